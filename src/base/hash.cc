@@ -1,0 +1,51 @@
+#include "base/hash.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <openssl/evp.h>
+#include <xxhash.h>
+
+#include "base/check.h"
+
+namespace kvcake {
+
+struct Sha256::Context {
+  EVP_MD_CTX* evp = EVP_MD_CTX_new();
+  ~Context() { EVP_MD_CTX_free(evp); }
+};
+
+Sha256::Sha256() : context_(std::make_unique<Context>()) {
+  CHECK(EVP_DigestInit_ex(context_->evp, EVP_sha256(), nullptr) == 1);
+}
+
+Sha256::~Sha256() = default;
+
+Sha256& Sha256::Update(std::span<const std::byte> bytes) {
+  CHECK(EVP_DigestUpdate(context_->evp, bytes.data(), bytes.size()) == 1);
+  return *this;
+}
+
+Digest Sha256::Finish() {
+  Digest digest;
+  CHECK(EVP_DigestFinal_ex(context_->evp, digest.data(), nullptr) == 1);
+  CHECK(EVP_DigestInit_ex(context_->evp, nullptr, nullptr) == 1);
+  return digest;
+}
+
+uint64_t Xxh3_64(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+std::array<uint8_t, 16> Xxh3_128(std::span<const std::byte> bytes) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
+  std::array<uint8_t, 16> out;
+  std::copy(std::begin(canonical.digest), std::end(canonical.digest), out.begin());
+  return out;
+}
+
+std::string ToHex(std::span<const uint8_t> bytes) {
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
+}
+
+}  // namespace kvcake

@@ -1,0 +1,30 @@
+#include "base/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+namespace kvcake {
+namespace {
+
+class ThreadPoolTest : public testing::TestWithParam<int> {};
+
+TEST_P(ThreadPoolTest, EveryIndexRunsOnceOnAWorkerOfThePool) {
+  ThreadPool pool(GetParam());
+  EXPECT_EQ(pool.size(), GetParam());
+  for (int64_t n : {0, 1, 2, 3, 17, 1000}) {
+    for (int repeat = 0; repeat < 50; ++repeat) {
+      std::vector<std::atomic<int>> runs(n);
+      std::atomic<bool> worker_ok{true};
+      pool.ParallelFor(n, [&](int64_t i, int worker) {
+        runs[i].fetch_add(1);
+        if (worker < 0 || worker >= pool.size()) worker_ok = false;
+      });
+      for (auto& count : runs) ASSERT_EQ(count.load(), 1);
+      ASSERT_TRUE(worker_ok);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPoolTest, testing::Values(1, 2, 3, 8));
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,50 @@
+#include "kv/chunk_key.h"
+
+#include "base/check.h"
+
+namespace kvcake {
+namespace {
+
+void AppendLittleEndian(std::string& out, uint32_t value) {
+  for (int shift = 0; shift < 32; shift += 8) out.push_back(static_cast<char>(value >> shift));
+}
+
+}  // namespace
+
+KvIdentity& KvIdentity::Add(std::string_view name, std::string_view value) {
+  fields_.emplace_back(name, value);
+  return *this;
+}
+
+ChunkKey KvIdentity::Root() const {
+  std::string list = "kvcake root v1";
+  for (const auto& [name, value] : fields_) {
+    for (const std::string& text : {name, value}) {
+      AppendLittleEndian(list, static_cast<uint32_t>(text.size()));
+      list += text;
+    }
+  }
+  return ChunkKey{Sha256().Update(list).Finish()};
+}
+
+std::vector<ChunkKey> ChunkKeys(const ChunkKey& root, std::span<const int32_t> tokens,
+                                int chunk_tokens) {
+  CHECK(chunk_tokens > 0);
+  std::vector<ChunkKey> keys;
+  keys.reserve(tokens.size() / chunk_tokens);
+  Sha256 sha;
+  ChunkKey key = root;
+  std::string bytes;
+  for (; tokens.size() >= static_cast<size_t>(chunk_tokens);
+       tokens = tokens.subspan(chunk_tokens)) {
+    bytes.clear();
+    for (int32_t token : tokens.first(chunk_tokens)) {
+      AppendLittleEndian(bytes, static_cast<uint32_t>(token));
+    }
+    key.digest = sha.Update(std::as_bytes(std::span(key.digest))).Update(bytes).Finish();
+    keys.push_back(key);
+  }
+  return keys;
+}
+
+}  // namespace kvcake

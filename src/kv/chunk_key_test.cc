@@ -1,0 +1,46 @@
+#include "kv/chunk_key.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace kvcake {
+namespace {
+
+KvIdentity Identity() {
+  KvIdentity identity;
+  identity.Add("arch", "llama").Add("layers", 4).Add("kv", "bf16");
+  return identity;
+}
+
+TEST(KvIdentityTest, RootDependsOnEveryNameAndValueAndTheirBounds) {
+  std::set<ChunkKey> roots = {Identity().Root()};
+  EXPECT_EQ(Identity().Root(), Identity().Root());
+  roots.insert(Identity().Add("salt", "").Root());
+  roots.insert(Identity().Add("sal", "t").Root());
+  roots.insert(Identity().Add("salt", "tenant").Root());
+  roots.insert(KvIdentity().Root());
+  EXPECT_EQ(roots.size(), 5u);
+}
+
+// The chain is an on-disk format: computed independently with Python's hashlib.
+TEST(ChunkKeysTest, KnownChain) {
+  EXPECT_EQ(Identity().Root().Hex(),
+            "a8baae2b9460f6e56a74541676cc014fcfb97ea7f9d7846d3a4c478f3fc6ff94");
+  const std::vector<int32_t> tokens = {1, 2, 3, 4, 70000};
+  const auto keys = ChunkKeys(Identity().Root(), tokens, 2);
+  ASSERT_EQ(keys.size(), 2u);
+  EXPECT_EQ(keys[0].Hex(), "bbc5d5b8a0f56a393d792a1b3b4450c35c6ef6d13a10fce8f8afadf518ddd701");
+  EXPECT_EQ(keys[1].Hex(), "d4320771b1c41d17823ec80d1b6c0a709232eaca6b65bd68fea395703facd1e1");
+}
+
+TEST(ChunkKeysTest, EqualPrefixesShareKeysAndNothingAfterADifferenceDoes) {
+  std::vector<int32_t> a(64), b(64);
+  for (int i = 0; i < 64; ++i) a[i] = b[i] = i * 7;
+  b[20] = -1;
+  const auto ka = ChunkKeys(Identity().Root(), a, 8), kb = ChunkKeys(Identity().Root(), b, 8);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(ka[i] == kb[i], i < 2) << i;
+}
+
+}  // namespace
+}  // namespace kvcake

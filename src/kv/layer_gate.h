@@ -1,0 +1,20 @@
+// The one hook for everything that happens between the layers of a forward pass.
+#pragma once
+
+#include "base/status.h"
+
+namespace kvcake {
+
+// Belongs to one sequence's slice [start, end). The forward pass calls it once per layer, in this
+// order: QKV, write KV, AfterKv, BeforeAttention, attention. A gated slice runs alone in its step.
+// A failed Status ends the forward pass with it. Without a gate the prefix is resident already.
+class LayerGate {
+ public:
+  virtual ~LayerGate() = default;
+  // KV of [start, end) at this layer is now in the pages.
+  [[nodiscard]] virtual Status AfterKv(int layer) = 0;
+  // Returns when KV of [0, start) at this layer is resident; waits have a deadline.
+  [[nodiscard]] virtual Status BeforeAttention(int layer) = 0;
+};
+
+}  // namespace kvcake

@@ -1,0 +1,186 @@
+#include "kv/page_pool.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace kvcake {
+
+constexpr uint64_t kSegmentBytesMax = 1ull << 30;
+
+const char* NumericPathName(NumericPath path) {
+  switch (path) {
+    case NumericPath::kUnknown:
+      return "unknown";
+    case NumericPath::kBf16Dot:
+      return "bf16-dot";
+    case NumericPath::kF32Fma:
+      return "f32-fma";
+    case NumericPath::kF32:
+      return "f32";
+  }
+  return "unknown";
+}
+
+PageHandle& PageHandle::operator=(PageHandle&& other) noexcept {
+  if (this != &other) {
+    Reset();
+    std::swap(pool_, other.pool_);
+    std::swap(id_, other.id_);
+  }
+  return *this;
+}
+
+PageHandle PageHandle::Share() const {
+  CHECK(pool_ != nullptr);
+  pool_->Reference(id_);
+  return PageHandle(pool_, id_);
+}
+
+void PageHandle::Reset() {
+  if (pool_ != nullptr) pool_->Release(id_);
+  pool_ = nullptr;
+  id_ = kNoPage;
+}
+
+Result<std::unique_ptr<PagePool>> PagePool::Create(const KvLayout& layout,
+                                                   uint64_t capacity_bytes) {
+  const uint64_t page_bytes = layout.page_bytes();
+  CHECK(layout.layers > 0 && page_bytes > kPageHeaderBytes);
+  const uint64_t pages = std::min<uint64_t>(capacity_bytes / page_bytes, kNoPage - 1);
+  if (pages == 0) {
+    return Fail(ErrorCode::kResourceExhausted,
+                "--ram-capacity of {} bytes holds no page: one chunk of {} tokens takes {} bytes",
+                capacity_bytes, layout.chunk_tokens, page_bytes);
+  }
+  const uint64_t per_segment = std::clamp<uint64_t>(kSegmentBytesMax / page_bytes, 1, pages);
+  std::vector<std::span<std::byte>> segments;
+  for (uint64_t made = 0; made < pages; made += per_segment) {
+    const uint64_t bytes = std::min(per_segment, pages - made) * page_bytes;
+    // Memory is committed when touched; huge pages keep TLB misses out of attention.
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+      const int error = errno;
+      for (auto& segment : segments) munmap(segment.data(), segment.size());
+      return Fail(ErrorCode::kResourceExhausted,
+                  "cannot map {} bytes of KV pages: {}; lower --ram-capacity", capacity_bytes,
+                  std::strerror(error));
+    }
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    segments.emplace_back(static_cast<std::byte*>(memory), bytes);
+  }
+  return std::unique_ptr<PagePool>(new PagePool(layout, std::move(segments), per_segment, pages));
+}
+
+PagePool::PagePool(const KvLayout& layout, std::vector<std::span<std::byte>> segments,
+                   uint64_t pages_per_segment, uint64_t pages)
+    : layout_(layout),
+      segments_(std::move(segments)),
+      pages_per_segment_(pages_per_segment),
+      states_(pages) {
+  free_.reserve(pages);
+  for (uint64_t page = pages; page-- > 0;) free_.push_back(static_cast<PageId>(page));
+}
+
+PagePool::~PagePool() {
+  CHECK(referenced_ == 0);
+  for (auto& segment : segments_) munmap(segment.data(), segment.size());
+}
+
+std::optional<PageHandle> PagePool::Draw() {
+  std::lock_guard lock(mutex_);
+  PageId page;
+  if (!free_.empty()) {
+    page = free_.back();
+    free_.pop_back();
+  } else if (!lru_.empty()) {
+    page = lru_.front();
+    lru_.pop_front();
+    by_key_.erase(states_[page].key);
+    states_[page].published = false;
+    ++evicted_;
+  } else {
+    return std::nullopt;
+  }
+  states_[page].references = 1;
+  ++referenced_;
+  return PageHandle(this, page);
+}
+
+std::optional<PageHandle> PagePool::Lookup(const ChunkKey& key) {
+  std::lock_guard lock(mutex_);
+  auto it = by_key_.find(key);
+  if (it == by_key_.end()) return std::nullopt;
+  return AdoptLocked(it->second);
+}
+
+PageHandle PagePool::Publish(PageHandle page, const ChunkKey& key) {
+  std::unique_lock lock(mutex_);
+  PageState& state = states_[page.id()];
+  CHECK(state.references == 1 && !state.published);
+  auto [it, inserted] = by_key_.try_emplace(key, page.id());
+  if (!inserted) {
+    PageHandle published = AdoptLocked(it->second);
+    lock.unlock();  // `page` is released as it goes out of scope
+    return published;
+  }
+  state.published = true;
+  state.key = key;
+  return page;
+}
+
+void PagePool::DropCached() {
+  std::lock_guard lock(mutex_);
+  for (PageId page : lru_) {
+    by_key_.erase(states_[page].key);
+    states_[page].published = false;
+    free_.push_back(page);
+  }
+  lru_.clear();
+}
+
+PagePoolStats PagePool::Stats() const {
+  std::lock_guard lock(mutex_);
+  return {.pages = states_.size(),
+          .referenced = referenced_,
+          .cached = lru_.size(),
+          .evicted = evicted_};
+}
+
+std::span<std::byte> PagePool::LandingFor(PageId page, Codec codec) const {
+  CHECK(codec == Codec::kRaw);
+  return {Data(page), layout_.page_bytes()};
+}
+
+PageHandle PagePool::AdoptLocked(PageId page) {
+  PageState& state = states_[page];
+  if (state.references++ == 0) {
+    lru_.erase(state.lru);
+    ++referenced_;
+  }
+  return PageHandle(this, page);
+}
+
+void PagePool::Reference(PageId page) {
+  std::lock_guard lock(mutex_);
+  ++states_[page].references;
+}
+
+void PagePool::Release(PageId page) {
+  std::lock_guard lock(mutex_);
+  PageState& state = states_[page];
+  if (--state.references > 0) return;
+  --referenced_;
+  if (state.published) {
+    state.lru = lru_.insert(lru_.end(), page);
+  } else {
+    free_.push_back(page);
+  }
+}
+
+}  // namespace kvcake

@@ -1,0 +1,138 @@
+// Pages: fixed slots of memory, one chunk each, and the page cache that finds them by key.
+//
+// The life of a page:
+//   free -> drawn (private: its one handle's owner may write) -> published under its key
+//   (immutable, shared by handles) -> unreferenced (no handle; keeps its key, adopted by Lookup
+//   without a copy)
+//   -> free again when it is the coldest and a page is needed.
+// A page that is never published returns to the free list with its last handle.
+//
+// Thread-safe. The pool outlives its handles.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "kv/chunk_key.h"
+#include "kv/kv_layout.h"
+
+namespace kvcake {
+
+using PageId = uint32_t;
+constexpr PageId kNoPage = UINT32_MAX;
+
+class PagePool;
+
+// One reference to one page. Move-only: a second reference is made on purpose, by Share().
+class PageHandle {
+ public:
+  PageHandle() = default;
+  PageHandle(PageHandle&& other) noexcept : pool_(other.pool_), id_(other.id_) {
+    other.pool_ = nullptr;
+    other.id_ = kNoPage;
+  }
+  PageHandle& operator=(PageHandle&& other) noexcept;
+  ~PageHandle() { Reset(); }
+
+  explicit operator bool() const { return pool_ != nullptr; }
+  PageId id() const { return id_; }
+  PageHandle Share() const;
+  void Reset();
+
+ private:
+  friend class PagePool;
+  PageHandle(PagePool* pool, PageId id) : pool_(pool), id_(id) {}
+
+  PagePool* pool_ = nullptr;
+  PageId id_ = kNoPage;
+};
+
+struct PagePoolStats {
+  uint64_t pages = 0;       // fixed at start
+  uint64_t referenced = 0;  // held by at least one handle
+  uint64_t cached = 0;      // unreferenced, findable by key
+  uint64_t evicted = 0;     // pages that lost their key to a Draw
+};
+
+class PagePool {
+ public:
+  // As many pages as fit into capacity_bytes, in anonymous segments of at most 1 GiB that no page
+  // crosses. kResourceExhausted names the numbers when not even one page fits or memory is refused.
+  static Result<std::unique_ptr<PagePool>> Create(const KvLayout& layout, uint64_t capacity_bytes);
+  ~PagePool();
+  PagePool(const PagePool&) = delete;
+  PagePool& operator=(const PagePool&) = delete;
+
+  const KvLayout& layout() const { return layout_; }
+  uint64_t pages() const { return states_.size(); }
+
+  // A private page with undefined contents; empty when every page is referenced. Takes a free
+  // page, else the unreferenced page used longest ago.
+  std::optional<PageHandle> Draw();
+  // The published page of this key, if it is in memory.
+  std::optional<PageHandle> Lookup(const ChunkKey& key);
+  // Makes a private page findable and immutable. When the key is published already, the handle
+  // returned is that page's and the given page goes back to the pool.
+  PageHandle Publish(PageHandle page, const ChunkKey& key);
+  // Forgets every unreferenced page's key. Referenced pages stay.
+  void DropCached();
+
+  PagePoolStats Stats() const;
+
+  // ---- for the rooms ops and io (and store, which hands landings to io) only ----
+  std::byte* Data(PageId page) const {
+    return segments_[page / pages_per_segment_].data() +
+           (page % pages_per_segment_) * layout_.page_bytes();
+  }
+  // K, then V, of one layer of a page: [2][kv_head][token][head_dim] of bf16.
+  uint16_t* Slab(PageId page, int layer) const {
+    return reinterpret_cast<uint16_t*>(Data(page) + layout_.slab_offset(layer));
+  }
+  // Where the bytes of a stored chunk must land to become this page. Raw chunks land in the page
+  // itself, header and all.
+  std::span<std::byte> LandingFor(PageId page, Codec codec) const;
+  // For registering with io_uring.
+  std::span<const std::span<std::byte>> segments() const { return segments_; }
+
+ private:
+  friend class PageHandle;
+  struct PageState {
+    uint32_t references = 0;
+    bool published = false;
+    ChunkKey key;
+    std::list<PageId>::iterator lru;  // valid while published and unreferenced
+  };
+
+  PagePool(const KvLayout& layout, std::vector<std::span<std::byte>> segments,
+           uint64_t pages_per_segment, uint64_t pages);
+  void Reference(PageId page);
+  void Release(PageId page);
+  PageHandle AdoptLocked(PageId page);
+
+  // Constant after construction.
+  const KvLayout layout_;
+  const std::vector<std::span<std::byte>> segments_;
+  const uint64_t pages_per_segment_;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::vector<PageState> states_;
+  std::vector<PageId> free_;
+  std::list<PageId> lru_;  // published and unreferenced, coldest first
+  std::unordered_map<ChunkKey, PageId> by_key_;
+  uint64_t referenced_ = 0;
+  uint64_t evicted_ = 0;
+};
+
+// The pages of one sequence's chunks in order; the last may be partly filled.
+using PageTable = std::vector<PageHandle>;
+
+}  // namespace kvcake

@@ -1,0 +1,171 @@
+#include "kv/page_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <thread>
+
+namespace kvcake {
+namespace {
+
+constexpr KvLayout kLayout{.layers = 3, .kv_heads = 2, .head_dim = 16, .chunk_tokens = 16};
+
+std::unique_ptr<PagePool> MakePool(int pages) {
+  return std::move(PagePool::Create(kLayout, pages * kLayout.page_bytes()).value());
+}
+
+ChunkKey Key(int i) { return ChunkKeys(KvIdentity().Root(), std::vector<int32_t>{i}, 1)[0]; }
+
+TEST(KvLayoutTest, SlabsAreAlignedAndHoldTheirPayload) {
+  EXPECT_EQ(kLayout.slab_payload_bytes(), 2u * 2 * 16 * 16 * 2);
+  EXPECT_EQ(kLayout.slab_bytes(), 4096u);
+  EXPECT_EQ(kLayout.page_bytes(), 4096u + 3 * 4096);
+  EXPECT_EQ(kLayout.bytes_per_token(), 2u * 3 * 2 * 16 * 2);
+}
+
+TEST(PagePoolTest, RefusesACapacityThatHoldsNoPage) {
+  auto pool = PagePool::Create(kLayout, kLayout.page_bytes() - 1);
+  ASSERT_FALSE(pool);
+  EXPECT_EQ(pool.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_NE(pool.error().message.find("--ram-capacity"), std::string::npos);
+}
+
+TEST(PagePoolTest, PagesAreAlignedDisjointAndLandInThemselves) {
+  auto pool = MakePool(5);
+  std::vector<PageHandle> pages;
+  std::map<std::byte*, PageId> seen;
+  for (int i = 0; i < 5; ++i) {
+    pages.push_back(std::move(pool->Draw().value()));
+    const auto landing = pool->LandingFor(pages.back().id(), Codec::kRaw);
+    EXPECT_EQ(landing.size(), kLayout.page_bytes());
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(landing.data()) % kSlabAlign, 0u);
+    EXPECT_TRUE(seen.emplace(landing.data(), pages.back().id()).second);
+    EXPECT_EQ(reinterpret_cast<std::byte*>(pool->Slab(pages.back().id(), 2)) - landing.data(),
+              static_cast<ptrdiff_t>(kLayout.slab_offset(2)));
+  }
+  for (auto it = std::next(seen.begin()); it != seen.end(); ++it) {
+    EXPECT_GE(it->first - std::prev(it)->first, static_cast<ptrdiff_t>(kLayout.page_bytes()));
+  }
+  EXPECT_FALSE(pool->Draw());
+}
+
+TEST(PagePoolTest, UnreferencedPagesAreAdoptedWithoutACopyUntilNeeded) {
+  auto pool = MakePool(2);
+  PageHandle a = pool->Publish(std::move(*pool->Draw()), Key(1));
+  const PageId id = a.id();
+  a.Reset();
+  EXPECT_EQ(pool->Stats().cached, 1u);
+  EXPECT_EQ(pool->Lookup(Key(1))->id(), id);
+
+  PageHandle b = std::move(*pool->Draw()), c = std::move(*pool->Draw());
+  EXPECT_FALSE(pool->Lookup(Key(1))) << "its page was drawn for something else";
+  EXPECT_EQ(pool->Stats().evicted, 1u);
+}
+
+TEST(PagePoolTest, PublishingAKeyTwiceKeepsTheFirstPage) {
+  auto pool = MakePool(2);
+  PageHandle first = pool->Publish(std::move(*pool->Draw()), Key(1));
+  PageHandle second = pool->Publish(std::move(*pool->Draw()), Key(1));
+  EXPECT_EQ(first.id(), second.id());
+  EXPECT_EQ(pool->Stats().referenced, 1u);
+  EXPECT_TRUE(pool->Draw()) << "the late page went back to the pool";
+}
+
+TEST(PagePoolTest, ReferencedPagesSurviveDropCached) {
+  auto pool = MakePool(2);
+  PageHandle held = pool->Publish(std::move(*pool->Draw()), Key(1));
+  pool->Publish(std::move(*pool->Draw()), Key(2)).Reset();
+  pool->DropCached();
+  EXPECT_TRUE(pool->Lookup(Key(1)));
+  EXPECT_FALSE(pool->Lookup(Key(2)));
+}
+
+// Against a model: keys present, coldest evicted first, every page accounted for.
+TEST(PagePoolTest, RandomOperationsAgreeWithAModel) {
+  constexpr int kPages = 6, kKeys = 10;
+  for (int seed = 0; seed < 50; ++seed) {
+    auto pool = MakePool(kPages);
+    std::mt19937 rng(seed);
+    std::vector<std::pair<int, PageHandle>> held;  // key, or -1 while private
+    std::vector<int> lru;                          // unreferenced keys, coldest first
+    auto references = [&](int key) {
+      return std::count_if(held.begin(), held.end(), [&](auto& h) { return h.first == key; });
+    };
+    for (int step = 0; step < 400; ++step) {
+      const int key = rng() % kKeys;
+      const auto cached = std::find(lru.begin(), lru.end(), key);
+      const bool present = cached != lru.end() || references(key) > 0;
+      switch (rng() % 4) {
+        case 0: {
+          std::set<PageId> used;
+          for (auto& h : held) used.insert(h.second.id());
+          const bool has_free = used.size() + lru.size() < kPages;
+          auto page = pool->Draw();
+          ASSERT_EQ(page.has_value(), used.size() < kPages);
+          if (page) {
+            if (!has_free) lru.erase(lru.begin());
+            held.emplace_back(-1, std::move(*page));
+          }
+          break;
+        }
+        case 1: {
+          auto page = pool->Lookup(Key(key));
+          ASSERT_EQ(page.has_value(), present);
+          if (page) {
+            if (cached != lru.end()) lru.erase(cached);
+            held.emplace_back(key, std::move(*page));
+          }
+          break;
+        }
+        case 2: {
+          auto it = std::find_if(held.begin(), held.end(), [](auto& h) { return h.first == -1; });
+          if (it == held.end()) break;
+          const PageId id = it->second.id();
+          it->second = pool->Publish(std::move(it->second), Key(key));
+          ASSERT_EQ(it->second.id() == id, !present);
+          if (cached != lru.end()) lru.erase(cached);
+          it->first = key;
+          break;
+        }
+        case 3: {
+          if (held.empty()) break;
+          auto it = held.begin() + rng() % held.size();
+          const int dropped = it->first;
+          held.erase(it);
+          if (dropped != -1 && references(dropped) == 0) lru.push_back(dropped);
+          break;
+        }
+      }
+      const auto stats = pool->Stats();
+      ASSERT_EQ(stats.cached, lru.size());
+      std::set<PageId> ids;
+      for (auto& h : held) ids.insert(h.second.id());
+      ASSERT_EQ(stats.referenced, ids.size());
+    }
+  }
+}
+
+TEST(PagePoolTest, HandlesAreSafeAcrossThreads) {
+  auto pool = MakePool(8);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 rng(t);
+      for (int i = 0; i < 2000; ++i) {
+        auto page = pool->Lookup(Key(rng() % 12));
+        if (!page) page = pool->Draw();
+        if (!page) continue;
+        PageHandle shared = page->Share();
+        if (rng() % 2) page->Reset();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(pool->Stats().referenced, 0u);
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,47 @@
+// A model that runs forward passes over pages. The engine sees no more of it than this.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+#include "kv/chunk_key.h"
+#include "kv/kv_layout.h"
+#include "kv/layer_gate.h"
+#include "kv/page_pool.h"
+
+namespace kvcake {
+
+// The tokens that one step computes for one sequence.
+struct Slice {
+  enum class Logits { kNone, kLast, kAll };
+
+  std::span<const int32_t> tokens;  // at positions [start, start + tokens.size())
+  int start = 0;
+  std::span<const PageId> pages;  // page of chunk i at [i]; covers [0, start + tokens.size())
+  bool write_kv = true;           // false: the pages hold these tokens' KV already
+  Logits logits = Logits::kNone;
+  LayerGate* gate = nullptr;  // a gated slice is the only one of its step
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual const KvLayout& layout() const = 0;
+  // What the KV cache depends on: architecture, weights digest, RoPE, layout, chunk size.
+  virtual const KvIdentity& identity() const = 0;
+  virtual NumericPath numeric_path() const = 0;
+  virtual int vocab_size() const = 0;
+  virtual int max_positions() const = 0;
+  // The most tokens that the slices of one step may hold together.
+  virtual int max_batch_tokens() const = 0;
+
+  // Runs one batch. Returns the logits that the slices asked for, in their order, f32
+  // [rows][vocab_size]; valid until the next call. Calls come from one thread. Fails only with what
+  // a gate returned. The result of a row never depends on the rows around it, on the slicing, or on
+  // the number of threads.
+  [[nodiscard]] virtual Result<std::span<const float>> Forward(std::span<const Slice> batch) = 0;
+};
+
+}  // namespace kvcake

@@ -1,0 +1,58 @@
+// The tensors of a model directory: model.safetensors, or the shards that
+// model.safetensors.index.json names; memory-mapped, never copied.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/status.h"
+
+namespace kvcake {
+
+enum class DType { kBf16, kF16, kF32 };
+const char* DTypeName(DType dtype);  // as safetensors spells it: "BF16", ...
+
+// Borrows from its TensorFiles.
+struct TensorView {
+  DType dtype = DType::kBf16;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;
+
+  int64_t elements() const;
+};
+
+class TensorFiles {
+ public:
+  // Every header is checked before anything is read or allocated: sizes, offsets, overlaps, dtypes.
+  static Result<TensorFiles> Open(const std::string& dir);
+  TensorFiles(TensorFiles&&) noexcept;
+  TensorFiles& operator=(TensorFiles&&) noexcept;
+  ~TensorFiles();
+
+  // kNotFound names the tensor and the directory; kInvalidArgument when the shape differs.
+  Result<TensorView> Get(const std::string& name, std::span<const int64_t> shape) const;
+  bool Has(const std::string& name) const { return tensors_.contains(name); }
+  const std::map<std::string, TensorView>& tensors() const { return tensors_; }
+  const std::string& dir() const { return dir_; }
+
+ private:
+  struct Mapping;
+  TensorFiles() = default;
+
+  std::string dir_;
+  std::vector<Mapping> mappings_;
+  std::map<std::string, TensorView> tensors_;
+};
+
+// SHA-256 over the sorted (name, dtype, shape, XXH3-128 of the bytes) of all tensors: independent
+// of how the files are sharded.
+Digest WeightsDigest(const TensorFiles& files);
+
+}  // namespace kvcake
