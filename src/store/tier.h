@@ -51,6 +51,8 @@ struct TierStats {
   uint64_t write_bytes = 0;
   uint64_t writes_failed = 0;
   uint64_t evicted = 0;
+  uint64_t reads_overdue = 0;  // in flight for longer than the tier thinks sane; their buffers are
+                               // still the kernel's
 };
 
 // Thread-safe. No failure of a tier fails a request: it costs time only. A destructor waits until

@@ -1,0 +1,80 @@
+// kvcake bench: measurements that check their answers.
+#include "app/flags.h"
+#include "bench/benches.h"
+
+namespace kvcake {
+namespace {
+
+// Adds a subcommand that runs `body` on its own options.
+template <typename Options>
+CLI::App* AddBench(CLI::App* parent, const char* name, const char* help, int* exit_code,
+                   Status (*body)(const Options&), std::shared_ptr<Options> options) {
+  CLI::App* command = parent->add_subcommand(name, help);
+  command->callback([options, exit_code, body] {
+    if (const Status status = body(*options); !status) *exit_code = Fatal(status.error());
+  });
+  command->add_option("--threads", options->threads, "compute threads (default: every core)")
+      ->check(CLI::PositiveNumber);
+  return command;
+}
+
+void AddPrefill(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::PrefillOptions>();
+  CLI::App* command =
+      AddBench(parent, "prefill", "prefill speed as a share of the matmul rate of this machine",
+               exit_code, bench::RunPrefill, options);
+  command->add_option("--model", options->model_dir, "model directory (default: --arch)");
+  command->add_option("--arch", options->arch, "shape of random weights")->capture_default_str();
+  command->add_option("--tokens", options->tokens, "prompt lengths")->capture_default_str();
+  command->add_option("--repeats", options->repeats, "of each length")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--json", options->json, "also write the results to this file");
+}
+
+void AddTtft(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::TtftOptions>();
+  CLI::App* command =
+      AddBench(parent, "ttft", "time to first token of the three policies over link speeds",
+               exit_code, bench::RunTtft, options);
+  command->add_option("--model", options->model_dir, "model directory (default: --arch)");
+  command->add_option("--arch", options->arch, "shape of random weights")->capture_default_str();
+  command->add_option("--context", options->context, "prompt tokens")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--ratios", options->ratios, "link speeds, as load time / compute time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--load-latency", options->latency_s, "of each read, e.g. 1ms")
+      ->transform(DurationValue());
+  command->add_option("--repeats", options->repeats, "of each cell, interleaved")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--json", options->json, "also write the results to this file");
+  command->add_option("--svg", options->svg, "draw them into this file");
+}
+
+void AddDemo(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::DemoOptions>();
+  CLI::App* command = AddBench(parent, "demo",
+                               "questions about a long document, answered three ways at three "
+                               "link speeds",
+                               exit_code, bench::RunDemo, options);
+  command->add_option("--model", options->model_dir, "the demo model's directory")->required();
+  command->add_option("--document", options->document, "a long text to plant facts in")
+      ->capture_default_str();
+  command->add_option("--out", options->out_dir, "where the store and the picture go")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void AddBenchCommand(CLI::App& app, int* exit_code) {
+  CLI::App* bench = app.add_subcommand("bench", "measure this machine");
+  bench->require_subcommand(1);
+  AddPrefill(bench, exit_code);
+  AddTtft(bench, exit_code);
+  AddDemo(bench, exit_code);
+}
+
+}  // namespace kvcake

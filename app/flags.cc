@@ -1,0 +1,66 @@
+#include "app/flags.h"
+
+#include <fmt/core.h>
+
+#include <map>
+
+namespace kvcake {
+
+CLI::AsSizeValue SizeValue() { return CLI::AsSizeValue(/*kb_is_1000=*/false); }
+
+CLI::AsNumberWithUnit RateValue() {
+  std::map<std::string, double> units = {{"bit", 1.0 / 8},  {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8},
+                                         {"gbit", 1e9 / 8}, {"b", 1},          {"kb", 1e3},
+                                         {"mb", 1e6},       {"gb", 1e9},       {"kib", 1 << 10},
+                                         {"mib", 1 << 20},  {"gib", 1 << 30}};
+  return CLI::AsNumberWithUnit(units, CLI::AsNumberWithUnit::CASE_INSENSITIVE, "RATE");
+}
+
+CLI::AsNumberWithUnit DurationValue() {
+  std::map<std::string, double> units = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
+  return CLI::AsNumberWithUnit(units, CLI::AsNumberWithUnit::CASE_INSENSITIVE, "TIME");
+}
+
+void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options) {
+  const auto add_size = [&app](const char* name, uint64_t* value, const char* help) {
+    app.add_option(name, *value, help)->transform(SizeValue())->capture_default_str();
+  };
+  app.add_option("--model", options->model_dir,
+                 "Hugging Face model directory: config.json, tokenizer.json, *.safetensors")
+      ->required();
+  app.add_option("--store", options->store_dir,
+                 "directory that keeps KV chunks between runs and processes; without it nothing is "
+                 "kept or loaded");
+  app.add_option_function<double>(
+         "--load-rate", [options](double rate) { options->load_rate_bytes_per_s = rate; },
+         "let loads pass a link of this rate, e.g. 200Mbit, 10Gbit or 25MB (a second) (default: as "
+         "fast as "
+         "the disk)")
+      ->transform(RateValue())
+      ->check(CLI::PositiveNumber);
+  app.add_option_function<double>(
+         "--load-latency", [options](double s) { options->load_latency = Seconds(s); },
+         "added to each read on that link, e.g. 1ms")
+      ->transform(DurationValue())
+      ->check(CLI::NonNegativeNumber);
+  add_size("--disk-capacity", &options->disk_capacity_bytes,
+           "most bytes of --store; the chunks used longest ago go first");
+  add_size("--ram-capacity", &options->ram_capacity_bytes,
+           "memory for KV pages, in use and cached");
+  app.add_option("--chunk-tokens", options->chunk_tokens,
+                 "tokens of a chunk: what is hashed, kept and loaded as one; a multiple of 16")
+      ->capture_default_str();
+  app.add_option("--slice-tokens", options->slice_tokens,
+                 "most tokens that one step computes; at least a chunk")
+      ->capture_default_str();
+  app.add_option("--threads", options->threads,
+                 "compute threads (default: every core the process may use)")
+      ->check(CLI::PositiveNumber);
+}
+
+int Fatal(const Error& error) {
+  fmt::print(stderr, "kvcake: {}\n", error.message);
+  return 1;
+}
+
+}  // namespace kvcake

@@ -1,0 +1,30 @@
+// Flag values as people write them.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "engine/runtime.h"
+
+namespace kvcake {
+
+// "20GiB", "512MB" (powers of 1024 either way), or plain bytes.
+CLI::AsSizeValue SizeValue();
+// A second: "200Mbit", "10Gbit" (decimal bits), "25MB", or plain bytes; gives bytes.
+CLI::AsNumberWithUnit RateValue();
+// "10ms", "250us", "1s"; gives seconds.
+CLI::AsNumberWithUnit DurationValue();
+
+// The flags that every command which loads a model understands.
+void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options);
+
+// Each adds a subcommand that sets *exit_code when it runs.
+void AddRunCommand(CLI::App& app, int* exit_code);
+void AddBenchCommand(CLI::App& app, int* exit_code);
+void AddModelCommand(CLI::App& app, int* exit_code);
+void AddStoreCommand(CLI::App& app, int* exit_code);
+
+// Prints what failed and what to do to stderr; returns exit code 1.
+int Fatal(const Error& error);
+
+}  // namespace kvcake

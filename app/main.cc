@@ -1,0 +1,31 @@
+// The kvcake program: parse flags, wire objects, print.
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include "app/flags.h"
+
+int main(int argc, char** argv) {
+  using namespace kvcake;
+  spdlog::set_default_logger(spdlog::stderr_color_mt("kvcake"));  // stdout is for answers
+  spdlog::set_pattern("kvcake: %^%l%$: %v");
+
+  CLI::App app(
+      "kvcake answers long prompts fast: it computes a prompt's KV cache from the front while it "
+      "loads what is kept of it from the back, and stops when the two meet.");
+  app.set_version_flag("--version", "kvcake " KVCAKE_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Exit codes: 0 done, 1 failed (stderr says what, and what to do), 2 wrong usage.\n"
+      "kvcake COMMAND --help explains a command.");
+  int exit_code = 0;
+  AddRunCommand(app, &exit_code);
+  AddBenchCommand(app, &exit_code);
+  AddModelCommand(app, &exit_code);
+  AddStoreCommand(app, &exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return exit_code;
+}

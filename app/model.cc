@@ -1,0 +1,81 @@
+// kvcake model: make and describe model directories.
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "app/flags.h"
+#include "model/synth.h"
+
+namespace kvcake {
+namespace {
+
+struct ModelFlags {
+  std::string dir, arch;
+  int layers = 0;
+  uint64_t seed = 1;
+  int chunk_tokens = 128;
+  bool json = false;
+};
+
+Status Synth(const ModelFlags& flags) {
+  RETURN_IF_ERROR(
+      WriteSynthModel(flags.arch, flags.dir, {.layers = flags.layers, .seed = flags.seed}));
+  fmt::print("wrote random weights in the shape of {} to {}\n", flags.arch, flags.dir);
+  return {};
+}
+
+Status Info(const ModelFlags& flags) {
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(flags.dir));
+  const KvLayout layout = LlamaModel::LayoutFor(config, flags.chunk_tokens);
+  const nlohmann::ordered_json json = {{"layers", config.layers},
+                                       {"hidden_size", config.hidden_size},
+                                       {"intermediate_size", config.intermediate_size},
+                                       {"heads", config.heads},
+                                       {"kv_heads", config.kv_heads},
+                                       {"head_dim", config.head_dim},
+                                       {"vocab_size", config.vocab_size},
+                                       {"context", config.max_positions},
+                                       {"parameters", config.parameters()},
+                                       {"kv_bytes_per_token", layout.bytes_per_token()},
+                                       {"chunk_bytes", layout.page_bytes()}};
+  if (flags.json) {
+    fmt::print("{}\n", json.dump(2));
+    return {};
+  }
+  for (const auto& [name, value] : json.items()) fmt::print("{:<20} {}\n", name, value.dump());
+  return {};
+}
+
+}  // namespace
+
+void AddModelCommand(CLI::App& app, int* exit_code) {
+  auto flags = std::make_shared<ModelFlags>();
+  CLI::App* model = app.add_subcommand("model", "make and describe model directories");
+  model->require_subcommand(1);
+  const auto run = [flags, exit_code](Status (*body)(const ModelFlags&)) {
+    return [flags, exit_code, body] {
+      if (const Status status = body(*flags); !status) *exit_code = Fatal(status.error());
+    };
+  };
+  CLI::App* synth =
+      model->add_subcommand("synth", "write random weights of a published shape, to measure with");
+  synth->add_option("--arch", flags->arch, "the shape")
+      ->required()
+      ->check(CLI::IsMember(SynthArchNames()));
+  synth->add_option("--out", flags->dir, "an empty or new directory")->required();
+  synth->add_option("--layers", flags->layers, "fewer layers than the shape has")
+      ->check(CLI::PositiveNumber);
+  synth->add_option("--seed", flags->seed, "the same seed gives the same bytes")
+      ->capture_default_str();
+  synth->callback(run(Synth));
+
+  CLI::App* info = model->add_subcommand("info", "shape, parameters and KV bytes per token");
+  info->add_option("dir", flags->dir, "model directory")->required();
+  info->add_option("--chunk-tokens", flags->chunk_tokens, "for the size of a chunk")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  info->add_flag("--json", flags->json, "print JSON");
+  info->callback(run(Info));
+}
+
+}  // namespace kvcake

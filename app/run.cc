@@ -1,0 +1,203 @@
+// kvcake run: answer one prompt.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "app/flags.h"
+#include "cake/trace.h"
+#include "engine/stop_strings.h"
+
+namespace kvcake {
+namespace {
+
+struct RunFlags {
+  RuntimeOptions runtime;
+  std::string prompt, prompt_file, tokens_file;
+  std::vector<std::string> stops;
+  int max_tokens = 128;
+  bool ignore_eos = false;
+  std::string policy = "cake";
+  SamplingParams sampling;
+  bool json = false;
+  std::string trace_file;
+};
+
+Result<std::string> ReadText(const std::string& path) {
+  if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  if (!file) return Fail(ErrorCode::kIo, "cannot read {}: {}", path, std::strerror(errno));
+  return text;
+}
+
+Result<std::vector<int32_t>> ReadTokens(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadText(path));
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  std::vector<int32_t> tokens;
+  if (json.is_array()) {
+    for (const auto& id : json) {
+      if (!id.is_number_integer() || id < 0 || id > INT32_MAX) break;
+      tokens.push_back(id.get<int32_t>());
+    }
+  }
+  if (!json.is_array() || tokens.size() != json.size()) {
+    return Fail(ErrorCode::kInvalidArgument, "{} must hold a JSON array of token ids", path);
+  }
+  return tokens;
+}
+
+Result<std::vector<int32_t>> PromptTokens(const RunFlags& flags, const Tokenizer& tokenizer) {
+  if (!flags.tokens_file.empty()) return ReadTokens(flags.tokens_file);
+  std::string text = flags.prompt;
+  if (!flags.prompt_file.empty()) {
+    ASSIGN_OR_RETURN(text, ReadText(flags.prompt_file));
+  }
+  return tokenizer.Encode(text);
+}
+
+// "####........====": computed from the left, loaded from the right, until they meet.
+void DrawProgress(const RestoreProgress& progress) {
+  constexpr int kWidth = 50;
+  const RestoreReport& report = progress.report;
+  int loaded = 0;
+  for (const auto& [tier, tokens] : report.tokens_loaded) loaded += tokens;
+  const double scale = static_cast<double>(kWidth) / report.prompt_tokens;
+  const int right = static_cast<int>(loaded * scale);
+  const int left = std::min(
+      static_cast<int>((report.tokens_computed + report.tokens_reused) * scale), kWidth - right);
+  fmt::print(stderr, "\r[{}{}{}] computed {} loaded {} of {} tokens", std::string(left, '#'),
+             std::string(kWidth - left - right, '.'), std::string(right, '='),
+             report.tokens_computed, loaded, report.prompt_tokens);
+  if (!progress.restoring) fmt::print(stderr, "\r\x1b[K");
+}
+
+void PrintReport(const Completion& completion) {
+  const RestoreReport& report = completion.report;
+  std::string sources = fmt::format("{} computed", report.tokens_computed);
+  for (const auto& [tier, tokens] : report.tokens_loaded) {
+    sources += fmt::format(", {} loaded from {}", tokens, tier);
+  }
+  if (report.tokens_reused > 0) sources += fmt::format(", {} in memory", report.tokens_reused);
+  fmt::print(stderr, "{} prompt tokens: {}", report.prompt_tokens, sources);
+  if (report.chunks_failed > 0) {
+    fmt::print(stderr, ", {} chunks failed to load", report.chunks_failed);
+  }
+  fmt::print(stderr, "\nfirst token after {:.3f} s", completion.ttft_s);
+  if (report.efficiency > 0) {
+    fmt::print(stderr, ", {:.0f}% of the estimated bound of {:.3f} s", 100 * report.efficiency,
+               report.bound_s);
+  }
+  if (completion.tokens.size() > 1) {
+    fmt::print(stderr, "; then {:.1f} tokens/s",
+               (completion.tokens.size() - 1) / completion.decode_s);
+  }
+  fmt::print(stderr, "\n");
+}
+
+Status Answer(const RunFlags& flags) {
+  ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
+  const Tokenizer& tokenizer = runtime->tokenizer();
+  Request request;
+  ASSIGN_OR_RETURN(request.prompt, PromptTokens(flags, tokenizer));
+  request.max_tokens = flags.max_tokens;
+  request.sampling = flags.sampling;
+  request.policy = *PolicyFromName(flags.policy);
+  if (!flags.ignore_eos) request.end_tokens = runtime->config().eos_tokens;
+
+  Detokenizer detokenizer(tokenizer);
+  StopStrings stops(flags.stops);
+  std::string text;
+  const auto emit = [&](const std::string& piece) {
+    text += piece;
+    if (flags.json) return;
+    fmt::print("{}", piece);
+    std::fflush(stdout);
+  };
+  request.on_token = [&](const TokenEvent& event) {
+    emit(stops.Append(detokenizer.Append(event.token)));
+    return !stops.found();
+  };
+  std::function<void(SequenceId)> after_step;
+  bool drawing = isatty(STDERR_FILENO) != 0;
+  if (drawing) {
+    after_step = [&](SequenceId id) {
+      const auto progress = runtime->engine().Progress(id);
+      if (!drawing || !progress) return;
+      DrawProgress(*progress);
+      drawing = progress->restoring;
+    };
+  }
+  ASSIGN_OR_RETURN(const Completion completion,
+                   runtime->engine().Answer(std::move(request), after_step));
+  emit(stops.Append(detokenizer.Finish()) + stops.Finish());
+  runtime->engine().FlushStore();
+
+  if (flags.json) {
+    const nlohmann::ordered_json json = {
+        {"text", text},
+        {"tokens", completion.tokens},
+        {"prompt_tokens", completion.report.prompt_tokens},
+        {"finish_reason", FinishReasonName(completion.finish_reason)},
+        {"ttft_s", completion.ttft_s},
+        {"report", completion.report.ToJson()}};
+    fmt::print("{}\n", json.dump(2));
+  } else {
+    fmt::print("\n");
+    PrintReport(completion);
+  }
+  if (!flags.trace_file.empty()) {
+    std::ofstream trace(flags.trace_file);
+    trace << ChromeTrace(completion.report).dump();
+    if (!trace.flush()) {
+      return Fail(ErrorCode::kIo, "cannot write {}: {}", flags.trace_file, std::strerror(errno));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+void AddRunCommand(CLI::App& app, int* exit_code) {
+  auto flags = std::make_shared<RunFlags>();
+  CLI::App* run = app.add_subcommand("run", "answer one prompt and say how its KV cache was made");
+  AddRuntimeFlags(*run, &flags->runtime);
+  CLI::Option_group* prompt = run->add_option_group("prompt", "what to answer; one of");
+  prompt->add_option("--prompt", flags->prompt, "the text itself");
+  prompt->add_option("--prompt-file", flags->prompt_file, "a file with the text; - for stdin");
+  prompt->add_option("--prompt-tokens", flags->tokens_file,
+                     "a file with a JSON array of token ids; - for stdin");
+  prompt->require_option(1);
+  run->add_option("--max-tokens", flags->max_tokens, "most tokens to generate")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  run->add_option("--stop", flags->stops, "end the answer before this text; may be repeated");
+  run->add_flag("--ignore-eos", flags->ignore_eos, "go on after the model's end token");
+  run->add_option("--policy", flags->policy,
+                  "how the prompt's KV cache is restored: cake computes and loads at once, compute "
+                  "and load do only the one (load computes what is kept nowhere)")
+      ->check(CLI::IsMember({"cake", "compute", "load"}))
+      ->capture_default_str();
+  run->add_option("--temperature", flags->sampling.temperature, "0: always the likeliest token")
+      ->capture_default_str();
+  run->add_option("--top-k", flags->sampling.top_k, "sample among the K likeliest; 0: all")
+      ->capture_default_str();
+  run->add_option("--top-p", flags->sampling.top_p,
+                  "sample among the likeliest that together have this probability")
+      ->capture_default_str();
+  run->add_option("--seed", flags->sampling.seed, "the same seed gives the same answer")
+      ->capture_default_str();
+  run->add_flag("--json", flags->json, "print one JSON object instead of text");
+  run->add_option("--trace", flags->trace_file,
+                  "write the timeline of both lanes for chrome://tracing or Perfetto");
+  run->callback([flags, exit_code] {
+    if (const Status status = Answer(*flags); !status) *exit_code = Fatal(status.error());
+  });
+}
+
+}  // namespace kvcake

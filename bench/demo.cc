@@ -1,0 +1,168 @@
+// The tour: questions about a long document under each policy, at three link speeds.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "base/cpu.h"
+#include "bench/benches.h"
+#include "bench/harness.h"
+#include "bench/lanes_svg.h"
+
+namespace kvcake::bench {
+namespace {
+
+constexpr std::array kPolicies = {Policy::kCompute, Policy::kLoad, Policy::kCake};
+constexpr int kRepeats = 5;
+constexpr int kAnswerTokens = 8;
+constexpr int kQuestionTokens = 64;  // room that the document leaves in the context
+
+struct Fact {
+  const char* what;
+  const char* code;
+  double depth;  // share of the document before it
+};
+constexpr std::array kFacts = {Fact{"red harbour", "4719", 0.15},
+                               Fact{"silent bridge", "8253", 0.50},
+                               Fact{"golden tower", "6048", 0.85}};
+
+struct Link {
+  const char* name;
+  double load_per_compute;  // 0: as fast as the disk
+};
+constexpr std::array kLinks = {Link{"slow link", 4}, Link{"balanced link", 1},
+                               Link{"this disk", 0}};
+
+std::string Question(const Fact& fact) {
+  return fmt::format("\nQuestion: what is the code of the {0}?\nAnswer: The code of the {0} is",
+                     fact.what);
+}
+
+// The document, repeated or cut to what the context holds, with the facts planted between its
+// lines.
+Result<std::vector<int32_t>> PlantedDocument(Runtime& runtime, const std::string& path) {
+  std::ifstream file(path);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  if (!file.good() && !file.eof()) return Fail(ErrorCode::kIo, "cannot read {}", path);
+  if (text.empty()) return Fail(ErrorCode::kInvalidArgument, "{} is empty or missing", path);
+
+  const Tokenizer& tokenizer = runtime.tokenizer();
+  ASSIGN_OR_RETURN(const std::vector<int32_t> sample, tokenizer.Encode(text));
+  const double bytes_per_token = static_cast<double>(text.size()) / sample.size();
+  const int chunk = runtime.options().chunk_tokens;
+  const int context = runtime.config().max_positions - kQuestionTokens - kAnswerTokens;
+  std::string document;
+  while (document.size() < context * bytes_per_token) document += text;
+  // The planted facts take some of the room; cutting to whole chunks makes all of it storable.
+  document.resize(static_cast<size_t>(context * bytes_per_token * 0.97));
+  for (auto fact = kFacts.rbegin(); fact != kFacts.rend(); ++fact) {
+    const size_t line = document.find('\n', static_cast<size_t>(fact->depth * document.size()));
+    document.insert(line == std::string::npos ? 0 : line + 1,
+                    fmt::format("The code of the {} is {}.\n", fact->what, fact->code));
+  }
+  ASSIGN_OR_RETURN(std::vector<int32_t> tokens, tokenizer.Encode(document));
+  tokens.resize(std::min<size_t>(tokens.size(), context) / chunk * chunk);
+  return tokens;
+}
+
+struct Row {
+  std::vector<double> ttft_s;
+  Completion last;
+  std::string answer;
+};
+
+Result<std::vector<int32_t>> Ask(Runtime& runtime, std::vector<int32_t> document,
+                                 const Fact& fact) {
+  ASSIGN_OR_RETURN(const auto question,
+                   runtime.tokenizer().Encode(Question(fact), /*add_special=*/false));
+  document.insert(document.end(), question.begin(), question.end());
+  return document;
+}
+
+void PrintRow(const Link& link, Policy policy, const Row& row, const Fact& fact, double better) {
+  const RestoreReport& report = row.last.report;
+  int loaded = 0;
+  for (const auto& [tier, tokens] : report.tokens_loaded) loaded += tokens;
+  const bool right = row.answer.find(fact.code) != std::string::npos;
+  fmt::print("{:<14} {:<8} {:>9.1f} ms {:>8} {:>8} {:>10}   {:<8} {}\n", link.name,
+             PolicyName(policy), Median(row.ttft_s) * 1e3, report.tokens_computed, loaded,
+             policy == Policy::kCake ? fmt::format("{:.2f}x", Median(row.ttft_s) / better) : "",
+             row.answer, right ? "right" : "wrong");
+  std::fflush(stdout);
+}
+
+// One question under every policy, interleaved; fails when the policies disagree.
+Result<std::array<Row, kPolicies.size()>> MeasureLink(Runtime& runtime,
+                                                      const std::vector<int32_t>& prompt) {
+  std::array<Row, kPolicies.size()> rows;
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    for (size_t i = 0; i < kPolicies.size(); ++i) {
+      // Only the document is kept between runs, as in life: the question is new each time.
+      ASSIGN_OR_RETURN(rows[i].last,
+                       RunCold(runtime, prompt, kPolicies[i], kAnswerTokens, /*store=*/false));
+      rows[i].ttft_s.push_back(rows[i].last.ttft_s);
+      const std::string text = runtime.tokenizer().Decode(rows[i].last.tokens);
+      rows[i].answer = text.substr(0, text.find_first_of(".\n"));
+      if (rows[i].last.tokens != rows[0].last.tokens) {
+        return Fail(ErrorCode::kCorrupt, "policy {} answered '{}', policy {} '{}'",
+                    PolicyName(kPolicies[i]), text, PolicyName(kPolicies[0]), rows[0].answer);
+      }
+    }
+  }
+  return rows;
+}
+
+}  // namespace
+
+Status RunDemo(const DemoOptions& options) {
+  const std::string store = options.out_dir + "/store";
+  std::filesystem::remove_all(store);
+  ASSIGN_OR_RETURN(const auto runtime, Runtime::Create({.model_dir = options.model_dir,
+                                                        .store_dir = store,
+                                                        .load_rate_bytes_per_s = 1e12,
+                                                        .threads = options.threads}));
+  ASSIGN_OR_RETURN(const auto document, PlantedDocument(*runtime, options.document));
+  const double bytes = static_cast<double>(document.size() / runtime->options().chunk_tokens *
+                                           runtime->pool().layout().page_bytes());
+  fmt::print(
+      "{}, {} threads. {} tokens of {}, with {} facts planted in them;\n"
+      "its KV cache takes {:.1f} MB and is kept in {}.\n\n",
+      CpuName(), runtime->threads().size(), document.size(), options.document, kFacts.size(),
+      bytes / 1e6, store);
+
+  // The first run computes everything and keeps it; the next ones tell how long computing takes.
+  std::vector<double> compute_s;
+  for (int i = 0; i < 3; ++i) {
+    ASSIGN_OR_RETURN(const Completion done,
+                     RunCold(*runtime, document, Policy::kCompute, 1, /*store=*/true));
+    compute_s.push_back(done.ttft_s);
+  }
+  fmt::print("{:<14} {:<8} {:>12} {:>8} {:>8} {:>10}   {}\n", "link", "policy", "first token",
+             "computed", "loaded", "vs better", "answer");
+  for (size_t i = 0; i < kLinks.size(); ++i) {
+    const Link& link = kLinks[i];
+    runtime->link()->SetRate(
+        link.load_per_compute > 0 ? bytes / (link.load_per_compute * Median(compute_s)) : 1e12);
+    ASSIGN_OR_RETURN(const auto prompt, Ask(*runtime, document, kFacts[i]));
+    ASSIGN_OR_RETURN(const auto rows, MeasureLink(*runtime, prompt));
+    const double better = std::min(Median(rows[0].ttft_s), Median(rows[1].ttft_s));
+    for (size_t p = 0; p < kPolicies.size(); ++p) {
+      PrintRow(link, kPolicies[p], rows[p], kFacts[i], better);
+    }
+    fmt::print("\n");
+    if (link.load_per_compute == 1) {
+      const std::string picture = options.out_dir + "/lanes.svg";
+      RETURN_IF_ERROR(WriteFile(
+          picture, DrawLanes("compute and load, a balanced link",
+                             {rows[0].last.report, rows[1].last.report, rows[2].last.report})));
+    }
+  }
+  fmt::print("The same answers under every policy. Picture of the balanced link: {}/lanes.svg\n",
+             options.out_dir);
+  return {};
+}
+
+}  // namespace kvcake::bench

@@ -1,0 +1,113 @@
+#include "bench/harness.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/check.h"
+#include "model/synth.h"
+
+namespace kvcake::bench {
+
+std::string CacheDir() {
+  const char* xdg = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if (xdg != nullptr && *xdg != '\0') return std::string(xdg) + "/kvcake";
+  return std::string(home != nullptr ? home : "/tmp") + "/.cache/kvcake";
+}
+
+Result<std::string> SynthModelDir(const std::string& arch) {
+  const std::string dir = CacheDir() + "/models/" + arch;
+  // config.json is written last: with it the model is complete.
+  if (std::filesystem::exists(dir + "/config.json")) return dir;
+  std::error_code ignored;
+  std::filesystem::remove_all(dir, ignored);
+  std::filesystem::create_directories(dir, ignored);
+  fmt::print(stderr, "writing random weights in the shape of {} to {}\n", arch, dir);
+  RETURN_IF_ERROR(WriteSynthModel(arch, dir));
+  return dir;
+}
+
+double Median(std::vector<double> values) {
+  CHECK(!values.empty());
+  const size_t middle = values.size() / 2;
+  std::nth_element(values.begin(), values.begin() + middle, values.end());
+  if (values.size() % 2 == 1) return values[middle];
+  return (values[middle] + *std::max_element(values.begin(), values.begin() + middle)) / 2;
+}
+
+std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  std::vector<int32_t> prompt(count);
+  for (int32_t& token : prompt) token = static_cast<int32_t>(rng() % vocab);
+  return prompt;
+}
+
+Result<Completion> RunCold(Runtime& runtime, const std::vector<int32_t>& prompt, Policy policy,
+                           int max_tokens, bool store) {
+  runtime.pool().DropCached();
+  ASSIGN_OR_RETURN(
+      Completion completion,
+      runtime.engine().Answer(
+          {.prompt = prompt, .max_tokens = max_tokens, .store = store, .policy = policy}));
+  runtime.engine().FlushStore();
+  return completion;
+}
+
+namespace {
+
+// End time of each chunk of a lane that ran alone, [0] = 0; a slice's time is spread over its
+// chunks.
+std::vector<double> LaneCurve(const RestoreReport& report, bool compute) {
+  std::vector<double> ends = {0};
+  for (const TimelineEntry& entry : report.timeline) {
+    if ((entry.lane == "compute") != compute || entry.outcome != Outcome::kPublished) continue;
+    const double from = std::max(ends.back(), compute ? entry.start_s : ends.back());
+    for (int i = 1; i <= entry.chunks; ++i) {
+      ends.push_back(from + (entry.end_s - from) * i / entry.chunks);
+    }
+  }
+  return ends;
+}
+
+}  // namespace
+
+double MeasuredBound(const Completion& compute_only, const Completion& load_only) {
+  const std::vector<double> compute = LaneCurve(compute_only.report, /*compute=*/true);
+  const std::vector<double> load = LaneCurve(load_only.report, /*compute=*/false);
+  const size_t chunks = compute.size() - 1;
+  CHECK(load.size() == compute.size());
+  // After the last chunk is there, the prompt's last part is computed; compute-only may have had
+  // it in its last slice.
+  const double tail = std::max(load_only.ttft_s - load.back(), 0.0);
+  double best = compute_only.ttft_s;
+  for (size_t split = 0; split < chunks; ++split) {
+    best = std::min(best, std::max(compute[split], load[chunks - split]) + tail);
+  }
+  return best;
+}
+
+Status WriteFile(const std::string& path, const std::string& text) {
+  std::error_code ignored;
+  const auto parent = std::filesystem::path(path).parent_path();
+  if (!parent.empty()) std::filesystem::create_directories(parent, ignored);
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  if (!file.flush()) {
+    return Fail(ErrorCode::kIo, "cannot write {}: {}", path, std::strerror(errno));
+  }
+  return {};
+}
+
+Status WriteJson(const std::string& path, const nlohmann::json& json) {
+  return WriteFile(path, json.dump(2) + "\n");
+}
+
+}  // namespace kvcake::bench

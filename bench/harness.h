@@ -1,0 +1,36 @@
+// What the benches share: models to measure, one measured run, medians, results as JSON.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/runtime.h"
+
+namespace kvcake::bench {
+
+// Where benches keep synthetic models and stores between runs: $XDG_CACHE_HOME/kvcake or
+// ~/.cache/kvcake.
+std::string CacheDir();
+// The directory of a model with random weights of this shape; written on first use.
+Result<std::string> SynthModelDir(const std::string& arch);
+
+double Median(std::vector<double> values);  // at least one value
+
+// `count` ids below `vocab`, the same for the same seed.
+std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed);
+
+// Answers `prompt` with nothing in memory: what is kept in the store may be loaded. The chunks it
+// makes are flushed to the store if `store`.
+Result<Completion> RunCold(Runtime& runtime, const std::vector<int32_t>& prompt, Policy policy,
+                           int max_tokens, bool store);
+
+// The least time to first token that any split into whole chunks could reach, from each lane
+// measured alone: compute-only's and load-only's runs of the same prompt. The compulsory last part
+// is included.
+double MeasuredBound(const Completion& compute_only, const Completion& load_only);
+
+Status WriteFile(const std::string& path, const std::string& text);
+Status WriteJson(const std::string& path, const nlohmann::json& json);
+
+}  // namespace kvcake::bench

@@ -1,0 +1,251 @@
+#include "cake/cost_model.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+namespace kvcake {
+namespace {
+
+constexpr int kTerms = 4;  // c0, g, b, a
+using Terms = std::array<double, kTerms>;
+
+Terms TermsOf(double prefix, double tokens) {
+  return {1, prefix, tokens, tokens * (2 * prefix + tokens)};
+}
+
+double Dot(const Terms& a, const Terms& b) {
+  double sum = 0;
+  for (int i = 0; i < kTerms; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// Minimises x'Ax - 2r'x over x >= 0, A positive definite: with four unknowns every set of positive
+// ones can be tried.
+Terms SolveNonNegative(const std::array<Terms, kTerms>& a, const Terms& r) {
+  Terms best{};
+  double best_value = 0;
+  for (int set = 1; set < 1 << kTerms; ++set) {
+    std::array<int, kTerms> index{};
+    int n = 0;
+    for (int i = 0; i < kTerms; ++i) {
+      if (set >> i & 1) index[n++] = i;
+    }
+    std::array<std::array<double, kTerms + 1>, kTerms> m{};
+    for (int i = 0; i < n; ++i) {
+      for (int j = 0; j < n; ++j) m[i][j] = a[index[i]][index[j]];
+      m[i][n] = r[index[i]];
+    }
+    for (int i = 0; i < n; ++i) {  // positive definite: no pivoting needed
+      for (int k = i + 1; k < n; ++k) {
+        const double f = m[k][i] / m[i][i];
+        for (int j = i; j <= n; ++j) m[k][j] -= f * m[i][j];
+      }
+    }
+    Terms x{};
+    bool feasible = true;
+    for (int i = n - 1; i >= 0 && feasible; --i) {
+      double sum = m[i][n];
+      for (int j = i + 1; j < n; ++j) sum -= m[i][j] * x[index[j]];
+      x[index[i]] = sum / m[i][i];
+      feasible = x[index[i]] >= 0 && std::isfinite(x[index[i]]);
+    }
+    if (!feasible) continue;
+    const double value = -Dot(r, x);  // at a stationary point x'Ax = r'x
+    if (value < best_value) {
+      best_value = value;
+      best = x;
+    }
+  }
+  return best;
+}
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + values.size() / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+constexpr size_t kGapsMax = 64, kFirstsMax = 16;
+
+}  // namespace
+
+void ComputeCost::Add(int prefix, int tokens, Seconds took) {
+  if (prefix < 0 || tokens <= 0 || !(took.count() > 0) || !std::isfinite(took.count())) return;
+  std::lock_guard lock(mutex_);
+  samples_.push_back({static_cast<double>(prefix), static_cast<double>(tokens), took.count()});
+  if (samples_.size() > static_cast<size_t>(std::max(options_.window, 1))) {
+    samples_.pop_front();
+    first_is_cold_ = false;
+  }
+  fit_ = FitLocked();
+}
+
+ComputeFit ComputeCost::fit() const {
+  std::lock_guard lock(mutex_);
+  return fit_;
+}
+
+ComputeFit ComputeCost::FitLocked() const {
+  const int n = static_cast<int>(samples_.size());
+  if (n == 0) return {};
+  std::vector<double> scales, weights(n);
+  Terms mean{};
+  for (int i = 0; i < n; ++i) {
+    const Sample& s = samples_[i];
+    const Terms terms = TermsOf(s.prefix, s.tokens);
+    scales.push_back(s.seconds / (terms[2] + options_.attention_ratio * terms[3]));
+    for (int j = 0; j < kTerms; ++j) mean[j] += terms[j] / n;
+    weights[i] = std::pow(0.98, n - 1 - i);
+  }
+  // The first slice of a process pays for page faults and cold caches.
+  if (first_is_cold_ && n > 1) weights[0] *= 0.1;
+  // The fastest of two, the median of more: what disturbs a measurement makes it longer.
+  const double scale = n < 3 ? *std::min_element(scales.begin(), scales.end()) : Median(scales);
+  const Terms prior = {0, 0, scale, scale * options_.attention_ratio};
+  double mean_seconds = 0;
+  for (const Sample& s : samples_) mean_seconds += s.seconds / n;
+
+  Terms fit = prior;
+  double noise = 0;
+  for (int round = 0; round < 4; ++round) {
+    std::array<Terms, kTerms> a{};
+    Terms r{};
+    double total_weight = 0;
+    noise = 0;
+    for (int i = 0; i < n; ++i) {
+      const Sample& s = samples_[i];
+      const Terms terms = TermsOf(s.prefix, s.tokens);
+      const double error = std::abs(Dot(terms, fit) / s.seconds - 1);
+      // Huber: beyond 15% an error counts linearly. Relative: every sample is as important.
+      const double robust = round == 0 ? 1 : 0.15 / std::max(error, 0.15);
+      const double w = weights[i] * robust;
+      for (int j = 0; j < kTerms; ++j) {
+        for (int k = 0; k < kTerms; ++k)
+          a[j][k] += w * terms[j] * terms[k] / (s.seconds * s.seconds);
+        r[j] += w * terms[j] / s.seconds;
+      }
+      total_weight += w;
+      noise += w * error;
+    }
+    noise /= total_weight;
+    // Ridge towards the prior: decides where the samples do not, costs nothing where they do.
+    for (int j = 0; j < kTerms; ++j) {
+      const double ridge = 1e-4 * std::pow(std::max(mean[j], 1e-6) / mean_seconds, 2);
+      a[j][j] += ridge;
+      r[j] += ridge * prior[j];
+    }
+    fit = SolveNonNegative(a, r);
+  }
+  return {.c0 = fit[0], .g = fit[1], .b = fit[2], .a = fit[3], .samples = n, .noise = noise};
+}
+
+nlohmann::json ComputeCost::ToJson() const {
+  std::lock_guard lock(mutex_);
+  auto samples = nlohmann::json::array();
+  for (const Sample& s : samples_) samples.push_back({s.prefix, s.tokens, s.seconds});
+  return {{"version", 1}, {"samples", std::move(samples)}};
+}
+
+Status ComputeCost::FromJson(const nlohmann::json& json) {
+  const auto bad = [] {
+    return Fail(ErrorCode::kInvalidArgument,
+                "not a compute cost model of version 1: delete it to have it learnt again");
+  };
+  if (!json.is_object() || json.value("version", nlohmann::json()) != 1) return bad();
+  const auto list = json.find("samples");
+  if (list == json.end() || !list->is_array()) return bad();
+  std::deque<Sample> samples;
+  for (const auto& item : *list) {
+    if (!item.is_array() || item.size() != 3) return bad();
+    for (const auto& number : item) {
+      if (!number.is_number()) return bad();
+    }
+    const Sample s{item[0], item[1], item[2]};
+    if (!(s.prefix >= 0 && s.tokens > 0 && s.seconds > 0)) return bad();
+    samples.push_back(s);
+    if (samples.size() > static_cast<size_t>(std::max(options_.window, 1))) samples.pop_front();
+  }
+  std::lock_guard lock(mutex_);
+  samples_ = std::move(samples);
+  first_is_cold_ = samples_.empty();
+  fit_ = FitLocked();
+  return {};
+}
+
+void TierCost::OnStart(TimePoint now) {
+  if (in_flight_++ == 0) {
+    first_of_burst_ = true;
+    last_progress_ = now;
+  }
+}
+
+void TierCost::OnDone(TimePoint now, uint64_t bytes) {
+  --in_flight_;
+  if (bytes > 0) {
+    auto& samples = first_of_burst_ ? firsts_ : gaps_;
+    samples.push_back({(now - last_progress_).count(), static_cast<double>(bytes)});
+    if (samples.size() > (first_of_burst_ ? kFirstsMax : kGapsMax)) samples.pop_front();
+    last_sample_ = now;
+    Update();
+  }
+  first_of_burst_ = false;
+  last_progress_ = now;
+}
+
+void TierCost::Update() {
+  Sample gaps{0, 0}, firsts{0, 0};
+  for (const Sample& s : gaps_) gaps.seconds += s.seconds, gaps.bytes += s.bytes;
+  for (const Sample& s : firsts_) firsts.seconds += s.seconds, firsts.bytes += s.bytes;
+  // Few gaps may lie: reads that share the link complete together. Until there are enough, the
+  // whole busy time counts, which can only make the tier look slower.
+  const double w = firsts_.empty() ? 0 : std::max(0.0, 1 - static_cast<double>(gaps_.size()) / 12);
+  const double seconds = gaps.seconds + w * firsts.seconds;
+  const double bytes = gaps.bytes + w * firsts.bytes;
+  estimate_.bytes_per_s = bytes / std::max(seconds, 1e-9);
+  std::vector<double> fixed;
+  for (const Sample& s : firsts_) {
+    fixed.push_back(std::max(0.0, s.seconds - s.bytes / estimate_.bytes_per_s));
+  }
+  if (!fixed.empty()) estimate_.fixed_s = Median(std::move(fixed));
+  estimate_.known = true;
+}
+
+nlohmann::json TierCost::ToJson() const {
+  if (!estimate_.known) return {{"version", 1}};
+  double bytes = 0;
+  for (const Sample& s : gaps_) bytes = std::max(bytes, s.bytes);
+  for (const Sample& s : firsts_) bytes = std::max(bytes, s.bytes);
+  return {{"version", 1},
+          {"fixed_s", estimate_.fixed_s},
+          {"bytes_per_s", estimate_.bytes_per_s},
+          {"read_bytes", bytes}};
+}
+
+Status TierCost::FromJson(const nlohmann::json& json) {
+  const auto number = [&](const char* name) {
+    const auto it = json.find(name);
+    return it != json.end() && it->is_number() ? it->get<double>() : -1.0;
+  };
+  if (!json.is_object() || json.value("version", nlohmann::json()) != 1) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "not a tier cost model of version 1: delete it to have it learnt again");
+  }
+  if (!json.contains("bytes_per_s")) return {};
+  const double fixed = number("fixed_s"), rate = number("bytes_per_s"),
+               bytes = number("read_bytes");
+  if (!(fixed >= 0 && rate > 0 && bytes > 0)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "a tier cost model needs fixed_s >= 0, bytes_per_s > 0 and read_bytes > 0: delete "
+                "it to have it learnt again");
+  }
+  // As samples, so that new ones outweigh them soon.
+  firsts_.assign(1, {fixed + bytes / rate, bytes});
+  gaps_.assign(12, {bytes / rate, bytes});
+  Update();
+  return {};
+}
+
+}  // namespace kvcake

@@ -1,0 +1,106 @@
+// What a slice of compute and a read of a tier take, learnt while running.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace kvcake {
+
+// t(L, x) = c0 + g*L + b*x + a*(2*L*x + x*x) seconds for x new tokens after L. All are >= 0.
+struct ComputeFit {
+  double c0 = 0, g = 0, b = 0, a = 0;
+  int samples = 0;   // 0: nothing is known, SecondsFor is 0
+  double noise = 0;  // typical relative error of the fit on what it was fitted to
+
+  bool known() const { return samples > 0; }
+  double SecondsFor(double prefix, double tokens) const {
+    return c0 + g * prefix + b * tokens + a * tokens * (2 * prefix + tokens);
+  }
+};
+
+// An online fit over a bounded window of samples: non-negative least squares on relative errors,
+// outliers weighted down, drawn towards a one-parameter model when samples are few or alike.
+// Thread-safe.
+class ComputeCost {
+ public:
+  struct Options {
+    // a/b as far as it is known beforehand: the arithmetic of attention for one (query, key) pair
+    // over twice that of everything else for one token. Matters for the first few samples only.
+    double attention_ratio = 0;
+    int window = 128;
+  };
+
+  ComputeCost() : ComputeCost(Options()) {}
+  explicit ComputeCost(Options options) : options_(options) {}
+
+  // `tokens` new tokens after `prefix` took this long. Ignores what is not positive.
+  void Add(int prefix, int tokens, Seconds took);
+  ComputeFit fit() const;
+
+  nlohmann::json ToJson() const;
+  // Replaces everything learnt; kInvalidArgument (and nothing changed) if the text is not ours.
+  [[nodiscard]] Status FromJson(const nlohmann::json& json);
+
+ private:
+  struct Sample {
+    double prefix, tokens, seconds;
+  };
+  ComputeFit FitLocked() const;
+
+  const Options options_;
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::deque<Sample> samples_;  // oldest first
+  bool first_is_cold_ = true;   // the front of samples_ is this process's first ever
+  ComputeFit fit_;
+};
+
+// What is known of a tier: reads that are queued together complete in order, the first after
+// fixed_s + bytes/rate, each next one bytes/rate later.
+struct TierEstimate {
+  bool known = false;
+  double fixed_s = 0;
+  double bytes_per_s = 0;
+
+  double IntervalFor(double bytes) const { return known ? bytes / bytes_per_s : 0; }
+};
+
+// Learns a tier's speed from reads that share its link: from the gaps between completions while the
+// link is busy, not from the time of one read. Unsynchronised.
+class TierCost {
+ public:
+  void OnStart(TimePoint now);
+  // bytes: delivered; 0 (a miss, a cancelled read) teaches nothing about the rate.
+  void OnDone(TimePoint now, uint64_t bytes);
+
+  const TierEstimate& estimate() const { return estimate_; }
+  int in_flight() const { return in_flight_; }
+  // Since when nothing has come: the last completion, or the start of a busy period.
+  TimePoint last_progress() const { return last_progress_; }
+  bool measured_since(TimePoint t) const { return estimate_.known && last_sample_ >= t; }
+
+  nlohmann::json ToJson() const;
+  [[nodiscard]] Status FromJson(const nlohmann::json& json);
+
+ private:
+  struct Sample {
+    double seconds, bytes;
+  };
+  void Update();
+
+  int in_flight_ = 0;
+  bool first_of_burst_ = true;  // no completion since the link became busy
+  TimePoint last_progress_{};
+  TimePoint last_sample_{};
+  std::deque<Sample> firsts_;  // first completion of a busy period, from its start
+  std::deque<Sample> gaps_;    // each later completion, from the one before it
+  TierEstimate estimate_;
+};
+
+}  // namespace kvcake

@@ -1,0 +1,281 @@
+// The load lane of a Restorer: which chunk to read next, and what to do with what comes back.
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+
+#include "base/check.h"
+#include "cake/restorer.h"
+
+namespace kvcake {
+
+void Restorer::OnRead(uint64_t number, ReadResult result) {
+  std::unique_lock lock(mutex_);
+  const auto it = reads_.find(number);
+  CHECK(it != reads_.end());  // called exactly once
+  Read read = std::move(it->second);
+  reads_.erase(it);
+  TierState& tier = tiers_[read.tier];
+  std::erase(tier.queue, number);
+  const bool ok = result.status.has_value();
+  tier.cost.OnDone(clock_.Now(), result.bytes);
+  if (ok) tier.stalled.reset();
+
+  const int chunk = read.claim.first;
+  if (read.owner != nullptr) {
+    Restoration& r = *read.owner;
+    CHECK(r.claims_.Valid(read.claim));
+    r.report_.AddTimeline({.lane = std::string(tier.tier->name()),
+                           .first_chunk = chunk,
+                           .chunks = 1,
+                           .start_s = std::max(0.0, r.At(read.start)),
+                           .end_s = r.At(clock_.Now()),
+                           .outcome = ok ? Outcome::kPublished : Outcome::kFailed});
+    if (ok) {
+      PageHandle page = pool_.Publish(std::move(read.page), read.key);
+      r.claims_.Publish(read.claim);
+      PublishChunk(chunk, read.key, page, &r);
+      r.Loaded(chunk, tier.tier->name(), std::move(page));
+      if (result.numeric_path != options_.numeric_path &&
+          result.numeric_path != NumericPath::kUnknown) {
+        ++r.report_.chunks_mixed_path;
+      }
+    } else {
+      FailRead(read, result.status.error().message);
+    }
+  } else if (ok && !owners_.contains(read.key)) {
+    // Its restoration has gone, but the chunk is here and verified: whoever wants it may have it.
+    PublishChunk(chunk, read.key, pool_.Publish(std::move(read.page), read.key), nullptr);
+  }
+  read.page.Reset();
+  Event();
+  Calls calls;
+  Pump(calls);
+  Make(calls, lock);
+  if (reads_.empty() && calling_ == 0) idle_.notify_all();
+}
+
+void Restorer::FailRead(Read& read, std::string_view why) {
+  Restoration& r = *read.owner;
+  r.claims_.Fail(read.claim, read.tier);
+  Disown(r, read.claim);
+  ++r.report_.chunks_failed;
+  r.report_.AddReason(fmt::format("load of chunk {} from {} failed: {}", read.claim.first,
+                                  tiers_[read.tier].tier->name(), why));
+  read.owner = nullptr;
+}
+
+void Restorer::CheckStalls(Calls& calls) {
+  const TimePoint now = clock_.Now();
+  for (TierState& tier : tiers_) {
+    if (tier.stalled) {
+      // Cancelled reads have all come back: it may be asked again after a while.
+      if (tier.queue.empty() && now - *tier.stalled > options_.probe_interval) {
+        tier.stalled.reset();
+      }
+      continue;
+    }
+    const TierEstimate& estimate = tier.cost.estimate();
+    const Seconds expected(estimate.fixed_s +
+                           estimate.IntervalFor(static_cast<double>(pool_.layout().page_bytes())));
+    if (tier.queue.empty() ||
+        now - tier.cost.last_progress() <= std::max(options_.stall_timeout, 8 * expected)) {
+      continue;
+    }
+    tier.stalled = now;
+    for (uint64_t number : tier.queue) {
+      Read& read = reads_.at(number);
+      if (read.owner != nullptr) FailRead(read, "nothing has come for too long");
+      CancelRead(number, calls);
+    }
+    Event();
+  }
+}
+
+bool Restorer::Usable(const TierState& tier) const {
+  return !tier.stalled && tier.tier->max_reads_in_flight() > 0 &&
+         pool_.layout().page_bytes() <= tier.tier->max_read_bytes_in_flight();
+}
+
+bool Restorer::HasRoom(const TierState& tier) const {
+  const uint64_t bytes = pool_.layout().page_bytes();
+  const TierEstimate& estimate = tier.cost.estimate();
+  int ahead = options_.reads_ahead;
+  if (estimate.known) {  // enough to keep the link busy while requests are on their way
+    const double hidden = estimate.fixed_s / estimate.IntervalFor(static_cast<double>(bytes));
+    ahead = static_cast<int>(std::clamp<double>(std::ceil(hidden) + 2, ahead,
+                                                std::max(ahead, options_.reads_ahead_max)));
+  }
+  const size_t limit = std::min(ahead, tier.tier->max_reads_in_flight());
+  return Usable(tier) && tier.queue.size() < limit &&
+         (tier.queue.size() + 1) * bytes <= tier.tier->max_read_bytes_in_flight();
+}
+
+void Restorer::Pump(Calls& calls) {
+  documents_ = Documents();
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    while (PumpOne(static_cast<int>(t), calls)) {
+    }
+  }
+}
+
+// One read for the next restoration that wants one.
+bool Restorer::PumpOne(int tier, Calls& calls) {
+  if (!HasRoom(tiers_[tier])) return false;
+  for (size_t k = 0; k < open_.size(); ++k) {
+    const size_t turn = (next_turn_ + k) % open_.size();
+    Restoration& r = *open_[turn];
+    if (!r.WantsLoads() || r.claims_.done()) continue;
+    const auto claim = ClaimLoad(r, tier);
+    if (!claim) continue;
+    next_turn_ = turn + 1;
+    return StartRead(r, tier, *claim, calls);
+  }
+  return false;
+}
+
+std::optional<Claim> Restorer::ClaimLoad(Restoration& r, int tier) {
+  bool any = false;
+  for (int i = r.claims_.first_missing(); i < r.claims_.size() && !any; ++i) {
+    any = r.claims_.state(i) == ChunkState::kAbsent && (r.claims_.tiers(i) >> tier & 1) != 0;
+  }
+  if (!any) return std::nullopt;
+  UpdateEtas();
+  const Plan plan = MakePlan(View(r, r.request_.slice_chunks_max), options_.planner);
+  std::vector<uint8_t> allowed(r.claims_.size());
+  for (size_t i = 0; i < allowed.size(); ++i) {
+    allowed[i] = plan.sides[i] != Side::kCompute && (plan.tiers[i] < 0 || plan.tiers[i] == tier);
+  }
+  if (auto claim = r.claims_.ClaimBack(tier, allowed)) return claim;
+  // A link that was slow once may be fast now: one read will tell, and compute can overtake it.
+  const TierState& state = tiers_[tier];
+  if (!r.FixedSplit() && state.queue.empty() &&
+      !state.cost.measured_since(clock_.Now() - options_.probe_interval)) {
+    return r.claims_.ClaimBack(tier);
+  }
+  return std::nullopt;
+}
+
+bool Restorer::StartRead(Restoration& r, int tier, const Claim& claim, Calls& calls) {
+  auto page = pool_.Draw();
+  if (!page) {  // every page is in use; the next event or turn tries again
+    r.claims_.Release(claim);
+    return false;
+  }
+  const int chunk = claim.first;
+  const auto& keys = r.request_.keys;
+  const uint64_t number = next_read_++;
+  calls.get_reads.push_back(number);
+  calls.gets.emplace_back(
+      tier, ReadRequest{
+                .key = keys[chunk],
+                .parent = chunk == 0 ? r.request_.root : keys[chunk - 1],
+                .landing = pool_.LandingFor(page->id(), Codec::kRaw),
+                .done = [this, number](ReadResult result) { OnRead(number, std::move(result)); }});
+  Read read;
+  read.owner = &r;
+  read.claim = claim;
+  read.key = keys[chunk];
+  read.tier = tier;
+  read.page = std::move(*page);
+  read.start = clock_.Now();
+  reads_.emplace(number, std::move(read));
+  tiers_[tier].queue.push_back(number);
+  tiers_[tier].cost.OnStart(clock_.Now());
+  Claimed(r, claim);
+  return true;
+}
+
+// When the reads in flight should complete: in order of issue, at the tier's rate.
+void Restorer::UpdateEtas() {
+  const TimePoint now = clock_.Now();
+  const double bytes = static_cast<double>(pool_.layout().page_bytes());
+  for (TierState& tier : tiers_) {
+    const TierEstimate& estimate = tier.cost.estimate();
+    const double interval = estimate.IntervalFor(bytes);
+    double s = (tier.cost.last_progress() - now).count();
+    bool head = true;
+    for (uint64_t number : tier.queue) {
+      Read& read = reads_.at(number);
+      if (read.cancel && read.id) continue;  // on its way out
+      s = std::max(s, (read.start - now).count() + estimate.fixed_s) + interval;
+      // Overdue: it may take as long again.
+      if (head && s < 0) s = -s;
+      head = false;
+      read.eta_s = std::max(s, 0.0);
+    }
+    tier.drain_s = head ? estimate.fixed_s : std::max(s, estimate.fixed_s);
+  }
+}
+
+TierView Restorer::ViewTier(const TierState& tier) const {
+  const TierEstimate& estimate = tier.cost.estimate();
+  TierView view;
+  view.known = estimate.known;
+  view.interval_s =
+      documents_ * estimate.IntervalFor(static_cast<double>(pool_.layout().page_bytes()));
+  view.drain_s = tier.drain_s;
+  view.waited_s =
+      tier.queue.empty() ? INFINITY : (clock_.Now() - tier.cost.last_progress()).count();
+  return view;
+}
+
+const PlanInput& Restorer::View(const Restoration& r, int budget_chunks) {
+  using State = ChunkView::State;
+  input_.compute = cost_.fit();
+  input_.chunk_tokens = r.request_.chunk_tokens;
+  input_.slice_chunks_max = r.request_.slice_chunks_max;
+  input_.budget_chunks = budget_chunks;
+  input_.waiting = r.waiting_;
+  input_.fixed_split = r.FixedSplit();
+  input_.tiers.clear();
+  uint32_t usable = 0;
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    input_.tiers.push_back(ViewTier(tiers_[t]));
+    if (Usable(tiers_[t])) usable |= 1u << t;
+  }
+  const int n = r.claims_.size();
+  input_.chunks.assign(n, {});
+  for (int i = 0; i < n; ++i) {
+    ChunkView& view = input_.chunks[i];
+    view.tiers = r.claims_.tiers(i) & usable;
+    switch (r.claims_.state(i)) {
+      case ChunkState::kAbsent:
+        break;
+      case ChunkState::kElsewhere:  // unless a read of it is found below
+        view.state = State::kComputing;
+        break;
+      case ChunkState::kLoading:
+        view.state = State::kInFlight;
+        break;
+      case ChunkState::kComputing:
+      case ChunkState::kResident:
+        view.state = State::kResident;
+        break;
+    }
+  }
+  for (const auto& [number, read] : reads_) {
+    const int chunk = read.claim.first;
+    if (read.owner == nullptr || chunk >= n || r.request_.keys[chunk] != read.key) continue;
+    input_.chunks[chunk].state = State::kInFlight;
+    input_.chunks[chunk].eta_s = read.eta_s;
+  }
+  input_.compute_busy_s = 0;
+  for (const Restoration* other : open_) {
+    if (!other->computing_) continue;
+    const double elapsed = (clock_.Now() - other->slice_start_).count();
+    const double left = other->slice_predicted_s_ - elapsed;
+    input_.compute_busy_s = std::max({input_.compute_busy_s, left, -left});
+  }
+  return input_;
+}
+
+// Requests on one document share their loads; different documents share the link.
+int Restorer::Documents() const {
+  std::unordered_set<ChunkKey> documents;
+  for (const Restoration* r : open_) {
+    if (r->WantsLoads() && !r->claims_.done()) documents.insert(r->request_.keys[0]);
+  }
+  return std::max<int>(1, static_cast<int>(documents.size()));
+}
+
+}  // namespace kvcake

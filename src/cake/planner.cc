@@ -1,0 +1,296 @@
+#include "cake/planner.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+
+namespace kvcake {
+namespace {
+
+using State = ChunkView::State;
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kWaitMin = 1e-4;  // a shorter wait would only burn a core
+
+// The compute lane's clock as it goes forward chunk by chunk, in slices as long as allowed.
+class ComputeWalk {
+ public:
+  ComputeWalk(const PlanInput& input, double start_s) : input_(&input), base_s_(start_s) {}
+
+  double now_s() const { return base_s_ + slice_s_; }
+  // Nothing before this moment, and a new slice after it.
+  void WaitUntil(double s) {
+    base_s_ = std::max(now_s(), s);
+    slice_s_ = 0;
+    next_ = -1;
+  }
+  void Compute(int chunk) {
+    if (chunk != next_ || chunk - first_ >= input_->slice_chunks_max) {
+      base_s_ = now_s();
+      first_ = chunk;
+    }
+    next_ = chunk + 1;
+    const double tokens = input_->chunk_tokens;
+    slice_s_ = input_->compute.SecondsFor(first_ * tokens, (next_ - first_) * tokens);
+  }
+
+ private:
+  const PlanInput* input_;
+  double base_s_;
+  double slice_s_ = 0;
+  int first_ = 0;
+  int next_ = -1;
+};
+
+// When each tier's link is free for one more chunk.
+class LoadWalk {
+ public:
+  explicit LoadWalk(const PlanInput& input) : input_(&input) {
+    for (const TierView& tier : input.tiers) free_s_.push_back(tier.drain_s);
+  }
+  // Loads a chunk from whichever of its tiers has it first; returns when.
+  double Load(const ChunkView& chunk, int8_t* from = nullptr) {
+    int best = -1;
+    double best_s = kNever;
+    for (uint32_t rest = chunk.tiers; rest != 0; rest &= rest - 1) {
+      const int tier = std::countr_zero(rest);
+      const double s = free_s_[tier] + input_->tiers[tier].interval_s;
+      if (s < best_s) best_s = s, best = tier;
+    }
+    if (best >= 0) free_s_[best] = best_s;
+    if (from != nullptr) *from = static_cast<int8_t>(best);
+    return best_s;
+  }
+
+ private:
+  const PlanInput* input_;
+  std::vector<double> free_s_;
+};
+
+bool Computable(State state) { return state == State::kAbsent || state == State::kInFlight; }
+
+int FirstMissing(const PlanInput& input) {
+  const auto it = std::find_if(input.chunks.begin(), input.chunks.end(),
+                               [](const ChunkView& c) { return c.state != State::kResident; });
+  return static_cast<int>(it - input.chunks.begin());
+}
+
+// From `first`: chunks that compute may do now in one slice, by the sides of the plan.
+int SliceChunks(const PlanInput& input, const Plan& plan, int first, bool take_over) {
+  const int max = std::max(1, std::min(input.slice_chunks_max, input.budget_chunks));
+  int count = 0;
+  for (int i = first; i < static_cast<int>(input.chunks.size()) && count < max; ++i, ++count) {
+    const State state = input.chunks[i].state;
+    if (plan.sides[i] == Side::kLoad) break;
+    if (state != State::kAbsent && !(take_over && state == State::kInFlight)) break;
+  }
+  return count;
+}
+
+Plan FixedPlan(const PlanInput& input, int first) {
+  Plan plan;
+  const int n = static_cast<int>(input.chunks.size());
+  plan.sides.resize(n);
+  plan.tiers.assign(n, -1);
+  for (int i = 0; i < n; ++i) {
+    const bool compute = i < *input.fixed_split || input.chunks[i].IsHole();
+    plan.sides[i] = compute ? Side::kCompute : Side::kLoad;
+  }
+  plan.slice_chunks = SliceChunks(input, plan, first, /*take_over=*/true);
+  plan.reason = plan.slice_chunks > 0 ? "slice" : "waiting for loads: not the compute lane's";
+  plan.wait_s = 1;
+  return plan;
+}
+
+// Cake as published, for want of numbers: both lanes go on until they meet. Compute then takes one
+// chunk more, as the loads may be very slow.
+Plan BlindPlan(const PlanInput& input, int first) {
+  Plan plan;
+  plan.sides.assign(input.chunks.size(), Side::kEither);
+  plan.tiers.assign(input.chunks.size(), -1);
+  plan.slice_chunks = SliceChunks(input, plan, first, /*take_over=*/false);
+  if (plan.slice_chunks == 0) {
+    plan.slice_chunks = std::min(1, SliceChunks(input, plan, first, /*take_over=*/true));
+  }
+  plan.reason = plan.slice_chunks > 0 ? "slice while costs are not known"
+                                      : "waiting for a slice of another request";
+  plan.wait_s = 1;
+  return plan;
+}
+
+// Makes a plan for one segment after the other: a run of chunks that can be loaded, up to a hole.
+class Walker {
+ public:
+  Walker(const PlanInput& input, const PlannerOptions& options, int first)
+      : input_(input),
+        options_(options),
+        first_(first),
+        n_(static_cast<int>(input.chunks.size())),
+        compute_(input, input.compute_busy_s),
+        loads_(input) {
+    plan_.sides.assign(n_, Side::kCompute);
+    plan_.tiers.assign(n_, -1);
+  }
+
+  Plan Run() {
+    for (int begin = first_; begin < n_;) {
+      int segment = begin;
+      for (; segment < n_ && input_.chunks[segment].IsHole(); ++segment) compute_.Compute(segment);
+      int end = segment;
+      while (end < n_ && !input_.chunks[end].IsHole()) ++end;
+      Assign(segment, end, Split(segment, end));
+      begin = end;
+    }
+    plan_.finish_s = compute_.now_s();
+    return std::move(plan_);
+  }
+
+ private:
+  // The split m of [begin, end) with the least max(end of computing [begin, m), end of loading
+  // [m, end)). Both are monotonous in m, so the best computes no more than it must.
+  int Split(int begin, int end) {
+    loaded_s_.assign(end - begin + 1, 0);
+    LoadWalk loads = loads_;
+    int in_flight = end;  // the first chunk that a load owns
+    for (int i = end - 1; i >= begin; --i) {
+      const ChunkView& chunk = input_.chunks[i];
+      double s = 0;
+      if (chunk.state == State::kAbsent) s = loads.Load(chunk);
+      if (chunk.state == State::kInFlight) s = chunk.eta_s, in_flight = i;
+      loaded_s_[i - begin] = std::max(loaded_s_[i - begin + 1], s);
+    }
+    ComputeWalk compute = compute_;
+    const double wait_s = std::max(compute.now_s(), loaded_s_[0]);
+    const double margin_s = options_.take_over_margin_chunks * ChunkSeconds(begin);
+    int best = begin;
+    double best_s = wait_s;
+    bool computes = false;
+    for (int m = begin; m < end; ++m) {
+      const State state = input_.chunks[m].state;
+      if (state == State::kComputing) break;  // nobody takes over from a slice
+      if (!Computable(state)) continue;
+      compute.Compute(m);
+      double s = std::max(compute.now_s(), loaded_s_[m + 1 - begin]);
+      if (m >= in_flight) s += margin_s;
+      if (s < best_s) best_s = s, best = m + 1, computes = true;
+      if (compute.now_s() >= best_s) break;
+    }
+    const double gain =
+        input_.waiting ? options_.compute_gain_min_waiting : options_.compute_gain_min;
+    if (computes && begin == first_ && wait_s <= best_s * (1 + gain)) return begin;
+    return best;
+  }
+
+  void Assign(int begin, int end, int split) {
+    double loaded_s = 0;
+    for (int i = end - 1; i >= split; --i) {
+      const ChunkView& chunk = input_.chunks[i];
+      plan_.sides[i] = Side::kLoad;
+      if (chunk.state == State::kAbsent) {
+        loaded_s = std::max(loaded_s, loads_.Load(chunk, &plan_.tiers[i]));
+      }
+      if (chunk.state == State::kInFlight) loaded_s = std::max(loaded_s, chunk.eta_s);
+    }
+    for (int i = begin; i < split; ++i) {
+      if (Computable(input_.chunks[i].state)) compute_.Compute(i);
+    }
+    if (split < end) compute_.WaitUntil(loaded_s);
+  }
+
+  double ChunkSeconds(int chunk) const {
+    const double tokens = input_.chunk_tokens;
+    return input_.compute.SecondsFor(chunk * tokens, tokens);
+  }
+
+  const PlanInput& input_;
+  const PlannerOptions& options_;
+  const int first_;
+  const int n_;
+  ComputeWalk compute_;
+  LoadWalk loads_;
+  Plan plan_;
+  std::vector<double> loaded_s_;  // [i]: when all of the segment from its i-th chunk on is loaded
+};
+
+// Near the meeting point a slice that turns out longer than predicted makes the loads wait. Half of
+// it first costs a slice's fixed part and lets the next decision use what has been seen since.
+bool WorthHalving(const PlanInput& input, int first, int chunks) {
+  if (chunks < 2 || first + chunks >= static_cast<int>(input.chunks.size())) return false;
+  const double tokens = input.chunk_tokens, half = (chunks + 1) / 2;
+  const auto seconds = [&](double from, double count) {
+    return input.compute.SecondsFor(from * tokens, count * tokens);
+  };
+  const double whole = seconds(first, chunks);
+  const double extra = seconds(first, half) + seconds(first + half, chunks - half) - whole;
+  return input.compute.noise * whole > 2 * std::max(extra, 0.0);
+}
+
+double WaitSeconds(const PlanInput& input, int first) {
+  double next_s = kNever;
+  for (int i = first; i < static_cast<int>(input.chunks.size()); ++i) {
+    if (input.chunks[i].state == State::kInFlight) next_s = std::min(next_s, input.chunks[i].eta_s);
+  }
+  return std::isfinite(next_s) ? std::clamp(1.25 * next_s, 10 * kWaitMin, 1.0) : 10e-3;
+}
+
+}  // namespace
+
+Plan MakePlan(const PlanInput& input, const PlannerOptions& options) {
+  const int first = FirstMissing(input);
+  const int n = static_cast<int>(input.chunks.size());
+  if (first == n) {
+    Plan plan;
+    plan.sides.assign(n, Side::kCompute);
+    plan.tiers.assign(n, -1);
+    plan.finish_s = input.compute_busy_s;
+    plan.reason = "done";
+    return plan;
+  }
+  if (input.fixed_split) return FixedPlan(input, first);
+  if (!input.compute.known()) return BlindPlan(input, first);
+
+  // A tier whose speed is not known gets a moment to show it; then compute goes on chunk by chunk.
+  uint32_t wanted = 0;
+  for (int i = first; i < n; ++i) wanted |= input.chunks[i].tiers;
+  for (; wanted != 0; wanted &= wanted - 1) {
+    const TierView& tier = input.tiers[std::countr_zero(wanted)];
+    if (tier.known) continue;
+    const double tokens = input.chunk_tokens;
+    const double patience_s =
+        options.blind_wait_chunks * input.compute.SecondsFor(first * tokens, tokens);
+    if (tier.waited_s < patience_s) {
+      Plan plan;
+      plan.sides.assign(n, Side::kEither);
+      plan.tiers.assign(n, -1);
+      plan.wait_s = std::max(patience_s - tier.waited_s, kWaitMin);
+      plan.reason = "waiting for the first load to show the tier's speed";
+      return plan;
+    }
+    Plan plan = BlindPlan(input, first);
+    plan.slice_chunks = std::min(plan.slice_chunks, 1);
+    return plan;
+  }
+
+  Plan plan = Walker(input, options, first).Run();
+  plan.slice_chunks = SliceChunks(input, plan, first, /*take_over=*/true);
+  if (plan.slice_chunks == 0) {
+    plan.wait_s = WaitSeconds(input, first);
+    plan.reason = input.chunks[first].state == State::kComputing
+                      ? "waiting for a slice of another request"
+                      : "not started: would finish after the loads";
+    return plan;
+  }
+  const int end = first + plan.slice_chunks;
+  const int full = std::min(input.slice_chunks_max, input.budget_chunks);
+  plan.reason = plan.slice_chunks < full ? "slice shrunk" : "slice";
+  if (end < n && plan.sides[end] == Side::kLoad && input.chunks[end].state != State::kResident &&
+      WorthHalving(input, first, plan.slice_chunks)) {
+    plan.slice_chunks = (plan.slice_chunks + 1) / 2;
+    plan.reason = "slice shrunk";
+  }
+  return plan;
+}
+
+}  // namespace kvcake

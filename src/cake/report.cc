@@ -1,0 +1,76 @@
+#include "cake/report.h"
+
+#include <nlohmann/json.hpp>
+
+namespace kvcake {
+
+std::string_view PolicyName(Policy policy) {
+  switch (policy) {
+    case Policy::kCake:
+      return "cake";
+    case Policy::kCompute:
+      return "compute";
+    case Policy::kLoad:
+      return "load";
+  }
+  return "cake";
+}
+
+std::optional<Policy> PolicyFromName(std::string_view name) {
+  for (Policy policy : {Policy::kCake, Policy::kCompute, Policy::kLoad}) {
+    if (PolicyName(policy) == name) return policy;
+  }
+  return std::nullopt;
+}
+
+std::string_view OutcomeName(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kPublished:
+      return "published";
+    case Outcome::kFailed:
+      return "failed";
+    case Outcome::kLate:
+      return "late";
+  }
+  return "failed";
+}
+
+void RestoreReport::AddTimeline(TimelineEntry entry) {
+  if (timeline.size() >= kTimelineMax) {
+    ++timeline_dropped;
+  } else {
+    timeline.push_back(std::move(entry));
+  }
+}
+
+void RestoreReport::AddReason(std::string reason) {
+  if (!reasons.empty() && reasons.back() == reason) return;
+  if (reasons.size() >= kReasonsMax) {
+    ++reasons_dropped;
+  } else {
+    reasons.push_back(std::move(reason));
+  }
+}
+
+void RestoreReport::SetActual(Seconds ttft) {
+  efficiency = ttft.count() > 0 ? bound_s / ttft.count() : 0;
+}
+
+nlohmann::json RestoreReport::ToJson() const {
+  nlohmann::json loaded = nlohmann::json::object();
+  for (const auto& [tier, tokens] : tokens_loaded) loaded[tier] = tokens;
+  return {{"policy", PolicyName(policy)},
+          {"tokens_computed", tokens_computed},
+          {"tokens_loaded", std::move(loaded)},
+          {"tokens_reused", tokens_reused},
+          {"chunks_failed", chunks_failed},
+          {"chunks_mixed_path", chunks_mixed_path},
+          {"meeting_token", meeting_token},
+          {"bound_s", bound_s},
+          {"bound_estimated", true},
+          {"efficiency", efficiency},
+          {"reasons", reasons},
+          {"reasons_dropped", reasons_dropped}};
+}
+
+}  // namespace kvcake

@@ -1,0 +1,207 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "cake/restorer.h"
+
+namespace kvcake {
+namespace {
+
+constexpr Seconds kPageRetry{10e-3};  // nobody tells when a page becomes free
+
+}  // namespace
+
+Restoration::Restoration(Restorer& restorer, RestoreRequest request)
+    : restorer_(restorer),
+      request_(std::move(request)),
+      opened_(restorer.clock_.Now()),
+      claims_(static_cast<int>(request_.keys.size())),
+      pages_(request_.keys.size()) {
+  report_.policy = request_.policy;
+  report_.chunk_tokens = request_.chunk_tokens;
+  report_.prompt_tokens = request_.prompt_tokens;
+}
+
+Restoration::~Restoration() { Abandon(); }
+
+std::optional<int> Restoration::FixedSplit() const {
+  if (request_.policy == Policy::kCompute) return claims_.size();
+  if (request_.policy == Policy::kLoad) return 0;
+  return request_.forced_split;
+}
+
+bool Restoration::Wants(int chunk, const ChunkKey& key) const {
+  return chunk < claims_.size() && request_.keys[chunk] == key &&
+         claims_.state(chunk) != ChunkState::kResident;
+}
+
+void Restoration::Loaded(int chunk, std::string_view tier, PageHandle page) {
+  pages_[chunk] = std::move(page);
+  report_.tokens_loaded[std::string(tier)] += request_.chunk_tokens;
+  if (first_loaded_ < 0 || chunk < first_loaded_) first_loaded_ = chunk;
+}
+
+ComputeTurn Restoration::NextTurn(int budget_chunks) {
+  std::unique_lock lock(restorer_.mutex_);
+  CHECK(!closed_ && budget_chunks > 0);
+  if (claims_.done()) return {.kind = ComputeTurn::Kind::kDone};
+  ComputeTurn turn{.kind = ComputeTurn::Kind::kWait};
+  Restorer::Calls calls;
+  restorer_.CheckStalls(calls);
+  if (computing_) {
+    turn.wait_until = restorer_.clock_.Now() + kPageRetry;
+  } else {
+    restorer_.Pump(calls);
+    restorer_.UpdateEtas();
+    const PlanInput& view = restorer_.View(*this, budget_chunks);
+    const Plan plan = MakePlan(view, restorer_.options_.planner);
+    if (plan.slice_chunks > 0) {
+      turn = StartSlice(plan, view.compute, calls);
+    } else {
+      NoteTurn(plan);
+      waiting_ = true;
+      turn.wait_until = restorer_.clock_.Now() + Seconds(plan.wait_s);
+    }
+    restorer_.Pump(calls);
+  }
+  restorer_.Make(calls, lock);
+  return turn;
+}
+
+ComputeTurn Restoration::StartSlice(const Plan& plan, const ComputeFit& fit,
+                                    Restorer::Calls& calls) {
+  const TimePoint now = restorer_.clock_.Now();
+  PageTable drawn;
+  while (static_cast<int>(drawn.size()) < plan.slice_chunks) {
+    auto page = restorer_.pool_.Draw();
+    if (!page) break;
+    drawn.push_back(std::move(*page));
+  }
+  if (drawn.empty()) {
+    report_.AddReason("waiting for a free page");
+    return {.kind = ComputeTurn::Kind::kWait, .wait_until = now + kPageRetry};
+  }
+  NoteTurn(plan);
+  std::vector<int> taken;
+  const Claim claim =
+      claims_.ClaimFront(static_cast<int>(drawn.size()), /*take_over=*/true, &taken);
+  CHECK(claim.count == static_cast<int>(drawn.size()));
+  for (int chunk : taken) restorer_.TakeOver(*this, chunk, calls);
+  restorer_.Claimed(*this, claim);
+  for (int i = 0; i < claim.count; ++i) pages_[claim.first + i] = std::move(drawn[i]);
+  computing_ = claim;
+  slice_start_ = now;
+  slice_predicted_s_ =
+      fit.SecondsFor(claim.first * request_.chunk_tokens, claim.count * request_.chunk_tokens);
+  waiting_ = false;
+  return {.kind = ComputeTurn::Kind::kSlice, .claim = claim};
+}
+
+void Restoration::NoteTurn(const Plan& plan) {
+  if (plan.slice_chunks > 0) {
+    report_.AddReason(fmt::format("{} of {} chunks at {}", plan.reason, plan.slice_chunks,
+                                  claims_.first_missing() * request_.chunk_tokens));
+  } else {
+    report_.AddReason(plan.reason);
+  }
+}
+
+std::vector<PageId> Restoration::PageIds(int chunks) const {
+  std::lock_guard lock(restorer_.mutex_);
+  CHECK(chunks >= 0 && chunks <= claims_.size() && !closed_);
+  CHECK(chunks <= std::max(claims_.first_missing(), computing_ ? computing_->end() : 0));
+  std::vector<PageId> ids;
+  ids.reserve(chunks);
+  for (int i = 0; i < chunks; ++i) ids.push_back(pages_[i].id());
+  return ids;
+}
+
+void Restoration::Computed(const Claim& claim, Seconds took) {
+  std::unique_lock lock(restorer_.mutex_);
+  CHECK(!closed_ && computing_ && computing_->generation == claim.generation);
+  for (int i = claim.first; i < claim.end(); ++i) {
+    pages_[i] = restorer_.pool_.Publish(std::move(pages_[i]), request_.keys[i]);
+  }
+  claims_.Publish(claim);
+  for (int i = claim.first; i < claim.end(); ++i) {
+    restorer_.PublishChunk(i, request_.keys[i], pages_[i], this);
+  }
+  computing_.reset();
+  report_.tokens_computed += claim.count * request_.chunk_tokens;
+  report_.AddTimeline({.lane = "compute",
+                       .first_chunk = claim.first,
+                       .chunks = claim.count,
+                       .start_s = At(slice_start_),
+                       .end_s = At(restorer_.clock_.Now())});
+  restorer_.cost_.Add(claim.first * request_.chunk_tokens, claim.count * request_.chunk_tokens,
+                      took);
+  restorer_.Event();
+  Restorer::Calls calls;
+  restorer_.Pump(calls);
+  restorer_.Make(calls, lock);
+}
+
+void Restoration::Abandon() {
+  std::unique_lock lock(restorer_.mutex_);
+  Restorer::Calls calls;
+  restorer_.Close(*this, calls);
+  restorer_.Make(calls, lock);
+}
+
+int Restoration::resident_chunks() const {
+  std::lock_guard lock(restorer_.mutex_);
+  int resident = 0;
+  for (int i = 0; i < claims_.size(); ++i) {
+    resident += claims_.state(i) == ChunkState::kResident;
+  }
+  return resident;
+}
+
+bool Restoration::done() const {
+  std::lock_guard lock(restorer_.mutex_);
+  return claims_.done();
+}
+
+PageTable Restoration::TakePages() {
+  std::unique_lock lock(restorer_.mutex_);
+  CHECK(!closed_ && claims_.done());
+  PageTable pages = std::move(pages_);
+  Restorer::Calls calls;
+  restorer_.Close(*this, calls);
+  restorer_.Make(calls, lock);
+  return pages;
+}
+
+RestoreReport Restoration::Report(std::optional<Seconds> tail) const {
+  std::lock_guard lock(restorer_.mutex_);
+  RestoreReport report = report_;
+  const int full = claims_.size() * request_.chunk_tokens;
+  report.tokens_computed += std::max(0, request_.prompt_tokens - full);
+  report.meeting_token =
+      first_loaded_ < 0 ? request_.prompt_tokens : first_loaded_ * request_.chunk_tokens;
+  report.bound_s = Bound(tail);
+  return report;
+}
+
+double Restoration::Bound(std::optional<Seconds> tail) const {
+  PlanInput input;
+  input.compute = restorer_.cost_.fit();
+  if (!input.compute.known()) return 0;
+  input.chunk_tokens = request_.chunk_tokens;
+  input.slice_chunks_max = request_.slice_chunks_max;
+  const double bytes = static_cast<double>(restorer_.pool_.layout().page_bytes());
+  uint32_t known = 0;
+  for (size_t t = 0; t < restorer_.tiers_.size(); ++t) {
+    const TierEstimate& estimate = restorer_.tiers_[t].cost.estimate();
+    input.tiers.push_back(
+        {.known = true, .interval_s = estimate.IntervalFor(bytes), .drain_s = estimate.fixed_s});
+    if (estimate.known) known |= 1u << t;
+  }
+  input.chunks = initial_;
+  for (ChunkView& chunk : input.chunks) chunk.tiers &= known;
+  const double restored = MakePlan(input, {.compute_gain_min = 0}).finish_s;
+  const int full = claims_.size() * request_.chunk_tokens;
+  const int rest = std::max(1, request_.prompt_tokens - full);  // logits need one token at least
+  return restored + (tail ? tail->count() : input.compute.SecondsFor(full, rest));
+}
+
+}  // namespace kvcake

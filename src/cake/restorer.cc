@@ -1,0 +1,231 @@
+#include "cake/restorer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+
+namespace kvcake {
+
+Restorer::Restorer(PagePool& pool, std::vector<Tier*> tiers, ComputeCost& cost, const Clock& clock,
+                   Options options)
+    : pool_(pool), cost_(cost), clock_(clock), options_(options) {
+  CHECK(tiers.size() <= Claims::kTiersMax);
+  for (Tier* tier : tiers) {
+    tiers_.emplace_back();
+    tiers_.back().tier = tier;
+  }
+}
+
+Restorer::~Restorer() {
+  std::unique_lock lock(mutex_);
+  CHECK(open_.empty());
+  Calls calls;
+  for (auto& [number, read] : reads_) CancelRead(number, calls);
+  Make(calls, lock);
+  idle_.wait(lock, [&] { return reads_.empty() && calling_ == 0; });
+}
+
+std::shared_ptr<Restoration> Restorer::Open(RestoreRequest request) {
+  CHECK(request.chunk_tokens > 0 && request.slice_chunks_max > 0);
+  const int n = static_cast<int>(request.keys.size());
+  std::vector<std::vector<bool>> residency;  // may take a moment: not under the mutex
+  if (request.policy != Policy::kCompute && n > 0) {
+    for (const TierState& tier : tiers_) residency.push_back(tier.tier->Residency(request.keys));
+  }
+  std::shared_ptr<Restoration> opened(new Restoration(*this, std::move(request)));
+  Restoration& r = *opened;
+
+  std::unique_lock lock(mutex_);
+  for (size_t t = 0; t < residency.size(); ++t) {
+    r.claims_.SetLoadable(static_cast<int>(t), residency[t]);
+  }
+  r.initial_.resize(n);
+  for (int i = 0; i < n; ++i) {
+    r.initial_[i].tiers = r.claims_.tiers(i);
+    if (auto page = pool_.Lookup(r.request_.keys[i])) {
+      r.pages_[i] = std::move(*page);
+      r.claims_.Adopt(i);
+      r.report_.tokens_reused += r.request_.chunk_tokens;
+      r.initial_[i].state = ChunkView::State::kResident;
+    } else if (owners_.contains(r.request_.keys[i])) {
+      r.claims_.MarkElsewhere(i);
+    }
+  }
+  open_.push_back(&r);
+  Calls calls;
+  Pump(calls);
+  Make(calls, lock);
+  return opened;
+}
+
+void Restorer::WaitForEvent(TimePoint deadline) {
+  using std::chrono::steady_clock;
+  // An hour is forever, and safe to convert.
+  const Seconds left = std::clamp<Seconds>(deadline - clock_.Now(), Seconds(0), Seconds(3600));
+  const auto until = steady_clock::now() + std::chrono::ceil<steady_clock::duration>(left);
+  std::unique_lock lock(mutex_);
+  event_.wait_until(lock, until, [&] { return events_ != events_seen_; });
+  events_seen_ = events_;
+}
+
+void Restorer::Wake() {
+  std::lock_guard lock(mutex_);
+  Event();
+}
+
+int Restorer::ReadsInFlight() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<int>(reads_.size());
+}
+
+TierEstimate Restorer::Estimate(int tier) const {
+  std::lock_guard lock(mutex_);
+  return tiers_.at(tier).cost.estimate();
+}
+
+nlohmann::json Restorer::TierCostsToJson() const {
+  std::lock_guard lock(mutex_);
+  nlohmann::json json = nlohmann::json::object();
+  for (const TierState& tier : tiers_) {
+    json[std::string(tier.tier->name())] = tier.cost.ToJson();
+  }
+  return json;
+}
+
+Status Restorer::TierCostsFromJson(const nlohmann::json& json) {
+  if (!json.is_object()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "tier cost models must be an object of tiers by name: delete them to have them "
+                "learnt again");
+  }
+  std::lock_guard lock(mutex_);
+  for (TierState& tier : tiers_) {
+    const auto it = json.find(std::string(tier.tier->name()));
+    if (it != json.end()) RETURN_IF_ERROR(tier.cost.FromJson(*it));
+  }
+  return {};
+}
+
+void Restorer::Event() {
+  ++events_;
+  event_.notify_all();
+}
+
+void Restorer::Claimed(Restoration& owner, const Claim& claim) {
+  for (int i = claim.first; i < claim.end(); ++i) {
+    const ChunkKey& key = owner.request_.keys[i];
+    owners_[key] = &owner;
+    for (Restoration* other : open_) {
+      if (other != &owner && other->Wants(i, key) &&
+          other->claims_.state(i) == ChunkState::kAbsent) {
+        other->claims_.MarkElsewhere(i);
+      }
+    }
+  }
+}
+
+void Restorer::Disown(Restoration& owner, const Claim& claim) {
+  for (int i = claim.first; i < claim.end(); ++i) {
+    const ChunkKey& key = owner.request_.keys[i];
+    owners_.erase(key);
+    for (Restoration* other : open_) {
+      if (other != &owner && other->Wants(i, key) &&
+          other->claims_.state(i) == ChunkState::kElsewhere) {
+        other->claims_.Return(i);
+      }
+    }
+  }
+}
+
+void Restorer::PublishChunk(int chunk, const ChunkKey& key, const PageHandle& page,
+                            Restoration* except) {
+  owners_.erase(key);
+  for (Restoration* other : open_) {
+    if (other == except || !other->Wants(chunk, key)) continue;
+    other->pages_[chunk] = page.Share();
+    other->claims_.Adopt(chunk);
+    other->report_.tokens_reused += other->request_.chunk_tokens;
+  }
+}
+
+void Restorer::TakeOver(Restoration& taker, int chunk, Calls& calls) {
+  const ChunkKey& key = taker.request_.keys[chunk];
+  for (auto& [number, read] : reads_) {
+    if (read.owner == nullptr || read.key != key) continue;
+    Restoration& owner = *read.owner;
+    if (&owner != &taker) owner.claims_.LoseLoad(chunk);
+    owner.report_.AddReason(
+        fmt::format("load of chunk {} cancelled: compute got there first", chunk));
+    owner.report_.AddTimeline({.lane = std::string(tiers_[read.tier].tier->name()),
+                               .first_chunk = chunk,
+                               .chunks = 1,
+                               .start_s = owner.At(read.start),
+                               .end_s = owner.At(clock_.Now()),
+                               .outcome = Outcome::kLate});
+    CancelRead(number, calls);
+    return;
+  }
+  CHECK(!"a chunk that is loading has its read in the table");
+}
+
+void Restorer::CancelRead(uint64_t number, Calls& calls) {
+  Read& read = reads_.at(number);
+  read.owner = nullptr;
+  if (read.cancel) return;
+  read.cancel = true;
+  if (read.id) calls.cancels.emplace_back(read.tier, *read.id);
+}
+
+void Restorer::Close(Restoration& r, Calls& calls) {
+  if (r.closed_) return;
+  r.closed_ = true;
+  open_.erase(std::find(open_.begin(), open_.end(), &r));
+  if (r.computing_) {
+    r.claims_.Release(*r.computing_);
+    Disown(r, *r.computing_);
+    r.computing_.reset();
+  }
+  for (auto& [number, read] : reads_) {
+    if (read.owner != &r) continue;
+    const int chunk = read.claim.first;
+    r.claims_.Release(read.claim);
+    const auto heir = std::find_if(open_.begin(), open_.end(), [&](Restoration* other) {
+      return other->WantsLoads() && other->Wants(chunk, read.key);
+    });
+    if (heir != open_.end()) {  // it goes on as theirs
+      read.owner = *heir;
+      read.claim = (*heir)->claims_.InheritLoad(chunk);
+      owners_[read.key] = *heir;
+    } else {
+      Disown(r, read.claim);
+      CancelRead(number, calls);
+    }
+  }
+  r.pages_.clear();
+  Event();
+  Pump(calls);
+}
+
+void Restorer::Make(Calls& calls, std::unique_lock<std::mutex>& lock) {
+  if (calls.gets.empty() && calls.cancels.empty()) return;
+  ++calling_;
+  lock.unlock();
+  for (size_t i = 0; i < calls.gets.size(); ++i) {
+    auto& [tier, request] = calls.gets[i];
+    const ReadId id = tiers_[tier].tier->Get(std::move(request));
+    lock.lock();
+    if (const auto it = reads_.find(calls.get_reads[i]); it != reads_.end()) {
+      it->second.id = id;
+      if (it->second.cancel) calls.cancels.emplace_back(tier, id);
+    }
+    lock.unlock();
+  }
+  for (const auto& [tier, id] : calls.cancels) tiers_[tier].tier->Cancel(id);
+  lock.lock();
+  --calling_;
+  if (calling_ == 0) idle_.notify_all();
+}
+
+}  // namespace kvcake

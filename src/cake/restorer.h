@@ -1,0 +1,226 @@
+// Restores prompts by computing their chunks from the front while loading them from the back.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "cake/claims.h"
+#include "cake/cost_model.h"
+#include "cake/planner.h"
+#include "cake/report.h"
+#include "kv/page_pool.h"
+#include "store/tier.h"
+
+namespace kvcake {
+
+struct RestoreRequest {
+  std::vector<ChunkKey> keys;  // of the prompt's full chunks
+  ChunkKey root;               // the parent of keys[0]
+  int chunk_tokens = 128;
+  int prompt_tokens = 0;  // the rest after the full chunks is the engine's to compute
+  Policy policy = Policy::kCake;
+  int slice_chunks_max = 4;
+  // Chunks [0, split) are computed, the rest loaded (computed where no tier has it). For tests.
+  std::optional<int> forced_split;
+};
+
+struct ComputeTurn {
+  enum class Kind {
+    kSlice,  // compute `claim`, then call Computed
+    kWait,   // until the Restorer's next event, or wait_until; then ask again
+    kDone,   // every full chunk is resident
+  };
+  Kind kind = Kind::kDone;
+  Claim claim{};
+  TimePoint wait_until{};
+};
+
+class Restoration;
+
+// Engine-wide. One mutex guards all boards and the table of what is in flight; tiers are called
+// outside it. The load lane has no thread: it goes on whenever a read completes or a turn is asked
+// for. Pool, tiers, cost and clock outlive it; it outlives its Restorations.
+class Restorer {
+ public:
+  struct Options {
+    // Reads queued at a tier: at least this many (a short queue keeps late decisions possible),
+    // more while the tier's latency hides its rate, never more than the second or the tier's limit.
+    int reads_ahead = 4;
+    int reads_ahead_max = 8;
+    // A tier from which nothing has come for this long (or 8 times as long as expected) is given
+    // up until something does; its reads count as failed.
+    Seconds stall_timeout{30};
+    // A tier too slow to be worth reading is tried again after this long.
+    Seconds probe_interval{60};
+    // What compute writes; loaded chunks of another path are counted.
+    NumericPath numeric_path = NumericPath::kUnknown;
+    PlannerOptions planner = {};
+  };
+
+  Restorer(PagePool& pool, std::vector<Tier*> tiers, ComputeCost& cost, const Clock& clock)
+      : Restorer(pool, std::move(tiers), cost, clock, Options()) {}
+  Restorer(PagePool& pool, std::vector<Tier*> tiers, ComputeCost& cost, const Clock& clock,
+           Options options);
+  // Cancels reads that are still in flight and waits for them.
+  ~Restorer();
+  Restorer(const Restorer&) = delete;
+  Restorer& operator=(const Restorer&) = delete;
+
+  // Engine thread. Adopts what is in memory, asks every tier what it has, starts the load lane.
+  std::shared_ptr<Restoration> Open(RestoreRequest request);
+
+  // Engine thread: sleeps until something was published, failed or returned since the last call
+  // returned, Wake was called, or the (real) clock reaches the deadline.
+  void WaitForEvent(TimePoint deadline);
+  // Any thread: ends the engine's WaitForEvent, this one or the next.
+  void Wake();
+
+  // Reads that have not come back, those nobody waits for any more included.
+  int ReadsInFlight() const;
+  TierEstimate Estimate(int tier) const;
+
+  // What has been learnt about the tiers, by name, for the engine to keep beside the store.
+  nlohmann::json TierCostsToJson() const;
+  [[nodiscard]] Status TierCostsFromJson(const nlohmann::json& json);
+
+ private:
+  friend class Restoration;
+
+  // A read in flight. Its page is the tier's until the tier calls back, whoever owns the chunk now.
+  struct Read {
+    Restoration* owner = nullptr;  // null: nobody; the result is late
+    Claim claim;
+    ChunkKey key;
+    int tier = 0;
+    PageHandle page;
+    TimePoint start{};
+    double eta_s = 0;          // from now; kept by UpdateEtas
+    std::optional<ReadId> id;  // known once Get has returned
+    bool cancel = false;       // asked for before the id was known
+  };
+  struct TierState {
+    Tier* tier = nullptr;
+    TierCost cost;
+    std::vector<uint64_t> queue;       // numbers of reads in flight, in order of issue
+    std::optional<TimePoint> stalled;  // given up since
+    double drain_s = 0;                // kept by UpdateEtas
+  };
+  // Calls to tiers, collected under the mutex and made outside it.
+  struct Calls {
+    std::vector<std::pair<int, ReadRequest>> gets;  // tier
+    std::vector<uint64_t> get_reads;                // the read's number, for each of gets
+    std::vector<std::pair<int, ReadId>> cancels;    // tier
+  };
+
+  // All with mutex_ held.
+  void Claimed(Restoration& owner, const Claim& claim);
+  void Disown(Restoration& owner, const Claim& claim);
+  void PublishChunk(int chunk, const ChunkKey& key, const PageHandle& page, Restoration* except);
+  void TakeOver(Restoration& taker, int chunk, Calls& calls);
+  void CancelRead(uint64_t number, Calls& calls);
+  void Close(Restoration& restoration, Calls& calls);
+  void CheckStalls(Calls& calls);
+  void Pump(Calls& calls);
+  bool PumpOne(int tier, Calls& calls);
+  bool Usable(const TierState& tier) const;
+  bool HasRoom(const TierState& tier) const;
+  std::optional<Claim> ClaimLoad(Restoration& restoration, int tier);
+  bool StartRead(Restoration& restoration, int tier, const Claim& claim, Calls& calls);
+  void UpdateEtas();
+  const PlanInput& View(const Restoration& restoration, int budget_chunks);
+  TierView ViewTier(const TierState& tier) const;
+  int Documents() const;
+  void FailRead(Read& read, std::string_view why);
+  void Event();
+  // Unlocks, makes the calls, and locks again.
+  void Make(Calls& calls, std::unique_lock<std::mutex>& lock);
+  void OnRead(uint64_t number, ReadResult result);
+
+  // Constant after construction.
+  PagePool& pool_;
+  ComputeCost& cost_;
+  const Clock& clock_;
+  const Options options_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable event_;  // for the engine thread
+  std::condition_variable idle_;   // for the destructor
+  // Guarded by mutex_.
+  std::vector<TierState> tiers_;
+  std::vector<Restoration*> open_;                     // in order of arrival
+  size_t next_turn_ = 0;                               // whose turn it is to claim a load
+  std::unordered_map<ChunkKey, Restoration*> owners_;  // of every chunk computed or loaded now
+  std::unordered_map<uint64_t, Read> reads_;
+  uint64_t next_read_ = 0;
+  uint64_t events_ = 0, events_seen_ = 0;
+  int calling_ = 0;    // threads between the mutex and a tier
+  int documents_ = 1;  // being restored: they share the links
+  PlanInput input_;    // scratch
+};
+
+// One prompt. Methods are thread-safe; compute turns are the engine thread's.
+class Restoration {
+ public:
+  ~Restoration();
+  Restoration(const Restoration&) = delete;
+  Restoration& operator=(const Restoration&) = delete;
+
+  // What the compute lane should do now; a slice of at most budget_chunks (at least 1). A kSlice
+  // has claimed its chunks and drawn their pages; until it is Computed, further turns are waits.
+  ComputeTurn NextTurn(int budget_chunks);
+  // The pages of chunks [0, chunks), which are resident or in the current claim.
+  std::vector<PageId> PageIds(int chunks) const;
+  // The claim's KV is in its pages: makes them visible to everyone, and adds the time it took
+  // (0: not known) to the cost model.
+  void Computed(const Claim& claim, Seconds took);
+  // The request was cancelled or preempted: gives every claim and page back. Restorations of the
+  // same document go on where this one was. Nothing may be called afterwards but Report.
+  void Abandon();
+
+  int resident_chunks() const;  // for progress: how many, anywhere
+  bool done() const;
+  // When done; ends the restoration like Abandon.
+  PageTable TakePages();
+
+  // tail: what the prompt's last part took, or nothing to have it estimated.
+  RestoreReport Report(std::optional<Seconds> tail = {}) const;
+
+ private:
+  friend class Restorer;
+  Restoration(Restorer& restorer, RestoreRequest request);
+  ComputeTurn StartSlice(const Plan& plan, const ComputeFit& fit, Restorer::Calls& calls);
+  void NoteTurn(const Plan& plan);
+  bool Wants(int chunk, const ChunkKey& key) const;
+  void Loaded(int chunk, std::string_view tier, PageHandle page);
+  double At(TimePoint t) const { return (t - opened_).count(); }
+  bool WantsLoads() const { return request_.policy != Policy::kCompute; }
+  std::optional<int> FixedSplit() const;
+  double Bound(std::optional<Seconds> tail) const;
+
+  // Constant after construction.
+  Restorer& restorer_;
+  const RestoreRequest request_;
+  const TimePoint opened_;
+
+  // Guarded by restorer_.mutex_.
+  Claims claims_;
+  PageTable pages_;                 // of resident chunks and of the current claim
+  std::vector<ChunkView> initial_;  // as found by Open, for the bound
+  std::optional<Claim> computing_;
+  TimePoint slice_start_{};
+  double slice_predicted_s_ = 0;
+  bool waiting_ = false;
+  bool closed_ = false;
+  int first_loaded_ = -1;
+  RestoreReport report_;
+};
+
+}  // namespace kvcake

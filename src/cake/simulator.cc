@@ -1,0 +1,279 @@
+#include "cake/simulator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+#include "base/check.h"
+
+namespace kvcake {
+namespace {
+
+constexpr TimePoint kNever = TimePoint::max();
+
+double Vary(std::mt19937_64& rng, double share) {
+  return share > 0 ? 1 + std::uniform_real_distribution<double>(-share, share)(rng) : 1;
+}
+
+bool Happens(std::mt19937_64& rng, double share) {
+  return share > 0 && std::uniform_real_distribution<double>(0, 1)(rng) < share;
+}
+
+}  // namespace
+
+SimTier::SimTier(SimTierOptions options, FakeClock& clock, uint64_t seed)
+    : options_(std::move(options)), clock_(clock), rng_(seed) {}
+
+TimePoint SimTier::NextEvent() const {
+  if (!cancelled_.empty()) return clock_.Now();
+  return head_done_.value_or(kNever);
+}
+
+void SimTier::Advance() {
+  while (!cancelled_.empty() || (head_done_ && *head_done_ <= clock_.Now())) {
+    auto& from = cancelled_.empty() ? queue_ : cancelled_;
+    Read read = std::move(from.front());
+    from.pop_front();
+    if (&from == &queue_) {
+      link_free_ = *head_done_;
+      head_done_.reset();
+      StartHead();
+    }
+    ReadResult result{.status = read.status};
+    if (read.status) {
+      std::memcpy(read.request.landing.data(), &read.request.key, sizeof(ChunkKey));
+      result.bytes = read.request.landing.size();
+      ++stats_.reads;
+      stats_.read_bytes += result.bytes;
+    } else {
+      ++stats_.reads_failed;
+    }
+    read.request.done(std::move(result));
+  }
+}
+
+void SimTier::StartHead() {
+  if (head_done_ || queue_.empty() || queue_.front().stalled) return;
+  const Read& head = queue_.front();
+  const TimePoint ready = head.issued + Seconds(options_.latency_s);
+  head_done_ = std::max(ready, link_free_) + Seconds(head.seconds);
+}
+
+std::vector<bool> SimTier::Residency(std::span<const ChunkKey> keys) {
+  std::vector<bool> held;
+  for (const ChunkKey& key : keys) held.push_back(held_.contains(key));
+  return held;
+}
+
+ReadId SimTier::Get(ReadRequest request) {
+  std::memset(request.landing.data(), 0, sizeof(ChunkKey));  // whatever lay there is no chunk
+  Read read{.id = next_id_++,
+            .request = std::move(request),
+            .issued = clock_.Now(),
+            .seconds = options_.chunk_s * Vary(rng_, options_.jitter),
+            .status = {},
+            .stalled = Happens(rng_, options_.stall_share)};
+  if (Happens(rng_, options_.fail_share)) {
+    read.status = Fail(ErrorCode::kCorrupt, "simulated corruption");
+  } else if (Happens(rng_, options_.missing_share)) {
+    read.status = Fail(ErrorCode::kNotFound, "simulated miss");
+    read.seconds = 0;
+  }
+  link_free_ = queue_.empty() ? std::max(link_free_, clock_.Now()) : link_free_;
+  queue_.push_back(std::move(read));
+  StartHead();
+  return next_id_ - 1;
+}
+
+void SimTier::Cancel(ReadId id) {
+  const auto it =
+      std::find_if(queue_.begin(), queue_.end(), [&](const Read& read) { return read.id == id; });
+  if (it == queue_.end()) return;
+  it->status = Fail(ErrorCode::kCancelled, "cancelled");
+  const bool head = it == queue_.begin();
+  cancelled_.push_back(std::move(*it));
+  queue_.erase(it);
+  if (head) {
+    link_free_ = clock_.Now();
+    head_done_.reset();
+    StartHead();
+  }
+}
+
+Status SimTier::Put(const ChunkWrite& chunk) {
+  Hold(chunk.key);
+  return {};
+}
+
+Status SimTier::Evict(const ChunkKey& key) {
+  held_.erase(key);
+  return {};
+}
+
+TierStats SimTier::Stats() const {
+  TierStats stats = stats_;
+  stats.chunks = held_.size();
+  return stats;
+}
+
+struct Simulator::Running {
+  const SimRequest* request;
+  size_t index;
+  TimePoint opened;
+  std::shared_ptr<Restoration> restoration;
+};
+
+Simulator::Simulator(SimOptions options) : options_(std::move(options)), rng_(options_.seed) {
+  // As small as a page can be: its contents are its key.
+  const KvLayout layout{
+      .layers = 1, .kv_heads = 1, .head_dim = 1, .chunk_tokens = options_.chunk_tokens};
+  pool_ = std::move(PagePool::Create(layout, options_.pages * layout.page_bytes()).value());
+  std::vector<Tier*> tiers;
+  for (const SimTierOptions& tier : options_.tiers) {
+    tiers_.push_back(std::make_unique<SimTier>(tier, clock_, rng_()));
+    tiers.push_back(tiers_.back().get());
+  }
+  restorer_ =
+      std::make_unique<Restorer>(*pool_, std::move(tiers), cost_, clock_, options_.restorer);
+}
+
+Simulator::~Simulator() = default;
+
+std::vector<ChunkKey> Simulator::Keys(int document, int chunks) const {
+  std::vector<int32_t> tokens(chunks, document);
+  return ChunkKeys(ChunkKey{}, tokens, 1);
+}
+
+RestoreRequest Simulator::Request(int document, int chunks, Policy policy) const {
+  RestoreRequest request;
+  request.keys = Keys(document, chunks);
+  request.chunk_tokens = options_.chunk_tokens;
+  request.prompt_tokens = chunks * options_.chunk_tokens + 1;
+  request.policy = policy;
+  return request;
+}
+
+void Simulator::Train() {
+  for (int prefix : {0, 0, 1024, 4096, 512, 2048, 16384}) {
+    for (int chunks = 1; chunks <= 4; ++chunks) {
+      const int tokens = chunks * options_.chunk_tokens;
+      cost_.Add(prefix, tokens, Seconds(options_.compute.SecondsFor(prefix, tokens)));
+    }
+  }
+  constexpr int kChunks = 100;
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    const int document = -1 - static_cast<int>(t);
+    for (const ChunkKey& key : Keys(document, kChunks)) tiers_[t]->Hold(key);
+    // Once for the gaps, then a few times for the start of a busy link.
+    for (int chunks : {kChunks, 1, 1, 1}) {
+      Run({{.restore = Request(document, chunks, Policy::kLoad), .at_s = 0, .cancel_s = {}}});
+    }
+  }
+}
+
+void Simulator::AdvanceTo(TimePoint t) {
+  for (TimePoint next = NextTierEvent(); next <= t; next = NextTierEvent()) {
+    clock_.AdvanceTo(next);
+    for (auto& tier : tiers_) tier->Advance();
+  }
+  clock_.AdvanceTo(t);
+}
+
+TimePoint Simulator::NextTierEvent() const {
+  TimePoint next = kNever;
+  for (const auto& tier : tiers_) next = std::min(next, tier->NextEvent());
+  return next;
+}
+
+void Simulator::Compute(Running& running, const Claim& claim) {
+  const auto& keys = running.request->restore.keys;
+  const auto pages = running.restoration->PageIds(claim.end());
+  const auto holds = [&](int i) {
+    return std::memcmp(pool_->Data(pages[i]), &keys[i], sizeof(ChunkKey)) == 0;
+  };
+  for (int i = 0; i < claim.first; ++i) CHECK(holds(i));
+  for (int i = claim.first; i < claim.end(); ++i) {
+    std::memset(pool_->Data(pages[i]), 0, sizeof(ChunkKey));
+  }
+  const Seconds took(options_.compute.SecondsFor(claim.first * options_.chunk_tokens,
+                                                 claim.count * options_.chunk_tokens) *
+                     Vary(rng_, options_.compute_jitter));
+  AdvanceTo(clock_.Now() + took);
+  for (int i = claim.first; i < claim.end(); ++i) {
+    CHECK(pages[i] == running.restoration->PageIds(claim.end())[i]);
+    std::memcpy(pool_->Data(pages[i]), &keys[i], sizeof(ChunkKey));
+  }
+  running.restoration->Computed(claim, took);
+}
+
+void Simulator::Finish(Running& running, SimOutcome& outcome) {
+  outcome.done = true;
+  outcome.seconds = (clock_.Now() - running.opened).count();
+  const auto& keys = running.request->restore.keys;
+  outcome.report = running.restoration->Report(Seconds(0));
+  const PageTable pages = running.restoration->TakePages();
+  CHECK(pages.size() == keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    CHECK(std::memcmp(pool_->Data(pages[i].id()), &keys[i], sizeof(ChunkKey)) == 0);
+  }
+}
+
+std::vector<SimOutcome> Simulator::Run(const std::vector<SimRequest>& requests) {
+  std::vector<SimOutcome> outcomes(requests.size());
+  const TimePoint begin = clock_.Now();
+  std::vector<size_t> waiting(requests.size());
+  for (size_t i = 0; i < waiting.size(); ++i) waiting[i] = i;
+  std::stable_sort(waiting.begin(), waiting.end(),
+                   [&](size_t a, size_t b) { return requests[a].at_s > requests[b].at_s; });
+  std::vector<Running> running;
+  size_t next = 0;  // round robin over `running`
+  while (!waiting.empty() || !running.empty()) {
+    TimePoint wake = NextTierEvent();
+    while (!waiting.empty() && begin + Seconds(requests[waiting.back()].at_s) <= clock_.Now()) {
+      const size_t i = waiting.back();
+      waiting.pop_back();
+      const TimePoint now = clock_.Now();
+      running.push_back({&requests[i], i, now, restorer_->Open(requests[i].restore)});
+      wake = std::min(wake, NextTierEvent());
+    }
+    if (!waiting.empty()) wake = std::min(wake, begin + Seconds(requests[waiting.back()].at_s));
+    std::optional<ComputeTurn> slice;
+    size_t whose = 0;
+    for (size_t k = 0; k < running.size() && !slice;) {
+      const size_t i = (next + k) % running.size();
+      Running& r = running[i];
+      if (r.request->cancel_s && begin + Seconds(*r.request->cancel_s) <= clock_.Now()) {
+        r.restoration->Abandon();
+        running.erase(running.begin() + i);
+        k = 0;
+        continue;
+      }
+      if (r.request->cancel_s) wake = std::min(wake, begin + Seconds(*r.request->cancel_s));
+      const ComputeTurn turn = r.restoration->NextTurn(r.request->restore.slice_chunks_max);
+      ++turns_;
+      if (turn.kind == ComputeTurn::Kind::kDone) {
+        Finish(r, outcomes[r.index]);
+        running.erase(running.begin() + i);
+        k = 0;
+        continue;
+      }
+      if (turn.kind == ComputeTurn::Kind::kSlice) slice = turn, whose = i;
+      if (turn.kind == ComputeTurn::Kind::kWait) wake = std::min(wake, turn.wait_until);
+      ++k;
+    }
+    if (slice) {
+      next = whose + 1;
+      Compute(running[whose], slice->claim);
+    } else if (!waiting.empty() || !running.empty()) {
+      AdvanceTo(std::max(clock_.Now(), std::min(wake, NextTierEvent())));
+    }
+  }
+  // Reads that nobody waits for come back in their own time.
+  while (NextTierEvent() != kNever) AdvanceTo(NextTierEvent());
+  CHECK(restorer_->ReadsInFlight() == 0);
+  CHECK(pool_->Stats().referenced == 0);
+  pool_->DropCached();
+  return outcomes;
+}
+
+}  // namespace kvcake

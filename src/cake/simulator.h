@@ -1,0 +1,138 @@
+// Restorations in simulated time: the real Restorer, planner and page pool on a fake clock, with
+// tiers and a compute lane that only take the time they are told to. Deterministic.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "cake/restorer.h"
+
+namespace kvcake {
+
+struct SimTierOptions {
+  std::string name = "disk";
+  double chunk_s = 0.01;     // the link's time for one chunk
+  double latency_s = 0;      // before it, hidden by other reads in flight
+  double jitter = 0;         // each chunk's time varies by up to this share
+  double fail_share = 0;     // of reads: end with kCorrupt after their time
+  double missing_share = 0;  // of reads: end with kNotFound at once
+  double stall_share = 0;    // of reads: never end until cancelled
+  int reads_max = 32;
+};
+
+// One link that serves reads in order. Delivers a chunk by writing its key into the landing. Calls
+// back only from Advance.
+class SimTier : public Tier {
+ public:
+  SimTier(SimTierOptions options, FakeClock& clock, uint64_t seed);
+
+  void Hold(const ChunkKey& key) { held_.insert(key); }
+  // When something happens next; TimePoint::max() if nothing will.
+  TimePoint NextEvent() const;
+  // Calls back all that is due by the clock's now.
+  void Advance();
+
+  std::string_view name() const override { return options_.name; }
+  int max_reads_in_flight() const override { return options_.reads_max; }
+  uint64_t max_read_bytes_in_flight() const override {
+    return std::numeric_limits<uint64_t>::max();
+  }
+  std::vector<bool> Residency(std::span<const ChunkKey> keys) override;
+  ReadId Get(ReadRequest request) override;
+  void Cancel(ReadId id) override;
+  Status Put(const ChunkWrite& chunk) override;
+  Status Evict(const ChunkKey& key) override;
+  TierStats Stats() const override;
+
+ private:
+  struct Read {
+    ReadId id;
+    ReadRequest request;
+    TimePoint issued;
+    double seconds;
+    Status status;
+    bool stalled;
+  };
+  void StartHead();
+
+  const SimTierOptions options_;
+  FakeClock& clock_;
+  std::mt19937_64 rng_;
+  std::unordered_set<ChunkKey> held_;
+  std::deque<Read> queue_;
+  std::deque<Read> cancelled_;
+  std::optional<TimePoint> head_done_;  // of queue_'s first
+  TimePoint link_free_{};
+  ReadId next_id_ = 1;
+  TierStats stats_;
+};
+
+struct SimRequest {
+  RestoreRequest restore;
+  double at_s = 0;                 // when it arrives
+  std::optional<double> cancel_s;  // given up at this time if not done
+};
+
+struct SimOutcome {
+  bool done = false;   // false: cancelled
+  double seconds = 0;  // from arrival until every full chunk was resident
+  RestoreReport report;
+};
+
+struct SimOptions {
+  ComputeFit compute;         // what slices really take
+  double compute_jitter = 0;  // each slice's time varies by up to this share
+  std::vector<SimTierOptions> tiers;
+  int pages = 256;
+  int chunk_tokens = 128;
+  uint64_t seed = 0;
+  Restorer::Options restorer = {};
+};
+
+class Simulator {
+ public:
+  explicit Simulator(SimOptions options);
+  ~Simulator();
+
+  // Keys of `chunks` full chunks of a document.
+  std::vector<ChunkKey> Keys(int document, int chunks) const;
+  RestoreRequest Request(int document, int chunks, Policy policy) const;
+  SimTier& tier(int i) { return *tiers_[i]; }
+  PagePool& pool() { return *pool_; }
+  Restorer& restorer() { return *restorer_; }
+  ComputeCost& cost() { return cost_; }
+  const Clock& clock() const { return clock_; }
+
+  // Teaches the cost models what compute and tiers take: they know it when a run begins.
+  void Train();
+  // Runs the requests to their ends and forgets their pages. CHECKs that no chunk is read before it
+  // is published and that all end up where they belong.
+  std::vector<SimOutcome> Run(const std::vector<SimRequest>& requests);
+  uint64_t turns() const { return turns_; }  // NextTurn calls so far
+
+ private:
+  struct Running;
+  void AdvanceTo(TimePoint t);
+  TimePoint NextTierEvent() const;
+  void Compute(Running& running, const Claim& claim);
+  void Finish(Running& running, SimOutcome& outcome);
+
+  const SimOptions options_;
+  FakeClock clock_;
+  std::mt19937_64 rng_;
+  ComputeCost cost_;
+  std::unique_ptr<PagePool> pool_;
+  std::vector<std::unique_ptr<SimTier>> tiers_;
+  std::unique_ptr<Restorer> restorer_;
+  uint64_t turns_ = 0;
+};
+
+}  // namespace kvcake

@@ -1,0 +1,62 @@
+#include "cake/trace.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace kvcake {
+
+nlohmann::json ChromeTrace(const RestoreReport& report) {
+  using nlohmann::json;
+  std::vector<std::string> lanes = {"compute"};
+  for (const TimelineEntry& entry : report.timeline) {
+    if (std::find(lanes.begin(), lanes.end(), entry.lane) == lanes.end()) {
+      lanes.push_back(entry.lane);
+    }
+  }
+  json events = json::array();
+  events.push_back(
+      {{"ph", "M"}, {"pid", 1}, {"name", "process_name"}, {"args", {{"name", "kvcake restore"}}}});
+  for (size_t lane = 0; lane < lanes.size(); ++lane) {
+    events.push_back({{"ph", "M"},
+                      {"pid", 1},
+                      {"tid", lane},
+                      {"name", "thread_name"},
+                      {"args", {{"name", lane == 0 ? "compute" : "load " + lanes[lane]}}}});
+    events.push_back({{"ph", "M"},
+                      {"pid", 1},
+                      {"tid", lane},
+                      {"name", "thread_sort_index"},
+                      {"args", {{"sort_index", lane}}}});
+  }
+  // Queued reads overlap; on one row they are drawn one after the other, as the link delivers them.
+  std::vector<TimelineEntry> timeline = report.timeline;
+  std::stable_sort(timeline.begin(), timeline.end(),
+                   [](const auto& a, const auto& b) { return a.end_s < b.end_s; });
+  std::vector<double> drawn_s(lanes.size(), 0);
+  for (const TimelineEntry& entry : timeline) {
+    const size_t lane = std::find(lanes.begin(), lanes.end(), entry.lane) - lanes.begin();
+    const int first = entry.first_chunk * report.chunk_tokens;
+    const int end = first + entry.chunks * report.chunk_tokens;
+    const auto name = entry.chunks == 1 ? fmt::format("chunk {}", entry.first_chunk)
+                                        : fmt::format("chunks {}-{}", entry.first_chunk,
+                                                      entry.first_chunk + entry.chunks - 1);
+    const double start_s = std::max(entry.start_s, drawn_s[lane]);
+    drawn_s[lane] = entry.end_s;
+    // Complete events, in microseconds.
+    events.push_back({{"ph", "X"},
+                      {"pid", 1},
+                      {"tid", lane},
+                      {"name", name},
+                      {"cat", entry.lane},
+                      {"ts", start_s * 1e6},
+                      {"dur", (entry.end_s - start_s) * 1e6},
+                      {"args",
+                       {{"tokens", fmt::format("[{}, {})", first, end)},
+                        {"outcome", OutcomeName(entry.outcome)}}}});
+  }
+  return {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
+}
+
+}  // namespace kvcake

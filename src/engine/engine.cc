@@ -1,0 +1,422 @@
+#include "engine/engine.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvcake {
+
+const char* FinishReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+  }
+  return "unknown";
+}
+
+Engine::Engine(Model& model, PagePool& pool, Restorer& restorer, ComputeCost& cost, Tier* store,
+               const Clock& clock, const EngineOptions& options)
+    : model_(model),
+      pool_(pool),
+      restorer_(restorer),
+      cost_(cost),
+      store_(store),
+      clock_(clock),
+      options_(options),
+      root_(model.identity().Root()) {
+  CHECK(options.slice_tokens >= model.layout().chunk_tokens);
+  CHECK(options.slice_tokens + options.max_sequences <= model.max_batch_tokens());
+  if (store_ != nullptr) {
+    write_behind_ = std::make_unique<WriteBehind>(*store_, pool_, options_.write_queue_max);
+  }
+}
+
+Engine::~Engine() {
+  for (auto& sequence : running_) {
+    if (sequence->restoration) sequence->restoration->Abandon();
+  }
+}
+
+uint64_t Engine::PagesFor(int tokens) const {
+  const int chunk = pool_.layout().chunk_tokens;
+  return (tokens + chunk - 1) / chunk;
+}
+
+Result<SequenceId> Engine::Submit(Request request) {
+  RETURN_IF_ERROR(Validate(request.sampling));
+  if (request.prompt.empty()) {
+    return Fail(ErrorCode::kInvalidArgument, "the prompt has no tokens");
+  }
+  for (int32_t token : request.prompt) {
+    if (token < 0 || token >= model_.vocab_size()) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  "token id {} is outside of the model's vocabulary of {}", token,
+                  model_.vocab_size());
+    }
+  }
+  if (request.max_tokens < 1) {
+    return Fail(ErrorCode::kInvalidArgument, "max_tokens must be 1 or more, not {}",
+                request.max_tokens);
+  }
+  const int prompt = static_cast<int>(request.prompt.size());
+  if (prompt >= model_.max_positions()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "the prompt has {} tokens and leaves no room for an answer: the model's context is "
+                "{} tokens",
+                prompt, model_.max_positions());
+  }
+  request.max_tokens = std::min(request.max_tokens, model_.max_positions() - prompt);
+  const uint64_t pages = PagesFor(prompt + request.max_tokens);
+  if (pages + options_.read_reserve_pages > pool_.pages()) {
+    return Fail(ErrorCode::kResourceExhausted,
+                "{} prompt tokens and up to {} new ones need {} pages of {} bytes, and "
+                "--ram-capacity leaves {}: raise it, or lower max_tokens",
+                prompt, request.max_tokens, pages, pool_.layout().page_bytes(),
+                pool_.pages() - std::min(pool_.pages(), options_.read_reserve_pages));
+  }
+  if (waiting_.size() >= static_cast<size_t>(options_.waiting_max)) {
+    return Fail(ErrorCode::kResourceExhausted, "{} requests are waiting already",
+                options_.waiting_max);
+  }
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = next_id_++;
+  sequence->submitted = clock_.Now();
+  sequence->pages_promised = pages;
+  sequence->tokens = request.prompt;
+  sequence->request = std::move(request);
+  const SequenceId id = sequence->id;
+  waiting_.push_back(std::move(sequence));
+  return id;
+}
+
+void Engine::Cancel(SequenceId id) {
+  auto is_it = [id](const auto& sequence) { return sequence->id == id; };
+  if (auto it = std::find_if(waiting_.begin(), waiting_.end(), is_it); it != waiting_.end()) {
+    finished_[id].finish_reason = FinishReason::kCancelled;
+    waiting_.erase(it);
+    return;
+  }
+  if (auto it = std::find_if(running_.begin(), running_.end(), is_it); it != running_.end()) {
+    Finish(**it, FinishReason::kCancelled);
+    running_.erase(it);
+  }
+}
+
+void Engine::Admit() {
+  const uint64_t available = pool_.pages() - options_.read_reserve_pages;
+  while (!waiting_.empty() && running_.size() < static_cast<size_t>(options_.max_sequences) &&
+         pages_promised_ + waiting_.front()->pages_promised <= available) {
+    pages_promised_ += waiting_.front()->pages_promised;
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+    StartRestoration(*running_.back());
+  }
+}
+
+void Engine::StartRestoration(Sequence& sequence) {
+  const int chunk = pool_.layout().chunk_tokens;
+  sequence.keys = ChunkKeys(root_, sequence.tokens, chunk);
+  sequence.restoration = restorer_.Open({
+      .keys = sequence.keys,
+      .root = root_,
+      .chunk_tokens = chunk,
+      .prompt_tokens = sequence.prompt_tokens(),
+      .policy = sequence.request.policy,
+      .slice_chunks_max = options_.slice_tokens / chunk,
+      .forced_split = sequence.request.forced_split,
+  });
+}
+
+Result<bool> Engine::Step() {
+  Admit();
+  if (running_.empty()) return !waiting_.empty();
+
+  TimePoint wake_at = TimePoint::max();
+  std::vector<Part> parts = PlanStep(&wake_at);
+  if (parts.empty()) {
+    restorer_.WaitForEvent(wake_at);
+    return true;
+  }
+  std::vector<Slice> batch;
+  for (const Part& part : parts) {
+    batch.push_back({
+        .tokens = std::span(part.sequence->tokens).subspan(part.start, part.count),
+        .start = part.start,
+        .pages = part.pages,
+        .write_kv = part.start >= part.sequence->kv_tokens || part.claim.count > 0,
+        .logits = part.samples ? Slice::Logits::kLast : Slice::Logits::kNone,
+    });
+  }
+  const TimePoint began = clock_.Now();
+  ASSIGN_OR_RETURN(std::span<const float> logits, model_.Forward(batch));
+  const Seconds took = clock_.Now() - began;
+  for (const Part& part : parts) {
+    const size_t row = part.samples ? model_.vocab_size() : 0;
+    Commit(part, took, parts.size() == 1, logits.first(row));
+    logits = logits.subspan(row);
+  }
+  std::erase_if(running_, [](const auto& s) { return s->state == Sequence::State::kFinished; });
+  return !running_.empty() || !waiting_.empty();
+}
+
+// The token budget goes to decodes first, then to prompts whose stored part is restored, then to
+// those that still restore: what these do not get, loading makes up for.
+std::vector<Engine::Part> Engine::PlanStep(TimePoint* wake_at) {
+  std::vector<Part> parts;
+  for (auto& sequence : running_) {
+    if (sequence->state == Sequence::State::kDecoding) PlanDecode(*sequence, &parts);
+  }
+  // However many decode, one chunk of prefill still fits: max_batch_tokens has room for both.
+  int budget =
+      std::max(options_.slice_tokens - static_cast<int>(parts.size()), pool_.layout().chunk_tokens);
+  for (auto& sequence : running_) {
+    if (sequence->state == Sequence::State::kRestoring) {
+      PlanRestore(*sequence, &budget, wake_at, &parts);
+    }
+    // A restoration that has just ended goes on at once.
+    if (sequence->state == Sequence::State::kPrefilling) PlanPrefill(*sequence, &budget, &parts);
+  }
+  for (Part& part : parts) {
+    if (part.claim.count > 0) continue;
+    for (uint64_t i = 0; i < PagesFor(part.start + part.count); ++i) {
+      part.pages.push_back(part.sequence->table[i].id());
+    }
+  }
+  return parts;
+}
+
+void Engine::PlanDecode(Sequence& sequence, std::vector<Part>* parts) {
+  if (!EnsurePages(sequence, static_cast<int>(sequence.tokens.size()))) return;
+  parts->push_back({.sequence = &sequence,
+                    .start = sequence.kv_tokens,
+                    .count = 1,
+                    .claim = {},
+                    .samples = true,
+                    .pages = {}});
+}
+
+void Engine::PlanPrefill(Sequence& sequence, int* budget, std::vector<Part>* parts) {
+  const int prompt = sequence.prompt_tokens();
+  // Somebody must make logits: a fully restored prompt computes its last token again, and leaves
+  // the page that holds it alone.
+  const int start = std::min(sequence.kv_tokens, prompt - 1);
+  const int count = std::min(prompt - start, *budget);
+  if (count < 1 || !EnsurePages(sequence, start + count)) return;
+  parts->push_back({.sequence = &sequence,
+                    .start = start,
+                    .count = count,
+                    .claim = {},
+                    .samples = start + count == prompt,
+                    .pages = {}});
+  *budget -= count;
+}
+
+void Engine::PlanRestore(Sequence& sequence, int* budget, TimePoint* wake_at,
+                         std::vector<Part>* parts) {
+  const int chunk = pool_.layout().chunk_tokens;
+  if (*budget < chunk) return;
+  const ComputeTurn turn = sequence.restoration->NextTurn(*budget / chunk);
+  switch (turn.kind) {
+    case ComputeTurn::Kind::kDone:
+      EndRestoration(sequence);
+      return;
+    case ComputeTurn::Kind::kWait:
+      *wake_at = std::min(*wake_at, turn.wait_until);
+      return;
+    case ComputeTurn::Kind::kSlice:
+      break;
+  }
+  const int chunks = turn.claim.first + turn.claim.count;
+  Part part{.sequence = &sequence,
+            .start = turn.claim.first * chunk,
+            .count = turn.claim.count * chunk,
+            .claim = turn.claim,
+            .samples = false,
+            .pages = sequence.restoration->PageIds(chunks)};
+  // The slice that reaches the end of the full chunks takes the rest of the prompt along when the
+  // budget allows: one step less.
+  const int rest = sequence.prompt_tokens() - chunks * chunk;
+  if (chunks == static_cast<int>(sequence.keys.size()) && part.count + rest <= *budget) {
+    if (rest > 0 && sequence.tail_page.id() == kNoPage) {
+      if (auto page = pool_.Draw()) sequence.tail_page = std::move(*page);
+    }
+    if (rest == 0 || sequence.tail_page) {
+      part.count += rest;
+      part.samples = true;
+      if (rest > 0) part.pages.push_back(sequence.tail_page.id());
+    }
+  }
+  *budget -= part.count;
+  parts->push_back(std::move(part));
+}
+
+// The pages of a sequence's first `tokens` tokens; those that miss are drawn. Admission promised
+// them, so none is missing for long: false only while late reads hold more than their reserve.
+bool Engine::EnsurePages(Sequence& sequence, int tokens) {
+  while (sequence.table.size() < PagesFor(tokens)) {
+    auto page = pool_.Draw();
+    if (!page) return false;
+    sequence.table.push_back(std::move(*page));
+  }
+  return true;
+}
+
+void Engine::EndRestoration(Sequence& sequence) {
+  sequence.table = sequence.restoration->TakePages();
+  sequence.kv_tokens = static_cast<int>(sequence.table.size()) * pool_.layout().chunk_tokens;
+  if (sequence.tail_page) sequence.table.push_back(std::move(sequence.tail_page));
+  sequence.state = Sequence::State::kPrefilling;
+}
+
+void Engine::Commit(const Part& part, Seconds took, bool alone, std::span<const float> logits) {
+  Sequence& sequence = *part.sequence;
+  // What several sequences shared, and what a decode took, says nothing about slices.
+  if (alone && sequence.state != Sequence::State::kDecoding) {
+    cost_.Add(part.start, part.count, took);
+  }
+  if (part.claim.count > 0) {
+    sequence.restoration->Computed(part.claim, Seconds(0));
+    if (!part.samples) return;
+    EndRestoration(sequence);
+  } else if (sequence.state == Sequence::State::kPrefilling && part.samples) {
+    sequence.tail = took;
+  }
+  sequence.kv_tokens = std::max(sequence.kv_tokens, part.start + part.count);
+  PublishFullChunks(sequence);
+  if (part.samples) AcceptToken(sequence, logits);
+}
+
+void Engine::AcceptToken(Sequence& sequence, std::span<const float> logits) {
+  const Request& request = sequence.request;
+  Completion& completion = sequence.completion;
+  const int position = static_cast<int>(sequence.tokens.size());
+  TokenEvent event{.token = Sample(logits, request.sampling, position)};
+  if (request.logprobs) {
+    event.logprob = LogProbability(logits, event.token);
+    completion.logprobs.push_back(event.logprob);
+  }
+  sequence.tokens.push_back(event.token);
+  completion.tokens.push_back(event.token);
+  if (sequence.state == Sequence::State::kPrefilling) {
+    sequence.state = Sequence::State::kDecoding;
+    sequence.first_token = clock_.Now();
+    completion.ttft_s = (sequence.first_token - sequence.submitted).count();
+    StorePromptChunks(sequence);
+  }
+  const bool goes_on = !request.on_token || request.on_token(event);
+  const bool ended = std::find(request.end_tokens.begin(), request.end_tokens.end(), event.token) !=
+                     request.end_tokens.end();
+  if (!goes_on || ended) {
+    Finish(sequence, FinishReason::kStop);
+  } else if (sequence.generated() >= request.max_tokens) {
+    Finish(sequence, FinishReason::kLength);
+  }
+}
+
+// Chunks that the suffix and the generated tokens have filled join the page cache.
+void Engine::PublishFullChunks(Sequence& sequence) {
+  const size_t chunk = pool_.layout().chunk_tokens;
+  while ((sequence.keys.size() + 1) * chunk <= static_cast<size_t>(sequence.kv_tokens)) {
+    const size_t i = sequence.keys.size();
+    const ChunkKey parent = i == 0 ? root_ : sequence.keys.back();
+    const auto tokens = std::span(sequence.tokens).subspan(i * chunk, chunk);
+    sequence.keys.push_back(ChunkKeys(parent, tokens, static_cast<int>(chunk))[0]);
+    sequence.table[i] = pool_.Publish(std::move(sequence.table[i]), sequence.keys[i]);
+    if (write_behind_ && sequence.request.store) {
+      write_behind_->Enqueue(sequence.keys[i], parent, model_.numeric_path(),
+                             sequence.table[i].Share());
+    }
+  }
+}
+
+// Queued only now, so that writing never delays the first token.
+void Engine::StorePromptChunks(Sequence& sequence) {
+  if (!write_behind_ || !sequence.request.store) return;
+  const std::vector<bool> kept = store_->Residency(sequence.keys);
+  for (size_t i = 0; i < sequence.keys.size(); ++i) {
+    if (kept[i]) continue;
+    write_behind_->Enqueue(sequence.keys[i], i == 0 ? root_ : sequence.keys[i - 1],
+                           model_.numeric_path(), sequence.table[i].Share());
+  }
+}
+
+void Engine::Finish(Sequence& sequence, FinishReason reason) {
+  Completion& completion = sequence.completion;
+  completion.finish_reason = reason;
+  if (sequence.restoration) {
+    if (sequence.state == Sequence::State::kRestoring) sequence.restoration->Abandon();
+    completion.report = sequence.restoration->Report(sequence.tail);
+    completion.report.SetActual(Seconds(completion.ttft_s));
+  }
+  if (sequence.generated() > 0) {
+    completion.decode_s = (clock_.Now() - sequence.first_token).count();
+  }
+  finished_[sequence.id] = std::move(completion);
+  sequence.table.clear();
+  pages_promised_ -= sequence.pages_promised;
+  sequence.state = Sequence::State::kFinished;
+}
+
+std::optional<Completion> Engine::Take(SequenceId id) {
+  auto node = finished_.extract(id);
+  if (!node) return std::nullopt;
+  return std::move(node.mapped());
+}
+
+Result<Completion> Engine::Answer(Request request,
+                                  const std::function<void(SequenceId)>& after_step) {
+  ASSIGN_OR_RETURN(const SequenceId id, Submit(std::move(request)));
+  while (!finished_.contains(id)) {
+    ASSIGN_OR_RETURN(const bool more, Step());
+    CHECK(more || finished_.contains(id));
+    if (after_step) after_step(id);
+  }
+  return std::move(*Take(id));
+}
+
+std::optional<RestoreProgress> Engine::Progress(SequenceId id) const {
+  for (const auto& sequence : running_) {
+    if (sequence->id != id || !sequence->restoration) continue;
+    return RestoreProgress{.report = sequence->restoration->Report(),
+                           .restoring = sequence->state == Sequence::State::kRestoring};
+  }
+  return std::nullopt;
+}
+
+Status Engine::WarmUp() {
+  const bool measured = cost_.fit().known();
+  const std::vector<int32_t> tokens(options_.slice_tokens, 0);
+  std::vector<PageHandle> pages;
+  std::vector<PageId> ids;
+  const TimePoint began = clock_.Now();
+  for (int count = 16; count <= options_.slice_tokens; count *= 2) {
+    while (pages.size() < PagesFor(count)) {
+      auto page = pool_.Draw();
+      if (!page) return {};
+      ids.push_back(page->id());
+      pages.push_back(std::move(*page));
+    }
+    const Slice slice{.tokens = std::span(tokens).first(count), .pages = ids};
+    const TimePoint start = clock_.Now();
+    RETURN_IF_ERROR(model_.Forward(std::span(&slice, 1)).map([](auto) {}));
+    if (!measured) cost_.Add(0, count, clock_.Now() - start);
+    if (measured || clock_.Now() - began > options_.warm_up_max) break;
+  }
+  return {};
+}
+
+void Engine::FlushStore() {
+  if (write_behind_) write_behind_->Flush();
+}
+
+WriteBehindStats Engine::write_stats() const {
+  return write_behind_ ? write_behind_->Stats() : WriteBehindStats{};
+}
+
+}  // namespace kvcake

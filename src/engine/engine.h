@@ -1,0 +1,111 @@
+// The engine: admits sequences, runs steps, samples, and keeps new chunks. One thread, the engine
+// thread, makes every call and owns all scheduling state; load lanes and the write-behind thread
+// meet it only in the Restorer and in bounded queues.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "cake/restorer.h"
+#include "engine/sequence.h"
+#include "engine/write_behind.h"
+#include "model/model.h"
+
+namespace kvcake {
+
+struct EngineOptions {
+  int slice_tokens = 512;            // the token budget of a step; at least a chunk
+  int max_sequences = 64;            // running at once; more wait
+  int waiting_max = 1024;            // more are refused
+  uint64_t read_reserve_pages = 16;  // never promised to sequences: reads in flight draw them
+  size_t write_queue_max = 4096;     // chunks waiting to be kept
+  Seconds warm_up_max{0.3};          // no further warm-up pass is started after this long
+};
+
+// Where a prompt stands, for progress bars.
+struct RestoreProgress {
+  RestoreReport report;  // so far
+  bool restoring = false;
+};
+
+class Engine {
+ public:
+  // Borrows everything; `store` (may be null) is where new chunks are kept.
+  Engine(Model& model, PagePool& pool, Restorer& restorer, ComputeCost& cost, Tier* store,
+         const Clock& clock, const EngineOptions& options);
+  ~Engine();
+
+  // Refuses at once (kInvalidArgument, kResourceExhausted) what can never be answered.
+  [[nodiscard]] Result<SequenceId> Submit(Request request);
+  // Ends a sequence early. Its pages, claims and loads are given back before the next step; pages
+  // under I/O when the kernel is done with them. Unknown ids are ignored.
+  void Cancel(SequenceId id);
+
+  // Runs one step, or sleeps until a load lane has something new. False when nothing is left to do.
+  // Fails only with what a forward pass returned.
+  [[nodiscard]] Result<bool> Step();
+  // The result of a finished or cancelled sequence; once.
+  std::optional<Completion> Take(SequenceId id);
+  std::optional<RestoreProgress> Progress(SequenceId id) const;
+
+  // Submits one request and runs steps until it is finished. `after_step` may be empty.
+  [[nodiscard]] Result<Completion> Answer(Request request,
+                                          const std::function<void(SequenceId)>& after_step = {});
+
+  // Runs short forward passes so that memory is touched and the compute cost has its first samples.
+  [[nodiscard]] Status WarmUp();
+  // Returns when every chunk queued for the store is written or has failed.
+  void FlushStore();
+  WriteBehindStats write_stats() const;
+
+ private:
+  // One sequence's part of a step.
+  struct Part {
+    Sequence* sequence = nullptr;
+    int start = 0;
+    int count = 0;
+    Claim claim;  // count > 0: a restoring slice
+    bool samples = false;
+    std::vector<PageId> pages;
+  };
+
+  void Admit();
+  void StartRestoration(Sequence& sequence);
+  std::vector<Part> PlanStep(TimePoint* wake_at);
+  void PlanDecode(Sequence& sequence, std::vector<Part>* parts);
+  void PlanPrefill(Sequence& sequence, int* budget, std::vector<Part>* parts);
+  void PlanRestore(Sequence& sequence, int* budget, TimePoint* wake_at, std::vector<Part>* parts);
+  bool EnsurePages(Sequence& sequence, int tokens);
+  void EndRestoration(Sequence& sequence);
+  void Commit(const Part& part, Seconds took, bool alone, std::span<const float> logits);
+  void AcceptToken(Sequence& sequence, std::span<const float> logits);
+  void PublishFullChunks(Sequence& sequence);
+  void StorePromptChunks(Sequence& sequence);
+  void Finish(Sequence& sequence, FinishReason reason);
+  uint64_t PagesFor(int tokens) const;
+
+  // Constant after construction.
+  Model& model_;
+  PagePool& pool_;
+  Restorer& restorer_;
+  ComputeCost& cost_;
+  Tier* const store_;
+  const Clock& clock_;
+  const EngineOptions options_;
+  const ChunkKey root_;
+
+  // Owned by the engine thread.
+  SequenceId next_id_ = 1;
+  std::deque<std::unique_ptr<Sequence>> waiting_;
+  std::vector<std::unique_ptr<Sequence>> running_;
+  std::unordered_map<SequenceId, Completion> finished_;
+  uint64_t pages_promised_ = 0;
+
+  std::unique_ptr<WriteBehind> write_behind_;
+};
+
+}  // namespace kvcake

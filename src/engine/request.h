@@ -1,0 +1,47 @@
+// What goes into the engine and what comes out of it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "cake/report.h"
+#include "cake/restorer.h"
+#include "engine/sampler.h"
+
+namespace kvcake {
+
+// One new token. Delivered on the engine thread, in order.
+struct TokenEvent {
+  int32_t token = 0;
+  float logprob = 0;  // 0 unless the request asked for it
+};
+
+struct Request {
+  std::vector<int32_t> prompt;  // at least one token
+  int max_tokens = 16;
+  SamplingParams sampling = {};
+  std::vector<int32_t> end_tokens = {};  // generation stops after any of these
+  bool logprobs = false;
+  bool store = true;  // keep new chunks
+  Policy policy = Policy::kCake;
+  // Compute chunks [0, split) and load the rest, whatever the planner thinks.
+  std::optional<int> forced_split = {};
+  // Returns false to stop (a stop string was found, the client has gone). May be empty.
+  std::function<bool(const TokenEvent&)> on_token = {};
+};
+
+enum class FinishReason { kStop, kLength, kCancelled };
+const char* FinishReasonName(FinishReason reason);
+
+struct Completion {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;  // of each token, when asked for
+  FinishReason finish_reason = FinishReason::kLength;
+  double ttft_s = 0;    // from Submit to the first token
+  double decode_s = 0;  // from the first token to the last
+  RestoreReport report;
+};
+
+}  // namespace kvcake

@@ -1,0 +1,84 @@
+#include "engine/runtime.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/cpu.h"
+#include "engine/cost_file.h"
+#include "model/safetensors.h"
+#include "store/disk_tier.h"
+
+namespace kvcake {
+
+Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) {
+  if (options.chunk_tokens < 16 || options.chunk_tokens % 16 != 0) {
+    return Fail(ErrorCode::kInvalidArgument, "--chunk-tokens must be a multiple of 16, not {}",
+                options.chunk_tokens);
+  }
+  if (options.slice_tokens < options.chunk_tokens) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--slice-tokens of {} is below --chunk-tokens of {}: a slice is whole chunks",
+                options.slice_tokens, options.chunk_tokens);
+  }
+  auto runtime = std::unique_ptr<Runtime>(new Runtime(options));
+  RETURN_IF_ERROR(runtime->OpenModel());
+  RETURN_IF_ERROR(runtime->OpenStore());
+  std::vector<Tier*> tiers;
+  if (runtime->store_) tiers.push_back(runtime->store_.get());
+  Restorer::Options restore_options;
+  restore_options.numeric_path = runtime->model_->numeric_path();
+  runtime->restorer_ = std::make_unique<Restorer>(*runtime->pool_, tiers, runtime->compute_cost_,
+                                                  Clock::Real(), restore_options);
+  runtime->engine_ = std::make_unique<Engine>(
+      *runtime->model_, *runtime->pool_, *runtime->restorer_, runtime->compute_cost_,
+      runtime->store_.get(), Clock::Real(), EngineOptions{.slice_tokens = options.slice_tokens});
+  RETURN_IF_ERROR(runtime->engine_->WarmUp());
+  return runtime;
+}
+
+Runtime::~Runtime() = default;
+
+Status Runtime::OpenModel() {
+  threads_ = std::make_unique<ThreadPool>(options_.threads > 0 ? options_.threads : UsableCores());
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options_.model_dir));
+  ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(options_.model_dir));
+  tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer));
+  ASSIGN_OR_RETURN(pool_, PagePool::Create(LlamaModel::LayoutFor(config, options_.chunk_tokens),
+                                           options_.ram_capacity_bytes));
+  ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options_.model_dir));
+  // A slice, and a row for each sequence that decodes beside it.
+  const LlamaOptions model_options{.max_batch_tokens =
+                                       options_.slice_tokens + EngineOptions{}.max_sequences};
+  ASSIGN_OR_RETURN(model_, LlamaModel::Create(config, WeightSource::FromFiles(files), *pool_,
+                                              *threads_, model_options));
+  return {};
+}
+
+Status Runtime::OpenStore() {
+  if (options_.store_dir.empty()) return {};
+  DiskTierOptions disk;
+  disk.dir = options_.store_dir;
+  disk.layout = pool_->layout();
+  disk.root = model_->identity().Root();
+  disk.description = DescribeIdentity(model_->identity(), options_.model_dir);
+  disk.capacity_bytes = options_.disk_capacity_bytes;
+  ASSIGN_OR_RETURN(store_, DiskTier::Open(std::move(disk)));
+  if (options_.load_rate_bytes_per_s) {
+    auto link = std::make_unique<ThrottledTier>(
+        std::move(store_), ThrottledTierOptions{.rate_bytes_per_s = *options_.load_rate_bytes_per_s,
+                                                .latency = options_.load_latency,
+                                                .burst_bytes = pool_->layout().slab_bytes()});
+    link_ = link.get();
+    store_ = std::move(link);
+  }
+  return {};
+}
+
+std::string DescribeIdentity(const KvIdentity& identity, const std::string& model_dir) {
+  nlohmann::ordered_json json;
+  json["model"] = std::filesystem::absolute(model_dir).lexically_normal().filename().string();
+  for (const auto& [name, value] : identity.fields()) json[name] = value;
+  return json.dump(2);
+}
+
+}  // namespace kvcake

@@ -1,0 +1,44 @@
+// A request being answered: its tokens, its pages and how far it has come. Owned by the engine and
+// touched by the engine thread only.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/request.h"
+#include "kv/page_pool.h"
+
+namespace kvcake {
+
+using SequenceId = uint64_t;
+
+struct Sequence {
+  // restoring -> prefilling -> decoding -> finished. A sequence is restoring while chunks of its
+  // prompt are missing, and prefilling until the rest of the prompt, at least its last token, is
+  // computed and the first token sampled.
+  enum class State { kRestoring, kPrefilling, kDecoding, kFinished };
+
+  SequenceId id = 0;
+  Request request;
+  State state = State::kRestoring;
+  TimePoint submitted;
+  TimePoint first_token;
+  uint64_t pages_promised = 0;  // the most it can ever hold
+
+  std::vector<int32_t> tokens;  // prompt, then what was generated
+  int kv_tokens = 0;            // tokens whose KV is in `table`
+  std::vector<ChunkKey> keys;   // of the full chunks of `tokens`
+  std::shared_ptr<Restoration> restoration;
+  PageTable table;       // empty while restoring: the restoration holds the pages
+  PageHandle tail_page;  // while restoring: the prompt's last, partly filled page
+  std::optional<Seconds>
+      tail;  // what computing the prompt's last part took, if it had its own step
+  Completion completion;
+
+  int prompt_tokens() const { return static_cast<int>(request.prompt.size()); }
+  int generated() const { return static_cast<int>(tokens.size()) - prompt_tokens(); }
+};
+
+}  // namespace kvcake

@@ -1,0 +1,27 @@
+// Cuts streamed text before the first of some stop strings, wherever the pieces are split.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvcake {
+
+class StopStrings {
+ public:
+  // Empty strings are ignored.
+  explicit StopStrings(std::vector<std::string> stops);
+
+  // Returns what is now certain to precede any stop string; holds back what may begin one.
+  std::string Append(std::string_view text);
+  // What was held back and turned out to be text after all.
+  std::string Finish();
+  bool found() const { return found_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;  // shorter than the longest stop string
+  bool found_ = false;
+};
+
+}  // namespace kvcake

@@ -1,0 +1,63 @@
+#include "engine/stop_strings.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace kvcake {
+namespace {
+
+// The definition: everything before the first occurrence of any stop string.
+std::string CutAtFirstStop(const std::string& text, const std::vector<std::string>& stops) {
+  size_t cut = std::string::npos;
+  for (const auto& stop : stops) cut = std::min(cut, text.find(stop));
+  return text.substr(0, cut);
+}
+
+TEST(StopStringsTest, AnySplittingGivesTheTextBeforeTheFirstStop) {
+  std::mt19937 rng(1);
+  auto random_text = [&](int length) {
+    std::string text;
+    for (int i = 0; i < length; ++i) text += "ab\n"[rng() % 3];
+    return text;
+  };
+  int found = 0;
+  for (int round = 0; round < 5000; ++round) {
+    const std::vector<std::string> stops = {random_text(1 + rng() % 4), random_text(1 + rng() % 6)};
+    const std::string text = random_text(rng() % 30);
+    StopStrings matcher(stops);
+    std::string out;
+    for (size_t at = 0; at < text.size();) {
+      const size_t piece = 1 + rng() % 5;
+      out += matcher.Append(text.substr(at, piece));
+      at += piece;
+    }
+    out += matcher.Finish();
+    // The first stop to be complete wins; it is the first to begin unless one contains another.
+    const std::string expected = CutAtFirstStop(text, stops);
+    if (matcher.found()) {
+      ++found;
+      ASSERT_LT(out.size(), text.size());
+      ASSERT_TRUE(text.starts_with(out));
+      ASSERT_GE(out.size(), expected.size());
+    } else {
+      ASSERT_EQ(out, text);
+      ASSERT_EQ(expected, text);
+    }
+  }
+  EXPECT_GT(found, 1000);
+}
+
+TEST(StopStringsTest, HoldsBackNoMoreThanNeeded) {
+  StopStrings matcher({"stop", ""});
+  EXPECT_EQ(matcher.Append("go on, s"), "go on, ");
+  EXPECT_EQ(matcher.Append("tay"), "stay");
+  EXPECT_EQ(matcher.Append("sto"), "");
+  EXPECT_EQ(matcher.Append("p here"), "");
+  EXPECT_TRUE(matcher.found());
+  EXPECT_EQ(matcher.Append("more"), "");
+  EXPECT_EQ(matcher.Finish(), "");
+}
+
+}  // namespace
+}  // namespace kvcake

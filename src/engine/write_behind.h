@@ -1,0 +1,60 @@
+// Keeps new chunks in a tier without anybody waiting for it.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "kv/page_pool.h"
+#include "store/tier.h"
+
+namespace kvcake {
+
+struct WriteBehindStats {
+  uint64_t written = 0;
+  uint64_t failed = 0;
+  uint64_t dropped = 0;  // the queue was full
+};
+
+// One thread writes queued pages in order; a queued page stays referenced until it is written. The
+// queue is bounded: when it is full a chunk is dropped and counted, never waited for. Thread-safe.
+class WriteBehind {
+ public:
+  WriteBehind(Tier& tier, const PagePool& pool, size_t queue_max);
+  // Writes what is queued, then stops.
+  ~WriteBehind();
+  WriteBehind(const WriteBehind&) = delete;
+  WriteBehind& operator=(const WriteBehind&) = delete;
+
+  // `page` is published: it does not change any more.
+  void Enqueue(const ChunkKey& key, const ChunkKey& parent, NumericPath path, PageHandle page);
+  // Returns when everything queued so far is written, or has failed.
+  void Flush();
+  WriteBehindStats Stats() const;
+
+ private:
+  struct Item {
+    ChunkKey key, parent;
+    NumericPath path;
+    PageHandle page;
+  };
+  void Loop();
+
+  // Constant after construction.
+  Tier& tier_;
+  const PagePool& pool_;
+  const size_t queue_max_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::deque<Item> queue_;  // the front item is being written
+  WriteBehindStats stats_;
+  bool stop_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace kvcake

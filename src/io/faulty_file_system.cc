@@ -1,0 +1,108 @@
+#include "io/faulty_file_system.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "io/io_queue.h"
+
+namespace kvcake {
+
+class FaultyFileSystem::FaultyFile : public File {
+ public:
+  FaultyFile(FaultyFileSystem& fs, std::unique_ptr<File> inner)
+      : fs_(fs), inner_(std::move(inner)) {}
+
+  Result<size_t> ReadAt(std::span<std::byte> buffer, uint64_t offset) override {
+    if (fs_.Draw(&FileFaults::read_error)) return Fail(ErrorCode::kIo, "injected: read error");
+    if (buffer.size() > 1 && fs_.Draw(&FileFaults::short_read)) {
+      buffer = buffer.first(Shorter(buffer.size()));
+    }
+    ASSIGN_OR_RETURN(const size_t n, inner_->ReadAt(buffer, offset));
+    if (n > 0 && fs_.Draw(&FileFaults::bit_flip)) {
+      buffer[fs_.Below(n)] ^= static_cast<std::byte>(1u << fs_.Below(8));
+    }
+    return n;
+  }
+
+  Result<size_t> WriteAt(std::span<const std::span<const std::byte>> buffers,
+                         uint64_t offset) override {
+    if (fs_.Draw(&FileFaults::write_error)) return Fail(ErrorCode::kIo, "injected: write error");
+    if (fs_.Draw(&FileFaults::no_space)) {
+      return Fail(ErrorCode::kResourceExhausted, "injected: no space left on device");
+    }
+    if (fs_.Draw(&FileFaults::lost_write)) {
+      size_t bytes = 0;
+      for (const auto& buffer : buffers) bytes += buffer.size();
+      return bytes;
+    }
+    if (!buffers.empty() && buffers[0].size() > 1 && fs_.Draw(&FileFaults::short_write)) {
+      const auto part = buffers[0].first(Shorter(buffers[0].size()));
+      return inner_->WriteAt({&part, 1}, offset);
+    }
+    return inner_->WriteAt(buffers, offset);
+  }
+
+  Result<FileInfo> Info() override { return inner_->Info(); }
+  int fd() const override { return -1; }
+  bool direct() const override { return inner_->direct(); }
+  const std::string& path() const override { return inner_->path(); }
+
+ private:
+  size_t Shorter(size_t bytes) {
+    const size_t n = 1 + fs_.Below(bytes - 1);
+    if (inner_->direct()) return std::max<size_t>(n / kDirectAlign, 1) * kDirectAlign;
+    return n;
+  }
+
+  FaultyFileSystem& fs_;
+  const std::unique_ptr<File> inner_;
+};
+
+void FaultyFileSystem::Set(const FileFaults& faults) {
+  std::lock_guard lock(mutex_);
+  faults_ = faults;
+}
+
+uint64_t FaultyFileSystem::faults() const {
+  std::lock_guard lock(mutex_);
+  return count_;
+}
+
+bool FaultyFileSystem::Draw(double FileFaults::*which) {
+  std::lock_guard lock(mutex_);
+  const bool hit = std::uniform_real_distribution<double>(0, 1)(random_) < faults_.*which;
+  if (hit) ++count_;
+  return hit;
+}
+
+uint64_t FaultyFileSystem::Below(uint64_t n) {
+  std::lock_guard lock(mutex_);
+  return std::uniform_int_distribution<uint64_t>(0, n - 1)(random_);
+}
+
+Result<std::unique_ptr<File>> FaultyFileSystem::OpenRead(const std::string& path, bool direct) {
+  if (Draw(&FileFaults::open_error)) return Fail(ErrorCode::kIo, "injected: open error: {}", path);
+  ASSIGN_OR_RETURN(auto file, inner_.OpenRead(path, direct));
+  return std::make_unique<FaultyFile>(*this, std::move(file));
+}
+
+Result<std::unique_ptr<File>> FaultyFileSystem::Create(const std::string& path, bool direct) {
+  if (Draw(&FileFaults::create_error)) {
+    return Fail(ErrorCode::kIo, "injected: create error: {}", path);
+  }
+  ASSIGN_OR_RETURN(auto file, inner_.Create(path, direct));
+  return std::make_unique<FaultyFile>(*this, std::move(file));
+}
+
+Status FaultyFileSystem::Rename(const std::string& from, const std::string& to) {
+  if (Draw(&FileFaults::rename_error)) {
+    return Fail(ErrorCode::kIo, "injected: rename error: {}", from);
+  }
+  return inner_.Rename(from, to);
+}
+
+Result<std::unique_ptr<IoQueue>> FaultyFileSystem::NewQueue(const IoQueueOptions& options) {
+  return NewBlockingQueue(options);
+}
+
+}  // namespace kvcake

@@ -1,0 +1,69 @@
+// A FileSystem that fails by seed, for tests: through the same interface as the real thing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "io/file_system.h"
+
+namespace kvcake {
+
+// Probabilities in [0, 1], drawn for each call.
+struct FileFaults {
+  double open_error = 0;    // kIo from OpenRead
+  double create_error = 0;  // kIo from Create
+  double read_error = 0;    // kIo
+  double short_read = 0;    // a part of what was asked for, a multiple of 4 KiB where possible
+  double bit_flip = 0;      // one bit of what was read
+  double write_error = 0;   // kIo
+  double short_write = 0;
+  double no_space = 0;      // kResourceExhausted from a write
+  double lost_write = 0;    // said to be written, but is not
+  double rename_error = 0;  // kIo
+};
+
+// Decorates `inner`, which outlives it. Thread-safe. Files are read by helper threads, never by
+// io_uring, so that every read meets the faults.
+class FaultyFileSystem : public FileSystem {
+ public:
+  FaultyFileSystem(FileSystem& inner, uint64_t seed) : inner_(inner), random_(seed) {}
+
+  void Set(const FileFaults& faults);
+  uint64_t faults() const;  // injected so far
+
+  Result<std::unique_ptr<File>> OpenRead(const std::string& path, bool direct) override;
+  Result<std::unique_ptr<File>> Create(const std::string& path, bool direct) override;
+  Status Rename(const std::string& from, const std::string& to) override;
+  Status Remove(const std::string& path) override { return inner_.Remove(path); }
+  Status RemoveDir(const std::string& path) override { return inner_.RemoveDir(path); }
+  Status MakeDirs(const std::string& path) override { return inner_.MakeDirs(path); }
+  Result<std::vector<DirEntry>> List(const std::string& path) override { return inner_.List(path); }
+  Result<FileInfo> Stat(const std::string& path) override { return inner_.Stat(path); }
+  Status Touch(const std::string& path, int64_t mtime_s) override {
+    return inner_.Touch(path, mtime_s);
+  }
+  Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) override {
+    return inner_.TryLock(path);
+  }
+  Result<uint64_t> FreeBytes(const std::string& path) override { return inner_.FreeBytes(path); }
+  Result<std::unique_ptr<IoQueue>> NewQueue(const IoQueueOptions& options) override;
+
+ private:
+  class FaultyFile;
+  // Whether this call meets the fault; `which` is a member of the probabilities set now.
+  bool Draw(double FileFaults::*which);
+  uint64_t Below(uint64_t n);  // uniform in [0, n)
+
+  FileSystem& inner_;
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  FileFaults faults_;
+  std::mt19937_64 random_;
+  uint64_t count_ = 0;
+};
+
+}  // namespace kvcake

@@ -1,0 +1,338 @@
+#include "io/file_system.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <utility>
+
+#include "io/io_queue.h"
+
+namespace kvcake {
+namespace {
+
+constexpr int kIovecsMax = 64;
+
+ErrorCode CodeOf(int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return ErrorCode::kNotFound;
+    case ENOSPC:
+    case EDQUOT:
+    case EMFILE:
+    case ENFILE:
+      return ErrorCode::kResourceExhausted;
+    case ELOOP:  // O_NOFOLLOW met a symbolic link
+    case EISDIR:
+    case ENXIO:  // a socket
+      return ErrorCode::kCorrupt;
+    default:
+      return ErrorCode::kIo;
+  }
+}
+
+tl::unexpected<Error> FailErrno(const char* action, const std::string& path) {
+  const int error = errno;
+  return Fail(CodeOf(error), "cannot {} {}: {}", action, path, std::strerror(error));
+}
+
+// Retries a system call that a signal interrupted.
+template <typename Call>
+auto NoIntr(Call call) {
+  decltype(call()) r;
+  do {
+    r = call();
+  } while (r < 0 && errno == EINTR);
+  return r;
+}
+
+FileInfo InfoOf(const struct stat& st) {
+  FileInfo info;
+  if (S_ISREG(st.st_mode)) info.kind = FileInfo::Kind::kRegular;
+  if (S_ISDIR(st.st_mode)) info.kind = FileInfo::Kind::kDirectory;
+  info.bytes = static_cast<uint64_t>(st.st_size);
+  info.mtime_s = st.st_mtim.tv_sec;
+  return info;
+}
+
+void WarnNoDirectIo(const std::string& path) {
+  static std::atomic<bool> warned{false};
+  if (warned.exchange(true)) return;
+  spdlog::warn(
+      "direct I/O is not possible for {}: falling back to the operating system's cache, which "
+      "takes "
+      "memory and time from computing; put the store on a local disk (ext4, xfs)",
+      path);
+}
+
+class RealFile : public File {
+ public:
+  RealFile(int fd, bool direct, std::string path)
+      : fd_(fd), direct_(direct), path_(std::move(path)) {}
+  ~RealFile() override { close(fd_); }
+
+  Result<size_t> ReadAt(std::span<std::byte> buffer, uint64_t offset) override {
+    const ssize_t n = NoIntr(
+        [&] { return pread(fd_, buffer.data(), buffer.size(), static_cast<off_t>(offset)); });
+    if (n < 0) return FailErrno("read", path_);
+    return static_cast<size_t>(n);
+  }
+
+  Result<size_t> WriteAt(std::span<const std::span<const std::byte>> buffers,
+                         uint64_t offset) override {
+    iovec iov[kIovecsMax];
+    const int count = static_cast<int>(std::min<size_t>(buffers.size(), kIovecsMax));
+    for (int i = 0; i < count; ++i) {
+      iov[i] = {const_cast<std::byte*>(buffers[i].data()), buffers[i].size()};
+    }
+    const ssize_t n = NoIntr([&] { return pwritev(fd_, iov, count, static_cast<off_t>(offset)); });
+    if (n < 0) return FailErrno("write", path_);
+    return static_cast<size_t>(n);
+  }
+
+  Result<FileInfo> Info() override {
+    struct stat st;
+    if (fstat(fd_, &st) != 0) return FailErrno("examine", path_);
+    return InfoOf(st);
+  }
+
+  int fd() const override { return fd_; }
+  bool direct() const override { return direct_; }
+  const std::string& path() const override { return path_; }
+
+ private:
+  const int fd_;
+  const bool direct_;
+  const std::string path_;
+};
+
+class RealLock : public FileLock {
+ public:
+  explicit RealLock(int fd) : fd_(fd) {}
+  ~RealLock() override { close(fd_); }
+
+ private:
+  const int fd_;
+};
+
+class RealFileSystem : public FileSystem {
+ public:
+  Result<std::unique_ptr<File>> OpenRead(const std::string& path, bool direct) override {
+    // O_NONBLOCK: opening a pipe that nobody writes to would wait for ever.
+    ASSIGN_OR_RETURN(auto file, OpenFile(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, direct));
+    ASSIGN_OR_RETURN(const FileInfo info, file->Info());
+    if (info.kind != FileInfo::Kind::kRegular) {
+      return Fail(ErrorCode::kCorrupt, "{} is not a regular file", path);
+    }
+    // io_uring answers EAGAIN, instead of waiting, for files that stay non-blocking.
+    const int flags = fcntl(file->fd(), F_GETFL);
+    if (flags < 0 || fcntl(file->fd(), F_SETFL, flags & ~O_NONBLOCK) != 0) {
+      return FailErrno("open", path);
+    }
+    return file;
+  }
+
+  Result<std::unique_ptr<File>> Create(const std::string& path, bool direct) override {
+    return OpenFile(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, direct);
+  }
+
+  Status Rename(const std::string& from, const std::string& to) override {
+    if (rename(from.c_str(), to.c_str()) != 0) {
+      const int error = errno;
+      return Fail(CodeOf(error), "cannot rename {} to {}: {}", from, to, std::strerror(error));
+    }
+    return {};
+  }
+
+  Status Remove(const std::string& path) override {
+    if (unlink(path.c_str()) != 0) return FailErrno("remove", path);
+    return {};
+  }
+
+  Status RemoveDir(const std::string& path) override {
+    if (rmdir(path.c_str()) != 0) return FailErrno("remove directory", path);
+    return {};
+  }
+
+  Status MakeDirs(const std::string& path) override {
+    for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+      const std::string part = path.substr(0, end);
+      if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
+        // A parent that exists may refuse mkdir (read-only, no permission) yet be all we need.
+        struct stat st;
+        const int error = errno;
+        if (stat(part.c_str(), &st) != 0) {
+          errno = error;
+          return FailErrno("make directory", part);
+        }
+      }
+      if (end == std::string::npos) break;
+    }
+    struct stat st;
+    if (stat(path.c_str(), &st) != 0) return FailErrno("make directory", path);
+    if (!S_ISDIR(st.st_mode)) return Fail(ErrorCode::kIo, "{} is not a directory", path);
+    return {};
+  }
+
+  Result<std::vector<DirEntry>> List(const std::string& path) override {
+    std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(path.c_str()), closedir);
+    if (!dir) return FailErrno("list", path);
+    std::vector<DirEntry> entries;
+    while (true) {
+      errno = 0;
+      const dirent* entry = readdir(dir.get());
+      if (entry == nullptr) {
+        if (errno != 0) return FailErrno("list", path);
+        return entries;
+      }
+      const std::string name = entry->d_name;
+      if (name == "." || name == "..") continue;
+      struct stat st;
+      if (fstatat(dirfd(dir.get()), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
+        if (errno == ENOENT) continue;
+        return FailErrno("examine", path + "/" + name);
+      }
+      entries.push_back({name, InfoOf(st)});
+    }
+  }
+
+  Result<FileInfo> Stat(const std::string& path) override {
+    struct stat st;
+    if (lstat(path.c_str(), &st) != 0) return FailErrno("examine", path);
+    return InfoOf(st);
+  }
+
+  Status Touch(const std::string& path, int64_t mtime_s) override {
+    const timespec times[2] = {{mtime_s, 0}, {mtime_s, 0}};
+    if (utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW) != 0) {
+      return FailErrno("touch", path);
+    }
+    return {};
+  }
+
+  Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) override {
+    const int fd = NoIntr([&] {
+      return open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    });
+    if (fd < 0) return FailErrno("open", path);
+    auto lock = std::make_unique<RealLock>(fd);
+    if (NoIntr([&] { return flock(fd, LOCK_EX | LOCK_NB); }) != 0) {
+      if (errno == EWOULDBLOCK) return nullptr;
+      return FailErrno("lock", path);
+    }
+    return lock;
+  }
+
+  Result<uint64_t> FreeBytes(const std::string& path) override {
+    struct statvfs st;
+    if (statvfs(path.c_str(), &st) != 0) return FailErrno("examine", path);
+    return static_cast<uint64_t>(st.f_bavail) * st.f_frsize;
+  }
+
+  Result<std::unique_ptr<IoQueue>> NewQueue(const IoQueueOptions& options) override {
+    return NewIoQueue(options);
+  }
+
+ private:
+  static Result<std::unique_ptr<File>> OpenFile(const std::string& path, int flags, bool direct) {
+    flags |= O_CLOEXEC;
+    int fd = -1;
+#ifdef O_DIRECT
+    if (direct) {
+      fd = NoIntr([&] { return open(path.c_str(), flags | O_DIRECT, 0600); });
+      // A file system without direct I/O says EINVAL, some after having created the file.
+      if (fd < 0 && errno == EINVAL) {
+        WarnNoDirectIo(path);
+        direct = false;
+        flags &= ~O_EXCL;
+      }
+    }
+    if (fd < 0 && direct) return FailErrno("open", path);
+#else
+    if (direct) WarnNoDirectIo(path);
+    direct = false;
+#endif
+    if (fd < 0) fd = NoIntr([&] { return open(path.c_str(), flags, 0600); });
+    if (fd < 0) return FailErrno("open", path);
+    return std::make_unique<RealFile>(fd, direct, path);
+  }
+};
+
+}  // namespace
+
+FileSystem& FileSystem::Real() {
+  static RealFileSystem fs;
+  return fs;
+}
+
+bool IsAligned(std::span<const std::byte> bytes) {
+  return reinterpret_cast<uintptr_t>(bytes.data()) % kDirectAlign == 0;
+}
+
+int64_t UnixSeconds() { return static_cast<int64_t>(std::time(nullptr)); }
+
+Status WriteFully(File& file, std::span<const std::span<const std::byte>> buffers,
+                  uint64_t offset) {
+  std::vector<std::span<const std::byte>> left(buffers.begin(), buffers.end());
+  std::erase_if(left, [](const auto& buffer) { return buffer.empty(); });
+  while (!left.empty()) {
+    ASSIGN_OR_RETURN(size_t n, file.WriteAt(left, offset));
+    if (n == 0) {
+      return Fail(ErrorCode::kIo, "cannot write {}: no byte was accepted", file.path());
+    }
+    offset += n;
+    size_t whole = 0;
+    while (whole < left.size() && n >= left[whole].size()) n -= left[whole++].size();
+    left.erase(left.begin(), left.begin() + static_cast<ptrdiff_t>(whole));
+    if (n > 0) left.front() = left.front().subspan(n);
+  }
+  return {};
+}
+
+Result<std::string> ReadText(FileSystem& fs, const std::string& path, uint64_t bytes_max) {
+  ASSIGN_OR_RETURN(auto file, fs.OpenRead(path, /*direct=*/false));
+  ASSIGN_OR_RETURN(const FileInfo info, file->Info());
+  if (info.bytes > bytes_max) {
+    return Fail(ErrorCode::kResourceExhausted, "{} has {} bytes, at most {} are read", path,
+                info.bytes, bytes_max);
+  }
+  std::string text(info.bytes, '\0');
+  size_t done = 0;
+  while (done < text.size()) {
+    ASSIGN_OR_RETURN(const size_t n,
+                     file->ReadAt(std::as_writable_bytes(std::span(text)).subspan(done), done));
+    if (n == 0) break;
+    done += n;
+  }
+  text.resize(done);
+  return text;
+}
+
+Status WriteText(FileSystem& fs, const std::string& path, const std::string& text) {
+  const std::string temporary = fmt::format("{}.tmp.{}", path, getpid());
+  (void)fs.Remove(temporary);  // a leftover of a dead process that had our pid
+  {
+    ASSIGN_OR_RETURN(auto file, fs.Create(temporary, /*direct=*/false));
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(text));
+    if (auto status = WriteFully(*file, {&bytes, 1}, 0); !status) {
+      (void)fs.Remove(temporary);
+      return status;
+    }
+  }
+  auto status = fs.Rename(temporary, path);
+  if (!status) (void)fs.Remove(temporary);
+  return status;
+}
+
+}  // namespace kvcake

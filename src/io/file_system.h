@@ -1,0 +1,96 @@
+// The operating system's files as one small virtual class, so that a decorator can inject faults.
+//
+// Errors: kNotFound (no such file), kResourceExhausted (no space, no descriptors), kCorrupt (what
+// is there is not a regular file), kIo (anything else); messages name the path and the reason.
+// Thread-safe, except that one File is used by one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace kvcake {
+
+class IoQueue;
+struct IoQueueOptions;
+
+// What direct I/O asks of buffers, offsets and lengths.
+constexpr uint64_t kDirectAlign = 4096;
+
+struct FileInfo {
+  enum class Kind { kRegular, kDirectory, kOther };
+  Kind kind = Kind::kOther;  // of the name itself: a symbolic link is kOther
+  uint64_t bytes = 0;
+  int64_t mtime_s = 0;  // seconds since 1970
+};
+
+struct DirEntry {
+  std::string name;
+  FileInfo info;
+};
+
+// An open regular file; closed by its destructor.
+class File {
+ public:
+  virtual ~File() = default;
+
+  // One call to the operating system: may be short; a read of 0 bytes is the end of the file.
+  virtual Result<size_t> ReadAt(std::span<std::byte> buffer, uint64_t offset) = 0;
+  virtual Result<size_t> WriteAt(std::span<const std::span<const std::byte>> buffers,
+                                 uint64_t offset) = 0;
+  virtual Result<FileInfo> Info() = 0;
+  // The descriptor, or -1 when the file is not the kernel's (fakes and decorators).
+  virtual int fd() const = 0;
+  virtual bool direct() const = 0;  // opened with O_DIRECT
+  virtual const std::string& path() const = 0;
+};
+
+// Held until destroyed.
+class FileLock {
+ public:
+  virtual ~FileLock() = default;
+};
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+  static FileSystem& Real();
+
+  // Where direct I/O is refused the file is opened without, with one loud warning per process.
+  // Never follows a symbolic link at the end of the path, never blocks on a pipe.
+  virtual Result<std::unique_ptr<File>> OpenRead(const std::string& path, bool direct) = 0;
+  // A new file, mode 0600; fails when the name exists.
+  virtual Result<std::unique_ptr<File>> Create(const std::string& path, bool direct) = 0;
+  virtual Status Rename(const std::string& from, const std::string& to) = 0;
+  virtual Status Remove(const std::string& path) = 0;     // a file or link
+  virtual Status RemoveDir(const std::string& path) = 0;  // an empty directory
+  // Makes the directory and those above it, mode 0700; ok when it exists.
+  virtual Status MakeDirs(const std::string& path) = 0;
+  // Every entry but "." and "..", in no order; entries that vanish meanwhile are left out.
+  virtual Result<std::vector<DirEntry>> List(const std::string& path) = 0;
+  virtual Result<FileInfo> Stat(const std::string& path) = 0;
+  virtual Status Touch(const std::string& path, int64_t mtime_s) = 0;
+  // Null when another holds it (also another lock of this process). Made, mode 0600, if missing.
+  virtual Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) = 0;
+  virtual Result<uint64_t> FreeBytes(const std::string& path) = 0;
+  // A queue that can read and write this file system's files.
+  virtual Result<std::unique_ptr<IoQueue>> NewQueue(const IoQueueOptions& options) = 0;
+};
+
+// Whether direct I/O can use this buffer.
+bool IsAligned(std::span<const std::byte> bytes);
+// The wall clock as file times have it: seconds since 1970.
+int64_t UnixSeconds();
+// Writes every byte, continuing after short writes.
+Status WriteFully(File& file, std::span<const std::span<const std::byte>> buffers, uint64_t offset);
+// A small file as text; kResourceExhausted when it is longer than bytes_max.
+Result<std::string> ReadText(FileSystem& fs, const std::string& path, uint64_t bytes_max);
+// Replaces a file by way of a temporary name beside it: a reader sees the old text or the new.
+Status WriteText(FileSystem& fs, const std::string& path, const std::string& text);
+
+}  // namespace kvcake

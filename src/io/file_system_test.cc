@@ -1,0 +1,123 @@
+#include "io/file_system.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "base/check.h"
+#include "io/faulty_file_system.h"
+
+namespace kvcake {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+class FileSystemTest : public testing::Test {
+ protected:
+  FileSystemTest() {
+    std::string pattern = (stdfs::temp_directory_path() / "kvcake-fs-XXXXXX").string();
+    CHECK(mkdtemp(pattern.data()) != nullptr);
+    dir_ = pattern;
+  }
+  ~FileSystemTest() override { stdfs::remove_all(dir_); }
+  std::string In(const std::string& name) const { return dir_ + "/" + name; }
+
+  std::string dir_;
+  FileSystem& fs_ = FileSystem::Real();
+};
+
+TEST_F(FileSystemTest, TextComesBack) {
+  for (const std::string& text : {std::string(), std::string("one"), std::string(100000, 'x')}) {
+    ASSERT_TRUE(WriteText(fs_, In("a"), text));
+    EXPECT_EQ(*ReadText(fs_, In("a"), 100000), text);
+  }
+  EXPECT_EQ(ReadText(fs_, In("a"), 99999).error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(fs_.List(dir_)->size(), 1u) << "a temporary was left";
+}
+
+TEST_F(FileSystemTest, ErrorsHaveTheirCodesAndNames) {
+  const auto missing = fs_.OpenRead(In("missing"), true);
+  EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
+  EXPECT_NE(missing.error().message.find(In("missing")), std::string::npos);
+  EXPECT_EQ(fs_.Stat(In("missing")).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(fs_.Remove(In("missing")).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(fs_.List(In("missing")).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(fs_.Rename(In("missing"), In("b")).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(fs_.OpenRead(dir_, false).error().code, ErrorCode::kCorrupt);
+  ASSERT_TRUE(WriteText(fs_, In("file"), "x"));
+  EXPECT_EQ(fs_.Create(In("file"), true).error().code, ErrorCode::kIo) << "the name exists";
+  stdfs::create_symlink(In("file"), In("link"));
+  EXPECT_EQ(fs_.OpenRead(In("link"), true).error().code, ErrorCode::kCorrupt);
+  ASSERT_EQ(mkfifo(In("pipe").c_str(), 0600), 0);
+  EXPECT_EQ(fs_.OpenRead(In("pipe"), false).error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(fs_.MakeDirs(In("file")).error().code, ErrorCode::kIo);
+}
+
+TEST_F(FileSystemTest, DirectoriesAreMadeListedAndRemoved) {
+  ASSERT_TRUE(fs_.MakeDirs(In("a/b/c")));
+  ASSERT_TRUE(fs_.MakeDirs(In("a/b/c")));
+  EXPECT_EQ(stdfs::status(In("a/b")).permissions(), stdfs::perms::owner_all);
+  ASSERT_TRUE(WriteText(fs_, In("a/file"), "12345"));
+  ASSERT_TRUE(fs_.Touch(In("a/file"), 1234567));
+  stdfs::create_symlink("nowhere", In("a/link"));
+  auto entries = *fs_.List(In("a"));
+  std::sort(entries.begin(), entries.end(), [](auto& x, auto& y) { return x.name < y.name; });
+  ASSERT_EQ(entries.size(), 3u);
+  EXPECT_EQ(entries[0].name, "b");
+  EXPECT_EQ(entries[0].info.kind, FileInfo::Kind::kDirectory);
+  EXPECT_EQ(entries[1].name, "file");
+  EXPECT_EQ(entries[1].info.kind, FileInfo::Kind::kRegular);
+  EXPECT_EQ(entries[1].info.bytes, 5u);
+  EXPECT_EQ(entries[1].info.mtime_s, 1234567);
+  EXPECT_EQ(entries[2].info.kind, FileInfo::Kind::kOther);
+  EXPECT_FALSE(fs_.RemoveDir(In("a"))) << "it is not empty";
+  EXPECT_TRUE(fs_.RemoveDir(In("a/b/c")));
+  EXPECT_GT(*fs_.FreeBytes(dir_), 0u);
+}
+
+TEST_F(FileSystemTest, ALockIsExclusiveUntilItGoes) {
+  auto first = fs_.TryLock(In("lock"));
+  ASSERT_TRUE(first && *first);
+  auto second = fs_.TryLock(In("lock"));
+  ASSERT_TRUE(second);
+  EXPECT_EQ(*second, nullptr);
+  first->reset();
+  auto third = fs_.TryLock(In("lock"));
+  ASSERT_TRUE(third);
+  EXPECT_NE(*third, nullptr);
+}
+
+TEST_F(FileSystemTest, FaultsAreInjectedByProbability) {
+  FaultyFileSystem faulty(fs_, 1);
+  ASSERT_TRUE(WriteText(faulty, In("a"), "hello"));
+  EXPECT_EQ(faulty.faults(), 0u);
+  faulty.Set({.open_error = 1});
+  EXPECT_EQ(faulty.OpenRead(In("a"), false).error().code, ErrorCode::kIo);
+  faulty.Set({.read_error = 1});
+  EXPECT_EQ(ReadText(faulty, In("a"), 100).error().code, ErrorCode::kIo);
+  faulty.Set({.bit_flip = 1});
+  EXPECT_NE(*ReadText(faulty, In("a"), 100), "hello");
+  faulty.Set({.no_space = 1});
+  EXPECT_EQ(WriteText(faulty, In("a"), "x").error().code, ErrorCode::kResourceExhausted);
+  faulty.Set({.rename_error = 1});
+  EXPECT_EQ(WriteText(faulty, In("a"), "x").error().code, ErrorCode::kIo);
+  faulty.Set({.short_read = 0.5, .short_write = 0.5});
+  for (int i = 0; i < 50; ++i) {
+    const std::string text(static_cast<size_t>(i) * 37, static_cast<char>('a' + i % 26));
+    ASSERT_TRUE(WriteText(faulty, In("b"), text));
+    ASSERT_EQ(*ReadText(faulty, In("b"), 10000), text);
+  }
+  faulty.Set({});
+  EXPECT_EQ(*ReadText(faulty, In("a"), 100), "hello") << "a failed write replaced the file";
+  faulty.Set({.lost_write = 1});
+  ASSERT_TRUE(WriteText(faulty, In("c"), "hello"));
+  EXPECT_EQ(*ReadText(faulty, In("c"), 100), "");
+  EXPECT_EQ(fs_.List(dir_)->size(), 3u) << "a temporary was left";
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,87 @@
+#include "model/added_tokens.h"
+
+#include <utility>
+
+#include "model/utf8.h"
+
+namespace kvcake {
+
+namespace {
+
+bool IsWhiteSpace(char32_t c) {
+  return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
+         c == 0x3000;
+}
+
+size_t LeadingSpace(std::string_view text) {
+  size_t at = 0;
+  while (at < text.size()) {
+    size_t size = 0;
+    if (!IsWhiteSpace(DecodeUtf8(text.substr(at), &size))) break;
+    at += size;
+  }
+  return at;
+}
+
+size_t TrailingSpace(std::string_view text) {
+  size_t end = text.size();
+  while (end > 0) {
+    size_t at = end - 1;
+    while (at > 0 && (text[at] & 0xc0) == 0x80) --at;
+    size_t size = 0;
+    if (!IsWhiteSpace(DecodeUtf8(text.substr(at), &size))) break;
+    end = at;
+  }
+  return text.size() - end;
+}
+
+}  // namespace
+
+void AddedTokens::Add(AddedToken token) {
+  if (token.content.empty()) return;
+  uint32_t node = 0;
+  for (const char c : token.content) {
+    const auto [edge, added] =
+        edges_.try_emplace(uint64_t{node} << 8 | static_cast<unsigned char>(c), nodes_);
+    if (added) ++nodes_;
+    node = edge->second;
+  }
+  first_bytes_.set(static_cast<unsigned char>(token.content[0]));
+  ends_.try_emplace(node, tokens_.size());
+  tokens_.push_back(std::move(token));
+}
+
+const AddedToken* AddedTokens::Match(std::string_view text) const {
+  const AddedToken* longest = nullptr;
+  uint32_t node = 0;
+  for (const char c : text) {
+    const auto edge = edges_.find(uint64_t{node} << 8 | static_cast<unsigned char>(c));
+    if (edge == edges_.end()) break;
+    node = edge->second;
+    if (const auto end = ends_.find(node); end != ends_.end()) longest = &tokens_[end->second];
+  }
+  return longest;
+}
+
+void AddedTokens::Split(std::string_view text, std::vector<Part>* parts) const {
+  size_t done = 0;
+  for (size_t at = 0; at < text.size();) {
+    const AddedToken* token = nullptr;
+    if (first_bytes_.test(static_cast<unsigned char>(text[at]))) token = Match(text.substr(at));
+    if (!token) {
+      ++at;
+      continue;
+    }
+    size_t begin = at;
+    size_t end = at + token->content.size();
+    if (token->strip_left) begin -= TrailingSpace(text.substr(done, at - done));
+    if (token->strip_right) end += LeadingSpace(text.substr(end));
+    if (begin > done) parts->push_back({text.substr(done, begin - done), -1});
+    parts->push_back({text.substr(begin, end - begin), token->id});
+    done = at = end;
+  }
+  if (done < text.size()) parts->push_back({text.substr(done), -1});
+}
+
+}  // namespace kvcake

@@ -1,0 +1,241 @@
+#include "model/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+namespace kvcake {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class ConfigTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = testing::TempDir() + "/kvcake_config_" +
+           testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(dir_);
+    std::filesystem::create_directories(dir_);
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  static json Good() {
+    return {{"architectures", {"LlamaForCausalLM"}},
+            {"model_type", "llama"},
+            {"hidden_size", 576},
+            {"intermediate_size", 1536},
+            {"num_hidden_layers", 30},
+            {"num_attention_heads", 9},
+            {"num_key_value_heads", 3},
+            {"vocab_size", 49152},
+            {"max_position_embeddings", 8192},
+            {"rms_norm_eps", 1e-5},
+            {"rope_theta", 100000.0},
+            {"rope_scaling", nullptr},
+            {"tie_word_embeddings", true},
+            {"hidden_act", "silu"},
+            {"bos_token_id", 1},
+            {"eos_token_id", 2}};
+  }
+  void Write(const std::string& name, const std::string& text) const {
+    std::ofstream(dir_ + "/" + name, std::ios::binary) << text;
+  }
+  Result<ModelConfig> Load(const json& config) const {
+    Write("config.json", config.dump());
+    return LoadModelConfig(dir_);
+  }
+  void ExpectRefused(const char* field, const json& value, ErrorCode code,
+                     const std::string& part) const {
+    json config = Good();
+    config[field] = value;
+    const auto loaded = Load(config);
+    ASSERT_FALSE(loaded) << field << " = " << value;
+    EXPECT_EQ(loaded.error().code, code) << loaded.error().message;
+    EXPECT_THAT(loaded.error().message, HasSubstr("config.json"));
+    EXPECT_THAT(loaded.error().message, HasSubstr(part));
+  }
+
+  std::string dir_;
+};
+
+TEST_F(ConfigTest, ReadsSmolLm2) {
+  const auto config = Load(Good());
+  ASSERT_TRUE(config) << config.error().message;
+  EXPECT_EQ(config->layers, 30);
+  EXPECT_EQ(config->head_dim, 64);
+  EXPECT_EQ(config->kv_heads, 3);
+  EXPECT_EQ(config->rope.kind, RopeConfig::Kind::kPlain);
+  EXPECT_EQ(config->rope.theta, 100000.0);
+  EXPECT_EQ(config->bos_token, 1);
+  EXPECT_EQ(config->eos_tokens, std::vector<int32_t>{2});
+  EXPECT_EQ(config->parameters(), 134515008);  // as published
+}
+
+TEST_F(ConfigTest, FillsInWhatHuggingFaceDoes) {
+  json config = Good();
+  for (const char* name : {"num_key_value_heads", "rope_theta", "rms_norm_eps", "rope_scaling",
+                           "tie_word_embeddings", "hidden_act", "bos_token_id", "eos_token_id"}) {
+    config.erase(name);
+  }
+  auto loaded = Load(config);
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(loaded->kv_heads, 9);
+  EXPECT_EQ(loaded->rope.theta, 10000.0);
+  EXPECT_EQ(loaded->rms_norm_eps, 1e-6);
+  EXPECT_FALSE(loaded->tie_embeddings);
+  EXPECT_EQ(loaded->bos_token, 1);
+  EXPECT_EQ(loaded->eos_tokens, std::vector<int32_t>{2});
+  config["bos_token_id"] = nullptr;
+  config["eos_token_id"] = nullptr;
+  loaded = Load(config);
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->bos_token, -1);
+  EXPECT_TRUE(loaded->eos_tokens.empty());
+}
+
+TEST_F(ConfigTest, ReadsBothSpellingsOfRope) {
+  const json llama3 = {{"factor", 32.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 8192}};
+  json old_spelling = Good(), middle = Good(), newest = Good();
+  old_spelling["rope_scaling"] = llama3;
+  old_spelling["rope_scaling"]["type"] = "llama3";
+  middle["rope_scaling"] = llama3;
+  middle["rope_scaling"]["rope_type"] = "llama3";
+  newest.erase("rope_scaling");
+  newest.erase("rope_theta");
+  newest["rope_parameters"] = llama3;
+  newest["rope_parameters"]["rope_type"] = "llama3";
+  newest["rope_parameters"]["rope_theta"] = 100000.0;
+  for (const json& config : {old_spelling, middle, newest}) {
+    const auto loaded = Load(config);
+    ASSERT_TRUE(loaded) << loaded.error().message;
+    EXPECT_EQ(loaded->rope.kind, RopeConfig::Kind::kLlama3);
+    EXPECT_EQ(loaded->rope.theta, 100000.0);
+    EXPECT_EQ(loaded->rope.factor, 32.0);
+    EXPECT_EQ(loaded->rope.low_freq_factor, 1.0);
+    EXPECT_EQ(loaded->rope.high_freq_factor, 4.0);
+    EXPECT_EQ(loaded->rope.original_max_positions, 8192);
+  }
+  json linear = Good();
+  linear["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
+  const auto loaded = Load(linear);
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->rope.kind, RopeConfig::Kind::kLinear);
+  EXPECT_EQ(loaded->rope.factor, 4.0);
+  newest["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5000.0}};
+  const auto plain = Load(newest);
+  ASSERT_TRUE(plain);
+  EXPECT_EQ(plain->rope.kind, RopeConfig::Kind::kPlain);
+  EXPECT_EQ(plain->rope.theta, 5000.0);
+}
+
+TEST_F(ConfigTest, RefusesByNameWhatItCannotRun) {
+  constexpr auto kCode = ErrorCode::kUnsupported;
+  ExpectRefused("architectures", {"MistralForCausalLM"}, kCode, "MistralForCausalLM");
+  ExpectRefused("model_type", "qwen2", kCode, "qwen2");
+  ExpectRefused("hidden_act", "gelu", kCode, "gelu");
+  ExpectRefused("attention_bias", true, kCode, "attention_bias");
+  ExpectRefused("mlp_bias", true, kCode, "mlp_bias");
+  ExpectRefused("sliding_window", 4096, kCode, "sliding_window");
+  ExpectRefused("quantization_config", {{"quant_method", "gptq"}}, kCode, "quantization_config");
+  ExpectRefused("layer_types", {"sliding_attention"}, kCode, "layer_types");
+  ExpectRefused("partial_rotary_factor", 0.5, kCode, "partial_rotary_factor");
+  ExpectRefused("rope_parameters", {{"full_attention", json::object()}}, kCode, "full_attention");
+  for (const char* type : {"dynamic", "longrope", "yarn"}) {
+    const json scaling = {{"rope_type", type}, {"factor", 2.0}};
+    ExpectRefused("rope_scaling", scaling, kCode, type);
+  }
+  ExpectRefused("rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}, kCode, "lengths");
+}
+
+TEST_F(ConfigTest, RefusesSenselessFields) {
+  constexpr auto kCode = ErrorCode::kInvalidArgument;
+  for (const char* name : {"hidden_size", "intermediate_size", "num_hidden_layers",
+                           "num_attention_heads", "vocab_size", "max_position_embeddings"}) {
+    json config = Good();
+    config.erase(name);
+    const auto loaded = Load(config);
+    ASSERT_FALSE(loaded) << name;
+    EXPECT_THAT(loaded.error().message, HasSubstr(std::string(name) + " is missing"));
+    for (const json& value : {json(0), json(-1), json(1.5), json("8"), json(INT64_MAX),
+                              json(UINT64_MAX), json(true), json::array(), json(1e300)}) {
+      ExpectRefused(name, value, kCode, name);
+    }
+  }
+  ExpectRefused("num_key_value_heads", 2, kCode, "num_key_value_heads");
+  ExpectRefused("num_key_value_heads", 0, kCode, "num_key_value_heads");
+  ExpectRefused("hidden_size", 577, kCode, "head_dim");
+  ExpectRefused("head_dim", 63, kCode, "head_dim");
+  ExpectRefused("rms_norm_eps", -1, kCode, "rms_norm_eps");
+  ExpectRefused("rope_theta", 0, kCode, "rope_theta");
+  ExpectRefused("eos_token_id", "2", kCode, "eos_token_id");
+  ExpectRefused("tie_word_embeddings", 1, kCode, "tie_word_embeddings");
+  ExpectRefused("rope_scaling", {{"type", "linear"}}, kCode, "factor");
+  ExpectRefused("rope_scaling", 3, kCode, "rope_scaling");
+  json llama3 = {{"rope_type", "llama3"},
+                 {"factor", 8},
+                 {"low_freq_factor", 4},
+                 {"high_freq_factor", 4},
+                 {"original_max_position_embeddings", 8192}};
+  ExpectRefused("rope_scaling", llama3, kCode, "high_freq_factor");
+  llama3.erase("original_max_position_embeddings");
+  ExpectRefused("rope_scaling", llama3, kCode, "original_max_position_embeddings");
+}
+
+TEST_F(ConfigTest, RefusesWhatIsNotJson) {
+  for (const char* text : {"", "{", "[]", "{\"hidden_size\": NaN}", "{\"a\": 1e999}", "\xff\xfe",
+                           "{\"a\": \"\xc3\"}", "null"}) {
+    Write("config.json", text);
+    const auto loaded = LoadModelConfig(dir_);
+    ASSERT_FALSE(loaded) << text;
+    EXPECT_EQ(loaded.error().code, ErrorCode::kInvalidArgument);
+  }
+  Write("config.json", std::string(1 << 20, '['));
+  EXPECT_FALSE(LoadModelConfig(dir_));
+  Write("config.json", std::string(17 << 20, ' '));
+  EXPECT_EQ(LoadModelConfig(dir_).error().code, ErrorCode::kResourceExhausted);
+  std::filesystem::remove(dir_ + "/config.json");
+  EXPECT_EQ(LoadModelConfig(dir_).error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(ConfigTest, GenerationConfigOverridesEos) {
+  Write("generation_config.json", R"({"eos_token_id": [7, 9], "temperature": 0.6})");
+  auto config = Load(Good());
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->eos_tokens, (std::vector<int32_t>{7, 9}));
+  Write("generation_config.json", R"({"temperature": 0.6})");
+  config = Load(Good());
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->eos_tokens, std::vector<int32_t>{2});
+  Write("generation_config.json", "nonsense");
+  EXPECT_THAT(Load(Good()).error().message, HasSubstr("generation_config.json"));
+}
+
+TEST_F(ConfigTest, SurvivesRandomDamage) {
+  std::mt19937 random(7);
+  const std::string good = Good().dump();
+  int loaded = 0;
+  for (int i = 0; i < 400; ++i) {
+    std::string text = good;
+    const int edits = 1 + static_cast<int>(random() % 4);
+    for (int e = 0; e < edits; ++e) text[random() % text.size()] = static_cast<char>(random());
+    Write("config.json", text);
+    const auto config = LoadModelConfig(dir_);
+    if (config) {
+      ++loaded;
+      EXPECT_GT(config->hidden_size, 0);
+      EXPECT_EQ(config->heads % config->kv_heads, 0);
+    }
+  }
+  EXPECT_LT(loaded, 400);
+}
+
+}  // namespace
+}  // namespace kvcake

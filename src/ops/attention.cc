@@ -1,0 +1,121 @@
+#include "ops/attention.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "ops/kernels.h"
+
+namespace kvcake {
+namespace {
+
+static_assert(kAttentionPartial % kAttentionBlock == 0);
+
+// Sums of single rows that may be in flight when decoding is split over threads: each slot holds
+// one partial of one group of heads. Rows that find none left are computed by one thread.
+constexpr int64_t kSplitSlots = 256;
+
+}  // namespace
+
+Attention::Attention(const Compute& compute, const AttentionShape& shape, const PagePool& pool)
+    : compute_(compute),
+      shape_(shape),
+      pool_(pool),
+      slot_floats_(shape.heads / shape.kv_heads * SumsStride(shape.head_dim)),
+      sums_(kSplitSlots * slot_floats_ * sizeof(float)) {
+  CHECK(shape.heads % shape.kv_heads == 0 && shape.heads / shape.kv_heads <= kAttentionGroupMax);
+  CHECK(shape.head_dim % 16 == 0 && shape.head_dim <= kAttentionHeadDimMax);
+  CHECK(pool.layout().head_dim == shape.head_dim && pool.layout().kv_heads == shape.kv_heads);
+  CHECK(pool.layout().chunk_tokens % 16 == 0);
+}
+
+void Attention::Run(int layer, std::span<const AttentionSlice> slices, int64_t q_stride,
+                    const Activations& out) {
+  PlanTasks(slices);
+  compute_.pool().ParallelFor(static_cast<int64_t>(tasks_.size()), [&](int64_t i, int worker) {
+    RunTask(tasks_[i], slices[tasks_[i].slice], layer, q_stride, out, worker);
+  });
+  compute_.pool().ParallelFor(static_cast<int64_t>(merges_.size()), [&](int64_t i, int) {
+    RunMerge(merges_[i], slices[merges_[i].slice], out);
+  });
+}
+
+// A plan is a plain value: what is computed alone never changes its bits, so it is free to follow
+// the shape of the batch.
+void Attention::PlanTasks(std::span<const AttentionSlice> slices) {
+  tasks_.clear();
+  merges_.clear();
+  const int64_t group = shape_.heads / shape_.kv_heads;
+  const int64_t tasks_wanted = 4 * compute_.pool().size();
+  int64_t rows = 0;
+  for (const AttentionSlice& slice : slices) rows += slice.rows;
+  // As many tokens as fit a tile share the packing of keys and values; fewer when that leaves
+  // workers without a task.
+  int64_t tile = kAttendRowsMax / group;
+  while (tile > 16 && rows / tile * shape_.kv_heads < tasks_wanted) tile /= 2;
+  int64_t slots = 0;
+  for (int s = 0; s < static_cast<int>(slices.size()); ++s) {
+    const AttentionSlice& slice = slices[s];
+    const int64_t partials = (slice.start + slice.rows - 1) / kAttentionPartial + 1;
+    const bool split = slice.rows == 1 && partials > 1 && compute_.pool().size() > 1 &&
+                       slots + partials * shape_.kv_heads <= kSplitSlots;
+    for (int head = 0; head < shape_.kv_heads; ++head) {
+      if (split) {
+        merges_.push_back({.slice = s, .kv_head = head, .slot = slots, .partials = partials});
+        for (int64_t partial = 0; partial < partials; ++partial) {
+          tasks_.push_back({.slice = s,
+                            .kv_head = head,
+                            .tokens = 1,
+                            .partial = partial,
+                            .slot = slots++,
+                            .cost = kAttentionPartial});
+        }
+        continue;
+      }
+      for (int64_t token = 0; token < slice.rows; token += tile) {
+        const int64_t tokens = std::min(tile, slice.rows - token);
+        tasks_.push_back({.slice = s,
+                          .kv_head = head,
+                          .token = token,
+                          .tokens = tokens,
+                          .cost = tokens * (slice.start + token + tokens)});
+      }
+    }
+  }
+  std::sort(tasks_.begin(), tasks_.end(),
+            [](const Task& a, const Task& b) { return a.cost > b.cost; });
+}
+
+void Attention::RunTask(const Task& task, const AttentionSlice& slice, int layer, int64_t q_stride,
+                        const Activations& out, int worker) const {
+  const int64_t group = shape_.heads / shape_.kv_heads;
+  const int64_t head = task.kv_head * group * shape_.head_dim;
+  const int64_t out_at = (slice.out_row + task.token) * out.stride + head;
+  compute_.kernels().attend({.q = slice.q + task.token * q_stride + head,
+                             .q_stride = q_stride,
+                             .tokens = task.tokens,
+                             .group = group,
+                             .head_dim = shape_.head_dim,
+                             .start = slice.start + task.token,
+                             .kv = {&pool_, slice.pages, layer, task.kv_head},
+                             .partial = task.partial,
+                             .sums = sums_.as<float>() + task.slot * slot_floats_,
+                             .out = out.data + out_at * ActivationBytes(compute_.path()),
+                             .out_stride = out.stride,
+                             .scratch = compute_.scratch(worker)});
+}
+
+void Attention::RunMerge(const Merge& merge, const AttentionSlice& slice,
+                         const Activations& out) const {
+  const int64_t group = shape_.heads / shape_.kv_heads;
+  float* total = sums_.as<float>() + merge.slot * slot_floats_;
+  for (int64_t partial = 1; partial < merge.partials; ++partial) {
+    compute_.kernels().merge_sums(total, total + partial * slot_floats_, group, shape_.head_dim);
+  }
+  for (int64_t h = 0; h < group; ++h) {
+    const int64_t at = slice.out_row * out.stride + (merge.kv_head * group + h) * shape_.head_dim;
+    compute_.kernels().finish_sums(total + h * SumsStride(shape_.head_dim), shape_.head_dim,
+                                   out.data + at * ActivationBytes(compute_.path()));
+  }
+}
+
+}  // namespace kvcake

@@ -1,0 +1,249 @@
+#include "ops/attention.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "ops/test_paths.h"
+
+namespace kvcake {
+namespace {
+
+// One sequence's keys, values and queries, in pages that are otherwise full of NaN.
+class Sequence {
+ public:
+  Sequence(std::mt19937& rng, const AttentionShape& shape, int64_t tokens, int chunk_tokens)
+      : shape_(shape),
+        tokens_(tokens),
+        k_(RandomBf16(rng, tokens * shape.kv_heads * shape.head_dim)),
+        v_(RandomBf16(rng, k_.size())),
+        q_(RandomFloats(rng, tokens * q_size())) {
+    Place(chunk_tokens);
+  }
+
+  // Copies keys and values into fresh pages of another chunk size, in no particular order; tokens
+  // from `limit` on are left out.
+  void Place(int chunk_tokens, int64_t limit = std::numeric_limits<int64_t>::max()) {
+    ids_.clear();
+    table_.clear();
+    const KvLayout layout{.layers = 2,
+                          .kv_heads = shape_.kv_heads,
+                          .head_dim = shape_.head_dim,
+                          .chunk_tokens = chunk_tokens};
+    const int64_t pages = (tokens_ + chunk_tokens - 1) / chunk_tokens;
+    pool_ = PagePool::Create(layout, pages * layout.page_bytes()).value();
+    for (int64_t i = 0; i < pages; ++i) table_.push_back(*pool_->Draw());
+    for (int64_t i = pages; i-- > 0;) ids_.push_back(table_[i].id());
+    for (PageId id : ids_) {
+      for (int layer : {0, 1}) {
+        uint16_t* slab = pool_->Slab(id, layer);
+        std::fill(slab, slab + 2 * layout.plane_elements(), layer == 0 ? 0x7f80 : 0x7fff);
+      }
+    }
+    for (int64_t t = 0; t < std::min(tokens_, limit); ++t) {
+      uint16_t* slab = pool_->Slab(ids_[t / chunk_tokens], 1);
+      for (int h = 0; h < shape_.kv_heads; ++h) {
+        const int64_t from = (t * shape_.kv_heads + h) * shape_.head_dim;
+        uint16_t* k = slab + (h * chunk_tokens + t % chunk_tokens) * shape_.head_dim;
+        std::copy_n(&k_[from], shape_.head_dim, k);
+        std::copy_n(&v_[from], shape_.head_dim, k + layout.plane_elements());
+      }
+    }
+  }
+
+  int64_t q_size() const { return shape_.heads * shape_.head_dim; }
+  const PagePool& pool() const { return *pool_; }
+  std::vector<float>& q() { return q_; }
+  AttentionSlice Slice(int64_t begin, int64_t end, int64_t out_row = 0) const {
+    return {.q = &q_[begin * q_size()],
+            .rows = end - begin,
+            .start = begin,
+            .pages = ids_,
+            .out_row = out_row};
+  }
+
+  // Attention of [begin, end) as bytes of rows.
+  std::vector<float> Run(NumericPath path, int threads, int64_t begin, int64_t end) const {
+    ThreadPool workers(threads);
+    const Compute compute(workers, path);
+    Attention attention(compute, shape_, *pool_);
+    ActivationBuffer out(path, end - begin, q_size());
+    const AttentionSlice slice = Slice(begin, end);
+    attention.Run(1, std::span(&slice, 1), q_size(), out.Rows(end - begin));
+    return Rows(path, out.Rows(end - begin));
+  }
+  static std::vector<float> Rows(NumericPath path, const Activations& a) {
+    std::vector<float> rows;
+    for (int64_t r = 0; r < a.rows; ++r) {
+      for (int64_t i = 0; i < a.k; ++i) rows.push_back(ElementAt(path, a, r, i));
+    }
+    return rows;
+  }
+
+  // The textbook formula in double precision.
+  std::vector<double> Reference(int64_t token, int head) const {
+    const int kv_head = head / (shape_.heads / shape_.kv_heads), dim = shape_.head_dim;
+    std::vector<double> weights, out(dim);
+    double max = -INFINITY, sum = 0;
+    for (int64_t t = 0; t <= token; ++t) {
+      double score = 0;
+      for (int d = 0; d < dim; ++d) {
+        score += static_cast<double>(q_[token * q_size() + head * dim + d]) *
+                 Bf16ToF32(k_[(t * shape_.kv_heads + kv_head) * dim + d]);
+      }
+      weights.push_back(score);
+      max = std::max(max, score);
+    }
+    for (double& w : weights) sum += w = std::exp(w - max);
+    for (int64_t t = 0; t <= token; ++t) {
+      for (int d = 0; d < dim; ++d) {
+        out[d] += weights[t] / sum * Bf16ToF32(v_[(t * shape_.kv_heads + kv_head) * dim + d]);
+      }
+    }
+    return out;
+  }
+
+ private:
+  const AttentionShape shape_;
+  const int64_t tokens_;
+  std::vector<uint16_t> k_, v_;  // [token][kv_head][head_dim]
+  std::vector<float> q_;         // [token][head][head_dim]
+  std::unique_ptr<PagePool> pool_;
+  std::vector<PageHandle> table_;
+  std::vector<PageId> ids_;
+};
+
+using AttentionTest = PathTest;
+
+bool SameBits(const std::vector<float>& a, const float* b) {
+  return std::memcmp(a.data(), b, a.size() * sizeof(float)) == 0;
+}
+
+TEST_P(AttentionTest, AgreesWithTheFormula) {
+  std::mt19937 rng(1);
+  for (const AttentionShape& shape :
+       {AttentionShape{9, 3, 64}, AttentionShape{2, 2, 16}, AttentionShape{8, 1, 48},
+        AttentionShape{4, 1, 128}, AttentionShape{2, 1, 256}, AttentionShape{97 - 1, 1, 32}}) {
+    for (int64_t tokens : {1, 15, 64, 65, 200}) {
+      Sequence sequence(rng, shape, tokens, 32);
+      // The scale of real queries: scores of order one.
+      for (float& q : sequence.q()) q /= std::sqrt(static_cast<float>(shape.head_dim));
+      const auto out = sequence.Run(GetParam(), 2, 0, tokens);
+      const double tolerance = GetParam() == NumericPath::kBf16Dot ? 0.03 : 2e-5;
+      for (int64_t t = 0; t < tokens; ++t) {
+        for (int h = 0; h < shape.heads; ++h) {
+          const auto want = sequence.Reference(t, h);
+          for (int d = 0; d < shape.head_dim; ++d) {
+            ASSERT_NEAR(out[(t * shape.heads + h) * shape.head_dim + d], want[d], tolerance)
+                << "token " << t << " head " << h << " dim " << d << " of " << shape.head_dim;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, LongContextsAgreeAcrossPartials) {
+  std::mt19937 rng(2);
+  const AttentionShape shape{2, 1, 32};
+  const int64_t tokens = 2 * kAttentionPartial + 77;
+  Sequence sequence(rng, shape, tokens, 64);
+  for (float& q : sequence.q()) q *= 0.4f;
+  const auto out = sequence.Run(GetParam(), 2, 0, tokens);
+  for (int64_t t : {1000, 1023, 1024, 1025, 2047, 2048, 2124}) {
+    const auto want = sequence.Reference(t, 1);
+    for (int d = 0; d < 32; ++d) {
+      ASSERT_NEAR(out[(t * 2 + 1) * 32 + d], want[d],
+                  GetParam() == NumericPath::kBf16Dot ? 0.02 : 2e-5);
+    }
+  }
+}
+
+// The promise of the header: prefill, any slicing, decode, any thread count and chunk size.
+TEST_P(AttentionTest, EverySlicingGivesTheSameBits) {
+  std::mt19937 rng(3);
+  for (const AttentionShape& shape : {AttentionShape{6, 2, 32}, AttentionShape{5, 1, 80}}) {
+    const int64_t tokens = kAttentionPartial + 150;
+    Sequence sequence(rng, shape, tokens, 64);
+    const auto want = sequence.Run(GetParam(), 1, 0, tokens);
+    for (int chunk_tokens : {16, 48, 128}) {
+      sequence.Place(chunk_tokens);
+      for (int threads : {1, 2, 3}) {
+        for (int64_t begin = 0; begin < tokens;) {
+          const int64_t end = std::min<int64_t>(tokens, begin + 1 + rng() % 400);
+          const auto out = sequence.Run(GetParam(), threads, begin, end);
+          ASSERT_TRUE(SameBits(out, &want[begin * sequence.q_size()]))
+              << begin << ".." << end << " threads " << threads << " chunk " << chunk_tokens;
+          begin = end;
+        }
+        for (int64_t token : {0l, 62l, 63l, 64l, 1023l, 1024l, 1025l, tokens - 1}) {
+          const auto out = sequence.Run(GetParam(), threads, token, token + 1);
+          ASSERT_TRUE(SameBits(out, &want[token * sequence.q_size()])) << "decode " << token;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, SequencesOfABatchDoNotSeeEachOther) {
+  std::mt19937 rng(4);
+  const AttentionShape shape{4, 2, 64};
+  const int64_t tokens = 1300;
+  Sequence sequence(rng, shape, tokens, 64);
+  const auto want = sequence.Run(GetParam(), 1, 0, tokens);
+  ThreadPool workers(2);
+  const Compute compute(workers, GetParam());
+  Attention attention(compute, shape, sequence.pool());
+  const std::vector<std::pair<int64_t, int64_t>> parts = {{1200, 1201}, {0, 130},     {64, 65},
+                                                          {1000, 1100}, {1299, 1300}, {1024, 1025}};
+  std::vector<AttentionSlice> slices;
+  int64_t rows = 0;
+  for (const auto& [begin, end] : parts) {
+    slices.push_back(sequence.Slice(begin, end, rows));
+    rows += end - begin;
+  }
+  ActivationBuffer out(GetParam(), rows, sequence.q_size());
+  attention.Run(1, slices, sequence.q_size(), out.Rows(rows));
+  const auto got = Sequence::Rows(GetParam(), out.Rows(rows));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto& [begin, end] = parts[i];
+    ASSERT_EQ(
+        std::memcmp(&got[slices[i].out_row * sequence.q_size()], &want[begin * sequence.q_size()],
+                    (end - begin) * sequence.q_size() * sizeof(float)),
+        0)
+        << begin;
+  }
+}
+
+// Slots past a row's position hold NaN or infinity: a later token of the slice, or none at all.
+TEST_P(AttentionTest, WhatARowMayNotSeeCannotReachIt) {
+  std::mt19937 rng(5);
+  const AttentionShape shape{6, 2, 32};
+  const int64_t tokens = 200;
+  Sequence sequence(rng, shape, tokens, 64);
+  const auto want = sequence.Run(GetParam(), 2, 0, tokens);
+  for (int64_t limit : {1, 2, 17, 63, 64, 65, 130, 199}) {
+    sequence.Place(64, limit);
+    const auto alone = sequence.Run(GetParam(), 2, 0, limit);
+    const auto among = sequence.Run(GetParam(), 2, 0, tokens);
+    ASSERT_TRUE(SameBits(alone, want.data())) << limit;
+    ASSERT_EQ(std::memcmp(among.data(), want.data(), alone.size() * sizeof(float)), 0) << limit;
+  }
+}
+
+TEST_P(AttentionTest, ExtremeScoresPickTheirKey) {
+  std::mt19937 rng(6);
+  const AttentionShape shape{1, 1, 16};
+  Sequence sequence(rng, shape, 300, 64);
+  for (float& q : sequence.q()) q *= 1e4f;
+  const auto out = sequence.Run(GetParam(), 2, 0, 300);
+  for (int64_t t : {0, 1, 63, 64, 299}) {
+    const auto want = sequence.Reference(t, 0);
+    for (int d = 0; d < 16; ++d) ASSERT_NEAR(out[t * 16 + d], want[d], 0.02);
+  }
+}
+
+KVCAKE_EVERY_PATH(AttentionTest);
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,71 @@
+#include "ops/compute.h"
+
+#include "base/check.h"
+#include "base/cpu.h"
+#include "ops/kernels.h"
+
+namespace kvcake {
+namespace {
+
+const Kernels& KernelsFor(NumericPath path) {
+  CHECK(PathAvailable(path));
+  switch (path) {
+    case NumericPath::kBf16Dot:
+      return *Avx512Kernels();
+    case NumericPath::kF32Fma:
+      return *Avx2Kernels();
+    default:
+      return *PortableKernels();
+  }
+}
+
+// An odd number of cache lines from row to row, so that the rows of a tile fall into different
+// sets of the first-level cache.
+int64_t PaddedStride(NumericPath path, int64_t k) {
+  const int64_t lines = (k * ActivationBytes(path) + 63) / 64;
+  return (lines | 1) * 64 / ActivationBytes(path);
+}
+
+}  // namespace
+
+bool PathAvailable(NumericPath path) {
+  switch (path) {
+    case NumericPath::kBf16Dot:
+      return Avx512Kernels() != nullptr && Cpu().avx512_bf16;
+    case NumericPath::kF32Fma:
+      return Avx2Kernels() != nullptr && Cpu().avx2_fma;
+    case NumericPath::kF32:
+      return true;
+    case NumericPath::kUnknown:
+      return false;
+  }
+  return false;
+}
+
+NumericPath BestPath() {
+  for (NumericPath path : {NumericPath::kBf16Dot, NumericPath::kF32Fma}) {
+    if (PathAvailable(path)) return path;
+  }
+  return NumericPath::kF32;
+}
+
+Compute::Compute(ThreadPool& pool, NumericPath path)
+    : pool_(pool),
+      path_(path),
+      kernels_(KernelsFor(path)),
+      scratch_(static_cast<uint64_t>(pool.size()) * kScratchBytes) {}
+
+ActivationBuffer::ActivationBuffer(NumericPath path, int64_t max_rows, int64_t k)
+    : max_rows_(max_rows),
+      k_(k),
+      stride_(PaddedStride(path, k)),
+      buffer_(static_cast<uint64_t>(max_rows * stride_ * ActivationBytes(path))) {
+  CHECK(k % 16 == 0);
+}
+
+Activations ActivationBuffer::Rows(int64_t rows) const {
+  CHECK(rows <= max_rows_);
+  return {.data = buffer_.data(), .rows = rows, .k = k_, .stride = stride_};
+}
+
+}  // namespace kvcake

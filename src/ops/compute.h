@@ -1,0 +1,68 @@
+// Where kernels run: the thread pool, the arithmetic chosen for this CPU, and scratch per worker.
+#pragma once
+
+#include <cstdint>
+
+#include "base/thread_pool.h"
+#include "kv/kv_layout.h"
+#include "ops/buffer.h"
+
+namespace kvcake {
+
+struct Kernels;  // ops/kernels.h
+
+// Whether this machine can run the kernels of a path. kF32 runs everywhere.
+bool PathAvailable(NumericPath path);
+// The fastest path that this machine can run.
+NumericPath BestPath();
+
+// What the operations of this room take first. Borrows the pool, which must outlive it. Operations
+// are called from one thread, one at a time.
+class Compute {
+ public:
+  // The path must be available.
+  explicit Compute(ThreadPool& pool, NumericPath path = BestPath());
+
+  ThreadPool& pool() const { return pool_; }
+  NumericPath path() const { return path_; }
+  const Kernels& kernels() const { return kernels_; }
+  // kScratchBytes for one worker of the pool, contents undefined between operations.
+  std::byte* scratch(int worker) const { return scratch_.data() + worker * kScratchBytes; }
+
+  static constexpr int64_t kScratchBytes = 1 << 20;
+
+ private:
+  ThreadPool& pool_;
+  const NumericPath path_;
+  const Kernels& kernels_;
+  const Buffer scratch_;  // [worker][kScratchBytes]
+};
+
+// Rows that are about to enter a product, in the element type of their path: bf16 for kBf16Dot,
+// f32 for the others. A view; k is a multiple of 16.
+struct Activations {
+  std::byte* data = nullptr;  // 64-byte aligned
+  int64_t rows = 0;
+  int64_t k = 0;
+  int64_t stride = 0;  // elements from row to row
+};
+
+// Owns the memory of up to max_rows rows of up to k elements.
+class ActivationBuffer {
+ public:
+  ActivationBuffer() = default;
+  ActivationBuffer(NumericPath path, int64_t max_rows, int64_t k);
+  Activations Rows(int64_t rows) const;
+
+ private:
+  int64_t max_rows_ = 0;
+  int64_t k_ = 0;
+  int64_t stride_ = 0;
+  Buffer buffer_;  // [max_rows][stride] of the path's elements
+};
+
+constexpr int64_t ActivationBytes(NumericPath path) {
+  return path == NumericPath::kBf16Dot ? 2 : 4;
+}
+
+}  // namespace kvcake

@@ -1,0 +1,68 @@
+#include "ops/elementwise.h"
+
+#include <cmath>
+
+#include "base/check.h"
+#include "ops/kernels.h"
+
+namespace kvcake {
+namespace {
+
+// Rows of one task: enough work to be worth handing out.
+constexpr int64_t kRowsPerTask = 8;
+
+template <typename Body>
+void ForEachRow(const Compute& compute, int64_t rows, Body body) {
+  compute.pool().ParallelFor((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int) {
+    const int64_t end = std::min(rows, (task + 1) * kRowsPerTask);
+    for (int64_t row = task * kRowsPerTask; row < end; ++row) body(row);
+  });
+}
+
+}  // namespace
+
+void RmsNorm(const Compute& compute, const float* x, const float* weight, float eps,
+             const Activations& out) {
+  CHECK(out.k % 16 == 0);
+  const int64_t row_bytes = out.stride * ActivationBytes(compute.path());
+  ForEachRow(compute, out.rows, [&](int64_t row) {
+    compute.kernels().rms_norm(x + row * out.k, weight, out.k, eps, out.data + row * row_bytes);
+  });
+}
+
+void RopeTable(const Compute& compute, std::span<const int32_t> positions,
+               std::span<const float> inv_freq, float* table) {
+  const int64_t half = static_cast<int64_t>(inv_freq.size());
+  ForEachRow(compute, static_cast<int64_t>(positions.size()), [&](int64_t row) {
+    float* cos = table + row * 2 * half;
+    for (int64_t i = 0; i < half; ++i) {
+      const float angle = static_cast<float>(positions[row]) * inv_freq[i];
+      cos[i] = std::cos(angle);
+      cos[half + i] = std::sin(angle);
+    }
+  });
+}
+
+void RopeAndStoreKv(const Compute& compute, const QkvShape& shape, float* qkv, const float* table,
+                    std::span<const KvSlot> slots, int64_t head_stride) {
+  CHECK(shape.head_dim % 16 == 0);
+  const int64_t dim = shape.head_dim, row_size = (shape.heads + 2 * shape.kv_heads) * dim;
+  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+  const Kernels& kernels = compute.kernels();
+  ForEachRow(compute, static_cast<int64_t>(slots.size()), [&](int64_t row) {
+    const float* rotation = table + row * dim;
+    float* q = qkv + row * row_size;
+    for (int h = 0; h < shape.heads; ++h) kernels.rotate(q + h * dim, rotation, dim, scale);
+    const KvSlot& slot = slots[row];
+    if (slot.k == nullptr) return;
+    float* k = q + shape.heads * dim;
+    const float* v = k + shape.kv_heads * dim;
+    for (int h = 0; h < shape.kv_heads; ++h) {
+      kernels.rotate(k + h * dim, rotation, dim, 1.0f);
+      kernels.store_bf16(k + h * dim, dim, slot.k + h * head_stride);
+      kernels.store_bf16(v + h * dim, dim, slot.v + h * head_stride);
+    }
+  });
+}
+
+}  // namespace kvcake

@@ -1,0 +1,40 @@
+// The operations between the products, row by row: each row's result depends on that row alone.
+// Sizes are multiples of 16.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ops/compute.h"
+
+namespace kvcake {
+
+// out[row] = x[row] / sqrt(mean(x[row]^2) + eps) * weight; x is [out.rows][out.k] f32 without gaps.
+void RmsNorm(const Compute& compute, const float* x, const float* weight, float eps,
+             const Activations& out);
+
+// table[row] = cos, then sin, of position * inv_freq: [rows][2][inv_freq.size()] f32.
+void RopeTable(const Compute& compute, std::span<const int32_t> positions,
+               std::span<const float> inv_freq, float* table);
+
+// One row of the fused projection: queries, keys, values, [heads + 2 * kv_heads][head_dim] f32.
+struct QkvShape {
+  int heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+};
+
+// Where the keys and values of one row go: K at `k`, V at `v`, `head_stride` elements from one KV
+// head to the next. k == nullptr: nowhere, the pages hold them already.
+struct KvSlot {
+  uint16_t* k = nullptr;
+  uint16_t* v = nullptr;
+};
+
+// Rotates the queries in place (halves of a head rotate together, as in Hugging Face
+// transformers) and scales them by 1/sqrt(head_dim); rotates the keys and stores keys and values
+// as bf16.
+void RopeAndStoreKv(const Compute& compute, const QkvShape& shape, float* qkv, const float* table,
+                    std::span<const KvSlot> slots, int64_t head_stride);
+
+}  // namespace kvcake

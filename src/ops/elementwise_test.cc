@@ -1,0 +1,113 @@
+#include "ops/elementwise.h"
+
+#include <cmath>
+
+#include "ops/kernels.h"
+#include "ops/test_paths.h"
+
+namespace kvcake {
+namespace {
+
+using ElementwiseTest = PathTest;
+
+TEST_P(ElementwiseTest, RmsNormAgreesWithDoublePrecision) {
+  ThreadPool pool(2);
+  const Compute compute(pool, GetParam());
+  std::mt19937 rng(1);
+  for (int64_t n : {16, 48, 576, 2048}) {
+    const int64_t rows = 19;
+    auto x = RandomFloats(rng, rows * n, 3.0f);
+    for (int64_t i = 0; i < n; ++i) x[5 * n + i] *= 1e-12f;  // eps decides
+    const auto weight = RandomFloats(rng, n);
+    ActivationBuffer out(GetParam(), rows, n);
+    RmsNorm(compute, x.data(), weight.data(), 1e-5f, out.Rows(rows));
+    for (int64_t r = 0; r < rows; ++r) {
+      double squares = 0;
+      for (int64_t i = 0; i < n; ++i) squares += static_cast<double>(x[r * n + i]) * x[r * n + i];
+      for (int64_t i = 0; i < n; ++i) {
+        const double want = x[r * n + i] / std::sqrt(squares / n + 1e-5) * weight[i];
+        const double tolerance = GetParam() == NumericPath::kBf16Dot ? 0.004 : 1e-6;
+        ASSERT_NEAR(ElementAt(GetParam(), out.Rows(rows), r, i), want,
+                    tolerance * std::abs(want) + 1e-30);
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, RopeRotatesHalvesAndStoresKeysAndValues) {
+  ThreadPool pool(2);
+  const Compute compute(pool, GetParam());
+  std::mt19937 rng(2);
+  for (int dim : {16, 48, 64}) {
+    const QkvShape shape{.heads = 3, .kv_heads = 1, .head_dim = dim};
+    const int64_t rows = 10, row_size = 5 * dim, head_stride = 32 * dim;
+    const std::vector<float> before = RandomFloats(rng, rows * row_size);
+    std::vector<float> qkv = before, inv_freq, table(rows * dim);
+    for (int i = 0; i < dim / 2; ++i) inv_freq.push_back(std::pow(10000.0f, -2.0f * i / dim));
+    std::vector<int32_t> positions;
+    std::vector<uint16_t> k(rows * dim, 0xabcd), v(rows * dim, 0xabcd);
+    std::vector<KvSlot> slots;
+    for (int64_t r = 0; r < rows; ++r) {
+      positions.push_back(static_cast<int32_t>(r * 1237));
+      slots.push_back(r == 4 ? KvSlot{} : KvSlot{&k[r * dim], &v[r * dim]});
+    }
+    RopeTable(compute, positions, inv_freq, table.data());
+    RopeAndStoreKv(compute, shape, qkv.data(), table.data(), slots, head_stride);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int h = 0; h < 4; ++h) {
+        for (int i = 0; i < dim; ++i) {
+          const float* x = &before[r * row_size + h * dim];
+          const double angle = static_cast<float>(positions[r]) * inv_freq[i % (dim / 2)];
+          const double other = i < dim / 2 ? -x[i + dim / 2] : x[i - dim / 2];
+          const double want = x[i] * std::cos(angle) + other * std::sin(angle);
+          if (h < 3) {
+            ASSERT_NEAR(qkv[r * row_size + h * dim + i], want / std::sqrt(dim), 2e-6);
+          } else if (r != 4) {
+            ASSERT_NEAR(Bf16ToF32(k[r * dim + i]), want, 0.004 * std::abs(want) + 1e-5);
+          }
+        }
+      }
+      for (int i = 0; i < dim; ++i) {
+        const uint16_t want = r == 4 ? 0xabcd : F32ToBf16(before[r * row_size + 4 * dim + i]);
+        ASSERT_EQ(v[r * dim + i], want);
+        if (r == 4) {
+          ASSERT_EQ(k[r * dim + i], 0xabcd) << "the pages hold this row already";
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, Bf16RoundsToNearestEven) {
+  ThreadPool pool(1);
+  const Compute compute(pool, GetParam());
+  const std::vector<float> x = {
+      1.0f, 1.00390625f, 1.01171875f, -1.00390625f, 1.0039063f, 3.4e38f, INFINITY, -INFINITY,
+      NAN,  0.0f,        -0.0f,       65504.0f,     1e-30f,     -7.0f,   0.1f,     -0.3f};
+  std::vector<uint16_t> out(16);
+  compute.kernels().store_bf16(x.data(), 16, out.data());
+  for (int i = 0; i < 16; ++i) {
+    if (i == 8) {
+      EXPECT_TRUE(std::isnan(Bf16ToF32(out[i])));
+    } else {
+      EXPECT_EQ(out[i], F32ToBf16(x[i])) << x[i];
+    }
+  }
+  EXPECT_EQ(F32ToBf16(1.00390625f), 0x3f80);  // a tie
+  EXPECT_EQ(F32ToBf16(1.01171875f), 0x3f82);  // a tie, upwards
+  EXPECT_EQ(F32ToBf16(3.4e38f), 0x7f80);
+}
+
+KVCAKE_EVERY_PATH(ElementwiseTest);
+
+TEST(F16Test, EveryValueWidens) {
+  EXPECT_EQ(F16ToF32(0x3c00), 1.0f);
+  EXPECT_EQ(F16ToF32(0xfbff), -65504.0f);
+  EXPECT_EQ(F16ToF32(0x0001), 0x1p-24f);
+  EXPECT_EQ(F16ToF32(0x83ff), -1023 * 0x1p-24f);
+  EXPECT_EQ(F16ToF32(0x7c00), INFINITY);
+  EXPECT_TRUE(std::isnan(F16ToF32(0x7e00)));
+}
+
+}  // namespace
+}  // namespace kvcake

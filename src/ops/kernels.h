@@ -1,0 +1,103 @@
+// The inner loops, once per numeric path. Private to this room.
+//
+// kernels_{avx512,avx2,portable}.cc define the vector type of their path and include kernels_inl.h
+// for what is the same on all of them. Every function there carries its target as an attribute, so
+// a machine without the instructions never meets them, and none of the standard library is
+// compiled for them. They are compiled without contraction: an FMA happens where it is written.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kv/page_pool.h"
+
+namespace kvcake {
+
+// c[rows][panels * panel_width] = a[rows][k] x panels^T.
+struct MultiplyArgs {
+  const std::byte* a = nullptr;
+  int64_t a_stride = 0;         // elements
+  int64_t rows = 0;             // 1..kMultiplyRowsMax
+  const uint16_t* b = nullptr;  // panels one after the other, as PackedMatrix::Panel
+  int64_t panels = 0;           // 1, or wide_panels when rows <= wide_rows
+  int64_t k = 0;
+  float* c = nullptr;            // [rows][panels * panel_width] without gaps
+  std::byte* scratch = nullptr;  // kMultiplyScratchBytes
+};
+constexpr int64_t kMultiplyRowsMax = 512;
+constexpr int64_t kMultiplyScratchBytes = 256 << 10;
+
+// The keys and values of one KV head of one sequence at one layer.
+struct KvView {
+  const PagePool* pool = nullptr;
+  std::span<const PageId> pages;
+  int layer = 0;
+  int kv_head = 0;
+
+  // Of the token at `position`; at least as many tokens follow without a gap as remain in its
+  // group of 16. [token][head_dim] bf16.
+  const uint16_t* Keys(int64_t position) const {
+    const KvLayout& layout = pool->layout();
+    return pool->Slab(pages[position / layout.chunk_tokens], layer) +
+           (static_cast<int64_t>(kv_head) * layout.chunk_tokens + position % layout.chunk_tokens) *
+               layout.head_dim;
+  }
+  const uint16_t* Values(int64_t position) const {
+    return Keys(position) + pool->layout().plane_elements();
+  }
+};
+
+// One tile of attention: consecutive queries of the heads that share a KV head.
+struct AttendArgs {
+  const float* q = nullptr;  // [tokens][q_stride], the group's heads first
+  int64_t q_stride = 0;
+  int64_t tokens = 0;  // tokens * group <= kAttendRowsMax
+  int64_t group = 0;
+  int64_t head_dim = 0;
+  int64_t start = 0;  // position of the first token
+  KvView kv;
+  // -1: the whole result, to `out`. Else the sums of this partial only, to `sums`
+  // [tokens * group][SumsStride(head_dim)].
+  int64_t partial = -1;
+  float* sums = nullptr;
+  std::byte* out = nullptr;  // [tokens][out_stride], the group's heads first
+  int64_t out_stride = 0;
+  std::byte* scratch = nullptr;  // Compute::kScratchBytes
+};
+constexpr int64_t kAttendRowsMax = 96;
+
+// A row of sums: the weighted values [head_dim, padded to 32], then the largest score, then the
+// sum of the weights.
+constexpr int64_t PaddedHeadDim(int64_t head_dim) { return (head_dim + 31) / 32 * 32; }
+constexpr int64_t SumsStride(int64_t head_dim) { return PaddedHeadDim(head_dim) + 16; }
+
+struct Kernels {
+  int panel_width;  // columns of a weight panel; half of them are gate columns in GateUp
+  // Up to wide_rows rows (decoding), wide_panels panels go through `multiply` at once, so that
+  // enough loads and chains of additions are in flight.
+  int wide_rows;
+  int wide_panels;
+
+  void (*multiply)(const MultiplyArgs& args);
+  // out[row] = silu(gate) * up for one panel, [rows][c_stride]; gate columns come first.
+  void (*swiglu)(const float* c, int64_t c_stride, int64_t rows, std::byte* out,
+                 int64_t out_stride);
+  void (*attend)(const AttendArgs& args);
+  // total += part, rows of sums.
+  void (*merge_sums)(float* total, const float* part, int64_t rows, int64_t head_dim);
+  // out[head_dim] = the attention result of one row of sums.
+  void (*finish_sums)(const float* sums, int64_t head_dim, std::byte* out);
+  // out = x / sqrt(mean(x^2) + eps) * weight, n values.
+  void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, std::byte* out);
+  // Rotates x[head_dim] by table [cos, sin][head_dim / 2] and multiplies by scale.
+  void (*rotate)(float* x, const float* table, int64_t head_dim, float scale);
+  void (*store_bf16)(const float* x, int64_t n, uint16_t* out);
+};
+
+// nullptr where this build has no such path.
+const Kernels* Avx512Kernels();
+const Kernels* Avx2Kernels();
+const Kernels* PortableKernels();
+
+}  // namespace kvcake

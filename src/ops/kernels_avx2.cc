@@ -1,0 +1,202 @@
+// AVX2 with FMA: f32 arithmetic on weights that are widened on the fly.
+#include "ops/kernels.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <array>
+#include <type_traits>
+#include <utility>
+
+#include "ops/attention.h"
+
+#define KVCAKE_ISA __attribute__((target("avx2,fma")))
+#define KVCAKE_INLINE KVCAKE_ISA __attribute__((always_inline)) inline
+
+namespace kvcake {
+namespace {
+
+using V = __m256;
+using Element = float;
+constexpr int kLanes = 8;
+constexpr int kUnit = 1;
+constexpr int kTileRows = 6;
+constexpr int kWideRows = 1;
+constexpr int kWidePanels = 4;
+
+KVCAKE_INLINE V Load(const float* x) { return _mm256_loadu_ps(x); }
+KVCAKE_INLINE void Store(float* to, V x) { _mm256_storeu_ps(to, x); }
+KVCAKE_INLINE V Splat(float x) { return _mm256_set1_ps(x); }
+KVCAKE_INLINE V MulAdd(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
+KVCAKE_INLINE V Max(V a, V b) { return _mm256_max_ps(a, b); }
+KVCAKE_INLINE float ReduceMax(V x) {
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+KVCAKE_INLINE float ReduceAdd(V x) {
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+// Rounds to nearest, ties to even; a NaN stays one.
+KVCAKE_INLINE void StoreBf16(uint16_t* to, V x) {
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i bias = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, bias), 16);
+  const __m256i nan = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  const __m256i halves = _mm256_blendv_epi8(rounded, nan, is_nan);
+  const __m128i packed =
+      _mm_packus_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), packed);
+}
+KVCAKE_INLINE void StoreElement(Element* to, V x) { Store(to, x); }
+// p * 2^n, where the low bits of `shifted` hold n.
+KVCAKE_INLINE V ShiftExponent(V p, V shifted) {
+  const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), n));
+}
+KVCAKE_INLINE V LoadBf16(const uint16_t* x) {
+  const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+// Eight pairs of bf16: the first of each, and the second.
+KVCAKE_INLINE __m256i LoadPairs(const uint16_t* x) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+}
+KVCAKE_INLINE V First(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+KVCAKE_INLINE V Second(__m256i pairs) {
+  const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+  return _mm256_castsi256_ps(_mm256_and_si256(pairs, mask));
+}
+
+// b: [steps][kLanes * 2].
+template <int kRows, int kPanels, bool kAdd>
+KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64_t, int64_t steps,
+                     float* c, int64_t c_stride) {
+  static_assert(kPanels == 1);
+  V sum[kRows][2];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < 2; ++v) {
+      sum[r][v] = kAdd ? Load(c + r * c_stride + v * kLanes) : Splat(0.0f);
+    }
+  }
+  for (int64_t step = 0; step < steps; ++step) {
+    const V b0 = Load(b + step * 2 * kLanes), b1 = Load(b + step * 2 * kLanes + kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      const V row = Splat(a[r * a_stride + step]);
+      sum[r][0] = MulAdd(row, b0, sum[r][0]);
+      sum[r][1] = MulAdd(row, b1, sum[r][1]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < 2; ++v) Store(c + r * c_stride + v * kLanes, sum[r][v]);
+  }
+}
+
+KVCAKE_INLINE void Transpose(const V x[8], V y[8]) {
+  V t[8], u[8];
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+    t[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+    u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+    u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {
+    y[i] = _mm256_permute2f128_ps(u[i], u[4 + i], 0x20);
+    y[4 + i] = _mm256_permute2f128_ps(u[i], u[4 + i], 0x31);
+  }
+}
+
+// Keys beyond `keys` in their group of 8 are packed too: the page holds something there.
+KVCAKE_ISA void PackKeys(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim,
+                         Element* packed) {
+  for (int64_t key = 0; key < keys; key += 8) {
+    const uint16_t* from = kv.Keys(block + key);
+    Element* to = packed + key / 16 * 16 * head_dim + key % 16;
+    for (int64_t d = 0; d < head_dim; d += 8) {
+      V rows[8], columns[8];
+      for (int i = 0; i < 8; ++i) rows[i] = LoadBf16(from + i * head_dim + d);
+      Transpose(rows, columns);
+      for (int i = 0; i < 8; ++i) Store(to + (d + i) * 16, columns[i]);
+    }
+  }
+}
+
+KVCAKE_ISA void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim,
+                           Element* packed) {
+  for (int64_t key = 0; key < keys; ++key) {
+    const uint16_t* from = kv.Values(block + key);
+    for (int64_t d = 0; d < head_dim; d += 8) {
+      Store(packed + (d / 16 * kAttentionBlock + key) * 16 + d % 16, LoadBf16(from + d));
+    }
+  }
+}
+
+// A step is one key: nothing to mask.
+void MaskTail(const Element*, Element*) {}
+
+void Multiply(const MultiplyArgs& m);
+
+#include "ops/kernels_inl.h"
+
+// One row by kWidePanels panels, without a detour through memory: the same chain of additions.
+KVCAKE_ISA void MultiplyWideRow(const MultiplyArgs& m) {
+  const auto* a = reinterpret_cast<const float*>(m.a);
+  V sum[kWidePanels][2];
+  for (auto& panel : sum) panel[0] = panel[1] = Splat(0.0f);
+  for (int64_t k = 0; k < m.k; k += 2) {
+    const V a0 = Splat(a[k]), a1 = Splat(a[k + 1]);
+    for (int p = 0; p < kWidePanels; ++p) {
+      const uint16_t* b = m.b + p * m.k * kPanel + k * kPanel;
+      for (int v = 0; v < 2; ++v) {
+        const __m256i pairs = LoadPairs(b + v * kPanel);
+        sum[p][v] = MulAdd(a1, Second(pairs), MulAdd(a0, First(pairs), sum[p][v]));
+      }
+    }
+  }
+  for (int p = 0; p < kWidePanels; ++p) {
+    for (int v = 0; v < 2; ++v) Store(m.c + p * kPanel + v * kLanes, sum[p][v]);
+  }
+}
+
+KVCAKE_ISA void Multiply(const MultiplyArgs& m) {
+  if (m.panels > 1) return MultiplyWideRow(m);
+  constexpr int64_t kBlockK = 2048;  // 128 KiB of widened weights stay in the second-level cache
+  static_assert(kBlockK * kPanel * sizeof(float) <= kMultiplyScratchBytes);
+  const auto* a = reinterpret_cast<const float*>(m.a);
+  auto* wide = reinterpret_cast<float*>(m.scratch);  // [k][kPanel]
+  for (int64_t k0 = 0; k0 < m.k; k0 += kBlockK) {
+    const int64_t n = m.k - k0 < kBlockK ? m.k - k0 : kBlockK;
+    const uint16_t* b = m.b + k0 * kPanel;
+    for (int64_t k = 0; k < n; k += 2) {
+      for (int v = 0; v < 2; ++v) {
+        const __m256i pairs = LoadPairs(b + k * kPanel + v * kPanel);
+        Store(wide + k * kPanel + v * kLanes, First(pairs));
+        Store(wide + (k + 1) * kPanel + v * kLanes, Second(pairs));
+      }
+    }
+    MultiplyRows(a + k0, m.a_stride, m.rows, wide, n, m.c, kPanel, k0 > 0);
+  }
+}
+
+}  // namespace
+
+const Kernels* Avx2Kernels() { return &kKernels; }
+
+}  // namespace kvcake
+
+#else
+
+namespace kvcake {
+const Kernels* Avx2Kernels() { return nullptr; }
+}  // namespace kvcake
+
+#endif

@@ -1,0 +1,273 @@
+// What the kernels of every path share; included once by each of kernels_*.cc, inside their
+// anonymous namespace, after they have defined:
+//   KVCAKE_ISA       the target attribute of every function; KVCAKE_INLINE the same, inlined
+//   kLanes, V        a vector of floats; kTileRows rows of 2 V fill the registers
+//   Element          of activations and of packed attention operands; kUnit of them are one step
+//   kWideRows, kWidePanels
+//   Load, Store, Splat, MulAdd, Max, ReduceMax, ReduceAdd, StoreBf16, StoreElement, ShiftExponent
+//   Tile<rows, panels, add>(a, a_stride, b, b_stride, steps, c, c_stride)
+//   Multiply, PackKeys, PackValues, MaskTail
+
+constexpr int64_t kPanel = 2 * kLanes;
+constexpr int64_t kBlock = kAttentionBlock;
+
+// exp(x) for x up to 88, to 2 units in the last place; 0 below -87. A NaN stays one.
+KVCAKE_INLINE V Exp(V x) {
+  const V magic = Splat(12582912.0f);  // 1.5 * 2^23: rounds to an integer
+  const V shifted = MulAdd(x, Splat(1.44269504088896341f), magic);
+  const V n = shifted - magic;
+  V r = MulAdd(n, Splat(-0.693359375f), x);
+  r = MulAdd(n, Splat(2.12194440e-4f), r);
+  V p = Splat(1.9875691500e-4f);
+  p = MulAdd(p, r, Splat(1.3981999507e-3f));
+  p = MulAdd(p, r, Splat(8.3334519073e-3f));
+  p = MulAdd(p, r, Splat(4.1665795894e-2f));
+  p = MulAdd(p, r, Splat(1.6666665459e-1f));
+  p = MulAdd(p, r, Splat(5.0000001201e-1f));
+  p = MulAdd(p, r * r, r) + Splat(1.0f);
+  return x < Splat(-87.0f) ? Splat(0.0f) : ShiftExponent(p, shifted);
+}
+
+KVCAKE_ISA void SwiGlu(const float* c, int64_t c_stride, int64_t rows, std::byte* out,
+                       int64_t out_stride) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const V gate = Load(c + row * c_stride), up = Load(c + row * c_stride + kLanes);
+    const V silu = gate / (Splat(1.0f) + Exp(-Max(Splat(-88.0f), gate)));
+    StoreElement(reinterpret_cast<Element*>(out) + row * out_stride, silu * up);
+  }
+}
+
+KVCAKE_ISA void RmsNormRow(const float* x, const float* weight, int64_t n, float eps,
+                           std::byte* out) {
+  V squares = Splat(0.0f);
+  for (int64_t i = 0; i < n; i += kLanes) squares = MulAdd(Load(x + i), Load(x + i), squares);
+  const float mean = ReduceAdd(squares) / static_cast<float>(n);
+  const V scale = Splat(1.0f / __builtin_sqrtf(mean + eps));
+  Element* to = reinterpret_cast<Element*>(out);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    StoreElement(to + i, Load(x + i) * scale * Load(weight + i));
+  }
+}
+
+KVCAKE_ISA void Rotate(float* x, const float* table, int64_t head_dim, float scale) {
+  const int64_t half = head_dim / 2;
+  const V s = Splat(scale);
+  int64_t i = 0;
+  for (; i + kLanes <= half; i += kLanes) {
+    const V a = Load(x + i), b = Load(x + half + i);
+    const V cos = Load(table + i), sin = Load(table + half + i);
+    Store(x + i, (a * cos - b * sin) * s);
+    Store(x + half + i, (b * cos + a * sin) * s);
+  }
+  for (; i < half; ++i) {
+    const float a = x[i], b = x[half + i], cos = table[i], sin = table[half + i];
+    x[i] = (a * cos - b * sin) * scale;
+    x[half + i] = (b * cos + a * sin) * scale;
+  }
+}
+
+KVCAKE_ISA void StoreRowBf16(const float* x, int64_t n, uint16_t* out) {
+  for (int64_t i = 0; i < n; i += kLanes) StoreBf16(out + i, Load(x + i));
+}
+
+// ---- products of small tiles ----
+
+using TileFunction = void (*)(const Element* a, int64_t a_stride, const Element* b,
+                              int64_t b_stride, int64_t steps, float* c, int64_t c_stride);
+
+template <int kPanels, bool kAdd, int... kRows>
+constexpr std::array<TileFunction, sizeof...(kRows) + 1> MakeTiles(
+    std::integer_sequence<int, kRows...>) {
+  return {nullptr, &Tile<kRows + 1, kPanels, kAdd>...};
+}
+// kTiles[r] multiplies r rows by kPanels panels, and adds to c or overwrites it.
+template <int kPanels, bool kAdd>
+constexpr auto kTiles = MakeTiles<kPanels, kAdd>(
+    std::make_integer_sequence<int, kPanels == 1 ? kTileRows : kWideRows>());
+
+// c[rows][kPanel] (+)= a[rows][steps * kUnit] x one panel, tile by tile.
+KVCAKE_ISA void MultiplyRows(const Element* a, int64_t a_stride, int64_t rows, const Element* b,
+                             int64_t steps, float* c, int64_t c_stride, bool add) {
+  const auto& tiles = add ? kTiles<1, true> : kTiles<1, false>;
+  for (int64_t row = 0; row < rows; row += kTileRows) {
+    const int64_t n = rows - row < kTileRows ? rows - row : kTileRows;
+    tiles[n](a + row * a_stride, a_stride, b, 0, steps, c + row * c_stride, c_stride);
+  }
+}
+
+// ---- attention ----
+
+KVCAKE_INLINE V ExpOf(float x) { return Exp(Splat(x)); }
+
+KVCAKE_ISA void ScaleRow(float* row, int64_t n, V scale) {
+  for (int64_t i = 0; i < n; i += kLanes) Store(row + i, Load(row + i) * scale);
+}
+
+KVCAKE_ISA void MergeSums(float* total, const float* part, int64_t rows, int64_t head_dim) {
+  const int64_t padded = PaddedHeadDim(head_dim), stride = SumsStride(head_dim);
+  for (int64_t row = 0; row < rows; ++row, total += stride, part += stride) {
+    const float max = total[padded] > part[padded] ? total[padded] : part[padded];
+    const V a = ExpOf(total[padded] - max), b = ExpOf(part[padded] - max);
+    for (int64_t i = 0; i < padded; i += kLanes) {
+      Store(total + i, MulAdd(Load(part + i), b, Load(total + i) * a));
+    }
+    total[padded] = max;
+    total[padded + 1] = total[padded + 1] * a[0] + part[padded + 1] * b[0];
+  }
+}
+
+KVCAKE_ISA void FinishSums(const float* sums, int64_t head_dim, std::byte* out) {
+  const V scale = Splat(1.0f / sums[PaddedHeadDim(head_dim) + 1]);
+  Element* to = reinterpret_cast<Element*>(out);
+  for (int64_t i = 0; i < head_dim; i += kLanes) StoreElement(to + i, Load(sums + i) * scale);
+}
+
+// The memory of one Attend, carved from the worker's scratch. Padded sizes allow head_dim 256.
+struct AttendScratch {
+  Element* q;     // [rows][head_dim]
+  float* scores;  // [rows][kBlock]
+  Element* p;     // [rows][kBlock], the scores' weights
+  Element* keys;  // panels of keys: [kBlock / kPanel][head_dim / kUnit][kPanel][kUnit]
+  Element*
+      values;     // panels of dimensions: [padded head_dim / kPanel][kBlock / kUnit][kPanel][kUnit]
+  Element* tail;  // [kPanel][kUnit]
+  float* total;   // [rows][SumsStride]
+  float* part;    // [rows][SumsStride]
+};
+
+KVCAKE_ISA AttendScratch Carve(std::byte* memory) {
+  constexpr int64_t kDim = kAttentionHeadDimMax, kRows = kAttendRowsMax;
+  AttendScratch s;
+  const auto take = [&memory](auto*& pointer, int64_t elements) {
+    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(memory);
+    memory += (elements * sizeof(*pointer) + 63) / 64 * 64;
+  };
+  take(s.q, kRows * kDim);
+  take(s.scores, kRows * kBlock);
+  take(s.p, kRows * kBlock);
+  take(s.keys, kBlock * kDim);
+  take(s.values, kBlock * kDim);
+  take(s.tail, kPanel * kUnit);
+  take(s.total, kRows * SumsStride(kDim));
+  take(s.part, kRows * SumsStride(kDim));
+  return s;
+}
+
+// One row's step of online softmax: turns the scores of the `limit` keys it may see into weights,
+// and rescales what has been summed so far when the largest score grows.
+KVCAKE_ISA void SoftmaxRow(float* scores, int64_t limit, Element* p, float* sums, int64_t padded) {
+  const int64_t lanes = (limit + kLanes - 1) / kLanes * kLanes;
+  for (int64_t i = limit; i < lanes; ++i) scores[i] = -__builtin_inff();
+  V max_lanes = Load(scores);
+  for (int64_t i = kLanes; i < lanes; i += kLanes) max_lanes = Max(Load(scores + i), max_lanes);
+  const float old_max = sums[padded], block_max = ReduceMax(max_lanes);
+  const float max = block_max > old_max ? block_max : old_max;
+  V sum = Splat(0.0f);
+  for (int64_t i = 0; i < lanes; i += kLanes) {
+    const V e = Exp(Load(scores + i) - Splat(max));
+    sum = sum + e;
+    StoreElement(p + i, e);
+  }
+  if (max != old_max) {
+    const V scale = ExpOf(old_max - max);
+    ScaleRow(sums, padded, scale);
+    sums[padded] = max;
+    sums[padded + 1] *= scale[0];
+  }
+  sums[padded + 1] += ReduceAdd(sum);
+}
+
+// sums[rows] += p[rows][limit] x values[limit]; all rows see the same keys.
+KVCAKE_ISA void AddValues(const AttendScratch& s, int64_t row, int64_t rows, int64_t limit,
+                          float* sums, int64_t head_dim) {
+  const int64_t stride = SumsStride(head_dim);
+  for (int64_t d = 0; d < head_dim; d += kPanel) {
+    const Element* panel = s.values + d * kBlock;
+    const Element* p = s.p + row * kBlock;
+    MultiplyRows(p, kBlock, rows, panel, limit / kUnit, sums + row * stride + d, stride, true);
+    if (limit % kUnit != 0) {
+      // The pair's second key is masked: its weight is 0, but its value may be a NaN.
+      MaskTail(panel + limit / kUnit * kPanel * kUnit, s.tail);
+      MultiplyRows(p + limit - 1, kBlock, rows, s.tail, 1, sums + row * stride + d, stride, true);
+    }
+  }
+}
+
+// Adds the keys of one block, at positions [block, block + kBlock), to the sums of the rows at or
+// after them.
+KVCAKE_ISA void AttendBlock(const AttendArgs& t, const AttendScratch& s, int64_t block,
+                            float* sums) {
+  const int64_t rows = t.tokens * t.group, padded = PaddedHeadDim(t.head_dim);
+  const int64_t end = t.start + t.tokens;
+  const int64_t keys = end - block < kBlock ? end - block : kBlock;
+  const int64_t first_token = block > t.start ? block - t.start : 0;
+  const int64_t full = block + kBlock - 1 - t.start;  // first token that sees all of the block
+  const int64_t first_full = full < first_token ? first_token : full > t.tokens ? t.tokens : full;
+  const int64_t first = first_token * t.group;
+  PackKeys(t.kv, block, keys, t.head_dim, s.keys);
+  PackValues(t.kv, block, keys, t.head_dim, s.values);
+  for (int64_t key = 0; key < keys; key += kPanel) {
+    MultiplyRows(s.q + first * t.head_dim, t.head_dim, rows - first, s.keys + key * t.head_dim,
+                 t.head_dim / kUnit, s.scores + first * kBlock + key, kBlock, false);
+  }
+  for (int64_t row = first; row < rows; ++row) {
+    const int64_t visible = t.start + row / t.group + 1 - block;
+    SoftmaxRow(s.scores + row * kBlock, visible < kBlock ? visible : kBlock, s.p + row * kBlock,
+               sums + row * SumsStride(t.head_dim), padded);
+  }
+  for (int64_t token = first_token; token < first_full; ++token) {
+    AddValues(s, token * t.group, t.group, t.start + token + 1 - block, sums, t.head_dim);
+  }
+  const int64_t full_row = first_full * t.group;
+  if (full_row < rows) AddValues(s, full_row, rows - full_row, kBlock, sums, t.head_dim);
+}
+
+KVCAKE_ISA void Attend(const AttendArgs& t) {
+  const AttendScratch s = Carve(t.scratch);
+  const int64_t rows = t.tokens * t.group, end = t.start + t.tokens;
+  const int64_t padded = PaddedHeadDim(t.head_dim), stride = SumsStride(t.head_dim);
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* q = t.q + row / t.group * t.q_stride + row % t.group * t.head_dim;
+    for (int64_t i = 0; i < t.head_dim; i += kLanes) {
+      StoreElement(s.q + row * t.head_dim + i, Load(q + i));
+    }
+  }
+  const bool whole = t.partial < 0;
+  float* total = whole ? s.total : t.sums;
+  const int64_t first = whole ? 0 : t.partial;
+  const int64_t last = whole ? (end - 1) / kAttentionPartial : t.partial;
+  for (int64_t partial = first; partial <= last; ++partial) {
+    const int64_t from = partial * kAttentionPartial;
+    const int64_t to = from + kAttentionPartial < end ? from + kAttentionPartial : end;
+    const int64_t row0 = from > t.start ? (from - t.start) * t.group : 0;
+    float* sums = partial == first ? total : s.part;
+    for (int64_t row = row0; row < rows; ++row) {
+      for (int64_t i = 0; i < padded; i += kLanes) Store(sums + row * stride + i, Splat(0.0f));
+      sums[row * stride + padded] = -__builtin_inff();
+      sums[row * stride + padded + 1] = 0.0f;
+    }
+    for (int64_t block = from; block < to; block += kBlock) AttendBlock(t, s, block, sums);
+    if (partial != first) {
+      MergeSums(total + row0 * stride, s.part + row0 * stride, rows - row0, t.head_dim);
+    }
+  }
+  if (!whole) return;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t to = row / t.group * t.out_stride + row % t.group * t.head_dim;
+    FinishSums(total + row * stride, t.head_dim, t.out + to * sizeof(Element));
+  }
+}
+
+constexpr Kernels kKernels = {
+    .panel_width = kPanel,
+    .wide_rows = kWideRows,
+    .wide_panels = kWidePanels,
+    .multiply = Multiply,
+    .swiglu = SwiGlu,
+    .attend = Attend,
+    .merge_sums = MergeSums,
+    .finish_sums = FinishSums,
+    .rms_norm = RmsNormRow,
+    .rotate = Rotate,
+    .store_bf16 = StoreRowBf16,
+};

@@ -1,0 +1,187 @@
+#include "ops/matmul.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "ops/test_paths.h"
+
+namespace kvcake {
+namespace {
+
+class MatMulTest : public PathTest {
+ protected:
+  std::vector<float> Multiply(const Compute& compute, const std::vector<float>& x, int64_t rows,
+                              const PackedMatrix& w) {
+    ActivationBuffer buffer(GetParam(), rows, w.k());
+    SetActivations(GetParam(), x, buffer.Rows(rows));
+    std::vector<float> out(rows * w.n(), NAN);
+    MatMul(compute, buffer.Rows(rows), w, out.data(), w.n());
+    return out;
+  }
+};
+
+// The double-precision dot product, and the sum of its magnitudes for a tolerance.
+std::pair<double, double> Dot(NumericPath path, const float* a, const uint16_t* w, int64_t k) {
+  double sum = 0, magnitude = 0;
+  for (int64_t i = 0; i < k; ++i) {
+    const double x = path == NumericPath::kBf16Dot ? Bf16ToF32(F32ToBf16(a[i])) : a[i];
+    sum += x * Bf16ToF32(w[i]);
+    magnitude += std::abs(x * Bf16ToF32(w[i]));
+  }
+  return {sum, magnitude};
+}
+
+TEST_P(MatMulTest, AgreesWithDoublePrecision) {
+  ThreadPool pool(2);
+  const Compute compute(pool, GetParam());
+  std::mt19937 rng(1);
+  struct Shape {
+    int64_t m, n, k;
+  };
+  for (const auto& [m, n, k] :
+       {Shape{1, 1, 16}, Shape{1, 32, 16}, Shape{2, 33, 48}, Shape{3, 200, 64}, Shape{5, 17, 576},
+        Shape{12, 64, 128}, Shape{13, 95, 144}, Shape{100, 130, 64}, Shape{515, 31, 32},
+        Shape{9, 40, 4096 + 16}, Shape{1, 260, 2 * 4096}}) {
+    const auto x = RandomFloats(rng, m * k);
+    const auto w = RandomBf16(rng, n * k);
+    const WeightRows rows{w.data(), WeightType::kBf16, n};
+    const auto out = Multiply(compute, x, m, PackedMatrix(compute, std::span(&rows, 1), k));
+    for (int64_t r = 0; r < m; ++r) {
+      for (int64_t c = 0; c < n; ++c) {
+        const auto [want, magnitude] = Dot(GetParam(), &x[r * k], &w[c * k], k);
+        ASSERT_NEAR(out[r * n + c], want, 1e-5 * magnitude) << m << "x" << n << "x" << k;
+      }
+    }
+  }
+}
+
+// The promise of the header: the bits of a row are the same alone and among others, for any number
+// of threads and any neighbours along n.
+TEST_P(MatMulTest, RowsAreIndependentToTheBit) {
+  std::mt19937 rng(2);
+  for (int64_t k : {64, 576, 2048 + 32, 8192}) {
+    const int64_t n = 288, rows = 150;
+    const auto x = RandomFloats(rng, rows * k);
+    const auto w = RandomBf16(rng, n * k);
+    ThreadPool one(1);
+    const Compute alone(one, GetParam());
+    const WeightRows part{w.data(), WeightType::kBf16, n};
+    const auto want = Multiply(alone, x, rows, PackedMatrix(alone, std::span(&part, 1), k));
+    for (int threads : {1, 2, 3}) {
+      ThreadPool pool(threads);
+      const Compute compute(pool, GetParam());
+      const PackedMatrix packed(compute, std::span(&part, 1), k);
+      for (int64_t m : {1, 2, 3, 4, 7, 12, 13, 30, 150}) {
+        const int64_t first = rng() % (rows - m + 1);
+        const std::vector<float> slice(x.begin() + first * k, x.begin() + (first + m) * k);
+        const auto out = Multiply(compute, slice, m, packed);
+        ASSERT_EQ(std::memcmp(out.data(), &want[first * n], out.size() * sizeof(float)), 0)
+            << m << " rows, k " << k << ", threads " << threads;
+      }
+    }
+  }
+}
+
+TEST_P(MatMulTest, PartsAreConcatenatedAndConverted) {
+  ThreadPool pool(2);
+  const Compute compute(pool, GetParam());
+  std::mt19937 rng(3);
+  const int64_t k = 32;
+  const auto f32 = RandomFloats(rng, 5 * k);
+  const auto bf16 = RandomBf16(rng, 30 * k);
+  const std::vector<uint16_t> f16(2 * k, 0xc100);  // -2.5
+  const std::vector<WeightRows> parts = {{f32.data(), WeightType::kF32, 5},
+                                         {bf16.data(), WeightType::kBf16, 30},
+                                         {f16.data(), WeightType::kF16, 2}};
+  const PackedMatrix w(compute, parts, k);
+  ASSERT_EQ(w.n(), 37);
+  std::vector<float> row(k);
+  for (int64_t n = 0; n < 37; ++n) {
+    w.CopyRow(n, row.data());
+    for (int64_t i = 0; i < k; ++i) {
+      const float want = n < 5    ? Bf16ToF32(F32ToBf16(f32[n * k + i]))
+                         : n < 35 ? Bf16ToF32(bf16[(n - 5) * k + i])
+                                  : -2.5f;
+      ASSERT_EQ(row[i], want) << n << " " << i;
+    }
+  }
+}
+
+TEST_P(MatMulTest, AddAndSwiGluFollowTheProduct) {
+  ThreadPool pool(2);
+  const Compute compute(pool, GetParam());
+  std::mt19937 rng(4);
+  const int64_t m = 29, k = 64, inner = 80;
+  const auto x = RandomFloats(rng, m * k);
+  const auto gate = RandomBf16(rng, inner * k), up = RandomBf16(rng, inner * k);
+  const WeightRows g{gate.data(), WeightType::kBf16, inner};
+  const WeightRows u{up.data(), WeightType::kBf16, inner};
+  const auto a = Multiply(compute, x, m, PackedMatrix(compute, std::span(&g, 1), k));
+  const auto b = Multiply(compute, x, m, PackedMatrix(compute, std::span(&u, 1), k));
+
+  ActivationBuffer in(GetParam(), m, k), out(GetParam(), m, inner);
+  SetActivations(GetParam(), x, in.Rows(m));
+  auto sum = a;
+  MatMulAdd(compute, in.Rows(m), PackedMatrix(compute, std::span(&u, 1), k), sum.data(), inner);
+  MatMulSwiGlu(compute, in.Rows(m), PackedMatrix::GateUp(compute, g, u, k), out.Rows(m));
+  const double tolerance = GetParam() == NumericPath::kBf16Dot ? 0.004 : 1e-6;
+  for (int64_t i = 0; i < m * inner; ++i) {
+    ASSERT_EQ(sum[i], a[i] + b[i]);
+    const double want = a[i] / (1 + std::exp(-static_cast<double>(a[i]))) * b[i];
+    ASSERT_NEAR(ElementAt(GetParam(), out.Rows(m), i / inner, i % inner), want,
+                tolerance * std::abs(want) + 1e-30);
+  }
+}
+
+// silu of large magnitudes neither overflows nor turns into a NaN.
+TEST_P(MatMulTest, SwiGluOfExtremeGates) {
+  ThreadPool pool(1);
+  const Compute compute(pool, GetParam());
+  const int64_t k = 16, inner = 16;
+  std::vector<uint16_t> gate(inner * k), up(inner * k);
+  const std::vector<float> gates = {0, -1, 1, -20, 20, -86, -87.5, -100, 100, 1e4, -1e4, 1e30};
+  for (size_t i = 0; i < gates.size(); ++i) gate[i * k] = F32ToBf16(gates[i]);
+  for (int64_t i = 0; i < inner; ++i) up[i * k] = F32ToBf16(1.0f);
+  std::vector<float> x(k);
+  x[0] = 1.0f;
+  ActivationBuffer in(GetParam(), 1, k), out(GetParam(), 1, inner);
+  SetActivations(GetParam(), x, in.Rows(1));
+  const PackedMatrix w = PackedMatrix::GateUp(compute, {gate.data(), WeightType::kBf16, inner},
+                                              {up.data(), WeightType::kBf16, inner}, k);
+  MatMulSwiGlu(compute, in.Rows(1), w, out.Rows(1));
+  for (size_t i = 0; i < gates.size(); ++i) {
+    const double g = Bf16ToF32(F32ToBf16(gates[i])), want = g / (1 + std::exp(-g));
+    EXPECT_NEAR(ElementAt(GetParam(), out.Rows(1), 0, i), want, 0.004 * std::abs(want) + 1e-33)
+        << gates[i];
+  }
+}
+
+TEST_P(MatMulTest, ExtremeValuesStayInTheirRow) {
+  ThreadPool pool(2);
+  const Compute compute(pool, GetParam());
+  std::mt19937 rng(5);
+  const int64_t m = 14, k = 32, n = 40;
+  auto x = RandomFloats(rng, m * k);
+  const auto w = RandomBf16(rng, n * k);
+  const WeightRows rows{w.data(), WeightType::kBf16, n};
+  const PackedMatrix packed(compute, std::span(&rows, 1), k);
+  const auto want = Multiply(compute, x, m, packed);
+  x[3 * k] = NAN;
+  x[7 * k + 5] = INFINITY;
+  x[9 * k + 1] = 3e38f;
+  const auto out = Multiply(compute, x, m, packed);
+  for (int64_t i = 0; i < m * n; ++i) {
+    if (i / n == 3) {
+      ASSERT_TRUE(std::isnan(out[i]));
+    } else if (i / n == 7) {
+      ASSERT_FALSE(std::isfinite(out[i]));
+    } else if (i / n != 9) {
+      ASSERT_EQ(out[i], want[i]);
+    }
+  }
+}
+
+KVCAKE_EVERY_PATH(MatMulTest);
+
+}  // namespace
+}  // namespace kvcake

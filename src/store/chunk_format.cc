@@ -1,0 +1,218 @@
+#include "store/chunk_format.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/hash.h"
+
+namespace kvcake {
+namespace {
+
+constexpr std::array<char, 8> kMagic = {'K', 'V', 'C', 'A', 'K', 'E', '\x1a', '\n'};
+constexpr uint16_t kDTypeBf16 = 1;
+
+// Byte offsets in the header; docs/format.md is the same table.
+enum Offset : size_t {
+  kMagicAt = 0,
+  kVersionAt = 8,
+  kHeaderBytesAt = 12,
+  kFlagsAt = 16,
+  kLayersAt = 24,
+  kKvHeadsAt = 28,
+  kHeadDimAt = 32,
+  kChunkTokensAt = 36,
+  kDTypeAt = 40,
+  kCodecAt = 42,
+  kNumericPathAt = 44,
+  kReserved16At = 46,
+  kFileBytesAt = 48,
+  kSlabBytesAt = 56,
+  kSlabPayloadAt = 64,
+  kReservedAt = 72,
+  kKeyAt = 96,
+  kParentAt = 128,
+  kRootAt = 160,
+  kSlabChecksumsAt = 192,
+  kHeaderChecksumAt = 4088,
+};
+static_assert(kSlabChecksumsAt + 8 * kChunkLayersMax == kHeaderChecksumAt);
+static_assert(kHeaderChecksumAt + 8 == kPageHeaderBytes);
+
+template <typename T>
+void Store(HeaderBytes out, size_t at, T value) {
+  for (size_t i = 0; i < sizeof(T); ++i) out[at + i] = static_cast<std::byte>(value >> (8 * i));
+}
+
+template <typename T>
+T Load(ConstHeaderBytes in, size_t at) {
+  T value = 0;
+  for (size_t i = 0; i < sizeof(T); ++i) {
+    value = static_cast<T>(value | static_cast<T>(in[at + i]) << (8 * i));
+  }
+  return value;
+}
+
+void StoreKey(HeaderBytes out, size_t at, const ChunkKey& key) {
+  std::memcpy(&out[at], key.digest.data(), key.digest.size());
+}
+
+ChunkKey LoadKey(ConstHeaderBytes in, size_t at) {
+  ChunkKey key;
+  std::memcpy(key.digest.data(), &in[at], key.digest.size());
+  return key;
+}
+
+bool AllZero(ConstHeaderBytes in, size_t begin, size_t end) {
+  return std::all_of(in.begin() + begin, in.begin() + end,
+                     [](std::byte b) { return b == std::byte{0}; });
+}
+
+template <typename T>
+Status Expect(ConstHeaderBytes in, size_t at, T expected, const char* field) {
+  const T value = Load<T>(in, at);
+  if (value != expected) {
+    return Fail(ErrorCode::kCorrupt, "{} is {}, must be {}", field, value, expected);
+  }
+  return {};
+}
+
+uint64_t HeaderChecksum(ConstHeaderBytes in) { return Xxh3_64(in.first(kHeaderChecksumAt)); }
+
+// A dimension that no real layout exceeds, so that sizes computed from it cannot overflow.
+Status LoadDimension(ConstHeaderBytes in, size_t at, const char* field, int& out) {
+  constexpr uint32_t kDimensionMax = 1u << 20;
+  const uint32_t value = Load<uint32_t>(in, at);
+  if (value == 0 || value > kDimensionMax) {
+    return Fail(ErrorCode::kCorrupt, "{} is {}, must be in [1, {}]", field, value, kDimensionMax);
+  }
+  out = static_cast<int>(value);
+  return {};
+}
+
+Status LoadLayout(ConstHeaderBytes in, KvLayout& layout) {
+  RETURN_IF_ERROR(LoadDimension(in, kLayersAt, "layers", layout.layers));
+  RETURN_IF_ERROR(LoadDimension(in, kKvHeadsAt, "kv_heads", layout.kv_heads));
+  RETURN_IF_ERROR(LoadDimension(in, kHeadDimAt, "head_dim", layout.head_dim));
+  RETURN_IF_ERROR(LoadDimension(in, kChunkTokensAt, "chunk_tokens", layout.chunk_tokens));
+  if (layout.layers > kChunkLayersMax) {
+    return Fail(ErrorCode::kCorrupt, "layers is {}, must be at most {}", layout.layers,
+                kChunkLayersMax);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status CheckStorable(const KvLayout& layout) {
+  if (layout.layers > kChunkLayersMax) {
+    return Fail(ErrorCode::kUnsupported, "a chunk file holds at most {} layers, the model has {}",
+                kChunkLayersMax, layout.layers);
+  }
+  if (layout.layers < 1 || layout.kv_heads < 1 || layout.head_dim < 1 || layout.chunk_tokens < 1) {
+    return Fail(ErrorCode::kInvalidArgument, "the KV layout has an empty dimension");
+  }
+  return {};
+}
+
+void EncodeHeader(HeaderBytes out, const ChunkHeader& header) {
+  const KvLayout& layout = header.layout;
+  CHECK(CheckStorable(layout));
+  CHECK(header.slab_checksums.size() == static_cast<size_t>(layout.layers));
+  std::memset(out.data(), 0, out.size());
+  std::memcpy(out.data(), kMagic.data(), kMagic.size());
+  Store<uint32_t>(out, kVersionAt, kChunkVersion);
+  Store<uint32_t>(out, kHeaderBytesAt, kPageHeaderBytes);
+  Store<uint32_t>(out, kLayersAt, layout.layers);
+  Store<uint32_t>(out, kKvHeadsAt, layout.kv_heads);
+  Store<uint32_t>(out, kHeadDimAt, layout.head_dim);
+  Store<uint32_t>(out, kChunkTokensAt, layout.chunk_tokens);
+  Store<uint16_t>(out, kDTypeAt, kDTypeBf16);
+  Store<uint16_t>(out, kCodecAt, static_cast<uint16_t>(header.codec));
+  Store<uint16_t>(out, kNumericPathAt, static_cast<uint16_t>(header.numeric_path));
+  Store<uint64_t>(out, kFileBytesAt, layout.page_bytes());
+  Store<uint64_t>(out, kSlabBytesAt, layout.slab_bytes());
+  Store<uint64_t>(out, kSlabPayloadAt, layout.slab_payload_bytes());
+  StoreKey(out, kKeyAt, header.key);
+  StoreKey(out, kParentAt, header.parent);
+  StoreKey(out, kRootAt, header.root);
+  for (int layer = 0; layer < layout.layers; ++layer) {
+    Store<uint64_t>(out, kSlabChecksumsAt + 8 * layer, header.slab_checksums[layer]);
+  }
+  Store<uint64_t>(out, kHeaderChecksumAt, HeaderChecksum(out));
+}
+
+Result<ChunkHeader> DecodeHeader(ConstHeaderBytes in) {
+  if (std::memcmp(in.data(), kMagic.data(), kMagic.size()) != 0) {
+    return Fail(ErrorCode::kCorrupt, "the magic is not that of a chunk file");
+  }
+  RETURN_IF_ERROR(Expect<uint32_t>(in, kVersionAt, kChunkVersion, "version"));
+  if (HeaderChecksum(in) != Load<uint64_t>(in, kHeaderChecksumAt)) {
+    return Fail(ErrorCode::kCorrupt, "the header's checksum does not match its bytes");
+  }
+  // From here on the bytes are what a writer meant; the rest refuses what this version never wrote.
+  RETURN_IF_ERROR(Expect<uint32_t>(in, kHeaderBytesAt, kPageHeaderBytes, "header bytes"));
+  RETURN_IF_ERROR(Expect<uint64_t>(in, kFlagsAt, 0, "flags"));
+  ChunkHeader header;
+  RETURN_IF_ERROR(LoadLayout(in, header.layout));
+  RETURN_IF_ERROR(Expect<uint16_t>(in, kDTypeAt, kDTypeBf16, "dtype"));
+  RETURN_IF_ERROR(Expect<uint16_t>(in, kCodecAt, static_cast<uint16_t>(Codec::kRaw), "codec"));
+  RETURN_IF_ERROR(Expect<uint64_t>(in, kFileBytesAt, header.layout.page_bytes(), "file bytes"));
+  RETURN_IF_ERROR(Expect<uint64_t>(in, kSlabBytesAt, header.layout.slab_bytes(), "slab bytes"));
+  RETURN_IF_ERROR(Expect<uint64_t>(in, kSlabPayloadAt, header.layout.slab_payload_bytes(),
+                                   "slab payload bytes"));
+  const size_t checksums_end = kSlabChecksumsAt + 8 * header.layout.layers;
+  if (!AllZero(in, kReserved16At, kFileBytesAt) || !AllZero(in, kReservedAt, kKeyAt) ||
+      !AllZero(in, checksums_end, kHeaderChecksumAt)) {
+    return Fail(ErrorCode::kCorrupt, "reserved header bytes are not zero");
+  }
+  const uint16_t path = Load<uint16_t>(in, kNumericPathAt);
+  if (path <= static_cast<uint16_t>(NumericPath::kF32)) {
+    header.numeric_path = static_cast<NumericPath>(path);
+  }
+  header.key = LoadKey(in, kKeyAt);
+  header.parent = LoadKey(in, kParentAt);
+  header.root = LoadKey(in, kRootAt);
+  header.slab_checksums.resize(header.layout.layers);
+  for (int layer = 0; layer < header.layout.layers; ++layer) {
+    header.slab_checksums[layer] = Load<uint64_t>(in, kSlabChecksumsAt + 8 * layer);
+  }
+  return header;
+}
+
+Status CheckSameChunk(const ChunkHeader& header, const ChunkHeader& expected) {
+  const auto differs = [](const char* field) {
+    return Fail(ErrorCode::kCorrupt, "it belongs to another chunk: its {} differs", field);
+  };
+  if (header.root != expected.root) return differs("root key");
+  if (header.key != expected.key) return differs("key");
+  if (header.parent != expected.parent) return differs("parent key");
+  if (header.layout != expected.layout) return differs("layout");
+  if (header.codec != expected.codec) return differs("codec");
+  return {};
+}
+
+std::vector<uint64_t> SlabChecksums(const KvLayout& layout, std::span<const std::byte> page) {
+  CHECK(page.size() >= layout.page_bytes());
+  std::vector<uint64_t> checksums(layout.layers);
+  for (int layer = 0; layer < layout.layers; ++layer) {
+    checksums[layer] = Xxh3_64(page.subspan(layout.slab_offset(layer), layout.slab_bytes()));
+  }
+  return checksums;
+}
+
+Status VerifySlabs(const ChunkHeader& header, std::span<const std::byte> page) {
+  const KvLayout& layout = header.layout;
+  CHECK(page.size() >= layout.page_bytes());
+  for (int layer = 0; layer < layout.layers; ++layer) {
+    const auto slab = page.subspan(layout.slab_offset(layer), layout.slab_bytes());
+    if (Xxh3_64(slab) != header.slab_checksums[layer]) {
+      return Fail(ErrorCode::kCorrupt, "the checksum of layer {} does not match its bytes", layer);
+    }
+  }
+  return {};
+}
+
+}  // namespace kvcake

@@ -1,0 +1,179 @@
+#include "store/chunk_format.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "base/hash.h"
+#include "store/tier_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+
+ChunkHeader ExampleHeader(const PageBuffer& page, const KvLayout& layout) {
+  const auto chain = Chain(2);
+  ChunkHeader header;
+  header.root = Root();
+  header.key = chain[1];
+  header.parent = chain[0];
+  header.layout = layout;
+  header.numeric_path = NumericPath::kBf16Dot;
+  header.slab_checksums.assign(layout.layers, 0);
+  return header;
+}
+
+class ChunkFormatTest : public testing::Test {
+ protected:
+  ChunkFormatTest() : page_(layout_) {
+    FillPage(Chain(2)[1], page_.span());
+    header_ = ExampleHeader(page_, layout_);
+    header_.slab_checksums = SlabChecksums(layout_, page_.span());
+    EncodeHeader(bytes(), header_);
+  }
+  HeaderBytes bytes() { return page_.span().first<kPageHeaderBytes>(); }
+
+  // Writes the checksum that belongs to the bytes as they are now.
+  void Reseal() {
+    const uint64_t sum = Xxh3_64(bytes().first(4088));
+    for (int i = 0; i < 8; ++i) bytes()[4088 + i] = static_cast<std::byte>(sum >> (8 * i));
+  }
+
+  const KvLayout layout_ = SmallLayout();
+  PageBuffer page_;
+  ChunkHeader header_;
+};
+
+TEST_F(ChunkFormatTest, HeadersComeBackAsTheyWere) {
+  const auto decoded = DecodeHeader(bytes());
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(*decoded, header_);
+  EXPECT_TRUE(CheckSameChunk(*decoded, header_));
+  EXPECT_TRUE(VerifySlabs(*decoded, page_.span()));
+}
+
+TEST_F(ChunkFormatTest, FieldsLieWhereTheSpecificationSays) {
+  const auto u32 = [&](size_t at) {
+    uint32_t v = 0;
+    for (int i = 3; i >= 0; --i) v = v << 8 | static_cast<uint32_t>(bytes()[at + i]);
+    return v;
+  };
+  EXPECT_EQ(std::memcmp(bytes().data(), "KVCAKE\x1a\n", 8), 0);
+  EXPECT_EQ(u32(8), 1u);
+  EXPECT_EQ(u32(12), 4096u);
+  EXPECT_EQ(u32(24), 3u);   // layers
+  EXPECT_EQ(u32(28), 2u);   // KV heads
+  EXPECT_EQ(u32(32), 9u);   // head dimension
+  EXPECT_EQ(u32(36), 16u);  // tokens
+  EXPECT_EQ(u32(40), 1u);   // dtype bf16, codec raw
+  EXPECT_EQ(u32(44), 1u);   // numeric path
+  EXPECT_EQ(u32(48), 4096u * 4);
+  EXPECT_EQ(u32(56), 4096u);
+  EXPECT_EQ(u32(64), 1152u);
+  EXPECT_EQ(std::memcmp(&bytes()[96], header_.key.digest.data(), 32), 0);
+  EXPECT_EQ(std::memcmp(&bytes()[128], header_.parent.digest.data(), 32), 0);
+  EXPECT_EQ(std::memcmp(&bytes()[160], header_.root.digest.data(), 32), 0);
+  EXPECT_EQ(u32(192), static_cast<uint32_t>(header_.slab_checksums[0]));
+}
+
+TEST_F(ChunkFormatTest, EveryFlippedHeaderBitIsFound) {
+  for (size_t at = 0; at < kPageHeaderBytes; ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      bytes()[at] ^= static_cast<std::byte>(1 << bit);
+      ASSERT_EQ(DecodeHeader(bytes()).error().code, ErrorCode::kCorrupt) << at;
+      bytes()[at] ^= static_cast<std::byte>(1 << bit);
+    }
+  }
+  EXPECT_TRUE(DecodeHeader(bytes()));
+}
+
+TEST_F(ChunkFormatTest, FieldsThatNoWriterWroteAreRefusedEvenWithARightChecksum) {
+  const size_t key_fields_begin = 96, checksums_begin = 192, checksums_end = 192 + 3 * 8;
+  for (size_t at = 0; at < 4088; ++at) {
+    const bool free_value = (at >= key_fields_begin && at < checksums_end) || at == 44 || at == 45;
+    if (free_value) continue;
+    bytes()[at] ^= std::byte{0x10};
+    Reseal();
+    EXPECT_FALSE(DecodeHeader(bytes())) << at;
+    bytes()[at] ^= std::byte{0x10};
+  }
+  (void)checksums_begin;
+  Reseal();
+  EXPECT_TRUE(DecodeHeader(bytes()));
+}
+
+TEST_F(ChunkFormatTest, ANumericPathOfALaterVersionIsUnknown) {
+  bytes()[44] = std::byte{77};
+  Reseal();
+  EXPECT_EQ(DecodeHeader(bytes())->numeric_path, NumericPath::kUnknown);
+}
+
+TEST_F(ChunkFormatTest, EverySlabIsChecked) {
+  for (size_t at = kPageHeaderBytes; at < page_.span().size(); at += 101) {
+    page_.span()[at] ^= std::byte{1};
+    const auto status = VerifySlabs(header_, page_.span());
+    ASSERT_FALSE(status) << at;
+    const auto layer = (at - kPageHeaderBytes) / layout_.slab_bytes();
+    EXPECT_NE(status.error().message.find(fmt::format("layer {} ", layer)), std::string::npos);
+    page_.span()[at] ^= std::byte{1};
+  }
+}
+
+TEST_F(ChunkFormatTest, AnotherChunkIsNamedByWhatDiffers) {
+  const auto message = [&](auto change) {
+    ChunkHeader other = header_;
+    change(other);
+    const auto status = CheckSameChunk(other, header_);
+    return status ? std::string() : status.error().message;
+  };
+  EXPECT_NE(message([](auto& h) { h.root.digest[31] ^= 1; }).find("root"), std::string::npos);
+  EXPECT_NE(message([](auto& h) { h.key.digest[0] ^= 1; }).find("key"), std::string::npos);
+  EXPECT_NE(message([](auto& h) { h.parent.digest[9] ^= 1; }).find("parent"), std::string::npos);
+  EXPECT_NE(message([](auto& h) { h.layout.kv_heads = 1; }).find("layout"), std::string::npos);
+  EXPECT_EQ(message([](auto& h) { h.numeric_path = NumericPath::kF32; }), "");
+}
+
+TEST(ChunkFormatLimitsTest, TheDeepestModelFitsTheHeader) {
+  KvLayout layout{.layers = kChunkLayersMax, .kv_heads = 1, .head_dim = 2, .chunk_tokens = 2};
+  ASSERT_TRUE(CheckStorable(layout));
+  PageBuffer page(layout);
+  ChunkHeader header = ExampleHeader(page, layout);
+  header.slab_checksums = SlabChecksums(layout, page.span());
+  EncodeHeader(page.span().first<kPageHeaderBytes>(), header);
+  EXPECT_EQ(*DecodeHeader(page.span().first<kPageHeaderBytes>()), header);
+  layout.layers = kChunkLayersMax + 1;
+  EXPECT_EQ(CheckStorable(layout).error().code, ErrorCode::kUnsupported);
+  layout.layers = 0;
+  EXPECT_EQ(CheckStorable(layout).error().code, ErrorCode::kInvalidArgument);
+}
+
+// A file written by version 1 when it was new; every later build must read it.
+TEST(ChunkFormatGoldenTest, TheGoldenFileStaysReadable) {
+  std::ifstream in(KVCAKE_SOURCE_DIR "/src/store/testdata/chunk_v1.bin", std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  const KvLayout layout{.layers = 2, .kv_heads = 1, .head_dim = 4, .chunk_tokens = 8};
+  ASSERT_EQ(text.size(), layout.page_bytes());
+  const auto file = std::as_bytes(std::span(text));
+  const auto header = DecodeHeader(file.first<kPageHeaderBytes>());
+  ASSERT_TRUE(header) << header.error().message;
+  EXPECT_EQ(header->layout, layout);
+  EXPECT_EQ(header->numeric_path, NumericPath::kBf16Dot);
+  EXPECT_EQ(header->root, KvIdentity().Add("model", "golden").Root());
+  const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+  const auto chain = ChunkKeys(header->root, tokens, 8);
+  EXPECT_EQ(header->parent, chain[0]);
+  EXPECT_EQ(header->key, chain[1]);
+  EXPECT_TRUE(VerifySlabs(*header, file));
+  // Payload bytes count up from the layer's number; padding is zero.
+  for (int layer = 0; layer < layout.layers; ++layer) {
+    for (uint64_t i = 0; i < layout.slab_bytes(); ++i) {
+      const auto expected = static_cast<std::byte>(i < layout.slab_payload_bytes() ? layer + i : 0);
+      ASSERT_EQ(file[layout.slab_offset(layer) + i], expected) << layer << " " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvcake

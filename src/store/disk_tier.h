@@ -1,0 +1,154 @@
+// Chunks as files of one directory, read by direct I/O straight into pages.
+//
+//   DIR/v1/<root>/<aa>/<key>             one chunk (docs/format.md); aa: the key's first byte
+//   DIR/v1/<root>/<aa>/<key>.tmp.<pid>.<n>  being written; renamed when complete
+//   DIR/v1/<root>/model.json             what the root stands for, for people
+//   DIR/v1/quarantine/                   files that failed verification
+//   DIR/v1/lock                          held while evicting
+//
+// Several processes may share DIR. Nothing but the files is trusted: the catalogue is rebuilt from
+// names and sizes, and every read is verified before `done`. A cache, not an archive: nothing is
+// synced, and what a power cut tears fails verification and is a miss.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "io/file_system.h"
+#include "io/io_queue.h"
+#include "store/catalogue.h"
+#include "store/store_dir.h"
+#include "store/tier.h"
+
+namespace kvcake {
+
+struct DiskTierOptions {
+  std::string dir;
+  KvLayout layout;
+  ChunkKey root;
+  std::string description;  // JSON text for model.json; empty: none is written
+
+  uint64_t capacity_bytes = 20ull << 30;  // of the whole directory, all roots together
+  int max_reads_in_flight = 16;
+  uint64_t max_read_bytes_in_flight = 64ull << 20;
+  uint64_t io_bytes_max = 4ull << 20;  // of one request to the kernel
+  bool direct = true;
+  std::vector<std::span<std::byte>> registered;  // PagePool::segments(), or empty
+
+  Seconds touch_interval{600};        // how coarse last use is on disk
+  Seconds rescan_interval{60};        // how often a writer looks for the files of other processes
+  Seconds residency_time_max{0.005};  // spent asking the file system in one Residency call
+  Seconds missing_ttl{1};             // how long a key that was not on disk is not asked for again
+  Seconds temporary_age_max{3600};  // temporaries older than that are leftovers, whoever wrote them
+  Seconds overdue_after{30};        // a read that takes longer is counted as overdue
+  int quarantine_files_max = 64;    // bad files beyond these bounds are deleted instead
+  uint64_t quarantine_bytes_max = 256ull << 20;
+};
+
+// One I/O thread runs every read and calls every `done`. Put runs on its caller's thread. The
+// destructor cancels what has not started and waits for what the kernel holds: a device that never
+// answers makes it wait as long (such reads are counted in Stats().reads_overdue, and
+// max_reads_in_flight caps them).
+class DiskTier : public Tier {
+ public:
+  // kInvalidArgument, kUnsupported or kIo, naming the option or the path.
+  static Result<std::unique_ptr<DiskTier>> Open(DiskTierOptions options,
+                                                FileSystem& fs = FileSystem::Real());
+  ~DiskTier() override;
+
+  std::string_view name() const override { return "disk"; }
+  int max_reads_in_flight() const override { return options_.max_reads_in_flight; }
+  uint64_t max_read_bytes_in_flight() const override { return options_.max_read_bytes_in_flight; }
+  std::vector<bool> Residency(std::span<const ChunkKey> keys) override;
+  ReadId Get(ReadRequest request) override;
+  void Cancel(ReadId id) override;
+  Status Put(const ChunkWrite& chunk) override;
+  Status Evict(const ChunkKey& key) override;
+  TierStats Stats() const override;
+
+ private:
+  struct Read;
+  // A fault is logged when it begins and when it has gone, not for every chunk it meets, and a
+  // flickering one at most once a minute.
+  class FaultLog {
+   public:
+    explicit FaultLog(const char* what) : what_(what) {}
+    void Failed(const Error& error);
+    void Succeeded();
+
+   private:
+    const char* const what_;
+    std::mutex mutex_;
+    std::atomic<bool> failing_{false};  // logged as such; written under mutex_
+    TimePoint quiet_until_;             // guarded by mutex_
+  };
+
+  DiskTier(DiskTierOptions options, FileSystem& fs);
+
+  void Prepare();
+  void NoteMissing(const ChunkKey& key);
+  // Moves a bad file out of the way, or deletes it when the quarantine is full. Any thread.
+  void Quarantine(const std::string& path, const Error& reason);
+
+  // Reads; on the I/O thread.
+  void Loop();
+  bool TakeWork();
+  void StartReads();
+  Status OpenChunk(Read& read);
+  void Submit(Read& read);
+  void OnCompletion(const IoCompletion& completion);
+  void Land(Read& read);
+  Result<NumericPath> Verify(const Read& read);
+  void Finish(std::unique_ptr<Read> read, Status status);
+  void Failed(const Read& read, const Error& error);
+
+  // Writes; on the callers' threads.
+  Status WriteChunk(const ChunkWrite& chunk);
+  Status WriteTemporary(const std::string& path, const ChunkWrite& chunk);
+  Status MoveIntoPlace(const std::string& from, const std::string& to);
+  Status MakeRoom(uint64_t bytes);
+  Result<bool> EvictColdest();
+  void RescanLocked();
+
+  // Constant after construction; the file system is thread-safe.
+  const DiskTierOptions options_;
+  FileSystem& fs_;
+  const StoreDir store_;
+  const uint64_t pieces_;  // requests to the kernel per chunk
+
+  // Self-synchronised.
+  Catalogue catalogue_;
+  FaultLog read_faults_{"reading chunks"};
+  FaultLog write_faults_{"writing chunks"};
+  std::atomic<uint64_t> next_temporary_;
+  std::mutex eviction_mutex_;  // one writer makes room or rescans at a time
+  TimePoint scanned_at_;       // guarded by eviction_mutex_
+
+  // The I/O thread's own.
+  std::unique_ptr<IoQueue> queue_;
+  std::deque<std::unique_ptr<Read>> waiting_;
+  std::unordered_map<ReadId, std::unique_ptr<Read>> in_flight_;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::vector<std::unique_ptr<Read>> arrived_;
+  std::vector<ReadId> cancelled_;
+  std::unordered_map<ReadId, TimePoint> started_;    // of the reads in flight
+  std::unordered_map<ChunkKey, TimePoint> missing_;  // until then not looked for again
+  ReadId next_id_ = 1;
+  TierStats stats_;
+  int quarantine_files_ = 0;
+  uint64_t quarantine_bytes_ = 0;
+  bool stop_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace kvcake

@@ -1,0 +1,192 @@
+// The writing half of DiskTier: chunks in, room made for them, other processes' files found.
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <span>
+#include <utility>
+
+#include "base/check.h"
+#include "store/chunk_format.h"
+#include "store/disk_tier.h"
+
+namespace kvcake {
+namespace {
+
+struct alignas(kDirectAlign) HeaderBlock {
+  std::array<std::byte, kPageHeaderBytes> bytes;
+};
+
+bool ProcessIsDead(int pid) { return pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH); }
+
+bool IsNotFound(const Error& error) { return error.code == ErrorCode::kNotFound; }
+
+}  // namespace
+
+Status DiskTier::Put(const ChunkWrite& chunk) {
+  CHECK(chunk.page.size() >= options_.layout.page_bytes());
+  const ChunkId id{options_.root, chunk.key};
+  const auto info = fs_.Stat(store_.ChunkPath(id));
+  if (info && info->kind == FileInfo::Kind::kRegular &&
+      info->bytes == options_.layout.page_bytes()) {
+    catalogue_.Add({id, info->bytes, info->mtime_s});
+    return {};
+  }
+  catalogue_.Remove(id);
+  const auto status = WriteChunk(chunk);
+  if (status) {
+    write_faults_.Succeeded();
+  } else {
+    write_faults_.Failed(status.error());
+  }
+  std::lock_guard lock(mutex_);
+  if (status) {
+    ++stats_.writes;
+    stats_.write_bytes += options_.layout.page_bytes();
+    missing_.erase(chunk.key);
+  } else {
+    ++stats_.writes_failed;
+  }
+  return status;
+}
+
+Status DiskTier::WriteChunk(const ChunkWrite& chunk) {
+  const ChunkId id{options_.root, chunk.key};
+  const uint64_t bytes = options_.layout.page_bytes();
+  RETURN_IF_ERROR(MakeRoom(bytes));
+  const std::string path = store_.ChunkPath(id);
+  const std::string temporary =
+      fmt::format("{}.tmp.{}.{}", path, getpid(), next_temporary_.fetch_add(1));
+  auto status = WriteTemporary(temporary, chunk);
+  if (status) status = MoveIntoPlace(temporary, path);
+  if (!status) {
+    (void)fs_.Remove(temporary);
+    return status;
+  }
+  catalogue_.Add({id, bytes, UnixSeconds()});
+  return {};
+}
+
+Status DiskTier::WriteTemporary(const std::string& path, const ChunkWrite& chunk) {
+  ChunkHeader header;
+  header.root = options_.root;
+  header.key = chunk.key;
+  header.parent = chunk.parent;
+  header.layout = options_.layout;
+  header.numeric_path = chunk.numeric_path;
+  header.slab_checksums = SlabChecksums(options_.layout, chunk.page);
+  // A block of its own: the page is published, and may be read while it is written out.
+  const auto block = std::make_unique<HeaderBlock>();
+  EncodeHeader(block->bytes, header);
+
+  const bool direct = options_.direct && IsAligned(chunk.page);
+  auto file = fs_.Create(path, direct);
+  if (!file && IsNotFound(file.error())) {
+    RETURN_IF_ERROR(fs_.MakeDirs(store_.ShardDir({options_.root, chunk.key})));
+    file = fs_.Create(path, direct);
+  }
+  if (!file) return tl::unexpected(file.error());
+  const uint64_t bytes = options_.layout.page_bytes();
+  const std::span<const std::byte> buffers[] = {
+      block->bytes, chunk.page.subspan(kPageHeaderBytes, bytes - kPageHeaderBytes)};
+  auto status = WriteFully(**file, buffers, 0);
+  if (!status && status.error().code == ErrorCode::kResourceExhausted) {
+    return Fail(ErrorCode::kResourceExhausted, "{}; free space there or lower --disk-capacity",
+                status.error().message);
+  }
+  return status;
+}
+
+Status DiskTier::MoveIntoPlace(const std::string& from, const std::string& to) {
+  auto status = fs_.Rename(from, to);
+  if (status) return status;
+  // Something that is no file, such as a directory, may have the chunk's name.
+  const auto there = fs_.Stat(to);
+  if (!there || there->kind == FileInfo::Kind::kRegular) return status;
+  Quarantine(to, {ErrorCode::kCorrupt, "it is not a regular file"});
+  return fs_.Rename(from, to);
+}
+
+// Evicts until `bytes` more fit. While another process evicts, its work is ours too: the directory
+// may then exceed its capacity by the writes in flight.
+Status DiskTier::MakeRoom(uint64_t bytes) {
+  std::lock_guard lock(eviction_mutex_);
+  if (Clock::Real().Now() - scanned_at_ > options_.rescan_interval) RescanLocked();
+  const auto full = [&] { return catalogue_.bytes() + bytes > options_.capacity_bytes; };
+  if (!full()) return {};
+  ASSIGN_OR_RETURN(const auto store_lock, fs_.TryLock(store_.LockPath()));
+  if (!store_lock) return {};
+  while (full()) {
+    ASSIGN_OR_RETURN(const bool more, EvictColdest());
+    if (!more) break;
+  }
+  return {};
+}
+
+// One step towards room; false when there is nothing left to evict.
+Result<bool> DiskTier::EvictColdest() {
+  const auto coldest = catalogue_.Coldest();
+  if (!coldest) return false;
+  const std::string path = store_.ChunkPath(coldest->id);
+  const auto info = fs_.Stat(path);
+  if (info && info->mtime_s > coldest->mtime_s) {
+    // Another process has used it: it is not the coldest after all.
+    catalogue_.Add({coldest->id, info->bytes, info->mtime_s});
+    return true;
+  }
+  const auto removed = fs_.Remove(path);
+  if (!removed && !IsNotFound(removed.error())) return tl::unexpected(removed.error());
+  catalogue_.Remove(coldest->id);
+  if (removed) {
+    std::lock_guard lock(mutex_);
+    ++stats_.evicted;
+  }
+  return true;
+}
+
+Status DiskTier::Evict(const ChunkKey& key) {
+  const ChunkId id{options_.root, key};
+  const auto removed = fs_.Remove(store_.ChunkPath(id));
+  if (!removed && !IsNotFound(removed.error())) return removed;
+  catalogue_.Remove(id);
+  if (removed) {
+    std::lock_guard lock(mutex_);
+    ++stats_.evicted;
+  }
+  return {};
+}
+
+void DiskTier::RescanLocked() {
+  const uint64_t generation = catalogue_.generation();
+  const uint64_t page_bytes = options_.layout.page_bytes();
+  const int64_t now_s = UnixSeconds();
+  std::vector<CatalogueEntry> entries;
+  std::vector<std::pair<std::string, uint64_t>> wrong_size;
+  std::vector<std::string> leftovers;
+  ScanVisitor visitor;
+  visitor.chunk = [&](const ChunkId& id, const FileInfo& info) {
+    if (id.root == options_.root && info.bytes != page_bytes) {
+      wrong_size.emplace_back(store_.ChunkPath(id), info.bytes);
+    } else {
+      entries.push_back({id, info.bytes, info.mtime_s});
+    }
+  };
+  visitor.temporary = [&](const std::string& path, int pid, const FileInfo& info) {
+    const auto age_s = static_cast<double>(now_s - info.mtime_s);
+    if (ProcessIsDead(pid) || age_s > options_.temporary_age_max.count()) leftovers.push_back(path);
+  };
+  scanned_at_ = Clock::Real().Now();
+  if (auto status = ScanStore(fs_, store_, visitor); !status) {
+    read_faults_.Failed(status.error());
+    return;
+  }
+  catalogue_.Replace(entries, generation);
+  for (const std::string& path : leftovers) (void)fs_.Remove(path);
+  for (const auto& [path, bytes] : wrong_size) {
+    Quarantine(path, {ErrorCode::kCorrupt,
+                      fmt::format("it has {} bytes, must have {}", bytes, page_bytes)});
+  }
+}
+
+}  // namespace kvcake

@@ -1,0 +1,181 @@
+#include "store/faulty_tier.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+
+namespace kvcake {
+
+FaultyTier::FaultyTier(std::unique_ptr<Tier> inner, FaultyTierOptions options)
+    : options_(options), inner_(std::move(inner)), random_(options.seed) {
+  CHECK(inner_ != nullptr);
+}
+
+FaultyTier::~FaultyTier() {
+  FinishStalled({ErrorCode::kCancelled, "read cancelled"});
+  std::unique_lock lock(mutex_);
+  for (auto& [id, read] : reads_) read.cancelled = true;
+  idle_.wait(lock, [this] { return reads_.empty(); });
+}
+
+std::vector<bool> FaultyTier::Residency(std::span<const ChunkKey> keys) {
+  return inner_->Residency(keys);
+}
+
+FaultyTier::Fault FaultyTier::DrawFaultLocked() {
+  double dice = std::uniform_real_distribution<double>(0, 1)(random_);
+  const double delay_dice = std::uniform_real_distribution<double>(0, 1)(random_);
+  const std::pair<double, Fault> faults[] = {{options_.read_error, Fault::kError},
+                                             {options_.read_corrupt, Fault::kCorrupt},
+                                             {options_.read_missing, Fault::kMissing},
+                                             {options_.read_stall, Fault::kStall}};
+  for (auto [probability, fault] : faults) {
+    if (dice < probability) return fault;
+    dice -= probability;
+  }
+  return delay_dice < options_.read_delay ? Fault::kDelay : Fault::kNone;
+}
+
+ReadId FaultyTier::Get(ReadRequest request) {
+  ReadRequest forwarded{request.key, request.parent, request.landing, {}};
+  ReadId id;
+  Fault fault;
+  {
+    std::lock_guard lock(mutex_);
+    id = next_id_++;
+    fault = DrawFaultLocked();
+    if (fault != Fault::kNone) ++faults_;
+    reads_.emplace(id, Read{.request = std::move(request), .fault = fault});
+  }
+  if (fault == Fault::kStall) return id;
+  if (fault == Fault::kMissing) {
+    FinishSoon(id, ReadResult{Fail(ErrorCode::kNotFound, "injected: chunk missing")}, {});
+    return id;
+  }
+  forwarded.done = [this, id](ReadResult result) { OnInnerDone(id, std::move(result)); };
+  const ReadId inner_id = inner_->Get(std::move(forwarded));
+  bool cancel = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (auto it = reads_.find(id); it != reads_.end()) {
+      it->second.inner_id = inner_id;
+      cancel = it->second.cancelled;
+    }
+  }
+  if (cancel) inner_->Cancel(inner_id);
+  return id;
+}
+
+void FaultyTier::OnInnerDone(ReadId id, ReadResult result) {
+  TimePoint when{};
+  Fault fault;
+  ChunkKey key;
+  {
+    std::lock_guard lock(mutex_);
+    Read& read = reads_.at(id);
+    fault = read.fault;
+    key = read.request.key;
+    if (fault == Fault::kDelay) {
+      when = Clock::Real().Now() +
+             options_.delay_max * std::uniform_real_distribution<double>(0, 1)(random_);
+    }
+    if (fault == Fault::kError || fault == Fault::kCorrupt) {
+      if (result.status) ++reads_failed_;
+      auto landing = read.request.landing;
+      for (size_t at = random_() % 64; at < landing.size(); at += 1 + random_() % 4096) {
+        landing[at] ^= std::byte{0x40};
+      }
+    }
+  }
+  if (result.status && fault == Fault::kError) {
+    result = ReadResult{Fail(ErrorCode::kIo, "injected: I/O error")};
+  } else if (result.status && fault == Fault::kCorrupt) {
+    result = ReadResult{Fail(ErrorCode::kCorrupt, "injected: corrupt chunk")};
+    (void)inner_->Evict(key);
+  }
+  FinishSoon(id, std::move(result), when);
+}
+
+void FaultyTier::FinishSoon(ReadId id, ReadResult result, TimePoint when) {
+  callbacks_.At(when, [this, id, result = std::move(result)]() mutable {
+    std::function<void(ReadResult)> done;
+    {
+      std::lock_guard lock(mutex_);
+      done = std::move(reads_.at(id).request.done);
+    }
+    done(std::move(result));
+    done = nullptr;
+    std::lock_guard lock(mutex_);
+    reads_.erase(id);
+    if (reads_.empty()) idle_.notify_all();
+  });
+}
+
+void FaultyTier::Cancel(ReadId id) {
+  ReadId inner_id = 0;
+  bool stalled = false;
+  {
+    std::lock_guard lock(mutex_);
+    auto it = reads_.find(id);
+    if (it == reads_.end() || it->second.cancelled) return;
+    it->second.cancelled = true;
+    inner_id = it->second.inner_id;
+    stalled = it->second.fault == Fault::kStall;
+  }
+  if (stalled) FinishSoon(id, ReadResult{Fail(ErrorCode::kCancelled, "read cancelled")}, {});
+  if (inner_id != 0) inner_->Cancel(inner_id);
+}
+
+void FaultyTier::FinishStalled(const Error& error) {
+  std::vector<ReadId> stalled;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [id, read] : reads_) {
+      if (read.fault != Fault::kStall || read.cancelled) continue;
+      read.cancelled = true;  // so that nobody finishes it a second time
+      stalled.push_back(id);
+    }
+  }
+  std::sort(stalled.begin(), stalled.end());
+  for (ReadId id : stalled) FinishSoon(id, ReadResult{tl::unexpected(error)}, {});
+}
+
+void FaultyTier::ReleaseStalled() {
+  FinishStalled({ErrorCode::kIo, "injected: read stalled, then failed"});
+}
+
+Status FaultyTier::Put(const ChunkWrite& chunk) {
+  {
+    std::lock_guard lock(mutex_);
+    const double dice = std::uniform_real_distribution<double>(0, 1)(random_);
+    if (dice < options_.write_error) {
+      ++faults_;
+      ++writes_failed_;
+      return Fail(ErrorCode::kIo, "injected: write error");
+    }
+    if (dice < options_.write_error + options_.write_lost) {
+      ++faults_;
+      return {};
+    }
+  }
+  return inner_->Put(chunk);
+}
+
+Status FaultyTier::Evict(const ChunkKey& key) { return inner_->Evict(key); }
+
+TierStats FaultyTier::Stats() const {
+  TierStats stats = inner_->Stats();
+  std::lock_guard lock(mutex_);
+  stats.reads -= std::min(stats.reads, reads_failed_);  // delivered by the inner tier only
+  stats.reads_failed += reads_failed_;
+  stats.writes_failed += writes_failed_;
+  return stats;
+}
+
+uint64_t FaultyTier::faults() const {
+  std::lock_guard lock(mutex_);
+  return faults_;
+}
+
+}  // namespace kvcake

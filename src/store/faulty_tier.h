@@ -1,0 +1,82 @@
+// A decorator that injects faults by seed, for tests of the rooms above.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <unordered_map>
+
+#include "base/clock.h"
+#include "store/callback_thread.h"
+#include "store/tier.h"
+
+namespace kvcake {
+
+// Probabilities in [0, 1]; a read meets at most one of the first four.
+struct FaultyTierOptions {
+  uint64_t seed = 1;
+  double read_error = 0;    // kIo; the landing is scribbled on
+  double read_corrupt = 0;  // kCorrupt; scribbled on, and the chunk is gone afterwards
+  double read_missing = 0;  // kNotFound, although Residency said otherwise
+  double read_stall = 0;    // no answer until Cancel, ReleaseStalled or the destructor
+  double read_delay = 0;    // the answer comes up to delay_max late
+  double write_error = 0;   // kIo
+  double write_lost = 0;    // ok, but nothing is kept
+  Seconds delay_max{0.002};
+};
+
+// Same contract as any tier. The sequence of faults depends on the seed and the order of calls
+// only.
+class FaultyTier : public Tier {
+ public:
+  FaultyTier(std::unique_ptr<Tier> inner, FaultyTierOptions options);
+  ~FaultyTier() override;
+
+  std::string_view name() const override { return inner_->name(); }
+  int max_reads_in_flight() const override { return inner_->max_reads_in_flight(); }
+  uint64_t max_read_bytes_in_flight() const override { return inner_->max_read_bytes_in_flight(); }
+  std::vector<bool> Residency(std::span<const ChunkKey> keys) override;
+  ReadId Get(ReadRequest request) override;
+  void Cancel(ReadId id) override;
+  Status Put(const ChunkWrite& chunk) override;
+  Status Evict(const ChunkKey& key) override;
+  TierStats Stats() const override;
+
+  // Stalled reads fail with kIo.
+  void ReleaseStalled();
+  uint64_t faults() const;  // injected so far, delays included
+  Tier& inner() { return *inner_; }
+
+ private:
+  enum class Fault { kNone, kError, kCorrupt, kMissing, kStall, kDelay };
+  struct Read {
+    ReadRequest request;
+    ReadId inner_id = 0;     // 0 while the inner tier has not been asked, or has answered
+    bool cancelled = false;  // before inner_id was known
+    Fault fault = Fault::kNone;
+  };
+  Fault DrawFaultLocked();
+  void OnInnerDone(ReadId id, ReadResult result);
+  void FinishSoon(ReadId id, ReadResult result, TimePoint when);
+  void FinishStalled(const Error& error);
+
+  // Constant after construction.
+  const FaultyTierOptions options_;
+  const std::unique_ptr<Tier> inner_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable idle_;
+  // Guarded by mutex_.
+  std::mt19937_64 random_;
+  std::unordered_map<ReadId, Read> reads_;
+  ReadId next_id_ = 1;
+  uint64_t faults_ = 0;
+  uint64_t reads_failed_ = 0;
+  uint64_t writes_failed_ = 0;
+
+  CallbackThread callbacks_;  // last: its thread ends before the rest goes
+};
+
+}  // namespace kvcake

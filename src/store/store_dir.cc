@@ -1,0 +1,193 @@
+#include "store/store_dir.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace kvcake {
+namespace {
+
+constexpr std::string_view kTemporaryMark = ".tmp.";
+constexpr uint64_t kDescriptionBytesMax = 1 << 20;
+
+// A file or directory may vanish at any time: another process evicts and clears.
+template <typename T>
+bool Gone(const Result<T>& result) {
+  return !result && result.error().code == ErrorCode::kNotFound;
+}
+
+std::optional<int> ParseTemporary(std::string_view name) {
+  const size_t mark = name.find(kTemporaryMark);
+  if (mark == std::string_view::npos || !ParseKeyHex(name.substr(0, mark))) return std::nullopt;
+  name.remove_prefix(mark + kTemporaryMark.size());
+  int pid = 0;
+  auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
+  if (error != std::errc() || end == name.data() + name.size() || *end != '.') return std::nullopt;
+  return pid;
+}
+
+Status ScanShard(FileSystem& fs, const ChunkKey& root, const std::string& dir,
+                 const ScanVisitor& visitor) {
+  auto entries = fs.List(dir);
+  if (Gone(entries)) return {};
+  if (!entries) return tl::unexpected(entries.error());
+  for (const DirEntry& entry : *entries) {
+    if (entry.info.kind != FileInfo::Kind::kRegular) continue;
+    if (auto key = ParseKeyHex(entry.name)) {
+      if (visitor.chunk) visitor.chunk({root, *key}, entry.info);
+    } else if (auto pid = ParseTemporary(entry.name)) {
+      if (visitor.temporary) visitor.temporary(dir + "/" + entry.name, *pid, entry.info);
+    }
+  }
+  return {};
+}
+
+bool IsShardName(std::string_view name) {
+  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  return name.size() == 2 && is_hex(name[0]) && is_hex(name[1]);
+}
+
+// Calls visit(root, path) for every root's directory.
+template <typename Visit>
+Status ForEachRoot(FileSystem& fs, const StoreDir& store, Visit visit) {
+  auto roots = fs.List(store.Base());
+  if (Gone(roots)) return {};
+  if (!roots) return tl::unexpected(roots.error());
+  for (const DirEntry& entry : *roots) {
+    if (entry.info.kind != FileInfo::Kind::kDirectory) continue;
+    if (auto root = ParseKeyHex(entry.name)) RETURN_IF_ERROR(visit(*root, store.RootDir(*root)));
+  }
+  return {};
+}
+
+Status ScanRoot(FileSystem& fs, const ChunkKey& root, const std::string& dir,
+                const ScanVisitor& visitor) {
+  auto shards = fs.List(dir);
+  if (Gone(shards)) return {};
+  if (!shards) return tl::unexpected(shards.error());
+  for (const DirEntry& entry : *shards) {
+    if (entry.info.kind != FileInfo::Kind::kDirectory || !IsShardName(entry.name)) continue;
+    RETURN_IF_ERROR(ScanShard(fs, root, dir + "/" + entry.name, visitor));
+  }
+  return {};
+}
+
+Status RemoveCounted(FileSystem& fs, const std::string& path, uint64_t bytes,
+                     ClearedStore& cleared) {
+  auto status = fs.Remove(path);
+  if (Gone(status)) return {};
+  RETURN_IF_ERROR(status);
+  ++cleared.files;
+  cleared.bytes += bytes;
+  return {};
+}
+
+Status ClearRoot(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
+                 ClearedStore& cleared) {
+  std::vector<std::pair<std::string, uint64_t>> files;
+  RETURN_IF_ERROR(ScanRoot(
+      fs, root, store.RootDir(root),
+      {.chunk = [&](const ChunkId& id,
+                    const FileInfo& info) { files.emplace_back(store.ChunkPath(id), info.bytes); },
+       .temporary = [&](const std::string& path, int,
+                        const FileInfo& info) { files.emplace_back(path, info.bytes); }}));
+  for (const auto& [path, bytes] : files) RETURN_IF_ERROR(RemoveCounted(fs, path, bytes, cleared));
+  (void)fs.Remove(store.ModelPath(root));
+  // Directories that still hold something foreign stay.
+  if (auto shards = fs.List(store.RootDir(root))) {
+    for (const DirEntry& entry : *shards) {
+      if (IsShardName(entry.name)) (void)fs.RemoveDir(store.RootDir(root) + "/" + entry.name);
+    }
+  }
+  (void)fs.RemoveDir(store.RootDir(root));
+  return {};
+}
+
+}  // namespace
+
+std::optional<ChunkKey> ParseKeyHex(std::string_view hex) {
+  ChunkKey key;
+  if (hex.size() != 2 * key.digest.size()) return std::nullopt;
+  const auto digit = [](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return -1;
+  };
+  for (size_t i = 0; i < key.digest.size(); ++i) {
+    const int high = digit(hex[2 * i]);
+    const int low = digit(hex[2 * i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    key.digest[i] = static_cast<uint8_t>(high << 4 | low);
+  }
+  return key;
+}
+
+std::string StoreDir::ShardDir(const ChunkId& id) const {
+  return RootDir(id.root) + "/" + ToHex(std::span(id.key.digest).first(1));
+}
+
+std::string StoreDir::ChunkPath(const ChunkId& id) const {
+  return ShardDir(id) + "/" + id.key.Hex();
+}
+
+Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visitor) {
+  return ForEachRoot(fs, store, [&](const ChunkKey& root, const std::string& dir) {
+    return ScanRoot(fs, root, dir, visitor);
+  });
+}
+
+Result<std::vector<StoreRoot>> ListStore(const std::string& dir, FileSystem& fs) {
+  const StoreDir store(dir);
+  if (auto info = fs.Stat(store.Base()); !info) {
+    return Fail(info.error().code, "{} is not a kvcake store: {}", dir, info.error().message);
+  }
+  std::vector<StoreRoot> roots;
+  RETURN_IF_ERROR(ForEachRoot(fs, store, [&](const ChunkKey& root, const std::string& path) {
+    StoreRoot out;
+    out.root = root;
+    if (auto text = ReadText(fs, store.ModelPath(root), kDescriptionBytesMax)) {
+      out.description = std::move(*text);
+    }
+    auto status = ScanRoot(
+        fs, root, path,
+        {.chunk =
+             [&](const ChunkId&, const FileInfo& info) {
+               const bool first = out.chunks++ == 0;
+               out.bytes += info.bytes;
+               out.oldest_use_s = first ? info.mtime_s : std::min(out.oldest_use_s, info.mtime_s);
+               out.newest_use_s = std::max(out.newest_use_s, info.mtime_s);
+             },
+         .temporary = {}});
+    roots.push_back(std::move(out));
+    return status;
+  }));
+  std::sort(roots.begin(), roots.end(), [](const StoreRoot& a, const StoreRoot& b) {
+    return std::pair(b.newest_use_s, a.root) < std::pair(a.newest_use_s, b.root);
+  });
+  return roots;
+}
+
+Result<ClearedStore> ClearStore(const std::string& dir, std::optional<ChunkKey> root,
+                                FileSystem& fs) {
+  const StoreDir store(dir);
+  if (auto info = fs.Stat(store.Base()); !info) {
+    return Fail(info.error().code, "{} is not a kvcake store: {}", dir, info.error().message);
+  }
+  ClearedStore cleared;
+  if (root) {
+    RETURN_IF_ERROR(ClearRoot(fs, store, *root, cleared));
+    return cleared;
+  }
+  RETURN_IF_ERROR(ForEachRoot(fs, store, [&](const ChunkKey& each, const std::string&) {
+    return ClearRoot(fs, store, each, cleared);
+  }));
+  if (auto bad = fs.List(store.QuarantineDir())) {
+    for (const DirEntry& entry : *bad) {
+      if (entry.info.kind == FileInfo::Kind::kDirectory) continue;
+      RETURN_IF_ERROR(
+          RemoveCounted(fs, store.QuarantineDir() + "/" + entry.name, entry.info.bytes, cleared));
+    }
+  }
+  return cleared;
+}
+
+}  // namespace kvcake

@@ -1,0 +1,82 @@
+// The names in a store directory, and what `kvcake store ls|clear` needs of it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "io/file_system.h"
+#include "kv/chunk_key.h"
+
+namespace kvcake {
+
+struct ChunkId {
+  ChunkKey root;
+  ChunkKey key;
+  auto operator<=>(const ChunkId&) const = default;
+};
+
+// 64 lower-case hexadecimal digits, else nothing.
+std::optional<ChunkKey> ParseKeyHex(std::string_view hex);
+
+// Paths only; nothing is looked at.
+class StoreDir {
+ public:
+  explicit StoreDir(std::string dir) : base_(std::move(dir) + "/v1") {}
+
+  const std::string& Base() const { return base_; }
+  std::string LockPath() const { return base_ + "/lock"; }
+  std::string QuarantineDir() const { return base_ + "/quarantine"; }
+  std::string RootDir(const ChunkKey& root) const { return base_ + "/" + root.Hex(); }
+  std::string ModelPath(const ChunkKey& root) const { return RootDir(root) + "/model.json"; }
+  std::string ShardDir(const ChunkId& id) const;
+  std::string ChunkPath(const ChunkId& id) const;
+
+ private:
+  std::string base_;
+};
+
+// What a scan calls for each file; either may be empty.
+struct ScanVisitor {
+  std::function<void(const ChunkId&, const FileInfo&)> chunk;
+  // A temporary, written by process `pid`.
+  std::function<void(const std::string& path, int pid, const FileInfo&)> temporary;
+};
+// Every regular file with a chunk's or a temporary's name, of every root. A missing directory is an
+// empty one.
+Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visitor);
+
+struct StoreRoot {
+  ChunkKey root;
+  std::string description;  // model.json; empty where there is none
+  uint64_t chunks = 0;
+  uint64_t bytes = 0;
+  int64_t oldest_use_s = 0;  // unix time; 0 where there are no chunks
+  int64_t newest_use_s = 0;
+};
+
+// By root, ordered by newest use, newest first. kNotFound when there is no store in `dir`.
+Result<std::vector<StoreRoot>> ListStore(const std::string& dir,
+                                         FileSystem& fs = FileSystem::Real());
+
+struct ClearedStore {
+  uint64_t files = 0;  // chunks, temporaries and quarantined files
+  uint64_t bytes = 0;
+};
+// Deletes what kvcake wrote in `dir`, of one root or (none given) of all; anything else is left.
+Result<ClearedStore> ClearStore(const std::string& dir, std::optional<ChunkKey> root = {},
+                                FileSystem& fs = FileSystem::Real());
+
+}  // namespace kvcake
+
+template <>
+struct std::hash<kvcake::ChunkId> {
+  size_t operator()(const kvcake::ChunkId& id) const {
+    return std::hash<kvcake::ChunkKey>()(id.key) ^ (std::hash<kvcake::ChunkKey>()(id.root) << 1);
+  }
+};

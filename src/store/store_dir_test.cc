@@ -1,0 +1,155 @@
+#include "store/store_dir.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "store/catalogue.h"
+#include "store/disk_tier.h"
+#include "store/tier_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+namespace stdfs = std::filesystem;
+
+std::unique_ptr<DiskTier> OpenTier(const std::string& dir, const ChunkKey& root,
+                                   const std::string& description) {
+  DiskTierOptions options;
+  options.dir = dir;
+  options.layout = SmallLayout();
+  options.root = root;
+  options.description = description;
+  auto tier = DiskTier::Open(options);
+  CHECK(tier.has_value());
+  return std::move(*tier);
+}
+
+TEST(StoreDirTest, KeysAreParsedStrictly) {
+  const ChunkKey key = Root();
+  EXPECT_EQ(ParseKeyHex(key.Hex()), key);
+  EXPECT_FALSE(ParseKeyHex(""));
+  EXPECT_FALSE(ParseKeyHex(key.Hex() + "0"));
+  EXPECT_FALSE(ParseKeyHex(key.Hex().substr(1)));
+  std::string upper = key.Hex();
+  for (char& c : upper) c = static_cast<char>(toupper(c));
+  EXPECT_FALSE(ParseKeyHex(upper));
+  EXPECT_FALSE(ParseKeyHex(std::string(63, '0') + "g"));
+}
+
+TEST(StoreDirTest, ListingTellsWhatEveryRootHolds) {
+  TempDir dir;
+  EXPECT_EQ(ListStore(dir.path()).error().code, ErrorCode::kNotFound);
+  const ChunkKey other = KvIdentity().Add("model", "another").Root();
+  auto tier = OpenTier(dir.path(), Root(), "{\"model\":\"one\"}");
+  OpenTier(dir.path(), other, "{\"model\":\"two\"}");
+  const auto chain = Chain(3);
+  for (size_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(PutChunk(*tier, SmallLayout(), chain[i], ParentOf(chain, i)));
+    const std::string path = StoreDir(dir.path()).ChunkPath({Root(), chain[i]});
+    ASSERT_TRUE(FileSystem::Real().Touch(path, 1000000 + static_cast<int64_t>(i)));
+  }
+  const auto roots = ListStore(dir.path());
+  ASSERT_TRUE(roots);
+  ASSERT_EQ(roots->size(), 2u);
+  EXPECT_EQ((*roots)[0].root, Root());
+  EXPECT_EQ((*roots)[0].description, "{\"model\":\"one\"}");
+  EXPECT_EQ((*roots)[0].chunks, 3u);
+  EXPECT_EQ((*roots)[0].bytes, 3 * SmallLayout().page_bytes());
+  EXPECT_EQ((*roots)[0].oldest_use_s, 1000000);
+  EXPECT_EQ((*roots)[0].newest_use_s, 1000002);
+  EXPECT_EQ((*roots)[1].root, other);
+  EXPECT_EQ((*roots)[1].chunks, 0u);
+}
+
+TEST(StoreDirTest, ClearingDeletesOursAndNothingElse) {
+  TempDir dir;
+  const ChunkKey other = KvIdentity().Add("model", "another").Root();
+  auto tier = OpenTier(dir.path(), Root(), "one");
+  auto other_tier = OpenTier(dir.path(), other, "two");
+  const auto chain = Chain(3);
+  for (size_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(PutChunk(*tier, SmallLayout(), chain[i], ParentOf(chain, i)));
+    ASSERT_TRUE(PutChunk(*other_tier, SmallLayout(), chain[i], ParentOf(chain, i)));
+  }
+  const StoreDir store(dir.path());
+  const std::string foreign = store.ShardDir({Root(), chain[0]}) + "/notes.txt";
+  std::ofstream(foreign) << "mine";
+  const auto one = ClearStore(dir.path(), Root());
+  ASSERT_TRUE(one) << one.error().message;
+  EXPECT_EQ(one->files, 3u);
+  EXPECT_EQ(one->bytes, 3 * SmallLayout().page_bytes());
+  EXPECT_TRUE(stdfs::exists(foreign));
+  EXPECT_FALSE(stdfs::exists(store.ModelPath(Root())));
+  EXPECT_EQ(ListStore(dir.path())->front().chunks, 3u) << "the other root is untouched";
+  // A tier that is open takes it as misses, and goes on.
+  EXPECT_EQ(ReadBack(*tier, SmallLayout(), chain[0], Root()), ErrorCode::kNotFound);
+  ASSERT_TRUE(PutChunk(*tier, SmallLayout(), chain[1], chain[0]));
+  const auto rest = ClearStore(dir.path());
+  ASSERT_TRUE(rest);
+  EXPECT_EQ(rest->files, 4u);
+  EXPECT_FALSE(stdfs::exists(store.RootDir(other)));
+  EXPECT_TRUE(stdfs::exists(foreign));
+  EXPECT_TRUE(stdfs::exists(dir.path()));
+}
+
+// Against a model that is a plain list: random operations, the same answers.
+TEST(CatalogueTest, BehavesAsAListInTheOrderOfUse) {
+  std::mt19937 random(1);
+  Catalogue catalogue;
+  std::vector<CatalogueEntry> model;  // coldest first
+  const auto keys = Chain(20);
+  const auto find = [&](const ChunkId& id) {
+    return std::find_if(model.begin(), model.end(), [&](auto& e) { return e.id == id; });
+  };
+  for (int step = 0; step < 5000; ++step) {
+    const ChunkId id{random() % 2 ? Root() : keys[0], keys[random() % keys.size()]};
+    auto it = find(id);
+    EXPECT_EQ(catalogue.Contains(id), it != model.end());
+    const int64_t now = step;
+    if (random() % 3 == 0) {
+      EXPECT_EQ(catalogue.Remove(id), it != model.end());
+      if (it != model.end()) model.erase(it);
+    } else if (random() % 2 == 0) {
+      const bool touch = it != model.end() && now - it->mtime_s >= 100;
+      EXPECT_EQ(catalogue.Use(id, now, 100), touch);
+      if (it != model.end()) {
+        if (touch) it->mtime_s = now;
+        std::rotate(it, it + 1, model.end());
+      }
+    } else {
+      const CatalogueEntry entry{id, random() % 1000, now};
+      catalogue.Add(entry);
+      if (it != model.end()) model.erase(it);
+      model.push_back(entry);
+    }
+    uint64_t bytes = 0, root_bytes = 0, root_files = 0;
+    for (const CatalogueEntry& entry : model) {
+      bytes += entry.bytes;
+      if (entry.id.root == Root()) root_bytes += entry.bytes, ++root_files;
+    }
+    ASSERT_EQ(catalogue.bytes(), bytes);
+    ASSERT_EQ(catalogue.Totals(Root()), std::pair(root_files, root_bytes));
+    ASSERT_EQ(catalogue.Coldest().has_value(), !model.empty());
+    if (model.empty()) continue;
+    ASSERT_EQ(catalogue.Coldest()->id, model.front().id);
+  }
+}
+
+TEST(CatalogueTest, AScanForgetsWhatIsGoneButNotWhatCameMeanwhile) {
+  Catalogue catalogue;
+  const auto keys = Chain(4);
+  catalogue.Add({{Root(), keys[0]}, 10, 1});
+  catalogue.Add({{Root(), keys[1]}, 10, 2});
+  const uint64_t generation = catalogue.generation();
+  catalogue.Add({{Root(), keys[2]}, 10, 3});  // while the scan ran
+  catalogue.Replace({{{Root(), keys[1]}, 10, 2}, {{Root(), keys[3]}, 7, 9}}, generation);
+  EXPECT_FALSE(catalogue.Contains({Root(), keys[0]}));
+  for (int i = 1; i < 4; ++i) EXPECT_TRUE(catalogue.Contains({Root(), keys[i]})) << i;
+  EXPECT_EQ(catalogue.bytes(), 27u);
+}
+
+}  // namespace
+}  // namespace kvcake

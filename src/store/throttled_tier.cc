@@ -1,0 +1,224 @@
+#include "store/throttled_tier.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvcake {
+
+ThrottledTier::ThrottledTier(std::unique_ptr<Tier> inner, ThrottledTierOptions options)
+    : options_(options), inner_(std::move(inner)), rate_(options.rate_bytes_per_s) {
+  CHECK(inner_ != nullptr && rate_ > 0 && options_.latency.count() >= 0);
+  thread_ = std::thread([this] { Loop(); });
+}
+
+ThrottledTier::~ThrottledTier() {
+  std::vector<ReadId> ids;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, read] : reads_) ids.push_back(id);
+  }
+  for (ReadId id : ids) Cancel(id);
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+    wake_.notify_one();
+  }
+  thread_.join();
+}
+
+std::vector<bool> ThrottledTier::Residency(std::span<const ChunkKey> keys) {
+  return inner_->Residency(keys);
+}
+
+Status ThrottledTier::Put(const ChunkWrite& chunk) { return inner_->Put(chunk); }
+
+Status ThrottledTier::Evict(const ChunkKey& key) { return inner_->Evict(key); }
+
+TierStats ThrottledTier::Stats() const { return inner_->Stats(); }
+
+ReadId ThrottledTier::Get(ReadRequest request) {
+  ReadRequest forwarded{request.key, request.parent, request.landing, {}};
+  ReadId id;
+  {
+    std::lock_guard lock(mutex_);
+    id = next_id_++;
+    Read read;
+    read.request = std::move(request);
+    read.asked = Clock::Real().Now();
+    reads_.emplace(id, std::move(read));
+    link_.push_back(id);
+    wake_.notify_one();
+  }
+  forwarded.done = [this, id](ReadResult result) { OnInnerDone(id, std::move(result)); };
+  const ReadId inner_id = inner_->Get(std::move(forwarded));
+  bool cancel = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (auto it = reads_.find(id); it != reads_.end()) {
+      it->second.inner_id = inner_id;
+      cancel = it->second.cancelled;
+    }
+  }
+  if (cancel) inner_->Cancel(inner_id);
+  return id;
+}
+
+void ThrottledTier::OnInnerDone(ReadId id, ReadResult result) {
+  std::lock_guard lock(mutex_);
+  Read& read = reads_.at(id);
+  read.result = std::move(result);
+  read.result_at = Clock::Real().Now();
+  if (!read.on_link) {
+    FinishLocked(id);
+  } else if (!read.result->status) {
+    AdvanceLocked(read.result_at);
+    if (read.on_link) {
+      TakeOffLinkLocked(id, read.result_at, static_cast<double>(read.result->bytes));
+      FinishLocked(id);
+    }
+  }
+  wake_.notify_one();
+}
+
+void ThrottledTier::Cancel(ReadId id) {
+  ReadId inner_id = 0;
+  {
+    std::lock_guard lock(mutex_);
+    const TimePoint now = Clock::Real().Now();
+    AdvanceLocked(now);  // what has left the link by now is delivered, not cancelled
+    auto it = reads_.find(id);
+    if (it == reads_.end() || it->second.cancelled) return;
+    Read& read = it->second;
+    read.cancelled = true;
+    TakeOffLinkLocked(id, now, static_cast<double>(read.request.landing.size()));
+    if (read.result) {
+      FinishLocked(id);
+    } else {
+      inner_id = read.inner_id;
+    }
+    wake_.notify_one();
+  }
+  if (inner_id != 0) inner_->Cancel(inner_id);
+}
+
+void ThrottledTier::SetRate(double rate_bytes_per_s) {
+  CHECK(rate_bytes_per_s > 0);
+  std::lock_guard lock(mutex_);
+  const TimePoint now = Clock::Real().Now();
+  AdvanceLocked(now);
+  if (head_started_ && now > head_since_) {
+    head_passed_ += (now - head_since_).count() * rate_;
+    head_since_ = now;
+  }
+  rate_ = rate_bytes_per_s;
+  wake_.notify_one();
+}
+
+double ThrottledTier::rate() const {
+  std::lock_guard lock(mutex_);
+  return rate_;
+}
+
+LinkStats ThrottledTier::Link() const {
+  std::lock_guard lock(mutex_);
+  return {charged_bytes_, link_.size()};
+}
+
+// The head takes the link as soon as both are ready for each other.
+void ThrottledTier::StartHeadLocked() {
+  const Read& head = reads_.at(link_.front());
+  const TimePoint reaches = head.asked + options_.latency;
+  const Seconds burst(static_cast<double>(options_.burst_bytes) / rate_);
+  head_started_ = true;
+  head_since_ = std::max(link_free_, reaches - burst);
+  head_passed_ = 0;
+}
+
+TimePoint ThrottledTier::HeadEndLocked() const {
+  const Read& head = reads_.at(link_.front());
+  const auto bytes = static_cast<double>(head.request.landing.size());
+  const TimePoint passed = head_since_ + Seconds(std::max(0.0, bytes - head_passed_) / rate_);
+  // A burst shortens the transfer, not the latency.
+  return std::max(passed, head.asked + options_.latency);
+}
+
+// Takes a read that will not pass whole off the link; it is charged what has passed.
+void ThrottledTier::TakeOffLinkLocked(ReadId id, TimePoint now, double charge_max) {
+  auto it = std::find(link_.begin(), link_.end(), id);
+  if (it == link_.end()) return;
+  if (it == link_.begin() && head_started_) {
+    const double since = std::max(0.0, (now - head_since_).count());
+    const double charged = std::min(charge_max, head_passed_ + since * rate_);
+    charged_bytes_ += charged;
+    head_started_ = false;
+    // The link is free from when the charged bytes had passed: now, or earlier for a read that
+    // turned out to have fewer.
+    if (charged > 0) {
+      link_free_ = head_since_ + Seconds(std::max(0.0, charged - head_passed_) / rate_);
+    }
+  }
+  link_.erase(it);
+  reads_.at(id).on_link = false;
+}
+
+// Off the link, and the inner tier has let go: hands the read over to the thread.
+void ThrottledTier::FinishLocked(ReadId id) {
+  auto node = reads_.extract(id);
+  Read& read = node.mapped();
+  if (read.cancelled) read.result = ReadResult{Fail(ErrorCode::kCancelled, "read cancelled")};
+  finished_.emplace_back(std::move(read.request.done), std::move(*read.result));
+}
+
+// Moves every read as far as it can be by `now`; returns when to look again, if time alone will
+// change anything.
+std::optional<TimePoint> ThrottledTier::AdvanceLocked(TimePoint now) {
+  std::optional<TimePoint> next;
+  while (!link_.empty()) {
+    const ReadId id = link_.front();
+    Read& read = reads_.at(id);
+    if (!head_started_) StartHeadLocked();
+    if (read.result && !read.result->status) break;  // about to be taken off
+    const TimePoint end = HeadEndLocked();
+    if (end > now) {
+      next = end;
+      break;
+    }
+    if (!read.result) break;  // the inner tier is slower than the link: its answer wakes us
+    // On the absolute schedule, however late we woke; the link has waited for a late inner tier.
+    link_free_ = std::max(end, read.result_at);
+    charged_bytes_ += static_cast<double>(read.request.landing.size());
+    head_started_ = false;
+    link_.pop_front();
+    FinishLocked(id);
+  }
+  return next;
+}
+
+void ThrottledTier::Loop() {
+  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default lets a sleep last 50 us longer
+  std::unique_lock lock(mutex_);
+  while (true) {
+    const auto next = AdvanceLocked(Clock::Real().Now());
+    if (!finished_.empty()) {
+      auto finished = std::exchange(finished_, {});
+      lock.unlock();
+      for (auto& [done, result] : finished) done(std::move(result));
+      finished.clear();  // what the callbacks captured goes before the lock is taken
+      lock.lock();
+      continue;
+    }
+    if (stop_ && reads_.empty()) return;
+    if (next) {
+      wake_.wait_until(lock,
+                       std::chrono::time_point_cast<std::chrono::steady_clock::duration>(*next));
+    } else {
+      wake_.wait(lock);
+    }
+  }
+}
+
+}  // namespace kvcake

@@ -1,0 +1,284 @@
+// One suite of promises, run against every tier and decorator.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "io/faulty_file_system.h"
+#include "store/disk_tier.h"
+#include "store/faulty_tier.h"
+#include "store/memory_tier.h"
+#include "store/throttled_tier.h"
+#include "store/tier_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+
+constexpr int kCapacityChunks = 40;
+
+struct World {
+  TempDir dir;
+  FaultyFileSystem blocking{FileSystem::Real(), 1};  // without faults: the path without io_uring
+  KvLayout layout = SmallLayout();
+};
+
+using Factory = std::function<std::unique_ptr<Tier>(World&)>;
+
+std::unique_ptr<Tier> MakeMemory(World& world) {
+  return std::make_unique<MemoryTier>(MemoryTierOptions{
+      .layout = world.layout, .capacity_bytes = kCapacityChunks * world.layout.page_bytes()});
+}
+
+std::unique_ptr<Tier> MakeDisk(World& world, FileSystem& fs, uint64_t io_bytes_max) {
+  DiskTierOptions options;
+  options.dir = world.dir.path();
+  options.layout = world.layout;
+  options.root = Root();
+  options.capacity_bytes = kCapacityChunks * world.layout.page_bytes();
+  options.io_bytes_max = io_bytes_max;
+  auto tier = DiskTier::Open(options, fs);
+  CHECK(tier.has_value());
+  return std::move(*tier);
+}
+
+std::unique_ptr<Tier> MakeRealDisk(World& world) {
+  return MakeDisk(world, FileSystem::Real(), 4 << 20);
+}
+
+struct TierCase {
+  const char* name;
+  Factory make;
+};
+
+const TierCase kCases[] = {
+    {"memory", MakeMemory},
+    {"disk", MakeRealDisk},
+    {"disk_in_pieces",
+     [](World& world) { return MakeDisk(world, FileSystem::Real(), kDirectAlign); }},
+    {"disk_without_uring", [](World& world) { return MakeDisk(world, world.blocking, 4 << 20); }},
+    {"throttled_memory",
+     [](World& world) {
+       return std::make_unique<ThrottledTier>(
+           MakeMemory(world),
+           ThrottledTierOptions{.rate_bytes_per_s = 200e6, .latency = Seconds(1e-4)});
+     }},
+    {"throttled_disk",
+     [](World& world) {
+       return std::make_unique<ThrottledTier>(MakeRealDisk(world),
+                                              ThrottledTierOptions{.rate_bytes_per_s = 200e6});
+     }},
+    {"faulty_memory",
+     [](World& world) {
+       return std::make_unique<FaultyTier>(MakeMemory(world), FaultyTierOptions{.read_delay = 0.5});
+     }},
+    {"throttled_faulty_disk",
+     [](World& world) {
+       return std::make_unique<ThrottledTier>(
+           std::make_unique<FaultyTier>(MakeRealDisk(world), FaultyTierOptions{.read_delay = 0.5}),
+           ThrottledTierOptions{.rate_bytes_per_s = 200e6});
+     }},
+};
+
+class TierContractTest : public testing::TestWithParam<TierCase> {
+ protected:
+  World world_;
+  std::unique_ptr<Tier> tier_ = GetParam().make(world_);
+  const KvLayout& layout_ = world_.layout;
+  std::vector<ChunkKey> chain_ = Chain(12);
+
+  void PutChain() {
+    for (size_t i = 0; i < chain_.size(); ++i) {
+      ASSERT_TRUE(PutChunk(*tier_, layout_, chain_[i], ParentOf(chain_, i)));
+    }
+  }
+};
+
+TEST_P(TierContractTest, WhatIsPutIsReadBackBitForBit) {
+  PutChain();
+  Reads reads;
+  for (size_t i = 0; i < chain_.size(); ++i) {
+    reads.Start(*tier_, layout_, chain_[i], ParentOf(chain_, i));
+  }
+  for (size_t i = 0; i < chain_.size(); ++i) {
+    const ReadResult result = reads.Wait(i);
+    ASSERT_TRUE(result.status) << result.status.error().message;
+    EXPECT_EQ(result.bytes, layout_.page_bytes());
+    EXPECT_EQ(result.numeric_path, NumericPath::kF32Fma);
+    EXPECT_TRUE(HoldsChunk(chain_[i], reads.landing(i)));
+  }
+  const TierStats stats = tier_->Stats();
+  EXPECT_EQ(stats.chunks, chain_.size());
+  EXPECT_EQ(stats.bytes, chain_.size() * layout_.page_bytes());
+  EXPECT_EQ(stats.reads, chain_.size());
+  EXPECT_EQ(stats.read_bytes, chain_.size() * layout_.page_bytes());
+  EXPECT_EQ(stats.writes, chain_.size());
+  EXPECT_EQ(stats.write_bytes, chain_.size() * layout_.page_bytes());
+  EXPECT_EQ(stats.reads_failed + stats.writes_failed + stats.quarantined + stats.evicted, 0u);
+}
+
+TEST_P(TierContractTest, ResidencyTellsWhatIsKeptWithHoles) {
+  for (size_t i : {0u, 3u, 4u, 11u}) {
+    ASSERT_TRUE(PutChunk(*tier_, layout_, chain_[i], ParentOf(chain_, i)));
+  }
+  const auto resident = tier_->Residency(chain_);
+  ASSERT_EQ(resident.size(), chain_.size());
+  for (size_t i = 0; i < chain_.size(); ++i) {
+    EXPECT_EQ(resident[i], i == 0 || i == 3 || i == 4 || i == 11) << i;
+  }
+  EXPECT_TRUE(tier_->Residency({}).empty());
+}
+
+TEST_P(TierContractTest, AMissingChunkIsAMissAndNoFailure) {
+  EXPECT_EQ(ReadBack(*tier_, layout_, chain_[0], Root()), ErrorCode::kNotFound);
+  EXPECT_EQ(tier_->Stats().reads_failed, 0u);
+  EXPECT_EQ(tier_->Stats().reads, 0u);
+}
+
+TEST_P(TierContractTest, ResidencySeesAPutAfterAMiss) {
+  EXPECT_FALSE(tier_->Residency(chain_)[0]);
+  ASSERT_TRUE(PutChunk(*tier_, layout_, chain_[0], Root()));
+  EXPECT_TRUE(tier_->Residency(chain_)[0]);
+}
+
+TEST_P(TierContractTest, AnotherParentIsCorrupt) {
+  ASSERT_TRUE(PutChunk(*tier_, layout_, chain_[1], chain_[0]));
+  EXPECT_EQ(ReadBack(*tier_, layout_, chain_[1], Root()), ErrorCode::kCorrupt);
+  EXPECT_EQ(tier_->Stats().reads_failed, 1u);
+  EXPECT_EQ(tier_->Stats().quarantined, 1u);
+}
+
+TEST_P(TierContractTest, PuttingTwiceKeepsOne) {
+  ASSERT_TRUE(PutChunk(*tier_, layout_, chain_[0], Root()));
+  ASSERT_TRUE(PutChunk(*tier_, layout_, chain_[0], Root()));
+  EXPECT_EQ(tier_->Stats().chunks, 1u);
+  EXPECT_EQ(ReadBack(*tier_, layout_, chain_[0], Root()), std::nullopt);
+}
+
+TEST_P(TierContractTest, EvictedIsGoneAndCanBePutAgain) {
+  PutChain();
+  ASSERT_TRUE(tier_->Evict(chain_[5]));
+  ASSERT_TRUE(tier_->Evict(chain_[5]));  // of nothing is ok
+  EXPECT_FALSE(tier_->Residency(chain_)[5]);
+  EXPECT_EQ(ReadBack(*tier_, layout_, chain_[5], chain_[4]), ErrorCode::kNotFound);
+  EXPECT_EQ(tier_->Stats().evicted, 1u);
+  ASSERT_TRUE(PutChunk(*tier_, layout_, chain_[5], chain_[4]));
+  EXPECT_EQ(ReadBack(*tier_, layout_, chain_[5], chain_[4]), std::nullopt);
+}
+
+TEST_P(TierContractTest, CapacityIsKeptByEvictingTheColdest) {
+  const auto chain = Chain(kCapacityChunks + 10, 1);
+  for (int i = 0; i < kCapacityChunks; ++i) {
+    ASSERT_TRUE(PutChunk(*tier_, layout_, chain[i], ParentOf(chain, i)));
+  }
+  // Reading is a use: chunk 0 is no longer the coldest.
+  ASSERT_EQ(ReadBack(*tier_, layout_, chain[0], Root()), std::nullopt);
+  for (size_t i = kCapacityChunks; i < chain.size(); ++i) {
+    ASSERT_TRUE(PutChunk(*tier_, layout_, chain[i], ParentOf(chain, i)));
+    ASSERT_LE(tier_->Stats().bytes, kCapacityChunks * layout_.page_bytes());
+  }
+  EXPECT_EQ(tier_->Stats().evicted, 10u);
+  const auto resident = tier_->Residency(chain);
+  EXPECT_TRUE(resident[0]);
+  for (int i = 1; i <= 10; ++i) EXPECT_FALSE(resident[i]) << i;
+  for (size_t i = 11; i < chain.size(); ++i) EXPECT_TRUE(resident[i]) << i;
+}
+
+TEST_P(TierContractTest, ACancelledReadIsAnsweredOnce) {
+  PutChain();
+  for (int round = 0; round < 20; ++round) {
+    Reads reads;
+    for (size_t i = 0; i < chain_.size(); ++i) {
+      reads.Start(*tier_, layout_, chain_[i], ParentOf(chain_, i));
+    }
+    for (size_t i = 0; i < chain_.size(); i += 2) tier_->Cancel(reads.id(i));
+    for (size_t i = 0; i < chain_.size(); ++i) {
+      const ReadResult result = reads.Wait(i);
+      if (result.status) {
+        EXPECT_TRUE(HoldsChunk(chain_[i], reads.landing(i)));
+      } else {
+        EXPECT_EQ(result.status.error().code, ErrorCode::kCancelled);
+        EXPECT_EQ(i % 2, 0u) << "nobody cancelled this one";
+      }
+      tier_->Cancel(reads.id(i));  // of a read that has ended does nothing
+    }
+    for (size_t i = 0; i < chain_.size(); ++i) EXPECT_EQ(reads.answers(i), 1);
+  }
+  tier_->Cancel(123456789);  // nor of one that never was
+  EXPECT_EQ(tier_->Stats().reads_failed, 0u);
+}
+
+TEST_P(TierContractTest, SeveralThreadsReadWriteAndCancel) {
+  PutChain();
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      const auto own = Chain(3, 10 + t);
+      Reads reads;
+      std::vector<size_t> chunk_of;
+      for (int n = 0; n < 40; ++n) {
+        const size_t i = random() % chain_.size();
+        chunk_of.push_back(i);
+        const size_t read = reads.Start(*tier_, layout_, chain_[i], ParentOf(chain_, i));
+        if (random() % 4 == 0) tier_->Cancel(reads.id(read));
+        if (random() % 8 == 0) (void)tier_->Residency(chain_);
+        if (n % 16 == 0 && !PutChunk(*tier_, layout_, own[n / 16], ParentOf(own, n / 16))) ++wrong;
+        if (n % 8 == 7) reads.Wait(read);
+      }
+      for (size_t read = 0; read < chunk_of.size(); ++read) {
+        const ReadResult result = reads.Wait(read);
+        if (result.status) {
+          wrong += !HoldsChunk(chain_[chunk_of[read]], reads.landing(read));
+        } else {
+          wrong += result.status.error().code != ErrorCode::kCancelled;
+        }
+        wrong += reads.answers(read) != 1;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(tier_->Stats().chunks, chain_.size() + 4 * 3);
+}
+
+TEST_P(TierContractTest, TheDestructorWaitsForEveryAnswer) {
+  PutChain();
+  Reads reads;
+  for (size_t i = 0; i < chain_.size(); ++i) {
+    reads.Start(*tier_, layout_, chain_[i], ParentOf(chain_, i));
+  }
+  tier_.reset();
+  for (size_t i = 0; i < chain_.size(); ++i) EXPECT_EQ(reads.answers(i), 1) << i;
+}
+
+TEST_P(TierContractTest, AnAnswerMayStartTheNextRead) {
+  PutChain();
+  std::mutex mutex;
+  std::condition_variable changed;
+  size_t ok = 0, answered = 0;
+  PageBuffer landing(layout_);
+  std::function<void(size_t)> start = [&](size_t i) {
+    tier_->Get({chain_[i], ParentOf(chain_, i), landing.span(), [&, i](ReadResult result) {
+                  const bool right = result.status && HoldsChunk(chain_[i], landing);
+                  if (i + 1 < chain_.size()) start(i + 1);
+                  std::lock_guard lock(mutex);
+                  ok += right;
+                  ++answered;
+                  changed.notify_all();
+                }});
+  };
+  start(0);
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return answered == chain_.size(); });
+  EXPECT_EQ(ok, chain_.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiers, TierContractTest, testing::ValuesIn(kCases),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,188 @@
+// What the tests of tiers share: pages of known bytes, a directory that goes away, and reads that
+// can be waited for.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "store/tier.h"
+
+namespace kvcake::testing_util {
+
+// Two heads, three layers; a slab has padding: 2*2*2*16*9 bytes = 1152 of 4096.
+inline KvLayout SmallLayout() {
+  return {.layers = 3, .kv_heads = 2, .head_dim = 9, .chunk_tokens = 16};
+}
+
+// 4 KiB-aligned memory of one page.
+class PageBuffer {
+ public:
+  explicit PageBuffer(const KvLayout& layout)
+      : bytes_(layout.page_bytes()), data_(static_cast<std::byte*>(aligned_alloc(4096, bytes_))) {
+    CHECK(data_ != nullptr);
+    std::memset(data_, 0xee, bytes_);
+  }
+  ~PageBuffer() { free(data_); }
+  PageBuffer(const PageBuffer&) = delete;
+  PageBuffer& operator=(const PageBuffer&) = delete;
+
+  std::span<std::byte> span() { return {data_, bytes_}; }
+  std::span<const std::byte> slabs() const {
+    return {data_ + kPageHeaderBytes, bytes_ - kPageHeaderBytes};
+  }
+
+ private:
+  const size_t bytes_;
+  std::byte* const data_;
+};
+
+inline ChunkKey Root() { return KvIdentity().Add("model", "test").Root(); }
+
+// The keys of `n` chunks in a chain; different seeds share none.
+inline std::vector<ChunkKey> Chain(int n, int seed = 0) {
+  std::vector<int32_t> tokens(static_cast<size_t>(n) * 16);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i) + 100000 * seed;
+  return ChunkKeys(Root(), tokens, 16);
+}
+
+inline ChunkKey ParentOf(const std::vector<ChunkKey>& chain, size_t i) {
+  return i == 0 ? Root() : chain[i - 1];
+}
+
+// A page whose bytes follow from the key alone, so that any process can check what it read.
+inline void FillPage(const ChunkKey& key, std::span<std::byte> page) {
+  uint64_t seed;
+  std::memcpy(&seed, key.digest.data(), sizeof(seed));
+  std::mt19937_64 random(seed);
+  for (size_t at = 0; at + 8 <= page.size(); at += 8) {
+    const uint64_t word = random();
+    std::memcpy(&page[at], &word, 8);
+  }
+}
+
+inline bool HoldsChunk(const ChunkKey& key, const PageBuffer& landing) {
+  std::vector<std::byte> expected(landing.slabs().size() + kPageHeaderBytes);
+  FillPage(key, expected);
+  return std::memcmp(expected.data() + kPageHeaderBytes, landing.slabs().data(),
+                     landing.slabs().size()) == 0;
+}
+
+inline Status PutChunk(Tier& tier, const KvLayout& layout, const ChunkKey& key,
+                       const ChunkKey& parent) {
+  PageBuffer page(layout);
+  FillPage(key, page.span());
+  return tier.Put({key, parent, NumericPath::kF32Fma, page.span()});
+}
+
+// Reads started through it can be waited for; counts how often each `done` was called.
+class Reads {
+ public:
+  ~Reads() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::minutes(2), [&] { return Settled(); }))
+        << "a read was never answered";
+  }
+
+  // The index of the read.
+  size_t Start(Tier& tier, const KvLayout& layout, const ChunkKey& key, const ChunkKey& parent) {
+    size_t index;
+    PageBuffer* landing;
+    {
+      std::lock_guard lock(mutex_);
+      index = reads_.size();
+      reads_.push_back(std::make_unique<Entry>(layout));
+      landing = &reads_[index]->landing;
+    }
+    const ReadId id = tier.Get({key, parent, landing->span(), [this, index](ReadResult result) {
+                                  std::lock_guard lock(mutex_);
+                                  reads_[index]->result = std::move(result);
+                                  ++reads_[index]->answers;
+                                  order_.push_back(index);
+                                  changed_.notify_all();
+                                }});
+    std::lock_guard lock(mutex_);
+    reads_[index]->id = id;
+    return index;
+  }
+  ReadResult Wait(size_t index) {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::minutes(2),
+                                  [&] { return reads_[index]->answers > 0; }));
+    return reads_[index]->result;
+  }
+  ReadId id(size_t index) const {
+    std::lock_guard lock(mutex_);
+    return reads_[index]->id;
+  }
+  int answers(size_t index) const {
+    std::lock_guard lock(mutex_);
+    return reads_[index]->answers;
+  }
+  std::vector<size_t> order() const {
+    std::lock_guard lock(mutex_);
+    return order_;
+  }
+  const PageBuffer& landing(size_t index) const {
+    std::lock_guard lock(mutex_);
+    return reads_[index]->landing;
+  }
+
+ private:
+  struct Entry {
+    explicit Entry(const KvLayout& layout) : landing(layout) {}
+    PageBuffer landing;
+    ReadId id = 0;
+    ReadResult result;
+    int answers = 0;
+  };
+  bool Settled() const {
+    return std::all_of(reads_.begin(), reads_.end(), [](auto& r) { return r->answers > 0; });
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::unique_ptr<Entry>> reads_;
+  std::vector<size_t> order_;
+};
+
+// The code of a Get that is waited for; when it is ok, the bytes must be right.
+inline std::optional<ErrorCode> ReadBack(Tier& tier, const KvLayout& layout, const ChunkKey& key,
+                                         const ChunkKey& parent) {
+  Reads reads;
+  const size_t read = reads.Start(tier, layout, key, parent);
+  const ReadResult result = reads.Wait(read);
+  if (!result.status) return result.status.error().code;
+  EXPECT_TRUE(HoldsChunk(key, reads.landing(read))) << "a wrong chunk was called right";
+  return std::nullopt;
+}
+
+// A new directory, removed with all it holds.
+class TempDir {
+ public:
+  TempDir() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "kvcake-XXXXXX").string();
+    CHECK(mkdtemp(pattern.data()) != nullptr);
+    path_ = pattern;
+  }
+  ~TempDir() { std::filesystem::remove_all(path_); }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace kvcake::testing_util
