@@ -174,7 +174,7 @@ def draw_code(rng):
 
 # ---------------------------------------------------------------- batches
 
-TEXT, NOTHING, ANSWER = 0.3, 0.0, 3.0  # weights of the loss
+TEXT, NOTHING, ANSWER = 0.2, 0.0, 8.0  # weights of the loss in lookups; plain text and copies weigh 1
 
 
 class Batches:
@@ -296,7 +296,7 @@ class Batches:
         for _ in range(count):
             if rng.random() < copies:
                 ids, w = self.copy_sequence(rng, length, copy_ids)
-            elif rng.random() < 0.65:
+            elif rng.random() < 0.8:
                 ids, w = self.lookup_sequence(rng, length)
             else:
                 ids, w = self.text_sequence(rng, length)

@@ -32,11 +32,25 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) 
   runtime->engine_ = std::make_unique<Engine>(
       *runtime->model_, *runtime->pool_, *runtime->restorer_, runtime->compute_cost_,
       runtime->store_.get(), Clock::Real(), EngineOptions{.slice_tokens = options.slice_tokens});
+  if (runtime->store_) LoadCosts(runtime->CostPath(), runtime->compute_cost_, *runtime->restorer_);
   RETURN_IF_ERROR(runtime->engine_->WarmUp());
   return runtime;
 }
 
-Runtime::~Runtime() = default;
+Runtime::~Runtime() {
+  if (store_ && engine_) SaveCosts(CostPath(), compute_cost_, *restorer_);
+}
+
+// Beside the model's chunks: one file for each way in which this machine runs it.
+std::string Runtime::CostPath() const {
+  const std::string device =
+      fmt::format("{}|{} threads|{}|{} B/s|{} s", CpuName(), threads_->size(),
+                  NumericPathName(model_->numeric_path()),
+                  options_.load_rate_bytes_per_s.value_or(0), options_.load_latency.count());
+  return fmt::format("{}/cost-{:016x}.json",
+                     StoreDir(options_.store_dir).RootDir(model_->identity().Root()),
+                     Xxh3_64(std::as_bytes(std::span(device))));
+}
 
 Status Runtime::OpenModel() {
   threads_ = std::make_unique<ThreadPool>(options_.threads > 0 ? options_.threads : UsableCores());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/thread_pool.h"
@@ -15,10 +16,10 @@ namespace kvcake {
 struct RuntimeOptions {
   std::string model_dir;
   std::string store_dir = {};                        // empty: chunks are neither loaded nor kept
-  uint64_t disk_capacity_bytes = 20ull << 30;   // of store_dir
-  uint64_t ram_capacity_bytes = 4ull << 30;     // of KV pages
+  uint64_t disk_capacity_bytes = 20ull << 30;        // of store_dir
+  uint64_t ram_capacity_bytes = 4ull << 30;          // of KV pages
   std::optional<double> load_rate_bytes_per_s = {};  // a link slower than the disk
-  Seconds load_latency{0};                      // of each read on that link
+  Seconds load_latency{0};                           // of each read on that link
   int chunk_tokens = 128;
   int slice_tokens = 512;
   int threads = 0;  // 0: every core the process may use
@@ -48,6 +49,7 @@ class Runtime {
   explicit Runtime(const RuntimeOptions& options) : options_(options) {}
   Status OpenModel();
   Status OpenStore();
+  std::string CostPath() const;
 
   const RuntimeOptions options_;
   std::unique_ptr<ThreadPool> threads_;

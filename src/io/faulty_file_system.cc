@@ -14,6 +14,7 @@ class FaultyFileSystem::FaultyFile : public File {
 
   Result<size_t> ReadAt(std::span<std::byte> buffer, uint64_t offset) override {
     if (fs_.Draw(&FileFaults::read_error)) return Fail(ErrorCode::kIo, "injected: read error");
+    fs_.MaybeStall();
     if (buffer.size() > 1 && fs_.Draw(&FileFaults::short_read)) {
       buffer = buffer.first(Shorter(buffer.size()));
     }
@@ -63,6 +64,18 @@ void FaultyFileSystem::Set(const FileFaults& faults) {
   faults_ = faults;
 }
 
+void FaultyFileSystem::MaybeStall() {
+  std::unique_lock lock(mutex_);
+  if (!DrawLocked(&FileFaults::read_stall)) return;
+  released_.wait(lock, [this, seen = releases_] { return releases_ != seen; });
+}
+
+void FaultyFileSystem::ReleaseStalled() {
+  std::lock_guard lock(mutex_);
+  ++releases_;
+  released_.notify_all();
+}
+
 uint64_t FaultyFileSystem::faults() const {
   std::lock_guard lock(mutex_);
   return count_;
@@ -70,6 +83,10 @@ uint64_t FaultyFileSystem::faults() const {
 
 bool FaultyFileSystem::Draw(double FileFaults::*which) {
   std::lock_guard lock(mutex_);
+  return DrawLocked(which);
+}
+
+bool FaultyFileSystem::DrawLocked(double FileFaults::*which) {
   const bool hit = std::uniform_real_distribution<double>(0, 1)(random_) < faults_.*which;
   if (hit) ++count_;
   return hit;

@@ -1,6 +1,7 @@
 // A FileSystem that fails by seed, for tests: through the same interface as the real thing.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,7 @@ struct FileFaults {
   double open_error = 0;    // kIo from OpenRead
   double create_error = 0;  // kIo from Create
   double read_error = 0;    // kIo
+  double read_stall = 0;    // no answer until ReleaseStalled
   double short_read = 0;    // a part of what was asked for, a multiple of 4 KiB where possible
   double bit_flip = 0;      // one bit of what was read
   double write_error = 0;   // kIo
@@ -33,6 +35,7 @@ class FaultyFileSystem : public FileSystem {
   FaultyFileSystem(FileSystem& inner, uint64_t seed) : inner_(inner), random_(seed) {}
 
   void Set(const FileFaults& faults);
+  void ReleaseStalled();
   uint64_t faults() const;  // injected so far
 
   Result<std::unique_ptr<File>> OpenRead(const std::string& path, bool direct) override;
@@ -56,14 +59,19 @@ class FaultyFileSystem : public FileSystem {
   class FaultyFile;
   // Whether this call meets the fault; `which` is a member of the probabilities set now.
   bool Draw(double FileFaults::*which);
+  bool DrawLocked(double FileFaults::*which);
   uint64_t Below(uint64_t n);  // uniform in [0, n)
+
+  void MaybeStall();
 
   FileSystem& inner_;
   mutable std::mutex mutex_;
+  std::condition_variable released_;
   // Guarded by mutex_.
   FileFaults faults_;
   std::mt19937_64 random_;
   uint64_t count_ = 0;
+  uint64_t releases_ = 0;
 };
 
 }  // namespace kvcake

@@ -4,6 +4,7 @@
 #include <pcre2.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <utility>
 
@@ -32,8 +33,11 @@ class Translator {
         if (Next() == ']') return Refuse("a class that begins with ]");
       } else if (c == '(') {
         RETURN_IF_ERROR(Group());
-      } else if (c == '}' && pattern_.substr(at_ + 1, 1) == "+") {
-        return Refuse("}+ (possessive to PCRE2, a repeated repeat to Oniguruma)");
+      } else if (c == '}' &&
+                 (pattern_.substr(at_ + 1, 1) == "+" || pattern_.substr(at_ + 1, 1) == "?")) {
+        return Refuse("}+ or }? (not the same to PCRE2 and Oniguruma)");
+      } else if (c == '{' && pattern_.substr(at_ + 1, 1) == ",") {
+        return Refuse("a repeat without a lower bound");
       } else {
         Copy(1);
       }
@@ -72,6 +76,7 @@ class Translator {
     }
     for (const std::string_view known : kKnown) {
       if (pattern_.substr(at_, known.size()) == known) {
+        if (known == "(?i)" && at_ != 0) return Refuse("(?i) but at the start");
         Copy(known.size());
         return {};
       }

@@ -17,7 +17,7 @@ namespace kvcake {
 namespace {
 
 typedef float V __attribute__((vector_size(16)));
-typedef int32_t VInt __attribute__((vector_size(16)));
+typedef uint32_t VInt __attribute__((vector_size(16)));
 using Element = float;
 constexpr int kLanes = 4;
 constexpr int kUnit = 1;

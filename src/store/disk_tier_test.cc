@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "io/faulty_file_system.h"
 #include "store/tier_testing.h"
@@ -366,6 +367,28 @@ TEST_F(DiskTierTest, AFullDiskIsAClearStatusAndLeavesNothingBehind) {
   fs.Set({});
   EXPECT_TRUE(Put(0));
   EXPECT_EQ(Read(0), std::nullopt);
+}
+
+TEST_F(DiskTierTest, AReadThatTheDeviceHoldsIsCountedAndKeepsItsBuffer) {
+  FaultyFileSystem fs(FileSystem::Real(), 1);
+  options_.overdue_after = Seconds(0);
+  options_.max_reads_in_flight = 1;
+  Open(fs);
+  ASSERT_TRUE(Put(0));
+  fs.Set({.read_stall = 1});
+  Reads reads;
+  const size_t held = reads.Start(*tier_, layout_, chain_[0], Root());
+  while (fs.faults() == 0) std::this_thread::yield();
+  EXPECT_EQ(tier_->Stats().reads_overdue, 1u);
+  const size_t waiting = reads.Start(*tier_, layout_, chain_[0], Root());
+  tier_->Cancel(reads.id(waiting));  // not started: answered although the device hangs
+  EXPECT_EQ(reads.Wait(waiting).status.error().code, ErrorCode::kCancelled);
+  tier_->Cancel(reads.id(held));
+  EXPECT_EQ(reads.answers(held), 0) << "its buffer is still the device's";
+  fs.Set({});
+  fs.ReleaseStalled();
+  reads.Wait(held);
+  EXPECT_EQ(tier_->Stats().reads_overdue, 0u);
 }
 
 TEST_F(DiskTierTest, SenselessOptionsAreRefusedByName) {

@@ -88,9 +88,9 @@ class ThrottledTier : public Tier {
   std::unordered_map<ReadId, Read> reads_;
   std::deque<ReadId> link_;  // in the order of Get; the head is on the link
   bool head_started_ = false;
-  TimePoint head_since_;    // the rate has been the same since then
-  double head_passed_ = 0;  // bytes that had passed at head_since_
-  TimePoint link_free_;     // when the last read left the link
+  TimePoint head_since_;                    // the rate has been the same since then
+  double head_passed_ = 0;                  // bytes that had passed at head_since_
+  TimePoint link_free_ = TimePoint::min();  // when the last read left the link
   double charged_bytes_ = 0;
   std::vector<Finished> finished_;  // `done` to be called
   ReadId next_id_ = 1;

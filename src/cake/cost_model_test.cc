@@ -1,0 +1,189 @@
+#include "cake/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <random>
+
+namespace kvcake {
+namespace {
+
+constexpr ComputeFit kTruth{.c0 = 2e-3, .g = 1e-7, .b = 80e-6, .a = 6e-9, .samples = 1};
+
+void ExpectClose(const ComputeFit& fit, double share, const char* what) {
+  for (int prefix : {0, 512, 2048, 8192, 16384}) {
+    for (int tokens : {128, 256, 512}) {
+      const double truth = kTruth.SecondsFor(prefix, tokens);
+      EXPECT_NEAR(fit.SecondsFor(prefix, tokens) / truth, 1, share)
+          << what << " at " << prefix << " for " << tokens;
+    }
+  }
+}
+
+TEST(ComputeCostTest, NothingIsKnownWithoutSamples) {
+  ComputeCost cost;
+  cost.Add(0, 0, Seconds(1));
+  cost.Add(0, 128, Seconds(0));
+  cost.Add(0, 128, Seconds(-1));
+  EXPECT_FALSE(cost.fit().known());
+  EXPECT_EQ(cost.fit().SecondsFor(0, 128), 0);
+}
+
+TEST(ComputeCostTest, OneSampleScalesWithTokensAndKnownAttention) {
+  ComputeCost plain;
+  plain.Add(0, 512, Seconds(0.5));
+  EXPECT_NEAR(plain.fit().SecondsFor(0, 512), 0.5, 1e-3);
+  EXPECT_NEAR(plain.fit().SecondsFor(0, 128), 0.125, 5e-3);
+
+  ComputeCost attention({.attention_ratio = 1e-4});
+  attention.Add(0, 512, Seconds(0.5));
+  EXPECT_NEAR(attention.fit().SecondsFor(0, 512), 0.5, 1e-3);
+  EXPECT_GT(attention.fit().SecondsFor(4096, 512), 0.7);
+}
+
+TEST(ComputeCostTest, RecoversTheCurve) {
+  ComputeCost cost;
+  for (int prefix : {0, 512, 1024, 1536, 4096, 8192}) {
+    for (int tokens : {128, 256, 512}) {
+      cost.Add(prefix, tokens, Seconds(kTruth.SecondsFor(prefix, tokens)));
+    }
+  }
+  ExpectClose(cost.fit(), 0.01, "exact");
+  EXPECT_LT(cost.fit().noise, 0.01);
+}
+
+TEST(ComputeCostTest, NoiseOutliersAndAColdStartDoNotMoveItMuch) {
+  for (int seed = 0; seed < 50; ++seed) {
+    std::mt19937 rng(seed);
+    std::normal_distribution<double> noise(1, 0.05);
+    ComputeCost cost;
+    cost.Add(0, 512, Seconds(4 * kTruth.SecondsFor(0, 512)));
+    for (int i = 0; i < 100; ++i) {
+      const int prefix = static_cast<int>(rng() % 64) * 256;
+      const int tokens = 128 * (1 + rng() % 4);
+      const double slow = rng() % 12 == 0 ? 3 : 1;
+      cost.Add(prefix, tokens, Seconds(kTruth.SecondsFor(prefix, tokens) * noise(rng) * slow));
+    }
+    const ComputeFit fit = cost.fit();
+    ExpectClose(fit, 0.2, "noisy");
+    EXPECT_GE(std::min({fit.c0, fit.g, fit.b, fit.a}), 0);
+    EXPECT_GT(fit.noise, 0.01);
+  }
+}
+
+TEST(ComputeCostTest, FewSamplesAreSensible) {
+  for (int n : {2, 3}) {
+    ComputeCost cost;
+    for (int i = 0; i < n; ++i) cost.Add(512 * i, 512, Seconds(kTruth.SecondsFor(512 * i, 512)));
+    const double next = kTruth.SecondsFor(512 * n, 512);
+    EXPECT_NEAR(cost.fit().SecondsFor(512 * n, 512) / next, 1, 0.2) << n;
+  }
+  ComputeCost cold;  // twice as slow the first time
+  cold.Add(0, 512, Seconds(2 * kTruth.SecondsFor(0, 512)));
+  cold.Add(512, 512, Seconds(kTruth.SecondsFor(512, 512)));
+  EXPECT_NEAR(cold.fit().SecondsFor(1024, 512) / kTruth.SecondsFor(1024, 512), 1, 0.35);
+}
+
+TEST(ComputeCostTest, FollowsAMachineThatChanges) {
+  ComputeCost cost({.window = 64});
+  for (const double factor : {1.0, 2.0}) {
+    for (int i = 0; i < 200; ++i) {
+      const int prefix = (i % 16) * 512, tokens = 128 * (1 + i % 4);
+      cost.Add(prefix, tokens, Seconds(factor * kTruth.SecondsFor(prefix, tokens)));
+    }
+    EXPECT_NEAR(cost.fit().SecondsFor(2048, 512) / kTruth.SecondsFor(2048, 512), factor, 0.05);
+  }
+}
+
+TEST(ComputeCostTest, SurvivesJsonAndRefusesWhatIsNotItsOwn) {
+  ComputeCost cost, copy;
+  for (int i = 0; i < 9; ++i) cost.Add(512 * i, 512, Seconds(kTruth.SecondsFor(512 * i, 512)));
+  ASSERT_TRUE(copy.FromJson(nlohmann::json::parse(cost.ToJson().dump())));
+  EXPECT_NEAR(copy.fit().SecondsFor(1000, 300) / cost.fit().SecondsFor(1000, 300), 1, 0.01);
+  for (const char* bad :
+       {"3", "{}", R"({"version":2,"samples":[]})", R"({"version":1})",
+        R"({"version":1,"samples":[[0,512]]})", R"({"version":1,"samples":[[0,512,"x"]]})",
+        R"({"version":1,"samples":[[0,512,-1]]})"}) {
+    EXPECT_FALSE(copy.FromJson(nlohmann::json::parse(bad))) << bad;
+  }
+  EXPECT_EQ(copy.fit().samples, 9);
+}
+
+// A link that serves in order: `fixed` before the first of a burst, then `interval` each.
+void Burst(TierCost& cost, TimePoint& now, int reads, double fixed, double interval, int depth) {
+  int issued = 0;
+  for (; issued < std::min(reads, depth); ++issued) cost.OnStart(now);
+  now += Seconds(fixed);
+  for (int done = 0; done < reads; ++done) {
+    now += Seconds(interval);
+    cost.OnDone(now, 1000);
+    if (issued < reads) cost.OnStart(now), ++issued;
+  }
+  now += Seconds(1);
+}
+
+TEST(TierCostTest, SeparatesTheRateFromTheFixedCost) {
+  TierCost cost;
+  EXPECT_FALSE(cost.estimate().known);
+  TimePoint now{};
+  for (int i = 0; i < 4; ++i) Burst(cost, now, 20, 5e-3, 10e-3, 4);
+  EXPECT_NEAR(cost.estimate().IntervalFor(1000), 10e-3, 1e-4);
+  EXPECT_NEAR(cost.estimate().fixed_s, 5e-3, 1e-4);
+}
+
+TEST(TierCostTest, QueuedReadsShareTheLink) {
+  TierCost cost;
+  TimePoint now{};
+  // Four at once finish together: each took 40 ms, the link 10 ms.
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < 4; ++i) cost.OnStart(now);
+    now += Seconds(40e-3);
+    for (int i = 0; i < 4; ++i) {
+      if (i < 3 || round == 9) {
+        cost.OnDone(now, 1000);
+      } else {
+        cost.OnStart(now);  // stays busy
+        cost.OnDone(now, 1000);
+        cost.OnDone(now, 0);
+      }
+    }
+  }
+  EXPECT_GT(cost.estimate().IntervalFor(1000) + cost.estimate().fixed_s, 9e-3);
+  EXPECT_LT(cost.estimate().IntervalFor(1000), 15e-3);
+}
+
+TEST(TierCostTest, TheFirstReadAloneIsNotOverestimated) {
+  TierCost cost;
+  TimePoint now{};
+  Burst(cost, now, 1, 5e-3, 10e-3, 1);
+  EXPECT_NEAR(cost.estimate().IntervalFor(1000), 15e-3, 1e-6);
+  EXPECT_EQ(cost.estimate().fixed_s, 0);
+}
+
+TEST(TierCostTest, MissesTeachNothing) {
+  TierCost cost;
+  TimePoint now{};
+  cost.OnStart(now);
+  cost.OnDone(now + Seconds(1), 0);
+  EXPECT_FALSE(cost.estimate().known);
+  EXPECT_EQ(cost.in_flight(), 0);
+}
+
+TEST(TierCostTest, SurvivesJson) {
+  TierCost cost, copy;
+  ASSERT_TRUE(copy.FromJson(cost.ToJson()));
+  EXPECT_FALSE(copy.estimate().known);
+  TimePoint now{};
+  Burst(cost, now, 40, 5e-3, 10e-3, 4);
+  ASSERT_TRUE(copy.FromJson(nlohmann::json::parse(cost.ToJson().dump())));
+  EXPECT_NEAR(copy.estimate().fixed_s, cost.estimate().fixed_s, 1e-6);
+  EXPECT_NEAR(copy.estimate().bytes_per_s / cost.estimate().bytes_per_s, 1, 1e-6);
+  for (const char* bad : {"[]", "{}", R"({"version":1,"bytes_per_s":0})",
+                          R"({"version":1,"fixed_s":-1,"bytes_per_s":1,"read_bytes":1})"}) {
+    EXPECT_FALSE(copy.FromJson(nlohmann::json::parse(bad))) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,231 @@
+// The Restorer among real threads; the simulator's tests cover its decisions.
+#include "cake/restorer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+namespace kvcake {
+namespace {
+
+constexpr KvLayout kLayout{.layers = 1, .kv_heads = 1, .head_dim = 1, .chunk_tokens = 128};
+
+// Answers on two threads, in any order, after random times; some reads fail.
+class ThreadedTier : public Tier {
+ public:
+  ThreadedTier(int delay_us_max, int fail_percent, uint32_t seed)
+      : delay_us_max_(delay_us_max), fail_percent_(fail_percent), rng_(seed) {
+    for (auto& thread : threads_) thread = std::thread([this] { Serve(); });
+  }
+  ~ThreadedTier() override {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    for (auto& thread : threads_) thread.join();
+  }
+
+  std::string_view name() const override { return "threaded"; }
+  int max_reads_in_flight() const override { return 6; }
+  uint64_t max_read_bytes_in_flight() const override { return 5 * kLayout.page_bytes(); }
+  std::vector<bool> Residency(std::span<const ChunkKey> keys) override {
+    return std::vector<bool>(keys.size(), true);
+  }
+  ReadId Get(ReadRequest request) override {
+    std::lock_guard lock(mutex_);
+    EXPECT_LT(in_flight_, 5) << "the smaller of both limits";
+    ++in_flight_;
+    queue_.push_back({next_id_, std::move(request), false});
+    changed_.notify_one();
+    return next_id_++;
+  }
+  void Cancel(ReadId id) override {
+    std::lock_guard lock(mutex_);
+    for (Read& read : queue_) {
+      if (read.id == id) read.cancelled = true;
+    }
+  }
+  Status Put(const ChunkWrite&) override { return {}; }
+  Status Evict(const ChunkKey&) override { return {}; }
+  TierStats Stats() const override { return {}; }
+
+ private:
+  struct Read {
+    ReadId id;
+    ReadRequest request;
+    bool cancelled;
+  };
+  void Serve() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      Read read = std::move(queue_.front());
+      queue_.pop_front();
+      const auto delay = std::chrono::microseconds(rng_() % (delay_us_max_ + 1));
+      const bool fail = static_cast<int>(rng_() % 100) < fail_percent_;
+      lock.unlock();
+      std::this_thread::sleep_for(delay);
+      ReadResult result;
+      if (read.cancelled) {
+        result.status = Fail(ErrorCode::kCancelled, "cancelled");
+      } else if (fail) {
+        result.status = Fail(ErrorCode::kCorrupt, "bad checksum");
+      } else {
+        std::memcpy(read.request.landing.data(), &read.request.key, sizeof(ChunkKey));
+        result.bytes = read.request.landing.size();
+      }
+      lock.lock();
+      --in_flight_;
+      lock.unlock();
+      read.request.done(std::move(result));
+      lock.lock();
+    }
+  }
+
+  const int delay_us_max_, fail_percent_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Read> queue_;
+  std::mt19937 rng_;
+  ReadId next_id_ = 1;
+  int in_flight_ = 0;
+  bool stop_ = false;
+  std::thread threads_[2];
+};
+
+RestoreRequest Request(int document, int chunks, Policy policy) {
+  const std::vector<int32_t> tokens(chunks, document);
+  RestoreRequest request;
+  request.keys = ChunkKeys(ChunkKey{}, tokens, 1);
+  request.prompt_tokens = chunks * 128 + 5;
+  request.policy = policy;
+  return request;
+}
+
+// What an engine does with one turn; false when the restoration is done.
+bool Step(PagePool& pool, const RestoreRequest& request, Restoration& restoration,
+          std::mt19937& rng, TimePoint& wake) {
+  const ComputeTurn turn = restoration.NextTurn(4);
+  if (turn.kind == ComputeTurn::Kind::kDone) return false;
+  if (turn.kind == ComputeTurn::Kind::kWait) {
+    wake = std::min(wake, turn.wait_until);
+    return true;
+  }
+  const auto pages = restoration.PageIds(turn.claim.end());
+  for (int i = 0; i < turn.claim.first; ++i) {
+    EXPECT_EQ(std::memcmp(pool.Data(pages[i]), &request.keys[i], sizeof(ChunkKey)), 0);
+  }
+  for (int i = turn.claim.first; i < turn.claim.end(); ++i) {
+    std::memcpy(pool.Data(pages[i]), &request.keys[i], sizeof(ChunkKey));
+  }
+  std::this_thread::sleep_for(std::chrono::microseconds(rng() % 300));
+  restoration.Computed(turn.claim, Seconds(1e-6 * (50 + rng() % 300)));
+  wake = TimePoint{};
+  return true;
+}
+
+struct Race {
+  int delay_us_max, fail_percent, documents;
+};
+
+class RestorerRaceTest : public testing::TestWithParam<Race> {};
+
+TEST_P(RestorerRaceTest, TenRestorationsEndWithTheRightPages) {
+  const Race race = GetParam();
+  for (int seed = 0; seed < 15; ++seed) {
+    std::mt19937 rng(seed);
+    auto pool = std::move(PagePool::Create(kLayout, 600 * kLayout.page_bytes()).value());
+    ComputeCost cost;
+    {
+      ThreadedTier tier(race.delay_us_max, race.fail_percent, seed);
+      Restorer restorer(*pool, {&tier}, cost, Clock::Real());
+      std::vector<RestoreRequest> requests;
+      std::vector<std::shared_ptr<Restoration>> open;
+      for (int i = 0; i < 10; ++i) {
+        const auto policy = i < 7 ? Policy::kCake : static_cast<Policy>(i % 3);
+        requests.push_back(Request(i % race.documents, 30 + i, policy));
+        open.push_back(restorer.Open(requests.back()));
+      }
+      int left = 10;
+      while (left > 0) {
+        TimePoint wake = TimePoint::max();
+        for (size_t i = 0; i < open.size(); ++i) {
+          if (!open[i]) continue;
+          if (rng() % 200 == 0) {  // cancelled, with reads in flight
+            open[i].reset();
+            --left;
+            continue;
+          }
+          if (Step(*pool, requests[i], *open[i], rng, wake)) continue;
+          const RestoreReport report = open[i]->Report();
+          int sum = report.tokens_computed + report.tokens_reused;
+          for (const auto& [name, tokens] : report.tokens_loaded) sum += tokens;
+          EXPECT_EQ(sum, requests[i].prompt_tokens);
+          const PageTable pages = open[i]->TakePages();
+          for (size_t c = 0; c < pages.size(); ++c) {
+            EXPECT_EQ(
+                std::memcmp(pool->Data(pages[c].id()), &requests[i].keys[c], sizeof(ChunkKey)), 0);
+          }
+          open[i].reset();
+          --left;
+        }
+        if (left > 0) restorer.WaitForEvent(wake);
+      }
+    }
+    EXPECT_EQ(pool->Stats().referenced, 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rates, RestorerRaceTest,
+                         testing::Values(Race{0, 0, 1}, Race{50, 0, 1}, Race{300, 20, 1},
+                                         Race{2000, 5, 2}, Race{300, 100, 3}));
+
+TEST(RestorerTest, WakeEndsTheNextWaitAndDeadlinesEndOthers) {
+  auto pool = std::move(PagePool::Create(kLayout, 4 * kLayout.page_bytes()).value());
+  ComputeCost cost;
+  Restorer restorer(*pool, {}, cost, Clock::Real());
+  restorer.Wake();
+  restorer.WaitForEvent(TimePoint::max());
+  const TimePoint deadline = Clock::Real().Now() + Seconds(0.01);
+  restorer.WaitForEvent(deadline);
+  EXPECT_GE(Clock::Real().Now(), deadline);
+  std::thread waker([&] { restorer.Wake(); });
+  restorer.WaitForEvent(TimePoint::max());
+  waker.join();
+}
+
+TEST(RestorerTest, APromptWithoutAFullChunkIsDoneAtOnce) {
+  auto pool = std::move(PagePool::Create(kLayout, 4 * kLayout.page_bytes()).value());
+  ComputeCost cost;
+  Restorer restorer(*pool, {}, cost, Clock::Real());
+  auto restoration = restorer.Open(Request(1, 0, Policy::kCake));
+  EXPECT_EQ(restoration->NextTurn(1).kind, ComputeTurn::Kind::kDone);
+  EXPECT_EQ(restoration->Report().tokens_computed, 5);
+  EXPECT_TRUE(restoration->TakePages().empty());
+}
+
+TEST(RestorerTest, TierCostsSurviveJson) {
+  auto pool = std::move(PagePool::Create(kLayout, 64 * kLayout.page_bytes()).value());
+  ComputeCost cost;
+  ThreadedTier tier(100, 0, 1);
+  Restorer restorer(*pool, {&tier}, cost, Clock::Real()), copy(*pool, {&tier}, cost, Clock::Real());
+  std::mt19937 rng(1);
+  const RestoreRequest request = Request(1, 40, Policy::kLoad);
+  auto restoration = restorer.Open(request);
+  TimePoint wake = TimePoint::max();
+  while (Step(*pool, request, *restoration, rng, wake)) restorer.WaitForEvent(wake);
+  ASSERT_TRUE(copy.TierCostsFromJson(restorer.TierCostsToJson()));
+  EXPECT_TRUE(copy.Estimate(0).known);
+  EXPECT_FALSE(copy.TierCostsFromJson(nlohmann::json::array()));
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,348 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <random>
+
+#include "base/check.h"
+#include "base/thread_pool.h"
+#include "model/llama.h"
+#include "model/synth.h"
+#include "store/faulty_tier.h"
+#include "store/memory_tier.h"
+#include "store/throttled_tier.h"
+
+namespace kvcake {
+namespace {
+
+constexpr int kChunk = 32;
+constexpr int kSlice = 128;
+constexpr int kVocab = 512;
+
+// A tiny random model on disk, written once for all tests of the process.
+const std::string& ModelDir() {
+  struct Dir {
+    std::string path = testing::TempDir() + "kvcake-engine-test-" + std::to_string(getpid());
+    Dir() { CHECK(WriteSynthModel("tiny", path, {.seed = 5})); }
+    ~Dir() { std::filesystem::remove_all(path); }
+  };
+  static const Dir dir;
+  return dir.path;
+}
+
+std::vector<int32_t> Prompt(int tokens, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::vector<int32_t> prompt(tokens);
+  for (int32_t& token : prompt) token = static_cast<int32_t>(rng() % kVocab);
+  return prompt;
+}
+
+// Everything an engine needs, over a memory tier that outlives it.
+struct World {
+  ThreadPool threads{2};
+  ModelConfig config = LoadModelConfig(ModelDir()).value();
+  std::unique_ptr<PagePool> pool;
+  std::unique_ptr<LlamaModel> model;
+  ComputeCost cost;
+  Tier* tier;
+  std::unique_ptr<Restorer> restorer;
+  std::unique_ptr<Engine> engine;
+
+  explicit World(Tier* store, int pages = 256, EngineOptions options = {.slice_tokens = kSlice})
+      : tier(store) {
+    const KvLayout layout = LlamaModel::LayoutFor(config, kChunk);
+    pool = PagePool::Create(layout, pages * layout.page_bytes()).value();
+    const TensorFiles files = TensorFiles::Open(ModelDir()).value();
+    model = LlamaModel::Create(config, WeightSource::FromFiles(files), *pool, threads,
+                               {.max_batch_tokens = kSlice + 64})
+                .value();
+    std::vector<Tier*> tiers;
+    if (tier != nullptr) tiers.push_back(tier);
+    restorer = std::make_unique<Restorer>(*pool, tiers, cost, Clock::Real());
+    engine = std::make_unique<Engine>(*model, *pool, *restorer, cost, tier, Clock::Real(), options);
+  }
+  ~World() {
+    engine.reset();
+    restorer.reset();
+    EXPECT_EQ(pool->Stats().referenced, 0u) << "every page goes back";
+  }
+
+  Completion Answer(Request request) {
+    request.logprobs = true;
+    Completion completion = engine->Answer(std::move(request)).value();
+    engine->FlushStore();
+    EXPECT_EQ(Restored(completion.report), completion.report.prompt_tokens);
+    return completion;
+  }
+  static int Restored(const RestoreReport& report) {
+    int tokens = report.tokens_computed + report.tokens_reused;
+    for (const auto& [name, loaded] : report.tokens_loaded) tokens += loaded;
+    return tokens;
+  }
+};
+
+std::unique_ptr<MemoryTier> MakeTier() {
+  const KvLayout layout = LlamaModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk);
+  MemoryTierOptions options;
+  options.layout = layout;
+  return std::make_unique<MemoryTier>(options);
+}
+
+Request Ask(std::vector<int32_t> prompt, Policy policy = Policy::kCake) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = 12;
+  request.policy = policy;
+  return request;
+}
+
+// Bit for bit: the same tokens and exactly the same log probabilities.
+void ExpectSame(const Completion& a, const Completion& b) {
+  EXPECT_EQ(a.tokens, b.tokens);
+  EXPECT_EQ(a.logprobs, b.logprobs);
+}
+
+TEST(EngineTest, EveryPolicyGivesTheSameBits) {
+  auto tier = MakeTier();
+  for (int tokens : {1, kChunk - 1, kChunk, kChunk + 1, 4 * kChunk, 700}) {
+    SCOPED_TRACE(tokens);
+    const auto prompt = Prompt(tokens, tokens);
+    Completion plain;
+    {
+      World world(nullptr);
+      plain = world.Answer(Ask(prompt));
+      EXPECT_EQ(plain.report.tokens_computed, tokens);
+    }
+    for (Policy policy : {Policy::kCompute, Policy::kLoad, Policy::kCake}) {
+      SCOPED_TRACE(PolicyName(policy));
+      World world(tier.get());
+      const Completion done = world.Answer(Ask(prompt, policy));
+      ExpectSame(done, plain);
+      const int full = tokens / kChunk * kChunk;
+      if (policy == Policy::kLoad && full > 0) {
+        EXPECT_EQ(done.report.tokens_loaded.at("memory"), full);
+      }
+    }
+  }
+}
+
+TEST(EngineTest, FiftyForcedSplitsGiveTheSameBits) {
+  auto tier = MakeTier();
+  const auto prompt = Prompt(1100, 3);
+  Completion plain;
+  {
+    World world(tier.get());
+    plain = world.Answer(Ask(prompt, Policy::kCompute));
+  }
+  World world(tier.get());
+  std::mt19937 rng(7);
+  for (int i = 0; i < 50; ++i) {
+    const int split = static_cast<int>(rng() % (1100 / kChunk + 1));
+    SCOPED_TRACE(split);
+    world.pool->DropCached();
+    Request request = Ask(prompt);
+    request.forced_split = split;
+    const Completion done = world.Answer(std::move(request));
+    ExpectSame(done, plain);
+    EXPECT_EQ(done.report.tokens_computed, split * kChunk + 1100 % kChunk);
+  }
+}
+
+TEST(EngineTest, ManySequencesInOneBatchAnswerAsEachAlone) {
+  auto tier = MakeTier();
+  std::vector<Request> requests;
+  std::vector<Completion> alone;
+  std::mt19937 rng(11);
+  const auto document = Prompt(300, 1);
+  for (int i = 0; i < 12; ++i) {
+    auto prompt = Prompt(1 + rng() % 200, 100 + i);
+    if (i % 3 == 0) prompt.insert(prompt.begin(), document.begin(), document.end());
+    Request request = Ask(prompt, Policy(rng() % 3));
+    request.max_tokens = 1 + rng() % 40;
+    request.logprobs = true;
+    if (i % 2 == 0) request.sampling = {.temperature = 0.8, .top_k = 50, .seed = rng()};
+    World world(nullptr);
+    alone.push_back(world.Answer(request));
+    requests.push_back(std::move(request));
+  }
+  World world(tier.get());
+  std::vector<SequenceId> ids;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ids.push_back(world.engine->Submit(requests[i]).value());
+    if (i % 4 == 3) {  // others arrive while some run
+      ASSERT_TRUE(world.engine->Step().value());
+    }
+  }
+  while (world.engine->Step().value()) {
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    SCOPED_TRACE(i);
+    ExpectSame(world.engine->Take(ids[i]).value(), alone[i]);
+    EXPECT_FALSE(world.engine->Take(ids[i]));
+  }
+}
+
+TEST(EngineTest, APromptInMemoryIsReusedAndItsPagesShared) {
+  World world(nullptr);
+  const auto prompt = Prompt(5 * kChunk, 2);
+  const Completion first = world.Answer(Ask(prompt));
+  const Completion second = world.Answer(Ask(prompt));
+  ExpectSame(first, second);
+  EXPECT_EQ(second.report.tokens_reused, 5 * kChunk);
+  EXPECT_EQ(second.report.tokens_computed, 0);
+
+  // What was generated joins the cache too: the conversation so far is a prefix of the next turn.
+  auto turn = prompt;
+  Request request = Ask(prompt);
+  request.max_tokens = kChunk + 5;
+  const Completion answer = world.Answer(request);
+  turn.insert(turn.end(), answer.tokens.begin(), answer.tokens.end());
+  EXPECT_EQ(world.Answer(Ask(turn)).report.tokens_reused, 6 * kChunk);
+}
+
+TEST(EngineTest, FailingLoadsCostTimeOnly) {
+  auto prompt = Prompt(900, 4);
+  Completion plain;
+  auto inner = MakeTier();
+  {
+    World world(inner.get());
+    plain = world.Answer(Ask(prompt));
+  }
+  int failed = 0;
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    auto kept = MakeTier();
+    {
+      World world(kept.get());
+      world.Answer(Ask(prompt));
+    }
+    FaultyTierOptions options;
+    options.seed = seed;
+    options.read_error = 0.3;
+    options.read_corrupt = 0.3;
+    FaultyTier faulty(std::move(kept), options);
+    World world(&faulty);
+    const Completion done = world.Answer(Ask(prompt, seed % 2 ? Policy::kLoad : Policy::kCake));
+    ExpectSame(done, plain);
+    failed += done.report.chunks_failed;
+  }
+  EXPECT_GT(failed, 20);
+}
+
+TEST(EngineTest, CancelledSequencesGiveEverythingBack) {
+  auto tier = MakeTier();
+  std::mt19937 rng(13);
+  {
+    World world(tier.get());
+    world.Answer(Ask(Prompt(600, 1)));
+  }
+  World world(tier.get());
+  const Completion plain = world.Answer(Ask(Prompt(77, 9)));
+  for (int round = 0; round < 20; ++round) {
+    world.pool->DropCached();
+    std::vector<SequenceId> ids;
+    for (int i = 0; i < 4; ++i) {
+      ids.push_back(world.engine->Submit(Ask(Prompt(600, 1))).value());
+    }
+    for (int steps = rng() % 6; steps > 0; --steps) ASSERT_TRUE(world.engine->Step());
+    for (SequenceId id : ids) world.engine->Cancel(id);
+    EXPECT_EQ(world.engine->Take(ids[0])->finish_reason, FinishReason::kCancelled);
+  }
+  world.pool->DropCached();
+  ExpectSame(world.Answer(Ask(Prompt(77, 9))), plain);
+}
+
+TEST(EngineTest, StopsAtEndTokensAtTheCallersWordAndAtTheLimit) {
+  World world(nullptr);
+  const Completion plain = world.Answer(Ask(Prompt(50, 6)));
+  EXPECT_EQ(plain.finish_reason, FinishReason::kLength);
+  ASSERT_EQ(plain.tokens.size(), 12u);
+
+  Request request = Ask(Prompt(50, 6));
+  request.end_tokens = {plain.tokens[4]};
+  Completion done = world.Answer(request);
+  EXPECT_EQ(done.finish_reason, FinishReason::kStop);
+  const size_t first =
+      std::find(plain.tokens.begin(), plain.tokens.end(), plain.tokens[4]) - plain.tokens.begin();
+  EXPECT_EQ(done.tokens.size(), first + 1);
+
+  request = Ask(Prompt(50, 6));
+  int heard = 0;
+  request.on_token = [&](const TokenEvent&) { return ++heard < 3; };
+  done = world.Answer(request);
+  EXPECT_EQ(done.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(done.tokens.size(), 3u);
+}
+
+TEST(EngineTest, KeepsNewChunksOnceAndOnlyWhenAsked) {
+  auto tier = MakeTier();
+  World world(tier.get());
+  Request request = Ask(Prompt(4 * kChunk, 8));
+  request.store = false;
+  world.Answer(request);
+  EXPECT_EQ(tier->Stats().chunks, 0u);
+  world.Answer(Ask(Prompt(4 * kChunk, 8)));
+  EXPECT_EQ(tier->Stats().chunks, 4u);
+  world.Answer(Ask(Prompt(4 * kChunk, 8)));
+  EXPECT_EQ(tier->Stats().writes, 4u);
+  EXPECT_EQ(world.engine->write_stats().dropped, 0u);
+}
+
+TEST(EngineTest, RefusesWhatItCanNeverAnswer) {
+  World world(nullptr, /*pages=*/24);  // 16 of them are kept for reads
+  const auto message = [&](Request request) {
+    const auto id = world.engine->Submit(std::move(request));
+    EXPECT_FALSE(id);
+    return id ? "" : id.error().message;
+  };
+  EXPECT_NE(message(Ask({})).find("no tokens"), std::string::npos);
+  EXPECT_NE(message(Ask({1, kVocab})).find("vocabulary of 512"), std::string::npos);
+  EXPECT_NE(message(Ask({-1})).find("vocabulary"), std::string::npos);
+  EXPECT_NE(message(Ask(Prompt(16384, 1))).find("context is 16384"), std::string::npos);
+  EXPECT_NE(message(Ask(Prompt(500, 1))).find("--ram-capacity"), std::string::npos);
+  Request request = Ask({1});
+  request.max_tokens = 0;
+  EXPECT_NE(message(request).find("max_tokens"), std::string::npos);
+  request = Ask({1});
+  request.sampling.top_p = 2;
+  EXPECT_NE(message(request).find("top_p"), std::string::npos);
+  EXPECT_FALSE(world.engine->Step().value());
+}
+
+TEST(EngineTest, RequestsWaitForPagesAndAllAreAnswered) {
+  World world(nullptr, /*pages=*/16 + 12);
+  std::vector<SequenceId> ids;
+  for (int i = 0; i < 8; ++i) {
+    ids.push_back(world.engine->Submit(Ask(Prompt(5 * kChunk, i))).value());  // 6 pages each
+  }
+  while (world.engine->Step().value()) {
+  }
+  for (SequenceId id : ids) {
+    EXPECT_EQ(world.engine->Take(id)->finish_reason, FinishReason::kLength);
+  }
+}
+
+TEST(EngineTest, ASlowLinkAndAFastOneMeetSomewhere) {
+  const auto prompt = Prompt(2000, 21);
+  Completion plain;
+  auto inner = MakeTier();
+  {
+    World world(inner.get());
+    plain = world.Answer(Ask(prompt));
+  }
+  const double page_bytes = static_cast<double>(
+      LlamaModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk).page_bytes());
+  ThrottledTierOptions options;
+  options.rate_bytes_per_s = page_bytes * 1000;
+  ThrottledTier link(std::move(inner), options);
+  for (double chunks_per_s : {100.0, 1000.0, 10000.0, 1e6}) {
+    SCOPED_TRACE(chunks_per_s);
+    link.SetRate(page_bytes * chunks_per_s);
+    World world(&link);
+    ExpectSame(world.Answer(Ask(prompt)), plain);
+  }
+}
+
+}  // namespace
+}  // namespace kvcake
