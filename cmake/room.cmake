@@ -1,6 +1,7 @@
 # kvcake_room(NAME [DIR dir] [DEPS rooms...] [LIBS targets...]) makes the library of a room from its
 # sources (src/NAME unless DIR is given) and one test program from the *_test.cc beside them; its
-# tests carry the room's name as their ctest label.
+# tests carry the room's name as their ctest label. With KVCAKE_FUZZ each x_fuzz.cc becomes a
+# libFuzzer program NAME_x_fuzz.
 function(kvcake_room name)
   cmake_parse_arguments(ROOM "" "DIR" "DEPS;LIBS" ${ARGN})
   if(NOT ROOM_DIR)
@@ -18,6 +19,14 @@ function(kvcake_room name)
     add_library(${name} INTERFACE)
     target_link_libraries(${name} INTERFACE ${ROOM_DEPS} ${ROOM_LIBS})
     target_include_directories(${name} INTERFACE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
+  endif()
+  if(KVCAKE_FUZZ)
+    file(GLOB fuzzers CONFIGURE_DEPENDS ${ROOM_DIR}/*_fuzz.cc)
+    foreach(source ${fuzzers})
+      get_filename_component(fuzzer ${source} NAME_WE)
+      add_executable(${name}_${fuzzer} ${source})
+      target_link_libraries(${name}_${fuzzer} PRIVATE ${name} -fsanitize=fuzzer)
+    endforeach()
   endif()
   if(KVCAKE_TESTS AND tests)
     add_executable(${name}_test ${tests})

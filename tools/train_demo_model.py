@@ -227,14 +227,19 @@ class Batches:
     def copy_sequence(self, rng, length, ids=None):
         """Random tokens over and over. The period varies, or the heads would learn a distance instead of a search."""
         period = int(math.exp(rng.uniform(math.log(8), math.log(length * 0.75))))
-        out = np.resize(rng.integers(1, 1 + (ids or self.vocab - 1), size=period), length)
+        few = int(math.exp(rng.uniform(math.log(6), math.log(200))))
+        if ids is None and rng.random() < 0.6:  # of few ids: what followed depends on several tokens, as with names
+            out = rng.integers(1, self.vocab, size=few)[rng.integers(few, size=period)]
+        else:
+            out = rng.integers(1, 1 + (ids or self.vocab - 1), size=period)
+        out = np.resize(out, length)
         w = np.zeros(length, np.float32)
         w[period + 1:] = 1.0
         return out, w
 
     def lookup_sequence(self, rng, length):
-        most = max(3, length // 55)
-        count = int(math.exp(rng.uniform(math.log(3), math.log(most + 1))))
+        most = max(3, length // 42)
+        count = most if rng.random() < 0.4 else int(math.exp(rng.uniform(math.log(3), math.log(most + 1))))
         extra = int(rng.integers(0, 3))  # facts that nobody asks for
         names = draw_names(rng, count + extra, held_out=False)
         if rng.random() < 0.5:  # near misses: many names share a word
@@ -244,7 +249,7 @@ class Batches:
             names = [n for n in names if not held_out_name(*n.split())]
         one_kind = KINDS[rng.integers(len(KINDS))] if rng.random() < 0.7 else None
         facts = [(one_kind or KINDS[rng.integers(len(KINDS))], n, draw_code(rng)) for n in names]
-        chars = max(100, int(length * 3.3) - 125 * len(facts))
+        chars = max(20, int(length * 3.1) - 125 * len(facts))
         text = self.noise(rng, chars) if rng.random() < 0.2 else self.passage(rng, chars, licence=0.4)
         text = text[:chars]
         # Where a sentence or a paragraph ends; and some line ends, for text that has no sentences.
@@ -463,6 +468,7 @@ def main():
     p.add_argument("--muon-lr", type=float, default=5e-3)
     p.add_argument("--copied", type=float, default=1.0, help="loss on copies of all ids that ends the copying")
     p.add_argument("--batch-tokens", type=int, default=4096, help="after the copying")
+    p.add_argument("--copies", type=float, default=0.15, help="share of copying in the mix")
     p.add_argument("--mix-over", type=float, default=2e6, help="tokens over which copying gives way to the mix")
     p.add_argument("--spread-after", type=float, default=2e6, help="tokens of the mix before positions jump")
     p.add_argument("--spread-over", type=float, default=2e6, help="tokens over which the jumps grow to the full span")
@@ -530,7 +536,7 @@ def main():
             count = max(1, args.batch_tokens // length)
             spread = min(1.0, max(0.0, (left - args.spread_after) / args.spread_over))
             span = int(length * (MAX_POSITION / length) ** spread)
-            ids, pos, w = data.batch(step, count, length, span, max(0.1, 0.8 - 0.7 * left / args.mix_over))
+            ids, pos, w = data.batch(step, count, length, span, max(args.copies, 0.8 * (1 - left / args.mix_over)))
         for group in muon.param_groups + adam.param_groups:
             group["lr"] = (args.muon_lr if group in muon.param_groups else args.lr) * rate
         loss, text, answer = weighted_loss(model, ids.to(device), pos.to(device), w.to(device), autocast)

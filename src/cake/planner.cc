@@ -258,8 +258,8 @@ Plan MakePlan(const PlanInput& input, const PlannerOptions& options) {
     const TierView& tier = input.tiers[std::countr_zero(wanted)];
     if (tier.known) continue;
     const double tokens = input.chunk_tokens;
-    const double patience_s =
-        options.blind_wait_chunks * input.compute.SecondsFor(first * tokens, tokens);
+    const double chunk_s = input.compute.SecondsFor(first * tokens, tokens);
+    const double patience_s = options.blind_wait_chunks * chunk_s;
     if (tier.waited_s < patience_s) {
       Plan plan;
       plan.sides.assign(n, Side::kEither);
@@ -269,7 +269,9 @@ Plan MakePlan(const PlanInput& input, const PlannerOptions& options) {
       return plan;
     }
     Plan plan = BlindPlan(input, first);
-    plan.slice_chunks = std::min(plan.slice_chunks, 1);
+    // What has been silent for long may be trusted to be for half as long again.
+    const double trusted = std::max(1.0, tier.waited_s / (2 * chunk_s));
+    plan.slice_chunks = static_cast<int>(std::min<double>(plan.slice_chunks, trusted));
     return plan;
   }
 

@@ -104,6 +104,8 @@ TEST(PlannerTest, AnUnknownTierGetsAMomentThenSingleChunksAreComputed) {
   input.tiers[0].waited_s = 3e-3;
   plan = MakePlan(input);
   EXPECT_EQ(plan.slice_chunks, 1);
+  input.tiers[0].waited_s = 45e-3;
+  EXPECT_EQ(MakePlan(input).slice_chunks, 2);
 }
 
 TEST(PlannerTest, NobodyTakesOverFromASlice) {
@@ -135,7 +137,7 @@ TEST(PlannerTest, TwoTiersShareTheLoads) {
   EXPECT_NEAR(from(1), 12, 1);
 }
 
-TEST(PlannerTest, LargePromptsArePlannedWithoutAllocationPerChunk) {
+TEST(PlannerTest, LargePromptsArePlanned) {
   // Not a limit, a number to look at: 16K tokens.
   const PlanInput input = Input(128, 10e-3);
   const auto begin = std::chrono::steady_clock::now();

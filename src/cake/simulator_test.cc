@@ -171,7 +171,7 @@ TEST(SimulatorTest, WhatIsNotKnownYetCostsABoundedTime) {
     for (const ChunkKey& key : sim.Keys(1, s.chunks)) sim.tier(0).Hold(key);
     const auto outcome =
         sim.Run({{.restore = sim.Request(1, s.chunks, Policy::kCake), .cancel_s = {}}})[0];
-    EXPECT_LE(outcome.seconds, better * 1.25 + 4 * chunk_s) << "seed " << seed;
+    EXPECT_LE(outcome.seconds, better * 1.25 + 3 * chunk_s) << "seed " << seed;
     new_tier.push_back(outcome.seconds / better);
   }
   const Summary a = Summarise(cold), b = Summarise(new_tier);

@@ -12,8 +12,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
-#include <ctime>
 #include <utility>
 
 #include "io/io_queue.h"
@@ -280,7 +280,11 @@ bool IsAligned(std::span<const std::byte> bytes) {
   return reinterpret_cast<uintptr_t>(bytes.data()) % kDirectAlign == 0;
 }
 
-int64_t UnixSeconds() { return static_cast<int64_t>(std::time(nullptr)); }
+int64_t UnixSeconds() {
+  // Not time(): it may lag a tick behind the time that a file has just been given.
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
 
 Status WriteFully(File& file, std::span<const std::span<const std::byte>> buffers,
                   uint64_t offset) {

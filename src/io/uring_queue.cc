@@ -208,26 +208,24 @@ class UringQueue : public IoQueue {
       Prepare(tag, transfer);
       return;
     }
-    const IoOp op = transfer.op();
-    IoCompletion completion{op.user_data, 0};
-    if (res == -ECANCELED) {
-      completion.bytes = Fail(ErrorCode::kCancelled, "I/O cancelled");
-    } else if (res < 0) {
-      const ErrorCode code =
-          res == -ENOSPC || res == -EDQUOT ? ErrorCode::kResourceExhausted : ErrorCode::kIo;
-      completion.bytes =
-          Fail(code, "cannot {} {}: {}", op.kind == IoOp::Kind::kRead ? "read" : "write",
-               op.file->path(), std::strerror(-res));
-    } else if (!transfer.Advance(static_cast<uint64_t>(res))) {
+    if (res >= 0 && !transfer.Advance(static_cast<uint64_t>(res))) {
       Prepare(tag, transfer);
       return;
-    } else {
-      completion.bytes = transfer.done();
     }
+    const IoOp op = transfer.op();
+    completions.push_back({op.user_data, ResultOf(transfer, res)});
     bytes_in_flight_ -= op.buffer.size();
     tags_.erase(op.user_data);
     transfers_.erase(it);
-    completions.push_back(std::move(completion));
+  }
+
+  static Result<uint64_t> ResultOf(const Transfer& transfer, int32_t res) {
+    if (res >= 0) return transfer.done();
+    if (res == -ECANCELED) return Fail(ErrorCode::kCancelled, "I/O cancelled");
+    const bool no_space = res == -ENOSPC || res == -EDQUOT;
+    return Fail(no_space ? ErrorCode::kResourceExhausted : ErrorCode::kIo, "cannot {} {}: {}",
+                transfer.op().kind == IoOp::Kind::kRead ? "read" : "write",
+                transfer.op().file->path(), std::strerror(-res));
   }
 
   // Constant after construction.

@@ -225,7 +225,8 @@ TEST(RopeTest, FrequenciesOfEveryKind) {
   RopeConfig rope;
   rope.theta = 500000.0;
   const auto expect = [&](int i, double want) {
-    EXPECT_NEAR(RopeInverseFrequencies(rope, 64)[i], want, 2e-7 * want) << i;
+    EXPECT_NEAR(RopeInverseFrequencies(rope, 64)[i], want, 5e-7 * want)
+        << i;  // a few f32 roundings
   };
   expect(0, 1.0);
   expect(10, 0.016560440883040428);

@@ -14,10 +14,9 @@ CallbackThread::~CallbackThread() {
 }
 
 void CallbackThread::At(TimePoint time, std::function<void()> function) {
-  {
-    std::lock_guard lock(mutex_);
-    due_.emplace(std::pair(time, next_++), std::move(function));
-  }
+  std::lock_guard lock(mutex_);
+  due_.emplace(std::pair(time, next_++), std::move(function));
+  // Under the lock: once the function has run, its owner may destroy this object.
   wake_.notify_one();
 }
 

@@ -1,0 +1,236 @@
+// The kvcake program as a user runs it: flags, output, exit codes, and the store between runs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+namespace kvcake {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::HasSubstr;
+
+struct Outcome {
+  int exit_code;
+  std::string out, err;
+};
+
+class CliTest : public testing::Test {
+ protected:
+  CliTest() {
+    std::string name = testing::TempDir() + "kvcake-cli-XXXXXX";
+    dir_ = mkdtemp(name.data());
+  }
+  ~CliTest() override { fs::remove_all(dir_); }
+
+  static std::string Read(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  // `arguments` as the shell reads them.
+  Outcome Run(const std::string& arguments) {
+    const std::string command =
+        std::string(KVCAKE_PROGRAM) + " " + arguments + " > " + dir_ + "/out 2> " + dir_ + "/err";
+    const int status = std::system(command.c_str());
+    return {WEXITSTATUS(status), Read(dir_ + "/out"), Read(dir_ + "/err")};
+  }
+  json RunJson(const std::string& arguments) {
+    const Outcome outcome = Run(arguments + " --json");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return json::parse(outcome.out);
+  }
+  std::string Ask() const {
+    return "run --model " KVCAKE_SOURCE_DIR
+           "/models/demo --max-tokens 8 --threads 2 "
+           "--prompt-file " +
+           document_ + " ";
+  }
+  std::string WithStore() const { return Ask() + "--store " + dir_ + "/store "; }
+
+  std::vector<fs::path> ChunkFiles() const {
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::recursive_directory_iterator(dir_ + "/store")) {
+      if (entry.is_regular_file() && entry.path().filename().string().size() == 64) {
+        files.push_back(entry.path());
+      }
+    }
+    return files;
+  }
+  static int Loaded(const json& answer) {
+    int tokens = 0;
+    for (const auto& [tier, n] : answer["report"]["tokens_loaded"].items()) tokens += n.get<int>();
+    return tokens;
+  }
+  static void ExpectAddsUp(const json& answer) {
+    EXPECT_EQ(answer["report"]["tokens_computed"].get<int>() + Loaded(answer) +
+                  answer["report"]["tokens_reused"].get<int>(),
+              answer["prompt_tokens"].get<int>());
+  }
+
+  std::string dir_;
+  const std::string document_ = "/usr/share/common-licenses/Artistic";
+};
+
+TEST_F(CliTest, SecondRunLoadsWhatTheFirstKeptAndAnswersTheSame) {
+  const json plain = RunJson(Ask());
+  EXPECT_EQ(plain["report"]["tokens_computed"], plain["prompt_tokens"]);
+  EXPECT_EQ(plain["tokens"].size(), 8u);
+  EXPECT_EQ(plain["finish_reason"], "length");
+  EXPECT_GT(plain["ttft_s"].get<double>(), 0);
+
+  const json first = RunJson(WithStore());
+  EXPECT_EQ(first["report"]["tokens_computed"], first["prompt_tokens"]);
+  const int full = first["prompt_tokens"].get<int>() / 128;
+  EXPECT_EQ(static_cast<int>(ChunkFiles().size()), full) << "run ends only after flushing";
+
+  for (const char* flags :
+       {"--policy cake", "--policy load", "--policy compute", "--policy cake --load-rate 100Mbit",
+        "--policy cake --load-rate 20Mbit --load-latency 1ms", "--policy load --load-rate 1Gbit"}) {
+    SCOPED_TRACE(flags);
+    const json again = RunJson(WithStore() + flags);
+    EXPECT_EQ(again["tokens"], plain["tokens"]);
+    EXPECT_EQ(again["text"], plain["text"]);
+    ExpectAddsUp(again);
+    const std::string policy = again["report"]["policy"];
+    if (policy != "cake") {
+      EXPECT_EQ(Loaded(again), policy == "load" ? full * 128 : 0);
+    }
+    for (const char* field : {"chunks_failed", "meeting_token", "bound_s", "efficiency"}) {
+      EXPECT_TRUE(again["report"][field].is_number()) << field;
+    }
+    EXPECT_TRUE(again["report"]["reasons"].is_array());
+  }
+}
+
+TEST_F(CliTest, DamagedForeignAndWrongModelFilesAreMisses) {
+  const json plain = RunJson(WithStore());
+  auto files = ChunkFiles();
+  ASSERT_GE(files.size(), 4u);
+  std::sort(files.begin(), files.end());
+  {
+    std::fstream file(files[0], std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(5000);
+    file.put('!');
+    file.seekp(5001);
+    file.put('?');
+  }
+  fs::resize_file(files[1], 4096);
+  std::ofstream(files[2], std::ios::trunc) << "somebody else's notes";
+  fs::remove(files[3]);
+  const Outcome outcome = Run(WithStore() + "--policy load --json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json answer = json::parse(outcome.out);
+  EXPECT_EQ(answer["tokens"], plain["tokens"]);
+  ExpectAddsUp(answer);
+  EXPECT_GE(answer["report"]["chunks_failed"].get<int>(), 1);
+  EXPECT_THAT(outcome.err, HasSubstr(files[0].filename().string().substr(0, 16)));
+
+  // The lost chunks were computed and kept again.
+  const json healed = RunJson(WithStore() + "--policy load");
+  EXPECT_EQ(Loaded(healed), plain["prompt_tokens"].get<int>() / 128 * 128);
+}
+
+TEST_F(CliTest, StoreListsAndClears) {
+  RunJson(WithStore());
+  json list = json::parse(Run("store ls " + dir_ + "/store --json").out);
+  ASSERT_EQ(list.size(), 1u);
+  EXPECT_EQ(list[0]["chunks"].get<size_t>(), ChunkFiles().size());
+  EXPECT_EQ(list[0]["model"]["model"], "demo");
+  EXPECT_THAT(Run("store ls " + dir_ + "/store").out, HasSubstr("demo"));
+
+  std::ofstream(dir_ + "/store/notes.txt") << "not kvcake's";
+  EXPECT_EQ(Run("store clear " + dir_ + "/store").exit_code, 0);
+  EXPECT_TRUE(ChunkFiles().empty());
+  EXPECT_TRUE(fs::exists(dir_ + "/store/notes.txt"));
+  const Outcome missing = Run("store ls " + dir_ + "/nothing");
+  EXPECT_EQ(missing.exit_code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("nothing"));
+}
+
+TEST_F(CliTest, PromptsComeAsTextFileTokensOrStdin) {
+  const std::string run = "run --model " KVCAKE_SOURCE_DIR "/models/demo --max-tokens 4 ";
+  const json text = RunJson(run + "--prompt 'The licence of'");
+  std::ofstream(dir_ + "/prompt") << "The licence of";
+  EXPECT_EQ(RunJson(run + "--prompt-file " + dir_ + "/prompt")["tokens"], text["tokens"]);
+  EXPECT_EQ(RunJson(run + "--prompt-file - < " + dir_ + "/prompt")["tokens"], text["tokens"]);
+  std::ofstream(dir_ + "/ids") << "[5, 6, 7]";
+  EXPECT_EQ(RunJson(run + "--prompt-tokens " + dir_ + "/ids")["prompt_tokens"], 3);
+  EXPECT_EQ(Run(run + "--prompt 'The licence of'").out, text["text"].get<std::string>() + "\n");
+}
+
+TEST_F(CliTest, SeedsAndStopStrings) {
+  const std::string run =
+      "run --model " KVCAKE_SOURCE_DIR "/models/demo --prompt 'This program is' --max-tokens 24 ";
+  const json a = RunJson(run + "--temperature 1 --seed 1"),
+             b = RunJson(run + "--temperature 1 --seed 1"),
+             c = RunJson(run + "--temperature 1 --seed 2");
+  EXPECT_EQ(a["tokens"], b["tokens"]);
+  EXPECT_NE(a["tokens"], c["tokens"]);
+  const std::string text = a["text"];
+  ASSERT_GT(text.size(), 6u);
+  const std::string stop = text.substr(text.size() / 2, 2);
+  if (stop.find_first_of("'\n") == std::string::npos) {
+    const json stopped = RunJson(run + "--temperature 1 --seed 1 --stop '" + stop + "'");
+    EXPECT_EQ(stopped["text"], text.substr(0, text.find(stop)));
+    EXPECT_EQ(stopped["finish_reason"], "stop");
+  }
+}
+
+TEST_F(CliTest, TraceIsChromeTraceJson) {
+  RunJson(WithStore());
+  RunJson(WithStore() + "--policy load --trace " + dir_ + "/trace.json");
+  const json trace = json::parse(Read(dir_ + "/trace.json"));
+  const json& events = trace.is_array() ? trace : trace["traceEvents"];
+  EXPECT_GE(events.size(), ChunkFiles().size());
+}
+
+TEST_F(CliTest, FailuresSayWhatAndExitCodesKeepTheirMeaning) {
+  EXPECT_EQ(Run("--version").exit_code, 0);
+  EXPECT_THAT(Run("--version").out, HasSubstr("kvcake "));
+  EXPECT_EQ(Run("run --help").exit_code, 0);
+  EXPECT_EQ(Run("").exit_code, 2);
+  EXPECT_EQ(Run("run --model x").exit_code, 2);
+  EXPECT_EQ(Run("run --model x --prompt a --policy sometimes").exit_code, 2);
+  EXPECT_EQ(Run("run --model x --prompt a --load-rate 5parsec").exit_code, 2);
+
+  const std::string run = "run --prompt a --model ";
+  Outcome outcome = Run(run + dir_ + "/none");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("config.json"));
+  outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --ram-capacity 1KiB");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("--ram-capacity"));
+  outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --chunk-tokens 100");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("multiple of 16"));
+  outcome = Run("run --model " KVCAKE_SOURCE_DIR "/models/demo --prompt-tokens /etc/hostname");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("JSON array of token ids"));
+  outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --store /dev/null");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("/dev/null"));
+}
+
+TEST_F(CliTest, SynthWritesAModelThatRuns) {
+  const std::string model = dir_ + "/tiny";
+  ASSERT_EQ(Run("model synth --arch tiny --out " + model).exit_code, 0);
+  const json info = json::parse(Run("model info " + model + " --json").out);
+  EXPECT_EQ(info["layers"], 2);
+  EXPECT_EQ(info["kv_bytes_per_token"], 2 * 2 * 2 * 2 * 16);
+  EXPECT_EQ(
+      RunJson("run --model " + model + " --prompt hello --max-tokens 3 --ignore-eos")["tokens"]
+          .size(),
+      3u);
+  EXPECT_EQ(Run("model synth --arch tiny --out " + model).exit_code, 1) << "never overwrites";
+}
+
+}  // namespace
+}  // namespace kvcake
