@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
-"""Measures the demo model: bits per byte of held-out text and lookups of planted facts. A table, and JSON with --json.
+"""Measures the demo model: bits per byte of held-out text and lookups of planted facts. A table,
+and JSON with --json.
 
     python3 tools/eval_demo_model.py models/demo --json scores.json
 
-Bits per byte: the last 256 tokens of 8,192-token stretches of files that tools/train_demo_model.py holds out, given the
-512, 2,048 or 8,192 last tokens of the stretch. The scored bytes are the same, so only the context differs.
+Bits per byte: the last 256 tokens of 8,192-token stretches of files that tools/train_demo_model.py
+holds out, given the 512, 2,048 or 8,192 last tokens of the stretch. The scored bytes are the same,
+so only the context differs.
 
-Lookups: a document of so many tokens (the licences, or held-out files) with nine facts planted at random places, of
-which the question at the end asks for one; names and numbers are drawn from those never trained. An answer counts when
-every token of it, the full stop included, is the model's first choice.
+Lookups: a document of so many tokens (the licences, or held-out files) with nine facts planted at
+random places, of which the question at the end asks for one; names and numbers are drawn from those
+never trained. An answer counts when every token of it, the full stop included, is the model's first
+choice.
 
 Needs torch, transformers and tokenizers.
 """
+
 import argparse
 import json
 import math
@@ -35,9 +39,9 @@ def bits_per_byte(model, tok, texts, contexts, windows, rng):
         enc = tok(texts[i], return_offsets_mapping=True)
         if len(enc.input_ids) >= longest:
             start = int(rng.integers(len(enc.input_ids) - longest + 1))
-            offsets = enc.offset_mapping[start:start + longest]
-            size = len(texts[i][offsets[-scored][0]:offsets[-1][1]].encode())
-            found.append((enc.input_ids[start:start + longest], size))
+            offsets = enc.offset_mapping[start : start + longest]
+            size = len(texts[i][offsets[-scored][0] : offsets[-1][1]].encode())
+            found.append((enc.input_ids[start : start + longest], size))
         if len(found) == windows:
             break
     bits = {n: 0.0 for n in contexts}
@@ -45,13 +49,18 @@ def bits_per_byte(model, tok, texts, contexts, windows, rng):
         for n in contexts:
             x = torch.tensor([ids[-n:]])
             logits = model(x, logits_to_keep=scored + 1).logits[0, :-1].float()
-            bits[n] += torch.nn.functional.cross_entropy(logits, x[0, -scored:], reduction="sum").item() / math.log(2)
+            bits[n] += torch.nn.functional.cross_entropy(
+                logits, x[0, -scored:], reduction="sum"
+            ).item() / math.log(2)
     size = sum(s for _, s in found)
-    return {"windows": len(found), "bits_per_byte": {n: round(b / size, 4) for n, b in bits.items()}}
+    return {
+        "windows": len(found),
+        "bits_per_byte": {n: round(b / size, 4) for n, b in bits.items()},
+    }
 
 
 def lookup_prompt(tok, rng, texts, length, distractors=8, kind="code", depth=None):
-    """A prompt of about `length` tokens and the answer to it. depth: where the fact stands, 0 to 1; None: anywhere."""
+    """A prompt of about `length` tokens, and its answer. depth: of the fact, 0 to 1, or any."""
     names = recipe.draw_names(rng, distractors + 1, held_out=True)
     facts = [recipe.MAIN_FACT.format(k=kind, n=n, v=rng.integers(1000, 10000)) for n in names]
     question = recipe.MAIN_QUESTION.format(k=kind, n=names[0])
@@ -59,14 +68,14 @@ def lookup_prompt(tok, rng, texts, length, distractors=8, kind="code", depth=Non
     text = ""
     while len(tok(text).input_ids) < room:
         text += texts[rng.integers(len(texts))] + "\n\n"
-    text = text[:tok(text, return_offsets_mapping=True).offset_mapping[room - 1][1]]
+    text = text[: tok(text, return_offsets_mapping=True).offset_mapping[room - 1][1]]
     cuts = [0] + [m.end() for m in re.finditer(r"[.;:]\s+|\n\n+", text)]
     places = [int(d * len(cuts)) for d in rng.random(len(facts))]
     if depth is not None:
         places[0] = min(len(cuts) - 1, int(depth * len(cuts)))
     done, out = 0, ""
     for place, fact in sorted(zip(places, facts)):
-        out, done = out + text[done:cuts[place]] + fact + " ", cuts[place]
+        out, done = out + text[done : cuts[place]] + fact + " ", cuts[place]
     return out + text[done:] + question, " " + facts[0].split()[-1]
 
 
@@ -88,7 +97,9 @@ def lookups(model, tok, texts, length, count, rng):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("model")
     p.add_argument("--lengths", default="1024,2048,4096,8192")
     p.add_argument("--contexts", default="512,2048,8192")
@@ -104,10 +115,16 @@ def main():
     held = [t for v in held.values() for t in v]
     prose = [t for t in held if len(re.findall(r"[.;:]\s+|\n\n+", t)) > 20]
     contexts = [int(n) for n in args.contexts.split(",")]
-    result = {"model": args.model, "parameters": sum(q.numel() for q in model.parameters()), "seed": args.seed}
+    result = {
+        "model": args.model,
+        "parameters": sum(q.numel() for q in model.parameters()),
+        "seed": args.seed,
+    }
     with torch.inference_mode():
         if args.windows:
-            result["text"] = bits_per_byte(model, tok, held, contexts, args.windows, np.random.default_rng(args.seed))
+            result["text"] = bits_per_byte(
+                model, tok, held, contexts, args.windows, np.random.default_rng(args.seed)
+            )
             print("context    bits per byte")
             for n, bits in result["text"]["bits_per_byte"].items():
                 print(f"{n:7d}    {bits:.4f}", flush=True)
@@ -118,7 +135,11 @@ def main():
             for name, texts in (("licences", train["licence"]), ("held out", prose)):
                 r = lookups(model, tok, texts, n, args.count, np.random.default_rng((args.seed, n)))
                 result["lookups"].setdefault(name, {})[n] = r
-                print(f"{n:6d}     {name:9s}  {100 * r['right']:5.1f}%    {r['right_by_depth_thirds']}", flush=True)
+                print(
+                    f"{n:6d}     {name:9s}  {100 * r['right']:5.1f}%    "
+                    f"{r['right_by_depth_thirds']}",
+                    flush=True,
+                )
     result["seconds"] = round(time.time() - begin, 1)
     if args.json:
         with open(args.json, "w") as f:

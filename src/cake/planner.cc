@@ -99,7 +99,7 @@ Plan FixedPlan(const PlanInput& input, int first) {
     plan.sides[i] = compute ? Side::kCompute : Side::kLoad;
   }
   plan.slice_chunks = SliceChunks(input, plan, first, /*take_over=*/true);
-  plan.reason = plan.slice_chunks > 0 ? "slice" : "waiting for loads: not the compute lane's";
+  plan.reason = plan.slice_chunks > 0 ? "slice of" : "waiting for loads: not the compute lane's";
   plan.wait_s = 1;
   return plan;
 }
@@ -114,7 +114,7 @@ Plan BlindPlan(const PlanInput& input, int first) {
   if (plan.slice_chunks == 0) {
     plan.slice_chunks = std::min(1, SliceChunks(input, plan, first, /*take_over=*/true));
   }
-  plan.reason = plan.slice_chunks > 0 ? "slice while costs are not known"
+  plan.reason = plan.slice_chunks > 0 ? "costs are not known yet: slice of"
                                       : "waiting for a slice of another request";
   plan.wait_s = 1;
   return plan;
@@ -286,11 +286,11 @@ Plan MakePlan(const PlanInput& input, const PlannerOptions& options) {
   }
   const int end = first + plan.slice_chunks;
   const int full = std::min(input.slice_chunks_max, input.budget_chunks);
-  plan.reason = plan.slice_chunks < full ? "slice shrunk" : "slice";
+  plan.reason = plan.slice_chunks < full ? "slice shrunk to" : "slice of";
   if (end < n && plan.sides[end] == Side::kLoad && input.chunks[end].state != State::kResident &&
       WorthHalving(input, first, plan.slice_chunks)) {
     plan.slice_chunks = (plan.slice_chunks + 1) / 2;
-    plan.reason = "slice shrunk";
+    plan.reason = "slice shrunk to";
   }
   return plan;
 }

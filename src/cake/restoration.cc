@@ -98,7 +98,7 @@ ComputeTurn Restoration::StartSlice(const Plan& plan, const ComputeFit& fit,
 
 void Restoration::NoteTurn(const Plan& plan) {
   if (plan.slice_chunks > 0) {
-    report_.AddReason(fmt::format("{} of {} chunks at {}", plan.reason, plan.slice_chunks,
+    report_.AddReason(fmt::format("{} {} chunks at token {}", plan.reason, plan.slice_chunks,
                                   claims_.first_missing() * request_.chunk_tokens));
   } else {
     report_.AddReason(plan.reason);

@@ -10,6 +10,19 @@
 
 namespace kvcake {
 
+namespace {
+
+// The arithmetic of attention for one (query, key) pair over twice that of everything else for one
+// token: what the cost model assumes until it has measured both.
+double AttentionRatio(const ModelConfig& config) {
+  const double pair = 4.0 * config.layers * config.heads * config.head_dim;
+  const double embeddings =
+      static_cast<double>(config.vocab_size) * config.hidden_size * (config.tie_embeddings ? 1 : 2);
+  return pair / (4 * (static_cast<double>(config.parameters()) - embeddings));
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) {
   if (options.chunk_tokens < 16 || options.chunk_tokens % 16 != 0) {
     return Fail(ErrorCode::kInvalidArgument, "--chunk-tokens must be a multiple of 16, not {}",
@@ -27,18 +40,18 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) 
   if (runtime->store_) tiers.push_back(runtime->store_.get());
   Restorer::Options restore_options;
   restore_options.numeric_path = runtime->model_->numeric_path();
-  runtime->restorer_ = std::make_unique<Restorer>(*runtime->pool_, tiers, runtime->compute_cost_,
+  runtime->restorer_ = std::make_unique<Restorer>(*runtime->pool_, tiers, *runtime->compute_cost_,
                                                   Clock::Real(), restore_options);
   runtime->engine_ = std::make_unique<Engine>(
-      *runtime->model_, *runtime->pool_, *runtime->restorer_, runtime->compute_cost_,
+      *runtime->model_, *runtime->pool_, *runtime->restorer_, *runtime->compute_cost_,
       runtime->store_.get(), Clock::Real(), EngineOptions{.slice_tokens = options.slice_tokens});
-  if (runtime->store_) LoadCosts(runtime->CostPath(), runtime->compute_cost_, *runtime->restorer_);
+  if (runtime->store_) LoadCosts(runtime->CostPath(), *runtime->compute_cost_, *runtime->restorer_);
   RETURN_IF_ERROR(runtime->engine_->WarmUp());
   return runtime;
 }
 
 Runtime::~Runtime() {
-  if (store_ && engine_) SaveCosts(CostPath(), compute_cost_, *restorer_);
+  if (store_ && engine_) SaveCosts(CostPath(), *compute_cost_, *restorer_);
 }
 
 // Beside the model's chunks: one file for each way in which this machine runs it.
@@ -65,6 +78,8 @@ Status Runtime::OpenModel() {
                                        options_.slice_tokens + EngineOptions{}.max_sequences};
   ASSIGN_OR_RETURN(model_, LlamaModel::Create(config, WeightSource::FromFiles(files), *pool_,
                                               *threads_, model_options));
+  compute_cost_ = std::make_unique<ComputeCost>(
+      ComputeCost::Options{.attention_ratio = AttentionRatio(config)});
   return {};
 }
 

@@ -39,7 +39,7 @@ class Runtime {
   PagePool& pool() { return *pool_; }
   ThreadPool& threads() { return *threads_; }
   Engine& engine() { return *engine_; }
-  ComputeCost& compute_cost() { return compute_cost_; }
+  ComputeCost& compute_cost() { return *compute_cost_; }
   Restorer& restorer() { return *restorer_; }
   Tier* store() { return store_.get(); }
   // The throttle in front of the store, when load_rate_bytes_per_s was given.
@@ -58,7 +58,7 @@ class Runtime {
   std::unique_ptr<LlamaModel> model_;
   std::unique_ptr<Tier> store_;
   ThrottledTier* link_ = nullptr;  // store_, when it is one
-  ComputeCost compute_cost_;
+  std::unique_ptr<ComputeCost> compute_cost_;
   std::unique_ptr<Restorer> restorer_;
   std::unique_ptr<Engine> engine_;
 };

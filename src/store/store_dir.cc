@@ -74,11 +74,13 @@ Status ScanRoot(FileSystem& fs, const ChunkKey& root, const std::string& dir,
 Status RemoveCounted(FileSystem& fs, const std::string& path, uint64_t bytes,
                      ClearedStore& cleared) {
   auto status = fs.Remove(path);
-  if (Gone(status)) return {};
-  RETURN_IF_ERROR(status);
-  ++cleared.files;
-  cleared.bytes += bytes;
-  return {};
+  if (status) {
+    ++cleared.files;
+    cleared.bytes += bytes;
+  } else if (Gone(status)) {
+    status = Status();
+  }
+  return status;
 }
 
 Status ClearRoot(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
