@@ -190,14 +190,15 @@ void Restorer::Close(Restoration& r, Calls& calls) {
   for (auto& [number, read] : reads_) {
     if (read.owner != &r) continue;
     const int chunk = read.claim.first;
+    const ChunkKey key = read.key;
     r.claims_.Release(read.claim);
     const auto heir = std::find_if(open_.begin(), open_.end(), [&](Restoration* other) {
-      return other->WantsLoads() && other->Wants(chunk, read.key);
+      return other->WantsLoads() && other->Wants(chunk, key);
     });
     if (heir != open_.end()) {  // it goes on as theirs
       read.owner = *heir;
       read.claim = (*heir)->claims_.InheritLoad(chunk);
-      owners_[read.key] = *heir;
+      owners_[key] = *heir;
     } else {
       Disown(r, read.claim);
       CancelRead(number, calls);

@@ -73,14 +73,11 @@ Status ScanRoot(FileSystem& fs, const ChunkKey& root, const std::string& dir,
 
 Status RemoveCounted(FileSystem& fs, const std::string& path, uint64_t bytes,
                      ClearedStore& cleared) {
-  auto status = fs.Remove(path);
-  if (status) {
-    ++cleared.files;
-    cleared.bytes += bytes;
-  } else if (Gone(status)) {
-    status = Status();
-  }
-  return status;
+  const auto removed = fs.Remove(path);
+  if (!removed) return Gone(removed) ? Status() : removed;
+  ++cleared.files;
+  cleared.bytes += bytes;
+  return {};
 }
 
 Status ClearRoot(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
