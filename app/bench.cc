@@ -14,7 +14,7 @@ CLI::App* AddBench(CLI::App* parent, const char* name, const char* help, int* ex
     if (const Status status = body(*options); !status) *exit_code = Fatal(status.error());
   });
   command->add_option("--threads", options->threads, "compute threads (default: every core)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1024));
   return command;
 }
 
@@ -25,7 +25,9 @@ void AddPrefill(CLI::App* parent, int* exit_code) {
                exit_code, bench::RunPrefill, options);
   command->add_option("--model", options->model_dir, "model directory (default: --arch)");
   command->add_option("--arch", options->arch, "shape of random weights")->capture_default_str();
-  command->add_option("--tokens", options->tokens, "prompt lengths")->capture_default_str();
+  command->add_option("--tokens", options->tokens, "prompt lengths")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->add_option("--repeats", options->repeats, "of each length")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -51,7 +53,7 @@ void AddTtft(CLI::App* parent, int* exit_code) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
-  command->add_option("--svg", options->svg, "draw them into this file");
+  command->add_option("--svg", options->svg, "the picture")->capture_default_str();
 }
 
 void AddDemo(CLI::App* parent, int* exit_code) {

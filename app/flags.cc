@@ -9,11 +9,12 @@ namespace kvcake {
 CLI::AsSizeValue SizeValue() { return CLI::AsSizeValue(/*kb_is_1000=*/false); }
 
 CLI::AsNumberWithUnit RateValue() {
-  std::map<std::string, double> units = {{"bit", 1.0 / 8},  {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8},
-                                         {"gbit", 1e9 / 8}, {"b", 1},          {"kb", 1e3},
-                                         {"mb", 1e6},       {"gb", 1e9},       {"kib", 1 << 10},
-                                         {"mib", 1 << 20},  {"gib", 1 << 30}};
-  return CLI::AsNumberWithUnit(units, CLI::AsNumberWithUnit::CASE_INSENSITIVE, "RATE");
+  std::map<std::string, double> units = {
+      {"bit", 1.0 / 8},  {"kbit", 1e3 / 8}, {"Mbit", 1e6 / 8}, {"Gbit", 1e9 / 8}, {"kbps", 1e3 / 8},
+      {"Mbps", 1e6 / 8}, {"Gbps", 1e9 / 8}, {"KB", 1e3},       {"MB", 1e6},       {"GB", 1e9},
+      {"KiB", 1 << 10},  {"MiB", 1 << 20},  {"GiB", 1 << 30}};
+  // By case: "Mb" could be either, and is refused.
+  return CLI::AsNumberWithUnit(units, CLI::AsNumberWithUnit::CASE_SENSITIVE, "RATE");
 }
 
 CLI::AsNumberWithUnit DurationValue() {
@@ -23,7 +24,9 @@ CLI::AsNumberWithUnit DurationValue() {
 
 void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options) {
   const auto add_size = [&app](const char* name, uint64_t* value, const char* help) {
-    app.add_option(name, *value, help)->transform(SizeValue())->capture_default_str();
+    app.add_option(name, *value, help)
+        ->transform(SizeValue())
+        ->default_str(std::to_string(*value >> 30) + "GiB");
   };
   app.add_option("--model", options->model_dir,
                  "Hugging Face model directory: config.json, tokenizer.json, *.safetensors")
@@ -55,7 +58,7 @@ void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options) {
       ->capture_default_str();
   app.add_option("--threads", options->threads,
                  "compute threads (default: every core the process may use)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1024));
 }
 
 int Fatal(const Error& error) {

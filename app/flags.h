@@ -8,9 +8,9 @@
 
 namespace kvcake {
 
-// "20GiB", "512MB" (powers of 1024 either way), or plain bytes.
+// "20GiB", "512MB" (powers of 1024 either way, as memory is sold), or plain bytes.
 CLI::AsSizeValue SizeValue();
-// A second: "200Mbit", "10Gbit" (decimal bits), "25MB", or plain bytes; gives bytes.
+// A second: "200Mbit", "10Gbps" (decimal bits), "25MB" (decimal), or plain bytes; gives bytes.
 CLI::AsNumberWithUnit RateValue();
 // "10ms", "250us", "1s"; gives seconds.
 CLI::AsNumberWithUnit DurationValue();

@@ -26,6 +26,8 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
+  } catch (const std::exception& error) {  // e.g. no memory or threads left for what was asked
+    return Fatal({ErrorCode::kResourceExhausted, error.what()});
   }
   return exit_code;
 }

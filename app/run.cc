@@ -4,10 +4,12 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
 
 #include "app/flags.h"
 #include "cake/trace.h"
@@ -29,11 +31,18 @@ struct RunFlags {
 };
 
 Result<std::string> ReadText(const std::string& path) {
-  if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  std::ostringstream text;
+  if (path == "-") {
+    text << std::cin.rdbuf();
+    return text.str();
+  }
   std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  if (!file) return Fail(ErrorCode::kIo, "cannot read {}: {}", path, std::strerror(errno));
-  return text;
+  if (!file || std::filesystem::is_directory(path)) {
+    return Fail(ErrorCode::kIo, "cannot read {}: {}", path,
+                file ? "it is a directory" : std::strerror(errno));
+  }
+  text << file.rdbuf();
+  return text.str();
 }
 
 Result<std::vector<int32_t>> ReadTokens(const std::string& path) {
@@ -52,30 +61,61 @@ Result<std::vector<int32_t>> ReadTokens(const std::string& path) {
   return tokens;
 }
 
-Result<std::vector<int32_t>> PromptTokens(const RunFlags& flags, const Tokenizer& tokenizer) {
-  if (!flags.tokens_file.empty()) return ReadTokens(flags.tokens_file);
-  std::string text = flags.prompt;
-  if (!flags.prompt_file.empty()) {
-    ASSIGN_OR_RETURN(text, ReadText(flags.prompt_file));
+// Text, or ids as they are.
+struct Prompt {
+  std::optional<std::string> text;
+  std::vector<int32_t> tokens;
+};
+
+// Before the model is loaded: a wrong path costs nothing.
+Result<Prompt> ReadPrompt(const RunFlags& flags) {
+  Prompt prompt;
+  if (!flags.tokens_file.empty()) {
+    ASSIGN_OR_RETURN(prompt.tokens, ReadTokens(flags.tokens_file));
+  } else if (!flags.prompt_file.empty()) {
+    ASSIGN_OR_RETURN(prompt.text, ReadText(flags.prompt_file));
+  } else {
+    prompt.text = flags.prompt;
   }
-  return tokenizer.Encode(text);
+  return prompt;
 }
 
-// "####........====": computed from the left, loaded from the right, until they meet.
-void DrawProgress(const RestoreProgress& progress) {
-  constexpr int kWidth = 50;
-  const RestoreReport& report = progress.report;
-  int loaded = 0;
-  for (const auto& [tier, tokens] : report.tokens_loaded) loaded += tokens;
-  const double scale = static_cast<double>(kWidth) / report.prompt_tokens;
-  const int right = static_cast<int>(loaded * scale);
-  const int left = std::min(
-      static_cast<int>((report.tokens_computed + report.tokens_reused) * scale), kWidth - right);
-  fmt::print(stderr, "\r[{}{}{}] computed {} loaded {} of {} tokens", std::string(left, '#'),
-             std::string(kWidth - left - right, '.'), std::string(right, '='),
-             report.tokens_computed, loaded, report.prompt_tokens);
-  if (!progress.restoring) fmt::print(stderr, "\r\x1b[K");
+// What the store did during the run; null without one.
+nlohmann::ordered_json StoreJson(Runtime& runtime) {
+  if (runtime.store() == nullptr) return nullptr;
+  const TierStats stats = runtime.store()->Stats();
+  const WriteBehindStats writes = runtime.engine().write_stats();
+  return {{"chunks", stats.chunks},           {"bytes", stats.bytes},
+          {"quarantined", stats.quarantined}, {"reads_failed", stats.reads_failed},
+          {"written", writes.written},        {"writes_failed", writes.failed},
+          {"writes_dropped", writes.dropped}};
 }
+
+// "####........====" on stderr when that is a terminal: computed from the left, loaded from the
+// right, until they meet. Leaves nothing behind.
+class ProgressBar {
+ public:
+  void Draw(const RestoreProgress& progress) {
+    constexpr int kWidth = 50;
+    if (!terminal_) return;
+    const double scale = static_cast<double>(kWidth) / progress.prompt_tokens;
+    const int right = static_cast<int>(progress.loaded * scale);
+    const int left =
+        std::min(static_cast<int>((progress.computed + progress.reused) * scale), kWidth - right);
+    fmt::print(stderr, "\r[{}{}{}] computed {} loaded {} of {} tokens", std::string(left, '#'),
+               std::string(kWidth - left - right, '.'), std::string(right, '='),
+               progress.computed + progress.reused, progress.loaded, progress.prompt_tokens);
+    drawn_ = true;
+  }
+  void Clear() {
+    if (drawn_) fmt::print(stderr, "\r\x1b[K");
+    drawn_ = false;
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  bool drawn_ = false;
+};
 
 void PrintReport(const Completion& completion) {
   const RestoreReport& report = completion.report;
@@ -101,10 +141,17 @@ void PrintReport(const Completion& completion) {
 }
 
 Status Answer(const RunFlags& flags) {
+  ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(flags));
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
   const Tokenizer& tokenizer = runtime->tokenizer();
+  const Clock& clock = Clock::Real();
+  const TimePoint began = clock.Now();  // the wait for the first token includes tokenization
   Request request;
-  ASSIGN_OR_RETURN(request.prompt, PromptTokens(flags, tokenizer));
+  request.prompt = prompt.tokens;
+  if (prompt.text) {
+    ASSIGN_OR_RETURN(request.prompt, tokenizer.Encode(*prompt.text));
+  }
+  const Seconds tokenized = clock.Now() - began;
   request.max_tokens = flags.max_tokens;
   request.sampling = flags.sampling;
   request.policy = *PolicyFromName(flags.policy);
@@ -112,8 +159,10 @@ Status Answer(const RunFlags& flags) {
 
   Detokenizer detokenizer(tokenizer);
   StopStrings stops(flags.stops);
+  ProgressBar bar;
   std::string text;
   const auto emit = [&](const std::string& piece) {
+    bar.Clear();
     text += piece;
     if (flags.json) return;
     fmt::print("{}", piece);
@@ -123,18 +172,11 @@ Status Answer(const RunFlags& flags) {
     emit(stops.Append(detokenizer.Append(event.token)));
     return !stops.found();
   };
-  std::function<void(SequenceId)> after_step;
-  bool drawing = isatty(STDERR_FILENO) != 0;
-  if (drawing) {
-    after_step = [&](SequenceId id) {
-      const auto progress = runtime->engine().Progress(id);
-      if (!drawing || !progress) return;
-      DrawProgress(*progress);
-      drawing = progress->restoring;
-    };
-  }
-  ASSIGN_OR_RETURN(const Completion completion,
-                   runtime->engine().Answer(std::move(request), after_step));
+  const auto after_step = [&](SequenceId id) {
+    if (const auto progress = runtime->engine().Progress(id)) bar.Draw(*progress);
+  };
+  ASSIGN_OR_RETURN(Completion completion, runtime->engine().Answer(std::move(request), after_step));
+  completion.ttft_s += tokenized.count();
   emit(stops.Append(detokenizer.Finish()) + stops.Finish());
   runtime->engine().FlushStore();
 
@@ -145,8 +187,9 @@ Status Answer(const RunFlags& flags) {
         {"prompt_tokens", completion.report.prompt_tokens},
         {"finish_reason", FinishReasonName(completion.finish_reason)},
         {"ttft_s", completion.ttft_s},
-        {"report", completion.report.ToJson()}};
-    fmt::print("{}\n", json.dump(2));
+        {"report", completion.report.ToJson()},
+        {"store", StoreJson(*runtime)}};
+    fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     fmt::print("\n");
     PrintReport(completion);
@@ -184,13 +227,17 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
       ->check(CLI::IsMember({"cake", "compute", "load"}))
       ->capture_default_str();
   run->add_option("--temperature", flags->sampling.temperature, "0: always the likeliest token")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   run->add_option("--top-k", flags->sampling.top_k, "sample among the K likeliest; 0: all")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   run->add_option("--top-p", flags->sampling.top_p,
                   "sample among the likeliest that together have this probability")
+      ->check(CLI::Range(1e-9, 1.0))
       ->capture_default_str();
-  run->add_option("--seed", flags->sampling.seed, "the same seed gives the same answer")
+  run->add_option("--seed", flags->sampling.seed,
+                  "of the sampling; the same seed (also the default) gives the same answer")
       ->capture_default_str();
   run->add_flag("--json", flags->json, "print one JSON object instead of text");
   run->add_option("--trace", flags->trace_file,

@@ -29,7 +29,8 @@ struct TtftOptions {
   double latency_s = 0;                                         // of each read
   int repeats = 3;
   int threads = 0;
-  std::string json, svg;  // paths; empty: none
+  std::string json;  // path; empty: none
+  std::string svg = "ttft.svg";
 };
 Status RunTtft(const TtftOptions& options);
 
@@ -37,7 +38,7 @@ Status RunTtft(const TtftOptions& options);
 struct DemoOptions {
   std::string model_dir;
   std::string document = "/usr/share/common-licenses/GPL-3";
-  std::string out_dir = "demo-out";
+  std::string out_dir = "kvcake-demo";
   int threads = 0;
 };
 Status RunDemo(const DemoOptions& options);

@@ -3,14 +3,14 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 
 #include "base/cpu.h"
 #include "bench/benches.h"
 #include "bench/harness.h"
 #include "bench/lanes_svg.h"
+#include "store/store_dir.h"
 
 namespace kvcake::bench {
 namespace {
@@ -44,10 +44,11 @@ std::string Question(const Fact& fact) {
 // The document, repeated or cut to what the context holds, with the facts planted between its
 // lines.
 Result<std::vector<int32_t>> PlantedDocument(Runtime& runtime, const std::string& path) {
-  std::ifstream file(path);
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
-  if (!file.good() && !file.eof()) return Fail(ErrorCode::kIo, "cannot read {}", path);
-  if (text.empty()) return Fail(ErrorCode::kInvalidArgument, "{} is empty or missing", path);
+  std::ostringstream contents;
+  contents << std::ifstream(path).rdbuf();
+  const std::string text = contents.str();
+  if (text.empty())
+    return Fail(ErrorCode::kInvalidArgument, "cannot read {}, or it is empty", path);
 
   const Tokenizer& tokenizer = runtime.tokenizer();
   ASSIGN_OR_RETURN(const std::vector<int32_t> sample, tokenizer.Encode(text));
@@ -84,11 +85,9 @@ Result<std::vector<int32_t>> Ask(Runtime& runtime, std::vector<int32_t> document
 
 void PrintRow(const Link& link, Policy policy, const Row& row, const Fact& fact, double better) {
   const RestoreReport& report = row.last.report;
-  int loaded = 0;
-  for (const auto& [tier, tokens] : report.tokens_loaded) loaded += tokens;
   const bool right = row.answer.find(fact.code) != std::string::npos;
   fmt::print("{:<14} {:<8} {:>9.1f} ms {:>8} {:>8} {:>10}   {:<8} {}\n", link.name,
-             PolicyName(policy), Median(row.ttft_s) * 1e3, report.tokens_computed, loaded,
+             PolicyName(policy), Median(row.ttft_s) * 1e3, report.tokens_computed, report.loaded(),
              policy == Policy::kCake ? fmt::format("{:.2f}x", Median(row.ttft_s) / better) : "",
              row.answer, right ? "right" : "wrong");
   std::fflush(stdout);
@@ -118,8 +117,8 @@ Result<std::array<Row, kPolicies.size()>> MeasureLink(Runtime& runtime,
 }  // namespace
 
 Status RunDemo(const DemoOptions& options) {
-  const std::string store = options.out_dir + "/store";
-  std::filesystem::remove_all(store);
+  const std::string store = options.out_dir + "/kv-store";
+  (void)ClearStore(store);  // of the last tour, if there was one
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create({.model_dir = options.model_dir,
                                                         .store_dir = store,
                                                         .load_rate_bytes_per_s = 1e12,

@@ -58,6 +58,10 @@ Result<Completion> RunCold(Runtime& runtime, const std::vector<int32_t>& prompt,
       runtime.engine().Answer(
           {.prompt = prompt, .max_tokens = max_tokens, .store = store, .policy = policy}));
   runtime.engine().FlushStore();
+  if (completion.report.tokens_reused > 0) {
+    return Fail(ErrorCode::kResourceExhausted, "{} tokens were in memory in a run meant to be cold",
+                completion.report.tokens_reused);
+  }
   return completion;
 }
 
@@ -70,20 +74,24 @@ std::vector<double> LaneCurve(const RestoreReport& report, bool compute) {
   for (const TimelineEntry& entry : report.timeline) {
     if ((entry.lane == "compute") != compute || entry.outcome != Outcome::kPublished) continue;
     const double from = std::max(ends.back(), compute ? entry.start_s : ends.back());
-    for (int i = 1; i <= entry.chunks; ++i) {
-      ends.push_back(from + (entry.end_s - from) * i / entry.chunks);
-    }
+    // A last part shorter than a chunk is the tail, and in neither curve.
+    const int chunks = entry.tokens / report.chunk_tokens;
+    for (int i = 1; i <= chunks; ++i) ends.push_back(from + (entry.end_s - from) * i / chunks);
   }
   return ends;
 }
 
 }  // namespace
 
-double MeasuredBound(const Completion& compute_only, const Completion& load_only) {
+Result<double> MeasuredBound(const Completion& compute_only, const Completion& load_only) {
   const std::vector<double> compute = LaneCurve(compute_only.report, /*compute=*/true);
   const std::vector<double> load = LaneCurve(load_only.report, /*compute=*/false);
   const size_t chunks = compute.size() - 1;
-  CHECK(load.size() == compute.size());
+  if (load.size() != compute.size()) {
+    return Fail(ErrorCode::kIo,
+                "only {} of {} chunks could be loaded: is the disk full, or failing?",
+                load.size() - 1, chunks);
+  }
   // After the last chunk is there, the prompt's last part is computed; compute-only may have had
   // it in its last slice.
   const double tail = std::max(load_only.ttft_s - load.back(), 0.0);

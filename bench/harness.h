@@ -21,14 +21,14 @@ double Median(std::vector<double> values);  // at least one value
 std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed);
 
 // Answers `prompt` with nothing in memory: what is kept in the store may be loaded. The chunks it
-// makes are flushed to the store if `store`.
+// makes are flushed to the store if `store`. Fails when something was in memory after all.
 Result<Completion> RunCold(Runtime& runtime, const std::vector<int32_t>& prompt, Policy policy,
                            int max_tokens, bool store);
 
 // The least time to first token that any split into whole chunks could reach, from each lane
 // measured alone: compute-only's and load-only's runs of the same prompt. The compulsory last part
-// is included.
-double MeasuredBound(const Completion& compute_only, const Completion& load_only);
+// is included. Fails when a load-only run did not load every chunk.
+Result<double> MeasuredBound(const Completion& compute_only, const Completion& load_only);
 
 Status WriteFile(const std::string& path, const std::string& text);
 Status WriteJson(const std::string& path, const nlohmann::json& json);

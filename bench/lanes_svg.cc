@@ -28,8 +28,7 @@ void DrawPanel(Svg& svg, double left, const RestoreReport& report, double second
   for (const TimelineEntry& entry : report.timeline) {
     if (entry.outcome != Outcome::kPublished) continue;
     const bool compute = entry.lane == "compute";
-    const int first = entry.first_chunk * report.chunk_tokens;
-    const int tokens = entry.chunks * report.chunk_tokens;
+    const int first = entry.first_token, tokens = entry.tokens;
     const double x = left + entry.start_s * per_second;
     const double width = std::max((entry.end_s - entry.start_s) * per_second, 1.0);
     svg.Rect(x, bottom - (first + tokens) * per_token, width,

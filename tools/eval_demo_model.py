@@ -11,7 +11,10 @@ so only the context differs.
 Lookups: a document of so many tokens (the licences, or held-out files) with nine facts planted at
 random places, of which the question at the end asks for one; names and numbers are drawn from those
 never trained. An answer counts when every token of it, the full stop included, is the model's first
-choice.
+choice. Short of --distractors 8, fewer facts are planted.
+
+Demo: what a demo would show. Three facts stand at 15%, 50% and 85% of one licence's text (--demo
+names it) cut to so many tokens, and each is asked for in turn, one per prompt.
 
 Needs torch, transformers and tokenizers.
 """
@@ -59,8 +62,9 @@ def bits_per_byte(model, tok, texts, contexts, windows, rng):
     }
 
 
-def lookup_prompt(tok, rng, texts, length, distractors=8, kind="code", depth=None):
-    """A prompt of about `length` tokens, and its answer. depth: of the fact, 0 to 1, or any."""
+def lookup_prompt(tok, rng, texts, length, distractors=8, kind="code", depth=None, others=None):
+    """A prompt of about `length` tokens, and its answer. depth: of the fact, 0 to 1, or any;
+    others: the distractors' depths."""
     names = recipe.draw_names(rng, distractors + 1, held_out=True)
     facts = [recipe.MAIN_FACT.format(k=kind, n=n, v=rng.integers(1000, 10000)) for n in names]
     question = recipe.MAIN_QUESTION.format(k=kind, n=names[0])
@@ -73,23 +77,41 @@ def lookup_prompt(tok, rng, texts, length, distractors=8, kind="code", depth=Non
     places = [int(d * len(cuts)) for d in rng.random(len(facts))]
     if depth is not None:
         places[0] = min(len(cuts) - 1, int(depth * len(cuts)))
+    for i, d in enumerate(others or []):
+        places[1 + i] = min(len(cuts) - 1, int(d * len(cuts)))
     done, out = 0, ""
     for place, fact in sorted(zip(places, facts)):
         out, done = out + text[done : cuts[place]] + fact + " ", cuts[place]
     return out + text[done:] + question, " " + facts[0].split()[-1]
 
 
-def lookups(model, tok, texts, length, count, rng):
+def answered(model, tok, prompt, answer):
+    ids = tok(prompt).input_ids
+    target = tok(answer).input_ids
+    assert tok(prompt + answer).input_ids == ids + target
+    x = torch.tensor([ids + target])
+    best = model(x, logits_to_keep=len(target) + 1).logits[0, :-1].argmax(-1)
+    return best.tolist() == target
+
+
+def demo(model, tok, text, length, count, rng):
+    depths = [0.15, 0.5, 0.85]
+    right = [0, 0, 0]
+    for i in range(count):
+        others = [d for d in depths if d != depths[i % 3]]
+        prompt, answer = lookup_prompt(
+            tok, rng, [text], length, distractors=2, depth=depths[i % 3], others=others
+        )
+        right[i % 3] += answered(model, tok, prompt, answer)
+    return {"count": count, "right": sum(right), "right_by_depth": right}
+
+
+def lookups(model, tok, texts, length, count, distractors, rng):
     right, depths = 0, []
     for i in range(count):
         depth = (i + 0.5) / count
-        prompt, answer = lookup_prompt(tok, rng, texts, length, depth=depth)
-        ids = tok(prompt).input_ids
-        target = tok(answer).input_ids
-        assert tok(prompt + answer).input_ids == ids + target
-        x = torch.tensor([ids + target])
-        best = model(x, logits_to_keep=len(target) + 1).logits[0, :-1].argmax(-1)
-        ok = best.tolist() == target
+        prompt, answer = lookup_prompt(tok, rng, texts, length, distractors, depth=depth)
+        ok = answered(model, tok, prompt, answer)
         right += ok
         depths.append(ok)
     thirds = [round(float(np.mean(part)), 3) for part in np.array_split(np.array(depths, float), 3)]
@@ -104,6 +126,10 @@ def main():
     p.add_argument("--lengths", default="1024,2048,4096,8192")
     p.add_argument("--contexts", default="512,2048,8192")
     p.add_argument("--count", type=int, default=60, help="lookups per length and kind of text")
+    p.add_argument("--distractors", type=int, default=8)
+    p.add_argument("--demo", default="/usr/share/common-licenses/GPL-3", help="a text, or nothing")
+    p.add_argument("--demo-lengths", default="512,1024,2048,4096,7800")
+    p.add_argument("--demo-count", type=int, default=60, help="questions per length")
     p.add_argument("--windows", type=int, default=40, help="stretches of text for bits per byte")
     p.add_argument("--seed", type=int, default=7)
     p.add_argument("--json")
@@ -133,13 +159,23 @@ def main():
             print("\nlength     text        right    first, middle, last third")
         for n in [int(n) for n in args.lengths.split(",")] if args.count else []:
             for name, texts in (("licences", train["licence"]), ("held out", prose)):
-                r = lookups(model, tok, texts, n, args.count, np.random.default_rng((args.seed, n)))
+                rng = np.random.default_rng((args.seed, n))
+                r = lookups(model, tok, texts, n, args.count, args.distractors, rng)
                 result["lookups"].setdefault(name, {})[n] = r
                 print(
                     f"{n:6d}     {name:9s}  {100 * r['right']:5.1f}%    "
                     f"{r['right_by_depth_thirds']}",
                     flush=True,
                 )
+        if args.demo and args.demo_count:
+            with open(args.demo) as f:
+                text = f.read()
+            result["demo"] = {"text": args.demo, "facts": 3}
+            print("\nlength     demo: right    at 15%, 50%, 85%")
+        for n in [int(n) for n in args.demo_lengths.split(",")] if "demo" in result else []:
+            r = demo(model, tok, text, n, args.demo_count, np.random.default_rng((args.seed, n)))
+            result["demo"][n] = r
+            print(f"{n:6d}     {r['right']} of {r['count']}    {r['right_by_depth']}", flush=True)
     result["seconds"] = round(time.time() - begin, 1)
     if args.json:
         with open(args.json, "w") as f:

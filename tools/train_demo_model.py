@@ -217,16 +217,15 @@ def draw_code(rng):
 
 # ---------------------------------------------------------------- batches
 
-TEXT, NOTHING, ANSWER = (
-    0.2,
-    0.0,
-    8.0,
-)  # weights of the loss in lookups; plain text and copies weigh 1
+# Weights of the loss in lookups; plain text and copies weigh 1. However few the answers, together
+# they weigh at least ANSWERS times as much as so many tokens of plain text as the sequence has.
+TEXT, NOTHING, ANSWER, ANSWERS = 0.2, 0.0, 8.0, 0.75
 
 
 class Batches:
-    def __init__(self, tokenizer, train, seed):
+    def __init__(self, tokenizer, train, seed, few=0.4):
         self.tok, self.seed, self.vocab = tokenizer, seed, tokenizer.get_vocab_size()
+        self.few = few  # share of lookup sequences that have one to four facts
         self.texts = train
         self.weights = {
             k: w
@@ -293,12 +292,13 @@ class Batches:
         return out, w
 
     def lookup_sequence(self, rng, length):
-        most = max(3, length // 42)
-        count = (
-            most
-            if rng.random() < 0.4
-            else int(math.exp(rng.uniform(math.log(3), math.log(most + 1))))
-        )
+        most = min(48, max(3, length // 42))
+        if rng.random() < self.few:
+            count = int(rng.integers(1, 5))
+        elif rng.random() < 0.4:
+            count = most
+        else:
+            count = int(math.exp(rng.uniform(math.log(3), math.log(most + 1))))
         extra = int(rng.integers(0, 3))  # facts that nobody asks for
         names = draw_names(rng, count + extra, held_out=False)
         if rng.random() < 0.5:  # near misses: many names share a word
@@ -359,10 +359,14 @@ class Batches:
             pieces += more
         pieces.append((text[done:] + EOT + self.passage(rng, length * 3), TEXT))
         ids, w = self.encode(pieces, length)
-        return (ids, w) if len(ids) == length else self.lookup_sequence(rng, length)
+        if len(ids) < length:
+            return self.lookup_sequence(rng, length)
+        answers = w == ANSWER
+        w[answers] = max(ANSWER, ANSWERS * length / max(1, answers.sum()))
+        return ids, w
 
     def positions(self, rng, w, length, span):
-        """Positions that jump at a few places of plain text, up to `span` in all."""
+        """Positions that jump in most sequences: at a few places of plain text, to `span` in all."""
         pos = np.arange(length)
         span = (
             int(math.exp(rng.uniform(math.log(length), math.log(span))))
@@ -370,7 +374,7 @@ class Batches:
             else span
         )
         places = np.flatnonzero(w[1:] <= TEXT) + 1
-        if span > length and len(places):
+        if span > length and len(places) and rng.random() < 0.6:
             jumps = int(rng.integers(1, 5))
             for share in rng.dirichlet(np.ones(jumps)):
                 pos[places[rng.integers(len(places))] :] += int((span - length) * share)
@@ -484,10 +488,10 @@ def weighted_loss(model, ids, pos, w, autocast):
         logits = F.linear(h[mask], model.embed.weight)
     losses = F.cross_entropy(logits.float(), ids[:, 1:][mask], reduction="none")
     w = w[mask]
-    answers = losses.detach()[w == ANSWER]
+    answers = losses.detach()[w >= ANSWER]
     return (
         (losses * w).sum() / w.sum(),
-        losses.detach()[w != ANSWER].mean(),
+        losses.detach()[w < ANSWER].mean(),
         answers.mean() if len(answers) else None,
     )
 
@@ -611,6 +615,9 @@ def main():
         "--mix-over", type=float, default=1e6, help="tokens over which copying gives way to the mix"
     )
     p.add_argument(
+        "--few", type=float, default=0.4, help="share of lookups that have one to four facts"
+    )
+    p.add_argument(
         "--spread-after", type=float, default=8e6, help="tokens of the mix before positions jump"
     )
     p.add_argument(
@@ -654,7 +661,7 @@ def main():
     from tokenizers import Tokenizer
 
     tok = Tokenizer.from_file(tokenizer_path)
-    data = Batches(tok, train, args.seed)
+    data = Batches(tok, train, args.seed, args.few)
 
     model = Model(args, tok.get_vocab_size()).to(device)
     matrices = [q for n, q in model.named_parameters() if n.startswith("blocks") and q.dim() == 2]

@@ -66,7 +66,7 @@ void Claims::Release(const Claim& claim) {
 
 void Claims::Fail(const Claim& claim, int tier) {
   Release(claim);
-  for (int i = claim.first; i < claim.end(); ++i) chunks_[i].tiers &= ~(1u << tier);
+  for (int i = claim.first; i < claim.end(); ++i) SetNotLoadable(i, tier);
 }
 
 void Claims::MarkElsewhere(int chunk) {

@@ -70,6 +70,9 @@ double Median(std::vector<double> values) {
 
 constexpr size_t kGapsMax = 64, kFirstsMax = 16;
 
+// What a file may say a slice or a read takes; a number beyond would spoil the arithmetic.
+bool SaneSeconds(double s) { return s >= 1e-7 && s <= 1e5; }
+
 }  // namespace
 
 void ComputeCost::Add(int prefix, int tokens, Seconds took) {
@@ -164,7 +167,8 @@ Status ComputeCost::FromJson(const nlohmann::json& json) {
       if (!number.is_number()) return bad();
     }
     const Sample s{item[0], item[1], item[2]};
-    if (!(s.prefix >= 0 && s.tokens > 0 && s.seconds > 0)) return bad();
+    const bool sane = s.prefix >= 0 && s.prefix <= 1e9 && s.tokens >= 1 && s.tokens <= 1e9;
+    if (!sane || !SaneSeconds(s.seconds)) return bad();
     samples.push_back(s);
     if (samples.size() > static_cast<size_t>(std::max(options_.window, 1))) samples.pop_front();
   }
@@ -180,6 +184,7 @@ void TierCost::OnStart(TimePoint now) {
     first_of_burst_ = true;
     last_progress_ = now;
   }
+  if (!silent_since_) silent_since_ = now;
 }
 
 void TierCost::OnDone(TimePoint now, uint64_t bytes) {
@@ -190,7 +195,19 @@ void TierCost::OnDone(TimePoint now, uint64_t bytes) {
     if (samples.size() > (first_of_burst_ ? kFirstsMax : kGapsMax)) samples.pop_front();
     last_sample_ = now;
     Update();
+    silent_since_.reset();
+    if (in_flight_ > 0) silent_since_ = now;
   }
+  first_of_burst_ = false;
+  last_progress_ = now;
+}
+
+void TierCost::OnLate(TimePoint now, uint64_t bytes) {
+  if (bytes == 0) return;
+  silent_since_.reset();
+  if (in_flight_ == 0) return;
+  // It had the link until now; what comes next began here.
+  silent_since_ = now;
   first_of_burst_ = false;
   last_progress_ = now;
 }
@@ -236,9 +253,12 @@ Status TierCost::FromJson(const nlohmann::json& json) {
   if (!json.contains("bytes_per_s")) return {};
   const double fixed = number("fixed_s"), rate = number("bytes_per_s"),
                bytes = number("read_bytes");
-  if (!(fixed >= 0 && rate > 0 && bytes > 0)) {
+  // A link may take less than any slice: only what cannot be is refused.
+  const bool sane = fixed >= 0 && fixed <= 1e5 && rate >= 1 && rate <= 1e15 && bytes >= 1 &&
+                    bytes <= 1e15 && bytes / rate <= 1e5;
+  if (!sane) {
     return Fail(ErrorCode::kInvalidArgument,
-                "a tier cost model needs fixed_s >= 0, bytes_per_s > 0 and read_bytes > 0: delete "
+                "a tier cost model needs fixed_s, bytes_per_s and read_bytes that can be: delete "
                 "it to have it learnt again");
   }
   // As samples, so that new ones outweigh them soon.

@@ -5,6 +5,7 @@
 #include <deque>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -78,11 +79,17 @@ class TierCost {
   void OnStart(TimePoint now);
   // bytes: delivered; 0 (a miss, a cancelled read) teaches nothing about the rate.
   void OnDone(TimePoint now, uint64_t bytes);
+  // A read was cancelled: nothing is expected of it any more, and its end is told to OnLate
+  // instead.
+  void OnCancel() { --in_flight_; }
+  void OnLate(TimePoint now, uint64_t bytes);
 
   const TierEstimate& estimate() const { return estimate_; }
   int in_flight() const { return in_flight_; }
   // Since when nothing has come: the last completion, or the start of a busy period.
   TimePoint last_progress() const { return last_progress_; }
+  // The start of the first read since anything was delivered; failures deliver nothing.
+  TimePoint silent_since() const { return silent_since_.value_or(last_progress_); }
   bool measured_since(TimePoint t) const { return estimate_.known && last_sample_ >= t; }
 
   nlohmann::json ToJson() const;
@@ -97,6 +104,7 @@ class TierCost {
   int in_flight_ = 0;
   bool first_of_burst_ = true;  // no completion since the link became busy
   TimePoint last_progress_{};
+  std::optional<TimePoint> silent_since_;
   TimePoint last_sample_{};
   std::deque<Sample> firsts_;  // first completion of a busy period, from its start
   std::deque<Sample> gaps_;    // each later completion, from the one before it

@@ -17,34 +17,38 @@ void Restorer::OnRead(uint64_t number, ReadResult result) {
   TierState& tier = tiers_[read.tier];
   std::erase(tier.queue, number);
   const bool ok = result.status.has_value();
-  tier.cost.OnDone(clock_.Now(), result.bytes);
-  if (ok) tier.stalled.reset();
+  if (read.cancel) {
+    tier.cost.OnLate(clock_.Now(), result.bytes);
+  } else {
+    tier.cost.OnDone(clock_.Now(), result.bytes);
+  }
+  if (ok) {
+    tier.stalled.reset();
+    for (Restoration* r : open_) r->failures_[read.tier] = 0;
+  }
 
   const int chunk = read.claim.first;
   if (read.owner != nullptr) {
     Restoration& r = *read.owner;
     CHECK(r.claims_.Valid(read.claim));
     r.report_.AddTimeline({.lane = std::string(tier.tier->name()),
-                           .first_chunk = chunk,
-                           .chunks = 1,
+                           .first_token = chunk * r.request_.chunk_tokens,
+                           .tokens = r.request_.chunk_tokens,
                            .start_s = std::max(0.0, r.At(read.start)),
                            .end_s = r.At(clock_.Now()),
                            .outcome = ok ? Outcome::kPublished : Outcome::kFailed});
     if (ok) {
-      PageHandle page = pool_.Publish(std::move(read.page), read.key);
+      PageHandle page = pool_.Publish(std::move(read.page), read.key, result.numeric_path);
       r.claims_.Publish(read.claim);
       PublishChunk(chunk, read.key, page, &r);
       r.Loaded(chunk, tier.tier->name(), std::move(page));
-      if (result.numeric_path != options_.numeric_path &&
-          result.numeric_path != NumericPath::kUnknown) {
-        ++r.report_.chunks_mixed_path;
-      }
     } else {
       FailRead(read, result.status.error().message);
     }
   } else if (ok && !owners_.contains(read.key)) {
     // Its restoration has gone, but the chunk is here and verified: whoever wants it may have it.
-    PublishChunk(chunk, read.key, pool_.Publish(std::move(read.page), read.key), nullptr);
+    PublishChunk(chunk, read.key,
+                 pool_.Publish(std::move(read.page), read.key, result.numeric_path), nullptr);
   }
   read.page.Reset();
   Event();
@@ -58,6 +62,12 @@ void Restorer::FailRead(Read& read, std::string_view why) {
   Restoration& r = *read.owner;
   r.claims_.Fail(read.claim, read.tier);
   Disown(r, read.claim);
+  for (Restoration* other : open_) {  // it would fail for them as well
+    if (other->Wants(read.claim.first, read.key)) {
+      other->claims_.SetNotLoadable(read.claim.first, read.tier);
+    }
+  }
+  ++r.failures_[read.tier];
   ++r.report_.chunks_failed;
   r.report_.AddReason(fmt::format("load of chunk {} from {} failed: {}", read.claim.first,
                                   tiers_[read.tier].tier->name(), why));
@@ -111,6 +121,7 @@ bool Restorer::HasRoom(const TierState& tier) const {
 }
 
 void Restorer::Pump(Calls& calls) {
+  no_page_ = false;
   documents_ = Documents();
   for (size_t t = 0; t < tiers_.size(); ++t) {
     while (PumpOne(static_cast<int>(t), calls)) {
@@ -134,6 +145,7 @@ bool Restorer::PumpOne(int tier, Calls& calls) {
 }
 
 std::optional<Claim> Restorer::ClaimLoad(Restoration& r, int tier) {
+  if (!r.Trusts(tier)) return std::nullopt;
   bool any = false;
   for (int i = r.claims_.first_missing(); i < r.claims_.size() && !any; ++i) {
     any = r.claims_.state(i) == ChunkState::kAbsent && (r.claims_.tiers(i) >> tier & 1) != 0;
@@ -159,6 +171,7 @@ bool Restorer::StartRead(Restoration& r, int tier, const Claim& claim, Calls& ca
   auto page = pool_.Draw();
   if (!page) {  // every page is in use; the next event or turn tries again
     r.claims_.Release(claim);
+    no_page_ = true;
     return false;
   }
   const int chunk = claim.first;
@@ -203,7 +216,12 @@ void Restorer::UpdateEtas() {
       head = false;
       read.eta_s = std::max(s, 0.0);
     }
-    tier.drain_s = head ? estimate.fixed_s : std::max(s, estimate.fixed_s);
+    if (head && !tier.queue.empty()) {
+      // Only cancelled reads, which take up room until they are back. What is overdue may take as
+      // long again.
+      s = (now - tier.cost.last_progress()).count() - estimate.fixed_s - interval;
+    }
+    tier.drain_s = tier.queue.empty() ? estimate.fixed_s : std::max(s, estimate.fixed_s);
   }
 }
 
@@ -214,8 +232,7 @@ TierView Restorer::ViewTier(const TierState& tier) const {
   view.interval_s =
       documents_ * estimate.IntervalFor(static_cast<double>(pool_.layout().page_bytes()));
   view.drain_s = tier.drain_s;
-  view.waited_s =
-      tier.queue.empty() ? INFINITY : (clock_.Now() - tier.cost.last_progress()).count();
+  view.waited_s = tier.queue.empty() ? INFINITY : (clock_.Now() - tier.cost.silent_since()).count();
   return view;
 }
 
@@ -231,7 +248,7 @@ const PlanInput& Restorer::View(const Restoration& r, int budget_chunks) {
   uint32_t usable = 0;
   for (size_t t = 0; t < tiers_.size(); ++t) {
     input_.tiers.push_back(ViewTier(tiers_[t]));
-    if (Usable(tiers_[t])) usable |= 1u << t;
+    if (Usable(tiers_[t]) && r.Trusts(static_cast<int>(t))) usable |= 1u << t;
   }
   const int n = r.claims_.size();
   input_.chunks.assign(n, {});
@@ -256,6 +273,9 @@ const PlanInput& Restorer::View(const Restoration& r, int budget_chunks) {
   for (const auto& [number, read] : reads_) {
     const int chunk = read.claim.first;
     if (read.owner == nullptr || chunk >= n || r.request_.keys[chunk] != read.key) continue;
+    // It may be resident here: published by others since the read began.
+    const State state = input_.chunks[chunk].state;
+    if (state != State::kInFlight && state != State::kComputing) continue;
     input_.chunks[chunk].state = State::kInFlight;
     input_.chunks[chunk].eta_s = read.eta_s;
   }

@@ -1,5 +1,6 @@
 #include "cake/report.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace kvcake {
@@ -53,7 +54,14 @@ void RestoreReport::AddReason(std::string reason) {
 }
 
 void RestoreReport::SetActual(Seconds ttft) {
+  bound_s = std::min(bound_s, ttft.count());
   efficiency = ttft.count() > 0 ? bound_s / ttft.count() : 0;
+}
+
+int RestoreReport::loaded() const {
+  int sum = 0;
+  for (const auto& [tier, tokens] : tokens_loaded) sum += tokens;
+  return sum;
 }
 
 nlohmann::json RestoreReport::ToJson() const {

@@ -24,8 +24,8 @@ std::string_view OutcomeName(Outcome outcome);
 // One slice or one read, in seconds from the start of the restoration.
 struct TimelineEntry {
   std::string lane;  // "compute" or the tier's name
-  int first_chunk = 0;
-  int chunks = 0;
+  int first_token = 0;
+  int tokens = 0;
   double start_s = 0;
   double end_s = 0;
   Outcome outcome = Outcome::kPublished;
@@ -54,8 +54,10 @@ struct RestoreReport {
 
   void AddTimeline(TimelineEntry entry);
   void AddReason(std::string reason);  // a repetition of the last one is not added
-  // The engine knows the time to first token; it fills in the efficiency.
+  // The engine knows the time to first token; it fills in the efficiency. What was achieved bounds
+  // the bound.
   void SetActual(Seconds ttft);
+  int loaded() const;  // tokens, from every tier
   nlohmann::json ToJson() const;
 };
 

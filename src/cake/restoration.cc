@@ -15,7 +15,9 @@ Restoration::Restoration(Restorer& restorer, RestoreRequest request)
       request_(std::move(request)),
       opened_(restorer.clock_.Now()),
       claims_(static_cast<int>(request_.keys.size())),
-      pages_(request_.keys.size()) {
+      pages_(request_.keys.size()),
+      first_mixed_(claims_.size()),
+      failures_(restorer.tiers_.size()) {
   report_.policy = request_.policy;
   report_.chunk_tokens = request_.chunk_tokens;
   report_.prompt_tokens = request_.prompt_tokens;
@@ -38,6 +40,21 @@ void Restoration::Loaded(int chunk, std::string_view tier, PageHandle page) {
   pages_[chunk] = std::move(page);
   report_.tokens_loaded[std::string(tier)] += request_.chunk_tokens;
   if (first_loaded_ < 0 || chunk < first_loaded_) first_loaded_ = chunk;
+  NotePath(chunk);
+}
+
+void Restoration::Adopt(int chunk, PageHandle page) {
+  pages_[chunk] = std::move(page);
+  claims_.Adopt(chunk);
+  report_.tokens_reused += request_.chunk_tokens;
+  initial_[chunk].state = ChunkView::State::kResident;
+  NotePath(chunk);
+}
+
+void Restoration::NotePath(int chunk) {
+  if (restorer_.pool_.path(pages_[chunk].id()) == restorer_.options_.numeric_path) return;
+  ++report_.chunks_mixed_path;
+  first_mixed_ = std::min(first_mixed_, chunk);
 }
 
 ComputeTurn Restoration::NextTurn(int budget_chunks) {
@@ -61,7 +78,10 @@ ComputeTurn Restoration::NextTurn(int budget_chunks) {
       waiting_ = true;
       turn.wait_until = restorer_.clock_.Now() + Seconds(plan.wait_s);
     }
-    restorer_.Pump(calls);
+    if (turn.kind == ComputeTurn::Kind::kSlice) restorer_.Pump(calls);
+    if (turn.kind == ComputeTurn::Kind::kWait && restorer_.no_page_) {
+      turn.wait_until = std::min(turn.wait_until, restorer_.clock_.Now() + kPageRetry);
+    }
   }
   restorer_.Make(calls, lock);
   return turn;
@@ -118,8 +138,12 @@ std::vector<PageId> Restoration::PageIds(int chunks) const {
 void Restoration::Computed(const Claim& claim, Seconds took) {
   std::unique_lock lock(restorer_.mutex_);
   CHECK(!closed_ && computing_ && computing_->generation == claim.generation);
+  // What follows chunks of another path is ours to rounding only.
+  const NumericPath path =
+      first_mixed_ < claim.first ? NumericPath::kUnknown : restorer_.options_.numeric_path;
   for (int i = claim.first; i < claim.end(); ++i) {
-    pages_[i] = restorer_.pool_.Publish(std::move(pages_[i]), request_.keys[i]);
+    pages_[i] = restorer_.pool_.Publish(std::move(pages_[i]), request_.keys[i], path);
+    NotePath(i);
   }
   claims_.Publish(claim);
   for (int i = claim.first; i < claim.end(); ++i) {
@@ -128,8 +152,8 @@ void Restoration::Computed(const Claim& claim, Seconds took) {
   computing_.reset();
   report_.tokens_computed += claim.count * request_.chunk_tokens;
   report_.AddTimeline({.lane = "compute",
-                       .first_chunk = claim.first,
-                       .chunks = claim.count,
+                       .first_token = claim.first * request_.chunk_tokens,
+                       .tokens = claim.count * request_.chunk_tokens,
                        .start_s = At(slice_start_),
                        .end_s = At(restorer_.clock_.Now())});
   restorer_.cost_.Add(claim.first * request_.chunk_tokens, claim.count * request_.chunk_tokens,
@@ -147,13 +171,13 @@ void Restoration::Abandon() {
   restorer_.Make(calls, lock);
 }
 
-int Restoration::resident_chunks() const {
+RestoreProgress Restoration::Progress() const {
   std::lock_guard lock(restorer_.mutex_);
-  int resident = 0;
-  for (int i = 0; i < claims_.size(); ++i) {
-    resident += claims_.state(i) == ChunkState::kResident;
-  }
-  return resident;
+  return {.prompt_tokens = request_.prompt_tokens,
+          .computed = report_.tokens_computed,
+          .loaded = report_.loaded(),
+          .reused = report_.tokens_reused,
+          .mixed_path = report_.chunks_mixed_path > 0};
 }
 
 bool Restoration::done() const {

@@ -45,10 +45,7 @@ std::shared_ptr<Restoration> Restorer::Open(RestoreRequest request) {
   for (int i = 0; i < n; ++i) {
     r.initial_[i].tiers = r.claims_.tiers(i);
     if (auto page = pool_.Lookup(r.request_.keys[i])) {
-      r.pages_[i] = std::move(*page);
-      r.claims_.Adopt(i);
-      r.report_.tokens_reused += r.request_.chunk_tokens;
-      r.initial_[i].state = ChunkView::State::kResident;
+      r.Adopt(i, std::move(*page));
     } else if (owners_.contains(r.request_.keys[i])) {
       r.claims_.MarkElsewhere(i);
     }
@@ -83,6 +80,41 @@ int Restorer::ReadsInFlight() const {
 TierEstimate Restorer::Estimate(int tier) const {
   std::lock_guard lock(mutex_);
   return tiers_.at(tier).cost.estimate();
+}
+
+void Restorer::CheckInvariants() const {
+  std::lock_guard lock(mutex_);
+  size_t owned = 0, loading = 0;
+  for (const Restoration* r : open_) {
+    CHECK(!r->closed_);
+    for (int i = 0; i < r->claims_.size(); ++i) {
+      const auto it = owners_.find(r->request_.keys[i]);
+      const bool mine = it != owners_.end() && it->second == r;
+      const ChunkState state = r->claims_.state(i);
+      const bool claimed = state == ChunkState::kLoading || state == ChunkState::kComputing;
+      CHECK(mine == claimed);
+      owned += claimed;
+      loading += state == ChunkState::kLoading;
+      if (state == ChunkState::kAbsent) CHECK(it == owners_.end());
+      if (state == ChunkState::kElsewhere) CHECK(it != owners_.end());
+      if (state == ChunkState::kComputing) CHECK(r->computing_ && r->claims_.Valid(*r->computing_));
+      if (state == ChunkState::kComputing || state == ChunkState::kResident) {
+        CHECK(static_cast<bool>(r->pages_[i]));
+      }
+    }
+  }
+  CHECK(owned == owners_.size());
+  size_t reading = 0;
+  for (const auto& [number, read] : reads_) {
+    CHECK(static_cast<bool>(read.page) && read.cancel == (read.owner == nullptr));
+    if (read.owner == nullptr) continue;
+    ++reading;
+    const int chunk = read.claim.first;
+    CHECK(read.owner->claims_.Valid(read.claim) && read.claim.count == 1);
+    CHECK(read.owner->claims_.state(chunk) == ChunkState::kLoading);
+    CHECK(read.owner->request_.keys[chunk] == read.key);
+  }
+  CHECK(reading == loading);
 }
 
 nlohmann::json Restorer::TierCostsToJson() const {
@@ -144,9 +176,7 @@ void Restorer::PublishChunk(int chunk, const ChunkKey& key, const PageHandle& pa
   owners_.erase(key);
   for (Restoration* other : open_) {
     if (other == except || !other->Wants(chunk, key)) continue;
-    other->pages_[chunk] = page.Share();
-    other->claims_.Adopt(chunk);
-    other->report_.tokens_reused += other->request_.chunk_tokens;
+    other->Adopt(chunk, page.Share());
   }
 }
 
@@ -159,8 +189,8 @@ void Restorer::TakeOver(Restoration& taker, int chunk, Calls& calls) {
     owner.report_.AddReason(
         fmt::format("load of chunk {} cancelled: compute got there first", chunk));
     owner.report_.AddTimeline({.lane = std::string(tiers_[read.tier].tier->name()),
-                               .first_chunk = chunk,
-                               .chunks = 1,
+                               .first_token = chunk * owner.request_.chunk_tokens,
+                               .tokens = owner.request_.chunk_tokens,
                                .start_s = owner.At(read.start),
                                .end_s = owner.At(clock_.Now()),
                                .outcome = Outcome::kLate});
@@ -175,6 +205,7 @@ void Restorer::CancelRead(uint64_t number, Calls& calls) {
   read.owner = nullptr;
   if (read.cancel) return;
   read.cancel = true;
+  tiers_[read.tier].cost.OnCancel();
   if (read.id) calls.cancels.emplace_back(read.tier, *read.id);
 }
 

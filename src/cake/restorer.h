@@ -43,6 +43,15 @@ struct ComputeTurn {
   TimePoint wait_until{};
 };
 
+// Tokens of whole chunks that are resident by now, by where they came from.
+struct RestoreProgress {
+  int prompt_tokens = 0;
+  int computed = 0;
+  int loaded = 0;
+  int reused = 0;
+  bool mixed_path = false;  // another numeric path than ours made some
+};
+
 class Restoration;
 
 // Engine-wide. One mutex guards all boards and the table of what is in flight; tiers are called
@@ -60,7 +69,10 @@ class Restorer {
     Seconds stall_timeout{30};
     // A tier too slow to be worth reading is tried again after this long.
     Seconds probe_interval{60};
-    // What compute writes; loaded chunks of another path are counted.
+    // A restoration stops asking a tier whose reads fail for it this often in a row, until one ends
+    // well.
+    int failures_max = 4;
+    // What compute writes; chunks of another path, loaded or found in memory, are counted.
     NumericPath numeric_path = NumericPath::kUnknown;
     PlannerOptions planner = {};
   };
@@ -86,6 +98,10 @@ class Restorer {
   // Reads that have not come back, those nobody waits for any more included.
   int ReadsInFlight() const;
   TierEstimate Estimate(int tier) const;
+
+  // CHECKs what must hold whenever nobody is in a call: every chunk has one owner, and boards,
+  // owners and reads agree. For tests; O(open chunks).
+  void CheckInvariants() const;
 
   // What has been learnt about the tiers, by name, for the engine to keep beside the store.
   nlohmann::json TierCostsToJson() const;
@@ -161,9 +177,10 @@ class Restorer {
   std::unordered_map<uint64_t, Read> reads_;
   uint64_t next_read_ = 0;
   uint64_t events_ = 0, events_seen_ = 0;
-  int calling_ = 0;    // threads between the mutex and a tier
-  int documents_ = 1;  // being restored: they share the links
-  PlanInput input_;    // scratch
+  int calling_ = 0;       // threads between the mutex and a tier
+  int documents_ = 1;     // being restored: they share the links
+  bool no_page_ = false;  // the last Pump could have read more with more free pages
+  PlanInput input_;       // scratch
 };
 
 // One prompt. Methods are thread-safe; compute turns are the engine thread's.
@@ -185,7 +202,7 @@ class Restoration {
   // same document go on where this one was. Nothing may be called afterwards but Report.
   void Abandon();
 
-  int resident_chunks() const;  // for progress: how many, anywhere
+  RestoreProgress Progress() const;
   bool done() const;
   // When done; ends the restoration like Abandon.
   PageTable TakePages();
@@ -201,6 +218,9 @@ class Restoration {
   bool Wants(int chunk, const ChunkKey& key) const;
   void Loaded(int chunk, std::string_view tier, PageHandle page);
   double At(TimePoint t) const { return (t - opened_).count(); }
+  void Adopt(int chunk, PageHandle page);
+  void NotePath(int chunk);
+  bool Trusts(int tier) const { return failures_[tier] < restorer_.options_.failures_max; }
   bool WantsLoads() const { return request_.policy != Policy::kCompute; }
   std::optional<int> FixedSplit() const;
   double Bound(std::optional<Seconds> tail) const;
@@ -212,14 +232,17 @@ class Restoration {
 
   // Guarded by restorer_.mutex_.
   Claims claims_;
-  PageTable pages_;                 // of resident chunks and of the current claim
-  std::vector<ChunkView> initial_;  // as found by Open, for the bound
+  PageTable pages_;  // of resident chunks and of the current claim
+  // As found by Open, for the bound; what others made since is resident.
+  std::vector<ChunkView> initial_;
   std::optional<Claim> computing_;
   TimePoint slice_start_{};
   double slice_predicted_s_ = 0;
   bool waiting_ = false;
   bool closed_ = false;
   int first_loaded_ = -1;
+  int first_mixed_;            // of the chunks whose path is not ours; size() if there is none
+  std::vector<int> failures_;  // of each tier, in a row
   RestoreReport report_;
 };
 

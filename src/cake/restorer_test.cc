@@ -74,6 +74,8 @@ class ThreadedTier : public Tier {
       lock.unlock();
       std::this_thread::sleep_for(delay);
       ReadResult result;
+      // Whoever is not the page's owner any more would see this.
+      std::memset(read.request.landing.data(), 0xdb, sizeof(ChunkKey));
       if (read.cancelled) {
         result.status = Fail(ErrorCode::kCancelled, "cancelled");
       } else if (fail) {
@@ -164,6 +166,7 @@ TEST_P(RestorerRaceTest, TenRestorationsEndWithTheRightPages) {
             --left;
             continue;
           }
+          restorer.CheckInvariants();
           if (Step(*pool, requests[i], *open[i], rng, wake)) continue;
           const RestoreReport report = open[i]->Report();
           int sum = report.tokens_computed + report.tokens_reused;
@@ -210,6 +213,77 @@ TEST(RestorerTest, APromptWithoutAFullChunkIsDoneAtOnce) {
   EXPECT_EQ(restoration->NextTurn(1).kind, ComputeTurn::Kind::kDone);
   EXPECT_EQ(restoration->Report().tokens_computed, 5);
   EXPECT_TRUE(restoration->TakePages().empty());
+}
+
+// Holds its reads until told to deliver them.
+class HeldTier : public Tier {
+ public:
+  std::string_view name() const override { return "held"; }
+  int max_reads_in_flight() const override { return 4; }
+  uint64_t max_read_bytes_in_flight() const override { return 4 * kLayout.page_bytes(); }
+  std::vector<bool> Residency(std::span<const ChunkKey> keys) override {
+    return std::vector<bool>(keys.size(), true);
+  }
+  ReadId Get(ReadRequest request) override {
+    reads.push_back(std::move(request));
+    return ++gets;
+  }
+  void Cancel(ReadId) override {}
+  Status Put(const ChunkWrite&) override { return {}; }
+  Status Evict(const ChunkKey&) override { return {}; }
+  TierStats Stats() const override { return {}; }
+
+  void DeliverAll() {
+    while (!reads.empty()) {
+      ReadRequest read = std::move(reads.front());
+      reads.pop_front();
+      std::memcpy(read.landing.data(), &read.key, sizeof(ChunkKey));
+      read.done({.status = {}, .bytes = read.landing.size(), .numeric_path = path});
+    }
+  }
+
+  std::deque<ReadRequest> reads;
+  ReadId gets = 0;
+  NumericPath path = NumericPath::kUnknown;
+};
+
+void PublishBehind(PagePool& pool, const ChunkKey& key, NumericPath path = NumericPath::kUnknown) {
+  PageHandle page = std::move(*pool.Draw());
+  std::memcpy(pool.Data(page.id()), &key, sizeof(ChunkKey));
+  pool.Publish(std::move(page), key, path);
+}
+
+// Another sequence generates and publishes what is being read: it is resident for whoever comes
+// then, while the read goes on for whoever came before.
+TEST(RestorerTest, AChunkPublishedWhileItIsReadIsResidentForTheNext) {
+  auto pool = std::move(PagePool::Create(kLayout, 64 * kLayout.page_bytes()).value());
+  HeldTier tier;
+  ComputeCost cost;
+  for (int i = 0; i < 8; ++i) cost.Add(i * 128, 128, Seconds(10e-3));
+  Restorer restorer(*pool, {&tier}, cost, Clock::Real());
+  const RestoreRequest loads = Request(1, 8, Policy::kLoad);
+  const RestoreRequest computes = Request(1, 8, Policy::kCompute);
+  auto first = restorer.Open(loads);
+  ASSERT_EQ(tier.reads.size(), 4u);
+  for (int chunk : {0, 1, 4, 5}) PublishBehind(*pool, loads.keys[chunk]);  // 4 and 5 are being read
+  auto second = restorer.Open(computes);
+  restorer.CheckInvariants();
+  std::mt19937 rng(1);
+  for (int turns = 0; turns < 100; ++turns) {
+    TimePoint wake{};
+    if (!Step(*pool, computes, *second, rng, wake)) break;
+    restorer.CheckInvariants();
+  }
+  EXPECT_TRUE(second->done());
+  for (int turns = 0; turns < 100 && !first->done(); ++turns) {
+    tier.DeliverAll();
+    restorer.CheckInvariants();
+  }
+  EXPECT_TRUE(first->done());
+  tier.DeliverAll();
+  first.reset();
+  second.reset();
+  tier.DeliverAll();
 }
 
 TEST(RestorerTest, TierCostsSurviveJson) {

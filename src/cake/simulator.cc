@@ -10,6 +10,7 @@ namespace kvcake {
 namespace {
 
 constexpr TimePoint kNever = TimePoint::max();
+constexpr int kGarbage = 0xdb;
 
 double Vary(std::mt19937_64& rng, double share) {
   return share > 0 ? 1 + std::uniform_real_distribution<double>(-share, share)(rng) : 1;
@@ -25,13 +26,13 @@ SimTier::SimTier(SimTierOptions options, FakeClock& clock, uint64_t seed)
     : options_(std::move(options)), clock_(clock), rng_(seed) {}
 
 TimePoint SimTier::NextEvent() const {
-  if (!cancelled_.empty()) return clock_.Now();
+  if (!ended_.empty()) return clock_.Now();
   return head_done_.value_or(kNever);
 }
 
 void SimTier::Advance() {
-  while (!cancelled_.empty() || (head_done_ && *head_done_ <= clock_.Now())) {
-    auto& from = cancelled_.empty() ? queue_ : cancelled_;
+  while (!ended_.empty() || (head_done_ && *head_done_ <= clock_.Now())) {
+    auto& from = ended_.empty() ? queue_ : ended_;
     Read read = std::move(from.front());
     from.pop_front();
     if (&from == &queue_) {
@@ -39,24 +40,42 @@ void SimTier::Advance() {
       head_done_.reset();
       StartHead();
     }
-    ReadResult result{.status = read.status};
-    if (read.status) {
-      std::memcpy(read.request.landing.data(), &read.request.key, sizeof(ChunkKey));
-      result.bytes = read.request.landing.size();
-      ++stats_.reads;
-      stats_.read_bytes += result.bytes;
-    } else {
-      ++stats_.reads_failed;
-    }
-    read.request.done(std::move(result));
+    Deliver(std::move(read));
   }
 }
 
+void SimTier::Deliver(Read read) {
+  ReadResult result{.status = read.status};
+  const auto landing = read.request.landing;
+  if (read.status) {
+    std::memcpy(landing.data(), &read.request.key, sizeof(ChunkKey));
+    result.bytes = landing.size();
+    ++stats_.reads;
+    stats_.read_bytes += result.bytes;
+  } else {
+    std::memset(landing.data(), kGarbage, sizeof(ChunkKey));
+    ++stats_.reads_failed;
+  }
+  read.request.done(std::move(result));
+}
+
 void SimTier::StartHead() {
+  while (!head_done_ && !queue_.empty() && queue_.front().hung) {
+    hung_.push_back(std::move(queue_.front()));
+    queue_.pop_front();
+  }
   if (head_done_ || queue_.empty() || queue_.front().stalled) return;
   const Read& head = queue_.front();
   const TimePoint ready = head.issued + Seconds(options_.latency_s);
   head_done_ = std::max(ready, link_free_) + Seconds(head.seconds);
+}
+
+void SimTier::ReleaseHung() {
+  for (Read& read : hung_) {
+    if (Happens(rng_, 0.5)) read.status = Fail(ErrorCode::kIo, "simulated end of a hung read");
+    ended_.push_back(std::move(read));
+  }
+  hung_.clear();
 }
 
 std::vector<bool> SimTier::Residency(std::span<const ChunkKey> keys) {
@@ -72,7 +91,9 @@ ReadId SimTier::Get(ReadRequest request) {
             .issued = clock_.Now(),
             .seconds = options_.chunk_s * Vary(rng_, options_.jitter),
             .status = {},
-            .stalled = Happens(rng_, options_.stall_share)};
+            .stalled = Happens(rng_, options_.stall_share),
+            .hung = Happens(rng_, options_.hang_share)};
+  ++gets_;
   if (Happens(rng_, options_.fail_share)) {
     read.status = Fail(ErrorCode::kCorrupt, "simulated corruption");
   } else if (Happens(rng_, options_.missing_share)) {
@@ -88,10 +109,12 @@ ReadId SimTier::Get(ReadRequest request) {
 void SimTier::Cancel(ReadId id) {
   const auto it =
       std::find_if(queue_.begin(), queue_.end(), [&](const Read& read) { return read.id == id; });
-  if (it == queue_.end()) return;
+  if (it == queue_.end() || it->hung) return;
+  if (!it->stalled && Happens(rng_, options_.cancel_ignored_share)) return;
   it->status = Fail(ErrorCode::kCancelled, "cancelled");
+  if (!it->stalled && Happens(rng_, options_.cancel_slow_share)) return;
   const bool head = it == queue_.begin();
-  cancelled_.push_back(std::move(*it));
+  ended_.push_back(std::move(*it));
   queue_.erase(it);
   if (head) {
     link_free_ = clock_.Now();
@@ -175,6 +198,7 @@ void Simulator::AdvanceTo(TimePoint t) {
   for (TimePoint next = NextTierEvent(); next <= t; next = NextTierEvent()) {
     clock_.AdvanceTo(next);
     for (auto& tier : tiers_) tier->Advance();
+    restorer_->CheckInvariants();
   }
   clock_.AdvanceTo(t);
 }
@@ -204,6 +228,7 @@ void Simulator::Compute(Running& running, const Claim& claim) {
     std::memcpy(pool_->Data(pages[i]), &keys[i], sizeof(ChunkKey));
   }
   running.restoration->Computed(claim, took);
+  restorer_->CheckInvariants();
 }
 
 void Simulator::Finish(Running& running, SimOutcome& outcome) {
@@ -216,6 +241,16 @@ void Simulator::Finish(Running& running, SimOutcome& outcome) {
   for (size_t i = 0; i < keys.size(); ++i) {
     CHECK(std::memcmp(pool_->Data(pages[i].id()), &keys[i], sizeof(ChunkKey)) == 0);
   }
+}
+
+void Simulator::PublishBehind(const std::vector<SimRequest>& requests) {
+  const auto& keys = requests[rng_() % requests.size()].restore.keys;
+  if (keys.empty()) return;
+  const ChunkKey& key = keys[rng_() % keys.size()];
+  auto page = pool_->Draw();
+  if (!page) return;
+  std::memcpy(pool_->Data(page->id()), &key, sizeof(ChunkKey));
+  pool_->Publish(std::move(*page), key, NumericPath::kUnknown);
 }
 
 std::vector<SimOutcome> Simulator::Run(const std::vector<SimRequest>& requests) {
@@ -234,6 +269,7 @@ std::vector<SimOutcome> Simulator::Run(const std::vector<SimRequest>& requests) 
       waiting.pop_back();
       const TimePoint now = clock_.Now();
       running.push_back({&requests[i], i, now, restorer_->Open(requests[i].restore)});
+      restorer_->CheckInvariants();
       wake = std::min(wake, NextTierEvent());
     }
     if (!waiting.empty()) wake = std::min(wake, begin + Seconds(requests[waiting.back()].at_s));
@@ -244,12 +280,15 @@ std::vector<SimOutcome> Simulator::Run(const std::vector<SimRequest>& requests) 
       Running& r = running[i];
       if (r.request->cancel_s && begin + Seconds(*r.request->cancel_s) <= clock_.Now()) {
         r.restoration->Abandon();
+        restorer_->CheckInvariants();
         running.erase(running.begin() + i);
         k = 0;
         continue;
       }
       if (r.request->cancel_s) wake = std::min(wake, begin + Seconds(*r.request->cancel_s));
+      if (Happens(rng_, options_.publish_share)) PublishBehind(requests);
       const ComputeTurn turn = r.restoration->NextTurn(r.request->restore.slice_chunks_max);
+      restorer_->CheckInvariants();
       ++turns_;
       if (turn.kind == ComputeTurn::Kind::kDone) {
         Finish(r, outcomes[r.index]);
@@ -269,7 +308,11 @@ std::vector<SimOutcome> Simulator::Run(const std::vector<SimRequest>& requests) 
     }
   }
   // Reads that nobody waits for come back in their own time.
-  while (NextTierEvent() != kNever) AdvanceTo(NextTierEvent());
+  const auto release = [&] {
+    for (auto& tier : tiers_) tier->ReleaseHung();
+    return NextTierEvent() != kNever;
+  };
+  while (release()) AdvanceTo(NextTierEvent());
   CHECK(restorer_->ReadsInFlight() == 0);
   CHECK(pool_->Stats().referenced == 0);
   pool_->DropCached();

@@ -24,16 +24,24 @@ struct SimTierOptions {
   double fail_share = 0;     // of reads: end with kCorrupt after their time
   double missing_share = 0;  // of reads: end with kNotFound at once
   double stall_share = 0;    // of reads: never end until cancelled
+  double hang_share = 0;     // of reads: never end, cancelled or not, until ReleaseHung
+  // Of cancelled reads; the others end at once.
+  double cancel_slow_share = 0;     // end as cancelled, but in their own time
+  double cancel_ignored_share = 0;  // go on as if nothing had been said
   int reads_max = 32;
 };
 
-// One link that serves reads in order. Delivers a chunk by writing its key into the landing. Calls
-// back only from Advance.
+// One link that serves reads in order. Delivers a chunk by writing its key into the landing, and
+// leaves garbage there when it fails. Calls back only from Advance.
 class SimTier : public Tier {
  public:
   SimTier(SimTierOptions options, FakeClock& clock, uint64_t seed);
 
   void Hold(const ChunkKey& key) { held_.insert(key); }
+  SimTierOptions& options() { return options_; }  // what applies to reads from now on
+  // Hung reads end at the next Advance: some fail, some deliver after all.
+  void ReleaseHung();
+  uint64_t gets() const { return gets_; }
   // When something happens next; TimePoint::max() if nothing will.
   TimePoint NextEvent() const;
   // Calls back all that is due by the clock's now.
@@ -59,18 +67,22 @@ class SimTier : public Tier {
     double seconds;
     Status status;
     bool stalled;
+    bool hung;
   };
   void StartHead();
+  void Deliver(Read read);
 
-  const SimTierOptions options_;
+  SimTierOptions options_;
   FakeClock& clock_;
   std::mt19937_64 rng_;
   std::unordered_set<ChunkKey> held_;
   std::deque<Read> queue_;
-  std::deque<Read> cancelled_;
+  std::deque<Read> ended_;              // due at once
+  std::deque<Read> hung_;               // passed by the link
   std::optional<TimePoint> head_done_;  // of queue_'s first
   TimePoint link_free_{};
   ReadId next_id_ = 1;
+  uint64_t gets_ = 0;
   TierStats stats_;
 };
 
@@ -90,6 +102,9 @@ struct SimOptions {
   ComputeFit compute;         // what slices really take
   double compute_jitter = 0;  // each slice's time varies by up to this share
   std::vector<SimTierOptions> tiers;
+  // Turns before which a chunk of some request appears in the pool behind the Restorer's back, as
+  // when an engine publishes what it has generated.
+  double publish_share = 0;
   int pages = 256;
   int chunk_tokens = 128;
   uint64_t seed = 0;
@@ -113,7 +128,7 @@ class Simulator {
   // Teaches the cost models what compute and tiers take: they know it when a run begins.
   void Train();
   // Runs the requests to their ends and forgets their pages. CHECKs that no chunk is read before it
-  // is published and that all end up where they belong.
+  // is published, that all end up where they belong, and the Restorer's invariants at every event.
   std::vector<SimOutcome> Run(const std::vector<SimRequest>& requests);
   uint64_t turns() const { return turns_; }  // NextTurn calls so far
 
@@ -123,6 +138,7 @@ class Simulator {
   TimePoint NextTierEvent() const;
   void Compute(Running& running, const Claim& claim);
   void Finish(Running& running, SimOutcome& outcome);
+  void PublishBehind(const std::vector<SimRequest>& requests);
 
   const SimOptions options_;
   FakeClock clock_;

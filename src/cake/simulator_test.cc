@@ -117,8 +117,8 @@ TEST(SimulatorTest, NeverLosesToTheBetterOfComputeAndLoad) {
     const double mean = std::accumulate(efficiency.begin(), efficiency.end(), 0.0) / 1000;
     std::printf("efficiency against the best whole-chunk split: mean %.4f, 5%% %.4f, worst %.4f\n",
                 mean, efficiency[50], efficiency[0]);
-    EXPECT_GE(mean, 0.97);
-    EXPECT_GE(efficiency[0], 0.70);
+    EXPECT_GE(mean, 0.999);
+    EXPECT_GE(efficiency[0], 0.99);
   }
 }
 
@@ -180,7 +180,8 @@ TEST(SimulatorTest, WhatIsNotKnownYetCostsABoundedTime) {
 }
 
 // Several restorations that share documents, tiers that fail, stall and miss, requests cancelled,
-// now and then a pool with hardly a page to spare. Run itself checks order, contents and leaks.
+// hang, answer late or in spite of being cancelled, requests cancelled, chunks published by others,
+// often a pool without a page to spare. Run itself checks order, contents, ownership and leaks.
 TEST(SimulatorTest, EveryRunEndsWhateverFails) {
   uint64_t turns = 0;
   for (int seed = 0; seed < 1500; ++seed) {
@@ -191,6 +192,8 @@ TEST(SimulatorTest, EveryRunEndsWhateverFails) {
     options.compute_jitter = 0.2;
     options.restorer.stall_timeout = Seconds(0.5);
     options.restorer.probe_interval = Seconds(2);
+    options.publish_share = Pick(rng, 0, 2) * 0.1;
+    const bool hangs = Pick(rng, 0, 3) == 0;
     const int tiers = Pick(rng, 0, 2);
     for (int t = 0; t < tiers; ++t) {
       options.tiers.push_back({.name = t == 0 ? "disk" : "redis",
@@ -200,14 +203,17 @@ TEST(SimulatorTest, EveryRunEndsWhateverFails) {
                                .fail_share = Pick(rng, 0, 2) * 0.1,
                                .missing_share = Pick(rng, 0, 2) * 0.1,
                                .stall_share = Pick(rng, 0, 3) == 0 ? 0.05 : 0.0,
+                               .hang_share = hangs ? 0.05 : 0.0,
+                               .cancel_slow_share = Pick(rng, 0, 2) * 0.5,
+                               .cancel_ignored_share = Pick(rng, 0, 2) * 0.3,
                                .reads_max = Pick(rng, 1, 16)});
     }
     std::vector<SimRequest> requests;
     const int documents = Pick(rng, 1, 3);
-    int pages = 0;
     const int count = Pick(rng, 1, 8);
-    for (int i = 0; i < count; ++i) pages += 40;
-    options.pages = pages;
+    // Documents are shared, so this is what everybody together needs; hung reads keep theirs.
+    const bool scarce = Pick(rng, 0, 1) == 0;
+    options.pages = scarce ? 40 * documents + (hangs ? 16 * tiers : 0) : 40 * count + 32;
     Simulator sim(options);
     if (Pick(rng, 0, 1) == 0) {
       for (int i = 0; i < 5; ++i) {
@@ -248,17 +254,21 @@ TEST(SimulatorTest, EveryRunEndsWhateverFails) {
   std::printf("%llu turns\n", static_cast<unsigned long long>(turns));
 }
 
-TEST(SimulatorTest, OnePageMoreThanThePromptIsEnough) {
+TEST(SimulatorTest, ThePagesOfThePromptAreEnough) {
   for (int seed = 0; seed < 100; ++seed) {
     std::mt19937 rng(seed);
     SimOptions options;
     options.seed = seed;
     options.compute = RandomCompute(rng);
-    options.tiers = {{.chunk_s = 10e-3 * LogUniform(rng, 1.0 / 16, 16), .fail_share = 0.1}};
+    options.tiers = {{.chunk_s = 10e-3 * LogUniform(rng, 1.0 / 16, 16),
+                      .fail_share = 0.1,
+                      .cancel_slow_share = 0.5,
+                      .cancel_ignored_share = 0.2}};
     options.pages = 20;
     Simulator sim(options);
     for (const ChunkKey& key : sim.Keys(1, 20)) sim.tier(0).Hold(key);
-    EXPECT_TRUE(sim.Run({{.restore = sim.Request(1, 20, Policy::kCake), .cancel_s = {}}})[0].done);
+    const auto policy = static_cast<Policy>(seed % 3);
+    EXPECT_TRUE(sim.Run({{.restore = sim.Request(1, 20, policy), .cancel_s = {}}})[0].done);
   }
 }
 
@@ -277,7 +287,11 @@ TEST(SimulatorTest, OneDocumentIsRestoredOnce) {
         10, {.restore = sim.Request(1, 30, Policy::kCake), .cancel_s = {}});
     requests[0].cancel_s = alone.seconds / 2;  // subscribers take over
     int made = 0, reads = 0;
-    for (const SimOutcome& outcome : sim.Run(requests)) {
+    const uint64_t gets = sim.tier(0).gets();
+    const auto outcomes = sim.Run(requests);
+    // Each chunk once, and what was in flight when compute got there or its owner left.
+    EXPECT_LE(sim.tier(0).gets() - gets, 30u + 4u);
+    for (const SimOutcome& outcome : outcomes) {
       if (outcome.done) {
         CheckAddsUp(outcome);
         EXPECT_LE(outcome.seconds, 1.3 * alone.seconds + 50e-3);
@@ -330,6 +344,73 @@ TEST(SimulatorTest, AStalledTierIsGivenUp) {
     EXPECT_EQ(outcome.report.tokens_computed, 20 * 128 + 1);
     EXPECT_LT(outcome.seconds, 40);
   }
+}
+
+// The reads of a request that went on without them keep the link busy for the next one.
+TEST(SimulatorTest, HungReadsOfAnEarlierRequestCostTheNextOneLittle) {
+  for (const double chunk_s : {0.1e-3, 1e-3, 5e-3}) {
+    SimOptions options;
+    options.compute = {.c0 = 1e-3, .b = 70e-6, .samples = 1};
+    options.tiers = {{.chunk_s = chunk_s}};
+    Simulator sim(options);
+    sim.Train();
+    for (int document : {1, 2}) {
+      for (const ChunkKey& key : sim.Keys(document, 40)) sim.tier(0).Hold(key);
+    }
+    sim.tier(0).options().hang_share = 1;
+    const auto outcomes =
+        sim.Run({{.restore = sim.Request(1, 40, Policy::kCake), .cancel_s = {}},
+                 {.restore = sim.Request(2, 40, Policy::kCake), .at_s = 2, .cancel_s = {}}});
+    const double compute_s = 10 * options.compute.SecondsFor(0, 4 * 128);
+    for (const SimOutcome& outcome : outcomes) {
+      EXPECT_TRUE(outcome.done);
+      std::printf("hung tier: %.3f s, compute %.3f s\n", outcome.seconds, compute_s);
+      EXPECT_LE(outcome.seconds, 2.1 * compute_s + 0.05);
+    }
+  }
+}
+
+// A store whose chunks are all bad costs a few reads, not one per chunk.
+TEST(SimulatorTest, AStoreThatFailsCostsLittle) {
+  for (const bool known : {false, true}) {
+    double worst = 0;
+    for (int seed = 0; seed < 300; ++seed) {
+      Scenario s = RandomScenario(seed, /*holes=*/false);
+      const double compute_s = s.Seconds(Policy::kCompute);
+      Simulator sim(s.options);
+      if (known) sim.Train();
+      for (int i = 0; i < 5; ++i) {
+        sim.cost().Add(i * 512, 512, Seconds(s.options.compute.SecondsFor(i * 512, 512)));
+      }
+      for (const ChunkKey& key : sim.Keys(1, s.chunks)) sim.tier(0).Hold(key);
+      sim.tier(0).options().fail_share = 1;
+      const auto outcome =
+          sim.Run({{.restore = sim.Request(1, s.chunks, Policy::kCake), .cancel_s = {}}})[0];
+      EXPECT_TRUE(outcome.done);
+      EXPECT_LE(outcome.report.chunks_failed, 4 + 8);
+      const double chunk_s = s.ComputeSeconds(s.chunks - 1, s.chunks);
+      EXPECT_LE(outcome.seconds, 1.01 * compute_s + 4 * chunk_s) << "seed " << seed;
+      worst = std::max(worst, (outcome.seconds - compute_s) / chunk_s);
+    }
+    std::printf("failing store (speed known: %d): at most %.2f chunks of compute lost\n", known,
+                worst);
+  }
+}
+
+// With every page taken, a restoration that only loads asks again soon.
+TEST(SimulatorTest, LoadingGoesOnSoonAfterAPageIsFree) {
+  SimOptions options;
+  options.compute = {.c0 = 1e-3, .b = 70e-6, .samples = 1};
+  options.tiers = {{.chunk_s = 1e-3}};
+  options.pages = 8;
+  Simulator sim(options);
+  for (const ChunkKey& key : sim.Keys(1, 8)) sim.tier(0).Hold(key);
+  PageTable taken;
+  for (int i = 0; i < 8; ++i) taken.push_back(std::move(*sim.pool().Draw()));
+  auto restoration = sim.restorer().Open(sim.Request(1, 8, Policy::kLoad));
+  const ComputeTurn turn = restoration->NextTurn(4);
+  EXPECT_EQ(turn.kind, ComputeTurn::Kind::kWait);
+  EXPECT_LE((turn.wait_until - sim.clock().Now()).count(), 0.05);
 }
 
 }  // namespace

@@ -37,11 +37,8 @@ nlohmann::json ChromeTrace(const RestoreReport& report) {
   std::vector<double> drawn_s(lanes.size(), 0);
   for (const TimelineEntry& entry : timeline) {
     const size_t lane = std::find(lanes.begin(), lanes.end(), entry.lane) - lanes.begin();
-    const int first = entry.first_chunk * report.chunk_tokens;
-    const int end = first + entry.chunks * report.chunk_tokens;
-    const auto name = entry.chunks == 1 ? fmt::format("chunk {}", entry.first_chunk)
-                                        : fmt::format("chunks {}-{}", entry.first_chunk,
-                                                      entry.first_chunk + entry.chunks - 1);
+    const int end = entry.first_token + entry.tokens;
+    const auto name = fmt::format("tokens {} to {}", entry.first_token, end - 1);
     const double start_s = std::max(entry.start_s, drawn_s[lane]);
     drawn_s[lane] = entry.end_s;
     // Complete events, in microseconds.
@@ -53,7 +50,7 @@ nlohmann::json ChromeTrace(const RestoreReport& report) {
                       {"ts", start_s * 1e6},
                       {"dur", (entry.end_s - start_s) * 1e6},
                       {"args",
-                       {{"tokens", fmt::format("[{}, {})", first, end)},
+                       {{"tokens", fmt::format("[{}, {})", entry.first_token, end)},
                         {"outcome", OutcomeName(entry.outcome)}}}});
   }
   return {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};

@@ -122,6 +122,7 @@ void Engine::Admit() {
 void Engine::StartRestoration(Sequence& sequence) {
   const int chunk = pool_.layout().chunk_tokens;
   sequence.keys = ChunkKeys(root_, sequence.tokens, chunk);
+  sequence.opened = clock_.Now();
   sequence.restoration = restorer_.Open({
       .keys = sequence.keys,
       .root = root_,
@@ -140,6 +141,7 @@ Result<bool> Engine::Step() {
   TimePoint wake_at = TimePoint::max();
   std::vector<Part> parts = PlanStep(&wake_at);
   if (parts.empty()) {
+    AwaitPages(&wake_at);
     restorer_.WaitForEvent(wake_at);
     return true;
   }
@@ -154,15 +156,34 @@ Result<bool> Engine::Step() {
     });
   }
   const TimePoint began = clock_.Now();
-  ASSIGN_OR_RETURN(std::span<const float> logits, model_.Forward(batch));
+  Result<std::span<const float>> forward = model_.Forward(batch);
+  if (!forward) {
+    for (const Part& part : parts) Finish(*part.sequence, FinishReason::kCancelled);
+    EraseFinished();
+    return tl::unexpected<Error>(forward.error());
+  }
+  std::span<const float> logits = *forward;
   const Seconds took = clock_.Now() - began;
   for (const Part& part : parts) {
     const size_t row = part.samples ? model_.vocab_size() : 0;
     Commit(part, took, parts.size() == 1, logits.first(row));
     logits = logits.subspan(row);
   }
-  std::erase_if(running_, [](const auto& s) { return s->state == Sequence::State::kFinished; });
+  EraseFinished();
   return !running_.empty() || !waiting_.empty();
+}
+
+void Engine::EraseFinished() {
+  std::erase_if(running_, [](const auto& s) { return s->state == Sequence::State::kFinished; });
+}
+
+// No sequence can go on. If that is for want of pages, the ones that wait to be written are given
+// up (the store is behind) and the others come back without an event: look again soon.
+void Engine::AwaitPages(TimePoint* wake_at) {
+  const PagePoolStats stats = pool_.Stats();
+  if (stats.referenced < stats.pages) return;
+  if (write_behind_) write_behind_->DropQueued();
+  *wake_at = std::min(*wake_at, clock_.Now() + Seconds(1e-3));
 }
 
 // The token budget goes to decodes first, then to prompts whose stored part is restored, then to
@@ -176,11 +197,15 @@ std::vector<Engine::Part> Engine::PlanStep(TimePoint* wake_at) {
   int budget =
       std::max(options_.slice_tokens - static_cast<int>(parts.size()), pool_.layout().chunk_tokens);
   for (auto& sequence : running_) {
+    if (sequence->state == Sequence::State::kRestoring && sequence->restoration->done()) {
+      EndRestoration(*sequence);
+    }
+    if (sequence->state == Sequence::State::kPrefilling) PlanPrefill(*sequence, &budget, &parts);
+  }
+  for (auto& sequence : running_) {
     if (sequence->state == Sequence::State::kRestoring) {
       PlanRestore(*sequence, &budget, wake_at, &parts);
     }
-    // A restoration that has just ended goes on at once.
-    if (sequence->state == Sequence::State::kPrefilling) PlanPrefill(*sequence, &budget, &parts);
   }
   for (Part& part : parts) {
     if (part.claim.count > 0) continue;
@@ -223,8 +248,8 @@ void Engine::PlanRestore(Sequence& sequence, int* budget, TimePoint* wake_at,
   if (*budget < chunk) return;
   const ComputeTurn turn = sequence.restoration->NextTurn(*budget / chunk);
   switch (turn.kind) {
-    case ComputeTurn::Kind::kDone:
-      EndRestoration(sequence);
+    case ComputeTurn::Kind::kDone:  // the last load came just now
+      *wake_at = clock_.Now();
       return;
     case ComputeTurn::Kind::kWait:
       *wake_at = std::min(*wake_at, turn.wait_until);
@@ -257,7 +282,7 @@ void Engine::PlanRestore(Sequence& sequence, int* budget, TimePoint* wake_at,
 }
 
 // The pages of a sequence's first `tokens` tokens; those that miss are drawn. Admission promised
-// them, so none is missing for long: false only while late reads hold more than their reserve.
+// them, so false lasts only while late reads or queued writes hold more than was left for them.
 bool Engine::EnsurePages(Sequence& sequence, int tokens) {
   while (sequence.table.size() < PagesFor(tokens)) {
     auto page = pool_.Draw();
@@ -284,8 +309,14 @@ void Engine::Commit(const Part& part, Seconds took, bool alone, std::span<const 
     sequence.restoration->Computed(part.claim, Seconds(0));
     if (!part.samples) return;
     EndRestoration(sequence);
-  } else if (sequence.state == Sequence::State::kPrefilling && part.samples) {
-    sequence.tail = took;
+  } else if (sequence.state == Sequence::State::kPrefilling) {
+    const double end_s = (clock_.Now() - sequence.opened).count();
+    sequence.tail_slices.push_back({.lane = "compute",
+                                    .first_token = part.start,
+                                    .tokens = part.count,
+                                    .start_s = end_s - took.count(),
+                                    .end_s = end_s});
+    if (alone && part.samples) sequence.tail = took;
   }
   sequence.kv_tokens = std::max(sequence.kv_tokens, part.start + part.count);
   PublishFullChunks(sequence);
@@ -303,13 +334,14 @@ void Engine::AcceptToken(Sequence& sequence, std::span<const float> logits) {
   }
   sequence.tokens.push_back(event.token);
   completion.tokens.push_back(event.token);
-  if (sequence.state == Sequence::State::kPrefilling) {
+  const bool first = sequence.state == Sequence::State::kPrefilling;
+  if (first) {
     sequence.state = Sequence::State::kDecoding;
     sequence.first_token = clock_.Now();
     completion.ttft_s = (sequence.first_token - sequence.submitted).count();
-    StorePromptChunks(sequence);
   }
   const bool goes_on = !request.on_token || request.on_token(event);
+  if (first) StorePromptChunks(sequence);
   const bool ended = std::find(request.end_tokens.begin(), request.end_tokens.end(), event.token) !=
                      request.end_tokens.end();
   if (!goes_on || ended) {
@@ -327,7 +359,8 @@ void Engine::PublishFullChunks(Sequence& sequence) {
     const ChunkKey parent = i == 0 ? root_ : sequence.keys.back();
     const auto tokens = std::span(sequence.tokens).subspan(i * chunk, chunk);
     sequence.keys.push_back(ChunkKeys(parent, tokens, static_cast<int>(chunk))[0]);
-    sequence.table[i] = pool_.Publish(std::move(sequence.table[i]), sequence.keys[i]);
+    sequence.table[i] =
+        pool_.Publish(std::move(sequence.table[i]), sequence.keys[i], model_.numeric_path());
     if (write_behind_ && sequence.request.store) {
       write_behind_->Enqueue(sequence.keys[i], parent, model_.numeric_path(),
                              sequence.table[i].Share());
@@ -338,6 +371,12 @@ void Engine::PublishFullChunks(Sequence& sequence) {
 // Queued only now, so that writing never delays the first token.
 void Engine::StorePromptChunks(Sequence& sequence) {
   if (!write_behind_ || !sequence.request.store) return;
+  // What was computed after chunks of another numeric path is right to rounding only, and a header
+  // cannot say so: it is not kept.
+  if (sequence.restoration->Progress().mixed_path) {
+    sequence.request.store = false;
+    return;
+  }
   const std::vector<bool> kept = store_->Residency(sequence.keys);
   for (size_t i = 0; i < sequence.keys.size(); ++i) {
     if (kept[i]) continue;
@@ -352,12 +391,18 @@ void Engine::Finish(Sequence& sequence, FinishReason reason) {
   if (sequence.restoration) {
     if (sequence.state == Sequence::State::kRestoring) sequence.restoration->Abandon();
     completion.report = sequence.restoration->Report(sequence.tail);
+    for (TimelineEntry& entry : sequence.tail_slices) {
+      completion.report.AddTimeline(std::move(entry));
+    }
     completion.report.SetActual(Seconds(completion.ttft_s));
   }
   if (sequence.generated() > 0) {
     completion.decode_s = (clock_.Now() - sequence.first_token).count();
   }
   finished_[sequence.id] = std::move(completion);
+  if (finished_.size() > static_cast<size_t>(options_.waiting_max)) {
+    finished_.erase(finished_.begin());
+  }
   sequence.table.clear();
   pages_promised_ -= sequence.pages_promised;
   sequence.state = Sequence::State::kFinished;
@@ -382,9 +427,9 @@ Result<Completion> Engine::Answer(Request request,
 
 std::optional<RestoreProgress> Engine::Progress(SequenceId id) const {
   for (const auto& sequence : running_) {
-    if (sequence->id != id || !sequence->restoration) continue;
-    return RestoreProgress{.report = sequence->restoration->Report(),
-                           .restoring = sequence->state == Sequence::State::kRestoring};
+    if (sequence->id == id && sequence->state == Sequence::State::kRestoring) {
+      return sequence->restoration->Progress();
+    }
   }
   return std::nullopt;
 }

@@ -5,8 +5,8 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
@@ -26,12 +26,6 @@ struct EngineOptions {
   Seconds warm_up_max{0.3};          // no further warm-up pass is started after this long
 };
 
-// Where a prompt stands, for progress bars.
-struct RestoreProgress {
-  RestoreReport report;  // so far
-  bool restoring = false;
-};
-
 class Engine {
  public:
   // Borrows everything; `store` (may be null) is where new chunks are kept.
@@ -41,15 +35,17 @@ class Engine {
 
   // Refuses at once (kInvalidArgument, kResourceExhausted) what can never be answered.
   [[nodiscard]] Result<SequenceId> Submit(Request request);
-  // Ends a sequence early. Its pages, claims and loads are given back before the next step; pages
-  // under I/O when the kernel is done with them. Unknown ids are ignored.
+  // Ends a sequence early. Its pages, claims and loads are given back at once; pages under I/O when
+  // the kernel is done with them. Unknown ids are ignored. Not from within on_token: return false.
   void Cancel(SequenceId id);
 
   // Runs one step, or sleeps until a load lane has something new. False when nothing is left to do.
   // Fails only with what a forward pass returned.
   [[nodiscard]] Result<bool> Step();
-  // The result of a finished or cancelled sequence; once.
+  // The result of a finished or cancelled sequence; once. At most waiting_max results wait to be
+  // taken; beyond that the oldest are forgotten.
   std::optional<Completion> Take(SequenceId id);
+  // Empty once the prompt is restored.
   std::optional<RestoreProgress> Progress(SequenceId id) const;
 
   // Submits one request and runs steps until it is finished. `after_step` may be empty.
@@ -78,6 +74,7 @@ class Engine {
   std::vector<Part> PlanStep(TimePoint* wake_at);
   void PlanDecode(Sequence& sequence, std::vector<Part>* parts);
   void PlanPrefill(Sequence& sequence, int* budget, std::vector<Part>* parts);
+  void AwaitPages(TimePoint* wake_at);
   void PlanRestore(Sequence& sequence, int* budget, TimePoint* wake_at, std::vector<Part>* parts);
   bool EnsurePages(Sequence& sequence, int tokens);
   void EndRestoration(Sequence& sequence);
@@ -86,6 +83,7 @@ class Engine {
   void PublishFullChunks(Sequence& sequence);
   void StorePromptChunks(Sequence& sequence);
   void Finish(Sequence& sequence, FinishReason reason);
+  void EraseFinished();
   uint64_t PagesFor(int tokens) const;
 
   // Constant after construction.
@@ -102,7 +100,7 @@ class Engine {
   SequenceId next_id_ = 1;
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;
-  std::unordered_map<SequenceId, Completion> finished_;
+  std::map<SequenceId, Completion> finished_;
   uint64_t pages_promised_ = 0;
 
   std::unique_ptr<WriteBehind> write_behind_;

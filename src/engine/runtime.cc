@@ -12,6 +12,8 @@ namespace kvcake {
 
 namespace {
 
+constexpr int kSliceTokensMax = 1 << 16;  // scratch is sized by it
+
 // The arithmetic of attention for one (query, key) pair over twice that of everything else for one
 // token: what the cost model assumes until it has measured both.
 double AttentionRatio(const ModelConfig& config) {
@@ -32,6 +34,10 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) 
     return Fail(ErrorCode::kInvalidArgument,
                 "--slice-tokens of {} is below --chunk-tokens of {}: a slice is whole chunks",
                 options.slice_tokens, options.chunk_tokens);
+  }
+  if (options.slice_tokens > kSliceTokensMax) {
+    return Fail(ErrorCode::kInvalidArgument, "--slice-tokens must be at most {}, not {}",
+                kSliceTokensMax, options.slice_tokens);
   }
   auto runtime = std::unique_ptr<Runtime>(new Runtime(options));
   RETURN_IF_ERROR(runtime->OpenModel());
@@ -92,11 +98,12 @@ Status Runtime::OpenStore() {
   disk.description = DescribeIdentity(model_->identity(), options_.model_dir);
   disk.capacity_bytes = options_.disk_capacity_bytes;
   ASSIGN_OR_RETURN(store_, DiskTier::Open(std::move(disk)));
-  if (options_.load_rate_bytes_per_s) {
+  if (options_.load_rate_bytes_per_s || options_.load_latency.count() > 0) {
     auto link = std::make_unique<ThrottledTier>(
-        std::move(store_), ThrottledTierOptions{.rate_bytes_per_s = *options_.load_rate_bytes_per_s,
-                                                .latency = options_.load_latency,
-                                                .burst_bytes = pool_->layout().slab_bytes()});
+        std::move(store_),
+        ThrottledTierOptions{.rate_bytes_per_s = options_.load_rate_bytes_per_s.value_or(1e12),
+                             .latency = options_.load_latency,
+                             .burst_bytes = pool_->layout().slab_bytes()});
     link_ = link.get();
     store_ = std::move(link);
   }
@@ -105,9 +112,11 @@ Status Runtime::OpenStore() {
 
 std::string DescribeIdentity(const KvIdentity& identity, const std::string& model_dir) {
   nlohmann::ordered_json json;
-  json["model"] = std::filesystem::absolute(model_dir).lexically_normal().filename().string();
+  // Without a trailing slash, which would leave the name empty.
+  const auto path = std::filesystem::absolute(model_dir + "/.").lexically_normal();
+  json["model"] = path.parent_path().filename().string();
   for (const auto& [name, value] : identity.fields()) json[name] = value;
-  return json.dump(2);
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace kvcake

@@ -30,14 +30,17 @@ struct Candidate {
   double weight;
 };
 
-// The candidates that top_k leaves, likeliest first; ties by id so that order is reproducible.
-std::vector<Candidate> TopK(std::span<const float> logits, int top_k) {
+// The candidates that top_k leaves, likeliest first, ties by id so that order is reproducible; all,
+// in the order of their ids, when nothing is to be cut.
+std::vector<Candidate> Candidates(std::span<const float> logits, const SamplingParams& params) {
   std::vector<Candidate> candidates;
   candidates.reserve(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
     if (!std::isnan(logits[i])) candidates.push_back({static_cast<int32_t>(i), logits[i]});
   }
-  const size_t keep = top_k > 0 ? std::min<size_t>(top_k, candidates.size()) : candidates.size();
+  if (params.top_k == 0 && params.top_p == 1) return candidates;
+  const size_t keep =
+      params.top_k > 0 ? std::min<size_t>(params.top_k, candidates.size()) : candidates.size();
   const auto likelier = [](const Candidate& a, const Candidate& b) {
     return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
   };
@@ -66,10 +69,11 @@ Status Validate(const SamplingParams& params) {
 
 int32_t Sample(std::span<const float> logits, const SamplingParams& params, int position) {
   if (params.temperature == 0) return ArgMax(logits);
-  std::vector<Candidate> candidates = TopK(logits, params.top_k);
-  if (candidates.empty() || !std::isfinite(candidates.front().weight)) return ArgMax(logits);
+  std::vector<Candidate> candidates = Candidates(logits, params);
+  const int32_t likeliest = ArgMax(logits);
+  const double best = logits[likeliest];
+  if (candidates.empty() || !std::isfinite(best)) return likeliest;
 
-  const double best = candidates.front().weight;
   double total = 0;
   for (Candidate& c : candidates) {
     c.weight = std::exp((c.weight - best) / params.temperature);

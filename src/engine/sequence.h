@@ -24,6 +24,7 @@ struct Sequence {
   Request request;
   State state = State::kRestoring;
   TimePoint submitted;
+  TimePoint opened;  // when its restoration began
   TimePoint first_token;
   uint64_t pages_promised = 0;  // the most it can ever hold
 
@@ -33,8 +34,9 @@ struct Sequence {
   std::shared_ptr<Restoration> restoration;
   PageTable table;       // empty while restoring: the restoration holds the pages
   PageHandle tail_page;  // while restoring: the prompt's last, partly filled page
-  std::optional<Seconds>
-      tail;  // what computing the prompt's last part took, if it had its own step
+  // The steps that computed the prompt's last part, and what they took when nothing shared them.
+  std::vector<TimelineEntry> tail_slices;
+  std::optional<Seconds> tail;
   Completion completion;
 
   int prompt_tokens() const { return static_cast<int>(request.prompt.size()); }

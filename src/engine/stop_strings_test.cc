@@ -23,7 +23,9 @@ TEST(StopStringsTest, AnySplittingGivesTheTextBeforeTheFirstStop) {
   };
   int found = 0;
   for (int round = 0; round < 5000; ++round) {
-    const std::vector<std::string> stops = {random_text(1 + rng() % 4), random_text(1 + rng() % 6)};
+    // Two stops of one length: neither contains the other, so the first to begin ends first.
+    const int length = 1 + rng() % 4;
+    const std::vector<std::string> stops = {random_text(length), random_text(length)};
     const std::string text = random_text(rng() % 30);
     StopStrings matcher(stops);
     std::string out;
@@ -33,17 +35,9 @@ TEST(StopStringsTest, AnySplittingGivesTheTextBeforeTheFirstStop) {
       at += piece;
     }
     out += matcher.Finish();
-    // The first stop to be complete wins; it is the first to begin unless one contains another.
-    const std::string expected = CutAtFirstStop(text, stops);
-    if (matcher.found()) {
-      ++found;
-      ASSERT_LT(out.size(), text.size());
-      ASSERT_TRUE(text.starts_with(out));
-      ASSERT_GE(out.size(), expected.size());
-    } else {
-      ASSERT_EQ(out, text);
-      ASSERT_EQ(expected, text);
-    }
+    found += matcher.found();
+    ASSERT_EQ(out, CutAtFirstStop(text, stops));
+    ASSERT_EQ(matcher.found(), out.size() < text.size());
   }
   EXPECT_GT(found, 1000);
 }

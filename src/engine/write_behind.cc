@@ -32,6 +32,16 @@ void WriteBehind::Enqueue(const ChunkKey& key, const ChunkKey& parent, NumericPa
   changed_.notify_all();
 }
 
+void WriteBehind::DropQueued() {
+  std::deque<Item> dropped;  // their pages go back outside the lock
+  std::lock_guard lock(mutex_);
+  while (queue_.size() > 1) {
+    dropped.push_back(std::move(queue_.back()));
+    queue_.pop_back();
+    ++stats_.dropped;
+  }
+}
+
 void WriteBehind::Flush() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return queue_.empty(); });

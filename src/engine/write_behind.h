@@ -30,6 +30,8 @@ class WriteBehind {
 
   // `page` is published: it does not change any more.
   void Enqueue(const ChunkKey& key, const ChunkKey& parent, NumericPath path, PageHandle page);
+  // Gives up what has not begun to be written, and counts it as dropped.
+  void DropQueued();
   // Returns when everything queued so far is written, or has failed.
   void Flush();
   WriteBehindStats Stats() const;

@@ -9,10 +9,11 @@ namespace kvcake {
 
 class FaultyFileSystem::FaultyFile : public File {
  public:
-  FaultyFile(FaultyFileSystem& fs, std::unique_ptr<File> inner)
-      : fs_(fs), inner_(std::move(inner)) {}
+  FaultyFile(FaultyFileSystem& fs, std::unique_ptr<File> inner, bool direct_asked)
+      : fs_(fs), inner_(std::move(inner)), direct_asked_(direct_asked) {}
 
   Result<size_t> ReadAt(std::span<std::byte> buffer, uint64_t offset) override {
+    RETURN_IF_ERROR(DirectError());
     if (fs_.Draw(&FileFaults::read_error)) return Fail(ErrorCode::kIo, "injected: read error");
     fs_.MaybeStall();
     if (buffer.size() > 1 && fs_.Draw(&FileFaults::short_read)) {
@@ -27,6 +28,7 @@ class FaultyFileSystem::FaultyFile : public File {
 
   Result<size_t> WriteAt(std::span<const std::span<const std::byte>> buffers,
                          uint64_t offset) override {
+    RETURN_IF_ERROR(DirectError());
     if (fs_.Draw(&FileFaults::write_error)) return Fail(ErrorCode::kIo, "injected: write error");
     if (fs_.Draw(&FileFaults::no_space)) {
       return Fail(ErrorCode::kResourceExhausted, "injected: no space left on device");
@@ -49,6 +51,10 @@ class FaultyFileSystem::FaultyFile : public File {
   const std::string& path() const override { return inner_->path(); }
 
  private:
+  Status DirectError() {
+    if (!direct_asked_ || !fs_.Draw(&FileFaults::direct_error)) return {};
+    return Fail(ErrorCode::kIo, "injected: direct I/O error");
+  }
   size_t Shorter(size_t bytes) {
     const size_t n = 1 + fs_.Below(bytes - 1);
     if (inner_->direct()) return std::max<size_t>(n / kDirectAlign, 1) * kDirectAlign;
@@ -57,6 +63,7 @@ class FaultyFileSystem::FaultyFile : public File {
 
   FaultyFileSystem& fs_;
   const std::unique_ptr<File> inner_;
+  const bool direct_asked_;
 };
 
 void FaultyFileSystem::Set(const FileFaults& faults) {
@@ -100,7 +107,7 @@ uint64_t FaultyFileSystem::Below(uint64_t n) {
 Result<std::unique_ptr<File>> FaultyFileSystem::OpenRead(const std::string& path, bool direct) {
   if (Draw(&FileFaults::open_error)) return Fail(ErrorCode::kIo, "injected: open error: {}", path);
   ASSIGN_OR_RETURN(auto file, inner_.OpenRead(path, direct));
-  return std::make_unique<FaultyFile>(*this, std::move(file));
+  return std::make_unique<FaultyFile>(*this, std::move(file), direct);
 }
 
 Result<std::unique_ptr<File>> FaultyFileSystem::Create(const std::string& path, bool direct) {
@@ -108,7 +115,7 @@ Result<std::unique_ptr<File>> FaultyFileSystem::Create(const std::string& path, 
     return Fail(ErrorCode::kIo, "injected: create error: {}", path);
   }
   ASSIGN_OR_RETURN(auto file, inner_.Create(path, direct));
-  return std::make_unique<FaultyFile>(*this, std::move(file));
+  return std::make_unique<FaultyFile>(*this, std::move(file), direct);
 }
 
 Status FaultyFileSystem::Rename(const std::string& from, const std::string& to) {

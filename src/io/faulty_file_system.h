@@ -24,6 +24,7 @@ struct FileFaults {
   double write_error = 0;   // kIo
   double short_write = 0;
   double no_space = 0;      // kResourceExhausted from a write
+  double direct_error = 0;  // kIo from any read or write of a file opened for direct I/O
   double lost_write = 0;    // said to be written, but is not
   double rename_error = 0;  // kIo
 };

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -201,7 +202,8 @@ class RealFileSystem : public FileSystem {
       struct stat st;
       if (fstatat(dirfd(dir.get()), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
         if (errno == ENOENT) continue;
-        return FailErrno("examine", path + "/" + name);
+        entries.push_back({name, {}});  // one odd entry does not hide the others
+        continue;
       }
       entries.push_back({name, InfoOf(st)});
     }
@@ -323,9 +325,52 @@ Result<std::string> ReadText(FileSystem& fs, const std::string& path, uint64_t b
   return text;
 }
 
+std::string TemporaryName(const std::string& path) {
+  // Not from 0: a process in another pid namespace may have our pid.
+  static std::atomic<int64_t> next{std::chrono::system_clock::now().time_since_epoch().count()};
+  return fmt::format("{}.tmp.{}.{}", path, getpid(), next.fetch_add(1));
+}
+
+namespace {
+
+// A block written to a new file and read back.
+Status TryBlock(FileSystem& fs, const std::string& path, bool direct) {
+  struct alignas(kDirectAlign) Block {
+    std::array<std::byte, kDirectAlign> bytes;
+  };
+  const auto out = std::make_unique<Block>();
+  const auto in = std::make_unique<Block>();
+  out->bytes.fill(std::byte{0x5a});
+  {
+    ASSIGN_OR_RETURN(auto file, fs.Create(path, direct));
+    const std::span<const std::byte> bytes = out->bytes;
+    RETURN_IF_ERROR(WriteFully(*file, {&bytes, 1}, 0));
+  }
+  ASSIGN_OR_RETURN(auto file, fs.OpenRead(path, direct));
+  ASSIGN_OR_RETURN(const size_t n, file->ReadAt(in->bytes, 0));
+  if (n == 0 || !std::equal(in->bytes.begin(), in->bytes.begin() + n, out->bytes.begin())) {
+    return Fail(ErrorCode::kIo, "cannot read {} back", path);
+  }
+  return {};
+}
+
+}  // namespace
+
+bool DirectIoWorks(FileSystem& fs, const std::string& path) {
+  const auto works = [&](bool direct) {
+    const std::string temporary = TemporaryName(path);
+    const auto status = TryBlock(fs, temporary, direct);
+    (void)fs.Remove(temporary);
+    return status.has_value();
+  };
+  // What fails both ways (a full or read-only file system) does not fail for being direct.
+  if (works(true) || !works(false)) return true;
+  WarnNoDirectIo(path);
+  return false;
+}
+
 Status WriteText(FileSystem& fs, const std::string& path, const std::string& text) {
-  const std::string temporary = fmt::format("{}.tmp.{}", path, getpid());
-  (void)fs.Remove(temporary);  // a leftover of a dead process that had our pid
+  const std::string temporary = TemporaryName(path);
   {
     ASSIGN_OR_RETURN(auto file, fs.Create(temporary, /*direct=*/false));
     const std::span<const std::byte> bytes = std::as_bytes(std::span(text));

@@ -71,7 +71,8 @@ class FileSystem {
   virtual Status RemoveDir(const std::string& path) = 0;  // an empty directory
   // Makes the directory and those above it, mode 0700; ok when it exists.
   virtual Status MakeDirs(const std::string& path) = 0;
-  // Every entry but "." and "..", in no order; entries that vanish meanwhile are left out.
+  // Every entry but "." and "..", in no order; entries that vanish meanwhile are left out, those
+  // that cannot be examined are of kind kOther.
   virtual Result<std::vector<DirEntry>> List(const std::string& path) = 0;
   virtual Result<FileInfo> Stat(const std::string& path) = 0;
   virtual Status Touch(const std::string& path, int64_t mtime_s) = 0;
@@ -90,6 +91,12 @@ int64_t UnixSeconds();
 Status WriteFully(File& file, std::span<const std::span<const std::byte>> buffers, uint64_t offset);
 // A small file as text; kResourceExhausted when it is longer than bytes_max.
 Result<std::string> ReadText(FileSystem& fs, const std::string& path, uint64_t bytes_max);
+// path.tmp.<pid>.<n>, another at every call.
+std::string TemporaryName(const std::string& path);
+// Some file systems open a file for direct I/O and refuse to read or write it: tries both with a
+// temporary beside `path`, whose directory exists. False, with one loud warning per process, when
+// only direct I/O fails; true also where it cannot be told (full, read-only).
+bool DirectIoWorks(FileSystem& fs, const std::string& path);
 // Replaces a file by way of a temporary name beside it: a reader sees the old text or the new.
 Status WriteText(FileSystem& fs, const std::string& path, const std::string& text);
 

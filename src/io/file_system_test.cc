@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "base/check.h"
 #include "io/faulty_file_system.h"
@@ -89,6 +90,33 @@ TEST_F(FileSystemTest, ALockIsExclusiveUntilItGoes) {
   auto third = fs_.TryLock(In("lock"));
   ASSERT_TRUE(third);
   EXPECT_NE(*third, nullptr);
+}
+
+TEST_F(FileSystemTest, TemporaryNamesNeverRepeat) {
+  std::vector<std::string> texts(4);
+  std::vector<std::thread> writers;
+  for (size_t t = 0; t < texts.size(); ++t) {
+    texts[t] = std::string(20000, static_cast<char>('a' + t));
+    writers.emplace_back([&, t] {
+      for (int n = 0; n < 50; ++n) EXPECT_TRUE(WriteText(fs_, In("shared"), texts[t]));
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  const auto text = ReadText(fs_, In("shared"), 100000);
+  ASSERT_TRUE(text);
+  EXPECT_NE(std::find(texts.begin(), texts.end(), *text), texts.end()) << "two writers mixed";
+  EXPECT_EQ(fs_.List(dir_)->size(), 1u) << "a temporary was left";
+}
+
+TEST_F(FileSystemTest, DirectIoIsTriedAndOnlyItsOwnFailureCounts) {
+  EXPECT_TRUE(DirectIoWorks(fs_, In("missing/probe"))) << "cannot be told";
+  FaultyFileSystem faulty(fs_, 1);
+  EXPECT_TRUE(DirectIoWorks(faulty, In("probe")));
+  faulty.Set({.direct_error = 1});
+  EXPECT_FALSE(DirectIoWorks(faulty, In("probe")));
+  faulty.Set({.no_space = 1});
+  EXPECT_TRUE(DirectIoWorks(faulty, In("probe"))) << "a full disk says nothing of direct I/O";
+  EXPECT_TRUE(fs_.List(dir_)->empty()) << "a temporary was left";
 }
 
 TEST_F(FileSystemTest, FaultsAreInjectedByProbability) {

@@ -37,9 +37,6 @@ struct IoCompletion {
 struct IoQueueOptions {
   int requests_max = 64;
   uint64_t bytes_max = 64ull << 20;
-  // Memory that buffers will lie in, registered with the kernel where the memlock limit allows it
-  // and used unregistered where not. Segments of at most 1 GiB; they outlive the queue.
-  std::vector<std::span<std::byte>> registered;
   int helper_threads = 4;  // of a BlockingQueue
 };
 

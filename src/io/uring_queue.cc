@@ -25,7 +25,7 @@ class UringQueue : public IoQueue {
  public:
   static Result<std::unique_ptr<IoQueue>> Create(const IoQueueOptions& options) {
     std::unique_ptr<UringQueue> queue(new UringQueue(options));
-    RETURN_IF_ERROR(queue->Init(options));
+    RETURN_IF_ERROR(queue->Init());
     return queue;
   }
 
@@ -102,7 +102,7 @@ class UringQueue : public IoQueue {
   explicit UringQueue(const IoQueueOptions& options)
       : requests_max_(std::max(options.requests_max, 1)), bytes_max_(options.bytes_max) {}
 
-  Status Init(const IoQueueOptions& options) {
+  Status Init() {
     // Twice the requests: cancellations and the wake-up need entries too.
     const unsigned entries = std::bit_ceil(static_cast<unsigned>(2 * requests_max_ + 2));
     const int r = io_uring_queue_init(std::min(entries, 4096u), &ring_, IORING_SETUP_CLAMP);
@@ -115,31 +115,9 @@ class UringQueue : public IoQueue {
       return Fail(ErrorCode::kResourceExhausted, "cannot make an eventfd: {}",
                   std::strerror(errno));
     }
-    Register(options.registered);
     ArmWake();
     Flush();
     return {};
-  }
-
-  void Register(const std::vector<std::span<std::byte>>& segments) {
-    if (segments.empty()) return;
-    std::vector<iovec> iovecs;
-    for (auto segment : segments) iovecs.push_back({segment.data(), segment.size()});
-    // Refused where it exceeds the memlock limit: unregistered direct I/O is the normal path.
-    if (io_uring_register_buffers(&ring_, iovecs.data(), iovecs.size()) == 0) {
-      registered_ = segments;
-    }
-  }
-
-  // The registered segment that holds the whole buffer, or -1.
-  int SegmentOf(std::span<const std::byte> buffer) const {
-    for (size_t i = 0; i < registered_.size(); ++i) {
-      if (buffer.data() >= registered_[i].data() &&
-          buffer.data() + buffer.size() <= registered_[i].data() + registered_[i].size()) {
-        return static_cast<int>(i);
-      }
-    }
-    return -1;
   }
 
   void Prepare(uint64_t tag, const Transfer& transfer) {
@@ -147,15 +125,8 @@ class UringQueue : public IoQueue {
     const auto left = transfer.left();
     const int fd = transfer.op().file->fd();
     const auto bytes = static_cast<unsigned>(left.size());
-    const int segment = SegmentOf(left);
     if (transfer.op().kind == IoOp::Kind::kRead) {
-      if (segment >= 0) {
-        io_uring_prep_read_fixed(sqe, fd, left.data(), bytes, transfer.offset(), segment);
-      } else {
-        io_uring_prep_read(sqe, fd, left.data(), bytes, transfer.offset());
-      }
-    } else if (segment >= 0) {
-      io_uring_prep_write_fixed(sqe, fd, left.data(), bytes, transfer.offset(), segment);
+      io_uring_prep_read(sqe, fd, left.data(), bytes, transfer.offset());
     } else {
       io_uring_prep_write(sqe, fd, left.data(), bytes, transfer.offset());
     }
@@ -233,7 +204,6 @@ class UringQueue : public IoQueue {
   const uint64_t bytes_max_;
   int event_fd_ = -1;
   bool ring_ready_ = false;
-  std::vector<std::span<std::byte>> registered_;
 
   // The owning thread's; Wake touches event_fd_ only.
   io_uring ring_{};

@@ -119,7 +119,7 @@ std::optional<PageHandle> PagePool::Lookup(const ChunkKey& key) {
   return AdoptLocked(it->second);
 }
 
-PageHandle PagePool::Publish(PageHandle page, const ChunkKey& key) {
+PageHandle PagePool::Publish(PageHandle page, const ChunkKey& key, NumericPath path) {
   std::unique_lock lock(mutex_);
   PageState& state = states_[page.id()];
   CHECK(state.references == 1 && !state.published);
@@ -131,7 +131,15 @@ PageHandle PagePool::Publish(PageHandle page, const ChunkKey& key) {
   }
   state.published = true;
   state.key = key;
+  state.path = path;
   return page;
+}
+
+NumericPath PagePool::path(PageId page) const {
+  std::lock_guard lock(mutex_);
+  const PageState& state = states_[page];
+  CHECK(state.references > 0 && state.published);
+  return state.path;
 }
 
 void PagePool::DropCached() {

@@ -79,9 +79,12 @@ class PagePool {
   std::optional<PageHandle> Draw();
   // The published page of this key, if it is in memory.
   std::optional<PageHandle> Lookup(const ChunkKey& key);
-  // Makes a private page findable and immutable. When the key is published already, the handle
-  // returned is that page's and the given page goes back to the pool.
-  PageHandle Publish(PageHandle page, const ChunkKey& key);
+  // Makes a private page findable and immutable; `path` is what made its contents. When the key is
+  // published already, the handle returned is that page's (of the path that it was published with)
+  // and the given page goes back to the pool.
+  PageHandle Publish(PageHandle page, const ChunkKey& key, NumericPath path);
+  // Of a published page that the caller has a handle of.
+  NumericPath path(PageId page) const;
   // Forgets every unreferenced page's key. Referenced pages stay.
   void DropCached();
 
@@ -107,6 +110,7 @@ class PagePool {
   struct PageState {
     uint32_t references = 0;
     bool published = false;
+    NumericPath path = NumericPath::kUnknown;  // valid while published
     ChunkKey key;
     std::list<PageId>::iterator lru;  // valid while published and unreferenced
   };

@@ -54,7 +54,7 @@ TEST(PagePoolTest, PagesAreAlignedDisjointAndLandInThemselves) {
 
 TEST(PagePoolTest, UnreferencedPagesAreAdoptedWithoutACopyUntilNeeded) {
   auto pool = MakePool(2);
-  PageHandle a = pool->Publish(std::move(*pool->Draw()), Key(1));
+  PageHandle a = pool->Publish(std::move(*pool->Draw()), Key(1), NumericPath::kF32);
   const PageId id = a.id();
   a.Reset();
   EXPECT_EQ(pool->Stats().cached, 1u);
@@ -67,8 +67,8 @@ TEST(PagePoolTest, UnreferencedPagesAreAdoptedWithoutACopyUntilNeeded) {
 
 TEST(PagePoolTest, PublishingAKeyTwiceKeepsTheFirstPage) {
   auto pool = MakePool(2);
-  PageHandle first = pool->Publish(std::move(*pool->Draw()), Key(1));
-  PageHandle second = pool->Publish(std::move(*pool->Draw()), Key(1));
+  PageHandle first = pool->Publish(std::move(*pool->Draw()), Key(1), NumericPath::kF32);
+  PageHandle second = pool->Publish(std::move(*pool->Draw()), Key(1), NumericPath::kF32);
   EXPECT_EQ(first.id(), second.id());
   EXPECT_EQ(pool->Stats().referenced, 1u);
   EXPECT_TRUE(pool->Draw()) << "the late page went back to the pool";
@@ -76,8 +76,8 @@ TEST(PagePoolTest, PublishingAKeyTwiceKeepsTheFirstPage) {
 
 TEST(PagePoolTest, ReferencedPagesSurviveDropCached) {
   auto pool = MakePool(2);
-  PageHandle held = pool->Publish(std::move(*pool->Draw()), Key(1));
-  pool->Publish(std::move(*pool->Draw()), Key(2)).Reset();
+  PageHandle held = pool->Publish(std::move(*pool->Draw()), Key(1), NumericPath::kF32);
+  pool->Publish(std::move(*pool->Draw()), Key(2), NumericPath::kF32).Reset();
   pool->DropCached();
   EXPECT_TRUE(pool->Lookup(Key(1)));
   EXPECT_FALSE(pool->Lookup(Key(2)));
@@ -124,7 +124,7 @@ TEST(PagePoolTest, RandomOperationsAgreeWithAModel) {
           auto it = std::find_if(held.begin(), held.end(), [](auto& h) { return h.first == -1; });
           if (it == held.end()) break;
           const PageId id = it->second.id();
-          it->second = pool->Publish(std::move(it->second), Key(key));
+          it->second = pool->Publish(std::move(it->second), Key(key), NumericPath::kF32);
           ASSERT_EQ(it->second.id() == id, !present);
           if (cached != lru.end()) lru.erase(cached);
           it->first = key;

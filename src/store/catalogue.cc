@@ -58,7 +58,15 @@ void Catalogue::RemoveLocked(std::unordered_map<ChunkId, Slot>::iterator it) {
   slots_.erase(it);
 }
 
-void Catalogue::Replace(const std::vector<CatalogueEntry>& entries, uint64_t scan_started) {
+void Catalogue::Postpone(const ChunkId& id) {
+  std::lock_guard lock(mutex_);
+  if (auto it = slots_.find(id); it != slots_.end()) {
+    lru_.splice(lru_.end(), lru_, it->second.lru);
+  }
+}
+
+void Catalogue::Replace(const std::vector<CatalogueEntry>& entries, uint64_t scan_started,
+                        bool complete) {
   std::vector<const CatalogueEntry*> by_use;
   for (const CatalogueEntry& entry : entries) by_use.push_back(&entry);
   std::sort(by_use.begin(), by_use.end(), [](const CatalogueEntry* a, const CatalogueEntry* b) {
@@ -67,6 +75,7 @@ void Catalogue::Replace(const std::vector<CatalogueEntry>& entries, uint64_t sca
   std::lock_guard lock(mutex_);
   const uint64_t before = generation_;
   for (const CatalogueEntry* entry : by_use) AddLocked(*entry);
+  if (!complete) return;
   for (auto it = slots_.begin(); it != slots_.end();) {
     const bool seen = it->second.generation > before;
     const bool newer = it->second.generation > scan_started;

@@ -33,8 +33,12 @@ class Catalogue {
   // False when it was not known.
   bool Remove(const ChunkId& id);
   // Makes the catalogue what a scan found: adds, renews, and forgets what the scan did not see,
-  // unless it was added since generation() was `scan_started`.
-  void Replace(const std::vector<CatalogueEntry>& entries, uint64_t scan_started);
+  // unless it was added since generation() was `scan_started`. A scan that is not complete makes it
+  // forget nothing.
+  void Replace(const std::vector<CatalogueEntry>& entries, uint64_t scan_started,
+               bool complete = true);
+  // Puts the file behind all others: it cannot be evicted now.
+  void Postpone(const ChunkId& id);
   uint64_t generation() const;  // grows with every Add
 
   // The file used longest ago.

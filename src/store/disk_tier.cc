@@ -84,8 +84,12 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options, FileSy
   queue_options.requests_max =
       options.max_reads_in_flight * static_cast<int>(PiecesPerChunk(options));
   queue_options.bytes_max = options.max_read_bytes_in_flight;
-  queue_options.registered = options.registered;
   ASSIGN_OR_RETURN(auto queue, fs.NewQueue(queue_options));
+  // Named as the temporary of a chunk, so that one left by a crash is swept like any other.
+  const ChunkId probe{options.root, options.root};
+  if (options.direct && fs.MakeDirs(store.ShardDir(probe))) {
+    options.direct = DirectIoWorks(fs, store.ChunkPath(probe));
+  }
 
   std::unique_ptr<DiskTier> tier(new DiskTier(std::move(options), fs));
   tier->queue_ = std::move(queue);

@@ -39,14 +39,15 @@ struct DiskTierOptions {
   int max_reads_in_flight = 16;
   uint64_t max_read_bytes_in_flight = 64ull << 20;
   uint64_t io_bytes_max = 4ull << 20;  // of one request to the kernel
-  bool direct = true;
-  std::vector<std::span<std::byte>> registered;  // PagePool::segments(), or empty
+  bool direct = true;                  // where the file system can; Open tries
 
   Seconds touch_interval{600};        // how coarse last use is on disk
   Seconds rescan_interval{60};        // how often a writer looks for the files of other processes
   Seconds residency_time_max{0.005};  // spent asking the file system in one Residency call
   Seconds missing_ttl{1};             // how long a key that was not on disk is not asked for again
   Seconds temporary_age_max{3600};  // temporaries older than that are leftovers, whoever wrote them
+  Seconds temporary_age_min{60};    // younger ones stay: a writer that no process here has the pid
+                                    // of may live in another pid namespace
   Seconds overdue_after{30};        // a read that takes longer is counted as overdue
   int quarantine_files_max = 64;    // bad files beyond these bounds are deleted instead
   uint64_t quarantine_bytes_max = 256ull << 20;
@@ -114,7 +115,7 @@ class DiskTier : public Tier {
   Status WriteTemporary(const std::string& path, const ChunkWrite& chunk);
   Status MoveIntoPlace(const std::string& from, const std::string& to);
   Status MakeRoom(uint64_t bytes);
-  Result<bool> EvictColdest();
+  bool Evicted(const CatalogueEntry& coldest);
   void RescanLocked();
 
   // Constant after construction; the file system is thread-safe.
@@ -127,6 +128,8 @@ class DiskTier : public Tier {
   Catalogue catalogue_;
   FaultLog read_faults_{"reading chunks"};
   FaultLog write_faults_{"writing chunks"};
+  FaultLog scan_faults_{"looking for files"};
+  FaultLog eviction_faults_{"removing files to make room"};
   std::atomic<uint64_t> next_temporary_;
   std::mutex eviction_mutex_;  // one writer makes room or rescans at a time
   TimePoint scanned_at_;       // guarded by eviction_mutex_

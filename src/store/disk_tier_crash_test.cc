@@ -21,6 +21,7 @@ DiskTierOptions Options(const std::string& dir) {
   options.dir = dir;
   options.layout = {.layers = 6, .kv_heads = 2, .head_dim = 64, .chunk_tokens = 64};
   options.root = Root();
+  options.temporary_age_min = Seconds(0);  // the writer is known to be dead
   options.capacity_bytes = 24 * options.layout.page_bytes();
   return options;
 }

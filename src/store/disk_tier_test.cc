@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -189,14 +191,18 @@ TEST_F(DiskTierTest, ARestartFindsWhatIsThereAndSweepsTheRest) {
   for (size_t i = 0; i < 4; ++i) ASSERT_TRUE(Put(i));
   const std::string dead = PathOf(5) + ".tmp.999999999.1";
   const std::string old = PathOf(5) + fmt::format(".tmp.{}.1", getpid());
+  const std::string dead_fresh = PathOf(5) + ".tmp.999999999.2";
   const std::string fresh = PathOf(5) + fmt::format(".tmp.{}.2", getpid());
   const std::string foreign = PathOf(5) + ".bak";
   stdfs::create_directories(stdfs::path(dead).parent_path());
-  for (const std::string& path : {dead, old, fresh, foreign}) std::ofstream(path) << "x";
+  for (const std::string& path : {dead, dead_fresh, old, fresh, foreign})
+    std::ofstream(path) << "x";
+  ASSERT_TRUE(FileSystem::Real().Touch(dead, UnixSeconds() - 120));
   ASSERT_TRUE(FileSystem::Real().Touch(old, UnixSeconds() - 7200));
   stdfs::resize_file(PathOf(3), 4096);
   Open();
   EXPECT_FALSE(stdfs::exists(dead));
+  EXPECT_TRUE(stdfs::exists(dead_fresh)) << "its writer may live in another pid namespace";
   EXPECT_FALSE(stdfs::exists(old));
   EXPECT_TRUE(stdfs::exists(fresh)) << "another thread may be writing it";
   EXPECT_TRUE(stdfs::exists(foreign)) << "not ours to delete";
@@ -296,23 +302,105 @@ TEST_F(DiskTierTest, UnalignedBuffersAreServedToo) {
   EXPECT_EQ(Read(0), std::nullopt);
 }
 
-TEST_F(DiskTierTest, RegisteredMemoryIsReadInto) {
-  PageBuffer landing(layout_);
-  options_.registered = {landing.span()};
+TEST_F(DiskTierTest, PaddingIsWrittenAsZerosAndThePageLeftAlone) {
   Open();
+  PageBuffer page(layout_);
+  std::string first;
+  for (unsigned char junk : {0x11, 0x22}) {
+    std::memset(page.span().data(), junk, page.span().size());
+    for (int layer = 0; layer < layout_.layers; ++layer) {
+      std::memset(&page.span()[layout_.slab_offset(layer)], 0x77, layout_.slab_payload_bytes());
+    }
+    const std::vector<std::byte> before(page.span().begin(), page.span().end());
+    ASSERT_TRUE(tier_->Put({chain_[0], Root(), NumericPath::kF32, page.span()}));
+    EXPECT_TRUE(std::equal(before.begin(), before.end(), page.span().begin()));
+    const std::string file = *ReadText(FileSystem::Real(), PathOf(0), layout_.page_bytes());
+    ASSERT_EQ(file.size(), layout_.page_bytes());
+    for (int layer = 0; layer < layout_.layers; ++layer) {
+      const std::string slab = file.substr(layout_.slab_offset(layer), layout_.slab_bytes());
+      const size_t payload = layout_.slab_payload_bytes();
+      EXPECT_EQ(slab.substr(0, payload), std::string(payload, 0x77));
+      EXPECT_EQ(slab.substr(payload), std::string(slab.size() - payload, 0)) << "layer " << layer;
+    }
+    if (first.empty()) first = file;
+    EXPECT_EQ(file, first) << "files of one chunk differ";
+    ASSERT_TRUE(tier_->Evict(chain_[0]));
+  }
+}
+
+TEST_F(DiskTierTest, WhereDirectIoIsRefusedTheCacheServes) {
+  FaultyFileSystem fs(FileSystem::Real(), 1);
+  fs.Set({.direct_error = 1});
+  Open(fs);
   ASSERT_TRUE(Put(0));
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::optional<ReadResult> answer;
-  tier_->Get({chain_[0], Root(), landing.span(), [&](ReadResult result) {
-                std::lock_guard lock(mutex);
-                answer = std::move(result);
-                changed.notify_all();
-              }});
-  std::unique_lock lock(mutex);
-  changed.wait(lock, [&] { return answer.has_value(); });
-  EXPECT_TRUE(answer->status);
-  EXPECT_TRUE(HoldsChunk(chain_[0], landing));
+  EXPECT_EQ(Read(0), std::nullopt);
+  EXPECT_EQ(fs.faults(), 1u) << "only the trial met it";
+  const ChunkId probe{Root(), Root()};
+  EXPECT_TRUE(stdfs::is_empty(StoreDir(dir_.path()).ShardDir(probe)));
+}
+
+// Delegates to the real file system, but for the names it is told.
+class OddFileSystem : public FaultyFileSystem {
+ public:
+  OddFileSystem() : FaultyFileSystem(FileSystem::Real(), 1) {}
+  std::string unlistable;
+  std::vector<std::string> unremovable;
+
+  Result<std::vector<DirEntry>> List(const std::string& path) override {
+    if (path == unlistable) return Fail(ErrorCode::kIo, "cannot list {}", path);
+    return FaultyFileSystem::List(path);
+  }
+  Status Remove(const std::string& path) override {
+    if (std::find(unremovable.begin(), unremovable.end(), path) != unremovable.end()) {
+      return Fail(ErrorCode::kIo, "cannot remove {}", path);
+    }
+    return FaultyFileSystem::Remove(path);
+  }
+};
+
+TEST_F(DiskTierTest, ADirectoryThatCannotBeListedHidesOnlyItself) {
+  Open();
+  for (size_t i = 0; i < 8; ++i) ASSERT_TRUE(Put(i));
+  OddFileSystem fs;
+  fs.unlistable = StoreDir(dir_.path()).ShardDir({Root(), chain_[3]});
+  uint64_t hidden = 0;
+  for (const ChunkKey& key : chain_) hidden += key.digest[0] == chain_[3].digest[0];
+  options_.capacity_bytes = 8 * layout_.page_bytes();
+  options_.rescan_interval = Seconds(0);
+  Open(fs);
+  EXPECT_EQ(tier_->Stats().chunks, 8 - hidden);
+  EXPECT_TRUE(tier_->Residency(chain_)[3]) << "asked for by name";
+  // What is known of it is kept by the next scans, so that room is made for one chunk only.
+  const auto more = Chain(1, 1);
+  ASSERT_TRUE(PutChunk(*tier_, layout_, more[0], Root()));
+  EXPECT_GE(tier_->Stats().chunks, 9 - hidden);
+  EXPECT_LE(tier_->Stats().bytes, 8 * layout_.page_bytes());
+}
+
+TEST_F(DiskTierTest, FilesThatCannotBeRemovedDoNotStopEviction) {
+  OddFileSystem fs;
+  options_.capacity_bytes = 4 * layout_.page_bytes();
+  Open(fs);
+  for (size_t i = 0; i < 4; ++i) ASSERT_TRUE(Put(i));
+  fs.unremovable = {PathOf(0), PathOf(2)};
+  for (size_t i = 4; i < 8; ++i) {
+    ASSERT_TRUE(Put(i));
+    ASSERT_LE(tier_->Stats().bytes, 4 * layout_.page_bytes());
+  }
+  const std::vector<bool> expected = {true, false, true, false, false, false, true, true};
+  EXPECT_EQ(tier_->Residency(chain_), expected);
+  EXPECT_EQ(tier_->Stats().evicted, 4u);
+  EXPECT_GE(tier_->Stats().evictions_failed, 2u);
+  // Only when they fill the store is there no room.
+  fs.unremovable = {PathOf(0), PathOf(2), PathOf(6), PathOf(7)};
+  const auto status = Put(1);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_NE(status.error().message.find("--disk-capacity"), std::string::npos);
+  EXPECT_EQ(tier_->Stats().chunks, 4u);
+  fs.unremovable.clear();
+  ASSERT_TRUE(Put(1));
+  EXPECT_EQ(Read(1), std::nullopt);
 }
 
 TEST_F(DiskTierTest, FaultsOfTheDiskCostMissesNeverWrongAnswers) {

@@ -4,8 +4,11 @@
 
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <span>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "store/chunk_format.h"
@@ -14,10 +17,24 @@
 namespace kvcake {
 namespace {
 
-struct alignas(kDirectAlign) HeaderBlock {
-  std::array<std::byte, kPageHeaderBytes> bytes;
+struct alignas(kDirectAlign) Block {
+  std::array<std::byte, kDirectAlign> bytes;
 };
+static_assert(sizeof(Block) == kPageHeaderBytes && kSlabAlign % sizeof(Block) == 0);
 
+// The page with zeros between a slab's payload and its end: what lies there may be of other
+// prompts.
+std::vector<Block> WithZeroPadding(const KvLayout& layout, std::span<const std::byte> page) {
+  std::vector<Block> blocks(layout.page_bytes() / sizeof(Block));
+  const auto out = std::as_writable_bytes(std::span(blocks));
+  for (int layer = 0; layer < layout.layers; ++layer) {
+    std::memcpy(&out[layout.slab_offset(layer)], &page[layout.slab_offset(layer)],
+                layout.slab_payload_bytes());
+  }
+  return blocks;
+}
+
+// True also for one in another pid namespace.
 bool ProcessIsDead(int pid) { return pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH); }
 
 bool IsNotFound(const Error& error) { return error.code == ErrorCode::kNotFound; }
@@ -75,12 +92,18 @@ Status DiskTier::WriteTemporary(const std::string& path, const ChunkWrite& chunk
   header.parent = chunk.parent;
   header.layout = options_.layout;
   header.numeric_path = chunk.numeric_path;
-  header.slab_checksums = SlabChecksums(options_.layout, chunk.page);
+  std::span<const std::byte> page = chunk.page;
+  std::vector<Block> padded;
+  if (options_.layout.slab_payload_bytes() < options_.layout.slab_bytes()) {
+    padded = WithZeroPadding(options_.layout, page);
+    page = std::as_bytes(std::span(padded));
+  }
+  header.slab_checksums = SlabChecksums(options_.layout, page);
   // A block of its own: the page is published, and may be read while it is written out.
-  const auto block = std::make_unique<HeaderBlock>();
+  const auto block = std::make_unique<Block>();
   EncodeHeader(block->bytes, header);
 
-  const bool direct = options_.direct && IsAligned(chunk.page);
+  const bool direct = options_.direct && IsAligned(page);
   auto file = fs_.Create(path, direct);
   if (!file && IsNotFound(file.error())) {
     RETURN_IF_ERROR(fs_.MakeDirs(store_.ShardDir({options_.root, chunk.key})));
@@ -89,7 +112,7 @@ Status DiskTier::WriteTemporary(const std::string& path, const ChunkWrite& chunk
   if (!file) return tl::unexpected(file.error());
   const uint64_t bytes = options_.layout.page_bytes();
   const std::span<const std::byte> buffers[] = {
-      block->bytes, chunk.page.subspan(kPageHeaderBytes, bytes - kPageHeaderBytes)};
+      block->bytes, page.subspan(kPageHeaderBytes, bytes - kPageHeaderBytes)};
   auto status = WriteFully(**file, buffers, 0);
   if (!status && status.error().code == ErrorCode::kResourceExhausted) {
     return Fail(ErrorCode::kResourceExhausted, "{}; free space there or lower --disk-capacity",
@@ -117,28 +140,43 @@ Status DiskTier::MakeRoom(uint64_t bytes) {
   if (!full()) return {};
   ASSIGN_OR_RETURN(const auto store_lock, fs_.TryLock(store_.LockPath()));
   if (!store_lock) return {};
+  std::unordered_set<ChunkId> stuck;
   while (full()) {
-    ASSIGN_OR_RETURN(const bool more, EvictColdest());
-    if (!more) break;
+    const auto coldest = catalogue_.Coldest();
+    if (!coldest) break;
+    if (stuck.contains(coldest->id)) {
+      return Fail(
+          ErrorCode::kResourceExhausted,
+          "{} files in {} cannot be removed to make room for new ones; delete them or raise "
+          "--disk-capacity",
+          stuck.size(), store_.Base());
+    }
+    if (!Evicted(*coldest)) stuck.insert(coldest->id);
   }
   return {};
 }
 
-// One step towards room; false when there is nothing left to evict.
-Result<bool> DiskTier::EvictColdest() {
-  const auto coldest = catalogue_.Coldest();
-  if (!coldest) return false;
-  const std::string path = store_.ChunkPath(coldest->id);
+// One step towards room; false when the file cannot be removed: it then waits behind all others,
+// still counted.
+bool DiskTier::Evicted(const CatalogueEntry& coldest) {
+  const std::string path = store_.ChunkPath(coldest.id);
   const auto info = fs_.Stat(path);
-  if (info && info->mtime_s > coldest->mtime_s) {
+  if (info && info->mtime_s > coldest.mtime_s) {
     // Another process has used it: it is not the coldest after all.
-    catalogue_.Add({coldest->id, info->bytes, info->mtime_s});
+    catalogue_.Add({coldest.id, info->bytes, info->mtime_s});
     return true;
   }
   const auto removed = fs_.Remove(path);
-  if (!removed && !IsNotFound(removed.error())) return tl::unexpected(removed.error());
-  catalogue_.Remove(coldest->id);
+  if (!removed && !IsNotFound(removed.error())) {
+    eviction_faults_.Failed(removed.error());
+    catalogue_.Postpone(coldest.id);
+    std::lock_guard lock(mutex_);
+    ++stats_.evictions_failed;
+    return false;
+  }
+  catalogue_.Remove(coldest.id);
   if (removed) {
+    eviction_faults_.Succeeded();
     std::lock_guard lock(mutex_);
     ++stats_.evicted;
   }
@@ -174,14 +212,17 @@ void DiskTier::RescanLocked() {
   };
   visitor.temporary = [&](const std::string& path, int pid, const FileInfo& info) {
     const auto age_s = static_cast<double>(now_s - info.mtime_s);
-    if (ProcessIsDead(pid) || age_s > options_.temporary_age_max.count()) leftovers.push_back(path);
+    const bool orphan = ProcessIsDead(pid) && age_s >= options_.temporary_age_min.count();
+    if (orphan || age_s > options_.temporary_age_max.count()) leftovers.push_back(path);
   };
   scanned_at_ = Clock::Real().Now();
-  if (auto status = ScanStore(fs_, store_, visitor); !status) {
-    read_faults_.Failed(status.error());
-    return;
+  const auto status = ScanStore(fs_, store_, visitor);
+  if (status) {
+    scan_faults_.Succeeded();
+  } else {
+    scan_faults_.Failed(status.error());
   }
-  catalogue_.Replace(entries, generation);
+  catalogue_.Replace(entries, generation, /*complete=*/status.has_value());
   for (const std::string& path : leftovers) (void)fs_.Remove(path);
   for (const auto& [path, bytes] : wrong_size) {
     Quarantine(path, {ErrorCode::kCorrupt,

@@ -83,8 +83,11 @@ void FaultyTier::OnInnerDone(ReadId id, ReadResult result) {
     if (fault == Fault::kError || fault == Fault::kCorrupt) {
       if (result.status) ++reads_failed_;
       auto landing = read.request.landing;
-      for (size_t at = random_() % 64; at < landing.size(); at += 1 + random_() % 4096) {
-        landing[at] ^= std::byte{0x40};
+      for (size_t at = random_() % 64; at < landing.size();) {
+        // Densely, so that it never meets padding only.
+        const size_t next = std::min<size_t>(at + 1 + random_() % 4096, landing.size());
+        for (; at < next; at += 64) landing[at] ^= std::byte{0x40};
+        at = next;
       }
     }
   }

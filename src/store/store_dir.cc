@@ -15,6 +15,11 @@ bool Gone(const Result<T>& result) {
   return !result && result.error().code == ErrorCode::kNotFound;
 }
 
+// A loop that goes on after failures returns the first.
+void NoteFirst(Status& first, Status status) {
+  if (first && !status) first = std::move(status);
+}
+
 std::optional<int> ParseTemporary(std::string_view name) {
   const size_t mark = name.find(kTemporaryMark);
   if (mark == std::string_view::npos || !ParseKeyHex(name.substr(0, mark))) return std::nullopt;
@@ -26,12 +31,13 @@ std::optional<int> ParseTemporary(std::string_view name) {
 }
 
 Status ScanShard(FileSystem& fs, const ChunkKey& root, const std::string& dir,
-                 const ScanVisitor& visitor) {
+                 std::string_view shard, const ScanVisitor& visitor) {
   auto entries = fs.List(dir);
   if (Gone(entries)) return {};
   if (!entries) return tl::unexpected(entries.error());
   for (const DirEntry& entry : *entries) {
-    if (entry.info.kind != FileInfo::Kind::kRegular) continue;
+    // A key in another's shard is not what ChunkPath names.
+    if (entry.info.kind != FileInfo::Kind::kRegular || !entry.name.starts_with(shard)) continue;
     if (auto key = ParseKeyHex(entry.name)) {
       if (visitor.chunk) visitor.chunk({root, *key}, entry.info);
     } else if (auto pid = ParseTemporary(entry.name)) {
@@ -46,17 +52,18 @@ bool IsShardName(std::string_view name) {
   return name.size() == 2 && is_hex(name[0]) && is_hex(name[1]);
 }
 
-// Calls visit(root, path) for every root's directory.
+// Calls visit(root, path) for every root's directory, whatever the others return.
 template <typename Visit>
 Status ForEachRoot(FileSystem& fs, const StoreDir& store, Visit visit) {
   auto roots = fs.List(store.Base());
   if (Gone(roots)) return {};
   if (!roots) return tl::unexpected(roots.error());
+  Status first;
   for (const DirEntry& entry : *roots) {
     if (entry.info.kind != FileInfo::Kind::kDirectory) continue;
-    if (auto root = ParseKeyHex(entry.name)) RETURN_IF_ERROR(visit(*root, store.RootDir(*root)));
+    if (auto root = ParseKeyHex(entry.name)) NoteFirst(first, visit(*root, store.RootDir(*root)));
   }
-  return {};
+  return first;
 }
 
 Status ScanRoot(FileSystem& fs, const ChunkKey& root, const std::string& dir,
@@ -64,11 +71,12 @@ Status ScanRoot(FileSystem& fs, const ChunkKey& root, const std::string& dir,
   auto shards = fs.List(dir);
   if (Gone(shards)) return {};
   if (!shards) return tl::unexpected(shards.error());
+  Status first;
   for (const DirEntry& entry : *shards) {
     if (entry.info.kind != FileInfo::Kind::kDirectory || !IsShardName(entry.name)) continue;
-    RETURN_IF_ERROR(ScanShard(fs, root, dir + "/" + entry.name, visitor));
+    NoteFirst(first, ScanShard(fs, root, dir + "/" + entry.name, entry.name, visitor));
   }
-  return {};
+  return first;
 }
 
 Status RemoveCounted(FileSystem& fs, const std::string& path, uint64_t bytes,
@@ -83,14 +91,25 @@ Status RemoveCounted(FileSystem& fs, const std::string& path, uint64_t bytes,
 Status ClearRoot(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
                  ClearedStore& cleared) {
   std::vector<std::pair<std::string, uint64_t>> files;
-  RETURN_IF_ERROR(ScanRoot(
+  Status first = ScanRoot(
       fs, root, store.RootDir(root),
       {.chunk = [&](const ChunkId& id,
                     const FileInfo& info) { files.emplace_back(store.ChunkPath(id), info.bytes); },
        .temporary = [&](const std::string& path, int,
-                        const FileInfo& info) { files.emplace_back(path, info.bytes); }}));
-  for (const auto& [path, bytes] : files) RETURN_IF_ERROR(RemoveCounted(fs, path, bytes, cleared));
+                        const FileInfo& info) { files.emplace_back(path, info.bytes); }});
+  for (const auto& [path, bytes] : files) {
+    NoteFirst(first, RemoveCounted(fs, path, bytes, cleared));
+  }
   (void)fs.Remove(store.ModelPath(root));
+  if (auto entries = fs.List(store.RootDir(root))) {
+    for (const DirEntry& entry : *entries) {
+      // Temporaries of either too.
+      if (entry.name.starts_with("model.json.tmp.") ||
+          (entry.name.starts_with("cost-") && entry.name.find(".json") != std::string::npos)) {
+        (void)fs.Remove(store.RootDir(root) + "/" + entry.name);
+      }
+    }
+  }
   // Directories that still hold something foreign stay.
   if (auto shards = fs.List(store.RootDir(root))) {
     for (const DirEntry& entry : *shards) {
@@ -98,7 +117,7 @@ Status ClearRoot(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
     }
   }
   (void)fs.RemoveDir(store.RootDir(root));
-  return {};
+  return first;
 }
 
 }  // namespace

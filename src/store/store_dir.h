@@ -47,8 +47,9 @@ struct ScanVisitor {
   // A temporary, written by process `pid`.
   std::function<void(const std::string& path, int pid, const FileInfo&)> temporary;
 };
-// Every regular file with a chunk's or a temporary's name, of every root. A missing directory is an
-// empty one.
+// Every regular file with a chunk's or a temporary's name in its key's shard, of every root. A
+// missing directory is an empty one; one that cannot be listed is passed over, and the first such
+// error returned at the end.
 Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visitor);
 
 struct StoreRoot {

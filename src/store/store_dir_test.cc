@@ -64,6 +64,23 @@ TEST(StoreDirTest, ListingTellsWhatEveryRootHolds) {
   EXPECT_EQ((*roots)[1].chunks, 0u);
 }
 
+TEST(StoreDirTest, AKeyInAnotherKeysShardIsNoChunk) {
+  TempDir dir;
+  auto tier = OpenTier(dir.path(), Root(), "");
+  const auto chain = Chain(8);
+  ASSERT_TRUE(PutChunk(*tier, SmallLayout(), chain[0], Root()));
+  size_t other = 1;
+  while (chain[other].digest[0] == chain[0].digest[0]) ++other;
+  const StoreDir store(dir.path());
+  const std::string shard = store.ShardDir({Root(), chain[0]});
+  stdfs::copy_file(store.ChunkPath({Root(), chain[0]}), shard + "/" + chain[other].Hex());
+  tier.reset();
+  tier = OpenTier(dir.path(), Root(), "");
+  EXPECT_EQ(tier->Stats().chunks, 1u);
+  EXPECT_FALSE(tier->Residency(chain)[other]);
+  EXPECT_EQ(ListStore(dir.path())->front().chunks, 1u);
+}
+
 TEST(StoreDirTest, ClearingDeletesOursAndNothingElse) {
   TempDir dir;
   const ChunkKey other = KvIdentity().Add("model", "another").Root();
@@ -77,12 +94,16 @@ TEST(StoreDirTest, ClearingDeletesOursAndNothingElse) {
   const StoreDir store(dir.path());
   const std::string foreign = store.ShardDir({Root(), chain[0]}) + "/notes.txt";
   std::ofstream(foreign) << "mine";
+  const std::string cost = store.RootDir(Root()) + "/cost-0123456789abcdef.json";
+  const std::string torn = store.ModelPath(Root()) + ".tmp.1.1";
+  for (const std::string& path : {cost, cost + ".tmp.1.1", torn}) std::ofstream(path) << "{}";
   const auto one = ClearStore(dir.path(), Root());
   ASSERT_TRUE(one) << one.error().message;
   EXPECT_EQ(one->files, 3u);
   EXPECT_EQ(one->bytes, 3 * SmallLayout().page_bytes());
   EXPECT_TRUE(stdfs::exists(foreign));
   EXPECT_FALSE(stdfs::exists(store.ModelPath(Root())));
+  EXPECT_FALSE(stdfs::exists(cost) || stdfs::exists(cost + ".tmp.1.1") || stdfs::exists(torn));
   EXPECT_EQ(ListStore(dir.path())->front().chunks, 3u) << "the other root is untouched";
   // A tier that is open takes it as misses, and goes on.
   EXPECT_EQ(ReadBack(*tier, SmallLayout(), chain[0], Root()), ErrorCode::kNotFound);

@@ -4,7 +4,7 @@
 // it for bytes / rate, and its `done` is called when the last byte would have arrived; the inner
 // read starts at once, so that the link never waits for a tier that is faster than itself. Times
 // are kept on an absolute schedule: late wake-ups never add up. A read that is cancelled or fails
-// is charged what had passed the link by then. Writes are not throttled.
+// is charged what had passed the link by then, a miss nothing. Writes are not throttled.
 #pragma once
 
 #include <condition_variable>

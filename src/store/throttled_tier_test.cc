@@ -107,6 +107,23 @@ TEST_F(ThrottledTierTest, ACancelledReadIsChargedWhatHadPassed) {
   EXPECT_NEAR(tier_->Link().charged_bytes, charged + bytes_, 1e-6 * bytes_);
 }
 
+TEST_F(ThrottledTierTest, ACorruptReadIsChargedWhatHadPassed) {
+  const double rate = bytes_ / 100;
+  const Seconds inner(0.02);
+  auto memory =
+      std::make_unique<MemoryTier>(MemoryTierOptions{.layout = layout_, .read_latency = inner});
+  ASSERT_TRUE(PutChunk(*memory, layout_, chain_[1], chain_[0]));
+  tier_ = std::make_unique<ThrottledTier>(std::move(memory),
+                                          ThrottledTierOptions{.rate_bytes_per_s = rate});
+  Reads reads;
+  const TimePoint start = Clock::Real().Now();
+  const size_t read = reads.Start(*tier_, layout_, chain_[1], Root());  // another parent
+  EXPECT_EQ(CodeOf(reads.Wait(read)), ErrorCode::kCorrupt);
+  const double elapsed = (Clock::Real().Now() - start).count();
+  EXPECT_GE(tier_->Link().charged_bytes, rate * inner.count() * 0.999);
+  EXPECT_LE(tier_->Link().charged_bytes, rate * elapsed);
+}
+
 TEST_F(ThrottledTierTest, TheRateCanChangeWhileAReadIsOnTheLink) {
   Open({.rate_bytes_per_s = kStandstill});
   Reads reads;

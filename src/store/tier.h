@@ -51,6 +51,7 @@ struct TierStats {
   uint64_t write_bytes = 0;
   uint64_t writes_failed = 0;
   uint64_t evicted = 0;
+  uint64_t evictions_failed = 0;  // files that should have made room and could not be removed
   uint64_t reads_overdue = 0;  // in flight for longer than the tier thinks sane; their buffers are
                                // still the kernel's
 };

@@ -32,13 +32,15 @@ std::unique_ptr<Tier> MakeMemory(World& world) {
       .layout = world.layout, .capacity_bytes = kCapacityChunks * world.layout.page_bytes()});
 }
 
-std::unique_ptr<Tier> MakeDisk(World& world, FileSystem& fs, uint64_t io_bytes_max) {
+std::unique_ptr<Tier> MakeDisk(World& world, FileSystem& fs, uint64_t io_bytes_max,
+                               int max_reads_in_flight = 16) {
   DiskTierOptions options;
   options.dir = world.dir.path();
   options.layout = world.layout;
   options.root = Root();
   options.capacity_bytes = kCapacityChunks * world.layout.page_bytes();
   options.io_bytes_max = io_bytes_max;
+  options.max_reads_in_flight = max_reads_in_flight;
   auto tier = DiskTier::Open(options, fs);
   CHECK(tier.has_value());
   return std::move(*tier);
@@ -209,6 +211,58 @@ TEST_P(TierContractTest, ACancelledReadIsAnsweredOnce) {
   tier_->Cancel(123456789);  // nor of one that never was
   EXPECT_EQ(tier_->Stats().reads_failed, 0u);
 }
+
+// Tiers whose reads do not come by themselves while the test looks, so that Cancel has to act.
+const TierCase kStalledCases[] = {
+    {"memory",
+     [](World& world) {
+       return std::make_unique<MemoryTier>(
+           MemoryTierOptions{.layout = world.layout, .read_latency = Seconds(0.2)});
+     }},
+    {"disk",
+     [](World& world) {
+       auto tier = MakeDisk(world, world.blocking, 4 << 20, /*max_reads_in_flight=*/1);
+       world.blocking.Set({.read_stall = 1});
+       return tier;
+     }},
+    {"disk_queue",  // stalled below the tier: in the helpers' queue
+     [](World& world) {
+       auto tier = MakeDisk(world, world.blocking, 4 << 20);
+       world.blocking.Set({.read_stall = 1});
+       return tier;
+     }},
+    {"throttled",
+     [](World& world) {
+       return std::make_unique<ThrottledTier>(MakeMemory(world),
+                                              ThrottledTierOptions{.rate_bytes_per_s = 1e-3});
+     }},
+    {"faulty",
+     [](World& world) {
+       return std::make_unique<FaultyTier>(MakeMemory(world), FaultyTierOptions{.read_stall = 1});
+     }},
+};
+
+class StalledTierTest : public TierContractTest {};
+
+TEST_P(StalledTierTest, ACancelledReadEndsCancelled) {
+  PutChain();
+  Reads reads;
+  for (size_t i = 0; i < chain_.size(); ++i) {
+    reads.Start(*tier_, layout_, chain_[i], ParentOf(chain_, i));
+  }
+  const size_t last = chain_.size() - 1;
+  tier_->Cancel(reads.id(last));
+  const ReadResult result = reads.Wait(last);
+  ASSERT_FALSE(result.status) << "Cancel did nothing";
+  EXPECT_EQ(result.status.error().code, ErrorCode::kCancelled);
+  for (size_t i = 0; i < last; ++i) tier_->Cancel(reads.id(i));
+  world_.blocking.Set({});
+  world_.blocking.ReleaseStalled();
+  tier_.reset();
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiers, StalledTierTest, testing::ValuesIn(kStalledCases),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(TierContractTest, SeveralThreadsReadWriteAndCancel) {
   PutChain();

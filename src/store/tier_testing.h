@@ -30,7 +30,9 @@ inline KvLayout SmallLayout() {
 class PageBuffer {
  public:
   explicit PageBuffer(const KvLayout& layout)
-      : bytes_(layout.page_bytes()), data_(static_cast<std::byte*>(aligned_alloc(4096, bytes_))) {
+      : layout_(layout),
+        bytes_(layout.page_bytes()),
+        data_(static_cast<std::byte*>(aligned_alloc(4096, bytes_))) {
     CHECK(data_ != nullptr);
     std::memset(data_, 0xee, bytes_);
   }
@@ -39,11 +41,13 @@ class PageBuffer {
   PageBuffer& operator=(const PageBuffer&) = delete;
 
   std::span<std::byte> span() { return {data_, bytes_}; }
-  std::span<const std::byte> slabs() const {
-    return {data_ + kPageHeaderBytes, bytes_ - kPageHeaderBytes};
+  std::span<const std::byte> payload(int layer) const {
+    return {data_ + layout_.slab_offset(layer), layout_.slab_payload_bytes()};
   }
+  const KvLayout& layout() const { return layout_; }
 
  private:
+  const KvLayout layout_;
   const size_t bytes_;
   std::byte* const data_;
 };
@@ -73,10 +77,16 @@ inline void FillPage(const ChunkKey& key, std::span<std::byte> page) {
 }
 
 inline bool HoldsChunk(const ChunkKey& key, const PageBuffer& landing) {
-  std::vector<std::byte> expected(landing.slabs().size() + kPageHeaderBytes);
+  const KvLayout& layout = landing.layout();
+  std::vector<std::byte> expected(layout.page_bytes());
   FillPage(key, expected);
-  return std::memcmp(expected.data() + kPageHeaderBytes, landing.slabs().data(),
-                     landing.slabs().size()) == 0;
+  for (int layer = 0; layer < layout.layers; ++layer) {
+    const auto payload = landing.payload(layer);
+    if (std::memcmp(&expected[layout.slab_offset(layer)], payload.data(), payload.size()) != 0) {
+      return false;
+    }
+  }
+  return true;
 }
 
 inline Status PutChunk(Tier& tier, const KvLayout& layout, const ChunkKey& key,

@@ -1,0 +1,119 @@
+#include "engine/runtime.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "engine/cost_file.h"
+#include "model/synth.h"
+
+namespace kvcake {
+namespace {
+
+class RuntimeTest : public testing::Test {
+ protected:
+  RuntimeTest() {
+    std::filesystem::remove_all(dir_);
+    options_.model_dir = dir_ + "/model";
+    options_.store_dir = dir_ + "/store";
+    options_.ram_capacity_bytes = 64 << 20;
+    options_.chunk_tokens = 32;
+    options_.slice_tokens = 128;
+    options_.threads = 2;
+    EXPECT_TRUE(WriteSynthModel("tiny", options_.model_dir));
+  }
+  ~RuntimeTest() override { std::filesystem::remove_all(dir_); }
+
+  Request Ask() {
+    std::mt19937 rng(1);
+    Request request;
+    for (int i = 0; i < 600; ++i) request.prompt.push_back(static_cast<int32_t>(rng() % 512));
+    request.max_tokens = 4;
+    return request;
+  }
+  std::string CostFile() const {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(options_.store_dir)) {
+      if (entry.path().filename().string().starts_with("cost-")) return entry.path();
+    }
+    return "";
+  }
+
+  const std::string dir_ = testing::TempDir() + "kvcake-runtime-test-" + std::to_string(getpid());
+  RuntimeOptions options_;
+};
+
+TEST_F(RuntimeTest, WhatOneProcessLearntAndKeptTheNextOneUses) {
+  std::vector<int32_t> tokens;
+  {
+    const auto runtime = Runtime::Create(options_).value();
+    tokens = runtime->engine().Answer(Ask()).value().tokens;
+  }
+  ASSERT_NE(CostFile(), "");
+  {
+    const auto runtime = Runtime::Create(options_).value();
+    Request request = Ask();
+    request.policy = Policy::kLoad;
+    const Completion done = runtime->engine().Answer(request).value();
+    EXPECT_EQ(done.tokens, tokens);
+    EXPECT_EQ(done.report.loaded(), 600 / 32 * 32);
+  }
+  ComputeCost cost;
+  auto pool = PagePool::Create({.layers = 1, .kv_heads = 1, .head_dim = 16}, 1 << 20).value();
+  Restorer restorer(*pool, {}, cost, Clock::Real());
+  LoadCosts(CostFile(), cost, restorer);
+  EXPECT_TRUE(cost.fit().known());
+}
+
+TEST_F(RuntimeTest, ADamagedCostFileTeachesNothingAndHarmsNothing) {
+  { Runtime::Create(options_).value()->engine().Answer(Ask()).value(); }
+  const std::string path = CostFile();
+  for (const char* text : {"", "{", "[]", "{\"compute\": 3, \"tiers\": {}}", "{\"tiers\": {}}",
+                           "{\"compute\": {\"samples\": \"x\"}, \"tiers\": []}"}) {
+    SCOPED_TRACE(text);
+    std::ofstream(path, std::ios::trunc) << text;
+    const auto runtime = Runtime::Create(options_).value();
+    EXPECT_EQ(runtime->engine().Answer(Ask()).value().tokens.size(), 4u);
+  }
+}
+
+// Reads that still pass a slow link when everything is torn down.
+TEST_F(RuntimeTest, EndsWithReadsInFlight) {
+  { Runtime::Create(options_).value()->engine().Answer(Ask()).value(); }
+  options_.load_rate_bytes_per_s = 1000;
+  const auto runtime = Runtime::Create(options_).value();
+  Request request = Ask();
+  request.policy = Policy::kLoad;
+  ASSERT_TRUE(runtime->engine().Submit(request));
+  ASSERT_TRUE(runtime->engine().Submit(Ask()));
+  ASSERT_TRUE(runtime->engine().Step());
+}
+
+TEST_F(RuntimeTest, NamesTheModelWithOrWithoutASlash) {
+  KvIdentity identity;
+  for (const char* dir : {"models/demo", "models/demo/", "models/x/../demo"}) {
+    EXPECT_NE(DescribeIdentity(identity, dir).find("\"demo\""), std::string::npos) << dir;
+  }
+}
+
+TEST_F(RuntimeTest, RefusesSenselessSizes) {
+  const auto refused = [&](auto change) {
+    RuntimeOptions options = options_;
+    change(options);
+    const auto runtime = Runtime::Create(options);
+    return runtime ? "" : runtime.error().message;
+  };
+  EXPECT_NE(refused([](auto& o) { o.chunk_tokens = 100; }).find("--chunk-tokens"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& o) { o.slice_tokens = 16; }).find("--slice-tokens"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& o) { o.slice_tokens = 1 << 30; }).find("--slice-tokens"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& o) { o.ram_capacity_bytes = 5; }).find("--ram-capacity"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvcake

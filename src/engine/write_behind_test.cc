@@ -1,0 +1,101 @@
+#include "engine/write_behind.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "store/memory_tier.h"
+
+namespace kvcake {
+namespace {
+
+constexpr KvLayout kLayout{.layers = 2, .kv_heads = 1, .head_dim = 16, .chunk_tokens = 16};
+
+// A memory tier whose writes wait while the gate is closed, and fail when told to.
+class GatedTier : public MemoryTier {
+ public:
+  using MemoryTier::MemoryTier;
+  std::mutex gate;
+  std::atomic<bool> fails{false};
+
+  Status Put(const ChunkWrite& chunk) override {
+    std::lock_guard lock(gate);
+    if (fails) return Fail(ErrorCode::kIo, "no space left");
+    return MemoryTier::Put(chunk);
+  }
+};
+
+class WriteBehindTest : public testing::Test {
+ protected:
+  static MemoryTierOptions Options() {
+    MemoryTierOptions options;
+    options.layout = kLayout;
+    return options;
+  }
+  static ChunkKey Key(int i) { return ChunkKeys(KvIdentity().Root(), std::vector{i}, 1)[0]; }
+  void Enqueue(WriteBehind& writer, int i) {
+    writer.Enqueue(Key(i), KvIdentity().Root(), NumericPath::kF32, std::move(*pool_->Draw()));
+  }
+
+  std::unique_ptr<PagePool> pool_ = PagePool::Create(kLayout, 16 * kLayout.page_bytes()).value();
+  GatedTier tier_{Options()};
+};
+
+TEST_F(WriteBehindTest, FlushReturnsWhenAllIsWritten) {
+  WriteBehind writer(tier_, *pool_, 16);
+  for (int i = 0; i < 8; ++i) Enqueue(writer, i);
+  writer.Flush();
+  EXPECT_EQ(tier_.Stats().chunks, 8u);
+  EXPECT_EQ(writer.Stats().written, 8u);
+  EXPECT_EQ(pool_->Stats().referenced, 0u);
+}
+
+TEST_F(WriteBehindTest, AFullQueueDropsAndNobodyWaits) {
+  WriteBehind writer(tier_, *pool_, 3);
+  {
+    std::lock_guard closed(tier_.gate);
+    for (int i = 0; i < 8; ++i) Enqueue(writer, i);  // returns although nothing can be written
+    EXPECT_EQ(writer.Stats().dropped, 5u);
+    EXPECT_EQ(pool_->Stats().referenced, 3u) << "dropped pages go back at once";
+  }
+  writer.Flush();
+  EXPECT_EQ(writer.Stats().written, 3u);
+}
+
+TEST_F(WriteBehindTest, DropQueuedGivesUpAllButTheOneBeingWritten) {
+  WriteBehind writer(tier_, *pool_, 16);
+  {
+    std::lock_guard closed(tier_.gate);
+    for (int i = 0; i < 8; ++i) Enqueue(writer, i);
+    writer.DropQueued();
+    EXPECT_EQ(pool_->Stats().referenced, 1u);
+    EXPECT_EQ(writer.Stats().dropped, 7u);
+  }
+  writer.Flush();
+  EXPECT_EQ(tier_.Stats().chunks, 1u);
+}
+
+TEST_F(WriteBehindTest, FailedWritesAreCountedAndLetTheirPagesGo) {
+  WriteBehind writer(tier_, *pool_, 16);
+  tier_.fails = true;
+  for (int i = 0; i < 3; ++i) Enqueue(writer, i);
+  writer.Flush();
+  tier_.fails = false;
+  Enqueue(writer, 3);
+  writer.Flush();
+  EXPECT_EQ(writer.Stats().failed, 3u);
+  EXPECT_EQ(writer.Stats().written, 1u);
+  EXPECT_EQ(pool_->Stats().referenced, 0u);
+}
+
+TEST_F(WriteBehindTest, DestructionWritesWhatIsQueued) {
+  {
+    WriteBehind writer(tier_, *pool_, 16);
+    for (int i = 0; i < 8; ++i) Enqueue(writer, i);
+  }
+  EXPECT_EQ(tier_.Stats().chunks, 8u);
+}
+
+}  // namespace
+}  // namespace kvcake
