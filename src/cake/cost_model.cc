@@ -70,13 +70,13 @@ double Median(std::vector<double> values) {
 
 constexpr size_t kGapsMax = 64, kFirstsMax = 16;
 
-// What a file may say a slice or a read takes; a number beyond would spoil the arithmetic.
+// What a slice can take; a number beyond would spoil the arithmetic.
 bool SaneSeconds(double s) { return s >= 1e-7 && s <= 1e5; }
 
 }  // namespace
 
 void ComputeCost::Add(int prefix, int tokens, Seconds took) {
-  if (prefix < 0 || tokens <= 0 || !(took.count() > 0) || !std::isfinite(took.count())) return;
+  if (prefix < 0 || tokens <= 0 || !SaneSeconds(took.count())) return;
   std::lock_guard lock(mutex_);
   samples_.push_back({static_cast<double>(prefix), static_cast<double>(tokens), took.count()});
   if (samples_.size() > static_cast<size_t>(std::max(options_.window, 1))) {
@@ -253,8 +253,7 @@ Status TierCost::FromJson(const nlohmann::json& json) {
   if (!json.contains("bytes_per_s")) return {};
   const double fixed = number("fixed_s"), rate = number("bytes_per_s"),
                bytes = number("read_bytes");
-  // A link may take less than any slice: only what cannot be is refused.
-  const bool sane = fixed >= 0 && fixed <= 1e5 && rate >= 1 && rate <= 1e15 && bytes >= 1 &&
+  const bool sane = fixed >= 0 && fixed <= 1e5 && rate > 0 && rate <= 1e20 && bytes >= 1 &&
                     bytes <= 1e15 && bytes / rate <= 1e5;
   if (!sane) {
     return Fail(ErrorCode::kInvalidArgument,

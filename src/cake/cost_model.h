@@ -40,7 +40,7 @@ class ComputeCost {
   ComputeCost() : ComputeCost(Options()) {}
   explicit ComputeCost(Options options) : options_(options) {}
 
-  // `tokens` new tokens after `prefix` took this long. Ignores what is not positive.
+  // `tokens` new tokens after `prefix` took this long. Ignores what cannot be.
   void Add(int prefix, int tokens, Seconds took);
   ComputeFit fit() const;
 

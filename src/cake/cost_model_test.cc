@@ -104,7 +104,8 @@ TEST(ComputeCostTest, SurvivesJsonAndRefusesWhatIsNotItsOwn) {
   for (const char* bad :
        {"3", "{}", R"({"version":2,"samples":[]})", R"({"version":1})",
         R"({"version":1,"samples":[[0,512]]})", R"({"version":1,"samples":[[0,512,"x"]]})",
-        R"({"version":1,"samples":[[0,512,-1]]})"}) {
+        R"({"version":1,"samples":[[0,512,-1]]})", R"({"version":1,"samples":[[0,512,1e-300]]})",
+        R"({"version":1,"samples":[[0,512,1e300]]})"}) {
     EXPECT_FALSE(copy.FromJson(nlohmann::json::parse(bad))) << bad;
   }
   EXPECT_EQ(copy.fit().samples, 9);
@@ -170,6 +171,55 @@ TEST(TierCostTest, MissesTeachNothing) {
   EXPECT_EQ(cost.in_flight(), 0);
 }
 
+// Nothing is expected of a cancelled read, however long it lingers.
+TEST(TierCostTest, ALingeringCancelledReadDoesNotMakeAnIdleTierBusy) {
+  TierCost cost;
+  TimePoint now{};
+  for (int i = 0; i < 4; ++i) Burst(cost, now, 20, 5e-3, 10e-3, 4);
+  const TierEstimate before = cost.estimate();
+  cost.OnStart(now);
+  cost.OnCancel();
+  EXPECT_EQ(cost.in_flight(), 0);
+  now += Seconds(60);
+  Burst(cost, now, 20, 5e-3, 10e-3, 4);
+  cost.OnLate(now, 0);
+  cost.OnStart(now);
+  cost.OnCancel();
+  now += Seconds(60);
+  cost.OnLate(now, 1000);
+  EXPECT_NEAR(cost.estimate().IntervalFor(1000), before.IntervalFor(1000), 1e-4);
+  EXPECT_NEAR(cost.estimate().fixed_s, before.fixed_s, 1e-4);
+  EXPECT_EQ(cost.in_flight(), 0);
+}
+
+// A late read that delivers has had the link: the one behind it is not slower for that.
+TEST(TierCostTest, ALateDeliveryIsNotTheNextReadsTime) {
+  TierCost cost;
+  TimePoint now{};
+  for (int i = 0; i < 4; ++i) Burst(cost, now, 20, 5e-3, 10e-3, 4);
+  cost.OnStart(now);
+  cost.OnCancel();
+  cost.OnStart(now);
+  now += Seconds(1);
+  cost.OnLate(now, 1000);
+  now += Seconds(10e-3);
+  cost.OnDone(now, 1000);
+  EXPECT_NEAR(cost.estimate().IntervalFor(1000), 10e-3, 1e-4);
+  EXPECT_NEAR(cost.estimate().fixed_s, 5e-3, 1e-4);
+}
+
+TEST(TierCostTest, FailuresDoNotBreakTheSilence) {
+  TierCost cost;
+  const TimePoint start{};
+  cost.OnStart(start);
+  cost.OnDone(start + Seconds(1), 0);
+  cost.OnStart(start + Seconds(2));
+  EXPECT_EQ(cost.silent_since(), start);
+  cost.OnDone(start + Seconds(3), 1000);
+  cost.OnStart(start + Seconds(9));
+  EXPECT_EQ(cost.silent_since(), start + Seconds(9));
+}
+
 TEST(TierCostTest, SurvivesJson) {
   TierCost cost, copy;
   ASSERT_TRUE(copy.FromJson(cost.ToJson()));
@@ -180,7 +230,10 @@ TEST(TierCostTest, SurvivesJson) {
   EXPECT_NEAR(copy.estimate().fixed_s, cost.estimate().fixed_s, 1e-6);
   EXPECT_NEAR(copy.estimate().bytes_per_s / cost.estimate().bytes_per_s, 1, 1e-6);
   for (const char* bad : {"[]", "{}", R"({"version":1,"bytes_per_s":0})",
-                          R"({"version":1,"fixed_s":-1,"bytes_per_s":1,"read_bytes":1})"}) {
+                          R"({"version":1,"fixed_s":-1,"bytes_per_s":1,"read_bytes":1})",
+                          R"({"version":1,"fixed_s":0,"bytes_per_s":1e300,"read_bytes":1})",
+                          R"({"version":1,"fixed_s":0,"bytes_per_s":1e-300,"read_bytes":1})",
+                          R"({"version":1,"fixed_s":1e300,"bytes_per_s":1,"read_bytes":1})"}) {
     EXPECT_FALSE(copy.FromJson(nlohmann::json::parse(bad))) << bad;
   }
 }

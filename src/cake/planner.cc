@@ -179,7 +179,8 @@ class Walker {
     }
     const double gain =
         input_.waiting ? options_.compute_gain_min_waiting : options_.compute_gain_min;
-    if (computes && begin == first_ && wait_s <= best_s * (1 + gain)) return begin;
+    const double enough_s = std::max(best_s * gain, options_.compute_gain_min_s);
+    if (computes && begin == first_ && wait_s <= best_s + enough_s) return begin;
     return best;
   }
 

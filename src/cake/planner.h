@@ -47,6 +47,8 @@ struct PlannerOptions {
   // Compute must promise this much over waiting; more once we wait, so that noise does not flip it.
   double compute_gain_min = 0.002;
   double compute_gain_min_waiting = 0.01;
+  // And in seconds: what the lanes cost each other on the same cores is more than that.
+  double compute_gain_min_s = 1e-3;
   // A load in flight is given up when compute gains this share of a chunk's compute time.
   double take_over_margin_chunks = 0.1;
   // How long to wait for a tier's first measurement, in units of one chunk's compute time.

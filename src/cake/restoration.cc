@@ -222,7 +222,8 @@ double Restoration::Bound(std::optional<Seconds> tail) const {
   }
   input.chunks = initial_;
   for (ChunkView& chunk : input.chunks) chunk.tiers &= known;
-  const double restored = MakePlan(input, {.compute_gain_min = 0}).finish_s;
+  const double restored =
+      MakePlan(input, {.compute_gain_min = 0, .compute_gain_min_s = 0}).finish_s;
   const int full = claims_.size() * request_.chunk_tokens;
   const int rest = std::max(1, request_.prompt_tokens - full);  // logits need one token at least
   return restored + (tail ? tail->count() : input.compute.SecondsFor(full, rest));

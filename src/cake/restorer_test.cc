@@ -264,7 +264,7 @@ TEST(RestorerTest, AChunkPublishedWhileItIsReadIsResidentForTheNext) {
   const RestoreRequest loads = Request(1, 8, Policy::kLoad);
   const RestoreRequest computes = Request(1, 8, Policy::kCompute);
   auto first = restorer.Open(loads);
-  ASSERT_EQ(tier.reads.size(), 4u);
+  EXPECT_EQ(tier.reads.size(), 4u);
   for (int chunk : {0, 1, 4, 5}) PublishBehind(*pool, loads.keys[chunk]);  // 4 and 5 are being read
   auto second = restorer.Open(computes);
   restorer.CheckInvariants();
@@ -284,6 +284,59 @@ TEST(RestorerTest, AChunkPublishedWhileItIsReadIsResidentForTheNext) {
   first.reset();
   second.reset();
   tier.DeliverAll();
+}
+
+TEST(RestorerTest, ChunksOfAnotherPathAreCountedWhereverTheyComeFrom) {
+  auto pool = std::move(PagePool::Create(kLayout, 64 * kLayout.page_bytes()).value());
+  HeldTier tier;
+  tier.path = NumericPath::kBf16Dot;
+  ComputeCost cost;
+  Restorer restorer(*pool, {&tier}, cost, Clock::Real(), {.numeric_path = NumericPath::kF32});
+  const RestoreRequest loads = Request(1, 6, Policy::kLoad);
+  PublishBehind(*pool, loads.keys[0], NumericPath::kF32);
+  PublishBehind(*pool, loads.keys[1], NumericPath::kUnknown);
+  auto first = restorer.Open(loads);
+  EXPECT_EQ(first->Report().chunks_mixed_path, 1);
+  auto second = restorer.Open(loads);  // gets what the first one loads
+  for (int turns = 0; turns < 100 && !first->done(); ++turns) tier.DeliverAll();
+  EXPECT_EQ(first->Report().chunks_mixed_path, 1 + 4);
+  EXPECT_EQ(second->Report().chunks_mixed_path, 1 + 4);
+
+  // What is computed after them is ours to rounding only, and everybody learns it.
+  RestoreRequest longer = Request(1, 8, Policy::kCompute);
+  std::mt19937 rng(1);
+  TimePoint wake{};
+  auto third = restorer.Open(longer);
+  while (Step(*pool, longer, *third, rng, wake)) {
+  }
+  EXPECT_EQ(third->Report().tokens_computed, 2 * 128 + 5);
+  EXPECT_TRUE(third->Progress().mixed_path);
+  auto fourth = restorer.Open(longer);
+  EXPECT_EQ(fourth->Report().chunks_mixed_path, 1 + 4 + 2);
+
+  // Nothing of the kind is said of a prompt that is ours.
+  const RestoreRequest clean = Request(2, 4, Policy::kCompute);
+  auto fifth = restorer.Open(clean);
+  while (Step(*pool, clean, *fifth, rng, wake)) {
+  }
+  EXPECT_EQ(restorer.Open(clean)->Report().chunks_mixed_path, 0);
+  EXPECT_FALSE(fifth->Progress().mixed_path);
+}
+
+// The bound is that of the work there was: not of chunks that others made meanwhile.
+TEST(RestorerTest, TheBoundLeavesOutWhatOthersMade) {
+  auto pool = std::move(PagePool::Create(kLayout, 64 * kLayout.page_bytes()).value());
+  ComputeCost cost;
+  Restorer restorer(*pool, {}, cost, Clock::Real());
+  const RestoreRequest request = Request(1, 8, Policy::kCompute);
+  auto first = restorer.Open(request), second = restorer.Open(request);
+  std::mt19937 rng(1);
+  TimePoint wake{};
+  while (Step(*pool, request, *first, rng, wake)) {
+  }
+  EXPECT_TRUE(second->done());
+  EXPECT_GT(first->Report(Seconds(0)).bound_s, 0);
+  EXPECT_EQ(second->Report(Seconds(0)).bound_s, 0);
 }
 
 TEST(RestorerTest, TierCostsSurviveJson) {

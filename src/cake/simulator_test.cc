@@ -98,7 +98,8 @@ TEST(SimulatorTest, NeverLosesToTheBetterOfComputeAndLoad) {
     double worst = 0;
     std::vector<double> efficiency;
     for (int seed = 0; seed < 1000; ++seed) {
-      const Scenario s = RandomScenario(seed, holes);
+      Scenario s = RandomScenario(seed, holes);
+      s.options.restorer.planner.compute_gain_min_s = 0;  // lanes that cost each other nothing
       SimOutcome outcome;
       const double cake = s.Seconds(Policy::kCake, &outcome);
       const double compute = s.Seconds(Policy::kCompute), load = s.Seconds(Policy::kLoad);
@@ -364,7 +365,6 @@ TEST(SimulatorTest, HungReadsOfAnEarlierRequestCostTheNextOneLittle) {
     const double compute_s = 10 * options.compute.SecondsFor(0, 4 * 128);
     for (const SimOutcome& outcome : outcomes) {
       EXPECT_TRUE(outcome.done);
-      std::printf("hung tier: %.3f s, compute %.3f s\n", outcome.seconds, compute_s);
       EXPECT_LE(outcome.seconds, 2.1 * compute_s + 0.05);
     }
   }
@@ -389,7 +389,7 @@ TEST(SimulatorTest, AStoreThatFailsCostsLittle) {
       EXPECT_TRUE(outcome.done);
       EXPECT_LE(outcome.report.chunks_failed, 4 + 8);
       const double chunk_s = s.ComputeSeconds(s.chunks - 1, s.chunks);
-      EXPECT_LE(outcome.seconds, 1.01 * compute_s + 4 * chunk_s) << "seed " << seed;
+      EXPECT_LE(outcome.seconds, 1.01 * compute_s + (known ? 2 : 6) * chunk_s) << "seed " << seed;
       worst = std::max(worst, (outcome.seconds - compute_s) / chunk_s);
     }
     std::printf("failing store (speed known: %d): at most %.2f chunks of compute lost\n", known,

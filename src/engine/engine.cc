@@ -296,6 +296,13 @@ void Engine::EndRestoration(Sequence& sequence) {
   sequence.table = sequence.restoration->TakePages();
   sequence.kv_tokens = static_cast<int>(sequence.table.size()) * pool_.layout().chunk_tokens;
   if (sequence.tail_page) sequence.table.push_back(std::move(sequence.tail_page));
+  // What was computed after chunks of another numeric path is right to rounding only, and a header
+  // cannot say so: it is used, but not kept.
+  if (sequence.restoration->Progress().mixed_path) {
+    sequence.request.store = false;
+  } else {
+    sequence.numeric_path = model_.numeric_path();
+  }
   sequence.state = Sequence::State::kPrefilling;
 }
 
@@ -360,9 +367,9 @@ void Engine::PublishFullChunks(Sequence& sequence) {
     const auto tokens = std::span(sequence.tokens).subspan(i * chunk, chunk);
     sequence.keys.push_back(ChunkKeys(parent, tokens, static_cast<int>(chunk))[0]);
     sequence.table[i] =
-        pool_.Publish(std::move(sequence.table[i]), sequence.keys[i], model_.numeric_path());
+        pool_.Publish(std::move(sequence.table[i]), sequence.keys[i], sequence.numeric_path);
     if (write_behind_ && sequence.request.store) {
-      write_behind_->Enqueue(sequence.keys[i], parent, model_.numeric_path(),
+      write_behind_->Enqueue(sequence.keys[i], parent, sequence.numeric_path,
                              sequence.table[i].Share());
     }
   }
@@ -371,17 +378,11 @@ void Engine::PublishFullChunks(Sequence& sequence) {
 // Queued only now, so that writing never delays the first token.
 void Engine::StorePromptChunks(Sequence& sequence) {
   if (!write_behind_ || !sequence.request.store) return;
-  // What was computed after chunks of another numeric path is right to rounding only, and a header
-  // cannot say so: it is not kept.
-  if (sequence.restoration->Progress().mixed_path) {
-    sequence.request.store = false;
-    return;
-  }
   const std::vector<bool> kept = store_->Residency(sequence.keys);
   for (size_t i = 0; i < sequence.keys.size(); ++i) {
     if (kept[i]) continue;
     write_behind_->Enqueue(sequence.keys[i], i == 0 ? root_ : sequence.keys[i - 1],
-                           model_.numeric_path(), sequence.table[i].Share());
+                           sequence.numeric_path, sequence.table[i].Share());
   }
 }
 

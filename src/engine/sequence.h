@@ -37,6 +37,7 @@ struct Sequence {
   // The steps that computed the prompt's last part, and what they took when nothing shared them.
   std::vector<TimelineEntry> tail_slices;
   std::optional<Seconds> tail;
+  NumericPath numeric_path = NumericPath::kUnknown;  // of its pages; unknown when mixed
   Completion completion;
 
   int prompt_tokens() const { return static_cast<int>(request.prompt.size()); }

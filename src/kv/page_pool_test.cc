@@ -68,8 +68,9 @@ TEST(PagePoolTest, UnreferencedPagesAreAdoptedWithoutACopyUntilNeeded) {
 TEST(PagePoolTest, PublishingAKeyTwiceKeepsTheFirstPage) {
   auto pool = MakePool(2);
   PageHandle first = pool->Publish(std::move(*pool->Draw()), Key(1), NumericPath::kF32);
-  PageHandle second = pool->Publish(std::move(*pool->Draw()), Key(1), NumericPath::kF32);
+  PageHandle second = pool->Publish(std::move(*pool->Draw()), Key(1), NumericPath::kBf16Dot);
   EXPECT_EQ(first.id(), second.id());
+  EXPECT_EQ(pool->path(second.id()), NumericPath::kF32);
   EXPECT_EQ(pool->Stats().referenced, 1u);
   EXPECT_TRUE(pool->Draw()) << "the late page went back to the pool";
 }

@@ -313,7 +313,7 @@ TEST_F(DiskTierTest, PaddingIsWrittenAsZerosAndThePageLeftAlone) {
     }
     const std::vector<std::byte> before(page.span().begin(), page.span().end());
     ASSERT_TRUE(tier_->Put({chain_[0], Root(), NumericPath::kF32, page.span()}));
-    EXPECT_TRUE(std::equal(before.begin(), before.end(), page.span().begin()));
+    EXPECT_TRUE(std::ranges::equal(page.span(), before));
     const std::string file = *ReadText(FileSystem::Real(), PathOf(0), layout_.page_bytes());
     ASSERT_EQ(file.size(), layout_.page_bytes());
     for (int layer = 0; layer < layout_.layers; ++layer) {
@@ -370,7 +370,6 @@ TEST_F(DiskTierTest, ADirectoryThatCannotBeListedHidesOnlyItself) {
   Open(fs);
   EXPECT_EQ(tier_->Stats().chunks, 8 - hidden);
   EXPECT_TRUE(tier_->Residency(chain_)[3]) << "asked for by name";
-  // What is known of it is kept by the next scans, so that room is made for one chunk only.
   const auto more = Chain(1, 1);
   ASSERT_TRUE(PutChunk(*tier_, layout_, more[0], Root()));
   EXPECT_GE(tier_->Stats().chunks, 9 - hidden);
