@@ -25,8 +25,8 @@ struct Fact {
   const char* code;
   double depth;  // share of the document before it
 };
-constexpr std::array kFacts = {Fact{"red harbour", "4719", 0.15},
-                               Fact{"silent bridge", "8253", 0.50},
+constexpr std::array kFacts = {Fact{"red harbour", "4719", 0.35},
+                               Fact{"silent bridge", "8253", 0.60},
                                Fact{"golden tower", "6048", 0.85}};
 
 struct Link {
