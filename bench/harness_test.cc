@@ -35,7 +35,7 @@ class MeasuredBoundTest : public testing::Test {
 
 TEST_F(MeasuredBoundTest, BestSplitPlusTheLastPart) {
   // Splits after 5 and 6 chunks: max(1.75, 3.25) and max(2.5, 2.25); 7: max(3.25, 1.25).
-  EXPECT_DOUBLE_EQ(MeasuredBound(compute_, load_).value(), 2.5 + 0.5);
+  EXPECT_DOUBLE_EQ(MeasuredBound(compute_, load_, {}).value(), 2.5 + 0.5);
 }
 
 TEST_F(MeasuredBoundTest, ComputingAllWhenLoadsAreHopeless) {
@@ -43,12 +43,23 @@ TEST_F(MeasuredBoundTest, ComputingAllWhenLoadsAreHopeless) {
     if (entry.lane == "disk") entry.end_s *= 100;
   }
   load_.ttft_s = 900;
-  EXPECT_DOUBLE_EQ(MeasuredBound(compute_, load_).value(), 4.5);
+  EXPECT_DOUBLE_EQ(MeasuredBound(compute_, load_, {}).value(), 4.5);
+}
+
+TEST_F(MeasuredBoundTest, TheFitSpreadsASliceOverItsChunks) {
+  // Cost grows with position only: the first chunk of the second slice takes 9 of its 48 parts.
+  ComputeFit fit;
+  fit.a = 1;
+  fit.samples = 1;
+  const double first = 3.0 * (2 * 512 * 128 + 128 * 128) / (2 * 512 * 512 + 512 * 512);
+  EXPECT_DOUBLE_EQ(first, 3.0 * 9 / 48);
+  // After 6 chunks compute is at 1 + 3 * 20 / 48 = 2.25 s, and so are the loads of the other two.
+  EXPECT_DOUBLE_EQ(MeasuredBound(compute_, load_, fit).value(), 2.25 + 0.5);
 }
 
 TEST_F(MeasuredBoundTest, RefusesALoadOnlyRunThatComputed) {
   load_.report.timeline.erase(load_.report.timeline.begin());
-  EXPECT_FALSE(MeasuredBound(compute_, load_));
+  EXPECT_FALSE(MeasuredBound(compute_, load_, {}));
 }
 
 }  // namespace

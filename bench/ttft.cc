@@ -66,7 +66,8 @@ Result<Cell> MeasureCell(Runtime& runtime, const std::vector<int32_t>& prompt, d
       }
       cell.ttft_s[i].push_back(done[i].ttft_s);
     }
-    ASSIGN_OR_RETURN(const double bound, MeasuredBound(done[0], done[1]));
+    ASSIGN_OR_RETURN(const double bound,
+                     MeasuredBound(done[0], done[1], runtime.compute_cost().fit()));
     cell.bounds.push_back(bound);
     cell.meeting_token = done[2].report.meeting_token;
   }
@@ -118,10 +119,10 @@ std::string Draw(const std::vector<Cell>& cells, const std::string& title) {
              2);
     svg.Text(kWidth - kRight + 42, kTop + 20 * row + 4, label);
   };
+  plot("bound", "#999", 3, [](const Cell& c) { return c.bound(); });
   plot("compute-only", "#d9822b", 0, [](const Cell& c) { return c.ttft(Policy::kCompute); });
   plot("load-only", "#2b7bd9", 1, [](const Cell& c) { return c.ttft(Policy::kLoad); });
   plot("cake", "#1a9850", 2, [](const Cell& c) { return c.ttft(Policy::kCake); });
-  plot("bound", "#999", 3, [](const Cell& c) { return c.bound(); });
   return svg.Finish();
 }
 
