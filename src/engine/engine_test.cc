@@ -64,7 +64,7 @@ class PacedModel : public Model {
 // Everything an engine needs, over a memory tier that outlives it.
 struct World {
   ThreadPool threads{2};
-  ModelConfig config = LoadModelConfig(ModelDir()).value();
+  ModelConfig config;
   std::unique_ptr<PagePool> pool;
   std::unique_ptr<LlamaModel> llama;
   std::unique_ptr<PacedModel> model;
@@ -73,10 +73,12 @@ struct World {
   std::unique_ptr<Restorer> restorer;
   std::unique_ptr<Engine> engine;
 
-  explicit World(Tier* store, int pages = 256, Seconds per_token = Seconds(0)) : tier(store) {
+  explicit World(Tier* store, int pages = 256, Seconds per_token = Seconds(0),
+                 const std::string& dir = ModelDir())
+      : config(LoadModelConfig(dir).value()), tier(store) {
     const KvLayout layout = LlamaModel::LayoutFor(config, kChunk);
     pool = PagePool::Create(layout, pages * layout.page_bytes()).value();
-    const TensorFiles files = TensorFiles::Open(ModelDir()).value();
+    const TensorFiles files = TensorFiles::Open(dir).value();
     llama = LlamaModel::Create(config, WeightSource::FromFiles(files), *pool, threads,
                                {.max_batch_tokens = kSlice + 64})
                 .value();
@@ -109,8 +111,8 @@ struct World {
   }
 };
 
-std::unique_ptr<MemoryTier> MakeTier() {
-  const KvLayout layout = LlamaModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk);
+std::unique_ptr<MemoryTier> MakeTier(const std::string& dir = ModelDir()) {
+  const KvLayout layout = LlamaModel::LayoutFor(LoadModelConfig(dir).value(), kChunk);
   MemoryTierOptions options;
   options.layout = layout;
   return std::make_unique<MemoryTier>(options);
@@ -158,15 +160,15 @@ TEST(EngineTest, EveryPolicyGivesTheSameBits) {
   }
 }
 
-TEST(EngineTest, FiftyForcedSplitsGiveTheSameBits) {
-  auto tier = MakeTier();
+// A random model, where any slip shows in the bits, and the trained one, which looks things up.
+class ForcedSplitTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(ForcedSplitTest, FiftyGiveTheSameBitsAsComputingAll) {
+  const std::string dir = *GetParam() ? GetParam() : ModelDir();
+  auto tier = MakeTier(dir);
   const auto prompt = Prompt(1100, 3);
-  Completion plain;
-  {
-    World world(tier.get());
-    plain = world.Answer(Ask(prompt, Policy::kCompute));
-  }
-  World world(tier.get());
+  World world(tier.get(), /*pages=*/256, Seconds(0), dir);
+  const Completion plain = world.Answer(Ask(prompt, Policy::kCompute));
   std::mt19937 rng(7);
   for (int i = 0; i < 50; ++i) {
     const int split = static_cast<int>(rng() % (1100 / kChunk + 1));
@@ -179,6 +181,9 @@ TEST(EngineTest, FiftyForcedSplitsGiveTheSameBits) {
     EXPECT_EQ(done.report.tokens_computed, split * kChunk + 1100 % kChunk);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, ForcedSplitTest,
+                         testing::Values("", KVCAKE_SOURCE_DIR "/models/demo"));
 
 TEST(EngineTest, ManySequencesInOneBatchAnswerAsEachAlone) {
   auto tier = MakeTier();
