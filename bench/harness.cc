@@ -65,6 +65,21 @@ Result<Completion> RunCold(Runtime& runtime, const std::vector<int32_t>& prompt,
   return completion;
 }
 
+Result<std::array<Completion, kPolicies.size()>> RunPolicies(Runtime& runtime,
+                                                             const std::vector<int32_t>& prompt,
+                                                             bool store) {
+  std::array<Completion, kPolicies.size()> done;
+  for (size_t i = 0; i < kPolicies.size(); ++i) {
+    ASSIGN_OR_RETURN(done[i], RunCold(runtime, prompt, kPolicies[i], kAnswerTokens, store));
+    if (done[i].tokens != done[0].tokens) {
+      return Fail(ErrorCode::kCorrupt, "policy {} answered '{}', policy {} '{}'",
+                  PolicyName(kPolicies[i]), runtime.tokenizer().Decode(done[i].tokens),
+                  PolicyName(kPolicies[0]), runtime.tokenizer().Decode(done[0].tokens));
+    }
+  }
+  return done;
+}
+
 namespace {
 
 // End time of each chunk of a lane that ran alone, [0] = 0. A slice's time is spread over its

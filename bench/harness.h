@@ -1,6 +1,7 @@
 // What the benches share: models to measure, one measured run, medians, results as JSON.
 #pragma once
 
+#include <array>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -15,6 +16,10 @@ std::string CacheDir();
 // The directory of a model with random weights of this shape; written on first use.
 Result<std::string> SynthModelDir(const std::string& arch);
 
+// Cake last: it is compared with the others.
+constexpr std::array kPolicies = {Policy::kCompute, Policy::kLoad, Policy::kCake};
+constexpr int kAnswerTokens = 8;  // compared between the policies
+
 double Median(std::vector<double> values);  // at least one value
 
 // `count` ids below `vocab`, the same for the same seed.
@@ -24,6 +29,11 @@ std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed);
 // makes are flushed to the store if `store`. Fails when something was in memory after all.
 Result<Completion> RunCold(Runtime& runtime, const std::vector<int32_t>& prompt, Policy policy,
                            int max_tokens, bool store);
+
+// Answers `prompt` cold under each of kPolicies, in their order. Fails when they disagree.
+Result<std::array<Completion, kPolicies.size()>> RunPolicies(Runtime& runtime,
+                                                             const std::vector<int32_t>& prompt,
+                                                             bool store);
 
 // The least time to first token that any split into whole chunks could reach, from each lane
 // measured alone: compute-only's and load-only's runs of the same prompt. The compulsory last part

@@ -15,9 +15,6 @@
 namespace kvcake::bench {
 namespace {
 
-constexpr std::array kPolicies = {Policy::kCompute, Policy::kLoad, Policy::kCake};
-constexpr int kAnswerTokens = 8;  // compared between the policies
-
 struct Cell {
   double ratio = 0;
   double rate_bytes_per_s = 0;
@@ -56,16 +53,8 @@ Result<Cell> MeasureCell(Runtime& runtime, const std::vector<int32_t>& prompt, d
   RETURN_IF_ERROR(
       RunCold(runtime, prompt, Policy::kLoad, 1, /*store=*/true).map([](const auto&) {}));
   for (int repeat = 0; repeat < repeats; ++repeat) {
-    std::array<Completion, kPolicies.size()> done;
-    for (size_t i = 0; i < kPolicies.size(); ++i) {
-      ASSIGN_OR_RETURN(done[i],
-                       RunCold(runtime, prompt, kPolicies[i], kAnswerTokens, /*store=*/true));
-      if (done[i].tokens != done[0].tokens) {
-        return Fail(ErrorCode::kCorrupt, "policy {} gave another answer than {}",
-                    PolicyName(kPolicies[i]), PolicyName(kPolicies[0]));
-      }
-      cell.ttft_s[i].push_back(done[i].ttft_s);
-    }
+    ASSIGN_OR_RETURN(const auto done, RunPolicies(runtime, prompt, /*store=*/true));
+    for (size_t i = 0; i < kPolicies.size(); ++i) cell.ttft_s[i].push_back(done[i].ttft_s);
     ASSIGN_OR_RETURN(const double bound,
                      MeasuredBound(done[0], done[1], runtime.compute_cost().fit()));
     cell.bounds.push_back(bound);

@@ -98,7 +98,7 @@ Result<SequenceId> Engine::Submit(Request request) {
 void Engine::Cancel(SequenceId id) {
   auto is_it = [id](const auto& sequence) { return sequence->id == id; };
   if (auto it = std::find_if(waiting_.begin(), waiting_.end(), is_it); it != waiting_.end()) {
-    finished_[id].finish_reason = FinishReason::kCancelled;
+    Deliver(id, {.finish_reason = FinishReason::kCancelled});
     waiting_.erase(it);
     return;
   }
@@ -400,13 +400,17 @@ void Engine::Finish(Sequence& sequence, FinishReason reason) {
   if (sequence.generated() > 0) {
     completion.decode_s = (clock_.Now() - sequence.first_token).count();
   }
-  finished_[sequence.id] = std::move(completion);
-  if (finished_.size() > static_cast<size_t>(options_.waiting_max)) {
-    finished_.erase(finished_.begin());
-  }
+  Deliver(sequence.id, std::move(completion));
   sequence.table.clear();
   pages_promised_ -= sequence.pages_promised;
   sequence.state = Sequence::State::kFinished;
+}
+
+void Engine::Deliver(SequenceId id, Completion completion) {
+  finished_[id] = std::move(completion);
+  if (finished_.size() > static_cast<size_t>(options_.waiting_max)) {
+    finished_.erase(finished_.begin());
+  }
 }
 
 std::optional<Completion> Engine::Take(SequenceId id) {

@@ -84,6 +84,7 @@ class Engine {
   void StorePromptChunks(Sequence& sequence);
   void Finish(Sequence& sequence, FinishReason reason);
   void EraseFinished();
+  void Deliver(SequenceId id, Completion completion);
   uint64_t PagesFor(int tokens) const;
 
   // Constant after construction.

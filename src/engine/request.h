@@ -36,12 +36,12 @@ enum class FinishReason { kStop, kLength, kCancelled };
 const char* FinishReasonName(FinishReason reason);
 
 struct Completion {
-  std::vector<int32_t> tokens;
-  std::vector<float> logprobs;  // of each token, when asked for
+  std::vector<int32_t> tokens = {};
+  std::vector<float> logprobs = {};  // of each token, when asked for
   FinishReason finish_reason = FinishReason::kLength;
   double ttft_s = 0;    // from Submit to the first token
   double decode_s = 0;  // from the first token to the last
-  RestoreReport report;
+  RestoreReport report = {};
 };
 
 }  // namespace kvcake
