@@ -56,6 +56,35 @@ void AddTtft(CLI::App* parent, int* exit_code) {
   command->add_option("--svg", options->svg, "the picture")->capture_default_str();
 }
 
+void AddQuality(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::QualityOptions>();
+  CLI::App* command =
+      AddBench(parent, "quality",
+               "held-out perplexity, lookups and top-1 agreement of each way to run a model",
+               exit_code, bench::RunQuality, options);
+  command->add_option("--model", options->model_dir, "model directory")->required();
+  command->add_option("--text", options->text_dir,
+                      "held-out *.txt and names.txt (default: held_out in the model directory)");
+  command->add_option("--window-tokens", options->window_tokens, "scored of each text, at most")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  command
+      ->add_option("--lookup-tokens", options->lookup_tokens, "lengths of the lookups' documents")
+      ->check(CLI::Range(256, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--lookups", options->lookups, "of each length")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--max-perplexity-change", options->perplexity_change_max,
+                   "against the plain run; more fails")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--out", options->out_dir, "where the store goes for a while")
+      ->capture_default_str();
+  command->add_option("--json", options->json, "also write the results to this file");
+}
+
 void AddDemo(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::DemoOptions>();
   CLI::App* command = AddBench(parent, "demo",
@@ -76,6 +105,7 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
   bench->require_subcommand(1);
   AddPrefill(bench, exit_code);
   AddTtft(bench, exit_code);
+  AddQuality(bench, exit_code);
   AddDemo(bench, exit_code);
 }
 

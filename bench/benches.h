@@ -34,6 +34,22 @@ struct TtftOptions {
 };
 Status RunTtft(const TtftOptions& options);
 
+// Does a way of running the model (arithmetic, restored chunks) change what it says? Held-out text
+// and lookups, each way against the plain run. Fails when a perplexity moved by more than allowed,
+// or when chunks that are kept exactly did not give exactly the same.
+struct QualityOptions {
+  std::string model_dir;
+  std::string text_dir;  // *.txt, and names.txt; empty: held_out in the model's directory
+  int window_tokens = 8192;
+  std::vector<int> lookup_tokens = {1024, 2048, 4096, 8192};
+  int lookups = 99;  // of each length
+  double perplexity_change_max = 0.005;
+  std::string out_dir = "kvcake-quality";  // of the store that chunks are restored from
+  int threads = 0;
+  std::string json;  // path; empty: none
+};
+Status RunQuality(const QualityOptions& options);
+
 // The tour: questions about a long document under each policy, at three link speeds.
 struct DemoOptions {
   std::string model_dir;

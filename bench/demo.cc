@@ -10,6 +10,7 @@
 #include "bench/benches.h"
 #include "bench/harness.h"
 #include "bench/lanes_svg.h"
+#include "bench/lookups.h"
 #include "store/store_dir.h"
 
 namespace kvcake::bench {
@@ -18,53 +19,27 @@ namespace {
 constexpr int kRepeats = 5;
 constexpr int kQuestionTokens = 64;  // room that the document leaves in the context
 
-struct Fact {
-  const char* what;
-  const char* code;
-  double depth;  // share of the document before it
-};
-constexpr std::array kFacts = {Fact{"red harbour", "4719", 0.35},
-                               Fact{"silent bridge", "8253", 0.60},
-                               Fact{"golden tower", "6048", 0.85}};
+const std::vector<Fact> kFacts = {{"hidden village", "4719", 0.10},
+                                  {"ancient lantern", "8253", 0.45},
+                                  {"golden tower", "6048", 0.80}};
 
 struct Link {
   const char* name;
   double load_per_compute;  // 0: as fast as the disk
 };
-constexpr std::array kLinks = {Link{"slow link", 4}, Link{"balanced link", 1},
-                               Link{"this disk", 0}};
+constexpr std::array kLinks = {Link{"slow link (loading takes 4x computing)", 4},
+                               Link{"balanced link", 1}, Link{"this disk", 0}};
 
-std::string Question(const Fact& fact) {
-  return fmt::format("\nQuestion: what is the code of the {0}?\nAnswer: The code of the {0} is",
-                     fact.what);
-}
-
-// The document, repeated or cut to what the context holds, with the facts planted between its
-// lines.
-Result<std::vector<int32_t>> PlantedDocument(Runtime& runtime, const std::string& path) {
-  std::ostringstream contents;
-  contents << std::ifstream(path).rdbuf();
-  const std::string text = contents.str();
-  if (text.empty())
+Result<std::vector<int32_t>> PlantedDocument(const Runtime& runtime, const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  if (text.str().empty()) {
     return Fail(ErrorCode::kInvalidArgument, "cannot read {}, or it is empty", path);
-
-  const Tokenizer& tokenizer = runtime.tokenizer();
-  ASSIGN_OR_RETURN(const std::vector<int32_t> sample, tokenizer.Encode(text));
-  const double bytes_per_token = static_cast<double>(text.size()) / sample.size();
-  const int chunk = runtime.options().chunk_tokens;
-  const int context = runtime.config().max_positions - kQuestionTokens - kAnswerTokens;
-  std::string document;
-  while (document.size() < context * bytes_per_token) document += text;
-  // The planted facts take some of the room; cutting to whole chunks makes all of it storable.
-  document.resize(static_cast<size_t>(context * bytes_per_token * 0.97));
-  for (auto fact = kFacts.rbegin(); fact != kFacts.rend(); ++fact) {
-    const size_t line = document.find('\n', static_cast<size_t>(fact->depth * document.size()));
-    document.insert(line == std::string::npos ? 0 : line + 1,
-                    fmt::format("The code of the {} is {}.\n", fact->what, fact->code));
   }
-  ASSIGN_OR_RETURN(std::vector<int32_t> tokens, tokenizer.Encode(document));
-  tokens.resize(std::min<size_t>(tokens.size(), context) / chunk * chunk);
-  return tokens;
+  // Whole chunks: all of it can be kept.
+  const int chunk = runtime.options().chunk_tokens;
+  const int room = runtime.config().max_positions - kQuestionTokens - kAnswerTokens;
+  return PlantFacts(runtime.tokenizer(), text.str(), kFacts, room / chunk * chunk);
 }
 
 struct Row {
@@ -73,19 +48,11 @@ struct Row {
   std::string answer;
 };
 
-Result<std::vector<int32_t>> Ask(Runtime& runtime, std::vector<int32_t> document,
-                                 const Fact& fact) {
-  ASSIGN_OR_RETURN(const auto question,
-                   runtime.tokenizer().Encode(Question(fact), /*add_special=*/false));
-  document.insert(document.end(), question.begin(), question.end());
-  return document;
-}
-
-void PrintRow(const Link& link, Policy policy, const Row& row, const Fact& fact, double better) {
+void PrintRow(Policy policy, const Row& row, const Fact& fact, double better) {
   const RestoreReport& report = row.last.report;
-  const bool right = row.answer.find(fact.code) != std::string::npos;
-  fmt::print("{:<14} {:<8} {:>9.1f} ms {:>8} {:>8} {:>10}   {:<8} {}\n", link.name,
-             PolicyName(policy), Median(row.ttft_s) * 1e3, report.tokens_computed, report.loaded(),
+  const bool right = row.answer == fact.code;
+  fmt::print("  {:<9} {:>9.1f} ms {:>8} {:>8} {:>10}   {:<8} {}\n", PolicyName(policy),
+             Median(row.ttft_s) * 1e3, report.tokens_computed, report.loaded(),
              policy == Policy::kCake ? fmt::format("{:.2f}x", Median(row.ttft_s) / better) : "",
              row.answer, right ? "right" : "wrong");
   std::fflush(stdout);
@@ -100,8 +67,7 @@ Result<std::array<Row, kPolicies.size()>> MeasureLink(Runtime& runtime,
     ASSIGN_OR_RETURN(auto done, RunPolicies(runtime, prompt, /*store=*/false));
     for (size_t i = 0; i < kPolicies.size(); ++i) {
       rows[i].ttft_s.push_back(done[i].ttft_s);
-      const std::string text = runtime.tokenizer().Decode(done[i].tokens);
-      rows[i].answer = text.substr(0, text.find_first_of(".\n"));
+      rows[i].answer = AnswerIn(runtime.tokenizer().Decode(done[i].tokens));
       rows[i].last = std::move(done[i]);
     }
   }
@@ -133,17 +99,19 @@ Status RunDemo(const DemoOptions& options) {
                      RunCold(*runtime, document, Policy::kCompute, 1, /*store=*/true));
     compute_s.push_back(done.ttft_s);
   }
-  fmt::print("{:<14} {:<8} {:>12} {:>8} {:>8} {:>10}   {}\n", "link", "policy", "first token",
-             "computed", "loaded", "vs better", "answer");
   for (size_t i = 0; i < kLinks.size(); ++i) {
     const Link& link = kLinks[i];
     runtime->link()->SetRate(
         link.load_per_compute > 0 ? bytes / (link.load_per_compute * Median(compute_s)) : 1e12);
-    ASSIGN_OR_RETURN(const auto prompt, Ask(*runtime, document, kFacts[i]));
+    ASSIGN_OR_RETURN(const auto prompt, Ask(runtime->tokenizer(), document, kFacts[i].name));
     ASSIGN_OR_RETURN(const auto rows, MeasureLink(*runtime, prompt));
+    fmt::print("{}: what is the code of the {}? (said {:.0f}% into the document)\n", link.name,
+               kFacts[i].name, 100 * kFacts[i].depth);
+    fmt::print("  {:<9} {:>12} {:>8} {:>8} {:>10}   {}\n", "policy", "first token", "computed",
+               "loaded", "vs better", "answer");
     const double better = std::min(Median(rows[0].ttft_s), Median(rows[1].ttft_s));
     for (size_t p = 0; p < kPolicies.size(); ++p) {
-      PrintRow(link, kPolicies[p], rows[p], kFacts[i], better);
+      PrintRow(kPolicies[p], rows[p], kFacts[i], better);
     }
     fmt::print("\n");
     if (link.load_per_compute == 1) {

@@ -80,8 +80,9 @@ Status Runtime::OpenModel() {
                                            options_.ram_capacity_bytes));
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options_.model_dir));
   // A slice, and a row for each sequence that decodes beside it.
-  const LlamaOptions model_options{.max_batch_tokens =
-                                       options_.slice_tokens + EngineOptions{}.max_sequences};
+  const LlamaOptions model_options{
+      .max_batch_tokens = options_.slice_tokens + EngineOptions{}.max_sequences,
+      .path = options_.path};
   ASSIGN_OR_RETURN(model_, LlamaModel::Create(config, WeightSource::FromFiles(files), *pool_,
                                               *threads_, model_options));
   compute_cost_ = std::make_unique<ComputeCost>(

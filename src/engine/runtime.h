@@ -22,7 +22,8 @@ struct RuntimeOptions {
   Seconds load_latency{0};                           // of each read on that link
   int chunk_tokens = 128;
   int slice_tokens = 512;
-  int threads = 0;  // 0: every core the process may use
+  int threads = 0;                           // 0: every core the process may use
+  NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
 };
 
 // Everything below is used from one thread, the engine thread.
