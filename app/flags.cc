@@ -22,15 +22,35 @@ CLI::AsNumberWithUnit DurationValue() {
   return CLI::AsNumberWithUnit(units, CLI::AsNumberWithUnit::CASE_INSENSITIVE, "TIME");
 }
 
-void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options) {
-  const auto add_size = [&app](const char* name, uint64_t* value, const char* help) {
-    app.add_option(name, *value, help)
-        ->transform(SizeValue())
-        ->default_str(std::to_string(*value >> 30) + "GiB");
-  };
+namespace {
+
+void AddSize(CLI::App& app, const char* name, uint64_t* value, const char* help) {
+  app.add_option(name, *value, help)
+      ->transform(SizeValue())
+      ->default_str(std::to_string(*value >> 30) + "GiB");
+}
+
+}  // namespace
+
+void AddModelFlags(CLI::App& app, RuntimeOptions* options) {
   app.add_option("--model", options->model_dir,
                  "Hugging Face model directory: config.json, tokenizer.json, *.safetensors")
       ->required();
+  AddSize(app, "--ram-capacity", &options->ram_capacity_bytes,
+          "memory for KV pages, in use and cached");
+  app.add_option("--chunk-tokens", options->chunk_tokens,
+                 "tokens of a chunk: what is hashed, kept and loaded as one; a multiple of 16")
+      ->capture_default_str();
+  app.add_option("--threads", options->threads,
+                 "compute threads (default: every core the process may use)")
+      ->check(CLI::Range(1, 1024));
+}
+
+void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options) {
+  AddModelFlags(app, options);
+  app.add_option("--slice-tokens", options->slice_tokens,
+                 "most tokens that one step computes; at least a chunk")
+      ->capture_default_str();
   app.add_option("--store", options->store_dir,
                  "directory that keeps KV chunks between runs and processes; without it nothing is "
                  "kept or loaded");
@@ -46,19 +66,8 @@ void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options) {
          "added to each read on that link, e.g. 1ms")
       ->transform(DurationValue())
       ->check(CLI::NonNegativeNumber);
-  add_size("--disk-capacity", &options->disk_capacity_bytes,
-           "most bytes of --store; the chunks used longest ago go first");
-  add_size("--ram-capacity", &options->ram_capacity_bytes,
-           "memory for KV pages, in use and cached");
-  app.add_option("--chunk-tokens", options->chunk_tokens,
-                 "tokens of a chunk: what is hashed, kept and loaded as one; a multiple of 16")
-      ->capture_default_str();
-  app.add_option("--slice-tokens", options->slice_tokens,
-                 "most tokens that one step computes; at least a chunk")
-      ->capture_default_str();
-  app.add_option("--threads", options->threads,
-                 "compute threads (default: every core the process may use)")
-      ->check(CLI::Range(1, 1024));
+  AddSize(app, "--disk-capacity", &options->disk_capacity_bytes,
+          "most bytes of --store; the chunks used longest ago go first");
 }
 
 int Fatal(const Error& error) {

@@ -15,11 +15,15 @@ CLI::AsNumberWithUnit RateValue();
 // "10ms", "250us", "1s"; gives seconds.
 CLI::AsNumberWithUnit DurationValue();
 
-// The flags that every command which loads a model understands.
+// The flags that every command which runs a model understands.
+void AddModelFlags(CLI::App& app, RuntimeOptions* options);
+// Those, and the ones of commands that answer prompts and keep chunks.
 void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options);
 
 // Each adds a subcommand that sets *exit_code when it runs.
 void AddRunCommand(CLI::App& app, int* exit_code);
+void AddPerplexityCommand(CLI::App& app, int* exit_code);
+void AddTokenizeCommands(CLI::App& app, int* exit_code);  // tokenize and detokenize
 void AddBenchCommand(CLI::App& app, int* exit_code);
 void AddModelCommand(CLI::App& app, int* exit_code);
 void AddStoreCommand(CLI::App& app, int* exit_code);

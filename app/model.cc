@@ -5,13 +5,14 @@
 
 #include "app/flags.h"
 #include "model/synth.h"
+#include "model/transformer.h"
 
 namespace kvcake {
 namespace {
 
 struct ModelFlags {
   std::string dir, arch;
-  int layers = 0;
+  SynthShape shape;
   uint64_t seed = 1;
   int chunk_tokens = 128;
   bool json = false;
@@ -19,15 +20,16 @@ struct ModelFlags {
 
 Status Synth(const ModelFlags& flags) {
   RETURN_IF_ERROR(
-      WriteSynthModel(flags.arch, flags.dir, {.layers = flags.layers, .seed = flags.seed}));
+      WriteSynthModel(flags.arch, flags.dir, {.shape = flags.shape, .seed = flags.seed}));
   fmt::print("wrote random weights in the shape of {} to {}\n", flags.arch, flags.dir);
   return {};
 }
 
 Status Info(const ModelFlags& flags) {
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(flags.dir));
-  const KvLayout layout = LlamaModel::LayoutFor(config, flags.chunk_tokens);
-  const nlohmann::ordered_json json = {{"layers", config.layers},
+  const KvLayout layout = TransformerModel::LayoutFor(config, flags.chunk_tokens);
+  const nlohmann::ordered_json json = {{"family", config.family},
+                                       {"layers", config.layers},
                                        {"hidden_size", config.hidden_size},
                                        {"intermediate_size", config.intermediate_size},
                                        {"heads", config.heads},
@@ -63,8 +65,18 @@ void AddModelCommand(CLI::App& app, int* exit_code) {
       ->required()
       ->check(CLI::IsMember(SynthArchNames()));
   synth->add_option("--out", flags->dir, "an empty or new directory")->required();
-  synth->add_option("--layers", flags->layers, "fewer layers than the shape has")
-      ->check(CLI::PositiveNumber);
+  const auto change = [&](const char* name, int* value, const char* what) {
+    synth->add_option(name, *value, fmt::format("instead of the shape's own {}", what))
+        ->check(CLI::Range(1, 1 << 30));
+  };
+  change("--layers", &flags->shape.layers, "layers");
+  change("--hidden-size", &flags->shape.hidden_size, "hidden size");
+  change("--intermediate-size", &flags->shape.intermediate_size, "size of the MLP");
+  change("--heads", &flags->shape.heads, "attention heads");
+  change("--kv-heads", &flags->shape.kv_heads, "key-value heads");
+  change("--head-dim", &flags->shape.head_dim, "head size");
+  change("--vocab-size", &flags->shape.vocab_size, "vocabulary");
+  change("--context", &flags->shape.context, "context");
   synth->add_option("--seed", flags->seed, "the same seed gives the same bytes")
       ->capture_default_str();
   synth->callback(run(Synth));

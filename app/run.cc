@@ -4,14 +4,12 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
 #include "app/flags.h"
+#include "app/input.h"
 #include "cake/trace.h"
 #include "engine/stop_strings.h"
 
@@ -29,37 +27,6 @@ struct RunFlags {
   bool json = false;
   std::string trace_file;
 };
-
-Result<std::string> ReadText(const std::string& path) {
-  std::ostringstream text;
-  if (path == "-") {
-    text << std::cin.rdbuf();
-    return text.str();
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path)) {
-    return Fail(ErrorCode::kIo, "cannot read {}: {}", path,
-                file ? "it is a directory" : std::strerror(errno));
-  }
-  text << file.rdbuf();
-  return text.str();
-}
-
-Result<std::vector<int32_t>> ReadTokens(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadText(path));
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  std::vector<int32_t> tokens;
-  if (json.is_array()) {
-    for (const auto& id : json) {
-      if (!id.is_number_integer() || id < 0 || id > INT32_MAX) break;
-      tokens.push_back(id.get<int32_t>());
-    }
-  }
-  if (!json.is_array() || tokens.size() != json.size()) {
-    return Fail(ErrorCode::kInvalidArgument, "{} must hold a JSON array of token ids", path);
-  }
-  return tokens;
-}
 
 // Text, or ids as they are.
 struct Prompt {
@@ -214,7 +181,8 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
   prompt->add_option("--prompt", flags->prompt, "the text itself");
   prompt->add_option("--prompt-file", flags->prompt_file, "a file with the text; - for stdin");
   prompt->add_option("--prompt-tokens", flags->tokens_file,
-                     "a file with a JSON array of token ids; - for stdin");
+                     "a file with token ids: a JSON array, or separated by white space; - for "
+                     "stdin");
   prompt->require_option(1);
   run->add_option("--max-tokens", flags->max_tokens, "most tokens to generate")
       ->check(CLI::PositiveNumber)

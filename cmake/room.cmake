@@ -1,7 +1,7 @@
 # kvcake_room(NAME [DIR dir] [DEPS rooms...] [LIBS targets...]) makes the library of a room from its
 # sources (src/NAME unless DIR is given) and one test program from the *_test.cc beside them; its
-# tests carry the room's name as their ctest label. With KVCAKE_FUZZ each x_fuzz.cc becomes a
-# libFuzzer program NAME_x_fuzz.
+# tests carry the room's name as their ctest label. Each x_fuzz.cc becomes a test that replays its
+# corpus and some mutations of it, and with KVCAKE_FUZZ a libFuzzer program NAME_x_fuzz.
 function(kvcake_room name)
   cmake_parse_arguments(ROOM "" "DIR" "DEPS;LIBS" ${ARGN})
   if(NOT ROOM_DIR)
@@ -20,14 +20,22 @@ function(kvcake_room name)
     target_link_libraries(${name} INTERFACE ${ROOM_DEPS} ${ROOM_LIBS})
     target_include_directories(${name} INTERFACE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
   endif()
-  if(KVCAKE_FUZZ)
-    file(GLOB fuzzers CONFIGURE_DEPENDS ${ROOM_DIR}/*_fuzz.cc)
-    foreach(source ${fuzzers})
-      get_filename_component(fuzzer ${source} NAME_WE)
-      add_executable(${name}_${fuzzer} ${source})
-      target_link_libraries(${name}_${fuzzer} PRIVATE ${name} -fsanitize=fuzzer)
-    endforeach()
-  endif()
+  file(GLOB fuzzers CONFIGURE_DEPENDS ${ROOM_DIR}/*_fuzz.cc)
+  foreach(source ${fuzzers})
+    get_filename_component(fuzzer ${source} NAME_WE)
+    set(fuzzer ${name}_${fuzzer})
+    if(KVCAKE_FUZZ)
+      add_executable(${fuzzer} ${source})
+      target_link_libraries(${fuzzer} PRIVATE ${name} -fsanitize=fuzzer)
+    endif()
+    if(KVCAKE_TESTS)
+      add_executable(${fuzzer}_replay ${source} tests/fuzz_replay.cc)
+      target_link_libraries(${fuzzer}_replay PRIVATE ${name})
+      add_test(NAME ${name}.${fuzzer}_replay
+               COMMAND ${fuzzer}_replay ${CMAKE_SOURCE_DIR}/tests/corpus/${fuzzer} 2000)
+      set_tests_properties(${name}.${fuzzer}_replay PROPERTIES LABELS ${name} TIMEOUT 300)
+    endif()
+  endforeach()
   if(KVCAKE_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE ${name} GTest::gmock GTest::gtest_main)

@@ -229,7 +229,7 @@ TEST_F(CliTest, FailuresSayWhatAndExitCodesKeepTheirMeaning) {
   const std::string run = "run --prompt a --model ";
   Outcome outcome = Run(run + dir_ + "/none");
   EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("config.json"));
+  EXPECT_THAT(outcome.err, HasSubstr("model directory " + dir_ + "/none"));
   outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --ram-capacity 1KiB");
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("--ram-capacity"));

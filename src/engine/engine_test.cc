@@ -5,13 +5,14 @@
 
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <random>
 #include <thread>
 
 #include "base/check.h"
 #include "base/thread_pool.h"
-#include "model/llama.h"
 #include "model/synth.h"
+#include "model/transformer.h"
 #include "store/faulty_tier.h"
 #include "store/memory_tier.h"
 #include "store/throttled_tier.h"
@@ -23,15 +24,25 @@ constexpr int kChunk = 32;
 constexpr int kSlice = 128;
 constexpr int kVocab = 512;
 
-// A tiny random model on disk, written once for all tests of the process.
-const std::string& ModelDir() {
+// A small random model of a published shape on disk, written once for all tests of the process.
+const std::string& ModelDir(const std::string& arch = "tiny") {
   struct Dir {
-    std::string path = testing::TempDir() + "kvcake-engine-test-" + std::to_string(getpid());
-    Dir() { CHECK(WriteSynthModel("tiny", path, {.seed = 5})); }
+    std::string path;
+    explicit Dir(const std::string& arch)
+        : path(testing::TempDir() + "kvcake-engine-test-" + std::to_string(getpid()) + arch) {
+      const SynthShape small = {.layers = 2,
+                                .hidden_size = 256,
+                                .intermediate_size = 256,
+                                .heads = 16,
+                                .head_dim = 16,
+                                .vocab_size = kVocab};
+      const SynthShape shape = arch == "tiny" ? SynthShape{} : small;
+      CHECK(WriteSynthModel(arch, path, {.shape = shape, .seed = 5}));
+    }
     ~Dir() { std::filesystem::remove_all(path); }
   };
-  static const Dir dir;
-  return dir.path;
+  static std::map<std::string, Dir> dirs;
+  return dirs.try_emplace(arch, arch).first->second.path;
 }
 
 std::vector<int32_t> Prompt(int tokens, uint32_t seed) {
@@ -66,7 +77,7 @@ struct World {
   ThreadPool threads{2};
   ModelConfig config;
   std::unique_ptr<PagePool> pool;
-  std::unique_ptr<LlamaModel> llama;
+  std::unique_ptr<TransformerModel> transformer;
   std::unique_ptr<PacedModel> model;
   ComputeCost cost;
   Tier* tier;
@@ -76,15 +87,15 @@ struct World {
   explicit World(Tier* store, int pages = 256, Seconds per_token = Seconds(0),
                  const std::string& dir = ModelDir())
       : config(LoadModelConfig(dir).value()), tier(store) {
-    const KvLayout layout = LlamaModel::LayoutFor(config, kChunk);
+    const KvLayout layout = TransformerModel::LayoutFor(config, kChunk);
     pool = PagePool::Create(layout, pages * layout.page_bytes()).value();
     const TensorFiles files = TensorFiles::Open(dir).value();
-    llama = LlamaModel::Create(config, WeightSource::FromFiles(files), *pool, threads,
-                               {.max_batch_tokens = kSlice + 64})
-                .value();
+    transformer = TransformerModel::Create(config, WeightSource::FromFiles(files), *pool, threads,
+                                           {.max_batch_tokens = kSlice + 64})
+                      .value();
     std::vector<Tier*> tiers;
     if (tier != nullptr) tiers.push_back(tier);
-    model = std::make_unique<PacedModel>(*llama, per_token);
+    model = std::make_unique<PacedModel>(*transformer, per_token);
     Restorer::Options restore;
     restore.numeric_path = model->numeric_path();
     restorer = std::make_unique<Restorer>(*pool, tiers, cost, Clock::Real(), restore);
@@ -112,14 +123,14 @@ struct World {
 };
 
 std::unique_ptr<MemoryTier> MakeTier(const std::string& dir = ModelDir()) {
-  const KvLayout layout = LlamaModel::LayoutFor(LoadModelConfig(dir).value(), kChunk);
+  const KvLayout layout = TransformerModel::LayoutFor(LoadModelConfig(dir).value(), kChunk);
   MemoryTierOptions options;
   options.layout = layout;
   return std::make_unique<MemoryTier>(options);
 }
 
 uint64_t PageBytes() {
-  return LlamaModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk).page_bytes();
+  return TransformerModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk).page_bytes();
 }
 
 Request Ask(std::vector<int32_t> prompt, Policy policy = Policy::kCake) {
@@ -160,11 +171,12 @@ TEST(EngineTest, EveryPolicyGivesTheSameBits) {
   }
 }
 
-// A random model, where any slip shows in the bits, and the trained one, which looks things up.
+// Random models of every family, where any slip shows in the bits, and the trained one, which looks
+// things up.
 class ForcedSplitTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(ForcedSplitTest, FiftyGiveTheSameBitsAsComputingAll) {
-  const std::string dir = *GetParam() ? GetParam() : ModelDir();
+  const std::string dir = *GetParam() == '/' ? GetParam() : ModelDir(GetParam());
   auto tier = MakeTier(dir);
   const auto prompt = Prompt(1100, 3);
   World world(tier.get(), /*pages=*/256, Seconds(0), dir);
@@ -183,7 +195,9 @@ TEST_P(ForcedSplitTest, FiftyGiveTheSameBitsAsComputingAll) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ForcedSplitTest,
-                         testing::Values("", KVCAKE_SOURCE_DIR "/models/demo"));
+                         testing::Values("tiny", "qwen2.5-0.5b", "qwen3-0.6b", "falcon-1b",
+                                         "falcon-7b", "falcon-40b",
+                                         KVCAKE_SOURCE_DIR "/models/demo"));
 
 TEST(EngineTest, ManySequencesInOneBatchAnswerAsEachAlone) {
   auto tier = MakeTier();
@@ -379,7 +393,7 @@ TEST(EngineTest, ASlowStoreDropsChunksAndDelaysNobody) {
     }
   };
   MemoryTierOptions options;
-  options.layout = LlamaModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk);
+  options.layout = TransformerModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk);
   SlowPut tier(options);
   World world(&tier, /*pages=*/16 + 12);
   for (int i = 0; i < 12; ++i) {

@@ -74,17 +74,18 @@ std::string Runtime::CostPath() const {
 Status Runtime::OpenModel() {
   threads_ = std::make_unique<ThreadPool>(options_.threads > 0 ? options_.threads : UsableCores());
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options_.model_dir));
+  ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options_.model_dir));
   ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(options_.model_dir));
   tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer));
-  ASSIGN_OR_RETURN(pool_, PagePool::Create(LlamaModel::LayoutFor(config, options_.chunk_tokens),
-                                           options_.ram_capacity_bytes));
-  ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options_.model_dir));
+  ASSIGN_OR_RETURN(pool_,
+                   PagePool::Create(TransformerModel::LayoutFor(config, options_.chunk_tokens),
+                                    options_.ram_capacity_bytes));
   // A slice, and a row for each sequence that decodes beside it.
-  const LlamaOptions model_options{
+  const TransformerOptions model_options{
       .max_batch_tokens = options_.slice_tokens + EngineOptions{}.max_sequences,
       .path = options_.path};
-  ASSIGN_OR_RETURN(model_, LlamaModel::Create(config, WeightSource::FromFiles(files), *pool_,
-                                              *threads_, model_options));
+  ASSIGN_OR_RETURN(model_, TransformerModel::Create(config, WeightSource::FromFiles(files), *pool_,
+                                                    *threads_, model_options));
   compute_cost_ = std::make_unique<ComputeCost>(
       ComputeCost::Options{.attention_ratio = AttentionRatio(config)});
   return {};

@@ -7,8 +7,8 @@
 
 #include "base/thread_pool.h"
 #include "engine/engine.h"
-#include "model/llama.h"
 #include "model/tokenizer.h"
+#include "model/transformer.h"
 #include "store/throttled_tier.h"
 
 namespace kvcake {
@@ -56,7 +56,7 @@ class Runtime {
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<PagePool> pool_;
-  std::unique_ptr<LlamaModel> model_;
+  std::unique_ptr<TransformerModel> model_;
   std::unique_ptr<Tier> store_;
   ThrottledTier* link_ = nullptr;  // store_, when it is one
   std::unique_ptr<ComputeCost> compute_cost_;

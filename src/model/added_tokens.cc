@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "model/split_regex.h"
 #include "model/utf8.h"
 
 namespace kvcake {
@@ -24,16 +25,31 @@ size_t LeadingSpace(std::string_view text) {
   return at;
 }
 
+// The last character of non-empty text.
+char32_t LastCharacter(std::string_view text, size_t* size) {
+  size_t at = text.size() - 1;
+  while (at > 0 && (text[at] & 0xc0) == 0x80) --at;
+  return DecodeUtf8(text.substr(at), size);
+}
+
 size_t TrailingSpace(std::string_view text) {
   size_t end = text.size();
   while (end > 0) {
-    size_t at = end - 1;
-    while (at > 0 && (text[at] & 0xc0) == 0x80) --at;
     size_t size = 0;
-    if (!IsWhiteSpace(DecodeUtf8(text.substr(at), &size))) break;
-    end = at;
+    if (!IsWhiteSpace(LastCharacter(text.substr(0, end), &size))) break;
+    end -= size;
   }
   return text.size() - end;
+}
+
+bool StartsWithWord(std::string_view text) {
+  size_t size = 0;
+  return !text.empty() && IsWordCharacter(DecodeUtf8(text, &size));
+}
+
+bool EndsWithWord(std::string_view text) {
+  size_t size = 0;
+  return !text.empty() && IsWordCharacter(LastCharacter(text, &size));
 }
 
 }  // namespace
@@ -75,11 +91,18 @@ void AddedTokens::Split(std::string_view text, std::vector<Part>* parts) const {
     }
     size_t begin = at;
     size_t end = at + token->content.size();
-    if (token->strip_left) begin -= TrailingSpace(text.substr(done, at - done));
+    at = end;
+    if (token->single_word &&
+        (EndsWithWord(text.substr(0, begin)) || StartsWithWord(text.substr(end)))) {
+      continue;
+    }
+    if (token->strip_left && begin > done) {
+      begin -= TrailingSpace(text.substr(done, begin - done));
+    }
     if (token->strip_right) end += LeadingSpace(text.substr(end));
     if (begin > done) parts->push_back({text.substr(done, begin - done), -1});
     parts->push_back({text.substr(begin, end - begin), token->id});
-    done = at = end;
+    done = end;
   }
   if (done < text.size()) parts->push_back({text.substr(done), -1});
 }

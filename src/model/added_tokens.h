@@ -15,6 +15,7 @@ struct AddedToken {
   std::string content;
   bool strip_left = false;  // takes the white space before it along
   bool strip_right = false;
+  bool single_word = false;  // not where a letter, digit or the like touches it
 };
 
 class AddedTokens {
@@ -25,7 +26,8 @@ class AddedTokens {
   };
 
   void Add(AddedToken token);
-  // Cuts valid UTF-8 at the tokens: the leftmost first, of those the longest.
+  // Cuts valid UTF-8 at the tokens: the leftmost first, of those the longest. (Where a token that
+  // itself contains white space follows one that strips it, parts overlap, as in Hugging Face.)
   void Split(std::string_view text, std::vector<Part>* parts) const;
 
  private:

@@ -1,8 +1,11 @@
-// What a model directory's config.json says, by meaning.
+// What a model is: the one description that the forward pass, the weights' loader and the KV
+// cache's identity read, whatever the family. A family (family.h) only translates its config.json
+// into it.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -18,9 +21,48 @@ struct RopeConfig {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   int original_max_positions = 8192;
+
+  bool operator==(const RopeConfig&) const = default;
 };
 
+// How attention knows positions: keys and queries are rotated, or scores grow with the key's
+// position (keys are cached as they are).
+enum class PositionKind { kRope, kAlibi };
+enum class NormKind { kRms, kLayer };  // kLayer: the mean is taken away, and there is a bias
+// kSequential: x += attention(norm(x)); x += mlp(norm'(x)).
+// kParallel: x += attention(norm(x)) + mlp(norm(x)). kParallelTwoNorms: ... + mlp(norm'(x)).
+enum class BlockKind { kSequential, kParallel, kParallelTwoNorms };
+enum class MlpKind { kSwiGlu, kGelu };  // kGelu: by the error function, no gate
+// Separate projections; or one tensor with, for each KV head, the query heads that share it, then
+// its key head, then its value head. Multi-query is one such group, multi-head as many as heads.
+enum class QkvKind { kSeparate, kFused };
+
+// What tensors are called, without ".weight" and ".bias". Layers' names follow
+// "<layers>.<number>.".
+struct TensorNames {
+  std::string_view embedding = "model.embed_tokens";
+  std::string_view layers = "model.layers";
+  std::string_view attention_norm = "input_layernorm";
+  std::string_view q = "self_attn.q_proj";
+  std::string_view k = "self_attn.k_proj";
+  std::string_view v = "self_attn.v_proj";
+  std::string_view qkv = {};  // QkvKind::kFused
+  std::string_view q_norm = "self_attn.q_norm";
+  std::string_view k_norm = "self_attn.k_norm";
+  std::string_view o = "self_attn.o_proj";
+  std::string_view mlp_norm = "post_attention_layernorm";  // but not of BlockKind::kParallel
+  std::string_view gate = "mlp.gate_proj";                 // MlpKind::kSwiGlu
+  std::string_view up = "mlp.up_proj";
+  std::string_view down = "mlp.down_proj";
+  std::string_view final_norm = "model.norm";
+  std::string_view head = "lm_head";
+
+  bool operator==(const TensorNames&) const = default;
+};
+
+// The defaults are Llama's.
 struct ModelConfig {
+  std::string_view family = "llama";  // config.json's model_type, as family.h spells it
   int hidden_size = 0;
   int intermediate_size = 0;
   int layers = 0;
@@ -28,18 +70,35 @@ struct ModelConfig {
   int kv_heads = 0;
   int head_dim = 0;
   int vocab_size = 0;
-  int max_positions = 0;
-  double rms_norm_eps = 1e-5;
+  int max_positions = 0;  // linear RoPE stretches what config.json says by its factor
+  NormKind norm = NormKind::kRms;
+  double norm_eps = 1e-5;
+  bool qk_norm = false;  // RMS norm of every query and key head, before RoPE
+  PositionKind position = PositionKind::kRope;
+  RopeConfig rope = {};  // PositionKind::kRope only
+  BlockKind block = BlockKind::kSequential;
+  MlpKind mlp = MlpKind::kSwiGlu;
+  QkvKind qkv = QkvKind::kSeparate;
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool mlp_bias = false;
   bool tie_embeddings = false;
-  RopeConfig rope;
-  int32_t bos_token = -1;           // -1: none
-  std::vector<int32_t> eos_tokens;  // config.json, or generation_config.json where it has them
+  TensorNames names = {};
+  int32_t bos_token = -1;                // -1: none
+  std::vector<int32_t> eos_tokens = {};  // config.json, or generation_config.json where it has them
 
+  bool operator==(const ModelConfig&) const = default;
   int64_t parameters() const;  // embeddings counted once when tied
 };
 
 // Reads DIR/config.json and DIR/generation_config.json (optional). What kvcake cannot run exactly
-// is refused by name (kUnsupported); a missing or senseless field is kInvalidArgument and names it.
+// as Hugging Face transformers runs it is refused by name (kUnsupported); a missing or senseless
+// field is kInvalidArgument and names it.
 Result<ModelConfig> LoadModelConfig(const std::string& dir);
+// Whether kvcake's kernels can run the shape; kUnsupported names the field, after `source`.
+Status CheckRunnable(const ModelConfig& config, const std::string& source);
+// The text of a config.json that LoadModelConfig reads as `config`; kInvalidArgument when its
+// family cannot say that.
+Result<std::string> ModelConfigJson(const ModelConfig& config);
 
 }  // namespace kvcake

@@ -86,7 +86,7 @@ TEST_F(ConfigTest, FillsInWhatHuggingFaceDoes) {
   ASSERT_TRUE(loaded) << loaded.error().message;
   EXPECT_EQ(loaded->kv_heads, 9);
   EXPECT_EQ(loaded->rope.theta, 10000.0);
-  EXPECT_EQ(loaded->rms_norm_eps, 1e-6);
+  EXPECT_EQ(loaded->norm_eps, 1e-6);
   EXPECT_FALSE(loaded->tie_embeddings);
   EXPECT_EQ(loaded->bos_token, 1);
   EXPECT_EQ(loaded->eos_tokens, std::vector<int32_t>{2});
@@ -136,23 +136,89 @@ TEST_F(ConfigTest, ReadsBothSpellingsOfRope) {
   EXPECT_EQ(plain->rope.theta, 5000.0);
 }
 
+// What transformers 5 does with fields that are in two places, or in neither.
+TEST_F(ConfigTest, RopeFieldsGoBeforeEachOtherAsInTransformers) {
+  json config = Good();
+  config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 4.0}};
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 7.0}};
+  auto loaded = Load(config);
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->rope.kind, RopeConfig::Kind::kLinear);
+  EXPECT_EQ(loaded->rope.theta, 100000.0);
+  EXPECT_EQ(loaded->max_positions, 4 * 8192) << "linear scaling stretches the context";
+  config["rope_scaling"] = json::object();
+  loaded = Load(config);
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->rope.theta, 7.0);
+  EXPECT_EQ(loaded->max_positions, 8192);
+  config["rope_scaling"] = {
+      {"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
+  loaded = Load(config);
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->rope.original_max_positions, 8192) << "as max_position_embeddings";
+  config["rope_scaling"]["original_max_position_embeddings"] = 512;
+  config["original_max_position_embeddings"] = 1024;
+  loaded = Load(config);
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->rope.original_max_positions, 1024);
+}
+
 TEST_F(ConfigTest, RefusesByNameWhatItCannotRun) {
   constexpr auto kCode = ErrorCode::kUnsupported;
   ExpectRefused("architectures", {"MistralForCausalLM"}, kCode, "MistralForCausalLM");
-  ExpectRefused("model_type", "qwen2", kCode, "qwen2");
-  ExpectRefused("hidden_act", "gelu", kCode, "gelu");
-  ExpectRefused("attention_bias", true, kCode, "attention_bias");
-  ExpectRefused("mlp_bias", true, kCode, "mlp_bias");
-  ExpectRefused("sliding_window", 4096, kCode, "sliding_window");
-  ExpectRefused("quantization_config", {{"quant_method", "gptq"}}, kCode, "quantization_config");
+  ExpectRefused("architectures", {"LlamaForCausalLM", "X"}, kCode, "architectures");
+  ExpectRefused("architectures", json::object(), kCode, "architectures");
+  ExpectRefused("model_type", "gemma", kCode, "model_type is gemma; kvcake runs llama, mistral");
+  ExpectRefused("hidden_act", "gelu", kCode, "hidden_act is gelu");
+  ExpectRefused("sliding_window", 4096, kCode, "lower max_position_embeddings to 4096");
   ExpectRefused("layer_types", {"sliding_attention"}, kCode, "layer_types");
+  ExpectRefused("layer_types", {"linear_attention"}, kCode, "linear_attention");
   ExpectRefused("partial_rotary_factor", 0.5, kCode, "partial_rotary_factor");
+  ExpectRefused("rope_parameters", {{"partial_rotary_factor", 0.5}}, kCode,
+                "partial_rotary_factor");
   ExpectRefused("rope_parameters", {{"full_attention", json::object()}}, kCode, "full_attention");
-  for (const char* type : {"dynamic", "longrope", "yarn"}) {
+  for (const char* type : {"dynamic", "longrope", "yarn", "proportional"}) {
     const json scaling = {{"rope_type", type}, {"factor", 2.0}};
-    ExpectRefused("rope_scaling", scaling, kCode, type);
+    ExpectRefused("rope_scaling", scaling, kCode,
+                  std::string("rope_scaling: RoPE scaling ") + type);
+    ExpectRefused("rope_parameters", scaling, kCode, type);
   }
   ExpectRefused("rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}, kCode, "lengths");
+  ExpectRefused("rope_scaling", {{"type", "longrope"}}, kCode, "lengths");
+}
+
+TEST_F(ConfigTest, RefusesWhatTheKernelsCannotRun) {
+  constexpr auto kCode = ErrorCode::kUnsupported;
+  ExpectRefused("hidden_size", 594, kCode, "hidden_size is 594, but kvcake's kernels need");
+  ExpectRefused("intermediate_size", 100, kCode, "intermediate_size is 100");
+  ExpectRefused("head_dim", 24, kCode, "head_dim is 24");
+  ExpectRefused("head_dim", 272, kCode, "up to 256");
+  json config = Good();
+  config["head_dim"] = 64;
+  config["num_attention_heads"] = 291;
+  const auto crowd = Load(config);
+  ASSERT_FALSE(crowd);
+  EXPECT_THAT(crowd.error().message, HasSubstr("for each of the 3 key-value heads"));
+}
+
+TEST_F(ConfigTest, RefusesQuantisedWeightsByName) {
+  constexpr auto kCode = ErrorCode::kUnsupported;
+  for (const char* method : {"gptq", "awq", "fp8", "bitsandbytes", "compressed-tensors"}) {
+    const json config = {{"quant_method", method}, {"bits", 4}};
+    ExpectRefused(
+        "quantization_config", config, kCode,
+        std::string("quantization_config says that the weights are quantised (") + method);
+    ExpectRefused("quantization_config", config, kCode, "unquantised files");
+  }
+  ExpectRefused("quantization_config", {{"bits", 4}}, kCode, "{\"bits\":4}");
+  ExpectRefused("quantization_config", 4, kCode, "(4)");
+  ExpectRefused("quantization_config", {{"quant_method", 4}}, ErrorCode::kInvalidArgument,
+                "quant_method");
+  Write("model-q4.gguf", "GGUF");
+  const auto gguf = Load(Good());
+  ASSERT_FALSE(gguf);
+  EXPECT_EQ(gguf.error().code, kCode);
+  EXPECT_THAT(gguf.error().message, HasSubstr("model-q4.gguf"));
 }
 
 TEST_F(ConfigTest, RefusesSenselessFields) {
@@ -185,7 +251,8 @@ TEST_F(ConfigTest, RefusesSenselessFields) {
                  {"high_freq_factor", 4},
                  {"original_max_position_embeddings", 8192}};
   ExpectRefused("rope_scaling", llama3, kCode, "high_freq_factor");
-  llama3.erase("original_max_position_embeddings");
+  llama3["high_freq_factor"] = 8;
+  llama3["original_max_position_embeddings"] = -1;
   ExpectRefused("rope_scaling", llama3, kCode, "original_max_position_embeddings");
 }
 
@@ -196,6 +263,18 @@ TEST_F(ConfigTest, RefusesWhatIsNotJson) {
     const auto loaded = LoadModelConfig(dir_);
     ASSERT_FALSE(loaded) << text;
     EXPECT_EQ(loaded.error().code, ErrorCode::kInvalidArgument);
+  }
+  for (const char* value : {"NaN", "Infinity", "-Infinity", "1e999", "nan"}) {
+    std::string text = Good().dump();
+    const std::string field = "\"rms_norm_eps\":1e-05";
+    ASSERT_NE(text.find(field), std::string::npos);
+    text.replace(text.find(field), field.size(), std::string("\"rms_norm_eps\": ") + value);
+    Write("config.json", text);
+    const auto loaded = LoadModelConfig(dir_);
+    ASSERT_FALSE(loaded) << value;
+    EXPECT_EQ(loaded.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(loaded.error().message, HasSubstr("config.json"));
+    EXPECT_THAT(loaded.error().message, HasSubstr("at the field \"rms_norm_eps\""));
   }
   Write("config.json", std::string(1 << 20, '['));
   EXPECT_FALSE(LoadModelConfig(dir_));

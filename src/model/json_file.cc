@@ -6,6 +6,9 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <functional>
+#include <set>
+#include <vector>
 
 namespace kvcake {
 
@@ -47,6 +50,26 @@ Status CheckShape(std::string_view text, const std::string& source, const JsonLi
   return {};
 }
 
+// A parser's callback that remembers a name which one object has twice.
+class NameWatch {
+ public:
+  bool operator()(int, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+    using Event = nlohmann::json::parse_event_t;
+    if (event == Event::object_start) open_.emplace_back();
+    if (event == Event::object_end) open_.pop_back();
+    if (event == Event::key && twice_.empty()) {
+      const auto& name = parsed.get_ref<const std::string&>();
+      if (!open_.back().insert(name).second) twice_ = name;
+    }
+    return true;
+  }
+  const std::string& twice() const { return twice_; }
+
+ private:
+  std::vector<std::set<std::string>> open_;  // names seen so far, by nesting
+  std::string twice_;
+};
+
 }  // namespace
 
 Result<nlohmann::json> ParseJson(std::string_view text, const std::string& source,
@@ -57,7 +80,12 @@ Result<nlohmann::json> ParseJson(std::string_view text, const std::string& sourc
   }
   RETURN_IF_ERROR(CheckShape(text, source, limits));
   try {
-    return nlohmann::json::parse(text);
+    if (!limits.unique_names) return nlohmann::json::parse(text);
+    NameWatch watch;
+    auto json = nlohmann::json::parse(text, std::ref(watch));
+    if (watch.twice().empty()) return json;
+    return Fail(ErrorCode::kInvalidArgument, "{}: \"{}\" is named twice", source,
+                watch.twice().substr(0, 200));
   } catch (const nlohmann::json::exception& e) {  // the library knows where the text went wrong
     return Fail(ErrorCode::kInvalidArgument, "{}: not JSON: {}", source,
                 std::string_view(e.what()).substr(0, 200));

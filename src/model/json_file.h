@@ -14,6 +14,7 @@ struct JsonLimits {
   uint64_t max_bytes = 16ull << 20;
   uint64_t max_values = 4ull << 20;  // objects, arrays, members and elements; bounds the memory
   int max_depth = 64;
+  bool unique_names = false;  // refuse an object that names a member twice (else the last counts)
 };
 
 // kNotFound: no such file; kResourceExhausted: over a limit; kInvalidArgument: not JSON.

@@ -68,27 +68,6 @@ char32_t Compose(char32_t a, char32_t b) {
   return it == pairs->end() ? 0 : it->second;
 }
 
-void AppendUtf8(char32_t c, std::string* out) {
-  const auto tail = [&](int shift) {
-    out->push_back(static_cast<char>(0x80 | (c >> shift & 0x3f)));
-  };
-  if (c < 0x80) {
-    out->push_back(static_cast<char>(c));
-  } else if (c < 0x800) {
-    out->push_back(static_cast<char>(0xc0 | c >> 6));
-    tail(0);
-  } else if (c < 0x10000) {
-    out->push_back(static_cast<char>(0xe0 | c >> 12));
-    tail(6);
-    tail(0);
-  } else {
-    out->push_back(static_cast<char>(0xf0 | c >> 18));
-    tail(12);
-    tail(6);
-    tail(0);
-  }
-}
-
 struct Mark {
   char32_t code;
   uint32_t combining_class;

@@ -6,8 +6,8 @@
 
 namespace kvcake {
 
-// Takes and returns valid UTF-8. Characters assigned after the Unicode version of nfc_table.cc stay
-// as they are.
+// Takes and returns valid UTF-8. Characters that Unicode 9 did not know stay as they are, as in
+// Hugging Face tokenizers.
 std::string Nfc(std::string_view text);
 
 }  // namespace kvcake

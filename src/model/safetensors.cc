@@ -17,16 +17,14 @@
 #include "base/check.h"
 #include "base/cpu.h"
 #include "model/json_file.h"
+#include "model/model_dir.h"
+#include "model/safetensors_header.h"
 
 namespace kvcake {
 
 namespace {
 
 using nlohmann::json;
-
-constexpr uint64_t kMaxHeaderBytes = 100ull << 20;  // the format's own limit
-constexpr JsonLimits kHeaderLimits = {.max_bytes = kMaxHeaderBytes};
-constexpr size_t kMaxDimensions = 8;
 
 struct DTypeInfo {
   DType dtype;
@@ -44,134 +42,14 @@ const DTypeInfo& Info(DType dtype) {
   return kDTypes[0];
 }
 
-struct Entry {
-  std::string name;
-  TensorView view;
-  uint64_t begin = 0;
-};
-
-Result<TensorView> ReadShape(const json& value, const std::string& where) {
-  TensorView view;
-  const auto dtype = value.find("dtype");
-  if (dtype == value.end() || !dtype->is_string()) {
-    return Fail(ErrorCode::kCorrupt, "{}: no dtype", where);
-  }
-  const auto text = dtype->get<std::string>();
-  const auto* info = std::find_if(std::begin(kDTypes), std::end(kDTypes),
-                                  [&](const DTypeInfo& known) { return text == known.name; });
-  if (info == std::end(kDTypes)) {
-    return Fail(ErrorCode::kUnsupported, "{}: dtype {}; kvcake reads BF16, F16 and F32", where,
-                text.substr(0, 60));
-  }
-  view.dtype = info->dtype;
-  const auto shape = value.find("shape");
-  if (shape == value.end() || !shape->is_array() || shape->size() > kMaxDimensions) {
-    return Fail(ErrorCode::kCorrupt, "{}: shape is no list of at most {} numbers", where,
-                kMaxDimensions);
-  }
-  for (const json& dimension : *shape) {
-    if (!dimension.is_number_unsigned() || dimension.get<uint64_t>() > INT64_MAX) {
-      return Fail(ErrorCode::kCorrupt, "{}: a dimension of its shape is no size", where);
-    }
-    view.shape.push_back(dimension.get<int64_t>());
-  }
-  return view;
-}
-
-// The bytes that the shape needs; empty when that is no number.
-std::optional<uint64_t> ShapeBytes(const TensorView& view) {
-  uint64_t bytes = Info(view.dtype).bytes;
-  for (const int64_t dimension : view.shape) {
-    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(dimension), &bytes)) return {};
-  }
-  return bytes;
-}
-
-Result<Entry> ReadEntry(const std::string& name, const json& value, std::span<const std::byte> data,
-                        const std::string& path) {
-  const std::string where = fmt::format("{}: tensor {}", path, name.substr(0, 200));
-  const auto printable = [](unsigned char c) { return c >= 0x20; };
-  if (name.empty() || !std::all_of(name.begin(), name.end(), printable)) {
-    return Fail(ErrorCode::kCorrupt, "{}: a tensor's name is empty or has control characters",
-                path);
-  }
-  if (!value.is_object()) return Fail(ErrorCode::kCorrupt, "{}: its entry is no object", where);
-  Entry entry{.name = name, .view = {}};
-  ASSIGN_OR_RETURN(entry.view, ReadShape(value, where));
-  const auto offsets = value.find("data_offsets");
-  if (offsets == value.end() || !offsets->is_array() || offsets->size() != 2 ||
-      !(*offsets)[0].is_number_unsigned() || !(*offsets)[1].is_number_unsigned()) {
-    return Fail(ErrorCode::kCorrupt, "{}: data_offsets are no two offsets", where);
-  }
-  entry.begin = (*offsets)[0].get<uint64_t>();
-  const auto end = (*offsets)[1].get<uint64_t>();
-  if (entry.begin > end || end > data.size()) {
-    return Fail(ErrorCode::kCorrupt,
-                "{}: data_offsets [{}, {}) lie outside the {} bytes of data; the file may be "
-                "truncated: download it again",
-                where, entry.begin, end, data.size());
-  }
-  if (ShapeBytes(entry.view) != end - entry.begin) {
-    return Fail(ErrorCode::kCorrupt, "{}: {} of shape {} does not take {} bytes", where,
-                DTypeName(entry.view.dtype), entry.view.shape, end - entry.begin);
-  }
-  entry.view.bytes = data.subspan(entry.begin, end - entry.begin);
-  return entry;
-}
-
-// All tensors of one mapped file.
-Result<std::vector<Entry>> ReadEntries(std::span<const std::byte> file, const std::string& path) {
-  uint64_t header_bytes = 0;
-  if (file.size() < sizeof(header_bytes)) {
-    return Fail(ErrorCode::kCorrupt, "{}: too short for a safetensors file", path);
-  }
-  for (size_t i = 0; i < sizeof(header_bytes); ++i) {
-    header_bytes |= static_cast<uint64_t>(file[i]) << (8 * i);
-  }
-  if (header_bytes > kMaxHeaderBytes || header_bytes > file.size() - sizeof(header_bytes)) {
-    return Fail(ErrorCode::kCorrupt,
-                "{}: no safetensors file: its header would have {} bytes (the file has {}, the "
-                "limit is {})",
-                path, header_bytes, file.size(), kMaxHeaderBytes);
-  }
-  const auto* text = reinterpret_cast<const char*>(file.data()) + sizeof(header_bytes);
-  ASSIGN_OR_RETURN(const json header,
-                   ParseJson({text, header_bytes}, path + ": header", kHeaderLimits));
-  if (!header.is_object()) return Fail(ErrorCode::kCorrupt, "{}: header is no object", path);
-  const auto data = file.subspan(sizeof(header_bytes) + header_bytes);
-  std::vector<Entry> entries;
-  for (const auto& [name, value] : header.items()) {
-    if (name == "__metadata__") continue;
-    ASSIGN_OR_RETURN(Entry entry, ReadEntry(name, value, data, path));
-    entries.push_back(std::move(entry));
-  }
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return std::pair(a.begin, a.view.bytes.size()) < std::pair(b.begin, b.view.bytes.size());
-  });
-  uint64_t end = 0;  // the format allows neither overlaps nor holes
-  for (const Entry& entry : entries) {
-    if (entry.begin != end) {
-      return Fail(ErrorCode::kCorrupt, "{}: tensor {} {} the one before it", path, entry.name,
-                  entry.begin < end ? "overlaps" : "leaves a hole after");
-    }
-    end = entry.begin + entry.view.bytes.size();
-  }
-  if (end != data.size()) {
-    return Fail(ErrorCode::kCorrupt, "{}: {} bytes of data, but its tensors have {}", path,
-                data.size(), end);
-  }
-  return entries;
-}
-
-// The shards that the index names, each once.
-Result<std::set<std::string>> ReadIndex(const std::string& path, json* weight_map) {
-  ASSIGN_OR_RETURN(json index, ReadJsonFile(path));
+// The index's tensors and their shards, file names in the same directory.
+Result<std::map<std::string, std::string>> ReadIndex(const std::string& path) {
+  ASSIGN_OR_RETURN(json index, ReadJsonFile(path, {.unique_names = true}));
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     return Fail(ErrorCode::kCorrupt, "{}: no weight_map", path);
   }
-  *weight_map = std::move(index["weight_map"]);
-  std::set<std::string> shards;
-  for (const auto& [name, shard] : weight_map->items()) {
+  std::map<std::string, std::string> shard_of;
+  for (const auto& [name, shard] : index["weight_map"].items()) {
     const std::string file = shard.is_string() ? shard.get<std::string>() : "";
     if (file.empty() || file.find('/') != std::string::npos || file == "." || file == ".." ||
         file.find('\0') != std::string::npos) {
@@ -179,12 +57,40 @@ Result<std::set<std::string>> ReadIndex(const std::string& path, json* weight_ma
                   "{}: tensor {} is said to be in {}, which is no file name in this directory",
                   path, name.substr(0, 200), shard.dump().substr(0, 200));
     }
-    shards.insert(file);
+    shard_of.emplace(name, file);
   }
-  return shards;
+  return shard_of;
 }
 
-bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+// Whether something has this name, be it a dangling link or not ours to read: opening it will say.
+bool Present(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+// Whether every value is finite: in none are all bits of the exponent set.
+template <typename Word>
+bool AllFinite(std::span<const std::byte> bytes, Word exponent) {
+  bool finite = true;
+  for (size_t at = 0; at < bytes.size(); at += sizeof(Word)) {
+    Word word;  // a file may place its tensors at any byte
+    std::memcpy(&word, bytes.data() + at, sizeof(word));
+    finite &= (word & exponent) != exponent;
+  }
+  return finite;
+}
+
+bool AllFinite(const TensorView& view) {
+  switch (view.dtype) {
+    case DType::kBf16:
+      return AllFinite<uint16_t>(view.bytes, 0x7f80);
+    case DType::kF16:
+      return AllFinite<uint16_t>(view.bytes, 0x7c00);
+    case DType::kF32:
+      return AllFinite<uint32_t>(view.bytes, 0x7f800000);
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -200,15 +106,19 @@ struct TensorFiles::Mapping {
   }
 
   static Result<Mapping> Map(const std::string& path) {
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // never waits on a FIFO
     if (fd < 0) {
       return Fail(errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "cannot open {}: {}",
                   path, std::strerror(errno));
     }
     struct stat info;
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) {
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
       close(fd);
-      return Fail(ErrorCode::kCorrupt, "{} is empty or no regular file", path);
+      return Fail(ErrorCode::kIo, "{} is not a regular file", path);
+    }
+    if (info.st_size == 0) {
+      close(fd);
+      return Fail(ErrorCode::kCorrupt, "{} is empty: download it again", path);
     }
     const auto size = static_cast<size_t>(info.st_size);
     void* data = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
@@ -225,6 +135,15 @@ struct TensorFiles::Mapping {
 
 const char* DTypeName(DType dtype) { return Info(dtype).name; }
 
+uint64_t DTypeBytes(DType dtype) { return Info(dtype).bytes; }
+
+std::optional<DType> DTypeNamed(std::string_view name) {
+  for (const DTypeInfo& info : kDTypes) {
+    if (info.name == name) return info.dtype;
+  }
+  return {};
+}
+
 int64_t TensorView::elements() const {
   return static_cast<int64_t>(bytes.size() / Info(dtype).bytes);
 }
@@ -235,35 +154,44 @@ TensorFiles::~TensorFiles() = default;
 
 Result<TensorFiles> TensorFiles::Open(const std::string& dir) {
   TensorFiles files;
-  files.dir_ = dir;
+  std::map<std::string, std::string> shard_of;  // by tensor, as an index says
   std::set<std::string> shards = {"model.safetensors"};
-  json weight_map = json::object();
-  const std::string index_path = dir + "/model.safetensors.index.json";
-  if (!Exists(dir + "/model.safetensors")) {
-    if (!Exists(index_path)) {
+  files.source_ = dir + "/model.safetensors";
+  if (!Present(files.source_)) {
+    files.source_ += ".index.json";
+    if (!Present(files.source_)) {
+      RETURN_IF_ERROR(CheckModelDir(dir));
       return Fail(ErrorCode::kNotFound,
-                  "{} has neither model.safetensors nor model.safetensors.index.json; kvcake reads "
-                  "Hugging Face safetensors only",
-                  dir);
+                  "{} has neither model.safetensors nor model.safetensors.index.json", dir);
     }
-    ASSIGN_OR_RETURN(shards, ReadIndex(index_path, &weight_map));
+    ASSIGN_OR_RETURN(shard_of, ReadIndex(files.source_));
+    shards.clear();
+    for (const auto& [name, shard] : shard_of) shards.insert(shard);
   }
   for (const std::string& shard : shards) {
     const std::string path = dir + "/" + shard;
-    ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(path));
-    ASSIGN_OR_RETURN(std::vector<Entry> entries, ReadEntries(mapping.bytes, path));
-    files.mappings_.push_back(std::move(mapping));
-    for (Entry& entry : entries) {
+    auto mapping = Mapping::Map(path);
+    if (!mapping) {
+      if (shard_of.empty()) return tl::unexpected(mapping.error());
+      return Fail(mapping.error().code, "{} names a shard that cannot be read: {}", files.source_,
+                  mapping.error().message);
+    }
+    ASSIGN_OR_RETURN(std::vector<TensorEntry> entries, ReadSafetensorsHeader(mapping->bytes, path));
+    files.mappings_.push_back(std::move(*mapping));
+    for (TensorEntry& entry : entries) {
       if (!files.tensors_.emplace(entry.name, std::move(entry.view)).second) {
         return Fail(ErrorCode::kCorrupt, "{}: tensor {} is in another shard too", path, entry.name);
       }
+      // What an index places must be found there; what it leaves out is a tensor all the same.
+      if (const auto it = shard_of.find(entry.name); it != shard_of.end() && it->second == shard) {
+        shard_of.erase(it);
+      }
     }
   }
-  for (const auto& [name, shard] : weight_map.items()) {
-    if (!files.Has(name)) {
-      return Fail(ErrorCode::kCorrupt, "{}: tensor {} is not in {}", index_path, name,
-                  shard.get<std::string>());
-    }
+  if (!shard_of.empty()) {
+    const auto& [name, shard] = *shard_of.begin();
+    return Fail(ErrorCode::kCorrupt, "{}: tensor {} is not in {}", files.source_,
+                name.substr(0, 200), shard);
   }
   return files;
 }
@@ -271,14 +199,24 @@ Result<TensorFiles> TensorFiles::Open(const std::string& dir) {
 Result<TensorView> TensorFiles::Get(const std::string& name, std::span<const int64_t> shape) const {
   const auto it = tensors_.find(name);
   if (it == tensors_.end()) {
-    return Fail(ErrorCode::kNotFound, "{}: no tensor {}", dir_, name);
+    return Fail(ErrorCode::kNotFound,
+                "{}: no tensor {}, which a model of this config.json has; are all files of the "
+                "model there?",
+                source_, name);
   }
-  if (!std::equal(shape.begin(), shape.end(), it->second.shape.begin(), it->second.shape.end())) {
+  const TensorView& view = it->second;
+  if (!std::equal(shape.begin(), shape.end(), view.shape.begin(), view.shape.end())) {
     return Fail(ErrorCode::kInvalidArgument,
-                "{}: tensor {} has shape {}, but config.json asks for {}", dir_, name,
-                it->second.shape, shape);
+                "{}: tensor {} has shape {}, but config.json asks for {}", source_, name,
+                view.shape, shape);
   }
-  return it->second;
+  if (!AllFinite(view)) {
+    return Fail(ErrorCode::kCorrupt,
+                "{}: tensor {} holds NaN or infinity, so every answer would be garbage; download "
+                "it again",
+                source_, name);
+  }
+  return view;
 }
 
 Digest WeightsDigest(const TensorFiles& files) {

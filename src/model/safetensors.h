@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/hash.h"
@@ -18,6 +20,8 @@ namespace kvcake {
 
 enum class DType { kBf16, kF16, kF32 };
 const char* DTypeName(DType dtype);  // as safetensors spells it: "BF16", ...
+std::optional<DType> DTypeNamed(std::string_view name);
+uint64_t DTypeBytes(DType dtype);
 
 // Borrows from its TensorFiles.
 struct TensorView {
@@ -31,22 +35,23 @@ struct TensorView {
 class TensorFiles {
  public:
   // Every header is checked before anything is read or allocated: sizes, offsets, overlaps, dtypes.
+  // Errors name the file and the tensor, and for weights of another kind the remedy.
   static Result<TensorFiles> Open(const std::string& dir);
   TensorFiles(TensorFiles&&) noexcept;
   TensorFiles& operator=(TensorFiles&&) noexcept;
   ~TensorFiles();
 
-  // kNotFound names the tensor and the directory; kInvalidArgument when the shape differs.
+  // Reads the tensor once, to refuse NaN and infinities (kCorrupt). kNotFound when there is no such
+  // tensor, kInvalidArgument when its shape differs; errors name the file and the tensor.
   Result<TensorView> Get(const std::string& name, std::span<const int64_t> shape) const;
   bool Has(const std::string& name) const { return tensors_.contains(name); }
   const std::map<std::string, TensorView>& tensors() const { return tensors_; }
-  const std::string& dir() const { return dir_; }
 
  private:
   struct Mapping;
   TensorFiles() = default;
 
-  std::string dir_;
+  std::string source_;  // model.safetensors or the index, for errors
   std::vector<Mapping> mappings_;
   std::map<std::string, TensorView> tensors_;
 };

@@ -1,14 +1,49 @@
-// Any bytes as model.safetensors: refused, or tensors that lie inside the file.
+// Any bytes as the weights of a model: refused, or tensors that lie inside the file and are found
+// as they are. An input that begins with '{' is an index up to its first NUL, and then its shard
+// "s"; any other is model.safetensors.
+#include <algorithm>
+#include <filesystem>
+
 #include "base/check.h"
 #include "model/fuzz_dir.h"
 #include "model/safetensors.h"
 
+using namespace kvcake;
+
+namespace {
+
+constexpr const char* kWhole = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+std::string Write(const uint8_t* data, size_t size) {
+  if (size == 0 || data[0] != '{') return FuzzDir(kWhole, data, size);
+  const uint8_t* shard = std::find(data, data + size, 0);
+  const std::string dir = FuzzDir(kIndex, data, static_cast<size_t>(shard - data));
+  std::filesystem::remove(dir + "/" + kWhole);  // it would be read first
+  if (shard != data + size) ++shard;
+  return FuzzDir("s", shard, static_cast<size_t>(data + size - shard));
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto files = kvcake::TensorFiles::Open(kvcake::FuzzDir("model.safetensors", data, size));
-  if (!files) return 0;
+  const auto files = TensorFiles::Open(Write(data, size));
+  if (!files) {
+    CHECK(!files.error().message.empty());
+    return 0;
+  }
   size_t total = 0;
-  for (const auto& [name, tensor] : files->tensors()) total += tensor.bytes.size();
+  for (const auto& [name, tensor] : files->tensors()) {
+    total += tensor.bytes.size();
+    const auto found = files->Get(name, tensor.shape);
+    CHECK(found ? found->bytes.data() == tensor.bytes.data()
+                : found.error().code == ErrorCode::kCorrupt);  // not finite
+    std::vector<int64_t> wrong = tensor.shape;
+    wrong.push_back(1);
+    CHECK(files->Get(name, wrong).error().code == ErrorCode::kInvalidArgument);
+    CHECK(files->Has(name));
+  }
   CHECK(total <= size);
-  kvcake::WeightsDigest(*files);  // reads every byte
+  WeightsDigest(*files);  // reads every byte
   return 0;
 }

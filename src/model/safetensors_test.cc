@@ -2,7 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -69,7 +73,10 @@ TEST_F(SafetensorsTest, ReadsOneFile) {
   ASSERT_FALSE(wrong);
   EXPECT_EQ(wrong.error().code, ErrorCode::kInvalidArgument);
   EXPECT_THAT(wrong.error().message, HasSubstr("tensor a has shape [2, 3]"));
-  EXPECT_EQ(files->Get("z", {}).error().code, ErrorCode::kNotFound);
+  const auto absent = files->Get("z", {});
+  ASSERT_FALSE(absent);
+  EXPECT_EQ(absent.error().code, ErrorCode::kNotFound);
+  EXPECT_THAT(absent.error().message, HasSubstr("model.safetensors: no tensor z"));
 }
 
 TEST_F(SafetensorsTest, RefusesBrokenHeaders) {
@@ -84,6 +91,19 @@ TEST_F(SafetensorsTest, RefusesBrokenHeaders) {
   ExpectRefused({{"a", Tensor("F32", {2}, 0, 8)}}, 12, "12 bytes of data");
   ExpectRefused({{"a", Tensor("F32", {-2}, 0, 8)}}, 8, "dimension");
   ExpectRefused({{"a", Tensor("F32", {1.5}, 0, 8)}}, 8, "dimension");
+  ExpectRefused(json::object(), 4, "4 bytes of data");
+  ExpectRefused({{"a", Tensor("F32", {-1}, 0, 8)}}, 8, "tensor a: a dimension");
+  const auto with_offsets = [](const char* offsets) {
+    return json{{"a", {{"dtype", "F32"}, {"shape", {2}}, {"data_offsets", json::parse(offsets)}}}};
+  };
+  for (const char* offsets : {"[-8, 0]", "[0, 18446744073709551616]", "[0, 8.0]", "[0]",
+                              "[0, 8, 8]", "\"0\"", "[\"0\", \"8\"]", "null"}) {
+    ExpectRefused(with_offsets(offsets), 8, "tensor a: data_offsets are no two offsets");
+  }
+  for (const char* offsets : {"[18446744073709551608, 18446744073709551615]",
+                              "[8, 18446744073709551615]", "[16, 24]", "[1, 9]"}) {
+    ExpectRefused(with_offsets(offsets), 8, "lie outside the 8 bytes");
+  }
   // 2^62 x 4 and 2^32 x 2^32 both wrap to 0.
   ExpectRefused({{"a", Tensor("F32", {1ull << 62}, 0, 0)}}, 0, "does not take 0 bytes");
   ExpectRefused({{"a", Tensor("BF16", {1ull << 32, 1ull << 32}, 0, 0)}}, 0, "does not take");
@@ -93,15 +113,156 @@ TEST_F(SafetensorsTest, RefusesBrokenHeaders) {
   ExpectRefused(json::array(), 0, "no object");
 }
 
+TEST_F(SafetensorsTest, RefusesQuantisedWeightsByName) {
+  const auto refused = [&](const std::string& name, const char* dtype, const std::string& part) {
+    ExpectRefused({{name, Tensor(dtype, {4}, 0, 16)}}, 16, part, ErrorCode::kUnsupported);
+    ExpectRefused({{name, Tensor(dtype, {4}, 0, 16)}}, 16, "tensor " + name,
+                  ErrorCode::kUnsupported);
+  };
+  for (const char* dtype : {"F8_E4M3", "F8_E5M2", "F8_E8M0"}) {
+    refused("a.weight", dtype, "FP8 weights are not supported; use the bf16 original");
+  }
+  for (const char* dtype : {"I8", "U8", "I32", "U32", "I64"}) {
+    refused("a.weight", dtype, "integer (quantised) weights are not supported");
+  }
+  refused("a.weight", "F64", "kvcake reads BF16, F16 and F32");
+  refused("a.qweight", "I32", "GPTQ or AWQ weights are not supported; use the bf16 original");
+  refused("a.qzeros", "I32", "GPTQ or AWQ");
+  refused("a.g_idx", "I32", "GPTQ");
+  refused("a.weight_scale_inv", "F32", "FP8");
+  refused("a.weight.quant_map", "F32", "bitsandbytes");
+}
+
+TEST_F(SafetensorsTest, RefusesNamesThatAppearTwice) {
+  const std::string entry = R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
+  Write("model.safetensors", FileBytes(R"({"a":)" + entry + R"(,"a":)" + entry + "}", "1234"));
+  const auto files = TensorFiles::Open(dir_);
+  ASSERT_FALSE(files);
+  EXPECT_THAT(files.error().message, HasSubstr("model.safetensors: header: \"a\" is named twice"));
+}
+
+TEST_F(SafetensorsTest, RefusesNanAndInfinityWhereAModelAsks) {
+  struct Case {
+    const char* dtype;
+    uint32_t bits;
+    bool finite;
+  };
+  for (const Case& c : std::vector<Case>{{"BF16", 0x7f7f, true},
+                                         {"BF16", 0xff80, false},
+                                         {"BF16", 0x7fc1, false},
+                                         {"F16", 0x7bff, true},
+                                         {"F16", 0x7c00, false},
+                                         {"F16", 0xfe00, false},
+                                         {"F32", 0x7f7fffff, true},
+                                         {"F32", 0xff800000, false},
+                                         {"F32", 0x7f800001, false}}) {
+    SCOPED_TRACE(testing::Message() << c.dtype << " " << c.bits);
+    const uint64_t width = c.dtype == std::string("F32") ? 4 : 2;
+    std::string data(37 * width, '\x11');
+    std::memcpy(data.data() + 36 * width, &c.bits, width);
+    Write("model.safetensors",
+          FileBytes(json{{"a", Tensor(c.dtype, {37}, 0, data.size())}}.dump(), data));
+    const auto files = TensorFiles::Open(dir_);
+    ASSERT_TRUE(files) << files.error().message;
+    const auto view = files->Get("a", std::vector<int64_t>{37});
+    ASSERT_EQ(view.has_value(), c.finite);
+    if (view) continue;
+    EXPECT_EQ(view.error().code, ErrorCode::kCorrupt);
+    EXPECT_THAT(view.error().message, HasSubstr("model.safetensors: tensor a holds NaN"));
+  }
+}
+
+// Peak memory of this process so far.
+int64_t PeakBytes() {
+  struct rusage usage {};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+TEST_F(SafetensorsTest, TakesNoMemoryForWhatAFileOnlyClaims) {
+  const auto length = [](uint64_t bytes) {
+    std::string text(8, '\0');
+    for (int i = 0; i < 8; ++i) text[i] = static_cast<char>(bytes >> (8 * i));
+    return text;
+  };
+  const int64_t before = PeakBytes();
+  for (const uint64_t claim :
+       {uint64_t{90} << 20, uint64_t{1} << 40, uint64_t{1} << 63, ~uint64_t{0}, ~uint64_t{0} - 7}) {
+    Write("model.safetensors", length(claim) + std::string(1016, ' '));
+    const auto files = TensorFiles::Open(dir_);
+    ASSERT_FALSE(files);
+    EXPECT_THAT(files.error().message, HasSubstr(std::to_string(claim) + " bytes (the file has"));
+  }
+  // Eight sparse gigabytes, of which the header would be one byte more than the limit.
+  Write("model.safetensors", length((uint64_t{100} << 20) + 1));
+  std::filesystem::resize_file(dir_ + "/model.safetensors", uint64_t{8} << 30);
+  EXPECT_FALSE(TensorFiles::Open(dir_));
+  // A header that is all there, with more values than any model has: counted before it is parsed.
+  std::string bomb = "{\"a\":[";
+  for (int i = 0; i < (3 << 20); ++i) bomb += "{},";
+  Write("model.safetensors", FileBytes(bomb + "0]}", ""));
+  const auto files = TensorFiles::Open(dir_);
+  ASSERT_FALSE(files);
+  EXPECT_THAT(files.error().message, HasSubstr("values"));
+  EXPECT_LT(PeakBytes() - before, int64_t{100} << 20);
+}
+
 TEST_F(SafetensorsTest, RefusesBrokenFiles) {
   EXPECT_EQ(TensorFiles::Open(dir_).error().code, ErrorCode::kNotFound);
-  std::string huge = FileBytes("{}", "");
-  huge[7] = 0x7f;
-  for (const std::string& bytes : {std::string(), std::string("1234567"), huge, FileBytes("{", ""),
-                                   FileBytes("", ""), std::string("\x10\0\0\0\0\0\0\0{}", 10)}) {
+  const auto refused = [&](const std::string& part) {
+    const auto files = TensorFiles::Open(dir_);
+    ASSERT_FALSE(files) << part;
+    EXPECT_THAT(files.error().message, HasSubstr(part));
+    EXPECT_THAT(files.error().message, HasSubstr(dir_ + "/model.safetensors"));
+  };
+  const auto bytes_refused = [&](const std::string& bytes, const std::string& part) {
     Write("model.safetensors", bytes);
-    EXPECT_FALSE(TensorFiles::Open(dir_)) << bytes.size();
+    refused(part);
+  };
+  bytes_refused("", "is empty");
+  bytes_refused("1234567", "too short");
+  bytes_refused(FileBytes("{", ""), "not JSON");
+  bytes_refused(FileBytes("", ""), "not JSON");
+  bytes_refused(FileBytes("{\"\xff\": 1}", ""), "not JSON");
+  bytes_refused(std::string("\x10\0\0\0\0\0\0\0{}", 10), "would have 16 bytes");
+  bytes_refused("version https://git-lfs.github.com/spec/v1\n", "git lfs pull");
+  bytes_refused("GGUF\x03" + std::string(40, '\0'), "GGUF, which is not supported");
+  bytes_refused("PK\x03\x04" + std::string(40, '\0'), "PyTorch");
+  std::filesystem::remove(dir_ + "/model.safetensors");
+  std::filesystem::create_directory(dir_ + "/model.safetensors");
+  refused("not a regular file");
+  std::filesystem::remove(dir_ + "/model.safetensors");
+  ASSERT_EQ(mkfifo((dir_ + "/model.safetensors").c_str(), 0600), 0);
+  refused("not a regular file");
+  std::filesystem::remove(dir_ + "/model.safetensors");
+  std::filesystem::create_symlink("absent", dir_ + "/model.safetensors");
+  refused("cannot open");
+}
+
+TEST_F(SafetensorsTest, SaysWhenAFileMayNotBeRead) {
+  Write("model.safetensors", FileBytes("{}", ""));
+  std::filesystem::permissions(dir_ + "/model.safetensors", std::filesystem::perms::none);
+  const bool root = geteuid() == 0;
+  if (root) {
+    ASSERT_EQ(seteuid(65534), 0);
   }
+  const auto files = TensorFiles::Open(dir_);
+  if (root) {
+    ASSERT_EQ(seteuid(0), 0);
+  }
+  ASSERT_FALSE(files);
+  EXPECT_EQ(files.error().code, ErrorCode::kIo);
+  EXPECT_THAT(files.error().message, HasSubstr("model.safetensors: Permission denied"));
+}
+
+TEST_F(SafetensorsTest, FollowsLinksAsInADownloadCache) {
+  std::filesystem::create_directories(dir_ + "/blobs");
+  std::filesystem::create_directories(dir_ + "/snapshots/main");
+  Write("blobs/1f2e", FileBytes(json{{"a", Tensor("F32", {1}, 0, 4)}}.dump(), "1234"));
+  std::filesystem::create_symlink("../../blobs/1f2e", dir_ + "/snapshots/main/model.safetensors");
+  const auto files = TensorFiles::Open(dir_ + "/snapshots/main");
+  ASSERT_TRUE(files) << files.error().message;
+  EXPECT_TRUE(files->Has("a"));
 }
 
 TEST_F(SafetensorsTest, RefusesBrokenIndexes) {
@@ -119,9 +280,17 @@ TEST_F(SafetensorsTest, RefusesBrokenIndexes) {
   refused(R"({"weight_map": {"a": "/etc/passwd"}})", "no file name");
   refused(R"({"weight_map": {"a": ".."}})", "no file name");
   refused(R"({"weight_map": {"a": 5}})", "no file name");
-  refused(R"({"weight_map": {"a": "absent.safetensors"}})", "absent.safetensors");
+  refused(R"({"weight_map": {"a": "one.safetensors\u0000"}})", "no file name");
+  refused(R"({"weight_map": [1]})", "no weight_map");
+  refused(R"({"weight_map": {"a": "one.safetensors", "a": "one.safetensors"}})", "named twice");
+  refused("[", "model.safetensors.index.json: not JSON");
+  refused(R"({"weight_map": {"a": "absent.safetensors"}})",
+          "model.safetensors.index.json names a shard that cannot be read: cannot open");
   refused(R"({"weight_map": {"b": "one.safetensors"}})", "tensor b is not in one.safetensors");
   refused(R"({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}})", "another shard");
+  Write("three.safetensors", FileBytes(json{{"c", Tensor("F32", {1}, 0, 4)}}.dump(), "1234"));
+  refused(R"({"weight_map": {"a": "three.safetensors", "c": "one.safetensors"}})",
+          "tensor a is not in three.safetensors");
 }
 
 TEST_F(SafetensorsTest, DigestIgnoresSharding) {

@@ -32,7 +32,8 @@ Result<PageTable> DrawPages(PagePool& pool, size_t tokens) {
     std::optional<PageHandle> page = pool.Draw();
     if (!page) {
       return Fail(ErrorCode::kResourceExhausted,
-                  "{} tokens need {} KV pages of {} bytes and only {} of the pool's {} are free",
+                  "{} tokens need {} KV pages of {} bytes and only {} of {} are free; raise "
+                  "--ram-capacity",
                   tokens, needed, pool.layout().page_bytes(), table.size(), pool.pages());
     }
     table.push_back(std::move(*page));
@@ -73,10 +74,13 @@ Status VisitLogits(Model& model, PagePool& pool, std::span<const int32_t> tokens
 
 double NegativeLogLikelihood(std::span<const float> logits, int32_t token) {
   CHECK(token >= 0 && static_cast<size_t>(token) < logits.size());
-  const double top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - top);
-  return top + std::log(sum) - logits[token];
+  const size_t best = std::max_element(logits.begin(), logits.end()) - logits.begin();
+  const double top = logits[best];
+  double others = 0;  // against the likeliest: small sums keep their digits
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (i != best) others += std::exp(logits[i] - top);
+  }
+  return (top - logits[token]) + std::log1p(others);
 }
 
 }  // namespace kvcake

@@ -8,6 +8,9 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
+#include "model/utf8.h"
+
 namespace kvcake {
 
 namespace {
@@ -220,6 +223,23 @@ SplitRegex& SplitRegex::operator=(SplitRegex&&) noexcept = default;
 SplitRegex::~SplitRegex() = default;
 
 Result<std::string> TranslatePattern(std::string_view pattern) { return Translator(pattern).Run(); }
+
+bool IsWordCharacter(char32_t code) {
+  static const pcre2_code* const pattern = [] {
+    constexpr std::string_view text = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]";
+    int error = 0;
+    size_t offset = 0;
+    pcre2_code* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                                         PCRE2_UTF, &error, &offset, nullptr);
+    CHECK(compiled != nullptr);
+    return compiled;
+  }();
+  thread_local const MatchScratch scratch;
+  std::string text;
+  AppendUtf8(code, &text);
+  return pcre2_match(pattern, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0,
+                     PCRE2_NO_UTF_CHECK, scratch.data, nullptr) > 0;
+}
 
 Result<SplitRegex> SplitRegex::Compile(const Rule& rule) {
   std::string pattern = rule.pattern;

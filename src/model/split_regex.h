@@ -39,6 +39,10 @@ class SplitRegex {
   std::unique_ptr<Compiled> compiled_;
 };
 
+// What Unicode's regular expressions call a word character: letters, marks, decimal digits and
+// connectors.
+bool IsWordCharacter(char32_t code);
+
 // The PCRE2 pattern (UTF, UCP, multi-line) that means what the pattern means to Oniguruma.
 Result<std::string> TranslatePattern(std::string_view pattern);
 

@@ -23,6 +23,7 @@
 #include "base/cpu.h"
 #include "base/thread_pool.h"
 #include "model/byte_level.h"
+#include "model/tensor_list.h"
 
 namespace kvcake {
 
@@ -31,46 +32,37 @@ namespace {
 using nlohmann::json;
 
 struct Tensor {
-  std::string name;
-  std::vector<int64_t> shape;
+  TensorSpec spec;
   double deviation = 0;  // of a normal distribution about 0; 0: all ones
   uint64_t offset = 0;   // of its data in its shard
 
-  uint64_t elements() const {
-    uint64_t n = 1;
-    for (const int64_t dimension : shape) n *= static_cast<uint64_t>(dimension);
-    return n;
-  }
+  uint64_t elements() const { return static_cast<uint64_t>(spec.elements()); }
   uint64_t bytes() const { return 2 * elements(); }
 };
 
 // Deviations keep activations near 1 and let attention look around: 1/sqrt(inputs), and less into
 // the residual stream, which every layer adds to.
-std::vector<Tensor> Tensors(const ModelConfig& c) {
-  const int64_t hidden = c.hidden_size;
-  const int64_t query = static_cast<int64_t>(c.heads) * c.head_dim;
-  const int64_t kv = static_cast<int64_t>(c.kv_heads) * c.head_dim;
-  const int64_t inner = c.intermediate_size;
-  const double in = 1 / std::sqrt(hidden);
-  const double residual = 1 / std::sqrt(2.0 * c.layers);
-  std::vector<Tensor> tensors;
-  tensors.push_back({"model.embed_tokens.weight", {c.vocab_size, hidden}, 0.02});
-  for (int i = 0; i < c.layers; ++i) {
-    const std::string layer = fmt::format("model.layers.{}.", i);
-    tensors.push_back({layer + "input_layernorm.weight", {hidden}});
-    tensors.push_back({layer + "self_attn.q_proj.weight", {query, hidden}, in});
-    tensors.push_back({layer + "self_attn.k_proj.weight", {kv, hidden}, in});
-    tensors.push_back({layer + "self_attn.v_proj.weight", {kv, hidden}, in});
-    tensors.push_back(
-        {layer + "self_attn.o_proj.weight", {hidden, query}, residual / std::sqrt(query)});
-    tensors.push_back({layer + "post_attention_layernorm.weight", {hidden}});
-    tensors.push_back({layer + "mlp.gate_proj.weight", {inner, hidden}, in});
-    tensors.push_back({layer + "mlp.up_proj.weight", {inner, hidden}, in});
-    tensors.push_back(
-        {layer + "mlp.down_proj.weight", {hidden, inner}, residual / std::sqrt(inner)});
+double Deviation(const TensorSpec& tensor, int layers) {
+  switch (tensor.role) {
+    case TensorSpec::Role::kNorm:
+      return 0;
+    case TensorSpec::Role::kEmbedding:
+    case TensorSpec::Role::kBias:
+      return 0.02;
+    case TensorSpec::Role::kWeight:
+      return 1 / std::sqrt(tensor.shape[1]);
+    case TensorSpec::Role::kResidual:
+      return 1 / std::sqrt(2.0 * layers) / std::sqrt(tensor.shape[1]);
   }
-  tensors.push_back({"model.norm.weight", {hidden}});
-  if (!c.tie_embeddings) tensors.push_back({"lm_head.weight", {c.vocab_size, hidden}, in});
+  return 0;
+}
+
+std::vector<Tensor> Tensors(const ModelConfig& config) {
+  std::vector<Tensor> tensors;
+  for (TensorSpec& spec : ListTensors(config)) {
+    const double deviation = Deviation(spec, config.layers);
+    tensors.push_back({.spec = std::move(spec), .deviation = deviation});
+  }
   return tensors;
 }
 
@@ -223,9 +215,10 @@ class ShardWriter {
   static std::string Header(std::span<const Tensor> tensors) {
     json header = {{"__metadata__", {{"format", "pt"}}}};
     for (const Tensor& tensor : tensors) {
-      header[tensor.name] = {{"dtype", "BF16"},
-                             {"shape", tensor.shape},
-                             {"data_offsets", {tensor.offset, tensor.offset + tensor.bytes()}}};
+      header[tensor.spec.name] = {
+          {"dtype", "BF16"},
+          {"shape", tensor.spec.shape},
+          {"data_offsets", {tensor.offset, tensor.offset + tensor.bytes()}}};
     }
     std::string text = header.dump();
     text.resize((text.size() + 7) / 8 * 8, ' ');  // keeps the data aligned
@@ -274,45 +267,12 @@ Status WriteWeights(const ModelConfig& config, const std::string& dir,
     RETURN_IF_ERROR(writer.Write(dir + "/" + name, shards[i], first));
     first += shards[i].size();
     for (const Tensor& tensor : shards[i]) {
-      weight_map[tensor.name] = name;
+      weight_map[tensor.spec.name] = name;
       total += tensor.bytes();
     }
   }
   const json index = {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
   return WriteText(dir + "/model.safetensors.index.json", index.dump(2));
-}
-
-json RopeJson(const RopeConfig& rope) {
-  if (rope.kind == RopeConfig::Kind::kPlain) return nullptr;
-  if (rope.kind == RopeConfig::Kind::kLinear) {
-    return {{"rope_type", "linear"}, {"factor", rope.factor}};
-  }
-  return {{"rope_type", "llama3"},
-          {"factor", rope.factor},
-          {"low_freq_factor", rope.low_freq_factor},
-          {"high_freq_factor", rope.high_freq_factor},
-          {"original_max_position_embeddings", rope.original_max_positions}};
-}
-
-json ConfigJson(const ModelConfig& c) {
-  return {{"architectures", {"LlamaForCausalLM"}},
-          {"model_type", "llama"},
-          {"torch_dtype", "bfloat16"},
-          {"hidden_size", c.hidden_size},
-          {"intermediate_size", c.intermediate_size},
-          {"num_hidden_layers", c.layers},
-          {"num_attention_heads", c.heads},
-          {"num_key_value_heads", c.kv_heads},
-          {"head_dim", c.head_dim},
-          {"vocab_size", c.vocab_size},
-          {"max_position_embeddings", c.max_positions},
-          {"rms_norm_eps", c.rms_norm_eps},
-          {"tie_word_embeddings", c.tie_embeddings},
-          {"rope_theta", c.rope.theta},
-          {"rope_scaling", RopeJson(c.rope)},
-          {"hidden_act", "silu"},
-          {"bos_token_id", kSynthBos},
-          {"eos_token_id", kSynthEos}};
 }
 
 json TokenizerJson() {
@@ -392,16 +352,16 @@ Status PrepareDirectory(const std::string& dir, uint64_t bytes) {
 
 Status WriteSynthModel(const ModelConfig& config, const std::string& dir,
                        const SynthOptions& options) {
-  ModelConfig model = config;
-  if (options.layers < 0 || options.layers > 4096) {
-    return Fail(ErrorCode::kInvalidArgument, "{} layers: must be in [1, 4096]", options.layers);
-  }
-  if (options.layers > 0) model.layers = options.layers;
-  if (model.vocab_size <= kSynthEos) {
+  if (config.vocab_size <= kSynthEos) {
     return Fail(ErrorCode::kInvalidArgument,
-                "vocab_size {}: must be at least {} to hold the bytes, BOS and EOS",
-                model.vocab_size, kSynthEos + 1);
+                "a vocabulary of {}: must be at least {} to hold the bytes, BOS and EOS",
+                config.vocab_size, kSynthEos + 1);
   }
+  ModelConfig model = config;
+  model.bos_token = kSynthBos;
+  model.eos_tokens = {kSynthEos};
+  ASSIGN_OR_RETURN(const std::string text, ModelConfigJson(model));
+  RETURN_IF_ERROR(CheckRunnable(model, "the shape"));
   constexpr uint64_t kRoomForJson = 1 << 20;
   RETURN_IF_ERROR(
       PrepareDirectory(dir, 2 * static_cast<uint64_t>(model.parameters()) + kRoomForJson));
@@ -409,11 +369,11 @@ Status WriteSynthModel(const ModelConfig& config, const std::string& dir,
   RETURN_IF_ERROR(WriteText(dir + "/tokenizer.json", TokenizerJson().dump()));
   const json generation = {{"bos_token_id", kSynthBos}, {"eos_token_id", kSynthEos}};
   RETURN_IF_ERROR(WriteText(dir + "/generation_config.json", generation.dump(2)));
-  return WriteText(dir + "/config.json", ConfigJson(model).dump(2));
+  return WriteText(dir + "/config.json", text);
 }
 
 Status WriteSynthModel(std::string_view arch, const std::string& dir, const SynthOptions& options) {
-  ASSIGN_OR_RETURN(const ModelConfig config, SynthArch(arch));
+  ASSIGN_OR_RETURN(const ModelConfig config, SynthArch(arch, options.shape));
   return WriteSynthModel(config, dir, options);
 }
 

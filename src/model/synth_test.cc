@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "model/safetensors.h"
+#include "model/weights.h"
 
 namespace kvcake {
 namespace {
@@ -39,29 +40,22 @@ TEST_F(SynthTest, ConfigSurvivesTheDisk) {
     ASSERT_TRUE(arch);
     // The published shape but for its depth and vocabulary, which only cost time here.
     ModelConfig config = *arch;
+    config.layers = 1;
     config.vocab_size = 300;
-    config.hidden_size = 32;
     config.intermediate_size = 48;
+    if (config.family != "falcon") config.hidden_size = 32;
     const std::string dir = root_ + "/" + name;
-    ASSERT_TRUE(WriteSynthModel(config, dir, {.layers = 1}));
+    const auto written = WriteSynthModel(config, dir);
+    ASSERT_TRUE(written) << name << ": " << written.error().message;
     const auto loaded = LoadModelConfig(dir);
     ASSERT_TRUE(loaded) << loaded.error().message;
-    EXPECT_EQ(loaded->heads, arch->heads);
-    EXPECT_EQ(loaded->kv_heads, arch->kv_heads);
-    EXPECT_EQ(loaded->head_dim, arch->head_dim);
-    EXPECT_EQ(loaded->layers, 1);
-    EXPECT_EQ(loaded->max_positions, arch->max_positions);
-    EXPECT_EQ(loaded->tie_embeddings, arch->tie_embeddings);
-    EXPECT_EQ(loaded->rope.kind, arch->rope.kind);
-    EXPECT_EQ(loaded->rope.theta, arch->rope.theta);
-    EXPECT_EQ(loaded->rope.factor, arch->rope.factor);
-    EXPECT_EQ(loaded->bos_token, kSynthBos);
-    EXPECT_EQ(loaded->eos_tokens, std::vector<int32_t>{kSynthEos});
+    EXPECT_EQ(*loaded, config) << name;
     const auto files = TensorFiles::Open(dir);
     ASSERT_TRUE(files) << files.error().message;
     int64_t elements = 0;
     for (const auto& [tensor, view] : files->tensors()) elements += view.elements();
     EXPECT_EQ(elements, loaded->parameters());
+    EXPECT_TRUE(CheckWeights(*loaded, WeightSource::FromFiles(*files))) << name;
   }
 }
 
@@ -72,6 +66,22 @@ TEST_F(SynthTest, HasThePublishedSizes) {
   EXPECT_EQ(SynthArch("llama-3.2-3b")->parameters(), 3212749824);
   EXPECT_EQ(SynthArch("llama-3.1-8b")->parameters(), 8030261248);
   EXPECT_EQ(SynthArch("llama-2-7b")->parameters(), 6738415616);
+  EXPECT_EQ(SynthArch("longalpaca-7b")->parameters(), 6738423808);
+  EXPECT_EQ(SynthArch("longalpaca-13b")->parameters(), 13015874560);
+  EXPECT_EQ(SynthArch("llama-3.1-70b")->parameters(), 70553706496);
+  EXPECT_EQ(SynthArch("llama-7b")->parameters(), 6738415616);
+  EXPECT_EQ(SynthArch("llama-13b")->parameters(), 13015864320);
+  EXPECT_EQ(SynthArch("llama-30b")->parameters(), 32528943616);
+  EXPECT_EQ(SynthArch("llama-65b")->parameters(), 65285660672);
+  EXPECT_EQ(SynthArch("falcon-1b")->parameters(), 1311625216);
+  EXPECT_EQ(SynthArch("falcon-7b")->parameters(), 6921720704);
+  EXPECT_EQ(SynthArch("falcon-40b")->parameters(), 41303293952);
+  EXPECT_EQ(SynthArch("qwen2.5-0.5b")->parameters(), 494032768);
+  EXPECT_EQ(SynthArch("qwen3-0.6b")->parameters(), 596049920);
+  EXPECT_EQ(SynthArch("mistral-7b")->parameters(), 7248023552);
+  EXPECT_EQ(SynthArch("longalpaca-7b")->max_positions, 32768);
+  EXPECT_EQ(SynthArch("llama-7b-mqa")->kv_heads, 1);
+  EXPECT_EQ(SynthArch("llama-7b-gqa8")->kv_heads, 8);
   const auto unknown = SynthArch("gpt-5");
   ASSERT_FALSE(unknown);
   EXPECT_THAT(unknown.error().message, HasSubstr("smollm2-135m"));
@@ -119,13 +129,40 @@ TEST_F(SynthTest, RefusesToOverwriteAndToFillTheDisk) {
   const auto occupied = WriteSynthModel("tiny", root_);
   ASSERT_FALSE(occupied);
   EXPECT_THAT(occupied.error().message, HasSubstr("not empty"));
-  ModelConfig huge = *SynthArch("llama-3.1-8b");
-  huge.intermediate_size = 1 << 20;
-  const auto refused = WriteSynthModel(huge, root_ + "/huge", {.layers = 4096});
+  const auto refused = WriteSynthModel("llama-3.1-8b", root_ + "/huge",
+                                       {.shape = {.layers = 4096, .intermediate_size = 1 << 20}});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
   EXPECT_TRUE(std::filesystem::is_empty(root_ + "/huge"));
-  EXPECT_FALSE(WriteSynthModel("tiny", root_ + "/x", {.layers = -1}));
+}
+
+TEST_F(SynthTest, ShrinksAndRefusesWhatNoModelHas) {
+  const auto heads = SynthArch("llama-2-7b", {.layers = 2, .heads = 4, .context = 512});
+  ASSERT_TRUE(heads);
+  EXPECT_EQ(heads->layers, 2);
+  EXPECT_EQ(heads->kv_heads, 4);
+  EXPECT_EQ(heads->head_dim, 128);
+  EXPECT_EQ(heads->max_positions, 512);
+  const SynthShape small = {
+      .layers = 1, .hidden_size = 64, .intermediate_size = 64, .heads = 4, .vocab_size = 300};
+  EXPECT_EQ(SynthArch("falcon-7b", small)->head_dim, 16);
+  EXPECT_TRUE(WriteSynthModel("falcon-1b", root_ + "/falcon", {.shape = small}));
+  const auto refuse = [&](const char* arch, const SynthShape& shape, const char* part) {
+    const auto status = WriteSynthModel(arch, root_ + "/no", {.shape = shape});
+    ASSERT_FALSE(status) << part;
+    EXPECT_THAT(status.error().message, HasSubstr(part));
+    EXPECT_FALSE(std::filesystem::exists(root_ + "/no"));
+  };
+  refuse("tiny", {.layers = -1}, "layers -1");
+  refuse("tiny", {.layers = 5000}, "layers 5000");
+  refuse("tiny", {.hidden_size = 72}, "hidden_size");
+  refuse("tiny", {.heads = 5}, "num_attention_heads");
+  refuse("tiny", {.head_dim = 24}, "head_dim");
+  refuse("tiny", {.vocab_size = 100}, "vocabulary");
+  refuse("tiny", {.kv_heads = 3}, "num_key_value_heads");
+  refuse("falcon-7b", {.head_dim = 32}, "falcon");
+  refuse("falcon-7b", {.hidden_size = 4528}, "hidden_size");
+  refuse("longalpaca-7b", {.context = 1001}, "llama");
 }
 
 }  // namespace

@@ -1,24 +1,28 @@
 #include "model/tokenizer.h"
 
-#include <deque>
 #include <utility>
 
 #include "model/byte_level.h"
-#include "model/nfc.h"
 #include "model/tokenizer_file.h"
 #include "model/utf8.h"
 
 namespace kvcake {
 
+namespace {
+
+constexpr size_t kMaxGrowth = 3;  // of a text by normalising it: " " becomes "▁"
+
+}  // namespace
+
 struct Tokenizer::State {
-  State(TokenizerFile read, size_t cache_words)
-      : file(std::move(read)),
-        bpe(std::move(file.ids), file.merges, file.whole_words, cache_words) {
-    file.merges = {};
-  }
+  State(TokenizerFile read, const TokenizerOptions& options)
+      : options(options),
+        file(std::move(read)),
+        bpe(std::exchange(file.bpe, {}), options.cache_words) {}
 
-  Status EncodePiece(std::string_view text, std::vector<int32_t>* tokens) const;
+  Status EncodeNormalized(std::string_view text, bool first, std::vector<int32_t>* tokens) const;
 
+  const TokenizerOptions options;
   TokenizerFile file;  // but for what `bpe` has taken
   Bpe bpe;
 };
@@ -30,32 +34,32 @@ Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::Load(const std::string& dir, const TokenizerOptions& options) {
   ASSIGN_OR_RETURN(TokenizerFile file, ReadTokenizerFile(dir + "/tokenizer.json", options));
-  return Tokenizer(std::make_unique<State>(std::move(file), options.cache_words));
+  return Tokenizer(std::make_unique<State>(std::move(file), options));
 }
 
-// Text without added tokens.
-Status Tokenizer::State::EncodePiece(std::string_view text, std::vector<int32_t>* tokens) const {
-  std::vector<std::string_view> pieces = {text};
-  std::deque<std::string> prefixed;  // deque: views into its strings stay
-  for (size_t i = 0; i <= file.splits.size(); ++i) {
-    if (file.add_prefix_space && i == file.prefix_split) {
-      for (std::string_view& piece : pieces) {
-        if (!piece.starts_with(' ')) piece = prefixed.emplace_back(std::string(" ").append(piece));
-      }
+// `first`: nothing stands before the text.
+Status Tokenizer::State::EncodeNormalized(std::string_view text, bool first,
+                                          std::vector<int32_t>* tokens) const {
+  std::vector<AddedTokens::Part> parts;
+  file.added_normalized.Split(text, &parts);
+  for (const AddedTokens::Part& part : parts) {
+    if (part.id >= 0) {
+      tokens->push_back(part.id);
+      continue;
     }
-    if (i == file.splits.size()) break;
-    std::vector<std::string_view> smaller;
-    for (const std::string_view piece : pieces) {
-      RETURN_IF_ERROR(file.splits[i].Split(piece, &smaller));
-    }
-    pieces = std::move(smaller);
+    const bool starts = first && part.text.data() == text.data();
+    ASSIGN_OR_RETURN(const PreTokenizer::Words words, file.pre_tokenizer.Split(part.text, starts));
+    for (const PreTokenizer::Word& word : words.words) bpe.Encode(word.text, tokens);
   }
-  for (const std::string_view piece : pieces) bpe.Encode(piece, tokens);
   return {};
 }
 
 Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, bool add_special) const {
   const TokenizerFile& file = state_->file;
+  if (text.size() > state_->options.max_text_bytes) {
+    return Fail(ErrorCode::kResourceExhausted, "a text of {} bytes is too long; the limit is {}",
+                text.size(), state_->options.max_text_bytes);
+  }
   std::string valid;
   if (!IsValidUtf8(text)) {
     valid = ReplaceInvalidUtf8(text);
@@ -70,32 +74,26 @@ Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, bool add_s
       tokens.push_back(part.id);
       continue;
     }
+    const bool first = part.text.data() == text.data();
     std::string normalized;
     std::string_view rest = part.text;
-    if (file.normalize) {
-      normalized = Nfc(rest);
+    if (!file.normalizer.empty()) {
+      ASSIGN_OR_RETURN(
+          normalized,
+          file.normalizer.Run(std::string(rest), kMaxGrowth * state_->options.max_text_bytes));
       rest = normalized;
     }
-    std::vector<AddedTokens::Part> inner;
-    file.added_normalized.Split(rest, &inner);
-    for (const AddedTokens::Part& piece : inner) {
-      if (piece.id >= 0) {
-        tokens.push_back(piece.id);
-      } else {
-        RETURN_IF_ERROR(state_->EncodePiece(piece.text, &tokens));
-      }
-    }
+    RETURN_IF_ERROR(state_->EncodeNormalized(rest, first, &tokens));
   }
   if (add_special) tokens.insert(tokens.end(), file.suffix.begin(), file.suffix.end());
   return tokens;
 }
 
 std::string Tokenizer::Decode(std::span<const int32_t> ids, bool skip_special) const {
-  std::string bytes;
-  for (const int32_t id : ids) {
-    if (!skip_special || !IsSpecial(id)) bytes += TokenBytes(id);
-  }
-  return IsValidUtf8(bytes) ? bytes : ReplaceInvalidUtf8(bytes);
+  Detokenizer detokenizer(*this, skip_special);
+  std::string text;
+  for (const int32_t id : ids) text += detokenizer.Append(id);
+  return text + detokenizer.Finish();
 }
 
 int Tokenizer::vocab_size() const { return static_cast<int>(state_->file.tokens.size()); }
@@ -103,32 +101,77 @@ int Tokenizer::vocab_size() const { return static_cast<int>(state_->file.tokens.
 std::optional<int32_t> Tokenizer::TokenId(std::string_view token) const {
   const auto& others = state_->file.other_ids;
   if (const auto it = others.find(token); it != others.end()) return it->second;
+  if (!state_->file.pre_tokenizer.byte_level()) return state_->bpe.Find(token);
   if (!IsValidUtf8(token)) return std::nullopt;
   const auto bytes = TextAsBytes(token);
   return bytes ? state_->bpe.Find(*bytes) : std::nullopt;
 }
 
-bool Tokenizer::IsSpecial(int32_t id) const {
-  return id >= 0 && id < vocab_size() && state_->file.tokens[id].special;
+bool Tokenizer::HasToken(int32_t id) const {
+  return id >= 0 && id < vocab_size() && state_->file.tokens[id].exists;
 }
 
-std::string_view Tokenizer::TokenBytes(int32_t id) const {
-  if (id < 0 || id >= vocab_size()) return {};
-  return state_->file.tokens[id].bytes;
+bool Tokenizer::IsSpecial(int32_t id) const {
+  return HasToken(id) && state_->file.tokens[id].special;
 }
+
+Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special)
+    : tokenizer_(tokenizer),
+      skip_special_(skip_special),
+      strip_left_(tokenizer.state_->file.decoder.strip_start()) {}
 
 std::string Detokenizer::Append(int32_t id) {
-  if (!skip_special_ || !tokenizer_.IsSpecial(id)) pending_ += tokenizer_.TokenBytes(id);
-  const size_t whole = pending_.size() - IncompleteUtf8Suffix(pending_);
-  std::string text = ReplaceInvalidUtf8(std::string_view(pending_).substr(0, whole));
-  pending_.erase(0, whole);
-  return text;
+  const TokenizerFile& file = tokenizer_.state_->file;
+  if (!tokenizer_.HasToken(id) || (skip_special_ && tokenizer_.IsSpecial(id))) return "";
+  const TokenizerFile::Token& token = file.tokens[id];
+  const bool first = std::exchange(first_, false);
+  if (file.decoder.byte_level()) {
+    pending_ += token.text;
+    const size_t whole = pending_.size() - IncompleteUtf8Suffix(pending_);
+    std::string text = ReplaceInvalidUtf8(std::string_view(pending_).substr(0, whole));
+    pending_.erase(0, whole);
+    return text;
+  }
+  if (token.fallback_byte) {
+    pending_ += token.text;
+    return "";
+  }
+  std::string text = TakeRun();
+  const auto other = first ? file.first_texts.find(id) : file.first_texts.end();
+  text += other == file.first_texts.end() ? token.text : other->second;
+  return Stripped(std::move(text));
 }
 
 std::string Detokenizer::Finish() {
-  std::string text = ReplaceInvalidUtf8(pending_);
+  const TokenDecoder& decoder = tokenizer_.state_->file.decoder;
+  std::string text = decoder.byte_level() ? ReplaceInvalidUtf8(pending_) : Stripped(TakeRun());
   pending_.clear();
+  first_ = true;
+  strip_left_ = decoder.strip_start();
   return text;
+}
+
+// The run of byte tokens that has ended, as text.
+std::string Detokenizer::TakeRun() {
+  std::string run = std::exchange(pending_, {});
+  if (IsValidUtf8(run)) return run;
+  std::string text;
+  for (size_t i = 0; i < run.size(); ++i) text += "\xef\xbf\xbd";
+  return text;
+}
+
+std::string Detokenizer::Stripped(std::string text) {
+  const std::string& character = tokenizer_.state_->file.decoder.stripped();
+  size_t at = 0;
+  while (strip_left_ > 0 && at < text.size()) {
+    if (text.compare(at, character.size(), character) == 0) {
+      at += character.size();
+      --strip_left_;
+    } else {
+      strip_left_ = 0;
+    }
+  }
+  return text.substr(at);
 }
 
 }  // namespace kvcake

@@ -1,4 +1,5 @@
-// tokenizer.json of a model directory: byte-level BPE, exactly as Hugging Face tokenizers runs it.
+// tokenizer.json of a model directory: byte-level and SentencePiece-style BPE, exactly as Hugging
+// Face tokenizers runs it.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,8 @@ namespace kvcake {
 struct TokenizerOptions {
   uint64_t max_file_bytes = 64ull << 20;
   int32_t max_token_id = (1 << 20) - 1;
-  size_t cache_words = 1 << 16;  // words whose tokens are remembered, twice
+  size_t cache_words = 1 << 16;          // words whose tokens are remembered, twice
+  size_t max_text_bytes = 256ull << 20;  // of a text to encode
 };
 
 // Immutable after Load; every method may be called from any thread.
@@ -31,8 +33,8 @@ class Tokenizer {
   ~Tokenizer();
 
   // Added tokens written out in the text become their ids. With add_special, what the file's post
-  // processor adds (usually a BOS token) is added. Bytes that are no UTF-8 count as U+FFFD. Fails
-  // only when the split pattern gives up on the text.
+  // processor adds (usually a BOS token) is added. Bytes that are no UTF-8 count as U+FFFD.
+  // kResourceExhausted when the text is too long or the split pattern gives up on it.
   Result<std::vector<int32_t>> Encode(std::string_view text, bool add_special = true) const;
   // Always valid UTF-8: bytes that are none become U+FFFD. Ids without an entry are left out.
   std::string Decode(std::span<const int32_t> ids, bool skip_special = true) const;
@@ -41,11 +43,11 @@ class Tokenizer {
   int vocab_size() const;
   // The id of a token as tokenizer.json spells it ("<|eot_id|>", "Ġthe").
   std::optional<int32_t> TokenId(std::string_view token) const;
+  bool HasToken(int32_t id) const;
   bool IsSpecial(int32_t id) const;
-  // The bytes that the token stands for; empty when there is no such id.
-  std::string_view TokenBytes(int32_t id) const;
 
  private:
+  friend class Detokenizer;
   struct State;
   explicit Tokenizer(std::unique_ptr<State> state);
 
@@ -56,17 +58,23 @@ class Tokenizer {
 // with Finish's, is what Decode makes of all the ids. The tokenizer outlives it. One thread.
 class Detokenizer {
  public:
-  explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = true)
-      : tokenizer_(tokenizer), skip_special_(skip_special) {}
+  explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = true);
 
   std::string Append(int32_t id);
-  // The bytes still held back, as U+FFFD where they are no character; ready for another text.
+  // What is still held back, with U+FFFD where it is no character; ready for another text.
   std::string Finish();
 
  private:
+  std::string TakeRun();
+  std::string Stripped(std::string text);
+
   const Tokenizer& tokenizer_;
   const bool skip_special_;
-  std::string pending_;  // the start of a character, at most 3 bytes between calls
+  // The start of a character, at most 3 bytes. With byte fallback: the run of byte tokens up to
+  // here, since what the first of them mean depends on the last.
+  std::string pending_;
+  bool first_ = true;      // no token has come yet
+  size_t strip_left_ = 0;  // characters that the decoder may yet take from the start
 };
 
 }  // namespace kvcake

@@ -1,11 +1,14 @@
 #include "model/tokenizer_file.h"
 
+#include <algorithm>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "model/byte_level.h"
+#include "model/json_field.h"
 #include "model/json_file.h"
-#include "model/nfc.h"
+#include "model/utf8.h"
 
 namespace kvcake {
 
@@ -14,105 +17,122 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxTokenBytes = 64 << 10;
-// GPT-2's words, built into Hugging Face's ByteLevel.
-constexpr const char* kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr size_t kMaxAddedBytes = 1 << 20;  // of all added tokens
+constexpr size_t kShownBytes = 80;          // of a token, in an error
 
-const json& Get(const json& object, const char* name) {
-  static const json null;
-  if (!object.is_object()) return null;
-  const auto it = object.find(name);
-  return it == object.end() ? null : *it;
-}
-
-std::string Text(const json& value) { return value.is_string() ? value.get<std::string>() : ""; }
-
-bool Flag(const json& object, const char* name, bool absent) {
-  const json& value = Get(object, name);
-  return value.is_boolean() ? value.get<bool>() : absent;
-}
+// The bytes that occur in UTF-8.
+bool InUtf8(int byte) { return byte < 0xc0 || (byte >= 0xc2 && byte <= 0xf4); }
 
 class Reader {
  public:
-  Reader(std::string path, const TokenizerOptions& options)
-      : path_(std::move(path)), options_(options) {}
+  Reader(const json& root, const std::string& path, const TokenizerOptions& options)
+      : root_(root, path), options_(options) {}
 
   Result<TokenizerFile> Read() {
-    const JsonLimits limits = {.max_bytes = options_.max_file_bytes};
-    ASSIGN_OR_RETURN(const json root, ReadJsonFile(path_, limits));
-    if (!root.is_object()) return Bad("it is no JSON object");
+    RETURN_IF_ERROR(root_.CheckObject());
     // "truncation" and "padding" are left alone: they say how a batch was once prepared, and
     // Hugging Face's own loader sets them anew.
-    const json& model = Get(root, "model");
-    RETURN_IF_ERROR(ReadModel(model));
-    RETURN_IF_ERROR(ReadNormalizer(Get(root, "normalizer")));
-    RETURN_IF_ERROR(ReadAddedTokens(Get(root, "added_tokens")));
-    RETURN_IF_ERROR(CheckBytes(model));
-    RETURN_IF_ERROR(ReadPreTokenizer(Get(root, "pre_tokenizer")));
-    if (!byte_level_) return Refuse("a pre_tokenizer without ByteLevel");
-    RETURN_IF_ERROR(ReadPostProcessor(Get(root, "post_processor")));
-    RETURN_IF_ERROR(CheckDecoder(Get(root, "decoder")));
+    RETURN_IF_ERROR(CheckModel());
+    ASSIGN_OR_RETURN(file_.normalizer, Normalizer::Read(root_["normalizer"]));
+    ASSIGN_OR_RETURN(file_.pre_tokenizer, PreTokenizer::Read(root_["pre_tokenizer"]));
+    ASSIGN_OR_RETURN(file_.decoder, TokenDecoder::Read(root_["decoder"]));
+    file_.bpe.byte_level = file_.pre_tokenizer.byte_level();
+    if (file_.decoder.byte_level() != file_.bpe.byte_level) {
+      return root_["decoder"].Refuse(file_.bpe.byte_level
+                                         ? "another decoder than ByteLevel after that pre_tokenizer"
+                                         : "ByteLevel without a ByteLevel pre_tokenizer");
+    }
+    RETURN_IF_ERROR(ReadVocabulary());
+    RETURN_IF_ERROR(ReadMerges());
+    RETURN_IF_ERROR(ReadFallbacks());
+    RETURN_IF_ERROR(ReadAddedTokens());
+    RETURN_IF_ERROR(ReadPostProcessor(root_["post_processor"]));
     return std::move(file_);
   }
 
  private:
-  template <typename... Args>
-  tl::unexpected<Error> Bad(fmt::format_string<Args...> format, Args&&... args) const {
-    return Fail(ErrorCode::kInvalidArgument, "{}: {}", path_,
-                fmt::format(format, std::forward<Args>(args)...));
-  }
-  tl::unexpected<Error> Refuse(std::string_view what) const {
-    return Fail(ErrorCode::kUnsupported, "{}: {} is not supported", path_, what);
-  }
-  // A name or token from the file, short enough for a message.
-  static std::string Show(const json& value) { return value.dump().substr(0, 80); }
-
-  Status ReadModel(const json& model) {
-    if (Text(Get(model, "type")) != "BPE") {
-      return Refuse("model.type " + Show(Get(model, "type")) + " (kvcake runs byte-level BPE)");
+  // What is not supported is refused before a vocabulary is read that may look quite different.
+  Status CheckModel() {
+    const JsonField model = root_["model"];
+    RETURN_IF_ERROR(model.CheckObject());
+    // Older files do not name the type.
+    const bool untyped = model["type"].null() && model["merges"].value().is_array();
+    ASSIGN_OR_RETURN(const std::string type,
+                     untyped ? Result<std::string>("BPE") : model["type"].Text());
+    if (type != "BPE") {
+      return model["type"].Refuse(model["type"].Show() + " (kvcake runs BPE)");
     }
-    const json& dropout = Get(model, "dropout");
-    if (!dropout.is_null() && dropout != 0) return Refuse("model.dropout");
+    const json& dropout = model["dropout"].value();
+    if (!dropout.is_null() && !dropout.is_number()) return model["dropout"].Bad("is no number");
+    if (!dropout.is_null() && dropout != 0) return model.Refuse("dropout");
     for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-      const json& value = Get(model, name);
-      if (!value.is_null() && value != "") return Refuse(std::string("model.") + name);
+      ASSIGN_OR_RETURN(const std::string value, model[name].Text(""));
+      if (!value.empty()) return model.Refuse(name);
     }
-    file_.whole_words = Flag(model, "ignore_merges", false);
-    RETURN_IF_ERROR(ReadVocabulary(Get(model, "vocab")));
-    return ReadMerges(Get(model, "merges"));
-  }
-
-  Result<int32_t> ReadId(const json& value, std::string_view token) const {
-    if (!value.is_number_unsigned() ||
-        value.get<uint64_t>() > static_cast<uint64_t>(options_.max_token_id)) {
-      return Bad("token {} has id {}, which is no number in [0, {}]", token.substr(0, 80),
-                 Show(value), options_.max_token_id);
-    }
-    return value.get<int32_t>();
-  }
-
-  // Gives the id its token; a token that is no text of the byte alphabet stands for itself.
-  Status AddToken(const std::string& text, int32_t id) {
-    if (text.size() > kMaxTokenBytes) {
-      return Bad("token {}... has {} bytes; the limit is {}", text.substr(0, 40), text.size(),
-                 kMaxTokenBytes);
-    }
-    if (file_.tokens.size() <= static_cast<size_t>(id)) file_.tokens.resize(id + 1);
-    TokenizerFile::Token& token = file_.tokens[id];
-    if (token.exists) return Bad("two tokens have id {}; one is {}", id, text.substr(0, 80));
-    token.exists = true;
-    token.bytes = TextAsBytes(text).value_or(text);
+    ASSIGN_OR_RETURN(file_.bpe.whole_words, model["ignore_merges"].Flag(false));
+    ASSIGN_OR_RETURN(file_.bpe.fuse_unknown, model["fuse_unk"].Flag(false));
     return {};
   }
 
-  Status ReadVocabulary(const json& vocab) {
-    if (!vocab.is_object() || vocab.empty()) return Bad("model.vocab is no list of tokens");
-    file_.ids.reserve(vocab.size());
-    for (const auto& [text, value] : vocab.items()) {
-      ASSIGN_OR_RETURN(const int32_t id, ReadId(value, text));
-      RETURN_IF_ERROR(AddToken(text, id));
-      if (auto bytes = TextAsBytes(text)) {
-        file_.ids.emplace(std::move(*bytes), id);
+  // What merging works on; empty when the text is not spelled in the byte alphabet.
+  std::optional<std::string> Unspelled(const std::string& text) const {
+    return file_.bpe.byte_level ? TextAsBytes(text) : std::optional(text);
+  }
+
+  std::optional<int32_t> FindInVocabulary(const std::string& text) const {
+    const auto bytes = Unspelled(text);
+    const StringMap<int32_t>& ids = bytes ? file_.bpe.ids : file_.other_ids;
+    const auto it = ids.find(bytes ? *bytes : text);
+    return it == ids.end() ? std::nullopt : std::optional(it->second);
+  }
+
+  // Gives the id its token.
+  Status AddToken(const JsonField& field, const std::string& spelling, int32_t id) {
+    if (spelling.size() > kMaxTokenBytes) {
+      return field.Bad(
+          fmt::format("is a token of {} bytes; the limit is {}", spelling.size(), kMaxTokenBytes));
+    }
+    if (file_.tokens.size() <= static_cast<size_t>(id)) file_.tokens.resize(id + 1);
+    if (file_.tokens[id].exists) {
+      return field.Bad(fmt::format("repeats an id: two tokens have id {}", id));
+    }
+    file_.tokens[id].exists = true;
+    return SetText(field, spelling, id);
+  }
+
+  Status SetText(const JsonField& field, const std::string& spelling, int32_t id) {
+    TokenizerFile::Token& token = file_.tokens[id];
+    auto text = file_.decoder.Text(spelling, kMaxTokenBytes);
+    if (!text) return field.Bad("decodes to too long a text: " + text.error().message);
+    token.text = *std::move(text);
+    text_bytes_ += token.text.size();
+    if (text_bytes_ > options_.max_file_bytes) return field.Bad("decodes to too long texts");
+    const auto byte = file_.decoder.FallbackByte(token.text);
+    token.fallback_byte = byte.has_value();
+    if (byte) token.text.assign(1, *byte);
+    file_.first_texts.erase(id);
+    if (auto first = file_.decoder.FirstText(spelling)) file_.first_texts[id] = *std::move(first);
+    return {};
+  }
+
+  Status ReadVocabulary() {
+    const JsonField vocab = root_["model"]["vocab"];
+    RETURN_IF_ERROR(vocab.CheckObject());
+    if (vocab.value().empty()) return vocab.Bad("holds no token");
+    file_.bpe.ids.reserve(vocab.value().size());
+    for (const auto& [text, value] : vocab.value().items()) {
+      // A field costs as much as the rest, so it is made for errors only.
+      if (!value.is_number_unsigned() || value.get<uint64_t>() > Limit()) {
+        return vocab.Bad(fmt::format("gives token {} the id {}; it must be a number from 0 to {}",
+                                     Clip(text, kShownBytes), vocab[text].Show(), Limit()));
+      }
+      const auto id = value.get<int32_t>();
+      if (text.size() > kMaxTokenBytes || IsTaken(id)) {
+        RETURN_IF_ERROR(AddToken(vocab[text], text, id));
+      }
+      RETURN_IF_ERROR(AddToken(vocab, text, id));
+      if (auto bytes = Unspelled(text)) {
+        file_.bpe.ids.emplace(std::move(*bytes), id);
       } else {
         file_.other_ids.emplace(text, id);
       }
@@ -120,234 +140,192 @@ class Reader {
     return {};
   }
 
-  Status ReadMerges(const json& merges) {
-    if (!merges.is_array()) return Bad("model.merges is no list");
-    file_.merges.reserve(merges.size());
-    for (const json& merge : merges) {
-      std::string left, right;
-      if (merge.is_array() && merge.size() == 2) {
-        left = Text(merge[0]);
-        right = Text(merge[1]);
-      } else if (merge.is_string()) {
-        const auto& text = merge.get_ref<const std::string&>();
-        const size_t space = text.find(' ');
-        if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos) {
-          left = text.substr(0, space);
-          right = text.substr(space + 1);
-        }
-      }
+  uint64_t Limit() const { return static_cast<uint64_t>(options_.max_token_id); }
+  bool IsTaken(int32_t id) const {
+    return static_cast<size_t>(id) < file_.tokens.size() && file_.tokens[id].exists;
+  }
+
+  // "left right" or ["left", "right"]; empty when it is neither.
+  static std::pair<std::string, std::string> ReadPair(const json& merge) {
+    if (merge.is_array()) {
+      if (merge.size() != 2 || !merge[0].is_string() || !merge[1].is_string()) return {};
+      return {merge[0].get<std::string>(), merge[1].get<std::string>()};
+    }
+    if (!merge.is_string()) return {};
+    const auto& text = merge.get_ref<const std::string&>();
+    const size_t space = text.find(' ');
+    if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) return {};
+    return {text.substr(0, space), text.substr(space + 1)};
+  }
+
+  Status ReadMerges() {
+    const JsonField merges = root_["model"]["merges"];
+    ASSIGN_OR_RETURN(const size_t size, merges.ArraySize());
+    file_.bpe.merges.reserve(size);
+    for (size_t i = 0; i < size; ++i) {
+      const auto& [left, right] = ReadPair(merges.value()[i]);
       if (left.empty() || right.empty()) {
-        return Bad("merge {} ({}) is no pair of tokens", file_.merges.size(), Show(merge));
+        return merges[i].Bad("is no pair of tokens: " + merges[i].Show());
       }
       std::array<int32_t, 3> ids;
-      size_t i = 0;
-      for (const std::string& part : {left, right, left + right}) {
-        const auto bytes = TextAsBytes(part);
-        const auto it = bytes ? file_.ids.find(*bytes) : file_.ids.end();
-        if (it == file_.ids.end()) {
-          return Bad("merge {} ({}) needs token {}, which is not in model.vocab",
-                     file_.merges.size(), Show(merge), part.substr(0, 80));
+      for (size_t part = 0; part < 3; ++part) {
+        const std::string text = part == 0 ? left : part == 1 ? right : left + right;
+        const auto bytes = Unspelled(text);
+        const auto it = bytes ? file_.bpe.ids.find(*bytes) : file_.bpe.ids.end();
+        if (it == file_.bpe.ids.end()) {
+          return merges[i].Bad(fmt::format("({} {}) needs token {}, which is not in model.vocab",
+                                           Clip(left, kShownBytes), Clip(right, kShownBytes),
+                                           Clip(text, kShownBytes)));
         }
-        ids[i++] = it->second;
+        ids[part] = it->second;
       }
-      file_.merges.push_back({ids[0], ids[1], ids[2]});
+      file_.bpe.merges.push_back({ids[0], ids[1], ids[2]});
     }
     return {};
   }
 
-  // Without a token for a byte Hugging Face drops it, or does what these fields say.
-  Status CheckBytes(const json& model) const {
-    const json& unknown = Get(model, "unk_token");
-    if (unknown.is_null() && !Flag(model, "byte_fallback", false)) return {};
+  // byte_fallback and unk_token: what becomes of text that no token is made of.
+  Status ReadFallbacks() {
+    const JsonField model = root_["model"];
+    ASSIGN_OR_RETURN(const bool bytes, model["byte_fallback"].Flag(false));
+    bool complete = true;  // every byte has a token, so that no text is unknown
     for (int byte = 0; byte < 256; ++byte) {
-      const char c = static_cast<char>(byte);
-      const bool in_utf8 = byte < 0xc0 || (byte >= 0xc2 && byte <= 0xf4);
-      if (in_utf8 && !file_.ids.contains(std::string_view(&c, 1))) {
-        return Refuse(
-            fmt::format("model.unk_token or byte_fallback without a token for byte {:#x}", byte));
-      }
+      const auto id = file_.bpe.byte_level ? FindInVocabulary(ByteAsText(byte))
+                      : bytes              ? FindInVocabulary(fmt::format("<0x{:02X}>", byte))
+                                           : std::nullopt;
+      complete = complete && (id || !InUtf8(byte));
+      if (!file_.bpe.byte_level) file_.bpe.fallback[byte] = id.value_or(-1);
     }
+    if (file_.bpe.byte_level && bytes && !complete) {
+      return model["byte_fallback"].Refuse("in a byte-level model that lacks tokens for bytes");
+    }
+    if (model["unk_token"].null()) return {};
+    ASSIGN_OR_RETURN(const std::string unknown, model["unk_token"].Text());
+    const auto id = FindInVocabulary(unknown);
+    if (!id && !complete) {
+      return model["unk_token"].Bad(Clip(unknown, kShownBytes) + " is not in model.vocab");
+    }
+    file_.bpe.unknown = id.value_or(-1);
     return {};
   }
 
-  Status ReadNormalizer(const json& normalizer) {
-    if (normalizer.is_null()) return {};
-    const std::string type = Text(Get(normalizer, "type"));
-    if (type == "NFC") {
-      file_.normalize = true;
-      return {};
-    }
-    if (type != "Sequence") return Refuse("normalizer " + Show(Get(normalizer, "type")));
-    for (const json& inner : Get(normalizer, "normalizers")) {
-      RETURN_IF_ERROR(ReadNormalizer(inner));
-    }
-    return {};
-  }
-
-  Status ReadAddedTokens(const json& tokens) {
-    if (tokens.is_null()) return {};
-    if (!tokens.is_array()) return Bad("added_tokens is no list");
-    for (const json& entry : tokens) {
-      const std::string content = Text(Get(entry, "content"));
-      if (content.empty()) return Bad("an added token has no content: {}", Show(entry));
-      ASSIGN_OR_RETURN(const int32_t id, ReadId(Get(entry, "id"), content));
-      if (Flag(entry, "single_word", false)) {
-        return Refuse("added token " + content.substr(0, 80) + " with single_word");
+  Status ReadAddedTokens() {
+    const JsonField tokens = root_["added_tokens"];
+    if (tokens.null()) return {};
+    ASSIGN_OR_RETURN(const size_t size, tokens.ArraySize());
+    const auto vocabulary = static_cast<int32_t>(root_["model"]["vocab"].value().size());
+    size_t added_bytes = 0;
+    int32_t last = -1;  // the largest id of an added token
+    StringMap<int32_t> seen;
+    std::vector<std::pair<std::string, int32_t>> spellings;  // as decoded
+    std::unordered_set<std::string> special;
+    for (size_t i = 0; i < size; ++i) {
+      const JsonField entry = tokens[i];
+      AddedToken token;
+      ASSIGN_OR_RETURN(token.content, entry["content"].Text());
+      if (token.content.empty()) return entry["content"].Bad("is empty");
+      ASSIGN_OR_RETURN(token.id, entry["id"].Number(options_.max_token_id));
+      const std::string shown = Clip(token.content, kShownBytes);
+      if (!seen.emplace(token.content, token.id).second) {
+        return entry["content"].Bad(shown + " is listed twice");
       }
-      const std::optional<int32_t> known = Find(content);
-      if (!known) {
-        RETURN_IF_ERROR(AddToken(content, id));
-        file_.other_ids.emplace(content, id);
-      } else if (*known != id) {
-        return Bad("added token {} has id {}, but in model.vocab it has {}", content.substr(0, 80),
-                   id, *known);
-      }
-      const bool special = Flag(entry, "special", false);
-      file_.tokens[id].special = special;
-      AddedToken token{.id = id,
-                       .content = content,
-                       .strip_left = Flag(entry, "lstrip", false),
-                       .strip_right = Flag(entry, "rstrip", false)};
-      if (Flag(entry, "normalized", !special)) {
-        if (file_.normalize) {  // what is searched for, and what comes back
-          token.content = Nfc(content);
-          file_.tokens[id].bytes = TextAsBytes(token.content).value_or(token.content);
+      if (const auto known = FindInVocabulary(token.content)) {
+        if (*known != token.id) {
+          return entry["id"].Bad(fmt::format("of {} has id {}, but in model.vocab it has {}", shown,
+                                             token.id, *known));
         }
-        file_.added_normalized.Add(std::move(token));
       } else {
-        file_.added.Add(std::move(token));
+        RETURN_IF_ERROR(AddToken(entry, token.content, token.id));
+        const int32_t next = last >= vocabulary ? last + 1 : vocabulary;
+        if (token.id != next) {
+          return entry["id"].Bad(fmt::format(
+              "of {} is {}, but Hugging Face, which counts on from the vocabulary, gives it {}",
+              shown, token.id, next));
+        }
+        other_added_.emplace(token.content, token.id);
       }
+      last = std::max(last, token.id);
+      ASSIGN_OR_RETURN(const bool is_special, entry["special"].Flag(false));
+      ASSIGN_OR_RETURN(const bool normalized, entry["normalized"].Flag(!is_special));
+      ASSIGN_OR_RETURN(token.strip_left, entry["lstrip"].Flag(false));
+      ASSIGN_OR_RETURN(token.strip_right, entry["rstrip"].Flag(false));
+      ASSIGN_OR_RETURN(token.single_word, entry["single_word"].Flag(false));
+      if (is_special) special.insert(token.content);
+      if (normalized) {  // what is searched for, and what comes back
+        auto content = file_.normalizer.Run(std::move(token.content), kMaxTokenBytes);
+        if (!content) return entry.Bad(content.error().message);
+        token.content = *std::move(content);
+        RETURN_IF_ERROR(SetText(entry, token.content, token.id));
+      }
+      added_bytes += token.content.size();
+      if (added_bytes > kMaxAddedBytes) {
+        return tokens.Bad(fmt::format("have more than {} bytes together", kMaxAddedBytes));
+      }
+      spellings.emplace_back(token.content, token.id);
+      (normalized ? file_.added_normalized : file_.added).Add(std::move(token));
     }
+    // Hugging Face skips a special token by what it is decoded to.
+    for (const auto& [spelling, id] : spellings) {
+      file_.tokens[id].special = special.contains(spelling);
+    }
+    file_.other_ids.merge(other_added_);
     return {};
   }
 
-  std::optional<int32_t> Find(const std::string& text) const {
-    if (const auto it = file_.other_ids.find(text); it != file_.other_ids.end()) return it->second;
-    const auto bytes = TextAsBytes(text);
-    if (!bytes) return std::nullopt;
-    const auto it = file_.ids.find(*bytes);
-    return it == file_.ids.end() ? std::nullopt : std::optional(it->second);
-  }
-
-  Status AddSplit(const SplitRegex::Rule& rule) {
-    auto split = SplitRegex::Compile(rule);
-    if (!split) return Refuse(split.error().message);
-    file_.splits.push_back(std::move(*split));
-    return {};
-  }
-
-  Status ReadPreTokenizer(const json& pre) {
-    const std::string type = Text(Get(pre, "type"));
-    if (type == "Sequence") {
-      for (const json& inner : Get(pre, "pretokenizers")) {
-        RETURN_IF_ERROR(ReadPreTokenizer(inner));
-      }
-      return {};
-    }
-    if (byte_level_) return Refuse("pre_tokenizer " + Show(pre) + " after ByteLevel");
-    if (type == "ByteLevel") {
-      byte_level_ = true;
-      file_.add_prefix_space = Flag(pre, "add_prefix_space", true);
-      file_.prefix_split = file_.splits.size();
-      if (!Flag(pre, "use_regex", true)) return {};
-      return AddSplit({.pattern = kGpt2Pattern});
-    }
-    if (type == "Digits") {
-      using Behavior = SplitRegex::Behavior;
-      const bool each = Flag(pre, "individual_digits", false);
-      return AddSplit(
-          {.pattern = R"(\p{N})", .behavior = each ? Behavior::kIsolated : Behavior::kContiguous});
-    }
-    SplitRegex::Rule rule;
-    const json& behavior = Get(pre, "behavior");
-    if (type == "Punctuation") {
-      rule.pattern = R"([!-\/:-@\[-`\{-~\p{P}])";
-      if (!behavior.is_null()) {
-        RETURN_IF_ERROR(ReadBehavior(behavior, &rule.behavior));
-      }
-      return AddSplit(rule);
-    }
-    if (type != "Split") return Refuse("pre_tokenizer " + Show(Get(pre, "type")));
-    const json& pattern = Get(pre, "pattern");
-    rule.literal = Get(pattern, "Regex").is_null();
-    rule.pattern = Text(Get(pattern, rule.literal ? "String" : "Regex"));
-    if (rule.pattern.empty()) return Bad("pre_tokenizer Split without a pattern");
-    rule.invert = Flag(pre, "invert", false);
-    RETURN_IF_ERROR(ReadBehavior(behavior, &rule.behavior));
-    return AddSplit(rule);
-  }
-
-  Status ReadBehavior(const json& value, SplitRegex::Behavior* behavior) const {
-    using Behavior = SplitRegex::Behavior;
-    constexpr std::pair<const char*, Behavior> kKnown[] = {
-        {"Isolated", Behavior::kIsolated},
-        {"Removed", Behavior::kRemoved},
-        {"MergedWithPrevious", Behavior::kMergedWithPrevious},
-        {"MergedWithNext", Behavior::kMergedWithNext},
-        {"Contiguous", Behavior::kContiguous}};
-    for (const auto& [name, known] : kKnown) {
-      if (value == name) {
-        *behavior = known;
-        return {};
-      }
-    }
-    return Refuse("pre_tokenizer behavior " + Show(value));
-  }
-
-  Status ReadPostProcessor(const json& post) {
-    if (post.is_null()) return {};
-    const std::string type = Text(Get(post, "type"));
+  Status ReadPostProcessor(const JsonField& post) {
+    if (post.null()) return {};
+    ASSIGN_OR_RETURN(const std::string name, post["type"].Text());
+    const std::string_view type = name;
     if (type == "ByteLevel") return {};  // moves offsets only
     if (type == "Sequence") {
-      for (const json& inner : Get(post, "processors")) {
-        RETURN_IF_ERROR(ReadPostProcessor(inner));
-      }
+      const JsonField inner = post["processors"];
+      ASSIGN_OR_RETURN(const size_t size, inner.ArraySize());
+      for (size_t i = 0; i < size; ++i) RETURN_IF_ERROR(ReadPostProcessor(inner[i]));
       return {};
     }
-    if (type != "TemplateProcessing") return Refuse("post_processor " + Show(Get(post, "type")));
-    const json& single = Get(post, "single");
-    if (!single.is_array()) return Bad("post_processor: single is no list");
+    if (type != "TemplateProcessing") return post.Refuse(type);
+    // Hugging Face, too, runs no more than one.
+    if (std::exchange(template_, true)) return post.Refuse("a second TemplateProcessing");
+    const JsonField single = post["single"];
+    ASSIGN_OR_RETURN(const size_t pieces, single.ArraySize());
     std::vector<int32_t> before, after;
     int sequences = 0;
-    for (const json& piece : single) {
-      if (Get(piece, "Sequence").is_object()) {
+    for (size_t i = 0; i < pieces; ++i) {
+      if (!single[i]["Sequence"].null()) {
+        ASSIGN_OR_RETURN(const std::string which, single[i]["Sequence"]["id"].Text());
+        if (which != "A") return single[i]["Sequence"].Bad("is not the text, A");
         ++sequences;
         continue;
       }
-      const std::string name = Text(Get(Get(piece, "SpecialToken"), "id"));
-      const json& ids = Get(Get(Get(post, "special_tokens"), name.c_str()), "ids");
-      if (name.empty() || !ids.is_array()) {
-        return Bad("post_processor: no ids for {}", Show(piece));
-      }
-      for (const json& value : ids) {
-        ASSIGN_OR_RETURN(const int32_t id, ReadId(value, name));
+      ASSIGN_OR_RETURN(const std::string token, single[i]["SpecialToken"]["id"].Text());
+      const JsonField ids = post["special_tokens"][token]["ids"];
+      ASSIGN_OR_RETURN(const size_t size, ids.ArraySize());
+      for (size_t j = 0; j < size; ++j) {
+        ASSIGN_OR_RETURN(const int32_t id, ids[j].Number(options_.max_token_id));
+        if (!IsTaken(id)) return ids[j].Bad(fmt::format("is {}, which no token has", id));
         (sequences == 0 ? before : after).push_back(id);
       }
     }
-    if (sequences != 1) return Bad("post_processor: single must hold the sequence once");
-    file_.prefix.insert(file_.prefix.begin(), before.begin(), before.end());
-    file_.suffix.insert(file_.suffix.end(), after.begin(), after.end());
+    if (sequences != 1) return single.Bad("must hold the sequence once");
+    file_.prefix = std::move(before);
+    file_.suffix = std::move(after);
     return {};
   }
 
-  Status CheckDecoder(const json& decoder) const {
-    const std::string type = Text(Get(decoder, "type"));
-    if (type == "ByteLevel") return {};
-    const json& inner = Get(decoder, "decoders");
-    if (type == "Sequence" && inner.is_array() && inner.size() == 1) return CheckDecoder(inner[0]);
-    return Refuse("decoder " + Show(Get(decoder, "type")));
-  }
-
-  const std::string path_;
+  const JsonField root_;
   const TokenizerOptions& options_;
-  bool byte_level_ = false;  // seen in the pre_tokenizer
+  StringMap<int32_t> other_added_;  // added tokens that are not in the vocabulary
+  uint64_t text_bytes_ = 0;         // of what tokens decode to
+  bool template_ = false;           // seen in the post processor
   TokenizerFile file_;
 };
 
 }  // namespace
 
 Result<TokenizerFile> ReadTokenizerFile(const std::string& path, const TokenizerOptions& options) {
-  return Reader(path, options).Read();
+  const JsonLimits limits = {.max_bytes = options.max_file_bytes};
+  ASSIGN_OR_RETURN(const json root, ReadJsonFile(path, limits));
+  return Reader(root, path, options).Read();
 }
 
 }  // namespace kvcake

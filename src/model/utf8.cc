@@ -62,6 +62,33 @@ size_t IncompleteUtf8Suffix(std::string_view text) {
   return 0;
 }
 
+std::string Clip(std::string_view text, size_t bytes) {
+  if (text.size() <= bytes) return std::string(text);
+  while (bytes > 0 && (text[bytes] & 0xc0) == 0x80) --bytes;
+  return std::string(text.substr(0, bytes)) + "...";
+}
+
+void AppendUtf8(char32_t code, std::string* out) {
+  const auto tail = [&](int shift) {
+    out->push_back(static_cast<char>(0x80 | (code >> shift & 0x3f)));
+  };
+  if (code < 0x80) {
+    out->push_back(static_cast<char>(code));
+  } else if (code < 0x800) {
+    out->push_back(static_cast<char>(0xc0 | code >> 6));
+    tail(0);
+  } else if (code < 0x10000) {
+    out->push_back(static_cast<char>(0xe0 | code >> 12));
+    tail(6);
+    tail(0);
+  } else {
+    out->push_back(static_cast<char>(0xf0 | code >> 18));
+    tail(12);
+    tail(6);
+    tail(0);
+  }
+}
+
 char32_t DecodeUtf8(std::string_view text, size_t* size) {
   const auto byte = [&](size_t i) { return static_cast<char32_t>(text[i] & 0xff); };
   const char32_t lead = byte(0);

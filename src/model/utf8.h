@@ -16,6 +16,11 @@ bool IsValidUtf8(std::string_view text);
 // complete: 0 to 3.
 size_t IncompleteUtf8Suffix(std::string_view text);
 
+// At most `bytes` of valid text, in whole characters, and "..." where that is not all of it.
+std::string Clip(std::string_view text, size_t bytes);
+
+void AppendUtf8(char32_t code, std::string* out);
+
 // The code point at the start of valid, non-empty text; its size in *size.
 char32_t DecodeUtf8(std::string_view text, size_t* size);
 

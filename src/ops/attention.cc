@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ops/bf16.h"
 #include "ops/kernels.h"
 
 namespace kvcake {
@@ -14,14 +15,21 @@ static_assert(kAttentionPartial % kAttentionBlock == 0);
 // one partial of one group of heads. Rows that find none left are computed by one thread.
 constexpr int64_t kSplitSlots = 256;
 
+AttentionShape WithBf16Slopes(AttentionShape shape) {
+  for (float& slope : shape.alibi_slopes) slope = Bf16ToF32(F32ToBf16(slope));
+  return shape;
+}
+
 }  // namespace
 
 Attention::Attention(const Compute& compute, const AttentionShape& shape, const PagePool& pool)
     : compute_(compute),
-      shape_(shape),
+      shape_(WithBf16Slopes(shape)),
       pool_(pool),
       slot_floats_(shape.heads / shape.kv_heads * SumsStride(shape.head_dim)),
       sums_(kSplitSlots * slot_floats_ * sizeof(float)) {
+  CHECK(shape.alibi_slopes.empty() ||
+        shape.alibi_slopes.size() == static_cast<size_t>(shape.heads));
   CHECK(shape.heads % shape.kv_heads == 0 && shape.heads / shape.kv_heads <= kAttentionGroupMax);
   CHECK(shape.head_dim % 16 == 0 && shape.head_dim <= kAttentionHeadDimMax);
   CHECK(pool.layout().head_dim == shape.head_dim && pool.layout().kv_heads == shape.kv_heads);
@@ -90,18 +98,20 @@ void Attention::RunTask(const Task& task, const AttentionSlice& slice, int layer
   const int64_t group = shape_.heads / shape_.kv_heads;
   const int64_t head = task.kv_head * group * shape_.head_dim;
   const int64_t out_at = (slice.out_row + task.token) * out.stride + head;
-  compute_.kernels().attend({.q = slice.q + task.token * q_stride + head,
-                             .q_stride = q_stride,
-                             .tokens = task.tokens,
-                             .group = group,
-                             .head_dim = shape_.head_dim,
-                             .start = slice.start + task.token,
-                             .kv = {&pool_, slice.pages, layer, task.kv_head},
-                             .partial = task.partial,
-                             .sums = sums_.as<float>() + task.slot * slot_floats_,
-                             .out = out.data + out_at * ActivationBytes(compute_.path()),
-                             .out_stride = out.stride,
-                             .scratch = compute_.scratch(worker)});
+  compute_.kernels().attend(
+      {.q = slice.q + task.token * q_stride + head,
+       .q_stride = q_stride,
+       .tokens = task.tokens,
+       .group = group,
+       .head_dim = shape_.head_dim,
+       .start = slice.start + task.token,
+       .kv = {&pool_, slice.pages, layer, task.kv_head},
+       .alibi = shape_.alibi_slopes.empty() ? nullptr : &shape_.alibi_slopes[task.kv_head * group],
+       .partial = task.partial,
+       .sums = sums_.as<float>() + task.slot * slot_floats_,
+       .out = out.data + out_at * ActivationBytes(compute_.path()),
+       .out_stride = out.stride,
+       .scratch = compute_.scratch(worker)});
 }
 
 void Attention::RunMerge(const Merge& merge, const AttentionSlice& slice,

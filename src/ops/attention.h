@@ -27,6 +27,9 @@ struct AttentionShape {
   int heads = 0;     // a multiple of kv_heads
   int kv_heads = 0;  // at least heads / kAttentionGroupMax
   int head_dim = 0;  // a multiple of 16
+  // [heads], or empty. With ALiBi, head h's score of the key at position p grows by
+  // bf16(bf16(slopes[h]) * bf16(p)) / sqrt(head_dim).
+  std::vector<float> alibi_slopes = {};
 };
 
 // Consecutive queries of one sequence. Their keys and values are in the pages already.

@@ -91,6 +91,11 @@ class Sequence {
         score += static_cast<double>(q_[token * q_size() + head * dim + d]) *
                  Bf16ToF32(k_[(t * shape_.kv_heads + kv_head) * dim + d]);
       }
+      if (!shape_.alibi_slopes.empty()) {
+        const float slope = Bf16ToF32(F32ToBf16(shape_.alibi_slopes[head]));
+        const float position = Bf16ToF32(F32ToBf16(static_cast<float>(t)));
+        score += Bf16ToF32(F32ToBf16(slope * position)) / std::sqrt(static_cast<double>(dim));
+      }
       weights.push_back(score);
       max = std::max(max, score);
     }
@@ -123,7 +128,9 @@ TEST_P(AttentionTest, AgreesWithTheFormula) {
   std::mt19937 rng(1);
   for (const AttentionShape& shape :
        {AttentionShape{9, 3, 64}, AttentionShape{2, 2, 16}, AttentionShape{8, 1, 48},
-        AttentionShape{4, 1, 128}, AttentionShape{2, 1, 256}, AttentionShape{97 - 1, 1, 32}}) {
+        AttentionShape{4, 1, 128}, AttentionShape{2, 1, 256}, AttentionShape{97 - 1, 1, 32},
+        AttentionShape{5, 5, 32, {0.7f, 0.25f, 0.1f, 0.01f, 3e-4f}},
+        AttentionShape{6, 2, 64, {0.9f, 0.5f, 0.0f, 0.03f, 0.33f, 1e-6f}}}) {
     for (int64_t tokens : {1, 15, 64, 65, 200}) {
       Sequence sequence(rng, shape, tokens, 32);
       // The scale of real queries: scores of order one.
@@ -145,16 +152,18 @@ TEST_P(AttentionTest, AgreesWithTheFormula) {
 
 TEST_P(AttentionTest, LongContextsAgreeAcrossPartials) {
   std::mt19937 rng(2);
-  const AttentionShape shape{2, 1, 32};
-  const int64_t tokens = 2 * kAttentionPartial + 77;
-  Sequence sequence(rng, shape, tokens, 64);
-  for (float& q : sequence.q()) q *= 0.4f;
-  const auto out = sequence.Run(GetParam(), 2, 0, tokens);
-  for (int64_t t : {1000, 1023, 1024, 1025, 2047, 2048, 2124}) {
-    const auto want = sequence.Reference(t, 1);
-    for (int d = 0; d < 32; ++d) {
-      ASSERT_NEAR(out[(t * 2 + 1) * 32 + d], want[d],
-                  GetParam() == NumericPath::kBf16Dot ? 0.02 : 2e-5);
+  for (const std::vector<float>& slopes : {std::vector<float>{}, {0.01f, 0.003f}}) {
+    const AttentionShape shape{2, 1, 32, slopes};
+    const int64_t tokens = 2 * kAttentionPartial + 77;
+    Sequence sequence(rng, shape, tokens, 64);
+    for (float& q : sequence.q()) q *= 0.4f;
+    const auto out = sequence.Run(GetParam(), 2, 0, tokens);
+    for (int64_t t : {1000, 1023, 1024, 1025, 2047, 2048, 2124}) {
+      const auto want = sequence.Reference(t, 1);
+      for (int d = 0; d < 32; ++d) {
+        ASSERT_NEAR(out[(t * 2 + 1) * 32 + d], want[d],
+                    GetParam() == NumericPath::kBf16Dot ? 0.02 : 2e-5);
+      }
     }
   }
 }
@@ -162,7 +171,8 @@ TEST_P(AttentionTest, LongContextsAgreeAcrossPartials) {
 // The promise of the header: prefill, any slicing, decode, any thread count and chunk size.
 TEST_P(AttentionTest, EverySlicingGivesTheSameBits) {
   std::mt19937 rng(3);
-  for (const AttentionShape& shape : {AttentionShape{6, 2, 32}, AttentionShape{5, 1, 80}}) {
+  for (const AttentionShape& shape : {AttentionShape{6, 2, 32}, AttentionShape{5, 1, 80},
+                                      AttentionShape{4, 2, 32, {0.5f, 0.1f, 0.02f, 0.004f}}}) {
     const int64_t tokens = kAttentionPartial + 150;
     Sequence sequence(rng, shape, tokens, 64);
     const auto want = sequence.Run(GetParam(), 1, 0, tokens);

@@ -21,12 +21,23 @@ void ForEachRow(const Compute& compute, int64_t rows, Body body) {
 
 }  // namespace
 
-void RmsNorm(const Compute& compute, const float* x, const float* weight, float eps,
+void RmsNorm(const Compute& compute, const float* x, const NormWeights& norm,
              const Activations& out) {
   CHECK(out.k % 16 == 0);
   const int64_t row_bytes = out.stride * ActivationBytes(compute.path());
   ForEachRow(compute, out.rows, [&](int64_t row) {
-    compute.kernels().rms_norm(x + row * out.k, weight, out.k, eps, out.data + row * row_bytes);
+    compute.kernels().rms_norm(x + row * out.k, norm.weight, out.k, norm.eps,
+                               out.data + row * row_bytes);
+  });
+}
+
+void LayerNorm(const Compute& compute, const float* x, const NormWeights& norm,
+               const Activations& out) {
+  CHECK(out.k % 16 == 0);
+  const int64_t row_bytes = out.stride * ActivationBytes(compute.path());
+  ForEachRow(compute, out.rows, [&](int64_t row) {
+    compute.kernels().layer_norm(x + row * out.k, norm.weight, norm.bias, out.k, norm.eps,
+                                 out.data + row * row_bytes);
   });
 }
 
@@ -40,6 +51,18 @@ void RopeTable(const Compute& compute, std::span<const int32_t> positions,
       cos[i] = std::cos(angle);
       cos[half + i] = std::sin(angle);
     }
+  });
+}
+
+void NormHeads(const Compute& compute, const QkvShape& shape, const NormWeights& q,
+               const NormWeights& k, std::span<float> qkv) {
+  CHECK(shape.head_dim % 16 == 0);
+  const int64_t dim = shape.head_dim, row_size = (shape.heads + 2 * shape.kv_heads) * dim;
+  const auto rms_norm = compute.kernels().rms_norm_f32;
+  ForEachRow(compute, static_cast<int64_t>(qkv.size()) / row_size, [&](int64_t row) {
+    float* head = qkv.data() + row * row_size;
+    for (int h = 0; h < shape.heads; ++h, head += dim) rms_norm(head, q.weight, dim, q.eps);
+    for (int h = 0; h < shape.kv_heads; ++h, head += dim) rms_norm(head, k.weight, dim, k.eps);
   });
 }
 

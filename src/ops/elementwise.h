@@ -9,9 +9,19 @@
 
 namespace kvcake {
 
+struct NormWeights {
+  const float* weight = nullptr;
+  const float* bias = nullptr;  // LayerNorm only
+  float eps = 0;
+};
+
 // out[row] = x[row] / sqrt(mean(x[row]^2) + eps) * weight; x is [out.rows][out.k] f32 without gaps.
-void RmsNorm(const Compute& compute, const float* x, const float* weight, float eps,
+void RmsNorm(const Compute& compute, const float* x, const NormWeights& norm,
              const Activations& out);
+
+// out[row] = (x[row] - mean) / sqrt(variance + eps) * weight + bias, of the same shapes.
+void LayerNorm(const Compute& compute, const float* x, const NormWeights& norm,
+               const Activations& out);
 
 // table[row] = cos, then sin, of position * inv_freq: [rows][2][inv_freq.size()] f32.
 void RopeTable(const Compute& compute, std::span<const int32_t> positions,
@@ -23,6 +33,11 @@ struct QkvShape {
   int kv_heads = 0;
   int head_dim = 0;
 };
+
+// Normalizes every query head by `q` and every key head by `k` in place: RmsNorm over head_dim.
+// `qkv` is whole rows of the projection.
+void NormHeads(const Compute& compute, const QkvShape& shape, const NormWeights& q,
+               const NormWeights& k, std::span<float> qkv);
 
 // Where the keys and values of one row go: K at `k`, V at `v`, `head_stride` elements from one KV
 // head to the next. k == nullptr: nowhere, the pages hold them already.

@@ -20,7 +20,7 @@ TEST_P(ElementwiseTest, RmsNormAgreesWithDoublePrecision) {
     for (int64_t i = 0; i < n; ++i) x[5 * n + i] *= 1e-12f;  // eps decides
     const auto weight = RandomFloats(rng, n);
     ActivationBuffer out(GetParam(), rows, n);
-    RmsNorm(compute, x.data(), weight.data(), 1e-5f, out.Rows(rows));
+    RmsNorm(compute, x.data(), {.weight = weight.data(), .eps = 1e-5f}, out.Rows(rows));
     for (int64_t r = 0; r < rows; ++r) {
       double squares = 0;
       for (int64_t i = 0; i < n; ++i) squares += static_cast<double>(x[r * n + i]) * x[r * n + i];
@@ -29,6 +29,66 @@ TEST_P(ElementwiseTest, RmsNormAgreesWithDoublePrecision) {
         const double tolerance = GetParam() == NumericPath::kBf16Dot ? 0.004 : 1e-6;
         ASSERT_NEAR(ElementAt(GetParam(), out.Rows(rows), r, i), want,
                     tolerance * std::abs(want) + 1e-30);
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, LayerNormAgreesWithDoublePrecision) {
+  ThreadPool pool(2);
+  const Compute compute(pool, GetParam());
+  std::mt19937 rng(11);
+  for (int64_t n : {16, 48, 576, 4544}) {
+    const int64_t rows = 19;
+    auto x = RandomFloats(rng, rows * n, 3.0f);
+    for (int64_t i = 0; i < n; ++i) x[4 * n + i] += 100.0f;  // a mean to take away
+    for (int64_t i = 0; i < n; ++i) x[5 * n + i] = 7.0f + 1e-9f * x[5 * n + i];  // eps decides
+    const auto weight = RandomFloats(rng, n), bias = RandomFloats(rng, n);
+    ActivationBuffer out(GetParam(), rows, n);
+    LayerNorm(compute, x.data(), {weight.data(), bias.data(), 1e-5f}, out.Rows(rows));
+    for (int64_t r = 0; r < rows; ++r) {
+      double mean = 0, squares = 0;
+      for (int64_t i = 0; i < n; ++i) mean += x[r * n + i] / static_cast<double>(n);
+      for (int64_t i = 0; i < n; ++i) squares += (x[r * n + i] - mean) * (x[r * n + i] - mean);
+      for (int64_t i = 0; i < n; ++i) {
+        const double want =
+            (x[r * n + i] - mean) / std::sqrt(squares / n + 1e-5) * weight[i] + bias[i];
+        const double tolerance = GetParam() == NumericPath::kBf16Dot ? 0.004 : 1e-5;
+        ASSERT_NEAR(ElementAt(GetParam(), out.Rows(rows), r, i), want,
+                    tolerance * std::abs(want) + 2e-4)
+            << n << " row " << r;
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, NormHeadsLeavesValuesAlone) {
+  ThreadPool pool(2);
+  const Compute compute(pool, GetParam());
+  std::mt19937 rng(12);
+  for (int dim : {16, 80, 128}) {
+    const QkvShape shape{.heads = 3, .kv_heads = 2, .head_dim = dim};
+    const int64_t rows = 11, row_size = 7 * dim;
+    const auto before = RandomFloats(rng, rows * row_size, 2.0f);
+    const auto q = RandomFloats(rng, dim), k = RandomFloats(rng, dim);
+    auto qkv = before;
+    NormHeads(compute, shape, {.weight = q.data(), .eps = 1e-6f}, {.weight = k.data(), .eps = 0.5f},
+              qkv);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int h = 0; h < 7; ++h) {
+        const float* x = &before[r * row_size + h * dim];
+        double squares = 0;
+        for (int i = 0; i < dim; ++i) squares += static_cast<double>(x[i]) * x[i];
+        for (int i = 0; i < dim; ++i) {
+          const float got = qkv[r * row_size + h * dim + i];
+          if (h >= 5) {
+            ASSERT_EQ(got, x[i]);
+            continue;
+          }
+          const double eps = h < 3 ? 1e-6 : 0.5;
+          const double want = x[i] / std::sqrt(squares / dim + eps) * (h < 3 ? q : k)[i];
+          ASSERT_NEAR(got, want, 2e-6 * std::abs(want) + 1e-30);
+        }
       }
     }
   }

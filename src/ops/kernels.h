@@ -57,6 +57,7 @@ struct AttendArgs {
   int64_t head_dim = 0;
   int64_t start = 0;  // position of the first token
   KvView kv;
+  const float* alibi = nullptr;  // [group] slopes; nullptr: none
   // -1: the whole result, to `out`. Else the sums of this partial only, to `sums`
   // [tokens * group][SumsStride(head_dim)].
   int64_t partial = -1;
@@ -83,6 +84,9 @@ struct Kernels {
   // out[row] = silu(gate) * up for one panel, [rows][c_stride]; gate columns come first.
   void (*swiglu)(const float* c, int64_t c_stride, int64_t rows, std::byte* out,
                  int64_t out_stride);
+  // out[row] = gelu(c) for the first `columns` of one panel, a multiple of 16.
+  void (*gelu)(const float* c, int64_t c_stride, int64_t rows, int64_t columns, std::byte* out,
+               int64_t out_stride);
   void (*attend)(const AttendArgs& args);
   // total += part, rows of sums.
   void (*merge_sums)(float* total, const float* part, int64_t rows, int64_t head_dim);
@@ -90,6 +94,11 @@ struct Kernels {
   void (*finish_sums)(const float* sums, int64_t head_dim, std::byte* out);
   // out = x / sqrt(mean(x^2) + eps) * weight, n values.
   void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, std::byte* out);
+  // The same in place, staying f32.
+  void (*rms_norm_f32)(float* x, const float* weight, int64_t n, float eps);
+  // out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, n values.
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, int64_t n, float eps,
+                     std::byte* out);
   // Rotates x[head_dim] by table [cos, sin][head_dim / 2] and multiplies by scale.
   void (*rotate)(float* x, const float* table, int64_t head_dim, float scale);
   void (*store_bf16)(const float* x, int64_t n, uint16_t* out);

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "ops/attention.h"
+#include "ops/bf16.h"
 
 #define KVCAKE_ISA __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 #define KVCAKE_INLINE KVCAKE_ISA __attribute__((always_inline)) inline

@@ -37,12 +37,69 @@ KVCAKE_ISA void SwiGlu(const float* c, int64_t c_stride, int64_t rows, std::byte
   }
 }
 
-KVCAKE_ISA void RmsNormRow(const float* x, const float* weight, int64_t n, float eps,
-                           std::byte* out) {
+// x * P(x^2) / Q(x^2) on [-4, 4], and the sign beyond; the error is below 5e-7. A NaN stays one.
+KVCAKE_INLINE V Erf(V x) {
+  const V z = x * x;
+  V p = Splat(-2.72614225801306e-10f);
+  p = MulAdd(p, z, Splat(2.77068142495902e-08f));
+  p = MulAdd(p, z, Splat(-2.10102402082508e-06f));
+  p = MulAdd(p, z, Splat(-5.69250639462346e-05f));
+  p = MulAdd(p, z, Splat(-7.34990630326855e-04f));
+  p = MulAdd(p, z, Splat(-2.95459980854025e-03f));
+  p = MulAdd(p, z, Splat(-1.60960333262415e-02f));
+  V q = Splat(-1.45660718464996e-05f);
+  q = MulAdd(q, z, Splat(-2.13374055278905e-04f));
+  q = MulAdd(q, z, Splat(-1.68282697438203e-03f));
+  q = MulAdd(q, z, Splat(-7.37332916720468e-03f));
+  q = MulAdd(q, z, Splat(-1.42647390514189e-02f));
+  const V erf = x * p / q;
+  return x < Splat(-4.0f) ? Splat(-1.0f) : x > Splat(4.0f) ? Splat(1.0f) : erf;
+}
+
+KVCAKE_ISA void Gelu(const float* c, int64_t c_stride, int64_t rows, int64_t columns,
+                     std::byte* out, int64_t out_stride) {
+  for (int64_t row = 0; row < rows; ++row) {
+    Element* to = reinterpret_cast<Element*>(out) + row * out_stride;
+    for (int64_t i = 0; i < columns; i += kLanes) {
+      const V x = Load(c + row * c_stride + i);
+      const V erf = Erf(x * Splat(0.70710678118654752f));
+      StoreElement(to + i, Splat(0.5f) * x * (Splat(1.0f) + erf));
+    }
+  }
+}
+
+KVCAKE_INLINE V RmsScale(const float* x, int64_t n, float eps) {
   V squares = Splat(0.0f);
   for (int64_t i = 0; i < n; i += kLanes) squares = MulAdd(Load(x + i), Load(x + i), squares);
   const float mean = ReduceAdd(squares) / static_cast<float>(n);
-  const V scale = Splat(1.0f / __builtin_sqrtf(mean + eps));
+  return Splat(1.0f / __builtin_sqrtf(mean + eps));
+}
+
+KVCAKE_ISA void RmsNormF32(float* x, const float* weight, int64_t n, float eps) {
+  const V scale = RmsScale(x, n, eps);
+  for (int64_t i = 0; i < n; i += kLanes) Store(x + i, Load(x + i) * scale * Load(weight + i));
+}
+
+KVCAKE_ISA void LayerNormRow(const float* x, const float* weight, const float* bias, int64_t n,
+                             float eps, std::byte* out) {
+  V sum = Splat(0.0f), squares = Splat(0.0f);
+  for (int64_t i = 0; i < n; i += kLanes) sum = sum + Load(x + i);
+  const V mean = Splat(ReduceAdd(sum) / static_cast<float>(n));
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V centred = Load(x + i) - mean;
+    squares = MulAdd(centred, centred, squares);
+  }
+  const float variance = ReduceAdd(squares) / static_cast<float>(n);
+  const V scale = Splat(1.0f / __builtin_sqrtf(variance + eps));
+  Element* to = reinterpret_cast<Element*>(out);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    StoreElement(to + i, MulAdd((Load(x + i) - mean) * scale, Load(weight + i), Load(bias + i)));
+  }
+}
+
+KVCAKE_ISA void RmsNormRow(const float* x, const float* weight, int64_t n, float eps,
+                           std::byte* out) {
+  const V scale = RmsScale(x, n, eps);
   Element* to = reinterpret_cast<Element*>(out);
   for (int64_t i = 0; i < n; i += kLanes) {
     StoreElement(to + i, Load(x + i) * scale * Load(weight + i));
@@ -133,6 +190,7 @@ struct AttendScratch {
   Element* tail;  // [kPanel][kUnit]
   float* total;   // [rows][SumsStride]
   float* part;    // [rows][SumsStride]
+  float* alibi;   // [group][kBlock]
 };
 
 KVCAKE_ISA AttendScratch Carve(std::byte* memory) {
@@ -150,6 +208,7 @@ KVCAKE_ISA AttendScratch Carve(std::byte* memory) {
   take(s.tail, kPanel * kUnit);
   take(s.total, kRows * SumsStride(kDim));
   take(s.part, kRows * SumsStride(kDim));
+  take(s.alibi, kRows * kBlock);
   return s;
 }
 
@@ -175,6 +234,25 @@ KVCAKE_ISA void SoftmaxRow(float* scores, int64_t limit, Element* p, float* sums
     sums[padded + 1] *= scale[0];
   }
   sums[padded + 1] += ReduceAdd(sum);
+}
+
+// Adds to the scores of rows [first, rows) what the position of each key of the block is worth to
+// their head. Slope and product are rounded to bf16, as Hugging Face transformers has them.
+KVCAKE_ISA void AddAlibi(const AttendArgs& t, const AttendScratch& s, int64_t block, int64_t first,
+                         int64_t rows) {
+  const float root = __builtin_sqrtf(static_cast<float>(t.head_dim));
+  for (int64_t head = 0; head < t.group; ++head) {
+    for (int64_t i = 0; i < kBlock; ++i) {
+      const float position = Bf16ToF32(F32ToBf16(static_cast<float>(block + i)));
+      s.alibi[head * kBlock + i] = Bf16ToF32(F32ToBf16(t.alibi[head] * position)) / root;
+    }
+  }
+  for (int64_t row = first; row < rows; ++row) {
+    float* scores = s.scores + row * kBlock;
+    const float* bias = s.alibi + row % t.group * kBlock;
+    for (int64_t i = 0; i < kBlock; i += kLanes)
+      Store(scores + i, Load(scores + i) + Load(bias + i));
+  }
 }
 
 // sums[rows] += p[rows][limit] x values[limit]; all rows see the same keys.
@@ -210,6 +288,7 @@ KVCAKE_ISA void AttendBlock(const AttendArgs& t, const AttendScratch& s, int64_t
     MultiplyRows(s.q + first * t.head_dim, t.head_dim, rows - first, s.keys + key * t.head_dim,
                  t.head_dim / kUnit, s.scores + first * kBlock + key, kBlock, false);
   }
+  if (t.alibi != nullptr) AddAlibi(t, s, block, first, rows);
   for (int64_t row = first; row < rows; ++row) {
     const int64_t visible = t.start + row / t.group + 1 - block;
     SoftmaxRow(s.scores + row * kBlock, visible < kBlock ? visible : kBlock, s.p + row * kBlock,
@@ -264,10 +343,13 @@ constexpr Kernels kKernels = {
     .wide_panels = kWidePanels,
     .multiply = Multiply,
     .swiglu = SwiGlu,
+    .gelu = Gelu,
     .attend = Attend,
     .merge_sums = MergeSums,
     .finish_sums = FinishSums,
     .rms_norm = RmsNormRow,
+    .rms_norm_f32 = RmsNormF32,
+    .layer_norm = LayerNormRow,
     .rotate = Rotate,
     .store_bf16 = StoreRowBf16,
 };

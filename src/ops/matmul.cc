@@ -1,6 +1,7 @@
 #include "ops/matmul.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/check.h"
@@ -10,14 +11,18 @@
 namespace kvcake {
 namespace {
 
+constexpr int64_t kPanelWidthMax = 32;
+
 struct SourceRow {
-  const void* data;  // [k]
-  WeightType type;
+  const void* data = nullptr;  // [k]
+  WeightType type = WeightType::kBf16;
+  const float* bias = nullptr;
 };
 
 SourceRow RowOf(const WeightRows& rows, int64_t row, int64_t k) {
   const int64_t bytes = rows.type == WeightType::kF32 ? 4 : 2;
-  return {static_cast<const char*>(rows.data) + row * k * bytes, rows.type};
+  return {static_cast<const char*>(rows.data) + row * k * bytes, rows.type,
+          rows.bias == nullptr ? nullptr : rows.bias + row};
 }
 
 // Tensors in a file need not be aligned to their elements.
@@ -38,6 +43,14 @@ uint16_t WeightAt(const SourceRow& row, int64_t i) {
       return F32ToBf16(LoadAs<float>(row.data, i));
   }
   return 0;
+}
+
+// c += bias, row by row; without a bias nothing.
+void AddBias(const float* bias, int64_t rows, int64_t columns, float* c, int64_t c_stride) {
+  if (bias == nullptr) return;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < columns; ++i) c[r * c_stride + i] += bias[i];
+  }
 }
 
 // Runs `multiply` over the product in tasks of some rows by some panels, and hands each task's
@@ -70,7 +83,9 @@ void ForEachPanel(const Compute& compute, const Activations& a, const PackedMatr
     if (panels == at_once) {
       kernels.multiply(args);
       for (int64_t i = 0; i < panels; ++i) {
-        use(first_panel + i, row, args.rows, args.c + i * width, panels * width);
+        float* c = args.c + i * width;
+        AddBias(w.PanelBias(first_panel + i), args.rows, width, c, panels * width);
+        use(first_panel + i, row, args.rows, c, panels * width);
       }
       return;
     }
@@ -78,6 +93,7 @@ void ForEachPanel(const Compute& compute, const Activations& a, const PackedMatr
     for (int64_t i = 0; i < panels; ++i) {
       args.b = w.Panel(first_panel + i);
       kernels.multiply(args);
+      AddBias(w.PanelBias(first_panel + i), args.rows, width, args.c, width);
       use(first_panel + i, row, args.rows, args.c, width);
     }
   });
@@ -90,14 +106,20 @@ void PackedMatrix::Pack(const Compute& compute, SourceOf source_of) {
   CHECK(k_ % 16 == 0);
   panel_width_ = compute.kernels().panel_width;
   buffer_ = Buffer(static_cast<uint64_t>(panels()) * panel_width_ * k_ * sizeof(uint16_t));
+  CHECK(panel_width_ <= kPanelWidthMax);
+  if (source_of(0).bias != nullptr) bias_.resize(panels() * panel_width_);
   compute.pool().ParallelFor(panels(), [&](int64_t panel, int) {
     uint16_t* to = buffer_.as<uint16_t>() + panel * panel_width_ * k_;
-    const int64_t width = std::min(panel_width_, n_ - panel * panel_width_);
+    const int64_t first = panel * panel_width_, width = std::min(panel_width_, n_ - first);
+    std::array<SourceRow, kPanelWidthMax> from;
+    for (int64_t column = 0; column < width; ++column) {
+      from[column] = source_of(first + column);
+      if (!bias_.empty()) bias_[first + column] = *from[column].bias;
+    }
     for (int64_t k0 = 0; k0 < k_; k0 += 16) {
       for (int64_t column = 0; column < width; ++column) {
-        const SourceRow from = source_of(panel * panel_width_ + column);
         for (int64_t k = k0; k < k0 + 16; ++k) {
-          to[(k / 2 * panel_width_ + column) * 2 + k % 2] = WeightAt(from, k);
+          to[(k / 2 * panel_width_ + column) * 2 + k % 2] = WeightAt(from[column], k);
         }
       }
     }
@@ -172,6 +194,19 @@ void MatMulSwiGlu(const Compute& compute, const Activations& a, const PackedMatr
                [&](int64_t panel, int64_t row, int64_t rows, const float* c, int64_t c_stride) {
                  std::byte* to = out.data + (row * out.stride + panel * half) * bytes;
                  kernels.swiglu(c, c_stride, rows, to, out.stride);
+               });
+}
+
+void MatMulGelu(const Compute& compute, const Activations& a, const PackedMatrix& w,
+                const Activations& out) {
+  CHECK(out.rows == a.rows && out.k == w.n() && out.k % 16 == 0);
+  const Kernels& kernels = compute.kernels();
+  const int64_t width = kernels.panel_width, bytes = ActivationBytes(compute.path());
+  ForEachPanel(compute, a, w,
+               [&](int64_t panel, int64_t row, int64_t rows, const float* c, int64_t c_stride) {
+                 const int64_t columns = std::min(width, w.n() - panel * width);
+                 std::byte* to = out.data + (row * out.stride + panel * width) * bytes;
+                 kernels.gelu(c, c_stride, rows, columns, to, out.stride);
                });
 }
 

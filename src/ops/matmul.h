@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "ops/buffer.h"
 #include "ops/compute.h"
@@ -19,10 +20,11 @@ struct WeightRows {
   const void* data = nullptr;
   WeightType type = WeightType::kBf16;
   int64_t rows = 0;
+  const float* bias = nullptr;  // [rows], or none; all parts of a matrix have one, or none has
 };
 
 // Weights [n][k] as bf16 in the order in which the kernels of one path read them: 2 bytes a weight
-// and no second copy. k is a multiple of 16; n is any.
+// and no second copy; and their bias, which every product adds. k is a multiple of 16; n is any.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
@@ -38,6 +40,10 @@ class PackedMatrix {
   const uint16_t* Panel(int64_t panel) const {
     return buffer_.as<uint16_t>() + panel * k_ * panel_width_;
   }
+  // [panel_width], or nullptr without a bias.
+  const float* PanelBias(int64_t panel) const {
+    return bias_.empty() ? nullptr : bias_.data() + panel * panel_width_;
+  }
   int64_t panels() const { return (n_ + panel_width_ - 1) / panel_width_; }
   // Row n (a token's embedding, when these are embeddings), widened to f32.
   void CopyRow(int64_t row, float* out) const;
@@ -50,17 +56,21 @@ class PackedMatrix {
   int64_t k_ = 0;
   int64_t panel_width_ = 1;
   Buffer buffer_;
+  std::vector<float> bias_;  // [panels * panel_width], columns past n are zero; or empty
 };
 
-// out[rows][n] = a[rows][k] x w^T, in f32; `stride` floats from row to row of out.
+// out[rows][n] = a[rows][k] x w^T + bias, in f32; `stride` floats from row to row of out.
 void MatMul(const Compute& compute, const Activations& a, const PackedMatrix& w, float* out,
             int64_t stride);
-// out += a x w^T.
+// out += a x w^T + bias.
 void MatMulAdd(const Compute& compute, const Activations& a, const PackedMatrix& w, float* out,
                int64_t stride);
-// out = silu(a x gate^T) * (a x up^T), ready to enter the next product; w is made by GateUp and
-// out.k is w.n() / 2.
+// out = silu(a x gate^T + bias) * (a x up^T + bias), ready to enter the next product; w is made by
+// GateUp and out.k is w.n() / 2.
 void MatMulSwiGlu(const Compute& compute, const Activations& a, const PackedMatrix& w,
                   const Activations& out);
+// out = gelu(a x w^T + bias) by the error function; out.k is w.n(), a multiple of 16.
+void MatMulGelu(const Compute& compute, const Activations& a, const PackedMatrix& w,
+                const Activations& out);
 
 }  // namespace kvcake

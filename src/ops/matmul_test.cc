@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "ops/kernels.h"
 #include "ops/test_paths.h"
 
 namespace kvcake {
@@ -134,6 +135,77 @@ TEST_P(MatMulTest, AddAndSwiGluFollowTheProduct) {
 }
 
 // silu of large magnitudes neither overflows nor turns into a NaN.
+// Every product adds the bias of its matrix; GELU is that of the error function.
+TEST_P(MatMulTest, BiasAndGeluFollowTheProduct) {
+  ThreadPool pool(2);
+  const Compute compute(pool, GetParam());
+  std::mt19937 rng(14);
+  const bool bf16 = GetParam() == NumericPath::kBf16Dot;
+  for (int64_t n : {16, 48, 96, 208}) {
+    const int64_t k = 64, first = n / 4;
+    const auto w = RandomBf16(rng, n * k, 0.2f);
+    const auto bias = RandomFloats(rng, n);
+    const std::vector<WeightRows> parts = {
+        {w.data(), WeightType::kBf16, first, bias.data()},
+        {w.data() + first * k, WeightType::kBf16, n - first, bias.data() + first}};
+    const PackedMatrix biased(compute, parts, k);
+    const WeightRows whole{w.data(), WeightType::kBf16, n};
+    const PackedMatrix plain(compute, std::span(&whole, 1), k);
+    for (int64_t rows : {1, 3, 20}) {
+      const auto x = RandomFloats(rng, rows * k);
+      ActivationBuffer a(GetParam(), rows, k), gelu(GetParam(), rows, n);
+      SetActivations(GetParam(), x, a.Rows(rows));
+      std::vector<float> product(rows * n), with_bias(rows * n), sum(rows * n, 1.0f);
+      MatMul(compute, a.Rows(rows), plain, product.data(), n);
+      MatMul(compute, a.Rows(rows), biased, with_bias.data(), n);
+      MatMulAdd(compute, a.Rows(rows), biased, sum.data(), n);
+      MatMulGelu(compute, a.Rows(rows), biased, gelu.Rows(rows));
+      for (int64_t i = 0; i < rows * n; ++i) {
+        ASSERT_EQ(with_bias[i], product[i] + bias[i % n]);
+        ASSERT_EQ(sum[i], 1.0f + with_bias[i]);
+        const double y = with_bias[i], want = 0.5 * y * (1 + std::erf(y / std::sqrt(2.0)));
+        ASSERT_NEAR(ElementAt(GetParam(), gelu.Rows(rows), i / n, i % n), want,
+                    (bf16 ? 0.004 : 1e-6) * std::abs(want) + 2e-6);
+      }
+    }
+    if (n % 32 != 0) continue;
+    const int64_t half = n / 2, rows = 5;
+    const WeightRows gate{w.data(), WeightType::kBf16, half, bias.data()};
+    const WeightRows up{w.data() + half * k, WeightType::kBf16, half, bias.data() + half};
+    const PackedMatrix gate_up = PackedMatrix::GateUp(compute, gate, up, k);
+    const auto x = RandomFloats(rng, rows * k);
+    ActivationBuffer a(GetParam(), rows, k), out(GetParam(), rows, half);
+    SetActivations(GetParam(), x, a.Rows(rows));
+    std::vector<float> product(rows * n);
+    MatMul(compute, a.Rows(rows), biased, product.data(), n);
+    MatMulSwiGlu(compute, a.Rows(rows), gate_up, out.Rows(rows));
+    for (int64_t i = 0; i < rows * half; ++i) {
+      const double g = product[i / half * n + i % half],
+                   u = product[i / half * n + half + i % half];
+      const double want = g / (1 + std::exp(-g)) * u;
+      ASSERT_NEAR(ElementAt(GetParam(), out.Rows(rows), i / half, i % half), want,
+                  (bf16 ? 0.004 : 2e-6) * std::abs(want) + 1e-6);
+    }
+  }
+}
+
+TEST_P(MatMulTest, GeluOfExtremes) {
+  ThreadPool pool(1);
+  const Compute compute(pool, GetParam());
+  std::vector<float> x = {-1e10f, -1e30f, -100.0f, -5.7f, -1e-20f, 0.0f, 6.0f, 1e30f, NAN};
+  x.resize(16);
+  std::vector<float> out(16);
+  compute.kernels().gelu(x.data(), 16, 1, 16, reinterpret_cast<std::byte*>(out.data()), 16);
+  const auto at = [&](int i) {
+    if (GetParam() != NumericPath::kBf16Dot) return out[i];
+    return Bf16ToF32(reinterpret_cast<const uint16_t*>(out.data())[i]);
+  };
+  for (int i : {0, 1, 2, 3, 4, 5}) EXPECT_NEAR(at(i), 0, 2e-6) << x[i];
+  EXPECT_NEAR(at(6), 6.0f, 1e-5);
+  EXPECT_NEAR(at(7) / 1e30f, 1, 0.004);
+  EXPECT_TRUE(std::isnan(at(8)));
+}
+
 TEST_P(MatMulTest, SwiGluOfExtremeGates) {
   ThreadPool pool(1);
   const Compute compute(pool, GetParam());

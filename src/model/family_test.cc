@@ -1,0 +1,201 @@
+#include "model/family.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "model/synth.h"
+
+namespace kvcake {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class FamilyTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = testing::TempDir() + "/kvcake_family_" +
+           testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(dir_);
+    std::filesystem::create_directories(dir_);
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  Result<ModelConfig> Load(const json& config) const {
+    std::ofstream(dir_ + "/config.json") << config;
+    return LoadModelConfig(dir_);
+  }
+  ModelConfig Read(const json& config) const {
+    const auto loaded = Load(config);
+    EXPECT_TRUE(loaded) << loaded.error().message;
+    return loaded.value_or(ModelConfig{});
+  }
+  void ExpectRefused(const json& config, const std::string& part) const {
+    const auto loaded = Load(config);
+    ASSERT_FALSE(loaded) << config;
+    EXPECT_THAT(loaded.error().message, HasSubstr("config.json"));
+    EXPECT_THAT(loaded.error().message, HasSubstr(part));
+  }
+
+  std::string dir_;
+};
+
+json With(json config, const json& changes) {
+  config.update(changes);
+  return config;
+}
+
+const json kLlamaLike = {{"hidden_size", 64},       {"intermediate_size", 96},
+                         {"num_hidden_layers", 4},  {"num_attention_heads", 32},
+                         {"head_dim", 16},          {"vocab_size", 300},
+                         {"rms_norm_eps", 1e-5},    {"max_position_embeddings", 4096},
+                         {"rope_theta", 1000000.0}, {"hidden_act", "silu"}};
+
+// As published, without what transformers ignores.
+const json kFalcon7B = {{"alibi", false},         {"architectures", {"FalconForCausalLM"}},
+                        {"bias", false},          {"bos_token_id", 11},
+                        {"eos_token_id", 11},     {"hidden_size", 4544},
+                        {"model_type", "falcon"}, {"layer_norm_epsilon", 1e-5},
+                        {"multi_query", true},    {"new_decoder_architecture", false},
+                        {"num_kv_heads", 71},     {"num_attention_heads", 71},
+                        {"parallel_attn", true},  {"num_hidden_layers", 32},
+                        {"vocab_size", 65024}};
+
+TEST_F(FamilyTest, EveryShapeIsWhatItsOwnFileSays) {
+  for (const std::string& name : SynthArchNames()) {
+    const ModelConfig config = *SynthArch(name);
+    const auto text = ModelConfigJson(config);
+    ASSERT_TRUE(text) << name << ": " << text.error().message;
+    EXPECT_EQ(Read(json::parse(*text)), config) << name;
+  }
+}
+
+TEST_F(FamilyTest, LlamaMayHaveBiases) {
+  const json llama = With(kLlamaLike, {{"model_type", "llama"}});
+  EXPECT_FALSE(Read(llama).qkv_bias || Read(llama).o_bias || Read(llama).mlp_bias);
+  const ModelConfig biased = Read(With(llama, {{"attention_bias", true}, {"mlp_bias", true}}));
+  EXPECT_TRUE(biased.qkv_bias && biased.o_bias && biased.mlp_bias);
+  EXPECT_EQ(biased.kv_heads, 32);
+}
+
+TEST_F(FamilyTest, MistralHasAWindowUnlessItSaysNot) {
+  const json mistral = With(kLlamaLike, {{"model_type", "mistral"}});
+  const ModelConfig config = Read(mistral);  // 4096, no smaller than the context
+  EXPECT_EQ(config.kv_heads, 8);
+  EXPECT_EQ(config.norm, NormKind::kRms);
+  EXPECT_EQ(Read(With(mistral, {{"num_key_value_heads", nullptr}})).kv_heads, 32);
+  ExpectRefused(With(mistral, {{"sliding_window", 4095}}), "sliding_window is 4095");
+  const json longer = With(mistral, {{"max_position_embeddings", 32768}});
+  ExpectRefused(longer, "sliding_window is 4096, smaller than the context of 32768");
+  Read(With(longer, {{"sliding_window", nullptr}}));
+  Read(With(longer, {{"sliding_window", 32768}}));
+  for (const json& senseless : {json(0), json(-1), json("4096"), json(1.5)}) {
+    ExpectRefused(With(longer, {{"sliding_window", senseless}}), "sliding_window");
+  }
+}
+
+TEST_F(FamilyTest, QwenSlidesOnlyWhereItsWindowIsUsed) {
+  for (const char* type : {"qwen2", "qwen3"}) {
+    const json qwen = With(kLlamaLike, {{"model_type", type}, {"sliding_window", 1024}});
+    const ModelConfig config = Read(qwen);
+    EXPECT_EQ(config.kv_heads, 32);
+    EXPECT_EQ(config.bos_token, -1);
+    EXPECT_TRUE(config.eos_tokens.empty());
+    const json used = With(qwen, {{"use_sliding_window", true}});
+    EXPECT_EQ(Read(used), config) << "max_window_layers is 28 by default";
+    ExpectRefused(With(used, {{"max_window_layers", 3}}), "sliding_window is 1024");
+    EXPECT_EQ(Read(With(used, {{"max_window_layers", 4}})), config);
+    EXPECT_EQ(Read(With(used, {{"max_window_layers", 0}, {"sliding_window", 4096}})), config);
+    EXPECT_EQ(Read(With(used, {{"max_window_layers", 0}, {"sliding_window", nullptr}})), config);
+    const json full = json::array({"full_attention", "full_attention"});
+    EXPECT_EQ(Read(With(used, {{"max_window_layers", 0}, {"layer_types", full}})), config);
+    const json mixed = json::array({"full_attention", "sliding_attention"});
+    ExpectRefused(With(used, {{"layer_types", mixed}}), "sliding_window");
+    ExpectRefused(With(qwen, {{"layer_types", mixed}}), "layer_types");
+    ExpectRefused(With(qwen, {{"layer_types", 3}}), "layer_types");
+  }
+}
+
+TEST_F(FamilyTest, QwensDifferInBiasesAndHeadNorms) {
+  const ModelConfig qwen2 = Read(With(kLlamaLike, {{"model_type", "qwen2"}}));
+  EXPECT_TRUE(qwen2.qkv_bias);
+  EXPECT_FALSE(qwen2.o_bias || qwen2.qk_norm);
+  json qwen3 = With(kLlamaLike, {{"model_type", "qwen3"}});
+  qwen3.erase("head_dim");
+  EXPECT_EQ(Read(qwen3).head_dim, 128);
+  EXPECT_TRUE(Read(qwen3).qk_norm);
+  EXPECT_FALSE(Read(qwen3).qkv_bias);
+  EXPECT_TRUE(Read(With(qwen3, {{"attention_bias", true}})).o_bias);
+}
+
+TEST_F(FamilyTest, Falcon7B) {
+  EXPECT_EQ(Read(kFalcon7B), [] {
+    ModelConfig config = *SynthArch("falcon-7b");
+    config.bos_token = 11;
+    config.eos_tokens = {11};
+    return config;
+  }());
+}
+
+TEST_F(FamilyTest, FalconsOfTheOldSpelling) {
+  json old = kFalcon7B;
+  for (const char* name :
+       {"num_kv_heads", "num_attention_heads", "num_hidden_layers", "new_decoder_architecture"}) {
+    old.erase(name);
+  }
+  old.update({{"model_type", "RefinedWebModel"},
+              {"architectures", {"RWForCausalLM"}},
+              {"n_head", 71},
+              {"n_layer", 32}});
+  EXPECT_EQ(Read(old), Read(kFalcon7B));
+  json plain = old;  // the first Falcons' own defaults
+  plain.erase("multi_query");
+  plain.erase("parallel_attn");
+  plain.update({{"alibi", true}, {"bias", true}});
+  const ModelConfig sequential = Read(plain);
+  EXPECT_EQ(sequential.block, BlockKind::kSequential);
+  EXPECT_EQ(sequential.kv_heads, 71);
+  EXPECT_EQ(sequential.position, PositionKind::kAlibi);
+  json grouped = old;
+  grouped.update({{"model_type", "RefinedWeb"}, {"n_head", 142}, {"n_head_kv", 2}});
+  const ModelConfig new_decoder = Read(grouped);
+  EXPECT_EQ(new_decoder.block, BlockKind::kParallelTwoNorms);
+  EXPECT_EQ(new_decoder.kv_heads, 2);
+  EXPECT_EQ(new_decoder.head_dim, 32);
+  old.erase("model_type");
+  ExpectRefused(old, "model_type is missing");
+}
+
+TEST_F(FamilyTest, FalconsNewDecoder) {
+  const json grouped = With(kFalcon7B, {{"new_decoder_architecture", true}, {"num_kv_heads", 1}});
+  EXPECT_EQ(Read(grouped).block, BlockKind::kParallelTwoNorms);
+  EXPECT_EQ(Read(grouped).names.mlp_norm, "ln_mlp");
+  const ModelConfig one_norm = Read(With(grouped, {{"num_ln_in_parallel_attn", 1}}));
+  EXPECT_EQ(one_norm.block, BlockKind::kParallel);
+  EXPECT_EQ(one_norm.names.attention_norm, "input_layernorm");
+  ExpectRefused(With(grouped, {{"parallel_attn", false}}), "parallel_attn");
+  ExpectRefused(With(kFalcon7B, {{"num_ln_in_parallel_attn", 2}}), "num_ln_in_parallel_attn");
+}
+
+TEST_F(FamilyTest, FalconsThatMakeNoSense) {
+  ExpectRefused(With(kFalcon7B, {{"activation", "relu"}}), "activation is relu");
+  ExpectRefused(With(kFalcon7B, {{"hidden_size", 4545}}), "hidden_size");
+  ExpectRefused(With(kFalcon7B, {{"hidden_size", -1}}), "hidden_size");
+  ExpectRefused(With(kFalcon7B, {{"ffn_hidden_size", 0}}), "ffn_hidden_size");
+  ExpectRefused(With(kFalcon7B, {{"layer_norm_epsilon", -1}}), "layer_norm_epsilon");
+  ExpectRefused(With(kFalcon7B, {{"alibi", 1}}), "alibi");
+  ExpectRefused(With(kFalcon7B, {{"multi_query", false}, {"num_kv_heads", 1}}), "num_kv_heads");
+  ExpectRefused(With(kFalcon7B, {{"new_decoder_architecture", true}, {"num_kv_heads", 2}}),
+                "num_kv_heads");
+  ExpectRefused(With(kFalcon7B, {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2}}}}),
+                "dynamic");
+  // transformers does not look at RoPE where there is ALiBi, and takes null for false.
+  Read(With(kFalcon7B, {{"alibi", true}, {"rope_scaling", {{"type", "dynamic"}}}}));
+  EXPECT_EQ(Read(With(kFalcon7B, {{"parallel_attn", nullptr}})).block, BlockKind::kSequential);
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,57 @@
+#include "model/position.h"
+
+#include <gtest/gtest.h>
+
+#include "ops/bf16.h"
+
+namespace kvcake {
+namespace {
+
+// Values computed independently in Python by the published formulas, in float32 where Hugging Face
+// transformers has float32.
+TEST(RopeTest, FrequenciesOfEveryKind) {
+  RopeConfig rope;
+  rope.theta = 500000.0;
+  const auto expect = [&](int i, double want) {
+    EXPECT_NEAR(RopeInverseFrequencies(rope, 64)[i], want, 5e-7 * want)
+        << i;  // a few f32 roundings
+  };
+  expect(0, 1.0);
+  expect(10, 0.016560440883040428);
+  expect(31, 3.01385807688348e-06);
+  rope.kind = RopeConfig::Kind::kLinear;
+  rope.factor = 4.0;
+  expect(10, 0.016560440883040428 / 4);
+  rope.kind = RopeConfig::Kind::kLlama3;
+  rope.factor = 32.0;
+  rope.low_freq_factor = 1.0;
+  rope.high_freq_factor = 4.0;
+  rope.original_max_positions = 8192;
+  expect(0, 1.0);
+  expect(14, 0.0032114461064338684);
+  expect(15, 0.0012905480504265697);
+  expect(16, 0.00042955669247651487);
+  expect(17, 9.70828819426613e-05);
+  expect(18, 1.9461638657958247e-05);
+  expect(31, 9.418306490260875e-08);
+}
+
+// What transformers' build_alibi_tensor gives, after its rounding to bf16.
+TEST(AlibiTest, SlopesOfHeadsThatAreAPowerOfTwoAndNot) {
+  const auto expect = [](int heads, const std::vector<float>& want) {
+    std::vector<float> got = AlibiSlopes(heads);
+    for (float& slope : got) slope = Bf16ToF32(F32ToBf16(slope));
+    EXPECT_EQ(got, want) << heads;
+  };
+  expect(1, {0.00390625f});
+  expect(8, {0.5f, 0.25f, 0.125f, 0.0625f, 0.03125f, 0.015625f, 0.0078125f, 0.00390625f});
+  expect(6, {0.25f, 0.0625f, 0.015625f, 0.00390625f, 0.5f, 0.125f});
+  const std::vector<float> falcon = AlibiSlopes(71);
+  ASSERT_EQ(falcon.size(), 71u);
+  EXPECT_EQ(Bf16ToF32(F32ToBf16(falcon[63])), 0.00390625f);
+  EXPECT_EQ(Bf16ToF32(F32ToBf16(falcon[64])), 0.95703125f);
+  EXPECT_EQ(Bf16ToF32(F32ToBf16(falcon[70])), 0.5703125f);
+}
+
+}  // namespace
+}  // namespace kvcake

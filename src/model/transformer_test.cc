@@ -1,0 +1,260 @@
+#include "model/transformer.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "model/transformer_testing.h"
+
+namespace kvcake {
+namespace {
+
+using TransformerTest = PathTest;
+
+// Runs random slices of `tokens` in batches with slices of another sequence, and compares their
+// logits with those of the whole.
+void CheckSlicings(Rig& rig, const std::vector<int32_t>& tokens, const std::vector<float>& want,
+                   const std::vector<PageId>& ids, std::mt19937& rng) {
+  const int vocab = rig.model->vocab_size();
+  const int64_t n = static_cast<int64_t>(tokens.size());
+  const PageTable other_table = rig.Draw(512);
+  const auto other_ids = Ids(other_table);
+  const auto other = Prompt(4, 512);
+  int64_t other_at = 0;
+  for (int64_t begin = 0; begin < n;) {
+    const int64_t end = std::min<int64_t>(n, begin + 1 + rng() % (rng() % 2 ? 3 : 120));
+    std::vector<Slice> batch;
+    const bool kept_all = rng() % 2;
+    const int64_t other_rows = std::min<int64_t>(512 - other_at, rng() % 40);
+    if (other_rows > 0) {
+      batch.push_back({.tokens = std::span(other).subspan(other_at, other_rows),
+                       .start = static_cast<int>(other_at),
+                       .pages = other_ids,
+                       .logits = rng() % 2 ? Slice::Logits::kLast : Slice::Logits::kNone});
+    }
+    other_at += other_rows;
+    const size_t skip = !batch.empty() && batch[0].logits == Slice::Logits::kLast ? vocab : 0;
+    batch.push_back({.tokens = std::span(tokens).subspan(begin, end - begin),
+                     .start = static_cast<int>(begin),
+                     .pages = ids,
+                     .logits = kept_all ? Slice::Logits::kAll : Slice::Logits::kLast});
+    const auto got = rig.model->Forward(batch).value().subspan(skip);
+    const int64_t first = kept_all ? begin : end - 1;
+    ASSERT_EQ(static_cast<int64_t>(got.size()), (end - first) * vocab);
+    ASSERT_TRUE(SameBits(got, &want[first * vocab])) << begin << ".." << end;
+    begin = end;
+  }
+}
+
+// The design's "same answer", for every family: logits and KV of every slicing, thread count and
+// batch.
+TEST_P(TransformerTest, EverySlicingGivesTheSameLogitsAndPages) {
+  const int64_t n = 300;
+  const auto tokens = Prompt(2, n);
+  std::mt19937 rng(3);
+  for (const auto& [name, config] : TinyZoo()) {
+    Rig whole(config, GetParam(), 1);
+    const PageTable whole_table = whole.Draw(n);
+    const auto want = RunAll(whole, tokens, Ids(whole_table));
+    const auto want_kv = KvOf(whole, Ids(whole_table), n);
+    for (int threads : {1, 2, 3}) {
+      for (int chunk_tokens : {16, 32, 64}) {
+        SCOPED_TRACE(fmt::format("{}, {} threads, chunks of {}", name, threads, chunk_tokens));
+        Rig rig(config, GetParam(), threads, chunk_tokens);
+        const PageTable table = rig.Draw(n);
+        ASSERT_NO_FATAL_FAILURE(CheckSlicings(rig, tokens, want, Ids(table), rng));
+        ASSERT_EQ(KvOf(rig, Ids(table), n), want_kv);
+      }
+    }
+  }
+}
+
+TEST_P(TransformerTest, ALastTokenWhoseKvIsThereNeedNotWriteIt) {
+  const int64_t n = 64;
+  Rig rig(TinyConfig(), GetParam(), 2);
+  const auto tokens = Prompt(5, n);
+  const PageTable table = rig.Draw(n);
+  const auto want = RunAll(rig, tokens, Ids(table));
+  const auto kv = KvOf(rig, Ids(table), n);
+  const auto ids = Ids(table);
+  const Slice last{.tokens = std::span(tokens).last(1),
+                   .start = n - 1,
+                   .pages = ids,
+                   .write_kv = false,
+                   .logits = Slice::Logits::kLast};
+  const auto got = rig.model->Forward(std::span(&last, 1)).value();
+  EXPECT_TRUE(SameBits(got, &want[(n - 1) * 101]));
+  EXPECT_EQ(KvOf(rig, ids, n), kv);
+}
+
+KVCAKE_EVERY_PATH(TransformerTest);
+
+class RecordingGate : public LayerGate {
+ public:
+  explicit RecordingGate(int fail_at = -1) : fail_at_(fail_at) {}
+  Status AfterKv(int layer) override { return Call(2 * layer); }
+  Status BeforeAttention(int layer) override { return Call(2 * layer + 1); }
+  const std::vector<int>& calls() const { return calls_; }
+
+ private:
+  Status Call(int call) {
+    calls_.push_back(call);
+    if (call == fail_at_) return Fail(ErrorCode::kDeadline, "call {}", call);
+    return {};
+  }
+
+  const int fail_at_;
+  std::vector<int> calls_;
+};
+
+TEST(TransformerGateTest, CalledOncePerLayerInOrderAndItsErrorEndsThePass) {
+  Rig rig(TinyConfig(), NumericPath::kF32, 1);
+  const auto tokens = Prompt(6, 20);
+  const PageTable table = rig.Draw(20);
+  const auto ids = Ids(table);
+  for (int fail_at : {-1, 0, 3, 5}) {
+    RecordingGate gate(fail_at);
+    const Slice slice{
+        .tokens = tokens, .pages = ids, .logits = Slice::Logits::kLast, .gate = &gate};
+    const auto result = rig.model->Forward(std::span(&slice, 1));
+    std::vector<int> want;
+    for (int call = 0; call <= (fail_at < 0 ? 5 : fail_at); ++call) want.push_back(call);
+    EXPECT_EQ(gate.calls(), want);
+    ASSERT_EQ(result.has_value(), fail_at < 0);
+    if (fail_at >= 0) {
+      EXPECT_EQ(result.error().code, ErrorCode::kDeadline);
+    }
+  }
+}
+
+// A gate may bring the prefix while the pass runs: it is looked at only after BeforeAttention.
+class CopyingGate : public LayerGate {
+ public:
+  CopyingGate(PagePool& pool, PageId from, PageId to) : pool_(pool), from_(from), to_(to) {}
+  Status AfterKv(int layer) override { return {}; }
+  Status BeforeAttention(int layer) override {
+    std::memcpy(pool_.Slab(to_, layer), pool_.Slab(from_, layer), pool_.layout().slab_bytes());
+    return {};
+  }
+
+ private:
+  PagePool& pool_;
+  const PageId from_, to_;
+};
+
+TEST(TransformerGateTest, ThePrefixMayArriveLayerByLayer) {
+  Rig rig(TinyConfig(), NumericPath::kF32, 2);
+  const auto tokens = Prompt(7, 60);
+  const PageTable table = rig.Draw(60), late = rig.Draw(60);
+  const auto want = RunAll(rig, tokens, Ids(table));
+  const auto ids = Ids(late);
+  CopyingGate gate(*rig.pages, table[0].id(), ids[0]);
+  const Slice slice{.tokens = std::span(tokens).subspan(32),
+                    .start = 32,
+                    .pages = ids,
+                    .logits = Slice::Logits::kAll,
+                    .gate = &gate};
+  EXPECT_TRUE(SameBits(rig.model->Forward(std::span(&slice, 1)).value(), &want[32 * 101]));
+}
+
+TEST(TransformerCreateTest, RefusesByName) {
+  ThreadPool workers(1);
+  for (auto& [change, name] : std::vector<std::pair<void (*)(ModelConfig&), const char*>>{
+           {[](ModelConfig& c) { c.hidden_size = 72; }, "hidden_size"},
+           {[](ModelConfig& c) { c.intermediate_size = 100; }, "intermediate_size"},
+           {[](ModelConfig& c) { c.head_dim = 272; }, "head_dim"},
+           {[](ModelConfig& c) { c.heads = 7; }, "num_attention_heads"}}) {
+    ModelConfig config = TinyConfig();
+    change(config);
+    auto pages = PagePool::Create(TransformerModel::LayoutFor(config, 32), 4 << 20).value();
+    RandomWeights weights(TinyConfig());
+    const auto model = TransformerModel::Create(config, weights.Source(), *pages, workers);
+    ASSERT_FALSE(model) << name;
+    EXPECT_EQ(model.error().code, ErrorCode::kUnsupported);
+    EXPECT_NE(model.error().message.find(name), std::string::npos) << model.error().message;
+  }
+}
+
+TEST(TransformerCreateTest, AMissingTensorIsTheSourcesError) {
+  ThreadPool workers(1);
+  auto pages = PagePool::Create(TransformerModel::LayoutFor(TinyConfig(), 32), 4 << 20).value();
+  RandomWeights weights(TinyConfig());
+  WeightSource source = weights.Source();
+  const auto get = source.get;
+  source.get = [&](const std::string& name, std::span<const int64_t> shape) -> Result<TensorView> {
+    if (name.find("layers.2.mlp.up") == std::string::npos) return get(name, shape);
+    return Fail(ErrorCode::kNotFound, "no {}", name);
+  };
+  const auto model = TransformerModel::Create(TinyConfig(), source, *pages, workers);
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().message, "no model.layers.2.mlp.up_proj.weight");
+}
+
+TEST(TransformerIdentityTest, ChangesWithWhatDeterminesTheNumbers) {
+  const ChunkKey root = Rig(TinyConfig(), NumericPath::kF32, 1).model->identity().Root();
+  EXPECT_EQ(Rig(TinyConfig(), BestPath(), 2).model->identity().Root(), root)
+      << "not with the machine";
+  std::vector<ChunkKey> roots = {root};
+  roots.push_back(Rig(TinyConfig(), NumericPath::kF32, 1, 16).model->identity().Root());
+  for (void (*change)(ModelConfig&) : std::vector<void (*)(ModelConfig&)>{
+           [](ModelConfig& c) { c.norm_eps = 1e-6; }, [](ModelConfig& c) { c.rope.theta = 10001; },
+           [](ModelConfig& c) { c.rope.kind = RopeConfig::Kind::kLinear; },
+           [](ModelConfig& c) { c.rope.kind = RopeConfig::Kind::kLlama3; },
+           [](ModelConfig& c) { c.layers = 2; }, [](ModelConfig& c) { c.family = "mistral"; },
+           [](ModelConfig& c) { c.norm = NormKind::kLayer; },
+           [](ModelConfig& c) { c.position = PositionKind::kAlibi; },
+           [](ModelConfig& c) { c.block = BlockKind::kParallel; },
+           [](ModelConfig& c) { c.block = BlockKind::kParallelTwoNorms; },
+           [](ModelConfig& c) { c.mlp = MlpKind::kGelu; },
+           [](ModelConfig& c) { c.qkv_bias = true; }, [](ModelConfig& c) { c.o_bias = true; },
+           [](ModelConfig& c) { c.mlp_bias = true; }, [](ModelConfig& c) { c.qk_norm = true; }}) {
+    ModelConfig config = TinyConfig();
+    change(config);
+    roots.push_back(Rig(config, NumericPath::kF32, 1).model->identity().Root());
+  }
+  std::sort(roots.begin(), roots.end());
+  EXPECT_EQ(std::unique(roots.begin(), roots.end()), roots.end());
+}
+
+// Stores that were written before there were other families stay readable.
+TEST(TransformerIdentityTest, OfAPlainLlamaIsWhatItWas) {
+  std::string text;
+  const auto rig = Rig(TinyConfig(), NumericPath::kF32, 1);
+  for (const auto& [name, value] : rig.model->identity().fields()) text += name + "=" + value + " ";
+  EXPECT_EQ(text,
+            "arch=llama layers=3 hidden=64 heads=6 kv_heads=2 head_dim=16 intermediate=96 "
+            "vocab=101 rms_norm_eps=0x1.4f8b588e368f1p-17 rope=plain rope_theta=0x1.388p+13 "
+            "weights_digest=0100000000000000000000000000000000000000000000000000000000000000 "
+            "weights=bf16 kv=bf16 chunk_tokens=32 layout=v1 shard=all ");
+}
+
+// Whether the head is the embedding is believed of the files, as Hugging Face does.
+TEST(TransformerTiedTest, AHeadInTheFilesIsUsedWhereItDiffers) {
+  ModelConfig untied = TinyConfig();
+  untied.tie_embeddings = false;
+  ThreadPool workers(1);
+  const auto tokens = Prompt(8, 5);
+  const auto logits = [&](const ModelConfig& config, WeightSource source) {
+    const auto pages = PagePool::Create(TransformerModel::LayoutFor(config, 32), 4 << 20).value();
+    const auto model = TransformerModel::Create(config, source, *pages, workers).value();
+    const PageHandle page = *pages->Draw();
+    const std::vector<PageId> ids = {page.id()};
+    const Slice slice{.tokens = tokens, .pages = ids, .logits = Slice::Logits::kAll};
+    const auto out = model->Forward(std::span(&slice, 1)).value();
+    return std::vector<float>(out.begin(), out.end());
+  };
+  RandomWeights weights(untied);
+  const auto own_head = logits(untied, weights.Source());
+  EXPECT_EQ(logits(TinyConfig(), weights.Source()), own_head);
+  auto& tensors = weights.tensors();
+  tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"];
+  const auto tied = logits(TinyConfig(), weights.Source());
+  EXPECT_NE(tied, own_head);
+  auto head = tensors.extract("lm_head.weight");
+  EXPECT_EQ(logits(TinyConfig(), weights.Source()), tied);
+  tensors.insert(std::move(head));
+  tensors.erase("model.embed_tokens.weight");
+  EXPECT_EQ(logits(TinyConfig(), weights.Source()), tied);
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,61 @@
+// A model's weights: checked against its configuration, then packed for the kernels.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/hash.h"
+#include "model/config.h"
+#include "model/safetensors.h"
+#include "ops/compute.h"
+#include "ops/elementwise.h"
+#include "ops/matmul.h"
+
+namespace kvcake {
+
+// Where weights come from, by their Hugging Face names. Tensors are borrowed while loading only.
+struct WeightSource {
+  // kNotFound, or kInvalidArgument when the shape differs; both name the tensor.
+  std::function<Result<TensorView>(const std::string& name, std::span<const int64_t> shape)> get;
+  Digest digest{};
+
+  // Borrows the files.
+  static WeightSource FromFiles(const TensorFiles& files);
+};
+
+struct NormTensors {
+  std::vector<float> weight;
+  std::vector<float> bias;  // NormKind::kLayer; else empty
+  float eps = 0;
+
+  NormWeights view() const {
+    return {.weight = weight.data(), .bias = bias.empty() ? nullptr : bias.data(), .eps = eps};
+  }
+};
+
+struct LayerWeights {
+  NormTensors attention_norm;  // [hidden]
+  PackedMatrix qkv;            // [(heads + 2 kv_heads) head_dim][hidden]: queries, keys, values
+  NormTensors q_norm, k_norm;  // [head_dim]; empty without qk_norm
+  PackedMatrix o;              // [hidden][heads head_dim]
+  NormTensors mlp_norm;        // [hidden]; BlockKind::kParallel: the same as attention_norm
+  PackedMatrix up;             // [intermediate][hidden], or gate and up by PackedMatrix::GateUp
+  PackedMatrix down;           // [hidden][intermediate]
+};
+
+struct ModelWeights {
+  PackedMatrix embedding;  // [vocab][hidden]
+  std::vector<LayerWeights> layers;
+  NormTensors final_norm;  // [hidden]
+  PackedMatrix head;       // [vocab][hidden]; empty when it is the embedding
+};
+
+// Every tensor is there and has its shape. Allocates nothing.
+Status CheckWeights(const ModelConfig& config, const WeightSource& source);
+// After CheckWeights. Matrices are rounded to bf16, norms and biases stay as they are.
+Result<ModelWeights> LoadWeights(const Compute& compute, const ModelConfig& config,
+                                 const WeightSource& source);
+
+}  // namespace kvcake
