@@ -1,0 +1,163 @@
+#include "model/emulated.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+
+namespace kvcake {
+namespace {
+
+using testing::HasSubstr;
+
+EmulatedProfile SmallProfile() {
+  return {.name = "small",
+          .layers = 3,
+          .kv_bytes_per_token = 3 * 4 * 4 * kEmulatedScale,
+          .max_positions = 4096,
+          .attention = EmulatedProfile::Attention::kDense,
+          .c0 = 0.5,
+          .b = 0.01,
+          .a = 1e-4,
+          .floor = 2};
+}
+
+class EmulatedModelTest : public testing::Test {
+ protected:
+  EmulatedModelTest()
+      : pool_(PagePool::Create(EmulatedModel::LayoutFor(SmallProfile(), 16), 1 << 20).value()),
+        model_(SmallProfile(), *pool_, 512, clock_, [this](TimePoint t) { clock_.AdvanceTo(t); }) {
+    for (int i = 0; i < 8; ++i) {
+      handles_.push_back(std::move(*pool_->Draw()));
+      pages_.push_back(handles_.back().id());
+    }
+    std::mt19937 rng(1);
+    for (int i = 0; i < 100; ++i) tokens_.push_back(static_cast<int32_t>(rng() % 1000));
+  }
+
+  Slice Of(int start, int end) const {
+    return {.tokens = std::span(tokens_).subspan(start, end - start),
+            .start = start,
+            .pages = pages_,
+            .logits = Slice::Logits::kLast};
+  }
+  int64_t Best(const Slice& slice) {
+    const auto logits = model_.Forward(std::span(&slice, 1)).value();
+    EXPECT_EQ(logits.size(), size_t{EmulatedModel::kVocab});
+    return std::max_element(logits.begin(), logits.end()) - logits.begin();
+  }
+
+  FakeClock clock_;
+  std::unique_ptr<PagePool> pool_;
+  EmulatedModel model_;
+  std::vector<PageHandle> handles_;
+  std::vector<PageId> pages_;
+  std::vector<int32_t> tokens_;
+};
+
+TEST_F(EmulatedModelTest, TakesTheTimeOfTheProfile) {
+  const auto took = [&](std::vector<Slice> batch) {
+    const TimePoint began = clock_.Now();
+    EXPECT_TRUE(model_.Forward(batch));
+    return (clock_.Now() - began).count();
+  };
+  EXPECT_DOUBLE_EQ(took({Of(0, 10)}), 2) << "the floor";
+  EXPECT_DOUBLE_EQ(took({Of(0, 100)}), 0.5 + 1 + 1);
+  EXPECT_DOUBLE_EQ(took({Of(50, 100)}), 2);
+  EXPECT_NEAR(took({Of(0, 100), Of(50, 100)}), 0.5 + (1 + 1) + (0.5 + 0.5), 1e-9) << "c0 once";
+}
+
+TEST_F(EmulatedModelTest, TheAnswerDependsOnEveryChunkAndNotOnTheSlicing) {
+  const int64_t whole = Best(Of(0, 100));
+  Best(Of(0, 30));
+  Best(Of(30, 77));
+  EXPECT_EQ(Best(Of(77, 100)), whole);
+  for (int chunk = 0; chunk < 6; ++chunk) {
+    for (int layer = 0; layer < 3; ++layer) {
+      uint16_t* slab = pool_->Slab(pages_[chunk], layer);
+      slab[5] ^= 1;
+      EXPECT_NE(Best(Of(99, 100)), whole) << "chunk " << chunk << " layer " << layer;
+      slab[5] ^= 1;
+    }
+  }
+  EXPECT_EQ(Best(Of(99, 100)), whole);
+  Slice suppressed = Of(99, 100);
+  suppressed.write_kv = false;
+  EXPECT_EQ(Best(suppressed), whole);
+}
+
+TEST_F(EmulatedModelTest, PassesItsGateLayerByLayer) {
+  struct Gate : LayerGate {
+    Status AfterKv(int layer) override {
+      calls.push_back(layer);
+      return {};
+    }
+    Status BeforeAttention(int layer) override {
+      calls.push_back(10 + layer);
+      if (layer == fail_at) return Fail(ErrorCode::kIo, "late");
+      return {};
+    }
+    std::vector<int> calls;
+    int fail_at = -1;
+  } gate;
+  Slice slice = Of(0, 100);
+  slice.gate = &gate;
+  const TimePoint began = clock_.Now();
+  EXPECT_TRUE(model_.Forward(std::span(&slice, 1)));
+  EXPECT_EQ(gate.calls, (std::vector{0, 10, 1, 11, 2, 12}));
+  EXPECT_NEAR((clock_.Now() - began).count(), 2.5, 1e-9);
+  gate.fail_at = 1;
+  EXPECT_FALSE(model_.Forward(std::span(&slice, 1)));
+}
+
+TEST(EmulatedProfileTest, RatesKeepTheTimeOfAChunk) {
+  const EmulatedProfile profile = SmallProfile();
+  const KvLayout layout = EmulatedModel::LayoutFor(profile, 128);
+  const double rate = 1e9;
+  const double real_s = static_cast<double>(profile.kv_bytes_per_token) * 128 / rate;
+  const double emulated_s =
+      static_cast<double>(layout.page_bytes()) / EmulatedModel::ScaleRate(profile, layout, rate);
+  EXPECT_NEAR(emulated_s / real_s, 1, 1e-12);
+}
+
+TEST(EmulatedProfileTest, ThePapersProfilesAreRead) {
+  for (const char* name : {"a100-llama-7b", "2xa100-longalpaca-13b", "h100-longalpaca-13b"}) {
+    const auto profile =
+        LoadEmulatedProfile(fmt::format("{}/bench/profiles/{}.json", KVCAKE_SOURCE_DIR, name));
+    ASSERT_TRUE(profile) << profile.error().message;
+    EXPECT_GT(profile->SecondsFor(0, 512), 1e-3);
+    EXPECT_GT(profile->SecondsFor(16384, 512), profile->SecondsFor(0, 512));
+  }
+  // KV-Runahead's one GPU, as printed: 8K tokens in 1.95 s.
+  const auto llama =
+      LoadEmulatedProfile(KVCAKE_SOURCE_DIR "/bench/profiles/a100-llama-7b.json").value();
+  EXPECT_NEAR(llama.SecondsFor(0, 8192), 1.95, 0.02);
+}
+
+TEST(EmulatedProfileTest, BadOnesAreRefusedByField) {
+  const nlohmann::json good = {
+      {"name", "x"},           {"layers", 2},           {"kv_bytes_per_token", 1024},
+      {"max_positions", 4096}, {"attention", "causal"}, {"b", 1e-3}};
+  EXPECT_TRUE(ParseEmulatedProfile(good, "p.json"));
+  const auto refuses = [&](const char* field, const nlohmann::json& value, const char* says) {
+    nlohmann::json bad = good;
+    bad[field] = value;
+    const auto profile = ParseEmulatedProfile(bad, "p.json");
+    ASSERT_FALSE(profile) << field;
+    EXPECT_THAT(profile.error().message, testing::AllOf(HasSubstr("p.json"), HasSubstr(says)));
+  };
+  refuses("name", nullptr, "name");
+  refuses("layers", 0, "layers");
+  refuses("kv_bytes_per_token", "many", "kv_bytes_per_token");
+  refuses("attention", "sparse", "attention");
+  refuses("b", -1, "b");
+  refuses("b", 0, "b");
+  refuses("floor", 1, "floor");
+  EXPECT_THAT(ParseEmulatedProfile(nlohmann::json::array(), "p.json").error().message,
+              HasSubstr("object"));
+}
+
+}  // namespace
+}  // namespace kvcake

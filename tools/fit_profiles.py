@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Fits bench/profiles/*.json, the machines that `kvcake run --emulate` waits like, to bench/papers.
+
+    tools/fit_profiles.py           write them and print how well they fit
+    tools/fit_profiles.py --check   compare with the committed ones
+
+The papers' attention is dense: t = max(floor, c0 + b x + a x (L + x)) seconds for a slice of x tokens
+after L. Cake prints ratios; the time of loading alone is known (tokens x bytes / bandwidth), so
+the time of computing alone is too. Where a table has one length or one slice size only, the share
+of attention follows from the model's arithmetic, or c0 is 0.
+"""
+
+import argparse
+import csv
+import itertools
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAPERS = ROOT / "bench" / "papers"
+PROFILES = ROOT / "bench" / "profiles"
+SLICE = 512
+CONTEXT = 16384
+
+# layers, hidden, parameters: what the share of attention follows from.
+SHAPES = {
+    "LongAlpaca-7B": (32, 4096, 6.6e9),
+    "LongAlpaca-13B": (40, 5120, 12.9e9),
+    "LLaMA-3.1-8B": (32, 4096, 7.5e9),
+    "LLaMA-3.1-70B": (80, 8192, 69.5e9),
+}
+
+
+def table(name):
+    with open(PAPERS / name, encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def features(tokens, slice_tokens):
+    """What c0, b and a are multiplied by when a prompt is computed slice by slice."""
+    rows = [(start, min(slice_tokens, tokens - start)) for start in range(0, tokens, slice_tokens)]
+    return [len(rows), tokens, sum(x * (start + x) for start, x in rows)]
+
+
+def solve(matrix, vector):
+    """The solution of a small linear system, or None."""
+    n = len(vector)
+    rows = [list(row) + [value] for row, value in zip(matrix, vector)]
+    for i in range(n):
+        pivot = max(range(i, n), key=lambda r: abs(rows[r][i]))
+        if abs(rows[pivot][i]) < 1e-30:
+            return None
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        for r in range(n):
+            if r != i:
+                factor = rows[r][i] / rows[i][i]
+                rows[r] = [x - factor * y for x, y in zip(rows[r], rows[i])]
+    return [rows[i][n] / rows[i][i] for i in range(n)]
+
+
+def fit(cells, columns):
+    """Non-negative least squares of relative errors over [(features, seconds)]: every subset of the
+    columns, of those without a negative coefficient the best."""
+    scaled = [[f[c] / seconds for c in columns] for f, seconds in cells]
+    best, best_error = None, float("inf")
+    for size in range(1, len(columns) + 1):
+        for chosen in itertools.combinations(range(len(columns)), size):
+            normal = [[sum(r[i] * r[j] for r in scaled) for j in chosen] for i in chosen]
+            answer = solve(normal, [sum(r[i] for r in scaled) for i in chosen])
+            if answer is None or min(answer) < 0:
+                continue
+            rest = [sum(r[i] * x for i, x in zip(chosen, answer)) - 1 for r in scaled]
+            error = sum(e * e for e in rest)
+            if error < best_error - 1e-12:
+                best, best_error = dict(zip((columns[i] for i in chosen), answer)), error
+    return [best.get(i, 0.0) for i in range(len(cells[0][0]))]
+
+
+def errors(cells, answer):
+    return [abs(sum(x * y for x, y in zip(f, answer)) / s - 1) for f, s in cells]
+
+
+def profile(name, source, layers, kv_bytes, cells, answer, max_positions=32768, floor=0.0):
+    off = errors(cells, answer)
+    c0, b, a = (float(f"{x:.6g}") for x in answer)
+    return {
+        "name": name,
+        "source": source,
+        "fit": {
+            "cells": len(cells),
+            "mean_error": round(sum(off) / len(off), 4),
+            "worst_error": round(max(off), 4),
+        },
+        "layers": layers,
+        "kv_bytes_per_token": kv_bytes,
+        "max_positions": max_positions,
+        "attention": "dense",
+        "c0": c0,
+        "b": b,
+        "a": a,
+        "floor": floor,
+    }
+
+
+def cake_cells(kv_bytes):
+    """Seconds of computing alone, by (GPUs, model): every cell of tables 3 to 6. At a share u of the
+    compute a prompt takes 1/u as long."""
+    cells = defaultdict(list)
+
+    def add(gpus, model, row, tokens, slice_tokens):
+        load_s = tokens * kv_bytes[model] * 8 / (float(row["gbps"]) * 1e9)
+        share = float(row.get("utilisation", 1))
+        seconds = load_s * float(row["x_compute"]) / float(row["x_io"]) * share
+        cells[gpus, model].append((features(tokens, slice_tokens), seconds))
+
+    for row in table("cake_table3.csv"):
+        add(row["hardware"], "LongAlpaca-13B", row, CONTEXT, SLICE)
+    for row in table("cake_table4.csv"):
+        add("A100", row["model"], row, CONTEXT, int(row["compute_chunk"]))
+    for row in table("cake_table5.csv"):
+        if int(row["tokens"]) != CONTEXT:  # table 3 has those
+            add(
+                row["hardware"].removeprefix("1x"), "LongAlpaca-13B", row, int(row["tokens"]), SLICE
+            )
+    for row in table("cake_table6.csv"):
+        if row["model"] != "LongAlpaca-13B":
+            add("2xA100", row["model"], row, CONTEXT, SLICE)
+    return cells
+
+
+def cake_profiles():
+    models = {row["model"]: row for row in table("cake_models.csv")}
+    kv_bytes = {name: int(row["kv_kib_per_token"]) * 1024 for name, row in models.items()}
+    made = {}
+    for (gpus, model), cells in sorted(cake_cells(kv_bytes).items()):
+        layers, hidden, parameters = SHAPES[model]
+        # With slices of one size, c0 and b cannot be told apart.
+        columns = (0, 1) if len({f[0] / f[1] for f, _ in cells}) > 1 else (1,)
+        if len({f[1] for f, _ in cells}) > 1:
+            answer = fit(cells, (*columns, 2))
+        else:  # the arithmetic of attention for a pair over that of the rest for a token
+            ratio = 4 * layers * hidden / (2 * parameters)
+            joined = [((f[0], f[1] + ratio * f[2]), s) for f, s in cells]
+            c0, b = fit(joined, columns)
+            answer = [c0, b, b * ratio]
+        file = f"{gpus}-{model}".lower()
+        source = "Cake, ICML 2025, tables 3 to 6"
+        made[file] = profile(f"{model} on {gpus}", source, layers, kv_bytes[model], cells, answer)
+    return made
+
+
+def kvr_profile():
+    rows = [row for row in table("kvr_bandwidth.csv") if row["gpus"] == "1"]
+    cells = [(features(int(r["tokens"]), int(r["tokens"])), float(r["ttft_s"])) for r in rows]
+    answer = fit(cells, (0, 1, 2))
+    source = "KV-Runahead, ICML 2024, table 3, one GPU"
+    return {"a100-llama-7b": profile("Llama 7B on A100", source, 32, 524288, cells, answer)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; compare")
+    arguments = parser.parse_args()
+    made = {**cake_profiles(), **kvr_profile()}
+    wrong = []
+    PROFILES.mkdir(exist_ok=True)
+    for name, content in sorted(made.items()):
+        path = PROFILES / f"{name}.json"
+        text = json.dumps(content, indent=2) + "\n"
+        f = content["fit"]
+        print(
+            f"{name:24} {f['cells']:3} cells, error mean {f['mean_error']:.1%}, "
+            f"worst {f['worst_error']:.1%}: c0 {content['c0']:.3g} b {content['b']:.3g} "
+            f"a {content['a']:.3g}"
+        )
+        if not arguments.check:
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            wrong.append(path)
+    for path in wrong:
+        print(f"wrong: {path.relative_to(ROOT)} differs", file=sys.stderr)
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
