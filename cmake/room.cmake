@@ -40,7 +40,7 @@ function(kvcake_room name)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE ${name} GTest::gmock GTest::gtest_main)
     target_compile_definitions(${name}_test PRIVATE KVCAKE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-    gtest_discover_tests(${name}_test TEST_PREFIX ${name}. PROPERTIES LABELS ${name} TIMEOUT 300
-                         DISCOVERY_TIMEOUT 60)
+    gtest_discover_tests(${name}_test TEST_PREFIX ${name}. NO_PRETTY_VALUES
+                         PROPERTIES LABELS ${name} TIMEOUT 300 DISCOVERY_TIMEOUT 60)
   endif()
 endfunction()
