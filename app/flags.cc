@@ -40,6 +40,12 @@ void AddModelFlags(CLI::App& app, RuntimeOptions* options) {
           "memory for KV pages, in use and cached");
   app.add_option("--chunk-tokens", options->chunk_tokens,
                  "tokens of a chunk: what is hashed, kept and loaded as one; a multiple of 16")
+      ->check(CLI::Range(16, 1 << 16))
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return std::stol(text) % 16 == 0 ? std::string() : "must be a multiple of 16";
+          },
+          "MULTIPLE OF 16"))
       ->capture_default_str();
   app.add_option("--threads", options->threads,
                  "compute threads (default: every core the process may use)")

@@ -6,12 +6,16 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 
+#include "model/json_file.h"
+
 namespace kvcake {
 namespace {
+
+constexpr JsonLimits kTokenLimits = {
+    .max_bytes = 256ull << 20, .max_values = 16ull << 20, .max_depth = 4};
 
 std::optional<std::vector<int32_t>> TokensFromJson(const nlohmann::json& json) {
   const nlohmann::json& ids = json.is_object() && json.contains("tokens") ? json["tokens"] : json;
@@ -57,7 +61,9 @@ Result<std::string> ReadText(const std::string& path) {
 Result<std::vector<int32_t>> ReadTokens(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadText(path));
   auto tokens = TokensFromWords(text);
-  if (!tokens) tokens = TokensFromJson(nlohmann::json::parse(text, nullptr, false));
+  if (!tokens) {
+    if (const auto json = ParseJson(text, path, kTokenLimits)) tokens = TokensFromJson(*json);
+  }
   if (!tokens) {
     return Fail(
         ErrorCode::kInvalidArgument,

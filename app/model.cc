@@ -25,21 +25,39 @@ Status Synth(const ModelFlags& flags) {
   return {};
 }
 
+// How attention knows positions, in words: people look here when a long prompt goes wrong.
+std::string Positions(const ModelConfig& config) {
+  if (config.position == PositionKind::kAlibi) return "alibi";
+  const RopeConfig& rope = config.rope;
+  std::string text = fmt::format("rope, theta {}", rope.theta);
+  if (rope.kind == RopeConfig::Kind::kLinear)
+    text += fmt::format(", linear factor {}", rope.factor);
+  if (rope.kind == RopeConfig::Kind::kLlama3) {
+    text += fmt::format(", llama3 factor {} ({} to {}, original context {})", rope.factor,
+                        rope.low_freq_factor, rope.high_freq_factor, rope.original_max_positions);
+  }
+  return text;
+}
+
 Status Info(const ModelFlags& flags) {
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(flags.dir));
   const KvLayout layout = TransformerModel::LayoutFor(config, flags.chunk_tokens);
-  const nlohmann::ordered_json json = {{"family", config.family},
-                                       {"layers", config.layers},
-                                       {"hidden_size", config.hidden_size},
-                                       {"intermediate_size", config.intermediate_size},
-                                       {"heads", config.heads},
-                                       {"kv_heads", config.kv_heads},
-                                       {"head_dim", config.head_dim},
-                                       {"vocab_size", config.vocab_size},
-                                       {"context", config.max_positions},
-                                       {"parameters", config.parameters()},
-                                       {"kv_bytes_per_token", layout.bytes_per_token()},
-                                       {"chunk_bytes", layout.page_bytes()}};
+  nlohmann::ordered_json json = {{"family", config.family},
+                                 {"layers", config.layers},
+                                 {"hidden_size", config.hidden_size},
+                                 {"intermediate_size", config.intermediate_size},
+                                 {"heads", config.heads},
+                                 {"kv_heads", config.kv_heads},
+                                 {"head_dim", config.head_dim},
+                                 {"vocab_size", config.vocab_size},
+                                 {"context", config.max_positions},
+                                 {"parameters", config.parameters()},
+                                 {"kv_bytes_per_token", layout.bytes_per_token()},
+                                 {"chunk_bytes", layout.page_bytes()}};
+  json["positions"] = Positions(config);
+  json["tie_embeddings"] = config.tie_embeddings;
+  json["bos_token"] = config.bos_token < 0 ? nlohmann::ordered_json() : config.bos_token;
+  json["eos_tokens"] = config.eos_tokens;
   if (flags.json) {
     fmt::print("{}\n", json.dump(2));
     return {};

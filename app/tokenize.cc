@@ -25,7 +25,7 @@ Status Tokenize(const TokenizeFlags& flags) {
   ASSIGN_OR_RETURN(const std::string text, ReadText(flags.file));
   ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, tokenizer.Encode(text, !flags.no_special));
   if (flags.json) {
-    fmt::print("{}\n", nlohmann::json({{"tokens", tokens}}).dump());
+    fmt::print("{{\"tokens\":[{}]}}\n", fmt::join(tokens, ","));
   } else {
     fmt::print("{}\n", fmt::join(tokens, " "));
   }

@@ -234,7 +234,7 @@ TEST_F(CliTest, FailuresSayWhatAndExitCodesKeepTheirMeaning) {
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("--ram-capacity"));
   outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --chunk-tokens 100");
-  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("multiple of 16"));
   outcome = Run("run --model " KVCAKE_SOURCE_DIR "/models/demo --prompt-tokens /etc/hostname");
   EXPECT_EQ(outcome.exit_code, 1);

@@ -3,7 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
+#include <cctype>
 #include <limits>
 #include <utility>
 
@@ -21,15 +21,23 @@ namespace {
 
 using nlohmann::json;
 
+// The first Llamas were uploaded as LLaMAForCausalLM.
 bool Is(const json& architectures, const Family& family) {
-  return architectures.is_array() && architectures.size() == 1 &&
-         architectures[0] == family.architecture;
+  if (!architectures.is_array() || architectures.size() != 1 || !architectures[0].is_string()) {
+    return false;
+  }
+  const auto lower = [](unsigned char c) { return std::tolower(c); };
+  const auto& name = architectures[0].get_ref<const std::string&>();
+  return std::equal(name.begin(), name.end(), family.architecture.begin(),
+                    family.architecture.end(),
+                    [&](char a, char b) { return lower(a) == lower(b); });
 }
 
 // By model_type, or by `architectures` where it is absent and they are clear.
 Result<const Family*> FindFamily(const Fields& fields) {
   ASSIGN_OR_RETURN(const std::string type, fields.Text("model_type"));
   const json* architectures = fields.Find("architectures");
+  if (architectures && architectures->is_array() && architectures->empty()) architectures = nullptr;
   if (type.empty() && !architectures) {
     return fields.Invalid("neither architectures nor model_type is there");
   }
@@ -37,7 +45,7 @@ Result<const Family*> FindFamily(const Fields& fields) {
   std::vector<std::string_view> types, names;
   for (const Family& family : Families()) {
     types.push_back(family.model_type);
-    names.push_back(family.architecture);
+    if (names.empty() || names.back() != family.architecture) names.push_back(family.architecture);
     if (type.empty() ? Is(*architectures, family) : type == family.model_type) {
       if (found) return fields.Invalid("model_type is missing");
       found = &family;
@@ -117,31 +125,10 @@ Result<ModelConfig> ReadModelConfig(const json& object, const std::string& path)
   return config;
 }
 
-// Of a text that is not JSON, the last name before it goes wrong: the field of a NaN.
-std::string FieldOfError(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string field;
-  const auto watch = [&](int, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::key) field = parsed.get<std::string>();
-    return true;
-  };
-  if (!json::parse(file, watch, /*allow_exceptions=*/false).is_discarded()) return {};
-  return field;
-}
-
 Result<json> ReadObject(const std::string& path) {
-  Result<json> object = ReadJsonFile(path);
-  if (!object && object.error().code == ErrorCode::kInvalidArgument) {
-    const std::string field = FieldOfError(path);
-    if (!field.empty()) {
-      return Fail(ErrorCode::kInvalidArgument, "{} (at the field {})", object.error().message,
-                  Fields::Show(field));
-    }
-  }
-  if (object && !object->is_object()) {
-    return Fail(ErrorCode::kInvalidArgument, "{}: not a JSON object", path);
-  }
-  return object;
+  ASSIGN_OR_RETURN(json object, ReadJsonFile(path));
+  if (object.is_object()) return object;
+  return Fail(ErrorCode::kInvalidArgument, "{}: not a JSON object", path);
 }
 
 }  // namespace

@@ -2,9 +2,14 @@
 
 #include <algorithm>
 
+#include "model/utf8.h"
+
 namespace kvcake {
 
 using nlohmann::json;
+
+constexpr size_t kShownBytes = 60;
+constexpr size_t kTextBytes = 200;  // names, which are shown whole
 
 const json* Fields::Find(const char* name) const {
   const auto it = object_.find(name);
@@ -56,14 +61,15 @@ Result<bool> Fields::Bool(const char* name, bool absent) const {
 Result<std::string> Fields::Text(const char* name) const {
   const json* value = Find(name);
   if (!value) return std::string();
-  if (value->is_string()) return value->get<std::string>();
-  return Invalid(fmt::format("{} is {}, but must be a string", name, Show(*value)));
+  if (value->is_string() && value->get_ref<const std::string&>().size() <= kTextBytes) {
+    return value->get<std::string>();
+  }
+  return Invalid(fmt::format("{} is {}, but must be a string of at most {} bytes", name,
+                             Show(*value), kTextBytes));
 }
 
 std::string Fields::Show(const json& value) {
-  std::string text = value.dump();
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
+  return Clip(value.dump(-1, ' ', false, json::error_handler_t::replace), kShownBytes);
 }
 
 }  // namespace kvcake

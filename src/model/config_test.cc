@@ -76,10 +76,35 @@ TEST_F(ConfigTest, ReadsSmolLm2) {
   EXPECT_EQ(config->parameters(), 134515008);  // as published
 }
 
+TEST_F(ConfigTest, ReadsOtherSpellings) {
+  for (const auto& [field, value] :
+       std::initializer_list<std::pair<const char*, json>>{{"architectures", json::array()},
+                                                           {"architectures", {"LLaMAForCausalLM"}},
+                                                           {"hidden_act", "swish"}}) {
+    json config = Good();
+    config[field] = value;
+    const auto loaded = Load(config);
+    ASSERT_TRUE(loaded) << loaded.error().message;
+    EXPECT_EQ(*loaded, Load(Good()).value()) << field;
+  }
+}
+
+TEST_F(ConfigTest, WhatIsQuotedIsShort) {
+  for (const char* field : {"model_type", "hidden_act"}) {
+    json config = Good();
+    config[field] = std::string(1 << 20, 'x');
+    const auto loaded = Load(config);
+    ASSERT_FALSE(loaded);
+    EXPECT_THAT(loaded.error().message, HasSubstr(field));
+    EXPECT_LT(loaded.error().message.size(), 1000u);
+  }
+}
+
 TEST_F(ConfigTest, FillsInWhatHuggingFaceDoes) {
   json config = Good();
-  for (const char* name : {"num_key_value_heads", "rope_theta", "rms_norm_eps", "rope_scaling",
-                           "tie_word_embeddings", "hidden_act", "bos_token_id", "eos_token_id"}) {
+  for (const char* name :
+       {"num_key_value_heads", "rope_theta", "rms_norm_eps", "rope_scaling", "tie_word_embeddings",
+        "hidden_act", "bos_token_id", "eos_token_id", "max_position_embeddings"}) {
     config.erase(name);
   }
   auto loaded = Load(config);
@@ -88,6 +113,7 @@ TEST_F(ConfigTest, FillsInWhatHuggingFaceDoes) {
   EXPECT_EQ(loaded->rope.theta, 10000.0);
   EXPECT_EQ(loaded->norm_eps, 1e-6);
   EXPECT_FALSE(loaded->tie_embeddings);
+  EXPECT_EQ(loaded->max_positions, 2048);
   EXPECT_EQ(loaded->bos_token, 1);
   EXPECT_EQ(loaded->eos_tokens, std::vector<int32_t>{2});
   config["bos_token_id"] = nullptr;
@@ -224,7 +250,7 @@ TEST_F(ConfigTest, RefusesQuantisedWeightsByName) {
 TEST_F(ConfigTest, RefusesSenselessFields) {
   constexpr auto kCode = ErrorCode::kInvalidArgument;
   for (const char* name : {"hidden_size", "intermediate_size", "num_hidden_layers",
-                           "num_attention_heads", "vocab_size", "max_position_embeddings"}) {
+                           "num_attention_heads", "vocab_size"}) {
     json config = Good();
     config.erase(name);
     const auto loaded = Load(config);

@@ -14,7 +14,7 @@ using nlohmann::json;
 // What Llama, Mistral and Qwen spell alike.
 Status ReadCommon(const Fields& fields, const FamilyDefaults& defaults, ModelConfig* config) {
   ASSIGN_OR_RETURN(const std::string act, fields.Text("hidden_act"));
-  if (!act.empty() && act != "silu") {
+  if (!act.empty() && act != "silu" && act != "swish") {
     return fields.Unsupported(fmt::format("hidden_act is {}; kvcake computes silu here", act));
   }
   ASSIGN_OR_RETURN(config->hidden_size, fields.Int("hidden_size", 1, kMaxDimension));
@@ -38,7 +38,8 @@ Status ReadCommon(const Fields& fields, const FamilyDefaults& defaults, ModelCon
   ASSIGN_OR_RETURN(config->tie_embeddings,
                    fields.Bool("tie_word_embeddings", defaults.tie_embeddings));
   RETURN_IF_ERROR(CheckHeads(fields, *config, "num_key_value_heads"));
-  ASSIGN_OR_RETURN(const int context, fields.Int("max_position_embeddings", 1, kMaxPositions));
+  ASSIGN_OR_RETURN(const int context,
+                   fields.Int("max_position_embeddings", 1, kMaxPositions, defaults.max_positions));
   ASSIGN_OR_RETURN(config->rope, ReadRope(fields, context));
   SetContext(context, config);
   return {};
@@ -162,28 +163,36 @@ void WriteQwen3(const ModelConfig& config, json* out) {
 }
 
 constexpr Family kFamilies[] = {
-    {"llama", "LlamaForCausalLM", {.bos_token = 1, .eos_token = 2}, ReadLlama, WriteLlama},
+    {"llama",
+     "LlamaForCausalLM",
+     {.max_positions = 2048, .bos_token = 1, .eos_token = 2},
+     ReadLlama,
+     WriteLlama},
     {"mistral",
      "MistralForCausalLM",
-     {.kv_heads = 8, .bos_token = 1, .eos_token = 2},
+     {.kv_heads = 8, .max_positions = 131072, .bos_token = 1, .eos_token = 2},
      ReadMistral,
      WriteMistral},
-    {"qwen2", "Qwen2ForCausalLM", {.kv_heads = 32}, ReadQwen2, WriteQwen2},
-    {"qwen3", "Qwen3ForCausalLM", {.kv_heads = 32, .head_dim = 128}, ReadQwen3, WriteQwen3},
+    {"qwen2", "Qwen2ForCausalLM", {.kv_heads = 32, .max_positions = 32768}, ReadQwen2, WriteQwen2},
+    {"qwen3",
+     "Qwen3ForCausalLM",
+     {.kv_heads = 32, .head_dim = 128, .max_positions = 32768},
+     ReadQwen3,
+     WriteQwen3},
     {"falcon",
      "FalconForCausalLM",
-     {.bos_token = 11, .eos_token = 11, .tie_embeddings = true},
+     {.max_positions = 2048, .bos_token = 11, .eos_token = 11, .tie_embeddings = true},
      ReadFalcon,
      WriteFalcon},
     // What Falcon was called before Hugging Face transformers took it in: 1B and 7B, then 40B.
     {"RefinedWebModel",
      "RWForCausalLM",
-     {.bos_token = 1, .eos_token = 2, .tie_embeddings = true},
+     {.max_positions = 2048, .bos_token = 1, .eos_token = 2, .tie_embeddings = true},
      ReadFalcon,
      WriteFalcon},
     {"RefinedWeb",
      "RWForCausalLM",
-     {.bos_token = 1, .eos_token = 2, .tie_embeddings = true},
+     {.max_positions = 2048, .bos_token = 1, .eos_token = 2, .tie_embeddings = true},
      ReadFalcon,
      WriteFalcon},
 };

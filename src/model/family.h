@@ -14,6 +14,7 @@ namespace kvcake {
 struct FamilyDefaults {
   int kv_heads = 0;  // 0: as many as heads
   int head_dim = 0;  // 0: hidden_size / heads
+  int max_positions = 0;
   int32_t bos_token = -1;
   int32_t eos_token = -1;
   bool tie_embeddings = false;

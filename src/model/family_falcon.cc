@@ -109,7 +109,7 @@ Status ReadFalcon(const Fields& fields, const FamilyDefaults& defaults, ModelCon
   ASSIGN_OR_RETURN(config->tie_embeddings,
                    fields.Bool("tie_word_embeddings", defaults.tie_embeddings));
   ASSIGN_OR_RETURN(const int context,
-                   fields.Int("max_position_embeddings", 1, kMaxPositions, 2048));
+                   fields.Int("max_position_embeddings", 1, kMaxPositions, defaults.max_positions));
   ASSIGN_OR_RETURN(const bool alibi, fields.Bool("alibi", false));
   config->position = alibi ? PositionKind::kAlibi : PositionKind::kRope;
   if (!alibi) {

@@ -6,13 +6,19 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <functional>
-#include <set>
+#include <string_view>
+#include <unordered_set>
 #include <vector>
+
+#include "model/utf8.h"
 
 namespace kvcake {
 
 namespace {
+
+constexpr size_t kShownBytes = 200;
+
+std::string Quoted(std::string_view name) { return '"' + Clip(name, kShownBytes) + '"'; }
 
 // Counts before parsing, because the parser allocates as it goes.
 Status CheckShape(std::string_view text, const std::string& source, const JsonLimits& limits) {
@@ -50,24 +56,44 @@ Status CheckShape(std::string_view text, const std::string& source, const JsonLi
   return {};
 }
 
-// A parser's callback that remembers a name which one object has twice.
-class NameWatch {
+// Goes through a text that the parser would take, or up to where it would not. A callback of the
+// parser could know as much, but then the parser's time grows with the square of the text.
+class NameWatch : public nlohmann::json::json_sax_t {
  public:
-  bool operator()(int, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-    using Event = nlohmann::json::parse_event_t;
-    if (event == Event::object_start) open_.emplace_back();
-    if (event == Event::object_end) open_.pop_back();
-    if (event == Event::key && twice_.empty()) {
-      const auto& name = parsed.get_ref<const std::string&>();
-      if (!open_.back().insert(name).second) twice_ = name;
-    }
+  explicit NameWatch(bool unique) : unique_(unique) {}
+  const std::string& twice() const { return twice_; }  // a name that one object has twice
+  const std::string& last() const { return last_; }    // before the end or the error
+
+  bool key(string_t& name) override {
+    last_ = name;
+    if (unique_ && twice_.empty() && !open_.back().insert(name).second) twice_ = name;
     return true;
   }
-  const std::string& twice() const { return twice_; }
+  bool start_object(size_t) override {
+    open_.emplace_back();
+    return true;
+  }
+  bool end_object() override {
+    open_.pop_back();
+    return true;
+  }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
 
  private:
-  std::vector<std::set<std::string>> open_;  // names seen so far, by nesting
-  std::string twice_;
+  const bool unique_;
+  std::vector<std::unordered_set<std::string>> open_;  // names seen so far, by nesting
+  std::string twice_, last_;
 };
 
 }  // namespace
@@ -79,16 +105,20 @@ Result<nlohmann::json> ParseJson(std::string_view text, const std::string& sourc
                 text.size(), limits.max_bytes);
   }
   RETURN_IF_ERROR(CheckShape(text, source, limits));
+  NameWatch watch(limits.unique_names);
   try {
-    if (!limits.unique_names) return nlohmann::json::parse(text);
-    NameWatch watch;
-    auto json = nlohmann::json::parse(text, std::ref(watch));
-    if (watch.twice().empty()) return json;
-    return Fail(ErrorCode::kInvalidArgument, "{}: \"{}\" is named twice", source,
-                watch.twice().substr(0, 200));
+    if (limits.unique_names) nlohmann::json::sax_parse(text, &watch);
+    if (!watch.twice().empty()) {
+      return Fail(ErrorCode::kInvalidArgument, "{}: {} is named twice", source,
+                  Quoted(watch.twice()));
+    }
+    return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& e) {  // the library knows where the text went wrong
-    return Fail(ErrorCode::kInvalidArgument, "{}: not JSON: {}", source,
-                std::string_view(e.what()).substr(0, 200));
+    if (!limits.unique_names) nlohmann::json::sax_parse(text, &watch);
+    const std::string at =
+        watch.last().empty() ? "" : fmt::format(" (at the field {})", Quoted(watch.last()));
+    return Fail(ErrorCode::kInvalidArgument, "{}: not JSON: {}{}", source,
+                Clip(e.what(), kShownBytes), at);
   }
 }
 

@@ -49,6 +49,18 @@ constexpr ForeignFile kForeignFiles[] = {
     {"PK\x03\x04", "a PyTorch file, which is not supported: let transformers save safetensors"},
 };
 
+// Of what kvcake does not read, but files have beside the weights: masks and positions.
+struct OtherDType {
+  std::string_view name;
+  uint64_t bytes;
+};
+constexpr OtherDType kOtherDTypes[] = {{"BOOL", 1}, {"I8", 1},  {"U8", 1},  {"I16", 2}, {"U16", 2},
+                                       {"I32", 4},  {"U32", 4}, {"I64", 8}, {"U64", 8}, {"F64", 8}};
+
+bool IsWeight(const std::string& name) {
+  return name.ends_with(".weight") || name.ends_with(".bias");
+}
+
 Error RefusedDType(const std::string& text, const std::string& where) {
   std::string why = "kvcake reads BF16, F16 and F32";
   if (text.starts_with("F8_")) why = fmt::format("FP8 weights are not supported; {}", kUseOriginal);
@@ -58,16 +70,34 @@ Error RefusedDType(const std::string& text, const std::string& where) {
   return {ErrorCode::kUnsupported, fmt::format("{}: dtype {}: {}", where, text.substr(0, 60), why)};
 }
 
-Result<TensorView> ReadShape(const json& value, const std::string& where) {
+// A tensor as its entry describes it, and what one of its values takes.
+struct Described {
   TensorView view;
+  uint64_t value_bytes = 0;
+  bool read = true;  // false: nothing that a model has
+};
+
+Result<Described> ReadShape(const json& value, const std::string& name, const std::string& where) {
+  Described described;
+  TensorView& view = described.view;
   const auto dtype = value.find("dtype");
   if (dtype == value.end() || !dtype->is_string()) {
     return Fail(ErrorCode::kCorrupt, "{}: no dtype", where);
   }
   const auto text = dtype->get<std::string>();
   const std::optional<DType> known = DTypeNamed(text);
-  if (!known) return tl::unexpected(RefusedDType(text, where));
-  view.dtype = *known;
+  if (known) {
+    view.dtype = *known;
+    described.value_bytes = DTypeBytes(*known);
+  } else {
+    const auto* other = std::find_if(std::begin(kOtherDTypes), std::end(kOtherDTypes),
+                                     [&](const OtherDType& o) { return o.name == text; });
+    if (IsWeight(name) || other == std::end(kOtherDTypes)) {
+      return tl::unexpected(RefusedDType(text, where));
+    }
+    described.value_bytes = other->bytes;
+    described.read = false;
+  }
   const auto shape = value.find("shape");
   if (shape == value.end() || !shape->is_array() || shape->size() > kMaxDimensions) {
     return Fail(ErrorCode::kCorrupt, "{}: shape is no list of at most {} numbers", where,
@@ -79,13 +109,13 @@ Result<TensorView> ReadShape(const json& value, const std::string& where) {
     }
     view.shape.push_back(dimension.get<int64_t>());
   }
-  return view;
+  return described;
 }
 
 // The bytes that the shape needs; empty when that is no number.
-std::optional<uint64_t> ShapeBytes(const TensorView& view) {
-  uint64_t bytes = DTypeBytes(view.dtype);
-  for (const int64_t dimension : view.shape) {
+std::optional<uint64_t> ShapeBytes(const Described& described) {
+  uint64_t bytes = described.value_bytes;
+  for (const int64_t dimension : described.view.shape) {
     if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(dimension), &bytes)) return {};
   }
   return bytes;
@@ -110,27 +140,27 @@ Result<TensorEntry> ReadEntry(const std::string& name, const json& value,
   RETURN_IF_ERROR(CheckName(name, path));
   const std::string where = fmt::format("{}: tensor {}", path, name.substr(0, 200));
   if (!value.is_object()) return Fail(ErrorCode::kCorrupt, "{}: its entry is no object", where);
-  TensorEntry entry{.name = name, .view = {}};
-  ASSIGN_OR_RETURN(entry.view, ReadShape(value, where));
+  ASSIGN_OR_RETURN(Described described, ReadShape(value, name, where));
   const auto offsets = value.find("data_offsets");
   if (offsets == value.end() || !offsets->is_array() || offsets->size() != 2 ||
       !(*offsets)[0].is_number_unsigned() || !(*offsets)[1].is_number_unsigned()) {
     return Fail(ErrorCode::kCorrupt, "{}: data_offsets are no two offsets", where);
   }
-  entry.begin = (*offsets)[0].get<uint64_t>();
+  const auto begin = (*offsets)[0].get<uint64_t>();
   const auto end = (*offsets)[1].get<uint64_t>();
-  if (entry.begin > end || end > data.size()) {
+  if (begin > end || end > data.size()) {
     return Fail(ErrorCode::kCorrupt,
                 "{}: data_offsets [{}, {}) lie outside the {} bytes of data; the file may be "
                 "truncated: download it again",
-                where, entry.begin, end, data.size());
+                where, begin, end, data.size());
   }
-  if (ShapeBytes(entry.view) != end - entry.begin) {
+  if (ShapeBytes(described) != end - begin) {
     return Fail(ErrorCode::kCorrupt, "{}: {} of shape {} does not take {} bytes", where,
-                DTypeName(entry.view.dtype), entry.view.shape, end - entry.begin);
+                value["dtype"].get<std::string>(), described.view.shape, end - begin);
   }
-  entry.view.bytes = data.subspan(entry.begin, end - entry.begin);
-  return entry;
+  described.view.bytes = data.subspan(begin, end - begin);
+  return TensorEntry{
+      .name = name, .view = std::move(described.view), .begin = begin, .read = described.read};
 }
 
 // The format allows neither overlaps nor holes. Sorts the entries by where they lie.
@@ -194,6 +224,7 @@ Result<std::vector<TensorEntry>> ReadSafetensorsHeader(std::span<const std::byte
     entries.push_back(std::move(entry));
   }
   RETURN_IF_ERROR(CheckTiling(entries, data.size(), path));
+  std::erase_if(entries, [](const TensorEntry& entry) { return !entry.read; });
   return entries;
 }
 

@@ -79,9 +79,24 @@ TEST_F(SafetensorsTest, ReadsOneFile) {
   EXPECT_THAT(absent.error().message, HasSubstr("model.safetensors: no tensor z"));
 }
 
+// Masks and positions that old checkpoints carry.
+TEST_F(SafetensorsTest, PassesOverWhatNoModelReads) {
+  const json header = {{"position_ids", Tensor("I64", {1, 2}, 0, 16)},
+                       {"a.weight", Tensor("BF16", {2}, 16, 20)},
+                       {"mask", Tensor("BOOL", {3}, 20, 23)}};
+  Write("model.safetensors", FileBytes(header.dump(), std::string(23, 'x')));
+  const auto files = TensorFiles::Open(dir_);
+  ASSERT_TRUE(files) << files.error().message;
+  EXPECT_EQ(files->tensors().size(), 1u);
+  EXPECT_TRUE(files->Get("a.weight", std::vector<int64_t>{2}));
+}
+
 TEST_F(SafetensorsTest, RefusesBrokenHeaders) {
-  ExpectRefused({{"a", Tensor("I64", {2}, 0, 16)}}, 16, "tensor a: dtype I64",
+  ExpectRefused({{"a.weight", Tensor("I64", {2}, 0, 16)}}, 16, "tensor a.weight: dtype I64",
                 ErrorCode::kUnsupported);
+  ExpectRefused({{"a", Tensor("I65", {2}, 0, 16)}}, 16, "tensor a: dtype I65",
+                ErrorCode::kUnsupported);
+  ExpectRefused({{"a", Tensor("I64", {2}, 0, 8)}}, 8, "I64 of shape [2] does not take 8 bytes");
   ExpectRefused({{"a", Tensor("F32", {2}, 0, 12)}}, 12, "does not take 12 bytes");
   ExpectRefused({{"a", Tensor("F32", {2}, 0, 8)}}, 7, "truncated");
   ExpectRefused({{"a", Tensor("F32", {2}, 8, 0)}}, 8, "data_offsets");

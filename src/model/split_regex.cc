@@ -56,8 +56,7 @@ class Translator {
     at_ = std::min(at_ + n, pattern_.size());
   }
   tl::unexpected<Error> Refuse(std::string_view what) const {
-    return Fail(ErrorCode::kUnsupported, "split pattern {}: {} is not supported",
-                pattern_.substr(0, 200), what);
+    return Fail(ErrorCode::kUnsupported, "split pattern {}: {}", pattern_.substr(0, 200), what);
   }
 
   Status ClassCharacter() {

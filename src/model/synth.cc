@@ -322,18 +322,10 @@ json TokenizerJson() {
             {"merges", json::array()}}}};
 }
 
-Status PrepareDirectory(const std::string& dir, uint64_t bytes) {
-  std::error_code error;
-  std::filesystem::create_directories(dir, error);
-  if (error) return Fail(ErrorCode::kIo, "cannot create {}: {}", dir, error.message());
-  const bool empty = std::filesystem::is_empty(dir, error);
-  if (error) return Fail(ErrorCode::kIo, "cannot read {}: {}", dir, error.message());
-  if (!empty) {
-    return Fail(ErrorCode::kInvalidArgument,
-                "{} is not empty: name a new directory, nothing is overwritten", dir);
-  }
+// On the disk that `there` lies on, for what is to become `dir`.
+Status CheckSpace(const std::string& dir, const std::filesystem::path& there, uint64_t bytes) {
   struct statvfs space;
-  if (statvfs(dir.c_str(), &space) != 0) {
+  if (statvfs(there.c_str(), &space) != 0) {
     return Fail(ErrorCode::kIo, "cannot ask for the free space of {}: {}", dir,
                 std::strerror(errno));
   }
@@ -344,6 +336,25 @@ Status PrepareDirectory(const std::string& dir, uint64_t bytes) {
                 "{}: the model takes {:.2f} GiB ({} bytes), but the disk has {:.2f} GiB free ({} "
                 "bytes): choose another disk or fewer layers",
                 dir, gib(bytes), bytes, gib(free), free);
+  }
+  return {};
+}
+
+Status PrepareDirectory(const std::string& dir, uint64_t bytes) {
+  std::error_code error;
+  // Nothing is made on a disk that is too small.
+  auto there = std::filesystem::absolute(dir);
+  while (!std::filesystem::exists(there, error) && there.has_relative_path()) {
+    there = there.parent_path();
+  }
+  RETURN_IF_ERROR(CheckSpace(dir, there, bytes));
+  std::filesystem::create_directories(dir, error);
+  if (error) return Fail(ErrorCode::kIo, "cannot create {}: {}", dir, error.message());
+  const bool empty = std::filesystem::is_empty(dir, error);
+  if (error) return Fail(ErrorCode::kIo, "cannot read {}: {}", dir, error.message());
+  if (!empty) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "{} is not empty: name a new directory, nothing is overwritten", dir);
   }
   return {};
 }

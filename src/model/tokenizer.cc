@@ -10,7 +10,8 @@ namespace kvcake {
 
 namespace {
 
-constexpr size_t kMaxGrowth = 3;  // of a text by normalising it: " " becomes "▁"
+// Of a text by normalising it: " " becomes "▁"; a short one may get a prefix.
+constexpr size_t kMaxGrowth = 3, kMaxGrowthBytes = 4096;
 
 }  // namespace
 
@@ -78,9 +79,8 @@ Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, bool add_s
     std::string normalized;
     std::string_view rest = part.text;
     if (!file.normalizer.empty()) {
-      ASSIGN_OR_RETURN(
-          normalized,
-          file.normalizer.Run(std::string(rest), kMaxGrowth * state_->options.max_text_bytes));
+      ASSIGN_OR_RETURN(normalized, file.normalizer.Run(std::string(rest),
+                                                       kMaxGrowth * rest.size() + kMaxGrowthBytes));
       rest = normalized;
     }
     RETURN_IF_ERROR(state_->EncodeNormalized(rest, first, &tokens));

@@ -1,0 +1,87 @@
+#include "bench/bound.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvcake::bench {
+
+LaneCurve ComputeCurve(const RestoreReport& compute_only, const ComputeFit& fit) {
+  LaneCurve ends = {0};
+  for (const TimelineEntry& entry : compute_only.timeline) {
+    if (entry.lane != "compute" || entry.outcome != Outcome::kPublished) continue;
+    const double from = std::max(ends.back(), entry.start_s);
+    // A last part shorter than a chunk is the tail.
+    const int chunks = entry.tokens / compute_only.chunk_tokens;
+    for (int i = 1; i <= chunks; ++i) {
+      const double share = fit.known()
+                               ? fit.SecondsFor(entry.first_token, i * compute_only.chunk_tokens) /
+                                     fit.SecondsFor(entry.first_token, entry.tokens)
+                               : static_cast<double>(i) / chunks;
+      ends.push_back(from + (entry.end_s - from) * share);
+    }
+  }
+  return ends;
+}
+
+Result<LaneCurve> LoadCurve(const RestoreReport& load_only, int chunks) {
+  LaneCurve ends = {0};
+  for (const TimelineEntry& entry : load_only.timeline) {
+    if (entry.lane == "compute" || entry.outcome != Outcome::kPublished) continue;
+    ends.push_back(std::max(ends.back(), entry.end_s));
+  }
+  const int loaded = static_cast<int>(ends.size()) - 1;
+  if (loaded < 2 ||
+      loaded * load_only.chunk_tokens + load_only.chunk_tokens < load_only.prompt_tokens) {
+    return Fail(ErrorCode::kIo,
+                "only {} chunks of {} tokens could be loaded: is the disk full, or failing?",
+                loaded, load_only.prompt_tokens);
+  }
+  const double pace = (ends.back() - ends[1]) / (loaded - 1);
+  while (static_cast<int>(ends.size()) <= chunks) ends.push_back(ends.back() + pace);
+  return ends;
+}
+
+namespace {
+
+// Both curves as straight lines between whole chunks, `part` of the way from split m to m + 1: the
+// compute lane's end grows, the load lane's falls, and where they cross is the best.
+double Crossing(double compute0, double compute1, double load0, double load1) {
+  const double ahead0 = load0 - compute0, ahead1 = load1 - compute1;
+  if (ahead0 <= 0 || ahead1 >= 0)
+    return std::min(std::max(compute0, load0), std::max(compute1, load1));
+  const double part = ahead0 / (ahead0 - ahead1);
+  return compute0 + part * (compute1 - compute0);
+}
+
+}  // namespace
+
+Bound LeastTime(const LaneCurve& compute, const LaneCurve& load, const std::vector<bool>& present,
+                double tail_s) {
+  const int chunks = static_cast<int>(present.size());
+  CHECK(static_cast<int>(compute.size()) == chunks + 1);
+  CHECK(static_cast<int>(load.size()) >= chunks + 1);
+  // Of each split, from the one that computes everything to the one that loads all it can.
+  double holes_s = 0;
+  int loads = 0;
+  double compute_end = compute[chunks], load_end = 0;
+  Bound bound{.whole_s = compute_end, .fractional_s = compute_end};
+  for (int split = chunks - 1; split >= 0; --split) {
+    if (present[split]) {
+      ++loads;
+    } else {
+      holes_s += compute[split + 1] - compute[split];
+    }
+    const double next_compute = compute[split] + holes_s, next_load = load[loads];
+    bound.whole_s = std::min(bound.whole_s, std::max(next_compute, next_load));
+    bound.fractional_s =
+        std::min(bound.fractional_s, Crossing(next_compute, compute_end, next_load, load_end));
+    compute_end = next_compute;
+    load_end = next_load;
+  }
+  bound.whole_s += tail_s;
+  bound.fractional_s += tail_s;
+  return bound;
+}
+
+}  // namespace kvcake::bench

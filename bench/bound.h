@@ -1,0 +1,35 @@
+// The least time to first token that any division of a prompt between the lanes could take, from
+// what each lane took alone in the same run.
+#pragma once
+
+#include <vector>
+
+#include "cake/cost_model.h"
+#include "engine/request.h"
+
+namespace kvcake::bench {
+
+// Seconds from the start of a restoration until the first i chunks are computed, or any i chunks
+// are loaded, at [i]; [0] is 0.
+using LaneCurve = std::vector<double>;
+
+// Of a compute-only run. `fit` says how a slice's time spreads over its chunks: later tokens see
+// more and cost more; evenly when nothing is known.
+LaneCurve ComputeCurve(const RestoreReport& compute_only, const ComputeFit& fit);
+// Of a load-only run that loaded at least two chunks and computed none; kIo otherwise. Goes on at
+// the run's pace until there are `chunks`.
+Result<LaneCurve> LoadCurve(const RestoreReport& load_only, int chunks);
+
+struct Bound {
+  double whole_s = 0;       // of whole chunks
+  double fractional_s = 0;  // as if a chunk could be cut anywhere
+};
+
+// Chunk i can be loaded if present[i]. Compute has to make every chunk before a split and the
+// absent ones after it; loading makes the others. `tail_s`: the compulsory last part of the prompt,
+// after both. What a hole has to wait for is left out: a true bound, which holes may keep out of
+// reach.
+Bound LeastTime(const LaneCurve& compute, const LaneCurve& load, const std::vector<bool>& present,
+                double tail_s);
+
+}  // namespace kvcake::bench
