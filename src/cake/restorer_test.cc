@@ -349,9 +349,9 @@ TEST(RestorerTest, TierCostsSurviveJson) {
   auto restoration = restorer.Open(request);
   TimePoint wake = TimePoint::max();
   while (Step(*pool, request, *restoration, rng, wake)) restorer.WaitForEvent(wake);
-  ASSERT_TRUE(copy.TierCostsFromJson(restorer.TierCostsToJson()));
+  ASSERT_TRUE(copy.TierCostFromJson(0, restorer.TierCostToJson(0)));
   EXPECT_TRUE(copy.Estimate(0).known);
-  EXPECT_FALSE(copy.TierCostsFromJson(nlohmann::json::array()));
+  EXPECT_FALSE(copy.TierCostFromJson(0, nlohmann::json::array()));
 }
 
 }  // namespace
