@@ -123,7 +123,10 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options, FileSy
   tier->queue_ = std::move(queue);
   tier->Prepare();
   tier->thread_ = std::thread([raw = tier.get()] { raw->Loop(); });
-  tier->upkeep_.Soon([raw = tier.get()] { raw->Upkeep(); });
+  // At once where the capacity is smaller than it was.
+  const bool full = tier->catalogue_.bytes() > tier->options_.capacity_bytes;
+  tier->upkeep_.At(Clock::Real().Now() + (full ? Seconds(0) : tier->options_.upkeep_interval),
+                   [raw = tier.get()] { raw->Upkeep(); });
   return tier;
 }
 
