@@ -247,6 +247,32 @@ class Walker {
   std::vector<double> loaded_s_;  // [i]: when all of the segment from its i-th chunk on is loaded
 };
 
+// Where tiers hold different chunks one split of each segment may not do: it can be better to load
+// the front from a fast tier, and to compute the rest that only a slow one has. So plans without
+// each tier, and with each alone, are tried as well: all of them together are never worse.
+Plan BestPlan(const PlanInput& input, const PlannerOptions& options, int first) {
+  Plan best = Walker(input, options, first).Run();
+  uint32_t any = 0, every = ~0u;
+  for (int i = first; i < static_cast<int>(input.chunks.size()); ++i) {
+    if (input.chunks[i].state != State::kAbsent) continue;
+    any |= input.chunks[i].tiers;
+    every &= input.chunks[i].tiers;
+  }
+  if (std::popcount(any) < 2 || any == (any & every)) return best;
+  const auto consider = [&](uint32_t tiers) {
+    PlanInput narrowed = input;
+    for (ChunkView& chunk : narrowed.chunks) chunk.tiers &= tiers;
+    Plan plan = Walker(narrowed, options, first).Run();
+    if (plan.finish_s < best.finish_s) best = std::move(plan);
+  };
+  for (uint32_t rest = any; rest != 0; rest &= rest - 1) {
+    const uint32_t tier = rest & -rest;
+    consider(tier);
+    if (std::popcount(any) > 2) consider(any & ~tier);
+  }
+  return best;
+}
+
 // Near the meeting point a slice that turns out longer than predicted makes the loads wait. Half of
 // it first costs a slice's fixed part and lets the next decision use what has been seen since.
 bool WorthHalving(const PlanInput& input, int first, int chunks) {
@@ -310,7 +336,7 @@ Plan MakePlan(const PlanInput& asked, const PlannerOptions& options) {
     return plan;
   }
 
-  Plan plan = Walker(input, options, first).Run();
+  Plan plan = BestPlan(input, options, first);
   plan.slice_chunks = SliceChunks(input, plan, first, /*take_over=*/true);
   if (plan.slice_chunks == 0) {
     plan.wait_s = WaitSeconds(input, first);

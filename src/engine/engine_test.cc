@@ -6,7 +6,6 @@
 #include <chrono>
 #include <filesystem>
 #include <map>
-#include <mutex>
 #include <random>
 #include <thread>
 
@@ -373,47 +372,6 @@ TEST(EngineTest, PagesInMemoryAreAdoptedWithoutAReadUntilTheirRoomIsNeeded) {
   ExpectSame(later, first);
   EXPECT_EQ(later.report.tokens_reused, 0) << "others needed the room";
   EXPECT_EQ(later.report.loaded(), 4 * kChunk);
-}
-
-// A tier that knows nothing before it is asked, and hangs when it is.
-class HungTier : public MemoryTier {
- public:
-  using MemoryTier::MemoryTier;
-  ~HungTier() override { Release(); }
-  std::vector<bool> Residency(std::span<const ChunkKey> keys) override {
-    return std::vector<bool>(keys.size());
-  }
-  bool Look(LookRequest request) override {
-    std::lock_guard lock(mutex_);
-    asked_.push_back(std::move(request));
-    return true;
-  }
-  void Release() {
-    std::vector<LookRequest> asked;
-    {
-      std::lock_guard lock(mutex_);
-      asked.swap(asked_);
-    }
-    for (const LookRequest& look : asked) look.found(0, std::vector<bool>(look.keys.size()));
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<LookRequest> asked_;
-};
-
-TEST(EngineTest, AStoreThatHangsWhenAskedDelaysNoAnswer) {
-  MemoryTierOptions options;
-  options.layout = TransformerModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk);
-  HungTier tier(options);
-  Completion plain;
-  {
-    World world(nullptr);
-    plain = world.Answer(Ask(Prompt(600, 3)));
-  }
-  World world(&tier);
-  ExpectSame(world.Answer(Ask(Prompt(600, 3))), plain);
-  tier.Release();
 }
 
 TEST(EngineTest, RefusesWhatItCanNeverAnswer) {
