@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <map>
+#include <memory>
+#include <optional>
 
 namespace kvcake {
 
@@ -18,7 +20,8 @@ CLI::AsNumberWithUnit RateValue() {
 }
 
 CLI::AsNumberWithUnit DurationValue() {
-  std::map<std::string, double> units = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
+  std::map<std::string, double> units = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1},
+                                         {"min", 60},  {"h", 3600},  {"d", 86400}};
   return CLI::AsNumberWithUnit(units, CLI::AsNumberWithUnit::CASE_INSENSITIVE, "TIME");
 }
 
@@ -28,6 +31,81 @@ void AddSize(CLI::App& app, const char* name, uint64_t* value, const char* help)
   app.add_option(name, *value, help)
       ->transform(SizeValue())
       ->default_str(std::to_string(*value >> 30) + "GiB");
+}
+
+// As given: each once for all directories, or once for each.
+struct StoreFlags {
+  std::vector<std::string> dirs, traces;
+  std::vector<uint64_t> capacities;
+  std::vector<double> rates, latencies;
+};
+
+template <typename T>
+CLI::Option* AddEach(CLI::App& app, const char* name, std::vector<T>* values, const char* help) {
+  return app.add_option(name, *values, help)->allow_extra_args(false);
+}
+
+// values[i] or the only one, where there are any.
+template <typename T>
+std::optional<T> Each(const char* name, const std::vector<T>& values, size_t i, size_t stores) {
+  if (values.empty()) return std::nullopt;
+  if (values.size() != 1 && values.size() != stores) {
+    throw CLI::ValidationError(
+        name, fmt::format("is given {} times for {} --store: give it once for all or once for each",
+                          values.size(), stores));
+  }
+  return values[values.size() == 1 ? 0 : i];
+}
+
+std::vector<StoreOptions> Stores(const StoreFlags& flags) {
+  std::vector<StoreOptions> stores;
+  const size_t n = flags.dirs.size();
+  for (size_t i = 0; i < n; ++i) {
+    StoreOptions store{.dir = flags.dirs[i]};
+    if (auto v = Each("--disk-capacity", flags.capacities, i, n)) store.capacity_bytes = *v;
+    store.load_rate_bytes_per_s = Each("--load-rate", flags.rates, i, n);
+    if (auto v = Each("--load-latency", flags.latencies, i, n)) store.load_latency = Seconds(*v);
+    if (auto v = Each("--load-trace", flags.traces, i, n)) store.load_trace = *v;
+    stores.push_back(std::move(store));
+  }
+  return stores;
+}
+
+void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
+  auto flags = std::make_shared<StoreFlags>();
+  AddEach(app, "--store", &flags->dirs,
+          "directory that keeps KV chunks between runs and processes; without it nothing is kept "
+          "or loaded. May be repeated, the fastest first: chunks are loaded from all at once, and "
+          "new ones kept in the first");
+  AddEach(app, "--disk-capacity", &flags->capacities,
+          "most bytes of --store; the chunks used longest ago go first (default: 20GiB). This and "
+          "the next three: once for all stores, or once for each")
+      ->transform(SizeValue());
+  AddEach(app, "--load-rate", &flags->rates,
+          "let loads pass a link of this rate, e.g. 200Mbit, 10Gbit or 25MB (a second) (default: "
+          "as fast as the disk)")
+      ->transform(RateValue())
+      ->check(CLI::PositiveNumber);
+  AddEach(app, "--load-latency", &flags->latencies, "added to each read on that link, e.g. 1ms")
+      ->transform(DurationValue())
+      ->check(CLI::NonNegativeNumber);
+  AddEach(app, "--load-trace", &flags->traces,
+          "a file of how that link changes: lines of seconds since the first read, bytes/s, "
+          "latency in seconds");
+  app.add_flag("--promote", options->promote,
+               "copy to the first --store what was loaded from another");
+  app.add_option_function<std::string>(
+         "--store-writes",
+         [options](const std::string& name) { options->store_writes = *StoreWritesFromName(name); },
+         "which chunks are kept: always, those that come up for the second time, or never")
+      ->check(CLI::IsMember({"always", "second-use", "never"}))
+      ->default_str("always");
+  app.add_option_function<double>(
+         "--store-ttl", [options](double s) { options->store_ttl = Seconds(s); },
+         "remove chunks that nobody has used for this long, e.g. 12h or 7d (default: never)")
+      ->transform(DurationValue())
+      ->check(CLI::Range(1.0, 1e9));
+  app.parse_complete_callback([flags, options] { options->stores = Stores(*flags); });
 }
 
 }  // namespace
@@ -57,23 +135,7 @@ void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options) {
   app.add_option("--slice-tokens", options->slice_tokens,
                  "most tokens that one step computes; at least a chunk")
       ->capture_default_str();
-  app.add_option("--store", options->store_dir,
-                 "directory that keeps KV chunks between runs and processes; without it nothing is "
-                 "kept or loaded");
-  app.add_option_function<double>(
-         "--load-rate", [options](double rate) { options->load_rate_bytes_per_s = rate; },
-         "let loads pass a link of this rate, e.g. 200Mbit, 10Gbit or 25MB (a second) (default: as "
-         "fast as "
-         "the disk)")
-      ->transform(RateValue())
-      ->check(CLI::PositiveNumber);
-  app.add_option_function<double>(
-         "--load-latency", [options](double s) { options->load_latency = Seconds(s); },
-         "added to each read on that link, e.g. 1ms")
-      ->transform(DurationValue())
-      ->check(CLI::NonNegativeNumber);
-  AddSize(app, "--disk-capacity", &options->disk_capacity_bytes,
-          "most bytes of --store; the chunks used longest ago go first");
+  AddStoreFlags(app, options);
 }
 
 int Fatal(const Error& error) {

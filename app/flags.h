@@ -12,7 +12,7 @@ namespace kvcake {
 CLI::AsSizeValue SizeValue();
 // A second: "200Mbit", "10Gbps" (decimal bits), "25MB" (decimal), or plain bytes; gives bytes.
 CLI::AsNumberWithUnit RateValue();
-// "10ms", "250us", "1s"; gives seconds.
+// "10ms", "250us", "1s", "5min", "12h", "7d"; gives seconds.
 CLI::AsNumberWithUnit DurationValue();
 
 // The flags that every command which runs a model understands.

@@ -24,6 +24,7 @@ struct RunFlags {
   bool ignore_eos = false;
   std::string policy = "cake";
   SamplingParams sampling;
+  bool no_store = false;
   bool json = false;
   std::string trace_file;
 };
@@ -47,15 +48,44 @@ Result<Prompt> ReadPrompt(const RunFlags& flags) {
   return prompt;
 }
 
-// What the store did during the run; null without one.
+nlohmann::ordered_json TierJson(const std::string& dir, const Tier& tier) {
+  const TierStats stats = tier.Stats();
+  return {{"name", tier.name()},
+          {"dir", dir},
+          {"chunks", stats.chunks},
+          {"bytes", stats.bytes},
+          {"reads", stats.reads},
+          {"read_bytes", stats.read_bytes},
+          {"written", stats.writes},
+          {"evicted", stats.evicted},
+          {"quarantined", stats.quarantined},
+          {"reads_failed", stats.reads_failed}};
+}
+
+// What the stores did during the run: the sums, and each; null without one.
 nlohmann::ordered_json StoreJson(Runtime& runtime) {
-  if (runtime.store() == nullptr) return nullptr;
-  const TierStats stats = runtime.store()->Stats();
+  if (runtime.stores().empty()) return nullptr;
+  TierStats sum;
+  auto tiers = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < runtime.stores().size(); ++i) {
+    const Tier& tier = *runtime.stores()[i];
+    const TierStats stats = tier.Stats();
+    sum.chunks += stats.chunks;
+    sum.bytes += stats.bytes;
+    sum.quarantined += stats.quarantined;
+    sum.reads_failed += stats.reads_failed;
+    tiers.push_back(TierJson(runtime.options().stores[i].dir, tier));
+  }
   const WriteBehindStats writes = runtime.engine().write_stats();
-  return {{"chunks", stats.chunks},           {"bytes", stats.bytes},
-          {"quarantined", stats.quarantined}, {"reads_failed", stats.reads_failed},
-          {"written", writes.written},        {"writes_failed", writes.failed},
-          {"writes_dropped", writes.dropped}};
+  return {{"chunks", sum.chunks},
+          {"bytes", sum.bytes},
+          {"quarantined", sum.quarantined},
+          {"reads_failed", sum.reads_failed},
+          {"written", writes.written},
+          {"writes_failed", writes.failed},
+          {"writes_dropped", writes.dropped},
+          {"writes_not_admitted", writes.not_admitted},
+          {"tiers", std::move(tiers)}};
 }
 
 // "####........====" on stderr when that is a terminal: computed from the left, loaded from the
@@ -122,6 +152,7 @@ Status Answer(const RunFlags& flags) {
   request.max_tokens = flags.max_tokens;
   request.sampling = flags.sampling;
   request.policy = *PolicyFromName(flags.policy);
+  request.store = !flags.no_store;
   if (!flags.ignore_eos) request.end_tokens = runtime->config().eos_tokens;
 
   Detokenizer detokenizer(tokenizer);
@@ -207,6 +238,8 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
   run->add_option("--seed", flags->sampling.seed,
                   "of the sampling; the same seed (also the default) gives the same answer")
       ->capture_default_str();
+  run->add_flag("--no-store", flags->no_store,
+                "keep nothing of this prompt and its answer; what is kept already is used");
   run->add_flag("--json", flags->json, "print one JSON object instead of text");
   run->add_option("--trace", flags->trace_file,
                   "write the timeline of both lanes for chrome://tracing or Perfetto");

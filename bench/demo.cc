@@ -79,10 +79,10 @@ Result<std::array<Row, kPolicies.size()>> MeasureLink(Runtime& runtime,
 Status RunDemo(const DemoOptions& options) {
   const std::string store = options.out_dir + "/kv-store";
   (void)ClearStore(store);  // of the last tour, if there was one
-  ASSIGN_OR_RETURN(const auto runtime, Runtime::Create({.model_dir = options.model_dir,
-                                                        .store_dir = store,
-                                                        .load_rate_bytes_per_s = 1e12,
-                                                        .threads = options.threads}));
+  ASSIGN_OR_RETURN(const auto runtime,
+                   Runtime::Create({.model_dir = options.model_dir,
+                                    .stores = {{.dir = store, .load_rate_bytes_per_s = 1e12}},
+                                    .threads = options.threads}));
   ASSIGN_OR_RETURN(const auto document, PlantedDocument(*runtime, options.document));
   const double bytes = static_cast<double>(document.size() / runtime->options().chunk_tokens *
                                            runtime->pool().layout().page_bytes());

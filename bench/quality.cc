@@ -145,7 +145,7 @@ Result<PageTable> Restore(Runtime& runtime, const std::vector<int32_t>& tokens) 
   }
   if (done.report.loaded() == 0 || pages.empty()) {
     return Fail(ErrorCode::kNotFound, "nothing of {} tokens could be restored from {}",
-                tokens.size(), runtime.options().store_dir);
+                tokens.size(), runtime.options().stores.at(0).dir);
   }
   return pages;
 }
@@ -191,10 +191,13 @@ Result<std::vector<std::string>> AnswerAll(Runtime& runtime, const Document& doc
 }
 
 Result<Outcome> RunWay(const Way& way, const Task& task, const QualityOptions& options) {
-  const std::string store = way.restored ? options.out_dir + "/kv-store" : "";
-  if (way.restored) (void)ClearStore(store);  // of the last time
+  std::vector<StoreOptions> stores;
+  if (way.restored) {
+    stores.push_back({.dir = options.out_dir + "/kv-store"});
+    (void)ClearStore(stores[0].dir);  // of the last time
+  }
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create({.model_dir = options.model_dir,
-                                                        .store_dir = store,
+                                                        .stores = stores,
                                                         .threads = options.threads,
                                                         .path = way.path}));
   Outcome outcome;
@@ -210,7 +213,7 @@ Result<Outcome> RunWay(const Way& way, const Task& task, const QualityOptions& o
       answers.insert(answers.end(), some.begin(), some.end());
     }
   }
-  if (way.restored) RETURN_IF_ERROR(ClearStore(store));
+  if (way.restored) RETURN_IF_ERROR(ClearStore(stores[0].dir));
   return outcome;
 }
 

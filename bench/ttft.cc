@@ -142,9 +142,9 @@ Status RunTtft(const TtftOptions& options) {
   const std::string store = CacheDir() + "/bench-ttft";
   (void)ClearStore(store);  // of the last run, if there was one
   RuntimeOptions runtime_options{.model_dir = options.model_dir,
-                                 .store_dir = store,
-                                 .load_rate_bytes_per_s = 1e12,
-                                 .load_latency = Seconds(options.latency_s),
+                                 .stores = {{.dir = store,
+                                             .load_rate_bytes_per_s = 1e12,
+                                             .load_latency = Seconds(options.latency_s)}},
                                  .threads = options.threads};
   if (options.context < runtime_options.chunk_tokens) {
     return Fail(ErrorCode::kInvalidArgument, "--context must hold at least a chunk of {} tokens",

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -108,6 +109,52 @@ TEST_F(CliTest, SecondRunLoadsWhatTheFirstKeptAndAnswersTheSame) {
     }
     EXPECT_TRUE(again["report"]["reasons"].is_array());
   }
+}
+
+TEST_F(CliTest, SeveralStoresEachWithALinkOfItsOwn) {
+  const json plain = RunJson(WithStore());
+  const int full = plain["prompt_tokens"].get<int>() / 128 * 128;
+  fs::copy(dir_ + "/store", dir_ + "/slow", fs::copy_options::recursive);
+  const std::string both = WithStore() + "--store " + dir_ + "/slow --policy load ";
+  const json loaded = RunJson(both + "--load-rate 400Mbit --load-rate 200Mbit --load-latency 1ms");
+  EXPECT_EQ(loaded["tokens"], plain["tokens"]);
+  EXPECT_EQ(Loaded(loaded), full);
+  EXPECT_GT(loaded["report"]["tokens_loaded"]["disk"].get<int>(), 0);
+  EXPECT_GT(loaded["report"]["tokens_loaded"]["disk2"].get<int>(), 0);
+  ASSERT_EQ(loaded["store"]["tiers"].size(), 2u);
+  EXPECT_EQ(loaded["store"]["tiers"][1]["dir"], dir_ + "/slow");
+  EXPECT_EQ(loaded["store"]["tiers"][1]["chunks"], full / 128);
+
+  std::ofstream(dir_ + "/trace") << "0 50e6 0.001\n0.05 25e6 0\n";
+  EXPECT_EQ(Loaded(RunJson(both + "--load-trace " + dir_ + "/trace")), full);
+  std::ofstream(dir_ + "/trace") << "0 fast 0\n";
+  Outcome bad = Run(both + "--load-trace " + dir_ + "/trace");
+  EXPECT_NE(bad.exit_code, 0);
+  EXPECT_THAT(bad.err, HasSubstr("line 1"));
+  bad = Run(both + "--load-rate 1Gbit --load-rate 1Gbit --load-rate 1Gbit");
+  EXPECT_NE(bad.exit_code, 0);
+  EXPECT_THAT(bad.err, HasSubstr("--load-rate"));
+}
+
+TEST_F(CliTest, WhatIsKeptFollowsTheFlags) {
+  EXPECT_EQ(RunJson(WithStore() + "--no-store")["store"]["chunks"], 0);
+  EXPECT_EQ(RunJson(WithStore() + "--store-writes never")["store"]["chunks"], 0);
+  const json once = RunJson(WithStore() + "--store-writes second-use");
+  EXPECT_EQ(once["store"]["chunks"], 0);
+  EXPECT_GT(once["store"]["writes_not_admitted"].get<int>(), 0);
+  const json twice = RunJson(WithStore() + "--store-writes second-use");
+  EXPECT_EQ(twice["store"]["chunks"], twice["prompt_tokens"].get<int>() / 128)
+      << "what one process has seen the next one knows";
+  for (const fs::path& file : ChunkFiles()) {
+    fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::hours(3));
+  }
+  EXPECT_GT(Loaded(RunJson(WithStore() + "--policy load --no-store --store-ttl 1d")), 0);
+  for (const fs::path& file : ChunkFiles()) {
+    fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::hours(3));
+  }
+  const json old = RunJson(WithStore() + "--policy load --no-store --store-ttl 2h");
+  EXPECT_EQ(Loaded(old), 0);
+  EXPECT_EQ(old["store"]["chunks"], 0);
 }
 
 TEST_F(CliTest, DamagedForeignAndWrongModelFilesAreMisses) {

@@ -41,7 +41,8 @@ struct World {
     restore.numeric_path = path;
     restorer = std::make_unique<Restorer>(*pool, std::vector<Tier*>{tier.get()}, cost,
                                           Clock::Real(), restore);
-    engine = std::make_unique<Engine>(*model, *pool, *restorer, cost, tier.get(), Clock::Real(),
+    writes = std::make_unique<WriteBehind>(std::vector<Tier*>{tier.get()}, *pool);
+    engine = std::make_unique<Engine>(*model, *pool, *restorer, cost, writes.get(), Clock::Real(),
                                       EngineOptions{.slice_tokens = kSlice});
   }
 
@@ -65,6 +66,7 @@ struct World {
   std::unique_ptr<Tier> tier;
   ComputeCost cost;
   std::unique_ptr<Restorer> restorer;
+  std::unique_ptr<WriteBehind> writes;
   std::unique_ptr<Engine> engine;
 };
 

@@ -23,7 +23,7 @@ std::string HeldOutText() {
 class LookupTest : public testing::Test {
  protected:
   void SetUp() override {
-    runtime_ = Runtime::Create({.model_dir = kModel, .store_dir = store_}).value();
+    runtime_ = Runtime::Create({.model_dir = kModel, .stores = {{.dir = store_}}}).value();
   }
   void TearDown() override {
     runtime_.reset();
@@ -55,8 +55,8 @@ class LookupTest : public testing::Test {
     PagePool& pool = runtime_->pool();
     const std::optional<PageHandle> page = pool.Lookup(others[chunk]);
     ASSERT_TRUE(page);
-    ASSERT_TRUE(runtime_->store()->Evict(keys[chunk]));
-    ASSERT_TRUE(runtime_->store()->Put(
+    ASSERT_TRUE(runtime_->stores()[0]->Evict(keys[chunk]));
+    ASSERT_TRUE(runtime_->stores()[0]->Put(
         {.key = keys[chunk],
          .parent = chunk == 0 ? runtime_->model().identity().Root() : keys[chunk - 1],
          .numeric_path = runtime_->model().numeric_path(),

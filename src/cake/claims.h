@@ -51,6 +51,7 @@ class Claims {
   bool done() const { return first_missing_ == size(); }
 
   void SetLoadable(int tier, const std::vector<bool>& chunks);
+  void AddLoadable(int chunk, int tier) { chunks_[chunk].tiers |= 1u << tier; }
   void SetNotLoadable(int chunk, int tier) { chunks_[chunk].tiers &= ~(1u << tier); }
 
   // Claims for compute up to max_chunks absent chunks from first_missing(), which must be absent

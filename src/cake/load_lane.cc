@@ -79,9 +79,13 @@ void Restorer::CheckStalls(Calls& calls) {
   for (TierState& tier : tiers_) {
     if (tier.stalled) {
       // Cancelled reads have all come back: it may be asked again after a while.
-      if (tier.queue.empty() && now - *tier.stalled > options_.probe_interval) {
+      if (tier.queue.empty() && tier.looks == 0 && now - *tier.stalled > options_.probe_interval) {
         tier.stalled.reset();
       }
+      continue;
+    }
+    if (tier.looks > 0 && now - tier.look_progress > options_.stall_timeout) {
+      tier.stalled = now;  // and no reads are started; those in flight are the tier's to answer
       continue;
     }
     const TierEstimate& estimate = tier.cost.estimate();
@@ -141,7 +145,7 @@ bool Restorer::PumpOne(int tier, Calls& calls) {
     next_turn_ = turn + 1;
     return StartRead(r, tier, *claim, calls);
   }
-  return false;
+  return TakeFromSlower(tier, calls);
 }
 
 std::optional<Claim> Restorer::ClaimLoad(Restoration& r, int tier) {
@@ -158,13 +162,62 @@ std::optional<Claim> Restorer::ClaimLoad(Restoration& r, int tier) {
     allowed[i] = plan.sides[i] != Side::kCompute && (plan.tiers[i] < 0 || plan.tiers[i] == tier);
   }
   if (auto claim = r.claims_.ClaimBack(tier, allowed)) return claim;
-  // A link that was slow once may be fast now: one read will tell, and compute can overtake it.
+  return ClaimProbe(r, tier, plan);
+}
+
+// A link that was slow once may be fast now: one read will tell. Of the chunk that the other tiers
+// would load last, so that nobody misses it; compute or they can overtake it.
+std::optional<Claim> Restorer::ClaimProbe(Restoration& r, int tier, const Plan& plan) {
   const TierState& state = tiers_[tier];
-  if (!r.FixedSplit() && state.queue.empty() &&
-      !state.cost.measured_since(clock_.Now() - options_.probe_interval)) {
-    return r.claims_.ClaimBack(tier);
+  if (!state.queue.empty() || state.cost.measured_since(clock_.Now() - options_.probe_interval)) {
+    return std::nullopt;
   }
-  return std::nullopt;
+  std::vector<uint8_t> allowed(r.claims_.size());
+  for (size_t i = 0; i < allowed.size(); ++i) {
+    const int chunk = static_cast<int>(i);
+    allowed[i] = plan.sides[i] == Side::kLoad && (r.claims_.tiers(chunk) >> tier & 1) != 0 &&
+                 r.claims_.state(chunk) == ChunkState::kAbsent;
+    if (allowed[i]) return r.claims_.ClaimBack(tier, allowed);
+  }
+  if (r.FixedSplit()) return std::nullopt;
+  return r.claims_.ClaimBack(tier);
+}
+
+// Has this tier read what another is expected to deliver later than it would: rates change, and a
+// chunk may have been given to a tier before anything was known of it.
+bool Restorer::TakeFromSlower(int tier, Calls& calls) {
+  constexpr double kGainMin = 1.25;
+  const TierState& state = tiers_[tier];
+  if (tiers_.size() < 2 || !state.cost.estimate().known) return false;
+  UpdateEtas();
+  const double bytes = static_cast<double>(pool_.layout().page_bytes());
+  double latest = kGainMin * (state.drain_s + state.cost.estimate().IntervalFor(bytes));
+  std::optional<uint64_t> slowest;
+  for (const auto& [number, read] : reads_) {
+    if (read.owner == nullptr || read.tier == tier || read.eta_s <= latest) continue;
+    const Restoration& r = *read.owner;
+    if ((r.claims_.tiers(read.claim.first) >> tier & 1) == 0 || !r.Trusts(tier)) continue;
+    latest = read.eta_s;
+    slowest = number;
+  }
+  if (!slowest) return false;
+  if (!pool_.Draw()) {  // and given back at once, for StartRead
+    no_page_ = true;
+    return false;
+  }
+  Read& read = reads_.at(*slowest);
+  Restoration& r = *read.owner;
+  const int chunk = read.claim.first;
+  r.report_.AddReason(fmt::format("chunk {} is read from {} instead of {}: it will be sooner",
+                                  chunk, state.tier->name(), tiers_[read.tier].tier->name()));
+  r.claims_.Release(read.claim);
+  Disown(r, read.claim);
+  CancelRead(*slowest, calls);
+  std::vector<uint8_t> allowed(r.claims_.size());
+  allowed[chunk] = 1;
+  const auto claim = r.claims_.ClaimBack(tier, allowed);
+  CHECK(claim.has_value());
+  return StartRead(r, tier, *claim, calls);
 }
 
 bool Restorer::StartRead(Restoration& r, int tier, const Claim& claim, Calls& calls) {

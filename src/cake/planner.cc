@@ -89,6 +89,36 @@ int SliceChunks(const PlanInput& input, const Plan& plan, int first, bool take_o
   return count;
 }
 
+// A chunk that a tier of known speed can deliver is not left to one whose speed nobody knows.
+// Nothing where that changes nothing.
+std::optional<PlanInput> CountOnKnownTiers(const PlanInput& input) {
+  uint32_t known = 0;
+  for (size_t t = 0; t < input.tiers.size(); ++t) {
+    if (input.tiers[t].known) known |= 1u << t;
+  }
+  if (known == 0 || std::popcount(known) == static_cast<int>(input.tiers.size())) return {};
+  PlanInput narrowed = input;
+  for (ChunkView& chunk : narrowed.chunks) {
+    if ((chunk.tiers & known) != 0) chunk.tiers &= known;
+  }
+  return narrowed;
+}
+
+// Gives what is not computed to the tier that will have it soonest, from the back. Where nothing is
+// known of a tier that could be it, any may have it.
+void AssignTiers(const PlanInput& input, int first, Plan& plan) {
+  LoadWalk loads(input);
+  for (int i = static_cast<int>(input.chunks.size()) - 1; i >= first; --i) {
+    const ChunkView& chunk = input.chunks[i];
+    if (chunk.state != State::kAbsent || plan.sides[i] == Side::kCompute) continue;
+    bool known = chunk.tiers != 0;
+    for (uint32_t rest = chunk.tiers; rest != 0; rest &= rest - 1) {
+      known = known && input.tiers[std::countr_zero(rest)].known;
+    }
+    if (known) loads.Load(chunk, &plan.tiers[i]);
+  }
+}
+
 Plan FixedPlan(const PlanInput& input, int first) {
   Plan plan;
   const int n = static_cast<int>(input.chunks.size());
@@ -98,6 +128,7 @@ Plan FixedPlan(const PlanInput& input, int first) {
     const bool compute = i < *input.fixed_split || input.chunks[i].IsHole();
     plan.sides[i] = compute ? Side::kCompute : Side::kLoad;
   }
+  AssignTiers(input, first, plan);
   plan.slice_chunks = SliceChunks(input, plan, first, /*take_over=*/true);
   plan.reason = plan.slice_chunks > 0 ? "slice of" : "waiting for loads: not the compute lane's";
   plan.wait_s = 1;
@@ -110,6 +141,7 @@ Plan BlindPlan(const PlanInput& input, int first) {
   Plan plan;
   plan.sides.assign(input.chunks.size(), Side::kEither);
   plan.tiers.assign(input.chunks.size(), -1);
+  AssignTiers(input, first, plan);
   plan.slice_chunks = SliceChunks(input, plan, first, /*take_over=*/false);
   if (plan.slice_chunks == 0) {
     plan.slice_chunks = std::min(1, SliceChunks(input, plan, first, /*take_over=*/true));
@@ -215,6 +247,32 @@ class Walker {
   std::vector<double> loaded_s_;  // [i]: when all of the segment from its i-th chunk on is loaded
 };
 
+// Where tiers hold different chunks one split of each segment may not do: it can be better to load
+// the front from a fast tier, and to compute the rest that only a slow one has. So plans without
+// each tier, and with each alone, are tried as well: all of them together are never worse.
+Plan BestPlan(const PlanInput& input, const PlannerOptions& options, int first) {
+  Plan best = Walker(input, options, first).Run();
+  uint32_t any = 0, every = ~0u;
+  for (int i = first; i < static_cast<int>(input.chunks.size()); ++i) {
+    if (input.chunks[i].state != State::kAbsent) continue;
+    any |= input.chunks[i].tiers;
+    every &= input.chunks[i].tiers;
+  }
+  if (std::popcount(any) < 2 || any == (any & every)) return best;
+  const auto consider = [&](uint32_t tiers) {
+    PlanInput narrowed = input;
+    for (ChunkView& chunk : narrowed.chunks) chunk.tiers &= tiers;
+    Plan plan = Walker(narrowed, options, first).Run();
+    if (plan.finish_s < best.finish_s) best = std::move(plan);
+  };
+  for (uint32_t rest = any; rest != 0; rest &= rest - 1) {
+    const uint32_t tier = rest & -rest;
+    consider(tier);
+    if (std::popcount(any) > 2) consider(any & ~tier);
+  }
+  return best;
+}
+
 // Near the meeting point a slice that turns out longer than predicted makes the loads wait. Half of
 // it first costs a slice's fixed part and lets the next decision use what has been seen since.
 bool WorthHalving(const PlanInput& input, int first, int chunks) {
@@ -238,7 +296,9 @@ double WaitSeconds(const PlanInput& input, int first) {
 
 }  // namespace
 
-Plan MakePlan(const PlanInput& input, const PlannerOptions& options) {
+Plan MakePlan(const PlanInput& asked, const PlannerOptions& options) {
+  const std::optional<PlanInput> narrowed = CountOnKnownTiers(asked);
+  const PlanInput& input = narrowed ? *narrowed : asked;
   const int first = FirstMissing(input);
   const int n = static_cast<int>(input.chunks.size());
   if (first == n) {
@@ -276,7 +336,7 @@ Plan MakePlan(const PlanInput& input, const PlannerOptions& options) {
     return plan;
   }
 
-  Plan plan = Walker(input, options, first).Run();
+  Plan plan = BestPlan(input, options, first);
   plan.slice_chunks = SliceChunks(input, plan, first, /*take_over=*/true);
   if (plan.slice_chunks == 0) {
     plan.wait_s = WaitSeconds(input, first);

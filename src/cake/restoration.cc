@@ -66,6 +66,9 @@ ComputeTurn Restoration::NextTurn(int budget_chunks) {
   restorer_.CheckStalls(calls);
   if (computing_) {
     turn.wait_until = restorer_.clock_.Now() + kPageRetry;
+  } else if (AwaitsLooks()) {
+    report_.AddReason("waiting to hear what is stored");
+    turn.wait_until = look_until_;
   } else {
     restorer_.Pump(calls);
     restorer_.UpdateEtas();
@@ -85,6 +88,14 @@ ComputeTurn Restoration::NextTurn(int budget_chunks) {
   }
   restorer_.Make(calls, lock);
   return turn;
+}
+
+bool Restoration::AwaitsLooks() const {
+  if (looking_ == 0 || restorer_.clock_.Now() >= look_until_) return false;
+  for (size_t t = 0; t < restorer_.tiers_.size(); ++t) {
+    if ((looking_ >> t & 1) != 0 && !restorer_.tiers_[t].stalled) return true;
+  }
+  return false;
 }
 
 ComputeTurn Restoration::StartSlice(const Plan& plan, const ComputeFit& fit,

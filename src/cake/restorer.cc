@@ -24,20 +24,29 @@ Restorer::~Restorer() {
   Calls calls;
   for (auto& [number, read] : reads_) CancelRead(number, calls);
   Make(calls, lock);
-  idle_.wait(lock, [&] { return reads_.empty() && calling_ == 0; });
+  idle_.wait(lock, [&] { return reads_.empty() && looks_ == 0 && calling_ == 0; });
 }
 
 std::shared_ptr<Restoration> Restorer::Open(RestoreRequest request) {
   CHECK(request.chunk_tokens > 0 && request.slice_chunks_max > 0);
   const int n = static_cast<int>(request.keys.size());
-  std::vector<std::vector<bool>> residency;  // may take a moment: not under the mutex
+  std::vector<std::vector<bool>> residency;
+  std::vector<std::vector<ChunkKey>> pinned(tiers_.size());
   if (request.policy != Policy::kCompute && n > 0) {
-    for (const TierState& tier : tiers_) residency.push_back(tier.tier->Residency(request.keys));
+    for (size_t t = 0; t < tiers_.size(); ++t) {
+      residency.push_back(tiers_[t].tier->Residency(request.keys));
+      for (int i = 0; i < n; ++i) {
+        if (residency[t][i]) pinned[t].push_back(request.keys[i]);
+      }
+      tiers_[t].tier->Pin(pinned[t]);
+    }
   }
   std::shared_ptr<Restoration> opened(new Restoration(*this, std::move(request)));
   Restoration& r = *opened;
 
   std::unique_lock lock(mutex_);
+  r.serial_ = next_serial_++;
+  r.pinned_ = std::move(pinned);
   for (size_t t = 0; t < residency.size(); ++t) {
     r.claims_.SetLoadable(static_cast<int>(t), residency[t]);
   }
@@ -52,6 +61,7 @@ std::shared_ptr<Restoration> Restorer::Open(RestoreRequest request) {
   }
   open_.push_back(&r);
   Calls calls;
+  if (!residency.empty()) LookFor(r, calls);
   Pump(calls);
   Make(calls, lock);
   return opened;
@@ -117,27 +127,14 @@ void Restorer::CheckInvariants() const {
   CHECK(reading == loading);
 }
 
-nlohmann::json Restorer::TierCostsToJson() const {
+nlohmann::json Restorer::TierCostToJson(int tier) const {
   std::lock_guard lock(mutex_);
-  nlohmann::json json = nlohmann::json::object();
-  for (const TierState& tier : tiers_) {
-    json[std::string(tier.tier->name())] = tier.cost.ToJson();
-  }
-  return json;
+  return tiers_.at(tier).cost.ToJson();
 }
 
-Status Restorer::TierCostsFromJson(const nlohmann::json& json) {
-  if (!json.is_object()) {
-    return Fail(ErrorCode::kInvalidArgument,
-                "tier cost models must be an object of tiers by name: delete them to have them "
-                "learnt again");
-  }
+Status Restorer::TierCostFromJson(int tier, const nlohmann::json& json) {
   std::lock_guard lock(mutex_);
-  for (TierState& tier : tiers_) {
-    const auto it = json.find(std::string(tier.tier->name()));
-    if (it != json.end()) RETURN_IF_ERROR(tier.cost.FromJson(*it));
-  }
-  return {};
+  return tiers_.at(tier).cost.FromJson(json);
 }
 
 void Restorer::Event() {
@@ -235,13 +232,20 @@ void Restorer::Close(Restoration& r, Calls& calls) {
       CancelRead(number, calls);
     }
   }
+  for (size_t t = 0; t < r.pinned_.size(); ++t) {
+    if (!r.pinned_[t].empty()) {
+      calls.unpins.emplace_back(static_cast<int>(t), std::move(r.pinned_[t]));
+    }
+  }
   r.pages_.clear();
   Event();
   Pump(calls);
 }
 
 void Restorer::Make(Calls& calls, std::unique_lock<std::mutex>& lock) {
-  if (calls.gets.empty() && calls.cancels.empty()) return;
+  if (calls.gets.empty() && calls.cancels.empty() && calls.looks.empty() && calls.unpins.empty()) {
+    return;
+  }
   ++calling_;
   lock.unlock();
   for (size_t i = 0; i < calls.gets.size(); ++i) {
@@ -255,6 +259,8 @@ void Restorer::Make(Calls& calls, std::unique_lock<std::mutex>& lock) {
     lock.unlock();
   }
   for (const auto& [tier, id] : calls.cancels) tiers_[tier].tier->Cancel(id);
+  for (const auto& [tier, keys] : calls.unpins) tiers_[tier].tier->Unpin(keys);
+  for (Look& look : calls.looks) StartLook(std::move(look));
   lock.lock();
   --calling_;
   if (calling_ == 0) idle_.notify_all();

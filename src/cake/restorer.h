@@ -72,6 +72,9 @@ class Restorer {
     // A restoration stops asking a tier whose reads fail for it this often in a row, until one ends
     // well.
     int failures_max = 4;
+    // Compute starts after this long, or a part of a chunk's compute time if that is less
+    // (PlannerOptions::blind_wait_chunks), whether or not the tiers have said what they hold.
+    Seconds look_wait_max{5e-3};
     // What compute writes; chunks of another path, loaded or found in memory, are counted.
     NumericPath numeric_path = NumericPath::kUnknown;
     PlannerOptions planner = {};
@@ -86,7 +89,8 @@ class Restorer {
   Restorer(const Restorer&) = delete;
   Restorer& operator=(const Restorer&) = delete;
 
-  // Engine thread. Adopts what is in memory, asks every tier what it has, starts the load lane.
+  // Engine thread. Adopts what is in memory, starts the load lane with what the tiers are known to
+  // hold, and asks them what else they do. Returns at once.
   std::shared_ptr<Restoration> Open(RestoreRequest request);
 
   // Engine thread: sleeps until something was published, failed or returned since the last call
@@ -103,9 +107,9 @@ class Restorer {
   // owners and reads agree. For tests; O(open chunks).
   void CheckInvariants() const;
 
-  // What has been learnt about the tiers, by name, for the engine to keep beside the store.
-  nlohmann::json TierCostsToJson() const;
-  [[nodiscard]] Status TierCostsFromJson(const nlohmann::json& json);
+  // What has been learnt about a tier, for the engine to keep beside it.
+  nlohmann::json TierCostToJson(int tier) const;
+  [[nodiscard]] Status TierCostFromJson(int tier, const nlohmann::json& json);
 
  private:
   friend class Restoration;
@@ -127,13 +131,24 @@ class Restorer {
     TierCost cost;
     std::vector<uint64_t> queue;       // numbers of reads in flight, in order of issue
     std::optional<TimePoint> stalled;  // given up since
+    int looks = 0;                     // under way
+    TimePoint look_progress{};         // the last answer, or the start of the first look since
     double drain_s = 0;                // kept by UpdateEtas
+  };
+  // Chunks that a tier is asked for on behalf of a restoration, which may have gone by the answer.
+  struct Look {
+    uint64_t restoration = 0;  // its serial
+    int tier = 0;
+    std::vector<int> chunks = {};
+    std::vector<ChunkKey> keys = {};
   };
   // Calls to tiers, collected under the mutex and made outside it.
   struct Calls {
     std::vector<std::pair<int, ReadRequest>> gets;  // tier
     std::vector<uint64_t> get_reads;                // the read's number, for each of gets
     std::vector<std::pair<int, ReadId>> cancels;    // tier
+    std::vector<Look> looks;
+    std::vector<std::pair<int, std::vector<ChunkKey>>> unpins;  // tier
   };
 
   // All with mutex_ held.
@@ -149,16 +164,23 @@ class Restorer {
   bool Usable(const TierState& tier) const;
   bool HasRoom(const TierState& tier) const;
   std::optional<Claim> ClaimLoad(Restoration& restoration, int tier);
+  std::optional<Claim> ClaimProbe(Restoration& restoration, int tier, const Plan& plan);
+  bool TakeFromSlower(int tier, Calls& calls);
   bool StartRead(Restoration& restoration, int tier, const Claim& claim, Calls& calls);
   void UpdateEtas();
   const PlanInput& View(const Restoration& restoration, int budget_chunks);
   TierView ViewTier(const TierState& tier) const;
   int Documents() const;
+  void LookFor(Restoration& restoration, Calls& calls);
+  void EndLook(Restoration* restoration, int tier);
+  Restoration* Find(uint64_t serial) const;
   void FailRead(Read& read, std::string_view why);
   void Event();
   // Unlocks, makes the calls, and locks again.
   void Make(Calls& calls, std::unique_lock<std::mutex>& lock);
+  void StartLook(Look look);
   void OnRead(uint64_t number, ReadResult result);
+  bool OnFound(const Look& look, size_t first, const std::vector<bool>& held);
 
   // Constant after construction.
   PagePool& pool_;
@@ -176,6 +198,8 @@ class Restorer {
   std::unordered_map<ChunkKey, Restoration*> owners_;  // of every chunk computed or loaded now
   std::unordered_map<uint64_t, Read> reads_;
   uint64_t next_read_ = 0;
+  uint64_t next_serial_ = 1;
+  int looks_ = 0;  // under way, those of restorations that have gone included
   uint64_t events_ = 0, events_seen_ = 0;
   int calling_ = 0;       // threads between the mutex and a tier
   int documents_ = 1;     // being restored: they share the links
@@ -224,6 +248,7 @@ class Restoration {
   bool WantsLoads() const { return request_.policy != Policy::kCompute; }
   std::optional<int> FixedSplit() const;
   double Bound(std::optional<Seconds> tail) const;
+  bool AwaitsLooks() const;
 
   // Constant after construction.
   Restorer& restorer_;
@@ -231,6 +256,10 @@ class Restoration {
   const TimePoint opened_;
 
   // Guarded by restorer_.mutex_.
+  uint64_t serial_ = 0;                        // in the order of opening
+  uint32_t looking_ = 0;                       // bit t: tier t has not said all it holds
+  TimePoint look_until_;                       // what is not known by then is not waited for
+  std::vector<std::vector<ChunkKey>> pinned_;  // at each tier
   Claims claims_;
   PageTable pages_;  // of resident chunks and of the current claim
   // As found by Open, for the bound; what others made since is resident.

@@ -247,6 +247,28 @@ class HeldTier : public Tier {
   NumericPath path = NumericPath::kUnknown;
 };
 
+// Knows nothing before it is asked, and says nothing until told to.
+class HungTier : public HeldTier {
+ public:
+  std::vector<bool> Residency(std::span<const ChunkKey> keys) override {
+    return std::vector<bool>(keys.size());
+  }
+  bool Look(LookRequest request) override {
+    looks.push_back(std::move(request));
+    return true;
+  }
+  void Pin(std::span<const ChunkKey> keys) override { pinned += keys.size(); }
+  void Unpin(std::span<const ChunkKey> keys) override { pinned -= keys.size(); }
+
+  // The next `count` keys of the first look are held; whether more is wanted.
+  bool Tell(size_t first, size_t count) {
+    return looks.front().found(first, std::vector<bool>(count, true));
+  }
+
+  std::deque<LookRequest> looks;
+  size_t pinned = 0;
+};
+
 void PublishBehind(PagePool& pool, const ChunkKey& key, NumericPath path = NumericPath::kUnknown) {
   PageHandle page = std::move(*pool.Draw());
   std::memcpy(pool.Data(page.id()), &key, sizeof(ChunkKey));
@@ -284,6 +306,47 @@ TEST(RestorerTest, AChunkPublishedWhileItIsReadIsResidentForTheNext) {
   first.reset();
   second.reset();
   tier.DeliverAll();
+}
+
+TEST(RestorerTest, ATierThatHangsWhenAskedDelaysNoRestoration) {
+  auto pool = std::move(PagePool::Create(kLayout, 64 * kLayout.page_bytes()).value());
+  HungTier tier;
+  ComputeCost cost;
+  Restorer restorer(*pool, {&tier}, cost, Clock::Real());
+  const RestoreRequest request = Request(1, 8, Policy::kCake);
+  std::mt19937 rng(1);
+  {
+    auto restoration = restorer.Open(request);
+    while (!restoration->done()) {
+      TimePoint wake = TimePoint::max();
+      Step(*pool, request, *restoration, rng, wake);
+      if (!restoration->done()) restorer.WaitForEvent(wake);
+    }
+    EXPECT_EQ(restoration->Report().tokens_computed, 8 * 128 + 5);
+  }
+  ASSERT_EQ(tier.looks.size(), 1u);
+  EXPECT_FALSE(tier.Tell(0, 3)) << "nobody wants to know any more";
+  EXPECT_EQ(tier.pinned, 0u);
+}
+
+TEST(RestorerTest, WhatATierSaysLateIsPinnedAndLoaded) {
+  auto pool = std::move(PagePool::Create(kLayout, 64 * kLayout.page_bytes()).value());
+  HungTier tier;
+  ComputeCost cost;
+  for (int i = 0; i < 8; ++i) cost.Add(i * 128, 128, Seconds(10));  // loading is worth it
+  Restorer restorer(*pool, {&tier}, cost, Clock::Real());
+  auto restoration = restorer.Open(Request(1, 8, Policy::kCake));
+  EXPECT_EQ(tier.reads.size(), 0u);
+  EXPECT_TRUE(tier.Tell(0, 5));
+  EXPECT_EQ(tier.pinned, 5u);
+  EXPECT_EQ(tier.reads.size(), 4u) << "as many as it takes at once";
+  EXPECT_FALSE(tier.Tell(5, 3)) << "that was all";
+  EXPECT_EQ(tier.pinned, 8u);
+  restorer.CheckInvariants();
+  for (int turns = 0; turns < 100 && !restoration->done(); ++turns) tier.DeliverAll();
+  EXPECT_EQ(restoration->Report().loaded(), 8 * 128);
+  restoration.reset();
+  EXPECT_EQ(tier.pinned, 0u);
 }
 
 TEST(RestorerTest, ChunksOfAnotherPathAreCountedWhereverTheyComeFrom) {
@@ -349,9 +412,9 @@ TEST(RestorerTest, TierCostsSurviveJson) {
   auto restoration = restorer.Open(request);
   TimePoint wake = TimePoint::max();
   while (Step(*pool, request, *restoration, rng, wake)) restorer.WaitForEvent(wake);
-  ASSERT_TRUE(copy.TierCostsFromJson(restorer.TierCostsToJson()));
+  ASSERT_TRUE(copy.TierCostFromJson(0, restorer.TierCostToJson(0)));
   EXPECT_TRUE(copy.Estimate(0).known);
-  EXPECT_FALSE(copy.TierCostsFromJson(nlohmann::json::array()));
+  EXPECT_FALSE(copy.TierCostFromJson(0, nlohmann::json::array()));
 }
 
 }  // namespace

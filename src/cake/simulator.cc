@@ -1,6 +1,7 @@
 #include "cake/simulator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string_view>
 
@@ -27,10 +28,15 @@ SimTier::SimTier(SimTierOptions options, FakeClock& clock, uint64_t seed)
 
 TimePoint SimTier::NextEvent() const {
   if (!ended_.empty()) return clock_.Now();
-  return head_done_.value_or(kNever);
+  return std::min(head_done_.value_or(kNever), looks_.empty() ? kNever : looks_.front().due);
 }
 
 void SimTier::Advance() {
+  while (!looks_.empty() && looks_.front().due <= clock_.Now()) {
+    AskedFor look = std::move(looks_.front());
+    looks_.pop_front();
+    Answer(std::move(look));
+  }
   while (!ended_.empty() || (head_done_ && *head_done_ <= clock_.Now())) {
     auto& from = ended_.empty() ? queue_ : ended_;
     Read read = std::move(from.front());
@@ -59,6 +65,18 @@ void SimTier::Deliver(Read read) {
   read.request.done(std::move(result));
 }
 
+void SimTier::Answer(AskedFor look) {
+  const auto& keys = look.request.keys;
+  const size_t end = look.answered == 0 ? (keys.size() + 1) / 2 : keys.size();
+  std::vector<bool> held;
+  for (size_t i = look.answered; i < end; ++i) held.push_back(held_.contains(keys[i]));
+  if (!look.request.found(look.answered, held) || end == keys.size()) return;
+  look.answered = end;
+  look.due += Seconds(std::isfinite(options_.look_s) ? options_.look_s / 2 : 0);
+  const auto later = [&](const AskedFor& other) { return other.due > look.due; };
+  looks_.insert(std::find_if(looks_.begin(), looks_.end(), later), std::move(look));
+}
+
 void SimTier::StartHead() {
   while (!head_done_ && !queue_.empty() && queue_.front().hung) {
     hung_.push_back(std::move(queue_.front()));
@@ -76,12 +94,22 @@ void SimTier::ReleaseHung() {
     ended_.push_back(std::move(read));
   }
   hung_.clear();
+  for (AskedFor& look : looks_) look.due = std::min(look.due, clock_.Now());
 }
 
 std::vector<bool> SimTier::Residency(std::span<const ChunkKey> keys) {
   std::vector<bool> held;
-  for (const ChunkKey& key : keys) held.push_back(held_.contains(key));
+  for (const ChunkKey& key : keys) held.push_back(options_.look_s == 0 && held_.contains(key));
   return held;
+}
+
+bool SimTier::Look(LookRequest request) {
+  if (options_.look_s == 0) return false;
+  const bool ends = std::isfinite(options_.look_s);
+  const TimePoint due = ends ? clock_.Now() + Seconds(options_.look_s / 2) : kNever;
+  const auto later = [&](const AskedFor& other) { return other.due > due; };
+  looks_.insert(std::find_if(looks_.begin(), looks_.end(), later), {due, std::move(request), 0});
+  return true;
 }
 
 ReadId SimTier::Get(ReadRequest request) {
@@ -314,6 +342,7 @@ std::vector<SimOutcome> Simulator::Run(const std::vector<SimRequest>& requests) 
   };
   while (release()) AdvanceTo(NextTierEvent());
   CHECK(restorer_->ReadsInFlight() == 0);
+  for (const auto& tier : tiers_) CHECK(tier->pinned() == 0);
   CHECK(pool_->Stats().referenced == 0);
   pool_->DropCached();
   return outcomes;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cake/restorer.h"
+#include "store/pins.h"
 
 namespace kvcake {
 
@@ -28,6 +29,9 @@ struct SimTierOptions {
   // Of cancelled reads; the others end at once.
   double cancel_slow_share = 0;     // end as cancelled, but in their own time
   double cancel_ignored_share = 0;  // go on as if nothing had been said
+  // What it holds is told only when asked, in two parts, the last of them after this long;
+  // infinity: never, until ReleaseHung.
+  double look_s = 0;
   int reads_max = 32;
 };
 
@@ -39,7 +43,7 @@ class SimTier : public Tier {
 
   void Hold(const ChunkKey& key) { held_.insert(key); }
   SimTierOptions& options() { return options_; }  // what applies to reads from now on
-  // Hung reads end at the next Advance: some fail, some deliver after all.
+  // Hung reads and looks end at the next Advance: some reads fail, some deliver after all.
   void ReleaseHung();
   uint64_t gets() const { return gets_; }
   // When something happens next; TimePoint::max() if nothing will.
@@ -53,6 +57,10 @@ class SimTier : public Tier {
     return std::numeric_limits<uint64_t>::max();
   }
   std::vector<bool> Residency(std::span<const ChunkKey> keys) override;
+  bool Look(LookRequest request) override;
+  void Pin(std::span<const ChunkKey> keys) override { pins_.Add(keys); }
+  void Unpin(std::span<const ChunkKey> keys) override { pins_.Remove(keys); }
+  size_t pinned() const { return pins_.size(); }
   ReadId Get(ReadRequest request) override;
   void Cancel(ReadId id) override;
   Status Put(const ChunkWrite& chunk) override;
@@ -69,16 +77,24 @@ class SimTier : public Tier {
     bool stalled;
     bool hung;
   };
+  struct AskedFor {
+    TimePoint due;
+    LookRequest request;
+    size_t answered = 0;
+  };
   void StartHead();
   void Deliver(Read read);
+  void Answer(AskedFor look);
 
   SimTierOptions options_;
   FakeClock& clock_;
   std::mt19937_64 rng_;
   std::unordered_set<ChunkKey> held_;
   std::deque<Read> queue_;
-  std::deque<Read> ended_;              // due at once
-  std::deque<Read> hung_;               // passed by the link
+  std::deque<Read> ended_;      // due at once
+  std::deque<Read> hung_;       // passed by the link
+  std::deque<AskedFor> looks_;  // by when they are due
+  Pins pins_;
   std::optional<TimePoint> head_done_;  // of queue_'s first
   TimePoint link_free_{};
   ReadId next_id_ = 1;

@@ -1,14 +1,24 @@
-// What was learnt about compute and tiers, kept beside the store so that a fresh process plans well
-// from its first slice. A file that is missing, old or damaged teaches nothing and harms nothing.
+// What was learnt about compute and a tier, kept beside each store so that a fresh process plans
+// well from its first slice. A file that is missing, old or damaged teaches nothing and harms
+// nothing.
 #pragma once
 
 #include <string>
 
 #include "cake/restorer.h"
+#include "engine/write_behind.h"
 
 namespace kvcake {
 
-void LoadCosts(const std::string& path, ComputeCost& compute, Restorer& restorer);
-void SaveCosts(const std::string& path, const ComputeCost& compute, const Restorer& restorer);
+// Whose costs one file keeps.
+struct Learners {
+  ComputeCost& compute;
+  Restorer& restorer;
+  int tier = 0;
+  WriteBehind* writes = nullptr;  // may be null
+};
+
+void LoadCosts(const std::string& path, const Learners& learners);
+void SaveCosts(const std::string& path, const Learners& learners);
 
 }  // namespace kvcake

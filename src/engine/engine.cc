@@ -20,21 +20,18 @@ const char* FinishReasonName(FinishReason reason) {
   return "unknown";
 }
 
-Engine::Engine(Model& model, PagePool& pool, Restorer& restorer, ComputeCost& cost, Tier* store,
-               const Clock& clock, const EngineOptions& options)
+Engine::Engine(Model& model, PagePool& pool, Restorer& restorer, ComputeCost& cost,
+               WriteBehind* writes, const Clock& clock, const EngineOptions& options)
     : model_(model),
       pool_(pool),
       restorer_(restorer),
       cost_(cost),
-      store_(store),
+      write_behind_(writes),
       clock_(clock),
       options_(options),
       root_(model.identity().Root()) {
   CHECK(options.slice_tokens >= model.layout().chunk_tokens);
   CHECK(options.slice_tokens + options.max_sequences <= model.max_batch_tokens());
-  if (store_ != nullptr) {
-    write_behind_ = std::make_unique<WriteBehind>(*store_, pool_, options_.write_queue_max);
-  }
 }
 
 Engine::~Engine() {
@@ -369,8 +366,8 @@ void Engine::PublishFullChunks(Sequence& sequence) {
     sequence.table[i] =
         pool_.Publish(std::move(sequence.table[i]), sequence.keys[i], sequence.numeric_path);
     if (write_behind_ && sequence.request.store) {
-      write_behind_->Enqueue(sequence.keys[i], parent, sequence.numeric_path,
-                             sequence.table[i].Share());
+      write_behind_->Offer(sequence.keys[i], parent, sequence.numeric_path,
+                           sequence.table[i].Share());
     }
   }
 }
@@ -378,11 +375,9 @@ void Engine::PublishFullChunks(Sequence& sequence) {
 // Queued only now, so that writing never delays the first token.
 void Engine::StorePromptChunks(Sequence& sequence) {
   if (!write_behind_ || !sequence.request.store) return;
-  const std::vector<bool> kept = store_->Residency(sequence.keys);
   for (size_t i = 0; i < sequence.keys.size(); ++i) {
-    if (kept[i]) continue;
-    write_behind_->Enqueue(sequence.keys[i], i == 0 ? root_ : sequence.keys[i - 1],
-                           sequence.numeric_path, sequence.table[i].Share());
+    write_behind_->Offer(sequence.keys[i], i == 0 ? root_ : sequence.keys[i - 1],
+                         sequence.numeric_path, sequence.table[i].Share());
   }
 }
 

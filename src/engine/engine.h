@@ -22,14 +22,13 @@ struct EngineOptions {
   int max_sequences = 64;            // running at once; more wait
   int waiting_max = 1024;            // more are refused
   uint64_t read_reserve_pages = 16;  // never promised to sequences: reads in flight draw them
-  size_t write_queue_max = 4096;     // chunks waiting to be kept
   Seconds warm_up_max{0.3};          // no further warm-up pass is started after this long
 };
 
 class Engine {
  public:
-  // Borrows everything; `store` (may be null) is where new chunks are kept.
-  Engine(Model& model, PagePool& pool, Restorer& restorer, ComputeCost& cost, Tier* store,
+  // Borrows everything; `writes` (may be null) keeps new chunks.
+  Engine(Model& model, PagePool& pool, Restorer& restorer, ComputeCost& cost, WriteBehind* writes,
          const Clock& clock, const EngineOptions& options);
   ~Engine();
 
@@ -92,7 +91,7 @@ class Engine {
   PagePool& pool_;
   Restorer& restorer_;
   ComputeCost& cost_;
-  Tier* const store_;
+  WriteBehind* const write_behind_;  // may be null
   const Clock& clock_;
   const EngineOptions options_;
   const ChunkKey root_;
@@ -103,8 +102,6 @@ class Engine {
   std::vector<std::unique_ptr<Sequence>> running_;
   std::map<SequenceId, Completion> finished_;
   uint64_t pages_promised_ = 0;
-
-  std::unique_ptr<WriteBehind> write_behind_;
 };
 
 }  // namespace kvcake

@@ -82,6 +82,7 @@ struct World {
   ComputeCost cost;
   Tier* tier;
   std::unique_ptr<Restorer> restorer;
+  std::unique_ptr<WriteBehind> writes;
   std::unique_ptr<Engine> engine;
 
   explicit World(Tier* store, int pages = 256, Seconds per_token = Seconds(0),
@@ -99,11 +100,13 @@ struct World {
     Restorer::Options restore;
     restore.numeric_path = model->numeric_path();
     restorer = std::make_unique<Restorer>(*pool, tiers, cost, Clock::Real(), restore);
-    engine = std::make_unique<Engine>(*model, *pool, *restorer, cost, tier, Clock::Real(),
+    if (!tiers.empty()) writes = std::make_unique<WriteBehind>(tiers, *pool);
+    engine = std::make_unique<Engine>(*model, *pool, *restorer, cost, writes.get(), Clock::Real(),
                                       EngineOptions{.slice_tokens = kSlice});
   }
   ~World() {
     engine.reset();
+    writes.reset();
     restorer.reset();
     EXPECT_EQ(pool->Stats().referenced, 0u) << "every page goes back";
   }
@@ -345,6 +348,30 @@ TEST(EngineTest, KeepsNewChunksOnceAndOnlyWhenAsked) {
   world.Answer(Ask(Prompt(4 * kChunk, 8)));
   EXPECT_EQ(tier->Stats().writes, 4u);
   EXPECT_EQ(world.engine->write_stats().dropped, 0u);
+}
+
+// The RAM tier is the page cache: what is in memory is adopted, neither read nor copied.
+TEST(EngineTest, PagesInMemoryAreAdoptedWithoutAReadUntilTheirRoomIsNeeded) {
+  auto tier = MakeTier();
+  World world(tier.get(), /*pages=*/16 + 8);
+  const auto prompt = Prompt(4 * kChunk + 3, 8);
+  const Completion first = world.Answer(Ask(prompt));
+  const auto page_of = [&](int chunk) {
+    const auto keys = ChunkKeys(world.model->identity().Root(), prompt, kChunk);
+    return world.pool->Lookup(keys[chunk])->id();
+  };
+  const PageId page = page_of(2);
+  const Completion again = world.Answer(Ask(prompt));
+  ExpectSame(again, first);
+  EXPECT_EQ(again.report.tokens_reused, 4 * kChunk);
+  EXPECT_EQ(page_of(2), page) << "the same page";
+  EXPECT_EQ(tier->Stats().reads, 0u);
+  for (int i = 0; i < 6; ++i) world.Answer(Ask(Prompt(5 * kChunk, 100 + i)));
+  EXPECT_LE(world.pool->Stats().cached, world.pool->pages());
+  const Completion later = world.Answer(Ask(prompt, Policy::kLoad));
+  ExpectSame(later, first);
+  EXPECT_EQ(later.report.tokens_reused, 0) << "others needed the room";
+  EXPECT_EQ(later.report.loaded(), 4 * kChunk);
 }
 
 TEST(EngineTest, RefusesWhatItCanNeverAnswer) {

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/cpu.h"
-#include "engine/cost_file.h"
 #include "model/safetensors.h"
 #include "store/disk_tier.h"
 
@@ -12,6 +11,7 @@ namespace kvcake {
 
 namespace {
 
+constexpr size_t kStoresMax = 8;
 constexpr int kSliceTokensMax = 1 << 16;  // scratch is sized by it
 
 // The arithmetic of attention for one (query, key) pair over twice that of everything else for one
@@ -39,35 +39,61 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) 
     return Fail(ErrorCode::kInvalidArgument, "--slice-tokens must be at most {}, not {}",
                 kSliceTokensMax, options.slice_tokens);
   }
+  if (options.stores.size() > kStoresMax) {
+    return Fail(ErrorCode::kInvalidArgument, "--store may be given {} times, not {}", kStoresMax,
+                options.stores.size());
+  }
   auto runtime = std::unique_ptr<Runtime>(new Runtime(options));
   RETURN_IF_ERROR(runtime->OpenModel());
-  RETURN_IF_ERROR(runtime->OpenStore());
-  std::vector<Tier*> tiers;
-  if (runtime->store_) tiers.push_back(runtime->store_.get());
-  Restorer::Options restore_options;
-  restore_options.numeric_path = runtime->model_->numeric_path();
-  runtime->restorer_ = std::make_unique<Restorer>(*runtime->pool_, tiers, *runtime->compute_cost_,
-                                                  Clock::Real(), restore_options);
-  runtime->engine_ = std::make_unique<Engine>(
-      *runtime->model_, *runtime->pool_, *runtime->restorer_, *runtime->compute_cost_,
-      runtime->store_.get(), Clock::Real(), EngineOptions{.slice_tokens = options.slice_tokens});
-  if (runtime->store_) LoadCosts(runtime->CostPath(), *runtime->compute_cost_, *runtime->restorer_);
+  for (size_t i = 0; i < options.stores.size(); ++i) {
+    ASSIGN_OR_RETURN(auto store, runtime->OpenStore(i));
+    runtime->stores_.push_back(std::move(store));
+  }
+  runtime->Wire();
   RETURN_IF_ERROR(runtime->engine_->WarmUp());
   return runtime;
 }
 
+void Runtime::Wire() {
+  std::vector<Tier*> tiers;
+  for (const auto& store : stores_) tiers.push_back(store.get());
+  Restorer::Options restore_options;
+  restore_options.numeric_path = model_->numeric_path();
+  restorer_ =
+      std::make_unique<Restorer>(*pool_, tiers, *compute_cost_, Clock::Real(), restore_options);
+  if (!tiers.empty()) {
+    write_behind_ = std::make_unique<WriteBehind>(
+        tiers, *pool_,
+        WriteBehindOptions{.writes = options_.store_writes, .promote = options_.promote});
+  }
+  engine_ =
+      std::make_unique<Engine>(*model_, *pool_, *restorer_, *compute_cost_, write_behind_.get(),
+                               Clock::Real(), EngineOptions{.slice_tokens = options_.slice_tokens});
+  // The first store has the last word about compute.
+  for (size_t i = stores_.size(); i-- > 0;) LoadCosts(CostPath(i), LearnersOf(i));
+}
+
 Runtime::~Runtime() {
-  if (store_ && engine_) SaveCosts(CostPath(), *compute_cost_, *restorer_);
+  if (!engine_) return;
+  for (size_t i = 0; i < stores_.size(); ++i) SaveCosts(CostPath(i), LearnersOf(i));
+}
+
+Learners Runtime::LearnersOf(size_t store) {
+  return {.compute = *compute_cost_,
+          .restorer = *restorer_,
+          .tier = static_cast<int>(store),
+          .writes = store == 0 ? write_behind_.get() : nullptr};
 }
 
 // Beside the model's chunks: one file for each way in which this machine runs it.
-std::string Runtime::CostPath() const {
-  const std::string device =
-      fmt::format("{}|{} threads|{}|{} B/s|{} s", CpuName(), threads_->size(),
-                  NumericPathName(model_->numeric_path()),
-                  options_.load_rate_bytes_per_s.value_or(0), options_.load_latency.count());
+std::string Runtime::CostPath(size_t store) const {
+  const StoreOptions& options = options_.stores[store];
+  const std::string device = fmt::format("{}|{} threads|{}|{} B/s|{} s|{}", CpuName(),
+                                         threads_->size(), NumericPathName(model_->numeric_path()),
+                                         options.load_rate_bytes_per_s.value_or(0),
+                                         options.load_latency.count(), options.load_trace);
   return fmt::format("{}/cost-{:016x}.json",
-                     StoreDir(options_.store_dir).RootDir(model_->identity().Root()),
+                     StoreDir(options.dir).RootDir(model_->identity().Root()),
                      Xxh3_64(std::as_bytes(std::span(device))));
 }
 
@@ -91,25 +117,27 @@ Status Runtime::OpenModel() {
   return {};
 }
 
-Status Runtime::OpenStore() {
-  if (options_.store_dir.empty()) return {};
+Result<std::unique_ptr<Tier>> Runtime::OpenStore(size_t number) const {
+  const StoreOptions& options = options_.stores[number];
   DiskTierOptions disk;
-  disk.dir = options_.store_dir;
+  disk.name = number == 0 ? "disk" : fmt::format("disk{}", number + 1);
+  disk.dir = options.dir;
   disk.layout = pool_->layout();
   disk.root = model_->identity().Root();
   disk.description = DescribeIdentity(model_->identity(), options_.model_dir);
-  disk.capacity_bytes = options_.disk_capacity_bytes;
-  ASSIGN_OR_RETURN(store_, DiskTier::Open(std::move(disk)));
-  if (options_.load_rate_bytes_per_s || options_.load_latency.count() > 0) {
-    auto link = std::make_unique<ThrottledTier>(
-        std::move(store_),
-        ThrottledTierOptions{.rate_bytes_per_s = options_.load_rate_bytes_per_s.value_or(1e12),
-                             .latency = options_.load_latency,
-                             .burst_bytes = pool_->layout().slab_bytes()});
-    link_ = link.get();
-    store_ = std::move(link);
+  disk.capacity_bytes = options.capacity_bytes;
+  disk.time_to_live = options_.store_ttl;
+  ThrottledTierOptions link{.rate_bytes_per_s = options.load_rate_bytes_per_s.value_or(1e12),
+                            .latency = options.load_latency,
+                            .burst_bytes = pool_->layout().slab_bytes()};
+  if (!options.load_trace.empty()) {
+    ASSIGN_OR_RETURN(link.trace, ReadLinkTrace(options.load_trace));
   }
-  return {};
+  ASSIGN_OR_RETURN(std::unique_ptr<Tier> store, DiskTier::Open(std::move(disk)));
+  if (!options.load_rate_bytes_per_s && options.load_latency.count() == 0 && link.trace.empty()) {
+    return store;
+  }
+  return std::make_unique<ThrottledTier>(std::move(store), std::move(link));
 }
 
 std::string DescribeIdentity(const KvIdentity& identity, const std::string& model_dir) {

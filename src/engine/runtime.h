@@ -4,8 +4,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/thread_pool.h"
+#include "engine/cost_file.h"
 #include "engine/engine.h"
 #include "model/tokenizer.h"
 #include "model/transformer.h"
@@ -13,13 +15,24 @@
 
 namespace kvcake {
 
-struct RuntimeOptions {
-  std::string model_dir;
-  std::string store_dir = {};                        // empty: chunks are neither loaded nor kept
-  uint64_t disk_capacity_bytes = 20ull << 30;        // of store_dir
-  uint64_t ram_capacity_bytes = 4ull << 30;          // of KV pages
+// A directory that keeps chunks.
+struct StoreOptions {
+  std::string dir;
+  uint64_t capacity_bytes = 20ull << 30;
   std::optional<double> load_rate_bytes_per_s = {};  // a link slower than the disk
   Seconds load_latency{0};                           // of each read on that link
+  std::string load_trace = {};                       // a file of both (store/link_trace.h)
+};
+
+struct RuntimeOptions {
+  std::string model_dir;
+  // The fastest first; chunks are loaded from all at once, and new ones kept in the first. None:
+  // chunks are neither loaded nor kept.
+  std::vector<StoreOptions> stores = {};
+  StoreWrites store_writes = StoreWrites::kAlways;
+  bool promote = false;                      // copy hits of the other stores to the first
+  Seconds store_ttl{0};                      // 0: chunks do not age
+  uint64_t ram_capacity_bytes = 4ull << 30;  // of KV pages, in use and cached
   int chunk_tokens = 128;
   int slice_tokens = 512;
   int threads = 0;                           // 0: every core the process may use
@@ -42,25 +55,30 @@ class Runtime {
   Engine& engine() { return *engine_; }
   ComputeCost& compute_cost() { return *compute_cost_; }
   Restorer& restorer() { return *restorer_; }
-  Tier* store() { return store_.get(); }
-  // The throttle in front of the store, when load_rate_bytes_per_s was given.
-  ThrottledTier* link() { return link_; }
+  // In the order of RuntimeOptions::stores.
+  const std::vector<std::unique_ptr<Tier>>& stores() const { return stores_; }
+  // The throttle in front of a store, where it has a rate, latency or trace; else null.
+  ThrottledTier* link(size_t store = 0) {
+    return dynamic_cast<ThrottledTier*>(stores_.at(store).get());
+  }
 
  private:
   explicit Runtime(const RuntimeOptions& options) : options_(options) {}
   Status OpenModel();
-  Status OpenStore();
-  std::string CostPath() const;
+  Result<std::unique_ptr<Tier>> OpenStore(size_t number) const;
+  void Wire();
+  std::string CostPath(size_t store) const;
+  Learners LearnersOf(size_t store);
 
   const RuntimeOptions options_;
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<PagePool> pool_;
   std::unique_ptr<TransformerModel> model_;
-  std::unique_ptr<Tier> store_;
-  ThrottledTier* link_ = nullptr;  // store_, when it is one
+  std::vector<std::unique_ptr<Tier>> stores_;
   std::unique_ptr<ComputeCost> compute_cost_;
   std::unique_ptr<Restorer> restorer_;
+  std::unique_ptr<WriteBehind> write_behind_;
   std::unique_ptr<Engine> engine_;
 };
 

@@ -9,6 +9,7 @@
 
 #include "engine/cost_file.h"
 #include "model/synth.h"
+#include "store/memory_tier.h"
 
 namespace kvcake {
 namespace {
@@ -18,7 +19,7 @@ class RuntimeTest : public testing::Test {
   RuntimeTest() {
     std::filesystem::remove_all(dir_);
     options_.model_dir = dir_ + "/model";
-    options_.store_dir = dir_ + "/store";
+    options_.stores = {{.dir = dir_ + "/store"}};
     options_.ram_capacity_bytes = 64 << 20;
     options_.chunk_tokens = 32;
     options_.slice_tokens = 128;
@@ -35,7 +36,7 @@ class RuntimeTest : public testing::Test {
     return request;
   }
   std::string CostFile() const {
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(options_.store_dir)) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_ + "/store")) {
       if (entry.path().filename().string().starts_with("cost-")) return entry.path();
     }
     return "";
@@ -62,8 +63,9 @@ TEST_F(RuntimeTest, WhatOneProcessLearntAndKeptTheNextOneUses) {
   }
   ComputeCost cost;
   auto pool = PagePool::Create({.layers = 1, .kv_heads = 1, .head_dim = 16}, 1 << 20).value();
-  Restorer restorer(*pool, {}, cost, Clock::Real());
-  LoadCosts(CostFile(), cost, restorer);
+  MemoryTier tier({.layout = pool->layout()});
+  Restorer restorer(*pool, {&tier}, cost, Clock::Real());
+  LoadCosts(CostFile(), {.compute = cost, .restorer = restorer});
   EXPECT_TRUE(cost.fit().known());
 }
 
@@ -82,13 +84,47 @@ TEST_F(RuntimeTest, ADamagedCostFileTeachesNothingAndHarmsNothing) {
 // Reads that still pass a slow link when everything is torn down.
 TEST_F(RuntimeTest, EndsWithReadsInFlight) {
   { Runtime::Create(options_).value()->engine().Answer(Ask()).value(); }
-  options_.load_rate_bytes_per_s = 1000;
+  options_.stores[0].load_rate_bytes_per_s = 1000;
   const auto runtime = Runtime::Create(options_).value();
   Request request = Ask();
   request.policy = Policy::kLoad;
   ASSERT_TRUE(runtime->engine().Submit(request));
   ASSERT_TRUE(runtime->engine().Submit(Ask()));
   ASSERT_TRUE(runtime->engine().Step());
+}
+
+// A fast and a slow directory, each with half of the prompt: both lanes load, and each tier's cost
+// is kept beside it.
+TEST_F(RuntimeTest, SeveralStoresAreLoadedFromAtOnce) {
+  const std::vector<StoreOptions> both = {{.dir = dir_ + "/store"}, {.dir = dir_ + "/store2"}};
+  Request first_half = Ask();
+  first_half.prompt.resize(320);
+  ASSERT_TRUE(Runtime::Create(options_).value()->engine().Answer(first_half));
+  options_.stores = {both[1]};
+  const auto plain = Runtime::Create(options_).value()->engine().Answer(Ask()).value().tokens;
+  options_.stores = both;
+  const auto ask = [&] {
+    const auto runtime = Runtime::Create(options_).value();
+    Request request = Ask();
+    request.policy = Policy::kLoad;
+    const Completion done = runtime->engine().Answer(request).value();
+    runtime->engine().FlushStore();
+    EXPECT_EQ(done.tokens, plain);
+    EXPECT_EQ(done.report.loaded(), 600 / 32 * 32);
+    return std::pair(done.report.tokens_loaded, runtime->stores()[0]->Stats().chunks);
+  };
+  auto [loaded, kept] = ask();
+  EXPECT_GE(loaded["disk2"], (600 / 32 - 320 / 32) * 32) << "the first does not have them";
+  EXPECT_EQ(kept, 320u / 32);
+  options_.promote = true;
+  EXPECT_EQ(ask().second, 600u / 32) << "now it has";
+  for (const char* store : {"/store", "/store2"}) {
+    bool found = false;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_ + store)) {
+      found |= entry.path().filename().string().starts_with("cost-");
+    }
+    EXPECT_TRUE(found) << store;
+  }
 }
 
 TEST_F(RuntimeTest, NamesTheModelWithOrWithoutASlash) {

@@ -2,10 +2,36 @@
 
 #include <spdlog/spdlog.h>
 
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+
 namespace kvcake {
 
-WriteBehind::WriteBehind(Tier& tier, const PagePool& pool, size_t queue_max)
-    : tier_(tier), pool_(pool), queue_max_(queue_max), thread_([this] { Loop(); }) {}
+std::string_view StoreWritesName(StoreWrites writes) {
+  switch (writes) {
+    case StoreWrites::kAlways:
+      return "always";
+    case StoreWrites::kSecondUse:
+      return "second-use";
+    case StoreWrites::kNever:
+      return "never";
+  }
+  return "always";
+}
+
+std::optional<StoreWrites> StoreWritesFromName(std::string_view name) {
+  for (StoreWrites writes : {StoreWrites::kAlways, StoreWrites::kSecondUse, StoreWrites::kNever}) {
+    if (StoreWritesName(writes) == name) return writes;
+  }
+  return std::nullopt;
+}
+
+WriteBehind::WriteBehind(std::vector<Tier*> tiers, const PagePool& pool, WriteBehindOptions options)
+    : tiers_(std::move(tiers)), pool_(pool), options_(options), seen_(options.seen_max) {
+  CHECK(!tiers_.empty());
+  thread_ = std::thread([this] { Loop(); });
+}
 
 WriteBehind::~WriteBehind() {
   {
@@ -16,20 +42,51 @@ WriteBehind::~WriteBehind() {
   thread_.join();
 }
 
-void WriteBehind::Enqueue(const ChunkKey& key, const ChunkKey& parent, NumericPath path,
-                          PageHandle page) {
+void WriteBehind::Offer(const ChunkKey& key, const ChunkKey& parent, NumericPath path,
+                        PageHandle page) {
+  const std::span one(&key, 1);
+  const size_t looked_at = options_.promote ? 1 : tiers_.size();
+  for (size_t t = 0; t < looked_at; ++t) {
+    if (tiers_[t]->Residency(one)[0]) return;
+  }
   {
     std::lock_guard lock(mutex_);
-    if (queue_.size() >= queue_max_) {
+    if (!AdmitLocked(key)) {
+      ++stats_.not_admitted;
+      return;
+    }
+    if (queue_.size() >= options_.queue_max) {
       if (stats_.dropped++ == 0) {
         spdlog::warn("the store {} is slower than new chunks come: not all of them are kept",
-                     tier_.name());
+                     tiers_[0]->name());
       }
       return;
     }
     queue_.push_back({key, parent, path, std::move(page)});
   }
   changed_.notify_all();
+}
+
+bool WriteBehind::AdmitLocked(const ChunkKey& key) {
+  switch (options_.writes) {
+    case StoreWrites::kAlways:
+      return true;
+    case StoreWrites::kSecondUse:
+      return seen_.Add(key);
+    case StoreWrites::kNever:
+      return false;
+  }
+  return true;
+}
+
+nlohmann::json WriteBehind::SeenToJson() const {
+  std::lock_guard lock(mutex_);
+  return seen_.ToJson();
+}
+
+Status WriteBehind::SeenFromJson(const nlohmann::json& json) {
+  std::lock_guard lock(mutex_);
+  return seen_.FromJson(json);
 }
 
 void WriteBehind::DropQueued() {
@@ -60,15 +117,16 @@ void WriteBehind::Loop() {
     const Item& item = queue_.front();  // stays put: only this thread pops, deques do not move
     lock.unlock();
     const Status status =
-        tier_.Put({.key = item.key,
-                   .parent = item.parent,
-                   .numeric_path = item.path,
-                   .page = {pool_.Data(item.page.id()), pool_.layout().page_bytes()}});
+        tiers_[0]->Put({.key = item.key,
+                        .parent = item.parent,
+                        .numeric_path = item.path,
+                        .page = {pool_.Data(item.page.id()), pool_.layout().page_bytes()}});
     lock.lock();
     if (status) {
       ++stats_.written;
     } else if (stats_.failed++ == 0) {
-      spdlog::warn("a chunk could not be kept in {}: {}", tier_.name(), status.error().message);
+      spdlog::warn("a chunk could not be kept in {}: {}", tiers_[0]->name(),
+                   status.error().message);
     }
     queue_.pop_front();
     changed_.notify_all();

@@ -1,40 +1,64 @@
-// Keeps new chunks in a tier without anybody waiting for it.
+// Keeps new chunks in the store without anybody waiting for it.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <optional>
+#include <string_view>
 #include <thread>
+#include <vector>
 
+#include "engine/seen_keys.h"
 #include "kv/page_pool.h"
 #include "store/tier.h"
 
 namespace kvcake {
 
+// Which chunks are worth writing: all; those that come up for the second time; none.
+enum class StoreWrites { kAlways, kSecondUse, kNever };
+std::string_view StoreWritesName(StoreWrites writes);  // "always", "second-use", "never"
+std::optional<StoreWrites> StoreWritesFromName(std::string_view name);
+
+struct WriteBehindOptions {
+  size_t queue_max = 4096;  // chunks waiting to be written
+  StoreWrites writes = StoreWrites::kAlways;
+  bool promote = false;          // copy what another tier holds to the first
+  size_t seen_max = 1ull << 16;  // keys remembered for kSecondUse
+};
+
 struct WriteBehindStats {
   uint64_t written = 0;
   uint64_t failed = 0;
-  uint64_t dropped = 0;  // the queue was full
+  uint64_t dropped = 0;       // the queue was full
+  uint64_t not_admitted = 0;  // by WriteBehindOptions::writes
 };
 
-// One thread writes queued pages in order; a queued page stays referenced until it is written. The
-// queue is bounded: when it is full a chunk is dropped and counted, never waited for. Thread-safe.
+// Chunks go to the first tier. One thread writes queued pages in order; a queued page stays
+// referenced until it is written. The queue is bounded: when it is full a chunk is dropped and
+// counted, never waited for. Thread-safe.
 class WriteBehind {
  public:
-  WriteBehind(Tier& tier, const PagePool& pool, size_t queue_max);
+  // At least one tier, the fastest first; they and the pool outlive it.
+  WriteBehind(std::vector<Tier*> tiers, const PagePool& pool, WriteBehindOptions options = {});
   // Writes what is queued, then stops.
   ~WriteBehind();
   WriteBehind(const WriteBehind&) = delete;
   WriteBehind& operator=(const WriteBehind&) = delete;
 
-  // `page` is published: it does not change any more.
-  void Enqueue(const ChunkKey& key, const ChunkKey& parent, NumericPath path, PageHandle page);
+  // A chunk was used: queues it unless a tier is known to hold it already (and it is not to be
+  // promoted), or it is not admitted. `page` is published: it does not change any more.
+  void Offer(const ChunkKey& key, const ChunkKey& parent, NumericPath path, PageHandle page);
   // Gives up what has not begun to be written, and counts it as dropped.
   void DropQueued();
   // Returns when everything queued so far is written, or has failed.
   void Flush();
   WriteBehindStats Stats() const;
+
+  // What kSecondUse goes by, to be kept beside the store.
+  nlohmann::json SeenToJson() const;
+  [[nodiscard]] Status SeenFromJson(const nlohmann::json& json);
 
  private:
   struct Item {
@@ -43,16 +67,18 @@ class WriteBehind {
     PageHandle page;
   };
   void Loop();
+  bool AdmitLocked(const ChunkKey& key);
 
   // Constant after construction.
-  Tier& tier_;
+  const std::vector<Tier*> tiers_;
   const PagePool& pool_;
-  const size_t queue_max_;
+  const WriteBehindOptions options_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
   std::deque<Item> queue_;  // the front item is being written
+  SeenKeys seen_;
   WriteBehindStats stats_;
   bool stop_ = false;
 

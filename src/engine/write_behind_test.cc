@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <nlohmann/json.hpp>
 
 #include "store/memory_tier.h"
 
@@ -35,7 +36,7 @@ class WriteBehindTest : public testing::Test {
   }
   static ChunkKey Key(int i) { return ChunkKeys(KvIdentity().Root(), std::vector{i}, 1)[0]; }
   void Enqueue(WriteBehind& writer, int i) {
-    writer.Enqueue(Key(i), KvIdentity().Root(), NumericPath::kF32, std::move(*pool_->Draw()));
+    writer.Offer(Key(i), KvIdentity().Root(), NumericPath::kF32, std::move(*pool_->Draw()));
   }
 
   std::unique_ptr<PagePool> pool_ = PagePool::Create(kLayout, 16 * kLayout.page_bytes()).value();
@@ -43,7 +44,7 @@ class WriteBehindTest : public testing::Test {
 };
 
 TEST_F(WriteBehindTest, FlushReturnsWhenAllIsWritten) {
-  WriteBehind writer(tier_, *pool_, 16);
+  WriteBehind writer({&tier_}, *pool_, {.queue_max = 16});
   for (int i = 0; i < 8; ++i) Enqueue(writer, i);
   writer.Flush();
   EXPECT_EQ(tier_.Stats().chunks, 8u);
@@ -52,7 +53,7 @@ TEST_F(WriteBehindTest, FlushReturnsWhenAllIsWritten) {
 }
 
 TEST_F(WriteBehindTest, AFullQueueDropsAndNobodyWaits) {
-  WriteBehind writer(tier_, *pool_, 3);
+  WriteBehind writer({&tier_}, *pool_, {.queue_max = 3});
   {
     std::lock_guard closed(tier_.gate);
     for (int i = 0; i < 8; ++i) Enqueue(writer, i);  // returns although nothing can be written
@@ -64,7 +65,7 @@ TEST_F(WriteBehindTest, AFullQueueDropsAndNobodyWaits) {
 }
 
 TEST_F(WriteBehindTest, DropQueuedGivesUpAllButTheOneBeingWritten) {
-  WriteBehind writer(tier_, *pool_, 16);
+  WriteBehind writer({&tier_}, *pool_, {.queue_max = 16});
   {
     std::lock_guard closed(tier_.gate);
     for (int i = 0; i < 8; ++i) Enqueue(writer, i);
@@ -77,7 +78,7 @@ TEST_F(WriteBehindTest, DropQueuedGivesUpAllButTheOneBeingWritten) {
 }
 
 TEST_F(WriteBehindTest, FailedWritesAreCountedAndLetTheirPagesGo) {
-  WriteBehind writer(tier_, *pool_, 16);
+  WriteBehind writer({&tier_}, *pool_, {.queue_max = 16});
   tier_.fails = true;
   for (int i = 0; i < 3; ++i) Enqueue(writer, i);
   writer.Flush();
@@ -89,9 +90,74 @@ TEST_F(WriteBehindTest, FailedWritesAreCountedAndLetTheirPagesGo) {
   EXPECT_EQ(pool_->Stats().referenced, 0u);
 }
 
+TEST_F(WriteBehindTest, WhatIsKeptAlreadyIsNotWrittenAgain) {
+  WriteBehind writer({&tier_}, *pool_);
+  for (int round = 0; round < 3; ++round) {
+    Enqueue(writer, 1);
+    writer.Flush();
+  }
+  EXPECT_EQ(writer.Stats().written, 1u);
+}
+
+TEST_F(WriteBehindTest, SecondUseWritesWhatComesUpAgain) {
+  WriteBehind writer({&tier_}, *pool_, {.writes = StoreWrites::kSecondUse, .seen_max = 4});
+  for (int i = 0; i < 4; ++i) Enqueue(writer, i);
+  writer.Flush();
+  EXPECT_EQ(tier_.Stats().chunks, 0u);
+  EXPECT_EQ(writer.Stats().not_admitted, 4u);
+  EXPECT_EQ(pool_->Stats().referenced, 0u);
+  Enqueue(writer, 2);
+  writer.Flush();
+  EXPECT_EQ(tier_.Residency(std::vector{Key(2)})[0], true);
+  for (int i = 10; i < 14; ++i) Enqueue(writer, i);  // as many as are remembered
+  Enqueue(writer, 0);
+  writer.Flush();
+  EXPECT_EQ(tier_.Stats().chunks, 1u) << "forgotten";
+
+  // Another process goes on with what this one has seen.
+  WriteBehind next({&tier_}, *pool_, {.writes = StoreWrites::kSecondUse});
+  ASSERT_TRUE(next.SeenFromJson(writer.SeenToJson()));
+  EXPECT_FALSE(next.SeenFromJson({1, "x"}));
+  Enqueue(next, 13);
+  Enqueue(next, 1);
+  next.Flush();
+  EXPECT_EQ(tier_.Stats().chunks, 2u);
+}
+
+TEST_F(WriteBehindTest, NeverWritesNothing) {
+  WriteBehind writer({&tier_}, *pool_, {.writes = StoreWrites::kNever});
+  for (int round = 0; round < 2; ++round) Enqueue(writer, 1);
+  writer.Flush();
+  EXPECT_EQ(tier_.Stats().chunks, 0u);
+}
+
+TEST_F(WriteBehindTest, WhatAnotherTierHoldsIsCopiedToTheFirstOnlyWhenPromoting) {
+  MemoryTier slow(Options());
+  {
+    WriteBehind writer({&slow}, *pool_);
+    Enqueue(writer, 1);
+  }
+  for (const bool promote : {false, true}) {
+    WriteBehind writer({&tier_, &slow}, *pool_, {.promote = promote});
+    Enqueue(writer, 1);
+    Enqueue(writer, 2 + promote);
+    writer.Flush();
+    EXPECT_EQ(tier_.Residency(std::vector{Key(1)})[0], promote);
+    EXPECT_TRUE(tier_.Residency(std::vector{Key(2 + promote)})[0]) << "new ones go to the first";
+  }
+  EXPECT_EQ(slow.Stats().chunks, 1u);
+}
+
+TEST_F(WriteBehindTest, NamesOfPoliciesRead) {
+  for (StoreWrites writes : {StoreWrites::kAlways, StoreWrites::kSecondUse, StoreWrites::kNever}) {
+    EXPECT_EQ(StoreWritesFromName(StoreWritesName(writes)), writes);
+  }
+  EXPECT_FALSE(StoreWritesFromName("sometimes"));
+}
+
 TEST_F(WriteBehindTest, DestructionWritesWhatIsQueued) {
   {
-    WriteBehind writer(tier_, *pool_, 16);
+    WriteBehind writer({&tier_}, *pool_, {.queue_max = 16});
     for (int i = 0; i < 8; ++i) Enqueue(writer, i);
   }
   EXPECT_EQ(tier_.Stats().chunks, 8u);

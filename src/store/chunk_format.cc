@@ -203,14 +203,17 @@ std::vector<uint64_t> SlabChecksums(const KvLayout& layout, std::span<const std:
   return checksums;
 }
 
+Status VerifySlab(const ChunkHeader& header, int layer, std::span<const std::byte> slab) {
+  if (Xxh3_64(slab) == header.slab_checksums[layer]) return {};
+  return Fail(ErrorCode::kCorrupt, "the checksum of layer {} does not match its bytes", layer);
+}
+
 Status VerifySlabs(const ChunkHeader& header, std::span<const std::byte> page) {
   const KvLayout& layout = header.layout;
   CHECK(page.size() >= layout.page_bytes());
   for (int layer = 0; layer < layout.layers; ++layer) {
-    const auto slab = page.subspan(layout.slab_offset(layer), layout.slab_bytes());
-    if (Xxh3_64(slab) != header.slab_checksums[layer]) {
-      return Fail(ErrorCode::kCorrupt, "the checksum of layer {} does not match its bytes", layer);
-    }
+    RETURN_IF_ERROR(
+        VerifySlab(header, layer, page.subspan(layout.slab_offset(layer), layout.slab_bytes())));
   }
   return {};
 }

@@ -45,7 +45,9 @@ Status CheckSameChunk(const ChunkHeader& header, const ChunkHeader& expected);
 
 // The checksums of a page or file of `layout`.
 std::vector<uint64_t> SlabChecksums(const KvLayout& layout, std::span<const std::byte> page);
-// kCorrupt, with the layer, unless the slabs of a page or file are those that the header names.
+// kCorrupt, with the layer, unless the slab is the one that the header names.
+Status VerifySlab(const ChunkHeader& header, int layer, std::span<const std::byte> slab);
+// The same for all slabs of a page or file.
 Status VerifySlabs(const ChunkHeader& header, std::span<const std::byte> page);
 
 }  // namespace kvcake

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <span>
 #include <utility>
@@ -14,10 +15,13 @@
 namespace kvcake {
 namespace {
 
-constexpr size_t kMissingMax = 1 << 16;
+struct alignas(kDirectAlign) HeaderBlock {
+  std::array<std::byte, kPageHeaderBytes> bytes;
+};
 
-uint64_t PiecesPerChunk(const DiskTierOptions& options) {
-  return (options.layout.page_bytes() + options.io_bytes_max - 1) / options.io_bytes_max;
+// The header of a read of some layers is a piece of its own.
+uint64_t PiecesMax(const DiskTierOptions& options) {
+  return (options.layout.page_bytes() + options.io_bytes_max - 1) / options.io_bytes_max + 1;
 }
 
 Status CheckOptions(const DiskTierOptions& options) {
@@ -51,10 +55,32 @@ struct DiskTier::Read {
   ReadRequest request;
   std::string path;
   std::unique_ptr<File> file;
-  int pieces = 0;  // in the queue now
+  std::unique_ptr<HeaderBlock> header;  // of a read of some layers; else it is in the landing
+  struct Piece {
+    uint64_t offset;
+    std::span<std::byte> buffer;
+  };
+  std::vector<Piece> pieces;
+  int pieces_queued = 0;  // of them, now
   bool cancelled = false;
   Status status;  // the first failure
+
+  void Plan(const KvLayout& layout, uint64_t io_bytes_max);
 };
+
+void DiskTier::Read::Plan(const KvLayout& layout, uint64_t io_bytes_max) {
+  uint64_t offset = 0;
+  if (request.layers) {
+    header = std::make_unique<HeaderBlock>();
+    pieces.push_back({0, header->bytes});
+    offset = layout.slab_offset(request.layers->first);
+  }
+  const auto landing = request.landing.first(ReadBytes(layout, request));
+  for (uint64_t at = 0; at < landing.size(); at += io_bytes_max) {
+    const uint64_t bytes = std::min<uint64_t>(io_bytes_max, landing.size() - at);
+    pieces.push_back({offset + at, landing.subspan(at, bytes)});
+  }
+}
 
 void DiskTier::FaultLog::Failed(const Error& error) {
   std::lock_guard lock(mutex_);
@@ -75,14 +101,16 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options, FileSy
   RETURN_IF_ERROR(CheckOptions(options));
   const uint64_t page_bytes = options.layout.page_bytes();
   options.max_read_bytes_in_flight = std::max(options.max_read_bytes_in_flight, page_bytes);
+  if (options.time_to_live.count() > 0) {
+    options.touch_interval = std::min(options.touch_interval, options.time_to_live / 4);
+  }
   const StoreDir store(options.dir);
   if (auto status = fs.MakeDirs(store.Base()); !status) {
     return Fail(status.error().code, "cannot use the store --store {}: {}", options.dir,
                 status.error().message);
   }
   IoQueueOptions queue_options;
-  queue_options.requests_max =
-      options.max_reads_in_flight * static_cast<int>(PiecesPerChunk(options));
+  queue_options.requests_max = options.max_reads_in_flight * static_cast<int>(PiecesMax(options));
   queue_options.bytes_max = options.max_read_bytes_in_flight;
   ASSIGN_OR_RETURN(auto queue, fs.NewQueue(queue_options));
   // Named as the temporary of a chunk, so that one left by a crash is swept like any other.
@@ -95,6 +123,10 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options, FileSy
   tier->queue_ = std::move(queue);
   tier->Prepare();
   tier->thread_ = std::thread([raw = tier.get()] { raw->Loop(); });
+  // At once where the capacity is smaller than it was.
+  const bool full = tier->catalogue_.bytes() > tier->options_.capacity_bytes;
+  tier->upkeep_.At(Clock::Real().Now() + (full ? Seconds(0) : tier->options_.upkeep_interval),
+                   [raw = tier.get()] { raw->Upkeep(); });
   return tier;
 }
 
@@ -102,7 +134,7 @@ DiskTier::DiskTier(DiskTierOptions options, FileSystem& fs)
     : options_(std::move(options)),
       fs_(fs),
       store_(options_.dir),
-      pieces_(PiecesPerChunk(options_)),
+      pieces_(PiecesMax(options_)),
       // Not from 0: a process that had our pid may have left temporaries.
       next_temporary_(
           static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())) {}
@@ -124,8 +156,12 @@ void DiskTier::Prepare() {
       quarantine_bytes_ += entry.info.bytes;
     }
   }
-  std::lock_guard lock(eviction_mutex_);
-  RescanLocked();
+  {
+    std::lock_guard lock(eviction_mutex_);
+    scanned_unix_s_ = UnixSeconds();
+    RescanLocked();
+  }
+  Expire();
 }
 
 DiskTier::~DiskTier() {
@@ -137,44 +173,12 @@ DiskTier::~DiskTier() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::vector<bool> DiskTier::Residency(std::span<const ChunkKey> keys) {
-  std::vector<bool> resident(keys.size());
-  const TimePoint start = Clock::Real().Now();
-  bool ask = true;  // the file system: another process may have written the chunk
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const ChunkId id{options_.root, keys[i]};
-    resident[i] = catalogue_.Contains(id);
-    if (resident[i] || !ask) continue;
-    const TimePoint now = Clock::Real().Now();
-    ask = now - start < options_.residency_time_max;
-    {
-      std::lock_guard lock(mutex_);
-      auto it = missing_.find(keys[i]);
-      if (it != missing_.end() && now < it->second) continue;
-    }
-    auto info = fs_.Stat(store_.ChunkPath(id));
-    resident[i] = info && info->kind == FileInfo::Kind::kRegular &&
-                  info->bytes == options_.layout.page_bytes();
-    if (resident[i]) {
-      catalogue_.Add({id, info->bytes, info->mtime_s});
-    } else {
-      NoteMissing(keys[i]);
-    }
-  }
-  return resident;
-}
-
-void DiskTier::NoteMissing(const ChunkKey& key) {
-  std::lock_guard lock(mutex_);
-  if (missing_.size() >= kMissingMax) missing_.clear();
-  missing_[key] = Clock::Real().Now() + options_.missing_ttl;
-}
-
 ReadId DiskTier::Get(ReadRequest request) {
-  CHECK(request.landing.size() >= options_.layout.page_bytes());
+  CheckLanding(options_.layout, request);
   auto read = std::make_unique<Read>();
   read->path = store_.ChunkPath({options_.root, request.key});
   read->request = std::move(request);
+  read->Plan(options_.layout, options_.io_bytes_max);
   ReadId id;
   {
     std::lock_guard lock(mutex_);
@@ -277,31 +281,27 @@ Status DiskTier::OpenChunk(Read& read) {
 }
 
 void DiskTier::Submit(Read& read) {
-  const uint64_t bytes = options_.layout.page_bytes();
-  for (uint64_t piece = 0; piece < pieces_ && read.status; ++piece) {
-    const uint64_t offset = piece * options_.io_bytes_max;
+  for (size_t i = 0; i < read.pieces.size() && read.status; ++i) {
     IoOp op;
     op.file = read.file.get();
-    op.offset = offset;
-    op.buffer =
-        read.request.landing.subspan(offset, std::min(options_.io_bytes_max, bytes - offset));
-    op.user_data = read.id * pieces_ + piece;
+    op.offset = read.pieces[i].offset;
+    op.buffer = read.pieces[i].buffer;
+    op.user_data = read.id * pieces_ + i;
     read.status = queue_->Submit(op);
-    if (read.status) ++read.pieces;
+    if (read.status) ++read.pieces_queued;
   }
-  if (read.pieces == 0) Land(read);
+  if (read.pieces_queued == 0) Land(read);
 }
 
 void DiskTier::OnCompletion(const IoCompletion& completion) {
   Read& read = *in_flight_.at(completion.user_data / pieces_);
-  const uint64_t offset = completion.user_data % pieces_ * options_.io_bytes_max;
-  const uint64_t expected = std::min(options_.io_bytes_max, options_.layout.page_bytes() - offset);
+  const uint64_t expected = read.pieces[completion.user_data % pieces_].buffer.size();
   if (read.status && !completion.bytes) {
     read.status = tl::unexpected(completion.bytes.error());
   } else if (read.status && *completion.bytes != expected) {
     read.status = Fail(ErrorCode::kCorrupt, "it ended while it was being read");
   }
-  if (--read.pieces == 0) Land(read);
+  if (--read.pieces_queued == 0) Land(read);
 }
 
 // All that will come has come: the landing is ours again.
@@ -312,15 +312,25 @@ void DiskTier::Land(Read& read) {
 }
 
 Result<NumericPath> DiskTier::Verify(const Read& read) {
-  const std::span<std::byte> landing = read.request.landing.first(options_.layout.page_bytes());
-  ASSIGN_OR_RETURN(const ChunkHeader header, DecodeHeader(landing.first<kPageHeaderBytes>()));
+  const auto landing = read.request.landing.first(ReadBytes(options_.layout, read.request));
+  const auto bytes = read.header ? HeaderBytes(read.header->bytes)
+                                 : HeaderBytes(landing.first<kPageHeaderBytes>());
+  ASSIGN_OR_RETURN(const ChunkHeader header, DecodeHeader(bytes));
   ChunkHeader expected;
   expected.root = options_.root;
   expected.key = read.request.key;
   expected.parent = read.request.parent;
   expected.layout = options_.layout;
   RETURN_IF_ERROR(CheckSameChunk(header, expected));
-  RETURN_IF_ERROR(VerifySlabs(header, landing));
+  if (!read.request.layers) {
+    RETURN_IF_ERROR(VerifySlabs(header, landing));
+    return header.numeric_path;
+  }
+  const uint64_t slab_bytes = options_.layout.slab_bytes();
+  for (int i = 0; i < read.request.layers->count; ++i) {
+    RETURN_IF_ERROR(VerifySlab(header, read.request.layers->first + i,
+                               landing.subspan(i * slab_bytes, slab_bytes)));
+  }
   return header.numeric_path;
 }
 
@@ -331,7 +341,7 @@ void DiskTier::Finish(std::unique_ptr<Read> read, Status status) {
   if (status) {
     if (auto path = Verify(*read)) {
       result.numeric_path = *path;
-      result.bytes = options_.layout.page_bytes();
+      result.bytes = ReadBytes(options_.layout, read->request);
     } else {
       status = tl::unexpected(path.error());
     }
@@ -413,6 +423,7 @@ TierStats DiskTier::Stats() const {
   TierStats stats = stats_;
   stats.chunks = chunks;
   stats.bytes = bytes;
+  stats.pinned = pins_.size();
   for (const auto& [id, since] : started_)
     stats.reads_overdue += now - since > options_.overdue_after;
   return stats;

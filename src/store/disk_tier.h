@@ -23,13 +23,16 @@
 #include "base/clock.h"
 #include "io/file_system.h"
 #include "io/io_queue.h"
+#include "store/callback_thread.h"
 #include "store/catalogue.h"
+#include "store/pins.h"
 #include "store/store_dir.h"
 #include "store/tier.h"
 
 namespace kvcake {
 
 struct DiskTierOptions {
+  std::string name = "disk";  // in reports
   std::string dir;
   KvLayout layout;
   ChunkKey root;
@@ -41,10 +44,12 @@ struct DiskTierOptions {
   uint64_t io_bytes_max = 4ull << 20;  // of one request to the kernel
   bool direct = true;                  // where the file system can; Open tries
 
-  Seconds touch_interval{600};        // how coarse last use is on disk
-  Seconds rescan_interval{60};        // how often a writer looks for the files of other processes
-  Seconds residency_time_max{0.005};  // spent asking the file system in one Residency call
-  Seconds missing_ttl{1};             // how long a key that was not on disk is not asked for again
+  // Chunks that nobody has used for this long are removed, of whatever root; 0: never.
+  Seconds time_to_live{0};
+  Seconds touch_interval{600};  // how coarse last use is on disk; finer for a short time_to_live
+  Seconds rescan_interval{60};  // how often a writer looks for the files of other processes
+  Seconds upkeep_interval{1};   // how often they are looked for besides, where something changed
+  Seconds missing_ttl{1};       // how long a key that was not on disk is not asked for again
   Seconds temporary_age_max{3600};  // temporaries older than that are leftovers, whoever wrote them
   Seconds temporary_age_min{60};    // younger ones stay: a writer that no process here has the pid
                                     // of may live in another pid namespace
@@ -53,10 +58,12 @@ struct DiskTierOptions {
   uint64_t quarantine_bytes_max = 256ull << 20;
 };
 
-// One I/O thread runs every read and calls every `done`. Put runs on its caller's thread. The
-// destructor cancels what has not started and waits for what the kernel holds: a device that never
-// answers makes it wait as long (such reads are counted in Stats().reads_overdue, and
-// max_reads_in_flight caps them).
+// One I/O thread runs every read and calls every `done`, one looks for the files of other
+// processes when asked to, and one removes what is too old or too much. Put runs on its caller's
+// thread; everything else but Evict only touches memory, whatever the device does. The destructor
+// cancels what has not started and waits for what the kernel holds: a device that never answers
+// makes it wait as long (such reads are counted in Stats().reads_overdue, and max_reads_in_flight
+// caps them).
 class DiskTier : public Tier {
  public:
   // kInvalidArgument, kUnsupported or kIo, naming the option or the path.
@@ -64,10 +71,13 @@ class DiskTier : public Tier {
                                                 FileSystem& fs = FileSystem::Real());
   ~DiskTier() override;
 
-  std::string_view name() const override { return "disk"; }
+  std::string_view name() const override { return options_.name; }
   int max_reads_in_flight() const override { return options_.max_reads_in_flight; }
   uint64_t max_read_bytes_in_flight() const override { return options_.max_read_bytes_in_flight; }
   std::vector<bool> Residency(std::span<const ChunkKey> keys) override;
+  bool Look(LookRequest request) override;
+  void Pin(std::span<const ChunkKey> keys) override { pins_.Add(keys); }
+  void Unpin(std::span<const ChunkKey> keys) override;
   ReadId Get(ReadRequest request) override;
   void Cancel(ReadId id) override;
   Status Put(const ChunkWrite& chunk) override;
@@ -94,7 +104,6 @@ class DiskTier : public Tier {
   DiskTier(DiskTierOptions options, FileSystem& fs);
 
   void Prepare();
-  void NoteMissing(const ChunkKey& key);
   // Moves a bad file out of the way, or deletes it when the quarantine is full. Any thread.
   void Quarantine(const std::string& path, const Error& reason);
 
@@ -110,6 +119,17 @@ class DiskTier : public Tier {
   void Finish(std::unique_ptr<Read> read, Status status);
   void Failed(const Read& read, const Error& error);
 
+  // What is in the directory; on threads of their own.
+  bool Stopping() const;
+  void NoteMissing(const ChunkKey& key);
+  bool IsMissing(const ChunkKey& key) const;  // and need not be looked for
+  bool IsExpired(int64_t mtime_s) const;
+  bool IsOnDisk(const ChunkKey& key);
+  void LookFor(const LookRequest& request);
+  void Upkeep();
+  bool ChangedSince(int64_t unix_s);
+  void Expire();
+
   // Writes; on the callers' threads.
   Status WriteChunk(const ChunkWrite& chunk);
   Status WriteTemporary(const std::string& path, const ChunkWrite& chunk);
@@ -122,17 +142,19 @@ class DiskTier : public Tier {
   const DiskTierOptions options_;
   FileSystem& fs_;
   const StoreDir store_;
-  const uint64_t pieces_;  // requests to the kernel per chunk
+  const uint64_t pieces_;  // requests to the kernel per read, at most
 
   // Self-synchronised.
   Catalogue catalogue_;
+  Pins pins_;
   FaultLog read_faults_{"reading chunks"};
   FaultLog write_faults_{"writing chunks"};
   FaultLog scan_faults_{"looking for files"};
   FaultLog eviction_faults_{"removing files to make room"};
   std::atomic<uint64_t> next_temporary_;
-  std::mutex eviction_mutex_;  // one writer makes room or rescans at a time
-  TimePoint scanned_at_;       // guarded by eviction_mutex_
+  std::mutex eviction_mutex_;   // one writer makes room or rescans at a time
+  TimePoint scanned_at_;        // guarded by eviction_mutex_
+  int64_t scanned_unix_s_ = 0;  // the last one by Upkeep; guarded by eviction_mutex_
 
   // The I/O thread's own.
   std::unique_ptr<IoQueue> queue_;
@@ -152,6 +174,10 @@ class DiskTier : public Tier {
   bool stop_ = false;
 
   std::thread thread_;
+
+  // Last: they end before the rest goes.
+  CallbackThread looks_;
+  CallbackThread upkeep_;
 };
 
 }  // namespace kvcake

@@ -27,6 +27,7 @@ class DiskTierTest : public testing::Test {
     options_.layout = layout_;
     options_.root = Root();
     options_.missing_ttl = Seconds(0);
+    options_.upkeep_interval = Seconds(3600);  // these tests write where no writer would
   }
 
   void Open(FileSystem& fs = FileSystem::Real()) {
@@ -239,13 +240,13 @@ TEST_F(DiskTierTest, ProcessesSeeEachOthersChunks) {
   Open();
   auto other = DiskTier::Open(options_);
   ASSERT_TRUE(other);
-  EXPECT_FALSE((*other)->Residency(chain_)[0]);
+  EXPECT_FALSE(Held(**other, chain_)[0]);
   ASSERT_TRUE(Put(0));
-  EXPECT_TRUE((*other)->Residency(chain_)[0]);
+  EXPECT_TRUE(Held(**other, chain_)[0]);
   EXPECT_EQ(ReadBack(**other, layout_, chain_[0], Root()), std::nullopt);
   ASSERT_TRUE((*other)->Evict(chain_[0]));
   EXPECT_EQ(Read(0), ErrorCode::kNotFound);
-  EXPECT_FALSE(tier_->Residency(chain_)[0]);
+  EXPECT_FALSE(Held(*tier_, chain_)[0]);
   EXPECT_EQ(tier_->Stats().reads_failed, 0u) << "an evicted file is a miss";
 }
 
@@ -253,9 +254,9 @@ TEST_F(DiskTierTest, AKeyThatWasMissingIsNotAskedForAgainForAWhile) {
   options_.missing_ttl = Seconds(3600);
   Open();
   auto other = DiskTier::Open(options_);
-  EXPECT_FALSE((*other)->Residency(chain_)[0]);
+  EXPECT_FALSE(Held(**other, chain_)[0]);
   ASSERT_TRUE(Put(0));
-  EXPECT_FALSE((*other)->Residency(chain_)[0]);
+  EXPECT_FALSE(Held(**other, chain_)[0]);
   EXPECT_EQ(ReadBack(**other, layout_, chain_[0], Root()), std::nullopt) << "only a hint";
 }
 
@@ -369,7 +370,7 @@ TEST_F(DiskTierTest, ADirectoryThatCannotBeListedHidesOnlyItself) {
   options_.rescan_interval = Seconds(0);
   Open(fs);
   EXPECT_EQ(tier_->Stats().chunks, 8 - hidden);
-  EXPECT_TRUE(tier_->Residency(chain_)[3]) << "asked for by name";
+  EXPECT_TRUE(Held(*tier_, chain_)[3]) << "asked for by name";
   const auto more = Chain(1, 1);
   ASSERT_TRUE(PutChunk(*tier_, layout_, more[0], Root()));
   EXPECT_GE(tier_->Stats().chunks, 9 - hidden);

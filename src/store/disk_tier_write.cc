@@ -147,8 +147,8 @@ Status DiskTier::MakeRoom(uint64_t bytes) {
     if (stuck.contains(coldest->id)) {
       return Fail(
           ErrorCode::kResourceExhausted,
-          "{} files in {} cannot be removed to make room for new ones; delete them or raise "
-          "--disk-capacity",
+          "{} files in {} are in use or cannot be removed to make room for new ones; delete files "
+          "or raise --disk-capacity",
           stuck.size(), store_.Base());
     }
     if (!Evicted(*coldest)) stuck.insert(coldest->id);
@@ -156,9 +156,13 @@ Status DiskTier::MakeRoom(uint64_t bytes) {
   return {};
 }
 
-// One step towards room; false when the file cannot be removed: it then waits behind all others,
-// still counted.
+// One step towards room; false when the file is pinned or cannot be removed: it then waits behind
+// all others, still counted.
 bool DiskTier::Evicted(const CatalogueEntry& coldest) {
+  if (coldest.id.root == options_.root && pins_.Contains(coldest.id.key)) {
+    catalogue_.Postpone(coldest.id);
+    return false;
+  }
   const std::string path = store_.ChunkPath(coldest.id);
   const auto info = fs_.Stat(path);
   if (info && info->mtime_s > coldest.mtime_s) {

@@ -1,16 +1,13 @@
 #include "store/faulty_tier.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
-
-#include "base/check.h"
 
 namespace kvcake {
 
 FaultyTier::FaultyTier(std::unique_ptr<Tier> inner, FaultyTierOptions options)
-    : options_(options), inner_(std::move(inner)), random_(options.seed) {
-  CHECK(inner_ != nullptr);
-}
+    : TierDecorator(std::move(inner)), options_(options), random_(options.seed) {}
 
 FaultyTier::~FaultyTier() {
   FinishStalled({ErrorCode::kCancelled, "read cancelled"});
@@ -19,17 +16,13 @@ FaultyTier::~FaultyTier() {
   idle_.wait(lock, [this] { return reads_.empty(); });
 }
 
-std::vector<bool> FaultyTier::Residency(std::span<const ChunkKey> keys) {
-  return inner_->Residency(keys);
-}
-
 FaultyTier::Fault FaultyTier::DrawFaultLocked() {
   double dice = std::uniform_real_distribution<double>(0, 1)(random_);
   const double delay_dice = std::uniform_real_distribution<double>(0, 1)(random_);
-  const std::pair<double, Fault> faults[] = {{options_.read_error, Fault::kError},
-                                             {options_.read_corrupt, Fault::kCorrupt},
-                                             {options_.read_missing, Fault::kMissing},
-                                             {options_.read_stall, Fault::kStall}};
+  const std::pair<double, Fault> faults[] = {
+      {options_.read_error, Fault::kError},     {options_.read_corrupt, Fault::kCorrupt},
+      {options_.read_flip, Fault::kFlip},       {options_.read_short, Fault::kShort},
+      {options_.read_missing, Fault::kMissing}, {options_.read_stall, Fault::kStall}};
   for (auto [probability, fault] : faults) {
     if (dice < probability) return fault;
     dice -= probability;
@@ -38,7 +31,7 @@ FaultyTier::Fault FaultyTier::DrawFaultLocked() {
 }
 
 ReadId FaultyTier::Get(ReadRequest request) {
-  ReadRequest forwarded{request.key, request.parent, request.landing, {}};
+  ReadRequest forwarded = request;
   ReadId id;
   Fault fault;
   {
@@ -54,16 +47,7 @@ ReadId FaultyTier::Get(ReadRequest request) {
     return id;
   }
   forwarded.done = [this, id](ReadResult result) { OnInnerDone(id, std::move(result)); };
-  const ReadId inner_id = inner_->Get(std::move(forwarded));
-  bool cancel = false;
-  {
-    std::lock_guard lock(mutex_);
-    if (auto it = reads_.find(id); it != reads_.end()) {
-      it->second.inner_id = inner_id;
-      cancel = it->second.cancelled;
-    }
-  }
-  if (cancel) inner_->Cancel(inner_id);
+  ForwardGet(id, std::move(forwarded));
   return id;
 }
 
@@ -79,25 +63,33 @@ void FaultyTier::OnInnerDone(ReadId id, ReadResult result) {
     if (fault == Fault::kDelay) {
       when = Clock::Real().Now() +
              options_.delay_max * std::uniform_real_distribution<double>(0, 1)(random_);
-    }
-    if (fault == Fault::kError || fault == Fault::kCorrupt) {
+    } else if (fault != Fault::kNone) {
       if (result.status) ++reads_failed_;
-      auto landing = read.request.landing;
-      for (size_t at = random_() % 64; at < landing.size();) {
-        // Densely, so that it never meets padding only.
-        const size_t next = std::min<size_t>(at + 1 + random_() % 4096, landing.size());
-        for (; at < next; at += 64) landing[at] ^= std::byte{0x40};
-        at = next;
-      }
+      SpoilLocked(fault, read.request.landing);
     }
   }
   if (result.status && fault == Fault::kError) {
     result = ReadResult{Fail(ErrorCode::kIo, "injected: I/O error")};
-  } else if (result.status && fault == Fault::kCorrupt) {
+  } else if (result.status && fault != Fault::kNone && fault != Fault::kDelay) {
     result = ReadResult{Fail(ErrorCode::kCorrupt, "injected: corrupt chunk")};
-    (void)inner_->Evict(key);
+    (void)inner().Evict(key);
   }
   FinishSoon(id, std::move(result), when);
+}
+
+// Densely, so that it never meets padding only; one bit is in the landing's first payload.
+void FaultyTier::SpoilLocked(Fault fault, std::span<std::byte> landing) {
+  if (fault == Fault::kFlip) {
+    const size_t header = landing.size() > kPageHeaderBytes ? kPageHeaderBytes : 0;
+    landing[header + random_() % 64] ^= std::byte{1} << (random_() % 8);
+    return;
+  }
+  const size_t begin = random_() % (fault == Fault::kShort ? landing.size() / 2 : 64);
+  for (size_t at = begin; at < landing.size();) {
+    const size_t next = std::min<size_t>(at + 1 + random_() % 4096, landing.size());
+    for (; at < next; at += 64) landing[at] ^= std::byte{0x40};
+    at = next;
+  }
 }
 
 void FaultyTier::FinishSoon(ReadId id, ReadResult result, TimePoint when) {
@@ -116,18 +108,16 @@ void FaultyTier::FinishSoon(ReadId id, ReadResult result, TimePoint when) {
 }
 
 void FaultyTier::Cancel(ReadId id) {
-  ReadId inner_id = 0;
   bool stalled = false;
   {
     std::lock_guard lock(mutex_);
     auto it = reads_.find(id);
     if (it == reads_.end() || it->second.cancelled) return;
     it->second.cancelled = true;
-    inner_id = it->second.inner_id;
     stalled = it->second.fault == Fault::kStall;
   }
   if (stalled) FinishSoon(id, ReadResult{Fail(ErrorCode::kCancelled, "read cancelled")}, {});
-  if (inner_id != 0) inner_->Cancel(inner_id);
+  ForwardCancel(id);
 }
 
 void FaultyTier::FinishStalled(const Error& error) {
@@ -162,13 +152,11 @@ Status FaultyTier::Put(const ChunkWrite& chunk) {
       return {};
     }
   }
-  return inner_->Put(chunk);
+  return inner().Put(chunk);
 }
 
-Status FaultyTier::Evict(const ChunkKey& key) { return inner_->Evict(key); }
-
 TierStats FaultyTier::Stats() const {
-  TierStats stats = inner_->Stats();
+  TierStats stats = inner().Stats();
   std::lock_guard lock(mutex_);
   stats.reads -= std::min(stats.reads, reads_failed_);  // delivered by the inner tier only
   stats.reads_failed += reads_failed_;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <condition_variable>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -10,15 +9,17 @@
 
 #include "base/clock.h"
 #include "store/callback_thread.h"
-#include "store/tier.h"
+#include "store/tier_decorator.h"
 
 namespace kvcake {
 
-// Probabilities in [0, 1]; a read meets at most one of the first four.
+// Probabilities in [0, 1]; a read meets at most one of the first six.
 struct FaultyTierOptions {
   uint64_t seed = 1;
   double read_error = 0;    // kIo; the landing is scribbled on
   double read_corrupt = 0;  // kCorrupt; scribbled on, and the chunk is gone afterwards
+  double read_flip = 0;     // the same for one bit
+  double read_short = 0;    // the same for all after the first part
   double read_missing = 0;  // kNotFound, although Residency said otherwise
   double read_stall = 0;    // no answer until Cancel, ReleaseStalled or the destructor
   double read_delay = 0;    // the answer comes up to delay_max late
@@ -29,42 +30,35 @@ struct FaultyTierOptions {
 
 // Same contract as any tier. The sequence of faults depends on the seed and the order of calls
 // only.
-class FaultyTier : public Tier {
+class FaultyTier : public TierDecorator {
  public:
   FaultyTier(std::unique_ptr<Tier> inner, FaultyTierOptions options);
   ~FaultyTier() override;
 
-  std::string_view name() const override { return inner_->name(); }
-  int max_reads_in_flight() const override { return inner_->max_reads_in_flight(); }
-  uint64_t max_read_bytes_in_flight() const override { return inner_->max_read_bytes_in_flight(); }
-  std::vector<bool> Residency(std::span<const ChunkKey> keys) override;
   ReadId Get(ReadRequest request) override;
   void Cancel(ReadId id) override;
   Status Put(const ChunkWrite& chunk) override;
-  Status Evict(const ChunkKey& key) override;
   TierStats Stats() const override;
 
   // Stalled reads fail with kIo.
   void ReleaseStalled();
   uint64_t faults() const;  // injected so far, delays included
-  Tier& inner() { return *inner_; }
 
  private:
-  enum class Fault { kNone, kError, kCorrupt, kMissing, kStall, kDelay };
+  enum class Fault { kNone, kError, kCorrupt, kFlip, kShort, kMissing, kStall, kDelay };
   struct Read {
     ReadRequest request;
-    ReadId inner_id = 0;     // 0 while the inner tier has not been asked, or has answered
-    bool cancelled = false;  // before inner_id was known
+    bool cancelled = false;
     Fault fault = Fault::kNone;
   };
   Fault DrawFaultLocked();
   void OnInnerDone(ReadId id, ReadResult result);
+  void SpoilLocked(Fault fault, std::span<std::byte> landing);
   void FinishSoon(ReadId id, ReadResult result, TimePoint when);
   void FinishStalled(const Error& error);
 
   // Constant after construction.
   const FaultyTierOptions options_;
-  const std::unique_ptr<Tier> inner_;
 
   mutable std::mutex mutex_;
   std::condition_variable idle_;

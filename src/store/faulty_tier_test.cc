@@ -38,6 +38,13 @@ TEST_F(FaultyTierTest, EachFaultIsWhatItSays) {
   auto corrupt = Make({.read_corrupt = 1});
   EXPECT_EQ(Read(*corrupt, 0), ErrorCode::kCorrupt);
   EXPECT_FALSE(corrupt->Residency(chain_)[0]);
+  for (const FaultyTierOptions& options :
+       {FaultyTierOptions{.read_flip = 1}, FaultyTierOptions{.read_short = 1}}) {
+    auto spoilt = Make(options);
+    EXPECT_EQ(Read(*spoilt, 0), ErrorCode::kCorrupt);
+    EXPECT_FALSE(spoilt->Residency(chain_)[0]);
+    EXPECT_EQ(spoilt->Stats().reads_failed, 1u);
+  }
   auto write = Make({.write_error = 1});
   EXPECT_EQ(PutChunk(*write, layout_, Chain(1, 5)[0], Root()).error().code, ErrorCode::kIo);
   auto lost = Make({.write_lost = 1});
@@ -46,7 +53,8 @@ TEST_F(FaultyTierTest, EachFaultIsWhatItSays) {
 }
 
 TEST_F(FaultyTierTest, AFailedReadLeavesNoRightBytesToBeUsedByMistake) {
-  auto tier = Make({.read_error = 0.5, .read_corrupt = 0.5});
+  auto tier =
+      Make({.read_error = 0.25, .read_corrupt = 0.25, .read_flip = 0.25, .read_short = 0.25});
   for (size_t i = 0; i < chain_.size(); ++i) {
     Reads reads;
     reads.Start(*tier, layout_, chain_[i], ParentOf(chain_, i));

@@ -21,8 +21,17 @@ std::vector<bool> MemoryTier::Residency(std::span<const ChunkKey> keys) {
   return resident;
 }
 
+void MemoryTier::Unpin(std::span<const ChunkKey> keys) {
+  pins_.Remove(keys);
+  std::lock_guard lock(mutex_);
+  for (const ChunkKey& key : keys) {
+    auto it = chunks_.find(key);
+    if (it != chunks_.end()) lru_.splice(lru_.end(), lru_, it->second.lru);
+  }
+}
+
 ReadId MemoryTier::Get(ReadRequest request) {
-  CHECK(request.landing.size() >= options_.layout.page_bytes());
+  CheckLanding(options_.layout, request);
   ReadId id;
   {
     std::lock_guard lock(mutex_);
@@ -54,13 +63,18 @@ void MemoryTier::Deliver(ReadId id, const ReadRequest& request) {
     } else {
       slabs = it->second.slabs;
       lru_.splice(lru_.end(), lru_, it->second.lru);
-      result.bytes = options_.layout.page_bytes();
+      result.bytes = ReadBytes(options_.layout, request);
       result.numeric_path = it->second.numeric_path;
       ++stats_.reads;
       stats_.read_bytes += result.bytes;
     }
   }
-  if (slabs) std::copy(slabs->begin(), slabs->end(), request.landing.begin() + kPageHeaderBytes);
+  if (slabs && request.layers) {
+    const size_t from = options_.layout.slab_offset(request.layers->first) - kPageHeaderBytes;
+    std::copy_n(slabs->begin() + from, result.bytes, request.landing.begin());
+  } else if (slabs) {
+    std::copy(slabs->begin(), slabs->end(), request.landing.begin() + kPageHeaderBytes);
+  }
   request.done(std::move(result));
 }
 
@@ -76,21 +90,32 @@ Status MemoryTier::Put(const ChunkWrite& chunk) {
   auto copy = std::make_shared<const std::vector<std::byte>>(slabs.begin(), slabs.end());
   std::lock_guard lock(mutex_);
   if (chunks_.contains(chunk.key)) return {};
-  const uint64_t bytes = options_.layout.page_bytes();
-  if (bytes > options_.capacity_bytes) {
+  if (auto status = MakeRoomLocked(); !status) {
     ++stats_.writes_failed;
-    return Fail(ErrorCode::kResourceExhausted, "a chunk of {} bytes exceeds the tier's {} bytes",
-                bytes, options_.capacity_bytes);
-  }
-  while ((chunks_.size() + 1) * bytes > options_.capacity_bytes) {
-    EraseLocked(chunks_.find(lru_.front()));
-    ++stats_.evicted;
+    return status;
   }
   lru_.push_back(chunk.key);
   chunks_.emplace(chunk.key,
                   Chunk{chunk.parent, chunk.numeric_path, std::move(copy), std::prev(lru_.end())});
   ++stats_.writes;
-  stats_.write_bytes += bytes;
+  stats_.write_bytes += options_.layout.page_bytes();
+  return {};
+}
+
+// For one chunk more; the coldest that is not pinned goes.
+Status MemoryTier::MakeRoomLocked() {
+  const uint64_t bytes = options_.layout.page_bytes();
+  while ((chunks_.size() + 1) * bytes > options_.capacity_bytes) {
+    const auto victim =
+        std::find_if(lru_.begin(), lru_.end(), [&](auto& key) { return !pins_.Contains(key); });
+    if (victim == lru_.end()) {
+      return Fail(ErrorCode::kResourceExhausted,
+                  "no room for a chunk of {} bytes: the tier's {} bytes hold {} chunks in use",
+                  bytes, options_.capacity_bytes, chunks_.size());
+    }
+    EraseLocked(chunks_.find(*victim));
+    ++stats_.evicted;
+  }
   return {};
 }
 
@@ -112,6 +137,7 @@ TierStats MemoryTier::Stats() const {
   std::lock_guard lock(mutex_);
   TierStats stats = stats_;
   stats.chunks = chunks_.size();
+  stats.pinned = pins_.size();
   stats.bytes = chunks_.size() * options_.layout.page_bytes();
   return stats;
 }

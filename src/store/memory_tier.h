@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "store/callback_thread.h"
+#include "store/pins.h"
 #include "store/tier.h"
 
 namespace kvcake {
@@ -25,7 +26,7 @@ struct MemoryTierOptions {
 };
 
 // Reads are delivered on the tier's own thread, in the order of Get when latency does not change
-// it. `landing` must hold page_bytes(); its first 4 KiB are left as they are.
+// it. The header of a landing is left as it is.
 class MemoryTier : public Tier {
  public:
   explicit MemoryTier(MemoryTierOptions options);
@@ -35,6 +36,8 @@ class MemoryTier : public Tier {
   int max_reads_in_flight() const override { return options_.max_reads_in_flight; }
   uint64_t max_read_bytes_in_flight() const override { return options_.max_read_bytes_in_flight; }
   std::vector<bool> Residency(std::span<const ChunkKey> keys) override;
+  void Pin(std::span<const ChunkKey> keys) override { pins_.Add(keys); }
+  void Unpin(std::span<const ChunkKey> keys) override;
   ReadId Get(ReadRequest request) override;
   void Cancel(ReadId id) override;
   Status Put(const ChunkWrite& chunk) override;
@@ -49,10 +52,13 @@ class MemoryTier : public Tier {
     std::list<ChunkKey>::iterator lru;
   };
   void Deliver(ReadId id, const ReadRequest& request);
+  Status MakeRoomLocked();
   void EraseLocked(std::unordered_map<ChunkKey, Chunk>::iterator it);
 
   // Constant after construction.
   const MemoryTierOptions options_;
+
+  Pins pins_;  // self-synchronised
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.

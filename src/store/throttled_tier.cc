@@ -10,8 +10,11 @@
 namespace kvcake {
 
 ThrottledTier::ThrottledTier(std::unique_ptr<Tier> inner, ThrottledTierOptions options)
-    : options_(options), inner_(std::move(inner)), rate_(options.rate_bytes_per_s) {
-  CHECK(inner_ != nullptr && rate_ > 0 && options_.latency.count() >= 0);
+    : TierDecorator(std::move(inner)),
+      options_(std::move(options)),
+      rate_(options_.rate_bytes_per_s),
+      latency_(options_.latency) {
+  CHECK(rate_ > 0 && latency_.count() >= 0);
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -30,40 +33,24 @@ ThrottledTier::~ThrottledTier() {
   thread_.join();
 }
 
-std::vector<bool> ThrottledTier::Residency(std::span<const ChunkKey> keys) {
-  return inner_->Residency(keys);
-}
-
-Status ThrottledTier::Put(const ChunkWrite& chunk) { return inner_->Put(chunk); }
-
-Status ThrottledTier::Evict(const ChunkKey& key) { return inner_->Evict(key); }
-
-TierStats ThrottledTier::Stats() const { return inner_->Stats(); }
-
 ReadId ThrottledTier::Get(ReadRequest request) {
-  ReadRequest forwarded{request.key, request.parent, request.landing, {}};
+  ReadRequest forwarded = request;
   ReadId id;
   {
     std::lock_guard lock(mutex_);
+    const TimePoint now = Clock::Real().Now();
+    if (!trace_start_) trace_start_ = now;
+    AdvanceLocked(now);  // the latency is that of this moment
     id = next_id_++;
     Read read;
     read.request = std::move(request);
-    read.asked = Clock::Real().Now();
+    read.reaches = now + latency_;
     reads_.emplace(id, std::move(read));
     link_.push_back(id);
     wake_.notify_one();
   }
   forwarded.done = [this, id](ReadResult result) { OnInnerDone(id, std::move(result)); };
-  const ReadId inner_id = inner_->Get(std::move(forwarded));
-  bool cancel = false;
-  {
-    std::lock_guard lock(mutex_);
-    if (auto it = reads_.find(id); it != reads_.end()) {
-      it->second.inner_id = inner_id;
-      cancel = it->second.cancelled;
-    }
-  }
-  if (cancel) inner_->Cancel(inner_id);
+  ForwardGet(id, std::move(forwarded));
   return id;
 }
 
@@ -88,7 +75,6 @@ void ThrottledTier::OnInnerDone(ReadId id, ReadResult result) {
 }
 
 void ThrottledTier::Cancel(ReadId id) {
-  ReadId inner_id = 0;
   {
     std::lock_guard lock(mutex_);
     const TimePoint now = Clock::Real().Now();
@@ -98,14 +84,10 @@ void ThrottledTier::Cancel(ReadId id) {
     Read& read = it->second;
     read.cancelled = true;
     TakeOffLinkLocked(id, now, static_cast<double>(read.request.landing.size()));
-    if (read.result) {
-      FinishLocked(id);
-    } else {
-      inner_id = read.inner_id;
-    }
+    if (read.result) FinishLocked(id);
     wake_.notify_one();
   }
-  if (inner_id != 0) inner_->Cancel(inner_id);
+  ForwardCancel(id);
 }
 
 void ThrottledTier::SetRate(double rate_bytes_per_s) {
@@ -113,12 +95,16 @@ void ThrottledTier::SetRate(double rate_bytes_per_s) {
   std::lock_guard lock(mutex_);
   const TimePoint now = Clock::Real().Now();
   AdvanceLocked(now);
+  SetRateLocked(rate_bytes_per_s, now);
+  wake_.notify_one();
+}
+
+void ThrottledTier::SetRateLocked(double rate_bytes_per_s, TimePoint now) {
   if (head_started_ && now > head_since_) {
     head_passed_ += (now - head_since_).count() * rate_;
     head_since_ = now;
   }
   rate_ = rate_bytes_per_s;
-  wake_.notify_one();
 }
 
 double ThrottledTier::rate() const {
@@ -134,10 +120,9 @@ LinkStats ThrottledTier::Link() const {
 // The head takes the link as soon as both are ready for each other.
 void ThrottledTier::StartHeadLocked() {
   const Read& head = reads_.at(link_.front());
-  const TimePoint reaches = head.asked + options_.latency;
   const Seconds burst(static_cast<double>(options_.burst_bytes) / rate_);
   head_started_ = true;
-  head_since_ = std::max(link_free_, reaches - burst);
+  head_since_ = std::max(link_free_, head.reaches - burst);
   head_passed_ = 0;
 }
 
@@ -146,7 +131,7 @@ TimePoint ThrottledTier::HeadEndLocked() const {
   const auto bytes = static_cast<double>(head.request.landing.size());
   const TimePoint passed = head_since_ + Seconds(std::max(0.0, bytes - head_passed_) / rate_);
   // A burst shortens the transfer, not the latency.
-  return std::max(passed, head.asked + options_.latency);
+  return std::max(passed, head.reaches);
 }
 
 // Takes a read that will not pass whole off the link; it is charged what has passed.
@@ -176,9 +161,26 @@ void ThrottledTier::FinishLocked(ReadId id) {
   finished_.emplace_back(std::move(read.request.done), std::move(*read.result));
 }
 
-// Moves every read as far as it can be by `now`; returns when to look again, if time alone will
-// change anything.
+std::optional<TimePoint> ThrottledTier::NextPointLocked() const {
+  if (!trace_start_ || trace_next_ == options_.trace.size()) return std::nullopt;
+  return *trace_start_ + options_.trace[trace_next_].at;
+}
+
+// Moves every read as far as it can be by `now`, through the changes of the trace until then;
+// returns when to look again, if time alone will change anything.
 std::optional<TimePoint> ThrottledTier::AdvanceLocked(TimePoint now) {
+  auto point = NextPointLocked();
+  for (; point && *point <= now; point = NextPointLocked()) {
+    DrainLocked(*point);
+    const LinkPoint& link = options_.trace[trace_next_++];
+    SetRateLocked(link.rate_bytes_per_s, *point);
+    latency_ = link.latency;
+  }
+  const auto next = DrainLocked(now);
+  return next && point ? std::min(*next, *point) : next;
+}
+
+std::optional<TimePoint> ThrottledTier::DrainLocked(TimePoint now) {
   std::optional<TimePoint> next;
   while (!link_.empty()) {
     const ReadId id = link_.front();

@@ -4,7 +4,8 @@
 // it for bytes / rate, and its `done` is called when the last byte would have arrived; the inner
 // read starts at once, so that the link never waits for a tier that is faster than itself. Times
 // are kept on an absolute schedule: late wake-ups never add up. A read that is cancelled or fails
-// is charged what had passed the link by then, a miss nothing. Writes are not throttled.
+// is charged what had passed the link by then, a miss nothing. Writes are not throttled. Rate and
+// latency may follow a trace.
 #pragma once
 
 #include <condition_variable>
@@ -19,7 +20,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "store/tier.h"
+#include "store/link_trace.h"
+#include "store/tier_decorator.h"
 
 namespace kvcake {
 
@@ -28,6 +30,8 @@ struct ThrottledTierOptions {
   Seconds latency{0};
   // What an idle link may let through at once when a read comes; at most one slab, by convention.
   uint64_t burst_bytes = 0;
+  // Counted from the first read; the rate and latency above hold until its first point.
+  LinkTrace trace = {};
 };
 
 struct LinkStats {
@@ -35,33 +39,24 @@ struct LinkStats {
   uint64_t reads_waiting = 0;  // on or before the link
 };
 
-class ThrottledTier : public Tier {
+class ThrottledTier : public TierDecorator {
  public:
   ThrottledTier(std::unique_ptr<Tier> inner, ThrottledTierOptions options);
   // Cancels the reads that are left, then waits for their `done`.
   ~ThrottledTier() override;
 
-  std::string_view name() const override { return inner_->name(); }
-  int max_reads_in_flight() const override { return inner_->max_reads_in_flight(); }
-  uint64_t max_read_bytes_in_flight() const override { return inner_->max_read_bytes_in_flight(); }
-  std::vector<bool> Residency(std::span<const ChunkKey> keys) override;
   ReadId Get(ReadRequest request) override;
   void Cancel(ReadId id) override;
-  Status Put(const ChunkWrite& chunk) override;
-  Status Evict(const ChunkKey& key) override;
-  TierStats Stats() const override;  // the inner tier's
 
-  // From now on; what has passed the link stays as it was.
+  // From now on (until the trace says otherwise); what has passed the link stays as it was.
   void SetRate(double rate_bytes_per_s);
   double rate() const;
   LinkStats Link() const;
-  Tier& inner() { return *inner_; }
 
  private:
   struct Read {
     ReadRequest request;
-    TimePoint asked;
-    ReadId inner_id = 0;               // 0 until known
+    TimePoint reaches;                 // the link, by the latency when it was asked for
     bool on_link = true;               // or waiting for it
     bool cancelled = false;            // waits for the inner tier to let go of the landing
     std::optional<ReadResult> result;  // of the inner tier
@@ -73,18 +68,23 @@ class ThrottledTier : public Tier {
   void OnInnerDone(ReadId id, ReadResult result);
   void StartHeadLocked();
   TimePoint HeadEndLocked() const;
+  void SetRateLocked(double rate_bytes_per_s, TimePoint now);
+  std::optional<TimePoint> NextPointLocked() const;
   std::optional<TimePoint> AdvanceLocked(TimePoint now);
+  std::optional<TimePoint> DrainLocked(TimePoint now);
   void TakeOffLinkLocked(ReadId id, TimePoint now, double charge_max);
   void FinishLocked(ReadId id);
 
   // Constant after construction.
   const ThrottledTierOptions options_;
-  const std::unique_ptr<Tier> inner_;
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   // Guarded by mutex_.
   double rate_;
+  Seconds latency_;
+  std::optional<TimePoint> trace_start_;
+  size_t trace_next_ = 0;  // the point of the trace that comes next
   std::unordered_map<ReadId, Read> reads_;
   std::deque<ReadId> link_;  // in the order of Get; the head is on the link
   bool head_started_ = false;

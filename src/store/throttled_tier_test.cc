@@ -138,6 +138,26 @@ TEST_F(ThrottledTierTest, TheRateCanChangeWhileAReadIsOnTheLink) {
   EXPECT_GE((Clock::Real().Now() - start).count(), (bytes_ - 1) / 2e6);
 }
 
+TEST_F(ThrottledTierTest, TheLinkFollowsItsTraceFromTheFirstRead) {
+  const double slow = bytes_ / 10, fast = 2e6;  // a chunk takes 10 s, or next to nothing
+  Open({.rate_bytes_per_s = slow,
+        .trace = {{.at = Seconds(0.03), .rate_bytes_per_s = fast},
+                  {.at = Seconds(0.06), .rate_bytes_per_s = fast, .latency = Seconds(0.05)}}});
+  Reads reads;
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // counts for nothing
+  const TimePoint start = Clock::Real().Now();
+  Start(reads, 0);
+  ASSERT_TRUE(reads.Wait(0).status);
+  const double first = 0.03 + (bytes_ - 0.03 * slow) / fast;
+  EXPECT_GE((Clock::Real().Now() - start).count(), first);
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  const TimePoint second = Clock::Real().Now();
+  Start(reads, 1);
+  ASSERT_TRUE(reads.Wait(1).status);
+  EXPECT_GE((Clock::Real().Now() - second).count(), 0.05 + bytes_ / fast);
+  EXPECT_EQ(tier_->rate(), fast);
+}
+
 TEST_F(ThrottledTierTest, AMissDoesNotHoldTheLink) {
   Open({.rate_bytes_per_s = kStandstill});
   Reads reads;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -22,12 +23,35 @@ struct ReadResult {
   NumericPath numeric_path = NumericPath::kUnknown;
 };
 
+// Layers [first, first + count), of which there is at least one.
+struct LayerRange {
+  int first = 0;
+  int count = 0;
+};
+
 struct ReadRequest {
   ChunkKey key;
-  ChunkKey parent;               // the key before it in the chain; checked against the file
-  std::span<std::byte> landing;  // PagePool::LandingFor; the tier's until `done` is called
+  ChunkKey parent;  // the key before it in the chain; checked against the file
+  // The tier's until `done` is called. Of a whole chunk: PagePool::LandingFor, as large as a page.
+  // Of some layers: exactly their slabs, so that they may be read into their place in a page.
+  std::span<std::byte> landing;
   // Called exactly once, on a thread of the tier, never from within Get. Must not block.
   std::function<void(ReadResult)> done;
+  std::optional<LayerRange> layers = {};  // only these; what is read is verified either way
+};
+
+// What a read delivers into its landing.
+uint64_t ReadBytes(const KvLayout& layout, const ReadRequest& request);
+// CHECKs that the request names layers that there are, and that its landing has room for them.
+void CheckLanding(const KvLayout& layout, const ReadRequest& request);
+
+// Asks which of `keys` a tier holds.
+struct LookRequest {
+  std::vector<ChunkKey> keys;
+  // Called on a thread of the tier, in order and as answers come, with whether it holds the keys
+  // [first, first + held.size()), until all are answered or false is returned: nobody wants to know
+  // any more. A tier that is being destroyed holds nothing. Must not block.
+  std::function<bool(size_t first, const std::vector<bool>& held)> found;
 };
 
 using ReadId = uint64_t;
@@ -51,6 +75,7 @@ struct TierStats {
   uint64_t write_bytes = 0;
   uint64_t writes_failed = 0;
   uint64_t evicted = 0;
+  uint64_t pinned = 0;            // keys, now
   uint64_t evictions_failed = 0;  // files that should have made room and could not be removed
   uint64_t reads_overdue = 0;  // in flight for longer than the tier thinks sane; their buffers are
                                // still the kernel's
@@ -67,14 +92,24 @@ class Tier {
   virtual int max_reads_in_flight() const = 0;
   virtual uint64_t max_read_bytes_in_flight() const = 0;
 
-  // One flag per key: whether the tier holds it. A hint: a chunk may be gone when it is read.
+  // One flag per key: whether the tier is known to hold it. Known without looking: returns at once,
+  // whatever the device does. A hint: a chunk may be gone when it is read.
   virtual std::vector<bool> Residency(std::span<const ChunkKey> keys) = 0;
+  // Starts to look for keys of which Residency does not know, as another process may have written
+  // them, and returns at once. False when Residency knows all there is: nothing is called then.
+  virtual bool Look(LookRequest) { return false; }
+  // A chunk with a pin is not evicted to make room; other processes do not know of it. Pins count:
+  // each Pin is ended by one Unpin, which is a use of all its keys, the first the longest ago. The
+  // tier need not hold them. Both return at once.
+  virtual void Pin(std::span<const ChunkKey>) {}
+  virtual void Unpin(std::span<const ChunkKey>) {}
   // Starts a read and returns at once.
   virtual ReadId Get(ReadRequest request) = 0;
   // Asks for the read to end early: `done` is still called, with kCancelled or the result.
   virtual void Cancel(ReadId id) = 0;
   // Keeps a chunk; blocks until it can be read back by Get. Keeping what is kept already is ok.
   [[nodiscard]] virtual Status Put(const ChunkWrite& chunk) = 0;
+  // Removes a chunk, pinned or not; may block. Of what is not there is ok.
   [[nodiscard]] virtual Status Evict(const ChunkKey& key) = 0;
   virtual TierStats Stats() const = 0;
 };

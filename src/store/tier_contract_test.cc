@@ -1,6 +1,7 @@
 // One suite of promises, run against every tier and decorator.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <thread>
@@ -186,6 +187,91 @@ TEST_P(TierContractTest, CapacityIsKeptByEvictingTheColdest) {
   EXPECT_TRUE(resident[0]);
   for (int i = 1; i <= 10; ++i) EXPECT_FALSE(resident[i]) << i;
   for (size_t i = 11; i < chain.size(); ++i) EXPECT_TRUE(resident[i]) << i;
+}
+
+TEST_P(TierContractTest, SomeLayersAreReadIntoTheirPlaceAndNothingElseIsTouched) {
+  PutChain();
+  std::mt19937 random(1);
+  for (int round = 0; round < 30; ++round) {
+    const size_t i = random() % chain_.size();
+    LayerRange layers{.first = static_cast<int>(random() % layout_.layers)};
+    layers.count = 1 + static_cast<int>(random() % (layout_.layers - layers.first));
+    Reads reads;
+    reads.Start(*tier_, layout_, chain_[i], ParentOf(chain_, i), layers);
+    const ReadResult result = reads.Wait(0);
+    ASSERT_TRUE(result.status) << result.status.error().message;
+    EXPECT_EQ(result.bytes, layers.count * layout_.slab_bytes());
+    EXPECT_EQ(result.numeric_path, NumericPath::kF32Fma);
+    const PageBuffer untouched(layout_);
+    for (int layer = 0; layer < layout_.layers; ++layer) {
+      const bool read = layer >= layers.first && layer < layers.first + layers.count;
+      EXPECT_EQ(HoldsLayer(chain_[i], reads.landing(0), layer), read) << layer;
+      if (!read) {
+        EXPECT_TRUE(std::ranges::equal(reads.landing(0).payload(layer), untouched.payload(layer)));
+      }
+    }
+  }
+}
+
+TEST_P(TierContractTest, SomeLayersOfAnotherParentAreCorruptToo) {
+  ASSERT_TRUE(PutChunk(*tier_, layout_, chain_[1], chain_[0]));
+  Reads reads;
+  reads.Start(*tier_, layout_, chain_[1], Root(), LayerRange{.first = 1, .count = 1});
+  const ReadResult result = reads.Wait(0);
+  ASSERT_FALSE(result.status);
+  EXPECT_EQ(result.status.error().code, ErrorCode::kCorrupt);
+}
+
+TEST_P(TierContractTest, WhoLooksHearsOfEveryKeyInOrder) {
+  for (size_t i : {1u, 2u, 7u}) {
+    ASSERT_TRUE(PutChunk(*tier_, layout_, chain_[i], ParentOf(chain_, i)));
+  }
+  auto keys = chain_;
+  for (const ChunkKey& key : Chain(300, 4)) keys.push_back(key);
+  const std::vector<bool> held = Held(*tier_, keys);
+  ASSERT_EQ(held.size(), keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(held[i], i == 1 || i == 2 || i == 7) << i;
+}
+
+TEST_P(TierContractTest, APinnedChunkStaysWhileOthersMakeRoom) {
+  const auto chain = Chain(kCapacityChunks, 1), more = Chain(kCapacityChunks, 2);
+  for (size_t i = 0; i < chain.size(); ++i) {
+    ASSERT_TRUE(PutChunk(*tier_, layout_, chain[i], ParentOf(chain, i)));
+  }
+  const std::span<const ChunkKey> pinned = std::span(chain).first(5);
+  tier_->Pin(pinned);
+  tier_->Pin(pinned);
+  tier_->Unpin(pinned);  // one pin is left
+  EXPECT_EQ(tier_->Stats().pinned, 5u);
+  for (size_t i = 0; i < 35; ++i) {
+    ASSERT_TRUE(PutChunk(*tier_, layout_, more[i], ParentOf(more, i)));
+  }
+  auto resident = tier_->Residency(chain);
+  for (size_t i = 0; i < chain.size(); ++i) EXPECT_EQ(resident[i], i < 5) << i;
+  // With everything pinned there is no room; nothing else is lost for it.
+  tier_->Pin(more);
+  EXPECT_EQ(PutChunk(*tier_, layout_, more[39], more[38]).error().code,
+            ErrorCode::kResourceExhausted);
+  EXPECT_EQ(tier_->Stats().chunks, static_cast<uint64_t>(kCapacityChunks));
+  tier_->Unpin(more);
+  tier_->Unpin(pinned);
+  EXPECT_EQ(tier_->Stats().pinned, 0u);
+}
+
+// The front of a prompt goes first: it is what compute makes again at the least cost.
+TEST_P(TierContractTest, TheEndOfAPinIsAUseOfAllFrontToBack) {
+  const auto chain = Chain(kCapacityChunks, 1), more = Chain(kCapacityChunks, 2);
+  for (size_t i = 0; i < chain.size(); ++i) {
+    ASSERT_TRUE(PutChunk(*tier_, layout_, chain[i], ParentOf(chain, i)));
+  }
+  const std::span<const ChunkKey> prompt = std::span(chain).first(10);  // the coldest
+  tier_->Pin(prompt);
+  tier_->Unpin(prompt);
+  for (size_t i = 0; i < 35; ++i) {
+    ASSERT_TRUE(PutChunk(*tier_, layout_, more[i], ParentOf(more, i)));
+  }
+  const auto resident = tier_->Residency(prompt);
+  for (size_t i = 0; i < 10; ++i) EXPECT_EQ(resident[i], i >= 5) << i;
 }
 
 TEST_P(TierContractTest, ACancelledReadIsAnsweredOnce) {

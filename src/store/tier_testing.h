@@ -76,15 +76,17 @@ inline void FillPage(const ChunkKey& key, std::span<std::byte> page) {
   }
 }
 
-inline bool HoldsChunk(const ChunkKey& key, const PageBuffer& landing) {
+inline bool HoldsLayer(const ChunkKey& key, const PageBuffer& landing, int layer) {
   const KvLayout& layout = landing.layout();
   std::vector<std::byte> expected(layout.page_bytes());
   FillPage(key, expected);
-  for (int layer = 0; layer < layout.layers; ++layer) {
-    const auto payload = landing.payload(layer);
-    if (std::memcmp(&expected[layout.slab_offset(layer)], payload.data(), payload.size()) != 0) {
-      return false;
-    }
+  const auto payload = landing.payload(layer);
+  return std::memcmp(&expected[layout.slab_offset(layer)], payload.data(), payload.size()) == 0;
+}
+
+inline bool HoldsChunk(const ChunkKey& key, const PageBuffer& landing) {
+  for (int layer = 0; layer < landing.layout().layers; ++layer) {
+    if (!HoldsLayer(key, landing, layer)) return false;
   }
   return true;
 }
@@ -105,8 +107,9 @@ class Reads {
         << "a read was never answered";
   }
 
-  // The index of the read.
-  size_t Start(Tier& tier, const KvLayout& layout, const ChunkKey& key, const ChunkKey& parent) {
+  // The index of the read. With layers, they land in their place in the page.
+  size_t Start(Tier& tier, const KvLayout& layout, const ChunkKey& key, const ChunkKey& parent,
+               std::optional<LayerRange> layers = {}) {
     size_t index;
     PageBuffer* landing;
     {
@@ -115,13 +118,19 @@ class Reads {
       reads_.push_back(std::make_unique<Entry>(layout));
       landing = &reads_[index]->landing;
     }
-    const ReadId id = tier.Get({key, parent, landing->span(), [this, index](ReadResult result) {
-                                  std::lock_guard lock(mutex_);
-                                  reads_[index]->result = std::move(result);
-                                  ++reads_[index]->answers;
-                                  order_.push_back(index);
-                                  changed_.notify_all();
-                                }});
+    std::span<std::byte> into = landing->span();
+    if (layers) {
+      into = into.subspan(layout.slab_offset(layers->first), layers->count * layout.slab_bytes());
+    }
+    const auto done = [this, index](ReadResult result) {
+      std::lock_guard lock(mutex_);
+      reads_[index]->result = std::move(result);
+      ++reads_[index]->answers;
+      order_.push_back(index);
+      changed_.notify_all();
+    };
+    const ReadId id =
+        tier.Get({.key = key, .parent = parent, .landing = into, .done = done, .layers = layers});
     std::lock_guard lock(mutex_);
     reads_[index]->id = id;
     return index;
@@ -166,6 +175,31 @@ class Reads {
   std::vector<std::unique_ptr<Entry>> reads_;
   std::vector<size_t> order_;
 };
+
+// What the tier holds when it has been asked to look.
+inline std::vector<bool> Held(Tier& tier, const std::vector<ChunkKey>& keys) {
+  struct Answer {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<bool> held;
+  };
+  const auto answer = std::make_shared<Answer>();
+  std::vector<bool> known = tier.Residency(keys);
+  const bool looks =
+      tier.Look({.keys = keys, .found = [answer](size_t first, const std::vector<bool>& held) {
+                   std::lock_guard lock(answer->mutex);
+                   EXPECT_EQ(first, answer->held.size()) << "answers come in order";
+                   answer->held.insert(answer->held.end(), held.begin(), held.end());
+                   answer->changed.notify_all();
+                   return true;
+                 }});
+  if (!looks) return known;
+  std::unique_lock lock(answer->mutex);
+  EXPECT_TRUE(answer->changed.wait_for(lock, std::chrono::minutes(2),
+                                       [&] { return answer->held.size() >= keys.size(); }));
+  EXPECT_EQ(answer->held.size(), keys.size());
+  return answer->held;
+}
 
 // The code of a Get that is waited for; when it is ok, the bytes must be right.
 inline std::optional<ErrorCode> ReadBack(Tier& tier, const KvLayout& layout, const ChunkKey& key,

@@ -1,0 +1,293 @@
+// One directory, several processes and clocks: what a tier learns, keeps and removes by itself.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+#include "io/faulty_file_system.h"
+#include "store/disk_tier.h"
+#include "store/tier_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+namespace stdfs = std::filesystem;
+
+class SharedStoreTest : public testing::Test {
+ protected:
+  SharedStoreTest() {
+    options_.dir = dir_.path();
+    options_.layout = SmallLayout();
+    options_.root = Root();
+    options_.missing_ttl = Seconds(0.05);
+    options_.upkeep_interval = Seconds(0.05);
+  }
+  std::unique_ptr<DiskTier> Open(FileSystem& fs = FileSystem::Real()) {
+    return DiskTier::Open(options_, fs).value();
+  }
+  std::string PathOf(const ChunkKey& key) const {
+    return StoreDir(dir_.path()).ChunkPath({Root(), key});
+  }
+  Status Put(DiskTier& tier, const std::vector<ChunkKey>& chain, size_t i) {
+    return PutChunk(tier, options_.layout, chain[i], ParentOf(chain, i));
+  }
+  uint64_t BytesOnDisk() const {
+    uint64_t bytes = 0;
+    std::error_code gone;  // files come and go meanwhile
+    for (stdfs::recursive_directory_iterator it(dir_.path(), gone), end; it != end;
+         it.increment(gone)) {
+      if (it->is_regular_file(gone)) {
+        const uint64_t size = it->file_size(gone);
+        bytes += gone ? 0 : size;
+      }
+    }
+    return bytes;
+  }
+  // Runs `body` in a process of its own, once told to Go; it must end well. Before any tier is open
+  // here: a fork takes no threads along.
+  template <typename Body>
+  pid_t Fork(Body body) {
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) _exit(Eventually([&] { return stdfs::exists(go_); }) && body() ? 0 : 1);
+    return child;
+  }
+  void Go() { CHECK(stdfs::create_directory(go_)); }
+  static void Join(pid_t child) {
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  template <typename Condition>
+  static bool Eventually(Condition condition) {
+    const TimePoint until = Clock::Real().Now() + Seconds(60);
+    while (!condition()) {
+      if (Clock::Real().Now() > until) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return true;
+  }
+
+  TempDir dir_, signals_;
+  const std::string go_ = signals_.path() + "/go";
+  DiskTierOptions options_;
+  const std::vector<ChunkKey> chain_ = Chain(12);
+};
+
+TEST_F(SharedStoreTest, WhatAnotherProcessWritesIsSeenWithoutARestart) {
+  const pid_t child = Fork([&] {
+    auto other = Open();
+    for (size_t i = 0; i < chain_.size(); ++i) {
+      if (!Put(*other, chain_, i)) return false;
+    }
+    return true;
+  });
+  auto tier = Open();
+  for (const ChunkKey& key : chain_) EXPECT_FALSE(Held(*tier, {key})[0]);
+  Go();
+  Join(child);
+  // By those who ask, once a miss is forgotten; and by those who do not, by upkeep.
+  EXPECT_TRUE(Eventually([&] { return Held(*tier, {chain_[0]})[0]; }));
+  EXPECT_TRUE(Eventually([&] { return tier->Stats().chunks == chain_.size(); }));
+  EXPECT_EQ(tier->Residency(chain_), std::vector<bool>(chain_.size(), true));
+  for (size_t i = 0; i < chain_.size(); ++i) {
+    EXPECT_EQ(ReadBack(*tier, options_.layout, chain_[i], ParentOf(chain_, i)), std::nullopt);
+  }
+}
+
+TEST_F(SharedStoreTest, AFileEvictedByAnotherProcessIsAMissAndAReadInProgressIsNotBroken) {
+  const pid_t child = Fork([&] {
+    auto other = Open();
+    for (const ChunkKey& key : chain_) {
+      if (!other->Evict(key)) return false;
+    }
+    return true;
+  });
+  auto tier = Open();
+  for (size_t i = 0; i < chain_.size(); ++i) ASSERT_TRUE(Put(*tier, chain_, i));
+  Go();
+  int missed = 0;
+  for (int round = 0; round < 200; ++round) {
+    Reads reads;
+    for (size_t i = 0; i < chain_.size(); ++i) {
+      reads.Start(*tier, options_.layout, chain_[i], ParentOf(chain_, i));
+    }
+    missed = 0;
+    for (size_t i = 0; i < chain_.size(); ++i) {
+      const ReadResult result = reads.Wait(i);
+      if (result.status) {
+        EXPECT_TRUE(HoldsChunk(chain_[i], reads.landing(i)));
+      } else {
+        EXPECT_EQ(result.status.error().code, ErrorCode::kNotFound);
+        ++missed;
+      }
+    }
+    if (missed == static_cast<int>(chain_.size())) break;
+  }
+  Join(child);
+  EXPECT_EQ(tier->Stats().reads_failed + tier->Stats().quarantined, 0u);
+}
+
+// Three writers; the directory keeps to its capacity but for what is being written and what the
+// others have not heard of yet, and comes back to it when they rest.
+TEST_F(SharedStoreTest, CapacityHoldsForTheDirectory) {
+  constexpr int kChunks = 30;
+  options_.capacity_bytes = kChunks * options_.layout.page_bytes();
+  std::vector<pid_t> children;
+  for (int writer = 0; writer < 3; ++writer) {
+    children.push_back(Fork([&] {
+      auto tier = Open();
+      const auto chain = Chain(100, 10 + writer);
+      for (size_t i = 0; i < chain.size(); ++i) {
+        if (!Put(*tier, chain, i)) return false;
+        if (i % 10 == 9) std::this_thread::sleep_for(std::chrono::milliseconds(60));
+      }
+      // Until the others, too, have been heard of.
+      return Eventually([&] { return tier->Stats().bytes <= options_.capacity_bytes; });
+    }));
+  }
+  Go();
+  uint64_t most = 0;
+  for (int looks = 0; looks < 50; ++looks) {
+    most = std::max(most, BytesOnDisk());
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  for (const pid_t child : children) Join(child);
+  EXPECT_GT(most, options_.capacity_bytes / 2) << "the writers wrote";
+  auto tier = Open();
+  EXPECT_TRUE(Eventually([&] { return BytesOnDisk() <= options_.capacity_bytes; }));
+}
+
+TEST_F(SharedStoreTest, OnlyTheHolderOfTheLockEvictsAndWhatWasLeftGoesLater) {
+  options_.capacity_bytes = 4 * options_.layout.page_bytes();
+  auto tier = Open();
+  {
+    auto lock = FileSystem::Real().TryLock(StoreDir(dir_.path()).LockPath());
+    ASSERT_TRUE(lock && *lock);
+    for (size_t i = 0; i < 8; ++i) ASSERT_TRUE(Put(*tier, chain_, i));
+    EXPECT_EQ(tier->Stats().chunks, 8u);
+    EXPECT_EQ(tier->Stats().evicted, 0u);
+  }
+  EXPECT_TRUE(Eventually([&] { return BytesOnDisk() <= options_.capacity_bytes; }))
+      << "nobody writes any more";
+}
+
+TEST_F(SharedStoreTest, ARestartWithASmallerCapacityEvictsDownToIt) {
+  {
+    auto tier = Open();
+    for (size_t i = 0; i < chain_.size(); ++i) ASSERT_TRUE(Put(*tier, chain_, i));
+  }
+  options_.capacity_bytes = 5 * options_.layout.page_bytes();
+  options_.upkeep_interval = Seconds(3600);
+  auto tier = Open();
+  EXPECT_TRUE(Eventually([&] { return BytesOnDisk() <= options_.capacity_bytes; }));
+  EXPECT_EQ(tier->Stats().chunks, 5u);
+}
+
+TEST_F(SharedStoreTest, WhatNobodyUsesForLongIsRemoved) {
+  const int64_t now_s = UnixSeconds();
+  {
+    auto tier = Open();
+    for (size_t i = 0; i < 6; ++i) ASSERT_TRUE(Put(*tier, chain_, i));
+  }
+  for (size_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(FileSystem::Real().Touch(PathOf(chain_[i]), now_s - 1000));
+  }
+  options_.time_to_live = Seconds(2000);
+  { EXPECT_EQ(Open()->Stats().chunks, 6u); }
+  options_.time_to_live = Seconds(500);
+  {
+    auto tier = Open();  // what is too old is not served, from the start
+    EXPECT_EQ(tier->Stats().chunks, 2u);
+    EXPECT_EQ(Held(*tier, chain_)[0], false);
+    EXPECT_EQ(BytesOnDisk(), 2 * options_.layout.page_bytes());
+    // Nor later: upkeep looks for it.
+    ASSERT_TRUE(FileSystem::Real().Touch(PathOf(chain_[4]), now_s - 1000));
+  }
+  options_.rescan_interval = Seconds(0);
+  auto tier = Open();
+  EXPECT_TRUE(Eventually([&] { return tier->Stats().chunks == 1; }));
+  EXPECT_TRUE(tier->Residency(chain_)[5]);
+}
+
+TEST_F(SharedStoreTest, AUseRenewsTheTimeToLive) {
+  options_.time_to_live = Seconds(1000);
+  {
+    auto tier = Open();
+    for (size_t i = 0; i < 2; ++i) ASSERT_TRUE(Put(*tier, chain_, i));
+  }
+  const int64_t now_s = UnixSeconds();
+  for (size_t i = 0; i < 2; ++i) {
+    ASSERT_TRUE(FileSystem::Real().Touch(PathOf(chain_[i]), now_s - 900));
+  }
+  auto tier = Open();
+  tier->Pin(std::span(chain_).first(1));
+  tier->Unpin(std::span(chain_).first(1));
+  EXPECT_TRUE(
+      Eventually([&] { return FileSystem::Real().Stat(PathOf(chain_[0]))->mtime_s >= now_s - 1; }));
+  EXPECT_LT(FileSystem::Real().Stat(PathOf(chain_[1]))->mtime_s, now_s - 800);
+}
+
+// A network mount that hangs: whoever asks goes on.
+class HungFileSystem : public FaultyFileSystem {
+ public:
+  HungFileSystem() : FaultyFileSystem(FileSystem::Real(), 1) {}
+  std::atomic<bool> hung{false};
+  std::atomic<int> stats{0};
+
+  Result<FileInfo> Stat(const std::string& path) override {
+    ++stats;
+    hung.wait(true);
+    return FaultyFileSystem::Stat(path);
+  }
+  Result<std::vector<DirEntry>> List(const std::string& path) override {
+    hung.wait(true);
+    return FaultyFileSystem::List(path);
+  }
+  void Release() {
+    hung = false;
+    hung.notify_all();
+  }
+};
+
+TEST_F(SharedStoreTest, ADirectoryThatHangsBlocksNobodyWhoOnlyAsks) {
+  HungFileSystem fs;
+  auto tier = Open(fs);
+  for (size_t i = 0; i < 3; ++i) ASSERT_TRUE(Put(*tier, chain_, i));
+  fs.stats = 0;
+  fs.hung = true;
+  std::atomic<size_t> heard{0};
+  // Each of these returns although no file can be looked at.
+  EXPECT_TRUE(tier->Residency(chain_)[2]);
+  EXPECT_TRUE(tier->Look({.keys = chain_, .found = [&](size_t, const std::vector<bool>& held) {
+                            heard += held.size();
+                            return true;
+                          }}));
+  tier->Pin(chain_);
+  tier->Unpin(chain_);
+  EXPECT_EQ(tier->Stats().chunks, 3u);
+  EXPECT_TRUE(Eventually([&] { return fs.stats > 0; }));
+  EXPECT_EQ(heard, 0u);
+  fs.Release();
+  EXPECT_TRUE(Eventually([&] { return heard == chain_.size(); }));
+}
+
+TEST_F(SharedStoreTest, WhoWantsToKnowNoMoreIsNotTold) {
+  HungFileSystem fs;
+  auto tier = Open(fs);
+  const auto keys = Chain(4000, 3);
+  std::atomic<int> calls{0};
+  ASSERT_TRUE(tier->Look({.keys = keys, .found = [&](size_t, const std::vector<bool>&) {
+                            ++calls;
+                            return false;
+                          }}));
+  EXPECT_FALSE(Held(*tier, {chain_[0]})[0]);  // looks are answered in order: the first has ended
+  EXPECT_EQ(calls, 1);
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,55 @@
+// What decorators of tiers share: all goes to the inner tier, and reads that are forwarded can be
+// cancelled by the decorator's own ids.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "store/tier.h"
+
+namespace kvcake {
+
+class TierDecorator : public Tier {
+ public:
+  explicit TierDecorator(std::unique_ptr<Tier> inner);
+
+  std::string_view name() const override { return inner_->name(); }
+  int max_reads_in_flight() const override { return inner_->max_reads_in_flight(); }
+  uint64_t max_read_bytes_in_flight() const override { return inner_->max_read_bytes_in_flight(); }
+  std::vector<bool> Residency(std::span<const ChunkKey> keys) override {
+    return inner_->Residency(keys);
+  }
+  bool Look(LookRequest request) override { return inner_->Look(std::move(request)); }
+  void Pin(std::span<const ChunkKey> keys) override { inner_->Pin(keys); }
+  void Unpin(std::span<const ChunkKey> keys) override { inner_->Unpin(keys); }
+  Status Put(const ChunkWrite& chunk) override { return inner_->Put(chunk); }
+  Status Evict(const ChunkKey& key) override { return inner_->Evict(key); }
+  TierStats Stats() const override { return inner_->Stats(); }
+
+  Tier& inner() { return *inner_; }
+  const Tier& inner() const { return *inner_; }
+
+ protected:
+  // Starts the inner read, which the decorator knows as `id`.
+  void ForwardGet(ReadId id, ReadRequest request);
+  // Cancels it; also when ForwardGet has not returned yet. Of a read that has ended it does
+  // nothing.
+  void ForwardCancel(ReadId id);
+
+ private:
+  struct Forwarded {
+    std::optional<ReadId> inner;  // once the inner Get has returned
+    bool cancelled = false;
+  };
+
+  std::mutex mutex_;
+  std::unordered_map<ReadId, Forwarded> forwarded_;  // guarded by mutex_
+  const std::unique_ptr<Tier> inner_;                // last: its reads end before the rest goes
+};
+
+}  // namespace kvcake
