@@ -16,7 +16,8 @@ CpuFeatures Detect() {
   f.avx512 = f.avx2_fma && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512vl");
-  f.avx512_bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16");
+  f.avx512_bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16") &&
+                  __builtin_cpu_supports("avx512vnni");
 #endif
   return f;
 }

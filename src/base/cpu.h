@@ -8,7 +8,7 @@ namespace kvcake {
 struct CpuFeatures {
   bool avx2_fma = false;     // AVX2 and FMA
   bool avx512 = false;       // AVX-512 F, BW, DQ and VL
-  bool avx512_bf16 = false;  // and BF16 dot products
+  bool avx512_bf16 = false;  // and dot products of BF16 and of bytes (VNNI)
 };
 
 const CpuFeatures& Cpu();

@@ -83,7 +83,8 @@ Status Runtime::OpenModel() {
   // A slice, and a row for each sequence that decodes beside it.
   const TransformerOptions model_options{
       .max_batch_tokens = options_.slice_tokens + EngineOptions{}.max_sequences,
-      .path = options_.path};
+      .path = options_.path,
+      .weights = options_.weights};
   ASSIGN_OR_RETURN(model_, TransformerModel::Create(config, WeightSource::FromFiles(files), *pool_,
                                                     *threads_, model_options));
   compute_cost_ = std::make_unique<ComputeCost>(

@@ -24,6 +24,7 @@ struct RuntimeOptions {
   int slice_tokens = 512;
   int threads = 0;                           // 0: every core the process may use
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
+  WeightFormat weights = WeightFormat::kBf16;
 };
 
 // Everything below is used from one thread, the engine thread.

@@ -4,9 +4,12 @@
 //   kLanes, V        a vector of floats; kTileRows rows of 2 V fill the registers
 //   Element          of activations and of packed attention operands; kUnit of them are one step
 //   kWideRows, kWidePanels
-//   Load, Store, Splat, MulAdd, Max, ReduceMax, ReduceAdd, StoreBf16, StoreElement, ShiftExponent
-//   Tile<rows, panels, add>(a, a_stride, b, b_stride, steps, c, c_stride)
-//   Multiply, PackKeys, PackValues, MaskTail
+//   Load, Store, Splat, MulAdd, Max, Abs, ReduceMax, ReduceAdd, StoreBf16, LoadElement,
+//   StoreElement, ShiftExponent Quantized        of quantised activations; kInt8Unit of them are
+//   one step Int8Weight       of a panel as Int8Tile reads it StoreQuantized, LoadInt32 Tile<rows,
+//   panels, add>(a, a_stride, b, b_stride, steps, c, c_stride) Int8Tile<rows, panels, add>, the
+//   same for quantised rows, c being integers Multiply, MultiplyInt8, PackKeys, PackValues,
+//   MaskTail
 
 constexpr int64_t kPanel = 2 * kLanes;
 constexpr int64_t kBlock = kAttentionBlock;
@@ -149,6 +152,68 @@ KVCAKE_ISA void MultiplyRows(const Element* a, int64_t a_stride, int64_t rows, c
   for (int64_t row = 0; row < rows; row += kTileRows) {
     const int64_t n = rows - row < kTileRows ? rows - row : kTileRows;
     tiles[n](a + row * a_stride, a_stride, b, 0, steps, c + row * c_stride, c_stride);
+  }
+}
+
+// ---- quantised products ----
+
+KVCAKE_ISA void QuantizeRow(const std::byte* row, int64_t n, std::byte* out, float* scale,
+                            float* sum) {
+  const auto* x = reinterpret_cast<const Element*>(row);
+  V max = Splat(0.0f), unbounded = Splat(0.0f);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V v = LoadElement(x + i);
+    max = Max(Abs(v), max);
+    unbounded = MulAdd(v, Splat(0.0f), unbounded);  // a NaN after the first NaN or infinity
+  }
+  const float largest = ReduceMax(max);
+  const bool finite = ReduceAdd(unbounded) == 0.0f;
+  const V inverse = Splat(finite && largest >= kSmallestInt8Row ? 127.0f / largest : 0.0f);
+  const V magic = Splat(12582912.0f);  // 1.5 * 2^23: rounds to an integer, ties to even
+  V total = Splat(0.0f);               // exact: below 2^23
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V v = finite ? LoadElement(x + i) : Splat(0.0f);
+    const V shifted = v * inverse + magic;  // not fused: the same on every path
+    total = total + (shifted - magic);
+    StoreQuantized(reinterpret_cast<Quantized*>(out) + i, shifted);
+  }
+  *sum = ReduceAdd(total);
+  *scale = finite ? largest / 127.0f : __builtin_nanf("");
+}
+
+using Int8TileFunction = void (*)(const Quantized* a, int64_t a_stride, const Int8Weight* b,
+                                  int64_t b_stride, int64_t steps, int32_t* c, int64_t c_stride);
+
+template <int kPanels, bool kAdd, int... kRows>
+constexpr std::array<Int8TileFunction, sizeof...(kRows) + 1> MakeInt8Tiles(
+    std::integer_sequence<int, kRows...>) {
+  return {nullptr, &Int8Tile<kRows + 1, kPanels, kAdd>...};
+}
+template <int kPanels, bool kAdd>
+constexpr auto kInt8Tiles = MakeInt8Tiles<kPanels, kAdd>(
+    std::make_integer_sequence<int, kPanels == 1 ? kTileRows : kWideRows>());
+
+// As MultiplyRows.
+KVCAKE_ISA void MultiplyInt8Rows(const Quantized* a, int64_t a_stride, int64_t rows,
+                                 const Int8Weight* b, int64_t steps, int32_t* c, bool add) {
+  const auto& tiles = add ? kInt8Tiles<1, true> : kInt8Tiles<1, false>;
+  for (int64_t row = 0; row < rows; row += kTileRows) {
+    const int64_t n = rows - row < kTileRows ? rows - row : kTileRows;
+    tiles[n](a + row * a_stride, a_stride, b, 0, steps, c + row * kPanel, kPanel);
+  }
+}
+
+// Turns the integers that m.c holds into the result.
+KVCAKE_ISA void ScaleBack(const MultiplyInt8Args& m) {
+  const int64_t columns = m.panels * kPanel;
+  for (int64_t row = 0; row < m.rows; ++row) {
+    float* c = m.c + row * columns;
+    const auto offset = static_cast<int32_t>(m.row_sums[row]) * kInt8Offset;
+    const V scale = Splat(m.row_scales[row]);
+    for (int64_t i = 0; i < columns; i += kLanes) {
+      const V sum = LoadInt32(reinterpret_cast<const int32_t*>(c + i), offset);
+      Store(c + i, sum * scale * Load(m.column_scales + i));
+    }
   }
 }
 
@@ -338,10 +403,13 @@ KVCAKE_ISA void Attend(const AttendArgs& t) {
 }
 
 constexpr Kernels kKernels = {
+    .int8_unit = kInt8Unit,
     .panel_width = kPanel,
     .wide_rows = kWideRows,
     .wide_panels = kWidePanels,
     .multiply = Multiply,
+    .multiply_int8 = MultiplyInt8,
+    .quantize_row = QuantizeRow,
     .swiglu = SwiGlu,
     .gelu = Gelu,
     .attend = Attend,
