@@ -29,6 +29,7 @@ constexpr int kFacts = 9;  // in a document: each is asked for among eight other
 struct Way {
   std::string name;
   NumericPath path = NumericPath::kUnknown;
+  WeightFormat weights = WeightFormat::kBf16;
   bool restored = false;  // what can be kept is loaded from a store instead of computed
 };
 
@@ -196,7 +197,8 @@ Result<Outcome> RunWay(const Way& way, const Task& task, const QualityOptions& o
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create({.model_dir = options.model_dir,
                                                         .store_dir = store,
                                                         .threads = options.threads,
-                                                        .path = way.path}));
+                                                        .path = way.path,
+                                                        .weights = way.weights}));
   Outcome outcome;
   for (const auto& window : task.windows) {
     ASSIGN_OR_RETURN(outcome.windows.emplace_back(), ScoreWindow(*runtime, window, way.restored));
@@ -262,6 +264,7 @@ nlohmann::ordered_json Report(const Way& way, const Outcome& outcome, const Comp
   std::fflush(stdout);
   return {{"name", way.name},
           {"numeric_path", NumericPathName(way.path)},
+          {"weights", WeightFormatName(way.weights)},
           {"positions", result.positions},
           {"mean_nll", result.mean_nll},
           {"perplexity", std::exp(result.mean_nll)},
@@ -292,6 +295,7 @@ std::vector<Way> WaysOfThisMachine() {
   if (BestPath() != NumericPath::kF32Fma && PathAvailable(NumericPath::kF32Fma)) {
     ways.push_back({.name = "f32", .path = NumericPath::kF32Fma});
   }
+  ways.push_back({.name = "int8", .path = BestPath(), .weights = WeightFormat::kInt8});
   return ways;
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "engine/engine.h"
@@ -22,12 +23,18 @@ struct RuntimeOptions {
   Seconds load_latency{0};                           // of each read on that link
   int chunk_tokens = 128;
   int slice_tokens = 512;
-  int threads = 0;                           // 0: every core the process may use
+  int threads = 0;             // 0: one for each of `cpus`, else every core the process may use
+  std::vector<int> cpus = {};  // that the threads are pinned to; empty: wherever they are put
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
   WeightFormat weights = WeightFormat::kBf16;
 };
 
-// Everything below is used from one thread, the engine thread.
+// The compute pool that the options ask for. With `cpus`, the calling thread and those that it
+// starts are restricted to them.
+Result<std::unique_ptr<ThreadPool>> MakeThreadPool(const RuntimeOptions& options);
+
+// Everything below is used from one thread, the engine thread; with `cpus`, it is pinned to the
+// first of them when Create returns.
 class Runtime {
  public:
   // Loads the model, opens the store and warms up.

@@ -81,9 +81,11 @@ struct AttendArgs {
   int64_t start = 0;  // position of the first token
   KvView kv;
   const float* alibi = nullptr;  // [group] slopes; nullptr: none
-  // -1: the whole result, to `out`. Else the sums of this partial only, to `sums`
-  // [tokens * group][SumsStride(head_dim)].
-  int64_t partial = -1;
+  // to < 0: the whole result, to `out`. Else the keys at [from, to) only, whole blocks of one
+  // partial: they are added to `sums` [tokens * group][SumsStride(head_dim)], which start with the
+  // partial.
+  int64_t from = 0;
+  int64_t to = -1;
   float* sums = nullptr;
   std::byte* out = nullptr;  // [tokens][out_stride], the group's heads first
   int64_t out_stride = 0;

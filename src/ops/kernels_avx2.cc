@@ -121,6 +121,9 @@ KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64
   }
 }
 
+// As __m256i, but of a type that GCC 12 keeps in registers.
+typedef int Ints __attribute__((vector_size(32)));
+
 // A pair of quantised values in every lane.
 KVCAKE_INLINE __m256i SplatPair(const Quantized* a) {
   int pair;
@@ -133,10 +136,10 @@ template <int kRows, int kPanels, bool kAdd>
 KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight* b, int64_t,
                          int64_t steps, int32_t* c, int64_t c_stride) {
   static_assert(kPanels == 1);
-  __m256i sum[kRows][2];
+  Ints sum[kRows][2];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < 2; ++v) {
-      sum[r][v] = kAdd ? LoadInts(c + r * c_stride + v * kLanes) : _mm256_setzero_si256();
+      sum[r][v] = kAdd ? (Ints)LoadInts(c + r * c_stride + v * kLanes) : Ints{};
     }
   }
   for (int64_t step = 0; step < steps; ++step) {
@@ -144,12 +147,12 @@ KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight*
     const __m256i b0 = _mm256_loadu_si256(from), b1 = _mm256_loadu_si256(from + 1);
     for (int r = 0; r < kRows; ++r) {
       const __m256i row = SplatPair(a + r * a_stride + 2 * step);
-      sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(row, b0));
-      sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(row, b1));
+      sum[r][0] += (Ints)_mm256_madd_epi16(row, b0);
+      sum[r][1] += (Ints)_mm256_madd_epi16(row, b1);
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < 2; ++v) StoreInts(c + r * c_stride + v * kLanes, sum[r][v]);
+    for (int v = 0; v < 2; ++v) StoreInts(c + r * c_stride + v * kLanes, (__m256i)sum[r][v]);
   }
 }
 
@@ -188,8 +191,9 @@ KVCAKE_ISA void PackKeys(const KvView& kv, int64_t block, int64_t keys, int64_t 
 
 KVCAKE_ISA void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim,
                            Element* packed) {
-  for (int64_t key = 0; key < keys; ++key) {
-    const uint16_t* from = kv.Values(block + key);
+  const uint16_t* from = nullptr;
+  for (int64_t key = 0; key < keys; ++key, from += head_dim) {
+    if (key % 16 == 0) from = kv.Values(block + key);
     for (int64_t d = 0; d < head_dim; d += 8) {
       Store(packed + (d / 16 * kAttentionBlock + key) * 16 + d % 16, LoadBf16(from + d));
     }
@@ -250,20 +254,19 @@ KVCAKE_INLINE __m256i Widen(const uint8_t* b) {
 
 KVCAKE_ISA void MultiplyInt8WideRow(const MultiplyInt8Args& m) {
   const auto* a = reinterpret_cast<const Quantized*>(m.a);
-  __m256i sum[kWidePanels][2];
-  for (auto& panel : sum) panel[0] = panel[1] = _mm256_setzero_si256();
+  Ints sum[kWidePanels][2] = {};
   for (int64_t k = 0; k < m.k; k += 2) {
     const __m256i row = SplatPair(a + k);
     for (int p = 0; p < kWidePanels; ++p) {
       const uint8_t* b = m.b + p * m.k * kPanel + k * kPanel;
       for (int v = 0; v < 2; ++v) {
-        sum[p][v] = _mm256_add_epi32(sum[p][v], _mm256_madd_epi16(row, Widen(b + v * 2 * kLanes)));
+        sum[p][v] += (Ints)_mm256_madd_epi16(row, Widen(b + v * 2 * kLanes));
       }
     }
   }
   auto* c = reinterpret_cast<int32_t*>(m.c);
   for (int p = 0; p < kWidePanels; ++p) {
-    for (int v = 0; v < 2; ++v) StoreInts(c + p * kPanel + v * kLanes, sum[p][v]);
+    for (int v = 0; v < 2; ++v) StoreInts(c + p * kPanel + v * kLanes, (__m256i)sum[p][v]);
   }
 }
 

@@ -100,15 +100,18 @@ KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64
   }
 }
 
+// As __m512i, but of a type that GCC 12 keeps in registers.
+typedef int Ints __attribute__((vector_size(64)));
+
 // b: [kPanels at b_stride][steps][kLanes * 2][4].
 template <int kRows, int kPanels, bool kAdd>
 KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight* b,
                          int64_t b_stride, int64_t steps, int32_t* c, int64_t c_stride) {
   constexpr int kVectors = 2 * kPanels;
-  __m512i sum[kRows][kVectors];
+  Ints sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] = kAdd ? _mm512_loadu_si512(c + r * c_stride + v * kLanes) : _mm512_setzero_si512();
+      sum[r][v] = kAdd ? (Ints)_mm512_loadu_si512(c + r * c_stride + v * kLanes) : Ints{};
     }
   }
   for (int64_t step = 0; step < steps; ++step) {
@@ -121,13 +124,13 @@ KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight*
       std::memcpy(&four, a + r * a_stride + 4 * step, sizeof(four));
       const __m512i row = _mm512_set1_epi32(four);
       for (int v = 0; v < kVectors; ++v) {
-        sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], columns[v], row);
+        sum[r][v] = (Ints)_mm512_dpbusd_epi32((__m512i)sum[r][v], columns[v], row);
       }
     }
   }
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
-      _mm512_storeu_si512(c + r * c_stride + v * kLanes, sum[r][v]);
+      _mm512_storeu_si512(c + r * c_stride + v * kLanes, (__m512i)sum[r][v]);
     }
   }
 }
@@ -179,8 +182,9 @@ KVCAKE_ISA void PackKeys(const KvView& kv, int64_t block, int64_t keys, int64_t 
 KVCAKE_ISA void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim,
                            Element* packed) {
   const int64_t padded = (head_dim + 31) / 32 * 32;
-  for (int64_t key = 0; key < keys; key += 2) {
-    const uint16_t* from = kv.Values(block + key);
+  const uint16_t* from = nullptr;
+  for (int64_t key = 0; key < keys; key += 2, from += 2 * head_dim) {
+    if (key % 16 == 0) from = kv.Values(block + key);
     for (int64_t d = 0; d < padded; d += 16) {
       __m512i pair = _mm512_setzero_si512();
       if (d < head_dim) {

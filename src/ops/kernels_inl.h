@@ -366,39 +366,43 @@ KVCAKE_ISA void AttendBlock(const AttendArgs& t, const AttendScratch& s, int64_t
   if (full_row < rows) AddValues(s, full_row, rows - full_row, kBlock, sums, t.head_dim);
 }
 
+KVCAKE_ISA void ClearSums(float* sums, int64_t rows, int64_t head_dim) {
+  const int64_t padded = PaddedHeadDim(head_dim), stride = SumsStride(head_dim);
+  for (int64_t row = 0; row < rows; ++row, sums += stride) {
+    for (int64_t i = 0; i < padded; i += kLanes) Store(sums + i, Splat(0.0f));
+    sums[padded] = -__builtin_inff();
+    sums[padded + 1] = 0.0f;
+  }
+}
+
 KVCAKE_ISA void Attend(const AttendArgs& t) {
   const AttendScratch s = Carve(t.scratch);
   const int64_t rows = t.tokens * t.group, end = t.start + t.tokens;
-  const int64_t padded = PaddedHeadDim(t.head_dim), stride = SumsStride(t.head_dim);
+  const int64_t stride = SumsStride(t.head_dim);
   for (int64_t row = 0; row < rows; ++row) {
     const float* q = t.q + row / t.group * t.q_stride + row % t.group * t.head_dim;
     for (int64_t i = 0; i < t.head_dim; i += kLanes) {
       StoreElement(s.q + row * t.head_dim + i, Load(q + i));
     }
   }
-  const bool whole = t.partial < 0;
-  float* total = whole ? s.total : t.sums;
-  const int64_t first = whole ? 0 : t.partial;
-  const int64_t last = whole ? (end - 1) / kAttentionPartial : t.partial;
-  for (int64_t partial = first; partial <= last; ++partial) {
-    const int64_t from = partial * kAttentionPartial;
+  if (t.to >= 0) {
+    if (t.from % kAttentionPartial == 0) ClearSums(t.sums, rows, t.head_dim);
+    for (int64_t block = t.from; block < t.to; block += kBlock) AttendBlock(t, s, block, t.sums);
+    return;
+  }
+  for (int64_t from = 0; from < end; from += kAttentionPartial) {
     const int64_t to = from + kAttentionPartial < end ? from + kAttentionPartial : end;
     const int64_t row0 = from > t.start ? (from - t.start) * t.group : 0;
-    float* sums = partial == first ? total : s.part;
-    for (int64_t row = row0; row < rows; ++row) {
-      for (int64_t i = 0; i < padded; i += kLanes) Store(sums + row * stride + i, Splat(0.0f));
-      sums[row * stride + padded] = -__builtin_inff();
-      sums[row * stride + padded + 1] = 0.0f;
-    }
+    float* sums = from == 0 ? s.total : s.part;
+    ClearSums(sums + row0 * stride, rows - row0, t.head_dim);
     for (int64_t block = from; block < to; block += kBlock) AttendBlock(t, s, block, sums);
-    if (partial != first) {
-      MergeSums(total + row0 * stride, s.part + row0 * stride, rows - row0, t.head_dim);
+    if (from > 0) {
+      MergeSums(s.total + row0 * stride, s.part + row0 * stride, rows - row0, t.head_dim);
     }
   }
-  if (!whole) return;
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t to = row / t.group * t.out_stride + row % t.group * t.head_dim;
-    FinishSums(total + row * stride, t.head_dim, t.out + to * sizeof(Element));
+    FinishSums(s.total + row * stride, t.head_dim, t.out + to * sizeof(Element));
   }
 }
 

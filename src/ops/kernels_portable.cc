@@ -112,16 +112,18 @@ KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight*
 constexpr int kWidth = 2 * kLanes;
 
 void PackKeys(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim, Element* packed) {
-  for (int64_t key = 0; key < keys; ++key) {
-    const uint16_t* from = kv.Keys(block + key);
+  const uint16_t* from = nullptr;
+  for (int64_t key = 0; key < keys; ++key, from += head_dim) {
+    if (key % 16 == 0) from = kv.Keys(block + key);
     Element* to = packed + key / kWidth * kWidth * head_dim + key % kWidth;
     for (int64_t d = 0; d < head_dim; ++d) to[d * kWidth] = Bf16ToF32(from[d]);
   }
 }
 
 void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim, Element* packed) {
-  for (int64_t key = 0; key < keys; ++key) {
-    const uint16_t* from = kv.Values(block + key);
+  const uint16_t* from = nullptr;
+  for (int64_t key = 0; key < keys; ++key, from += head_dim) {
+    if (key % 16 == 0) from = kv.Values(block + key);
     for (int64_t d = 0; d < head_dim; ++d) {
       packed[(d / kWidth * kAttentionBlock + key) * kWidth + d % kWidth] = Bf16ToF32(from[d]);
     }

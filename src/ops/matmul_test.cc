@@ -58,6 +58,39 @@ TEST_P(MatMulTest, AgreesWithDoublePrecision) {
   }
 }
 
+// Random shapes, into rows that lie apart: what is between them is left alone.
+TEST_P(MatMulTest, RandomShapesAndStrides) {
+  ThreadPool pool(3);
+  const Compute compute(pool, GetParam());
+  std::mt19937 rng(21);
+  for (int round = 0; round < 60; ++round) {
+    const int64_t m = 1 + rng() % (round % 6 == 0 ? 700 : 30), n = 1 + rng() % 200;
+    const int64_t k = 16 * (1 + rng() % 40), stride = n + rng() % 9;
+    const float size = std::pow(10.0f, static_cast<float>(rng() % 9) - 4.0f);
+    const auto x = RandomFloats(rng, m * k, size);
+    const auto w = RandomBf16(rng, n * k);
+    const WeightRows rows{w.data(), WeightType::kBf16, n};
+    const PackedMatrix packed(compute, std::span(&rows, 1), k);
+    ActivationBuffer buffer(GetParam(), m, k);
+    SetActivations(GetParam(), x, buffer.Rows(m));
+    std::vector<float> out(m * stride, 7.0f), sum(m * stride, 1.0f);
+    MatMul(compute, buffer.Rows(m), packed, out.data(), stride);
+    MatMulAdd(compute, buffer.Rows(m), packed, sum.data(), stride);
+    for (int64_t i = 0; i < m * stride; ++i) {
+      const int64_t r = i / stride, c = i % stride;
+      if (c >= n) {
+        ASSERT_EQ(out[i], 7.0f);
+        ASSERT_EQ(sum[i], 1.0f);
+        continue;
+      }
+      ASSERT_EQ(sum[i], 1.0f + out[i]);
+      if (r % 5 != 0) continue;
+      const auto [want, magnitude] = Dot(GetParam(), &x[r * k], &w[c * k], k);
+      ASSERT_NEAR(out[i], want, 1e-5 * magnitude) << m << "x" << n << "x" << k;
+    }
+  }
+}
+
 // The promise of the header: the bits of a row are the same alone and among others, for any number
 // of threads and any neighbours along n.
 TEST_P(MatMulTest, RowsAreIndependentToTheBit) {
