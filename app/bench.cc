@@ -24,6 +24,7 @@ void AddPrefill(CLI::App* parent, int* exit_code) {
       AddBench(parent, "prefill", "prefill speed as a share of the matmul rate of this machine",
                exit_code, bench::RunPrefill, options);
   command->add_option("--model", options->model_dir, "model directory (default: --arch)");
+  AddWeightsFlag(*command, &options->weights);
   command->add_option("--arch", options->arch, "shape of random weights")->capture_default_str();
   command->add_option("--tokens", options->tokens, "prompt lengths")
       ->check(CLI::PositiveNumber)

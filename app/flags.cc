@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 
+#include "base/cpu.h"
+
 namespace kvcake {
 
 CLI::AsSizeValue SizeValue() { return CLI::AsSizeValue(/*kb_is_1000=*/false); }
@@ -110,6 +112,18 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
 
 }  // namespace
 
+void AddWeightsFlag(CLI::App& app, WeightFormat* weights) {
+  app.add_option_function<std::string>(
+         "--weights",
+         [weights](const std::string& name) {
+           *weights = name == "int8" ? WeightFormat::kInt8 : WeightFormat::kBf16;
+         },
+         "how weights are held: int8 (rounded when loaded, a scale for each row) is faster and "
+         "takes half the memory; its chunks are its own")
+      ->check(CLI::IsMember({"bf16", "int8"}))
+      ->default_str("bf16");
+}
+
 void AddModelFlags(CLI::App& app, RuntimeOptions* options) {
   app.add_option("--model", options->model_dir,
                  "Hugging Face model directory: config.json, tokenizer.json, *.safetensors")
@@ -128,6 +142,17 @@ void AddModelFlags(CLI::App& app, RuntimeOptions* options) {
   app.add_option("--threads", options->threads,
                  "compute threads (default: every core the process may use)")
       ->check(CLI::Range(1, 1024));
+  app.add_option_function<std::string>(
+         "--cpu-list",
+         [options](const std::string& list) { options->cpus = ParseCpuList(list).value(); },
+         "pin the compute threads to these CPUs, e.g. 0-3,7 (default: not pinned)")
+      ->check(CLI::Validator(
+          [](std::string& list) {
+            const auto cpus = ParseCpuList(list);
+            return cpus ? std::string() : cpus.error().message;
+          },
+          "CPUS"));
+  AddWeightsFlag(app, &options->weights);
 }
 
 void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options) {

@@ -56,7 +56,8 @@ Status Info(const ModelFlags& flags) {
                                  {"chunk_bytes", layout.page_bytes()}};
   json["positions"] = Positions(config);
   json["tie_embeddings"] = config.tie_embeddings;
-  json["bos_token"] = config.bos_token < 0 ? nlohmann::ordered_json() : config.bos_token;
+  json["bos_token"] =
+      config.bos_token < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(config.bos_token);
   json["eos_tokens"] = config.eos_tokens;
   if (flags.json) {
     fmt::print("{}\n", json.dump(2));

@@ -8,7 +8,6 @@
 
 #include "app/flags.h"
 #include "app/input.h"
-#include "base/cpu.h"
 #include "model/score.h"
 
 namespace kvcake {
@@ -37,14 +36,16 @@ Result<std::vector<double>> Losses(const PerplexityFlags& flags, std::span<const
   ASSIGN_OR_RETURN(const auto pool,
                    PagePool::Create(TransformerModel::LayoutFor(config, options.chunk_tokens),
                                     options.ram_capacity_bytes));
-  ThreadPool threads(options.threads > 0 ? options.threads : UsableCores());
+  ASSIGN_OR_RETURN(const auto threads, MakeThreadPool(options));
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options.model_dir));
   // Every token of a slice has logits: no more rows of them than the text needs.
   const int rows = static_cast<int>(
       std::min(static_cast<size_t>(options.slice_tokens), std::max<size_t>(tokens.size(), 1)));
-  ASSIGN_OR_RETURN(const auto model,
-                   TransformerModel::Create(config, WeightSource::FromFiles(files), *pool, threads,
-                                            {.max_batch_tokens = rows, .path = options.path}));
+  ASSIGN_OR_RETURN(
+      const auto model,
+      TransformerModel::Create(
+          config, WeightSource::FromFiles(files), *pool, *threads,
+          {.max_batch_tokens = rows, .path = options.path, .weights = options.weights}));
   *path = model->numeric_path();
   std::vector<double> losses;
   RETURN_IF_ERROR(VisitLogits(*model, *pool, tokens, {.slice_tokens = rows},
@@ -71,7 +72,8 @@ Status Score(const PerplexityFlags& flags) {
     const nlohmann::ordered_json json = {{"nll", losses},
                                          {"mean_nll", mean},
                                          {"perplexity", std::exp(mean)},
-                                         {"numeric_path", NumericPathName(path)}};
+                                         {"numeric_path", NumericPathName(path)},
+                                         {"weights", WeightFormatName(flags.runtime.weights)}};
     fmt::print("{}\n", json.dump());
     return {};
   }
@@ -113,7 +115,7 @@ void AddPerplexityCommand(CLI::App& app, int* exit_code) {
       ->check(CLI::IsMember(names));
   command->add_flag("--json", flags->json,
                     "print {\"nll\": [of each token but the first, natural log], \"mean_nll\", "
-                    "\"perplexity\", \"numeric_path\"}");
+                    "\"perplexity\", \"numeric_path\", \"weights\"}");
   command->callback([flags, exit_code] {
     if (const Status status = Score(*flags); !status) *exit_code = Fatal(status.error());
   });

@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "base/status.h"
+#include "ops/packed_matrix.h"
 
 namespace kvcake::bench {
 
 // How fast is prefill, as a share of this machine's matmul rate measured in the same run?
 struct PrefillOptions {
+  WeightFormat weights = WeightFormat::kBf16;
   std::string model_dir;  // empty: `arch`, with random weights
   std::string arch = "smollm2-135m";
   std::vector<int> tokens = {512, 2048};

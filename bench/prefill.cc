@@ -33,7 +33,8 @@ uint64_t PeakRssBytes() {
 }  // namespace
 
 Status RunPrefill(const PrefillOptions& options) {
-  RuntimeOptions runtime_options{.model_dir = options.model_dir, .threads = options.threads};
+  RuntimeOptions runtime_options{
+      .model_dir = options.model_dir, .threads = options.threads, .weights = options.weights};
   if (runtime_options.model_dir.empty()) {
     ASSIGN_OR_RETURN(runtime_options.model_dir, SynthModelDir(options.arch));
   }

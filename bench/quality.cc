@@ -29,6 +29,7 @@ constexpr int kFacts = 9;  // in a document: each is asked for among eight other
 struct Way {
   std::string name;
   NumericPath path = NumericPath::kUnknown;
+  WeightFormat weights = WeightFormat::kBf16;
   bool restored = false;  // what can be kept is loaded from a store instead of computed
 };
 
@@ -199,7 +200,8 @@ Result<Outcome> RunWay(const Way& way, const Task& task, const QualityOptions& o
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create({.model_dir = options.model_dir,
                                                         .stores = stores,
                                                         .threads = options.threads,
-                                                        .path = way.path}));
+                                                        .path = way.path,
+                                                        .weights = way.weights}));
   Outcome outcome;
   for (const auto& window : task.windows) {
     ASSIGN_OR_RETURN(outcome.windows.emplace_back(), ScoreWindow(*runtime, window, way.restored));
@@ -265,6 +267,7 @@ nlohmann::ordered_json Report(const Way& way, const Outcome& outcome, const Comp
   std::fflush(stdout);
   return {{"name", way.name},
           {"numeric_path", NumericPathName(way.path)},
+          {"weights", WeightFormatName(way.weights)},
           {"positions", result.positions},
           {"mean_nll", result.mean_nll},
           {"perplexity", std::exp(result.mean_nll)},
@@ -295,6 +298,7 @@ std::vector<Way> WaysOfThisMachine() {
   if (BestPath() != NumericPath::kF32Fma && PathAvailable(NumericPath::kF32Fma)) {
     ways.push_back({.name = "f32", .path = NumericPath::kF32Fma});
   }
+  ways.push_back({.name = "int8", .path = BestPath(), .weights = WeightFormat::kInt8});
   return ways;
 }
 

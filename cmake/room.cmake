@@ -1,7 +1,8 @@
 # kvcake_room(NAME [DIR dir] [DEPS rooms...] [LIBS targets...]) makes the library of a room from its
 # sources (src/NAME unless DIR is given) and one test program from the *_test.cc beside them; its
 # tests carry the room's name as their ctest label. Each x_fuzz.cc becomes a test that replays its
-# corpus and some mutations of it, and with KVCAKE_FUZZ a libFuzzer program NAME_x_fuzz.
+# corpus and some mutations of it, and with KVCAKE_FUZZ a libFuzzer program NAME_x_fuzz. Files called
+# x_bench.cc become the Google Benchmark program NAME_bench.
 function(kvcake_room name)
   cmake_parse_arguments(ROOM "" "DIR" "DEPS;LIBS" ${ARGN})
   if(NOT ROOM_DIR)
@@ -10,7 +11,7 @@ function(kvcake_room name)
   file(GLOB sources CONFIGURE_DEPENDS ${ROOM_DIR}/*.cc)
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
-  list(FILTER sources EXCLUDE REGEX "_(test|fuzz)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_(test|fuzz|bench)\\.cc$")
   if(sources)
     add_library(${name} STATIC ${sources})
     target_link_libraries(${name} PUBLIC ${ROOM_DEPS} ${ROOM_LIBS})
@@ -36,6 +37,11 @@ function(kvcake_room name)
       set_tests_properties(${name}.${fuzzer}_replay PROPERTIES LABELS ${name} TIMEOUT 300)
     endif()
   endforeach()
+  file(GLOB benches CONFIGURE_DEPENDS ${ROOM_DIR}/*_bench.cc)
+  if(KVCAKE_TESTS AND benches)
+    add_executable(${name}_bench ${benches})
+    target_link_libraries(${name}_bench PRIVATE ${name} benchmark::benchmark)
+  endif()
   if(KVCAKE_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE ${name} GTest::gmock GTest::gtest_main)

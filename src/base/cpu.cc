@@ -3,7 +3,11 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
 #include <fstream>
+#include <numeric>
 #include <thread>
 
 namespace kvcake {
@@ -16,18 +20,39 @@ CpuFeatures Detect() {
   f.avx512 = f.avx2_fma && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512vl");
-  f.avx512_bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16");
+  f.avx512_bf16 =
+      f.avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
 #endif
   return f;
 }
 
-// The whole CPUs that a cgroup v2 quota leaves, or `limit` where there is none.
-int CgroupCores(int limit) {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) return limit;
-  return std::clamp(static_cast<int>(std::stod(quota) / period + 0.5), 1, limit);
+// quota / period of one cgroup in CPUs; `limit` where there is none.
+double QuotaCpus(const std::filesystem::path& dir, double limit) {
+  double quota = 0, period = 0;
+  if (std::ifstream v2(dir / "cpu.max"); v2 >> quota >> period) {  // or "max"
+    return quota > 0 && period > 0 ? std::min(limit, quota / period) : limit;
+  }
+  std::ifstream quota_file(dir / "cpu.cfs_quota_us"), period_file(dir / "cpu.cfs_period_us");
+  if (!(quota_file >> quota) || !(period_file >> period)) return limit;
+  return quota > 0 && period > 0 ? std::min(limit, quota / period) : limit;  // -1: none
+}
+
+// Appends the numbers of "7" or "0-3".
+Status AddCpus(std::string_view range, std::vector<int>* cpus) {
+  int first = 0, last = 0;
+  const char* end = range.data() + range.size();
+  std::from_chars_result parsed = std::from_chars(range.data(), end, first);
+  last = first;
+  if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '-') {
+    parsed = std::from_chars(parsed.ptr + 1, end, last);
+  }
+  if (parsed.ec != std::errc() || parsed.ptr != end || first < 0 || last < first ||
+      last >= CPU_SETSIZE) {
+    return Fail(ErrorCode::kInvalidArgument, "'{}' is no CPU and no range of CPUs such as 0-3",
+                range);
+  }
+  for (int cpu = first; cpu <= last; ++cpu) cpus->push_back(cpu);
+  return {};
 }
 
 }  // namespace
@@ -45,11 +70,75 @@ std::string CpuName() {
   return "unknown CPU";
 }
 
-int UsableCores() {
+int UsableCores() { return CgroupCores(static_cast<int>(AllowedCpus().size())); }
+
+std::vector<int> AllowedCpus() {
+  std::vector<int> cpus;
   cpu_set_t set;
-  int cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) cores = CPU_COUNT(&set);
-  return CgroupCores(std::max(cores, 1));
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+    }
+  }
+  if (cpus.empty()) {
+    cpus.resize(std::max(1u, std::thread::hardware_concurrency()));
+    std::iota(cpus.begin(), cpus.end(), 0);
+  }
+  return cpus;
+}
+
+int CgroupCores(int limit, const CgroupFiles& files) {
+  double cpus = limit;
+  std::ifstream membership(files.membership);
+  // hierarchy:controllers:path; version 2 has no controllers in its line.
+  for (std::string line; std::getline(membership, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool has_cpu = (',' + controllers + ',').find(",cpu,") != std::string::npos;
+    if (!controllers.empty() && !has_cpu) continue;
+    // A container may see its own cgroup as the mount itself and its path from outside: what is not
+    // there limits nothing.
+    auto path = std::filesystem::path(line.substr(second + 1)).relative_path();
+    const auto mount = controllers.empty() ? files.mounts : files.mounts / controllers;
+    while (true) {
+      cpus = QuotaCpus(mount / path, cpus);
+      if (path.empty()) break;
+      path = path.parent_path();
+    }
+  }
+  return std::clamp(static_cast<int>(cpus + 0.5), 1, std::max(1, limit));
+}
+
+Result<std::vector<int>> ParseCpuList(std::string_view text) {
+  std::vector<int> cpus;
+  while (true) {
+    const size_t comma = text.find(',');
+    RETURN_IF_ERROR(AddCpus(text.substr(0, comma), &cpus));
+    if (comma == std::string_view::npos) break;
+    text.remove_prefix(comma + 1);
+  }
+  const std::vector<int> allowed = AllowedCpus();
+  for (size_t i = 0; i < cpus.size(); ++i) {
+    if (std::find(allowed.begin(), allowed.end(), cpus[i]) == allowed.end()) {
+      return Fail(ErrorCode::kInvalidArgument, "this process may not run on CPU {}", cpus[i]);
+    }
+    if (std::find(cpus.begin(), cpus.begin() + i, cpus[i]) != cpus.begin() + i) {
+      return Fail(ErrorCode::kInvalidArgument, "CPU {} is named twice", cpus[i]);
+    }
+  }
+  return cpus;
+}
+
+Status RestrictToCpus(std::span<const int> cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int cpu : cpus) CPU_SET(cpu, &set);
+  if (sched_setaffinity(0, sizeof(set), &set) != 0) {
+    return Fail(ErrorCode::kInvalidArgument, "cannot run on the CPUs asked for: {}",
+                std::strerror(errno));
+  }
+  return {};
 }
 
 }  // namespace kvcake

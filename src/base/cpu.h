@@ -1,20 +1,43 @@
 // What this machine's CPU can do; decided once, at first use.
 #pragma once
 
+#include <filesystem>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
 
 namespace kvcake {
 
 struct CpuFeatures {
   bool avx2_fma = false;     // AVX2 and FMA
   bool avx512 = false;       // AVX-512 F, BW, DQ and VL
-  bool avx512_bf16 = false;  // and BF16 dot products
+  bool avx512_bf16 = false;  // and dot products of BF16 and of bytes (VNNI)
 };
 
 const CpuFeatures& Cpu();
 // As the kernel names it, e.g. "AMD EPYC 9B14"; printed beside every measured figure.
 std::string CpuName();
-// Cores this process may run on (respects affinity and cgroup limits as the kernel reports them).
+
+// How many threads can compute at once: the CPUs of AllowedCpus, as far as CgroupCores leaves them.
 int UsableCores();
+// The CPUs that the calling thread may run on (taskset, cpusets), by number.
+std::vector<int> AllowedCpus();
+// Where the kernel tells of cgroups; tests have their own.
+struct CgroupFiles {
+  std::filesystem::path membership = "/proc/self/cgroup";
+  std::filesystem::path mounts = "/sys/fs/cgroup";
+};
+// The whole CPUs, at least 1, that the CPU quotas of this process's cgroups (version 2 or 1) and of
+// the cgroups around them leave of `limit`; half a CPU counts as one.
+int CgroupCores(int limit, const CgroupFiles& files = {});
+
+// "0-3,7" is {0, 1, 2, 3, 7}. kInvalidArgument for anything else, for a CPU named twice, and for
+// one that the calling thread may not run on.
+Result<std::vector<int>> ParseCpuList(std::string_view text);
+// The calling thread, and those that it starts from now on, run on these CPUs only.
+Status RestrictToCpus(std::span<const int> cpus);
 
 }  // namespace kvcake

@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include "base/check.h"
+#include "base/cpu.h"
 
 namespace kvcake {
 namespace {
@@ -29,10 +30,15 @@ void SpinThenWait(const std::atomic<T>& value, T old) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
-  CHECK(threads >= 1);
+ThreadPool::ThreadPool(int threads, std::span<const int> cpus) {
+  CHECK(threads >= 1 && (cpus.empty() || cpus.size() >= static_cast<size_t>(threads)));
   for (int worker = 1; worker < threads; ++worker) {
-    threads_.emplace_back([this, worker] { WorkerLoop(worker); });
+    const int cpu = cpus.empty() ? -1 : cpus[worker];
+    threads_.emplace_back([this, worker, cpu] {
+      // Elsewhere it works as well, only perhaps slower.
+      if (cpu >= 0) (void)RestrictToCpus(std::span(&cpu, 1));
+      WorkerLoop(worker);
+    });
   }
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -15,8 +16,9 @@ namespace kvcake {
 // come from one thread (the engine thread), and the body must not call back into the pool.
 class ThreadPool {
  public:
-  // `threads` workers including the caller, at least 1.
-  explicit ThreadPool(int threads);
+  // `threads` workers including the caller, at least 1. With `cpus`, at least as many, worker i
+  // runs on cpus[i] only; the caller, worker 0, is not moved.
+  explicit ThreadPool(int threads, std::span<const int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/cpu.h"
+
 namespace kvcake {
 namespace {
 
@@ -22,6 +24,24 @@ TEST_P(ThreadPoolTest, EveryIndexRunsOnceOnAWorkerOfThePool) {
       ASSERT_TRUE(worker_ok);
     }
   }
+}
+
+TEST(PinnedThreadPoolTest, WorkersStayOnTheirCpus) {
+  const std::vector<int> allowed = AllowedCpus();
+  if (allowed.size() < 2) GTEST_SKIP() << "one CPU";
+  const std::vector<int> cpus = {allowed[1], allowed[0]};
+  ThreadPool pool(2, cpus);
+  std::atomic<bool> pinned{true};
+  std::atomic<int> seen{0};
+  while (seen == 0) {
+    pool.ParallelFor(64, [&](int64_t, int worker) {
+      if (worker == 0) return;
+      ++seen;
+      if (AllowedCpus() != std::vector<int>{allowed[0]}) pinned = false;
+    });
+  }
+  EXPECT_TRUE(pinned);
+  EXPECT_EQ(AllowedCpus(), allowed) << "the caller is not moved";
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPoolTest, testing::Values(1, 2, 3, 8));

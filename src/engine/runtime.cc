@@ -25,6 +25,19 @@ double AttentionRatio(const ModelConfig& config) {
 
 }  // namespace
 
+Result<std::unique_ptr<ThreadPool>> MakeThreadPool(const RuntimeOptions& options) {
+  const int cpus = static_cast<int>(options.cpus.size());
+  if (cpus == 0) {
+    return std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : UsableCores());
+  }
+  if (options.threads > cpus) {
+    return Fail(ErrorCode::kInvalidArgument, "--threads {} are more than the {} CPUs of --cpu-list",
+                options.threads, cpus);
+  }
+  RETURN_IF_ERROR(RestrictToCpus(options.cpus));
+  return std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : cpus, options.cpus);
+}
+
 Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) {
   if (options.chunk_tokens < 16 || options.chunk_tokens % 16 != 0) {
     return Fail(ErrorCode::kInvalidArgument, "--chunk-tokens must be a multiple of 16, not {}",
@@ -50,6 +63,10 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) 
     runtime->stores_.push_back(std::move(store));
   }
   runtime->Wire();
+  // Only now: the threads that do I/O may go where there is room.
+  if (!options.cpus.empty()) {
+    RETURN_IF_ERROR(RestrictToCpus(std::span(options.cpus).first(1)));
+  }
   RETURN_IF_ERROR(runtime->engine_->WarmUp());
   return runtime;
 }
@@ -98,7 +115,7 @@ std::string Runtime::CostPath(size_t store) const {
 }
 
 Status Runtime::OpenModel() {
-  threads_ = std::make_unique<ThreadPool>(options_.threads > 0 ? options_.threads : UsableCores());
+  ASSIGN_OR_RETURN(threads_, MakeThreadPool(options_));
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options_.model_dir));
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options_.model_dir));
   ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(options_.model_dir));
@@ -109,7 +126,8 @@ Status Runtime::OpenModel() {
   // A slice, and a row for each sequence that decodes beside it.
   const TransformerOptions model_options{
       .max_batch_tokens = options_.slice_tokens + EngineOptions{}.max_sequences,
-      .path = options_.path};
+      .path = options_.path,
+      .weights = options_.weights};
   ASSIGN_OR_RETURN(model_, TransformerModel::Create(config, WeightSource::FromFiles(files), *pool_,
                                                     *threads_, model_options));
   compute_cost_ = std::make_unique<ComputeCost>(

@@ -35,11 +35,18 @@ struct RuntimeOptions {
   uint64_t ram_capacity_bytes = 4ull << 30;  // of KV pages, in use and cached
   int chunk_tokens = 128;
   int slice_tokens = 512;
-  int threads = 0;                           // 0: every core the process may use
+  int threads = 0;             // 0: one for each of `cpus`, else every core the process may use
+  std::vector<int> cpus = {};  // that the threads are pinned to; empty: wherever they are put
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
+  WeightFormat weights = WeightFormat::kBf16;
 };
 
-// Everything below is used from one thread, the engine thread.
+// The compute pool that the options ask for. With `cpus`, the calling thread and those that it
+// starts are restricted to them.
+Result<std::unique_ptr<ThreadPool>> MakeThreadPool(const RuntimeOptions& options);
+
+// Everything below is used from one thread, the engine thread; with `cpus`, it is pinned to the
+// first of them when Create returns.
 class Runtime {
  public:
   // Loads the model, opens the store and warms up.

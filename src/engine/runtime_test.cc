@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <thread>
 
+#include "base/cpu.h"
 #include "engine/cost_file.h"
 #include "model/synth.h"
 #include "store/memory_tier.h"
@@ -67,6 +69,40 @@ TEST_F(RuntimeTest, WhatOneProcessLearntAndKeptTheNextOneUses) {
   Restorer restorer(*pool, {&tier}, cost, Clock::Real());
   LoadCosts(CostFile(), {.compute = cost, .restorer = restorer});
   EXPECT_TRUE(cost.fit().known());
+}
+
+// Chunks of int8 weights are not those of bf16 weights, whichever were kept first.
+TEST_F(RuntimeTest, WeightsOfAnotherFormatFindNothing) {
+  const auto loaded = [&](WeightFormat format) {
+    options_.weights = format;
+    const auto runtime = Runtime::Create(options_).value();
+    Request request = Ask();
+    request.policy = Policy::kLoad;
+    const int tokens = runtime->engine().Answer(request).value().report.loaded();
+    runtime->engine().FlushStore();
+    return tokens;
+  };
+  EXPECT_EQ(loaded(WeightFormat::kInt8), 0);
+  EXPECT_EQ(loaded(WeightFormat::kBf16), 0);
+  EXPECT_EQ(loaded(WeightFormat::kInt8), 600 / 32 * 32);
+  EXPECT_EQ(loaded(WeightFormat::kBf16), 600 / 32 * 32);
+}
+
+TEST_F(RuntimeTest, PinsItsThreads) {
+  const std::vector<int> allowed = AllowedCpus();
+  std::thread([&] {  // this one is moved
+    options_.cpus = {allowed.back()};
+    options_.threads = 0;
+    const auto runtime = Runtime::Create(options_).value();
+    EXPECT_EQ(runtime->threads().size(), 1);
+    EXPECT_EQ(AllowedCpus(), options_.cpus);
+    options_.threads = 2;
+    const auto refused = Runtime::Create(options_);
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().message.find("--cpu-list"), std::string::npos);
+  })
+      .join();
+  EXPECT_EQ(AllowedCpus(), allowed);
 }
 
 TEST_F(RuntimeTest, ADamagedCostFileTeachesNothingAndHarmsNothing) {

@@ -64,7 +64,7 @@ void AddBeyondLlama(const ModelConfig& config, KvIdentity* identity) {
 }  // namespace
 
 KvIdentity MakeIdentity(const ModelConfig& config, const KvLayout& layout,
-                        const Digest& weights_digest) {
+                        const Digest& weights_digest, WeightFormat weights) {
   KvIdentity identity;
   identity.Add("arch", config.family)
       .Add("layers", config.layers)
@@ -79,7 +79,7 @@ KvIdentity MakeIdentity(const ModelConfig& config, const KvLayout& layout,
   AddPosition(config, &identity);
   AddBeyondLlama(config, &identity);
   identity.Add("weights_digest", ToHex(weights_digest))
-      .Add("weights", "bf16")
+      .Add("weights", WeightFormatName(weights))
       .Add("kv", "bf16")
       .Add("chunk_tokens", layout.chunk_tokens)
       .Add("layout", "v1")

@@ -4,10 +4,11 @@
 #include "kv/chunk_key.h"
 #include "kv/kv_layout.h"
 #include "model/config.h"
+#include "ops/packed_matrix.h"
 
 namespace kvcake {
 
 KvIdentity MakeIdentity(const ModelConfig& config, const KvLayout& layout,
-                        const Digest& weights_digest);
+                        const Digest& weights_digest, WeightFormat weights);
 
 }  // namespace kvcake

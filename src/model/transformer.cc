@@ -42,8 +42,8 @@ Result<std::unique_ptr<TransformerModel>> TransformerModel::Create(
   // Before the scratch, which a senseless configuration would make huge.
   RETURN_IF_ERROR(CheckWeights(config, weights));
   std::unique_ptr<TransformerModel> model(new TransformerModel(config, pages, threads, resolved));
-  ASSIGN_OR_RETURN(model->weights_, LoadWeights(model->compute_, config, weights));
-  model->identity_ = MakeIdentity(config, pages.layout(), weights.digest);
+  ASSIGN_OR_RETURN(model->weights_, LoadWeights(model->compute_, config, weights, options.weights));
+  model->identity_ = MakeIdentity(config, pages.layout(), weights.digest, options.weights);
   return model;
 }
 

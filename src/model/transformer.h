@@ -19,6 +19,7 @@ namespace kvcake {
 struct TransformerOptions {
   int max_batch_tokens = 512 + 64;           // a slice and some decoding sequences
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
+  WeightFormat weights = WeightFormat::kBf16;
 };
 
 class TransformerModel : public Model {

@@ -51,15 +51,20 @@ TEST_P(TransformerTest, EverySlicingGivesTheSameLogitsAndPages) {
   const int64_t n = 300;
   const auto tokens = Prompt(2, n);
   std::mt19937 rng(3);
+  std::vector<std::tuple<std::string, ModelConfig, WeightFormat>> models;
   for (const auto& [name, config] : TinyZoo()) {
-    Rig whole(config, GetParam(), 1);
+    models.emplace_back(name, config, WeightFormat::kBf16);
+    models.emplace_back(name + ", int8", config, WeightFormat::kInt8);
+  }
+  for (const auto& [name, config, format] : models) {
+    Rig whole(config, GetParam(), 1, 32, format);
     const PageTable whole_table = whole.Draw(n);
     const auto want = RunAll(whole, tokens, Ids(whole_table));
     const auto want_kv = KvOf(whole, Ids(whole_table), n);
     for (int threads : {1, 2, 3}) {
       for (int chunk_tokens : {16, 32, 64}) {
         SCOPED_TRACE(fmt::format("{}, {} threads, chunks of {}", name, threads, chunk_tokens));
-        Rig rig(config, GetParam(), threads, chunk_tokens);
+        Rig rig(config, GetParam(), threads, chunk_tokens, format);
         const PageTable table = rig.Draw(n);
         ASSERT_NO_FATAL_FAILURE(CheckSlicings(rig, tokens, want, Ids(table), rng));
         ASSERT_EQ(KvOf(rig, Ids(table), n), want_kv);
@@ -195,6 +200,8 @@ TEST(TransformerIdentityTest, ChangesWithWhatDeterminesTheNumbers) {
       << "not with the machine";
   std::vector<ChunkKey> roots = {root};
   roots.push_back(Rig(TinyConfig(), NumericPath::kF32, 1, 16).model->identity().Root());
+  const Rig int8(TinyConfig(), NumericPath::kF32, 1, 32, WeightFormat::kInt8);
+  roots.push_back(int8.model->identity().Root());
   for (void (*change)(ModelConfig&) : std::vector<void (*)(ModelConfig&)>{
            [](ModelConfig& c) { c.norm_eps = 1e-6; }, [](ModelConfig& c) { c.rope.theta = 10001; },
            [](ModelConfig& c) { c.rope.kind = RopeConfig::Kind::kLinear; },

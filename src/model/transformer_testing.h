@@ -125,14 +125,16 @@ class RandomWeights {
 
 // A model with its pages and threads.
 struct Rig {
-  Rig(const ModelConfig& config, NumericPath path, int threads, int chunk_tokens = 32)
+  Rig(const ModelConfig& config, NumericPath path, int threads, int chunk_tokens = 32,
+      WeightFormat format = WeightFormat::kBf16)
       : weights(config),
         workers(threads),
         pages(std::move(
             PagePool::Create(TransformerModel::LayoutFor(config, chunk_tokens), 4 << 20).value())),
-        model(std::move(TransformerModel::Create(config, weights.Source(), *pages, workers,
-                                                 {.max_batch_tokens = 512, .path = path})
-                            .value())) {}
+        model(std::move(
+            TransformerModel::Create(config, weights.Source(), *pages, workers,
+                                     {.max_batch_tokens = 512, .path = path, .weights = format})
+                .value())) {}
 
   // Pages for `tokens` tokens, full of NaN.
   PageTable Draw(int64_t tokens) {

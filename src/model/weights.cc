@@ -68,8 +68,9 @@ std::vector<WeightRows> SplitFused(const ModelConfig& c, const WeightRows& all) 
 // Loads one layer, or what is outside them. Biases live as long as it does: packing copies them.
 class Loader {
  public:
-  Loader(const Compute& compute, const ModelConfig& config, const WeightSource& source)
-      : compute_(compute), config_(config), source_(source) {}
+  Loader(const Compute& compute, const ModelConfig& config, const WeightSource& source,
+         WeightFormat format)
+      : compute_(compute), config_(config), source_(source), format_(format) {}
 
   Result<LayerWeights> Layer(int index) {
     const ModelConfig& c = config_;
@@ -79,13 +80,13 @@ class Loader {
     LayerWeights layer;
     ASSIGN_OR_RETURN(layer.attention_norm, Norm(name(c.names.attention_norm), hidden, c.norm));
     ASSIGN_OR_RETURN(const std::vector<WeightRows> qkv, Qkv(index));
-    layer.qkv = PackedMatrix(compute_, qkv, hidden);
+    layer.qkv = PackedMatrix(compute_, qkv, hidden, format_);
     if (c.qk_norm) {
       ASSIGN_OR_RETURN(layer.q_norm, Norm(name(c.names.q_norm), c.head_dim, NormKind::kRms));
       ASSIGN_OR_RETURN(layer.k_norm, Norm(name(c.names.k_norm), c.head_dim, NormKind::kRms));
     }
     ASSIGN_OR_RETURN(const WeightRows o, Linear(name(c.names.o), hidden, query, c.o_bias));
-    layer.o = PackedMatrix(compute_, std::span(&o, 1), query);
+    layer.o = PackedMatrix(compute_, std::span(&o, 1), query, format_);
     const bool shared = c.block == BlockKind::kParallel;
     ASSIGN_OR_RETURN(layer.mlp_norm, Norm(name(shared ? c.names.attention_norm : c.names.mlp_norm),
                                           hidden, c.norm));
@@ -93,12 +94,12 @@ class Loader {
     if (c.mlp == MlpKind::kSwiGlu) {
       ASSIGN_OR_RETURN(const WeightRows gate,
                        Linear(name(c.names.gate), inner, hidden, c.mlp_bias));
-      layer.up = PackedMatrix::GateUp(compute_, gate, up, hidden);
+      layer.up = PackedMatrix::GateUp(compute_, gate, up, hidden, format_);
     } else {
-      layer.up = PackedMatrix(compute_, std::span(&up, 1), hidden);
+      layer.up = PackedMatrix(compute_, std::span(&up, 1), hidden, format_);
     }
     ASSIGN_OR_RETURN(const WeightRows down, Linear(name(c.names.down), hidden, inner, c.mlp_bias));
-    layer.down = PackedMatrix(compute_, std::span(&down, 1), inner);
+    layer.down = PackedMatrix(compute_, std::span(&down, 1), inner, format_);
     return layer;
   }
 
@@ -111,7 +112,7 @@ class Loader {
         source_.get(std::string(config_.names.embedding) + ".weight", std::array{vocab, hidden});
     const auto pack = [&](const TensorView& tensor) {
       const WeightRows rows{tensor.bytes.data(), TypeOf(tensor.dtype), vocab};
-      return PackedMatrix(compute_, std::span(&rows, 1), hidden);
+      return PackedMatrix(compute_, std::span(&rows, 1), hidden, format_);
     };
     if (!embedding) {
       if (!config_.tie_embeddings || !head) return tl::unexpected(embedding.error());
@@ -169,6 +170,7 @@ class Loader {
   const Compute& compute_;
   const ModelConfig& config_;
   const WeightSource& source_;
+  const WeightFormat format_;
   std::list<std::vector<float>> biases_;
 };
 
@@ -194,14 +196,14 @@ Status CheckWeights(const ModelConfig& config, const WeightSource& source) {
 }
 
 Result<ModelWeights> LoadWeights(const Compute& compute, const ModelConfig& config,
-                                 const WeightSource& source) {
+                                 const WeightSource& source, WeightFormat format) {
   ModelWeights model;
-  Loader outside(compute, config, source);
+  Loader outside(compute, config, source, format);
   RETURN_IF_ERROR(outside.Embeddings(&model));
   ASSIGN_OR_RETURN(model.final_norm, outside.Norm(std::string(config.names.final_norm),
                                                   config.hidden_size, config.norm));
   for (int i = 0; i < config.layers; ++i) {
-    ASSIGN_OR_RETURN(LayerWeights layer, Loader(compute, config, source).Layer(i));
+    ASSIGN_OR_RETURN(LayerWeights layer, Loader(compute, config, source, format).Layer(i));
     model.layers.push_back(std::move(layer));
   }
   return model;

@@ -54,8 +54,9 @@ struct ModelWeights {
 
 // Every tensor is there and has its shape. Allocates nothing.
 Status CheckWeights(const ModelConfig& config, const WeightSource& source);
-// After CheckWeights. Matrices are rounded to bf16, norms and biases stay as they are.
+// After CheckWeights. Matrices, the embedding and the head among them, are rounded to `format`;
+// norms and biases stay as they are.
 Result<ModelWeights> LoadWeights(const Compute& compute, const ModelConfig& config,
-                                 const WeightSource& source);
+                                 const WeightSource& source, WeightFormat format);
 
 }  // namespace kvcake

@@ -41,7 +41,7 @@ struct AttentionSlice {
   int64_t out_row = 0;            // of the first row
 };
 
-// One layer's attention for a batch. Holds the scratch for decoding with several threads; chunks of
+// One layer's attention for a batch. Holds the sums of partials while decoding; chunks of
 // the pool hold a multiple of 16 tokens.
 class Attention {
  public:
@@ -52,15 +52,17 @@ class Attention {
            const Activations& out);
 
  private:
-  // Some tokens of a slice for one KV head, or one partial of one token.
+  // Some tokens of a slice for one KV head, or one partial of one token for some KV heads.
   struct Task {
     int slice = 0;
-    int kv_head = 0;
+    int kv_head = 0;  // the first
+    int kv_heads = 1;
     int64_t token = 0;  // in the slice
     int64_t tokens = 0;
-    int64_t partial = -1;  // -1: all of them
-    int64_t slot = 0;      // of a single partial's sums
-    int64_t cost = 0;      // queries times keys
+    int64_t partial = -1;     // -1: all of them
+    int64_t slot = 0;         // of a single partial's sums, for the first head
+    int64_t slot_stride = 0;  // to the next head's
+    int64_t cost = 0;         // queries times keys
   };
   // The partials of one token for one KV head, in consecutive slots.
   struct Merge {
@@ -71,8 +73,11 @@ class Attention {
   };
 
   void PlanTasks(std::span<const AttentionSlice> slices);
+  // Of a slice of one token. False when there are not enough slots left.
+  bool PlanPartials(int slice, int64_t partials, int heads_per_task, int64_t* slots);
   void RunTask(const Task& task, const AttentionSlice& slice, int layer, int64_t q_stride,
                const Activations& out, int worker) const;
+  void RunPartial(const Task& task, const AttentionSlice& slice, int layer, int worker) const;
   void RunMerge(const Merge& merge, const AttentionSlice& slice, const Activations& out) const;
 
   // Constant after construction.
@@ -80,6 +85,7 @@ class Attention {
   const AttentionShape shape_;
   const PagePool& pool_;
   const int64_t slot_floats_;
+  const int64_t slots_;
 
   // The plan of one Run; kept for their memory.
   std::vector<Task> tasks_;

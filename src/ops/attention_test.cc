@@ -1,5 +1,7 @@
 #include "ops/attention.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -238,6 +240,51 @@ TEST_P(AttentionTest, WhatARowMayNotSeeCannotReachIt) {
     const auto among = sequence.Run(GetParam(), 2, 0, tokens);
     ASSERT_TRUE(SameBits(alone, want.data())) << limit;
     ASSERT_EQ(std::memcmp(among.data(), want.data(), alone.size() * sizeof(float)), 0) << limit;
+  }
+}
+
+// Random shapes, chunks, slices and strides; what lies between the rows is left alone.
+TEST_P(AttentionTest, RandomShapesAgreeWithTheFormula) {
+  std::mt19937 rng(7);
+  const double tolerance = GetParam() == NumericPath::kBf16Dot ? 0.03 : 2e-5;
+  for (int round = 0; round < 25; ++round) {
+    const int kv_heads = 1 + rng() % 4, group = 1 + rng() % 9;
+    AttentionShape shape{.heads = kv_heads * group,
+                         .kv_heads = kv_heads,
+                         .head_dim = 16 * static_cast<int>(1 + rng() % 8)};
+    if (rng() % 3 == 0) shape.alibi_slopes = RandomFloats(rng, shape.heads, 0.2f);
+    const int64_t tokens = 1 + rng() % 260, begin = rng() % tokens, rows = tokens - begin;
+    SCOPED_TRACE(fmt::format("{} heads, {} KV heads of {}, [{}, {})", shape.heads, kv_heads,
+                             shape.head_dim, begin, tokens));
+    Sequence sequence(rng, shape, tokens, 16 * static_cast<int>(1 + rng() % 9));
+    for (float& q : sequence.q()) q /= std::sqrt(static_cast<float>(shape.head_dim));
+    const int64_t size = sequence.q_size(), stride = size + rng() % 40;
+    std::vector<float> q(rows * stride, NAN);
+    for (int64_t r = 0; r < rows; ++r) {
+      std::copy_n(&sequence.q()[(begin + r) * size], size, &q[r * stride]);
+    }
+    ThreadPool workers(1 + rng() % 3);
+    const Compute compute(workers, GetParam());
+    Attention attention(compute, shape, sequence.pool());
+    ActivationBuffer out(GetParam(), rows + 2, size);
+    const Activations all = out.Rows(rows + 2);
+    SetActivations(GetParam(), std::vector<float>((rows + 2) * size, 3.0f), all);
+    AttentionSlice slice = sequence.Slice(begin, tokens, /*out_row=*/1);
+    slice.q = q.data();
+    attention.Run(1, std::span(&slice, 1), stride, all);
+    for (int64_t i = 0; i < size; ++i) {
+      ASSERT_EQ(ElementAt(GetParam(), all, 0, i), 3.0f);
+      ASSERT_EQ(ElementAt(GetParam(), all, rows + 1, i), 3.0f);
+    }
+    for (int64_t r = 0; r < rows; r += 1 + rows / 7) {
+      for (int h = 0; h < shape.heads; ++h) {
+        const auto want = sequence.Reference(begin + r, h);
+        for (int d = 0; d < shape.head_dim; ++d) {
+          ASSERT_NEAR(ElementAt(GetParam(), all, 1 + r, h * shape.head_dim + d), want[d], tolerance)
+              << "row " << r << " head " << h << " dim " << d;
+        }
+      }
+    }
   }
 }
 

@@ -21,10 +21,7 @@ const Kernels& KernelsFor(NumericPath path) {
 
 // An odd number of cache lines from row to row, so that the rows of a tile fall into different
 // sets of the first-level cache.
-int64_t PaddedStride(NumericPath path, int64_t k) {
-  const int64_t lines = (k * ActivationBytes(path) + 63) / 64;
-  return (lines | 1) * 64 / ActivationBytes(path);
-}
+int64_t PaddedRowBytes(int64_t bytes) { return ((bytes + 63) / 64 | 1) * 64; }
 
 }  // namespace
 
@@ -58,14 +55,24 @@ Compute::Compute(ThreadPool& pool, NumericPath path)
 ActivationBuffer::ActivationBuffer(NumericPath path, int64_t max_rows, int64_t k)
     : max_rows_(max_rows),
       k_(k),
-      stride_(PaddedStride(path, k)),
-      buffer_(static_cast<uint64_t>(max_rows * stride_ * ActivationBytes(path))) {
+      stride_(PaddedRowBytes(k * ActivationBytes(path)) / ActivationBytes(path)),
+      quantized_stride_(PaddedRowBytes(k * QuantizedBytes(path))),
+      buffer_(static_cast<uint64_t>(max_rows * stride_ * ActivationBytes(path))),
+      quantized_(static_cast<uint64_t>(max_rows) * (quantized_stride_ + 2 * sizeof(float))) {
   CHECK(k % 16 == 0);
 }
 
 Activations ActivationBuffer::Rows(int64_t rows) const {
   CHECK(rows <= max_rows_);
-  return {.data = buffer_.data(), .rows = rows, .k = k_, .stride = stride_};
+  auto* scales = reinterpret_cast<float*>(quantized_.data() + max_rows_ * quantized_stride_);
+  return {.data = buffer_.data(),
+          .rows = rows,
+          .k = k_,
+          .stride = stride_,
+          .quantized = quantized_.data(),
+          .quantized_stride = quantized_stride_,
+          .scales = scales,
+          .sums = scales + max_rows_};
 }
 
 }  // namespace kvcake

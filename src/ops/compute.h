@@ -45,6 +45,11 @@ struct Activations {
   int64_t rows = 0;
   int64_t k = 0;
   int64_t stride = 0;  // elements from row to row
+  // Room for the rows as products with int8 weights take them.
+  std::byte* quantized = nullptr;  // [rows][quantized_stride]
+  int64_t quantized_stride = 0;    // bytes
+  float* scales = nullptr;         // [rows]
+  float* sums = nullptr;           // [rows], of the quantised values
 };
 
 // Owns the memory of up to max_rows rows of up to k elements.
@@ -58,11 +63,16 @@ class ActivationBuffer {
   int64_t max_rows_ = 0;
   int64_t k_ = 0;
   int64_t stride_ = 0;
-  Buffer buffer_;  // [max_rows][stride] of the path's elements
+  int64_t quantized_stride_ = 0;
+  Buffer buffer_;     // [max_rows][stride] of the path's elements
+  Buffer quantized_;  // [max_rows][quantized_stride] bytes, then scales and sums; untouched memory
+                      // costs nothing
 };
 
 constexpr int64_t ActivationBytes(NumericPath path) {
   return path == NumericPath::kBf16Dot ? 2 : 4;
 }
+// Of one quantised value: int8, or int16 where bytes must be widened to be multiplied.
+constexpr int64_t QuantizedBytes(NumericPath path) { return path == NumericPath::kBf16Dot ? 1 : 2; }
 
 }  // namespace kvcake

@@ -26,6 +26,29 @@ struct MultiplyArgs {
   std::byte* scratch = nullptr;  // kMultiplyScratchBytes
 };
 constexpr int64_t kMultiplyRowsMax = 512;
+
+// c[rows][panels * panel_width] = a x panels^T for quantised rows and weights, scaled back. Sums
+// are exact integers, so they do not depend on their order.
+struct MultiplyInt8Args {
+  const std::byte* a = nullptr;  // of quantize_row
+  int64_t a_stride = 0;          // bytes
+  const float* row_scales = nullptr;
+  const float* row_sums = nullptr;
+  int64_t rows = 0;            // 1..kMultiplyRowsMax
+  const uint8_t* b = nullptr;  // panels one after the other, as PackedMatrix::Int8Panel
+  const float* column_scales = nullptr;
+  int64_t panels = 0;            // 1, or wide_panels when rows <= wide_rows
+  int64_t k = 0;                 // at most kInt8DepthMax
+  float* c = nullptr;            // [rows][panels * panel_width] without gaps
+  std::byte* scratch = nullptr;  // kMultiplyScratchBytes
+};
+// 255 * 127 * k fits 31 bits.
+constexpr int64_t kInt8DepthMax = 1 << 16;
+// Weights are held as what they are above -kInt8Offset.
+constexpr int kInt8Offset = 128;
+// Rows whose largest magnitude is below this are zero: its inverse might not be finite.
+constexpr float kSmallestInt8Row = 1e-30f;
+
 constexpr int64_t kMultiplyScratchBytes = 256 << 10;
 
 // The keys and values of one KV head of one sequence at one layer.
@@ -58,9 +81,11 @@ struct AttendArgs {
   int64_t start = 0;  // position of the first token
   KvView kv;
   const float* alibi = nullptr;  // [group] slopes; nullptr: none
-  // -1: the whole result, to `out`. Else the sums of this partial only, to `sums`
-  // [tokens * group][SumsStride(head_dim)].
-  int64_t partial = -1;
+  // to < 0: the whole result, to `out`. Else the keys at [from, to) only, whole blocks of one
+  // partial: they are added to `sums` [tokens * group][SumsStride(head_dim)], which start with the
+  // partial.
+  int64_t from = 0;
+  int64_t to = -1;
   float* sums = nullptr;
   std::byte* out = nullptr;  // [tokens][out_stride], the group's heads first
   int64_t out_stride = 0;
@@ -74,6 +99,7 @@ constexpr int64_t PaddedHeadDim(int64_t head_dim) { return (head_dim + 31) / 32 
 constexpr int64_t SumsStride(int64_t head_dim) { return PaddedHeadDim(head_dim) + 16; }
 
 struct Kernels {
+  int int8_unit;    // consecutive k of one column that lie together in an int8 panel
   int panel_width;  // columns of a weight panel; half of them are gate columns in GateUp
   // Up to wide_rows rows (decoding), wide_panels panels go through `multiply` at once, so that
   // enough loads and chains of additions are in flight.
@@ -81,6 +107,11 @@ struct Kernels {
   int wide_panels;
 
   void (*multiply)(const MultiplyArgs& args);
+  void (*multiply_int8)(const MultiplyInt8Args& args);
+  // out = round(x / *scale) in the path's quantised type (QuantizedBytes), of magnitude 127 at
+  // most; *sum of them. A row that is not finite gets the scale NaN. x: n elements, a multiple
+  // of 16.
+  void (*quantize_row)(const std::byte* x, int64_t n, std::byte* out, float* scale, float* sum);
   // out[row] = silu(gate) * up for one panel, [rows][c_stride]; gate columns come first.
   void (*swiglu)(const float* c, int64_t c_stride, int64_t rows, std::byte* out,
                  int64_t out_stride);

@@ -6,6 +6,7 @@
 #include <immintrin.h>
 
 #include <array>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -20,8 +21,11 @@ namespace {
 
 using V = __m256;
 using Element = float;
+using Quantized = int16_t;
+using Int8Weight = int16_t;
 constexpr int kLanes = 8;
 constexpr int kUnit = 1;
+constexpr int kInt8Unit = 2;
 constexpr int kTileRows = 6;
 constexpr int kWideRows = 1;
 constexpr int kWidePanels = 4;
@@ -31,6 +35,7 @@ KVCAKE_INLINE void Store(float* to, V x) { _mm256_storeu_ps(to, x); }
 KVCAKE_INLINE V Splat(float x) { return _mm256_set1_ps(x); }
 KVCAKE_INLINE V MulAdd(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
 KVCAKE_INLINE V Max(V a, V b) { return _mm256_max_ps(a, b); }
+KVCAKE_INLINE V Abs(V x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
 KVCAKE_INLINE float ReduceMax(V x) {
   __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
   m = _mm_max_ps(m, _mm_movehl_ps(m, m));
@@ -55,6 +60,24 @@ KVCAKE_INLINE void StoreBf16(uint16_t* to, V x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), packed);
 }
 KVCAKE_INLINE void StoreElement(Element* to, V x) { Store(to, x); }
+KVCAKE_INLINE V LoadElement(const Element* x) { return Load(x); }
+// The low halves of `shifted` hold the values.
+KVCAKE_INLINE void StoreQuantized(Quantized* to, V shifted) {
+  const __m256i bits = _mm256_castps_si256(shifted);
+  const __m256i values = _mm256_srai_epi32(_mm256_slli_epi32(bits, 16), 16);
+  const __m128i packed =
+      _mm_packs_epi32(_mm256_castsi256_si128(values), _mm256_extracti128_si256(values, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), packed);
+}
+KVCAKE_INLINE __m256i LoadInts(const int32_t* x) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+}
+KVCAKE_INLINE void StoreInts(int32_t* to, __m256i x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x);
+}
+KVCAKE_INLINE V LoadInt32(const int32_t* x, int32_t minus) {
+  return _mm256_cvtepi32_ps(_mm256_sub_epi32(LoadInts(x), _mm256_set1_epi32(minus)));
+}
 // p * 2^n, where the low bits of `shifted` hold n.
 KVCAKE_INLINE V ShiftExponent(V p, V shifted) {
   const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
@@ -98,6 +121,41 @@ KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64
   }
 }
 
+// As __m256i, but of a type that GCC 12 keeps in registers.
+typedef int Ints __attribute__((vector_size(32)));
+
+// A pair of quantised values in every lane.
+KVCAKE_INLINE __m256i SplatPair(const Quantized* a) {
+  int pair;
+  std::memcpy(&pair, a, sizeof(pair));
+  return _mm256_set1_epi32(pair);
+}
+
+// b: [steps][kLanes * 2][2]. Products of bytes that were widened first never saturate.
+template <int kRows, int kPanels, bool kAdd>
+KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight* b, int64_t,
+                         int64_t steps, int32_t* c, int64_t c_stride) {
+  static_assert(kPanels == 1);
+  Ints sum[kRows][2];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < 2; ++v) {
+      sum[r][v] = kAdd ? (Ints)LoadInts(c + r * c_stride + v * kLanes) : Ints{};
+    }
+  }
+  for (int64_t step = 0; step < steps; ++step) {
+    const auto* from = reinterpret_cast<const __m256i*>(b + step * 4 * kLanes);
+    const __m256i b0 = _mm256_loadu_si256(from), b1 = _mm256_loadu_si256(from + 1);
+    for (int r = 0; r < kRows; ++r) {
+      const __m256i row = SplatPair(a + r * a_stride + 2 * step);
+      sum[r][0] += (Ints)_mm256_madd_epi16(row, b0);
+      sum[r][1] += (Ints)_mm256_madd_epi16(row, b1);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < 2; ++v) StoreInts(c + r * c_stride + v * kLanes, (__m256i)sum[r][v]);
+  }
+}
+
 KVCAKE_INLINE void Transpose(const V x[8], V y[8]) {
   V t[8], u[8];
   for (int i = 0; i < 8; i += 2) {
@@ -133,8 +191,9 @@ KVCAKE_ISA void PackKeys(const KvView& kv, int64_t block, int64_t keys, int64_t 
 
 KVCAKE_ISA void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim,
                            Element* packed) {
-  for (int64_t key = 0; key < keys; ++key) {
-    const uint16_t* from = kv.Values(block + key);
+  const uint16_t* from = nullptr;
+  for (int64_t key = 0; key < keys; ++key, from += head_dim) {
+    if (key % 16 == 0) from = kv.Values(block + key);
     for (int64_t d = 0; d < head_dim; d += 8) {
       Store(packed + (d / 16 * kAttentionBlock + key) * 16 + d % 16, LoadBf16(from + d));
     }
@@ -145,6 +204,7 @@ KVCAKE_ISA void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_
 void MaskTail(const Element*, Element*) {}
 
 void Multiply(const MultiplyArgs& m);
+void MultiplyInt8(const MultiplyInt8Args& m);
 
 #include "ops/kernels_inl.h"
 
@@ -186,6 +246,50 @@ KVCAKE_ISA void Multiply(const MultiplyArgs& m) {
     }
     MultiplyRows(a + k0, m.a_stride, m.rows, wide, n, m.c, kPanel, k0 > 0);
   }
+}
+
+KVCAKE_INLINE __m256i Widen(const uint8_t* b) {
+  return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b)));
+}
+
+KVCAKE_ISA void MultiplyInt8WideRow(const MultiplyInt8Args& m) {
+  const auto* a = reinterpret_cast<const Quantized*>(m.a);
+  Ints sum[kWidePanels][2] = {};
+  for (int64_t k = 0; k < m.k; k += 2) {
+    const __m256i row = SplatPair(a + k);
+    for (int p = 0; p < kWidePanels; ++p) {
+      const uint8_t* b = m.b + p * m.k * kPanel + k * kPanel;
+      for (int v = 0; v < 2; ++v) {
+        sum[p][v] += (Ints)_mm256_madd_epi16(row, Widen(b + v * 2 * kLanes));
+      }
+    }
+  }
+  auto* c = reinterpret_cast<int32_t*>(m.c);
+  for (int p = 0; p < kWidePanels; ++p) {
+    for (int v = 0; v < 2; ++v) StoreInts(c + p * kPanel + v * kLanes, (__m256i)sum[p][v]);
+  }
+}
+
+KVCAKE_ISA void MultiplyInt8(const MultiplyInt8Args& m) {
+  if (m.panels > 1) {
+    MultiplyInt8WideRow(m);
+    ScaleBack(m);
+    return;
+  }
+  constexpr int64_t kBlockK = 4096;  // 128 KiB of widened weights stay in the second-level cache
+  static_assert(kBlockK * kPanel * sizeof(Int8Weight) <= kMultiplyScratchBytes);
+  const auto* a = reinterpret_cast<const Quantized*>(m.a);
+  auto* wide = reinterpret_cast<Int8Weight*>(m.scratch);  // [k / 2][kPanel][2]
+  for (int64_t k = 0; k < m.k; k += kBlockK) {
+    const int64_t n = m.k - k < kBlockK ? m.k - k : kBlockK;
+    const uint8_t* b = m.b + k * kPanel;
+    for (int64_t i = 0; i < n * kPanel; i += 16) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(wide + i), Widen(b + i));
+    }
+    MultiplyInt8Rows(a + k, m.a_stride / sizeof(Quantized), m.rows, wide, n / 2,
+                     reinterpret_cast<int32_t*>(m.c), k > 0);
+  }
+  ScaleBack(m);
 }
 
 }  // namespace

@@ -19,7 +19,8 @@
 #include "ops/attention.h"
 #include "ops/bf16.h"
 
-#define KVCAKE_ISA __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+#define KVCAKE_ISA \
+  __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vnni")))
 #define KVCAKE_INLINE KVCAKE_ISA __attribute__((always_inline)) inline
 
 namespace kvcake {
@@ -27,8 +28,11 @@ namespace {
 
 using V = __m512;
 using Element = uint16_t;
+using Quantized = int8_t;
+using Int8Weight = uint8_t;
 constexpr int kLanes = 16;
 constexpr int kUnit = 2;
+constexpr int kInt8Unit = 4;
 constexpr int kTileRows = 12;
 constexpr int kWideRows = 3;
 constexpr int kWidePanels = 4;
@@ -38,6 +42,7 @@ KVCAKE_INLINE void Store(float* to, V x) { _mm512_storeu_ps(to, x); }
 KVCAKE_INLINE V Splat(float x) { return _mm512_set1_ps(x); }
 KVCAKE_INLINE V MulAdd(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
 KVCAKE_INLINE V Max(V a, V b) { return _mm512_max_ps(a, b); }
+KVCAKE_INLINE V Abs(V x) { return _mm512_abs_ps(x); }
 KVCAKE_INLINE float ReduceMax(V x) { return _mm512_reduce_max_ps(x); }
 KVCAKE_INLINE float ReduceAdd(V x) { return _mm512_reduce_add_ps(x); }
 KVCAKE_INLINE void StoreBf16(uint16_t* to, V x) {
@@ -45,6 +50,18 @@ KVCAKE_INLINE void StoreBf16(uint16_t* to, V x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bits);
 }
 KVCAKE_INLINE void StoreElement(Element* to, V x) { StoreBf16(to, x); }
+KVCAKE_INLINE V LoadElement(const Element* x) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+// The low bytes of `shifted` hold the values.
+KVCAKE_INLINE void StoreQuantized(Quantized* to, V shifted) {
+  const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_castps_si512(shifted));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
+}
+KVCAKE_INLINE V LoadInt32(const int32_t* x, int32_t minus) {
+  return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_loadu_si512(x), _mm512_set1_epi32(minus)));
+}
 // p * 2^n, where the low bits of `shifted` hold n.
 KVCAKE_INLINE V ShiftExponent(V p, V shifted) {
   const __m512i n = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
@@ -80,6 +97,41 @@ KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64
   }
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) Store(c + r * c_stride + v * kLanes, sum[r][v]);
+  }
+}
+
+// As __m512i, but of a type that GCC 12 keeps in registers.
+typedef int Ints __attribute__((vector_size(64)));
+
+// b: [kPanels at b_stride][steps][kLanes * 2][4].
+template <int kRows, int kPanels, bool kAdd>
+KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight* b,
+                         int64_t b_stride, int64_t steps, int32_t* c, int64_t c_stride) {
+  constexpr int kVectors = 2 * kPanels;
+  Ints sum[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] = kAdd ? (Ints)_mm512_loadu_si512(c + r * c_stride + v * kLanes) : Ints{};
+    }
+  }
+  for (int64_t step = 0; step < steps; ++step) {
+    __m512i columns[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      columns[v] = _mm512_loadu_si512(b + v / 2 * b_stride + step * 128 + v % 2 * 64);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      int four;
+      std::memcpy(&four, a + r * a_stride + 4 * step, sizeof(four));
+      const __m512i row = _mm512_set1_epi32(four);
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r][v] = (Ints)_mm512_dpbusd_epi32((__m512i)sum[r][v], columns[v], row);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      _mm512_storeu_si512(c + r * c_stride + v * kLanes, (__m512i)sum[r][v]);
+    }
   }
 }
 
@@ -130,8 +182,9 @@ KVCAKE_ISA void PackKeys(const KvView& kv, int64_t block, int64_t keys, int64_t 
 KVCAKE_ISA void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim,
                            Element* packed) {
   const int64_t padded = (head_dim + 31) / 32 * 32;
-  for (int64_t key = 0; key < keys; key += 2) {
-    const uint16_t* from = kv.Values(block + key);
+  const uint16_t* from = nullptr;
+  for (int64_t key = 0; key < keys; key += 2, from += 2 * head_dim) {
+    if (key % 16 == 0) from = kv.Values(block + key);
     for (int64_t d = 0; d < padded; d += 16) {
       __m512i pair = _mm512_setzero_si512();
       if (d < head_dim) {
@@ -154,6 +207,7 @@ KVCAKE_ISA void MaskTail(const Element* step, Element* to) {
 }
 
 void Multiply(const MultiplyArgs& m);
+void MultiplyInt8(const MultiplyInt8Args& m);
 
 #include "ops/kernels_inl.h"
 
@@ -170,6 +224,23 @@ void Multiply(const MultiplyArgs& m) {
       tiles[m.rows](a + k, m.a_stride, b, m.k * kPanel, steps, m.c, kWidePanels * kPanel);
     }
   }
+}
+
+void MultiplyInt8(const MultiplyInt8Args& m) {
+  constexpr int64_t kBlockK = 8192;  // 256 KiB of a panel stay in the second-level cache
+  const auto* a = reinterpret_cast<const Quantized*>(m.a);
+  auto* c = reinterpret_cast<int32_t*>(m.c);
+  for (int64_t k = 0; k < m.k; k += kBlockK) {
+    const int64_t steps = (m.k - k < kBlockK ? m.k - k : kBlockK) / kInt8Unit;
+    const Int8Weight* b = m.b + k * kPanel;
+    if (m.panels == 1) {
+      MultiplyInt8Rows(a + k, m.a_stride, m.rows, b, steps, c, k > 0);
+    } else {
+      const auto& tiles = k > 0 ? kInt8Tiles<kWidePanels, true> : kInt8Tiles<kWidePanels, false>;
+      tiles[m.rows](a + k, m.a_stride, b, m.k * kPanel, steps, c, kWidePanels * kPanel);
+    }
+  }
+  ScaleBack(m);
 }
 
 }  // namespace

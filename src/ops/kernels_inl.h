@@ -4,9 +4,12 @@
 //   kLanes, V        a vector of floats; kTileRows rows of 2 V fill the registers
 //   Element          of activations and of packed attention operands; kUnit of them are one step
 //   kWideRows, kWidePanels
-//   Load, Store, Splat, MulAdd, Max, ReduceMax, ReduceAdd, StoreBf16, StoreElement, ShiftExponent
-//   Tile<rows, panels, add>(a, a_stride, b, b_stride, steps, c, c_stride)
-//   Multiply, PackKeys, PackValues, MaskTail
+//   Load, Store, Splat, MulAdd, Max, Abs, ReduceMax, ReduceAdd, StoreBf16, LoadElement,
+//   StoreElement, ShiftExponent Quantized        of quantised activations; kInt8Unit of them are
+//   one step Int8Weight       of a panel as Int8Tile reads it StoreQuantized, LoadInt32 Tile<rows,
+//   panels, add>(a, a_stride, b, b_stride, steps, c, c_stride) Int8Tile<rows, panels, add>, the
+//   same for quantised rows, c being integers Multiply, MultiplyInt8, PackKeys, PackValues,
+//   MaskTail
 
 constexpr int64_t kPanel = 2 * kLanes;
 constexpr int64_t kBlock = kAttentionBlock;
@@ -149,6 +152,68 @@ KVCAKE_ISA void MultiplyRows(const Element* a, int64_t a_stride, int64_t rows, c
   for (int64_t row = 0; row < rows; row += kTileRows) {
     const int64_t n = rows - row < kTileRows ? rows - row : kTileRows;
     tiles[n](a + row * a_stride, a_stride, b, 0, steps, c + row * c_stride, c_stride);
+  }
+}
+
+// ---- quantised products ----
+
+KVCAKE_ISA void QuantizeRow(const std::byte* row, int64_t n, std::byte* out, float* scale,
+                            float* sum) {
+  const auto* x = reinterpret_cast<const Element*>(row);
+  V max = Splat(0.0f), unbounded = Splat(0.0f);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V v = LoadElement(x + i);
+    max = Max(Abs(v), max);
+    unbounded = MulAdd(v, Splat(0.0f), unbounded);  // a NaN after the first NaN or infinity
+  }
+  const float largest = ReduceMax(max);
+  const bool finite = ReduceAdd(unbounded) == 0.0f;
+  const V inverse = Splat(finite && largest >= kSmallestInt8Row ? 127.0f / largest : 0.0f);
+  const V magic = Splat(12582912.0f);  // 1.5 * 2^23: rounds to an integer, ties to even
+  V total = Splat(0.0f);               // exact: below 2^23
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V v = finite ? LoadElement(x + i) : Splat(0.0f);
+    const V shifted = v * inverse + magic;  // not fused: the same on every path
+    total = total + (shifted - magic);
+    StoreQuantized(reinterpret_cast<Quantized*>(out) + i, shifted);
+  }
+  *sum = ReduceAdd(total);
+  *scale = finite ? largest / 127.0f : __builtin_nanf("");
+}
+
+using Int8TileFunction = void (*)(const Quantized* a, int64_t a_stride, const Int8Weight* b,
+                                  int64_t b_stride, int64_t steps, int32_t* c, int64_t c_stride);
+
+template <int kPanels, bool kAdd, int... kRows>
+constexpr std::array<Int8TileFunction, sizeof...(kRows) + 1> MakeInt8Tiles(
+    std::integer_sequence<int, kRows...>) {
+  return {nullptr, &Int8Tile<kRows + 1, kPanels, kAdd>...};
+}
+template <int kPanels, bool kAdd>
+constexpr auto kInt8Tiles = MakeInt8Tiles<kPanels, kAdd>(
+    std::make_integer_sequence<int, kPanels == 1 ? kTileRows : kWideRows>());
+
+// As MultiplyRows.
+KVCAKE_ISA void MultiplyInt8Rows(const Quantized* a, int64_t a_stride, int64_t rows,
+                                 const Int8Weight* b, int64_t steps, int32_t* c, bool add) {
+  const auto& tiles = add ? kInt8Tiles<1, true> : kInt8Tiles<1, false>;
+  for (int64_t row = 0; row < rows; row += kTileRows) {
+    const int64_t n = rows - row < kTileRows ? rows - row : kTileRows;
+    tiles[n](a + row * a_stride, a_stride, b, 0, steps, c + row * kPanel, kPanel);
+  }
+}
+
+// Turns the integers that m.c holds into the result.
+KVCAKE_ISA void ScaleBack(const MultiplyInt8Args& m) {
+  const int64_t columns = m.panels * kPanel;
+  for (int64_t row = 0; row < m.rows; ++row) {
+    float* c = m.c + row * columns;
+    const auto offset = static_cast<int32_t>(m.row_sums[row]) * kInt8Offset;
+    const V scale = Splat(m.row_scales[row]);
+    for (int64_t i = 0; i < columns; i += kLanes) {
+      const V sum = LoadInt32(reinterpret_cast<const int32_t*>(c + i), offset);
+      Store(c + i, sum * scale * Load(m.column_scales + i));
+    }
   }
 }
 
@@ -301,47 +366,54 @@ KVCAKE_ISA void AttendBlock(const AttendArgs& t, const AttendScratch& s, int64_t
   if (full_row < rows) AddValues(s, full_row, rows - full_row, kBlock, sums, t.head_dim);
 }
 
+KVCAKE_ISA void ClearSums(float* sums, int64_t rows, int64_t head_dim) {
+  const int64_t padded = PaddedHeadDim(head_dim), stride = SumsStride(head_dim);
+  for (int64_t row = 0; row < rows; ++row, sums += stride) {
+    for (int64_t i = 0; i < padded; i += kLanes) Store(sums + i, Splat(0.0f));
+    sums[padded] = -__builtin_inff();
+    sums[padded + 1] = 0.0f;
+  }
+}
+
 KVCAKE_ISA void Attend(const AttendArgs& t) {
   const AttendScratch s = Carve(t.scratch);
   const int64_t rows = t.tokens * t.group, end = t.start + t.tokens;
-  const int64_t padded = PaddedHeadDim(t.head_dim), stride = SumsStride(t.head_dim);
+  const int64_t stride = SumsStride(t.head_dim);
   for (int64_t row = 0; row < rows; ++row) {
     const float* q = t.q + row / t.group * t.q_stride + row % t.group * t.head_dim;
     for (int64_t i = 0; i < t.head_dim; i += kLanes) {
       StoreElement(s.q + row * t.head_dim + i, Load(q + i));
     }
   }
-  const bool whole = t.partial < 0;
-  float* total = whole ? s.total : t.sums;
-  const int64_t first = whole ? 0 : t.partial;
-  const int64_t last = whole ? (end - 1) / kAttentionPartial : t.partial;
-  for (int64_t partial = first; partial <= last; ++partial) {
-    const int64_t from = partial * kAttentionPartial;
+  if (t.to >= 0) {
+    if (t.from % kAttentionPartial == 0) ClearSums(t.sums, rows, t.head_dim);
+    for (int64_t block = t.from; block < t.to; block += kBlock) AttendBlock(t, s, block, t.sums);
+    return;
+  }
+  for (int64_t from = 0; from < end; from += kAttentionPartial) {
     const int64_t to = from + kAttentionPartial < end ? from + kAttentionPartial : end;
     const int64_t row0 = from > t.start ? (from - t.start) * t.group : 0;
-    float* sums = partial == first ? total : s.part;
-    for (int64_t row = row0; row < rows; ++row) {
-      for (int64_t i = 0; i < padded; i += kLanes) Store(sums + row * stride + i, Splat(0.0f));
-      sums[row * stride + padded] = -__builtin_inff();
-      sums[row * stride + padded + 1] = 0.0f;
-    }
+    float* sums = from == 0 ? s.total : s.part;
+    ClearSums(sums + row0 * stride, rows - row0, t.head_dim);
     for (int64_t block = from; block < to; block += kBlock) AttendBlock(t, s, block, sums);
-    if (partial != first) {
-      MergeSums(total + row0 * stride, s.part + row0 * stride, rows - row0, t.head_dim);
+    if (from > 0) {
+      MergeSums(s.total + row0 * stride, s.part + row0 * stride, rows - row0, t.head_dim);
     }
   }
-  if (!whole) return;
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t to = row / t.group * t.out_stride + row % t.group * t.head_dim;
-    FinishSums(total + row * stride, t.head_dim, t.out + to * sizeof(Element));
+    FinishSums(s.total + row * stride, t.head_dim, t.out + to * sizeof(Element));
   }
 }
 
 constexpr Kernels kKernels = {
+    .int8_unit = kInt8Unit,
     .panel_width = kPanel,
     .wide_rows = kWideRows,
     .wide_panels = kWidePanels,
     .multiply = Multiply,
+    .multiply_int8 = MultiplyInt8,
+    .quantize_row = QuantizeRow,
     .swiglu = SwiGlu,
     .gelu = Gelu,
     .attend = Attend,

@@ -19,8 +19,11 @@ namespace {
 typedef float V __attribute__((vector_size(16)));
 typedef uint32_t VInt __attribute__((vector_size(16)));
 using Element = float;
+using Quantized = int16_t;
+using Int8Weight = int32_t;
 constexpr int kLanes = 4;
 constexpr int kUnit = 1;
+constexpr int kInt8Unit = 1;
 constexpr int kTileRows = 6;
 constexpr int kWideRows = 0;
 constexpr int kWidePanels = 1;
@@ -34,6 +37,7 @@ KVCAKE_INLINE void Store(float* to, V x) { std::memcpy(to, &x, sizeof(x)); }
 KVCAKE_INLINE V Splat(float x) { return V{x, x, x, x}; }
 KVCAKE_INLINE V MulAdd(V a, V b, V c) { return a * b + c; }
 KVCAKE_INLINE V Max(V a, V b) { return a > b ? a : b; }
+KVCAKE_INLINE V Abs(V x) { return Max(x, -x); }
 KVCAKE_INLINE float ReduceMax(V x) {
   const float a = x[0] > x[2] ? x[0] : x[2], b = x[1] > x[3] ? x[1] : x[3];
   return a > b ? a : b;
@@ -43,6 +47,17 @@ KVCAKE_INLINE void StoreBf16(uint16_t* to, V x) {
   for (int i = 0; i < kLanes; ++i) to[i] = F32ToBf16(x[i]);
 }
 KVCAKE_INLINE void StoreElement(Element* to, V x) { Store(to, x); }
+KVCAKE_INLINE V LoadElement(const Element* x) { return Load(x); }
+// The low halves of `shifted` hold the values.
+KVCAKE_INLINE void StoreQuantized(Quantized* to, V shifted) {
+  const VInt bits = std::bit_cast<VInt>(shifted);
+  for (int i = 0; i < kLanes; ++i) to[i] = static_cast<int16_t>(bits[i]);
+}
+KVCAKE_INLINE V LoadInt32(const int32_t* x, int32_t minus) {
+  V v;
+  for (int i = 0; i < kLanes; ++i) v[i] = static_cast<float>(x[i] - minus);
+  return v;
+}
 // p * 2^n, where the low bits of `shifted` hold n.
 KVCAKE_INLINE V ShiftExponent(V p, V shifted) {
   return std::bit_cast<V>(std::bit_cast<VInt>(p) + (std::bit_cast<VInt>(shifted) << 23));
@@ -72,19 +87,43 @@ KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64
   }
 }
 
+// b: [steps][kLanes * 2].
+template <int kRows, int kPanels, bool kAdd>
+KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight* b, int64_t,
+                         int64_t steps, int32_t* c, int64_t c_stride) {
+  static_assert(kPanels == 1);
+  constexpr int kColumns = 2 * kLanes;
+  int32_t sum[kRows][kColumns];
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kColumns; ++i) sum[r][i] = kAdd ? c[r * c_stride + i] : 0;
+  }
+  for (int64_t step = 0; step < steps; ++step) {
+    for (int r = 0; r < kRows; ++r) {
+      for (int i = 0; i < kColumns; ++i) {
+        sum[r][i] += a[r * a_stride + step] * b[step * kColumns + i];
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kColumns; ++i) c[r * c_stride + i] = sum[r][i];
+  }
+}
+
 constexpr int kWidth = 2 * kLanes;
 
 void PackKeys(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim, Element* packed) {
-  for (int64_t key = 0; key < keys; ++key) {
-    const uint16_t* from = kv.Keys(block + key);
+  const uint16_t* from = nullptr;
+  for (int64_t key = 0; key < keys; ++key, from += head_dim) {
+    if (key % 16 == 0) from = kv.Keys(block + key);
     Element* to = packed + key / kWidth * kWidth * head_dim + key % kWidth;
     for (int64_t d = 0; d < head_dim; ++d) to[d * kWidth] = Bf16ToF32(from[d]);
   }
 }
 
 void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim, Element* packed) {
-  for (int64_t key = 0; key < keys; ++key) {
-    const uint16_t* from = kv.Values(block + key);
+  const uint16_t* from = nullptr;
+  for (int64_t key = 0; key < keys; ++key, from += head_dim) {
+    if (key % 16 == 0) from = kv.Values(block + key);
     for (int64_t d = 0; d < head_dim; ++d) {
       packed[(d / kWidth * kAttentionBlock + key) * kWidth + d % kWidth] = Bf16ToF32(from[d]);
     }
@@ -95,6 +134,7 @@ void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim,
 void MaskTail(const Element*, Element*) {}
 
 void Multiply(const MultiplyArgs& m);
+void MultiplyInt8(const MultiplyInt8Args& m);
 
 #include "ops/kernels_inl.h"
 
@@ -114,6 +154,20 @@ void Multiply(const MultiplyArgs& m) {
     }
     MultiplyRows(a + k0, m.a_stride, m.rows, wide, n, m.c, kPanel, k0 > 0);
   }
+}
+
+void MultiplyInt8(const MultiplyInt8Args& m) {
+  constexpr int64_t kBlockK = 2048;  // 64 KiB of widened weights
+  static_assert(kBlockK * kPanel * sizeof(Int8Weight) <= kMultiplyScratchBytes);
+  const auto* a = reinterpret_cast<const Quantized*>(m.a);
+  auto* wide = reinterpret_cast<Int8Weight*>(m.scratch);  // [k][kPanel]
+  for (int64_t k = 0; k < m.k; k += kBlockK) {
+    const int64_t n = m.k - k < kBlockK ? m.k - k : kBlockK;
+    for (int64_t i = 0; i < n * kPanel; ++i) wide[i] = m.b[k * kPanel + i];
+    MultiplyInt8Rows(a + k, m.a_stride / sizeof(Quantized), m.rows, wide, n,
+                     reinterpret_cast<int32_t*>(m.c), k > 0);
+  }
+  ScaleBack(m);
 }
 
 }  // namespace

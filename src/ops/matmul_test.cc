@@ -21,6 +21,8 @@ class MatMulTest : public PathTest {
   }
 };
 
+constexpr WeightFormat kFormats[] = {WeightFormat::kBf16, WeightFormat::kInt8};
+
 // The double-precision dot product, and the sum of its magnitudes for a tolerance.
 std::pair<double, double> Dot(NumericPath path, const float* a, const uint16_t* w, int64_t k) {
   double sum = 0, magnitude = 0;
@@ -56,28 +58,65 @@ TEST_P(MatMulTest, AgreesWithDoublePrecision) {
   }
 }
 
+// Random shapes, into rows that lie apart: what is between them is left alone.
+TEST_P(MatMulTest, RandomShapesAndStrides) {
+  ThreadPool pool(3);
+  const Compute compute(pool, GetParam());
+  std::mt19937 rng(21);
+  for (int round = 0; round < 60; ++round) {
+    const int64_t m = 1 + rng() % (round % 6 == 0 ? 700 : 30), n = 1 + rng() % 200;
+    const int64_t k = 16 * (1 + rng() % 40), stride = n + rng() % 9;
+    const float size = std::pow(10.0f, static_cast<float>(rng() % 9) - 4.0f);
+    const auto x = RandomFloats(rng, m * k, size);
+    const auto w = RandomBf16(rng, n * k);
+    const WeightRows rows{w.data(), WeightType::kBf16, n};
+    const PackedMatrix packed(compute, std::span(&rows, 1), k);
+    ActivationBuffer buffer(GetParam(), m, k);
+    SetActivations(GetParam(), x, buffer.Rows(m));
+    std::vector<float> out(m * stride, 7.0f), sum(m * stride, 1.0f);
+    MatMul(compute, buffer.Rows(m), packed, out.data(), stride);
+    MatMulAdd(compute, buffer.Rows(m), packed, sum.data(), stride);
+    for (int64_t i = 0; i < m * stride; ++i) {
+      const int64_t r = i / stride, c = i % stride;
+      if (c >= n) {
+        ASSERT_EQ(out[i], 7.0f);
+        ASSERT_EQ(sum[i], 1.0f);
+        continue;
+      }
+      ASSERT_EQ(sum[i], 1.0f + out[i]);
+      if (r % 5 != 0) continue;
+      const auto [want, magnitude] = Dot(GetParam(), &x[r * k], &w[c * k], k);
+      ASSERT_NEAR(out[i], want, 1e-5 * magnitude) << m << "x" << n << "x" << k;
+    }
+  }
+}
+
 // The promise of the header: the bits of a row are the same alone and among others, for any number
 // of threads and any neighbours along n.
 TEST_P(MatMulTest, RowsAreIndependentToTheBit) {
   std::mt19937 rng(2);
-  for (int64_t k : {64, 576, 2048 + 32, 8192}) {
+  for (int64_t k : {64, 576, 2048 + 32, 8192, 8192 + 4096 + 16}) {
     const int64_t n = 288, rows = 150;
     const auto x = RandomFloats(rng, rows * k);
     const auto w = RandomBf16(rng, n * k);
     ThreadPool one(1);
     const Compute alone(one, GetParam());
     const WeightRows part{w.data(), WeightType::kBf16, n};
-    const auto want = Multiply(alone, x, rows, PackedMatrix(alone, std::span(&part, 1), k));
-    for (int threads : {1, 2, 3}) {
-      ThreadPool pool(threads);
-      const Compute compute(pool, GetParam());
-      const PackedMatrix packed(compute, std::span(&part, 1), k);
-      for (int64_t m : {1, 2, 3, 4, 7, 12, 13, 30, 150}) {
-        const int64_t first = rng() % (rows - m + 1);
-        const std::vector<float> slice(x.begin() + first * k, x.begin() + (first + m) * k);
-        const auto out = Multiply(compute, slice, m, packed);
-        ASSERT_EQ(std::memcmp(out.data(), &want[first * n], out.size() * sizeof(float)), 0)
-            << m << " rows, k " << k << ", threads " << threads;
+    for (WeightFormat format : kFormats) {
+      const auto want =
+          Multiply(alone, x, rows, PackedMatrix(alone, std::span(&part, 1), k, format));
+      for (int threads : {1, 2, 3}) {
+        ThreadPool pool(threads);
+        const Compute compute(pool, GetParam());
+        const PackedMatrix packed(compute, std::span(&part, 1), k, format);
+        for (int64_t m : {1, 2, 3, 4, 7, 12, 13, 30, 150}) {
+          const int64_t first = rng() % (rows - m + 1);
+          const std::vector<float> slice(x.begin() + first * k, x.begin() + (first + m) * k);
+          const auto out = Multiply(compute, slice, m, packed);
+          ASSERT_EQ(std::memcmp(out.data(), &want[first * n], out.size() * sizeof(float)), 0)
+              << WeightFormatName(format) << ", " << m << " rows, k " << k << ", threads "
+              << threads;
+        }
       }
     }
   }
@@ -233,22 +272,25 @@ TEST_P(MatMulTest, ExtremeValuesStayInTheirRow) {
   const Compute compute(pool, GetParam());
   std::mt19937 rng(5);
   const int64_t m = 14, k = 32, n = 40;
-  auto x = RandomFloats(rng, m * k);
-  const auto w = RandomBf16(rng, n * k);
-  const WeightRows rows{w.data(), WeightType::kBf16, n};
-  const PackedMatrix packed(compute, std::span(&rows, 1), k);
-  const auto want = Multiply(compute, x, m, packed);
+  const auto usual = RandomFloats(rng, m * k);
+  auto x = usual;
   x[3 * k] = NAN;
   x[7 * k + 5] = INFINITY;
   x[9 * k + 1] = 3e38f;
-  const auto out = Multiply(compute, x, m, packed);
-  for (int64_t i = 0; i < m * n; ++i) {
-    if (i / n == 3) {
-      ASSERT_TRUE(std::isnan(out[i]));
-    } else if (i / n == 7) {
-      ASSERT_FALSE(std::isfinite(out[i]));
-    } else if (i / n != 9) {
-      ASSERT_EQ(out[i], want[i]);
+  const auto w = RandomBf16(rng, n * k);
+  const WeightRows rows{w.data(), WeightType::kBf16, n};
+  for (WeightFormat format : kFormats) {
+    const PackedMatrix packed(compute, std::span(&rows, 1), k, format);
+    const auto want = Multiply(compute, usual, m, packed);
+    const auto out = Multiply(compute, x, m, packed);
+    for (int64_t i = 0; i < m * n; ++i) {
+      if (i / n == 3) {
+        ASSERT_TRUE(std::isnan(out[i]));
+      } else if (i / n == 7) {
+        ASSERT_FALSE(std::isfinite(out[i]));
+      } else if (i / n != 9) {
+        ASSERT_EQ(out[i], want[i]);
+      }
     }
   }
 }

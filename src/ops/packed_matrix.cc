@@ -1,0 +1,190 @@
+#include "ops/packed_matrix.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+#include "ops/bf16.h"
+#include "ops/kernels.h"
+
+namespace kvcake {
+namespace {
+
+constexpr int64_t kPanelWidthMax = 32;
+
+struct SourceRow {
+  const void* data = nullptr;  // [k]
+  WeightType type = WeightType::kBf16;
+  const float* bias = nullptr;
+};
+
+SourceRow RowOf(const WeightRows& rows, int64_t row, int64_t k) {
+  const int64_t bytes = rows.type == WeightType::kF32 ? 4 : 2;
+  return {static_cast<const char*>(rows.data) + row * k * bytes, rows.type,
+          rows.bias == nullptr ? nullptr : rows.bias + row};
+}
+
+// Tensors in a file need not be aligned to their elements.
+template <typename T>
+T LoadAs(const void* data, int64_t i) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(data) + i * sizeof(T), sizeof(T));
+  return value;
+}
+
+uint16_t WeightAt(const SourceRow& row, int64_t i) {
+  switch (row.type) {
+    case WeightType::kBf16:
+      return LoadAs<uint16_t>(row.data, i);
+    case WeightType::kF16:
+      return F32ToBf16(F16ToF32(LoadAs<uint16_t>(row.data, i)));
+    case WeightType::kF32:
+      return F32ToBf16(LoadAs<float>(row.data, i));
+  }
+  return 0;
+}
+
+// The row as it is in its source.
+void WidenRow(const SourceRow& row, int64_t k, float* out) {
+  for (int64_t i = 0; i < k; ++i) {
+    switch (row.type) {
+      case WeightType::kBf16:
+        out[i] = Bf16ToF32(LoadAs<uint16_t>(row.data, i));
+        break;
+      case WeightType::kF16:
+        out[i] = F16ToF32(LoadAs<uint16_t>(row.data, i));
+        break;
+      case WeightType::kF32:
+        out[i] = LoadAs<float>(row.data, i);
+        break;
+    }
+  }
+}
+
+struct Bf16PanelWriter {
+  uint16_t* to;  // [k / 2][width][2]
+  int64_t width;
+
+  void PackColumns(std::span<const SourceRow> columns, int64_t k) const {
+    for (int64_t k0 = 0; k0 < k; k0 += 16) {
+      for (size_t column = 0; column < columns.size(); ++column) {
+        for (int64_t i = k0; i < k0 + 16; ++i) {
+          to[(i / 2 * width + column) * 2 + i % 2] = WeightAt(columns[column], i);
+        }
+      }
+    }
+  }
+};
+
+struct Int8PanelWriter {
+  uint8_t* to;  // [k / unit][width][unit]
+  float* scales;
+  int64_t width;
+  int64_t unit;
+
+  // Weights are rounded to their scale as rows are that enter a product.
+  void PackColumn(const float* row, int64_t k, int64_t column) const {
+    float largest = 0, unbounded = 0;
+    for (int64_t i = 0; i < k; ++i) {
+      largest = std::max(largest, std::abs(row[i]));
+      unbounded += row[i] * 0.0f;  // a NaN after the first NaN or infinity
+    }
+    const bool finite = unbounded == 0;
+    const float inverse = finite && largest >= kSmallestInt8Row ? 127.0f / largest : 0.0f;
+    scales[column] = finite ? largest / 127.0f : NAN;
+    for (int64_t i = 0; i < k; ++i) {
+      const int value = finite ? static_cast<int>(std::nearbyint(row[i] * inverse)) : 0;
+      to[(i / unit * width + column) * unit + i % unit] = static_cast<uint8_t>(value + kInt8Offset);
+    }
+  }
+};
+
+}  // namespace
+
+const char* WeightFormatName(WeightFormat format) {
+  return format == WeightFormat::kInt8 ? "int8" : "bf16";
+}
+
+template <typename SourceOf>
+void PackedMatrix::Pack(const Compute& compute, SourceOf source_of) {
+  CHECK(k_ % 16 == 0);
+  const bool int8 = format_ == WeightFormat::kInt8;
+  panel_width_ = compute.kernels().panel_width;
+  int8_unit_ = compute.kernels().int8_unit;
+  CHECK(panel_width_ <= kPanelWidthMax);
+  buffer_ = Buffer(static_cast<uint64_t>(panels()) * panel_width_ * k_ * (int8 ? 1 : 2));
+  if (int8) {
+    CHECK(k_ <= kInt8DepthMax);
+    scales_.resize(panels() * panel_width_);
+  }
+  if (source_of(0).bias != nullptr) bias_.resize(panels() * panel_width_);
+  compute.pool().ParallelFor(panels(), [&](int64_t panel, int worker) {
+    const int64_t first = panel * panel_width_, width = std::min(panel_width_, n_ - first);
+    std::array<SourceRow, kPanelWidthMax> from;
+    for (int64_t column = 0; column < width; ++column) {
+      from[column] = source_of(first + column);
+      if (!bias_.empty()) bias_[first + column] = *from[column].bias;
+    }
+    if (!int8) {
+      const Bf16PanelWriter to{buffer_.as<uint16_t>() + first * k_, panel_width_};
+      to.PackColumns(std::span(from).first(width), k_);
+      return;
+    }
+    const Int8PanelWriter to{buffer_.as<uint8_t>() + first * k_, &scales_[first], panel_width_,
+                             int8_unit_};
+    auto* row = reinterpret_cast<float*>(compute.scratch(worker));
+    static_assert(kInt8DepthMax * sizeof(float) <= Compute::kScratchBytes);
+    for (int64_t column = 0; column < width; ++column) {
+      WidenRow(from[column], k_, row);
+      to.PackColumn(row, k_, column);
+    }
+  });
+}
+
+PackedMatrix::PackedMatrix(const Compute& compute, std::span<const WeightRows> parts, int64_t k,
+                           WeightFormat format)
+    : format_(format), k_(k) {
+  for (const WeightRows& part : parts) n_ += part.rows;
+  Pack(compute, [&](int64_t row) {
+    const WeightRows* part = parts.data();
+    for (; row >= part->rows; ++part) row -= part->rows;
+    return RowOf(*part, row, k);
+  });
+}
+
+PackedMatrix PackedMatrix::GateUp(const Compute& compute, const WeightRows& gate,
+                                  const WeightRows& up, int64_t k, WeightFormat format) {
+  CHECK(gate.rows == up.rows && gate.rows % 16 == 0);
+  PackedMatrix w;
+  w.format_ = format;
+  w.n_ = 2 * gate.rows;
+  w.k_ = k;
+  const int64_t half = compute.kernels().panel_width / 2;
+  w.Pack(compute, [&](int64_t column) {
+    const int64_t row = column / (2 * half) * half + column % half;
+    return RowOf(column % (2 * half) < half ? gate : up, row, k);
+  });
+  return w;
+}
+
+void PackedMatrix::CopyRow(int64_t row, float* out) const {
+  CHECK(row >= 0 && row < n_);
+  if (format_ == WeightFormat::kInt8) {
+    const float scale = scales_[row];
+    const uint8_t* column = Int8Panel(row / panel_width_) + row % panel_width_ * int8_unit_;
+    for (int64_t k = 0; k < k_; ++k) {
+      const int value = column[k / int8_unit_ * int8_unit_ * panel_width_ + k % int8_unit_];
+      out[k] = static_cast<float>(value - kInt8Offset) * scale;
+    }
+    return;
+  }
+  const uint16_t* from = Panel(row / panel_width_) + row % panel_width_ * 2;
+  for (int64_t k = 0; k < k_; k += 2, from += 2 * panel_width_) {
+    out[k] = Bf16ToF32(from[0]);
+    out[k + 1] = Bf16ToF32(from[1]);
+  }
+}
+
+}  // namespace kvcake
