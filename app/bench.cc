@@ -38,18 +38,32 @@ void AddPrefill(CLI::App* parent, int* exit_code) {
 void AddTtft(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::TtftOptions>();
   CLI::App* command =
-      AddBench(parent, "ttft", "time to first token of the three policies over link speeds",
-               exit_code, bench::RunTtft, options);
-  command->add_option("--model", options->model_dir, "model directory (default: --arch)");
-  command->add_option("--arch", options->arch, "shape of random weights")->capture_default_str();
-  command->add_option("--context", options->context, "prompt tokens")
+      AddBench(parent, "ttft", "time to first token of the policies over link speeds", exit_code,
+               bench::RunTtft, options);
+  command
+      ->add_option("--arch,--model", options->models,
+                   "shapes of random weights, or model directories (with a slash)")
+      ->capture_default_str();
+  command->add_option("--context", options->contexts, "prompt tokens")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--ratios", options->ratios, "link speeds, as load time / compute time")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--load-latency", options->latency_s, "of each read, e.g. 1ms")
-      ->transform(DurationValue());
+  command->add_option("--latencies", options->latencies_s, "of each read, e.g. 0 1ms 10ms")
+      ->transform(DurationValue())
+      ->check(CLI::NonNegativeNumber)
+      ->default_str("[0,1ms,10ms]");
+  command->add_option("--present", options->presents, "shares of the chunks that are stored")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command
+      ->add_option("--variant-ratios", options->variant_ratios,
+                   "where latencies and shares but the first are measured, one at a time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_flag("--full", options->full,
+                    "every combination, on more models and contexts: takes hours");
   command->add_option("--repeats", options->repeats, "of each cell, interleaved")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

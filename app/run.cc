@@ -23,6 +23,7 @@ struct RunFlags {
   int max_tokens = 128;
   bool ignore_eos = false;
   std::string policy = "cake";
+  std::string planner = "on";
   SamplingParams sampling;
   bool no_store = false;
   bool json = false;
@@ -152,6 +153,13 @@ Status Answer(const RunFlags& flags) {
   request.max_tokens = flags.max_tokens;
   request.sampling = flags.sampling;
   request.policy = *PolicyFromName(flags.policy);
+  if (flags.planner == "off") {
+    if (request.policy != Policy::kCake) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  "--planner off belongs to --policy cake: {} has one lane only", flags.policy);
+    }
+    request.policy = Policy::kPublished;
+  }
   request.store = !flags.no_store;
   if (!flags.ignore_eos) request.end_tokens = runtime->config().eos_tokens;
 
@@ -224,6 +232,11 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
                   "how the prompt's KV cache is restored: cake computes and loads at once, compute "
                   "and load do only the one (load computes what is kept nowhere)")
       ->check(CLI::IsMember({"cake", "compute", "load"}))
+      ->capture_default_str();
+  run->add_option(
+         "--planner", flags->planner,
+         "off: cake as published, both lanes go on until they meet and nothing is predicted")
+      ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str();
   run->add_option("--temperature", flags->sampling.temperature, "0: always the likeliest token")
       ->check(CLI::NonNegativeNumber)

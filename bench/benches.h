@@ -22,13 +22,18 @@ struct PrefillOptions {
 };
 Status RunPrefill(const PrefillOptions& options);
 
-// How long is the wait for the first token under each policy, from slow links to fast ones?
+// How long is the wait for the first token under each policy, from slow links to fast ones, and how
+// far is that from the bound?
 struct TtftOptions {
-  std::string model_dir;  // empty: `arch`, with random weights
-  std::string arch = "smollm2-135m";
-  int context = 4096;
+  // Shapes to fill with random weights, or, with a '/', model directories.
+  std::vector<std::string> models = {"smollm2-135m"};
+  std::vector<int> contexts = {2048, 4096};
   std::vector<double> ratios = {0.125, 0.25, 0.5, 1, 2, 4, 8};  // load time / compute time
-  double latency_s = 0;                                         // of each read
+  std::vector<double> latencies_s = {0, 1e-3, 10e-3};           // of each read
+  std::vector<double> presents = {1, 0.75, 0.5, 0.25};          // share of the chunks stored
+  // Latencies and presents but the first of each are measured one at a time, at these ratios.
+  std::vector<double> variant_ratios = {0.5, 2};
+  bool full = false;  // every combination, on more models and contexts: hours
   int repeats = 3;
   int threads = 0;
   std::string json;  // path; empty: none

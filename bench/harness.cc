@@ -80,50 +80,6 @@ Result<std::array<Completion, kPolicies.size()>> RunPolicies(Runtime& runtime,
   return done;
 }
 
-namespace {
-
-// End time of each chunk of a lane that ran alone, [0] = 0. A slice's time is spread over its
-// chunks as the fit has it: later tokens see more and cost more.
-std::vector<double> LaneCurve(const RestoreReport& report, bool compute, const ComputeFit& fit) {
-  std::vector<double> ends = {0};
-  for (const TimelineEntry& entry : report.timeline) {
-    if ((entry.lane == "compute") != compute || entry.outcome != Outcome::kPublished) continue;
-    const double from = std::max(ends.back(), compute ? entry.start_s : ends.back());
-    // A last part shorter than a chunk is the tail, and in neither curve.
-    const int chunks = entry.tokens / report.chunk_tokens;
-    for (int i = 1; i <= chunks; ++i) {
-      const double share = fit.known()
-                               ? fit.SecondsFor(entry.first_token, i * report.chunk_tokens) /
-                                     fit.SecondsFor(entry.first_token, entry.tokens)
-                               : static_cast<double>(i) / chunks;
-      ends.push_back(from + (entry.end_s - from) * share);
-    }
-  }
-  return ends;
-}
-
-}  // namespace
-
-Result<double> MeasuredBound(const Completion& compute_only, const Completion& load_only,
-                             const ComputeFit& fit) {
-  const std::vector<double> compute = LaneCurve(compute_only.report, /*compute=*/true, fit);
-  const std::vector<double> load = LaneCurve(load_only.report, /*compute=*/false, {});
-  const size_t chunks = compute.size() - 1;
-  if (load.size() != compute.size()) {
-    return Fail(ErrorCode::kIo,
-                "only {} of {} chunks could be loaded: is the disk full, or failing?",
-                load.size() - 1, chunks);
-  }
-  // After the last chunk is there, the prompt's last part is computed; compute-only may have had
-  // it in its last slice.
-  const double tail = std::max(load_only.ttft_s - load.back(), 0.0);
-  double best = compute_only.ttft_s;
-  for (size_t split = 0; split < chunks; ++split) {
-    best = std::min(best, std::max(compute[split], load[chunks - split]) + tail);
-  }
-  return best;
-}
-
 Status WriteFile(const std::string& path, const std::string& text) {
   std::error_code ignored;
   const auto parent = std::filesystem::path(path).parent_path();

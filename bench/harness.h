@@ -35,13 +35,6 @@ Result<std::array<Completion, kPolicies.size()>> RunPolicies(Runtime& runtime,
                                                              const std::vector<int32_t>& prompt,
                                                              bool store);
 
-// The least time to first token that any split into whole chunks could reach, from each lane
-// measured alone: compute-only's and load-only's runs of the same prompt. The compulsory last part
-// is included. Fails when a load-only run did not load every chunk.
-// `fit` says how a slice's time spreads over its chunks; evenly when nothing is known.
-Result<double> MeasuredBound(const Completion& compute_only, const Completion& load_only,
-                             const ComputeFit& fit);
-
 Status WriteFile(const std::string& path, const std::string& text);
 Status WriteJson(const std::string& path, const nlohmann::json& json);
 

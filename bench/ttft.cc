@@ -1,193 +1,178 @@
-// How long is the wait for the first token under each policy, from slow links to fast ones?
+// How long is the wait for the first token under each policy, from slow links to fast ones, and how
+// far is that from the least that any split could take?
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/cpu.h"
 #include "bench/benches.h"
-#include "bench/harness.h"
-#include "bench/svg.h"
+#include "bench/ttft_cell.h"
+#include "bench/ttft_svg.h"
 #include "store/store_dir.h"
 
 namespace kvcake::bench {
 namespace {
 
-struct Cell {
-  double ratio = 0;
-  double rate_bytes_per_s = 0;
-  std::array<std::vector<double>, kPolicies.size()> ttft_s;
-  std::vector<double> bounds;  // one a repeat
-  int meeting_token = 0;
-
-  double ttft(Policy policy) const { return Median(ttft_s[Index(policy)]); }
-  double bound() const { return Median(bounds); }
-  double efficiency() const { return bound() / ttft(Policy::kCake); }
-  // Interleaved pairs: each repeat's cake against the better of its neighbours.
-  double against_better() const {
-    std::vector<double> ratios;
-    for (size_t i = 0; i < bounds.size(); ++i) {
-      ratios.push_back(
-          ttft_s[Index(Policy::kCake)][i] /
-          std::min(ttft_s[Index(Policy::kCompute)][i], ttft_s[Index(Policy::kLoad)][i]));
-    }
-    return Median(ratios);
-  }
-  static int Index(Policy policy) {
-    return static_cast<int>(std::find(kPolicies.begin(), kPolicies.end(), policy) -
-                            kPolicies.begin());
-  }
+struct Prompt {
+  std::string model;
+  int context = 0;
 };
 
-Result<Cell> MeasureCell(Runtime& runtime, const std::vector<int32_t>& prompt, double ratio,
-                         double compute_s, int repeats) {
-  Cell cell;
-  cell.ratio = ratio;
-  const double chunks = static_cast<double>(prompt.size() / runtime.options().chunk_tokens);
-  cell.rate_bytes_per_s =
-      chunks * static_cast<double>(runtime.pool().layout().page_bytes()) / (ratio * compute_s);
-  runtime.link()->SetRate(cell.rate_bytes_per_s);
-  // The planner still believes in the last link; a user's does not change under him.
-  RETURN_IF_ERROR(
-      RunCold(runtime, prompt, Policy::kLoad, 1, /*store=*/true).map([](const auto&) {}));
-  for (int repeat = 0; repeat < repeats; ++repeat) {
-    ASSIGN_OR_RETURN(const auto done, RunPolicies(runtime, prompt, /*store=*/true));
-    for (size_t i = 0; i < kPolicies.size(); ++i) cell.ttft_s[i].push_back(done[i].ttft_s);
-    ASSIGN_OR_RETURN(const double bound,
-                     MeasuredBound(done[0], done[1], runtime.compute_cost().fit()));
-    cell.bounds.push_back(bound);
-    cell.meeting_token = done[2].report.meeting_token;
-  }
-  return cell;
-}
+struct Measured {
+  Prompt prompt;
+  TtftCell cell;
+};
 
-// TTFT of each policy and the bound over the link speed, both axes logarithmic.
-std::string Draw(const std::vector<Cell>& cells, const std::string& title) {
-  constexpr double kWidth = 760, kHeight = 440, kLeft = 70, kRight = 150, kTop = 50, kBottom = 60;
-  double low = 1e30, high = 0;
-  for (const Cell& cell : cells) {
-    low = std::min(low, cell.bound());
-    for (Policy policy : kPolicies) high = std::max(high, cell.ttft(policy));
-  }
-  low *= 0.8;
-  high *= 1.2;
-  const auto x = [&](double ratio) {
-    const double first = std::log(cells.front().ratio), last = std::log(cells.back().ratio);
-    return kLeft +
-           (kWidth - kLeft - kRight) * (std::log(ratio) - first) / std::max(last - first, 1e-9);
-  };
-  const auto y = [&](double seconds) {
-    return kTop + (kHeight - kTop - kBottom) * (std::log(high) - std::log(seconds)) /
-                      (std::log(high) - std::log(low));
-  };
-  Svg svg(kWidth, kHeight);
-  svg.Text(kLeft, 28, title, Svg::Anchor::kStart, 16);
-  for (const Cell& cell : cells) {
-    svg.Line(x(cell.ratio), kTop, x(cell.ratio), kHeight - kBottom, "#eee");
-    svg.Text(x(cell.ratio), kHeight - kBottom + 18, fmt::format("{:g}", cell.ratio),
-             Svg::Anchor::kMiddle);
-  }
-  for (int exponent = -6; exponent <= 6; ++exponent) {
-    for (double mantissa : {1.0, 2.0, 5.0}) {
-      const double tick = mantissa * std::pow(10.0, exponent);
-      if (tick < low || tick > high) continue;
-      svg.Line(kLeft, y(tick), kWidth - kRight, y(tick), "#eee");
-      svg.Text(kLeft - 8, y(tick) + 4, fmt::format("{:g} s", tick), Svg::Anchor::kEnd);
+// All cells of one prompt: every ratio, then the variants one at a time; with `full` every
+// combination. Falling `present`.
+std::vector<TtftSpec> Specs(const TtftOptions& options) {
+  std::vector<TtftSpec> specs;
+  std::vector<double> presents = options.presents;
+  std::sort(presents.begin(), presents.end(), std::greater<>());
+  for (double present : presents) {
+    for (double latency_s : options.latencies_s) {
+      const bool plain = present == presents[0] && latency_s == options.latencies_s[0];
+      const bool variant = present == presents[0] || latency_s == options.latencies_s[0];
+      if (!options.full && !variant) continue;
+      for (double ratio : plain || options.full ? options.ratios : options.variant_ratios) {
+        specs.push_back({.ratio = ratio, .latency_s = latency_s, .present = present});
+      }
     }
   }
-  svg.Text((kLeft + kWidth - kRight) / 2, kHeight - 16, "load time / compute time",
-           Svg::Anchor::kMiddle);
-  const auto plot = [&](const char* label, const char* colour, int row, auto&& value) {
-    std::vector<std::pair<double, double>> points;
-    for (const Cell& cell : cells) points.emplace_back(x(cell.ratio), y(value(cell)));
-    svg.Polyline(points, colour);
-    for (const auto& [px, py] : points) svg.Circle(px, py, 3, colour);
-    svg.Line(kWidth - kRight + 15, kTop + 20 * row, kWidth - kRight + 35, kTop + 20 * row, colour,
-             2);
-    svg.Text(kWidth - kRight + 42, kTop + 20 * row + 4, label);
-  };
-  plot("bound", "#999", 3, [](const Cell& c) { return c.bound(); });
-  plot("compute-only", "#d9822b", 0, [](const Cell& c) { return c.ttft(Policy::kCompute); });
-  plot("load-only", "#2b7bd9", 1, [](const Cell& c) { return c.ttft(Policy::kLoad); });
-  plot("cake", "#1a9850", 2, [](const Cell& c) { return c.ttft(Policy::kCake); });
-  return svg.Finish();
+  return specs;
 }
 
-nlohmann::ordered_json ToJson(const std::vector<Cell>& cells, const std::string& model,
-                              const TtftOptions& options) {
+nlohmann::ordered_json ToJson(const std::vector<Measured>& all) {
   auto json = nlohmann::ordered_json::array();
-  for (const Cell& cell : cells) {
-    for (Policy policy : kPolicies) {
-      json.push_back({{"model", model},
-                      {"context", options.context},
-                      {"ratio", cell.ratio},
-                      {"latency_ms", options.latency_s * 1e3},
-                      {"present", 1.0},
-                      {"policy", PolicyName(policy)},
-                      {"ttft_s", cell.ttft(policy)},
-                      {"bound_s", cell.bound()},
-                      {"efficiency", cell.bound() / cell.ttft(policy)},
-                      {"repeats", cell.ttft_s[Cell::Index(policy)]},
+  for (const auto& [prompt, cell] : all) {
+    for (size_t i = 0; i < kTtftPolicies.size(); ++i) {
+      if (cell.ttft_s[i].empty()) continue;
+      json.push_back({{"model", prompt.model},
+                      {"context", prompt.context},
+                      {"ratio", cell.spec.ratio},
+                      {"latency_ms", cell.spec.latency_s * 1e3},
+                      {"present", cell.spec.present},
+                      {"policy", PolicyName(kTtftPolicies[i])},
+                      {"ttft_s", Median(cell.ttft_s[i])},
+                      {"bound_s", cell.bound_s()},
+                      {"bound_fractional_s", cell.bound_fractional_s()},
+                      {"efficiency", cell.efficiency(kTtftPolicies[i])},
+                      {"repeats", cell.ttft_s[i]},
                       {"cpu", CpuName()}});
     }
   }
   return json;
 }
 
-}  // namespace
+void PrintHeader(const Prompt& prompt) {
+  fmt::print("\n{}, {} tokens\n", prompt.model, prompt.context);
+  fmt::print("{:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6} {:>7} {:>7} {:>7}\n",
+             "load/", "latency", "present", "compute", "load", "published", "cake", "bound",
+             "bound/", "vs", "1/x_io+", "meet", "spread");
+  fmt::print("{:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6} {:>7} {:>7} {:>7}\n",
+             "compute", "ms", "%", "s", "s", "s", "s", "s", "cake", "better", "1/x_c", "at", "");
+}
 
-Status RunTtft(const TtftOptions& options) {
+void Print(const TtftCell& cell) {
+  const bool ran = !cell.of(Policy::kLoad).empty();
+  fmt::print(
+      "{:>8g} {:>8g} {:>8.0f} {:>9.3f} {:>8.3f}{} {:>9.3f} {:>9.3f} {:>9.3f} {:>8.1f}% "
+      "{:>5.2f}x {:>7.2f} {:>7} {:>6.2f}x\n",
+      cell.spec.ratio, cell.spec.latency_s * 1e3, 100 * cell.spec.present,
+      cell.ttft(Policy::kCompute), Median(cell.load_s), ran ? " " : "~",
+      cell.ttft(Policy::kPublished), cell.ttft(Policy::kCake), cell.bound_s(),
+      100 * cell.efficiency(), cell.against_better(), cell.overlap(), cell.meeting_token,
+      cell.spread());
+  std::fflush(stdout);
+}
+
+void Summarise(const std::vector<Measured>& all) {
+  double sum = 0, least = 1e9, worst = 0, overlap = 0, overlap_max = 0, published = 0;
+  for (const auto& [prompt, cell] : all) {
+    sum += cell.efficiency();
+    least = std::min(least, cell.efficiency());
+    worst = std::max(worst, cell.against_better());
+    overlap += cell.overlap();
+    overlap_max = std::max(overlap_max, cell.overlap());
+    published += cell.efficiency(Policy::kPublished);
+  }
+  const auto n = static_cast<double>(all.size());
+  fmt::print(
+      "\nbound/cake: mean {:.3f}, least {:.3f} (as published: mean {:.3f})\n"
+      "cake against the better of compute-only and load-only: at most {:.3f}x\n"
+      "1/x_io + 1/x_compute: mean {:.2f}, at most {:.2f} (the paper's tables: averages 0.99 to "
+      "1.05, at most 1.27)\n"
+      "~ loading alone was not run at a ratio beyond {}: the link's own pace\n",
+      sum / n, least, published / n, worst, overlap / n, overlap_max, kLoadOnlyRatioMax);
+}
+
+// Every cell of one prompt.
+Status MeasurePrompt(const TtftOptions& options, const std::string& model_dir, const Prompt& prompt,
+                     std::vector<Measured>* all) {
   const std::string store = CacheDir() + "/bench-ttft";
   (void)ClearStore(store);  // of the last run, if there was one
-  RuntimeOptions runtime_options{.model_dir = options.model_dir,
-                                 .stores = {{.dir = store,
-                                             .load_rate_bytes_per_s = 1e12,
-                                             .load_latency = Seconds(options.latency_s)}},
-                                 .threads = options.threads};
-  if (options.context < runtime_options.chunk_tokens) {
-    return Fail(ErrorCode::kInvalidArgument, "--context must hold at least a chunk of {} tokens",
-                runtime_options.chunk_tokens);
+  ASSIGN_OR_RETURN(const auto runtime,
+                   Runtime::Create({.model_dir = model_dir,
+                                    .stores = {{.dir = store, .load_rate_bytes_per_s = 1e12}},
+                                    .threads = options.threads}));
+  if (prompt.context + kAnswerTokens > runtime->config().max_positions) {
+    fmt::print("\n{}: its context of {} has no room for {} tokens\n", prompt.model,
+               runtime->config().max_positions, prompt.context);
+    return {};
   }
-  if (runtime_options.model_dir.empty()) {
-    ASSIGN_OR_RETURN(runtime_options.model_dir, SynthModelDir(options.arch));
+  ASSIGN_OR_RETURN(TtftBench bench, TtftBench::Create(*runtime, prompt.context));
+  PrintHeader(prompt);
+  for (const TtftSpec& spec : Specs(options)) {
+    ASSIGN_OR_RETURN(TtftCell cell, bench.Measure(spec, options.repeats));
+    Print(cell);
+    all->push_back({prompt, std::move(cell)});
   }
-  ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(runtime_options));
-  const std::string name = options.model_dir.empty() ? options.arch : options.model_dir;
-  const auto prompt = RandomPrompt(options.context, runtime->config().vocab_size, 1);
+  return ClearStore(store).map([](const auto&) {});
+}
 
-  // The first run fills the store and warms up; the second sets the scale of the link speeds.
-  double compute_s = 0;
-  for (int i = 0; i < 2; ++i) {
-    ASSIGN_OR_RETURN(const Completion done,
-                     RunCold(*runtime, prompt, Policy::kCompute, kAnswerTokens, /*store=*/true));
-    compute_s = done.ttft_s;
+// The plain cells of the last prompt.
+std::vector<TtftCell> ToDraw(const std::vector<Measured>& all) {
+  std::vector<TtftCell> cells;
+  const TtftCell& first = all.front().cell;
+  for (const auto& [prompt, cell] : all) {
+    const bool last =
+        prompt.model == all.back().prompt.model && prompt.context == all.back().prompt.context;
+    const bool plain =
+        cell.spec.present == first.spec.present && cell.spec.latency_s == first.spec.latency_s;
+    if (last && plain) cells.push_back(cell);
   }
+  return cells;
+}
 
-  fmt::print("{}, {} threads; {}, {} tokens, {} repeats, medians\n", CpuName(),
-             runtime->threads().size(), name, options.context, options.repeats);
-  fmt::print("{:>12} {:>11} {:>9} {:>9} {:>9} {:>9} {:>11} {:>10} {:>8}\n", "load/compute",
-             "link MB/s", "compute", "load", "cake", "bound", "efficiency", "vs better", "meet at");
-  std::vector<Cell> cells;
-  for (double ratio : options.ratios) {
-    ASSIGN_OR_RETURN(const Cell cell,
-                     MeasureCell(*runtime, prompt, ratio, compute_s, options.repeats));
-    fmt::print(
-        "{:>12g} {:>11.1f} {:>8.3f}s {:>8.3f}s {:>8.3f}s {:>8.3f}s {:>10.1f}% {:>9.2f}x {:>8}\n",
-        ratio, cell.rate_bytes_per_s / 1e6, cell.ttft(Policy::kCompute), cell.ttft(Policy::kLoad),
-        cell.ttft(Policy::kCake), cell.bound(), 100 * cell.efficiency(), cell.against_better(),
-        cell.meeting_token);
-    std::fflush(stdout);
-    cells.push_back(cell);
+}  // namespace
+
+Status RunTtft(const TtftOptions& given) {
+  TtftOptions options = given;
+  if (options.full) {
+    options.models = {"smollm2-135m", "llama-3.2-1b", "models/demo"};
+    options.contexts = {2048, 4096, 8192, 16384};
   }
-  if (!options.json.empty()) {
-    RETURN_IF_ERROR(WriteJson(options.json, ToJson(cells, name, options)));
+  fmt::print("{}; {} repeats, medians\n", CpuName(), options.repeats);
+  std::vector<Measured> all;
+  for (const std::string& model : options.models) {
+    std::string dir = model;
+    const bool arch = model.find('/') == std::string::npos;
+    if (arch) {
+      ASSIGN_OR_RETURN(dir, SynthModelDir(model));
+    }
+    for (int context : options.contexts) {
+      RETURN_IF_ERROR(MeasurePrompt(options, dir, {model, context}, &all));
+      if (!options.json.empty()) RETURN_IF_ERROR(WriteJson(options.json, ToJson(all)));
+    }
   }
+  if (all.empty()) return {};
+  Summarise(all);
   if (!options.svg.empty()) {
-    const std::string title =
-        fmt::format("time to first token, {} at {} tokens", name, options.context);
-    RETURN_IF_ERROR(WriteFile(options.svg, Draw(cells, title)));
+    const auto cells = ToDraw(all);
+    const std::string title = fmt::format("time to first token, {} at {} tokens",
+                                          all.back().prompt.model, all.back().prompt.context);
+    RETURN_IF_ERROR(WriteFile(options.svg, DrawTtft(cells, title)));
     fmt::print("picture: {}\n", options.svg);
   }
   return {};

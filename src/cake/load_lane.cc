@@ -296,6 +296,7 @@ const PlanInput& Restorer::View(const Restoration& r, int budget_chunks) {
   input_.slice_chunks_max = r.request_.slice_chunks_max;
   input_.budget_chunks = budget_chunks;
   input_.waiting = r.waiting_;
+  input_.predict = r.request_.policy != Policy::kPublished;
   input_.fixed_split = r.FixedSplit();
   input_.tiers.clear();
   uint32_t usable = 0;

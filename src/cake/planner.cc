@@ -135,8 +135,21 @@ Plan FixedPlan(const PlanInput& input, int first) {
   return plan;
 }
 
-// Cake as published, for want of numbers: both lanes go on until they meet. Compute then takes one
-// chunk more, as the loads may be very slow.
+// Cake as published (Algorithm 1): both lanes go on until they meet, and a slice is as long as it
+// may be, whatever the loads are about to deliver.
+Plan PublishedPlan(const PlanInput& input, int first) {
+  Plan plan;
+  plan.sides.assign(input.chunks.size(), Side::kEither);
+  plan.tiers.assign(input.chunks.size(), -1);
+  plan.slice_chunks = SliceChunks(input, plan, first, /*take_over=*/true);
+  plan.reason = plan.slice_chunks > 0 ? "nothing is predicted: slice of"
+                                      : "waiting for a slice of another request";
+  plan.wait_s = 1;
+  return plan;
+}
+
+// The same for want of numbers, but careful: what is in flight is left to the loads, until only
+// that is left. Compute then takes one chunk more, as the loads may be very slow.
 Plan BlindPlan(const PlanInput& input, int first) {
   Plan plan;
   plan.sides.assign(input.chunks.size(), Side::kEither);
@@ -310,6 +323,7 @@ Plan MakePlan(const PlanInput& asked, const PlannerOptions& options) {
     return plan;
   }
   if (input.fixed_split) return FixedPlan(input, first);
+  if (!input.predict) return PublishedPlan(input, first);
   if (!input.compute.known()) return BlindPlan(input, first);
 
   // A tier whose speed is not known gets a moment to show it; then compute goes on chunk by chunk.

@@ -13,12 +13,14 @@ std::string_view PolicyName(Policy policy) {
       return "compute";
     case Policy::kLoad:
       return "load";
+    case Policy::kPublished:
+      return "cake-published";
   }
   return "cake";
 }
 
 std::optional<Policy> PolicyFromName(std::string_view name) {
-  for (Policy policy : {Policy::kCake, Policy::kCompute, Policy::kLoad}) {
+  for (Policy policy : {Policy::kCake, Policy::kCompute, Policy::kLoad, Policy::kPublished}) {
     if (PolicyName(policy) == name) return policy;
   }
   return std::nullopt;

@@ -13,9 +13,10 @@
 
 namespace kvcake {
 
-// Compute-only and load-only are cake with one lane switched off.
-enum class Policy { kCake, kCompute, kLoad };
-std::string_view PolicyName(Policy policy);  // "cake", "compute", "load"
+// Compute-only and load-only are cake with one lane switched off. Published is Cake's Algorithm 1:
+// both lanes go on until they meet, and nothing is predicted.
+enum class Policy { kCake, kCompute, kLoad, kPublished };
+std::string_view PolicyName(Policy policy);  // "cake", "compute", "load", "cake-published"
 std::optional<Policy> PolicyFromName(std::string_view name);
 
 enum class Outcome { kPublished, kFailed, kLate };

@@ -107,6 +107,11 @@ void ThrottledTier::SetRateLocked(double rate_bytes_per_s, TimePoint now) {
   rate_ = rate_bytes_per_s;
 }
 
+void ThrottledTier::SetLatency(Seconds latency) {
+  const std::lock_guard lock(mutex_);
+  latency_ = latency;
+}
+
 double ThrottledTier::rate() const {
   std::lock_guard lock(mutex_);
   return rate_;

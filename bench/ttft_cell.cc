@@ -1,0 +1,169 @@
+#include "bench/ttft_cell.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "base/check.h"
+
+namespace kvcake::bench {
+namespace {
+
+constexpr int kProbeChunks = 4;
+
+size_t Index(Policy policy) {
+  return std::find(kTtftPolicies.begin(), kTtftPolicies.end(), policy) - kTtftPolicies.begin();
+}
+
+template <typename Of>
+double MedianOf(size_t repeats, Of of) {
+  std::vector<double> values;
+  for (size_t i = 0; i < repeats; ++i) values.push_back(of(i));
+  return Median(std::move(values));
+}
+
+}  // namespace
+
+const std::vector<double>& TtftCell::of(Policy policy) const { return ttft_s[Index(policy)]; }
+
+double TtftCell::bound_s() const {
+  return MedianOf(bounds.size(), [&](size_t i) { return bounds[i].whole_s; });
+}
+
+double TtftCell::bound_fractional_s() const {
+  return MedianOf(bounds.size(), [&](size_t i) { return bounds[i].fractional_s; });
+}
+
+double TtftCell::efficiency(Policy policy) const {
+  return MedianOf(bounds.size(), [&](size_t i) { return bounds[i].whole_s / of(policy)[i]; });
+}
+
+double TtftCell::against_better() const {
+  return MedianOf(bounds.size(), [&](size_t i) {
+    return of(Policy::kCake)[i] / std::min(of(Policy::kCompute)[i], load_s[i]);
+  });
+}
+
+double TtftCell::overlap() const {
+  return MedianOf(bounds.size(), [&](size_t i) {
+    return of(Policy::kCake)[i] / load_s[i] + of(Policy::kCake)[i] / of(Policy::kCompute)[i];
+  });
+}
+
+double TtftCell::spread() const {
+  const auto& cake = of(Policy::kCake);
+  return *std::max_element(cake.begin(), cake.end()) / *std::min_element(cake.begin(), cake.end());
+}
+
+TtftBench::TtftBench(Runtime& runtime, int context)
+    : runtime_(runtime),
+      prompt_(RandomPrompt(context, runtime.config().vocab_size, 1)),
+      probe_prompt_(RandomPrompt(kProbeChunks * runtime.options().chunk_tokens,
+                                 runtime.config().vocab_size, 2)),
+      present_(context / runtime.options().chunk_tokens, true),
+      leave_(present_.size()) {
+  std::iota(leave_.begin(), leave_.end(), 0);
+  std::shuffle(leave_.begin(), leave_.end(), std::mt19937_64(3));
+}
+
+Result<TtftBench> TtftBench::Create(Runtime& runtime, int context) {
+  TtftBench bench(runtime, context);
+  if (bench.present_.size() < 2) {
+    return Fail(ErrorCode::kInvalidArgument, "--context {} is too short: at least {} tokens",
+                context, 2 * runtime.options().chunk_tokens);
+  }
+  RETURN_IF_ERROR(RunCold(runtime, bench.probe_prompt_, Policy::kCompute, 1, /*store=*/true)
+                      .map([](const auto&) {}));
+  // The first run fills the store and warms up.
+  for (int i = 0; i < 2; ++i) {
+    ASSIGN_OR_RETURN(const Completion done, bench.Run(Policy::kCompute, /*store=*/true));
+    bench.compute_s_ = done.ttft_s;
+  }
+  return bench;
+}
+
+// Fails when the answer is another than before.
+Result<Completion> TtftBench::Run(Policy policy, bool store) {
+  ASSIGN_OR_RETURN(Completion done, RunCold(runtime_, prompt_, policy, kAnswerTokens, store));
+  if (answer_.empty()) answer_ = done.tokens;
+  if (done.tokens == answer_) return done;
+  return Fail(ErrorCode::kCorrupt, "policy {} gave another answer than computing",
+              PolicyName(policy));
+}
+
+Status TtftBench::KeepOnly(double share) {
+  const auto chunks = static_cast<int>(present_.size());
+  const int absent = chunks - static_cast<int>(std::lround(share * chunks));
+  if (std::count(present_.begin(), present_.end(), false) > absent) {
+    RETURN_IF_ERROR(Run(Policy::kCompute, /*store=*/true).map([](const auto&) {}));
+    present_.assign(chunks, true);
+  }
+  const auto keys =
+      ChunkKeys(runtime_.model().identity().Root(), prompt_, runtime_.options().chunk_tokens);
+  for (int i = 0; i < absent; ++i) {
+    if (!present_[leave_[i]]) continue;
+    RETURN_IF_ERROR(runtime_.stores()[0]->Evict(keys[leave_[i]]));
+    present_[leave_[i]] = false;
+  }
+  return {};
+}
+
+Result<TtftBench::Probe> TtftBench::ProbeLink() {
+  ASSIGN_OR_RETURN(const Completion run,
+                   RunCold(runtime_, probe_prompt_, Policy::kLoad, 1, /*store=*/false));
+  const auto chunks = std::max<int>(kProbeChunks, static_cast<int>(present_.size()));
+  ASSIGN_OR_RETURN(LaneCurve curve, LoadCurve(run.report, chunks));
+  const double tail_s = std::max(run.ttft_s - curve[kProbeChunks], 0.0);
+  return Probe{.curve = std::move(curve), .tail_s = tail_s};
+}
+
+Result<TtftCell> TtftBench::Measure(const TtftSpec& spec, int repeats) {
+  TtftCell cell{.spec = spec, .ttft_s = {}, .load_s = {}, .bounds = {}};
+  const auto chunks = static_cast<double>(present_.size());
+  cell.rate_bytes_per_s = chunks * static_cast<double>(runtime_.pool().layout().page_bytes()) /
+                          (spec.ratio * compute_s_);
+  runtime_.link()->SetRate(cell.rate_bytes_per_s);
+  runtime_.link()->SetLatency(Seconds(spec.latency_s));
+  RETURN_IF_ERROR(KeepOnly(spec.present));
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    // The planner still believes in the last link; a user's does not change under him.
+    ASSIGN_OR_RETURN(const Probe probe, ProbeLink());
+    RETURN_IF_ERROR(Repeat(probe, &cell));
+  }
+  return cell;
+}
+
+Status TtftBench::Repeat(const Probe& probe, TtftCell* cell) {
+  const auto chunks = static_cast<int>(present_.size());
+  LaneCurve compute, load = probe.curve;
+  double tail_s = probe.tail_s;
+  double load_s = load[chunks] + tail_s;
+  for (size_t i = 0; i < kTtftPolicies.size(); ++i) {
+    const Policy policy = kTtftPolicies[i];
+    if (policy == Policy::kLoad && cell->spec.ratio > kLoadOnlyRatioMax) continue;
+    ASSIGN_OR_RETURN(const Completion done, Run(policy, /*store=*/false));
+    cell->ttft_s[i].push_back(done.ttft_s);
+    if (policy == Policy::kCompute) {
+      compute = ComputeCurve(done.report, runtime_.compute_cost().fit());
+    } else if (policy == Policy::kLoad) {
+      load_s = done.ttft_s;
+      if (cell->spec.present == 1) {
+        ASSIGN_OR_RETURN(load, LoadCurve(done.report, chunks));
+        tail_s = std::max(done.ttft_s - load[chunks], 0.0);
+      }
+    } else if (policy == Policy::kCake) {
+      cell->meeting_token = done.report.meeting_token;
+    }
+  }
+  cell->load_s.push_back(load_s);
+  Bound bound = LeastTime(compute, load, present_, tail_s);
+  // Compute-only had the last part in its last slice, maybe.
+  const double compute_s = cell->of(Policy::kCompute).back();
+  bound.whole_s = std::min(bound.whole_s, compute_s);
+  bound.fractional_s = std::min(bound.fractional_s, compute_s);
+  cell->bounds.push_back(bound);
+  return {};
+}
+
+}  // namespace kvcake::bench

@@ -1,0 +1,74 @@
+// One cell of bench ttft: every policy on one prompt at one link, with some of its chunks stored.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "bench/bound.h"
+#include "bench/harness.h"
+
+namespace kvcake::bench {
+
+// In the order in which a repeat runs them.
+constexpr std::array kTtftPolicies = {Policy::kCompute, Policy::kLoad, Policy::kPublished,
+                                      Policy::kCake};
+// Beyond this, loading alone is known to lose: it is not run, and its time is the load curve's.
+constexpr double kLoadOnlyRatioMax = 2;
+
+struct TtftSpec {
+  double ratio = 1;  // of the time to load every chunk to the time to compute them
+  double latency_s = 0;
+  double present = 1;  // share of the chunks that is stored
+};
+
+struct TtftCell {
+  TtftSpec spec;
+  double rate_bytes_per_s = 0;
+  std::array<std::vector<double>, kTtftPolicies.size()> ttft_s;  // one a repeat; load-only: or none
+  std::vector<double> load_s;  // of loading alone, run or from the load curve
+  std::vector<Bound> bounds;
+  int meeting_token = 0;
+
+  const std::vector<double>& of(Policy policy) const;
+  double ttft(Policy policy) const { return Median(of(policy)); }
+  double bound_s() const;
+  double bound_fractional_s() const;
+  // Medians of the repeats' own ratios, which were measured together.
+  double efficiency(Policy policy = Policy::kCake) const;  // bound / actual
+  double against_better() const;  // cake / the better of compute-only and load-only
+  double overlap() const;         // 1/x_io + 1/x_compute, as the papers' tables have it
+  double spread() const;          // largest / smallest of cake's repeats
+};
+
+// Measures cells on one prompt, whose chunks are taken from the store, or put there again, as cells
+// ask for them: falling `present` is the cheapest order.
+class TtftBench {
+ public:
+  // Fills the store, and takes the time of computing.
+  static Result<TtftBench> Create(Runtime& runtime, int context);
+
+  Result<TtftCell> Measure(const TtftSpec& spec, int repeats);
+
+ private:
+  // A run on the link alone.
+  struct Probe {
+    LaneCurve curve;    // for as many chunks as the prompt has
+    double tail_s = 0;  // of the prompt's last part
+  };
+
+  TtftBench(Runtime& runtime, int context);
+
+  Status KeepOnly(double share);
+  Result<Completion> Run(Policy policy, bool store);
+  Result<Probe> ProbeLink();
+  Status Repeat(const Probe& probe, TtftCell* cell);
+
+  Runtime& runtime_;
+  const std::vector<int32_t> prompt_, probe_prompt_;
+  double compute_s_ = 0;
+  std::vector<bool> present_;
+  std::vector<int> leave_;       // chunks in the order in which they are taken away
+  std::vector<int32_t> answer_;  // every run's
+};
+
+}  // namespace kvcake::bench
