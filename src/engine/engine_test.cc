@@ -86,13 +86,13 @@ struct World {
   std::unique_ptr<Engine> engine;
 
   explicit World(Tier* store, int pages = 256, Seconds per_token = Seconds(0),
-                 const std::string& dir = ModelDir())
+                 const std::string& dir = ModelDir(), WeightFormat weights = WeightFormat::kBf16)
       : config(LoadModelConfig(dir).value()), tier(store) {
     const KvLayout layout = TransformerModel::LayoutFor(config, kChunk);
     pool = PagePool::Create(layout, pages * layout.page_bytes()).value();
     const TensorFiles files = TensorFiles::Open(dir).value();
     transformer = TransformerModel::Create(config, WeightSource::FromFiles(files), *pool, threads,
-                                           {.max_batch_tokens = kSlice + 64})
+                                           {.max_batch_tokens = kSlice + 64, .weights = weights})
                       .value();
     std::vector<Tier*> tiers;
     if (tier != nullptr) tiers.push_back(tier);
@@ -178,14 +178,13 @@ TEST(EngineTest, EveryPolicyGivesTheSameBits) {
 // things up.
 class ForcedSplitTest : public testing::TestWithParam<const char*> {};
 
-TEST_P(ForcedSplitTest, FiftyGiveTheSameBitsAsComputingAll) {
-  const std::string dir = *GetParam() == '/' ? GetParam() : ModelDir(GetParam());
+void CheckForcedSplits(const std::string& dir, WeightFormat weights, int splits) {
   auto tier = MakeTier(dir);
   const auto prompt = Prompt(1100, 3);
-  World world(tier.get(), /*pages=*/256, Seconds(0), dir);
+  World world(tier.get(), /*pages=*/256, Seconds(0), dir, weights);
   const Completion plain = world.Answer(Ask(prompt, Policy::kCompute));
   std::mt19937 rng(7);
-  for (int i = 0; i < 50; ++i) {
+  for (int i = 0; i < splits; ++i) {
     const int split = static_cast<int>(rng() % (1100 / kChunk + 1));
     SCOPED_TRACE(split);
     world.pool->DropCached();
@@ -195,6 +194,16 @@ TEST_P(ForcedSplitTest, FiftyGiveTheSameBitsAsComputingAll) {
     ExpectSame(done, plain);
     EXPECT_EQ(done.report.tokens_computed, split * kChunk + 1100 % kChunk);
   }
+}
+
+std::string DirOf(const char* model) { return *model == '/' ? model : ModelDir(model); }
+
+TEST_P(ForcedSplitTest, FiftyGiveTheSameBitsAsComputingAll) {
+  CheckForcedSplits(DirOf(GetParam()), WeightFormat::kBf16, 50);
+}
+
+TEST_P(ForcedSplitTest, SoDoTenWithInt8Weights) {
+  CheckForcedSplits(DirOf(GetParam()), WeightFormat::kInt8, 10);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ForcedSplitTest,
