@@ -158,8 +158,13 @@ std::optional<Claim> Restorer::ClaimLoad(Restoration& r, int tier) {
   UpdateEtas();
   const Plan plan = MakePlan(View(r, r.request_.slice_chunks_max), options_.planner);
   std::vector<uint8_t> allowed(r.claims_.size());
-  for (size_t i = 0; i < allowed.size(); ++i) {
+  bool found = false;
+  for (int i = r.claims_.first_missing(); i < r.claims_.size(); ++i) {
+    if (r.claims_.state(i) != ChunkState::kAbsent) continue;
+    // There compute will wait for all before it: that is read first.
+    if (plan.sides[i] == Side::kCompute && found) break;
     allowed[i] = plan.sides[i] != Side::kCompute && (plan.tiers[i] < 0 || plan.tiers[i] == tier);
+    found = found || (allowed[i] && (r.claims_.tiers(i) >> tier & 1) != 0);
   }
   if (auto claim = r.claims_.ClaimBack(tier, allowed)) return claim;
   return ClaimProbe(r, tier, plan);
