@@ -215,7 +215,10 @@ bool Restorer::TakeFromSlower(int tier, Calls& calls) {
   const int chunk = read.claim.first;
   r.report_.AddReason(fmt::format("chunk {} is read from {} instead of {}: it will be sooner",
                                   chunk, state.tier->name(), tiers_[read.tier].tier->name()));
-  r.claims_.Release(read.claim);
+  // The other is not asked for it again, or two would take it from each other for ever; and one
+  // that lets this happen time after time is not asked for anything.
+  r.claims_.Fail(read.claim, read.tier);
+  ++r.failures_[read.tier];
   Disown(r, read.claim);
   CancelRead(*slowest, calls);
   std::vector<uint8_t> allowed(r.claims_.size());
