@@ -158,8 +158,13 @@ std::optional<Claim> Restorer::ClaimLoad(Restoration& r, int tier) {
   UpdateEtas();
   const Plan plan = MakePlan(View(r, r.request_.slice_chunks_max), options_.planner);
   std::vector<uint8_t> allowed(r.claims_.size());
-  for (size_t i = 0; i < allowed.size(); ++i) {
+  bool found = false;
+  for (int i = r.claims_.first_missing(); i < r.claims_.size(); ++i) {
+    if (r.claims_.state(i) != ChunkState::kAbsent) continue;
+    // There compute will wait for all before it: that is read first.
+    if (plan.sides[i] == Side::kCompute && found) break;
     allowed[i] = plan.sides[i] != Side::kCompute && (plan.tiers[i] < 0 || plan.tiers[i] == tier);
+    found = found || (allowed[i] && (r.claims_.tiers(i) >> tier & 1) != 0);
   }
   if (auto claim = r.claims_.ClaimBack(tier, allowed)) return claim;
   return ClaimProbe(r, tier, plan);
@@ -210,7 +215,10 @@ bool Restorer::TakeFromSlower(int tier, Calls& calls) {
   const int chunk = read.claim.first;
   r.report_.AddReason(fmt::format("chunk {} is read from {} instead of {}: it will be sooner",
                                   chunk, state.tier->name(), tiers_[read.tier].tier->name()));
-  r.claims_.Release(read.claim);
+  // The other is not asked for it again, or two would take it from each other for ever; and one
+  // that lets this happen time after time is not asked for anything.
+  r.claims_.Fail(read.claim, read.tier);
+  ++r.failures_[read.tier];
   Disown(r, read.claim);
   CancelRead(*slowest, calls);
   std::vector<uint8_t> allowed(r.claims_.size());

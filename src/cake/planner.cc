@@ -264,24 +264,21 @@ class Walker {
 // the front from a fast tier, and to compute the rest that only a slow one has. So plans without
 // each tier, and with each alone, are tried as well: all of them together are never worse.
 Plan BestPlan(const PlanInput& input, const PlannerOptions& options, int first) {
+  constexpr double kGainMin = 0.999;  // no flipping between plans that are as good
   Plan best = Walker(input, options, first).Run();
-  uint32_t any = 0, every = ~0u;
-  for (int i = first; i < static_cast<int>(input.chunks.size()); ++i) {
-    if (input.chunks[i].state != State::kAbsent) continue;
-    any |= input.chunks[i].tiers;
-    every &= input.chunks[i].tiers;
-  }
-  if (std::popcount(any) < 2 || any == (any & every)) return best;
+  uint32_t any = 0;
+  for (const ChunkView& chunk : input.chunks) any |= chunk.tiers;
+  if (std::popcount(any) < 2) return best;
   const auto consider = [&](uint32_t tiers) {
     PlanInput narrowed = input;
     for (ChunkView& chunk : narrowed.chunks) chunk.tiers &= tiers;
     Plan plan = Walker(narrowed, options, first).Run();
-    if (plan.finish_s < best.finish_s) best = std::move(plan);
+    if (plan.finish_s < best.finish_s * kGainMin) best = std::move(plan);
   };
   for (uint32_t rest = any; rest != 0; rest &= rest - 1) {
     const uint32_t tier = rest & -rest;
-    consider(tier);
-    if (std::popcount(any) > 2) consider(any & ~tier);
+    consider(any & ~tier);
+    if (std::popcount(any) > 2) consider(tier);
   }
   return best;
 }

@@ -82,7 +82,7 @@ std::string Describe(const TiersScenario& s) {
 TEST(SimulatorTiersTest, SeveralTiersAreNeverSlowerThanTheBestOfThem) {
   double worst = 0, worst_load = 0;
   std::vector<double> cake_ratios;
-  for (int seed = 0; seed < 400; ++seed) {
+  for (int seed = 0; seed < 200; ++seed) {
     const TiersScenario s = RandomTiers(seed);
     const uint32_t all = (1u << s.held.size()) - 1;
     const double cake = s.Seconds(Policy::kCake, all) / s.BestAlone(Policy::kCake);
@@ -112,7 +112,7 @@ TEST(SimulatorTiersTest, SeveralTiersAreNeverSlowerThanTheBestOfThem) {
 // A second tier whose speed nobody knows, or that stops answering in the middle, costs little.
 TEST(SimulatorTiersTest, AnUnknownOrStalledSecondTierCostsLittle) {
   double worst_unknown = 0, worst_stalled = 0;
-  for (int seed = 0; seed < 300; ++seed) {
+  for (int seed = 0; seed < 150; ++seed) {
     std::mt19937 rng(seed);
     SimOptions options;
     options.seed = seed;
@@ -159,7 +159,7 @@ TEST(SimulatorTiersTest, AnUnknownOrStalledSecondTierCostsLittle) {
 // What is stored comes to light while compute goes on; it is as good as known soon after.
 TEST(SimulatorTiersTest, WhatTiersSayLateIsUsedStill) {
   for (const double look_s : {1e-3, 20e-3, 0.2}) {
-    for (int seed = 0; seed < 100; ++seed) {
+    for (int seed = 0; seed < 60; ++seed) {
       Scenario s = RandomScenario(seed, /*holes=*/true);
       const double compute_s = s.Seconds(Policy::kCompute);
       const double known_s = s.Seconds(Policy::kCake);
