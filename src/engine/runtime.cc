@@ -52,6 +52,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) 
       *runtime->model_, *runtime->pool_, *runtime->restorer_, *runtime->compute_cost_,
       runtime->store_.get(), Clock::Real(), EngineOptions{.slice_tokens = options.slice_tokens});
   if (runtime->store_) LoadCosts(runtime->CostPath(), *runtime->compute_cost_, *runtime->restorer_);
+  runtime->first_forward_at_ = Clock::Real().Now();
   RETURN_IF_ERROR(runtime->engine_->WarmUp());
   return runtime;
 }

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "ops/bf16.h"
 #include "ops/kernels.h"
+#include "ops/pack_bf16.h"
 
 namespace kvcake {
 namespace {
@@ -115,6 +116,14 @@ void PackedMatrix::Pack(const Compute& compute, SourceOf source_of) {
     for (int64_t column = 0; column < width; ++column) {
       from[column] = source_of(first + column);
       if (!bias_.empty()) bias_[first + column] = *from[column].bias;
+    }
+    const auto columns = std::span(from).first(width);
+    if (std::ranges::all_of(columns,
+                            [](const SourceRow& c) { return c.type == WeightType::kBf16; })) {
+      std::array<const void*, kPanelWidthMax> data;
+      std::ranges::transform(columns, data.begin(), &SourceRow::data);
+      PackBf16Columns(std::span(data).first(width), k_, panel_width_, to);
+      return;
     }
     for (int64_t k0 = 0; k0 < k_; k0 += 16) {
       for (int64_t column = 0; column < width; ++column) {
