@@ -1,6 +1,7 @@
 // kvcake bench: measurements that check their answers.
 #include "app/flags.h"
 #include "bench/benches.h"
+#include "model/synth.h"
 
 namespace kvcake {
 namespace {
@@ -25,11 +26,64 @@ void AddPrefill(CLI::App* parent, int* exit_code) {
                exit_code, bench::RunPrefill, options);
   command->add_option("--model", options->model_dir, "model directory (default: --arch)");
   AddWeightsFlag(*command, &options->weights);
-  command->add_option("--arch", options->arch, "shape of random weights")->capture_default_str();
-  command->add_option("--tokens", options->tokens, "prompt lengths")
+  command->add_option("--arch", options->archs, "shapes of random weights")
+      ->check(CLI::IsMember(SynthArchNames()))
+      ->capture_default_str();
+  command
+      ->add_option("--tokens", options->tokens,
+                   "prompt lengths (default: 512 2048 8192, and 16384 for models below 500M)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--repeats", options->repeats, "of each length up to 2048; longer run once")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--repeats", options->repeats, "of each length")
+  command->add_flag("--full", options->full, "repeat the longer ones as well");
+  command->add_option("--json", options->json, "also write the results to this file");
+}
+
+void AddDecode(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::DecodeOptions>();
+  CLI::App* command = AddBench(parent, "decode",
+                               "decoding speed against what memory and products allow, and what it "
+                               "adds to a slice of prefill",
+                               exit_code, bench::RunDecode, options);
+  command->add_option("--model", options->model_dir, "model directory (default: --arch)");
+  command->add_option("--arch", options->archs, "shapes of random weights")
+      ->check(CLI::IsMember(SynthArchNames()))
+      ->capture_default_str();
+  command->add_option("--sequences", options->sequences, "how many decode at once")
+      ->check(CLI::Range(1, EngineOptions{}.max_sequences))
+      ->capture_default_str();
+  command->add_option("--context", options->context, "tokens of each sequence before the first one")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--steps", options->steps, "tokens of each sequence in a repeat")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command
+      ->add_option("--mixed-decodes", options->mixed_decodes,
+                   "sequences that decode beside a slice of prefill; 0: do not measure that")
+      ->check(CLI::Range(0, EngineOptions{}.max_sequences))
+      ->capture_default_str();
+  command->add_option("--slice-tokens", options->slice_tokens, "of that slice")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command->add_option("--repeats", options->repeats, "of everything, interleaved")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--json", options->json, "also write the results to this file");
+}
+
+void AddStartup(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::StartupOptions>();
+  CLI::App* command = AddBench(parent, "startup",
+                               "from exec to the first forward pass, against reading, packing and "
+                               "digesting the weights once",
+                               exit_code, bench::RunStartup, options);
+  command->add_option("--model", options->model_dir, "model directory (default: --arch)");
+  command->add_option("--arch", options->arch, "shape of random weights")
+      ->check(CLI::IsMember(SynthArchNames()))
+      ->capture_default_str();
+  command->add_option("--repeats", options->repeats, "of each, interleaved")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
@@ -119,6 +173,8 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
   CLI::App* bench = app.add_subcommand("bench", "measure this machine");
   bench->require_subcommand(1);
   AddPrefill(bench, exit_code);
+  AddDecode(bench, exit_code);
+  AddStartup(bench, exit_code);
   AddTtft(bench, exit_code);
   AddQuality(bench, exit_code);
   AddDemo(bench, exit_code);

@@ -193,6 +193,9 @@ Status Answer(const RunFlags& flags) {
         {"prompt_tokens", completion.report.prompt_tokens},
         {"finish_reason", FinishReasonName(completion.finish_reason)},
         {"ttft_s", completion.ttft_s},
+        {"startup",
+         {{"first_forward_s", (runtime->first_forward_at() - ProcessStart()).count()},
+          {"ready_s", (began - ProcessStart()).count()}}},
         {"report", completion.report.ToJson()},
         {"store", StoreJson(*runtime)}};
     fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));

@@ -13,14 +13,42 @@ namespace kvcake::bench {
 // How fast is prefill, as a share of this machine's matmul rate measured in the same run?
 struct PrefillOptions {
   WeightFormat weights = WeightFormat::kBf16;
-  std::string model_dir;  // empty: `arch`, with random weights
-  std::string arch = "smollm2-135m";
-  std::vector<int> tokens = {512, 2048};
+  std::string model_dir;  // empty: `archs`, with random weights
+  std::vector<std::string> archs = {"smollm2-135m", "llama-3.2-1b"};
+  std::vector<int> tokens = {};  // empty: 512, 2048 and 8192, and 16384 for models below 500M
   int repeats = 5;
+  bool full = false;  // repeat prompts of more than 2048 tokens too
   int threads = 0;
   std::string json;  // path; empty: none
 };
 Status RunPrefill(const PrefillOptions& options);
+
+// How fast is decoding, as a share of what reading the weights and the KV cache, or multiplying,
+// must take? And what do decoding sequences add to a slice of prefill in the same step?
+struct DecodeOptions {
+  std::string model_dir;  // empty: `archs`, with random weights
+  std::vector<std::string> archs = {"llama-3.2-1b", "smollm2-135m"};
+  std::vector<int> sequences = {1, 8, 32};  // at once
+  int context = 1024;                       // tokens of each before the first one measured
+  int steps = 16;                           // a repeat, and the tokens of each sequence in it
+  int mixed_decodes = 8;                    // sequences beside a slice; 0: no such step
+  int slice_tokens = 512;
+  int repeats = 5;
+  int threads = 0;
+  std::string json;  // path; empty: none
+};
+Status RunDecode(const DecodeOptions& options);
+
+// How long is it from exec to the first forward pass, against what reading, packing and digesting
+// the weights once takes? With the files in the page cache, and without.
+struct StartupOptions {
+  std::string model_dir;  // empty: `arch`, with random weights
+  std::string arch = "llama-3.2-1b";
+  int repeats = 5;
+  int threads = 0;
+  std::string json;  // path; empty: none
+};
+Status RunStartup(const StartupOptions& options);
 
 // How long is the wait for the first token under each policy, from slow links to fast ones, and how
 // far is that from the bound?

@@ -43,6 +43,17 @@ double Median(std::vector<double> values) {
   return (values[middle] + *std::max_element(values.begin(), values.begin() + middle)) / 2;
 }
 
+std::string Spread(const std::vector<double>& values, int decimals) {
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  return fmt::format("{:.{}f} ({:.{}f} - {:.{}f})", Median(values), decimals, *least, decimals,
+                     *most, decimals);
+}
+
+Result<std::string> ModelDirOf(const std::string& dir, const std::string& arch) {
+  if (!dir.empty()) return dir;
+  return SynthModelDir(arch);
+}
+
 std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed) {
   std::mt19937_64 rng(seed);
   std::vector<int32_t> prompt(count);

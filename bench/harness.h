@@ -21,6 +21,11 @@ constexpr std::array kPolicies = {Policy::kCompute, Policy::kLoad, Policy::kCake
 constexpr int kAnswerTokens = 8;  // compared between the policies
 
 double Median(std::vector<double> values);  // at least one value
+// "median (min - max)" of at least one value, with this many decimals.
+std::string Spread(const std::vector<double>& values, int decimals);
+
+// The model directory of `dir`, or of random weights in the shape of `arch` where it is empty.
+Result<std::string> ModelDirOf(const std::string& dir, const std::string& arch);
 
 // `count` ids below `vocab`, the same for the same seed.
 std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed);

@@ -1,13 +1,17 @@
 #include "bench/matmul_peak.h"
 
+#include <fmt/core.h>
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 
 #include "base/clock.h"
+#include "bench/openblas.h"
 #include "ops/compute.h"
 #include "ops/matmul.h"
 
@@ -15,7 +19,7 @@ namespace kvcake::bench {
 namespace {
 
 constexpr int kM = 512, kK = 2048, kN = 8192;
-constexpr int kRepeats = 12;
+constexpr int kRepeats = 6;
 
 template <typename Body>
 double BestFlopsPerSecond(const Body& body) {
@@ -29,18 +33,29 @@ double BestFlopsPerSecond(const Body& body) {
   return best;
 }
 
-// One worker's panel of columns, as a single-threaded oneDNN product.
-struct Panel {
+// Multiplies [kM][kK] by [kK][columns] on the calling thread.
+using Product = std::function<void()>;
+
+// One worker's columns as a single-threaded oneDNN product.
+struct OneDnnPanel {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
   dnnl::matmul matmul;
   dnnl::memory a, b, c;
 
-  Panel(dnnl::memory::data_type type, int n) {
+  OneDnnPanel(MatmulType type, int columns) {
     using dnnl::memory;
-    const memory::desc ad({kM, kK}, type, memory::format_tag::ab);
-    const memory::desc bd({kK, n}, type, memory::format_tag::any);
-    const memory::desc cd({kM, n}, memory::data_type::f32, memory::format_tag::ab);
+    using DataType = memory::data_type;
+    struct Types {
+      DataType a, b, c;
+    };
+    const Types types =
+        type == MatmulType::kBf16   ? Types{DataType::bf16, DataType::bf16, DataType::f32}
+        : type == MatmulType::kInt8 ? Types{DataType::u8, DataType::s8, DataType::s32}
+                                    : Types{DataType::f32, DataType::f32, DataType::f32};
+    const memory::desc ad({kM, kK}, types.a, memory::format_tag::ab);
+    const memory::desc bd({kK, columns}, types.b, memory::format_tag::any);
+    const memory::desc cd({kM, columns}, types.c, memory::format_tag::ab);
     const dnnl::matmul::primitive_desc pd({ad, bd, cd}, engine);
     matmul = dnnl::matmul(pd);
     a = memory(ad, engine);
@@ -57,30 +72,45 @@ struct Panel {
   }
 };
 
-std::optional<double> OneDnnRate(ThreadPool& pool, dnnl::memory::data_type type) {
-  const int threads = pool.size();
-  std::vector<std::unique_ptr<Panel>> panels(threads);
-  std::atomic<bool> supported{true};
-  const auto on_every_worker = [&](auto&& body) {
-    // As many indices as workers: each takes one, for each waits until all have one.
-    std::atomic<int> taken{0};
-    pool.ParallelFor(threads, [&](int64_t index, int) {
-      ++taken;
-      while (taken < threads) std::this_thread::yield();
-      body(index);
-    });
+// Empty where the library refuses, e.g. bf16 where the CPU has no AVX-512.
+Product OneDnnProduct(MatmulType type, int columns) {
+  omp_set_num_threads(1);  // for this thread: the library's own pool stays asleep
+  try {
+    return [panel = std::make_shared<OneDnnPanel>(type, columns)] { panel->Run(); };
+  } catch (const dnnl::error&) {
+    return {};
+  }
+}
+
+Product OpenBlasProduct(const OpenBlas& blas, int columns) {
+  struct Panel {
+    std::vector<float> a, b, c;
   };
-  on_every_worker([&](int64_t index) {
-    omp_set_num_threads(1);  // for this thread: the library's own pool stays asleep
-    try {
-      panels[index] = std::make_unique<Panel>(type, kN / threads);
-    } catch (const dnnl::error&) {
-      supported = false;  // e.g. bf16 where the CPU has no AVX-512
-    }
+  const auto panel = std::make_shared<Panel>(Panel{std::vector<float>(int64_t{kM} * kK, 0.01f),
+                                                   std::vector<float>(int64_t{kK} * columns, 0.01f),
+                                                   std::vector<float>(int64_t{kM} * columns)});
+  return [panel, &blas, columns] {
+    blas.Multiply(kM, columns, kK, panel->a.data(), panel->b.data(), panel->c.data());
+  };
+}
+
+// The rate of single-threaded products side by side, each made by the worker that will run it.
+std::optional<double> RateSideBySide(ThreadPool& pool,
+                                     const std::function<Product(int columns)>& make) {
+  const int threads = pool.size();
+  std::vector<Product> products(threads);
+  std::atomic<int> taken{0};
+  pool.ParallelFor(threads, [&](int64_t i, int) {
+    // As many indices as workers: each takes one, for each waits until all have one.
+    ++taken;
+    while (taken < threads) std::this_thread::yield();
+    products[i] = make(static_cast<int>(kN * (i + 1) / threads - kN * i / threads));
   });
-  if (!supported) return std::nullopt;
+  for (const Product& product : products) {
+    if (!product) return std::nullopt;
+  }
   return BestFlopsPerSecond(
-      [&] { pool.ParallelFor(threads, [&](int64_t index, int) { panels[index]->Run(); }); });
+      [&] { pool.ParallelFor(threads, [&](int64_t index, int) { products[index](); }); });
 }
 
 double OwnRate(ThreadPool& pool, NumericPath path) {
@@ -97,28 +127,62 @@ double OwnRate(ThreadPool& pool, NumericPath path) {
 
 }  // namespace
 
-std::vector<MatmulRate> MeasureMatmulRates(ThreadPool& pool) {
-  std::vector<MatmulRate> rates;
-  if (auto rate = OneDnnRate(pool, dnnl::memory::data_type::bf16)) {
-    rates.push_back({"oneDNN bf16", true, *rate});
+const char* MatmulTypeName(MatmulType type) {
+  switch (type) {
+    case MatmulType::kBf16:
+      return "bf16";
+    case MatmulType::kF32:
+      return "f32";
+    case MatmulType::kInt8:
+      return "int8";
   }
-  if (auto rate = OneDnnRate(pool, dnnl::memory::data_type::f32)) {
-    rates.push_back({"oneDNN f32", false, *rate});
-  }
-  for (NumericPath path : {NumericPath::kBf16Dot, NumericPath::kF32Fma}) {
-    if (!PathAvailable(path)) continue;
-    rates.push_back({std::string("kvcake ") + NumericPathName(path), path == NumericPath::kBf16Dot,
-                     OwnRate(pool, path)});
-  }
-  return rates;
+  return "";
 }
 
-double BestRate(const std::vector<MatmulRate>& rates, bool bf16) {
+MatmulType MatmulTypeOf(NumericPath path) {
+  return path == NumericPath::kBf16Dot ? MatmulType::kBf16 : MatmulType::kF32;
+}
+
+void MatmulPeak::Measure(ThreadPool& pool) {
+  for (MatmulType type : {MatmulType::kBf16, MatmulType::kF32, MatmulType::kInt8}) {
+    const auto rate =
+        RateSideBySide(pool, [type](int columns) { return OneDnnProduct(type, columns); });
+    if (rate) Add({"oneDNN", type, *rate});
+  }
+  if (const OpenBlas* blas = OpenBlas::Load()) {
+    const auto rate =
+        RateSideBySide(pool, [blas](int columns) { return OpenBlasProduct(*blas, columns); });
+    if (rate) Add({"OpenBLAS", MatmulType::kF32, *rate});
+  }
+  for (NumericPath path : {NumericPath::kBf16Dot, NumericPath::kF32Fma, NumericPath::kF32}) {
+    // The portable path is slow enough to be a nuisance where it is not needed.
+    if (!PathAvailable(path) || (path == NumericPath::kF32 && path != BestPath())) continue;
+    Add({fmt::format("kvcake {}", NumericPathName(path)), MatmulTypeOf(path), OwnRate(pool, path)});
+  }
+}
+
+void MatmulPeak::Add(MatmulRate rate) {
+  for (MatmulRate& known : rates_) {
+    if (known.what != rate.what || known.type != rate.type) continue;
+    known.flops_per_s = std::max(known.flops_per_s, rate.flops_per_s);
+    return;
+  }
+  rates_.push_back(std::move(rate));
+}
+
+double MatmulPeak::Best(MatmulType type) const {
   double best = 0;
-  for (const MatmulRate& rate : rates) {
-    if (rate.bf16 == bf16) best = std::max(best, rate.flops_per_s);
+  for (const MatmulRate& rate : rates_) {
+    if (rate.type == type) best = std::max(best, rate.flops_per_s);
   }
   return best;
+}
+
+void MatmulPeak::Print() const {
+  for (const MatmulRate& rate : rates_) {
+    fmt::print("  matmul {:<5} {:<18} {:7.1f} GFLOP/s\n", MatmulTypeName(rate.type), rate.what,
+               rate.flops_per_s / 1e9);
+  }
 }
 
 }  // namespace kvcake::bench

@@ -1,6 +1,5 @@
 // How fast is prefill, as a share of this machine's matmul rate measured in the same run?
 #include <fmt/core.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -9,81 +8,126 @@
 #include "bench/benches.h"
 #include "bench/harness.h"
 #include "bench/matmul_peak.h"
+#include "bench/peak_rss.h"
+#include "bench/work.h"
 
 namespace kvcake::bench {
 namespace {
 
-// Multiply-adds count as two; causal attention once; logits for the last token only.
-double PrefillFlops(const ModelConfig& config, int64_t tokens) {
-  const int64_t hidden = config.hidden_size, q = int64_t{config.heads} * config.head_dim,
-                kv = int64_t{config.kv_heads} * config.head_dim;
-  const int64_t weights =
-      config.layers * (hidden * (2 * q + 2 * kv) + 3 * hidden * int64_t{config.intermediate_size});
-  const double pairs = 0.5 * static_cast<double>(tokens) * (tokens + 1);
-  return 2.0 * weights * tokens + 4.0 * config.layers * q * pairs +
-         2.0 * hidden * config.vocab_size;
+constexpr int kLongTokens = 2048;     // longer prompts run once, without --full
+constexpr uint64_t kSparePages = 24;  // beside the prompt's: the engine keeps some for reads
+constexpr int64_t kSmallModel = 500'000'000;
+
+// One model at one length.
+struct Cell {
+  std::string model;
+  int tokens = 0;
+  double flops = 0;
+  MatmulType type = MatmulType::kBf16;
+  uint64_t weights_bytes = 0, kv_bytes = 0;
+  uint64_t peak_rss_bytes = 0;  // from loading the model to the prompt's end, in the first repeat
+  std::vector<double> tokens_per_s = {};
+};
+
+std::vector<int> TokensFor(const PrefillOptions& options, const ModelConfig& config) {
+  std::vector<int> tokens = options.tokens;
+  if (tokens.empty()) {
+    tokens = {512, 2048, 8192};
+    if (config.parameters() < kSmallModel) tokens.push_back(16384);
+  }
+  std::sort(tokens.begin(), tokens.end());  // memory touched by a longer prompt stays
+  return tokens;
 }
 
-uint64_t PeakRssBytes() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<uint64_t>(usage.ru_maxrss) << 10;
+Result<std::vector<Cell>> MeasureModel(const PrefillOptions& options, const std::string& dir,
+                                       const std::string& name, MatmulPeak* peak) {
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
+  const std::vector<int> lengths = TokensFor(options, config);
+  RuntimeOptions runtime_options{
+      .model_dir = dir, .threads = options.threads, .weights = options.weights};
+  const KvLayout layout = TransformerModel::LayoutFor(config, runtime_options.chunk_tokens);
+  const uint64_t pages = lengths.back() / layout.chunk_tokens + 1;
+  runtime_options.ram_capacity_bytes = (pages + kSparePages) * layout.page_bytes();
+
+  if (!ResetPeakRss()) fmt::print(stderr, "the peak of memory is that of the whole run\n");
+  ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(runtime_options));
+  const uint64_t load_rss = PeakRssBytes();
+  const ModelWork work(config);
+  const bool int8 = options.weights == WeightFormat::kInt8;
+  const NumericPath path = runtime->model().numeric_path();
+  std::vector<Cell> cells;
+  for (int tokens : lengths) {
+    cells.push_back({.model = name,
+                     .tokens = tokens,
+                     .flops = work.Prefill(tokens),
+                     .type = int8 ? MatmulType::kInt8 : MatmulTypeOf(path),
+                     .weights_bytes = static_cast<uint64_t>((int8 ? 1 : 2) * config.parameters()),
+                     .kv_bytes = layout.bytes_per_token() * tokens,
+                     .peak_rss_bytes = load_rss});
+  }
+  for (int repeat = 0; repeat < options.repeats; ++repeat) {
+    // Measured again before every repeat: shared machines change under one's feet.
+    peak->Measure(runtime->threads());
+    for (Cell& cell : cells) {
+      if (repeat > 0 && cell.tokens > kLongTokens && !options.full) continue;
+      ResetPeakRss();
+      const auto prompt = RandomPrompt(cell.tokens, config.vocab_size, repeat);
+      ASSIGN_OR_RETURN(const Completion done,
+                       RunCold(*runtime, prompt, Policy::kCompute, 1, /*store=*/false));
+      cell.tokens_per_s.push_back(cell.tokens / done.ttft_s);
+      if (repeat == 0) cell.peak_rss_bytes = std::max(cell.peak_rss_bytes, PeakRssBytes());
+      fmt::print(stderr, "{}, {} tokens: {:.1f} tokens/s\n", name, cell.tokens,
+                 cell.tokens_per_s.back());
+    }
+  }
+  peak->Measure(runtime->threads());
+  return cells;
+}
+
+nlohmann::ordered_json Report(const std::vector<Cell>& cells, const MatmulPeak& peak) {
+  fmt::print("{:<14} {:>6} {:>25} {:>8} {:>5} {:>6} {:>10} {:>26}\n", "model", "tokens",
+             "tokens/s (min - max)", "GFLOP/s", "type", "share", "peak RSS",
+             "beyond weights and KV");
+  auto json = nlohmann::ordered_json::array();
+  for (const Cell& cell : cells) {
+    const double median = Median(cell.tokens_per_s);
+    const double rate = cell.flops / cell.tokens * median, share = rate / peak.Best(cell.type);
+    const double beyond = static_cast<double>(cell.peak_rss_bytes) -
+                          static_cast<double>(cell.weights_bytes + cell.kv_bytes);
+    fmt::print("{:<14} {:>6} {:>25} {:>8.1f} {:>5} {:>5.1f}% {:>6} MiB {:>22.0f} MiB\n", cell.model,
+               cell.tokens, Spread(cell.tokens_per_s, 1), rate / 1e9, MatmulTypeName(cell.type),
+               100 * share, cell.peak_rss_bytes >> 20, beyond / (1 << 20));
+    json.push_back({{"model", cell.model},
+                    {"tokens", cell.tokens},
+                    {"tok_per_s", median},
+                    {"share_of_peak", share},
+                    {"peak_gflops", peak.Best(cell.type) / 1e9},
+                    {"dtype", MatmulTypeName(cell.type)},
+                    {"cpu", CpuName()},
+                    {"peak_rss_bytes", cell.peak_rss_bytes},
+                    {"weights_bytes", cell.weights_bytes},
+                    {"kv_bytes", cell.kv_bytes},
+                    {"repeats", cell.tokens_per_s}});
+  }
+  return json;
 }
 
 }  // namespace
 
 Status RunPrefill(const PrefillOptions& options) {
-  RuntimeOptions runtime_options{
-      .model_dir = options.model_dir, .threads = options.threads, .weights = options.weights};
-  if (runtime_options.model_dir.empty()) {
-    ASSIGN_OR_RETURN(runtime_options.model_dir, SynthModelDir(options.arch));
+  MatmulPeak peak;
+  std::vector<Cell> cells;
+  std::vector<std::string> names = options.archs;
+  if (!options.model_dir.empty()) names = {options.model_dir};
+  for (const std::string& name : names) {
+    ASSIGN_OR_RETURN(const std::string dir, ModelDirOf(options.model_dir, name));
+    ASSIGN_OR_RETURN(const auto measured, MeasureModel(options, dir, name, &peak));
+    cells.insert(cells.end(), measured.begin(), measured.end());
   }
-  ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(runtime_options));
-  const bool bf16 = runtime->model().numeric_path() == NumericPath::kBf16Dot;
-  const std::string name = options.model_dir.empty() ? options.arch : options.model_dir;
-  std::vector<MatmulRate> rates = MeasureMatmulRates(runtime->threads());
-
-  // The rate is measured again around every prompt: shared machines change under one's feet.
-  std::vector<std::vector<double>> seconds(options.tokens.size());
-  for (int repeat = 0; repeat < options.repeats; ++repeat) {
-    for (size_t i = 0; i < options.tokens.size(); ++i) {
-      const auto prompt = RandomPrompt(options.tokens[i], runtime->config().vocab_size, repeat);
-      ASSIGN_OR_RETURN(const Completion done,
-                       RunCold(*runtime, prompt, Policy::kCompute, 1, /*store=*/false));
-      seconds[i].push_back(done.ttft_s);
-    }
-    const std::vector<MatmulRate> again = MeasureMatmulRates(runtime->threads());
-    for (size_t i = 0; i < rates.size(); ++i) {
-      rates[i].flops_per_s = std::max(rates[i].flops_per_s, again[i].flops_per_s);
-    }
-  }
-  const double peak = BestRate(rates, bf16);
-
-  fmt::print("{}, {} threads\n", CpuName(), runtime->threads().size());
-  for (const MatmulRate& rate : rates) {
-    fmt::print("  matmul {:<18} {:7.1f} GFLOP/s\n", rate.what, rate.flops_per_s / 1e9);
-  }
-  fmt::print("{:<20} {:>7} {:>12} {:>10} {:>14}\n", "model", "tokens", "tokens/s", "GFLOP/s",
-             "share of peak");
-  auto json = nlohmann::ordered_json::array();
-  for (size_t i = 0; i < options.tokens.size(); ++i) {
-    const int tokens = options.tokens[i];
-    const double median = Median(seconds[i]);
-    const double rate = PrefillFlops(runtime->config(), tokens) / median;
-    fmt::print("{:<20} {:>7} {:>12.1f} {:>10.1f} {:>13.1f}%\n", name, tokens, tokens / median,
-               rate / 1e9, 100 * rate / peak);
-    std::vector<double> repeats;
-    for (double s : seconds[i]) repeats.push_back(tokens / s);
-    json.push_back({{"model", name},
-                    {"tokens", tokens},
-                    {"tok_per_s", tokens / median},
-                    {"share_of_peak", rate / peak},
-                    {"peak_gflops", peak / 1e9},
-                    {"dtype", NumericPathName(runtime->model().numeric_path())},
-                    {"cpu", CpuName()},
-                    {"peak_rss_bytes", PeakRssBytes()},
-                    {"repeats", repeats}});
-  }
+  const int threads = options.threads > 0 ? options.threads : UsableCores();
+  fmt::print("{}, {} threads\n", CpuName(), threads);
+  peak.Print();
+  const nlohmann::ordered_json json = Report(cells, peak);
   return options.json.empty() ? Status() : WriteJson(options.json, json);
 }
 

@@ -80,6 +80,12 @@ class CliTest : public testing::Test {
   const std::string document_ = "/usr/share/common-licenses/Artistic";
 };
 
+TEST_F(CliTest, SaysHowLongStartingTook) {
+  const json startup = RunJson(Ask())["startup"];
+  EXPECT_GT(startup["first_forward_s"].get<double>(), 0);
+  EXPECT_GT(startup["ready_s"].get<double>(), startup["first_forward_s"].get<double>());
+}
+
 TEST_F(CliTest, SecondRunLoadsWhatTheFirstKeptAndAnswersTheSame) {
   const json plain = RunJson(Ask());
   EXPECT_EQ(plain["report"]["tokens_computed"], plain["prompt_tokens"]);

@@ -1,5 +1,14 @@
 #include "base/clock.h"
 
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+
 namespace kvcake {
 namespace {
 
@@ -13,6 +22,21 @@ class RealClock : public Clock {
 const Clock& Clock::Real() {
   static const RealClock clock;
   return clock;
+}
+
+TimePoint ProcessStart() {
+  std::ifstream file("/proc/self/stat");
+  const std::string stat(std::istreambuf_iterator<char>(file), {});
+  // After the program's name in parentheses comes field 3; field 22 is the start, since the boot.
+  std::istringstream fields(stat.substr(std::min(stat.rfind(')') + 1, stat.size())));
+  std::string skipped;
+  for (int field = 3; field < 22; ++field) fields >> skipped;
+  double ticks = 0;
+  timespec since_boot = {};
+  const TimePoint now = Clock::Real().Now();
+  if (!(fields >> ticks) || clock_gettime(CLOCK_BOOTTIME, &since_boot) != 0) return now;
+  const double boot_s = static_cast<double>(since_boot.tv_sec) + 1e-9 * since_boot.tv_nsec;
+  return now - Seconds(boot_s - ticks / static_cast<double>(sysconf(_SC_CLK_TCK)));
 }
 
 }  // namespace kvcake

@@ -18,6 +18,10 @@ class Clock {
   static const Clock& Real();
 };
 
+// When this process was started (exec), on Clock::Real(); up to 10 ms early, for so the kernel
+// counts. Now where it does not say.
+TimePoint ProcessStart();
+
 // A clock that moves only when told to. Not thread-safe.
 class FakeClock : public Clock {
  public:

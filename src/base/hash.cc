@@ -36,12 +36,41 @@ uint64_t Xxh3_64(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-std::array<uint8_t, 16> Xxh3_128(std::span<const std::byte> bytes) {
+namespace {
+
+std::array<uint8_t, 16> Canonical(XXH128_hash_t hash) {
   XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
+  XXH128_canonicalFromHash(&canonical, hash);
   std::array<uint8_t, 16> out;
   std::copy(std::begin(canonical.digest), std::end(canonical.digest), out.begin());
   return out;
+}
+
+}  // namespace
+
+std::array<uint8_t, 16> Xxh3_128(std::span<const std::byte> bytes) {
+  return Canonical(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
+struct Xxh3_128Stream::State {
+  XXH3_state_t* xxh = XXH3_createState();
+  ~State() { XXH3_freeState(xxh); }
+};
+
+Xxh3_128Stream::Xxh3_128Stream() : state_(std::make_unique<State>()) {
+  CHECK(state_->xxh != nullptr && XXH3_128bits_reset(state_->xxh) == XXH_OK);
+}
+
+Xxh3_128Stream::~Xxh3_128Stream() = default;
+
+void Xxh3_128Stream::Update(std::span<const std::byte> bytes) {
+  CHECK(XXH3_128bits_update(state_->xxh, bytes.data(), bytes.size()) == XXH_OK);
+}
+
+std::array<uint8_t, 16> Xxh3_128Stream::Finish() {
+  const auto hash = Canonical(XXH3_128bits_digest(state_->xxh));
+  CHECK(XXH3_128bits_reset(state_->xxh) == XXH_OK);
+  return hash;
 }
 
 std::string ToHex(std::span<const uint8_t> bytes) {

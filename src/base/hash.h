@@ -35,6 +35,23 @@ uint64_t Xxh3_64(std::span<const std::byte> bytes);
 // 128 bits, most significant byte first.
 std::array<uint8_t, 16> Xxh3_128(std::span<const std::byte> bytes);
 
+// The same, of a message that comes in pieces. Not thread-safe.
+class Xxh3_128Stream {
+ public:
+  Xxh3_128Stream();
+  ~Xxh3_128Stream();
+  Xxh3_128Stream(const Xxh3_128Stream&) = delete;
+  Xxh3_128Stream& operator=(const Xxh3_128Stream&) = delete;
+
+  void Update(std::span<const std::byte> bytes);
+  // The hash of everything so far; the object may then be used for another message.
+  std::array<uint8_t, 16> Finish();
+
+ private:
+  struct State;
+  const std::unique_ptr<State> state_;
+};
+
 // Lower-case hexadecimal.
 std::string ToHex(std::span<const uint8_t> bytes);
 

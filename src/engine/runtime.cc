@@ -67,6 +67,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) 
   if (!options.cpus.empty()) {
     RETURN_IF_ERROR(RestrictToCpus(std::span(options.cpus).first(1)));
   }
+  runtime->first_forward_at_ = Clock::Real().Now();
   RETURN_IF_ERROR(runtime->engine_->WarmUp());
   return runtime;
 }

@@ -57,6 +57,8 @@ class Runtime {
   const ModelConfig& config() const { return model_->config(); }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Model& model() { return *model_; }
+  // When the first forward pass (of warming up) began.
+  TimePoint first_forward_at() const { return first_forward_at_; }
   PagePool& pool() { return *pool_; }
   ThreadPool& threads() { return *threads_; }
   Engine& engine() { return *engine_; }
@@ -87,6 +89,7 @@ class Runtime {
   std::unique_ptr<Restorer> restorer_;
   std::unique_ptr<WriteBehind> write_behind_;
   std::unique_ptr<Engine> engine_;
+  TimePoint first_forward_at_;
 };
 
 // What a root stands for, as JSON for people.

@@ -7,15 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "base/check.h"
-#include "base/cpu.h"
 #include "model/json_file.h"
 #include "model/model_dir.h"
 #include "model/safetensors_header.h"
@@ -68,28 +65,12 @@ bool Present(const std::string& path) {
   return lstat(path.c_str(), &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
-// Whether every value is finite: in none are all bits of the exponent set.
-template <typename Word>
-bool AllFinite(std::span<const std::byte> bytes, Word exponent) {
-  bool finite = true;
-  for (size_t at = 0; at < bytes.size(); at += sizeof(Word)) {
-    Word word;  // a file may place its tensors at any byte
-    std::memcpy(&word, bytes.data() + at, sizeof(word));
-    finite &= (word & exponent) != exponent;
-  }
-  return finite;
-}
-
-bool AllFinite(const TensorView& view) {
-  switch (view.dtype) {
-    case DType::kBf16:
-      return AllFinite<uint16_t>(view.bytes, 0x7f80);
-    case DType::kF16:
-      return AllFinite<uint16_t>(view.bytes, 0x7c00);
-    case DType::kF32:
-      return AllFinite<uint32_t>(view.bytes, 0x7f800000);
-  }
-  return false;
+// Only advice: without it everything is as right, and slower.
+void Advise(std::span<const std::byte> bytes, int advice) {
+  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()) / page * page;
+  const auto end = reinterpret_cast<uintptr_t>(bytes.data() + bytes.size());
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
 }
 
 }  // namespace
@@ -210,45 +191,13 @@ Result<TensorView> TensorFiles::Get(const std::string& name, std::span<const int
                 "{}: tensor {} has shape {}, but config.json asks for {}", source_, name,
                 view.shape, shape);
   }
-  if (!AllFinite(view)) {
-    return Fail(ErrorCode::kCorrupt,
-                "{}: tensor {} holds NaN or infinity, so every answer would be garbage; download "
-                "it again",
-                source_, name);
-  }
   return view;
 }
 
-Digest WeightsDigest(const TensorFiles& files) {
-  struct Row {
-    const std::string* name;
-    const TensorView* view;
-    std::array<uint8_t, 16> hash{};
-  };
-  std::vector<Row> rows;
-  for (const auto& [name, view] : files.tensors()) rows.push_back({.name = &name, .view = &view});
-  std::vector<Row*> by_size;  // largest first, so that threads finish together
-  for (Row& row : rows) by_size.push_back(&row);
-  std::stable_sort(by_size.begin(), by_size.end(), [](const Row* a, const Row* b) {
-    return a->view->bytes.size() > b->view->bytes.size();
-  });
-  std::atomic<size_t> next{0};
-  const auto work = [&] {
-    for (size_t i; (i = next.fetch_add(1)) < by_size.size();) {
-      by_size[i]->hash = Xxh3_128(by_size[i]->view->bytes);
-    }
-  };
-  std::vector<std::jthread> threads;
-  for (int i = 1; i < UsableCores(); ++i) threads.emplace_back(work);
-  work();
-  threads.clear();  // joins
+void TensorFiles::ReadAhead(std::span<const std::byte> bytes) { Advise(bytes, MADV_WILLNEED); }
 
-  Sha256 sha;
-  for (const Row& row : rows) {
-    sha.Update(fmt::format("{}\t{}\t{}\t{}\n", *row.name, DTypeName(row.view->dtype),
-                           fmt::join(row.view->shape, ","), ToHex(row.hash)));
-  }
-  return sha.Finish();
+void TensorFiles::Release() const {
+  for (const Mapping& mapping : mappings_) Advise(mapping.bytes, MADV_DONTNEED);
 }
 
 }  // namespace kvcake

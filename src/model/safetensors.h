@@ -13,7 +13,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/hash.h"
 #include "base/status.h"
 
 namespace kvcake {
@@ -41,23 +40,26 @@ class TensorFiles {
   TensorFiles& operator=(TensorFiles&&) noexcept;
   ~TensorFiles();
 
-  // Reads the tensor once, to refuse NaN and infinities (kCorrupt). kNotFound when there is no such
-  // tensor, kInvalidArgument when its shape differs; errors name the file and the tensor.
+  // kNotFound when there is no such tensor, kInvalidArgument
+  // when its shape differs; errors name the file and the tensor.
   Result<TensorView> Get(const std::string& name, std::span<const int64_t> shape) const;
   bool Has(const std::string& name) const { return tensors_.contains(name); }
   const std::map<std::string, TensorView>& tensors() const { return tensors_; }
+  // model.safetensors or the index, for errors.
+  const std::string& source() const { return source_; }
+  // Lets the system start to read some bytes of a tensor from the disk.
+  static void ReadAhead(std::span<const std::byte> bytes);
+  // Takes what has been read so far out of the process's memory, not out of the page cache. What is
+  // read again is simply mapped again.
+  void Release() const;
 
  private:
   struct Mapping;
   TensorFiles() = default;
 
-  std::string source_;  // model.safetensors or the index, for errors
+  std::string source_;
   std::vector<Mapping> mappings_;
   std::map<std::string, TensorView> tensors_;
 };
-
-// SHA-256 over the sorted (name, dtype, shape, XXH3-128 of the bytes) of all tensors: independent
-// of how the files are sharded.
-Digest WeightsDigest(const TensorFiles& files);
 
 }  // namespace kvcake

@@ -12,21 +12,13 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "model/safetensors_testing.h"
+
 namespace kvcake {
 namespace {
 
 using nlohmann::json;
 using testing::HasSubstr;
-
-std::string FileBytes(const std::string& header, const std::string& data) {
-  std::string bytes(8, '\0');
-  for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(uint64_t{header.size()} >> (8 * i));
-  return bytes + header + data;
-}
-
-json Tensor(const char* dtype, const json& shape, uint64_t begin, uint64_t end) {
-  return {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {begin, end}}};
-}
 
 class SafetensorsTest : public testing::Test {
  protected:
@@ -156,37 +148,6 @@ TEST_F(SafetensorsTest, RefusesNamesThatAppearTwice) {
   EXPECT_THAT(files.error().message, HasSubstr("model.safetensors: header: \"a\" is named twice"));
 }
 
-TEST_F(SafetensorsTest, RefusesNanAndInfinityWhereAModelAsks) {
-  struct Case {
-    const char* dtype;
-    uint32_t bits;
-    bool finite;
-  };
-  for (const Case& c : std::vector<Case>{{"BF16", 0x7f7f, true},
-                                         {"BF16", 0xff80, false},
-                                         {"BF16", 0x7fc1, false},
-                                         {"F16", 0x7bff, true},
-                                         {"F16", 0x7c00, false},
-                                         {"F16", 0xfe00, false},
-                                         {"F32", 0x7f7fffff, true},
-                                         {"F32", 0xff800000, false},
-                                         {"F32", 0x7f800001, false}}) {
-    SCOPED_TRACE(testing::Message() << c.dtype << " " << c.bits);
-    const uint64_t width = c.dtype == std::string("F32") ? 4 : 2;
-    std::string data(37 * width, '\x11');
-    std::memcpy(data.data() + 36 * width, &c.bits, width);
-    Write("model.safetensors",
-          FileBytes(json{{"a", Tensor(c.dtype, {37}, 0, data.size())}}.dump(), data));
-    const auto files = TensorFiles::Open(dir_);
-    ASSERT_TRUE(files) << files.error().message;
-    const auto view = files->Get("a", std::vector<int64_t>{37});
-    ASSERT_EQ(view.has_value(), c.finite);
-    if (view) continue;
-    EXPECT_EQ(view.error().code, ErrorCode::kCorrupt);
-    EXPECT_THAT(view.error().message, HasSubstr("model.safetensors: tensor a holds NaN"));
-  }
-}
-
 // Peak memory of this process so far.
 int64_t PeakBytes() {
   struct rusage usage {};
@@ -308,29 +269,20 @@ TEST_F(SafetensorsTest, RefusesBrokenIndexes) {
           "tensor a is not in three.safetensors");
 }
 
-TEST_F(SafetensorsTest, DigestIgnoresSharding) {
-  const std::string data = "0123456789abcdef";
-  const auto digest = [&](const std::string& bytes, const char* dtype) {
-    const json header = {{"a", Tensor(dtype, {2}, 0, 8)}, {"b", Tensor("BF16", {4}, 8, 16)}};
-    Write("model.safetensors", FileBytes(header.dump(), bytes));
-    auto files = TensorFiles::Open(dir_);
-    EXPECT_TRUE(files);
-    return WeightsDigest(*files);
-  };
-  const Digest whole = digest(data, "F32");
-  std::string changed = data;
-  changed[11] ^= 1;
-  EXPECT_NE(digest(changed, "F32"), whole);
-  EXPECT_EQ(digest(data, "F32"), whole);
-  // On-disk identity: it never changes.
-  EXPECT_EQ(ToHex(whole), "4d17dbdd6d97c837841827ee1d562cf64a20c033096ea49628aabaa7b1d5ae13");
-  std::filesystem::remove(dir_ + "/model.safetensors");
-  Write("s1", FileBytes(json{{"b", Tensor("BF16", {4}, 0, 8)}}.dump(), data.substr(8)));
-  Write("s2", FileBytes(json{{"a", Tensor("F32", {2}, 0, 8)}}.dump(), data.substr(0, 8)));
-  Write("model.safetensors.index.json", R"({"weight_map": {"a": "s2", "b": "s1"}})");
-  const auto sharded = TensorFiles::Open(dir_);
-  ASSERT_TRUE(sharded) << sharded.error().message;
-  EXPECT_EQ(WeightsDigest(*sharded), whole);
+TEST_F(SafetensorsTest, WhatWasReleasedCanBeReadAgain) {
+  const std::string data(100'000, 'y');
+  Write("model.safetensors",
+        FileBytes(json{{"a", Tensor("BF16", {50'000}, 0, 100'000)}}.dump(), data));
+  const auto files = TensorFiles::Open(dir_);
+  ASSERT_TRUE(files);
+  const auto view = files->Get("a", std::vector<int64_t>{50'000});
+  ASSERT_TRUE(view);
+  TensorFiles::ReadAhead(view->bytes.subspan(1));
+  TensorFiles::ReadAhead({});
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(std::string(reinterpret_cast<const char*>(view->bytes.data()), 100'000), data);
+    files->Release();
+  }
 }
 
 TEST_F(SafetensorsTest, SurvivesRandomDamage) {

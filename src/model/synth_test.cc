@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "model/safetensors.h"
+#include "model/tensor_scan.h"
 #include "model/weights.h"
 
 namespace kvcake {
@@ -31,7 +32,7 @@ class SynthTest : public testing::Test {
 Digest DigestOf(const std::string& dir) {
   const auto files = TensorFiles::Open(dir);
   EXPECT_TRUE(files) << files.error().message;
-  return WeightsDigest(*files);
+  return TensorScan(*files).WeightsDigest();
 }
 
 TEST_F(SynthTest, ConfigSurvivesTheDisk) {

@@ -3,8 +3,11 @@
 #include <array>
 #include <cstring>
 #include <list>
+#include <memory>
+#include <set>
 
 #include "model/tensor_list.h"
+#include "model/tensor_scan.h"
 #include "ops/bf16.h"
 
 namespace kvcake {
@@ -177,9 +180,29 @@ class Loader {
 }  // namespace
 
 WeightSource WeightSource::FromFiles(const TensorFiles& files) {
-  return {.get = [&files](const std::string& name,
-                          std::span<const int64_t> shape) { return files.Get(name, shape); },
-          .digest = WeightsDigest(files)};
+  struct Reading {
+    explicit Reading(const TensorFiles& files) : scan(files) {}
+    std::set<std::string> got;
+    TensorScan scan;
+  };
+  const auto reading = std::make_shared<Reading>(files);
+  return {.get = [&files, reading](const std::string& name,
+                                   std::span<const int64_t> shape) -> Result<TensorView> {
+            ASSIGN_OR_RETURN(TensorView view, files.Get(name, shape));
+            reading->got.insert(name);
+            return view;
+          },
+          .digest = [&files, reading]() -> Result<Digest> {
+            for (const std::string& name : reading->got) {
+              if (reading->scan.Finite(name)) continue;
+              return Fail(ErrorCode::kCorrupt,
+                          "{}: tensor {} holds NaN or infinity, so every answer would be garbage; "
+                          "download it again",
+                          files.source(), name);
+            }
+            return reading->scan.WeightsDigest();
+          },
+          .release = [&files] { files.Release(); }};
 }
 
 Status CheckWeights(const ModelConfig& config, const WeightSource& source) {
@@ -205,6 +228,7 @@ Result<ModelWeights> LoadWeights(const Compute& compute, const ModelConfig& conf
   for (int i = 0; i < config.layers; ++i) {
     ASSIGN_OR_RETURN(LayerWeights layer, Loader(compute, config, source, format).Layer(i));
     model.layers.push_back(std::move(layer));
+    if (source.release) source.release();
   }
   return model;
 }

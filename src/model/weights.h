@@ -19,9 +19,13 @@ namespace kvcake {
 struct WeightSource {
   // kNotFound, or kInvalidArgument when the shape differs; both name the tensor.
   std::function<Result<TensorView>(const std::string& name, std::span<const int64_t> shape)> get;
-  Digest digest{};
+  // Once loading has got all it wants: waits until every tensor has been read through. kCorrupt
+  // when one of those got holds NaN or infinity; what was loaded is garbage then.
+  std::function<Result<Digest>()> digest;
+  // What was got so far is not needed again soon. May be empty.
+  std::function<void()> release = {};
 
-  // Borrows the files.
+  // Borrows the files, and begins to read them.
   static WeightSource FromFiles(const TensorFiles& files);
 };
 

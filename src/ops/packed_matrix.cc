@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "ops/bf16.h"
 #include "ops/kernels.h"
+#include "ops/pack_bf16.h"
 
 namespace kvcake {
 namespace {
@@ -68,6 +69,13 @@ struct Bf16PanelWriter {
   int64_t width;
 
   void PackColumns(std::span<const SourceRow> columns, int64_t k) const {
+    if (std::ranges::all_of(columns,
+                            [](const SourceRow& c) { return c.type == WeightType::kBf16; })) {
+      std::array<const void*, kPanelWidthMax> data;
+      std::ranges::transform(columns, data.begin(), &SourceRow::data);
+      PackBf16Columns(std::span(data).first(columns.size()), k, width, to);
+      return;
+    }
     for (int64_t k0 = 0; k0 < k; k0 += 16) {
       for (size_t column = 0; column < columns.size(); ++column) {
         for (int64_t i = k0; i < k0 + 16; ++i) {

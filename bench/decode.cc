@@ -1,0 +1,281 @@
+// How fast is decoding, against what memory and arithmetic allow? What does it add to a slice?
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/cpu.h"
+#include "bench/benches.h"
+#include "bench/harness.h"
+#include "bench/matmul_peak.h"
+#include "bench/read_bandwidth.h"
+#include "bench/work.h"
+#include "engine/sampler.h"
+#include "model/position.h"
+#include "ops/attention.h"
+
+namespace kvcake::bench {
+namespace {
+
+constexpr uint64_t kSparePages = 24;
+
+// Sequences of `context` tokens whose pages hold random keys and values: prefilling them would take
+// minutes and change no time that is measured here.
+class Batch {
+ public:
+  static Result<std::unique_ptr<Batch>> Create(const DecodeOptions& options,
+                                               const std::string& dir) {
+    ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
+    RuntimeOptions runtime_options{.model_dir = dir, .threads = options.threads};
+    const KvLayout layout = TransformerModel::LayoutFor(config, runtime_options.chunk_tokens);
+    const int most = std::max(*std::max_element(options.sequences.begin(), options.sequences.end()),
+                              options.mixed_decodes);
+    const int tokens = options.context + options.steps + 1;
+    const int pages = (tokens + layout.chunk_tokens - 1) / layout.chunk_tokens;
+    const int slice_pages = (options.slice_tokens + layout.chunk_tokens - 1) / layout.chunk_tokens;
+    runtime_options.ram_capacity_bytes =
+        (static_cast<uint64_t>(most) * pages + slice_pages + kSparePages) * layout.page_bytes();
+    runtime_options.slice_tokens = std::max(options.slice_tokens, layout.chunk_tokens);
+    ASSIGN_OR_RETURN(auto runtime, Runtime::Create(runtime_options));
+    auto batch = std::unique_ptr<Batch>(new Batch(options, std::move(runtime)));
+    for (int i = 0; i < most; ++i) RETURN_IF_ERROR(batch->DrawPages(pages, &batch->sequences_));
+    RETURN_IF_ERROR(batch->DrawPages(slice_pages, &batch->slice_));
+    return batch;
+  }
+
+  Runtime& runtime() { return *runtime_; }
+
+  // Seconds for `steps` tokens of each of n sequences, choosing the likeliest included.
+  Result<double> Decode(int n) {
+    const TimePoint start = Clock::Real().Now();
+    for (int step = 0; step < options_.steps; ++step) {
+      RETURN_IF_ERROR(Step(n, options_.context + step, /*with_slice=*/false));
+    }
+    return (Clock::Real().Now() - start).count();
+  }
+
+  // Seconds for one step: a slice from the start of a prompt and n sequences' next tokens.
+  Result<double> Mixed(int n) {
+    const TimePoint start = Clock::Real().Now();
+    RETURN_IF_ERROR(Step(n, options_.context, /*with_slice=*/true));
+    return (Clock::Real().Now() - start).count();
+  }
+
+  // Seconds for the attention of n sequences' next tokens, all layers.
+  double AttentionAlone(int n) {
+    const ModelConfig& c = runtime_->config();
+    const Compute compute(runtime_->threads(), runtime_->model().numeric_path());
+    AttentionShape shape{.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = c.head_dim};
+    if (c.position == PositionKind::kAlibi) shape.alibi_slopes = AlibiSlopes(c.heads);
+    Attention attention(compute, shape, runtime_->pool());
+    const int64_t q_size = int64_t{c.heads} * c.head_dim;
+    const std::vector<float> q(n * q_size, 0.125f);
+    const ActivationBuffer out(compute.path(), n, q_size);
+    std::vector<AttentionSlice> rows;
+    for (int i = 0; i < n; ++i) {
+      rows.push_back({.q = q.data() + i * q_size,
+                      .rows = 1,
+                      .start = options_.context,
+                      .pages = sequences_[i].ids,
+                      .out_row = i});
+    }
+    const TimePoint start = Clock::Real().Now();
+    for (int layer = 0; layer < c.layers; ++layer) attention.Run(layer, rows, q_size, out.Rows(n));
+    return (Clock::Real().Now() - start).count();
+  }
+
+ private:
+  struct Pages {
+    std::vector<PageHandle> handles;
+    std::vector<PageId> ids;
+  };
+
+  Batch(const DecodeOptions& options, std::unique_ptr<Runtime> runtime)
+      : options_(options),
+        runtime_(std::move(runtime)),
+        tokens_(RandomPrompt(options.slice_tokens, runtime_->config().vocab_size, 1)) {}
+
+  Status DrawPages(int count, std::vector<Pages>* to) {
+    PagePool& pool = runtime_->pool();
+    Pages pages;
+    for (int i = 0; i < count; ++i) {
+      auto page = pool.Draw();
+      if (!page) return Fail(ErrorCode::kResourceExhausted, "no pages left for the sequences");
+      for (int layer = 0; layer < pool.layout().layers; ++layer) {
+        uint16_t* slab = pool.Slab(page->id(), layer);
+        for (uint64_t e = 0; e < 2 * pool.layout().plane_elements(); ++e) {
+          seed_ = seed_ * 6364136223846793005u + 1442695040888963407u;
+          slab[e] = 0x3c00 | (seed_ >> 32 & 0x81ff);  // +-0.008 to +-0.12, as bf16
+        }
+      }
+      pages.ids.push_back(page->id());
+      pages.handles.push_back(std::move(*page));
+    }
+    to->push_back(std::move(pages));
+    return {};
+  }
+
+  Status Step(int n, int position, bool with_slice) {
+    std::vector<Slice> slices;
+    for (int i = 0; i < n; ++i) {
+      slices.push_back({.tokens = std::span(tokens_).subspan(i % tokens_.size(), 1),
+                        .start = position,
+                        .pages = sequences_[i].ids,
+                        .logits = Slice::Logits::kLast});
+    }
+    if (with_slice) slices.push_back({.tokens = tokens_, .pages = slice_[0].ids});
+    ASSIGN_OR_RETURN(const auto logits, runtime_->model().Forward(slices));
+    const size_t vocab = runtime_->config().vocab_size;
+    for (int i = 0; i < n; ++i) {
+      const int32_t token = Sample(logits.subspan(i * vocab, vocab), {}, position);
+      if (!std::isfinite(logits[i * vocab + token])) {
+        return Fail(ErrorCode::kCorrupt, "sequence {} has no finite logit", i);
+      }
+    }
+    return {};
+  }
+
+  const DecodeOptions& options_;
+  const std::unique_ptr<Runtime> runtime_;
+  const std::vector<int32_t> tokens_;  // [slice_tokens]
+  std::vector<Pages> sequences_, slice_;
+  uint64_t seed_ = 1;
+};
+
+// The limits of the machine, measured between everything else.
+struct Limits {
+  MatmulPeak products;
+  ReadBandwidth memory;
+};
+
+// One model's part of the bench.
+class ModelDecode {
+ public:
+  ModelDecode(const DecodeOptions& options, std::string name, Batch& batch)
+      : options_(options), name_(std::move(name)), batch_(batch), work_(batch.runtime().config()) {
+    for (int sequences : options.sequences) cells_.push_back({.sequences = sequences});
+  }
+
+  Status Measure(Limits* limits) {
+    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
+      limits->products.Measure(batch_.runtime().threads());
+      for (Cell& cell : cells_) {
+        for (int i = 0; i < 3; ++i) limits->memory.Measure(batch_.runtime().threads());
+        ASSIGN_OR_RETURN(const double seconds, batch_.Decode(cell.sequences));
+        cell.tokens_per_s.push_back(cell.sequences * options_.steps / seconds);
+      }
+      if (options_.mixed_decodes > 0) RETURN_IF_ERROR(MeasureMixed());
+    }
+    return {};
+  }
+
+  void Report(const Limits& limits, nlohmann::ordered_json* json) const {
+    const NumericPath path = batch_.runtime().model().numeric_path();
+    const double flops_per_s = limits.products.Best(MatmulTypeOf(path));
+    for (const Cell& cell : cells_) {
+      json->push_back(ReportCell(cell, flops_per_s, limits.memory.bytes_per_s()));
+    }
+    if (options_.mixed_decodes > 0) json->push_back(ReportMixed());
+    fmt::print("{:<14} memory reads at {:.1f} GB/s, products at {:.0f} GFLOP/s\n", "",
+               limits.memory.bytes_per_s() / 1e9, flops_per_s / 1e9);
+  }
+
+ private:
+  struct Cell {
+    int sequences = 0;
+    std::vector<double> tokens_per_s = {};
+  };
+
+  Status MeasureMixed() {
+    // The slice before and after what is judged by it, so that a drift of the machine cancels.
+    ASSIGN_OR_RETURN(const double before, batch_.Mixed(0));
+    const double attention = batch_.AttentionAlone(options_.mixed_decodes);
+    ASSIGN_OR_RETURN(const double mixed, batch_.Mixed(options_.mixed_decodes));
+    ASSIGN_OR_RETURN(const double after, batch_.Mixed(0));
+    const double slice = (before + after) / 2;
+    // What the step may cost, before any allowance: the decoding rows' products as fast as the
+    // slice goes, and their attention.
+    const double rate = work_.SliceWithoutLogits(options_.slice_tokens) / slice;
+    const double bound = slice + options_.mixed_decodes * work_.TokenProducts() / rate + attention;
+    mixed_s_.push_back(mixed);
+    slice_s_.push_back(slice);
+    attention_s_.push_back(attention);
+    over_bound_.push_back(mixed / bound);
+    return {};
+  }
+
+  nlohmann::ordered_json ReportCell(const Cell& cell, double flops_per_s,
+                                    double bytes_per_s) const {
+    const double context = options_.context + options_.steps / 2.0;  // half-way through a repeat
+    const double kv = static_cast<double>(batch_.runtime().pool().layout().bytes_per_token());
+    const double read_s = (work_.WeightBytes() + cell.sequences * kv * context) / bytes_per_s;
+    const double attention = static_cast<double>(work_.layers) * work_.pair_flops * context;
+    const double multiply_s = cell.sequences * (work_.TokenProducts() + attention) / flops_per_s;
+    const double roofline = cell.sequences / std::max(read_s, multiply_s);
+    const char* limit = read_s > multiply_s ? "memory" : "products";
+    const double median = Median(cell.tokens_per_s);
+    fmt::print("{:<14} {:>9} {:>7} {:>26} {:>10.1f} {:>9} {:>6.1f}%\n", name_, cell.sequences,
+               options_.context, Spread(cell.tokens_per_s, 1), roofline, limit,
+               100 * median / roofline);
+    return {{"model", name_},
+            {"measure", "decode"},
+            {"sequences", cell.sequences},
+            {"context", options_.context},
+            {"tok_per_s", median},
+            {"roofline_tok_per_s", roofline},
+            {"share_of_roofline", median / roofline},
+            {"limit", limit},
+            {"bandwidth_bytes_per_s", bytes_per_s},
+            {"peak_gflops", flops_per_s / 1e9},
+            {"cpu", CpuName()},
+            {"repeats", cell.tokens_per_s}};
+  }
+
+  nlohmann::ordered_json ReportMixed() const {
+    fmt::print(
+        "{:<14} {} decodes with a slice of {} tokens: {} s; the slice alone {} s, their attention "
+        "{} s; {} x the bound\n",
+        name_, options_.mixed_decodes, options_.slice_tokens, Spread(mixed_s_, 3),
+        Spread(slice_s_, 3), Spread(attention_s_, 4), Spread(over_bound_, 3));
+    return {{"model", name_},
+            {"measure", "mixed"},
+            {"decodes", options_.mixed_decodes},
+            {"context", options_.context},
+            {"slice_tokens", options_.slice_tokens},
+            {"mixed_s", Median(mixed_s_)},
+            {"slice_s", Median(slice_s_)},
+            {"attention_s", Median(attention_s_)},
+            {"over_bound", Median(over_bound_)},
+            {"cpu", CpuName()},
+            {"repeats", over_bound_}};
+  }
+
+  const DecodeOptions& options_;
+  const std::string name_;
+  Batch& batch_;
+  const ModelWork work_;
+  std::vector<Cell> cells_;
+  std::vector<double> mixed_s_, slice_s_, attention_s_, over_bound_;  // a value each repeat
+};
+
+}  // namespace
+
+Status RunDecode(const DecodeOptions& options) {
+  auto json = nlohmann::ordered_json::array();
+  std::vector<std::string> names = options.archs;
+  if (!options.model_dir.empty()) names = {options.model_dir};
+  Limits limits;
+  fmt::print("{}\n{:<14} {:>9} {:>7} {:>26} {:>10} {:>9} {:>7}\n", CpuName(), "model", "sequences",
+             "context", "tokens/s (min - max)", "roofline", "limit", "share");
+  for (const std::string& name : names) {
+    ASSIGN_OR_RETURN(const std::string dir, ModelDirOf(options.model_dir, name));
+    ASSIGN_OR_RETURN(const auto batch, Batch::Create(options, dir));
+    ModelDecode decode(options, name, *batch);
+    RETURN_IF_ERROR(decode.Measure(&limits));
+    decode.Report(limits, &json);
+  }
+  return options.json.empty() ? Status() : WriteJson(options.json, json);
+}
+
+}  // namespace kvcake::bench

@@ -1,0 +1,23 @@
+#include "bench/peak_rss.h"
+
+#include <fstream>
+#include <string>
+
+namespace kvcake::bench {
+
+bool ResetPeakRss() {
+  std::ofstream file("/proc/self/clear_refs");
+  file << 5;  // "reset the peak resident set size", proc(5)
+  return static_cast<bool>(file.flush());
+}
+
+uint64_t PeakRssBytes() {
+  std::ifstream file("/proc/self/status");
+  const std::string key = "VmHWM:";
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key)) return std::stoull(line.substr(key.size())) << 10;
+  }
+  return 0;
+}
+
+}  // namespace kvcake::bench

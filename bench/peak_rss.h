@@ -1,0 +1,13 @@
+// The most memory that this process has had resident.
+#pragma once
+
+#include <cstdint>
+
+namespace kvcake::bench {
+
+// Starts over from what is resident now. False where the kernel does not let us: the peak is then
+// that of the process's life.
+bool ResetPeakRss();
+uint64_t PeakRssBytes();
+
+}  // namespace kvcake::bench

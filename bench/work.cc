@@ -1,0 +1,38 @@
+#include "bench/work.h"
+
+namespace kvcake::bench {
+
+namespace {
+// (query, key) pairs of a prompt, each query seeing itself and what came before.
+double CausalPairs(int64_t tokens) { return 0.5 * static_cast<double>(tokens) * (tokens + 1.0); }
+}  // namespace
+
+ModelWork::ModelWork(const ModelConfig& config) : layers(config.layers) {
+  const int64_t hidden = config.hidden_size, q = int64_t{config.heads} * config.head_dim,
+                kv = int64_t{config.kv_heads} * config.head_dim;
+  const int64_t mlp_matrices = config.mlp == MlpKind::kSwiGlu ? 3 : 2;
+  tail_weights = hidden * q + mlp_matrices * hidden * config.intermediate_size;
+  layer_weights = hidden * (q + 2 * kv) + tail_weights;
+  head_weights = hidden * config.vocab_size;
+  pair_flops = 4.0 * static_cast<double>(q);
+}
+
+double ModelWork::Prefill(int64_t tokens) const {
+  return 2.0 * static_cast<double>(layers * layer_weights * tokens + head_weights) +
+         static_cast<double>(layers) * pair_flops * CausalPairs(tokens);
+}
+
+double ModelWork::SliceWithoutLogits(int64_t tokens) const {
+  return 2.0 * static_cast<double>((layers * layer_weights - tail_weights) * tokens) +
+         static_cast<double>(layers - 1) * pair_flops * CausalPairs(tokens);
+}
+
+double ModelWork::TokenProducts() const {
+  return 2.0 * static_cast<double>(layers * layer_weights + head_weights);
+}
+
+double ModelWork::WeightBytes() const {
+  return 2.0 * static_cast<double>(layers * layer_weights + head_weights);
+}
+
+}  // namespace kvcake::bench
