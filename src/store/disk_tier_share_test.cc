@@ -91,7 +91,7 @@ TEST_F(SharedStoreTest, WhatAnotherProcessWritesIsSeenWithoutARestart) {
   Go();
   Join(child);
   // By those who ask, once a miss is forgotten; and by those who do not, by upkeep.
-  EXPECT_TRUE(Eventually([&] { return Held(*tier, {chain_[0]})[0]; }));
+  EXPECT_TRUE(Eventually([&]() -> bool { return Held(*tier, {chain_[0]})[0]; }));
   EXPECT_TRUE(Eventually([&] { return tier->Stats().chunks == chain_.size(); }));
   EXPECT_EQ(tier->Residency(chain_), std::vector<bool>(chain_.size(), true));
   for (size_t i = 0; i < chain_.size(); ++i) {
