@@ -92,7 +92,8 @@ Result<double> Load(const std::string& dir, ThreadPool& threads) {
   const TimePoint start = Clock::Real().Now();
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(dir));
   const WeightSource source = WeightSource::FromFiles(files);
-  ASSIGN_OR_RETURN(const ModelWeights weights, LoadWeights(compute, config, source));
+  ASSIGN_OR_RETURN(const ModelWeights weights,
+                   LoadWeights(compute, config, source, WeightFormat::kBf16));
   RETURN_IF_ERROR(source.digest().map([](const Digest&) {}));
   return (Clock::Real().Now() - start).count();
 }
