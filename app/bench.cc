@@ -50,6 +50,18 @@ void AddDecode(CLI::App* parent, int* exit_code) {
   command->add_option("--arch", options->archs, "shapes of random weights")
       ->check(CLI::IsMember(SynthArchNames()))
       ->capture_default_str();
+  command
+      ->add_option_function<std::vector<std::string>>(
+          "--weights",
+          [options](const std::vector<std::string>& names) {
+            options->weights.clear();
+            for (const std::string& name : names) {
+              options->weights.push_back(WeightFormatFromName(name));
+            }
+          },
+          "how weights are held; measured side by side")
+      ->check(CLI::IsMember({"bf16", "int8"}))
+      ->default_str("[bf16,int8]");
   command->add_option("--sequences", options->sequences, "how many decode at once")
       ->check(CLI::Range(1, EngineOptions{}.max_sequences))
       ->capture_default_str();

@@ -112,12 +112,13 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
 
 }  // namespace
 
+WeightFormat WeightFormatFromName(const std::string& name) {
+  return name == WeightFormatName(WeightFormat::kInt8) ? WeightFormat::kInt8 : WeightFormat::kBf16;
+}
+
 void AddWeightsFlag(CLI::App& app, WeightFormat* weights) {
   app.add_option_function<std::string>(
-         "--weights",
-         [weights](const std::string& name) {
-           *weights = name == "int8" ? WeightFormat::kInt8 : WeightFormat::kBf16;
-         },
+         "--weights", [weights](const std::string& name) { *weights = WeightFormatFromName(name); },
          "how weights are held: int8 (rounded when loaded, a scale for each row) is faster and "
          "takes half the memory; its chunks are its own")
       ->check(CLI::IsMember({"bf16", "int8"}))

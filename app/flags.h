@@ -15,6 +15,8 @@ CLI::AsNumberWithUnit RateValue();
 // "10ms", "250us", "1s", "5min", "12h", "7d"; gives seconds.
 CLI::AsNumberWithUnit DurationValue();
 
+// Of "bf16" or "int8".
+WeightFormat WeightFormatFromName(const std::string& name);
 // --weights bf16|int8.
 void AddWeightsFlag(CLI::App& app, WeightFormat* weights);
 // The flags that every command which runs a model understands.

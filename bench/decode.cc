@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <nlohmann/json.hpp>
 
 #include "base/cpu.h"
@@ -24,10 +25,11 @@ constexpr uint64_t kSparePages = 24;
 // minutes and change no time that is measured here.
 class Batch {
  public:
-  static Result<std::unique_ptr<Batch>> Create(const DecodeOptions& options,
-                                               const std::string& dir) {
+  static Result<std::unique_ptr<Batch>> Create(const DecodeOptions& options, const std::string& dir,
+                                               WeightFormat weights) {
     ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
-    RuntimeOptions runtime_options{.model_dir = dir, .threads = options.threads};
+    RuntimeOptions runtime_options{
+        .model_dir = dir, .threads = options.threads, .weights = weights};
     const KvLayout layout = TransformerModel::LayoutFor(config, runtime_options.chunk_tokens);
     const int most = std::max(*std::max_element(options.sequences.begin(), options.sequences.end()),
                               options.mixed_decodes);
@@ -46,13 +48,22 @@ class Batch {
 
   Runtime& runtime() { return *runtime_; }
 
-  // Seconds for `steps` tokens of each of n sequences, choosing the likeliest included.
-  Result<double> Decode(int n) {
-    const TimePoint start = Clock::Real().Now();
+  struct Rates {
+    double tokens_per_s = 0;
+    double bytes_per_s = 0;  // of memory that is read meanwhile
+  };
+  // `steps` tokens of each of n sequences, choosing the likeliest included. Memory is measured
+  // between the steps: on a shared machine its speed changes from second to second.
+  Result<Rates> Decode(int n, ReadBandwidth* memory) {
+    double seconds = 0, seconds_per_byte = 0;
     for (int step = 0; step < options_.steps; ++step) {
+      const TimePoint start = Clock::Real().Now();
       RETURN_IF_ERROR(Step(n, options_.context + step, /*with_slice=*/false));
+      seconds += (Clock::Real().Now() - start).count();
+      seconds_per_byte += 1 / memory->Measure(runtime_->threads());
     }
-    return (Clock::Real().Now() - start).count();
+    return Rates{.tokens_per_s = n * options_.steps / seconds,
+                 .bytes_per_s = options_.steps / seconds_per_byte};
   }
 
   // Seconds for one step: a slice from the start of a prompt and n sequences' next tokens.
@@ -149,50 +160,49 @@ struct Limits {
   ReadBandwidth memory;
 };
 
-// One model's part of the bench.
+// One model's part of the bench, its weights held in one way.
 class ModelDecode {
  public:
-  ModelDecode(const DecodeOptions& options, std::string name, Batch& batch)
-      : options_(options), name_(std::move(name)), batch_(batch), work_(batch.runtime().config()) {
+  ModelDecode(const DecodeOptions& options, std::string name, WeightFormat weights,
+              std::unique_ptr<Batch> batch)
+      : options_(options),
+        name_(std::move(name)),
+        weights_(weights),
+        batch_(std::move(batch)),
+        work_(batch_->runtime().config()) {
     for (int sequences : options.sequences) cells_.push_back({.sequences = sequences});
   }
 
+  // One repeat of everything.
   Status Measure(Limits* limits) {
-    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
-      limits->products.Measure(batch_.runtime().threads());
-      for (Cell& cell : cells_) {
-        for (int i = 0; i < 3; ++i) limits->memory.Measure(batch_.runtime().threads());
-        ASSIGN_OR_RETURN(const double seconds, batch_.Decode(cell.sequences));
-        cell.tokens_per_s.push_back(cell.sequences * options_.steps / seconds);
-      }
-      if (options_.mixed_decodes > 0) RETURN_IF_ERROR(MeasureMixed());
+    limits->products.Measure(batch_->runtime().threads());
+    for (Cell& cell : cells_) {
+      ASSIGN_OR_RETURN(const Batch::Rates rates, batch_->Decode(cell.sequences, &limits->memory));
+      cell.tokens_per_s.push_back(rates.tokens_per_s);
+      cell.bytes_per_s.push_back(rates.bytes_per_s);
     }
-    return {};
+    return options_.mixed_decodes > 0 ? MeasureMixed() : Status();
   }
 
-  void Report(const Limits& limits, nlohmann::ordered_json* json) const {
-    const NumericPath path = batch_.runtime().model().numeric_path();
-    const double flops_per_s = limits.products.Best(MatmulTypeOf(path));
-    for (const Cell& cell : cells_) {
-      json->push_back(ReportCell(cell, flops_per_s, limits.memory.bytes_per_s()));
-    }
+  void Report(const MatmulPeak& products, nlohmann::ordered_json* json) const {
+    const NumericPath path = batch_->runtime().model().numeric_path();
+    const double flops_per_s = products.Best(MatmulTypeOf(path, weights_));
+    for (const Cell& cell : cells_) json->push_back(ReportCell(cell, flops_per_s));
     if (options_.mixed_decodes > 0) json->push_back(ReportMixed());
-    fmt::print("{:<14} memory reads at {:.1f} GB/s, products at {:.0f} GFLOP/s\n", "",
-               limits.memory.bytes_per_s() / 1e9, flops_per_s / 1e9);
   }
 
  private:
   struct Cell {
     int sequences = 0;
-    std::vector<double> tokens_per_s = {};
+    std::vector<double> tokens_per_s = {}, bytes_per_s = {};  // a value each repeat
   };
 
   Status MeasureMixed() {
     // The slice before and after what is judged by it, so that a drift of the machine cancels.
-    ASSIGN_OR_RETURN(const double before, batch_.Mixed(0));
-    const double attention = batch_.AttentionAlone(options_.mixed_decodes);
-    ASSIGN_OR_RETURN(const double mixed, batch_.Mixed(options_.mixed_decodes));
-    ASSIGN_OR_RETURN(const double after, batch_.Mixed(0));
+    ASSIGN_OR_RETURN(const double before, batch_->Mixed(0));
+    const double attention = batch_->AttentionAlone(options_.mixed_decodes);
+    ASSIGN_OR_RETURN(const double mixed, batch_->Mixed(options_.mixed_decodes));
+    ASSIGN_OR_RETURN(const double after, batch_->Mixed(0));
     const double slice = (before + after) / 2;
     // What the step may cost, before any allowance: the decoding rows' products as fast as the
     // slice goes, and their attention.
@@ -205,26 +215,43 @@ class ModelDecode {
     return {};
   }
 
-  nlohmann::ordered_json ReportCell(const Cell& cell, double flops_per_s,
-                                    double bytes_per_s) const {
+  // What memory and products allow, in tokens a second.
+  struct Roofline {
+    double memory = 0;
+    double products = 0;
+  };
+  Roofline RooflineOf(int sequences, double bytes_per_s, double flops_per_s) const {
     const double context = options_.context + options_.steps / 2.0;  // half-way through a repeat
-    const double kv = static_cast<double>(batch_.runtime().pool().layout().bytes_per_token());
-    const double read_s = (work_.WeightBytes() + cell.sequences * kv * context) / bytes_per_s;
+    const double kv = static_cast<double>(batch_->runtime().pool().layout().bytes_per_token());
+    const double bytes = work_.TokenWeights() * static_cast<double>(WeightBytes(weights_)) +
+                         sequences * kv * context;
     const double attention = static_cast<double>(work_.layers) * work_.pair_flops * context;
-    const double multiply_s = cell.sequences * (work_.TokenProducts() + attention) / flops_per_s;
-    const double roofline = cell.sequences / std::max(read_s, multiply_s);
-    const char* limit = read_s > multiply_s ? "memory" : "products";
-    const double median = Median(cell.tokens_per_s);
-    fmt::print("{:<14} {:>9} {:>7} {:>26} {:>10.1f} {:>9} {:>6.1f}%\n", name_, cell.sequences,
-               options_.context, Spread(cell.tokens_per_s, 1), roofline, limit,
-               100 * median / roofline);
+    return {.memory = sequences * bytes_per_s / bytes,
+            .products = flops_per_s / (work_.TokenProducts() + attention)};
+  }
+
+  nlohmann::ordered_json ReportCell(const Cell& cell, double flops_per_s) const {
+    std::vector<double> rooflines, shares;
+    for (size_t i = 0; i < cell.tokens_per_s.size(); ++i) {
+      const Roofline roofline = RooflineOf(cell.sequences, cell.bytes_per_s[i], flops_per_s);
+      rooflines.push_back(std::min(roofline.memory, roofline.products));
+      shares.push_back(100 * cell.tokens_per_s[i] / rooflines.back());
+    }
+    const double bytes_per_s = Median(cell.bytes_per_s), median = Median(cell.tokens_per_s);
+    const Roofline roofline = RooflineOf(cell.sequences, bytes_per_s, flops_per_s);
+    const char* limit = roofline.memory < roofline.products ? "memory" : "products";
+    fmt::print("{:<14} {:>7} {:>9} {:>7} {:>26} {:>6.1f} {:>10.1f} {:>9} {:>23}%\n", name_,
+               WeightFormatName(weights_), cell.sequences, options_.context,
+               Spread(cell.tokens_per_s, 1), bytes_per_s / 1e9, Median(rooflines), limit,
+               Spread(shares, 1));
     return {{"model", name_},
             {"measure", "decode"},
+            {"weights", WeightFormatName(weights_)},
             {"sequences", cell.sequences},
             {"context", options_.context},
             {"tok_per_s", median},
-            {"roofline_tok_per_s", roofline},
-            {"share_of_roofline", median / roofline},
+            {"roofline_tok_per_s", Median(rooflines)},
+            {"share_of_roofline", Median(shares) / 100},
             {"limit", limit},
             {"bandwidth_bytes_per_s", bytes_per_s},
             {"peak_gflops", flops_per_s / 1e9},
@@ -234,12 +261,14 @@ class ModelDecode {
 
   nlohmann::ordered_json ReportMixed() const {
     fmt::print(
-        "{:<14} {} decodes with a slice of {} tokens: {} s; the slice alone {} s, their attention "
+        "{:<14} {:>7} {} decodes with a slice of {} tokens: {} s; the slice alone {} s, their "
+        "attention "
         "{} s; {} x the bound\n",
-        name_, options_.mixed_decodes, options_.slice_tokens, Spread(mixed_s_, 3),
-        Spread(slice_s_, 3), Spread(attention_s_, 4), Spread(over_bound_, 3));
+        name_, WeightFormatName(weights_), options_.mixed_decodes, options_.slice_tokens,
+        Spread(mixed_s_, 3), Spread(slice_s_, 3), Spread(attention_s_, 4), Spread(over_bound_, 3));
     return {{"model", name_},
             {"measure", "mixed"},
+            {"weights", WeightFormatName(weights_)},
             {"decodes", options_.mixed_decodes},
             {"context", options_.context},
             {"slice_tokens", options_.slice_tokens},
@@ -253,7 +282,8 @@ class ModelDecode {
 
   const DecodeOptions& options_;
   const std::string name_;
-  Batch& batch_;
+  const WeightFormat weights_;
+  std::unique_ptr<Batch> batch_;
   const ModelWork work_;
   std::vector<Cell> cells_;
   std::vector<double> mixed_s_, slice_s_, attention_s_, over_bound_;  // a value each repeat
@@ -266,15 +296,22 @@ Status RunDecode(const DecodeOptions& options) {
   std::vector<std::string> names = options.archs;
   if (!options.model_dir.empty()) names = {options.model_dir};
   Limits limits;
-  fmt::print("{}\n{:<14} {:>9} {:>7} {:>26} {:>10} {:>9} {:>7}\n", CpuName(), "model", "sequences",
-             "context", "tokens/s (min - max)", "roofline", "limit", "share");
+  fmt::print("{}\n{:<14} {:>7} {:>9} {:>7} {:>26} {:>6} {:>10} {:>9} {:>24}\n", CpuName(), "model",
+             "weights", "sequences", "context", "tokens/s (min - max)", "GB/s", "roofline", "limit",
+             "share (min - max)");
   for (const std::string& name : names) {
     ASSIGN_OR_RETURN(const std::string dir, ModelDirOf(options.model_dir, name));
-    ASSIGN_OR_RETURN(const auto batch, Batch::Create(options, dir));
-    ModelDecode decode(options, name, *batch);
-    RETURN_IF_ERROR(decode.Measure(&limits));
-    decode.Report(limits, &json);
+    std::deque<ModelDecode> decodes;
+    for (WeightFormat weights : options.weights) {
+      ASSIGN_OR_RETURN(auto batch, Batch::Create(options, dir, weights));
+      decodes.emplace_back(options, name, weights, std::move(batch));
+    }
+    for (int repeat = 0; repeat < options.repeats; ++repeat) {
+      for (ModelDecode& decode : decodes) RETURN_IF_ERROR(decode.Measure(&limits));
+    }
+    for (const ModelDecode& decode : decodes) decode.Report(limits.products, &json);
   }
+  limits.products.Print();
   return options.json.empty() ? Status() : WriteJson(options.json, json);
 }
 

@@ -113,11 +113,11 @@ std::optional<double> RateSideBySide(ThreadPool& pool,
       [&] { pool.ParallelFor(threads, [&](int64_t index, int) { products[index](); }); });
 }
 
-double OwnRate(ThreadPool& pool, NumericPath path) {
+double OwnRate(ThreadPool& pool, NumericPath path, WeightFormat format) {
   const Compute compute(pool, path);
   const std::vector<uint16_t> weights(static_cast<size_t>(kN) * kK, 0x3c3c);
   const WeightRows rows{.data = weights.data(), .type = WeightType::kBf16, .rows = kN};
-  const PackedMatrix packed(compute, std::span(&rows, 1), kK);
+  const PackedMatrix packed(compute, std::span(&rows, 1), kK, format);
   const ActivationBuffer buffer(path, kM, kK);
   const Activations a = buffer.Rows(kM);
   std::fill(a.data, a.data + kM * a.stride * ActivationBytes(path), std::byte{0x3c});
@@ -139,7 +139,8 @@ const char* MatmulTypeName(MatmulType type) {
   return "";
 }
 
-MatmulType MatmulTypeOf(NumericPath path) {
+MatmulType MatmulTypeOf(NumericPath path, WeightFormat weights) {
+  if (weights == WeightFormat::kInt8) return MatmulType::kInt8;
   return path == NumericPath::kBf16Dot ? MatmulType::kBf16 : MatmulType::kF32;
 }
 
@@ -157,7 +158,10 @@ void MatmulPeak::Measure(ThreadPool& pool) {
   for (NumericPath path : {NumericPath::kBf16Dot, NumericPath::kF32Fma, NumericPath::kF32}) {
     // The portable path is slow enough to be a nuisance where it is not needed.
     if (!PathAvailable(path) || (path == NumericPath::kF32 && path != BestPath())) continue;
-    Add({fmt::format("kvcake {}", NumericPathName(path)), MatmulTypeOf(path), OwnRate(pool, path)});
+    for (WeightFormat weights : {WeightFormat::kBf16, WeightFormat::kInt8}) {
+      Add({fmt::format("kvcake {}", NumericPathName(path)), MatmulTypeOf(path, weights),
+           OwnRate(pool, path, weights)});
+    }
   }
 }
 

@@ -7,13 +7,14 @@
 
 #include "base/thread_pool.h"
 #include "kv/kv_layout.h"
+#include "ops/packed_matrix.h"
 
 namespace kvcake::bench {
 
 enum class MatmulType { kBf16, kF32, kInt8 };
 const char* MatmulTypeName(MatmulType type);
 // The type that a path multiplies in.
-MatmulType MatmulTypeOf(NumericPath path);
+MatmulType MatmulTypeOf(NumericPath path, WeightFormat weights);
 
 struct MatmulRate {
   std::string what;  // "oneDNN", "kvcake bf16-dot", ...

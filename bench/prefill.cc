@@ -53,15 +53,14 @@ Result<std::vector<Cell>> MeasureModel(const PrefillOptions& options, const std:
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(runtime_options));
   const uint64_t load_rss = PeakRssBytes();
   const ModelWork work(config);
-  const bool int8 = options.weights == WeightFormat::kInt8;
   const NumericPath path = runtime->model().numeric_path();
   std::vector<Cell> cells;
   for (int tokens : lengths) {
     cells.push_back({.model = name,
                      .tokens = tokens,
                      .flops = work.Prefill(tokens),
-                     .type = int8 ? MatmulType::kInt8 : MatmulTypeOf(path),
-                     .weights_bytes = static_cast<uint64_t>((int8 ? 1 : 2) * config.parameters()),
+                     .type = MatmulTypeOf(path, options.weights),
+                     .weights_bytes = WeightBytes(options.weights) * config.parameters(),
                      .kv_bytes = layout.bytes_per_token() * tokens,
                      .peak_rss_bytes = load_rss});
   }

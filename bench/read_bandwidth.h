@@ -13,14 +13,12 @@ class ReadBandwidth {
   // Of memory to read: much more than fits any cache.
   explicit ReadBandwidth(uint64_t bytes = 1ull << 30);
 
-  // Reads it once, all workers of the pool side by side; keeps the best rate.
-  void Measure(ThreadPool& pool);
-  double bytes_per_s() const { return best_; }
+  // Reads it once, all workers of the pool side by side: bytes a second.
+  double Measure(ThreadPool& pool);
 
  private:
   const Buffer buffer_;
   bool touched_ = false;
-  double best_ = 0;
   uint64_t sum_ = 0;  // of what was read, so that it is
 };
 

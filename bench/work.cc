@@ -27,12 +27,10 @@ double ModelWork::SliceWithoutLogits(int64_t tokens) const {
          static_cast<double>(layers - 1) * pair_flops * CausalPairs(tokens);
 }
 
-double ModelWork::TokenProducts() const {
-  return 2.0 * static_cast<double>(layers * layer_weights + head_weights);
-}
+double ModelWork::TokenProducts() const { return 2.0 * TokenWeights(); }
 
-double ModelWork::WeightBytes() const {
-  return 2.0 * static_cast<double>(layers * layer_weights + head_weights);
+double ModelWork::TokenWeights() const {
+  return static_cast<double>(layers * layer_weights + head_weights);
 }
 
 }  // namespace kvcake::bench

@@ -4,8 +4,14 @@
 #include <cstdint>
 
 #include "model/config.h"
+#include "ops/packed_matrix.h"
 
 namespace kvcake::bench {
+
+// Of one weight as it is held, row scales apart.
+constexpr uint64_t WeightBytes(WeightFormat format) {
+  return format == WeightFormat::kInt8 ? 1 : 2;
+}
 
 // Weights that enter products, by where they are. Multiply-adds count as two FLOPs.
 struct ModelWork {
@@ -25,8 +31,8 @@ struct ModelWork {
   double SliceWithoutLogits(int64_t tokens) const;
   // The products for one token and its logits, attention apart.
   double TokenProducts() const;
-  // Weights that decoding a token reads, in bytes: bf16.
-  double WeightBytes() const;
+  // Weights that decoding a token reads.
+  double TokenWeights() const;
 };
 
 }  // namespace kvcake::bench

@@ -16,7 +16,7 @@ TEST(ModelWorkTest, CountsEveryProductOnce) {
   EXPECT_EQ(work.layer_weights, layer);
   EXPECT_EQ(work.head_weights, head);
   EXPECT_EQ(work.TokenProducts(), 2.0 * (2 * layer + head));
-  EXPECT_EQ(work.WeightBytes(), 2.0 * (2 * layer + head));
+  EXPECT_EQ(work.TokenWeights(), 2 * layer + head);
   // Three tokens look at 1 + 2 + 3 keys: a product with the key and one with the value each.
   const double attention = 6 * 4 * 16 * 4;
   EXPECT_EQ(work.Prefill(3), 2.0 * (3 * 2 * layer + head) + 2 * attention);

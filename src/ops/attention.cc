@@ -131,6 +131,9 @@ void Attention::RunPartial(const Task& task, const AttentionSlice& slice, int la
     for (int i = 0; i < task.kv_heads; ++i) {
       const int kv_head = task.kv_head + i;
       const int64_t head = kv_head * group;
+      const bool last = i + 1 == task.kv_heads;
+      const KvView next{&pool_, slice.pages, layer, last ? task.kv_head : kv_head + 1};
+      const int64_t next_from = last ? from + step : from;
       compute_.kernels().attend(
           {.q = slice.q + head * shape_.head_dim,
            .tokens = 1,
@@ -138,6 +141,8 @@ void Attention::RunPartial(const Task& task, const AttentionSlice& slice, int la
            .head_dim = shape_.head_dim,
            .start = slice.start,
            .kv = {&pool_, slice.pages, layer, kv_head},
+           .next_kv = next_from < end ? next : KvView{},
+           .next_from = next_from,
            .alibi = shape_.alibi_slopes.empty() ? nullptr : &shape_.alibi_slopes[head],
            .from = from,
            .to = std::min(from + step, end),

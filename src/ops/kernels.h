@@ -20,7 +20,8 @@ struct MultiplyArgs {
   int64_t a_stride = 0;         // elements
   int64_t rows = 0;             // 1..kMultiplyRowsMax
   const uint16_t* b = nullptr;  // panels one after the other, as PackedMatrix::Panel
-  int64_t panels = 0;           // 1, or wide_panels when rows <= wide_rows
+  int64_t panels = 0;           // 1, or wide_panels for a single row
+  bool more = false;            // the panel behind these is multiplied next
   int64_t k = 0;
   float* c = nullptr;            // [rows][panels * panel_width] without gaps
   std::byte* scratch = nullptr;  // kMultiplyScratchBytes
@@ -37,7 +38,8 @@ struct MultiplyInt8Args {
   int64_t rows = 0;            // 1..kMultiplyRowsMax
   const uint8_t* b = nullptr;  // panels one after the other, as PackedMatrix::Int8Panel
   const float* column_scales = nullptr;
-  int64_t panels = 0;            // 1, or wide_panels when rows <= wide_rows
+  int64_t panels = 0;            // 1, or wide_panels for a single row
+  bool more = false;             // the panel behind these is multiplied next
   int64_t k = 0;                 // at most kInt8DepthMax
   float* c = nullptr;            // [rows][panels * panel_width] without gaps
   std::byte* scratch = nullptr;  // kMultiplyScratchBytes
@@ -50,6 +52,14 @@ constexpr int kInt8Offset = 128;
 constexpr float kSmallestInt8Row = 1e-30f;
 
 constexpr int64_t kMultiplyScratchBytes = 256 << 10;
+
+// Starts to read kBytes from `from` on.
+template <int kBytes>
+__attribute__((always_inline)) inline void Fetch(const void* from) {
+  for (int i = 0; i < kBytes; i += 64) {
+    __builtin_prefetch(static_cast<const std::byte*>(from) + i, 0, 2);
+  }
+}
 
 // The keys and values of one KV head of one sequence at one layer.
 struct KvView {
@@ -80,6 +90,9 @@ struct AttendArgs {
   int64_t head_dim = 0;
   int64_t start = 0;  // position of the first token
   KvView kv;
+  // Where the worker goes on after this; fetched meanwhile. Without pages: nowhere.
+  KvView next_kv = {};
+  int64_t next_from = 0;
   const float* alibi = nullptr;  // [group] slopes; nullptr: none
   // to < 0: the whole result, to `out`. Else the keys at [from, to) only, whole blocks of one
   // partial: they are added to `sums` [tokens * group][SumsStride(head_dim)], which start with the
@@ -98,12 +111,25 @@ constexpr int64_t kAttendRowsMax = 96;
 constexpr int64_t PaddedHeadDim(int64_t head_dim) { return (head_dim + 31) / 32 * 32; }
 constexpr int64_t SumsStride(int64_t head_dim) { return PaddedHeadDim(head_dim) + 16; }
 
+// Attention for a few rows that see the same keys (decoding), straight from the pages. Sums are
+// those of packed operands, to the bit. `next` is fetched, as many bytes as are read.
+template <typename Element>
+struct FewRows {
+  // scores[rows][a vector] of as many keys.
+  void (*score)(const Element* q, const uint16_t* keys, const uint16_t* next, int64_t head_dim,
+                float* scores, int64_t stride);
+  // sums[rows][two vectors] += weights[rows][keys] x values[keys][two vectors of head_dim], of
+  // which `dims` dimensions are there.
+  void (*add_values)(const Element* weights, int64_t weights_stride, const uint16_t* values,
+                     const uint16_t* next, int64_t keys, int64_t head_dim, int64_t dims,
+                     float* sums, int64_t stride);
+};
+
 struct Kernels {
   int int8_unit;    // consecutive k of one column that lie together in an int8 panel
   int panel_width;  // columns of a weight panel; half of them are gate columns in GateUp
-  // Up to wide_rows rows (decoding), wide_panels panels go through `multiply` at once, so that
-  // enough loads and chains of additions are in flight.
-  int wide_rows;
+  // A single row (decoding) goes through `multiply` by so many panels at once that enough chains of
+  // additions are in flight.
   int wide_panels;
 
   void (*multiply)(const MultiplyArgs& args);

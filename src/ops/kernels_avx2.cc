@@ -27,8 +27,10 @@ constexpr int kLanes = 8;
 constexpr int kUnit = 1;
 constexpr int kInt8Unit = 2;
 constexpr int kTileRows = 6;
-constexpr int kWideRows = 1;
-constexpr int kWidePanels = 4;
+constexpr int kFewRows = 4;
+constexpr int kWidePanels = 2;
+constexpr int kAheadRows = 2;  // a single row waits for memory alone, and it streams better unasked
+constexpr int kStepBytes = 32;  // of a panel, bf16 or int8
 
 KVCAKE_INLINE V Load(const float* x) { return _mm256_loadu_ps(x); }
 KVCAKE_INLINE void Store(float* to, V x) { _mm256_storeu_ps(to, x); }
@@ -98,10 +100,9 @@ KVCAKE_INLINE V Second(__m256i pairs) {
 }
 
 // b: [steps][kLanes * 2].
-template <int kRows, int kPanels, bool kAdd>
-KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64_t, int64_t steps,
-                     float* c, int64_t c_stride) {
-  static_assert(kPanels == 1);
+template <int kRows, bool kAdd, bool kAhead>
+KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64_t steps, float* c,
+                     int64_t c_stride, const std::byte* ahead) {
   V sum[kRows][2];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < 2; ++v) {
@@ -110,6 +111,7 @@ KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64
   }
   for (int64_t step = 0; step < steps; ++step) {
     const V b0 = Load(b + step * 2 * kLanes), b1 = Load(b + step * 2 * kLanes + kLanes);
+    if constexpr (kAhead) Fetch<kStepBytes>(ahead + step * kStepBytes);
     for (int r = 0; r < kRows; ++r) {
       const V row = Splat(a[r * a_stride + step]);
       sum[r][0] = MulAdd(row, b0, sum[r][0]);
@@ -132,10 +134,9 @@ KVCAKE_INLINE __m256i SplatPair(const Quantized* a) {
 }
 
 // b: [steps][kLanes * 2][2]. Products of bytes that were widened first never saturate.
-template <int kRows, int kPanels, bool kAdd>
-KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight* b, int64_t,
-                         int64_t steps, int32_t* c, int64_t c_stride) {
-  static_assert(kPanels == 1);
+template <int kRows, bool kAdd, bool kAhead>
+KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight* b, int64_t steps,
+                         int32_t* c, int64_t c_stride, const std::byte* ahead) {
   Ints sum[kRows][2];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < 2; ++v) {
@@ -145,6 +146,7 @@ KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight*
   for (int64_t step = 0; step < steps; ++step) {
     const auto* from = reinterpret_cast<const __m256i*>(b + step * 4 * kLanes);
     const __m256i b0 = _mm256_loadu_si256(from), b1 = _mm256_loadu_si256(from + 1);
+    if constexpr (kAhead) Fetch<kStepBytes>(ahead + step * kStepBytes);
     for (int r = 0; r < kRows; ++r) {
       const __m256i row = SplatPair(a + r * a_stride + 2 * step);
       sum[r][0] += (Ints)_mm256_madd_epi16(row, b0);
@@ -176,24 +178,67 @@ KVCAKE_INLINE void Transpose(const V x[8], V y[8]) {
 
 // Keys beyond `keys` in their group of 8 are packed too: the page holds something there.
 KVCAKE_ISA void PackKeys(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim,
-                         Element* packed) {
+                         Element* packed, const uint16_t* next) {
   for (int64_t key = 0; key < keys; key += 8) {
     const uint16_t* from = kv.Keys(block + key);
     Element* to = packed + key / 16 * 16 * head_dim + key % 16;
     for (int64_t d = 0; d < head_dim; d += 8) {
       V rows[8], columns[8];
       for (int i = 0; i < 8; ++i) rows[i] = LoadBf16(from + i * head_dim + d);
+      Fetch<128>(next + key * head_dim + 8 * d);
       Transpose(rows, columns);
       for (int i = 0; i < 8; ++i) Store(to + (d + i) * 16, columns[i]);
     }
   }
 }
 
+template <int kRows>
+KVCAKE_ISA void Score(const Element* q, const uint16_t* keys, const uint16_t* next,
+                      int64_t head_dim, float* scores, int64_t stride) {
+  V sum[kRows];
+  for (V& row : sum) row = Splat(0.0f);
+  for (int64_t d = 0; d < head_dim; d += 8) {
+    V rows[8], columns[8];
+    for (int i = 0; i < 8; ++i) rows[i] = LoadBf16(keys + i * head_dim + d);
+    Fetch<128>(next + 8 * d);
+    Transpose(rows, columns);
+    for (int i = 0; i < 8; ++i) {
+      for (int r = 0; r < kRows; ++r) {
+        sum[r] = MulAdd(Splat(q[r * head_dim + d + i]), columns[i], sum[r]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) Store(scores + r * stride, sum[r]);
+}
+
+template <int kRows>
+KVCAKE_ISA void AddValues(const Element* weights, int64_t weights_stride, const uint16_t* values,
+                          const uint16_t* next, int64_t keys, int64_t head_dim, int64_t,
+                          float* sums, int64_t stride) {
+  V sum[kRows][2];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < 2; ++v) sum[r][v] = Load(sums + r * stride + v * kLanes);
+  }
+  for (int64_t key = 0; key < keys; ++key, values += head_dim, next += head_dim) {
+    const V v0 = LoadBf16(values), v1 = LoadBf16(values + kLanes);
+    Fetch<64>(next);
+    for (int r = 0; r < kRows; ++r) {
+      const V weight = Splat(weights[r * weights_stride + key]);
+      sum[r][0] = MulAdd(weight, v0, sum[r][0]);
+      sum[r][1] = MulAdd(weight, v1, sum[r][1]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < 2; ++v) Store(sums + r * stride + v * kLanes, sum[r][v]);
+  }
+}
+
 KVCAKE_ISA void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim,
-                           Element* packed) {
+                           Element* packed, const uint16_t* next) {
   const uint16_t* from = nullptr;
   for (int64_t key = 0; key < keys; ++key, from += head_dim) {
     if (key % 16 == 0) from = kv.Values(block + key);
+    for (int64_t d = 0; d < head_dim; d += 32) Fetch<64>(next + key * head_dim + d);
     for (int64_t d = 0; d < head_dim; d += 8) {
       Store(packed + (d / 16 * kAttentionBlock + key) * 16 + d % 16, LoadBf16(from + d));
     }
@@ -202,6 +247,12 @@ KVCAKE_ISA void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_
 
 // A step is one key: nothing to mask.
 void MaskTail(const Element*, Element*) {}
+
+template <int... kRows>
+constexpr std::array<FewRows<Element>, kFewRows + 1> MakeFew(std::integer_sequence<int, kRows...>) {
+  return {FewRows<Element>{}, FewRows<Element>{&Score<kRows + 1>, &AddValues<kRows + 1>}...};
+}
+constexpr auto kFew = MakeFew(std::make_integer_sequence<int, kFewRows>());
 
 void Multiply(const MultiplyArgs& m);
 void MultiplyInt8(const MultiplyInt8Args& m);
@@ -244,7 +295,7 @@ KVCAKE_ISA void Multiply(const MultiplyArgs& m) {
         Store(wide + (k + 1) * kPanel + v * kLanes, Second(pairs));
       }
     }
-    MultiplyRows(a + k0, m.a_stride, m.rows, wide, n, m.c, kPanel, k0 > 0);
+    MultiplyRows(a + k0, m.a_stride, m.rows, wide, n, m.c, kPanel, k0 > 0, Ahead(m, k0 + kBlockK));
   }
 }
 
@@ -287,7 +338,7 @@ KVCAKE_ISA void MultiplyInt8(const MultiplyInt8Args& m) {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(wide + i), Widen(b + i));
     }
     MultiplyInt8Rows(a + k, m.a_stride / sizeof(Quantized), m.rows, wide, n / 2,
-                     reinterpret_cast<int32_t*>(m.c), k > 0);
+                     reinterpret_cast<int32_t*>(m.c), k > 0, Ahead(m, k + kBlockK));
   }
   ScaleBack(m);
 }

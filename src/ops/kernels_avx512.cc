@@ -34,8 +34,10 @@ constexpr int kLanes = 16;
 constexpr int kUnit = 2;
 constexpr int kInt8Unit = 4;
 constexpr int kTileRows = 12;
-constexpr int kWideRows = 3;
-constexpr int kWidePanels = 4;
+constexpr int kFewRows = 8;
+constexpr int kWidePanels = 1;
+constexpr int kAheadRows = 6;    // fewer rows wait for memory alone, and it streams better unasked
+constexpr int kStepBytes = 128;  // of a panel, bf16 or int8
 
 KVCAKE_INLINE V Load(const float* x) { return _mm512_loadu_ps(x); }
 KVCAKE_INLINE void Store(float* to, V x) { _mm512_storeu_ps(to, x); }
@@ -70,11 +72,11 @@ KVCAKE_INLINE V ShiftExponent(V p, V shifted) {
 
 KVCAKE_INLINE __m512i LoadBits(const uint16_t* x) { return _mm512_loadu_si512(x); }
 
-// b: [kPanels at b_stride][steps][kLanes * 2][2].
-template <int kRows, int kPanels, bool kAdd>
-KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64_t b_stride,
-                     int64_t steps, float* c, int64_t c_stride) {
-  constexpr int kVectors = 2 * kPanels;
+// b: [steps][kLanes * 2][2].
+template <int kRows, bool kAdd, bool kAhead>
+KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64_t steps, float* c,
+                     int64_t c_stride, const std::byte* ahead) {
+  constexpr int kVectors = 2;
   V sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
@@ -84,8 +86,9 @@ KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64
   for (int64_t step = 0; step < steps; ++step) {
     __m512i columns[kVectors];
     for (int v = 0; v < kVectors; ++v) {
-      columns[v] = LoadBits(b + v / 2 * b_stride + step * 64 + v % 2 * 32);
+      columns[v] = LoadBits(b + step * 64 + v * 32);
     }
+    if constexpr (kAhead) Fetch<kStepBytes>(ahead + step * kStepBytes);
     for (int r = 0; r < kRows; ++r) {
       int pair;
       std::memcpy(&pair, a + r * a_stride + 2 * step, sizeof(pair));
@@ -103,11 +106,11 @@ KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64
 // As __m512i, but of a type that GCC 12 keeps in registers.
 typedef int Ints __attribute__((vector_size(64)));
 
-// b: [kPanels at b_stride][steps][kLanes * 2][4].
-template <int kRows, int kPanels, bool kAdd>
-KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight* b,
-                         int64_t b_stride, int64_t steps, int32_t* c, int64_t c_stride) {
-  constexpr int kVectors = 2 * kPanels;
+// b: [steps][kLanes * 2][4].
+template <int kRows, bool kAdd, bool kAhead>
+KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight* b, int64_t steps,
+                         int32_t* c, int64_t c_stride, const std::byte* ahead) {
+  constexpr int kVectors = 2;
   Ints sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
@@ -117,8 +120,9 @@ KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight*
   for (int64_t step = 0; step < steps; ++step) {
     __m512i columns[kVectors];
     for (int v = 0; v < kVectors; ++v) {
-      columns[v] = _mm512_loadu_si512(b + v / 2 * b_stride + step * 128 + v % 2 * 64);
+      columns[v] = _mm512_loadu_si512(b + step * 128 + v * 64);
     }
+    if constexpr (kAhead) Fetch<kStepBytes>(ahead + step * kStepBytes);
     for (int r = 0; r < kRows; ++r) {
       int four;
       std::memcpy(&four, a + r * a_stride + 4 * step, sizeof(four));
@@ -163,7 +167,7 @@ KVCAKE_INLINE void Transpose(const __m512i x[16], __m512i y[16]) {
 
 // Keys beyond `keys` in their group of 16 are packed too: the page holds something there.
 KVCAKE_ISA void PackKeys(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim,
-                         Element* packed) {
+                         Element* packed, const uint16_t* next) {
   for (int64_t key = 0; key < keys; key += 16) {
     const uint16_t* from = kv.Keys(block + key);
     Element* to = packed + key / 32 * 32 * head_dim + key % 32 * 2;
@@ -171,16 +175,96 @@ KVCAKE_ISA void PackKeys(const KvView& kv, int64_t block, int64_t keys, int64_t 
       const int64_t pairs = head_dim - d < 32 ? 8 : 16;
       const __mmask16 mask = pairs == 16 ? 0xffff : 0x00ff;
       __m512i rows[16], columns[16];
-      for (int i = 0; i < 16; ++i)
+      for (int i = 0; i < 16; ++i) {
         rows[i] = _mm512_maskz_loadu_epi32(mask, from + i * head_dim + d);
+        Fetch<64>(next + (key + i) * head_dim + d);
+      }
       Transpose(rows, columns);
       for (int i = 0; i < pairs; ++i) _mm512_storeu_si512(to + (d / 2 + i) * 64, columns[i]);
     }
   }
 }
 
+// sum[r] += 8 pairs of q's dimensions x `columns` of as many keys as a vector holds.
+template <int kRows>
+KVCAKE_INLINE void AddPairs(const Element* q, int64_t head_dim, const __m512i* columns, V* sum) {
+#pragma GCC unroll 8
+  for (int pair = 0; pair < 8; ++pair) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      int two;
+      std::memcpy(&two, q + r * head_dim + 2 * pair, sizeof(two));
+      const __m512bh row = (__m512bh)_mm512_set1_epi32(two);
+      sum[r] = _mm512_dpbf16_ps(sum[r], row, (__m512bh)columns[pair]);
+    }
+  }
+}
+
+template <int kRows>
+KVCAKE_ISA void Score(const Element* q, const uint16_t* keys, const uint16_t* next,
+                      int64_t head_dim, float* scores, int64_t stride) {
+  V sum[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) sum[r] = Splat(0.0f);
+  for (int64_t d = 0; d < head_dim; d += 32) {
+    const bool whole = head_dim - d >= 32;
+    __m512i rows[16], columns[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) {
+      rows[i] = _mm512_maskz_loadu_epi32(whole ? 0xffff : 0x00ff, keys + i * head_dim + d);
+      Fetch<64>(next + i * head_dim + d);
+    }
+    Transpose(rows, columns);
+    AddPairs<kRows>(q + d, head_dim, columns, sum);
+    if (whole) AddPairs<kRows>(q + d + 16, head_dim, columns + 8, sum);
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) Store(scores + r * stride, sum[r]);
+}
+
+template <int kRows>
+KVCAKE_ISA void AddValues(const Element* weights, int64_t weights_stride, const uint16_t* values,
+                          const uint16_t* next, int64_t keys, int64_t head_dim, int64_t dims,
+                          float* sums, int64_t stride) {
+  // Interleaving leaves four dimensions of every eight in the first vector, and four in the second.
+  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(4));
+  const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  const __mmask16 mask = dims >= 32 ? 0xffff : 0x00ff;
+  V sum[kRows][2];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    const V a = Load(sums + r * stride), b = Load(sums + r * stride + kLanes);
+    sum[r][0] = _mm512_permutex2var_ps(a, first, b);
+    sum[r][1] = _mm512_permutex2var_ps(a, second, b);
+  }
+  for (int64_t key = 0; key < keys; key += 2, values += 2 * head_dim, next += 2 * head_dim) {
+    const __m512i even = _mm512_maskz_loadu_epi32(mask, values);
+    // A key that is not there has the weight 0, but its value may be a NaN.
+    const __m512i odd = _mm512_maskz_loadu_epi32(key + 1 < keys ? mask : 0, values + head_dim);
+    Fetch<64>(next);
+    Fetch<64>(next + head_dim);
+    const auto columns0 = (__m512bh)_mm512_unpacklo_epi16(even, odd);
+    const auto columns1 = (__m512bh)_mm512_unpackhi_epi16(even, odd);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      int two;
+      std::memcpy(&two, weights + r * weights_stride + key, sizeof(two));
+      const __m512bh row = (__m512bh)_mm512_set1_epi32(two);
+      sum[r][0] = _mm512_dpbf16_ps(sum[r][0], row, columns0);
+      sum[r][1] = _mm512_dpbf16_ps(sum[r][1], row, columns1);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    Store(sums + r * stride, _mm512_permutex2var_ps(sum[r][0], low, sum[r][1]));
+    Store(sums + r * stride + kLanes, _mm512_permutex2var_ps(sum[r][0], high, sum[r][1]));
+  }
+}
+
 KVCAKE_ISA void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim,
-                           Element* packed) {
+                           Element* packed, const uint16_t* next) {
   const int64_t padded = (head_dim + 31) / 32 * 32;
   const uint16_t* from = nullptr;
   for (int64_t key = 0; key < keys; key += 2, from += 2 * head_dim) {
@@ -195,6 +279,7 @@ KVCAKE_ISA void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_
                             _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(odd)), 16));
       }
       _mm512_storeu_si512(packed + d / 32 * 32 * 64 + key / 2 * 64 + d % 32 * 2, pair);
+      Fetch<64>(next + key * head_dim + 2 * d);
     }
   }
 }
@@ -205,6 +290,12 @@ KVCAKE_ISA void MaskTail(const Element* step, Element* to) {
     _mm512_storeu_si512(to + i, _mm512_and_si512(LoadBits(step + i), _mm512_set1_epi32(0xffff)));
   }
 }
+
+template <int... kRows>
+constexpr std::array<FewRows<Element>, kFewRows + 1> MakeFew(std::integer_sequence<int, kRows...>) {
+  return {FewRows<Element>{}, FewRows<Element>{&Score<kRows + 1>, &AddValues<kRows + 1>}...};
+}
+constexpr auto kFew = MakeFew(std::make_integer_sequence<int, kFewRows>());
 
 void Multiply(const MultiplyArgs& m);
 void MultiplyInt8(const MultiplyInt8Args& m);
@@ -217,12 +308,7 @@ void Multiply(const MultiplyArgs& m) {
   for (int64_t k = 0; k < m.k; k += kBlockK) {
     const int64_t steps = (m.k - k < kBlockK ? m.k - k : kBlockK) / kUnit;
     const Element* b = m.b + k * kPanel;
-    if (m.panels == 1) {
-      MultiplyRows(a + k, m.a_stride, m.rows, b, steps, m.c, kPanel, k > 0);
-    } else {
-      const auto& tiles = k > 0 ? kTiles<kWidePanels, true> : kTiles<kWidePanels, false>;
-      tiles[m.rows](a + k, m.a_stride, b, m.k * kPanel, steps, m.c, kWidePanels * kPanel);
-    }
+    MultiplyRows(a + k, m.a_stride, m.rows, b, steps, m.c, kPanel, k > 0, Ahead(m, k + kBlockK));
   }
 }
 
@@ -233,12 +319,7 @@ void MultiplyInt8(const MultiplyInt8Args& m) {
   for (int64_t k = 0; k < m.k; k += kBlockK) {
     const int64_t steps = (m.k - k < kBlockK ? m.k - k : kBlockK) / kInt8Unit;
     const Int8Weight* b = m.b + k * kPanel;
-    if (m.panels == 1) {
-      MultiplyInt8Rows(a + k, m.a_stride, m.rows, b, steps, c, k > 0);
-    } else {
-      const auto& tiles = k > 0 ? kInt8Tiles<kWidePanels, true> : kInt8Tiles<kWidePanels, false>;
-      tiles[m.rows](a + k, m.a_stride, b, m.k * kPanel, steps, c, kWidePanels * kPanel);
-    }
+    MultiplyInt8Rows(a + k, m.a_stride, m.rows, b, steps, c, k > 0, Ahead(m, k + kBlockK));
   }
   ScaleBack(m);
 }

@@ -3,13 +3,13 @@
 //   KVCAKE_ISA       the target attribute of every function; KVCAKE_INLINE the same, inlined
 //   kLanes, V        a vector of floats; kTileRows rows of 2 V fill the registers
 //   Element          of activations and of packed attention operands; kUnit of them are one step
-//   kWideRows, kWidePanels
+//   kAheadRows       from this many rows on, a tile has time to fetch the panel after its own
 //   Load, Store, Splat, MulAdd, Max, Abs, ReduceMax, ReduceAdd, StoreBf16, LoadElement,
 //   StoreElement, ShiftExponent Quantized        of quantised activations; kInt8Unit of them are
 //   one step Int8Weight       of a panel as Int8Tile reads it StoreQuantized, LoadInt32 Tile<rows,
-//   panels, add>(a, a_stride, b, b_stride, steps, c, c_stride) Int8Tile<rows, panels, add>, the
-//   same for quantised rows, c being integers Multiply, MultiplyInt8, PackKeys, PackValues,
-//   MaskTail
+//   add, ahead>(a, a_stride, b, steps, c, c_stride, ahead) Int8Tile<rows, add, ahead>, the same
+//   for quantised rows, c being integers Multiply, MultiplyInt8, PackKeys, PackValues, MaskTail,
+//   kFew[rows]
 
 constexpr int64_t kPanel = 2 * kLanes;
 constexpr int64_t kBlock = kAttentionBlock;
@@ -132,26 +132,30 @@ KVCAKE_ISA void StoreRowBf16(const float* x, int64_t n, uint16_t* out) {
 
 // ---- products of small tiles ----
 
-using TileFunction = void (*)(const Element* a, int64_t a_stride, const Element* b,
-                              int64_t b_stride, int64_t steps, float* c, int64_t c_stride);
+using TileFunction = void (*)(const Element* a, int64_t a_stride, const Element* b, int64_t steps,
+                              float* c, int64_t c_stride, const std::byte* ahead);
 
-template <int kPanels, bool kAdd, int... kRows>
+template <bool kAdd, bool kAhead, int... kRows>
 constexpr std::array<TileFunction, sizeof...(kRows) + 1> MakeTiles(
     std::integer_sequence<int, kRows...>) {
-  return {nullptr, &Tile<kRows + 1, kPanels, kAdd>...};
+  return {nullptr, &Tile<kRows + 1, kAdd, kAhead>...};
 }
-// kTiles[r] multiplies r rows by kPanels panels, and adds to c or overwrites it.
-template <int kPanels, bool kAdd>
-constexpr auto kTiles = MakeTiles<kPanels, kAdd>(
-    std::make_integer_sequence<int, kPanels == 1 ? kTileRows : kWideRows>());
+// kTiles[r] multiplies r rows by a panel, adds to c or overwrites it, and may fetch what is ahead.
+template <bool kAdd, bool kAhead>
+constexpr auto kTiles = MakeTiles<kAdd, kAhead>(std::make_integer_sequence<int, kTileRows>());
 
-// c[rows][kPanel] (+)= a[rows][steps * kUnit] x one panel, tile by tile.
+// c[rows][kPanel] (+)= a[rows][steps * kUnit] x one panel, tile by tile. The last tile fetches what
+// will be read next, as many bytes from `ahead` on as `steps` of a panel take in memory.
 KVCAKE_ISA void MultiplyRows(const Element* a, int64_t a_stride, int64_t rows, const Element* b,
-                             int64_t steps, float* c, int64_t c_stride, bool add) {
-  const auto& tiles = add ? kTiles<1, true> : kTiles<1, false>;
+                             int64_t steps, float* c, int64_t c_stride, bool add,
+                             const std::byte* ahead = nullptr) {
   for (int64_t row = 0; row < rows; row += kTileRows) {
     const int64_t n = rows - row < kTileRows ? rows - row : kTileRows;
-    tiles[n](a + row * a_stride, a_stride, b, 0, steps, c + row * c_stride, c_stride);
+    const bool fetch = ahead != nullptr && row + n == rows;
+    const auto& tiles = fetch ? add ? kTiles<true, true> : kTiles<false, true>
+                        : add ? kTiles<true, false>
+                              : kTiles<false, false>;
+    tiles[n](a + row * a_stride, a_stride, b, steps, c + row * c_stride, c_stride, ahead);
   }
 }
 
@@ -182,25 +186,38 @@ KVCAKE_ISA void QuantizeRow(const std::byte* row, int64_t n, std::byte* out, flo
 }
 
 using Int8TileFunction = void (*)(const Quantized* a, int64_t a_stride, const Int8Weight* b,
-                                  int64_t b_stride, int64_t steps, int32_t* c, int64_t c_stride);
+                                  int64_t steps, int32_t* c, int64_t c_stride,
+                                  const std::byte* ahead);
 
-template <int kPanels, bool kAdd, int... kRows>
+template <bool kAdd, bool kAhead, int... kRows>
 constexpr std::array<Int8TileFunction, sizeof...(kRows) + 1> MakeInt8Tiles(
     std::integer_sequence<int, kRows...>) {
-  return {nullptr, &Int8Tile<kRows + 1, kPanels, kAdd>...};
+  return {nullptr, &Int8Tile<kRows + 1, kAdd, kAhead>...};
 }
-template <int kPanels, bool kAdd>
-constexpr auto kInt8Tiles = MakeInt8Tiles<kPanels, kAdd>(
-    std::make_integer_sequence<int, kPanels == 1 ? kTileRows : kWideRows>());
+template <bool kAdd, bool kAhead>
+constexpr auto kInt8Tiles =
+    MakeInt8Tiles<kAdd, kAhead>(std::make_integer_sequence<int, kTileRows>());
 
 // As MultiplyRows.
 KVCAKE_ISA void MultiplyInt8Rows(const Quantized* a, int64_t a_stride, int64_t rows,
-                                 const Int8Weight* b, int64_t steps, int32_t* c, bool add) {
-  const auto& tiles = add ? kInt8Tiles<1, true> : kInt8Tiles<1, false>;
+                                 const Int8Weight* b, int64_t steps, int32_t* c, bool add,
+                                 const std::byte* ahead) {
   for (int64_t row = 0; row < rows; row += kTileRows) {
     const int64_t n = rows - row < kTileRows ? rows - row : kTileRows;
-    tiles[n](a + row * a_stride, a_stride, b, 0, steps, c + row * kPanel, kPanel);
+    const bool fetch = ahead != nullptr && row + n == rows;
+    const auto& tiles = fetch ? add ? kInt8Tiles<true, true> : kInt8Tiles<false, true>
+                        : add ? kInt8Tiles<true, false>
+                              : kInt8Tiles<false, false>;
+    tiles[n](a + row * a_stride, a_stride, b, steps, c + row * kPanel, kPanel, ahead);
   }
+}
+
+// What lies behind the block of a panel that ends at `end`, if it is multiplied next and fetching
+// it pays.
+template <typename Args>
+KVCAKE_ISA const std::byte* Ahead(const Args& m, int64_t end) {
+  if (m.rows < kAheadRows || (end >= m.k && !m.more)) return nullptr;
+  return reinterpret_cast<const std::byte*>(m.b + (end < m.k ? end : m.k) * kPanel);
 }
 
 // Turns the integers that m.c holds into the result.
@@ -321,8 +338,8 @@ KVCAKE_ISA void AddAlibi(const AttendArgs& t, const AttendScratch& s, int64_t bl
 }
 
 // sums[rows] += p[rows][limit] x values[limit]; all rows see the same keys.
-KVCAKE_ISA void AddValues(const AttendScratch& s, int64_t row, int64_t rows, int64_t limit,
-                          float* sums, int64_t head_dim) {
+KVCAKE_ISA void AddPackedValues(const AttendScratch& s, int64_t row, int64_t rows, int64_t limit,
+                                float* sums, int64_t head_dim) {
   const int64_t stride = SumsStride(head_dim);
   for (int64_t d = 0; d < head_dim; d += kPanel) {
     const Element* panel = s.values + d * kBlock;
@@ -336,10 +353,19 @@ KVCAKE_ISA void AddValues(const AttendScratch& s, int64_t row, int64_t rows, int
   }
 }
 
+struct KvBlock {
+  const uint16_t* keys;
+  const uint16_t* values;
+};
+
+KVCAKE_ISA KvBlock BlockAt(const KvView& kv, int64_t position) {
+  return {kv.Keys(position), kv.Values(position)};
+}
+
 // Adds the keys of one block, at positions [block, block + kBlock), to the sums of the rows at or
-// after them.
+// after them; fetches `next`.
 KVCAKE_ISA void AttendBlock(const AttendArgs& t, const AttendScratch& s, int64_t block,
-                            float* sums) {
+                            const KvBlock& next, float* sums) {
   const int64_t rows = t.tokens * t.group, padded = PaddedHeadDim(t.head_dim);
   const int64_t end = t.start + t.tokens;
   const int64_t keys = end - block < kBlock ? end - block : kBlock;
@@ -347,8 +373,8 @@ KVCAKE_ISA void AttendBlock(const AttendArgs& t, const AttendScratch& s, int64_t
   const int64_t full = block + kBlock - 1 - t.start;  // first token that sees all of the block
   const int64_t first_full = full < first_token ? first_token : full > t.tokens ? t.tokens : full;
   const int64_t first = first_token * t.group;
-  PackKeys(t.kv, block, keys, t.head_dim, s.keys);
-  PackValues(t.kv, block, keys, t.head_dim, s.values);
+  PackKeys(t.kv, block, keys, t.head_dim, s.keys, next.keys);
+  PackValues(t.kv, block, keys, t.head_dim, s.values, next.values);
   for (int64_t key = 0; key < keys; key += kPanel) {
     MultiplyRows(s.q + first * t.head_dim, t.head_dim, rows - first, s.keys + key * t.head_dim,
                  t.head_dim / kUnit, s.scores + first * kBlock + key, kBlock, false);
@@ -360,10 +386,50 @@ KVCAKE_ISA void AttendBlock(const AttendArgs& t, const AttendScratch& s, int64_t
                sums + row * SumsStride(t.head_dim), padded);
   }
   for (int64_t token = first_token; token < first_full; ++token) {
-    AddValues(s, token * t.group, t.group, t.start + token + 1 - block, sums, t.head_dim);
+    AddPackedValues(s, token * t.group, t.group, t.start + token + 1 - block, sums, t.head_dim);
   }
   const int64_t full_row = first_full * t.group;
-  if (full_row < rows) AddValues(s, full_row, rows - full_row, kBlock, sums, t.head_dim);
+  if (full_row < rows) AddPackedValues(s, full_row, rows - full_row, kBlock, sums, t.head_dim);
+}
+
+// As AttendBlock, for the rows of one token that kFew has.
+KVCAKE_ISA void AttendBlockFew(const AttendArgs& t, const AttendScratch& s, int64_t block,
+                               const KvBlock& next, float* sums) {
+  const int64_t dim = t.head_dim, padded = PaddedHeadDim(dim), stride = SumsStride(dim);
+  const int64_t keys = t.start + 1 - block < kBlock ? t.start + 1 - block : kBlock;
+  const FewRows<Element>& few = kFew[t.group];
+  for (int64_t key = 0; key < keys; key += kLanes) {
+    few.score(s.q, t.kv.Keys(block + key), next.keys + key * dim, dim, s.scores + key, kBlock);
+  }
+  if (t.alibi != nullptr) AddAlibi(t, s, block, 0, t.group);
+  for (int64_t row = 0; row < t.group; ++row) {
+    SoftmaxRow(s.scores + row * kBlock, keys, s.p + row * kBlock, sums + row * stride, padded);
+  }
+  const int64_t run = t.kv.pool->layout().chunk_tokens % kBlock == 0 ? kBlock : 16;
+  for (int64_t key = 0; key < keys; key += run) {
+    const int64_t n = keys - key < run ? keys - key : run;
+    const uint16_t* values = t.kv.Values(block + key);
+    for (int64_t d = 0; d < dim; d += kPanel) {
+      few.add_values(s.p + key, kBlock, values + d, next.values + key * dim + d, n, dim, dim - d,
+                     sums + d, stride);
+    }
+  }
+}
+
+// The blocks of [from, to), which lie in one partial.
+KVCAKE_ISA void AttendBlocks(const AttendArgs& t, const AttendScratch& s, int64_t from, int64_t to,
+                             float* sums) {
+  for (int64_t block = from; block < to; block += kBlock) {
+    // The last one has nothing to fetch but itself.
+    const KvBlock next = block + kBlock < to       ? BlockAt(t.kv, block + kBlock)
+                         : t.next_kv.pages.empty() ? BlockAt(t.kv, block)
+                                                   : BlockAt(t.next_kv, t.next_from);
+    if (t.tokens == 1 && t.group < static_cast<int64_t>(kFew.size())) {
+      AttendBlockFew(t, s, block, next, sums);
+    } else {
+      AttendBlock(t, s, block, next, sums);
+    }
+  }
 }
 
 KVCAKE_ISA void ClearSums(float* sums, int64_t rows, int64_t head_dim) {
@@ -387,7 +453,7 @@ KVCAKE_ISA void Attend(const AttendArgs& t) {
   }
   if (t.to >= 0) {
     if (t.from % kAttentionPartial == 0) ClearSums(t.sums, rows, t.head_dim);
-    for (int64_t block = t.from; block < t.to; block += kBlock) AttendBlock(t, s, block, t.sums);
+    AttendBlocks(t, s, t.from, t.to, t.sums);
     return;
   }
   for (int64_t from = 0; from < end; from += kAttentionPartial) {
@@ -395,7 +461,7 @@ KVCAKE_ISA void Attend(const AttendArgs& t) {
     const int64_t row0 = from > t.start ? (from - t.start) * t.group : 0;
     float* sums = from == 0 ? s.total : s.part;
     ClearSums(sums + row0 * stride, rows - row0, t.head_dim);
-    for (int64_t block = from; block < to; block += kBlock) AttendBlock(t, s, block, sums);
+    AttendBlocks(t, s, from, to, sums);
     if (from > 0) {
       MergeSums(s.total + row0 * stride, s.part + row0 * stride, rows - row0, t.head_dim);
     }
@@ -409,7 +475,6 @@ KVCAKE_ISA void Attend(const AttendArgs& t) {
 constexpr Kernels kKernels = {
     .int8_unit = kInt8Unit,
     .panel_width = kPanel,
-    .wide_rows = kWideRows,
     .wide_panels = kWidePanels,
     .multiply = Multiply,
     .multiply_int8 = MultiplyInt8,

@@ -25,8 +25,9 @@ constexpr int kLanes = 4;
 constexpr int kUnit = 1;
 constexpr int kInt8Unit = 1;
 constexpr int kTileRows = 6;
-constexpr int kWideRows = 0;
 constexpr int kWidePanels = 1;
+constexpr int kAheadRows = 2;
+constexpr int kStepBytes = 16;  // of a panel; int8 takes half of it
 
 KVCAKE_INLINE V Load(const float* x) {
   V v;
@@ -64,10 +65,9 @@ KVCAKE_INLINE V ShiftExponent(V p, V shifted) {
 }
 
 // b: [steps][kLanes * 2].
-template <int kRows, int kPanels, bool kAdd>
-KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64_t, int64_t steps,
-                     float* c, int64_t c_stride) {
-  static_assert(kPanels == 1);
+template <int kRows, bool kAdd, bool kAhead>
+KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64_t steps, float* c,
+                     int64_t c_stride, const std::byte* ahead) {
   V sum[kRows][2];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < 2; ++v) {
@@ -76,6 +76,7 @@ KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64
   }
   for (int64_t step = 0; step < steps; ++step) {
     const V b0 = Load(b + step * 2 * kLanes), b1 = Load(b + step * 2 * kLanes + kLanes);
+    if constexpr (kAhead) Fetch<kStepBytes>(ahead + step * kStepBytes);
     for (int r = 0; r < kRows; ++r) {
       const V row = Splat(a[r * a_stride + step]);
       sum[r][0] = MulAdd(row, b0, sum[r][0]);
@@ -88,10 +89,9 @@ KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64
 }
 
 // b: [steps][kLanes * 2].
-template <int kRows, int kPanels, bool kAdd>
-KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight* b, int64_t,
-                         int64_t steps, int32_t* c, int64_t c_stride) {
-  static_assert(kPanels == 1);
+template <int kRows, bool kAdd, bool kAhead>
+KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight* b, int64_t steps,
+                         int32_t* c, int64_t c_stride, const std::byte* ahead) {
   constexpr int kColumns = 2 * kLanes;
   int32_t sum[kRows][kColumns];
   for (int r = 0; r < kRows; ++r) {
@@ -111,7 +111,8 @@ KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight*
 
 constexpr int kWidth = 2 * kLanes;
 
-void PackKeys(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim, Element* packed) {
+void PackKeys(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim, Element* packed,
+              const uint16_t*) {
   const uint16_t* from = nullptr;
   for (int64_t key = 0; key < keys; ++key, from += head_dim) {
     if (key % 16 == 0) from = kv.Keys(block + key);
@@ -120,7 +121,8 @@ void PackKeys(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim, E
   }
 }
 
-void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim, Element* packed) {
+void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim, Element* packed,
+                const uint16_t*) {
   const uint16_t* from = nullptr;
   for (int64_t key = 0; key < keys; ++key, from += head_dim) {
     if (key % 16 == 0) from = kv.Values(block + key);
@@ -132,6 +134,8 @@ void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim,
 
 // A step is one key: nothing to mask.
 void MaskTail(const Element*, Element*) {}
+
+constexpr std::array<FewRows<Element>, 0> kFew;
 
 void Multiply(const MultiplyArgs& m);
 void MultiplyInt8(const MultiplyInt8Args& m);
@@ -152,7 +156,7 @@ void Multiply(const MultiplyArgs& m) {
         wide[(k + 1) * kPanel + i] = Bf16ToF32(b[k * kPanel + 2 * i + 1]);
       }
     }
-    MultiplyRows(a + k0, m.a_stride, m.rows, wide, n, m.c, kPanel, k0 > 0);
+    MultiplyRows(a + k0, m.a_stride, m.rows, wide, n, m.c, kPanel, k0 > 0, Ahead(m, k0 + kBlockK));
   }
 }
 
@@ -165,7 +169,7 @@ void MultiplyInt8(const MultiplyInt8Args& m) {
     const int64_t n = m.k - k < kBlockK ? m.k - k : kBlockK;
     for (int64_t i = 0; i < n * kPanel; ++i) wide[i] = m.b[k * kPanel + i];
     MultiplyInt8Rows(a + k, m.a_stride / sizeof(Quantized), m.rows, wide, n,
-                     reinterpret_cast<int32_t*>(m.c), k > 0);
+                     reinterpret_cast<int32_t*>(m.c), k > 0, Ahead(m, k + kBlockK));
   }
   ScaleBack(m);
 }

@@ -10,13 +10,14 @@ namespace kvcake {
 namespace {
 
 // Rows [first, first + rows) by `panels` panels from first_panel on, plus their bias; panels is 1,
-// or wide_panels for at most wide_rows rows. The result, [rows][panels * panel_width], is in the
-// worker's scratch.
+// or wide_panels for a single row. The result, [rows][panels * panel_width], is in the worker's
+// scratch.
 struct Block {
   int64_t first = 0;
   int64_t rows = 0;
   int64_t first_panel = 0;
   int64_t panels = 0;
+  bool more = false;  // the worker goes on with the panel behind them
 };
 
 float* MultiplyBlock(const Compute& compute, const Activations& a, const PackedMatrix& w,
@@ -33,6 +34,7 @@ float* MultiplyBlock(const Compute& compute, const Activations& a, const PackedM
                            .b = w.Int8Panel(block.first_panel),
                            .column_scales = w.PanelScales(block.first_panel),
                            .panels = block.panels,
+                           .more = block.more,
                            .k = a.k,
                            .c = c,
                            .scratch = scratch});
@@ -42,6 +44,7 @@ float* MultiplyBlock(const Compute& compute, const Activations& a, const PackedM
                       .rows = block.rows,
                       .b = w.Panel(block.first_panel),
                       .panels = block.panels,
+                      .more = block.more,
                       .k = a.k,
                       .c = c,
                       .scratch = scratch});
@@ -68,6 +71,15 @@ void Quantize(const Compute& compute, const Activations& a) {
   });
 }
 
+// Few rows wait for memory, which delivers long stretches fastest; many multiply, and share the
+// panels evenly.
+int64_t PanelsPerTask(const Compute& compute, int64_t rows, int64_t panels, int64_t at_once) {
+  constexpr int64_t kFewRows = 48, kTasksPerWorker = 8;
+  if (rows > kFewRows) return 1;
+  const int64_t tasks = kTasksPerWorker * compute.pool().size() * at_once;
+  return (panels + tasks - 1) / tasks * at_once;
+}
+
 // Runs the product in tasks of some rows by some panels, and hands each task's panels to
 // use(panel, first_row, rows, c, c_stride), c being [rows][panel_width].
 template <typename Use>
@@ -76,20 +88,23 @@ void ForEachPanel(const Compute& compute, const Activations& a, const PackedMatr
   if (a.rows == 0) return;
   if (w.format() == WeightFormat::kInt8) Quantize(compute, a);
   const Kernels& kernels = compute.kernels();
-  const int64_t at_once = a.rows <= kernels.wide_rows ? kernels.wide_panels : 1;
-  const int64_t groups = (w.panels() + at_once - 1) / at_once;
+  const int64_t at_once = a.rows == 1 ? kernels.wide_panels : 1;
+  const int64_t stretch = PanelsPerTask(compute, a.rows, w.panels(), at_once);
+  const int64_t stretches = (w.panels() + stretch - 1) / stretch;
   // Whole panels keep the weights in the cache; rows are split where there are too few of them to
   // keep every worker busy.
   int64_t block = std::min(a.rows, kMultiplyRowsMax);
   const int64_t tasks_wanted = 4 * compute.pool().size();
-  while (block > 96 && groups * ((a.rows + block - 1) / block) < tasks_wanted) block -= 48;
+  while (block > 96 && stretches * ((a.rows + block - 1) / block) < tasks_wanted) block -= 48;
   const int64_t row_blocks = (a.rows + block - 1) / block;
-  compute.pool().ParallelFor(groups * row_blocks, [&](int64_t task, int worker) {
-    const int64_t begin = task / row_blocks * at_once, end = std::min(begin + at_once, w.panels());
-    const int64_t step = end - begin == at_once ? at_once : 1;
+  compute.pool().ParallelFor(stretches * row_blocks, [&](int64_t task, int worker) {
+    const int64_t begin = task / row_blocks * stretch, end = std::min(begin + stretch, w.panels());
     const int64_t first = task % row_blocks * block, rows = std::min(block, a.rows - first);
+    int64_t step = 0;
     for (int64_t panel = begin; panel < end; panel += step) {
-      const float* c = MultiplyBlock(compute, a, w, {first, rows, panel, step}, worker);
+      step = end - panel >= at_once ? at_once : 1;
+      const bool more = panel + step < end;
+      const float* c = MultiplyBlock(compute, a, w, {first, rows, panel, step, more}, worker);
       const int64_t width = kernels.panel_width;
       for (int64_t i = 0; i < step; ++i) use(panel + i, first, rows, c + i * width, step * width);
     }
