@@ -197,7 +197,9 @@ Result<TensorView> TensorFiles::Get(const std::string& name, std::span<const int
 void TensorFiles::ReadAhead(std::span<const std::byte> bytes) { Advise(bytes, MADV_WILLNEED); }
 
 void TensorFiles::Release() const {
-  for (const Mapping& mapping : mappings_) Advise(mapping.bytes, MADV_DONTNEED);
+  for (const Mapping& mapping : mappings_) Release(mapping.bytes);
 }
+
+void TensorFiles::Release(std::span<const std::byte> bytes) { Advise(bytes, MADV_DONTNEED); }
 
 }  // namespace kvcake

@@ -52,6 +52,7 @@ class TensorFiles {
   // Takes what has been read so far out of the process's memory, not out of the page cache. What is
   // read again is simply mapped again.
   void Release() const;
+  static void Release(std::span<const std::byte> bytes);
 
  private:
   struct Mapping;

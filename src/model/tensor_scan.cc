@@ -78,12 +78,15 @@ bool TensorScan::Read(Row* row) const {
     if (stop_.load(std::memory_order_relaxed)) return false;
     if (at == 0) TensorFiles::ReadAhead(Part(bytes, 0, kAheadBytes / 2));
     if (at % (kAheadBytes / 2) == 0) {
+      // Nothing here is read twice, and whoever packs it may be far behind.
+      if (at > 0) TensorFiles::Release(Part(bytes, at - kAheadBytes / 2, kAheadBytes / 2));
       TensorFiles::ReadAhead(Part(bytes, at + kAheadBytes / 2, kAheadBytes / 2));
     }
     const auto block = Part(bytes, at, kBlockBytes);
     hash.Update(block);
     row->finite &= AllFinite(row->view->dtype, block);
   }
+  TensorFiles::Release(bytes);
   row->hash = hash.Finish();
   return true;
 }

@@ -225,6 +225,7 @@ Result<ModelWeights> LoadWeights(const Compute& compute, const ModelConfig& conf
   RETURN_IF_ERROR(outside.Embeddings(&model));
   ASSIGN_OR_RETURN(model.final_norm, outside.Norm(std::string(config.names.final_norm),
                                                   config.hidden_size, config.norm));
+  if (source.release) source.release();
   for (int i = 0; i < config.layers; ++i) {
     ASSIGN_OR_RETURN(LayerWeights layer, Loader(compute, config, source, format).Layer(i));
     model.layers.push_back(std::move(layer));

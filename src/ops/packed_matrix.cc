@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -49,18 +50,16 @@ uint16_t WeightAt(const SourceRow& row, int64_t i) {
 
 // The row as it is in its source.
 void WidenRow(const SourceRow& row, int64_t k, float* out) {
-  for (int64_t i = 0; i < k; ++i) {
-    switch (row.type) {
-      case WeightType::kBf16:
-        out[i] = Bf16ToF32(LoadAs<uint16_t>(row.data, i));
-        break;
-      case WeightType::kF16:
-        out[i] = F16ToF32(LoadAs<uint16_t>(row.data, i));
-        break;
-      case WeightType::kF32:
-        out[i] = LoadAs<float>(row.data, i);
-        break;
-    }
+  switch (row.type) {
+    case WeightType::kBf16:
+      for (int64_t i = 0; i < k; ++i) out[i] = Bf16ToF32(LoadAs<uint16_t>(row.data, i));
+      return;
+    case WeightType::kF16:
+      for (int64_t i = 0; i < k; ++i) out[i] = F16ToF32(LoadAs<uint16_t>(row.data, i));
+      return;
+    case WeightType::kF32:
+      std::memcpy(out, row.data, k * sizeof(float));
+      return;
   }
 }
 
@@ -92,19 +91,24 @@ struct Int8PanelWriter {
   int64_t width;
   int64_t unit;
 
-  // Weights are rounded to their scale as rows are that enter a product.
-  void PackColumn(const float* row, int64_t k, int64_t column) const {
-    float largest = 0, unbounded = 0;
+  // Weights are rounded to their scale as rows are that enter a product. values: [k], scratch.
+  void PackColumn(const float* row, int64_t k, int64_t column, uint8_t* __restrict values) const {
+    uint32_t largest_bits = 0;  // of magnitudes, which are ordered as their bits are
     for (int64_t i = 0; i < k; ++i) {
-      largest = std::max(largest, std::abs(row[i]));
-      unbounded += row[i] * 0.0f;  // a NaN after the first NaN or infinity
+      largest_bits = std::max(largest_bits, std::bit_cast<uint32_t>(row[i]) & 0x7fffffffu);
     }
-    const bool finite = unbounded == 0;
+    const auto largest = std::bit_cast<float>(largest_bits);
+    const bool finite = largest_bits < 0x7f800000u;
     const float inverse = finite && largest >= kSmallestInt8Row ? 127.0f / largest : 0.0f;
     scales[column] = finite ? largest / 127.0f : NAN;
     for (int64_t i = 0; i < k; ++i) {
-      const int value = finite ? static_cast<int>(std::nearbyint(row[i] * inverse)) : 0;
-      to[(i / unit * width + column) * unit + i % unit] = static_cast<uint8_t>(value + kInt8Offset);
+      constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: rounds to an integer, ties to even
+      const auto bits = finite ? std::bit_cast<uint32_t>(row[i] * inverse + kMagic) : 0;
+      values[i] = static_cast<uint8_t>(bits + kInt8Offset);
+    }
+    uint8_t* at = to + column * unit;
+    for (int64_t i = 0; i < k; i += unit, at += width * unit) {
+      for (int64_t j = 0; j < unit; ++j) at[j] = values[i + j];
     }
   }
 };
@@ -143,10 +147,11 @@ void PackedMatrix::Pack(const Compute& compute, SourceOf source_of) {
     const Int8PanelWriter to{buffer_.as<uint8_t>() + first * k_, &scales_[first], panel_width_,
                              int8_unit_};
     auto* row = reinterpret_cast<float*>(compute.scratch(worker));
-    static_assert(kInt8DepthMax * sizeof(float) <= Compute::kScratchBytes);
+    auto* values = reinterpret_cast<uint8_t*>(row + k_);
+    static_assert(kInt8DepthMax * (sizeof(float) + 1) <= Compute::kScratchBytes);
     for (int64_t column = 0; column < width; ++column) {
       WidenRow(from[column], k_, row);
-      to.PackColumn(row, k_, column);
+      to.PackColumn(row, k_, column, values);
     }
   });
 }
