@@ -26,6 +26,7 @@ void AddPrefill(CLI::App* parent, int* exit_code) {
                exit_code, bench::RunPrefill, options);
   command->add_option("--model", options->model_dir, "model directory (default: --arch)");
   AddWeightsFlag(*command, &options->weights);
+  AddNumericPathFlag(*command, &options->path);
   command->add_option("--arch", options->archs, "shapes of random weights")
       ->check(CLI::IsMember(SynthArchNames()))
       ->capture_default_str();
@@ -62,6 +63,7 @@ void AddDecode(CLI::App* parent, int* exit_code) {
           "how weights are held; measured side by side")
       ->check(CLI::IsMember({"bf16", "int8"}))
       ->default_str("[bf16,int8]");
+  AddNumericPathFlag(*command, &options->path);
   command->add_option("--sequences", options->sequences, "how many decode at once")
       ->check(CLI::Range(1, EngineOptions{}.max_sequences))
       ->capture_default_str();

@@ -125,6 +125,22 @@ void AddWeightsFlag(CLI::App& app, WeightFormat* weights) {
       ->default_str("bf16");
 }
 
+void AddNumericPathFlag(CLI::App& app, NumericPath* path) {
+  static constexpr std::array kPaths = {NumericPath::kBf16Dot, NumericPath::kF32Fma,
+                                        NumericPath::kF32};
+  std::vector<std::string> names;
+  for (const NumericPath known : kPaths) names.push_back(NumericPathName(known));
+  app.add_option_function<std::string>(
+         "--numeric-path",
+         [path](const std::string& name) {
+           for (const NumericPath known : kPaths) {
+             if (name == NumericPathName(known)) *path = known;
+           }
+         },
+         "the arithmetic to use (default: the fastest that this CPU has)")
+      ->check(CLI::IsMember(names));
+}
+
 void AddModelFlags(CLI::App& app, RuntimeOptions* options) {
   app.add_option("--model", options->model_dir,
                  "Hugging Face model directory: config.json, tokenizer.json, *.safetensors")
@@ -154,6 +170,7 @@ void AddModelFlags(CLI::App& app, RuntimeOptions* options) {
           },
           "CPUS"));
   AddWeightsFlag(app, &options->weights);
+  AddNumericPathFlag(app, &options->path);
 }
 
 void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options) {

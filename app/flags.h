@@ -19,6 +19,8 @@ CLI::AsNumberWithUnit DurationValue();
 WeightFormat WeightFormatFromName(const std::string& name);
 // --weights bf16|int8.
 void AddWeightsFlag(CLI::App& app, WeightFormat* weights);
+// --numeric-path
+void AddNumericPathFlag(CLI::App& app, NumericPath* path);
 // The flags that every command which runs a model understands.
 void AddModelFlags(CLI::App& app, RuntimeOptions* options);
 // Those, and the ones of commands that answer prompts and keep chunks.

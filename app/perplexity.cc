@@ -13,8 +13,6 @@
 namespace kvcake {
 namespace {
 
-constexpr NumericPath kPaths[] = {NumericPath::kBf16Dot, NumericPath::kF32Fma, NumericPath::kF32};
-
 struct PerplexityFlags {
   RuntimeOptions runtime;
   std::string text_file, tokens_file;
@@ -101,18 +99,6 @@ void AddPerplexityCommand(CLI::App& app, int* exit_code) {
                    "tokens of one forward pass; changes no result")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
-  std::vector<std::string> names;
-  for (const NumericPath path : kPaths) names.push_back(NumericPathName(path));
-  command
-      ->add_option_function<std::string>(
-          "--numeric-path",
-          [flags](const std::string& name) {
-            for (const NumericPath path : kPaths) {
-              if (name == NumericPathName(path)) flags->runtime.path = path;
-            }
-          },
-          "the arithmetic to use (default: the fastest that this CPU has)")
-      ->check(CLI::IsMember(names));
   command->add_flag("--json", flags->json,
                     "print {\"nll\": [of each token but the first, natural log], \"mean_nll\", "
                     "\"perplexity\", \"numeric_path\", \"weights\"}");

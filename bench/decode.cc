@@ -29,7 +29,7 @@ class Batch {
                                                WeightFormat weights) {
     ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
     RuntimeOptions runtime_options{
-        .model_dir = dir, .threads = options.threads, .weights = weights};
+        .model_dir = dir, .threads = options.threads, .path = options.path, .weights = weights};
     const KvLayout layout = TransformerModel::LayoutFor(config, runtime_options.chunk_tokens);
     const int most = std::max(*std::max_element(options.sequences.begin(), options.sequences.end()),
                               options.mixed_decodes);

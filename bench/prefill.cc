@@ -43,8 +43,10 @@ Result<std::vector<Cell>> MeasureModel(const PrefillOptions& options, const std:
                                        const std::string& name, MatmulPeak* peak) {
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
   const std::vector<int> lengths = TokensFor(options, config);
-  RuntimeOptions runtime_options{
-      .model_dir = dir, .threads = options.threads, .weights = options.weights};
+  RuntimeOptions runtime_options{.model_dir = dir,
+                                 .threads = options.threads,
+                                 .path = options.path,
+                                 .weights = options.weights};
   const KvLayout layout = TransformerModel::LayoutFor(config, runtime_options.chunk_tokens);
   const uint64_t pages = lengths.back() / layout.chunk_tokens + 1;
   runtime_options.ram_capacity_bytes = (pages + kSparePages) * layout.page_bytes();
