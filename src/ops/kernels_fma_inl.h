@@ -45,6 +45,8 @@ KVCAKE_ISA void Tile(const Element* a, int64_t a_stride, const Element* b, int64
       sum[r][1] = MulAdd(row, b1, sum[r][1]);
     }
   }
+  // Not unrolled before registers are given out, this would have the sums in memory.
+#pragma GCC unroll kTileRows
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < 2; ++v) Store(c + r * c_stride + v * kLanes, sum[r][v]);
   }
@@ -70,6 +72,7 @@ KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight*
       sum[r][1] = AddProducts(row, b1, sum[r][1]);
     }
   }
+#pragma GCC unroll kTileRows
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < 2; ++v) StoreInts(c + r * c_stride + v * kLanes, sum[r][v]);
   }
@@ -127,6 +130,7 @@ KVCAKE_ISA void AddValues(const Element* weights, int64_t weights_stride, const 
       sum[r][1] = MulAdd(weight, v1, sum[r][1]);
     }
   }
+#pragma GCC unroll kTileRows
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < 2; ++v) Store(sums + r * stride + v * kLanes, sum[r][v]);
   }
