@@ -138,13 +138,12 @@ DiskTier::~DiskTier() {
 }
 
 std::vector<bool> DiskTier::Residency(std::span<const ChunkKey> keys) {
-  std::vector<bool> resident(keys.size());
+  std::vector<bool> resident = catalogue_.Contains(options_.root, keys);
   const TimePoint start = Clock::Real().Now();
   bool ask = true;  // the file system: another process may have written the chunk
   for (size_t i = 0; i < keys.size(); ++i) {
-    const ChunkId id{options_.root, keys[i]};
-    resident[i] = catalogue_.Contains(id);
     if (resident[i] || !ask) continue;
+    const ChunkId id{options_.root, keys[i]};
     const TimePoint now = Clock::Real().Now();
     ask = now - start < options_.residency_time_max;
     {

@@ -38,8 +38,8 @@ struct DiskTierOptions {
   uint64_t capacity_bytes = 20ull << 30;  // of the whole directory, all roots together
   int max_reads_in_flight = 16;
   uint64_t max_read_bytes_in_flight = 64ull << 20;
-  uint64_t io_bytes_max = 4ull << 20;  // of one request to the kernel
-  bool direct = true;                  // where the file system can; Open tries
+  uint64_t io_bytes_max = (4ull << 20) + kPageHeaderBytes;  // of one request to the kernel
+  bool direct = true;                                       // where the file system can; Open tries
 
   Seconds touch_interval{600};        // how coarse last use is on disk
   Seconds rescan_interval{60};        // how often a writer looks for the files of other processes

@@ -196,10 +196,8 @@ Status DiskTier::Evict(const ChunkKey& key) {
 }
 
 void DiskTier::RescanLocked() {
-  const uint64_t generation = catalogue_.generation();
   const uint64_t page_bytes = options_.layout.page_bytes();
   const int64_t now_s = UnixSeconds();
-  std::vector<CatalogueEntry> entries;
   std::vector<std::pair<std::string, uint64_t>> wrong_size;
   std::vector<std::string> leftovers;
   ScanVisitor visitor;
@@ -207,7 +205,7 @@ void DiskTier::RescanLocked() {
     if (id.root == options_.root && info.bytes != page_bytes) {
       wrong_size.emplace_back(store_.ChunkPath(id), info.bytes);
     } else {
-      entries.push_back({id, info.bytes, info.mtime_s});
+      catalogue_.Add({id, info.bytes, info.mtime_s});
     }
   };
   visitor.temporary = [&](const std::string& path, int pid, const FileInfo& info) {
@@ -216,13 +214,14 @@ void DiskTier::RescanLocked() {
     if (orphan || age_s > options_.temporary_age_max.count()) leftovers.push_back(path);
   };
   scanned_at_ = Clock::Real().Now();
+  catalogue_.BeginScan();
   const auto status = ScanStore(fs_, store_, visitor);
+  catalogue_.EndScan(/*complete=*/status.has_value());
   if (status) {
     scan_faults_.Succeeded();
   } else {
     scan_faults_.Failed(status.error());
   }
-  catalogue_.Replace(entries, generation, /*complete=*/status.has_value());
   for (const std::string& path : leftovers) (void)fs_.Remove(path);
   for (const auto& [path, bytes] : wrong_size) {
     Quarantine(path, {ErrorCode::kCorrupt,
