@@ -110,6 +110,22 @@ void AddLoad(CLI::App* parent, int* exit_code) {
   });
 }
 
+void AddCatalogue(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::CatalogueOptions>();
+  CLI::App* command = parent->add_subcommand(
+      "catalogue", "memory, lookups and start-up with many chunks on the disk");
+  command->add_option("--chunks", options->chunks, "in the catalogue")
+      ->check(CLI::Range(128, 100000000))
+      ->capture_default_str();
+  command->add_flag("--files", options->files, "make so many (small) files and start with them");
+  command->add_option("--dir", options->dir, "where")->default_str("~/.cache/kvcake");
+  command->callback([options, exit_code] {
+    if (const Status status = bench::RunCatalogue(*options); !status) {
+      *exit_code = Fatal(status.error());
+    }
+  });
+}
+
 void AddDemo(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::DemoOptions>();
   CLI::App* command = AddBench(parent, "demo",
@@ -132,6 +148,7 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
   AddTtft(bench, exit_code);
   AddQuality(bench, exit_code);
   AddLoad(bench, exit_code);
+  AddCatalogue(bench, exit_code);
   AddDemo(bench, exit_code);
 }
 

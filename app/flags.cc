@@ -22,6 +22,11 @@ CLI::AsNumberWithUnit DurationValue() {
   return CLI::AsNumberWithUnit(units, CLI::AsNumberWithUnit::CASE_INSENSITIVE, "TIME");
 }
 
+CLI::AsNumberWithUnit AgeValue() {
+  std::map<std::string, double> units = {{"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}};
+  return CLI::AsNumberWithUnit(units, CLI::AsNumberWithUnit::CASE_INSENSITIVE, "TIME");
+}
+
 namespace {
 
 void AddSize(CLI::App& app, const char* name, uint64_t* value, const char* help) {
@@ -68,6 +73,9 @@ void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options) {
       ->check(CLI::NonNegativeNumber);
   AddSize(app, "--disk-capacity", &options->disk_capacity_bytes,
           "most bytes of --store; the chunks used longest ago go first");
+  app.add_flag("--durable", options->durable,
+               "let chunks that are kept survive a power cut (slower); without it one may be lost, "
+               "but never loaded wrong");
 }
 
 int Fatal(const Error& error) {

@@ -15,6 +15,9 @@ CLI::AsNumberWithUnit RateValue();
 // "10ms", "250us", "1s"; gives seconds.
 CLI::AsNumberWithUnit DurationValue();
 
+// "30s", "12h", "7d"; gives seconds.
+CLI::AsNumberWithUnit AgeValue();
+
 // The flags that every command which runs a model understands.
 void AddModelFlags(CLI::App& app, RuntimeOptions* options);
 // Those, and the ones of commands that answer prompts and keep chunks.
@@ -27,6 +30,7 @@ void AddTokenizeCommands(CLI::App& app, int* exit_code);  // tokenize and detoke
 void AddBenchCommand(CLI::App& app, int* exit_code);
 void AddModelCommand(CLI::App& app, int* exit_code);
 void AddStoreCommand(CLI::App& app, int* exit_code);
+void AddStoreWarmCommand(CLI::App& store, int* exit_code);
 
 // Prints what failed and what to do to stderr; returns exit code 1.
 int Fatal(const Error& error);

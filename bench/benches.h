@@ -62,6 +62,15 @@ struct LoadOptions {
 };
 Status RunLoad(const LoadOptions& options);
 
+// What does it cost to know what is on the disk?
+struct CatalogueOptions {
+  uint64_t chunks = 1000000;
+  int lookups = 1000;
+  bool files = false;  // also make so many files, and start a tier on them
+  std::string dir;     // for them; empty: CacheDir()
+};
+Status RunCatalogue(const CatalogueOptions& options);
+
 // The tour: questions about a long document under each policy, at three link speeds.
 struct DemoOptions {
   std::string model_dir;

@@ -99,6 +99,7 @@ Status Runtime::OpenStore() {
   disk.root = model_->identity().Root();
   disk.description = DescribeIdentity(model_->identity(), options_.model_dir);
   disk.capacity_bytes = options_.disk_capacity_bytes;
+  disk.durable = options_.durable;
   ASSIGN_OR_RETURN(store_, DiskTier::Open(std::move(disk)));
   if (options_.load_rate_bytes_per_s || options_.load_latency.count() > 0) {
     auto link = std::make_unique<ThrottledTier>(

@@ -17,6 +17,7 @@ struct RuntimeOptions {
   std::string model_dir;
   std::string store_dir = {};                        // empty: chunks are neither loaded nor kept
   uint64_t disk_capacity_bytes = 20ull << 30;        // of store_dir
+  bool durable = false;                              // kept chunks survive a power cut
   uint64_t ram_capacity_bytes = 4ull << 30;          // of KV pages
   std::optional<double> load_rate_bytes_per_s = {};  // a link slower than the disk
   Seconds load_latency{0};                           // of each read on that link

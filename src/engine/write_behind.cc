@@ -4,8 +4,10 @@
 
 namespace kvcake {
 
-WriteBehind::WriteBehind(Tier& tier, const PagePool& pool, size_t queue_max)
-    : tier_(tier), pool_(pool), queue_max_(queue_max), thread_([this] { Loop(); }) {}
+WriteBehind::WriteBehind(Tier& tier, const PagePool& pool, size_t queue_max, int threads)
+    : tier_(tier), pool_(pool), queue_max_(queue_max) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Loop(); });
+}
 
 WriteBehind::~WriteBehind() {
   {
@@ -13,14 +15,14 @@ WriteBehind::~WriteBehind() {
     stop_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 void WriteBehind::Enqueue(const ChunkKey& key, const ChunkKey& parent, NumericPath path,
                           PageHandle page) {
   {
     std::lock_guard lock(mutex_);
-    if (queue_.size() >= queue_max_) {
+    if (queue_.size() + writing_ >= queue_max_) {
       if (stats_.dropped++ == 0) {
         spdlog::warn("the store {} is slower than new chunks come: not all of them are kept",
                      tier_.name());
@@ -35,16 +37,13 @@ void WriteBehind::Enqueue(const ChunkKey& key, const ChunkKey& parent, NumericPa
 void WriteBehind::DropQueued() {
   std::deque<Item> dropped;  // their pages go back outside the lock
   std::lock_guard lock(mutex_);
-  while (queue_.size() > 1) {
-    dropped.push_back(std::move(queue_.back()));
-    queue_.pop_back();
-    ++stats_.dropped;
-  }
+  stats_.dropped += queue_.size();
+  dropped.swap(queue_);
 }
 
 void WriteBehind::Flush() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return queue_.empty(); });
+  changed_.wait(lock, [this] { return queue_.empty() && writing_ == 0; });
 }
 
 WriteBehindStats WriteBehind::Stats() const {
@@ -57,20 +56,23 @@ void WriteBehind::Loop() {
   while (true) {
     changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
     if (queue_.empty()) return;
-    const Item& item = queue_.front();  // stays put: only this thread pops, deques do not move
+    Item item = std::move(queue_.front());
+    queue_.pop_front();
+    ++writing_;
     lock.unlock();
     const Status status =
         tier_.Put({.key = item.key,
                    .parent = item.parent,
                    .numeric_path = item.path,
                    .page = {pool_.Data(item.page.id()), pool_.layout().page_bytes()}});
+    item.page.Reset();
     lock.lock();
     if (status) {
       ++stats_.written;
     } else if (stats_.failed++ == 0) {
       spdlog::warn("a chunk could not be kept in {}: {}", tier_.name(), status.error().message);
     }
-    queue_.pop_front();
+    --writing_;
     changed_.notify_all();
   }
 }

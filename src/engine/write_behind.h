@@ -6,6 +6,7 @@
 #include <deque>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "kv/page_pool.h"
 #include "store/tier.h"
@@ -18,11 +19,12 @@ struct WriteBehindStats {
   uint64_t dropped = 0;  // the queue was full
 };
 
-// One thread writes queued pages in order; a queued page stays referenced until it is written. The
-// queue is bounded: when it is full a chunk is dropped and counted, never waited for. Thread-safe.
+// A few threads begin to write queued pages in order, so that the disk has work while one chunk is
+// hashed, created or renamed; a queued page stays referenced until it is written. The queue is
+// bounded: when it is full a chunk is dropped and counted, never waited for. Thread-safe.
 class WriteBehind {
  public:
-  WriteBehind(Tier& tier, const PagePool& pool, size_t queue_max);
+  WriteBehind(Tier& tier, const PagePool& pool, size_t queue_max, int threads = 4);
   // Writes what is queued, then stops.
   ~WriteBehind();
   WriteBehind(const WriteBehind&) = delete;
@@ -52,11 +54,12 @@ class WriteBehind {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  std::deque<Item> queue_;  // the front item is being written
+  std::deque<Item> queue_;
+  size_t writing_ = 0;  // items taken from the queue and not written yet
   WriteBehindStats stats_;
   bool stop_ = false;
 
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace kvcake

@@ -48,4 +48,8 @@ std::vector<uint64_t> SlabChecksums(const KvLayout& layout, std::span<const std:
 // kCorrupt, with the layer, unless the slabs of a page or file are those that the header names.
 Status VerifySlabs(const ChunkHeader& header, std::span<const std::byte> page);
 
+// A whole chunk file, from nothing but its bytes: kCorrupt, with what is wrong, unless it is as
+// long as its header says and every checksum holds. What chunk it is, is for the caller to compare.
+Result<ChunkHeader> DecodeChunk(std::span<const std::byte> file);
+
 }  // namespace kvcake

@@ -337,6 +337,7 @@ TEST_F(DiskTierTest, WhereDirectIoIsRefusedTheCacheServes) {
   EXPECT_EQ(fs.faults(), 1u) << "only the trial met it";
   const ChunkId probe{Root(), Root()};
   EXPECT_TRUE(stdfs::is_empty(StoreDir(dir_.path()).ShardDir(probe)));
+  tier_.reset();  // before its file system
 }
 
 // Delegates to the real file system, but for the names it is told.
@@ -374,6 +375,7 @@ TEST_F(DiskTierTest, ADirectoryThatCannotBeListedHidesOnlyItself) {
   ASSERT_TRUE(PutChunk(*tier_, layout_, more[0], Root()));
   EXPECT_GE(tier_->Stats().chunks, 9 - hidden);
   EXPECT_LE(tier_->Stats().bytes, 8 * layout_.page_bytes());
+  tier_.reset();  // before its file system
 }
 
 TEST_F(DiskTierTest, FilesThatCannotBeRemovedDoNotStopEviction) {
@@ -400,6 +402,7 @@ TEST_F(DiskTierTest, FilesThatCannotBeRemovedDoNotStopEviction) {
   fs.unremovable.clear();
   ASSERT_TRUE(Put(1));
   EXPECT_EQ(Read(1), std::nullopt);
+  tier_.reset();  // before its file system
 }
 
 TEST_F(DiskTierTest, FaultsOfTheDiskCostMissesNeverWrongAnswers) {
@@ -454,6 +457,7 @@ TEST_F(DiskTierTest, AFullDiskIsAClearStatusAndLeavesNothingBehind) {
   fs.Set({});
   EXPECT_TRUE(Put(0));
   EXPECT_EQ(Read(0), std::nullopt);
+  tier_.reset();  // before its file system
 }
 
 TEST_F(DiskTierTest, AReadThatTheDeviceHoldsIsCountedAndKeepsItsBuffer) {
@@ -476,6 +480,7 @@ TEST_F(DiskTierTest, AReadThatTheDeviceHoldsIsCountedAndKeepsItsBuffer) {
   fs.ReleaseStalled();
   reads.Wait(held);
   EXPECT_EQ(tier_->Stats().reads_overdue, 0u);
+  tier_.reset();  // before its file system
 }
 
 TEST_F(DiskTierTest, SenselessOptionsAreRefusedByName) {
