@@ -1,16 +1,13 @@
 // How fast do chunks come from and go to the disk, as a share of what fio does on the same file
 // system in the same run?
 #include <fmt/core.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
+#include <time.h>
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstdio>
 #include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/cpu.h"
 #include "bench/benches.h"
@@ -30,12 +27,9 @@ struct Rate {
 };
 
 double CpuSeconds() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
 // Time and processor from its making to Of().

@@ -102,7 +102,9 @@ class StoreIntegrityTest : public testing::Test {
     DiskTier& tier = *(tier_ = DiskTier::Open(disk).value());
     if (apply_) apply_();  // after the catalogue has been made: only the read can find out
     ComputeCost cost;
-    Restorer restorer(*pool_, {&tier}, cost, Clock::Real(), {});
+    Restorer::Options restore;
+    restore.numeric_path = model_->numeric_path();  // or nothing is kept on top of what is loaded
+    Restorer restorer(*pool_, {&tier}, cost, Clock::Real(), restore);
     Engine engine(*model_, *pool_, restorer, cost, &tier, Clock::Real(), {.slice_tokens = 64});
     Request request;
     request.prompt = prompt_;
@@ -213,7 +215,7 @@ TEST_F(StoreIntegrityTest, EveryBadFileIsAMissAndTheAnswerIsRight) {
     EXPECT_EQ(stats_.quarantined, 1u);
     EXPECT_THAT(log_.str(), HasSubstr(PathOf(kDamaged)));
     EXPECT_THAT(log_.str(), HasSubstr("quarantine"));
-    EXPECT_EQ(Slurp(PathOf(kDamaged)), good) << "computed, and kept again";
+    EXPECT_TRUE(Slurp(PathOf(kDamaged)) == good) << "not computed, and kept again";
     ++tried;
   }
   EXPECT_GT(tried, 50);
