@@ -24,7 +24,7 @@ struct WriteBehindStats {
 // bounded: when it is full a chunk is dropped and counted, never waited for. Thread-safe.
 class WriteBehind {
  public:
-  WriteBehind(Tier& tier, const PagePool& pool, size_t queue_max, int threads = 4);
+  WriteBehind(Tier& tier, const PagePool& pool, size_t queue_max, int threads = 8);
   // Writes what is queued, then stops.
   ~WriteBehind();
   WriteBehind(const WriteBehind&) = delete;

