@@ -145,6 +145,7 @@ Result<std::unique_ptr<Tier>> Runtime::OpenStore(size_t number) const {
   disk.root = model_->identity().Root();
   disk.description = DescribeIdentity(model_->identity(), options_.model_dir);
   disk.capacity_bytes = options.capacity_bytes;
+  disk.durable = options_.durable;
   disk.time_to_live = options_.store_ttl;
   ThrottledTierOptions link{.rate_bytes_per_s = options.load_rate_bytes_per_s.value_or(1e12),
                             .latency = options.load_latency,

@@ -19,6 +19,8 @@ struct alignas(kDirectAlign) HeaderBlock {
   std::array<std::byte, kPageHeaderBytes> bytes;
 };
 
+constexpr uint64_t kProbeBytes = kDirectAlign;  // room for one probe beside the reads
+
 // The header of a read of some layers is a piece of its own.
 uint64_t PiecesMax(const DiskTierOptions& options) {
   return (options.layout.page_bytes() + options.io_bytes_max - 1) / options.io_bytes_max + 1;
@@ -111,7 +113,8 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options, FileSy
   }
   IoQueueOptions queue_options;
   queue_options.requests_max = options.max_reads_in_flight * static_cast<int>(PiecesMax(options));
-  queue_options.bytes_max = options.max_read_bytes_in_flight;
+  queue_options.requests_max += 1;  // a probe
+  queue_options.bytes_max = options.max_read_bytes_in_flight + kProbeBytes;
   ASSIGN_OR_RETURN(auto queue, fs.NewQueue(queue_options));
   // Named as the temporary of a chunk, so that one left by a crash is swept like any other.
   const ChunkId probe{options.root, options.root};
@@ -135,6 +138,7 @@ DiskTier::DiskTier(DiskTierOptions options, FileSystem& fs)
       fs_(fs),
       store_(options_.dir),
       pieces_(PiecesMax(options_)),
+      breaker_(options_.failures_max, options_.probe_interval),
       // Not from 0: a process that had our pid may have left temporaries.
       next_temporary_(
           static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())) {}
@@ -171,6 +175,14 @@ DiskTier::~DiskTier() {
   }
   queue_->Wake();
   if (thread_.joinable()) thread_.join();
+  if (stats_.reads + stats_.writes + stats_.evicted + stats_.quarantined == 0) return;
+  (void)AddUsage(fs_, store_, options_.root,
+                 {.reads = stats_.reads,
+                  .read_bytes = stats_.read_bytes,
+                  .writes = stats_.writes,
+                  .write_bytes = stats_.write_bytes,
+                  .evicted = stats_.evicted,
+                  .quarantined = stats_.quarantined});
 }
 
 ReadId DiskTier::Get(ReadRequest request) {
@@ -200,14 +212,17 @@ void DiskTier::Cancel(ReadId id) {
 void DiskTier::Loop() {
   std::vector<IoCompletion> completions;
   while (TakeWork()) {
+    CheckHealth();
     StartReads();
     completions.clear();
-    if (auto status = queue_->Wait(completions, std::nullopt); !status) {
+    if (auto status = queue_->Wait(completions, NextCheck()); !status) {
       // The ring is broken, and with it the only way to learn that a buffer is ours again.
       spdlog::critical("store: {}", status.error().message);
       CHECK(status.has_value());
     }
-    for (const IoCompletion& completion : completions) OnCompletion(completion);
+    for (const IoCompletion& completion : completions) {
+      completion.user_data == kProbeTag ? OnProbe(completion) : OnCompletion(completion);
+    }
   }
 }
 
@@ -242,12 +257,19 @@ bool DiskTier::TakeWork() {
   for (auto& read : dropped) {
     Finish(std::move(read), Fail(ErrorCode::kCancelled, "read cancelled"));
   }
-  return !stop || !in_flight_.empty();
+  if (stop && probe_ != nullptr) queue_->Cancel(kProbeTag);
+  return !stop || !in_flight_.empty() || probe_ != nullptr;
 }
 
 void DiskTier::StartReads() {
   const uint64_t bytes = options_.layout.page_bytes();
   while (!waiting_.empty()) {
+    if (breaker_.open()) {
+      std::unique_ptr<Read> read = std::move(waiting_.front());
+      waiting_.pop_front();
+      Finish(std::move(read), Fail(ErrorCode::kIo, "the device does not answer"));
+      continue;
+    }
     const auto reads = static_cast<uint64_t>(in_flight_.size());
     if (reads >= static_cast<uint64_t>(options_.max_reads_in_flight) ||
         (reads + 1) * bytes > options_.max_read_bytes_in_flight) {
@@ -255,13 +277,13 @@ void DiskTier::StartReads() {
     }
     std::unique_ptr<Read> read = std::move(waiting_.front());
     waiting_.pop_front();
+    {
+      std::lock_guard lock(mutex_);
+      started_.emplace(read->id, Started{Clock::Real().Now(), read->path});
+    }
     if (auto status = OpenChunk(*read); !status) {
       Finish(std::move(read), status);
       continue;
-    }
-    {
-      std::lock_guard lock(mutex_);
-      started_.emplace(read->id, Clock::Real().Now());
     }
     Read& started = *read;
     in_flight_.emplace(started.id, std::move(read));
@@ -363,13 +385,21 @@ void DiskTier::Finish(std::unique_ptr<Read> read, Status status) {
   const bool touch =
       status && catalogue_.Use(id, now_s, static_cast<int64_t>(options_.touch_interval.count()));
   read->request.done(std::move(result));
-  if (status) read_faults_.Succeeded();
+  if (status) {
+    read_faults_.Succeeded();
+    breaker_.Succeeded();
+  }
   // After `done`, off the read path. A read-only store keeps the mtimes that it has.
   if (touch) (void)fs_.Touch(read->path, now_s);
 }
 
 void DiskTier::Failed(const Read& read, const Error& error) {
   if (error.code == ErrorCode::kCancelled) return;
+  if (error.code == ErrorCode::kIo && breaker_.open()) {  // says nothing about this chunk
+    std::lock_guard lock(mutex_);
+    ++stats_.reads_failed;
+    return;
+  }
   catalogue_.Remove({options_.root, read.request.key});
   // Not looked for again at once: the caller computes it now and writes it anew.
   NoteMissing(read.request.key);
@@ -382,6 +412,7 @@ void DiskTier::Failed(const Read& read, const Error& error) {
     Quarantine(read.path, error);
   } else {
     read_faults_.Failed(error);
+    breaker_.Failed(read.path);
   }
 }
 
@@ -424,8 +455,8 @@ TierStats DiskTier::Stats() const {
   stats.chunks = chunks;
   stats.bytes = bytes;
   stats.pinned = pins_.size();
-  for (const auto& [id, since] : started_)
-    stats.reads_overdue += now - since > options_.overdue_after;
+  for (const auto& [id, read] : started_)
+    stats.reads_overdue += now - read.at > options_.overdue_after;
   return stats;
 }
 

@@ -7,14 +7,17 @@
 //   DIR/v1/lock                          held while evicting
 //
 // Several processes may share DIR. Nothing but the files is trusted: the catalogue is rebuilt from
-// names and sizes, and every read is verified before `done`. A cache, not an archive: nothing is
-// synced, and what a power cut tears fails verification and is a miss.
+// names and sizes, and every read is verified before `done`. A cache, not an archive: unless it is
+// told to be durable nothing is synced, and what a power cut tears fails verification and is a
+// miss.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -23,6 +26,7 @@
 #include "base/clock.h"
 #include "io/file_system.h"
 #include "io/io_queue.h"
+#include "store/breaker.h"
 #include "store/callback_thread.h"
 #include "store/catalogue.h"
 #include "store/pins.h"
@@ -41,8 +45,10 @@ struct DiskTierOptions {
   uint64_t capacity_bytes = 20ull << 30;  // of the whole directory, all roots together
   int max_reads_in_flight = 16;
   uint64_t max_read_bytes_in_flight = 64ull << 20;
-  uint64_t io_bytes_max = 4ull << 20;  // of one request to the kernel
-  bool direct = true;                  // where the file system can; Open tries
+  uint64_t io_bytes_max = (4ull << 20) + kPageHeaderBytes;  // of one request to the kernel
+  bool direct = true;                                       // where the file system can; Open tries
+  bool durable = false;  // Put returns when the chunk would survive a power cut; otherwise it may
+                         // be lost, or fail verification, but is never served wrong
 
   // Chunks that nobody has used for this long are removed, of whatever root; 0: never.
   Seconds time_to_live{0};
@@ -53,7 +59,9 @@ struct DiskTierOptions {
   Seconds temporary_age_max{3600};  // temporaries older than that are leftovers, whoever wrote them
   Seconds temporary_age_min{60};    // younger ones stay: a writer that no process here has the pid
                                     // of may live in another pid namespace
-  Seconds overdue_after{30};        // a read that takes longer is counted as overdue
+  Seconds overdue_after{30};        // a read that takes longer is overdue: nothing more is asked
+  int failures_max = 8;             // as after so many reads in a row that fail,
+  Seconds probe_interval{1};        // until a probe, one of which is made this often, goes well
   int quarantine_files_max = 64;    // bad files beyond these bounds are deleted instead
   uint64_t quarantine_bytes_max = 256ull << 20;
 };
@@ -85,7 +93,14 @@ class DiskTier : public Tier {
   TierStats Stats() const override;
 
  private:
+  static constexpr uint64_t kProbeTag = UINT64_MAX;  // no read's
   struct Read;
+  struct Probe;
+  struct Started {  // a read in flight
+    TimePoint at;
+    std::string path;
+    bool overdue = false;  // has been noticed
+  };
   // A fault is logged when it begins and when it has gone, not for every chunk it meets, and a
   // flickering one at most once a minute.
   class FaultLog {
@@ -130,9 +145,16 @@ class DiskTier : public Tier {
   bool ChangedSince(int64_t unix_s);
   void Expire();
 
+  // The device's health; on the I/O thread.
+  void CheckHealth();
+  void StartProbe(std::string path);
+  void OnProbe(const IoCompletion& completion);
+  std::optional<TimePoint> NextCheck() const;
+
   // Writes; on the callers' threads.
   Status WriteChunk(const ChunkWrite& chunk);
   Status WriteTemporary(const std::string& path, const ChunkWrite& chunk);
+  Status SyncNames(const ChunkId& id);
   Status MoveIntoPlace(const std::string& from, const std::string& to);
   Status MakeRoom(uint64_t bytes);
   bool Evicted(const CatalogueEntry& coldest);
@@ -147,6 +169,8 @@ class DiskTier : public Tier {
   // Self-synchronised.
   Catalogue catalogue_;
   Pins pins_;
+  Breaker breaker_;
+  std::array<std::atomic<bool>, 256> shards_synced_{};  // the names down to the shard are durable
   FaultLog read_faults_{"reading chunks"};
   FaultLog write_faults_{"writing chunks"};
   FaultLog scan_faults_{"looking for files"};
@@ -160,12 +184,14 @@ class DiskTier : public Tier {
   std::unique_ptr<IoQueue> queue_;
   std::deque<std::unique_ptr<Read>> waiting_;
   std::unordered_map<ReadId, std::unique_ptr<Read>> in_flight_;
+  std::shared_ptr<Probe> probe_;  // in the queue now
+  uint64_t probes_ = 0;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   std::vector<std::unique_ptr<Read>> arrived_;
   std::vector<ReadId> cancelled_;
-  std::unordered_map<ReadId, TimePoint> started_;    // of the reads in flight
+  std::unordered_map<ReadId, Started> started_;      // the reads in flight
   std::unordered_map<ChunkKey, TimePoint> missing_;  // until then not looked for again
   ReadId next_id_ = 1;
   TierStats stats_;

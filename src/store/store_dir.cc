@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <sstream>
+#include <thread>
 
 namespace kvcake {
 namespace {
@@ -101,10 +104,11 @@ Status ClearRoot(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
     NoteFirst(first, RemoveCounted(fs, path, bytes, cleared));
   }
   (void)fs.Remove(store.ModelPath(root));
+  (void)fs.Remove(store.UsagePath(root));
   if (auto entries = fs.List(store.RootDir(root))) {
     for (const DirEntry& entry : *entries) {
       // Temporaries of either too.
-      if (entry.name.starts_with("model.json.tmp.") ||
+      if (entry.name.starts_with("model.json.tmp.") || entry.name.starts_with("usage.txt.tmp.") ||
           (entry.name.starts_with("cost-") && entry.name.find(".json") != std::string::npos)) {
         (void)fs.Remove(store.RootDir(root) + "/" + entry.name);
       }
@@ -153,6 +157,48 @@ Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visit
   });
 }
 
+namespace {
+
+constexpr uint64_t kUsageBytesMax = 4096;
+constexpr std::pair<std::string_view, uint64_t StoreUsage::*> kUsageFields[] = {
+    {"reads", &StoreUsage::reads},     {"read_bytes", &StoreUsage::read_bytes},
+    {"writes", &StoreUsage::writes},   {"write_bytes", &StoreUsage::write_bytes},
+    {"evicted", &StoreUsage::evicted}, {"quarantined", &StoreUsage::quarantined},
+};
+
+}  // namespace
+
+StoreUsage ReadUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root) {
+  StoreUsage usage;
+  const auto text = ReadText(fs, store.UsagePath(root), kUsageBytesMax);
+  if (!text) return usage;
+  std::istringstream lines(*text);
+  std::string name;
+  uint64_t value = 0;
+  while (lines >> name >> value) {
+    for (const auto& [field, member] : kUsageFields) {
+      if (name == field) usage.*member = value;
+    }
+  }
+  return usage;
+}
+
+Status AddUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
+                const StoreUsage& more) {
+  std::unique_ptr<FileLock> lock;
+  for (int tries = 0; !lock; ++tries) {
+    if (tries == 20) return Fail(ErrorCode::kIo, "the lock of {} is taken", store.Base());
+    if (tries > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    ASSIGN_OR_RETURN(lock, fs.TryLock(store.LockPath()));
+  }
+  const StoreUsage before = ReadUsage(fs, store, root);
+  std::string text;
+  for (const auto& [field, member] : kUsageFields) {
+    text += fmt::format("{} {}\n", field, before.*member + more.*member);
+  }
+  return WriteText(fs, store.UsagePath(root), text);
+}
+
 Result<std::vector<StoreRoot>> ListStore(const std::string& dir, FileSystem& fs) {
   const StoreDir store(dir);
   if (auto info = fs.Stat(store.Base()); !info) {
@@ -165,6 +211,7 @@ Result<std::vector<StoreRoot>> ListStore(const std::string& dir, FileSystem& fs)
     if (auto text = ReadText(fs, store.ModelPath(root), kDescriptionBytesMax)) {
       out.description = std::move(*text);
     }
+    out.usage = ReadUsage(fs, store, root);
     auto status = ScanRoot(
         fs, root, path,
         {.chunk =
