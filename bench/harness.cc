@@ -1,6 +1,7 @@
 #include "bench/harness.h"
 
 #include <fmt/core.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -41,6 +42,12 @@ double Median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + middle, values.end());
   if (values.size() % 2 == 1) return values[middle];
   return (values[middle] + *std::max_element(values.begin(), values.begin() + middle)) / 2;
+}
+
+double CpuSeconds() {
+  timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
 std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed) {

@@ -21,6 +21,7 @@ constexpr std::array kPolicies = {Policy::kCompute, Policy::kLoad, Policy::kCake
 constexpr int kAnswerTokens = 8;  // compared between the policies
 
 double Median(std::vector<double> values);  // at least one value
+double CpuSeconds();                        // of this process so far, all threads
 
 // `count` ids below `vocab`, the same for the same seed.
 std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed);
