@@ -391,7 +391,6 @@ TEST_F(DiskTierTest, FilesThatCannotBeRemovedDoNotStopEviction) {
   EXPECT_EQ(tier_->Residency(chain_), expected);
   EXPECT_EQ(tier_->Stats().evicted, 4u);
   EXPECT_GE(tier_->Stats().evictions_failed, 2u);
-  // Only when they fill the store is there no room.
   fs.unremovable = {PathOf(0), PathOf(2), PathOf(6), PathOf(7)};
   const auto status = Put(1);
   ASSERT_FALSE(status);
