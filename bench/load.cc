@@ -1,7 +1,6 @@
 // How fast do chunks come from and go to the disk, as a share of what fio does on the same file
 // system in the same run?
 #include <fmt/core.h>
-#include <time.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -25,12 +24,6 @@ struct Rate {
   double bytes_per_s = 0;
   double cpu_share = 0;  // of one core, of the whole process
 };
-
-double CpuSeconds() {
-  timespec t;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
 
 // Time and processor from its making to Of().
 class Stopwatch {

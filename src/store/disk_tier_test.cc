@@ -75,6 +75,7 @@ class DiskTierTest : public testing::Test {
   const KvLayout layout_ = SmallLayout();
   const std::vector<ChunkKey> chain_ = Chain(8);
   DiskTierOptions options_;
+  FaultyFileSystem faulty_{FileSystem::Real(), 1};
   std::unique_ptr<DiskTier> tier_;
 };
 
@@ -223,8 +224,7 @@ TEST_F(DiskTierTest, EvictionAfterARestartFollowsTheTimesOfUse) {
   for (size_t i = 0; i < 4; ++i) ASSERT_TRUE(FileSystem::Real().Touch(PathOf(i), now - ages[i]));
   options_.capacity_bytes = 4 * layout_.page_bytes();
   Open();
-  // A read renews a time that is older than touch_interval; it happens after `done`, and the
-  // destructor has waited for it.
+  // A read renews an older time after `done`; the destructor has waited for it.
   EXPECT_EQ(Read(1), std::nullopt);
   EXPECT_EQ(Read(3), std::nullopt);
   Open();
@@ -330,7 +330,7 @@ TEST_F(DiskTierTest, PaddingIsWrittenAsZerosAndThePageLeftAlone) {
 }
 
 TEST_F(DiskTierTest, WhereDirectIoIsRefusedTheCacheServes) {
-  FaultyFileSystem fs(FileSystem::Real(), 1);
+  FaultyFileSystem& fs = faulty_;
   fs.Set({.direct_error = 1});
   Open(fs);
   ASSERT_TRUE(Put(0));
@@ -338,7 +338,6 @@ TEST_F(DiskTierTest, WhereDirectIoIsRefusedTheCacheServes) {
   EXPECT_EQ(fs.faults(), 1u) << "only the trial met it";
   const ChunkId probe{Root(), Root()};
   EXPECT_TRUE(stdfs::is_empty(StoreDir(dir_.path()).ShardDir(probe)));
-  tier_.reset();  // before its file system
 }
 
 // Delegates to the real file system, but for the names it is told.
@@ -393,7 +392,6 @@ TEST_F(DiskTierTest, FilesThatCannotBeRemovedDoNotStopEviction) {
   EXPECT_EQ(tier_->Residency(chain_), expected);
   EXPECT_EQ(tier_->Stats().evicted, 4u);
   EXPECT_GE(tier_->Stats().evictions_failed, 2u);
-  // Only when they fill the store is there no room.
   fs.unremovable = {PathOf(0), PathOf(2), PathOf(6), PathOf(7)};
   const auto status = Put(1);
   ASSERT_FALSE(status);
@@ -446,7 +444,7 @@ TEST_F(DiskTierTest, FaultsOfTheDiskCostMissesNeverWrongAnswers) {
 }
 
 TEST_F(DiskTierTest, AFullDiskIsAClearStatusAndLeavesNothingBehind) {
-  FaultyFileSystem fs(FileSystem::Real(), 1);
+  FaultyFileSystem& fs = faulty_;
   Open(fs);
   fs.Set({.no_space = 1});
   const auto status = Put(0);
@@ -458,11 +456,10 @@ TEST_F(DiskTierTest, AFullDiskIsAClearStatusAndLeavesNothingBehind) {
   fs.Set({});
   EXPECT_TRUE(Put(0));
   EXPECT_EQ(Read(0), std::nullopt);
-  tier_.reset();  // before its file system
 }
 
 TEST_F(DiskTierTest, AReadThatTheDeviceHoldsIsCountedAndKeepsItsBuffer) {
-  FaultyFileSystem fs(FileSystem::Real(), 1);
+  FaultyFileSystem& fs = faulty_;
   options_.overdue_after = Seconds(0);
   options_.max_reads_in_flight = 1;
   Open(fs);
@@ -474,15 +471,13 @@ TEST_F(DiskTierTest, AReadThatTheDeviceHoldsIsCountedAndKeepsItsBuffer) {
   EXPECT_EQ(tier_->Stats().reads_overdue, 1u);
   const size_t waiting = reads.Start(*tier_, layout_, chain_[0], Root());
   tier_->Cancel(reads.id(waiting));
-  // Not started: answered although the device hangs, by the cancellation or because it does.
-  EXPECT_FALSE(reads.Wait(waiting).status);
+  EXPECT_FALSE(reads.Wait(waiting).status);  // answered although the device hangs
   tier_->Cancel(reads.id(held));
   EXPECT_EQ(reads.answers(held), 0) << "its buffer is still the device's";
   fs.Set({});
   fs.ReleaseStalled();
   reads.Wait(held);
   EXPECT_EQ(tier_->Stats().reads_overdue, 0u);
-  tier_.reset();  // before its file system
 }
 
 TEST_F(DiskTierTest, SenselessOptionsAreRefusedByName) {
