@@ -135,12 +135,18 @@ Plan FixedPlan(const PlanInput& input, int first) {
   return plan;
 }
 
-// Cake as published (Algorithm 1): both lanes go on until they meet, and a slice is as long as it
-// may be, whatever the loads are about to deliver.
-Plan PublishedPlan(const PlanInput& input, int first) {
+// Either lane may have any chunk, from any tier.
+Plan OpenPlan(const PlanInput& input) {
   Plan plan;
   plan.sides.assign(input.chunks.size(), Side::kEither);
   plan.tiers.assign(input.chunks.size(), -1);
+  return plan;
+}
+
+// Cake as published (Algorithm 1): both lanes go on until they meet, and a slice is as long as it
+// may be, whatever the loads are about to deliver.
+Plan PublishedPlan(const PlanInput& input, int first) {
+  Plan plan = OpenPlan(input);
   plan.slice_chunks = SliceChunks(input, plan, first, /*take_over=*/true);
   plan.reason = plan.slice_chunks > 0 ? "nothing is predicted: slice of"
                                       : "waiting for a slice of another request";
@@ -151,9 +157,7 @@ Plan PublishedPlan(const PlanInput& input, int first) {
 // The same for want of numbers, but careful: what is in flight is left to the loads, until only
 // that is left. Compute then takes one chunk more, as the loads may be very slow.
 Plan BlindPlan(const PlanInput& input, int first) {
-  Plan plan;
-  plan.sides.assign(input.chunks.size(), Side::kEither);
-  plan.tiers.assign(input.chunks.size(), -1);
+  Plan plan = OpenPlan(input);
   AssignTiers(input, first, plan);
   plan.slice_chunks = SliceChunks(input, plan, first, /*take_over=*/false);
   if (plan.slice_chunks == 0) {
@@ -333,9 +337,7 @@ Plan MakePlan(const PlanInput& asked, const PlannerOptions& options) {
     const double chunk_s = input.compute.SecondsFor(first * tokens, tokens);
     const double patience_s = options.blind_wait_chunks * chunk_s;
     if (tier.waited_s < patience_s) {
-      Plan plan;
-      plan.sides.assign(n, Side::kEither);
-      plan.tiers.assign(n, -1);
+      Plan plan = OpenPlan(input);
       plan.wait_s = std::max(patience_s - tier.waited_s, kWaitMin);
       plan.reason = "waiting for the first load to show the tier's speed";
       return plan;

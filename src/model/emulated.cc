@@ -1,8 +1,7 @@
 #include "model/emulated.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
+#include <array>
 #include <thread>
 
 #include "base/check.h"

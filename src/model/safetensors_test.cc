@@ -20,19 +20,8 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-class SafetensorsTest : public testing::Test {
+class SafetensorsTest : public SafetensorsDirTest {
  protected:
-  void SetUp() override {
-    dir_ = testing::TempDir() + "/kvcake_safetensors_" +
-           testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-
-  void Write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(dir_ + "/" + name, std::ios::binary) << bytes;
-  }
   void ExpectRefused(const json& header, size_t data_bytes, const std::string& part,
                      ErrorCode code = ErrorCode::kCorrupt) const {
     Write("model.safetensors", FileBytes(header.dump(), std::string(data_bytes, 'x')));
@@ -42,8 +31,6 @@ class SafetensorsTest : public testing::Test {
     EXPECT_THAT(files.error().message, HasSubstr(part));
     EXPECT_THAT(files.error().message, HasSubstr("model.safetensors"));
   }
-
-  std::string dir_;
 };
 
 TEST_F(SafetensorsTest, ReadsOneFile) {

@@ -16,22 +16,9 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-class TensorScanTest : public testing::Test {
+class TensorScanTest : public SafetensorsDirTest {
  protected:
-  void SetUp() override {
-    dir_ = testing::TempDir() + "/kvcake_tensor_scan_" +
-           testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-
-  void Write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(dir_ + "/" + name, std::ios::binary) << bytes;
-  }
   TensorFiles Open() const { return TensorFiles::Open(dir_).value(); }
-
-  std::string dir_;
 };
 
 TEST_F(TensorScanTest, DigestIgnoresSharding) {
