@@ -105,7 +105,8 @@ class StoreIntegrityTest : public testing::Test {
     Restorer::Options restore;
     restore.numeric_path = model_->numeric_path();  // or nothing is kept on top of what is loaded
     Restorer restorer(*pool_, {&tier}, cost, Clock::Real(), restore);
-    Engine engine(*model_, *pool_, restorer, cost, &tier, Clock::Real(), {.slice_tokens = 64});
+    WriteBehind writes({&tier}, *pool_);
+    Engine engine(*model_, *pool_, restorer, cost, &writes, Clock::Real(), {.slice_tokens = 64});
     Request request;
     request.prompt = prompt_;
     request.max_tokens = 4;
