@@ -195,6 +195,31 @@ void AddCatalogue(CLI::App* parent, int* exit_code) {
   });
 }
 
+// Not by AddBench: its flags are those of run.
+void AddTiers(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::TiersOptions>();
+  CLI::App* command = parent->add_subcommand(
+      "tiers", "one restoration from several stores at once, against each of them alone");
+  options->runtime.ram_capacity_bytes = 1ull << 30;
+  AddRuntimeFlags(*command, &options->runtime);
+  command->get_option("--model")->required(false);
+  command->add_option("--arch", options->arch, "shape of random weights, without --model")
+      ->check(CLI::IsMember(SynthArchNames()))
+      ->capture_default_str();
+  command->add_option("--context", options->context, "prompt tokens")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--repeats", options->repeats, "of everything, interleaved")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--json", options->json, "also write the results to this file");
+  command->callback([options, exit_code] {
+    if (const Status status = bench::RunTiers(*options); !status) {
+      *exit_code = Fatal(status.error());
+    }
+  });
+}
+
 void AddDemo(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::DemoOptions>();
   CLI::App* command = AddBench(parent, "demo",
@@ -219,6 +244,7 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
   AddTtft(bench, exit_code);
   AddQuality(bench, exit_code);
   AddLoad(bench, exit_code);
+  AddTiers(bench, exit_code);
   AddCatalogue(bench, exit_code);
   AddDemo(bench, exit_code);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/runtime.h"
 #include "ops/packed_matrix.h"
 
 namespace kvcake::bench {
@@ -96,6 +97,16 @@ struct LoadOptions {
   std::string json;  // path; empty: none
 };
 Status RunLoad(const LoadOptions& options);
+
+// Do several stores together deliver what their rates add up to?
+struct TiersOptions {
+  RuntimeOptions runtime = {};  // no model: `arch`; no stores: two links of 200 and 100 MB/s
+  std::string arch = "smollm2-135m";
+  int context = 4096;
+  int repeats = 5;
+  std::string json;  // path; empty: none
+};
+Status RunTiers(const TiersOptions& options);
 
 // What does it cost to know what is on the disk?
 struct CatalogueOptions {

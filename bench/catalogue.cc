@@ -14,6 +14,7 @@
 #include "base/cpu.h"
 #include "bench/benches.h"
 #include "bench/harness.h"
+#include "bench/scratch_dir.h"
 #include "store/disk_tier.h"
 
 namespace kvcake::bench {
@@ -119,16 +120,8 @@ Status RunCatalogue(const CatalogueOptions& options) {
   fmt::print("{:<44} {:>10.1f} us\n", "lookup of 128 chunks, unknown",
              LookupMicroseconds(options, false, lookup));
   if (!options.files) return {};
-  std::error_code error;
-  const std::string parent = options.dir.empty() ? CacheDir() : options.dir;
-  std::filesystem::create_directories(parent, error);
-  std::string dir = parent + "/catalogue-XXXXXX";
-  if (error || mkdtemp(dir.data()) == nullptr) {
-    return Fail(ErrorCode::kIo, "cannot make a directory in {}: name another with --dir", parent);
-  }
-  const Status status = MeasureStart(options, dir);
-  std::filesystem::remove_all(dir, error);
-  return status;
+  ASSIGN_OR_RETURN(const ScratchDir dir, ScratchDir::Make(options.dir, "catalogue"));
+  return MeasureStart(options, dir.path());
 }
 
 }  // namespace kvcake::bench

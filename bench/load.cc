@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -12,8 +11,10 @@
 #include "bench/benches.h"
 #include "bench/harness.h"
 #include "bench/load_fio.h"
+#include "bench/scratch_dir.h"
 #include "engine/write_behind.h"
 #include "store/disk_tier.h"
+#include "store/store_tools.h"
 
 namespace kvcake::bench {
 namespace {
@@ -177,20 +178,39 @@ class ChunkRun {
   std::vector<ChunkKey> keys_;
 };
 
+// As kvcake store verify does.
+Result<Rate> Verify(const std::string& dir) {
+  const Stopwatch watch;
+  ASSIGN_OR_RETURN(const VerifiedStore verified, VerifyStore(dir, {}));
+  if (!verified.bad.empty()) {
+    return Fail(ErrorCode::kCorrupt, "{}: {}", verified.bad[0].path, verified.bad[0].reason);
+  }
+  return watch.Of(verified.bytes);
+}
+
 struct Cell {
   std::vector<double> rate, fio, cpu;
+
+  void Add(const Rate& ours, double fio_bytes_per_s) {
+    rate.push_back(ours.bytes_per_s);
+    cpu.push_back(ours.cpu_share);
+    fio.push_back(fio_bytes_per_s);
+  }
 };
 
-void Print(const char* op, uint64_t chunk_bytes, const Cell& cell, nlohmann::ordered_json& json) {
+void Print(const char* op, uint64_t chunk_bytes, const Cell& cell) {
   const double rate = Median(cell.rate), fio = Median(cell.fio), cpu = Median(cell.cpu);
   fmt::print("{:<6} {:>8.1f} {:>10.0f} {:>10.0f} {:>8.1f}% {:>10.1f}%\n", op,
              static_cast<double>(chunk_bytes) / (1 << 20), rate / 1e6, fio / 1e6, 100 * rate / fio,
              100 * cpu);
-  json.push_back({{"op", op},
-                  {"chunk_bytes", chunk_bytes},
-                  {"bytes_per_s", rate},
-                  {"fio_bytes_per_s", fio},
-                  {"cpu_share", cpu}});
+}
+
+nlohmann::ordered_json ToJson(const char* op, uint64_t chunk_bytes, const Cell& cell) {
+  return {{"op", op},
+          {"chunk_bytes", chunk_bytes},
+          {"bytes_per_s", Median(cell.rate)},
+          {"fio_bytes_per_s", Median(cell.fio)},
+          {"cpu_share", Median(cell.cpu)}};
 }
 
 Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ordered_json& json) {
@@ -199,7 +219,7 @@ Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ord
              "of one core");
   for (const uint64_t chunk_bytes : options.chunk_bytes) {
     ASSIGN_OR_RETURN(const auto run, ChunkRun::Open(dir + "/store", chunk_bytes, options.bytes));
-    Cell write, read;
+    Cell write, read, verify;
     for (int repeat = 0; repeat < options.repeats; ++repeat) {
       for (Cell* cell : {&write, &read}) {
         const bool writes = cell == &write;
@@ -212,13 +232,16 @@ Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ord
             ASSIGN_OR_RETURN(fio, FioRate(fio_file, run->bytes(), writes));
           }
         }
-        cell->rate.push_back(rate.bytes_per_s);
-        cell->cpu.push_back(rate.cpu_share);
-        cell->fio.push_back(fio);
+        cell->Add(rate, fio);
       }
+      ASSIGN_OR_RETURN(const Rate verified, Verify(dir + "/store"));
+      verify.Add(verified, read.fio.back());
     }
-    Print("read", chunk_bytes, read, json);
-    Print("write", chunk_bytes, write, json);
+    Print("read", chunk_bytes, read);
+    Print("write", chunk_bytes, write);
+    Print("verify", chunk_bytes, verify);
+    json.push_back(ToJson("read", chunk_bytes, read));
+    json.push_back(ToJson("write", chunk_bytes, write));
     RETURN_IF_ERROR(ClearStore(dir + "/store"));
   }
   return {};
@@ -228,19 +251,11 @@ Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ord
 
 Status RunLoad(const LoadOptions& options) {
   RETURN_IF_ERROR(CheckFio());
-  std::error_code error;
-  const std::string parent = options.dir.empty() ? CacheDir() : options.dir;
-  std::filesystem::create_directories(parent, error);
-  std::string dir = parent + "/load-XXXXXX";
-  if (error || mkdtemp(dir.data()) == nullptr) {
-    return Fail(ErrorCode::kIo, "cannot make a directory in {}: name another with --dir", parent);
-  }
+  ASSIGN_OR_RETURN(const ScratchDir dir, ScratchDir::Make(options.dir, "load"));
   fmt::print("{}, {} MiB each, median of {} repeats, in {}\n", CpuName(), options.bytes >> 20,
-             options.repeats, parent);
+             options.repeats, dir.path());
   auto json = nlohmann::ordered_json::array();
-  const Status status = Measure(options, dir, json);
-  std::filesystem::remove_all(dir, error);
-  RETURN_IF_ERROR(status);
+  RETURN_IF_ERROR(Measure(options, dir.path(), json));
   return options.json.empty() ? Status() : WriteJson(options.json, json);
 }
 

@@ -24,6 +24,7 @@ namespace kvcake {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr int kChunk = 16, kChunks = 8;
@@ -31,6 +32,7 @@ constexpr int kDamaged = 3;
 
 struct Damage {
   std::string name;
+  std::string reason;  // in the log
   std::function<void(const std::string& path)> apply;
 };
 
@@ -43,8 +45,9 @@ void Spill(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-Damage Flip(const std::string& what, uint64_t at) {
-  return {fmt::format("{} (byte {})", what, at), [at](const std::string& path) {
+Damage Flip(const std::string& what, uint64_t at,
+            const std::string& reason = "the header's checksum does not match") {
+  return {fmt::format("{} (byte {})", what, at), reason, [at](const std::string& path) {
             std::string bytes = Slurp(path);
             bytes[at] = static_cast<char>(bytes[at] ^ 0x10);
             Spill(path, bytes);
@@ -52,13 +55,13 @@ Damage Flip(const std::string& what, uint64_t at) {
 }
 
 Damage Resize(const std::string& what, uint64_t size) {
-  return {fmt::format("{} ({} bytes)", what, size),
+  return {fmt::format("{} ({} bytes)", what, size), fmt::format("it has {} bytes, must", size),
           [size](const std::string& path) { fs::resize_file(path, size); }};
 }
 
 // A header that says something else and has the right checksum.
-Damage Reseal(const std::string& what, size_t at, char value) {
-  return {what, [at, value](const std::string& path) {
+Damage Reseal(const std::string& what, size_t at, char value, const std::string& reason) {
+  return {what, reason, [at, value](const std::string& path) {
             std::string bytes = Slurp(path);
             bytes[at] = value;
             const uint64_t sum = Xxh3_64(std::as_bytes(std::span(bytes)).first(4088));
@@ -121,11 +124,21 @@ class StoreIntegrityTest : public testing::Test {
     return StoreDir(dir_).ChunkPath({model_->identity().Root(), keys_[chunk]});
   }
 
+  // One line names the file, the reason and what was done.
+  void ExpectLogged(const std::string& reason) const {
+    std::istringstream lines(log_.str());
+    std::string line;
+    while (std::getline(lines, line) && line.find(PathOf(kDamaged)) == std::string::npos) {
+    }
+    EXPECT_THAT(line, AllOf(HasSubstr(PathOf(kDamaged) + " "), HasSubstr(reason),
+                            HasSubstr("moved to quarantine")));
+  }
+
   std::vector<Damage> Damages() const {
     std::vector<Damage> all;
-    const std::pair<const char*, uint64_t> fields[] = {{"magic", 0},
-                                                       {"version", 8},
-                                                       {"header bytes", 12},
+    all.push_back(Flip("magic", 0, "the magic is not"));
+    all.push_back(Flip("version", 8, "version is"));
+    const std::pair<const char*, uint64_t> fields[] = {{"header bytes", 12},
                                                        {"flags", 16},
                                                        {"layers", 24},
                                                        {"kv_heads", 28},
@@ -149,10 +162,11 @@ class StoreIntegrityTest : public testing::Test {
     const KvLayout& layout = pool_->layout();
     for (int layer = 0; layer < layout.layers; ++layer) {
       const uint64_t slab = layout.slab_offset(layer);
-      all.push_back(Flip("slab", slab));
-      all.push_back(Flip("slab", slab + layout.slab_payload_bytes() - 1));
+      const std::string reason = fmt::format("the checksum of layer {} does not match", layer);
+      all.push_back(Flip("slab", slab, reason));
+      all.push_back(Flip("slab", slab + layout.slab_payload_bytes() - 1, reason));
       if (layout.slab_payload_bytes() < layout.slab_bytes()) {
-        all.push_back(Flip("padding", slab + layout.slab_bytes() - 1));
+        all.push_back(Flip("padding", slab + layout.slab_bytes() - 1, reason));
       }
     }
     const uint64_t bytes = layout.page_bytes();
@@ -161,23 +175,24 @@ class StoreIntegrityTest : public testing::Test {
     for (int i = 0; i < 10; ++i) all.push_back(Resize("truncated", random() % bytes));
     all.push_back(Resize("too long", bytes + 1));
     all.push_back(Resize("too long", bytes + 4096));
-    all.push_back(Reseal("another version", 8, 2));
-    all.push_back(Reseal("another codec", 42, 7));
-    all.push_back(Reseal("another dtype", 40, 9));
-    all.push_back(Reseal("another model", 160, 0));
-    all.push_back(Reseal("another prompt", 128, 0));
-    all.push_back({"someone else's file", [](const std::string& path) { Spill(path, "notes"); }});
-    all.push_back({"someone else's file of the right size",
+    all.push_back(Reseal("another version", 8, 2, "version is 2"));
+    all.push_back(Reseal("another codec", 42, 7, "codec is 7"));
+    all.push_back(Reseal("another dtype", 40, 9, "dtype is 9"));
+    all.push_back(Reseal("another model", 160, 0, "its root key differs"));
+    all.push_back(Reseal("another prompt", 128, 0, "its parent key differs"));
+    all.push_back({"someone else's file", "it has 5 bytes",
+                   [](const std::string& path) { Spill(path, "notes"); }});
+    all.push_back({"someone else's file of the right size", "the magic is not",
                    [bytes](const std::string& path) { Spill(path, std::string(bytes, 'x')); }});
     const std::string neighbour = PathOf(kDamaged + 1);
-    all.push_back({"another chunk's file", [neighbour](const std::string& path) {
+    all.push_back({"another chunk's file", "its key differs", [neighbour](const std::string& path) {
                      fs::copy_file(neighbour, path, fs::copy_options::overwrite_existing);
                    }});
-    all.push_back({"a symbolic link", [neighbour](const std::string& path) {
+    all.push_back({"a symbolic link", "symbolic link", [neighbour](const std::string& path) {
                      fs::remove(path);
                      fs::create_symlink(neighbour, path);
                    }});
-    all.push_back({"a directory", [](const std::string& path) {
+    all.push_back({"a directory", "is not a regular file", [](const std::string& path) {
                      fs::remove(path);
                      fs::create_directory(path);
                    }});
@@ -214,12 +229,23 @@ TEST_F(StoreIntegrityTest, EveryBadFileIsAMissAndTheAnswerIsRight) {
     EXPECT_EQ(again.report.chunks_failed, 1);
     EXPECT_EQ(stats_.reads_failed, 1u);
     EXPECT_EQ(stats_.quarantined, 1u);
-    EXPECT_THAT(log_.str(), HasSubstr(PathOf(kDamaged)));
-    EXPECT_THAT(log_.str(), HasSubstr("quarantine"));
+    ExpectLogged(damage.reason);
     EXPECT_TRUE(Slurp(PathOf(kDamaged)) == good) << "not computed, and kept again";
     ++tried;
   }
   EXPECT_GT(tried, 50);
+}
+
+TEST_F(StoreIntegrityTest, AFileOfAnotherSizeIsFoundAtTheStart) {
+  const Completion first = Answer(Policy::kCompute);
+  fs::resize_file(PathOf(kDamaged), 4096);
+  log_.str("");
+  const Completion again = Answer(Policy::kLoad);
+  EXPECT_EQ(again.logprobs, first.logprobs);
+  EXPECT_EQ(again.report.loaded(), kChunk * (kChunks - 1));
+  EXPECT_EQ(again.report.chunks_failed, 0) << "it is not tried";
+  EXPECT_EQ(stats_.quarantined, 1u);
+  ExpectLogged("it has 4096 bytes, must have");
 }
 
 }  // namespace

@@ -56,6 +56,9 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) 
     return Fail(ErrorCode::kInvalidArgument, "--store may be given {} times, not {}", kStoresMax,
                 options.stores.size());
   }
+  std::vector<std::string> dirs;
+  for (const StoreOptions& store : options.stores) dirs.push_back(store.dir);
+  RETURN_IF_ERROR(CheckDistinct(dirs));
   auto runtime = std::unique_ptr<Runtime>(new Runtime(options));
   RETURN_IF_ERROR(runtime->OpenModel());
   for (size_t i = 0; i < options.stores.size(); ++i) {

@@ -17,7 +17,7 @@ class FaultyFileSystem::FaultyFile : public File {
     if (fs_.Draw(&FileFaults::read_error)) {
       return tl::unexpected(fs_.ReadError("read", path()));
     }
-    fs_.MaybeStall();
+    fs_.MaybeStall(&FileFaults::read_stall);
     if (buffer.size() > 1 && fs_.Draw(&FileFaults::short_read)) {
       buffer = buffer.first(Shorter(buffer.size()));
     }
@@ -86,9 +86,9 @@ Error FaultyFileSystem::ReadError(const char* action, const std::string& path) {
   return ErrnoError(faults_.read_errno, action, path);
 }
 
-void FaultyFileSystem::MaybeStall() {
+void FaultyFileSystem::MaybeStall(double FileFaults::*which) {
   std::unique_lock lock(mutex_);
-  if (!DrawLocked(&FileFaults::read_stall)) return;
+  if (!DrawLocked(which)) return;
   released_.wait(lock, [this, seen = releases_] { return releases_ != seen; });
 }
 
@@ -120,6 +120,7 @@ uint64_t FaultyFileSystem::Below(uint64_t n) {
 }
 
 Result<std::unique_ptr<File>> FaultyFileSystem::OpenRead(const std::string& path, bool direct) {
+  MaybeStall(&FileFaults::open_stall);
   if (Draw(&FileFaults::open_error)) return tl::unexpected(ReadError("open", path));
   ASSIGN_OR_RETURN(auto file, inner_.OpenRead(path, direct));
   return std::make_unique<FaultyFile>(*this, std::move(file), direct);
@@ -155,6 +156,11 @@ Status FaultyFileSystem::RemoveDir(const std::string& path) {
 Status FaultyFileSystem::MakeDirs(const std::string& path) {
   if (!inner_.Stat(path)) RETURN_IF_ERROR(Change("make directory", path));
   return inner_.MakeDirs(path);
+}
+
+Result<FileInfo> FaultyFileSystem::Stat(const std::string& path) {
+  MaybeStall(&FileFaults::stat_stall);
+  return inner_.Stat(path);
 }
 
 Status FaultyFileSystem::Touch(const std::string& path, int64_t mtime_s) {

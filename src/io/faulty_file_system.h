@@ -20,6 +20,8 @@ struct FileFaults {
   double create_error = 0;  // kIo from Create
   double read_error = 0;    // kIo
   double read_stall = 0;    // no answer until ReleaseStalled
+  double open_stall = 0;    // of OpenRead, likewise
+  double stat_stall = 0;    // of Stat, likewise
   double short_read = 0;    // a part of what was asked for, a multiple of 4 KiB where possible
   double bit_flip = 0;      // one bit of what was read
   double write_error = 0;   // kIo
@@ -54,7 +56,7 @@ class FaultyFileSystem : public FileSystem {
   Status RemoveDir(const std::string& path) override;
   Status MakeDirs(const std::string& path) override;
   Result<std::vector<DirEntry>> List(const std::string& path) override { return inner_.List(path); }
-  Result<FileInfo> Stat(const std::string& path) override { return inner_.Stat(path); }
+  Result<FileInfo> Stat(const std::string& path) override;
   Status Touch(const std::string& path, int64_t mtime_s) override;
   Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) override;
   Result<uint64_t> FreeBytes(const std::string& path) override { return inner_.FreeBytes(path); }
@@ -70,7 +72,7 @@ class FaultyFileSystem : public FileSystem {
   // The error of a call that changes `path`, when it meets one.
   Status Change(const char* action, const std::string& path);
   Error ReadError(const char* action, const std::string& path);
-  void MaybeStall();
+  void MaybeStall(double FileFaults::*which);
 
   FileSystem& inner_;
   mutable std::mutex mutex_;

@@ -58,6 +58,8 @@ const char* RemedyOf(int error) {
     case EMFILE:
     case ENFILE:
       return "; raise the limit of open files (ulimit -n)";
+    case ELOOP:
+      return "; symbolic links are not followed";
     case EIO:
       return "; the device may be failing: see the kernel's log";
     default:

@@ -88,14 +88,15 @@ void Catalogue::EndScan(bool complete) {
       if (slots_[slot].root != kNone && slots_[slot].scan != scan_) Erase(slot);
     }
   }
-  std::erase_if(scanned_, [this](SlotId slot) { return slots_[slot].root == kNone; });
-  std::sort(scanned_.begin(), scanned_.end(), [this](SlotId a, SlotId b) {
-    return std::pair(slots_[a].mtime_s, slots_[a].key) <
-           std::pair(slots_[b].mtime_s, slots_[b].key);
-  });
-  // A slot that was freed and taken again while the scan ran is there twice.
-  scanned_.erase(std::unique(scanned_.begin(), scanned_.end()), scanned_.end());
+  // By mtime; a slot that was freed and taken again while the scan ran is there twice.
+  std::vector<std::pair<uint32_t, SlotId>> order;
+  order.reserve(scanned_.size());
   for (const SlotId slot : scanned_) {
+    if (slots_[slot].root != kNone) order.emplace_back(slots_[slot].mtime_s, slot);
+  }
+  std::sort(order.begin(), order.end());
+  order.erase(std::unique(order.begin(), order.end()), order.end());
+  for (const auto& [mtime_s, slot] : order) {
     Unlink(slot);
     LinkWarmest(slot);
   }

@@ -15,6 +15,7 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -66,12 +67,12 @@ struct DiskTierOptions {
   uint64_t quarantine_bytes_max = 256ull << 20;
 };
 
-// One I/O thread runs every read and calls every `done`, one looks for the files of other
-// processes when asked to, and one removes what is too old or too much. Put runs on its caller's
-// thread; everything else but Evict only touches memory, whatever the device does. The destructor
-// cancels what has not started and waits for what the kernel holds: a device that never answers
-// makes it wait as long (such reads are counted in Stats().reads_overdue, and max_reads_in_flight
-// caps them).
+// One I/O thread runs every read and calls every `done`, one opens files for it, one looks for the
+// files of other processes when asked to, and one removes what is too old or too much. Put runs on
+// its caller's thread; everything else but Evict only touches memory, whatever the device does. The
+// destructor cancels what has not started and waits for what the kernel holds: a device that never
+// answers makes it wait as long (such reads are counted in Stats().reads_overdue, and
+// max_reads_in_flight caps them).
 class DiskTier : public Tier {
  public:
   // kInvalidArgument, kUnsupported or kIo, naming the option or the path.
@@ -96,10 +97,16 @@ class DiskTier : public Tier {
   static constexpr uint64_t kProbeTag = UINT64_MAX;  // no read's
   struct Read;
   struct Probe;
-  struct Started {  // a read in flight
+  struct Started {  // a read, until it is answered, or a look at one file
     TimePoint at;
     std::string path;
     bool overdue = false;  // has been noticed
+  };
+  // Of the files thread: what it opened for a read, or why there is nothing to be read. What is
+  // corrupt has been moved away.
+  struct FileAnswer {
+    ReadId id;
+    Result<std::shared_ptr<File>> file;
   };
   // A fault is logged when it begins and when it has gone, not for every chunk it meets, and a
   // flickering one at most once a minute.
@@ -125,8 +132,10 @@ class DiskTier : public Tier {
   // Reads; on the I/O thread.
   void Loop();
   bool TakeWork();
+  void DropUnread(const std::function<bool(const Read&)>& which, const Status& status);
   void StartReads();
-  Status OpenChunk(Read& read);
+  void OnFile(FileAnswer answer);
+  void Close(std::shared_ptr<File> file);
   void Submit(Read& read);
   void OnCompletion(const IoCompletion& completion);
   void Land(Read& read);
@@ -134,13 +143,22 @@ class DiskTier : public Tier {
   void Finish(std::unique_ptr<Read> read, Status status);
   void Failed(const Read& read, const Error& error);
 
+  // Reads; on the files thread.
+  Result<std::shared_ptr<File>> OpenChunk(const ChunkKey& key, const std::string& path,
+                                          bool direct);
+  void MoveAway(const ChunkKey& key, const std::string& path, const Error& reason);
+  void Answer(FileAnswer answer);
+
   // What is in the directory; on threads of their own.
   bool Stopping() const;
+  void Forget(const ChunkKey& key);
   void NoteMissing(const ChunkKey& key);
   bool IsMissing(const ChunkKey& key) const;  // and need not be looked for
   bool IsExpired(int64_t mtime_s) const;
   bool IsOnDisk(const ChunkKey& key);
   void LookFor(const LookRequest& request);
+  void NoteLook(const std::string* path);
+  bool LookHangs() const;
   void Upkeep();
   bool ChangedSince(int64_t unix_s);
   void Expire();
@@ -148,6 +166,8 @@ class DiskTier : public Tier {
   // The device's health; on the I/O thread.
   void CheckHealth();
   void StartProbe(std::string path);
+  void OnProbeOpened(Result<std::shared_ptr<File>> file);
+  void CancelProbe();
   void OnProbe(const IoCompletion& completion);
   std::optional<TimePoint> NextCheck() const;
 
@@ -183,15 +203,18 @@ class DiskTier : public Tier {
   // The I/O thread's own.
   std::unique_ptr<IoQueue> queue_;
   std::deque<std::unique_ptr<Read>> waiting_;
-  std::unordered_map<ReadId, std::unique_ptr<Read>> in_flight_;
-  std::shared_ptr<Probe> probe_;  // in the queue now
+  std::unordered_map<ReadId, std::unique_ptr<Read>> at_files_;   // the kernel has nothing of theirs
+  std::unordered_map<ReadId, std::unique_ptr<Read>> in_flight_;  // in the queue now
+  std::shared_ptr<Probe> probe_;                                 // being opened or read
   uint64_t probes_ = 0;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   std::vector<std::unique_ptr<Read>> arrived_;
   std::vector<ReadId> cancelled_;
-  std::unordered_map<ReadId, Started> started_;      // the reads in flight
+  std::vector<FileAnswer> answers_;
+  std::unordered_map<ReadId, Started> started_;      // the reads that have begun
+  std::optional<Started> look_;                      // what is being looked at now
   std::unordered_map<ChunkKey, TimePoint> missing_;  // until then not looked for again
   ReadId next_id_ = 1;
   TierStats stats_;
@@ -202,6 +225,7 @@ class DiskTier : public Tier {
   std::thread thread_;
 
   // Last: they end before the rest goes.
+  CallbackThread files_;
   CallbackThread looks_;
   CallbackThread upkeep_;
 };

@@ -17,21 +17,24 @@ struct DiskTier::Probe {
     std::byte bytes[kProbeBytes];
   };
   std::string path;
-  std::unique_ptr<File> file;
+  std::shared_ptr<File> file;  // once it is open
   std::unique_ptr<Block> block = std::make_unique<Block>();
 };
 
-// Opens the breaker for reads that have become overdue, and starts a probe when one is due.
+// Opens the breaker for reads and looks that have become overdue, and starts a probe when one is
+// due.
 void DiskTier::CheckHealth() {
   const TimePoint now = Clock::Real().Now();
   std::optional<std::string> overdue;
+  const auto check = [&](Started& started) {
+    if (started.overdue || now - started.at < options_.overdue_after) return;
+    started.overdue = true;
+    overdue = started.path;
+  };
   {
     std::lock_guard lock(mutex_);
-    for (auto& [id, read] : started_) {
-      if (read.overdue || now - read.at < options_.overdue_after) continue;
-      read.overdue = true;
-      overdue = read.path;
-    }
+    for (auto& [id, read] : started_) check(read);
+    if (look_) check(*look_);
     if (stop_) return;
   }
   if (overdue) breaker_.Overdue(*overdue);
@@ -44,24 +47,43 @@ void DiskTier::StartProbe(std::string path) {
   if (++probes_ % 2 == 0) {
     if (const auto other = catalogue_.Coldest()) path = store_.ChunkPath(other->id);
   }
-  auto probe = std::make_shared<Probe>();
-  probe->path = path;
-  auto file = fs_.OpenRead(path, options_.direct);
+  probe_ = std::make_shared<Probe>();
+  probe_->path = path;
+  files_.Soon([this, path] { Answer({kProbeTag, fs_.OpenRead(path, options_.direct)}); });
+}
+
+void DiskTier::OnProbeOpened(Result<std::shared_ptr<File>> file) {
+  if (probe_ == nullptr) {  // cancelled
+    if (file) Close(std::move(*file));
+    return;
+  }
   if (!file) {
     // A missing file is an answer too.
     if (file.error().code == ErrorCode::kNotFound) {
       breaker_.Succeeded();
     } else {
-      breaker_.Failed(path);
+      breaker_.Failed(probe_->path);
     }
+    probe_.reset();
     return;
   }
-  probe->file = std::move(*file);
+  probe_->file = std::move(*file);
   IoOp op;
-  op.file = probe->file.get();
-  op.buffer = probe->block->bytes;
+  op.file = probe_->file.get();
+  op.buffer = probe_->block->bytes;
   op.user_data = kProbeTag;
-  if (queue_->Submit(op)) probe_ = std::move(probe);
+  if (queue_->Submit(op)) return;
+  Close(std::move(probe_->file));
+  probe_.reset();
+}
+
+void DiskTier::CancelProbe() {
+  if (probe_ == nullptr) return;
+  if (probe_->file == nullptr) {
+    probe_.reset();
+  } else {
+    queue_->Cancel(kProbeTag);
+  }
 }
 
 void DiskTier::OnProbe(const IoCompletion& completion) {
@@ -70,6 +92,7 @@ void DiskTier::OnProbe(const IoCompletion& completion) {
   } else if (completion.bytes.error().code != ErrorCode::kCancelled) {
     breaker_.Failed(probe_->path);
   }
+  Close(std::move(probe_->file));
   probe_.reset();
 }
 
@@ -77,12 +100,14 @@ void DiskTier::OnProbe(const IoCompletion& completion) {
 std::optional<TimePoint> DiskTier::NextCheck() const {
   std::optional<TimePoint> next;
   if (probe_ == nullptr) next = breaker_.next_probe();
-  std::lock_guard lock(mutex_);
-  for (const auto& [id, read] : started_) {
-    if (read.overdue) continue;
-    const TimePoint at = read.at + options_.overdue_after;
+  const auto consider = [&](const Started& started) {
+    if (started.overdue) return;
+    const TimePoint at = started.at + options_.overdue_after;
     next = next ? std::min(*next, at) : at;
-  }
+  };
+  std::lock_guard lock(mutex_);
+  for (const auto& [id, read] : started_) consider(read);
+  if (look_) consider(*look_);
   return next;
 }
 

@@ -243,6 +243,10 @@ void DiskTier::RescanLocked() {
   }
   for (const std::string& path : leftovers) (void)fs_.Remove(path);
   for (const auto& [path, bytes] : wrong_size) {
+    // Chunks get their names when they are whole, so none is seen half written; but another process
+    // may have replaced this one since the scan saw it.
+    const auto now = fs_.Stat(path);
+    if (now && now->kind == FileInfo::Kind::kRegular && now->bytes == page_bytes) continue;
     Quarantine(path, {ErrorCode::kCorrupt,
                       fmt::format("it has {} bytes, must have {}", bytes, page_bytes)});
   }

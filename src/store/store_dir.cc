@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <filesystem>
 #include <sstream>
 #include <thread>
 
@@ -149,6 +150,27 @@ std::string StoreDir::ShardDir(const ChunkId& id) const {
 
 std::string StoreDir::ChunkPath(const ChunkId& id) const {
   return ShardDir(id) + "/" + id.key.Hex();
+}
+
+Status CheckDistinct(const std::vector<std::string>& dirs) {
+  namespace fs = std::filesystem;
+  // Of what is not there yet, by the part of the path that is. All with a slash at the end.
+  const auto resolved = [](const std::string& dir) {
+    std::error_code error;
+    return (fs::weakly_canonical(dir + "/.", error) / "").lexically_normal();
+  };
+  for (size_t i = 0; i < dirs.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      std::error_code error;
+      if (resolved(dirs[i]) != resolved(dirs[j]) && !fs::equivalent(dirs[i], dirs[j], error)) {
+        continue;
+      }
+      return Fail(ErrorCode::kInvalidArgument,
+                  "--store {} and --store {} are the same directory: name it once", dirs[j],
+                  dirs[i]);
+    }
+  }
+  return {};
 }
 
 Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visitor) {

@@ -42,6 +42,10 @@ class StoreDir {
   std::string base_;
 };
 
+// kInvalidArgument, naming both, when two of these are one directory (another spelling, a symbolic
+// link), whether it is there yet or not.
+Status CheckDistinct(const std::vector<std::string>& dirs);
+
 // What a scan calls for each file; either may be empty.
 struct ScanVisitor {
   std::function<void(const ChunkId&, const FileInfo&)> chunk;

@@ -38,6 +38,28 @@ TEST(StoreDirTest, KeysAreParsedStrictly) {
   EXPECT_FALSE(ParseKeyHex(std::string(63, '0') + "g"));
 }
 
+TEST(StoreDirTest, OneDirectoryIsRecognisedHoweverItIsSpelled) {
+  TempDir dir;
+  const std::string a = dir.path() + "/a", b = dir.path() + "/b";
+  stdfs::create_directory(a);
+  stdfs::create_symlink(a, dir.path() + "/link");
+  stdfs::create_symlink(dir.path(), dir.path() + "/up");
+  EXPECT_TRUE(CheckDistinct({}));
+  EXPECT_TRUE(CheckDistinct({a}));
+  EXPECT_TRUE(CheckDistinct({a, b, dir.path() + "/c", dir.path()}));
+  for (const std::string& same : {a, a + "/", dir.path() + "/./b/../a", dir.path() + "/link",
+                                  dir.path() + "/up/a", stdfs::relative(a).string()}) {
+    const auto status = CheckDistinct({b, a, same});
+    ASSERT_FALSE(status) << same;
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(status.error().message.find("--store " + same + " are"), std::string::npos);
+  }
+  // One that is not there yet.
+  for (const std::string& same : {b, b + "/", dir.path() + "//b", dir.path() + "/up/b"}) {
+    EXPECT_FALSE(CheckDistinct({a, b, same})) << same;
+  }
+}
+
 TEST(StoreDirTest, ListingTellsWhatEveryRootHolds) {
   TempDir dir;
   EXPECT_EQ(ListStore(dir.path()).error().code, ErrorCode::kNotFound);
