@@ -8,12 +8,14 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/cpu.h"
 #include "store/chunk_format.h"
 #include "store/disk_tier_read.h"
 
 namespace kvcake {
 namespace {
 
+constexpr int kOpenThreadsMax = 4;              // that look at the files when a tier is opened
 constexpr uint64_t kProbeBytes = kDirectAlign;  // room for one probe beside the reads
 
 // The header of a read of some layers is a piece of its own.
@@ -125,7 +127,7 @@ void DiskTier::Prepare() {
   {
     std::lock_guard lock(eviction_mutex_);
     scanned_unix_s_ = UnixSeconds();
-    RescanLocked();
+    RescanLocked(std::min(UsableCores(), kOpenThreadsMax));  // nobody computes yet
   }
   Expire();
 }

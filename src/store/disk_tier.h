@@ -178,7 +178,7 @@ class DiskTier : public Tier {
   Status MoveIntoPlace(const std::string& from, const std::string& to);
   Status MakeRoom(uint64_t bytes);
   bool Evicted(const CatalogueEntry& coldest);
-  void RescanLocked();
+  void RescanLocked(int threads = 1);
 
   // Constant after construction; the file system is thread-safe.
   const DiskTierOptions options_;

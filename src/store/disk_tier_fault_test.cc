@@ -37,6 +37,7 @@ struct Fault {
   bool reads = false;       // fail while it lasts
   bool writes = false;      // fail while it lasts
   bool gone = false;        // what was kept is
+  bool holds = false;       // reads, for ever
   const char* remedy = "";  // in the status of a write
 };
 
@@ -55,6 +56,12 @@ Fault Injected(const char* name, FileFaults faults, bool reads, bool writes, con
           .remedy = remedy};
 }
 
+Fault Held(const char* name, FileFaults faults) {
+  Fault fault = Injected(name, faults, /*reads=*/true, /*writes=*/false, "");
+  fault.holds = true;
+  return fault;
+}
+
 const Fault kFaults[] = {
     Injected("disk full", {.change_error = 1, .change_errno = ENOSPC}, false, true, "free space"),
     Injected("quota exceeded", Changes(EDQUOT), false, true, "quota"),
@@ -63,8 +70,8 @@ const Fault kFaults[] = {
     Injected("no permission to read", {.open_error = 1, .read_errno = EACCES}, true, false, ""),
     Injected("EIO on read", {.read_error = 1}, true, false, ""),
     Injected("EIO on write", Changes(EIO), false, true, "kernel's log"),
-    Injected("a read that never returns", {.read_stall = 1}, true, false, ""),
-    Injected("an open that never returns", {.open_stall = 1}, true, false, ""),
+    Held("a read that never returns", {.read_stall = 1}),
+    Held("an open that never returns", {.open_stall = 1}),
     {.name = "the directory is removed",
      .begin = [](World& w) { stdfs::remove_all(w.options.dir); },
      .end = [](World&) {},
@@ -92,17 +99,18 @@ class DiskTierFaultTest : public testing::TestWithParam<Fault> {
     world_.options.layout = layout_;
     world_.options.root = Root();
     world_.options.missing_ttl = Seconds(0);
-    world_.options.overdue_after = Seconds(0.02);
+    world_.options.overdue_after = Seconds(0.2);
     world_.options.probe_interval = Seconds(0.01);
     world_.options.failures_max = 3;
     world_.tier = DiskTier::Open(world_.options, world_.fs).value();
   }
   Status Put(size_t i) { return PutChunk(*world_.tier, layout_, chain_[i], ParentOf(chain_, i)); }
 
-  // The chunk, when the tier serves it within a while; its bytes are compared.
-  bool Serves(size_t i) {
+  // The chunk, when the tier serves it; its bytes are compared. A device that holds a read for ever
+  // answers it when the fault has gone.
+  bool Serves(size_t i, Seconds patience = Seconds(60)) {
     const size_t read = reads_->Start(*world_.tier, layout_, chain_[i], ParentOf(chain_, i));
-    const TimePoint deadline = Clock::Real().Now() + Seconds(0.1);
+    const TimePoint deadline = Clock::Real().Now() + patience;
     while (reads_->answers(read) == 0 && Clock::Real().Now() < deadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -115,7 +123,7 @@ class DiskTierFaultTest : public testing::TestWithParam<Fault> {
   void During() {
     for (size_t i = 0; i < kKept; ++i) {
       ++tried_;
-      const bool served = Serves(i);
+      const bool served = Serves(i, GetParam().holds ? Seconds(0.3) : Seconds(60));
       EXPECT_EQ(served, !GetParam().reads && !GetParam().gone) << i;
     }
     for (size_t i = kKept; i < kChunks && !world_.tier->Stats().reads_overdue; ++i) {
@@ -197,7 +205,7 @@ class DiskTierBreakerTest : public testing::Test {
     options_.layout = SmallLayout();
     options_.root = Root();
     options_.max_reads_in_flight = 2;
-    options_.overdue_after = Seconds(0.05);
+    options_.overdue_after = Seconds(0.5);  // longer than an open takes on a busy machine
     options_.probe_interval = Seconds(0.02);
     tier_ = DiskTier::Open(options_, fs_).value();
     for (size_t i = 0; i < chain_.size(); ++i) {
@@ -265,7 +273,7 @@ TEST_F(DiskTierBreakerTest, ReadsAreCancelledAndTheTierEndsWhileAnOpenHangs) {
   EXPECT_EQ(reads_->Wait(read).status.error().code, ErrorCode::kCancelled);
   reads_->Start(*tier_, options_.layout, chain_[1], chain_[0]);
   std::thread end([&] { tier_.reset(); });
-  EXPECT_EQ(reads_->Wait(1).status.error().code, ErrorCode::kCancelled);
+  EXPECT_FALSE(reads_->Wait(1).status);
   fs_.Set({});
   fs_.ReleaseStalled();
   end.join();

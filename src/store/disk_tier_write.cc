@@ -214,7 +214,7 @@ Status DiskTier::Evict(const ChunkKey& key) {
   return {};
 }
 
-void DiskTier::RescanLocked() {
+void DiskTier::RescanLocked(int threads) {
   const uint64_t page_bytes = options_.layout.page_bytes();
   const int64_t now_s = UnixSeconds();
   std::vector<std::pair<std::string, uint64_t>> wrong_size;
@@ -234,7 +234,7 @@ void DiskTier::RescanLocked() {
   };
   scanned_at_ = Clock::Real().Now();
   catalogue_.BeginScan();
-  const auto status = ScanStore(fs_, store_, visitor);
+  const auto status = ScanStore(fs_, store_, visitor, threads);
   catalogue_.EndScan(/*complete=*/status.has_value());
   if (status) {
     scan_faults_.Succeeded();

@@ -1,9 +1,11 @@
 #include "store/store_dir.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <filesystem>
+#include <mutex>
 #include <sstream>
 #include <thread>
 
@@ -34,21 +36,26 @@ std::optional<int> ParseTemporary(std::string_view name) {
   return pid;
 }
 
-Status ScanShard(FileSystem& fs, const ChunkKey& root, const std::string& dir,
-                 std::string_view shard, const ScanVisitor& visitor) {
-  auto entries = fs.List(dir);
-  if (Gone(entries)) return {};
-  if (!entries) return tl::unexpected(entries.error());
-  for (const DirEntry& entry : *entries) {
+// A directory of chunks.
+struct Shard {
+  ChunkKey root;
+  std::string dir;
+  std::string name;  // what its keys begin with
+};
+
+void VisitShard(const Shard& shard, const std::vector<DirEntry>& entries,
+                const ScanVisitor& visitor) {
+  for (const DirEntry& entry : entries) {
     // A key in another's shard is not what ChunkPath names.
-    if (entry.info.kind != FileInfo::Kind::kRegular || !entry.name.starts_with(shard)) continue;
+    if (entry.info.kind != FileInfo::Kind::kRegular || !entry.name.starts_with(shard.name)) {
+      continue;
+    }
     if (auto key = ParseKeyHex(entry.name)) {
-      if (visitor.chunk) visitor.chunk({root, *key}, entry.info);
+      if (visitor.chunk) visitor.chunk({shard.root, *key}, entry.info);
     } else if (auto pid = ParseTemporary(entry.name)) {
-      if (visitor.temporary) visitor.temporary(dir + "/" + entry.name, *pid, entry.info);
+      if (visitor.temporary) visitor.temporary(shard.dir + "/" + entry.name, *pid, entry.info);
     }
   }
-  return {};
 }
 
 bool IsShardName(std::string_view name) {
@@ -70,17 +77,47 @@ Status ForEachRoot(FileSystem& fs, const StoreDir& store, Visit visit) {
   return first;
 }
 
+Status ListShards(FileSystem& fs, const ChunkKey& root, const std::string& dir,
+                  std::vector<Shard>& shards) {
+  auto entries = fs.List(dir);
+  if (Gone(entries)) return {};
+  if (!entries) return tl::unexpected(entries.error());
+  for (const DirEntry& entry : *entries) {
+    if (entry.info.kind != FileInfo::Kind::kDirectory || !IsShardName(entry.name)) continue;
+    shards.push_back({root, dir + "/" + entry.name, entry.name});
+  }
+  return {};
+}
+
+// Threads that take one shard after another; what they find is visited by one at a time.
+Status ScanShards(FileSystem& fs, const std::vector<Shard>& shards, const ScanVisitor& visitor,
+                  int threads) {
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  Status first;
+  const auto scan = [&] {
+    for (size_t i = next++; i < shards.size(); i = next++) {
+      const auto entries = fs.List(shards[i].dir);
+      std::lock_guard lock(mutex);
+      if (entries) {
+        VisitShard(shards[i], *entries, visitor);
+      } else if (!Gone(entries)) {
+        NoteFirst(first, tl::unexpected(entries.error()));
+      }
+    }
+  };
+  std::vector<std::thread> others;
+  for (int i = 1; i < threads; ++i) others.emplace_back(scan);
+  scan();
+  for (std::thread& other : others) other.join();
+  return first;
+}
+
 Status ScanRoot(FileSystem& fs, const ChunkKey& root, const std::string& dir,
                 const ScanVisitor& visitor) {
-  auto shards = fs.List(dir);
-  if (Gone(shards)) return {};
-  if (!shards) return tl::unexpected(shards.error());
-  Status first;
-  for (const DirEntry& entry : *shards) {
-    if (entry.info.kind != FileInfo::Kind::kDirectory || !IsShardName(entry.name)) continue;
-    NoteFirst(first, ScanShard(fs, root, dir + "/" + entry.name, entry.name, visitor));
-  }
-  return first;
+  std::vector<Shard> shards;
+  RETURN_IF_ERROR(ListShards(fs, root, dir, shards));
+  return ScanShards(fs, shards, visitor, /*threads=*/1);
 }
 
 Status RemoveCounted(FileSystem& fs, const std::string& path, uint64_t bytes,
@@ -173,10 +210,13 @@ Status CheckDistinct(const std::vector<std::string>& dirs) {
   return {};
 }
 
-Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visitor) {
-  return ForEachRoot(fs, store, [&](const ChunkKey& root, const std::string& dir) {
-    return ScanRoot(fs, root, dir, visitor);
+Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visitor, int threads) {
+  std::vector<Shard> shards;
+  Status first = ForEachRoot(fs, store, [&](const ChunkKey& root, const std::string& dir) {
+    return ListShards(fs, root, dir, shards);
   });
+  NoteFirst(first, ScanShards(fs, shards, visitor, threads));
+  return first;
 }
 
 namespace {

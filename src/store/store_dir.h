@@ -54,8 +54,9 @@ struct ScanVisitor {
 };
 // Every regular file with a chunk's or a temporary's name in its key's shard, of every root. A
 // missing directory is an empty one; one that cannot be listed is passed over, and the first such
-// error returned at the end.
-Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visitor);
+// error returned at the end. The visitor is called by all of the threads, never by two at once.
+Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visitor,
+                 int threads = 1);
 
 // What processes did with the chunks of one root, added up when each of them ended.
 struct StoreUsage {
