@@ -1,5 +1,6 @@
 #include "store/store_tools.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,16 +36,20 @@ Result<std::vector<FoundChunk>> FindChunks(FileSystem& fs, const StoreDir& store
   return found;
 }
 
-// Memory for direct reads, kept between files.
+// Memory for direct reads, kept between files. In large pages where there are any: a request of
+// small ones is cut up on its way to the disk.
 class Buffer {
  public:
   std::span<std::byte> Of(uint64_t bytes) {
-    const uint64_t size = (bytes + kDirectAlign - 1) / kDirectAlign * kDirectAlign;
+    constexpr uint64_t kLargePage = 2 << 20;
+    const uint64_t size = (bytes + kLargePage - 1) / kLargePage * kLargePage;
     if (size > size_) {
-      data_.reset(static_cast<std::byte*>(aligned_alloc(kDirectAlign, size)));
+      data_.reset(static_cast<std::byte*>(aligned_alloc(kLargePage, size)));
       size_ = data_ ? size : 0;
+      if (data_) madvise(data_.get(), size_, MADV_HUGEPAGE);
     }
-    return {data_.get(), std::min(size, size_)};
+    const uint64_t direct = (bytes + kDirectAlign - 1) / kDirectAlign * kDirectAlign;
+    return {data_.get(), std::min(direct, size_)};
   }
 
  private:

@@ -13,7 +13,7 @@
 namespace kvcake {
 
 struct VerifyOptions {
-  int threads = 4;
+  int threads = 8;          // that wait for the disk, and check
   bool quarantine = false;  // move bad files away
   // Called from any of the threads, one at a time.
   std::function<void(uint64_t bytes_done, uint64_t bytes_total)> progress;
