@@ -280,25 +280,25 @@ class RealFileSystem : public FileSystem {
  private:
   static Result<std::unique_ptr<File>> OpenFile(const std::string& path, int flags, bool direct) {
     flags |= O_CLOEXEC;
+    const auto opened = [&](int more) {
+      return NoIntr([&] { return open(path.c_str(), flags | more, 0600); });
+    };
     int fd = -1;
 #ifdef O_DIRECT
     if (direct) {
-      fd = NoIntr([&] { return open(path.c_str(), flags | O_DIRECT, 0600); });
-      // A file system without direct I/O says EINVAL, some after having created the file.
-      if (fd < 0 && errno == EINVAL) {
-        WarnNoDirectIo(path);
-        direct = false;
-        flags &= ~O_EXCL;
-      }
+      fd = opened(O_DIRECT);
+      if (fd >= 0) return std::make_unique<RealFile>(fd, /*direct=*/true, path);
+      if (errno != EINVAL) return FailErrno("open", path);
+      flags &= ~O_EXCL;  // some file systems say EINVAL after having created the file
     }
-    if (fd < 0 && direct) return FailErrno("open", path);
-#else
-    if (direct) WarnNoDirectIo(path);
-    direct = false;
 #endif
-    if (fd < 0) fd = NoIntr([&] { return open(path.c_str(), flags, 0600); });
+    fd = opened(0);
     if (fd < 0) return FailErrno("open", path);
-    return std::make_unique<RealFile>(fd, direct, path);
+    auto file = std::make_unique<RealFile>(fd, /*direct=*/false, path);
+    if (!direct) return file;
+    const auto info = file->Info();  // a directory says EINVAL too, wherever it is
+    if (info && info->kind == FileInfo::Kind::kRegular) WarnNoDirectIo(path);
+    return file;
   }
 };
 
