@@ -16,6 +16,7 @@
 #include "base/hash.h"
 #include "bench/harness.h"
 #include "engine/engine.h"
+#include "io/faulty_file_system.h"
 #include "model/safetensors.h"
 #include "model/transformer.h"
 #include "store/disk_tier.h"
@@ -102,7 +103,8 @@ class StoreIntegrityTest : public testing::Test {
     disk.root = model_->identity().Root();
     disk.quarantine_files_max = 1000;
     disk.missing_ttl = Seconds(0);
-    DiskTier& tier = *(tier_ = DiskTier::Open(disk).value());
+    disk.overdue_after = Seconds(0.5);
+    DiskTier& tier = *(tier_ = DiskTier::Open(disk, *files_).value());
     if (apply_) apply_();  // after the catalogue has been made: only the read can find out
     ComputeCost cost;
     Restorer::Options restore;
@@ -201,6 +203,8 @@ class StoreIntegrityTest : public testing::Test {
 
   std::string dir_;
   ThreadPool threads_{1};
+  FaultyFileSystem faulty_{FileSystem::Real(), 1};
+  FileSystem* files_ = &FileSystem::Real();
   ModelConfig config_;
   std::unique_ptr<PagePool> pool_;
   std::unique_ptr<TransformerModel> model_;
@@ -235,6 +239,21 @@ TEST_F(StoreIntegrityTest, EveryBadFileIsAMissAndTheAnswerIsRight) {
   }
   EXPECT_GT(tried, 50);
   if (!HasFailure()) std::printf("| a bad file | %d | 0 | 0 | at once |\n", tried);
+}
+
+TEST_F(StoreIntegrityTest, ADirectoryThatHangsCostsOneWaitAndTheAnswerIsRight) {
+  const Completion first = Answer(Policy::kCompute);
+  files_ = &faulty_;
+  apply_ = [&] { faulty_.Set({.open_stall = 1}); };
+  const Completion again = Answer(Policy::kLoad);
+  EXPECT_EQ(again.tokens, first.tokens);
+  EXPECT_EQ(again.logprobs, first.logprobs);
+  EXPECT_EQ(again.report.loaded(), 0);
+  EXPECT_EQ(faulty_.faults(), 1u) << "one open waits, and no other is tried";
+  faulty_.Set({});
+  faulty_.ReleaseStalled();
+  apply_ = {};
+  EXPECT_EQ(Answer(Policy::kLoad).report.loaded(), kChunk * kChunks);
 }
 
 TEST_F(StoreIntegrityTest, AFileOfAnotherSizeIsFoundAtTheStart) {
