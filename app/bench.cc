@@ -168,6 +168,72 @@ void AddQuality(CLI::App* parent, int* exit_code) {
   command->add_option("--json", options->json, "also write the results to this file");
 }
 
+// Not by AddBench: it computes nothing.
+void AddLoad(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::LoadOptions>();
+  CLI::App* command = parent->add_subcommand(
+      "load", "chunks read and written, as a share of what fio does on the same file system");
+  command->add_option("--dir", options->dir, "on the file system to measure")
+      ->default_str("~/.cache/kvcake");
+  command->add_option("--chunk-bytes", options->chunk_bytes, "sizes of chunks, e.g. 1MiB 16MiB")
+      ->transform(SizeValue())
+      ->check(CLI::Range(uint64_t{256} << 10, uint64_t{64} << 20))
+      ->default_str("1MiB 4MiB 16MiB");
+  command->add_option("--bytes", options->bytes, "of each pass")
+      ->transform(SizeValue())
+      ->default_str("1GiB");
+  command->add_option("--repeats", options->repeats, "of each pass, interleaved with fio's")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--json", options->json, "also write the results to this file");
+  command->callback([options, exit_code] {
+    if (const Status status = bench::RunLoad(*options); !status) {
+      *exit_code = Fatal(status.error());
+    }
+  });
+}
+
+void AddCatalogue(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::CatalogueOptions>();
+  CLI::App* command = parent->add_subcommand(
+      "catalogue", "memory, lookups and start-up with many chunks on the disk");
+  command->add_option("--chunks", options->chunks, "in the catalogue")
+      ->check(CLI::Range(128, 100000000))
+      ->capture_default_str();
+  command->add_flag("--files", options->files, "make so many (small) files and start with them");
+  command->add_option("--dir", options->dir, "where")->default_str("~/.cache/kvcake");
+  command->callback([options, exit_code] {
+    if (const Status status = bench::RunCatalogue(*options); !status) {
+      *exit_code = Fatal(status.error());
+    }
+  });
+}
+
+// Not by AddBench: its flags are those of run.
+void AddTiers(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::TiersOptions>();
+  CLI::App* command = parent->add_subcommand(
+      "tiers", "one restoration from several stores at once, against each of them alone");
+  options->runtime.ram_capacity_bytes = 1ull << 30;
+  AddRuntimeFlags(*command, &options->runtime);
+  command->get_option("--model")->required(false);
+  command->add_option("--arch", options->arch, "shape of random weights, without --model")
+      ->check(CLI::IsMember(SynthArchNames()))
+      ->capture_default_str();
+  command->add_option("--context", options->context, "prompt tokens")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--repeats", options->repeats, "of everything, interleaved")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--json", options->json, "also write the results to this file");
+  command->callback([options, exit_code] {
+    if (const Status status = bench::RunTiers(*options); !status) {
+      *exit_code = Fatal(status.error());
+    }
+  });
+}
+
 void AddDemo(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::DemoOptions>();
   CLI::App* command = AddBench(parent, "demo",
@@ -191,6 +257,9 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
   AddStartup(bench, exit_code);
   AddTtft(bench, exit_code);
   AddQuality(bench, exit_code);
+  AddLoad(bench, exit_code);
+  AddTiers(bench, exit_code);
+  AddCatalogue(bench, exit_code);
   AddDemo(bench, exit_code);
 }
 

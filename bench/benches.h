@@ -2,10 +2,12 @@
 // answers it got on the way, and writes JSON and pictures where it is told to.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "engine/runtime.h"
 #include "ops/packed_matrix.h"
 
 namespace kvcake::bench {
@@ -87,6 +89,36 @@ struct QualityOptions {
   std::string json;  // path; empty: none
 };
 Status RunQuality(const QualityOptions& options);
+
+// How fast do chunks come from and go to the disk, as a share of what fio (which must be installed)
+// does on the same file system in the same run?
+struct LoadOptions {
+  std::string dir;  // on the file system to measure; empty: CacheDir()
+  std::vector<uint64_t> chunk_bytes = {1 << 20, 4 << 20, 16 << 20};
+  uint64_t bytes = 1 << 30;  // of each pass
+  int repeats = 5;
+  std::string json;  // path; empty: none
+};
+Status RunLoad(const LoadOptions& options);
+
+// Do several stores together deliver what their rates add up to?
+struct TiersOptions {
+  RuntimeOptions runtime = {};  // no model: `arch`; no stores: two links of 200 and 100 MB/s
+  std::string arch = "smollm2-135m";
+  int context = 4096;
+  int repeats = 5;
+  std::string json;  // path; empty: none
+};
+Status RunTiers(const TiersOptions& options);
+
+// What does it cost to know what is on the disk?
+struct CatalogueOptions {
+  uint64_t chunks = 1000000;
+  int lookups = 1000;
+  bool files = false;  // also make so many files, and start a tier on them
+  std::string dir;     // for them; empty: CacheDir()
+};
+Status RunCatalogue(const CatalogueOptions& options);
 
 // The tour: questions about a long document under each policy, at three link speeds.
 struct DemoOptions {

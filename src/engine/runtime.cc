@@ -56,6 +56,9 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) 
     return Fail(ErrorCode::kInvalidArgument, "--store may be given {} times, not {}", kStoresMax,
                 options.stores.size());
   }
+  std::vector<std::string> dirs;
+  for (const StoreOptions& store : options.stores) dirs.push_back(store.dir);
+  RETURN_IF_ERROR(CheckDistinct(dirs));
   auto runtime = std::unique_ptr<Runtime>(new Runtime(options));
   RETURN_IF_ERROR(runtime->OpenModel());
   for (size_t i = 0; i < options.stores.size(); ++i) {
@@ -145,6 +148,7 @@ Result<std::unique_ptr<Tier>> Runtime::OpenStore(size_t number) const {
   disk.root = model_->identity().Root();
   disk.description = DescribeIdentity(model_->identity(), options_.model_dir);
   disk.capacity_bytes = options.capacity_bytes;
+  disk.durable = options_.durable;
   disk.time_to_live = options_.store_ttl;
   ThrottledTierOptions link{.rate_bytes_per_s = options.load_rate_bytes_per_s.value_or(1e12),
                             .latency = options.load_latency,

@@ -32,6 +32,7 @@ struct RuntimeOptions {
   StoreWrites store_writes = StoreWrites::kAlways;
   bool promote = false;                      // copy hits of the other stores to the first
   Seconds store_ttl{0};                      // 0: chunks do not age
+  bool durable = false;                      // kept chunks survive a power cut
   uint64_t ram_capacity_bytes = 4ull << 30;  // of KV pages, in use and cached
   int chunk_tokens = 128;
   int slice_tokens = 512;

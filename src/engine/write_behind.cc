@@ -30,7 +30,7 @@ std::optional<StoreWrites> StoreWritesFromName(std::string_view name) {
 WriteBehind::WriteBehind(std::vector<Tier*> tiers, const PagePool& pool, WriteBehindOptions options)
     : tiers_(std::move(tiers)), pool_(pool), options_(options), seen_(options.seen_max) {
   CHECK(!tiers_.empty());
-  thread_ = std::thread([this] { Loop(); });
+  for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Loop(); });
 }
 
 WriteBehind::~WriteBehind() {
@@ -39,7 +39,7 @@ WriteBehind::~WriteBehind() {
     stop_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 void WriteBehind::Offer(const ChunkKey& key, const ChunkKey& parent, NumericPath path,
@@ -55,7 +55,7 @@ void WriteBehind::Offer(const ChunkKey& key, const ChunkKey& parent, NumericPath
       ++stats_.not_admitted;
       return;
     }
-    if (queue_.size() >= options_.queue_max) {
+    if (queue_.size() + writing_ >= options_.queue_max) {
       if (stats_.dropped++ == 0) {
         spdlog::warn("the store {} is slower than new chunks come: not all of them are kept",
                      tiers_[0]->name());
@@ -92,16 +92,13 @@ Status WriteBehind::SeenFromJson(const nlohmann::json& json) {
 void WriteBehind::DropQueued() {
   std::deque<Item> dropped;  // their pages go back outside the lock
   std::lock_guard lock(mutex_);
-  while (queue_.size() > 1) {
-    dropped.push_back(std::move(queue_.back()));
-    queue_.pop_back();
-    ++stats_.dropped;
-  }
+  stats_.dropped += queue_.size();
+  dropped.swap(queue_);
 }
 
 void WriteBehind::Flush() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return queue_.empty(); });
+  changed_.wait(lock, [this] { return queue_.empty() && writing_ == 0; });
 }
 
 WriteBehindStats WriteBehind::Stats() const {
@@ -114,13 +111,16 @@ void WriteBehind::Loop() {
   while (true) {
     changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
     if (queue_.empty()) return;
-    const Item& item = queue_.front();  // stays put: only this thread pops, deques do not move
+    Item item = std::move(queue_.front());
+    queue_.pop_front();
+    ++writing_;
     lock.unlock();
     const Status status =
         tiers_[0]->Put({.key = item.key,
                         .parent = item.parent,
                         .numeric_path = item.path,
                         .page = {pool_.Data(item.page.id()), pool_.layout().page_bytes()}});
+    item.page.Reset();
     lock.lock();
     if (status) {
       ++stats_.written;
@@ -128,7 +128,7 @@ void WriteBehind::Loop() {
       spdlog::warn("a chunk could not be kept in {}: {}", tiers_[0]->name(),
                    status.error().message);
     }
-    queue_.pop_front();
+    --writing_;
     changed_.notify_all();
   }
 }

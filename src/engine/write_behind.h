@@ -23,6 +23,7 @@ std::optional<StoreWrites> StoreWritesFromName(std::string_view name);
 
 struct WriteBehindOptions {
   size_t queue_max = 4096;  // chunks waiting to be written
+  int threads = 8;
   StoreWrites writes = StoreWrites::kAlways;
   bool promote = false;          // copy what another tier holds to the first
   size_t seen_max = 1ull << 16;  // keys remembered for kSecondUse
@@ -35,9 +36,10 @@ struct WriteBehindStats {
   uint64_t not_admitted = 0;  // by WriteBehindOptions::writes
 };
 
-// Chunks go to the first tier. One thread writes queued pages in order; a queued page stays
-// referenced until it is written. The queue is bounded: when it is full a chunk is dropped and
-// counted, never waited for. Thread-safe.
+// Chunks go to the first tier. A few threads begin to write queued pages in order, so that the disk
+// has work while one chunk is hashed, created or renamed; a queued page stays referenced until it
+// is written. The queue is bounded: when it is full a chunk is dropped and counted, never waited
+// for. Thread-safe.
 class WriteBehind {
  public:
   // At least one tier, the fastest first; they and the pool outlive it.
@@ -77,12 +79,13 @@ class WriteBehind {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  std::deque<Item> queue_;  // the front item is being written
+  std::deque<Item> queue_;
+  size_t writing_ = 0;  // items taken from the queue and not written yet
   SeenKeys seen_;
   WriteBehindStats stats_;
   bool stop_ = false;
 
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace kvcake

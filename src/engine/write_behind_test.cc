@@ -64,17 +64,17 @@ TEST_F(WriteBehindTest, AFullQueueDropsAndNobodyWaits) {
   EXPECT_EQ(writer.Stats().written, 3u);
 }
 
-TEST_F(WriteBehindTest, DropQueuedGivesUpAllButTheOneBeingWritten) {
-  WriteBehind writer({&tier_}, *pool_, {.queue_max = 16});
+TEST_F(WriteBehindTest, DropQueuedGivesUpAllButWhatIsBeingWritten) {
+  WriteBehind writer({&tier_}, *pool_, {.queue_max = 16, .threads = 2});
   {
     std::lock_guard closed(tier_.gate);
     for (int i = 0; i < 8; ++i) Enqueue(writer, i);
     writer.DropQueued();
-    EXPECT_EQ(pool_->Stats().referenced, 1u);
-    EXPECT_EQ(writer.Stats().dropped, 7u);
+    EXPECT_LE(pool_->Stats().referenced, 2u);
+    EXPECT_EQ(writer.Stats().dropped, 8 - pool_->Stats().referenced);
   }
   writer.Flush();
-  EXPECT_EQ(tier_.Stats().chunks, 1u);
+  EXPECT_EQ(tier_.Stats().chunks, 8 - writer.Stats().dropped);
 }
 
 TEST_F(WriteBehindTest, FailedWritesAreCountedAndLetTheirPagesGo) {

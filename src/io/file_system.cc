@@ -43,9 +43,32 @@ ErrorCode CodeOf(int error) {
   }
 }
 
+// What a person can do about it; may be empty.
+const char* RemedyOf(int error) {
+  switch (error) {
+    case ENOSPC:
+      return "; free space on that file system";
+    case EDQUOT:
+      return "; free space or raise the quota";
+    case EROFS:
+      return "; mount that file system writable";
+    case EACCES:
+    case EPERM:
+      return "; let this user read and write there";
+    case EMFILE:
+    case ENFILE:
+      return "; raise the limit of open files (ulimit -n)";
+    case ELOOP:
+      return "; symbolic links are not followed";
+    case EIO:
+      return "; the device may be failing: see the kernel's log";
+    default:
+      return "";
+  }
+}
+
 tl::unexpected<Error> FailErrno(const char* action, const std::string& path) {
-  const int error = errno;
-  return Fail(CodeOf(error), "cannot {} {}: {}", action, path, std::strerror(error));
+  return tl::unexpected(ErrnoError(errno, action, path));
 }
 
 // Retries a system call that a signal interrupted.
@@ -108,6 +131,11 @@ class RealFile : public File {
     return InfoOf(st);
   }
 
+  Status Sync() override {
+    if (NoIntr([&] { return fsync(fd_); }) != 0) return FailErrno("sync", path_);
+    return {};
+  }
+
   int fd() const override { return fd_; }
   bool direct() const override { return direct_; }
   const std::string& path() const override { return path_; }
@@ -149,11 +177,14 @@ class RealFileSystem : public FileSystem {
   }
 
   Status Rename(const std::string& from, const std::string& to) override {
-    if (rename(from.c_str(), to.c_str()) != 0) {
-      const int error = errno;
-      return Fail(CodeOf(error), "cannot rename {} to {}: {}", from, to, std::strerror(error));
-    }
+    if (rename(from.c_str(), to.c_str()) != 0) return FailErrno("make", to);
     return {};
+  }
+
+  Status SyncDir(const std::string& path) override {
+    const int fd = NoIntr([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+    if (fd < 0) return FailErrno("open", path);
+    return RealFile(fd, /*direct=*/false, path).Sync();
   }
 
   Status Remove(const std::string& path) override {
@@ -249,29 +280,34 @@ class RealFileSystem : public FileSystem {
  private:
   static Result<std::unique_ptr<File>> OpenFile(const std::string& path, int flags, bool direct) {
     flags |= O_CLOEXEC;
+    const auto opened = [&](int more) {
+      return NoIntr([&] { return open(path.c_str(), flags | more, 0600); });
+    };
     int fd = -1;
 #ifdef O_DIRECT
     if (direct) {
-      fd = NoIntr([&] { return open(path.c_str(), flags | O_DIRECT, 0600); });
-      // A file system without direct I/O says EINVAL, some after having created the file.
-      if (fd < 0 && errno == EINVAL) {
-        WarnNoDirectIo(path);
-        direct = false;
-        flags &= ~O_EXCL;
-      }
+      fd = opened(O_DIRECT);
+      if (fd >= 0) return std::make_unique<RealFile>(fd, /*direct=*/true, path);
+      if (errno != EINVAL) return FailErrno("open", path);
+      flags &= ~O_EXCL;  // some file systems say EINVAL after having created the file
     }
-    if (fd < 0 && direct) return FailErrno("open", path);
-#else
-    if (direct) WarnNoDirectIo(path);
-    direct = false;
 #endif
-    if (fd < 0) fd = NoIntr([&] { return open(path.c_str(), flags, 0600); });
+    fd = opened(0);
     if (fd < 0) return FailErrno("open", path);
-    return std::make_unique<RealFile>(fd, direct, path);
+    auto file = std::make_unique<RealFile>(fd, /*direct=*/false, path);
+    if (!direct) return file;
+    const auto info = file->Info();  // a directory says EINVAL too, wherever it is
+    if (info && info->kind == FileInfo::Kind::kRegular) WarnNoDirectIo(path);
+    return file;
   }
 };
 
 }  // namespace
+
+Error ErrnoError(int error, const char* action, const std::string& path) {
+  return {CodeOf(error),
+          fmt::format("cannot {} {}: {}{}", action, path, std::strerror(error), RemedyOf(error))};
+}
 
 FileSystem& FileSystem::Real() {
   static RealFileSystem fs;

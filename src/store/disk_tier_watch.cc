@@ -19,10 +19,8 @@ bool DiskTier::Stopping() const {
 }
 
 std::vector<bool> DiskTier::Residency(std::span<const ChunkKey> keys) {
-  std::vector<bool> resident;
-  resident.reserve(keys.size());
-  for (const ChunkKey& key : keys) resident.push_back(catalogue_.Contains({options_.root, key}));
-  return resident;
+  if (breaker_.open()) return std::vector<bool>(keys.size());
+  return catalogue_.Contains(options_.root, keys);
 }
 
 void DiskTier::Unpin(std::span<const ChunkKey> keys) {
@@ -59,10 +57,30 @@ bool DiskTier::IsExpired(int64_t mtime_s) const {
 }
 
 bool DiskTier::Look(LookRequest request) {
+  if (breaker_.open() || LookHangs()) return false;
   const auto missing = [&](const ChunkKey& key) { return IsMissing(key); };
   if (std::all_of(request.keys.begin(), request.keys.end(), missing)) return false;
-  looks_.Soon([this, request = std::move(request)] { LookFor(request); });
+  looks_.Soon([this, request = std::move(request)] {
+    LookFor(request);
+    NoteLook(nullptr);
+  });
   return true;
+}
+
+bool DiskTier::LookHangs() const {
+  std::lock_guard lock(mutex_);
+  return look_ && look_->overdue;
+}
+
+// What the look thread looks at from now on; null: nothing.
+void DiskTier::NoteLook(const std::string* path) {
+  bool began;
+  {
+    std::lock_guard lock(mutex_);
+    began = path != nullptr && !look_;
+    look_ = path ? std::optional(Started{Clock::Real().Now(), *path}) : std::nullopt;
+  }
+  if (began) queue_->Wake();  // the I/O thread watches it
 }
 
 void DiskTier::LookFor(const LookRequest& request) {
@@ -70,7 +88,8 @@ void DiskTier::LookFor(const LookRequest& request) {
     const TimePoint until = Clock::Real().Now() + kLookPiece;
     std::vector<bool> held;
     do {
-      held.push_back(!Stopping() && IsOnDisk(request.keys[first + held.size()]));
+      held.push_back(!Stopping() && !breaker_.open() &&
+                     IsOnDisk(request.keys[first + held.size()]));
     } while (first + held.size() < request.keys.size() && Clock::Real().Now() < until);
     if (!request.found(first, held)) return;
     first += held.size();
@@ -81,7 +100,9 @@ bool DiskTier::IsOnDisk(const ChunkKey& key) {
   const ChunkId id{options_.root, key};
   if (catalogue_.Contains(id)) return true;
   if (IsMissing(key)) return false;
-  const auto info = fs_.Stat(store_.ChunkPath(id));
+  const std::string path = store_.ChunkPath(id);
+  NoteLook(&path);
+  const auto info = fs_.Stat(path);
   if (info && info->kind == FileInfo::Kind::kRegular &&
       info->bytes == options_.layout.page_bytes() && !IsExpired(info->mtime_s)) {
     catalogue_.Add({id, info->bytes, info->mtime_s});

@@ -43,12 +43,13 @@ bool IsNotFound(const Error& error) { return error.code == ErrorCode::kNotFound;
 
 Status DiskTier::Put(const ChunkWrite& chunk) {
   CHECK(chunk.page.size() >= options_.layout.page_bytes());
+  if (breaker_.open()) return Fail(ErrorCode::kIo, "{} does not answer", options_.dir);
   const ChunkId id{options_.root, chunk.key};
   const auto info = fs_.Stat(store_.ChunkPath(id));
   if (info && info->kind == FileInfo::Kind::kRegular &&
       info->bytes == options_.layout.page_bytes()) {
     catalogue_.Add({id, info->bytes, info->mtime_s});
-    return {};
+    return options_.durable ? SyncNames(id) : Status();
   }
   catalogue_.Remove(id);
   const auto status = WriteChunk(chunk);
@@ -77,6 +78,7 @@ Status DiskTier::WriteChunk(const ChunkWrite& chunk) {
       fmt::format("{}.tmp.{}.{}", path, getpid(), next_temporary_.fetch_add(1));
   auto status = WriteTemporary(temporary, chunk);
   if (status) status = MoveIntoPlace(temporary, path);
+  if (status && options_.durable) status = SyncNames(id);
   if (!status) {
     (void)fs_.Remove(temporary);
     return status;
@@ -115,10 +117,23 @@ Status DiskTier::WriteTemporary(const std::string& path, const ChunkWrite& chunk
       block->bytes, page.subspan(kPageHeaderBytes, bytes - kPageHeaderBytes)};
   auto status = WriteFully(**file, buffers, 0);
   if (!status && status.error().code == ErrorCode::kResourceExhausted) {
-    return Fail(ErrorCode::kResourceExhausted, "{}; free space there or lower --disk-capacity",
+    return Fail(ErrorCode::kResourceExhausted, "{}, or lower --disk-capacity",
                 status.error().message);
   }
+  if (status && options_.durable) status = (*file)->Sync();
   return status;
+}
+
+// A chunk's name is durable when all the directories down to it are.
+Status DiskTier::SyncNames(const ChunkId& id) {
+  std::atomic<bool>& synced = shards_synced_[id.key.digest[0]];
+  RETURN_IF_ERROR(fs_.SyncDir(store_.ShardDir(id)));
+  if (synced) return {};
+  RETURN_IF_ERROR(fs_.SyncDir(store_.RootDir(id.root)));
+  RETURN_IF_ERROR(fs_.SyncDir(store_.Base()));
+  RETURN_IF_ERROR(fs_.SyncDir(options_.dir));
+  synced = true;
+  return {};
 }
 
 Status DiskTier::MoveIntoPlace(const std::string& from, const std::string& to) {
@@ -199,11 +214,9 @@ Status DiskTier::Evict(const ChunkKey& key) {
   return {};
 }
 
-void DiskTier::RescanLocked() {
-  const uint64_t generation = catalogue_.generation();
+void DiskTier::RescanLocked(int threads) {
   const uint64_t page_bytes = options_.layout.page_bytes();
   const int64_t now_s = UnixSeconds();
-  std::vector<CatalogueEntry> entries;
   std::vector<std::pair<std::string, uint64_t>> wrong_size;
   std::vector<std::string> leftovers;
   ScanVisitor visitor;
@@ -211,7 +224,7 @@ void DiskTier::RescanLocked() {
     if (id.root == options_.root && info.bytes != page_bytes) {
       wrong_size.emplace_back(store_.ChunkPath(id), info.bytes);
     } else {
-      entries.push_back({id, info.bytes, info.mtime_s});
+      catalogue_.Add({id, info.bytes, info.mtime_s});
     }
   };
   visitor.temporary = [&](const std::string& path, int pid, const FileInfo& info) {
@@ -220,15 +233,20 @@ void DiskTier::RescanLocked() {
     if (orphan || age_s > options_.temporary_age_max.count()) leftovers.push_back(path);
   };
   scanned_at_ = Clock::Real().Now();
-  const auto status = ScanStore(fs_, store_, visitor);
+  catalogue_.BeginScan();
+  const auto status = ScanStore(fs_, store_, visitor, threads);
+  catalogue_.EndScan(/*complete=*/status.has_value());
   if (status) {
     scan_faults_.Succeeded();
   } else {
     scan_faults_.Failed(status.error());
   }
-  catalogue_.Replace(entries, generation, /*complete=*/status.has_value());
   for (const std::string& path : leftovers) (void)fs_.Remove(path);
   for (const auto& [path, bytes] : wrong_size) {
+    // Chunks get their names when they are whole, so none is seen half written; but another process
+    // may have replaced this one since the scan saw it.
+    const auto now = fs_.Stat(path);
+    if (now && now->kind == FileInfo::Kind::kRegular && now->bytes == page_bytes) continue;
     Quarantine(path, {ErrorCode::kCorrupt,
                       fmt::format("it has {} bytes, must have {}", bytes, page_bytes)});
   }

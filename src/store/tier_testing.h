@@ -41,6 +41,7 @@ class PageBuffer {
   PageBuffer& operator=(const PageBuffer&) = delete;
 
   std::span<std::byte> span() { return {data_, bytes_}; }
+  std::span<const std::byte> span() const { return {data_, bytes_}; }
   std::span<const std::byte> payload(int layer) const {
     return {data_ + layout_.slab_offset(layer), layout_.slab_payload_bytes()};
   }
