@@ -75,6 +75,15 @@ bool SaneSeconds(double s) { return s >= 1e-7 && s <= 1e5; }
 
 }  // namespace
 
+ComputeFit ComputeFit::Shared(double share, double step_tokens) const {
+  // A token takes SecondsFor(prefix, step_tokens) / step_tokens / share.
+  ComputeFit shared = *this;
+  shared.c0 = shared.g = 0;
+  shared.b = (c0 / step_tokens + b + a * step_tokens) / share;
+  shared.a = (a + g / (2 * step_tokens)) / share;
+  return shared;
+}
+
 void ComputeCost::Add(int prefix, int tokens, Seconds took) {
   if (prefix < 0 || tokens <= 0 || !SaneSeconds(took.count())) return;
   std::lock_guard lock(mutex_);

@@ -23,6 +23,8 @@ struct ComputeFit {
   double SecondsFor(double prefix, double tokens) const {
     return c0 + g * prefix + b * tokens + a * tokens * (2 * prefix + tokens);
   }
+  // What tokens take that get this share of steps of `step_tokens`, others the rest.
+  ComputeFit Shared(double share, double step_tokens) const;
 };
 
 // An online fit over a bounded window of samples: non-negative least squares on relative errors,

@@ -300,6 +300,10 @@ TierView Restorer::ViewTier(const TierState& tier) const {
 const PlanInput& Restorer::View(const Restoration& r, int budget_chunks) {
   using State = ChunkView::State;
   input_.compute = cost_.fit();
+  if (r.share_ < 1) {
+    input_.compute =
+        input_.compute.Shared(r.share_, r.request_.slice_chunks_max * r.request_.chunk_tokens);
+  }
   input_.chunk_tokens = r.request_.chunk_tokens;
   input_.slice_chunks_max = r.request_.slice_chunks_max;
   input_.budget_chunks = budget_chunks;

@@ -57,36 +57,48 @@ void Restoration::NotePath(int chunk) {
   first_mixed_ = std::min(first_mixed_, chunk);
 }
 
-ComputeTurn Restoration::NextTurn(int budget_chunks) {
+ComputeTurn Restoration::NextTurn(const ComputeBudget& budget) {
   std::unique_lock lock(restorer_.mutex_);
-  CHECK(!closed_ && budget_chunks > 0);
+  CHECK(!closed_ && budget.chunks >= 0 && budget.share > 0);
   if (claims_.done()) return {.kind = ComputeTurn::Kind::kDone};
-  ComputeTurn turn{.kind = ComputeTurn::Kind::kWait};
   Restorer::Calls calls;
   restorer_.CheckStalls(calls);
+  const ComputeTurn turn = Turn(budget, calls);
+  restorer_.Make(calls, lock);
+  return turn;
+}
+
+ComputeTurn Restoration::Turn(const ComputeBudget& budget, Restorer::Calls& calls) {
+  const TimePoint now = restorer_.clock_.Now();
+  ComputeTurn turn{.kind = ComputeTurn::Kind::kWait};
   if (computing_) {
-    turn.wait_until = restorer_.clock_.Now() + kPageRetry;
-  } else if (AwaitsLooks()) {
+    turn.wait_until = now + kPageRetry;
+    return turn;
+  }
+  if (AwaitsLooks()) {
     report_.AddReason("waiting to hear what is stored");
     turn.wait_until = look_until_;
-  } else {
-    restorer_.Pump(calls);
-    restorer_.UpdateEtas();
-    const PlanInput& view = restorer_.View(*this, budget_chunks);
-    const Plan plan = MakePlan(view, restorer_.options_.planner);
-    if (plan.slice_chunks > 0) {
-      turn = StartSlice(plan, view.compute, calls);
-    } else {
-      NoteTurn(plan);
-      waiting_ = true;
-      turn.wait_until = restorer_.clock_.Now() + Seconds(plan.wait_s);
-    }
-    if (turn.kind == ComputeTurn::Kind::kSlice) restorer_.Pump(calls);
-    if (turn.kind == ComputeTurn::Kind::kWait && restorer_.no_page_) {
-      turn.wait_until = std::min(turn.wait_until, restorer_.clock_.Now() + kPageRetry);
-    }
+    return turn;
   }
-  restorer_.Make(calls, lock);
+  share_ = budget.share;
+  restorer_.Pump(calls);
+  restorer_.UpdateEtas();
+  const Plan plan =
+      MakePlan(restorer_.View(*this, std::max(1, budget.chunks)), restorer_.options_.planner);
+  if (plan.slice_chunks > 0 && budget.chunks == 0) {
+    return {.kind = ComputeTurn::Kind::kStarved, .claim = {.first = claims_.first_missing()}};
+  }
+  if (plan.slice_chunks > 0) {
+    turn = StartSlice(plan, calls);
+  } else {
+    NoteTurn(plan);
+    waiting_ = true;
+    turn.wait_until = now + Seconds(plan.wait_s);
+  }
+  if (turn.kind == ComputeTurn::Kind::kSlice) restorer_.Pump(calls);
+  if (turn.kind == ComputeTurn::Kind::kWait && restorer_.no_page_) {
+    turn.wait_until = std::min(turn.wait_until, now + kPageRetry);
+  }
   return turn;
 }
 
@@ -98,8 +110,7 @@ bool Restoration::AwaitsLooks() const {
   return false;
 }
 
-ComputeTurn Restoration::StartSlice(const Plan& plan, const ComputeFit& fit,
-                                    Restorer::Calls& calls) {
+ComputeTurn Restoration::StartSlice(const Plan& plan, Restorer::Calls& calls) {
   const TimePoint now = restorer_.clock_.Now();
   PageTable drawn;
   while (static_cast<int>(drawn.size()) < plan.slice_chunks) {
@@ -121,8 +132,10 @@ ComputeTurn Restoration::StartSlice(const Plan& plan, const ComputeFit& fit,
   for (int i = 0; i < claim.count; ++i) pages_[claim.first + i] = std::move(drawn[i]);
   computing_ = claim;
   slice_start_ = now;
-  slice_predicted_s_ =
-      fit.SecondsFor(claim.first * request_.chunk_tokens, claim.count * request_.chunk_tokens);
+  // Others fill a step that is shared.
+  const int chunks = share_ < 1 ? request_.slice_chunks_max : claim.count;
+  slice_predicted_s_ = restorer_.cost_.fit().SecondsFor(claim.first * request_.chunk_tokens,
+                                                        chunks * request_.chunk_tokens);
   waiting_ = false;
   return {.kind = ComputeTurn::Kind::kSlice, .claim = claim};
 }

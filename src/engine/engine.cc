@@ -243,7 +243,7 @@ void Engine::PlanRestore(Sequence& sequence, int* budget, TimePoint* wake_at,
                          std::vector<Part>* parts) {
   const int chunk = pool_.layout().chunk_tokens;
   if (*budget < chunk) return;
-  const ComputeTurn turn = sequence.restoration->NextTurn(*budget / chunk);
+  const ComputeTurn turn = sequence.restoration->NextTurn({.chunks = *budget / chunk});
   switch (turn.kind) {
     case ComputeTurn::Kind::kDone:  // the last load came just now
       *wake_at = clock_.Now();
@@ -251,6 +251,7 @@ void Engine::PlanRestore(Sequence& sequence, int* budget, TimePoint* wake_at,
     case ComputeTurn::Kind::kWait:
       *wake_at = std::min(*wake_at, turn.wait_until);
       return;
+    case ComputeTurn::Kind::kStarved:  // not with a budget of a chunk
     case ComputeTurn::Kind::kSlice:
       break;
   }
