@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "cake/restorer.h"
@@ -7,6 +8,17 @@ namespace kvcake {
 namespace {
 
 constexpr Seconds kPageRetry{10e-3};  // nobody tells when a page becomes free
+
+// Adds the (real) time of a scope.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double* sum) : sum_(*sum) {}
+  ~Stopwatch() { sum_ += (Clock::Real().Now() - began_).count(); }
+
+ private:
+  double& sum_;
+  const TimePoint began_ = Clock::Real().Now();
+};
 
 }  // namespace
 
@@ -60,6 +72,8 @@ void Restoration::NotePath(int chunk) {
 ComputeTurn Restoration::NextTurn(const ComputeBudget& budget) {
   std::unique_lock lock(restorer_.mutex_);
   CHECK(!closed_ && budget.chunks >= 0 && budget.share > 0);
+  const Stopwatch stopwatch(&report_.planning_s);
+  ++report_.turns;
   if (claims_.done()) return {.kind = ComputeTurn::Kind::kDone};
   Restorer::Calls calls;
   restorer_.CheckStalls(calls);
@@ -140,7 +154,18 @@ ComputeTurn Restoration::StartSlice(const Plan& plan, Restorer::Calls& calls) {
   return {.kind = ComputeTurn::Kind::kSlice, .claim = claim};
 }
 
+// What the cost model said of the slice that has ended.
+void Restoration::NoteSlice() {
+  const double took_s = (restorer_.clock_.Now() - slice_start_).count();
+  if (slice_predicted_s_ <= 0 || took_s <= 0) return;
+  const double error = std::abs(slice_predicted_s_ / took_s - 1);
+  report_.slice_error += (error - report_.slice_error) / ++report_.slices;
+}
+
 void Restoration::NoteTurn(const Plan& plan) {
+  if (report_.predicted_s == 0 && plan.finish_s > 0) {
+    report_.predicted_s = At(restorer_.clock_.Now()) + plan.finish_s;
+  }
   if (plan.slice_chunks > 0) {
     report_.AddReason(fmt::format("{} {} chunks at token {}", plan.reason, plan.slice_chunks,
                                   claims_.first_missing() * request_.chunk_tokens));
@@ -162,6 +187,8 @@ std::vector<PageId> Restoration::PageIds(int chunks) const {
 void Restoration::Computed(const Claim& claim, Seconds took) {
   std::unique_lock lock(restorer_.mutex_);
   CHECK(!closed_ && computing_ && computing_->generation == claim.generation);
+  const Stopwatch stopwatch(&report_.planning_s);
+  NoteSlice();
   // What follows chunks of another path is ours to rounding only.
   const NumericPath path =
       first_mixed_ < claim.first ? NumericPath::kUnknown : restorer_.options_.numeric_path;
@@ -212,6 +239,7 @@ bool Restoration::done() const {
 PageTable Restoration::TakePages() {
   std::unique_lock lock(restorer_.mutex_);
   CHECK(!closed_ && claims_.done());
+  report_.restored_s = At(restorer_.clock_.Now());
   PageTable pages = std::move(pages_);
   Restorer::Calls calls;
   restorer_.Close(*this, calls);

@@ -72,7 +72,7 @@ class Restorer {
     // Reads queued at a tier: at least this many (a short queue keeps late decisions possible),
     // more while the tier's latency hides its rate, never more than the second or the tier's limit.
     int reads_ahead = 4;
-    int reads_ahead_max = 8;
+    int reads_ahead_max = 32;
     // A tier from which nothing has come for this long (or 8 times as long as expected) is given
     // up until something does; its reads count as failed.
     Seconds stall_timeout{30};
@@ -249,6 +249,7 @@ class Restoration {
   ComputeTurn Turn(const ComputeBudget& budget, Restorer::Calls& calls);
   ComputeTurn StartSlice(const Plan& plan, Restorer::Calls& calls);
   void NoteTurn(const Plan& plan);
+  void NoteSlice();
   bool Wants(int chunk, const ChunkKey& key) const;
   void Loaded(int chunk, std::string_view tier, PageHandle page);
   double At(TimePoint t) const { return (t - opened_).count(); }
