@@ -139,6 +139,28 @@ void AddTtft(CLI::App* parent, int* exit_code) {
   command->add_option("--svg", options->svg, "the picture")->capture_default_str();
 }
 
+void AddSimulate(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::SimulateOptions>();
+  CLI::App* command = AddBench(parent, "simulate",
+                               "random restorations on a fake clock against the bound with "
+                               "hindsight, changing rates included",
+                               exit_code, bench::RunSimulate, options);
+  command
+      ->add_option("--profiles", options->profiles,
+                   "machines to emulate: a file, or a directory of them")
+      ->capture_default_str();
+  command->add_option("--scenarios", options->scenarios, "how many; 1 prints its timeline too")
+      ->check(CLI::Range(1, 100000000))
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "of the first scenario; the next has the next")
+      ->capture_default_str();
+  command->add_option("--link-trace", options->link_trace,
+                      "a file of lines of seconds, share of the link's speed: instead of made-up "
+                      "changes");
+  command->add_option("--compute-trace", options->compute_trace, "the same of compute's speed");
+  command->add_option("--json", options->json, "also write the results to this file");
+}
+
 void AddQuality(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::QualityOptions>();
   CLI::App* command =
@@ -256,6 +278,7 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
   AddDecode(bench, exit_code);
   AddStartup(bench, exit_code);
   AddTtft(bench, exit_code);
+  AddSimulate(bench, exit_code);
   AddQuality(bench, exit_code);
   AddLoad(bench, exit_code);
   AddTiers(bench, exit_code);

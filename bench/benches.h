@@ -74,6 +74,18 @@ struct TtftOptions {
 };
 Status RunTtft(const TtftOptions& options);
 
+// How close to the bound, known with hindsight, do restorations come on other machines and on links
+// whose speeds change? Random scenarios on a fake clock; the same ones for the same seed.
+struct SimulateOptions {
+  std::string profiles = "bench/profiles";  // a profile, or a directory of them
+  int scenarios = 100000;
+  uint64_t seed = 1;
+  std::string link_trace, compute_trace;  // instead of random changes (cake/speed_trace.h)
+  int threads = 0;
+  std::string json;  // path; empty: none
+};
+Status RunSimulate(const SimulateOptions& options);
+
 // Does a way of running the model (arithmetic, restored chunks) change what it says? Held-out text
 // and lookups, each way against the plain run. Fails when a perplexity moved by more than allowed,
 // or when chunks that are kept exactly did not give exactly the same.

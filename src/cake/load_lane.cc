@@ -302,7 +302,13 @@ const PlanInput& Restorer::View(const Restoration& r, int budget_chunks) {
   input_.compute = cost_.fit();
   input_.chunk_tokens = r.request_.chunk_tokens;
   input_.slice_chunks_max = r.request_.slice_chunks_max;
-  input_.budget_chunks = budget_chunks;
+  input_.budget_chunks = std::min(budget_chunks, r.request_.slice_chunks_max);
+  if (r.share_ < 1) {  // a slice takes whole steps, however short it is
+    const double step_tokens = input_.slice_chunks_max * input_.chunk_tokens;
+    const double chunks = r.share_ * input_.slice_chunks_max;
+    input_.slice_chunks_max = std::max(1, static_cast<int>(chunks));
+    input_.compute = input_.compute.InSteps(input_.slice_chunks_max / chunks, step_tokens);
+  }
   input_.waiting = r.waiting_;
   input_.predict = r.request_.policy != Policy::kPublished;
   input_.fixed_split = r.FixedSplit();

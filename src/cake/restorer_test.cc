@@ -115,7 +115,7 @@ RestoreRequest Request(int document, int chunks, Policy policy) {
 // What an engine does with one turn; false when the restoration is done.
 bool Step(PagePool& pool, const RestoreRequest& request, Restoration& restoration,
           std::mt19937& rng, TimePoint& wake) {
-  const ComputeTurn turn = restoration.NextTurn(4);
+  const ComputeTurn turn = restoration.NextTurn({.chunks = 4});
   if (turn.kind == ComputeTurn::Kind::kDone) return false;
   if (turn.kind == ComputeTurn::Kind::kWait) {
     wake = std::min(wake, turn.wait_until);
@@ -210,7 +210,7 @@ TEST(RestorerTest, APromptWithoutAFullChunkIsDoneAtOnce) {
   ComputeCost cost;
   Restorer restorer(*pool, {}, cost, Clock::Real());
   auto restoration = restorer.Open(Request(1, 0, Policy::kCake));
-  EXPECT_EQ(restoration->NextTurn(1).kind, ComputeTurn::Kind::kDone);
+  EXPECT_EQ(restoration->NextTurn({.chunks = 1}).kind, ComputeTurn::Kind::kDone);
   EXPECT_EQ(restoration->Report().tokens_computed, 5);
   EXPECT_TRUE(restoration->TakePages().empty());
 }

@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "engine/cost_file.h"
 #include "engine/engine.h"
+#include "model/emulated.h"
 #include "model/tokenizer.h"
 #include "model/transformer.h"
 #include "store/throttled_tier.h"
@@ -26,6 +27,9 @@ struct StoreOptions {
 
 struct RuntimeOptions {
   std::string model_dir;
+  // Instead: a profile of a machine and a model that are not here (model/emulated_profile.h),
+  // waited for in real time. Rates of links are scaled down with its chunks. No tokenizer.
+  std::string emulate = {};
   // The fastest first; chunks are loaded from all at once, and new ones kept in the first. None:
   // chunks are neither loaded nor kept.
   std::vector<StoreOptions> stores = {};
@@ -40,6 +44,7 @@ struct RuntimeOptions {
   std::vector<int> cpus = {};  // that the threads are pinned to; empty: wherever they are put
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
   WeightFormat weights = WeightFormat::kBf16;
+  std::optional<SpeedTrace> compute_share = {};  // EngineOptions'
 };
 
 // The compute pool that the options ask for. With `cpus`, the calling thread and those that it
@@ -55,7 +60,9 @@ class Runtime {
   ~Runtime();
 
   const RuntimeOptions& options() const { return options_; }
-  const ModelConfig& config() const { return model_->config(); }
+  bool emulated() const { return profile_.has_value(); }
+  // Not of an emulated model.
+  const ModelConfig& config() const { return config_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Model& model() { return *model_; }
   // When the first forward pass (of warming up) began.
@@ -75,6 +82,8 @@ class Runtime {
  private:
   explicit Runtime(const RuntimeOptions& options) : options_(options) {}
   Status OpenModel();
+  Status OpenEmulated();
+  int MaxBatchTokens() const;
   Result<std::unique_ptr<Tier>> OpenStore(size_t number) const;
   void Wire();
   std::string CostPath(size_t store) const;
@@ -84,7 +93,9 @@ class Runtime {
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<PagePool> pool_;
-  std::unique_ptr<TransformerModel> model_;
+  ModelConfig config_;
+  std::optional<EmulatedProfile> profile_;
+  std::unique_ptr<Model> model_;
   std::vector<std::unique_ptr<Tier>> stores_;
   std::unique_ptr<ComputeCost> compute_cost_;
   std::unique_ptr<Restorer> restorer_;
