@@ -295,6 +295,7 @@ TEST_F(DiskTierBreakerTest, ALookThatHangsCostsOneWait) {
   EndAndExpectRecovery();
   while (heard < 3) std::this_thread::yield();
   while (!look()) std::this_thread::yield();  // once what was not there may be looked for again
+  tier_.reset();                              // before what it tells goes
 }
 
 // One lost request on a device that is otherwise well: probes find out.
