@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <atomic>
 #include <filesystem>
 #include <map>
 #include <random>
@@ -417,16 +417,17 @@ TEST(EngineTest, RequestsWaitForPagesAndAllAreAnswered) {
   }
 }
 
-// A store whose writes take their time holds pages of finished sequences: that may cost chunks, not
+// A store whose writes do not end holds pages of finished sequences: that may cost chunks, not
 // requests.
 TEST(EngineTest, ASlowStoreDropsChunksAndDelaysNobody) {
   class SlowPut : public MemoryTier {
    public:
     using MemoryTier::MemoryTier;
     Status Put(const ChunkWrite& chunk) override {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      goes_on.wait(false);
       return MemoryTier::Put(chunk);
     }
+    std::atomic<bool> goes_on = false;
   };
   MemoryTierOptions options;
   options.layout = TransformerModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk);
@@ -437,6 +438,8 @@ TEST(EngineTest, ASlowStoreDropsChunksAndDelaysNobody) {
     ASSERT_TRUE(done);
     EXPECT_EQ(done->tokens.size(), 12u);
   }
+  tier.goes_on = true;
+  tier.goes_on.notify_all();
   world.engine->FlushStore();
   EXPECT_GT(world.engine->write_stats().dropped, 0u);
 }
