@@ -37,6 +37,7 @@ bool Known(const Scenario& s) { return s.knowledge == Knowledge::kExact && !s.no
 bool FirstRun(const Scenario& s) {
   return s.knowledge == Knowledge::kWarmUp || s.knowledge == Knowledge::kNothing;
 }
+bool Fitted(const Scenario& s) { return !FirstRun(s) && s.knowledge != Knowledge::kStale; }
 
 template <typename Of>
 std::vector<size_t> Sorted(const std::vector<ScenarioRow>& rows, size_t count, Of of) {
@@ -84,9 +85,7 @@ std::vector<SimulateClass> Classify(const std::vector<ScenarioRow>& rows) {
   add("known, all stored, from 2K",
       [&](const Scenario& s) { return known(s) && s.present == 1 && s.tokens() < 4096; });
   add("known, holes", [&](const Scenario& s) { return known(s) && s.present < 1; });
-  add("noisy", [&](const Scenario& s) {
-    return steady(s) && !Known(s) && !FirstRun(s) && s.knowledge != Knowledge::kStale;
-  });
+  add("noisy", [&](const Scenario& s) { return steady(s) && !Known(s) && Fitted(s); });
   add("stale fit",
       [&](const Scenario& s) { return steady(s) && s.knowledge == Knowledge::kStale; });
   add("first run", [&](const Scenario& s) { return steady(s) && FirstRun(s); });
@@ -94,7 +93,7 @@ std::vector<SimulateClass> Classify(const std::vector<ScenarioRow>& rows) {
     return [=](const Scenario& s) {
       // What holes cost in shared steps the bound does not say.
       if (change == Change::kShare && s.present < 1) return false;
-      return plain(s) && s.change == change && (!shape || s.shape == *shape);
+      return plain(s) && Fitted(s) && s.change == change && (!shape || s.shape == *shape);
     };
   };
   for (Change change : {Change::kShare, Change::kLink, Change::kCompute, Change::kBoth}) {
@@ -105,6 +104,8 @@ std::vector<SimulateClass> Classify(const std::vector<ScenarioRow>& rows) {
       add(std::string("  ") + ShapeName(shape), changes(change, shape));
     }
   }
+  add("changes, stale or first run",
+      [&](const Scenario& s) { return plain(s) && !Fitted(s) && s.change != Change::kNone; });
   add("several tiers",
       [](const Scenario& s) { return s.tokens() >= kTokensMin && s.tiers.size() > 1; });
   add("short prompts", [](const Scenario& s) { return s.tokens() < kTokensMin; });

@@ -228,8 +228,13 @@ class Walker {
     }
     const double gain =
         input_.waiting ? options_.compute_gain_min_waiting : options_.compute_gain_min;
-    const double enough_s = std::max(best_s * gain, options_.compute_gain_min_s);
-    if (computes && begin == first_ && wait_s <= best_s + enough_s) return begin;
+    double enough_s = std::max(best_s * gain, options_.compute_gain_min_s);
+    if (computes && begin == first_) {
+      // What the next slice may take longer than predicted, when the loads are about to be done.
+      const int slice = std::min(best - begin, input_.slice_chunks_max);
+      enough_s = std::max(enough_s, input_.compute.noise * SliceSeconds(begin, slice));
+      if (wait_s <= best_s + enough_s) return begin;
+    }
     return best;
   }
 
@@ -249,9 +254,10 @@ class Walker {
     if (split < end) compute_.WaitUntil(loaded_s);
   }
 
-  double ChunkSeconds(int chunk) const {
+  double ChunkSeconds(int chunk) const { return SliceSeconds(chunk, 1); }
+  double SliceSeconds(int chunk, int count) const {
     const double tokens = input_.chunk_tokens;
-    return input_.compute.SecondsFor(chunk * tokens, tokens);
+    return input_.compute.SecondsFor(chunk * tokens, count * tokens);
   }
 
   const PlanInput& input_;

@@ -49,9 +49,11 @@ class EmulatedRuntimeTest : public testing::Test {
       runtime.pool().DropCached();
       const Completion again = runtime.engine().Answer(Ask(policy)).value();
       EXPECT_EQ(again.tokens, first.tokens) << PolicyName(policy);
-      EXPECT_EQ(again.report.tokens_computed + again.report.loaded(), 700);
+      // A page whose write has only just ended may be in memory still.
+      const int restored = again.report.loaded() + again.report.tokens_reused;
+      EXPECT_EQ(again.report.tokens_computed + restored, 700);
       if (policy == Policy::kLoad) {
-        EXPECT_EQ(again.report.loaded(), 21 * 32);
+        EXPECT_EQ(restored, 21 * 32);
       }
       EXPECT_GT(again.report.turns, 0);
     }
