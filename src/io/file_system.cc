@@ -38,6 +38,9 @@ ErrorCode CodeOf(int error) {
     case EISDIR:
     case ENXIO:  // a socket
       return ErrorCode::kCorrupt;
+    case EACCES:
+    case EPERM:
+      return ErrorCode::kInvalidArgument;
     default:
       return ErrorCode::kIo;
   }

@@ -1,8 +1,8 @@
 // The operating system's files as one small virtual class, so that a decorator can inject faults.
 //
 // Errors: kNotFound (no such file), kResourceExhausted (no space, no descriptors), kCorrupt (what
-// is there is not a regular file), kIo (anything else); messages name the path, the reason and,
-// where people can do something about it, the remedy.
+// is there is not a regular file), kInvalidArgument (this user may not), kIo (anything else);
+// messages name the path, the reason and, where people can do something about it, the remedy.
 // Thread-safe, except that one File is used by one thread at a time.
 #pragma once
 

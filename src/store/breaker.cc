@@ -9,12 +9,14 @@ namespace kvcake {
 void Breaker::Failed(const std::string& path) {
   std::lock_guard lock(mutex_);
   path_ = path;
+  hangs_ = false;  // an error is an answer
   if (++in_row_ >= failures_max_) OpenLocked(path);
 }
 
 void Breaker::Overdue(const std::string& path) {
   std::lock_guard lock(mutex_);
   path_ = path;
+  hangs_ = true;
   OpenLocked(path);
 }
 
@@ -34,6 +36,7 @@ void Breaker::Succeeded() {
   if (!open_ && in_row_ == 0) return;
   std::lock_guard lock(mutex_);
   in_row_ = 0;
+  hangs_ = false;
   open_ = false;
   if (std::exchange(logged_, false)) {
     spdlog::info("store: the device of {} answers again", path_);

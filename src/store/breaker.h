@@ -19,6 +19,8 @@ class Breaker {
 
   // The device is not to be asked but by probes.
   bool open() const { return open_; }
+  // It is open because the device did not answer at all, and has not since.
+  bool hangs() const { return hangs_; }
   // A read of `path` failed; failures_max in a row open it.
   void Failed(const std::string& path);
   // A read of `path` does not return: opens it at once.
@@ -36,8 +38,9 @@ class Breaker {
 
   const int failures_max_;
   const Seconds probe_interval_;
-  std::atomic<bool> open_{false};  // written under mutex_
-  std::atomic<int> in_row_{0};     // written under mutex_
+  std::atomic<bool> open_{false};   // written under mutex_
+  std::atomic<bool> hangs_{false};  // written under mutex_
+  std::atomic<int> in_row_{0};      // written under mutex_
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.

@@ -34,5 +34,20 @@ TEST(BreakerTest, ProbesAreDueOneIntervalApartWhileItIsOpen) {
   EXPECT_FALSE(breaker.TakeProbe(now + Seconds(100)));
 }
 
+TEST(BreakerTest, ADeviceThatFailsDoesNotHang) {
+  Breaker breaker(1, Seconds(10));
+  breaker.Failed("a");
+  EXPECT_TRUE(breaker.open());
+  EXPECT_FALSE(breaker.hangs());
+  breaker.Overdue("a");
+  EXPECT_TRUE(breaker.hangs());
+  breaker.Failed("a");
+  EXPECT_FALSE(breaker.hangs()) << "an error is an answer";
+  EXPECT_TRUE(breaker.open());
+  breaker.Overdue("a");
+  breaker.Succeeded();
+  EXPECT_FALSE(breaker.hangs() || breaker.open());
+}
+
 }  // namespace
 }  // namespace kvcake

@@ -106,8 +106,20 @@ void Catalogue::EndScan(bool complete) {
 std::optional<CatalogueEntry> Catalogue::Coldest() const {
   std::lock_guard lock(mutex_);
   if (coldest_ == kNone) return std::nullopt;
-  const Slot& slot = slots_[coldest_];
-  return CatalogueEntry{{roots_[slot.root].key, slot.key}, slot.bytes, slot.mtime_s};
+  return EntryOf(coldest_);
+}
+
+std::optional<CatalogueEntry> Catalogue::Sample(uint64_t number) const {
+  std::lock_guard lock(mutex_);
+  if (files_ == 0) return std::nullopt;
+  size_t slot = number % slots_.size();
+  while (slots_[slot].root == kNone) slot = (slot + 1) % slots_.size();
+  return EntryOf(static_cast<SlotId>(slot));
+}
+
+CatalogueEntry Catalogue::EntryOf(SlotId id) const {
+  const Slot& slot = slots_[id];
+  return {{roots_[slot.root].key, slot.key}, slot.bytes, slot.mtime_s};
 }
 
 uint64_t Catalogue::bytes() const {

@@ -47,6 +47,8 @@ class Catalogue {
 
   // The file used longest ago.
   std::optional<CatalogueEntry> Coldest() const;
+  // Any file; another for another `number`, where there are several.
+  std::optional<CatalogueEntry> Sample(uint64_t number) const;
   uint64_t bytes() const;  // of every root
   // Files and bytes of one root.
   std::pair<uint64_t, uint64_t> Totals(const ChunkKey& root) const;
@@ -70,6 +72,7 @@ class Catalogue {
   };
 
   // All with mutex_ held.
+  CatalogueEntry EntryOf(SlotId slot) const;
   std::optional<uint32_t> FindRoot(const ChunkKey& root) const;
   size_t HomeOf(const ChunkKey& key) const;
   // Where index_ has the slot, or where it would go.

@@ -22,6 +22,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/clock.h"
@@ -154,6 +155,8 @@ class DiskTier : public Tier {
   void Forget(const ChunkKey& key);
   void NoteMissing(const ChunkKey& key);
   bool IsMissing(const ChunkKey& key) const;  // and need not be looked for
+  void NoteUnreadable(const ChunkKey& key);
+  bool IsUnreadable(const ChunkKey& key) const;
   bool IsExpired(int64_t mtime_s) const;
   bool IsOnDisk(const ChunkKey& key);
   void LookFor(const LookRequest& request);
@@ -216,6 +219,7 @@ class DiskTier : public Tier {
   std::unordered_map<ReadId, Started> started_;      // the reads that have begun
   std::optional<Started> look_;                      // what is being looked at now
   std::unordered_map<ChunkKey, TimePoint> missing_;  // until then not looked for again
+  std::unordered_set<ChunkKey> unreadable_;          // to be written anew, whatever is there
   ReadId next_id_ = 1;
   TierStats stats_;
   int quarantine_files_ = 0;

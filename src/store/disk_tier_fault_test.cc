@@ -2,7 +2,6 @@
 // what is served is right, and the tier recovers by itself. Prints the table of docs/operations.md.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -129,7 +128,7 @@ class DiskTierFaultTest : public testing::TestWithParam<Fault> {
     for (size_t i = kKept; i < kChunks && !world_.tier->Stats().reads_overdue; ++i) {
       ++tried_;
       const auto status = Put(i);
-      EXPECT_EQ(status.has_value(), !GetParam().writes && !GetParam().reads) << i;
+      EXPECT_EQ(status.has_value(), !GetParam().writes && !GetParam().holds) << i;
       if (status) continue;
       EXPECT_FALSE(status.error().message.empty());
       if (GetParam().writes) {
@@ -195,121 +194,6 @@ INSTANTIATE_TEST_SUITE_P(Faults, DiskTierFaultTest, testing::ValuesIn(kFaults),
                                name.begin(), name.end(), [](char c) { return !isalnum(c); }, '_');
                            return name;
                          });
-
-// What one restoration does: asks what is there, reads it, and computes what it did not get. The
-// device holds what is asked of it for ever.
-class DiskTierBreakerTest : public testing::Test {
- protected:
-  DiskTierBreakerTest() {
-    options_.dir = dir_.path();
-    options_.layout = SmallLayout();
-    options_.root = Root();
-    options_.max_reads_in_flight = 2;
-    options_.overdue_after = Seconds(0.5);  // longer than an open takes on a busy machine
-    options_.probe_interval = Seconds(0.02);
-    tier_ = DiskTier::Open(options_, fs_).value();
-    for (size_t i = 0; i < chain_.size(); ++i) {
-      EXPECT_TRUE(PutChunk(*tier_, options_.layout, chain_[i], ParentOf(chain_, i)));
-    }
-  }
-  void ReadAll() {
-    for (size_t i = 0; i < chain_.size(); ++i) {
-      reads_->Start(*tier_, options_.layout, chain_[i], ParentOf(chain_, i));
-    }
-  }
-  void ExpectLeftAlone() {
-    EXPECT_EQ(tier_->Residency(chain_), std::vector<bool>(chain_.size()));
-    const auto more = Chain(1, 1);
-    EXPECT_FALSE(tier_->Look({.keys = more, .found = {}}));
-    EXPECT_FALSE(PutChunk(*tier_, options_.layout, more[0], Root())) << "a write would wait too";
-  }
-  void EndAndExpectRecovery() {
-    fs_.Set({});
-    fs_.ReleaseStalled();
-    while (tier_->Residency(chain_) != std::vector<bool>(chain_.size(), true)) {
-      std::this_thread::yield();
-    }
-    EXPECT_EQ(ReadBack(*tier_, options_.layout, chain_[5], chain_[4]), std::nullopt);
-  }
-
-  TempDir dir_;
-  FaultyFileSystem fs_{FileSystem::Real(), 1};
-  DiskTierOptions options_;
-  const std::vector<ChunkKey> chain_ = Chain(40);
-  std::optional<Reads> reads_{std::in_place};  // outlives the tier
-  std::unique_ptr<DiskTier> tier_;
-};
-
-TEST_F(DiskTierBreakerTest, ADeadDeviceCostsOneWaitAndNotOnePerChunk) {
-  fs_.Set({.read_stall = 1});
-  ReadAll();
-  for (size_t i = 2; i < chain_.size(); ++i) {
-    EXPECT_EQ(reads_->Wait(i).status.error().code, ErrorCode::kIo);  // not waiting for its turn
-  }
-  EXPECT_EQ(reads_->answers(0) + reads_->answers(1), 0) << "their buffers are still the device's";
-  ExpectLeftAlone();
-  EndAndExpectRecovery();
-  EXPECT_TRUE(reads_->Wait(0).status);
-  EXPECT_TRUE(reads_->Wait(1).status);
-}
-
-TEST_F(DiskTierBreakerTest, ADirectoryThatOpensNothingCostsOneWaitAndNoBuffer) {
-  fs_.Set({.open_stall = 1});
-  ReadAll();
-  for (size_t i = 0; i < chain_.size(); ++i) {
-    EXPECT_EQ(reads_->Wait(i).status.error().code, ErrorCode::kIo);
-  }
-  EXPECT_EQ(tier_->Stats().reads_overdue, 0u);
-  EXPECT_EQ(fs_.faults(), 1u) << "one open waits, and no other is tried";
-  ExpectLeftAlone();
-  EndAndExpectRecovery();
-}
-
-TEST_F(DiskTierBreakerTest, ReadsAreCancelledAndTheTierEndsWhileAnOpenHangs) {
-  fs_.Set({.open_stall = 1});
-  const size_t read = reads_->Start(*tier_, options_.layout, chain_[0], Root());
-  while (fs_.faults() == 0) std::this_thread::yield();
-  tier_->Cancel(reads_->id(read));
-  EXPECT_EQ(reads_->Wait(read).status.error().code, ErrorCode::kCancelled);
-  reads_->Start(*tier_, options_.layout, chain_[1], chain_[0]);
-  std::thread end([&] { tier_.reset(); });
-  EXPECT_FALSE(reads_->Wait(1).status);
-  fs_.Set({});
-  fs_.ReleaseStalled();
-  end.join();
-}
-
-TEST_F(DiskTierBreakerTest, ALookThatHangsCostsOneWait) {
-  std::atomic<int> heard{0};
-  const auto look = [&] {
-    return tier_->Look({.keys = Chain(3, 1), .found = [&](size_t, const std::vector<bool>& held) {
-                          heard += static_cast<int>(held.size());
-                          return true;
-                        }});
-  };
-  fs_.Set({.stat_stall = 1});
-  ASSERT_TRUE(look());
-  while (tier_->Residency(chain_)[0]) std::this_thread::yield();  // until it is overdue
-  EXPECT_FALSE(look()) << "nobody waits for the same again";
-  EXPECT_EQ(heard, 0);
-  EndAndExpectRecovery();
-  while (heard < 3) std::this_thread::yield();
-  while (!look()) std::this_thread::yield();  // once what was not there may be looked for again
-  tier_.reset();                              // before what it tells goes
-}
-
-// One lost request on a device that is otherwise well: probes find out.
-TEST_F(DiskTierBreakerTest, AReadThatIsLostForEverDoesNotCloseTheStore) {
-  fs_.Set({.read_stall = 1});
-  reads_->Start(*tier_, options_.layout, chain_[0], Root());
-  while (fs_.faults() == 0) std::this_thread::yield();
-  fs_.Set({});
-  while (tier_->Stats().reads_overdue == 0) std::this_thread::yield();
-  while (ReadBack(*tier_, options_.layout, chain_[1], chain_[0])) std::this_thread::yield();
-  EXPECT_EQ(reads_->answers(0), 0);
-  fs_.ReleaseStalled();
-  EXPECT_TRUE(reads_->Wait(0).status);
-}
 
 }  // namespace
 }  // namespace kvcake

@@ -42,10 +42,14 @@ void DiskTier::CheckHealth() {
   if (auto path = breaker_.TakeProbe(now)) StartProbe(std::move(*path));
 }
 
-// A file may be what is bad, not the device: every other probe tries one that has not failed.
+// A file may be what is bad, not the device: every other probe tries another, each time one that is
+// far from the last.
 void DiskTier::StartProbe(std::string path) {
+  constexpr uint64_t kStride = 0x9e3779b97f4a7c15;  // the golden ratio, and odd
   if (++probes_ % 2 == 0) {
-    if (const auto other = catalogue_.Coldest()) path = store_.ChunkPath(other->id);
+    if (const auto other = catalogue_.Sample(probes_ * kStride >> 32)) {
+      path = store_.ChunkPath(other->id);
+    }
   }
   probe_ = std::make_shared<Probe>();
   probe_->path = path;
@@ -58,11 +62,11 @@ void DiskTier::OnProbeOpened(Result<std::shared_ptr<File>> file) {
     return;
   }
   if (!file) {
-    // A missing file is an answer too.
-    if (file.error().code == ErrorCode::kNotFound) {
-      breaker_.Succeeded();
-    } else {
+    // What is wrong with the file, or with us, is an answer too.
+    if (file.error().code == ErrorCode::kIo) {
       breaker_.Failed(probe_->path);
+    } else {
+      breaker_.Succeeded();
     }
     probe_.reset();
     return;

@@ -282,7 +282,8 @@ void DiskTier::Finish(std::unique_ptr<Read> read, Status status) {
     result.bytes = ReadBytes(options_.layout, read->request);
   } else {
     Failed(*read, status.error());
-    if (status.error().code == ErrorCode::kResourceExhausted) {
+    const ErrorCode code = status.error().code;
+    if (code == ErrorCode::kResourceExhausted || code == ErrorCode::kInvalidArgument) {
       status = Fail(ErrorCode::kIo, "{}", status.error().message);  // no more of a tier's codes
     }
   }
@@ -319,7 +320,9 @@ void DiskTier::Failed(const Read& read, const Error& error) {
   Forget(read.request.key);
   if (missing) return;
   read_faults_.Failed(error);
-  breaker_.Failed(read.path);
+  const bool io = error.code == ErrorCode::kIo;
+  if (io) breaker_.Failed(read.path);
+  if (io || error.code == ErrorCode::kInvalidArgument) NoteUnreadable(read.request.key);
 }
 
 // Not looked for again at once: the caller computes it now and writes it anew.

@@ -63,16 +63,6 @@ class SharedStoreTest : public testing::Test {
     ASSERT_EQ(waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   }
-  template <typename Condition>
-  static bool Eventually(Condition condition) {
-    const TimePoint until = Clock::Real().Now() + Seconds(60);
-    while (!condition()) {
-      if (Clock::Real().Now() > until) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return true;
-  }
-
   TempDir dir_, signals_;
   const std::string go_ = signals_.path() + "/go";
   DiskTierOptions options_;

@@ -51,6 +51,17 @@ bool DiskTier::IsMissing(const ChunkKey& key) const {
   return it != missing_.end() && Clock::Real().Now() < it->second;
 }
 
+void DiskTier::NoteUnreadable(const ChunkKey& key) {
+  std::lock_guard lock(mutex_);
+  if (unreadable_.size() >= kMissingMax) unreadable_.clear();
+  unreadable_.insert(key);
+}
+
+bool DiskTier::IsUnreadable(const ChunkKey& key) const {
+  std::lock_guard lock(mutex_);
+  return unreadable_.contains(key);
+}
+
 bool DiskTier::IsExpired(int64_t mtime_s) const {
   const auto ttl_s = static_cast<int64_t>(options_.time_to_live.count());
   return ttl_s > 0 && mtime_s < UnixSeconds() - ttl_s;

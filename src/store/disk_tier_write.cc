@@ -43,10 +43,11 @@ bool IsNotFound(const Error& error) { return error.code == ErrorCode::kNotFound;
 
 Status DiskTier::Put(const ChunkWrite& chunk) {
   CHECK(chunk.page.size() >= options_.layout.page_bytes());
-  if (breaker_.open()) return Fail(ErrorCode::kIo, "{} does not answer", options_.dir);
+  // Where reads fail writes may not, and what they leave is a file that a probe can read.
+  if (breaker_.hangs()) return Fail(ErrorCode::kIo, "{} does not answer", options_.dir);
   const ChunkId id{options_.root, chunk.key};
   const auto info = fs_.Stat(store_.ChunkPath(id));
-  if (info && info->kind == FileInfo::Kind::kRegular &&
+  if (!IsUnreadable(chunk.key) && info && info->kind == FileInfo::Kind::kRegular &&
       info->bytes == options_.layout.page_bytes()) {
     catalogue_.Add({id, info->bytes, info->mtime_s});
     return options_.durable ? SyncNames(id) : Status();
@@ -63,6 +64,7 @@ Status DiskTier::Put(const ChunkWrite& chunk) {
     ++stats_.writes;
     stats_.write_bytes += options_.layout.page_bytes();
     missing_.erase(chunk.key);
+    unreadable_.erase(chunk.key);
   } else {
     ++stats_.writes_failed;
   }
