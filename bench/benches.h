@@ -16,7 +16,7 @@ namespace kvcake::bench {
 struct PrefillOptions {
   WeightFormat weights = WeightFormat::kBf16;
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
-  std::string model_dir;  // empty: `archs`, with random weights
+  std::string model_dir;                     // empty: `archs`, with random weights
   std::vector<std::string> archs = {"smollm2-135m", "llama-3.2-1b"};
   std::vector<int> tokens = {};  // empty: 512, 2048 and 8192, and 16384 for models below 500M
   int repeats = 5;
@@ -33,10 +33,10 @@ struct DecodeOptions {
   std::vector<std::string> archs = {"llama-3.2-1b", "smollm2-135m"};
   std::vector<WeightFormat> weights = {WeightFormat::kBf16, WeightFormat::kInt8};
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
-  std::vector<int> sequences = {1, 8, 32};  // at once
-  int context = 1024;                       // tokens of each before the first one measured
-  int steps = 16;                           // a repeat, and the tokens of each sequence in it
-  int mixed_decodes = 8;                    // sequences beside a slice; 0: no such step
+  std::vector<int> sequences = {1, 8, 32};   // at once
+  int context = 1024;                        // tokens of each before the first one measured
+  int steps = 16;                            // a repeat, and the tokens of each sequence in it
+  int mixed_decodes = 8;                     // sequences beside a slice; 0: no such step
   int slice_tokens = 512;
   int repeats = 5;
   int threads = 0;
