@@ -182,7 +182,7 @@ bool DiskTier::Evicted(const CatalogueEntry& coldest) {
   }
   const std::string path = store_.ChunkPath(coldest.id);
   const auto info = fs_.Stat(path);
-  if (info && info->mtime_s > coldest.mtime_s) {
+  if (info && ClampMtime(info->mtime_s) > coldest.mtime_s) {
     // Another process has used it: it is not the coldest after all.
     catalogue_.Add({coldest.id, info->bytes, info->mtime_s});
     return true;
