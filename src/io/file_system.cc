@@ -345,6 +345,27 @@ Status WriteFully(File& file, std::span<const std::span<const std::byte>> buffer
   return {};
 }
 
+Status MakeDirsDurably(FileSystem& fs, const std::string& path) {
+  std::vector<std::string> dirs;  // the innermost first, the one that has no parent left out
+  std::vector<std::string> parents;
+  for (std::string dir = path; true; dir = parents.back()) {
+    while (dir.size() > 1 && dir.back() == '/') dir.pop_back();
+    if (dir == "/" || dir == ".") break;
+    const size_t slash = dir.rfind('/');
+    dirs.push_back(dir);
+    parents.push_back(slash == std::string::npos ? "." : slash == 0 ? "/" : dir.substr(0, slash));
+  }
+  size_t made = 0;
+  while (made < dirs.size() && !fs.Stat(dirs[made])) ++made;
+  RETURN_IF_ERROR(fs.MakeDirs(path));
+  for (size_t i = 0; i < parents.size(); ++i) {
+    // Others may have made one just now; those that are not ours to read have been there for long.
+    const auto status = fs.SyncDir(parents[i]);
+    if (!status && i < made) return status;
+  }
+  return {};
+}
+
 Result<std::string> ReadText(FileSystem& fs, const std::string& path, uint64_t bytes_max) {
   ASSIGN_OR_RETURN(auto file, fs.OpenRead(path, /*direct=*/false));
   ASSIGN_OR_RETURN(const FileInfo info, file->Info());

@@ -96,6 +96,8 @@ bool IsAligned(std::span<const std::byte> bytes);
 int64_t UnixSeconds();
 // Writes every byte, continuing after short writes.
 Status WriteFully(File& file, std::span<const std::span<const std::byte>> buffers, uint64_t offset);
+// Makes the directory and those above it like MakeDirs; their names are on the device then.
+Status MakeDirsDurably(FileSystem& fs, const std::string& path);
 // A small file as text; kResourceExhausted when it is longer than bytes_max.
 Result<std::string> ReadText(FileSystem& fs, const std::string& path, uint64_t bytes_max);
 // path.tmp.<pid>.<n>, another at every call.

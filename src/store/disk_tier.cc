@@ -71,9 +71,10 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options, FileSy
     options.touch_interval = std::min(options.touch_interval, options.time_to_live / 4);
   }
   const StoreDir store(options.dir);
-  if (auto status = fs.MakeDirs(store.Base()); !status) {
-    return Fail(status.error().code, "cannot use the store --store {}: {}", options.dir,
-                status.error().message);
+  const auto made = options.durable ? MakeDirsDurably(fs, store.Base()) : fs.MakeDirs(store.Base());
+  if (!made) {
+    return Fail(made.error().code, "cannot use the store --store {}: {}", options.dir,
+                made.error().message);
   }
   IoQueueOptions queue_options;
   queue_options.requests_max = options.max_reads_in_flight * static_cast<int>(PiecesMax(options));

@@ -110,7 +110,11 @@ Status DiskTier::WriteTemporary(const std::string& path, const ChunkWrite& chunk
   const bool direct = options_.direct && IsAligned(page);
   auto file = fs_.Create(path, direct);
   if (!file && IsNotFound(file.error())) {
-    RETURN_IF_ERROR(fs_.MakeDirs(store_.ShardDir({options_.root, chunk.key})));
+    // Or it has gone: other processes clear stores. Before it is made, lest another thread believe
+    // that its name is durable.
+    shards_synced_[chunk.key.digest[0]] = false;
+    const std::string dir = store_.ShardDir({options_.root, chunk.key});
+    RETURN_IF_ERROR(options_.durable ? MakeDirsDurably(fs_, dir) : fs_.MakeDirs(dir));
     file = fs_.Create(path, direct);
   }
   if (!file) return tl::unexpected(file.error());
