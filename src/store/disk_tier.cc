@@ -15,8 +15,7 @@
 namespace kvcake {
 namespace {
 
-constexpr int kOpenThreadsMax = 4;              // that look at the files when a tier is opened
-constexpr uint64_t kProbeBytes = kDirectAlign;  // room for one probe beside the reads
+constexpr int kOpenThreadsMax = 4;  // that look at the files when a tier is opened
 
 // The header of a read of some layers is a piece of its own.
 uint64_t PiecesMax(const DiskTierOptions& options) {
@@ -78,8 +77,8 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options, FileSy
   }
   IoQueueOptions queue_options;
   queue_options.requests_max = options.max_reads_in_flight * static_cast<int>(PiecesMax(options));
-  queue_options.requests_max += 1;  // a probe
-  queue_options.bytes_max = options.max_read_bytes_in_flight + kProbeBytes;
+  queue_options.requests_max += kProbesMax;
+  queue_options.bytes_max = options.max_read_bytes_in_flight + kProbesMax * kProbeBytes;
   ASSIGN_OR_RETURN(auto queue, fs.NewQueue(queue_options));
   // Named as the temporary of a chunk, so that one left by a crash is swept like any other.
   const ChunkId probe{options.root, options.root};
@@ -104,6 +103,7 @@ DiskTier::DiskTier(DiskTierOptions options, FileSystem& fs)
       store_(options_.dir),
       pieces_(PiecesMax(options_)),
       breaker_(options_.failures_max, options_.probe_interval),
+      watch_(options_.overdue_after),
       // Not from 0: a process that had our pid may have left temporaries.
       next_temporary_(
           static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())) {}
@@ -188,14 +188,12 @@ void DiskTier::Quarantine(const std::string& path, const Error& reason) {
 
 TierStats DiskTier::Stats() const {
   const auto [chunks, bytes] = catalogue_.Totals(options_.root);
-  const TimePoint now = Clock::Real().Now();
   std::lock_guard lock(mutex_);
   TierStats stats = stats_;
   stats.chunks = chunks;
   stats.bytes = bytes;
   stats.pinned = pins_.size();
-  for (const auto& [id, read] : started_)
-    stats.reads_overdue += now - read.at > options_.overdue_after;
+  stats.reads_overdue = watch_.overdue(OverdueWatch::Kind::kRead);
   return stats;
 }
 

@@ -73,7 +73,7 @@ void DiskTier::Loop() {
       CHECK(status.has_value());
     }
     for (const IoCompletion& completion : completions) {
-      completion.user_data == kProbeTag ? OnProbe(completion) : OnCompletion(completion);
+      completion.user_data >= kProbeTag ? OnProbe(completion) : OnCompletion(completion);
     }
   }
 }
@@ -102,11 +102,12 @@ bool DiskTier::TakeWork() {
   }
   if (stop || !cancelled.empty()) DropUnread(is_cancelled, Cancelled());
   for (FileAnswer& answer : answers) OnFile(std::move(answer));
-  if (stop) CancelProbe();
-  return !stop || !in_flight_.empty() || probe_ != nullptr;
+  if (stop) CancelProbes();
+  return !stop || !in_flight_.empty() || !at_files_.empty() || !probes_.empty();
 }
 
-// Ends the reads of which the kernel has heard nothing.
+// Ends the reads of which the kernel has heard nothing, but for those whose file turned out to be
+// bad: it must have been moved away when they are answered.
 void DiskTier::DropUnread(const std::function<bool(const Read&)>& which, const Status& status) {
   const auto first = std::stable_partition(waiting_.begin(), waiting_.end(),
                                            [&](const auto& read) { return !which(*read); });
@@ -124,24 +125,21 @@ void DiskTier::DropUnread(const std::function<bool(const Read&)>& which, const S
   for (auto& read : dropped) Finish(std::move(read), status);
 }
 
+bool DiskTier::HasRoomFor(uint64_t reads) const {
+  return reads <= static_cast<uint64_t>(options_.max_reads_in_flight) &&
+         reads * options_.layout.page_bytes() <= options_.max_read_bytes_in_flight;
+}
+
 void DiskTier::StartReads() {
-  if (breaker_.open()) {
+  lost_ = ReadsAreLost();
+  if (breaker_.open() || lost_) {
     DropUnread([](const Read&) { return true; }, NoAnswer());
     return;
   }
-  const uint64_t bytes = options_.layout.page_bytes();
-  while (!waiting_.empty()) {
-    const auto reads = static_cast<uint64_t>(in_flight_.size() + at_files_.size());
-    if (reads >= static_cast<uint64_t>(options_.max_reads_in_flight) ||
-        (reads + 1) * bytes > options_.max_read_bytes_in_flight) {
-      return;
-    }
+  while (!waiting_.empty() && HasRoomFor(in_flight_.size() + at_files_.size() + 1)) {
     std::unique_ptr<Read> read = std::move(waiting_.front());
     waiting_.pop_front();
-    {
-      std::lock_guard lock(mutex_);
-      started_.emplace(read->id, Started{Clock::Real().Now(), read->path});
-    }
+    read->watched = watch_.Begin(OverdueWatch::Kind::kRead, read->path);
     const bool direct = options_.direct && IsAligned(read->request.landing);
     files_.Soon([this, id = read->id, key = read->request.key, path = read->path, direct] {
       Answer({id, OpenChunk(key, path, direct)});
@@ -177,8 +175,8 @@ void DiskTier::Answer(FileAnswer answer) {
 }
 
 void DiskTier::OnFile(FileAnswer answer) {
-  if (answer.id == kProbeTag) {
-    OnProbeOpened(std::move(answer.file));
+  if (answer.id >= kProbeTag) {
+    OnProbeOpened(answer.id, std::move(answer.file));
     return;
   }
   auto node = at_files_.extract(answer.id);
@@ -288,13 +286,11 @@ void DiskTier::Finish(std::unique_ptr<Read> read, Status status) {
     }
   }
   result.status = status;
-  {
+  watch_.End(read->watched);
+  if (status) {
     std::lock_guard lock(mutex_);
-    started_.erase(read->id);
-    if (status) {
-      ++stats_.reads;
-      stats_.read_bytes += result.bytes;
-    }
+    ++stats_.reads;
+    stats_.read_bytes += result.bytes;
   }
   const int64_t now_s = UnixSeconds();
   const bool touch =

@@ -19,7 +19,7 @@ bool DiskTier::Stopping() const {
 }
 
 std::vector<bool> DiskTier::Residency(std::span<const ChunkKey> keys) {
-  if (breaker_.open()) return std::vector<bool>(keys.size());
+  if (breaker_.open() || lost_) return std::vector<bool>(keys.size());
   return catalogue_.Contains(options_.root, keys);
 }
 
@@ -68,30 +68,11 @@ bool DiskTier::IsExpired(int64_t mtime_s) const {
 }
 
 bool DiskTier::Look(LookRequest request) {
-  if (breaker_.open() || LookHangs()) return false;
+  if (breaker_.open() || lost_ || watch_.overdue(OverdueWatch::Kind::kLook) > 0) return false;
   const auto missing = [&](const ChunkKey& key) { return IsMissing(key); };
   if (std::all_of(request.keys.begin(), request.keys.end(), missing)) return false;
-  looks_.Soon([this, request = std::move(request)] {
-    LookFor(request);
-    NoteLook(nullptr);
-  });
+  looks_.Soon([this, request = std::move(request)] { LookFor(request); });
   return true;
-}
-
-bool DiskTier::LookHangs() const {
-  std::lock_guard lock(mutex_);
-  return look_ && look_->overdue;
-}
-
-// What the look thread looks at from now on; null: nothing.
-void DiskTier::NoteLook(const std::string* path) {
-  bool began;
-  {
-    std::lock_guard lock(mutex_);
-    began = path != nullptr && !look_;
-    look_ = path ? std::optional(Started{Clock::Real().Now(), *path}) : std::nullopt;
-  }
-  if (began) queue_->Wake();  // the I/O thread watches it
 }
 
 void DiskTier::LookFor(const LookRequest& request) {
@@ -112,7 +93,7 @@ bool DiskTier::IsOnDisk(const ChunkKey& key) {
   if (catalogue_.Contains(id)) return true;
   if (IsMissing(key)) return false;
   const std::string path = store_.ChunkPath(id);
-  NoteLook(&path);
+  const Watched watched(watch_, OverdueWatch::Kind::kLook, path);
   const auto info = fs_.Stat(path);
   if (info && info->kind == FileInfo::Kind::kRegular &&
       info->bytes == options_.layout.page_bytes() && !IsExpired(info->mtime_s)) {

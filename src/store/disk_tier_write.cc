@@ -44,8 +44,11 @@ bool IsNotFound(const Error& error) { return error.code == ErrorCode::kNotFound;
 Status DiskTier::Put(const ChunkWrite& chunk) {
   CHECK(chunk.page.size() >= options_.layout.page_bytes());
   // Where reads fail writes may not, and what they leave is a file that a probe can read.
-  if (breaker_.hangs()) return Fail(ErrorCode::kIo, "{} does not answer", options_.dir);
+  if (breaker_.hangs() || watch_.overdue(OverdueWatch::Kind::kWrite) > 0) {
+    return Fail(ErrorCode::kIo, "{} does not answer", options_.dir);
+  }
   const ChunkId id{options_.root, chunk.key};
+  const Watched watched(watch_, OverdueWatch::Kind::kWrite, store_.ChunkPath(id));
   const auto info = fs_.Stat(store_.ChunkPath(id));
   if (!IsUnreadable(chunk.key) && info && info->kind == FileInfo::Kind::kRegular &&
       info->bytes == options_.layout.page_bytes()) {
