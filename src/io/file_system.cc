@@ -90,6 +90,8 @@ FileInfo InfoOf(const struct stat& st) {
   if (S_ISDIR(st.st_mode)) info.kind = FileInfo::Kind::kDirectory;
   info.bytes = static_cast<uint64_t>(st.st_size);
   info.mtime_s = st.st_mtim.tv_sec;
+  info.device = st.st_dev;
+  info.inode = st.st_ino;
   return info;
 }
 

@@ -28,6 +28,8 @@ struct FileInfo {
   Kind kind = Kind::kOther;  // of the name itself: a symbolic link is kOther
   uint64_t bytes = 0;
   int64_t mtime_s = 0;  // seconds since 1970
+  // Which file it is, whatever its name; no two that exist are the same. 0: not known.
+  uint64_t device = 0, inode = 0;
 };
 
 struct DirEntry {

@@ -119,12 +119,6 @@ void DiskTier::Prepare() {
     }
   }
   if (!status) write_faults_.Failed(status.error());
-  if (auto bad = fs_.List(store_.QuarantineDir())) {
-    for (const DirEntry& entry : *bad) {
-      ++quarantine_files_;
-      quarantine_bytes_ += entry.info.bytes;
-    }
-  }
   {
     std::lock_guard lock(eviction_mutex_);
     scanned_unix_s_ = UnixSeconds();
@@ -155,16 +149,22 @@ DiskTier::~DiskTier() {
                   .quarantined = stats.quarantined});
 }
 
-void DiskTier::Quarantine(const std::string& path, const Error& reason) {
-  const auto info = fs_.Stat(path);
-  if (!info) return;  // another process was faster
-  bool keep;
-  {
-    std::lock_guard lock(mutex_);
-    ++stats_.quarantined;
-    keep = quarantine_files_ < options_.quarantine_files_max &&
-           quarantine_bytes_ + info->bytes <= options_.quarantine_bytes_max;
+bool DiskTier::QuarantineHasRoom(uint64_t bytes) {
+  int files = 1;
+  if (const auto bad = fs_.List(store_.QuarantineDir())) {
+    for (const DirEntry& entry : *bad) {
+      ++files;
+      bytes += entry.info.bytes;
+    }
   }
+  return files <= options_.quarantine_files_max && bytes <= options_.quarantine_bytes_max;
+}
+
+bool DiskTier::Quarantine(const std::string& path, const Error& reason, const FileInfo& bad) {
+  const auto info = fs_.Stat(path);
+  // Another process was faster.
+  if (!info || info->inode != bad.inode || info->device != bad.device) return true;
+  const bool keep = QuarantineHasRoom(info->bytes);
   Status status;
   if (keep) {
     const std::string to =
@@ -172,18 +172,20 @@ void DiskTier::Quarantine(const std::string& path, const Error& reason) {
                     getpid(), next_temporary_.fetch_add(1));
     status = fs_.MakeDirs(store_.QuarantineDir());
     if (status) status = fs_.Rename(path, to);
-    if (status) {
-      std::lock_guard lock(mutex_);
-      ++quarantine_files_;
-      quarantine_bytes_ += info->bytes;
-    }
   } else {
     status = info->kind == FileInfo::Kind::kDirectory ? fs_.RemoveDir(path) : fs_.Remove(path);
   }
+  if (!status) {
+    quarantine_faults_.Failed({status.error().code, fmt::format("{} ({}): {}", path, reason.message,
+                                                                status.error().message)});
+    return false;
+  }
+  quarantine_faults_.Succeeded();
   spdlog::warn("store: {} is not the chunk that its name says: {}; {}", path, reason.message,
-               !status ? "it could not be moved away: " + status.error().message
-               : keep  ? "moved to quarantine"
-                       : "removed, as the quarantine is full");
+               keep ? "moved to quarantine" : "removed, as the quarantine is full");
+  std::lock_guard lock(mutex_);
+  ++stats_.quarantined;
+  return true;
 }
 
 TierStats DiskTier::Stats() const {

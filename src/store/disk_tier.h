@@ -123,8 +123,10 @@ class DiskTier : public Tier {
   DiskTier(DiskTierOptions options, FileSystem& fs);
 
   void Prepare();
-  // Moves a bad file out of the way, or deletes it when the quarantine is full. Any thread.
-  void Quarantine(const std::string& path, const Error& reason);
+  // Moves a bad file out of the way, or deletes it when the quarantine is full, unless another has
+  // its name by now. False when it is still there. Any thread.
+  bool Quarantine(const std::string& path, const Error& reason, const FileInfo& bad);
+  bool QuarantineHasRoom(uint64_t bytes);
 
   // Reads; on the I/O thread.
   void Loop();
@@ -144,13 +146,14 @@ class DiskTier : public Tier {
   // Reads; on the files thread.
   Result<std::shared_ptr<File>> OpenChunk(const ChunkKey& key, const std::string& path,
                                           bool direct);
-  void MoveAway(const ChunkKey& key, const std::string& path, const Error& reason);
+  void MoveAway(const ChunkKey& key, const std::string& path, const Error& reason,
+                const FileInfo& bad);
   void Answer(FileAnswer answer);
 
   // What is in the directory; on threads of their own.
   bool Stopping() const;
   void Forget(const ChunkKey& key);
-  void NoteMissing(const ChunkKey& key);
+  void NoteMissing(const ChunkKey& key, Seconds until_after);
   bool IsMissing(const ChunkKey& key) const;  // and need not be looked for
   void NoteUnreadable(const ChunkKey& key);
   bool IsUnreadable(const ChunkKey& key) const;
@@ -196,6 +199,7 @@ class DiskTier : public Tier {
   FaultLog read_faults_{"reading chunks"};
   FaultLog write_faults_{"writing chunks"};
   FaultLog scan_faults_{"looking for files"};
+  FaultLog quarantine_faults_{"moving bad files away"};
   FaultLog eviction_faults_{"removing files to make room"};
   std::atomic<uint64_t> next_temporary_;
   std::mutex eviction_mutex_;   // one writer makes room or rescans at a time
@@ -219,8 +223,6 @@ class DiskTier : public Tier {
   std::unordered_set<ChunkKey> unreadable_;          // to be written anew, whatever is there
   ReadId next_id_ = 1;
   TierStats stats_;
-  int quarantine_files_ = 0;
-  uint64_t quarantine_bytes_ = 0;
   bool stop_ = false;
 
   std::thread thread_;

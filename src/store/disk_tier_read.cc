@@ -17,6 +17,8 @@
 namespace kvcake {
 namespace {
 
+constexpr Seconds kBadFilePause{60};
+
 tl::unexpected<Error> Cancelled() { return Fail(ErrorCode::kCancelled, "read cancelled"); }
 
 tl::unexpected<Error> NoAnswer() { return Fail(ErrorCode::kIo, "the device does not answer"); }
@@ -115,7 +117,7 @@ void DiskTier::DropUnread(const std::function<bool(const Read&)>& which, const S
                                              std::make_move_iterator(waiting_.end()));
   waiting_.erase(first, waiting_.end());
   for (auto it = at_files_.begin(); it != at_files_.end();) {
-    if (!which(*it->second)) {
+    if (it->second->is_bad || !which(*it->second)) {
       ++it;
       continue;
     }
@@ -154,15 +156,19 @@ Result<std::shared_ptr<File>> DiskTier::OpenChunk(const ChunkKey& key, const std
   if (Stopping()) return Cancelled();
   if (breaker_.open()) return NoAnswer();  // as the read has been told already
   const uint64_t bytes = options_.layout.page_bytes();
-  const auto open = [&]() -> Result<std::shared_ptr<File>> {
-    ASSIGN_OR_RETURN(std::shared_ptr<File> file, fs_.OpenRead(path, direct));
-    ASSIGN_OR_RETURN(const FileInfo info, file->Info());
-    if (info.bytes == bytes) return file;
-    return Fail(ErrorCode::kCorrupt, "it has {} bytes, must have {}", info.bytes, bytes);
-  };
-  auto file = open();
-  if (!file && file.error().code == ErrorCode::kCorrupt) MoveAway(key, path, file.error());
-  return file;
+  Result<std::shared_ptr<File>> file = fs_.OpenRead(path, direct);
+  if (!file) {
+    if (file.error().code != ErrorCode::kCorrupt) return file;
+    const auto info = fs_.Stat(path);
+    if (info && info->kind != FileInfo::Kind::kRegular) MoveAway(key, path, file.error(), *info);
+    return file;
+  }
+  ASSIGN_OR_RETURN(const FileInfo info, (*file)->Info());
+  if (info.bytes == bytes) return file;
+  const Error error{ErrorCode::kCorrupt,
+                    fmt::format("it has {} bytes, must have {}", info.bytes, bytes)};
+  MoveAway(key, path, error, info);
+  return tl::unexpected(error);
 }
 
 // On the files thread.
@@ -227,7 +233,6 @@ void DiskTier::OnCompletion(const IoCompletion& completion) {
 // is answered: the answer may be a new file of that name.
 void DiskTier::Land(Read& read) {
   auto node = in_flight_.extract(read.id);
-  Close(std::move(read.file));
   if (read.status) {
     if (const auto path = Verify(read)) {
       read.numeric_path = *path;
@@ -237,14 +242,17 @@ void DiskTier::Land(Read& read) {
   }
   if (read.status || read.status.error().code != ErrorCode::kCorrupt) {
     const Status status = read.status;
+    Close(std::move(read.file));
     Finish(std::move(node.mapped()), status);
     return;
   }
-  files_.Soon(
-      [this, id = read.id, key = read.request.key, path = read.path, error = read.status.error()] {
-        MoveAway(key, path, error);
-        Answer({id, tl::unexpected(error)});
-      });
+  read.is_bad = true;
+  // Open until then, so that no other file can be taken for it.
+  files_.Soon([this, id = read.id, key = read.request.key, path = read.path,
+               file = std::move(read.file), error = read.status.error()] {
+    if (const auto info = file->Info()) MoveAway(key, path, error, *info);
+    Answer({id, tl::unexpected(error)});
+  });
   at_files_.insert(std::move(node));
 }
 
@@ -324,12 +332,16 @@ void DiskTier::Failed(const Read& read, const Error& error) {
 // Not looked for again at once: the caller computes it now and writes it anew.
 void DiskTier::Forget(const ChunkKey& key) {
   catalogue_.Remove({options_.root, key});
-  NoteMissing(key);
+  NoteMissing(key, options_.missing_ttl);
 }
 
-void DiskTier::MoveAway(const ChunkKey& key, const std::string& path, const Error& reason) {
+void DiskTier::MoveAway(const ChunkKey& key, const std::string& path, const Error& reason,
+                        const FileInfo& bad) {
   Forget(key);  // before another file can have the name
-  Quarantine(path, reason);
+  if (Quarantine(path, reason, bad)) return;
+  // It will be as bad the next time: a new file may take its place, else it is left alone.
+  NoteUnreadable(key);
+  NoteMissing(key, kBadFilePause);
 }
 
 }  // namespace kvcake

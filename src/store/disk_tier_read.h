@@ -33,6 +33,7 @@ struct DiskTier::Read {
   std::vector<Piece> pieces;
   int pieces_queued = 0;  // of them, now
   bool cancelled = false;
+  bool is_bad = false;                               // its file is being moved away
   Status status;                                     // the first failure
   NumericPath numeric_path = NumericPath::kUnknown;  // of what was verified
 

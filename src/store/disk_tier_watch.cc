@@ -39,10 +39,10 @@ void DiskTier::Unpin(std::span<const ChunkKey> keys) {
   });
 }
 
-void DiskTier::NoteMissing(const ChunkKey& key) {
+void DiskTier::NoteMissing(const ChunkKey& key, Seconds until_after) {
   std::lock_guard lock(mutex_);
   if (missing_.size() >= kMissingMax) missing_.clear();
-  missing_[key] = Clock::Real().Now() + options_.missing_ttl;
+  missing_[key] = Clock::Real().Now() + until_after;
 }
 
 bool DiskTier::IsMissing(const ChunkKey& key) const {
@@ -100,7 +100,7 @@ bool DiskTier::IsOnDisk(const ChunkKey& key) {
     catalogue_.Add({id, info->bytes, info->mtime_s});
     return true;
   }
-  NoteMissing(key);
+  NoteMissing(key, options_.missing_ttl);
   return false;
 }
 

@@ -151,7 +151,7 @@ Status DiskTier::MoveIntoPlace(const std::string& from, const std::string& to) {
   // Something that is no file, such as a directory, may have the chunk's name.
   const auto there = fs_.Stat(to);
   if (!there || there->kind == FileInfo::Kind::kRegular) return status;
-  Quarantine(to, {ErrorCode::kCorrupt, "it is not a regular file"});
+  Quarantine(to, {ErrorCode::kCorrupt, "it is not a regular file"}, *there);
   return fs_.Rename(from, to);
 }
 
@@ -226,12 +226,12 @@ Status DiskTier::Evict(const ChunkKey& key) {
 void DiskTier::RescanLocked(int threads) {
   const uint64_t page_bytes = options_.layout.page_bytes();
   const int64_t now_s = UnixSeconds();
-  std::vector<std::pair<std::string, uint64_t>> wrong_size;
+  std::vector<std::pair<std::string, FileInfo>> wrong_size;
   std::vector<std::string> leftovers;
   ScanVisitor visitor;
   visitor.chunk = [&](const ChunkId& id, const FileInfo& info) {
     if (id.root == options_.root && info.bytes != page_bytes) {
-      wrong_size.emplace_back(store_.ChunkPath(id), info.bytes);
+      wrong_size.emplace_back(store_.ChunkPath(id), info);
     } else {
       catalogue_.Add({id, info.bytes, info.mtime_s});
     }
@@ -251,13 +251,11 @@ void DiskTier::RescanLocked(int threads) {
     scan_faults_.Failed(status.error());
   }
   for (const std::string& path : leftovers) (void)fs_.Remove(path);
-  for (const auto& [path, bytes] : wrong_size) {
-    // Chunks get their names when they are whole, so none is seen half written; but another process
-    // may have replaced this one since the scan saw it.
-    const auto now = fs_.Stat(path);
-    if (now && now->kind == FileInfo::Kind::kRegular && now->bytes == page_bytes) continue;
-    Quarantine(path, {ErrorCode::kCorrupt,
-                      fmt::format("it has {} bytes, must have {}", bytes, page_bytes)});
+  // Chunks get their names when they are whole, so none is seen half written.
+  for (const auto& [path, bad] : wrong_size) {
+    const Error error{ErrorCode::kCorrupt,
+                      fmt::format("it has {} bytes, must have {}", bad.bytes, page_bytes)};
+    Quarantine(path, error, bad);
   }
 }
 
