@@ -82,7 +82,7 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options, FileSy
   ASSIGN_OR_RETURN(auto queue, fs.NewQueue(queue_options));
   // Named as the temporary of a chunk, so that one left by a crash is swept like any other.
   const ChunkId probe{options.root, options.root};
-  if (options.direct && fs.MakeDirs(store.ShardDir(probe))) {
+  if (options.direct && CheckNoLinks(fs, store, probe) && fs.MakeDirs(store.ShardDir(probe))) {
     options.direct = DirectIoWorks(fs, store.ChunkPath(probe));
   }
 
@@ -110,7 +110,8 @@ DiskTier::DiskTier(DiskTierOptions options, FileSystem& fs)
 
 void DiskTier::Prepare() {
   // None of this is needed for reading: a read-only store serves what it has.
-  auto status = fs_.MakeDirs(store_.RootDir(options_.root));
+  auto status = CheckNoLinks(fs_, store_, {options_.root, options_.root});
+  if (status) status = fs_.MakeDirs(store_.RootDir(options_.root));
   const std::string model_path = store_.ModelPath(options_.root);
   if (status && !options_.description.empty()) {
     auto text = ReadText(fs_, model_path, options_.description.size());

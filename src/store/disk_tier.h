@@ -179,6 +179,7 @@ class DiskTier : public Tier {
   Status WriteTemporary(const std::string& path, const ChunkWrite& chunk);
   Status SyncNames(const ChunkId& id);
   Status MoveIntoPlace(const std::string& from, const std::string& to);
+  Result<std::unique_ptr<FileLock>> LockToEvict(bool patient);
   Status MakeRoom(uint64_t bytes);
   bool Evicted(const CatalogueEntry& coldest);
   void RescanLocked(int threads = 1);

@@ -127,10 +127,14 @@ void DiskTier::Upkeep() {
 // change still come: such a directory counts as changed once more.
 bool DiskTier::ChangedSince(int64_t unix_s) {
   const auto changed = [&](const FileInfo& info) { return info.mtime_s + 1 >= unix_s; };
+  const auto base = fs_.Stat(store_.Base());
+  if (!base) return base.error().code == ErrorCode::kNotFound && catalogue_.bytes() > 0;
+  if (changed(*base)) return true;
   const auto roots = fs_.List(store_.Base());
   if (!roots) return false;
   for (const DirEntry& root : *roots) {
     if (root.info.kind != FileInfo::Kind::kDirectory) continue;
+    if (ParseKeyHex(root.name) && changed(root.info)) return true;
     const auto shards = fs_.List(store_.Base() + "/" + root.name);
     if (!shards) continue;
     for (const DirEntry& shard : *shards) {

@@ -4,8 +4,10 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <span>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -36,6 +38,11 @@ std::vector<Block> WithZeroPadding(const KvLayout& layout, std::span<const std::
 
 // True also for one in another pid namespace.
 bool ProcessIsDead(int pid) { return pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH); }
+
+// The writes of other processes that may be under way while this one may not evict.
+constexpr uint64_t kWritesInFlight = 8;
+constexpr int kLockTries = 100;
+constexpr std::chrono::milliseconds kLockPause{5};
 
 bool IsNotFound(const Error& error) { return error.code == ErrorCode::kNotFound; }
 
@@ -77,6 +84,7 @@ Status DiskTier::Put(const ChunkWrite& chunk) {
 Status DiskTier::WriteChunk(const ChunkWrite& chunk) {
   const ChunkId id{options_.root, chunk.key};
   const uint64_t bytes = options_.layout.page_bytes();
+  RETURN_IF_ERROR(CheckNoLinks(fs_, store_, id));
   RETURN_IF_ERROR(MakeRoom(bytes));
   const std::string path = store_.ChunkPath(id);
   const std::string temporary =
@@ -155,15 +163,37 @@ Status DiskTier::MoveIntoPlace(const std::string& from, const std::string& to) {
   return fs_.Rename(from, to);
 }
 
+// The lock of who evicts. Another process may have it, which will not be for long: waits a little
+// when `patient`. Null when it still has it, or where the whole directory has gone.
+Result<std::unique_ptr<FileLock>> DiskTier::LockToEvict(bool patient) {
+  for (int tries = 0;; ++tries) {
+    auto lock = fs_.TryLock(store_.LockPath());
+    if (!lock && IsNotFound(lock.error())) {
+      RescanLocked();
+      return nullptr;
+    }
+    if (!lock || *lock || !patient || tries >= kLockTries) return lock;
+    std::this_thread::sleep_for(kLockPause);
+  }
+}
+
 // Evicts until `bytes` more fit. While another process evicts, its work is ours too: the directory
-// may then exceed its capacity by the writes in flight.
+// may then exceed its capacity by the writes in flight, and no more.
 Status DiskTier::MakeRoom(uint64_t bytes) {
   std::lock_guard lock(eviction_mutex_);
   if (Clock::Real().Now() - scanned_at_ > options_.rescan_interval) RescanLocked();
   const auto full = [&] { return catalogue_.bytes() + bytes > options_.capacity_bytes; };
   if (!full()) return {};
-  ASSIGN_OR_RETURN(const auto store_lock, fs_.TryLock(store_.LockPath()));
-  if (!store_lock) return {};
+  const auto far_over = [&] {
+    return catalogue_.bytes() > options_.capacity_bytes + kWritesInFlight * bytes;
+  };
+  ASSIGN_OR_RETURN(const auto store_lock, LockToEvict(/*patient=*/bytes > 0 && far_over()));
+  if (!store_lock) {
+    if (bytes == 0 || !far_over()) return {};
+    return Fail(ErrorCode::kResourceExhausted,
+                "{} is full, and another process keeps the lock to make room: {}", store_.Base(),
+                store_.LockPath());
+  }
   std::unordered_set<ChunkId> stuck;
   while (full()) {
     const auto coldest = catalogue_.Coldest();
