@@ -7,6 +7,12 @@
 #include "cake/restorer.h"
 
 namespace kvcake {
+namespace {
+
+// A tier that was silent for so long is asked again after this share of it.
+constexpr double kRetryShare = 1.0 / 30;
+
+}  // namespace
 
 void Restorer::OnRead(uint64_t number, ReadResult result) {
   std::unique_lock lock(mutex_);
@@ -78,10 +84,11 @@ void Restorer::CheckStalls(Calls& calls) {
   const TimePoint now = clock_.Now();
   for (TierState& tier : tiers_) {
     if (tier.stalled) {
-      // Cancelled reads have all come back: it may be asked again after a while.
-      if (tier.queue.empty() && tier.looks == 0 && now - *tier.stalled > options_.probe_interval) {
-        tier.stalled.reset();
-      }
+      // Asked again after a while, soon at first. Of its reads, which were cancelled, some may
+      // never come back: they take up room.
+      const Seconds silent = *tier.stalled - tier.cost.silent_since();
+      const Seconds pause = std::min(options_.probe_interval, kRetryShare * silent);
+      if (tier.looks == 0 && now - *tier.stalled > pause) tier.stalled.reset();
       continue;
     }
     if (tier.looks > 0 && now - tier.look_progress > options_.stall_timeout) {
@@ -91,7 +98,7 @@ void Restorer::CheckStalls(Calls& calls) {
     const TierEstimate& estimate = tier.cost.estimate();
     const Seconds expected(estimate.fixed_s +
                            estimate.IntervalFor(static_cast<double>(pool_.layout().page_bytes())));
-    if (tier.queue.empty() ||
+    if (tier.cost.in_flight() == 0 ||
         now - tier.cost.last_progress() <= std::max(options_.stall_timeout, 8 * expected)) {
       continue;
     }

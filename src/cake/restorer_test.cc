@@ -417,5 +417,38 @@ TEST(RestorerTest, TierCostsSurviveJson) {
   EXPECT_FALSE(copy.TierCostFromJson(0, nlohmann::json::array()));
 }
 
+// A tier that lost a read for ever, and is well otherwise, is asked again soon.
+TEST(RestorerTest, ATierThatLostAReadIsAskedAgain) {
+  auto pool = std::move(PagePool::Create(kLayout, 64 * kLayout.page_bytes()).value());
+  HeldTier tier;
+  ComputeCost cost;
+  for (int i = 0; i < 8; ++i) cost.Add(i * 128, 128, Seconds(10));  // loading is worth it
+  FakeClock clock;
+  Restorer restorer(*pool, {&tier}, cost, clock);
+  auto first = restorer.Open(Request(1, 8, Policy::kCake));
+  ASSERT_EQ(tier.reads.size(), 4u);
+  clock.Advance(Seconds(31));
+  (void)first->NextTurn(4);
+  ReadRequest lost = std::move(tier.reads.front());
+  tier.reads.pop_front();
+  for (const ReadRequest& read : std::exchange(tier.reads, {})) {
+    read.done({.status = Fail(ErrorCode::kCancelled, "cancelled")});
+  }
+  auto second = restorer.Open(Request(2, 8, Policy::kCake));
+  EXPECT_EQ(tier.gets, 4u) << "given up";
+  clock.Advance(Seconds(2));
+  (void)second->NextTurn(4);
+  EXPECT_EQ(tier.reads.size(), 3u) << "the lost one takes up room";
+  clock.Advance(Seconds(2));
+  (void)second->NextTurn(4);
+  tier.DeliverAll();
+  EXPECT_GT(second->Report().loaded(), 0);
+  restorer.CheckInvariants();
+  first->Abandon();
+  second->Abandon();
+  lost.done({.status = Fail(ErrorCode::kCancelled, "cancelled")});
+  tier.DeliverAll();
+}
+
 }  // namespace
 }  // namespace kvcake

@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
@@ -94,11 +95,21 @@ void WriteBehind::DropQueued() {
   std::lock_guard lock(mutex_);
   stats_.dropped += queue_.size();
   dropped.swap(queue_);
+  changed_.notify_all();  // a Flush waits for the queue too
 }
 
-void WriteBehind::Flush() {
+bool WriteBehind::Flush() {
+  const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(options_.patience);
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return queue_.empty() && writing_ == 0; });
+  const auto done = [this] { return queue_.empty() && writing_ == 0; };
+  while (!done()) {
+    const uint64_t before = ended_;
+    if (changed_.wait_for(lock, patience, [&] { return done() || ended_ != before; })) continue;
+    spdlog::warn("the store {} does not take what is written to it: {} chunks are not kept",
+                 tiers_[0]->name(), queue_.size() + writing_);
+    return false;
+  }
+  return true;
 }
 
 WriteBehindStats WriteBehind::Stats() const {
@@ -129,6 +140,7 @@ void WriteBehind::Loop() {
                    status.error().message);
     }
     --writing_;
+    ++ended_;
     changed_.notify_all();
   }
 }

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "engine/seen_keys.h"
 #include "kv/page_pool.h"
 #include "store/tier.h"
@@ -27,6 +28,7 @@ struct WriteBehindOptions {
   StoreWrites writes = StoreWrites::kAlways;
   bool promote = false;          // copy what another tier holds to the first
   size_t seen_max = 1ull << 16;  // keys remembered for kSecondUse
+  Seconds patience{60};          // with a tier whose writes do not return
 };
 
 struct WriteBehindStats {
@@ -44,7 +46,7 @@ class WriteBehind {
  public:
   // At least one tier, the fastest first; they and the pool outlive it.
   WriteBehind(std::vector<Tier*> tiers, const PagePool& pool, WriteBehindOptions options = {});
-  // Writes what is queued, then stops.
+  // Writes what is queued, then stops; waits for writes that have begun, whose pages they hold.
   ~WriteBehind();
   WriteBehind(const WriteBehind&) = delete;
   WriteBehind& operator=(const WriteBehind&) = delete;
@@ -54,8 +56,9 @@ class WriteBehind {
   void Offer(const ChunkKey& key, const ChunkKey& parent, NumericPath path, PageHandle page);
   // Gives up what has not begun to be written, and counts it as dropped.
   void DropQueued();
-  // Returns when everything queued so far is written, or has failed.
-  void Flush();
+  // Returns when everything queued so far is written, or has failed; false, with a warning, when
+  // nothing has been for options.patience.
+  bool Flush();
   WriteBehindStats Stats() const;
 
   // What kSecondUse goes by, to be kept beside the store.
@@ -81,6 +84,7 @@ class WriteBehind {
   // Guarded by mutex_.
   std::deque<Item> queue_;
   size_t writing_ = 0;  // items taken from the queue and not written yet
+  uint64_t ended_ = 0;  // of them, written or failed
   SeenKeys seen_;
   WriteBehindStats stats_;
   bool stop_ = false;

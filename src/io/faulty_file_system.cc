@@ -49,7 +49,10 @@ class FaultyFileSystem::FaultyFile : public File {
   }
 
   Result<FileInfo> Info() override { return inner_->Info(); }
-  Status Sync() override { return inner_->Sync(); }
+  Status Sync() override {
+    if (fs_.Draw(&FileFaults::sync_error)) return Fail(ErrorCode::kIo, "injected: sync error");
+    return inner_->Sync();
+  }
   int fd() const override { return -1; }
   bool direct() const override { return inner_->direct(); }
   const std::string& path() const override { return inner_->path(); }
@@ -76,6 +79,7 @@ void FaultyFileSystem::Set(const FileFaults& faults) {
 }
 
 Status FaultyFileSystem::Change(const char* action, const std::string& path) {
+  MaybeStall(&FileFaults::change_stall);
   std::lock_guard lock(mutex_);
   if (!DrawLocked(&FileFaults::change_error)) return {};
   return tl::unexpected(ErrnoError(faults_.change_errno, action, path));
@@ -141,6 +145,11 @@ Status FaultyFileSystem::Rename(const std::string& from, const std::string& to) 
     return Fail(ErrorCode::kIo, "injected: rename error: {}", from);
   }
   return inner_.Rename(from, to);
+}
+
+Status FaultyFileSystem::SyncDir(const std::string& path) {
+  if (Draw(&FileFaults::sync_error)) return Fail(ErrorCode::kIo, "injected: sync error: {}", path);
+  return inner_.SyncDir(path);
 }
 
 Status FaultyFileSystem::Remove(const std::string& path) {

@@ -22,6 +22,8 @@ struct FileFaults {
   double read_stall = 0;    // no answer until ReleaseStalled
   double open_stall = 0;    // of OpenRead, likewise
   double stat_stall = 0;    // of Stat, likewise
+  double change_stall = 0;  // of any call that would change something, likewise
+  double sync_error = 0;    // kIo from Sync and SyncDir
   double short_read = 0;    // a part of what was asked for, a multiple of 4 KiB where possible
   double bit_flip = 0;      // one bit of what was read
   double write_error = 0;   // kIo
@@ -51,7 +53,7 @@ class FaultyFileSystem : public FileSystem {
   Result<std::unique_ptr<File>> OpenRead(const std::string& path, bool direct) override;
   Result<std::unique_ptr<File>> Create(const std::string& path, bool direct) override;
   Status Rename(const std::string& from, const std::string& to) override;
-  Status SyncDir(const std::string& path) override { return inner_.SyncDir(path); }
+  Status SyncDir(const std::string& path) override;
   Status Remove(const std::string& path) override;
   Status RemoveDir(const std::string& path) override;
   Status MakeDirs(const std::string& path) override;
@@ -69,7 +71,7 @@ class FaultyFileSystem : public FileSystem {
   bool DrawLocked(double FileFaults::*which);
   uint64_t Below(uint64_t n);  // uniform in [0, n)
 
-  // The error of a call that changes `path`, when it meets one.
+  // The error of a call that changes `path`, when it meets one; also stalls.
   Status Change(const char* action, const std::string& path);
   Error ReadError(const char* action, const std::string& path);
   void MaybeStall(double FileFaults::*which);

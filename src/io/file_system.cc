@@ -90,6 +90,8 @@ FileInfo InfoOf(const struct stat& st) {
   if (S_ISDIR(st.st_mode)) info.kind = FileInfo::Kind::kDirectory;
   info.bytes = static_cast<uint64_t>(st.st_size);
   info.mtime_s = st.st_mtim.tv_sec;
+  info.device = st.st_dev;
+  info.inode = st.st_ino;
   return info;
 }
 
@@ -341,6 +343,27 @@ Status WriteFully(File& file, std::span<const std::span<const std::byte>> buffer
     while (whole < left.size() && n >= left[whole].size()) n -= left[whole++].size();
     left.erase(left.begin(), left.begin() + static_cast<ptrdiff_t>(whole));
     if (n > 0) left.front() = left.front().subspan(n);
+  }
+  return {};
+}
+
+Status MakeDirsDurably(FileSystem& fs, const std::string& path) {
+  std::vector<std::string> dirs;  // the innermost first, the one that has no parent left out
+  std::vector<std::string> parents;
+  for (std::string dir = path; true; dir = parents.back()) {
+    while (dir.size() > 1 && dir.back() == '/') dir.pop_back();
+    if (dir == "/" || dir == ".") break;
+    const size_t slash = dir.rfind('/');
+    dirs.push_back(dir);
+    parents.push_back(slash == std::string::npos ? "." : slash == 0 ? "/" : dir.substr(0, slash));
+  }
+  size_t made = 0;
+  while (made < dirs.size() && !fs.Stat(dirs[made])) ++made;
+  RETURN_IF_ERROR(fs.MakeDirs(path));
+  for (size_t i = 0; i < parents.size(); ++i) {
+    // Others may have made one just now; those that are not ours to read have been there for long.
+    const auto status = fs.SyncDir(parents[i]);
+    if (!status && i < made) return status;
   }
   return {};
 }

@@ -28,6 +28,8 @@ struct FileInfo {
   Kind kind = Kind::kOther;  // of the name itself: a symbolic link is kOther
   uint64_t bytes = 0;
   int64_t mtime_s = 0;  // seconds since 1970
+  // Which file it is, whatever its name; no two that exist are the same. 0: not known.
+  uint64_t device = 0, inode = 0;
 };
 
 struct DirEntry {
@@ -96,6 +98,8 @@ bool IsAligned(std::span<const std::byte> bytes);
 int64_t UnixSeconds();
 // Writes every byte, continuing after short writes.
 Status WriteFully(File& file, std::span<const std::span<const std::byte>> buffers, uint64_t offset);
+// Makes the directory and those above it like MakeDirs; their names are on the device then.
+Status MakeDirsDurably(FileSystem& fs, const std::string& path);
 // A small file as text; kResourceExhausted when it is longer than bytes_max.
 Result<std::string> ReadText(FileSystem& fs, const std::string& path, uint64_t bytes_max);
 // path.tmp.<pid>.<n>, another at every call.

@@ -160,9 +160,10 @@ Status PowerLossFileSystem::Rename(const std::string& from, const std::string& t
 
 Status PowerLossFileSystem::SyncDir(const std::string& path) {
   std::lock_guard lock(mutex_);
-  RETURN_IF_ERROR(FindLocked(path));
+  if (path != "/") RETURN_IF_ERROR(FindLocked(path));
+  const std::string dir = path == "/" ? "" : path;
   std::erase_if(changes_, [&](const Change& change) {
-    const bool here = ParentOf(change.added.empty() ? change.removed : change.added) == path;
+    const bool here = ParentOf(change.added.empty() ? change.removed : change.added) == dir;
     if (here) Apply(change, durable_);
     return here;
   });

@@ -28,7 +28,7 @@ std::vector<bool> Catalogue::Contains(const ChunkKey& root, std::span<const Chun
 }
 
 void Catalogue::Add(const CatalogueEntry& entry) {
-  const auto mtime_s = static_cast<uint32_t>(std::clamp<int64_t>(entry.mtime_s, 0, UINT32_MAX));
+  const auto mtime_s = static_cast<uint32_t>(ClampMtime(entry.mtime_s));
   std::lock_guard lock(mutex_);
   auto found = Find(entry.id);
   if (!found) {

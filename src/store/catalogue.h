@@ -2,6 +2,7 @@
 // order of last use. A million files take less than 80 MB.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -20,6 +21,9 @@ struct CatalogueEntry {
   uint64_t bytes = 0;
   int64_t mtime_s = 0;  // the file's: when it was last used, coarsely; within [0, 2^32)
 };
+
+// A file's time as an entry has it, which may be a stranger's.
+inline int64_t ClampMtime(int64_t mtime_s) { return std::clamp<int64_t>(mtime_s, 0, UINT32_MAX); }
 
 // Thread-safe.
 class Catalogue {

@@ -15,8 +15,7 @@
 namespace kvcake {
 namespace {
 
-constexpr int kOpenThreadsMax = 4;              // that look at the files when a tier is opened
-constexpr uint64_t kProbeBytes = kDirectAlign;  // room for one probe beside the reads
+constexpr int kOpenThreadsMax = 4;  // that look at the files when a tier is opened
 
 // The header of a read of some layers is a piece of its own.
 uint64_t PiecesMax(const DiskTierOptions& options) {
@@ -71,18 +70,19 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options, FileSy
     options.touch_interval = std::min(options.touch_interval, options.time_to_live / 4);
   }
   const StoreDir store(options.dir);
-  if (auto status = fs.MakeDirs(store.Base()); !status) {
-    return Fail(status.error().code, "cannot use the store --store {}: {}", options.dir,
-                status.error().message);
+  const auto made = options.durable ? MakeDirsDurably(fs, store.Base()) : fs.MakeDirs(store.Base());
+  if (!made) {
+    return Fail(made.error().code, "cannot use the store --store {}: {}", options.dir,
+                made.error().message);
   }
   IoQueueOptions queue_options;
   queue_options.requests_max = options.max_reads_in_flight * static_cast<int>(PiecesMax(options));
-  queue_options.requests_max += 1;  // a probe
-  queue_options.bytes_max = options.max_read_bytes_in_flight + kProbeBytes;
+  queue_options.requests_max += kProbesMax;
+  queue_options.bytes_max = options.max_read_bytes_in_flight + kProbesMax * kProbeBytes;
   ASSIGN_OR_RETURN(auto queue, fs.NewQueue(queue_options));
   // Named as the temporary of a chunk, so that one left by a crash is swept like any other.
   const ChunkId probe{options.root, options.root};
-  if (options.direct && fs.MakeDirs(store.ShardDir(probe))) {
+  if (options.direct && CheckNoLinks(fs, store, probe) && fs.MakeDirs(store.ShardDir(probe))) {
     options.direct = DirectIoWorks(fs, store.ChunkPath(probe));
   }
 
@@ -103,13 +103,15 @@ DiskTier::DiskTier(DiskTierOptions options, FileSystem& fs)
       store_(options_.dir),
       pieces_(PiecesMax(options_)),
       breaker_(options_.failures_max, options_.probe_interval),
+      watch_(options_.overdue_after),
       // Not from 0: a process that had our pid may have left temporaries.
       next_temporary_(
           static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())) {}
 
 void DiskTier::Prepare() {
   // None of this is needed for reading: a read-only store serves what it has.
-  auto status = fs_.MakeDirs(store_.RootDir(options_.root));
+  auto status = CheckNoLinks(fs_, store_, {options_.root, options_.root});
+  if (status) status = fs_.MakeDirs(store_.RootDir(options_.root));
   const std::string model_path = store_.ModelPath(options_.root);
   if (status && !options_.description.empty()) {
     auto text = ReadText(fs_, model_path, options_.description.size());
@@ -118,12 +120,6 @@ void DiskTier::Prepare() {
     }
   }
   if (!status) write_faults_.Failed(status.error());
-  if (auto bad = fs_.List(store_.QuarantineDir())) {
-    for (const DirEntry& entry : *bad) {
-      ++quarantine_files_;
-      quarantine_bytes_ += entry.info.bytes;
-    }
-  }
   {
     std::lock_guard lock(eviction_mutex_);
     scanned_unix_s_ = UnixSeconds();
@@ -154,16 +150,22 @@ DiskTier::~DiskTier() {
                   .quarantined = stats.quarantined});
 }
 
-void DiskTier::Quarantine(const std::string& path, const Error& reason) {
-  const auto info = fs_.Stat(path);
-  if (!info) return;  // another process was faster
-  bool keep;
-  {
-    std::lock_guard lock(mutex_);
-    ++stats_.quarantined;
-    keep = quarantine_files_ < options_.quarantine_files_max &&
-           quarantine_bytes_ + info->bytes <= options_.quarantine_bytes_max;
+bool DiskTier::QuarantineHasRoom(uint64_t bytes) {
+  int files = 1;
+  if (const auto bad = fs_.List(store_.QuarantineDir())) {
+    for (const DirEntry& entry : *bad) {
+      ++files;
+      bytes += entry.info.bytes;
+    }
   }
+  return files <= options_.quarantine_files_max && bytes <= options_.quarantine_bytes_max;
+}
+
+bool DiskTier::Quarantine(const std::string& path, const Error& reason, const FileInfo& bad) {
+  const auto info = fs_.Stat(path);
+  // Another process was faster.
+  if (!info || info->inode != bad.inode || info->device != bad.device) return true;
+  const bool keep = QuarantineHasRoom(info->bytes);
   Status status;
   if (keep) {
     const std::string to =
@@ -171,30 +173,30 @@ void DiskTier::Quarantine(const std::string& path, const Error& reason) {
                     getpid(), next_temporary_.fetch_add(1));
     status = fs_.MakeDirs(store_.QuarantineDir());
     if (status) status = fs_.Rename(path, to);
-    if (status) {
-      std::lock_guard lock(mutex_);
-      ++quarantine_files_;
-      quarantine_bytes_ += info->bytes;
-    }
   } else {
     status = info->kind == FileInfo::Kind::kDirectory ? fs_.RemoveDir(path) : fs_.Remove(path);
   }
+  if (!status) {
+    quarantine_faults_.Failed({status.error().code, fmt::format("{} ({}): {}", path, reason.message,
+                                                                status.error().message)});
+    return false;
+  }
+  quarantine_faults_.Succeeded();
   spdlog::warn("store: {} is not the chunk that its name says: {}; {}", path, reason.message,
-               !status ? "it could not be moved away: " + status.error().message
-               : keep  ? "moved to quarantine"
-                       : "removed, as the quarantine is full");
+               keep ? "moved to quarantine" : "removed, as the quarantine is full");
+  std::lock_guard lock(mutex_);
+  ++stats_.quarantined;
+  return true;
 }
 
 TierStats DiskTier::Stats() const {
   const auto [chunks, bytes] = catalogue_.Totals(options_.root);
-  const TimePoint now = Clock::Real().Now();
   std::lock_guard lock(mutex_);
   TierStats stats = stats_;
   stats.chunks = chunks;
   stats.bytes = bytes;
   stats.pinned = pins_.size();
-  for (const auto& [id, read] : started_)
-    stats.reads_overdue += now - read.at > options_.overdue_after;
+  stats.reads_overdue = watch_.overdue(OverdueWatch::Kind::kRead);
   return stats;
 }
 

@@ -31,6 +31,7 @@
 #include "store/breaker.h"
 #include "store/callback_thread.h"
 #include "store/catalogue.h"
+#include "store/overdue_watch.h"
 #include "store/pins.h"
 #include "store/store_dir.h"
 #include "store/tier.h"
@@ -95,14 +96,9 @@ class DiskTier : public Tier {
   TierStats Stats() const override;
 
  private:
-  static constexpr uint64_t kProbeTag = UINT64_MAX;  // no read's
+  static constexpr uint64_t kProbeTag = UINT64_MAX / 2;  // no read's; + the probe's number
   struct Read;
   struct Probe;
-  struct Started {  // a read, until it is answered, or a look at one file
-    TimePoint at;
-    std::string path;
-    bool overdue = false;  // has been noticed
-  };
   // Of the files thread: what it opened for a read, or why there is nothing to be read. What is
   // corrupt has been moved away.
   struct FileAnswer {
@@ -127,13 +123,16 @@ class DiskTier : public Tier {
   DiskTier(DiskTierOptions options, FileSystem& fs);
 
   void Prepare();
-  // Moves a bad file out of the way, or deletes it when the quarantine is full. Any thread.
-  void Quarantine(const std::string& path, const Error& reason);
+  // Moves a bad file out of the way, or deletes it when the quarantine is full, unless another has
+  // its name by now. False when it is still there. Any thread.
+  bool Quarantine(const std::string& path, const Error& reason, const FileInfo& bad);
+  bool QuarantineHasRoom(uint64_t bytes);
 
   // Reads; on the I/O thread.
   void Loop();
   bool TakeWork();
   void DropUnread(const std::function<bool(const Read&)>& which, const Status& status);
+  bool HasRoomFor(uint64_t reads) const;
   void StartReads();
   void OnFile(FileAnswer answer);
   void Close(std::shared_ptr<File> file);
@@ -147,38 +146,40 @@ class DiskTier : public Tier {
   // Reads; on the files thread.
   Result<std::shared_ptr<File>> OpenChunk(const ChunkKey& key, const std::string& path,
                                           bool direct);
-  void MoveAway(const ChunkKey& key, const std::string& path, const Error& reason);
+  void MoveAway(const ChunkKey& key, const std::string& path, const Error& reason,
+                const FileInfo& bad);
   void Answer(FileAnswer answer);
 
   // What is in the directory; on threads of their own.
   bool Stopping() const;
   void Forget(const ChunkKey& key);
-  void NoteMissing(const ChunkKey& key);
+  void NoteMissing(const ChunkKey& key, Seconds until_after);
   bool IsMissing(const ChunkKey& key) const;  // and need not be looked for
   void NoteUnreadable(const ChunkKey& key);
   bool IsUnreadable(const ChunkKey& key) const;
   bool IsExpired(int64_t mtime_s) const;
   bool IsOnDisk(const ChunkKey& key);
   void LookFor(const LookRequest& request);
-  void NoteLook(const std::string* path);
-  bool LookHangs() const;
   void Upkeep();
   bool ChangedSince(int64_t unix_s);
   void Expire();
 
   // The device's health; on the I/O thread.
   void CheckHealth();
+  bool ReadsAreLost() const;
+  bool MayProbe(TimePoint now) const;
   void StartProbe(std::string path);
-  void OnProbeOpened(Result<std::shared_ptr<File>> file);
-  void CancelProbe();
+  void OnProbeOpened(uint64_t tag, Result<std::shared_ptr<File>> file);
+  void CancelProbes();
   void OnProbe(const IoCompletion& completion);
-  std::optional<TimePoint> NextCheck() const;
+  TimePoint NextCheck() const;
 
   // Writes; on the callers' threads.
   Status WriteChunk(const ChunkWrite& chunk);
   Status WriteTemporary(const std::string& path, const ChunkWrite& chunk);
   Status SyncNames(const ChunkId& id);
   Status MoveIntoPlace(const std::string& from, const std::string& to);
+  Result<std::unique_ptr<FileLock>> LockToEvict(bool patient);
   Status MakeRoom(uint64_t bytes);
   bool Evicted(const CatalogueEntry& coldest);
   void RescanLocked(int threads = 1);
@@ -193,10 +194,13 @@ class DiskTier : public Tier {
   Catalogue catalogue_;
   Pins pins_;
   Breaker breaker_;
+  OverdueWatch watch_;
+  std::atomic<bool> lost_{false};                       // ReadsAreLost; written by the I/O thread
   std::array<std::atomic<bool>, 256> shards_synced_{};  // the names down to the shard are durable
   FaultLog read_faults_{"reading chunks"};
   FaultLog write_faults_{"writing chunks"};
   FaultLog scan_faults_{"looking for files"};
+  FaultLog quarantine_faults_{"moving bad files away"};
   FaultLog eviction_faults_{"removing files to make room"};
   std::atomic<uint64_t> next_temporary_;
   std::mutex eviction_mutex_;   // one writer makes room or rescans at a time
@@ -208,22 +212,18 @@ class DiskTier : public Tier {
   std::deque<std::unique_ptr<Read>> waiting_;
   std::unordered_map<ReadId, std::unique_ptr<Read>> at_files_;   // the kernel has nothing of theirs
   std::unordered_map<ReadId, std::unique_ptr<Read>> in_flight_;  // in the queue now
-  std::shared_ptr<Probe> probe_;                                 // being opened or read
-  uint64_t probes_ = 0;
+  std::unordered_map<uint64_t, std::shared_ptr<Probe>> probes_;  // by tag: being opened or read
+  uint64_t next_probe_ = 0;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   std::vector<std::unique_ptr<Read>> arrived_;
   std::vector<ReadId> cancelled_;
   std::vector<FileAnswer> answers_;
-  std::unordered_map<ReadId, Started> started_;      // the reads that have begun
-  std::optional<Started> look_;                      // what is being looked at now
   std::unordered_map<ChunkKey, TimePoint> missing_;  // until then not looked for again
   std::unordered_set<ChunkKey> unreadable_;          // to be written anew, whatever is there
   ReadId next_id_ = 1;
   TierStats stats_;
-  int quarantine_files_ = 0;
-  uint64_t quarantine_bytes_ = 0;
   bool stop_ = false;
 
   std::thread thread_;

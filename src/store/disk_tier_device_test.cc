@@ -131,6 +131,60 @@ TEST_F(DiskTierBreakerTest, AReadThatIsLostForEverDoesNotCloseTheStore) {
   EXPECT_TRUE(reads_->Wait(0).status);
 }
 
+// As many as there may be in flight: nothing can be read, and nobody waits for it.
+TEST_F(DiskTierBreakerTest, WhenAllReadsAreLostTheRestIsAnswered) {
+  fs_.Set({.read_stall = 1});
+  for (size_t i = 0; i < 2; ++i) {
+    reads_->Start(*tier_, options_.layout, chain_[i], ParentOf(chain_, i));
+  }
+  EXPECT_TRUE(Eventually([&] { return fs_.faults() >= 2; }));
+  fs_.Set({});  // and probes go well
+  EXPECT_TRUE(Eventually([&] { return tier_->Stats().reads_overdue == 2; }));
+  const auto more = Chain(1, 1);
+  EXPECT_TRUE(Eventually(
+      [&]() -> bool { return PutChunk(*tier_, options_.layout, more[0], Root()).has_value(); }));
+  EXPECT_EQ(ReadBack(*tier_, options_.layout, chain_[2], chain_[1]), ErrorCode::kIo);
+  EXPECT_EQ(tier_->Residency(chain_), std::vector<bool>(chain_.size()));
+  EXPECT_EQ(reads_->answers(0) + reads_->answers(1), 0);
+  EndAndExpectRecovery();
+}
+
+TEST_F(DiskTierBreakerTest, AProbeThatIsLostForEverDoesNotKeepTheStoreClosed) {
+  fs_.Set({.read_stall = 1});
+  reads_->Start(*tier_, options_.layout, chain_[0], Root());
+  EXPECT_TRUE(Eventually([&] { return fs_.faults() >= 2; })) << "the read, and a probe";
+  fs_.Set({});
+  EXPECT_TRUE(Eventually([&] { return !ReadBack(*tier_, options_.layout, chain_[1], chain_[0]); }));
+  EXPECT_EQ(reads_->answers(0), 0);
+  fs_.ReleaseStalled();
+  EXPECT_TRUE(reads_->Wait(0).status);
+}
+
+// As on a file system that is frozen for a snapshot: it reads.
+TEST_F(DiskTierBreakerTest, WritesThatHangRefuseFurtherOnesAndNoReads) {
+  const auto more = Chain(3, 1);
+  fs_.Set({.change_stall = 1});
+  std::vector<std::thread> writers;
+  std::atomic<int> written{0};
+  for (size_t i = 0; i < 2; ++i) {
+    writers.emplace_back([&, i] {
+      written += PutChunk(*tier_, options_.layout, more[i], ParentOf(more, i)).has_value();
+    });
+  }
+  EXPECT_TRUE(Eventually([&] { return fs_.faults() > 0; }));
+  // What is there already need not be written: this one never hangs.
+  const auto refused = [&] { return !PutChunk(*tier_, options_.layout, chain_[0], Root()); };
+  EXPECT_TRUE(Eventually(refused));
+  EXPECT_FALSE(PutChunk(*tier_, options_.layout, more[2], more[1]));
+  EXPECT_EQ(written, 0);
+  EXPECT_EQ(ReadBack(*tier_, options_.layout, chain_[1], chain_[0]), std::nullopt);
+  fs_.Set({});
+  fs_.ReleaseStalled();
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(written, 2);
+  EXPECT_TRUE(PutChunk(*tier_, options_.layout, more[2], more[1]));
+}
+
 // Files that say EIO, until others have their names.
 class BadFilesFileSystem : public FaultyFileSystem {
  public:

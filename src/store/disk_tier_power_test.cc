@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "io/faulty_file_system.h"
 #include "io/power_loss_file_system.h"
 #include "store/disk_tier.h"
 #include "store/tier_testing.h"
@@ -18,11 +19,12 @@ struct Outcome {
   int bad = 0;       // refused by their checksums
 };
 
+constexpr const char* kHome = "/home";
 constexpr int kLives = 4;  // and as many power cuts, of one store
 
 DiskTierOptions Options(bool durable) {
   DiskTierOptions options;
-  options.dir = "/store";
+  options.dir = std::string(kHome) + "/cache/store";
   options.layout = SmallLayout();
   options.root = Root();
   options.durable = durable;
@@ -36,8 +38,8 @@ DiskTierOptions Options(bool durable) {
 // is called right afterwards is: ReadBack compares the bytes.
 Outcome LivesAndCuts(uint64_t seed, bool durable) {
   PowerLossFileSystem fs(seed);
-  EXPECT_TRUE(fs.MakeDirs("/store"));
-  fs.LosePower(/*kept=*/1);  // the user's directory is there to stay
+  EXPECT_TRUE(fs.MakeDirs(kHome));
+  fs.LosePower(/*kept=*/1);  // the user's directory is there to stay; the rest is kvcake's to make
   Outcome outcome;
   std::mt19937_64 random(seed);
   std::vector<std::pair<ChunkKey, ChunkKey>> reported;
@@ -96,6 +98,46 @@ TEST(DiskTierPowerTest, WhatADurableStoreReportedIsThereAfterwards) {
   }
   EXPECT_GT(all.reported, 200);
   PrintRow("power cut, with --durable", all);
+}
+
+// `kvcake store clear` beside a process that goes on writing: the directories are made anew.
+TEST(DiskTierPowerTest, ADurableStoreThatWasClearedIsDurableStill) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    PowerLossFileSystem fs(seed);
+    const auto chain = Chain(10);
+    {
+      auto tier = DiskTier::Open(Options(/*durable=*/true), fs).value();
+      for (const bool clear : {true, false}) {
+        for (size_t i = 0; i < chain.size(); ++i) {
+          ASSERT_TRUE(PutChunk(*tier, SmallLayout(), chain[i], ParentOf(chain, i)));
+        }
+        if (!clear) continue;
+        ASSERT_TRUE(ClearStore(Options(true).dir, {}, fs));
+      }
+    }
+    fs.LosePower(0.25 * static_cast<double>(seed % 4));
+    auto tier = DiskTier::Open(Options(/*durable=*/true), fs).value();
+    for (size_t i = 0; i < chain.size(); ++i) {
+      EXPECT_EQ(ReadBack(*tier, SmallLayout(), chain[i], ParentOf(chain, i)), std::nullopt)
+          << "seed " << seed;
+    }
+  }
+}
+
+// A chunk whose names cannot be synced is not reported as kept.
+TEST(DiskTierPowerTest, WhatCannotBeSyncedIsNotReported) {
+  PowerLossFileSystem inner(1);
+  FaultyFileSystem fs(inner, 1);
+  auto tier = DiskTier::Open(Options(/*durable=*/true), fs).value();
+  const auto chain = Chain(2);
+  fs.Set({.sync_error = 1});
+  EXPECT_FALSE(PutChunk(*tier, SmallLayout(), chain[0], Root()));
+  fs.Set({});
+  EXPECT_TRUE(PutChunk(*tier, SmallLayout(), chain[0], Root()));
+  fs.Set({.sync_error = 1});
+  EXPECT_FALSE(PutChunk(*tier, SmallLayout(), chain[0], Root())) << "nor what is there already";
+  EXPECT_FALSE(DiskTier::Open(Options(/*durable=*/true), fs) &&
+               PutChunk(*tier, SmallLayout(), chain[1], chain[0]));
 }
 
 }  // namespace

@@ -17,6 +17,8 @@
 namespace kvcake {
 namespace {
 
+constexpr Seconds kBadFilePause{60};
+
 tl::unexpected<Error> Cancelled() { return Fail(ErrorCode::kCancelled, "read cancelled"); }
 
 tl::unexpected<Error> NoAnswer() { return Fail(ErrorCode::kIo, "the device does not answer"); }
@@ -73,7 +75,7 @@ void DiskTier::Loop() {
       CHECK(status.has_value());
     }
     for (const IoCompletion& completion : completions) {
-      completion.user_data == kProbeTag ? OnProbe(completion) : OnCompletion(completion);
+      completion.user_data >= kProbeTag ? OnProbe(completion) : OnCompletion(completion);
     }
   }
 }
@@ -102,11 +104,12 @@ bool DiskTier::TakeWork() {
   }
   if (stop || !cancelled.empty()) DropUnread(is_cancelled, Cancelled());
   for (FileAnswer& answer : answers) OnFile(std::move(answer));
-  if (stop) CancelProbe();
-  return !stop || !in_flight_.empty() || probe_ != nullptr;
+  if (stop) CancelProbes();
+  return !stop || !in_flight_.empty() || !at_files_.empty() || !probes_.empty();
 }
 
-// Ends the reads of which the kernel has heard nothing.
+// Ends the reads of which the kernel has heard nothing, but for those whose file turned out to be
+// bad: it must have been moved away when they are answered.
 void DiskTier::DropUnread(const std::function<bool(const Read&)>& which, const Status& status) {
   const auto first = std::stable_partition(waiting_.begin(), waiting_.end(),
                                            [&](const auto& read) { return !which(*read); });
@@ -114,7 +117,7 @@ void DiskTier::DropUnread(const std::function<bool(const Read&)>& which, const S
                                              std::make_move_iterator(waiting_.end()));
   waiting_.erase(first, waiting_.end());
   for (auto it = at_files_.begin(); it != at_files_.end();) {
-    if (!which(*it->second)) {
+    if (it->second->is_bad || !which(*it->second)) {
       ++it;
       continue;
     }
@@ -124,24 +127,21 @@ void DiskTier::DropUnread(const std::function<bool(const Read&)>& which, const S
   for (auto& read : dropped) Finish(std::move(read), status);
 }
 
+bool DiskTier::HasRoomFor(uint64_t reads) const {
+  return reads <= static_cast<uint64_t>(options_.max_reads_in_flight) &&
+         reads * options_.layout.page_bytes() <= options_.max_read_bytes_in_flight;
+}
+
 void DiskTier::StartReads() {
-  if (breaker_.open()) {
+  lost_ = ReadsAreLost();
+  if (breaker_.open() || lost_) {
     DropUnread([](const Read&) { return true; }, NoAnswer());
     return;
   }
-  const uint64_t bytes = options_.layout.page_bytes();
-  while (!waiting_.empty()) {
-    const auto reads = static_cast<uint64_t>(in_flight_.size() + at_files_.size());
-    if (reads >= static_cast<uint64_t>(options_.max_reads_in_flight) ||
-        (reads + 1) * bytes > options_.max_read_bytes_in_flight) {
-      return;
-    }
+  while (!waiting_.empty() && HasRoomFor(in_flight_.size() + at_files_.size() + 1)) {
     std::unique_ptr<Read> read = std::move(waiting_.front());
     waiting_.pop_front();
-    {
-      std::lock_guard lock(mutex_);
-      started_.emplace(read->id, Started{Clock::Real().Now(), read->path});
-    }
+    read->watched = watch_.Begin(OverdueWatch::Kind::kRead, read->path);
     const bool direct = options_.direct && IsAligned(read->request.landing);
     files_.Soon([this, id = read->id, key = read->request.key, path = read->path, direct] {
       Answer({id, OpenChunk(key, path, direct)});
@@ -156,15 +156,19 @@ Result<std::shared_ptr<File>> DiskTier::OpenChunk(const ChunkKey& key, const std
   if (Stopping()) return Cancelled();
   if (breaker_.open()) return NoAnswer();  // as the read has been told already
   const uint64_t bytes = options_.layout.page_bytes();
-  const auto open = [&]() -> Result<std::shared_ptr<File>> {
-    ASSIGN_OR_RETURN(std::shared_ptr<File> file, fs_.OpenRead(path, direct));
-    ASSIGN_OR_RETURN(const FileInfo info, file->Info());
-    if (info.bytes == bytes) return file;
-    return Fail(ErrorCode::kCorrupt, "it has {} bytes, must have {}", info.bytes, bytes);
-  };
-  auto file = open();
-  if (!file && file.error().code == ErrorCode::kCorrupt) MoveAway(key, path, file.error());
-  return file;
+  Result<std::shared_ptr<File>> file = fs_.OpenRead(path, direct);
+  if (!file) {
+    if (file.error().code != ErrorCode::kCorrupt) return file;
+    const auto info = fs_.Stat(path);
+    if (info && info->kind != FileInfo::Kind::kRegular) MoveAway(key, path, file.error(), *info);
+    return file;
+  }
+  ASSIGN_OR_RETURN(const FileInfo info, (*file)->Info());
+  if (info.bytes == bytes) return file;
+  const Error error{ErrorCode::kCorrupt,
+                    fmt::format("it has {} bytes, must have {}", info.bytes, bytes)};
+  MoveAway(key, path, error, info);
+  return tl::unexpected(error);
 }
 
 // On the files thread.
@@ -177,8 +181,8 @@ void DiskTier::Answer(FileAnswer answer) {
 }
 
 void DiskTier::OnFile(FileAnswer answer) {
-  if (answer.id == kProbeTag) {
-    OnProbeOpened(std::move(answer.file));
+  if (answer.id >= kProbeTag) {
+    OnProbeOpened(answer.id, std::move(answer.file));
     return;
   }
   auto node = at_files_.extract(answer.id);
@@ -229,7 +233,6 @@ void DiskTier::OnCompletion(const IoCompletion& completion) {
 // is answered: the answer may be a new file of that name.
 void DiskTier::Land(Read& read) {
   auto node = in_flight_.extract(read.id);
-  Close(std::move(read.file));
   if (read.status) {
     if (const auto path = Verify(read)) {
       read.numeric_path = *path;
@@ -239,14 +242,17 @@ void DiskTier::Land(Read& read) {
   }
   if (read.status || read.status.error().code != ErrorCode::kCorrupt) {
     const Status status = read.status;
+    Close(std::move(read.file));
     Finish(std::move(node.mapped()), status);
     return;
   }
-  files_.Soon(
-      [this, id = read.id, key = read.request.key, path = read.path, error = read.status.error()] {
-        MoveAway(key, path, error);
-        Answer({id, tl::unexpected(error)});
-      });
+  read.is_bad = true;
+  // Open until then, so that no other file can be taken for it.
+  files_.Soon([this, id = read.id, key = read.request.key, path = read.path,
+               file = std::move(read.file), error = read.status.error()] {
+    if (const auto info = file->Info()) MoveAway(key, path, error, *info);
+    Answer({id, tl::unexpected(error)});
+  });
   at_files_.insert(std::move(node));
 }
 
@@ -288,13 +294,11 @@ void DiskTier::Finish(std::unique_ptr<Read> read, Status status) {
     }
   }
   result.status = status;
-  {
+  watch_.End(read->watched);
+  if (status) {
     std::lock_guard lock(mutex_);
-    started_.erase(read->id);
-    if (status) {
-      ++stats_.reads;
-      stats_.read_bytes += result.bytes;
-    }
+    ++stats_.reads;
+    stats_.read_bytes += result.bytes;
   }
   const int64_t now_s = UnixSeconds();
   const bool touch =
@@ -328,12 +332,16 @@ void DiskTier::Failed(const Read& read, const Error& error) {
 // Not looked for again at once: the caller computes it now and writes it anew.
 void DiskTier::Forget(const ChunkKey& key) {
   catalogue_.Remove({options_.root, key});
-  NoteMissing(key);
+  NoteMissing(key, options_.missing_ttl);
 }
 
-void DiskTier::MoveAway(const ChunkKey& key, const std::string& path, const Error& reason) {
+void DiskTier::MoveAway(const ChunkKey& key, const std::string& path, const Error& reason,
+                        const FileInfo& bad) {
   Forget(key);  // before another file can have the name
-  Quarantine(path, reason);
+  if (Quarantine(path, reason, bad)) return;
+  // It will be as bad the next time: a new file may take its place, else it is left alone.
+  NoteUnreadable(key);
+  NoteMissing(key, kBadFilePause);
 }
 
 }  // namespace kvcake

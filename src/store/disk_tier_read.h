@@ -11,6 +11,9 @@
 
 namespace kvcake {
 
+constexpr uint64_t kProbeBytes = kDirectAlign;
+constexpr int kProbesMax = 4;  // that may be lost
+
 // One read, from Get until its `done`.
 struct DiskTier::Read {
   struct alignas(kDirectAlign) HeaderBlock {
@@ -22,6 +25,7 @@ struct DiskTier::Read {
   };
 
   ReadId id = 0;
+  uint64_t watched = 0;  // by watch_, once it has begun
   ReadRequest request;
   std::string path;
   std::shared_ptr<File> file;           // in flight only
@@ -29,6 +33,7 @@ struct DiskTier::Read {
   std::vector<Piece> pieces;
   int pieces_queued = 0;  // of them, now
   bool cancelled = false;
+  bool is_bad = false;                               // its file is being moved away
   Status status;                                     // the first failure
   NumericPath numeric_path = NumericPath::kUnknown;  // of what was verified
 

@@ -310,5 +310,72 @@ TEST_F(SharedStoreTest, WhoWantsToKnowNoMoreIsNotTold) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST_F(SharedStoreTest, WhoKeepsTheLockDoesNotUndoTheCapacity) {
+  options_.capacity_bytes = 4 * options_.layout.page_bytes();
+  auto tier = Open();
+  auto lock = FileSystem::Real().TryLock(StoreDir(dir_.path()).LockPath());
+  ASSERT_TRUE(lock && *lock);
+  const auto chain = Chain(15);
+  int refused = 0;
+  for (size_t i = 0; i < chain.size(); ++i) {
+    const auto status = Put(*tier, chain, i);
+    refused += !status;
+    if (!status) {
+      EXPECT_NE(status.error().message.find("lock"), std::string::npos);
+    }
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_LE(BytesOnDisk(), options_.capacity_bytes + 9 * options_.layout.page_bytes());
+  lock->reset();
+  EXPECT_TRUE(Put(*tier, chain, 14));
+  EXPECT_LE(BytesOnDisk(), options_.capacity_bytes);
+}
+
+// A time beyond those that the catalogue keeps, as a broken clock gives.
+TEST_F(SharedStoreTest, AFileOfTheFarFutureIsEvictedLikeAnyOther) {
+  options_.capacity_bytes = 4 * options_.layout.page_bytes();
+  const int64_t far_s = int64_t{1} << 33;
+  {
+    auto tier = Open();
+    for (size_t i = 0; i < 4; ++i) ASSERT_TRUE(Put(*tier, chain_, i));
+  }
+  for (size_t i = 0; i < 4; ++i) ASSERT_TRUE(FileSystem::Real().Touch(PathOf(chain_[i]), far_s));
+  if (FileSystem::Real().Stat(PathOf(chain_[0]))->mtime_s != far_s) {
+    GTEST_SKIP() << "this file system keeps no such times";
+  }
+  auto tier = Open();
+  for (size_t i = 4; i < 10; ++i) EXPECT_TRUE(Put(*tier, chain_, i));
+  EXPECT_LE(BytesOnDisk(), options_.capacity_bytes);
+}
+
+TEST_F(SharedStoreTest, ADirectoryThatIsRemovedIsNoticedAtOnce) {
+  options_.capacity_bytes = 4 * options_.layout.page_bytes();
+  auto tier = Open();
+  for (size_t i = 0; i < 4; ++i) ASSERT_TRUE(Put(*tier, chain_, i));
+  stdfs::remove_all(StoreDir(dir_.path()).Base());
+  EXPECT_TRUE(Put(*tier, chain_, 4)) << "though it was full";
+  EXPECT_TRUE(Eventually([&] { return tier->Stats().chunks == 1; }));
+  // And by a tier that only reads.
+  stdfs::remove_all(StoreDir(dir_.path()).RootDir(Root()));
+  EXPECT_TRUE(Eventually([&] { return tier->Stats().chunks == 0; }));
+}
+
+// What is behind a link would never be counted, nor evicted.
+TEST_F(SharedStoreTest, NothingIsWrittenThroughALink) {
+  TempDir elsewhere;
+  const StoreDir store(dir_.path());
+  auto tier = Open();
+  stdfs::create_directory_symlink(elsewhere.path(), store.ShardDir({Root(), chain_[0]}));
+  const auto shard = Put(*tier, chain_, 0);
+  ASSERT_FALSE(shard);
+  EXPECT_NE(shard.error().message.find("link"), std::string::npos);
+  tier.reset();
+  stdfs::remove_all(store.RootDir(Root()));
+  stdfs::create_directory_symlink(elsewhere.path(), store.RootDir(Root()));
+  tier = Open();
+  EXPECT_FALSE(Put(*tier, chain_, 1));
+  EXPECT_TRUE(stdfs::is_empty(elsewhere.path()));
+}
+
 }  // namespace
 }  // namespace kvcake

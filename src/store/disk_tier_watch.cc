@@ -19,7 +19,7 @@ bool DiskTier::Stopping() const {
 }
 
 std::vector<bool> DiskTier::Residency(std::span<const ChunkKey> keys) {
-  if (breaker_.open()) return std::vector<bool>(keys.size());
+  if (breaker_.open() || lost_) return std::vector<bool>(keys.size());
   return catalogue_.Contains(options_.root, keys);
 }
 
@@ -39,10 +39,10 @@ void DiskTier::Unpin(std::span<const ChunkKey> keys) {
   });
 }
 
-void DiskTier::NoteMissing(const ChunkKey& key) {
+void DiskTier::NoteMissing(const ChunkKey& key, Seconds until_after) {
   std::lock_guard lock(mutex_);
   if (missing_.size() >= kMissingMax) missing_.clear();
-  missing_[key] = Clock::Real().Now() + options_.missing_ttl;
+  missing_[key] = Clock::Real().Now() + until_after;
 }
 
 bool DiskTier::IsMissing(const ChunkKey& key) const {
@@ -68,30 +68,11 @@ bool DiskTier::IsExpired(int64_t mtime_s) const {
 }
 
 bool DiskTier::Look(LookRequest request) {
-  if (breaker_.open() || LookHangs()) return false;
+  if (breaker_.open() || lost_ || watch_.overdue(OverdueWatch::Kind::kLook) > 0) return false;
   const auto missing = [&](const ChunkKey& key) { return IsMissing(key); };
   if (std::all_of(request.keys.begin(), request.keys.end(), missing)) return false;
-  looks_.Soon([this, request = std::move(request)] {
-    LookFor(request);
-    NoteLook(nullptr);
-  });
+  looks_.Soon([this, request = std::move(request)] { LookFor(request); });
   return true;
-}
-
-bool DiskTier::LookHangs() const {
-  std::lock_guard lock(mutex_);
-  return look_ && look_->overdue;
-}
-
-// What the look thread looks at from now on; null: nothing.
-void DiskTier::NoteLook(const std::string* path) {
-  bool began;
-  {
-    std::lock_guard lock(mutex_);
-    began = path != nullptr && !look_;
-    look_ = path ? std::optional(Started{Clock::Real().Now(), *path}) : std::nullopt;
-  }
-  if (began) queue_->Wake();  // the I/O thread watches it
 }
 
 void DiskTier::LookFor(const LookRequest& request) {
@@ -112,14 +93,14 @@ bool DiskTier::IsOnDisk(const ChunkKey& key) {
   if (catalogue_.Contains(id)) return true;
   if (IsMissing(key)) return false;
   const std::string path = store_.ChunkPath(id);
-  NoteLook(&path);
+  const Watched watched(watch_, OverdueWatch::Kind::kLook, path);
   const auto info = fs_.Stat(path);
   if (info && info->kind == FileInfo::Kind::kRegular &&
       info->bytes == options_.layout.page_bytes() && !IsExpired(info->mtime_s)) {
     catalogue_.Add({id, info->bytes, info->mtime_s});
     return true;
   }
-  NoteMissing(key);
+  NoteMissing(key, options_.missing_ttl);
   return false;
 }
 
@@ -146,10 +127,14 @@ void DiskTier::Upkeep() {
 // change still come: such a directory counts as changed once more.
 bool DiskTier::ChangedSince(int64_t unix_s) {
   const auto changed = [&](const FileInfo& info) { return info.mtime_s + 1 >= unix_s; };
+  const auto base = fs_.Stat(store_.Base());
+  if (!base) return base.error().code == ErrorCode::kNotFound && catalogue_.bytes() > 0;
+  if (changed(*base)) return true;
   const auto roots = fs_.List(store_.Base());
   if (!roots) return false;
   for (const DirEntry& root : *roots) {
     if (root.info.kind != FileInfo::Kind::kDirectory) continue;
+    if (ParseKeyHex(root.name) && changed(root.info)) return true;
     const auto shards = fs_.List(store_.Base() + "/" + root.name);
     if (!shards) continue;
     for (const DirEntry& shard : *shards) {

@@ -4,8 +4,10 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <span>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -37,6 +39,11 @@ std::vector<Block> WithZeroPadding(const KvLayout& layout, std::span<const std::
 // True also for one in another pid namespace.
 bool ProcessIsDead(int pid) { return pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH); }
 
+// The writes of other processes that may be under way while this one may not evict.
+constexpr uint64_t kWritesInFlight = 8;
+constexpr int kLockTries = 100;
+constexpr std::chrono::milliseconds kLockPause{5};
+
 bool IsNotFound(const Error& error) { return error.code == ErrorCode::kNotFound; }
 
 }  // namespace
@@ -44,8 +51,11 @@ bool IsNotFound(const Error& error) { return error.code == ErrorCode::kNotFound;
 Status DiskTier::Put(const ChunkWrite& chunk) {
   CHECK(chunk.page.size() >= options_.layout.page_bytes());
   // Where reads fail writes may not, and what they leave is a file that a probe can read.
-  if (breaker_.hangs()) return Fail(ErrorCode::kIo, "{} does not answer", options_.dir);
+  if (breaker_.hangs() || watch_.overdue(OverdueWatch::Kind::kWrite) > 0) {
+    return Fail(ErrorCode::kIo, "{} does not answer", options_.dir);
+  }
   const ChunkId id{options_.root, chunk.key};
+  const Watched watched(watch_, OverdueWatch::Kind::kWrite, store_.ChunkPath(id));
   const auto info = fs_.Stat(store_.ChunkPath(id));
   if (!IsUnreadable(chunk.key) && info && info->kind == FileInfo::Kind::kRegular &&
       info->bytes == options_.layout.page_bytes()) {
@@ -74,6 +84,7 @@ Status DiskTier::Put(const ChunkWrite& chunk) {
 Status DiskTier::WriteChunk(const ChunkWrite& chunk) {
   const ChunkId id{options_.root, chunk.key};
   const uint64_t bytes = options_.layout.page_bytes();
+  RETURN_IF_ERROR(CheckNoLinks(fs_, store_, id));
   RETURN_IF_ERROR(MakeRoom(bytes));
   const std::string path = store_.ChunkPath(id);
   const std::string temporary =
@@ -110,7 +121,11 @@ Status DiskTier::WriteTemporary(const std::string& path, const ChunkWrite& chunk
   const bool direct = options_.direct && IsAligned(page);
   auto file = fs_.Create(path, direct);
   if (!file && IsNotFound(file.error())) {
-    RETURN_IF_ERROR(fs_.MakeDirs(store_.ShardDir({options_.root, chunk.key})));
+    // Or it has gone: other processes clear stores. Before it is made, lest another thread believe
+    // that its name is durable.
+    shards_synced_[chunk.key.digest[0]] = false;
+    const std::string dir = store_.ShardDir({options_.root, chunk.key});
+    RETURN_IF_ERROR(options_.durable ? MakeDirsDurably(fs_, dir) : fs_.MakeDirs(dir));
     file = fs_.Create(path, direct);
   }
   if (!file) return tl::unexpected(file.error());
@@ -144,19 +159,41 @@ Status DiskTier::MoveIntoPlace(const std::string& from, const std::string& to) {
   // Something that is no file, such as a directory, may have the chunk's name.
   const auto there = fs_.Stat(to);
   if (!there || there->kind == FileInfo::Kind::kRegular) return status;
-  Quarantine(to, {ErrorCode::kCorrupt, "it is not a regular file"});
+  Quarantine(to, {ErrorCode::kCorrupt, "it is not a regular file"}, *there);
   return fs_.Rename(from, to);
 }
 
+// The lock of who evicts. Another process may have it, which will not be for long: waits a little
+// when `patient`. Null when it still has it, or where the whole directory has gone.
+Result<std::unique_ptr<FileLock>> DiskTier::LockToEvict(bool patient) {
+  for (int tries = 0;; ++tries) {
+    auto lock = fs_.TryLock(store_.LockPath());
+    if (!lock && IsNotFound(lock.error())) {
+      RescanLocked();
+      return nullptr;
+    }
+    if (!lock || *lock || !patient || tries >= kLockTries) return lock;
+    std::this_thread::sleep_for(kLockPause);
+  }
+}
+
 // Evicts until `bytes` more fit. While another process evicts, its work is ours too: the directory
-// may then exceed its capacity by the writes in flight.
+// may then exceed its capacity by the writes in flight, and no more.
 Status DiskTier::MakeRoom(uint64_t bytes) {
   std::lock_guard lock(eviction_mutex_);
   if (Clock::Real().Now() - scanned_at_ > options_.rescan_interval) RescanLocked();
   const auto full = [&] { return catalogue_.bytes() + bytes > options_.capacity_bytes; };
   if (!full()) return {};
-  ASSIGN_OR_RETURN(const auto store_lock, fs_.TryLock(store_.LockPath()));
-  if (!store_lock) return {};
+  const auto far_over = [&] {
+    return catalogue_.bytes() > options_.capacity_bytes + kWritesInFlight * bytes;
+  };
+  ASSIGN_OR_RETURN(const auto store_lock, LockToEvict(/*patient=*/bytes > 0 && far_over()));
+  if (!store_lock) {
+    if (bytes == 0 || !far_over()) return {};
+    return Fail(ErrorCode::kResourceExhausted,
+                "{} is full, and another process keeps the lock to make room: {}", store_.Base(),
+                store_.LockPath());
+  }
   std::unordered_set<ChunkId> stuck;
   while (full()) {
     const auto coldest = catalogue_.Coldest();
@@ -182,7 +219,7 @@ bool DiskTier::Evicted(const CatalogueEntry& coldest) {
   }
   const std::string path = store_.ChunkPath(coldest.id);
   const auto info = fs_.Stat(path);
-  if (info && info->mtime_s > coldest.mtime_s) {
+  if (info && ClampMtime(info->mtime_s) > coldest.mtime_s) {
     // Another process has used it: it is not the coldest after all.
     catalogue_.Add({coldest.id, info->bytes, info->mtime_s});
     return true;
@@ -219,12 +256,12 @@ Status DiskTier::Evict(const ChunkKey& key) {
 void DiskTier::RescanLocked(int threads) {
   const uint64_t page_bytes = options_.layout.page_bytes();
   const int64_t now_s = UnixSeconds();
-  std::vector<std::pair<std::string, uint64_t>> wrong_size;
+  std::vector<std::pair<std::string, FileInfo>> wrong_size;
   std::vector<std::string> leftovers;
   ScanVisitor visitor;
   visitor.chunk = [&](const ChunkId& id, const FileInfo& info) {
     if (id.root == options_.root && info.bytes != page_bytes) {
-      wrong_size.emplace_back(store_.ChunkPath(id), info.bytes);
+      wrong_size.emplace_back(store_.ChunkPath(id), info);
     } else {
       catalogue_.Add({id, info.bytes, info.mtime_s});
     }
@@ -244,13 +281,11 @@ void DiskTier::RescanLocked(int threads) {
     scan_faults_.Failed(status.error());
   }
   for (const std::string& path : leftovers) (void)fs_.Remove(path);
-  for (const auto& [path, bytes] : wrong_size) {
-    // Chunks get their names when they are whole, so none is seen half written; but another process
-    // may have replaced this one since the scan saw it.
-    const auto now = fs_.Stat(path);
-    if (now && now->kind == FileInfo::Kind::kRegular && now->bytes == page_bytes) continue;
-    Quarantine(path, {ErrorCode::kCorrupt,
-                      fmt::format("it has {} bytes, must have {}", bytes, page_bytes)});
+  // Chunks get their names when they are whole, so none is seen half written.
+  for (const auto& [path, bad] : wrong_size) {
+    const Error error{ErrorCode::kCorrupt,
+                      fmt::format("it has {} bytes, must have {}", bad.bytes, page_bytes)};
+    Quarantine(path, error, bad);
   }
 }
 

@@ -210,6 +210,16 @@ Status CheckDistinct(const std::vector<std::string>& dirs) {
   return {};
 }
 
+Status CheckNoLinks(FileSystem& fs, const StoreDir& store, const ChunkId& id) {
+  for (const std::string& dir : {store.RootDir(id.root), store.ShardDir(id)}) {
+    const auto info = fs.Stat(dir);
+    if (!info || info->kind == FileInfo::Kind::kDirectory) continue;
+    return Fail(ErrorCode::kInvalidArgument,
+                "{} is a link or a file where a directory should be: remove it", dir);
+  }
+  return {};
+}
+
 Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visitor, int threads) {
   std::vector<Shard> shards;
   Status first = ForEachRoot(fs, store, [&](const ChunkKey& root, const std::string& dir) {

@@ -46,6 +46,10 @@ class StoreDir {
 // link), whether it is there yet or not.
 Status CheckDistinct(const std::vector<std::string>& dirs);
 
+// kInvalidArgument where the chunk's directories are not what a scan would look into: what lies
+// behind a link is on another disk, perhaps, and never counted. What is missing is as good.
+Status CheckNoLinks(FileSystem& fs, const StoreDir& store, const ChunkId& id);
+
 // What a scan calls for each file; either may be empty.
 struct ScanVisitor {
   std::function<void(const ChunkId&, const FileInfo&)> chunk;

@@ -91,8 +91,11 @@ Status VerifyFile(FileSystem& fs, const StoreDir& store, const ChunkId& id, bool
               header.root.Hex());
 }
 
-// Where a bad file goes; as DiskTier names them.
-Status MoveAway(FileSystem& fs, const StoreDir& store, const ChunkId& id) {
+// Where a bad file goes; as DiskTier names them. Unless another has its name by now.
+Status MoveAway(FileSystem& fs, const StoreDir& store, const FoundChunk& bad) {
+  const ChunkId& id = bad.id;
+  ASSIGN_OR_RETURN(const FileInfo now, fs.Stat(store.ChunkPath(id)));
+  if (now.inode != bad.info.inode || now.device != bad.info.device) return {};
   RETURN_IF_ERROR(fs.MakeDirs(store.QuarantineDir()));
   const std::string unique = TemporaryName(store.QuarantineDir() + "/" + id.key.Hex());
   return fs.Rename(store.ChunkPath(id), unique);
@@ -125,7 +128,7 @@ class Verification {
       const FoundChunk& chunk = chunks_[i];
       auto status = VerifyFile(fs_, store_, chunk.id, direct_, buffer);
       if (!status && status.error().code == ErrorCode::kCorrupt && options_.quarantine) {
-        if (const auto moved = MoveAway(fs_, store_, chunk.id); !moved) {
+        if (const auto moved = MoveAway(fs_, store_, chunk); !moved) {
           status = Fail(ErrorCode::kCorrupt, "{}; it could not be moved away: {}",
                         status.error().message, moved.error().message);
         }
