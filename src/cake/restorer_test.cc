@@ -428,7 +428,7 @@ TEST(RestorerTest, ATierThatLostAReadIsAskedAgain) {
   auto first = restorer.Open(Request(1, 8, Policy::kCake));
   ASSERT_EQ(tier.reads.size(), 4u);
   clock.Advance(Seconds(31));
-  (void)first->NextTurn(4);
+  (void)first->NextTurn({.chunks = 4});
   ReadRequest lost = std::move(tier.reads.front());
   tier.reads.pop_front();
   for (const ReadRequest& read : std::exchange(tier.reads, {})) {
@@ -437,10 +437,10 @@ TEST(RestorerTest, ATierThatLostAReadIsAskedAgain) {
   auto second = restorer.Open(Request(2, 8, Policy::kCake));
   EXPECT_EQ(tier.gets, 4u) << "given up";
   clock.Advance(Seconds(2));
-  (void)second->NextTurn(4);
+  (void)second->NextTurn({.chunks = 4});
   EXPECT_EQ(tier.reads.size(), 3u) << "the lost one takes up room";
   clock.Advance(Seconds(2));
-  (void)second->NextTurn(4);
+  (void)second->NextTurn({.chunks = 4});
   tier.DeliverAll();
   EXPECT_GT(second->Report().loaded(), 0);
   restorer.CheckInvariants();
