@@ -84,11 +84,14 @@ void Restorer::CheckStalls(Calls& calls) {
   const TimePoint now = clock_.Now();
   for (TierState& tier : tiers_) {
     if (tier.stalled) {
-      // Asked again after a while, soon at first. Of its reads, which were cancelled, some may
-      // never come back: they take up room.
-      const Seconds silent = *tier.stalled - tier.cost.silent_since();
+      // Asked again after a while, soon at first, when there is room for a read. Of those that were
+      // cancelled some may never come back, and keep theirs.
+      const TimePoint since = *tier.stalled;
+      const Seconds silent = since - tier.cost.silent_since();
       const Seconds pause = std::min(options_.probe_interval, kRetryShare * silent);
-      if (tier.looks == 0 && now - *tier.stalled > pause) tier.stalled.reset();
+      if (tier.looks > 0 || now - since <= pause) continue;
+      tier.stalled.reset();
+      if (!HasRoom(tier)) tier.stalled = since;
       continue;
     }
     if (tier.looks > 0 && now - tier.look_progress > options_.stall_timeout) {
