@@ -139,6 +139,29 @@ void AddTtft(CLI::App* parent, int* exit_code) {
   command->add_option("--svg", options->svg, "the picture")->capture_default_str();
 }
 
+void AddChanges(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::ChangesOptions>();
+  CLI::App* command = AddBench(parent, "changes",
+                               "time to first token while the link, the compute share or both "
+                               "change in mid-request",
+                               exit_code, bench::RunChanges, options);
+  command->add_option("--model", options->model_dir, "model directory (default: --arch)");
+  command->add_option("--arch", options->arch, "shape of random weights")
+      ->check(CLI::IsMember(SynthArchNames()))
+      ->capture_default_str();
+  command->add_option("--context", options->context, "prompt tokens")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--ratio", options->ratio, "the link's speed at the start, as load / compute")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--repeats", options->repeats, "of each row")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--dir", options->dir, "for the store (default: the cache directory)");
+  command->add_option("--json", options->json, "also write the results to this file");
+}
+
 void AddSimulate(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::SimulateOptions>();
   CLI::App* command = AddBench(parent, "simulate",
@@ -278,6 +301,7 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
   AddDecode(bench, exit_code);
   AddStartup(bench, exit_code);
   AddTtft(bench, exit_code);
+  AddChanges(bench, exit_code);
   AddSimulate(bench, exit_code);
   AddQuality(bench, exit_code);
   AddLoad(bench, exit_code);

@@ -60,11 +60,12 @@ Status RunStartup(const StartupOptions& options);
 struct TtftOptions {
   // Shapes to fill with random weights, or, with a '/', model directories.
   std::vector<std::string> models = {"smollm2-135m"};
-  std::vector<int> contexts = {2048, 4096};
+  std::vector<int> contexts = {128, 2048, 4096};
   std::vector<double> ratios = {0.125, 0.25, 0.5, 1, 2, 4, 8};  // load time / compute time
   std::vector<double> latencies_s = {0, 1e-3, 10e-3};           // of each read
-  std::vector<double> presents = {1, 0.75, 0.5, 0.25};          // share of the chunks stored
-  // Latencies and presents but the first of each are measured one at a time, at these ratios.
+  std::vector<double> presents = {1, 0.75, 0.5, 0.25, 0};       // share of the chunks stored
+  // Latencies and presents but the first of each are measured one at a time, at these ratios (at
+  // the first, with nothing stored).
   std::vector<double> variant_ratios = {0.5, 2};
   bool full = false;  // every combination, on more models and contexts: hours
   int repeats = 3;
@@ -73,6 +74,20 @@ struct TtftOptions {
   std::string svg = "ttft.svg";
 };
 Status RunTtft(const TtftOptions& options);
+
+// The same while the link, the compute share or both change in mid-request: against the bound known
+// with hindsight, and against the split that was best at the start.
+struct ChangesOptions {
+  std::string model_dir;  // empty: `arch`, with random weights
+  std::string arch = "smollm2-135m";
+  int context = 4096;
+  double ratio = 1;  // load time / compute time, at the speeds of the start
+  int repeats = 3;
+  std::string dir;  // of the store; empty: CacheDir()
+  int threads = 0;
+  std::string json;  // path; empty: none
+};
+Status RunChanges(const ChangesOptions& options);
 
 // How close to the bound, known with hindsight, do restorations come on other machines and on links
 // whose speeds change? Random scenarios on a fake clock; the same ones for the same seed.

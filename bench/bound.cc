@@ -65,7 +65,7 @@ Bound LeastTime(const LaneCurve& compute, const LaneCurve& load, const std::vect
   double holes_s = 0;
   int loads = 0;
   double compute_end = compute[chunks], load_end = 0;
-  Bound bound{.whole_s = compute_end, .fractional_s = compute_end};
+  Bound bound{.whole_s = compute_end, .fractional_s = compute_end, .split = chunks};
   for (int split = chunks - 1; split >= 0; --split) {
     if (present[split]) {
       ++loads;
@@ -73,7 +73,10 @@ Bound LeastTime(const LaneCurve& compute, const LaneCurve& load, const std::vect
       holes_s += compute[split + 1] - compute[split];
     }
     const double next_compute = compute[split] + holes_s, next_load = load[loads];
-    bound.whole_s = std::min(bound.whole_s, std::max(next_compute, next_load));
+    if (const double whole_s = std::max(next_compute, next_load); whole_s < bound.whole_s) {
+      bound.whole_s = whole_s;
+      bound.split = split;
+    }
     bound.fractional_s =
         std::min(bound.fractional_s, Crossing(next_compute, compute_end, next_load, load_end));
     compute_end = next_compute;

@@ -23,6 +23,7 @@ Result<LaneCurve> LoadCurve(const RestoreReport& load_only, int chunks);
 struct Bound {
   double whole_s = 0;       // of whole chunks
   double fractional_s = 0;  // as if a chunk could be cut anywhere
+  int split = 0;            // of whole_s: chunks before it are computed
 };
 
 // Chunk i can be loaded if present[i]. Compute has to make every chunk before a split and the

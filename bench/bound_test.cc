@@ -36,6 +36,7 @@ class BoundTest : public testing::Test {
 TEST_F(BoundTest, BestSplitPlusTheLastPart) {
   // Splits after 5 and 6 chunks: max(1.75, 3.25) and max(2.5, 2.25).
   EXPECT_DOUBLE_EQ(Least(all_).whole_s, 2.5 + 0.5);
+  EXPECT_EQ(Least(all_).split, 6);
   // From 5 to 6 compute goes 1.75 -> 2.5 and loading 3.25 -> 2.25: they cross at 6/7.
   EXPECT_DOUBLE_EQ(Least(all_).fractional_s, 1.75 + 0.75 * 6 / 7 + 0.5);
 }

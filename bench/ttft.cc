@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/cpu.h"
 #include "bench/benches.h"
@@ -37,7 +38,9 @@ std::vector<TtftSpec> Specs(const TtftOptions& options) {
       if (!options.full && !variant) continue;
       for (double ratio : plain || options.full ? options.ratios : options.variant_ratios) {
         specs.push_back({.ratio = ratio, .latency_s = latency_s, .present = present});
+        if (present == 0) break;  // no link has a say
       }
+      if (present == 0) break;
     }
   }
   return specs;
@@ -60,6 +63,13 @@ nlohmann::ordered_json ToJson(const std::vector<Measured>& all) {
                       {"efficiency", cell.efficiency(kTtftPolicies[i])},
                       {"repeats", cell.ttft_s[i]},
                       {"cpu", CpuName()}});
+      if (kTtftPolicies[i] != Policy::kCake) continue;
+      json.back().update({{"against_better", cell.against_better()},
+                          {"finish_error", cell.note(&CakeNotes::finish_error)},
+                          {"slice_error", cell.note(&CakeNotes::slice_error)},
+                          {"planning_us", cell.note(&CakeNotes::planning_us)},
+                          {"planning_share", cell.note(&CakeNotes::planning_share)},
+                          {"compute_slowdown", cell.note(&CakeNotes::compute_slowdown)}});
     }
   }
   return json;
@@ -87,24 +97,76 @@ void Print(const TtftCell& cell) {
   std::fflush(stdout);
 }
 
-void Summarise(const std::vector<Measured>& all) {
-  double sum = 0, least = 1e9, worst = 0, overlap = 0, overlap_max = 0, published = 0;
+// The cells of one context, of every model.
+void SummariseContext(int context, const std::vector<Measured>& all) {
+  double sum = 0, least = 1e9, worst = 0, overlap = 0, overlap_max = 0, published = 0, cut = 0;
+  int n = 0;
   for (const auto& [prompt, cell] : all) {
+    if (prompt.context != context) continue;
+    ++n;
     sum += cell.efficiency();
     least = std::min(least, cell.efficiency());
     worst = std::max(worst, cell.against_better());
     overlap += cell.overlap();
     overlap_max = std::max(overlap_max, cell.overlap());
     published += cell.efficiency(Policy::kPublished);
+    cut += cell.bound_fractional_s() / cell.bound_s();
   }
-  const auto n = static_cast<double>(all.size());
+  fmt::print("{:>8} {:>6} {:>8.3f} {:>7.3f} {:>9.3f} {:>8.3f}x {:>9.2f} {:>6.2f} {:>9.3f}\n",
+             context, n, sum / n, least, published / n, worst, overlap / n, overlap_max, cut / n);
+}
+
+// What the planner believed, and what it cost: medians of the cells' medians.
+void PrintNotes(const std::vector<Measured>& all) {
+  const auto typical = [&](double CakeNotes::*of) {
+    std::vector<double> values;
+    for (const Measured& measured : all) {
+      if (const double value = measured.cell.note(of); value > 0) values.push_back(value);
+    }
+    return values.empty() ? 0 : Median(std::move(values));
+  };
   fmt::print(
-      "\nbound/cake: mean {:.3f}, least {:.3f} (as published: mean {:.3f})\n"
-      "cake against the better of compute-only and load-only: at most {:.3f}x\n"
-      "1/x_io + 1/x_compute: mean {:.2f}, at most {:.2f} (the paper's tables: averages 0.99 to "
-      "1.05, at most 1.27)\n"
+      "predictions were off by {:.1f}% (of the end) and {:.1f}% (of a slice); planning, claims and "
+      "report took {:.0f} us a turn, {:.3f}% of the time; a slice beside loads took {:.3f}x its "
+      "time alone (medians of cells)\n",
+      100 * typical(&CakeNotes::finish_error), 100 * typical(&CakeNotes::slice_error),
+      typical(&CakeNotes::planning_us), 100 * typical(&CakeNotes::planning_share),
+      typical(&CakeNotes::compute_slowdown));
+}
+
+void PrintWorst(const std::vector<Measured>& all) {
+  constexpr size_t kWorst = 10;
+  std::vector<const Measured*> order;
+  for (const Measured& measured : all) order.push_back(&measured);
+  const size_t count = std::min(kWorst, order.size());
+  std::partial_sort(order.begin(), order.begin() + count, order.end(),
+                    [](const Measured* a, const Measured* b) {
+                      return a->cell.efficiency() < b->cell.efficiency();
+                    });
+  fmt::print("least efficient:\n");
+  for (size_t i = 0; i < count; ++i) {
+    const auto& [prompt, cell] = *order[i];
+    fmt::print(
+        "  {:.3f} ({:.3f}x the better, spread {:.2f}x): {} at {}, ratio {}, {} ms, {:.0f}%\n",
+        cell.efficiency(), cell.against_better(), cell.spread(), prompt.model, prompt.context,
+        cell.spec.ratio, cell.spec.latency_s * 1e3, 100 * cell.spec.present);
+  }
+}
+
+void Summarise(const std::vector<Measured>& all) {
+  fmt::print("\n{:>8} {:>6} {:>8} {:>7} {:>9} {:>9} {:>9} {:>6} {:>9}\n", "context", "cells",
+             "bound/", "least", "the same,", "most vs", "1/x_io+", "most", "bound, if");
+  fmt::print("{:>8} {:>6} {:>8} {:>7} {:>9} {:>9} {:>9} {:>6} {:>9}\n", "", "", "cake", "",
+             "published", "better", "1/x_c", "", "cuttable");
+  std::set<int> contexts;
+  for (const Measured& measured : all) contexts.insert(measured.prompt.context);
+  for (int context : contexts) SummariseContext(context, all);
+  fmt::print(
+      "1/x_io + 1/x_compute in the paper's tables: averages 0.99 to 1.05, at most 1.27\n"
       "~ loading alone was not run at a ratio beyond {}: the link's own pace\n",
-      sum / n, least, published / n, worst, overlap / n, overlap_max, kLoadOnlyRatioMax);
+      kLoadOnlyRatioMax);
+  PrintNotes(all);
+  PrintWorst(all);
 }
 
 // Every cell of one prompt.

@@ -23,6 +23,28 @@ double MedianOf(size_t repeats, Of of) {
   return Median(std::move(values));
 }
 
+// Of slices as long as compute-only's, which the curve knows to the moment.
+double ComputeSlowdown(const RestoreReport& cake, const LaneCurve& compute, int slice_tokens) {
+  double took_s = 0, alone_s = 0;
+  for (const TimelineEntry& entry : cake.timeline) {
+    if (entry.lane != "compute" || entry.tokens != slice_tokens) continue;
+    if (entry.first_token % slice_tokens != 0) continue;
+    const int first = entry.first_token / cake.chunk_tokens;
+    took_s += entry.end_s - entry.start_s;
+    alone_s += compute[first + slice_tokens / cake.chunk_tokens] - compute[first];
+  }
+  return alone_s > 0 ? took_s / alone_s : 0;
+}
+
+CakeNotes NotesOf(const RestoreReport& cake, const LaneCurve& compute, int slice_tokens) {
+  const bool predicted = cake.predicted_s > 0 && cake.restored_s > 0;
+  return {.finish_error = predicted ? std::abs(cake.predicted_s / cake.restored_s - 1) : 0,
+          .slice_error = cake.slice_error,
+          .planning_us = 1e6 * cake.planning_s / std::max(1, cake.turns),
+          .planning_share = cake.planning_s / std::max(cake.restored_s, 1e-9),
+          .compute_slowdown = ComputeSlowdown(cake, compute, slice_tokens)};
+}
+
 }  // namespace
 
 const std::vector<double>& TtftCell::of(Policy policy) const { return ttft_s[Index(policy)]; }
@@ -56,6 +78,10 @@ double TtftCell::spread() const {
   return *std::max_element(cake.begin(), cake.end()) / *std::min_element(cake.begin(), cake.end());
 }
 
+double TtftCell::note(double CakeNotes::*of) const {
+  return MedianOf(notes.size(), [&](size_t i) { return notes[i].*of; });
+}
+
 TtftBench::TtftBench(Runtime& runtime, int context)
     : runtime_(runtime),
       prompt_(RandomPrompt(context, runtime.config().vocab_size, 1)),
@@ -69,9 +95,9 @@ TtftBench::TtftBench(Runtime& runtime, int context)
 
 Result<TtftBench> TtftBench::Create(Runtime& runtime, int context) {
   TtftBench bench(runtime, context);
-  if (bench.present_.size() < 2) {
+  if (bench.present_.empty()) {
     return Fail(ErrorCode::kInvalidArgument, "--context {} is too short: at least {} tokens",
-                context, 2 * runtime.options().chunk_tokens);
+                context, runtime.options().chunk_tokens);
   }
   RETURN_IF_ERROR(RunCold(runtime, bench.probe_prompt_, Policy::kCompute, 1, /*store=*/true)
                       .map([](const auto&) {}));
@@ -119,7 +145,7 @@ Result<TtftBench::Probe> TtftBench::ProbeLink() {
 }
 
 Result<TtftCell> TtftBench::Measure(const TtftSpec& spec, int repeats) {
-  TtftCell cell{.spec = spec, .ttft_s = {}, .load_s = {}, .bounds = {}};
+  TtftCell cell{.spec = spec, .ttft_s = {}, .load_s = {}, .bounds = {}, .notes = {}};
   const auto chunks = static_cast<double>(present_.size());
   cell.rate_bytes_per_s = chunks * static_cast<double>(runtime_.pool().layout().page_bytes()) /
                           (spec.ratio * compute_s_);
@@ -148,12 +174,13 @@ Status TtftBench::Repeat(const Probe& probe, TtftCell* cell) {
       compute = ComputeCurve(done.report, runtime_.compute_cost().fit());
     } else if (policy == Policy::kLoad) {
       load_s = done.ttft_s;
-      if (cell->spec.present == 1) {
+      if (cell->spec.present == 1 && chunks >= 2) {
         ASSIGN_OR_RETURN(load, LoadCurve(done.report, chunks));
         tail_s = std::max(done.ttft_s - load[chunks], 0.0);
       }
     } else if (policy == Policy::kCake) {
       cell->meeting_token = done.report.meeting_token;
+      cell->notes.push_back(NotesOf(done.report, compute, runtime_.options().slice_tokens));
     }
   }
   cell->load_s.push_back(load_s);

@@ -21,12 +21,23 @@ struct TtftSpec {
   double present = 1;  // share of the chunks that is stored
 };
 
+// What a run under Policy::kCake said of itself.
+struct CakeNotes {
+  double finish_error = 0;    // |predicted / actual - 1| of when all would be resident; 0: unknown
+  double slice_error = 0;     // the same of its slices, on average
+  double planning_us = 0;     // a turn: planner, claims and report
+  double planning_share = 0;  // of the time until all was resident
+  double compute_slowdown =
+      0;  // of full slices beside loads, against compute-only; 0: no such slice
+};
+
 struct TtftCell {
   TtftSpec spec;
   double rate_bytes_per_s = 0;
   std::array<std::vector<double>, kTtftPolicies.size()> ttft_s;  // one a repeat; load-only: or none
   std::vector<double> load_s;  // of loading alone, run or from the load curve
   std::vector<Bound> bounds;
+  std::vector<CakeNotes> notes;  // one a repeat
   int meeting_token = 0;
 
   const std::vector<double>& of(Policy policy) const;
@@ -35,9 +46,10 @@ struct TtftCell {
   double bound_fractional_s() const;
   // Medians of the repeats' own ratios, which were measured together.
   double efficiency(Policy policy = Policy::kCake) const;  // bound / actual
-  double against_better() const;  // cake / the better of compute-only and load-only
-  double overlap() const;         // 1/x_io + 1/x_compute, as the papers' tables have it
-  double spread() const;          // largest / smallest of cake's repeats
+  double against_better() const;             // cake / the better of compute-only and load-only
+  double overlap() const;                    // 1/x_io + 1/x_compute, as the papers' tables have it
+  double spread() const;                     // largest / smallest of cake's repeats
+  double note(double CakeNotes::*of) const;  // median
 };
 
 // Measures cells on one prompt, whose chunks are taken from the store, or put there again, as cells

@@ -22,6 +22,15 @@ double Dot(const Terms& a, const Terms& b) {
   return sum;
 }
 
+// What the last two of something say together of its change, as a factor: one alone may have been
+// disturbed, and what noise can do is none.
+double Agreed(double last, double before, double noise) {
+  const double a = std::log(last), b = std::log(before);
+  if (a * b <= 0) return 1;
+  const double both = std::min(std::abs(a), std::abs(b)) - noise;
+  return std::exp(std::copysign(std::max(both, 0.0), a));
+}
+
 // Minimises x'Ax - 2r'x over x >= 0, A positive definite: with four unknowns every set of positive
 // ones can be tried.
 Terms SolveNonNegative(const std::array<Terms, kTerms>& a, const Terms& r) {
@@ -101,19 +110,15 @@ void ComputeCost::Add(int prefix, int tokens, Seconds took) {
   fit_ = fit_.Scaled(DriftLocked(fit_));
 }
 
-// How much slower than the fit the last two slices were both: one alone may have been disturbed.
-// What noise can do is none.
+// How much slower than the fit the last two slices were both. What noise can do is none.
 double ComputeCost::DriftLocked(const ComputeFit& fit) const {
   constexpr size_t kEnough = 8;  // fewer follow every change by themselves
   if (samples_.size() < kEnough) return 1;
-  const auto drift = [&](size_t i) {
+  const auto slower = [&](size_t i) {
     const Sample& s = samples_[samples_.size() - 1 - i];
-    return std::log(s.seconds / fit.SecondsFor(s.prefix, s.tokens));
+    return s.seconds / fit.SecondsFor(s.prefix, s.tokens);
   };
-  const double last = drift(0), before = drift(1);
-  if (last * before <= 0) return 1;
-  const double both = std::min(std::abs(last), std::abs(before)) - std::max(0.05, fit.noise);
-  return std::exp(std::copysign(std::max(both, 0.0), last));
+  return Agreed(slower(0), slower(1), std::max(0.05, fit.noise));
 }
 
 ComputeFit ComputeCost::fit() const {
@@ -242,6 +247,18 @@ void TierCost::OnLate(TimePoint now, uint64_t bytes) {
   last_progress_ = now;
 }
 
+// How much slower than this the last two gaps were both.
+double TierCost::Drift(double bytes_per_s) const {
+  constexpr size_t kEnough = 3;
+  constexpr double kNoise = 0.3;
+  if (gaps_.size() < kEnough) return 1;
+  const auto slower = [&](size_t i) {
+    const Sample& s = gaps_[gaps_.size() - 1 - i];
+    return std::max(s.seconds, 1e-9) * bytes_per_s / s.bytes;
+  };
+  return Agreed(slower(0), slower(1), kNoise);
+}
+
 void TierCost::Update() {
   // Rates change: the newest gaps count most.
   constexpr double kOlder = 0.9;
@@ -257,6 +274,7 @@ void TierCost::Update() {
   const double seconds = gaps.seconds + w * firsts.seconds;
   const double bytes = gaps.bytes + w * firsts.bytes;
   estimate_.bytes_per_s = bytes / std::max(seconds, 1e-9);
+  estimate_.bytes_per_s /= Drift(estimate_.bytes_per_s);
   std::vector<double> fixed;
   for (const Sample& s : firsts_) {
     fixed.push_back(std::max(0.0, s.seconds - s.bytes / estimate_.bytes_per_s));

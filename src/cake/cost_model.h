@@ -106,6 +106,7 @@ class TierCost {
     double seconds, bytes;
   };
   void Update();
+  double Drift(double bytes_per_s) const;
 
   int in_flight_ = 0;
   bool first_of_burst_ = true;  // no completion since the link became busy

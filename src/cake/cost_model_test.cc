@@ -154,6 +154,25 @@ TEST(TierCostTest, QueuedReadsShareTheLink) {
   EXPECT_LT(cost.estimate().IntervalFor(1000), 15e-3);
 }
 
+// A link that has become another: a few reads tell, however many came before. One alone does not.
+TEST(TierCostTest, FollowsALinkThatChanges) {
+  TierCost cost;
+  TimePoint now{};
+  for (int i = 0; i < 4; ++i) Burst(cost, now, 20, 5e-3, 10e-3, 4);
+  for (int i = 0; i < 4; ++i) cost.OnStart(now);
+  now += Seconds(85e-3);
+  cost.OnDone(now, 1000);
+  now += Seconds(80e-3);
+  cost.OnDone(now, 1000);
+  EXPECT_LT(cost.estimate().IntervalFor(1000), 25e-3);
+  for (int i = 0; i < 2; ++i) {
+    now += Seconds(80e-3);
+    cost.OnDone(now, 1000);
+  }
+  EXPECT_GT(cost.estimate().IntervalFor(1000), 50e-3);
+  EXPECT_LT(cost.estimate().IntervalFor(1000), 80e-3);
+}
+
 TEST(TierCostTest, TheFirstReadAloneIsNotOverestimated) {
   TierCost cost;
   TimePoint now{};
