@@ -118,11 +118,16 @@ void Engine::Admit() {
 
 void Engine::StartRestoration(Sequence& sequence) {
   const int chunk = pool_.layout().chunk_tokens;
-  sequence.keys = ChunkKeys(root_, sequence.tokens, chunk);
+  sequence.root = root_;
+  if (!sequence.request.salt.empty()) {
+    sequence.root = KvIdentity(model_.identity()).Add("salt", sequence.request.salt).Root();
+  }
+  sequence.keys = ChunkKeys(sequence.root, sequence.tokens, chunk);
   sequence.opened = clock_.Now();
+  sequence.completion.queue_s = (sequence.opened - sequence.submitted).count();
   sequence.restoration = restorer_.Open({
       .keys = sequence.keys,
-      .root = root_,
+      .root = sequence.root,
       .chunk_tokens = chunk,
       .prompt_tokens = sequence.prompt_tokens(),
       .policy = sequence.request.policy,
@@ -301,6 +306,7 @@ void Engine::EndRestoration(Sequence& sequence) {
     sequence.numeric_path = model_.numeric_path();
   }
   sequence.state = Sequence::State::kPrefilling;
+  sequence.completion.restore_s = (clock_.Now() - sequence.opened).count();
 }
 
 void Engine::Commit(const Part& part, Seconds took, bool alone, std::span<const float> logits) {
@@ -327,14 +333,27 @@ void Engine::Commit(const Part& part, Seconds took, bool alone, std::span<const 
   if (part.samples) AcceptToken(sequence, logits);
 }
 
+int32_t Engine::Choose(const Sequence& sequence, std::span<const float> logits) {
+  const SamplingParams& params = sequence.request.sampling;
+  const int position = static_cast<int>(sequence.tokens.size());
+  if (!params.penalises()) return Sample(logits, params, position);
+  std::vector<float> penalised(logits.begin(), logits.end());
+  const std::span<const int32_t> tokens = sequence.tokens;
+  const size_t prompt = sequence.prompt_tokens();
+  Penalise(params, tokens.first(prompt), tokens.subspan(prompt), penalised);
+  return Sample(penalised, params, position);
+}
+
 void Engine::AcceptToken(Sequence& sequence, std::span<const float> logits) {
   const Request& request = sequence.request;
   Completion& completion = sequence.completion;
-  const int position = static_cast<int>(sequence.tokens.size());
-  TokenEvent event{.token = Sample(logits, request.sampling, position)};
+  TokenEvent event{.token = Choose(sequence, logits)};
+  std::vector<TokenLogprob> top;
   if (request.logprobs) {
     event.logprob = LogProbability(logits, event.token);
     completion.logprobs.push_back(event.logprob);
+    if (request.top_logprobs > 0) top = TopLogProbabilities(logits, request.top_logprobs);
+    event.top = top;
   }
   sequence.tokens.push_back(event.token);
   completion.tokens.push_back(event.token);
@@ -360,7 +379,7 @@ void Engine::PublishFullChunks(Sequence& sequence) {
   const size_t chunk = pool_.layout().chunk_tokens;
   while ((sequence.keys.size() + 1) * chunk <= static_cast<size_t>(sequence.kv_tokens)) {
     const size_t i = sequence.keys.size();
-    const ChunkKey parent = i == 0 ? root_ : sequence.keys.back();
+    const ChunkKey parent = i == 0 ? sequence.root : sequence.keys.back();
     const auto tokens = std::span(sequence.tokens).subspan(i * chunk, chunk);
     sequence.keys.push_back(ChunkKeys(parent, tokens, static_cast<int>(chunk))[0]);
     sequence.table[i] =
@@ -376,7 +395,7 @@ void Engine::PublishFullChunks(Sequence& sequence) {
 void Engine::StorePromptChunks(Sequence& sequence) {
   if (!write_behind_ || !sequence.request.store) return;
   for (size_t i = 0; i < sequence.keys.size(); ++i) {
-    write_behind_->Offer(sequence.keys[i], i == 0 ? root_ : sequence.keys[i - 1],
+    write_behind_->Offer(sequence.keys[i], i == 0 ? sequence.root : sequence.keys[i - 1],
                          sequence.numeric_path, sequence.table[i].Share());
   }
 }
@@ -412,6 +431,12 @@ std::optional<Completion> Engine::Take(SequenceId id) {
   auto node = finished_.extract(id);
   if (!node) return std::nullopt;
   return std::move(node.mapped());
+}
+
+std::optional<std::pair<SequenceId, Completion>> Engine::TakeAny() {
+  if (finished_.empty()) return std::nullopt;
+  auto node = finished_.extract(finished_.begin());
+  return std::pair(node.key(), std::move(node.mapped()));
 }
 
 Result<Completion> Engine::Answer(Request request,

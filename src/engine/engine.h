@@ -7,6 +7,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -44,6 +46,8 @@ class Engine {
   // The result of a finished or cancelled sequence; once. At most waiting_max results wait to be
   // taken; beyond that the oldest are forgotten.
   std::optional<Completion> Take(SequenceId id);
+  // Of any of them.
+  std::optional<std::pair<SequenceId, Completion>> TakeAny();
   // Empty once the prompt is restored.
   std::optional<RestoreProgress> Progress(SequenceId id) const;
 
@@ -56,6 +60,8 @@ class Engine {
   // Returns when every chunk queued for the store is written or has failed.
   void FlushStore();
   WriteBehindStats write_stats() const;
+  size_t waiting() const { return waiting_.size(); }
+  size_t running() const { return running_.size(); }
 
  private:
   // One sequence's part of a step.
@@ -78,6 +84,7 @@ class Engine {
   bool EnsurePages(Sequence& sequence, int tokens);
   void EndRestoration(Sequence& sequence);
   void Commit(const Part& part, Seconds took, bool alone, std::span<const float> logits);
+  static int32_t Choose(const Sequence& sequence, std::span<const float> logits);
   void AcceptToken(Sequence& sequence, std::span<const float> logits);
   void PublishFullChunks(Sequence& sequence);
   void StorePromptChunks(Sequence& sequence);

@@ -84,9 +84,11 @@ void Runtime::Wire() {
         tiers, *pool_,
         WriteBehindOptions{.writes = options_.store_writes, .promote = options_.promote});
   }
-  engine_ =
-      std::make_unique<Engine>(*model_, *pool_, *restorer_, *compute_cost_, write_behind_.get(),
-                               Clock::Real(), EngineOptions{.slice_tokens = options_.slice_tokens});
+  engine_ = std::make_unique<Engine>(*model_, *pool_, *restorer_, *compute_cost_,
+                                     write_behind_.get(), Clock::Real(),
+                                     EngineOptions{.slice_tokens = options_.slice_tokens,
+                                                   .max_sequences = options_.max_sequences,
+                                                   .waiting_max = options_.waiting_max});
   // The first store has the last word about compute.
   for (size_t i = stores_.size(); i-- > 0;) LoadCosts(CostPath(i), LearnersOf(i));
 }
@@ -126,7 +128,7 @@ Status Runtime::OpenModel() {
                                     options_.ram_capacity_bytes));
   // A slice, and a row for each sequence that decodes beside it.
   const TransformerOptions model_options{
-      .max_batch_tokens = options_.slice_tokens + EngineOptions{}.max_sequences,
+      .max_batch_tokens = options_.slice_tokens + options_.max_sequences,
       .path = options_.path,
       .weights = options_.weights};
   ASSIGN_OR_RETURN(model_, TransformerModel::Create(config, WeightSource::FromFiles(files), *pool_,
