@@ -137,7 +137,7 @@ Result<ChatTemplate> ChatTemplate::FromText(std::string_view jinja, std::string 
   made.eos_ = std::move(eos);
   const std::string text = Normalised(jinja);
   if (Has(text, "<|im_start|>") && Has(text, "<|im_end|>")) {
-    RETURN_IF_ERROR(made.ReadChatMl(text));
+    RETURN_IF_ERROR(made.ReadChatMl(text, jinja));
   } else if (Has(text, "<|start_header_id|>") && Has(text, "<|eot_id|>")) {
     RETURN_IF_ERROR(made.ReadLlama3(text));
   } else if (Has(text, "[INST]") && Has(text, "<<SYS>>") && Has(text, "content.strip()")) {
@@ -156,6 +156,12 @@ Status ChatTemplate::ReadLlama3(std::string_view jinja) {
   family_ = Family::kLlama3;
   begins_with_bos_ = Has(jinja, "bos_token");
   trims_ = Has(jinja, "C|trim");
+  if (!Has(jinja, "<|start_header_id|>assistant<|end_header_id|>\\n\\n")) {
+    return Fail(
+        ErrorCode::kUnsupported,
+        "the chat template looks like Llama 3's, but begins the answer in a way that kvcake "
+        "does not know");
+  }
   if (Has(jinja, "Cutting Knowledge Date: December 2023")) {
     date_ = Has(jinja, "strftime_now") ? Date::kToday : Date::kFixed;
     if (date_ == Date::kFixed && !Has(jinja, "26 Jul 2024")) {
@@ -167,24 +173,38 @@ Status ChatTemplate::ReadLlama3(std::string_view jinja) {
   return {};
 }
 
-Status ChatTemplate::ReadChatMl(std::string_view jinja) {
+Status ChatTemplate::ReadChatMl(std::string_view jinja, std::string_view raw) {
   family_ = Family::kChatMl;
   begins_with_bos_ = Has(jinja, "bos_token");
   trims_ = Has(jinja, "C|trim") || Has(jinja, "C.strip()");
   drops_thoughts_ = Has(jinja, "enable_thinking") && Has(jinja, "</think>");
-  if (Has(jinja, "<think>") && !drops_thoughts_) {
+  const auto unknown = [](const char* what) {
     return Fail(ErrorCode::kUnsupported,
-                "the chat template is ChatML with thinking of a kind that kvcake does not know");
+                "the chat template looks like ChatML, but {} in a way that kvcake does not know",
+                what);
+  };
+  if (Has(jinja, "<think>") && !drops_thoughts_) return unknown("thinks");
+  if (!Has(jinja, "<|im_start|>assistant\\n\"")) return unknown("begins the answer");
+  if (!Has(jinja, "<|im_end|>\\n\"") && !Has(jinja, "<|im_end|>\"+\"\\n\"")) {
+    return unknown("ends messages");
   }
-  // A default system message stands in one literal, between the two markers.
-  static constexpr std::string_view kOpen = "<|im_start|>system\\n";
+  // A default system message stands in one literal, between the two markers; the conversation's own
+  // is added to the first of them.
+  static constexpr std::string_view kOpen = "<|im_start|>system";
   static constexpr std::string_view kClose = "<|im_end|>";
-  for (size_t at = 0; (at = jinja.find(kOpen, at)) != std::string_view::npos;) {
+  for (size_t at = 0; (at = raw.find(kOpen, at)) != std::string_view::npos;) {
+    const char quote = at > 0 ? raw[at - 1] : ' ';
     at += kOpen.size();
-    const std::string_view rest = jinja.substr(at);
-    const size_t end = rest.find(kClose);
-    if (end == std::string_view::npos || Has(rest.substr(0, end), "\"")) continue;
-    default_system_ = std::string(rest.substr(0, end));
+    std::string_view rest = raw.substr(at);
+    if ((quote != '"' && quote != '\'') || !rest.starts_with("\\n")) {
+      return unknown("writes system messages");
+    }
+    rest.remove_prefix(2);
+    const std::string_view literal = rest.substr(0, rest.find(quote));
+    const size_t end = literal.find(kClose);
+    if (literal.empty()) continue;
+    if (end == std::string_view::npos || literal.ends_with('\\')) continue;  // of the tools' part
+    default_system_ = std::string(literal.substr(0, end));
     ReplaceAll(&*default_system_, "\\n", "\n");
   }
   return {};

@@ -39,7 +39,7 @@ class ChatTemplate {
   enum class System { kRefused, kFirst, kLast };  // the user message of Mistral it joins
 
   Status ReadLlama3(std::string_view jinja);
-  Status ReadChatMl(std::string_view jinja);
+  Status ReadChatMl(std::string_view jinja, std::string_view raw);
   Status ReadMistral(std::string_view jinja);
   Result<std::string> RenderLlama2(std::span<const ChatMessage> messages) const;
   Result<std::string> RenderLlama3(std::span<const ChatMessage> messages) const;
