@@ -33,8 +33,8 @@ class AnswerWriter {
  public:
   struct Options {
     bool chat = false;
-    std::string id;
-    std::string model;
+    std::string id = {};
+    std::string model = {};
     int64_t created = 0;  // seconds since 1970
     bool logprobs = false;
     bool report = false;
