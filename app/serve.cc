@@ -183,6 +183,14 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
                    "requests that may wait for their turn; more are refused (429)")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  flags->runtime.step_max = Seconds(0.1);
+  serve
+      ->add_option_function<double>(
+          "--step-ms-max", [flags](double ms) { flags->runtime.step_max = Seconds(ms / 1e3); },
+          "how long a step may be expected to take while answers are being written: prompts are "
+          "computed in smaller slices, of a chunk at least; 0: no limit")
+      ->check(CLI::Range(0.0, 1e6))
+      ->default_str("100");
   serve->callback([flags, exit_code] {
     if (const Status status = Serve(*flags); !status) *exit_code = Fatal(status.error());
   });

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/share_step.h"
 
 namespace kvcake {
 
@@ -198,6 +199,10 @@ std::vector<Engine::Part> Engine::PlanStep(TimePoint* wake_at) {
   // However many decode, one chunk of prefill still fits: max_batch_tokens has room for both.
   int budget =
       std::max(options_.slice_tokens - static_cast<int>(parts.size()), pool_.layout().chunk_tokens);
+  if (!parts.empty() && options_.step_max > Seconds(0)) {
+    budget =
+        ShareStep(running_, cost_.fit(), options_.step_max, pool_.layout().chunk_tokens, budget);
+  }
   for (auto& sequence : running_) {
     if (sequence->state == Sequence::State::kRestoring && sequence->restoration->done()) {
       EndRestoration(*sequence);
@@ -333,21 +338,11 @@ void Engine::Commit(const Part& part, Seconds took, bool alone, std::span<const 
   if (part.samples) AcceptToken(sequence, logits);
 }
 
-int32_t Engine::Choose(const Sequence& sequence, std::span<const float> logits) {
-  const SamplingParams& params = sequence.request.sampling;
-  const int position = static_cast<int>(sequence.tokens.size());
-  if (!params.penalises()) return Sample(logits, params, position);
-  std::vector<float> penalised(logits.begin(), logits.end());
-  const std::span<const int32_t> tokens = sequence.tokens;
-  const size_t prompt = sequence.prompt_tokens();
-  Penalise(params, tokens.first(prompt), tokens.subspan(prompt), penalised);
-  return Sample(penalised, params, position);
-}
-
 void Engine::AcceptToken(Sequence& sequence, std::span<const float> logits) {
   const Request& request = sequence.request;
   Completion& completion = sequence.completion;
-  TokenEvent event{.token = Choose(sequence, logits)};
+  TokenEvent event{.token =
+                       Choose(logits, request.sampling, sequence.tokens, sequence.prompt_tokens())};
   std::vector<TokenLogprob> top;
   if (request.logprobs) {
     event.logprob = LogProbability(logits, event.token);

@@ -24,7 +24,8 @@ struct EngineOptions {
   int max_sequences = 64;            // running at once; more wait
   int waiting_max = 1024;            // more are refused
   uint64_t read_reserve_pages = 16;  // never promised to sequences: reads in flight draw them
-  Seconds warm_up_max{0.3};          // no further warm-up pass is started after this long
+  Seconds step_max{0};  // while anything decodes, slices are expected to end by then; 0: no limit
+  Seconds warm_up_max{0.3};  // no further warm-up pass is started after this long
 };
 
 class Engine {
@@ -84,7 +85,6 @@ class Engine {
   bool EnsurePages(Sequence& sequence, int tokens);
   void EndRestoration(Sequence& sequence);
   void Commit(const Part& part, Seconds took, bool alone, std::span<const float> logits);
-  static int32_t Choose(const Sequence& sequence, std::span<const float> logits);
   void AcceptToken(Sequence& sequence, std::span<const float> logits);
   void PublishFullChunks(Sequence& sequence);
   void StorePromptChunks(Sequence& sequence);

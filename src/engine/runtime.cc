@@ -88,7 +88,8 @@ void Runtime::Wire() {
                                      write_behind_.get(), Clock::Real(),
                                      EngineOptions{.slice_tokens = options_.slice_tokens,
                                                    .max_sequences = options_.max_sequences,
-                                                   .waiting_max = options_.waiting_max});
+                                                   .waiting_max = options_.waiting_max,
+                                                   .step_max = options_.step_max});
   // The first store has the last word about compute.
   for (size_t i = stores_.size(); i-- > 0;) LoadCosts(CostPath(i), LearnersOf(i));
 }

@@ -146,6 +146,15 @@ void Penalise(const SamplingParams& params, std::span<const int32_t> prompt,
   }
 }
 
+int32_t Choose(std::span<const float> logits, const SamplingParams& params,
+               std::span<const int32_t> tokens, size_t prompt) {
+  const int position = static_cast<int>(tokens.size());
+  if (!params.penalises()) return Sample(logits, params, position);
+  std::vector<float> penalised(logits.begin(), logits.end());
+  Penalise(params, tokens.first(prompt), tokens.subspan(prompt), penalised);
+  return Sample(penalised, params, position);
+}
+
 namespace {
 
 // What to subtract from a logit.

@@ -1,6 +1,7 @@
 // From logits to a token.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -43,6 +44,10 @@ int32_t Sample(std::span<const float> logits, const SamplingParams& params, int 
 // Applies the penalties for what was said. Ids outside of the logits are ignored.
 void Penalise(const SamplingParams& params, std::span<const int32_t> prompt,
               std::span<const int32_t> answer, std::span<float> logits);
+
+// The token that follows `tokens`, of which the first `prompt` are the prompt: penalties and all.
+int32_t Choose(std::span<const float> logits, const SamplingParams& params,
+               std::span<const int32_t> tokens, size_t prompt);
 
 // Natural logarithm of the probability of `token` at temperature 1.
 float LogProbability(std::span<const float> logits, int32_t token);

@@ -15,6 +15,7 @@ using net::ip::tcp;
 namespace {
 
 constexpr size_t kBufferMin = 4096;  // what is read ahead of a request
+constexpr std::chrono::milliseconds kLookInterval{500};
 
 std::chrono::milliseconds Millis(Seconds s) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(s);
@@ -33,7 +34,7 @@ HttpRequest ToRequest(http::request<http::string_body>* message) {
 }  // namespace
 
 HttpServer::Connection::Connection(HttpServer& server, tcp::socket socket)
-    : server_(server), stream_(std::move(socket)) {}
+    : server_(server), stream_(std::move(socket)), look_timer_(server.context_) {}
 
 HttpServer::Connection::~Connection() {
   ChargeBody(0);
@@ -229,18 +230,27 @@ net::awaitable<bool> HttpServer::Connection::EndStream() {
 }
 
 void HttpServer::Connection::WatchClient(std::shared_ptr<Signal> signal) {
-  watcher_ = signal;
-  stream_.socket().async_wait(
-      tcp::socket::wait_read, [weak = weak_from_this(), signal](error_code error) {
-        const auto self = weak.lock();
-        if (error || !self || self->watcher_ != signal) return;
-        signal->Notify();  // it may also have sent its next request: client_gone knows
-      });
+  watcher_ = std::move(signal);
+  stream_.socket().async_wait(tcp::socket::wait_read, [weak = weak_from_this()](error_code error) {
+    if (const auto self = weak.lock(); self && !error) self->Watched();
+  });
+}
+
+// Something has come: the end, or the client's next request, which hides the end from then on but
+// for a look now and then.
+void HttpServer::Connection::Watched() {
+  if (!watcher_) return;
+  if (client_gone()) return watcher_->Notify();
+  look_timer_.expires_after(kLookInterval);
+  look_timer_.async_wait([weak = weak_from_this()](error_code error) {
+    if (const auto self = weak.lock(); self && !error) self->Watched();
+  });
 }
 
 void HttpServer::Connection::StopWatching() {
   if (!watcher_) return;
   watcher_.reset();
+  look_timer_.cancel();
   error_code error;
   stream_.socket().cancel(error);  // nothing but the wait is under way
 }

@@ -42,10 +42,12 @@ class HttpServer::Connection : public HttpReply,
   template <typename Body>
   void SetHead(const HttpResponse& response, boost::beast::http::response<Body>* message) const;
   void ChargeBody(uint64_t bytes);
+  void Watched();
   void StopWatching();
 
   HttpServer& server_;
   boost::beast::tcp_stream stream_;
+  boost::asio::steady_timer look_timer_;
   boost::beast::flat_buffer buffer_;
   bool idle_ = true;
   uint64_t charged_ = 0;  // of the server's bodies_bytes_
