@@ -139,6 +139,28 @@ void AddTtft(CLI::App* parent, int* exit_code) {
   command->add_option("--svg", options->svg, "the picture")->capture_default_str();
 }
 
+void AddSimulate(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::SimulateOptions>();
+  CLI::App* command = AddBench(parent, "simulate",
+                               "random restorations on a fake clock against the bound with "
+                               "hindsight, changing rates included",
+                               exit_code, bench::RunSimulate, options);
+  command
+      ->add_option("--profiles", options->profiles,
+                   "machines to emulate: a file, or a directory of them")
+      ->capture_default_str();
+  command->add_option("--scenarios", options->scenarios, "how many; 1 prints its timeline too")
+      ->check(CLI::Range(1, 100000000))
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "of the first scenario; the next has the next")
+      ->capture_default_str();
+  command->add_option("--link-trace", options->link_trace,
+                      "a file of lines of seconds, share of the link's speed: instead of made-up "
+                      "changes");
+  command->add_option("--compute-trace", options->compute_trace, "the same of compute's speed");
+  command->add_option("--json", options->json, "also write the results to this file");
+}
+
 void AddQuality(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::QualityOptions>();
   CLI::App* command =
@@ -168,6 +190,72 @@ void AddQuality(CLI::App* parent, int* exit_code) {
   command->add_option("--json", options->json, "also write the results to this file");
 }
 
+// Not by AddBench: it computes nothing.
+void AddLoad(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::LoadOptions>();
+  CLI::App* command = parent->add_subcommand(
+      "load", "chunks read and written, as a share of what fio does on the same file system");
+  command->add_option("--dir", options->dir, "on the file system to measure")
+      ->default_str("~/.cache/kvcake");
+  command->add_option("--chunk-bytes", options->chunk_bytes, "sizes of chunks, e.g. 1MiB 16MiB")
+      ->transform(SizeValue())
+      ->check(CLI::Range(uint64_t{256} << 10, uint64_t{64} << 20))
+      ->default_str("1MiB 4MiB 16MiB");
+  command->add_option("--bytes", options->bytes, "of each pass")
+      ->transform(SizeValue())
+      ->default_str("1GiB");
+  command->add_option("--repeats", options->repeats, "of each pass, interleaved with fio's")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--json", options->json, "also write the results to this file");
+  command->callback([options, exit_code] {
+    if (const Status status = bench::RunLoad(*options); !status) {
+      *exit_code = Fatal(status.error());
+    }
+  });
+}
+
+void AddCatalogue(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::CatalogueOptions>();
+  CLI::App* command = parent->add_subcommand(
+      "catalogue", "memory, lookups and start-up with many chunks on the disk");
+  command->add_option("--chunks", options->chunks, "in the catalogue")
+      ->check(CLI::Range(128, 100000000))
+      ->capture_default_str();
+  command->add_flag("--files", options->files, "make so many (small) files and start with them");
+  command->add_option("--dir", options->dir, "where")->default_str("~/.cache/kvcake");
+  command->callback([options, exit_code] {
+    if (const Status status = bench::RunCatalogue(*options); !status) {
+      *exit_code = Fatal(status.error());
+    }
+  });
+}
+
+// Not by AddBench: its flags are those of run.
+void AddTiers(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::TiersOptions>();
+  CLI::App* command = parent->add_subcommand(
+      "tiers", "one restoration from several stores at once, against each of them alone");
+  options->runtime.ram_capacity_bytes = 1ull << 30;
+  AddRuntimeFlags(*command, &options->runtime);
+  command->get_option("--model")->required(false);
+  command->add_option("--arch", options->arch, "shape of random weights, without --model")
+      ->check(CLI::IsMember(SynthArchNames()))
+      ->capture_default_str();
+  command->add_option("--context", options->context, "prompt tokens")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--repeats", options->repeats, "of everything, interleaved")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--json", options->json, "also write the results to this file");
+  command->callback([options, exit_code] {
+    if (const Status status = bench::RunTiers(*options); !status) {
+      *exit_code = Fatal(status.error());
+    }
+  });
+}
+
 void AddDemo(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::DemoOptions>();
   CLI::App* command = AddBench(parent, "demo",
@@ -190,7 +278,11 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
   AddDecode(bench, exit_code);
   AddStartup(bench, exit_code);
   AddTtft(bench, exit_code);
+  AddSimulate(bench, exit_code);
   AddQuality(bench, exit_code);
+  AddLoad(bench, exit_code);
+  AddTiers(bench, exit_code);
+  AddCatalogue(bench, exit_code);
   AddDemo(bench, exit_code);
 }
 

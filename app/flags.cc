@@ -179,6 +179,9 @@ void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options) {
                  "most tokens that one step computes; at least a chunk")
       ->capture_default_str();
   AddStoreFlags(app, options);
+  app.add_flag("--durable", options->durable,
+               "let chunks that are kept survive a power cut (slower); without it one may be lost, "
+               "but never loaded wrong");
 }
 
 int Fatal(const Error& error) {

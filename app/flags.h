@@ -35,6 +35,7 @@ void AddTokenizeCommands(CLI::App& app, int* exit_code);  // tokenize and detoke
 void AddBenchCommand(CLI::App& app, int* exit_code);
 void AddModelCommand(CLI::App& app, int* exit_code);
 void AddStoreCommand(CLI::App& app, int* exit_code);
+void AddStoreWarmCommand(CLI::App& store, int* exit_code);
 
 // Prints what failed and what to do to stderr; returns exit code 1.
 int Fatal(const Error& error);

@@ -28,6 +28,8 @@ struct RunFlags {
   bool no_store = false;
   bool json = false;
   std::string trace_file;
+  std::optional<double> compute_share;
+  std::string compute_trace;
 };
 
 // Text, or ids as they are.
@@ -138,18 +140,25 @@ void PrintReport(const Completion& completion) {
   fmt::print(stderr, "\n");
 }
 
-Status Answer(const RunFlags& flags) {
-  ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(flags));
-  ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
-  const Tokenizer& tokenizer = runtime->tokenizer();
-  const Clock& clock = Clock::Real();
-  const TimePoint began = clock.Now();  // the wait for the first token includes tokenization
+// The share of each step, from the flag or its file.
+Status ReadShare(const RunFlags& flags, RuntimeOptions* options) {
+  if (!flags.compute_trace.empty()) {
+    ASSIGN_OR_RETURN(options->compute_share,
+                     ReadSpeedTrace("--compute-trace", flags.compute_trace, 1));
+  } else if (flags.compute_share) {
+    options->compute_share = SpeedTrace({{.at_s = 0, .speed = *flags.compute_share}});
+  }
+  return {};
+}
+
+Result<Request> MakeRequest(const RunFlags& flags, const Prompt& prompt, Runtime& runtime) {
   Request request;
   request.prompt = prompt.tokens;
-  if (prompt.text) {
-    ASSIGN_OR_RETURN(request.prompt, tokenizer.Encode(*prompt.text));
+  if (prompt.text && runtime.emulated()) {
+    request.prompt = EmulatedModel::TokensOf(*prompt.text);
+  } else if (prompt.text) {
+    ASSIGN_OR_RETURN(request.prompt, runtime.tokenizer().Encode(*prompt.text));
   }
-  const Seconds tokenized = clock.Now() - began;
   request.max_tokens = flags.max_tokens;
   request.sampling = flags.sampling;
   request.policy = *PolicyFromName(flags.policy);
@@ -161,10 +170,51 @@ Status Answer(const RunFlags& flags) {
     request.policy = Policy::kPublished;
   }
   request.store = !flags.no_store;
-  if (!flags.ignore_eos) request.end_tokens = runtime->config().eos_tokens;
+  if (!flags.ignore_eos) request.end_tokens = runtime.config().eos_tokens;
+  return request;
+}
 
-  Detokenizer detokenizer(tokenizer);
-  StopStrings stops(flags.stops);
+// The answer as it grows: text, or ids where there is no tokenizer.
+class AnswerText {
+ public:
+  AnswerText(const Runtime& runtime, const std::vector<std::string>& stops) : stops_(stops) {
+    if (!runtime.emulated()) detokenizer_.emplace(runtime.tokenizer());
+  }
+  std::string Append(int32_t token) {
+    return stops_.Append(detokenizer_ ? detokenizer_->Append(token) : fmt::format("{} ", token));
+  }
+  std::string Finish() {
+    std::string rest = detokenizer_ ? stops_.Append(detokenizer_->Finish()) : std::string();
+    return rest + stops_.Finish();
+  }
+  bool stopped() const { return stops_.found(); }
+
+ private:
+  std::optional<Detokenizer> detokenizer_;
+  StopStrings stops_;
+};
+
+Status WriteTrace(const std::string& path, const RestoreReport& report) {
+  std::ofstream trace(path);
+  trace << ChromeTrace(report).dump();
+  if (trace.flush()) return {};
+  return Fail(ErrorCode::kIo, "cannot write {}: {}", path, std::strerror(errno));
+}
+
+Status Answer(const RunFlags& flags) {
+  ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(flags));
+  RuntimeOptions options = flags.runtime;
+  RETURN_IF_ERROR(ReadShare(flags, &options));
+  if (options.model_dir.empty() && options.emulate.empty()) {
+    return Fail(ErrorCode::kInvalidArgument, "--model DIR (or --emulate PROFILE) is required");
+  }
+  ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(options));
+  const Clock& clock = Clock::Real();
+  const TimePoint began = clock.Now();  // the wait for the first token includes tokenization
+  ASSIGN_OR_RETURN(Request request, MakeRequest(flags, prompt, *runtime));
+  const Seconds tokenized = clock.Now() - began;
+
+  AnswerText answer(*runtime, flags.stops);
   ProgressBar bar;
   std::string text;
   const auto emit = [&](const std::string& piece) {
@@ -175,15 +225,15 @@ Status Answer(const RunFlags& flags) {
     std::fflush(stdout);
   };
   request.on_token = [&](const TokenEvent& event) {
-    emit(stops.Append(detokenizer.Append(event.token)));
-    return !stops.found();
+    emit(answer.Append(event.token));
+    return !answer.stopped();
   };
   const auto after_step = [&](SequenceId id) {
     if (const auto progress = runtime->engine().Progress(id)) bar.Draw(*progress);
   };
   ASSIGN_OR_RETURN(Completion completion, runtime->engine().Answer(std::move(request), after_step));
   completion.ttft_s += tokenized.count();
-  emit(stops.Append(detokenizer.Finish()) + stops.Finish());
+  emit(answer.Finish());
   runtime->engine().FlushStore();
 
   if (flags.json) {
@@ -203,14 +253,27 @@ Status Answer(const RunFlags& flags) {
     fmt::print("\n");
     PrintReport(completion);
   }
-  if (!flags.trace_file.empty()) {
-    std::ofstream trace(flags.trace_file);
-    trace << ChromeTrace(completion.report).dump();
-    if (!trace.flush()) {
-      return Fail(ErrorCode::kIo, "cannot write {}: {}", flags.trace_file, std::strerror(errno));
-    }
-  }
-  return {};
+  if (flags.trace_file.empty()) return {};
+  return WriteTrace(flags.trace_file, completion.report);
+}
+
+// What stands in for a machine that is not here.
+void AddEmulationFlags(CLI::App& run, RunFlags* flags) {
+  run.get_option("--model")->required(false);
+  run.add_option("--emulate", flags->runtime.emulate,
+                 "instead of --model: wait as long as a machine and a model would compute that are "
+                 "not here, e.g. bench/profiles/a100-llama-7b.json; chunks and the rates of links "
+                 "are scaled down, and a text's tokens are hashes of four bytes each")
+      ->excludes("--model");
+  CLI::Option* share =
+      run.add_option("--compute-share", flags->compute_share,
+                     "of each step, that restoring may compute; requests made up for it take the "
+                     "rest, and the step lasts as long as a full one")
+          ->check(CLI::Range(1e-3, 1.0));
+  run.add_option("--compute-trace", flags->compute_trace,
+                 "a file of how that share changes: lines of seconds since the first step, share "
+                 "(0 is legal, but not at the end)")
+      ->excludes(share);
 }
 
 }  // namespace
@@ -219,6 +282,7 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* run = app.add_subcommand("run", "answer one prompt and say how its KV cache was made");
   AddRuntimeFlags(*run, &flags->runtime);
+  AddEmulationFlags(*run, flags.get());
   CLI::Option_group* prompt = run->add_option_group("prompt", "what to answer; one of");
   prompt->add_option("--prompt", flags->prompt, "the text itself");
   prompt->add_option("--prompt-file", flags->prompt_file, "a file with the text; - for stdin");

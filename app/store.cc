@@ -1,79 +1,241 @@
-// kvcake store: what is kept in a store directory.
+// kvcake store: what is kept in a store directory, and what to do about it.
 #include <fmt/chrono.h>
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
 
 #include "app/flags.h"
-#include "store/store_dir.h"
+#include "app/progress.h"
+#include "app/store_names.h"
+#include "store/store_tools.h"
 
 namespace kvcake {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 struct StoreFlags {
   std::string dir;
   bool json = false;
+  bool quarantine = false;  // verify
+  bool clear = false;       // quarantine
+  std::optional<uint64_t> to_bytes;
+  std::optional<double> older_than_s;
+  std::string model;
 };
 
-nlohmann::ordered_json Describe(const StoreRoot& root) {
-  const auto model = nlohmann::ordered_json::parse(root.description, nullptr, false);
+double MiB(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+Json Describe(const StoreRoot& root) {
+  const auto model = Json::parse(root.description, nullptr, false);
   return {{"root", root.root.Hex()},
-          {"model", model.is_object() ? model : nlohmann::ordered_json()},
+          {"model", model.is_object() ? model : Json()},
           {"chunks", root.chunks},
           {"bytes", root.bytes},
           {"oldest_use", root.oldest_use_s},
-          {"newest_use", root.newest_use_s}};
+          {"newest_use", root.newest_use_s},
+          {"hits", root.usage.reads},
+          {"hit_bytes", root.usage.read_bytes},
+          {"writes", root.usage.writes},
+          {"evicted", root.usage.evicted},
+          {"quarantined", root.usage.quarantined}};
 }
 
-Status List(const StoreFlags& flags) {
+std::string Day(int64_t unix_s) {
+  if (unix_s == 0) return "-";
+  return fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(static_cast<time_t>(unix_s)));
+}
+
+Result<bool> List(const StoreFlags& flags) {
   ASSIGN_OR_RETURN(const auto roots, ListStore(flags.dir));
   if (flags.json) {
-    auto list = nlohmann::ordered_json::array();
+    auto list = Json::array();
     for (const StoreRoot& root : roots) list.push_back(Describe(root));
     fmt::print("{}\n", list.dump(2));
-    return {};
+    return true;
   }
-  fmt::print("{:<14} {:<28} {:>8} {:>12}  {}\n", "root", "model", "chunks", "MiB", "last used");
+  fmt::print("{:<14} {:<28} {:>8} {:>12} {:>10}  {:<16}  {:<16}\n", "root", "model", "chunks",
+             "MiB", "hits", "oldest use", "last use");
   for (const StoreRoot& root : roots) {
-    const auto model = nlohmann::json::parse(root.description, nullptr, false);
-    const std::string name =
-        model.is_object() ? model.value("model", std::string("unknown")) : std::string("unknown");
-    fmt::print("{:<14} {:<28} {:>8} {:>12.1f}  {:%Y-%m-%d %H:%M}\n", root.root.Hex().substr(0, 12),
-               name, root.chunks, static_cast<double>(root.bytes) / (1 << 20),
-               fmt::localtime(static_cast<time_t>(root.newest_use_s)));
+    fmt::print("{:<14} {:<28} {:>8} {:>12.1f} {:>10}  {:<16}  {:<16}\n",
+               root.root.Hex().substr(0, 12), ModelName(root), root.chunks, MiB(root.bytes),
+               root.usage.reads, Day(root.oldest_use_s), Day(root.newest_use_s));
   }
-  return {};
+  return true;
 }
 
-Status Clear(const StoreFlags& flags) {
-  ASSIGN_OR_RETURN(const ClearedStore cleared, ClearStore(flags.dir));
-  if (flags.json) {
-    fmt::print("{}\n",
-               nlohmann::ordered_json{{"files", cleared.files}, {"bytes", cleared.bytes}}.dump(2));
-  } else {
-    fmt::print("removed {} files, {:.1f} MiB\n", cleared.files,
-               static_cast<double>(cleared.bytes) / (1 << 20));
+Result<bool> Stat(const StoreFlags& flags) {
+  ASSIGN_OR_RETURN(const auto roots, ListStore(flags.dir));
+  ASSIGN_OR_RETURN(const auto quarantined, ListQuarantine(flags.dir));
+  ASSIGN_OR_RETURN(const uint64_t free, FileSystem::Real().FreeBytes(flags.dir));
+  uint64_t chunks = 0, bytes = 0, bad_bytes = 0, temporaries = 0;
+  StoreUsage usage;
+  for (const StoreRoot& root : roots) {
+    chunks += root.chunks;
+    bytes += root.bytes;
+    usage.reads += root.usage.reads;
+    usage.read_bytes += root.usage.read_bytes;
+    usage.writes += root.usage.writes;
+    usage.write_bytes += root.usage.write_bytes;
+    usage.evicted += root.usage.evicted;
   }
-  return {};
+  for (const QuarantinedFile& file : quarantined) bad_bytes += file.bytes;
+  RETURN_IF_ERROR(
+      ScanStore(FileSystem::Real(), StoreDir(flags.dir),
+                {.chunk = {},
+                 .temporary = [&](const std::string&, int, const FileInfo&) { ++temporaries; }}));
+  if (flags.json) {
+    fmt::print("{}\n", Json{{"models", roots.size()},
+                            {"chunks", chunks},
+                            {"bytes", bytes},
+                            {"hits", usage.reads},
+                            {"hit_bytes", usage.read_bytes},
+                            {"writes", usage.writes},
+                            {"write_bytes", usage.write_bytes},
+                            {"evicted", usage.evicted},
+                            {"quarantined", quarantined.size()},
+                            {"quarantined_bytes", bad_bytes},
+                            {"being_written", temporaries},
+                            {"free_bytes", free}}
+                           .dump(2));
+    return true;
+  }
+  fmt::print("{:<16} {}\n{:<16} {} ({:.1f} MiB)\n", "models", roots.size(), "chunks", chunks,
+             MiB(bytes));
+  fmt::print("{:<16} {} ({:.1f} MiB)\n{:<16} {} ({:.1f} MiB)\n", "hits", usage.reads,
+             MiB(usage.read_bytes), "writes", usage.writes, MiB(usage.write_bytes));
+  fmt::print("{:<16} {}\n{:<16} {} ({:.1f} MiB)\n", "evicted", usage.evicted, "quarantined",
+             quarantined.size(), MiB(bad_bytes));
+  fmt::print("{:<16} {}\n{:<16} {:.1f} MiB\n", "being written", temporaries, "free on disk",
+             MiB(free));
+  return true;
+}
+
+// False when something is bad.
+Result<bool> Verify(const StoreFlags& flags) {
+  const TimePoint start = Clock::Real().Now();
+  ProgressLine line;
+  VerifyOptions options;
+  options.quarantine = flags.quarantine;
+  options.progress = [&](uint64_t done, uint64_t total) {
+    line.Draw(static_cast<double>(done), static_cast<double>(total),
+              fmt::format("{:.0f} of {:.0f} MiB", MiB(done), MiB(total)));
+  };
+  ASSIGN_OR_RETURN(const VerifiedStore verified, VerifyStore(flags.dir, options));
+  const double seconds = (Clock::Real().Now() - start).count();
+  if (flags.json) {
+    auto bad = Json::array();
+    for (const BadFile& file : verified.bad) {
+      bad.push_back({{"path", file.path}, {"reason", file.reason}});
+    }
+    fmt::print("{}\n", Json{{"chunks", verified.chunks},
+                            {"bytes", verified.bytes},
+                            {"seconds", seconds},
+                            {"bad", bad}}
+                           .dump(2));
+    return verified.bad.empty();
+  }
+  for (const BadFile& file : verified.bad) fmt::print("{}: {}\n", file.path, file.reason);
+  fmt::print("{} chunks in order, {:.1f} MiB in {:.1f} s ({:.0f} MB/s); {} bad{}\n",
+             verified.chunks, MiB(verified.bytes), seconds,
+             static_cast<double>(verified.bytes) / 1e6 / std::max(seconds, 1e-9),
+             verified.bad.size(),
+             verified.bad.empty() || flags.quarantine ? "" : " (--quarantine moves them away)");
+  return verified.bad.empty();
+}
+
+void PrintCleared(const StoreFlags& flags, const ClearedStore& cleared) {
+  if (flags.json) {
+    fmt::print("{}\n", Json{{"files", cleared.files}, {"bytes", cleared.bytes}}.dump(2));
+  } else {
+    fmt::print("removed {} files, {:.1f} MiB\n", cleared.files, MiB(cleared.bytes));
+  }
+}
+
+Result<bool> Evict(const StoreFlags& flags) {
+  EvictRule rule;
+  rule.to_bytes = flags.to_bytes;
+  if (flags.older_than_s) {
+    rule.used_before_s = UnixSeconds() - static_cast<int64_t>(*flags.older_than_s);
+  }
+  if (!flags.model.empty()) {
+    ASSIGN_OR_RETURN(rule.roots, RootsOf(flags.dir, flags.model));
+  }
+  if (!rule.to_bytes && !rule.used_before_s && !rule.roots) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "say what to evict: --to SIZE, --older-than TIME or --model NAME; store clear "
+                "removes all");
+  }
+  ASSIGN_OR_RETURN(const ClearedStore cleared, EvictStore(flags.dir, rule));
+  PrintCleared(flags, cleared);
+  return true;
+}
+
+Result<bool> Clear(const StoreFlags& flags) {
+  ASSIGN_OR_RETURN(const ClearedStore cleared, ClearStore(flags.dir));
+  PrintCleared(flags, cleared);
+  return true;
+}
+
+Result<bool> Quarantine(const StoreFlags& flags) {
+  if (flags.clear) {
+    ASSIGN_OR_RETURN(const ClearedStore cleared, ClearQuarantine(flags.dir));
+    PrintCleared(flags, cleared);
+    return true;
+  }
+  ASSIGN_OR_RETURN(const auto files, ListQuarantine(flags.dir));
+  if (flags.json) {
+    auto list = Json::array();
+    for (const QuarantinedFile& file : files) {
+      list.push_back({{"path", file.path},
+                      {"bytes", file.bytes},
+                      {"mtime", file.mtime_s},
+                      {"reason", file.reason}});
+    }
+    fmt::print("{}\n", list.dump(2));
+    return true;
+  }
+  for (const QuarantinedFile& file : files) {
+    fmt::print("{}  {:>10.1f} MiB  {}: {}\n", Day(file.mtime_s), MiB(file.bytes), file.path,
+               file.reason);
+  }
+  fmt::print("{} files; --clear deletes them\n", files.size());
+  return true;
 }
 
 }  // namespace
 
 void AddStoreCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<StoreFlags>();
-  CLI::App* store = app.add_subcommand("store", "look at or empty a store directory");
+  CLI::App* store = app.add_subcommand("store", "look at, check, fill or empty a store directory");
   store->require_subcommand(1);
-  const auto add = [&](const char* name, const char* help, Status (*body)(const StoreFlags&)) {
+  const auto add = [&](const char* name, const char* help,
+                       Result<bool> (*body)(const StoreFlags&)) {
     CLI::App* command = store->add_subcommand(name, help);
     command->add_option("--store,dir", flags->dir, "the directory given to run as --store")
         ->required();
     command->add_flag("--json", flags->json, "print JSON");
     command->callback([flags, exit_code, body] {
-      if (const Status status = body(*flags); !status) *exit_code = Fatal(status.error());
+      const Result<bool> good = body(*flags);
+      if (!good) *exit_code = Fatal(good.error());
+      if (good && !*good) *exit_code = 1;
     });
+    return command;
   };
   add("ls", "what is kept, by model", List);
+  add("stat", "totals: chunks, hits, writes, quarantined files, free space", Stat);
+  add("verify", "read every chunk and check every byte; exit code 1 when one is bad", Verify)
+      ->add_flag("--quarantine", flags->quarantine, "move bad files away");
+  CLI::App* evict = add("evict", "remove the chunks that meet every condition given", Evict);
+  evict->add_option("--to", flags->to_bytes, "those used longest ago, until SIZE is left")
+      ->transform(SizeValue());
+  evict->add_option("--older-than", flags->older_than_s, "not used for so long, e.g. 7d or 12h")
+      ->transform(DurationValue());
+  evict->add_option("--model", flags->model, "of this model: its name or root as ls prints them");
   add("clear", "delete every chunk (other files in the directory are left alone)", Clear);
+  add("quarantine", "what failed verification, and why", Quarantine)
+      ->add_flag("--clear", flags->clear, "delete it");
+  AddStoreWarmCommand(*store, exit_code);
 }
 
 }  // namespace kvcake

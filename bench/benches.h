@@ -2,10 +2,12 @@
 // answers it got on the way, and writes JSON and pictures where it is told to.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "engine/runtime.h"
 #include "ops/packed_matrix.h"
 
 namespace kvcake::bench {
@@ -14,7 +16,7 @@ namespace kvcake::bench {
 struct PrefillOptions {
   WeightFormat weights = WeightFormat::kBf16;
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
-  std::string model_dir;  // empty: `archs`, with random weights
+  std::string model_dir;                     // empty: `archs`, with random weights
   std::vector<std::string> archs = {"smollm2-135m", "llama-3.2-1b"};
   std::vector<int> tokens = {};  // empty: 512, 2048 and 8192, and 16384 for models below 500M
   int repeats = 5;
@@ -31,10 +33,10 @@ struct DecodeOptions {
   std::vector<std::string> archs = {"llama-3.2-1b", "smollm2-135m"};
   std::vector<WeightFormat> weights = {WeightFormat::kBf16, WeightFormat::kInt8};
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
-  std::vector<int> sequences = {1, 8, 32};  // at once
-  int context = 1024;                       // tokens of each before the first one measured
-  int steps = 16;                           // a repeat, and the tokens of each sequence in it
-  int mixed_decodes = 8;                    // sequences beside a slice; 0: no such step
+  std::vector<int> sequences = {1, 8, 32};   // at once
+  int context = 1024;                        // tokens of each before the first one measured
+  int steps = 16;                            // a repeat, and the tokens of each sequence in it
+  int mixed_decodes = 8;                     // sequences beside a slice; 0: no such step
   int slice_tokens = 512;
   int repeats = 5;
   int threads = 0;
@@ -72,6 +74,18 @@ struct TtftOptions {
 };
 Status RunTtft(const TtftOptions& options);
 
+// How close to the bound, known with hindsight, do restorations come on other machines and on links
+// whose speeds change? Random scenarios on a fake clock; the same ones for the same seed.
+struct SimulateOptions {
+  std::string profiles = "bench/profiles";  // a profile, or a directory of them
+  int scenarios = 100000;
+  uint64_t seed = 1;
+  std::string link_trace, compute_trace;  // instead of random changes (cake/speed_trace.h)
+  int threads = 0;
+  std::string json;  // path; empty: none
+};
+Status RunSimulate(const SimulateOptions& options);
+
 // Does a way of running the model (arithmetic, restored chunks) change what it says? Held-out text
 // and lookups, each way against the plain run. Fails when a perplexity moved by more than allowed,
 // or when chunks that are kept exactly did not give exactly the same.
@@ -87,6 +101,36 @@ struct QualityOptions {
   std::string json;  // path; empty: none
 };
 Status RunQuality(const QualityOptions& options);
+
+// How fast do chunks come from and go to the disk, as a share of what fio (which must be installed)
+// does on the same file system in the same run?
+struct LoadOptions {
+  std::string dir;  // on the file system to measure; empty: CacheDir()
+  std::vector<uint64_t> chunk_bytes = {1 << 20, 4 << 20, 16 << 20};
+  uint64_t bytes = 1 << 30;  // of each pass
+  int repeats = 5;
+  std::string json;  // path; empty: none
+};
+Status RunLoad(const LoadOptions& options);
+
+// Do several stores together deliver what their rates add up to?
+struct TiersOptions {
+  RuntimeOptions runtime = {};  // no model: `arch`; no stores: two links of 200 and 100 MB/s
+  std::string arch = "smollm2-135m";
+  int context = 4096;
+  int repeats = 5;
+  std::string json;  // path; empty: none
+};
+Status RunTiers(const TiersOptions& options);
+
+// What does it cost to know what is on the disk?
+struct CatalogueOptions {
+  uint64_t chunks = 1000000;
+  int lookups = 1000;
+  bool files = false;  // also make so many files, and start a tier on them
+  std::string dir;     // for them; empty: CacheDir()
+};
+Status RunCatalogue(const CatalogueOptions& options);
 
 // The tour: questions about a long document under each policy, at three link speeds.
 struct DemoOptions {

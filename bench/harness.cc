@@ -1,6 +1,7 @@
 #include "bench/harness.h"
 
 #include <fmt/core.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -52,6 +53,12 @@ std::string Spread(const std::vector<double>& values, int decimals) {
 Result<std::string> ModelDirOf(const std::string& dir, const std::string& arch) {
   if (!dir.empty()) return dir;
   return SynthModelDir(arch);
+}
+
+double CpuSeconds() {
+  timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
 std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed) {

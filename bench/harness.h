@@ -26,6 +26,7 @@ std::string Spread(const std::vector<double>& values, int decimals);
 
 // The model directory of `dir`, or of random weights in the shape of `arch` where it is empty.
 Result<std::string> ModelDirOf(const std::string& dir, const std::string& arch);
+double CpuSeconds();  // of this process so far, all threads
 
 // `count` ids below `vocab`, the same for the same seed.
 std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed);

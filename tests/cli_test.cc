@@ -265,6 +265,37 @@ TEST_F(CliTest, TraceIsChromeTraceJson) {
   EXPECT_GE(events.size(), ChunkFiles().size());
 }
 
+TEST_F(CliTest, EmulatesAMachineThatIsNotHere) {
+  std::ofstream(dir_ + "/p.json")
+      << R"({"name": "p", "layers": 4, "kv_bytes_per_token": 65536, "max_positions": 8192,)"
+      << R"( "attention": "dense", "c0": 1e-4, "b": 2e-6, "a": 1e-10})";
+  const std::string ask = "run --emulate " + dir_ + "/p.json --threads 1 --max-tokens 4 --store " +
+                          dir_ + "/emulated --compute-share 0.5 --prompt-file " + document_;
+  const json first = RunJson(ask), again = RunJson(ask + " --policy load");
+  EXPECT_EQ(first["tokens"].size(), 4u);
+  EXPECT_EQ(first["tokens"], again["tokens"]);
+  EXPECT_GT(again["report"]["tokens_loaded"]["disk"], 0);
+  EXPECT_GE(first["report"]["planning_us_per_turn"], 0);
+  const Outcome neither = Run("run --prompt x");
+  EXPECT_NE(neither.exit_code, 0);
+  EXPECT_THAT(neither.err, HasSubstr("--model"));
+  std::ofstream(dir_ + "/trace") << "0 2\n";
+  const Outcome trace =
+      Run("run --emulate " + dir_ + "/p.json --prompt x --compute-trace " + dir_ + "/trace");
+  EXPECT_THAT(trace.err, HasSubstr("from 0 to 1"));
+}
+
+TEST_F(CliTest, SimulatesTheSameScenariosForTheSameSeed) {
+  const std::string bench =
+      "bench simulate --threads 2 --scenarios 20 --seed 7 --profiles " KVCAKE_SOURCE_DIR
+      "/bench/profiles --json " +
+      dir_;
+  EXPECT_EQ(Run(bench + "/a.json").exit_code, 0);
+  EXPECT_EQ(Run(bench + "/b.json").exit_code, 0);
+  EXPECT_EQ(Read(dir_ + "/a.json"), Read(dir_ + "/b.json"));
+  EXPECT_EQ(json::parse(Read(dir_ + "/a.json"))["scenarios"], 20);
+}
+
 TEST_F(CliTest, FailuresSayWhatAndExitCodesKeepTheirMeaning) {
   EXPECT_EQ(Run("--version").exit_code, 0);
   EXPECT_THAT(Run("--version").out, HasSubstr("kvcake "));

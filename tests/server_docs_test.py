@@ -1,4 +1,5 @@
 """The examples of docs/serving.md, run as they stand but for the port."""
+import os
 import re
 import shutil
 import subprocess
@@ -50,7 +51,7 @@ class DocsTest(ServerTest):
         with tempfile.TemporaryDirectory() as where:
             path = where + "/kvcake.service"
             with open(path, "w", encoding="utf-8") as file:
-                file.write(unit.replace("/usr/bin/kvcake", PROGRAM.split()[0]))
+                file.write(unit.replace("/usr/bin/kvcake", os.path.abspath(PROGRAM.split()[0])))
             subprocess.run(["systemd-analyze", "verify", "--man=no", path], check=True)
 
 

@@ -3,7 +3,11 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <openssl/evp.h>
+#if defined(__x86_64__)
+#include <xxh_x86dispatch.h>  // the widest vectors that the CPU has, for the same names and numbers
+#else
 #include <xxhash.h>
+#endif
 
 #include "base/check.h"
 

@@ -75,6 +75,20 @@ bool SaneSeconds(double s) { return s >= 1e-7 && s <= 1e5; }
 
 }  // namespace
 
+ComputeFit ComputeFit::InSteps(double steps, double step_tokens) const {
+  ComputeFit fit = *this;
+  fit.c0 = steps * SecondsFor(0, step_tokens);
+  fit.g = steps * (g + 2 * a * step_tokens);
+  fit.b = fit.a = 0;
+  return fit;
+}
+
+ComputeFit ComputeFit::Scaled(double by) const {
+  ComputeFit fit = *this;
+  fit.c0 *= by, fit.g *= by, fit.b *= by, fit.a *= by;
+  return fit;
+}
+
 void ComputeCost::Add(int prefix, int tokens, Seconds took) {
   if (prefix < 0 || tokens <= 0 || !SaneSeconds(took.count())) return;
   std::lock_guard lock(mutex_);
@@ -84,6 +98,22 @@ void ComputeCost::Add(int prefix, int tokens, Seconds took) {
     first_is_cold_ = false;
   }
   fit_ = FitLocked();
+  fit_ = fit_.Scaled(DriftLocked(fit_));
+}
+
+// How much slower than the fit the last two slices were both: one alone may have been disturbed.
+// What noise can do is none.
+double ComputeCost::DriftLocked(const ComputeFit& fit) const {
+  constexpr size_t kEnough = 8;  // fewer follow every change by themselves
+  if (samples_.size() < kEnough) return 1;
+  const auto drift = [&](size_t i) {
+    const Sample& s = samples_[samples_.size() - 1 - i];
+    return std::log(s.seconds / fit.SecondsFor(s.prefix, s.tokens));
+  };
+  const double last = drift(0), before = drift(1);
+  if (last * before <= 0) return 1;
+  const double both = std::min(std::abs(last), std::abs(before)) - std::max(0.05, fit.noise);
+  return std::exp(std::copysign(std::max(both, 0.0), last));
 }
 
 ComputeFit ComputeCost::fit() const {
@@ -213,8 +243,13 @@ void TierCost::OnLate(TimePoint now, uint64_t bytes) {
 }
 
 void TierCost::Update() {
+  // Rates change: the newest gaps count most.
+  constexpr double kOlder = 0.9;
   Sample gaps{0, 0}, firsts{0, 0};
-  for (const Sample& s : gaps_) gaps.seconds += s.seconds, gaps.bytes += s.bytes;
+  for (const Sample& s : gaps_) {
+    gaps.seconds = kOlder * gaps.seconds + s.seconds;
+    gaps.bytes = kOlder * gaps.bytes + s.bytes;
+  }
   for (const Sample& s : firsts_) firsts.seconds += s.seconds, firsts.bytes += s.bytes;
   // Few gaps may lie: reads that share the link complete together. Until there are enough, the
   // whole busy time counts, which can only make the tier look slower.

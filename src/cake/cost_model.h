@@ -23,6 +23,9 @@ struct ComputeFit {
   double SecondsFor(double prefix, double tokens) const {
     return c0 + g * prefix + b * tokens + a * tokens * (2 * prefix + tokens);
   }
+  // Of slices that share steps of `step_tokens` with others: each takes so many whole steps.
+  ComputeFit InSteps(double steps, double step_tokens) const;
+  ComputeFit Scaled(double by) const;
 };
 
 // An online fit over a bounded window of samples: non-negative least squares on relative errors,
@@ -42,6 +45,8 @@ class ComputeCost {
 
   // `tokens` new tokens after `prefix` took this long. Ignores what cannot be.
   void Add(int prefix, int tokens, Seconds took);
+  // The fit to all samples, times what the last ones took of it: speeds change while a prompt is
+  // restored, and a window of samples does not.
   ComputeFit fit() const;
 
   nlohmann::json ToJson() const;
@@ -53,6 +58,7 @@ class ComputeCost {
     double prefix, tokens, seconds;
   };
   ComputeFit FitLocked() const;
+  double DriftLocked(const ComputeFit& fit) const;
 
   const Options options_;
   mutable std::mutex mutex_;

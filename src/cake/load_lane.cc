@@ -7,6 +7,12 @@
 #include "cake/restorer.h"
 
 namespace kvcake {
+namespace {
+
+// A tier that was silent for so long is asked again after this share of it.
+constexpr double kRetryShare = 1.0 / 30;
+
+}  // namespace
 
 void Restorer::OnRead(uint64_t number, ReadResult result) {
   std::unique_lock lock(mutex_);
@@ -78,10 +84,14 @@ void Restorer::CheckStalls(Calls& calls) {
   const TimePoint now = clock_.Now();
   for (TierState& tier : tiers_) {
     if (tier.stalled) {
-      // Cancelled reads have all come back: it may be asked again after a while.
-      if (tier.queue.empty() && tier.looks == 0 && now - *tier.stalled > options_.probe_interval) {
-        tier.stalled.reset();
-      }
+      // Asked again after a while, soon at first, when there is room for a read. Of those that were
+      // cancelled some may never come back, and keep theirs.
+      const TimePoint since = *tier.stalled;
+      const Seconds silent = since - tier.cost.silent_since();
+      const Seconds pause = std::min(options_.probe_interval, kRetryShare * silent);
+      if (tier.looks > 0 || now - since <= pause) continue;
+      tier.stalled.reset();
+      if (!HasRoom(tier)) tier.stalled = since;
       continue;
     }
     if (tier.looks > 0 && now - tier.look_progress > options_.stall_timeout) {
@@ -91,7 +101,7 @@ void Restorer::CheckStalls(Calls& calls) {
     const TierEstimate& estimate = tier.cost.estimate();
     const Seconds expected(estimate.fixed_s +
                            estimate.IntervalFor(static_cast<double>(pool_.layout().page_bytes())));
-    if (tier.queue.empty() ||
+    if (tier.cost.in_flight() == 0 ||
         now - tier.cost.last_progress() <= std::max(options_.stall_timeout, 8 * expected)) {
       continue;
     }
@@ -302,7 +312,13 @@ const PlanInput& Restorer::View(const Restoration& r, int budget_chunks) {
   input_.compute = cost_.fit();
   input_.chunk_tokens = r.request_.chunk_tokens;
   input_.slice_chunks_max = r.request_.slice_chunks_max;
-  input_.budget_chunks = budget_chunks;
+  input_.budget_chunks = std::min(budget_chunks, r.request_.slice_chunks_max);
+  if (r.share_ < 1) {  // a slice takes whole steps, however short it is
+    const double step_tokens = input_.slice_chunks_max * input_.chunk_tokens;
+    const double chunks = r.share_ * input_.slice_chunks_max;
+    input_.slice_chunks_max = std::max(1, static_cast<int>(chunks));
+    input_.compute = input_.compute.InSteps(input_.slice_chunks_max / chunks, step_tokens);
+  }
   input_.waiting = r.waiting_;
   input_.predict = r.request_.policy != Policy::kPublished;
   input_.fixed_split = r.FixedSplit();

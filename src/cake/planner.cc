@@ -79,7 +79,7 @@ int FirstMissing(const PlanInput& input) {
 
 // From `first`: chunks that compute may do now in one slice, by the sides of the plan.
 int SliceChunks(const PlanInput& input, const Plan& plan, int first, bool take_over) {
-  const int max = std::max(1, std::min(input.slice_chunks_max, input.budget_chunks));
+  const int max = std::max(1, input.budget_chunks);
   int count = 0;
   for (int i = first; i < static_cast<int>(input.chunks.size()) && count < max; ++i, ++count) {
     const State state = input.chunks[i].state;
@@ -228,8 +228,13 @@ class Walker {
     }
     const double gain =
         input_.waiting ? options_.compute_gain_min_waiting : options_.compute_gain_min;
-    const double enough_s = std::max(best_s * gain, options_.compute_gain_min_s);
-    if (computes && begin == first_ && wait_s <= best_s + enough_s) return begin;
+    double enough_s = std::max(best_s * gain, options_.compute_gain_min_s);
+    if (computes && begin == first_) {
+      // What the next slice may take longer than predicted, when the loads are about to be done.
+      const int slice = std::min(best - begin, input_.slice_chunks_max);
+      enough_s = std::max(enough_s, input_.compute.noise * SliceSeconds(begin, slice));
+      if (wait_s <= best_s + enough_s) return begin;
+    }
     return best;
   }
 
@@ -249,9 +254,10 @@ class Walker {
     if (split < end) compute_.WaitUntil(loaded_s);
   }
 
-  double ChunkSeconds(int chunk) const {
+  double ChunkSeconds(int chunk) const { return SliceSeconds(chunk, 1); }
+  double SliceSeconds(int chunk, int count) const {
     const double tokens = input_.chunk_tokens;
-    return input_.compute.SecondsFor(chunk * tokens, tokens);
+    return input_.compute.SecondsFor(chunk * tokens, count * tokens);
   }
 
   const PlanInput& input_;
@@ -325,7 +331,12 @@ Plan MakePlan(const PlanInput& asked, const PlannerOptions& options) {
   }
   if (input.fixed_split) return FixedPlan(input, first);
   if (!input.predict) return PublishedPlan(input, first);
-  if (!input.compute.known()) return BlindPlan(input, first);
+  if (!input.compute.known()) {
+    // One chunk will tell what the others take; the loads may be about to overtake a longer slice.
+    Plan plan = BlindPlan(input, first);
+    plan.slice_chunks = std::min(plan.slice_chunks, 1);
+    return plan;
+  }
 
   // A tier whose speed is not known gets a moment to show it; then compute goes on chunk by chunk.
   uint32_t wanted = 0;
@@ -359,8 +370,7 @@ Plan MakePlan(const PlanInput& asked, const PlannerOptions& options) {
     return plan;
   }
   const int end = first + plan.slice_chunks;
-  const int full = std::min(input.slice_chunks_max, input.budget_chunks);
-  plan.reason = plan.slice_chunks < full ? "slice shrunk to" : "slice of";
+  plan.reason = plan.slice_chunks < input.budget_chunks ? "slice shrunk to" : "slice of";
   if (end < n && plan.sides[end] == Side::kLoad && input.chunks[end].state != State::kResident &&
       WorthHalving(input, first, plan.slice_chunks)) {
     plan.slice_chunks = (plan.slice_chunks + 1) / 2;

@@ -79,6 +79,12 @@ nlohmann::json RestoreReport::ToJson() const {
           {"bound_s", bound_s},
           {"bound_estimated", true},
           {"efficiency", efficiency},
+          {"predicted_s", predicted_s},
+          {"restored_s", restored_s},
+          {"slices_predicted", slices},
+          {"slice_error", slice_error},
+          {"turns", turns},
+          {"planning_us_per_turn", turns > 0 ? 1e6 * planning_s / turns : 0},
           {"reasons", reasons},
           {"reasons_dropped", reasons_dropped}};
 }

@@ -48,6 +48,12 @@ struct RestoreReport {
   int meeting_token = 0;      // the first loaded token; prompt_tokens if none was
   double bound_s = 0;         // best split of the fitted curves; 0: not enough is known
   double efficiency = 0;      // bound_s / actual; 0: unknown
+  double predicted_s = 0;  // when all was to be resident, by the first plan that knew the costs; 0
+  double restored_s = 0;   // when it was
+  int slices = 0;          // computed with a prediction
+  double slice_error = 0;  // mean of |predicted / took - 1| of those
+  int turns = 0;           // that the engine has asked for, and
+  double planning_s = 0;   // the time that it spent in them and in telling what it had computed
   std::vector<TimelineEntry> timeline;
   std::vector<std::string> reasons;
   uint64_t timeline_dropped = 0;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "cake/restorer.h"
@@ -7,6 +8,17 @@ namespace kvcake {
 namespace {
 
 constexpr Seconds kPageRetry{10e-3};  // nobody tells when a page becomes free
+
+// Adds the (real) time of a scope.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double* sum) : sum_(*sum) {}
+  ~Stopwatch() { sum_ += (Clock::Real().Now() - began_).count(); }
+
+ private:
+  double& sum_;
+  const TimePoint began_ = Clock::Real().Now();
+};
 
 }  // namespace
 
@@ -57,36 +69,50 @@ void Restoration::NotePath(int chunk) {
   first_mixed_ = std::min(first_mixed_, chunk);
 }
 
-ComputeTurn Restoration::NextTurn(int budget_chunks) {
+ComputeTurn Restoration::NextTurn(const ComputeBudget& budget) {
   std::unique_lock lock(restorer_.mutex_);
-  CHECK(!closed_ && budget_chunks > 0);
+  CHECK(!closed_ && budget.chunks >= 0 && budget.share > 0);
+  const Stopwatch stopwatch(&report_.planning_s);
+  ++report_.turns;
   if (claims_.done()) return {.kind = ComputeTurn::Kind::kDone};
-  ComputeTurn turn{.kind = ComputeTurn::Kind::kWait};
   Restorer::Calls calls;
   restorer_.CheckStalls(calls);
+  const ComputeTurn turn = Turn(budget, calls);
+  restorer_.Make(calls, lock);
+  return turn;
+}
+
+ComputeTurn Restoration::Turn(const ComputeBudget& budget, Restorer::Calls& calls) {
+  const TimePoint now = restorer_.clock_.Now();
+  ComputeTurn turn{.kind = ComputeTurn::Kind::kWait};
   if (computing_) {
-    turn.wait_until = restorer_.clock_.Now() + kPageRetry;
-  } else if (AwaitsLooks()) {
+    turn.wait_until = now + kPageRetry;
+    return turn;
+  }
+  if (AwaitsLooks()) {
     report_.AddReason("waiting to hear what is stored");
     turn.wait_until = look_until_;
-  } else {
-    restorer_.Pump(calls);
-    restorer_.UpdateEtas();
-    const PlanInput& view = restorer_.View(*this, budget_chunks);
-    const Plan plan = MakePlan(view, restorer_.options_.planner);
-    if (plan.slice_chunks > 0) {
-      turn = StartSlice(plan, view.compute, calls);
-    } else {
-      NoteTurn(plan);
-      waiting_ = true;
-      turn.wait_until = restorer_.clock_.Now() + Seconds(plan.wait_s);
-    }
-    if (turn.kind == ComputeTurn::Kind::kSlice) restorer_.Pump(calls);
-    if (turn.kind == ComputeTurn::Kind::kWait && restorer_.no_page_) {
-      turn.wait_until = std::min(turn.wait_until, restorer_.clock_.Now() + kPageRetry);
-    }
+    return turn;
   }
-  restorer_.Make(calls, lock);
+  share_ = budget.share;
+  restorer_.Pump(calls);
+  restorer_.UpdateEtas();
+  const Plan plan =
+      MakePlan(restorer_.View(*this, std::max(1, budget.chunks)), restorer_.options_.planner);
+  if (plan.slice_chunks > 0 && budget.chunks == 0) {
+    return {.kind = ComputeTurn::Kind::kStarved, .claim = {.first = claims_.first_missing()}};
+  }
+  if (plan.slice_chunks > 0) {
+    turn = StartSlice(plan, calls);
+  } else {
+    NoteTurn(plan);
+    waiting_ = true;
+    turn.wait_until = now + Seconds(plan.wait_s);
+  }
+  if (turn.kind == ComputeTurn::Kind::kSlice) restorer_.Pump(calls);
+  if (turn.kind == ComputeTurn::Kind::kWait && restorer_.no_page_) {
+    turn.wait_until = std::min(turn.wait_until, now + kPageRetry);
+  }
   return turn;
 }
 
@@ -98,8 +124,7 @@ bool Restoration::AwaitsLooks() const {
   return false;
 }
 
-ComputeTurn Restoration::StartSlice(const Plan& plan, const ComputeFit& fit,
-                                    Restorer::Calls& calls) {
+ComputeTurn Restoration::StartSlice(const Plan& plan, Restorer::Calls& calls) {
   const TimePoint now = restorer_.clock_.Now();
   PageTable drawn;
   while (static_cast<int>(drawn.size()) < plan.slice_chunks) {
@@ -121,13 +146,26 @@ ComputeTurn Restoration::StartSlice(const Plan& plan, const ComputeFit& fit,
   for (int i = 0; i < claim.count; ++i) pages_[claim.first + i] = std::move(drawn[i]);
   computing_ = claim;
   slice_start_ = now;
-  slice_predicted_s_ =
-      fit.SecondsFor(claim.first * request_.chunk_tokens, claim.count * request_.chunk_tokens);
+  // Others fill a step that is shared.
+  const int chunks = share_ < 1 ? request_.slice_chunks_max : claim.count;
+  slice_predicted_s_ = restorer_.cost_.fit().SecondsFor(claim.first * request_.chunk_tokens,
+                                                        chunks * request_.chunk_tokens);
   waiting_ = false;
   return {.kind = ComputeTurn::Kind::kSlice, .claim = claim};
 }
 
+// What the cost model said of the slice that has ended.
+void Restoration::NoteSlice() {
+  const double took_s = (restorer_.clock_.Now() - slice_start_).count();
+  if (slice_predicted_s_ <= 0 || took_s <= 0) return;
+  const double error = std::abs(slice_predicted_s_ / took_s - 1);
+  report_.slice_error += (error - report_.slice_error) / ++report_.slices;
+}
+
 void Restoration::NoteTurn(const Plan& plan) {
+  if (report_.predicted_s == 0 && plan.finish_s > 0) {
+    report_.predicted_s = At(restorer_.clock_.Now()) + plan.finish_s;
+  }
   if (plan.slice_chunks > 0) {
     report_.AddReason(fmt::format("{} {} chunks at token {}", plan.reason, plan.slice_chunks,
                                   claims_.first_missing() * request_.chunk_tokens));
@@ -149,6 +187,8 @@ std::vector<PageId> Restoration::PageIds(int chunks) const {
 void Restoration::Computed(const Claim& claim, Seconds took) {
   std::unique_lock lock(restorer_.mutex_);
   CHECK(!closed_ && computing_ && computing_->generation == claim.generation);
+  const Stopwatch stopwatch(&report_.planning_s);
+  NoteSlice();
   // What follows chunks of another path is ours to rounding only.
   const NumericPath path =
       first_mixed_ < claim.first ? NumericPath::kUnknown : restorer_.options_.numeric_path;
@@ -199,6 +239,7 @@ bool Restoration::done() const {
 PageTable Restoration::TakePages() {
   std::unique_lock lock(restorer_.mutex_);
   CHECK(!closed_ && claims_.done());
+  report_.restored_s = At(restorer_.clock_.Now());
   PageTable pages = std::move(pages_);
   Restorer::Calls calls;
   restorer_.Close(*this, calls);

@@ -34,13 +34,22 @@ struct RestoreRequest {
 
 struct ComputeTurn {
   enum class Kind {
-    kSlice,  // compute `claim`, then call Computed
-    kWait,   // until the Restorer's next event, or wait_until; then ask again
-    kDone,   // every full chunk is resident
+    kSlice,    // compute `claim`, then call Computed
+    kWait,     // until the Restorer's next event, or wait_until; then ask again
+    kStarved,  // a slice from claim.first on is wanted, and the budget is 0: ask in the next step
+    kDone,     // every full chunk is resident
   };
   Kind kind = Kind::kDone;
   Claim claim{};
   TimePoint wait_until{};
+};
+
+// What the engine can give to the next slice.
+struct ComputeBudget {
+  int chunks = 0;
+  // Of a step, in which others compute the rest: it lasts as long as a full one. What to count on
+  // for the steps to come.
+  double share = 1;
 };
 
 // Tokens of whole chunks that are resident by now, by where they came from.
@@ -63,7 +72,7 @@ class Restorer {
     // Reads queued at a tier: at least this many (a short queue keeps late decisions possible),
     // more while the tier's latency hides its rate, never more than the second or the tier's limit.
     int reads_ahead = 4;
-    int reads_ahead_max = 8;
+    int reads_ahead_max = 32;
     // A tier from which nothing has come for this long (or 8 times as long as expected) is given
     // up until something does; its reads count as failed.
     Seconds stall_timeout{30};
@@ -214,9 +223,9 @@ class Restoration {
   Restoration(const Restoration&) = delete;
   Restoration& operator=(const Restoration&) = delete;
 
-  // What the compute lane should do now; a slice of at most budget_chunks (at least 1). A kSlice
-  // has claimed its chunks and drawn their pages; until it is Computed, further turns are waits.
-  ComputeTurn NextTurn(int budget_chunks);
+  // What the compute lane should do now; a slice of at most budget.chunks. A kSlice has claimed its
+  // chunks and drawn their pages; until it is Computed, further turns are waits.
+  ComputeTurn NextTurn(const ComputeBudget& budget);
   // The pages of chunks [0, chunks), which are resident or in the current claim.
   std::vector<PageId> PageIds(int chunks) const;
   // The claim's KV is in its pages: makes them visible to everyone, and adds the time it took
@@ -237,8 +246,10 @@ class Restoration {
  private:
   friend class Restorer;
   Restoration(Restorer& restorer, RestoreRequest request);
-  ComputeTurn StartSlice(const Plan& plan, const ComputeFit& fit, Restorer::Calls& calls);
+  ComputeTurn Turn(const ComputeBudget& budget, Restorer::Calls& calls);
+  ComputeTurn StartSlice(const Plan& plan, Restorer::Calls& calls);
   void NoteTurn(const Plan& plan);
+  void NoteSlice();
   bool Wants(int chunk, const ChunkKey& key) const;
   void Loaded(int chunk, std::string_view tier, PageHandle page);
   double At(TimePoint t) const { return (t - opened_).count(); }
@@ -267,6 +278,7 @@ class Restoration {
   std::optional<Claim> computing_;
   TimePoint slice_start_{};
   double slice_predicted_s_ = 0;
+  double share_ = 1;  // of a step, as the engine said last
   bool waiting_ = false;
   bool closed_ = false;
   int first_loaded_ = -1;

@@ -115,7 +115,7 @@ RestoreRequest Request(int document, int chunks, Policy policy) {
 // What an engine does with one turn; false when the restoration is done.
 bool Step(PagePool& pool, const RestoreRequest& request, Restoration& restoration,
           std::mt19937& rng, TimePoint& wake) {
-  const ComputeTurn turn = restoration.NextTurn(4);
+  const ComputeTurn turn = restoration.NextTurn({.chunks = 4});
   if (turn.kind == ComputeTurn::Kind::kDone) return false;
   if (turn.kind == ComputeTurn::Kind::kWait) {
     wake = std::min(wake, turn.wait_until);
@@ -210,7 +210,7 @@ TEST(RestorerTest, APromptWithoutAFullChunkIsDoneAtOnce) {
   ComputeCost cost;
   Restorer restorer(*pool, {}, cost, Clock::Real());
   auto restoration = restorer.Open(Request(1, 0, Policy::kCake));
-  EXPECT_EQ(restoration->NextTurn(1).kind, ComputeTurn::Kind::kDone);
+  EXPECT_EQ(restoration->NextTurn({.chunks = 1}).kind, ComputeTurn::Kind::kDone);
   EXPECT_EQ(restoration->Report().tokens_computed, 5);
   EXPECT_TRUE(restoration->TakePages().empty());
 }
@@ -415,6 +415,39 @@ TEST(RestorerTest, TierCostsSurviveJson) {
   ASSERT_TRUE(copy.TierCostFromJson(0, restorer.TierCostToJson(0)));
   EXPECT_TRUE(copy.Estimate(0).known);
   EXPECT_FALSE(copy.TierCostFromJson(0, nlohmann::json::array()));
+}
+
+// A tier that lost a read for ever, and is well otherwise, is asked again soon.
+TEST(RestorerTest, ATierThatLostAReadIsAskedAgain) {
+  auto pool = std::move(PagePool::Create(kLayout, 64 * kLayout.page_bytes()).value());
+  HeldTier tier;
+  ComputeCost cost;
+  for (int i = 0; i < 8; ++i) cost.Add(i * 128, 128, Seconds(10));  // loading is worth it
+  FakeClock clock;
+  Restorer restorer(*pool, {&tier}, cost, clock);
+  auto first = restorer.Open(Request(1, 8, Policy::kCake));
+  ASSERT_EQ(tier.reads.size(), 4u);
+  clock.Advance(Seconds(31));
+  (void)first->NextTurn({.chunks = 4});
+  ReadRequest lost = std::move(tier.reads.front());
+  tier.reads.pop_front();
+  for (const ReadRequest& read : std::exchange(tier.reads, {})) {
+    read.done({.status = Fail(ErrorCode::kCancelled, "cancelled")});
+  }
+  auto second = restorer.Open(Request(2, 8, Policy::kCake));
+  EXPECT_EQ(tier.gets, 4u) << "given up";
+  clock.Advance(Seconds(2));
+  (void)second->NextTurn({.chunks = 4});
+  EXPECT_EQ(tier.reads.size(), 3u) << "the lost one takes up room";
+  clock.Advance(Seconds(2));
+  (void)second->NextTurn({.chunks = 4});
+  tier.DeliverAll();
+  EXPECT_GT(second->Report().loaded(), 0);
+  restorer.CheckInvariants();
+  first->Abandon();
+  second->Abandon();
+  lost.done({.status = Fail(ErrorCode::kCancelled, "cancelled")});
+  tier.DeliverAll();
 }
 
 }  // namespace

@@ -85,7 +85,8 @@ void SimTier::StartHead() {
   if (head_done_ || queue_.empty() || queue_.front().stalled) return;
   const Read& head = queue_.front();
   const TimePoint ready = head.issued + Seconds(options_.latency_s);
-  head_done_ = std::max(ready, link_free_) + Seconds(head.seconds);
+  const double start_s = (std::max(ready, link_free_) - trace_start_).count();
+  head_done_ = trace_start_ + Seconds(options_.speed.EndOf(start_s, head.seconds));
 }
 
 void SimTier::ReleaseHung() {
@@ -201,6 +202,7 @@ RestoreRequest Simulator::Request(int document, int chunks, Policy policy) const
   request.chunk_tokens = options_.chunk_tokens;
   request.prompt_tokens = chunks * options_.chunk_tokens + 1;
   request.policy = policy;
+  request.slice_chunks_max = std::max(1, options_.slice_tokens / options_.chunk_tokens);
   return request;
 }
 
@@ -222,11 +224,15 @@ void Simulator::Train() {
   }
 }
 
+void Simulator::CheckInvariants() const {
+  if (options_.check_invariants) restorer_->CheckInvariants();
+}
+
 void Simulator::AdvanceTo(TimePoint t) {
   for (TimePoint next = NextTierEvent(); next <= t; next = NextTierEvent()) {
     clock_.AdvanceTo(next);
     for (auto& tier : tiers_) tier->Advance();
-    restorer_->CheckInvariants();
+    CheckInvariants();
   }
   clock_.AdvanceTo(t);
 }
@@ -235,6 +241,28 @@ TimePoint Simulator::NextTierEvent() const {
   TimePoint next = kNever;
   for (const auto& tier : tiers_) next = std::min(next, tier->NextEvent());
   return next;
+}
+
+ComputeTurn Simulator::NextTurn(Running& running) {
+  ComputeBudget budget{.chunks = running.request->restore.slice_chunks_max};
+  if (share_) {
+    budget.chunks = std::min(budget.chunks, share_->Budget((clock_.Now() - begin_).count()));
+    budget.share = share_->typical();
+  }
+  ++turns_;
+  const ComputeTurn turn = running.restoration->NextTurn(budget);
+  CheckInvariants();
+  return turn;
+}
+
+// Time passes while so many tokens are computed.
+Seconds Simulator::Step(double prefix, double tokens) {
+  const double work_s = (options_.slice_s ? options_.slice_s(prefix, tokens)
+                                          : options_.compute.SecondsFor(prefix, tokens)) *
+                        Vary(rng_, options_.compute_jitter);
+  const TimePoint began = clock_.Now();
+  AdvanceTo(begin_ + Seconds(options_.compute_speed.EndOf((began - begin_).count(), work_s)));
+  return clock_.Now() - began;
 }
 
 void Simulator::Compute(Running& running, const Claim& claim) {
@@ -247,16 +275,27 @@ void Simulator::Compute(Running& running, const Claim& claim) {
   for (int i = claim.first; i < claim.end(); ++i) {
     std::memset(pool_->Data(pages[i]), 0, sizeof(ChunkKey));
   }
-  const Seconds took(options_.compute.SecondsFor(claim.first * options_.chunk_tokens,
-                                                 claim.count * options_.chunk_tokens) *
-                     Vary(rng_, options_.compute_jitter));
-  AdvanceTo(clock_.Now() + took);
+  // Others fill a step that is shared.
+  const double began_s = (clock_.Now() - begin_).count();
+  const int prefix = claim.first * options_.chunk_tokens;
+  const int tokens = share_ ? options_.slice_tokens : claim.count * options_.chunk_tokens;
+  const Seconds took = Step(prefix, tokens);
+  if (share_) share_->Step(began_s, claim.count);
   for (int i = claim.first; i < claim.end(); ++i) {
     CHECK(pages[i] == running.restoration->PageIds(claim.end())[i]);
     std::memcpy(pool_->Data(pages[i]), &keys[i], sizeof(ChunkKey));
   }
-  running.restoration->Computed(claim, took);
-  restorer_->CheckInvariants();
+  cost_.Add(prefix, tokens, took);
+  running.restoration->Computed(claim, Seconds(0));
+  CheckInvariants();
+}
+
+// A step of others alone.
+void Simulator::Starve(int chunk) {
+  const double began_s = (clock_.Now() - begin_).count();
+  const int prefix = chunk * options_.chunk_tokens;
+  cost_.Add(prefix, options_.slice_tokens, Step(prefix, options_.slice_tokens));
+  share_->Step(began_s, 0);
 }
 
 void Simulator::Finish(Running& running, SimOutcome& outcome) {
@@ -281,61 +320,47 @@ void Simulator::PublishBehind(const std::vector<SimRequest>& requests) {
   pool_->Publish(std::move(*page), key, NumericPath::kUnknown);
 }
 
-std::vector<SimOutcome> Simulator::Run(const std::vector<SimRequest>& requests) {
-  std::vector<SimOutcome> outcomes(requests.size());
-  const TimePoint begin = clock_.Now();
-  std::vector<size_t> waiting(requests.size());
-  for (size_t i = 0; i < waiting.size(); ++i) waiting[i] = i;
-  std::stable_sort(waiting.begin(), waiting.end(),
-                   [&](size_t a, size_t b) { return requests[a].at_s > requests[b].at_s; });
-  std::vector<Running> running;
-  size_t next = 0;  // round robin over `running`
-  while (!waiting.empty() || !running.empty()) {
-    TimePoint wake = NextTierEvent();
-    while (!waiting.empty() && begin + Seconds(requests[waiting.back()].at_s) <= clock_.Now()) {
-      const size_t i = waiting.back();
-      waiting.pop_back();
-      const TimePoint now = clock_.Now();
-      running.push_back({&requests[i], i, now, restorer_->Open(requests[i].restore)});
-      restorer_->CheckInvariants();
-      wake = std::min(wake, NextTierEvent());
+Simulator::Turns Simulator::TakeTurns(std::vector<Running>& running, size_t next,
+                                      std::vector<SimOutcome>& outcomes) {
+  Turns turns;
+  for (size_t k = 0; k < running.size() && !turns.slice;) {
+    const size_t i = (next + k) % running.size();
+    Running& r = running[i];
+    if (r.request->cancel_s && begin_ + Seconds(*r.request->cancel_s) <= clock_.Now()) {
+      r.restoration->Abandon();
+      CheckInvariants();
+      running.erase(running.begin() + i);
+      k = 0;
+      continue;
     }
-    if (!waiting.empty()) wake = std::min(wake, begin + Seconds(requests[waiting.back()].at_s));
-    std::optional<ComputeTurn> slice;
-    size_t whose = 0;
-    for (size_t k = 0; k < running.size() && !slice;) {
-      const size_t i = (next + k) % running.size();
-      Running& r = running[i];
-      if (r.request->cancel_s && begin + Seconds(*r.request->cancel_s) <= clock_.Now()) {
-        r.restoration->Abandon();
-        restorer_->CheckInvariants();
-        running.erase(running.begin() + i);
-        k = 0;
-        continue;
-      }
-      if (r.request->cancel_s) wake = std::min(wake, begin + Seconds(*r.request->cancel_s));
-      if (Happens(rng_, options_.publish_share)) PublishBehind(requests);
-      const ComputeTurn turn = r.restoration->NextTurn(r.request->restore.slice_chunks_max);
-      restorer_->CheckInvariants();
-      ++turns_;
-      if (turn.kind == ComputeTurn::Kind::kDone) {
-        Finish(r, outcomes[r.index]);
-        running.erase(running.begin() + i);
-        k = 0;
-        continue;
-      }
-      if (turn.kind == ComputeTurn::Kind::kSlice) slice = turn, whose = i;
-      if (turn.kind == ComputeTurn::Kind::kWait) wake = std::min(wake, turn.wait_until);
-      ++k;
+    if (r.request->cancel_s)
+      turns.wake = std::min(turns.wake, begin_ + Seconds(*r.request->cancel_s));
+    const ComputeTurn turn = NextTurn(r);
+    if (turn.kind == ComputeTurn::Kind::kDone) {
+      Finish(r, outcomes[r.index]);
+      running.erase(running.begin() + i);
+      k = 0;
+      continue;
     }
-    if (slice) {
-      next = whose + 1;
-      Compute(running[whose], slice->claim);
-    } else if (!waiting.empty() || !running.empty()) {
-      AdvanceTo(std::max(clock_.Now(), std::min(wake, NextTierEvent())));
-    }
+    if (turn.kind == ComputeTurn::Kind::kSlice) turns.slice = turn, turns.whose = i;
+    if (turn.kind == ComputeTurn::Kind::kStarved) turns.starved_at = turn.claim.first;
+    if (turn.kind == ComputeTurn::Kind::kWait) turns.wake = std::min(turns.wake, turn.wait_until);
+    ++k;
   }
-  // Reads that nobody waits for come back in their own time.
+  return turns;
+}
+
+void Simulator::Begin() {
+  begin_ = clock_.Now();
+  for (auto& tier : tiers_) tier->StartTrace();
+  share_.reset();
+  if (options_.compute_share) {
+    share_.emplace(*options_.compute_share, options_.slice_tokens, options_.chunk_tokens);
+  }
+}
+
+// Reads that nobody waits for come back in their own time; nothing is left behind.
+void Simulator::End() {
   const auto release = [&] {
     for (auto& tier : tiers_) tier->ReleaseHung();
     return NextTierEvent() != kNever;
@@ -345,6 +370,39 @@ std::vector<SimOutcome> Simulator::Run(const std::vector<SimRequest>& requests) 
   for (const auto& tier : tiers_) CHECK(tier->pinned() == 0);
   CHECK(pool_->Stats().referenced == 0);
   pool_->DropCached();
+}
+
+std::vector<SimOutcome> Simulator::Run(const std::vector<SimRequest>& requests) {
+  std::vector<SimOutcome> outcomes(requests.size());
+  Begin();
+  std::vector<size_t> waiting(requests.size());
+  for (size_t i = 0; i < waiting.size(); ++i) waiting[i] = i;
+  std::stable_sort(waiting.begin(), waiting.end(),
+                   [&](size_t a, size_t b) { return requests[a].at_s > requests[b].at_s; });
+  const auto arrival = [&] { return begin_ + Seconds(requests[waiting.back()].at_s); };
+  std::vector<Running> running;
+  size_t next = 0;  // round robin over `running`
+  while (!waiting.empty() || !running.empty()) {
+    while (!waiting.empty() && arrival() <= clock_.Now()) {
+      const size_t i = waiting.back();
+      waiting.pop_back();
+      const TimePoint now = clock_.Now();
+      running.push_back({&requests[i], i, now, restorer_->Open(requests[i].restore)});
+      CheckInvariants();
+    }
+    if (Happens(rng_, options_.publish_share)) PublishBehind(requests);
+    const Turns turns = TakeTurns(running, next, outcomes);
+    if (turns.slice) {
+      next = turns.whose + 1;
+      Compute(running[turns.whose], turns.slice->claim);
+    } else if (turns.starved_at) {
+      Starve(*turns.starved_at);
+    } else if (!waiting.empty() || !running.empty()) {
+      const TimePoint wake = waiting.empty() ? turns.wake : std::min(turns.wake, arrival());
+      AdvanceTo(std::max(clock_.Now(), std::min(wake, NextTierEvent())));
+    }
+  }
+  End();
   return outcomes;
 }
 

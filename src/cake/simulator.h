@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -12,7 +13,9 @@
 #include <unordered_set>
 #include <vector>
 
+#include "cake/compute_share.h"
 #include "cake/restorer.h"
+#include "cake/speed_trace.h"
 #include "store/pins.h"
 
 namespace kvcake {
@@ -33,6 +36,7 @@ struct SimTierOptions {
   // infinity: never, until ReleaseHung.
   double look_s = 0;
   int reads_max = 32;
+  SpeedTrace speed = {};  // of the link, from the beginning of each Run
 };
 
 // One link that serves reads in order. Delivers a chunk by writing its key into the landing, and
@@ -50,6 +54,8 @@ class SimTier : public Tier {
   TimePoint NextEvent() const;
   // Calls back all that is due by the clock's now.
   void Advance();
+  // `speed` is counted from now.
+  void StartTrace() { trace_start_ = clock_.Now(); }
 
   std::string_view name() const override { return options_.name; }
   int max_reads_in_flight() const override { return options_.reads_max; }
@@ -97,6 +103,7 @@ class SimTier : public Tier {
   Pins pins_;
   std::optional<TimePoint> head_done_;  // of queue_'s first
   TimePoint link_free_{};
+  TimePoint trace_start_{};
   ReadId next_id_ = 1;
   uint64_t gets_ = 0;
   TierStats stats_;
@@ -115,15 +122,22 @@ struct SimOutcome {
 };
 
 struct SimOptions {
-  ComputeFit compute;         // what slices really take
-  double compute_jitter = 0;  // each slice's time varies by up to this share
+  ComputeFit compute;  // what slices really take
+  // If given, instead of `compute`: seconds of a slice of so many tokens after a prefix.
+  std::function<double(double prefix, double tokens)> slice_s = {};
+  double compute_jitter = 0;      // each slice's time varies by up to this share
+  SpeedTrace compute_speed = {};  // from the beginning of each Run
+  // If given: what restorations get of each step (ComputeShare), from the beginning of each Run.
+  std::optional<SpeedTrace> compute_share = {};
   std::vector<SimTierOptions> tiers;
   // Turns before which a chunk of some request appears in the pool behind the Restorer's back, as
   // when an engine publishes what it has generated.
   double publish_share = 0;
   int pages = 256;
   int chunk_tokens = 128;
+  int slice_tokens = 512;  // at least a chunk
   uint64_t seed = 0;
+  bool check_invariants = true;  // of the Restorer, at every event
   Restorer::Options restorer = {};
 };
 
@@ -144,15 +158,28 @@ class Simulator {
   // Teaches the cost models what compute and tiers take: they know it when a run begins.
   void Train();
   // Runs the requests to their ends and forgets their pages. CHECKs that no chunk is read before it
-  // is published, that all end up where they belong, and the Restorer's invariants at every event.
+  // is published, and that all end up where they belong.
   std::vector<SimOutcome> Run(const std::vector<SimRequest>& requests);
   uint64_t turns() const { return turns_; }  // NextTurn calls so far
 
  private:
   struct Running;
+  struct Turns {
+    std::optional<ComputeTurn> slice = {};
+    size_t whose = 0;
+    std::optional<int> starved_at = {};  // the chunk that somebody has no budget for
+    TimePoint wake = TimePoint::max();
+  };
+  void Begin();
+  void End();
+  Turns TakeTurns(std::vector<Running>& running, size_t next, std::vector<SimOutcome>& outcomes);
+  void CheckInvariants() const;
   void AdvanceTo(TimePoint t);
   TimePoint NextTierEvent() const;
+  ComputeTurn NextTurn(Running& running);
+  Seconds Step(double prefix, double tokens);
   void Compute(Running& running, const Claim& claim);
+  void Starve(int chunk);
   void Finish(Running& running, SimOutcome& outcome);
   void PublishBehind(const std::vector<SimRequest>& requests);
 
@@ -163,6 +190,8 @@ class Simulator {
   std::unique_ptr<PagePool> pool_;
   std::vector<std::unique_ptr<SimTier>> tiers_;
   std::unique_ptr<Restorer> restorer_;
+  TimePoint begin_{};                  // of the current Run
+  std::optional<ComputeShare> share_;  // in it
   uint64_t turns_ = 0;
 };
 

@@ -320,7 +320,7 @@ TEST(SimulatorTest, LoadingGoesOnSoonAfterAPageIsFree) {
   PageTable taken;
   for (int i = 0; i < 8; ++i) taken.push_back(std::move(*sim.pool().Draw()));
   auto restoration = sim.restorer().Open(sim.Request(1, 8, Policy::kLoad));
-  const ComputeTurn turn = restoration->NextTurn(4);
+  const ComputeTurn turn = restoration->NextTurn({.chunks = 4});
   EXPECT_EQ(turn.kind, ComputeTurn::Kind::kWait);
   EXPECT_LE((turn.wait_until - sim.clock().Now()).count(), 0.05);
 }

@@ -33,6 +33,9 @@ Engine::Engine(Model& model, PagePool& pool, Restorer& restorer, ComputeCost& co
       root_(model.identity().Root()) {
   CHECK(options.slice_tokens >= model.layout().chunk_tokens);
   CHECK(options.slice_tokens + options.max_sequences <= model.max_batch_tokens());
+  if (options.compute_share) {
+    shared_.emplace(*options.compute_share, model, pool, options.slice_tokens);
+  }
 }
 
 Engine::~Engine() {
@@ -44,6 +47,11 @@ Engine::~Engine() {
 uint64_t Engine::PagesFor(int tokens) const {
   const int chunk = pool_.layout().chunk_tokens;
   return (tokens + chunk - 1) / chunk;
+}
+
+uint64_t Engine::PagesToPromise() const {
+  const uint64_t kept = options_.read_reserve_pages + (shared_ ? shared_->pages() : 0);
+  return pool_.pages() - std::min(pool_.pages(), kept);
 }
 
 Result<SequenceId> Engine::Submit(Request request) {
@@ -71,12 +79,11 @@ Result<SequenceId> Engine::Submit(Request request) {
   }
   request.max_tokens = std::min(request.max_tokens, model_.max_positions() - prompt);
   const uint64_t pages = PagesFor(prompt + request.max_tokens);
-  if (pages + options_.read_reserve_pages > pool_.pages()) {
+  if (pages > PagesToPromise()) {
     return Fail(ErrorCode::kResourceExhausted,
                 "{} prompt tokens and up to {} new ones need {} pages of {} bytes, and "
                 "--ram-capacity leaves {}: raise it, or lower max_tokens",
-                prompt, request.max_tokens, pages, pool_.layout().page_bytes(),
-                pool_.pages() - std::min(pool_.pages(), options_.read_reserve_pages));
+                prompt, request.max_tokens, pages, pool_.layout().page_bytes(), PagesToPromise());
   }
   if (waiting_.size() >= static_cast<size_t>(options_.waiting_max)) {
     return Fail(ErrorCode::kResourceExhausted, "{} requests are waiting already",
@@ -107,7 +114,7 @@ void Engine::Cancel(SequenceId id) {
 }
 
 void Engine::Admit() {
-  const uint64_t available = pool_.pages() - options_.read_reserve_pages;
+  const uint64_t available = PagesToPromise();
   while (!waiting_.empty() && running_.size() < static_cast<size_t>(options_.max_sequences) &&
          pages_promised_ + waiting_.front()->pages_promised <= available) {
     pages_promised_ += waiting_.front()->pages_promised;
@@ -141,15 +148,16 @@ Result<bool> Engine::Step() {
   Admit();
   if (running_.empty()) return !waiting_.empty();
 
-  TimePoint wake_at = TimePoint::max();
-  std::vector<Part> parts = PlanStep(&wake_at);
-  if (parts.empty()) {
-    AwaitPages(&wake_at);
-    restorer_.WaitForEvent(wake_at);
+  StepPlan plan = PlanStep();
+  if (plan.parts.empty() && !plan.shared_at) {
+    AwaitPages(&plan.wake_at);
+    restorer_.WaitForEvent(plan.wake_at);
     return true;
   }
   std::vector<Slice> batch;
-  for (const Part& part : parts) {
+  int tokens = 0;
+  for (const Part& part : plan.parts) {
+    tokens += part.count;
     batch.push_back({
         .tokens = std::span(part.sequence->tokens).subspan(part.start, part.count),
         .start = part.start,
@@ -158,22 +166,35 @@ Result<bool> Engine::Step() {
         .logits = part.samples ? Slice::Logits::kLast : Slice::Logits::kNone,
     });
   }
+  if (plan.shared_at && tokens < options_.slice_tokens) {
+    batch.push_back(shared_->Fill(*plan.shared_at, options_.slice_tokens - tokens));
+  }
   const TimePoint began = clock_.Now();
   Result<std::span<const float>> forward = model_.Forward(batch);
   if (!forward) {
-    for (const Part& part : parts) Finish(*part.sequence, FinishReason::kCancelled);
+    for (const Part& part : plan.parts) Finish(*part.sequence, FinishReason::kCancelled);
     EraseFinished();
     return tl::unexpected<Error>(forward.error());
   }
-  std::span<const float> logits = *forward;
-  const Seconds took = clock_.Now() - began;
-  for (const Part& part : parts) {
-    const size_t row = part.samples ? model_.vocab_size() : 0;
-    Commit(part, took, parts.size() == 1, logits.first(row));
-    logits = logits.subspan(row);
-  }
+  CommitStep(plan, began, clock_.Now() - began, *forward);
   EraseFinished();
   return !running_.empty() || !waiting_.empty();
+}
+
+void Engine::CommitStep(const StepPlan& plan, TimePoint began, Seconds took,
+                        std::span<const float> logits) {
+  if (plan.shared_at) {
+    int chunks = 0;
+    for (const Part& part : plan.parts) chunks += part.claim.count;
+    shared_->Ran(began, chunks);
+    const size_t slices = chunks > 0 ? 1 : 0;
+    if (plan.parts.size() == slices) cost_.Add(*plan.shared_at, options_.slice_tokens, took);
+  }
+  for (const Part& part : plan.parts) {
+    const size_t row = part.samples ? model_.vocab_size() : 0;
+    Commit(part, took, plan.parts.size() == 1 && !plan.shared_at, logits.first(row));
+    logits = logits.subspan(row);
+  }
 }
 
 void Engine::EraseFinished() {
@@ -191,8 +212,9 @@ void Engine::AwaitPages(TimePoint* wake_at) {
 
 // The token budget goes to decodes first, then to prompts whose stored part is restored, then to
 // those that still restore: what these do not get, loading makes up for.
-std::vector<Engine::Part> Engine::PlanStep(TimePoint* wake_at) {
-  std::vector<Part> parts;
+Engine::StepPlan Engine::PlanStep() {
+  StepPlan plan;
+  std::vector<Part>& parts = plan.parts;
   for (auto& sequence : running_) {
     if (sequence->state == Sequence::State::kDecoding) PlanDecode(*sequence, &parts);
   }
@@ -209,10 +231,16 @@ std::vector<Engine::Part> Engine::PlanStep(TimePoint* wake_at) {
     }
     if (sequence->state == Sequence::State::kPrefilling) PlanPrefill(*sequence, &budget, &parts);
   }
+  const int chunk = pool_.layout().chunk_tokens;
+  ComputeBudget compute{.chunks = budget / chunk};
+  if (shared_) {
+    compute = shared_->Budget(clock_.Now());
+    budget = std::min(budget, compute.chunks * chunk);
+  }
   for (auto& sequence : running_) {
-    if (sequence->state == Sequence::State::kRestoring) {
-      PlanRestore(*sequence, &budget, wake_at, &parts);
-    }
+    if (sequence->state != Sequence::State::kRestoring) continue;
+    compute.chunks = budget / chunk;
+    PlanRestore(*sequence, compute, &budget, &plan);
   }
   for (Part& part : parts) {
     if (part.claim.count > 0) continue;
@@ -220,7 +248,7 @@ std::vector<Engine::Part> Engine::PlanStep(TimePoint* wake_at) {
       part.pages.push_back(part.sequence->table[i].id());
     }
   }
-  return parts;
+  return plan;
 }
 
 void Engine::PlanDecode(Sequence& sequence, std::vector<Part>* parts) {
@@ -249,21 +277,25 @@ void Engine::PlanPrefill(Sequence& sequence, int* budget, std::vector<Part>* par
   *budget -= count;
 }
 
-void Engine::PlanRestore(Sequence& sequence, int* budget, TimePoint* wake_at,
-                         std::vector<Part>* parts) {
+void Engine::PlanRestore(Sequence& sequence, const ComputeBudget& compute, int* budget,
+                         StepPlan* plan) {
   const int chunk = pool_.layout().chunk_tokens;
-  if (*budget < chunk) return;
-  const ComputeTurn turn = sequence.restoration->NextTurn(*budget / chunk);
+  if (compute.chunks == 0 && !shared_) return;  // the others have the step
+  const ComputeTurn turn = sequence.restoration->NextTurn(compute);
   switch (turn.kind) {
     case ComputeTurn::Kind::kDone:  // the last load came just now
-      *wake_at = clock_.Now();
+      plan->wake_at = clock_.Now();
       return;
     case ComputeTurn::Kind::kWait:
-      *wake_at = std::min(*wake_at, turn.wait_until);
+      plan->wake_at = std::min(plan->wake_at, turn.wait_until);
+      return;
+    case ComputeTurn::Kind::kStarved:
+      if (!plan->shared_at) plan->shared_at = turn.claim.first * chunk;
       return;
     case ComputeTurn::Kind::kSlice:
       break;
   }
+  if (shared_ && !plan->shared_at) plan->shared_at = turn.claim.first * chunk;
   const int chunks = turn.claim.first + turn.claim.count;
   Part part{.sequence = &sequence,
             .start = turn.claim.first * chunk,
@@ -285,7 +317,7 @@ void Engine::PlanRestore(Sequence& sequence, int* budget, TimePoint* wake_at,
     }
   }
   *budget -= part.count;
-  parts->push_back(std::move(part));
+  plan->parts.push_back(std::move(part));
 }
 
 // The pages of a sequence's first `tokens` tokens; those that miss are drawn. Admission promised

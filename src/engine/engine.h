@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "cake/restorer.h"
 #include "engine/sequence.h"
+#include "engine/shared_steps.h"
 #include "engine/write_behind.h"
 #include "model/model.h"
 
@@ -26,6 +27,9 @@ struct EngineOptions {
   uint64_t read_reserve_pages = 16;  // never promised to sequences: reads in flight draw them
   Seconds step_max{0};  // while anything decodes, slices are expected to end by then; 0: no limit
   Seconds warm_up_max{0.3};  // no further warm-up pass is started after this long
+  // What restorations get of each step, from 0 to 1; the rest goes to requests made up for it, so
+  // that a step lasts as long as a full one. Not given: all of it, and steps are as long as needed.
+  std::optional<SpeedTrace> compute_share = {};
 };
 
 class Engine {
@@ -75,13 +79,22 @@ class Engine {
     std::vector<PageId> pages;
   };
 
+  uint64_t PagesToPromise() const;
   void Admit();
   void StartRestoration(Sequence& sequence);
-  std::vector<Part> PlanStep(TimePoint* wake_at);
+  // One step's work: what sequences get, and how far into a prompt a restoration is that shares it.
+  struct StepPlan {
+    std::vector<Part> parts = {};
+    std::optional<int> shared_at = {};
+    TimePoint wake_at = TimePoint::max();  // with nothing to do: when to plan again
+  };
+  StepPlan PlanStep();
   void PlanDecode(Sequence& sequence, std::vector<Part>* parts);
   void PlanPrefill(Sequence& sequence, int* budget, std::vector<Part>* parts);
   void AwaitPages(TimePoint* wake_at);
-  void PlanRestore(Sequence& sequence, int* budget, TimePoint* wake_at, std::vector<Part>* parts);
+  void PlanRestore(Sequence& sequence, const ComputeBudget& compute, int* budget, StepPlan* plan);
+  void CommitStep(const StepPlan& plan, TimePoint began, Seconds took,
+                  std::span<const float> logits);
   bool EnsurePages(Sequence& sequence, int tokens);
   void EndRestoration(Sequence& sequence);
   void Commit(const Part& part, Seconds took, bool alone, std::span<const float> logits);
@@ -109,6 +122,7 @@ class Engine {
   std::vector<std::unique_ptr<Sequence>> running_;
   std::map<SequenceId, Completion> finished_;
   uint64_t pages_promised_ = 0;
+  std::optional<SharedSteps> shared_;
 };
 
 }  // namespace kvcake

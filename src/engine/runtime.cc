@@ -56,8 +56,17 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) 
     return Fail(ErrorCode::kInvalidArgument, "--store may be given {} times, not {}", kStoresMax,
                 options.stores.size());
   }
+  std::vector<std::string> dirs;
+  for (const StoreOptions& store : options.stores) dirs.push_back(store.dir);
+  RETURN_IF_ERROR(CheckDistinct(dirs));
   auto runtime = std::unique_ptr<Runtime>(new Runtime(options));
-  RETURN_IF_ERROR(runtime->OpenModel());
+  RETURN_IF_ERROR(options.emulate.empty() ? runtime->OpenModel() : runtime->OpenEmulated());
+  const uint64_t shared = SharedSteps::PagesFor(options.slice_tokens, options.chunk_tokens);
+  if (options.compute_share && runtime->pool_->pages() <= shared) {
+    return Fail(ErrorCode::kResourceExhausted,
+                "--compute-share takes {} pages of {} bytes and --ram-capacity has {}: raise it",
+                shared, runtime->pool_->layout().page_bytes(), runtime->pool_->pages());
+  }
   for (size_t i = 0; i < options.stores.size(); ++i) {
     ASSIGN_OR_RETURN(auto store, runtime->OpenStore(i));
     runtime->stores_.push_back(std::move(store));
@@ -89,7 +98,8 @@ void Runtime::Wire() {
                                      EngineOptions{.slice_tokens = options_.slice_tokens,
                                                    .max_sequences = options_.max_sequences,
                                                    .waiting_max = options_.waiting_max,
-                                                   .step_max = options_.step_max});
+                                                   .step_max = options_.step_max,
+                                                   .compute_share = options_.compute_share});
   // The first store has the last word about compute.
   for (size_t i = stores_.size(); i-- > 0;) LoadCosts(CostPath(i), LearnersOf(i));
 }
@@ -118,24 +128,37 @@ std::string Runtime::CostPath(size_t store) const {
                      Xxh3_64(std::as_bytes(std::span(device))));
 }
 
+// A slice, and a row for each sequence that decodes beside it.
+int Runtime::MaxBatchTokens() const { return options_.slice_tokens + options_.max_sequences; }
+
+Status Runtime::OpenEmulated() {
+  ASSIGN_OR_RETURN(threads_, MakeThreadPool(options_));
+  ASSIGN_OR_RETURN(profile_, LoadEmulatedProfile(options_.emulate));
+  ASSIGN_OR_RETURN(pool_,
+                   PagePool::Create(EmulatedModel::LayoutFor(*profile_, options_.chunk_tokens),
+                                    options_.ram_capacity_bytes));
+  model_ = std::make_unique<EmulatedModel>(*profile_, *pool_, MaxBatchTokens());
+  const double pairs = profile_->attention == EmulatedProfile::Attention::kDense ? 0.5 : 1;
+  compute_cost_ = std::make_unique<ComputeCost>(ComputeCost::Options{
+      .attention_ratio = profile_->b > 0 ? pairs * profile_->a / profile_->b : 0});
+  return {};
+}
+
 Status Runtime::OpenModel() {
   ASSIGN_OR_RETURN(threads_, MakeThreadPool(options_));
-  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options_.model_dir));
+  ASSIGN_OR_RETURN(config_, LoadModelConfig(options_.model_dir));
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options_.model_dir));
   ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(options_.model_dir));
   tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer));
   ASSIGN_OR_RETURN(pool_,
-                   PagePool::Create(TransformerModel::LayoutFor(config, options_.chunk_tokens),
+                   PagePool::Create(TransformerModel::LayoutFor(config_, options_.chunk_tokens),
                                     options_.ram_capacity_bytes));
-  // A slice, and a row for each sequence that decodes beside it.
   const TransformerOptions model_options{
-      .max_batch_tokens = options_.slice_tokens + options_.max_sequences,
-      .path = options_.path,
-      .weights = options_.weights};
-  ASSIGN_OR_RETURN(model_, TransformerModel::Create(config, WeightSource::FromFiles(files), *pool_,
+      .max_batch_tokens = MaxBatchTokens(), .path = options_.path, .weights = options_.weights};
+  ASSIGN_OR_RETURN(model_, TransformerModel::Create(config_, WeightSource::FromFiles(files), *pool_,
                                                     *threads_, model_options));
   compute_cost_ = std::make_unique<ComputeCost>(
-      ComputeCost::Options{.attention_ratio = AttentionRatio(config)});
+      ComputeCost::Options{.attention_ratio = AttentionRatio(config_)});
   return {};
 }
 
@@ -146,14 +169,23 @@ Result<std::unique_ptr<Tier>> Runtime::OpenStore(size_t number) const {
   disk.dir = options.dir;
   disk.layout = pool_->layout();
   disk.root = model_->identity().Root();
-  disk.description = DescribeIdentity(model_->identity(), options_.model_dir);
+  disk.description =
+      DescribeIdentity(model_->identity(), emulated() ? options_.emulate : options_.model_dir);
   disk.capacity_bytes = options.capacity_bytes;
+  disk.durable = options_.durable;
   disk.time_to_live = options_.store_ttl;
   ThrottledTierOptions link{.rate_bytes_per_s = options.load_rate_bytes_per_s.value_or(1e12),
                             .latency = options.load_latency,
                             .burst_bytes = pool_->layout().slab_bytes()};
   if (!options.load_trace.empty()) {
     ASSIGN_OR_RETURN(link.trace, ReadLinkTrace(options.load_trace));
+  }
+  if (emulated()) {  // as its chunks are
+    const auto scale = [&](double* rate) {
+      *rate = EmulatedModel::ScaleRate(*profile_, pool_->layout(), *rate);
+    };
+    scale(&link.rate_bytes_per_s);
+    for (LinkPoint& point : link.trace) scale(&point.rate_bytes_per_s);
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Tier> store, DiskTier::Open(std::move(disk)));
   if (!options.load_rate_bytes_per_s && options.load_latency.count() == 0 && link.trace.empty()) {

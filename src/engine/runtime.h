@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "engine/cost_file.h"
 #include "engine/engine.h"
+#include "model/emulated.h"
 #include "model/tokenizer.h"
 #include "model/transformer.h"
 #include "store/throttled_tier.h"
@@ -26,12 +27,16 @@ struct StoreOptions {
 
 struct RuntimeOptions {
   std::string model_dir;
+  // Instead: a profile of a machine and a model that are not here (model/emulated_profile.h),
+  // waited for in real time. Rates of links are scaled down with its chunks. No tokenizer.
+  std::string emulate = {};
   // The fastest first; chunks are loaded from all at once, and new ones kept in the first. None:
   // chunks are neither loaded nor kept.
   std::vector<StoreOptions> stores = {};
   StoreWrites store_writes = StoreWrites::kAlways;
   bool promote = false;                      // copy hits of the other stores to the first
   Seconds store_ttl{0};                      // 0: chunks do not age
+  bool durable = false;                      // kept chunks survive a power cut
   uint64_t ram_capacity_bytes = 4ull << 30;  // of KV pages, in use and cached
   int chunk_tokens = 128;
   int slice_tokens = 512;
@@ -42,6 +47,7 @@ struct RuntimeOptions {
   std::vector<int> cpus = {};  // that the threads are pinned to; empty: wherever they are put
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
   WeightFormat weights = WeightFormat::kBf16;
+  std::optional<SpeedTrace> compute_share = {};  // EngineOptions'
 };
 
 // The compute pool that the options ask for. With `cpus`, the calling thread and those that it
@@ -57,7 +63,9 @@ class Runtime {
   ~Runtime();
 
   const RuntimeOptions& options() const { return options_; }
-  const ModelConfig& config() const { return model_->config(); }
+  bool emulated() const { return profile_.has_value(); }
+  // Not of an emulated model.
+  const ModelConfig& config() const { return config_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Model& model() { return *model_; }
   // When the first forward pass (of warming up) began.
@@ -77,6 +85,8 @@ class Runtime {
  private:
   explicit Runtime(const RuntimeOptions& options) : options_(options) {}
   Status OpenModel();
+  Status OpenEmulated();
+  int MaxBatchTokens() const;
   Result<std::unique_ptr<Tier>> OpenStore(size_t number) const;
   void Wire();
   std::string CostPath(size_t store) const;
@@ -86,7 +96,9 @@ class Runtime {
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<PagePool> pool_;
-  std::unique_ptr<TransformerModel> model_;
+  ModelConfig config_;
+  std::optional<EmulatedProfile> profile_;
+  std::unique_ptr<Model> model_;
   std::vector<std::unique_ptr<Tier>> stores_;
   std::unique_ptr<ComputeCost> compute_cost_;
   std::unique_ptr<Restorer> restorer_;

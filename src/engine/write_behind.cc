@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
@@ -30,7 +31,7 @@ std::optional<StoreWrites> StoreWritesFromName(std::string_view name) {
 WriteBehind::WriteBehind(std::vector<Tier*> tiers, const PagePool& pool, WriteBehindOptions options)
     : tiers_(std::move(tiers)), pool_(pool), options_(options), seen_(options.seen_max) {
   CHECK(!tiers_.empty());
-  thread_ = std::thread([this] { Loop(); });
+  for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Loop(); });
 }
 
 WriteBehind::~WriteBehind() {
@@ -39,7 +40,7 @@ WriteBehind::~WriteBehind() {
     stop_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 void WriteBehind::Offer(const ChunkKey& key, const ChunkKey& parent, NumericPath path,
@@ -55,7 +56,7 @@ void WriteBehind::Offer(const ChunkKey& key, const ChunkKey& parent, NumericPath
       ++stats_.not_admitted;
       return;
     }
-    if (queue_.size() >= options_.queue_max) {
+    if (queue_.size() + writing_ >= options_.queue_max) {
       if (stats_.dropped++ == 0) {
         spdlog::warn("the store {} is slower than new chunks come: not all of them are kept",
                      tiers_[0]->name());
@@ -92,16 +93,23 @@ Status WriteBehind::SeenFromJson(const nlohmann::json& json) {
 void WriteBehind::DropQueued() {
   std::deque<Item> dropped;  // their pages go back outside the lock
   std::lock_guard lock(mutex_);
-  while (queue_.size() > 1) {
-    dropped.push_back(std::move(queue_.back()));
-    queue_.pop_back();
-    ++stats_.dropped;
-  }
+  stats_.dropped += queue_.size();
+  dropped.swap(queue_);
+  changed_.notify_all();  // a Flush waits for the queue too
 }
 
-void WriteBehind::Flush() {
+bool WriteBehind::Flush() {
+  const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(options_.patience);
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return queue_.empty(); });
+  const auto done = [this] { return queue_.empty() && writing_ == 0; };
+  while (!done()) {
+    const uint64_t before = ended_;
+    if (changed_.wait_for(lock, patience, [&] { return done() || ended_ != before; })) continue;
+    spdlog::warn("the store {} does not take what is written to it: {} chunks are not kept",
+                 tiers_[0]->name(), queue_.size() + writing_);
+    return false;
+  }
+  return true;
 }
 
 WriteBehindStats WriteBehind::Stats() const {
@@ -114,13 +122,16 @@ void WriteBehind::Loop() {
   while (true) {
     changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
     if (queue_.empty()) return;
-    const Item& item = queue_.front();  // stays put: only this thread pops, deques do not move
+    Item item = std::move(queue_.front());
+    queue_.pop_front();
+    ++writing_;
     lock.unlock();
     const Status status =
         tiers_[0]->Put({.key = item.key,
                         .parent = item.parent,
                         .numeric_path = item.path,
                         .page = {pool_.Data(item.page.id()), pool_.layout().page_bytes()}});
+    item.page.Reset();
     lock.lock();
     if (status) {
       ++stats_.written;
@@ -128,7 +139,8 @@ void WriteBehind::Loop() {
       spdlog::warn("a chunk could not be kept in {}: {}", tiers_[0]->name(),
                    status.error().message);
     }
-    queue_.pop_front();
+    --writing_;
+    ++ended_;
     changed_.notify_all();
   }
 }

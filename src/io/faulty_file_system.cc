@@ -14,8 +14,10 @@ class FaultyFileSystem::FaultyFile : public File {
 
   Result<size_t> ReadAt(std::span<std::byte> buffer, uint64_t offset) override {
     RETURN_IF_ERROR(DirectError());
-    if (fs_.Draw(&FileFaults::read_error)) return Fail(ErrorCode::kIo, "injected: read error");
-    fs_.MaybeStall();
+    if (fs_.Draw(&FileFaults::read_error)) {
+      return tl::unexpected(fs_.ReadError("read", path()));
+    }
+    fs_.MaybeStall(&FileFaults::read_stall);
     if (buffer.size() > 1 && fs_.Draw(&FileFaults::short_read)) {
       buffer = buffer.first(Shorter(buffer.size()));
     }
@@ -29,6 +31,7 @@ class FaultyFileSystem::FaultyFile : public File {
   Result<size_t> WriteAt(std::span<const std::span<const std::byte>> buffers,
                          uint64_t offset) override {
     RETURN_IF_ERROR(DirectError());
+    RETURN_IF_ERROR(fs_.Change("write", path()));
     if (fs_.Draw(&FileFaults::write_error)) return Fail(ErrorCode::kIo, "injected: write error");
     if (fs_.Draw(&FileFaults::no_space)) {
       return Fail(ErrorCode::kResourceExhausted, "injected: no space left on device");
@@ -46,6 +49,10 @@ class FaultyFileSystem::FaultyFile : public File {
   }
 
   Result<FileInfo> Info() override { return inner_->Info(); }
+  Status Sync() override {
+    if (fs_.Draw(&FileFaults::sync_error)) return Fail(ErrorCode::kIo, "injected: sync error");
+    return inner_->Sync();
+  }
   int fd() const override { return -1; }
   bool direct() const override { return inner_->direct(); }
   const std::string& path() const override { return inner_->path(); }
@@ -71,9 +78,21 @@ void FaultyFileSystem::Set(const FileFaults& faults) {
   faults_ = faults;
 }
 
-void FaultyFileSystem::MaybeStall() {
+Status FaultyFileSystem::Change(const char* action, const std::string& path) {
+  MaybeStall(&FileFaults::change_stall);
+  std::lock_guard lock(mutex_);
+  if (!DrawLocked(&FileFaults::change_error)) return {};
+  return tl::unexpected(ErrnoError(faults_.change_errno, action, path));
+}
+
+Error FaultyFileSystem::ReadError(const char* action, const std::string& path) {
+  std::lock_guard lock(mutex_);
+  return ErrnoError(faults_.read_errno, action, path);
+}
+
+void FaultyFileSystem::MaybeStall(double FileFaults::*which) {
   std::unique_lock lock(mutex_);
-  if (!DrawLocked(&FileFaults::read_stall)) return;
+  if (!DrawLocked(which)) return;
   released_.wait(lock, [this, seen = releases_] { return releases_ != seen; });
 }
 
@@ -105,12 +124,14 @@ uint64_t FaultyFileSystem::Below(uint64_t n) {
 }
 
 Result<std::unique_ptr<File>> FaultyFileSystem::OpenRead(const std::string& path, bool direct) {
-  if (Draw(&FileFaults::open_error)) return Fail(ErrorCode::kIo, "injected: open error: {}", path);
+  MaybeStall(&FileFaults::open_stall);
+  if (Draw(&FileFaults::open_error)) return tl::unexpected(ReadError("open", path));
   ASSIGN_OR_RETURN(auto file, inner_.OpenRead(path, direct));
   return std::make_unique<FaultyFile>(*this, std::move(file), direct);
 }
 
 Result<std::unique_ptr<File>> FaultyFileSystem::Create(const std::string& path, bool direct) {
+  RETURN_IF_ERROR(Change("open", path));
   if (Draw(&FileFaults::create_error)) {
     return Fail(ErrorCode::kIo, "injected: create error: {}", path);
   }
@@ -119,10 +140,46 @@ Result<std::unique_ptr<File>> FaultyFileSystem::Create(const std::string& path, 
 }
 
 Status FaultyFileSystem::Rename(const std::string& from, const std::string& to) {
+  RETURN_IF_ERROR(Change("make", to));
   if (Draw(&FileFaults::rename_error)) {
     return Fail(ErrorCode::kIo, "injected: rename error: {}", from);
   }
   return inner_.Rename(from, to);
+}
+
+Status FaultyFileSystem::SyncDir(const std::string& path) {
+  if (Draw(&FileFaults::sync_error)) return Fail(ErrorCode::kIo, "injected: sync error: {}", path);
+  return inner_.SyncDir(path);
+}
+
+Status FaultyFileSystem::Remove(const std::string& path) {
+  RETURN_IF_ERROR(Change("remove", path));
+  return inner_.Remove(path);
+}
+
+Status FaultyFileSystem::RemoveDir(const std::string& path) {
+  RETURN_IF_ERROR(Change("remove directory", path));
+  return inner_.RemoveDir(path);
+}
+
+Status FaultyFileSystem::MakeDirs(const std::string& path) {
+  if (!inner_.Stat(path)) RETURN_IF_ERROR(Change("make directory", path));
+  return inner_.MakeDirs(path);
+}
+
+Result<FileInfo> FaultyFileSystem::Stat(const std::string& path) {
+  MaybeStall(&FileFaults::stat_stall);
+  return inner_.Stat(path);
+}
+
+Status FaultyFileSystem::Touch(const std::string& path, int64_t mtime_s) {
+  RETURN_IF_ERROR(Change("touch", path));
+  return inner_.Touch(path, mtime_s);
+}
+
+Result<std::unique_ptr<FileLock>> FaultyFileSystem::TryLock(const std::string& path) {
+  RETURN_IF_ERROR(Change("open", path));
+  return inner_.TryLock(path);
 }
 
 Result<std::unique_ptr<IoQueue>> FaultyFileSystem::NewQueue(const IoQueueOptions& options) {

@@ -1,6 +1,7 @@
 // A FileSystem that fails by seed, for tests: through the same interface as the real thing.
 #pragma once
 
+#include <cerrno>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -19,6 +20,10 @@ struct FileFaults {
   double create_error = 0;  // kIo from Create
   double read_error = 0;    // kIo
   double read_stall = 0;    // no answer until ReleaseStalled
+  double open_stall = 0;    // of OpenRead, likewise
+  double stat_stall = 0;    // of Stat, likewise
+  double change_stall = 0;  // of any call that would change something, likewise
+  double sync_error = 0;    // kIo from Sync and SyncDir
   double short_read = 0;    // a part of what was asked for, a multiple of 4 KiB where possible
   double bit_flip = 0;      // one bit of what was read
   double write_error = 0;   // kIo
@@ -27,6 +32,12 @@ struct FileFaults {
   double direct_error = 0;  // kIo from any read or write of a file opened for direct I/O
   double lost_write = 0;    // said to be written, but is not
   double rename_error = 0;  // kIo
+  // Of any call that would change something (Create, a write, Rename, MakeDirs, Remove, Touch,
+  // ...).
+  double change_error = 0;
+  // What the injected errors of reads and opens, and of changes, are called.
+  int read_errno = EIO;
+  int change_errno = EROFS;
 };
 
 // Decorates `inner`, which outlives it. Thread-safe. Files are read by helper threads, never by
@@ -42,17 +53,14 @@ class FaultyFileSystem : public FileSystem {
   Result<std::unique_ptr<File>> OpenRead(const std::string& path, bool direct) override;
   Result<std::unique_ptr<File>> Create(const std::string& path, bool direct) override;
   Status Rename(const std::string& from, const std::string& to) override;
-  Status Remove(const std::string& path) override { return inner_.Remove(path); }
-  Status RemoveDir(const std::string& path) override { return inner_.RemoveDir(path); }
-  Status MakeDirs(const std::string& path) override { return inner_.MakeDirs(path); }
+  Status SyncDir(const std::string& path) override;
+  Status Remove(const std::string& path) override;
+  Status RemoveDir(const std::string& path) override;
+  Status MakeDirs(const std::string& path) override;
   Result<std::vector<DirEntry>> List(const std::string& path) override { return inner_.List(path); }
-  Result<FileInfo> Stat(const std::string& path) override { return inner_.Stat(path); }
-  Status Touch(const std::string& path, int64_t mtime_s) override {
-    return inner_.Touch(path, mtime_s);
-  }
-  Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) override {
-    return inner_.TryLock(path);
-  }
+  Result<FileInfo> Stat(const std::string& path) override;
+  Status Touch(const std::string& path, int64_t mtime_s) override;
+  Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) override;
   Result<uint64_t> FreeBytes(const std::string& path) override { return inner_.FreeBytes(path); }
   Result<std::unique_ptr<IoQueue>> NewQueue(const IoQueueOptions& options) override;
 
@@ -63,7 +71,10 @@ class FaultyFileSystem : public FileSystem {
   bool DrawLocked(double FileFaults::*which);
   uint64_t Below(uint64_t n);  // uniform in [0, n)
 
-  void MaybeStall();
+  // The error of a call that changes `path`, when it meets one; also stalls.
+  Status Change(const char* action, const std::string& path);
+  Error ReadError(const char* action, const std::string& path);
+  void MaybeStall(double FileFaults::*which);
 
   FileSystem& inner_;
   mutable std::mutex mutex_;

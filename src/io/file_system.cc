@@ -38,14 +38,40 @@ ErrorCode CodeOf(int error) {
     case EISDIR:
     case ENXIO:  // a socket
       return ErrorCode::kCorrupt;
+    case EACCES:
+    case EPERM:
+      return ErrorCode::kInvalidArgument;
     default:
       return ErrorCode::kIo;
   }
 }
 
+// What a person can do about it; may be empty.
+const char* RemedyOf(int error) {
+  switch (error) {
+    case ENOSPC:
+      return "; free space on that file system";
+    case EDQUOT:
+      return "; free space or raise the quota";
+    case EROFS:
+      return "; mount that file system writable";
+    case EACCES:
+    case EPERM:
+      return "; let this user read and write there";
+    case EMFILE:
+    case ENFILE:
+      return "; raise the limit of open files (ulimit -n)";
+    case ELOOP:
+      return "; symbolic links are not followed";
+    case EIO:
+      return "; the device may be failing: see the kernel's log";
+    default:
+      return "";
+  }
+}
+
 tl::unexpected<Error> FailErrno(const char* action, const std::string& path) {
-  const int error = errno;
-  return Fail(CodeOf(error), "cannot {} {}: {}", action, path, std::strerror(error));
+  return tl::unexpected(ErrnoError(errno, action, path));
 }
 
 // Retries a system call that a signal interrupted.
@@ -64,6 +90,8 @@ FileInfo InfoOf(const struct stat& st) {
   if (S_ISDIR(st.st_mode)) info.kind = FileInfo::Kind::kDirectory;
   info.bytes = static_cast<uint64_t>(st.st_size);
   info.mtime_s = st.st_mtim.tv_sec;
+  info.device = st.st_dev;
+  info.inode = st.st_ino;
   return info;
 }
 
@@ -108,6 +136,11 @@ class RealFile : public File {
     return InfoOf(st);
   }
 
+  Status Sync() override {
+    if (NoIntr([&] { return fsync(fd_); }) != 0) return FailErrno("sync", path_);
+    return {};
+  }
+
   int fd() const override { return fd_; }
   bool direct() const override { return direct_; }
   const std::string& path() const override { return path_; }
@@ -149,11 +182,14 @@ class RealFileSystem : public FileSystem {
   }
 
   Status Rename(const std::string& from, const std::string& to) override {
-    if (rename(from.c_str(), to.c_str()) != 0) {
-      const int error = errno;
-      return Fail(CodeOf(error), "cannot rename {} to {}: {}", from, to, std::strerror(error));
-    }
+    if (rename(from.c_str(), to.c_str()) != 0) return FailErrno("make", to);
     return {};
+  }
+
+  Status SyncDir(const std::string& path) override {
+    const int fd = NoIntr([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+    if (fd < 0) return FailErrno("open", path);
+    return RealFile(fd, /*direct=*/false, path).Sync();
   }
 
   Status Remove(const std::string& path) override {
@@ -249,29 +285,34 @@ class RealFileSystem : public FileSystem {
  private:
   static Result<std::unique_ptr<File>> OpenFile(const std::string& path, int flags, bool direct) {
     flags |= O_CLOEXEC;
+    const auto opened = [&](int more) {
+      return NoIntr([&] { return open(path.c_str(), flags | more, 0600); });
+    };
     int fd = -1;
 #ifdef O_DIRECT
     if (direct) {
-      fd = NoIntr([&] { return open(path.c_str(), flags | O_DIRECT, 0600); });
-      // A file system without direct I/O says EINVAL, some after having created the file.
-      if (fd < 0 && errno == EINVAL) {
-        WarnNoDirectIo(path);
-        direct = false;
-        flags &= ~O_EXCL;
-      }
+      fd = opened(O_DIRECT);
+      if (fd >= 0) return std::make_unique<RealFile>(fd, /*direct=*/true, path);
+      if (errno != EINVAL) return FailErrno("open", path);
+      flags &= ~O_EXCL;  // some file systems say EINVAL after having created the file
     }
-    if (fd < 0 && direct) return FailErrno("open", path);
-#else
-    if (direct) WarnNoDirectIo(path);
-    direct = false;
 #endif
-    if (fd < 0) fd = NoIntr([&] { return open(path.c_str(), flags, 0600); });
+    fd = opened(0);
     if (fd < 0) return FailErrno("open", path);
-    return std::make_unique<RealFile>(fd, direct, path);
+    auto file = std::make_unique<RealFile>(fd, /*direct=*/false, path);
+    if (!direct) return file;
+    const auto info = file->Info();  // a directory says EINVAL too, wherever it is
+    if (info && info->kind == FileInfo::Kind::kRegular) WarnNoDirectIo(path);
+    return file;
   }
 };
 
 }  // namespace
+
+Error ErrnoError(int error, const char* action, const std::string& path) {
+  return {CodeOf(error),
+          fmt::format("cannot {} {}: {}{}", action, path, std::strerror(error), RemedyOf(error))};
+}
 
 FileSystem& FileSystem::Real() {
   static RealFileSystem fs;
@@ -302,6 +343,27 @@ Status WriteFully(File& file, std::span<const std::span<const std::byte>> buffer
     while (whole < left.size() && n >= left[whole].size()) n -= left[whole++].size();
     left.erase(left.begin(), left.begin() + static_cast<ptrdiff_t>(whole));
     if (n > 0) left.front() = left.front().subspan(n);
+  }
+  return {};
+}
+
+Status MakeDirsDurably(FileSystem& fs, const std::string& path) {
+  std::vector<std::string> dirs;  // the innermost first, the one that has no parent left out
+  std::vector<std::string> parents;
+  for (std::string dir = path; true; dir = parents.back()) {
+    while (dir.size() > 1 && dir.back() == '/') dir.pop_back();
+    if (dir == "/" || dir == ".") break;
+    const size_t slash = dir.rfind('/');
+    dirs.push_back(dir);
+    parents.push_back(slash == std::string::npos ? "." : slash == 0 ? "/" : dir.substr(0, slash));
+  }
+  size_t made = 0;
+  while (made < dirs.size() && !fs.Stat(dirs[made])) ++made;
+  RETURN_IF_ERROR(fs.MakeDirs(path));
+  for (size_t i = 0; i < parents.size(); ++i) {
+    // Others may have made one just now; those that are not ours to read have been there for long.
+    const auto status = fs.SyncDir(parents[i]);
+    if (!status && i < made) return status;
   }
   return {};
 }

@@ -1,7 +1,8 @@
 // The operating system's files as one small virtual class, so that a decorator can inject faults.
 //
 // Errors: kNotFound (no such file), kResourceExhausted (no space, no descriptors), kCorrupt (what
-// is there is not a regular file), kIo (anything else); messages name the path and the reason.
+// is there is not a regular file), kInvalidArgument (this user may not), kIo (anything else);
+// messages name the path, the reason and, where people can do something about it, the remedy.
 // Thread-safe, except that one File is used by one thread at a time.
 #pragma once
 
@@ -27,6 +28,8 @@ struct FileInfo {
   Kind kind = Kind::kOther;  // of the name itself: a symbolic link is kOther
   uint64_t bytes = 0;
   int64_t mtime_s = 0;  // seconds since 1970
+  // Which file it is, whatever its name; no two that exist are the same. 0: not known.
+  uint64_t device = 0, inode = 0;
 };
 
 struct DirEntry {
@@ -44,6 +47,8 @@ class File {
   virtual Result<size_t> WriteAt(std::span<const std::span<const std::byte>> buffers,
                                  uint64_t offset) = 0;
   virtual Result<FileInfo> Info() = 0;
+  // Returns when what was written is on the device.
+  virtual Status Sync() = 0;
   // The descriptor, or -1 when the file is not the kernel's (fakes and decorators).
   virtual int fd() const = 0;
   virtual bool direct() const = 0;  // opened with O_DIRECT
@@ -67,6 +72,8 @@ class FileSystem {
   // A new file, mode 0600; fails when the name exists.
   virtual Result<std::unique_ptr<File>> Create(const std::string& path, bool direct) = 0;
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
+  // Returns when the names in the directory are on the device.
+  virtual Status SyncDir(const std::string& path) = 0;
   virtual Status Remove(const std::string& path) = 0;     // a file or link
   virtual Status RemoveDir(const std::string& path) = 0;  // an empty directory
   // Makes the directory and those above it, mode 0700; ok when it exists.
@@ -83,12 +90,16 @@ class FileSystem {
   virtual Result<std::unique_ptr<IoQueue>> NewQueue(const IoQueueOptions& options) = 0;
 };
 
+// "cannot <action> <path>: <reason>; <remedy>" for a value of errno.
+Error ErrnoError(int error, const char* action, const std::string& path);
 // Whether direct I/O can use this buffer.
 bool IsAligned(std::span<const std::byte> bytes);
 // The wall clock as file times have it: seconds since 1970.
 int64_t UnixSeconds();
 // Writes every byte, continuing after short writes.
 Status WriteFully(File& file, std::span<const std::span<const std::byte>> buffers, uint64_t offset);
+// Makes the directory and those above it like MakeDirs; their names are on the device then.
+Status MakeDirsDurably(FileSystem& fs, const std::string& path);
 // A small file as text; kResourceExhausted when it is longer than bytes_max.
 Result<std::string> ReadText(FileSystem& fs, const std::string& path, uint64_t bytes_max);
 // path.tmp.<pid>.<n>, another at every call.

@@ -191,6 +191,7 @@ class PipeFile : public File {
     return Fail(ErrorCode::kIo, "not for writing");
   }
   Result<FileInfo> Info() override { return FileInfo{}; }
+  Status Sync() override { return {}; }
   int fd() const override { return ends_[0]; }
   bool direct() const override { return false; }
   const std::string& path() const override { return path_; }

@@ -193,10 +193,8 @@ class UringQueue : public IoQueue {
   static Result<uint64_t> ResultOf(const Transfer& transfer, int32_t res) {
     if (res >= 0) return transfer.done();
     if (res == -ECANCELED) return Fail(ErrorCode::kCancelled, "I/O cancelled");
-    const bool no_space = res == -ENOSPC || res == -EDQUOT;
-    return Fail(no_space ? ErrorCode::kResourceExhausted : ErrorCode::kIo, "cannot {} {}: {}",
-                transfer.op().kind == IoOp::Kind::kRead ? "read" : "write",
-                transfer.op().file->path(), std::strerror(-res));
+    const char* action = transfer.op().kind == IoOp::Kind::kRead ? "read" : "write";
+    return tl::unexpected(ErrnoError(-res, action, transfer.op().file->path()));
   }
 
   // Constant after construction.

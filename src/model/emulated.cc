@@ -43,6 +43,16 @@ double EmulatedModel::ScaleRate(const EmulatedProfile& profile, const KvLayout& 
   return bytes_per_s * static_cast<double>(layout.page_bytes()) / real;
 }
 
+std::vector<int32_t> EmulatedModel::TokensOf(std::string_view text) {
+  constexpr size_t kBytes = 4;
+  std::vector<int32_t> tokens;
+  for (size_t at = 0; at < text.size(); at += kBytes) {
+    const auto piece = std::as_bytes(std::span(text.substr(at, kBytes)));
+    tokens.push_back(static_cast<int32_t>(Xxh3_64(piece) % kVocab));
+  }
+  return tokens;
+}
+
 EmulatedModel::EmulatedModel(EmulatedProfile profile, const PagePool& pages, int max_batch_tokens,
                              const Clock& clock, std::function<void(TimePoint)> sleep_until)
     : profile_(std::move(profile)),

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -28,6 +29,9 @@ class EmulatedModel : public Model {
   // What a link of this rate has to deliver of the emulated pages to keep the real one's time.
   static double ScaleRate(const EmulatedProfile& profile, const KvLayout& layout,
                           double bytes_per_s);
+
+  // Ids for a text, one for four bytes: there is no tokenizer.
+  static std::vector<int32_t> TokensOf(std::string_view text);
 
   // Borrows the pages, whose layout must be LayoutFor. `sleep_until` is for tests.
   EmulatedModel(EmulatedProfile profile, const PagePool& pages, int max_batch_tokens,

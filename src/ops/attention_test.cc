@@ -197,6 +197,26 @@ TEST_P(AttentionTest, EverySlicingGivesTheSameBits) {
   }
 }
 
+// Single rows take another way through the kernels when few heads share a KV head.
+TEST_P(AttentionTest, EveryGroupDecodesToTheBitsOfPrefill) {
+  std::mt19937 rng(8);
+  for (int group = 1; group <= 10; ++group) {
+    const int head_dim = 16 * static_cast<int>(1 + rng() % 8);
+    const AttentionShape shape{2 * group, 2, head_dim};
+    const int64_t tokens = 150;
+    SCOPED_TRACE(fmt::format("groups of {} heads of {}", group, head_dim));
+    Sequence sequence(rng, shape, tokens, 128);
+    const auto want = sequence.Run(GetParam(), 1, 0, tokens);
+    for (int chunk_tokens : {16, 64}) {
+      sequence.Place(chunk_tokens);
+      for (int64_t token = 0; token < tokens; token += 1 + rng() % 4) {
+        const auto out = sequence.Run(GetParam(), 2, token, token + 1);
+        ASSERT_TRUE(SameBits(out, &want[token * sequence.q_size()])) << "decode " << token;
+      }
+    }
+  }
+}
+
 TEST_P(AttentionTest, SequencesOfABatchDoNotSeeEachOther) {
   std::mt19937 rng(4);
   const AttentionShape shape{4, 2, 64};
@@ -238,7 +258,9 @@ TEST_P(AttentionTest, WhatARowMayNotSeeCannotReachIt) {
     sequence.Place(64, limit);
     const auto alone = sequence.Run(GetParam(), 2, 0, limit);
     const auto among = sequence.Run(GetParam(), 2, 0, tokens);
+    const auto last = sequence.Run(GetParam(), 2, limit - 1, limit);
     ASSERT_TRUE(SameBits(alone, want.data())) << limit;
+    ASSERT_TRUE(SameBits(last, &want[(limit - 1) * sequence.q_size()])) << limit;
     ASSERT_EQ(std::memcmp(among.data(), want.data(), alone.size() * sizeof(float)), 0) << limit;
   }
 }

@@ -13,7 +13,7 @@ const Kernels& KernelsFor(NumericPath path) {
     case NumericPath::kBf16Dot:
       return *Avx512Kernels();
     case NumericPath::kF32Fma:
-      return *Avx2Kernels();
+      return NeonKernels() != nullptr ? *NeonKernels() : *Avx2Kernels();
     default:
       return *PortableKernels();
   }
@@ -30,7 +30,7 @@ bool PathAvailable(NumericPath path) {
     case NumericPath::kBf16Dot:
       return Avx512Kernels() != nullptr && Cpu().avx512_bf16;
     case NumericPath::kF32Fma:
-      return Avx2Kernels() != nullptr && Cpu().avx2_fma;
+      return NeonKernels() != nullptr || (Avx2Kernels() != nullptr && Cpu().avx2_fma);
     case NumericPath::kF32:
       return true;
     case NumericPath::kUnknown:

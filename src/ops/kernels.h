@@ -1,9 +1,10 @@
 // The inner loops, once per numeric path. Private to this room.
 //
-// kernels_{avx512,avx2,portable}.cc define the vector type of their path and include kernels_inl.h
-// for what is the same on all of them. Every function there carries its target as an attribute, so
-// a machine without the instructions never meets them, and none of the standard library is
-// compiled for them. They are compiled without contraction: an FMA happens where it is written.
+// kernels_{avx512,avx2,neon,portable}.cc define the vector type of their path and include
+// kernels_inl.h for what is the same on all of them. Every function there carries its target as an
+// attribute, so a machine without the instructions never meets them, and none of the standard
+// library is compiled for them. They are compiled without contraction: an FMA happens where it is
+// written.
 #pragma once
 
 #include <cstddef>
@@ -164,6 +165,7 @@ struct Kernels {
 // nullptr where this build has no such path.
 const Kernels* Avx512Kernels();
 const Kernels* Avx2Kernels();
+const Kernels* NeonKernels();  // the same bits as Avx2Kernels
 const Kernels* PortableKernels();
 
 }  // namespace kvcake

@@ -14,6 +14,12 @@
 constexpr int64_t kPanel = 2 * kLanes;
 constexpr int64_t kBlock = kAttentionBlock;
 
+// Lanes of a where the mask is set, else of b; for vectors that know ?: themselves.
+template <typename Mask>
+KVCAKE_INLINE V Select(Mask mask, V a, V b) {
+  return mask ? a : b;
+}
+
 // exp(x) for x up to 88, to 2 units in the last place; 0 below -87. A NaN stays one.
 KVCAKE_INLINE V Exp(V x) {
   const V magic = Splat(12582912.0f);  // 1.5 * 2^23: rounds to an integer
@@ -28,7 +34,7 @@ KVCAKE_INLINE V Exp(V x) {
   p = MulAdd(p, r, Splat(1.6666665459e-1f));
   p = MulAdd(p, r, Splat(5.0000001201e-1f));
   p = MulAdd(p, r * r, r) + Splat(1.0f);
-  return x < Splat(-87.0f) ? Splat(0.0f) : ShiftExponent(p, shifted);
+  return Select(x < Splat(-87.0f), Splat(0.0f), ShiftExponent(p, shifted));
 }
 
 KVCAKE_ISA void SwiGlu(const float* c, int64_t c_stride, int64_t rows, std::byte* out,
@@ -56,7 +62,7 @@ KVCAKE_INLINE V Erf(V x) {
   q = MulAdd(q, z, Splat(-7.37332916720468e-03f));
   q = MulAdd(q, z, Splat(-1.42647390514189e-02f));
   const V erf = x * p / q;
-  return x < Splat(-4.0f) ? Splat(-1.0f) : x > Splat(4.0f) ? Splat(1.0f) : erf;
+  return Select(x < Splat(-4.0f), Splat(-1.0f), Select(x > Splat(4.0f), Splat(1.0f), erf));
 }
 
 KVCAKE_ISA void Gelu(const float* c, int64_t c_stride, int64_t rows, int64_t columns,

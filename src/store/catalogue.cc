@@ -1,100 +1,125 @@
 #include "store/catalogue.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace kvcake {
 
+Catalogue::Catalogue() : index_(64, kNone) {}
+
 bool Catalogue::Contains(const ChunkId& id) const {
   std::lock_guard lock(mutex_);
-  return slots_.contains(id);
+  return Find(id).has_value();
+}
+
+std::vector<bool> Catalogue::Contains(const ChunkKey& root, std::span<const ChunkKey> keys) const {
+  std::vector<bool> known(keys.size());
+  std::lock_guard lock(mutex_);
+  const auto in_root = FindRoot(root);
+  if (!in_root) return known;
+  // Each lookup misses the CPU's cache twice: ask for all of them before waiting for one.
+  for (const ChunkKey& key : keys) __builtin_prefetch(&index_[HomeOf(key)]);
+  for (const ChunkKey& key : keys) {
+    const SlotId slot = index_[HomeOf(key)];
+    if (slot != kNone) __builtin_prefetch(&slots_[slot]);
+  }
+  for (size_t i = 0; i < keys.size(); ++i) known[i] = index_[Find(*in_root, keys[i])] != kNone;
+  return known;
 }
 
 void Catalogue::Add(const CatalogueEntry& entry) {
+  const auto mtime_s = static_cast<uint32_t>(ClampMtime(entry.mtime_s));
   std::lock_guard lock(mutex_);
-  AddLocked(entry);
-}
-
-void Catalogue::AddLocked(const CatalogueEntry& entry) {
-  auto [it, inserted] = slots_.try_emplace(entry.id);
-  Slot& slot = it->second;
-  Total& total = totals_[entry.id.root];
-  slot.generation = ++generation_;
-  if (inserted) {
-    slot.lru = lru_.insert(lru_.end(), entry.id);
-    ++total.files;
-  } else if (entry.mtime_s > slot.mtime_s) {
-    lru_.splice(lru_.end(), lru_, slot.lru);
+  auto found = Find(entry.id);
+  if (!found) {
+    found = Insert(entry.id);
+    LinkWarmest(*found);
+    if (scanning_) scanned_.push_back(*found);
+  } else if (mtime_s > slots_[*found].mtime_s) {
+    Unlink(*found);
+    LinkWarmest(*found);
   }
+  Slot& slot = slots_[*found];
   bytes_ += entry.bytes - slot.bytes;
-  total.bytes += entry.bytes - slot.bytes;
+  roots_[slot.root].bytes += entry.bytes - slot.bytes;
   slot.bytes = entry.bytes;
-  slot.mtime_s = std::max(slot.mtime_s, entry.mtime_s);
+  slot.mtime_s = std::max(slot.mtime_s, mtime_s);
+  slot.scan = scan_;
 }
 
 bool Catalogue::Use(const ChunkId& id, int64_t now_s, int64_t touch_after_s) {
   std::lock_guard lock(mutex_);
-  auto it = slots_.find(id);
-  if (it == slots_.end()) return false;
-  lru_.splice(lru_.end(), lru_, it->second.lru);
-  if (now_s - it->second.mtime_s < touch_after_s) return false;
-  it->second.mtime_s = now_s;
+  const auto found = Find(id);
+  if (!found) return false;
+  Unlink(*found);
+  LinkWarmest(*found);
+  Slot& slot = slots_[*found];
+  if (now_s - int64_t{slot.mtime_s} < touch_after_s) return false;
+  slot.mtime_s = static_cast<uint32_t>(now_s);
   return true;
 }
 
 bool Catalogue::Remove(const ChunkId& id) {
   std::lock_guard lock(mutex_);
-  auto it = slots_.find(id);
-  if (it == slots_.end()) return false;
-  RemoveLocked(it);
-  return true;
-}
-
-void Catalogue::RemoveLocked(std::unordered_map<ChunkId, Slot>::iterator it) {
-  auto total = totals_.find(it->first.root);
-  bytes_ -= it->second.bytes;
-  total->second.bytes -= it->second.bytes;
-  if (--total->second.files == 0) totals_.erase(total);
-  lru_.erase(it->second.lru);
-  slots_.erase(it);
+  const auto found = Find(id);
+  if (found) Erase(*found);
+  return found.has_value();
 }
 
 void Catalogue::Postpone(const ChunkId& id) {
   std::lock_guard lock(mutex_);
-  if (auto it = slots_.find(id); it != slots_.end()) {
-    lru_.splice(lru_.end(), lru_, it->second.lru);
+  if (const auto found = Find(id)) {
+    Unlink(*found);
+    LinkWarmest(*found);
   }
 }
 
-void Catalogue::Replace(const std::vector<CatalogueEntry>& entries, uint64_t scan_started,
-                        bool complete) {
-  std::vector<const CatalogueEntry*> by_use;
-  for (const CatalogueEntry& entry : entries) by_use.push_back(&entry);
-  std::sort(by_use.begin(), by_use.end(), [](const CatalogueEntry* a, const CatalogueEntry* b) {
-    return std::pair(a->mtime_s, a->id) < std::pair(b->mtime_s, b->id);
-  });
+void Catalogue::BeginScan() {
   std::lock_guard lock(mutex_);
-  const uint64_t before = generation_;
-  for (const CatalogueEntry* entry : by_use) AddLocked(*entry);
-  if (!complete) return;
-  for (auto it = slots_.begin(); it != slots_.end();) {
-    const bool seen = it->second.generation > before;
-    const bool newer = it->second.generation > scan_started;
-    auto next = std::next(it);
-    if (!seen && !newer) RemoveLocked(it);
-    it = next;
-  }
+  ++scan_;
+  scanning_ = true;
 }
 
-uint64_t Catalogue::generation() const {
+void Catalogue::EndScan(bool complete) {
   std::lock_guard lock(mutex_);
-  return generation_;
+  scanning_ = false;
+  if (complete) {
+    for (SlotId slot = 0; slot < slots_.size(); ++slot) {
+      if (slots_[slot].root != kNone && slots_[slot].scan != scan_) Erase(slot);
+    }
+  }
+  // By mtime; a slot that was freed and taken again while the scan ran is there twice.
+  std::vector<std::pair<uint32_t, SlotId>> order;
+  order.reserve(scanned_.size());
+  for (const SlotId slot : scanned_) {
+    if (slots_[slot].root != kNone) order.emplace_back(slots_[slot].mtime_s, slot);
+  }
+  std::sort(order.begin(), order.end());
+  order.erase(std::unique(order.begin(), order.end()), order.end());
+  for (const auto& [mtime_s, slot] : order) {
+    Unlink(slot);
+    LinkWarmest(slot);
+  }
+  scanned_ = {};
 }
 
 std::optional<CatalogueEntry> Catalogue::Coldest() const {
   std::lock_guard lock(mutex_);
-  if (lru_.empty()) return std::nullopt;
-  const auto& slot = slots_.at(lru_.front());
-  return CatalogueEntry{lru_.front(), slot.bytes, slot.mtime_s};
+  if (coldest_ == kNone) return std::nullopt;
+  return EntryOf(coldest_);
+}
+
+std::optional<CatalogueEntry> Catalogue::Sample(uint64_t number) const {
+  std::lock_guard lock(mutex_);
+  if (files_ == 0) return std::nullopt;
+  size_t slot = number % slots_.size();
+  while (slots_[slot].root == kNone) slot = (slot + 1) % slots_.size();
+  return EntryOf(static_cast<SlotId>(slot));
+}
+
+CatalogueEntry Catalogue::EntryOf(SlotId id) const {
+  const Slot& slot = slots_[id];
+  return {{roots_[slot.root].key, slot.key}, slot.bytes, slot.mtime_s};
 }
 
 uint64_t Catalogue::bytes() const {
@@ -104,9 +129,103 @@ uint64_t Catalogue::bytes() const {
 
 std::pair<uint64_t, uint64_t> Catalogue::Totals(const ChunkKey& root) const {
   std::lock_guard lock(mutex_);
-  auto it = totals_.find(root);
-  if (it == totals_.end()) return {0, 0};
-  return {it->second.files, it->second.bytes};
+  const auto found = FindRoot(root);
+  if (!found) return {0, 0};
+  return {roots_[*found].files, roots_[*found].bytes};
+}
+
+std::optional<uint32_t> Catalogue::FindRoot(const ChunkKey& root) const {
+  for (size_t i = 0; i < roots_.size(); ++i) {
+    if (roots_[i].key == root) return static_cast<uint32_t>(i);
+  }
+  return std::nullopt;
+}
+
+// Keys are digests: any of their bytes are as good as a hash. Roots share keys seldom enough.
+size_t Catalogue::HomeOf(const ChunkKey& key) const {
+  uint64_t hash;
+  std::memcpy(&hash, key.digest.data() + 8, sizeof(hash));
+  return hash & (index_.size() - 1);
+}
+
+size_t Catalogue::Find(uint32_t root, const ChunkKey& key) const {
+  size_t at = HomeOf(key);
+  while (index_[at] != kNone) {
+    const Slot& slot = slots_[index_[at]];
+    if (slot.key == key && slot.root == root) break;
+    at = (at + 1) & (index_.size() - 1);
+  }
+  return at;
+}
+
+std::optional<Catalogue::SlotId> Catalogue::Find(const ChunkId& id) const {
+  const auto root = FindRoot(id.root);
+  if (!root) return std::nullopt;
+  const SlotId slot = index_[Find(*root, id.key)];
+  return slot == kNone ? std::nullopt : std::optional(slot);
+}
+
+Catalogue::SlotId Catalogue::Insert(const ChunkId& id) {
+  if (4 * (files_ + 1) > 3 * index_.size()) GrowIndex();
+  auto root = FindRoot(id.root);
+  if (!root) {
+    root = static_cast<uint32_t>(roots_.size());
+    roots_.push_back({.key = id.root});
+  }
+  SlotId slot = free_;
+  if (slot == kNone) {
+    slot = static_cast<SlotId>(slots_.size());
+    slots_.emplace_back();
+  } else {
+    free_ = slots_[slot].warmer;
+  }
+  slots_[slot] = Slot{.key = id.key, .root = *root};
+  index_[Find(*root, id.key)] = slot;
+  ++files_;
+  ++roots_[*root].files;
+  return slot;
+}
+
+void Catalogue::Erase(SlotId id) {
+  Slot& slot = slots_[id];
+  bytes_ -= slot.bytes;
+  roots_[slot.root].bytes -= slot.bytes;
+  --roots_[slot.root].files;
+  --files_;
+  // What follows moves up, so that no probe meets a gap before what it looks for.
+  const size_t mask = index_.size() - 1;
+  size_t gap = Find(slot.root, slot.key);
+  for (size_t at = (gap + 1) & mask; index_[at] != kNone; at = (at + 1) & mask) {
+    const size_t home = HomeOf(slots_[index_[at]].key);
+    if (((at - home) & mask) < ((at - gap) & mask)) continue;
+    index_[gap] = index_[at];
+    gap = at;
+  }
+  index_[gap] = kNone;
+  Unlink(id);
+  slot = Slot{.root = kNone, .warmer = free_};
+  free_ = id;
+}
+
+void Catalogue::GrowIndex() {
+  std::vector<SlotId> old(2 * index_.size(), kNone);
+  old.swap(index_);
+  for (const SlotId slot : old) {
+    if (slot != kNone) index_[Find(slots_[slot].root, slots_[slot].key)] = slot;
+  }
+}
+
+void Catalogue::Unlink(SlotId id) {
+  const Slot& slot = slots_[id];
+  (slot.colder == kNone ? coldest_ : slots_[slot.colder].warmer) = slot.warmer;
+  (slot.warmer == kNone ? warmest_ : slots_[slot.warmer].colder) = slot.colder;
+}
+
+void Catalogue::LinkWarmest(SlotId id) {
+  slots_[id].colder = warmest_;
+  slots_[id].warmer = kNone;
+  (warmest_ == kNone ? coldest_ : slots_[warmest_].warmer) = id;
+  warmest_ = id;
 }
 
 }  // namespace kvcake

@@ -1,12 +1,13 @@
 // What files a store directory holds, as far as this process knows: of every root, by key, in the
-// order of last use.
+// order of last use. A million files take less than 80 MB.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <list>
+#include <deque>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -18,13 +19,20 @@ namespace kvcake {
 struct CatalogueEntry {
   ChunkId id;
   uint64_t bytes = 0;
-  int64_t mtime_s = 0;  // the file's: when it was last used, coarsely
+  int64_t mtime_s = 0;  // the file's: when it was last used, coarsely; within [0, 2^32)
 };
+
+// A file's time as an entry has it, which may be a stranger's.
+inline int64_t ClampMtime(int64_t mtime_s) { return std::clamp<int64_t>(mtime_s, 0, UINT32_MAX); }
 
 // Thread-safe.
 class Catalogue {
  public:
+  Catalogue();
+
   bool Contains(const ChunkId& id) const;
+  // One flag per key.
+  std::vector<bool> Contains(const ChunkKey& root, std::span<const ChunkKey> keys) const;
   // Adds the file, or renews what is known about it; a later mtime counts as a use.
   void Add(const CatalogueEntry& entry);
   // Marks a use by this process. True when the file's mtime is older than touch_after_s and should
@@ -32,42 +40,66 @@ class Catalogue {
   bool Use(const ChunkId& id, int64_t now_s, int64_t touch_after_s);
   // False when it was not known.
   bool Remove(const ChunkId& id);
-  // Makes the catalogue what a scan found: adds, renews, and forgets what the scan did not see,
-  // unless it was added since generation() was `scan_started`. A scan that is not complete makes it
-  // forget nothing.
-  void Replace(const std::vector<CatalogueEntry>& entries, uint64_t scan_started,
-               bool complete = true);
   // Puts the file behind all others: it cannot be evicted now.
   void Postpone(const ChunkId& id);
-  uint64_t generation() const;  // grows with every Add
+
+  // A scan of the directory: Begin, Add for each file, then End, which forgets what has not been
+  // added since Begin, by the scan or otherwise, unless the scan was incomplete, and orders what
+  // was new by its mtime. One at a time.
+  void BeginScan();
+  void EndScan(bool complete);
 
   // The file used longest ago.
   std::optional<CatalogueEntry> Coldest() const;
+  // Any file; another for another `number`, where there are several.
+  std::optional<CatalogueEntry> Sample(uint64_t number) const;
   uint64_t bytes() const;  // of every root
   // Files and bytes of one root.
   std::pair<uint64_t, uint64_t> Totals(const ChunkKey& root) const;
 
  private:
+  using SlotId = uint32_t;
+  static constexpr SlotId kNone = UINT32_MAX;
+  // 64 bytes, and 6 to 11 in index_: that is what a catalogued chunk costs.
   struct Slot {
+    ChunkKey key = {};
     uint64_t bytes = 0;
-    int64_t mtime_s = 0;
-    uint64_t generation = 0;
-    std::list<ChunkId>::iterator lru;
+    uint32_t mtime_s = 0;
+    uint32_t root = 0;                      // in roots_; kNone: free
+    uint32_t scan = 0;                      // the last one begun when it was added
+    SlotId colder = kNone, warmer = kNone;  // the list of last use; `warmer` links free slots
   };
-  struct Total {
+  struct Root {
+    ChunkKey key = {};
     uint64_t files = 0;
     uint64_t bytes = 0;
   };
-  void AddLocked(const CatalogueEntry& entry);
-  void RemoveLocked(std::unordered_map<ChunkId, Slot>::iterator it);
+
+  // All with mutex_ held.
+  CatalogueEntry EntryOf(SlotId slot) const;
+  std::optional<uint32_t> FindRoot(const ChunkKey& root) const;
+  size_t HomeOf(const ChunkKey& key) const;
+  // Where index_ has the slot, or where it would go.
+  size_t Find(uint32_t root, const ChunkKey& key) const;
+  std::optional<SlotId> Find(const ChunkId& id) const;
+  SlotId Insert(const ChunkId& id);
+  void Erase(SlotId slot);
+  void GrowIndex();
+  void Unlink(SlotId slot);
+  void LinkWarmest(SlotId slot);
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
-  std::unordered_map<ChunkId, Slot> slots_;
-  std::list<ChunkId> lru_;  // coldest first
-  std::unordered_map<ChunkKey, Total> totals_;
+  std::deque<Slot> slots_;       // never shrinks
+  std::vector<SlotId> index_;    // open addressing with linear probing; at most three quarters full
+  std::vector<Root> roots_;      // never forgotten: there are few
+  std::vector<SlotId> scanned_;  // new to the scan that is going on
+  SlotId free_ = kNone;
+  SlotId coldest_ = kNone, warmest_ = kNone;
+  uint64_t files_ = 0;
   uint64_t bytes_ = 0;
-  uint64_t generation_ = 0;
+  uint32_t scan_ = 0;
+  bool scanning_ = false;
 };
 
 }  // namespace kvcake

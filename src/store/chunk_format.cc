@@ -101,6 +101,12 @@ Status LoadLayout(ConstHeaderBytes in, KvLayout& layout) {
     return Fail(ErrorCode::kCorrupt, "layers is {}, must be at most {}", layout.layers,
                 kChunkLayersMax);
   }
+  // At most 2^62, so it has not overflowed; what is larger than any memory would further on.
+  constexpr uint64_t kSlabBytesMax = 1ull << 40;
+  if (layout.slab_payload_bytes() > kSlabBytesMax) {
+    return Fail(ErrorCode::kCorrupt, "a slab has {} bytes, must have at most {}",
+                layout.slab_payload_bytes(), kSlabBytesMax);
+  }
   return {};
 }
 
@@ -216,6 +222,19 @@ Status VerifySlabs(const ChunkHeader& header, std::span<const std::byte> page) {
         VerifySlab(header, layer, page.subspan(layout.slab_offset(layer), layout.slab_bytes())));
   }
   return {};
+}
+
+Result<ChunkHeader> DecodeChunk(std::span<const std::byte> file) {
+  if (file.size() < kPageHeaderBytes) {
+    return Fail(ErrorCode::kCorrupt, "it has {} bytes, fewer than a header", file.size());
+  }
+  ASSIGN_OR_RETURN(ChunkHeader header, DecodeHeader(file.first<kPageHeaderBytes>()));
+  if (file.size() != header.layout.page_bytes()) {
+    return Fail(ErrorCode::kCorrupt, "it has {} bytes, must have {}", file.size(),
+                header.layout.page_bytes());
+  }
+  RETURN_IF_ERROR(VerifySlabs(header, file));
+  return header;
 }
 
 }  // namespace kvcake

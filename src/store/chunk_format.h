@@ -50,4 +50,8 @@ Status VerifySlab(const ChunkHeader& header, int layer, std::span<const std::byt
 // The same for all slabs of a page or file.
 Status VerifySlabs(const ChunkHeader& header, std::span<const std::byte> page);
 
+// A whole chunk file, from nothing but its bytes: kCorrupt, with what is wrong, unless it is as
+// long as its header says and every checksum holds. What chunk it is, is for the caller to compare.
+Result<ChunkHeader> DecodeChunk(std::span<const std::byte> file);
+
 }  // namespace kvcake

@@ -148,14 +148,19 @@ TEST(ChunkFormatLimitsTest, TheDeepestModelFitsTheHeader) {
   EXPECT_EQ(CheckStorable(layout).error().code, ErrorCode::kInvalidArgument);
 }
 
-// A file written by version 1 when it was new; every later build must read it.
-TEST(ChunkFormatGoldenTest, TheGoldenFileStaysReadable) {
+std::string GoldenFile() {
   std::ifstream in(KVCAKE_SOURCE_DIR "/src/store/testdata/chunk_v1.bin", std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+// A file written by version 1 when it was new, by another program (testdata/make_golden.py); every
+// later build must read it.
+TEST(ChunkFormatGoldenTest, TheGoldenFileStaysReadable) {
+  const std::string text = GoldenFile();
   const KvLayout layout{.layers = 2, .kv_heads = 1, .head_dim = 4, .chunk_tokens = 8};
   ASSERT_EQ(text.size(), layout.page_bytes());
   const auto file = std::as_bytes(std::span(text));
-  const auto header = DecodeHeader(file.first<kPageHeaderBytes>());
+  const auto header = DecodeChunk(file);
   ASSERT_TRUE(header) << header.error().message;
   EXPECT_EQ(header->layout, layout);
   EXPECT_EQ(header->numeric_path, NumericPath::kBf16Dot);
@@ -164,7 +169,9 @@ TEST(ChunkFormatGoldenTest, TheGoldenFileStaysReadable) {
   const auto chain = ChunkKeys(header->root, tokens, 8);
   EXPECT_EQ(header->parent, chain[0]);
   EXPECT_EQ(header->key, chain[1]);
-  EXPECT_TRUE(VerifySlabs(*header, file));
+  std::vector<std::byte> again(kPageHeaderBytes);
+  EncodeHeader(HeaderBytes(std::span(again).first<kPageHeaderBytes>()), *header);
+  EXPECT_TRUE(std::ranges::equal(again, file.first(kPageHeaderBytes)));
   // Payload bytes count up from the layer's number; padding is zero.
   for (int layer = 0; layer < layout.layers; ++layer) {
     for (uint64_t i = 0; i < layout.slab_bytes(); ++i) {
@@ -172,6 +179,59 @@ TEST(ChunkFormatGoldenTest, TheGoldenFileStaysReadable) {
       ASSERT_EQ(file[layout.slab_offset(layer) + i], expected) << layer << " " << i;
     }
   }
+}
+
+TEST(ChunkFormatGoldenTest, AnotherVersionOrLengthIsRefusedByName) {
+  const auto refusal = [](std::string text) {
+    const auto chunk = DecodeChunk(std::as_bytes(std::span(text)));
+    return chunk ? std::string() : chunk.error().message;
+  };
+  const std::string golden = GoldenFile();
+  EXPECT_EQ(refusal(golden), "");
+  std::string later = golden;
+  later[8] = 2;
+  EXPECT_EQ(refusal(later), "version is 2, must be 1");
+  EXPECT_EQ(refusal(""), "it has 0 bytes, fewer than a header");
+  EXPECT_EQ(refusal(golden.substr(0, 8192)), "it has 8192 bytes, must have 12288");
+  EXPECT_EQ(refusal(golden + "x"), "it has 12289 bytes, must have 12288");
+}
+
+// The table in docs/format.md leaves no byte of the header out, and the code agrees on where its
+// fields end: a byte of each is flipped in EveryByteClassOfAFileIsVerified.
+TEST(ChunkFormatDocumentTest, TheTableCoversTheHeader) {
+  std::ifstream in(KVCAKE_SOURCE_DIR "/docs/format.md");
+  std::string line;
+  std::vector<std::pair<size_t, std::string>> rows;  // offset, bytes
+  while (std::getline(in, line)) {
+    size_t offset = 0;
+    char bytes[32];
+    if (std::sscanf(line.c_str(), "| %zu | %31[^|] |", &offset, bytes) == 2) {
+      rows.emplace_back(offset, bytes);
+    }
+  }
+  std::erase_if(rows, [](const auto& row) { return !isdigit(row.second[0]); });
+  ASSERT_EQ(rows.size(), 21u);
+  size_t end = 0;
+  for (const auto& [offset, bytes] : rows) {
+    if (offset == 4088) continue;  // after the reserved bytes that follow the last layer
+    EXPECT_EQ(offset, end);
+    end = offset + (bytes.starts_with("8 * layers") ? 8 * kChunkLayersMax : std::stoul(bytes));
+  }
+  EXPECT_EQ(end, 4088u);
+  EXPECT_EQ(rows.back(), std::pair(size_t{4088}, std::string("8 ")));
+}
+
+// Sizes that overflow 64 bits must not come out small again.
+TEST_F(ChunkFormatTest, LayoutsBeyondAnyMemoryAreRefused) {
+  for (const size_t at : {28u, 32u, 36u}) {  // KV heads, head dimension, tokens: 2^20
+    for (int i = 0; i < 4; ++i) bytes()[at + i] = static_cast<std::byte>(i == 2 ? 0x10 : 0);
+  }
+  bytes()[24] = std::byte{4};
+  for (int i = 0; i < 8; ++i) bytes()[48 + i] = static_cast<std::byte>(i == 1 ? 0x10 : 0);
+  Reseal();
+  const auto header = DecodeHeader(bytes());
+  ASSERT_FALSE(header);
+  EXPECT_NE(header.error().message.find("a slab has"), std::string::npos);
 }
 
 }  // namespace

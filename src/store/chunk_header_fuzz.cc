@@ -1,7 +1,7 @@
-// Any 4 KiB: refused, or a header that encodes back to the same bytes.
+// Any bytes as a chunk file: refused, or, header and slabs, what an encoder would write again.
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <vector>
 
 #include "base/check.h"
 #include "base/hash.h"
@@ -9,21 +9,55 @@
 
 using namespace kvcake;
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  alignas(8) std::array<std::byte, kPageHeaderBytes> bytes{};
-  if (size == 0) return 0;
-  const bool mend = data[0] & 1;  // with a right checksum, so that what is behind it is reached
-  std::memcpy(bytes.data(), data + 1, std::min(size - 1, bytes.size()));
-  if (mend) {
-    const uint64_t checksum = Xxh3_64(std::span(bytes).first(kPageHeaderBytes - 8));
-    std::memcpy(bytes.data() + kPageHeaderBytes - 8, &checksum, 8);
+namespace {
+
+void Put64(std::vector<std::byte>& file, size_t at, uint64_t value) {
+  for (int i = 0; i < 8; ++i) file[at + i] = static_cast<std::byte>(value >> (8 * i));
+}
+
+// Right checksums of the slabs that the header claims and the file has, and of the header itself:
+// what is behind them is reached.
+void Mend(std::vector<std::byte>& file) {
+  uint32_t layers = 0;
+  uint64_t slab_bytes = 0;
+  std::memcpy(&layers, &file[24], 4);
+  std::memcpy(&slab_bytes, &file[56], 8);
+  for (uint32_t i = 0; i < std::min<uint32_t>(layers, kChunkLayersMax); ++i) {
+    if (slab_bytes == 0 || (file.size() - kPageHeaderBytes) / slab_bytes <= i) break;
+    Put64(file, 192 + 8 * i,
+          Xxh3_64(std::span(file).subspan(kPageHeaderBytes + i * slab_bytes, slab_bytes)));
   }
+  Put64(file, kPageHeaderBytes - 8, Xxh3_64(std::span(file).first(kPageHeaderBytes - 8)));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const bool mend = data[0] & 1;
+  const bool pad = data[0] & 2;  // to the length of a header, so that short inputs get further
+  std::vector<std::byte> file(size - 1);
+  if (!file.empty()) std::memcpy(file.data(), data + 1, file.size());
+  if (pad && file.size() < kPageHeaderBytes) file.resize(kPageHeaderBytes);
+  if (mend && file.size() >= kPageHeaderBytes) Mend(file);
+
+  const auto chunk = DecodeChunk(file);
+  if (file.size() < kPageHeaderBytes) {
+    CHECK(!chunk);
+    return 0;
+  }
+  const auto bytes = ConstHeaderBytes(std::span(file).first<kPageHeaderBytes>());
   const auto header = DecodeHeader(bytes);
+  CHECK(header || !chunk);
   if (!header) return 0;
+  if (chunk) {
+    CHECK(*chunk == *header && file.size() == header->layout.page_bytes());
+    CHECK(SlabChecksums(header->layout, file) == header->slab_checksums);
+  }
   // A numeric path of a later version reads as unknown and is not kept.
   if (header->numeric_path == NumericPath::kUnknown) return 0;
-  std::array<std::byte, kPageHeaderBytes> again;
-  EncodeHeader(again, *header);
-  CHECK(again == bytes);
+  std::vector<std::byte> again(kPageHeaderBytes);
+  EncodeHeader(HeaderBytes(std::span(again).first<kPageHeaderBytes>()), *header);
+  CHECK(std::equal(again.begin(), again.end(), bytes.begin()));
   return 0;
 }

@@ -4,20 +4,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <span>
 #include <utility>
 
 #include "base/check.h"
+#include "base/cpu.h"
 #include "store/chunk_format.h"
+#include "store/disk_tier_read.h"
 
 namespace kvcake {
 namespace {
 
-struct alignas(kDirectAlign) HeaderBlock {
-  std::array<std::byte, kPageHeaderBytes> bytes;
-};
+constexpr int kOpenThreadsMax = 4;  // that look at the files when a tier is opened
 
 // The header of a read of some layers is a piece of its own.
 uint64_t PiecesMax(const DiskTierOptions& options) {
@@ -49,39 +47,6 @@ Status CheckOptions(const DiskTierOptions& options) {
 
 }  // namespace
 
-// One read, from Get until its `done`.
-struct DiskTier::Read {
-  ReadId id = 0;
-  ReadRequest request;
-  std::string path;
-  std::unique_ptr<File> file;
-  std::unique_ptr<HeaderBlock> header;  // of a read of some layers; else it is in the landing
-  struct Piece {
-    uint64_t offset;
-    std::span<std::byte> buffer;
-  };
-  std::vector<Piece> pieces;
-  int pieces_queued = 0;  // of them, now
-  bool cancelled = false;
-  Status status;  // the first failure
-
-  void Plan(const KvLayout& layout, uint64_t io_bytes_max);
-};
-
-void DiskTier::Read::Plan(const KvLayout& layout, uint64_t io_bytes_max) {
-  uint64_t offset = 0;
-  if (request.layers) {
-    header = std::make_unique<HeaderBlock>();
-    pieces.push_back({0, header->bytes});
-    offset = layout.slab_offset(request.layers->first);
-  }
-  const auto landing = request.landing.first(ReadBytes(layout, request));
-  for (uint64_t at = 0; at < landing.size(); at += io_bytes_max) {
-    const uint64_t bytes = std::min<uint64_t>(io_bytes_max, landing.size() - at);
-    pieces.push_back({offset + at, landing.subspan(at, bytes)});
-  }
-}
-
 void DiskTier::FaultLog::Failed(const Error& error) {
   std::lock_guard lock(mutex_);
   const TimePoint now = Clock::Real().Now();
@@ -105,17 +70,19 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options, FileSy
     options.touch_interval = std::min(options.touch_interval, options.time_to_live / 4);
   }
   const StoreDir store(options.dir);
-  if (auto status = fs.MakeDirs(store.Base()); !status) {
-    return Fail(status.error().code, "cannot use the store --store {}: {}", options.dir,
-                status.error().message);
+  const auto made = options.durable ? MakeDirsDurably(fs, store.Base()) : fs.MakeDirs(store.Base());
+  if (!made) {
+    return Fail(made.error().code, "cannot use the store --store {}: {}", options.dir,
+                made.error().message);
   }
   IoQueueOptions queue_options;
   queue_options.requests_max = options.max_reads_in_flight * static_cast<int>(PiecesMax(options));
-  queue_options.bytes_max = options.max_read_bytes_in_flight;
+  queue_options.requests_max += kProbesMax;
+  queue_options.bytes_max = options.max_read_bytes_in_flight + kProbesMax * kProbeBytes;
   ASSIGN_OR_RETURN(auto queue, fs.NewQueue(queue_options));
   // Named as the temporary of a chunk, so that one left by a crash is swept like any other.
   const ChunkId probe{options.root, options.root};
-  if (options.direct && fs.MakeDirs(store.ShardDir(probe))) {
+  if (options.direct && CheckNoLinks(fs, store, probe) && fs.MakeDirs(store.ShardDir(probe))) {
     options.direct = DirectIoWorks(fs, store.ChunkPath(probe));
   }
 
@@ -135,13 +102,16 @@ DiskTier::DiskTier(DiskTierOptions options, FileSystem& fs)
       fs_(fs),
       store_(options_.dir),
       pieces_(PiecesMax(options_)),
+      breaker_(options_.failures_max, options_.probe_interval),
+      watch_(options_.overdue_after),
       // Not from 0: a process that had our pid may have left temporaries.
       next_temporary_(
           static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())) {}
 
 void DiskTier::Prepare() {
   // None of this is needed for reading: a read-only store serves what it has.
-  auto status = fs_.MakeDirs(store_.RootDir(options_.root));
+  auto status = CheckNoLinks(fs_, store_, {options_.root, options_.root});
+  if (status) status = fs_.MakeDirs(store_.RootDir(options_.root));
   const std::string model_path = store_.ModelPath(options_.root);
   if (status && !options_.description.empty()) {
     auto text = ReadText(fs_, model_path, options_.description.size());
@@ -150,16 +120,10 @@ void DiskTier::Prepare() {
     }
   }
   if (!status) write_faults_.Failed(status.error());
-  if (auto bad = fs_.List(store_.QuarantineDir())) {
-    for (const DirEntry& entry : *bad) {
-      ++quarantine_files_;
-      quarantine_bytes_ += entry.info.bytes;
-    }
-  }
   {
     std::lock_guard lock(eviction_mutex_);
     scanned_unix_s_ = UnixSeconds();
-    RescanLocked();
+    RescanLocked(std::min(UsableCores(), kOpenThreadsMax));  // nobody computes yet
   }
   Expire();
 }
@@ -171,230 +135,37 @@ DiskTier::~DiskTier() {
   }
   queue_->Wake();
   if (thread_.joinable()) thread_.join();
-}
-
-ReadId DiskTier::Get(ReadRequest request) {
-  CheckLanding(options_.layout, request);
-  auto read = std::make_unique<Read>();
-  read->path = store_.ChunkPath({options_.root, request.key});
-  read->request = std::move(request);
-  read->Plan(options_.layout, options_.io_bytes_max);
-  ReadId id;
+  TierStats stats;
   {
-    std::lock_guard lock(mutex_);
-    id = read->id = next_id_++;
-    arrived_.push_back(std::move(read));
+    std::lock_guard lock(mutex_);  // upkeep may be under way
+    stats = stats_;
   }
-  queue_->Wake();
-  return id;
+  if (stats.reads + stats.writes + stats.evicted + stats.quarantined == 0) return;
+  (void)AddUsage(fs_, store_, options_.root,
+                 {.reads = stats.reads,
+                  .read_bytes = stats.read_bytes,
+                  .writes = stats.writes,
+                  .write_bytes = stats.write_bytes,
+                  .evicted = stats.evicted,
+                  .quarantined = stats.quarantined});
 }
 
-void DiskTier::Cancel(ReadId id) {
-  {
-    std::lock_guard lock(mutex_);
-    cancelled_.push_back(id);
-  }
-  queue_->Wake();
-}
-
-void DiskTier::Loop() {
-  std::vector<IoCompletion> completions;
-  while (TakeWork()) {
-    StartReads();
-    completions.clear();
-    if (auto status = queue_->Wait(completions, std::nullopt); !status) {
-      // The ring is broken, and with it the only way to learn that a buffer is ours again.
-      spdlog::critical("store: {}", status.error().message);
-      CHECK(status.has_value());
-    }
-    for (const IoCompletion& completion : completions) OnCompletion(completion);
-  }
-}
-
-// Takes over what callers have left; false when all is done and the tier is being destroyed.
-bool DiskTier::TakeWork() {
-  std::vector<ReadId> cancelled;
-  bool stop;
-  {
-    std::lock_guard lock(mutex_);
-    for (auto& read : arrived_) waiting_.push_back(std::move(read));
-    arrived_.clear();
-    cancelled.swap(cancelled_);
-    stop = stop_;
-  }
-  const auto is_cancelled = [&](const Read& read) {
-    return stop || std::find(cancelled.begin(), cancelled.end(), read.id) != cancelled.end();
-  };
-  for (auto& [id, read] : in_flight_) {
-    if (read->cancelled || !is_cancelled(*read)) continue;
-    read->cancelled = true;
-    for (uint64_t piece = 0; piece < pieces_; ++piece) queue_->Cancel(id * pieces_ + piece);
-  }
-  std::vector<std::unique_ptr<Read>> dropped;
-  for (auto it = waiting_.begin(); it != waiting_.end();) {
-    if (is_cancelled(**it)) {
-      dropped.push_back(std::move(*it));
-      it = waiting_.erase(it);
-    } else {
-      ++it;
+bool DiskTier::QuarantineHasRoom(uint64_t bytes) {
+  int files = 1;
+  if (const auto bad = fs_.List(store_.QuarantineDir())) {
+    for (const DirEntry& entry : *bad) {
+      ++files;
+      bytes += entry.info.bytes;
     }
   }
-  for (auto& read : dropped) {
-    Finish(std::move(read), Fail(ErrorCode::kCancelled, "read cancelled"));
-  }
-  return !stop || !in_flight_.empty();
+  return files <= options_.quarantine_files_max && bytes <= options_.quarantine_bytes_max;
 }
 
-void DiskTier::StartReads() {
-  const uint64_t bytes = options_.layout.page_bytes();
-  while (!waiting_.empty()) {
-    const auto reads = static_cast<uint64_t>(in_flight_.size());
-    if (reads >= static_cast<uint64_t>(options_.max_reads_in_flight) ||
-        (reads + 1) * bytes > options_.max_read_bytes_in_flight) {
-      return;
-    }
-    std::unique_ptr<Read> read = std::move(waiting_.front());
-    waiting_.pop_front();
-    if (auto status = OpenChunk(*read); !status) {
-      Finish(std::move(read), status);
-      continue;
-    }
-    {
-      std::lock_guard lock(mutex_);
-      started_.emplace(read->id, Clock::Real().Now());
-    }
-    Read& started = *read;
-    in_flight_.emplace(started.id, std::move(read));
-    Submit(started);
-  }
-}
-
-Status DiskTier::OpenChunk(Read& read) {
-  const uint64_t bytes = options_.layout.page_bytes();
-  const bool direct = options_.direct && IsAligned(read.request.landing);
-  ASSIGN_OR_RETURN(read.file, fs_.OpenRead(read.path, direct));
-  ASSIGN_OR_RETURN(const FileInfo info, read.file->Info());
-  if (info.bytes != bytes) {
-    return Fail(ErrorCode::kCorrupt, "it has {} bytes, must have {}", info.bytes, bytes);
-  }
-  return {};
-}
-
-void DiskTier::Submit(Read& read) {
-  for (size_t i = 0; i < read.pieces.size() && read.status; ++i) {
-    IoOp op;
-    op.file = read.file.get();
-    op.offset = read.pieces[i].offset;
-    op.buffer = read.pieces[i].buffer;
-    op.user_data = read.id * pieces_ + i;
-    read.status = queue_->Submit(op);
-    if (read.status) ++read.pieces_queued;
-  }
-  if (read.pieces_queued == 0) Land(read);
-}
-
-void DiskTier::OnCompletion(const IoCompletion& completion) {
-  Read& read = *in_flight_.at(completion.user_data / pieces_);
-  const uint64_t expected = read.pieces[completion.user_data % pieces_].buffer.size();
-  if (read.status && !completion.bytes) {
-    read.status = tl::unexpected(completion.bytes.error());
-  } else if (read.status && *completion.bytes != expected) {
-    read.status = Fail(ErrorCode::kCorrupt, "it ended while it was being read");
-  }
-  if (--read.pieces_queued == 0) Land(read);
-}
-
-// All that will come has come: the landing is ours again.
-void DiskTier::Land(Read& read) {
-  auto node = in_flight_.extract(read.id);
-  const Status status = read.status;
-  Finish(std::move(node.mapped()), status);
-}
-
-Result<NumericPath> DiskTier::Verify(const Read& read) {
-  const auto landing = read.request.landing.first(ReadBytes(options_.layout, read.request));
-  const auto bytes = read.header ? HeaderBytes(read.header->bytes)
-                                 : HeaderBytes(landing.first<kPageHeaderBytes>());
-  ASSIGN_OR_RETURN(const ChunkHeader header, DecodeHeader(bytes));
-  ChunkHeader expected;
-  expected.root = options_.root;
-  expected.key = read.request.key;
-  expected.parent = read.request.parent;
-  expected.layout = options_.layout;
-  RETURN_IF_ERROR(CheckSameChunk(header, expected));
-  if (!read.request.layers) {
-    RETURN_IF_ERROR(VerifySlabs(header, landing));
-    return header.numeric_path;
-  }
-  const uint64_t slab_bytes = options_.layout.slab_bytes();
-  for (int i = 0; i < read.request.layers->count; ++i) {
-    RETURN_IF_ERROR(VerifySlab(header, read.request.layers->first + i,
-                               landing.subspan(i * slab_bytes, slab_bytes)));
-  }
-  return header.numeric_path;
-}
-
-void DiskTier::Finish(std::unique_ptr<Read> read, Status status) {
-  const ChunkId id{options_.root, read->request.key};
-  read->file.reset();
-  ReadResult result;
-  if (status) {
-    if (auto path = Verify(*read)) {
-      result.numeric_path = *path;
-      result.bytes = ReadBytes(options_.layout, read->request);
-    } else {
-      status = tl::unexpected(path.error());
-    }
-  }
-  if (!status) Failed(*read, status.error());
-  if (!status && status.error().code == ErrorCode::kResourceExhausted) {
-    status = Fail(ErrorCode::kIo, "{}", status.error().message);  // no more of a tier's codes
-  }
-  result.status = status;
-  {
-    std::lock_guard lock(mutex_);
-    started_.erase(read->id);
-    if (status) {
-      ++stats_.reads;
-      stats_.read_bytes += result.bytes;
-    }
-  }
-  const int64_t now_s = UnixSeconds();
-  const bool touch =
-      status && catalogue_.Use(id, now_s, static_cast<int64_t>(options_.touch_interval.count()));
-  read->request.done(std::move(result));
-  if (status) read_faults_.Succeeded();
-  // After `done`, off the read path. A read-only store keeps the mtimes that it has.
-  if (touch) (void)fs_.Touch(read->path, now_s);
-}
-
-void DiskTier::Failed(const Read& read, const Error& error) {
-  if (error.code == ErrorCode::kCancelled) return;
-  catalogue_.Remove({options_.root, read.request.key});
-  // Not looked for again at once: the caller computes it now and writes it anew.
-  NoteMissing(read.request.key);
-  if (error.code == ErrorCode::kNotFound) return;
-  {
-    std::lock_guard lock(mutex_);
-    ++stats_.reads_failed;
-  }
-  if (error.code == ErrorCode::kCorrupt) {
-    Quarantine(read.path, error);
-  } else {
-    read_faults_.Failed(error);
-  }
-}
-
-void DiskTier::Quarantine(const std::string& path, const Error& reason) {
+bool DiskTier::Quarantine(const std::string& path, const Error& reason, const FileInfo& bad) {
   const auto info = fs_.Stat(path);
-  if (!info) return;  // another process was faster
-  bool keep;
-  {
-    std::lock_guard lock(mutex_);
-    ++stats_.quarantined;
-    keep = quarantine_files_ < options_.quarantine_files_max &&
-           quarantine_bytes_ + info->bytes <= options_.quarantine_bytes_max;
-  }
+  // Another process was faster.
+  if (!info || info->inode != bad.inode || info->device != bad.device) return true;
+  const bool keep = QuarantineHasRoom(info->bytes);
   Status status;
   if (keep) {
     const std::string to =
@@ -402,30 +173,30 @@ void DiskTier::Quarantine(const std::string& path, const Error& reason) {
                     getpid(), next_temporary_.fetch_add(1));
     status = fs_.MakeDirs(store_.QuarantineDir());
     if (status) status = fs_.Rename(path, to);
-    if (status) {
-      std::lock_guard lock(mutex_);
-      ++quarantine_files_;
-      quarantine_bytes_ += info->bytes;
-    }
   } else {
     status = info->kind == FileInfo::Kind::kDirectory ? fs_.RemoveDir(path) : fs_.Remove(path);
   }
+  if (!status) {
+    quarantine_faults_.Failed({status.error().code, fmt::format("{} ({}): {}", path, reason.message,
+                                                                status.error().message)});
+    return false;
+  }
+  quarantine_faults_.Succeeded();
   spdlog::warn("store: {} is not the chunk that its name says: {}; {}", path, reason.message,
-               !status ? "it could not be moved away: " + status.error().message
-               : keep  ? "moved to quarantine"
-                       : "removed, as the quarantine is full");
+               keep ? "moved to quarantine" : "removed, as the quarantine is full");
+  std::lock_guard lock(mutex_);
+  ++stats_.quarantined;
+  return true;
 }
 
 TierStats DiskTier::Stats() const {
   const auto [chunks, bytes] = catalogue_.Totals(options_.root);
-  const TimePoint now = Clock::Real().Now();
   std::lock_guard lock(mutex_);
   TierStats stats = stats_;
   stats.chunks = chunks;
   stats.bytes = bytes;
   stats.pinned = pins_.size();
-  for (const auto& [id, since] : started_)
-    stats.reads_overdue += now - since > options_.overdue_after;
+  stats.reads_overdue = watch_.overdue(OverdueWatch::Kind::kRead);
   return stats;
 }
 

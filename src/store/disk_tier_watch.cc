@@ -19,10 +19,8 @@ bool DiskTier::Stopping() const {
 }
 
 std::vector<bool> DiskTier::Residency(std::span<const ChunkKey> keys) {
-  std::vector<bool> resident;
-  resident.reserve(keys.size());
-  for (const ChunkKey& key : keys) resident.push_back(catalogue_.Contains({options_.root, key}));
-  return resident;
+  if (breaker_.open() || lost_) return std::vector<bool>(keys.size());
+  return catalogue_.Contains(options_.root, keys);
 }
 
 void DiskTier::Unpin(std::span<const ChunkKey> keys) {
@@ -41,10 +39,10 @@ void DiskTier::Unpin(std::span<const ChunkKey> keys) {
   });
 }
 
-void DiskTier::NoteMissing(const ChunkKey& key) {
+void DiskTier::NoteMissing(const ChunkKey& key, Seconds until_after) {
   std::lock_guard lock(mutex_);
   if (missing_.size() >= kMissingMax) missing_.clear();
-  missing_[key] = Clock::Real().Now() + options_.missing_ttl;
+  missing_[key] = Clock::Real().Now() + until_after;
 }
 
 bool DiskTier::IsMissing(const ChunkKey& key) const {
@@ -53,12 +51,24 @@ bool DiskTier::IsMissing(const ChunkKey& key) const {
   return it != missing_.end() && Clock::Real().Now() < it->second;
 }
 
+void DiskTier::NoteUnreadable(const ChunkKey& key) {
+  std::lock_guard lock(mutex_);
+  if (unreadable_.size() >= kMissingMax) unreadable_.clear();
+  unreadable_.insert(key);
+}
+
+bool DiskTier::IsUnreadable(const ChunkKey& key) const {
+  std::lock_guard lock(mutex_);
+  return unreadable_.contains(key);
+}
+
 bool DiskTier::IsExpired(int64_t mtime_s) const {
   const auto ttl_s = static_cast<int64_t>(options_.time_to_live.count());
   return ttl_s > 0 && mtime_s < UnixSeconds() - ttl_s;
 }
 
 bool DiskTier::Look(LookRequest request) {
+  if (breaker_.open() || lost_ || watch_.overdue(OverdueWatch::Kind::kLook) > 0) return false;
   const auto missing = [&](const ChunkKey& key) { return IsMissing(key); };
   if (std::all_of(request.keys.begin(), request.keys.end(), missing)) return false;
   looks_.Soon([this, request = std::move(request)] { LookFor(request); });
@@ -70,7 +80,8 @@ void DiskTier::LookFor(const LookRequest& request) {
     const TimePoint until = Clock::Real().Now() + kLookPiece;
     std::vector<bool> held;
     do {
-      held.push_back(!Stopping() && IsOnDisk(request.keys[first + held.size()]));
+      held.push_back(!Stopping() && !breaker_.open() &&
+                     IsOnDisk(request.keys[first + held.size()]));
     } while (first + held.size() < request.keys.size() && Clock::Real().Now() < until);
     if (!request.found(first, held)) return;
     first += held.size();
@@ -81,13 +92,15 @@ bool DiskTier::IsOnDisk(const ChunkKey& key) {
   const ChunkId id{options_.root, key};
   if (catalogue_.Contains(id)) return true;
   if (IsMissing(key)) return false;
-  const auto info = fs_.Stat(store_.ChunkPath(id));
+  const std::string path = store_.ChunkPath(id);
+  const Watched watched(watch_, OverdueWatch::Kind::kLook, path);
+  const auto info = fs_.Stat(path);
   if (info && info->kind == FileInfo::Kind::kRegular &&
       info->bytes == options_.layout.page_bytes() && !IsExpired(info->mtime_s)) {
     catalogue_.Add({id, info->bytes, info->mtime_s});
     return true;
   }
-  NoteMissing(key);
+  NoteMissing(key, options_.missing_ttl);
   return false;
 }
 
@@ -114,10 +127,14 @@ void DiskTier::Upkeep() {
 // change still come: such a directory counts as changed once more.
 bool DiskTier::ChangedSince(int64_t unix_s) {
   const auto changed = [&](const FileInfo& info) { return info.mtime_s + 1 >= unix_s; };
+  const auto base = fs_.Stat(store_.Base());
+  if (!base) return base.error().code == ErrorCode::kNotFound && catalogue_.bytes() > 0;
+  if (changed(*base)) return true;
   const auto roots = fs_.List(store_.Base());
   if (!roots) return false;
   for (const DirEntry& root : *roots) {
     if (root.info.kind != FileInfo::Kind::kDirectory) continue;
+    if (ParseKeyHex(root.name) && changed(root.info)) return true;
     const auto shards = fs_.List(store_.Base() + "/" + root.name);
     if (!shards) continue;
     for (const DirEntry& shard : *shards) {

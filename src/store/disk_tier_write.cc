@@ -4,8 +4,10 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <span>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -37,18 +39,28 @@ std::vector<Block> WithZeroPadding(const KvLayout& layout, std::span<const std::
 // True also for one in another pid namespace.
 bool ProcessIsDead(int pid) { return pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH); }
 
+// The writes of other processes that may be under way while this one may not evict.
+constexpr uint64_t kWritesInFlight = 8;
+constexpr int kLockTries = 100;
+constexpr std::chrono::milliseconds kLockPause{5};
+
 bool IsNotFound(const Error& error) { return error.code == ErrorCode::kNotFound; }
 
 }  // namespace
 
 Status DiskTier::Put(const ChunkWrite& chunk) {
   CHECK(chunk.page.size() >= options_.layout.page_bytes());
+  // Where reads fail writes may not, and what they leave is a file that a probe can read.
+  if (breaker_.hangs() || watch_.overdue(OverdueWatch::Kind::kWrite) > 0) {
+    return Fail(ErrorCode::kIo, "{} does not answer", options_.dir);
+  }
   const ChunkId id{options_.root, chunk.key};
+  const Watched watched(watch_, OverdueWatch::Kind::kWrite, store_.ChunkPath(id));
   const auto info = fs_.Stat(store_.ChunkPath(id));
-  if (info && info->kind == FileInfo::Kind::kRegular &&
+  if (!IsUnreadable(chunk.key) && info && info->kind == FileInfo::Kind::kRegular &&
       info->bytes == options_.layout.page_bytes()) {
     catalogue_.Add({id, info->bytes, info->mtime_s});
-    return {};
+    return options_.durable ? SyncNames(id) : Status();
   }
   catalogue_.Remove(id);
   const auto status = WriteChunk(chunk);
@@ -62,6 +74,7 @@ Status DiskTier::Put(const ChunkWrite& chunk) {
     ++stats_.writes;
     stats_.write_bytes += options_.layout.page_bytes();
     missing_.erase(chunk.key);
+    unreadable_.erase(chunk.key);
   } else {
     ++stats_.writes_failed;
   }
@@ -71,12 +84,14 @@ Status DiskTier::Put(const ChunkWrite& chunk) {
 Status DiskTier::WriteChunk(const ChunkWrite& chunk) {
   const ChunkId id{options_.root, chunk.key};
   const uint64_t bytes = options_.layout.page_bytes();
+  RETURN_IF_ERROR(CheckNoLinks(fs_, store_, id));
   RETURN_IF_ERROR(MakeRoom(bytes));
   const std::string path = store_.ChunkPath(id);
   const std::string temporary =
       fmt::format("{}.tmp.{}.{}", path, getpid(), next_temporary_.fetch_add(1));
   auto status = WriteTemporary(temporary, chunk);
   if (status) status = MoveIntoPlace(temporary, path);
+  if (status && options_.durable) status = SyncNames(id);
   if (!status) {
     (void)fs_.Remove(temporary);
     return status;
@@ -106,7 +121,11 @@ Status DiskTier::WriteTemporary(const std::string& path, const ChunkWrite& chunk
   const bool direct = options_.direct && IsAligned(page);
   auto file = fs_.Create(path, direct);
   if (!file && IsNotFound(file.error())) {
-    RETURN_IF_ERROR(fs_.MakeDirs(store_.ShardDir({options_.root, chunk.key})));
+    // Or it has gone: other processes clear stores. Before it is made, lest another thread believe
+    // that its name is durable.
+    shards_synced_[chunk.key.digest[0]] = false;
+    const std::string dir = store_.ShardDir({options_.root, chunk.key});
+    RETURN_IF_ERROR(options_.durable ? MakeDirsDurably(fs_, dir) : fs_.MakeDirs(dir));
     file = fs_.Create(path, direct);
   }
   if (!file) return tl::unexpected(file.error());
@@ -115,10 +134,23 @@ Status DiskTier::WriteTemporary(const std::string& path, const ChunkWrite& chunk
       block->bytes, page.subspan(kPageHeaderBytes, bytes - kPageHeaderBytes)};
   auto status = WriteFully(**file, buffers, 0);
   if (!status && status.error().code == ErrorCode::kResourceExhausted) {
-    return Fail(ErrorCode::kResourceExhausted, "{}; free space there or lower --disk-capacity",
+    return Fail(ErrorCode::kResourceExhausted, "{}, or lower --disk-capacity",
                 status.error().message);
   }
+  if (status && options_.durable) status = (*file)->Sync();
   return status;
+}
+
+// A chunk's name is durable when all the directories down to it are.
+Status DiskTier::SyncNames(const ChunkId& id) {
+  std::atomic<bool>& synced = shards_synced_[id.key.digest[0]];
+  RETURN_IF_ERROR(fs_.SyncDir(store_.ShardDir(id)));
+  if (synced) return {};
+  RETURN_IF_ERROR(fs_.SyncDir(store_.RootDir(id.root)));
+  RETURN_IF_ERROR(fs_.SyncDir(store_.Base()));
+  RETURN_IF_ERROR(fs_.SyncDir(options_.dir));
+  synced = true;
+  return {};
 }
 
 Status DiskTier::MoveIntoPlace(const std::string& from, const std::string& to) {
@@ -127,19 +159,41 @@ Status DiskTier::MoveIntoPlace(const std::string& from, const std::string& to) {
   // Something that is no file, such as a directory, may have the chunk's name.
   const auto there = fs_.Stat(to);
   if (!there || there->kind == FileInfo::Kind::kRegular) return status;
-  Quarantine(to, {ErrorCode::kCorrupt, "it is not a regular file"});
+  Quarantine(to, {ErrorCode::kCorrupt, "it is not a regular file"}, *there);
   return fs_.Rename(from, to);
 }
 
+// The lock of who evicts. Another process may have it, which will not be for long: waits a little
+// when `patient`. Null when it still has it, or where the whole directory has gone.
+Result<std::unique_ptr<FileLock>> DiskTier::LockToEvict(bool patient) {
+  for (int tries = 0;; ++tries) {
+    auto lock = fs_.TryLock(store_.LockPath());
+    if (!lock && IsNotFound(lock.error())) {
+      RescanLocked();
+      return nullptr;
+    }
+    if (!lock || *lock || !patient || tries >= kLockTries) return lock;
+    std::this_thread::sleep_for(kLockPause);
+  }
+}
+
 // Evicts until `bytes` more fit. While another process evicts, its work is ours too: the directory
-// may then exceed its capacity by the writes in flight.
+// may then exceed its capacity by the writes in flight, and no more.
 Status DiskTier::MakeRoom(uint64_t bytes) {
   std::lock_guard lock(eviction_mutex_);
   if (Clock::Real().Now() - scanned_at_ > options_.rescan_interval) RescanLocked();
   const auto full = [&] { return catalogue_.bytes() + bytes > options_.capacity_bytes; };
   if (!full()) return {};
-  ASSIGN_OR_RETURN(const auto store_lock, fs_.TryLock(store_.LockPath()));
-  if (!store_lock) return {};
+  const auto far_over = [&] {
+    return catalogue_.bytes() > options_.capacity_bytes + kWritesInFlight * bytes;
+  };
+  ASSIGN_OR_RETURN(const auto store_lock, LockToEvict(/*patient=*/bytes > 0 && far_over()));
+  if (!store_lock) {
+    if (bytes == 0 || !far_over()) return {};
+    return Fail(ErrorCode::kResourceExhausted,
+                "{} is full, and another process keeps the lock to make room: {}", store_.Base(),
+                store_.LockPath());
+  }
   std::unordered_set<ChunkId> stuck;
   while (full()) {
     const auto coldest = catalogue_.Coldest();
@@ -165,7 +219,7 @@ bool DiskTier::Evicted(const CatalogueEntry& coldest) {
   }
   const std::string path = store_.ChunkPath(coldest.id);
   const auto info = fs_.Stat(path);
-  if (info && info->mtime_s > coldest.mtime_s) {
+  if (info && ClampMtime(info->mtime_s) > coldest.mtime_s) {
     // Another process has used it: it is not the coldest after all.
     catalogue_.Add({coldest.id, info->bytes, info->mtime_s});
     return true;
@@ -199,19 +253,17 @@ Status DiskTier::Evict(const ChunkKey& key) {
   return {};
 }
 
-void DiskTier::RescanLocked() {
-  const uint64_t generation = catalogue_.generation();
+void DiskTier::RescanLocked(int threads) {
   const uint64_t page_bytes = options_.layout.page_bytes();
   const int64_t now_s = UnixSeconds();
-  std::vector<CatalogueEntry> entries;
-  std::vector<std::pair<std::string, uint64_t>> wrong_size;
+  std::vector<std::pair<std::string, FileInfo>> wrong_size;
   std::vector<std::string> leftovers;
   ScanVisitor visitor;
   visitor.chunk = [&](const ChunkId& id, const FileInfo& info) {
     if (id.root == options_.root && info.bytes != page_bytes) {
-      wrong_size.emplace_back(store_.ChunkPath(id), info.bytes);
+      wrong_size.emplace_back(store_.ChunkPath(id), info);
     } else {
-      entries.push_back({id, info.bytes, info.mtime_s});
+      catalogue_.Add({id, info.bytes, info.mtime_s});
     }
   };
   visitor.temporary = [&](const std::string& path, int pid, const FileInfo& info) {
@@ -220,17 +272,20 @@ void DiskTier::RescanLocked() {
     if (orphan || age_s > options_.temporary_age_max.count()) leftovers.push_back(path);
   };
   scanned_at_ = Clock::Real().Now();
-  const auto status = ScanStore(fs_, store_, visitor);
+  catalogue_.BeginScan();
+  const auto status = ScanStore(fs_, store_, visitor, threads);
+  catalogue_.EndScan(/*complete=*/status.has_value());
   if (status) {
     scan_faults_.Succeeded();
   } else {
     scan_faults_.Failed(status.error());
   }
-  catalogue_.Replace(entries, generation, /*complete=*/status.has_value());
   for (const std::string& path : leftovers) (void)fs_.Remove(path);
-  for (const auto& [path, bytes] : wrong_size) {
-    Quarantine(path, {ErrorCode::kCorrupt,
-                      fmt::format("it has {} bytes, must have {}", bytes, page_bytes)});
+  // Chunks get their names when they are whole, so none is seen half written.
+  for (const auto& [path, bad] : wrong_size) {
+    const Error error{ErrorCode::kCorrupt,
+                      fmt::format("it has {} bytes, must have {}", bad.bytes, page_bytes)};
+    Quarantine(path, error, bad);
   }
 }
 

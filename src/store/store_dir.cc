@@ -1,7 +1,13 @@
 #include "store/store_dir.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
+#include <chrono>
+#include <filesystem>
+#include <mutex>
+#include <sstream>
+#include <thread>
 
 namespace kvcake {
 namespace {
@@ -30,21 +36,26 @@ std::optional<int> ParseTemporary(std::string_view name) {
   return pid;
 }
 
-Status ScanShard(FileSystem& fs, const ChunkKey& root, const std::string& dir,
-                 std::string_view shard, const ScanVisitor& visitor) {
-  auto entries = fs.List(dir);
-  if (Gone(entries)) return {};
-  if (!entries) return tl::unexpected(entries.error());
-  for (const DirEntry& entry : *entries) {
+// A directory of chunks.
+struct Shard {
+  ChunkKey root;
+  std::string dir;
+  std::string name;  // what its keys begin with
+};
+
+void VisitShard(const Shard& shard, const std::vector<DirEntry>& entries,
+                const ScanVisitor& visitor) {
+  for (const DirEntry& entry : entries) {
     // A key in another's shard is not what ChunkPath names.
-    if (entry.info.kind != FileInfo::Kind::kRegular || !entry.name.starts_with(shard)) continue;
+    if (entry.info.kind != FileInfo::Kind::kRegular || !entry.name.starts_with(shard.name)) {
+      continue;
+    }
     if (auto key = ParseKeyHex(entry.name)) {
-      if (visitor.chunk) visitor.chunk({root, *key}, entry.info);
+      if (visitor.chunk) visitor.chunk({shard.root, *key}, entry.info);
     } else if (auto pid = ParseTemporary(entry.name)) {
-      if (visitor.temporary) visitor.temporary(dir + "/" + entry.name, *pid, entry.info);
+      if (visitor.temporary) visitor.temporary(shard.dir + "/" + entry.name, *pid, entry.info);
     }
   }
-  return {};
 }
 
 bool IsShardName(std::string_view name) {
@@ -66,17 +77,47 @@ Status ForEachRoot(FileSystem& fs, const StoreDir& store, Visit visit) {
   return first;
 }
 
+Status ListShards(FileSystem& fs, const ChunkKey& root, const std::string& dir,
+                  std::vector<Shard>& shards) {
+  auto entries = fs.List(dir);
+  if (Gone(entries)) return {};
+  if (!entries) return tl::unexpected(entries.error());
+  for (const DirEntry& entry : *entries) {
+    if (entry.info.kind != FileInfo::Kind::kDirectory || !IsShardName(entry.name)) continue;
+    shards.push_back({root, dir + "/" + entry.name, entry.name});
+  }
+  return {};
+}
+
+// Threads that take one shard after another; what they find is visited by one at a time.
+Status ScanShards(FileSystem& fs, const std::vector<Shard>& shards, const ScanVisitor& visitor,
+                  int threads) {
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  Status first;
+  const auto scan = [&] {
+    for (size_t i = next++; i < shards.size(); i = next++) {
+      const auto entries = fs.List(shards[i].dir);
+      std::lock_guard lock(mutex);
+      if (entries) {
+        VisitShard(shards[i], *entries, visitor);
+      } else if (!Gone(entries)) {
+        NoteFirst(first, tl::unexpected(entries.error()));
+      }
+    }
+  };
+  std::vector<std::thread> others;
+  for (int i = 1; i < threads; ++i) others.emplace_back(scan);
+  scan();
+  for (std::thread& other : others) other.join();
+  return first;
+}
+
 Status ScanRoot(FileSystem& fs, const ChunkKey& root, const std::string& dir,
                 const ScanVisitor& visitor) {
-  auto shards = fs.List(dir);
-  if (Gone(shards)) return {};
-  if (!shards) return tl::unexpected(shards.error());
-  Status first;
-  for (const DirEntry& entry : *shards) {
-    if (entry.info.kind != FileInfo::Kind::kDirectory || !IsShardName(entry.name)) continue;
-    NoteFirst(first, ScanShard(fs, root, dir + "/" + entry.name, entry.name, visitor));
-  }
-  return first;
+  std::vector<Shard> shards;
+  RETURN_IF_ERROR(ListShards(fs, root, dir, shards));
+  return ScanShards(fs, shards, visitor, /*threads=*/1);
 }
 
 Status RemoveCounted(FileSystem& fs, const std::string& path, uint64_t bytes,
@@ -101,10 +142,11 @@ Status ClearRoot(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
     NoteFirst(first, RemoveCounted(fs, path, bytes, cleared));
   }
   (void)fs.Remove(store.ModelPath(root));
+  (void)fs.Remove(store.UsagePath(root));
   if (auto entries = fs.List(store.RootDir(root))) {
     for (const DirEntry& entry : *entries) {
       // Temporaries of either too.
-      if (entry.name.starts_with("model.json.tmp.") ||
+      if (entry.name.starts_with("model.json.tmp.") || entry.name.starts_with("usage.txt.tmp.") ||
           (entry.name.starts_with("cost-") && entry.name.find(".json") != std::string::npos)) {
         (void)fs.Remove(store.RootDir(root) + "/" + entry.name);
       }
@@ -147,10 +189,86 @@ std::string StoreDir::ChunkPath(const ChunkId& id) const {
   return ShardDir(id) + "/" + id.key.Hex();
 }
 
-Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visitor) {
-  return ForEachRoot(fs, store, [&](const ChunkKey& root, const std::string& dir) {
-    return ScanRoot(fs, root, dir, visitor);
+Status CheckDistinct(const std::vector<std::string>& dirs) {
+  namespace fs = std::filesystem;
+  // Of what is not there yet, by the part of the path that is. All with a slash at the end.
+  const auto resolved = [](const std::string& dir) {
+    std::error_code error;
+    return (fs::weakly_canonical(dir + "/.", error) / "").lexically_normal();
+  };
+  for (size_t i = 0; i < dirs.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      std::error_code error;
+      if (resolved(dirs[i]) != resolved(dirs[j]) && !fs::equivalent(dirs[i], dirs[j], error)) {
+        continue;
+      }
+      return Fail(ErrorCode::kInvalidArgument,
+                  "--store {} and --store {} are the same directory: name it once", dirs[j],
+                  dirs[i]);
+    }
+  }
+  return {};
+}
+
+Status CheckNoLinks(FileSystem& fs, const StoreDir& store, const ChunkId& id) {
+  for (const std::string& dir : {store.RootDir(id.root), store.ShardDir(id)}) {
+    const auto info = fs.Stat(dir);
+    if (!info || info->kind == FileInfo::Kind::kDirectory) continue;
+    return Fail(ErrorCode::kInvalidArgument,
+                "{} is a link or a file where a directory should be: remove it", dir);
+  }
+  return {};
+}
+
+Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visitor, int threads) {
+  std::vector<Shard> shards;
+  Status first = ForEachRoot(fs, store, [&](const ChunkKey& root, const std::string& dir) {
+    return ListShards(fs, root, dir, shards);
   });
+  NoteFirst(first, ScanShards(fs, shards, visitor, threads));
+  return first;
+}
+
+namespace {
+
+constexpr uint64_t kUsageBytesMax = 4096;
+constexpr std::pair<std::string_view, uint64_t StoreUsage::*> kUsageFields[] = {
+    {"reads", &StoreUsage::reads},     {"read_bytes", &StoreUsage::read_bytes},
+    {"writes", &StoreUsage::writes},   {"write_bytes", &StoreUsage::write_bytes},
+    {"evicted", &StoreUsage::evicted}, {"quarantined", &StoreUsage::quarantined},
+};
+
+}  // namespace
+
+StoreUsage ReadUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root) {
+  StoreUsage usage;
+  const auto text = ReadText(fs, store.UsagePath(root), kUsageBytesMax);
+  if (!text) return usage;
+  std::istringstream lines(*text);
+  std::string name;
+  uint64_t value = 0;
+  while (lines >> name >> value) {
+    for (const auto& [field, member] : kUsageFields) {
+      if (name == field) usage.*member = value;
+    }
+  }
+  return usage;
+}
+
+Status AddUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
+                const StoreUsage& more) {
+  std::unique_ptr<FileLock> lock;
+  for (int tries = 0; !lock; ++tries) {
+    if (tries == 20) return Fail(ErrorCode::kIo, "the lock of {} is taken", store.Base());
+    if (tries > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    ASSIGN_OR_RETURN(lock, fs.TryLock(store.LockPath()));
+  }
+  const StoreUsage before = ReadUsage(fs, store, root);
+  std::string text;
+  for (const auto& [field, member] : kUsageFields) {
+    text += fmt::format("{} {}\n", field, before.*member + more.*member);
+  }
+  return WriteText(fs, store.UsagePath(root), text);
 }
 
 Result<std::vector<StoreRoot>> ListStore(const std::string& dir, FileSystem& fs) {
@@ -165,6 +283,7 @@ Result<std::vector<StoreRoot>> ListStore(const std::string& dir, FileSystem& fs)
     if (auto text = ReadText(fs, store.ModelPath(root), kDescriptionBytesMax)) {
       out.description = std::move(*text);
     }
+    out.usage = ReadUsage(fs, store, root);
     auto status = ScanRoot(
         fs, root, path,
         {.chunk =

@@ -34,12 +34,21 @@ class StoreDir {
   std::string QuarantineDir() const { return base_ + "/quarantine"; }
   std::string RootDir(const ChunkKey& root) const { return base_ + "/" + root.Hex(); }
   std::string ModelPath(const ChunkKey& root) const { return RootDir(root) + "/model.json"; }
+  std::string UsagePath(const ChunkKey& root) const { return RootDir(root) + "/usage.txt"; }
   std::string ShardDir(const ChunkId& id) const;
   std::string ChunkPath(const ChunkId& id) const;
 
  private:
   std::string base_;
 };
+
+// kInvalidArgument, naming both, when two of these are one directory (another spelling, a symbolic
+// link), whether it is there yet or not.
+Status CheckDistinct(const std::vector<std::string>& dirs);
+
+// kInvalidArgument where the chunk's directories are not what a scan would look into: what lies
+// behind a link is on another disk, perhaps, and never counted. What is missing is as good.
+Status CheckNoLinks(FileSystem& fs, const StoreDir& store, const ChunkId& id);
 
 // What a scan calls for each file; either may be empty.
 struct ScanVisitor {
@@ -49,8 +58,24 @@ struct ScanVisitor {
 };
 // Every regular file with a chunk's or a temporary's name in its key's shard, of every root. A
 // missing directory is an empty one; one that cannot be listed is passed over, and the first such
-// error returned at the end.
-Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visitor);
+// error returned at the end. The visitor is called by all of the threads, never by two at once.
+Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visitor,
+                 int threads = 1);
+
+// What processes did with the chunks of one root, added up when each of them ended.
+struct StoreUsage {
+  uint64_t reads = 0;  // hits: chunks read and verified
+  uint64_t read_bytes = 0;
+  uint64_t writes = 0;
+  uint64_t write_bytes = 0;
+  uint64_t evicted = 0;
+  uint64_t quarantined = 0;
+};
+// Zeros where nothing is known.
+StoreUsage ReadUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root);
+// kIo when others keep the directory's lock for too long: nothing is added then.
+Status AddUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
+                const StoreUsage& more);
 
 struct StoreRoot {
   ChunkKey root;
@@ -59,6 +84,7 @@ struct StoreRoot {
   uint64_t bytes = 0;
   int64_t oldest_use_s = 0;  // unix time; 0 where there are no chunks
   int64_t newest_use_s = 0;
+  StoreUsage usage;
 };
 
 // By root, ordered by newest use, newest first. kNotFound when there is no store in `dir`.

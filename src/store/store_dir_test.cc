@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "store/catalogue.h"
 #include "store/disk_tier.h"
 #include "store/tier_testing.h"
 
@@ -37,6 +36,28 @@ TEST(StoreDirTest, KeysAreParsedStrictly) {
   for (char& c : upper) c = static_cast<char>(toupper(c));
   EXPECT_FALSE(ParseKeyHex(upper));
   EXPECT_FALSE(ParseKeyHex(std::string(63, '0') + "g"));
+}
+
+TEST(StoreDirTest, OneDirectoryIsRecognisedHoweverItIsSpelled) {
+  TempDir dir;
+  const std::string a = dir.path() + "/a", b = dir.path() + "/b";
+  stdfs::create_directory(a);
+  stdfs::create_symlink(a, dir.path() + "/link");
+  stdfs::create_symlink(dir.path(), dir.path() + "/up");
+  EXPECT_TRUE(CheckDistinct({}));
+  EXPECT_TRUE(CheckDistinct({a}));
+  EXPECT_TRUE(CheckDistinct({a, b, dir.path() + "/c", dir.path()}));
+  for (const std::string& same : {a, a + "/", dir.path() + "/./b/../a", dir.path() + "/link",
+                                  dir.path() + "/up/a", stdfs::relative(a).string()}) {
+    const auto status = CheckDistinct({b, a, same});
+    ASSERT_FALSE(status) << same;
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(status.error().message.find("--store " + same + " are"), std::string::npos);
+  }
+  // One that is not there yet.
+  for (const std::string& same : {b, b + "/", dir.path() + "//b", dir.path() + "/up/b"}) {
+    EXPECT_FALSE(CheckDistinct({a, b, same})) << same;
+  }
 }
 
 TEST(StoreDirTest, ListingTellsWhatEveryRootHolds) {
@@ -114,62 +135,6 @@ TEST(StoreDirTest, ClearingDeletesOursAndNothingElse) {
   EXPECT_FALSE(stdfs::exists(store.RootDir(other)));
   EXPECT_TRUE(stdfs::exists(foreign));
   EXPECT_TRUE(stdfs::exists(dir.path()));
-}
-
-// Against a model that is a plain list: random operations, the same answers.
-TEST(CatalogueTest, BehavesAsAListInTheOrderOfUse) {
-  std::mt19937 random(1);
-  Catalogue catalogue;
-  std::vector<CatalogueEntry> model;  // coldest first
-  const auto keys = Chain(20);
-  const auto find = [&](const ChunkId& id) {
-    return std::find_if(model.begin(), model.end(), [&](auto& e) { return e.id == id; });
-  };
-  for (int step = 0; step < 5000; ++step) {
-    const ChunkId id{random() % 2 ? Root() : keys[0], keys[random() % keys.size()]};
-    auto it = find(id);
-    EXPECT_EQ(catalogue.Contains(id), it != model.end());
-    const int64_t now = step;
-    if (random() % 3 == 0) {
-      EXPECT_EQ(catalogue.Remove(id), it != model.end());
-      if (it != model.end()) model.erase(it);
-    } else if (random() % 2 == 0) {
-      const bool touch = it != model.end() && now - it->mtime_s >= 100;
-      EXPECT_EQ(catalogue.Use(id, now, 100), touch);
-      if (it != model.end()) {
-        if (touch) it->mtime_s = now;
-        std::rotate(it, it + 1, model.end());
-      }
-    } else {
-      const CatalogueEntry entry{id, random() % 1000, now};
-      catalogue.Add(entry);
-      if (it != model.end()) model.erase(it);
-      model.push_back(entry);
-    }
-    uint64_t bytes = 0, root_bytes = 0, root_files = 0;
-    for (const CatalogueEntry& entry : model) {
-      bytes += entry.bytes;
-      if (entry.id.root == Root()) root_bytes += entry.bytes, ++root_files;
-    }
-    ASSERT_EQ(catalogue.bytes(), bytes);
-    ASSERT_EQ(catalogue.Totals(Root()), std::pair(root_files, root_bytes));
-    ASSERT_EQ(catalogue.Coldest().has_value(), !model.empty());
-    if (model.empty()) continue;
-    ASSERT_EQ(catalogue.Coldest()->id, model.front().id);
-  }
-}
-
-TEST(CatalogueTest, AScanForgetsWhatIsGoneButNotWhatCameMeanwhile) {
-  Catalogue catalogue;
-  const auto keys = Chain(4);
-  catalogue.Add({{Root(), keys[0]}, 10, 1});
-  catalogue.Add({{Root(), keys[1]}, 10, 2});
-  const uint64_t generation = catalogue.generation();
-  catalogue.Add({{Root(), keys[2]}, 10, 3});  // while the scan ran
-  catalogue.Replace({{{Root(), keys[1]}, 10, 2}, {{Root(), keys[3]}, 7, 9}}, generation);
-  EXPECT_FALSE(catalogue.Contains({Root(), keys[0]}));
-  for (int i = 1; i < 4; ++i) EXPECT_TRUE(catalogue.Contains({Root(), keys[i]})) << i;
-  EXPECT_EQ(catalogue.bytes(), 27u);
 }
 
 }  // namespace

@@ -14,9 +14,11 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "store/tier.h"
 
 namespace kvcake::testing_util {
@@ -41,6 +43,7 @@ class PageBuffer {
   PageBuffer& operator=(const PageBuffer&) = delete;
 
   std::span<std::byte> span() { return {data_, bytes_}; }
+  std::span<const std::byte> span() const { return {data_, bytes_}; }
   std::span<const std::byte> payload(int layer) const {
     return {data_ + layout_.slab_offset(layer), layout_.slab_payload_bytes()};
   }
@@ -51,6 +54,17 @@ class PageBuffer {
   const size_t bytes_;
   std::byte* const data_;
 };
+
+// False when a minute was not enough.
+template <typename Condition>
+bool Eventually(Condition condition) {
+  const TimePoint until = Clock::Real().Now() + Seconds(60);
+  while (!condition()) {
+    if (Clock::Real().Now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
 
 inline ChunkKey Root() { return KvIdentity().Add("model", "test").Root(); }
 

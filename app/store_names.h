@@ -1,0 +1,17 @@
+// The models of a store by the names that people use.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "store/store_dir.h"
+
+namespace kvcake {
+
+// "unknown" where the store does not say.
+std::string ModelName(const StoreRoot& root);
+// The roots of a model's name, or of the beginning (8 digits or more) of a root; kNotFound names
+// what there is.
+Result<std::vector<ChunkKey>> RootsOf(const std::string& dir, const std::string& model);
+
+}  // namespace kvcake

@@ -1,0 +1,59 @@
+// kvcake store warm: fills a store ahead of time.
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "app/flags.h"
+#include "app/input.h"
+
+namespace kvcake {
+namespace {
+
+struct WarmFlags {
+  RuntimeOptions runtime;
+  std::string prompt_file;
+  bool json = false;
+};
+
+Status Warm(const WarmFlags& flags) {
+  ASSIGN_OR_RETURN(const std::string text, ReadText(flags.prompt_file));
+  ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
+  Request request;
+  ASSIGN_OR_RETURN(request.prompt, runtime->tokenizer().Encode(text));
+  request.max_tokens = 1;
+  ASSIGN_OR_RETURN(const Completion completion, runtime->engine().Answer(std::move(request)));
+  runtime->engine().FlushStore();
+  const WriteBehindStats writes = runtime->engine().write_stats();
+  if (flags.json) {
+    fmt::print("{}\n",
+               nlohmann::ordered_json{{"prompt_tokens", completion.report.prompt_tokens},
+                                      {"tokens_computed", completion.report.tokens_computed},
+                                      {"written", writes.written},
+                                      {"writes_failed", writes.failed},
+                                      {"writes_dropped", writes.dropped}}
+                   .dump(2));
+  } else {
+    fmt::print("{} prompt tokens, {} of them computed; {} chunks written\n",
+               completion.report.prompt_tokens, completion.report.tokens_computed, writes.written);
+  }
+  if (writes.failed + writes.dropped == 0) return {};
+  return Fail(ErrorCode::kIo, "{} chunks could not be kept in {}", writes.failed + writes.dropped,
+              flags.runtime.stores[0].dir);
+}
+
+}  // namespace
+
+void AddStoreWarmCommand(CLI::App& store, int* exit_code) {
+  auto flags = std::make_shared<WarmFlags>();
+  CLI::App* warm = store.add_subcommand("warm", "compute a prompt and keep its chunks for later");
+  AddRuntimeFlags(*warm, &flags->runtime);
+  warm->get_option("--store")->required();
+  warm->add_option("--prompt-file", flags->prompt_file, "a file with the text; - for stdin")
+      ->required();
+  warm->add_flag("--json", flags->json, "print JSON");
+  warm->callback([flags, exit_code] {
+    if (const Status status = Warm(*flags); !status) *exit_code = Fatal(status.error());
+  });
+}
+
+}  // namespace kvcake

@@ -1,0 +1,262 @@
+// How fast do chunks come from and go to the disk, as a share of what fio does on the same file
+// system in the same run?
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "base/cpu.h"
+#include "bench/benches.h"
+#include "bench/harness.h"
+#include "bench/load_fio.h"
+#include "bench/scratch_dir.h"
+#include "engine/write_behind.h"
+#include "store/disk_tier.h"
+#include "store/store_tools.h"
+
+namespace kvcake::bench {
+namespace {
+
+constexpr uint64_t kPoolBytes = 256 << 20;
+
+struct Rate {
+  double bytes_per_s = 0;
+  double cpu_share = 0;  // of one core, of the whole process
+};
+
+// Time and processor from its making to Of().
+class Stopwatch {
+ public:
+  Rate Of(uint64_t bytes) const {
+    const double wall = (Clock::Real().Now() - start_).count();
+    return {static_cast<double>(bytes) / wall, (CpuSeconds() - cpu_) / wall};
+  }
+
+ private:
+  const TimePoint start_ = Clock::Real().Now();
+  const double cpu_ = CpuSeconds();
+};
+
+// A model whose chunks are `chunk_bytes` and a header: 128 tokens, layers of 128 KiB or more.
+KvLayout LayoutOf(uint64_t chunk_bytes) {
+  const int layers = chunk_bytes <= (1 << 20) ? 8 : 32;
+  const auto heads_dim = static_cast<int>(chunk_bytes / layers / 4 / 128);
+  return {.layers = layers, .kv_heads = heads_dim / 64, .head_dim = 64, .chunk_tokens = 128};
+}
+
+// The tier's load lane without a model: keeps as many reads in flight as the tier allows, and
+// publishes what comes.
+class Loader {
+ public:
+  Loader(Tier& tier, PagePool& pool, const ChunkKey& root, const std::vector<ChunkKey>& keys)
+      : tier_(tier), pool_(pool), root_(root), keys_(keys) {}
+
+  Status Run() {
+    const uint64_t page = pool_.layout().page_bytes();
+    const auto ahead =
+        std::min<uint64_t>(tier_.max_reads_in_flight(), tier_.max_read_bytes_in_flight() / page);
+    for (uint64_t i = 0; i < ahead; ++i) Next();
+    std::unique_lock lock(mutex_);
+    finished_.wait(lock, [&] { return done_ == keys_.size() || (failed_ && in_flight_ == 0); });
+    return failed_ ? Status(tl::unexpected(*failed_)) : Status();
+  }
+
+ private:
+  void Next() {
+    size_t i;
+    {
+      std::lock_guard lock(mutex_);
+      if (next_ == keys_.size() || failed_) return;
+      i = next_++;
+      ++in_flight_;
+    }
+    auto page = pool_.Draw();
+    const auto landing = pool_.LandingFor(page->id(), Codec::kRaw);
+    auto shared = std::make_shared<PageHandle>(std::move(*page));
+    tier_.Get({.key = keys_[i],
+               .parent = i == 0 ? root_ : keys_[i - 1],
+               .landing = landing,
+               .done = [this, i, shared](ReadResult result) {
+                 if (result.status) {
+                   pool_.Publish(std::move(*shared), keys_[i], result.numeric_path);
+                 }
+                 shared->Reset();
+                 Next();
+                 Done(result.status);
+               }});
+  }
+
+  void Done(const Status& status) {
+    std::lock_guard lock(mutex_);
+    ++done_;
+    --in_flight_;
+    if (!status && !failed_) failed_ = status.error();
+    finished_.notify_all();
+  }
+
+  Tier& tier_;
+  PagePool& pool_;
+  const ChunkKey root_;
+  const std::vector<ChunkKey>& keys_;
+
+  std::mutex mutex_;
+  std::condition_variable finished_;
+  // Guarded by mutex_.
+  size_t next_ = 0, done_ = 0, in_flight_ = 0;
+  std::optional<Error> failed_;
+};
+
+// A store of chunks of one size, written and read once per repeat.
+class ChunkRun {
+ public:
+  static Result<std::unique_ptr<ChunkRun>> Open(const std::string& dir, uint64_t chunk_bytes,
+                                                uint64_t bytes) {
+    std::unique_ptr<ChunkRun> run(new ChunkRun);
+    DiskTierOptions disk;
+    disk.dir = dir;
+    disk.layout = LayoutOf(chunk_bytes);
+    disk.root = run->root_ = KvIdentity().Add("bench", static_cast<int64_t>(chunk_bytes)).Root();
+    disk.capacity_bytes = 1ull << 50;
+    ASSIGN_OR_RETURN(run->tier_, DiskTier::Open(std::move(disk)));
+    ASSIGN_OR_RETURN(run->pool_, PagePool::Create(LayoutOf(chunk_bytes), kPoolBytes));
+    const uint64_t chunks = std::max<uint64_t>(bytes / run->page_bytes(), 1);
+    run->keys_ = ChunkKeys(run->root_, RandomPrompt(static_cast<int>(chunks), 1 << 16, 1), 1);
+    RETURN_IF_ERROR(run->FillPool());
+    return run;
+  }
+
+  uint64_t page_bytes() const { return pool_->layout().page_bytes(); }
+  uint64_t bytes() const { return keys_.size() * page_bytes(); }
+
+  // By the engine's writer, from pages of which each is written again and again.
+  Result<Rate> Write() {
+    for (const ChunkKey& key : keys_) RETURN_IF_ERROR(tier_->Evict(key));
+    const Stopwatch watch;
+    {
+      WriteBehind writer({tier_.get()}, *pool_, {.queue_max = keys_.size()});
+      for (size_t i = 0; i < keys_.size(); ++i) {
+        writer.Offer(keys_[i], i == 0 ? root_ : keys_[i - 1], NumericPath::kF32,
+                     sources_[i % sources_.size()].Share());
+      }
+      writer.Flush();
+      if (const auto stats = writer.Stats(); stats.written != keys_.size()) {
+        return Fail(ErrorCode::kIo, "{} of {} chunks were written", stats.written, keys_.size());
+      }
+    }
+    return watch.Of(bytes());
+  }
+
+  Result<Rate> Read() {
+    pool_->DropCached();
+    const Stopwatch watch;
+    RETURN_IF_ERROR(Loader(*tier_, *pool_, root_, keys_).Run());
+    return watch.Of(bytes());
+  }
+
+ private:
+  // Half of the pool holds what is written, the rest is where reads land; every page is touched.
+  Status FillPool() {
+    std::vector<PageHandle> rest;
+    while (auto page = pool_->Draw()) {
+      auto* words = reinterpret_cast<uint64_t*>(pool_->Data(page->id()));
+      uint64_t random = page->id();
+      for (uint64_t i = 0; i < page_bytes() / 8; ++i) {
+        words[i] = random = random * 6364136223846793005 + 1442695040888963407;
+      }
+      (sources_.size() <= rest.size() / 3 ? sources_ : rest).push_back(std::move(*page));
+    }
+    return {};
+  }
+
+  ChunkRun() = default;
+  ChunkKey root_;
+  std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<DiskTier> tier_;  // its reads land in the pool
+  std::vector<PageHandle> sources_;
+  std::vector<ChunkKey> keys_;
+};
+
+// As kvcake store verify does.
+Result<Rate> Verify(const std::string& dir) {
+  const Stopwatch watch;
+  ASSIGN_OR_RETURN(const VerifiedStore verified, VerifyStore(dir, {}));
+  if (!verified.bad.empty()) {
+    return Fail(ErrorCode::kCorrupt, "{}: {}", verified.bad[0].path, verified.bad[0].reason);
+  }
+  return watch.Of(verified.bytes);
+}
+
+struct Cell {
+  std::vector<double> rate, fio, cpu;
+
+  void Add(const Rate& ours, double fio_bytes_per_s) {
+    rate.push_back(ours.bytes_per_s);
+    cpu.push_back(ours.cpu_share);
+    fio.push_back(fio_bytes_per_s);
+  }
+};
+
+void Print(const char* op, uint64_t chunk_bytes, const Cell& cell) {
+  const double rate = Median(cell.rate), fio = Median(cell.fio), cpu = Median(cell.cpu);
+  fmt::print("{:<6} {:>8.1f} {:>10.0f} {:>10.0f} {:>8.1f}% {:>10.1f}%\n", op,
+             static_cast<double>(chunk_bytes) / (1 << 20), rate / 1e6, fio / 1e6, 100 * rate / fio,
+             100 * cpu);
+}
+
+nlohmann::ordered_json ToJson(const char* op, uint64_t chunk_bytes, const Cell& cell) {
+  return {{"op", op},
+          {"chunk_bytes", chunk_bytes},
+          {"bytes_per_s", Median(cell.rate)},
+          {"fio_bytes_per_s", Median(cell.fio)},
+          {"cpu_share", Median(cell.cpu)}};
+}
+
+Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ordered_json& json) {
+  const std::string fio_file = dir + "/fio.bin";
+  fmt::print("{:<6} {:>8} {:>10} {:>10} {:>9} {:>11}\n", "op", "MiB", "MB/s", "fio MB/s", "of fio",
+             "of one core");
+  for (const uint64_t chunk_bytes : options.chunk_bytes) {
+    ASSIGN_OR_RETURN(const auto run, ChunkRun::Open(dir + "/store", chunk_bytes, options.bytes));
+    Cell write, read, verify;
+    for (int repeat = 0; repeat < options.repeats; ++repeat) {
+      for (Cell* cell : {&write, &read}) {
+        const bool writes = cell == &write;
+        Rate rate;
+        double fio = 0;
+        for (const bool ours : {repeat % 2 == 0, repeat % 2 != 0}) {  // in turn the first
+          if (ours) {
+            ASSIGN_OR_RETURN(rate, writes ? run->Write() : run->Read());
+          } else {
+            ASSIGN_OR_RETURN(fio, FioRate(fio_file, run->bytes(), writes));
+          }
+        }
+        cell->Add(rate, fio);
+      }
+      ASSIGN_OR_RETURN(const Rate verified, Verify(dir + "/store"));
+      verify.Add(verified, read.fio.back());
+    }
+    Print("read", chunk_bytes, read);
+    Print("write", chunk_bytes, write);
+    Print("verify", chunk_bytes, verify);
+    json.push_back(ToJson("read", chunk_bytes, read));
+    json.push_back(ToJson("write", chunk_bytes, write));
+    RETURN_IF_ERROR(ClearStore(dir + "/store"));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status RunLoad(const LoadOptions& options) {
+  RETURN_IF_ERROR(CheckFio());
+  ASSIGN_OR_RETURN(const ScratchDir dir, ScratchDir::Make(options.dir, "load"));
+  fmt::print("{}, {} MiB each, median of {} repeats, in {}\n", CpuName(), options.bytes >> 20,
+             options.repeats, dir.path());
+  auto json = nlohmann::ordered_json::array();
+  RETURN_IF_ERROR(Measure(options, dir.path(), json));
+  return options.json.empty() ? Status() : WriteJson(options.json, json);
+}
+
+}  // namespace kvcake::bench

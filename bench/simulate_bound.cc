@@ -1,0 +1,148 @@
+// The bound with hindsight of a simulated restoration.
+#include <algorithm>
+#include <limits>
+
+#include "bench/simulate_scenario.h"
+
+namespace kvcake::bench {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+class Bound {
+ public:
+  explicit Bound(const Scenario& s)
+      : s_(s), n_(s.chunks), slice_(std::max(1, s.slice_tokens / s.chunk_tokens)) {
+    loadable_.assign(n_, false);
+    for (const ScenarioTier& tier : s.tiers) {
+      for (int i = 0; i < n_; ++i) loadable_[i] = loadable_[i] || tier.held[i];
+    }
+    FillSlices();
+    FillPrefixes();
+    FillLoads();
+  }
+
+  Hindsight Least() const {
+    Hindsight least;
+    // All before a hole is resident when it is computed; then come the holes after it.
+    for (int hole = 0; hole < n_; ++hole) {
+      if (loadable_[hole] || (hole > 0 && !loadable_[hole - 1])) continue;
+      const double s = ComputeEnd(Before(hole).bound_s, Holes(hole, n_)[0]);
+      least.bound_s = std::max(least.bound_s, s);
+    }
+    const Hindsight all = Before(n_);
+    least.split = all.split;
+    least.bound_s = std::max(least.bound_s, all.bound_s);
+    least.bound_s = s_.compute_speed.EndOf(least.bound_s, s_.SliceSeconds(s_.tokens(), 1));
+    return least;
+  }
+
+ private:
+  // Seconds of a slice of `count` chunks from `first` on, at full speed.
+  void FillSlices() {
+    const double chunk = s_.chunk_tokens;
+    slices_.assign(static_cast<size_t>(n_) * slice_, 0);
+    for (int i = 0; i < n_; ++i) {
+      for (int count = 1; count <= std::min(slice_, n_ - i); ++count) {
+        slices_[static_cast<size_t>(i) * slice_ + count - 1] =
+            s_.share ? s_.SliceSeconds(i * chunk, s_.slice_tokens) * Steps(count)
+                     : s_.SliceSeconds(i * chunk, count * chunk);
+      }
+    }
+  }
+  // A slice that shares steps takes whole ones.
+  double Steps(int count) const {
+    const double share = s_.shares ? 1 : *s_.share;
+    return std::max(1.0, static_cast<double>(count) * s_.chunk_tokens / (share * s_.slice_tokens));
+  }
+  double Slice(int first, int count) const {
+    return slices_[static_cast<size_t>(first) * slice_ + count - 1];
+  }
+  void FillPrefixes() {
+    if (s_.share) return FillSharedPrefixes();
+    std::vector<double> work(n_ + 1, kNever);
+    work[0] = 0;
+    for (int i = 0; i < n_; ++i) {
+      for (int count = 1; count <= std::min(slice_, n_ - i); ++count) {
+        work[i + count] = std::min(work[i + count], work[i] + Slice(i, count));
+      }
+    }
+    for (const double w : work) prefixes_.push_back(ComputeEnd(0, w));
+  }
+  // Steps last as long as full ones, and chunks are done when theirs is.
+  void FillSharedPrefixes() {
+    ComputeShare share(Shares(), s_.slice_tokens, s_.chunk_tokens);
+    prefixes_ = {0};
+    for (double now_s = 0; static_cast<int>(prefixes_.size()) <= n_;) {
+      const int done = static_cast<int>(prefixes_.size()) - 1;
+      const int count = std::min({share.Budget(now_s), slice_, n_ - done});
+      share.Step(now_s, count);
+      now_s += s_.SliceSeconds(static_cast<double>(done) * s_.chunk_tokens, s_.slice_tokens);
+      prefixes_.insert(prefixes_.end(), count, now_s);
+    }
+  }
+  // When any k chunks can be loaded, from all tiers at once.
+  void FillLoads() {
+    loads_ = {0};
+    for (const ScenarioTier& tier : s_.tiers) {
+      const auto held = std::count(tier.held.begin(), tier.held.end(), true);
+      for (int k = 1; k <= held; ++k) {
+        loads_.push_back(tier.speed.EndOf(tier.latency_s, k * tier.chunk_s));
+      }
+    }
+    std::sort(loads_.begin(), loads_.end());
+  }
+  // The least work that computes every hole of [i, end), at [i - begin].
+  std::vector<double> Holes(int begin, int end) const {
+    std::vector<double> work(end - begin + 1, 0);
+    for (int i = end - 1; i >= begin; --i) {
+      work[i - begin] = loadable_[i] ? work[i + 1 - begin] : kNever;
+      if (loadable_[i]) continue;
+      for (int count = 1; count <= std::min(slice_, end - i); ++count) {
+        work[i - begin] = std::min(work[i - begin], Slice(i, count) + work[i + count - begin]);
+      }
+    }
+    return work;
+  }
+  SpeedTrace Shares() const { return s_.shares ? *s_.shares : SpeedTrace({{0, *s_.share}}); }
+  double ComputeEnd(double start_s, double work_s) const {
+    return s_.compute_speed.EndOf(start_s, work_s);
+  }
+  // Of splits of [0, end).
+  Hindsight Before(int end) const {
+    const std::vector<double> holes = Holes(0, end);
+    Hindsight best{.bound_s = kNever, .split = end};
+    int loads = 0;
+    for (int split = end; split >= 0; --split) {
+      if (split < end) loads += loadable_[split];
+      const double s = std::max(ComputeEnd(prefixes_[split], holes[split]), loads_[loads]);
+      if (s < best.bound_s) best = {.bound_s = s, .split = split};
+    }
+    return best;
+  }
+
+  const Scenario& s_;
+  const int n_, slice_;
+  std::vector<bool> loadable_;    // from some tier
+  std::vector<double> slices_;    // [first][count - 1]
+  std::vector<double> prefixes_;  // when [0, i) can be computed
+  std::vector<double> loads_;     // seconds, [0] is 0
+};
+
+}  // namespace
+
+Hindsight LeastTime(const Scenario& scenario) { return Bound(scenario).Least(); }
+
+Hindsight LeastTimeAtStart(const Scenario& scenario) {
+  Scenario still = scenario;
+  const auto frozen = [](const SpeedTrace& trace) {
+    return SpeedTrace({{0, std::max(trace.SpeedAt(0), 1e-3)}});
+  };
+  still.compute_speed = frozen(still.compute_speed);
+  for (ScenarioTier& tier : still.tiers) tier.speed = frozen(tier.speed);
+  if (still.shares) still.share = std::max(still.shares->SpeedAt(0), 1e-3);
+  still.shares.reset();
+  return LeastTime(still);
+}
+
+}  // namespace kvcake::bench

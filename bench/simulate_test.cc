@@ -1,0 +1,124 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "bench/simulate_summary.h"
+
+namespace kvcake::bench {
+namespace {
+
+std::vector<EmulatedProfile> Profiles() {
+  std::vector<EmulatedProfile> profiles;
+  for (const char* name : {"a100-llama-7b", "a100-longalpaca-13b", "2xa100-llama-3.1-8b",
+                           "2xa100-llama-3.1-70b", "h100-longalpaca-13b"}) {
+    profiles.push_back(
+        LoadEmulatedProfile(fmt::format("{}/bench/profiles/{}.json", KVCAKE_SOURCE_DIR, name))
+            .value());
+  }
+  // Causal attention, as kvcake computes it.
+  profiles.push_back({.name = "causal",
+                      .layers = 16,
+                      .kv_bytes_per_token = 65536,
+                      .max_positions = 32768,
+                      .c0 = 2e-3,
+                      .g = 1e-7,
+                      .b = 80e-6,
+                      .a = 2e-9});
+  return profiles;
+}
+
+std::vector<ScenarioRow> RunSome(int count, const std::vector<EmulatedProfile>& profiles) {
+  std::vector<ScenarioRow> rows;
+  for (int seed = 1; seed <= count; ++seed) {
+    const Scenario scenario = RandomScenario(seed, profiles, {});
+    rows.push_back({scenario, RunScenario(scenario)});
+  }
+  return rows;
+}
+
+TEST(SimulateTest, RestorationsComeCloseToTheBoundAndDoNotLose) {
+  const auto profiles = Profiles();
+  const auto rows = RunSome(1000, profiles);
+  std::vector<double> known, known_short, against, link, compute, both;
+  for (const auto& [s, r] : rows) {
+    const std::string what = fmt::format("seed {}: {}", s.seed, s.Describe());
+    ASSERT_GT(r.cake_s, 0) << what;
+    // A true bound, but for what noise and several tiers make of it.
+    if (!s.noisy() && s.tiers.size() == 1) {
+      EXPECT_LE(r.efficiency(), 1.0001) << what;
+    }
+    if (s.tokens() < kTokensMin || s.tiers.size() > 1) continue;
+    if (s.change == Change::kLink) link.push_back(r.efficiency());
+    if (s.change == Change::kCompute) compute.push_back(r.efficiency());
+    if (s.change == Change::kBoth) both.push_back(r.efficiency());
+    if (s.change != Change::kNone || s.noisy() || s.knowledge != Knowledge::kExact) continue;
+    against.push_back(r.against_better());
+    EXPECT_LE(r.against_better(), 1.01) << what;
+    if (s.present == 1) (s.tokens() >= 4096 ? known : known_short).push_back(r.efficiency());
+  }
+  const Percentiles from_4k = PercentilesOf(known), from_2k = PercentilesOf(known_short);
+  ASSERT_GE(known.size(), 20u);
+  ASSERT_GE(known_short.size(), 8u);
+  EXPECT_GE(from_4k.mean, 0.97);
+  EXPECT_GE(from_4k.min, 0.93);
+  EXPECT_GE(from_2k.min, 0.90);
+  EXPECT_LE(PercentilesOf(against).median, 1.01);
+  for (const auto* changing : {&link, &compute, &both}) {
+    const Percentiles p = PercentilesOf(*changing);
+    EXPECT_GE(p.mean, 0.96);
+    EXPECT_GE(p.median, 0.98);
+    EXPECT_GE(p.p5, 0.85);
+  }
+}
+
+TEST(SimulateTest, TheSameSeedGivesTheSameRun) {
+  const auto profiles = Profiles();
+  for (uint64_t seed : {3, 17, 99}) {
+    const Scenario a = RandomScenario(seed, profiles, {}), b = RandomScenario(seed, profiles, {});
+    EXPECT_EQ(a.Describe(), b.Describe());
+    EXPECT_EQ(RunPolicy(a, Policy::kCake).seconds, RunPolicy(b, Policy::kCake).seconds);
+    EXPECT_EQ(LeastTime(a).bound_s, LeastTime(b).bound_s);
+  }
+}
+
+// What the bound says, every split does not beat.
+TEST(SimulateTest, NoSplitBeatsTheBound) {
+  const auto profiles = Profiles();
+  int tried = 0;
+  for (uint64_t seed = 1; tried < 25; ++seed) {
+    const Scenario s = RandomScenario(seed, profiles, {});
+    if (s.chunks > 40 || s.noisy() || s.tiers.size() > 1) continue;
+    ++tried;
+    const double bound_s = LeastTime(s).bound_s;
+    for (int split = 0; split <= s.chunks; ++split) {
+      EXPECT_GE(RunPolicy(s, Policy::kCake, split).seconds, bound_s * 0.9999)
+          << "seed " << seed << " split " << split << " of " << s.Describe();
+    }
+  }
+}
+
+TEST(SimulateTest, TracesFromFilesReplaceTheRandomOnes) {
+  const auto profiles = Profiles();
+  const auto at = [&](double speed) {
+    const SpeedTrace trace({{0, speed}});
+    return RandomScenario(5, profiles, {.link = trace, .compute = trace});
+  };
+  EXPECT_EQ(at(0.5).shape, Shape::kFile);
+  EXPECT_NEAR(RunPolicy(at(0.5), Policy::kCompute).seconds,
+              2 * RunPolicy(at(1), Policy::kCompute).seconds, 1e-6);
+}
+
+TEST(SimulateTest, PercentilesAreOfTheSortedValues) {
+  std::vector<double> values;
+  for (int i = 100; i >= 0; --i) values.push_back(i);
+  const Percentiles p = PercentilesOf(values);
+  EXPECT_EQ(p.median, 50);
+  EXPECT_EQ(p.p5, 5);
+  EXPECT_EQ(p.p99, 99);
+  EXPECT_EQ(p.min, 0);
+  EXPECT_EQ(p.max, 100);
+  EXPECT_EQ(p.mean, 50);
+}
+
+}  // namespace
+}  // namespace kvcake::bench

@@ -1,0 +1,31 @@
+// How much of each step a restoration may compute when others want the machine too.
+#pragma once
+
+#include "cake/speed_trace.h"
+
+namespace kvcake {
+
+// A restoration gets share x slice_tokens of each step, in whole chunks: what is short of a chunk
+// is kept for the next step, up to a chunk. Unsynchronised.
+class ComputeShare {
+ public:
+  // shares from 0 to 1, by the time since the first step.
+  ComputeShare(SpeedTrace shares, int slice_tokens, int chunk_tokens);
+
+  // Chunks that a step begun now may compute; 0 is legal.
+  int Budget(double now_s) const;
+  // A step begun then has been run, with so many of its chunks used.
+  void Step(double begun_s, int chunks);
+  // What to count on: the mean of the last steps' shares.
+  double typical() const { return typical_; }
+
+ private:
+  double Tokens(double now_s) const;
+
+  const SpeedTrace shares_;
+  const int slice_tokens_, chunk_tokens_;
+  double kept_tokens_ = 0;
+  double typical_;
+};
+
+}  // namespace kvcake

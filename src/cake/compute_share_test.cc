@@ -1,0 +1,36 @@
+#include "cake/compute_share.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace kvcake {
+namespace {
+
+TEST(ComputeShareTest, SharesAddUpToWholeChunks) {
+  for (const double share : {1.0, 0.875, 0.5, 0.3, 0.125, 0.01}) {
+    ComputeShare budget(SpeedTrace({{0, share}}), 512, 128);
+    int chunks = 0;
+    for (int step = 1; step <= 1000; ++step) {
+      const int now = std::min(4, budget.Budget(step));
+      chunks += now;
+      budget.Step(step, now);
+      EXPECT_NEAR(chunks, share * 4 * step, 1.01) << share;
+    }
+    EXPECT_NEAR(budget.typical(), share, 1e-9);
+  }
+}
+
+TEST(ComputeShareTest, ZeroIsLegalAndWhatIsNotUsedIsNotHoarded) {
+  ComputeShare budget(SpeedTrace({{0, 0}, {10, 1}, {20, 0.25}}), 512, 128);
+  for (int step = 0; step < 10; ++step) {
+    EXPECT_EQ(budget.Budget(step), 0);
+    budget.Step(step, 0);
+  }
+  EXPECT_EQ(budget.Budget(10), 4);
+  for (int step = 10; step < 20; ++step) budget.Step(step, 0);
+  EXPECT_LE(budget.Budget(20), 2) << "one of this step, one kept";
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,110 @@
+// Machines that are not here, and steps that are shared.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "engine/runtime.h"
+#include "model/synth.h"
+
+namespace kvcake {
+namespace {
+
+class EmulatedRuntimeTest : public testing::Test {
+ protected:
+  EmulatedRuntimeTest() {
+    std::filesystem::remove_all(dir_);
+    std::filesystem::create_directories(dir_);
+    std::ofstream(dir_ + "/p.json")
+        << R"({"name": "p", "layers": 4, "kv_bytes_per_token": 65536, "max_positions": 4096,)"
+        << R"( "attention": "causal", "c0": 1e-4, "b": 2e-6, "a": 1e-10})";
+    options_.stores = {{.dir = dir_ + "/store"}};
+    options_.ram_capacity_bytes = 64 << 20;
+    options_.chunk_tokens = 32;
+    options_.slice_tokens = 128;
+    options_.threads = 1;
+  }
+  ~EmulatedRuntimeTest() override { std::filesystem::remove_all(dir_); }
+
+  RuntimeOptions Emulated() const {
+    RuntimeOptions options = options_;
+    options.emulate = dir_ + "/p.json";
+    return options;
+  }
+  static Request Ask(Policy policy) {
+    std::mt19937 rng(1);
+    Request request{.prompt = {}, .max_tokens = 4};
+    for (int i = 0; i < 700; ++i) request.prompt.push_back(static_cast<int32_t>(rng() % 512));
+    request.policy = policy;
+    return request;
+  }
+  // Computed, then restored from the store under every policy: always the same answer.
+  static void CheckPolicies(Runtime& runtime) {
+    const Completion first = runtime.engine().Answer(Ask(Policy::kCompute)).value();
+    EXPECT_EQ(first.report.tokens_computed, 700);
+    for (Policy policy : {Policy::kLoad, Policy::kPublished, Policy::kCake, Policy::kCompute}) {
+      runtime.engine().FlushStore();
+      runtime.pool().DropCached();
+      const Completion again = runtime.engine().Answer(Ask(policy)).value();
+      EXPECT_EQ(again.tokens, first.tokens) << PolicyName(policy);
+      // A page whose write has only just ended may be in memory still.
+      const int restored = again.report.loaded() + again.report.tokens_reused;
+      EXPECT_EQ(again.report.tokens_computed + restored, 700);
+      if (policy == Policy::kLoad) {
+        EXPECT_EQ(restored, 21 * 32);
+      }
+      EXPECT_GT(again.report.turns, 0);
+    }
+  }
+
+  const std::string dir_ = testing::TempDir() + "kvcake-emulated-test-" + std::to_string(getpid());
+  RuntimeOptions options_;
+};
+
+TEST_F(EmulatedRuntimeTest, AnswersAsOneModelWhateverIsLoaded) {
+  RuntimeOptions options = Emulated();
+  options.stores[0].load_rate_bytes_per_s = 1e9;
+  const auto runtime = Runtime::Create(options).value();
+  EXPECT_TRUE(runtime->emulated());
+  // The link keeps the time of the real chunks: 64 KiB a token at 1 GB/s.
+  const double page_s =
+      static_cast<double>(runtime->pool().layout().page_bytes()) / runtime->link()->rate();
+  EXPECT_NEAR(page_s, 32 * 65536 / 1e9, 1e-9);
+  CheckPolicies(*runtime);
+}
+
+TEST_F(EmulatedRuntimeTest, AnswersAreTheSameInSharedSteps) {
+  for (const double share : {1.0, 0.5, 0.125}) {
+    std::filesystem::remove_all(dir_ + "/store");
+    RuntimeOptions options = Emulated();
+    options.compute_share = SpeedTrace({{0, share}});
+    CheckPolicies(*Runtime::Create(options).value());
+  }
+  std::filesystem::remove_all(dir_ + "/store");
+  RuntimeOptions options = options_;
+  options.model_dir = dir_ + "/model";
+  ASSERT_TRUE(WriteSynthModel("tiny", options.model_dir));
+  const auto whole = Runtime::Create(options).value()->engine().Answer(Ask(Policy::kCompute));
+  std::filesystem::remove_all(dir_ + "/store");
+  options.compute_share = SpeedTrace({{0, 0}, {0.05, 0.3}});  // a budget of 0 is legal
+  const auto runtime = Runtime::Create(options).value();
+  CheckPolicies(*runtime);
+  runtime->pool().DropCached();
+  EXPECT_EQ(runtime->engine().Answer(Ask(Policy::kCake)).value().tokens, whole.value().tokens);
+}
+
+TEST_F(EmulatedRuntimeTest, TheSharedStepsPagesMustFit) {
+  RuntimeOptions options = Emulated();
+  options.compute_share = SpeedTrace({{0, 0.5}});
+  options.ram_capacity_bytes = 64 << 10;
+  const auto runtime = Runtime::Create(options);
+  ASSERT_FALSE(runtime);
+  EXPECT_NE(runtime.error().message.find("--ram-capacity"), std::string::npos);
+  options.emulate = dir_ + "/none.json";
+  EXPECT_FALSE(Runtime::Create(options));
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,282 @@
+// Devices that do not answer, and files of theirs that cannot be read: what it costs, and that it
+// ends when the fault does.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "io/faulty_file_system.h"
+#include "store/disk_tier.h"
+#include "store/tier_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+
+// What one restoration does: asks what is there, reads it, and computes what it did not get. The
+// device holds what is asked of it for ever.
+class DiskTierBreakerTest : public testing::Test {
+ protected:
+  DiskTierBreakerTest() {
+    options_.dir = dir_.path();
+    options_.layout = SmallLayout();
+    options_.root = Root();
+    options_.max_reads_in_flight = 2;
+    options_.overdue_after = Seconds(0.5);  // longer than an open takes on a busy machine
+    options_.probe_interval = Seconds(0.02);
+    tier_ = DiskTier::Open(options_, fs_).value();
+    for (size_t i = 0; i < chain_.size(); ++i) {
+      EXPECT_TRUE(PutChunk(*tier_, options_.layout, chain_[i], ParentOf(chain_, i)));
+    }
+  }
+  void ReadAll() {
+    for (size_t i = 0; i < chain_.size(); ++i) {
+      reads_->Start(*tier_, options_.layout, chain_[i], ParentOf(chain_, i));
+    }
+  }
+  void ExpectLeftAlone() {
+    EXPECT_EQ(tier_->Residency(chain_), std::vector<bool>(chain_.size()));
+    const auto more = Chain(1, 1);
+    EXPECT_FALSE(tier_->Look({.keys = more, .found = {}}));
+    EXPECT_FALSE(PutChunk(*tier_, options_.layout, more[0], Root())) << "a write would wait too";
+  }
+  void EndAndExpectRecovery() {
+    fs_.Set({});
+    fs_.ReleaseStalled();
+    EXPECT_TRUE(Eventually(
+        [&] { return tier_->Residency(chain_) == std::vector<bool>(chain_.size(), true); }));
+    EXPECT_EQ(ReadBack(*tier_, options_.layout, chain_[5], chain_[4]), std::nullopt);
+  }
+
+  TempDir dir_;
+  FaultyFileSystem fs_{FileSystem::Real(), 1};
+  DiskTierOptions options_;
+  const std::vector<ChunkKey> chain_ = Chain(40);
+  std::optional<Reads> reads_{std::in_place};  // outlives the tier
+  std::unique_ptr<DiskTier> tier_;
+};
+
+TEST_F(DiskTierBreakerTest, ADeadDeviceCostsOneWaitAndNotOnePerChunk) {
+  fs_.Set({.read_stall = 1});
+  ReadAll();
+  for (size_t i = 2; i < chain_.size(); ++i) {
+    EXPECT_EQ(reads_->Wait(i).status.error().code, ErrorCode::kIo);  // not waiting for its turn
+  }
+  EXPECT_EQ(reads_->answers(0) + reads_->answers(1), 0) << "their buffers are still the device's";
+  ExpectLeftAlone();
+  EndAndExpectRecovery();
+  EXPECT_TRUE(reads_->Wait(0).status);
+  EXPECT_TRUE(reads_->Wait(1).status);
+}
+
+TEST_F(DiskTierBreakerTest, ADirectoryThatOpensNothingCostsOneWaitAndNoBuffer) {
+  fs_.Set({.open_stall = 1});
+  ReadAll();
+  for (size_t i = 0; i < chain_.size(); ++i) {
+    EXPECT_EQ(reads_->Wait(i).status.error().code, ErrorCode::kIo);
+  }
+  EXPECT_EQ(tier_->Stats().reads_overdue, 0u);
+  EXPECT_EQ(fs_.faults(), 1u) << "one open waits, and no other is tried";
+  ExpectLeftAlone();
+  EndAndExpectRecovery();
+}
+
+TEST_F(DiskTierBreakerTest, ReadsAreCancelledAndTheTierEndsWhileAnOpenHangs) {
+  fs_.Set({.open_stall = 1});
+  const size_t read = reads_->Start(*tier_, options_.layout, chain_[0], Root());
+  EXPECT_TRUE(Eventually([&] { return fs_.faults() > 0; }));
+  tier_->Cancel(reads_->id(read));
+  EXPECT_EQ(reads_->Wait(read).status.error().code, ErrorCode::kCancelled);
+  reads_->Start(*tier_, options_.layout, chain_[1], chain_[0]);
+  std::thread end([&] { tier_.reset(); });
+  EXPECT_FALSE(reads_->Wait(1).status);
+  fs_.Set({});
+  fs_.ReleaseStalled();
+  end.join();
+}
+
+TEST_F(DiskTierBreakerTest, ALookThatHangsCostsOneWait) {
+  std::atomic<int> heard{0};
+  const auto look = [&] {
+    return tier_->Look({.keys = Chain(3, 1), .found = [&](size_t, const std::vector<bool>& held) {
+                          heard += static_cast<int>(held.size());
+                          return true;
+                        }});
+  };
+  fs_.Set({.stat_stall = 1});
+  ASSERT_TRUE(look());
+  EXPECT_TRUE(Eventually([&] { return !tier_->Residency(chain_)[0]; })) << "overdue";
+  EXPECT_FALSE(look()) << "nobody waits for the same again";
+  EXPECT_EQ(heard, 0);
+  EndAndExpectRecovery();
+  EXPECT_TRUE(Eventually([&] { return heard >= 3; }));
+  // Once what was not there may be looked for again.
+  EXPECT_TRUE(Eventually(look));
+  tier_.reset();  // before what it tells goes
+}
+
+// One lost request on a device that is otherwise well: probes find out.
+TEST_F(DiskTierBreakerTest, AReadThatIsLostForEverDoesNotCloseTheStore) {
+  fs_.Set({.read_stall = 1});
+  reads_->Start(*tier_, options_.layout, chain_[0], Root());
+  EXPECT_TRUE(Eventually([&] { return fs_.faults() > 0; }));
+  fs_.Set({});
+  EXPECT_TRUE(Eventually([&] { return tier_->Stats().reads_overdue > 0; }));
+  EXPECT_TRUE(Eventually([&] { return !ReadBack(*tier_, options_.layout, chain_[1], chain_[0]); }));
+  EXPECT_EQ(reads_->answers(0), 0);
+  fs_.ReleaseStalled();
+  EXPECT_TRUE(reads_->Wait(0).status);
+}
+
+// As many as there may be in flight: nothing can be read, and nobody waits for it.
+TEST_F(DiskTierBreakerTest, WhenAllReadsAreLostTheRestIsAnswered) {
+  fs_.Set({.read_stall = 1});
+  for (size_t i = 0; i < 2; ++i) {
+    reads_->Start(*tier_, options_.layout, chain_[i], ParentOf(chain_, i));
+  }
+  EXPECT_TRUE(Eventually([&] { return fs_.faults() >= 2; }));
+  fs_.Set({});  // and probes go well
+  EXPECT_TRUE(Eventually([&] { return tier_->Stats().reads_overdue == 2; }));
+  const auto more = Chain(1, 1);
+  EXPECT_TRUE(Eventually(
+      [&]() -> bool { return PutChunk(*tier_, options_.layout, more[0], Root()).has_value(); }));
+  EXPECT_EQ(ReadBack(*tier_, options_.layout, chain_[2], chain_[1]), ErrorCode::kIo);
+  EXPECT_EQ(tier_->Residency(chain_), std::vector<bool>(chain_.size()));
+  EXPECT_EQ(reads_->answers(0) + reads_->answers(1), 0);
+  EndAndExpectRecovery();
+}
+
+TEST_F(DiskTierBreakerTest, AProbeThatIsLostForEverDoesNotKeepTheStoreClosed) {
+  fs_.Set({.read_stall = 1});
+  reads_->Start(*tier_, options_.layout, chain_[0], Root());
+  EXPECT_TRUE(Eventually([&] { return fs_.faults() >= 2; })) << "the read, and a probe";
+  fs_.Set({});
+  EXPECT_TRUE(Eventually([&] { return !ReadBack(*tier_, options_.layout, chain_[1], chain_[0]); }));
+  EXPECT_EQ(reads_->answers(0), 0);
+  fs_.ReleaseStalled();
+  EXPECT_TRUE(reads_->Wait(0).status);
+}
+
+// As on a file system that is frozen for a snapshot: it reads.
+TEST_F(DiskTierBreakerTest, WritesThatHangRefuseFurtherOnesAndNoReads) {
+  const auto more = Chain(3, 1);
+  fs_.Set({.change_stall = 1});
+  std::vector<std::thread> writers;
+  std::atomic<int> written{0};
+  for (size_t i = 0; i < 2; ++i) {
+    writers.emplace_back([&, i] {
+      written += PutChunk(*tier_, options_.layout, more[i], ParentOf(more, i)).has_value();
+    });
+  }
+  EXPECT_TRUE(Eventually([&] { return fs_.faults() > 0; }));
+  // What is there already need not be written: this one never hangs.
+  const auto refused = [&] { return !PutChunk(*tier_, options_.layout, chain_[0], Root()); };
+  EXPECT_TRUE(Eventually(refused));
+  EXPECT_FALSE(PutChunk(*tier_, options_.layout, more[2], more[1]));
+  EXPECT_EQ(written, 0);
+  EXPECT_EQ(ReadBack(*tier_, options_.layout, chain_[1], chain_[0]), std::nullopt);
+  fs_.Set({});
+  fs_.ReleaseStalled();
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(written, 2);
+  EXPECT_TRUE(PutChunk(*tier_, options_.layout, more[2], more[1]));
+}
+
+// Files that say EIO, until others have their names.
+class BadFilesFileSystem : public FaultyFileSystem {
+ public:
+  BadFilesFileSystem() : FaultyFileSystem(FileSystem::Real(), 1) {}
+  void SetBad(std::set<std::string> paths) {
+    std::lock_guard lock(mutex_);
+    bad_ = std::move(paths);
+  }
+
+  Result<std::unique_ptr<File>> OpenRead(const std::string& path, bool direct) override {
+    {
+      std::lock_guard lock(mutex_);
+      if (bad_.contains(path)) return tl::unexpected(ErrnoError(EIO, "open", path));
+    }
+    return FaultyFileSystem::OpenRead(path, direct);
+  }
+  Status Rename(const std::string& from, const std::string& to) override {
+    {
+      std::lock_guard lock(mutex_);
+      bad_.erase(to);
+    }
+    return FaultyFileSystem::Rename(from, to);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> bad_;  // guarded by mutex_
+};
+
+class UnreadableFileTest : public testing::Test {
+ protected:
+  UnreadableFileTest() {
+    options_.dir = dir_.path();
+    options_.layout = SmallLayout();
+    options_.root = Root();
+    options_.missing_ttl = Seconds(0);
+    options_.failures_max = 3;
+    options_.probe_interval = Seconds(0.01);
+    tier_ = DiskTier::Open(options_, fs_).value();
+    for (size_t i = 0; i < chain_.size(); ++i) EXPECT_TRUE(Put(i));
+  }
+  Status Put(size_t i) { return PutChunk(*tier_, options_.layout, chain_[i], ParentOf(chain_, i)); }
+  std::optional<ErrorCode> Read(size_t i) {
+    return ReadBack(*tier_, options_.layout, chain_[i], ParentOf(chain_, i));
+  }
+  std::string PathOf(size_t i) { return StoreDir(options_.dir).ChunkPath({Root(), chain_[i]}); }
+
+  TempDir dir_;
+  BadFilesFileSystem fs_;
+  DiskTierOptions options_;
+  const std::vector<ChunkKey> chain_ = Chain(6);
+  std::unique_ptr<DiskTier> tier_;
+};
+
+TEST_F(UnreadableFileTest, IsWrittenAnew) {
+  fs_.SetBad({PathOf(2)});
+  EXPECT_EQ(Read(2), ErrorCode::kIo);
+  ASSERT_TRUE(Put(2));
+  EXPECT_EQ(Read(2), std::nullopt);
+  EXPECT_EQ(tier_->Stats().writes, chain_.size() + 1);
+  ASSERT_TRUE(Put(2));
+  EXPECT_EQ(tier_->Stats().writes, chain_.size() + 1) << "the new file is as good as any";
+}
+
+TEST_F(UnreadableFileTest, OneOfManyDoesNotCloseTheStoreForLong) {
+  fs_.SetBad({PathOf(0), PathOf(1)});  // the coldest, too
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Read(1), ErrorCode::kIo);
+  EXPECT_TRUE(Eventually([&] { return Read(3) == std::nullopt; }));
+}
+
+// Every file there is has gone bad; what is written anew is what probes find.
+TEST_F(UnreadableFileTest, AllOfThemAreWrittenAnew) {
+  std::set<std::string> all;
+  for (size_t i = 0; i < chain_.size(); ++i) all.insert(PathOf(i));
+  fs_.SetBad(all);
+  for (size_t i = 0; i < chain_.size(); ++i) EXPECT_EQ(Read(i), ErrorCode::kIo);
+  EXPECT_EQ(tier_->Residency(chain_), std::vector<bool>(chain_.size()));
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(Put(i));
+  EXPECT_TRUE(Eventually([&] { return Read(0) == std::nullopt; }));
+}
+
+// Nor do those that are not ours to read.
+TEST_F(UnreadableFileTest, PermissionsAreNotTheDevicesFault) {
+  fs_.Set({.open_error = 1, .read_errno = EACCES});
+  for (int round = 0; round < 2; ++round) {
+    for (size_t i = 0; i < 4; ++i) EXPECT_EQ(Read(i), ErrorCode::kIo);
+  }
+  fs_.Set({.open_error = 1, .read_errno = EMFILE});
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(Read(i), ErrorCode::kIo);
+  fs_.Set({});
+  EXPECT_EQ(Read(5), std::nullopt) << "at once: nothing was closed";
+}
+
+}  // namespace
+}  // namespace kvcake

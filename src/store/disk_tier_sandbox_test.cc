@@ -1,0 +1,99 @@
+// A disk tier where the system forbids what makes it fast, as containers and ordinary users meet
+// it: it works, and says once what is slow.
+#include <errno.h>
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <sstream>
+
+#include "store/disk_tier.h"
+#include "store/tier_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+
+constexpr int kWorks = 0, kFails = 1, kCannotForbid = 2, kDidNotWarnOnce = 3;
+
+// From now on io_uring_setup fails, as under a container's seccomp profile.
+bool ForbidUring() {
+  sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {std::size(code), code};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+bool ForbidLockedMemory() {
+  const rlimit none = {0, 0};
+  return setrlimit(RLIMIT_MEMLOCK, &none) == 0;
+}
+
+// Writes and reads chunks by two tiers.
+bool Works(const std::string& dir) {
+  DiskTierOptions options;
+  options.dir = dir;
+  options.layout = SmallLayout();
+  options.root = Root();
+  const auto chain = Chain(20);
+  for (int life = 0; life < 2; ++life) {
+    auto tier = DiskTier::Open(options);
+    if (!tier) return false;
+    for (size_t i = 0; i < chain.size(); ++i) {
+      if (life == 0 && !PutChunk(**tier, options.layout, chain[i], ParentOf(chain, i))) {
+        return false;
+      }
+      if (ReadBack(**tier, options.layout, chain[i], ParentOf(chain, i))) return false;
+    }
+  }
+  return true;
+}
+
+// In a process of its own: what is forbidden stays so.
+int InChild(bool (*forbid)(), const std::string& warning) {
+  TempDir dir;
+  const pid_t child = fork();
+  if (child == 0) {
+    if (!forbid()) _exit(kCannotForbid);
+    std::ostringstream log;
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+    if (!Works(dir.path())) _exit(kFails);
+    const std::string text = log.str();
+    const size_t first = text.find(warning);
+    const bool once =
+        first != std::string::npos && text.find(warning, first + 1) == std::string::npos;
+    _exit(warning.empty() || once ? kWorks : kDidNotWarnOnce);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  return WEXITSTATUS(status);
+}
+
+TEST(DiskTierSandboxTest, WithoutIoUringHelperThreadsReadAndOneWarningSaysSo) {
+  const int outcome = InChild(ForbidUring, "allow io_uring");
+  if (outcome == kCannotForbid) GTEST_SKIP() << "no seccomp here";
+  EXPECT_EQ(outcome, kWorks);
+}
+
+TEST(DiskTierSandboxTest, WithoutLockedMemoryNothingIsMissed) {
+  EXPECT_EQ(InChild(ForbidLockedMemory, ""), kWorks);
+}
+
+}  // namespace
+}  // namespace kvcake

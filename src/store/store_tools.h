@@ -1,0 +1,60 @@
+// What people do to a store directory by hand: read everything back, make room, look at what was
+// quarantined. Safe beside processes that use the directory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "store/store_dir.h"
+
+namespace kvcake {
+
+struct VerifyOptions {
+  int threads = 8;          // that wait for the disk, and check
+  bool quarantine = false;  // move bad files away
+  // Called from any of the threads, one at a time.
+  std::function<void(uint64_t bytes_done, uint64_t bytes_total)> progress;
+};
+
+struct BadFile {
+  std::string path;
+  std::string reason;
+};
+
+struct VerifiedStore {
+  uint64_t chunks = 0;  // read and in order
+  uint64_t bytes = 0;
+  std::vector<BadFile> bad;  // by path
+};
+
+// Reads every chunk of every root and checks each byte. Files that vanish meanwhile are passed
+// over; one that cannot be read is bad, and never moved.
+Result<VerifiedStore> VerifyStore(const std::string& dir, const VerifyOptions& options,
+                                  FileSystem& fs = FileSystem::Real());
+
+// Which chunks to remove; the conditions that are given must all hold.
+struct EvictRule {
+  std::optional<std::vector<ChunkKey>> roots;  // of these only
+  std::optional<int64_t> used_before_s;        // last used before this unix time
+  std::optional<uint64_t> to_bytes;  // those used longest ago, until the whole store has no more
+};
+
+// kIo when another process is making room just now.
+Result<ClearedStore> EvictStore(const std::string& dir, const EvictRule& rule,
+                                FileSystem& fs = FileSystem::Real());
+
+struct QuarantinedFile {
+  std::string path;
+  uint64_t bytes = 0;
+  int64_t mtime_s = 0;
+  std::string reason;  // what is wrong with it
+};
+
+Result<std::vector<QuarantinedFile>> ListQuarantine(const std::string& dir,
+                                                    FileSystem& fs = FileSystem::Real());
+Result<ClearedStore> ClearQuarantine(const std::string& dir, FileSystem& fs = FileSystem::Real());
+
+}  // namespace kvcake

@@ -1,0 +1,195 @@
+// kvcake store as a user runs it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "io/file_system.h"
+
+namespace kvcake {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::HasSubstr;
+
+struct Outcome {
+  int exit_code;
+  std::string out, err;
+};
+
+class StoreCliTest : public testing::Test {
+ protected:
+  StoreCliTest() {
+    std::string name = testing::TempDir() + "kvcake-store-XXXXXX";
+    dir_ = mkdtemp(name.data());
+    std::ofstream(dir_ + "/prompt") << Text("once upon a time ");
+    std::ofstream(dir_ + "/other") << Text("a different tale ");
+  }
+  ~StoreCliTest() override { fs::remove_all(dir_); }
+
+  static std::string Text(const std::string& piece) {
+    std::string text;
+    while (text.size() < 4000) text += piece + std::to_string(text.size()) + " ";
+    return text;
+  }
+  static std::string Read(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  // `arguments` as the shell reads them.
+  Outcome Run(const std::string& arguments) {
+    const std::string command =
+        std::string(KVCAKE_PROGRAM) + " " + arguments + " > " + dir_ + "/out 2> " + dir_ + "/err";
+    const int status = std::system(command.c_str());
+    return {WEXITSTATUS(status), Read(dir_ + "/out"), Read(dir_ + "/err")};
+  }
+  json Json(const std::string& arguments, int exit_code = 0) {
+    const Outcome outcome = Run("store " + arguments + " --json");
+    EXPECT_EQ(outcome.exit_code, exit_code) << outcome.err;
+    return json::parse(outcome.out);
+  }
+  json Warm(const std::string& prompt) {
+    return Json("warm --ram-capacity 256MiB --model " KVCAKE_SOURCE_DIR
+                "/models/demo --prompt-file " +
+                dir_ + "/" + prompt + " --store " + Store());
+  }
+  std::string Store() const { return dir_ + "/store"; }
+
+  std::vector<std::string> ChunkFiles() const {
+    std::vector<std::string> files;
+    for (const auto& entry : fs::recursive_directory_iterator(Store() + "/v1")) {
+      if (entry.is_regular_file() && entry.path().filename().string().size() == 64) {
+        files.push_back(entry.path());
+      }
+    }
+    std::sort(files.begin(), files.end());
+    return files;
+  }
+  static void Damage(const std::string& path) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(5000);
+    file.put('!');
+  }
+
+  std::string dir_;
+};
+
+TEST_F(StoreCliTest, WarmFillsAndRunLoads) {
+  const json first = Warm("prompt");
+  const auto chunks = first["written"].get<size_t>();
+  EXPECT_GT(chunks, 2u);
+  EXPECT_EQ(ChunkFiles().size(), chunks);
+  Warm("prompt");
+  EXPECT_EQ(Json("ls " + Store())[0]["writes"].get<size_t>(), chunks) << "it was there";
+  EXPECT_EQ(ChunkFiles().size(), chunks);
+
+  const Outcome run =
+      Run("run --ram-capacity 256MiB --policy load --max-tokens 1 --json --model " KVCAKE_SOURCE_DIR
+          "/models/demo --prompt-file " +
+          dir_ + "/prompt --durable --store " + Store());
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_LT(json::parse(run.out)["report"]["tokens_computed"].get<int>(), 129);
+
+  const json list = Json("ls " + Store());
+  ASSERT_EQ(list.size(), 1u);
+  EXPECT_EQ(list[0]["chunks"].get<size_t>(), chunks);
+  EXPECT_GE(list[0]["hits"].get<size_t>(), chunks) << "what the run loaded";
+  EXPECT_EQ(list[0]["writes"].get<size_t>(), chunks);
+  EXPECT_THAT(Run("store ls " + Store()).out, HasSubstr("demo"));
+  const json stat = Json("stat " + Store());
+  EXPECT_EQ(stat["chunks"].get<size_t>(), chunks);
+  EXPECT_EQ(stat["quarantined"], 0);
+  EXPECT_EQ(stat["being_written"], 0);
+  EXPECT_GT(stat["free_bytes"].get<uint64_t>(), 0u);
+  EXPECT_THAT(Run("store stat " + Store()).out, HasSubstr("hits"));
+
+  const Outcome missing = Run("store warm --model " KVCAKE_SOURCE_DIR "/models/demo --store " +
+                              Store() + " --prompt-file /nothing");
+  EXPECT_EQ(missing.exit_code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("/nothing"));
+}
+
+TEST_F(StoreCliTest, VerifyReadsEverythingAndTellsWhatIsBad) {
+  Warm("prompt");
+  const auto files = ChunkFiles();
+  json good = Json("verify " + Store());
+  EXPECT_EQ(good["chunks"].get<size_t>(), files.size());
+  EXPECT_TRUE(good["bad"].empty());
+  EXPECT_EQ(good["bytes"].get<uint64_t>(), files.size() * fs::file_size(files[0]));
+
+  Damage(files[0]);
+  fs::resize_file(files[1], 100);
+  fs::copy_file(files[3], files[2], fs::copy_options::overwrite_existing);
+  const json bad = Json("verify " + Store(), /*exit_code=*/1);
+  ASSERT_EQ(bad["bad"].size(), 3u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(bad["bad"][i]["path"], files[i]);
+  EXPECT_THAT(bad["bad"][0]["reason"].get<std::string>(), HasSubstr("checksum"));
+  EXPECT_THAT(bad["bad"][1]["reason"].get<std::string>(), HasSubstr("100 bytes"));
+  EXPECT_THAT(bad["bad"][2]["reason"].get<std::string>(), HasSubstr("another chunk"));
+  EXPECT_EQ(bad["chunks"].get<size_t>(), files.size() - 3);
+  EXPECT_EQ(ChunkFiles().size(), files.size()) << "looking changes nothing";
+
+  const Outcome moved = Run("store verify --quarantine " + Store());
+  EXPECT_EQ(moved.exit_code, 1);
+  EXPECT_THAT(moved.out, HasSubstr(files[0]));
+  EXPECT_EQ(ChunkFiles().size(), files.size() - 3);
+  EXPECT_EQ(Run("store verify " + Store()).exit_code, 0);
+  const json quarantined = Json("quarantine " + Store());
+  ASSERT_EQ(quarantined.size(), 3u);
+  for (const json& file : quarantined) EXPECT_FALSE(file["reason"].get<std::string>().empty());
+  EXPECT_THAT(Run("store quarantine " + Store()).out, HasSubstr("another chunk"));
+  EXPECT_EQ(Json("stat " + Store())["quarantined"], 3);
+  EXPECT_EQ(Json("quarantine --clear " + Store())["files"], 3);
+  EXPECT_TRUE(Json("quarantine " + Store()).empty());
+}
+
+TEST_F(StoreCliTest, EvictRemovesWhatMeetsTheConditions) {
+  Warm("prompt");
+  const auto old = ChunkFiles();
+  for (const std::string& path : old) {
+    ASSERT_TRUE(FileSystem::Real().Touch(path, UnixSeconds() - 8 * 86400));
+  }
+  Warm("other");
+  const size_t all = ChunkFiles().size();
+  ASSERT_GT(all, old.size() + 2);
+  const uint64_t bytes = fs::file_size(old[0]);
+
+  EXPECT_EQ(Json("evict --older-than 30d " + Store())["files"], 0);
+  EXPECT_EQ(Json("evict --older-than 7d --to " + std::to_string((all - 1) * bytes) + " " +
+                 Store())["files"],
+            1);
+  EXPECT_EQ(Json("evict --older-than 7d " + Store())["files"].get<size_t>(), old.size() - 1);
+  EXPECT_EQ(ChunkFiles().size(), all - old.size()) << "what was used lately stays";
+  const json to = Json("evict --to " + std::to_string(2 * bytes + 1) + " " + Store());
+  EXPECT_EQ(to["bytes"].get<uint64_t>(), (all - old.size() - 2) * bytes);
+  EXPECT_EQ(ChunkFiles().size(), 2u);
+
+  const Outcome unknown = Run("store evict --model llama " + Store());
+  EXPECT_EQ(unknown.exit_code, 1);
+  EXPECT_THAT(unknown.err, HasSubstr("demo")) << "what there is";
+  EXPECT_EQ(Json("evict --model demo " + Store())["files"], 2);
+  EXPECT_TRUE(ChunkFiles().empty());
+
+  EXPECT_EQ(Run("store evict " + Store()).exit_code, 1) << "never all by accident";
+  EXPECT_EQ(Run("store evict --to 5parsec " + Store()).exit_code, 2);
+  EXPECT_EQ(Run("store evict --older-than 7x " + Store()).exit_code, 2);
+}
+
+TEST_F(StoreCliTest, WhatIsNoStoreIsSaidSo) {
+  for (const char* command : {"ls", "stat", "verify", "clear", "quarantine", "evict --to 0"}) {
+    const Outcome outcome = Run(std::string("store ") + command + " " + dir_);
+    EXPECT_EQ(outcome.exit_code, 1) << command;
+    EXPECT_THAT(outcome.err, HasSubstr("store")) << command;
+  }
+}
+
+}  // namespace
+}  // namespace kvcake
