@@ -28,6 +28,8 @@ void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options);
 
 // Each adds a subcommand that sets *exit_code when it runs.
 void AddRunCommand(CLI::App& app, int* exit_code);
+void AddChatCommand(CLI::App& app, int* exit_code);
+void AddServeCommand(CLI::App& app, int* exit_code);
 void AddPerplexityCommand(CLI::App& app, int* exit_code);
 void AddTokenizeCommands(CLI::App& app, int* exit_code);  // tokenize and detokenize
 void AddBenchCommand(CLI::App& app, int* exit_code);

@@ -19,6 +19,8 @@ int main(int argc, char** argv) {
       "kvcake COMMAND --help explains a command.");
   int exit_code = 0;
   AddRunCommand(app, &exit_code);
+  AddChatCommand(app, &exit_code);
+  AddServeCommand(app, &exit_code);
   AddPerplexityCommand(app, &exit_code);
   AddTokenizeCommands(app, &exit_code);
   AddBenchCommand(app, &exit_code);

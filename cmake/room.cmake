@@ -1,14 +1,18 @@
-# kvcake_room(NAME [DIR dir] [DEPS rooms...] [LIBS targets...]) makes the library of a room from its
-# sources (src/NAME unless DIR is given) and one test program from the *_test.cc beside them; its
-# tests carry the room's name as their ctest label. Each x_fuzz.cc becomes a test that replays its
-# corpus and some mutations of it, and with KVCAKE_FUZZ a libFuzzer program NAME_x_fuzz. Files called
-# x_bench.cc become the Google Benchmark program NAME_bench.
+# kvcake_room(NAME [DIR dir] [WITHOUT regex] [DEPS rooms...] [LIBS targets...]) makes the library of a
+# room from its sources (src/NAME unless DIR is given, without those whose path matches the regex)
+# and one test program from the *_test.cc beside them; its tests carry the room's name as their ctest
+# label. Each x_fuzz.cc becomes a test that replays its corpus and some mutations of it, and with
+# KVCAKE_FUZZ a libFuzzer program NAME_x_fuzz. Files called x_bench.cc become the Google Benchmark
+# program NAME_bench.
 function(kvcake_room name)
-  cmake_parse_arguments(ROOM "" "DIR" "DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ROOM "" "DIR;WITHOUT" "DEPS;LIBS" ${ARGN})
   if(NOT ROOM_DIR)
     set(ROOM_DIR src/${name})
   endif()
   file(GLOB sources CONFIGURE_DEPENDS ${ROOM_DIR}/*.cc)
+  if(ROOM_WITHOUT)
+    list(FILTER sources EXCLUDE REGEX ${ROOM_WITHOUT})
+  endif()
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   list(FILTER sources EXCLUDE REGEX "_(test|fuzz|bench)\\.cc$")

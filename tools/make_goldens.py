@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/golden: what Hugging Face computes, for kvcake's tests to compare with.
 
-    tools/make_goldens.py [models] [tokenizers]   write tests/golden (both unless named)
+    tools/make_goldens.py [models] [tokenizers] [chat_templates]   write tests/golden (all unless named)
     tools/make_goldens.py demo                    of the tokenizers, those of models/demo only
     tools/make_goldens.py --check PROGRAM         make all of it elsewhere and compare; then compare
                                                   what the kvcake program says with transformers
@@ -9,6 +9,7 @@
 models      tiny random models of every family, and transformers' float32 losses on them
 tokenizers  tokenizers of every style, and the ids that the tokenizers library makes of strings;
             also for models/demo, whose tokenizer is not copied: to be made again when it changes
+chat_templates  conversations as the templates of the families that kvcake knows write them
 
 Needs tools/goldens/requirements.txt; ./dev reference installs that and runs --check.
 """
@@ -24,11 +25,11 @@ warnings.filterwarnings("ignore")
 
 import transformers
 
-from goldens import compare, models, program, tokenizers
+from goldens import chat_templates, compare, models, program, tokenizers
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
-KINDS = ("models", "tokenizers")
+KINDS = ("models", "tokenizers", "chat_templates")
 BYTES_MAX = 5 << 20  # of what is committed
 
 
@@ -37,6 +38,8 @@ def make(kinds, out_dir):
         models.make(out_dir)
     if "tokenizers" in kinds:
         tokenizers.make(out_dir)
+    if "chat_templates" in kinds:
+        chat_templates.make(out_dir)
 
 
 def size(directory):
@@ -66,7 +69,7 @@ def check(kvcake):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kinds", nargs="*", metavar="models|tokenizers|demo")
+    parser.add_argument("kinds", nargs="*", metavar="models|tokenizers|chat_templates|demo")
     parser.add_argument("--check", metavar="PROGRAM", help="write nothing; compare")
     arguments = parser.parse_args()
     if not set(arguments.kinds) <= {*KINDS, "demo"}:

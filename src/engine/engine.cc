@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/share_step.h"
 
 namespace kvcake {
 
@@ -125,11 +126,16 @@ void Engine::Admit() {
 
 void Engine::StartRestoration(Sequence& sequence) {
   const int chunk = pool_.layout().chunk_tokens;
-  sequence.keys = ChunkKeys(root_, sequence.tokens, chunk);
+  sequence.root = root_;
+  if (!sequence.request.salt.empty()) {
+    sequence.root = KvIdentity(model_.identity()).Add("salt", sequence.request.salt).Root();
+  }
+  sequence.keys = ChunkKeys(sequence.root, sequence.tokens, chunk);
   sequence.opened = clock_.Now();
+  sequence.completion.queue_s = (sequence.opened - sequence.submitted).count();
   sequence.restoration = restorer_.Open({
       .keys = sequence.keys,
-      .root = root_,
+      .root = sequence.root,
       .chunk_tokens = chunk,
       .prompt_tokens = sequence.prompt_tokens(),
       .policy = sequence.request.policy,
@@ -215,6 +221,10 @@ Engine::StepPlan Engine::PlanStep() {
   // However many decode, one chunk of prefill still fits: max_batch_tokens has room for both.
   int budget =
       std::max(options_.slice_tokens - static_cast<int>(parts.size()), pool_.layout().chunk_tokens);
+  if (!parts.empty() && options_.step_max > Seconds(0)) {
+    budget =
+        ShareStep(running_, cost_.fit(), options_.step_max, pool_.layout().chunk_tokens, budget);
+  }
   for (auto& sequence : running_) {
     if (sequence->state == Sequence::State::kRestoring && sequence->restoration->done()) {
       EndRestoration(*sequence);
@@ -333,6 +343,7 @@ void Engine::EndRestoration(Sequence& sequence) {
     sequence.numeric_path = model_.numeric_path();
   }
   sequence.state = Sequence::State::kPrefilling;
+  sequence.completion.restore_s = (clock_.Now() - sequence.opened).count();
 }
 
 void Engine::Commit(const Part& part, Seconds took, bool alone, std::span<const float> logits) {
@@ -362,11 +373,14 @@ void Engine::Commit(const Part& part, Seconds took, bool alone, std::span<const 
 void Engine::AcceptToken(Sequence& sequence, std::span<const float> logits) {
   const Request& request = sequence.request;
   Completion& completion = sequence.completion;
-  const int position = static_cast<int>(sequence.tokens.size());
-  TokenEvent event{.token = Sample(logits, request.sampling, position)};
+  TokenEvent event{.token =
+                       Choose(logits, request.sampling, sequence.tokens, sequence.prompt_tokens())};
+  std::vector<TokenLogprob> top;
   if (request.logprobs) {
     event.logprob = LogProbability(logits, event.token);
     completion.logprobs.push_back(event.logprob);
+    if (request.top_logprobs > 0) top = TopLogProbabilities(logits, request.top_logprobs);
+    event.top = top;
   }
   sequence.tokens.push_back(event.token);
   completion.tokens.push_back(event.token);
@@ -392,7 +406,7 @@ void Engine::PublishFullChunks(Sequence& sequence) {
   const size_t chunk = pool_.layout().chunk_tokens;
   while ((sequence.keys.size() + 1) * chunk <= static_cast<size_t>(sequence.kv_tokens)) {
     const size_t i = sequence.keys.size();
-    const ChunkKey parent = i == 0 ? root_ : sequence.keys.back();
+    const ChunkKey parent = i == 0 ? sequence.root : sequence.keys.back();
     const auto tokens = std::span(sequence.tokens).subspan(i * chunk, chunk);
     sequence.keys.push_back(ChunkKeys(parent, tokens, static_cast<int>(chunk))[0]);
     sequence.table[i] =
@@ -408,7 +422,7 @@ void Engine::PublishFullChunks(Sequence& sequence) {
 void Engine::StorePromptChunks(Sequence& sequence) {
   if (!write_behind_ || !sequence.request.store) return;
   for (size_t i = 0; i < sequence.keys.size(); ++i) {
-    write_behind_->Offer(sequence.keys[i], i == 0 ? root_ : sequence.keys[i - 1],
+    write_behind_->Offer(sequence.keys[i], i == 0 ? sequence.root : sequence.keys[i - 1],
                          sequence.numeric_path, sequence.table[i].Share());
   }
 }
@@ -444,6 +458,12 @@ std::optional<Completion> Engine::Take(SequenceId id) {
   auto node = finished_.extract(id);
   if (!node) return std::nullopt;
   return std::move(node.mapped());
+}
+
+std::optional<std::pair<SequenceId, Completion>> Engine::TakeAny() {
+  if (finished_.empty()) return std::nullopt;
+  auto node = finished_.extract(finished_.begin());
+  return std::pair(node.key(), std::move(node.mapped()));
 }
 
 Result<Completion> Engine::Answer(Request request,

@@ -7,6 +7,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -23,7 +25,8 @@ struct EngineOptions {
   int max_sequences = 64;            // running at once; more wait
   int waiting_max = 1024;            // more are refused
   uint64_t read_reserve_pages = 16;  // never promised to sequences: reads in flight draw them
-  Seconds warm_up_max{0.3};          // no further warm-up pass is started after this long
+  Seconds step_max{0};  // while anything decodes, slices are expected to end by then; 0: no limit
+  Seconds warm_up_max{0.3};  // no further warm-up pass is started after this long
   // What restorations get of each step, from 0 to 1; the rest goes to requests made up for it, so
   // that a step lasts as long as a full one. Not given: all of it, and steps are as long as needed.
   std::optional<SpeedTrace> compute_share = {};
@@ -48,6 +51,8 @@ class Engine {
   // The result of a finished or cancelled sequence; once. At most waiting_max results wait to be
   // taken; beyond that the oldest are forgotten.
   std::optional<Completion> Take(SequenceId id);
+  // Of any of them.
+  std::optional<std::pair<SequenceId, Completion>> TakeAny();
   // Empty once the prompt is restored.
   std::optional<RestoreProgress> Progress(SequenceId id) const;
 
@@ -60,6 +65,8 @@ class Engine {
   // Returns when every chunk queued for the store is written or has failed.
   void FlushStore();
   WriteBehindStats write_stats() const;
+  size_t waiting() const { return waiting_.size(); }
+  size_t running() const { return running_.size(); }
 
  private:
   // One sequence's part of a step.

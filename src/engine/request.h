@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "cake/report.h"
@@ -15,7 +17,8 @@ namespace kvcake {
 // One new token. Delivered on the engine thread, in order.
 struct TokenEvent {
   int32_t token = 0;
-  float logprob = 0;  // 0 unless the request asked for it
+  float logprob = 0;                       // 0 unless the request asked for it
+  std::span<const TokenLogprob> top = {};  // the request's top_logprobs; valid during the call
 };
 
 struct Request {
@@ -24,7 +27,9 @@ struct Request {
   SamplingParams sampling = {};
   std::vector<int32_t> end_tokens = {};  // generation stops after any of these
   bool logprobs = false;
-  bool store = true;  // keep new chunks
+  int top_logprobs = 0;   // also of so many of the likeliest; with `logprobs`
+  std::string salt = {};  // joins the chunks' root: what differs in it shares no KV
+  bool store = true;      // keep new chunks
   Policy policy = Policy::kCake;
   // Compute chunks [0, split) and load the rest, whatever the planner thinks.
   std::optional<int> forced_split = {};
@@ -39,8 +44,10 @@ struct Completion {
   std::vector<int32_t> tokens = {};
   std::vector<float> logprobs = {};  // of each token, when asked for
   FinishReason finish_reason = FinishReason::kLength;
-  double ttft_s = 0;    // from Submit to the first token
-  double decode_s = 0;  // from the first token to the last
+  double queue_s = 0;    // from Submit to admission
+  double restore_s = 0;  // from there until the prompt's stored part was resident
+  double ttft_s = 0;     // from Submit to the first token
+  double decode_s = 0;   // from the first token to the last
   RestoreReport report = {};
 };
 

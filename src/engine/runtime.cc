@@ -96,6 +96,9 @@ void Runtime::Wire() {
   engine_ = std::make_unique<Engine>(*model_, *pool_, *restorer_, *compute_cost_,
                                      write_behind_.get(), Clock::Real(),
                                      EngineOptions{.slice_tokens = options_.slice_tokens,
+                                                   .max_sequences = options_.max_sequences,
+                                                   .waiting_max = options_.waiting_max,
+                                                   .step_max = options_.step_max,
                                                    .compute_share = options_.compute_share});
   // The first store has the last word about compute.
   for (size_t i = stores_.size(); i-- > 0;) LoadCosts(CostPath(i), LearnersOf(i));
@@ -126,9 +129,7 @@ std::string Runtime::CostPath(size_t store) const {
 }
 
 // A slice, and a row for each sequence that decodes beside it.
-int Runtime::MaxBatchTokens() const {
-  return options_.slice_tokens + EngineOptions{}.max_sequences;
-}
+int Runtime::MaxBatchTokens() const { return options_.slice_tokens + options_.max_sequences; }
 
 Status Runtime::OpenEmulated() {
   ASSIGN_OR_RETURN(threads_, MakeThreadPool(options_));

@@ -40,6 +40,9 @@ struct RuntimeOptions {
   uint64_t ram_capacity_bytes = 4ull << 30;  // of KV pages, in use and cached
   int chunk_tokens = 128;
   int slice_tokens = 512;
+  int max_sequences = EngineOptions{}.max_sequences;  // answered at once
+  int waiting_max = EngineOptions{}.waiting_max;
+  Seconds step_max{0};
   int threads = 0;             // 0: one for each of `cpus`, else every core the process may use
   std::vector<int> cpus = {};  // that the threads are pinned to; empty: wherever they are put
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine

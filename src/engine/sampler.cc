@@ -30,23 +30,43 @@ struct Candidate {
   double weight;
 };
 
-// The candidates that top_k leaves, likeliest first, ties by id so that order is reproducible; all,
-// in the order of their ids, when nothing is to be cut.
-std::vector<Candidate> Candidates(std::span<const float> logits, const SamplingParams& params) {
-  std::vector<Candidate> candidates;
-  candidates.reserve(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (!std::isnan(logits[i])) candidates.push_back({static_cast<int32_t>(i), logits[i]});
+bool Likelier(const Candidate& a, const Candidate& b) {
+  return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
+}
+
+// Sorts [0, end) of the candidates, of which the first `sorted` are sorted already, to the front.
+void SortFront(std::vector<Candidate>* candidates, size_t sorted, size_t end) {
+  const auto begin = candidates->begin();
+  if (end < candidates->size()) {
+    std::nth_element(begin + sorted, begin + end, candidates->end(), Likelier);
   }
-  if (params.top_k == 0 && params.top_p == 1) return candidates;
-  const size_t keep =
-      params.top_k > 0 ? std::min<size_t>(params.top_k, candidates.size()) : candidates.size();
-  const auto likelier = [](const Candidate& a, const Candidate& b) {
-    return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
-  };
-  std::partial_sort(candidates.begin(), candidates.begin() + keep, candidates.end(), likelier);
-  candidates.resize(keep);
-  return candidates;
+  std::sort(begin + sorted, begin + end, Likelier);
+}
+
+double Total(std::span<const Candidate> candidates) {
+  double total = 0;
+  for (const Candidate& c : candidates) total += c.weight;
+  return total;
+}
+
+// Leaves the top_k likeliest, and of these the fewest that together reach top_p. Only what is left
+// is sorted: a vocabulary is long.
+void Cut(const SamplingParams& params, std::vector<Candidate>* candidates) {
+  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < candidates->size()) {
+    SortFront(candidates, 0, params.top_k);
+    candidates->resize(params.top_k);
+  }
+  if (params.top_p == 1) return;
+  const double enough = params.top_p * Total(*candidates);
+  double sum = 0;
+  size_t kept = 0;
+  for (size_t sorted = 0, end = 256; sorted < candidates->size(); sorted = end, end *= 8) {
+    end = std::min(end, candidates->size());
+    SortFront(candidates, sorted, end);
+    while (kept < end && (kept == 0 || sum < enough)) sum += (*candidates)[kept++].weight;
+    if (sum >= enough) break;
+  }
+  candidates->resize(kept);
 }
 
 }  // namespace
@@ -60,6 +80,18 @@ Status Validate(const SamplingParams& params) {
     return Fail(ErrorCode::kInvalidArgument, "top_k must be 0 (all tokens) or more, not {}",
                 params.top_k);
   }
+  if (!(params.min_p >= 0 && params.min_p <= 1)) {
+    return Fail(ErrorCode::kInvalidArgument, "min_p must be from 0 to 1, not {}", params.min_p);
+  }
+  if (!(params.repetition_penalty > 0) || std::isinf(params.repetition_penalty)) {
+    return Fail(ErrorCode::kInvalidArgument, "repetition_penalty must be above 0, not {}",
+                params.repetition_penalty);
+  }
+  if (!std::isfinite(params.presence_penalty) || !std::isfinite(params.frequency_penalty)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "presence_penalty and frequency_penalty must be numbers, not {} and {}",
+                params.presence_penalty, params.frequency_penalty);
+  }
   if (!(params.top_p > 0 && params.top_p <= 1)) {
     return Fail(ErrorCode::kInvalidArgument, "top_p must be above 0 and at most 1, not {}",
                 params.top_p);
@@ -68,36 +100,91 @@ Status Validate(const SamplingParams& params) {
 }
 
 int32_t Sample(std::span<const float> logits, const SamplingParams& params, int position) {
-  if (params.temperature == 0) return ArgMax(logits);
-  std::vector<Candidate> candidates = Candidates(logits, params);
   const int32_t likeliest = ArgMax(logits);
   const double best = logits[likeliest];
-  if (candidates.empty() || !std::isfinite(best)) return likeliest;
+  if (params.temperature == 0 || !std::isfinite(best)) return likeliest;
 
-  double total = 0;
-  for (Candidate& c : candidates) {
-    c.weight = std::exp((c.weight - best) / params.temperature);
-    total += c.weight;
+  std::vector<Candidate> candidates;
+  candidates.reserve(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (std::isnan(logits[i])) continue;
+    const double weight = std::exp((logits[i] - best) / params.temperature);
+    if (weight >= params.min_p) candidates.push_back({static_cast<int32_t>(i), weight});
   }
-  // The smallest set of likeliest tokens whose probability reaches top_p.
-  size_t kept = 0;
-  double kept_weight = 0;
-  while (kept < candidates.size() && (kept == 0 || kept_weight < params.top_p * total)) {
-    kept_weight += candidates[kept++].weight;
+  Cut(params, &candidates);
+  double left = Uniform(params.seed, position) * Total(candidates);
+  for (const Candidate& c : candidates) {
+    left -= c.weight;
+    if (left < 0) return c.token;
   }
-  double left = Uniform(params.seed, position) * kept_weight;
-  for (size_t i = 0; i < kept; ++i) {
-    left -= candidates[i].weight;
-    if (left < 0) return candidates[i].token;
-  }
-  return candidates[kept - 1].token;
+  return candidates.back().token;
 }
 
-float LogProbability(std::span<const float> logits, int32_t token) {
+void Penalise(const SamplingParams& params, std::span<const int32_t> prompt,
+              std::span<const int32_t> answer, std::span<float> logits) {
+  const auto known = [&](int32_t token) {
+    return token >= 0 && static_cast<size_t>(token) < logits.size();
+  };
+  if (params.repetition_penalty != 1) {
+    std::vector<bool> seen(logits.size());
+    const float penalty = static_cast<float>(params.repetition_penalty);
+    for (const auto tokens : {prompt, answer}) {
+      for (const int32_t token : tokens) {
+        if (!known(token) || seen[token]) continue;
+        seen[token] = true;
+        logits[token] = logits[token] > 0 ? logits[token] / penalty : logits[token] * penalty;
+      }
+    }
+  }
+  std::vector<bool> present(params.presence_penalty != 0 ? logits.size() : 0);
+  for (const int32_t token : answer) {
+    if (!known(token)) continue;
+    logits[token] -= static_cast<float>(params.frequency_penalty);
+    if (present.empty() || present[token]) continue;
+    present[token] = true;
+    logits[token] -= static_cast<float>(params.presence_penalty);
+  }
+}
+
+int32_t Choose(std::span<const float> logits, const SamplingParams& params,
+               std::span<const int32_t> tokens, size_t prompt) {
+  const int position = static_cast<int>(tokens.size());
+  if (!params.penalises()) return Sample(logits, params, position);
+  std::vector<float> penalised(logits.begin(), logits.end());
+  Penalise(params, tokens.first(prompt), tokens.subspan(prompt), penalised);
+  return Sample(penalised, params, position);
+}
+
+namespace {
+
+// What to subtract from a logit.
+double LogTotal(std::span<const float> logits) {
   const float best = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (float logit : logits) sum += std::exp(static_cast<double>(logit) - best);
-  return static_cast<float>(logits[token] - best - std::log(sum));
+  return best + std::log(sum);
+}
+
+}  // namespace
+
+float LogProbability(std::span<const float> logits, int32_t token) {
+  return static_cast<float>(logits[token] - LogTotal(logits));
+}
+
+std::vector<TokenLogprob> TopLogProbabilities(std::span<const float> logits, int count) {
+  std::vector<Candidate> candidates;
+  candidates.reserve(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (!std::isnan(logits[i])) candidates.push_back({static_cast<int32_t>(i), logits[i]});
+  }
+  const size_t kept = std::min<size_t>(count, candidates.size());
+  SortFront(&candidates, 0, kept);
+  const double total = LogTotal(logits);
+  std::vector<TokenLogprob> top;
+  for (const Candidate& c : std::span(candidates).first(kept)) {
+    top.push_back({c.token, static_cast<float>(c.weight - total)});
+  }
+  return top;
 }
 
 }  // namespace kvcake

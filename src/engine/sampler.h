@@ -1,18 +1,35 @@
 // From logits to a token.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/status.h"
 
 namespace kvcake {
 
+// Applied in this order: penalties, temperature, min_p, top_k, top_p.
 struct SamplingParams {
-  double temperature = 0;  // 0: greedy, and the other fields have no effect
+  double temperature = 0;  // 0: greedy, and the fields below it have no effect
+  double min_p = 0;        // cut what is less likely than this share of the likeliest
   int top_k = 0;           // 0: all
   double top_p = 1;
   uint64_t seed = 0;
+
+  double repetition_penalty = 1;  // divides what the prompt or the answer holds; 1: none
+  double presence_penalty = 0;    // taken off what the answer holds
+  double frequency_penalty = 0;   // taken off for each time that the answer holds it
+
+  bool penalises() const {
+    return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
+  }
+};
+
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0;
 };
 
 // kInvalidArgument names the field that makes no sense.
@@ -24,7 +41,17 @@ struct SamplingParams {
 // (then token 0).
 int32_t Sample(std::span<const float> logits, const SamplingParams& params, int position);
 
+// Applies the penalties for what was said. Ids outside of the logits are ignored.
+void Penalise(const SamplingParams& params, std::span<const int32_t> prompt,
+              std::span<const int32_t> answer, std::span<float> logits);
+
+// The token that follows `tokens`, of which the first `prompt` are the prompt: penalties and all.
+int32_t Choose(std::span<const float> logits, const SamplingParams& params,
+               std::span<const int32_t> tokens, size_t prompt);
+
 // Natural logarithm of the probability of `token` at temperature 1.
 float LogProbability(std::span<const float> logits, int32_t token);
+// Of the `count` likeliest tokens (of all, when there are fewer), ties by id.
+std::vector<TokenLogprob> TopLogProbabilities(std::span<const float> logits, int count);
 
 }  // namespace kvcake

@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <random>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace kvcake {
@@ -72,11 +76,115 @@ TEST(SamplerTest, RefusesSenselessParameters) {
   EXPECT_FALSE(Validate({.top_k = -1}));
   EXPECT_FALSE(Validate({.top_p = 0}));
   EXPECT_FALSE(Validate({.top_p = 1.5}));
+  EXPECT_FALSE(Validate({.min_p = -0.1}));
+  EXPECT_FALSE(Validate({.repetition_penalty = 0}));
+  EXPECT_FALSE(Validate({.presence_penalty = std::nan("")}));
 }
 
 TEST(SamplerTest, LogProbabilityOfKnownWeights) {
   EXPECT_NEAR(LogProbability(kLogits, 4), std::log(0.5), 1e-6);
   EXPECT_NEAR(LogProbability(kLogits, 0), std::log(1.0 / 16), 1e-6);
+}
+
+// What the sampler promises, said plainly: everything sorted, nothing clever.
+int32_t Reference(std::vector<float> logits, const SamplingParams& params,
+                  std::span<const int32_t> prompt, std::span<const int32_t> answer,
+                  double uniform) {
+  for (size_t t = 0; t < logits.size(); ++t) {
+    const auto times = [&](std::span<const int32_t> tokens) {
+      return std::count(tokens.begin(), tokens.end(), static_cast<int32_t>(t));
+    };
+    if (times(prompt) + times(answer) > 0) {
+      const auto penalty = static_cast<float>(params.repetition_penalty);
+      logits[t] = logits[t] > 0 ? logits[t] / penalty : logits[t] * penalty;
+    }
+    for (int i = 0; i < times(answer); ++i) {
+      logits[t] -= static_cast<float>(params.frequency_penalty);
+      if (i == 0) logits[t] -= static_cast<float>(params.presence_penalty);
+    }
+  }
+  std::vector<std::pair<double, int32_t>> all;  // minus its weight, token
+  const double best = *std::max_element(logits.begin(), logits.end());
+  for (size_t t = 0; t < logits.size(); ++t) {
+    const double weight = std::exp((logits[t] - best) / params.temperature);
+    if (weight >= params.min_p) all.push_back({-weight, static_cast<int32_t>(t)});
+  }
+  const bool few = params.top_k > 0 && params.top_k < static_cast<int>(all.size());
+  if (few || params.top_p < 1) std::sort(all.begin(), all.end());
+  if (few) all.resize(params.top_k);
+  double total = 0;
+  for (const auto& [weight, token] : all) total -= weight;
+  if (params.top_p < 1) {
+    double sum = 0;
+    size_t kept = 0;
+    while (kept < all.size() && (kept == 0 || sum < params.top_p * total)) sum -= all[kept++].first;
+    all.resize(kept);
+    total = sum;
+  }
+  double left = uniform * total;
+  for (const auto& [weight, token] : all) {
+    left += weight;
+    if (left < 0) return token;
+  }
+  return all.back().second;
+}
+
+TEST(SamplerTest, DoesWhatAPlainReferenceDoes) {
+  std::mt19937 rng(17);
+  const auto below = [&](int n) { return static_cast<int>(rng() % n); };
+  int differ = 0;
+  for (int round = 0; round < 200; ++round) {
+    std::vector<float> logits(1 + below(700));
+    for (float& logit : logits) logit = static_cast<float>(below(4000)) / 200 - 10;
+    SamplingParams params{.temperature = 0.2 + below(20) / 10.0, .seed = rng()};
+    if (below(2)) params.min_p = below(100) / 200.0;
+    if (below(2)) params.top_k = below(400);
+    if (below(2)) params.top_p = (1 + below(100)) / 100.0;
+    if (below(2)) params.repetition_penalty = 0.5 + below(20) / 10.0;
+    if (below(2)) params.presence_penalty = below(40) / 10.0 - 2;
+    if (below(2)) params.frequency_penalty = below(40) / 10.0 - 2;
+    std::vector<int32_t> prompt(below(50)), answer(below(50));
+    for (auto* tokens : {&prompt, &answer}) {
+      for (int32_t& token : *tokens) token = below(static_cast<int>(logits.size()));
+    }
+    std::vector<float> penalised = logits;
+    Penalise(params, prompt, answer, penalised);
+    // The sampler's own randomness, as greedy odds between two tokens would show it.
+    const std::vector<float> even(1 << 17, 0.0f);
+    const int32_t drawn = Sample(even, {.temperature = 1, .seed = params.seed}, round);
+    const double uniform = (drawn + 0.5) / static_cast<double>(even.size());
+    const int32_t expected = Reference(logits, params, prompt, answer, uniform);
+    differ += Sample(penalised, params, round) != expected;
+  }
+  EXPECT_LE(differ, 4);  // `uniform` is known to 4 in a million only
+}
+
+TEST(SamplerTest, MinPCutsWhatIsFarBelowTheLikeliest) {
+  auto shares = Shares({.temperature = 1, .min_p = 0.26, .seed = 4});
+  EXPECT_EQ(shares.size(), 2u);  // 8 and 4 of 16; 2 is a quarter of 8
+  shares = Shares({.temperature = 1, .min_p = 0.249, .seed = 4});
+  EXPECT_EQ(shares.size(), 3u);
+  shares = Shares({.temperature = 1, .min_p = 1, .seed = 4});
+  EXPECT_EQ(shares.size(), 1u);
+}
+
+TEST(SamplerTest, PenaltiesCountWhatWasSaid) {
+  std::vector<float> logits = {2, -2, 2, 2, 1};
+  Penalise({.repetition_penalty = 2, .presence_penalty = 0.5, .frequency_penalty = 0.25},
+           std::vector<int32_t>{0, 1, 0, 99, -1}, std::vector<int32_t>{2, 2, 2, 1}, logits);
+  EXPECT_EQ(logits, (std::vector<float>{1, -4 - 0.75f, 1 - 0.5f - 0.75f, 2, 1}));
+}
+
+TEST(SamplerTest, TopLogProbabilitiesAreSorted) {
+  const auto top = TopLogProbabilities(kLogits, 3);
+  ASSERT_EQ(top.size(), 3u);
+  const int32_t expected[] = {4, 2, 1};
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(top[i].token, expected[i]);
+    EXPECT_EQ(top[i].logprob, LogProbability(kLogits, expected[i]));
+  }
+  EXPECT_EQ(TopLogProbabilities(kLogits, 20).size(), kLogits.size());
+  EXPECT_EQ(TopLogProbabilities(kLogits, 5).back().token, 3);  // the last of equals
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ struct Sequence {
   TimePoint opened;  // when its restoration began
   TimePoint first_token;
   uint64_t pages_promised = 0;  // the most it can ever hold
+  ChunkKey root;                // the parent of keys[0]
 
   std::vector<int32_t> tokens;  // prompt, then what was generated
   int kv_tokens = 0;            // tokens whose KV is in `table`

@@ -1,0 +1,110 @@
+// kvcake chat: talk to a model in the terminal.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <iostream>
+
+#include "app/flags.h"
+#include "server/chat_template.h"
+
+namespace kvcake {
+namespace {
+
+struct ChatFlags {
+  RuntimeOptions runtime;
+  std::string system;
+  std::string chat_template_file;
+  int max_tokens = 1024;
+  SamplingParams sampling = {.temperature = 0.7, .top_p = 0.95};
+};
+
+class Chat {
+ public:
+  Chat(const ChatFlags& flags, Runtime& runtime, ChatTemplate style)
+      : flags_(flags), runtime_(runtime), style_(std::move(style)) {
+    if (!flags.system.empty()) messages_.push_back({"system", flags.system});
+  }
+
+  // Answers one message, printing as it goes. A conversation that outgrows the context is an error.
+  Status Say(const std::string& message) {
+    messages_.push_back({"user", message});
+    ASSIGN_OR_RETURN(const std::string text, style_.Render(messages_));
+    Request request;
+    ASSIGN_OR_RETURN(request.prompt, runtime_.tokenizer().Encode(text, /*add_special=*/false));
+    request.max_tokens = flags_.max_tokens;
+    request.sampling = flags_.sampling;
+    request.end_tokens = runtime_.config().eos_tokens;
+    Detokenizer detokenizer(runtime_.tokenizer());
+    std::string answer;
+    const auto emit = [&](const std::string& piece) {
+      answer += piece;
+      fmt::print("{}", piece);
+      std::fflush(stdout);
+    };
+    request.on_token = [&](const TokenEvent& event) {
+      emit(detokenizer.Append(event.token));
+      return true;
+    };
+    ASSIGN_OR_RETURN(const Completion completion, runtime_.engine().Answer(std::move(request)));
+    emit(detokenizer.Finish());
+    fmt::print("\n");
+    if (isatty(STDERR_FILENO) != 0) {
+      fmt::print(stderr, "[{} prompt tokens, {} computed; first token after {:.2f} s]\n",
+                 completion.report.prompt_tokens, completion.report.tokens_computed,
+                 completion.ttft_s);
+    }
+    messages_.push_back({"assistant", answer});
+    return {};
+  }
+
+ private:
+  const ChatFlags& flags_;
+  Runtime& runtime_;
+  const ChatTemplate style_;
+  std::vector<ChatMessage> messages_;
+};
+
+Status Talk(const ChatFlags& flags) {
+  ASSIGN_OR_RETURN(ChatTemplate style,
+                   ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file));
+  ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
+  Chat chat(flags, *runtime, std::move(style));
+  const bool terminal = isatty(STDIN_FILENO) != 0;
+  if (terminal) fmt::print(stderr, "an empty line or Ctrl-D ends the conversation\n");
+  std::string line;
+  for (;;) {
+    if (terminal) fmt::print(stderr, "> ");
+    if (!std::getline(std::cin, line) || line.empty()) break;
+    RETURN_IF_ERROR(chat.Say(line));
+  }
+  runtime->engine().FlushStore();
+  return {};
+}
+
+}  // namespace
+
+void AddChatCommand(CLI::App& app, int* exit_code) {
+  auto flags = std::make_shared<ChatFlags>();
+  CLI::App* chat = app.add_subcommand("chat", "talk to a model; a line of stdin is a message");
+  AddRuntimeFlags(*chat, &flags->runtime);
+  chat->add_option("--system", flags->system, "a system message to begin with");
+  chat->add_option("--chat-template", flags->chat_template_file,
+                   "a file with a chat template, instead of the model's own")
+      ->check(CLI::ExistingFile);
+  chat->add_option("--max-tokens", flags->max_tokens, "most tokens of an answer")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  chat->add_option("--temperature", flags->sampling.temperature, "0: always the likeliest token")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  chat->add_option("--top-p", flags->sampling.top_p,
+                   "sample among the likeliest that together have this probability")
+      ->check(CLI::Range(1e-9, 1.0))
+      ->capture_default_str();
+  chat->add_option("--seed", flags->sampling.seed, "of the sampling")->capture_default_str();
+  chat->callback([flags, exit_code] {
+    if (const Status status = Talk(*flags); !status) *exit_code = Fatal(status.error());
+  });
+}
+
+}  // namespace kvcake

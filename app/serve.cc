@@ -1,0 +1,199 @@
+// kvcake serve: an OpenAI-compatible server.
+#include <fmt/core.h>
+#include <spdlog/formatter.h>
+#include <spdlog/spdlog.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "app/flags.h"
+#include "base/cpu.h"
+#include "server/http_api.h"
+
+namespace kvcake {
+namespace {
+
+struct ServeFlags {
+  RuntimeOptions runtime;
+  HttpOptions http;
+  ApiOptions api;
+  std::vector<std::string> api_keys;
+  std::string api_key_file;
+  std::string chat_template_file;
+  std::string log_format = "text";
+};
+
+// The name of the model's directory, unless others were given.
+std::vector<std::string> ModelNames(const ServeFlags& flags) {
+  if (!flags.api.model_names.empty()) return flags.api.model_names;
+  const auto path = std::filesystem::absolute(flags.runtime.model_dir + "/.").lexically_normal();
+  return {path.parent_path().filename().string()};
+}
+
+// One line, one object; a request's line is an object already.
+class JsonFormatter : public spdlog::formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
+    const std::string_view text(message.payload.data(), message.payload.size());
+    const double time = std::chrono::duration<double>(message.time.time_since_epoch()).count();
+    const auto level = spdlog::level::to_string_view(message.level);
+    nlohmann::ordered_json line = {{"time", time},
+                                   {"level", std::string(level.data(), level.size())}};
+    if (auto object = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+        object.is_object()) {
+      line.update(object);
+    } else {
+      line["message"] = text;
+    }
+    const std::string dumped =
+        line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    out.append(dumped.data(), dumped.data() + dumped.size());
+  }
+  std::unique_ptr<spdlog::formatter> clone() const override {
+    return std::make_unique<JsonFormatter>();
+  }
+};
+
+Status Serve(ServeFlags flags) {
+  if (flags.log_format == "json") spdlog::set_formatter(std::make_unique<JsonFormatter>());
+  ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::Load(flags.api_keys, flags.api_key_file));
+  Result<ChatTemplate> chat = ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file);
+  if (!chat && !flags.chat_template_file.empty()) return tl::unexpected<Error>(chat.error());
+
+  boost::asio::io_context context(1);
+  HttpApi* api = nullptr;
+  HttpServer server(context, flags.http, [&api](const HttpRequest& request, HttpReply& reply) {
+    return api->Handle(request, reply);
+  });
+  ASSIGN_OR_RETURN(const uint16_t port, server.Listen());  // before the model: a port may be taken
+
+  ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
+  const int positions = runtime->model().max_positions();
+  if (flags.api.model_len_max > positions) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--max-model-len of {} is above the model's context of {} tokens",
+                flags.api.model_len_max, positions);
+  }
+  if (flags.api.model_len_max == 0) flags.api.model_len_max = positions;
+  flags.api.model_names = ModelNames(flags);
+  flags.api.json_log = flags.log_format == "json";
+  flags.api.version = KVCAKE_VERSION;
+  if (chat) {
+    spdlog::info("chat template: {}", chat->family());
+  } else {
+    spdlog::info("no /v1/chat/completions: {}", chat.error().message);
+  }
+  EngineLoop loop(runtime->engine(), runtime->restorer(),
+                  flags.runtime.max_sequences + flags.runtime.waiting_max);
+  HttpApi made(context, *runtime, loop, std::move(chat), std::move(keys), flags.api);
+  api = &made;
+  std::thread http([&] {
+    // Wherever there is room: the engine thread, whose CPUs it has inherited, needs its own.
+    if (!flags.runtime.cpus.empty()) {
+      if (const Status status = RestrictToCpus(flags.runtime.cpus); !status) {
+        spdlog::warn("{}", status.error().message);
+      }
+    }
+    server.Run(
+        [&] {
+          made.Drain();
+          loop.Stop();
+        },
+        [&] { loop.CancelAll(); });
+  });
+  spdlog::info("serving {} at http://{}:{}/v1", flags.api.model_names[0], flags.http.host, port);
+  loop.Run();
+  runtime->engine().FlushStore();
+  http.join();
+  return {};
+}
+
+void AddSeconds(CLI::App& app, const char* name, Seconds* value, const char* help) {
+  app.add_option_function<double>(
+         name, [value](double s) { *value = Seconds(s); }, help)
+      ->transform(DurationValue())
+      ->check(CLI::Range(0.001, 1e6))
+      ->default_str(fmt::format("{}s", value->count()));
+}
+
+void AddHttpFlags(CLI::App& app, HttpOptions* http) {
+  app.add_option("--host", http->host, "address to listen at; 0.0.0.0 or :: for all")
+      ->capture_default_str();
+  app.add_option("--port", http->port, "0: one that is free")->capture_default_str();
+  app.add_option("--connections-max", http->connections_max, "more are refused (503)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--body-max", http->body_bytes_max, "largest body of a request")
+      ->transform(SizeValue())
+      ->default_str("16MiB");
+  app.add_option("--bodies-max", http->bodies_bytes_max,
+                 "of all requests being read or answered together")
+      ->transform(SizeValue())
+      ->default_str("256MiB");
+  AddSeconds(app, "--idle-timeout", &http->idle_timeout,
+             "for the next request, and for a client to take what is sent");
+  AddSeconds(app, "--header-timeout", &http->header_timeout, "for a request's header");
+  AddSeconds(app, "--body-timeout", &http->body_timeout, "for a request's body");
+  AddSeconds(app, "--drain-timeout", &http->drain_timeout,
+             "for what runs when the server is told to stop (SIGTERM)");
+}
+
+void AddApiFlags(CLI::App& app, ServeFlags* flags) {
+  app.add_option("--served-model-name", flags->api.model_names,
+                 "what clients call the model; several are names of the same (default: the name of "
+                 "its directory)");
+  app.add_option("--max-model-len", flags->api.model_len_max,
+                 "most tokens of prompt and answer together (default: the model's context)")
+      ->check(CLI::Range(2, 1 << 30));
+  app.add_option("--api-key", flags->api_keys, "ask for one of these keys; may be repeated")
+      ->allow_extra_args(false);
+  app.add_option("--api-key-file", flags->api_key_file,
+                 "a file of tenants, NAME KEY on each line, whose caches are separate")
+      ->check(CLI::ExistingFile);
+  app.add_option("--chat-template", flags->chat_template_file,
+                 "a file with a chat template, instead of the model's own")
+      ->check(CLI::ExistingFile);
+  app.add_option("--allowed-origin", flags->api.allowed_origin,
+                 "whose scripts browsers let use the server; \"\" for nobody's")
+      ->capture_default_str();
+  AddSeconds(app, "--request-timeout", &flags->api.request_timeout, "for an answer");
+  app.add_option("--log-format", flags->log_format, "text, or json: an object on each line")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void AddServeCommand(CLI::App& app, int* exit_code) {
+  auto flags = std::make_shared<ServeFlags>();
+  CLI::App* serve = app.add_subcommand("serve", "answer requests as OpenAI's API does, over HTTP");
+  AddRuntimeFlags(*serve, &flags->runtime);
+  AddHttpFlags(*serve, &flags->http);
+  AddApiFlags(*serve, flags.get());
+  serve->add_option("--max-num-seqs", flags->runtime.max_sequences, "requests answered at once")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  serve
+      ->add_option("--max-num-batched-tokens", flags->runtime.slice_tokens,
+                   "most tokens that one step computes; another name of --slice-tokens")
+      ->excludes("--slice-tokens")
+      ->capture_default_str();
+  serve
+      ->add_option("--queue-max", flags->runtime.waiting_max,
+                   "requests that may wait for their turn; more are refused (429)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  flags->runtime.step_max = Seconds(0.1);
+  serve
+      ->add_option_function<double>(
+          "--step-ms-max", [flags](double ms) { flags->runtime.step_max = Seconds(ms / 1e3); },
+          "how long a step may be expected to take while answers are being written: prompts are "
+          "computed in smaller slices, of a chunk at least; 0: no limit")
+      ->check(CLI::Range(0.0, 1e6))
+      ->default_str("100");
+  serve->callback([flags, exit_code] {
+    if (const Status status = Serve(*flags); !status) *exit_code = Fatal(status.error());
+  });
+}
+
+}  // namespace kvcake

@@ -1,0 +1,42 @@
+// Who may use a server, and whose cache is whose.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/status.h"
+
+namespace kvcake {
+
+// Immutable after Load. Keys are kept as digests only, and compared in constant time.
+class ApiKeys {
+ public:
+  // `keys` share one cache. `file`, if not empty, has a tenant on each line: a name, white space,
+  // and its key; # begins a comment. A tenant's cache is its own, and goes by its name: it survives
+  // restarts and new keys. Several keys of one name are several keys of one tenant.
+  static Result<ApiKeys> Load(const std::vector<std::string>& keys, const std::string& file);
+
+  // Nobody is asked for a key.
+  bool open() const { return entries_.empty(); }
+  // The tenant ("" for those without a cache of their own) of an Authorization header's value,
+  // "Bearer KEY"; empty where there is no such key.
+  std::optional<std::string> Tenant(std::string_view authorization) const;
+
+ private:
+  struct Entry {
+    Digest key;
+    std::string tenant;
+  };
+  Status Read(const std::string& file);
+
+  std::vector<Entry> entries_;
+};
+
+// What joins the root of the chunks of a tenant's request (Request::salt): different for every
+// pair, and empty where both are.
+std::string CacheSalt(std::string_view tenant, std::string_view salt);
+
+}  // namespace kvcake

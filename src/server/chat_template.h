@@ -1,0 +1,60 @@
+// A conversation as the text that a model was trained on. Templates are Jinja programs; kvcake runs
+// none, but recognises the families Llama 2, Llama 3, ChatML and Mistral by what their templates
+// write, and refuses the others.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace kvcake {
+
+struct ChatMessage {
+  std::string role;  // "system", "user" or "assistant"
+  std::string content;
+};
+
+class ChatTemplate {
+ public:
+  // The template of a model directory: chat_template.jinja, or chat_template in
+  // tokenizer_config.json, which also names the BOS and EOS tokens. kNotFound: there is none.
+  // kUnsupported: of no family that is known here.
+  static Result<ChatTemplate> Load(const std::string& dir);
+  // With the template of a file instead.
+  static Result<ChatTemplate> Load(const std::string& dir, const std::string& template_file);
+  static Result<ChatTemplate> FromText(std::string_view jinja, std::string bos, std::string eos);
+
+  // The text up to where the assistant's answer begins, special tokens written out. What the
+  // template itself would not take is kInvalidArgument.
+  Result<std::string> Render(std::span<const ChatMessage> messages) const;
+  std::string_view family() const;  // "llama-3"
+
+ private:
+  enum class Family { kLlama2, kLlama3, kChatMl, kMistral };
+  enum class Date { kNone, kFixed, kToday };      // of Llama 3.1 and later
+  enum class System { kRefused, kFirst, kLast };  // the user message of Mistral it joins
+
+  Status ReadLlama3(std::string_view jinja);
+  Status ReadChatMl(std::string_view jinja, std::string_view raw);
+  Status ReadMistral(std::string_view jinja);
+  Result<std::string> RenderLlama2(std::span<const ChatMessage> messages) const;
+  Result<std::string> RenderLlama3(std::span<const ChatMessage> messages) const;
+  Result<std::string> RenderChatMl(std::span<const ChatMessage> messages) const;
+  Result<std::string> RenderMistral(std::span<const ChatMessage> messages) const;
+
+  Family family_ = Family::kChatMl;
+  std::string bos_, eos_;
+  bool begins_with_bos_ = false;
+  bool trims_ = false;  // contents; in Mistral, the assistant's
+  Date date_ = Date::kNone;
+  std::optional<std::string> default_system_;
+  bool drops_thoughts_ = false;
+  System system_ = System::kRefused;
+  std::string open_, close_, before_answer_, after_answer_;  // of Mistral
+};
+
+}  // namespace kvcake

@@ -1,0 +1,139 @@
+#include "server/engine_loop.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+namespace kvcake {
+
+EngineLoop::EngineLoop(Engine& engine, Restorer& restorer, size_t jobs_max)
+    : engine_(engine), restorer_(restorer), jobs_max_(jobs_max) {}
+
+Result<JobId> EngineLoop::Submit(Request request, std::shared_ptr<AnswerSink> sink) {
+  JobId id;
+  {
+    std::lock_guard lock(mutex_);
+    if (stop_) return Fail(ErrorCode::kCancelled, "the server is shutting down");
+    if (jobs_ >= jobs_max_) {
+      return Fail(ErrorCode::kResourceExhausted, "{} requests are being answered or wait already",
+                  jobs_);
+    }
+    ++jobs_;
+    id = next_job_++;
+    inbox_.push_back({.id = id, .request = std::move(request), .sink = std::move(sink)});
+  }
+  changed_.notify_one();
+  restorer_.Wake();
+  return id;
+}
+
+void EngineLoop::Cancel(JobId id) {
+  {
+    std::lock_guard lock(mutex_);
+    cancelled_.push_back(id);
+  }
+  changed_.notify_one();
+  restorer_.Wake();
+}
+
+void EngineLoop::CancelAll() {
+  {
+    std::lock_guard lock(mutex_);
+    cancel_all_ = true;
+  }
+  changed_.notify_one();
+  restorer_.Wake();
+}
+
+void EngineLoop::Stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_one();
+}
+
+EngineLoopStats EngineLoop::Stats() const {
+  std::lock_guard lock(mutex_);
+  EngineLoopStats stats = stats_;
+  stats.waiting += inbox_.size();
+  return stats;
+}
+
+void EngineLoop::Run() {
+  while (TakeIn()) {
+    if (!live_.empty()) RunStep();
+    HandOut();
+  }
+}
+
+// Starts and cancels what was asked for since the last call; sleeps first while there is nothing to
+// do. False when there never will be.
+bool EngineLoop::TakeIn() {
+  std::vector<Job> jobs;
+  std::vector<JobId> cancelled;
+  bool all;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] {
+      return !live_.empty() || !inbox_.empty() || stop_ || !cancelled_.empty() || cancel_all_;
+    });
+    if (stop_ && jobs_ == 0) return false;
+    jobs.swap(inbox_);
+    cancelled.swap(cancelled_);
+    all = std::exchange(cancel_all_, false);
+  }
+  for (Job& job : jobs) Start(std::move(job));
+  if (all) {
+    for (const auto& [job, sequence] : sequences_) engine_.Cancel(sequence);
+    return true;
+  }
+  for (const JobId id : cancelled) {
+    if (const auto it = sequences_.find(id); it != sequences_.end()) engine_.Cancel(it->second);
+  }
+  return true;
+}
+
+void EngineLoop::Start(Job job) {
+  const std::shared_ptr<AnswerSink> sink = job.sink;
+  job.request.on_token = [sink = sink.get()](const TokenEvent& event) {
+    return sink->OnToken(event);
+  };
+  const Result<SequenceId> sequence = engine_.Submit(std::move(job.request));
+  if (!sequence) return Done(sink, tl::unexpected<Error>(sequence.error()));
+  live_[*sequence] = {.job = job.id, .sink = sink};
+  sequences_[job.id] = *sequence;
+  sink->OnAccepted();
+}
+
+void EngineLoop::RunStep() {
+  const Clock& clock = Clock::Real();
+  const TimePoint began = clock.Now();
+  const Result<bool> more = engine_.Step();
+  // The sequences of a step that failed are finished, as cancelled.
+  if (!more) spdlog::error("a step failed: {}", more.error().message);
+  std::lock_guard lock(mutex_);
+  stats_.running = engine_.running();
+  stats_.waiting = engine_.waiting();
+  ++stats_.steps;
+  stats_.step_s += (clock.Now() - began).count();
+}
+
+void EngineLoop::HandOut() {
+  while (auto finished = engine_.TakeAny()) {
+    auto node = live_.extract(finished->first);
+    if (!node) continue;
+    sequences_.erase(node.mapped().job);
+    Done(node.mapped().sink, std::move(finished->second));
+  }
+}
+
+void EngineLoop::Done(const std::shared_ptr<AnswerSink>& sink, Result<Completion> completion) {
+  sink->OnDone(std::move(completion));
+  std::lock_guard lock(mutex_);
+  --jobs_;
+  stats_.running = engine_.running();
+  stats_.waiting = engine_.waiting();
+}
+
+}  // namespace kvcake

@@ -1,0 +1,97 @@
+// The engine thread of a server: takes requests in from any thread, runs steps, and hands out
+// tokens.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "cake/restorer.h"
+#include "engine/engine.h"
+
+namespace kvcake {
+
+// What is told about one request, on the engine thread, which must not be kept waiting: OnAccepted,
+// OnToken for each token, OnDone; or OnDone alone. OnDone is called exactly once.
+class AnswerSink {
+ public:
+  virtual ~AnswerSink() = default;
+  virtual void OnAccepted() = 0;
+  virtual bool OnToken(const TokenEvent& event) = 0;  // false: enough
+  virtual void OnDone(Result<Completion> completion) = 0;
+};
+
+using JobId = uint64_t;
+
+struct EngineLoopStats {
+  size_t running = 0;
+  size_t waiting = 0;
+  uint64_t steps = 0;
+  double step_s = 0;  // of all steps together
+};
+
+class EngineLoop {
+ public:
+  // At most `jobs_max` requests at once, those that wait included. Borrows everything.
+  EngineLoop(Engine& engine, Restorer& restorer, size_t jobs_max);
+  EngineLoop(const EngineLoop&) = delete;
+  EngineLoop& operator=(const EngineLoop&) = delete;
+
+  // ---- any thread ----
+  // kResourceExhausted: there are jobs_max already. kCancelled: stopping. The request's on_token is
+  // the loop's to set.
+  [[nodiscard]] Result<JobId> Submit(Request request, std::shared_ptr<AnswerSink> sink);
+  // Its OnDone comes within a step. Unknown ids are ignored.
+  void Cancel(JobId id);
+  void CancelAll();
+  // No more requests; Run returns when those that there are have been answered.
+  void Stop();
+  EngineLoopStats Stats() const;
+
+  // ---- the engine thread ----
+  // Answers requests until Stop. Sleeps while there is nothing to do.
+  void Run();
+
+ private:
+  struct Job {
+    JobId id = 0;
+    Request request = {};
+    std::shared_ptr<AnswerSink> sink = {};
+  };
+  struct Live {
+    JobId job = 0;
+    std::shared_ptr<AnswerSink> sink = {};
+  };
+
+  bool TakeIn();
+  void Start(Job job);
+  void HandOut();
+  void RunStep();
+  void Done(const std::shared_ptr<AnswerSink>& sink, Result<Completion> completion);
+
+  // Constant after construction.
+  Engine& engine_;
+  Restorer& restorer_;
+  const size_t jobs_max_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::vector<Job> inbox_;        // bounded by jobs_max_
+  std::vector<JobId> cancelled_;  // of live jobs, each once at most
+  bool cancel_all_ = false;
+  bool stop_ = false;
+  JobId next_job_ = 1;
+  size_t jobs_ = 0;  // submitted and not done
+  EngineLoopStats stats_;
+
+  // Owned by the engine thread.
+  std::map<SequenceId, Live> live_;
+  std::unordered_map<JobId, SequenceId> sequences_;
+};
+
+}  // namespace kvcake

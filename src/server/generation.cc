@@ -1,0 +1,73 @@
+#include "server/generation.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvcake {
+
+Generation::Generation(const Tokenizer& tokenizer, Options options, ServerMetrics& metrics,
+                       std::function<void()> notify)
+    : options_(std::move(options)),
+      metrics_(metrics),
+      notify_(std::move(notify)),
+      detokenizer_(tokenizer, options_.skip_special),
+      stops_(options_.stops) {}
+
+template <typename F>
+void Generation::Publish(F change) {
+  {
+    std::lock_guard lock(mutex_);
+    change(&delta_);
+    if (std::exchange(notified_, true)) return;
+  }
+  notify_();
+}
+
+void Generation::OnAccepted() {
+  Publish([](Delta* delta) { delta->accepted = true; });
+}
+
+bool Generation::OnToken(const TokenEvent& event) {
+  const TimePoint now = Clock::Real().Now();
+  if (last_token_) metrics_.inter_token_s.Observe((now - *last_token_).count());
+  last_token_ = now;
+  metrics_.generation_tokens.Add();
+
+  const auto& ends = options_.end_tokens;
+  std::string text;
+  if (std::find(ends.begin(), ends.end(), event.token) == ends.end()) {
+    text = stops_.Append(detokenizer_.Append(event.token));
+  }
+  Publish([&](Delta* delta) {
+    delta->text += text;
+    if (!options_.logprobs) return;
+    delta->tokens.push_back({.token = event.token,
+                             .logprob = event.logprob,
+                             .top = {event.top.begin(), event.top.end()}});
+  });
+  return !stops_.found();
+}
+
+void Generation::OnDone(Result<Completion> completion) {
+  if (completion) metrics_.Finished(*completion);
+  std::string text = stops_.Append(detokenizer_.Finish());
+  if (!stops_.found()) text += stops_.Finish();
+  // A stop string may be complete only now.
+  if (completion && stops_.found() && completion->finish_reason == FinishReason::kLength) {
+    completion->finish_reason = FinishReason::kStop;
+  }
+  Publish([&](Delta* delta) {
+    delta->text += text;
+    delta->completion = std::move(completion);
+  });
+}
+
+Generation::Delta Generation::Take() {
+  std::lock_guard lock(mutex_);
+  notified_ = false;
+  Delta delta = std::move(delta_);
+  delta_ = {.accepted = delta.accepted};
+  return delta;
+}
+
+}  // namespace kvcake

@@ -1,0 +1,245 @@
+#include "server/http_api.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <random>
+
+#include "server/http_offload.h"
+
+namespace kvcake {
+
+namespace net = boost::asio;
+using nlohmann::ordered_json;
+
+namespace {
+
+std::string Dump(const ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+uint64_t Random() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32) | device();
+}
+
+// The methods of each path. Paths that are not "open" ask for a key where there are keys.
+struct Route {
+  std::string_view path;
+  std::string_view method;
+  bool open;
+};
+constexpr Route kRoutes[] = {
+    {"/health", "GET", true},        {"/ready", "GET", true},
+    {"/version", "GET", true},       {"/metrics", "GET", true},
+    {"/v1/models", "GET", false},    {"/v1/completions", "POST", false},
+    {"/tokenize", "POST", false},    {"/v1/chat/completions", "POST", false},
+    {"/detokenize", "POST", false},  {"/cache/warm", "POST", false},
+    {"/cache/reset", "POST", false},
+};
+
+const Route* FindRoute(std::string_view path) {
+  for (const Route& route : kRoutes) {
+    if (route.path == path) return &route;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+HttpApi::HttpApi(net::io_context& context, Runtime& runtime, EngineLoop& loop,
+                 Result<ChatTemplate> chat, ApiKeys keys, ApiOptions options)
+    : context_(context),
+      runtime_(runtime),
+      loop_(loop),
+      chat_(std::move(chat)),
+      keys_(std::move(keys)),
+      options_(std::move(options)),
+      created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())),
+      id_salt_(Random()) {}
+
+HttpApi::~HttpApi() { pool_.join(); }
+
+std::string HttpApi::NextId(const char* prefix) {
+  const std::array<uint64_t, 2> number = {id_salt_, next_id_++};
+  return fmt::format("{}-{:016x}", prefix, Xxh3_64(std::as_bytes(std::span(number))));
+}
+
+net::awaitable<void> HttpApi::Handle(const HttpRequest& request, HttpReply& reply) {
+  Exchange exchange{.request = request, .reply = reply, .began = Clock::Real().Now()};
+  co_await Dispatch(exchange);
+}
+
+net::awaitable<void> HttpApi::Send(Exchange& exchange, HttpResponse response) {
+  exchange.status = response.status;
+  metrics_.Responded(response.status);
+  if (!options_.allowed_origin.empty()) {
+    response.headers.emplace_back("Access-Control-Allow-Origin", options_.allowed_origin);
+  }
+  co_await exchange.reply.Send(std::move(response));
+}
+
+net::awaitable<void> HttpApi::SendError(Exchange& exchange, ApiError error) {
+  HttpResponse response{.status = error.status};
+  response.body = ErrorBody(error);
+  if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  co_await Send(exchange, std::move(response));
+}
+
+net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
+  const HttpRequest& request = exchange.request;
+  const std::string& path = request.path;
+  const Route* route = FindRoute(path);
+  HttpResponse response;
+  if (route == nullptr) {
+    ApiError error{.status = 404, .message = fmt::format("there is no {}", path)};
+    co_await SendError(exchange, std::move(error));
+    co_return;
+  }
+  if (request.method == "OPTIONS") {  // a browser asks before it lets a script
+    response.status = 204;
+    response.content_type.clear();
+    response.headers = {{"Allow", fmt::format("{}, OPTIONS", route->method)},
+                        {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+                        {"Access-Control-Allow-Headers", "*, Authorization"},
+                        {"Access-Control-Max-Age", "600"}};
+    co_await Send(exchange, std::move(response));
+    co_return;
+  }
+  if (request.method != route->method && !(request.method == "HEAD" && route->method == "GET")) {
+    response.status = 405;
+    response.headers = {{"Allow", std::string(route->method)}};
+    response.body =
+        ErrorBody({.status = 405, .message = fmt::format("{} is for {}", path, route->method)});
+    co_await Send(exchange, std::move(response));
+    co_return;
+  }
+  if (!route->open && !keys_.open()) {
+    const auto tenant = keys_.Tenant(request.authorization);
+    if (!tenant) {
+      ApiError error{.status = 401,
+                     .message = "this server asks for a key: Authorization: Bearer KEY",
+                     .code = "invalid_api_key"};
+      co_await SendError(exchange, std::move(error));
+      co_return;
+    }
+    exchange.tenant = *tenant;
+  }
+  if (path == "/v1/chat/completions" || path == "/v1/completions") {
+    co_await Generate(exchange, path == "/v1/chat/completions");
+    co_return;
+  }
+  if (path == "/cache/warm") co_return co_await Warm(exchange);
+  if (path == "/tokenize") co_return co_await Tokenize(exchange);
+  if (path == "/detokenize") co_return co_await Detokenize(exchange);
+
+  response.body = "{}";
+  if (path == "/ready" && draining_) {
+    ApiError error{.status = 503, .message = "the server is shutting down"};
+    co_await SendError(exchange, std::move(error));
+    co_return;
+  }
+  if (path == "/v1/models") {
+    response.body = Models();
+  } else if (path == "/version") {
+    response.body = Dump({{"version", options_.version}});
+  } else if (path == "/metrics") {
+    response.content_type = "text/plain; version=0.0.4";
+    response.body = metrics_.Text(options_.model_names[0], runtime_, loop_.Stats());
+  } else if (path == "/cache/reset") {
+    runtime_.pool().DropCached();
+  }
+  co_await Send(exchange, std::move(response));
+}
+
+std::string HttpApi::Models() const {
+  auto data = ordered_json::array();
+  for (const std::string& name : options_.model_names) {
+    data.push_back({{"id", name},
+                    {"object", "model"},
+                    {"created", created_},
+                    {"owned_by", "kvcake"},
+                    {"root", options_.model_names[0]},
+                    {"parent", nullptr},
+                    {"max_model_len", options_.model_len_max}});
+  }
+  return Dump({{"object", "list"}, {"data", std::move(data)}});
+}
+
+std::optional<ApiError> HttpApi::CheckModel(const std::string& model) const {
+  const auto& names = options_.model_names;
+  if (model.empty() || std::find(names.begin(), names.end(), model) != names.end()) return {};
+  return ApiError{
+      .status = 404,
+      .message = fmt::format("this server has no model \"{}\", but \"{}\"", model, names[0]),
+      .param = "model",
+      .code = "model_not_found"};
+}
+
+ApiResult<std::vector<int32_t>> HttpApi::Encode(const Prompt& prompt,
+                                                std::optional<bool> add_special,
+                                                std::string* text) const {
+  if (const auto* tokens = std::get_if<std::vector<int32_t>>(&prompt)) return *tokens;
+  const char* field = "prompt";
+  bool special = add_special.value_or(true);
+  if (const auto* messages = std::get_if<std::vector<ChatMessage>>(&prompt)) {
+    field = "messages";
+    special = add_special.value_or(false);  // templates write them out
+    if (!chat_) return BadField(field, chat_.error().message);
+    auto rendered = chat_->Render(*messages);
+    if (!rendered) return BadField(field, rendered.error().message);
+    *text = std::move(*rendered);
+  } else {
+    *text = std::get<std::string>(prompt);
+  }
+  auto tokens = runtime_.tokenizer().Encode(*text, special);
+  if (!tokens) return BadField(field, tokens.error().message);
+  return std::move(*tokens);
+}
+
+ApiResult<std::vector<int32_t>> HttpApi::TokenizeBody(const std::string& body) const {
+  const auto json = ParseBody(body, options_.limits);
+  if (!json) return tl::unexpected<ApiError>(json.error());
+  const auto asked = ParseTokenize(*json, options_.limits);
+  if (!asked) return tl::unexpected<ApiError>(asked.error());
+  if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
+  std::string text;
+  return Encode(asked->prompt, asked->add_special, &text);
+}
+
+ApiResult<std::string> HttpApi::DetokenizeBody(const std::string& body) const {
+  const auto json = ParseBody(body, options_.limits);
+  if (!json) return tl::unexpected<ApiError>(json.error());
+  const auto asked = ParseDetokenize(*json, options_.limits);
+  if (!asked) return tl::unexpected<ApiError>(asked.error());
+  if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
+  return runtime_.tokenizer().Decode(asked->tokens, /*skip_special=*/false);
+}
+
+net::awaitable<void> HttpApi::Tokenize(Exchange& exchange) {
+  std::function<ApiResult<std::vector<int32_t>>()> work = [&] {
+    return TokenizeBody(exchange.request.body);
+  };
+  const auto tokens = co_await Offload(pool_, std::move(work));
+  if (!tokens) co_return co_await SendError(exchange, tokens.error());
+  HttpResponse response;
+  response.body = Dump(
+      {{"count", tokens->size()}, {"max_model_len", options_.model_len_max}, {"tokens", *tokens}});
+  co_await Send(exchange, std::move(response));
+}
+
+net::awaitable<void> HttpApi::Detokenize(Exchange& exchange) {
+  std::function<ApiResult<std::string>()> work = [&] {
+    return DetokenizeBody(exchange.request.body);
+  };
+  const auto text = co_await Offload(pool_, std::move(work));
+  if (!text) co_return co_await SendError(exchange, text.error());
+  HttpResponse response;
+  response.body = Dump({{"prompt", *text}});
+  co_await Send(exchange, std::move(response));
+}
+
+}  // namespace kvcake

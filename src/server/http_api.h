@@ -1,0 +1,101 @@
+// The endpoints: OpenAI's, vLLM's, and kvcake's own.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/runtime.h"
+#include "server/api_keys.h"
+#include "server/chat_template.h"
+#include "server/engine_loop.h"
+#include "server/generation.h"
+#include "server/http_server.h"
+#include "server/openai_request.h"
+#include "server/server_metrics.h"
+
+namespace kvcake {
+
+struct ApiOptions {
+  std::vector<std::string> model_names;  // at least one; the first is the one in answers
+  int model_len_max = 0;                 // tokens of prompt and answer
+  Seconds request_timeout{3600};         // of an answer, from its request
+  std::string allowed_origin = "*";      // of browsers' scripts; empty: none
+  std::string version;
+  bool json_log = false;
+  RequestLimits limits = {};
+};
+
+class HttpApi {
+ public:
+  // Borrows what it gets by reference. `chat` is the model's template or why there is none.
+  HttpApi(boost::asio::io_context& context, Runtime& runtime, EngineLoop& loop,
+          Result<ChatTemplate> chat, ApiKeys keys, ApiOptions options);
+  // Waits for what has been offloaded.
+  ~HttpApi();
+
+  // An HttpHandler.
+  boost::asio::awaitable<void> Handle(const HttpRequest& request, HttpReply& reply);
+  // Any thread: the server goes away; /ready says so.
+  void Drain() { draining_ = true; }
+
+ private:
+  // A request that is ready for the engine.
+  struct Prepared {
+    GenerateRequest asked = {};
+    Request request = {};
+    std::string prompt_text = {};  // with echo
+  };
+  // A request under way.
+  struct Exchange {
+    const HttpRequest& request;
+    HttpReply& reply;
+    std::string tenant = {};
+    TimePoint began = {};
+    int status = 0;
+  };
+  struct Answering;
+
+  boost::asio::awaitable<void> Dispatch(Exchange& exchange);
+  boost::asio::awaitable<void> Send(Exchange& exchange, HttpResponse response);
+  boost::asio::awaitable<void> SendError(Exchange& exchange, ApiError error);
+  boost::asio::awaitable<void> Generate(Exchange& exchange, bool chat);
+  boost::asio::awaitable<void> Warm(Exchange& exchange);
+  boost::asio::awaitable<void> Tokenize(Exchange& exchange);
+  boost::asio::awaitable<void> Detokenize(Exchange& exchange);
+  boost::asio::awaitable<void> AnswerWhole(Exchange& exchange, Answering& answering);
+  boost::asio::awaitable<void> AnswerStream(Exchange& exchange, Answering& answering);
+  boost::asio::awaitable<bool> Await(Exchange& exchange, Answering& answering,
+                                     Generation::Delta* delta);
+  // On the pool's thread.
+  ApiResult<Prepared> Prepare(const std::string& body, bool chat, const std::string& tenant) const;
+  ApiResult<std::vector<int32_t>> Encode(const Prompt& prompt, std::optional<bool> add_special,
+                                         std::string* text) const;
+  ApiResult<std::vector<int32_t>> TokenizeBody(const std::string& body) const;
+  ApiResult<std::string> DetokenizeBody(const std::string& body) const;
+  ApiResult<int> AnswerTokens(const GenerateRequest& asked, int prompt_tokens) const;
+  std::optional<ApiError> CheckModel(const std::string& model) const;
+
+  // Submits; an error has been sent when false.
+  boost::asio::awaitable<bool> Submit(Exchange& exchange, Prepared prepared, bool chat,
+                                      Answering* answering);
+  std::string Models() const;
+  void Log(const Exchange& exchange, const Answering& answering, const Completion& completion);
+  std::string NextId(const char* prefix);
+
+  boost::asio::io_context& context_;
+  Runtime& runtime_;
+  EngineLoop& loop_;
+  const Result<ChatTemplate> chat_;
+  const ApiKeys keys_;
+  const ApiOptions options_;
+  const int64_t created_;
+  ServerMetrics metrics_;
+  std::atomic<bool> draining_{false};
+  uint64_t next_id_ = 0;  // the context's thread's
+  const uint64_t id_salt_;
+  boost::asio::thread_pool pool_{1};  // parses and tokenizes, so that tokens keep flowing
+};
+
+}  // namespace kvcake

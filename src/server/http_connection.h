@@ -1,0 +1,63 @@
+// One connection of an HttpServer.
+#pragma once
+
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "server/http_server.h"
+
+namespace kvcake {
+
+class HttpServer::Connection : public HttpReply,
+                               public std::enable_shared_from_this<HttpServer::Connection> {
+ public:
+  Connection(HttpServer& server, boost::asio::ip::tcp::socket socket);
+  ~Connection() override;
+
+  // Reads requests and has them answered until either side has had enough.
+  boost::asio::awaitable<void> Serve();
+  // No request is being read or answered.
+  bool idle() const { return idle_; }
+  void Close();
+
+  boost::asio::awaitable<bool> Send(HttpResponse response) override;
+  boost::asio::awaitable<bool> StartStream(HttpResponse head) override;
+  boost::asio::awaitable<bool> Write(std::string_view piece) override;
+  boost::asio::awaitable<bool> EndStream() override;
+  void WatchClient(std::shared_ptr<Signal> signal) override;
+  bool client_gone() override;
+
+ private:
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+
+  boost::asio::awaitable<bool> ReadHeader(Parser* parser);
+  boost::asio::awaitable<bool> ReadBody(Parser* parser);
+  boost::asio::awaitable<bool> AwaitRequest();
+  boost::asio::awaitable<void> SendFailure(int status, std::string_view message);
+  template <typename Body>
+  void SetHead(const HttpResponse& response, boost::beast::http::response<Body>* message) const;
+  void ChargeBody(uint64_t bytes);
+  void Watched();
+  void StopWatching();
+
+  HttpServer& server_;
+  boost::beast::tcp_stream stream_;
+  boost::asio::steady_timer look_timer_;
+  boost::beast::flat_buffer buffer_;
+  bool idle_ = true;
+  uint64_t charged_ = 0;  // of the server's bodies_bytes_
+  // Of the request being answered.
+  unsigned version_ = 11;
+  bool keep_alive_ = true;
+  bool chunked_ = true;
+  bool head_only_ = false;
+  bool gone_ = false;
+  std::shared_ptr<Signal> watcher_;
+};
+
+}  // namespace kvcake

@@ -1,0 +1,321 @@
+// HttpApi: requests that the engine answers.
+#include <fmt/core.h>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <random>
+
+#include "server/http_api.h"
+#include "server/http_offload.h"
+
+namespace kvcake {
+
+namespace net = boost::asio;
+using nlohmann::ordered_json;
+
+// One answer under way.
+struct HttpApi::Answering {
+  JobId job = 0;
+  std::shared_ptr<Signal> signal = {};
+  std::shared_ptr<Generation> generation = {};
+  std::optional<AnswerWriter> writer = {};
+  std::string id = {};
+  std::string echo = {};  // the prompt, where it is part of the answer
+  bool stream = false;
+  bool accepted = false;
+};
+
+ApiResult<int> HttpApi::AnswerTokens(const GenerateRequest& asked, int prompt_tokens) const {
+  const int room = options_.model_len_max - prompt_tokens;
+  const char* field =
+      std::holds_alternative<std::vector<ChatMessage>>(asked.prompt) ? "messages" : "prompt";
+  if (room < 1) {
+    return tl::unexpected<ApiError>(ApiError{
+        .message = fmt::format("the prompt has {} tokens and leaves no room for an answer: "
+                               "this server's context is {} tokens",
+                               prompt_tokens, options_.model_len_max),
+        .param = field,
+        .code = "context_length_exceeded"});
+  }
+  if (!asked.max_tokens) return room;
+  if (*asked.max_tokens > room) {
+    return tl::unexpected<ApiError>(ApiError{
+        .message = fmt::format("max_tokens of {} and a prompt of {} tokens are more than this "
+                               "server's context of {} tokens",
+                               *asked.max_tokens, prompt_tokens, options_.model_len_max),
+        .param = "max_tokens",
+        .code = "context_length_exceeded"});
+  }
+  return *asked.max_tokens;
+}
+
+ApiResult<HttpApi::Prepared> HttpApi::Prepare(const std::string& body, bool chat,
+                                              const std::string& tenant) const {
+  const auto json = ParseBody(body, options_.limits);
+  if (!json) return tl::unexpected<ApiError>(json.error());
+  auto asked = chat ? ParseChat(*json, options_.limits) : ParseCompletion(*json, options_.limits);
+  if (!asked) return tl::unexpected<ApiError>(asked.error());
+  if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
+  Prepared prepared{.asked = std::move(*asked)};
+  const GenerateRequest& of = prepared.asked;
+  Request& request = prepared.request;
+  auto tokens = Encode(of.prompt, of.add_special, &prepared.prompt_text);
+  if (!tokens) return tl::unexpected<ApiError>(tokens.error());
+  request.prompt = std::move(*tokens);
+  if (of.echo && prepared.prompt_text.empty()) {
+    prepared.prompt_text = runtime_.tokenizer().Decode(request.prompt, of.skip_special);
+  }
+  const auto answer = AnswerTokens(of, static_cast<int>(request.prompt.size()));
+  if (!answer) return tl::unexpected<ApiError>(answer.error());
+  request.max_tokens = *answer;
+  request.sampling = of.sampling;
+  request.sampling.seed = of.seed ? *of.seed : std::random_device()();
+  request.end_tokens = of.stop_tokens;
+  if (!of.ignore_eos) {
+    const auto& eos = runtime_.config().eos_tokens;
+    request.end_tokens.insert(request.end_tokens.end(), eos.begin(), eos.end());
+  }
+  request.logprobs = of.logprobs;
+  request.top_logprobs = of.top_logprobs;
+  request.salt = CacheSalt(tenant, of.cache_salt);
+  request.store = of.kvcake.store;
+  request.policy = of.kvcake.policy;
+  return prepared;
+}
+
+net::awaitable<bool> HttpApi::Submit(Exchange& exchange, Prepared prepared, bool chat,
+                                     Answering* answering) {
+  const GenerateRequest& asked = prepared.asked;
+  answering->id = NextId(chat ? "chatcmpl" : "cmpl");
+  answering->stream = asked.stream;
+  if (asked.echo) answering->echo = std::move(prepared.prompt_text);
+  AnswerWriter::Options writing;
+  writing.chat = chat;
+  writing.id = answering->id;
+  writing.model = asked.model.empty() ? options_.model_names[0] : asked.model;
+  writing.created = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  writing.logprobs = asked.logprobs;
+  writing.report = asked.kvcake.report;
+  writing.usage_in_stream = asked.include_usage;
+  answering->writer.emplace(runtime_.tokenizer(), std::move(writing));
+  answering->signal = std::make_shared<Signal>(context_);
+  Generation::Options options;
+  options.stops = asked.stops;
+  options.end_tokens = prepared.request.end_tokens;
+  options.skip_special = asked.skip_special;
+  options.logprobs = asked.logprobs;
+  answering->generation =
+      std::make_shared<Generation>(runtime_.tokenizer(), std::move(options), metrics_,
+                                   [signal = answering->signal] { signal->Notify(); });
+  const Result<JobId> job = loop_.Submit(std::move(prepared.request), answering->generation);
+  if (!job) {
+    ApiError error = ToApiError(job.error());
+    if (job.error().code == ErrorCode::kResourceExhausted) {
+      error.status = 429;
+      error.code = "queue_full";
+    }
+    co_await SendError(exchange, std::move(error));
+    co_return false;
+  }
+  answering->job = *job;
+  exchange.reply.WatchClient(answering->signal);
+  co_return true;
+}
+
+// The next news of the answer; false when nobody waits for it any more: it is cancelled then.
+net::awaitable<bool> HttpApi::Await(Exchange& exchange, Answering& answering,
+                                    Generation::Delta* delta) {
+  const TimePoint deadline = exchange.began + options_.request_timeout;
+  for (;;) {
+    *delta = answering.generation->Take();
+    const bool news = !delta->text.empty() || !delta->tokens.empty() || delta->completion ||
+                      delta->accepted != answering.accepted;
+    answering.accepted = delta->accepted;
+    if (news) co_return true;
+    if (exchange.reply.client_gone() || Clock::Real().Now() >= deadline) break;
+    co_await answering.signal->Wait(deadline);
+  }
+  loop_.Cancel(answering.job);
+  co_return false;
+}
+
+net::awaitable<void> HttpApi::Generate(Exchange& exchange, bool chat) {
+  std::function<ApiResult<Prepared>()> work = [&, chat] {
+    return Prepare(exchange.request.body, chat, exchange.tenant);
+  };
+  auto prepared = co_await Offload(pool_, std::move(work));
+  if (!prepared) {
+    co_await SendError(exchange, prepared.error());
+    co_return;
+  }
+  Answering answering;
+  if (!co_await Submit(exchange, std::move(*prepared), chat, &answering)) co_return;
+  if (answering.stream) {
+    co_await AnswerStream(exchange, answering);
+  } else {
+    co_await AnswerWhole(exchange, answering);
+  }
+}
+
+namespace {
+
+// Why there is no answer, or none any more.
+std::optional<ApiError> Failure(const Result<Completion>& completion) {
+  if (!completion) return ToApiError(completion.error());
+  if (completion->finish_reason != FinishReason::kCancelled) return std::nullopt;
+  return ApiError{.status = 503, .message = "the server gave the request up"};
+}
+
+ApiError TimedOut() {
+  return {.status = 503, .message = "the answer took too long (--request-timeout)"};
+}
+
+}  // namespace
+
+net::awaitable<void> HttpApi::AnswerWhole(Exchange& exchange, Answering& answering) {
+  std::string text = answering.echo;
+  std::vector<TokenInfo> tokens;
+  Generation::Delta delta;
+  while (!delta.completion) {
+    if (!co_await Await(exchange, answering, &delta)) {
+      co_await SendError(exchange, TimedOut());  // or nobody reads it
+      co_return;
+    }
+    text += delta.text;
+    std::move(delta.tokens.begin(), delta.tokens.end(), std::back_inserter(tokens));
+  }
+  if (auto failure = Failure(*delta.completion)) {
+    co_await SendError(exchange, std::move(*failure));
+    co_return;
+  }
+  const Completion& completion = **delta.completion;
+  HttpResponse response;
+  response.body = answering.writer->Whole(text, tokens, completion);
+  co_await Send(exchange, std::move(response));
+  Log(exchange, answering, completion);
+}
+
+net::awaitable<void> HttpApi::AnswerStream(Exchange& exchange, Answering& answering) {
+  Generation::Delta delta;
+  while (!delta.accepted) {
+    const bool waited = co_await Await(exchange, answering, &delta);
+    std::optional<ApiError> failure;
+    if (!waited) failure = TimedOut();
+    if (waited && delta.completion) failure = Failure(*delta.completion);
+    if (!failure) continue;
+    co_await SendError(exchange, std::move(*failure));
+    co_return;
+  }
+  HttpResponse head;
+  head.content_type = "text/event-stream; charset=utf-8";
+  head.headers.emplace_back("Cache-Control", "no-cache");
+  if (!options_.allowed_origin.empty()) {
+    head.headers.emplace_back("Access-Control-Allow-Origin", options_.allowed_origin);
+  }
+  exchange.status = 200;
+  metrics_.Responded(200);
+  bool open = co_await exchange.reply.StartStream(std::move(head));
+  std::string events = answering.writer->FirstEvent();
+  if (!answering.echo.empty()) events += answering.writer->Event(answering.echo, {});
+  for (;;) {
+    if (!delta.text.empty() || !delta.tokens.empty()) {
+      events += answering.writer->Event(delta.text, delta.tokens);
+    }
+    const auto failure = delta.completion ? Failure(*delta.completion) : std::nullopt;
+    if (failure) {
+      events += "data: " + ErrorBody(*failure) + "\n\n";
+    } else if (delta.completion) {
+      events += answering.writer->LastEvents(**delta.completion);
+    }
+    if (open) open = co_await exchange.reply.Write(events);
+    if (!open && !delta.completion) {
+      loop_.Cancel(answering.job);
+      co_return;
+    }
+    if (delta.completion) break;
+    events.clear();
+    if (!co_await Await(exchange, answering, &delta)) {
+      events = "data: " + ErrorBody(TimedOut()) + "\n\n";
+      co_await exchange.reply.Write(events);
+      break;
+    }
+  }
+  co_await exchange.reply.EndStream();
+  if (delta.completion && *delta.completion) Log(exchange, answering, **delta.completion);
+}
+
+// {"prompt": ...} or {"messages": [...]}, with the fields that a completion may have.
+net::awaitable<void> HttpApi::Warm(Exchange& exchange) {
+  std::function<ApiResult<Prepared>()> work = [&]() -> ApiResult<Prepared> {
+    const auto json = ParseBody(exchange.request.body, options_.limits);
+    if (!json) return tl::unexpected<ApiError>(json.error());
+    const bool chat = json->is_object() && json->contains("messages");
+    auto prepared = Prepare(exchange.request.body, chat, exchange.tenant);
+    if (!prepared) return prepared;
+    prepared->asked.stream = false;
+    prepared->asked.echo = false;
+    prepared->request.max_tokens = 1;  // somebody must be asked for something
+    return prepared;
+  };
+  auto prepared = co_await Offload(pool_, std::move(work));
+  if (!prepared) {
+    co_await SendError(exchange, prepared.error());
+    co_return;
+  }
+  Answering answering;
+  if (!co_await Submit(exchange, std::move(*prepared), false, &answering)) co_return;
+  Generation::Delta delta;
+  while (!delta.completion) {
+    if (co_await Await(exchange, answering, &delta)) continue;
+    co_await SendError(exchange, TimedOut());
+    co_return;
+  }
+  if (auto failure = Failure(*delta.completion)) {
+    co_await SendError(exchange, std::move(*failure));
+    co_return;
+  }
+  const Completion& completion = **delta.completion;
+  ordered_json body = {{"prompt_tokens", completion.report.prompt_tokens},
+                       {"cached_tokens", CachedTokens(completion)}};
+  body["kvcake"] = KvcakeReport(completion);
+  HttpResponse response;
+  response.body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  co_await Send(exchange, std::move(response));
+  Log(exchange, answering, completion);
+}
+
+void HttpApi::Log(const Exchange& exchange, const Answering& answering,
+                  const Completion& completion) {
+  const RestoreReport& report = completion.report;
+  if (!options_.json_log) {
+    spdlog::info(
+        "{} {} {}: {} prompt tokens ({} cached), {} answered; queue {:.3f} s, restore {:.3f} s, "
+        "first token {:.3f} s, decode {:.3f} s, {}",
+        answering.id, exchange.request.path, exchange.status, report.prompt_tokens,
+        CachedTokens(completion), completion.tokens.size(), completion.queue_s,
+        completion.restore_s, completion.ttft_s, completion.decode_s,
+        FinishReasonName(completion.finish_reason));
+    return;
+  }
+  ordered_json line = {{"request", answering.id},
+                       {"path", exchange.request.path},
+                       {"status", exchange.status},
+                       {"tenant", exchange.tenant},
+                       {"prompt_tokens", report.prompt_tokens},
+                       {"cached_tokens", CachedTokens(completion)},
+                       {"answer_tokens", completion.tokens.size()},
+                       {"finish_reason", FinishReasonName(completion.finish_reason)},
+                       {"queue_s", completion.queue_s},
+                       {"restore_s", completion.restore_s},
+                       {"ttft_s", completion.ttft_s},
+                       {"decode_s", completion.decode_s},
+                       {"total_s", (Clock::Real().Now() - exchange.began).count()},
+                       {"tokens_computed", report.tokens_computed},
+                       {"tokens_loaded", report.tokens_loaded},
+                       {"tokens_reused", report.tokens_reused},
+                       {"chunks_failed", report.chunks_failed},
+                       {"efficiency", report.efficiency}};
+  spdlog::info("{}", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+}  // namespace kvcake

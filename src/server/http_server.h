@@ -1,0 +1,120 @@
+// HTTP/1.1: connections, their limits and time-outs, and draining. What is asked and answered is a
+// handler's business. One thread runs everything here but what a handler offloads.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "server/asio.h"
+
+namespace kvcake {
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;  // 0: any that is free
+  size_t connections_max = 4096;
+  size_t header_bytes_max = 16 << 10;
+  uint64_t body_bytes_max = 16 << 20;
+  uint64_t bodies_bytes_max = 256 << 20;  // of all requests together
+  Seconds idle_timeout{75};               // between requests, and for a client to take what is sent
+  Seconds header_timeout{10};             // from a request's first byte to the end of its header
+  Seconds body_timeout{60};               // from there to its end
+  Seconds drain_timeout{30};              // for what runs when the server is told to stop
+};
+
+struct HttpRequest {
+  std::string method;  // "GET"
+  std::string path;    // without the query
+  std::string authorization;
+  std::string body;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string body = {};
+  std::string content_type = "application/json";
+  std::vector<std::pair<std::string, std::string>> headers = {};
+};
+
+// Wakes one coroutine.
+class Signal : public std::enable_shared_from_this<Signal> {
+ public:
+  explicit Signal(boost::asio::io_context& context) : context_(context), timer_(context) {}
+  // Any thread; remembered until the next Wait returns.
+  void Notify();
+  // The context's thread. False at the deadline.
+  boost::asio::awaitable<bool> Wait(TimePoint deadline = TimePoint::max());
+
+ private:
+  boost::asio::io_context& context_;
+  boost::asio::steady_timer timer_;
+  std::atomic<bool> posted_{false};
+  bool ready_ = false;
+};
+
+// The answer to one request: Send once, or StartStream, Write and EndStream. Each returns false
+// when the client has gone.
+class HttpReply {
+ public:
+  virtual ~HttpReply() = default;
+  virtual boost::asio::awaitable<bool> Send(HttpResponse response) = 0;
+  virtual boost::asio::awaitable<bool> StartStream(HttpResponse head) = 0;
+  virtual boost::asio::awaitable<bool> Write(std::string_view piece) = 0;
+  virtual boost::asio::awaitable<bool> EndStream() = 0;
+  // From now on `signal` is notified when the client goes away.
+  virtual void WatchClient(std::shared_ptr<Signal> signal) = 0;
+  virtual bool client_gone() = 0;
+};
+
+using HttpHandler = std::function<boost::asio::awaitable<void>(const HttpRequest&, HttpReply&)>;
+
+class HttpServer {
+ public:
+  // `context` outlives it, and is run by Run alone.
+  HttpServer(boost::asio::io_context& context, HttpOptions options, HttpHandler handler);
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  // The port; kIo when the address cannot be had.
+  [[nodiscard]] Result<uint16_t> Listen();
+  // Answers requests until SIGTERM or SIGINT, then drains: accepts nothing more, and returns when
+  // every request has been answered. `on_drain` is called first; `on_late` after drain_timeout,
+  // when what still runs is to be given up. A second signal ends the process.
+  void Run(std::function<void()> on_drain, std::function<void()> on_late);
+  // The context's thread.
+  bool draining() const { return draining_; }
+
+ private:
+  class Connection;
+  friend class Connection;
+
+  boost::asio::awaitable<void> Accept();
+  void Refuse(boost::asio::ip::tcp::socket socket);
+  void WaitForSignal(std::function<void()> on_drain, std::function<void()> on_late);
+  void Drain(std::function<void()> on_late);
+  void Closed(Connection* connection);
+  void EndIfDrained();
+
+  // Constant after construction.
+  boost::asio::io_context& context_;
+  const HttpOptions options_;
+  const HttpHandler handler_;
+
+  // Owned by the context's thread.
+  boost::asio::ip::tcp::acceptor acceptor_;
+  boost::asio::signal_set signals_;
+  boost::asio::steady_timer drain_timer_;
+  std::unordered_set<Connection*> connections_;
+  uint64_t bodies_bytes_ = 0;  // of the requests being read and answered
+  bool draining_ = false;
+};
+
+}  // namespace kvcake

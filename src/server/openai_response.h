@@ -1,0 +1,67 @@
+// Answers as OpenAI's API spells them, whole and as server-sent events.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/request.h"
+#include "model/tokenizer.h"
+
+namespace kvcake {
+
+// A token of the answer, with its logprobs.
+struct TokenInfo {
+  int32_t token = 0;
+  float logprob = 0;
+  std::vector<TokenLogprob> top = {};
+};
+
+// "stop" or "length".
+std::string_view OpenAiFinishReason(FinishReason reason);
+int CachedTokens(const Completion& completion);
+// prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details.
+nlohmann::ordered_json Usage(const Completion& completion);
+// What the "kvcake" field of an answer holds: times, and the RestoreReport.
+nlohmann::ordered_json KvcakeReport(const Completion& completion);
+
+// Writes one answer; strings are whole bodies or whole events ("data: ...\n\n").
+class AnswerWriter {
+ public:
+  struct Options {
+    bool chat = false;
+    std::string id = {};
+    std::string model = {};
+    int64_t created = 0;  // seconds since 1970
+    bool logprobs = false;
+    bool report = false;
+    bool usage_in_stream = false;
+  };
+  // The tokenizer outlives it.
+  AnswerWriter(const Tokenizer& tokenizer, Options options);
+
+  std::string Whole(std::string_view text, std::span<const TokenInfo> tokens,
+                    const Completion& completion);
+  // Of a chat: says whose turn it is. Of a completion: empty.
+  std::string FirstEvent();
+  std::string Event(std::string_view text, std::span<const TokenInfo> tokens);
+  // The reason, the usage where it was asked for, and the end of the stream.
+  std::string LastEvents(const Completion& completion);
+
+ private:
+  nlohmann::ordered_json Head(bool whole) const;
+  nlohmann::ordered_json Logprobs(std::span<const TokenInfo> tokens);
+  nlohmann::ordered_json ChatLogprobs(std::span<const TokenInfo> tokens) const;
+  nlohmann::ordered_json CompletionLogprobs(std::span<const TokenInfo> tokens);
+  std::string TokenText(int32_t token) const;
+  std::string Chunk(nlohmann::ordered_json choice) const;
+
+  const Tokenizer& tokenizer_;
+  const Options options_;
+  size_t text_offset_ = 0;  // characters of the tokens whose logprobs were written
+};
+
+}  // namespace kvcake

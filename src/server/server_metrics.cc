@@ -1,0 +1,173 @@
+#include "server/server_metrics.h"
+
+namespace kvcake {
+namespace {
+
+std::vector<double> SecondsBounds() {
+  return {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500};
+}
+
+std::vector<double> TokenBounds() {
+  std::vector<double> bounds;
+  for (double b = 1; b <= 1 << 20; b *= 2) bounds.push_back(b);
+  return bounds;
+}
+
+std::vector<double> ShareBounds() { return {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1}; }
+
+}  // namespace
+
+ServerMetrics::ServerMetrics()
+    : inter_token_s(SecondsBounds()),
+      ttft_s_(SecondsBounds()),
+      queue_s_(SecondsBounds()),
+      restore_s_(SecondsBounds()),
+      suffix_s_(SecondsBounds()),
+      tpot_s_(SecondsBounds()),
+      decode_s_(SecondsBounds()),
+      e2e_s_(SecondsBounds()),
+      efficiency_(ShareBounds()),
+      prompt_length_(TokenBounds()),
+      answer_length_(TokenBounds()) {}
+
+void ServerMetrics::Count(Counters* counters, const std::string& label, uint64_t n) {
+  std::lock_guard lock(mutex_);
+  (*counters)[label] += n;
+}
+
+void ServerMetrics::Finished(const Completion& completion) {
+  const RestoreReport& report = completion.report;
+  Count(&finished_, FinishReasonName(completion.finish_reason));
+  if (completion.tokens.empty()) return;  // cancelled before its first token
+  const int cached = report.tokens_reused + report.loaded();
+  prompt_tokens_.Add(report.prompt_tokens);
+  computed_tokens_.Add(report.tokens_computed);
+  cached_tokens_.Add(cached);
+  for (const auto& [tier, tokens] : report.tokens_loaded) Count(&hit_tokens_, tier, tokens);
+  if (report.tokens_reused > 0) Count(&hit_tokens_, "ram", report.tokens_reused);
+  chunks_failed_.Add(report.chunks_failed);
+  chunks_mixed_path_.Add(report.chunks_mixed_path);
+  ttft_s_.Observe(completion.ttft_s);
+  queue_s_.Observe(completion.queue_s);
+  restore_s_.Observe(completion.restore_s);
+  suffix_s_.Observe(completion.ttft_s - completion.queue_s - completion.restore_s);
+  decode_s_.Observe(completion.decode_s);
+  e2e_s_.Observe(completion.ttft_s + completion.decode_s);
+  if (completion.tokens.size() > 1) {
+    tpot_s_.Observe(completion.decode_s / static_cast<double>(completion.tokens.size() - 1));
+  }
+  if (report.efficiency > 0) efficiency_.Observe(report.efficiency);
+  prompt_length_.Observe(report.prompt_tokens);
+  answer_length_.Observe(static_cast<double>(completion.tokens.size()));
+}
+
+std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
+                                const EngineLoopStats& loop) const {
+  PrometheusText text({{"model_name", model_name}});
+  AddGauges(runtime, loop, &text);
+  text.AddCounter("vllm:prompt_tokens_total", "Prompt tokens of answered requests.",
+                  prompt_tokens_.value());
+  text.AddCounter("vllm:generation_tokens_total", "Tokens generated.", generation_tokens.value());
+  text.AddCounter("vllm:prefix_cache_queries_total", "Prompt tokens looked up.",
+                  prompt_tokens_.value());
+  text.AddCounter("vllm:prefix_cache_hits_total", "Prompt tokens that were loaded or in memory.",
+                  cached_tokens_.value());
+  text.AddCounter("kvcake_computed_tokens_total", "Prompt tokens computed.",
+                  computed_tokens_.value());
+  text.AddCounter("kvcake_chunks_failed_total", "Loads that ended without a chunk.",
+                  chunks_failed_.value());
+  text.AddCounter("kvcake_chunks_mixed_path_total",
+                  "Chunks loaded that another numeric path has computed.",
+                  chunks_mixed_path_.value());
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [reason, n] : finished_) {
+      text.AddCounter("vllm:request_success_total", "Requests ended, by the reason.", n,
+                      {{"finished_reason", reason}});
+    }
+    for (const auto& [tier, n] : hit_tokens_) {
+      text.AddCounter("kvcake_hit_tokens_total", "Prompt tokens not computed, by where they were.",
+                      n, {{"tier", tier}});
+    }
+    for (const auto& [status, n] : responses_) {
+      text.AddCounter("kvcake_http_responses_total", "HTTP responses, by status.", n,
+                      {{"status", status}});
+    }
+  }
+  const auto seconds = [&](const char* name, const char* help, const Histogram& histogram) {
+    text.AddHistogram(name, help, histogram);
+  };
+  seconds("vllm:time_to_first_token_seconds", "From submission to the first token.", ttft_s_);
+  seconds("vllm:request_queue_time_seconds", "From submission to admission.", queue_s_);
+  seconds("kvcake_restore_seconds", "From admission until the prompt's full chunks are resident.",
+          restore_s_);
+  seconds("kvcake_suffix_seconds", "From then to the first token.", suffix_s_);
+  seconds("vllm:inter_token_latency_seconds", "Between two tokens of an answer.", inter_token_s);
+  seconds("vllm:request_time_per_output_token_seconds", "The mean of that for each request.",
+          tpot_s_);
+  seconds("vllm:request_decode_time_seconds", "From the first token to the last.", decode_s_);
+  seconds("vllm:e2e_request_latency_seconds", "From submission to the last token.", e2e_s_);
+  text.AddHistogram("kvcake_restore_efficiency",
+                    "The bound of the best split over the time to the first token.", efficiency_);
+  text.AddHistogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", prompt_length_);
+  text.AddHistogram("vllm:request_generation_tokens", "Tokens generated for a request.",
+                    answer_length_);
+  AddTiers(runtime, &text);
+  return text.text();
+}
+
+void ServerMetrics::AddGauges(Runtime& runtime, const EngineLoopStats& loop,
+                              PrometheusText* text) const {
+  const PagePoolStats pages = runtime.pool().Stats();
+  text->AddGauge("vllm:num_requests_running", "Requests being answered.", loop.running);
+  text->AddGauge("vllm:num_requests_waiting", "Requests that wait for their turn.", loop.waiting);
+  text->AddGauge("vllm:kv_cache_usage_perc", "Share of pages in use, from 0 to 1.",
+                 static_cast<double>(pages.referenced) / static_cast<double>(pages.pages));
+  text->AddGauge("kvcake_pages", "Pages, by state.", pages.referenced, {{"state", "referenced"}});
+  text->AddGauge("kvcake_pages", "", pages.cached, {{"state", "cached"}});
+  text->AddGauge("kvcake_pages", "", pages.pages - pages.referenced - pages.cached,
+                 {{"state", "free"}});
+  text->AddCounter("kvcake_pages_evicted_total", "Cached pages that were needed for others.",
+                   pages.evicted);
+  text->AddGauge("kvcake_reads_in_flight", "Reads of chunks that have not come back.",
+                 runtime.restorer().ReadsInFlight());
+  text->AddCounter("kvcake_steps_total", "Steps of the engine.", loop.steps);
+  text->AddCounter("kvcake_step_seconds_total", "Time spent in them.", loop.step_s);
+}
+
+void ServerMetrics::AddTiers(Runtime& runtime, PrometheusText* text) const {
+  struct Row {
+    const char* name;
+    const char* help;
+    uint64_t TierStats::*value;
+    bool counter;
+  };
+  static constexpr Row kRows[] = {
+      {"kvcake_tier_chunks", "Chunks kept.", &TierStats::chunks, false},
+      {"kvcake_tier_bytes", "Bytes kept.", &TierStats::bytes, false},
+      {"kvcake_tier_reads_total", "Chunks read and verified.", &TierStats::reads, true},
+      {"kvcake_tier_read_bytes_total", "Bytes of them.", &TierStats::read_bytes, true},
+      {"kvcake_tier_reads_failed_total", "Errors and corrupt chunks.", &TierStats::reads_failed,
+       true},
+      {"kvcake_tier_quarantined_total", "Corrupt chunks put aside.", &TierStats::quarantined, true},
+      {"kvcake_tier_writes_total", "Chunks written.", &TierStats::writes, true},
+      {"kvcake_tier_write_bytes_total", "Bytes of them.", &TierStats::write_bytes, true},
+      {"kvcake_tier_writes_failed_total", "Writes that failed.", &TierStats::writes_failed, true},
+      {"kvcake_tier_evicted_total", "Chunks removed to make room.", &TierStats::evicted, true},
+  };
+  std::vector<TierStats> stats;
+  for (const auto& store : runtime.stores()) stats.push_back(store->Stats());
+  for (const Row& row : kRows) {
+    for (size_t i = 0; i < stats.size(); ++i) {
+      const PrometheusText::Labels labels = {{"tier", runtime.stores()[i]->name()}};
+      const double value = static_cast<double>(stats[i].*row.value);
+      if (row.counter) {
+        text->AddCounter(row.name, row.help, value, labels);
+      } else {
+        text->AddGauge(row.name, row.help, value, labels);
+      }
+    }
+  }
+}
+
+}  // namespace kvcake

@@ -1,0 +1,47 @@
+// What a server counts. Names are vLLM's where it has one, else begin with kvcake_.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "engine/runtime.h"
+#include "server/engine_loop.h"
+#include "server/prometheus.h"
+
+namespace kvcake {
+
+// Any thread.
+class ServerMetrics {
+ public:
+  ServerMetrics();
+  // A request that the engine took has ended.
+  void Finished(const Completion& completion);
+  void Responded(int status) { Count(&responses_, std::to_string(status)); }
+  // The text of a scrape.
+  std::string Text(const std::string& model_name, Runtime& runtime,
+                   const EngineLoopStats& loop) const;
+
+  Counter generation_tokens;
+  Histogram inter_token_s;
+
+ private:
+  // A counter for each of a few labels.
+  using Counters = std::map<std::string, uint64_t>;
+  void Count(Counters* counters, const std::string& label, uint64_t n = 1);
+  void AddTiers(Runtime& runtime, PrometheusText* text) const;
+  void AddGauges(Runtime& runtime, const EngineLoopStats& loop, PrometheusText* text) const;
+
+  Counter prompt_tokens_, computed_tokens_, cached_tokens_;
+  Counter chunks_failed_, chunks_mixed_path_;
+  Histogram ttft_s_, queue_s_, restore_s_, suffix_s_, tpot_s_, decode_s_, e2e_s_;
+  Histogram efficiency_, prompt_length_, answer_length_;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  Counters finished_;    // by reason
+  Counters hit_tokens_;  // by tier; "ram" for what was in memory
+  Counters responses_;   // by HTTP status
+};
+
+}  // namespace kvcake

@@ -1,0 +1,357 @@
+"""`kvcake serve` and its clients, well-behaved and not: curl, sockets, signals."""
+import json
+import pathlib
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+
+from server_fixture import WAIT_S, Server, ServerTest, eventually
+
+PROMPT = " ".join(f"Sentence {i} says that {i * i} is the square of {i}." for i in range(40))
+LONG = {"prompt": PROMPT, "max_tokens": 7000, "ignore_eos": True, "stream": True}
+
+
+def curl(*arguments):
+    return subprocess.run(["curl", "-sS", "--max-time", str(WAIT_S), *arguments], check=True,
+                          stdout=subprocess.PIPE).stdout.decode()
+
+
+class Raw:
+    """A socket that says what it likes."""
+
+    def __init__(self, server, receive_buffer=None):
+        self.socket = socket.socket()
+        if receive_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.settimeout(WAIT_S)
+        self.socket.connect((server.host, server.port))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+    def send(self, data):
+        self.socket.sendall(data if isinstance(data, bytes) else data.encode())
+        return self
+
+    def post(self, path, body, headers=""):
+        body = json.dumps(body)
+        return self.send(f"POST {path} HTTP/1.1\r\nHost: x\r\n{headers}"
+                         f"Content-Length: {len(body)}\r\n\r\n{body}")
+
+    def read_until(self, end):
+        data = b""
+        while end not in data:
+            got = self.socket.recv(65536)
+            if not got:
+                break
+            data += got
+        return data
+
+    def read_all(self):
+        """Up to the end of the connection, which may be a hard one."""
+        data = b""
+        try:
+            while got := self.socket.recv(65536):
+                data += got
+        except ConnectionResetError:
+            pass
+        return data
+
+    def reset(self):
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+
+class HttpTest(ServerTest):
+    FLAGS = ("--header-timeout", "1s", "--body-timeout", "2s", "--idle-timeout", "3s",
+             "--body-max", "2MiB")
+
+    def status_of(self, data):
+        with Raw(self.server) as raw:
+            return raw.send(data).read_until(b"\r\n").split(b" ")[1:2]
+
+    def test_curl(self):
+        body = {"prompt": PROMPT, "max_tokens": 5, "temperature": 0}
+        url = self.server.url + "/v1/completions"
+        whole = json.loads(curl(url, "-d", json.dumps(body)))
+        lines = curl("-N", url, "-d", json.dumps({**body, "stream": True})).split("\n\n")
+        self.assertEqual(lines[-2], "data: [DONE]")
+        text = "".join(json.loads(line[6:])["choices"][0]["text"] for line in lines[:-2])
+        self.assertEqual(text, whole["choices"][0]["text"])
+        self.assertEqual(curl(self.server.url + "/health"), "{}")
+        self.assertIn("version", curl(self.server.url + "/version"))
+        self.assertIn("200", curl("-I", self.server.url + "/ready"))
+        # A large body makes curl ask first: 100 Continue.
+        with tempfile.NamedTemporaryFile("w") as file:
+            json.dump({"prompt": "x " * 600000}, file)
+            file.flush()
+            self.assertIn("tokens", curl(self.server.url + "/tokenize", "-d", "@" + file.name,
+                                         "-H", "Expect: 100-continue"))
+
+    def test_chunked_bodies(self):
+        answer = curl(self.server.url + "/tokenize", "-H", "Transfer-Encoding: chunked", "-d",
+                      json.dumps({"prompt": "Hello"}))
+        self.assertEqual(json.loads(answer)["count"], len(json.loads(answer)["tokens"]))
+
+    def test_tokenize_and_back(self):
+        text = "Ünïcode 👍 and\n  spaces"
+        tokens = self.server.post("/tokenize", {"prompt": text})
+        self.assertEqual(tokens["count"], len(tokens["tokens"]))
+        self.assertEqual(tokens["max_model_len"], 8448)
+        back = self.server.post("/detokenize", {"tokens": tokens["tokens"]})
+        self.assertEqual(back["prompt"], text)
+        chat = self.server.post("/tokenize", {"messages": [{"role": "user", "content": "Hi"}]})
+        self.assertIn("<|im_start|>user\nHi<|im_end|>",
+                      self.server.post("/detokenize", {"tokens": chat["tokens"]})["prompt"])
+
+    def test_warm_and_reset(self):
+        body = {"prompt": PROMPT, "cache_salt": "warm", "max_tokens": 2}
+        warmed = self.server.post("/cache/warm", body)
+        self.assertEqual(warmed["cached_tokens"], 0)
+        cached = self.server.post("/v1/completions", body)["usage"]["prompt_tokens_details"]
+        self.assertGreater(cached["cached_tokens"], 200)
+        self.server.post("/cache/reset", {})
+        self.assertEqual(self.server.metric("kvcake_pages", state="cached"), 0)
+        # What memory has forgotten, the store still has.
+        loaded = self.server.metric("kvcake_hit_tokens_total", tier="disk")
+        self.server.post("/v1/completions", {**body, "kvcake": {"policy": "load"}})
+        self.assertGreater(self.server.metric("kvcake_hit_tokens_total", tier="disk"), loaded)
+
+    def test_store_false_keeps_nothing(self):
+        body = {"prompt": PROMPT, "cache_salt": "unkept", "max_tokens": 1, "kvcake": {"store": False}}
+        self.server.post("/v1/completions", body)
+        self.server.post("/cache/reset", {})
+        again = self.server.post("/v1/completions", {**body, "kvcake": {"policy": "load"}})
+        self.assertEqual(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+
+    def test_paths_and_methods(self):
+        self.assertEqual(self.server.request("GET", "/nowhere")[0], 404)
+        status, headers, body = self.server.request("GET", "/v1/completions")
+        self.assertEqual((status, headers["Allow"]), (405, "POST"))
+        self.assertIn("error", json.loads(body))
+        self.assertEqual(self.server.request("GET", "/health?x=1")[0], 200)
+        status, headers, _ = self.server.request(
+            "OPTIONS", "/v1/chat/completions",
+            headers={"Origin": "http://page", "Access-Control-Request-Method": "POST"})
+        self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (204, "*"))
+
+    def test_bodies_that_are_no_requests(self):
+        deep = b'{"prompt":' * 1 + b"[" * 1000000
+        for body in (b"", b"{", b"[]", b"\xff\xfe", b'{"prompt": "\xff"}', deep,
+                     b'{"prompt": "x", "temperature": 1e999}', b'{"prompt": "x", "seed": 1.5}',
+                     b'{"prompt": "x", "max_tokens": 99999999999999999999}'):
+            status, _, content = self.server.request("POST", "/v1/completions", body)
+            self.assertEqual(status, 400, body[:40])
+            self.assertEqual(json.loads(content)["error"]["type"], "invalid_request_error")
+        huge = self.server.post("/v1/completions", {"prompt": "x", "seed": 2**64 - 1, "max_tokens": 1})
+        self.assertEqual(huge["usage"]["completion_tokens"], 1)
+
+    def test_bodies_too_long_for_the_server(self):
+        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+        self.assertEqual(self.status_of(head + "Content-Length: 3000000\r\n\r\n"), [b"413"])
+        chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+        with Raw(self.server) as raw:
+            raw.send(head + "Transfer-Encoding: chunked\r\n\r\n")
+            for _ in range(33):
+                raw.send(chunk)
+            self.assertIn(b"413", raw.read_until(b"\r\n"))
+
+    def test_what_is_not_http(self):
+        self.assertEqual(self.status_of("hello there\r\n\r\n"), [b"400"])
+        self.assertEqual(self.status_of("GET / HTTP/1.1\r\nX: " + "x" * 20000 + "\r\n\r\n"), [b"431"])
+        self.assertEqual(self.status_of("POST /tokenize HTTP/1.1\r\nContent-Length: -1\r\n\r\n"),
+                         [b"400"])
+
+    def test_slow_loris(self):
+        """A header that never ends is hung up on, however it drips."""
+        with Raw(self.server) as raw:
+            raw.send("GET /health HTTP/1.1\r\n")
+            began = time.monotonic()
+            try:
+                while time.monotonic() - began < WAIT_S:
+                    raw.send("X: y\r\n")
+                    time.sleep(0.2)
+            except (BrokenPipeError, ConnectionResetError):
+                return
+        self.fail("the server listens for ever")
+
+    def test_half_open_connections_end(self):
+        with Raw(self.server) as silent, Raw(self.server) as half:
+            half.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            self.assertEqual(silent.read_all(), b"")
+            self.assertEqual(half.read_all(), b"")
+
+    def test_pipelined_requests(self):
+        one = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+        with Raw(self.server) as raw:
+            raw.send(one * 20 + "GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            answer = raw.read_all()
+        self.assertEqual(answer.count(b"HTTP/1.1 200 OK"), 21)
+        self.assertIn(b"version", answer.rsplit(b"\r\n\r\n", 1)[1])
+
+    def test_pipelined_requests_behind_a_stream(self):
+        with Raw(self.server) as raw:
+            raw.post("/v1/completions", {**LONG, "max_tokens": 5})
+            raw.send("GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            answer = raw.read_all()
+        self.assertLess(answer.index(b"[DONE]"), answer.index(b"version"))
+
+    def test_http_1_0(self):
+        body = json.dumps({**LONG, "max_tokens": 5})
+        with Raw(self.server) as raw:
+            raw.send(f"POST /v1/completions HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n{body}")
+            answer = raw.read_all()
+        self.assertTrue(answer.endswith(b"data: [DONE]\n\n"))
+        self.assertNotIn(b"chunked", answer)
+
+    def gone(self, leave, **fields):
+        cancelled = self.server.metric("vllm:request_success_total", finished_reason="cancelled")
+        raw = Raw(self.server).post("/v1/completions", {**LONG, **fields})
+        if fields.get("stream", True):
+            raw.read_until(b"data: ")
+        else:
+            eventually(lambda: self.server.metric("vllm:num_requests_running") > 0, "its start")
+        leave(raw)
+        eventually(lambda: self.server.metric("vllm:request_success_total",
+                                              finished_reason="cancelled") > cancelled, "the cancel")
+        eventually(self.server.idle, "pages given back")
+        raw.socket.close()
+
+    def test_clients_that_go_away(self):
+        self.gone(Raw.reset)
+        self.gone(lambda raw: raw.socket.close())
+        self.gone(lambda raw: raw.socket.close(), stream=False)
+        self.gone(lambda raw: raw.socket.shutdown(socket.SHUT_WR))
+
+    def test_gone_with_another_request_behind(self):
+        def leave(raw):
+            raw.send("GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+            time.sleep(0.1)
+            raw.socket.close()
+        self.gone(leave, stream=False)
+
+    def test_a_slow_reader_holds_up_nobody(self):
+        with Raw(self.server, receive_buffer=4096) as slow:
+            slow.post("/v1/completions", {**LONG, "logprobs": 20})
+            time.sleep(0.2)
+            self.assertEqual(self.server.post("/v1/completions", {"prompt": "x", "max_tokens": 3})
+                             ["usage"]["completion_tokens"], 3)
+            eventually(self.server.idle, "pages given back")
+            # Who takes nothing for --idle-timeout is hung up on.
+            eventually(lambda: b"[DONE]" not in slow.read_all(), "the end")
+
+
+class KeysTest(unittest.TestCase):
+    def test_keys_and_tenants(self):
+        with tempfile.NamedTemporaryFile("w") as keys:
+            keys.write("# who\nann  key-a\nbob\tkey-b # comment\nann key-a2\n")
+            keys.flush()
+            with tempfile.TemporaryDirectory() as store:
+                self.tenants(keys.name, store)
+
+    def tenants(self, keys, store):
+        flags = ("--api-key", "shared", "--api-key-file", keys)
+        body = {"prompt": PROMPT, "max_tokens": 1, "temperature": 0}
+
+        def cached(server, key):
+            answer = server.post("/v1/completions", body, headers={"Authorization": "Bearer " + key})
+            return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        server = Server(*flags, store=store)
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "key-a"}):
+            status, answered, content = server.request("POST", "/v1/completions", "{}", headers)
+            self.assertEqual((status, answered["WWW-Authenticate"]), (401, "Bearer"))
+            self.assertEqual(json.loads(content)["error"]["code"], "invalid_api_key")
+        self.assertEqual(server.request("GET", "/v1/models")[0], 401)
+        self.assertEqual(server.request("GET", "/health")[0], 200)
+        self.assertEqual([cached(server, key) for key in ("key-a", "key-b", "shared")], [0, 0, 0])
+        self.assertGreater(cached(server, "key-a2"), 0)
+        self.assertEqual(server.stop(), 0)
+        server = Server(*flags, store=store)  # each finds its own again
+        body["kvcake"] = {"policy": "load"}
+        self.assertGreater(cached(server, "key-a"), 0)
+        self.assertGreater(cached(server, "key-b"), 0)
+        self.assertEqual(server.stop(), 0)
+
+
+class LimitsTest(unittest.TestCase):
+    def test_a_full_queue_is_429_and_nothing_is_lost(self):
+        server = Server("--max-num-seqs", "1", "--queue-max", "1")
+        with Raw(server) as first, Raw(server) as second:
+            first.post("/v1/completions", {**LONG, "max_tokens": 3000}).read_until(b"data: ")
+            second.post("/v1/completions", {**LONG, "max_tokens": 2})
+            eventually(lambda: server.metric("vllm:num_requests_waiting") == 1, "the second to wait")
+            status, headers, content = server.request("POST", "/v1/completions", json.dumps(LONG))
+            self.assertEqual(status, 429)
+            self.assertGreater(int(headers["Retry-After"]), 0)
+            self.assertEqual(json.loads(content)["error"]["code"], "queue_full")
+            self.assertIn(b"[DONE]", first.read_until(b"[DONE]"))
+            self.assertIn(b"[DONE]", second.read_until(b"[DONE]"))
+        self.assertEqual(server.stop(), 0)
+
+    def test_what_never_fits_is_refused(self):
+        server = Server("--max-model-len", "4096", ram="8MiB")
+        answer = server.post("/v1/completions", {"prompt": [5] * 4000, "max_tokens": 90}, status=400)
+        self.assertIn("--ram-capacity", answer["error"]["message"])
+        answer = server.post("/v1/completions", {"prompt": [5] * 4090, "max_tokens": 90}, status=400)
+        self.assertEqual(answer["error"]["code"], "context_length_exceeded")
+        self.assertEqual(server.stop(), 0)
+
+    def test_connections_beyond_the_limit_are_told(self):
+        server = Server("--connections-max", "2")
+        with Raw(server), Raw(server), Raw(server) as third:
+            self.assertIn(b"503", third.read_all())
+        self.assertEqual(server.stop(), 0)
+
+
+class SignalTest(unittest.TestCase):
+    def test_sigterm_finishes_what_runs(self):
+        server = Server()
+        with Raw(server) as raw, Raw(server) as idle:
+            raw.post("/v1/completions", {**LONG, "max_tokens": 2000}).read_until(b"data: ")
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(idle.read_all(), b"")
+            self.assertTrue(raw.read_all().endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"))
+        self.assertEqual(server.process.wait(WAIT_S), 0)
+        self.assertGreater(len(list(pathlib.Path(server.store).rglob("*"))), 5)  # flushed
+        server.stop()
+
+    def test_sigterm_gives_up_what_takes_too_long(self):
+        server = Server("--drain-timeout", "100ms")
+        with Raw(server) as raw:
+            raw.post("/v1/completions", LONG).read_until(b"data: ")
+            server.process.send_signal(signal.SIGTERM)
+            self.assertIn(b"gave the request up", raw.read_all())
+        self.assertEqual(server.process.wait(WAIT_S), 0)
+        server.stop()
+
+    def test_a_second_signal_ends_it_now(self):
+        server = Server()
+        with Raw(server) as raw:
+            raw.post("/v1/completions", LONG).read_until(b"data: ")
+            server.process.send_signal(signal.SIGTERM)
+            eventually(lambda: "finishing" in server.log(), "the first")
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.wait(WAIT_S), 128 + signal.SIGTERM)
+        server.stop()
+
+    def test_json_log(self):
+        server = Server("--log-format", "json")
+        server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2})
+        self.assertEqual(server.process.poll(), None)
+        lines = [json.loads(line) for line in server.log().splitlines()]
+        answered = [line for line in lines if "request" in line]
+        self.assertEqual([line["answer_tokens"] for line in answered], [2])
+        self.assertGreater(answered[0]["ttft_s"], 0)
+        server.stop()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,166 @@
+"""The openai package against `kvcake serve`: what its users do."""
+import json
+import subprocess
+import unittest
+
+import openai
+
+from server_fixture import MODEL, PROGRAM, ServerTest, eventually
+
+PROMPT = " ".join(f"Sentence {i} says that {i * i} is the square of {i}." for i in range(60))
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who are you?"}]
+
+
+def run(prompt, *flags):
+    """What `kvcake run` answers."""
+    command = [*PROGRAM.split(), "run", "--model", MODEL, "--threads", "1", "--ram-capacity", "64MiB",
+               "--json", "--prompt", prompt, *flags]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
+class OpenAiTest(ServerTest):
+    FLAGS = ("--served-model-name", "demo", "alias")
+
+    def setUp(self):
+        self.client = openai.OpenAI(base_url=self.server.url + "/v1", api_key="none", max_retries=0)
+
+    def complete(self, prompt=PROMPT, **fields):
+        fields = {"model": "demo", "temperature": 0, "max_tokens": 24, **fields}
+        return self.client.completions.create(prompt=prompt, **fields)
+
+    def test_models(self):
+        self.assertEqual([model.id for model in self.client.models.list()], ["demo", "alias"])
+
+    def test_completion_is_what_run_answers(self):
+        expected = run(PROMPT, "--max-tokens", "24")
+        answer = self.complete()
+        self.assertEqual(answer.choices[0].text, expected["text"])
+        self.assertEqual(answer.choices[0].finish_reason, expected["finish_reason"])
+        self.assertEqual(answer.usage.prompt_tokens, expected["prompt_tokens"])
+        self.assertEqual(answer.usage.completion_tokens, len(expected["tokens"]))
+        self.assertEqual(answer.usage.total_tokens,
+                         answer.usage.prompt_tokens + answer.usage.completion_tokens)
+
+    def test_second_request_is_cached(self):
+        fields = {"extra_body": {"cache_salt": "second"}}
+        first, second = self.complete(**fields), self.complete(**fields)
+        self.assertEqual(first.usage.prompt_tokens_details.cached_tokens, 0)
+        self.assertGreater(second.usage.prompt_tokens_details.cached_tokens, 500)
+        self.assertEqual(first.choices[0].text, second.choices[0].text)
+        other = self.complete(extra_body={"cache_salt": "other"})
+        self.assertEqual(other.usage.prompt_tokens_details.cached_tokens, 0)
+        self.assertEqual(other.choices[0].text, first.choices[0].text)
+
+    def test_streamed_completion(self):
+        whole = self.complete()
+        chunks = list(self.complete(stream=True, stream_options={"include_usage": True}))
+        text = "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
+        self.assertEqual(text, whole.choices[0].text)
+        self.assertGreater(len(chunks), 5)
+        reasons = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices]
+        self.assertEqual([r for r in reasons if r], ["length"])
+        self.assertEqual(chunks[-1].usage.completion_tokens, 24)
+        self.assertEqual(len({chunk.id for chunk in chunks}), 1)
+        for chunk in self.complete(stream=True):
+            self.assertIsNone(chunk.usage)
+
+    def test_chat(self):
+        fields = {"model": "demo", "messages": MESSAGES, "temperature": 0, "max_tokens": 12}
+        answer = self.client.chat.completions.create(**fields)
+        self.assertEqual(answer.object, "chat.completion")
+        self.assertEqual(answer.choices[0].message.role, "assistant")
+        written = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in MESSAGES)
+        written += "<|im_start|>assistant\n"
+        self.assertEqual(answer.choices[0].message.content,
+                         run(written, "--max-tokens", "12")["text"])
+        chunks = list(self.client.chat.completions.create(stream=True, **fields))
+        self.assertEqual(chunks[0].choices[0].delta.role, "assistant")
+        self.assertEqual("".join(chunk.choices[0].delta.content or "" for chunk in chunks),
+                         answer.choices[0].message.content)
+
+    def test_the_answer_fills_what_room_there_is(self):
+        ids = [5] * 8440  # of a context of 8448
+        answer = self.client.completions.create(model="demo", prompt=ids, max_tokens=8,
+                                                extra_body={"ignore_eos": True})
+        self.assertEqual(answer.usage.total_tokens, 8448)
+        with self.assertRaises(openai.BadRequestError) as error:
+            self.complete(prompt=ids, max_tokens=9)
+        self.assertEqual(error.exception.param, "max_tokens")
+
+    def test_sampling(self):
+        fields = {"temperature": 1, "seed": 7, "top_p": 0.95, "presence_penalty": 0.5,
+                  "extra_body": {"top_k": 50, "min_p": 0.01, "repetition_penalty": 1.1}}
+        one, two = self.complete(**fields), self.complete(**fields)
+        self.assertEqual(one.choices[0].text, two.choices[0].text)
+        others = {self.complete(**{**fields, "seed": seed}).choices[0].text for seed in range(5)}
+        self.assertGreater(len(others), 1)
+        punished = self.complete(frequency_penalty=2, presence_penalty=2, max_tokens=48,
+                                 extra_body={"ignore_eos": True})
+        plain = self.complete(max_tokens=48, extra_body={"ignore_eos": True})
+        self.assertNotEqual(punished.choices[0].text, plain.choices[0].text)
+
+    def test_stop(self):
+        whole = self.complete().choices[0].text
+        stop = whole[8:12]
+        cut = self.complete(stop=[stop, "never to be seen"])
+        self.assertEqual(cut.choices[0].text, whole[:whole.index(stop)])
+        self.assertEqual(cut.choices[0].finish_reason, "stop")
+        streamed = "".join(c.choices[0].text for c in self.complete(stop=stop, stream=True))
+        self.assertEqual(streamed, cut.choices[0].text)
+
+    def test_logprobs(self):
+        answer = self.complete(logprobs=3, max_tokens=6)
+        logprobs = answer.choices[0].logprobs
+        self.assertEqual("".join(logprobs.tokens), answer.choices[0].text)
+        for token, logprob, top in zip(logprobs.tokens, logprobs.token_logprobs,
+                                       logprobs.top_logprobs, strict=True):
+            self.assertEqual(top[token], logprob)
+            self.assertEqual(max(top.values()), logprob)  # greedy
+        chat = self.client.chat.completions.create(model="demo", messages=MESSAGES, temperature=0,
+                                                   max_tokens=4, logprobs=True, top_logprobs=2)
+        for entry in chat.choices[0].logprobs.content:
+            self.assertEqual(len(entry.top_logprobs), 2)
+            self.assertEqual(entry.top_logprobs[0].logprob, entry.logprob)
+            self.assertEqual(bytes(entry.bytes).decode(), entry.token)
+
+    def test_echo(self):
+        plain = self.complete(prompt="Once upon")
+        self.assertEqual(self.complete(prompt="Once upon", echo=True).choices[0].text,
+                         "Once upon" + plain.choices[0].text)
+
+    def test_report(self):
+        answer = self.complete(extra_body={"kvcake": {"report": True, "policy": "compute"}})
+        report = answer.model_extra["kvcake"]["report"]
+        self.assertEqual(report["policy"], "compute")
+        chunks = list(self.complete(stream=True, extra_body={"kvcake": {"report": True}}))
+        self.assertIn("report", chunks[-1].model_extra["kvcake"])
+
+    def test_errors(self):
+        for fields, param in (({"temperature": -1}, "temperature"), ({"n": 2}, "n"),
+                              ({"max_tokens": 0}, "max_tokens"), ({"logprobs": 100}, "logprobs"),
+                              ({"prompt": ""}, None), ({"prompt": [99999]}, None)):
+            with self.assertRaises(openai.BadRequestError) as error:
+                self.complete(**fields)
+            self.assertEqual(error.exception.param, param)
+            self.assertEqual(error.exception.type, "invalid_request_error")
+        with self.assertRaises(openai.NotFoundError) as error:
+            self.complete(model="gpt")
+        self.assertEqual(error.exception.code, "model_not_found")
+        with self.assertRaises(openai.BadRequestError) as error:
+            self.client.chat.completions.create(
+                model="demo", messages=MESSAGES,
+                tools=[{"type": "function", "function": {"name": "f"}}])
+        self.assertEqual(error.exception.param, "tools")
+
+    def test_cancelled_stream_gives_its_pages_back(self):
+        cancelled = self.server.metric("vllm:request_success_total", finished_reason="cancelled")
+        with self.complete(max_tokens=6000, stream=True, extra_body={"ignore_eos": True}) as stream:
+            next(iter(stream))
+            self.assertGreater(self.server.metric("kvcake_pages", state="referenced"), 0)
+        eventually(lambda: self.server.metric("vllm:request_success_total",
+                                              finished_reason="cancelled") > cancelled, "the cancel")
+        eventually(self.server.idle, "pages given back")
+
+
+if __name__ == "__main__":
+    unittest.main()
