@@ -41,8 +41,9 @@ constexpr Row kRows[] = {
     {.name = "both random", .link = Shape::kRandom, .compute = Shape::kRandom},
 };
 
-// Of work that takes about span_s at speed 1, up to `most`.
-std::vector<SpeedPoint> Draw(Shape shape, double span_s, double most, uint64_t seed) {
+// Of work that takes about span_s at speed 1, up to `most`; random speeds hold for every_s.
+std::vector<SpeedPoint> Draw(Shape shape, double span_s, double most, double every_s,
+                             uint64_t seed) {
   std::mt19937_64 rng(seed);
   std::uniform_real_distribution<double> uniform(0, 1);
   std::vector<SpeedPoint> points = {{0, 1}};
@@ -65,7 +66,7 @@ std::vector<SpeedPoint> Draw(Shape shape, double span_s, double most, uint64_t s
       return points;
     case Shape::kRandom:  // as the paper draws rates and budgets
       points[0].speed = most * uniform(rng);
-      for (double s = span_s / 10; s < 8 * span_s; s += span_s / 10) {
+      for (double s = every_s; s < 8 * span_s; s += every_s) {
         points.push_back({s, most * uniform(rng)});
       }
       points.push_back({8 * span_s, most / 2});
@@ -170,12 +171,14 @@ Result<ChangesBench::Speeds> ChangesBench::Draw(const Row& row, int repeat) cons
   const double compute_s = compute_.back(), load_s = options_.ratio * compute_s;
   const double span_s = compute_s * load_s / (compute_s + load_s);
   if (row.compute) {
-    const auto points = bench::Draw(*row.compute, span_s, 1, 2 * repeat);
+    // A step takes the share of its beginning, and there are few steps: shorter pieces would give
+    // each run, which begins them at other moments, another machine.
+    const auto points = bench::Draw(*row.compute, span_s, 1, span_s / 4, 2 * repeat);
     speeds.compute_at_start = std::max(points[0].speed, kStill);
     speeds.compute = SpeedTrace(points);
   }
   if (!row.link) return speeds;
-  const auto points = bench::Draw(*row.link, span_s, 2, 2 * repeat + 1);
+  const auto points = bench::Draw(*row.link, span_s, 2, span_s / 10, 2 * repeat + 1);
   speeds.link_at_start = std::max(points[0].speed, kStill);
   speeds.link_trace = scratch_.path() + "/link.trace";
   std::string text;
