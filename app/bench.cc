@@ -162,6 +162,22 @@ void AddChanges(CLI::App* parent, int* exit_code) {
   command->add_option("--json", options->json, "also write the results to this file");
 }
 
+void AddPapers(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::PapersOptions>();
+  CLI::App* command = parent->add_subcommand(
+      "papers", "the cells of the Cake paper's tables again, on a fake clock");
+  command->callback([options, exit_code] {
+    if (const Status status = bench::RunPapers(*options); !status) {
+      *exit_code = Fatal(status.error());
+    }
+  });
+  command->add_option("--tables", options->tables, "directory of their figures")
+      ->capture_default_str();
+  command->add_option("--profiles", options->profiles, "directory of the machines, as fitted")
+      ->capture_default_str();
+  command->add_option("--json", options->json, "also write the results to this file");
+}
+
 void AddSimulate(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::SimulateOptions>();
   CLI::App* command = AddBench(parent, "simulate",
@@ -303,6 +319,7 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
   AddTtft(bench, exit_code);
   AddChanges(bench, exit_code);
   AddSimulate(bench, exit_code);
+  AddPapers(bench, exit_code);
   AddQuality(bench, exit_code);
   AddLoad(bench, exit_code);
   AddTiers(bench, exit_code);

@@ -101,6 +101,13 @@ struct SimulateOptions {
 };
 Status RunSimulate(const SimulateOptions& options);
 
+// Every cell of the Cake paper's tables again, on a fake clock: how does this planner compare?
+struct PapersOptions {
+  std::string tables = "bench/papers", profiles = "bench/profiles";
+  std::string json;  // path; empty: none
+};
+Status RunPapers(const PapersOptions& options);
+
 // Does a way of running the model (arithmetic, restored chunks) change what it says? Held-out text
 // and lookups, each way against the plain run. Fails when a perplexity moved by more than allowed,
 // or when chunks that are kept exactly did not give exactly the same.

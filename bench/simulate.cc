@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -18,28 +17,6 @@ namespace {
 
 constexpr size_t kWorst = 10;
 constexpr double kSpeedMax = 1e6;
-
-Result<std::vector<EmulatedProfile>> LoadProfiles(const std::string& path) {
-  std::vector<std::string> files;
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
-    for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
-      if (entry.path().extension() == ".json") files.push_back(entry.path());
-    }
-  } else {
-    files.push_back(path);
-  }
-  std::sort(files.begin(), files.end());
-  std::vector<EmulatedProfile> profiles;
-  for (const std::string& file : files) {
-    ASSIGN_OR_RETURN(EmulatedProfile profile, LoadEmulatedProfile(file));
-    profiles.push_back(std::move(profile));
-  }
-  if (profiles.empty()) {
-    return Fail(ErrorCode::kNotFound, "--profiles {} has no *.json: see bench/profiles", path);
-  }
-  return profiles;
-}
 
 std::vector<ScenarioRow> RunAll(const SimulateOptions& options,
                                 const std::vector<EmulatedProfile>& profiles,
@@ -103,7 +80,7 @@ void PrintReasons(const Scenario& scenario) {
 }  // namespace
 
 Status RunSimulate(const SimulateOptions& options) {
-  ASSIGN_OR_RETURN(const auto profiles, LoadProfiles(options.profiles));
+  ASSIGN_OR_RETURN(const auto profiles, LoadEmulatedProfiles(options.profiles));
   ScenarioTraces traces;
   if (!options.link_trace.empty()) {
     ASSIGN_OR_RETURN(traces.link, ReadSpeedTrace("--link-trace", options.link_trace, kSpeedMax));

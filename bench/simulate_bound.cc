@@ -129,9 +129,106 @@ class Bound {
   std::vector<double> loads_;     // seconds, [0] is 0
 };
 
+// What no choice of tiers can beat: chunks that the tiers cannot have delivered by a time must have
+// been computed by then, whichever these are. Of a slice every chunk bears an even part at least.
+class TiersBound {
+ public:
+  explicit TiersBound(const Scenario& s) : s_(s), n_(s.chunks) {
+    holders_.assign(n_, 0);
+    for (size_t t = 0; t < s.tiers.size(); ++t) {
+      const ScenarioTier& tier = s.tiers[t];
+      for (int i = 0; i < n_; ++i) holders_[i] |= static_cast<unsigned>(tier.held[i]) << t;
+      ends_.emplace_back();
+      for (int k = 1; k <= std::count(tier.held.begin(), tier.held.end(), true); ++k) {
+        ends_[t].push_back(tier.speed.EndOf(tier.latency_s, k * tier.chunk_s));
+      }
+    }
+    FillWork();
+  }
+
+  double Least() const {
+    double least_s = Least(0, n_, 0);
+    // Nothing behind a chunk is computed before all up to it are there.
+    constexpr int kPlaces = 32;
+    for (int i = 1; i <= kPlaces; ++i) {
+      const int middle = i * n_ / (kPlaces + 1);
+      if (middle > 0) least_s = std::max(least_s, Least(middle, n_, Least(0, middle, 0)));
+    }
+    return s_.compute_speed.EndOf(least_s, s_.SliceSeconds(s_.tokens(), 1));
+  }
+
+ private:
+  void FillWork() {
+    work_.assign(n_, kNever);
+    const int slice = std::max(1, s_.slice_tokens / s_.chunk_tokens);
+    const double chunk = s_.chunk_tokens;
+    for (int first = 0; first < n_; ++first) {
+      for (int count = 1; count <= std::min(slice, n_ - first); ++count) {
+        const double s = s_.share ? s_.SliceSeconds(first * chunk, s_.slice_tokens) / slice
+                                  : s_.SliceSeconds(first * chunk, count * chunk) / count;
+        for (int i = first; i < first + count; ++i) work_[i] = std::min(work_[i], s);
+      }
+    }
+    for (int i = 0; i < n_; ++i) dearest_.push_back(i);
+    std::stable_sort(dearest_.begin(), dearest_.end(),
+                     [&](int a, int b) { return work_[a] > work_[b]; });
+  }
+  // What is left of [begin, end) to compute when all tiers have worked on it until then: the
+  // dearest chunks are loaded, as far as no set of tiers has more of its own than it can deliver.
+  double WorkLeft(int begin, int end, double until_s) const {
+    const size_t sets = size_t{1} << ends_.size();
+    std::vector<int64_t> room(sets, 0);
+    for (size_t set = 1; set < sets; ++set) {
+      for (size_t t = 0; t < ends_.size(); ++t) {
+        if ((set >> t & 1) == 0) continue;
+        room[set] += std::upper_bound(ends_[t].begin(), ends_[t].end(), until_s) - ends_[t].begin();
+      }
+    }
+    double left = 0;
+    for (const int i : dearest_) {
+      if (i < begin || i >= end) continue;
+      bool loads = holders_[i] != 0;
+      for (size_t set = 1; set < sets; ++set) {
+        loads = loads && ((set & holders_[i]) != holders_[i] || room[set] > 0);
+      }
+      if (!loads) left += work_[i];
+      for (size_t set = 1; loads && set < sets; ++set) {
+        if ((set & holders_[i]) == holders_[i]) --room[set];
+      }
+    }
+    return left;
+  }
+  // The least time at which [begin, end) can be there, when computing it starts at start_s.
+  double Least(int begin, int end, double start_s) const {
+    const auto ends = [&](double until_s) {
+      const double work_s = WorkLeft(begin, end, until_s);
+      return work_s > 0 ? s_.compute_speed.EndOf(start_s, work_s) : 0;
+    };
+    double low = 0, high = ends(0);
+    for (int i = 0; i < 40 && high - low > 1e-6 * high; ++i) {
+      const double middle = (low + high) / 2;
+      (ends(middle) <= middle ? high : low) = middle;
+    }
+    return low;
+  }
+
+  const Scenario& s_;
+  const int n_;
+  std::vector<unsigned> holders_;          // bit t: tier t has the chunk
+  std::vector<std::vector<double>> ends_;  // [tier]: when it has delivered so many
+  std::vector<double> work_;               // the least that a chunk adds to compute, at full speed
+  std::vector<int> dearest_;               // chunks, by falling work_
+};
+
 }  // namespace
 
-Hindsight LeastTime(const Scenario& scenario) { return Bound(scenario).Least(); }
+Hindsight LeastTime(const Scenario& scenario) {
+  Hindsight least = Bound(scenario).Least();
+  if (scenario.tiers.size() > 1) {
+    least.bound_s = std::max(least.bound_s, TiersBound(scenario).Least());
+  }
+  return least;
+}
 
 Hindsight LeastTimeAtStart(const Scenario& scenario) {
   Scenario still = scenario;

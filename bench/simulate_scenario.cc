@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -158,6 +159,28 @@ void AddChange(Random& random, const ScenarioTraces& traces, Scenario& s) {
 }
 
 }  // namespace
+
+Result<std::vector<EmulatedProfile>> LoadEmulatedProfiles(const std::string& path) {
+  std::vector<std::string> files;
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+      if (entry.path().extension() == ".json") files.push_back(entry.path());
+    }
+  } else {
+    files.push_back(path);
+  }
+  std::sort(files.begin(), files.end());
+  std::vector<EmulatedProfile> profiles;
+  for (const std::string& file : files) {
+    ASSIGN_OR_RETURN(EmulatedProfile profile, LoadEmulatedProfile(file));
+    profiles.push_back(std::move(profile));
+  }
+  if (profiles.empty()) {
+    return Fail(ErrorCode::kNotFound, "--profiles {} has no *.json: see bench/profiles", path);
+  }
+  return profiles;
+}
 
 const char* KnowledgeName(Knowledge knowledge) {
   constexpr const char* kNames[] = {"exact", "noisy", "stale", "warm-up", "nothing"};

@@ -11,6 +11,9 @@
 
 namespace kvcake::bench {
 
+// A profile, or those of a directory, by their files' names.
+Result<std::vector<EmulatedProfile>> LoadEmulatedProfiles(const std::string& path);
+
 // What is known of the lanes when the restoration begins.
 enum class Knowledge {
   kExact,

@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
+#include "bench/benches.h"
 #include "bench/simulate_summary.h"
 
 namespace kvcake::bench {
@@ -97,6 +100,30 @@ TEST(SimulateTest, NoSplitBeatsTheBound) {
   }
 }
 
+// Of a prompt in which several tiers hold different chunks: every choice of chunks to compute.
+TEST(SimulateTest, NoChoiceOfChunksBeatsTheBoundOfSeveralTiers) {
+  const auto profiles = Profiles();
+  int tried = 0;
+  double tightest = 0;
+  for (uint64_t seed = 1; tried < 10; ++seed) {
+    const Scenario s = RandomScenario(seed, profiles, {});
+    if (s.chunks > 10 || s.chunks < 3 || s.noisy() || s.tiers.size() < 2 || s.share) continue;
+    ++tried;
+    const double bound_s = LeastTime(s).bound_s;
+    double best_s = 1e9;
+    for (uint32_t computed = 0; computed < 1u << s.chunks; ++computed) {
+      Scenario chosen = s;  // what is not to be computed is loaded, what is to be is nowhere
+      for (ScenarioTier& tier : chosen.tiers) {
+        for (int i = 0; i < s.chunks; ++i) tier.held[i] = tier.held[i] && (computed >> i & 1) == 0;
+      }
+      best_s = std::min(best_s, RunPolicy(chosen, Policy::kLoad).seconds);
+    }
+    EXPECT_GE(best_s, bound_s * 0.9999) << "seed " << seed << ": " << s.Describe();
+    tightest = std::max(tightest, bound_s / best_s);
+  }
+  EXPECT_GT(tightest, 0.99);
+}
+
 TEST(SimulateTest, TracesFromFilesReplaceTheRandomOnes) {
   const auto profiles = Profiles();
   const auto at = [&](double speed) {
@@ -106,6 +133,24 @@ TEST(SimulateTest, TracesFromFilesReplaceTheRandomOnes) {
   EXPECT_EQ(at(0.5).shape, Shape::kFile);
   EXPECT_NEAR(RunPolicy(at(0.5), Policy::kCompute).seconds,
               2 * RunPolicy(at(1), Policy::kCompute).seconds, 1e-6);
+}
+
+// The paper loses to a lane alone in some cells (0.80x at worst); this planner in none.
+TEST(PapersTest, NoCellLosesToALaneAlone) {
+  const std::string source = KVCAKE_SOURCE_DIR, json = testing::TempDir() + "papers.json";
+  ASSERT_TRUE(RunPapers({.tables = source + "/bench/papers",
+                         .profiles = source + "/bench/profiles",
+                         .json = json})
+                  .has_value());
+  std::ifstream in(json);
+  const auto cells = nlohmann::json::parse(in);
+  EXPECT_EQ(cells.size(), 60u + 12 + 64 + 24 + 12);
+  for (const auto& cell : cells) {
+    EXPECT_GE(cell["cake"]["x_io"], 0.99) << cell;
+    EXPECT_GE(cell["cake"]["x_compute"], 0.99) << cell;
+    EXPECT_GE(cell["efficiency"], 0.97) << cell;
+    EXPECT_LE(cell["efficiency"], 1.0001) << cell;
+  }
 }
 
 TEST(SimulateTest, PercentilesAreOfTheSortedValues) {
