@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -26,8 +27,11 @@ struct Row {
   const char* name;
   std::optional<Shape> link = {};
   std::optional<Shape> compute = {};
+  bool known = true;  // what the lanes take at the start; false: as on a new machine
 };
 constexpr Row kRows[] = {
+    {.name = "nothing"},
+    {.name = "nothing, first run", .known = false},
     {.name = "link halved", .link = Shape::kHalved},
     {.name = "link doubled", .link = Shape::kDoubled},
     {.name = "link stops for a while", .link = Shape::kStops},
@@ -101,6 +105,7 @@ class ChangesBench {
  private:
   // The speeds of one repeat.
   struct Speeds {
+    bool known = true;
     std::string link_trace = {};             // file
     std::optional<SpeedTrace> compute = {};  // shares
     double link_at_start = 1, compute_at_start = 1;
@@ -111,6 +116,7 @@ class ChangesBench {
   Result<Speeds> Draw(const Row& row, int repeat) const;
   Result<Completion> Run(const Speeds& speeds, Policy policy, std::optional<int> split = {});
   Status Probe(const Speeds& speeds) const;
+  Status ForgetCosts() const;
   int SplitAtStart(const Speeds& speeds) const;
   int chunks() const { return static_cast<int>(compute_.size()) - 1; }
 
@@ -166,7 +172,7 @@ Result<ChangesBench> ChangesBench::Create(const ChangesOptions& options) {
 }
 
 Result<ChangesBench::Speeds> ChangesBench::Draw(const Row& row, int repeat) const {
-  Speeds speeds;
+  Speeds speeds{.known = row.known};
   // Both lanes at speed 1 take about this long together.
   const double compute_s = compute_.back(), load_s = options_.ratio * compute_s;
   const double span_s = compute_s * load_s / (compute_s + load_s);
@@ -189,8 +195,9 @@ Result<ChangesBench::Speeds> ChangesBench::Draw(const Row& row, int repeat) cons
   return speeds;
 }
 
-// Teaches the planner what the lanes take before anything changes.
+// Teaches the planner what the lanes take before anything changes, or has it forget that.
 Status ChangesBench::Probe(const Speeds& speeds) const {
+  if (!speeds.known) return ForgetCosts();
   ASSIGN_OR_RETURN(const auto runtime, Open({.link_at_start = speeds.link_at_start}));
   for (Policy policy : {Policy::kCompute, Policy::kLoad}) {
     RETURN_IF_ERROR(
@@ -211,6 +218,18 @@ Result<Completion> ChangesBench::Run(const Speeds& speeds, Policy policy,
   if (done.tokens == answer_) return done;
   return Fail(ErrorCode::kCorrupt, "policy {} gave another answer than computing",
               PolicyName(policy));
+}
+
+Status ChangesBench::ForgetCosts() const {
+  std::error_code error;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(scratch_.path(), error)) {
+    if (file.path().filename().string().starts_with("cost-")) {
+      std::filesystem::remove(file.path(), error);
+    }
+  }
+  if (!error) return {};
+  return Fail(ErrorCode::kIo, "cannot forget the costs in {}: {}", scratch_.path(),
+              error.message());
 }
 
 // What somebody would choose who thought that nothing will change.
