@@ -32,5 +32,24 @@ TEST(ComputeShareTest, ZeroIsLegalAndWhatIsNotUsedIsNotHoarded) {
   EXPECT_LE(budget.Budget(20), 2) << "one of this step, one kept";
 }
 
+// A restoration that waits runs no steps; what the others leave it must not stay what it was.
+TEST(ComputeShareTest, WaitingSeesTheShareChange) {
+  ComputeShare budget(SpeedTrace({{0, 0.01}, {5, 1}}), 512, 128);
+  (void)budget.Budget(0);
+  EXPECT_NEAR(budget.typical(), 0.01, 1e-9);
+  (void)budget.Budget(6);
+  EXPECT_NEAR(budget.typical(), 1, 1e-9) << "no step yet: what there is now";
+
+  ComputeShare later(SpeedTrace({{0, 0.01}, {5, 1}}), 512, 128);
+  for (int step = 0; step < 5; ++step) {
+    (void)later.Budget(step);
+    later.Step(step, 0);
+  }
+  (void)later.Budget(5);
+  EXPECT_LT(later.typical(), 0.02);
+  (void)later.Budget(25);
+  EXPECT_GT(later.typical(), 0.9) << "twenty steps have passed";
+}
+
 }  // namespace
 }  // namespace kvcake

@@ -331,14 +331,8 @@ Plan MakePlan(const PlanInput& asked, const PlannerOptions& options) {
   }
   if (input.fixed_split) return FixedPlan(input, first);
   if (!input.predict) return PublishedPlan(input, first);
-  if (!input.compute.known()) {
-    // One chunk will tell what the others take; the loads may be about to overtake a longer slice.
-    Plan plan = BlindPlan(input, first);
-    plan.slice_chunks = std::min(plan.slice_chunks, 1);
-    return plan;
-  }
-
   // A tier whose speed is not known gets a moment to show it; then compute goes on chunk by chunk.
+  const bool known = input.compute.known();
   uint32_t wanted = 0;
   for (int i = first; i < n; ++i) wanted |= input.chunks[i].tiers;
   for (; wanted != 0; wanted &= wanted - 1) {
@@ -346,17 +340,24 @@ Plan MakePlan(const PlanInput& asked, const PlannerOptions& options) {
     if (tier.known) continue;
     const double tokens = input.chunk_tokens;
     const double chunk_s = input.compute.SecondsFor(first * tokens, tokens);
-    const double patience_s = options.blind_wait_chunks * chunk_s;
+    const double patience_s = known ? options.blind_wait_chunks * chunk_s : options.blind_wait_s;
     if (tier.waited_s < patience_s) {
       Plan plan = OpenPlan(input);
       plan.wait_s = std::max(patience_s - tier.waited_s, kWaitMin);
       plan.reason = "waiting for the first load to show the tier's speed";
       return plan;
     }
+    if (!known) break;
     Plan plan = BlindPlan(input, first);
     // What has been silent for long may be trusted to be for half as long again.
     const double trusted = std::max(1.0, tier.waited_s / (2 * chunk_s));
     plan.slice_chunks = static_cast<int>(std::min<double>(plan.slice_chunks, trusted));
+    return plan;
+  }
+  if (!known) {
+    // One chunk will tell what the others take; the loads may be about to overtake a longer slice.
+    Plan plan = BlindPlan(input, first);
+    plan.slice_chunks = std::min(plan.slice_chunks, 1);
     return plan;
   }
 

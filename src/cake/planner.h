@@ -54,6 +54,8 @@ struct PlannerOptions {
   double take_over_margin_chunks = 0.1;
   // How long to wait for a tier's first measurement, in units of one chunk's compute time.
   double blind_wait_chunks = 0.2;
+  // The same while nothing is known of compute either.
+  double blind_wait_s = 2e-3;
 };
 
 enum class Side : uint8_t { kCompute, kLoad, kEither };
