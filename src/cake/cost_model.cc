@@ -247,16 +247,29 @@ void TierCost::OnLate(TimePoint now, uint64_t bytes) {
   last_progress_ = now;
 }
 
-// How much slower than this the last two gaps were both.
-double TierCost::Drift(double bytes_per_s) const {
-  constexpr size_t kEnough = 3;
+// How much slower than this the last two gaps were both; 1 if they were faster: reads that complete
+// together leave gaps of nothing.
+double TierCost::Slowdown(double bytes_per_s) const {
+  constexpr size_t kEnough = 4;
   constexpr double kNoise = 0.3;
   if (gaps_.size() < kEnough) return 1;
   const auto slower = [&](size_t i) {
     const Sample& s = gaps_[gaps_.size() - 1 - i];
     return std::max(s.seconds, 1e-9) * bytes_per_s / s.bytes;
   };
-  return Agreed(slower(0), slower(1), kNoise);
+  return std::max(1.0, Agreed(slower(0), slower(1), kNoise));
+}
+
+// A first read takes the fixed part and its own bytes: two that were faster than both tell that
+// they have become less.
+void TierCost::HoldToFirsts() {
+  if (firsts_.size() < 2) return;
+  const Sample& last = firsts_.back();
+  const double most_s = std::max(last.seconds, firsts_[firsts_.size() - 2].seconds);
+  const double interval_s = last.bytes / estimate_.bytes_per_s;
+  if (most_s <= 0 || estimate_.fixed_s + interval_s <= most_s) return;
+  estimate_.bytes_per_s = std::max(estimate_.bytes_per_s, last.bytes / most_s);
+  estimate_.fixed_s = std::min(estimate_.fixed_s, most_s - last.bytes / estimate_.bytes_per_s);
 }
 
 void TierCost::Update() {
@@ -274,12 +287,13 @@ void TierCost::Update() {
   const double seconds = gaps.seconds + w * firsts.seconds;
   const double bytes = gaps.bytes + w * firsts.bytes;
   estimate_.bytes_per_s = bytes / std::max(seconds, 1e-9);
-  estimate_.bytes_per_s /= Drift(estimate_.bytes_per_s);
+  estimate_.bytes_per_s /= Slowdown(estimate_.bytes_per_s);
   std::vector<double> fixed;
   for (const Sample& s : firsts_) {
     fixed.push_back(std::max(0.0, s.seconds - s.bytes / estimate_.bytes_per_s));
   }
   if (!fixed.empty()) estimate_.fixed_s = Median(std::move(fixed));
+  HoldToFirsts();
   estimate_.known = true;
 }
 

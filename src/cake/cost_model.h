@@ -106,7 +106,8 @@ class TierCost {
     double seconds, bytes;
   };
   void Update();
-  double Drift(double bytes_per_s) const;
+  double Slowdown(double bytes_per_s) const;
+  void HoldToFirsts();
 
   int in_flight_ = 0;
   bool first_of_burst_ = true;  // no completion since the link became busy

@@ -173,6 +173,18 @@ TEST(TierCostTest, FollowsALinkThatChanges) {
   EXPECT_LT(cost.estimate().IntervalFor(1000), 80e-3);
 }
 
+// One that has become faster shows it where a read has it for itself: what is left of an old first
+// read is not taken for a fixed cost.
+TEST(TierCostTest, FollowsALinkThatBecomesFaster) {
+  TierCost cost;
+  TimePoint now{};
+  for (int i = 0; i < 4; ++i) Burst(cost, now, 20, 0, 160e-3, 4);
+  Burst(cost, now, 4, 0, 10e-3, 4);
+  Burst(cost, now, 4, 0, 10e-3, 4);
+  EXPECT_NEAR(cost.estimate().IntervalFor(1000), 10e-3, 1e-4);
+  EXPECT_NEAR(cost.estimate().fixed_s, 0, 1e-4);
+}
+
 TEST(TierCostTest, TheFirstReadAloneIsNotOverestimated) {
   TierCost cost;
   TimePoint now{};
