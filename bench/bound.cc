@@ -56,17 +56,17 @@ double Crossing(double compute0, double compute1, double load0, double load1) {
 
 }  // namespace
 
-Bound LeastTime(const LaneCurve& compute, const LaneCurve& load, const std::vector<bool>& present,
-                double tail_s) {
-  const int chunks = static_cast<int>(present.size());
-  CHECK(static_cast<int>(compute.size()) == chunks + 1);
-  CHECK(static_cast<int>(load.size()) >= chunks + 1);
-  // Of each split, from the one that computes everything to the one that loads all it can.
+namespace {
+
+// Of splits of [0, end), the last part of the prompt apart.
+Bound LeastBefore(int end, const LaneCurve& compute, const LaneCurve& load,
+                  const std::vector<bool>& present) {
   double holes_s = 0;
   int loads = 0;
-  double compute_end = compute[chunks], load_end = 0;
-  Bound bound{.whole_s = compute_end, .fractional_s = compute_end, .split = chunks};
-  for (int split = chunks - 1; split >= 0; --split) {
+  // Of each split, from the one that computes everything to the one that loads all it can.
+  double compute_end = compute[end], load_end = 0;
+  Bound bound{.whole_s = compute_end, .fractional_s = compute_end, .split = end};
+  for (int split = end - 1; split >= 0; --split) {
     if (present[split]) {
       ++loads;
     } else {
@@ -81,6 +81,27 @@ Bound LeastTime(const LaneCurve& compute, const LaneCurve& load, const std::vect
         std::min(bound.fractional_s, Crossing(next_compute, compute_end, next_load, load_end));
     compute_end = next_compute;
     load_end = next_load;
+  }
+  return bound;
+}
+
+}  // namespace
+
+Bound LeastTime(const LaneCurve& compute, const LaneCurve& load, const std::vector<bool>& present,
+                double tail_s) {
+  const int chunks = static_cast<int>(present.size());
+  CHECK(static_cast<int>(compute.size()) == chunks + 1);
+  CHECK(static_cast<int>(load.size()) >= chunks + 1);
+  Bound bound = LeastBefore(chunks, compute, load, present);
+  // A hole is computed when all before it is there; then come the holes behind it.
+  double holes_s = 0;
+  for (int hole = chunks - 1; hole >= 0; --hole) {
+    if (present[hole]) continue;
+    holes_s += compute[hole + 1] - compute[hole];
+    if (hole > 0 && !present[hole - 1]) continue;
+    const Bound before = LeastBefore(hole, compute, load, present);
+    bound.whole_s = std::max(bound.whole_s, before.whole_s + holes_s);
+    bound.fractional_s = std::max(bound.fractional_s, before.fractional_s + holes_s);
   }
   bound.whole_s += tail_s;
   bound.fractional_s += tail_s;

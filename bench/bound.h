@@ -27,9 +27,8 @@ struct Bound {
 };
 
 // Chunk i can be loaded if present[i]. Compute has to make every chunk before a split and the
-// absent ones after it; loading makes the others. `tail_s`: the compulsory last part of the prompt,
-// after both. What a hole has to wait for is left out: a true bound, which holes may keep out of
-// reach.
+// absent ones after it, each when all before it is there; loading makes the others. `tail_s`: the
+// compulsory last part of the prompt, after both.
 Bound LeastTime(const LaneCurve& compute, const LaneCurve& load, const std::vector<bool>& present,
                 double tail_s);
 
