@@ -1,7 +1,6 @@
 #include "store/disk_tier.h"
 
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +10,7 @@
 #include "base/cpu.h"
 #include "store/chunk_format.h"
 #include "store/disk_tier_read.h"
+#include "store/quarantine.h"
 
 namespace kvcake {
 namespace {
@@ -141,49 +141,33 @@ DiskTier::~DiskTier() {
     stats = stats_;
   }
   if (stats.reads + stats.writes + stats.evicted + stats.quarantined == 0) return;
-  (void)AddUsage(fs_, store_, options_.root,
-                 {.reads = stats.reads,
-                  .read_bytes = stats.read_bytes,
-                  .writes = stats.writes,
-                  .write_bytes = stats.write_bytes,
-                  .evicted = stats.evicted,
-                  .quarantined = stats.quarantined});
-}
-
-bool DiskTier::QuarantineHasRoom(uint64_t bytes) {
-  int files = 1;
-  if (const auto bad = fs_.List(store_.QuarantineDir())) {
-    for (const DirEntry& entry : *bad) {
-      ++files;
-      bytes += entry.info.bytes;
-    }
+  if (breaker_.hangs() || watch_.overdue(OverdueWatch::Kind::kWrite) > 0) return;
+  const auto added = AddUsage(fs_, store_, options_.root,
+                              {.reads = stats.reads,
+                               .read_bytes = stats.read_bytes,
+                               .writes = stats.writes,
+                               .write_bytes = stats.write_bytes,
+                               .evicted = stats.evicted,
+                               .quarantined = stats.quarantined});
+  if (!added) {
+    spdlog::warn("store: the hits and writes of this process are not counted: {}",
+                 added.error().message);
   }
-  return files <= options_.quarantine_files_max && bytes <= options_.quarantine_bytes_max;
 }
 
 bool DiskTier::Quarantine(const std::string& path, const Error& reason, const FileInfo& bad) {
-  const auto info = fs_.Stat(path);
-  // Another process was faster.
-  if (!info || info->inode != bad.inode || info->device != bad.device) return true;
-  const bool keep = QuarantineHasRoom(info->bytes);
-  Status status;
-  if (keep) {
-    const std::string to =
-        fmt::format("{}/{}.{}.{}", store_.QuarantineDir(), path.substr(path.rfind('/') + 1),
-                    getpid(), next_temporary_.fetch_add(1));
-    status = fs_.MakeDirs(store_.QuarantineDir());
-    if (status) status = fs_.Rename(path, to);
-  } else {
-    status = info->kind == FileInfo::Kind::kDirectory ? fs_.RemoveDir(path) : fs_.Remove(path);
-  }
-  if (!status) {
-    quarantine_faults_.Failed({status.error().code, fmt::format("{} ({}): {}", path, reason.message,
-                                                                status.error().message)});
+  const auto moved = MoveToQuarantine(
+      fs_, store_, path, bad, {options_.quarantine_files_max, options_.quarantine_bytes_max});
+  if (!moved) {
+    quarantine_faults_.Failed({moved.error().code, fmt::format("{} ({}): {}", path, reason.message,
+                                                               moved.error().message)});
     return false;
   }
+  if (*moved == Quarantined::kGone) return true;  // another process was faster
   quarantine_faults_.Succeeded();
-  spdlog::warn("store: {} is not the chunk that its name says: {}; {}", path, reason.message,
-               keep ? "moved to quarantine" : "removed, as the quarantine is full");
+  spdlog::warn(
+      "store: {} is not the chunk that its name says: {}; {}", path, reason.message,
+      *moved == Quarantined::kMoved ? "moved to quarantine" : "removed, as the quarantine is full");
   std::lock_guard lock(mutex_);
   ++stats_.quarantined;
   return true;
