@@ -255,7 +255,6 @@ Result<StoreUsage> ReadUsage(FileSystem& fs, const StoreDir& store, const ChunkK
   const auto text = ReadText(fs, store.UsagePath(root), kUsageBytesMax);
   if (Gone(text)) return usage;
   if (!text) return tl::unexpected(text.error());
-  if (text->empty()) return usage;  // torn by a power cut: there is nothing to lose
   std::istringstream lines(*text);
   std::string name;
   uint64_t value = 0;
@@ -264,9 +263,8 @@ Result<StoreUsage> ReadUsage(FileSystem& fs, const StoreDir& store, const ChunkK
       if (name == field) usage.*member = value;
     }
   }
-  if (lines.eof() && text->back() == '\n') return usage;
-  return Fail(ErrorCode::kCorrupt, "{} is not what kvcake wrote: delete it to count from zero",
-              store.UsagePath(root));
+  if (lines.eof() && text->ends_with('\n')) return usage;
+  return Fail(ErrorCode::kCorrupt, "{} is not what kvcake wrote", store.UsagePath(root));
 }
 
 Status AddUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
@@ -277,10 +275,15 @@ Status AddUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
     if (tries > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     ASSIGN_OR_RETURN(lock, fs.TryLock(store.LockPath()));
   }
-  ASSIGN_OR_RETURN(const StoreUsage before, ReadUsage(fs, store, root));
+  auto before = ReadUsage(fs, store, root);
+  if (!before && before.error().code == ErrorCode::kCorrupt) {  // torn by a power cut
+    spdlog::warn("store: hits and writes are counted from zero: {}", before.error().message);
+    before = StoreUsage();
+  }
+  if (!before) return tl::unexpected(before.error());
   std::string text;
   for (const auto& [field, member] : kUsageFields) {
-    text += fmt::format("{} {}\n", field, before.*member + more.*member);
+    text += fmt::format("{} {}\n", field, (*before).*member + more.*member);
   }
   return WriteText(fs, store.UsagePath(root), text);
 }

@@ -77,7 +77,7 @@ struct StoreUsage {
 // Zeros where nothing has been added yet; kCorrupt when it is not what AddUsage writes.
 Result<StoreUsage> ReadUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root);
 // kIo when others keep the directory's lock for too long. Nothing is added then, nor to totals that
-// cannot be read.
+// cannot be read; those that are corrupt begin anew.
 Status AddUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
                 const StoreUsage& more);
 
