@@ -149,7 +149,7 @@ DiskTier::~DiskTier() {
                                .write_bytes = stats.write_bytes,
                                .evicted = stats.evicted,
                                .quarantined = stats.quarantined});
-  if (!added) {
+  if (!added && added.error().code != ErrorCode::kNotFound) {  // or the directory was cleared
     spdlog::warn("store: the hits and writes of this process are not counted: {}",
                  added.error().message);
   }
