@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "base/check.h"
@@ -103,10 +102,7 @@ DiskTier::DiskTier(DiskTierOptions options, FileSystem& fs)
       store_(options_.dir),
       pieces_(PiecesMax(options_)),
       breaker_(options_.failures_max, options_.probe_interval),
-      watch_(options_.overdue_after),
-      // Not from 0: a process that had our pid may have left temporaries.
-      next_temporary_(
-          static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())) {}
+      watch_(options_.overdue_after) {}
 
 void DiskTier::Prepare() {
   // None of this is needed for reading: a read-only store serves what it has.

@@ -202,7 +202,6 @@ class DiskTier : public Tier {
   FaultLog scan_faults_{"looking for files"};
   FaultLog quarantine_faults_{"moving bad files away"};
   FaultLog eviction_faults_{"removing files to make room"};
-  std::atomic<uint64_t> next_temporary_;
   std::mutex eviction_mutex_;   // one writer makes room or rescans at a time
   TimePoint scanned_at_;        // guarded by eviction_mutex_
   int64_t scanned_unix_s_ = 0;  // the last one by Upkeep; guarded by eviction_mutex_

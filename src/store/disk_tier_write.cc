@@ -89,8 +89,7 @@ Status DiskTier::WriteChunk(const ChunkWrite& chunk) {
   RETURN_IF_ERROR(CheckNoLinks(fs_, store_, id));
   RETURN_IF_ERROR(MakeRoom(bytes));
   const std::string path = store_.ChunkPath(id);
-  const std::string temporary =
-      fmt::format("{}.tmp.{}.{}", path, getpid(), next_temporary_.fetch_add(1));
+  const std::string temporary = TemporaryName(path);
   auto status = WriteTemporary(temporary, chunk);
   if (status) status = MoveIntoPlace(temporary, path);
   if (status && options_.durable) status = SyncNames(id);
