@@ -1,6 +1,5 @@
 // The writing half of DiskTier: chunks in, room made for them, other processes' files found.
 #include <signal.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
