@@ -7,6 +7,7 @@
 #include "app/flags.h"
 #include "app/progress.h"
 #include "app/store_names.h"
+#include "store/quarantine.h"
 #include "store/store_tools.h"
 
 namespace kvcake {
@@ -23,6 +24,11 @@ struct StoreFlags {
   std::optional<double> older_than_s;
   std::string model;
 };
+
+// Names of files may be of any bytes.
+void PrintJson(const Json& json) {
+  fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+}
 
 double MiB(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
@@ -51,7 +57,7 @@ Result<bool> List(const StoreFlags& flags) {
   if (flags.json) {
     auto list = Json::array();
     for (const StoreRoot& root : roots) list.push_back(Describe(root));
-    fmt::print("{}\n", list.dump(2));
+    PrintJson(list);
     return true;
   }
   fmt::print("{:<14} {:<28} {:>8} {:>12} {:>10}  {:<16}  {:<16}\n", "root", "model", "chunks",
@@ -85,19 +91,18 @@ Result<bool> Stat(const StoreFlags& flags) {
                 {.chunk = {},
                  .temporary = [&](const std::string&, int, const FileInfo&) { ++temporaries; }}));
   if (flags.json) {
-    fmt::print("{}\n", Json{{"models", roots.size()},
-                            {"chunks", chunks},
-                            {"bytes", bytes},
-                            {"hits", usage.reads},
-                            {"hit_bytes", usage.read_bytes},
-                            {"writes", usage.writes},
-                            {"write_bytes", usage.write_bytes},
-                            {"evicted", usage.evicted},
-                            {"quarantined", quarantined.size()},
-                            {"quarantined_bytes", bad_bytes},
-                            {"being_written", temporaries},
-                            {"free_bytes", free}}
-                           .dump(2));
+    PrintJson({{"models", roots.size()},
+               {"chunks", chunks},
+               {"bytes", bytes},
+               {"hits", usage.reads},
+               {"hit_bytes", usage.read_bytes},
+               {"writes", usage.writes},
+               {"write_bytes", usage.write_bytes},
+               {"evicted", usage.evicted},
+               {"quarantined", quarantined.size()},
+               {"quarantined_bytes", bad_bytes},
+               {"being_written", temporaries},
+               {"free_bytes", free}});
     return true;
   }
   fmt::print("{:<16} {}\n{:<16} {} ({:.1f} MiB)\n", "models", roots.size(), "chunks", chunks,
@@ -128,11 +133,10 @@ Result<bool> Verify(const StoreFlags& flags) {
     for (const BadFile& file : verified.bad) {
       bad.push_back({{"path", file.path}, {"reason", file.reason}});
     }
-    fmt::print("{}\n", Json{{"chunks", verified.chunks},
-                            {"bytes", verified.bytes},
-                            {"seconds", seconds},
-                            {"bad", bad}}
-                           .dump(2));
+    PrintJson({{"chunks", verified.chunks},
+               {"bytes", verified.bytes},
+               {"seconds", seconds},
+               {"bad", bad}});
     return verified.bad.empty();
   }
   for (const BadFile& file : verified.bad) fmt::print("{}: {}\n", file.path, file.reason);
@@ -146,7 +150,7 @@ Result<bool> Verify(const StoreFlags& flags) {
 
 void PrintCleared(const StoreFlags& flags, const ClearedStore& cleared) {
   if (flags.json) {
-    fmt::print("{}\n", Json{{"files", cleared.files}, {"bytes", cleared.bytes}}.dump(2));
+    PrintJson({{"files", cleared.files}, {"bytes", cleared.bytes}});
   } else {
     fmt::print("removed {} files, {:.1f} MiB\n", cleared.files, MiB(cleared.bytes));
   }
@@ -190,14 +194,14 @@ Result<bool> Quarantine(const StoreFlags& flags) {
       list.push_back({{"path", file.path},
                       {"bytes", file.bytes},
                       {"mtime", file.mtime_s},
-                      {"reason", file.reason}});
+                      {"reason", WhyQuarantined(file)}});
     }
-    fmt::print("{}\n", list.dump(2));
+    PrintJson(list);
     return true;
   }
   for (const QuarantinedFile& file : files) {
     fmt::print("{}  {:>10.1f} MiB  {}: {}\n", Day(file.mtime_s), MiB(file.bytes), file.path,
-               file.reason);
+               WhyQuarantined(file));
   }
   fmt::print("{} files; --clear deletes them\n", files.size());
   return true;

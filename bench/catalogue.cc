@@ -110,8 +110,10 @@ Status RunCatalogue(const CatalogueOptions& options) {
   const uint64_t before = ResidentBytes();
   Catalogue catalogue;
   for (uint64_t n = 0; n < options.chunks; ++n) catalogue.Add({{root, KeyOf(n)}, 1 << 20, 1});
-  fmt::print("{:<44} {:>10.1f} bytes\n", "memory for each chunk",
-             static_cast<double>(ResidentBytes() - before) / static_cast<double>(options.chunks));
+  const double bytes =
+      static_cast<double>(ResidentBytes() - before) / static_cast<double>(options.chunks);
+  fmt::print("{:<44} {:>10.1f} bytes\n", "memory for each chunk", bytes);
+  fmt::print("{:<44} {:>10.1f} MB\n", "memory for a million chunks", bytes);
   const auto lookup = [&](const std::vector<ChunkKey>& keys) {
     return catalogue.Contains(root, keys);
   };

@@ -190,19 +190,21 @@ Result<Rate> Verify(const std::string& dir) {
 
 struct Cell {
   std::vector<double> rate, fio, cpu;
+  bool fio_large_pages = true;  // in each repeat
 
-  void Add(const Rate& ours, double fio_bytes_per_s) {
+  void Add(const Rate& ours, const FioRate& yardstick) {
     rate.push_back(ours.bytes_per_s);
     cpu.push_back(ours.cpu_share);
-    fio.push_back(fio_bytes_per_s);
+    fio.push_back(yardstick.bytes_per_s);
+    fio_large_pages = fio_large_pages && yardstick.large_pages;
   }
 };
 
 void Print(const char* op, uint64_t chunk_bytes, const Cell& cell) {
   const double rate = Median(cell.rate), fio = Median(cell.fio), cpu = Median(cell.cpu);
-  fmt::print("{:<6} {:>8.1f} {:>10.0f} {:>10.0f} {:>8.1f}% {:>10.1f}%\n", op,
+  fmt::print("{:<6} {:>8.1f} {:>10.0f} {:>10.0f} {:>8.1f}% {:>10.1f}% {:>12}\n", op,
              static_cast<double>(chunk_bytes) / (1 << 20), rate / 1e6, fio / 1e6, 100 * rate / fio,
-             100 * cpu);
+             100 * cpu, cell.fio_large_pages ? "2 MiB" : "4 KiB");
 }
 
 nlohmann::ordered_json ToJson(const char* op, uint64_t chunk_bytes, const Cell& cell) {
@@ -215,27 +217,29 @@ nlohmann::ordered_json ToJson(const char* op, uint64_t chunk_bytes, const Cell& 
 
 Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ordered_json& json) {
   const std::string fio_file = dir + "/fio.bin";
-  fmt::print("{:<6} {:>8} {:>10} {:>10} {:>9} {:>11}\n", "op", "MiB", "MB/s", "fio MB/s", "of fio",
-             "of one core");
+  fmt::print("{:<6} {:>8} {:>10} {:>10} {:>9} {:>11} {:>12}\n", "op", "MiB", "MB/s", "fio MB/s",
+             "of fio", "of one core", "fio's pages");
   for (const uint64_t chunk_bytes : options.chunk_bytes) {
     ASSIGN_OR_RETURN(const auto run, ChunkRun::Open(dir + "/store", chunk_bytes, options.bytes));
     Cell write, read, verify;
+    FioRate read_by_fio;
     for (int repeat = 0; repeat < options.repeats; ++repeat) {
       for (Cell* cell : {&write, &read}) {
         const bool writes = cell == &write;
         Rate rate;
-        double fio = 0;
+        FioRate fio;
         for (const bool ours : {repeat % 2 == 0, repeat % 2 != 0}) {  // in turn the first
           if (ours) {
             ASSIGN_OR_RETURN(rate, writes ? run->Write() : run->Read());
           } else {
-            ASSIGN_OR_RETURN(fio, FioRate(fio_file, run->bytes(), writes));
+            ASSIGN_OR_RETURN(fio, RunFio(fio_file, run->bytes(), writes));
           }
         }
         cell->Add(rate, fio);
+        if (!writes) read_by_fio = fio;
       }
       ASSIGN_OR_RETURN(const Rate verified, Verify(dir + "/store"));
-      verify.Add(verified, read.fio.back());
+      verify.Add(verified, read_by_fio);
     }
     Print("read", chunk_bytes, read);
     Print("write", chunk_bytes, write);

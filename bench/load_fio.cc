@@ -4,10 +4,26 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace kvcake::bench {
 namespace {
+
+constexpr uint64_t kBlock = 4 << 20;
+constexpr uint64_t kDepth = 16;
+constexpr uint64_t kLargePage = 2 << 20;
+
+// By the whole system, since it started; 0 where it does not say.
+uint64_t LargePagesMade() {
+  std::ifstream counts("/proc/vmstat");
+  std::string name;
+  uint64_t count = 0;
+  while (counts >> name >> count) {
+    if (name == "thp_fault_alloc") return count;
+  }
+  return 0;
+}
 
 // What a command prints; its exit code must be 0.
 Result<std::string> Output(const std::string& command) {
@@ -32,20 +48,26 @@ Status CheckFio() {
               "this bench compares with fio, which is not installed: apt-get install fio");
 }
 
-Result<double> FioRate(const std::string& file, uint64_t bytes, bool write) {
-  const uint64_t block = 4 << 20;
+Result<FioRate> RunFio(const std::string& file, uint64_t bytes, bool write) {
+  const uint64_t large_pages_before = LargePagesMade();
   std::error_code ignored;
   if (write) std::filesystem::remove(file, ignored);
   ASSIGN_OR_RETURN(
       const std::string out,
-      Output(fmt::format("fio --name=yardstick '--filename={}' --size={} --bs={} --direct=1 "
-                         "--ioengine=io_uring --iodepth=16 --rw={} --output-format=json",
-                         file, (bytes + block - 1) / block * block, block,
+      // glibc's malloc asks for large pages, which fio itself would only take from a reserve that
+      // few systems have (--iomem=mmaphuge).
+      Output(fmt::format("GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio --name=yardstick "
+                         "'--filename={}' --size={} --bs={} --direct=1 "
+                         "--ioengine=io_uring --iodepth={} --rw={} --output-format=json",
+                         file, (bytes + kBlock - 1) / kBlock * kBlock, kBlock, kDepth,
                          write ? "write" : "read")));
   const auto json = nlohmann::json::parse(out.substr(std::min(out.find('{'), out.size())), nullptr,
                                           /*allow_exceptions=*/false);
   try {
-    return json.at("jobs").at(0).at(write ? "write" : "read").at("bw_bytes").get<double>();
+    FioRate rate;
+    rate.bytes_per_s = json.at("jobs").at(0).at(write ? "write" : "read").at("bw_bytes");
+    rate.large_pages = LargePagesMade() - large_pages_before >= kDepth * kBlock / kLargePage / 2;
+    return rate;
   } catch (const nlohmann::json::exception&) {
     return Fail(ErrorCode::kIo, "fio printed something unexpected: {}", out.substr(0, 200));
   }

@@ -1,15 +1,9 @@
 // The kvcake program as a user runs it: flags, output, exit codes, and the store between runs.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
+
+#include "tests/cli_testing.h"
 
 namespace kvcake {
 namespace {
@@ -18,36 +12,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::HasSubstr;
 
-struct Outcome {
-  int exit_code;
-  std::string out, err;
-};
-
-class CliTest : public testing::Test {
+class CliTest : public ProgramTest {
  protected:
-  CliTest() {
-    std::string name = testing::TempDir() + "kvcake-cli-XXXXXX";
-    dir_ = mkdtemp(name.data());
-  }
-  ~CliTest() override { fs::remove_all(dir_); }
-
-  static std::string Read(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
-  // `arguments` as the shell reads them.
-  Outcome Run(const std::string& arguments) {
-    const std::string command =
-        std::string(KVCAKE_PROGRAM) + " " + arguments + " > " + dir_ + "/out 2> " + dir_ + "/err";
-    const int status = std::system(command.c_str());
-    return {WEXITSTATUS(status), Read(dir_ + "/out"), Read(dir_ + "/err")};
-  }
-  json RunJson(const std::string& arguments) {
-    const Outcome outcome = Run(arguments + " --json");
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    return json::parse(outcome.out);
-  }
   std::string Ask() const {
     return "run --model " KVCAKE_SOURCE_DIR
            "/models/demo --max-tokens 8 --threads 2 "
@@ -56,15 +22,6 @@ class CliTest : public testing::Test {
   }
   std::string WithStore() const { return Ask() + "--store " + dir_ + "/store "; }
 
-  std::vector<fs::path> ChunkFiles() const {
-    std::vector<fs::path> files;
-    for (const auto& entry : fs::recursive_directory_iterator(dir_ + "/store")) {
-      if (entry.is_regular_file() && entry.path().filename().string().size() == 64) {
-        files.push_back(entry.path());
-      }
-    }
-    return files;
-  }
   static int Loaded(const json& answer) {
     int tokens = 0;
     for (const auto& [tier, n] : answer["report"]["tokens_loaded"].items()) tokens += n.get<int>();
@@ -76,7 +33,6 @@ class CliTest : public testing::Test {
               answer["prompt_tokens"].get<int>());
   }
 
-  std::string dir_;
   const std::string document_ = "/usr/share/common-licenses/Artistic";
 };
 
@@ -151,11 +107,11 @@ TEST_F(CliTest, WhatIsKeptFollowsTheFlags) {
   const json twice = RunJson(WithStore() + "--store-writes second-use");
   EXPECT_EQ(twice["store"]["chunks"], twice["prompt_tokens"].get<int>() / 128)
       << "what one process has seen the next one knows";
-  for (const fs::path& file : ChunkFiles()) {
+  for (const std::string& file : ChunkFiles()) {
     fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::hours(3));
   }
   EXPECT_GT(Loaded(RunJson(WithStore() + "--policy load --no-store --store-ttl 1d")), 0);
-  for (const fs::path& file : ChunkFiles()) {
+  for (const std::string& file : ChunkFiles()) {
     fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::hours(3));
   }
   const json old = RunJson(WithStore() + "--policy load --no-store --store-ttl 2h");
@@ -199,7 +155,7 @@ TEST_F(CliTest, DamagedForeignAndWrongModelFilesAreMisses) {
   EXPECT_EQ(answer["tokens"], plain["tokens"]);
   ExpectAddsUp(answer);
   for (int i : {0, 1, 2, 3, 5, 6}) {
-    EXPECT_THAT(outcome.err, HasSubstr(files[i].filename().string())) << "case " << i;
+    EXPECT_THAT(outcome.err, HasSubstr(fs::path(files[i]).filename().string())) << "case " << i;
   }
   EXPECT_EQ(answer["store"]["quarantined"], 6);
   EXPECT_EQ(Loaded(answer), (static_cast<int>(files.size()) - 7) * 128);

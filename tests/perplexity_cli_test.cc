@@ -1,62 +1,32 @@
 // kvcake perplexity as a user runs it.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
 
 #include "model/tokenizer.h"
+#include "tests/cli_testing.h"
 
 namespace kvcake {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::HasSubstr;
 
 constexpr const char* kGolden = KVCAKE_SOURCE_DIR "/tests/golden/models/llama2_linear_new_f32";
 constexpr const char* kDemo = KVCAKE_SOURCE_DIR "/models/demo";
 
-struct Outcome {
-  int exit_code;
-  std::string out, err;
-};
-
-class PerplexityTest : public testing::Test {
+class PerplexityTest : public ProgramTest {
  protected:
   PerplexityTest() {
-    std::string name = testing::TempDir() + "kvcake-perplexity-XXXXXX";
-    dir_ = mkdtemp(name.data());
     std::ifstream file(std::string(kGolden) + "/golden.json");
     test_ = json::parse(file)["cases"].back();
     ids_ = Write("ids", test_["ids"].dump());
   }
-  ~PerplexityTest() override { fs::remove_all(dir_); }
 
-  std::string Write(const std::string& name, const std::string& text) const {
-    std::ofstream(dir_ + "/" + name) << text;
-    return dir_ + "/" + name;
-  }
-  static std::string Read(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
   Outcome Run(const std::string& model, const std::string& arguments) const {
-    const std::string command = std::string(KVCAKE_PROGRAM) + " perplexity --model " + model + " " +
-                                arguments + " > " + dir_ + "/out 2> " + dir_ + "/err";
-    const int status = std::system(command.c_str());
-    return {WEXITSTATUS(status), Read(dir_ + "/out"), Read(dir_ + "/err")};
+    return ProgramTest::Run("perplexity --model " + model + " " + arguments);
   }
   json RunJson(const std::string& model, const std::string& arguments) const {
-    const Outcome outcome = Run(model, arguments + " --json");
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    return json::parse(outcome.out);
+    return ProgramTest::RunJson("perplexity --model " + model + " " + arguments);
   }
   void ExpectFails(const std::string& arguments, const char* message,
                    const std::string& model = kGolden) const {
@@ -66,7 +36,7 @@ class PerplexityTest : public testing::Test {
     EXPECT_THAT(outcome.err, HasSubstr(message));
   }
 
-  std::string dir_, ids_;
+  std::string ids_;
   json test_;
 };
 

@@ -1,59 +1,15 @@
 // kvcake tokenize and detokenize as a user runs them.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
+#include "tests/cli_testing.h"
 
 namespace kvcake {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::HasSubstr;
 
 const std::string kGolden = KVCAKE_SOURCE_DIR "/tests/golden/tokenizers/";
 
-struct Outcome {
-  int exit_code;
-  std::string out, err;
-};
-
-class TokenizeCliTest : public testing::Test {
- protected:
-  TokenizeCliTest() {
-    std::string name = testing::TempDir() + "kvcake-tokenize-XXXXXX";
-    dir_ = mkdtemp(name.data());
-  }
-  ~TokenizeCliTest() override { fs::remove_all(dir_); }
-
-  static std::string Read(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-  std::string Write(const std::string& name, const std::string& text) const {
-    std::ofstream(dir_ + "/" + name, std::ios::binary) << text;
-    return dir_ + "/" + name;
-  }
-  Outcome Run(const std::string& arguments) const {
-    const std::string command =
-        std::string(KVCAKE_PROGRAM) + " " + arguments + " > " + dir_ + "/out 2> " + dir_ + "/err";
-    const int status = std::system(command.c_str());
-    return {WEXITSTATUS(status), Read(dir_ + "/out"), Read(dir_ + "/err")};
-  }
-  json RunJson(const std::string& arguments) const {
-    const Outcome outcome = Run(arguments + " --json");
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    return json::parse(outcome.out);
-  }
-
-  std::string dir_;
-};
+class TokenizeCliTest : public ProgramTest {};
 
 TEST_F(TokenizeCliTest, GivesTheReferencesIdsAndTextBack) {
   for (const char* name : {"llama3", "llama2", "falcon"}) {

@@ -1,10 +1,10 @@
 #include "cake/speed_trace.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include "base/check.h"
 #include "io/file_system.h"
+#include "io/number_lines.h"
 
 namespace kvcake {
 namespace {
@@ -44,18 +44,10 @@ double SpeedTrace::EndOf(double start_s, double work_s) const {
 
 Result<SpeedTrace> ParseSpeedTrace(std::string_view text, double speed_max) {
   std::vector<SpeedPoint> points;
-  std::istringstream lines{std::string(text)};
-  std::string line;
-  for (int number = 1; std::getline(lines, line); ++number) {
-    const size_t first = line.find_first_not_of(" \t\r");
-    if (first == std::string::npos || line[first] == '#') continue;
-    std::istringstream fields(line);
-    SpeedPoint point;
-    std::string rest;
-    if (!(fields >> point.at_s >> point.speed) || fields >> rest) {
-      return Fail(ErrorCode::kInvalidArgument, "line {} is not two numbers: seconds, speed",
-                  number);
-    }
+  ASSIGN_OR_RETURN(const auto lines, ParseNumberLines(text, "seconds, speed"));
+  for (const NumberLine& line : lines) {
+    const SpeedPoint point{.at_s = line.values[0], .speed = line.values[1]};
+    const int number = line.number;
     const bool grows = points.empty() ? point.at_s == 0 : point.at_s > points.back().at_s;
     if (!grows || !(point.at_s <= kSecondsMax)) {
       return Fail(ErrorCode::kInvalidArgument,
@@ -68,7 +60,6 @@ Result<SpeedTrace> ParseSpeedTrace(std::string_view text, double speed_max) {
     }
     points.push_back(point);
   }
-  if (points.empty()) return Fail(ErrorCode::kInvalidArgument, "it has no line of numbers");
   if (points.back().speed == 0) {
     return Fail(ErrorCode::kInvalidArgument, "the last speed is 0, and would be for ever");
   }

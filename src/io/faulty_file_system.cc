@@ -32,6 +32,7 @@ class FaultyFileSystem::FaultyFile : public File {
                          uint64_t offset) override {
     RETURN_IF_ERROR(DirectError());
     RETURN_IF_ERROR(fs_.Change("write", path()));
+    fs_.MaybeStall(&FileFaults::write_stall);
     if (fs_.Draw(&FileFaults::write_error)) return Fail(ErrorCode::kIo, "injected: write error");
     if (fs_.Draw(&FileFaults::no_space)) {
       return Fail(ErrorCode::kResourceExhausted, "injected: no space left on device");
@@ -48,9 +49,14 @@ class FaultyFileSystem::FaultyFile : public File {
     return inner_->WriteAt(buffers, offset);
   }
 
-  Result<FileInfo> Info() override { return inner_->Info(); }
+  Result<FileInfo> Info() override {
+    if (fs_.Draw(&FileFaults::info_error)) {
+      return tl::unexpected(ErrnoError(EIO, "examine", path()));
+    }
+    return inner_->Info();
+  }
   Status Sync() override {
-    if (fs_.Draw(&FileFaults::sync_error)) return Fail(ErrorCode::kIo, "injected: sync error");
+    RETURN_IF_ERROR(fs_.SyncFault(path()));
     return inner_->Sync();
   }
   int fd() const override { return -1; }
@@ -83,6 +89,12 @@ Status FaultyFileSystem::Change(const char* action, const std::string& path) {
   std::lock_guard lock(mutex_);
   if (!DrawLocked(&FileFaults::change_error)) return {};
   return tl::unexpected(ErrnoError(faults_.change_errno, action, path));
+}
+
+Status FaultyFileSystem::SyncFault(const std::string& path) {
+  MaybeStall(&FileFaults::sync_stall);
+  if (!Draw(&FileFaults::sync_error)) return {};
+  return tl::unexpected(ErrnoError(EIO, "sync", path));
 }
 
 Error FaultyFileSystem::ReadError(const char* action, const std::string& path) {
@@ -141,6 +153,7 @@ Result<std::unique_ptr<File>> FaultyFileSystem::Create(const std::string& path, 
 
 Status FaultyFileSystem::Rename(const std::string& from, const std::string& to) {
   RETURN_IF_ERROR(Change("make", to));
+  MaybeStall(&FileFaults::rename_stall);
   if (Draw(&FileFaults::rename_error)) {
     return Fail(ErrorCode::kIo, "injected: rename error: {}", from);
   }
@@ -148,7 +161,7 @@ Status FaultyFileSystem::Rename(const std::string& from, const std::string& to) 
 }
 
 Status FaultyFileSystem::SyncDir(const std::string& path) {
-  if (Draw(&FileFaults::sync_error)) return Fail(ErrorCode::kIo, "injected: sync error: {}", path);
+  RETURN_IF_ERROR(SyncFault(path));
   return inner_.SyncDir(path);
 }
 
@@ -165,6 +178,11 @@ Status FaultyFileSystem::RemoveDir(const std::string& path) {
 Status FaultyFileSystem::MakeDirs(const std::string& path) {
   if (!inner_.Stat(path)) RETURN_IF_ERROR(Change("make directory", path));
   return inner_.MakeDirs(path);
+}
+
+Result<std::vector<DirEntry>> FaultyFileSystem::List(const std::string& path) {
+  if (Draw(&FileFaults::list_error)) return tl::unexpected(ErrnoError(EIO, "list", path));
+  return inner_.List(path);
 }
 
 Result<FileInfo> FaultyFileSystem::Stat(const std::string& path) {

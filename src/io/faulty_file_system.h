@@ -23,7 +23,12 @@ struct FileFaults {
   double open_stall = 0;    // of OpenRead, likewise
   double stat_stall = 0;    // of Stat, likewise
   double change_stall = 0;  // of any call that would change something, likewise
+  double write_stall = 0;   // of a write alone, likewise
+  double rename_stall = 0;  // of Rename alone, likewise
+  double sync_stall = 0;    // of Sync and SyncDir, likewise
   double sync_error = 0;    // kIo from Sync and SyncDir
+  double info_error = 0;    // kIo from File::Info
+  double list_error = 0;    // kIo from List
   double short_read = 0;    // a part of what was asked for, a multiple of 4 KiB where possible
   double bit_flip = 0;      // one bit of what was read
   double write_error = 0;   // kIo
@@ -57,7 +62,7 @@ class FaultyFileSystem : public FileSystem {
   Status Remove(const std::string& path) override;
   Status RemoveDir(const std::string& path) override;
   Status MakeDirs(const std::string& path) override;
-  Result<std::vector<DirEntry>> List(const std::string& path) override { return inner_.List(path); }
+  Result<std::vector<DirEntry>> List(const std::string& path) override;
   Result<FileInfo> Stat(const std::string& path) override;
   Status Touch(const std::string& path, int64_t mtime_s) override;
   Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) override;
@@ -73,6 +78,7 @@ class FaultyFileSystem : public FileSystem {
 
   // The error of a call that changes `path`, when it meets one; also stalls.
   Status Change(const char* action, const std::string& path);
+  Status SyncFault(const std::string& path);
   Error ReadError(const char* action, const std::string& path);
   void MaybeStall(double FileFaults::*which);
 

@@ -95,16 +95,6 @@ FileInfo InfoOf(const struct stat& st) {
   return info;
 }
 
-void WarnNoDirectIo(const std::string& path) {
-  static std::atomic<bool> warned{false};
-  if (warned.exchange(true)) return;
-  spdlog::warn(
-      "direct I/O is not possible for {}: falling back to the operating system's cache, which "
-      "takes "
-      "memory and time from computing; put the store on a local disk (ext4, xfs)",
-      path);
-}
-
 class RealFile : public File {
  public:
   RealFile(int fd, bool direct, std::string path)
@@ -417,6 +407,15 @@ Status TryBlock(FileSystem& fs, const std::string& path, bool direct) {
 }
 
 }  // namespace
+
+void WarnNoDirectIo(const std::string& path) {
+  static std::atomic<bool> warned{false};
+  if (warned.exchange(true)) return;
+  spdlog::warn(
+      "direct I/O is not possible for {}: falling back to the operating system's cache, which "
+      "takes memory and time from computing; put the store on a local disk (ext4, xfs)",
+      path);
+}
 
 bool DirectIoWorks(FileSystem& fs, const std::string& path) {
   const auto works = [&](bool direct) {

@@ -108,6 +108,8 @@ std::string TemporaryName(const std::string& path);
 // temporary beside `path`, whose directory exists. False, with one loud warning per process, when
 // only direct I/O fails; true also where it cannot be told (full, read-only).
 bool DirectIoWorks(FileSystem& fs, const std::string& path);
+// That loud warning.
+void WarnNoDirectIo(const std::string& path);
 // Replaces a file by way of a temporary name beside it: a reader sees the old text or the new.
 Status WriteText(FileSystem& fs, const std::string& path, const std::string& text);
 

@@ -37,6 +37,7 @@ class PowerLossFileSystem::MemoryFile : public File {
   Result<size_t> WriteAt(std::span<const std::span<const std::byte>> buffers,
                          uint64_t offset) override {
     std::lock_guard lock(fs_.mutex_);
+    RETURN_IF_ERROR(fs_.PowerLocked());
     size_t written = 0;
     for (const auto& buffer : buffers) {
       const uint64_t end = offset + written + buffer.size();
@@ -54,6 +55,7 @@ class PowerLossFileSystem::MemoryFile : public File {
 
   Status Sync() override {
     std::lock_guard lock(fs_.mutex_);
+    RETURN_IF_ERROR(fs_.PowerLocked());
     node_->durable = node_->now;
     return {};
   }
@@ -70,6 +72,7 @@ class PowerLossFileSystem::MemoryFile : public File {
 
 void PowerLossFileSystem::LosePower(double kept) {
   std::lock_guard lock(mutex_);
+  calls_left_ = UINT64_MAX;
   for (const Change& change : changes_) {
     if (HappensLocked(kept)) Apply(change, durable_);
   }
@@ -103,6 +106,22 @@ bool PowerLossFileSystem::HappensLocked(double probability) {
   const bool happens = std::uniform_real_distribution<double>(0, 1)(random_) < probability;
   lost_ += !happens;
   return happens;
+}
+
+void PowerLossFileSystem::CutAfter(uint64_t calls) {
+  std::lock_guard lock(mutex_);
+  calls_left_ = calls;
+}
+
+bool PowerLossFileSystem::cut() const {
+  std::lock_guard lock(mutex_);
+  return calls_left_ == 0;
+}
+
+Status PowerLossFileSystem::PowerLocked() {
+  if (calls_left_ == 0) return Fail(ErrorCode::kIo, "the power is gone");
+  --calls_left_;
+  return {};
 }
 
 uint64_t PowerLossFileSystem::lost() const {
@@ -141,6 +160,7 @@ Result<std::unique_ptr<File>> PowerLossFileSystem::OpenRead(const std::string& p
 
 Result<std::unique_ptr<File>> PowerLossFileSystem::Create(const std::string& path, bool) {
   std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(PowerLocked());
   if (now_.contains(path)) return FailWith(EEXIST, "open", path);
   if (!now_.contains(ParentOf(path))) return FailWith(ENOENT, "open", path);
   auto node = std::make_shared<Node>();
@@ -151,6 +171,7 @@ Result<std::unique_ptr<File>> PowerLossFileSystem::Create(const std::string& pat
 
 Status PowerLossFileSystem::Rename(const std::string& from, const std::string& to) {
   std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(PowerLocked());
   ASSIGN_OR_RETURN(auto node, FindLocked(from));
   if (!now_.contains(ParentOf(to))) return FailWith(ENOENT, "make", to);
   if (now_.contains(to) && now_.at(to)->directory) return FailWith(EISDIR, "make", to);
@@ -160,6 +181,7 @@ Status PowerLossFileSystem::Rename(const std::string& from, const std::string& t
 
 Status PowerLossFileSystem::SyncDir(const std::string& path) {
   std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(PowerLocked());
   if (path != "/") RETURN_IF_ERROR(FindLocked(path));
   const std::string dir = path == "/" ? "" : path;
   std::erase_if(changes_, [&](const Change& change) {
@@ -172,6 +194,7 @@ Status PowerLossFileSystem::SyncDir(const std::string& path) {
 
 Status PowerLossFileSystem::Remove(const std::string& path) {
   std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(PowerLocked());
   ASSIGN_OR_RETURN(const auto node, FindLocked(path));
   if (node->directory) return FailWith(EISDIR, "remove", path);
   ApplyLocked({.removed = path, .added = {}, .node = {}});
@@ -180,6 +203,7 @@ Status PowerLossFileSystem::Remove(const std::string& path) {
 
 Status PowerLossFileSystem::RemoveDir(const std::string& path) {
   std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(PowerLocked());
   RETURN_IF_ERROR(FindLocked(path));
   const auto next = std::next(now_.find(path));
   if (next != now_.end() && next->first.starts_with(path + "/")) {
@@ -191,6 +215,7 @@ Status PowerLossFileSystem::RemoveDir(const std::string& path) {
 
 Status PowerLossFileSystem::MakeDirs(const std::string& path) {
   std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(PowerLocked());
   for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     const std::string part = path.substr(0, end);
     if (!now_.contains(part)) {
@@ -227,6 +252,7 @@ Result<FileInfo> PowerLossFileSystem::Stat(const std::string& path) {
 
 Status PowerLossFileSystem::Touch(const std::string& path, int64_t mtime_s) {
   std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(PowerLocked());
   ASSIGN_OR_RETURN(const auto node, FindLocked(path));
   node->mtime_s = mtime_s;
   return {};

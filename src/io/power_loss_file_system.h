@@ -21,6 +21,11 @@ class PowerLossFileSystem : public FileSystem {
  public:
   explicit PowerLossFileSystem(uint64_t seed) : random_(seed) {}
 
+  // After so many more calls that change or sync something the power is gone: until LosePower each
+  // further one is kIo and does nothing.
+  void CutAfter(uint64_t calls);
+  // Whether that has happened.
+  bool cut() const;
   // Everything is as after the next start: each change that was not synced is kept with this
   // probability. Files that are open go on as if they had been removed.
   void LosePower(double kept);
@@ -59,6 +64,8 @@ class PowerLossFileSystem : public FileSystem {
   static std::string ParentOf(const std::string& path);
   Result<std::shared_ptr<Node>> FindLocked(const std::string& path) const;
   void ApplyLocked(Change change);
+  // Counts a call that changes or syncs something; kIo when the power is gone.
+  Status PowerLocked();
   static void Apply(const Change& change, Names& names);
   void LoseBytesLocked(Node& node, double kept);
   bool HappensLocked(double probability);
@@ -69,6 +76,7 @@ class PowerLossFileSystem : public FileSystem {
   std::vector<Change> changes_;  // in order
   std::mt19937_64 random_;
   uint64_t lost_ = 0;
+  uint64_t calls_left_ = UINT64_MAX;  // until the power goes
 };
 
 }  // namespace kvcake

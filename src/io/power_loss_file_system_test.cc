@@ -45,5 +45,30 @@ TEST(PowerLossFileSystemTest, WritesAreLostInPartsAndRenamesWhole) {
   EXPECT_TRUE(torn && whole && gone);
 }
 
+TEST(PowerLossFileSystemTest, AfterTheCutNothingChanges) {
+  PowerLossFileSystem fs(1);
+  ASSERT_TRUE(fs.MakeDirs("/d"));
+  fs.LosePower(/*kept=*/1);
+  fs.CutAfter(2);
+  EXPECT_FALSE(fs.cut());
+  auto file = fs.Create("/d/a", false).value();
+  const std::string text(5000, 'x');
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(text));
+  ASSERT_TRUE(file->WriteAt({&bytes, 1}, 0));
+  EXPECT_TRUE(fs.cut());
+  EXPECT_FALSE(file->WriteAt({&bytes, 1}, 5000));
+  EXPECT_FALSE(file->Sync());
+  EXPECT_FALSE(fs.SyncDir("/d"));
+  EXPECT_FALSE(fs.Create("/d/b", false));
+  EXPECT_FALSE(fs.Rename("/d/a", "/d/b"));
+  EXPECT_FALSE(fs.Remove("/d/a"));
+  EXPECT_FALSE(fs.MakeDirs("/e"));
+  fs.LosePower(/*kept=*/1);
+  EXPECT_FALSE(fs.cut());
+  EXPECT_EQ(*ReadText(fs, "/d/a", 1 << 20), text) << "what came before the cut, and no more";
+  EXPECT_EQ(fs.List("/d")->size(), 1u);
+  EXPECT_FALSE(fs.Stat("/e"));
+}
+
 }  // namespace
 }  // namespace kvcake

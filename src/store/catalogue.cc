@@ -135,10 +135,8 @@ std::pair<uint64_t, uint64_t> Catalogue::Totals(const ChunkKey& root) const {
 }
 
 std::optional<uint32_t> Catalogue::FindRoot(const ChunkKey& root) const {
-  for (size_t i = 0; i < roots_.size(); ++i) {
-    if (roots_[i].key == root) return static_cast<uint32_t>(i);
-  }
-  return std::nullopt;
+  const auto found = root_index_.find(root);
+  return found == root_index_.end() ? std::nullopt : std::optional(found->second);
 }
 
 // Keys are digests: any of their bytes are as good as a hash. Roots share keys seldom enough.
@@ -171,6 +169,7 @@ Catalogue::SlotId Catalogue::Insert(const ChunkId& id) {
   if (!root) {
     root = static_cast<uint32_t>(roots_.size());
     roots_.push_back({.key = id.root});
+    root_index_.emplace(id.root, *root);
   }
   SlotId slot = free_;
   if (slot == kNone) {

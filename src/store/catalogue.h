@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -90,10 +91,11 @@ class Catalogue {
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
-  std::deque<Slot> slots_;       // never shrinks
-  std::vector<SlotId> index_;    // open addressing with linear probing; at most three quarters full
-  std::vector<Root> roots_;      // never forgotten: there are few
-  std::vector<SlotId> scanned_;  // new to the scan that is going on
+  std::deque<Slot> slots_;     // never shrinks
+  std::vector<SlotId> index_;  // open addressing with linear probing; at most three quarters full
+  std::vector<Root> roots_;    // never forgotten: there are fewer than chunks
+  std::unordered_map<ChunkKey, uint32_t> root_index_;  // in roots_
+  std::vector<SlotId> scanned_;                        // new to the scan that is going on
   SlotId free_ = kNone;
   SlotId coldest_ = kNone, warmest_ = kNone;
   uint64_t files_ = 0;

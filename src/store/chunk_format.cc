@@ -224,15 +224,18 @@ Status VerifySlabs(const ChunkHeader& header, std::span<const std::byte> page) {
   return {};
 }
 
+Status CheckFileBytes(const ChunkHeader& header, uint64_t bytes) {
+  if (bytes == header.layout.page_bytes()) return {};
+  return Fail(ErrorCode::kCorrupt, "it has {} bytes, must have {}", bytes,
+              header.layout.page_bytes());
+}
+
 Result<ChunkHeader> DecodeChunk(std::span<const std::byte> file) {
   if (file.size() < kPageHeaderBytes) {
     return Fail(ErrorCode::kCorrupt, "it has {} bytes, fewer than a header", file.size());
   }
   ASSIGN_OR_RETURN(ChunkHeader header, DecodeHeader(file.first<kPageHeaderBytes>()));
-  if (file.size() != header.layout.page_bytes()) {
-    return Fail(ErrorCode::kCorrupt, "it has {} bytes, must have {}", file.size(),
-                header.layout.page_bytes());
-  }
+  RETURN_IF_ERROR(CheckFileBytes(header, file.size()));
   RETURN_IF_ERROR(VerifySlabs(header, file));
   return header;
 }

@@ -50,6 +50,8 @@ Status VerifySlab(const ChunkHeader& header, int layer, std::span<const std::byt
 // The same for all slabs of a page or file.
 Status VerifySlabs(const ChunkHeader& header, std::span<const std::byte> page);
 
+// kCorrupt unless a file of the header's chunk has so many bytes.
+Status CheckFileBytes(const ChunkHeader& header, uint64_t bytes);
 // A whole chunk file, from nothing but its bytes: kCorrupt, with what is wrong, unless it is as
 // long as its header says and every checksum holds. What chunk it is, is for the caller to compare.
 Result<ChunkHeader> DecodeChunk(std::span<const std::byte> file);

@@ -1,16 +1,15 @@
 #include "store/disk_tier.h"
 
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "base/check.h"
 #include "base/cpu.h"
 #include "store/chunk_format.h"
 #include "store/disk_tier_read.h"
+#include "store/quarantine.h"
 
 namespace kvcake {
 namespace {
@@ -103,10 +102,7 @@ DiskTier::DiskTier(DiskTierOptions options, FileSystem& fs)
       store_(options_.dir),
       pieces_(PiecesMax(options_)),
       breaker_(options_.failures_max, options_.probe_interval),
-      watch_(options_.overdue_after),
-      // Not from 0: a process that had our pid may have left temporaries.
-      next_temporary_(
-          static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())) {}
+      watch_(options_.overdue_after) {}
 
 void DiskTier::Prepare() {
   // None of this is needed for reading: a read-only store serves what it has.
@@ -141,49 +137,33 @@ DiskTier::~DiskTier() {
     stats = stats_;
   }
   if (stats.reads + stats.writes + stats.evicted + stats.quarantined == 0) return;
-  (void)AddUsage(fs_, store_, options_.root,
-                 {.reads = stats.reads,
-                  .read_bytes = stats.read_bytes,
-                  .writes = stats.writes,
-                  .write_bytes = stats.write_bytes,
-                  .evicted = stats.evicted,
-                  .quarantined = stats.quarantined});
-}
-
-bool DiskTier::QuarantineHasRoom(uint64_t bytes) {
-  int files = 1;
-  if (const auto bad = fs_.List(store_.QuarantineDir())) {
-    for (const DirEntry& entry : *bad) {
-      ++files;
-      bytes += entry.info.bytes;
-    }
+  if (breaker_.hangs() || watch_.overdue(OverdueWatch::Kind::kWrite) > 0) return;
+  const auto added = AddUsage(fs_, store_, options_.root,
+                              {.reads = stats.reads,
+                               .read_bytes = stats.read_bytes,
+                               .writes = stats.writes,
+                               .write_bytes = stats.write_bytes,
+                               .evicted = stats.evicted,
+                               .quarantined = stats.quarantined});
+  if (!added && added.error().code != ErrorCode::kNotFound) {  // or the directory was cleared
+    spdlog::warn("store: the hits and writes of this process are not counted: {}",
+                 added.error().message);
   }
-  return files <= options_.quarantine_files_max && bytes <= options_.quarantine_bytes_max;
 }
 
 bool DiskTier::Quarantine(const std::string& path, const Error& reason, const FileInfo& bad) {
-  const auto info = fs_.Stat(path);
-  // Another process was faster.
-  if (!info || info->inode != bad.inode || info->device != bad.device) return true;
-  const bool keep = QuarantineHasRoom(info->bytes);
-  Status status;
-  if (keep) {
-    const std::string to =
-        fmt::format("{}/{}.{}.{}", store_.QuarantineDir(), path.substr(path.rfind('/') + 1),
-                    getpid(), next_temporary_.fetch_add(1));
-    status = fs_.MakeDirs(store_.QuarantineDir());
-    if (status) status = fs_.Rename(path, to);
-  } else {
-    status = info->kind == FileInfo::Kind::kDirectory ? fs_.RemoveDir(path) : fs_.Remove(path);
-  }
-  if (!status) {
-    quarantine_faults_.Failed({status.error().code, fmt::format("{} ({}): {}", path, reason.message,
-                                                                status.error().message)});
+  const auto moved = MoveToQuarantine(
+      fs_, store_, path, bad, {options_.quarantine_files_max, options_.quarantine_bytes_max});
+  if (!moved) {
+    quarantine_faults_.Failed({moved.error().code, fmt::format("{} ({}): {}", path, reason.message,
+                                                               moved.error().message)});
     return false;
   }
+  if (*moved == Quarantined::kGone) return true;  // another process was faster
   quarantine_faults_.Succeeded();
-  spdlog::warn("store: {} is not the chunk that its name says: {}; {}", path, reason.message,
-               keep ? "moved to quarantine" : "removed, as the quarantine is full");
+  spdlog::warn(
+      "store: {} is not the chunk that its name says: {}; {}", path, reason.message,
+      *moved == Quarantined::kMoved ? "moved to quarantine" : "removed, as the quarantine is full");
   std::lock_guard lock(mutex_);
   ++stats_.quarantined;
   return true;

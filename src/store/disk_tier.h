@@ -126,7 +126,6 @@ class DiskTier : public Tier {
   // Moves a bad file out of the way, or deletes it when the quarantine is full, unless another has
   // its name by now. False when it is still there. Any thread.
   bool Quarantine(const std::string& path, const Error& reason, const FileInfo& bad);
-  bool QuarantineHasRoom(uint64_t bytes);
 
   // Reads; on the I/O thread.
   void Loop();
@@ -181,7 +180,8 @@ class DiskTier : public Tier {
   Status MoveIntoPlace(const std::string& from, const std::string& to);
   Result<std::unique_ptr<FileLock>> LockToEvict(bool patient);
   Status MakeRoom(uint64_t bytes);
-  bool Evicted(const CatalogueEntry& coldest);
+  enum class Eviction { kDone, kPinned, kFailed };
+  Eviction EvictColdest(const CatalogueEntry& coldest);
   void RescanLocked(int threads = 1);
 
   // Constant after construction; the file system is thread-safe.
@@ -202,7 +202,6 @@ class DiskTier : public Tier {
   FaultLog scan_faults_{"looking for files"};
   FaultLog quarantine_faults_{"moving bad files away"};
   FaultLog eviction_faults_{"removing files to make room"};
-  std::atomic<uint64_t> next_temporary_;
   std::mutex eviction_mutex_;   // one writer makes room or rescans at a time
   TimePoint scanned_at_;        // guarded by eviction_mutex_
   int64_t scanned_unix_s_ = 0;  // the last one by Upkeep; guarded by eviction_mutex_

@@ -6,6 +6,7 @@
 #include "io/faulty_file_system.h"
 #include "io/power_loss_file_system.h"
 #include "store/disk_tier.h"
+#include "store/store_dir.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {
@@ -14,10 +15,22 @@ namespace {
 using namespace testing_util;
 
 struct Outcome {
+  int cuts = 0;
   int reported = 0;  // said to be kept
   int lost = 0;      // of them, afterwards
   int bad = 0;       // refused by their checksums
+
+  Outcome& operator+=(const Outcome& more) {
+    cuts += more.cuts;
+    reported += more.reported;
+    lost += more.lost;
+    bad += more.bad;
+    return *this;
+  }
 };
+
+// A chunk and what it follows.
+using Link = std::pair<ChunkKey, ChunkKey>;
 
 constexpr const char* kHome = "/home";
 constexpr int kLives = 4;  // and as many power cuts, of one store
@@ -34,59 +47,91 @@ DiskTierOptions Options(bool durable) {
   return options;
 }
 
-// Writes until the power goes, between two chunks, several times over one store. Every chunk that
-// is called right afterwards is: ReadBack compares the bytes.
+// Starts again after a cut, and looks for what had been reported; what is lost is struck off. Every
+// chunk that is called right is: ReadBack compares the bytes.
+Outcome LookFor(std::vector<Link>& reported, bool durable, PowerLossFileSystem& fs) {
+  Outcome outcome;
+  outcome.cuts = 1;
+  auto tier = DiskTier::Open(Options(durable), fs).value();
+  for (auto it = reported.begin(); it != reported.end();) {
+    const auto error = ReadBack(*tier, SmallLayout(), it->first, it->second);
+    EXPECT_TRUE(!error || error == ErrorCode::kNotFound || error == ErrorCode::kCorrupt);
+    ++outcome.reported;
+    outcome.lost += error.has_value();
+    outcome.bad += error == ErrorCode::kCorrupt;
+    it = error ? reported.erase(it) : std::next(it);
+  }
+  return outcome;
+}
+
+void WriteChain(Tier& tier, const std::vector<ChunkKey>& chain, size_t begin, size_t end,
+                std::vector<Link>& reported) {
+  for (size_t i = begin; i < end; ++i) {
+    const Link link{chain[i], ParentOf(chain, i)};
+    if (PutChunk(tier, SmallLayout(), link.first, link.second)) reported.push_back(link);
+  }
+}
+
+// The user's directory is there to stay; the rest is kvcake's to make.
+void MakeHome(PowerLossFileSystem& fs) {
+  ASSERT_TRUE(fs.MakeDirs(kHome));
+  fs.LosePower(/*kept=*/1);
+}
+
+// Writes until the power goes, between two chunks, several times over one store.
 Outcome LivesAndCuts(uint64_t seed, bool durable) {
   PowerLossFileSystem fs(seed);
-  EXPECT_TRUE(fs.MakeDirs(kHome));
-  fs.LosePower(/*kept=*/1);  // the user's directory is there to stay; the rest is kvcake's to make
+  MakeHome(fs);
   Outcome outcome;
   std::mt19937_64 random(seed);
-  std::vector<std::pair<ChunkKey, ChunkKey>> reported;
+  std::vector<Link> reported;
   for (int life = 0; life < kLives; ++life) {
     {
       auto tier = DiskTier::Open(Options(durable), fs).value();
       const auto chain = Chain(10, life);
-      const size_t until = random() % chain.size();
-      for (size_t i = 0; i < until; ++i) {
-        if (PutChunk(*tier, SmallLayout(), chain[i], ParentOf(chain, i))) {
-          reported.emplace_back(chain[i], ParentOf(chain, i));
-        }
-      }
+      WriteChain(*tier, chain, 0, random() % chain.size(), reported);
     }
     fs.LosePower(0.25 * static_cast<double>(random() % 5));
-    auto tier = DiskTier::Open(Options(durable), fs).value();
-    for (auto it = reported.begin(); it != reported.end();) {
-      const auto error = ReadBack(*tier, SmallLayout(), it->first, it->second);
-      EXPECT_TRUE(!error || error == ErrorCode::kNotFound || error == ErrorCode::kCorrupt);
-      ++outcome.reported;
-      outcome.lost += error.has_value();
-      outcome.bad += error == ErrorCode::kCorrupt;
-      it = error ? reported.erase(it) : std::next(it);
-    }
+    outcome += LookFor(reported, durable, fs);
   }
   return outcome;
+}
+
+// A life that starts, writes, evicts and writes again, cut after its call number `calls` that
+// changes anything. Nothing when it ended before that.
+std::optional<Outcome> CutAfter(uint64_t calls, bool durable) {
+  PowerLossFileSystem fs(calls);
+  MakeHome(fs);
+  fs.CutAfter(calls);
+  std::vector<Link> reported;
+  if (auto tier = DiskTier::Open(Options(durable), fs)) {
+    const auto chain = Chain(8);
+    WriteChain(**tier, chain, 0, 5, reported);
+    for (size_t i = 1; i < 4; i += 2) {
+      std::erase_if(reported, [&](const Link& link) { return link.first == chain[i]; });
+      (void)(*tier)->Evict(chain[i]);
+    }
+    WriteChain(**tier, chain, 1, chain.size(), reported);
+  }
+  if (!fs.cut()) return std::nullopt;
+  fs.LosePower(0.25 * static_cast<double>(calls % 5));
+  return LookFor(reported, durable, fs);
 }
 
 // Of the fault table in docs/operations.md: what was served wrong has failed the test.
 void PrintRow(const char* what, const Outcome& all) {
   if (testing::Test::HasFailure()) return;
-  std::printf("| %s | %d | 0 | %d of %d looked for | a restart |\n", what, 40 * kLives, all.lost,
+  std::printf("| %s | %d | 0 | %d of %d looked for | a restart |\n", what, all.cuts, all.lost,
               all.reported);
 }
 
 TEST(DiskTierPowerTest, WhatIsNotSyncedMayBeLostButIsNeverServedWrong) {
   Outcome all;
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
-    const Outcome outcome = LivesAndCuts(seed, /*durable=*/false);
-    all.reported += outcome.reported;
-    all.lost += outcome.lost;
-    all.bad += outcome.bad;
-  }
+  for (uint64_t seed = 1; seed <= 40; ++seed) all += LivesAndCuts(seed, /*durable=*/false);
   EXPECT_GT(all.lost, 0) << "the cuts did nothing";
   EXPECT_GT(all.bad, 0) << "no file was torn";
   EXPECT_LT(all.lost, all.reported);
-  PrintRow("power cut, without --durable", all);
+  PrintRow("power cut between writes, without --durable", all);
 }
 
 TEST(DiskTierPowerTest, WhatADurableStoreReportedIsThereAfterwards) {
@@ -94,10 +139,30 @@ TEST(DiskTierPowerTest, WhatADurableStoreReportedIsThereAfterwards) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     const Outcome outcome = LivesAndCuts(seed, /*durable=*/true);
     EXPECT_EQ(outcome.lost, 0) << "seed " << seed;
-    all.reported += outcome.reported;
+    all += outcome;
   }
   EXPECT_GT(all.reported, 200);
-  PrintRow("power cut, with --durable", all);
+  PrintRow("power cut between writes, with --durable", all);
+}
+
+TEST(DiskTierPowerTest, ACutAfterAnyCallLosesNothingThatADurableStoreReported) {
+  for (const bool durable : {false, true}) {
+    Outcome all;
+    uint64_t calls = 1;
+    for (; calls < 10000; ++calls) {
+      const auto outcome = CutAfter(calls, durable);
+      if (!outcome) break;
+      EXPECT_TRUE(!durable || outcome->lost == 0) << "after call " << calls;
+      all += *outcome;
+    }
+    EXPECT_GT(all.cuts, 30) << "a life makes more calls than that";
+    EXPECT_LT(calls, 10000u) << "it never ended";
+    EXPECT_GT(all.reported, all.cuts);
+    EXPECT_TRUE(durable || all.bad > 0) << "no file was torn";
+    PrintRow(durable ? "power cut at any call, with --durable"
+                     : "power cut at any call, without --durable",
+             all);
+  }
 }
 
 // `kvcake store clear` beside a process that goes on writing: the directories are made anew.

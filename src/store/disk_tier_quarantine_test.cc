@@ -6,7 +6,7 @@
 
 #include "io/faulty_file_system.h"
 #include "store/disk_tier.h"
-#include "store/store_tools.h"
+#include "store/quarantine.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {

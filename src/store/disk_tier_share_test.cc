@@ -377,5 +377,37 @@ TEST_F(SharedStoreTest, NothingIsWrittenThroughALink) {
   EXPECT_TRUE(stdfs::is_empty(elsewhere.path()));
 }
 
+class UnremovableFileSystem : public FaultyFileSystem {
+ public:
+  UnremovableFileSystem() : FaultyFileSystem(FileSystem::Real(), 1) {}
+  Status Remove(const std::string& path) override {
+    return tl::unexpected(ErrnoError(EPERM, "remove", path));
+  }
+};
+
+TEST_F(SharedStoreTest, WhereNothingCanBeRemovedRoomIsNotTriedForWithEveryFile) {
+  constexpr size_t kFiles = 200;
+  UnremovableFileSystem fs;
+  options_.upkeep_interval = Seconds(3600);
+  options_.direct = false;  // no trial, whose file would stay
+  options_.capacity_bytes = kFiles * options_.layout.page_bytes();
+  auto tier = Open(fs);
+  const auto chain = Chain(kFiles + 1);
+  for (size_t i = 0; i < kFiles; ++i) ASSERT_TRUE(Put(*tier, chain, i));
+  const auto status = Put(*tier, chain, kFiles);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_GT(tier->Stats().evictions_failed, 0u);
+  EXPECT_LT(tier->Stats().evictions_failed, kFiles / 2);
+  EXPECT_EQ(tier->Stats().chunks, kFiles);
+  // Pins cost nothing to find out: however many there are, what is not pinned makes room.
+  tier.reset();
+  tier = Open();
+  tier->Pin(std::span(chain).first(kFiles - 1));
+  EXPECT_TRUE(Put(*tier, chain, kFiles));
+  EXPECT_EQ(tier->Stats().evicted, 1u);
+  EXPECT_FALSE(tier->Residency(chain)[kFiles - 1]);
+}
+
 }  // namespace
 }  // namespace kvcake

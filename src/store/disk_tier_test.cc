@@ -467,7 +467,7 @@ TEST_F(DiskTierTest, AReadThatTheDeviceHoldsIsCountedAndKeepsItsBuffer) {
   fs.Set({.read_stall = 1});
   Reads reads;
   const size_t held = reads.Start(*tier_, layout_, chain_[0], Root());
-  while (tier_->Stats().reads_overdue == 0) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return tier_->Stats().reads_overdue > 0; }));
   const size_t waiting = reads.Start(*tier_, layout_, chain_[0], Root());
   tier_->Cancel(reads.id(waiting));
   EXPECT_FALSE(reads.Wait(waiting).status);  // answered although the device hangs

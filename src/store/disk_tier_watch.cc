@@ -151,7 +151,7 @@ void DiskTier::Expire() {
   if (!coldest || !IsExpired(coldest->mtime_s)) return;
   const auto store_lock = fs_.TryLock(store_.LockPath());
   if (!store_lock || !*store_lock) return;
-  while (coldest && IsExpired(coldest->mtime_s) && Evicted(*coldest)) {
+  while (coldest && IsExpired(coldest->mtime_s) && EvictColdest(*coldest) == Eviction::kDone) {
     coldest = catalogue_.Coldest();
   }
 }

@@ -1,6 +1,5 @@
 // The writing half of DiskTier: chunks in, room made for them, other processes' files found.
 #include <signal.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -41,6 +40,8 @@ bool ProcessIsDead(int pid) { return pid <= 0 || (kill(pid, 0) != 0 && errno == 
 
 // The writes of other processes that may be under way while this one may not evict.
 constexpr uint64_t kWritesInFlight = 8;
+// Where as many cannot be removed, the next will not be either.
+constexpr int kEvictionFailuresMax = 64;
 constexpr int kLockTries = 100;
 constexpr std::chrono::milliseconds kLockPause{5};
 
@@ -87,8 +88,7 @@ Status DiskTier::WriteChunk(const ChunkWrite& chunk) {
   RETURN_IF_ERROR(CheckNoLinks(fs_, store_, id));
   RETURN_IF_ERROR(MakeRoom(bytes));
   const std::string path = store_.ChunkPath(id);
-  const std::string temporary =
-      fmt::format("{}.tmp.{}.{}", path, getpid(), next_temporary_.fetch_add(1));
+  const std::string temporary = TemporaryName(path);
   auto status = WriteTemporary(temporary, chunk);
   if (status) status = MoveIntoPlace(temporary, path);
   if (status && options_.durable) status = SyncNames(id);
@@ -195,34 +195,37 @@ Status DiskTier::MakeRoom(uint64_t bytes) {
                 store_.LockPath());
   }
   std::unordered_set<ChunkId> stuck;
+  int failures = 0;
   while (full()) {
     const auto coldest = catalogue_.Coldest();
     if (!coldest) break;
-    if (stuck.contains(coldest->id)) {
+    if (stuck.contains(coldest->id) || failures == kEvictionFailuresMax) {
       return Fail(
           ErrorCode::kResourceExhausted,
           "{} files in {} are in use or cannot be removed to make room for new ones; delete files "
           "or raise --disk-capacity",
           stuck.size(), store_.Base());
     }
-    if (!Evicted(*coldest)) stuck.insert(coldest->id);
+    const Eviction eviction = EvictColdest(*coldest);
+    if (eviction != Eviction::kDone) stuck.insert(coldest->id);
+    if (eviction == Eviction::kFailed) ++failures;
   }
   return {};
 }
 
-// One step towards room; false when the file is pinned or cannot be removed: it then waits behind
-// all others, still counted.
-bool DiskTier::Evicted(const CatalogueEntry& coldest) {
+// One step towards room. What is pinned or cannot be removed then waits behind all others, still
+// counted.
+DiskTier::Eviction DiskTier::EvictColdest(const CatalogueEntry& coldest) {
   if (coldest.id.root == options_.root && pins_.Contains(coldest.id.key)) {
     catalogue_.Postpone(coldest.id);
-    return false;
+    return Eviction::kPinned;
   }
   const std::string path = store_.ChunkPath(coldest.id);
   const auto info = fs_.Stat(path);
   if (info && ClampMtime(info->mtime_s) > coldest.mtime_s) {
     // Another process has used it: it is not the coldest after all.
     catalogue_.Add({coldest.id, info->bytes, info->mtime_s});
-    return true;
+    return Eviction::kDone;
   }
   const auto removed = fs_.Remove(path);
   if (!removed && !IsNotFound(removed.error())) {
@@ -230,7 +233,7 @@ bool DiskTier::Evicted(const CatalogueEntry& coldest) {
     catalogue_.Postpone(coldest.id);
     std::lock_guard lock(mutex_);
     ++stats_.evictions_failed;
-    return false;
+    return Eviction::kFailed;
   }
   catalogue_.Remove(coldest.id);
   if (removed) {
@@ -238,7 +241,7 @@ bool DiskTier::Evicted(const CatalogueEntry& coldest) {
     std::lock_guard lock(mutex_);
     ++stats_.evicted;
   }
-  return true;
+  return Eviction::kDone;
 }
 
 Status DiskTier::Evict(const ChunkKey& key) {

@@ -1,8 +1,7 @@
 #include "store/link_trace.h"
 
-#include <sstream>
-
 #include "io/file_system.h"
+#include "io/number_lines.h"
 
 namespace kvcake {
 namespace {
@@ -14,19 +13,11 @@ constexpr double kRateMin = 1, kRateMax = 1e15, kSecondsMax = 1e9;
 
 Result<LinkTrace> ParseLinkTrace(std::string_view text) {
   LinkTrace trace;
-  std::istringstream lines{std::string(text)};
-  std::string line;
-  for (int number = 1; std::getline(lines, line); ++number) {
-    const size_t first = line.find_first_not_of(" \t\r");
-    if (first == std::string::npos || line[first] == '#') continue;
-    std::istringstream fields(line);
-    double at = 0, rate = 0, latency = 0;
-    std::string rest;
-    if (!(fields >> at >> rate >> latency) || fields >> rest) {
-      return Fail(ErrorCode::kInvalidArgument,
-                  "line {} is not three numbers: seconds, bytes per second, latency in seconds",
-                  number);
-    }
+  ASSIGN_OR_RETURN(const auto lines,
+                   ParseNumberLines(text, "seconds, bytes per second, latency in seconds"));
+  for (const NumberLine& line : lines) {
+    const double at = line.values[0], rate = line.values[1], latency = line.values[2];
+    const int number = line.number;
     const bool grows = trace.empty() ? at >= 0 : at > trace.back().at.count();
     if (!grows || at > kSecondsMax) {
       return Fail(ErrorCode::kInvalidArgument,
@@ -43,7 +34,6 @@ Result<LinkTrace> ParseLinkTrace(std::string_view text) {
     }
     trace.push_back({.at = Seconds(at), .rate_bytes_per_s = rate, .latency = Seconds(latency)});
   }
-  if (trace.empty()) return Fail(ErrorCode::kInvalidArgument, "it has no line of numbers");
   return trace;
 }
 

@@ -1,5 +1,7 @@
 #include "store/store_dir.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <atomic>
 #include <charconv>
@@ -194,7 +196,9 @@ Status CheckDistinct(const std::vector<std::string>& dirs) {
   // Of what is not there yet, by the part of the path that is. All with a slash at the end.
   const auto resolved = [](const std::string& dir) {
     std::error_code error;
-    return (fs::weakly_canonical(dir + "/.", error) / "").lexically_normal();
+    fs::path path = fs::weakly_canonical(dir + "/.", error);
+    if (error) path = fs::absolute(dir + "/.", error);  // cannot be followed: as it is spelled
+    return (path / "").lexically_normal();
   };
   for (size_t i = 0; i < dirs.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
@@ -208,6 +212,12 @@ Status CheckDistinct(const std::vector<std::string>& dirs) {
     }
   }
   return {};
+}
+
+Status CheckIsStore(FileSystem& fs, const std::string& dir) {
+  const auto info = fs.Stat(StoreDir(dir).Base());
+  if (info) return {};
+  return Fail(info.error().code, "{} is not a kvcake store: {}", dir, info.error().message);
 }
 
 Status CheckNoLinks(FileSystem& fs, const StoreDir& store, const ChunkId& id) {
@@ -240,10 +250,11 @@ constexpr std::pair<std::string_view, uint64_t StoreUsage::*> kUsageFields[] = {
 
 }  // namespace
 
-StoreUsage ReadUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root) {
+Result<StoreUsage> ReadUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root) {
   StoreUsage usage;
   const auto text = ReadText(fs, store.UsagePath(root), kUsageBytesMax);
-  if (!text) return usage;
+  if (Gone(text)) return usage;
+  if (!text) return tl::unexpected(text.error());
   std::istringstream lines(*text);
   std::string name;
   uint64_t value = 0;
@@ -252,7 +263,8 @@ StoreUsage ReadUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root
       if (name == field) usage.*member = value;
     }
   }
-  return usage;
+  if (lines.eof() && text->ends_with('\n')) return usage;
+  return Fail(ErrorCode::kCorrupt, "{} is not what kvcake wrote", store.UsagePath(root));
 }
 
 Status AddUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
@@ -263,19 +275,22 @@ Status AddUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
     if (tries > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     ASSIGN_OR_RETURN(lock, fs.TryLock(store.LockPath()));
   }
-  const StoreUsage before = ReadUsage(fs, store, root);
+  auto before = ReadUsage(fs, store, root);
+  if (!before && before.error().code == ErrorCode::kCorrupt) {  // torn by a power cut
+    spdlog::warn("store: hits and writes are counted from zero: {}", before.error().message);
+    before = StoreUsage();
+  }
+  if (!before) return tl::unexpected(before.error());
   std::string text;
   for (const auto& [field, member] : kUsageFields) {
-    text += fmt::format("{} {}\n", field, before.*member + more.*member);
+    text += fmt::format("{} {}\n", field, (*before).*member + more.*member);
   }
   return WriteText(fs, store.UsagePath(root), text);
 }
 
 Result<std::vector<StoreRoot>> ListStore(const std::string& dir, FileSystem& fs) {
+  RETURN_IF_ERROR(CheckIsStore(fs, dir));
   const StoreDir store(dir);
-  if (auto info = fs.Stat(store.Base()); !info) {
-    return Fail(info.error().code, "{} is not a kvcake store: {}", dir, info.error().message);
-  }
   std::vector<StoreRoot> roots;
   RETURN_IF_ERROR(ForEachRoot(fs, store, [&](const ChunkKey& root, const std::string& path) {
     StoreRoot out;
@@ -283,7 +298,11 @@ Result<std::vector<StoreRoot>> ListStore(const std::string& dir, FileSystem& fs)
     if (auto text = ReadText(fs, store.ModelPath(root), kDescriptionBytesMax)) {
       out.description = std::move(*text);
     }
-    out.usage = ReadUsage(fs, store, root);
+    if (const auto usage = ReadUsage(fs, store, root)) {
+      out.usage = *usage;
+    } else {
+      spdlog::warn("store: hits and writes are not known: {}", usage.error().message);
+    }
     auto status = ScanRoot(
         fs, root, path,
         {.chunk =
@@ -305,25 +324,28 @@ Result<std::vector<StoreRoot>> ListStore(const std::string& dir, FileSystem& fs)
 
 Result<ClearedStore> ClearStore(const std::string& dir, std::optional<ChunkKey> root,
                                 FileSystem& fs) {
+  RETURN_IF_ERROR(CheckIsStore(fs, dir));
   const StoreDir store(dir);
-  if (auto info = fs.Stat(store.Base()); !info) {
-    return Fail(info.error().code, "{} is not a kvcake store: {}", dir, info.error().message);
-  }
   ClearedStore cleared;
   if (root) {
     RETURN_IF_ERROR(ClearRoot(fs, store, *root, cleared));
     return cleared;
   }
-  RETURN_IF_ERROR(ForEachRoot(fs, store, [&](const ChunkKey& each, const std::string&) {
+  Status first = ForEachRoot(fs, store, [&](const ChunkKey& each, const std::string&) {
     return ClearRoot(fs, store, each, cleared);
-  }));
+  });
   if (auto bad = fs.List(store.QuarantineDir())) {
     for (const DirEntry& entry : *bad) {
-      if (entry.info.kind == FileInfo::Kind::kDirectory) continue;
-      RETURN_IF_ERROR(
-          RemoveCounted(fs, store.QuarantineDir() + "/" + entry.name, entry.info.bytes, cleared));
+      const std::string path = store.QuarantineDir() + "/" + entry.name;
+      if (entry.info.kind == FileInfo::Kind::kDirectory) {
+        (void)fs.RemoveDir(path);
+      } else {
+        NoteFirst(first, RemoveCounted(fs, path, entry.info.bytes, cleared));
+      }
     }
   }
+  (void)fs.RemoveDir(store.QuarantineDir());
+  RETURN_IF_ERROR(first);
   return cleared;
 }
 

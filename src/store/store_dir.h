@@ -46,6 +46,9 @@ class StoreDir {
 // link), whether it is there yet or not.
 Status CheckDistinct(const std::vector<std::string>& dirs);
 
+// The error of Stat, saying so, when there is no store in `dir`.
+Status CheckIsStore(FileSystem& fs, const std::string& dir);
+
 // kInvalidArgument where the chunk's directories are not what a scan would look into: what lies
 // behind a link is on another disk, perhaps, and never counted. What is missing is as good.
 Status CheckNoLinks(FileSystem& fs, const StoreDir& store, const ChunkId& id);
@@ -71,9 +74,10 @@ struct StoreUsage {
   uint64_t evicted = 0;
   uint64_t quarantined = 0;
 };
-// Zeros where nothing is known.
-StoreUsage ReadUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root);
-// kIo when others keep the directory's lock for too long: nothing is added then.
+// Zeros where nothing has been added yet; kCorrupt when it is not what AddUsage writes.
+Result<StoreUsage> ReadUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root);
+// kIo when others keep the directory's lock for too long. Nothing is added then, nor to totals that
+// cannot be read; those that are corrupt begin anew.
 Status AddUsage(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
                 const StoreUsage& more);
 
@@ -95,7 +99,8 @@ struct ClearedStore {
   uint64_t files = 0;  // chunks, temporaries and quarantined files
   uint64_t bytes = 0;
 };
-// Deletes what kvcake wrote in `dir`, of one root or (none given) of all; anything else is left.
+// Deletes what kvcake wrote in `dir`, of one root or (none given) of all; anything else is left,
+// with the directories that hold it, and the lock that others may have.
 Result<ClearedStore> ClearStore(const std::string& dir, std::optional<ChunkKey> root = {},
                                 FileSystem& fs = FileSystem::Real());
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "io/faulty_file_system.h"
 #include "store/disk_tier.h"
 #include "store/tier_testing.h"
 
@@ -57,6 +58,42 @@ TEST(StoreDirTest, OneDirectoryIsRecognisedHoweverItIsSpelled) {
   // One that is not there yet.
   for (const std::string& same : {b, b + "/", dir.path() + "//b", dir.path() + "/up/b"}) {
     EXPECT_FALSE(CheckDistinct({a, b, same})) << same;
+  }
+}
+
+TEST(StoreDirTest, WhatCannotBeFollowedIsAsItIsSpelled) {
+  TempDir dir;
+  const std::string a = dir.path() + "/a", b = dir.path() + "/b";
+  stdfs::create_symlink(a, a);
+  stdfs::create_symlink(b, b);
+  EXPECT_TRUE(CheckDistinct({a, b}));
+  EXPECT_TRUE(CheckDistinct({a + "/x", a + "/y"}));
+  EXPECT_FALSE(CheckDistinct({a, b, dir.path() + "/./a"}));
+}
+
+TEST(StoreDirTest, TotalsThatCannotBeReadAreNotOverwritten) {
+  TempDir dir;
+  FaultyFileSystem fs(FileSystem::Real(), 1);
+  const StoreDir store(dir.path());
+  ASSERT_TRUE(fs.MakeDirs(store.RootDir(Root())));
+  const StoreUsage one = {.reads = 1, .read_bytes = 10, .writes = 2};
+  ASSERT_TRUE(AddUsage(fs, store, Root(), one));
+  ASSERT_TRUE(AddUsage(fs, store, Root(), one));
+  EXPECT_EQ(ReadUsage(fs, store, Root())->reads, 2u);
+  EXPECT_EQ(ReadUsage(fs, store, Root())->writes, 4u);
+  fs.Set({.open_error = 1});
+  EXPECT_EQ(ReadUsage(fs, store, Root()).error().code, ErrorCode::kIo);
+  EXPECT_FALSE(AddUsage(fs, store, Root(), one));
+  fs.Set({});
+  EXPECT_EQ(ReadUsage(fs, store, Root())->reads, 2u) << "as it was";
+
+  // What a power cut tore has nothing to lose.
+  for (const char* garbage : {"", "reads 12\nread_by", "reads many\n", "\xff\xfe"}) {
+    std::ofstream(store.UsagePath(Root())) << garbage;
+    EXPECT_EQ(ReadUsage(fs, store, Root()).error().code, ErrorCode::kCorrupt) << garbage;
+    ASSERT_EQ(ListStore(dir.path())->size(), 1u) << "the rest is known";
+    ASSERT_TRUE(AddUsage(fs, store, Root(), one)) << garbage;
+    EXPECT_EQ(ReadUsage(fs, store, Root())->reads, 1u);
   }
 }
 
@@ -129,9 +166,17 @@ TEST(StoreDirTest, ClearingDeletesOursAndNothingElse) {
   // A tier that is open takes it as misses, and goes on.
   EXPECT_EQ(ReadBack(*tier, SmallLayout(), chain[0], Root()), ErrorCode::kNotFound);
   ASSERT_TRUE(PutChunk(*tier, SmallLayout(), chain[1], chain[0]));
+  // What has been quarantined is a file and two directories that had chunks' names.
+  stdfs::create_directories(store.QuarantineDir() + "/empty");
+  stdfs::create_directories(store.QuarantineDir() + "/full/of");
+  std::ofstream(store.QuarantineDir() + "/bad") << "bytes";
   const auto rest = ClearStore(dir.path());
   ASSERT_TRUE(rest);
-  EXPECT_EQ(rest->files, 4u);
+  EXPECT_EQ(rest->files, 5u);
+  EXPECT_EQ(stdfs::directory_iterator(store.QuarantineDir())->path().filename(), "full");
+  stdfs::remove_all(store.QuarantineDir() + "/full");
+  ASSERT_TRUE(ClearStore(dir.path()));
+  EXPECT_FALSE(stdfs::exists(store.QuarantineDir()));
   EXPECT_FALSE(stdfs::exists(store.RootDir(other)));
   EXPECT_TRUE(stdfs::exists(foreign));
   EXPECT_TRUE(stdfs::exists(dir.path()));

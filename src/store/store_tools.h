@@ -1,5 +1,5 @@
-// What people do to a store directory by hand: read everything back, make room, look at what was
-// quarantined. Safe beside processes that use the directory.
+// What people do to a store directory by hand: read everything back, make room. Safe beside
+// processes that use the directory.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct VerifiedStore {
   std::vector<BadFile> bad;  // by path
 };
 
-// Reads every chunk of every root and checks each byte. Files that vanish meanwhile are passed
-// over; one that cannot be read is bad, and never moved.
+// Reads every chunk of every root and checks each byte; writes nothing, but to quarantine. Files
+// that vanish meanwhile are passed over; one that cannot be read is bad, and never moved.
 Result<VerifiedStore> VerifyStore(const std::string& dir, const VerifyOptions& options,
                                   FileSystem& fs = FileSystem::Real());
 
@@ -42,19 +42,9 @@ struct EvictRule {
   std::optional<uint64_t> to_bytes;  // those used longest ago, until the whole store has no more
 };
 
-// kIo when another process is making room just now.
+// What was used after it was found stays. kIo when another process is making room just now; the
+// first failure to remove a file, once the others have been tried.
 Result<ClearedStore> EvictStore(const std::string& dir, const EvictRule& rule,
                                 FileSystem& fs = FileSystem::Real());
-
-struct QuarantinedFile {
-  std::string path;
-  uint64_t bytes = 0;
-  int64_t mtime_s = 0;
-  std::string reason;  // what is wrong with it
-};
-
-Result<std::vector<QuarantinedFile>> ListQuarantine(const std::string& dir,
-                                                    FileSystem& fs = FileSystem::Real());
-Result<ClearedStore> ClearQuarantine(const std::string& dir, FileSystem& fs = FileSystem::Real());
 
 }  // namespace kvcake

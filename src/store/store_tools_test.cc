@@ -1,0 +1,210 @@
+#include "store/store_tools.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "io/faulty_file_system.h"
+#include "store/disk_tier.h"
+#include "store/quarantine.h"
+#include "store/tier_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+namespace stdfs = std::filesystem;
+
+class StoreToolsTest : public testing::Test {
+ protected:
+  StoreToolsTest() {
+    DiskTierOptions options;
+    options.dir = dir_.path();
+    options.layout = SmallLayout();
+    options.root = Root();
+    auto tier = DiskTier::Open(options).value();
+    for (size_t i = 0; i < chain_.size(); ++i) {
+      EXPECT_TRUE(PutChunk(*tier, SmallLayout(), chain_[i], ParentOf(chain_, i)));
+    }
+    tier.reset();
+    for (size_t i = 0; i < chain_.size(); ++i) {  // the last was used last
+      EXPECT_TRUE(FileSystem::Real().Touch(PathOf(i), 1000000 + static_cast<int64_t>(i)));
+    }
+  }
+  std::string PathOf(size_t i) const { return store_.ChunkPath({Root(), chain_[i]}); }
+  // Every name, and when what is below it changed.
+  std::map<std::string, stdfs::file_time_type> Tree() const {
+    std::map<std::string, stdfs::file_time_type> tree;
+    for (const auto& entry : stdfs::recursive_directory_iterator(dir_.path())) {
+      tree.emplace(entry.path(), stdfs::last_write_time(entry));
+    }
+    return tree;
+  }
+
+  TempDir dir_;
+  const StoreDir store_{dir_.path()};
+  const std::vector<ChunkKey> chain_ = Chain(6);
+};
+
+TEST_F(StoreToolsTest, VerifyingWritesNothing) {
+  FaultyFileSystem fs(FileSystem::Real(), 1);
+  fs.Set({.change_error = 1});
+  const auto before = Tree();
+  const auto verified = VerifyStore(dir_.path(), {}, fs);
+  ASSERT_TRUE(verified) << verified.error().message;
+  EXPECT_EQ(verified->chunks, chain_.size());
+  EXPECT_TRUE(verified->bad.empty());
+  EXPECT_EQ(fs.faults(), 0u);
+  EXPECT_EQ(Tree(), before);
+}
+
+TEST_F(StoreToolsTest, WhereDirectReadsAreRefusedTheCacheServes) {
+  FaultyFileSystem fs(FileSystem::Real(), 1);
+  fs.Set({.direct_error = 1});
+  VerifyOptions options;
+  options.threads = 2;
+  const auto verified = VerifyStore(dir_.path(), options, fs);
+  ASSERT_TRUE(verified);
+  EXPECT_EQ(verified->chunks, chain_.size());
+  EXPECT_GT(fs.faults(), 0u);
+  EXPECT_LE(fs.faults(), 2u) << "each thread finds out once";
+}
+
+// Counts what is read of each file.
+class CountingFileSystem : public FaultyFileSystem {
+ public:
+  CountingFileSystem() : FaultyFileSystem(FileSystem::Real(), 1) {}
+  uint64_t bytes_of(const std::string& path) {
+    std::lock_guard lock(mutex_);
+    return bytes_[path];
+  }
+  Result<std::unique_ptr<File>> OpenRead(const std::string& path, bool direct) override {
+    ASSIGN_OR_RETURN(auto file, FaultyFileSystem::OpenRead(path, direct));
+    return std::make_unique<CountingFile>(*this, std::move(file));
+  }
+
+ private:
+  class CountingFile : public File {
+   public:
+    CountingFile(CountingFileSystem& fs, std::unique_ptr<File> inner)
+        : fs_(fs), inner_(std::move(inner)) {}
+    Result<size_t> ReadAt(std::span<std::byte> buffer, uint64_t offset) override {
+      ASSIGN_OR_RETURN(const size_t n, inner_->ReadAt(buffer, offset));
+      std::lock_guard lock(fs_.mutex_);
+      fs_.bytes_[path()] += n;
+      return n;
+    }
+    Result<size_t> WriteAt(std::span<const std::span<const std::byte>> buffers,
+                           uint64_t offset) override {
+      return inner_->WriteAt(buffers, offset);
+    }
+    Result<FileInfo> Info() override { return inner_->Info(); }
+    Status Sync() override { return inner_->Sync(); }
+    int fd() const override { return inner_->fd(); }
+    bool direct() const override { return inner_->direct(); }
+    const std::string& path() const override { return inner_->path(); }
+
+   private:
+    CountingFileSystem& fs_;
+    const std::unique_ptr<File> inner_;
+  };
+
+  std::mutex mutex_;
+  std::map<std::string, uint64_t> bytes_;  // guarded by mutex_
+};
+
+// Someone else's file of three gibibytes (sparse) is not read, and no memory taken for it.
+TEST_F(StoreToolsTest, OfALargeForeignFileOnlyTheHeaderIsRead) {
+  std::ofstream(PathOf(0)) << "not a chunk";
+  stdfs::resize_file(PathOf(0), 3ull << 30);
+  stdfs::resize_file(PathOf(1), 3ull << 30);  // its header is right, but names another size
+  CountingFileSystem fs;
+  const auto verified = VerifyStore(dir_.path(), {}, fs);
+  ASSERT_TRUE(verified);
+  EXPECT_EQ(verified->chunks, chain_.size() - 2);
+  ASSERT_EQ(verified->bad.size(), 2u);
+  for (const BadFile& bad : verified->bad) {
+    EXPECT_NE(bad.reason.find(bad.path == PathOf(0) ? "magic" : "must have"), std::string::npos)
+        << bad.reason;
+    EXPECT_LE(fs.bytes_of(bad.path), kPageHeaderBytes);
+  }
+  EXPECT_EQ(fs.bytes_of(PathOf(2)), SmallLayout().page_bytes()) << "read once";
+}
+
+TEST_F(StoreToolsTest, TheQuarantineIsListedWithoutReadingIt) {
+  std::fstream(PathOf(3), std::ios::in | std::ios::out).seekp(5000).put('!');
+  VerifyOptions options;
+  options.quarantine = true;
+  ASSERT_EQ(VerifyStore(dir_.path(), options)->bad.size(), 1u);
+  FaultyFileSystem fs(FileSystem::Real(), 1);
+  fs.Set({.open_error = 1});
+  const auto files = ListQuarantine(dir_.path(), fs);
+  ASSERT_TRUE(files);
+  ASSERT_EQ(files->size(), 1u);
+  EXPECT_EQ((*files)[0].bytes, SmallLayout().page_bytes());
+  EXPECT_NE(WhyQuarantined((*files)[0]).find("checksum"), std::string::npos);
+  const auto cleared = ClearQuarantine(dir_.path(), fs);
+  ASSERT_TRUE(cleared);
+  EXPECT_EQ(cleared->files, 1u);
+  EXPECT_EQ(fs.faults(), 0u);
+  EXPECT_FALSE(stdfs::exists(store_.QuarantineDir()));
+}
+
+TEST_F(StoreToolsTest, ClearingTheQuarantineGoesOnAfterADirectoryThatHoldsSomething) {
+  const std::string full = store_.QuarantineDir() + "/aaa";
+  stdfs::create_directories(full + "/of");
+  stdfs::create_directories(store_.QuarantineDir() + "/empty");
+  std::ofstream(store_.QuarantineDir() + "/zzz") << "bad";
+  const auto status = ClearQuarantine(dir_.path());
+  ASSERT_FALSE(status);
+  EXPECT_NE(status.error().message.find(full), std::string::npos);
+  ASSERT_EQ(ListQuarantine(dir_.path())->size(), 1u);
+  EXPECT_TRUE(stdfs::exists(full + "/of"));
+}
+
+// Another process uses a chunk as soon as the first is removed.
+class UsedMeanwhileFileSystem : public FaultyFileSystem {
+ public:
+  explicit UsedMeanwhileFileSystem(std::string used)
+      : FaultyFileSystem(FileSystem::Real(), 1), used_(std::move(used)) {}
+  Status Remove(const std::string& path) override {
+    EXPECT_TRUE(Touch(used_, UnixSeconds()));
+    return FaultyFileSystem::Remove(path);
+  }
+  Result<std::vector<DirEntry>> List(const std::string& path) override {
+    EXPECT_TRUE(locked) << "what is found before the lock is taken may be gone, or used, by then";
+    return FaultyFileSystem::List(path);
+  }
+  Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) override {
+    locked = true;
+    return FaultyFileSystem::TryLock(path);
+  }
+  bool locked = false;
+
+ private:
+  const std::string used_;
+};
+
+TEST_F(StoreToolsTest, WhatIsUsedMeanwhileIsNotEvicted) {
+  UsedMeanwhileFileSystem fs(PathOf(1));
+  EvictRule rule;
+  rule.to_bytes = 3 * SmallLayout().page_bytes();
+  const auto evicted = EvictStore(dir_.path(), rule, fs);
+  ASSERT_TRUE(evicted) << evicted.error().message;
+  EXPECT_EQ(evicted->files, 3u);
+  for (size_t i = 0; i < chain_.size(); ++i) {
+    EXPECT_EQ(stdfs::exists(PathOf(i)), i == 1 || i >= 4) << i;
+  }
+}
+
+TEST_F(StoreToolsTest, OnlyTheHolderOfTheLockEvicts) {
+  const auto lock = FileSystem::Real().TryLock(store_.LockPath()).value();
+  ASSERT_TRUE(lock);
+  EXPECT_EQ(EvictStore(dir_.path(), {}).error().code, ErrorCode::kIo);
+  EXPECT_TRUE(stdfs::exists(PathOf(0)));
+}
+
+}  // namespace
+}  // namespace kvcake
