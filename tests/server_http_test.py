@@ -1,4 +1,5 @@
 """`kvcake serve` and its clients, well-behaved and not: curl, sockets, signals."""
+import concurrent.futures
 import json
 import pathlib
 import signal
@@ -302,6 +303,22 @@ class LimitsTest(unittest.TestCase):
         self.assertIn("--ram-capacity", answer["error"]["message"])
         answer = server.post("/v1/completions", {"prompt": [5] * 4090, "max_tokens": 90}, status=400)
         self.assertEqual(answer["error"]["code"], "context_length_exceeded")
+        self.assertEqual(server.stop(), 0)
+
+    def test_more_answers_than_pages(self):
+        """The youngest give their pages up and are restored: every answer is as if it were alone."""
+        server = Server("--max-num-seqs", "16", ram="12MiB")
+        bodies = [{"prompt": PROMPT[i * 40:i * 40 + 900], "max_tokens": 400, "ignore_eos": True,
+                   "seed": i, "kvcake": {"report": True}} for i in range(12)]
+        with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
+            together = list(pool.map(lambda body: server.post("/v1/completions", body), bodies))
+        self.assertGreater(server.metric("vllm:num_preemptions_total"), 0)
+        self.assertGreater(sum(answer["kvcake"]["preemptions"] for answer in together), 0)
+        eventually(server.idle, "pages given back")
+        for body, answer in zip(bodies, together):
+            alone = server.post("/v1/completions", body)
+            self.assertEqual(answer["usage"]["completion_tokens"], 400)
+            self.assertEqual(answer["choices"], alone["choices"])
         self.assertEqual(server.stop(), 0)
 
     def test_connections_beyond_the_limit_are_told(self):

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "engine/share_step.h"
 
 namespace kvcake {
 
@@ -92,7 +91,6 @@ Result<SequenceId> Engine::Submit(Request request) {
   auto sequence = std::make_unique<Sequence>();
   sequence->id = next_id_++;
   sequence->submitted = clock_.Now();
-  sequence->pages_promised = pages;
   sequence->tokens = request.prompt;
   sequence->request = std::move(request);
   const SequenceId id = sequence->id;
@@ -103,7 +101,7 @@ Result<SequenceId> Engine::Submit(Request request) {
 void Engine::Cancel(SequenceId id) {
   auto is_it = [id](const auto& sequence) { return sequence->id == id; };
   if (auto it = std::find_if(waiting_.begin(), waiting_.end(), is_it); it != waiting_.end()) {
-    Deliver(id, {.finish_reason = FinishReason::kCancelled});
+    Finish(**it, FinishReason::kCancelled);
     waiting_.erase(it);
     return;
   }
@@ -113,34 +111,26 @@ void Engine::Cancel(SequenceId id) {
   }
 }
 
-void Engine::Admit() {
-  const uint64_t available = PagesToPromise();
-  while (!waiting_.empty() && running_.size() < static_cast<size_t>(options_.max_sequences) &&
-         pages_promised_ + waiting_.front()->pages_promised <= available) {
-    pages_promised_ += waiting_.front()->pages_promised;
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-    StartRestoration(*running_.back());
-  }
-}
-
 void Engine::StartRestoration(Sequence& sequence) {
   const int chunk = pool_.layout().chunk_tokens;
+  const bool first = sequence.generated() == 0;
+  sequence.state = Sequence::State::kRestoring;
+  sequence.prefill_tokens = static_cast<int>(sequence.tokens.size());
   sequence.root = root_;
   if (!sequence.request.salt.empty()) {
     sequence.root = KvIdentity(model_.identity()).Add("salt", sequence.request.salt).Root();
   }
   sequence.keys = ChunkKeys(sequence.root, sequence.tokens, chunk);
   sequence.opened = clock_.Now();
-  sequence.completion.queue_s = (sequence.opened - sequence.submitted).count();
+  if (first) sequence.completion.queue_s = (sequence.opened - sequence.submitted).count();
   sequence.restoration = restorer_.Open({
       .keys = sequence.keys,
       .root = sequence.root,
       .chunk_tokens = chunk,
-      .prompt_tokens = sequence.prompt_tokens(),
+      .prompt_tokens = sequence.prefill_tokens,
       .policy = sequence.request.policy,
       .slice_chunks_max = options_.slice_tokens / chunk,
-      .forced_split = sequence.request.forced_split,
+      .forced_split = first ? sequence.request.forced_split : std::nullopt,
   });
 }
 
@@ -201,136 +191,6 @@ void Engine::EraseFinished() {
   std::erase_if(running_, [](const auto& s) { return s->state == Sequence::State::kFinished; });
 }
 
-// No sequence can go on. If that is for want of pages, the ones that wait to be written are given
-// up (the store is behind) and the others come back without an event: look again soon.
-void Engine::AwaitPages(TimePoint* wake_at) {
-  const PagePoolStats stats = pool_.Stats();
-  if (stats.referenced < stats.pages) return;
-  if (write_behind_) write_behind_->DropQueued();
-  *wake_at = std::min(*wake_at, clock_.Now() + Seconds(1e-3));
-}
-
-// The token budget goes to decodes first, then to prompts whose stored part is restored, then to
-// those that still restore: what these do not get, loading makes up for.
-Engine::StepPlan Engine::PlanStep() {
-  StepPlan plan;
-  std::vector<Part>& parts = plan.parts;
-  for (auto& sequence : running_) {
-    if (sequence->state == Sequence::State::kDecoding) PlanDecode(*sequence, &parts);
-  }
-  // However many decode, one chunk of prefill still fits: max_batch_tokens has room for both.
-  int budget =
-      std::max(options_.slice_tokens - static_cast<int>(parts.size()), pool_.layout().chunk_tokens);
-  if (!parts.empty() && options_.step_max > Seconds(0)) {
-    budget =
-        ShareStep(running_, cost_.fit(), options_.step_max, pool_.layout().chunk_tokens, budget);
-  }
-  for (auto& sequence : running_) {
-    if (sequence->state == Sequence::State::kRestoring && sequence->restoration->done()) {
-      EndRestoration(*sequence);
-    }
-    if (sequence->state == Sequence::State::kPrefilling) PlanPrefill(*sequence, &budget, &parts);
-  }
-  const int chunk = pool_.layout().chunk_tokens;
-  ComputeBudget compute{.chunks = budget / chunk};
-  if (shared_) {
-    compute = shared_->Budget(clock_.Now());
-    budget = std::min(budget, compute.chunks * chunk);
-  }
-  for (auto& sequence : running_) {
-    if (sequence->state != Sequence::State::kRestoring) continue;
-    compute.chunks = budget / chunk;
-    PlanRestore(*sequence, compute, &budget, &plan);
-  }
-  for (Part& part : parts) {
-    if (part.claim.count > 0) continue;
-    for (uint64_t i = 0; i < PagesFor(part.start + part.count); ++i) {
-      part.pages.push_back(part.sequence->table[i].id());
-    }
-  }
-  return plan;
-}
-
-void Engine::PlanDecode(Sequence& sequence, std::vector<Part>* parts) {
-  if (!EnsurePages(sequence, static_cast<int>(sequence.tokens.size()))) return;
-  parts->push_back({.sequence = &sequence,
-                    .start = sequence.kv_tokens,
-                    .count = 1,
-                    .claim = {},
-                    .samples = true,
-                    .pages = {}});
-}
-
-void Engine::PlanPrefill(Sequence& sequence, int* budget, std::vector<Part>* parts) {
-  const int prompt = sequence.prompt_tokens();
-  // Somebody must make logits: a fully restored prompt computes its last token again, and leaves
-  // the page that holds it alone.
-  const int start = std::min(sequence.kv_tokens, prompt - 1);
-  const int count = std::min(prompt - start, *budget);
-  if (count < 1 || !EnsurePages(sequence, start + count)) return;
-  parts->push_back({.sequence = &sequence,
-                    .start = start,
-                    .count = count,
-                    .claim = {},
-                    .samples = start + count == prompt,
-                    .pages = {}});
-  *budget -= count;
-}
-
-void Engine::PlanRestore(Sequence& sequence, const ComputeBudget& compute, int* budget,
-                         StepPlan* plan) {
-  const int chunk = pool_.layout().chunk_tokens;
-  if (compute.chunks == 0 && !shared_) return;  // the others have the step
-  const ComputeTurn turn = sequence.restoration->NextTurn(compute);
-  switch (turn.kind) {
-    case ComputeTurn::Kind::kDone:  // the last load came just now
-      plan->wake_at = clock_.Now();
-      return;
-    case ComputeTurn::Kind::kWait:
-      plan->wake_at = std::min(plan->wake_at, turn.wait_until);
-      return;
-    case ComputeTurn::Kind::kStarved:
-      if (!plan->shared_at) plan->shared_at = turn.claim.first * chunk;
-      return;
-    case ComputeTurn::Kind::kSlice:
-      break;
-  }
-  if (shared_ && !plan->shared_at) plan->shared_at = turn.claim.first * chunk;
-  const int chunks = turn.claim.first + turn.claim.count;
-  Part part{.sequence = &sequence,
-            .start = turn.claim.first * chunk,
-            .count = turn.claim.count * chunk,
-            .claim = turn.claim,
-            .samples = false,
-            .pages = sequence.restoration->PageIds(chunks)};
-  // The slice that reaches the end of the full chunks takes the rest of the prompt along when the
-  // budget allows: one step less.
-  const int rest = sequence.prompt_tokens() - chunks * chunk;
-  if (chunks == static_cast<int>(sequence.keys.size()) && part.count + rest <= *budget) {
-    if (rest > 0 && sequence.tail_page.id() == kNoPage) {
-      if (auto page = pool_.Draw()) sequence.tail_page = std::move(*page);
-    }
-    if (rest == 0 || sequence.tail_page) {
-      part.count += rest;
-      part.samples = true;
-      if (rest > 0) part.pages.push_back(sequence.tail_page.id());
-    }
-  }
-  *budget -= part.count;
-  plan->parts.push_back(std::move(part));
-}
-
-// The pages of a sequence's first `tokens` tokens; those that miss are drawn. Admission promised
-// them, so false lasts only while late reads or queued writes hold more than was left for them.
-bool Engine::EnsurePages(Sequence& sequence, int tokens) {
-  while (sequence.table.size() < PagesFor(tokens)) {
-    auto page = pool_.Draw();
-    if (!page) return false;
-    sequence.table.push_back(std::move(*page));
-  }
-  return true;
-}
-
 void Engine::EndRestoration(Sequence& sequence) {
   sequence.table = sequence.restoration->TakePages();
   sequence.kv_tokens = static_cast<int>(sequence.table.size()) * pool_.layout().chunk_tokens;
@@ -343,7 +203,9 @@ void Engine::EndRestoration(Sequence& sequence) {
     sequence.numeric_path = model_.numeric_path();
   }
   sequence.state = Sequence::State::kPrefilling;
-  sequence.completion.restore_s = (clock_.Now() - sequence.opened).count();
+  if (sequence.generated() == 0) {
+    sequence.completion.restore_s = (clock_.Now() - sequence.opened).count();
+  }
 }
 
 void Engine::Commit(const Part& part, Seconds took, bool alone, std::span<const float> logits) {
@@ -384,14 +246,19 @@ void Engine::AcceptToken(Sequence& sequence, std::span<const float> logits) {
   }
   sequence.tokens.push_back(event.token);
   completion.tokens.push_back(event.token);
-  const bool first = sequence.state == Sequence::State::kPrefilling;
+  const bool first = completion.tokens.size() == 1;
+  const bool prefilled = sequence.state == Sequence::State::kPrefilling;
+  sequence.state = Sequence::State::kDecoding;
   if (first) {
-    sequence.state = Sequence::State::kDecoding;
     sequence.first_token = clock_.Now();
     completion.ttft_s = (sequence.first_token - sequence.submitted).count();
   }
   const bool goes_on = !request.on_token || request.on_token(event);
-  if (first) StorePromptChunks(sequence);
+  if (first) ReportRestoration(sequence);
+  if (prefilled) {
+    sequence.restoration.reset();
+    StoreChunks(sequence);
+  }
   const bool ended = std::find(request.end_tokens.begin(), request.end_tokens.end(), event.token) !=
                      request.end_tokens.end();
   if (!goes_on || ended) {
@@ -418,8 +285,8 @@ void Engine::PublishFullChunks(Sequence& sequence) {
   }
 }
 
-// Queued only now, so that writing never delays the first token.
-void Engine::StorePromptChunks(Sequence& sequence) {
+// Queued only when a prompt is done with, so that writing never delays the first token.
+void Engine::StoreChunks(Sequence& sequence) {
   if (!write_behind_ || !sequence.request.store) return;
   for (size_t i = 0; i < sequence.keys.size(); ++i) {
     write_behind_->Offer(sequence.keys[i], i == 0 ? sequence.root : sequence.keys[i - 1],
@@ -427,23 +294,26 @@ void Engine::StorePromptChunks(Sequence& sequence) {
   }
 }
 
+// How the prompt was restored, up to the first token.
+void Engine::ReportRestoration(Sequence& sequence) {
+  Completion& completion = sequence.completion;
+  completion.report = sequence.restoration->Report(sequence.tail);
+  for (TimelineEntry& entry : sequence.tail_slices) {
+    completion.report.AddTimeline(std::move(entry));
+  }
+  sequence.tail_slices.clear();
+  completion.report.SetActual(Seconds(completion.ttft_s));
+}
+
 void Engine::Finish(Sequence& sequence, FinishReason reason) {
+  ReleasePages(sequence);
   Completion& completion = sequence.completion;
   completion.finish_reason = reason;
-  if (sequence.restoration) {
-    if (sequence.state == Sequence::State::kRestoring) sequence.restoration->Abandon();
-    completion.report = sequence.restoration->Report(sequence.tail);
-    for (TimelineEntry& entry : sequence.tail_slices) {
-      completion.report.AddTimeline(std::move(entry));
-    }
-    completion.report.SetActual(Seconds(completion.ttft_s));
-  }
+  if (sequence.restoration && sequence.generated() == 0) ReportRestoration(sequence);
   if (sequence.generated() > 0) {
     completion.decode_s = (clock_.Now() - sequence.first_token).count();
   }
   Deliver(sequence.id, std::move(completion));
-  sequence.table.clear();
-  pages_promised_ -= sequence.pages_promised;
   sequence.state = Sequence::State::kFinished;
 }
 

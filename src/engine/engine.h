@@ -67,6 +67,7 @@ class Engine {
   WriteBehindStats write_stats() const;
   size_t waiting() const { return waiting_.size(); }
   size_t running() const { return running_.size(); }
+  uint64_t preemptions() const { return preemptions_; }
 
  private:
   // One sequence's part of a step.
@@ -81,6 +82,10 @@ class Engine {
 
   uint64_t PagesToPromise() const;
   void Admit();
+  bool MayGrow(const Sequence& sequence) const;
+  bool Grow(Sequence& sequence);
+  void PreemptYoungest();
+  void ReleasePages(Sequence& sequence);
   void StartRestoration(Sequence& sequence);
   // One step's work: what sequences get, and how far into a prompt a restoration is that shares it.
   struct StepPlan {
@@ -100,7 +105,8 @@ class Engine {
   void Commit(const Part& part, Seconds took, bool alone, std::span<const float> logits);
   void AcceptToken(Sequence& sequence, std::span<const float> logits);
   void PublishFullChunks(Sequence& sequence);
-  void StorePromptChunks(Sequence& sequence);
+  void StoreChunks(Sequence& sequence);
+  void ReportRestoration(Sequence& sequence);
   void Finish(Sequence& sequence, FinishReason reason);
   void EraseFinished();
   void Deliver(SequenceId id, Completion completion);
@@ -121,7 +127,8 @@ class Engine {
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;
   std::map<SequenceId, Completion> finished_;
-  uint64_t pages_promised_ = 0;
+  uint64_t pages_promised_ = 0;  // to running_, which is in order of submission
+  uint64_t preemptions_ = 0;
   std::optional<SharedSteps> shared_;
 };
 

@@ -44,11 +44,12 @@ struct Completion {
   std::vector<int32_t> tokens = {};
   std::vector<float> logprobs = {};  // of each token, when asked for
   FinishReason finish_reason = FinishReason::kLength;
-  double queue_s = 0;    // from Submit to admission
-  double restore_s = 0;  // from there until the prompt's stored part was resident
-  double ttft_s = 0;     // from Submit to the first token
-  double decode_s = 0;   // from the first token to the last
-  RestoreReport report = {};
+  double queue_s = 0;         // from Submit to admission
+  double restore_s = 0;       // from there until the prompt's stored part was resident
+  double ttft_s = 0;          // from Submit to the first token
+  double decode_s = 0;        // from the first token to the last
+  int preemptions = 0;        // for want of pages; each was followed by a restoration
+  RestoreReport report = {};  // of the prompt's restoration
 };
 
 }  // namespace kvcake

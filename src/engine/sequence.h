@@ -15,19 +15,20 @@ namespace kvcake {
 using SequenceId = uint64_t;
 
 struct Sequence {
-  // restoring -> prefilling -> decoding -> finished. A sequence is restoring while chunks of its
-  // prompt are missing, and prefilling until the rest of the prompt, at least its last token, is
-  // computed and the first token sampled.
-  enum class State { kRestoring, kPrefilling, kDecoding, kFinished };
+  // waiting -> restoring -> prefilling -> decoding -> finished; when pages run out, back to
+  // waiting. A sequence is restoring while chunks of its first prefill_tokens are missing, and
+  // prefilling until the rest of these, at least the last, is computed and the next token sampled.
+  enum class State { kWaiting, kRestoring, kPrefilling, kDecoding, kFinished };
 
   SequenceId id = 0;
   Request request;
-  State state = State::kRestoring;
+  State state = State::kWaiting;
   TimePoint submitted;
-  TimePoint opened;  // when its restoration began
+  TimePoint opened;  // when its (last) restoration began
   TimePoint first_token;
-  uint64_t pages_promised = 0;  // the most it can ever hold
+  uint64_t pages_promised = 0;  // that it may hold; none while it waits
   ChunkKey root;                // the parent of keys[0]
+  int prefill_tokens = 0;       // the prompt, and what was generated before it was preempted
 
   std::vector<int32_t> tokens;  // prompt, then what was generated
   int kv_tokens = 0;            // tokens whose KV is in `table`

@@ -9,7 +9,7 @@ int ShareStep(std::span<const std::unique_ptr<Sequence>> running, const ComputeF
   int prefix = 0;  // the slice that costs the most is a long prompt's last
   for (const auto& sequence : running) {
     if (sequence->state == Sequence::State::kDecoding) continue;
-    prefix = std::max(prefix, sequence->prompt_tokens());
+    prefix = std::max(prefix, sequence->prefill_tokens);
   }
   int tokens = chunk_tokens;
   while (tokens + chunk_tokens <= most &&

@@ -8,7 +8,7 @@ namespace {
 std::vector<std::unique_ptr<Sequence>> Running(int prompt, Sequence::State state) {
   std::vector<std::unique_ptr<Sequence>> running;
   running.push_back(std::make_unique<Sequence>());
-  running.back()->request.prompt.resize(prompt);
+  running.back()->prefill_tokens = prompt;
   running.back()->state = state;
   return running;
 }

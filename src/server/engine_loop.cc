@@ -115,6 +115,7 @@ void EngineLoop::RunStep() {
   std::lock_guard lock(mutex_);
   stats_.running = engine_.running();
   stats_.waiting = engine_.waiting();
+  stats_.preemptions = engine_.preemptions();
   ++stats_.steps;
   stats_.step_s += (clock.Now() - began).count();
 }

@@ -30,6 +30,7 @@ using JobId = uint64_t;
 struct EngineLoopStats {
   size_t running = 0;
   size_t waiting = 0;
+  uint64_t preemptions = 0;
   uint64_t steps = 0;
   double step_s = 0;  // of all steps together
 };

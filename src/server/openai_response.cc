@@ -42,6 +42,7 @@ ordered_json KvcakeReport(const Completion& completion) {
           {"restore_s", completion.restore_s},
           {"ttft_s", completion.ttft_s},
           {"decode_s", completion.decode_s},
+          {"preemptions", completion.preemptions},
           {"report", completion.report.ToJson()}};
 }
 

@@ -121,6 +121,8 @@ void ServerMetrics::AddGauges(Runtime& runtime, const EngineLoopStats& loop,
   const PagePoolStats pages = runtime.pool().Stats();
   text->AddGauge("vllm:num_requests_running", "Requests being answered.", loop.running);
   text->AddGauge("vllm:num_requests_waiting", "Requests that wait for their turn.", loop.waiting);
+  text->AddCounter("vllm:num_preemptions_total", "Times that a request gave its pages to others.",
+                   loop.preemptions);
   text->AddGauge("vllm:kv_cache_usage_perc", "Share of pages in use, from 0 to 1.",
                  static_cast<double>(pages.referenced) / static_cast<double>(pages.pages));
   text->AddGauge("kvcake_pages", "Pages, by state.", pages.referenced, {{"state", "referenced"}});

@@ -1,0 +1,209 @@
+// Engine: what a step does, and who gets pages for it.
+#include <algorithm>
+#include <utility>
+
+#include "engine/engine.h"
+#include "engine/share_step.h"
+
+namespace kvcake {
+
+// A sequence is admitted when there are pages for its tokens and the next one, and one to spare for
+// every sequence that may grow: nobody is preempted for the sake of a newcomer's first tokens.
+void Engine::Admit() {
+  const uint64_t available = PagesToPromise();
+  uint64_t spare = 0;
+  for (const auto& sequence : running_) spare += MayGrow(*sequence) ? 1 : 0;
+  while (!waiting_.empty() && running_.size() < static_cast<size_t>(options_.max_sequences)) {
+    Sequence& next = *waiting_.front();
+    const uint64_t pages = PagesFor(static_cast<int>(next.tokens.size()) + 1);
+    if (!running_.empty() && pages_promised_ + pages + spare > available) return;
+    next.pages_promised = pages;
+    pages_promised_ += pages;
+    spare += MayGrow(next) ? 1 : 0;
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+    StartRestoration(next);
+  }
+}
+
+bool Engine::MayGrow(const Sequence& sequence) const {
+  return sequence.pages_promised < PagesFor(sequence.prompt_tokens() + sequence.request.max_tokens);
+}
+
+// Promises the pages that the next token needs, taking them from the youngest if there are no
+// others. False when that was this one. The oldest is never preempted, and alone it always fits: so
+// all come to their end.
+bool Engine::Grow(Sequence& sequence) {
+  const uint64_t needed = PagesFor(static_cast<int>(sequence.tokens.size()));
+  while (sequence.pages_promised < needed) {
+    if (pages_promised_ < PagesToPromise()) {
+      ++sequence.pages_promised;
+      ++pages_promised_;
+      continue;
+    }
+    const bool itself = running_.back().get() == &sequence;
+    PreemptYoungest();
+    if (itself) return false;
+  }
+  return true;
+}
+
+// It is admitted again before all that wait, and restored from what the page cache and the store
+// have kept.
+void Engine::PreemptYoungest() {
+  Sequence& sequence = *running_.back();
+  if (sequence.state == Sequence::State::kPrefilling) StoreChunks(sequence);
+  ReleasePages(sequence);
+  sequence.restoration.reset();
+  sequence.tail_slices.clear();
+  sequence.tail.reset();
+  sequence.keys.clear();
+  sequence.kv_tokens = 0;
+  sequence.state = Sequence::State::kWaiting;
+  ++sequence.completion.preemptions;
+  ++preemptions_;
+  waiting_.push_front(std::move(running_.back()));
+  running_.pop_back();
+}
+
+void Engine::ReleasePages(Sequence& sequence) {
+  if (sequence.state == Sequence::State::kRestoring) sequence.restoration->Abandon();
+  sequence.table.clear();
+  sequence.tail_page = {};
+  pages_promised_ -= std::exchange(sequence.pages_promised, 0);
+}
+
+// No sequence can go on. If that is for want of pages, the ones that wait to be written are given
+// up (the store is behind) and the others come back without an event: look again soon.
+void Engine::AwaitPages(TimePoint* wake_at) {
+  const PagePoolStats stats = pool_.Stats();
+  if (stats.referenced < stats.pages) return;
+  if (write_behind_) write_behind_->DropQueued();
+  *wake_at = std::min(*wake_at, clock_.Now() + Seconds(1e-3));
+}
+
+// The token budget goes to decodes first, then to prompts whose stored part is restored, then to
+// those that still restore: what these do not get, loading makes up for.
+Engine::StepPlan Engine::PlanStep() {
+  StepPlan plan;
+  std::vector<Part>& parts = plan.parts;
+  for (size_t i = 0; i < running_.size(); ++i) {  // preemption takes from the end
+    Sequence& sequence = *running_[i];
+    if (sequence.state == Sequence::State::kDecoding && Grow(sequence)) {
+      PlanDecode(sequence, &parts);
+    }
+  }
+  // However many decode, one chunk of prefill still fits: max_batch_tokens has room for both.
+  int budget =
+      std::max(options_.slice_tokens - static_cast<int>(parts.size()), pool_.layout().chunk_tokens);
+  if (!parts.empty() && options_.step_max > Seconds(0)) {
+    budget =
+        ShareStep(running_, cost_.fit(), options_.step_max, pool_.layout().chunk_tokens, budget);
+  }
+  for (auto& sequence : running_) {
+    if (sequence->state == Sequence::State::kRestoring && sequence->restoration->done()) {
+      EndRestoration(*sequence);
+    }
+    if (sequence->state == Sequence::State::kPrefilling) PlanPrefill(*sequence, &budget, &parts);
+  }
+  const int chunk = pool_.layout().chunk_tokens;
+  ComputeBudget compute{.chunks = budget / chunk};
+  if (shared_) {
+    compute = shared_->Budget(clock_.Now());
+    budget = std::min(budget, compute.chunks * chunk);
+  }
+  for (auto& sequence : running_) {
+    if (sequence->state != Sequence::State::kRestoring) continue;
+    compute.chunks = budget / chunk;
+    PlanRestore(*sequence, compute, &budget, &plan);
+  }
+  for (Part& part : parts) {
+    if (part.claim.count > 0) continue;
+    for (uint64_t i = 0; i < PagesFor(part.start + part.count); ++i) {
+      part.pages.push_back(part.sequence->table[i].id());
+    }
+  }
+  return plan;
+}
+
+void Engine::PlanDecode(Sequence& sequence, std::vector<Part>* parts) {
+  if (!EnsurePages(sequence, static_cast<int>(sequence.tokens.size()))) return;
+  parts->push_back({.sequence = &sequence,
+                    .start = sequence.kv_tokens,
+                    .count = 1,
+                    .claim = {},
+                    .samples = true,
+                    .pages = {}});
+}
+
+void Engine::PlanPrefill(Sequence& sequence, int* budget, std::vector<Part>* parts) {
+  const int end = sequence.prefill_tokens;
+  // Somebody must make logits: a fully restored prompt computes its last token again, and leaves
+  // the page that holds it alone.
+  const int start = std::min(sequence.kv_tokens, end - 1);
+  const int count = std::min(end - start, *budget);
+  if (count < 1 || !EnsurePages(sequence, start + count)) return;
+  parts->push_back({.sequence = &sequence,
+                    .start = start,
+                    .count = count,
+                    .claim = {},
+                    .samples = start + count == end,
+                    .pages = {}});
+  *budget -= count;
+}
+
+void Engine::PlanRestore(Sequence& sequence, const ComputeBudget& compute, int* budget,
+                         StepPlan* plan) {
+  const int chunk = pool_.layout().chunk_tokens;
+  if (compute.chunks == 0 && !shared_) return;  // the others have the step
+  const ComputeTurn turn = sequence.restoration->NextTurn(compute);
+  switch (turn.kind) {
+    case ComputeTurn::Kind::kDone:  // the last load came just now
+      plan->wake_at = clock_.Now();
+      return;
+    case ComputeTurn::Kind::kWait:
+      plan->wake_at = std::min(plan->wake_at, turn.wait_until);
+      return;
+    case ComputeTurn::Kind::kStarved:
+      if (!plan->shared_at) plan->shared_at = turn.claim.first * chunk;
+      return;
+    case ComputeTurn::Kind::kSlice:
+      break;
+  }
+  if (shared_ && !plan->shared_at) plan->shared_at = turn.claim.first * chunk;
+  const int chunks = turn.claim.first + turn.claim.count;
+  Part part{.sequence = &sequence,
+            .start = turn.claim.first * chunk,
+            .count = turn.claim.count * chunk,
+            .claim = turn.claim,
+            .samples = false,
+            .pages = sequence.restoration->PageIds(chunks)};
+  // The slice that reaches the end of the full chunks takes the rest of the prompt along when the
+  // budget allows: one step less.
+  const int rest = sequence.prefill_tokens - chunks * chunk;
+  if (chunks == static_cast<int>(sequence.keys.size()) && part.count + rest <= *budget) {
+    if (rest > 0 && sequence.tail_page.id() == kNoPage) {
+      if (auto page = pool_.Draw()) sequence.tail_page = std::move(*page);
+    }
+    if (rest == 0 || sequence.tail_page) {
+      part.count += rest;
+      part.samples = true;
+      if (rest > 0) part.pages.push_back(sequence.tail_page.id());
+    }
+  }
+  *budget -= part.count;
+  plan->parts.push_back(std::move(part));
+}
+
+// The pages of a sequence's first `tokens` tokens; those that miss are drawn. They are promised, so
+// false lasts only while late reads or queued writes hold more than was left for them.
+bool Engine::EnsurePages(Sequence& sequence, int tokens) {
+  while (sequence.table.size() < PagesFor(tokens)) {
+    auto page = pool_.Draw();
+    if (!page) return false;
+    sequence.table.push_back(std::move(*page));
+  }
+  return true;
+}
+
+}  // namespace kvcake

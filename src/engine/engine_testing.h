@@ -1,0 +1,154 @@
+// For the engine's tests: a small model and everything that an engine needs.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "base/thread_pool.h"
+#include "engine/engine.h"
+#include "model/synth.h"
+#include "model/transformer.h"
+#include "store/memory_tier.h"
+
+namespace kvcake {
+
+inline constexpr int kChunk = 32;
+inline constexpr int kSlice = 128;
+inline constexpr int kVocab = 512;
+
+// A small random model of a published shape on disk, written once for all tests of the process.
+inline const std::string& ModelDir(const std::string& arch = "tiny") {
+  struct Dir {
+    std::string path;
+    explicit Dir(const std::string& arch)
+        : path(testing::TempDir() + "kvcake-engine-test-" + std::to_string(getpid()) + arch) {
+      const SynthShape small = {.layers = 2,
+                                .hidden_size = 256,
+                                .intermediate_size = 256,
+                                .heads = 16,
+                                .head_dim = 16,
+                                .vocab_size = kVocab};
+      const SynthShape shape = arch == "tiny" ? SynthShape{} : small;
+      CHECK(WriteSynthModel(arch, path, {.shape = shape, .seed = 5}));
+    }
+    ~Dir() { std::filesystem::remove_all(path); }
+  };
+  static std::map<std::string, Dir> dirs;
+  return dirs.try_emplace(arch, arch).first->second.path;
+}
+
+inline std::vector<int32_t> Prompt(int tokens, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::vector<int32_t> prompt(tokens);
+  for (int32_t& token : prompt) token = static_cast<int32_t>(rng() % kVocab);
+  return prompt;
+}
+
+// A model whose slices take a known time: long beside what a busy machine adds.
+class PacedModel : public Model {
+ public:
+  PacedModel(Model& inner, Seconds per_token) : inner_(inner), per_token_(per_token) {}
+  const KvLayout& layout() const override { return inner_.layout(); }
+  const KvIdentity& identity() const override { return inner_.identity(); }
+  NumericPath numeric_path() const override { return inner_.numeric_path(); }
+  int vocab_size() const override { return inner_.vocab_size(); }
+  int max_positions() const override { return inner_.max_positions(); }
+  int max_batch_tokens() const override { return inner_.max_batch_tokens(); }
+  Result<std::span<const float>> Forward(std::span<const Slice> batch) override {
+    for (const Slice& slice : batch) std::this_thread::sleep_for(per_token_ * slice.tokens.size());
+    return inner_.Forward(batch);
+  }
+
+ private:
+  Model& inner_;
+  const Seconds per_token_;
+};
+
+// Everything an engine needs, over a memory tier that outlives it.
+struct World {
+  ThreadPool threads{2};
+  ModelConfig config;
+  std::unique_ptr<PagePool> pool;
+  std::unique_ptr<TransformerModel> transformer;
+  std::unique_ptr<PacedModel> model;
+  ComputeCost cost;
+  Tier* tier;
+  std::unique_ptr<Restorer> restorer;
+  std::unique_ptr<WriteBehind> writes;
+  std::unique_ptr<Engine> engine;
+
+  explicit World(Tier* store, int pages = 256, Seconds per_token = Seconds(0),
+                 const std::string& dir = ModelDir(), WeightFormat weights = WeightFormat::kBf16)
+      : config(LoadModelConfig(dir).value()), tier(store) {
+    const KvLayout layout = TransformerModel::LayoutFor(config, kChunk);
+    pool = PagePool::Create(layout, pages * layout.page_bytes()).value();
+    const TensorFiles files = TensorFiles::Open(dir).value();
+    transformer = TransformerModel::Create(config, WeightSource::FromFiles(files), *pool, threads,
+                                           {.max_batch_tokens = kSlice + 64, .weights = weights})
+                      .value();
+    std::vector<Tier*> tiers;
+    if (tier != nullptr) tiers.push_back(tier);
+    model = std::make_unique<PacedModel>(*transformer, per_token);
+    Restorer::Options restore;
+    restore.numeric_path = model->numeric_path();
+    restorer = std::make_unique<Restorer>(*pool, tiers, cost, Clock::Real(), restore);
+    if (!tiers.empty()) writes = std::make_unique<WriteBehind>(tiers, *pool);
+    engine = std::make_unique<Engine>(*model, *pool, *restorer, cost, writes.get(), Clock::Real(),
+                                      EngineOptions{.slice_tokens = kSlice});
+  }
+  ~World() {
+    engine.reset();
+    writes.reset();
+    restorer.reset();
+    EXPECT_EQ(pool->Stats().referenced, 0u) << "every page goes back";
+  }
+
+  Completion Answer(Request request) {
+    request.logprobs = true;
+    Completion completion = engine->Answer(std::move(request)).value();
+    engine->FlushStore();
+    EXPECT_EQ(Restored(completion.report), completion.report.prompt_tokens);
+    return completion;
+  }
+  static int Restored(const RestoreReport& report) {
+    int tokens = report.tokens_computed + report.tokens_reused;
+    for (const auto& [name, loaded] : report.tokens_loaded) tokens += loaded;
+    return tokens;
+  }
+};
+
+inline std::unique_ptr<MemoryTier> MakeTier(const std::string& dir = ModelDir()) {
+  const KvLayout layout = TransformerModel::LayoutFor(LoadModelConfig(dir).value(), kChunk);
+  MemoryTierOptions options;
+  options.layout = layout;
+  return std::make_unique<MemoryTier>(options);
+}
+
+inline uint64_t PageBytes() {
+  return TransformerModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk).page_bytes();
+}
+
+inline Request Ask(std::vector<int32_t> prompt, Policy policy = Policy::kCake) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = 12;
+  request.policy = policy;
+  return request;
+}
+
+// Bit for bit: the same tokens and exactly the same log probabilities.
+inline void ExpectSame(const Completion& a, const Completion& b) {
+  EXPECT_EQ(a.tokens, b.tokens);
+  EXPECT_EQ(a.logprobs, b.logprobs);
+}
+
+}  // namespace kvcake

@@ -1,0 +1,223 @@
+#include "server/engine_loop.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "engine/engine_testing.h"
+
+namespace kvcake {
+namespace {
+
+// What one request was told. Checks the order: accepted, tokens, done once.
+class Record : public AnswerSink {
+ public:
+  explicit Record(int tokens_max = 1 << 20) : tokens_max_(tokens_max) {}
+  void OnAccepted() override {
+    EXPECT_FALSE(accepted || done);
+    accepted = true;
+  }
+  bool OnToken(const TokenEvent& event) override {
+    EXPECT_TRUE(accepted);
+    EXPECT_FALSE(done);
+    tokens.push_back(event.token);
+    return static_cast<int>(tokens.size()) < tokens_max_;
+  }
+  void OnDone(Result<Completion> completion) override {
+    EXPECT_FALSE(done);
+    result = std::move(completion);
+    done = true;
+  }
+
+  std::atomic<bool> accepted{false};
+  std::atomic<bool> done{false};
+  std::vector<int32_t> tokens;
+  Result<Completion> result = Completion{};
+
+ private:
+  const int tokens_max_;
+};
+
+// A model that fails when it is told to.
+class FailingModel : public PacedModel {
+ public:
+  explicit FailingModel(Model& inner) : PacedModel(inner, Seconds(0)) {}
+  Result<std::span<const float>> Forward(std::span<const Slice> batch) override {
+    if (fail.exchange(false)) return Fail(ErrorCode::kIo, "told to fail");
+    return PacedModel::Forward(batch);
+  }
+  std::atomic<bool> fail{false};
+};
+
+class EngineLoopTest : public testing::Test {
+ protected:
+  explicit EngineLoopTest(int pages = 64) : world_(nullptr, pages) {}
+  ~EngineLoopTest() override { StopAndJoin(); }
+
+  // Anew, with a model of its own.
+  void UseModel(Model& model) {
+    world_.engine = std::make_unique<Engine>(
+        model, *world_.pool, *world_.restorer, world_.cost, nullptr, Clock::Real(),
+        EngineOptions{.slice_tokens = kSlice, .max_sequences = 4, .waiting_max = 64});
+  }
+  EngineLoop& Loop(size_t jobs_max = 64) {
+    loop_ = std::make_unique<EngineLoop>(*world_.engine, *world_.restorer, jobs_max);
+    return *loop_;
+  }
+  void Run() {
+    thread_ = std::thread([this] { loop_->Run(); });
+  }
+  void StopAndJoin() {
+    if (loop_) loop_->Stop();
+    if (thread_.joinable()) thread_.join();
+  }
+  static void Await(const std::atomic<bool>& what) {
+    while (!what) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+  World world_;
+  std::unique_ptr<EngineLoop> loop_;
+  std::thread thread_;
+};
+
+TEST_F(EngineLoopTest, TellsWhatTheEngineAnswers) {
+  const Completion expected = world_.Answer(Ask(Prompt(50, 1)));
+  Loop();
+  Run();
+  const auto record = std::make_shared<Record>();
+  ASSERT_TRUE(loop_->Submit(Ask(Prompt(50, 1)), record));
+  Await(record->done);
+  EXPECT_TRUE(record->accepted);
+  EXPECT_EQ(record->tokens, expected.tokens);
+  EXPECT_EQ(record->result->tokens, expected.tokens);
+  EXPECT_GT(loop_->Stats().steps, 0u);
+}
+
+TEST_F(EngineLoopTest, WhatTheEngineRefusesIsDoneAndNeverAccepted) {
+  Loop();
+  Run();
+  const auto record = std::make_shared<Record>();
+  ASSERT_TRUE(loop_->Submit(Ask({kVocab}), record));
+  Await(record->done);
+  EXPECT_FALSE(record->accepted);
+  ASSERT_FALSE(record->result);
+  EXPECT_EQ(record->result.error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST_F(EngineLoopTest, RefusesWhatIsTooManyAndWhatComesTooLate) {
+  Loop(/*jobs_max=*/2);
+  const auto one = std::make_shared<Record>();
+  const auto two = std::make_shared<Record>();
+  ASSERT_TRUE(loop_->Submit(Ask({1}), one));
+  ASSERT_TRUE(loop_->Submit(Ask({2}), two));
+  EXPECT_EQ(loop_->Stats().waiting, 2u);
+  const auto third = loop_->Submit(Ask({3}), std::make_shared<Record>());
+  ASSERT_FALSE(third);
+  EXPECT_EQ(third.error().code, ErrorCode::kResourceExhausted);
+  loop_->Stop();
+  const auto late = loop_->Submit(Ask({3}), std::make_shared<Record>());
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code, ErrorCode::kCancelled);
+  loop_->Run();  // answers what there was, and returns
+  EXPECT_EQ(one->tokens.size(), 12u);
+  EXPECT_EQ(two->tokens.size(), 12u);
+}
+
+TEST_F(EngineLoopTest, CancelAllEndsWhatRunsAndWhatWaits) {
+  UseModel(*world_.model);
+  Loop();
+  std::vector<std::shared_ptr<Record>> records;
+  for (int i = 0; i < 10; ++i) {  // four run, six wait
+    Request request = Ask(Prompt(40, i));
+    request.max_tokens = 100;
+    records.push_back(std::make_shared<Record>());
+    ASSERT_TRUE(loop_->Submit(std::move(request), records.back()));
+  }
+  loop_->CancelAll();
+  loop_->Stop();
+  loop_->Run();
+  for (const auto& record : records) {
+    ASSERT_TRUE(record->done);
+    EXPECT_EQ(record->result->finish_reason, FinishReason::kCancelled);
+  }
+}
+
+TEST_F(EngineLoopTest, AStepThatFailsEndsItsRequestsAndNoOthers) {
+  FailingModel model(*world_.model);
+  UseModel(model);
+  Loop();
+  Run();
+  model.fail = true;
+  const auto record = std::make_shared<Record>();
+  ASSERT_TRUE(loop_->Submit(Ask(Prompt(40, 1)), record));
+  Await(record->done);
+  EXPECT_EQ(record->result->finish_reason, FinishReason::kCancelled);
+  const auto next = std::make_shared<Record>();
+  ASSERT_TRUE(loop_->Submit(Ask(Prompt(40, 1)), next));
+  Await(next->done);
+  EXPECT_EQ(next->tokens.size(), 12u);
+  StopAndJoin();
+  world_.engine.reset();  // before its model
+}
+
+class FewPagesLoopTest : public EngineLoopTest {
+ protected:
+  FewPagesLoopTest() : EngineLoopTest(/*pages=*/16 + 10) {}
+};
+
+// From several threads, with cancellations and sinks that have enough: everyone is answered, once,
+// with what is the answer or its beginning.
+TEST_F(FewPagesLoopTest, EveryRequestHasAnAnswerOrAnError) {
+  constexpr int kThreads = 4;
+  constexpr int kEach = 25;
+  Loop(/*jobs_max=*/20);
+  Run();
+  const std::vector<int32_t> prompt = Prompt(2 * kChunk + 5, 7);
+  std::atomic<int> refused{0};
+  std::vector<std::shared_ptr<Record>> records[kThreads];
+  std::vector<std::thread> clients;
+  for (int t = 0; t < kThreads; ++t) {
+    clients.emplace_back([&, t] {
+      std::mt19937 rng(t);
+      for (int i = 0; i < kEach; ++i) {
+        Request request = Ask(prompt);
+        request.max_tokens = static_cast<int>(1 + rng() % 60);
+        auto record = std::make_shared<Record>(1 + rng() % 80);
+        const auto job = loop_->Submit(std::move(request), record);
+        if (!job) {
+          EXPECT_EQ(job.error().code, ErrorCode::kResourceExhausted);
+          ++refused;
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          continue;
+        }
+        records[t].push_back(std::move(record));
+        if (rng() % 3 == 0) loop_->Cancel(*job);
+        if (rng() % 8 == 0) loop_->Cancel(rng() % 200);  // somebody's, or nobody's
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  StopAndJoin();
+  Request request = Ask(prompt);
+  request.max_tokens = 60;
+  const std::vector<int32_t> whole = world_.Answer(std::move(request)).tokens;
+  int answered = 0;
+  for (const auto& mine : records) {
+    for (const auto& record : mine) {
+      ASSERT_TRUE(record->done);
+      ASSERT_TRUE(record->result);
+      EXPECT_EQ(record->tokens, record->result->tokens);
+      ASSERT_LE(record->tokens.size(), whole.size());
+      EXPECT_TRUE(std::equal(record->tokens.begin(), record->tokens.end(), whole.begin()));
+      ++answered;
+    }
+  }
+  EXPECT_EQ(answered + refused, kThreads * kEach);
+  EXPECT_EQ(loop_->Stats().running, 0u);
+  EXPECT_EQ(loop_->Stats().waiting, 0u);
+}
+
+}  // namespace
+}  // namespace kvcake
