@@ -243,6 +243,8 @@ void AddLoad(CLI::App* parent, int* exit_code) {
   command->add_option("--bytes", options->bytes, "of each pass")
       ->transform(SizeValue())
       ->default_str("1GiB");
+  command->add_flag("--fio-large-pages,!--no-fio-large-pages", options->fio_large_pages,
+                    "give fio pages of 2 MiB as the store has; else those that it takes itself");
   command->add_option("--repeats", options->repeats, "of each pass, interleaved with fio's")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -129,6 +129,9 @@ Status RunQuality(const QualityOptions& options);
 struct LoadOptions {
   std::string dir;  // on the file system to measure; empty: CacheDir()
   std::vector<uint64_t> chunk_bytes = {1 << 20, 4 << 20, 16 << 20};
+  // fio reads into and writes from pages of 2 MiB, as the store does; else into those of 4 KiB that
+  // it takes by itself.
+  bool fio_large_pages = true;
   uint64_t bytes = 1 << 30;  // of each pass
   int repeats = 5;
   std::string json;  // path; empty: none

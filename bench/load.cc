@@ -232,7 +232,7 @@ Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ord
           if (ours) {
             ASSIGN_OR_RETURN(rate, writes ? run->Write() : run->Read());
           } else {
-            ASSIGN_OR_RETURN(fio, RunFio(fio_file, run->bytes(), writes));
+            ASSIGN_OR_RETURN(fio, RunFio(fio_file, run->bytes(), writes, options.fio_large_pages));
           }
         }
         cell->Add(rate, fio);

@@ -48,7 +48,7 @@ Status CheckFio() {
               "this bench compares with fio, which is not installed: apt-get install fio");
 }
 
-Result<FioRate> RunFio(const std::string& file, uint64_t bytes, bool write) {
+Result<FioRate> RunFio(const std::string& file, uint64_t bytes, bool write, bool large_pages) {
   const uint64_t large_pages_before = LargePagesMade();
   std::error_code ignored;
   if (write) std::filesystem::remove(file, ignored);
@@ -56,11 +56,11 @@ Result<FioRate> RunFio(const std::string& file, uint64_t bytes, bool write) {
       const std::string out,
       // glibc's malloc asks for large pages, which fio itself would only take from a reserve that
       // few systems have (--iomem=mmaphuge).
-      Output(fmt::format("GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio --name=yardstick "
+      Output(fmt::format("GLIBC_TUNABLES=glibc.malloc.hugetlb={} fio --name=yardstick "
                          "'--filename={}' --size={} --bs={} --direct=1 "
                          "--ioengine=io_uring --iodepth={} --rw={} --output-format=json",
-                         file, (bytes + kBlock - 1) / kBlock * kBlock, kBlock, kDepth,
-                         write ? "write" : "read")));
+                         large_pages ? 1 : 0, file, (bytes + kBlock - 1) / kBlock * kBlock, kBlock,
+                         kDepth, write ? "write" : "read")));
   const auto json = nlohmann::json::parse(out.substr(std::min(out.find('{'), out.size())), nullptr,
                                           /*allow_exceptions=*/false);
   try {

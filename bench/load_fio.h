@@ -19,6 +19,6 @@ struct FioRate {
 };
 // One sequential pass over a file of `bytes`: 4 MiB requests, direct, io_uring, 16 in flight. A
 // write begins with no file; a read makes it first when it is missing.
-Result<FioRate> RunFio(const std::string& file, uint64_t bytes, bool write);
+Result<FioRate> RunFio(const std::string& file, uint64_t bytes, bool write, bool large_pages);
 
 }  // namespace kvcake::bench
