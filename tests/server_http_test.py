@@ -362,7 +362,7 @@ class SignalTest(unittest.TestCase):
     def test_json_log(self):
         server = Server("--log-format", "json")
         server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2})
-        self.assertEqual(server.process.poll(), None)
+        eventually(lambda: '"request"' in server.log(), "the request's line")
         lines = [json.loads(line) for line in server.log().splitlines()]
         answered = [line for line in lines if "request" in line]
         self.assertEqual([line["answer_tokens"] for line in answered], [2])

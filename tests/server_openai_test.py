@@ -123,6 +123,26 @@ class OpenAiTest(ServerTest):
             self.assertEqual(entry.top_logprobs[0].logprob, entry.logprob)
             self.assertEqual(bytes(entry.bytes).decode(), entry.token)
 
+    def test_logprobs_of_the_prompt(self):
+        ask = {"prompt": "Once upon a time there was", "logprobs": 2, "max_tokens": 4}
+        plain = self.complete(**ask).choices[0]
+        echoed = self.complete(echo=True, **ask).choices[0]
+        logprobs = echoed.logprobs
+        self.assertEqual(echoed.text, ask["prompt"] + plain.text)
+        self.assertEqual("".join(logprobs.tokens), echoed.text)
+        self.assertEqual(logprobs.text_offset[0], 0)
+        self.assertIsNone(logprobs.token_logprobs[0])
+        self.assertIsNone(logprobs.top_logprobs[0])
+        self.assertEqual(logprobs.token_logprobs[-4:], plain.logprobs.token_logprobs)
+        for token, logprob, top in list(zip(logprobs.tokens, logprobs.token_logprobs,
+                                            logprobs.top_logprobs, strict=True))[1:]:
+            self.assertEqual(top[token], logprob)
+        streamed = list(self.complete(echo=True, stream=True, **ask))
+        self.assertEqual("".join(chunk.choices[0].text for chunk in streamed), echoed.text)
+        self.assertEqual([value for chunk in streamed if chunk.choices[0].logprobs
+                          for value in chunk.choices[0].logprobs.token_logprobs],
+                         logprobs.token_logprobs)
+
     def test_echo(self):
         plain = self.complete(prompt="Once upon")
         self.assertEqual(self.complete(prompt="Once upon", echo=True).choices[0].text,

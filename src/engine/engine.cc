@@ -120,7 +120,7 @@ void Engine::StartRestoration(Sequence& sequence) {
   if (!sequence.request.salt.empty()) {
     sequence.root = KvIdentity(model_.identity()).Add("salt", sequence.request.salt).Root();
   }
-  sequence.keys = ChunkKeys(sequence.root, sequence.tokens, chunk);
+  if (!sequence.scores_prompt()) sequence.keys = ChunkKeys(sequence.root, sequence.tokens, chunk);
   sequence.opened = clock_.Now();
   if (first) sequence.completion.queue_s = (sequence.opened - sequence.submitted).count();
   sequence.restoration = restorer_.Open({
@@ -153,7 +153,9 @@ Result<bool> Engine::Step() {
         .start = part.start,
         .pages = part.pages,
         .write_kv = part.start >= part.sequence->kv_tokens || part.claim.count > 0,
-        .logits = part.samples ? Slice::Logits::kLast : Slice::Logits::kNone,
+        .logits = part.sequence->scores_prompt() ? Slice::Logits::kAll
+                  : part.samples                 ? Slice::Logits::kLast
+                                                 : Slice::Logits::kNone,
     });
   }
   if (plan.shared_at && tokens < options_.slice_tokens) {
@@ -181,9 +183,11 @@ void Engine::CommitStep(const StepPlan& plan, TimePoint began, Seconds took,
     if (plan.parts.size() == slices) cost_.Add(*plan.shared_at, options_.slice_tokens, took);
   }
   for (const Part& part : plan.parts) {
-    const size_t row = part.samples ? model_.vocab_size() : 0;
-    Commit(part, took, plan.parts.size() == 1 && !plan.shared_at, logits.first(row));
-    logits = logits.subspan(row);
+    const size_t rows = part.sequence->scores_prompt() ? part.count : part.samples ? 1 : 0;
+    const auto of_part = logits.first(rows * model_.vocab_size());
+    logits = logits.subspan(of_part.size());
+    const bool typical = plan.parts.size() == 1 && !plan.shared_at && rows <= 1;
+    Commit(part, took, typical, of_part);
   }
 }
 
@@ -229,7 +233,21 @@ void Engine::Commit(const Part& part, Seconds took, bool alone, std::span<const 
   }
   sequence.kv_tokens = std::max(sequence.kv_tokens, part.start + part.count);
   PublishFullChunks(sequence);
-  if (part.samples) AcceptToken(sequence, logits);
+  if (sequence.scores_prompt()) ScorePrompt(part, logits);
+  if (part.samples) AcceptToken(sequence, logits.last(model_.vocab_size()));
+}
+
+// Each row is of the token that comes next.
+void Engine::ScorePrompt(const Part& part, std::span<const float> logits) {
+  Sequence& sequence = *part.sequence;
+  const size_t vocab = model_.vocab_size();
+  const int last = sequence.prompt_tokens() - 1;
+  for (int i = part.start; i < std::min(part.start + part.count, last); ++i) {
+    const auto row = logits.subspan((i - part.start) * vocab, vocab);
+    sequence.completion.prompt_scores.push_back(
+        {.logprob = LogProbability(row, sequence.tokens[i + 1]),
+         .top = TopLogProbabilities(row, sequence.request.top_logprobs)});
+  }
 }
 
 void Engine::AcceptToken(Sequence& sequence, std::span<const float> logits) {
@@ -243,6 +261,7 @@ void Engine::AcceptToken(Sequence& sequence, std::span<const float> logits) {
     completion.logprobs.push_back(event.logprob);
     if (request.top_logprobs > 0) top = TopLogProbabilities(logits, request.top_logprobs);
     event.top = top;
+    if (sequence.generated() == 0) event.prompt = completion.prompt_scores;
   }
   sequence.tokens.push_back(event.token);
   completion.tokens.push_back(event.token);

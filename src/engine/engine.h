@@ -103,6 +103,7 @@ class Engine {
   bool EnsurePages(Sequence& sequence, int tokens);
   void EndRestoration(Sequence& sequence);
   void Commit(const Part& part, Seconds took, bool alone, std::span<const float> logits);
+  void ScorePrompt(const Part& part, std::span<const float> logits);
   void AcceptToken(Sequence& sequence, std::span<const float> logits);
   void PublishFullChunks(Sequence& sequence);
   void StoreChunks(Sequence& sequence);

@@ -20,6 +20,7 @@ Request RandomAsk(std::mt19937& rng) {
   request.policy = kPolicies[rng() % 3];
   request.store = rng() % 4 != 0;
   request.logprobs = true;
+  request.prompt_logprobs = rng() % 4 == 0;
   if (rng() % 2 == 0) {
     request.sampling = {.temperature = 1, .seed = rng(), .repetition_penalty = 1.2};
   }

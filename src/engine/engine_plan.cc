@@ -59,6 +59,7 @@ void Engine::PreemptYoungest() {
   sequence.tail.reset();
   sequence.keys.clear();
   sequence.kv_tokens = 0;
+  if (sequence.generated() == 0) sequence.completion.prompt_scores.clear();
   sequence.state = Sequence::State::kWaiting;
   ++sequence.completion.preemptions;
   ++preemptions_;

@@ -209,6 +209,33 @@ TEST(EngineTest, StopsAtEndTokensAtTheCallersWordAndAtTheLimit) {
   EXPECT_EQ(done.tokens.size(), 3u);
 }
 
+// What an answer's tokens are worth is the same as part of a prompt, whatever memory holds of it.
+TEST(EngineTest, ScoresPromptsAsItScoresAnswers) {
+  World world(nullptr);
+  Request request = Ask(Prompt(5 * kChunk + 7, 3));
+  request.max_tokens = 40;
+  const Completion answer = world.Answer(request);
+  const size_t prompt = request.prompt.size();
+  request.prompt.insert(request.prompt.end(), answer.tokens.begin(), answer.tokens.end());
+  request.prompt_logprobs = true;
+  request.top_logprobs = 2;
+  std::vector<TokenScore> told;
+  request.on_token = [&](const TokenEvent& event) {
+    told.insert(told.end(), event.prompt.begin(), event.prompt.end());
+    return true;
+  };
+  const Completion scored = world.Answer(request);
+  ASSERT_EQ(scored.prompt_scores.size(), request.prompt.size() - 1);
+  EXPECT_EQ(told.size(), scored.prompt_scores.size());
+  for (size_t i = 0; i < answer.tokens.size(); ++i) {
+    const TokenScore& score = scored.prompt_scores[prompt - 1 + i];
+    EXPECT_EQ(score.logprob, answer.logprobs[i]);
+    EXPECT_EQ(score.top.at(0).token, answer.tokens[i]);  // greedy
+    EXPECT_GE(score.top[0].logprob, score.top.at(1).logprob);
+  }
+  EXPECT_EQ(scored.report.tokens_computed, scored.report.prompt_tokens);
+}
+
 TEST(EngineTest, KeepsNewChunksOnceAndOnlyWhenAsked) {
   auto tier = MakeTier();
   World world(tier.get());

@@ -149,6 +149,10 @@ inline Request Ask(std::vector<int32_t> prompt, Policy policy = Policy::kCake) {
 inline void ExpectSame(const Completion& a, const Completion& b) {
   EXPECT_EQ(a.tokens, b.tokens);
   EXPECT_EQ(a.logprobs, b.logprobs);
+  ASSERT_EQ(a.prompt_scores.size(), b.prompt_scores.size());
+  for (size_t i = 0; i < a.prompt_scores.size(); ++i) {
+    EXPECT_EQ(a.prompt_scores[i].logprob, b.prompt_scores[i].logprob);
+  }
 }
 
 }  // namespace kvcake

@@ -14,11 +14,18 @@
 
 namespace kvcake {
 
+// What the model thinks of a token, and of the likeliest in its place.
+struct TokenScore {
+  float logprob = 0;
+  std::vector<TokenLogprob> top = {};
+};
+
 // One new token. Delivered on the engine thread, in order.
 struct TokenEvent {
   int32_t token = 0;
-  float logprob = 0;                       // 0 unless the request asked for it
-  std::span<const TokenLogprob> top = {};  // the request's top_logprobs; valid during the call
+  float logprob = 0;                        // 0 unless the request asked for it
+  std::span<const TokenLogprob> top = {};   // the request's top_logprobs; valid during the call
+  std::span<const TokenScore> prompt = {};  // with the first: Completion::prompt_scores; likewise
 };
 
 struct Request {
@@ -27,7 +34,10 @@ struct Request {
   SamplingParams sampling = {};
   std::vector<int32_t> end_tokens = {};  // generation stops after any of these
   bool logprobs = false;
-  int top_logprobs = 0;   // also of so many of the likeliest; with `logprobs`
+  int top_logprobs = 0;  // also of so many of the likeliest; with `logprobs`
+  // Of the prompt's tokens too; with `logprobs`. All of them are computed then, nothing is
+  // restored.
+  bool prompt_logprobs = false;
   std::string salt = {};  // joins the chunks' root: what differs in it shares no KV
   bool store = true;      // keep new chunks
   Policy policy = Policy::kCake;
@@ -42,7 +52,8 @@ const char* FinishReasonName(FinishReason reason);
 
 struct Completion {
   std::vector<int32_t> tokens = {};
-  std::vector<float> logprobs = {};  // of each token, when asked for
+  std::vector<float> logprobs = {};            // of each token, when asked for
+  std::vector<TokenScore> prompt_scores = {};  // of the prompt's tokens but the first, likewise
   FinishReason finish_reason = FinishReason::kLength;
   double queue_s = 0;         // from Submit to admission
   double restore_s = 0;       // from there until the prompt's stored part was resident

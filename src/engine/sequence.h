@@ -43,6 +43,8 @@ struct Sequence {
   Completion completion;
 
   int prompt_tokens() const { return static_cast<int>(request.prompt.size()); }
+  // Logits of all of its tokens are wanted, not only of the last.
+  bool scores_prompt() const { return request.prompt_logprobs && generated() == 0; }
   int generated() const { return static_cast<int>(tokens.size()) - prompt_tokens(); }
 };
 

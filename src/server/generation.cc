@@ -28,6 +28,7 @@ void Generation::OnAccepted() {
 }
 
 bool Generation::OnToken(const TokenEvent& event) {
+  const bool first = !last_token_;
   const TimePoint now = Clock::Real().Now();
   if (last_token_) metrics_.inter_token_s.Observe((now - *last_token_).count());
   last_token_ = now;
@@ -41,6 +42,14 @@ bool Generation::OnToken(const TokenEvent& event) {
   Publish([&](Delta* delta) {
     delta->text += text;
     if (!options_.logprobs) return;
+    for (size_t i = 0; first && i < options_.prompt.size(); ++i) {
+      TokenInfo info{.token = options_.prompt[i]};
+      if (i > 0) {
+        info.logprob = event.prompt[i - 1].logprob;
+        info.top = event.prompt[i - 1].top;
+      }
+      delta->tokens.push_back(std::move(info));
+    }
     delta->tokens.push_back({.token = event.token,
                              .logprob = event.logprob,
                              .top = {event.top.begin(), event.top.end()}});

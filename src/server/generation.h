@@ -22,6 +22,7 @@ class Generation : public AnswerSink {
     std::vector<int32_t> end_tokens = {};  // are no part of the text
     bool skip_special = true;
     bool logprobs = false;
+    std::vector<int32_t> prompt = {};  // to be among the tokens, with logprobs
   };
   // What is new since the last Take.
   struct Delta {

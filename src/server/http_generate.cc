@@ -77,6 +77,7 @@ ApiResult<HttpApi::Prepared> HttpApi::Prepare(const std::string& body, bool chat
   }
   request.logprobs = of.logprobs;
   request.top_logprobs = of.top_logprobs;
+  request.prompt_logprobs = of.echo && of.logprobs;
   request.salt = CacheSalt(tenant, of.cache_salt);
   request.store = of.kvcake.store;
   request.policy = of.kvcake.policy;
@@ -104,6 +105,7 @@ net::awaitable<bool> HttpApi::Submit(Exchange& exchange, Prepared prepared, bool
   options.end_tokens = prepared.request.end_tokens;
   options.skip_special = asked.skip_special;
   options.logprobs = asked.logprobs;
+  if (prepared.request.prompt_logprobs) options.prompt = prepared.request.prompt;
   answering->generation =
       std::make_shared<Generation>(runtime_.tokenizer(), std::move(options), metrics_,
                                    [signal = answering->signal] { signal->Notify(); });
@@ -216,7 +218,7 @@ net::awaitable<void> HttpApi::AnswerStream(Exchange& exchange, Answering& answer
   metrics_.Responded(200);
   bool open = co_await exchange.reply.StartStream(std::move(head));
   std::string events = answering.writer->FirstEvent();
-  if (!answering.echo.empty()) events += answering.writer->Event(answering.echo, {});
+  delta.text.insert(0, answering.echo);
   for (;;) {
     if (!delta.text.empty() || !delta.tokens.empty()) {
       events += answering.writer->Event(delta.text, delta.tokens);
@@ -253,7 +255,7 @@ net::awaitable<void> HttpApi::Warm(Exchange& exchange) {
     auto prepared = Prepare(exchange.request.body, chat, exchange.tenant);
     if (!prepared) return prepared;
     prepared->asked.stream = false;
-    prepared->asked.echo = false;
+    prepared->asked.echo = prepared->request.prompt_logprobs = false;
     prepared->request.max_tokens = 1;  // somebody must be asked for something
     return prepared;
   };

@@ -255,11 +255,6 @@ ApiResult<GenerateRequest> ParseCompletion(const json& body, const RequestLimits
   fields.Read("logprobs", 0, limits.top_logprobs_max, &logprobs);
   request.logprobs = logprobs.has_value();
   request.top_logprobs = logprobs.value_or(0);
-  if (request.echo && request.logprobs) {
-    fields.Fail({.message = "echo together with logprobs is not supported by this server",
-                 .param = "echo",
-                 .code = "unsupported_parameter"});
-  }
   return Checked(fields, std::move(request));
 }
 

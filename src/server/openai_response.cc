@@ -38,12 +38,9 @@ ordered_json Usage(const Completion& completion) {
 }
 
 ordered_json KvcakeReport(const Completion& completion) {
-  return {{"queue_s", completion.queue_s},
-          {"restore_s", completion.restore_s},
-          {"ttft_s", completion.ttft_s},
-          {"decode_s", completion.decode_s},
-          {"preemptions", completion.preemptions},
-          {"report", completion.report.ToJson()}};
+  return {{"queue_s", completion.queue_s},         {"restore_s", completion.restore_s},
+          {"ttft_s", completion.ttft_s},           {"decode_s", completion.decode_s},
+          {"preemptions", completion.preemptions}, {"report", completion.report.ToJson()}};
 }
 
 AnswerWriter::AnswerWriter(const Tokenizer& tokenizer, Options options)
@@ -72,7 +69,7 @@ ordered_json AnswerWriter::ChatLogprobs(std::span<const TokenInfo> tokens) const
   };
   auto content = ordered_json::array();
   for (const TokenInfo& info : tokens) {
-    ordered_json one = entry(info.token, info.logprob);
+    ordered_json one = entry(info.token, info.logprob.value_or(0));
     one["top_logprobs"] = ordered_json::array();
     for (const TokenLogprob& top : info.top) {
       one["top_logprobs"].push_back(entry(top.token, top.logprob));
@@ -90,13 +87,18 @@ ordered_json AnswerWriter::CompletionLogprobs(std::span<const TokenInfo> tokens)
   for (const TokenInfo& info : tokens) {
     const std::string text = TokenText(info.token);
     logprobs["text_offset"].push_back(text_offset_);
-    logprobs["token_logprobs"].push_back(info.logprob);
     logprobs["tokens"].push_back(text);
+    text_offset_ += Characters(text);
+    if (!info.logprob) {
+      logprobs["token_logprobs"].push_back(nullptr);
+      logprobs["top_logprobs"].push_back(nullptr);
+      continue;
+    }
+    logprobs["token_logprobs"].push_back(*info.logprob);
     auto top = ordered_json::object();
     for (const TokenLogprob& one : info.top) top[TokenText(one.token)] = one.logprob;
-    top[text] = info.logprob;  // the chosen one is among them
+    top[text] = *info.logprob;  // the chosen one is among them
     logprobs["top_logprobs"].push_back(std::move(top));
-    text_offset_ += Characters(text);
   }
   return logprobs;
 }

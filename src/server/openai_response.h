@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,10 +14,10 @@
 
 namespace kvcake {
 
-// A token of the answer, with its logprobs.
+// A token of the answer, or of an echoed prompt, with its logprobs.
 struct TokenInfo {
   int32_t token = 0;
-  float logprob = 0;
+  std::optional<float> logprob = {};  // none of a prompt's first
   std::vector<TokenLogprob> top = {};
 };
 
