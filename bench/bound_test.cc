@@ -82,8 +82,8 @@ TEST_F(BoundTest, RefusesALoadOnlyRunThatComputed) {
   EXPECT_FALSE(LoadCurve(load_, 8));
 }
 
-// When all is there if these chunks are loaded, the foremost first, and the others are computed, each
-// after all before it.
+// When all is there if these chunks are loaded, the foremost first, and the others are computed,
+// each after all before it.
 double TimeOf(uint32_t loaded, const LaneCurve& compute, const LaneCurve& load) {
   double now = 0;
   int loads = 0;
