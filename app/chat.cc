@@ -94,14 +94,7 @@ void AddChatCommand(CLI::App& app, int* exit_code) {
   chat->add_option("--max-tokens", flags->max_tokens, "most tokens of an answer")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  chat->add_option("--temperature", flags->sampling.temperature, "0: always the likeliest token")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  chat->add_option("--top-p", flags->sampling.top_p,
-                   "sample among the likeliest that together have this probability")
-      ->check(CLI::Range(1e-9, 1.0))
-      ->capture_default_str();
-  chat->add_option("--seed", flags->sampling.seed, "of the sampling")->capture_default_str();
+  AddSamplingFlags(*chat, &flags->sampling);
   chat->callback([flags, exit_code] {
     if (const Status status = Talk(*flags); !status) *exit_code = Fatal(status.error());
   });

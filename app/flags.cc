@@ -189,4 +189,20 @@ int Fatal(const Error& error) {
   return 1;
 }
 
+void AddSamplingFlags(CLI::App& app, SamplingParams* sampling) {
+  app.add_option("--temperature", sampling->temperature, "0: always the likeliest token")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--top-k", sampling->top_k, "sample among the K likeliest; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--top-p", sampling->top_p,
+                 "sample among the likeliest that together have this probability")
+      ->check(CLI::Range(1e-9, 1.0))
+      ->capture_default_str();
+  app.add_option("--seed", sampling->seed,
+                 "of the sampling; the same seed (also the default) gives the same answer")
+      ->capture_default_str();
+}
+
 }  // namespace kvcake

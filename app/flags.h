@@ -25,6 +25,8 @@ void AddNumericPathFlag(CLI::App& app, NumericPath* path);
 void AddModelFlags(CLI::App& app, RuntimeOptions* options);
 // Those, and the ones of commands that answer prompts and keep chunks.
 void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options);
+// --temperature, --top-k, --top-p, --seed.
+void AddSamplingFlags(CLI::App& app, SamplingParams* sampling);
 
 // Each adds a subcommand that sets *exit_code when it runs.
 void AddRunCommand(CLI::App& app, int* exit_code);

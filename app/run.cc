@@ -305,19 +305,7 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
          "off: cake as published, both lanes go on until they meet and nothing is predicted")
       ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str();
-  run->add_option("--temperature", flags->sampling.temperature, "0: always the likeliest token")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  run->add_option("--top-k", flags->sampling.top_k, "sample among the K likeliest; 0: all")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  run->add_option("--top-p", flags->sampling.top_p,
-                  "sample among the likeliest that together have this probability")
-      ->check(CLI::Range(1e-9, 1.0))
-      ->capture_default_str();
-  run->add_option("--seed", flags->sampling.seed,
-                  "of the sampling; the same seed (also the default) gives the same answer")
-      ->capture_default_str();
+  AddSamplingFlags(*run, &flags->sampling);
   run->add_flag("--no-store", flags->no_store,
                 "keep nothing of this prompt and its answer; what is kept already is used");
   run->add_flag("--json", flags->json, "print one JSON object instead of text");

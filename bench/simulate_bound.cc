@@ -9,6 +9,16 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
+// When a tier has delivered one chunk, two and so on, of as many as it has.
+std::vector<double> Deliveries(const ScenarioTier& tier) {
+  std::vector<double> ends;
+  const auto held = std::count(tier.held.begin(), tier.held.end(), true);
+  for (int k = 1; k <= held; ++k) {
+    ends.push_back(tier.speed.EndOf(tier.latency_s, k * tier.chunk_s));
+  }
+  return ends;
+}
+
 class Bound {
  public:
   explicit Bound(const Scenario& s)
@@ -85,10 +95,8 @@ class Bound {
   void FillLoads() {
     loads_ = {0};
     for (const ScenarioTier& tier : s_.tiers) {
-      const auto held = std::count(tier.held.begin(), tier.held.end(), true);
-      for (int k = 1; k <= held; ++k) {
-        loads_.push_back(tier.speed.EndOf(tier.latency_s, k * tier.chunk_s));
-      }
+      const std::vector<double> ends = Deliveries(tier);
+      loads_.insert(loads_.end(), ends.begin(), ends.end());
     }
     std::sort(loads_.begin(), loads_.end());
   }
@@ -138,10 +146,7 @@ class TiersBound {
     for (size_t t = 0; t < s.tiers.size(); ++t) {
       const ScenarioTier& tier = s.tiers[t];
       for (int i = 0; i < n_; ++i) holders_[i] |= static_cast<unsigned>(tier.held[i]) << t;
-      ends_.emplace_back();
-      for (int k = 1; k <= std::count(tier.held.begin(), tier.held.end(), true); ++k) {
-        ends_[t].push_back(tier.speed.EndOf(tier.latency_s, k * tier.chunk_s));
-      }
+      ends_.push_back(Deliveries(tier));
     }
     FillWork();
   }
