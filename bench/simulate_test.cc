@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/temp_dir_testing.h"
 #include "bench/benches.h"
 #include "bench/simulate_summary.h"
 
@@ -137,7 +138,8 @@ TEST(SimulateTest, TracesFromFilesReplaceTheRandomOnes) {
 
 // The paper loses to a lane alone in some cells (0.80x at worst); this planner in none.
 TEST(PapersTest, NoCellLosesToALaneAlone) {
-  const std::string source = KVCAKE_SOURCE_DIR, json = testing::TempDir() + "papers.json";
+  const TempDir dir;
+  const std::string source = KVCAKE_SOURCE_DIR, json = dir.path() + "/papers.json";
   ASSERT_TRUE(RunPapers({.tables = source + "/bench/papers",
                          .profiles = source + "/bench/profiles",
                          .json = json})

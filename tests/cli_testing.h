@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -15,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "base/temp_dir_testing.h"
+
 namespace kvcake {
 
 struct Outcome {
@@ -24,12 +25,6 @@ struct Outcome {
 
 class ProgramTest : public testing::Test {
  protected:
-  ProgramTest() {
-    std::string name = testing::TempDir() + "kvcake-test-XXXXXX";
-    dir_ = mkdtemp(name.data());
-  }
-  ~ProgramTest() override { std::filesystem::remove_all(dir_); }
-
   static std::string Read(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
@@ -63,7 +58,8 @@ class ProgramTest : public testing::Test {
     return files;
   }
 
-  std::string dir_;
+  const TempDir temp_;
+  const std::string dir_ = temp_.path();
 };
 
 }  // namespace kvcake

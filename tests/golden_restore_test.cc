@@ -1,13 +1,13 @@
 // Every family's KV cache through a store on disk: what one engine computed and kept, another
 // loads, and goes on to say the same, bit for bit, and what Hugging Face transformers says.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/temp_dir_testing.h"
 #include "engine/engine.h"
 #include "model/safetensors.h"
 #include "model/transformer.h"
@@ -91,13 +91,8 @@ void ExpectGolden(const Completion& completion, const json& test, double toleran
 
 class GoldenRestoreTest : public PathTest {
  protected:
-  GoldenRestoreTest() {
-    std::string name = testing::TempDir() + "kvcake-golden-XXXXXX";
-    store_ = mkdtemp(name.data());
-  }
-  ~GoldenRestoreTest() override { fs::remove_all(store_); }
-
-  std::string store_;
+  const TempDir temp_;
+  const std::string store_ = temp_.path();
 };
 KVCAKE_EVERY_PATH(GoldenRestoreTest);
 

@@ -1,12 +1,11 @@
 // The demo model reads its answers from the KV cache: a wrong chunk gives a wrong answer.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <random>
 #include <sstream>
 
+#include "base/temp_dir_testing.h"
 #include "bench/lookups.h"
 
 namespace kvcake::bench {
@@ -24,10 +23,6 @@ class LookupTest : public testing::Test {
  protected:
   void SetUp() override {
     runtime_ = Runtime::Create({.model_dir = kModel, .stores = {{.dir = store_}}}).value();
-  }
-  void TearDown() override {
-    runtime_.reset();
-    std::filesystem::remove_all(store_);
   }
 
   std::string Answer(const std::vector<int32_t>& document, const std::string& name, bool store) {
@@ -63,7 +58,8 @@ class LookupTest : public testing::Test {
          .page = {pool.Data(page->id()), pool.layout().page_bytes()}}));
   }
 
-  const std::string store_ = testing::TempDir() + "kvcake-lookup-test-" + std::to_string(getpid());
+  const TempDir temp_;
+  const std::string store_ = temp_.path();
   std::unique_ptr<Runtime> runtime_;
   int loaded_ = 0;
 };

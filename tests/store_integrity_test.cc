@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "base/hash.h"
+#include "base/temp_dir_testing.h"
 #include "bench/harness.h"
 #include "engine/engine.h"
 #include "io/faulty_file_system.h"
@@ -74,8 +75,6 @@ Damage Reseal(const std::string& what, size_t at, char value, const std::string&
 class StoreIntegrityTest : public testing::Test {
  protected:
   StoreIntegrityTest() {
-    std::string name = testing::TempDir() + "kvcake-integrity-XXXXXX";
-    dir_ = mkdtemp(name.data());
     const std::string model_dir = KVCAKE_SOURCE_DIR "/tests/golden/models/llama2_linear_new_f32";
     config_ = LoadModelConfig(model_dir).value();
     pool_ = PagePool::Create(TransformerModel::LayoutFor(config_, kChunk), 4 << 20).value();
@@ -89,10 +88,7 @@ class StoreIntegrityTest : public testing::Test {
     spdlog::set_default_logger(std::make_shared<spdlog::logger>(
         "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log_)));
   }
-  ~StoreIntegrityTest() override {
-    spdlog::set_default_logger(logger_);
-    fs::remove_all(dir_);
-  }
+  ~StoreIntegrityTest() override { spdlog::set_default_logger(logger_); }
 
   // With empty memory, over the store as it is.
   Completion Answer(Policy policy) {
@@ -201,7 +197,8 @@ class StoreIntegrityTest : public testing::Test {
     return all;
   }
 
-  std::string dir_;
+  const TempDir temp_;
+  const std::string dir_ = temp_.path();
   ThreadPool threads_{1};
   FaultyFileSystem faulty_{FileSystem::Real(), 1};
   FileSystem* files_ = &FileSystem::Real();

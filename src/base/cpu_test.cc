@@ -1,9 +1,10 @@
 #include "base/cpu.h"
 
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <fstream>
+
+#include "base/temp_dir_testing.h"
 
 namespace kvcake {
 namespace {
@@ -13,9 +14,6 @@ using testing::HasSubstr;
 
 class CgroupTest : public testing::Test {
  protected:
-  CgroupTest() { std::filesystem::remove_all(dir_); }
-  ~CgroupTest() override { std::filesystem::remove_all(dir_); }
-
   void Write(const std::string& file, const std::string& text) {
     std::filesystem::create_directories((dir_ / file).parent_path());
     std::ofstream(dir_ / file) << text;
@@ -24,8 +22,8 @@ class CgroupTest : public testing::Test {
     return CgroupCores(limit, {.membership = dir_ / "cgroup", .mounts = dir_ / "mounts"});
   }
 
-  const std::filesystem::path dir_ =
-      testing::TempDir() + "kvcake-cgroup-test-" + std::to_string(getpid());
+  const TempDir temp_;
+  const std::filesystem::path dir_ = temp_.path();
 };
 
 TEST_F(CgroupTest, WithoutAnyEveryCpuIsUsable) {

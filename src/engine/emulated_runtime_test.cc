@@ -6,6 +6,7 @@
 #include <fstream>
 #include <random>
 
+#include "base/temp_dir_testing.h"
 #include "engine/runtime.h"
 #include "model/synth.h"
 
@@ -15,8 +16,6 @@ namespace {
 class EmulatedRuntimeTest : public testing::Test {
  protected:
   EmulatedRuntimeTest() {
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
     std::ofstream(dir_ + "/p.json")
         << R"({"name": "p", "layers": 4, "kv_bytes_per_token": 65536, "max_positions": 4096,)"
         << R"( "attention": "causal", "c0": 1e-4, "b": 2e-6, "a": 1e-10})";
@@ -26,7 +25,6 @@ class EmulatedRuntimeTest : public testing::Test {
     options_.slice_tokens = 128;
     options_.threads = 1;
   }
-  ~EmulatedRuntimeTest() override { std::filesystem::remove_all(dir_); }
 
   RuntimeOptions Emulated() const {
     RuntimeOptions options = options_;
@@ -59,7 +57,8 @@ class EmulatedRuntimeTest : public testing::Test {
     }
   }
 
-  const std::string dir_ = testing::TempDir() + "kvcake-emulated-test-" + std::to_string(getpid());
+  const TempDir temp_;
+  const std::string dir_ = temp_.path();
   RuntimeOptions options_;
 };
 

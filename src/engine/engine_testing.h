@@ -2,9 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <random>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/temp_dir_testing.h"
 #include "base/thread_pool.h"
 #include "engine/engine.h"
 #include "model/synth.h"
@@ -28,9 +27,9 @@ inline constexpr int kVocab = 512;
 // A small random model of a published shape on disk, written once for all tests of the process.
 inline const std::string& ModelDir(const std::string& arch = "tiny") {
   struct Dir {
-    std::string path;
-    explicit Dir(const std::string& arch)
-        : path(testing::TempDir() + "kvcake-engine-test-" + std::to_string(getpid()) + arch) {
+    const TempDir temp;
+    const std::string path = temp.path() + "/model";
+    explicit Dir(const std::string& arch) {
       const SynthShape small = {.layers = 2,
                                 .hidden_size = 256,
                                 .intermediate_size = 256,
@@ -40,7 +39,6 @@ inline const std::string& ModelDir(const std::string& arch = "tiny") {
       const SynthShape shape = arch == "tiny" ? SynthShape{} : small;
       CHECK(WriteSynthModel(arch, path, {.shape = shape, .seed = 5}));
     }
-    ~Dir() { std::filesystem::remove_all(path); }
   };
   static std::map<std::string, Dir> dirs;
   return dirs.try_emplace(arch, arch).first->second.path;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/cpu.h"
+#include "base/temp_dir_testing.h"
 #include "engine/cost_file.h"
 #include "model/synth.h"
 #include "store/memory_tier.h"
@@ -19,7 +20,6 @@ namespace {
 class RuntimeTest : public testing::Test {
  protected:
   RuntimeTest() {
-    std::filesystem::remove_all(dir_);
     options_.model_dir = dir_ + "/model";
     options_.stores = {{.dir = dir_ + "/store"}};
     options_.ram_capacity_bytes = 64 << 20;
@@ -28,7 +28,6 @@ class RuntimeTest : public testing::Test {
     options_.threads = 2;
     EXPECT_TRUE(WriteSynthModel("tiny", options_.model_dir));
   }
-  ~RuntimeTest() override { std::filesystem::remove_all(dir_); }
 
   Request Ask() {
     std::mt19937 rng(1);
@@ -44,7 +43,8 @@ class RuntimeTest : public testing::Test {
     return "";
   }
 
-  const std::string dir_ = testing::TempDir() + "kvcake-runtime-test-" + std::to_string(getpid());
+  const TempDir temp_;
+  const std::string dir_ = temp_.path();
   RuntimeOptions options_;
 };
 

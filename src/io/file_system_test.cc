@@ -1,7 +1,6 @@
 #include "io/file_system.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/temp_dir_testing.h"
 #include "io/faulty_file_system.h"
 
 namespace kvcake {
@@ -19,15 +19,10 @@ namespace stdfs = std::filesystem;
 
 class FileSystemTest : public testing::Test {
  protected:
-  FileSystemTest() {
-    std::string pattern = (stdfs::temp_directory_path() / "kvcake-fs-XXXXXX").string();
-    CHECK(mkdtemp(pattern.data()) != nullptr);
-    dir_ = pattern;
-  }
-  ~FileSystemTest() override { stdfs::remove_all(dir_); }
   std::string In(const std::string& name) const { return dir_ + "/" + name; }
 
-  std::string dir_;
+  const TempDir temp_;
+  const std::string dir_ = temp_.path();
   FileSystem& fs_ = FileSystem::Real();
 };
 

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/temp_dir_testing.h"
 #include "io/faulty_file_system.h"
 
 namespace kvcake {
@@ -36,9 +37,6 @@ constexpr size_t kFileBytes = 64 * 4096;
 class IoQueueTest : public testing::TestWithParam<QueueCase> {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "kvcake-io-XXXXXX").string();
-    CHECK(mkdtemp(pattern.data()) != nullptr);
-    dir_ = pattern;
     memory_.reset(static_cast<std::byte*>(aligned_alloc(4096, 2 * kFileBytes)));
     for (size_t i = 0; i < kFileBytes; ++i) memory_[i] = static_cast<std::byte>(i / 7 + i / 4096);
     auto out = FileSystem::Real().Create(dir_ + "/file", false);
@@ -49,10 +47,6 @@ class IoQueueTest : public testing::TestWithParam<QueueCase> {
     options.requests_max = 8;
     options.bytes_max = kFileBytes;
     Make(options);
-  }
-  void TearDown() override {
-    queue_.reset();
-    std::filesystem::remove_all(dir_);
   }
   void Make(const IoQueueOptions& options) {
     auto queue = GetParam().make(options);
@@ -82,7 +76,8 @@ class IoQueueTest : public testing::TestWithParam<QueueCase> {
   struct Free {
     void operator()(std::byte* p) const { free(p); }
   };
-  std::string dir_;
+  const TempDir temp_;
+  const std::string dir_ = temp_.path();
   std::unique_ptr<std::byte[], Free> memory_;
   std::unique_ptr<File> file_;
   std::unique_ptr<IoQueue> queue_;
@@ -265,8 +260,8 @@ INSTANTIATE_TEST_SUITE_P(Queues, IoQueueTest, testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });
 
 TEST(FaultyQueueTest, ShortReadsAreContinuedForBothKindsOfFile) {
-  std::string dir = (std::filesystem::temp_directory_path() / "kvcake-io-XXXXXX").string();
-  ASSERT_NE(mkdtemp(dir.data()), nullptr);
+  const TempDir temp;
+  const std::string& dir = temp.path();
   FaultyFileSystem fs(FileSystem::Real(), 3);
   std::string text(50000, 0);
   std::mt19937 random(1);
@@ -290,7 +285,6 @@ TEST(FaultyQueueTest, ShortReadsAreContinuedForBothKindsOfFile) {
   }
   EXPECT_GT(fs.faults(), 100u);
   free(memory);
-  std::filesystem::remove_all(dir);
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "base/temp_dir_testing.h"
+
 namespace kvcake {
 namespace {
 
@@ -16,14 +18,6 @@ using testing::HasSubstr;
 
 class ConfigTest : public testing::Test {
  protected:
-  void SetUp() override {
-    dir_ = testing::TempDir() + "/kvcake_config_" +
-           testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-
   static json Good() {
     return {{"architectures", {"LlamaForCausalLM"}},
             {"model_type", "llama"},
@@ -60,7 +54,8 @@ class ConfigTest : public testing::Test {
     EXPECT_THAT(loaded.error().message, HasSubstr(part));
   }
 
-  std::string dir_;
+  const TempDir temp_;
+  const std::string dir_ = temp_.path();
 };
 
 TEST_F(ConfigTest, ReadsSmolLm2) {

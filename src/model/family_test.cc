@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 
+#include "base/temp_dir_testing.h"
 #include "model/synth.h"
 
 namespace kvcake {
@@ -16,14 +16,6 @@ using testing::HasSubstr;
 
 class FamilyTest : public testing::Test {
  protected:
-  void SetUp() override {
-    dir_ = testing::TempDir() + "/kvcake_family_" +
-           testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-
   Result<ModelConfig> Load(const json& config) const {
     std::ofstream(dir_ + "/config.json") << config;
     return LoadModelConfig(dir_);
@@ -40,7 +32,8 @@ class FamilyTest : public testing::Test {
     EXPECT_THAT(loaded.error().message, HasSubstr(part));
   }
 
-  std::string dir_;
+  const TempDir temp_;
+  const std::string dir_ = temp_.path();
 };
 
 json With(json config, const json& changes) {

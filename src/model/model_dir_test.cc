@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/temp_dir_testing.h"
 #include "model/safetensors.h"
 
 namespace kvcake {
@@ -15,8 +16,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 TEST(ModelDirTest, SaysWhatIsThereAndWhatToDo) {
-  const std::string dir = testing::TempDir() + "/kvcake_model_dir";
-  std::filesystem::remove_all(dir);
+  const TempDir temp;
+  const std::string dir = temp.path() + "/model";
   const auto refused = [&](const std::string& path, ErrorCode code, const std::string& part) {
     const Status status = CheckModelDir(path);
     ASSERT_FALSE(status) << part;

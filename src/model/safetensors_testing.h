@@ -1,14 +1,14 @@
 // Safetensors files for tests, right and wrong.
 #pragma once
 
-#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "base/temp_dir_testing.h"
 
 namespace kvcake {
 
@@ -21,20 +21,12 @@ inline std::string FileBytes(const std::string& header, const std::string& data)
 // A directory of the test's own, for a model's files.
 class SafetensorsDirTest : public testing::Test {
  protected:
-  void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    dir_ =
-        fmt::format("{}/kvcake_{}_{}", testing::TempDir(), info->test_suite_name(), info->name());
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-
   void Write(const std::string& name, const std::string& bytes) const {
     std::ofstream(dir_ + "/" + name, std::ios::binary) << bytes;
   }
 
-  std::string dir_;
+  const TempDir temp_;
+  const std::string dir_ = temp_.path();
 };
 
 // One entry of a header.

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/temp_dir_testing.h"
 #include "model/safetensors.h"
 #include "model/tensor_scan.h"
 #include "model/weights.h"
@@ -19,14 +20,8 @@ using testing::HasSubstr;
 
 class SynthTest : public testing::Test {
  protected:
-  void SetUp() override {
-    root_ = testing::TempDir() + "/kvcake_synth_" +
-            testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(root_);
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-
-  std::string root_;
+  const TempDir temp_;
+  const std::string root_ = temp_.path();
 };
 
 Digest DigestOf(const std::string& dir) {

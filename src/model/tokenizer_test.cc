@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "base/temp_dir_testing.h"
 #include "model/byte_level.h"
 #include "model/synth.h"
 
@@ -31,13 +32,9 @@ std::string ReadFile(const std::string& path) {
 class TokenizerFileTest : public testing::Test {
  protected:
   void SetUp() override {
-    dir_ = testing::TempDir() + "/kvcake_tokenizer_" +
-           testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(dir_);
     ASSERT_TRUE(WriteSynthModel("tiny", dir_));
     good_ = json::parse(ReadFile(dir_ + "/tokenizer.json"));
   }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
 
   Result<Tokenizer> Load(const json& file) const {
     std::ofstream(dir_ + "/tokenizer.json", std::ios::binary) << file.dump();
@@ -55,7 +52,8 @@ class TokenizerFileTest : public testing::Test {
     EXPECT_LT(loaded.error().message.size(), 1000u);
   }
 
-  std::string dir_;
+  const TempDir temp_;
+  const std::string dir_ = temp_.path();
   json good_;
 };
 

@@ -6,18 +6,24 @@
 #include <fstream>
 #include <set>
 
+#include "base/temp_dir_testing.h"
+
 namespace kvcake {
 namespace {
 
 using testing::HasSubstr;
 
-std::string KeyFile(const std::string& text) {
-  const std::string path = testing::TempDir() + "kvcake-api-keys";
-  std::ofstream(path) << text;
-  return path;
-}
+class ApiKeysTest : public testing::Test {
+ protected:
+  std::string KeyFile(const std::string& text) const {
+    std::ofstream(dir_.path() + "/keys") << text;
+    return dir_.path() + "/keys";
+  }
 
-TEST(ApiKeysTest, FindsTheTenantOfAKey) {
+  const TempDir dir_;
+};
+
+TEST_F(ApiKeysTest, FindsTheTenantOfAKey) {
   const ApiKeys keys =
       ApiKeys::Load({"open"}, KeyFile("# tenants\nann key-a\n\n bob\tkey-b # his\nann key-a2"))
           .value();
@@ -33,7 +39,7 @@ TEST(ApiKeysTest, FindsTheTenantOfAKey) {
   EXPECT_TRUE(ApiKeys::Load({}, "").value().open());
 }
 
-TEST(ApiKeysTest, RefusesFilesThatAreNotWhatTheySeem) {
+TEST_F(ApiKeysTest, RefusesFilesThatAreNotWhatTheySeem) {
   EXPECT_THAT(ApiKeys::Load({}, KeyFile("ann key-a\nbob")).error().message, HasSubstr(":2:"));
   EXPECT_THAT(ApiKeys::Load({}, KeyFile("ann key more")).error().message, HasSubstr(":1:"));
   EXPECT_THAT(ApiKeys::Load({}, KeyFile("# none\n")).error().message, HasSubstr("no keys"));
@@ -41,7 +47,7 @@ TEST(ApiKeysTest, RefusesFilesThatAreNotWhatTheySeem) {
   EXPECT_FALSE(ApiKeys::Load({""}, ""));
 }
 
-TEST(ApiKeysTest, SaltsDifferForEveryPair) {
+TEST_F(ApiKeysTest, SaltsDifferForEveryPair) {
   EXPECT_EQ(CacheSalt("", ""), "");
   std::set<std::string> salts;
   const char* parts[] = {"", "a", "1", "1:", "aa", "1:a", ":", "0:"};

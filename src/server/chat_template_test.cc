@@ -3,9 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "base/temp_dir_testing.h"
 
 namespace kvcake {
 namespace {
@@ -70,8 +71,8 @@ TEST(ChatTemplateTest, RefusesWhatItDoesNotKnow) {
 }
 
 TEST(ChatTemplateTest, ReadsItFromTheModelsDirectory) {
-  const std::string dir = testing::TempDir() + "kvcake-chat-template";
-  std::filesystem::create_directories(dir);
+  const TempDir temp;
+  const std::string& dir = temp.path();
   const auto write = [&](const std::string& name, const std::string& text) {
     std::ofstream(dir + "/" + name) << text;
   };
@@ -95,7 +96,6 @@ TEST(ChatTemplateTest, ReadsItFromTheModelsDirectory) {
   EXPECT_EQ(ChatTemplate::Load(dir, dir + "/given").value().family(), "chatml");
   write("chat_template.jinja", "<start_of_turn>");
   EXPECT_EQ(ChatTemplate::Load(dir).error().code, ErrorCode::kUnsupported);
-  std::filesystem::remove_all(dir);
 }
 
 TEST(ChatTemplateTest, KnowsWhatDayItIsWhereTheTemplateAsks) {

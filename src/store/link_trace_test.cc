@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "base/temp_dir_testing.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {
@@ -34,7 +35,7 @@ TEST(LinkTraceTest, RefusesWhatCannotBeByLine) {
 }
 
 TEST(LinkTraceTest, ErrorsNameTheFile) {
-  testing_util::TempDir dir;
+  TempDir dir;
   const std::string path = dir.path() + "/trace";
   EXPECT_NE(ReadLinkTrace(path).error().message.find(path), std::string::npos);
   std::ofstream(path) << "0 zero 0\n";

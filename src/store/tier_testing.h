@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,6 +18,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/temp_dir_testing.h"
 #include "store/tier.h"
 
 namespace kvcake::testing_util {
@@ -225,22 +225,5 @@ inline std::optional<ErrorCode> ReadBack(Tier& tier, const KvLayout& layout, con
   EXPECT_TRUE(HoldsChunk(key, reads.landing(read))) << "a wrong chunk was called right";
   return std::nullopt;
 }
-
-// A new directory, removed with all it holds.
-class TempDir {
- public:
-  TempDir() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "kvcake-XXXXXX").string();
-    CHECK(mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  ~TempDir() { std::filesystem::remove_all(path_); }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 }  // namespace kvcake::testing_util
