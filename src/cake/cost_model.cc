@@ -274,7 +274,7 @@ void TierCost::HoldToFirsts() {
 
 void TierCost::Update() {
   // Rates change: the newest gaps count most.
-  constexpr double kOlder = 0.9;
+  constexpr double kOlder = 0.8;
   Sample gaps{0, 0}, firsts{0, 0};
   for (const Sample& s : gaps_) {
     gaps.seconds = kOlder * gaps.seconds + s.seconds;
