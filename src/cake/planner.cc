@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "base/check.h"
+#include "cake/split_search.h"
 
 namespace kvcake {
 namespace {
@@ -13,63 +13,6 @@ namespace {
 using State = ChunkView::State;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kWaitMin = 1e-4;  // a shorter wait would only burn a core
-
-// The compute lane's clock as it goes forward chunk by chunk, in slices as long as allowed.
-class ComputeWalk {
- public:
-  ComputeWalk(const PlanInput& input, double start_s) : input_(&input), base_s_(start_s) {}
-
-  double now_s() const { return base_s_ + slice_s_; }
-  // Nothing before this moment, and a new slice after it.
-  void WaitUntil(double s) {
-    base_s_ = std::max(now_s(), s);
-    slice_s_ = 0;
-    next_ = -1;
-  }
-  void Compute(int chunk) {
-    if (chunk != next_ || chunk - first_ >= input_->slice_chunks_max) {
-      base_s_ = now_s();
-      first_ = chunk;
-    }
-    next_ = chunk + 1;
-    const double tokens = input_->chunk_tokens;
-    slice_s_ = input_->compute.SecondsFor(first_ * tokens, (next_ - first_) * tokens);
-  }
-
- private:
-  const PlanInput* input_;
-  double base_s_;
-  double slice_s_ = 0;
-  int first_ = 0;
-  int next_ = -1;
-};
-
-// When each tier's link is free for one more chunk.
-class LoadWalk {
- public:
-  explicit LoadWalk(const PlanInput& input) : input_(&input) {
-    for (const TierView& tier : input.tiers) free_s_.push_back(tier.drain_s);
-  }
-  // Loads a chunk from whichever of its tiers has it first; returns when.
-  double Load(const ChunkView& chunk, int8_t* from = nullptr) {
-    int best = -1;
-    double best_s = kNever;
-    for (uint32_t rest = chunk.tiers; rest != 0; rest &= rest - 1) {
-      const int tier = std::countr_zero(rest);
-      const double s = free_s_[tier] + input_->tiers[tier].interval_s;
-      if (s < best_s) best_s = s, best = tier;
-    }
-    if (best >= 0) free_s_[best] = best_s;
-    if (from != nullptr) *from = static_cast<int8_t>(best);
-    return best_s;
-  }
-
- private:
-  const PlanInput* input_;
-  std::vector<double> free_s_;
-};
-
-bool Computable(State state) { return state == State::kAbsent || state == State::kInFlight; }
 
 int FirstMissing(const PlanInput& input) {
   const auto it = std::find_if(input.chunks.begin(), input.chunks.end(),
@@ -169,121 +112,20 @@ Plan BlindPlan(const PlanInput& input, int first) {
   return plan;
 }
 
-// Makes a plan for one segment after the other: a run of chunks that can be loaded, up to a hole.
-class Walker {
- public:
-  Walker(const PlanInput& input, const PlannerOptions& options, int first)
-      : input_(input),
-        options_(options),
-        first_(first),
-        n_(static_cast<int>(input.chunks.size())),
-        compute_(input, input.compute_busy_s),
-        loads_(input) {
-    plan_.sides.assign(n_, Side::kCompute);
-    plan_.tiers.assign(n_, -1);
-  }
-
-  Plan Run() {
-    for (int begin = first_; begin < n_;) {
-      int segment = begin;
-      for (; segment < n_ && input_.chunks[segment].IsHole(); ++segment) compute_.Compute(segment);
-      int end = segment;
-      while (end < n_ && !input_.chunks[end].IsHole()) ++end;
-      Assign(segment, end, Split(segment, end));
-      begin = end;
-    }
-    plan_.finish_s = compute_.now_s();
-    return std::move(plan_);
-  }
-
- private:
-  // The split m of [begin, end) with the least max(end of computing [begin, m), end of loading
-  // [m, end)). Both are monotonous in m, so the best computes no more than it must.
-  int Split(int begin, int end) {
-    loaded_s_.assign(end - begin + 1, 0);
-    LoadWalk loads = loads_;
-    int in_flight = end;  // the first chunk that a load owns
-    for (int i = end - 1; i >= begin; --i) {
-      const ChunkView& chunk = input_.chunks[i];
-      double s = 0;
-      if (chunk.state == State::kAbsent) s = loads.Load(chunk);
-      if (chunk.state == State::kInFlight) s = chunk.eta_s, in_flight = i;
-      loaded_s_[i - begin] = std::max(loaded_s_[i - begin + 1], s);
-    }
-    ComputeWalk compute = compute_;
-    const double wait_s = std::max(compute.now_s(), loaded_s_[0]);
-    const double margin_s = options_.take_over_margin_chunks * ChunkSeconds(begin);
-    int best = begin;
-    double best_s = wait_s;
-    bool computes = false;
-    for (int m = begin; m < end; ++m) {
-      const State state = input_.chunks[m].state;
-      if (state == State::kComputing) break;  // nobody takes over from a slice
-      if (!Computable(state)) continue;
-      compute.Compute(m);
-      double s = std::max(compute.now_s(), loaded_s_[m + 1 - begin]);
-      if (m >= in_flight) s += margin_s;
-      if (s < best_s) best_s = s, best = m + 1, computes = true;
-      if (compute.now_s() >= best_s) break;
-    }
-    const double gain =
-        input_.waiting ? options_.compute_gain_min_waiting : options_.compute_gain_min;
-    double enough_s = std::max(best_s * gain, options_.compute_gain_min_s);
-    if (computes && begin == first_) {
-      // What the next slice may take longer than predicted, when the loads are about to be done.
-      const int slice = std::min(best - begin, input_.slice_chunks_max);
-      enough_s = std::max(enough_s, input_.compute.noise * SliceSeconds(begin, slice));
-      if (wait_s <= best_s + enough_s) return begin;
-    }
-    return best;
-  }
-
-  void Assign(int begin, int end, int split) {
-    double loaded_s = 0;
-    for (int i = end - 1; i >= split; --i) {
-      const ChunkView& chunk = input_.chunks[i];
-      plan_.sides[i] = Side::kLoad;
-      if (chunk.state == State::kAbsent) {
-        loaded_s = std::max(loaded_s, loads_.Load(chunk, &plan_.tiers[i]));
-      }
-      if (chunk.state == State::kInFlight) loaded_s = std::max(loaded_s, chunk.eta_s);
-    }
-    for (int i = begin; i < split; ++i) {
-      if (Computable(input_.chunks[i].state)) compute_.Compute(i);
-    }
-    if (split < end) compute_.WaitUntil(loaded_s);
-  }
-
-  double ChunkSeconds(int chunk) const { return SliceSeconds(chunk, 1); }
-  double SliceSeconds(int chunk, int count) const {
-    const double tokens = input_.chunk_tokens;
-    return input_.compute.SecondsFor(chunk * tokens, count * tokens);
-  }
-
-  const PlanInput& input_;
-  const PlannerOptions& options_;
-  const int first_;
-  const int n_;
-  ComputeWalk compute_;
-  LoadWalk loads_;
-  Plan plan_;
-  std::vector<double> loaded_s_;  // [i]: when all of the segment from its i-th chunk on is loaded
-};
-
 // Where tiers hold different chunks one split of each segment may not do: it can be better to load
 // the front from a fast tier, and to compute the rest that only a slow one has. So plans without
 // each tier, and with each alone, are tried as well: all of them together are never worse.
-Plan BestPlan(const PlanInput& input, const PlannerOptions& options, int first) {
+Splits BestSplits(const PlanInput& input, const PlannerOptions& options, int first) {
   constexpr double kGainMin = 0.999;  // no flipping between plans that are as good
-  Plan best = Walker(input, options, first).Run();
+  Splits best = LeastFinish(input, options, first);
   uint32_t any = 0;
   for (const ChunkView& chunk : input.chunks) any |= chunk.tiers;
   if (std::popcount(any) < 2) return best;
   const auto consider = [&](uint32_t tiers) {
     PlanInput narrowed = input;
     for (ChunkView& chunk : narrowed.chunks) chunk.tiers &= tiers;
-    Plan plan = Walker(narrowed, options, first).Run();
-    if (plan.finish_s < best.finish_s * kGainMin) best = std::move(plan);
+    Splits splits = LeastFinish(narrowed, options, first);
+    if (splits.finish_s < best.finish_s * kGainMin) best = std::move(splits);
   };
   for (uint32_t rest = any; rest != 0; rest &= rest - 1) {
     const uint32_t tier = rest & -rest;
@@ -361,7 +203,11 @@ Plan MakePlan(const PlanInput& asked, const PlannerOptions& options) {
     return plan;
   }
 
-  Plan plan = BestPlan(input, options, first);
+  Splits splits = BestSplits(input, options, first);
+  Plan plan;
+  plan.sides = std::move(splits.sides);
+  plan.tiers = std::move(splits.tiers);
+  plan.finish_s = splits.finish_s;
   plan.slice_chunks = SliceChunks(input, plan, first, /*take_over=*/true);
   if (plan.slice_chunks == 0) {
     plan.wait_s = WaitSeconds(input, first);

@@ -1,0 +1,270 @@
+#include "cake/split_search.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "base/check.h"
+
+namespace kvcake {
+namespace {
+
+using State = ChunkView::State;
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr size_t kPartialMax = 8;  // what is tried grows no further, however many the holes
+
+bool Computable(State state) { return state == State::kAbsent || state == State::kInFlight; }
+
+// The compute lane's clock as it goes forward chunk by chunk, in slices as long as allowed.
+class ComputeWalk {
+ public:
+  explicit ComputeWalk(const PlanInput& input) : input_(input) {}
+
+  double now_s() const { return base_s_ + slice_s_; }
+  void Compute(int chunk) {
+    if (chunk != next_ || chunk - first_ >= input_.slice_chunks_max) {
+      base_s_ = now_s();
+      first_ = chunk;
+    }
+    next_ = chunk + 1;
+    const double tokens = input_.chunk_tokens;
+    slice_s_ = input_.compute.SecondsFor(first_ * tokens, (next_ - first_) * tokens);
+  }
+
+ private:
+  const PlanInput& input_;
+  double base_s_ = 0, slice_s_ = 0;
+  int first_ = 0, next_ = -1;
+};
+
+// Holes, then chunks that can be loaded: [begin, end).
+struct Segment {
+  int begin = 0, end = 0;
+  // At [m - begin]: the time of computing the holes and [begin, m), from when all before is
+  // resident; when what is in flight of [m, end) has come; may compute go so far?
+  std::vector<double> compute_s, in_flight_s;
+  std::vector<bool> allowed;
+};
+
+// Splits of the first segments.
+struct Partial {
+  double ready_s = 0;  // when those segments are resident
+  int loads = 0;
+  LoadWalk link = {};
+  int before = -1;  // the splits of the segments before, in the level before
+  int split = 0;    // of the last of these segments
+};
+
+// What is behind some segments: to compute all of it, and of that what can be loaded.
+struct Rest {
+  double compute_s = 0, loadable_s = 0;
+  double loadable = 0;  // chunks
+};
+
+class SplitSearch {
+ public:
+  SplitSearch(const PlanInput& input, const PlannerOptions& options, int first)
+      : input_(input), options_(options), first_(first), n_(static_cast<int>(input.chunks.size())) {
+    for (int begin = first; begin < n_; begin = segments_.back().end) AddSegment(begin);
+  }
+
+  Splits Run() {
+    std::vector<int> splits;
+    const double best_s = Search(/*wait=*/false, &splits);
+    const int begin = segments_[0].begin;
+    if (begin == first_ && splits[0] > begin) {
+      std::vector<int> waiting;
+      const double wait_s = Search(/*wait=*/true, &waiting);
+      if (wait_s <= best_s + EnoughGain(best_s, splits[0] - begin)) {
+        return Assign(waiting, wait_s);
+      }
+    }
+    return Assign(splits, best_s);
+  }
+
+ private:
+  void AddSegment(int holes) {
+    Segment s;
+    s.begin = holes;
+    ComputeWalk compute(input_);
+    for (; s.begin < n_ && input_.chunks[s.begin].IsHole(); ++s.begin) compute.Compute(s.begin);
+    for (s.end = s.begin; s.end < n_ && !input_.chunks[s.end].IsHole();) ++s.end;
+    const int length = s.end - s.begin;
+    s.in_flight_s.assign(length + 1, 0);
+    int in_flight = s.end;  // the first chunk that a load owns
+    for (int i = length - 1; i >= 0; --i) {
+      const ChunkView& chunk = input_.chunks[s.begin + i];
+      const bool flying = chunk.state == State::kInFlight;
+      s.in_flight_s[i] = std::max(s.in_flight_s[i + 1], flying ? chunk.eta_s : 0);
+      if (flying) in_flight = s.begin + i;
+    }
+    s.allowed.assign(length + 1, false);
+    s.allowed[0] = true;
+    s.compute_s.push_back(compute.now_s());
+    const double margin_s = options_.take_over_margin_chunks * SliceSeconds(s.begin, 1);
+    bool free = true;  // nobody takes over from a slice
+    for (int m = s.begin; m < s.end; ++m) {
+      const State state = input_.chunks[m].state;
+      free = free && state != State::kComputing;
+      if (free && Computable(state)) compute.Compute(m);
+      s.allowed[m + 1 - s.begin] = free && Computable(state);
+      s.compute_s.push_back(compute.now_s() + (m >= in_flight ? margin_s : 0));
+    }
+    segments_.push_back(std::move(s));
+  }
+
+  // The least time over all splits, or those that compute nothing of the first segment.
+  double Search(bool wait, std::vector<int>* splits) {
+    Rest rest;
+    for (const Segment& s : segments_) {
+      rest.compute_s += s.compute_s.back();
+      rest.loadable_s += s.compute_s.back() - s.compute_s[0];
+      rest.loadable += s.end - s.begin;
+    }
+    std::vector<std::vector<Partial>> levels(1);
+    levels[0].push_back({.ready_s = input_.compute_busy_s, .link = LoadWalk(input_)});
+    for (size_t i = 0; i < segments_.size(); ++i) {
+      levels.push_back(Extend(segments_[i], levels.back(), wait && i == 0));
+      const Segment& s = segments_[i];
+      rest.compute_s -= s.compute_s.back();
+      rest.loadable_s -= s.compute_s.back() - s.compute_s[0];
+      rest.loadable -= s.end - s.begin;
+      if (i + 1 < segments_.size()) Thin(rest, levels.back());
+    }
+    const Partial* partial = &levels.back().back();  // the best of all
+    const double finish_s = partial->ready_s;
+    splits->assign(segments_.size(), 0);
+    for (size_t i = segments_.size(); i > 0; --i) {
+      (*splits)[i - 1] = partial->split;
+      partial = &levels[i - 1][partial->before];
+    }
+    return finish_s;
+  }
+
+  // Every split of one more segment behind each of those before it: the best of each number of
+  // loads that is better than any with fewer.
+  std::vector<Partial> Extend(const Segment& s, const std::vector<Partial>& partials, bool wait) {
+    const int loads_min = partials.front().loads;
+    const int loads_max = partials.back().loads + (s.end - s.begin);
+    std::vector<Partial> best(loads_max - loads_min + 1, {.ready_s = kNever});
+    for (size_t k = 0; k < partials.size(); ++k) {
+      const Partial& before = partials[k];
+      LoadWalk link = before.link;
+      int loads = before.loads;
+      double loaded_s = 0;
+      for (int m = s.end;; --m) {
+        const size_t at = m - s.begin;
+        const double ready_s =
+            std::max({before.ready_s + s.compute_s[at], loaded_s, s.in_flight_s[at]});
+        if (s.allowed[at] && (!wait || at == 0) && ready_s < best[loads - loads_min].ready_s) {
+          best[loads - loads_min] = {ready_s, loads, link, static_cast<int>(k), m};
+        }
+        if (at == 0) break;
+        if (input_.chunks[m - 1].state != State::kAbsent) continue;
+        loaded_s = std::max(loaded_s, link.Load(input_.chunks[m - 1]));
+        ++loads;
+      }
+    }
+    std::vector<Partial> next;
+    for (Partial& partial : best) {
+      if (partial.ready_s < kNever && (next.empty() || partial.ready_s < next.back().ready_s)) {
+        next.push_back(std::move(partial));
+      }
+    }
+    return next;
+  }
+
+  // Keeps those with the best prospects: of both lanes being done with the rest at once, as if that
+  // could be cut anywhere.
+  void Thin(const Rest& rest, std::vector<Partial>& partials) const {
+    if (partials.size() <= kPartialMax) return;
+    const auto prospect_s = [&](const Partial& p) {
+      const double free_s = p.link.free_s(), each_s = p.link.interval_s();
+      const double computed_s = p.ready_s + rest.compute_s;
+      if (rest.loadable < 1) return computed_s;
+      const double gain_s = rest.loadable_s / rest.loadable;
+      const double loads =
+          std::clamp((computed_s - free_s) / (each_s + gain_s), 0.0, rest.loadable);
+      return std::max(computed_s - loads * gain_s, free_s + loads * each_s);
+    };
+    std::nth_element(
+        partials.begin(), partials.begin() + kPartialMax, partials.end(),
+        [&](const Partial& a, const Partial& b) { return prospect_s(a) < prospect_s(b); });
+    partials.resize(kPartialMax);
+    std::sort(partials.begin(), partials.end(),
+              [](const Partial& a, const Partial& b) { return a.loads < b.loads; });
+  }
+
+  // What computing must promise over waiting for the loads.
+  double EnoughGain(double best_s, int computed) const {
+    const double gain =
+        input_.waiting ? options_.compute_gain_min_waiting : options_.compute_gain_min;
+    // What the next slice may take longer than predicted, when the loads are about to be done.
+    const int slice = std::min(computed, input_.slice_chunks_max);
+    return std::max({best_s * gain, options_.compute_gain_min_s,
+                     input_.compute.noise * SliceSeconds(first_, slice)});
+  }
+
+  Splits Assign(const std::vector<int>& splits, double finish_s) const {
+    Splits result{.sides = std::vector<Side>(n_, Side::kCompute),
+                  .tiers = std::vector<int8_t>(n_, -1),
+                  .finish_s = finish_s};
+    LoadWalk link(input_);
+    for (size_t k = 0; k < segments_.size(); ++k) {
+      for (int i = segments_[k].end - 1; i >= splits[k]; --i) {
+        result.sides[i] = Side::kLoad;
+        const ChunkView& chunk = input_.chunks[i];
+        if (chunk.state == State::kAbsent) link.Load(chunk, &result.tiers[i]);
+      }
+    }
+    return result;
+  }
+
+  double SliceSeconds(int chunk, int count) const {
+    const double tokens = input_.chunk_tokens;
+    return input_.compute.SecondsFor(chunk * tokens, count * tokens);
+  }
+
+  const PlanInput& input_;
+  const PlannerOptions& options_;
+  const int first_, n_;
+  std::vector<Segment> segments_;
+};
+
+}  // namespace
+
+LoadWalk::LoadWalk(const PlanInput& input) : input_(&input) {
+  for (const TierView& tier : input.tiers) free_s_.push_back(tier.drain_s);
+}
+
+double LoadWalk::free_s() const {
+  double sum = 0;
+  for (double s : free_s_) sum += s;
+  return free_s_.empty() ? 0 : sum / static_cast<double>(free_s_.size());
+}
+
+double LoadWalk::interval_s() const {
+  double rate = 0;
+  for (const TierView& tier : input_->tiers) rate += 1 / std::max(tier.interval_s, 1e-9);
+  return 1 / std::max(rate, 1e-9);
+}
+
+double LoadWalk::Load(const ChunkView& chunk, int8_t* from) {
+  int best = -1;
+  double best_s = kNever;
+  for (uint32_t rest = chunk.tiers; rest != 0; rest &= rest - 1) {
+    const int tier = std::countr_zero(rest);
+    const double s = free_s_[tier] + input_->tiers[tier].interval_s;
+    if (s < best_s) best_s = s, best = tier;
+  }
+  if (best >= 0) free_s_[best] = best_s;
+  if (from != nullptr) *from = static_cast<int8_t>(best);
+  return best_s;
+}
+
+Splits LeastFinish(const PlanInput& input, const PlannerOptions& options, int first) {
+  CHECK(first < static_cast<int>(input.chunks.size()));
+  return SplitSearch(input, options, first).Run();
+}
+
+}  // namespace kvcake

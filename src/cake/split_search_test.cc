@@ -1,0 +1,159 @@
+#include "cake/split_search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace kvcake {
+namespace {
+
+using State = ChunkView::State;
+
+// Chunks take longer the more there is before them; a slice costs no more than its chunks.
+PlanInput RandomInput(std::mt19937& rng, int chunks, double held) {
+  std::uniform_real_distribution<double> uniform(0, 1);
+  PlanInput input;
+  input.slice_chunks_max = 1;
+  input.compute = {.b = 10e-3 / 128, .a = 10e-6 / 128 * uniform(rng), .samples = 10};
+  input.compute_busy_s = rng() % 2 == 0 ? 0 : 0.02 * uniform(rng);
+  input.tiers = {{.known = true,
+                  .interval_s = 40e-3 * uniform(rng),
+                  .drain_s = rng() % 2 == 0 ? 0 : 0.02 * uniform(rng)}};
+  for (int i = 0; i < chunks; ++i) {
+    ChunkView chunk{.tiers = uniform(rng) < held};
+    if (chunk.tiers != 0 && rng() % 8 == 0) chunk.state = State::kResident;
+    input.chunks.push_back(chunk);
+  }
+  input.chunks[0].state = State::kAbsent;
+  return input;
+}
+
+double ChunkSeconds(const PlanInput& input, int chunk) {
+  return input.compute.SecondsFor(chunk * input.chunk_tokens, input.chunk_tokens);
+}
+
+// When everything is resident if the loads, earliest chunk first, make the chosen ones.
+double Finish(const PlanInput& input, const std::vector<bool>& loaded) {
+  double compute_s = input.compute_busy_s, load_s = input.tiers[0].drain_s;
+  for (size_t i = 0; i < loaded.size(); ++i) {
+    if (input.chunks[i].state == State::kResident) continue;
+    if (loaded[i]) {
+      load_s += input.tiers[0].interval_s;
+      compute_s = std::max(compute_s, load_s);
+    } else {
+      compute_s += ChunkSeconds(input, static_cast<int>(i));
+    }
+  }
+  return compute_s;
+}
+
+// The same, but compute may go on while what it does not need yet is loaded: chunks of a run are
+// all wanted at once, by what is behind the run.
+double LeastOfAll(const PlanInput& input) {
+  const size_t n = input.chunks.size();
+  double best_s = 1e9;
+  for (uint32_t set = 0; set < 1u << n; ++set) {
+    double compute_s = input.compute_busy_s, load_s = input.tiers[0].drain_s, waits_s = 0;
+    bool possible = true;
+    for (size_t i = 0; i < n && possible; ++i) {
+      const bool load = (set >> i & 1) != 0;
+      if (input.chunks[i].state == State::kResident) {
+        possible = !load;
+      } else if (load) {
+        possible = input.chunks[i].tiers != 0;
+        load_s += input.tiers[0].interval_s;
+        waits_s = load_s;
+      } else {
+        compute_s = std::max(compute_s, waits_s) + ChunkSeconds(input, static_cast<int>(i));
+      }
+    }
+    if (possible) best_s = std::min(best_s, std::max(compute_s, waits_s));
+  }
+  return best_s;
+}
+
+// Exact numbers: no promise of a gain is asked for.
+constexpr PlannerOptions kExact = {
+    .compute_gain_min = 0, .compute_gain_min_waiting = 0, .compute_gain_min_s = 0};
+
+TEST(SplitSearchTest, NoChoiceOfChunksIsFasterWithOneTier) {
+  std::mt19937 rng(1);
+  for (int round = 0; round < 300; ++round) {
+    SCOPED_TRACE(round);
+    const PlanInput input = RandomInput(rng, 11, 0.3 + 0.1 * (round % 7));
+    const Splits splits = LeastFinish(input, kExact, 0);
+    const double least_s = LeastOfAll(input);
+    EXPECT_GE(splits.finish_s, least_s - 1e-12);
+    EXPECT_LE(splits.finish_s, least_s * (1 + 1e-9));
+  }
+}
+
+TEST(SplitSearchTest, TheSplitsTakeWhatIsPromisedAtMost) {
+  std::mt19937 rng(2);
+  for (int round = 0; round < 200; ++round) {
+    SCOPED_TRACE(round);
+    const PlanInput input = RandomInput(rng, 1 + static_cast<int>(rng() % 200), 0.7);
+    const Splits splits = LeastFinish(input, kExact, 0);
+    std::vector<bool> loaded;
+    for (size_t i = 0; i < input.chunks.size(); ++i) {
+      loaded.push_back(splits.sides[i] == Side::kLoad);
+      const bool absent = input.chunks[i].state == State::kAbsent;
+      EXPECT_EQ(splits.tiers[i] >= 0, loaded[i] && absent) << i;
+      EXPECT_FALSE(loaded[i] && input.chunks[i].IsHole()) << i;
+    }
+    EXPECT_NEAR(Finish(input, loaded), splits.finish_s, 1e-9);
+  }
+}
+
+TEST(SplitSearchTest, ManyHolesAreNoReasonToLose) {
+  std::mt19937 rng(3);
+  for (int round = 0; round < 50; ++round) {
+    SCOPED_TRACE(round);
+    const PlanInput input = RandomInput(rng, 300, 0.5);
+    const double finish_s = LeastFinish(input, kExact, 0).finish_s;
+    std::vector<bool> all, none(input.chunks.size());
+    for (const ChunkView& chunk : input.chunks) all.push_back(chunk.tiers != 0);
+    EXPECT_LE(finish_s, Finish(input, none) + 1e-9);
+    EXPECT_LE(finish_s, Finish(input, all) + 1e-9);
+    // Of what compute has to make in any case it cannot take less.
+    double holes_s = input.compute_busy_s;
+    for (size_t i = 0; i < input.chunks.size(); ++i) {
+      if (input.chunks[i].IsHole()) holes_s += ChunkSeconds(input, static_cast<int>(i));
+    }
+    EXPECT_GE(finish_s, holes_s - 1e-9);
+  }
+}
+
+// Where every chunk before a hole would be waited for, it is better to compute some and to have the
+// link load what is behind the hole.
+TEST(SplitSearchTest, LoadsBehindAHoleAreWorthMoreThanThoseBeforeIt) {
+  PlanInput input;
+  input.compute = {.b = 10e-3 / 128, .samples = 10};
+  input.slice_chunks_max = 1;
+  input.tiers = {{.known = true, .interval_s = 20e-3}};
+  input.chunks.assign(6, {.tiers = 1});
+  input.chunks[1].tiers = 0;  // #.####
+  const Splits splits = LeastFinish(input, kExact, 0);
+  EXPECT_EQ(splits.sides[0], Side::kCompute);
+  EXPECT_NEAR(splits.finish_s, 0.04, 1e-9);  // two loads while four are computed
+}
+
+TEST(SplitSearchTest, WhatIsInFlightIsLeftToTheLoadsUnlessComputeGains) {
+  PlanInput input;
+  input.compute = {.b = 10e-3 / 128, .samples = 10};
+  input.tiers = {{.known = true, .interval_s = 5e-3}};
+  input.chunks.assign(2, {.state = State::kInFlight, .tiers = 1});
+  input.chunks[0].eta_s = 5e-3, input.chunks[1].eta_s = 8e-3;
+  EXPECT_EQ(LeastFinish(input, {}, 0).sides[0], Side::kLoad);
+  EXPECT_NEAR(LeastFinish(input, {}, 0).finish_s, 8e-3, 1e-9);
+  input.chunks[0].eta_s = input.chunks[1].eta_s = 1;
+  const Splits taken = LeastFinish(input, {}, 0);
+  EXPECT_EQ(taken.sides[0], Side::kCompute);
+  EXPECT_EQ(taken.sides[1], Side::kCompute);
+  input.chunks[0].state = State::kComputing;  // nobody takes over from a slice
+  EXPECT_EQ(LeastFinish(input, {}, 0).sides[1], Side::kLoad);
+}
+
+}  // namespace
+}  // namespace kvcake
