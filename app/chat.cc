@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <iostream>
 
 #include "app/flags.h"
@@ -18,6 +19,16 @@ struct ChatFlags {
   SamplingParams sampling = {.temperature = 0.7, .top_p = 0.95};
 };
 
+volatile std::sig_atomic_t interrupted = 0;
+
+// From now on Ctrl-C ends an answer, not the program. At the prompt the terminal drops the line.
+void CatchInterrupts() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { interrupted = 1; };
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+}
+
 class Chat {
  public:
   Chat(const ChatFlags& flags, Runtime& runtime, ChatTemplate style)
@@ -25,7 +36,8 @@ class Chat {
     if (!flags.system.empty()) messages_.push_back({"system", flags.system});
   }
 
-  // Answers one message, printing as it goes. A conversation that outgrows the context is an error.
+  // Answers one message, printing as it goes, until it is interrupted. A conversation that outgrows
+  // the context is an error.
   Status Say(const std::string& message) {
     messages_.push_back({"user", message});
     ASSIGN_OR_RETURN(const std::string text, style_.Render(messages_));
@@ -45,7 +57,12 @@ class Chat {
       emit(detokenizer.Append(event.token));
       return true;
     };
-    ASSIGN_OR_RETURN(const Completion completion, runtime_.engine().Answer(std::move(request)));
+    interrupted = 0;
+    Engine& engine = runtime_.engine();
+    ASSIGN_OR_RETURN(const Completion completion,
+                     engine.Answer(std::move(request), [&](SequenceId id) {
+                       if (interrupted != 0) engine.Cancel(id);
+                     }));
     emit(detokenizer.Finish());
     fmt::print("\n");
     if (isatty(STDERR_FILENO) != 0) {
@@ -53,7 +70,11 @@ class Chat {
                  completion.report.prompt_tokens, completion.report.tokens_computed,
                  completion.ttft_s);
     }
-    messages_.push_back({"assistant", answer});
+    if (completion.tokens.empty()) {  // interrupted: as if nothing had been asked
+      messages_.pop_back();
+    } else {
+      messages_.push_back({"assistant", answer});
+    }
     return {};
   }
 
@@ -70,7 +91,11 @@ Status Talk(const ChatFlags& flags) {
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
   Chat chat(flags, *runtime, std::move(style));
   const bool terminal = isatty(STDIN_FILENO) != 0;
-  if (terminal) fmt::print(stderr, "an empty line or Ctrl-D ends the conversation\n");
+  if (terminal) {
+    CatchInterrupts();
+    fmt::print(stderr,
+               "an empty line or Ctrl-D ends the conversation, Ctrl-C the answer being written\n");
+  }
   std::string line;
   for (;;) {
     if (terminal) fmt::print(stderr, "> ");

@@ -179,8 +179,9 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
       ->excludes("--slice-tokens")
       ->capture_default_str();
   serve
-      ->add_option("--queue-max", flags->runtime.waiting_max,
-                   "requests that may wait for their turn; more are refused (429)")
+      ->add_option(
+          "--queue-max", flags->runtime.waiting_max,
+          "requests beyond --max-num-seqs that may wait for their turn; more are refused (429)")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   flags->runtime.step_max = Seconds(0.1);

@@ -11,6 +11,7 @@ from server_fixture import PROGRAM, ROOT, ServerTest
 
 BLOCKS = re.findall(r"^```(\w+)( server)?\n(.*?)^```$", (ROOT / "docs" / "serving.md").read_text(),
                     re.MULTILINE | re.DOTALL)
+UNIT = ROOT / "packaging" / "kvcake.service"
 
 
 class DocsTest(ServerTest):
@@ -45,9 +46,18 @@ class DocsTest(ServerTest):
                 for flag in re.findall(r"--[a-z-]+", text):
                     self.assertIn(flag, usage)
 
+    def test_the_unit_is_the_one_that_is_installed(self):
+        (unit,) = self.examples("ini")
+        self.assertEqual(unit, UNIT.read_text())
+        usage = subprocess.run([*PROGRAM.split(), "serve", "--help"], check=True,
+                               stdout=subprocess.PIPE).stdout.decode()
+        commands = " ".join(re.findall("KVCAKE_FLAGS=.*|ExecStart=.*", unit))
+        for flag in re.findall(r"--[a-z-]+", commands):
+            self.assertIn(flag, usage)
+
     @unittest.skipUnless(shutil.which("systemd-analyze"), "needs systemd-analyze")
     def test_systemd(self):
-        (unit,) = self.examples("ini")
+        unit = UNIT.read_text()
         with tempfile.TemporaryDirectory() as where:
             path = where + "/kvcake.service"
             with open(path, "w", encoding="utf-8") as file:

@@ -1,6 +1,8 @@
 """Starts `kvcake serve` as a user does, for the tests beside this file."""
+import atexit
 import http.client
 import json
+import os
 import pathlib
 import re
 import signal
@@ -16,6 +18,7 @@ MODEL = str(ROOT / "models" / "demo")
 CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
           "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"
           "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+SANITIZER_REPORT = re.compile(r"ERROR: \w+Sanitizer|WARNING: \w+Sanitizer|: runtime error: ")
 WAIT_S = 180  # for what must come, on a machine that others use too; nothing is measured
 
 
@@ -29,30 +32,43 @@ def eventually(condition, what):
 
 
 class Server:
-    """A running `kvcake serve --model models/demo` with a store of its own."""
+    """A running `kvcake serve --model models/demo` with a store of its own. It ends with the test's
+    process at the latest, however that ends; so it is to be started on its main thread."""
 
     def __init__(self, *flags, store=None, ram="64MiB"):
         self.dir = tempfile.TemporaryDirectory(prefix="kvcake-serve-")
         self.store = store or self.dir.name + "/store"
+        self.store_path = pathlib.Path(self.store)
         template = pathlib.Path(self.dir.name, "chatml.jinja")
         template.write_text(CHATML)
         self.log_path = pathlib.Path(self.dir.name, "log")
-        command = [*PROGRAM.split(), "serve", "--model", MODEL, "--port", "0", "--threads", "1",
+        command = ["setpriv", "--pdeathsig", "KILL", *PROGRAM.split(), "serve", "--model", MODEL, "--port", "0", "--threads", "1",
                    "--ram-capacity", ram, "--store", self.store, "--chat-template", str(template),
                    *flags]
         with open(self.log_path, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(command, stderr=log, stdout=log)
+        atexit.register(self.kill)
         eventually(lambda: self.process.poll() is not None or self._address(), "the server's start")
         if not self._address():
             raise AssertionError(self.log())
         self.host, self.port = self._address()
+        self.sanitized = re.search("lib[atu]+san", self._proc("maps")) is not None
 
     def _address(self):
         match = re.search(r"http://([0-9.]+):(\d+)/v1", self.log())
         return match and (match[1], int(match[2]))
 
     def log(self):
-        return self.log_path.read_text(encoding="utf-8")
+        return self.log_path.read_text(encoding="utf-8", errors="replace")
+
+    def _proc(self, name):
+        return pathlib.Path(f"/proc/{self.process.pid}/{name}").read_text(encoding="utf-8")
+
+    def rss_bytes(self):
+        return int(re.search(r"VmRSS:\s+(\d+) kB", self._proc("status"))[1]) << 10
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     @property
     def url(self):
@@ -88,15 +104,33 @@ class Server:
         """Nothing runs, and every page has been given back."""
         return (self.metric("vllm:num_requests_running") == 0 and
                 self.metric("vllm:num_requests_waiting") == 0 and
+                self.metric("kvcake_reads_in_flight") == 0 and
                 self.metric("kvcake_pages", state="referenced") == 0)
 
     def stop(self):
-        """SIGTERM; the exit code."""
+        """SIGTERM; the exit code. No sanitizer had anything to say."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(WAIT_S)
-        self.dir.cleanup()
+        assert not SANITIZER_REPORT.search(self.log()), self.log()
+        self.kill()
         return code
+
+    def kill(self):
+        """Without a word, if it still runs; what it had on disk goes too."""
+        atexit.unregister(self.kill)
+        self.process.kill()
+        self.process.wait()
+        self.dir.cleanup()
+
+
+class OwnServersTest(unittest.TestCase):
+    """Tests that start servers of their own."""
+
+    def start(self, *flags, **options):
+        server = Server(*flags, **options)
+        self.addCleanup(server.kill)
+        return server
 
 
 class ServerTest(unittest.TestCase):
@@ -110,5 +144,8 @@ class ServerTest(unittest.TestCase):
 
     @classmethod
     def tearDownClass(cls):
-        eventually(cls.server.idle, "pages given back")
-        assert cls.server.stop() == 0
+        try:
+            eventually(cls.server.idle, "pages given back")
+            assert cls.server.stop() == 0
+        finally:
+            cls.server.kill()

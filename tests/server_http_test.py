@@ -10,7 +10,7 @@ import tempfile
 import time
 import unittest
 
-from server_fixture import WAIT_S, Server, ServerTest, eventually
+from server_fixture import WAIT_S, OwnServersTest, ServerTest, eventually
 
 PROMPT = " ".join(f"Sentence {i} says that {i * i} is the square of {i}." for i in range(40))
 LONG = {"prompt": PROMPT, "max_tokens": 7000, "ignore_eos": True, "stream": True}
@@ -238,18 +238,35 @@ class HttpTest(ServerTest):
             raw.socket.close()
         self.gone(leave, stream=False)
 
-    def test_a_slow_reader_holds_up_nobody(self):
-        with Raw(self.server, receive_buffer=4096) as slow:
-            slow.post("/v1/completions", {**LONG, "logprobs": 20})
-            time.sleep(0.2)
-            self.assertEqual(self.server.post("/v1/completions", {"prompt": "x", "max_tokens": 3})
-                             ["usage"]["completion_tokens"], 3)
-            eventually(self.server.idle, "pages given back")
-            # Who takes nothing for --idle-timeout is hung up on.
-            eventually(lambda: b"[DONE]" not in slow.read_all(), "the end")
+    def test_slow_readers_hold_up_nobody(self):
+        """Nor do they make the server grow, and after --idle-timeout they are hung up on."""
+        eventually(self.server.idle, "pages given back")
+        descriptors, rss = self.server.descriptors(), self.server.rss_bytes()
+        readers = [Raw(self.server, receive_buffer=4096) for _ in range(4)]
+        for reader in readers:
+            # Some 10 MB each: more than the kernel takes for a reader.
+            reader.post("/v1/completions", {**LONG, "logprobs": 20}).read_until(b"data: ")
+        for _ in range(3):
+            answer = self.server.post("/v1/completions", {"prompt": "x", "max_tokens": 3})
+            self.assertEqual(answer["usage"]["completion_tokens"], 3)
+        grown = [0]
+
+        def hung_up():
+            grown.append(self.server.rss_bytes() - rss)
+            return self.server.descriptors() <= descriptors
+
+        eventually(hung_up, "the end of their connections, though they do not read")
+        eventually(self.server.idle, "pages given back")
+        if not self.server.sanitized:
+            self.assertLess(max(grown), 64 << 20)
+        for reader in readers:
+            with reader:
+                got = reader.read_all()
+            self.assertNotIn(b"[DONE]", got)
+            self.assertFalse(got.endswith(b"0\r\n\r\n"))
 
 
-class KeysTest(unittest.TestCase):
+class KeysTest(OwnServersTest):
     def test_keys_and_tenants(self):
         with tempfile.NamedTemporaryFile("w") as keys:
             keys.write("# who\nann  key-a\nbob\tkey-b # comment\nann key-a2\n")
@@ -265,7 +282,7 @@ class KeysTest(unittest.TestCase):
             answer = server.post("/v1/completions", body, headers={"Authorization": "Bearer " + key})
             return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
-        server = Server(*flags, store=store)
+        server = self.start(*flags, store=store)
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "key-a"}):
             status, answered, content = server.request("POST", "/v1/completions", "{}", headers)
             self.assertEqual((status, answered["WWW-Authenticate"]), (401, "Bearer"))
@@ -275,16 +292,16 @@ class KeysTest(unittest.TestCase):
         self.assertEqual([cached(server, key) for key in ("key-a", "key-b", "shared")], [0, 0, 0])
         self.assertGreater(cached(server, "key-a2"), 0)
         self.assertEqual(server.stop(), 0)
-        server = Server(*flags, store=store)  # each finds its own again
+        server = self.start(*flags, store=store)  # each finds its own again
         body["kvcake"] = {"policy": "load"}
         self.assertGreater(cached(server, "key-a"), 0)
         self.assertGreater(cached(server, "key-b"), 0)
         self.assertEqual(server.stop(), 0)
 
 
-class LimitsTest(unittest.TestCase):
+class LimitsTest(OwnServersTest):
     def test_a_full_queue_is_429_and_nothing_is_lost(self):
-        server = Server("--max-num-seqs", "1", "--queue-max", "1")
+        server = self.start("--max-num-seqs", "1", "--queue-max", "1")
         with Raw(server) as first, Raw(server) as second:
             first.post("/v1/completions", {**LONG, "max_tokens": 3000}).read_until(b"data: ")
             second.post("/v1/completions", {**LONG, "max_tokens": 2})
@@ -298,7 +315,7 @@ class LimitsTest(unittest.TestCase):
         self.assertEqual(server.stop(), 0)
 
     def test_what_never_fits_is_refused(self):
-        server = Server("--max-model-len", "4096", ram="8MiB")
+        server = self.start("--max-model-len", "4096", ram="8MiB")
         answer = server.post("/v1/completions", {"prompt": [5] * 4000, "max_tokens": 90}, status=400)
         self.assertIn("--ram-capacity", answer["error"]["message"])
         answer = server.post("/v1/completions", {"prompt": [5] * 4090, "max_tokens": 90}, status=400)
@@ -307,7 +324,7 @@ class LimitsTest(unittest.TestCase):
 
     def test_more_answers_than_pages(self):
         """The youngest give their pages up and are restored: every answer is as if it were alone."""
-        server = Server("--max-num-seqs", "16", ram="12MiB")
+        server = self.start("--max-num-seqs", "16", ram="12MiB")
         bodies = [{"prompt": PROMPT[i * 40:i * 40 + 900], "max_tokens": 400, "ignore_eos": True,
                    "seed": i, "kvcake": {"report": True}} for i in range(12)]
         with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
@@ -322,15 +339,15 @@ class LimitsTest(unittest.TestCase):
         self.assertEqual(server.stop(), 0)
 
     def test_connections_beyond_the_limit_are_told(self):
-        server = Server("--connections-max", "2")
+        server = self.start("--connections-max", "2")
         with Raw(server), Raw(server), Raw(server) as third:
             self.assertIn(b"503", third.read_all())
         self.assertEqual(server.stop(), 0)
 
 
-class SignalTest(unittest.TestCase):
+class SignalTest(OwnServersTest):
     def test_sigterm_finishes_what_runs(self):
-        server = Server()
+        server = self.start()
         with Raw(server) as raw, Raw(server) as idle:
             raw.post("/v1/completions", {**LONG, "max_tokens": 2000}).read_until(b"data: ")
             server.process.send_signal(signal.SIGTERM)
@@ -341,7 +358,7 @@ class SignalTest(unittest.TestCase):
         server.stop()
 
     def test_sigterm_gives_up_what_takes_too_long(self):
-        server = Server("--drain-timeout", "100ms")
+        server = self.start("--drain-timeout", "100ms")
         with Raw(server) as raw:
             raw.post("/v1/completions", LONG).read_until(b"data: ")
             server.process.send_signal(signal.SIGTERM)
@@ -350,7 +367,7 @@ class SignalTest(unittest.TestCase):
         server.stop()
 
     def test_a_second_signal_ends_it_now(self):
-        server = Server()
+        server = self.start()
         with Raw(server) as raw:
             raw.post("/v1/completions", LONG).read_until(b"data: ")
             server.process.send_signal(signal.SIGTERM)
@@ -360,7 +377,7 @@ class SignalTest(unittest.TestCase):
         server.stop()
 
     def test_json_log(self):
-        server = Server("--log-format", "json")
+        server = self.start("--log-format", "json")
         server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2})
         eventually(lambda: '"request"' in server.log(), "the request's line")
         lines = [json.loads(line) for line in server.log().splitlines()]

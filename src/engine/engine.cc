@@ -84,9 +84,9 @@ Result<SequenceId> Engine::Submit(Request request) {
                 "--ram-capacity leaves {}: raise it, or lower max_tokens",
                 prompt, request.max_tokens, pages, pool_.layout().page_bytes(), PagesToPromise());
   }
-  if (waiting_.size() >= static_cast<size_t>(options_.waiting_max)) {
-    return Fail(ErrorCode::kResourceExhausted, "{} requests are waiting already",
-                options_.waiting_max);
+  if (waiting_.size() + running_.size() >= live_max()) {
+    return Fail(ErrorCode::kResourceExhausted, "{} requests are being answered or wait already",
+                live_max());
   }
   auto sequence = std::make_unique<Sequence>();
   sequence->id = next_id_++;
@@ -338,9 +338,7 @@ void Engine::Finish(Sequence& sequence, FinishReason reason) {
 
 void Engine::Deliver(SequenceId id, Completion completion) {
   finished_[id] = std::move(completion);
-  if (finished_.size() > static_cast<size_t>(options_.waiting_max)) {
-    finished_.erase(finished_.begin());
-  }
+  if (finished_.size() > live_max()) finished_.erase(finished_.begin());
 }
 
 std::optional<Completion> Engine::Take(SequenceId id) {

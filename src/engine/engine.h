@@ -23,7 +23,7 @@ namespace kvcake {
 struct EngineOptions {
   int slice_tokens = 512;            // the token budget of a step; at least a chunk
   int max_sequences = 64;            // running at once; more wait
-  int waiting_max = 1024;            // more are refused
+  int waiting_max = 1024;            // beyond max_sequences; more are refused
   uint64_t read_reserve_pages = 16;  // never promised to sequences: reads in flight draw them
   Seconds step_max{0};  // while anything decodes, slices are expected to end by then; 0: no limit
   Seconds warm_up_max{0.3};  // no further warm-up pass is started after this long
@@ -48,8 +48,8 @@ class Engine {
   // Runs one step, or sleeps until a load lane has something new. False when nothing is left to do.
   // Fails only with what a forward pass returned.
   [[nodiscard]] Result<bool> Step();
-  // The result of a finished or cancelled sequence; once. At most waiting_max results wait to be
-  // taken; beyond that the oldest are forgotten.
+  // The result of a finished or cancelled sequence; once. As many results wait to be taken as
+  // there can be sequences at once; beyond that the oldest are forgotten.
   std::optional<Completion> Take(SequenceId id);
   // Of any of them.
   std::optional<std::pair<SequenceId, Completion>> TakeAny();
@@ -64,7 +64,7 @@ class Engine {
   [[nodiscard]] Status WarmUp();
   // Returns when every chunk queued for the store is written or has failed.
   void FlushStore();
-  WriteBehindStats write_stats() const;
+  WriteBehindStats write_stats() const;  // any thread
   size_t waiting() const { return waiting_.size(); }
   size_t running() const { return running_.size(); }
   uint64_t preemptions() const { return preemptions_; }
@@ -112,6 +112,8 @@ class Engine {
   void EraseFinished();
   void Deliver(SequenceId id, Completion completion);
   uint64_t PagesFor(int tokens) const;
+  // Sequences that run and wait.
+  size_t live_max() const { return options_.max_sequences + options_.waiting_max; }
 
   // Constant after construction.
   Model& model_;

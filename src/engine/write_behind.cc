@@ -114,7 +114,9 @@ bool WriteBehind::Flush() {
 
 WriteBehindStats WriteBehind::Stats() const {
   std::lock_guard lock(mutex_);
-  return stats_;
+  WriteBehindStats stats = stats_;
+  stats.in_flight = queue_.size() + writing_;
+  return stats;
 }
 
 void WriteBehind::Loop() {

@@ -36,6 +36,7 @@ struct WriteBehindStats {
   uint64_t failed = 0;
   uint64_t dropped = 0;       // the queue was full
   uint64_t not_admitted = 0;  // by WriteBehindOptions::writes
+  uint64_t in_flight = 0;     // queued or being written now
 };
 
 // Chunks go to the first tier. A few threads begin to write queued pages in order, so that the disk

@@ -57,10 +57,10 @@ class EngineLoopTest : public testing::Test {
   ~EngineLoopTest() override { StopAndJoin(); }
 
   // Anew, with a model of its own.
-  void UseModel(Model& model) {
+  void UseModel(Model& model, int waiting_max = 64) {
     world_.engine = std::make_unique<Engine>(
         model, *world_.pool, *world_.restorer, world_.cost, nullptr, Clock::Real(),
-        EngineOptions{.slice_tokens = kSlice, .max_sequences = 4, .waiting_max = 64});
+        EngineOptions{.slice_tokens = kSlice, .max_sequences = 4, .waiting_max = waiting_max});
   }
   EngineLoop& Loop(size_t jobs_max = 64) {
     loop_ = std::make_unique<EngineLoop>(*world_.engine, *world_.restorer, jobs_max);
@@ -141,6 +141,27 @@ TEST_F(EngineLoopTest, CancelAllEndsWhatRunsAndWhatWaits) {
   for (const auto& record : records) {
     ASSERT_TRUE(record->done);
     EXPECT_EQ(record->result->finish_reason, FinishReason::kCancelled);
+  }
+}
+
+// Who may run does not count as waiting, and no result is forgotten however many end at once.
+TEST_F(EngineLoopTest, AShortQueueLosesNobody) {
+  for (const bool cancel : {false, true}) {
+    UseModel(*world_.model, /*waiting_max=*/1);
+    Loop(/*jobs_max=*/4 + 1);
+    std::vector<std::shared_ptr<Record>> records;
+    for (int i = 0; i < 5; ++i) {
+      records.push_back(std::make_shared<Record>());
+      ASSERT_TRUE(loop_->Submit(Ask(Prompt(40, i)), records.back()));
+    }
+    if (cancel) loop_->CancelAll();
+    loop_->Stop();
+    loop_->Run();
+    for (const auto& record : records) {
+      ASSERT_TRUE(record->done);
+      ASSERT_TRUE(record->result) << record->result.error().message;
+      EXPECT_EQ(record->tokens.size(), cancel ? 0u : 12u);
+    }
   }
 }
 

@@ -45,6 +45,10 @@ void ServerMetrics::Finished(const Completion& completion) {
   cached_tokens_.Add(cached);
   for (const auto& [tier, tokens] : report.tokens_loaded) Count(&hit_tokens_, tier, tokens);
   if (report.tokens_reused > 0) Count(&hit_tokens_, "ram", report.tokens_reused);
+  if (const int chunk = report.chunk_tokens; chunk > 0) {  // the prompt has been restored
+    chunks_loaded_.Add(report.loaded() / chunk);
+    chunks_computed_.Add(report.prompt_tokens / chunk - cached / chunk);
+  }
   chunks_failed_.Add(report.chunks_failed);
   chunks_mixed_path_.Add(report.chunks_mixed_path);
   ttft_s_.Observe(completion.ttft_s);
@@ -74,6 +78,10 @@ std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
                   cached_tokens_.value());
   text.AddCounter("kvcake_computed_tokens_total", "Prompt tokens computed.",
                   computed_tokens_.value());
+  text.AddCounter("kvcake_chunks_computed_total", "Full chunks of prompts that were computed.",
+                  chunks_computed_.value());
+  text.AddCounter("kvcake_chunks_loaded_total", "Full chunks of prompts that were loaded.",
+                  chunks_loaded_.value());
   text.AddCounter("kvcake_chunks_failed_total", "Loads that ended without a chunk.",
                   chunks_failed_.value());
   text.AddCounter("kvcake_chunks_mixed_path_total",
@@ -133,6 +141,11 @@ void ServerMetrics::AddGauges(Runtime& runtime, const EngineLoopStats& loop,
                    pages.evicted);
   text->AddGauge("kvcake_reads_in_flight", "Reads of chunks that have not come back.",
                  runtime.restorer().ReadsInFlight());
+  const WriteBehindStats writes = runtime.engine().write_stats();
+  text->AddGauge("kvcake_writes_in_flight", "Chunks that are being written or wait to be.",
+                 writes.in_flight);
+  text->AddCounter("kvcake_writes_dropped_total", "Chunks not kept: too many waited to be written.",
+                   writes.dropped);
   text->AddCounter("kvcake_steps_total", "Steps of the engine.", loop.steps);
   text->AddCounter("kvcake_step_seconds_total", "Time spent in them.", loop.step_s);
 }

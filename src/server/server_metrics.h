@@ -33,7 +33,7 @@ class ServerMetrics {
   void AddGauges(Runtime& runtime, const EngineLoopStats& loop, PrometheusText* text) const;
 
   Counter prompt_tokens_, computed_tokens_, cached_tokens_;
-  Counter chunks_failed_, chunks_mixed_path_;
+  Counter chunks_computed_, chunks_loaded_, chunks_failed_, chunks_mixed_path_;
   Histogram ttft_s_, queue_s_, restore_s_, suffix_s_, tpot_s_, decode_s_, e2e_s_;
   Histogram efficiency_, prompt_length_, answer_length_;
 

@@ -1,0 +1,26 @@
+# What `cmake --install` installs, and the Debian package that `cpack` makes of it: the program, its
+# unit, documentation and the demo model, so that it answers as soon as it is installed.
+install(TARGETS kvcake RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(FILES README.md docs/serving.md docs/operations.md docs/format.md docs/architecture.md
+        DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
+install(DIRECTORY models/demo DESTINATION ${CMAKE_INSTALL_DATADIR}/kvcake/models
+        PATTERN held_out EXCLUDE)
+install(FILES packaging/kvcake.service DESTINATION lib/systemd/system)
+install(FILES packaging/kvcake.sysusers DESTINATION lib/sysusers.d RENAME kvcake.conf)
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ
+    GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)  # whatever the umask
+set(CPACK_PACKAGE_CONTACT "The kvcake maintainers <maintainers@kvcake.example>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "computes and loads the KV cache of long prompts at once")
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS libopenblas0)  # a yardstick of `kvcake bench prefill`
+set(packaging ${CMAKE_SOURCE_DIR}/packaging)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${packaging}/postinst ${packaging}/prerm
+    ${packaging}/postrm)
+include(CPack)
