@@ -154,7 +154,7 @@ Status ReadShare(const RunFlags& flags, RuntimeOptions* options) {
 Result<Request> MakeRequest(const RunFlags& flags, const Prompt& prompt, Runtime& runtime) {
   Request request;
   request.prompt = prompt.tokens;
-  if (prompt.text && runtime.emulated()) {
+  if (prompt.text && !runtime.has_tokenizer()) {
     request.prompt = EmulatedModel::TokensOf(*prompt.text);
   } else if (prompt.text) {
     ASSIGN_OR_RETURN(request.prompt, runtime.tokenizer().Encode(*prompt.text));
@@ -178,7 +178,7 @@ Result<Request> MakeRequest(const RunFlags& flags, const Prompt& prompt, Runtime
 class AnswerText {
  public:
   AnswerText(const Runtime& runtime, const std::vector<std::string>& stops) : stops_(stops) {
-    if (!runtime.emulated()) detokenizer_.emplace(runtime.tokenizer());
+    if (runtime.has_tokenizer()) detokenizer_.emplace(runtime.tokenizer());
   }
   std::string Append(int32_t token) {
     return stops_.Append(detokenizer_ ? detokenizer_->Append(token) : fmt::format("{} ", token));

@@ -139,6 +139,11 @@ void AddHttpFlags(CLI::App& app, HttpOptions* http) {
 }
 
 void AddApiFlags(CLI::App& app, ServeFlags* flags) {
+  app.add_option(
+      "--emulate", flags->runtime.emulate,
+      "wait as long as a machine and a model would compute that are not here, e.g. "
+      "bench/profiles/a100-llama-7b.json, instead of computing: answers mean nothing; of "
+      "--model only the tokenizer, config and chat template are used then");
   app.add_option("--served-model-name", flags->api.model_names,
                  "what clients call the model; several are names of the same (default: the name of "
                  "its directory)");
