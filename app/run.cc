@@ -2,9 +2,6 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -194,13 +191,6 @@ class AnswerText {
   StopStrings stops_;
 };
 
-Status WriteTrace(const std::string& path, const RestoreReport& report) {
-  std::ofstream trace(path);
-  trace << ChromeTrace(report).dump();
-  if (trace.flush()) return {};
-  return Fail(ErrorCode::kIo, "cannot write {}: {}", path, std::strerror(errno));
-}
-
 Status Answer(const RunFlags& flags) {
   ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(flags));
   RuntimeOptions options = flags.runtime;
@@ -254,7 +244,7 @@ Status Answer(const RunFlags& flags) {
     PrintReport(completion);
   }
   if (flags.trace_file.empty()) return {};
-  return WriteTrace(flags.trace_file, completion.report);
+  return WriteChromeTrace(flags.trace_file, completion.report);
 }
 
 // What stands in for a machine that is not here.

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -32,7 +33,7 @@ struct EngineLoopStats {
   size_t waiting = 0;
   uint64_t preemptions = 0;
   uint64_t steps = 0;
-  double step_s = 0;  // of all steps together
+  double step_s = 0;  // of all steps together, but for what sinks took of them
 };
 
 class EngineLoop {
@@ -62,10 +63,12 @@ class EngineLoop {
     JobId id = 0;
     Request request = {};
     std::shared_ptr<AnswerSink> sink = {};
+    double steps_before_s = 0;  // what steps had taken when it was submitted
   };
   struct Live {
     JobId job = 0;
     std::shared_ptr<AnswerSink> sink = {};
+    double steps_before_s = 0;
   };
 
   bool TakeIn();
@@ -89,8 +92,10 @@ class EngineLoop {
   JobId next_job_ = 1;
   size_t jobs_ = 0;  // submitted and not done
   EngineLoopStats stats_;
+  std::optional<TimePoint> step_began_;  // while one runs
 
   // Owned by the engine thread.
+  Seconds in_sinks_{0};  // of the step that runs
   std::map<SequenceId, Live> live_;
   std::unordered_map<JobId, SequenceId> sequences_;
 };

@@ -32,11 +32,11 @@ bool Generation::OnToken(const TokenEvent& event) {
   const TimePoint now = Clock::Real().Now();
   if (last_token_) metrics_.inter_token_s.Observe((now - *last_token_).count());
   last_token_ = now;
-  metrics_.generation_tokens.Add();
+  if (!options_.prompt_only) metrics_.generation_tokens.Add();
 
   const auto& ends = options_.end_tokens;
   std::string text;
-  if (std::find(ends.begin(), ends.end(), event.token) == ends.end()) {
+  if (!options_.prompt_only && std::find(ends.begin(), ends.end(), event.token) == ends.end()) {
     text = stops_.Append(detokenizer_.Append(event.token));
   }
   Publish([&](Delta* delta) {
@@ -50,6 +50,7 @@ bool Generation::OnToken(const TokenEvent& event) {
       }
       delta->tokens.push_back(std::move(info));
     }
+    if (options_.prompt_only) return;
     delta->tokens.push_back({.token = event.token,
                              .logprob = event.logprob,
                              .top = {event.top.begin(), event.top.end()}});
@@ -65,6 +66,7 @@ void Generation::OnDone(Result<Completion> completion) {
   if (completion && stops_.found() && completion->finish_reason == FinishReason::kLength) {
     completion->finish_reason = FinishReason::kStop;
   }
+  if (completion && options_.prompt_only) completion->tokens.clear();
   Publish([&](Delta* delta) {
     delta->text += text;
     delta->completion = std::move(completion);

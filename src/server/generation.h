@@ -18,6 +18,7 @@ namespace kvcake {
 class Generation : public AnswerSink {
  public:
   struct Options {
+    bool prompt_only = false;  // the answer is not wanted
     std::vector<std::string> stops = {};
     std::vector<int32_t> end_tokens = {};  // are no part of the text
     bool skip_special = true;

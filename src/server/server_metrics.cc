@@ -19,6 +19,7 @@ std::vector<double> ShareBounds() { return {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0
 
 ServerMetrics::ServerMetrics()
     : inter_token_s(SecondsBounds()),
+      overhead_s(SecondsBounds()),
       ttft_s_(SecondsBounds()),
       queue_s_(SecondsBounds()),
       restore_s_(SecondsBounds()),
@@ -107,6 +108,8 @@ std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
           tpot_s_);
   seconds("vllm:request_decode_time_seconds", "From the first token to the last.", decode_s_);
   seconds("vllm:e2e_request_latency_seconds", "From submission to the last token.", e2e_s_);
+  seconds("kvcake_overhead_seconds", "From a request to its last byte, without the engine's steps.",
+          overhead_s);
   text.AddHistogram("kvcake_restore_efficiency",
                     "The bound of the best split over the time to the first token.", efficiency_);
   text.AddHistogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", prompt_length_);
