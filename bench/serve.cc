@@ -5,7 +5,8 @@
 // in and those that it waited for, as the server reports them (`steps_s`). So reading and parsing,
 // tokenizing, the hops between threads, what lies between steps, text and events (those of all
 // streams, which are made between tokens), and the client's own part are overhead; planning,
-// the forward pass and sampling are steps.
+// the forward pass and sampling are steps. "delivery" is what handing a step's tokens to all
+// streams takes between steps: every one of them waits for it in each of its steps.
 #include <fmt/core.h>
 #include <sys/resource.h>
 
@@ -56,6 +57,20 @@ struct Body {
     return body.dump();
   }
 };
+
+// What the server has counted.
+struct Counters {
+  double steps = 0, step_s = 0, delivery_s = 0, prompt_tokens = 0;
+};
+
+Result<Counters> ReadCounters(uint16_t port) {
+  Counters counters;
+  ASSIGN_OR_RETURN(counters.steps, ReadMetric(port, "kvcake_steps_total"));
+  ASSIGN_OR_RETURN(counters.step_s, ReadMetric(port, "kvcake_step_seconds_total"));
+  ASSIGN_OR_RETURN(counters.delivery_s, ReadMetric(port, "kvcake_delivery_seconds_total"));
+  ASSIGN_OR_RETURN(counters.prompt_tokens, ReadMetric(port, "vllm:prompt_tokens_total"));
+  return counters;
+}
 
 struct Traffic {
   const char* name = "";
@@ -112,8 +127,9 @@ class ServeBench {
   }
 
   Status MeasureTraffic() {
-    fmt::print("{:<9} {:<6} {:>7} {:>7} {:>9} {:>12} {:>12} {:>12} {:>13}\n", "engine", "prompts",
-               "tokens", "steps", "mean ms", "overhead p50", "p99 ms", "goal", "wall / steps");
+    fmt::print("{:<9} {:<7} {:>7} {:>7} {:>9} {:>12} {:>9} {:>9} {:>6} {:>13}\n", "engine",
+               "prompts", "tokens", "steps", "mean ms", "delivery us", "p50 ms", "p99 ms", "goal",
+               "wall / steps");
     const Traffic kinds[] = {
         {.name = "short",
          .body = {.prompt_bytes = 1000, .answer_tokens = options_.answer_tokens},
@@ -141,24 +157,21 @@ class ServeBench {
                                .body = traffic.body});
     };
     ASSIGN_OR_RETURN(const auto warm, run(std::min(traffic.requests, options_.streams)));
-    ASSIGN_OR_RETURN(const double steps_before, ReadMetric(port, "kvcake_steps_total"));
-    ASSIGN_OR_RETURN(const double step_s_before, ReadMetric(port, "kvcake_step_seconds_total"));
-    ASSIGN_OR_RETURN(const double prompt_before, ReadMetric(port, "vllm:prompt_tokens_total"));
+    ASSIGN_OR_RETURN(const Counters before, ReadCounters(port));
     const TimePoint began = Clock::Real().Now();
     ASSIGN_OR_RETURN(const auto answers, run(traffic.requests));
     const double wall_s = (Clock::Real().Now() - began).count();
-    ASSIGN_OR_RETURN(const double steps_after, ReadMetric(port, "kvcake_steps_total"));
-    ASSIGN_OR_RETURN(const double step_s_after, ReadMetric(port, "kvcake_step_seconds_total"));
-    ASSIGN_OR_RETURN(const double prompt_after, ReadMetric(port, "vllm:prompt_tokens_total"));
+    ASSIGN_OR_RETURN(const Counters after, ReadCounters(port));
     std::vector<double> overhead_ms;
     for (const AnswerTimes& a : answers) overhead_ms.push_back(1e3 * (a.total_s - a.steps_s));
-    const double steps = steps_after - steps_before, step_s = step_s_after - step_s_before;
-    const double tokens = (prompt_after - prompt_before) / traffic.requests;
+    const double steps = after.steps - before.steps, step_s = after.step_s - before.step_s;
+    const double delivery_us = 1e6 * (after.delivery_s - before.delivery_s) / steps;
+    const double tokens = (after.prompt_tokens - before.prompt_tokens) / traffic.requests;
     const double p50 = Quantile(overhead_ms, 0.5), p99 = Quantile(overhead_ms, 0.99);
     fmt::print(
-        "{:<9} {:<7} {:>7.0f} {:>7.0f} {:>9.2f} {:>9.2f} ms {:>9.2f} ms {:>9.1f} ms {:>13.3f}\n",
-        engine, traffic.name, tokens, steps, 1e3 * step_s / steps, p50, p99, kOverheadGoalMs,
-        wall_s / step_s);
+        "{:<9} {:<7} {:>7.0f} {:>7.0f} {:>9.2f} {:>12.1f} {:>9.2f} {:>9.2f} {:>6.0f} {:>13.3f}\n",
+        engine, traffic.name, tokens, steps, 1e3 * step_s / steps, delivery_us, p50, p99,
+        kOverheadGoalMs, wall_s / step_s);
     json_["traffic"].push_back({{"engine", engine},
                                 {"prompts", traffic.name},
                                 {"prompt_tokens", tokens},
@@ -166,6 +179,7 @@ class ServeBench {
                                 {"requests", traffic.requests},
                                 {"steps", steps},
                                 {"steps_s", step_s},
+                                {"delivery_us_per_step", delivery_us},
                                 {"wall_s", wall_s},
                                 {"overhead_ms_p50", p50},
                                 {"overhead_ms_p99", p99},

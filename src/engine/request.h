@@ -11,14 +11,9 @@
 #include "cake/report.h"
 #include "cake/restorer.h"
 #include "engine/sampler.h"
+#include "engine/token_score.h"
 
 namespace kvcake {
-
-// What the model thinks of a token, and of the likeliest in its place.
-struct TokenScore {
-  float logprob = 0;
-  std::vector<TokenLogprob> top = {};
-};
 
 // One new token. Delivered on the engine thread, in order.
 struct TokenEvent {

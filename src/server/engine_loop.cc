@@ -68,8 +68,10 @@ EngineLoopStats EngineLoop::Stats() const {
 
 void EngineLoop::Run() {
   while (TakeIn()) {
+    told_();
     if (!live_.empty()) RunStep();
     HandOut();
+    told_();
   }
 }
 
@@ -132,6 +134,7 @@ void EngineLoop::RunStep() {
   stats_.preemptions = engine_.preemptions();
   ++stats_.steps;
   stats_.step_s += (clock.Now() - began - in_sinks_).count();
+  stats_.sinks_s += in_sinks_.count();
   step_began_.reset();
 }
 

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,7 +34,8 @@ struct EngineLoopStats {
   size_t waiting = 0;
   uint64_t preemptions = 0;
   uint64_t steps = 0;
-  double step_s = 0;  // of all steps together, but for what sinks took of them
+  double step_s = 0;   // of all steps together, but for what sinks took of them
+  double sinks_s = 0;  // that
 };
 
 class EngineLoop {
@@ -53,6 +55,9 @@ class EngineLoop {
   // No more requests; Run returns when those that there are have been answered.
   void Stop();
   EngineLoopStats Stats() const;
+
+  // Before Run: called on the engine thread whenever sinks may have been told something.
+  void OnTold(std::function<void()> told) { told_ = std::move(told); }
 
   // ---- the engine thread ----
   // Answers requests until Stop. Sleeps while there is nothing to do.
@@ -81,6 +86,7 @@ class EngineLoop {
   Engine& engine_;
   Restorer& restorer_;
   const size_t jobs_max_;
+  std::function<void()> told_ = [] {};
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

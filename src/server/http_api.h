@@ -101,6 +101,7 @@ class HttpApi {
   ServerMetrics metrics_;
   std::atomic<bool> draining_{false};
   uint64_t next_id_ = 0;  // the context's thread's
+  SignalBatch news_;      // the engine thread's
   const uint64_t id_salt_;
   boost::asio::thread_pool pool_{1};  // parses and tokenizes, so that tokens keep flowing
 };

@@ -107,7 +107,7 @@ net::awaitable<bool> HttpApi::Submit(Exchange& exchange, Prepared prepared, bool
   if (prepared.request.prompt_logprobs) options.prompt = prepared.request.prompt;
   answering->generation =
       std::make_shared<Generation>(runtime_.tokenizer(), std::move(options), metrics_,
-                                   [signal = answering->signal] { signal->Notify(); });
+                                   [this, signal = answering->signal] { news_.Add(signal); });
   const Result<JobId> job = loop_.Submit(std::move(prepared.request), answering->generation);
   if (!job) {
     ApiError error = ToApiError(job.error());
