@@ -2,9 +2,6 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -154,7 +151,7 @@ Status ReadShare(const RunFlags& flags, RuntimeOptions* options) {
 Result<Request> MakeRequest(const RunFlags& flags, const Prompt& prompt, Runtime& runtime) {
   Request request;
   request.prompt = prompt.tokens;
-  if (prompt.text && runtime.emulated()) {
+  if (prompt.text && !runtime.has_tokenizer()) {
     request.prompt = EmulatedModel::TokensOf(*prompt.text);
   } else if (prompt.text) {
     ASSIGN_OR_RETURN(request.prompt, runtime.tokenizer().Encode(*prompt.text));
@@ -178,7 +175,7 @@ Result<Request> MakeRequest(const RunFlags& flags, const Prompt& prompt, Runtime
 class AnswerText {
  public:
   AnswerText(const Runtime& runtime, const std::vector<std::string>& stops) : stops_(stops) {
-    if (!runtime.emulated()) detokenizer_.emplace(runtime.tokenizer());
+    if (runtime.has_tokenizer()) detokenizer_.emplace(runtime.tokenizer());
   }
   std::string Append(int32_t token) {
     return stops_.Append(detokenizer_ ? detokenizer_->Append(token) : fmt::format("{} ", token));
@@ -193,13 +190,6 @@ class AnswerText {
   std::optional<Detokenizer> detokenizer_;
   StopStrings stops_;
 };
-
-Status WriteTrace(const std::string& path, const RestoreReport& report) {
-  std::ofstream trace(path);
-  trace << ChromeTrace(report).dump();
-  if (trace.flush()) return {};
-  return Fail(ErrorCode::kIo, "cannot write {}: {}", path, std::strerror(errno));
-}
 
 Status Answer(const RunFlags& flags) {
   ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(flags));
@@ -254,7 +244,7 @@ Status Answer(const RunFlags& flags) {
     PrintReport(completion);
   }
   if (flags.trace_file.empty()) return {};
-  return WriteTrace(flags.trace_file, completion.report);
+  return WriteChromeTrace(flags.trace_file, completion.report);
 }
 
 // What stands in for a machine that is not here.

@@ -21,6 +21,8 @@ struct ServeFlags {
   std::string api_key_file;
   std::string chat_template_file;
   std::string log_format = "text";
+  std::string trace_dir;
+  size_t trace_files_max = 1000;
 };
 
 // The name of the model's directory, unless others were given.
@@ -60,6 +62,11 @@ Status Serve(ServeFlags flags) {
   Result<ChatTemplate> chat = ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file);
   if (!chat && !flags.chat_template_file.empty()) return tl::unexpected<Error>(chat.error());
 
+  std::unique_ptr<TraceFiles> traces;
+  if (!flags.trace_dir.empty()) {
+    ASSIGN_OR_RETURN(traces, TraceFiles::Open(flags.trace_dir, flags.trace_files_max));
+  }
+
   boost::asio::io_context context(1);
   HttpApi* api = nullptr;
   HttpServer server(context, flags.http, [&api](const HttpRequest& request, HttpReply& reply) {
@@ -85,7 +92,7 @@ Status Serve(ServeFlags flags) {
   }
   EngineLoop loop(runtime->engine(), runtime->restorer(),
                   flags.runtime.max_sequences + flags.runtime.waiting_max);
-  HttpApi made(context, *runtime, loop, std::move(chat), std::move(keys), flags.api);
+  HttpApi made(context, *runtime, loop, std::move(chat), std::move(keys), traces.get(), flags.api);
   api = &made;
   std::thread http([&] {
     // Wherever there is room: the engine thread, whose CPUs it has inherited, needs its own.
@@ -139,6 +146,11 @@ void AddHttpFlags(CLI::App& app, HttpOptions* http) {
 }
 
 void AddApiFlags(CLI::App& app, ServeFlags* flags) {
+  app.add_option(
+      "--emulate", flags->runtime.emulate,
+      "wait as long as a machine and a model would compute that are not here, e.g. "
+      "bench/profiles/a100-llama-7b.json, instead of computing: answers mean nothing; of "
+      "--model only the tokenizer, config and chat template are used then");
   app.add_option("--served-model-name", flags->api.model_names,
                  "what clients call the model; several are names of the same (default: the name of "
                  "its directory)");
@@ -157,6 +169,13 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
                  "whose scripts browsers let use the server; \"\" for nobody's")
       ->capture_default_str();
   AddSeconds(app, "--request-timeout", &flags->api.request_timeout, "for an answer");
+  app.add_option("--trace-dir", flags->trace_dir,
+                 "write the timeline of each answer's restoration there, as kvcake run --trace "
+                 "does; the file is named after the answer's id");
+  app.add_option("--trace-files-max", flags->trace_files_max,
+                 "most traces in --trace-dir; the oldest are removed")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   app.add_option("--log-format", flags->log_format, "text, or json: an object on each line")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

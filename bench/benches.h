@@ -157,6 +157,23 @@ struct CatalogueOptions {
 };
 Status RunCatalogue(const CatalogueOptions& options);
 
+// What does the server cost beside the engine's steps? `kvcake serve` as a child process, asked
+// over HTTP by one thread: on an emulated machine that leaves the cores free, and on a real model.
+struct ServeOptions {
+  std::string model_dir = "models/demo";  // the real model, and the emulated one's tokenizer
+  int streams = 32;                       // answered at once
+  int requests = 600;                     // with short prompts; a quarter of it with long ones
+  int answer_tokens = 64;                 // on average; each has from half of it to half more
+  double step_ms = 10;                    // of an emulated step, before what its tokens add
+  int idle = 1000;                        // streams open in which nothing happens
+  int sequence = 10000;                   // requests one after the other
+  std::string program;                    // empty: this one
+  std::string dir;                        // for logs and profiles; empty: CacheDir()
+  int threads = 0;                        // of the real model
+  std::string json;                       // path; empty: none
+};
+Status RunServe(const ServeOptions& options);
+
 // The tour: questions about a long document under each policy, at three link speeds.
 struct DemoOptions {
   std::string model_dir;

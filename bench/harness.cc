@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -42,6 +43,14 @@ double Median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + middle, values.end());
   if (values.size() % 2 == 1) return values[middle];
   return (values[middle] + *std::max_element(values.begin(), values.begin() + middle)) / 2;
+}
+
+double Quantile(std::vector<double> values, double q) {
+  CHECK(!values.empty());
+  const auto rank = static_cast<size_t>(std::ceil(q * static_cast<double>(values.size())));
+  const size_t at = std::clamp<size_t>(rank, 1, values.size()) - 1;
+  std::nth_element(values.begin(), values.begin() + at, values.end());
+  return values[at];
 }
 
 std::string Spread(const std::vector<double>& values, int decimals) {

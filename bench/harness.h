@@ -21,6 +21,8 @@ constexpr std::array kPolicies = {Policy::kCompute, Policy::kLoad, Policy::kCake
 constexpr int kAnswerTokens = 8;  // compared between the policies
 
 double Median(std::vector<double> values);  // at least one value
+// The value that a share of `q` does not exceed; of at least one value.
+double Quantile(std::vector<double> values, double q);
 // "median (min - max)" of at least one value, with this many decimals.
 std::string Spread(const std::vector<double>& values, int decimals);
 

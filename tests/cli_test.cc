@@ -252,6 +252,30 @@ TEST_F(CliTest, SimulatesTheSameScenariosForTheSameSeed) {
   EXPECT_EQ(json::parse(Read(dir_ + "/a.json"))["scenarios"], 20);
 }
 
+TEST_F(CliTest, MeasuresWhatTheServerCosts) {
+  if (std::string(KVCAKE_PROGRAM).find(' ', 1) != std::string::npos) {
+    GTEST_SKIP() << "behind an emulator it cannot start itself";
+  }
+  const Outcome outcome =
+      Run("bench serve --model " KVCAKE_SOURCE_DIR
+          "/models/demo --threads 1 --streams 2 --requests 6 --answer-tokens 4 --step-ms 1 "
+          "--idle 3 --sequence 20 --dir " +
+          dir_ + " --json " + dir_ + "/serve.json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json result = json::parse(Read(dir_ + "/serve.json"));
+  ASSERT_EQ(result["traffic"].size(), 4u);
+  for (const json& traffic : result["traffic"]) {
+    EXPECT_GT(traffic["prompt_tokens"], 100);
+    EXPECT_GT(traffic["steps"], 4);
+    EXPECT_GT(traffic["overhead_ms_p50"], 0);
+    EXPECT_GE(traffic["overhead_ms_p99"], traffic["overhead_ms_p50"]);
+    EXPECT_GE(traffic["wall_over_steps"], 1);
+  }
+  EXPECT_EQ(result["idle"]["streams"], 3);
+  EXPECT_EQ(result["sequence"].back()["requests"], 20);
+  EXPECT_GT(result["sequence"].back()["rss_bytes"], 1 << 20);
+}
+
 TEST_F(CliTest, FailuresSayWhatAndExitCodesKeepTheirMeaning) {
   EXPECT_EQ(Run("--version").exit_code, 0);
   EXPECT_THAT(Run("--version").out, HasSubstr("kvcake "));

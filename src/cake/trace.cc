@@ -3,6 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace kvcake {
@@ -54,6 +57,14 @@ nlohmann::json ChromeTrace(const RestoreReport& report) {
                         {"outcome", OutcomeName(entry.outcome)}}}});
   }
   return {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
+}
+
+Status WriteChromeTrace(const std::string& path, const RestoreReport& report) {
+  std::ofstream trace(path);
+  trace << ChromeTrace(report).dump();
+  trace.close();
+  if (trace) return {};
+  return Fail(ErrorCode::kIo, "cannot write {}: {}", path, std::strerror(errno));
 }
 
 }  // namespace kvcake

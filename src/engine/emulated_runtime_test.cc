@@ -74,6 +74,21 @@ TEST_F(EmulatedRuntimeTest, AnswersAsOneModelWhateverIsLoaded) {
   CheckPolicies(*runtime);
 }
 
+TEST_F(EmulatedRuntimeTest, SpeaksTheLanguageOfAModelDirectory) {
+  EXPECT_FALSE(Runtime::Create(Emulated()).value()->has_tokenizer());
+  RuntimeOptions options = Emulated();
+  options.model_dir = KVCAKE_SOURCE_DIR "/models/demo";
+  const auto runtime = Runtime::Create(options).value();
+  EXPECT_TRUE(runtime->emulated());
+  ASSERT_TRUE(runtime->has_tokenizer());
+  EXPECT_EQ(runtime->model().vocab_size(), runtime->config().vocab_size);
+  const std::string text = "every token of an answer is one of the model's";
+  Request request{.prompt = runtime->tokenizer().Encode(text).value(), .max_tokens = 64};
+  const Completion completion = runtime->engine().Answer(std::move(request)).value();
+  for (const int32_t token : completion.tokens) EXPECT_LT(token, runtime->config().vocab_size);
+  EXPECT_FALSE(runtime->tokenizer().Decode(completion.tokens, true).empty());
+}
+
 TEST_F(EmulatedRuntimeTest, AnswersAreTheSameInSharedSteps) {
   for (const double share : {1.0, 0.5, 0.125}) {
     std::filesystem::remove_all(dir_ + "/store");

@@ -245,8 +245,7 @@ void Engine::ScorePrompt(const Part& part, std::span<const float> logits) {
   for (int i = part.start; i < std::min(part.start + part.count, last); ++i) {
     const auto row = logits.subspan((i - part.start) * vocab, vocab);
     sequence.completion.prompt_scores.push_back(
-        {.logprob = LogProbability(row, sequence.tokens[i + 1]),
-         .top = TopLogProbabilities(row, sequence.request.top_logprobs)});
+        ScoreToken(row, sequence.tokens[i + 1], sequence.request.top_logprobs));
   }
 }
 
@@ -255,12 +254,12 @@ void Engine::AcceptToken(Sequence& sequence, std::span<const float> logits) {
   Completion& completion = sequence.completion;
   TokenEvent event{.token =
                        Choose(logits, request.sampling, sequence.tokens, sequence.prompt_tokens())};
-  std::vector<TokenLogprob> top;
+  TokenScore score;
   if (request.logprobs) {
-    event.logprob = LogProbability(logits, event.token);
-    completion.logprobs.push_back(event.logprob);
-    if (request.top_logprobs > 0) top = TopLogProbabilities(logits, request.top_logprobs);
-    event.top = top;
+    score = ScoreToken(logits, event.token, request.top_logprobs);
+    event.logprob = score.logprob;
+    event.top = score.top;
+    completion.logprobs.push_back(score.logprob);
     if (sequence.generated() == 0) event.prompt = completion.prompt_scores;
   }
   sequence.tokens.push_back(event.token);

@@ -11,14 +11,9 @@
 #include "cake/report.h"
 #include "cake/restorer.h"
 #include "engine/sampler.h"
+#include "engine/token_score.h"
 
 namespace kvcake {
-
-// What the model thinks of a token, and of the likeliest in its place.
-struct TokenScore {
-  float logprob = 0;
-  std::vector<TokenLogprob> top = {};
-};
 
 // One new token. Delivered on the engine thread, in order.
 struct TokenEvent {
@@ -59,6 +54,7 @@ struct Completion {
   double restore_s = 0;       // from there until the prompt's stored part was resident
   double ttft_s = 0;          // from Submit to the first token
   double decode_s = 0;        // from the first token to the last
+  double steps_s = 0;         // from an EngineLoop: of its steps, from submission to the end
   int preemptions = 0;        // for want of pages; each was followed by a restoration
   RestoreReport report = {};  // of the prompt's restoration
 };

@@ -137,19 +137,29 @@ Status Runtime::OpenEmulated() {
   ASSIGN_OR_RETURN(pool_,
                    PagePool::Create(EmulatedModel::LayoutFor(*profile_, options_.chunk_tokens),
                                     options_.ram_capacity_bytes));
-  model_ = std::make_unique<EmulatedModel>(*profile_, *pool_, MaxBatchTokens());
+  int vocab_size = EmulatedModel::kVocab;
+  if (!options_.model_dir.empty()) {
+    RETURN_IF_ERROR(LoadTokenizer());
+    vocab_size = config_.vocab_size;
+  }
+  model_ = std::make_unique<EmulatedModel>(*profile_, *pool_, MaxBatchTokens(), vocab_size);
   const double pairs = profile_->attention == EmulatedProfile::Attention::kDense ? 0.5 : 1;
   compute_cost_ = std::make_unique<ComputeCost>(ComputeCost::Options{
       .attention_ratio = profile_->b > 0 ? pairs * profile_->a / profile_->b : 0});
   return {};
 }
 
-Status Runtime::OpenModel() {
-  ASSIGN_OR_RETURN(threads_, MakeThreadPool(options_));
+Status Runtime::LoadTokenizer() {
   ASSIGN_OR_RETURN(config_, LoadModelConfig(options_.model_dir));
-  ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options_.model_dir));
   ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(options_.model_dir));
   tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer));
+  return {};
+}
+
+Status Runtime::OpenModel() {
+  ASSIGN_OR_RETURN(threads_, MakeThreadPool(options_));
+  RETURN_IF_ERROR(LoadTokenizer());
+  ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options_.model_dir));
   ASSIGN_OR_RETURN(pool_,
                    PagePool::Create(TransformerModel::LayoutFor(config_, options_.chunk_tokens),
                                     options_.ram_capacity_bytes));

@@ -27,8 +27,9 @@ struct StoreOptions {
 
 struct RuntimeOptions {
   std::string model_dir;
-  // Instead: a profile of a machine and a model that are not here (model/emulated_profile.h),
-  // waited for in real time. Rates of links are scaled down with its chunks. No tokenizer.
+  // A profile of a machine and a model that are not here (model/emulated_profile.h), waited for in
+  // real time. Rates of links are scaled down with its chunks. Of model_dir, where it is given, the
+  // tokenizer and the config are used then.
   std::string emulate = {};
   // The fastest first; chunks are loaded from all at once, and new ones kept in the first. None:
   // chunks are neither loaded nor kept.
@@ -64,8 +65,9 @@ class Runtime {
 
   const RuntimeOptions& options() const { return options_; }
   bool emulated() const { return profile_.has_value(); }
-  // Not of an emulated model.
+  // Empty of an emulated model without a model_dir, as is the tokenizer.
   const ModelConfig& config() const { return config_; }
+  bool has_tokenizer() const { return tokenizer_ != nullptr; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Model& model() { return *model_; }
   // When the first forward pass (of warming up) began.
@@ -86,6 +88,7 @@ class Runtime {
   explicit Runtime(const RuntimeOptions& options) : options_(options) {}
   Status OpenModel();
   Status OpenEmulated();
+  Status LoadTokenizer();
   int MaxBatchTokens() const;
   Result<std::unique_ptr<Tier>> OpenStore(size_t number) const;
   void Wire();

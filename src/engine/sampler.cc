@@ -155,36 +155,4 @@ int32_t Choose(std::span<const float> logits, const SamplingParams& params,
   return Sample(penalised, params, position);
 }
 
-namespace {
-
-// What to subtract from a logit.
-double LogTotal(std::span<const float> logits) {
-  const float best = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (float logit : logits) sum += std::exp(static_cast<double>(logit) - best);
-  return best + std::log(sum);
-}
-
-}  // namespace
-
-float LogProbability(std::span<const float> logits, int32_t token) {
-  return static_cast<float>(logits[token] - LogTotal(logits));
-}
-
-std::vector<TokenLogprob> TopLogProbabilities(std::span<const float> logits, int count) {
-  std::vector<Candidate> candidates;
-  candidates.reserve(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (!std::isnan(logits[i])) candidates.push_back({static_cast<int32_t>(i), logits[i]});
-  }
-  const size_t kept = std::min<size_t>(count, candidates.size());
-  SortFront(&candidates, 0, kept);
-  const double total = LogTotal(logits);
-  std::vector<TokenLogprob> top;
-  for (const Candidate& c : std::span(candidates).first(kept)) {
-    top.push_back({c.token, static_cast<float>(c.weight - total)});
-  }
-  return top;
-}
-
 }  // namespace kvcake

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "base/status.h"
 
@@ -27,11 +26,6 @@ struct SamplingParams {
   }
 };
 
-struct TokenLogprob {
-  int32_t token = 0;
-  float logprob = 0;
-};
-
 // kInvalidArgument names the field that makes no sense.
 [[nodiscard]] Status Validate(const SamplingParams& params);
 
@@ -48,10 +42,5 @@ void Penalise(const SamplingParams& params, std::span<const int32_t> prompt,
 // The token that follows `tokens`, of which the first `prompt` are the prompt: penalties and all.
 int32_t Choose(std::span<const float> logits, const SamplingParams& params,
                std::span<const int32_t> tokens, size_t prompt);
-
-// Natural logarithm of the probability of `token` at temperature 1.
-float LogProbability(std::span<const float> logits, int32_t token);
-// Of the `count` likeliest tokens (of all, when there are fewer), ties by id.
-std::vector<TokenLogprob> TopLogProbabilities(std::span<const float> logits, int count);
 
 }  // namespace kvcake

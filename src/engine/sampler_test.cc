@@ -81,11 +81,6 @@ TEST(SamplerTest, RefusesSenselessParameters) {
   EXPECT_FALSE(Validate({.presence_penalty = std::nan("")}));
 }
 
-TEST(SamplerTest, LogProbabilityOfKnownWeights) {
-  EXPECT_NEAR(LogProbability(kLogits, 4), std::log(0.5), 1e-6);
-  EXPECT_NEAR(LogProbability(kLogits, 0), std::log(1.0 / 16), 1e-6);
-}
-
 // What the sampler promises, said plainly: everything sorted, nothing clever.
 int32_t Reference(std::vector<float> logits, const SamplingParams& params,
                   std::span<const int32_t> prompt, std::span<const int32_t> answer,
@@ -173,18 +168,6 @@ TEST(SamplerTest, PenaltiesCountWhatWasSaid) {
   Penalise({.repetition_penalty = 2, .presence_penalty = 0.5, .frequency_penalty = 0.25},
            std::vector<int32_t>{0, 1, 0, 99, -1}, std::vector<int32_t>{2, 2, 2, 1}, logits);
   EXPECT_EQ(logits, (std::vector<float>{1, -4 - 0.75f, 1 - 0.5f - 0.75f, 2, 1}));
-}
-
-TEST(SamplerTest, TopLogProbabilitiesAreSorted) {
-  const auto top = TopLogProbabilities(kLogits, 3);
-  ASSERT_EQ(top.size(), 3u);
-  const int32_t expected[] = {4, 2, 1};
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(top[i].token, expected[i]);
-    EXPECT_EQ(top[i].logprob, LogProbability(kLogits, expected[i]));
-  }
-  EXPECT_EQ(TopLogProbabilities(kLogits, 20).size(), kLogits.size());
-  EXPECT_EQ(TopLogProbabilities(kLogits, 5).back().token, 3);  // the last of equals
 }
 
 }  // namespace

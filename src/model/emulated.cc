@@ -54,10 +54,12 @@ std::vector<int32_t> EmulatedModel::TokensOf(std::string_view text) {
 }
 
 EmulatedModel::EmulatedModel(EmulatedProfile profile, const PagePool& pages, int max_batch_tokens,
-                             const Clock& clock, std::function<void(TimePoint)> sleep_until)
+                             int vocab_size, const Clock& clock,
+                             std::function<void(TimePoint)> sleep_until)
     : profile_(std::move(profile)),
       pages_(pages),
       max_batch_tokens_(max_batch_tokens),
+      vocab_size_(vocab_size),
       clock_(clock),
       sleep_until_(sleep_until ? std::move(sleep_until) : SleepUntil),
       identity_(IdentityOf(profile_, pages.layout())) {
@@ -106,8 +108,8 @@ void EmulatedModel::AddLogits(const Slice& slice) {
   if (slice.logits == Slice::Logits::kNone) return;
   const int first = slice.logits == Slice::Logits::kLast ? end : slice.start + 1;
   for (int row = first; row <= end; ++row) {
-    logits_.resize(logits_.size() + kVocab, 0.0f);
-    logits_[logits_.size() - kVocab + Digest(slice, row) % kVocab] = 10.0f;
+    logits_.resize(logits_.size() + vocab_size_, 0.0f);
+    logits_[logits_.size() - vocab_size_ + Digest(slice, row) % vocab_size_] = 10.0f;
   }
 }
 

@@ -23,26 +23,26 @@ constexpr int kEmulatedScale = 256;
 // whole cache before them: a wrong or missing chunk changes the answer, as it would a model's.
 class EmulatedModel : public Model {
  public:
-  static constexpr int kVocab = 32000;
+  static constexpr int kVocab = 32000;  // unless a tokenizer says otherwise
 
   static KvLayout LayoutFor(const EmulatedProfile& profile, int chunk_tokens);
   // What a link of this rate has to deliver of the emulated pages to keep the real one's time.
   static double ScaleRate(const EmulatedProfile& profile, const KvLayout& layout,
                           double bytes_per_s);
 
-  // Ids for a text, one for four bytes: there is no tokenizer.
+  // Ids for a text, one for four bytes: for want of a tokenizer.
   static std::vector<int32_t> TokensOf(std::string_view text);
 
   // Borrows the pages, whose layout must be LayoutFor. `sleep_until` is for tests.
   EmulatedModel(EmulatedProfile profile, const PagePool& pages, int max_batch_tokens,
-                const Clock& clock = Clock::Real(),
+                int vocab_size = kVocab, const Clock& clock = Clock::Real(),
                 std::function<void(TimePoint)> sleep_until = {});
 
   const EmulatedProfile& profile() const { return profile_; }
   const KvLayout& layout() const override { return pages_.layout(); }
   const KvIdentity& identity() const override { return identity_; }
   NumericPath numeric_path() const override { return NumericPath::kF32; }
-  int vocab_size() const override { return kVocab; }
+  int vocab_size() const override { return vocab_size_; }
   int max_positions() const override { return profile_.max_positions; }
   int max_batch_tokens() const override { return max_batch_tokens_; }
   // A batch takes its slices' times together, the fixed part once.
@@ -58,6 +58,7 @@ class EmulatedModel : public Model {
   const EmulatedProfile profile_;
   const PagePool& pages_;
   const int max_batch_tokens_;
+  const int vocab_size_;
   const Clock& clock_;
   const std::function<void(TimePoint)> sleep_until_;
   KvIdentity identity_;

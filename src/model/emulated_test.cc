@@ -28,7 +28,8 @@ class EmulatedModelTest : public testing::Test {
  protected:
   EmulatedModelTest()
       : pool_(PagePool::Create(EmulatedModel::LayoutFor(SmallProfile(), 16), 1 << 20).value()),
-        model_(SmallProfile(), *pool_, 512, clock_, [this](TimePoint t) { clock_.AdvanceTo(t); }) {
+        model_(SmallProfile(), *pool_, 512, EmulatedModel::kVocab, clock_,
+               [this](TimePoint t) { clock_.AdvanceTo(t); }) {
     for (int i = 0; i < 8; ++i) {
       handles_.push_back(std::move(*pool_->Draw()));
       pages_.push_back(handles_.back().id());

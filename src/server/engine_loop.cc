@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace kvcake {
@@ -20,7 +21,12 @@ Result<JobId> EngineLoop::Submit(Request request, std::shared_ptr<AnswerSink> si
     }
     ++jobs_;
     id = next_job_++;
-    inbox_.push_back({.id = id, .request = std::move(request), .sink = std::move(sink)});
+    double steps_s = stats_.step_s;
+    if (step_began_) steps_s += (Clock::Real().Now() - *step_began_).count();
+    inbox_.push_back({.id = id,
+                      .request = std::move(request),
+                      .sink = std::move(sink),
+                      .steps_before_s = steps_s});
   }
   changed_.notify_one();
   restorer_.Wake();
@@ -62,8 +68,10 @@ EngineLoopStats EngineLoop::Stats() const {
 
 void EngineLoop::Run() {
   while (TakeIn()) {
+    told_();
     if (!live_.empty()) RunStep();
     HandOut();
+    told_();
   }
 }
 
@@ -96,12 +104,15 @@ bool EngineLoop::TakeIn() {
 
 void EngineLoop::Start(Job job) {
   const std::shared_ptr<AnswerSink> sink = job.sink;
-  job.request.on_token = [sink = sink.get()](const TokenEvent& event) {
-    return sink->OnToken(event);
+  job.request.on_token = [this, sink = sink.get()](const TokenEvent& event) {
+    const TimePoint began = Clock::Real().Now();
+    const bool goes_on = sink->OnToken(event);
+    in_sinks_ += Clock::Real().Now() - began;
+    return goes_on;
   };
   const Result<SequenceId> sequence = engine_.Submit(std::move(job.request));
   if (!sequence) return Done(sink, tl::unexpected<Error>(sequence.error()));
-  live_[*sequence] = {.job = job.id, .sink = sink};
+  live_[*sequence] = {.job = job.id, .sink = sink, .steps_before_s = job.steps_before_s};
   sequences_[job.id] = *sequence;
   sink->OnAccepted();
 }
@@ -109,6 +120,11 @@ void EngineLoop::Start(Job job) {
 void EngineLoop::RunStep() {
   const Clock& clock = Clock::Real();
   const TimePoint began = clock.Now();
+  in_sinks_ = Seconds(0);
+  {
+    std::lock_guard lock(mutex_);
+    step_began_ = began;
+  }
   const Result<bool> more = engine_.Step();
   // The sequences of a step that failed are finished, as cancelled.
   if (!more) spdlog::error("a step failed: {}", more.error().message);
@@ -117,7 +133,9 @@ void EngineLoop::RunStep() {
   stats_.waiting = engine_.waiting();
   stats_.preemptions = engine_.preemptions();
   ++stats_.steps;
-  stats_.step_s += (clock.Now() - began).count();
+  stats_.step_s += (clock.Now() - began - in_sinks_).count();
+  stats_.sinks_s += in_sinks_.count();
+  step_began_.reset();
 }
 
 void EngineLoop::HandOut() {
@@ -125,7 +143,12 @@ void EngineLoop::HandOut() {
     auto node = live_.extract(finished->first);
     if (!node) continue;
     sequences_.erase(node.mapped().job);
-    Done(node.mapped().sink, std::move(finished->second));
+    Completion& completion = finished->second;
+    {
+      std::lock_guard lock(mutex_);
+      completion.steps_s = std::max(0.0, stats_.step_s - node.mapped().steps_before_s);
+    }
+    Done(node.mapped().sink, std::move(completion));
   }
 }
 

@@ -4,9 +4,11 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -32,7 +34,8 @@ struct EngineLoopStats {
   size_t waiting = 0;
   uint64_t preemptions = 0;
   uint64_t steps = 0;
-  double step_s = 0;  // of all steps together
+  double step_s = 0;   // of all steps together, but for what sinks took of them
+  double sinks_s = 0;  // that
 };
 
 class EngineLoop {
@@ -53,6 +56,9 @@ class EngineLoop {
   void Stop();
   EngineLoopStats Stats() const;
 
+  // Before Run: called on the engine thread whenever sinks may have been told something.
+  void OnTold(std::function<void()> told) { told_ = std::move(told); }
+
   // ---- the engine thread ----
   // Answers requests until Stop. Sleeps while there is nothing to do.
   void Run();
@@ -62,10 +68,12 @@ class EngineLoop {
     JobId id = 0;
     Request request = {};
     std::shared_ptr<AnswerSink> sink = {};
+    double steps_before_s = 0;  // what steps had taken when it was submitted
   };
   struct Live {
     JobId job = 0;
     std::shared_ptr<AnswerSink> sink = {};
+    double steps_before_s = 0;
   };
 
   bool TakeIn();
@@ -78,6 +86,7 @@ class EngineLoop {
   Engine& engine_;
   Restorer& restorer_;
   const size_t jobs_max_;
+  std::function<void()> told_ = [] {};
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -89,8 +98,10 @@ class EngineLoop {
   JobId next_job_ = 1;
   size_t jobs_ = 0;  // submitted and not done
   EngineLoopStats stats_;
+  std::optional<TimePoint> step_began_;  // while one runs
 
   // Owned by the engine thread.
+  Seconds in_sinks_{0};  // of the step that runs
   std::map<SequenceId, Live> live_;
   std::unordered_map<JobId, SequenceId> sequences_;
 };

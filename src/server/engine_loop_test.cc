@@ -106,6 +106,36 @@ TEST_F(EngineLoopTest, WhatTheEngineRefusesIsDoneAndNeverAccepted) {
   EXPECT_EQ(record->result.error().code, ErrorCode::kInvalidArgument);
 }
 
+// Takes its time over each token.
+class SlowRecord : public Record {
+ public:
+  bool OnToken(const TokenEvent& event) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return Record::OnToken(event);
+  }
+};
+
+TEST_F(EngineLoopTest, StepsAreCountedWithoutWhatSinksTake) {
+  PacedModel model(*world_.model, Seconds(2e-3));
+  UseModel(model);
+  Loop();
+  const auto one = std::make_shared<Record>();
+  const auto slow = std::make_shared<SlowRecord>();
+  ASSERT_TRUE(loop_->Submit(Ask(Prompt(10, 1)), one));
+  ASSERT_TRUE(loop_->Submit(Ask(Prompt(10, 2)), slow));
+  const TimePoint began = Clock::Real().Now();
+  loop_->Stop();
+  loop_->Run();
+  const double wall_s = (Clock::Real().Now() - began).count();
+  const double all_s = loop_->Stats().step_s;
+  for (const auto& record : {one, std::shared_ptr<Record>(slow)}) {
+    EXPECT_GT(record->result->steps_s, 0);
+    EXPECT_LE(record->result->steps_s, all_s);
+  }
+  EXPECT_LE(all_s, wall_s - 12 * 5e-3);
+  world_.engine.reset();  // before its model
+}
+
 TEST_F(EngineLoopTest, RefusesWhatIsTooManyAndWhatComesTooLate) {
   Loop(/*jobs_max=*/2);
   const auto one = std::make_shared<Record>();

@@ -27,29 +27,38 @@ void Generation::OnAccepted() {
   Publish([](Delta* delta) { delta->accepted = true; });
 }
 
+bool Generation::IsText(int32_t token) const {
+  const auto& ends = options_.end_tokens;
+  return !options_.prompt_only && std::find(ends.begin(), ends.end(), token) == ends.end();
+}
+
+TokenInfo Generation::PromptInfo(const TokenEvent& event, size_t i) const {
+  TokenInfo info{.token = options_.prompt[i]};
+  if (i > 0) {
+    info.logprob = event.prompt[i - 1].logprob;
+    info.top = event.prompt[i - 1].top;
+  }
+  return info;
+}
+
 bool Generation::OnToken(const TokenEvent& event) {
   const bool first = !last_token_;
   const TimePoint now = Clock::Real().Now();
   if (last_token_) metrics_.inter_token_s.Observe((now - *last_token_).count());
   last_token_ = now;
-  metrics_.generation_tokens.Add();
+  if (!options_.prompt_only) metrics_.generation_tokens.Add();
 
-  const auto& ends = options_.end_tokens;
+  const bool is_text = IsText(event.token);
   std::string text;
-  if (std::find(ends.begin(), ends.end(), event.token) == ends.end()) {
-    text = stops_.Append(detokenizer_.Append(event.token));
-  }
+  if (is_text && !options_.stops.empty()) text = stops_.Append(detokenizer_.Append(event.token));
   Publish([&](Delta* delta) {
     delta->text += text;
+    if (is_text && options_.stops.empty()) new_tokens_.push_back(event.token);
     if (!options_.logprobs) return;
     for (size_t i = 0; first && i < options_.prompt.size(); ++i) {
-      TokenInfo info{.token = options_.prompt[i]};
-      if (i > 0) {
-        info.logprob = event.prompt[i - 1].logprob;
-        info.top = event.prompt[i - 1].top;
-      }
-      delta->tokens.push_back(std::move(info));
+      delta->tokens.push_back(PromptInfo(event, i));
     }
+    if (options_.prompt_only) return;
     delta->tokens.push_back({.token = event.token,
                              .logprob = event.logprob,
                              .top = {event.top.begin(), event.top.end()}});
@@ -59,12 +68,16 @@ bool Generation::OnToken(const TokenEvent& event) {
 
 void Generation::OnDone(Result<Completion> completion) {
   if (completion) metrics_.Finished(*completion);
-  std::string text = stops_.Append(detokenizer_.Finish());
-  if (!stops_.found()) text += stops_.Finish();
-  // A stop string may be complete only now.
-  if (completion && stops_.found() && completion->finish_reason == FinishReason::kLength) {
-    completion->finish_reason = FinishReason::kStop;
+  std::string text;
+  if (!options_.stops.empty()) {
+    text = stops_.Append(detokenizer_.Finish());
+    if (!stops_.found()) text += stops_.Finish();
+    // A stop string may be complete only now.
+    if (completion && stops_.found() && completion->finish_reason == FinishReason::kLength) {
+      completion->finish_reason = FinishReason::kStop;
+    }
   }
+  if (completion && options_.prompt_only) completion->tokens.clear();
   Publish([&](Delta* delta) {
     delta->text += text;
     delta->completion = std::move(completion);
@@ -72,10 +85,18 @@ void Generation::OnDone(Result<Completion> completion) {
 }
 
 Generation::Delta Generation::Take() {
-  std::lock_guard lock(mutex_);
-  notified_ = false;
-  Delta delta = std::move(delta_);
-  delta_ = {.accepted = delta.accepted};
+  taken_.clear();
+  Delta delta;
+  {
+    std::lock_guard lock(mutex_);
+    notified_ = false;
+    delta = std::move(delta_);
+    delta_ = {.accepted = delta.accepted};
+    taken_.swap(new_tokens_);
+  }
+  if (!options_.stops.empty()) return delta;
+  for (const int32_t token : taken_) delta.text += detokenizer_.Append(token);
+  if (delta.completion) delta.text += detokenizer_.Finish();
   return delta;
 }
 

@@ -18,6 +18,7 @@ namespace kvcake {
 class Generation : public AnswerSink {
  public:
   struct Options {
+    bool prompt_only = false;  // the answer is not wanted
     std::vector<std::string> stops = {};
     std::vector<int32_t> end_tokens = {};  // are no part of the text
     bool skip_special = true;
@@ -42,27 +43,34 @@ class Generation : public AnswerSink {
   bool OnToken(const TokenEvent& event) override;
   void OnDone(Result<Completion> completion) override;
 
-  // Any thread's.
+  // The reader's, a thread at a time.
   Delta Take();
 
  private:
   // Calls `change` on the delta, and tells the reader.
   template <typename F>
   void Publish(F change);
+  bool IsText(int32_t token) const;
+  TokenInfo PromptInfo(const TokenEvent& event, size_t i) const;
 
   // Constant after construction.
   const Options options_;
   ServerMetrics& metrics_;
   const std::function<void()> notify_;
 
-  // Owned by the engine thread.
+  // Of the engine thread where there are stop strings: they end the answer at once. Else of the
+  // reader: between steps, every stream waits for what each token takes.
   Detokenizer detokenizer_;
   StopStrings stops_;
-  std::optional<TimePoint> last_token_;
+
+  std::optional<TimePoint> last_token_;  // owned by the engine thread
+  std::vector<int32_t> taken_;           // owned by the reader
 
   std::mutex mutex_;
-  Delta delta_;            // guarded by mutex_
-  bool notified_ = false;  // guarded by mutex_
+  // Guarded by mutex_.
+  Delta delta_;
+  std::vector<int32_t> new_tokens_;  // that the reader makes text of
+  bool notified_ = false;
 };
 
 }  // namespace kvcake

@@ -29,15 +29,21 @@ uint64_t Random() {
 struct Route {
   std::string_view path;
   std::string_view method;
-  bool open;
+  bool open = false;
+  bool asks_engine = false;
 };
 constexpr Route kRoutes[] = {
-    {"/health", "GET", true},        {"/ready", "GET", true},
-    {"/version", "GET", true},       {"/metrics", "GET", true},
-    {"/v1/models", "GET", false},    {"/v1/completions", "POST", false},
-    {"/tokenize", "POST", false},    {"/v1/chat/completions", "POST", false},
-    {"/detokenize", "POST", false},  {"/cache/warm", "POST", false},
-    {"/cache/reset", "POST", false},
+    {.path = "/health", .method = "GET", .open = true},
+    {.path = "/ready", .method = "GET", .open = true},
+    {.path = "/version", .method = "GET", .open = true},
+    {.path = "/metrics", .method = "GET", .open = true},
+    {.path = "/v1/models", .method = "GET"},
+    {.path = "/v1/completions", .method = "POST", .asks_engine = true},
+    {.path = "/v1/chat/completions", .method = "POST", .asks_engine = true},
+    {.path = "/tokenize", .method = "POST"},
+    {.path = "/detokenize", .method = "POST"},
+    {.path = "/cache/warm", .method = "POST", .asks_engine = true},
+    {.path = "/cache/reset", .method = "POST"},
 };
 
 const Route* FindRoute(std::string_view path) {
@@ -50,15 +56,19 @@ const Route* FindRoute(std::string_view path) {
 }  // namespace
 
 HttpApi::HttpApi(net::io_context& context, Runtime& runtime, EngineLoop& loop,
-                 Result<ChatTemplate> chat, ApiKeys keys, ApiOptions options)
+                 Result<ChatTemplate> chat, ApiKeys keys, TraceFiles* traces, ApiOptions options)
     : context_(context),
       runtime_(runtime),
       loop_(loop),
       chat_(std::move(chat)),
       keys_(std::move(keys)),
+      traces_(traces),
       options_(std::move(options)),
       created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())),
-      id_salt_(Random()) {}
+      news_(context),
+      id_salt_(Random()) {
+  loop_.OnTold([this] { news_.Notify(); });
+}
 
 HttpApi::~HttpApi() { pool_.join(); }
 
@@ -70,10 +80,21 @@ std::string HttpApi::NextId(const char* prefix) {
 net::awaitable<void> HttpApi::Handle(const HttpRequest& request, HttpReply& reply) {
   Exchange exchange{.request = request, .reply = reply, .began = Clock::Real().Now()};
   co_await Dispatch(exchange);
+  if (exchange.asks_engine) Ended(exchange);
+}
+
+// Whatever has become of it.
+void HttpApi::Ended(Exchange& exchange) {
+  RequestRecord& record = exchange.record;
+  record.total_s = (Clock::Real().Now() - exchange.began).count();
+  LogRequest(record, options_.json_log);
+  if (!record.completion) return;
+  metrics_.overhead_s.Observe(std::max(0.0, record.total_s - record.completion->steps_s));
+  if (traces_ != nullptr) traces_->Write(record.id, std::move(record.completion->report));
 }
 
 net::awaitable<void> HttpApi::Send(Exchange& exchange, HttpResponse response) {
-  exchange.status = response.status;
+  exchange.record.status = response.status;
   metrics_.Responded(response.status);
   if (!options_.allowed_origin.empty()) {
     response.headers.emplace_back("Access-Control-Allow-Origin", options_.allowed_origin);
@@ -86,6 +107,7 @@ net::awaitable<void> HttpApi::SendError(Exchange& exchange, ApiError error) {
   response.body = ErrorBody(error);
   if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  exchange.record.error = std::move(error);
   co_await Send(exchange, std::move(response));
 }
 
@@ -117,6 +139,11 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
     co_await Send(exchange, std::move(response));
     co_return;
   }
+  if (route->asks_engine) {
+    exchange.asks_engine = true;
+    exchange.record.path = path;
+    exchange.record.id = NextId(path == "/v1/chat/completions" ? "chatcmpl" : "cmpl");
+  }
   if (!route->open && !keys_.open()) {
     const auto tenant = keys_.Tenant(request.authorization);
     if (!tenant) {
@@ -126,7 +153,7 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
       co_await SendError(exchange, std::move(error));
       co_return;
     }
-    exchange.tenant = *tenant;
+    exchange.record.tenant = *tenant;
   }
   if (path == "/v1/chat/completions" || path == "/v1/completions") {
     co_await Generate(exchange, path == "/v1/chat/completions");

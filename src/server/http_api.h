@@ -13,7 +13,9 @@
 #include "server/generation.h"
 #include "server/http_server.h"
 #include "server/openai_request.h"
+#include "server/request_log.h"
 #include "server/server_metrics.h"
+#include "server/trace_files.h"
 
 namespace kvcake {
 
@@ -29,9 +31,10 @@ struct ApiOptions {
 
 class HttpApi {
  public:
-  // Borrows what it gets by reference. `chat` is the model's template or why there is none.
+  // Borrows what it gets by reference. `chat` is the model's template or why there is none;
+  // `traces` may be null.
   HttpApi(boost::asio::io_context& context, Runtime& runtime, EngineLoop& loop,
-          Result<ChatTemplate> chat, ApiKeys keys, ApiOptions options);
+          Result<ChatTemplate> chat, ApiKeys keys, TraceFiles* traces, ApiOptions options);
   // Waits for what has been offloaded.
   ~HttpApi();
 
@@ -46,14 +49,15 @@ class HttpApi {
     GenerateRequest asked = {};
     Request request = {};
     std::string prompt_text = {};  // with echo
+    bool scores_only = false;      // the prompt is all of the answer
   };
   // A request under way.
   struct Exchange {
     const HttpRequest& request;
     HttpReply& reply;
-    std::string tenant = {};
     TimePoint began = {};
-    int status = 0;
+    bool asks_engine = false;  // so it has a line in the log
+    RequestRecord record = {};
   };
   struct Answering;
 
@@ -77,11 +81,13 @@ class HttpApi {
   ApiResult<int> AnswerTokens(const GenerateRequest& asked, int prompt_tokens) const;
   std::optional<ApiError> CheckModel(const std::string& model) const;
 
+  // What Await gave up is cancelled; the client is told if nothing was sent, and the end awaited.
+  boost::asio::awaitable<void> GiveUp(Exchange& exchange, Answering& answering);
+  void Ended(Exchange& exchange);
   // Submits; an error has been sent when false.
   boost::asio::awaitable<bool> Submit(Exchange& exchange, Prepared prepared, bool chat,
                                       Answering* answering);
   std::string Models() const;
-  void Log(const Exchange& exchange, const Answering& answering, const Completion& completion);
   std::string NextId(const char* prefix);
 
   boost::asio::io_context& context_;
@@ -89,11 +95,13 @@ class HttpApi {
   EngineLoop& loop_;
   const Result<ChatTemplate> chat_;
   const ApiKeys keys_;
+  TraceFiles* const traces_;
   const ApiOptions options_;
   const int64_t created_;
   ServerMetrics metrics_;
   std::atomic<bool> draining_{false};
   uint64_t next_id_ = 0;  // the context's thread's
+  SignalBatch news_;      // the engine thread's
   const uint64_t id_salt_;
   boost::asio::thread_pool pool_{1};  // parses and tokenizes, so that tokens keep flowing
 };

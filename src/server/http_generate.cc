@@ -1,6 +1,5 @@
 // HttpApi: requests that the engine answers.
 #include <fmt/core.h>
-#include <spdlog/spdlog.h>
 
 #include <chrono>
 #include <random>
@@ -19,7 +18,6 @@ struct HttpApi::Answering {
   std::shared_ptr<Signal> signal = {};
   std::shared_ptr<Generation> generation = {};
   std::optional<AnswerWriter> writer = {};
-  std::string id = {};
   std::string echo = {};  // the prompt, where it is part of the answer
   bool stream = false;
   bool accepted = false;
@@ -67,11 +65,12 @@ ApiResult<HttpApi::Prepared> HttpApi::Prepare(const std::string& body, bool chat
   }
   const auto answer = AnswerTokens(of, static_cast<int>(request.prompt.size()));
   if (!answer) return tl::unexpected<ApiError>(answer.error());
-  request.max_tokens = *answer;
+  prepared.scores_only = asked->max_tokens == 0;
+  request.max_tokens = std::max(*answer, 1);  // somebody must be asked for something
   request.sampling = of.sampling;
   request.sampling.seed = of.seed ? *of.seed : std::random_device()();
-  request.end_tokens = of.stop_tokens;
-  if (!of.ignore_eos) {
+  if (!prepared.scores_only) request.end_tokens = of.stop_tokens;
+  if (!of.ignore_eos && !prepared.scores_only) {
     const auto& eos = runtime_.config().eos_tokens;
     request.end_tokens.insert(request.end_tokens.end(), eos.begin(), eos.end());
   }
@@ -87,12 +86,11 @@ ApiResult<HttpApi::Prepared> HttpApi::Prepare(const std::string& body, bool chat
 net::awaitable<bool> HttpApi::Submit(Exchange& exchange, Prepared prepared, bool chat,
                                      Answering* answering) {
   const GenerateRequest& asked = prepared.asked;
-  answering->id = NextId(chat ? "chatcmpl" : "cmpl");
   answering->stream = asked.stream;
   if (asked.echo) answering->echo = std::move(prepared.prompt_text);
   AnswerWriter::Options writing;
   writing.chat = chat;
-  writing.id = answering->id;
+  writing.id = exchange.record.id;
   writing.model = asked.model.empty() ? options_.model_names[0] : asked.model;
   writing.created = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   writing.logprobs = asked.logprobs;
@@ -101,14 +99,15 @@ net::awaitable<bool> HttpApi::Submit(Exchange& exchange, Prepared prepared, bool
   answering->writer.emplace(runtime_.tokenizer(), std::move(writing));
   answering->signal = std::make_shared<Signal>(context_);
   Generation::Options options;
-  options.stops = asked.stops;
+  if (!prepared.scores_only) options.stops = asked.stops;
+  options.prompt_only = prepared.scores_only;
   options.end_tokens = prepared.request.end_tokens;
   options.skip_special = asked.skip_special;
   options.logprobs = asked.logprobs;
   if (prepared.request.prompt_logprobs) options.prompt = prepared.request.prompt;
   answering->generation =
       std::make_shared<Generation>(runtime_.tokenizer(), std::move(options), metrics_,
-                                   [signal = answering->signal] { signal->Notify(); });
+                                   [this, signal = answering->signal] { news_.Add(signal); });
   const Result<JobId> job = loop_.Submit(std::move(prepared.request), answering->generation);
   if (!job) {
     ApiError error = ToApiError(job.error());
@@ -124,7 +123,28 @@ net::awaitable<bool> HttpApi::Submit(Exchange& exchange, Prepared prepared, bool
   co_return true;
 }
 
-// The next news of the answer; false when nobody waits for it any more: it is cancelled then.
+namespace {
+
+// Keeps the end of an answer. Why there is none, or none any more, where that is so.
+std::optional<ApiError> TakeEnd(Result<Completion> end, RequestRecord* record) {
+  if (!end) return ToApiError(end.error());
+  record->completion = std::move(*end);
+  if (record->completion->finish_reason != FinishReason::kCancelled) return std::nullopt;
+  return ApiError{.status = 503, .message = "the server gave the request up"};
+}
+
+std::string AsErrorEvent(const ApiError& error) { return "data: " + ErrorBody(error) + "\n\n"; }
+
+ApiError TimedOut() {
+  return {.status = 503, .message = "the answer took too long (--request-timeout)"};
+}
+
+// In the log alone; the status is the one that proxies write there.
+ApiError ClientGone() { return {.status = 499, .message = "the client has gone"}; }
+
+}  // namespace
+
+// The next news of the answer; false, and the record says why, when it is to be given up.
 net::awaitable<bool> HttpApi::Await(Exchange& exchange, Answering& answering,
                                     Generation::Delta* delta) {
   const TimePoint deadline = exchange.began + options_.request_timeout;
@@ -134,16 +154,33 @@ net::awaitable<bool> HttpApi::Await(Exchange& exchange, Answering& answering,
                       delta->accepted != answering.accepted;
     answering.accepted = delta->accepted;
     if (news) co_return true;
-    if (exchange.reply.client_gone() || Clock::Real().Now() >= deadline) break;
+    const bool gone = exchange.reply.client_gone();
+    if (gone || Clock::Real().Now() >= deadline) {
+      exchange.record.error = gone ? ClientGone() : TimedOut();
+      co_return false;
+    }
     co_await answering.signal->Wait(deadline);
   }
+}
+
+net::awaitable<void> HttpApi::GiveUp(Exchange& exchange, Answering& answering) {
   loop_.Cancel(answering.job);
-  co_return false;
+  RequestRecord& record = exchange.record;
+  if (record.status == 0) {
+    record.status = record.error->status;
+    if (!exchange.reply.client_gone()) co_await SendError(exchange, ApiError(*record.error));
+  }
+  Generation::Delta delta = answering.generation->Take();
+  while (!delta.completion) {
+    co_await answering.signal->Wait();
+    delta = answering.generation->Take();
+  }
+  TakeEnd(std::move(*delta.completion), &record);
 }
 
 net::awaitable<void> HttpApi::Generate(Exchange& exchange, bool chat) {
   std::function<ApiResult<Prepared>()> work = [&, chat] {
-    return Prepare(exchange.request.body, chat, exchange.tenant);
+    return Prepare(exchange.request.body, chat, exchange.record.tenant);
   };
   auto prepared = co_await Offload(pool_, std::move(work));
   if (!prepared) {
@@ -159,54 +196,34 @@ net::awaitable<void> HttpApi::Generate(Exchange& exchange, bool chat) {
   }
 }
 
-namespace {
-
-// Why there is no answer, or none any more.
-std::optional<ApiError> Failure(const Result<Completion>& completion) {
-  if (!completion) return ToApiError(completion.error());
-  if (completion->finish_reason != FinishReason::kCancelled) return std::nullopt;
-  return ApiError{.status = 503, .message = "the server gave the request up"};
-}
-
-ApiError TimedOut() {
-  return {.status = 503, .message = "the answer took too long (--request-timeout)"};
-}
-
-}  // namespace
-
 net::awaitable<void> HttpApi::AnswerWhole(Exchange& exchange, Answering& answering) {
   std::string text = answering.echo;
   std::vector<TokenInfo> tokens;
   Generation::Delta delta;
   while (!delta.completion) {
     if (!co_await Await(exchange, answering, &delta)) {
-      co_await SendError(exchange, TimedOut());  // or nobody reads it
-      co_return;
+      co_return co_await GiveUp(exchange, answering);
     }
     text += delta.text;
     std::move(delta.tokens.begin(), delta.tokens.end(), std::back_inserter(tokens));
   }
-  if (auto failure = Failure(*delta.completion)) {
-    co_await SendError(exchange, std::move(*failure));
-    co_return;
+  if (auto failure = TakeEnd(std::move(*delta.completion), &exchange.record)) {
+    co_return co_await SendError(exchange, std::move(*failure));
   }
-  const Completion& completion = **delta.completion;
   HttpResponse response;
-  response.body = answering.writer->Whole(text, tokens, completion);
+  response.body = answering.writer->Whole(text, tokens, *exchange.record.completion);
   co_await Send(exchange, std::move(response));
-  Log(exchange, answering, completion);
 }
 
 net::awaitable<void> HttpApi::AnswerStream(Exchange& exchange, Answering& answering) {
   Generation::Delta delta;
   while (!delta.accepted) {
-    const bool waited = co_await Await(exchange, answering, &delta);
-    std::optional<ApiError> failure;
-    if (!waited) failure = TimedOut();
-    if (waited && delta.completion) failure = Failure(*delta.completion);
-    if (!failure) continue;
-    co_await SendError(exchange, std::move(*failure));
-    co_return;
+    if (!co_await Await(exchange, answering, &delta)) {
+      co_return co_await GiveUp(exchange, answering);
+    }
+    if (delta.accepted || !delta.completion) continue;  // before it was accepted it has only failed
+    auto failure = TakeEnd(std::move(*delta.completion), &exchange.record);
+    co_return co_await SendError(exchange, std::move(*failure));
   }
   HttpResponse head;
   head.content_type = "text/event-stream; charset=utf-8";
@@ -214,7 +231,8 @@ net::awaitable<void> HttpApi::AnswerStream(Exchange& exchange, Answering& answer
   if (!options_.allowed_origin.empty()) {
     head.headers.emplace_back("Access-Control-Allow-Origin", options_.allowed_origin);
   }
-  exchange.status = 200;
+  RequestRecord& record = exchange.record;
+  record.status = 200;
   metrics_.Responded(200);
   bool open = co_await exchange.reply.StartStream(std::move(head));
   std::string events = answering.writer->FirstEvent();
@@ -223,27 +241,26 @@ net::awaitable<void> HttpApi::AnswerStream(Exchange& exchange, Answering& answer
     if (!delta.text.empty() || !delta.tokens.empty()) {
       events += answering.writer->Event(delta.text, delta.tokens);
     }
-    const auto failure = delta.completion ? Failure(*delta.completion) : std::nullopt;
-    if (failure) {
-      events += "data: " + ErrorBody(*failure) + "\n\n";
-    } else if (delta.completion) {
-      events += answering.writer->LastEvents(**delta.completion);
+    const bool ended = delta.completion.has_value();
+    if (ended) {
+      record.error = TakeEnd(std::move(*delta.completion), &record);
+      events += record.error ? AsErrorEvent(*record.error)
+                             : answering.writer->LastEvents(*record.completion);
     }
     if (open) open = co_await exchange.reply.Write(events);
-    if (!open && !delta.completion) {
-      loop_.Cancel(answering.job);
-      co_return;
-    }
-    if (delta.completion) break;
+    if (ended) break;
     events.clear();
-    if (!co_await Await(exchange, answering, &delta)) {
-      events = "data: " + ErrorBody(TimedOut()) + "\n\n";
-      co_await exchange.reply.Write(events);
-      break;
+    if (!open) {
+      record.error = ClientGone();
+    } else if (co_await Await(exchange, answering, &delta)) {
+      continue;
+    } else {
+      co_await exchange.reply.Write(AsErrorEvent(*record.error));
     }
+    co_await GiveUp(exchange, answering);
+    break;
   }
   co_await exchange.reply.EndStream();
-  if (delta.completion && *delta.completion) Log(exchange, answering, **delta.completion);
 }
 
 // {"prompt": ...} or {"messages": [...]}, with the fields that a completion may have.
@@ -252,7 +269,7 @@ net::awaitable<void> HttpApi::Warm(Exchange& exchange) {
     const auto json = ParseBody(exchange.request.body, options_.limits);
     if (!json) return tl::unexpected<ApiError>(json.error());
     const bool chat = json->is_object() && json->contains("messages");
-    auto prepared = Prepare(exchange.request.body, chat, exchange.tenant);
+    auto prepared = Prepare(exchange.request.body, chat, exchange.record.tenant);
     if (!prepared) return prepared;
     prepared->asked.stream = false;
     prepared->asked.echo = prepared->request.prompt_logprobs = false;
@@ -268,57 +285,20 @@ net::awaitable<void> HttpApi::Warm(Exchange& exchange) {
   if (!co_await Submit(exchange, std::move(*prepared), false, &answering)) co_return;
   Generation::Delta delta;
   while (!delta.completion) {
-    if (co_await Await(exchange, answering, &delta)) continue;
-    co_await SendError(exchange, TimedOut());
-    co_return;
+    if (!co_await Await(exchange, answering, &delta)) {
+      co_return co_await GiveUp(exchange, answering);
+    }
   }
-  if (auto failure = Failure(*delta.completion)) {
-    co_await SendError(exchange, std::move(*failure));
-    co_return;
+  if (auto failure = TakeEnd(std::move(*delta.completion), &exchange.record)) {
+    co_return co_await SendError(exchange, std::move(*failure));
   }
-  const Completion& completion = **delta.completion;
+  const Completion& completion = *exchange.record.completion;
   ordered_json body = {{"prompt_tokens", completion.report.prompt_tokens},
                        {"cached_tokens", CachedTokens(completion)}};
   body["kvcake"] = KvcakeReport(completion);
   HttpResponse response;
   response.body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   co_await Send(exchange, std::move(response));
-  Log(exchange, answering, completion);
-}
-
-void HttpApi::Log(const Exchange& exchange, const Answering& answering,
-                  const Completion& completion) {
-  const RestoreReport& report = completion.report;
-  if (!options_.json_log) {
-    spdlog::info(
-        "{} {} {}: {} prompt tokens ({} cached), {} answered; queue {:.3f} s, restore {:.3f} s, "
-        "first token {:.3f} s, decode {:.3f} s, {}",
-        answering.id, exchange.request.path, exchange.status, report.prompt_tokens,
-        CachedTokens(completion), completion.tokens.size(), completion.queue_s,
-        completion.restore_s, completion.ttft_s, completion.decode_s,
-        FinishReasonName(completion.finish_reason));
-    return;
-  }
-  ordered_json line = {{"request", answering.id},
-                       {"path", exchange.request.path},
-                       {"status", exchange.status},
-                       {"tenant", exchange.tenant},
-                       {"prompt_tokens", report.prompt_tokens},
-                       {"cached_tokens", CachedTokens(completion)},
-                       {"answer_tokens", completion.tokens.size()},
-                       {"finish_reason", FinishReasonName(completion.finish_reason)},
-                       {"queue_s", completion.queue_s},
-                       {"restore_s", completion.restore_s},
-                       {"ttft_s", completion.ttft_s},
-                       {"decode_s", completion.decode_s},
-                       {"preemptions", completion.preemptions},
-                       {"total_s", (Clock::Real().Now() - exchange.began).count()},
-                       {"tokens_computed", report.tokens_computed},
-                       {"tokens_loaded", report.tokens_loaded},
-                       {"tokens_reused", report.tokens_reused},
-                       {"chunks_failed", report.chunks_failed},
-                       {"efficiency", report.efficiency}};
-  spdlog::info("{}", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace kvcake

@@ -23,9 +23,21 @@ void Signal::Notify() {
   if (posted_.exchange(true)) return;
   net::post(context_, [self = shared_from_this()] {
     self->posted_ = false;
-    self->ready_ = true;
-    self->timer_.cancel();
+    self->Wake();
   });
+}
+
+void Signal::Wake() {
+  ready_ = true;
+  timer_.cancel();
+}
+
+void SignalBatch::Notify() {
+  if (signals_.empty()) return;
+  net::post(context_, [signals = std::move(signals_)] {
+    for (const auto& signal : signals) signal->Wake();
+  });
+  signals_.clear();
 }
 
 net::awaitable<bool> Signal::Wait(TimePoint deadline) {

@@ -53,10 +53,26 @@ class Signal : public std::enable_shared_from_this<Signal> {
   boost::asio::awaitable<bool> Wait(TimePoint deadline = TimePoint::max());
 
  private:
+  friend class SignalBatch;
+  void Wake();
+
   boost::asio::io_context& context_;
   boost::asio::steady_timer timer_;
   std::atomic<bool> posted_{false};
   bool ready_ = false;
+};
+
+// Wakes many with one message between threads: that costs more than what most have to be told. One
+// thread.
+class SignalBatch {
+ public:
+  explicit SignalBatch(boost::asio::io_context& context) : context_(context) {}
+  void Add(std::shared_ptr<Signal> signal) { signals_.push_back(std::move(signal)); }
+  void Notify();
+
+ private:
+  boost::asio::io_context& context_;
+  std::vector<std::shared_ptr<Signal>> signals_;
 };
 
 // The answer to one request: Send once, or StartStream, Write and EndStream. Each returns false

@@ -248,9 +248,10 @@ ApiResult<GenerateRequest> ParseCompletion(const json& body, const RequestLimits
   ReadPrompt(&fields, &request.prompt);
   Refuse(kUnsupportedCompletion, &fields);
   ReadCommon(&fields, limits, &request);
-  fields.Read("max_tokens", 1, kIntMax, &request.max_tokens);
-  if (!request.max_tokens) request.max_tokens = 16;  // OpenAI's default
   fields.Read("echo", &request.echo);
+  // With echo, 0 asks for the prompt and its logprobs alone.
+  fields.Read("max_tokens", request.echo ? 0 : 1, kIntMax, &request.max_tokens);
+  if (!request.max_tokens) request.max_tokens = 16;  // OpenAI's default
   std::optional<int> logprobs;
   fields.Read("logprobs", 0, limits.top_logprobs_max, &logprobs);
   request.logprobs = logprobs.has_value();

@@ -67,6 +67,7 @@ TEST(OpenAiRequestTest, ReadsEveryFieldOfACompletion) {
 TEST(OpenAiRequestTest, DefaultsAreOpenAis) {
   const auto request = Completion(R"({"prompt": "x", "temperature": null, "stop": null})");
   EXPECT_EQ(request.value().max_tokens, 16);
+  EXPECT_EQ(Completion(R"({"prompt": "x", "echo": true, "max_tokens": 0})").value().max_tokens, 0);
   EXPECT_EQ(request->sampling.temperature, 1);
   EXPECT_EQ(request->sampling.top_p, 1);
   EXPECT_FALSE(request->seed);

@@ -38,9 +38,10 @@ ordered_json Usage(const Completion& completion) {
 }
 
 ordered_json KvcakeReport(const Completion& completion) {
-  return {{"queue_s", completion.queue_s},         {"restore_s", completion.restore_s},
-          {"ttft_s", completion.ttft_s},           {"decode_s", completion.decode_s},
-          {"preemptions", completion.preemptions}, {"report", completion.report.ToJson()}};
+  return {{"queue_s", completion.queue_s},       {"restore_s", completion.restore_s},
+          {"ttft_s", completion.ttft_s},         {"decode_s", completion.decode_s},
+          {"steps_s", completion.steps_s},       {"preemptions", completion.preemptions},
+          {"report", completion.report.ToJson()}};
 }
 
 AnswerWriter::AnswerWriter(const Tokenizer& tokenizer, Options options)

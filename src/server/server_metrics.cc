@@ -19,6 +19,7 @@ std::vector<double> ShareBounds() { return {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0
 
 ServerMetrics::ServerMetrics()
     : inter_token_s(SecondsBounds()),
+      overhead_s(SecondsBounds()),
       ttft_s_(SecondsBounds()),
       queue_s_(SecondsBounds()),
       restore_s_(SecondsBounds()),
@@ -115,6 +116,8 @@ std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
           tpot_s_);
   seconds("vllm:request_decode_time_seconds", "From the first token to the last.", decode_s_);
   seconds("vllm:e2e_request_latency_seconds", "From submission to the last token.", e2e_s_);
+  seconds("kvcake_overhead_seconds", "From a request to its last byte, without the engine's steps.",
+          overhead_s);
   text.AddHistogram("kvcake_restore_efficiency",
                     "The bound of the best split over the time to the first token.", efficiency_);
   text.AddHistogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", prompt_length_);
@@ -148,6 +151,8 @@ void ServerMetrics::AddGauges(Runtime& runtime, const EngineLoopStats& loop,
                    writes.dropped);
   text->AddCounter("kvcake_steps_total", "Steps of the engine.", loop.steps);
   text->AddCounter("kvcake_step_seconds_total", "Time spent in them.", loop.step_s);
+  text->AddCounter("kvcake_delivery_seconds_total", "Time spent on handing tokens out.",
+                   loop.sinks_s);
 }
 
 void ServerMetrics::AddTiers(Runtime& runtime, PrometheusText* text) const {

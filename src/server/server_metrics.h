@@ -24,6 +24,7 @@ class ServerMetrics {
 
   Counter generation_tokens;
   Histogram inter_token_s;
+  Histogram overhead_s;
 
  private:
   // A counter for each of a few labels.

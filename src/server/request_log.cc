@@ -1,0 +1,71 @@
+#include "server/request_log.h"
+
+#include <fmt/core.h>
+#include <spdlog/spdlog.h>
+
+#include "server/openai_response.h"
+
+namespace kvcake {
+namespace {
+
+using nlohmann::ordered_json;
+
+// That of the engine; "refused" for what it never had.
+const char* Reason(const RequestRecord& record) {
+  if (record.completion) return FinishReasonName(record.completion->finish_reason);
+  return "refused";
+}
+
+std::string Dump(const ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
+
+ordered_json RequestJson(const RequestRecord& record) {
+  ordered_json line = {{"request", record.id},
+                       {"path", record.path},
+                       {"status", record.status},
+                       {"tenant", record.tenant},
+                       {"finish_reason", Reason(record)},
+                       {"total_s", record.total_s}};
+  if (record.error) {
+    line["error"] = {{"message", record.error->message}};
+    if (!record.error->param.empty()) line["error"]["param"] = record.error->param;
+    if (!record.error->code.empty()) line["error"]["code"] = record.error->code;
+  }
+  if (!record.completion) return line;
+  const Completion& completion = *record.completion;
+  const RestoreReport& report = completion.report;
+  const ordered_json answered = {
+      {"prompt_tokens", report.prompt_tokens},     {"cached_tokens", CachedTokens(completion)},
+      {"answer_tokens", completion.tokens.size()}, {"queue_s", completion.queue_s},
+      {"restore_s", completion.restore_s},         {"ttft_s", completion.ttft_s},
+      {"decode_s", completion.decode_s},           {"steps_s", completion.steps_s},
+      {"preemptions", completion.preemptions},     {"tokens_computed", report.tokens_computed},
+      {"tokens_loaded", report.tokens_loaded},     {"tokens_reused", report.tokens_reused},
+      {"chunks_failed", report.chunks_failed},     {"efficiency", report.efficiency}};
+  line.update(answered);
+  return line;
+}
+
+std::string RequestText(const RequestRecord& record) {
+  std::string line = fmt::format("{} {} {}: ", record.id, record.path, record.status);
+  if (record.error) line += record.error->message + "; ";
+  if (!record.completion) return line + fmt::format("refused after {:.3f} s", record.total_s);
+  const Completion& completion = *record.completion;
+  return line + fmt::format(
+                    "{} prompt tokens ({} cached), {} answered; queue {:.3f} s, restore {:.3f} s, "
+                    "first token {:.3f} s, decode {:.3f} s, {}",
+                    completion.report.prompt_tokens, CachedTokens(completion),
+                    completion.tokens.size(), completion.queue_s, completion.restore_s,
+                    completion.ttft_s, completion.decode_s, Reason(record));
+}
+
+void LogRequest(const RequestRecord& record, bool json) {
+  const bool ours = record.error && record.error->status >= 500;
+  spdlog::log(ours ? spdlog::level::warn : spdlog::level::info, "{}",
+              json ? Dump(RequestJson(record)) : RequestText(record));
+}
+
+}  // namespace kvcake

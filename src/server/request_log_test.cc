@@ -1,0 +1,62 @@
+#include "server/request_log.h"
+
+#include <gtest/gtest.h>
+
+namespace kvcake {
+namespace {
+
+using nlohmann::ordered_json;
+
+RequestRecord Answered(FinishReason reason) {
+  RequestRecord record{
+      .id = "cmpl-1", .path = "/v1/completions", .tenant = "ann", .status = 200, .total_s = 2};
+  Completion completion{
+      .tokens = {1, 2, 3}, .finish_reason = reason, .queue_s = 0.25, .ttft_s = 0.5, .steps_s = 1.5};
+  completion.report.prompt_tokens = 300;
+  completion.report.tokens_reused = 128;
+  completion.report.tokens_loaded["disk"] = 64;
+  record.completion = std::move(completion);
+  return record;
+}
+
+TEST(RequestLogTest, AnAnswerHasTimesAndItsRestoration) {
+  const ordered_json line = RequestJson(Answered(FinishReason::kStop));
+  EXPECT_EQ(line["request"], "cmpl-1");
+  EXPECT_EQ(line["tenant"], "ann");
+  EXPECT_EQ(line["finish_reason"], "stop");
+  EXPECT_EQ(line["queue_s"], 0.25);
+  EXPECT_EQ(line["steps_s"], 1.5);
+  EXPECT_EQ(line["total_s"], 2.0);
+  EXPECT_EQ(line["cached_tokens"], 192);
+  EXPECT_EQ(line["tokens_loaded"]["disk"], 64);
+  EXPECT_FALSE(line.contains("error"));
+  EXPECT_NE(RequestText(Answered(FinishReason::kStop)).find("300 prompt tokens (192 cached)"),
+            std::string::npos);
+}
+
+TEST(RequestLogTest, ARefusalSaysWhyAndHasNoTimesOfTheEngine) {
+  const RequestRecord record{
+      .id = "cmpl-2",
+      .path = "/v1/completions",
+      .status = 429,
+      .error = ApiError{.status = 429, .message = "full", .code = "queue_full"}};
+  const ordered_json line = RequestJson(record);
+  EXPECT_EQ(line["finish_reason"], "refused");
+  EXPECT_EQ(line["status"], 429);
+  EXPECT_EQ(line["error"], (ordered_json{{"message", "full"}, {"code", "queue_full"}}));
+  EXPECT_FALSE(line.contains("ttft_s"));
+  EXPECT_NE(RequestText(record).find("429: full; refused"), std::string::npos);
+}
+
+TEST(RequestLogTest, WhatWasCancelledHasBoth) {
+  RequestRecord record = Answered(FinishReason::kCancelled);
+  record.error = ApiError{.status = 499, .message = "the client has gone"};
+  const ordered_json line = RequestJson(record);
+  EXPECT_EQ(line["finish_reason"], "cancelled");
+  EXPECT_EQ(line["error"]["message"], "the client has gone");
+  EXPECT_EQ(line["answer_tokens"], 3);
+  EXPECT_EQ(line["ttft_s"], 0.5);
+}
+
+}  // namespace
+}  // namespace kvcake
