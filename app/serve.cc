@@ -95,6 +95,7 @@ Status Serve(ServeFlags flags) {
   HttpApi made(context, *runtime, loop, std::move(chat), std::move(keys), traces.get(), flags.api);
   api = &made;
   std::thread http([&] {
+    RunInBackground();  // the next step goes before the last one's tokens
     // Wherever there is room: the engine thread, whose CPUs it has inherited, needs its own.
     if (!flags.runtime.cpus.empty()) {
       if (const Status status = RestrictToCpus(flags.runtime.cpus); !status) {

@@ -137,7 +137,7 @@ class Streams {
     }
     ++stream->requests;
     const std::string body = options_.body(asked_++);
-    stream->times = {};
+    stream->times = {.burst = stream->requests == 1};
     stream->sent = Clock::Real().Now();
     return stream->client.Send("POST", kPath, body);
   }

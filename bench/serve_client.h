@@ -48,6 +48,7 @@ struct AnswerTimes {
   double total_s = 0;  // from before the request is sent until its answer is whole
   double first_s = 0;  // until the first event
   double steps_s = 0;  // what the server says that the engine's steps took of that
+  bool burst = false;  // of those that were all sent at once, to begin with
 };
 
 struct StreamsOptions {

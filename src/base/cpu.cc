@@ -141,4 +141,9 @@ Status RestrictToCpus(std::span<const int> cpus) {
   return {};
 }
 
+void RunInBackground() {
+  const sched_param none = {};
+  sched_setscheduler(0, SCHED_BATCH | SCHED_RESET_ON_FORK, &none);
+}
+
 }  // namespace kvcake

@@ -21,12 +21,10 @@ Result<JobId> EngineLoop::Submit(Request request, std::shared_ptr<AnswerSink> si
     }
     ++jobs_;
     id = next_job_++;
-    double steps_s = stats_.step_s;
-    if (step_began_) steps_s += (Clock::Real().Now() - *step_began_).count();
     inbox_.push_back({.id = id,
                       .request = std::move(request),
                       .sink = std::move(sink),
-                      .steps_before_s = steps_s});
+                      .steps_before_s = StepsSecondsLocked()});
   }
   changed_.notify_one();
   restorer_.Wake();
@@ -70,8 +68,6 @@ void EngineLoop::Run() {
   while (TakeIn()) {
     told_();
     if (!live_.empty()) RunStep();
-    HandOut();
-    told_();
   }
 }
 
@@ -107,7 +103,7 @@ void EngineLoop::Start(Job job) {
   job.request.on_token = [this, sink = sink.get()](const TokenEvent& event) {
     const TimePoint began = Clock::Real().Now();
     const bool goes_on = sink->OnToken(event);
-    in_sinks_ += Clock::Real().Now() - began;
+    handing_out_ += Clock::Real().Now() - began;
     return goes_on;
   };
   const Result<SequenceId> sequence = engine_.Submit(std::move(job.request));
@@ -117,10 +113,11 @@ void EngineLoop::Start(Job job) {
   sink->OnAccepted();
 }
 
+// Plan, forward, commit, sample, and stream: the next step waits for all of it.
 void EngineLoop::RunStep() {
   const Clock& clock = Clock::Real();
   const TimePoint began = clock.Now();
-  in_sinks_ = Seconds(0);
+  handing_out_ = Seconds(0);
   {
     std::lock_guard lock(mutex_);
     step_began_ = began;
@@ -128,14 +125,28 @@ void EngineLoop::RunStep() {
   const Result<bool> more = engine_.Step();
   // The sequences of a step that failed are finished, as cancelled.
   if (!more) spdlog::error("a step failed: {}", more.error().message);
+  const TimePoint stepped = clock.Now();
+  HandOut();
+  told_();
+  const TimePoint ended = clock.Now();
   std::lock_guard lock(mutex_);
   stats_.running = engine_.running();
   stats_.waiting = engine_.waiting();
   stats_.preemptions = engine_.preemptions();
   ++stats_.steps;
-  stats_.step_s += (clock.Now() - began - in_sinks_).count();
-  stats_.sinks_s += in_sinks_.count();
+  stats_.step_s += (ended - began).count();
+  stats_.delivery_s += (handing_out_ + (ended - stepped)).count();
   step_began_.reset();
+}
+
+double EngineLoop::StepsSeconds() const {
+  std::lock_guard lock(mutex_);
+  return StepsSecondsLocked();
+}
+
+double EngineLoop::StepsSecondsLocked() const {
+  if (!step_began_) return stats_.step_s;
+  return stats_.step_s + (Clock::Real().Now() - *step_began_).count();
 }
 
 void EngineLoop::HandOut() {
@@ -144,10 +155,7 @@ void EngineLoop::HandOut() {
     if (!node) continue;
     sequences_.erase(node.mapped().job);
     Completion& completion = finished->second;
-    {
-      std::lock_guard lock(mutex_);
-      completion.steps_s = std::max(0.0, stats_.step_s - node.mapped().steps_before_s);
-    }
+    completion.steps_s = StepsSeconds() - node.mapped().steps_before_s;
     Done(node.mapped().sink, std::move(completion));
   }
 }

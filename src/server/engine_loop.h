@@ -34,8 +34,8 @@ struct EngineLoopStats {
   size_t waiting = 0;
   uint64_t preemptions = 0;
   uint64_t steps = 0;
-  double step_s = 0;   // of all steps together, but for what sinks took of them
-  double sinks_s = 0;  // that
+  double step_s = 0;      // of all steps together: plan, forward, commit, sample, stream
+  double delivery_s = 0;  // of that: telling the sinks
 };
 
 class EngineLoop {
@@ -80,6 +80,9 @@ class EngineLoop {
   void Start(Job job);
   void HandOut();
   void RunStep();
+  // What steps have taken so far, the one that runs included.
+  double StepsSeconds() const;
+  double StepsSecondsLocked() const;
   void Done(const std::shared_ptr<AnswerSink>& sink, Result<Completion> completion);
 
   // Constant after construction.
@@ -101,7 +104,7 @@ class EngineLoop {
   std::optional<TimePoint> step_began_;  // while one runs
 
   // Owned by the engine thread.
-  Seconds in_sinks_{0};  // of the step that runs
+  Seconds handing_out_{0};  // tokens, of the step that runs
   std::map<SequenceId, Live> live_;
   std::unordered_map<JobId, SequenceId> sequences_;
 };

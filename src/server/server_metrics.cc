@@ -152,7 +152,7 @@ void ServerMetrics::AddGauges(Runtime& runtime, const EngineLoopStats& loop,
   text->AddCounter("kvcake_steps_total", "Steps of the engine.", loop.steps);
   text->AddCounter("kvcake_step_seconds_total", "Time spent in them.", loop.step_s);
   text->AddCounter("kvcake_delivery_seconds_total", "Time spent on handing tokens out.",
-                   loop.sinks_s);
+                   loop.delivery_s);
 }
 
 void ServerMetrics::AddTiers(Runtime& runtime, PrometheusText* text) const {
