@@ -240,10 +240,11 @@ class HttpTest(ServerTest):
 
     def test_slow_readers_hold_up_nobody(self):
         """Nor do they make the server grow, and after --idle-timeout they are hung up on."""
+        if self.server.sanitized:
+            self.skipTest("a sanitized server takes too long to write more than the kernel takes")
         eventually(self.server.idle, "pages given back")
         descriptors, rss = self.server.descriptors(), self.server.rss_bytes()
-        slow = self.server.sanitized  # to write so much
-        readers = [Raw(self.server, receive_buffer=4096) for _ in range(1 if slow else 4)]
+        readers = [Raw(self.server, receive_buffer=4096) for _ in range(4)]
         for reader in readers:
             # Some 10 MB each: more than the kernel takes for a reader.
             reader.post("/v1/completions", {**LONG, "logprobs": 20}).read_until(b"data: ")
@@ -258,8 +259,7 @@ class HttpTest(ServerTest):
 
         eventually(hung_up, "the end of their connections, though they do not read")
         eventually(self.server.idle, "pages given back")
-        if not self.server.sanitized:
-            self.assertLess(max(grown), 64 << 20)
+        self.assertLess(max(grown), 64 << 20)
         for reader in readers:
             with reader:
                 got = reader.read_all()
