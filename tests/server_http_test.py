@@ -244,7 +244,7 @@ class HttpTest(ServerTest):
             self.skipTest("a sanitized server takes too long to write more than the kernel takes")
         eventually(self.server.idle, "pages given back")
         descriptors, rss = self.server.descriptors(), self.server.rss_bytes()
-        readers = [Raw(self.server, receive_buffer=4096) for _ in range(4)]
+        readers = [Raw(self.server, receive_buffer=4096) for _ in range(2)]
         for reader in readers:
             # Some 10 MB each: more than the kernel takes for a reader.
             reader.post("/v1/completions", {**LONG, "logprobs": 20}).read_until(b"data: ")
