@@ -39,8 +39,8 @@ int CgroupCores(int limit, const CgroupFiles& files = {});
 Result<std::vector<int>> ParseCpuList(std::string_view text);
 // The calling thread, and those that it starts from now on, run on these CPUs only.
 Status RestrictToCpus(std::span<const int> cpus);
-// From now on the calling thread (and none that it starts) waits for its turn when it wakes, instead
-// of interrupting another one: for what has time while the engine's threads have none.
+// From now on the calling thread (and none that it starts) waits for its turn when it wakes,
+// instead of interrupting another one: for what has time while the engine's threads have none.
 void RunInBackground();
 
 }  // namespace kvcake
