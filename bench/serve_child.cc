@@ -11,18 +11,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <thread>
+
+#include "io/file_system.h"
 
 namespace kvcake::bench {
 namespace {
 
 constexpr std::chrono::minutes kStartMax{5};
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+constexpr uint64_t kLogMax = 1 << 20;  // of what is printed until then
 
 // Of the line that says where it serves; 0: there is none yet.
 uint16_t PortIn(const std::string& log) {
@@ -59,7 +56,7 @@ Result<std::unique_ptr<ServeChild>> ServeChild::Start(const std::string& program
   while (child->port_ == 0) {
     siginfo_t ended = {};
     waitid(P_PID, pid, &ended, WEXITED | WNOHANG | WNOWAIT);
-    const std::string text = ReadAll(log);
+    ASSIGN_OR_RETURN(const std::string text, ReadText(FileSystem::Real(), log, kLogMax));
     child->port_ = PortIn(text);
     if (ended.si_pid != 0 || std::chrono::steady_clock::now() > deadline) {
       return Fail(ErrorCode::kIo, "{} serve does not start: {}", program, text);

@@ -42,7 +42,8 @@ class Server:
         template = pathlib.Path(self.dir.name, "chatml.jinja")
         template.write_text(CHATML)
         self.log_path = pathlib.Path(self.dir.name, "log")
-        command = ["setpriv", "--pdeathsig", "KILL", *PROGRAM.split(), "serve", "--model", MODEL, "--port", "0", "--threads", "1",
+        command = ["setpriv", "--pdeathsig", "KILL", *PROGRAM.split(), "serve", "--model", MODEL,
+                   "--port", "0", "--threads", "1",
                    "--ram-capacity", ram, "--store", self.store, "--chat-template", str(template),
                    *flags]
         with open(self.log_path, "w", encoding="utf-8") as log:

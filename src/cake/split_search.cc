@@ -37,6 +37,12 @@ class ComputeWalk {
   int first_ = 0, next_ = -1;
 };
 
+// What some segments take: to compute all of them, and of that what can be loaded.
+struct Rest {
+  double compute_s = 0, loadable_s = 0;
+  double loadable = 0;  // chunks
+};
+
 // Holes, then chunks that can be loaded: [begin, end).
 struct Segment {
   int begin = 0, end = 0;
@@ -44,6 +50,7 @@ struct Segment {
   // resident; when what is in flight of [m, end) has come; may compute go so far?
   std::vector<double> compute_s, in_flight_s;
   std::vector<bool> allowed;
+  Rest behind = {};  // of the segments after it
 };
 
 // Splits of the first segments.
@@ -55,17 +62,18 @@ struct Partial {
   int split = 0;    // of the last of these segments
 };
 
-// What is behind some segments: to compute all of it, and of that what can be loaded.
-struct Rest {
-  double compute_s = 0, loadable_s = 0;
-  double loadable = 0;  // chunks
-};
-
 class SplitSearch {
  public:
   SplitSearch(const PlanInput& input, const PlannerOptions& options, int first)
       : input_(input), options_(options), first_(first), n_(static_cast<int>(input.chunks.size())) {
     for (int begin = first; begin < n_; begin = segments_.back().end) AddSegment(begin);
+    for (size_t i = segments_.size() - 1; i > 0; --i) {
+      const Segment& s = segments_[i];
+      segments_[i - 1].behind = {
+          .compute_s = s.behind.compute_s + s.compute_s.back(),
+          .loadable_s = s.behind.loadable_s + s.compute_s.back() - s.compute_s[0],
+          .loadable = s.behind.loadable + (s.end - s.begin)};
+    }
   }
 
   Splits Run() {
@@ -115,21 +123,11 @@ class SplitSearch {
 
   // The least time over all splits, or those that compute nothing of the first segment.
   double Search(bool wait, std::vector<int>* splits) {
-    Rest rest;
-    for (const Segment& s : segments_) {
-      rest.compute_s += s.compute_s.back();
-      rest.loadable_s += s.compute_s.back() - s.compute_s[0];
-      rest.loadable += s.end - s.begin;
-    }
     std::vector<std::vector<Partial>> levels(1);
     levels[0].push_back({.ready_s = input_.compute_busy_s, .link = LoadWalk(input_)});
     for (size_t i = 0; i < segments_.size(); ++i) {
       levels.push_back(Extend(segments_[i], levels.back(), wait && i == 0));
-      const Segment& s = segments_[i];
-      rest.compute_s -= s.compute_s.back();
-      rest.loadable_s -= s.compute_s.back() - s.compute_s[0];
-      rest.loadable -= s.end - s.begin;
-      if (i + 1 < segments_.size()) Thin(rest, levels.back());
+      if (i + 1 < segments_.size()) Thin(segments_[i].behind, levels.back());
     }
     const Partial* partial = &levels.back().back();  // the best of all
     const double finish_s = partial->ready_s;

@@ -8,7 +8,6 @@
 #include <fstream>
 #include <thread>
 
-#include "base/check.h"
 #include "base/temp_dir_testing.h"
 #include "io/faulty_file_system.h"
 

@@ -65,7 +65,7 @@ ApiResult<HttpApi::Prepared> HttpApi::Prepare(const std::string& body, bool chat
   }
   const auto answer = AnswerTokens(of, static_cast<int>(request.prompt.size()));
   if (!answer) return tl::unexpected<ApiError>(answer.error());
-  prepared.scores_only = asked->max_tokens == 0;
+  prepared.scores_only = of.max_tokens == 0;
   request.max_tokens = std::max(*answer, 1);  // somebody must be asked for something
   request.sampling = of.sampling;
   request.sampling.seed = of.seed ? *of.seed : std::random_device()();

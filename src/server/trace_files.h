@@ -27,7 +27,8 @@ class TraceFiles {
   TraceFiles(const TraceFiles&) = delete;
   TraceFiles& operator=(const TraceFiles&) = delete;
 
-  // To DIR/<id>.trace.json. What fails is logged, once until it works again.
+  // To DIR/<id>.trace.json. A write that fails is logged, once until one works again; a trace that
+  // is dropped, each time.
   void Write(const std::string& id, RestoreReport report);
 
  private:
