@@ -25,7 +25,9 @@ std::string_view OpenAiFinishReason(FinishReason reason) {
 }
 
 int CachedTokens(const Completion& completion) {
-  return completion.report.tokens_reused + completion.report.loaded();
+  const RestoreReport& report = completion.report;
+  // The last token is computed again even if all were there: somebody must make logits.
+  return std::min(report.tokens_reused + report.loaded(), std::max(report.prompt_tokens - 1, 0));
 }
 
 ordered_json Usage(const Completion& completion) {
