@@ -8,13 +8,13 @@
 // the forward pass and sampling are steps. "delivery" is what handing a step's tokens to all
 // streams takes between steps: every one of them waits for it in each of its steps.
 #include <fmt/core.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "base/cpu.h"
+#include "base/descriptors.h"
 #include "bench/benches.h"
 #include "bench/harness.h"
 #include "bench/scratch_dir.h"
@@ -86,10 +86,7 @@ class ServeBench {
         program_(options.program.empty() ? "/proc/self/exe" : options.program) {}
 
   Status Run() {
-    rlimit files = {};
-    getrlimit(RLIMIT_NOFILE, &files);
-    files.rlim_cur = files.rlim_max;  // the child's too
-    setrlimit(RLIMIT_NOFILE, &files);
+    RaiseDescriptorLimit();  // the child's too
     fmt::print("{}, {} streams, {} requests with short prompts and a quarter with long ones\n",
                CpuName(), options_.streams, options_.requests);
     RETURN_IF_ERROR(MeasureTraffic());

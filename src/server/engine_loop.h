@@ -80,6 +80,7 @@ class EngineLoop {
   void Start(Job job);
   void HandOut();
   void RunStep();
+  void SetGauges();
   void Done(const std::shared_ptr<AnswerSink>& sink, Result<Completion> completion);
 
   // Constant after construction.

@@ -14,7 +14,7 @@ void CheckRequest(const kvcake::ApiResult<kvcake::GenerateRequest>& request) {
   CheckError(request);
   if (!request) return;
   CHECK(kvcake::Validate(request->sampling));
-  CHECK(!request->max_tokens || *request->max_tokens > 0);
+  CHECK(!request->max_tokens || *request->max_tokens >= (request->echo ? 0 : 1));
   CHECK(request->top_logprobs >= 0 && request->top_logprobs <= 20);
   if (const auto* tokens = std::get_if<std::vector<int32_t>>(&request->prompt)) {
     CHECK(!tokens->empty() && tokens->front() >= 0);
