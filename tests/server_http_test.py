@@ -367,7 +367,7 @@ class LimitsTest(OwnServersTest):
         server = self.start("--connections-max", "2")
         with Raw(server), Raw(server), Raw(server) as third:
             self.assertIn(b"503", third.read_all())
-        eventually(lambda: server.metric("kvcake_http_responses_total", status=503) == 1, "its count")
+        eventually(lambda: server.metric("kvcake_http_responses_total", status=503) > 0, "its count")
         self.assertEqual(server.stop(), 0)
 
     def test_as_many_connections_as_descriptors(self):
