@@ -7,6 +7,7 @@
 
 #include "app/flags.h"
 #include "app/input.h"
+#include "base/dump_json.h"
 #include "cake/trace.h"
 #include "engine/stop_strings.h"
 
@@ -238,7 +239,7 @@ Status Answer(const RunFlags& flags) {
           {"ready_s", (began - ProcessStart()).count()}}},
         {"report", completion.report.ToJson()},
         {"store", StoreJson(*runtime)}};
-    fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", DumpJson(json, 2));
   } else {
     fmt::print("\n");
     PrintReport(completion);

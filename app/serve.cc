@@ -8,6 +8,8 @@
 
 #include "app/flags.h"
 #include "base/cpu.h"
+#include "base/descriptors.h"
+#include "base/dump_json.h"
 #include "server/http_api.h"
 
 namespace kvcake {
@@ -47,8 +49,7 @@ class JsonFormatter : public spdlog::formatter {
     } else {
       line["message"] = text;
     }
-    const std::string dumped =
-        line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    const std::string dumped = DumpJson(line) + "\n";
     out.append(dumped.data(), dumped.data() + dumped.size());
   }
   std::unique_ptr<spdlog::formatter> clone() const override {
@@ -56,8 +57,26 @@ class JsonFormatter : public spdlog::formatter {
   }
 };
 
+// As many connections as there are descriptors for, besides the model's and the stores'.
+Status FitConnections(size_t* connections_max) {
+  constexpr uint64_t kReserve = 256;
+  const uint64_t limit = RaiseDescriptorLimit();
+  if (limit <= kReserve) {
+    return Fail(ErrorCode::kResourceExhausted,
+                "{} open files are allowed and {} kept for stores: raise the limit (ulimit -n)",
+                limit, kReserve);
+  }
+  if (*connections_max > limit - kReserve) {
+    spdlog::warn("--connections-max {} is {}: {} open files are allowed (ulimit -n)",
+                 *connections_max, limit - kReserve, limit);
+    *connections_max = limit - kReserve;
+  }
+  return {};
+}
+
 Status Serve(ServeFlags flags) {
   if (flags.log_format == "json") spdlog::set_formatter(std::make_unique<JsonFormatter>());
+  RETURN_IF_ERROR(FitConnections(&flags.http.connections_max));
   ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::Load(flags.api_keys, flags.api_key_file));
   Result<ChatTemplate> chat = ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file);
   if (!chat && !flags.chat_template_file.empty()) return tl::unexpected<Error>(chat.error());
@@ -68,10 +87,7 @@ Status Serve(ServeFlags flags) {
   }
 
   boost::asio::io_context context(1);
-  HttpApi* api = nullptr;
-  HttpServer server(context, flags.http, [&api](const HttpRequest& request, HttpReply& reply) {
-    return api->Handle(request, reply);
-  });
+  HttpServer server(context, flags.http);
   ASSIGN_OR_RETURN(const uint16_t port, server.Listen());  // before the model: a port may be taken
 
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
@@ -82,6 +98,8 @@ Status Serve(ServeFlags flags) {
                 flags.api.model_len_max, positions);
   }
   if (flags.api.model_len_max == 0) flags.api.model_len_max = positions;
+  auto& ids_max = flags.api.limits.ids_max;
+  ids_max = std::max<size_t>(ids_max, flags.api.model_len_max);
   flags.api.model_names = ModelNames(flags);
   flags.api.json_log = flags.log_format == "json";
   flags.api.version = KVCAKE_VERSION;
@@ -92,8 +110,7 @@ Status Serve(ServeFlags flags) {
   }
   EngineLoop loop(runtime->engine(), runtime->restorer(),
                   flags.runtime.max_sequences + flags.runtime.waiting_max);
-  HttpApi made(context, *runtime, loop, std::move(chat), std::move(keys), traces.get(), flags.api);
-  api = &made;
+  HttpApi api(context, *runtime, loop, std::move(chat), std::move(keys), traces.get(), flags.api);
   std::thread http([&] {
     RunInBackground();  // the next step goes before the last one's tokens
     // Wherever there is room: the engine thread, whose CPUs it has inherited, needs its own.
@@ -103,8 +120,9 @@ Status Serve(ServeFlags flags) {
       }
     }
     server.Run(
+        api,
         [&] {
-          made.Drain();
+          api.Drain();
           loop.Stop();
         },
         [&] { loop.CancelAll(); });
@@ -135,7 +153,7 @@ void AddHttpFlags(CLI::App& app, HttpOptions* http) {
       ->transform(SizeValue())
       ->default_str("16MiB");
   app.add_option("--bodies-max", http->bodies_bytes_max,
-                 "of all requests being read or answered together")
+                 "of all requests' bodies that have come and are not parsed yet")
       ->transform(SizeValue())
       ->default_str("256MiB");
   AddSeconds(app, "--idle-timeout", &http->idle_timeout,

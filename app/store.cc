@@ -7,6 +7,7 @@
 #include "app/flags.h"
 #include "app/progress.h"
 #include "app/store_names.h"
+#include "base/dump_json.h"
 #include "store/quarantine.h"
 #include "store/store_tools.h"
 
@@ -26,9 +27,7 @@ struct StoreFlags {
 };
 
 // Names of files may be of any bytes.
-void PrintJson(const Json& json) {
-  fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
-}
+void PrintJson(const Json& json) { fmt::print("{}\n", DumpJson(json, 2)); }
 
 double MiB(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 

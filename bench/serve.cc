@@ -7,13 +7,13 @@
 // So reading and parsing, tokenizing, the hops between threads, what lies between steps, text and
 // events, sockets, and the client's own part are overhead.
 #include <fmt/core.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "base/cpu.h"
+#include "base/descriptors.h"
 #include "bench/benches.h"
 #include "bench/harness.h"
 #include "bench/scratch_dir.h"
@@ -85,10 +85,7 @@ class ServeBench {
         program_(options.program.empty() ? "/proc/self/exe" : options.program) {}
 
   Status Run() {
-    rlimit files = {};
-    getrlimit(RLIMIT_NOFILE, &files);
-    files.rlim_cur = files.rlim_max;  // the child's too
-    setrlimit(RLIMIT_NOFILE, &files);
+    RaiseDescriptorLimit();  // the child's too
     fmt::print("{}, {} streams, {} requests with short prompts and a quarter with long ones\n",
                CpuName(), options_.streams, options_.requests);
     RETURN_IF_ERROR(MeasureTraffic());

@@ -35,17 +35,16 @@ class Server:
     """A running `kvcake serve --model models/demo` with a store of its own. It ends with the test's
     process at the latest, however that ends; so it is to be started on its main thread."""
 
-    def __init__(self, *flags, store=None, ram="64MiB"):
+    def __init__(self, *flags, store=None, ram="64MiB", wrapper=()):
         self.dir = tempfile.TemporaryDirectory(prefix="kvcake-serve-")
         self.store = store or self.dir.name + "/store"
         self.store_path = pathlib.Path(self.store)
         template = pathlib.Path(self.dir.name, "chatml.jinja")
         template.write_text(CHATML)
         self.log_path = pathlib.Path(self.dir.name, "log")
-        command = ["setpriv", "--pdeathsig", "KILL", *PROGRAM.split(), "serve", "--model", MODEL,
-                   "--port", "0", "--threads", "1",
-                   "--ram-capacity", ram, "--store", self.store, "--chat-template", str(template),
-                   *flags]
+        command = ["setpriv", "--pdeathsig", "KILL", *wrapper, *PROGRAM.split(), "serve",
+                   "--model", MODEL, "--port", "0", "--threads", "1", "--ram-capacity", ram,
+                   "--store", self.store, "--chat-template", str(template), *flags]
         with open(self.log_path, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(command, stderr=log, stdout=log)
         atexit.register(self.kill)
@@ -87,7 +86,7 @@ class Server:
 
     def post(self, path, body, status=200, headers=None):
         got, _, content = self.request("POST", path, body, headers)
-        assert got == status, (got, content)
+        assert got == status, (got, content[:2000])
         return json.loads(content)
 
     def metric(self, name, **labels):

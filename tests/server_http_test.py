@@ -1,6 +1,7 @@
 """`kvcake serve` and its clients, well-behaved and not: curl, sockets, signals."""
 import concurrent.futures
 import json
+import os
 import pathlib
 import signal
 import socket
@@ -142,6 +143,18 @@ class HttpTest(ServerTest):
             "OPTIONS", "/v1/chat/completions",
             headers={"Origin": "http://page", "Access-Control-Request-Method": "POST"})
         self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (204, "*"))
+        self.assertIsNone(headers["Content-Length"])  # a 204 has none
+
+    def test_a_head_is_forgotten_with_its_request(self):
+        with Raw(self.server) as raw:
+            raw.send("HEAD /health HTTP/1.1\r\nHost: x\r\n\r\nhello there\r\n\r\n")
+            answer = raw.read_all()
+        self.assertIn(b"this is not HTTP", answer)
+
+    def test_ids_outside_of_the_vocabulary(self):
+        for path in ("/v1/completions", "/tokenize", "/cache/warm"):
+            answer = self.server.post(path, {"prompt": [5, 2**31 - 1]}, status=400)
+            self.assertEqual(answer["error"]["param"], "prompt")
 
     def test_bodies_that_are_no_requests(self):
         deep = b'{"prompt":' * 1 + b"[" * 1000000
@@ -164,11 +177,22 @@ class HttpTest(ServerTest):
                 raw.send(chunk)
             self.assertIn(b"413", raw.read_until(b"\r\n"))
 
+    def test_headers_of_chunks_and_trailers_are_bounded(self):
+        head = "POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        for rest in ("1;" + "x" * 200000, "0\r\n" + "X: y\r\n" * 40000):
+            self.assertEqual(self.status_of(head + rest), [b"431"])
+
     def test_what_is_not_http(self):
+        def counted():
+            return [self.server.metric("kvcake_http_responses_total", status=status)
+                    for status in (400, 431)]
+        before = counted()
         self.assertEqual(self.status_of("hello there\r\n\r\n"), [b"400"])
         self.assertEqual(self.status_of("GET / HTTP/1.1\r\nX: " + "x" * 20000 + "\r\n\r\n"), [b"431"])
         self.assertEqual(self.status_of("POST /tokenize HTTP/1.1\r\nContent-Length: -1\r\n\r\n"),
                          [b"400"])
+        self.assertEqual(counted(), [before[0] + 2, before[1] + 1])
+        self.assertIn("431: the request's header is too long", self.server.log())
 
     def test_slow_loris(self):
         """A header that never ends is hung up on, however it drips."""
@@ -213,7 +237,7 @@ class HttpTest(ServerTest):
         self.assertNotIn(b"chunked", answer)
 
     def gone(self, leave, **fields):
-        cancelled = self.server.metric("vllm:request_success_total", finished_reason="cancelled")
+        cancelled = self.server.metric("vllm:request_success_total", finished_reason="abort")
         raw = Raw(self.server).post("/v1/completions", {**LONG, **fields})
         if fields.get("stream", True):
             raw.read_until(b"data: ")
@@ -221,7 +245,7 @@ class HttpTest(ServerTest):
             eventually(lambda: self.server.metric("vllm:num_requests_running") > 0, "its start")
         leave(raw)
         eventually(lambda: self.server.metric("vllm:request_success_total",
-                                              finished_reason="cancelled") > cancelled, "the cancel")
+                                              finished_reason="abort") > cancelled, "the cancel")
         eventually(self.server.idle, "pages given back")
         raw.socket.close()
 
@@ -343,6 +367,77 @@ class LimitsTest(OwnServersTest):
         server = self.start("--connections-max", "2")
         with Raw(server), Raw(server), Raw(server) as third:
             self.assertIn(b"503", third.read_all())
+        eventually(lambda: server.metric("kvcake_http_responses_total", status=503) > 0, "its count")
+        self.assertEqual(server.stop(), 0)
+
+    def test_as_many_connections_as_descriptors(self):
+        server = self.start(wrapper=("prlimit", "--nofile=100:259"))
+        self.assertIn("--connections-max 4096 is 3:", server.log())
+        with Raw(server), Raw(server), Raw(server), Raw(server) as fourth:
+            self.assertIn(b"503", fourth.read_all())
+        self.assertEqual(server.stop(), 0)
+        with self.assertRaisesRegex(AssertionError, "ulimit -n"):
+            self.start(wrapper=("prlimit", "--nofile=100:256"))
+
+    def test_bodies_count_as_they_come_and_until_they_are_read(self):
+        server = self.start("--body-max", "2MiB", "--bodies-max", "3MiB", "--api-key", "k",
+                            "--body-timeout", "600s")
+        key = "Authorization: Bearer k\r\n"
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{key}"
+        promised = [Raw(server).send(f"{head}Content-Length: 2000000\r\n\r\n{{") for _ in range(3)]
+        promised += [Raw(server).send(f"{head}Transfer-Encoding: chunked\r\n\r\n1\r\n{{\r\n")
+                     for _ in range(3)]
+        large = {**LONG, "user": "x" * 1900000}
+        streams = [Raw(server), Raw(server)]
+        for stream in streams:
+            self.assertIn(b"200", stream.post("/v1/completions", large, key).read_until(b"data: "))
+        came = Raw(server).send(f"{head}Content-Length: 2000000\r\n\r\n" + "x" * 1990000)
+        more = Raw(server).send(f"{head}Content-Length: 2000000\r\n\r\n" + "x" * 1990000)
+        self.assertIn(b"503", more.read_until(b"\r\n"))
+        for raw in (*promised, *streams, came, more):
+            raw.socket.close()
+        eventually(server.idle, "pages given back")
+        self.assertEqual(server.stop(), 0)
+
+    def test_no_body_is_read_for_those_who_may_not_send_it(self):
+        server = self.start("--api-key", "k", "--body-timeout", "600s")
+        for path, status in (("/v1/completions", b"401"), ("/nowhere", b"404"), ("/health", b"405")):
+            with Raw(server) as raw:
+                raw.send(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{{")
+                answer = raw.read_all()
+            self.assertIn(status, answer.split(b"\r\n")[0])
+            self.assertIn(b"Connection: close", answer)
+        self.assertEqual(server.stop(), 0)
+
+    def test_ids_are_bounded(self):
+        server = self.start()
+        ids = {"tokens": [5] * (1 << 20)}
+        self.assertEqual(len(server.post("/detokenize", ids)["prompt"]), 1 << 20)
+        ids["tokens"].append(5)
+        refused = server.post("/detokenize", ids, status=400)
+        self.assertEqual(refused["error"]["param"], "tokens")
+        refused = server.post("/tokenize", {"prompt": ids["tokens"]}, status=400)
+        self.assertEqual(refused["error"]["param"], "prompt")
+        refused = server.post("/tokenize", {"prompt": "x y " * (1 << 19)}, status=400)
+        self.assertIn("more than the limit of 1048576", refused["error"]["message"])
+        self.assertEqual(server.stop(), 0)
+
+    def test_warming_needs_no_room_for_an_answer(self):
+        server = self.start("--max-model-len", "400")
+        self.assertEqual(server.post("/cache/warm", {"prompt": [5] * 399})["prompt_tokens"], 399)
+        refused = server.post("/cache/warm", {"prompt": [5] * 400}, status=400)
+        self.assertEqual(refused["error"]["code"], "context_length_exceeded")
+        self.assertEqual(server.stop(), 0)
+
+    def test_workers_share_no_cpu_with_the_engine(self):
+        cpus = sorted(os.sched_getaffinity(0))[:2]
+        if len(cpus) < 2:
+            self.skipTest("one CPU")
+        server = self.start("--cpu-list", ",".join(map(str, cpus)))
+        server.post("/tokenize", {"prompt": "x"})
+        threads = map(int, os.listdir(f"/proc/{server.process.pid}/task"))
+        pinned = [thread for thread in threads if len(os.sched_getaffinity(thread)) == 1]
+        self.assertEqual(pinned, [server.process.pid])
         self.assertEqual(server.stop(), 0)
 
 
@@ -363,7 +458,9 @@ class SignalTest(OwnServersTest):
         with Raw(server) as raw:
             raw.post("/v1/completions", LONG).read_until(b"data: ")
             server.process.send_signal(signal.SIGTERM)
-            self.assertIn(b"gave the request up", raw.read_all())
+            answer = raw.read_all()
+        self.assertIn(b"gave the request up", answer)
+        self.assertTrue(answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"))
         self.assertEqual(server.process.wait(WAIT_S), 0)
         server.stop()
 

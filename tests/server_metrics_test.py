@@ -201,7 +201,7 @@ class MetricsTest(OwnServersTest):
             connection.close()
         eventually(server.idle, "their end")
         self.assertEqual(server.metric("vllm:kv_cache_usage_perc"), 0)
-        self.assertEqual(server.metric("vllm:request_success_total", finished_reason="cancelled"), 3)
+        self.assertEqual(server.metric("vllm:request_success_total", finished_reason="abort"), 3)
         self.assertEqual(server.stop(), 0)
 
 

@@ -157,7 +157,7 @@ class OpenAiTest(ServerTest):
     def test_errors(self):
         for fields, param in (({"temperature": -1}, "temperature"), ({"n": 2}, "n"),
                               ({"max_tokens": 0}, "max_tokens"), ({"logprobs": 100}, "logprobs"),
-                              ({"prompt": ""}, None), ({"prompt": [99999]}, None)):
+                              ({"prompt": ""}, None), ({"prompt": [99999]}, "prompt")):
             with self.assertRaises(openai.BadRequestError) as error:
                 self.complete(**fields)
             self.assertEqual(error.exception.param, param)
@@ -172,12 +172,12 @@ class OpenAiTest(ServerTest):
         self.assertEqual(error.exception.param, "tools")
 
     def test_cancelled_stream_gives_its_pages_back(self):
-        cancelled = self.server.metric("vllm:request_success_total", finished_reason="cancelled")
+        cancelled = self.server.metric("vllm:request_success_total", finished_reason="abort")
         with self.complete(max_tokens=6000, stream=True, extra_body={"ignore_eos": True}) as stream:
             next(iter(stream))
             self.assertGreater(self.server.metric("kvcake_pages", state="referenced"), 0)
         eventually(lambda: self.server.metric("vllm:request_success_total",
-                                              finished_reason="cancelled") > cancelled, "the cancel")
+                                              finished_reason="abort") > cancelled, "the cancel")
         eventually(self.server.idle, "pages given back")
 
 

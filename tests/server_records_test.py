@@ -97,9 +97,28 @@ class ScoreTest(unittest.TestCase):
             raw.post("/v1/completions", {**ask, "max_tokens": 0, "stream": True},
                      "Connection: close\r\n")
             self.assertIn(b"[DONE]", raw.read_all())
+        self.streamed(server, {**ask, "prompt": PROMPT, "max_tokens": 3})
         refused = server.post("/v1/completions", {"prompt": "x", "max_tokens": 0}, status=400)
         self.assertEqual(refused["error"]["param"], "max_tokens")
         self.assertEqual(server.stop(), 0)
+
+
+    def streamed(self, server, ask):
+        """The logprobs of a long prompt come in several events."""
+        whole = server.post("/v1/completions", ask)["choices"][0]
+        with Raw(server) as raw:
+            raw.post("/v1/completions", {**ask, "stream": True}, "Connection: close\r\n")
+            lines = [line for line in raw.read_all().split(b"\n") if line.startswith(b"data: {")]
+        choices = [json.loads(line[6:])["choices"][0] for line in lines]
+        self.assertEqual("".join(choice["text"] for choice in choices), whole["text"])
+        scored = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+        self.assertGreater(len(whole["logprobs"]["tokens"]), 512)
+        self.assertGreater(len(scored), 2)
+        for logprobs in scored:
+            self.assertLessEqual(len(logprobs["tokens"]), 256)
+        for field in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            self.assertEqual(sum((logprobs[field] for logprobs in scored), []),
+                             whole["logprobs"][field], field)
 
 
 class EmulateTest(unittest.TestCase):

@@ -16,6 +16,8 @@ const char* FinishReasonName(FinishReason reason) {
       return "length";
     case FinishReason::kCancelled:
       return "cancelled";
+    case FinishReason::kError:
+      return "error";
   }
   return "unknown";
 }
@@ -164,7 +166,7 @@ Result<bool> Engine::Step() {
   const TimePoint began = clock_.Now();
   Result<std::span<const float>> forward = model_.Forward(batch);
   if (!forward) {
-    for (const Part& part : plan.parts) Finish(*part.sequence, FinishReason::kCancelled);
+    for (const Part& part : plan.parts) Finish(*part.sequence, FinishReason::kError);
     EraseFinished();
     return tl::unexpected<Error>(forward.error());
   }

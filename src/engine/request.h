@@ -18,9 +18,10 @@ namespace kvcake {
 // One new token. Delivered on the engine thread, in order.
 struct TokenEvent {
   int32_t token = 0;
-  float logprob = 0;                        // 0 unless the request asked for it
-  std::span<const TokenLogprob> top = {};   // the request's top_logprobs; valid during the call
-  std::span<const TokenScore> prompt = {};  // with the first: Completion::prompt_scores; likewise
+  float logprob = 0;                       // 0 unless the request asked for it
+  std::span<const TokenLogprob> top = {};  // the request's top_logprobs; valid during the call
+  // With the first: Completion::prompt_scores; likewise. May be moved from.
+  std::span<TokenScore> prompt = {};
 };
 
 struct Request {
@@ -42,7 +43,7 @@ struct Request {
   std::function<bool(const TokenEvent&)> on_token = {};
 };
 
-enum class FinishReason { kStop, kLength, kCancelled };
+enum class FinishReason { kStop, kLength, kCancelled, kError };  // the last: a step failed
 const char* FinishReasonName(FinishReason reason);
 
 struct Completion {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/cpu.h"
+#include "base/dump_json.h"
 #include "model/safetensors.h"
 #include "store/disk_tier.h"
 
@@ -210,7 +211,7 @@ std::string DescribeIdentity(const KvIdentity& identity, const std::string& mode
   const auto path = std::filesystem::absolute(model_dir + "/.").lexically_normal();
   json["model"] = path.parent_path().filename().string();
   for (const auto& [name, value] : identity.fields()) json[name] = value;
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+  return DumpJson(json, 2);
 }
 
 }  // namespace kvcake

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/dump_json.h"
 #include "model/utf8.h"
 
 namespace kvcake {
@@ -68,8 +69,6 @@ Result<std::string> Fields::Text(const char* name) const {
                              Show(*value), kTextBytes));
 }
 
-std::string Fields::Show(const json& value) {
-  return Clip(value.dump(-1, ' ', false, json::error_handler_t::replace), kShownBytes);
-}
+std::string Fields::Show(const json& value) { return Clip(DumpJson(value), kShownBytes); }
 
 }  // namespace kvcake

@@ -1,6 +1,6 @@
 #include "server/api_error.h"
 
-#include <nlohmann/json.hpp>
+#include "base/dump_json.h"
 
 namespace kvcake {
 namespace {
@@ -44,7 +44,7 @@ std::string ErrorBody(const ApiError& error) {
                                          {"type", TypeOf(error.status)},
                                          {"param", or_null(error.param)},
                                          {"code", or_null(error.code)}}}};
-  return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return DumpJson(body);
 }
 
 }  // namespace kvcake

@@ -15,8 +15,9 @@ namespace kvcake {
 class ApiKeys {
  public:
   // `keys` share one cache. `file`, if not empty, has a tenant on each line: a name, white space,
-  // and its key; # begins a comment. A tenant's cache is its own, and goes by its name: it survives
-  // restarts and new keys. Several keys of one name are several keys of one tenant.
+  // and its key; a word that begins with # begins a comment. A tenant's cache is its own, and goes
+  // by its name: it survives restarts and new keys. Several keys of one name are several keys of
+  // one tenant; one key of two tenants is kInvalidArgument.
   static Result<ApiKeys> Load(const std::vector<std::string>& keys, const std::string& file);
 
   // Nobody is asked for a key.
@@ -31,6 +32,8 @@ class ApiKeys {
     std::string tenant;
   };
   Status Read(const std::string& file);
+  // False: it is another tenant's.
+  bool Add(std::string_view key, const std::string& tenant);
 
   std::vector<Entry> entries_;
 };

@@ -25,15 +25,19 @@ class ApiKeysTest : public testing::Test {
 
 TEST_F(ApiKeysTest, FindsTheTenantOfAKey) {
   const ApiKeys keys =
-      ApiKeys::Load({"open"}, KeyFile("# tenants\nann key-a\n\n bob\tkey-b # his\nann key-a2"))
+      ApiKeys::Load(
+          {"open"},
+          KeyFile("# tenants\nann key-a\n\n bob\tkey-b #his\nann key-a2\nann key-a\neve k#1 # !"))
           .value();
   EXPECT_FALSE(keys.open());
   EXPECT_EQ(keys.Tenant("Bearer open"), "");
   EXPECT_EQ(keys.Tenant("Bearer key-a"), "ann");
   EXPECT_EQ(keys.Tenant("Bearer key-a2"), "ann");
   EXPECT_EQ(keys.Tenant("Bearer key-b"), "bob");
+  EXPECT_EQ(keys.Tenant("bearer key-b"), "bob");
+  EXPECT_EQ(keys.Tenant("Bearer k#1"), "eve");
   for (const char* wrong : {"", "Bearer", "Bearer ", "Bearer key", "key-a", "Bearer key-a ",
-                            "Basic key-a", "Bearer ann"}) {
+                            "Basic key-a", "Bearer ann", "Bearer k", "Bearer KEY-A"}) {
     EXPECT_EQ(keys.Tenant(wrong), std::nullopt) << wrong;
   }
   EXPECT_TRUE(ApiKeys::Load({}, "").value().open());
@@ -43,6 +47,9 @@ TEST_F(ApiKeysTest, RefusesFilesThatAreNotWhatTheySeem) {
   EXPECT_THAT(ApiKeys::Load({}, KeyFile("ann key-a\nbob")).error().message, HasSubstr(":2:"));
   EXPECT_THAT(ApiKeys::Load({}, KeyFile("ann key more")).error().message, HasSubstr(":1:"));
   EXPECT_THAT(ApiKeys::Load({}, KeyFile("# none\n")).error().message, HasSubstr("no keys"));
+  EXPECT_THAT(ApiKeys::Load({}, KeyFile("ann # key")).error().message, HasSubstr(":1:"));
+  EXPECT_THAT(ApiKeys::Load({}, KeyFile("ann key\nbob key")).error().message, HasSubstr(":2:"));
+  EXPECT_THAT(ApiKeys::Load({"key"}, KeyFile("ann key")).error().message, HasSubstr("of ann"));
   EXPECT_EQ(ApiKeys::Load({}, "/nowhere/keys").error().code, ErrorCode::kIo);
   EXPECT_FALSE(ApiKeys::Load({""}, ""));
 }

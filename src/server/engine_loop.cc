@@ -66,6 +66,7 @@ EngineLoopStats EngineLoop::Stats() const {
 void EngineLoop::Run() {
   while (TakeIn()) {
     told_();
+    SetGauges();
     if (!live_.empty()) RunStep();
   }
 }
@@ -83,6 +84,7 @@ bool EngineLoop::TakeIn() {
     });
     if (stop_ && jobs_ == 0) return false;
     jobs.swap(inbox_);
+    stats_.waiting += jobs.size();
     cancelled.swap(cancelled_);
     all = std::exchange(cancel_all_, false);
   }
@@ -122,15 +124,14 @@ void EngineLoop::RunStep() {
     step_began_ = began;
   }
   const Result<bool> more = engine_.Step();
-  // The sequences of a step that failed are finished, as cancelled.
+  // The sequences of a step that failed are finished, with an error.
   if (!more) spdlog::error("a step failed: {}", more.error().message);
   const TimePoint stepped = clock.Now();
+  SetGauges();
   HandOut();
   told_();
   const TimePoint ended = clock.Now();
   std::lock_guard lock(mutex_);
-  stats_.running = engine_.running();
-  stats_.waiting = engine_.waiting();
   stats_.preemptions = engine_.preemptions();
   ++stats_.steps;
   stats_.step_s += (ended - began).count();
@@ -163,6 +164,10 @@ void EngineLoop::Done(const std::shared_ptr<AnswerSink>& sink, Result<Completion
   sink->OnDone(std::move(completion));
   std::lock_guard lock(mutex_);
   --jobs_;
+}
+
+void EngineLoop::SetGauges() {
+  std::lock_guard lock(mutex_);
   stats_.running = engine_.running();
   stats_.waiting = engine_.waiting();
 }

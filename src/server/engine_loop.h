@@ -83,6 +83,7 @@ class EngineLoop {
   // What steps have taken so far, the one that runs included.
   double StepsSeconds() const;
   double StepsSecondsLocked() const;
+  void SetGauges();
   void Done(const std::shared_ptr<AnswerSink>& sink, Result<Completion> completion);
 
   // Constant after construction.

@@ -206,12 +206,45 @@ TEST_F(EngineLoopTest, AStepThatFailsEndsItsRequestsAndNoOthers) {
   const auto record = std::make_shared<Record>();
   ASSERT_TRUE(loop_->Submit(Ask(Prompt(40, 1)), record));
   Await(record->done);
-  EXPECT_EQ(record->result->finish_reason, FinishReason::kCancelled);
+  EXPECT_EQ(record->result->finish_reason, FinishReason::kError);
   const auto next = std::make_shared<Record>();
   ASSERT_TRUE(loop_->Submit(Ask(Prompt(40, 1)), next));
   Await(next->done);
   EXPECT_EQ(next->tokens.size(), 12u);
   StopAndJoin();
+  world_.engine.reset();  // before its model
+}
+
+// A model that looks around while it computes.
+class WatchingModel : public PacedModel {
+ public:
+  WatchingModel(Model& inner, std::function<void()> watch)
+      : PacedModel(inner, Seconds(0)), watch_(std::move(watch)) {}
+  Result<std::span<const float>> Forward(std::span<const Slice> batch) override {
+    watch_();
+    return PacedModel::Forward(batch);
+  }
+
+ private:
+  const std::function<void()> watch_;
+};
+
+TEST_F(EngineLoopTest, RequestsAreCountedWhileAStepRuns) {
+  std::vector<size_t> counted;
+  WatchingModel model(*world_.model, [&] {
+    const EngineLoopStats stats = loop_->Stats();
+    counted.push_back(stats.running + stats.waiting);
+  });
+  UseModel(model);
+  Loop();
+  for (int i = 0; i < 6; ++i) {  // four run, two wait
+    ASSERT_TRUE(loop_->Submit(Ask(Prompt(10, i)), std::make_shared<Record>()));
+  }
+  loop_->Stop();
+  loop_->Run();
+  ASSERT_FALSE(counted.empty());
+  EXPECT_EQ(counted.front(), 6u);
+  EXPECT_EQ(loop_->Stats().running + loop_->Stats().waiting, 0u);
   world_.engine.reset();  // before its model
 }
 

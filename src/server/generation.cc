@@ -32,13 +32,16 @@ bool Generation::IsText(int32_t token) const {
   return !options_.prompt_only && std::find(ends.begin(), ends.end(), token) == ends.end();
 }
 
-TokenInfo Generation::PromptInfo(const TokenEvent& event, size_t i) const {
-  TokenInfo info{.token = options_.prompt[i]};
-  if (i > 0) {
-    info.logprob = event.prompt[i - 1].logprob;
-    info.top = event.prompt[i - 1].top;
+// Moves the scores, which may be many, out of the event.
+std::vector<TokenInfo> Generation::PromptInfos(const TokenEvent& event) const {
+  std::vector<TokenInfo> infos(options_.prompt.size());
+  for (size_t i = 0; i < infos.size(); ++i) {
+    infos[i].token = options_.prompt[i];
+    if (i == 0) continue;
+    infos[i].logprob = event.prompt[i - 1].logprob;
+    infos[i].top = std::move(event.prompt[i - 1].top);
   }
-  return info;
+  return infos;
 }
 
 bool Generation::OnToken(const TokenEvent& event) {
@@ -49,15 +52,15 @@ bool Generation::OnToken(const TokenEvent& event) {
   if (!options_.prompt_only) metrics_.generation_tokens.Add();
 
   const bool is_text = IsText(event.token);
+  std::vector<TokenInfo> infos;
+  if (options_.logprobs && first) infos = PromptInfos(event);
   std::string text;
   if (is_text && !options_.stops.empty()) text = stops_.Append(detokenizer_.Append(event.token));
   Publish([&](Delta* delta) {
     delta->text += text;
     if (is_text && options_.stops.empty()) new_tokens_.push_back(event.token);
     if (!options_.logprobs) return;
-    for (size_t i = 0; first && i < options_.prompt.size(); ++i) {
-      delta->tokens.push_back(PromptInfo(event, i));
-    }
+    if (first) delta->tokens = std::move(infos);
     if (options_.prompt_only) return;
     delta->tokens.push_back({.token = event.token,
                              .logprob = event.logprob,

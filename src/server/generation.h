@@ -51,7 +51,7 @@ class Generation : public AnswerSink {
   template <typename F>
   void Publish(F change);
   bool IsText(int32_t token) const;
-  TokenInfo PromptInfo(const TokenEvent& event, size_t i) const;
+  std::vector<TokenInfo> PromptInfos(const TokenEvent& event) const;
 
   // Constant after construction.
   const Options options_;

@@ -1,12 +1,15 @@
 #include "server/http_api.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <random>
 
+#include "base/cpu.h"
+#include "base/dump_json.h"
 #include "server/http_offload.h"
 
 namespace kvcake {
@@ -15,10 +18,6 @@ namespace net = boost::asio;
 using nlohmann::ordered_json;
 
 namespace {
-
-std::string Dump(const ordered_json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
 
 uint64_t Random() {
   std::random_device device;
@@ -68,6 +67,10 @@ HttpApi::HttpApi(net::io_context& context, Runtime& runtime, EngineLoop& loop,
       news_(context),
       id_salt_(Random()) {
   loop_.OnTold([this] { news_.Notify(); });
+  // The thread that made the pool is the engine's, which may have a CPU of its own.
+  net::post(pool_, [cpus = runtime_.options().cpus] {
+    if (!cpus.empty()) (void)RestrictToCpus(cpus);
+  });
 }
 
 HttpApi::~HttpApi() { pool_.join(); }
@@ -81,6 +84,11 @@ net::awaitable<void> HttpApi::Handle(const HttpRequest& request, HttpReply& repl
   Exchange exchange{.request = request, .reply = reply, .began = Clock::Real().Now()};
   co_await Dispatch(exchange);
   if (exchange.asks_engine) Ended(exchange);
+}
+
+void HttpApi::Refused(const ApiError& error) {
+  metrics_.Responded(error.status);
+  LogRequest({.id = "-", .path = "-", .status = error.status, .error = error}, options_.json_log);
 }
 
 // Whatever has become of it.
@@ -155,13 +163,12 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
     }
     exchange.record.tenant = *tenant;
   }
-  if (path == "/v1/chat/completions" || path == "/v1/completions") {
-    co_await Generate(exchange, path == "/v1/chat/completions");
-    co_return;
-  }
+  if (route->method == "POST" && !co_await ReadBody(exchange)) co_return;
+  if (path == "/v1/completions") co_return co_await Generate(exchange, Ask::kCompletion);
+  if (path == "/v1/chat/completions") co_return co_await Generate(exchange, Ask::kChat);
   if (path == "/cache/warm") co_return co_await Warm(exchange);
-  if (path == "/tokenize") co_return co_await Tokenize(exchange);
-  if (path == "/detokenize") co_return co_await Detokenize(exchange);
+  if (path == "/tokenize") co_return co_await AnswerBody(exchange, &HttpApi::TokenizeBody);
+  if (path == "/detokenize") co_return co_await AnswerBody(exchange, &HttpApi::DetokenizeBody);
 
   response.body = "{}";
   if (path == "/ready" && draining_) {
@@ -172,7 +179,7 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
   if (path == "/v1/models") {
     response.body = Models();
   } else if (path == "/version") {
-    response.body = Dump({{"version", options_.version}});
+    response.body = DumpJson(ordered_json{{"version", options_.version}});
   } else if (path == "/metrics") {
     response.content_type = "text/plain; version=0.0.4";
     response.body = metrics_.Text(options_.model_names[0], runtime_, loop_.Stats());
@@ -180,6 +187,21 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
     runtime_.pool().DropCached();
   }
   co_await Send(exchange, std::move(response));
+}
+
+net::awaitable<bool> HttpApi::ReadBody(Exchange& exchange) {
+  auto body = co_await exchange.reply.ReadBody();
+  if (body) {
+    exchange.body = std::move(*body);
+    co_return true;
+  }
+  if (body.error().status == 499) {
+    exchange.record.status = 499;
+    exchange.record.error = std::move(body.error());
+  } else {
+    co_await SendError(exchange, std::move(body.error()));
+  }
+  co_return false;
 }
 
 std::string HttpApi::Models() const {
@@ -193,7 +215,7 @@ std::string HttpApi::Models() const {
                     {"parent", nullptr},
                     {"max_model_len", options_.model_len_max}});
   }
-  return Dump({{"object", "list"}, {"data", std::move(data)}});
+  return DumpJson(ordered_json{{"object", "list"}, {"data", std::move(data)}});
 }
 
 std::optional<ApiError> HttpApi::CheckModel(const std::string& model) const {
@@ -209,7 +231,14 @@ std::optional<ApiError> HttpApi::CheckModel(const std::string& model) const {
 ApiResult<std::vector<int32_t>> HttpApi::Encode(const Prompt& prompt,
                                                 std::optional<bool> add_special,
                                                 std::string* text) const {
-  if (const auto* tokens = std::get_if<std::vector<int32_t>>(&prompt)) return *tokens;
+  if (const auto* tokens = std::get_if<std::vector<int32_t>>(&prompt)) {
+    const int vocab = runtime_.model().vocab_size();
+    const auto unknown = std::find_if(tokens->begin(), tokens->end(),
+                                      [vocab](int32_t token) { return token >= vocab; });
+    if (unknown == tokens->end()) return *tokens;
+    return BadField("prompt", fmt::format("prompt has the id {}: the vocabulary has {} tokens",
+                                          *unknown, vocab));
+  }
   const char* field = "prompt";
   bool special = add_special.value_or(true);
   if (const auto* messages = std::get_if<std::vector<ChatMessage>>(&prompt)) {
@@ -227,45 +256,43 @@ ApiResult<std::vector<int32_t>> HttpApi::Encode(const Prompt& prompt,
   return std::move(*tokens);
 }
 
-ApiResult<std::vector<int32_t>> HttpApi::TokenizeBody(const std::string& body) const {
+ApiResult<std::string> HttpApi::TokenizeBody(std::string body) const {
   const auto json = ParseBody(body, options_.limits);
   if (!json) return tl::unexpected<ApiError>(json.error());
   const auto asked = ParseTokenize(*json, options_.limits);
   if (!asked) return tl::unexpected<ApiError>(asked.error());
   if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
   std::string text;
-  return Encode(asked->prompt, asked->add_special, &text);
+  const auto tokens = Encode(asked->prompt, asked->add_special, &text);
+  if (!tokens) return tl::unexpected<ApiError>(tokens.error());
+  if (tokens->size() > options_.limits.ids_max) {
+    return BadField("prompt", fmt::format("prompt has {} tokens, more than the limit of {}",
+                                          tokens->size(), options_.limits.ids_max));
+  }
+  return fmt::format(R"({{"count":{},"max_model_len":{},"tokens":[{}]}})", tokens->size(),
+                     options_.model_len_max, fmt::join(*tokens, ","));
 }
 
-ApiResult<std::string> HttpApi::DetokenizeBody(const std::string& body) const {
+ApiResult<std::string> HttpApi::DetokenizeBody(std::string body) const {
   const auto json = ParseBody(body, options_.limits);
   if (!json) return tl::unexpected<ApiError>(json.error());
   const auto asked = ParseDetokenize(*json, options_.limits);
   if (!asked) return tl::unexpected<ApiError>(asked.error());
   if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
-  return runtime_.tokenizer().Decode(asked->tokens, /*skip_special=*/false);
+  return DumpJson(
+      ordered_json{{"prompt", runtime_.tokenizer().Decode(asked->tokens, /*skip_special=*/false)}});
 }
 
-net::awaitable<void> HttpApi::Tokenize(Exchange& exchange) {
-  std::function<ApiResult<std::vector<int32_t>>()> work = [&] {
-    return TokenizeBody(exchange.request.body);
-  };
-  const auto tokens = co_await Offload(pool_, std::move(work));
-  if (!tokens) co_return co_await SendError(exchange, tokens.error());
-  HttpResponse response;
-  response.body = Dump(
-      {{"count", tokens->size()}, {"max_model_len", options_.model_len_max}, {"tokens", *tokens}});
-  co_await Send(exchange, std::move(response));
-}
-
-net::awaitable<void> HttpApi::Detokenize(Exchange& exchange) {
+// A worker makes the answer of the request's body alone.
+net::awaitable<void> HttpApi::AnswerBody(Exchange& exchange, BodyAnswer answer) {
   std::function<ApiResult<std::string>()> work = [&] {
-    return DetokenizeBody(exchange.request.body);
+    return (this->*answer)(std::move(exchange.body));
   };
-  const auto text = co_await Offload(pool_, std::move(work));
-  if (!text) co_return co_await SendError(exchange, text.error());
+  auto body = co_await Offload(pool_, std::move(work));
+  exchange.reply.BodyDropped();
+  if (!body) co_return co_await SendError(exchange, std::move(body.error()));
   HttpResponse response;
-  response.body = Dump({{"prompt", *text}});
+  response.body = std::move(*body);
   co_await Send(exchange, std::move(response));
 }
 

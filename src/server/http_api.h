@@ -29,21 +29,22 @@ struct ApiOptions {
   RequestLimits limits = {};
 };
 
-class HttpApi {
+class HttpApi : public HttpHandler {
  public:
   // Borrows what it gets by reference. `chat` is the model's template or why there is none;
   // `traces` may be null.
   HttpApi(boost::asio::io_context& context, Runtime& runtime, EngineLoop& loop,
           Result<ChatTemplate> chat, ApiKeys keys, TraceFiles* traces, ApiOptions options);
   // Waits for what has been offloaded.
-  ~HttpApi();
+  ~HttpApi() override;
 
-  // An HttpHandler.
-  boost::asio::awaitable<void> Handle(const HttpRequest& request, HttpReply& reply);
+  boost::asio::awaitable<void> Handle(const HttpRequest& request, HttpReply& reply) override;
+  void Refused(const ApiError& error) override;
   // Any thread: the server goes away; /ready says so.
   void Drain() { draining_ = true; }
 
  private:
+  enum class Ask { kCompletion, kChat, kWarm };
   // A request that is ready for the engine.
   struct Prepared {
     GenerateRequest asked = {};
@@ -56,6 +57,7 @@ class HttpApi {
     const HttpRequest& request;
     HttpReply& reply;
     TimePoint began = {};
+    std::string body = {};     // of a POST, until a worker takes it
     bool asks_engine = false;  // so it has a line in the log
     RequestRecord record = {};
   };
@@ -64,20 +66,27 @@ class HttpApi {
   boost::asio::awaitable<void> Dispatch(Exchange& exchange);
   boost::asio::awaitable<void> Send(Exchange& exchange, HttpResponse response);
   boost::asio::awaitable<void> SendError(Exchange& exchange, ApiError error);
-  boost::asio::awaitable<void> Generate(Exchange& exchange, bool chat);
+  // False, or empty: an error has been sent, or the client has gone.
+  boost::asio::awaitable<bool> ReadBody(Exchange& exchange);
+  boost::asio::awaitable<std::optional<Prepared>> PrepareBody(Exchange& exchange, Ask ask);
+  boost::asio::awaitable<void> Generate(Exchange& exchange, Ask ask);
   boost::asio::awaitable<void> Warm(Exchange& exchange);
-  boost::asio::awaitable<void> Tokenize(Exchange& exchange);
-  boost::asio::awaitable<void> Detokenize(Exchange& exchange);
+  using BodyAnswer = ApiResult<std::string> (HttpApi::*)(std::string body) const;
+  boost::asio::awaitable<void> AnswerBody(Exchange& exchange, BodyAnswer answer);
   boost::asio::awaitable<void> AnswerWhole(Exchange& exchange, Answering& answering);
   boost::asio::awaitable<void> AnswerStream(Exchange& exchange, Answering& answering);
   boost::asio::awaitable<bool> Await(Exchange& exchange, Answering& answering,
                                      Generation::Delta* delta);
+  boost::asio::awaitable<bool> WriteDelta(Exchange& exchange, Answering& answering,
+                                          const Generation::Delta& delta, std::string* events);
+  boost::asio::awaitable<std::string> Written(size_t tokens, std::function<std::string()> write);
   // On the pool's thread.
-  ApiResult<Prepared> Prepare(const std::string& body, bool chat, const std::string& tenant) const;
+  ApiResult<Prepared> Prepare(std::string body, Ask ask, const std::string& tenant) const;
+  ApiResult<GenerateRequest> ParseAsked(const std::string& body, Ask ask) const;
   ApiResult<std::vector<int32_t>> Encode(const Prompt& prompt, std::optional<bool> add_special,
                                          std::string* text) const;
-  ApiResult<std::vector<int32_t>> TokenizeBody(const std::string& body) const;
-  ApiResult<std::string> DetokenizeBody(const std::string& body) const;
+  ApiResult<std::string> TokenizeBody(std::string body) const;
+  ApiResult<std::string> DetokenizeBody(std::string body) const;
   ApiResult<int> AnswerTokens(const GenerateRequest& asked, int prompt_tokens) const;
   std::optional<ApiError> CheckModel(const std::string& model) const;
 
@@ -103,7 +112,7 @@ class HttpApi {
   uint64_t next_id_ = 0;  // the context's thread's
   SignalBatch news_;      // the engine thread's
   const uint64_t id_salt_;
-  boost::asio::thread_pool pool_{1};  // parses and tokenizes, so that tokens keep flowing
+  boost::asio::thread_pool pool_{1};  // for what takes long, so that tokens keep flowing
 };
 
 }  // namespace kvcake

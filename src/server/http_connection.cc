@@ -2,8 +2,6 @@
 
 #include <poll.h>
 
-#include "server/api_error.h"
-
 namespace kvcake {
 
 namespace net = boost::asio;
@@ -14,27 +12,54 @@ using net::ip::tcp;
 
 namespace {
 
-constexpr size_t kBufferMin = 4096;  // what is read ahead of a request
+constexpr size_t kBufferMin = 4096;       // what is read ahead of a request
+constexpr size_t kBufferRest = 64 << 10;  // of the buffer, besides a header
+constexpr size_t kDroppedMax = 4 << 20;   // bytes read for nothing, of a client that is refused
 constexpr std::chrono::milliseconds kLookInterval{500};
+constexpr std::chrono::seconds kLinger{1};
 
 std::chrono::milliseconds Millis(Seconds s) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(s);
 }
 
-HttpRequest ToRequest(http::request<http::string_body>* message) {
+HttpRequest ToRequest(const http::request<http::string_body>& message) {
   HttpRequest request;
-  request.method = std::string(message->method_string());
-  const auto target = message->target();
+  request.method = std::string(message.method_string());
+  const auto target = message.target();
   request.path = std::string(target.substr(0, target.find('?')));
-  request.authorization = std::string((*message)[http::field::authorization]);
-  request.body = std::move(message->body());
+  request.authorization = std::string(message[http::field::authorization]);
   return request;
+}
+
+bool IsHttpError(const error_code& error) {
+  return error.category() == make_error_code(http::error::bad_method).category();
+}
+
+// What to say of a request that could not be read to its end; 499 where nobody listens.
+ApiError ReadFailure(const error_code& error) {
+  if (error == http::error::header_limit) {
+    return {.status = 431, .message = "the request's header is too long"};
+  }
+  if (error == http::error::buffer_overflow) {
+    return {.status = 431, .message = "the header of a chunk, or the trailers, are too long"};
+  }
+  if (error == http::error::body_limit) {
+    return {.status = 413, .message = "the request's body is too long (--body-max)"};
+  }
+  if (!IsHttpError(error) || error == http::error::end_of_stream ||
+      error == http::error::partial_message) {
+    return {.status = 499, .message = "the client has gone"};
+  }
+  return {.status = 400, .message = "this is not HTTP: " + error.message()};
 }
 
 }  // namespace
 
 HttpServer::Connection::Connection(HttpServer& server, tcp::socket socket)
-    : server_(server), stream_(std::move(socket)), look_timer_(server.context_) {}
+    : server_(server),
+      stream_(std::move(socket)),
+      look_timer_(server.context_),
+      buffer_(server.options_.header_bytes_max + kBufferRest) {}
 
 HttpServer::Connection::~Connection() {
   ChargeBody(0);
@@ -49,17 +74,15 @@ net::awaitable<void> HttpServer::Connection::Serve() {
     idle_ = true;
     if (!co_await AwaitRequest()) break;
     idle_ = false;
-    Parser parser;
-    if (!co_await ReadHeader(&parser)) break;
-    if (!co_await ReadBody(&parser)) break;
-    stream_.expires_never();
-    head_only_ = parser.get().method() == http::verb::head;
-    HttpRequest request = ToRequest(&parser.get());
+    if (!co_await ReadHeader()) break;
     gone_ = false;
-    co_await server_.handler_(request, *this);
+    const HttpRequest request = ToRequest(parser_->get());
+    co_await server_.handler_->Handle(request, *this);
     StopWatching();
     ChargeBody(0);
+    if (!parser_->is_done() && !gone_) co_await Linger();
     if (!keep_alive_ || gone_) break;
+    parser_.reset();
   }
   error_code error;
   stream_.socket().shutdown(tcp::socket::shutdown_send, error);
@@ -69,7 +92,9 @@ net::awaitable<void> HttpServer::Connection::Serve() {
 // For as long as a connection may be idle.
 net::awaitable<bool> HttpServer::Connection::AwaitRequest() {
   if (buffer_.size() > 0) co_return true;
-  buffer_ = {};  // a connection that waits keeps no memory
+  parser_.reset();  // a connection that waits keeps no memory
+  buffer_.clear();
+  buffer_.shrink_to_fit();
   stream_.expires_after(Millis(server_.options_.idle_timeout));
   error_code error;
   const auto space = buffer_.prepare(kBufferMin);
@@ -79,56 +104,55 @@ net::awaitable<bool> HttpServer::Connection::AwaitRequest() {
   co_return !error;
 }
 
-net::awaitable<bool> HttpServer::Connection::ReadHeader(Parser* parser) {
-  parser->header_limit(static_cast<uint32_t>(server_.options_.header_bytes_max));
-  parser->body_limit(server_.options_.body_bytes_max);
+net::awaitable<bool> HttpServer::Connection::ReadHeader() {
+  parser_.emplace();
+  parser_->header_limit(static_cast<uint32_t>(server_.options_.header_bytes_max));
+  parser_->body_limit(server_.options_.body_bytes_max);
+  head_only_ = false;
   stream_.expires_after(Millis(server_.options_.header_timeout));
   error_code error;
-  co_await http::async_read_header(stream_, buffer_, *parser,
+  co_await http::async_read_header(stream_, buffer_, *parser_,
                                    net::redirect_error(net::use_awaitable, error));
-  version_ = parser->get().version();
-  keep_alive_ = !error && parser->get().keep_alive() && !server_.draining_;
+  stream_.expires_never();
+  version_ = parser_->get().version();
+  keep_alive_ = !error && parser_->get().keep_alive() && !server_.draining_;
+  head_only_ = !error && parser_->get().method() == http::verb::head;
   if (!error) co_return true;
-  if (error == http::error::header_limit) {
-    co_await SendFailure(431, "the request's header is too long");
-  } else if (error == http::error::body_limit) {
-    co_await SendFailure(413, "the request's body is too long (--body-max)");
-  } else if (error.category() == make_error_code(http::error::bad_method).category() &&
-             error != http::error::end_of_stream && error != http::error::partial_message) {
-    co_await SendFailure(400, "this is not HTTP: " + error.message());
-  }
+  ApiError failure = ReadFailure(error);
+  if (failure.status != 499) co_await Refuse(std::move(failure));
   co_return false;
 }
 
-net::awaitable<bool> HttpServer::Connection::ReadBody(Parser* parser) {
+net::awaitable<ApiResult<std::string>> HttpServer::Connection::ReadBody() {
+  const auto fail = [&](ApiError failure) {
+    keep_alive_ = false;  // nothing can follow what was not read to its end
+    gone_ = failure.status == 499;
+    parser_->get().body() = {};
+    ChargeBody(0);
+    return tl::unexpected<ApiError>(std::move(failure));
+  };
   const HttpOptions& options = server_.options_;
-  if (parser->get().has_content_length() || parser->chunked()) {
-    const auto length = parser->content_length();
-    const uint64_t bytes = length ? *length : options.body_bytes_max;
-    if (server_.bodies_bytes_ + bytes > options.bodies_bytes_max) {
-      co_await SendFailure(503, "too many large requests at once: try again later");
-      co_return false;
-    }
-    ChargeBody(bytes);
-  }
   stream_.expires_after(Millis(options.body_timeout));
   error_code error;
-  if (beast::iequals(parser->get()[http::field::expect], "100-continue")) {
+  if (!parser_->is_done() && beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     co_await net::async_write(stream_, net::buffer(kContinue),
                               net::redirect_error(net::use_awaitable, error));
-    if (error) co_return false;
   }
-  co_await http::async_read(stream_, buffer_, *parser,
-                            net::redirect_error(net::use_awaitable, error));
-  if (!error) co_return true;
-  if (error == http::error::body_limit) {
-    co_await SendFailure(413, "the request's body is too long (--body-max)");
-  } else if (error.category() == make_error_code(http::error::bad_method).category() &&
-             error != http::error::partial_message) {
-    co_await SendFailure(400, "this is not HTTP: " + error.message());
+  parser_->eager(true);
+  while (!error && !parser_->is_done()) {
+    co_await http::async_read_some(stream_, buffer_, *parser_,
+                                   net::redirect_error(net::use_awaitable, error));
+    ChargeBody(parser_->get().body().size());
+    if (server_.bodies_bytes_ > options.bodies_bytes_max) {
+      co_return fail(
+          {.status = 503,
+           .message = "too many large requests at once: try again later (--bodies-max)"});
+    }
   }
-  co_return false;
+  if (error) co_return fail(ReadFailure(error));
+  stream_.expires_never();
+  co_return std::move(parser_->get().body());
 }
 
 // What this connection counts for in the server's bodies_bytes_.
@@ -137,22 +161,26 @@ void HttpServer::Connection::ChargeBody(uint64_t bytes) {
   charged_ = bytes;
 }
 
-// Of a request that was not read to its end: nothing can follow it.
-net::awaitable<void> HttpServer::Connection::SendFailure(int status, std::string_view message) {
+// What is no request.
+net::awaitable<void> HttpServer::Connection::Refuse(ApiError error) {
   keep_alive_ = false;
-  HttpResponse response{.status = status};
-  response.body = ErrorBody({.status = status, .message = std::string(message)});
-  if (status == 503) response.headers.emplace_back("Retry-After", "1");
+  server_.handler_->Refused(error);
+  HttpResponse response{.status = error.status};
+  response.body = ErrorBody(error);
   co_await Send(std::move(response));
-  // What the client still sends is read and dropped for a moment: with bytes left unread, closing
-  // would take the answer away from it.
+  co_await Linger();
+}
+
+// What the client still sends is read and dropped for a moment: with bytes left unread, closing
+// would take the answer away from it.
+net::awaitable<void> HttpServer::Connection::Linger() {
   error_code error;
   stream_.socket().shutdown(tcp::socket::shutdown_send, error);
-  stream_.expires_after(std::chrono::seconds(1));
+  stream_.expires_after(kLinger);
   std::array<char, 4096> dropped;
-  for (int i = 0; !error && i < 1024; ++i) {
-    co_await stream_.async_read_some(net::buffer(dropped),
-                                     net::redirect_error(net::use_awaitable, error));
+  for (size_t bytes = 0; !error && bytes < kDroppedMax;) {
+    bytes += co_await stream_.async_read_some(net::buffer(dropped),
+                                              net::redirect_error(net::use_awaitable, error));
   }
 }
 
@@ -170,12 +198,12 @@ void HttpServer::Connection::SetHead(const HttpResponse& response,
 
 net::awaitable<bool> HttpServer::Connection::Send(HttpResponse response) {
   StopWatching();
-  if (server_.draining_) keep_alive_ = false;
+  if (server_.draining_ || !parser_->is_done()) keep_alive_ = false;
   http::response<http::string_body> message;
   SetHead(response, &message);
   message.keep_alive(keep_alive_);
   message.body() = std::move(response.body);
-  message.prepare_payload();
+  if (response.status != 204) message.prepare_payload();  // it has no length either
   if (head_only_) message.body().clear();
   stream_.expires_after(Millis(server_.options_.idle_timeout));
   error_code error;
@@ -186,7 +214,7 @@ net::awaitable<bool> HttpServer::Connection::Send(HttpResponse response) {
 
 net::awaitable<bool> HttpServer::Connection::StartStream(HttpResponse head) {
   chunked_ = version_ >= 11;  // before, a body without a length ends with the connection
-  if (!chunked_ || server_.draining_) keep_alive_ = false;
+  if (!chunked_ || server_.draining_ || !parser_->is_done()) keep_alive_ = false;
   http::response<http::empty_body> message;
   SetHead(head, &message);
   message.chunked(chunked_);

@@ -25,6 +25,8 @@ class HttpServer::Connection : public HttpReply,
   bool idle() const { return idle_; }
   void Close();
 
+  boost::asio::awaitable<ApiResult<std::string>> ReadBody() override;
+  void BodyDropped() override { ChargeBody(0); }
   boost::asio::awaitable<bool> Send(HttpResponse response) override;
   boost::asio::awaitable<bool> StartStream(HttpResponse head) override;
   boost::asio::awaitable<bool> Write(std::string_view piece) override;
@@ -35,10 +37,10 @@ class HttpServer::Connection : public HttpReply,
  private:
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
-  boost::asio::awaitable<bool> ReadHeader(Parser* parser);
-  boost::asio::awaitable<bool> ReadBody(Parser* parser);
+  boost::asio::awaitable<bool> ReadHeader();
   boost::asio::awaitable<bool> AwaitRequest();
-  boost::asio::awaitable<void> SendFailure(int status, std::string_view message);
+  boost::asio::awaitable<void> Refuse(ApiError error);
+  boost::asio::awaitable<void> Linger();
   template <typename Body>
   void SetHead(const HttpResponse& response, boost::beast::http::response<Body>* message) const;
   void ChargeBody(uint64_t bytes);
@@ -51,7 +53,8 @@ class HttpServer::Connection : public HttpReply,
   boost::beast::flat_buffer buffer_;
   bool idle_ = true;
   uint64_t charged_ = 0;  // of the server's bodies_bytes_
-  // Of the request being answered.
+  // Of the request being read or answered.
+  std::optional<Parser> parser_;
   unsigned version_ = 11;
   bool keep_alive_ = true;
   bool chunked_ = true;

@@ -1,9 +1,11 @@
 // HttpApi: requests that the engine answers.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 
+#include "base/dump_json.h"
 #include "server/http_api.h"
 #include "server/http_offload.h"
 
@@ -11,6 +13,13 @@ namespace kvcake {
 
 namespace net = boost::asio;
 using nlohmann::ordered_json;
+
+namespace {
+
+constexpr size_t kEventTokens = 256;  // with logprobs, in one event of a stream
+constexpr size_t kTokensInline = 32;  // whose logprobs are written at once
+
+}  // namespace
 
 // One answer under way.
 struct HttpApi::Answering {
@@ -47,11 +56,24 @@ ApiResult<int> HttpApi::AnswerTokens(const GenerateRequest& asked, int prompt_to
   return *asked.max_tokens;
 }
 
-ApiResult<HttpApi::Prepared> HttpApi::Prepare(const std::string& body, bool chat,
-                                              const std::string& tenant) const {
+// To warm a cache takes {"prompt": ...} or {"messages": [...]}, with the fields that a completion
+// may have.
+ApiResult<GenerateRequest> HttpApi::ParseAsked(const std::string& body, Ask ask) const {
   const auto json = ParseBody(body, options_.limits);
   if (!json) return tl::unexpected<ApiError>(json.error());
+  const bool chat =
+      ask == Ask::kChat || (ask == Ask::kWarm && json->is_object() && json->contains("messages"));
   auto asked = chat ? ParseChat(*json, options_.limits) : ParseCompletion(*json, options_.limits);
+  if (asked && ask == Ask::kWarm) {
+    asked->max_tokens = 1;  // somebody must be asked for something
+    asked->stream = asked->echo = false;
+  }
+  return asked;
+}
+
+ApiResult<HttpApi::Prepared> HttpApi::Prepare(std::string body, Ask ask,
+                                              const std::string& tenant) const {
+  auto asked = ParseAsked(body, ask);
   if (!asked) return tl::unexpected<ApiError>(asked.error());
   if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
   Prepared prepared{.asked = std::move(*asked)};
@@ -129,11 +151,8 @@ namespace {
 std::optional<ApiError> TakeEnd(Result<Completion> end, RequestRecord* record) {
   if (!end) return ToApiError(end.error());
   record->completion = std::move(*end);
-  if (record->completion->finish_reason != FinishReason::kCancelled) return std::nullopt;
-  return ApiError{.status = 503, .message = "the server gave the request up"};
+  return FailureOf(record->completion->finish_reason);
 }
-
-std::string AsErrorEvent(const ApiError& error) { return "data: " + ErrorBody(error) + "\n\n"; }
 
 ApiError TimedOut() {
   return {.status = 503, .message = "the answer took too long (--request-timeout)"};
@@ -178,22 +197,33 @@ net::awaitable<void> HttpApi::GiveUp(Exchange& exchange, Answering& answering) {
   TakeEnd(std::move(*delta.completion), &record);
 }
 
-net::awaitable<void> HttpApi::Generate(Exchange& exchange, bool chat) {
-  std::function<ApiResult<Prepared>()> work = [&, chat] {
-    return Prepare(exchange.request.body, chat, exchange.record.tenant);
+net::awaitable<std::optional<HttpApi::Prepared>> HttpApi::PrepareBody(Exchange& exchange, Ask ask) {
+  std::function<ApiResult<Prepared>()> work = [&, ask] {
+    return Prepare(std::move(exchange.body), ask, exchange.record.tenant);
   };
   auto prepared = co_await Offload(pool_, std::move(work));
-  if (!prepared) {
-    co_await SendError(exchange, prepared.error());
-    co_return;
-  }
+  exchange.reply.BodyDropped();
+  if (prepared) co_return std::move(*prepared);
+  co_await SendError(exchange, std::move(prepared.error()));
+  co_return std::nullopt;
+}
+
+net::awaitable<void> HttpApi::Generate(Exchange& exchange, Ask ask) {
+  auto prepared = co_await PrepareBody(exchange, ask);
+  if (!prepared) co_return;
   Answering answering;
-  if (!co_await Submit(exchange, std::move(*prepared), chat, &answering)) co_return;
+  if (!co_await Submit(exchange, std::move(*prepared), ask == Ask::kChat, &answering)) co_return;
   if (answering.stream) {
     co_await AnswerStream(exchange, answering);
   } else {
     co_await AnswerWhole(exchange, answering);
   }
+}
+
+// Of so many tokens with their logprobs: a worker writes what takes long.
+net::awaitable<std::string> HttpApi::Written(size_t tokens, std::function<std::string()> write) {
+  if (tokens <= kTokensInline) co_return write();
+  co_return co_await Offload(pool_, std::move(write));
 }
 
 net::awaitable<void> HttpApi::AnswerWhole(Exchange& exchange, Answering& answering) {
@@ -210,9 +240,31 @@ net::awaitable<void> HttpApi::AnswerWhole(Exchange& exchange, Answering& answeri
   if (auto failure = TakeEnd(std::move(*delta.completion), &exchange.record)) {
     co_return co_await SendError(exchange, std::move(*failure));
   }
+  std::function<std::string()> write = [&] {
+    return answering.writer->Whole(text, tokens, *exchange.record.completion);
+  };
   HttpResponse response;
-  response.body = answering.writer->Whole(text, tokens, *exchange.record.completion);
+  response.body = co_await Written(tokens.size(), std::move(write));
   co_await Send(exchange, std::move(response));
+}
+
+// Adds what is new to the events, and writes them but for the last: the logprobs of a long prompt
+// come in many. False when the client has gone.
+net::awaitable<bool> HttpApi::WriteDelta(Exchange& exchange, Answering& answering,
+                                         const Generation::Delta& delta, std::string* events) {
+  std::string_view text = delta.text;
+  std::span<const TokenInfo> left = delta.tokens;
+  while (!text.empty() || !left.empty()) {
+    const auto some = left.first(std::min(left.size(), kEventTokens));
+    left = left.subspan(some.size());
+    std::function<std::string()> write = [&] { return answering.writer->Event(text, some); };
+    *events += co_await Written(some.size(), std::move(write));
+    text = {};
+    if (left.empty()) break;
+    if (!co_await exchange.reply.Write(*events)) co_return false;
+    events->clear();
+  }
+  co_return true;
 }
 
 net::awaitable<void> HttpApi::AnswerStream(Exchange& exchange, Answering& answering) {
@@ -238,13 +290,11 @@ net::awaitable<void> HttpApi::AnswerStream(Exchange& exchange, Answering& answer
   std::string events = answering.writer->FirstEvent();
   delta.text.insert(0, answering.echo);
   for (;;) {
-    if (!delta.text.empty() || !delta.tokens.empty()) {
-      events += answering.writer->Event(delta.text, delta.tokens);
-    }
+    if (open) open = co_await WriteDelta(exchange, answering, delta, &events);
     const bool ended = delta.completion.has_value();
     if (ended) {
       record.error = TakeEnd(std::move(*delta.completion), &record);
-      events += record.error ? AsErrorEvent(*record.error)
+      events += record.error ? ErrorEvents(*record.error)
                              : answering.writer->LastEvents(*record.completion);
     }
     if (open) open = co_await exchange.reply.Write(events);
@@ -255,7 +305,7 @@ net::awaitable<void> HttpApi::AnswerStream(Exchange& exchange, Answering& answer
     } else if (co_await Await(exchange, answering, &delta)) {
       continue;
     } else {
-      co_await exchange.reply.Write(AsErrorEvent(*record.error));
+      co_await exchange.reply.Write(ErrorEvents(*record.error));
     }
     co_await GiveUp(exchange, answering);
     break;
@@ -263,24 +313,9 @@ net::awaitable<void> HttpApi::AnswerStream(Exchange& exchange, Answering& answer
   co_await exchange.reply.EndStream();
 }
 
-// {"prompt": ...} or {"messages": [...]}, with the fields that a completion may have.
 net::awaitable<void> HttpApi::Warm(Exchange& exchange) {
-  std::function<ApiResult<Prepared>()> work = [&]() -> ApiResult<Prepared> {
-    const auto json = ParseBody(exchange.request.body, options_.limits);
-    if (!json) return tl::unexpected<ApiError>(json.error());
-    const bool chat = json->is_object() && json->contains("messages");
-    auto prepared = Prepare(exchange.request.body, chat, exchange.record.tenant);
-    if (!prepared) return prepared;
-    prepared->asked.stream = false;
-    prepared->asked.echo = prepared->request.prompt_logprobs = false;
-    prepared->request.max_tokens = 1;  // somebody must be asked for something
-    return prepared;
-  };
-  auto prepared = co_await Offload(pool_, std::move(work));
-  if (!prepared) {
-    co_await SendError(exchange, prepared.error());
-    co_return;
-  }
+  auto prepared = co_await PrepareBody(exchange, Ask::kWarm);
+  if (!prepared) co_return;
   Answering answering;
   if (!co_await Submit(exchange, std::move(*prepared), false, &answering)) co_return;
   Generation::Delta delta;
@@ -297,7 +332,7 @@ net::awaitable<void> HttpApi::Warm(Exchange& exchange) {
                        {"cached_tokens", CachedTokens(completion)}};
   body["kvcake"] = KvcakeReport(completion);
   HttpResponse response;
-  response.body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  response.body = DumpJson(body);
   co_await Send(exchange, std::move(response));
 }
 

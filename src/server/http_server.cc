@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
-#include "server/api_error.h"
 #include "server/http_connection.h"
 
 namespace kvcake {
@@ -54,10 +53,9 @@ net::awaitable<bool> Signal::Wait(TimePoint deadline) {
   co_return std::exchange(ready_, false);
 }
 
-HttpServer::HttpServer(net::io_context& context, HttpOptions options, HttpHandler handler)
+HttpServer::HttpServer(net::io_context& context, HttpOptions options)
     : context_(context),
       options_(std::move(options)),
-      handler_(std::move(handler)),
       acceptor_(context),
       signals_(context),
       drain_timer_(context) {}
@@ -84,7 +82,9 @@ Result<uint16_t> HttpServer::Listen() {
   return acceptor_.local_endpoint().port();
 }
 
-void HttpServer::Run(std::function<void()> on_drain, std::function<void()> on_late) {
+void HttpServer::Run(HttpHandler& handler, std::function<void()> on_drain,
+                     std::function<void()> on_late) {
+  handler_ = &handler;
   signals_.add(SIGTERM);
   signals_.add(SIGINT);
   WaitForSignal(std::move(on_drain), std::move(on_late));
@@ -134,11 +134,12 @@ net::awaitable<void> HttpServer::Accept() {
 
 // Says so without waiting for anybody, and hangs up.
 void HttpServer::Refuse(tcp::socket socket) {
-  const std::string body =
-      ErrorBody({.status = 503,
-                 .message = fmt::format(
-                     "there are {} connections already: try again later (--connections-max)",
-                     options_.connections_max)});
+  const ApiError refusal = {
+      .status = 503,
+      .message =
+          fmt::format("there are {} connections already: try again later (--connections-max)",
+                      options_.connections_max)};
+  const std::string body = ErrorBody(refusal);
   const std::string text = fmt::format(
       "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: "
       "{}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{}",
@@ -147,6 +148,7 @@ void HttpServer::Refuse(tcp::socket socket) {
   socket.non_blocking(true, error);
   socket.write_some(net::buffer(text), error);
   socket.shutdown(tcp::socket::shutdown_send, error);
+  handler_->Refused(refusal);
 }
 
 void HttpServer::Drain(std::function<void()> on_late) {
@@ -181,7 +183,10 @@ void HttpServer::Closed(Connection* connection) {
 void HttpServer::EndIfDrained() {
   if (!draining_ || !connections_.empty()) return;
   drain_timer_.cancel();
-  signals_.cancel();
+  // A signal means again what it means without us: nobody would be here to see a second one.
+  error_code error;
+  signals_.clear(error);
+  signals_.cancel(error);
 }
 
 }  // namespace kvcake

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "server/api_error.h"
 #include "server/asio.h"
 
 namespace kvcake {
@@ -22,7 +23,7 @@ struct HttpOptions {
   size_t connections_max = 4096;
   size_t header_bytes_max = 16 << 10;
   uint64_t body_bytes_max = 16 << 20;
-  uint64_t bodies_bytes_max = 256 << 20;  // of all requests together
+  uint64_t bodies_bytes_max = 256 << 20;  // of all that have come and are not parsed yet
   Seconds idle_timeout{75};               // between requests, and for a client to take what is sent
   Seconds header_timeout{10};             // from a request's first byte to the end of its header
   Seconds body_timeout{60};               // from there to its end
@@ -33,7 +34,6 @@ struct HttpRequest {
   std::string method;  // "GET"
   std::string path;    // without the query
   std::string authorization;
-  std::string body;
 };
 
 struct HttpResponse {
@@ -75,11 +75,16 @@ class SignalBatch {
   std::vector<std::shared_ptr<Signal>> signals_;
 };
 
-// The answer to one request: Send once, or StartStream, Write and EndStream. Each returns false
-// when the client has gone.
+// The answer to one request: ReadBody where it matters, once; then Send once, or StartStream, Write
+// and EndStream. These return false when the client has gone.
 class HttpReply {
  public:
   virtual ~HttpReply() = default;
+  // 499 when the client has gone, else an error to send. Counts against bodies_bytes_max from its
+  // first byte until BodyDropped or the request's end. A body that nobody reads ends the connection
+  // after the answer.
+  virtual boost::asio::awaitable<ApiResult<std::string>> ReadBody() = 0;
+  virtual void BodyDropped() = 0;
   virtual boost::asio::awaitable<bool> Send(HttpResponse response) = 0;
   virtual boost::asio::awaitable<bool> StartStream(HttpResponse head) = 0;
   virtual boost::asio::awaitable<bool> Write(std::string_view piece) = 0;
@@ -89,12 +94,19 @@ class HttpReply {
   virtual bool client_gone() = 0;
 };
 
-using HttpHandler = std::function<boost::asio::awaitable<void>(const HttpRequest&, HttpReply&)>;
+// Answers requests; on the context's thread.
+class HttpHandler {
+ public:
+  virtual ~HttpHandler() = default;
+  virtual boost::asio::awaitable<void> Handle(const HttpRequest& request, HttpReply& reply) = 0;
+  // A client was told that it will get no answer: no request could be read, or taken.
+  virtual void Refused(const ApiError& error) = 0;
+};
 
 class HttpServer {
  public:
   // `context` outlives it, and is run by Run alone.
-  HttpServer(boost::asio::io_context& context, HttpOptions options, HttpHandler handler);
+  HttpServer(boost::asio::io_context& context, HttpOptions options);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -103,10 +115,8 @@ class HttpServer {
   [[nodiscard]] Result<uint16_t> Listen();
   // Answers requests until SIGTERM or SIGINT, then drains: accepts nothing more, and returns when
   // every request has been answered. `on_drain` is called first; `on_late` after drain_timeout,
-  // when what still runs is to be given up. A second signal ends the process.
-  void Run(std::function<void()> on_drain, std::function<void()> on_late);
-  // The context's thread.
-  bool draining() const { return draining_; }
+  // when what still runs is to be given up. A second signal ends the process, then as after Run.
+  void Run(HttpHandler& handler, std::function<void()> on_drain, std::function<void()> on_late);
 
  private:
   class Connection;
@@ -122,14 +132,14 @@ class HttpServer {
   // Constant after construction.
   boost::asio::io_context& context_;
   const HttpOptions options_;
-  const HttpHandler handler_;
 
   // Owned by the context's thread.
+  HttpHandler* handler_ = nullptr;  // since Run
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::signal_set signals_;
   boost::asio::steady_timer drain_timer_;
   std::unordered_set<Connection*> connections_;
-  uint64_t bodies_bytes_ = 0;  // of the requests being read and answered
+  uint64_t bodies_bytes_ = 0;  // what all connections have charged
   bool draining_ = false;
 };
 

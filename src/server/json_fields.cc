@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/dump_json.h"
 #include "model/utf8.h"
 
 namespace kvcake {
@@ -15,7 +16,7 @@ constexpr size_t kShownBytes = 60;
 // The value, short enough for a message; of what may be long, only what it is.
 std::string Show(const nlohmann::json& value) {
   if (value.is_structured()) return value.is_array() ? "an array" : "an object";
-  return Clip(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), kShownBytes);
+  return Clip(DumpJson(value), kShownBytes);
 }
 
 bool IsInteger(const nlohmann::json& value, int64_t least, int64_t most) {
@@ -138,7 +139,11 @@ void JsonFields::Read(std::string_view name, size_t count_max, size_t bytes_max,
 }
 
 void JsonFields::Read(std::string_view name, size_t count_max, std::vector<int32_t>* out) {
-  const nlohmann::json& value = (*this)[name];
+  Read(name, (*this)[name], count_max, out);
+}
+
+void JsonFields::Read(std::string_view name, const nlohmann::json& value, size_t count_max,
+                      std::vector<int32_t>* out) {
   if (value.is_null()) return;
   if (!value.is_array()) return Fail(name, "must be an array of token ids, not " + Show(value));
   if (value.size() > count_max) {

@@ -31,6 +31,9 @@ class JsonFields {
   void Read(std::string_view name, size_t count_max, size_t bytes_max,
             std::vector<std::string>* out);
   void Read(std::string_view name, size_t count_max, std::vector<int32_t>* out);
+  // Of a value that goes by this name.
+  void Read(std::string_view name, const nlohmann::json& value, size_t count_max,
+            std::vector<int32_t>* out);
   // Any integer of 64 bits, signed or not.
   void Read(std::string_view name, std::optional<uint64_t>* out);
   // Null where absent.

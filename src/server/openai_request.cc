@@ -146,7 +146,7 @@ bool IsTokenIds(const json& value) {
 }
 
 // A text, token ids, or an array with one of these.
-void ReadPrompt(JsonFields* fields, Prompt* out) {
+void ReadPrompt(JsonFields* fields, const RequestLimits& limits, Prompt* out) {
   const json* prompt = &(*fields)["prompt"];
   if (prompt->is_array() && !prompt->empty() && !IsTokenIds(*prompt)) {
     if (prompt->size() > 1) {
@@ -158,11 +158,8 @@ void ReadPrompt(JsonFields* fields, Prompt* out) {
   if (prompt->is_string()) {
     *out = prompt->get<std::string>();
   } else if (IsTokenIds(*prompt)) {
-    const json wrapped = {{"prompt", *prompt}};
-    JsonFields ids(wrapped);
     std::vector<int32_t> tokens;
-    ids.Read("prompt", wrapped["prompt"].size(), &tokens);
-    if (ids.error()) fields->Fail(*ids.error());
+    fields->Read("prompt", *prompt, limits.ids_max, &tokens);
     *out = std::move(tokens);
   } else {
     fields->Fail("prompt", prompt->is_null() || prompt->empty()
@@ -189,6 +186,7 @@ void ReadContent(JsonFields* message, std::string* out) {
     if (!part["text"].is_string()) part.Fail("text", "must be a text");
     part.Read("text", &text, std::string::npos);
     if (part.error()) return message->Fail(*part.error());
+    if (i > 0) *out += '\n';  // as vLLM joins them
     *out += text;
   }
 }
@@ -245,7 +243,7 @@ ApiResult<json> ParseBody(std::string_view body, const RequestLimits& limits) {
 ApiResult<GenerateRequest> ParseCompletion(const json& body, const RequestLimits& limits) {
   GenerateRequest request;
   JsonFields fields(body);
-  ReadPrompt(&fields, &request.prompt);
+  ReadPrompt(&fields, limits, &request.prompt);
   Refuse(kUnsupportedCompletion, &fields);
   ReadCommon(&fields, limits, &request);
   fields.Read("echo", &request.echo);
@@ -287,7 +285,7 @@ ApiResult<TokenizeRequest> ParseTokenize(const json& body, const RequestLimits& 
   if (!fields["messages"].is_null()) {
     ReadMessages(&fields, limits, &request.prompt);
   } else {
-    ReadPrompt(&fields, &request.prompt);
+    ReadPrompt(&fields, limits, &request.prompt);
   }
   if (!fields["add_special_tokens"].is_null()) {
     bool add_special = false;
@@ -301,7 +299,7 @@ ApiResult<DetokenizeRequest> ParseDetokenize(const json& body, const RequestLimi
   DetokenizeRequest request;
   JsonFields fields(body);
   fields.Read("model", &request.model, kNameBytesMax);
-  fields.Read("tokens", limits.values_max, &request.tokens);
+  fields.Read("tokens", limits.ids_max, &request.tokens);
   if (fields["tokens"].is_null()) fields.Fail("tokens", "is missing");
   return Checked(fields, std::move(request));
 }

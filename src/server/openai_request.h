@@ -65,6 +65,7 @@ struct RequestLimits {
   size_t messages_max = 4096;
   size_t stops_max = 16;
   size_t stop_bytes_max = 1024;
+  size_t ids_max = 1 << 20;  // of tokens: in, and out of /tokenize
   int top_logprobs_max = 20;
 };
 

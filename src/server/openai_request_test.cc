@@ -175,7 +175,7 @@ TEST(OpenAiRequestTest, ReadsConversations) {
   const auto& messages = std::get<std::vector<ChatMessage>>(request->prompt);
   ASSERT_EQ(messages.size(), 3u);
   EXPECT_EQ(messages[0].role, "system");
-  EXPECT_EQ(messages[1].content, "ab");
+  EXPECT_EQ(messages[1].content, "a\nb");  // as vLLM joins them
   EXPECT_EQ(messages[2].content, "c");
   EXPECT_EQ(request->max_tokens, 9);
   EXPECT_EQ(request->top_logprobs, 2);
@@ -238,6 +238,21 @@ TEST(OpenAiRequestTest, ReadsWhatTokenizersAreAsked) {
               ElementsAre(3, 4));
   EXPECT_EQ(ParseDetokenize(ParseBody("{}").value()).error().param, "tokens");
   EXPECT_EQ(ParseDetokenize(ParseBody(R"({"tokens": [-1]})").value()).error().param, "tokens");
+}
+
+TEST(OpenAiRequestTest, IdsAreBounded) {
+  const RequestLimits limits{.ids_max = 3};
+  const auto prompt = [&](const char* text) {
+    return ParseCompletion(nlohmann::json::parse(text), limits);
+  };
+  EXPECT_TRUE(prompt(R"({"prompt": [1, 2, 3]})"));
+  EXPECT_EQ(prompt(R"({"prompt": [1, 2, 3, 4]})").error().param, "prompt");
+  EXPECT_EQ(prompt(R"({"prompt": [[1, 2, 3, 4]]})").error().param, "prompt");
+  const auto tokens = [&](const char* text) {
+    return ParseDetokenize(nlohmann::json::parse(text), limits);
+  };
+  EXPECT_TRUE(tokens(R"({"tokens": [1, 2, 3]})"));
+  EXPECT_EQ(tokens(R"({"tokens": [1, 2, 3, 4]})").error().param, "tokens");
 }
 
 }  // namespace

@@ -1,6 +1,10 @@
 #include "server/openai_response.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+
+#include "base/dump_json.h"
 
 namespace kvcake {
 
@@ -8,11 +12,10 @@ using nlohmann::ordered_json;
 
 namespace {
 
-std::string Dump(const ordered_json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+constexpr std::string_view kDone = "data: [DONE]\n\n";
 
-std::string AsEvent(const ordered_json& json) { return "data: " + Dump(json) + "\n\n"; }
+std::string AsEvent(const std::string& json) { return fmt::format("data: {}\n\n", json); }
+std::string AsEvent(const ordered_json& json) { return AsEvent(DumpJson(json)); }
 
 size_t Characters(std::string_view utf8) {
   return std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xc0) != 0x80; });
@@ -23,6 +26,21 @@ size_t Characters(std::string_view utf8) {
 std::string_view OpenAiFinishReason(FinishReason reason) {
   return reason == FinishReason::kLength ? "length" : "stop";
 }
+
+std::optional<ApiError> FailureOf(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+    case FinishReason::kLength:
+      return std::nullopt;
+    case FinishReason::kCancelled:
+      return ApiError{.status = 503, .message = "the server gave the request up"};
+    case FinishReason::kError:
+      return ApiError{.status = 500, .message = "the model failed: the server's log says why"};
+  }
+  return std::nullopt;
+}
+
+std::string ErrorEvents(const ApiError& error) { return AsEvent(ErrorBody(error)).append(kDone); }
 
 int CachedTokens(const Completion& completion) {
   const RestoreReport& report = completion.report;
@@ -125,7 +143,7 @@ std::string AnswerWriter::Whole(std::string_view text, std::span<const TokenInfo
   body["choices"] = ordered_json::array({std::move(choice)});
   body["usage"] = Usage(completion);
   if (options_.report) body["kvcake"] = KvcakeReport(completion);
-  return Dump(body);
+  return DumpJson(body);
 }
 
 std::string AnswerWriter::Chunk(ordered_json choice) const {
@@ -175,7 +193,7 @@ std::string AnswerWriter::LastEvents(const Completion& completion) {
     usage["usage"] = Usage(completion);
     events += AsEvent(usage);
   }
-  return events + "data: [DONE]\n\n";
+  return events.append(kDone);
 }
 
 }  // namespace kvcake

@@ -11,6 +11,7 @@
 
 #include "engine/request.h"
 #include "model/tokenizer.h"
+#include "server/api_error.h"
 
 namespace kvcake {
 
@@ -23,6 +24,10 @@ struct TokenInfo {
 
 // "stop" or "length".
 std::string_view OpenAiFinishReason(FinishReason reason);
+// Of what ended without an answer, or with part of one.
+std::optional<ApiError> FailureOf(FinishReason reason);
+// The end of a stream that cannot go on.
+std::string ErrorEvents(const ApiError& error);
 int CachedTokens(const Completion& completion);
 // prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details.
 nlohmann::ordered_json Usage(const Completion& completion);

@@ -64,6 +64,17 @@ TEST(OpenAiResponseTest, WholeAnswers) {
   EXPECT_EQ(text["kvcake"]["report"]["tokens_loaded"]["disk"], 64);
 }
 
+TEST(OpenAiResponseTest, WhatFailsIsNotWhatIsGivenUp) {
+  EXPECT_FALSE(FailureOf(FinishReason::kStop));
+  EXPECT_FALSE(FailureOf(FinishReason::kLength));
+  EXPECT_EQ(FailureOf(FinishReason::kCancelled).value().status, 503);  // worth another try
+  EXPECT_EQ(FailureOf(FinishReason::kError).value().status, 500);
+  const auto events = Events(ErrorEvents({.status = 500, .message = "failed"}), /*done=*/true);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0]["error"]["message"], "failed");
+  EXPECT_TRUE(ErrorEvents({}).ends_with("data: [DONE]\n\n"));
+}
+
 TEST(OpenAiResponseTest, StreamsOfAChat) {
   AnswerWriter writer = Writer({.chat = true, .usage_in_stream = true});
   const json first = Events(writer.FirstEvent()).at(0);

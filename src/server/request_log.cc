@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <spdlog/spdlog.h>
 
+#include "base/dump_json.h"
 #include "server/openai_response.h"
 
 namespace kvcake {
@@ -16,8 +17,17 @@ const char* Reason(const RequestRecord& record) {
   return "refused";
 }
 
-std::string Dump(const ordered_json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+// What clients wrote is in messages: it begins no line and commands no terminal.
+std::string Escaped(std::string_view text) {
+  std::string escaped;
+  for (const unsigned char c : text) {
+    if (c < 0x20 || c == 0x7f) {
+      escaped += fmt::format("\\x{:02x}", c);
+    } else {
+      escaped += static_cast<char>(c);
+    }
+  }
+  return escaped;
 }
 
 }  // namespace
@@ -51,7 +61,7 @@ ordered_json RequestJson(const RequestRecord& record) {
 
 std::string RequestText(const RequestRecord& record) {
   std::string line = fmt::format("{} {} {}: ", record.id, record.path, record.status);
-  if (record.error) line += record.error->message + "; ";
+  if (record.error) line += Escaped(record.error->message) + "; ";
   if (!record.completion) return line + fmt::format("refused after {:.3f} s", record.total_s);
   const Completion& completion = *record.completion;
   return line + fmt::format(
@@ -65,7 +75,7 @@ std::string RequestText(const RequestRecord& record) {
 void LogRequest(const RequestRecord& record, bool json) {
   const bool ours = record.error && record.error->status >= 500;
   spdlog::log(ours ? spdlog::level::warn : spdlog::level::info, "{}",
-              json ? Dump(RequestJson(record)) : RequestText(record));
+              json ? DumpJson(RequestJson(record)) : RequestText(record));
 }
 
 }  // namespace kvcake

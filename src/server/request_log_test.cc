@@ -48,6 +48,15 @@ TEST(RequestLogTest, ARefusalSaysWhyAndHasNoTimesOfTheEngine) {
   EXPECT_NE(RequestText(record).find("429: full; refused"), std::string::npos);
 }
 
+TEST(RequestLogTest, WhatAClientWroteStaysInItsLine) {
+  const RequestRecord record{
+      .id = "cmpl-3",
+      .status = 404,
+      .error = ApiError{.status = 404, .message = "no \"a\nb\r\t\x1b[2J\x7f é\""}};
+  EXPECT_NE(RequestText(record).find(R"(no "a\x0ab\x0d\x09\x1b[2J\x7f é";)"), std::string::npos)
+      << RequestText(record);
+}
+
 TEST(RequestLogTest, WhatWasCancelledHasBoth) {
   RequestRecord record = Answered(FinishReason::kCancelled);
   record.error = ApiError{.status = 499, .message = "the client has gone"};

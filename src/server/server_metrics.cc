@@ -38,7 +38,8 @@ void ServerMetrics::Count(Counters* counters, const std::string& label, uint64_t
 
 void ServerMetrics::Finished(const Completion& completion) {
   const RestoreReport& report = completion.report;
-  Count(&finished_, FinishReasonName(completion.finish_reason));
+  const bool cancelled = completion.finish_reason == FinishReason::kCancelled;
+  Count(&finished_, cancelled ? "abort" : FinishReasonName(completion.finish_reason));  // vLLM's
   if (completion.tokens.empty()) return;  // cancelled before its first token
   const int cached = report.tokens_reused + report.loaded();
   prompt_tokens_.Add(report.prompt_tokens);
