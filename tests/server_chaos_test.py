@@ -84,7 +84,8 @@ class Chaos:
         self._rng = random.Random(options.seed)
         self._deadline = time.monotonic() + options.seconds
         self._reference = Reference()
-        self._asks = make_asks(self._rng, max(40, options.seconds // 4))
+        self._asks = make_asks(self._rng, max(40, options.seconds // 4),
+                               slow=self._reference.server.sanitized)
         self._dir = tempfile.TemporaryDirectory(prefix="kvcake-chaos-")
         self._vandal = Vandal(self._dir.name + "/store", random.Random(self._rng.random()))
         self._changed = threading.Condition()
@@ -148,7 +149,7 @@ class Chaos:
             self.counts[name] = self.counts.get(name, 0) + got
 
     def _live(self):
-        """One server's life."""
+        """One server's life; whether it was quiet at its end."""
         life = Life(self._rng, self._dir.name + "/store")
         said = [f"{' '.join(life.flags)} --ram-capacity {life.ram_mib}MiB:"]
         try:
@@ -183,13 +184,15 @@ class Chaos:
         finally:
             life.server.kill()
         print(" ".join(said), flush=True)
+        return what == "quiet"
 
     def run(self):
         for client in self._clients:
             client.start()
         lives = 0
-        while lives == 0 or time.monotonic() < self._deadline:
-            self._live()
+        quiet = False
+        while not quiet or time.monotonic() < self._deadline:
+            quiet = self._live()
             lives += 1
         with self._changed:
             self._over = True
