@@ -82,10 +82,11 @@ class Life:
 class Chaos:
     def __init__(self, options):
         self._rng = random.Random(options.seed)
-        self._deadline = time.monotonic() + options.seconds
         self._reference = Reference()
-        self._asks = make_asks(self._rng, max(40, options.seconds // 4),
-                               slow=self._reference.server.sanitized)
+        slow = self._reference.server.sanitized
+        seconds = options.seconds or (75 if slow else 25)
+        self._deadline = time.monotonic() + seconds
+        self._asks = make_asks(self._rng, max(40, seconds // 4), slow)
         self._dir = tempfile.TemporaryDirectory(prefix="kvcake-chaos-")
         self._vandal = Vandal(self._dir.name + "/store", random.Random(self._rng.random()))
         self._changed = threading.Condition()
@@ -208,12 +209,11 @@ class Chaos:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=int,
-                        default=int(os.environ.get("KVCAKE_CHAOS_SECONDS", "25")))
+    parser.add_argument("--seconds", type=int)  # 25 unless given, more under a sanitizer
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--clients", type=int, default=12)
     options = parser.parse_args()
-    print(f"--seed {options.seed} --seconds {options.seconds}", flush=True)
+    print(f"--seed {options.seed}", flush=True)
     try:
         Chaos(options).run()
     except Exception:  # pylint: disable=broad-except
