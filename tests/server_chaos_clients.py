@@ -59,15 +59,17 @@ class Answer:
                 whole.tokens[:len(self.tokens)] == self.tokens)
 
 
-def make_asks(rng, count):
-    """Asks whose prompts share long beginnings."""
+def make_asks(rng, count, slow=False):
+    """Asks whose prompts share long beginnings; shorter ones for a slow server."""
+    lines = [15, 60, 120] if slow else [15, 60, 120, 200]
+    answers = [1, 6, 24, 100] if slow else [1, 6, 24, 100, 300, 600]
     documents = [" ".join(f"Line {i}: {' '.join(rng.choices(WORDS, k=6))}."
-                          for i in range(rng.choice([15, 60, 120, 200]))) for _ in range(6)]
+                          for i in range(rng.choice(lines))) for _ in range(6)]
     asks = []
     for _ in range(count):
         document = rng.choice(documents)
         document = document[:rng.choice([len(document), len(document) // 2, 700])]
-        fields = {"max_tokens": rng.choice([1, 6, 24, 100, 300, 600]), "ignore_eos": rng.random() < 0.7}
+        fields = {"max_tokens": rng.choice(answers), "ignore_eos": rng.random() < 0.7}
         if rng.random() < 0.3:
             fields.update(temperature=0.9, seed=rng.randrange(4), top_p=0.9)
         else:

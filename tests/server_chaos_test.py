@@ -82,9 +82,11 @@ class Life:
 class Chaos:
     def __init__(self, options):
         self._rng = random.Random(options.seed)
-        self._deadline = time.monotonic() + options.seconds
         self._reference = Reference()
-        self._asks = make_asks(self._rng, max(40, options.seconds // 4))
+        slow = self._reference.server.sanitized
+        seconds = options.seconds or (75 if slow else 25)
+        self._deadline = time.monotonic() + seconds
+        self._asks = make_asks(self._rng, max(40, seconds // 4), slow)
         self._dir = tempfile.TemporaryDirectory(prefix="kvcake-chaos-")
         self._vandal = Vandal(self._dir.name + "/store", random.Random(self._rng.random()))
         self._changed = threading.Condition()
@@ -148,7 +150,7 @@ class Chaos:
             self.counts[name] = self.counts.get(name, 0) + got
 
     def _live(self):
-        """One server's life."""
+        """One server's life; whether it was quiet at its end."""
         life = Life(self._rng, self._dir.name + "/store")
         said = [f"{' '.join(life.flags)} --ram-capacity {life.ram_mib}MiB:"]
         try:
@@ -183,13 +185,15 @@ class Chaos:
         finally:
             life.server.kill()
         print(" ".join(said), flush=True)
+        return what == "quiet"
 
     def run(self):
         for client in self._clients:
             client.start()
         lives = 0
-        while lives == 0 or time.monotonic() < self._deadline:
-            self._live()
+        quiet = False
+        while not quiet or time.monotonic() < self._deadline:
+            quiet = self._live()
             lives += 1
         with self._changed:
             self._over = True
@@ -205,12 +209,11 @@ class Chaos:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=int,
-                        default=int(os.environ.get("KVCAKE_CHAOS_SECONDS", "25")))
+    parser.add_argument("--seconds", type=int)  # 25 unless given, more under a sanitizer
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--clients", type=int, default=12)
     options = parser.parse_args()
-    print(f"--seed {options.seed} --seconds {options.seconds}", flush=True)
+    print(f"--seed {options.seed}", flush=True)
     try:
         Chaos(options).run()
     except Exception:  # pylint: disable=broad-except

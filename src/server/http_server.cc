@@ -125,6 +125,7 @@ net::awaitable<void> HttpServer::Accept() {
       continue;
     }
     socket.set_option(tcp::no_delay(true), error);
+    socket.set_option(net::socket_base::send_buffer_size(options_.send_buffer_bytes), error);
     const auto connection = std::make_shared<Connection>(*this, std::move(socket));
     connections_.insert(connection.get());
     net::co_spawn(

@@ -22,6 +22,7 @@ struct HttpOptions {
   uint16_t port = 8000;  // 0: any that is free
   size_t connections_max = 4096;
   size_t header_bytes_max = 16 << 10;
+  int send_buffer_bytes = 256 << 10;  // that the kernel keeps for a client that does not read
   uint64_t body_bytes_max = 16 << 20;
   uint64_t bodies_bytes_max = 256 << 20;  // of all that have come and are not parsed yet
   Seconds idle_timeout{75};               // between requests, and for a client to take what is sent
