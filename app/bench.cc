@@ -297,6 +297,46 @@ void AddTiers(CLI::App* parent, int* exit_code) {
   });
 }
 
+void AddSchedule(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::ScheduleOptions>();
+  CLI::App* command = parent->add_subcommand(
+      "schedule", "a restoration among new prompts, in both orders of prefill, over link speeds");
+  options->runtime.ram_capacity_bytes = 2ull << 30;
+  command->add_option("--model", options->runtime.model_dir, "model directory");
+  command->add_option("--arch", options->arch, "shape of random weights")
+      ->check(CLI::IsMember(SynthArchNames()));
+  command
+      ->add_option("--emulate", options->emulate, "profile of the machine, without both of these")
+      ->capture_default_str();
+  command->add_option("--threads", options->runtime.threads, "compute threads")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--context", options->context, "tokens of the stored prompt")
+      ->check(CLI::Range(128, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--burst", options->burst, "new prompts")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_option("--answer-tokens", options->answer_tokens, "of each prompt")
+      ->check(CLI::Range(2, 1 << 16))
+      ->capture_default_str();
+  command->add_option("--ratios", options->ratios, "link speeds, as load time / compute time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--repeats", options->repeats, "of each cell, interleaved")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--crowds", options->crowds, "of restorations, on a fake clock")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--json", options->json, "also write the results to this file");
+  command->add_option("--svg", options->svg, "the picture")->capture_default_str();
+  command->callback([options, exit_code] {
+    if (const Status status = bench::RunSchedule(*options); !status) {
+      *exit_code = Fatal(status.error());
+    }
+  });
+}
+
 void AddServe(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::ServeOptions>();
   CLI::App* command = AddBench(
@@ -356,6 +396,7 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
   AddLoad(bench, exit_code);
   AddTiers(bench, exit_code);
   AddCatalogue(bench, exit_code);
+  AddSchedule(bench, exit_code);
   AddServe(bench, exit_code);
   AddDemo(bench, exit_code);
 }

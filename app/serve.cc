@@ -202,6 +202,28 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
 
 }  // namespace
 
+void AddScheduleFlags(CLI::App& app, RuntimeOptions* options) {
+  app.add_option_function<std::string>(
+         "--schedule", [options](const auto& name) { options->schedule = *ScheduleFromName(name); },
+         "which prompts a step computes first: adaptive: those stored nowhere, as restorations go "
+         "on by loading; fcfs: in order of arrival")
+      ->check(CLI::IsMember({"adaptive", "fcfs"}))
+      ->default_str(std::string(ScheduleName(options->schedule)));
+  app.add_option_function<double>(
+         "--restore-wait-max", [options](double s) { options->restore_wait_max = Seconds(s); },
+         "with --schedule adaptive: after this long without any progress a restoration gets a "
+         "slice before all others")
+      ->transform(DurationValue())
+      ->default_str("1s");
+  app.add_option_function<std::string>(
+         "--load-order",
+         [options](const auto& name) { options->load_order = *LoadOrderFromName(name); },
+         "whose chunks are read first: srpt: of the prompt with the least left, with aging; fifo: "
+         "in order of arrival; fair: in turn")
+      ->check(CLI::IsMember({"srpt", "fifo", "fair"}))
+      ->default_str(std::string(LoadOrderName(options->load_order)));
+}
+
 void AddServeCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* serve = app.add_subcommand("serve", "answer requests as OpenAI's API does, over HTTP");
@@ -230,6 +252,7 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
           "computed in smaller slices, of a chunk at least; 0: no limit")
       ->check(CLI::Range(0.0, 1e6))
       ->default_str("100");
+  AddScheduleFlags(*serve, &flags->runtime);
   serve->callback([flags, exit_code] {
     if (const Status status = Serve(*flags); !status) *exit_code = Fatal(status.error());
   });

@@ -174,6 +174,24 @@ struct ServeOptions {
 };
 Status RunServe(const ServeOptions& options);
 
+// One long prompt whose KV cache is stored, then a burst of short new ones: what both orders of
+// prefill make of it, on an emulated machine or a real model (Cake, section 4).
+struct ScheduleOptions {
+  RuntimeOptions runtime = {};  // a model; neither that nor `arch`: the machine of `emulate`
+  std::string arch;
+  std::string emulate = "bench/profiles/a100-longalpaca-7b.json";
+  int context = 16384;
+  int burst = 22;
+  int shortest = 32, longest = 448;  // tokens of the burst's prompts
+  int answer_tokens = 16;
+  std::vector<double> ratios = {0.125, 0.25, 0.5, 1, 2, 4};  // the long prompt's load / compute
+  int repeats = 3;
+  int crowds = 500;  // of restorations on a fake clock
+  std::string json;  // path; empty: none
+  std::string svg = "schedule.svg";
+};
+Status RunSchedule(const ScheduleOptions& options);
+
 // The tour: questions about a long document under each policy, at three link speeds.
 struct DemoOptions {
   std::string model_dir;

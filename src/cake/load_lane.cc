@@ -101,7 +101,9 @@ void Restorer::CheckStalls(Calls& calls) {
     const TierEstimate& estimate = tier.cost.estimate();
     const Seconds expected(estimate.fixed_s +
                            estimate.IntervalFor(static_cast<double>(pool_.layout().page_bytes())));
-    if (tier.cost.in_flight() == 0 ||
+    // Cancelled reads that never come back may leave no room for others.
+    const bool blocked = tier.cost.in_flight() > 0 || (!tier.queue.empty() && !HasRoom(tier));
+    if (!blocked ||
         now - tier.cost.last_progress() <= std::max(options_.stall_timeout, 8 * expected)) {
       continue;
     }
@@ -118,6 +120,14 @@ void Restorer::CheckStalls(Calls& calls) {
 bool Restorer::Usable(const TierState& tier) const {
   return !tier.stalled && tier.tier->max_reads_in_flight() > 0 &&
          pool_.layout().page_bytes() <= tier.tier->max_read_bytes_in_flight();
+}
+
+uint32_t Restorer::UsableTiers(const Restoration& r) const {
+  uint32_t usable = 0;
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    if (Usable(tiers_[t]) && r.Trusts(static_cast<int>(t))) usable |= 1u << t;
+  }
+  return usable;
 }
 
 bool Restorer::HasRoom(const TierState& tier) const {
@@ -146,16 +156,36 @@ void Restorer::Pump(Calls& calls) {
 // One read for the next restoration that wants one.
 bool Restorer::PumpOne(int tier, Calls& calls) {
   if (!HasRoom(tiers_[tier])) return false;
-  for (size_t k = 0; k < open_.size(); ++k) {
-    const size_t turn = (next_turn_ + k) % open_.size();
-    Restoration& r = *open_[turn];
-    if (!r.WantsLoads() || r.claims_.done()) continue;
-    const auto claim = ClaimLoad(r, tier);
-    if (!claim) continue;
-    next_turn_ = turn + 1;
-    return StartRead(r, tier, *claim, calls);
+  ranked_.clear();
+  for (Restoration* r : open_) {
+    if (r->WantsLoads() && !r->claims_.done()) ranked_.emplace_back(Rank(*r), r);
+  }
+  std::stable_sort(ranked_.begin(), ranked_.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [rank, r] : ranked_) {
+    if (const auto claim = ClaimLoad(*r, tier)) return StartRead(*r, tier, *claim, calls);
   }
   return TakeFromSlower(tier, calls);
+}
+
+double Restorer::Rank(const Restoration& r) const {
+  int missing = 0;
+  for (int i = r.claims_.first_missing(); i < r.claims_.size(); ++i) {
+    missing += r.claims_.state(i) != ChunkState::kResident;
+  }
+  const double bytes = static_cast<double>(pool_.layout().page_bytes());
+  double interval_s = INFINITY;
+  for (const TierState& tier : tiers_) {
+    const TierEstimate& estimate = tier.cost.estimate();
+    if (estimate.known) interval_s = std::min(interval_s, estimate.IntervalFor(bytes));
+  }
+  constexpr double kUnknown = 1e-3;  // any: the same for all
+  return LoadRank(options_.load_order,
+                  {.remaining_s = missing * (std::isfinite(interval_s) ? interval_s : kUnknown),
+                   .age_s = (clock_.Now() - r.opened_).count(),
+                   .serial = r.serial_,
+                   .last_read = r.last_read_},
+                  options_.load_aging);
 }
 
 std::optional<Claim> Restorer::ClaimLoad(Restoration& r, int tier) {
@@ -167,6 +197,7 @@ std::optional<Claim> Restorer::ClaimLoad(Restoration& r, int tier) {
   if (!any) return std::nullopt;
   UpdateEtas();
   const Plan plan = MakePlan(View(r, r.request_.slice_chunks_max), options_.planner);
+  r.NotePlan(plan);
   std::vector<uint8_t> allowed(r.claims_.size());
   bool found = false;
   for (int i = r.claims_.first_missing(); i < r.claims_.size(); ++i) {
@@ -255,6 +286,7 @@ bool Restorer::StartRead(Restoration& r, int tier, const Claim& claim, Calls& ca
                 .parent = chunk == 0 ? r.request_.root : keys[chunk - 1],
                 .landing = pool_.LandingFor(page->id(), Codec::kRaw),
                 .done = [this, number](ReadResult result) { OnRead(number, std::move(result)); }});
+  r.last_read_ = number;
   Read read;
   read.owner = &r;
   read.claim = claim;
@@ -296,13 +328,26 @@ void Restorer::UpdateEtas() {
   }
 }
 
-TierView Restorer::ViewTier(const TierState& tier) const {
+// Requests on one document share their loads; different documents share the link: one after the
+// other, or all at once.
+TierView Restorer::ViewTier(const Restoration& r, int number) const {
+  const TierState& tier = tiers_[number];
   const TierEstimate& estimate = tier.cost.estimate();
   TierView view;
   view.known = estimate.known;
-  view.interval_s =
-      documents_ * estimate.IntervalFor(static_cast<double>(pool_.layout().page_bytes()));
+  view.interval_s = estimate.IntervalFor(static_cast<double>(pool_.layout().page_bytes()));
   view.drain_s = tier.drain_s;
+  if (options_.load_order == LoadOrder::kFair) {
+    view.interval_s *= documents_;
+  } else if (open_.size() > 1) {
+    const std::pair rank(Rank(r), r.serial_);
+    for (const Restoration* other : open_) {
+      if (other == &r || !other->WantsLoads() || other->claims_.done()) continue;
+      if (other->request_.keys[0] == r.request_.keys[0]) continue;
+      if (std::pair(Rank(*other), other->serial_) > rank) continue;
+      view.drain_s += other->loads_left_[number] * view.interval_s;
+    }
+  }
   view.waited_s = tier.queue.empty() ? INFINITY : (clock_.Now() - tier.cost.silent_since()).count();
   return view;
 }
@@ -313,7 +358,7 @@ const PlanInput& Restorer::View(const Restoration& r, int budget_chunks) {
   input_.chunk_tokens = r.request_.chunk_tokens;
   input_.slice_chunks_max = r.request_.slice_chunks_max;
   input_.budget_chunks = std::min(budget_chunks, r.request_.slice_chunks_max);
-  if (r.share_ < 1) {  // a slice takes whole steps, however short it is
+  if (r.share_ > 0 && r.share_ < 1) {  // a slice takes whole steps, however short it is
     const double step_tokens = input_.slice_chunks_max * input_.chunk_tokens;
     const double chunks = r.share_ * input_.slice_chunks_max;
     input_.slice_chunks_max = std::max(1, static_cast<int>(chunks));
@@ -322,12 +367,12 @@ const PlanInput& Restorer::View(const Restoration& r, int budget_chunks) {
   input_.waiting = r.waiting_;
   input_.predict = r.request_.policy != Policy::kPublished;
   input_.fixed_split = r.FixedSplit();
+  if (r.share_ == 0 && r.WantsLoads() && !input_.fixed_split) input_.fixed_split = 0;
   input_.tiers.clear();
-  uint32_t usable = 0;
   for (size_t t = 0; t < tiers_.size(); ++t) {
-    input_.tiers.push_back(ViewTier(tiers_[t]));
-    if (Usable(tiers_[t]) && r.Trusts(static_cast<int>(t))) usable |= 1u << t;
+    input_.tiers.push_back(ViewTier(r, static_cast<int>(t)));
   }
+  const uint32_t usable = UsableTiers(r);
   const int n = r.claims_.size();
   input_.chunks.assign(n, {});
   for (int i = 0; i < n; ++i) {
@@ -367,7 +412,6 @@ const PlanInput& Restorer::View(const Restoration& r, int budget_chunks) {
   return input_;
 }
 
-// Requests on one document share their loads; different documents share the link.
 int Restorer::Documents() const {
   std::unordered_set<ChunkKey> documents;
   for (const Restoration* r : open_) {

@@ -28,6 +28,8 @@ Restoration::Restoration(Restorer& restorer, RestoreRequest request)
       opened_(restorer.clock_.Now()),
       claims_(static_cast<int>(request_.keys.size())),
       pages_(request_.keys.size()),
+      progressed_(opened_),
+      loads_left_(restorer.tiers_.size()),
       first_mixed_(claims_.size()),
       failures_(restorer.tiers_.size()) {
   report_.policy = request_.policy;
@@ -50,6 +52,7 @@ bool Restoration::Wants(int chunk, const ChunkKey& key) const {
 
 void Restoration::Loaded(int chunk, std::string_view tier, PageHandle page) {
   pages_[chunk] = std::move(page);
+  progressed_ = restorer_.clock_.Now();
   report_.tokens_loaded[std::string(tier)] += request_.chunk_tokens;
   if (first_loaded_ < 0 || chunk < first_loaded_) first_loaded_ = chunk;
   NotePath(chunk);
@@ -58,6 +61,7 @@ void Restoration::Loaded(int chunk, std::string_view tier, PageHandle page) {
 void Restoration::Adopt(int chunk, PageHandle page) {
   pages_[chunk] = std::move(page);
   claims_.Adopt(chunk);
+  progressed_ = restorer_.clock_.Now();
   report_.tokens_reused += request_.chunk_tokens;
   initial_[chunk].state = ChunkView::State::kResident;
   NotePath(chunk);
@@ -71,7 +75,7 @@ void Restoration::NotePath(int chunk) {
 
 ComputeTurn Restoration::NextTurn(const ComputeBudget& budget) {
   std::unique_lock lock(restorer_.mutex_);
-  CHECK(!closed_ && budget.chunks >= 0 && budget.share > 0);
+  CHECK(!closed_ && budget.chunks >= 0 && budget.share >= 0);
   const Stopwatch stopwatch(&report_.planning_s);
   ++report_.turns;
   if (claims_.done()) return {.kind = ComputeTurn::Kind::kDone};
@@ -99,11 +103,15 @@ ComputeTurn Restoration::Turn(const ComputeBudget& budget, Restorer::Calls& call
   restorer_.UpdateEtas();
   const Plan plan =
       MakePlan(restorer_.View(*this, std::max(1, budget.chunks)), restorer_.options_.planner);
+  NotePlan(plan);
   if (plan.slice_chunks > 0 && budget.chunks == 0) {
     return {.kind = ComputeTurn::Kind::kStarved, .claim = {.first = claims_.first_missing()}};
   }
   if (plan.slice_chunks > 0) {
     turn = StartSlice(plan, calls);
+  } else if (share_ == 0) {
+    report_.AddReason("other requests have the compute: loads only");
+    turn.wait_until = now + Seconds(plan.wait_s);
   } else {
     NoteTurn(plan);
     waiting_ = true;
@@ -146,12 +154,35 @@ ComputeTurn Restoration::StartSlice(const Plan& plan, Restorer::Calls& calls) {
   for (int i = 0; i < claim.count; ++i) pages_[claim.first + i] = std::move(drawn[i]);
   computing_ = claim;
   slice_start_ = now;
+  progressed_ = now;
   // Others fill a step that is shared.
   const int chunks = share_ < 1 ? request_.slice_chunks_max : claim.count;
   slice_predicted_s_ = restorer_.cost_.fit().SecondsFor(claim.first * request_.chunk_tokens,
                                                         chunks * request_.chunk_tokens);
   waiting_ = false;
   return {.kind = ComputeTurn::Kind::kSlice, .claim = claim};
+}
+
+void Restoration::NotePlan(const Plan& plan) {
+  std::fill(loads_left_.begin(), loads_left_.end(), 0);
+  for (int i = claims_.first_missing(); i < claims_.size(); ++i) {
+    if (plan.sides[i] != Side::kLoad || claims_.state(i) != ChunkState::kAbsent) continue;
+    if (plan.tiers[i] >= 0) ++loads_left_[plan.tiers[i]];
+  }
+}
+
+ComputeNeed Restoration::Need() const {
+  std::lock_guard lock(restorer_.mutex_);
+  CHECK(!closed_);
+  ComputeNeed need{.idle = restorer_.clock_.Now() - progressed_, .rank = restorer_.Rank(*this)};
+  if (AwaitsLooks()) return need;
+  const uint32_t tiers = restorer_.UsableTiers(*this);
+  const int compute_end = WantsLoads() ? request_.forced_split.value_or(0) : claims_.size();
+  for (int i = claims_.first_missing(); i < claims_.size(); ++i, ++need.fresh_chunks) {
+    if (claims_.state(i) != ChunkState::kAbsent) break;
+    if (i >= compute_end && (claims_.tiers(i) & tiers) != 0) break;
+  }
+  return need;
 }
 
 // What the cost model said of the slice that has ended.

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "cake/claims.h"
 #include "cake/cost_model.h"
+#include "cake/load_order.h"
 #include "cake/planner.h"
 #include "cake/report.h"
 #include "kv/page_pool.h"
@@ -48,8 +49,17 @@ struct ComputeTurn {
 struct ComputeBudget {
   int chunks = 0;
   // Of a step, in which others compute the rest: it lasts as long as a full one. What to count on
-  // for the steps to come.
+  // for the steps to come; 0: nothing, and whatever can be loaded is.
   double share = 1;
+};
+
+// What the compute lane is wanted for, for who shares it among restorations.
+struct ComputeNeed {
+  // Chunks from the first missing one on that only compute can make: no tier has them, or may be
+  // asked. Loading cannot make up for a delay.
+  int fresh_chunks = 0;
+  Seconds idle{0};  // since something became resident or was begun to be computed
+  double rank = 0;  // of Options::load_order: the lowest first
 };
 
 // Tokens of whole chunks that are resident by now, by where they came from.
@@ -81,6 +91,11 @@ class Restorer {
     // A restoration stops asking a tier whose reads fail for it this often in a row, until one ends
     // well.
     int failures_max = 4;
+    // Which restoration is read for first.
+    LoadOrder load_order = LoadOrder::kSrpt;
+    // Of kSrpt: what a second of age is worth (LoadRank). One that has waited for 4 times what it
+    // takes to load is not overtaken any more.
+    double load_aging = 0.25;
     // Compute starts after this long, or a part of a chunk's compute time if that is less
     // (PlannerOptions::blind_wait_chunks), whether or not the tiers have said what they hold.
     Seconds look_wait_max{5e-3};
@@ -171,6 +186,7 @@ class Restorer {
   void Pump(Calls& calls);
   bool PumpOne(int tier, Calls& calls);
   bool Usable(const TierState& tier) const;
+  uint32_t UsableTiers(const Restoration& restoration) const;  // bit t: it may ask tier t
   bool HasRoom(const TierState& tier) const;
   std::optional<Claim> ClaimLoad(Restoration& restoration, int tier);
   std::optional<Claim> ClaimProbe(Restoration& restoration, int tier, const Plan& plan);
@@ -178,7 +194,8 @@ class Restorer {
   bool StartRead(Restoration& restoration, int tier, const Claim& claim, Calls& calls);
   void UpdateEtas();
   const PlanInput& View(const Restoration& restoration, int budget_chunks);
-  TierView ViewTier(const TierState& tier) const;
+  TierView ViewTier(const Restoration& restoration, int tier) const;
+  double Rank(const Restoration& restoration) const;
   int Documents() const;
   void LookFor(Restoration& restoration, Calls& calls);
   void EndLook(Restoration* restoration, int tier);
@@ -203,17 +220,18 @@ class Restorer {
   // Guarded by mutex_.
   std::vector<TierState> tiers_;
   std::vector<Restoration*> open_;                     // in order of arrival
-  size_t next_turn_ = 0;                               // whose turn it is to claim a load
   std::unordered_map<ChunkKey, Restoration*> owners_;  // of every chunk computed or loaded now
   std::unordered_map<uint64_t, Read> reads_;
-  uint64_t next_read_ = 0;
+  uint64_t next_read_ = 1;
   uint64_t next_serial_ = 1;
   int looks_ = 0;  // under way, those of restorations that have gone included
   uint64_t events_ = 0, events_seen_ = 0;
   int calling_ = 0;       // threads between the mutex and a tier
   int documents_ = 1;     // being restored: they share the links
   bool no_page_ = false;  // the last Pump could have read more with more free pages
-  PlanInput input_;       // scratch
+  // Scratch.
+  PlanInput input_;
+  std::vector<std::pair<double, Restoration*>> ranked_;
 };
 
 // One prompt. Methods are thread-safe; compute turns are the engine thread's.
@@ -228,6 +246,7 @@ class Restoration {
   ComputeTurn NextTurn(const ComputeBudget& budget);
   // The pages of chunks [0, chunks), which are resident or in the current claim.
   std::vector<PageId> PageIds(int chunks) const;
+  ComputeNeed Need() const;
   // The claim's KV is in its pages: makes them visible to everyone, and adds the time it took
   // (0: not known) to the cost model.
   void Computed(const Claim& claim, Seconds took);
@@ -257,6 +276,7 @@ class Restoration {
   void NotePath(int chunk);
   bool Trusts(int tier) const { return failures_[tier] < restorer_.options_.failures_max; }
   bool WantsLoads() const { return request_.policy != Policy::kCompute; }
+  void NotePlan(const Plan& plan);
   std::optional<int> FixedSplit() const;
   double Bound(std::optional<Seconds> tail) const;
   bool AwaitsLooks() const;
@@ -281,6 +301,9 @@ class Restoration {
   double share_ = 1;  // of a step, as the engine said last
   bool waiting_ = false;
   bool closed_ = false;
+  TimePoint progressed_;         // when something became resident or a slice began
+  uint64_t last_read_ = 0;       // the number of the last one begun for it; 0: none
+  std::vector<int> loads_left_;  // of each tier: chunks that the last plan leaves to it
   int first_loaded_ = -1;
   int first_mixed_;            // of the chunks whose path is not ours; size() if there is none
   std::vector<int> failures_;  // of each tier, in a row

@@ -243,8 +243,9 @@ TimePoint Simulator::NextTierEvent() const {
   return next;
 }
 
-ComputeTurn Simulator::NextTurn(Running& running) {
-  ComputeBudget budget{.chunks = running.request->restore.slice_chunks_max};
+// chunks: what is left of the step.
+ComputeTurn Simulator::NextTurn(Running& running, int chunks) {
+  ComputeBudget budget{.chunks = chunks, .share = chunks > 0 ? 1.0 : 0.0};
   if (share_) {
     budget.chunks = std::min(budget.chunks, share_->Budget((clock_.Now() - begin_).count()));
     budget.share = share_->typical();
@@ -320,32 +321,53 @@ void Simulator::PublishBehind(const std::vector<SimRequest>& requests) {
   pool_->Publish(std::move(*page), key, NumericPath::kUnknown);
 }
 
-Simulator::Turns Simulator::TakeTurns(std::vector<Running>& running, size_t next,
-                                      std::vector<SimOutcome>& outcomes) {
-  Turns turns;
-  for (size_t k = 0; k < running.size() && !turns.slice;) {
-    const size_t i = (next + k) % running.size();
-    Running& r = running[i];
+void Simulator::EraseEnded(std::vector<Running>& running, std::vector<SimOutcome>& outcomes) {
+  std::erase_if(running, [&](Running& r) {
     if (r.request->cancel_s && begin_ + Seconds(*r.request->cancel_s) <= clock_.Now()) {
       r.restoration->Abandon();
-      CheckInvariants();
-      running.erase(running.begin() + i);
-      k = 0;
-      continue;
-    }
-    if (r.request->cancel_s)
-      turns.wake = std::min(turns.wake, begin_ + Seconds(*r.request->cancel_s));
-    const ComputeTurn turn = NextTurn(r);
-    if (turn.kind == ComputeTurn::Kind::kDone) {
+    } else if (r.restoration->done()) {
       Finish(r, outcomes[r.index]);
-      running.erase(running.begin() + i);
-      k = 0;
-      continue;
+    } else {
+      return false;
     }
-    if (turn.kind == ComputeTurn::Kind::kSlice) turns.slice = turn, turns.whose = i;
-    if (turn.kind == ComputeTurn::Kind::kStarved) turns.starved_at = turn.claim.first;
-    if (turn.kind == ComputeTurn::Kind::kWait) turns.wake = std::min(turns.wake, turn.wait_until);
-    ++k;
+    CheckInvariants();
+    return true;
+  });
+}
+
+Simulator::Turns Simulator::TakeTurns(std::vector<Running>& running) {
+  Turns turns;
+  std::vector<PrefillNeed> needs;
+  for (const Running& r : running) {
+    const ComputeNeed need = r.restoration->Need();
+    needs.push_back({.fresh_chunks = need.fresh_chunks,
+                     .restoring = true,
+                     .idle = need.idle,
+                     .rank = need.rank});
+    if (r.request->cancel_s) {
+      turns.wake = std::min(turns.wake, begin_ + Seconds(*r.request->cancel_s));
+    }
+  }
+  for (const PrefillTurn& next : OrderPrefills(options_.schedule, needs, Seconds(1))) {
+    Running& r = running[next.index];
+    const int most = r.request->restore.slice_chunks_max;
+    const ComputeTurn turn =
+        NextTurn(r, turns.slice ? 0 : std::min(most, next.chunks_max.value_or(most)));
+    switch (turn.kind) {
+      case ComputeTurn::Kind::kSlice:
+        turns.slice = turn;
+        turns.whose = next.index;
+        break;
+      case ComputeTurn::Kind::kStarved:
+        if (!turns.slice) turns.starved_at = turn.claim.first;
+        break;
+      case ComputeTurn::Kind::kWait:
+        turns.wake = std::min(turns.wake, turn.wait_until);
+        break;
+      case ComputeTurn::Kind::kDone:
+        turns.wake = clock_.Now();
+        break;
+    }
   }
   return turns;
 }
@@ -381,7 +403,6 @@ std::vector<SimOutcome> Simulator::Run(const std::vector<SimRequest>& requests) 
                    [&](size_t a, size_t b) { return requests[a].at_s > requests[b].at_s; });
   const auto arrival = [&] { return begin_ + Seconds(requests[waiting.back()].at_s); };
   std::vector<Running> running;
-  size_t next = 0;  // round robin over `running`
   while (!waiting.empty() || !running.empty()) {
     while (!waiting.empty() && arrival() <= clock_.Now()) {
       const size_t i = waiting.back();
@@ -391,9 +412,9 @@ std::vector<SimOutcome> Simulator::Run(const std::vector<SimRequest>& requests) 
       CheckInvariants();
     }
     if (Happens(rng_, options_.publish_share)) PublishBehind(requests);
-    const Turns turns = TakeTurns(running, next, outcomes);
+    EraseEnded(running, outcomes);
+    const Turns turns = TakeTurns(running);
     if (turns.slice) {
-      next = turns.whose + 1;
       Compute(running[turns.whose], turns.slice->claim);
     } else if (turns.starved_at) {
       Starve(*turns.starved_at);

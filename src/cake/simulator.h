@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cake/compute_share.h"
+#include "cake/prefill_order.h"
 #include "cake/restorer.h"
 #include "cake/speed_trace.h"
 #include "store/pins.h"
@@ -139,6 +140,8 @@ struct SimOptions {
   uint64_t seed = 0;
   bool check_invariants = true;  // of the Restorer, at every event
   Restorer::Options restorer = {};
+  // Among several restorations: each step is one's, in this order.
+  Schedule schedule = Schedule::kAdaptive;
 };
 
 class Simulator {
@@ -172,11 +175,12 @@ class Simulator {
   };
   void Begin();
   void End();
-  Turns TakeTurns(std::vector<Running>& running, size_t next, std::vector<SimOutcome>& outcomes);
+  void EraseEnded(std::vector<Running>& running, std::vector<SimOutcome>& outcomes);
+  Turns TakeTurns(std::vector<Running>& running);
   void CheckInvariants() const;
   void AdvanceTo(TimePoint t);
   TimePoint NextTierEvent() const;
-  ComputeTurn NextTurn(Running& running);
+  ComputeTurn NextTurn(Running& running, int chunks);
   Seconds Step(double prefix, double tokens);
   void Compute(Running& running, const Claim& claim);
   void Starve(int chunk);

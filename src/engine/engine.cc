@@ -170,9 +170,20 @@ Result<bool> Engine::Step() {
     EraseFinished();
     return tl::unexpected<Error>(forward.error());
   }
-  CommitStep(plan, began, clock_.Now() - began, *forward);
+  const Seconds took = clock_.Now() - began;
+  if (observer_) Observe(plan, began, took);
+  CommitStep(plan, began, took, *forward);
   EraseFinished();
   return !running_.empty() || !waiting_.empty();
+}
+
+void Engine::Observe(const StepPlan& plan, TimePoint began, Seconds took) const {
+  StepRecord record{.began = began, .took = took};
+  for (const Part& part : plan.parts) {
+    const bool decodes = part.sequence->state == Sequence::State::kDecoding;
+    (decodes ? record.decoded : part.restores ? record.restored : record.fresh) += part.count;
+  }
+  observer_(record);
 }
 
 void Engine::CommitStep(const StepPlan& plan, TimePoint began, Seconds took,

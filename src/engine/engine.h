@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "cake/prefill_order.h"
 #include "cake/restorer.h"
 #include "engine/sequence.h"
 #include "engine/shared_steps.h"
@@ -26,10 +27,21 @@ struct EngineOptions {
   int waiting_max = 1024;            // beyond max_sequences; more are refused
   uint64_t read_reserve_pages = 16;  // never promised to sequences: reads in flight draw them
   Seconds step_max{0};  // while anything decodes, slices are expected to end by then; 0: no limit
-  Seconds warm_up_max{0.3};  // no further warm-up pass is started after this long
+  Schedule schedule = Schedule::kAdaptive;
+  Seconds restore_wait_max{1};  // OrderPrefills'
+  Seconds warm_up_max{0.3};     // no further warm-up pass is started after this long
   // What restorations get of each step, from 0 to 1; the rest goes to requests made up for it, so
   // that a step lasts as long as a full one. Not given: all of it, and steps are as long as needed.
   std::optional<SpeedTrace> compute_share = {};
+};
+
+// What one step did.
+struct StepRecord {
+  TimePoint began{};
+  Seconds took{0};
+  int decoded = 0;   // tokens of sequences that write their answers
+  int fresh = 0;     // of prompts, that no loading could have brought
+  int restored = 0;  // of prompts, whose restorations could have loaded some of them
 };
 
 class Engine {
@@ -64,6 +76,10 @@ class Engine {
   [[nodiscard]] Status WarmUp();
   // Returns when every chunk queued for the store is written or has failed.
   void FlushStore();
+  // Called on the engine thread after every step that ran the model.
+  void SetStepObserver(std::function<void(const StepRecord&)> observer) {
+    observer_ = std::move(observer);
+  }
   WriteBehindStats write_stats() const;  // any thread
   size_t waiting() const { return waiting_.size(); }
   size_t running() const { return running_.size(); }
@@ -77,6 +93,7 @@ class Engine {
     int count = 0;
     Claim claim;  // count > 0: a restoring slice
     bool samples = false;
+    bool restores = false;  // loading might have brought it
     std::vector<PageId> pages;
   };
 
@@ -95,9 +112,11 @@ class Engine {
   };
   StepPlan PlanStep();
   void PlanDecode(Sequence& sequence, std::vector<Part>* parts);
+  void PlanPrefills(int budget, StepPlan* plan);
   void PlanPrefill(Sequence& sequence, int* budget, std::vector<Part>* parts);
   void AwaitPages(TimePoint* wake_at);
   void PlanRestore(Sequence& sequence, const ComputeBudget& compute, int* budget, StepPlan* plan);
+  void Observe(const StepPlan& plan, TimePoint began, Seconds took) const;
   void CommitStep(const StepPlan& plan, TimePoint began, Seconds took,
                   std::span<const float> logits);
   bool EnsurePages(Sequence& sequence, int tokens);
@@ -133,6 +152,7 @@ class Engine {
   uint64_t pages_promised_ = 0;  // to running_, which is in order of submission
   uint64_t preemptions_ = 0;
   std::optional<SharedSteps> shared_;
+  std::function<void(const StepRecord&)> observer_;
 };
 
 }  // namespace kvcake

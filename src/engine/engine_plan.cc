@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cake/prefill_order.h"
 #include "engine/engine.h"
 #include "engine/share_step.h"
 
@@ -83,8 +84,7 @@ void Engine::AwaitPages(TimePoint* wake_at) {
   *wake_at = std::min(*wake_at, clock_.Now() + Seconds(1e-3));
 }
 
-// The token budget goes to decodes first, then to prompts whose stored part is restored, then to
-// those that still restore: what these do not get, loading makes up for.
+// The token budget goes to decodes first, then to prompts.
 Engine::StepPlan Engine::PlanStep() {
   StepPlan plan;
   std::vector<Part>& parts = plan.parts;
@@ -101,23 +101,7 @@ Engine::StepPlan Engine::PlanStep() {
     budget =
         ShareStep(running_, cost_.fit(), options_.step_max, pool_.layout().chunk_tokens, budget);
   }
-  for (auto& sequence : running_) {
-    if (sequence->state == Sequence::State::kRestoring && sequence->restoration->done()) {
-      EndRestoration(*sequence);
-    }
-    if (sequence->state == Sequence::State::kPrefilling) PlanPrefill(*sequence, &budget, &parts);
-  }
-  const int chunk = pool_.layout().chunk_tokens;
-  ComputeBudget compute{.chunks = budget / chunk};
-  if (shared_) {
-    compute = shared_->Budget(clock_.Now());
-    budget = std::min(budget, compute.chunks * chunk);
-  }
-  for (auto& sequence : running_) {
-    if (sequence->state != Sequence::State::kRestoring) continue;
-    compute.chunks = budget / chunk;
-    PlanRestore(*sequence, compute, &budget, &plan);
-  }
+  PlanPrefills(budget, &plan);
   for (Part& part : parts) {
     if (part.claim.count > 0) continue;
     for (uint64_t i = 0; i < PagesFor(part.start + part.count); ++i) {
@@ -125,6 +109,51 @@ Engine::StepPlan Engine::PlanStep() {
     }
   }
   return plan;
+}
+
+void Engine::PlanPrefills(int budget, StepPlan* plan) {
+  const int chunk = pool_.layout().chunk_tokens;
+  std::vector<Sequence*> sequences;
+  std::vector<PrefillNeed> needs;
+  for (auto& sequence : running_) {
+    if (sequence->state == Sequence::State::kRestoring && sequence->restoration->done()) {
+      EndRestoration(*sequence);
+    }
+    if (sequence->state == Sequence::State::kPrefilling) {
+      needs.push_back({.fresh_chunks = (sequence->prefill_tokens - sequence->kv_tokens) / chunk});
+    } else if (sequence->state == Sequence::State::kRestoring) {
+      const ComputeNeed need = sequence->restoration->Need();
+      needs.push_back({.fresh_chunks = need.fresh_chunks,
+                       .restoring = true,
+                       .idle = need.idle,
+                       .rank = need.rank});
+    } else {
+      continue;
+    }
+    sequences.push_back(sequence.get());
+  }
+  const int whole = budget;
+  std::optional<ComputeBudget> shared;
+  if (shared_) shared = shared_->Budget(clock_.Now());
+  for (const PrefillTurn& turn :
+       OrderPrefills(options_.schedule, needs, options_.restore_wait_max)) {
+    Sequence& sequence = *sequences[turn.index];
+    if (!needs[turn.index].restoring) {
+      PlanPrefill(sequence, &budget, &plan->parts);
+      continue;
+    }
+    ComputeBudget compute{.chunks = budget / chunk,
+                          .share = budget < chunk ? 0 : static_cast<double>(budget) / whole};
+    if (shared) {
+      compute = {.chunks = std::clamp(shared->chunks, 0, compute.chunks), .share = shared->share};
+    }
+    if (turn.chunks_max) compute.chunks = std::min(compute.chunks, *turn.chunks_max);
+    const int before = budget;
+    PlanRestore(sequence, compute, &budget, plan);
+    if (before == budget) continue;
+    plan->parts.back().restores = needs[turn.index].fresh_chunks == 0;
+    if (shared) shared->chunks -= static_cast<int>(PagesFor(before - budget));
+  }
 }
 
 void Engine::PlanDecode(Sequence& sequence, std::vector<Part>* parts) {
@@ -156,7 +185,6 @@ void Engine::PlanPrefill(Sequence& sequence, int* budget, std::vector<Part>* par
 void Engine::PlanRestore(Sequence& sequence, const ComputeBudget& compute, int* budget,
                          StepPlan* plan) {
   const int chunk = pool_.layout().chunk_tokens;
-  if (compute.chunks == 0 && !shared_) return;  // the others have the step
   const ComputeTurn turn = sequence.restoration->NextTurn(compute);
   switch (turn.kind) {
     case ComputeTurn::Kind::kDone:  // the last load came just now
@@ -166,7 +194,7 @@ void Engine::PlanRestore(Sequence& sequence, const ComputeBudget& compute, int* 
       plan->wake_at = std::min(plan->wake_at, turn.wait_until);
       return;
     case ComputeTurn::Kind::kStarved:
-      if (!plan->shared_at) plan->shared_at = turn.claim.first * chunk;
+      if (shared_ && !plan->shared_at) plan->shared_at = turn.claim.first * chunk;
       return;
     case ComputeTurn::Kind::kSlice:
       break;
@@ -182,7 +210,8 @@ void Engine::PlanRestore(Sequence& sequence, const ComputeBudget& compute, int* 
   // The slice that reaches the end of the full chunks takes the rest of the prompt along when the
   // budget allows: one step less.
   const int rest = sequence.prefill_tokens - chunks * chunk;
-  if (chunks == static_cast<int>(sequence.keys.size()) && part.count + rest <= *budget) {
+  const int most = shared_ ? std::min(*budget, compute.chunks * chunk) : *budget;
+  if (chunks == static_cast<int>(sequence.keys.size()) && part.count + rest <= most) {
     if (rest > 0 && sequence.tail_page.id() == kNoPage) {
       if (auto page = pool_.Draw()) sequence.tail_page = std::move(*page);
     }

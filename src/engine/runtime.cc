@@ -87,6 +87,7 @@ void Runtime::Wire() {
   for (const auto& store : stores_) tiers.push_back(store.get());
   Restorer::Options restore_options;
   restore_options.numeric_path = model_->numeric_path();
+  restore_options.load_order = options_.load_order;
   restorer_ =
       std::make_unique<Restorer>(*pool_, tiers, *compute_cost_, Clock::Real(), restore_options);
   if (!tiers.empty()) {
@@ -100,6 +101,8 @@ void Runtime::Wire() {
                                                    .max_sequences = options_.max_sequences,
                                                    .waiting_max = options_.waiting_max,
                                                    .step_max = options_.step_max,
+                                                   .schedule = options_.schedule,
+                                                   .restore_wait_max = options_.restore_wait_max,
                                                    .compute_share = options_.compute_share});
   // The first store has the last word about compute.
   for (size_t i = stores_.size(); i-- > 0;) LoadCosts(CostPath(i), LearnersOf(i));

@@ -44,6 +44,9 @@ struct RuntimeOptions {
   int max_sequences = EngineOptions{}.max_sequences;  // answered at once
   int waiting_max = EngineOptions{}.waiting_max;
   Seconds step_max{0};
+  Schedule schedule = EngineOptions{}.schedule;
+  Seconds restore_wait_max = EngineOptions{}.restore_wait_max;
+  LoadOrder load_order = Restorer::Options{}.load_order;
   int threads = 0;             // 0: one for each of `cpus`, else every core the process may use
   std::vector<int> cpus = {};  // that the threads are pinned to; empty: wherever they are put
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
@@ -65,6 +68,7 @@ class Runtime {
 
   const RuntimeOptions& options() const { return options_; }
   bool emulated() const { return profile_.has_value(); }
+  const std::optional<EmulatedProfile>& profile() const { return profile_; }
   // Empty of an emulated model without a model_dir, as is the tokenizer.
   const ModelConfig& config() const { return config_; }
   bool has_tokenizer() const { return tokenizer_ != nullptr; }

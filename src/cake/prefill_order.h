@@ -1,0 +1,42 @@
+// Who gets the prefill tokens of a step first.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace kvcake {
+
+enum class Schedule {
+  // The last few tokens of prompts, then what nothing has stored, both in order of arrival; then
+  // restorations: what they do not get they make up for by loading (Cake, section 4).
+  kAdaptive,
+  kFcfs,  // in order of arrival, restoring or not
+};
+std::string_view ScheduleName(Schedule schedule);  // "adaptive", "fcfs"
+std::optional<Schedule> ScheduleFromName(std::string_view name);
+
+// A sequence whose prompt is not done.
+struct PrefillNeed {
+  int fresh_chunks = 0;    // full chunks from where it is on that no loading can bring
+  bool restoring = false;  // false: its full chunks are there, or are not wanted
+  Seconds idle{0};         // a restoration: since it came any further
+  double rank = 0;         // of restorations: the lowest first
+};
+
+struct PrefillTurn {
+  int index = 0;  // into the needs
+  // It leaves the rest of its tokens to others, who need them more.
+  std::optional<int> chunks_max = {};
+};
+
+// needs: in order of arrival. All of them, in the order of their turns. With kAdaptive, of the
+// restorations that loading could help and that are idle for longer than restore_wait_max the one
+// that is so for the longest has its turn before all others: however slow its loads are, it comes
+// further.
+std::vector<PrefillTurn> OrderPrefills(Schedule schedule, const std::vector<PrefillNeed>& needs,
+                                       Seconds restore_wait_max);
+
+}  // namespace kvcake

@@ -1,0 +1,71 @@
+#include "cake/prefill_order.h"
+
+#include <gtest/gtest.h>
+
+namespace kvcake {
+namespace {
+
+std::vector<int> Indices(const std::vector<PrefillTurn>& turns) {
+  std::vector<int> indices;
+  for (const PrefillTurn& turn : turns) indices.push_back(turn.index);
+  return indices;
+}
+
+const std::vector<PrefillNeed> kNeeds = {
+    {.fresh_chunks = 0, .restoring = true, .rank = 3},
+    {.fresh_chunks = 0, .restoring = false},
+    {.fresh_chunks = 2, .restoring = true, .rank = 9},
+    {.fresh_chunks = 0, .restoring = true, .rank = 1},
+};
+
+TEST(PrefillOrderTest, NamesGoBothWays) {
+  for (const Schedule schedule : {Schedule::kAdaptive, Schedule::kFcfs}) {
+    EXPECT_EQ(ScheduleFromName(ScheduleName(schedule)), schedule);
+  }
+  EXPECT_FALSE(ScheduleFromName("lifo"));
+}
+
+TEST(PrefillOrderTest, FirstComeFirstServed) {
+  const auto turns = OrderPrefills(Schedule::kFcfs, kNeeds, Seconds(1));
+  EXPECT_EQ(Indices(turns), (std::vector{0, 1, 2, 3}));
+  for (const PrefillTurn& turn : turns) EXPECT_FALSE(turn.chunks_max);
+}
+
+TEST(PrefillOrderTest, WhatIsStoredNowhereComesFirstThenTheShortestRestoration) {
+  const auto turns = OrderPrefills(Schedule::kAdaptive, kNeeds, Seconds(1));
+  EXPECT_EQ(Indices(turns), (std::vector{1, 2, 3, 0}));
+  EXPECT_FALSE(turns[0].chunks_max);
+  EXPECT_EQ(turns[1].chunks_max, 2) << "a hole, not what can be loaded behind it";
+  EXPECT_FALSE(turns[2].chunks_max || turns[3].chunks_max);
+}
+
+TEST(PrefillOrderTest, TheLastTokensOfAPromptComeBeforeAnothersChunks) {
+  EXPECT_EQ(Indices(OrderPrefills(Schedule::kAdaptive,
+                                  {{.fresh_chunks = 30, .restoring = true},
+                                   {.fresh_chunks = 2, .restoring = false},
+                                   {.fresh_chunks = 0, .restoring = false}},
+                                  Seconds(1))),
+            (std::vector{2, 0, 1}));
+}
+
+TEST(PrefillOrderTest, AHoleThatNobodyElseWaitsBehindMayGrowIntoALongerSlice) {
+  const auto turns = OrderPrefills(
+      Schedule::kAdaptive,
+      {{.fresh_chunks = 1, .restoring = true}, {.fresh_chunks = 0, .restoring = true}}, Seconds(1));
+  EXPECT_EQ(Indices(turns), (std::vector{0, 1}));
+  EXPECT_FALSE(turns[0].chunks_max);
+}
+
+TEST(PrefillOrderTest, ARestorationThatStandsStillComesBeforeAllButOnlyOne) {
+  std::vector<PrefillNeed> needs = kNeeds;
+  needs[0].idle = Seconds(1.5);
+  needs[2].idle = Seconds(9);  // waits for its turn among the fresh ones
+  needs[3].idle = Seconds(1.2);
+  EXPECT_EQ(Indices(OrderPrefills(Schedule::kAdaptive, needs, Seconds(1))),
+            (std::vector{0, 1, 2, 3}));
+  EXPECT_EQ(Indices(OrderPrefills(Schedule::kAdaptive, needs, Seconds(2))),
+            (std::vector{1, 2, 3, 0}));
+}
+
+}  // namespace
+}  // namespace kvcake
