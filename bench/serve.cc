@@ -1,11 +1,12 @@
 // What does the server cost beside the engine's steps?
 //
 // A request's overhead is the time that its client sees, from before the request is written to its
-// last byte, without what the engine's steps took of it from its submission on: those that it was
-// in and those that it waited for, as the server reports them (`steps_s`). A step plans, runs the
-// model, samples, and streams: "delivery" is what handing the tokens to all streams takes of it.
-// So reading and parsing, tokenizing, the hops between threads, what lies between steps, text and
-// events, sockets, and the client's own part are overhead.
+// last byte, without what the engine's steps took of it: the rest of the one that ran when it came,
+// if it was ready by the end of that, those that it waited for, and those that it was in, as the
+// server reports them (`steps_s`). A step plans, runs the model, samples, and streams: "delivery"
+// is what handing the tokens to all streams takes of it. So reading, parsing and tokenizing that
+// make a request miss a step, the hops between threads, what lies between steps, text and events,
+// sockets, and the client's own part are overhead.
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -9,7 +9,8 @@ namespace kvcake {
 EngineLoop::EngineLoop(Engine& engine, Restorer& restorer, size_t jobs_max)
     : engine_(engine), restorer_(restorer), jobs_max_(jobs_max) {}
 
-Result<JobId> EngineLoop::Submit(Request request, std::shared_ptr<AnswerSink> sink) {
+Result<JobId> EngineLoop::Submit(Request request, std::shared_ptr<AnswerSink> sink,
+                                 std::optional<StepMark> arrived) {
   JobId id;
   {
     std::lock_guard lock(mutex_);
@@ -23,11 +24,18 @@ Result<JobId> EngineLoop::Submit(Request request, std::shared_ptr<AnswerSink> si
     inbox_.push_back({.id = id,
                       .request = std::move(request),
                       .sink = std::move(sink),
-                      .steps_before_s = StepsSecondsLocked()});
+                      .steps_before_s = arrived && arrived->steps == stats_.steps
+                                            ? arrived->step_s
+                                            : StepsSecondsLocked()});
   }
   changed_.notify_one();
   restorer_.Wake();
   return id;
+}
+
+StepMark EngineLoop::Now() const {
+  std::lock_guard lock(mutex_);
+  return {.steps = stats_.steps, .step_s = StepsSecondsLocked()};
 }
 
 void EngineLoop::Cancel(JobId id) {

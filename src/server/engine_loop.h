@@ -38,6 +38,12 @@ struct EngineLoopStats {
   double delivery_s = 0;  // of that: telling the sinks
 };
 
+// A moment, as the steps count time.
+struct StepMark {
+  uint64_t steps = 0;  // that had ended
+  double step_s = 0;   // what steps had taken, the one that ran included
+};
+
 class EngineLoop {
  public:
   // At most `jobs_max` requests at once, those that wait included. Borrows everything.
@@ -47,8 +53,11 @@ class EngineLoop {
 
   // ---- any thread ----
   // kResourceExhausted: there are jobs_max already. kCancelled: stopping. The request's on_token is
-  // the loop's to set.
-  [[nodiscard]] Result<JobId> Submit(Request request, std::shared_ptr<AnswerSink> sink);
+  // the loop's to set. Completion::steps_s counts from `arrived`, if only the step of that moment
+  // has run since: the request had to wait for it however soon it was submitted; else from now on.
+  [[nodiscard]] Result<JobId> Submit(Request request, std::shared_ptr<AnswerSink> sink,
+                                     std::optional<StepMark> arrived = {});
+  StepMark Now() const;
   // Its OnDone comes within a step. Unknown ids are ignored.
   void Cancel(JobId id);
   void CancelAll();

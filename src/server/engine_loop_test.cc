@@ -138,6 +138,29 @@ TEST_F(EngineLoopTest, StepsCountWhatTheirSinksTake) {
   world_.engine.reset();  // before its model
 }
 
+TEST_F(EngineLoopTest, WhatARequestWaitedForBeforeItWasSubmittedCountsOnlyWithinAStep) {
+  PacedModel model(*world_.model, Seconds(2e-3));
+  UseModel(model);
+  Loop();
+  const StepMark start = loop_->Now();
+  EXPECT_EQ(start.step_s, 0);
+  const auto first = std::make_shared<Record>();
+  const auto late = std::make_shared<Record>();
+  ASSERT_TRUE(loop_->Submit(Ask(Prompt(10, 1)), first, start));
+  Run();
+  Await(first->done);
+  ASSERT_TRUE(loop_->Submit(Ask(Prompt(10, 2)), late, start));  // it missed all of these steps
+  Await(late->done);
+  StopAndJoin();
+  const StepMark end = loop_->Now();
+  EXPECT_EQ(end.steps, loop_->Stats().steps);
+  EXPECT_DOUBLE_EQ(end.step_s, loop_->Stats().step_s);
+  EXPECT_GT(first->result->steps_s, 12 * 2e-3);
+  EXPECT_GT(late->result->steps_s, 12 * 2e-3);
+  EXPECT_LE(first->result->steps_s + late->result->steps_s, end.step_s);
+  world_.engine.reset();  // before its model
+}
+
 TEST_F(EngineLoopTest, RefusesWhatIsTooManyAndWhatComesTooLate) {
   Loop(/*jobs_max=*/2);
   const auto one = std::make_shared<Record>();

@@ -67,13 +67,17 @@ HttpApi::HttpApi(net::io_context& context, Runtime& runtime, EngineLoop& loop,
       news_(context),
       id_salt_(Random()) {
   loop_.OnTold([this] { news_.Notify(); });
+  runtime_.engine().SetStepObserver([this](const StepRecord& step) { metrics_.Stepped(step); });
   // The thread that made the pool is the engine's, which may have a CPU of its own.
   net::post(pool_, [cpus = runtime_.options().cpus] {
     if (!cpus.empty()) (void)RestrictToCpus(cpus);
   });
 }
 
-HttpApi::~HttpApi() { pool_.join(); }
+HttpApi::~HttpApi() {
+  pool_.join();
+  runtime_.engine().SetStepObserver({});
+}
 
 std::string HttpApi::NextId(const char* prefix) {
   const std::array<uint64_t, 2> number = {id_salt_, next_id_++};
@@ -81,7 +85,8 @@ std::string HttpApi::NextId(const char* prefix) {
 }
 
 net::awaitable<void> HttpApi::Handle(const HttpRequest& request, HttpReply& reply) {
-  Exchange exchange{.request = request, .reply = reply, .began = Clock::Real().Now()};
+  Exchange exchange{
+      .request = request, .reply = reply, .began = Clock::Real().Now(), .arrived = loop_.Now()};
   co_await Dispatch(exchange);
   if (exchange.asks_engine) Ended(exchange);
 }

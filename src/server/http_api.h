@@ -57,6 +57,7 @@ class HttpApi : public HttpHandler {
     const HttpRequest& request;
     HttpReply& reply;
     TimePoint began = {};
+    StepMark arrived = {};
     std::string body = {};     // of a POST, until a worker takes it
     bool asks_engine = false;  // so it has a line in the log
     RequestRecord record = {};

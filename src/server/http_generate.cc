@@ -130,7 +130,8 @@ net::awaitable<bool> HttpApi::Submit(Exchange& exchange, Prepared prepared, bool
   answering->generation =
       std::make_shared<Generation>(runtime_.tokenizer(), std::move(options), metrics_,
                                    [this, signal = answering->signal] { news_.Add(signal); });
-  const Result<JobId> job = loop_.Submit(std::move(prepared.request), answering->generation);
+  const Result<JobId> job =
+      loop_.Submit(std::move(prepared.request), answering->generation, exchange.arrived);
   if (!job) {
     ApiError error = ToApiError(job.error());
     if (job.error().code == ErrorCode::kResourceExhausted) {

@@ -29,7 +29,8 @@ ServerMetrics::ServerMetrics()
       e2e_s_(SecondsBounds()),
       efficiency_(ShareBounds()),
       prompt_length_(TokenBounds()),
-      answer_length_(TokenBounds()) {}
+      answer_length_(TokenBounds()),
+      step_tokens_(TokenBounds()) {}
 
 void ServerMetrics::Count(Counters* counters, const std::string& label, uint64_t n) {
   std::lock_guard lock(mutex_);
@@ -65,6 +66,13 @@ void ServerMetrics::Finished(const Completion& completion) {
   if (report.efficiency > 0) efficiency_.Observe(report.efficiency);
   prompt_length_.Observe(report.prompt_tokens);
   answer_length_.Observe(static_cast<double>(completion.tokens.size()));
+}
+
+void ServerMetrics::Stepped(const StepRecord& step) {
+  decoded_tokens_.Add(step.decoded);
+  fresh_tokens_.Add(step.fresh);
+  restored_tokens_.Add(step.restored);
+  step_tokens_.Observe(step.decoded + step.fresh + step.restored);
 }
 
 std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
@@ -124,6 +132,16 @@ std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
   text.AddHistogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", prompt_length_);
   text.AddHistogram("vllm:request_generation_tokens", "Tokens generated for a request.",
                     answer_length_);
+  text.AddHistogram("vllm:iteration_tokens_total", "Tokens of a step.", step_tokens_);
+  const auto step_tokens = [&](const char* kind, const Counter& counter) {
+    text.AddCounter("kvcake_step_tokens_total",
+                    "Tokens that steps have computed: of answers, of prompts where nothing is "
+                    "stored, of prompts that could have been loaded.",
+                    counter.value(), {{"kind", kind}});
+  };
+  step_tokens("decode", decoded_tokens_);
+  step_tokens("fresh", fresh_tokens_);
+  step_tokens("restore", restored_tokens_);
   AddTiers(runtime, &text);
   return text.text();
 }

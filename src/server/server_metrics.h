@@ -17,6 +17,7 @@ class ServerMetrics {
   ServerMetrics();
   // A request that the engine took has ended.
   void Finished(const Completion& completion);
+  void Stepped(const StepRecord& step);
   void Responded(int status) { Count(&responses_, std::to_string(status)); }
   // The text of a scrape.
   std::string Text(const std::string& model_name, Runtime& runtime,
@@ -34,9 +35,10 @@ class ServerMetrics {
   void AddGauges(Runtime& runtime, const EngineLoopStats& loop, PrometheusText* text) const;
 
   Counter prompt_tokens_, computed_tokens_, cached_tokens_;
+  Counter decoded_tokens_, fresh_tokens_, restored_tokens_;  // of steps
   Counter chunks_computed_, chunks_loaded_, chunks_failed_, chunks_mixed_path_;
   Histogram ttft_s_, queue_s_, restore_s_, suffix_s_, tpot_s_, decode_s_, e2e_s_;
-  Histogram efficiency_, prompt_length_, answer_length_;
+  Histogram efficiency_, prompt_length_, answer_length_, step_tokens_;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
