@@ -59,7 +59,10 @@ HttpServer::Connection::Connection(HttpServer& server, tcp::socket socket)
     : server_(server),
       stream_(std::move(socket)),
       look_timer_(server.context_),
-      buffer_(server.options_.header_bytes_max + kBufferRest) {}
+      buffer_(server.options_.header_bytes_max + kBufferRest) {
+  error_code error;  // later calls have it too
+  stream_.socket().non_blocking(true, error);
+}
 
 HttpServer::Connection::~Connection() {
   ChargeBody(0);
@@ -231,16 +234,22 @@ net::awaitable<bool> HttpServer::Connection::StartStream(HttpResponse head) {
 net::awaitable<bool> HttpServer::Connection::Write(std::string_view piece) {
   if (gone_) co_return false;
   if (piece.empty()) co_return true;  // a chunk of nothing would be the last
-  stream_.expires_after(Millis(server_.options_.idle_timeout));
+  if (chunked_) co_return co_await WriteAll(http::make_chunk(net::buffer(piece)));
+  co_return co_await WriteAll(net::buffer(piece));
+}
+
+// What the kernel takes at once does not wait for its turn behind all other streams.
+template <typename Buffers>
+net::awaitable<bool> HttpServer::Connection::WriteAll(const Buffers& buffers) {
   error_code error;
-  if (chunked_) {
-    const auto chunk = http::make_chunk(net::buffer(piece));
-    co_await net::async_write(stream_, chunk, net::redirect_error(net::use_awaitable, error));
-  } else {
-    const auto bytes = net::buffer(piece);
-    co_await net::async_write(stream_, bytes, net::redirect_error(net::use_awaitable, error));
+  const size_t sent = stream_.socket().write_some(buffers, error);
+  if (error == net::error::would_block || (!error && sent < beast::buffer_bytes(buffers))) {
+    beast::buffers_suffix<Buffers> rest(buffers);
+    rest.consume(sent);
+    stream_.expires_after(Millis(server_.options_.idle_timeout));
+    co_await net::async_write(stream_, rest, net::redirect_error(net::use_awaitable, error));
+    stream_.expires_never();
   }
-  stream_.expires_never();
   gone_ = gone_ || error.failed();
   co_return !gone_;
 }
@@ -249,12 +258,7 @@ net::awaitable<bool> HttpServer::Connection::EndStream() {
   StopWatching();
   if (gone_) co_return false;
   if (!chunked_) co_return true;
-  stream_.expires_after(Millis(server_.options_.idle_timeout));
-  error_code error;
-  const auto last = http::make_chunk_last();
-  co_await net::async_write(stream_, last, net::redirect_error(net::use_awaitable, error));
-  gone_ = gone_ || error.failed();
-  co_return !gone_;
+  co_return co_await WriteAll(http::make_chunk_last());
 }
 
 void HttpServer::Connection::WatchClient(std::shared_ptr<Signal> signal) {

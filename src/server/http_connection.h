@@ -43,6 +43,8 @@ class HttpServer::Connection : public HttpReply,
   boost::asio::awaitable<void> Linger();
   template <typename Body>
   void SetHead(const HttpResponse& response, boost::beast::http::response<Body>* message) const;
+  template <typename Buffers>
+  boost::asio::awaitable<bool> WriteAll(const Buffers& buffers);
   void ChargeBody(uint64_t bytes);
   void Watched();
   void StopWatching();
