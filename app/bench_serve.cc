@@ -4,7 +4,7 @@
 #include "app/flags.h"
 #include "app/progress.h"
 #include "bench/benches.h"
-#include "bench/traffic_bench.h"
+#include "bench/traffic_run.h"
 
 namespace kvcake {
 namespace {

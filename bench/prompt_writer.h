@@ -29,8 +29,6 @@ class PromptWriter {
   PromptWriter(const TextSource& source, const Workload& workload, Options options);
 
   const char* path() const;
-  double characters_per_token() const { return options_.characters_per_token; }
-  void set_characters_per_token(double value) { options_.characters_per_token = value; }
   // Asks for the last of the turns; `more` is merged in after all else.
   std::string Body(std::span<const Turn> turns, const nlohmann::json& more = {}) const;
 
@@ -41,7 +39,7 @@ class PromptWriter {
 
   const TextSource& source_;
   const Workload& workload_;
-  Options options_;
+  const Options options_;
 };
 
 }  // namespace kvcake::bench

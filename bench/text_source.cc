@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <random>
 #include <span>
 #include <utility>
 
@@ -15,6 +16,7 @@ namespace {
 
 constexpr uint64_t kTextBytesMax = 256 << 20;
 constexpr size_t kWordsMin = 100;
+constexpr int kPassageWords = 16;  // about a sentence: some texts have many more tokens than others
 constexpr std::string_view kBlanks = " \t\r\n";
 
 bool IsBlank(char c) { return kBlanks.find(c) != std::string_view::npos; }
@@ -68,21 +70,28 @@ Result<TextSource> TextSource::Of(std::string text) {
   return source;
 }
 
+size_t TextSource::EndOfWord(size_t word) const {
+  return std::min(text_.find_first_of(kBlanks, words_[word]), text_.size());
+}
+
 std::string TextSource::Cut(const TextPiece& piece, double characters_per_token,
                             uint64_t seed) const {
   const auto budget = static_cast<size_t>(std::max(1.0, piece.tokens * characters_per_token));
   std::string out = piece.label + ".";
   const std::string place = fmt::format("{} {}", seed, piece.label);
-  size_t word = Xxh3_64(std::as_bytes(std::span(place))) % words_.size();
-  for (;;) {  // a word with what is between it and the word before
-    const bool first = word == 0;
-    const size_t from = first ? words_[0] : text_.find_last_not_of(kBlanks, words_[word] - 1) + 1;
-    const size_t to = std::min(text_.find_first_of(kBlanks, words_[word]), text_.size());
-    // The end nearest to the budget, so that lengths are right on average.
-    if (out.size() + (to - from) / 2 >= budget) return out;
-    if (first) out += ' ';
-    out.append(text_, from, to - from);
-    word = (word + 1) % words_.size();
+  std::mt19937_64 rng(Xxh3_64(std::as_bytes(std::span(place))));
+  for (;;) {
+    // A word with what is between it and the word before.
+    size_t word = rng() % words_.size();
+    for (int i = 0; i < kPassageWords; ++i) {
+      const bool apart = i == 0 || word == 0;
+      const size_t from = apart ? words_[word] : EndOfWord(word - 1), to = EndOfWord(word);
+      // The end nearest to the budget, so that lengths are right on average.
+      if (out.size() + (to - from) / 2 >= budget) return out;
+      if (apart) out += ' ';
+      out.append(text_, from, to - from);
+      word = (word + 1) % words_.size();
+    }
   }
 }
 

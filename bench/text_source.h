@@ -25,12 +25,13 @@ class TextSource {
   // kInvalidArgument: too few words.
   static Result<TextSource> Of(std::string text);
 
-  // The piece's label, and words from a place that the label and the seed decide, at about so many
-  // characters a token.
+  // The piece's label, and passages from places that the label and the seed decide, at about so
+  // many characters a token.
   std::string Cut(const TextPiece& piece, double characters_per_token, uint64_t seed) const;
 
  private:
   TextSource() = default;
+  size_t EndOfWord(size_t word) const;  // in text_
 
   std::string text_;
   std::vector<size_t> words_;  // where they begin

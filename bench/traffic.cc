@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "base/descriptors.h"
+#include "bench/calibrate.h"
 #include "bench/prompt_writer.h"
 #include "bench/server_client.h"
 #include "bench/text_source.h"
@@ -25,9 +26,6 @@ namespace {
 
 constexpr double kAheadS = 0.1;  // bodies are written so long before they are due
 constexpr std::chrono::milliseconds kProgressInterval{250};
-constexpr int kCalibrationTokens = 1024;
-constexpr int kCalibrationPieceTokens = 256;
-constexpr int kCalibrations = 2;  // a guess, and its correction
 
 // So many at once; the others in the order in which they came. One thread.
 class Slots {
@@ -129,18 +127,19 @@ class Session {
     if (!models) co_return Fail(models.error().code, "{}", models.error().message);
     const Status chosen = ChooseModel(*models);
     if (!chosen) co_return chosen;
-    writer_ = std::make_unique<PromptWriter>(
-        source_, workload_,
-        PromptWriter::Options{.model = result_.model,
-                              .chat = options_.chat,
-                              .ignore_eos = options_.ignore_eos,
-                              .extra = extra_,
-                              .characters_per_token = options_.characters_per_token});
+    PromptWriter::Options writing{.model = result_.model,
+                                  .chat = options_.chat,
+                                  .ignore_eos = options_.ignore_eos,
+                                  .extra = extra_,
+                                  .characters_per_token = options_.characters_per_token};
     if (options_.characters_per_token <= 0) {
-      const Status calibrated = co_await Calibrate();
-      if (!calibrated) co_return calibrated;
+      const Result<double> asked =
+          co_await Calibrate(client_, source_, workload_, writing, NoTrace("calibration"));
+      if (!asked) co_return Fail(asked.error().code, "{}", asked.error().message);
+      writing.characters_per_token = *asked;
     }
-    result_.characters_per_token = writer_->characters_per_token();
+    result_.characters_per_token = writing.characters_per_token;
+    writer_ = std::make_unique<PromptWriter>(source_, workload_, std::move(writing));
     co_return Status();
   }
 
@@ -153,70 +152,6 @@ class Session {
         options_.model.empty() ? models.at(first_id).get<std::string>() : options_.model;
     kvcake_ = models.value(first_owner, json()) == "kvcake";
     return {};
-  }
-
-  // What the workload's own pieces come to, in another text of the same kind: so that nothing of
-  // what will be asked is known to the server already.
-  net::awaitable<Status> Calibrate() {
-    WorkloadRequest sample{.text = SamplePieces(), .max_tokens = 1};
-    const std::vector<Turn> turns = {{.request = &sample, .answer = nullptr}};
-    Workload other{.name = {}, .seed = ~workload_.seed, .system = {}, .requests = {}};
-    PromptWriter writer(source_, other,
-                        {.model = result_.model,
-                         .chat = options_.chat,
-                         .ignore_eos = false,
-                         .extra = extra_,
-                         .characters_per_token = 4});
-    int asked = 0;
-    for (const TextPiece& piece : sample.text) asked += piece.tokens;
-    for (int i = 0; i < kCalibrations; ++i) {
-      const json apart = NoTrace(fmt::format("calibration {}", i));
-      const Answer answer =
-          co_await client_.Ask(writer.path(), writer.Body(turns, apart), Clock::Real().Now());
-      if (!answer.ok()) {
-        co_return Fail(ErrorCode::kIo, "{} does not answer a prompt of about {} tokens: {} ({})",
-                       options_.url, asked, answer.error_kind, answer.error);
-      }
-      if (answer.prompt_tokens.value_or(0) < 1) {
-        co_return Fail(ErrorCode::kUnsupported,
-                       "{} does not say how many tokens a prompt has (usage.prompt_tokens): "
-                       "--chars-per-token says how long one is",
-                       options_.url);
-      }
-      writer.set_characters_per_token(writer.characters_per_token() * asked /
-                                      *answer.prompt_tokens);
-    }
-    writer_->set_characters_per_token(writer.characters_per_token());
-    co_return Status();
-  }
-
-  // Stretches from all over the workload, longer pieces more often; together no longer than its
-  // longest prompt.
-  std::vector<TextPiece> SamplePieces() const {
-    std::vector<const TextPiece*> all;
-    std::vector<int64_t> ends;  // in the tokens of the whole workload
-    int64_t total = 0, longest = 0;
-    for (const WorkloadRequest& request : workload_.requests) {
-      const int64_t before = total;
-      for (const TextPiece& piece : request.text) {
-        all.push_back(&piece);
-        ends.push_back(total += piece.tokens);
-      }
-      longest = std::max(longest, total - before);
-    }
-    const int wanted = static_cast<int>(std::min<int64_t>(kCalibrationTokens, longest));
-    std::mt19937_64 rng(workload_.seed);
-    std::vector<TextPiece> sample;
-    for (int tokens = 0; tokens < wanted;) {
-      const auto at =
-          std::upper_bound(ends.begin(), ends.end(), static_cast<int64_t>(rng() % total)) -
-          ends.begin();
-      TextPiece piece = *all[at];
-      piece.tokens = std::min({piece.tokens, kCalibrationPieceTokens, wanted - tokens});
-      tokens += piece.tokens;
-      sample.push_back(std::move(piece));
-    }
-    return sample;
   }
 
   // What makes a request share nothing with others, and leave nothing behind where that can be

@@ -50,18 +50,18 @@ struct TrafficAnswer {
 struct TrafficDifference {
   size_t request = 0;   // of the workload
   size_t position = 0;  // the first byte that differs
-  std::string run, cold;
-  std::string error;  // it could not be asked again
+  std::string run = {}, cold = {};
+  std::string error = {};  // it could not be asked again
 };
 
 struct TrafficResult {
-  std::string model;
+  std::string model = {};
   double characters_per_token = 0;
   double duration_s = 0;
-  std::vector<TrafficAnswer> answers;  // of each of the workload's requests
+  std::vector<TrafficAnswer> answers = {};  // of each of the workload's requests
   size_t checked = 0;
   size_t checked_cached = 0;  // whose cold run the server says was not
-  std::vector<TrafficDifference> differences;
+  std::vector<TrafficDifference> differences = {};
 };
 
 // Runs it on the caller's thread. An answer that fails is in the result; an error is what keeps all

@@ -37,7 +37,7 @@ struct WorkloadOptions {
   int input_tokens = 1024;
   double range_ratio = 0;
   // trace: Mooncake's JSON lines.
-  std::string trace;
+  std::string trace = {};
   double length_scale = 1;  // of prompts and answers
   double time_scale = 1;    // of the time between requests: 0.5 is twice as fast
 };

@@ -63,7 +63,8 @@ TEST(Workload, LongDocQaAsksInTheOrderThatIsAskedFor) {
   EXPECT_TRUE(std::all_of(times.begin(), times.end(), [](const auto& t) { return t.second == 2; }));
   // Its questions are never the same.
   std::set<std::string> questions;
-  for (const auto& request : MakeWorkload(options).value().requests) {
+  const Workload workload = MakeWorkload(options).value();
+  for (const WorkloadRequest& request : workload.requests) {
     questions.insert(request.text[1].label);
   }
   EXPECT_EQ(questions.size(), 80u);

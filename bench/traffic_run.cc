@@ -1,4 +1,4 @@
-#include "bench/traffic_bench.h"
+#include "bench/traffic_run.h"
 
 #include <fmt/core.h>
 
