@@ -1,5 +1,6 @@
 // kvcake bench serve: what our own server costs, and with --url how any server bears a workload.
 #include <memory>
+#include <optional>
 
 #include "app/flags.h"
 #include "app/progress.h"
@@ -160,15 +161,17 @@ void AddClientFlags(TrafficFlags& flags, bench::TrafficBenchOptions* options) {
 }
 
 Status RunTraffic(bench::TrafficBenchOptions& options) {
-  ProgressLine line;
+  std::optional<ProgressLine> line;
   options.traffic.progress = [&line](const bench::TrafficProgress& progress) {
+    if (progress.done == progress.total) return line.reset();  // before anything is printed
+    if (!line) line.emplace();
     const auto done = static_cast<double>(progress.done),
                total = static_cast<double>(progress.total);
     std::string text = fmt::format("{}/{} {}", progress.done, progress.total, progress.doing);
     if (progress.running > 0) text += fmt::format(", {} running", progress.running);
     if (progress.failed > 0) text += fmt::format(", {} failed", progress.failed);
     if (progress.ttft_s > 0) text += fmt::format(", first token after {:.2f} s", progress.ttft_s);
-    line.Draw(done, total, text);
+    line->Draw(done, total, text);
   };
   return bench::RunTrafficBench(options);
 }

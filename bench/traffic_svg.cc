@@ -58,7 +58,8 @@ std::string DrawTraffic(const TrafficResult& result, const std::string& title) {
     return kTop + (kHeight - kTop - kBottom) * std::log(high / s) / std::log(high / low);
   };
   Svg svg(kWidth, kHeight);
-  svg.Text(kLeft, 28, title, Svg::Anchor::kStart, 16);
+  svg.Text(kLeft, 24, title, Svg::Anchor::kStart, 16);
+  svg.Text(kLeft - 8, kTop - 8, "first token after", Svg::Anchor::kMiddle, 12);
   const double step = TickOf(last_s);
   for (int i = 0; i * step <= last_s; ++i) {
     svg.Line(x(i * step), kTop, x(i * step), kHeight - kBottom, "#eee");
