@@ -195,15 +195,33 @@ TEST(Trace, ErrorsNameFileAndLine) {
   EXPECT_THAT(Parse(" \n").error().message, HasSubstr("t.jsonl has no requests"));
 }
 
-TEST(Trace, TheSampleIsWhatMooncakeRecorded) {
-  const Workload workload =
-      MakeWorkload({.name = "trace",
-                    .trace = KVCAKE_SOURCE_DIR "/bench/traces/mooncake_conversation_200.jsonl"})
-          .value();
-  ASSERT_EQ(workload.requests.size(), 200u);
-  EXPECT_EQ(workload.requests[0].text.size(), 14u);
-  EXPECT_EQ(workload.requests[0].max_tokens, 500);
-  EXPECT_EQ(workload.requests[199].at_s, 72);
+Workload Sample(const std::string& name) {
+  return MakeWorkload({.name = "trace", .trace = KVCAKE_SOURCE_DIR "/bench/traces/" + name})
+      .value();
+}
+
+// The share of the blocks that an earlier request had.
+double SeenBefore(const Workload& workload) {
+  std::set<std::string> seen;
+  double again = 0, all = 0;
+  for (const WorkloadRequest& request : workload.requests) {
+    for (const TextPiece& piece : request.text) again += seen.contains(piece.label), ++all;
+    for (const TextPiece& piece : request.text) seen.insert(piece.label);
+  }
+  return again / all;
+}
+
+TEST(Trace, TheSamplesAreWhatMooncakePublished) {
+  const Workload conversation = Sample("mooncake_conversation_200.jsonl");
+  ASSERT_EQ(conversation.requests.size(), 200u);
+  EXPECT_EQ(conversation.requests[0].text.size(), 14u);
+  EXPECT_EQ(conversation.requests[0].max_tokens, 500);
+  EXPECT_EQ(conversation.requests[199].at_s, 72);
+  EXPECT_NEAR(SeenBefore(conversation), 0.058, 0.001);
+  const Workload synthetic = Sample("mooncake_synthetic_200.jsonl");
+  ASSERT_EQ(synthetic.requests.size(), 200u);
+  EXPECT_EQ(synthetic.requests[0].at_s, 0);
+  EXPECT_NEAR(SeenBefore(synthetic), 0.48, 0.01);
 }
 
 }  // namespace
