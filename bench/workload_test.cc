@@ -221,7 +221,7 @@ TEST(Trace, TheSamplesAreWhatMooncakePublished) {
   const Workload synthetic = Sample("mooncake_synthetic_200.jsonl");
   ASSERT_EQ(synthetic.requests.size(), 200u);
   EXPECT_EQ(synthetic.requests[0].at_s, 0);
-  EXPECT_NEAR(SeenBefore(synthetic), 0.48, 0.01);
+  EXPECT_NEAR(SeenBefore(synthetic), 0.650, 0.001);
 }
 
 }  // namespace
