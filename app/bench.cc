@@ -337,36 +337,6 @@ void AddSchedule(CLI::App* parent, int* exit_code) {
   });
 }
 
-void AddServe(CLI::App* parent, int* exit_code) {
-  auto options = std::make_shared<bench::ServeOptions>();
-  CLI::App* command = AddBench(
-      parent, "serve", "what the server costs beside the engine's steps: time, memory, throughput",
-      exit_code, bench::RunServe, options);
-  command->add_option("--model", options->model_dir, "model directory")->capture_default_str();
-  command->add_option("--streams", options->streams, "answered at once")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command
-      ->add_option("--requests", options->requests,
-                   "with short prompts; a quarter of it with long ones")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--answer-tokens", options->answer_tokens, "of a request, on average")
-      ->check(CLI::Range(2, 4096))
-      ->capture_default_str();
-  command->add_option("--step-ms", options->step_ms, "of an emulated step")
-      ->check(CLI::Range(0.01, 1000.0))
-      ->capture_default_str();
-  command->add_option("--idle", options->idle, "open streams in which nothing happens; 0: none")
-      ->check(CLI::Range(0, 4000))
-      ->capture_default_str();
-  command->add_option("--sequence", options->sequence, "requests one after the other; 0: none")
-      ->check(CLI::Range(0, 100000000))
-      ->capture_default_str();
-  command->add_option("--dir", options->dir, "for logs (default: the cache directory)");
-  command->add_option("--json", options->json, "also write the results to this file");
-}
-
 void AddDemo(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::DemoOptions>();
   CLI::App* command = AddBench(parent, "demo",
@@ -397,7 +367,7 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
   AddTiers(bench, exit_code);
   AddCatalogue(bench, exit_code);
   AddSchedule(bench, exit_code);
-  AddServe(bench, exit_code);
+  AddBenchServeCommand(*bench, exit_code);
   AddDemo(bench, exit_code);
 }
 

@@ -6,7 +6,7 @@
 namespace kvcake {
 
 Generation::Generation(const Tokenizer& tokenizer, Options options, ServerMetrics& metrics,
-                       std::function<void()> notify)
+                       std::function<void(bool done)> notify)
     : options_(std::move(options)),
       metrics_(metrics),
       notify_(std::move(notify)),
@@ -15,12 +15,14 @@ Generation::Generation(const Tokenizer& tokenizer, Options options, ServerMetric
 
 template <typename F>
 void Generation::Publish(F change) {
+  bool done;
   {
     std::lock_guard lock(mutex_);
     change(&delta_);
-    if (std::exchange(notified_, true)) return;
+    done = delta_.completion.has_value();
+    if (std::exchange(notified_, true) && !done) return;
   }
-  notify_();
+  notify_(done);
 }
 
 void Generation::OnAccepted() {

@@ -34,9 +34,9 @@ class Generation : public AnswerSink {
   };
 
   // `notify` is called on the engine thread when there is something new and Take has been called
-  // since the last time. The tokenizer and the metrics outlive it.
+  // since the last time, and at the end (done). The tokenizer and the metrics outlive it.
   Generation(const Tokenizer& tokenizer, Options options, ServerMetrics& metrics,
-             std::function<void()> notify);
+             std::function<void(bool done)> notify);
 
   // The engine thread's.
   void OnAccepted() override;
@@ -56,7 +56,7 @@ class Generation : public AnswerSink {
   // Constant after construction.
   const Options options_;
   ServerMetrics& metrics_;
-  const std::function<void()> notify_;
+  const std::function<void(bool done)> notify_;
 
   // Of the engine thread where there are stop strings: they end the answer at once. Else of the
   // reader: between steps, every stream waits for what each token takes.

@@ -32,10 +32,12 @@ void Signal::Wake() {
 }
 
 void SignalBatch::Notify() {
-  if (signals_.empty()) return;
-  net::post(context_, [signals = std::move(signals_)] {
+  if (first_.empty() && signals_.empty()) return;
+  net::post(context_, [first = std::move(first_), signals = std::move(signals_)] {
+    for (const auto& signal : first) signal->Wake();
     for (const auto& signal : signals) signal->Wake();
   });
+  first_.clear();
   signals_.clear();
 }
 

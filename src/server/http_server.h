@@ -68,12 +68,15 @@ class Signal : public std::enable_shared_from_this<Signal> {
 class SignalBatch {
  public:
   explicit SignalBatch(boost::asio::io_context& context) : context_(context) {}
-  void Add(std::shared_ptr<Signal> signal) { signals_.push_back(std::move(signal)); }
+  // first: it goes before the others, though it has been added already.
+  void Add(std::shared_ptr<Signal> signal, bool first) {
+    (first ? first_ : signals_).push_back(std::move(signal));
+  }
   void Notify();
 
  private:
   boost::asio::io_context& context_;
-  std::vector<std::shared_ptr<Signal>> signals_;
+  std::vector<std::shared_ptr<Signal>> first_, signals_;
 };
 
 // The answer to one request: ReadBody where it matters, once; then Send once, or StartStream, Write
