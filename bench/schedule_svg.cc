@@ -72,7 +72,7 @@ std::string DrawSteps(const std::string& title, const std::vector<StepPanel>& pa
     svg.Text(x + 18, top - 10, kind.name);
     x += 60 + 7.0 * static_cast<double>(std::string_view(kind.name).size());
   }
-  svg.Text(x, top - 10, "dashed: first token of the restored prompt", Svg::Anchor::kStart, 12);
+  svg.Text(kLeft, top + 12, "dashed line: the restored prompt's first token");
   return svg.Finish();
 }
 

@@ -269,7 +269,8 @@ void TierCost::HoldToFirsts() {
   const double interval_s = last.bytes / estimate_.bytes_per_s;
   if (most_s <= 0 || estimate_.fixed_s + interval_s <= most_s) return;
   estimate_.bytes_per_s = std::max(estimate_.bytes_per_s, last.bytes / most_s);
-  estimate_.fixed_s = std::min(estimate_.fixed_s, most_s - last.bytes / estimate_.bytes_per_s);
+  const double rest_s = std::max(0.0, most_s - last.bytes / estimate_.bytes_per_s);  // rounding
+  estimate_.fixed_s = std::min(estimate_.fixed_s, rest_s);
 }
 
 void TierCost::Update() {

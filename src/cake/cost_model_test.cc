@@ -251,6 +251,21 @@ TEST(TierCostTest, FailuresDoNotBreakTheSilence) {
   EXPECT_EQ(cost.silent_since(), start + Seconds(9));
 }
 
+TEST(TierCostTest, WhateverItLearntCanBeReadAgain) {
+  for (int seed = 0; seed < 500; ++seed) {
+    std::mt19937 rng(seed);
+    std::uniform_real_distribution<double> uniform(0, 1);
+    TierCost cost, copy;
+    TimePoint now{};
+    for (int burst = 0; burst < 6; ++burst) {
+      const double fixed_s = std::max(0.0, uniform(rng) - 0.5), interval_s = 0.1 * uniform(rng);
+      Burst(cost, now, 1 + static_cast<int>(rng() % 4), fixed_s, interval_s, 4);
+      const nlohmann::json json = nlohmann::json::parse(cost.ToJson().dump());
+      EXPECT_TRUE(copy.FromJson(json)) << seed << ": " << json;
+    }
+  }
+}
+
 TEST(TierCostTest, SurvivesJson) {
   TierCost cost, copy;
   ASSERT_TRUE(copy.FromJson(cost.ToJson()));

@@ -13,14 +13,19 @@ void LoadCosts(const std::string& path, const Learners& learners) {
   std::ifstream file(path);
   if (!file) return;
   const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  const auto teach = [&] {
-    if (!json.is_object() || !json.contains("compute") || !json.contains("tier")) return false;
-    if (!learners.compute.FromJson(json["compute"])) return false;
-    if (!learners.restorer.TierCostFromJson(learners.tier, json["tier"])) return false;
-    if (learners.writes == nullptr || !json.contains("seen")) return true;
-    return learners.writes->SeenFromJson(json["seen"]).has_value();
+  const auto teach = [&]() -> Status {
+    if (!json.is_object() || !json.contains("compute") || !json.contains("tier")) {
+      return Fail(ErrorCode::kInvalidArgument, "it has no compute and tier");
+    }
+    RETURN_IF_ERROR(learners.compute.FromJson(json["compute"]));
+    RETURN_IF_ERROR(learners.restorer.TierCostFromJson(learners.tier, json["tier"]));
+    if (learners.writes == nullptr || !json.contains("seen")) return {};
+    return learners.writes->SeenFromJson(json["seen"]);
   };
-  if (!teach()) spdlog::warn("{} is not a cost file of kvcake: measuring anew", path);
+  if (const Status taught = teach(); !taught) {
+    spdlog::warn("{} is not a cost file of kvcake, measuring anew: {}", path,
+                 taught.error().message);
+  }
 }
 
 void SaveCosts(const std::string& path, const Learners& learners) {
