@@ -1,6 +1,7 @@
 """/metrics, as Prometheus' own parser reads it, over requests whose effects are known."""
 import http.client
 import json
+import threading
 import unittest
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -30,6 +31,7 @@ EXPECTED = {
     "vllm:prefix_cache_queries": "counter",
     "vllm:prefix_cache_hits": "counter",
     "vllm:request_success": "counter",
+    "vllm:iteration_tokens_total": "histogram",
     # kvcake's own.
     "kvcake_restore_seconds": "histogram",
     "kvcake_suffix_seconds": "histogram",
@@ -47,6 +49,7 @@ EXPECTED = {
     "kvcake_writes_dropped": "counter",
     "kvcake_steps": "counter",
     "kvcake_step_seconds": "counter",
+    "kvcake_step_tokens": "counter",
     "kvcake_http_responses": "counter",
     "kvcake_tier_chunks": "gauge",
     "kvcake_tier_bytes": "gauge",
@@ -158,6 +161,48 @@ class MetricsTest(OwnServersTest):
         self.assertEqual(moved("kvcake_tier_reads_total", tier="disk"), chunks)
         self.assertGreater(moved("kvcake_restore_seconds_sum"), 0)
         self.assertEqual(moved("kvcake_restore_efficiency_count"), 1)
+        self.assertEqual(server.stop(), 0)
+
+    def test_fifty_on_one_document_restore_it_once(self):
+        server = self.start("--load-rate", "4MB")
+        self.ask(server)
+        eventually(server.idle, "written")
+        tokens = server.post("/tokenize", {"prompt": PROMPT})["count"]
+        chunks = tokens // CHUNK
+        bytes_each = server.metric("kvcake_tier_bytes", tier="disk") / chunks
+        server.post("/cache/reset", {})
+        # Questions that fill no chunk of their own.
+        prompts = [f"{PROMPT} {i}?" for i in range(50)]
+        counts = [server.post("/tokenize", {"prompt": prompt})["count"] for prompt in prompts]
+        self.assertEqual({count // CHUNK for count in counts}, {chunks})
+        answers = {}
+
+        def act():
+            threads = [threading.Thread(target=lambda i=i: answers.update(
+                {i: self.ask(server, prompts[i], max_tokens=2)})) for i in range(50)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        moved = self.moved(server, act)
+        self.assertEqual(len(answers), 50)
+        read = moved("kvcake_tier_reads_total", tier="disk")
+        computed = moved("kvcake_chunks_computed_total")
+        self.assertGreaterEqual(read + computed, chunks)
+        self.assertLessEqual(read, chunks)
+        self.assertLessEqual(computed, chunks)
+        # Compute may overtake a read that is under way.
+        self.assertLessEqual(read + computed, chunks + 4)
+        self.assertLessEqual(moved("kvcake_tier_read_bytes_total", tier="disk"),
+                             chunks * bytes_each)
+        tails = sum(count - chunks * CHUNK for count in counts)
+        self.assertEqual(moved("kvcake_computed_tokens_total"), computed * CHUNK + tails)
+        self.assertEqual(moved("vllm:iteration_tokens_total_count"), moved("kvcake_steps_total"))
+        steps = sum(moved("kvcake_step_tokens_total", kind=kind)
+                    for kind in ("decode", "fresh", "restore"))
+        self.assertEqual(steps, moved("vllm:iteration_tokens_total_sum"))
+        self.assertEqual(moved("kvcake_step_tokens_total", kind="decode"), 50)
         self.assertEqual(server.stop(), 0)
 
     def test_bad_chunks_are_counted(self):
