@@ -198,7 +198,9 @@ class MetricsTest(OwnServersTest):
                              chunks * bytes_each)
         tails = sum(count - chunks * CHUNK for count in counts)
         self.assertEqual(moved("kvcake_computed_tokens_total"), computed * CHUNK + tails)
-        self.assertEqual(moved("vllm:iteration_tokens_total_count"), moved("kvcake_steps_total"))
+        # Some steps wait for loads.
+        self.assertLessEqual(moved("vllm:iteration_tokens_total_count"),
+                             moved("kvcake_steps_total"))
         steps = sum(moved("kvcake_step_tokens_total", kind=kind)
                     for kind in ("decode", "fresh", "restore"))
         self.assertEqual(steps, moved("vllm:iteration_tokens_total_sum"))
