@@ -1,6 +1,7 @@
 // kvcake bench: measurements that check their answers.
 #include "app/flags.h"
 #include "bench/benches.h"
+#include "bench/policies.h"
 #include "model/synth.h"
 
 namespace kvcake {
@@ -337,6 +338,46 @@ void AddSchedule(CLI::App* parent, int* exit_code) {
   });
 }
 
+void AddPolicies(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::PoliciesOptions>();
+  CLI::App* command = AddBench(parent, "policies",
+                               "workloads on a server under each policy, at several link speeds",
+                               exit_code, bench::RunPolicies, options);
+  command->add_option("--model", options->model_dir, "model directory")->capture_default_str();
+  command->add_option("--emulate", options->emulate, "profile of a machine that is not here");
+  command->add_option("--workload", options->workloads, "of `bench serve`")
+      ->check(CLI::IsMember({"long-doc-qa", "multi-round-chat", "random-prefill", "trace"}))
+      ->capture_default_str();
+  command->add_option("--ratios", options->ratios, "link speeds, as load time / compute time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--document-length", options->document_tokens, "tokens of a document")
+      ->check(CLI::Range(256, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--num-documents", options->documents, "documents, and users who chat")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--trace", options->trace, "Mooncake's JSON lines")->capture_default_str();
+  command->add_option("--length-scale", options->length_scale, "of the trace's prompts")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--num-prompts", options->trace_requests, "of the trace")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--load", options->load,
+                   "how busy the server would be if it computed everything; 1: always")
+      ->check(CLI::Range(0.01, 10.0))
+      ->capture_default_str();
+  command->add_option("--ram-capacity", options->ram, "of each server's pages")
+      ->capture_default_str();
+  command->add_option("--repeats", options->repeats, "of each cell, interleaved")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "of the workloads")->capture_default_str();
+  command->add_option("--json", options->json, "also write the results to this file");
+}
+
 void AddDemo(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::DemoOptions>();
   CLI::App* command = AddBench(parent, "demo",
@@ -367,6 +408,7 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
   AddTiers(bench, exit_code);
   AddCatalogue(bench, exit_code);
   AddSchedule(bench, exit_code);
+  AddPolicies(bench, exit_code);
   AddBenchServeCommand(*bench, exit_code);
   AddDemo(bench, exit_code);
 }
