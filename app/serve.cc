@@ -211,8 +211,8 @@ void AddScheduleFlags(CLI::App& app, RuntimeOptions* options) {
       ->default_str(std::string(ScheduleName(options->schedule)));
   app.add_option_function<double>(
          "--restore-wait-max", [options](double s) { options->restore_wait_max = Seconds(s); },
-         "with --schedule adaptive: after this long without any progress a restoration gets a "
-         "slice before all others")
+         "with --schedule adaptive: after this long without any progress a prompt gets a slice "
+         "before all others")
       ->transform(DurationValue())
       ->default_str("1s");
   app.add_option_function<std::string>(

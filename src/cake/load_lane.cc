@@ -1,7 +1,6 @@
 // The load lane of a Restorer: which chunk to read next, and what to do with what comes back.
 #include <algorithm>
 #include <cmath>
-#include <unordered_set>
 
 #include "base/check.h"
 #include "cake/restorer.h"
@@ -147,6 +146,7 @@ bool Restorer::HasRoom(const TierState& tier) const {
 void Restorer::Pump(Calls& calls) {
   no_page_ = false;
   documents_ = Documents();
+  UpdateRanks();
   for (size_t t = 0; t < tiers_.size(); ++t) {
     while (PumpOne(static_cast<int>(t), calls)) {
     }
@@ -158,20 +158,32 @@ bool Restorer::PumpOne(int tier, Calls& calls) {
   if (!HasRoom(tiers_[tier])) return false;
   ranked_.clear();
   for (Restoration* r : open_) {
-    if (r->WantsLoads() && !r->claims_.done()) ranked_.emplace_back(Rank(*r), r);
+    if (r->WantsLoads() && !r->claims_.done()) ranked_.push_back(r);
   }
   std::stable_sort(ranked_.begin(), ranked_.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (const auto& [rank, r] : ranked_) {
-    if (const auto claim = ClaimLoad(*r, tier)) return StartRead(*r, tier, *claim, calls);
+                   [](const auto* a, const auto* b) { return a->rank_ < b->rank_; });
+  for (Restoration* r : ranked_) {
+    const auto claim = ClaimLoad(*r, tier);
+    if (!claim) continue;
+    const bool started = StartRead(*r, tier, *claim, calls);
+    r->rank_ = Rank(*r, clock_.Now());
+    return started;
   }
   return TakeFromSlower(tier, calls);
 }
 
-double Restorer::Rank(const Restoration& r) const {
-  int missing = 0;
+void Restorer::UpdateRanks() {
+  const TimePoint now = clock_.Now();
+  for (Restoration* r : open_) r->rank_ = Rank(*r, now);
+}
+
+double Restorer::Rank(const Restoration& r, TimePoint now) const {
+  const uint32_t usable = UsableTiers(r);
+  int left = 0;  // what loading has to do with
   for (int i = r.claims_.first_missing(); i < r.claims_.size(); ++i) {
-    missing += r.claims_.state(i) != ChunkState::kResident;
+    const ChunkState state = r.claims_.state(i);
+    left += state == ChunkState::kLoading || state == ChunkState::kElsewhere ||
+            (state == ChunkState::kAbsent && (r.claims_.tiers(i) & usable) != 0);
   }
   const double bytes = static_cast<double>(pool_.layout().page_bytes());
   double interval_s = INFINITY;
@@ -181,8 +193,8 @@ double Restorer::Rank(const Restoration& r) const {
   }
   constexpr double kUnknown = 1e-3;  // any: the same for all
   return LoadRank(options_.load_order,
-                  {.remaining_s = missing * (std::isfinite(interval_s) ? interval_s : kUnknown),
-                   .age_s = (clock_.Now() - r.opened_).count(),
+                  {.remaining_s = left * (std::isfinite(interval_s) ? interval_s : kUnknown),
+                   .age_s = (now - r.opened_).count(),
                    .serial = r.serial_,
                    .last_read = r.last_read_},
                   options_.load_aging);
@@ -287,6 +299,7 @@ bool Restorer::StartRead(Restoration& r, int tier, const Claim& claim, Calls& ca
                 .landing = pool_.LandingFor(page->id(), Codec::kRaw),
                 .done = [this, number](ReadResult result) { OnRead(number, std::move(result)); }});
   r.last_read_ = number;
+  if (r.loads_left_[tier] > 0) --r.loads_left_[tier];
   Read read;
   read.owner = &r;
   read.claim = claim;
@@ -340,11 +353,10 @@ TierView Restorer::ViewTier(const Restoration& r, int number) const {
   if (options_.load_order == LoadOrder::kFair) {
     view.interval_s *= documents_;
   } else if (open_.size() > 1) {
-    const std::pair rank(Rank(r), r.serial_);
+    const std::pair rank(r.rank_, r.serial_);
     for (const Restoration* other : open_) {
       if (other == &r || !other->WantsLoads() || other->claims_.done()) continue;
-      if (other->request_.keys[0] == r.request_.keys[0]) continue;
-      if (std::pair(Rank(*other), other->serial_) > rank) continue;
+      if (SameDocument(*other, r) || std::pair(other->rank_, other->serial_) > rank) continue;
       view.drain_s += other->loads_left_[number] * view.interval_s;
     }
   }
@@ -367,7 +379,11 @@ const PlanInput& Restorer::View(const Restoration& r, int budget_chunks) {
   input_.waiting = r.waiting_;
   input_.predict = r.request_.policy != Policy::kPublished;
   input_.fixed_split = r.FixedSplit();
-  if (r.share_ == 0 && r.WantsLoads() && !input_.fixed_split) input_.fixed_split = 0;
+  // Nobody computes this document now: all of it is to be loaded.
+  const bool computed = std::any_of(open_.begin(), open_.end(), [&](const Restoration* other) {
+    return other->share_ > 0 && (other == &r || SameDocument(*other, r));
+  });
+  if (!computed && r.WantsLoads() && !input_.fixed_split) input_.fixed_split = 0;
   input_.tiers.clear();
   for (size_t t = 0; t < tiers_.size(); ++t) {
     input_.tiers.push_back(ViewTier(r, static_cast<int>(t)));
@@ -412,10 +428,19 @@ const PlanInput& Restorer::View(const Restoration& r, int budget_chunks) {
   return input_;
 }
 
+// One is the beginning of the other, or the same: keys are hashes of all before them.
+bool Restorer::SameDocument(const Restoration& a, const Restoration& b) {
+  const size_t n = std::min(a.request_.keys.size(), b.request_.keys.size());
+  return n > 0 && a.request_.keys[n - 1] == b.request_.keys[n - 1];
+}
+
 int Restorer::Documents() const {
-  std::unordered_set<ChunkKey> documents;
+  if (options_.load_order != LoadOrder::kFair) return 1;
+  std::vector<const Restoration*> documents;
   for (const Restoration* r : open_) {
-    if (r->WantsLoads() && !r->claims_.done()) documents.insert(r->request_.keys[0]);
+    if (!r->WantsLoads() || r->claims_.done()) continue;
+    const auto same = [&](const Restoration* other) { return SameDocument(*r, *other); };
+    if (std::none_of(documents.begin(), documents.end(), same)) documents.push_back(r);
   }
   return std::max<int>(1, static_cast<int>(documents.size()));
 }

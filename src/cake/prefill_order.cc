@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 namespace kvcake {
 
@@ -27,9 +28,11 @@ std::vector<PrefillTurn> OrderPrefills(Schedule schedule, const std::vector<Pref
   };
   int starved = -1;
   Seconds longest = restore_wait_max;
+  bool next = true;  // of the fresh ones
   for (const PrefillTurn& turn : turns) {
     const PrefillNeed& need = needs[turn.index];
-    if (fresh(need) || need.idle <= longest) continue;
+    if (!need.restoring || (fresh(need) && !std::exchange(next, false))) continue;
+    if (need.idle <= longest) continue;
     starved = turn.index;
     longest = need.idle;
   }

@@ -33,9 +33,9 @@ struct PrefillTurn {
 };
 
 // needs: in order of arrival. All of them, in the order of their turns. With kAdaptive, of the
-// restorations that loading could help and that are idle for longer than restore_wait_max the one
-// that is so for the longest has its turn before all others: however slow its loads are, it comes
-// further.
+// restorations that are idle for longer than restore_wait_max, and the first of those that nothing
+// but compute can help, the one that is so for the longest has its turn before all others: however
+// slow its loads are, and whatever comes, it comes further.
 std::vector<PrefillTurn> OrderPrefills(Schedule schedule, const std::vector<PrefillNeed>& needs,
                                        Seconds restore_wait_max);
 

@@ -59,12 +59,15 @@ TEST(PrefillOrderTest, AHoleThatNobodyElseWaitsBehindMayGrowIntoALongerSlice) {
 TEST(PrefillOrderTest, ARestorationThatStandsStillComesBeforeAllButOnlyOne) {
   std::vector<PrefillNeed> needs = kNeeds;
   needs[0].idle = Seconds(1.5);
-  needs[2].idle = Seconds(9);  // waits for its turn among the fresh ones
+  needs.push_back({.fresh_chunks = 1, .restoring = true, .idle = Seconds(9)});  // not the first
   needs[3].idle = Seconds(1.2);
   EXPECT_EQ(Indices(OrderPrefills(Schedule::kAdaptive, needs, Seconds(1))),
-            (std::vector{0, 1, 2, 3}));
+            (std::vector{0, 1, 2, 4, 3}));
   EXPECT_EQ(Indices(OrderPrefills(Schedule::kAdaptive, needs, Seconds(2))),
-            (std::vector{1, 2, 3, 0}));
+            (std::vector{1, 2, 4, 3, 0}));
+  needs[2].idle = Seconds(3);  // the first that only compute can help: short prompts never end
+  EXPECT_EQ(Indices(OrderPrefills(Schedule::kAdaptive, needs, Seconds(2))),
+            (std::vector{2, 1, 4, 3, 0}));
 }
 
 }  // namespace

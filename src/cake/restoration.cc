@@ -174,8 +174,11 @@ void Restoration::NotePlan(const Plan& plan) {
 ComputeNeed Restoration::Need() const {
   std::lock_guard lock(restorer_.mutex_);
   CHECK(!closed_);
-  ComputeNeed need{.idle = restorer_.clock_.Now() - progressed_, .rank = restorer_.Rank(*this)};
+  ComputeNeed need{.rank = rank_};
   if (AwaitsLooks()) return need;
+  if (claims_.first_missing() < FixedSplit().value_or(claims_.size())) {
+    need.idle = restorer_.clock_.Now() - progressed_;
+  }
   const uint32_t tiers = restorer_.UsableTiers(*this);
   const int compute_end = WantsLoads() ? request_.forced_split.value_or(0) : claims_.size();
   for (int i = claims_.first_missing(); i < claims_.size(); ++i, ++need.fresh_chunks) {

@@ -58,7 +58,8 @@ struct ComputeNeed {
   // Chunks from the first missing one on that only compute can make: no tier has them, or may be
   // asked. Loading cannot make up for a delay.
   int fresh_chunks = 0;
-  Seconds idle{0};  // since something became resident or was begun to be computed
+  // Since something became resident or was begun to be computed; 0 where compute may not help.
+  Seconds idle{0};
   double rank = 0;  // of Options::load_order: the lowest first
 };
 
@@ -195,7 +196,9 @@ class Restorer {
   void UpdateEtas();
   const PlanInput& View(const Restoration& restoration, int budget_chunks);
   TierView ViewTier(const Restoration& restoration, int tier) const;
-  double Rank(const Restoration& restoration) const;
+  double Rank(const Restoration& restoration, TimePoint now) const;
+  void UpdateRanks();
+  static bool SameDocument(const Restoration& a, const Restoration& b);
   int Documents() const;
   void LookFor(Restoration& restoration, Calls& calls);
   void EndLook(Restoration* restoration, int tier);
@@ -231,7 +234,7 @@ class Restorer {
   bool no_page_ = false;  // the last Pump could have read more with more free pages
   // Scratch.
   PlanInput input_;
-  std::vector<std::pair<double, Restoration*>> ranked_;
+  std::vector<Restoration*> ranked_;
 };
 
 // One prompt. Methods are thread-safe; compute turns are the engine thread's.
@@ -303,6 +306,7 @@ class Restoration {
   bool closed_ = false;
   TimePoint progressed_;         // when something became resident or a slice began
   uint64_t last_read_ = 0;       // the number of the last one begun for it; 0: none
+  double rank_ = 0;              // as of the last UpdateRanks: all by the same clock
   std::vector<int> loads_left_;  // of each tier: chunks that the last plan leaves to it
   int first_loaded_ = -1;
   int first_mixed_;            // of the chunks whose path is not ours; size() if there is none

@@ -1,6 +1,8 @@
 // Several restorations at once, in simulated time.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "cake/simulator.h"
 
 namespace kvcake {
@@ -55,6 +57,32 @@ TEST(SimulatorSharedTest, ALongOneDoesNotHoldUpTenShortOnes) {
   EXPECT_LT(shorts(srpt), shorts(fair));
   EXPECT_LT(shorts(srpt), shorts(fifo));
   EXPECT_LT(srpt[0].seconds, 1.1 * fifo[0].seconds + 10 * 4 * 5e-3) << "what it has given up";
+}
+
+// Conversations that begin alike are not one document: they wait for each other's loads, and the
+// planner of each must know.
+TEST(SimulatorSharedTest, ACommonBeginningChangesLittle) {
+  const auto run = [](bool common) {
+    SimOptions options;
+    options.compute = {.c0 = 1e-3, .b = 8e-5, .a = 1e-9, .samples = 1};
+    options.tiers = {{.chunk_s = 10e-3}};
+    options.pages = 1024;
+    Simulator sim(options);
+    sim.Train();
+    std::vector<SimRequest> requests;
+    for (int d = 1; d <= 6; ++d) {
+      RestoreRequest restore = sim.Request(d, 40, Policy::kCake);
+      std::vector<int32_t> tokens(40, d);
+      if (common) tokens[0] = 1000;
+      restore.keys = ChunkKeys(ChunkKey{}, tokens, 1);
+      for (const ChunkKey& key : restore.keys) sim.tier(0).Hold(key);
+      requests.push_back({.restore = std::move(restore), .at_s = 0, .cancel_s = {}});
+    }
+    double last = 0;
+    for (const SimOutcome& o : sim.Run(requests)) last = std::max(last, o.seconds);
+    return last;
+  };
+  EXPECT_LE(run(/*common=*/true), 1.01 * run(/*common=*/false));
 }
 
 // A link that newcomers alone would keep busy for ever.

@@ -40,8 +40,8 @@ struct StepRecord {
   TimePoint began{};
   Seconds took{0};
   int decoded = 0;   // tokens of sequences that write their answers
-  int fresh = 0;     // of prompts, that no loading could have brought
-  int restored = 0;  // of prompts, whose restorations could have loaded some of them
+  int fresh = 0;     // of prompts, in slices that begin where no loading could help
+  int restored = 0;  // of prompts, in slices that begin where it could
 };
 
 class Engine {

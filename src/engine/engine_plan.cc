@@ -79,8 +79,9 @@ void Engine::ReleasePages(Sequence& sequence) {
 // up (the store is behind) and the others come back without an event: look again soon.
 void Engine::AwaitPages(TimePoint* wake_at) {
   const PagePoolStats stats = pool_.Stats();
-  if (stats.referenced < stats.pages) return;
-  if (write_behind_) write_behind_->DropQueued();
+  const bool full = stats.referenced == stats.pages;
+  if (!full && *wake_at < TimePoint::max()) return;  // or some have come back since it was planned
+  if (full && write_behind_) write_behind_->DropQueued();
   *wake_at = std::min(*wake_at, clock_.Now() + Seconds(1e-3));
 }
 
@@ -133,6 +134,12 @@ void Engine::PlanPrefills(int budget, StepPlan* plan) {
     sequences.push_back(sequence.get());
   }
   const int whole = budget;
+  bool sliced = false;
+  const auto tokens = [&] {
+    int sum = 0;
+    for (const Part& part : plan->parts) sum += part.count;
+    return sum;
+  };
   std::optional<ComputeBudget> shared;
   if (shared_) shared = shared_->Budget(clock_.Now());
   for (const PrefillTurn& turn :
@@ -142,8 +149,12 @@ void Engine::PlanPrefills(int budget, StepPlan* plan) {
       PlanPrefill(sequence, &budget, &plan->parts);
       continue;
     }
-    ComputeBudget compute{.chunks = budget / chunk,
-                          .share = budget < chunk ? 0 : static_cast<double>(budget) / whole};
+    // The last tokens of other prompts, one after the other, must not hold up a chunk for ever.
+    if (!sliced && budget < chunk && !shared && tokens() + chunk <= model_.max_batch_tokens()) {
+      budget = chunk;
+    }
+    const double share = budget < chunk ? 0 : std::min(1.0, static_cast<double>(budget) / whole);
+    ComputeBudget compute{.chunks = budget / chunk, .share = share};
     if (shared) {
       compute = {.chunks = std::clamp(shared->chunks, 0, compute.chunks), .share = shared->share};
     }
@@ -151,6 +162,7 @@ void Engine::PlanPrefills(int budget, StepPlan* plan) {
     const int before = budget;
     PlanRestore(sequence, compute, &budget, plan);
     if (before == budget) continue;
+    sliced = true;
     plan->parts.back().restores = needs[turn.index].fresh_chunks == 0;
     if (shared) shared->chunks -= static_cast<int>(PagesFor(before - budget));
   }

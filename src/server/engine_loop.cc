@@ -21,12 +21,13 @@ Result<JobId> EngineLoop::Submit(Request request, std::shared_ptr<AnswerSink> si
     }
     ++jobs_;
     id = next_job_++;
-    inbox_.push_back({.id = id,
-                      .request = std::move(request),
-                      .sink = std::move(sink),
-                      .steps_before_s = arrived && arrived->steps == stats_.steps
-                                            ? arrived->step_s
-                                            : StepsSecondsLocked()});
+    inbox_.push_back(
+        {.id = id,
+         .request = std::move(request),
+         .sink = std::move(sink),
+         .steps_before_s = arrived && arrived->running && arrived->steps == stats_.steps
+                               ? arrived->step_s
+                               : StepsSecondsLocked()});
   }
   changed_.notify_one();
   restorer_.Wake();
@@ -35,7 +36,8 @@ Result<JobId> EngineLoop::Submit(Request request, std::shared_ptr<AnswerSink> si
 
 StepMark EngineLoop::Now() const {
   std::lock_guard lock(mutex_);
-  return {.steps = stats_.steps, .step_s = StepsSecondsLocked()};
+  return {
+      .steps = stats_.steps, .running = step_began_.has_value(), .step_s = StepsSecondsLocked()};
 }
 
 void EngineLoop::Cancel(JobId id) {

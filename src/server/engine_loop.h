@@ -41,7 +41,8 @@ struct EngineLoopStats {
 // A moment, as the steps count time.
 struct StepMark {
   uint64_t steps = 0;  // that had ended
-  double step_s = 0;   // what steps had taken, the one that ran included
+  bool running = false;
+  double step_s = 0;  // what steps had taken, the one that ran included
 };
 
 class EngineLoop {

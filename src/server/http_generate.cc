@@ -127,12 +127,10 @@ net::awaitable<bool> HttpApi::Submit(Exchange& exchange, Prepared prepared, bool
   options.skip_special = asked.skip_special;
   options.logprobs = asked.logprobs;
   if (prepared.request.prompt_logprobs) options.prompt = prepared.request.prompt;
-  answering->generation =
-      std::make_shared<Generation>(runtime_.tokenizer(), std::move(options), metrics_,
-                                   // Who waits for the last piece waits for nothing else.
-                                   [this, signal = answering->signal](bool done) {
-                                     news_.Add(signal, /*first=*/done);
-                                   });
+  answering->generation = std::make_shared<Generation>(
+      runtime_.tokenizer(), std::move(options), metrics_,
+      // Who waits for the last piece waits for nothing else.
+      [this, signal = answering->signal](bool done) { news_.Add(signal, /*first=*/done); });
   const Result<JobId> job =
       loop_.Submit(std::move(prepared.request), answering->generation, exchange.arrived);
   if (!job) {
