@@ -1,0 +1,144 @@
+// Who gets the tokens of a step when many want them.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "engine/engine_testing.h"
+#include "store/throttled_tier.h"
+
+namespace kvcake {
+namespace {
+
+// A restoration among new prompts: who is computed first, and whether the stored prompt is then
+// loaded as far as a busy compute lane leaves it.
+TEST(EngineScheduleTest, NewPromptsGoBeforeARestorationThatCanLoadInstead) {
+  const auto known = Prompt(40 * kChunk, 1);
+  auto tier = MakeTier();
+  Completion plain;
+  {
+    World world(tier.get());
+    plain = world.Answer(Ask(known));
+  }
+  ThrottledTierOptions link_options;
+  link_options.rate_bytes_per_s = 5e3 * static_cast<double>(PageBytes()) / kChunk;  // tokens
+  ThrottledTier link(std::move(tier), link_options);
+  int computed[2], before[2] = {};
+  for (const Schedule schedule : {Schedule::kFcfs, Schedule::kAdaptive}) {
+    World world(&link, /*pages=*/512, /*per_token=*/Seconds(4e-4));
+    world.engine = std::make_unique<Engine>(
+        *world.model, *world.pool, *world.restorer, world.cost, world.writes.get(), Clock::Real(),
+        EngineOptions{.slice_tokens = kSlice, .schedule = schedule});
+    EXPECT_TRUE(world.engine->WarmUp());
+    std::vector<StepRecord> steps;
+    world.engine->SetStepObserver([&](const StepRecord& step) { steps.push_back(step); });
+    const SequenceId restored = world.engine->Submit(Ask(known)).value();
+    std::vector<SequenceId> fresh;
+    for (int i = 0; i < 20; ++i) {
+      Request request = Ask(Prompt(2 * kChunk + 7, 100 + i));
+      request.store = false;
+      fresh.push_back(world.engine->Submit(std::move(request)).value());
+    }
+    while (world.engine->Step().value()) {
+    }
+    const Completion done = world.engine->Take(restored).value();
+    EXPECT_EQ(done.tokens, plain.tokens);
+    for (const SequenceId id : fresh) EXPECT_EQ(world.engine->Take(id)->tokens.size(), 12u);
+    const int which = static_cast<int>(schedule);
+    computed[which] = done.report.tokens_computed;
+    // What the restoration got before half of the new prompts' tokens were computed.
+    int left = 20 * (2 * kChunk + 7) / 2;
+    for (size_t i = 0; i < steps.size() && left > 0; left -= steps[i++].fresh) {
+      before[which] += steps[i].restored;
+    }
+  }
+  constexpr int kAdaptive = static_cast<int>(Schedule::kAdaptive);
+  constexpr int kFcfs = static_cast<int>(Schedule::kFcfs);
+  EXPECT_LT(computed[kAdaptive], computed[kFcfs]);
+  EXPECT_LT(before[kAdaptive], before[kFcfs] / 2);
+}
+
+// However many come after it, and though nothing can be loaded any more.
+TEST(EngineScheduleTest, ARestorationIsNotStarvedByNewPrompts) {
+  class Deaf : public MemoryTier {  // holds all, delivers nothing
+   public:
+    using MemoryTier::MemoryTier;
+    ReadId Get(ReadRequest request) override {
+      std::lock_guard lock(mutex_);
+      held_.push_back(std::move(request));
+      return held_.size();
+    }
+    void Cancel(ReadId) override {}
+    ~Deaf() override { Release(); }
+    void Release() {
+      for (ReadRequest& read : held_) {
+        read.done({.status = Fail(ErrorCode::kCancelled, "never mind")});
+      }
+      held_.clear();
+    }
+
+   private:
+    std::mutex mutex_;
+    std::vector<ReadRequest> held_;
+  };
+  MemoryTierOptions options;
+  options.layout = TransformerModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk);
+  Deaf tier(options);
+  const auto known = Prompt(8 * kChunk + 1, 1);
+  {
+    World world(&tier);
+    world.Answer(Ask(known, Policy::kCompute));
+  }
+  World world(&tier, /*pages=*/512, /*per_token=*/Seconds(1e-4));
+  const std::shared_ptr<void> release(nullptr,
+                                      [&](void*) { tier.Release(); });  // before world ends
+  world.engine = std::make_unique<Engine>(
+      *world.model, *world.pool, *world.restorer, world.cost, world.writes.get(), Clock::Real(),
+      EngineOptions{.slice_tokens = kSlice, .restore_wait_max = Seconds(0.05)});
+  bool answered = false;
+  Request request = Ask(known);
+  request.on_token = [&](const TokenEvent&) { return answered = true; };
+  ASSERT_TRUE(world.engine->Submit(std::move(request)));
+  int fresh = 0;
+  for (; !answered && fresh < 200; ++fresh) {  // always one that waits
+    Request other = Ask(Prompt(kSlice, 100 + fresh));
+    other.max_tokens = 1;
+    other.store = false;
+    ASSERT_TRUE(world.engine->Submit(std::move(other)));
+    ASSERT_TRUE(world.engine->Step());
+  }
+  EXPECT_TRUE(answered);
+  EXPECT_GT(fresh, 2) << "it has waited";
+  while (world.engine->Step().value()) {
+  }
+}
+
+// Of prompts shorter than a chunk, one in each step.
+TEST(EngineScheduleTest, ShortPromptsDoNotHoldUpALongOne) {
+  World world(nullptr, /*pages=*/512);
+  world.engine =
+      std::make_unique<Engine>(*world.model, *world.pool, *world.restorer, world.cost, nullptr,
+                               Clock::Real(), EngineOptions{.slice_tokens = kChunk});
+  bool answered = false;
+  Request request = Ask(Prompt(8 * kChunk, 1));
+  request.on_token = [&](const TokenEvent&) {
+    answered = true;
+    return true;
+  };
+  ASSERT_TRUE(world.engine->Submit(std::move(request)));
+  int steps = 0;
+  for (; !answered && steps < 50; ++steps) {
+    Request other = Ask(Prompt(kChunk / 2, 100 + steps));
+    other.max_tokens = 1;
+    ASSERT_TRUE(world.engine->Submit(std::move(other)));
+    ASSERT_TRUE(world.engine->Step());
+  }
+  EXPECT_TRUE(answered);
+  EXPECT_LE(steps, 12) << "a chunk in each";
+  while (world.engine->Step().value()) {
+  }
+}
+
+}  // namespace
+}  // namespace kvcake
