@@ -338,43 +338,102 @@ void AddSchedule(CLI::App* parent, int* exit_code) {
   });
 }
 
+// Of the benches that put workloads on servers of their own.
+void AddLabFlags(CLI::App* command, bench::PolicyLabOptions* lab) {
+  command->add_option("--model", lab->model_dir, "model directory")->capture_default_str();
+  command->add_option("--emulate", lab->emulate, "profile of a machine that is not here");
+  command->add_option("--document-length", lab->document_tokens, "tokens of a document")
+      ->check(CLI::Range(256, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--num-documents", lab->documents, "documents, and users who chat")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--repeat-count", lab->repeat_count, "questions on each, rounds of each chat")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--trace", lab->trace, "Mooncake's JSON lines")->capture_default_str();
+  command->add_option("--length-scale", lab->length_scale, "of the trace's prompts")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--num-prompts", lab->trace_requests, "of the trace")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--ram-capacity", lab->ram, "of each server's pages")->capture_default_str();
+  command->add_option("--seed", lab->seed, "of the workloads")->capture_default_str();
+}
+
+void AddLoadFlag(CLI::App* command, double* load) {
+  command
+      ->add_option("--load", *load,
+                   "how busy the server would be if it computed everything; 1: always")
+      ->check(CLI::Range(0.01, 100.0))
+      ->capture_default_str();
+}
+
+template <typename T>
+CLI::Option* AddWorkload(CLI::App* command, T* workload) {
+  return command->add_option("--workload", *workload, "of `bench serve`")
+      ->check(CLI::IsMember({"long-doc-qa", "multi-round-chat", "random-prefill", "trace"}))
+      ->capture_default_str();
+}
+
 void AddPolicies(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::PoliciesOptions>();
   CLI::App* command = AddBench(parent, "policies",
                                "workloads on a server under each policy, at several link speeds",
                                exit_code, bench::RunPolicies, options);
-  command->add_option("--model", options->model_dir, "model directory")->capture_default_str();
-  command->add_option("--emulate", options->emulate, "profile of a machine that is not here");
-  command->add_option("--workload", options->workloads, "of `bench serve`")
-      ->check(CLI::IsMember({"long-doc-qa", "multi-round-chat", "random-prefill", "trace"}))
-      ->capture_default_str();
+  AddLabFlags(command, options.get());
+  AddWorkload(command, &options->workloads);
+  AddLoadFlag(command, &options->load);
   command->add_option("--ratios", options->ratios, "link speeds, as load time / compute time")
       ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--document-length", options->document_tokens, "tokens of a document")
-      ->check(CLI::Range(256, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--num-documents", options->documents, "documents, and users who chat")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--trace", options->trace, "Mooncake's JSON lines")->capture_default_str();
-  command->add_option("--length-scale", options->length_scale, "of the trace's prompts")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--num-prompts", options->trace_requests, "of the trace")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command
-      ->add_option("--load", options->load,
-                   "how busy the server would be if it computed everything; 1: always")
-      ->check(CLI::Range(0.01, 10.0))
-      ->capture_default_str();
-  command->add_option("--ram-capacity", options->ram, "of each server's pages")
       ->capture_default_str();
   command->add_option("--repeats", options->repeats, "of each cell, interleaved")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "of the workloads")->capture_default_str();
+  command->add_option("--json", options->json, "also write the results to this file");
+}
+
+void AddOutages(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::OutagesOptions>();
+  CLI::App* command = AddBench(parent, "outages",
+                               "a workload under each policy when reads are late and when the "
+                               "link dies",
+                               exit_code, bench::RunOutages, options);
+  AddLabFlags(command, options.get());
+  AddWorkload(command, &options->workload);
+  AddLoadFlag(command, &options->load);
+  command->add_option("--ratio", options->ratio, "link speed, as load time / compute time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--load-stall-share", options->stall_share, "of reads that are late")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--load-stall", options->stall_s, "by how much")
+      ->transform(DurationValue())
+      ->default_str("500ms");
+  command->add_option("--repeats", options->repeats, "of each cell, interleaved")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--json", options->json, "also write the results to this file");
+}
+
+void AddCapacity(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::CapacityOptions>();
+  CLI::App* command =
+      AddBench(parent, "capacity", "the most requests a second that each policy answers in time",
+               exit_code, bench::RunCapacity, options);
+  AddLabFlags(command, options.get());
+  AddWorkload(command, &options->workload);
+  command->add_option("--ratios", options->ratios, "link speeds, as load time / compute time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--ttft-max", options->ttft_max_s,
+                   "that 95% of first tokens must keep (default: twice as long as computing a "
+                   "document)")
+      ->transform(DurationValue())
+      ->check(CLI::PositiveNumber);
   command->add_option("--json", options->json, "also write the results to this file");
 }
 
@@ -409,6 +468,8 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
   AddCatalogue(bench, exit_code);
   AddSchedule(bench, exit_code);
   AddPolicies(bench, exit_code);
+  AddOutages(bench, exit_code);
+  AddCapacity(bench, exit_code);
   AddBenchServeCommand(*bench, exit_code);
   AddDemo(bench, exit_code);
 }

@@ -39,7 +39,7 @@ void AddSize(CLI::App& app, const char* name, uint64_t* value, const char* help)
 struct StoreFlags {
   std::vector<std::string> dirs, traces;
   std::vector<uint64_t> capacities;
-  std::vector<double> rates, latencies;
+  std::vector<double> rates, latencies, stall_shares, stalls;
 };
 
 template <typename T>
@@ -68,6 +68,8 @@ std::vector<StoreOptions> Stores(const StoreFlags& flags) {
     store.load_rate_bytes_per_s = Each("--load-rate", flags.rates, i, n);
     if (auto v = Each("--load-latency", flags.latencies, i, n)) store.load_latency = Seconds(*v);
     if (auto v = Each("--load-trace", flags.traces, i, n)) store.load_trace = *v;
+    if (auto v = Each("--load-stall-share", flags.stall_shares, i, n)) store.load_stall_share = *v;
+    if (auto v = Each("--load-stall", flags.stalls, i, n)) store.load_stall = Seconds(*v);
     stores.push_back(std::move(store));
   }
   return stores;
@@ -81,7 +83,7 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
           "new ones kept in the first");
   AddEach(app, "--disk-capacity", &flags->capacities,
           "most bytes of --store; the chunks used longest ago go first (default: 20GiB). This and "
-          "the next three: once for all stores, or once for each")
+          "the --load flags: once for all stores, or once for each")
       ->transform(SizeValue());
   AddEach(app, "--load-rate", &flags->rates,
           "let loads pass a link of this rate, e.g. 200Mbit, 10Gbit or 25MB (a second) (default: "
@@ -94,6 +96,12 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
   AddEach(app, "--load-trace", &flags->traces,
           "a file of how that link changes: lines of seconds since the first read, bytes/s, "
           "latency in seconds");
+  AddEach(app, "--load-stall-share", &flags->stall_shares,
+          "for drills: let this share of reads answer late, by --load-stall, e.g. 0.01")
+      ->check(CLI::Range(0.0, 1.0));
+  AddEach(app, "--load-stall", &flags->stalls, "how late (default: 500ms)")
+      ->transform(DurationValue())
+      ->check(CLI::NonNegativeNumber);
   app.add_flag("--promote", options->promote,
                "copy to the first --store what was loaded from another");
   app.add_option_function<std::string>(

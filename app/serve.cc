@@ -209,12 +209,9 @@ void AddScheduleFlags(CLI::App& app, RuntimeOptions* options) {
          "on by loading; fcfs: in order of arrival")
       ->check(CLI::IsMember({"adaptive", "fcfs"}))
       ->default_str(std::string(ScheduleName(options->schedule)));
-  app.add_option_function<double>(
-         "--restore-wait-max", [options](double s) { options->restore_wait_max = Seconds(s); },
-         "with --schedule adaptive: after this long without any progress a prompt gets a slice "
-         "before all others")
-      ->transform(DurationValue())
-      ->default_str("1s");
+  AddSeconds(app, "--restore-wait-max", &options->restore_wait_max,
+             "with --schedule adaptive: after this long without any progress a prompt gets a slice "
+             "before all others");
   app.add_option_function<std::string>(
          "--load-order",
          [options](const auto& name) { options->load_order = *LoadOrderFromName(name); },

@@ -1,34 +1,44 @@
-// What do users of a server see of each policy? The same workloads on `kvcake serve`, at several
-// link speeds, one policy after the other.
+// What do users of a server see of each policy? The same workloads on `kvcake serve`, one policy
+// after the other: at several link speeds, when a link fails, and up to what rate of requests.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "bench/policy_lab.h"
 
 namespace kvcake::bench {
 
-struct PoliciesOptions {
-  std::string model_dir = "models/demo";
-  std::string emulate;  // a profile: waits as long as that machine would; empty: the real engine
+struct PoliciesOptions : PolicyLabOptions {
   std::vector<std::string> workloads = {"long-doc-qa", "multi-round-chat", "trace"};
   std::vector<double> ratios = {0.25, 1, 4};  // link speeds: load / compute of a document
-  int document_tokens = 2048;
-  int documents = 6;
-  std::string trace = "bench/traces/mooncake_synthetic_200.jsonl";
-  double length_scale = 0.05;  // of the trace's prompts
-  int trace_requests = 40;
-  // Requests arrive so fast that computing everything would keep the server busy for this share of
-  // the time.
-  double load = 0.7;
-  std::string ram = "12MiB";  // of pages: what was used a while ago is in the store alone
+  double load = 0.7;                          // PolicyLab::Make's
   int repeats = 3;
-  int threads = 0;
-  uint64_t seed = 0;
-  std::string program;  // empty: this one
-  std::string json;     // path; empty: none
+  std::string json;  // path; empty: none
 };
 Status RunPolicies(const PoliciesOptions& options);
+
+// The same with a link of which some reads are late, and with one that dies in the middle.
+struct OutagesOptions : PolicyLabOptions {
+  std::string workload = "long-doc-qa";
+  double ratio = 0.5;
+  double load = 0.7;
+  double stall_share = 0.01;  // of reads
+  double stall_s = 0.5;
+  int repeats = 3;
+  std::string json;  // path; empty: none
+};
+Status RunOutages(const OutagesOptions& options);
+
+// The most requests a second of which 95% have their first token within a limit.
+struct CapacityOptions : PolicyLabOptions {
+  std::string workload = "long-doc-qa";
+  std::vector<double> ratios = {0.25, 1};
+  double ttft_max_s = 0;                    // 0: twice as long as computing a document
+  double load_min = 0.35, load_max = 11.2;  // PolicyLab::Make's
+  std::string json;                         // path; empty: none
+};
+Status RunCapacity(const CapacityOptions& options);
 
 }  // namespace kvcake::bench

@@ -29,8 +29,12 @@ struct Burst {
   std::vector<StepRecord> steps = {};
   TimePoint began = {};
   double finish_s = 0;
-  double longest_step_s = 0;
 
+  double LongestStep() const {
+    Seconds longest{0};
+    for (const StepRecord& step : steps) longest = std::max(longest, step.took);
+    return longest.count();
+  }
   double FreshTtft(double q) const {
     std::vector<double> first;
     for (size_t i = 1; i < answers.size(); ++i) first.push_back(answers[i].first_s());
@@ -156,10 +160,7 @@ class ScheduleBench {
     runtime.pool().DropCached();
     Burst run;
     Engine& engine = runtime.engine();
-    engine.SetStepObserver([&](const StepRecord& step) {
-      run.steps.push_back(step);
-      run.longest_step_s = std::max(run.longest_step_s, step.took.count());
-    });
+    engine.SetStepObserver([&](const StepRecord& step) { run.steps.push_back(step); });
     const TimePoint began = run.began = Clock::Real().Now();
     run.answers.resize(prompts_.size());
     std::vector<std::vector<int32_t>> tokens(prompts_.size());
@@ -210,7 +211,7 @@ class ScheduleBench {
     const auto itl = both([](const Burst& r) { return 1e3 * r.FreshItl(); });
     const auto end = both([](const Burst& r) { return r.FreshEnd(); });
     const auto slow = both([](const Burst& r) { return r.answers[0].first_s(); });
-    const auto step = both([](const Burst& r) { return r.longest_step_s; });
+    const auto step = both([](const Burst& r) { return r.LongestStep(); });
     fmt::print("{:>7} {:>7.1f} | {:>7.3f} {:>8.3f} {:>5.1f}% |", cell.ratio,
                gbit_per_ratio_ / cell.ratio, finish.first, finish.second, 100 * Gain(cell));
     for (const auto& [fcfs, adaptive] : {ttft, p95})

@@ -89,6 +89,10 @@ TEST_F(CliTest, SeveralStoresEachWithALinkOfItsOwn) {
 
   std::ofstream(dir_ + "/trace") << "0 50e6 0.001\n0.05 25e6 0\n";
   EXPECT_EQ(Loaded(RunJson(both + "--load-trace " + dir_ + "/trace")), full);
+  const json late = RunJson(both + "--load-stall-share 1 --load-stall 300ms");
+  EXPECT_EQ(late["tokens"], plain["tokens"]);
+  EXPECT_EQ(Loaded(late), full);
+  EXPECT_GE(late["ttft_s"].get<double>(), 0.3) << "every read was that late";
   std::ofstream(dir_ + "/trace") << "0 fast 0\n";
   Outcome bad = Run(both + "--load-trace " + dir_ + "/trace");
   EXPECT_NE(bad.exit_code, 0);

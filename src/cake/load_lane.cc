@@ -158,7 +158,7 @@ bool Restorer::PumpOne(int tier, Calls& calls) {
   if (!HasRoom(tiers_[tier])) return false;
   ranked_.clear();
   for (Restoration* r : open_) {
-    if (r->WantsLoads() && !r->claims_.done()) ranked_.push_back(r);
+    if (r->MayLoad()) ranked_.push_back(r);
   }
   std::stable_sort(ranked_.begin(), ranked_.end(),
                    [](const auto* a, const auto* b) { return a->rank_ < b->rank_; });
@@ -166,13 +166,14 @@ bool Restorer::PumpOne(int tier, Calls& calls) {
     const auto claim = ClaimLoad(*r, tier);
     if (!claim) continue;
     const bool started = StartRead(*r, tier, *claim, calls);
-    r->rank_ = Rank(*r, clock_.Now());
+    if (ranked_.size() > 1) r->rank_ = Rank(*r, clock_.Now());
     return started;
   }
   return TakeFromSlower(tier, calls);
 }
 
 void Restorer::UpdateRanks() {
+  if (open_.size() < 2) return;  // nobody asks
   const TimePoint now = clock_.Now();
   for (Restoration* r : open_) r->rank_ = Rank(*r, now);
 }
@@ -355,7 +356,7 @@ TierView Restorer::ViewTier(const Restoration& r, int number) const {
   } else if (open_.size() > 1) {
     const std::pair rank(r.rank_, r.serial_);
     for (const Restoration* other : open_) {
-      if (other == &r || !other->WantsLoads() || other->claims_.done()) continue;
+      if (other == &r || !other->MayLoad()) continue;
       if (SameDocument(*other, r) || std::pair(other->rank_, other->serial_) > rank) continue;
       view.drain_s += other->loads_left_[number] * view.interval_s;
     }
@@ -438,7 +439,7 @@ int Restorer::Documents() const {
   if (options_.load_order != LoadOrder::kFair) return 1;
   std::vector<const Restoration*> documents;
   for (const Restoration* r : open_) {
-    if (!r->WantsLoads() || r->claims_.done()) continue;
+    if (!r->MayLoad()) continue;
     const auto same = [&](const Restoration* other) { return SameDocument(*r, *other); };
     if (std::none_of(documents.begin(), documents.end(), same)) documents.push_back(r);
   }

@@ -279,6 +279,7 @@ class Restoration {
   void NotePath(int chunk);
   bool Trusts(int tier) const { return failures_[tier] < restorer_.options_.failures_max; }
   bool WantsLoads() const { return request_.policy != Policy::kCompute; }
+  bool MayLoad() const { return WantsLoads() && !claims_.done(); }
   void NotePlan(const Plan& plan);
   std::optional<int> FixedSplit() const;
   double Bound(std::optional<Seconds> tail) const;

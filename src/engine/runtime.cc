@@ -7,6 +7,7 @@
 #include "base/dump_json.h"
 #include "model/safetensors.h"
 #include "store/disk_tier.h"
+#include "store/faulty_tier.h"
 
 namespace kvcake {
 
@@ -202,10 +203,16 @@ Result<std::unique_ptr<Tier>> Runtime::OpenStore(size_t number) const {
     for (LinkPoint& point : link.trace) scale(&point.rate_bytes_per_s);
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Tier> store, DiskTier::Open(std::move(disk)));
-  if (!options.load_rate_bytes_per_s && options.load_latency.count() == 0 && link.trace.empty()) {
-    return store;
+  if (options.load_rate_bytes_per_s || options.load_latency.count() > 0 || !link.trace.empty()) {
+    store = std::make_unique<ThrottledTier>(std::move(store), std::move(link));
   }
-  return std::make_unique<ThrottledTier>(std::move(store), std::move(link));
+  if (options.load_stall_share > 0) {
+    store = std::make_unique<FaultyTier>(std::move(store),
+                                         FaultyTierOptions{.read_delay = options.load_stall_share,
+                                                           .delay_min = options.load_stall,
+                                                           .delay_max = options.load_stall});
+  }
+  return store;
 }
 
 std::string DescribeIdentity(const KvIdentity& identity, const std::string& model_dir) {

@@ -23,6 +23,8 @@ struct StoreOptions {
   std::optional<double> load_rate_bytes_per_s = {};  // a link slower than the disk
   Seconds load_latency{0};                           // of each read on that link
   std::string load_trace = {};                       // a file of both (store/link_trace.h)
+  double load_stall_share = 0;                       // of reads, which are late by load_stall
+  Seconds load_stall{0.5};
 };
 
 struct RuntimeOptions {
@@ -83,7 +85,8 @@ class Runtime {
   Restorer& restorer() { return *restorer_; }
   // In the order of RuntimeOptions::stores.
   const std::vector<std::unique_ptr<Tier>>& stores() const { return stores_; }
-  // The throttle in front of a store, where it has a rate, latency or trace; else null.
+  // The throttle in front of a store, where it has a rate, latency or trace; else null, as where
+  // reads stall.
   ThrottledTier* link(size_t store = 0) {
     return dynamic_cast<ThrottledTier*>(stores_.at(store).get());
   }

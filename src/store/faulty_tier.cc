@@ -61,8 +61,9 @@ void FaultyTier::OnInnerDone(ReadId id, ReadResult result) {
     fault = read.fault;
     key = read.request.key;
     if (fault == Fault::kDelay) {
-      when = Clock::Real().Now() +
-             options_.delay_max * std::uniform_real_distribution<double>(0, 1)(random_);
+      const Seconds range = options_.delay_max - options_.delay_min;
+      when = Clock::Real().Now() + options_.delay_min +
+             range * std::uniform_real_distribution<double>(0, 1)(random_);
     } else if (fault != Fault::kNone) {
       if (result.status) ++reads_failed_;
       SpoilLocked(fault, read.request.landing);

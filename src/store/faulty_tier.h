@@ -1,4 +1,4 @@
-// A decorator that injects faults by seed, for tests of the rooms above.
+// A decorator that injects faults by seed, for tests of the rooms above and for drills.
 #pragma once
 
 #include <condition_variable>
@@ -22,9 +22,10 @@ struct FaultyTierOptions {
   double read_short = 0;    // the same for all after the first part
   double read_missing = 0;  // kNotFound, although Residency said otherwise
   double read_stall = 0;    // no answer until Cancel, ReleaseStalled or the destructor
-  double read_delay = 0;    // the answer comes up to delay_max late
+  double read_delay = 0;    // the answer comes delay_min to delay_max late
   double write_error = 0;   // kIo
   double write_lost = 0;    // ok, but nothing is kept
+  Seconds delay_min{0};
   Seconds delay_max{0.002};
 };
 

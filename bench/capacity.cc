@@ -1,0 +1,115 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "bench/harness.h"
+#include "bench/policies.h"
+#include "bench/traffic_report.h"
+
+namespace kvcake::bench {
+namespace {
+
+// Of the ladder, which is climbed first; what lies between two rungs is halved so often.
+constexpr double kRung = 2;
+constexpr int kHalvings = 2;
+
+class CapacityBench {
+ public:
+  CapacityBench(const CapacityOptions& options, const PolicyLab& lab)
+      : options_(options),
+        lab_(lab),
+        limit_s_(options.ttft_max_s > 0 ? options.ttft_max_s : 2 * lab.compute_s()) {}
+
+  Status Run() {
+    fmt::print("{}: most requests/s with 95% of first tokens within {:.2f} s\n", options_.workload,
+               limit_s_);
+    fmt::print("{:>8} |", "load /");
+    for (const Policy policy : kPolicies) fmt::print(" {:>17} |", PolicyName(policy));
+    fmt::print(" {:>11}\n{:>8} |", "cake / best", "compute");
+    for (size_t p = 0; p < kPolicies.size(); ++p)
+      fmt::print(" {:>9} {:>7} |", "request/s", "p95 s");
+    fmt::print("\n");
+    for (const double ratio : options_.ratios) RETURN_IF_ERROR(Measure(ratio));
+    return options_.json.empty() ? Status() : WriteJson(options_.json, json_);
+  }
+
+ private:
+  struct Rung {
+    double load = 0, requests_per_s = 0, p95_s = 0;
+  };
+
+  Result<Rung> Try(double load, double rate, Policy policy) {
+    ASSIGN_OR_RETURN(const Workload workload, lab_.Make(options_.workload, load));
+    ASSIGN_OR_RETURN(const TrafficResult result, lab_.Run(workload, rate, policy));
+    RETURN_IF_ERROR(CompareAnswers(result, &texts_));
+    // As they were asked, whatever the server made of it.
+    const double span_s = workload.requests.back().at_s;
+    return Rung{.load = load,
+                .requests_per_s = static_cast<double>(workload.requests.size()) / span_s,
+                .p95_s = Summarize(result).ttft.p95 / 1e3};
+  }
+
+  // The highest that keeps the limit; 0 requests/s: none does.
+  Result<Rung> Climb(double rate, Policy policy, nlohmann::ordered_json* tried) {
+    Rung best;
+    double failed = 0;
+    const auto climb = [&](double load) -> Status {
+      ASSIGN_OR_RETURN(const Rung rung, Try(load, rate, policy));
+      tried->push_back({{"load", rung.load},
+                        {"requests_per_s", rung.requests_per_s},
+                        {"ttft_s_p95", rung.p95_s}});
+      if (rung.p95_s > limit_s_) {
+        failed = load;
+      } else {
+        best = rung;
+      }
+      return {};
+    };
+    for (double load = options_.load_min; failed == 0 && load <= options_.load_max; load *= kRung) {
+      RETURN_IF_ERROR(climb(load));
+    }
+    for (int i = 0; i < kHalvings && best.load > 0 && failed > 0; ++i) {
+      RETURN_IF_ERROR(climb(std::sqrt(best.load * failed)));
+    }
+    return best;
+  }
+
+  Status Measure(double ratio) {
+    const double rate = lab_.RateFor(ratio);
+    std::array<Rung, kPolicies.size()> best;
+    for (size_t p = 0; p < kPolicies.size(); ++p) {
+      auto tried = nlohmann::ordered_json::array();
+      ASSIGN_OR_RETURN(best[p], Climb(rate, kPolicies[p], &tried));
+      json_.push_back({{"ratio", ratio},
+                       {"bytes_per_s", rate},
+                       {"policy", PolicyName(kPolicies[p])},
+                       {"ttft_s_max", limit_s_},
+                       {"requests_per_s", best[p].requests_per_s},
+                       {"tried", tried}});
+    }
+    fmt::print("{:>8} |", ratio);
+    for (const Rung& rung : best)
+      fmt::print(" {:>9.3f} {:>7.3f} |", rung.requests_per_s, rung.p95_s);
+    const double others = std::max(best[0].requests_per_s, best[1].requests_per_s);
+    fmt::print(" {:>10.2f}x\n", best[2].requests_per_s / others);
+    return {};
+  }
+
+  const CapacityOptions& options_;
+  const PolicyLab& lab_;
+  const double limit_s_;
+  std::vector<std::string> texts_;  // of every policy, ratio and rate
+  nlohmann::ordered_json json_ = nlohmann::ordered_json::array();
+};
+
+}  // namespace
+
+Status RunCapacity(const CapacityOptions& options) {
+  ASSIGN_OR_RETURN(const PolicyLab lab, PolicyLab::Open(options));
+  return CapacityBench(options, lab).Run();
+}
+
+}  // namespace kvcake::bench
