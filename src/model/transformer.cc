@@ -67,7 +67,8 @@ TransformerModel::TransformerModel(const ModelConfig& config, const PagePool& pa
   x_ = floats(config.hidden_size);
   qkv_ = floats(qkv_size());
   rope_ = floats(config.head_dim);
-  logits_ = floats(config.vocab_size);
+  const int64_t logit_rows = options.max_logit_rows > 0 ? options.max_logit_rows : rows;
+  logits_ = Buffer(logit_rows * config.vocab_size * sizeof(float));
   normed_ = ActivationBuffer(options.path, rows, config.hidden_size);
   attended_ = ActivationBuffer(options.path, rows, config.heads * config.head_dim);
   gated_ = ActivationBuffer(options.path, rows, config.intermediate_size);
@@ -102,6 +103,7 @@ Result<std::span<const float>> TransformerModel::Forward(std::span<const Slice> 
     if (!parallel) Normalize(layer.mlp_norm, rows);
     Mlp(layer, rows);
   }
+  CHECK(rows * config_.vocab_size * sizeof(float) <= logits_.size());
   Normalize(weights_.final_norm, rows);
   MatMul(compute_, normed_.Rows(rows), head(), logits_.as<float>(), config_.vocab_size);
   return std::span<const float>(logits_.as<float>(), rows * config_.vocab_size);
