@@ -26,7 +26,7 @@ inline ChainCost RandomChain(std::mt19937& rng, int ranks) {
     time.g = time.b * LogUniform(rng, 1e-3, 0.1);
   }
   ChainCost cost;
-  cost.layers = 1 + static_cast<int>(rng() % 12);
+  cost.layers = 12 + static_cast<int>(rng() % 29);
   cost.bytes_per_token_layer = 1000;
   cost.qkv_share = std::uniform_real_distribution(0.0, 0.5)(rng);
   const bool uneven = one_in(2);

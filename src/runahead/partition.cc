@@ -156,11 +156,9 @@ Result<Partition> ParsePartition(std::string_view text, int tokens, int ranks) {
 }
 
 std::string FormatPartition(const Partition& partition) {
-  std::string text;
-  for (int i = 0; i < partition.ranks(); ++i) {
-    text += (i == 0 ? "" : ",") + std::to_string(partition.size(i));
-  }
-  return text;
+  std::vector<int> sizes;
+  for (int i = 0; i < partition.ranks(); ++i) sizes.push_back(partition.size(i));
+  return fmt::format("{}", fmt::join(sizes, ","));
 }
 
 }  // namespace kvcake

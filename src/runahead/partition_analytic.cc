@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "base/check.h"
 #include "runahead/chain_model.h"
@@ -97,10 +98,11 @@ Partition BalancedPartition(const ChainCost& cost, int tokens) {
 
 Partition ImprovePartition(const ChainCost& cost, Partition partition, int stride_tokens) {
   constexpr int kSweepsMax = 4;  // at each stride
+  constexpr int kStrides = 16;   // of the longest, in a prompt
   const int last = partition.ranks() - 1;
   double best_s = TtftSeconds(cost, partition);
   int64_t stride = stride_tokens;
-  while (stride * 2 <= partition.tokens() / 64) stride *= 2;
+  while (stride * 2 <= partition.tokens() / kStrides) stride *= 2;
   for (; stride >= stride_tokens; stride /= 2) {
     bool moved = true;
     for (int sweep = 0; moved && sweep < kSweepsMax; ++sweep) {
@@ -117,10 +119,17 @@ Partition ImprovePartition(const ChainCost& cost, Partition partition, int strid
 }
 
 Partition AnalyticPartition(const ChainCost& cost, int tokens) {
-  Partition balanced = BalancedPartition(cost, tokens);
-  Partition even = EvenPartition(tokens, static_cast<int>(cost.ranks.size()));
-  const bool better = TtftSeconds(cost, balanced) <= TtftSeconds(cost, even);
-  return ImprovePartition(cost, better ? std::move(balanced) : std::move(even));
+  constexpr int kStepsOfAPrompt = 2048;  // finer ones change nothing that can be measured
+  ChainCost free = cost;
+  free.link = {};
+  Partition best;
+  double best_s = std::numeric_limits<double>::infinity();
+  for (const Partition& start : {BalancedPartition(cost, tokens), BalancedPartition(free, tokens),
+                                 EvenPartition(tokens, static_cast<int>(cost.ranks.size()))}) {
+    const double seconds = TtftSeconds(cost, start);
+    if (seconds < best_s) best = start, best_s = seconds;
+  }
+  return ImprovePartition(cost, std::move(best), std::max(1, tokens / kStepsOfAPrompt));
 }
 
 Partition ChunkedPartition(const ChainCost& cost, const Partition& partition, int chunk_tokens,

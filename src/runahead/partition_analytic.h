@@ -15,11 +15,12 @@ namespace kvcake {
 Partition BalancedPartition(const ChainCost& cost, int tokens);
 
 // Lowers PredictChain's time to the first token by moving bounds, one and several together, by
-// `stride_tokens` doubled up to 1/64 of the prompt and back; never makes it longer. A bound that is
+// `stride_tokens` doubled up to 1/16 of the prompt and back; never makes it longer. A bound that is
 // a multiple of stride_tokens stays one.
 Partition ImprovePartition(const ChainCost& cost, Partition partition, int stride_tokens = 1);
 
-// The better of BalancedPartition and EvenPartition by PredictChain, improved.
+// The best by PredictChain of EvenPartition and BalancedPartition, with the links and as if they
+// were free; improved to within a step of 1/2048 of the prompt.
 Partition AnalyticPartition(const ChainCost& cost, int tokens);
 
 // With bounds that are multiples of chunk_tokens, unless PredictChain takes over `dearer_max`

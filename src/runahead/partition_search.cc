@@ -65,22 +65,41 @@ class Search {
     const int last = state_.seed.ranks() - 1;
     for (int sweep = 0; sweep < kSweepsMax; ++sweep) {
       const Partition before = best_.partition;
-      for (int i = 1; i <= last; ++i) {
-        RETURN_IF_ERROR(Grid(i, i, stride, reach));
-        if (i < last) RETURN_IF_ERROR(Grid(i, last, stride, reach));
+      for (int peak = 1; peak <= last; ++peak) {
+        RETURN_IF_ERROR(Grid(Tent(peak, stride), reach));
+        if (last > 1) RETURN_IF_ERROR(Grid(Single(peak, stride), reach));
       }
       if (best_.partition == before) break;
     }
     return {};
   }
 
-  // Bounds first..last with the same offset, around the best so far.
-  Status Grid(int first, int last, int stride, int reach) {
+  // The offsets of bounds 0 to p that move one bound only: a token from one rank to its neighbour.
+  std::vector<int> Single(int bound, int stride) const {
+    std::vector<int> offsets(state_.seed.bounds.size(), 0);
+    offsets[bound] = stride;
+    return offsets;
+  }
+
+  // Those that take the same from each rank after the bound and give the same to each before it.
+  std::vector<int> Tent(int peak, int stride) const {
+    const int ranks = state_.seed.ranks(), step = state_.stride_min_tokens;
+    std::vector<int> offsets;
+    for (int i = 0; i <= ranks; ++i) {
+      const double height =
+          i <= peak ? 1.0 * i / peak : static_cast<double>(ranks - i) / (ranks - peak);
+      offsets.push_back(static_cast<int>(std::lround(height * stride / step)) * step);
+    }
+    return offsets;
+  }
+
+  // The best so far, and it with multiples of the offsets.
+  Status Grid(const std::vector<int>& offsets, int reach) {
     const Partition center = best_.partition;
     for (int k = -reach; k <= reach; ++k) {
       Partition next = center;
-      for (int i = first; i <= last; ++i) next.bounds[i] += k * stride;
-      if (next.size(first - 1) > 0 && next.size(last) > 0) RETURN_IF_ERROR(Try(next));
+      for (size_t i = 0; i < offsets.size(); ++i) next.bounds[i] += k * offsets[i];
+      if (CheckPartition(next, state_.tokens, next.ranks())) RETURN_IF_ERROR(Try(next));
     }
     return {};
   }

@@ -63,9 +63,11 @@ using MeasurePartition = std::function<Result<double>(const Partition&)>;
 // Bounds are the even ones plus offsets. Around the best so far it measures five values of an
 // offset, strides -2 to 2, and keeps the best; strides halve down to the least, where only the
 // neighbours are new. With two ranks that is a binary search. With more, a joint grid would take
-// 5^(p-1): offsets are tried one by one instead, and all from one on together, and again while that
-// helps, three times at most: some 15 measurements for 2 ranks, 50 for 4 and 200 for 8 at 16K in
-// chunks of 128.
+// 5^(p-1): one line after the other is tried instead, again while that helps but three times at
+// most. The lines take tokens evenly from all ranks after a bound for all before it, or from one
+// rank for its neighbour: with single bounds alone it would stop wherever two ranks are the slowest
+// together. Some 15 measurements for 2 ranks, 110 for 4 and 300 for 8 at 16K in chunks of 128;
+// seeded, half of that.
 //
 // kInvalidArgument: too few tokens for the stride, or the file is of another search; otherwise what
 // `measure` or the file system said. Not thread-safe.
