@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -68,8 +69,9 @@ Status StartRanks(const RankFlags& flags) {
   std::vector<std::string> words = {
       "mpirun",    "-n",   std::to_string(flags.ranks), "--stdin", std::to_string(flags.ranks - 1),
       "--bind-to", "none", "--oversubscribe",           "--quiet"};
-  for (const std::string& word : CommandLine()) words.push_back(word);
-  words[words.size() - CommandLine().size()] = "/proc/self/exe";
+  std::vector<std::string> own = CommandLine();
+  own[0] = std::filesystem::read_symlink("/proc/self/exe");  // wherever mpirun is, and its ranks
+  words.insert(words.end(), own.begin(), own.end());
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);

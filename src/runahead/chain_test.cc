@@ -164,6 +164,35 @@ TEST(ChainTest, ALostRankEndsTheChainOnEveryOther) {
   EXPECT_FALSE(all.result(1));
 }
 
+// Nobody works for rank 0: nothing is taken there.
+TEST(ChainTest, ASilentRankIsGivenUp) {
+  const auto comms = NewMemoryComms(2);
+  const ModelConfig config = TinyConfig();
+  Rig rig(config, NumericPath::kF32, 1, kChunk);
+  ChainLeader chain(*comms[1], *rig.pages, {.timeout = Seconds(0.05)});
+  const ChainJob job{.tokens = Prompt(1, 100, config.vocab_size),
+                     .partition = EvenPartition(100, 2)};
+  const PageTable pages = rig.Draw(100);
+  const auto gate = chain.Start(job, Ids(pages));
+  ASSERT_FALSE(gate);
+  EXPECT_EQ(gate.error().code, ErrorCode::kDeadline);
+  EXPECT_FALSE(chain.ok());
+}
+
+// It has the job and sends nothing of it.
+TEST(ChainTest, AGateDoesNotWaitForEver) {
+  const auto comms = NewMemoryComms(2);
+  Rig rig(TinyConfig(), NumericPath::kF32, 1, kChunk);
+  const PageTable pages = rig.Draw(100);
+  const std::vector<PageId> ids = Ids(pages);
+  ChainGate gate(*comms[1], *rig.pages, ids, {.partition = EvenPartition(100, 2), .place = 1},
+                 Seconds(0.05));
+  const Status status = gate.BeforeAttention(0);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kDeadline);
+  EXPECT_THAT(status.error().message, HasSubstr("--rank-timeout"));
+}
+
 TEST(ChainTest, ARankThatCannotDoItsPartSaysWhy) {
   const ModelConfig config = TinyConfig();
   Ranks all(config, 2, NewMemoryComms(2));
