@@ -80,11 +80,16 @@ TEST_F(RanksTest, SaysWhatIsWrong) {
 
 // All end, soon, when one is killed.
 TEST_F(RanksTest, ALostRankEndsTheRun) {
-  const std::string rank = KVCAKE_PROGRAM " " + Ask("--ignore-eos --max-tokens 100000");
+  const std::string rank = std::string(KVCAKE_PROGRAM) +
+                           " run --model " KVCAKE_SOURCE_DIR
+                           "/models/demo --ignore-eos --max-tokens 100000 --threads 1 "
+                           "--prompt-file " +
+                           kDocument + " ";
   const Outcome lost = Shell("mpirun -n 1 --oversubscribe timeout --signal=KILL 2 " + rank +
                              ": -n 1 --oversubscribe " + rank);
   EXPECT_NE(lost.exit_code, 0);
   EXPECT_NE(lost.exit_code, 124) << "hangs";
+  EXPECT_THAT(lost.out + lost.err, HasSubstr("signal 9"));
 }
 
 }  // namespace
