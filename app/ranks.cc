@@ -110,7 +110,7 @@ Status Ranks::Meet(const Runtime& runtime) {
 
 Status Ranks::Work(Runtime& runtime) {
   RETURN_IF_ERROR(Meet(runtime));
-  const auto restore = [&](const ChainJob& job) -> Status {
+  const auto restore = [&](const RankJob& job) -> Status {
     const auto prefix = std::span(job.tokens).first(job.origin + 1);
     Request request{.prompt = {prefix.begin(), prefix.end()}, .max_tokens = 1, .salt = job.salt};
     request.store = false;

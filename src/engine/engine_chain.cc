@@ -30,10 +30,10 @@ void Engine::PlanChain(Sequence& sequence) {
     return;
   }
   sequence.keys.resize(origin / chunk);
-  sequence.chain = ChainJob{.salt = request.salt,
-                            .tokens = sequence.tokens,
-                            .origin = origin,
-                            .partition = std::move(*partition)};
+  sequence.chain = RankJob{.salt = request.salt,
+                           .tokens = sequence.tokens,
+                           .origin = origin,
+                           .partition = std::move(*partition)};
 }
 
 // A chain's slice is the only one of its step.
@@ -47,7 +47,7 @@ bool Engine::PlanChainStep(std::vector<Part>* parts) {
     if (sequence->state != Sequence::State::kPrefilling || !EnsurePages(*sequence, tokens)) {
       continue;
     }
-    const ChainJob& job = *sequence->chain;
+    const RankJob& job = *sequence->chain;
     const int start = job.origin + job.partition.begin(job.partition.ranks() - 1);
     parts->push_back({.sequence = sequence.get(),
                       .start = start,
@@ -65,7 +65,7 @@ bool Engine::PlanChainStep(std::vector<Part>* parts) {
 void Engine::RunChainStep(const StepPlan& plan) {
   const Part& part = plan.parts[0];
   Sequence& sequence = *part.sequence;
-  const ChainJob& job = *sequence.chain;
+  const RankJob& job = *sequence.chain;
   const TimePoint began = clock_.Now();
   const auto gate = chain_->Start(job, part.pages);
   if (!gate) return DropChain(sequence, gate.error());

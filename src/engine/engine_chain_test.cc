@@ -19,7 +19,7 @@ class EvenPlanner : public ChainPlanner {
     if (tokens <= 6 * kChunk) return std::nullopt;
     return EvenPartition(tokens, ranks);
   }
-  void Learn(const ChainJob&, std::span<const RankReport> ranks) override {
+  void Learn(const RankJob&, std::span<const RankReport> ranks) override {
     learnt.push_back(ranks.size());
   }
   std::vector<size_t> learnt;
@@ -34,7 +34,7 @@ class EngineChainTest : public testing::Test {
     for (int rank = 0; rank + 1 < ranks; ++rank) {
       workers_.emplace_back([this, rank] {
         World world(nullptr);
-        const auto restore = [&](const ChainJob& job) {
+        const auto restore = [&](const RankJob& job) {
           const auto prefix = std::span(job.tokens).first(job.origin + 1);
           Request request{.prompt = {prefix.begin(), prefix.end()}, .max_tokens = 1};
           request.salt = job.salt;

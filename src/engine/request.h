@@ -49,7 +49,7 @@ const char* FinishReasonName(FinishReason reason);
 
 // How several ranks prefilled a prompt; the last one answered.
 struct ChainReport {
-  ChainJob job = {};  // without its tokens
+  RankJob job = {};  // without its tokens
   std::vector<RankReport> ranks = {};
 };
 

@@ -129,7 +129,7 @@ int64_t TransformerModel::Gather(std::span<const Slice> batch) {
     const int64_t n = static_cast<int64_t>(slice.tokens.size()), end = slice.start + n;
     CHECK(n > 0 && rows + n <= options_.max_batch_tokens && slice.start >= 0);
     CHECK(end <= static_cast<int64_t>(slice.pages.size()) * layout().chunk_tokens);
-    CHECK(slice.gate == nullptr || batch.size() == 1);
+    CHECK(slice.gate == batch[0].gate);
     for (int64_t i = 0; i < n; ++i, ++rows) {
       tokens_[rows] = slice.tokens[i];
       positions_[rows] = static_cast<int32_t>(slice.start + i);

@@ -18,6 +18,7 @@ struct Header {
   int32_t tokens = 0;
   int32_t origin = 0;
   int32_t parts = 0;
+  int32_t method = 0;
   int32_t salt_bytes = 0;
 };
 
@@ -30,7 +31,7 @@ size_t BodyBytes(const Header& header) {
 }
 
 // The salt, the bounds, the tokens.
-std::vector<std::byte> EncodeBody(const ChainJob& job) {
+std::vector<std::byte> EncodeBody(const RankJob& job) {
   std::vector<std::byte> body;
   const auto append = [&](std::span<const std::byte> bytes) {
     body.insert(body.end(), bytes.begin(), bytes.end());
@@ -41,8 +42,8 @@ std::vector<std::byte> EncodeBody(const ChainJob& job) {
   return body;
 }
 
-Result<ChainJob> DecodeJob(const Header& header, std::span<const std::byte> body) {
-  ChainJob job{.origin = header.origin};
+Result<RankJob> DecodeJob(const Header& header, std::span<const std::byte> body) {
+  RankJob job{.method = static_cast<RankMethod>(header.method), .origin = header.origin};
   const auto take = [&](void* to, size_t bytes) {
     std::memcpy(to, body.data(), bytes);
     body = body.subspan(bytes);
@@ -58,9 +59,12 @@ Result<ChainJob> DecodeJob(const Header& header, std::span<const std::byte> body
 }
 
 Status CheckHeader(const Header& header, int ranks, int positions) {
-  const bool sound = header.tokens > 0 && header.tokens <= positions && header.origin >= 0 &&
-                     header.origin < header.tokens && header.parts > 1 && header.parts <= ranks &&
-                     header.salt_bytes >= 0 && header.salt_bytes <= kSaltBytesMax;
+  const int places_max = header.method == static_cast<int>(RankMethod::kZigzag) ? 2 * ranks : ranks;
+  const bool sound = header.method >= 0 && header.method <= static_cast<int>(RankMethod::kZigzag) &&
+                     header.tokens > 0 && header.tokens <= positions && header.origin >= 0 &&
+                     header.origin < header.tokens && header.parts > 1 &&
+                     header.parts <= places_max && header.salt_bytes >= 0 &&
+                     header.salt_bytes <= kSaltBytesMax;
   if (sound) return {};
   return Fail(ErrorCode::kCorrupt, "a job of {} tokens from {} on in {} parts", header.tokens,
               header.origin, header.parts);
@@ -104,14 +108,15 @@ Status ChainLeader::Lose(Error error) {
   return tl::unexpected<Error>(std::move(error));
 }
 
-Result<std::unique_ptr<ChainGate>> ChainLeader::Start(const ChainJob& job,
-                                                      std::span<const PageId> pages) {
-  CHECK(!lost_ && job.partition.ranks() > 1 && job.partition.ranks() <= comm_.size());
+Result<std::unique_ptr<KvGate>> ChainLeader::Start(const RankJob& job,
+                                                   std::span<const PageId> pages) {
+  CHECK(!lost_ && job.places() > 1 && job.places() <= comm_.size());
   CHECK(static_cast<int>(job.tokens.size()) == job.origin + job.partition.tokens());
-  const int first_rank = comm_.size() - job.partition.ranks();
+  const int first_rank = comm_.size() - job.places();
   const Header header{.tokens = static_cast<int32_t>(job.tokens.size()),
                       .origin = job.origin,
                       .parts = job.partition.ranks(),
+                      .method = static_cast<int32_t>(job.method),
                       .salt_bytes = static_cast<int32_t>(job.salt.size())};
   const std::vector<std::byte> body = EncodeBody(job);
   TransferWait wait;
@@ -127,14 +132,11 @@ Result<std::unique_ptr<ChainGate>> ChainLeader::Start(const ChainJob& job,
     comm_.Receive(first_rank + static_cast<int>(i), kReportTag,
                   std::as_writable_bytes(std::span(&reports_[i], 1)), reported_.Add());
   }
-  const ChainPlace place{.partition = job.partition,
-                         .origin = job.origin,
-                         .first_rank = first_rank,
-                         .place = job.partition.ranks() - 1};
-  return std::make_unique<ChainGate>(comm_, pool_, pages, place, options_.timeout);
+  auto routes = RoutesOf(job, job.places() - 1, first_rank, pool_.layout().chunk_tokens);
+  return std::make_unique<KvGate>(comm_, pool_, pages, std::move(routes), options_.timeout);
 }
 
-Result<std::vector<RankReport>> ChainLeader::End(ChainGate& gate, const Status& forward) {
+Result<std::vector<RankReport>> ChainLeader::End(KvGate& gate, const Status& forward) {
   if (!forward) RETURN_IF_ERROR(Lose(forward.error()));
   if (const Status status = gate.Finish(); !status) RETURN_IF_ERROR(Lose(status.error()));
   const Status status = reported_.Wait(Clock::Real().Now() + options_.timeout, "ranks' reports");
@@ -159,7 +161,7 @@ class Worker {
       RETURN_IF_ERROR(CheckHeader(header, comm_.size(), worker_.model.max_positions()));
       std::vector<std::byte> body(BodyBytes(header));
       RETURN_IF_ERROR(ReceiveNow(comm_, leader, kBodyTag, body, Deadline(), "a job"));
-      ASSIGN_OR_RETURN(const ChainJob job, DecodeJob(header, body));
+      ASSIGN_OR_RETURN(const RankJob job, DecodeJob(header, body));
       ASSIGN_OR_RETURN(const RankReport report, Prefill(job));
       TransferWait wait;
       SendKept(comm_, leader, kReportTag, BytesOf(report), wait);
@@ -171,7 +173,7 @@ class Worker {
   TimePoint Deadline() const { return Clock::Real().Now() + worker_.options.timeout; }
 
   // Pages of [0, end): what is published already, then new ones.
-  Result<PageTable> Pages(const ChainJob& job, const std::vector<ChunkKey>& keys, int end) {
+  Result<PageTable> Pages(const RankJob& job, const std::vector<ChunkKey>& keys, int end) {
     const int chunk = worker_.pool.layout().chunk_tokens;
     PageTable table;
     for (int i = 0; i * chunk < end; ++i) {
@@ -187,34 +189,38 @@ class Worker {
     return table;
   }
 
-  Result<RankReport> Prefill(const ChainJob& job) {
+  Result<RankReport> Prefill(const RankJob& job) {
     const int chunk = worker_.pool.layout().chunk_tokens;
-    const ChainPlace place{.partition = job.partition,
-                           .origin = job.origin,
-                           .first_rank = comm_.size() - job.partition.ranks(),
-                           .place = comm_.rank() - (comm_.size() - job.partition.ranks())};
-    if (place.place < 0) return Fail(ErrorCode::kCorrupt, "rank {} has no part", comm_.rank());
-    if (place.end() - place.begin() > worker_.model.max_batch_tokens()) {
+    const int first_rank = comm_.size() - job.places(), place = comm_.rank() - first_rank;
+    if (place < 0) return Fail(ErrorCode::kCorrupt, "rank {} has no part", comm_.rank());
+    const std::vector<TokenRange> ranges = RangesOf(job, place);
+    int tokens = 0;
+    for (const TokenRange& range : ranges) tokens += range.size();
+    if (tokens > worker_.model.max_batch_tokens()) {
       return Fail(ErrorCode::kResourceExhausted, "rank {}: a part of {} tokens, and at most {} fit",
-                  comm_.rank(), place.end() - place.begin(), worker_.model.max_batch_tokens());
+                  comm_.rank(), tokens, worker_.model.max_batch_tokens());
     }
     if (job.origin > 0) RETURN_IF_ERROR(worker_.restore_prefix(job));
     const std::vector<ChunkKey> keys =
         ChunkKeys(SaltedRoot(worker_.model.identity(), job.salt), job.tokens, chunk);
-    ASSIGN_OR_RETURN(PageTable table, Pages(job, keys, place.end()));
+    const int paged = PagedTokens(job, place);
+    ASSIGN_OR_RETURN(PageTable table, Pages(job, keys, paged));
     std::vector<PageId> ids;
     for (const PageHandle& page : table) ids.push_back(page.id());
-    ChainGate gate(comm_, worker_.pool, ids, place, worker_.options.timeout);
-    const Slice slice{
-        .tokens = std::span(job.tokens).subspan(place.begin(), place.end() - place.begin()),
-        .start = place.begin(),
-        .pages = ids,
-        .gate = &gate};
+    KvGate gate(comm_, worker_.pool, ids, RoutesOf(job, place, first_rank, chunk),
+                worker_.options.timeout);
+    std::vector<Slice> batch;
+    for (const TokenRange& range : ranges) {
+      batch.push_back({.tokens = std::span(job.tokens).subspan(range.begin, range.size()),
+                       .start = range.begin,
+                       .pages = ids,
+                       .gate = &gate});
+    }
     const TimePoint began = Clock::Real().Now();
-    RETURN_IF_ERROR(worker_.model.Forward(std::span(&slice, 1)).map([](auto) {}));
+    RETURN_IF_ERROR(worker_.model.Forward(batch).map([](auto) {}));
     const Seconds waited = gate.waited(), took = Clock::Real().Now() - began;
     RETURN_IF_ERROR(gate.Finish());
-    for (int i = job.origin / chunk; (i + 1) * chunk <= place.end(); ++i) {
+    for (int i = job.origin / chunk; (i + 1) * chunk <= paged; ++i) {
       table[i] = worker_.pool.Publish(std::move(table[i]), keys[i], worker_.model.numeric_path());
     }
     return RankReport{.compute_s = (took - waited).count(),

@@ -12,23 +12,13 @@
 #include "base/clock.h"
 #include "comm/comm.h"
 #include "comm/wait.h"
-#include "kv/chunk_key.h"
 #include "model/model.h"
-#include "runahead/chain_gate.h"
-#include "runahead/partition.h"
+#include "runahead/job.h"
 
 namespace kvcake {
 
 struct ChainOptions {
   Seconds timeout{30};  // without any progress, a rank is taken for lost
-};
-
-// A prompt, or the beginning of one, as the leader tells it to the others.
-struct ChainJob {
-  std::string salt;             // of the chunks' root (SaltedRoot)
-  std::vector<int32_t> tokens;  // of the prompt up to the end of the partition
-  int origin = 0;               // tokens that every rank restores for itself; whole chunks
-  Partition partition;          // of the others, on the last ranks of the Comm
 };
 
 // What a rank's part of a prompt took.
@@ -47,7 +37,7 @@ class ChainPlanner {
   // fast.
   virtual std::optional<Partition> Plan(int origin, int tokens, int ranks) = 0;
   // What a job took: each part's rank, in order.
-  virtual void Learn(const ChainJob& job, std::span<const RankReport> ranks) = 0;
+  virtual void Learn(const RankJob& job, std::span<const RankReport> ranks) = 0;
 };
 
 // The leader's side. One prompt at a time, on one thread.
@@ -64,12 +54,12 @@ class ChainLeader {
   // Once a prompt has failed the chain is gone: no job is taken any more.
   bool ok() const { return !lost_; }
 
-  // Starts a job: the gate is that of this rank's slice, the last part. `pages` cover the job's
-  // tokens and stay drawn until End.
-  Result<std::unique_ptr<ChainGate>> Start(const ChainJob& job, std::span<const PageId> pages);
-  // After the slice's forward pass, with its status: what the ranks before this one report, in
+  // Starts a job: the gate is that of this rank's slices (RangesOf its last place). `pages` cover
+  // the job's tokens and stay drawn until End.
+  Result<std::unique_ptr<KvGate>> Start(const RankJob& job, std::span<const PageId> pages);
+  // After their forward pass, with its status: what the ranks before this one report, in
   // their order. An error is the chain's end.
-  Result<std::vector<RankReport>> End(ChainGate& gate, const Status& forward);
+  Result<std::vector<RankReport>> End(KvGate& gate, const Status& forward);
 
  private:
   Status Lose(Error error);
@@ -88,7 +78,7 @@ struct ChainWorker {
   Model& model;
   PagePool& pool;
   // Has the pages of the job's first `origin` tokens published in the pool.
-  std::function<Status(const ChainJob&)> restore_prefix;
+  std::function<Status(const RankJob&)> restore_prefix;
   ChainOptions options = {};
 };
 

@@ -35,7 +35,7 @@ class Planner : public ChainPlanner {
     return std::nullopt;
   }
 
-  void Learn(const ChainJob& job, std::span<const RankReport> ranks) override {
+  void Learn(const RankJob& job, std::span<const RankReport> ranks) override {
     const SliceTime time = options_.time();
     if (time.b <= 0) return;
     const size_t before = speeds_.size() - std::min(speeds_.size(), ranks.size());

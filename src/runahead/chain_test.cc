@@ -31,7 +31,7 @@ class Ranks {
         const ChainWorker worker{
             .model = *rig.model,
             .pool = *rig.pages,
-            .restore_prefix = [&](const ChainJob& job) { return Restore(rig, job); },
+            .restore_prefix = [&](const RankJob& job) { return Restore(rig, job); },
             .options = options_};
         results_[rank] = WorkForChain(*comms_[rank], worker);
       });
@@ -50,7 +50,7 @@ class Ranks {
   Comm& comm(int rank) { return *comms_[rank]; }
 
   // As a worker may: by computing it.
-  static Status Restore(Rig& rig, const ChainJob& job) {
+  static Status Restore(Rig& rig, const RankJob& job) {
     const std::vector<ChunkKey> keys = ChunkKeys(rig.model->identity().Root(), job.tokens, kChunk);
     PageTable table = rig.Draw(job.origin);
     const std::vector<PageId> ids = Ids(table);
@@ -63,7 +63,7 @@ class Ranks {
   }
 
   // The logits of the job's last token, with the KV cache in `table`.
-  Result<std::vector<float>> Prefill(ChainLeader& chain, const ChainJob& job, PageTable* table) {
+  Result<std::vector<float>> Prefill(ChainLeader& chain, const RankJob& job, PageTable* table) {
     Rig& rig = leader();
     *table = rig.Draw(static_cast<int64_t>(job.tokens.size()));
     const std::vector<PageId> ids = Ids(*table);
@@ -72,13 +72,15 @@ class Ranks {
       RETURN_IF_ERROR(rig.model->Forward(std::span(&prefix, 1)).map([](auto) {}));
     }
     ASSIGN_OR_RETURN(const auto gate, chain.Start(job, ids));
-    const int begin = job.origin + job.partition.begin(job.partition.ranks() - 1);
-    const Slice slice{.tokens = std::span(job.tokens).subspan(begin),
-                      .start = begin,
-                      .pages = ids,
-                      .logits = Slice::Logits::kLast,
-                      .gate = gate.get()};
-    const auto forward = rig.model->Forward(std::span(&slice, 1));
+    std::vector<Slice> batch;
+    for (const TokenRange& range : RangesOf(job, job.places() - 1)) {
+      batch.push_back({.tokens = std::span(job.tokens).subspan(range.begin, range.size()),
+                       .start = range.begin,
+                       .pages = ids,
+                       .gate = gate.get()});
+    }
+    batch.back().logits = Slice::Logits::kLast;
+    const auto forward = rig.model->Forward(batch);
     ASSIGN_OR_RETURN(reports_, chain.End(*gate, forward.map([](auto) {})));
     return std::vector<float>(forward->begin(), forward->end());
   }
@@ -105,9 +107,20 @@ Partition RandomPartition(std::mt19937& rng, int tokens, int ranks) {
   return partition;
 }
 
-// The same KV cache and logits as one process, bit for bit: any family, any number of ranks, any
-// partition, after any prefix.
-TEST(ChainTest, EqualsOneProcess) {
+// Payload bytes that the rank at this place sends: all it has to the next one (section 3.2 of the
+// paper), or its own to all others.
+uint64_t SentBytes(const RankJob& job, int place, uint64_t per_token) {
+  if (job.method == RankMethod::kChain) return per_token * job.partition.bounds[place + 1];
+  uint64_t own = 0;
+  for (const TokenRange& range : RangesOf(job, place)) own += range.size();
+  return per_token * own * (job.places() - 1);
+}
+
+// The same KV cache and logits as one process, bit for bit: by any method, any family, any number
+// of ranks, any partition, after any prefix.
+class EqualsOneProcessTest : public testing::TestWithParam<RankMethod> {};
+
+TEST_P(EqualsOneProcessTest, BitForBit) {
   std::mt19937 rng(5);
   for (const auto& [name, config] : TinyZoo()) {
     SCOPED_TRACE(name);
@@ -120,9 +133,11 @@ TEST(ChainTest, EqualsOneProcess) {
           const int tokens = 40 + static_cast<int>(rng() % 200);
           const int origin = round == 0 ? 0 : static_cast<int>(rng() % (tokens / kChunk)) * kChunk;
           const int used = 2 + static_cast<int>(rng() % (ranks - 1));
-          ChainJob job{.tokens = Prompt(static_cast<int>(rng()), tokens, config.vocab_size),
-                       .origin = origin,
-                       .partition = RandomPartition(rng, tokens - origin, used)};
+          const int parts = GetParam() == RankMethod::kZigzag ? 2 * used : used;
+          const RankJob job{.method = GetParam(),
+                            .tokens = Prompt(static_cast<int>(rng()), tokens, config.vocab_size),
+                            .origin = origin,
+                            .partition = RandomPartition(rng, tokens - origin, parts)};
           SCOPED_TRACE(fmt::format("{} tokens after {} as {}", tokens, origin,
                                    FormatPartition(job.partition)));
           PageTable want_pages = alone.Draw(tokens), pages;
@@ -131,11 +146,10 @@ TEST(ChainTest, EqualsOneProcess) {
           ASSERT_TRUE(logits) << logits.error().message;
           EXPECT_TRUE(SameBits(*logits, want.data() + want.size() - config.vocab_size));
           EXPECT_EQ(KvOf(all.leader(), Ids(pages), tokens), KvOf(alone, Ids(want_pages), tokens));
-          // KVR's traffic: every rank but the last sends all it has (section 3.2 of the paper).
           ASSERT_EQ(all.reports().size(), static_cast<size_t>(used - 1));
           const uint64_t per_token = all.leader().pages->layout().bytes_per_token();
-          for (int i = 0; i + 1 < used; ++i) {
-            EXPECT_EQ(all.reports()[i].sent_bytes, per_token * job.partition.bounds[i + 1]);
+          for (int place = 0; place + 1 < used; ++place) {
+            EXPECT_EQ(all.reports()[place].sent_bytes, SentBytes(job, place, per_token));
           }
         }
       }
@@ -147,11 +161,15 @@ TEST(ChainTest, EqualsOneProcess) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Methods, EqualsOneProcessTest,
+                         testing::Values(RankMethod::kChain, RankMethod::kTsp, RankMethod::kZigzag),
+                         [](const auto& info) { return std::string(RankMethodName(info.param)); });
+
 TEST(ChainTest, ALostRankEndsTheChainOnEveryOther) {
   const ModelConfig config = TinyConfig();
   Ranks all(config, 3, NewMemoryComms(3));
   ChainLeader chain(all.comm(), *all.leader().pages, all.options());
-  ChainJob job{.tokens = Prompt(1, 200, config.vocab_size), .partition = EvenPartition(200, 3)};
+  RankJob job{.tokens = Prompt(1, 200, config.vocab_size), .partition = EvenPartition(200, 3)};
   PageTable pages;
   ASSERT_TRUE(all.Prefill(chain, job, &pages));
   all.comm(0).Close({ErrorCode::kIo, "the plug was pulled"});
@@ -170,8 +188,8 @@ TEST(ChainTest, ASilentRankIsGivenUp) {
   const ModelConfig config = TinyConfig();
   Rig rig(config, NumericPath::kF32, 1, kChunk);
   ChainLeader chain(*comms[1], *rig.pages, {.timeout = Seconds(0.05)});
-  const ChainJob job{.tokens = Prompt(1, 100, config.vocab_size),
-                     .partition = EvenPartition(100, 2)};
+  const RankJob job{.tokens = Prompt(1, 100, config.vocab_size),
+                    .partition = EvenPartition(100, 2)};
   const PageTable pages = rig.Draw(100);
   const auto gate = chain.Start(job, Ids(pages));
   ASSERT_FALSE(gate);
@@ -185,8 +203,8 @@ TEST(ChainTest, AGateDoesNotWaitForEver) {
   Rig rig(TinyConfig(), NumericPath::kF32, 1, kChunk);
   const PageTable pages = rig.Draw(100);
   const std::vector<PageId> ids = Ids(pages);
-  ChainGate gate(*comms[1], *rig.pages, ids, {.partition = EvenPartition(100, 2), .place = 1},
-                 Seconds(0.05));
+  const RankJob job{.tokens = Prompt(1, 100), .partition = EvenPartition(100, 2)};
+  KvGate gate(*comms[1], *rig.pages, ids, RoutesOf(job, 1, 0, kChunk), Seconds(0.05));
   const Status status = gate.BeforeAttention(0);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kDeadline);
@@ -198,7 +216,7 @@ TEST(ChainTest, ARankThatCannotDoItsPartSaysWhy) {
   Ranks all(config, 2, NewMemoryComms(2));
   ChainLeader chain(all.comm(), *all.leader().pages, all.options());
   // Beyond the 512 tokens that a test's model takes at once.
-  ChainJob job{.tokens = Prompt(1, 700, config.vocab_size), .partition = {.bounds = {0, 600, 700}}};
+  RankJob job{.tokens = Prompt(1, 700, config.vocab_size), .partition = {.bounds = {0, 600, 700}}};
   PageTable pages;
   EXPECT_FALSE(all.Prefill(chain, job, &pages));
   all.Join();
