@@ -7,6 +7,7 @@
 
 #include "app/flags.h"
 #include "app/input.h"
+#include "app/ranks.h"
 #include "base/dump_json.h"
 #include "cake/trace.h"
 #include "engine/stop_strings.h"
@@ -16,6 +17,7 @@ namespace {
 
 struct RunFlags {
   RuntimeOptions runtime;
+  RankFlags ranks;
   std::string prompt, prompt_file, tokens_file;
   std::vector<std::string> stops;
   int max_tokens = 128;
@@ -192,14 +194,37 @@ class AnswerText {
   StopStrings stops_;
 };
 
-Status Answer(const RunFlags& flags) {
-  ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(flags));
+// Of a prompt that several ranks prefilled; null of others.
+nlohmann::ordered_json ChainJson(const std::optional<ChainReport>& chain) {
+  if (!chain) return nullptr;
+  auto ranks = nlohmann::ordered_json::array();
+  for (const RankReport& rank : chain->ranks) {
+    ranks.push_back({{"compute_s", rank.compute_s},
+                     {"wait_s", rank.wait_s},
+                     {"sent_bytes", rank.sent_bytes},
+                     {"peak_rss_bytes", rank.peak_rss_bytes}});
+  }
+  return {{"origin", chain->job.origin},
+          {"bounds", chain->job.partition.bounds},
+          {"ranks", std::move(ranks)}};
+}
+
+// `ranks` is null when this process is alone.
+Status Answer(const RunFlags& flags, Ranks* ranks) {
+  const bool leads = ranks == nullptr || ranks->leads();
+  Prompt prompt;
+  if (leads) {
+    ASSIGN_OR_RETURN(prompt, ReadPrompt(flags));
+  }
   RuntimeOptions options = flags.runtime;
+  if (ranks != nullptr) ranks->Divide(&options);
   RETURN_IF_ERROR(ReadShare(flags, &options));
   if (options.model_dir.empty() && options.emulate.empty()) {
     return Fail(ErrorCode::kInvalidArgument, "--model DIR (or --emulate PROFILE) is required");
   }
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(options));
+  if (!leads) return ranks->Work(*runtime);
+  if (ranks != nullptr) RETURN_IF_ERROR(ranks->Lead(*runtime));
   const Clock& clock = Clock::Real();
   const TimePoint began = clock.Now();  // the wait for the first token includes tokenization
   ASSIGN_OR_RETURN(Request request, MakeRequest(flags, prompt, *runtime));
@@ -238,14 +263,30 @@ Status Answer(const RunFlags& flags) {
          {{"first_forward_s", (runtime->first_forward_at() - ProcessStart()).count()},
           {"ready_s", (began - ProcessStart()).count()}}},
         {"report", completion.report.ToJson()},
+        {"chain", ChainJson(completion.chain)},
         {"store", StoreJson(*runtime)}};
     fmt::print("{}\n", DumpJson(json, 2));
   } else {
     fmt::print("\n");
     PrintReport(completion);
+    if (completion.chain) {
+      fmt::print(stderr, "prefilled by {} ranks, tokens {}\n", completion.chain->ranks.size(),
+                 FormatPartition(completion.chain->job.partition));
+    }
   }
   if (flags.trace_file.empty()) return {};
   return WriteChromeTrace(flags.trace_file, completion.report);
+}
+
+int RunRanks(const RunFlags& flags) {
+  const Status started = StartRanks(flags.ranks);
+  if (!started) return Fatal(started.error());
+  const auto ranks = Ranks::Join(flags.ranks);
+  if (!ranks) return Fatal(ranks.error());
+  const Status status = Answer(flags, ranks->get());
+  const int exit_code = status ? 0 : Fatal(status.error());
+  if (*ranks) (*ranks)->End(exit_code);
+  return exit_code;
 }
 
 // What stands in for a machine that is not here.
@@ -274,6 +315,7 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
   CLI::App* run = app.add_subcommand("run", "answer one prompt and say how its KV cache was made");
   AddRuntimeFlags(*run, &flags->runtime);
   AddEmulationFlags(*run, flags.get());
+  AddRankFlags(*run, &flags->ranks);
   CLI::Option_group* prompt = run->add_option_group("prompt", "what to answer; one of");
   prompt->add_option("--prompt", flags->prompt, "the text itself");
   prompt->add_option("--prompt-file", flags->prompt_file, "a file with the text; - for stdin");
@@ -302,9 +344,7 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
   run->add_flag("--json", flags->json, "print one JSON object instead of text");
   run->add_option("--trace", flags->trace_file,
                   "write the timeline of both lanes for chrome://tracing or Perfetto");
-  run->callback([flags, exit_code] {
-    if (const Status status = Answer(*flags); !status) *exit_code = Fatal(status.error());
-  });
+  run->callback([flags, exit_code] { *exit_code = RunRanks(*flags); });
 }
 
 }  // namespace kvcake

@@ -8,7 +8,7 @@
 #include "bench/benches.h"
 #include "bench/harness.h"
 #include "bench/matmul_peak.h"
-#include "bench/peak_rss.h"
+#include "base/peak_rss.h"
 #include "bench/work.h"
 
 namespace kvcake::bench {

@@ -48,6 +48,18 @@ void Restorer::StartLook(Look look) {
   EndLook(Find(serial), tier);
 }
 
+int Restorer::KnownPrefix(std::span<const ChunkKey> keys, bool stored) const {
+  std::vector<bool> held(keys.size(), false);
+  for (const TierState& tier : tiers_) {
+    if (!stored) break;
+    const std::vector<bool> here = tier.tier->Residency(keys);
+    for (size_t i = 0; i < held.size(); ++i) held[i] = held[i] || here[i];
+  }
+  size_t n = 0;
+  while (n < keys.size() && (held[n] || pool_.Lookup(keys[n]))) ++n;
+  return static_cast<int>(n);
+}
+
 void Restorer::EndLook(Restoration* r, int tier) {
   --looks_;
   --tiers_[tier].looks;

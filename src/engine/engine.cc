@@ -30,8 +30,7 @@ Engine::Engine(Model& model, PagePool& pool, Restorer& restorer, ComputeCost& co
       cost_(cost),
       write_behind_(writes),
       clock_(clock),
-      options_(options),
-      root_(model.identity().Root()) {
+      options_(options) {
   CHECK(options.slice_tokens >= model.layout().chunk_tokens);
   CHECK(options.slice_tokens + options.max_sequences <= model.max_batch_tokens());
   if (options.compute_share) {
@@ -118,11 +117,9 @@ void Engine::StartRestoration(Sequence& sequence) {
   const bool first = sequence.generated() == 0;
   sequence.state = Sequence::State::kRestoring;
   sequence.prefill_tokens = static_cast<int>(sequence.tokens.size());
-  sequence.root = root_;
-  if (!sequence.request.salt.empty()) {
-    sequence.root = KvIdentity(model_.identity()).Add("salt", sequence.request.salt).Root();
-  }
+  sequence.root = SaltedRoot(model_.identity(), sequence.request.salt);
   if (!sequence.scores_prompt()) sequence.keys = ChunkKeys(sequence.root, sequence.tokens, chunk);
+  if (chain_ != nullptr && first) PlanChain(sequence);
   sequence.opened = clock_.Now();
   if (first) sequence.completion.queue_s = (sequence.opened - sequence.submitted).count();
   sequence.restoration = restorer_.Open({
@@ -145,6 +142,11 @@ Result<bool> Engine::Step() {
     AwaitPages(&plan.wake_at);
     restorer_.WaitForEvent(plan.wake_at);
     return true;
+  }
+  if (!plan.parts.empty() && plan.parts[0].chained) {
+    RunChainStep(plan);
+    EraseFinished();
+    return !running_.empty() || !waiting_.empty();
   }
   std::vector<Slice> batch;
   int tokens = 0;
@@ -199,7 +201,7 @@ void Engine::CommitStep(const StepPlan& plan, TimePoint began, Seconds took,
     const size_t rows = part.sequence->scores_prompt() ? part.count : part.samples ? 1 : 0;
     const auto of_part = logits.first(rows * model_.vocab_size());
     logits = logits.subspan(of_part.size());
-    const bool typical = plan.parts.size() == 1 && !plan.shared_at && rows <= 1;
+    const bool typical = plan.parts.size() == 1 && !part.chained && !plan.shared_at && rows <= 1;
     Commit(part, took, typical, of_part);
   }
 }

@@ -18,6 +18,7 @@
 #include "engine/shared_steps.h"
 #include "engine/write_behind.h"
 #include "model/model.h"
+#include "runahead/chain.h"
 
 namespace kvcake {
 
@@ -80,6 +81,11 @@ class Engine {
   void SetStepObserver(std::function<void(const StepRecord&)> observer) {
     observer_ = std::move(observer);
   }
+  // Long prompts are prefilled by several ranks from now on, as the planner says; borrows both.
+  void SetChain(ChainLeader* chain, ChainPlanner* planner) {
+    chain_ = chain;
+    chain_planner_ = planner;
+  }
   WriteBehindStats write_stats() const;  // any thread
   size_t waiting() const { return waiting_.size(); }
   size_t running() const { return running_.size(); }
@@ -94,7 +100,15 @@ class Engine {
     Claim claim;  // count > 0: a restoring slice
     bool samples = false;
     bool restores = false;  // loading might have brought it
+    bool chained = false;   // the last part of a prompt that several ranks prefill
     std::vector<PageId> pages;
+  };
+
+  // One step's work: what sequences get, and how far into a prompt a restoration is that shares it.
+  struct StepPlan {
+    std::vector<Part> parts = {};
+    std::optional<int> shared_at = {};
+    TimePoint wake_at = TimePoint::max();  // with nothing to do: when to plan again
   };
 
   uint64_t PagesToPromise() const;
@@ -104,12 +118,12 @@ class Engine {
   void PreemptYoungest();
   void ReleasePages(Sequence& sequence);
   void StartRestoration(Sequence& sequence);
-  // One step's work: what sequences get, and how far into a prompt a restoration is that shares it.
-  struct StepPlan {
-    std::vector<Part> parts = {};
-    std::optional<int> shared_at = {};
-    TimePoint wake_at = TimePoint::max();  // with nothing to do: when to plan again
-  };
+  // ---- engine_chain.cc
+  void PlanChain(Sequence& sequence);
+  bool PlanChainStep(std::vector<Part>* parts);
+  void RunChainStep(const StepPlan& plan);
+  void DropChain(Sequence& sequence, const Error& error);
+  // ----
   StepPlan PlanStep();
   void PlanDecode(Sequence& sequence, std::vector<Part>* parts);
   void PlanPrefills(int budget, StepPlan* plan);
@@ -142,7 +156,6 @@ class Engine {
   WriteBehind* const write_behind_;  // may be null
   const Clock& clock_;
   const EngineOptions options_;
-  const ChunkKey root_;
 
   // Owned by the engine thread.
   SequenceId next_id_ = 1;
@@ -153,6 +166,8 @@ class Engine {
   uint64_t preemptions_ = 0;
   std::optional<SharedSteps> shared_;
   std::function<void(const StepRecord&)> observer_;
+  ChainLeader* chain_ = nullptr;  // may be null, as is the planner then
+  ChainPlanner* chain_planner_ = nullptr;
 };
 
 }  // namespace kvcake

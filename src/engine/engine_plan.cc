@@ -58,6 +58,7 @@ void Engine::PreemptYoungest() {
   sequence.restoration.reset();
   sequence.tail_slices.clear();
   sequence.tail.reset();
+  sequence.chain.reset();
   sequence.keys.clear();
   sequence.kv_tokens = 0;
   if (sequence.generated() == 0) sequence.completion.prompt_scores.clear();
@@ -89,6 +90,7 @@ void Engine::AwaitPages(TimePoint* wake_at) {
 Engine::StepPlan Engine::PlanStep() {
   StepPlan plan;
   std::vector<Part>& parts = plan.parts;
+  if (PlanChainStep(&parts)) return plan;
   for (size_t i = 0; i < running_.size(); ++i) {  // preemption takes from the end
     Sequence& sequence = *running_[i];
     if (sequence.state == Sequence::State::kDecoding && Grow(sequence)) {

@@ -12,6 +12,7 @@
 #include "cake/restorer.h"
 #include "engine/sampler.h"
 #include "engine/token_score.h"
+#include "runahead/chain.h"
 
 namespace kvcake {
 
@@ -46,6 +47,12 @@ struct Request {
 enum class FinishReason { kStop, kLength, kCancelled, kError };  // the last: a step failed
 const char* FinishReasonName(FinishReason reason);
 
+// How several ranks prefilled a prompt; the last one answered.
+struct ChainReport {
+  RankJob job = {};  // without its tokens
+  std::vector<RankReport> ranks = {};
+};
+
 struct Completion {
   std::vector<int32_t> tokens = {};
   std::vector<float> logprobs = {};            // of each token, when asked for
@@ -58,6 +65,7 @@ struct Completion {
   double steps_s = 0;         // from an EngineLoop: of its steps, from submission to the end
   int preemptions = 0;        // for want of pages; each was followed by a restoration
   RestoreReport report = {};  // of the prompt's restoration
+  std::optional<ChainReport> chain = {};
 };
 
 }  // namespace kvcake

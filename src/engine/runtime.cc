@@ -134,7 +134,9 @@ std::string Runtime::CostPath(size_t store) const {
 }
 
 // A slice, and a row for each sequence that decodes beside it.
-int Runtime::MaxBatchTokens() const { return options_.slice_tokens + options_.max_sequences; }
+int Runtime::MaxStepTokens() const { return options_.slice_tokens + options_.max_sequences; }
+
+int Runtime::MaxBatchTokens() const { return std::max(MaxStepTokens(), options_.rank_tokens_max); }
 
 Status Runtime::OpenEmulated() {
   ASSIGN_OR_RETURN(threads_, MakeThreadPool(options_));
@@ -168,8 +170,10 @@ Status Runtime::OpenModel() {
   ASSIGN_OR_RETURN(pool_,
                    PagePool::Create(TransformerModel::LayoutFor(config_, options_.chunk_tokens),
                                     options_.ram_capacity_bytes));
-  const TransformerOptions model_options{
-      .max_batch_tokens = MaxBatchTokens(), .path = options_.path, .weights = options_.weights};
+  const TransformerOptions model_options{.max_batch_tokens = MaxBatchTokens(),
+                                         .max_logit_rows = MaxStepTokens(),
+                                         .path = options_.path,
+                                         .weights = options_.weights};
   ASSIGN_OR_RETURN(model_, TransformerModel::Create(config_, WeightSource::FromFiles(files), *pool_,
                                                     *threads_, model_options));
   compute_cost_ = std::make_unique<ComputeCost>(

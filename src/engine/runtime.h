@@ -49,6 +49,9 @@ struct RuntimeOptions {
   Schedule schedule = EngineOptions{}.schedule;
   Seconds restore_wait_max = EngineOptions{}.restore_wait_max;
   LoadOrder load_order = Restorer::Options{}.load_order;
+  // Of a prompt that several ranks prefill, the most tokens that one computes: all in one forward
+  // pass. 0: no such prompts.
+  int rank_tokens_max = 0;
   int threads = 0;             // 0: one for each of `cpus`, else every core the process may use
   std::vector<int> cpus = {};  // that the threads are pinned to; empty: wherever they are put
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
@@ -96,6 +99,7 @@ class Runtime {
   Status OpenModel();
   Status OpenEmulated();
   Status LoadTokenizer();
+  int MaxStepTokens() const;
   int MaxBatchTokens() const;
   Result<std::unique_ptr<Tier>> OpenStore(size_t number) const;
   void Wire();

@@ -39,6 +39,7 @@ struct Sequence {
   // The steps that computed the prompt's last part, and what they took when nothing shared them.
   std::vector<TimelineEntry> tail_slices;
   std::optional<Seconds> tail;
+  std::optional<RankJob> chain;  // several ranks prefill it, after what is restored first
   NumericPath numeric_path = NumericPath::kUnknown;  // of its pages; unknown when mixed
   Completion completion;
 

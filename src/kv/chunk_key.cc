@@ -27,6 +27,10 @@ ChunkKey KvIdentity::Root() const {
   return ChunkKey{Sha256().Update(list).Finish()};
 }
 
+ChunkKey SaltedRoot(const KvIdentity& identity, std::string_view salt) {
+  return salt.empty() ? identity.Root() : KvIdentity(identity).Add("salt", salt).Root();
+}
+
 std::vector<ChunkKey> ChunkKeys(const ChunkKey& root, std::span<const int32_t> tokens,
                                 int chunk_tokens) {
   CHECK(chunk_tokens > 0);

@@ -39,6 +39,9 @@ class KvIdentity {
   std::vector<std::pair<std::string, std::string>> fields_;
 };
 
+// The root of chunks that only requests with the same salt share; "" is everybody's.
+ChunkKey SaltedRoot(const KvIdentity& identity, std::string_view salt);
+
 // key_i = SHA-256(key_{i-1} || tokens of chunk i as little-endian u32), for each full chunk.
 std::vector<ChunkKey> ChunkKeys(const ChunkKey& root, std::span<const int32_t> tokens,
                                 int chunk_tokens);

@@ -117,7 +117,7 @@ Result<std::span<const float>> EmulatedModel::Forward(std::span<const Slice> bat
   const TimePoint began = clock_.Now();
   const double seconds = BatchSeconds(batch);
   LayerGate* gate = batch.empty() ? nullptr : batch[0].gate;
-  CHECK(gate == nullptr || batch.size() == 1);
+  for (const Slice& slice : batch) CHECK(slice.gate == gate);
   for (int layer = 0; layer < profile_.layers; ++layer) {
     for (const Slice& slice : batch) {
       if (slice.write_kv) WriteKv(slice, layer);

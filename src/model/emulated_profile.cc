@@ -1,21 +1,11 @@
 #include "model/emulated_profile.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "model/config_fields.h"
 #include "model/json_file.h"
 
 namespace kvcake {
-
-double EmulatedProfile::SecondsFor(double prefix, double tokens) const {
-  return std::max(floor, c0 + MarginalSecondsFor(prefix, tokens));
-}
-
-double EmulatedProfile::MarginalSecondsFor(double prefix, double tokens) const {
-  const double columns = attention == Attention::kDense ? prefix + tokens : 2 * prefix + tokens;
-  return g * prefix + b * tokens + a * tokens * columns;
-}
 
 Result<EmulatedProfile> ParseEmulatedProfile(const nlohmann::json& json,
                                              const std::string& source) {

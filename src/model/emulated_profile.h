@@ -7,26 +7,27 @@
 #include <string>
 
 #include "base/status.h"
+#include "model/slice_time.h"
 
 namespace kvcake {
 
 struct EmulatedProfile {
-  // kCausal: t = c0 + g L + b x + a (2 L x + x^2) seconds for x new tokens after L.
-  // kDense: t = max(floor, c0 + b x + a x (L + x)): every score, then a mask, as the papers' GPUs
-  // computed it.
-  enum class Attention { kCausal, kDense };
+  using Attention = SliceTime::Attention;
 
   std::string name;
   int layers = 0;
   uint64_t kv_bytes_per_token = 0;
   int max_positions = 0;
   Attention attention = Attention::kCausal;
-  double c0 = 0, g = 0, b = 0, a = 0, floor = 0;
+  double c0 = 0, g = 0, b = 0, a = 0, floor = 0;  // of its SliceTime
 
-  // A step that computes these tokens alone.
-  double SecondsFor(double prefix, double tokens) const;
-  // What they add to a step that others pay c0 for.
-  double MarginalSecondsFor(double prefix, double tokens) const;
+  SliceTime time() const { return {attention, c0, g, b, a, floor}; }
+  double SecondsFor(double prefix, double tokens) const {
+    return time().SecondsFor(prefix, tokens);
+  }
+  double MarginalSecondsFor(double prefix, double tokens) const {
+    return time().MarginalSecondsFor(prefix, tokens);
+  }
 };
 
 // kNotFound, or kInvalidArgument naming the file and the field.

@@ -21,7 +21,7 @@ struct Slice {
   std::span<const PageId> pages;  // page of chunk i at [i]; covers [0, start + tokens.size())
   bool write_kv = true;           // false: the pages hold these tokens' KV already
   Logits logits = Logits::kNone;
-  LayerGate* gate = nullptr;  // a gated slice is the only one of its step
+  LayerGate* gate = nullptr;  // slices of one gate are alone in their step
 };
 
 class Model {

@@ -67,7 +67,8 @@ TransformerModel::TransformerModel(const ModelConfig& config, const PagePool& pa
   x_ = floats(config.hidden_size);
   qkv_ = floats(qkv_size());
   rope_ = floats(config.head_dim);
-  logits_ = floats(config.vocab_size);
+  const int64_t logit_rows = options.max_logit_rows > 0 ? options.max_logit_rows : rows;
+  logits_ = Buffer(logit_rows * config.vocab_size * sizeof(float));
   normed_ = ActivationBuffer(options.path, rows, config.hidden_size);
   attended_ = ActivationBuffer(options.path, rows, config.heads * config.head_dim);
   gated_ = ActivationBuffer(options.path, rows, config.intermediate_size);
@@ -102,6 +103,7 @@ Result<std::span<const float>> TransformerModel::Forward(std::span<const Slice> 
     if (!parallel) Normalize(layer.mlp_norm, rows);
     Mlp(layer, rows);
   }
+  CHECK(rows * config_.vocab_size * sizeof(float) <= logits_.size());
   Normalize(weights_.final_norm, rows);
   MatMul(compute_, normed_.Rows(rows), head(), logits_.as<float>(), config_.vocab_size);
   return std::span<const float>(logits_.as<float>(), rows * config_.vocab_size);
@@ -127,7 +129,7 @@ int64_t TransformerModel::Gather(std::span<const Slice> batch) {
     const int64_t n = static_cast<int64_t>(slice.tokens.size()), end = slice.start + n;
     CHECK(n > 0 && rows + n <= options_.max_batch_tokens && slice.start >= 0);
     CHECK(end <= static_cast<int64_t>(slice.pages.size()) * layout().chunk_tokens);
-    CHECK(slice.gate == nullptr || batch.size() == 1);
+    CHECK(slice.gate == batch[0].gate);
     for (int64_t i = 0; i < n; ++i, ++rows) {
       tokens_[rows] = slice.tokens[i];
       positions_[rows] = static_cast<int32_t>(slice.start + i);

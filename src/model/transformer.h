@@ -18,6 +18,7 @@ namespace kvcake {
 
 struct TransformerOptions {
   int max_batch_tokens = 512 + 64;           // a slice and some decoding sequences
+  int max_logit_rows = 0;                    // of one step; 0: max_batch_tokens
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
   WeightFormat weights = WeightFormat::kBf16;
 };
@@ -77,7 +78,7 @@ class TransformerModel : public Model {
   Buffer x_;                            // [rows][hidden] f32, the residual stream
   Buffer qkv_;                          // [rows][(heads + 2 kv_heads) head_dim] f32
   Buffer rope_;                         // [rows][2][head_dim / 2] f32, cos and sin
-  Buffer logits_;                       // [rows][vocab] f32
+  Buffer logits_;                       // [max_logit_rows][vocab] f32
   ActivationBuffer normed_;             // [rows][hidden]
   ActivationBuffer attended_;           // [rows][heads head_dim]
   ActivationBuffer gated_;              // [rows][intermediate]

@@ -25,11 +25,11 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/callback_thread.h"
 #include "base/clock.h"
 #include "io/file_system.h"
 #include "io/io_queue.h"
 #include "store/breaker.h"
-#include "store/callback_thread.h"
 #include "store/catalogue.h"
 #include "store/overdue_watch.h"
 #include "store/pins.h"

@@ -7,8 +7,8 @@
 #include <random>
 #include <unordered_map>
 
+#include "base/callback_thread.h"
 #include "base/clock.h"
-#include "store/callback_thread.h"
 #include "store/tier_decorator.h"
 
 namespace kvcake {

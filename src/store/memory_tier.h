@@ -9,8 +9,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/callback_thread.h"
 #include "base/clock.h"
-#include "store/callback_thread.h"
 #include "store/pins.h"
 #include "store/tier.h"
 

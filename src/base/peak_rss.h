@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-namespace kvcake::bench {
+namespace kvcake {
 
 // Starts over from what is resident now. False where the kernel does not let us: the peak is then
 // that of the process's life.
 bool ResetPeakRss();
 uint64_t PeakRssBytes();
 
-}  // namespace kvcake::bench
+}  // namespace kvcake

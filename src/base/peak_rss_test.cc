@@ -1,12 +1,10 @@
-#include "bench/peak_rss.h"
+#include "base/peak_rss.h"
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <vector>
 
-#include "ops/buffer.h"
-
-namespace kvcake::bench {
+namespace kvcake {
 namespace {
 
 TEST(PeakRssTest, RemembersWhatIsGoneUntilItIsReset) {
@@ -15,8 +13,7 @@ TEST(PeakRssTest, RemembersWhatIsGoneUntilItIsReset) {
   ASSERT_GT(before, 0u);
   if (!ResetPeakRss()) GTEST_SKIP() << "the kernel does not let us";
   {
-    const Buffer buffer(kBytes);
-    std::memset(buffer.data(), 1, kBytes);
+    const std::vector<char> buffer(kBytes, 1);
   }
   const uint64_t with = PeakRssBytes();
   EXPECT_GE(with, kBytes);
@@ -25,4 +22,4 @@ TEST(PeakRssTest, RemembersWhatIsGoneUntilItIsReset) {
 }
 
 }  // namespace
-}  // namespace kvcake::bench
+}  // namespace kvcake

@@ -1,5 +1,5 @@
-// One sleeping thread that runs functions at given times: how tiers call `done` from a thread of
-// their own. Functions due at the same time run in the order they were given.
+// One sleeping thread that runs functions at given times: how tiers and ranks call `done` from a
+// thread of their own. Functions due at the same time run in the order they were given.
 #pragma once
 
 #include <condition_variable>

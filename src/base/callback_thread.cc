@@ -1,4 +1,4 @@
-#include "store/callback_thread.h"
+#include "base/callback_thread.h"
 
 namespace kvcake {
 

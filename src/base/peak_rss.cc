@@ -1,9 +1,9 @@
-#include "bench/peak_rss.h"
+#include "base/peak_rss.h"
 
 #include <fstream>
 #include <string>
 
-namespace kvcake::bench {
+namespace kvcake {
 
 bool ResetPeakRss() {
   std::ofstream file("/proc/self/clear_refs");
@@ -20,4 +20,4 @@ uint64_t PeakRssBytes() {
   return 0;
 }
 
-}  // namespace kvcake::bench
+}  // namespace kvcake

@@ -1,0 +1,56 @@
+// The processes that prefill one prompt together: kvcake run --ranks P, or mpirun -n P kvcake run.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "comm/mpi_comm.h"
+#include "engine/runtime.h"
+#include "runahead/chain.h"
+
+namespace kvcake {
+
+struct RankFlags {
+  int ranks = 1;
+  std::string partition = "analytic";
+  double timeout_s = 30;
+  int tokens_max = 16384;  // RuntimeOptions::rank_tokens_max
+};
+void AddRankFlags(CLI::App& app, RankFlags* flags);
+
+// Where --ranks asks for more processes than this one: becomes the mpirun that starts them, each
+// with this process's command line. Returns an error, or when this is one of them, or all there is.
+[[nodiscard]] Status StartRanks(const RankFlags& flags);
+
+// A rank of several.
+class Ranks {
+ public:
+  // Empty when this process is alone.
+  static Result<std::unique_ptr<Ranks>> Join(const RankFlags& flags);
+
+  // The last: it reads the prompt, answers and prints.
+  bool leads() const { return comm_->rank() + 1 == comm_->size(); }
+  // What is this rank's of the machine, where nothing else was asked for.
+  void Divide(RuntimeOptions* options) const;
+
+  // Checks that all ranks run the same; of the others, works until the leader lets go.
+  Status Work(Runtime& runtime);
+  // Of the leader: its engine gives long prompts to all.
+  Status Lead(Runtime& runtime);
+  // Ends this process with `status` if that, or another rank, is in the way of a quiet end.
+  void End(int status);
+
+ private:
+  explicit Ranks(const RankFlags& flags) : flags_(flags) {}
+  Status Meet(const Runtime& runtime);
+
+  const RankFlags flags_;
+  std::unique_ptr<MpiSession> session_;
+  std::unique_ptr<Comm> comm_;
+  std::unique_ptr<ChainPlanner> planner_;
+  std::unique_ptr<ChainLeader> leader_;
+};
+
+}  // namespace kvcake

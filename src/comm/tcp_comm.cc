@@ -1,0 +1,356 @@
+#include "comm/tcp_comm.h"
+
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <future>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "comm/asio.h"
+#include "comm/tcp_mesh.h"
+
+namespace kvcake {
+
+namespace net = boost::asio;
+using boost::system::error_code;
+using net::ip::tcp;
+
+namespace {
+
+constexpr uint32_t kMagic = 0x3143564b;  // "KVC1"
+constexpr size_t kSkipBytes = 64 << 10;  // of an unwanted message, at once
+
+// Before each message; its bytes never change meaning.
+struct FrameHeader {
+  uint32_t magic = kMagic;
+  int32_t tag = 0;
+  uint64_t bytes = 0;
+};
+static_assert(sizeof(FrameHeader) == 16);
+
+struct Outgoing {
+  int tag;
+  std::span<const std::byte> data;
+  Comm::Done done;
+};
+
+struct Incoming {
+  std::span<std::byte> into;
+  Comm::Done done;
+};
+
+template <typename Queues>
+std::optional<typename Queues::mapped_type::value_type> TakeFirst(Queues& queues, int tag) {
+  const auto it = queues.find(tag);
+  if (it == queues.end()) return std::nullopt;
+  auto first = std::make_optional(std::move(it->second.front()));
+  it->second.pop_front();
+  if (it->second.empty()) queues.erase(it);
+  return first;
+}
+
+// A connection; everything here is the thread's.
+struct Peer {
+  Peer(net::io_context& context, int rank, std::string address)
+      : rank(rank), address(std::move(address)), socket(context) {}
+
+  const int rank;
+  const std::string address;
+  tcp::socket socket;
+  // Once set, nothing is sent or read any more, and handlers that come later find nothing to do.
+  std::optional<Error> send_lost, lost;
+
+  std::deque<Outgoing> outgoing;  // the first one is being written
+  FrameHeader out_header;
+
+  FrameHeader in_header;  // of the message being read, or of the one that reading pauses at
+  bool paused = false;
+  std::optional<Incoming> reading;  // straight into its buffer
+  std::vector<std::byte> filling;   // to be kept aside
+  // By tag; a tag has unmatched receives or messages aside, never both.
+  std::map<int, std::deque<Incoming>> posted;
+  std::map<int, std::deque<std::vector<std::byte>>> aside;
+  uint64_t aside_bytes = 0;
+};
+
+// As much at once as the kernel takes or has; the library's own is 64 KiB.
+size_t Everything(error_code error, size_t) { return error ? 0 : SIZE_MAX; }
+
+void SetOptions(tcp::socket& socket) {
+  const auto set = [&](int level, int name, int value) {
+    setsockopt(socket.native_handle(), level, name, &value, sizeof(value));
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);  // an idle peer whose machine is gone is noticed in 25 s
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+class TcpComm : public Comm {
+ public:
+  TcpComm(const TcpCommOptions& options, const std::vector<TcpConnection>& connections)
+      : rank_(options.rank),
+        aside_bytes_max_(options.aside_bytes_max),
+        work_(context_.get_executor()) {
+    for (size_t rank = 0; rank < connections.size(); ++rank) {
+      peers_.push_back(
+          std::make_unique<Peer>(context_, static_cast<int>(rank), options.addresses[rank]));
+      if (connections[rank].fd < 0) continue;
+      Peer& peer = *peers_.back();
+      peer.socket.assign(connections[rank].protocol, connections[rank].fd);
+      SetOptions(peer.socket);
+      ReadHeader(peer);
+    }
+    thread_ = std::thread([this] { context_.run(); });
+  }
+
+  ~TcpComm() override {
+    TcpComm::Close(Fail(ErrorCode::kCancelled, "rank {} has ended", rank_).value());
+    work_.reset();
+    thread_.join();
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(peers_.size()); }
+
+  void Send(int to, int tag, std::span<const std::byte> data, Done done) override {
+    const Status valid = CheckTransfer(*this, to, tag);
+    net::post(context_, [this, valid, to, out = Outgoing{tag, data, std::move(done)}]() mutable {
+      if (!valid) return out.done(valid);
+      Peer& peer = *peers_[to];
+      if (closed_) return out.done(tl::unexpected(*closed_));
+      if (peer.send_lost) return out.done(tl::unexpected(*peer.send_lost));
+      peer.outgoing.push_back(std::move(out));
+      if (peer.outgoing.size() == 1) Write(peer);
+    });
+  }
+
+  void Receive(int from, int tag, std::span<std::byte> into, Done done) override {
+    const Status valid = CheckTransfer(*this, from, tag);
+    net::post(context_, [this, valid, from, tag, in = Incoming{into, std::move(done)}]() mutable {
+      if (!valid) return in.done(valid);
+      Post(*peers_[from], tag, std::move(in));
+    });
+  }
+
+  void Close(Error why) override {
+    CHECK(std::this_thread::get_id() != thread_.get_id());
+    std::promise<void> ended;
+    net::post(context_, [&] {
+      if (!closed_) {
+        closed_ = std::move(why);
+        for (const auto& peer : peers_) Lose(*peer, *closed_);
+      }
+      ended.set_value();
+    });
+    ended.get_future().wait();
+  }
+
+  uint64_t sent_bytes() const override { return sent_bytes_; }
+
+ private:
+  static Error Gone(const Peer& peer, error_code error) {
+    const bool ended = error == net::error::eof;
+    return Fail(ErrorCode::kIo, "rank {} at {} is gone: {}", peer.rank, peer.address,
+                ended ? "it closed the connection" : error.message())
+        .value();
+  }
+
+  // Once the socket is closed by its thread nothing touches a buffer.
+  void Lose(Peer& peer, const Error& why) {
+    if (peer.lost) return;
+    peer.lost = why;
+    error_code ignored;
+    peer.socket.close(ignored);
+    LoseSending(peer, why);
+    if (peer.reading) peer.reading->done(tl::unexpected(why));
+    peer.reading.reset();
+    for (auto& [tag, queue] : std::exchange(peer.posted, {})) {
+      for (Incoming& incoming : queue) incoming.done(tl::unexpected(why));
+    }
+  }
+
+  // What the peer has sent before it went can still be read.
+  void LoseSending(Peer& peer, const Error& why) {
+    if (peer.send_lost) return;
+    peer.send_lost = why;
+    for (Outgoing& outgoing : std::exchange(peer.outgoing, {})) {
+      outgoing.done(tl::unexpected(why));
+    }
+  }
+
+  void Write(Peer& peer) {
+    const Outgoing& outgoing = peer.outgoing.front();
+    peer.out_header = {.tag = outgoing.tag, .bytes = outgoing.data.size()};
+    const std::array<net::const_buffer, 2> buffers = {
+        net::buffer(&peer.out_header, sizeof(FrameHeader)),
+        net::buffer(outgoing.data.data(), outgoing.data.size())};
+    net::async_write(peer.socket, buffers, Everything, [this, &peer](error_code error, size_t) {
+      if (peer.send_lost) return;
+      if (error) return LoseSending(peer, Gone(peer, error));
+      const Outgoing sent = std::move(peer.outgoing.front());
+      peer.outgoing.pop_front();
+      if (!peer.outgoing.empty()) Write(peer);
+      sent_bytes_ += sent.data.size();
+      sent.done({});
+    });
+  }
+
+  // Reads, then goes on with `next`.
+  template <typename Next>
+  void Read(Peer& peer, net::mutable_buffer buffer, Next next) {
+    net::async_read(peer.socket, buffer, Everything, [this, &peer, next](error_code error, size_t) {
+      if (peer.lost) return;
+      if (error) return Lose(peer, Gone(peer, error));
+      next();
+    });
+  }
+
+  void ReadHeader(Peer& peer) {
+    Read(peer, net::buffer(&peer.in_header, sizeof(FrameHeader)), [this, &peer] {
+      if (peer.in_header.magic == kMagic && peer.in_header.tag >= 0) return ReadBody(peer);
+      Lose(peer, Fail(ErrorCode::kCorrupt, "what rank {} at {} sends is no message", peer.rank,
+                      peer.address)
+                     .value());
+    });
+  }
+
+  void ReadBody(Peer& peer) {
+    const FrameHeader header = peer.in_header;
+    if (auto incoming = TakeFirst(peer.posted, header.tag)) {
+      const Status status = CheckSize(peer.rank, header.tag, incoming->into.size(), header.bytes);
+      if (!status) {
+        Skip(peer, header.bytes);
+        return incoming->done(status);
+      }
+      peer.reading = std::move(incoming);
+      const auto into = peer.reading->into;
+      Read(peer, net::buffer(into.data(), into.size()), [this, &peer] {
+        const Incoming received = *std::exchange(peer.reading, std::nullopt);
+        ReadHeader(peer);
+        received.done({});
+      });
+    } else if (header.bytes <= aside_bytes_max_ - peer.aside_bytes) {
+      peer.aside_bytes += header.bytes;
+      peer.filling.resize(header.bytes);
+      Read(peer, net::buffer(peer.filling), [this, &peer] {
+        auto message = std::exchange(peer.filling, {});
+        const int tag = peer.in_header.tag;
+        ReadHeader(peer);
+        if (auto posted = TakeFirst(peer.posted, tag)) return HandOver(peer, tag, *posted, message);
+        peer.aside[tag].push_back(std::move(message));
+      });
+    } else {
+      peer.paused = true;
+    }
+  }
+
+  void Skip(Peer& peer, uint64_t bytes) {
+    if (bytes == 0) return ReadHeader(peer);
+    peer.filling.resize(std::min<uint64_t>(bytes, kSkipBytes));
+    const uint64_t left = bytes - peer.filling.size();
+    Read(peer, net::buffer(peer.filling), [this, &peer, left] { Skip(peer, left); });
+  }
+
+  // A message that was aside.
+  void HandOver(Peer& peer, int tag, const Incoming& incoming,
+                const std::vector<std::byte>& message) {
+    peer.aside_bytes -= message.size();
+    const Status status = CheckSize(peer.rank, tag, incoming.into.size(), message.size());
+    if (status) std::ranges::copy(message, incoming.into.begin());
+    incoming.done(status);
+  }
+
+  void Post(Peer& peer, int tag, Incoming incoming) {
+    if (closed_) return incoming.done(tl::unexpected(*closed_));
+    if (const auto message = TakeFirst(peer.aside, tag)) {
+      HandOver(peer, tag, incoming, *message);
+    } else if (peer.lost) {
+      return incoming.done(tl::unexpected(*peer.lost));
+    } else {
+      peer.posted[tag].push_back(std::move(incoming));
+    }
+    // There is a receive for it now, or room aside.
+    if (peer.paused && !peer.lost) {
+      peer.paused = false;
+      ReadBody(peer);
+    }
+  }
+
+  const int rank_;
+  const uint64_t aside_bytes_max_;
+  std::atomic<uint64_t> sent_bytes_ = 0;
+  net::io_context context_{1};
+  net::executor_work_guard<net::io_context::executor_type> work_;
+
+  // The thread's.
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::optional<Error> closed_;
+
+  std::thread thread_;
+};
+
+}  // namespace
+
+Result<TcpListener> TcpListener::Open(const std::string& address) {
+  net::io_context context;
+  ASSIGN_OR_RETURN(const auto endpoints, Resolve(context, address));
+  tcp::acceptor acceptor(context);
+  const tcp::endpoint& endpoint = endpoints.front();
+  error_code error;
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.set_option(net::socket_base::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(net::socket_base::max_listen_connections, error);
+  if (error) return Fail(ErrorCode::kIo, "cannot listen at {}: {}", address, error.message());
+  const uint16_t port = acceptor.local_endpoint().port();
+  return TcpListener(acceptor.release(), port);
+}
+
+TcpListener::TcpListener(TcpListener&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), port_(other.port_) {}
+
+TcpListener::~TcpListener() {
+  if (fd_ >= 0) close(fd_);
+}
+
+Result<std::unique_ptr<Comm>> ConnectTcp(const TcpListener& listener,
+                                         const TcpCommOptions& options) {
+  ASSIGN_OR_RETURN(const auto connections, ConnectMesh(listener, options));
+  return std::make_unique<TcpComm>(options, connections);
+}
+
+Result<std::vector<std::unique_ptr<Comm>>> NewLocalTcpComms(int size, uint64_t aside_bytes_max) {
+  std::vector<TcpListener> listeners;
+  TcpCommOptions options = {.addresses = {}, .aside_bytes_max = aside_bytes_max};
+  for (int rank = 0; rank < size; ++rank) {
+    ASSIGN_OR_RETURN(auto listener, TcpListener::Open("127.0.0.1:0"));
+    options.addresses.push_back(fmt::format("127.0.0.1:{}", listener.port()));
+    listeners.push_back(std::move(listener));
+  }
+  std::vector<std::future<Result<std::unique_ptr<Comm>>>> connecting;
+  for (int rank = 0; rank < size; ++rank) {
+    options.rank = rank;
+    connecting.push_back(std::async(std::launch::async, [&listener = listeners[rank], options] {
+      return ConnectTcp(listener, options);
+    }));
+  }
+  std::vector<std::unique_ptr<Comm>> comms;
+  for (auto& one : connecting) {
+    ASSIGN_OR_RETURN(auto comm, one.get());
+    comms.push_back(std::move(comm));
+  }
+  return comms;
+}
+
+}  // namespace kvcake

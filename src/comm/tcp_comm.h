@@ -1,0 +1,56 @@
+// Ranks over TCP streams, for chains that a server starts: idle ranks sleep, and a lost rank is an
+// error of the transfers with it, not of the process.
+//
+// Every two ranks have one connection; the higher one opens it. A message goes straight from the
+// sender's buffer into the posted one. One whose receive is not posted yet is kept aside, up to a
+// bound; beyond it the reading of that connection pauses until the receive comes, so that what
+// follows the message has to wait too, and that the peer is gone may be noticed only then. Nobody
+// is asked who they are: listen on networks that are trusted.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "comm/comm.h"
+
+namespace kvcake {
+
+// A socket that listens for ranks of one chain after the other.
+class TcpListener {
+ public:
+  // "host:port" or "[IPv6]:port"; port 0 is one that the system chooses. kInvalidArgument or kIo.
+  static Result<TcpListener> Open(const std::string& address);
+  TcpListener(TcpListener&& other) noexcept;
+  TcpListener& operator=(TcpListener&&) = delete;
+  ~TcpListener();
+
+  int fd() const { return fd_; }
+  uint16_t port() const { return port_; }
+
+ private:
+  TcpListener(int fd, uint16_t port) : fd_(fd), port_(port) {}
+
+  int fd_;
+  uint16_t port_;
+};
+
+struct TcpCommOptions {
+  int rank = 0;
+  std::vector<std::string> addresses;      // "host:port" of every rank, as this one reaches it
+  Seconds timeout{30};                     // until every rank is connected
+  uint64_t aside_bytes_max = 64ull << 20;  // from each rank
+};
+
+// Connects with every other rank, in whatever order they are started; `listener` stays open. An
+// error names the ranks that are missing, with their addresses.
+Result<std::unique_ptr<Comm>> ConnectTcp(const TcpListener& listener,
+                                         const TcpCommOptions& options);
+
+// Connected ranks in this process, over 127.0.0.1: for tests and benches.
+Result<std::vector<std::unique_ptr<Comm>>> NewLocalTcpComms(int size,
+                                                            uint64_t aside_bytes_max = 64ull << 20);
+
+}  // namespace kvcake

@@ -1,0 +1,195 @@
+#include "comm/tcp_comm.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <future>
+#include <optional>
+
+#include "base/check.h"
+#include "comm/contract_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+using testing::HasSubstr;
+
+using ConnectResult = Result<std::unique_ptr<Comm>>;
+
+TcpListener Listen() {
+  auto listener = TcpListener::Open("127.0.0.1:0");
+  CHECK(listener.has_value());
+  return std::move(*listener);
+}
+
+std::string AddressOf(const TcpListener& listener) {
+  return fmt::format("127.0.0.1:{}", listener.port());
+}
+
+std::future<ConnectResult> Connect(const TcpListener& listener, int rank,
+                                   std::vector<std::string> addresses,
+                                   Seconds timeout = Seconds(120)) {
+  return std::async(std::launch::async, [&listener, rank, addresses, timeout] {
+    return ConnectTcp(listener, {.rank = rank, .addresses = addresses, .timeout = timeout});
+  });
+}
+
+// A socket that somebody else has connected.
+int Stranger(const TcpListener& listener, std::string_view says) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(listener.port());
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  CHECK(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
+  CHECK(send(fd, says.data(), says.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(says.size()));
+  return fd;
+}
+
+TEST(TcpCommTest, ListensWhereItIsTold) {
+  const TcpListener listener = Listen();
+  EXPECT_GT(listener.port(), 0);
+  const auto again = TcpListener::Open(AddressOf(listener));
+  ASSERT_FALSE(again);
+  EXPECT_THAT(again.error().message, HasSubstr("cannot listen at " + AddressOf(listener)));
+  for (const char* address : {"", "127.0.0.1", "127.0.0.1:", ":http", "127.0.0.1:12x"}) {
+    const auto bad = TcpListener::Open(address);
+    ASSERT_FALSE(bad) << address;
+    EXPECT_EQ(bad.error().code, ErrorCode::kInvalidArgument) << address;
+  }
+}
+
+TEST(TcpCommTest, RanksMayStartInAnyOrder) {
+  auto first = std::make_optional(Listen());
+  const TcpListener second = Listen();
+  const std::vector<std::string> addresses = {AddressOf(*first), AddressOf(second)};
+  first.reset();  // nobody is there yet
+  auto connecting = Connect(second, 1, addresses);
+  auto late = TcpListener::Open(addresses[0]);
+  ASSERT_TRUE(late) << late.error().message;
+  const ConnectResult a = ConnectTcp(*late, {.addresses = addresses});
+  const ConnectResult b = connecting.get();
+  ASSERT_TRUE(a) << a.error().message;
+  ASSERT_TRUE(b) << b.error().message;
+}
+
+TEST(TcpCommTest, AMissingRankIsNamed) {
+  const TcpListener middle = Listen();
+  std::string nobody;
+  {
+    const TcpListener closed = Listen();
+    nobody = AddressOf(closed);
+  }
+  const ConnectResult result =
+      ConnectTcp(middle, {.rank = 1,
+                          .addresses = {nobody, AddressOf(middle), "127.0.0.1:9"},
+                          .timeout = Seconds(0.2)});
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code, ErrorCode::kDeadline);
+  EXPECT_EQ(result.error().message,
+            "rank 1 is not connected within 0.2 s: rank 0 at " + nobody +
+                ": Connection refused; rank 2 at 127.0.0.1:9: it has not called");
+}
+
+TEST(TcpCommTest, RanksWithDifferentListsSaySo) {
+  const TcpListener first = Listen(), second = Listen();
+  const std::vector<std::string> two = {AddressOf(first), AddressOf(second)};
+  auto three = two;
+  three.push_back("127.0.0.1:9");
+  auto a = Connect(first, 0, two, Seconds(1));
+  const ConnectResult b = Connect(second, 1, three).get();
+  ASSERT_FALSE(b);
+  EXPECT_EQ(b.error().message, two[0] +
+                                   " is rank 0 of 2, where rank 0 of 3 was expected: give every "
+                                   "rank the same list of addresses");
+  EXPECT_THAT(a.get().error().message, HasSubstr("it called rank 0 of a chain of 3 here"));
+}
+
+TEST(TcpCommTest, StrangersHinderNobody) {
+  const TcpListener first = Listen(), second = Listen();
+  const std::vector<std::string> addresses = {AddressOf(first), AddressOf(second)};
+  const int talks = Stranger(first, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  const int silent = Stranger(first, "");
+  const int claims = Stranger(first, std::string("kvchain1\xff\xff\xff\xff\xff\xff\xff\xff", 16) +
+                                         std::string("\xff\xff\xff\xff\0\0\0\0", 8));
+  auto connecting = Connect(second, 1, addresses);
+  const ConnectResult a = ConnectTcp(first, {.addresses = addresses});
+  const ConnectResult b = connecting.get();
+  ASSERT_TRUE(a && b);
+  for (int fd : {talks, silent, claims}) close(fd);
+}
+
+TEST(TcpCommTest, AListenerServesOneChainAfterTheOther) {
+  const TcpListener first = Listen(), second = Listen();
+  const std::vector<std::string> addresses = {AddressOf(first), AddressOf(second)};
+  for (int chain = 0; chain < 3; ++chain) {
+    auto connecting = Connect(second, 1, addresses);
+    const ConnectResult a = ConnectTcp(first, {.addresses = addresses});
+    const ConnectResult b = connecting.get();
+    ASSERT_TRUE(a && b);
+    const Bytes out = Pattern(chain, 1000);
+    Bytes in(1000);
+    TransferWait sent;
+    (*a)->Send(1, chain, out, sent.Add());
+    ExpectOk(ReceiveAndWait(**b, 0, chain, in));
+    EXPECT_EQ(in, out);
+    ExpectOk(sent.Wait(Patience(), "send"));
+  }
+}
+
+// From somebody who can say hello as rank 1 does.
+TEST(TcpCommTest, WhatIsNoMessageEndsTheTransfersWithThatPeer) {
+  const TcpListener rank_0 = Listen();
+  const int peer = Stranger(rank_0, std::string("kvchain1\2\0\0\0\1\0\0\0\0\0\0\0\0\0\0\0", 24) +
+                                        "these bytes are no frame");
+  const ConnectResult comm = ConnectTcp(rank_0, {.addresses = {AddressOf(rank_0), "127.0.0.1:9"}});
+  ASSERT_TRUE(comm) << comm.error().message;
+  Bytes into(1);
+  const Status status = ReceiveAndWait(**comm, 1, 1, into);
+  ExpectCode(status, ErrorCode::kCorrupt);
+  EXPECT_EQ(status.error().message, "what rank 1 at 127.0.0.1:9 sends is no message");
+  ExpectCode(SendAndWait(**comm, 1, 1, into), ErrorCode::kCorrupt);
+  close(peer);
+}
+
+TEST(TcpCommTest, WhatAPeerHasSentBeforeItWentCanBeReceived) {
+  auto comms = NewLocalTcpComms(2);
+  ASSERT_TRUE(comms);
+  const Bytes message = Pattern(1, 1000);
+  Bytes into(1000);
+  for (int tag : {1, 2}) ExpectOk(SendAndWait(*(*comms)[0], 1, tag, message));
+  (*comms)[0].reset();
+  ExpectOk(ReceiveAndWait(*(*comms)[1], 0, 2, into));
+  ExpectCode(ReceiveAndWait(*(*comms)[1], 0, 3, into), ErrorCode::kIo);
+  ExpectOk(ReceiveAndWait(*(*comms)[1], 0, 1, into));
+  EXPECT_EQ(into, message);
+}
+
+TEST(TcpCommTest, BeyondTheBoundReadingPausesAndGoesOn) {
+  auto comms = NewLocalTcpComms(2, 1000);
+  ASSERT_TRUE(comms);
+  Comm &sender = *(*comms)[0], &receiver = *(*comms)[1];
+  const Bytes large = Pattern(1, 20 << 20), small = Pattern(2, 500);
+  Bytes into_large(large.size()), into_small(small.size());
+  TransferWait sent, behind;
+  sender.Send(1, 1, small, sent.Add());  // is kept aside
+  ExpectOk(sent.Wait(Patience(), "a message that is kept aside"));
+  sender.Send(1, 2, large, sent.Add());  // is not
+  sender.Send(1, 3, small, sent.Add());
+  receiver.Receive(0, 3, into_small, behind.Add());
+  Bytes first(small.size());
+  ExpectOk(ReceiveAndWait(receiver, 0, 1, first));
+  EXPECT_FALSE(sent.Done()) << "more than any kernel's buffers";
+  EXPECT_FALSE(behind.Done());
+  ExpectOk(ReceiveAndWait(receiver, 0, 2, into_large));
+  ExpectOk(behind.Wait(Patience(), "what was behind it"));
+  ExpectOk(sent.Wait(Patience(), "all"));
+  EXPECT_TRUE(into_large == large && first == small && into_small == small);
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,26 @@
+// How the ranks of a chain over TCP find each other.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/asio.h"
+#include "comm/tcp_comm.h"
+
+namespace kvcake {
+
+// Of "host:port" or "[IPv6]:port"; kInvalidArgument, or kIo where the name is not known.
+Result<std::vector<boost::asio::ip::tcp::endpoint>> Resolve(boost::asio::io_context& context,
+                                                            const std::string& address);
+
+struct TcpConnection {
+  boost::asio::ip::tcp protocol = boost::asio::ip::tcp::v4();
+  int fd = -1;  // the caller's; -1 for its own rank
+};
+
+// As ConnectTcp; the connections by rank.
+Result<std::vector<TcpConnection>> ConnectMesh(const TcpListener& listener,
+                                               const TcpCommOptions& options);
+
+}  // namespace kvcake

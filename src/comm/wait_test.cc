@@ -1,0 +1,72 @@
+#include "comm/wait.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <thread>
+
+namespace kvcake {
+namespace {
+
+TimePoint Soon() { return Clock::Real().Now() + Seconds(0.01); }
+
+TEST(TransferWaitTest, NothingAddedHasEnded) {
+  const TransferWait wait;
+  EXPECT_TRUE(wait.Wait(Clock::Real().Now(), "nothing"));
+  EXPECT_TRUE(wait.Done());
+}
+
+TEST(TransferWaitTest, WaitsForAllThatWereAdded) {
+  TransferWait wait;
+  std::vector<Comm::Done> dones;
+  for (int i = 0; i < 10; ++i) dones.push_back(wait.Add());
+  std::thread thread([&] {
+    for (auto& done : dones) done({});
+  });
+  EXPECT_TRUE(wait.Wait(TimePoint::max(), "ten"));
+  EXPECT_TRUE(wait.Done());
+  thread.join();
+}
+
+TEST(TransferWaitTest, TheFirstErrorEndsIt) {
+  TransferWait wait;
+  const Comm::Done a = wait.Add(), b = wait.Add(), c = wait.Add();
+  a(Fail(ErrorCode::kIo, "first"));
+  EXPECT_EQ(wait.Wait(TimePoint::max(), "three").error().message, "first");
+  EXPECT_FALSE(wait.Done());
+  b(Fail(ErrorCode::kIo, "second"));
+  c({});
+  EXPECT_TRUE(wait.Done());
+  EXPECT_EQ(wait.Wait(TimePoint::max(), "three").error().message, "first");
+}
+
+TEST(TransferWaitTest, TheDeadlineSaysHowManyAreLeft) {
+  TransferWait wait;
+  const Comm::Done a = wait.Add(), b = wait.Add(), c = wait.Add();
+  b({});
+  const Status status = wait.Wait(Soon(), "layer 3");
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kDeadline);
+  EXPECT_EQ(status.error().message, "layer 3: 2 transfers have not ended in time");
+  a({});
+  c({});
+  EXPECT_TRUE(wait.Wait(Soon(), "layer 3"));
+}
+
+TEST(TransferWaitTest, CancelWakes) {
+  TransferWait wait;
+  const Comm::Done done = wait.Add();
+  std::thread thread([&] { wait.Cancel({ErrorCode::kCancelled, "enough"}); });
+  EXPECT_EQ(wait.Wait(TimePoint::max(), "one").error().message, "enough");
+  thread.join();
+}
+
+TEST(TransferWaitTest, ADoneMayOutliveIt) {
+  std::optional<TransferWait> wait(std::in_place);
+  const Comm::Done done = wait->Add();
+  wait.reset();
+  done({});
+}
+
+}  // namespace
+}  // namespace kvcake

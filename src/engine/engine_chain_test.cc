@@ -1,0 +1,145 @@
+// Prompts that several ranks prefill, through the engine.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "comm/memory_comm.h"
+#include "engine/engine_testing.h"
+
+namespace kvcake {
+namespace {
+
+// Divides what is longer than six chunks evenly.
+class EvenPlanner : public ChainPlanner {
+ public:
+  std::optional<Partition> Plan(int, int tokens, int ranks) override {
+    if (tokens <= 6 * kChunk) return std::nullopt;
+    return EvenPartition(tokens, ranks);
+  }
+  void Learn(const RankJob&, std::span<const RankReport> ranks) override {
+    learnt.push_back(ranks.size());
+  }
+  std::vector<size_t> learnt;
+};
+
+// Ranks as threads, each with a world of its own; the last one's engine is the test's.
+class EngineChainTest : public testing::Test {
+ protected:
+  void Start(int ranks, Tier* tier = nullptr) {
+    comms_ = NewMemoryComms(ranks);
+    results_.resize(ranks - 1);
+    for (int rank = 0; rank + 1 < ranks; ++rank) {
+      workers_.emplace_back([this, rank] {
+        World world(nullptr);
+        const auto restore = [&](const RankJob& job) {
+          const auto prefix = std::span(job.tokens).first(job.origin + 1);
+          Request request{.prompt = {prefix.begin(), prefix.end()}, .max_tokens = 1};
+          request.salt = job.salt;
+          return world.engine->Answer(std::move(request)).map([](auto) {});
+        };
+        results_[rank] = WorkForChain(*comms_[rank], {.model = *world.model,
+                                                      .pool = *world.pool,
+                                                      .restore_prefix = restore,
+                                                      .options = kOptions});
+      });
+    }
+    world_.emplace(tier);
+    leader_.emplace(*comms_.back(), *world_->pool, kOptions);
+    world_->engine->SetChain(&*leader_, &planner_);
+  }
+  void TearDown() override {
+    leader_.reset();
+    for (std::thread& worker : workers_) worker.join();
+  }
+
+  static constexpr ChainOptions kOptions{.timeout = Seconds(60)};
+  EvenPlanner planner_;
+  std::vector<std::unique_ptr<Comm>> comms_;
+  std::vector<Status> results_;
+  std::vector<std::thread> workers_;
+  std::optional<World> world_;
+  std::optional<ChainLeader> leader_;
+};
+
+TEST_F(EngineChainTest, LongPromptsAreDividedAndAnsweredAlike) {
+  Start(3);
+  World alone(nullptr);
+  for (const int tokens : {40, 450, 13 * kChunk, 401, 460}) {
+    SCOPED_TRACE(tokens);
+    const std::vector<int32_t> prompt = Prompt(tokens, tokens);
+    Request request = Ask(prompt);
+    request.salt = tokens == 401 ? "a tenant" : "";
+    Request same = request;
+    const Completion divided = world_->Answer(std::move(request));
+    ExpectSame(divided, alone.Answer(std::move(same)));
+    EXPECT_EQ(divided.chain.has_value(), tokens > 6 * kChunk);
+    if (divided.chain) {
+      EXPECT_EQ(divided.chain->ranks.size(), 3u);
+    }
+  }
+  EXPECT_EQ(planner_.learnt, std::vector<size_t>(4, 3));
+}
+
+// What is kept of a prompt is restored by every rank; the chain computes the rest.
+TEST_F(EngineChainTest, AKeptPrefixShiftsTheOrigin) {
+  const auto tier = MakeTier();
+  const std::vector<int32_t> prompt = Prompt(15 * kChunk + 5, 3);
+  const std::vector<int32_t> prefix(prompt.begin(), prompt.begin() + 5 * kChunk + 9);
+  World alone(nullptr);
+  const Completion want = alone.Answer(Ask(prompt));
+  {
+    World before(tier.get());
+    before.Answer(Ask(prefix));
+  }
+  Start(2, tier.get());
+  const Completion got = world_->Answer(Ask(prompt));
+  ExpectSame(got, want);
+  ASSERT_TRUE(got.chain);
+  EXPECT_EQ(got.chain->job.origin, 5 * kChunk);
+  EXPECT_GT(got.report.loaded() + got.report.tokens_reused, 0);
+  // Now all of it is in memory.
+  const Completion again = world_->Answer(Ask(prompt));
+  ExpectSame(again, want);
+  EXPECT_FALSE(again.chain);
+}
+
+TEST_F(EngineChainTest, ALostRankCostsTheChainAndNoAnswer) {
+  Start(3);
+  World alone(nullptr);
+  const std::vector<int32_t> prompt = Prompt(450, 1);
+  const Completion want = alone.Answer(Ask(prompt));
+  Request first = Ask(Prompt(300, 2));
+  EXPECT_TRUE(world_->Answer(std::move(first)).chain);
+  comms_[1]->Close({ErrorCode::kIo, "the plug was pulled"});
+  for (int i = 0; i < 2; ++i) {
+    const Completion got = world_->Answer(Ask(prompt));
+    ExpectSame(got, want);
+    EXPECT_FALSE(got.chain);
+  }
+  EXPECT_FALSE(leader_->ok());
+}
+
+// Decoding sequences and other prompts go on after a chain's step.
+TEST_F(EngineChainTest, SharesTheEngineWithOthers) {
+  Start(2);
+  World alone(nullptr);
+  std::vector<SequenceId> ids;
+  std::vector<std::vector<int32_t>> prompts;
+  for (int i = 0; i < 6; ++i) {
+    prompts.push_back(Prompt(i % 2 == 0 ? 60 : 350, 50 + i));
+    ids.push_back(world_->engine->Submit(Ask(prompts.back())).value());
+  }
+  while (world_->engine->Step().value()) {
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const Completion got = world_->engine->Take(ids[i]).value();
+    EXPECT_EQ(got.tokens, alone.Answer(Ask(prompts[i])).tokens);
+    EXPECT_EQ(got.chain.has_value(), i % 2 == 1);
+  }
+}
+
+}  // namespace
+}  // namespace kvcake

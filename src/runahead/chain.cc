@@ -1,0 +1,244 @@
+#include "runahead/chain.h"
+
+#include <array>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/peak_rss.h"
+
+namespace kvcake {
+namespace {
+
+// Tags of what is said about a prompt.
+enum : int { kHeaderTag, kBodyTag, kReportTag };
+
+// Before each job; all zeros: there will be none. Ranks are of one build (comm/handshake.h).
+constexpr int32_t kSaltBytesMax = 1 << 20;
+struct Header {
+  int32_t tokens = 0;
+  int32_t origin = 0;
+  int32_t parts = 0;
+  int32_t method = 0;
+  int32_t salt_bytes = 0;
+};
+
+std::span<const std::byte> BytesOf(const auto& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+size_t BodyBytes(const Header& header) {
+  return header.salt_bytes + sizeof(int32_t) * (header.parts + 1 + header.tokens);
+}
+
+// The salt, the bounds, the tokens.
+std::vector<std::byte> EncodeBody(const RankJob& job) {
+  std::vector<std::byte> body;
+  const auto append = [&](std::span<const std::byte> bytes) {
+    body.insert(body.end(), bytes.begin(), bytes.end());
+  };
+  append(std::as_bytes(std::span(job.salt)));
+  append(std::as_bytes(std::span(job.partition.bounds)));
+  append(std::as_bytes(std::span(job.tokens)));
+  return body;
+}
+
+Result<RankJob> DecodeJob(const Header& header, std::span<const std::byte> body) {
+  RankJob job{.method = static_cast<RankMethod>(header.method), .origin = header.origin};
+  const auto take = [&](void* to, size_t bytes) {
+    std::memcpy(to, body.data(), bytes);
+    body = body.subspan(bytes);
+  };
+  job.salt.resize(header.salt_bytes);
+  take(job.salt.data(), job.salt.size());
+  job.partition.bounds.resize(header.parts + 1);
+  take(job.partition.bounds.data(), sizeof(int32_t) * job.partition.bounds.size());
+  job.tokens.resize(header.tokens);
+  take(job.tokens.data(), sizeof(int32_t) * job.tokens.size());
+  RETURN_IF_ERROR(CheckPartition(job.partition, header.tokens - header.origin, header.parts));
+  return job;
+}
+
+Status CheckHeader(const Header& header, int ranks, int positions) {
+  const int places_max = header.method == static_cast<int>(RankMethod::kZigzag) ? 2 * ranks : ranks;
+  const bool sound = header.method >= 0 && header.method <= static_cast<int>(RankMethod::kZigzag) &&
+                     header.tokens > 0 && header.tokens <= positions && header.origin >= 0 &&
+                     header.origin < header.tokens && header.parts > 1 &&
+                     header.parts <= places_max && header.salt_bytes >= 0 &&
+                     header.salt_bytes <= kSaltBytesMax;
+  if (sound) return {};
+  return Fail(ErrorCode::kCorrupt, "a job of {} tokens from {} on in {} parts", header.tokens,
+              header.origin, header.parts);
+}
+
+// Sends bytes that it keeps until they are gone.
+void SendKept(Comm& comm, int to, int tag, std::span<const std::byte> bytes, TransferWait& wait) {
+  const auto kept = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+  comm.Send(to, tag, *kept, [kept, done = wait.Add()](Status status) { done(std::move(status)); });
+}
+
+Status ReceiveNow(Comm& comm, int from, int tag, std::span<std::byte> into, TimePoint deadline,
+                  const char* what) {
+  TransferWait wait;
+  comm.Receive(from, tag, into, wait.Add());
+  Status status = wait.Wait(deadline, what);
+  // The buffer is the caller's again only when nothing can come into it.
+  if (!status && !wait.Done()) comm.Close(status.error());
+  return status;
+}
+
+}  // namespace
+
+ChainLeader::ChainLeader(Comm& comm, const PagePool& pool, const ChainOptions& options)
+    : comm_(comm), pool_(pool), options_(options) {
+  CHECK(comm.size() > 1 && comm.rank() + 1 == comm.size());
+}
+
+ChainLeader::~ChainLeader() {
+  if (lost_) return;
+  TransferWait wait;
+  for (int rank = 0; rank + 1 < comm_.size(); ++rank) {
+    SendKept(comm_, rank, kHeaderTag, BytesOf(Header{}), wait);
+  }
+  (void)wait.Wait(Clock::Real().Now() + options_.timeout, "letting ranks go");
+}
+
+Status ChainLeader::Lose(Error error) {
+  lost_ = true;
+  comm_.Close(error);
+  return tl::unexpected<Error>(std::move(error));
+}
+
+Result<std::unique_ptr<KvGate>> ChainLeader::Start(const RankJob& job,
+                                                   std::span<const PageId> pages) {
+  CHECK(!lost_ && job.places() > 1 && job.places() <= comm_.size());
+  CHECK(static_cast<int>(job.tokens.size()) == job.origin + job.partition.tokens());
+  const int first_rank = comm_.size() - job.places();
+  const Header header{.tokens = static_cast<int32_t>(job.tokens.size()),
+                      .origin = job.origin,
+                      .parts = job.partition.ranks(),
+                      .method = static_cast<int32_t>(job.method),
+                      .salt_bytes = static_cast<int32_t>(job.salt.size())};
+  const std::vector<std::byte> body = EncodeBody(job);
+  TransferWait wait;
+  for (int rank = first_rank; rank + 1 < comm_.size(); ++rank) {
+    SendKept(comm_, rank, kHeaderTag, BytesOf(header), wait);
+    SendKept(comm_, rank, kBodyTag, body, wait);
+  }
+  if (const Status sent = wait.Wait(Clock::Real().Now() + options_.timeout, "a job"); !sent) {
+    RETURN_IF_ERROR(Lose(sent.error()));
+  }
+  reports_.assign(comm_.size() - 1 - first_rank, {});
+  for (size_t i = 0; i < reports_.size(); ++i) {
+    comm_.Receive(first_rank + static_cast<int>(i), kReportTag,
+                  std::as_writable_bytes(std::span(&reports_[i], 1)), reported_.Add());
+  }
+  auto routes = RoutesOf(job, job.places() - 1, first_rank, pool_.layout().chunk_tokens);
+  return std::make_unique<KvGate>(comm_, pool_, pages, std::move(routes), options_.timeout);
+}
+
+Result<std::vector<RankReport>> ChainLeader::End(KvGate& gate, const Status& forward) {
+  if (!forward) RETURN_IF_ERROR(Lose(forward.error()));
+  if (const Status status = gate.Finish(); !status) RETURN_IF_ERROR(Lose(status.error()));
+  const Status status = reported_.Wait(Clock::Real().Now() + options_.timeout, "ranks' reports");
+  if (!status) RETURN_IF_ERROR(Lose(status.error()));
+  return reports_;
+}
+
+namespace {
+
+class Worker {
+ public:
+  Worker(Comm& comm, const ChainWorker& worker) : comm_(comm), worker_(worker) {}
+
+  Status Run() {
+    const int leader = comm_.size() - 1;
+    while (true) {
+      Header header;
+      RETURN_IF_ERROR(ReceiveNow(comm_, leader, kHeaderTag,
+                                 std::as_writable_bytes(std::span(&header, 1)), TimePoint::max(),
+                                 "a job"));
+      if (header.parts == 0) return {};
+      RETURN_IF_ERROR(CheckHeader(header, comm_.size(), worker_.model.max_positions()));
+      std::vector<std::byte> body(BodyBytes(header));
+      RETURN_IF_ERROR(ReceiveNow(comm_, leader, kBodyTag, body, Deadline(), "a job"));
+      ASSIGN_OR_RETURN(const RankJob job, DecodeJob(header, body));
+      ASSIGN_OR_RETURN(const RankReport report, Prefill(job));
+      TransferWait wait;
+      SendKept(comm_, leader, kReportTag, BytesOf(report), wait);
+      RETURN_IF_ERROR(wait.Wait(Deadline(), "a report"));
+    }
+  }
+
+ private:
+  TimePoint Deadline() const { return Clock::Real().Now() + worker_.options.timeout; }
+
+  // Pages of [0, end): what is published already, then new ones.
+  Result<PageTable> Pages(const RankJob& job, const std::vector<ChunkKey>& keys, int end) {
+    const int chunk = worker_.pool.layout().chunk_tokens;
+    PageTable table;
+    for (int i = 0; i * chunk < end; ++i) {
+      const bool restored = (i + 1) * chunk <= job.origin;
+      auto page = restored ? worker_.pool.Lookup(keys[i]) : worker_.pool.Draw();
+      if (!page) {
+        return Fail(ErrorCode::kResourceExhausted,
+                    "rank {}: {} tokens need more pages than --ram-capacity has: raise it",
+                    comm_.rank(), end);
+      }
+      table.push_back(std::move(*page));
+    }
+    return table;
+  }
+
+  Result<RankReport> Prefill(const RankJob& job) {
+    const int chunk = worker_.pool.layout().chunk_tokens;
+    const int first_rank = comm_.size() - job.places(), place = comm_.rank() - first_rank;
+    if (place < 0) return Fail(ErrorCode::kCorrupt, "rank {} has no part", comm_.rank());
+    const std::vector<TokenRange> ranges = RangesOf(job, place);
+    int tokens = 0;
+    for (const TokenRange& range : ranges) tokens += range.size();
+    if (tokens > worker_.model.max_batch_tokens()) {
+      return Fail(ErrorCode::kResourceExhausted, "rank {}: a part of {} tokens, and at most {} fit",
+                  comm_.rank(), tokens, worker_.model.max_batch_tokens());
+    }
+    if (job.origin > 0) RETURN_IF_ERROR(worker_.restore_prefix(job));
+    const std::vector<ChunkKey> keys =
+        ChunkKeys(SaltedRoot(worker_.model.identity(), job.salt), job.tokens, chunk);
+    const int paged = PagedTokens(job, place);
+    ASSIGN_OR_RETURN(PageTable table, Pages(job, keys, paged));
+    std::vector<PageId> ids;
+    for (const PageHandle& page : table) ids.push_back(page.id());
+    KvGate gate(comm_, worker_.pool, ids, RoutesOf(job, place, first_rank, chunk),
+                worker_.options.timeout);
+    std::vector<Slice> batch;
+    for (const TokenRange& range : ranges) {
+      batch.push_back({.tokens = std::span(job.tokens).subspan(range.begin, range.size()),
+                       .start = range.begin,
+                       .pages = ids,
+                       .gate = &gate});
+    }
+    const TimePoint began = Clock::Real().Now();
+    RETURN_IF_ERROR(worker_.model.Forward(batch).map([](auto) {}));
+    const Seconds waited = gate.waited(), took = Clock::Real().Now() - began;
+    RETURN_IF_ERROR(gate.Finish());
+    for (int i = job.origin / chunk; (i + 1) * chunk <= paged; ++i) {
+      table[i] = worker_.pool.Publish(std::move(table[i]), keys[i], worker_.model.numeric_path());
+    }
+    return RankReport{.compute_s = (took - waited).count(),
+                      .wait_s = waited.count(),
+                      .sent_bytes = gate.sent_bytes(),
+                      .peak_rss_bytes = PeakRssBytes()};
+  }
+
+  Comm& comm_;
+  const ChainWorker& worker_;
+};
+
+}  // namespace
+
+Status WorkForChain(Comm& comm, const ChainWorker& worker) {
+  Status status = Worker(comm, worker).Run();
+  if (!status) comm.Close(status.error());
+  return status;
+}
+
+}  // namespace kvcake

@@ -1,0 +1,88 @@
+// The prompts that several ranks prefill together (KV-Runahead). The last rank leads: it says who
+// computes what, ends with the whole KV cache and answers; the others wait for its jobs.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "comm/comm.h"
+#include "comm/wait.h"
+#include "model/model.h"
+#include "runahead/job.h"
+
+namespace kvcake {
+
+struct ChainOptions {
+  Seconds timeout{30};  // without any progress, a rank is taken for lost
+};
+
+// What a rank's part of a prompt took.
+struct RankReport {
+  double compute_s = 0;  // of the forward pass, waiting apart
+  double wait_s = 0;     // for the KV cache of others
+  uint64_t sent_bytes = 0;
+  uint64_t peak_rss_bytes = 0;
+};
+
+// Decides how prompts are divided.
+class ChainPlanner {
+ public:
+  virtual ~ChainPlanner() = default;
+  // Of the tokens [origin, origin + tokens), in at most so many parts; empty: one process is as
+  // fast.
+  virtual std::optional<Partition> Plan(int origin, int tokens, int ranks) = 0;
+  // What a job took: each part's rank, in order.
+  virtual void Learn(const RankJob& job, std::span<const RankReport> ranks) = 0;
+};
+
+// The leader's side. One prompt at a time, on one thread.
+class ChainLeader {
+ public:
+  // Borrows all; `comm` has two ranks at least, and this is the last.
+  ChainLeader(Comm& comm, const PagePool& pool, const ChainOptions& options);
+  // Lets the others go.
+  ~ChainLeader();
+  ChainLeader(const ChainLeader&) = delete;
+  ChainLeader& operator=(const ChainLeader&) = delete;
+
+  int ranks() const { return comm_.size(); }
+  // Once a prompt has failed the chain is gone: no job is taken any more.
+  bool ok() const { return !lost_; }
+
+  // Starts a job: the gate is that of this rank's slices (RangesOf its last place). `pages` cover
+  // the job's tokens and stay drawn until End.
+  Result<std::unique_ptr<KvGate>> Start(const RankJob& job, std::span<const PageId> pages);
+  // After their forward pass, with its status: what the ranks before this one report, in
+  // their order. An error is the chain's end.
+  Result<std::vector<RankReport>> End(KvGate& gate, const Status& forward);
+
+ private:
+  Status Lose(Error error);
+
+  Comm& comm_;
+  const PagePool& pool_;
+  const ChainOptions options_;
+  bool lost_ = false;
+  // Of the job.
+  std::vector<RankReport> reports_;
+  TransferWait reported_;
+};
+
+// Of a worker: what it computes with.
+struct ChainWorker {
+  Model& model;
+  PagePool& pool;
+  // Has the pages of the job's first `origin` tokens published in the pool.
+  std::function<Status(const RankJob&)> restore_prefix;
+  ChainOptions options = {};
+};
+
+// Works for the leader until it lets go. An error is what made a job fail; the Comm is closed then.
+[[nodiscard]] Status WorkForChain(Comm& comm, const ChainWorker& worker);
+
+}  // namespace kvcake

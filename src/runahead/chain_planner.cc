@@ -1,0 +1,84 @@
+#include "runahead/chain_planner.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runahead/partition_analytic.h"
+
+namespace kvcake {
+namespace {
+
+constexpr double kNewest = 0.5;  // weight of a job's speeds against those before
+
+// Of slices after `origin`, as one of their own.
+SliceTime After(SliceTime time, int origin) {
+  const bool dense = time.attention == SliceTime::Attention::kDense;
+  time.c0 += time.g * origin;
+  time.b += (dense ? 1 : 2) * time.a * origin;
+  return time;
+}
+
+class Planner : public ChainPlanner {
+ public:
+  explicit Planner(ChainPlannerOptions options) : options_(std::move(options)) {}
+
+  std::optional<Partition> Plan(int origin, int tokens, int ranks) override {
+    if (tokens < ranks * options_.chunk_tokens) return std::nullopt;
+    if (options_.partition == "analytic") return Analytic(origin, tokens, ranks);
+    if (options_.partition == "even") return EvenPartition(tokens, ranks);
+    Result<Partition> partition = ParsePartition(options_.partition, tokens, ranks);
+    if (partition) return *std::move(partition);
+    spdlog::warn("one process prefills a prompt of {} tokens: {}", tokens,
+                 partition.error().message);
+    return std::nullopt;
+  }
+
+  void Learn(const RankJob& job, std::span<const RankReport> ranks) override {
+    const SliceTime time = options_.time();
+    if (time.b <= 0) return;
+    const size_t before = speeds_.size() - std::min(speeds_.size(), ranks.size());
+    for (size_t i = 0; before + i < speeds_.size(); ++i) {
+      const int part = static_cast<int>(i);
+      const double expected =
+          time.SecondsFor(job.origin + job.partition.begin(part), job.partition.size(part));
+      if (ranks[i].compute_s <= 0) continue;
+      double& speed = speeds_[before + i];
+      speed += kNewest * (expected / ranks[i].compute_s - speed);
+    }
+  }
+
+ private:
+  std::optional<Partition> Analytic(int origin, int tokens, int ranks) {
+    speeds_.resize(ranks, 1);
+    const SliceTime time = After(options_.time(), origin);
+    if (time.b <= 0) return EvenPartition(tokens, ranks);
+    ChainCost cost{.link = options_.link,
+                   .layers = options_.layers,
+                   .bytes_per_token_layer = options_.bytes_per_token_layer};
+    for (const double speed : speeds_) cost.ranks.push_back({.time = time, .speed = speed});
+    return BestRanks(cost, tokens, {.chunk_tokens = options_.chunk_tokens}).partition;
+  }
+
+  const ChainPlannerOptions options_;
+  std::vector<double> speeds_;  // of each rank, against `time`
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ChainPlanner>> NewChainPlanner(ChainPlannerOptions options) {
+  const std::string& how = options.partition;
+  // Shares can be looked at before there is a prompt.
+  if (how != "analytic" && how != "even") {
+    constexpr int kTokens = 1 << 20;
+    const auto count = static_cast<int>(std::count(how.begin(), how.end(), ',')) + 1;
+    const bool shares = how.find('.') != std::string::npos;
+    if (count < 2 || shares) {
+      RETURN_IF_ERROR(ParsePartition(how, kTokens, count).map([](auto) {}));
+    }
+  }
+  return std::make_unique<Planner>(std::move(options));
+}
+
+}  // namespace kvcake

@@ -1,0 +1,228 @@
+#include "runahead/chain.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "comm/memory_comm.h"
+#include "model/transformer_testing.h"
+
+namespace kvcake {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kChunk = 32;
+
+// Every rank a thread with a model of its own.
+class Ranks {
+ public:
+  Ranks(const ModelConfig& config, int ranks, std::vector<std::unique_ptr<Comm>> comms)
+      : comms_(std::move(comms)), results_(ranks) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      rigs_.push_back(std::make_unique<Rig>(config, NumericPath::kF32, 1, kChunk));
+    }
+    for (int rank = 0; rank + 1 < ranks; ++rank) {
+      threads_.emplace_back([this, rank] {
+        Rig& rig = *rigs_[rank];
+        const ChainWorker worker{
+            .model = *rig.model,
+            .pool = *rig.pages,
+            .restore_prefix = [&](const RankJob& job) { return Restore(rig, job); },
+            .options = options_};
+        results_[rank] = WorkForChain(*comms_[rank], worker);
+      });
+    }
+  }
+  ~Ranks() { Join(); }
+  void Join() {
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+  Comm& comm() { return *comms_.back(); }
+  Rig& leader() { return *rigs_.back(); }
+  const ChainOptions& options() const { return options_; }
+  const Status& result(int rank) const { return results_[rank]; }
+  Comm& comm(int rank) { return *comms_[rank]; }
+
+  // As a worker may: by computing it.
+  static Status Restore(Rig& rig, const RankJob& job) {
+    const std::vector<ChunkKey> keys = ChunkKeys(rig.model->identity().Root(), job.tokens, kChunk);
+    PageTable table = rig.Draw(job.origin);
+    const std::vector<PageId> ids = Ids(table);
+    const Slice slice{.tokens = std::span(job.tokens).first(job.origin), .pages = ids};
+    RETURN_IF_ERROR(rig.model->Forward(std::span(&slice, 1)).map([](auto) {}));
+    for (size_t i = 0; i < table.size(); ++i) {
+      table[i] = rig.pages->Publish(std::move(table[i]), keys[i], NumericPath::kF32);
+    }
+    return {};
+  }
+
+  // The logits of the job's last token, with the KV cache in `table`.
+  Result<std::vector<float>> Prefill(ChainLeader& chain, const RankJob& job, PageTable* table) {
+    Rig& rig = leader();
+    *table = rig.Draw(static_cast<int64_t>(job.tokens.size()));
+    const std::vector<PageId> ids = Ids(*table);
+    if (job.origin > 0) {
+      const Slice prefix{.tokens = std::span(job.tokens).first(job.origin), .pages = ids};
+      RETURN_IF_ERROR(rig.model->Forward(std::span(&prefix, 1)).map([](auto) {}));
+    }
+    ASSIGN_OR_RETURN(const auto gate, chain.Start(job, ids));
+    std::vector<Slice> batch;
+    for (const TokenRange& range : RangesOf(job, job.places() - 1)) {
+      batch.push_back({.tokens = std::span(job.tokens).subspan(range.begin, range.size()),
+                       .start = range.begin,
+                       .pages = ids,
+                       .gate = gate.get()});
+    }
+    batch.back().logits = Slice::Logits::kLast;
+    const auto forward = rig.model->Forward(batch);
+    ASSIGN_OR_RETURN(reports_, chain.End(*gate, forward.map([](auto) {})));
+    return std::vector<float>(forward->begin(), forward->end());
+  }
+  const std::vector<RankReport>& reports() const { return reports_; }
+
+ private:
+  std::vector<std::unique_ptr<Comm>> comms_;
+  std::vector<Status> results_;
+  const ChainOptions options_{.timeout = Seconds(60)};
+  std::vector<std::unique_ptr<Rig>> rigs_;
+  std::vector<std::thread> threads_;
+  std::vector<RankReport> reports_;
+};
+
+// Parts of at least one token, at any of them.
+Partition RandomPartition(std::mt19937& rng, int tokens, int ranks) {
+  Partition partition{.bounds = {0, tokens}};
+  while (partition.ranks() < ranks) {
+    const int bound = 1 + static_cast<int>(rng() % (tokens - 1));
+    auto& bounds = partition.bounds;
+    if (std::find(bounds.begin(), bounds.end(), bound) == bounds.end()) bounds.push_back(bound);
+    std::sort(bounds.begin(), bounds.end());
+  }
+  return partition;
+}
+
+// Payload bytes that the rank at this place sends: all it has to the next one (section 3.2 of the
+// paper), or its own to all others.
+uint64_t SentBytes(const RankJob& job, int place, uint64_t per_token) {
+  if (job.method == RankMethod::kChain) return per_token * job.partition.bounds[place + 1];
+  uint64_t own = 0;
+  for (const TokenRange& range : RangesOf(job, place)) own += range.size();
+  return per_token * own * (job.places() - 1);
+}
+
+// The same KV cache and logits as one process, bit for bit: by any method, any family, any number
+// of ranks, any partition, after any prefix.
+class EqualsOneProcessTest : public testing::TestWithParam<RankMethod> {};
+
+TEST_P(EqualsOneProcessTest, BitForBit) {
+  std::mt19937 rng(5);
+  for (const auto& [name, config] : TinyZoo()) {
+    SCOPED_TRACE(name);
+    Rig alone(config, NumericPath::kF32, 1, kChunk);
+    for (int ranks = 2; ranks <= 4; ++ranks) {
+      Ranks all(config, ranks, NewMemoryComms(ranks));
+      {
+        ChainLeader chain(all.comm(), *all.leader().pages, all.options());
+        for (int round = 0; round < 3; ++round) {
+          const int tokens = 40 + static_cast<int>(rng() % 200);
+          const int origin = round == 0 ? 0 : static_cast<int>(rng() % (tokens / kChunk)) * kChunk;
+          const int used = 2 + static_cast<int>(rng() % (ranks - 1));
+          const int parts = GetParam() == RankMethod::kZigzag ? 2 * used : used;
+          const RankJob job{.method = GetParam(),
+                            .tokens = Prompt(static_cast<int>(rng()), tokens, config.vocab_size),
+                            .origin = origin,
+                            .partition = RandomPartition(rng, tokens - origin, parts)};
+          SCOPED_TRACE(fmt::format("{} tokens after {} as {}", tokens, origin,
+                                   FormatPartition(job.partition)));
+          PageTable want_pages = alone.Draw(tokens), pages;
+          const std::vector<float> want = RunAll(alone, job.tokens, Ids(want_pages));
+          const auto logits = all.Prefill(chain, job, &pages);
+          ASSERT_TRUE(logits) << logits.error().message;
+          EXPECT_TRUE(SameBits(*logits, want.data() + want.size() - config.vocab_size));
+          EXPECT_EQ(KvOf(all.leader(), Ids(pages), tokens), KvOf(alone, Ids(want_pages), tokens));
+          ASSERT_EQ(all.reports().size(), static_cast<size_t>(used - 1));
+          const uint64_t per_token = all.leader().pages->layout().bytes_per_token();
+          for (int place = 0; place + 1 < used; ++place) {
+            EXPECT_EQ(all.reports()[place].sent_bytes, SentBytes(job, place, per_token));
+          }
+        }
+      }
+      all.Join();
+      for (int rank = 0; rank + 1 < ranks; ++rank) {
+        EXPECT_TRUE(all.result(rank)) << all.result(rank).error().message;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, EqualsOneProcessTest,
+                         testing::Values(RankMethod::kChain, RankMethod::kTsp, RankMethod::kZigzag),
+                         [](const auto& info) { return std::string(RankMethodName(info.param)); });
+
+TEST(ChainTest, ALostRankEndsTheChainOnEveryOther) {
+  const ModelConfig config = TinyConfig();
+  Ranks all(config, 3, NewMemoryComms(3));
+  ChainLeader chain(all.comm(), *all.leader().pages, all.options());
+  RankJob job{.tokens = Prompt(1, 200, config.vocab_size), .partition = EvenPartition(200, 3)};
+  PageTable pages;
+  ASSERT_TRUE(all.Prefill(chain, job, &pages));
+  all.comm(0).Close({ErrorCode::kIo, "the plug was pulled"});
+  const auto failed = all.Prefill(chain, job, &pages);
+  ASSERT_FALSE(failed);
+  EXPECT_THAT(failed.error().message, HasSubstr("rank"));
+  EXPECT_FALSE(chain.ok());
+  all.Join();
+  EXPECT_FALSE(all.result(0));
+  EXPECT_FALSE(all.result(1));
+}
+
+// Nobody works for rank 0: nothing is taken there.
+TEST(ChainTest, ASilentRankIsGivenUp) {
+  const auto comms = NewMemoryComms(2);
+  const ModelConfig config = TinyConfig();
+  Rig rig(config, NumericPath::kF32, 1, kChunk);
+  ChainLeader chain(*comms[1], *rig.pages, {.timeout = Seconds(0.05)});
+  const RankJob job{.tokens = Prompt(1, 100, config.vocab_size),
+                    .partition = EvenPartition(100, 2)};
+  const PageTable pages = rig.Draw(100);
+  const auto gate = chain.Start(job, Ids(pages));
+  ASSERT_FALSE(gate);
+  EXPECT_EQ(gate.error().code, ErrorCode::kDeadline);
+  EXPECT_FALSE(chain.ok());
+}
+
+// It has the job and sends nothing of it.
+TEST(ChainTest, AGateDoesNotWaitForEver) {
+  const auto comms = NewMemoryComms(2);
+  Rig rig(TinyConfig(), NumericPath::kF32, 1, kChunk);
+  const PageTable pages = rig.Draw(100);
+  const std::vector<PageId> ids = Ids(pages);
+  const RankJob job{.tokens = Prompt(1, 100), .partition = EvenPartition(100, 2)};
+  KvGate gate(*comms[1], *rig.pages, ids, RoutesOf(job, 1, 0, kChunk), Seconds(0.05));
+  const Status status = gate.BeforeAttention(0);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kDeadline);
+  EXPECT_THAT(status.error().message, HasSubstr("--rank-timeout"));
+}
+
+TEST(ChainTest, ARankThatCannotDoItsPartSaysWhy) {
+  const ModelConfig config = TinyConfig();
+  Ranks all(config, 2, NewMemoryComms(2));
+  ChainLeader chain(all.comm(), *all.leader().pages, all.options());
+  // Beyond the 512 tokens that a test's model takes at once.
+  RankJob job{.tokens = Prompt(1, 700, config.vocab_size), .partition = {.bounds = {0, 600, 700}}};
+  PageTable pages;
+  EXPECT_FALSE(all.Prefill(chain, job, &pages));
+  all.Join();
+  ASSERT_FALSE(all.result(0));
+  EXPECT_THAT(all.result(0).error().message, HasSubstr("600 tokens"));
+}
+
+}  // namespace
+}  // namespace kvcake

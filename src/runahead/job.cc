@@ -1,0 +1,67 @@
+#include "runahead/job.h"
+
+#include "base/check.h"
+
+namespace kvcake {
+namespace {
+
+int PlaceOf(const RankJob& job, int part) {
+  if (job.method != RankMethod::kZigzag) return part;
+  const int places = job.places();  // the last one has the first part and the last
+  return part < places ? places - 1 - part : part - places;
+}
+
+TokenRange RangeOf(const RankJob& job, int part) {
+  return {job.origin + job.partition.begin(part), job.origin + job.partition.bounds[part + 1]};
+}
+
+}  // namespace
+
+const char* RankMethodName(RankMethod method) {
+  switch (method) {
+    case RankMethod::kChain:
+      return "kvr";
+    case RankMethod::kTsp:
+      return "tsp";
+    case RankMethod::kZigzag:
+      return "zigzag";
+  }
+  return "unknown";
+}
+
+std::vector<TokenRange> RangesOf(const RankJob& job, int place) {
+  std::vector<TokenRange> ranges;
+  for (int part = 0; part < job.partition.ranks(); ++part) {
+    if (PlaceOf(job, part) == place) ranges.push_back(RangeOf(job, part));
+  }
+  return ranges;
+}
+
+std::vector<KvRoute> RoutesOf(const RankJob& job, int place, int first_rank, int chunk_tokens) {
+  const bool chain = job.method == RankMethod::kChain;
+  const int places = job.places();
+  std::vector<KvRoute> routes;
+  int number = 0;
+  for (int part = 0; part < job.partition.ranks(); ++part) {
+    const int owner = PlaceOf(job, part);
+    const TokenRange range = RangeOf(job, part);
+    for (const KvPiece& piece : PiecesOf(range.begin, range.end, chunk_tokens)) {
+      KvRoute route{.piece = piece, .number = number++};
+      if (chain && owner > place) continue;
+      if (owner != place) route.from = first_rank + (chain ? place - 1 : owner);
+      if (chain && place + 1 < places) route.to = {first_rank + place + 1};
+      for (int other = 0; !chain && owner == place && other < places; ++other) {
+        if (other != place) route.to.push_back(first_rank + other);
+      }
+      routes.push_back(std::move(route));
+    }
+  }
+  return routes;
+}
+
+int PagedTokens(const RankJob& job, int place) {
+  if (job.method != RankMethod::kChain) return static_cast<int>(job.tokens.size());
+  return RangeOf(job, place).end;
+}
+
+}  // namespace kvcake

@@ -1,0 +1,49 @@
+// What several ranks do for one prompt, and how its KV cache goes between them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runahead/kv_gate.h"
+#include "runahead/partition.h"
+
+namespace kvcake {
+
+enum class RankMethod {
+  // KV-Runahead's chain (section 3 of the paper): a rank has the KV cache of the tokens before its
+  // own from the rank before it, and passes it on with its own.
+  kChain,
+  // The baselines: every rank sends its own to all others and waits for all of theirs, at every
+  // layer. kTsp: an even split. kZigzag: 2p parts; each rank has an early and a late one.
+  kTsp,
+  kZigzag,
+};
+const char* RankMethodName(RankMethod method);
+
+// Of the last `places` ranks of a Comm, of which the very last leads: it ends with the prompt's
+// last token.
+struct RankJob {
+  RankMethod method = RankMethod::kChain;
+  std::string salt;             // of the chunks' root (SaltedRoot)
+  std::vector<int32_t> tokens;  // of the prompt up to the end of the partition
+  int origin = 0;               // tokens that every rank restores for itself; whole chunks
+  Partition partition;          // of the others; a part for each place, of kZigzag two
+
+  int places() const {
+    return method == RankMethod::kZigzag ? partition.ranks() / 2 : partition.ranks();
+  }
+};
+
+struct TokenRange {
+  int begin = 0, end = 0;
+  int size() const { return end - begin; }
+};
+
+// What the rank at this place computes, ascending, each in one slice.
+std::vector<TokenRange> RangesOf(const RankJob& job, int place);
+// Of its gate; `first_rank` is that of place 0.
+std::vector<KvRoute> RoutesOf(const RankJob& job, int place, int first_rank, int chunk_tokens);
+// The end of what it needs pages for.
+int PagedTokens(const RankJob& job, int place);
+
+}  // namespace kvcake

@@ -1,0 +1,52 @@
+// Partitions computed from costs, in milliseconds, where KV-Runahead searches for hours by
+// measuring.
+#pragma once
+
+#include <vector>
+
+#include "runahead/chain_cost.h"
+#include "runahead/partition.h"
+
+namespace kvcake {
+
+// Parts whose ranks finish together and whose links keep up: in closed form for equal ranks, causal
+// attention and free links, else by bisection on the common time. Ignores what ranks wait for
+// within layers. tokens >= ranks.
+Partition BalancedPartition(const ChainCost& cost, int tokens);
+
+// Lowers PredictChain's time to the first token by moving bounds, one and several together, by
+// `stride_tokens` doubled up to 1/16 of the prompt and back; never makes it longer. A bound that is
+// a multiple of stride_tokens stays one.
+Partition ImprovePartition(const ChainCost& cost, Partition partition, int stride_tokens = 1);
+
+// The best by PredictChain of EvenPartition and BalancedPartition, with the links and as if they
+// were free; improved to within a step of 1/2048 of the prompt.
+Partition AnalyticPartition(const ChainCost& cost, int tokens);
+
+// With bounds that are multiples of chunk_tokens, unless PredictChain takes over `dearer_max`
+// longer with the best of those found: then as it was.
+Partition ChunkedPartition(const ChainCost& cost, const Partition& partition, int chunk_tokens,
+                           double dearer_max = 0.01);
+
+struct RanksOptions {
+  int chunk_tokens = 1;
+  // More ranks must be worth their trouble: with fewer the first token would come later by this
+  // share at least.
+  double gain_min = 0.03;
+};
+
+struct RanksChoice {
+  Partition partition;  // of the first partition.ranks() ranks
+  double ttft_s = 0;
+  std::vector<double> ttft_by_ranks_s;  // of 1, 2, ... ranks, each at its best partition
+};
+
+// How many of cost.ranks should compute a prompt of so many tokens: the first of them, in order.
+RanksChoice BestRanks(const ChainCost& cost, int tokens, const RanksOptions& options = {});
+
+// The shortest prompt, in steps of `step_tokens`, that BestRanks gives to more than one rank; one
+// that is over tokens_max if there is none. Takes it that longer prompts gain more.
+int LeastTokensToGain(const ChainCost& cost, int tokens_max, int step_tokens,
+                      const RanksOptions& options = {});
+
+}  // namespace kvcake
