@@ -94,8 +94,7 @@ Status Handshake(Comm& comm, std::span<const Fact> facts, Seconds timeout) {
     silent += fmt::format("{}{}", silent.empty() ? "" : ", ", peer);
   }
   if (silent.empty()) return Compare(*hellos);
-  return Fail(ErrorCode::kDeadline, "rank {} has not answered within {} s", silent,
-              timeout.count());
+  return Fail(ErrorCode::kDeadline, "no answer from rank {} within {} s", silent, timeout.count());
 }
 
 }  // namespace kvcake

@@ -84,7 +84,7 @@ TEST_P(HandshakeTest, ARankThatDoesNotAnswerIsNamed) {
   });
   for (size_t rank : {0u, 2u}) {
     ExpectCode(statuses[rank], ErrorCode::kDeadline);
-    EXPECT_EQ(statuses[rank].error().message, "rank 1, 3 has not answered within 1 s");
+    EXPECT_EQ(statuses[rank].error().message, "no answer from rank 1, 3 within 1 s");
   }
 }
 

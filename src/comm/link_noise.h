@@ -24,7 +24,7 @@ class LinkBursts {
   LinkBursts(const LinkNoise& noise, int ranks, TimePoint epoch);
 
   // When the last of `bytes` has passed the link of these two ranks, which lets `rate_bytes_per_s`
-  // through while it is quiet and takes the first one at `start`; not before any earlier `now`.
+  // through while it is quiet and takes the first one at `start`.
   TimePoint Passed(int from, int to, TimePoint start, double bytes, double rate_bytes_per_s);
   // Nothing will be asked about the time before `now`.
   void Forget(TimePoint now);

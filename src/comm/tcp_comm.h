@@ -45,7 +45,8 @@ struct TcpCommOptions {
 };
 
 // Connects with every other rank, in whatever order they are started; `listener` stays open. An
-// error names the ranks that are missing, with their addresses.
+// error names the ranks that are missing, with their addresses. Looking up host names may take the
+// system longer than the timeout.
 Result<std::unique_ptr<Comm>> ConnectTcp(const TcpListener& listener,
                                          const TcpCommOptions& options);
 
