@@ -22,6 +22,7 @@ struct EmulatedProfile {
   double c0 = 0, g = 0, b = 0, a = 0, floor = 0;  // of its SliceTime
 
   SliceTime time() const { return {attention, c0, g, b, a, floor}; }
+  // As SliceTime has them.
   double SecondsFor(double prefix, double tokens) const {
     return time().SecondsFor(prefix, tokens);
   }

@@ -25,8 +25,7 @@ bool HasClosedForm(const ChainCost& cost) {
   return cost.link.free() && std::all_of(cost.ranks.begin(), cost.ranks.end(), alike);
 }
 
-// Where work G(x) = b x + a x^2 is the i-th of p equal shares of G(n): the issue's, whose a is b
-// and whose b is 2a.
+// Where the work of all before, b x + a x^2, is this share of the prompt's.
 double EqualWorkBound(const SliceTime& t, double n, double share) {
   const double work = share * (t.b * n + t.a * n * n);
   if (work == 0) return share * n;
@@ -59,8 +58,8 @@ std::vector<double> BalancedBounds(const ChainCost& cost, double tokens) {
     }
     return x;
   }
-  // Within the last rank's time for everything it can do everything.
-  double low_s = 0, high_s = cost.ranks.back().SecondsFor(0, tokens);
+  constexpr double kInstant = 1e-9;  // of costs that nobody has measured yet
+  double low_s = 0, high_s = std::max(kInstant, cost.ranks.back().SecondsFor(0, tokens));
   while (Reach(cost, high_s, tokens).back() < tokens) high_s *= 2;
   for (int i = 0; i < 60; ++i) {
     const double middle_s = (low_s + high_s) / 2;
@@ -124,8 +123,9 @@ Partition AnalyticPartition(const ChainCost& cost, int tokens) {
   free.link = {};
   Partition best;
   double best_s = std::numeric_limits<double>::infinity();
-  for (const Partition& start : {BalancedPartition(cost, tokens), BalancedPartition(free, tokens),
-                                 EvenPartition(tokens, static_cast<int>(cost.ranks.size()))}) {
+  for (const Partition& start :
+       {EvenPartition(tokens, static_cast<int>(cost.ranks.size())), BalancedPartition(cost, tokens),
+        BalancedPartition(free, tokens)}) {
     const double seconds = TtftSeconds(cost, start);
     if (seconds < best_s) best = start, best_s = seconds;
   }

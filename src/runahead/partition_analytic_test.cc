@@ -41,7 +41,7 @@ double LeastTtft(const ChainCost& cost, int tokens, int step) {
 }
 
 TEST(AnalyticTest, CausalClosedFormByHand) {
-  // The issue's, with a = b and b = 2a here: work of 1 x + 0.01 x^2.
+  // Work a x + b x^2 / 2, with a = b and b = 2a here: work of 1 x + 0.01 x^2.
   const Partition got = BalancedPartition(EqualChain(4, {.b = 1, .a = 0.01}), 10000);
   const double a = 1, b = 0.02, n = 10000, work = a * n + b * n * n / 2;
   for (int i = 1; i < 4; ++i) {
@@ -86,6 +86,14 @@ TEST(AnalyticTest, SpeedsGetTheirShare) {
   cost.ranks[2].t0_s = 10;
   // c, c / 2 and c - 10 are 490.
   EXPECT_THAT(BalancedPartition(cost, 490).bounds, ElementsAre(0, 200, 300, 490));
+}
+
+TEST(AnalyticTest, OfUnknownCostsPartsAreEven) {
+  const ChainCost cost = EqualChain(4, {});
+  EXPECT_EQ(AnalyticPartition(cost, 1000), EvenPartition(1000, 4));
+  ChainCost some_speed = cost;
+  some_speed.ranks[0].speed = 2;
+  EXPECT_EQ(AnalyticPartition(some_speed, 1000), EvenPartition(1000, 4));
 }
 
 TEST(AnalyticTest, NoLinkSendsLongerThanRanksCompute) {

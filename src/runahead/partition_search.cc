@@ -1,7 +1,7 @@
 #include "runahead/partition_search.h"
 
-#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -9,6 +9,7 @@
 #include "base/dump_json.h"
 #include "io/file_system.h"
 #include "model/config_fields.h"
+#include "model/json_field.h"
 #include "model/json_file.h"
 
 namespace kvcake {
@@ -191,7 +192,7 @@ Result<SearchState> SearchState::FromJson(const nlohmann::json& json, const std:
   if (!json.is_object()) return fields.Invalid("a search's state is a JSON object");
   RETURN_IF_ERROR(fields.Int("version", 1, 1));
   SearchState state;
-  ASSIGN_OR_RETURN(state.what, fields.Text("what"));
+  ASSIGN_OR_RETURN(state.what, JsonField(json, source)["what"].Text());
   ASSIGN_OR_RETURN(state.tokens, fields.Int("tokens", 1, kMaxPositions));
   ASSIGN_OR_RETURN(state.stride_min_tokens, fields.Int("stride_min_tokens", 1, state.tokens));
   ASSIGN_OR_RETURN(state.seed,

@@ -66,8 +66,8 @@ using MeasurePartition = std::function<Result<double>(const Partition&)>;
 // 5^(p-1): one line after the other is tried instead, again while that helps but three times at
 // most. The lines take tokens evenly from all ranks after a bound for all before it, or from one
 // rank for its neighbour: with single bounds alone it would stop wherever two ranks are the slowest
-// together. Some 15 measurements for 2 ranks, 110 for 4 and 300 for 8 at 16K in chunks of 128;
-// seeded, half of that.
+// together. At 16K in chunks of 128 that is some 15 measurements for 2 ranks, 90 for 4 and 240 for
+// 8; seeded, 10, 40 and 95.
 //
 // kInvalidArgument: too few tokens for the stride, or the file is of another search; otherwise what
 // `measure` or the file system said. Not thread-safe.

@@ -8,6 +8,7 @@
 #include "base/dump_json.h"
 #include "io/file_system.h"
 #include "model/config_fields.h"
+#include "model/json_field.h"
 #include "model/json_file.h"
 
 namespace kvcake {
@@ -106,8 +107,8 @@ Result<PartitionTable> PartitionTable::FromJson(const nlohmann::json& json,
     const Fields fields(table, at);
     if (!table.is_object()) return fields.Invalid("is not an object");
     PartitionTableKey key;
-    ASSIGN_OR_RETURN(key.model, fields.Text("model"));
-    ASSIGN_OR_RETURN(key.machine, fields.Text("machine"));
+    ASSIGN_OR_RETURN(key.model, JsonField(table, at)["model"].Text());
+    ASSIGN_OR_RETURN(key.machine, JsonField(table, at)["machine"].Text());
     ASSIGN_OR_RETURN(key.ranks, fields.Int("ranks", 1, kRanksMax));
     ASSIGN_OR_RETURN(const nlohmann::json* entries, List(table, "entries", fields));
     for (size_t e = 0; e < entries->size(); ++e) {

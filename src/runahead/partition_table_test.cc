@@ -57,7 +57,8 @@ TEST(PartitionTableTest, KeepsModelsMachinesAndRanksApart) {
 TEST(PartitionTableTest, ComesBackFromItsFile) {
   const TempDir dir;
   const std::string path = dir.path() + "/table.json";
-  const PartitionTable table = SmallTable();
+  PartitionTable table = SmallTable();
+  table.Set({.model = std::string(1000, 'm'), .machine = "x", .ranks = 1}, {{0, 7}});
   ASSERT_TRUE(table.Save(path));
   ASSERT_TRUE(table.Save(path)) << "over the old one";
   const auto back = PartitionTable::Load(path);
