@@ -13,6 +13,7 @@ CLI::App* AddBench(CLI::App* parent, const char* name, const char* help, int* ex
                    Status (*body)(const Options&), std::shared_ptr<Options> options) {
   CLI::App* command = parent->add_subcommand(name, help);
   command->callback([options, exit_code, body] {
+    std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // rows are kept as they come, in files too
     if (const Status status = body(*options); !status) *exit_code = Fatal(status.error());
   });
   command->add_option("--threads", options->threads, "compute threads (default: every core)")

@@ -65,7 +65,7 @@ TrafficOptions PolicyLab::Ask(const ServeChild& server, Policy policy) {
 Status PolicyLab::Calibrate() {
   ASSIGN_OR_RETURN(const auto server, Start({}));
   WorkloadOptions asked;
-  asked.num_documents = 3;
+  asked.num_documents = 5;
   asked.repeat_count = 1;
   asked.document_tokens = options_.document_tokens;
   asked.output_tokens = 1;

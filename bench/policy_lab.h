@@ -16,12 +16,12 @@ struct PolicyLabOptions {
   std::string model_dir = "models/demo";
   std::string emulate = {};  // a profile: waits as that machine would; empty: the real engine
   int document_tokens = 4096;
-  int documents = 12;    // and users who chat
+  int documents = 8;     // and users who chat
   int repeat_count = 4;  // questions on each document, rounds of each chat
   std::string trace = "bench/traces/mooncake_synthetic_200.jsonl";
   double length_scale = 0.1;  // of the trace's prompts
   int trace_requests = 40;
-  std::string ram = "64MiB";  // of pages: what was used a while ago is in the store alone
+  std::string ram = "40MiB";  // of pages: what was used a while ago is in the store alone
   int threads = 0;
   uint64_t seed = 0;
   std::string program = {};  // empty: this one

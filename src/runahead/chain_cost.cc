@@ -18,10 +18,10 @@ double RankCost::TokensWithin(double prefix, double seconds) const {
   return 2 * rest_s / (linear + std::sqrt(linear * linear + 4 * time.a * rest_s));
 }
 
-ChainCost ChainCost::First(int count) const {
+ChainCost ChainCost::Last(int count) const {
   CHECK(count >= 1 && count <= static_cast<int>(ranks.size()));
   ChainCost cost = *this;
-  cost.ranks.resize(count);
+  cost.ranks.erase(cost.ranks.begin(), cost.ranks.end() - count);
   if (count == 1) cost.ranks[0].t0_s = 0;
   return cost;
 }

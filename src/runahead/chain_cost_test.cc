@@ -34,9 +34,11 @@ TEST(ChainCostTest, TokensWithinIsTheInverse) {
 TEST(ChainCostTest, OneRankAloneIsNoChain) {
   ChainCost cost;
   cost.ranks.assign(3, RankCost{.time = {.b = 1}, .t0_s = 7});
-  EXPECT_EQ(cost.First(2).ranks.size(), 2u);
-  EXPECT_EQ(cost.First(2).ranks[1].t0_s, 7);
-  EXPECT_EQ(cost.First(1).ranks[0].t0_s, 0);
+  EXPECT_EQ(cost.Last(2).ranks.size(), 2u);
+  EXPECT_EQ(cost.Last(2).ranks[1].t0_s, 7);
+  EXPECT_EQ(cost.Last(1).ranks[0].t0_s, 0);
+  cost.ranks[2].speed = 0.5;  // the leader's
+  EXPECT_EQ(cost.Last(1).ranks[0].speed, 0.5);
 }
 
 TEST(ChainCostTest, AProfileGivesEqualRanks) {

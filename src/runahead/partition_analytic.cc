@@ -147,7 +147,7 @@ RanksChoice BestRanks(const ChainCost& cost, int tokens, const RanksOptions& opt
   std::vector<Partition> partitions;
   const int ranks_max = std::min(static_cast<int>(cost.ranks.size()), tokens);
   for (int ranks = 1; ranks <= ranks_max; ++ranks) {
-    const ChainCost some = cost.First(ranks);
+    const ChainCost some = cost.Last(ranks);
     partitions.push_back(
         ChunkedPartition(some, AnalyticPartition(some, tokens), options.chunk_tokens));
     choice.ttft_by_ranks_s.push_back(TtftSeconds(some, partitions.back()));

@@ -36,12 +36,12 @@ struct RanksOptions {
 };
 
 struct RanksChoice {
-  Partition partition;  // of the first partition.ranks() ranks
+  Partition partition;  // of the last partition.ranks() ranks
   double ttft_s = 0;
   std::vector<double> ttft_by_ranks_s;  // of 1, 2, ... ranks, each at its best partition
 };
 
-// How many of cost.ranks should compute a prompt of so many tokens: the first of them, in order.
+// How many of cost.ranks should compute a prompt of so many tokens: the last of them, in order.
 RanksChoice BestRanks(const ChainCost& cost, int tokens, const RanksOptions& options = {});
 
 // The shortest prompt, in steps of `step_tokens`, that BestRanks gives to more than one rank; one
