@@ -82,7 +82,7 @@ class ScheduleBench {
       Print(cell);
       if (!best_ || Gain(cell) > Gain(*best_)) best_ = std::move(cell);
     }
-    MeasureCrowds();
+    if (options_.crowds > 0) MeasureCrowds();
     RETURN_IF_ERROR(WriteFile(options_.svg, DrawBest()));
     fmt::print("picture: {}\n", options_.svg);
     return options_.json.empty() ? Status() : WriteJson(options_.json, json_);

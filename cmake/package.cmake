@@ -2,6 +2,7 @@
 # unit, documentation and the demo model, so that it answers as soon as it is installed.
 install(TARGETS kvcake RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES README.md docs/serving.md docs/operations.md docs/format.md docs/architecture.md
+              docs/runahead.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
 install(DIRECTORY models/demo DESTINATION ${CMAKE_INSTALL_DATADIR}/kvcake/models
@@ -19,7 +20,8 @@ set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "computes and loads the KV cache of long p
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS libopenblas0)  # a yardstick of `kvcake bench prefill`
+# A yardstick of `kvcake bench prefill`; mpirun, which starts the processes of `kvcake run --ranks`.
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libopenblas0, openmpi-bin")
 set(packaging ${CMAKE_SOURCE_DIR}/packaging)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${packaging}/postinst ${packaging}/prerm
     ${packaging}/postrm)

@@ -80,8 +80,10 @@ void Engine::RunChainStep(const StepPlan& plan) {
   if (!reports) return DropChain(sequence, reports.error());
   reports->push_back({.compute_s = (took - waited).count(), .wait_s = waited.count()});
   chain_planner_->Learn(job, *reports);
-  sequence.completion.chain = {.job = {.origin = job.origin, .partition = job.partition},
-                               .ranks = std::move(*reports)};
+  ChainReport& report = sequence.completion.chain.emplace();
+  report.job.origin = job.origin;
+  report.job.partition = job.partition;
+  report.ranks = std::move(*reports);
   if (observer_) Observe(plan, began, took);
   sequence.chain.reset();
   CommitStep(plan, began, took, *forward);

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "base/cpu.h"
 #include "base/dump_json.h"
@@ -212,7 +213,8 @@ Result<std::unique_ptr<Tier>> Runtime::OpenStore(size_t number) const {
   }
   if (options.load_stall_share > 0) {
     store = std::make_unique<FaultyTier>(std::move(store),
-                                         FaultyTierOptions{.read_delay = options.load_stall_share,
+                                         FaultyTierOptions{.seed = std::random_device()(),
+                                                           .read_delay = options.load_stall_share,
                                                            .delay_min = options.load_stall,
                                                            .delay_max = options.load_stall});
   }

@@ -43,7 +43,9 @@ std::vector<std::byte> EncodeBody(const RankJob& job) {
 }
 
 Result<RankJob> DecodeJob(const Header& header, std::span<const std::byte> body) {
-  RankJob job{.method = static_cast<RankMethod>(header.method), .origin = header.origin};
+  RankJob job;
+  job.method = static_cast<RankMethod>(header.method);
+  job.origin = header.origin;
   const auto take = [&](void* to, size_t bytes) {
     std::memcpy(to, body.data(), bytes);
     body = body.subspan(bytes);

@@ -54,9 +54,10 @@ class Planner : public ChainPlanner {
     speeds_.resize(ranks, 1);
     const SliceTime time = After(options_.time(), origin);
     if (time.b <= 0) return EvenPartition(tokens, ranks);
-    ChainCost cost{.link = options_.link,
-                   .layers = options_.layers,
-                   .bytes_per_token_layer = options_.bytes_per_token_layer};
+    ChainCost cost;
+    cost.link = options_.link;
+    cost.layers = options_.layers;
+    cost.bytes_per_token_layer = options_.bytes_per_token_layer;
     for (const double speed : speeds_) cost.ranks.push_back({.time = time, .speed = speed});
     return BestRanks(cost, tokens, {.chunk_tokens = options_.chunk_tokens}).partition;
   }

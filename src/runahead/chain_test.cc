@@ -135,6 +135,7 @@ TEST_P(EqualsOneProcessTest, BitForBit) {
           const int used = 2 + static_cast<int>(rng() % (ranks - 1));
           const int parts = GetParam() == RankMethod::kZigzag ? 2 * used : used;
           const RankJob job{.method = GetParam(),
+                            .salt = "",
                             .tokens = Prompt(static_cast<int>(rng()), tokens, config.vocab_size),
                             .origin = origin,
                             .partition = RandomPartition(rng, tokens - origin, parts)};
@@ -169,7 +170,8 @@ TEST(ChainTest, ALostRankEndsTheChainOnEveryOther) {
   const ModelConfig config = TinyConfig();
   Ranks all(config, 3, NewMemoryComms(3));
   ChainLeader chain(all.comm(), *all.leader().pages, all.options());
-  RankJob job{.tokens = Prompt(1, 200, config.vocab_size), .partition = EvenPartition(200, 3)};
+  RankJob job{
+      .salt = "", .tokens = Prompt(1, 200, config.vocab_size), .partition = EvenPartition(200, 3)};
   PageTable pages;
   ASSERT_TRUE(all.Prefill(chain, job, &pages));
   all.comm(0).Close({ErrorCode::kIo, "the plug was pulled"});
@@ -188,8 +190,8 @@ TEST(ChainTest, ASilentRankIsGivenUp) {
   const ModelConfig config = TinyConfig();
   Rig rig(config, NumericPath::kF32, 1, kChunk);
   ChainLeader chain(*comms[1], *rig.pages, {.timeout = Seconds(0.05)});
-  const RankJob job{.tokens = Prompt(1, 100, config.vocab_size),
-                    .partition = EvenPartition(100, 2)};
+  const RankJob job{
+      .salt = "", .tokens = Prompt(1, 100, config.vocab_size), .partition = EvenPartition(100, 2)};
   const PageTable pages = rig.Draw(100);
   const auto gate = chain.Start(job, Ids(pages));
   ASSERT_FALSE(gate);
@@ -203,7 +205,7 @@ TEST(ChainTest, AGateDoesNotWaitForEver) {
   Rig rig(TinyConfig(), NumericPath::kF32, 1, kChunk);
   const PageTable pages = rig.Draw(100);
   const std::vector<PageId> ids = Ids(pages);
-  const RankJob job{.tokens = Prompt(1, 100), .partition = EvenPartition(100, 2)};
+  const RankJob job{.salt = "", .tokens = Prompt(1, 100), .partition = EvenPartition(100, 2)};
   KvGate gate(*comms[1], *rig.pages, ids, RoutesOf(job, 1, 0, kChunk), Seconds(0.05));
   const Status status = gate.BeforeAttention(0);
   ASSERT_FALSE(status);
@@ -216,7 +218,9 @@ TEST(ChainTest, ARankThatCannotDoItsPartSaysWhy) {
   Ranks all(config, 2, NewMemoryComms(2));
   ChainLeader chain(all.comm(), *all.leader().pages, all.options());
   // Beyond the 512 tokens that a test's model takes at once.
-  RankJob job{.tokens = Prompt(1, 700, config.vocab_size), .partition = {.bounds = {0, 600, 700}}};
+  RankJob job{.salt = "",
+              .tokens = Prompt(1, 700, config.vocab_size),
+              .partition = {.bounds = {0, 600, 700}}};
   PageTable pages;
   EXPECT_FALSE(all.Prefill(chain, job, &pages));
   all.Join();
