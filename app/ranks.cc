@@ -101,7 +101,7 @@ void Ranks::Divide(RuntimeOptions* options) const {
   options->rank_tokens_max = flags_.tokens_max;
 }
 
-Status Ranks::Meet(const Runtime& runtime) {
+Status Ranks::Meet(Runtime& runtime) {
   const Fact facts[] = {{"version", KVCAKE_VERSION},
                         {"model", runtime.model().identity().Root().Hex()},
                         {"numeric path", NumericPathName(runtime.model().numeric_path())}};

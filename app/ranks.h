@@ -44,7 +44,7 @@ class Ranks {
 
  private:
   explicit Ranks(const RankFlags& flags) : flags_(flags) {}
-  Status Meet(const Runtime& runtime);
+  Status Meet(Runtime& runtime);
 
   const RankFlags flags_;
   std::unique_ptr<MpiSession> session_;
