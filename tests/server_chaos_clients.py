@@ -219,7 +219,8 @@ class Client:
         self._reference.check(ask, answer, whole=False)
 
     def _hang_up(self, connection):
-        if self._rng.random() < 0.5:
+        reset = self._rng.random() < 0.5
+        if reset and connection.sock:  # which a server that stops has us close ourselves
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
 
