@@ -17,6 +17,8 @@
 namespace kvcake {
 namespace {
 
+constexpr Seconds kMeetTimeout{600};
+
 // Words of this process's command line.
 std::vector<std::string> CommandLine() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
@@ -66,9 +68,14 @@ void AddRankFlags(CLI::App& app, RankFlags* flags) {
 
 Status StartRanks(const RankFlags& flags) {
   if (flags.ranks == 1 || StartedByMpirun()) return {};
-  std::vector<std::string> words = {
-      "mpirun",    "-n",   std::to_string(flags.ranks), "--stdin", std::to_string(flags.ranks - 1),
-      "--bind-to", "none", "--oversubscribe",           "--quiet"};
+  std::vector<std::string> words = {"mpirun",
+                                    "-n",
+                                    std::to_string(flags.ranks),
+                                    "--stdin",
+                                    std::to_string(flags.ranks - 1),
+                                    "--bind-to",
+                                    "none",
+                                    "--oversubscribe"};
   std::vector<std::string> own = CommandLine();
   own[0] = std::filesystem::read_symlink("/proc/self/exe");  // wherever mpirun is, and its ranks
   words.insert(words.end(), own.begin(), own.end());
@@ -105,7 +112,8 @@ Status Ranks::Meet(Runtime& runtime) {
   const Fact facts[] = {{"version", KVCAKE_VERSION},
                         {"model", runtime.model().identity().Root().Hex()},
                         {"numeric path", NumericPathName(runtime.model().numeric_path())}};
-  return Handshake(*comm_, facts, Seconds(flags_.timeout_s));
+  // One rank may have to load the model from a slow disk.
+  return Handshake(*comm_, facts, std::max(kMeetTimeout, Seconds(flags_.timeout_s)));
 }
 
 Status Ranks::Work(Runtime& runtime) {
@@ -116,10 +124,12 @@ Status Ranks::Work(Runtime& runtime) {
     request.store = false;
     return runtime.engine().Answer(std::move(request)).map([](auto) {});
   };
-  return WorkForChain(*comm_, {.model = runtime.model(),
-                               .pool = runtime.pool(),
-                               .restore_prefix = restore,
-                               .options = {.timeout = Seconds(flags_.timeout_s)}});
+  const Status status = WorkForChain(*comm_, {.model = runtime.model(),
+                                              .pool = runtime.pool(),
+                                              .restore_prefix = restore,
+                                              .options = {.timeout = Seconds(flags_.timeout_s)}});
+  if (!status) EndNow(status.error());
+  return status;
 }
 
 Status Ranks::Lead(Runtime& runtime) {
@@ -132,10 +142,19 @@ Status Ranks::Lead(Runtime& runtime) {
                                  .bytes_per_token_layer =
                                      static_cast<double>(layout.bytes_per_token()) / layout.layers,
                                  .time = [&runtime] { return SliceTimeOf(runtime); }}));
-  leader_ = std::make_unique<ChainLeader>(*comm_, runtime.pool(),
-                                          ChainOptions{.timeout = Seconds(flags_.timeout_s)});
+  leader_ = std::make_unique<ChainLeader>(
+      *comm_, runtime.pool(),
+      ChainOptions{.timeout = Seconds(flags_.timeout_s),
+                   .on_lost = [this](const Error& error) { EndNow(error); }});
   runtime.engine().SetChain(leader_.get(), planner_.get());
   return {};
+}
+
+// While everything stands that MPI may still write to: it cannot take back what it has begun.
+void Ranks::EndNow(const Error& error) {
+  const int status = Fatal(error);
+  comm_->Close(error);
+  session_->End(status);
 }
 
 void Ranks::End(int status) {

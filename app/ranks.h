@@ -44,6 +44,7 @@ class Ranks {
 
  private:
   explicit Ranks(const RankFlags& flags) : flags_(flags) {}
+  void EndNow(const Error& error);
   Status Meet(Runtime& runtime);
 
   const RankFlags flags_;

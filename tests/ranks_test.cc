@@ -75,7 +75,7 @@ TEST_F(RanksTest, SaysWhatIsWrong) {
               ": -n 1 --oversubscribe " KVCAKE_PROGRAM " " + Ask("--weights int8"));
   EXPECT_NE(bad.exit_code, 0);
   EXPECT_NE(bad.exit_code, 124) << "hangs";
-  EXPECT_THAT(bad.err, HasSubstr("model"));
+  EXPECT_THAT(bad.err, HasSubstr("another model"));
 }
 
 // All end, soon, when one is killed.

@@ -48,16 +48,15 @@ void Restorer::StartLook(Look look) {
   EndLook(Find(serial), tier);
 }
 
-int Restorer::KnownPrefix(std::span<const ChunkKey> keys, bool stored) const {
-  std::vector<bool> held(keys.size(), false);
+std::vector<bool> Restorer::Known(std::span<const ChunkKey> keys, bool stored) const {
+  std::vector<bool> known(keys.size(), false);
   for (const TierState& tier : tiers_) {
     if (!stored) break;
-    const std::vector<bool> here = tier.tier->Residency(keys);
-    for (size_t i = 0; i < held.size(); ++i) held[i] = held[i] || here[i];
+    const std::vector<bool> held = tier.tier->Residency(keys);
+    for (size_t i = 0; i < known.size(); ++i) known[i] = known[i] || held[i];
   }
-  size_t n = 0;
-  while (n < keys.size() && (held[n] || pool_.Lookup(keys[n]))) ++n;
-  return static_cast<int>(n);
+  for (size_t i = 0; i < known.size(); ++i) known[i] = known[i] || pool_.Lookup(keys[i]);
+  return known;
 }
 
 void Restorer::EndLook(Restoration* r, int tier) {

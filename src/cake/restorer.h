@@ -118,8 +118,8 @@ class Restorer {
   // hold, and asks them what else they do. Returns at once.
   std::shared_ptr<Restoration> Open(RestoreRequest request);
 
-  // How many chunks from the first on are in memory or, with `stored`, known to be held by a tier.
-  int KnownPrefix(std::span<const ChunkKey> keys, bool stored) const;
+  // Which chunks are in memory or, with `stored`, known to be held by a tier.
+  std::vector<bool> Known(std::span<const ChunkKey> keys, bool stored) const;
 
   // Engine thread: sleeps until something was published, failed or returned since the last call
   // returned, Wake was called, or the (real) clock reaches the deadline.

@@ -336,6 +336,7 @@ void Engine::ReportRestoration(Sequence& sequence) {
   }
   sequence.tail_slices.clear();
   completion.report.SetActual(Seconds(completion.ttft_s));
+  if (completion.chain) completion.report.bound_s = completion.report.efficiency = 0;  // of one
 }
 
 void Engine::Finish(Sequence& sequence, FinishReason reason) {

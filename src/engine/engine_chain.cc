@@ -3,21 +3,26 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+#include "base/peak_rss.h"
 #include "engine/engine.h"
 
 namespace kvcake {
 
-// Divides what is left of the prompt after the chunks from its beginning on that are kept
-// somewhere: those are restored first, by every rank for itself.
+// Divides what is left of the prompt after the chunks at its beginning that are kept somewhere:
+// those are restored first, by every rank for itself.
 void Engine::PlanChain(Sequence& sequence) {
   const Request& request = sequence.request;
   const bool may = request.policy == Policy::kCake || request.policy == Policy::kCompute;
   if (!chain_->ok() || !may || sequence.scores_prompt() || request.forced_split) return;
   const int chunk = pool_.layout().chunk_tokens;
   const int tokens = sequence.prefill_tokens;
-  const int kept =
-      restorer_.KnownPrefix(sequence.keys, /*stored=*/request.policy != Policy::kCompute);
-  const int origin = std::min(kept, (tokens - 1) / chunk) * chunk;
+  const std::vector<bool> known =
+      restorer_.Known(sequence.keys, /*stored=*/request.policy != Policy::kCompute);
+  const auto end = std::find(known.begin(), known.end(), false);
+  // What is kept behind a hole is loaded, if this process does it all.
+  if (std::find(end, known.end(), true) != known.end()) return;
+  const int origin = std::min(static_cast<int>(end - known.begin()), (tokens - 1) / chunk) * chunk;
   std::optional<Partition> partition =
       chain_planner_->Plan(origin, tokens - origin, chain_->ranks());
   if (!partition || partition->ranks() < 2) return;
@@ -66,6 +71,7 @@ void Engine::RunChainStep(const StepPlan& plan) {
   const Part& part = plan.parts[0];
   Sequence& sequence = *part.sequence;
   const RankJob& job = *sequence.chain;
+  CHECK(sequence.kv_tokens == job.origin);  // what follows is nobody's yet
   const TimePoint began = clock_.Now();
   const auto gate = chain_->Start(job, part.pages);
   if (!gate) return DropChain(sequence, gate.error());
@@ -78,7 +84,15 @@ void Engine::RunChainStep(const StepPlan& plan) {
   const Seconds took = clock_.Now() - began, waited = (*gate)->waited();
   auto reports = chain_->End(**gate, forward.map([](auto) {}));
   if (!reports) return DropChain(sequence, reports.error());
-  reports->push_back({.compute_s = (took - waited).count(), .wait_s = waited.count()});
+  reports->push_back({.compute_s = (took - waited).count(),
+                      .wait_s = waited.count(),
+                      .sent_bytes = (*gate)->sent_bytes(),
+                      .peak_rss_bytes = PeakRssBytes()});
+  for (const RankReport& rank : *reports) {
+    if (rank.mixed_path == 0) continue;
+    sequence.request.store = false;  // right to rounding only, as EndRestoration says
+    sequence.numeric_path = NumericPath::kUnknown;
+  }
   chain_planner_->Learn(job, *reports);
   ChainReport& report = sequence.completion.chain.emplace();
   report.job.origin = job.origin;

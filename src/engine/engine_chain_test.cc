@@ -8,20 +8,22 @@
 
 #include "comm/memory_comm.h"
 #include "engine/engine_testing.h"
+#include "store/faulty_tier.h"
 
 namespace kvcake {
 namespace {
 
-// Divides what is longer than six chunks evenly.
+// Divides what is longer than `least` tokens evenly.
 class EvenPlanner : public ChainPlanner {
  public:
   std::optional<Partition> Plan(int, int tokens, int ranks) override {
-    if (tokens <= 6 * kChunk) return std::nullopt;
+    if (tokens <= least) return std::nullopt;
     return EvenPartition(tokens, ranks);
   }
   void Learn(const RankJob&, std::span<const RankReport> ranks) override {
     learnt.push_back(ranks.size());
   }
+  int least = 6 * kChunk;
   std::vector<size_t> learnt;
 };
 
@@ -50,12 +52,16 @@ class EngineChainTest : public testing::Test {
     leader_.emplace(*comms_.back(), *world_->pool, kOptions);
     world_->engine->SetChain(&*leader_, &planner_);
   }
-  void TearDown() override {
+  void TearDown() override { End(); }
+  // Before a tier of the test's goes.
+  void End() {
     leader_.reset();
     for (std::thread& worker : workers_) worker.join();
+    workers_.clear();
+    world_.reset();
   }
 
-  static constexpr ChainOptions kOptions{.timeout = Seconds(60)};
+  static inline const ChainOptions kOptions{.timeout = Seconds(60)};
   EvenPlanner planner_;
   std::vector<std::unique_ptr<Comm>> comms_;
   std::vector<Status> results_;
@@ -104,6 +110,46 @@ TEST_F(EngineChainTest, AKeptPrefixShiftsTheOrigin) {
   const Completion again = world_->Answer(Ask(prompt));
   ExpectSame(again, want);
   EXPECT_FALSE(again.chain);
+  End();
+}
+
+// The kept chunk cannot be read: it is computed, and nothing of what the chain is to compute.
+TEST_F(EngineChainTest, AKeptPrefixThatCannotBeReadIsComputed) {
+  auto tier = MakeTier();
+  const std::vector<int32_t> prompt = Prompt(100, 3);
+  World alone(nullptr);
+  const Completion want = alone.Answer(Ask(prompt));
+  {
+    World before(tier.get());
+    before.Answer(Ask({prompt.begin(), prompt.begin() + kChunk + 1}));
+  }
+  FaultyTier broken(std::move(tier), {.read_error = 1});
+  planner_.least = 2 * kChunk;
+  Start(2, &broken);
+  const Completion got = world_->Answer(Ask(prompt));
+  ExpectSame(got, want);
+  ASSERT_TRUE(got.chain);
+  EXPECT_EQ(got.chain->job.origin, kChunk);
+  End();
+}
+
+// One process loads what several would compute again.
+TEST_F(EngineChainTest, WhatIsKeptBehindAHoleIsLoaded) {
+  const auto tier = MakeTier();
+  const std::vector<int32_t> prompt = Prompt(15 * kChunk, 3);
+  Completion want;
+  ChunkKey first;
+  {
+    World before(tier.get());
+    want = before.Answer(Ask(prompt));
+    first = ChunkKeys(before.model->identity().Root(), prompt, kChunk)[0];
+  }
+  ASSERT_TRUE(tier->Evict(first));
+  Start(2, tier.get());
+  const Completion got = world_->Answer(Ask(prompt, Policy::kCake));
+  ExpectSame(got, want);
+  EXPECT_FALSE(got.chain);
+  End();
 }
 
 TEST_F(EngineChainTest, ALostRankCostsTheChainAndNoAnswer) {

@@ -123,6 +123,7 @@ void Engine::PlanPrefills(int budget, StepPlan* plan) {
       EndRestoration(*sequence);
     }
     if (sequence->state == Sequence::State::kPrefilling) {
+      if (sequence->chain) continue;  // in a step of its own
       needs.push_back({.fresh_chunks = (sequence->prefill_tokens - sequence->kv_tokens) / chunk});
     } else if (sequence->state == Sequence::State::kRestoring) {
       const ComputeNeed need = sequence->restoration->Need();
@@ -225,7 +226,9 @@ void Engine::PlanRestore(Sequence& sequence, const ComputeBudget& compute, int* 
   // budget allows: one step less.
   const int rest = sequence.prefill_tokens - chunks * chunk;
   const int most = shared_ ? std::min(*budget, compute.chunks * chunk) : *budget;
-  if (chunks == static_cast<int>(sequence.keys.size()) && part.count + rest <= most) {
+  const bool last = chunks == static_cast<int>(sequence.keys.size());
+  // Of a prompt that several ranks prefill more than a chunk is left.
+  if (last && rest < chunk && !sequence.chain && part.count + rest <= most) {
     if (rest > 0 && sequence.tail_page.id() == kNoPage) {
       if (auto page = pool_.Draw()) sequence.tail_page = std::move(*page);
     }

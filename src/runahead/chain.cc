@@ -10,7 +10,7 @@ namespace kvcake {
 namespace {
 
 // Tags of what is said about a prompt.
-enum : int { kHeaderTag, kBodyTag, kReportTag };
+enum : int { kHeaderTag, kBodyTag, kReadyTag, kReportTag };
 
 // Before each job; all zeros: there will be none. Ranks are of one build (comm/handshake.h).
 constexpr int32_t kSaltBytesMax = 1 << 20;
@@ -106,6 +106,7 @@ ChainLeader::~ChainLeader() {
 
 Status ChainLeader::Lose(Error error) {
   lost_ = true;
+  if (options_.on_lost) options_.on_lost(error);
   comm_.Close(error);
   return tl::unexpected<Error>(std::move(error));
 }
@@ -128,6 +129,18 @@ Result<std::unique_ptr<KvGate>> ChainLeader::Start(const RankJob& job,
   }
   if (const Status sent = wait.Wait(Clock::Real().Now() + options_.timeout, "a job"); !sent) {
     RETURN_IF_ERROR(Lose(sent.error()));
+  }
+  // Its own prefix is there already: the others take as long as they need.
+  std::vector<char> ready(comm_.size() - 1 - first_rank);
+  TransferWait restored;
+  for (size_t i = 0; i < ready.size(); ++i) {
+    comm_.Receive(first_rank + static_cast<int>(i), kReadyTag,
+                  std::as_writable_bytes(std::span(&ready[i], 1)), restored.Add());
+  }
+  const Seconds patience = job.origin > 0 ? options_.restore_timeout : options_.timeout;
+  if (const Status all = restored.Wait(Clock::Real().Now() + patience, "ranks to be ready"); !all) {
+    const Status lost = Lose(all.error());  // after which `ready` is not written to
+    return tl::unexpected<Error>(lost.error());
   }
   reports_.assign(comm_.size() - 1 - first_rank, {});
   for (size_t i = 0; i < reports_.size(); ++i) {
@@ -181,6 +194,12 @@ class Worker {
     for (int i = 0; i * chunk < end; ++i) {
       const bool restored = (i + 1) * chunk <= job.origin;
       auto page = restored ? worker_.pool.Lookup(keys[i]) : worker_.pool.Draw();
+      if (!page && restored) {
+        return Fail(ErrorCode::kResourceExhausted,
+                    "rank {}: what it had restored of a prompt is out of memory again: raise "
+                    "--ram-capacity",
+                    comm_.rank());
+      }
       if (!page) {
         return Fail(ErrorCode::kResourceExhausted,
                     "rank {}: {} tokens need more pages than --ram-capacity has: raise it",
@@ -203,6 +222,8 @@ class Worker {
                   comm_.rank(), tokens, worker_.model.max_batch_tokens());
     }
     if (job.origin > 0) RETURN_IF_ERROR(worker_.restore_prefix(job));
+    TransferWait told;
+    SendKept(comm_, comm_.size() - 1, kReadyTag, BytesOf('r'), told);
     const std::vector<ChunkKey> keys =
         ChunkKeys(SaltedRoot(worker_.model.identity(), job.salt), job.tokens, chunk);
     const int paged = PagedTokens(job, place);
@@ -222,13 +243,19 @@ class Worker {
     RETURN_IF_ERROR(worker_.model.Forward(batch).map([](auto) {}));
     const Seconds waited = gate.waited(), took = Clock::Real().Now() - began;
     RETURN_IF_ERROR(gate.Finish());
+    uint64_t mixed = 0;
+    for (int i = 0; (i + 1) * chunk <= job.origin; ++i) {
+      if (worker_.pool.path(ids[i]) != worker_.model.numeric_path()) mixed = 1;
+    }
+    const NumericPath path = mixed != 0 ? NumericPath::kUnknown : worker_.model.numeric_path();
     for (int i = job.origin / chunk; (i + 1) * chunk <= paged; ++i) {
-      table[i] = worker_.pool.Publish(std::move(table[i]), keys[i], worker_.model.numeric_path());
+      table[i] = worker_.pool.Publish(std::move(table[i]), keys[i], path);
     }
     return RankReport{.compute_s = (took - waited).count(),
                       .wait_s = waited.count(),
                       .sent_bytes = gate.sent_bytes(),
-                      .peak_rss_bytes = PeakRssBytes()};
+                      .peak_rss_bytes = PeakRssBytes(),
+                      .mixed_path = mixed};
   }
 
   Comm& comm_;

@@ -18,7 +18,10 @@
 namespace kvcake {
 
 struct ChainOptions {
-  Seconds timeout{30};  // without any progress, a rank is taken for lost
+  Seconds timeout{30};           // without any progress, a rank is taken for lost
+  Seconds restore_timeout{600};  // of every rank, for what is kept of a prompt's beginning
+  // Of the leader: called once, with why the chain is lost, before it is closed. May be empty.
+  std::function<void(const Error&)> on_lost = {};
 };
 
 // What a rank's part of a prompt took.
@@ -27,6 +30,7 @@ struct RankReport {
   double wait_s = 0;     // for the KV cache of others
   uint64_t sent_bytes = 0;
   uint64_t peak_rss_bytes = 0;
+  uint64_t mixed_path = 0;  // 1: another numeric path than the rank's made some of the prefix
 };
 
 // Decides how prompts are divided.

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <random>
 #include <thread>
+#include <tuple>
 
 #include "comm/memory_comm.h"
+#include "comm/tcp_comm.h"
 #include "model/transformer_testing.h"
 
 namespace kvcake {
@@ -17,19 +20,63 @@ using testing::HasSubstr;
 
 constexpr int kChunk = 32;
 
+// A gate that does more.
+class WatchedGate : public LayerGate {
+ public:
+  WatchedGate(LayerGate& inner, const std::function<void(int)>& at_layer)
+      : inner_(inner), at_layer_(at_layer) {}
+  Status AfterKv(int layer) override {
+    at_layer_(layer);
+    return inner_.AfterKv(layer);
+  }
+  Status BeforeAttention(int layer) override { return inner_.BeforeAttention(layer); }
+
+ private:
+  LayerGate& inner_;
+  const std::function<void(int)>& at_layer_;
+};
+
+// A model whose gates say which layer they are at.
+class WatchedModel : public Model {
+ public:
+  WatchedModel(Model& inner, std::function<void(int)> at_layer)
+      : inner_(inner), at_layer_(std::move(at_layer)) {}
+  const KvLayout& layout() const override { return inner_.layout(); }
+  const KvIdentity& identity() const override { return inner_.identity(); }
+  NumericPath numeric_path() const override { return inner_.numeric_path(); }
+  int vocab_size() const override { return inner_.vocab_size(); }
+  int max_positions() const override { return inner_.max_positions(); }
+  int max_batch_tokens() const override { return inner_.max_batch_tokens(); }
+  Result<std::span<const float>> Forward(std::span<const Slice> batch) override {
+    WatchedGate gate(*batch[0].gate, at_layer_);
+    std::vector<Slice> watched(batch.begin(), batch.end());
+    for (Slice& slice : watched) slice.gate = &gate;
+    return inner_.Forward(watched);
+  }
+
+ private:
+  Model& inner_;
+  const std::function<void(int)> at_layer_;
+};
+
 // Every rank a thread with a model of its own.
 class Ranks {
  public:
-  Ranks(const ModelConfig& config, int ranks, std::vector<std::unique_ptr<Comm>> comms)
-      : comms_(std::move(comms)), results_(ranks) {
+  // `at_layer` is called by all but the leader.
+  Ranks(const ModelConfig& config, int ranks, std::vector<std::unique_ptr<Comm>> comms,
+        std::function<void(Ranks&, int rank, int layer)> at_layer = {})
+      : comms_(std::move(comms)), results_(ranks), at_layer_(std::move(at_layer)) {
     for (int rank = 0; rank < ranks; ++rank) {
       rigs_.push_back(std::make_unique<Rig>(config, NumericPath::kF32, 1, kChunk));
     }
     for (int rank = 0; rank + 1 < ranks; ++rank) {
       threads_.emplace_back([this, rank] {
         Rig& rig = *rigs_[rank];
+        WatchedModel model(*rig.model, [this, rank](int layer) {
+          if (at_layer_) at_layer_(*this, rank, layer);
+        });
         const ChainWorker worker{
-            .model = *rig.model,
+            .model = model,
             .pool = *rig.pages,
             .restore_prefix = [&](const RankJob& job) { return Restore(rig, job); },
             .options = options_};
@@ -89,6 +136,7 @@ class Ranks {
  private:
   std::vector<std::unique_ptr<Comm>> comms_;
   std::vector<Status> results_;
+  const std::function<void(Ranks&, int, int)> at_layer_;
   const ChainOptions options_{.timeout = Seconds(60)};
   std::vector<std::unique_ptr<Rig>> rigs_;
   std::vector<std::thread> threads_;
@@ -118,23 +166,30 @@ uint64_t SentBytes(const RankJob& job, int place, uint64_t per_token) {
 
 // The same KV cache and logits as one process, bit for bit: by any method, any family, any number
 // of ranks, any partition, after any prefix.
-class EqualsOneProcessTest : public testing::TestWithParam<RankMethod> {};
+class EqualsOneProcessTest : public testing::TestWithParam<std::tuple<RankMethod, bool>> {
+ protected:
+  static std::vector<std::unique_ptr<Comm>> NewComms(int ranks) {
+    if (std::get<1>(GetParam())) return NewLocalTcpComms(ranks).value();
+    return NewMemoryComms(ranks);
+  }
+};
 
 TEST_P(EqualsOneProcessTest, BitForBit) {
+  const RankMethod method = std::get<0>(GetParam());
   std::mt19937 rng(5);
   for (const auto& [name, config] : TinyZoo()) {
     SCOPED_TRACE(name);
     Rig alone(config, NumericPath::kF32, 1, kChunk);
     for (int ranks = 2; ranks <= 4; ++ranks) {
-      Ranks all(config, ranks, NewMemoryComms(ranks));
+      Ranks all(config, ranks, NewComms(ranks));
       {
         ChainLeader chain(all.comm(), *all.leader().pages, all.options());
         for (int round = 0; round < 3; ++round) {
           const int tokens = 40 + static_cast<int>(rng() % 200);
           const int origin = round == 0 ? 0 : static_cast<int>(rng() % (tokens / kChunk)) * kChunk;
           const int used = 2 + static_cast<int>(rng() % (ranks - 1));
-          const int parts = GetParam() == RankMethod::kZigzag ? 2 * used : used;
-          const RankJob job{.method = GetParam(),
+          const int parts = method == RankMethod::kZigzag ? 2 * used : used;
+          const RankJob job{.method = method,
                             .salt = "",
                             .tokens = Prompt(static_cast<int>(rng()), tokens, config.vocab_size),
                             .origin = origin,
@@ -163,8 +218,13 @@ TEST_P(EqualsOneProcessTest, BitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Methods, EqualsOneProcessTest,
-                         testing::Values(RankMethod::kChain, RankMethod::kTsp, RankMethod::kZigzag),
-                         [](const auto& info) { return std::string(RankMethodName(info.param)); });
+                         testing::Combine(testing::Values(RankMethod::kChain, RankMethod::kTsp,
+                                                          RankMethod::kZigzag),
+                                          testing::Bool()),
+                         [](const auto& info) {
+                           return RankMethodName(std::get<0>(info.param)) +
+                                  std::string(std::get<1>(info.param) ? "_tcp" : "_memory");
+                         });
 
 TEST(ChainTest, ALostRankEndsTheChainOnEveryOther) {
   const ModelConfig config = TinyConfig();
@@ -182,6 +242,31 @@ TEST(ChainTest, ALostRankEndsTheChainOnEveryOther) {
   all.Join();
   EXPECT_FALSE(all.result(0));
   EXPECT_FALSE(all.result(1));
+}
+
+// In the middle of a prompt: transfers of every rank are under way.
+TEST(ChainTest, ARankIsLostAtEveryLayer) {
+  const ModelConfig config = TinyConfig();
+  for (const bool tcp : {false, true}) {
+    for (int lost_at = 0; lost_at < config.layers; ++lost_at) {
+      SCOPED_TRACE(fmt::format("{} at layer {}", tcp ? "tcp" : "memory", lost_at));
+      Ranks all(config, 3, tcp ? NewLocalTcpComms(3).value() : NewMemoryComms(3),
+                [lost_at](Ranks& ranks, int rank, int layer) {
+                  if (rank != 1 || layer != lost_at) return;
+                  ranks.comm(rank).Close({ErrorCode::kIo, "the plug was pulled"});
+                });
+      ChainLeader chain(all.comm(), *all.leader().pages, all.options());
+      const RankJob job{.salt = "",
+                        .tokens = Prompt(1, 400, config.vocab_size),
+                        .partition = EvenPartition(400, 3)};
+      PageTable pages;
+      EXPECT_FALSE(all.Prefill(chain, job, &pages));
+      EXPECT_FALSE(chain.ok());
+      all.Join();
+      EXPECT_FALSE(all.result(0));
+      EXPECT_FALSE(all.result(1));
+    }
+  }
 }
 
 // Nobody works for rank 0: nothing is taken there.

@@ -45,6 +45,9 @@ KvGate::~KvGate() {
     if (transfers_ == 0) return;
   }
   comm_.Close({ErrorCode::kCancelled, "the ranks' prompt has failed"});
+  // A send that a `done` had begun may end after the others.
+  std::unique_lock lock(mutex_);
+  wake_.wait(lock, [this] { return transfers_ == 0; });
 }
 
 uint64_t KvGate::sent_bytes() const {
