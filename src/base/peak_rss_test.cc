@@ -12,9 +12,7 @@ TEST(PeakRssTest, RemembersWhatIsGoneUntilItIsReset) {
   const uint64_t before = PeakRssBytes();
   ASSERT_GT(before, 0u);
   if (!ResetPeakRss()) GTEST_SKIP() << "the kernel does not let us";
-  {
-    const std::vector<char> buffer(kBytes, 1);
-  }
+  { const std::vector<char> buffer(kBytes, 1); }
   const uint64_t with = PeakRssBytes();
   EXPECT_GE(with, kBytes);
   ResetPeakRss();
