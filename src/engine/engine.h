@@ -122,7 +122,7 @@ class Engine {
   void PlanChain(Sequence& sequence);
   bool PlanChainStep(std::vector<Part>* parts);
   void RunChainStep(const StepPlan& plan);
-  void DropChain(Sequence& sequence, const Error& error);
+  void DropChain(const Error& error);
   // ----
   StepPlan PlanStep();
   void PlanDecode(Sequence& sequence, std::vector<Part>* parts);

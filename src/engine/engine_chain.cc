@@ -74,7 +74,7 @@ void Engine::RunChainStep(const StepPlan& plan) {
   CHECK(sequence.kv_tokens == job.origin);  // what follows is nobody's yet
   const TimePoint began = clock_.Now();
   const auto gate = chain_->Start(job, part.pages);
-  if (!gate) return DropChain(sequence, gate.error());
+  if (!gate) return DropChain(gate.error());
   const Slice slice{.tokens = std::span(sequence.tokens).subspan(part.start, part.count),
                     .start = part.start,
                     .pages = part.pages,
@@ -83,7 +83,7 @@ void Engine::RunChainStep(const StepPlan& plan) {
   const auto forward = model_.Forward(std::span(&slice, 1));
   const Seconds took = clock_.Now() - began, waited = (*gate)->waited();
   auto reports = chain_->End(**gate, forward.map([](auto) {}));
-  if (!reports) return DropChain(sequence, reports.error());
+  if (!reports) return DropChain(reports.error());
   reports->push_back({.compute_s = (took - waited).count(),
                       .wait_s = waited.count(),
                       .sent_bytes = (*gate)->sent_bytes(),
@@ -104,11 +104,10 @@ void Engine::RunChainStep(const StepPlan& plan) {
 }
 
 // Nothing of the prompt is lost but time: this process computes it.
-void Engine::DropChain(Sequence& sequence, const Error& error) {
+void Engine::DropChain(const Error& error) {
   spdlog::error("the chain of ranks is lost, prompts are prefilled by this process alone: {}",
                 error.message);
-  for (auto& other : running_) other->chain.reset();
-  sequence.chain.reset();
+  for (auto& sequence : running_) sequence->chain.reset();
 }
 
 }  // namespace kvcake

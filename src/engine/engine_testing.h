@@ -14,6 +14,7 @@
 #include "base/temp_dir_testing.h"
 #include "base/thread_pool.h"
 #include "engine/engine.h"
+#include "model/model_decorator_testing.h"
 #include "model/synth.h"
 #include "model/transformer.h"
 #include "store/memory_tier.h"
@@ -52,22 +53,15 @@ inline std::vector<int32_t> Prompt(int tokens, uint32_t seed) {
 }
 
 // A model whose slices take a known time: long beside what a busy machine adds.
-class PacedModel : public Model {
+class PacedModel : public ModelDecorator {
  public:
-  PacedModel(Model& inner, Seconds per_token) : inner_(inner), per_token_(per_token) {}
-  const KvLayout& layout() const override { return inner_.layout(); }
-  const KvIdentity& identity() const override { return inner_.identity(); }
-  NumericPath numeric_path() const override { return inner_.numeric_path(); }
-  int vocab_size() const override { return inner_.vocab_size(); }
-  int max_positions() const override { return inner_.max_positions(); }
-  int max_batch_tokens() const override { return inner_.max_batch_tokens(); }
+  PacedModel(Model& inner, Seconds per_token) : ModelDecorator(inner), per_token_(per_token) {}
   Result<std::span<const float>> Forward(std::span<const Slice> batch) override {
     for (const Slice& slice : batch) std::this_thread::sleep_for(per_token_ * slice.tokens.size());
     return inner_.Forward(batch);
   }
 
  private:
-  Model& inner_;
   const Seconds per_token_;
 };
 

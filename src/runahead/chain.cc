@@ -12,8 +12,9 @@ namespace {
 // Tags of what is said about a prompt.
 enum : int { kHeaderTag, kBodyTag, kReadyTag, kReportTag };
 
-// Before each job; all zeros: there will be none. Ranks are of one build (comm/handshake.h).
 constexpr int32_t kSaltBytesMax = 1 << 20;
+
+// Before each job; all zeros: there will be none. Ranks are of one build (comm/handshake.h).
 struct Header {
   int32_t tokens = 0;
   int32_t origin = 0;
@@ -139,8 +140,7 @@ Result<std::unique_ptr<KvGate>> ChainLeader::Start(const RankJob& job,
   }
   const Seconds patience = job.origin > 0 ? options_.restore_timeout : options_.timeout;
   if (const Status all = restored.Wait(Clock::Real().Now() + patience, "ranks to be ready"); !all) {
-    const Status lost = Lose(all.error());  // after which `ready` is not written to
-    return tl::unexpected<Error>(lost.error());
+    RETURN_IF_ERROR(Lose(all.error()));  // after which `ready` is not written to
   }
   reports_.assign(comm_.size() - 1 - first_rank, {});
   for (size_t i = 0; i < reports_.size(); ++i) {

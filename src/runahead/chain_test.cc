@@ -11,6 +11,7 @@
 
 #include "comm/memory_comm.h"
 #include "comm/tcp_comm.h"
+#include "model/model_decorator_testing.h"
 #include "model/transformer_testing.h"
 
 namespace kvcake {
@@ -37,16 +38,10 @@ class WatchedGate : public LayerGate {
 };
 
 // A model whose gates say which layer they are at.
-class WatchedModel : public Model {
+class WatchedModel : public ModelDecorator {
  public:
   WatchedModel(Model& inner, std::function<void(int)> at_layer)
-      : inner_(inner), at_layer_(std::move(at_layer)) {}
-  const KvLayout& layout() const override { return inner_.layout(); }
-  const KvIdentity& identity() const override { return inner_.identity(); }
-  NumericPath numeric_path() const override { return inner_.numeric_path(); }
-  int vocab_size() const override { return inner_.vocab_size(); }
-  int max_positions() const override { return inner_.max_positions(); }
-  int max_batch_tokens() const override { return inner_.max_batch_tokens(); }
+      : ModelDecorator(inner), at_layer_(std::move(at_layer)) {}
   Result<std::span<const float>> Forward(std::span<const Slice> batch) override {
     WatchedGate gate(*batch[0].gate, at_layer_);
     std::vector<Slice> watched(batch.begin(), batch.end());
@@ -55,7 +50,6 @@ class WatchedModel : public Model {
   }
 
  private:
-  Model& inner_;
   const std::function<void(int)> at_layer_;
 };
 

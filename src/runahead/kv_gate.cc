@@ -14,8 +14,7 @@ KvGate::KvGate(Comm& comm, const PagePool& pool, std::span<const PageId> pages,
       routes_(std::move(routes)),
       timeout_(timeout),
       clock_(clock),
-      staging_(routes_.size()),
-      missing_(pool.layout().layers, 0) {
+      staging_(routes_.size()) {
   const KvLayout& layout = pool.layout();
   size_t coming = 0;
   for (size_t i = 0; i < routes_.size(); ++i) {

@@ -53,7 +53,6 @@ class KvGate : public LayerGate {
   std::span<std::byte> BytesOf(int layer, size_t route);
   void OnReceived(int layer, size_t route, Status status);
   void SendOn(int layer, size_t route);
-  void OnSent(Status status);
   void EndTransferLocked(const Status& status);
   template <typename Ready>
   Status WaitFor(Ready&& ready, const char* what);
