@@ -205,8 +205,8 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
 void AddScheduleFlags(CLI::App& app, RuntimeOptions* options) {
   app.add_option_function<std::string>(
          "--schedule", [options](const auto& name) { options->schedule = *ScheduleFromName(name); },
-         "which prompts a step computes first: adaptive: those stored nowhere, as restorations go "
-         "on by loading; fcfs: in order of arrival")
+         "which prompts a step computes first: adaptive: those stored nowhere, the shortest first, "
+         "with aging, as restorations go on by loading; fcfs: in order of arrival")
       ->check(CLI::IsMember({"adaptive", "fcfs"}))
       ->default_str(std::string(ScheduleName(options->schedule)));
   AddSeconds(app, "--restore-wait-max", &options->restore_wait_max,

@@ -40,7 +40,10 @@ std::vector<PrefillTurn> OrderPrefills(Schedule schedule, const std::vector<Pref
     const PrefillNeed& need = needs[turn.index];
     const bool tail = !need.restoring && need.fresh_chunks == 0;
     const int group = turn.index == starved ? 0 : tail ? 1 : fresh(need) ? 2 : 3;
-    return std::tuple(group, group == 3 ? need.rank : 0.0, turn.index);
+    const double rank = group == 2   ? need.fresh_s - kPrefillAging * need.age_s
+                        : group == 3 ? need.rank
+                                     : 0;
+    return std::tuple(group, rank, turn.index);
   };
   std::sort(turns.begin(), turns.end(),
             [&](const PrefillTurn& a, const PrefillTurn& b) { return key(a) < key(b); });

@@ -10,8 +10,9 @@
 namespace kvcake {
 
 enum class Schedule {
-  // The last few tokens of prompts, then what nothing has stored, both in order of arrival; then
-  // restorations: what they do not get they make up for by loading (Cake, section 4).
+  // The last few tokens of prompts, in order of arrival; then what nothing has stored, what is done
+  // soonest first; then restorations: what they do not get they make up for by loading (Cake,
+  // section 4).
   kAdaptive,
   kFcfs,  // in order of arrival, restoring or not
 };
@@ -22,9 +23,14 @@ std::optional<Schedule> ScheduleFromName(std::string_view name);
 struct PrefillNeed {
   int fresh_chunks = 0;    // full chunks from where it is on that no loading can bring
   bool restoring = false;  // false: its full chunks are there, or are not wanted
+  double fresh_s = 0;      // that these take to compute; 0: nothing is known of it yet
+  double age_s = 0;        // since it was asked for
   Seconds idle{0};         // a restoration: since it came any further
   double rank = 0;         // of restorations: the lowest first
 };
+// Every second of age is worth this much of fresh_s: a prompt that has waited four times as long as
+// it takes is ahead of whatever comes after it.
+inline constexpr double kPrefillAging = 0.25;
 
 struct PrefillTurn {
   int index = 0;  // into the needs

@@ -48,6 +48,28 @@ TEST(PrefillOrderTest, TheLastTokensOfAPromptComeBeforeAnothersChunks) {
             (std::vector{2, 0, 1}));
 }
 
+TEST(PrefillOrderTest, OfWhatIsStoredNowhereTheSoonestDoneComesFirstButWaitingCounts) {
+  const auto order = [](double long_age_s) {
+    return Indices(
+        OrderPrefills(Schedule::kAdaptive,
+                      {{.fresh_chunks = 64, .fresh_s = 4, .age_s = long_age_s},
+                       {.fresh_chunks = 2, .restoring = true, .fresh_s = 0.2, .age_s = 1},
+                       {.fresh_chunks = 1, .fresh_s = 0.1, .age_s = 0}},
+                      Seconds(1)));
+  };
+  EXPECT_EQ(order(2), (std::vector{1, 2, 0}));
+  EXPECT_EQ(order(4 / kPrefillAging), (std::vector{0, 1, 2})) << "none comes before it any more";
+}
+
+TEST(PrefillOrderTest, NewPromptsOfUnknownCostAreServedInOrderOfArrival) {
+  EXPECT_EQ(Indices(OrderPrefills(Schedule::kAdaptive,
+                                  {{.fresh_chunks = 30, .age_s = 3},
+                                   {.fresh_chunks = 2, .age_s = 2},
+                                   {.fresh_chunks = 1, .age_s = 1}},
+                                  Seconds(1))),
+            (std::vector{0, 1, 2}));
+}
+
 TEST(PrefillOrderTest, AHoleThatNobodyElseWaitsBehindMayGrowIntoALongerSlice) {
   const auto turns = OrderPrefills(
       Schedule::kAdaptive,

@@ -185,6 +185,8 @@ ComputeNeed Restoration::Need() const {
     if (claims_.state(i) != ChunkState::kAbsent) break;
     if (i >= compute_end && (claims_.tiers(i) & tiers) != 0) break;
   }
+  need.fresh_s = restorer_.cost_.fit().SecondsFor(claims_.first_missing() * request_.chunk_tokens,
+                                                  need.fresh_chunks * request_.chunk_tokens);
   return need;
 }
 

@@ -58,6 +58,7 @@ struct ComputeNeed {
   // Chunks from the first missing one on that only compute can make: no tier has them, or may be
   // asked. Loading cannot make up for a delay.
   int fresh_chunks = 0;
+  double fresh_s = 0;  // that these take; 0: nothing is known of it yet
   // Since something became resident or was begun to be computed; 0 where compute may not help.
   Seconds idle{0};
   double rank = 0;  // of Options::load_order: the lowest first

@@ -342,6 +342,8 @@ Simulator::Turns Simulator::TakeTurns(std::vector<Running>& running) {
     const ComputeNeed need = r.restoration->Need();
     needs.push_back({.fresh_chunks = need.fresh_chunks,
                      .restoring = true,
+                     .fresh_s = need.fresh_s,
+                     .age_s = (clock_.Now() - begin_).count() - r.request->at_s,
                      .idle = need.idle,
                      .rank = need.rank});
     if (r.request->cancel_s) {

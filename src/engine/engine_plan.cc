@@ -118,22 +118,28 @@ void Engine::PlanPrefills(int budget, StepPlan* plan) {
   const int chunk = pool_.layout().chunk_tokens;
   std::vector<Sequence*> sequences;
   std::vector<PrefillNeed> needs;
+  const ComputeFit fit = cost_.fit();
+  const TimePoint now = clock_.Now();
   for (auto& sequence : running_) {
     if (sequence->state == Sequence::State::kRestoring && sequence->restoration->done()) {
       EndRestoration(*sequence);
     }
     if (sequence->state == Sequence::State::kPrefilling) {
       if (sequence->chain) continue;  // in a step of its own
-      needs.push_back({.fresh_chunks = (sequence->prefill_tokens - sequence->kv_tokens) / chunk});
+      const int left = sequence->prefill_tokens - sequence->kv_tokens;
+      needs.push_back(
+          {.fresh_chunks = left / chunk, .fresh_s = fit.SecondsFor(sequence->kv_tokens, left)});
     } else if (sequence->state == Sequence::State::kRestoring) {
       const ComputeNeed need = sequence->restoration->Need();
       needs.push_back({.fresh_chunks = need.fresh_chunks,
                        .restoring = true,
+                       .fresh_s = need.fresh_s,
                        .idle = need.idle,
                        .rank = need.rank});
     } else {
       continue;
     }
+    needs.back().age_s = (now - sequence->submitted).count();
     sequences.push_back(sequence.get());
   }
   const int whole = budget;
@@ -144,7 +150,7 @@ void Engine::PlanPrefills(int budget, StepPlan* plan) {
     return sum;
   };
   std::optional<ComputeBudget> shared;
-  if (shared_) shared = shared_->Budget(clock_.Now());
+  if (shared_) shared = shared_->Budget(now);
   for (const PrefillTurn& turn :
        OrderPrefills(options_.schedule, needs, options_.restore_wait_max)) {
     Sequence& sequence = *sequences[turn.index];
