@@ -19,6 +19,7 @@ struct Header {
   int32_t origin = 0;
   int32_t parts = 0;
   int32_t method = 0;
+  int32_t exchange = 1;
   int32_t salt_bytes = 0;
 };
 
@@ -46,6 +47,7 @@ Result<RankJob> DecodeJob(const Header& header, std::span<const std::byte> body)
   RankJob job;
   job.method = static_cast<RankMethod>(header.method);
   job.origin = header.origin;
+  job.exchange = header.exchange != 0;
   const auto take = [&](void* to, size_t bytes) {
     std::memcpy(to, body.data(), bytes);
     body = body.subspan(bytes);
@@ -119,6 +121,7 @@ Result<std::unique_ptr<KvGate>> ChainLeader::Start(const RankJob& job,
                       .origin = job.origin,
                       .parts = job.partition.ranks(),
                       .method = static_cast<int32_t>(job.method),
+                      .exchange = job.exchange ? 1 : 0,
                       .salt_bytes = static_cast<int32_t>(job.salt.size())};
   const std::vector<std::byte> body = EncodeBody(job);
   TransferWait wait;
@@ -222,7 +225,7 @@ class Worker {
     RETURN_IF_ERROR(worker_.model.Forward(batch).map([](auto) {}));
     const Seconds waited = gate.waited(), took = Clock::Real().Now() - began;
     RETURN_IF_ERROR(gate.Finish());
-    for (int i = job.origin / chunk; (i + 1) * chunk <= paged; ++i) {
+    for (int i = job.origin / chunk; job.exchange && (i + 1) * chunk <= paged; ++i) {
       table[i] = worker_.pool.Publish(std::move(table[i]), keys[i], worker_.model.numeric_path());
     }
     return RankReport{.compute_s = (took - waited).count(),

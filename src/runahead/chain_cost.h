@@ -40,7 +40,8 @@ struct ChainCost {
   // passed: QKV is 0.25 of a Llama layer's weights. All the rest, fixed costs too, comes after.
   double qkv_share = 0.25;
 
-  // The last `count` ranks, which end with the leader; one alone takes part in no chain and pays no t0_s.
+  // The last `count` ranks, which end with the leader; one alone takes part in no chain and pays no
+  // t0_s.
   ChainCost Last(int count) const;
   // Of everything sent for one token, all layers.
   double bytes_per_token() const { return bytes_per_token_layer * layers; }
