@@ -472,6 +472,7 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
   AddOutages(bench, exit_code);
   AddCapacity(bench, exit_code);
   AddBenchServeCommand(*bench, exit_code);
+  AddBenchRunaheadCommand(*bench, exit_code);
   AddDemo(bench, exit_code);
 }
 

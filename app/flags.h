@@ -36,6 +36,7 @@ void AddPerplexityCommand(CLI::App& app, int* exit_code);
 void AddTokenizeCommands(CLI::App& app, int* exit_code);  // tokenize and detokenize
 void AddBenchCommand(CLI::App& app, int* exit_code);
 void AddBenchServeCommand(CLI::App& bench, int* exit_code);
+void AddBenchRunaheadCommand(CLI::App& bench, int* exit_code);
 void AddModelCommand(CLI::App& app, int* exit_code);
 void AddStoreCommand(CLI::App& app, int* exit_code);
 void AddStoreWarmCommand(CLI::App& store, int* exit_code);

@@ -35,9 +35,13 @@ class Ranks {
   // What is this rank's of the machine, where nothing else was asked for.
   void Divide(RuntimeOptions* options) const;
 
-  // Checks that all ranks run the same; of the others, works until the leader lets go.
+  Comm& comm() { return *comm_; }
+
+  // Checks that all ranks run the same.
+  Status Meet(Runtime& runtime);
+  // That, and, of all but the leader: works until it lets go.
   Status Work(Runtime& runtime);
-  // Of the leader: its engine gives long prompts to all.
+  // That, and, of the leader: its engine gives long prompts to all.
   Status Lead(Runtime& runtime);
   // Ends this process with `status` if that, or another rank, is in the way of a quiet end.
   void End(int status);
@@ -45,7 +49,6 @@ class Ranks {
  private:
   explicit Ranks(const RankFlags& flags) : flags_(flags) {}
   void EndNow(const Error& error);
-  Status Meet(Runtime& runtime);
 
   const RankFlags flags_;
   std::unique_ptr<MpiSession> session_;

@@ -20,6 +20,7 @@ struct Header {
   int32_t origin = 0;
   int32_t parts = 0;
   int32_t method = 0;
+  int32_t exchange = 1;
   int32_t salt_bytes = 0;
 };
 
@@ -47,6 +48,7 @@ Result<RankJob> DecodeJob(const Header& header, std::span<const std::byte> body)
   RankJob job;
   job.method = static_cast<RankMethod>(header.method);
   job.origin = header.origin;
+  job.exchange = header.exchange != 0;
   const auto take = [&](void* to, size_t bytes) {
     std::memcpy(to, body.data(), bytes);
     body = body.subspan(bytes);
@@ -121,6 +123,7 @@ Result<std::unique_ptr<KvGate>> ChainLeader::Start(const RankJob& job,
                       .origin = job.origin,
                       .parts = job.partition.ranks(),
                       .method = static_cast<int32_t>(job.method),
+                      .exchange = job.exchange ? 1 : 0,
                       .salt_bytes = static_cast<int32_t>(job.salt.size())};
   const std::vector<std::byte> body = EncodeBody(job);
   TransferWait wait;
@@ -248,7 +251,7 @@ class Worker {
       if (worker_.pool.path(ids[i]) != worker_.model.numeric_path()) mixed = 1;
     }
     const NumericPath path = mixed != 0 ? NumericPath::kUnknown : worker_.model.numeric_path();
-    for (int i = job.origin / chunk; (i + 1) * chunk <= paged; ++i) {
+    for (int i = job.origin / chunk; job.exchange && (i + 1) * chunk <= paged; ++i) {
       table[i] = worker_.pool.Publish(std::move(table[i]), keys[i], path);
     }
     return RankReport{.compute_s = (took - waited).count(),

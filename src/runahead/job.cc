@@ -41,6 +41,7 @@ std::vector<KvRoute> RoutesOf(const RankJob& job, int place, int first_rank, int
   const bool chain = job.method == RankMethod::kChain;
   const int places = job.places();
   std::vector<KvRoute> routes;
+  if (!job.exchange) return routes;
   int number = 0;
   for (int part = 0; part < job.partition.ranks(); ++part) {
     const int owner = PlaceOf(job, part);

@@ -24,10 +24,13 @@ const char* RankMethodName(RankMethod method);
 // last token.
 struct RankJob {
   RankMethod method = RankMethod::kChain;
-  std::string salt;             // of the chunks' root (SaltedRoot)
-  std::vector<int32_t> tokens;  // of the prompt up to the end of the partition
-  int origin = 0;               // tokens that every rank restores for itself; whole chunks
-  Partition partition;          // of the others; a part for each place, of kZigzag two
+  std::string salt = {};             // of the chunks' root (SaltedRoot)
+  std::vector<int32_t> tokens = {};  // of the prompt up to the end of the partition
+  int origin = 0;                    // tokens that every rank restores for itself; whole chunks
+  Partition partition = {};          // of the others; a part for each place, of kZigzag two
+  // false: nothing is sent, as if all came at once: what compute alone takes. The KV cache that
+  // this leaves is nobody's.
+  bool exchange = true;
 
   int places() const {
     return method == RankMethod::kZigzag ? partition.ranks() / 2 : partition.ranks();

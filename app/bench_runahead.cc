@@ -1,0 +1,64 @@
+// kvcake bench runahead: this program under mpirun, a rank in each process.
+#include "app/flags.h"
+#include "app/ranks.h"
+#include "bench/harness.h"
+#include "bench/runahead.h"
+
+namespace kvcake {
+namespace {
+
+struct RunaheadFlags {
+  bench::RunaheadOptions bench;
+  RankFlags ranks{.ranks = 2};
+  RuntimeOptions runtime;
+  std::string arch = "smollm2-135m";
+};
+
+Status Bench(const RunaheadFlags& flags, Ranks& ranks) {
+  RuntimeOptions options = flags.runtime;
+  ASSIGN_OR_RETURN(options.model_dir, bench::ModelDirOf(options.model_dir, flags.arch));
+  options.threads = 1;  // of each rank, and of one process alone
+  ranks.Divide(&options);
+  ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(options));
+  if (!ranks.leads()) return ranks.Work(*runtime);
+  RETURN_IF_ERROR(ranks.Meet(*runtime));
+  return bench::RunRunahead(flags.bench, *runtime, ranks.comm());
+}
+
+int Run(const RunaheadFlags& flags) {
+  if (const Status started = StartRanks(flags.ranks); !started) return Fatal(started.error());
+  const auto ranks = Ranks::Join(flags.ranks);
+  if (!ranks) return Fatal(ranks.error());
+  if (!*ranks) {
+    return Fatal({ErrorCode::kInvalidArgument, "--ranks: two at least are compared with one"});
+  }
+  const Status status = Bench(flags, **ranks);
+  const int exit_code = status ? 0 : Fatal(status.error());
+  (*ranks)->End(exit_code);
+  return exit_code;
+}
+
+}  // namespace
+
+void AddBenchRunaheadCommand(CLI::App& bench, int* exit_code) {
+  auto flags = std::make_shared<RunaheadFlags>();
+  CLI::App* command = bench.add_subcommand(
+      "runahead", "several processes of one thread prefill a prompt, against one");
+  command->add_option("--model", flags->runtime.model_dir, "model directory (default: --arch)");
+  command->add_option("--arch", flags->arch, "shape of random weights")->capture_default_str();
+  command->add_option("--context", flags->bench.contexts, "prompt tokens")
+      ->check(CLI::Range(512, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--repeats", flags->bench.repeats, "of each cell, interleaved")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_flag("--search", flags->bench.search, "also search the partition by measuring");
+  command->add_option("--ram-capacity", flags->runtime.ram_capacity_bytes, "of KV pages of a rank")
+      ->transform(SizeValue())
+      ->default_str("4GiB");
+  AddRankFlags(*command, &flags->ranks);
+  command->add_option("--json", flags->bench.json, "also write the results to this file");
+  command->callback([flags, exit_code] { *exit_code = Run(*flags); });
+}
+
+}  // namespace kvcake
