@@ -70,7 +70,10 @@ double EmulatedModel::BatchSeconds(std::span<const Slice> batch) const {
   if (batch.empty()) return 0;
   double seconds = profile_.c0;
   for (const Slice& slice : batch) {
-    seconds += profile_.MarginalSecondsFor(slice.start, static_cast<double>(slice.tokens.size()));
+    const int tokens = static_cast<int>(slice.tokens.size());
+    const bool dense = profile_.attention == EmulatedProfile::Attention::kDense;
+    const int prefix = dense ? std::max(slice.start, slice.dense_keys - tokens) : slice.start;
+    seconds += profile_.MarginalSecondsFor(prefix, tokens);
   }
   return std::max(profile_.floor, seconds);
 }
@@ -118,14 +121,17 @@ Result<std::span<const float>> EmulatedModel::Forward(std::span<const Slice> bat
   const double seconds = BatchSeconds(batch);
   LayerGate* gate = batch.empty() ? nullptr : batch[0].gate;
   for (const Slice& slice : batch) CHECK(slice.gate == gate);
+  TimePoint due = began;  // without what others keep it waiting for, however late it wakes up
   for (int layer = 0; layer < profile_.layers; ++layer) {
     for (const Slice& slice : batch) {
       if (slice.write_kv) WriteKv(slice, layer);
     }
     if (gate == nullptr) continue;
     RETURN_IF_ERROR(gate->AfterKv(layer));
+    const TimePoint written = clock_.Now();
     RETURN_IF_ERROR(gate->BeforeAttention(layer));
-    sleep_until_(clock_.Now() + Seconds(seconds / profile_.layers));
+    due += clock_.Now() - written + Seconds(seconds / profile_.layers);
+    sleep_until_(due);
   }
   logits_.clear();
   for (const Slice& slice : batch) AddLogits(slice);

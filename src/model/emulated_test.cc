@@ -70,6 +70,14 @@ TEST_F(EmulatedModelTest, TakesTheTimeOfTheProfile) {
   EXPECT_NEAR(took({Of(0, 100), Of(50, 100)}), 0.5 + (1 + 1) + (0.5 + 0.5), 1e-9) << "c0 once";
 }
 
+TEST_F(EmulatedModelTest, ADenseRectangleMayBeWiderThanTheSlicesOwnTokens) {
+  Slice slice = Of(0, 100);
+  slice.dense_keys = 128;
+  const TimePoint began = clock_.Now();
+  EXPECT_TRUE(model_.Forward(std::span(&slice, 1)));
+  EXPECT_NEAR((clock_.Now() - began).count(), 0.5 + 1 + 1e-4 * 100 * 128, 1e-9);
+}
+
 TEST_F(EmulatedModelTest, TheAnswerDependsOnEveryChunkAndNotOnTheSlicing) {
   const int64_t whole = Best(Of(0, 100));
   Best(Of(0, 30));

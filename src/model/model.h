@@ -22,6 +22,9 @@ struct Slice {
   bool write_kv = true;           // false: the pages hold these tokens' KV already
   Logits logits = Logits::kNone;
   LayerGate* gate = nullptr;  // slices of one gate are alone in their step
+  // Not 0: attention also computes what it then masks, up to this position, as KV-Runahead's did
+  // (section 4). The pages cover it; results are the same.
+  int dense_keys = 0;
 };
 
 class Model {

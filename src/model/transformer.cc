@@ -129,6 +129,7 @@ int64_t TransformerModel::Gather(std::span<const Slice> batch) {
     const int64_t n = static_cast<int64_t>(slice.tokens.size()), end = slice.start + n;
     CHECK(n > 0 && rows + n <= options_.max_batch_tokens && slice.start >= 0);
     CHECK(end <= static_cast<int64_t>(slice.pages.size()) * layout().chunk_tokens);
+    CHECK(slice.dense_keys <= static_cast<int64_t>(slice.pages.size()) * layout().chunk_tokens);
     CHECK(slice.gate == batch[0].gate);
     for (int64_t i = 0; i < n; ++i, ++rows) {
       tokens_[rows] = slice.tokens[i];
@@ -197,7 +198,8 @@ void TransformerModel::ListAttention(std::span<const Slice> batch, bool wanted_o
                        .rows = rows,
                        .start = slice.start + n - rows,
                        .pages = slice.pages,
-                       .out_row = out_row});
+                       .out_row = out_row,
+                       .dense_keys = slice.dense_keys});
     out_row += rows;
   }
 }

@@ -32,7 +32,9 @@ Attention::Attention(const Compute& compute, const AttentionShape& shape, const 
       pool_(pool),
       slot_floats_(shape.heads / shape.kv_heads * SumsStride(shape.head_dim)),
       slots_(kSlotBytesAll / (slot_floats_ * sizeof(float))),
-      sums_(slots_ * slot_floats_ * sizeof(float)) {
+      sums_(slots_ * slot_floats_ * sizeof(float)),
+      masked_sums_(compute.pool().size() * kAttendRowsMax * SumsStride(shape.head_dim) *
+                   sizeof(float)) {
   CHECK(shape.alibi_slopes.empty() ||
         shape.alibi_slopes.size() == static_cast<size_t>(shape.heads));
   CHECK(shape.heads % shape.kv_heads == 0 && shape.heads / shape.kv_heads <= kAttentionGroupMax);
@@ -51,6 +53,7 @@ void Attention::Run(int layer, std::span<const AttentionSlice> slices, int64_t q
       RunPartial(task, slice, layer, worker);
     } else {
       RunTask(task, slice, layer, q_stride, out, worker);
+      RunMasked(task, slice, layer, q_stride, worker);
     }
   });
   compute_.pool().ParallelFor(static_cast<int64_t>(merges_.size()), [&](int64_t i, int) {
@@ -80,15 +83,17 @@ void Attention::PlanTasks(std::span<const AttentionSlice> slices) {
   int64_t slots = 0;
   for (int s = 0; s < static_cast<int>(slices.size()); ++s) {
     const AttentionSlice& slice = slices[s];
-    if (slice.rows == 1 && PlanPartials(s, Partials(slice), heads_per_task, &slots)) continue;
+    const bool alone = slice.rows == 1 && slice.dense_keys <= slice.start + 1;
+    if (alone && PlanPartials(s, Partials(slice), heads_per_task, &slots)) continue;
     for (int head = 0; head < shape_.kv_heads; ++head) {
       for (int64_t token = 0; token < slice.rows; token += tile) {
         const int64_t tokens = std::min(tile, slice.rows - token);
-        tasks_.push_back({.slice = s,
-                          .kv_head = head,
-                          .token = token,
-                          .tokens = tokens,
-                          .cost = tokens * (slice.start + token + tokens)});
+        tasks_.push_back(
+            {.slice = s,
+             .kv_head = head,
+             .token = token,
+             .tokens = tokens,
+             .cost = tokens * std::max(slice.start + token + tokens, slice.dense_keys)});
       }
     }
   }
@@ -169,6 +174,32 @@ void Attention::RunTask(const Task& task, const AttentionSlice& slice, int layer
        .out = out.data + out_at * ActivationBytes(compute_.path()),
        .out_stride = out.stride,
        .scratch = compute_.scratch(worker)});
+}
+
+// The rows stand where they see all of the blocks that they may not, and what these add up to goes
+// nowhere.
+void Attention::RunMasked(const Task& task, const AttentionSlice& slice, int layer,
+                          int64_t q_stride, int worker) const {
+  const int64_t group = shape_.heads / shape_.kv_heads;
+  const int64_t seen = slice.start + task.token + task.tokens;
+  const int64_t end = slice.dense_keys / kAttentionBlock * kAttentionBlock;
+  for (int64_t from = (seen + kAttentionBlock - 1) / kAttentionBlock * kAttentionBlock;
+       from < end;) {
+    const int64_t to = std::min(end, (from / kAttentionPartial + 1) * kAttentionPartial);
+    compute_.kernels().attend(
+        {.q = slice.q + task.token * q_stride + task.kv_head * group * shape_.head_dim,
+         .q_stride = q_stride,
+         .tokens = task.tokens,
+         .group = group,
+         .head_dim = shape_.head_dim,
+         .start = end,
+         .kv = {&pool_, slice.pages, layer, task.kv_head},
+         .from = from,
+         .to = to,
+         .sums = masked_sums_.as<float>() + worker * kAttendRowsMax * SumsStride(shape_.head_dim),
+         .scratch = compute_.scratch(worker)});
+    from = to;
+  }
 }
 
 void Attention::RunMerge(const Merge& merge, const AttentionSlice& slice,

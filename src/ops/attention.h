@@ -39,6 +39,9 @@ struct AttentionSlice {
   int64_t start = 0;              // position of the first row
   std::span<const PageId> pages;  // page of chunk i at [i]; covers [0, start + rows)
   int64_t out_row = 0;            // of the first row
+  // Beyond start + rows: the blocks up to here are computed too, by every row, and dropped, as by
+  // kernels that mask a full rectangle. The pages cover them.
+  int64_t dense_keys = 0;
 };
 
 // One layer's attention for a batch. Holds the sums of partials while decoding; chunks of
@@ -77,6 +80,8 @@ class Attention {
   bool PlanPartials(int slice, int64_t partials, int heads_per_task, int64_t* slots);
   void RunTask(const Task& task, const AttentionSlice& slice, int layer, int64_t q_stride,
                const Activations& out, int worker) const;
+  void RunMasked(const Task& task, const AttentionSlice& slice, int layer, int64_t q_stride,
+                 int worker) const;
   void RunPartial(const Task& task, const AttentionSlice& slice, int layer, int worker) const;
   void RunMerge(const Merge& merge, const AttentionSlice& slice, const Activations& out) const;
 
@@ -90,7 +95,8 @@ class Attention {
   // The plan of one Run; kept for their memory.
   std::vector<Task> tasks_;
   std::vector<Merge> merges_;
-  const Buffer sums_;  // [slot][heads per KV head][SumsStride(head_dim)] f32
+  const Buffer sums_;         // [slot][heads per KV head][SumsStride(head_dim)] f32
+  const Buffer masked_sums_;  // [worker][kAttendRowsMax][SumsStride(head_dim)] f32
 };
 
 }  // namespace kvcake

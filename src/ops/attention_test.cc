@@ -265,6 +265,28 @@ TEST_P(AttentionTest, WhatARowMayNotSeeCannotReachIt) {
   }
 }
 
+// Which includes NaNs in the pages, as in all of these tests.
+TEST_P(AttentionTest, WhatIsComputedAndMaskedChangesNothing) {
+  std::mt19937 rng(8);
+  const AttentionShape shape{6, 2, 32};
+  const int64_t tokens = kAttentionPartial + 300;
+  Sequence sequence(rng, shape, tokens, 64);
+  ThreadPool workers(2);
+  const Compute compute(workers, GetParam());
+  Attention attention(compute, shape, sequence.pool());
+  for (const auto& [begin, end] : {std::pair(0l, 200l), {100l, 101l}, {900l, tokens}}) {
+    const auto want = sequence.Run(GetParam(), 2, begin, end);
+    for (const int64_t keys : {end, end + 1, 1024l, 1100l, tokens}) {
+      AttentionSlice slice = sequence.Slice(begin, end);
+      slice.dense_keys = keys;
+      ActivationBuffer out(GetParam(), end - begin, sequence.q_size());
+      attention.Run(1, std::span(&slice, 1), sequence.q_size(), out.Rows(end - begin));
+      ASSERT_TRUE(SameBits(Sequence::Rows(GetParam(), out.Rows(end - begin)), want.data()))
+          << begin << ".." << end << " of " << keys;
+    }
+  }
+}
+
 // Random shapes, chunks, slices and strides; what lies between the rows is left alone.
 TEST_P(AttentionTest, RandomShapesAgreeWithTheFormula) {
   std::mt19937 rng(7);

@@ -21,6 +21,7 @@ struct Header {
   int32_t parts = 0;
   int32_t method = 0;
   int32_t exchange = 1;
+  int32_t dense = 0;
   int32_t salt_bytes = 0;
 };
 
@@ -49,6 +50,7 @@ Result<RankJob> DecodeJob(const Header& header, std::span<const std::byte> body)
   job.method = static_cast<RankMethod>(header.method);
   job.origin = header.origin;
   job.exchange = header.exchange != 0;
+  job.dense = header.dense != 0;
   const auto take = [&](void* to, size_t bytes) {
     std::memcpy(to, body.data(), bytes);
     body = body.subspan(bytes);
@@ -124,6 +126,7 @@ Result<std::unique_ptr<KvGate>> ChainLeader::Start(const RankJob& job,
                       .parts = job.partition.ranks(),
                       .method = static_cast<int32_t>(job.method),
                       .exchange = job.exchange ? 1 : 0,
+                      .dense = job.dense ? 1 : 0,
                       .salt_bytes = static_cast<int32_t>(job.salt.size())};
   const std::vector<std::byte> body = EncodeBody(job);
   TransferWait wait;
@@ -217,9 +220,8 @@ class Worker {
     const int chunk = worker_.pool.layout().chunk_tokens;
     const int first_rank = comm_.size() - job.places(), place = comm_.rank() - first_rank;
     if (place < 0) return Fail(ErrorCode::kCorrupt, "rank {} has no part", comm_.rank());
-    const std::vector<TokenRange> ranges = RangesOf(job, place);
     int tokens = 0;
-    for (const TokenRange& range : ranges) tokens += range.size();
+    for (const TokenRange& range : RangesOf(job, place)) tokens += range.size();
     if (tokens > worker_.model.max_batch_tokens()) {
       return Fail(ErrorCode::kResourceExhausted, "rank {}: a part of {} tokens, and at most {} fit",
                   comm_.rank(), tokens, worker_.model.max_batch_tokens());
@@ -235,13 +237,7 @@ class Worker {
     for (const PageHandle& page : table) ids.push_back(page.id());
     KvGate gate(comm_, worker_.pool, ids, RoutesOf(job, place, first_rank, chunk),
                 worker_.options.timeout);
-    std::vector<Slice> batch;
-    for (const TokenRange& range : ranges) {
-      batch.push_back({.tokens = std::span(job.tokens).subspan(range.begin, range.size()),
-                       .start = range.begin,
-                       .pages = ids,
-                       .gate = &gate});
-    }
+    const std::vector<Slice> batch = SlicesOf(job, place, ids, &gate);
     const TimePoint began = Clock::Real().Now();
     RETURN_IF_ERROR(worker_.model.Forward(batch).map([](auto) {}));
     const Seconds waited = gate.waited(), took = Clock::Real().Now() - began;

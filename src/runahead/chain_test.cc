@@ -113,14 +113,7 @@ class Ranks {
       RETURN_IF_ERROR(rig.model->Forward(std::span(&prefix, 1)).map([](auto) {}));
     }
     ASSIGN_OR_RETURN(const auto gate, chain.Start(job, ids));
-    std::vector<Slice> batch;
-    for (const TokenRange& range : RangesOf(job, job.places() - 1)) {
-      batch.push_back({.tokens = std::span(job.tokens).subspan(range.begin, range.size()),
-                       .start = range.begin,
-                       .pages = ids,
-                       .gate = gate.get()});
-    }
-    batch.back().logits = Slice::Logits::kLast;
+    const auto batch = SlicesOf(job, job.places() - 1, ids, gate.get());
     const auto forward = rig.model->Forward(batch);
     ASSIGN_OR_RETURN(reports_, chain.End(*gate, forward.map([](auto) {})));
     return std::vector<float>(forward->begin(), forward->end());
@@ -187,7 +180,8 @@ TEST_P(EqualsOneProcessTest, BitForBit) {
                             .salt = "",
                             .tokens = Prompt(static_cast<int>(rng()), tokens, config.vocab_size),
                             .origin = origin,
-                            .partition = RandomPartition(rng, tokens - origin, parts)};
+                            .partition = RandomPartition(rng, tokens - origin, parts),
+                            .dense = round == 1};
           SCOPED_TRACE(fmt::format("{} tokens after {} as {}", tokens, origin,
                                    FormatPartition(job.partition)));
           PageTable want_pages = alone.Draw(tokens), pages;

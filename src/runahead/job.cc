@@ -37,6 +37,20 @@ std::vector<TokenRange> RangesOf(const RankJob& job, int place) {
   return ranges;
 }
 
+std::vector<Slice> SlicesOf(const RankJob& job, int place, std::span<const PageId> pages,
+                            LayerGate* gate) {
+  std::vector<Slice> slices;
+  for (const TokenRange& range : RangesOf(job, place)) {
+    slices.push_back({.tokens = std::span(job.tokens).subspan(range.begin, range.size()),
+                      .start = range.begin,
+                      .pages = pages,
+                      .gate = gate});
+    if (job.dense) slices.back().dense_keys = PagedTokens(job, place);
+  }
+  if (place + 1 == job.places()) slices.back().logits = Slice::Logits::kLast;
+  return slices;
+}
+
 std::vector<KvRoute> RoutesOf(const RankJob& job, int place, int first_rank, int chunk_tokens) {
   const bool chain = job.method == RankMethod::kChain;
   const int places = job.places();

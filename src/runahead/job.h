@@ -1,9 +1,11 @@
 // What several ranks do for one prompt, and how its KV cache goes between them.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
+#include "model/model.h"
 #include "runahead/kv_gate.h"
 #include "runahead/partition.h"
 
@@ -31,6 +33,8 @@ struct RankJob {
   // false: nothing is sent, as if all came at once: what compute alone takes. The KV cache that
   // this leaves is nobody's.
   bool exchange = true;
+  // The paper's attention: full rectangles, then a mask (Slice::dense_keys).
+  bool dense = false;
 
   int places() const {
     return method == RankMethod::kZigzag ? partition.ranks() / 2 : partition.ranks();
@@ -44,6 +48,10 @@ struct TokenRange {
 
 // What the rank at this place computes, ascending, each in one slice.
 std::vector<TokenRange> RangesOf(const RankJob& job, int place);
+// These slices, with the last one's logits where the place is the last. `job` and `pages` outlive
+// them.
+std::vector<Slice> SlicesOf(const RankJob& job, int place, std::span<const PageId> pages,
+                            LayerGate* gate);
 // Of its gate; `first_rank` is that of place 0.
 std::vector<KvRoute> RoutesOf(const RankJob& job, int place, int first_rank, int chunk_tokens);
 // The end of what it needs pages for.
