@@ -473,6 +473,7 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
   AddCapacity(bench, exit_code);
   AddBenchServeCommand(*bench, exit_code);
   AddBenchRunaheadCommand(*bench, exit_code);
+  AddBenchRunaheadPapersCommand(*bench, exit_code);
   AddDemo(bench, exit_code);
 }
 

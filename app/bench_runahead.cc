@@ -1,4 +1,4 @@
-// kvcake bench runahead: this program under mpirun, a rank in each process.
+// kvcake bench runahead: this program under mpirun, a rank in each process; and emulated ranks.
 #include "app/flags.h"
 #include "app/ranks.h"
 #include "bench/harness.h"
@@ -9,6 +9,7 @@ namespace {
 
 struct RunaheadFlags {
   bench::RunaheadOptions bench;
+  std::string attention = "causal";
   RankFlags ranks{.ranks = 2};
   RuntimeOptions runtime;
   std::string arch = "smollm2-135m";
@@ -25,7 +26,8 @@ Status Bench(const RunaheadFlags& flags, Ranks& ranks) {
   return bench::RunRunahead(flags.bench, *runtime, ranks.comm());
 }
 
-int Run(const RunaheadFlags& flags) {
+int Run(RunaheadFlags& flags) {
+  flags.bench.dense = flags.attention == "dense";
   if (const Status started = StartRanks(flags.ranks); !started) return Fatal(started.error());
   const auto ranks = Ranks::Join(flags.ranks);
   if (!ranks) return Fatal(ranks.error());
@@ -52,13 +54,47 @@ void AddBenchRunaheadCommand(CLI::App& bench, int* exit_code) {
   command->add_option("--repeats", flags->bench.repeats, "of each cell, interleaved")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command
+      ->add_option("--attention", flags->attention,
+                   "dense: full rectangles, then a mask, as the paper computed it; by every method")
+      ->check(CLI::IsMember({"causal", "dense"}))
+      ->capture_default_str();
   command->add_flag("--search", flags->bench.search, "also search the partition by measuring");
   command->add_option("--ram-capacity", flags->runtime.ram_capacity_bytes, "of KV pages of a rank")
       ->transform(SizeValue())
       ->default_str("4GiB");
   AddRankFlags(*command, &flags->ranks);
   command->add_option("--json", flags->bench.json, "also write the results to this file");
+  command->add_option("--svg", flags->bench.svg, "also draw times and partitions into this file");
   command->callback([flags, exit_code] { *exit_code = Run(*flags); });
+}
+
+void AddBenchRunaheadPapersCommand(CLI::App& bench, int* exit_code) {
+  auto options = std::make_shared<bench::RunaheadPapersOptions>();
+  CLI::App* command = bench.add_subcommand(
+      "runahead-papers",
+      "KV-Runahead's tables on emulated GPUs: lengths, slow and noisy links, a slow rank");
+  command->add_option("--tables", options->tables, "directory of its tables")
+      ->capture_default_str();
+  command->add_option("--profiles", options->profiles, "directory of its GPUs and models")
+      ->capture_default_str();
+  command->add_option("--only", options->model, "this model, as the tables name it");
+  command->add_option("--repeats", options->repeats, "of each cell, interleaved")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--noise-slowdown", options->noise.slowdown, "of a noisy link")
+      ->check(CLI::Range(1.0, 1e6))
+      ->capture_default_str();
+  command->add_option("--slow-rank", options->slow_rank_speed, "its share of the others' speed")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
+  command->add_option("--json", options->json, "also write the results to this file");
+  command->add_option("--svg", options->svg, "also draw times and partitions of Llama 7B on 4");
+  command->add_option("--timeline", options->timeline, "also draw what each rank does when");
+  command->callback([options, exit_code] {
+    const Status status = bench::RunRunaheadPapers(*options);
+    *exit_code = status ? 0 : Fatal(status.error());
+  });
 }
 
 }  // namespace kvcake

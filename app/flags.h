@@ -37,6 +37,7 @@ void AddTokenizeCommands(CLI::App& app, int* exit_code);  // tokenize and detoke
 void AddBenchCommand(CLI::App& app, int* exit_code);
 void AddBenchServeCommand(CLI::App& bench, int* exit_code);
 void AddBenchRunaheadCommand(CLI::App& bench, int* exit_code);
+void AddBenchRunaheadPapersCommand(CLI::App& bench, int* exit_code);
 void AddModelCommand(CLI::App& app, int* exit_code);
 void AddStoreCommand(CLI::App& app, int* exit_code);
 void AddStoreWarmCommand(CLI::App& store, int* exit_code);

@@ -3,65 +3,16 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "bench/benches.h"
+#include "bench/csv.h"
 #include "bench/harness.h"
 #include "bench/simulate_scenario.h"
 
 namespace kvcake::bench {
 namespace {
-
-using CsvRow = std::map<std::string, std::string>;  // by column
-
-std::vector<std::string> Fields(const std::string& line) {
-  std::vector<std::string> fields;
-  std::istringstream in(line);
-  for (std::string field; std::getline(in, field, ',');) fields.push_back(field);
-  return fields;
-}
-
-// A header and its rows; no quotes.
-Result<std::vector<CsvRow>> ReadCsv(const std::string& path) {
-  std::ifstream in(path);
-  std::string line;
-  if (!std::getline(in, line)) return Fail(ErrorCode::kNotFound, "cannot read {}", path);
-  const auto header = Fields(line);
-  std::vector<CsvRow> rows;
-  while (std::getline(in, line)) {
-    const auto fields = Fields(line);
-    if (fields.size() != header.size()) {
-      return Fail(ErrorCode::kInvalidArgument, "{}: '{}' has not the {} columns of its header",
-                  path, line, header.size());
-    }
-    CsvRow row;
-    for (size_t i = 0; i < header.size(); ++i) row[header[i]] = fields[i];
-    rows.push_back(std::move(row));
-  }
-  return rows;
-}
-
-// What a row says of a column, or what its table holds constant.
-Result<double> Number(const CsvRow& row, const char* column, std::optional<double> otherwise = {}) {
-  const auto it = row.find(column);
-  if (it == row.end() && otherwise) return *otherwise;
-  double value = 0;
-  const std::string text = it == row.end() ? "" : it->second;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value <= 0) {
-    return Fail(ErrorCode::kInvalidArgument, "'{}' is no {}", text, column);
-  }
-  return value;
-}
-
-std::string Text(const CsvRow& row, const char* column, const char* otherwise) {
-  const auto it = row.find(column);
-  return it == row.end() ? otherwise : it->second;
-}
 
 struct PaperTable {
   int number;

@@ -2,242 +2,67 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/cpu.h"
-#include "base/peak_rss.h"
 #include "bench/harness.h"
-#include "runahead/chain.h"
-#include "runahead/partition_analytic.h"
-#include "runahead/partition_search.h"
+#include "bench/runahead_cell.h"
+#include "bench/runahead_svg.h"
 
 namespace kvcake::bench {
 namespace {
 
-constexpr int kSliceTokens = 512;  // of one process
-
-struct Method {
-  std::string name;
-  RankMethod how = RankMethod::kChain;
-  Partition partition = {};
-};
-
-// Of one run. The logits' best token, which all methods must agree on.
-struct Run {
-  double ttft_s = 0;
-  int32_t token = 0;
-  double compute_most_s = 0;  // of the slowest rank
-  uint64_t sent_bytes = 0;
-  uint64_t peak_rss_bytes = 0;  // of the largest rank
-};
-
-class RunaheadBench {
- public:
-  RunaheadBench(const RunaheadOptions& options, Runtime& runtime, Comm& comm)
-      : options_(options), runtime_(runtime), comm_(comm), chain_(comm, runtime.pool(), {}) {}
-
-  Status Run() {
-    fmt::print("{}; {} ranks of {} threads; {} repeats, medians\n", CpuName(), comm_.size(),
-               runtime_.threads().size(), options_.repeats);
-    fmt::print("{:>7} {:>7} {:>8} {:>7} {:>8} {:>7} {:>9} {:>8} {:>9} {:>9}  {}\n", "tokens",
-               "method", "ttft s", "spread", "bound s", "above", "x single", "x tsp", "sent MB",
-               "peak MB", "tokens of each rank");
-    for (const int tokens : options_.contexts) RETURN_IF_ERROR(Measure(tokens));
-    return options_.json.empty() ? Status() : WriteJson(options_.json, json_);
-  }
-
- private:
-  Status Measure(int tokens) {
-    prompt_ = RandomPrompt(tokens, runtime_.model().vocab_size(), tokens);
-    ASSIGN_OR_RETURN(const struct Run warm, Single());  // and the costs of the analytic partition
-    ASSIGN_OR_RETURN(const std::vector<Method> methods, Methods(tokens));
-    std::vector<std::vector<struct Run>> runs(methods.size() + 1);
-    std::vector<std::vector<double>> bounds(methods.size());
-    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
-      ASSIGN_OR_RETURN(const struct Run single, Single());
-      runs[0].push_back(single);
-      for (size_t m = 0; m < methods.size(); ++m) {
-        ASSIGN_OR_RETURN(const struct Run run, Several(methods[m], /*exchange=*/true));
-        if (run.token != warm.token) {
-          return Fail(ErrorCode::kCorrupt, "{} has another first token than one process",
-                      methods[m].name);
-        }
-        runs[m + 1].push_back(run);
-        ASSIGN_OR_RETURN(const struct Run free, Several(methods[m], /*exchange=*/false));
-        bounds[m].push_back(free.compute_most_s);
-      }
-    }
-    const double single_s = Ttft(runs[0]), tsp_s = Ttft(runs[1]);
-    Report(tokens, {.name = "single"}, runs[0], single_s, single_s, tsp_s);
-    for (size_t m = 0; m < methods.size(); ++m) {
-      Report(tokens, methods[m], runs[m + 1], Median(bounds[m]), single_s, tsp_s);
-    }
-    return {};
-  }
-
-  static double Ttft(const std::vector<struct Run>& runs) {
-    std::vector<double> seconds;
-    for (const auto& run : runs) seconds.push_back(run.ttft_s);
-    return Median(std::move(seconds));
-  }
-
-  Result<std::vector<Method>> Methods(int tokens) {
-    const int ranks = comm_.size(), chunk = runtime_.pool().layout().chunk_tokens;
-    std::vector<Method> methods = {
-        {"tsp", RankMethod::kTsp, EvenPartition(tokens, ranks)},
-        {"zigzag", RankMethod::kZigzag, EvenPartition(tokens, 2 * ranks)},
-        {"kvr-e", RankMethod::kChain, EvenPartition(tokens, ranks)}};
-    const ComputeFit fit = runtime_.compute_cost().fit();
-    ChainCost cost;
-    cost.ranks.assign(ranks, {.time = {.c0 = fit.c0, .g = fit.g, .b = fit.b, .a = fit.a}});
-    cost.layers = runtime_.pool().layout().layers;
-    cost.bytes_per_token_layer =
-        static_cast<double>(runtime_.pool().layout().bytes_per_token()) / cost.layers;
-    methods.push_back({"kvr", RankMethod::kChain,
-                       ChunkedPartition(cost, AnalyticPartition(cost, tokens), chunk)});
-    if (!options_.search) return methods;
-    Method tried{.name = "kvr-s"};
-    const auto measure = [&](const Partition& partition) -> Result<double> {
-      tried.partition = partition;
-      std::vector<struct Run> runs;
-      for (int i = 0; i < options_.repeats; ++i) {
-        ASSIGN_OR_RETURN(runs.emplace_back(), Several(tried, /*exchange=*/true));
-      }
-      return Ttft(runs);
-    };
-    ASSIGN_OR_RETURN(const SearchResult found, SearchPartition({.what = "bench runahead",
-                                                                .tokens = tokens,
-                                                                .ranks = ranks,
-                                                                .stride_min_tokens = chunk},
-                                                               measure));
-    methods.push_back({"kvr-s", RankMethod::kChain, found.best.partition});
-    return methods;
-  }
-
-  Result<PageTable> Pages() {
-    runtime_.pool().DropCached();
-    PageTable table;
-    const size_t chunk = runtime_.pool().layout().chunk_tokens;
-    while (table.size() * chunk < prompt_.size()) {
-      auto page = runtime_.pool().Draw();
-      if (!page) {
-        return Fail(ErrorCode::kResourceExhausted,
-                    "a prompt of {} tokens does not fit into --ram-capacity", prompt_.size());
-      }
-      table.push_back(std::move(*page));
-    }
-    return table;
-  }
-
-  static std::vector<PageId> Ids(const PageTable& table) {
-    std::vector<PageId> ids;
-    for (const PageHandle& page : table) ids.push_back(page.id());
-    return ids;
-  }
-
-  static int32_t Best(std::span<const float> logits) {
-    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  }
-
-  // In slices, as the engine computes it.
-  Result<struct Run> Single() {
-    ASSIGN_OR_RETURN(const PageTable table, Pages());
-    const std::vector<PageId> ids = Ids(table);
-    struct Run run;
-    const int tokens = static_cast<int>(prompt_.size());
-    const TimePoint began = Clock::Real().Now();
-    for (int start = 0; start < tokens; start += kSliceTokens) {
-      const int count = std::min(kSliceTokens, tokens - start);
-      const Slice slice{
-          .tokens = std::span(prompt_).subspan(start, count),
-          .start = start,
-          .pages = ids,
-          .logits = start + count == tokens ? Slice::Logits::kLast : Slice::Logits::kNone};
-      const TimePoint at = Clock::Real().Now();
-      ASSIGN_OR_RETURN(const auto logits, runtime_.model().Forward(std::span(&slice, 1)));
-      runtime_.compute_cost().Add(start, count, Clock::Real().Now() - at);
-      if (!logits.empty()) run.token = Best(logits);
-    }
-    run.ttft_s = (Clock::Real().Now() - began).count();
-    run.peak_rss_bytes = PeakRssBytes();
-    return run;
-  }
-
-  Result<struct Run> Several(const Method& method, bool exchange) {
-    ASSIGN_OR_RETURN(const PageTable table, Pages());
-    const std::vector<PageId> ids = Ids(table);
-    RankJob job{.method = method.how, .tokens = prompt_, .partition = method.partition};
-    job.exchange = exchange;
-    struct Run run;
-    const TimePoint began = Clock::Real().Now();
-    ASSIGN_OR_RETURN(const auto gate, chain_.Start(job, ids));
-    std::vector<Slice> batch;
-    for (const TokenRange& range : RangesOf(job, job.places() - 1)) {
-      batch.push_back({.tokens = std::span(prompt_).subspan(range.begin, range.size()),
-                       .start = range.begin,
-                       .pages = ids,
-                       .gate = gate.get()});
-    }
-    batch.back().logits = Slice::Logits::kLast;
-    const TimePoint at = Clock::Real().Now();
-    const auto forward = runtime_.model().Forward(batch);
-    const TimePoint done = Clock::Real().Now();
-    run.ttft_s = (done - began).count();
-    run.compute_most_s = (done - at - gate->waited()).count();
-    if (forward) run.token = Best(*forward);
-    ASSIGN_OR_RETURN(const auto ranks, chain_.End(*gate, forward.map([](auto) {})));
-    run.sent_bytes = gate->sent_bytes();
-    run.peak_rss_bytes = PeakRssBytes();
-    for (const RankReport& rank : ranks) {
-      run.compute_most_s = std::max(run.compute_most_s, rank.compute_s);
-      run.sent_bytes += rank.sent_bytes;
-      run.peak_rss_bytes = std::max(run.peak_rss_bytes, rank.peak_rss_bytes);
-    }
-    return run;
-  }
-
-  void Report(int tokens, const Method& method, const std::vector<struct Run>& runs, double bound_s,
-              double single_s, double tsp_s) {
-    const double ttft_s = Ttft(runs);
-    std::vector<double> seconds;
-    for (const auto& run : runs) seconds.push_back(run.ttft_s);
-    const auto [least, most] = std::minmax_element(seconds.begin(), seconds.end());
-    const std::string parts =
-        method.partition.bounds.empty() ? "" : FormatPartition(method.partition);
-    fmt::print(
-        "{:>7} {:>7} {:>8.3f} {:>6.2f}x {:>8.3f} {:>6.1f}% {:>8.2f}x {:>7.2f}x {:>9.1f} {:>9.0f}  "
-        "{}\n",
-        tokens, method.name, ttft_s, *most / *least, bound_s, 100 * (ttft_s / bound_s - 1),
-        single_s / ttft_s, tsp_s / ttft_s, runs[0].sent_bytes / 1e6, runs[0].peak_rss_bytes / 1e6,
-        parts);
-    json_.push_back({{"setting", "real"},
-                     {"model", runtime_.options().model_dir},
-                     {"tokens", tokens},
-                     {"ranks", method.name == "single" ? 1 : comm_.size()},
-                     {"method", method.name},
-                     {"attention", "causal"},
-                     {"bounds", method.partition.bounds},
-                     {"ttft_s", ttft_s},
-                     {"bound_s", bound_s},
-                     {"sent_bytes", runs[0].sent_bytes},
-                     {"peak_rss_bytes", runs[0].peak_rss_bytes},
-                     {"repeats", seconds}});
-  }
-
-  const RunaheadOptions& options_;
-  Runtime& runtime_;
-  Comm& comm_;
-  ChainLeader chain_;
-  std::vector<int32_t> prompt_;
-  nlohmann::ordered_json json_ = nlohmann::ordered_json::array();
-};
+// Of equal ranks, as this process's slices have been so far.
+ChainCost CostOf(Runtime& runtime, int ranks) {
+  const ComputeFit fit = runtime.compute_cost().fit();
+  ChainCost cost;
+  cost.ranks.assign(ranks, {.time = {.c0 = fit.c0, .g = fit.g, .b = fit.b, .a = fit.a}});
+  cost.layers = runtime.pool().layout().layers;
+  cost.bytes_per_token_layer =
+      static_cast<double>(runtime.pool().layout().bytes_per_token()) / cost.layers;
+  return cost;
+}
 
 }  // namespace
 
 Status RunRunahead(const RunaheadOptions& options, Runtime& runtime, Comm& comm) {
-  return RunaheadBench(options, runtime, comm).Run();
+  RankTrial trial(runtime.model(), runtime.pool(), comm,
+                  {.dense = options.dense, .on_slice = [&](int start, int tokens, Seconds took) {
+                     if (!options.dense) runtime.compute_cost().Add(start, tokens, took);
+                   }});
+  fmt::print("{}; {} ranks of {} threads; attention {}; {} repeats, medians\n", CpuName(),
+             comm.size(), runtime.threads().size(), options.dense ? "dense" : "causal",
+             options.repeats);
+  PrintCellHeader();
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  RunaheadPicture picture;
+  for (const int tokens : options.contexts) {
+    const auto prompt = RandomPrompt(tokens, trial.vocab_size(), tokens);
+    RETURN_IF_ERROR(trial.Single(prompt).map([](auto) {}));  // the costs that `kvr` divides by
+    ChainCost cost = CostOf(runtime, comm.size());
+    if (options.dense) {  // of the same work: a rectangle has twice the scores of its triangle
+      for (RankCost& rank : cost.ranks) {
+        rank.time.attention = SliceTime::Attention::kDense;
+        rank.time.a *= 2;
+        rank.time.g = 0;
+      }
+    }
+    ASSIGN_OR_RETURN(const auto results,
+                     MeasureCell(trial, PlansFor(cost, tokens, trial.layout().chunk_tokens), prompt,
+                                 {.repeats = options.repeats,
+                                  .bound_repeats = options.repeats,
+                                  .search = options.search}));
+    const CellNames names{.setting = "real",
+                          .model = runtime.options().model_dir,
+                          .attention = options.dense ? "dense" : "causal",
+                          .tokens = tokens,
+                          .ranks = comm.size()};
+    PrintCell(names, results);
+    AddJson(names, results, &json);
+    picture.Add(names, results);
+  }
+  if (!options.svg.empty()) RETURN_IF_ERROR(WriteFile(options.svg, picture.Draw()));
+  return options.json.empty() ? Status() : WriteJson(options.json, json);
 }
 
 }  // namespace kvcake::bench

@@ -154,11 +154,11 @@ class ServeBench {
                                .body = traffic.body});
     };
     ASSIGN_OR_RETURN(const auto warm, run(std::min(traffic.requests, options_.streams)));
-    ASSIGN_OR_RETURN(const Counters before, ReadCounters(port));
     const TimePoint began = Clock::Real().Now();
+    ASSIGN_OR_RETURN(const Counters before, ReadCounters(port));
     ASSIGN_OR_RETURN(const auto answers, run(traffic.requests));
-    const double wall_s = (Clock::Real().Now() - began).count();
     ASSIGN_OR_RETURN(const Counters after, ReadCounters(port));
+    const double wall_s = (Clock::Real().Now() - began).count();
     std::vector<double> overhead_ms;
     // The burst at the start waits for itself; from then on that many streams are active.
     const bool all = traffic.requests <= options_.streams;

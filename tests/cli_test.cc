@@ -270,7 +270,8 @@ TEST_F(CliTest, MeasuresWhatTheServerCosts) {
   ASSERT_EQ(result["traffic"].size(), 4u);
   for (const json& traffic : result["traffic"]) {
     EXPECT_GT(traffic["prompt_tokens"], 100);
-    EXPECT_GT(traffic["steps"], 4);
+    // One request at least, of 4 tokens; the last step counts when all of it has been handed out.
+    EXPECT_GE(traffic["steps"], 3);
     EXPECT_GT(traffic["overhead_ms_p50"], 0);
     EXPECT_GE(traffic["overhead_ms_p99"], traffic["overhead_ms_p50"]);
     EXPECT_GE(traffic["wall_over_steps"], 1);

@@ -242,6 +242,7 @@ class Worker {
     RETURN_IF_ERROR(worker_.model.Forward(batch).map([](auto) {}));
     const Seconds waited = gate.waited(), took = Clock::Real().Now() - began;
     RETURN_IF_ERROR(gate.Finish());
+    if (worker_.on_done) worker_.on_done(job, gate);
     uint64_t mixed = 0;
     for (int i = 0; (i + 1) * chunk <= job.origin; ++i) {
       if (worker_.pool.path(ids[i]) != worker_.model.numeric_path()) mixed = 1;

@@ -84,6 +84,8 @@ struct ChainWorker {
   // Has the pages of the job's first `origin` tokens published in the pool.
   std::function<Status(const RankJob&)> restore_prefix;
   ChainOptions options = {};
+  // Called after each forward pass. May be empty.
+  std::function<void(const RankJob&, const KvGate&)> on_done = {};
 };
 
 // Works for the leader until it lets go. An error is what made a job fail; the Comm is closed then.

@@ -28,6 +28,7 @@ KvGate::KvGate(Comm& comm, const PagePool& pool, std::span<const PageId> pages,
     coming += route.from >= 0 ? 1 : 0;
   }
   missing_.assign(layout.layers, coming);
+  layers_.resize(layout.layers);
   transfers_ = layout.layers * coming;
   for (int layer = 0; layer < layout.layers; ++layer) {  // in the order in which it is needed
     for (size_t i = 0; i < routes_.size(); ++i) {
@@ -52,6 +53,11 @@ KvGate::~KvGate() {
 uint64_t KvGate::sent_bytes() const {
   std::lock_guard lock(mutex_);
   return sent_bytes_;
+}
+
+std::vector<LayerExchange> KvGate::layers() const {
+  std::lock_guard lock(mutex_);
+  return layers_;
 }
 
 int KvGate::Tag(int layer, const KvRoute& route) const {
@@ -86,8 +92,9 @@ void KvGate::SendOn(int layer, size_t route) {
       ++transfers_;
       sent_bytes_ += bytes.size();
     }
-    comm_.Send(to, Tag(layer, routes_[route]), bytes, [this](Status status) {
+    comm_.Send(to, Tag(layer, routes_[route]), bytes, [this, layer](Status status) {
       std::lock_guard lock(mutex_);
+      layers_[layer].sent = clock_.Now();
       EndTransferLocked(status);
     });
   }
@@ -102,6 +109,10 @@ void KvGate::EndTransferLocked(const Status& status) {
 }
 
 Status KvGate::AfterKv(int layer) {
+  {
+    std::lock_guard lock(mutex_);
+    layers_[layer].kv = clock_.Now();
+  }
   for (size_t i = 0; i < routes_.size(); ++i) {
     if (routes_[i].from >= 0) continue;
     if (!staging_[i].empty()) {
@@ -132,7 +143,10 @@ Status KvGate::WaitFor(Ready&& ready, const char* what) {
 }
 
 Status KvGate::BeforeAttention(int layer) {
-  return WaitFor([this, layer] { return missing_[layer] == 0; }, "come");
+  RETURN_IF_ERROR(WaitFor([this, layer] { return missing_[layer] == 0; }, "come"));
+  std::lock_guard lock(mutex_);
+  layers_[layer].prefix = clock_.Now();
+  return {};
 }
 
 Status KvGate::Finish() {

@@ -23,6 +23,13 @@ struct KvRoute {
   int number = 0;            // of the piece, the same on every rank
 };
 
+// When a layer's KV cache came and went. Epoch where nothing did.
+struct LayerExchange {
+  TimePoint kv{};      // the rank's own was there
+  TimePoint prefix{};  // all that its attention needs was
+  TimePoint sent{};    // all that goes on had
+};
+
 // Tags below are for what is said about a prompt (runahead/chain.h).
 inline constexpr int kKvTags = 16;
 
@@ -47,6 +54,7 @@ class KvGate : public LayerGate {
 
   Seconds waited() const { return waited_; }  // in BeforeAttention and Finish
   uint64_t sent_bytes() const;
+  std::vector<LayerExchange> layers() const;
 
  private:
   int Tag(int layer, const KvRoute& route) const;
@@ -77,6 +85,7 @@ class KvGate : public LayerGate {
   size_t transfers_ = 0;         // that have not ended
   uint64_t progress_ = 0;        // transfers that have
   uint64_t sent_bytes_ = 0;
+  std::vector<LayerExchange> layers_;
   std::optional<Error> error_;
 };
 

@@ -70,6 +70,7 @@ EngineLoopStats EngineLoop::Stats() const {
   std::lock_guard lock(mutex_);
   EngineLoopStats stats = stats_;
   stats.waiting += inbox_.size();
+  stats.step_s = StepsSecondsLocked();
   return stats;
 }
 

@@ -34,7 +34,8 @@ struct EngineLoopStats {
   size_t waiting = 0;
   uint64_t preemptions = 0;
   uint64_t steps = 0;
-  double step_s = 0;      // of all steps together: plan, forward, commit, sample, stream
+  double step_s = 0;      // of all steps together, the running one so far too: plan, forward,
+                          // commit, sample, stream
   double delivery_s = 0;  // of that: telling the sinks
 };
 
