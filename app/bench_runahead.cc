@@ -1,4 +1,6 @@
 // kvcake bench runahead: this program under mpirun, a rank in each process; and emulated ranks.
+#include <cstdio>
+
 #include "app/flags.h"
 #include "app/ranks.h"
 #include "bench/harness.h"
@@ -23,6 +25,7 @@ Status Bench(const RunaheadFlags& flags, Ranks& ranks) {
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(options));
   if (!ranks.leads()) return ranks.Work(*runtime);
   RETURN_IF_ERROR(ranks.Meet(*runtime));
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // rows are kept as they come, in files too
   return bench::RunRunahead(flags.bench, *runtime, ranks.comm());
 }
 
@@ -92,6 +95,7 @@ void AddBenchRunaheadPapersCommand(CLI::App& bench, int* exit_code) {
   command->add_option("--svg", options->svg, "also draw times and partitions of Llama 7B on 4");
   command->add_option("--timeline", options->timeline, "also draw what each rank does when");
   command->callback([options, exit_code] {
+    std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
     const Status status = bench::RunRunaheadPapers(*options);
     *exit_code = status ? 0 : Fatal(status.error());
   });

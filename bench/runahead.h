@@ -32,7 +32,7 @@ struct RunaheadPapersOptions {
   std::string model;                            // of the tables; empty: all
   int repeats = 3;
   // A pair of neighbours has other traffic, in both directions.
-  LinkNoise noise = {.seed = 1, .slowdown = 20, .burst_mean = Seconds(0.05), .gap_mean = {}};
+  LinkNoise noise = {.slowdown = 20, .burst_mean = Seconds(0.05), .gap_mean = Seconds(0.05)};
   double slow_rank_speed = 0.5;
   std::string json;      // path; empty: none
   std::string svg;       // path of TTFT and partitions; empty: none

@@ -149,8 +149,8 @@ class PapersBench {
   Status NoisyLinks() {
     constexpr int kRanks = 4;
     fmt::print(
-        "Noisy links: {} on {}, a random pair of neighbours has {:g} ms of other traffic, in both "
-        "directions, again and again: its link has 1/{:g} of its {:g} GB/s\n{:>7} | {:>8} {:>8} "
+        "Noisy links: {} on {}; again and again a random pair of neighbours has {:g} ms of other "
+        "traffic, in both directions, and 1/{:g} of its {:g} GB/s\n{:>7} | {:>8} {:>8} "
         "{:>6} | {:>8} {:>8} {:>6} | {:>8} {:>8} {:>6}\n",
         kLlama, kRanks, 1e3 * options_.noise.burst_mean.count(), options_.noise.slowdown,
         kPaperLink / 1e9, "tokens", "tsp", "noisy", "", "zigzag", "noisy", "", "kvr", "noisy", "");

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -41,7 +42,9 @@ inline const std::string& ModelDir(const std::string& arch = "tiny") {
       CHECK(WriteSynthModel(arch, path, {.shape = shape, .seed = 5}));
     }
   };
+  static std::mutex mutex;
   static std::map<std::string, Dir> dirs;
+  const std::lock_guard lock(mutex);
   return dirs.try_emplace(arch, arch).first->second.path;
 }
 
