@@ -7,16 +7,13 @@
 #include <nlohmann/json.hpp>
 
 #include "base/cpu.h"
-#include "base/peak_rss.h"
 #include "bench/harness.h"
-#include "runahead/chain.h"
+#include "bench/rank_trial.h"
 #include "runahead/partition_analytic.h"
 #include "runahead/partition_search.h"
 
 namespace kvcake::bench {
 namespace {
-
-constexpr int kSliceTokens = 512;  // of one process
 
 struct Method {
   std::string name;
@@ -24,19 +21,10 @@ struct Method {
   Partition partition = {};
 };
 
-// Of one run. The logits' best token, which all methods must agree on.
-struct Run {
-  double ttft_s = 0;
-  int32_t token = 0;
-  double compute_most_s = 0;  // of the slowest rank
-  uint64_t sent_bytes = 0;
-  uint64_t peak_rss_bytes = 0;  // of the largest rank
-};
-
 class RunaheadBench {
  public:
   RunaheadBench(const RunaheadOptions& options, Runtime& runtime, Comm& comm)
-      : options_(options), runtime_(runtime), comm_(comm), chain_(comm, runtime.pool(), {}) {}
+      : options_(options), runtime_(runtime), comm_(comm), trial_(runtime, comm) {}
 
   Status Run() {
     fmt::print("{}; {} ranks of {} threads; {} repeats, medians\n", CpuName(), comm_.size(),
@@ -51,21 +39,22 @@ class RunaheadBench {
  private:
   Status Measure(int tokens) {
     prompt_ = RandomPrompt(tokens, runtime_.model().vocab_size(), tokens);
-    ASSIGN_OR_RETURN(const struct Run warm, Single());  // and the costs of the analytic partition
+    ASSIGN_OR_RETURN(const RankRun warm,
+                     trial_.Single(prompt_));  // and the costs of the analytic partition
     ASSIGN_OR_RETURN(const std::vector<Method> methods, Methods(tokens));
-    std::vector<std::vector<struct Run>> runs(methods.size() + 1);
+    std::vector<std::vector<RankRun>> runs(methods.size() + 1);
     std::vector<std::vector<double>> bounds(methods.size());
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
-      ASSIGN_OR_RETURN(const struct Run single, Single());
+      ASSIGN_OR_RETURN(const RankRun single, trial_.Single(prompt_));
       runs[0].push_back(single);
       for (size_t m = 0; m < methods.size(); ++m) {
-        ASSIGN_OR_RETURN(const struct Run run, Several(methods[m], /*exchange=*/true));
+        ASSIGN_OR_RETURN(const RankRun run, Several(methods[m]));
         if (run.token != warm.token) {
           return Fail(ErrorCode::kCorrupt, "{} has another first token than one process",
                       methods[m].name);
         }
         runs[m + 1].push_back(run);
-        ASSIGN_OR_RETURN(const struct Run free, Several(methods[m], /*exchange=*/false));
+        ASSIGN_OR_RETURN(const RankRun free, Several(methods[m], /*exchange=*/false));
         bounds[m].push_back(free.compute_most_s);
       }
     }
@@ -77,7 +66,7 @@ class RunaheadBench {
     return {};
   }
 
-  static double Ttft(const std::vector<struct Run>& runs) {
+  static double Ttft(const std::vector<RankRun>& runs) {
     std::vector<double> seconds;
     for (const auto& run : runs) seconds.push_back(run.ttft_s);
     return Median(std::move(seconds));
@@ -101,9 +90,9 @@ class RunaheadBench {
     Method tried{.name = "kvr-s"};
     const auto measure = [&](const Partition& partition) -> Result<double> {
       tried.partition = partition;
-      std::vector<struct Run> runs;
+      std::vector<RankRun> runs;
       for (int i = 0; i < options_.repeats; ++i) {
-        ASSIGN_OR_RETURN(runs.emplace_back(), Several(tried, /*exchange=*/true));
+        ASSIGN_OR_RETURN(runs.emplace_back(), Several(tried));
       }
       return Ttft(runs);
     };
@@ -116,89 +105,11 @@ class RunaheadBench {
     return methods;
   }
 
-  Result<PageTable> Pages() {
-    runtime_.pool().DropCached();
-    PageTable table;
-    const size_t chunk = runtime_.pool().layout().chunk_tokens;
-    while (table.size() * chunk < prompt_.size()) {
-      auto page = runtime_.pool().Draw();
-      if (!page) {
-        return Fail(ErrorCode::kResourceExhausted,
-                    "a prompt of {} tokens does not fit into --ram-capacity", prompt_.size());
-      }
-      table.push_back(std::move(*page));
-    }
-    return table;
+  Result<RankRun> Several(const Method& method, bool exchange = true) {
+    return trial_.Several(prompt_, method.how, method.partition, exchange);
   }
 
-  static std::vector<PageId> Ids(const PageTable& table) {
-    std::vector<PageId> ids;
-    for (const PageHandle& page : table) ids.push_back(page.id());
-    return ids;
-  }
-
-  static int32_t Best(std::span<const float> logits) {
-    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  }
-
-  // In slices, as the engine computes it.
-  Result<struct Run> Single() {
-    ASSIGN_OR_RETURN(const PageTable table, Pages());
-    const std::vector<PageId> ids = Ids(table);
-    struct Run run;
-    const int tokens = static_cast<int>(prompt_.size());
-    const TimePoint began = Clock::Real().Now();
-    for (int start = 0; start < tokens; start += kSliceTokens) {
-      const int count = std::min(kSliceTokens, tokens - start);
-      const Slice slice{
-          .tokens = std::span(prompt_).subspan(start, count),
-          .start = start,
-          .pages = ids,
-          .logits = start + count == tokens ? Slice::Logits::kLast : Slice::Logits::kNone};
-      const TimePoint at = Clock::Real().Now();
-      ASSIGN_OR_RETURN(const auto logits, runtime_.model().Forward(std::span(&slice, 1)));
-      runtime_.compute_cost().Add(start, count, Clock::Real().Now() - at);
-      if (!logits.empty()) run.token = Best(logits);
-    }
-    run.ttft_s = (Clock::Real().Now() - began).count();
-    run.peak_rss_bytes = PeakRssBytes();
-    return run;
-  }
-
-  Result<struct Run> Several(const Method& method, bool exchange) {
-    ASSIGN_OR_RETURN(const PageTable table, Pages());
-    const std::vector<PageId> ids = Ids(table);
-    RankJob job{.method = method.how, .tokens = prompt_, .partition = method.partition};
-    job.exchange = exchange;
-    struct Run run;
-    const TimePoint began = Clock::Real().Now();
-    ASSIGN_OR_RETURN(const auto gate, chain_.Start(job, ids));
-    std::vector<Slice> batch;
-    for (const TokenRange& range : RangesOf(job, job.places() - 1)) {
-      batch.push_back({.tokens = std::span(prompt_).subspan(range.begin, range.size()),
-                       .start = range.begin,
-                       .pages = ids,
-                       .gate = gate.get()});
-    }
-    batch.back().logits = Slice::Logits::kLast;
-    const TimePoint at = Clock::Real().Now();
-    const auto forward = runtime_.model().Forward(batch);
-    const TimePoint done = Clock::Real().Now();
-    run.ttft_s = (done - began).count();
-    run.compute_most_s = (done - at - gate->waited()).count();
-    if (forward) run.token = Best(*forward);
-    ASSIGN_OR_RETURN(const auto ranks, chain_.End(*gate, forward.map([](auto) {})));
-    run.sent_bytes = gate->sent_bytes();
-    run.peak_rss_bytes = PeakRssBytes();
-    for (const RankReport& rank : ranks) {
-      run.compute_most_s = std::max(run.compute_most_s, rank.compute_s);
-      run.sent_bytes += rank.sent_bytes;
-      run.peak_rss_bytes = std::max(run.peak_rss_bytes, rank.peak_rss_bytes);
-    }
-    return run;
-  }
-
-  void Report(int tokens, const Method& method, const std::vector<struct Run>& runs, double bound_s,
+  void Report(int tokens, const Method& method, const std::vector<RankRun>& runs, double bound_s,
               double single_s, double tsp_s) {
     const double ttft_s = Ttft(runs);
     std::vector<double> seconds;
@@ -229,7 +140,7 @@ class RunaheadBench {
   const RunaheadOptions& options_;
   Runtime& runtime_;
   Comm& comm_;
-  ChainLeader chain_;
+  RankTrial trial_;
   std::vector<int32_t> prompt_;
   nlohmann::ordered_json json_ = nlohmann::ordered_json::array();
 };
