@@ -67,7 +67,7 @@ TEST(ChainPlannerTest, ATableWithoutTheKeyIsAnErrorAtOnce) {
 TEST(ChainPlannerTest, ASlowLinkLeavesOneProcess) {
   ChainPlannerOptions options = Options();
   EXPECT_EQ(New(options)->Plan(0, 4096, 2)->ranks(), 2);
-  options.link = {.bytes_per_s = 4096 * 4000 / kTime.SecondsFor(0, 4096) / 2};
+  options.link = {.bytes_per_s = 4096 * 4000 / kTime.SecondsFor(0, 4096) / 10};
   EXPECT_EQ(New(options)->Plan(0, 4096, 2)->ranks(), 1);
 }
 
