@@ -144,6 +144,7 @@ void Ranks::Divide(RuntimeOptions* options) const {
     options->threads = std::max(1, UsableCores() / here);
   }
   options->rank_tokens_max = flags_.tokens_max;
+  options->keep_costs = leads();  // the others compute no slices that tell of them
 }
 
 Status Ranks::Meet(Runtime& runtime) {

@@ -1,7 +1,6 @@
 #include "engine/warm_up.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <span>
 #include <utility>
@@ -65,28 +64,30 @@ Status WarmUp(Model& model, PagePool& pool, ComputeCost& cost, const Clock& cloc
 
 Status WarmUpFar(Model& model, PagePool& pool, ComputeCost& cost, const Clock& clock) {
   constexpr Seconds kMax{1};
-  constexpr int kPrefix = 4096;  // attention takes a fair share there
-  // The first as above. Of two lengths, to tell what grows with the prefix alone.
-  constexpr std::array kCounts = {kLeastTokens, kLeastTokens, 4 * kLeastTokens};
+  constexpr int kFar = 4096;  // attention takes a fair share there
+  constexpr int kShort = kLeastTokens, kLong = 4 * kLeastTokens;
   const int chunk = pool.layout().chunk_tokens;
-  const int most = std::min(kPrefix, model.max_positions() - kCounts.back());
-  const int prefix = std::max(0, most) / chunk * chunk;
-  if (cost.fit().samples > kSamplesMost || prefix == 0) return {};
+  const int most = std::min(kFar, model.max_positions() - kLong);
+  const int far = std::max(0, most) / chunk * chunk;
+  if (cost.fit().samples > kSamplesMost || far == 0) return {};
   Passes passes(model, pool, clock);
   const TimePoint began = clock.Now();
-  Seconds last{0};
+  ASSIGN_OR_RETURN(std::optional<Seconds> took, passes.Run(far, kShort));
+  if (!took) return {};
+  const Seconds cold = *took;
+  int before = kShort;
   bool learnt = false;
-  for (size_t i = 0; i < kCounts.size(); ++i) {
-    const Seconds expected = i == 0 ? last : last * (kCounts[i] / kCounts[i - 1]);
+  // Near and far alike, and far of two lengths, to tell what grows with the prefix alone.
+  for (const auto& [prefix, count] :
+       {std::pair(0, kLong), std::pair(far, kLong), std::pair(far, kShort)}) {
+    const Seconds expected = *took * count / before;
     if (clock.Now() - began + expected > kMax) break;
-    ASSIGN_OR_RETURN(const std::optional<Seconds> took, passes.Run(prefix, kCounts[i]));
-    if (!took) return {};
-    last = *took;
-    if (i == 0) continue;
-    cost.Add(prefix, kCounts[i], last);
+    ASSIGN_OR_RETURN(took, passes.Run(prefix, count));
+    cost.Add(prefix, count, *took);
+    before = count;
     learnt = true;
   }
-  if (!learnt) cost.Add(prefix, kLeastTokens, last);
+  if (!learnt) cost.Add(far, kShort, cold);
   return {};
 }
 

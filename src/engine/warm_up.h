@@ -17,7 +17,7 @@ struct WarmUpOptions {
 [[nodiscard]] Status WarmUp(Model& model, PagePool& pool, ComputeCost& cost, const Clock& clock,
                             const WarmUpOptions& options);
 
-// Some far into a prompt, of a second together if one alone takes no longer; none if the compute
+// Some far into a prompt, within about a second unless one alone takes longer; none if the compute
 // cost has more samples than a warm-up makes. For who predicts whole prompts: at the beginning of
 // one attention takes so little that noise passes for it.
 [[nodiscard]] Status WarmUpFar(Model& model, PagePool& pool, ComputeCost& cost, const Clock& clock);

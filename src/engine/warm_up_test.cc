@@ -107,7 +107,7 @@ TEST_F(WarmUpTest, ShortContextsAndSmallPoolsAreNoError) {
   ComputeCost cost;
   NoisyModel shorter(clock_, 1, 1024);
   ASSERT_TRUE(WarmUpFar(shorter, *pool_, cost, clock_));
-  EXPECT_EQ(shorter.passes, 3) << "as far as it goes";
+  EXPECT_EQ(shorter.passes, 4) << "as far as it goes";
   NoisyModel shortest(clock_, 1, 64);
   ComputeCost nothing;
   ASSERT_TRUE(WarmUpFar(shortest, *pool_, nothing, clock_));
