@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include "app/flags.h"
+#include "app/runahead.h"
 
 int main(int argc, char** argv) {
   using namespace kvcake;
@@ -24,6 +25,7 @@ int main(int argc, char** argv) {
   AddPerplexityCommand(app, &exit_code);
   AddTokenizeCommands(app, &exit_code);
   AddBenchCommand(app, &exit_code);
+  AddRunaheadCommand(app, &exit_code);
   AddModelCommand(app, &exit_code);
   AddStoreCommand(app, &exit_code);
   try {

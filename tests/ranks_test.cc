@@ -78,6 +78,74 @@ TEST_F(RanksTest, SaysWhatIsWrong) {
   EXPECT_THAT(bad.err, HasSubstr("another model"));
 }
 
+TEST_F(RanksTest, PlanSaysHowManyPayAtEachLink) {
+  const std::string plan =
+      "runahead plan --profile " KVCAKE_SOURCE_DIR
+      "/bench/profiles/kvr/a100-llama-7b.json --ranks 4 --context 4096 8192 --link-rate 1GB 10GB ";
+  const json plans = RunJson(plan)["plans"];
+  ASSERT_EQ(plans.size(), 4u);
+  // The paper's table 3: 0.65, 0.84 and 0.93 s on 1, 2 and 4 GPUs, with partitions that know
+  // nothing of links; 1.95, 0.99 and 0.72 s.
+  const json slow = plans[0], fast = plans[3];
+  EXPECT_EQ(slow["tokens"], 4096);
+  EXPECT_EQ(slow["link_bytes_per_s"], 1e9);
+  EXPECT_EQ(slow["ranks"], 2);
+  EXPECT_EQ(fast["tokens"], 8192);
+  EXPECT_EQ(fast["link_bytes_per_s"], 1e10);
+  EXPECT_EQ(fast["ranks"], 4);
+  ASSERT_EQ(fast["bounds"].size(), 5u);
+  EXPECT_EQ(fast["bounds"][4], 8192);
+  ASSERT_EQ(fast["ttft_by_ranks_s"].size(), 4u);
+  EXPECT_EQ(fast["ttft_by_ranks_s"][3], fast["ttft_s"]);
+  EXPECT_NEAR(fast["ttft_by_ranks_s"][0].get<double>() / 1.95, 1, 0.1);
+  EXPECT_NEAR(fast["ttft_by_ranks_s"][1].get<double>() / 0.99, 1, 0.15);
+  EXPECT_GT(fast["tsp_by_ranks_s"][3], fast["ttft_s"]);
+
+  const Outcome table = Run(plan + "--json " + dir_ + "/plan.json");
+  EXPECT_THAT(table.out, HasSubstr("1 GB/s"));
+  EXPECT_EQ(json::parse(Read(dir_ + "/plan.json"))["plans"], plans);
+  EXPECT_EQ(Run("runahead plan").exit_code, 1) << "of what?";
+  EXPECT_EQ(Run("runahead plan --link-rate 0").exit_code, 2);
+}
+
+TEST_F(RanksTest, PlanMeasuresThisMachine) {
+  const json plan = RunJson("runahead plan --model " KVCAKE_SOURCE_DIR
+                            "/models/demo --threads 1 --ranks 2 --context 4096");
+  EXPECT_GT(plan["time"]["b"].get<double>() + plan["time"]["a"].get<double>(), 0);
+  EXPECT_TRUE(plan["plans"][0]["link_bytes_per_s"].is_null());
+  EXPECT_LE(plan["plans"][0]["ttft_s"], plan["plans"][0]["ttft_by_ranks_s"][0]);
+}
+
+TEST_F(RanksTest, ASearchMakesTheTableThatRunsUse) {
+  const std::string table = " --partition-table " + dir_ + "/cache/table.json ";
+  const std::string search = "runahead search --model " KVCAKE_SOURCE_DIR
+                             "/models/demo --threads 1 --ranks 2 --repeats 1 --context 1024" +
+                             table;
+  const std::string run = Ask("--ranks 2 --partition table" + table);
+  Outcome missing = Run(run);
+  EXPECT_NE(missing.exit_code, 0);
+  EXPECT_THAT(missing.err, HasSubstr("kvcake runahead search --ranks 2"));
+  const json found = RunJson(search)["found"];
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_GT(found[0]["measurements"], 1);
+  ASSERT_EQ(found[0]["bounds"].size(), 3u);
+  const double share = found[0]["bounds"][1].get<double>() / 1024;
+  const json divided = RunJson(run);
+  ASSERT_TRUE(divided["chain"].is_object()) << divided;
+  const int tokens = divided["prompt_tokens"], bound = divided["chain"]["bounds"][1];
+  EXPECT_EQ(bound % 128, 0);
+  EXPECT_NEAR(bound, share * tokens, 64.5);
+  EXPECT_EQ(divided["tokens"], RunJson(Ask())["tokens"]);
+  missing = Run(Ask("--ranks 3 --partition table" + table));
+  EXPECT_NE(missing.exit_code, 0);
+  EXPECT_THAT(missing.err, HasSubstr("kvcake runahead search --ranks 3"));
+  std::string state;
+  for (const auto& entry : std::filesystem::directory_iterator(dir_ + "/cache")) {
+    state += entry.path().filename().string() + " ";
+  }
+  EXPECT_EQ(state, "table.json ") << "what a stopped search has measured goes with its end";
+}
+
 // All end, soon, when one is killed.
 TEST_F(RanksTest, ALostRankEndsTheRun) {
   const std::string rank = std::string(KVCAKE_PROGRAM) +

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/warm_up.h"
 
 namespace kvcake {
 
@@ -389,25 +390,8 @@ std::optional<RestoreProgress> Engine::Progress(SequenceId id) const {
 }
 
 Status Engine::WarmUp() {
-  const bool measured = cost_.fit().known();
-  const std::vector<int32_t> tokens(options_.slice_tokens, 0);
-  std::vector<PageHandle> pages;
-  std::vector<PageId> ids;
-  const TimePoint began = clock_.Now();
-  for (int count = 16; count <= options_.slice_tokens; count *= 2) {
-    while (pages.size() < PagesFor(count)) {
-      auto page = pool_.Draw();
-      if (!page) return {};
-      ids.push_back(page->id());
-      pages.push_back(std::move(*page));
-    }
-    const Slice slice{.tokens = std::span(tokens).first(count), .pages = ids};
-    const TimePoint start = clock_.Now();
-    RETURN_IF_ERROR(model_.Forward(std::span(&slice, 1)).map([](auto) {}));
-    if (!measured) cost_.Add(0, count, clock_.Now() - start);
-    if (measured || clock_.Now() - began > options_.warm_up_max) break;
-  }
-  return {};
+  return kvcake::WarmUp(model_, pool_, cost_, clock_,
+                        {.slice_tokens = options_.slice_tokens, .max = options_.warm_up_max});
 }
 
 void Engine::FlushStore() {

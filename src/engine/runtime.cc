@@ -111,7 +111,7 @@ void Runtime::Wire() {
 }
 
 Runtime::~Runtime() {
-  if (!engine_) return;
+  if (!engine_ || !options_.keep_costs) return;
   for (size_t i = 0; i < stores_.size(); ++i) SaveCosts(CostPath(i), LearnersOf(i));
 }
 

@@ -57,6 +57,8 @@ struct RuntimeOptions {
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
   WeightFormat weights = WeightFormat::kBf16;
   std::optional<SpeedTrace> compute_share = {};  // EngineOptions'
+  // What is learnt of costs stays beside the stores; false: as another process leaves it.
+  bool keep_costs = true;
 };
 
 // The compute pool that the options ask for. With `cpus`, the calling thread and those that it

@@ -3,8 +3,13 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
+#include "base/check.h"
+#include "io/file_system.h"
+#include "model/json_file.h"
 #include "runahead/partition_analytic.h"
 
 namespace kvcake {
@@ -20,13 +25,42 @@ SliceTime After(SliceTime time, int origin) {
   return time;
 }
 
+std::vector<double> LoadSpeeds(const std::string& path) {
+  constexpr double kMost = 1e3;  // of what machines can differ by
+  if (path.empty()) return {};
+  const auto json = ReadJsonFile(path);
+  if (!json && json.error().code == ErrorCode::kNotFound) return {};
+  std::vector<double> speeds;
+  if (json && json->is_array()) {
+    for (const auto& speed : *json) {
+      const double value = speed.is_number() ? speed.get<double>() : 0;
+      if (value >= 1 / kMost && value <= kMost) speeds.push_back(value);
+    }
+    if (speeds.size() == json->size()) return speeds;
+  }
+  spdlog::warn("{} is not a file of ranks' speeds, learning them anew", path);
+  return {};
+}
+
+void SaveSpeeds(const std::string& path, const std::vector<double>& speeds) {
+  if (path.empty()) return;
+  const Status saved = WriteText(FileSystem::Real(), path, nlohmann::json(speeds).dump() + "\n");
+  if (!saved) spdlog::warn("the ranks' speeds are not kept: {}", saved.error().message);
+}
+
 class Planner : public ChainPlanner {
  public:
-  explicit Planner(ChainPlannerOptions options) : options_(std::move(options)) {}
+  explicit Planner(ChainPlannerOptions options)
+      : options_(std::move(options)), speeds_(LoadSpeeds(options_.speeds_path)) {}
 
   std::optional<Partition> Plan(int origin, int tokens, int ranks) override {
     if (tokens < ranks * options_.chunk_tokens) return std::nullopt;
-    if (options_.partition == "analytic") return Analytic(origin, tokens, ranks);
+    if (static_cast<int>(speeds_.size()) != ranks) speeds_.assign(ranks, 1);
+    const bool table = options_.partition == "table";
+    if (options_.partition == "analytic" || (table && origin > 0)) {
+      return Analytic(origin, tokens, ranks);
+    }
+    if (table) return FromTable(tokens);
     if (options_.partition == "even") return EvenPartition(tokens, ranks);
     Result<Partition> partition = ParsePartition(options_.partition, tokens, ranks);
     if (partition) return *std::move(partition);
@@ -47,11 +81,11 @@ class Planner : public ChainPlanner {
       double& speed = speeds_[before + i];
       speed += kNewest * (expected / ranks[i].compute_s - speed);
     }
+    SaveSpeeds(options_.speeds_path, speeds_);
   }
 
  private:
   std::optional<Partition> Analytic(int origin, int tokens, int ranks) {
-    speeds_.resize(ranks, 1);
     const SliceTime time = After(options_.time(), origin);
     if (time.b <= 0) return EvenPartition(tokens, ranks);
     ChainCost cost;
@@ -62,6 +96,12 @@ class Planner : public ChainPlanner {
     return BestRanks(cost, tokens, {.chunk_tokens = options_.chunk_tokens}).partition;
   }
 
+  std::optional<Partition> FromTable(int tokens) {
+    const auto partition = options_.table.PartitionFor(options_.table_key, tokens);
+    CHECK(partition);  // as NewChainPlanner has seen
+    return OnMultiples(*partition, options_.chunk_tokens);
+  }
+
   const ChainPlannerOptions options_;
   std::vector<double> speeds_;  // of each rank, against `time`
 };
@@ -70,8 +110,11 @@ class Planner : public ChainPlanner {
 
 Result<std::unique_ptr<ChainPlanner>> NewChainPlanner(ChainPlannerOptions options) {
   const std::string& how = options.partition;
-  // Shares can be looked at before there is a prompt.
-  if (how != "analytic" && how != "even") {
+  if (how == "table") {
+    const PartitionTableKey& key = options.table_key;
+    RETURN_IF_ERROR(options.table.PartitionFor(key, key.ranks).map([](auto) {}));
+  } else if (how != "analytic" && how != "even") {
+    // Shares can be looked at before there is a prompt.
     constexpr int kTokens = 1 << 20;
     const auto count = static_cast<int>(std::count(how.begin(), how.end(), ',')) + 1;
     const bool shares = how.find('.') != std::string::npos;

@@ -8,22 +8,29 @@
 #include "model/slice_time.h"
 #include "runahead/chain.h"
 #include "runahead/chain_cost.h"
+#include "runahead/partition_table.h"
 
 namespace kvcake {
 
 struct ChainPlannerOptions {
-  // analytic: by the costs below, on as many ranks as pay; even; else ParsePartition's shares or
-  // tokens: on all ranks, always.
+  // analytic: by the costs below, on as many ranks as pay. Else on all ranks, always: even; table,
+  // that of `table`, and of a prompt whose beginning is kept analytic; ParsePartition's shares or
+  // tokens.
   std::string partition = "analytic";
+  PartitionTable table = {};  // has entries for the key
+  PartitionTableKey table_key = {};
   int chunk_tokens = 128;
   int layers = 1;
   double bytes_per_token_layer = 0;
   LinkCost link = {};
   // What a slice takes on the leader, as it is known by now; b = 0: nothing is.
   std::function<SliceTime()> time;
+  // How fast each rank has been found to be, against `time`, is kept here after each prompt, and
+  // read at the start: whatever is there that is no such file teaches nothing. Empty: nowhere.
+  std::string speeds_path = {};
 };
 
-// kInvalidArgument names --partition.
+// kInvalidArgument names --partition; kNotFound: no entry of the table is for the key.
 Result<std::unique_ptr<ChainPlanner>> NewChainPlanner(ChainPlannerOptions options);
 
 }  // namespace kvcake

@@ -1,0 +1,97 @@
+#include "runahead/chain_planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/temp_dir_testing.h"
+
+namespace kvcake {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr SliceTime kTime{.b = 1e-3, .a = 1e-7};
+const PartitionTableKey kKey{.model = "m", .machine = "two cores", .ranks = 2};
+
+ChainPlannerOptions Options(const std::string& partition = "analytic") {
+  return {.partition = partition,
+          .table_key = kKey,
+          .chunk_tokens = 128,
+          .layers = 4,
+          .bytes_per_token_layer = 1000,
+          .time = [] { return kTime; }};
+}
+
+std::unique_ptr<ChainPlanner> New(ChainPlannerOptions options) {
+  auto planner = NewChainPlanner(std::move(options));
+  EXPECT_TRUE(planner) << planner.error().message;
+  return *std::move(planner);
+}
+
+// That a prompt of 4096 tokens was computed on two ranks of these speeds.
+void Teach(ChainPlanner& planner, double first, double second) {
+  RankJob job{.partition = EvenPartition(4096, 2)};
+  const std::vector<RankReport> reports = {{.compute_s = kTime.SecondsFor(0, 2048) / first},
+                                           {.compute_s = kTime.SecondsFor(2048, 2048) / second}};
+  planner.Learn(job, reports);
+}
+
+TEST(ChainPlannerTest, ATablesPartitionsAreOfWholeChunks) {
+  ChainPlannerOptions options = Options("table");
+  options.table.Set(kKey, {{0, 2600, 4096}});
+  options.table.Set(kKey, {{0, 5000, 8192}});
+  const auto planner = New(options);
+  EXPECT_THAT(planner->Plan(0, 4096, 2)->bounds, ElementsAre(0, 2560, 4096));
+  EXPECT_THAT(planner->Plan(0, 8000, 2)->bounds, ElementsAre(0, 4864, 8000));
+  EXPECT_THAT(planner->Plan(0, 256, 2)->bounds, ElementsAre(0, 128, 256)) << "a part for each";
+  EXPECT_FALSE(planner->Plan(0, 255, 2)) << "too short";
+  // After a beginning that is kept, the measured shares would be wrong.
+  EXPECT_EQ(planner->Plan(4096, 4096, 2), New(Options())->Plan(4096, 4096, 2));
+}
+
+TEST(ChainPlannerTest, ATableWithoutTheKeyIsAnErrorAtOnce) {
+  ChainPlannerOptions options = Options("table");
+  auto planner = NewChainPlanner(options);
+  ASSERT_FALSE(planner);
+  EXPECT_EQ(planner.error().code, ErrorCode::kNotFound);
+  EXPECT_THAT(planner.error().message, HasSubstr("two cores"));
+  PartitionTableKey other = kKey;
+  other.machine = "four cores";
+  options.table.Set(other, {{0, 2600, 4096}});
+  EXPECT_FALSE(NewChainPlanner(options));
+}
+
+TEST(ChainPlannerTest, ASlowLinkLeavesOneProcess) {
+  ChainPlannerOptions options = Options();
+  EXPECT_EQ(New(options)->Plan(0, 4096, 2)->ranks(), 2);
+  options.link = {.bytes_per_s = 4096 * 4000 / kTime.SecondsFor(0, 4096) / 10};
+  EXPECT_EQ(New(options)->Plan(0, 4096, 2)->ranks(), 1);
+}
+
+TEST(ChainPlannerTest, SpeedsComeBackFromTheirFile) {
+  const TempDir dir;
+  ChainPlannerOptions options = Options();
+  const Partition even_speeds = *New(options)->Plan(0, 4096, 2);
+  options.speeds_path = dir.path() + "/ranks.json";
+  Partition learnt;
+  {
+    const auto planner = New(options);
+    EXPECT_EQ(planner->Plan(0, 4096, 2), even_speeds);
+    for (int i = 0; i < 20; ++i) Teach(*planner, 0.5, 1);
+    learnt = *planner->Plan(0, 4096, 2);
+  }
+  EXPECT_LT(learnt.size(0), even_speeds.size(0) * 3 / 4) << "half as fast";
+  EXPECT_EQ(New(options)->Plan(0, 4096, 2), learnt);
+  // Another number of ranks is another chain.
+  EXPECT_EQ(New(options)->Plan(0, 4096, 3), New(Options())->Plan(0, 4096, 3));
+  for (const char* damaged : {"", "{}", "[1, \"x\"]", "[0, 1]", "[1e9, 1]"}) {
+    std::ofstream(options.speeds_path) << damaged;
+    EXPECT_EQ(New(options)->Plan(0, 4096, 2), even_speeds) << damaged;
+  }
+}
+
+}  // namespace
+}  // namespace kvcake
