@@ -46,16 +46,14 @@ SliceTime SliceTimeOf(Runtime& runtime) {
 
 }  // namespace
 
-void AddRankFlags(CLI::App& app, RankFlags* flags) {
-  app.add_option("--ranks", flags->ranks,
-                 "prefill the prompt with so many processes, as a chain (docs/runahead.md): on "
-                 "this machine, or, without this flag, those that mpirun has started")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
+void AddPartitionFlag(CLI::App& app, RankFlags* flags) {
   app.add_option("--partition", flags->partition,
                  "which tokens each of them computes: analytic, even, shares (0.6,0.4) or tokens "
                  "(5000,3192)")
       ->capture_default_str();
+}
+
+void AddRankLimitFlags(CLI::App& app, RankFlags* flags) {
   app.add_option("--rank-timeout", flags->timeout_s, "a rank that is silent for so long is lost")
       ->transform(DurationValue())
       ->check(CLI::Range(0.1, 1e6))
@@ -64,6 +62,51 @@ void AddRankFlags(CLI::App& app, RankFlags* flags) {
                  "most tokens that one of them computes; they take memory for activations")
       ->check(CLI::Range(128, 1 << 20))
       ->capture_default_str();
+}
+
+void AddRankFlags(CLI::App& app, RankFlags* flags) {
+  app.add_option("--ranks", flags->ranks,
+                 "prefill the prompt with so many processes, as a chain (docs/runahead.md): on "
+                 "this machine, or, without this flag, those that mpirun has started")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  AddPartitionFlag(app, flags);
+  AddRankLimitFlags(app, flags);
+}
+
+Status MeetRanks(Comm& comm, Runtime& runtime, Seconds timeout) {
+  const Fact facts[] = {{"version", KVCAKE_VERSION},
+                        {"model", runtime.model().identity().Root().Hex()},
+                        {"numeric path", NumericPathName(runtime.model().numeric_path())},
+                        {"--rank-tokens-max", std::to_string(runtime.options().rank_tokens_max)}};
+  return Handshake(comm, facts, timeout);
+}
+
+Status WorkForLeader(Comm& comm, Runtime& runtime, Seconds timeout,
+                     const std::function<bool()>& stopping) {
+  const auto restore = [&](const RankJob& job) -> Status {
+    const auto prefix = std::span(job.tokens).first(job.origin + 1);
+    Request request{.prompt = {prefix.begin(), prefix.end()}, .max_tokens = 1, .salt = job.salt};
+    request.store = false;
+    const auto after_step = [&](SequenceId id) {
+      if (stopping && stopping()) runtime.engine().Cancel(id);
+    };
+    return runtime.engine().Answer(std::move(request), after_step).map([](auto) {});
+  };
+  return WorkForChain(comm, {.model = runtime.model(),
+                             .pool = runtime.pool(),
+                             .restore_prefix = restore,
+                             .options = {.timeout = timeout}});
+}
+
+Result<std::unique_ptr<ChainPlanner>> PlannerFor(Runtime& runtime, const std::string& partition) {
+  const KvLayout& layout = runtime.pool().layout();
+  return NewChainPlanner(
+      {.partition = partition,
+       .chunk_tokens = layout.chunk_tokens,
+       .layers = layout.layers,
+       .bytes_per_token_layer = static_cast<double>(layout.bytes_per_token()) / layout.layers,
+       .time = [&runtime] { return SliceTimeOf(runtime); }});
 }
 
 Status StartRanks(const RankFlags& flags) {
@@ -109,39 +152,20 @@ void Ranks::Divide(RuntimeOptions* options) const {
 }
 
 Status Ranks::Meet(Runtime& runtime) {
-  const Fact facts[] = {{"version", KVCAKE_VERSION},
-                        {"model", runtime.model().identity().Root().Hex()},
-                        {"numeric path", NumericPathName(runtime.model().numeric_path())}};
   // One rank may have to load the model from a slow disk.
-  return Handshake(*comm_, facts, std::max(kMeetTimeout, Seconds(flags_.timeout_s)));
+  return MeetRanks(*comm_, runtime, std::max(kMeetTimeout, Seconds(flags_.timeout_s)));
 }
 
 Status Ranks::Work(Runtime& runtime) {
   RETURN_IF_ERROR(Meet(runtime));
-  const auto restore = [&](const RankJob& job) -> Status {
-    const auto prefix = std::span(job.tokens).first(job.origin + 1);
-    Request request{.prompt = {prefix.begin(), prefix.end()}, .max_tokens = 1, .salt = job.salt};
-    request.store = false;
-    return runtime.engine().Answer(std::move(request)).map([](auto) {});
-  };
-  const Status status = WorkForChain(*comm_, {.model = runtime.model(),
-                                              .pool = runtime.pool(),
-                                              .restore_prefix = restore,
-                                              .options = {.timeout = Seconds(flags_.timeout_s)}});
+  const Status status = WorkForLeader(*comm_, runtime, Seconds(flags_.timeout_s));
   if (!status) EndNow(status.error());
   return status;
 }
 
 Status Ranks::Lead(Runtime& runtime) {
   RETURN_IF_ERROR(Meet(runtime));
-  const KvLayout& layout = runtime.pool().layout();
-  ASSIGN_OR_RETURN(
-      planner_, NewChainPlanner({.partition = flags_.partition,
-                                 .chunk_tokens = layout.chunk_tokens,
-                                 .layers = layout.layers,
-                                 .bytes_per_token_layer =
-                                     static_cast<double>(layout.bytes_per_token()) / layout.layers,
-                                 .time = [&runtime] { return SliceTimeOf(runtime); }}));
+  ASSIGN_OR_RETURN(planner_, PlannerFor(runtime, flags_.partition));
   leader_ = std::make_unique<ChainLeader>(
       *comm_, runtime.pool(),
       ChainOptions{.timeout = Seconds(flags_.timeout_s),

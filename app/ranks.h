@@ -19,6 +19,19 @@ struct RankFlags {
   int tokens_max = 16384;  // RuntimeOptions::rank_tokens_max
 };
 void AddRankFlags(CLI::App& app, RankFlags* flags);
+// Of them, --rank-timeout and --rank-tokens-max; --partition.
+void AddRankLimitFlags(CLI::App& app, RankFlags* flags);
+void AddPartitionFlag(CLI::App& app, RankFlags* flags);
+
+// Whether all ranks of `comm` run the same; every rank calls it once, first. kInvalidArgument names
+// what differs.
+[[nodiscard]] Status MeetRanks(Comm& comm, Runtime& runtime, Seconds timeout);
+// A worker's: works until the leader lets go. An error is why it could not; `comm` is closed then.
+// `stopping` is asked while it restores prompts; closing `comm` ends the rest.
+[[nodiscard]] Status WorkForLeader(Comm& comm, Runtime& runtime, Seconds timeout,
+                                   const std::function<bool()>& stopping = {});
+// The leader's, by what its runtime, which is borrowed, learns.
+Result<std::unique_ptr<ChainPlanner>> PlannerFor(Runtime& runtime, const std::string& partition);
 
 // Where --ranks asks for more processes than this one: becomes the mpirun that starts them, each
 // with this process's command line. Returns an error, or when this is one of them, or all there is.
@@ -37,7 +50,7 @@ class Ranks {
 
   Comm& comm() { return *comm_; }
 
-  // Checks that all ranks run the same.
+  // MeetRanks, with the patience of a start.
   Status Meet(Runtime& runtime);
   // That, and, of all but the leader: works until it lets go.
   Status Work(Runtime& runtime);
