@@ -32,6 +32,7 @@ void AddSamplingFlags(CLI::App& app, SamplingParams* sampling);
 void AddRunCommand(CLI::App& app, int* exit_code);
 void AddChatCommand(CLI::App& app, int* exit_code);
 void AddServeCommand(CLI::App& app, int* exit_code);
+void AddWorkerCommand(CLI::App& app, int* exit_code);
 void AddPerplexityCommand(CLI::App& app, int* exit_code);
 void AddTokenizeCommands(CLI::App& app, int* exit_code);  // tokenize and detokenize
 void AddBenchCommand(CLI::App& app, int* exit_code);

@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
   AddRunCommand(app, &exit_code);
   AddChatCommand(app, &exit_code);
   AddServeCommand(app, &exit_code);
+  AddWorkerCommand(app, &exit_code);
   AddPerplexityCommand(app, &exit_code);
   AddTokenizeCommands(app, &exit_code);
   AddBenchCommand(app, &exit_code);

@@ -11,11 +11,6 @@
 
 #include "app/flags.h"
 #include "base/cpu.h"
-#include "bench/harness.h"
-#include "comm/handshake.h"
-#include "engine/warm_up.h"
-#include "runahead/chain_planner.h"
-#include "store/store_dir.h"
 
 namespace kvcake {
 namespace {
@@ -40,69 +35,7 @@ int EnvironmentInt(const char* name, int otherwise) {
   return value == nullptr ? otherwise : std::atoi(value);
 }
 
-// What tells machines apart whose partitions and speeds differ.
-std::string MachineName(Runtime& runtime) {
-  return fmt::format("{}, {} threads", runtime.emulated() ? runtime.profile()->name : CpuName(),
-                     runtime.threads().size());
-}
-
 }  // namespace
-
-std::string DefaultPartitionTable() { return bench::CacheDir() + "/partitions.json"; }
-
-void AddPartitionTableFlag(CLI::App& app, std::string* path) {
-  app.add_option("--partition-table", *path,
-                 "a file of partitions that kvcake runahead search has found (default: " +
-                     DefaultPartitionTable() + ")");
-}
-
-Status WarmUpFar(Runtime& runtime) {
-  if (runtime.emulated()) return {};
-  return WarmUpFar(runtime.model(), runtime.pool(), runtime.compute_cost(), Clock::Real());
-}
-
-SliceTime SliceTimeOf(Runtime& runtime) {
-  if (runtime.emulated()) return runtime.profile()->time();
-  const ComputeFit fit = runtime.compute_cost().fit();
-  return {.c0 = fit.c0, .g = fit.g, .b = fit.b, .a = fit.a};
-}
-
-ChainCost ChainCostOf(Runtime& runtime, int ranks, const LinkCost& link) {
-  const KvLayout& layout = runtime.pool().layout();
-  return {.ranks = std::vector<RankCost>(ranks, {.time = SliceTimeOf(runtime)}),
-          .link = link,
-          .layers = layout.layers,
-          .bytes_per_token_layer = static_cast<double>(layout.bytes_per_token()) / layout.layers};
-}
-
-void AddRankFlags(CLI::App& app, RankFlags* flags) {
-  app.add_option("--ranks", flags->ranks,
-                 "prefill the prompt with so many processes, as a chain (docs/runahead.md): on "
-                 "this machine, or, without this flag, those that mpirun has started")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  app.add_option("--partition", flags->partition,
-                 "which tokens each of them computes: analytic, even, table (of "
-                 "--partition-table), shares (0.6,0.4) or tokens (5000,3192)")
-      ->capture_default_str();
-  AddPartitionTableFlag(app, &flags->partition_table);
-  app.add_option("--link-rate", flags->link_rate_bytes_per_s,
-                 "of the network from each of them to the next, e.g. 10Gbit or 1GB (a second), for "
-                 "--partition analytic (default: measured when they meet)")
-      ->transform(RateValue())
-      ->check(CLI::PositiveNumber);
-  app.add_option("--link-latency", flags->link_latency_s, "of a message on it, e.g. 50us")
-      ->transform(DurationValue())
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--rank-timeout", flags->timeout_s, "a rank that is silent for so long is lost")
-      ->transform(DurationValue())
-      ->check(CLI::Range(0.1, 1e6))
-      ->default_str("30s");
-  app.add_option("--rank-tokens-max", flags->tokens_max,
-                 "most tokens that one of them computes; they take memory for activations")
-      ->check(CLI::Range(128, 1 << 20))
-      ->capture_default_str();
-}
 
 Status StartRanks(const RankFlags& flags) {
   if (flags.ranks == 1 || StartedByMpirun()) return {};
@@ -148,81 +81,15 @@ void Ranks::Divide(RuntimeOptions* options) const {
 }
 
 Status Ranks::Meet(Runtime& runtime) {
-  const Fact facts[] = {{"version", KVCAKE_VERSION},
-                        {"model", runtime.model().identity().Root().Hex()},
-                        {"numeric path", NumericPathName(runtime.model().numeric_path())}};
   // One rank may have to load the model from a slow disk.
-  RETURN_IF_ERROR(Handshake(*comm_, facts, std::max(kMeetTimeout, Seconds(flags_.timeout_s))));
-  ASSIGN_OR_RETURN(survey_, SurveyRanks(*comm_, MachineName(runtime), Seconds(flags_.timeout_s)));
+  const Seconds timeout = std::max(kMeetTimeout, Seconds(flags_.timeout_s));
+  ASSIGN_OR_RETURN(survey_, MeetRanks(*comm_, runtime, timeout));
   return {};
-}
-
-LinkCost Ranks::link() const {
-  return {.alpha_s = flags_.link_latency_s.value_or(survey_.latency_s),
-          .bytes_per_s = flags_.link_rate_bytes_per_s.value_or(survey_.bytes_per_s)};
-}
-
-PartitionTableKey Ranks::table_key(Runtime& runtime) const {
-  PartitionTableKey key;
-  key.model = runtime.model().identity().Root().Hex();
-  key.ranks = comm_->size();
-  for (const std::string& machine : survey_.machines) {
-    if (!key.machine.empty()) key.machine += "; ";
-    key.machine += machine;
-  }
-  return key;
-}
-
-// Beside the store, as what this process has learnt of itself.
-std::string Ranks::SpeedsPath(Runtime& runtime) const {
-  if (runtime.stores().empty()) return {};
-  const std::string machines = table_key(runtime).machine;
-  return fmt::format(
-      "{}/ranks-{:016x}.json",
-      StoreDir(runtime.options().stores[0].dir).RootDir(runtime.model().identity().Root()),
-      Xxh3_64(std::as_bytes(std::span(machines))));
-}
-
-Result<std::unique_ptr<ChainPlanner>> Ranks::NewPlanner(Runtime& runtime) const {
-  const KvLayout& layout = runtime.pool().layout();
-  ChainPlannerOptions options{
-      .partition = flags_.partition,
-      .table_key = table_key(runtime),
-      .chunk_tokens = layout.chunk_tokens,
-      .layers = layout.layers,
-      .bytes_per_token_layer = static_cast<double>(layout.bytes_per_token()) / layout.layers,
-      .link = link(),
-      .time = [&runtime] { return SliceTimeOf(runtime); },
-      .speeds_path = SpeedsPath(runtime)};
-  if (flags_.partition != "table") return NewChainPlanner(std::move(options));
-  const std::string path =
-      flags_.partition_table.empty() ? DefaultPartitionTable() : flags_.partition_table;
-  auto table = PartitionTable::Load(path);
-  if (!table && table.error().code != ErrorCode::kNotFound) {
-    return tl::unexpected<Error>(table.error());
-  }
-  if (table) options.table = *std::move(table);
-  auto planner = NewChainPlanner(std::move(options));
-  if (planner || planner.error().code != ErrorCode::kNotFound) return planner;
-  return Fail(ErrorCode::kNotFound,
-              "--partition table: {} has none for this model on {} ranks of {}: find one with "
-              "kvcake runahead search --ranks {} --model {} --context 4096",
-              path, comm_->size(), table_key(runtime).machine, comm_->size(),
-              runtime.options().model_dir);
 }
 
 Status Ranks::Work(Runtime& runtime) {
   RETURN_IF_ERROR(Meet(runtime));
-  const auto restore = [&](const RankJob& job) -> Status {
-    const auto prefix = std::span(job.tokens).first(job.origin + 1);
-    Request request{.prompt = {prefix.begin(), prefix.end()}, .max_tokens = 1, .salt = job.salt};
-    request.store = false;
-    return runtime.engine().Answer(std::move(request)).map([](auto) {});
-  };
-  const Status status = WorkForChain(*comm_, {.model = runtime.model(),
-                                              .pool = runtime.pool(),
-                                              .restore_prefix = restore,
-                                              .options = {.timeout = Seconds(flags_.timeout_s)}});
+  const Status status = WorkForLeader(*comm_, runtime, Seconds(flags_.timeout_s));
   if (!status) EndNow(status.error());
   return status;
 }
@@ -232,7 +99,7 @@ Status Ranks::Lead(Runtime& runtime) {
   if (flags_.partition == "analytic") {
     RETURN_IF_ERROR(WarmUpFar(runtime));
   }
-  ASSIGN_OR_RETURN(planner_, NewPlanner(runtime));
+  ASSIGN_OR_RETURN(planner_, PlannerFor(runtime, flags_, survey_));
   leader_ = std::make_unique<ChainLeader>(
       *comm_, runtime.pool(),
       ChainOptions{.timeout = Seconds(flags_.timeout_s),

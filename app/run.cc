@@ -10,6 +10,7 @@
 #include "app/ranks.h"
 #include "base/dump_json.h"
 #include "cake/trace.h"
+#include "engine/chain_json.h"
 #include "engine/stop_strings.h"
 
 namespace kvcake {
@@ -193,21 +194,6 @@ class AnswerText {
   std::optional<Detokenizer> detokenizer_;
   StopStrings stops_;
 };
-
-// Of a prompt that several ranks prefilled; null of others.
-nlohmann::ordered_json ChainJson(const std::optional<ChainReport>& chain) {
-  if (!chain) return nullptr;
-  auto ranks = nlohmann::ordered_json::array();
-  for (const RankReport& rank : chain->ranks) {
-    ranks.push_back({{"compute_s", rank.compute_s},
-                     {"wait_s", rank.wait_s},
-                     {"sent_bytes", rank.sent_bytes},
-                     {"peak_rss_bytes", rank.peak_rss_bytes}});
-  }
-  return {{"origin", chain->job.origin},
-          {"bounds", chain->job.partition.bounds},
-          {"ranks", std::move(ranks)}};
-}
 
 // `ranks` is null when this process is alone.
 Status Answer(const RunFlags& flags, Ranks* ranks) {

@@ -39,7 +39,7 @@ class Searcher {
       : flags_(flags),
         runtime_(runtime),
         ranks_(ranks),
-        key_(ranks.table_key(runtime)),
+        key_(TableKeyOf(runtime, ranks.survey())),
         path_(flags.ranks.partition_table.empty() ? DefaultPartitionTable()
                                                   : flags.ranks.partition_table),
         trial_(runtime.model(), runtime.pool(), ranks.comm(),
@@ -101,7 +101,8 @@ class Searcher {
   // What other lengths have shown, else what the costs say.
   Partition Seed(int tokens) const {
     if (auto partition = table_.PartitionFor(key_, tokens)) return *std::move(partition);
-    return AnalyticPartition(ChainCostOf(runtime_, key_.ranks, ranks_.link()), tokens);
+    return AnalyticPartition(
+        ChainCostOf(runtime_, key_.ranks, LinkOf(flags_.ranks, ranks_.survey())), tokens);
   }
 
   Result<SearchResult> Search(int tokens) {

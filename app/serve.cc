@@ -1,15 +1,15 @@
 // kvcake serve: an OpenAI-compatible server.
 #include <fmt/core.h>
-#include <spdlog/formatter.h>
 #include <spdlog/spdlog.h>
 
 #include <filesystem>
 #include <thread>
 
+#include "app/chain_link.h"
 #include "app/flags.h"
+#include "app/log_format.h"
 #include "base/cpu.h"
 #include "base/descriptors.h"
-#include "base/dump_json.h"
 #include "server/http_api.h"
 
 namespace kvcake {
@@ -17,6 +17,7 @@ namespace {
 
 struct ServeFlags {
   RuntimeOptions runtime;
+  ChainFlags chain;
   HttpOptions http;
   ApiOptions api;
   std::vector<std::string> api_keys;
@@ -33,29 +34,6 @@ std::vector<std::string> ModelNames(const ServeFlags& flags) {
   const auto path = std::filesystem::absolute(flags.runtime.model_dir + "/.").lexically_normal();
   return {path.parent_path().filename().string()};
 }
-
-// One line, one object; a request's line is an object already.
-class JsonFormatter : public spdlog::formatter {
- public:
-  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
-    const std::string_view text(message.payload.data(), message.payload.size());
-    const double time = std::chrono::duration<double>(message.time.time_since_epoch()).count();
-    const auto level = spdlog::level::to_string_view(message.level);
-    nlohmann::ordered_json line = {{"time", time},
-                                   {"level", std::string(level.data(), level.size())}};
-    if (auto object = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-        object.is_object()) {
-      line.update(object);
-    } else {
-      line["message"] = text;
-    }
-    const std::string dumped = DumpJson(line) + "\n";
-    out.append(dumped.data(), dumped.data() + dumped.size());
-  }
-  std::unique_ptr<spdlog::formatter> clone() const override {
-    return std::make_unique<JsonFormatter>();
-  }
-};
 
 // As many connections as there are descriptors for, besides the model's and the stores'.
 Status FitConnections(size_t* connections_max) {
@@ -74,8 +52,8 @@ Status FitConnections(size_t* connections_max) {
   return {};
 }
 
-Status Serve(ServeFlags flags) {
-  if (flags.log_format == "json") spdlog::set_formatter(std::make_unique<JsonFormatter>());
+Status Serve(ServeFlags flags, const CLI::App& command) {
+  UseLogFormat(flags.log_format);
   RETURN_IF_ERROR(FitConnections(&flags.http.connections_max));
   ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::Load(flags.api_keys, flags.api_key_file));
   Result<ChatTemplate> chat = ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file);
@@ -90,6 +68,7 @@ Status Serve(ServeFlags flags) {
   HttpServer server(context, flags.http);
   ASSIGN_OR_RETURN(const uint16_t port, server.Listen());  // before the model: a port may be taken
 
+  ASSIGN_OR_RETURN(const auto chain, ChainLink::Start(flags.chain, command, &flags.runtime));
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
   const int positions = runtime->model().max_positions();
   if (flags.api.model_len_max > positions) {
@@ -103,6 +82,7 @@ Status Serve(ServeFlags flags) {
   flags.api.model_names = ModelNames(flags);
   flags.api.json_log = flags.log_format == "json";
   flags.api.version = KVCAKE_VERSION;
+  if (chain) flags.api.chain = [&chain = *chain] { return chain.Stats(); };
   if (chat) {
     spdlog::info("chat template: {}", chat->family());
   } else {
@@ -111,6 +91,7 @@ Status Serve(ServeFlags flags) {
   EngineLoop loop(runtime->engine(), runtime->restorer(),
                   flags.runtime.max_sequences + flags.runtime.waiting_max);
   HttpApi api(context, *runtime, loop, std::move(chat), std::move(keys), traces.get(), flags.api);
+  if (chain) RETURN_IF_ERROR(chain->Lead(*runtime, loop));
   std::thread http([&] {
     RunInBackground();  // the next step goes before the last one's tokens
     // Wherever there is room: the engine thread, whose CPUs it has inherited, needs its own.
@@ -129,6 +110,7 @@ Status Serve(ServeFlags flags) {
   });
   spdlog::info("serving {} at http://{}:{}/v1", flags.api.model_names[0], flags.http.host, port);
   loop.Run();
+  if (chain) chain->End();
   runtime->engine().FlushStore();
   http.join();
   return {};
@@ -195,9 +177,7 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
                  "most traces in --trace-dir; the oldest are removed")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--log-format", flags->log_format, "text, or json: an object on each line")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+  AddLogFormatFlag(app, &flags->log_format);
 }
 
 }  // namespace
@@ -225,6 +205,7 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* serve = app.add_subcommand("serve", "answer requests as OpenAI's API does, over HTTP");
   AddRuntimeFlags(*serve, &flags->runtime);
+  AddChainFlags(*serve, &flags->chain);
   AddHttpFlags(*serve, &flags->http);
   AddApiFlags(*serve, flags.get());
   serve->add_option("--max-num-seqs", flags->runtime.max_sequences, "requests answered at once")
@@ -250,8 +231,8 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
       ->check(CLI::Range(0.0, 1e6))
       ->default_str("100");
   AddScheduleFlags(*serve, &flags->runtime);
-  serve->callback([flags, exit_code] {
-    if (const Status status = Serve(*flags); !status) *exit_code = Fatal(status.error());
+  serve->callback([flags, serve, exit_code] {
+    if (const Status status = Serve(*flags, *serve); !status) *exit_code = Fatal(status.error());
   });
 }
 

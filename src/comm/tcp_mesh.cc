@@ -32,16 +32,10 @@ class Mesh {
   Mesh(const TcpListener& listener, const TcpCommOptions& options)
       : options_(options),
         size_(static_cast<int>(options.addresses.size())),
-        acceptor_(context_),
+        acceptor_(Duplicate(context_, listener)),
         sockets_(size_),
         errors_(size_, "it has not called") {
     std::fill_n(errors_.begin(), options.rank, "it does not answer");
-    // The caller's stays open when ours closes.
-    sockaddr_storage name = {};
-    socklen_t length = sizeof(name);
-    const int fd = dup(listener.fd());
-    CHECK(fd >= 0 && getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) == 0);
-    acceptor_.assign(name.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd);
   }
 
   Result<std::vector<TcpConnection>> Connect() {
@@ -218,6 +212,14 @@ Result<std::vector<tcp::endpoint>> Resolve(net::io_context& context, const std::
   std::vector<tcp::endpoint> endpoints;
   for (const auto& entry : found) endpoints.push_back(entry.endpoint());
   return endpoints;
+}
+
+tcp::acceptor Duplicate(net::io_context& context, const TcpListener& listener) {
+  sockaddr_storage name = {};
+  socklen_t length = sizeof(name);
+  const int fd = dup(listener.fd());
+  CHECK(fd >= 0 && getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) == 0);
+  return {context, name.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd};
 }
 
 Result<std::vector<TcpConnection>> ConnectMesh(const TcpListener& listener,

@@ -14,6 +14,10 @@ namespace kvcake {
 Result<std::vector<boost::asio::ip::tcp::endpoint>> Resolve(boost::asio::io_context& context,
                                                             const std::string& address);
 
+// For the caller to accept with; the listener stays open when it closes.
+boost::asio::ip::tcp::acceptor Duplicate(boost::asio::io_context& context,
+                                         const TcpListener& listener);
+
 struct TcpConnection {
   boost::asio::ip::tcp protocol = boost::asio::ip::tcp::v4();
   int fd = -1;  // the caller's; -1 for its own rank

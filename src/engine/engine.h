@@ -82,10 +82,8 @@ class Engine {
     observer_ = std::move(observer);
   }
   // Long prompts are prefilled by several ranks from now on, as the planner says; borrows both.
-  void SetChain(ChainLeader* chain, ChainPlanner* planner) {
-    chain_ = chain;
-    chain_planner_ = planner;
-  }
+  // Prompts that the chain before was to prefill, and with null all, are this process's alone.
+  void SetChain(ChainLeader* chain, ChainPlanner* planner);
   WriteBehindStats write_stats() const;  // any thread
   size_t waiting() const { return waiting_.size(); }
   size_t running() const { return running_.size(); }

@@ -9,6 +9,12 @@
 
 namespace kvcake {
 
+void Engine::SetChain(ChainLeader* chain, ChainPlanner* planner) {
+  chain_ = chain;
+  chain_planner_ = planner;
+  for (auto& sequence : running_) sequence->chain.reset();
+}
+
 // Divides what is left of the prompt after the chunks at its beginning that are kept somewhere:
 // those are restored first, by every rank for itself.
 void Engine::PlanChain(Sequence& sequence) {

@@ -169,6 +169,29 @@ TEST_F(EngineChainTest, ALostRankCostsTheChainAndNoAnswer) {
 }
 
 // Decoding sequences and other prompts go on after a chain's step.
+TEST_F(EngineChainTest, WhatAChainThatIsTakenAwayWasToPrefillIsComputedAlone) {
+  Start(2);
+  Engine& engine = *world_->engine;
+  World alone(nullptr);
+  const std::vector<int32_t> first = Prompt(450, 1), second = Prompt(430, 2);
+  const auto a = engine.Submit(Ask(first)), b = engine.Submit(Ask(second));
+  ASSERT_TRUE(a && b);
+  ASSERT_TRUE(engine.Step());  // plans both, and prefills one
+  engine.SetChain(nullptr, nullptr);
+  leader_.reset();
+  for (bool more = true; more;) {
+    const auto stepped = engine.Step();
+    ASSERT_TRUE(stepped);
+    more = *stepped;
+  }
+  const auto got_a = engine.Take(*a), got_b = engine.Take(*b);
+  ASSERT_TRUE(got_a && got_b);
+  ExpectSame(*got_a, alone.Answer(Ask(first)));
+  ExpectSame(*got_b, alone.Answer(Ask(second)));
+  EXPECT_TRUE(got_a->chain);
+  EXPECT_FALSE(got_b->chain);
+}
+
 TEST_F(EngineChainTest, SharesTheEngineWithOthers) {
   Start(2);
   World alone(nullptr);

@@ -74,6 +74,15 @@ EngineLoopStats EngineLoop::Stats() const {
   return stats;
 }
 
+void EngineLoop::Post(std::function<void()> work) {
+  {
+    std::lock_guard lock(mutex_);
+    posted_.push_back(std::move(work));
+  }
+  changed_.notify_one();
+  restorer_.Wake();
+}
+
 void EngineLoop::Run() {
   while (TakeIn()) {
     told_();
@@ -82,23 +91,27 @@ void EngineLoop::Run() {
   }
 }
 
-// Starts and cancels what was asked for since the last call; sleeps first while there is nothing to
-// do. False when there never will be.
+// Does what was posted, starts and cancels what was asked for since the last call; sleeps first
+// while there is nothing to do. False when there never will be.
 bool EngineLoop::TakeIn() {
   std::vector<Job> jobs;
   std::vector<JobId> cancelled;
+  std::vector<std::function<void()>> posted;
   bool all;
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] {
-      return !live_.empty() || !inbox_.empty() || stop_ || !cancelled_.empty() || cancel_all_;
+      return !live_.empty() || !inbox_.empty() || stop_ || !cancelled_.empty() || cancel_all_ ||
+             !posted_.empty();
     });
     if (stop_ && jobs_ == 0) return false;
     jobs.swap(inbox_);
     stats_.waiting += jobs.size();
     cancelled.swap(cancelled_);
+    posted.swap(posted_);
     all = std::exchange(cancel_all_, false);
   }
+  for (const auto& work : posted) work();
   for (Job& job : jobs) Start(std::move(job));
   if (all) {
     for (const auto& [job, sequence] : sequences_) engine_.Cancel(sequence);

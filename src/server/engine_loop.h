@@ -66,6 +66,8 @@ class EngineLoop {
   // No more requests; Run returns when those that there are have been answered.
   void Stop();
   EngineLoopStats Stats() const;
+  // Done on the engine thread before its next step; never, when Run has returned.
+  void Post(std::function<void()> work);
 
   // Before Run: called on the engine thread whenever sinks may have been told something.
   void OnTold(std::function<void()> told) { told_ = std::move(told); }
@@ -109,6 +111,7 @@ class EngineLoop {
   std::vector<Job> inbox_;        // bounded by jobs_max_
   std::vector<JobId> cancelled_;  // of live jobs, each once at most
   bool cancel_all_ = false;
+  std::vector<std::function<void()>> posted_;
   bool stop_ = false;
   JobId next_job_ = 1;
   size_t jobs_ = 0;  // submitted and not done

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -93,6 +94,14 @@ TEST_F(EngineLoopTest, TellsWhatTheEngineAnswers) {
   EXPECT_EQ(record->tokens, expected.tokens);
   EXPECT_EQ(record->result->tokens, expected.tokens);
   EXPECT_GT(loop_->Stats().steps, 0u);
+}
+
+TEST_F(EngineLoopTest, WhatIsPostedIsDoneOnItsThread) {
+  Loop();
+  Run();
+  std::promise<std::thread::id> done;  // while there is nothing else to do
+  loop_->Post([&] { done.set_value(std::this_thread::get_id()); });
+  EXPECT_EQ(done.get_future().get(), thread_.get_id());
 }
 
 TEST_F(EngineLoopTest, WhatTheEngineRefusesIsDoneAndNeverAccepted) {

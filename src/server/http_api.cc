@@ -187,7 +187,8 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
     response.body = DumpJson(ordered_json{{"version", options_.version}});
   } else if (path == "/metrics") {
     response.content_type = "text/plain; version=0.0.4";
-    response.body = metrics_.Text(options_.model_names[0], runtime_, loop_.Stats());
+    response.body =
+        metrics_.Text(options_.model_names[0], runtime_, loop_.Stats(), options_.chain());
   } else if (path == "/cache/reset") {
     runtime_.pool().DropCached();
   }

@@ -1,6 +1,7 @@
 // The endpoints: OpenAI's, vLLM's, and kvcake's own.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,7 @@ struct ApiOptions {
   std::string version;
   bool json_log = false;
   RequestLimits limits = {};
+  std::function<ChainStats()> chain = [] { return ChainStats{}; };  // any thread
 };
 
 class HttpApi : public HttpHandler {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/dump_json.h"
+#include "engine/chain_json.h"
 
 namespace kvcake {
 
@@ -58,10 +59,10 @@ ordered_json Usage(const Completion& completion) {
 }
 
 ordered_json KvcakeReport(const Completion& completion) {
-  return {{"queue_s", completion.queue_s},       {"restore_s", completion.restore_s},
-          {"ttft_s", completion.ttft_s},         {"decode_s", completion.decode_s},
-          {"steps_s", completion.steps_s},       {"preemptions", completion.preemptions},
-          {"report", completion.report.ToJson()}};
+  return {{"queue_s", completion.queue_s},        {"restore_s", completion.restore_s},
+          {"ttft_s", completion.ttft_s},          {"decode_s", completion.decode_s},
+          {"steps_s", completion.steps_s},        {"preemptions", completion.preemptions},
+          {"report", completion.report.ToJson()}, {"chain", ChainJson(completion.chain)}};
 }
 
 AnswerWriter::AnswerWriter(const Tokenizer& tokenizer, Options options)

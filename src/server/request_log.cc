@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include "base/dump_json.h"
+#include "engine/chain_json.h"
 #include "server/openai_response.h"
 
 namespace kvcake {
@@ -56,6 +57,7 @@ ordered_json RequestJson(const RequestRecord& record) {
       {"tokens_loaded", report.tokens_loaded},     {"tokens_reused", report.tokens_reused},
       {"chunks_failed", report.chunks_failed},     {"efficiency", report.efficiency}};
   line.update(answered);
+  if (completion.chain) line["chain"] = ChainJson(completion.chain);
   return line;
 }
 
@@ -64,12 +66,15 @@ std::string RequestText(const RequestRecord& record) {
   if (record.error) line += Escaped(record.error->message) + "; ";
   if (!record.completion) return line + fmt::format("refused after {:.3f} s", record.total_s);
   const Completion& completion = *record.completion;
-  return line + fmt::format(
-                    "{} prompt tokens ({} cached), {} answered; queue {:.3f} s, restore {:.3f} s, "
-                    "first token {:.3f} s, decode {:.3f} s, {}",
-                    completion.report.prompt_tokens, CachedTokens(completion),
-                    completion.tokens.size(), completion.queue_s, completion.restore_s,
-                    completion.ttft_s, completion.decode_s, Reason(record));
+  std::string prefill;
+  if (completion.chain) prefill = fmt::format(", by {} ranks", completion.chain->ranks.size());
+  return line +
+         fmt::format(
+             "{} prompt tokens ({} cached{}), {} answered; queue {:.3f} s, restore {:.3f} s, "
+             "first token {:.3f} s, decode {:.3f} s, {}",
+             completion.report.prompt_tokens, CachedTokens(completion), prefill,
+             completion.tokens.size(), completion.queue_s, completion.restore_s, completion.ttft_s,
+             completion.decode_s, Reason(record));
 }
 
 void LogRequest(const RequestRecord& record, bool json) {

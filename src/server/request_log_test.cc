@@ -34,6 +34,22 @@ TEST(RequestLogTest, AnAnswerHasTimesAndItsRestoration) {
             std::string::npos);
 }
 
+TEST(RequestLogTest, APromptOfSeveralRanksSaysWhatEachDid) {
+  RequestRecord record = Answered(FinishReason::kStop);
+  EXPECT_FALSE(RequestJson(record).contains("chain"));
+  EXPECT_EQ(RequestText(record).find("ranks"), std::string::npos);
+  ChainReport& chain = record.completion->chain.emplace();
+  chain.job.origin = 128;
+  chain.job.partition.bounds = {0, 100, 172};
+  chain.ranks = {{.compute_s = 0.5}, {.compute_s = 0.25, .wait_s = 0.125}};
+  const ordered_json line = RequestJson(record)["chain"];
+  EXPECT_EQ(line["origin"], 128);
+  EXPECT_EQ(line["bounds"], (ordered_json{0, 100, 172}));
+  EXPECT_EQ(line["ranks"].size(), 2u);
+  EXPECT_EQ(line["ranks"][1]["wait_s"], 0.125);
+  EXPECT_NE(RequestText(record).find("(192 cached, by 2 ranks)"), std::string::npos);
+}
+
 TEST(RequestLogTest, ARefusalSaysWhyAndHasNoTimesOfTheEngine) {
   const RequestRecord record{
       .id = "cmpl-2",

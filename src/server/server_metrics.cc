@@ -52,6 +52,7 @@ void ServerMetrics::Finished(const Completion& completion) {
     chunks_loaded_.Add(report.loaded() / chunk);
     chunks_computed_.Add(report.prompt_tokens / chunk - cached / chunk);
   }
+  if (completion.chain) chain_prompts_.Add();
   chunks_failed_.Add(report.chunks_failed);
   chunks_mixed_path_.Add(report.chunks_mixed_path);
   ttft_s_.Observe(completion.ttft_s);
@@ -76,7 +77,7 @@ void ServerMetrics::Stepped(const StepRecord& step) {
 }
 
 std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
-                                const EngineLoopStats& loop) const {
+                                const EngineLoopStats& loop, const ChainStats& chain) const {
   PrometheusText text({{"model_name", model_name}});
   AddGauges(runtime, loop, &text);
   text.AddCounter("vllm:prompt_tokens_total", "Prompt tokens of answered requests.",
@@ -142,6 +143,7 @@ std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
   step_tokens("decode", decoded_tokens_);
   step_tokens("fresh", fresh_tokens_);
   step_tokens("restore", restored_tokens_);
+  AddChain(chain, &text);
   AddTiers(runtime, &text);
   return text.text();
 }
@@ -172,6 +174,14 @@ void ServerMetrics::AddGauges(Runtime& runtime, const EngineLoopStats& loop,
   text->AddCounter("kvcake_step_seconds_total", "Time spent in them.", loop.step_s);
   text->AddCounter("kvcake_delivery_seconds_total", "Time spent on handing tokens out.",
                    loop.delivery_s);
+}
+
+void ServerMetrics::AddChain(const ChainStats& chain, PrometheusText* text) const {
+  text->AddGauge("kvcake_chain_ranks",
+                 "Connected processes that prefill long prompts, this one included.", chain.ranks);
+  text->AddCounter("kvcake_chain_prompts_total", "Prompts that several of them have prefilled.",
+                   chain_prompts_.value());
+  text->AddCounter("kvcake_chain_lost_total", "Times that the chain of them was lost.", chain.lost);
 }
 
 void ServerMetrics::AddTiers(Runtime& runtime, PrometheusText* text) const {

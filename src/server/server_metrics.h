@@ -11,6 +11,12 @@
 
 namespace kvcake {
 
+// Of the processes that prefill long prompts together (runahead/chain.h).
+struct ChainStats {
+  int ranks = 1;  // this one included; 1: it is alone
+  uint64_t lost = 0;
+};
+
 // Any thread.
 class ServerMetrics {
  public:
@@ -20,8 +26,8 @@ class ServerMetrics {
   void Stepped(const StepRecord& step);
   void Responded(int status) { Count(&responses_, std::to_string(status)); }
   // The text of a scrape.
-  std::string Text(const std::string& model_name, Runtime& runtime,
-                   const EngineLoopStats& loop) const;
+  std::string Text(const std::string& model_name, Runtime& runtime, const EngineLoopStats& loop,
+                   const ChainStats& chain) const;
 
   Counter generation_tokens;
   Histogram inter_token_s;
@@ -31,11 +37,13 @@ class ServerMetrics {
   // A counter for each of a few labels.
   using Counters = std::map<std::string, uint64_t>;
   void Count(Counters* counters, const std::string& label, uint64_t n = 1);
+  void AddChain(const ChainStats& chain, PrometheusText* text) const;
   void AddTiers(Runtime& runtime, PrometheusText* text) const;
   void AddGauges(Runtime& runtime, const EngineLoopStats& loop, PrometheusText* text) const;
 
   Counter prompt_tokens_, computed_tokens_, cached_tokens_;
   Counter decoded_tokens_, fresh_tokens_, restored_tokens_;  // of steps
+  Counter chain_prompts_;
   Counter chunks_computed_, chunks_loaded_, chunks_failed_, chunks_mixed_path_;
   Histogram ttft_s_, queue_s_, restore_s_, suffix_s_, tpot_s_, decode_s_, e2e_s_;
   Histogram efficiency_, prompt_length_, answer_length_, step_tokens_;

@@ -1,0 +1,237 @@
+#include "app/chain_link.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "app/flags.h"
+#include "base/cpu.h"
+#include "comm/tcp_join.h"
+#include "comm/watch.h"
+
+namespace kvcake {
+namespace {
+
+constexpr std::chrono::seconds kRetryAfter{2};
+
+}  // namespace
+
+void AddChainFlags(CLI::App& app, ChainFlags* flags) {
+  CLI::Option* ranks =
+      app.add_option("--ranks", flags->ranks.ranks,
+                     "prefill long prompts with so many processes of this machine, as a chain "
+                     "(docs/runahead.md): this one, and workers that it starts, which share the "
+                     "cores unless --threads says otherwise")
+          ->check(CLI::Range(1, 64))
+          ->capture_default_str();
+  app.add_option("--workers", flags->workers,
+                 "HOST:PORT,...: prefill long prompts with these, each a kvcake worker; every one "
+                 "of them must reach the others by these addresses, too")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->excludes(ranks);
+  AddPartitionFlags(app, &flags->ranks);
+  AddRankLimitFlags(app, &flags->ranks);
+}
+
+Result<std::unique_ptr<ChainLink>> ChainLink::Start(const ChainFlags& flags,
+                                                    const CLI::App& command,
+                                                    RuntimeOptions* options) {
+  if (flags.workers.empty() && flags.ranks.ranks == 1) return nullptr;
+  std::unique_ptr<ChainLink> link(new ChainLink(flags));
+  link->cpus_ = AllowedCpus();
+  options->rank_tokens_max = flags.ranks.tokens_max;
+  if (flags.workers.empty()) {
+    RETURN_IF_ERROR(link->StartWorkers(FlagsOfWorkers(command), options));
+  }
+  return link;
+}
+
+Status ChainLink::StartWorkers(std::vector<std::string> worker_flags, RuntimeOptions* options) {
+  const int ranks = flags_.ranks.ranks;
+  const std::vector<int> cpus = options->cpus;
+  if (!cpus.empty() && static_cast<int>(cpus.size()) < ranks) {
+    return Fail(ErrorCode::kInvalidArgument, "--cpu-list has {} CPUs for {} ranks: give each one",
+                cpus.size(), ranks);
+  }
+  std::erase_if(worker_flags, [](const auto& flag) { return flag.starts_with("--cpu-list="); });
+  if (options->threads == 0 && cpus.empty()) {
+    options->threads = std::max(1, UsableCores() / ranks);
+    worker_flags.push_back(fmt::format("--threads={}", options->threads));
+  }
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto begin = cpus.begin() + cpus.size() * rank / ranks;
+    const std::vector<int> own(begin, cpus.begin() + cpus.size() * (rank + 1) / ranks);
+    if (rank + 1 == ranks) {
+      options->cpus = own;
+      break;
+    }
+    local_flags_.push_back(worker_flags);
+    if (!own.empty()) {
+      local_flags_.back().push_back(fmt::format("--cpu-list={}", fmt::join(own, ",")));
+    }
+    ASSIGN_OR_RETURN(auto worker, WorkerProcess::Start(local_flags_.back()));
+    local_.push_back(std::move(worker));
+  }
+  return {};
+}
+
+ChainLink::~ChainLink() { End(); }
+
+Status ChainLink::Lead(Runtime& runtime, EngineLoop& loop) {
+  runtime_ = &runtime;
+  loop_ = &loop;
+  ASSIGN_OR_RETURN(planner_, PlannerFor(runtime, flags_.ranks.partition));
+  Result<std::unique_ptr<Comm>> comm = Connect();
+  if (comm) {
+    next_ = std::move(*comm);
+    HandOver();
+  } else if (comm.error().code == ErrorCode::kInvalidArgument || !local_flags_.empty()) {
+    return tl::unexpected<Error>(comm.error());
+  } else {
+    spdlog::warn("prompts are prefilled by this process alone, until its workers answer: {}",
+                 comm.error().message);
+  }
+  thread_ = std::thread([this] { Run(); });
+  return {};
+}
+
+void ChainLink::End() {
+  stop_.request_stop();
+  {
+    std::lock_guard lock(mutex_);
+    leading_ = false;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  if (leader_) Unlead();
+  next_.reset();
+  local_.clear();
+}
+
+ChainStats ChainLink::Stats() const {
+  std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+// Sleeps while there is a chain, and between attempts to have one.
+void ChainLink::Run() {
+  // Workers that it starts are not to be where the engine thread is pinned to.
+  if (const Status status = RestrictToCpus(cpus_); !status) {
+    spdlog::warn("{}", status.error().message);
+  }
+  std::string told;
+  std::unique_lock lock(mutex_);
+  const auto wait = [&](const auto& condition) {
+    changed_.wait(lock, [&] { return stop_.stop_requested() || condition(); });
+    return !stop_.stop_requested();
+  };
+  while (wait([&] { return !leading_ || lost_; })) {
+    if (leading_) {
+      loop_->Post([this] { Drop(); });
+      if (!wait([&] { return !leading_; })) return;
+    }
+    lock.unlock();
+    Result<std::unique_ptr<Comm>> comm = ConnectAgain();
+    lock.lock();
+    if (comm) {
+      told.clear();
+      next_ = std::move(*comm);
+      loop_->Post([this] { HandOver(); });
+      if (!wait([&] { return !next_; })) return;
+      continue;
+    }
+    if (stop_.stop_requested()) return;
+    if (comm.error().message != told) {
+      told = comm.error().message;
+      spdlog::warn("workers are asked again every {} s: {}", kRetryAfter.count(), told);
+    }
+    changed_.wait_for(lock, kRetryAfter, [&] { return stop_.stop_requested(); });
+  }
+}
+
+Result<std::unique_ptr<Comm>> ChainLink::Connect() {
+  const std::stop_token stop = stop_.get_token();
+  std::vector<std::string> addresses = flags_.workers;
+  for (const auto& worker : local_) {
+    ASSIGN_OR_RETURN(addresses.emplace_back(), worker->Address(stop));
+  }
+  ASSIGN_OR_RETURN(auto comm, GatherWorkers(addresses, stop));
+  const std::stop_callback closes(stop, [&comm = *comm] {
+    comm.Close({ErrorCode::kCancelled, "this server is told to stop"});
+  });
+  const Status met = MeetRanks(*comm, *runtime_, Seconds(flags_.ranks.timeout_s));
+  if (met) return comm;
+  return Fail(met.error().code, "the workers at {} cannot work with this server, rank {}: {}",
+              fmt::join(addresses, ", "), addresses.size(), met.error().message);
+}
+
+// Workers of this machine that have ended are started again; if that is not enough, all are.
+Result<std::unique_ptr<Comm>> ChainLink::ConnectAgain() {
+  for (size_t i = 0; i < local_.size(); ++i) {
+    if (local_[i] && !local_[i]->Ended()) continue;
+    ASSIGN_OR_RETURN(local_[i], WorkerProcess::Start(local_flags_[i]));
+  }
+  auto comm = Connect();
+  if (!comm) {
+    for (auto& worker : local_) {
+      worker->Kill();
+      worker.reset();
+    }
+  }
+  return comm;
+}
+
+void ChainLink::HandOver() {
+  {
+    std::lock_guard lock(mutex_);
+    comm_ = std::move(next_);
+    leading_ = true;
+    stats_.ranks = comm_->size();
+  }
+  changed_.notify_all();
+  const auto lost = [this](const Error& error) { Lost(error); };
+  leader_ = std::make_unique<ChainLeader>(
+      *comm_, runtime_->pool(),
+      ChainOptions{.timeout = Seconds(flags_.ranks.timeout_s), .on_lost = lost});
+  runtime_->engine().SetChain(leader_.get(), planner_.get());
+  WatchPeers(*comm_, lost);
+  spdlog::info("long prompts are prefilled by {} ranks", comm_->size());
+}
+
+void ChainLink::Drop() {
+  if (leader_->ok()) {  // else the engine has told of it
+    std::lock_guard lock(mutex_);
+    spdlog::error("the chain of ranks is lost, prompts are prefilled by this process alone: {}",
+                  lost_->message);
+  }
+  Unlead();
+  {
+    std::lock_guard lock(mutex_);
+    leading_ = false;
+    lost_.reset();
+  }
+  changed_.notify_all();
+}
+
+// What is told of its end comes while it is closed: not with mutex_.
+void ChainLink::Unlead() {
+  runtime_->engine().SetChain(nullptr, nullptr);
+  leader_.reset();
+  comm_.reset();
+}
+
+void ChainLink::Lost(const Error& error) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!leading_ || lost_) return;
+    lost_ = error;
+    ++stats_.lost;
+    stats_.ranks = 1;
+  }
+  changed_.notify_all();
+}
+
+}  // namespace kvcake

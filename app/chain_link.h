@@ -1,0 +1,96 @@
+// The workers that prefill a server's long prompts with it: connected, and, once they are lost,
+// connected again; meanwhile the server is alone.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "app/ranks.h"
+#include "app/worker_process.h"
+#include "comm/comm.h"
+#include "engine/runtime.h"
+#include "runahead/chain.h"
+#include "server/engine_loop.h"
+#include "server/server_metrics.h"
+
+namespace kvcake {
+
+struct ChainFlags {
+  RankFlags ranks;                   // of more than one, the others are started here
+  std::vector<std::string> workers;  // "host:port"
+};
+// --ranks, --workers, and what else there is to say of a server's ranks.
+void AddChainFlags(CLI::App& app, ChainFlags* flags);
+
+class ChainLink {
+ public:
+  // Empty where the flags name nobody. Else `options` is left with this process's share of the
+  // machine, and workers of this machine are being started, with what `command` was given.
+  static Result<std::unique_ptr<ChainLink>> Start(const ChainFlags& flags, const CLI::App& command,
+                                                  RuntimeOptions* options);
+  // End, if that has not been.
+  ~ChainLink();
+
+  // ---- the engine thread
+  // Before the loop runs; borrows both until End. Workers that are not there are tried again every
+  // few seconds. An error: there are some, which can never work with this server.
+  Status Lead(Runtime& runtime, EngineLoop& loop);
+  // When the loop has ended: lets the workers go.
+  void End();
+
+  // Any thread.
+  ChainStats Stats() const;
+
+ private:
+  explicit ChainLink(const ChainFlags& flags) : flags_(flags) {}
+  Status StartWorkers(std::vector<std::string> worker_flags, RuntimeOptions* options);
+  int ranks() const;
+
+  // The thread's.
+  void Run();
+  Result<std::unique_ptr<Comm>> Connect();
+  Result<std::unique_ptr<Comm>> ConnectAgain();
+
+  // The engine thread's.
+  void HandOver();
+  void Drop();
+  void Unlead();
+
+  // Any thread: the first one of a chain counts.
+  void Lost(const Error& error);
+
+  // Constant once Lead has been called.
+  const ChainFlags flags_;
+  std::vector<int> cpus_;                              // of this process, before it was pinned
+  std::vector<std::vector<std::string>> local_flags_;  // of each worker that is started here
+  Runtime* runtime_ = nullptr;
+  EngineLoop* loop_ = nullptr;
+  std::unique_ptr<ChainPlanner> planner_;
+
+  // Owned by the engine thread.
+  std::unique_ptr<Comm> comm_;
+  std::unique_ptr<ChainLeader> leader_;
+
+  // Owned by the thread, while it runs.
+  std::vector<std::unique_ptr<WorkerProcess>> local_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::unique_ptr<Comm> next_;  // connected, and the engine's to take
+  bool leading_ = false;        // the engine has a chain
+  std::optional<Error> lost_;   // why it is of no use any more
+  ChainStats stats_;
+
+  std::stop_source stop_;
+  std::thread thread_;
+};
+
+}  // namespace kvcake

@@ -1,0 +1,13 @@
+// How programs that run for long write their log.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace kvcake {
+
+// --log-format text|json.
+void AddLogFormatFlag(CLI::App& app, std::string* format);
+void UseLogFormat(const std::string& format);
+
+}  // namespace kvcake

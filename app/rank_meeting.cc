@@ -1,0 +1,171 @@
+#include "app/rank_meeting.h"
+
+#include "app/flags.h"
+#include "base/cpu.h"
+#include "bench/harness.h"
+#include "comm/handshake.h"
+#include "engine/warm_up.h"
+#include "runahead/chain_planner.h"
+#include "store/store_dir.h"
+
+namespace kvcake {
+namespace {
+
+// What tells machines apart whose partitions and speeds differ.
+std::string MachineName(Runtime& runtime) {
+  return fmt::format("{}, {} threads", runtime.emulated() ? runtime.profile()->name : CpuName(),
+                     runtime.threads().size());
+}
+
+// Of a slice in this process.
+SliceTime SliceTimeOf(Runtime& runtime) {
+  if (runtime.emulated()) return runtime.profile()->time();
+  const ComputeFit fit = runtime.compute_cost().fit();
+  return {.c0 = fit.c0, .g = fit.g, .b = fit.b, .a = fit.a};
+}
+
+}  // namespace
+
+std::string DefaultPartitionTable() { return bench::CacheDir() + "/partitions.json"; }
+
+void AddPartitionTableFlag(CLI::App& app, std::string* path) {
+  app.add_option("--partition-table", *path,
+                 "a file of partitions that kvcake runahead search has found (default: " +
+                     DefaultPartitionTable() + ")");
+}
+
+Status WarmUpFar(Runtime& runtime) {
+  if (runtime.emulated()) return {};
+  return WarmUpFar(runtime.model(), runtime.pool(), runtime.compute_cost(), Clock::Real());
+}
+
+ChainCost ChainCostOf(Runtime& runtime, int ranks, const LinkCost& link) {
+  const KvLayout& layout = runtime.pool().layout();
+  return {.ranks = std::vector<RankCost>(ranks, {.time = SliceTimeOf(runtime)}),
+          .link = link,
+          .layers = layout.layers,
+          .bytes_per_token_layer = static_cast<double>(layout.bytes_per_token()) / layout.layers};
+}
+
+void AddPartitionFlags(CLI::App& app, RankFlags* flags) {
+  app.add_option("--partition", flags->partition,
+                 "which tokens each of them computes: analytic, even, table (of "
+                 "--partition-table), shares (0.6,0.4) or tokens (5000,3192)")
+      ->capture_default_str();
+  AddPartitionTableFlag(app, &flags->partition_table);
+  app.add_option("--link-rate", flags->link_rate_bytes_per_s,
+                 "of the network from each of them to the next, e.g. 10Gbit or 1GB (a second), for "
+                 "--partition analytic (default: measured when they meet)")
+      ->transform(RateValue())
+      ->check(CLI::PositiveNumber);
+  app.add_option("--link-latency", flags->link_latency_s, "of a message on it, e.g. 50us")
+      ->transform(DurationValue())
+      ->check(CLI::NonNegativeNumber);
+}
+
+void AddRankLimitFlags(CLI::App& app, RankFlags* flags) {
+  app.add_option("--rank-timeout", flags->timeout_s, "a rank that is silent for so long is lost")
+      ->transform(DurationValue())
+      ->check(CLI::Range(0.1, 1e6))
+      ->default_str("30s");
+  app.add_option("--rank-tokens-max", flags->tokens_max,
+                 "most tokens that one of them computes; they take memory for activations")
+      ->check(CLI::Range(128, 1 << 20))
+      ->capture_default_str();
+}
+
+void AddRankFlags(CLI::App& app, RankFlags* flags) {
+  app.add_option("--ranks", flags->ranks,
+                 "prefill the prompt with so many processes, as a chain (docs/runahead.md): on "
+                 "this machine, or, without this flag, those that mpirun has started")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  AddPartitionFlags(app, flags);
+  AddRankLimitFlags(app, flags);
+}
+
+Result<Survey> MeetRanks(Comm& comm, Runtime& runtime, Seconds timeout) {
+  const Fact facts[] = {{"version", KVCAKE_VERSION},
+                        {"model", runtime.model().identity().Root().Hex()},
+                        {"numeric path", NumericPathName(runtime.model().numeric_path())},
+                        {"--rank-tokens-max", std::to_string(runtime.options().rank_tokens_max)}};
+  RETURN_IF_ERROR(Handshake(comm, facts, timeout));
+  return SurveyRanks(comm, MachineName(runtime), timeout);
+}
+
+Status WorkForLeader(Comm& comm, Runtime& runtime, Seconds timeout,
+                     const std::function<bool()>& stopping) {
+  const auto restore = [&](const RankJob& job) -> Status {
+    const auto prefix = std::span(job.tokens).first(job.origin + 1);
+    Request request{.prompt = {prefix.begin(), prefix.end()}, .max_tokens = 1, .salt = job.salt};
+    request.store = false;
+    const auto after_step = [&](SequenceId id) {
+      if (stopping && stopping()) runtime.engine().Cancel(id);
+    };
+    return runtime.engine().Answer(std::move(request), after_step).map([](auto) {});
+  };
+  return WorkForChain(comm, {.model = runtime.model(),
+                             .pool = runtime.pool(),
+                             .restore_prefix = restore,
+                             .options = {.timeout = timeout}});
+}
+
+LinkCost LinkOf(const RankFlags& flags, const Survey& survey) {
+  return {.alpha_s = flags.link_latency_s.value_or(survey.latency_s),
+          .bytes_per_s = flags.link_rate_bytes_per_s.value_or(survey.bytes_per_s)};
+}
+
+PartitionTableKey TableKeyOf(Runtime& runtime, const Survey& survey) {
+  PartitionTableKey key;
+  key.model = runtime.model().identity().Root().Hex();
+  key.ranks = static_cast<int>(survey.machines.size());
+  for (const std::string& machine : survey.machines) {
+    if (!key.machine.empty()) key.machine += "; ";
+    key.machine += machine;
+  }
+  return key;
+}
+
+namespace {
+
+// Beside the store, as what this process has learnt of itself.
+std::string SpeedsPath(Runtime& runtime, const PartitionTableKey& key) {
+  if (runtime.stores().empty()) return {};
+  return fmt::format(
+      "{}/ranks-{:016x}.json",
+      StoreDir(runtime.options().stores[0].dir).RootDir(runtime.model().identity().Root()),
+      Xxh3_64(std::as_bytes(std::span(key.machine))));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ChainPlanner>> PlannerFor(Runtime& runtime, const RankFlags& flags,
+                                                 const Survey& survey) {
+  const PartitionTableKey key = TableKeyOf(runtime, survey);
+  const KvLayout& layout = runtime.pool().layout();
+  ChainPlannerOptions options{
+      .partition = flags.partition,
+      .table_key = key,
+      .chunk_tokens = layout.chunk_tokens,
+      .layers = layout.layers,
+      .bytes_per_token_layer = static_cast<double>(layout.bytes_per_token()) / layout.layers,
+      .link = LinkOf(flags, survey),
+      .time = [&runtime] { return SliceTimeOf(runtime); },
+      .speeds_path = SpeedsPath(runtime, key)};
+  if (flags.partition != "table") return NewChainPlanner(std::move(options));
+  const std::string path =
+      flags.partition_table.empty() ? DefaultPartitionTable() : flags.partition_table;
+  auto table = PartitionTable::Load(path);
+  if (!table && table.error().code != ErrorCode::kNotFound) {
+    return tl::unexpected<Error>(table.error());
+  }
+  if (table) options.table = *std::move(table);
+  auto planner = NewChainPlanner(std::move(options));
+  if (planner || planner.error().code != ErrorCode::kNotFound) return planner;
+  return Fail(ErrorCode::kNotFound,
+              "--partition table: {} has none for this model on {} ranks of {}: find one with "
+              "kvcake runahead search --ranks {} --model {} --context 4096",
+              path, key.ranks, key.machine, key.ranks, runtime.options().model_dir);
+}
+
+}  // namespace kvcake

@@ -1,0 +1,57 @@
+// What the ranks of a chain have in common, started by mpirun (app/ranks.h) or called by a server
+// (app/chain_link.h): their flags, how they meet, what workers do, how the leader plans.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "comm/survey.h"
+#include "engine/runtime.h"
+#include "runahead/chain.h"
+#include "runahead/chain_cost.h"
+#include "runahead/partition_table.h"
+
+namespace kvcake {
+
+struct RankFlags {
+  int ranks = 1;
+  std::string partition = "analytic";
+  std::string partition_table = {};                  // empty: DefaultPartitionTable()
+  std::optional<double> link_rate_bytes_per_s = {};  // instead of what is measured
+  std::optional<double> link_latency_s = {};
+  double timeout_s = 30;
+  int tokens_max = 16384;  // RuntimeOptions::rank_tokens_max
+};
+void AddRankFlags(CLI::App& app, RankFlags* flags);
+// Of them: --partition, and what it goes by; --rank-timeout and --rank-tokens-max.
+void AddPartitionFlags(CLI::App& app, RankFlags* flags);
+void AddRankLimitFlags(CLI::App& app, RankFlags* flags);
+// --partition-table, of commands that make one too.
+void AddPartitionTableFlag(CLI::App& app, std::string* path);
+// Of this user.
+std::string DefaultPartitionTable();
+
+// Whether all ranks of `comm` run the same; every rank calls it once, first. The leader learns of
+// the ranks and their links. kInvalidArgument names what differs.
+[[nodiscard]] Result<Survey> MeetRanks(Comm& comm, Runtime& runtime, Seconds timeout);
+// A worker's: works until the leader lets go. An error is why it could not; `comm` is closed then.
+// `stopping` is asked while it restores prompts; closing `comm` ends the rest.
+[[nodiscard]] Status WorkForLeader(Comm& comm, Runtime& runtime, Seconds timeout,
+                                   const std::function<bool()>& stopping = {});
+
+// ---- the leader
+// From each rank to the next, as flags tell or as measured.
+LinkCost LinkOf(const RankFlags& flags, const Survey& survey);
+PartitionTableKey TableKeyOf(Runtime& runtime, const Survey& survey);
+// By what its runtime, which is borrowed, learns. kNotFound says how to make a missing table.
+Result<std::unique_ptr<ChainPlanner>> PlannerFor(Runtime& runtime, const RankFlags& flags,
+                                                 const Survey& survey);
+// Measures what whole prompts are predicted by, unless that is known.
+[[nodiscard]] Status WarmUpFar(Runtime& runtime);
+// So many ranks like this process, by what it has measured, or its profile.
+ChainCost ChainCostOf(Runtime& runtime, int ranks, const LinkCost& link);
+
+}  // namespace kvcake

@@ -1,0 +1,23 @@
+#include "comm/watch.h"
+
+#include <array>
+#include <memory>
+
+namespace kvcake {
+namespace {
+
+constexpr int kWatchTag = kTagLimit + 1;  // that nobody sends anything with
+
+}  // namespace
+
+void WatchPeers(Comm& comm, const std::function<void(const Error&)>& lost) {
+  for (int peer = 0; peer < comm.size(); ++peer) {
+    if (peer == comm.rank()) continue;
+    const auto nothing = std::make_shared<std::array<std::byte, 1>>();
+    comm.Receive(peer, kWatchTag, *nothing, [nothing, lost](const Status& status) {
+      if (!status) lost(status.error());
+    });
+  }
+}
+
+}  // namespace kvcake

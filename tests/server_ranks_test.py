@@ -1,0 +1,218 @@
+"""A server whose long prompts several processes prefill: as its users and operators see it."""
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import unittest
+
+from server_fixture import (MODEL, PROGRAM, SANITIZER_REPORT, WAIT_S, OwnServersTest, Server,
+                            eventually)
+
+PATIENT = ("--rank-timeout", "300s")  # so that nothing ends for its sake
+
+
+def prompt(number):
+    """A long one that shares no chunk with another number's."""
+    return f"Number {number}. " + " ".join(
+        f"Sentence {i} says that {i * i} is the square of {i}." for i in range(40))
+
+
+def children(pid):
+    found = []
+    for status in pathlib.Path("/proc").glob("[0-9]*/status"):
+        try:
+            if f"\nPPid:\t{pid}\n" in status.read_text():
+                found.append(int(status.parent.name))
+        except OSError:
+            pass  # it has ended
+    return found
+
+
+def runs(pid):
+    try:
+        return "\nState:\tZ" not in pathlib.Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+class Worker:
+    """A running `kvcake worker`."""
+
+    def __init__(self, *flags, listen="127.0.0.1:0"):
+        self.log_file = tempfile.NamedTemporaryFile(prefix="kvcake-worker-")
+        self.process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", *PROGRAM.split(), "worker", "--model", MODEL,
+             "--listen", listen, "--threads", "1", "--ram-capacity", "64MiB", *flags],
+            stdout=subprocess.PIPE, stderr=self.log_file)
+        self.address = self.process.stdout.readline().decode().strip()
+        assert self.address, self.log()
+
+    def log(self):
+        return pathlib.Path(self.log_file.name).read_text(encoding="utf-8", errors="replace")
+
+    def stop(self):
+        """SIGTERM; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(WAIT_S)
+        assert not SANITIZER_REPORT.search(self.log()), self.log()
+        return code
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        self.log_file.close()
+
+
+class RanksTest(OwnServersTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.alone = Server()
+        cls.addClassCleanup(cls.alone.kill)
+        cls.answers = {}
+
+    def worker(self, *flags, **options):
+        worker = Worker(*flags, **options)
+        self.addCleanup(worker.kill)
+        return worker
+
+    def ask(self, server, number):
+        body = server.post("/v1/completions",
+                           {"prompt": prompt(number), "max_tokens": 8, "temperature": 0,
+                            "ignore_eos": True, "kvcake": {"report": True}})
+        return body["choices"][0]["text"], body["kvcake"]["chain"]
+
+    def check(self, server, number, ranks):
+        """The answer is that of a server alone; so many ranks have prefilled the prompt."""
+        if number not in self.answers:
+            self.answers[number], chain = self.ask(self.alone, number)
+            self.assertIsNone(chain)
+        text, chain = self.ask(server, number)
+        self.assertEqual(text, self.answers[number])
+        self.assertEqual(len(chain["ranks"]) if chain else 1, ranks, server.log())
+
+    def during(self, server, number, ranks, act):
+        """check(), with `act` while the prompt waits for a worker that is stopped."""
+        failed = []
+
+        def check():
+            try:
+                self.check(server, number, ranks)
+            except BaseException as error:  # for the thread that joins
+                failed.append(error)
+        thread = threading.Thread(target=check)
+        thread.start()
+        eventually(lambda: server.metric("vllm:num_requests_running") == 1 or failed, "a prompt")
+        act()
+        thread.join()
+        if failed:
+            raise failed[0]
+
+    def connected(self, server, ranks):
+        eventually(lambda: server.metric("kvcake_chain_ranks") == ranks, f"{ranks} ranks")
+
+    def test_workers_of_this_machine(self):
+        server = self.start("--ranks", "3", "--partition", "even", *PATIENT)
+        workers = children(server.process.pid)
+        self.assertEqual(len(workers), 2)
+        self.assertEqual(server.metric("kvcake_chain_ranks"), 3)
+        self.check(server, 1, ranks=3)
+        self.check(server, 2, ranks=3)
+        self.assertEqual(server.metric("kvcake_chain_prompts_total"), 2)
+        self.assertIn("by 3 ranks", server.log())
+        self.check(server, 2, ranks=1)  # it is in memory
+        self.assertEqual(server.metric("kvcake_chain_lost_total"), 0)
+        self.assertEqual(server.stop(), 0)
+        eventually(lambda: not any(map(runs, workers)), "the workers' end")
+
+    def test_workers_end_with_a_server_that_is_killed(self):
+        server = self.start("--ranks", "2", *PATIENT)
+        (worker,) = children(server.process.pid)
+        os.kill(worker, signal.SIGSTOP)
+        server.process.kill()
+        eventually(lambda: not runs(worker), "the worker's end")
+
+    def test_a_worker_that_is_killed_costs_the_chain_and_is_started_again(self):
+        server = self.start("--ranks", "2", "--partition", "even", *PATIENT)
+        (worker,) = children(server.process.pid)
+        os.kill(worker, signal.SIGSTOP)
+        self.during(server, 1, 1, lambda: os.kill(worker, signal.SIGKILL))
+        self.assertEqual(server.metric("kvcake_chain_lost_total"), 1)
+        self.assertIn("the chain of ranks is lost", server.log())
+        self.connected(server, 2)
+        self.check(server, 2, ranks=2)
+        (again,) = children(server.process.pid)
+        self.assertNotEqual(again, worker)
+        self.assertEqual(server.metric("kvcake_chain_lost_total"), 1)
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_worker_that_hangs_costs_the_chain(self):
+        worker = self.worker()
+        host, port = worker.address.split(":")
+        garbage = socket.create_connection((host, int(port)))  # while servers come and go
+        self.addCleanup(garbage.close)
+        with socket.create_connection((host, int(port))) as other:
+            other.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            self.assertEqual(other.recv(1), b"")
+        server = self.start("--workers", worker.address, "--partition", "even", "--rank-timeout",
+                            "1s")
+        self.check(server, 1, ranks=2)
+        worker.process.send_signal(signal.SIGSTOP)
+        self.check(server, 2, ranks=1)
+        self.assertEqual(server.metric("kvcake_chain_lost_total"), 1)
+        self.assertEqual(server.metric("kvcake_chain_ranks"), 1)
+        worker.process.send_signal(signal.SIGCONT)
+        self.connected(server, 2)
+        self.check(server, 3, ranks=2)
+
+        # It serves the next server, and is missed while nobody asks.
+        self.assertEqual(server.stop(), 0)
+        server = self.start("--workers", worker.address, "--partition", "even", *PATIENT)
+        self.connected(server, 2)
+        self.check(server, 3, ranks=2)
+        self.assertIn("let this worker go", worker.log())
+        self.assertEqual(worker.stop(), 0)
+        eventually(lambda: server.metric("kvcake_chain_lost_total") == 1, "the loss")
+        self.check(server, 4, ranks=1)
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_worker_may_come_late(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+        server = self.start("--workers", address, "--partition", "even", *PATIENT)
+        self.assertIn(f"the worker at {address} is not ready: Connection refused", server.log())
+        self.check(server, 1, ranks=1)
+        self.worker(listen=address)
+        self.connected(server, 2)
+        self.check(server, 2, ranks=2)
+        self.assertEqual(server.metric("kvcake_chain_lost_total"), 0)
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_worker_of_another_model_is_a_mistake(self):
+        worker = self.worker("--weights", "int8")
+        serve = [*PROGRAM.split(), "serve", "--model", MODEL, "--port", "0", "--threads", "1",
+                 "--ram-capacity", "64MiB"]
+        for flags, why in (
+                (("--workers", worker.address), "another model"),
+                (("--workers", worker.address, "--weights", "int8", "--rank-tokens-max", "512"),
+                 "another --rank-tokens-max"),
+                (("--workers", worker.address, "--ranks", "2"), "excludes"),
+                (("--workers", "nonsense"), "nonsense is no address"),
+                (("--ranks", "2", "--partition", ".5,.6"), ".5,.6"),
+                (("--ranks", "2", "--cpu-list", str(min(os.sched_getaffinity(0)))), "--cpu-list")):
+            with self.subTest(why):
+                done = subprocess.run([*serve, *flags], stderr=subprocess.PIPE, timeout=WAIT_S,
+                                      check=False)
+                self.assertIn(done.returncode, (1, 2))
+                self.assertIn(why, done.stderr.decode())
+        server = self.start("--workers", worker.address, "--weights", "int8")
+        self.connected(server, 2)
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
