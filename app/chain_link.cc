@@ -193,9 +193,10 @@ void ChainLink::HandOver() {
   }
   changed_.notify_all();
   const auto lost = [this](const Error& error) { Lost(error); };
+  const Seconds timeout(flags_.ranks.timeout_s);  // of restoring, too: every other answer waits
   leader_ = std::make_unique<ChainLeader>(
       *comm_, runtime_->pool(),
-      ChainOptions{.timeout = Seconds(flags_.ranks.timeout_s), .on_lost = lost});
+      ChainOptions{.timeout = timeout, .restore_timeout = timeout, .on_lost = lost});
   runtime_->engine().SetChain(leader_.get(), planner_.get());
   WatchPeers(*comm_, lost);
   spdlog::info("long prompts are prefilled by {} ranks", comm_->size());

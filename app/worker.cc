@@ -59,6 +59,7 @@ class EndSignals {
 
 // Killed when it is, whatever has happened to either.
 Status EndWith(pid_t parent) {
+  prctl(PR_SET_NAME, "kvcake-worker");  // it was started as /proc/self/exe
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() == parent) return {};
   return Fail(ErrorCode::kCancelled, "the server that has started this worker is gone");

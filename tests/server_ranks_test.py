@@ -105,7 +105,8 @@ class RanksTest(OwnServersTest):
                 failed.append(error)
         thread = threading.Thread(target=check)
         thread.start()
-        eventually(lambda: server.metric("vllm:num_requests_running") == 1 or failed, "a prompt")
+        eventually(lambda: failed or server.metric("vllm:num_requests_running") +
+                   server.metric("vllm:num_requests_waiting") == 1, "a prompt")
         act()
         thread.join()
         if failed:
@@ -180,15 +181,17 @@ class RanksTest(OwnServersTest):
         self.assertEqual(server.stop(), 0)
 
     def test_a_worker_may_come_late(self):
+        early = self.worker()
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{taken.getsockname()[1]}"
-        server = self.start("--workers", address, "--partition", "even", *PATIENT)
+        server = self.start("--workers", f"{early.address},{address}", "--partition", "even",
+                            *PATIENT)
         self.assertIn(f"the worker at {address} is not ready: Connection refused", server.log())
         self.check(server, 1, ranks=1)
         self.worker(listen=address)
-        self.connected(server, 2)
-        self.check(server, 2, ranks=2)
+        self.connected(server, 3)
+        self.check(server, 2, ranks=3)
         self.assertEqual(server.metric("kvcake_chain_lost_total"), 0)
         self.assertEqual(server.stop(), 0)
 
