@@ -83,16 +83,17 @@ ChainLink::~ChainLink() { End(); }
 Status ChainLink::Lead(Runtime& runtime, EngineLoop& loop) {
   runtime_ = &runtime;
   loop_ = &loop;
-  ASSIGN_OR_RETURN(planner_, PlannerFor(runtime, flags_.ranks.partition));
-  Result<std::unique_ptr<Comm>> comm = Connect();
-  if (comm) {
-    next_ = std::move(*comm);
+  if (flags_.ranks.partition == "analytic") RETURN_IF_ERROR(WarmUpFar(runtime));
+  Result<Chain> chain = Connect();
+  if (chain) {
+    next_ = std::move(*chain);
     HandOver();
-  } else if (comm.error().code == ErrorCode::kInvalidArgument || !local_flags_.empty()) {
-    return tl::unexpected<Error>(comm.error());
+  } else if (!local_flags_.empty() || chain.error().code == ErrorCode::kInvalidArgument ||
+             chain.error().code == ErrorCode::kNotFound) {
+    return tl::unexpected<Error>(chain.error());
   } else {
     spdlog::warn("prompts are prefilled by this process alone, until its workers answer: {}",
-                 comm.error().message);
+                 chain.error().message);
   }
   thread_ = std::thread([this] { Run(); });
   return {};
@@ -134,25 +135,25 @@ void ChainLink::Run() {
       if (!wait([&] { return !leading_; })) return;
     }
     lock.unlock();
-    Result<std::unique_ptr<Comm>> comm = ConnectAgain();
+    Result<Chain> chain = ConnectAgain();
     lock.lock();
-    if (comm) {
+    if (chain) {
       told.clear();
-      next_ = std::move(*comm);
+      next_ = std::move(*chain);
       loop_->Post([this] { HandOver(); });
       if (!wait([&] { return !next_; })) return;
       continue;
     }
     if (stop_.stop_requested()) return;
-    if (comm.error().message != told) {
-      told = comm.error().message;
+    if (chain.error().message != told) {
+      told = chain.error().message;
       spdlog::warn("workers are asked again every {} s: {}", kRetryAfter.count(), told);
     }
     changed_.wait_for(lock, kRetryAfter, [&] { return stop_.stop_requested(); });
   }
 }
 
-Result<std::unique_ptr<Comm>> ChainLink::Connect() {
+Result<ChainLink::Chain> ChainLink::Connect() {
   const std::stop_token stop = stop_.get_token();
   std::vector<std::string> addresses = flags_.workers;
   for (const auto& worker : local_) {
@@ -162,44 +163,47 @@ Result<std::unique_ptr<Comm>> ChainLink::Connect() {
   const std::stop_callback closes(stop, [&comm = *comm] {
     comm.Close({ErrorCode::kCancelled, "this server is told to stop"});
   });
-  const Status met = MeetRanks(*comm, *runtime_, Seconds(flags_.ranks.timeout_s));
-  if (met) return comm;
+  const auto met = MeetRanks(*comm, *runtime_, Seconds(flags_.ranks.timeout_s));
+  if (met) {
+    ASSIGN_OR_RETURN(auto planner, PlannerFor(*runtime_, flags_.ranks, *met));
+    return Chain{std::move(comm), std::move(planner)};
+  }
   return Fail(met.error().code, "the workers at {} cannot work with this server, rank {}: {}",
               fmt::join(addresses, ", "), addresses.size(), met.error().message);
 }
 
 // Workers of this machine that have ended are started again; if that is not enough, all are.
-Result<std::unique_ptr<Comm>> ChainLink::ConnectAgain() {
+Result<ChainLink::Chain> ChainLink::ConnectAgain() {
   for (size_t i = 0; i < local_.size(); ++i) {
     if (local_[i] && !local_[i]->Ended()) continue;
     ASSIGN_OR_RETURN(local_[i], WorkerProcess::Start(local_flags_[i]));
   }
-  auto comm = Connect();
-  if (!comm) {
+  auto chain = Connect();
+  if (!chain) {
     for (auto& worker : local_) {
       worker->Kill();
       worker.reset();
     }
   }
-  return comm;
+  return chain;
 }
 
 void ChainLink::HandOver() {
   {
     std::lock_guard lock(mutex_);
-    comm_ = std::move(next_);
+    chain_ = *std::exchange(next_, std::nullopt);
     leading_ = true;
-    stats_.ranks = comm_->size();
+    stats_.ranks = chain_.comm->size();
   }
   changed_.notify_all();
   const auto lost = [this](const Error& error) { Lost(error); };
   const Seconds timeout(flags_.ranks.timeout_s);  // of restoring, too: every other answer waits
   leader_ = std::make_unique<ChainLeader>(
-      *comm_, runtime_->pool(),
+      *chain_.comm, runtime_->pool(),
       ChainOptions{.timeout = timeout, .restore_timeout = timeout, .on_lost = lost});
-  runtime_->engine().SetChain(leader_.get(), planner_.get());
-  WatchPeers(*comm_, lost);
-  spdlog::info("long prompts are prefilled by {} ranks", comm_->size());
+  runtime_->engine().SetChain(leader_.get(), chain_.planner.get());
+  WatchPeers(*chain_.comm, lost);
+  spdlog::info("long prompts are prefilled by {} ranks", chain_.comm->size());
 }
 
 void ChainLink::Drop() {
@@ -221,7 +225,7 @@ void ChainLink::Drop() {
 void ChainLink::Unlead() {
   runtime_->engine().SetChain(nullptr, nullptr);
   leader_.reset();
-  comm_.reset();
+  chain_ = {};
 }
 
 void ChainLink::Lost(const Error& error) {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "app/ranks.h"
+#include "app/rank_meeting.h"
 #include "app/worker_process.h"
 #include "comm/comm.h"
 #include "engine/runtime.h"
@@ -53,10 +53,16 @@ class ChainLink {
   Status StartWorkers(std::vector<std::string> worker_flags, RuntimeOptions* options);
   int ranks() const;
 
+  // Workers that have met.
+  struct Chain {
+    std::unique_ptr<Comm> comm;
+    std::unique_ptr<ChainPlanner> planner;
+  };
+
   // The thread's.
   void Run();
-  Result<std::unique_ptr<Comm>> Connect();
-  Result<std::unique_ptr<Comm>> ConnectAgain();
+  Result<Chain> Connect();
+  Result<Chain> ConnectAgain();
 
   // The engine thread's.
   void HandOver();
@@ -72,10 +78,9 @@ class ChainLink {
   std::vector<std::vector<std::string>> local_flags_;  // of each worker that is started here
   Runtime* runtime_ = nullptr;
   EngineLoop* loop_ = nullptr;
-  std::unique_ptr<ChainPlanner> planner_;
 
   // Owned by the engine thread.
-  std::unique_ptr<Comm> comm_;
+  Chain chain_;
   std::unique_ptr<ChainLeader> leader_;
 
   // Owned by the thread, while it runs.
@@ -84,9 +89,9 @@ class ChainLink {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  std::unique_ptr<Comm> next_;  // connected, and the engine's to take
-  bool leading_ = false;        // the engine has a chain
-  std::optional<Error> lost_;   // why it is of no use any more
+  std::optional<Chain> next_;  // the engine's to take
+  bool leading_ = false;       // the engine has a chain
+  std::optional<Error> lost_;  // why it is of no use any more
   ChainStats stats_;
 
   std::stop_source stop_;

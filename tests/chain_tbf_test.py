@@ -98,7 +98,7 @@ class ChainOverTbfTest(unittest.TestCase):
         self.assertEqual(server.post("/v1/completions", body)["choices"][0]["text"], want)
         took = time.monotonic() - began
         sent = self.network.sent_bytes() - before
-        self.assertEqual(server.metric("kvcake_chain_jobs_total"), 1)
+        self.assertEqual(server.metric("kvcake_chain_prompts_total"), 1)
         # Half of the prompt's KV cache, and no faster than the bucket lets it through.
         self.assertGreater(sent, 1 << 20)
         self.assertGreater(took, (sent - BURST_BYTES) * 8 / RATE_BITS)
