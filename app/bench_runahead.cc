@@ -29,20 +29,6 @@ Status Bench(const RunaheadFlags& flags, Ranks& ranks) {
   return bench::RunRunahead(flags.bench, *runtime, ranks.comm());
 }
 
-int Run(RunaheadFlags& flags) {
-  flags.bench.dense = flags.attention == "dense";
-  if (const Status started = StartRanks(flags.ranks); !started) return Fatal(started.error());
-  const auto ranks = Ranks::Join(flags.ranks);
-  if (!ranks) return Fatal(ranks.error());
-  if (!*ranks) {
-    return Fatal({ErrorCode::kInvalidArgument, "--ranks: two at least are compared with one"});
-  }
-  const Status status = Bench(flags, **ranks);
-  const int exit_code = status ? 0 : Fatal(status.error());
-  (*ranks)->End(exit_code);
-  return exit_code;
-}
-
 }  // namespace
 
 void AddBenchRunaheadCommand(CLI::App& bench, int* exit_code) {
@@ -67,9 +53,16 @@ void AddBenchRunaheadCommand(CLI::App& bench, int* exit_code) {
       ->transform(SizeValue())
       ->default_str("4GiB");
   AddRankFlags(*command, &flags->ranks);
+  for (const char* planned :
+       {"--partition", "--partition-table", "--link-rate", "--link-latency"}) {
+    command->remove_option(command->get_option(planned));
+  }
   command->add_option("--json", flags->bench.json, "also write the results to this file");
   command->add_option("--svg", flags->bench.svg, "also draw times and partitions into this file");
-  command->callback([flags, exit_code] { *exit_code = Run(*flags); });
+  command->callback([flags, exit_code] {
+    flags->bench.dense = flags->attention == "dense";
+    *exit_code = RunOnRanks(flags->ranks, [&](Ranks& ranks) { return Bench(*flags, ranks); });
+  });
 }
 
 void AddBenchRunaheadPapersCommand(CLI::App& bench, int* exit_code) {

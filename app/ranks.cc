@@ -121,4 +121,17 @@ void Ranks::End(int status) {
   session_->End(status);
 }
 
+int RunOnRanks(const RankFlags& flags, const std::function<Status(Ranks&)>& body) {
+  if (const Status started = StartRanks(flags); !started) return Fatal(started.error());
+  const auto ranks = Ranks::Join(flags);
+  if (!ranks) return Fatal(ranks.error());
+  if (!*ranks) {
+    return Fatal({ErrorCode::kInvalidArgument, "--ranks: a prompt is divided among two at least"});
+  }
+  const Status status = body(**ranks);
+  const int exit_code = status ? 0 : Fatal(status.error());
+  (*ranks)->End(exit_code);
+  return exit_code;
+}
+
 }  // namespace kvcake

@@ -1,6 +1,7 @@
 // The processes that prefill one prompt together: kvcake run --ranks P, or mpirun -n P kvcake run.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "app/rank_meeting.h"
@@ -49,5 +50,8 @@ class Ranks {
   std::unique_ptr<ChainPlanner> planner_;
   std::unique_ptr<ChainLeader> leader_;
 };
+
+// Starts the ranks, and runs `body` on each; the exit code. An error where there is only one.
+int RunOnRanks(const RankFlags& flags, const std::function<Status(Ranks&)>& body);
 
 }  // namespace kvcake

@@ -159,19 +159,6 @@ Status Search(const SearchFlags& flags, Ranks& ranks) {
   return Searcher(flags, *runtime, ranks).Run();
 }
 
-int Run(const SearchFlags& flags) {
-  if (const Status started = StartRanks(flags.ranks); !started) return Fatal(started.error());
-  const auto ranks = Ranks::Join(flags.ranks);
-  if (!ranks) return Fatal(ranks.error());
-  if (!*ranks) {
-    return Fatal({ErrorCode::kInvalidArgument, "--ranks: a prompt is divided among two at least"});
-  }
-  const Status status = Search(flags, **ranks);
-  const int exit_code = status ? 0 : Fatal(status.error());
-  (*ranks)->End(exit_code);
-  return exit_code;
-}
-
 }  // namespace
 
 void AddRunaheadSearchCommand(CLI::App& runahead, int* exit_code) {
@@ -194,7 +181,9 @@ void AddRunaheadSearchCommand(CLI::App& runahead, int* exit_code) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   search->add_flag("--json", flags->json, "print JSON");
-  search->callback([flags, exit_code] { *exit_code = Run(*flags); });
+  search->callback([flags, exit_code] {
+    *exit_code = RunOnRanks(flags->ranks, [&](Ranks& ranks) { return Search(*flags, ranks); });
+  });
 }
 
 }  // namespace kvcake
