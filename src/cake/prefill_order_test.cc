@@ -58,7 +58,7 @@ TEST(PrefillOrderTest, OfWhatIsStoredNowhereTheSoonestDoneComesFirstButWaitingCo
                       Seconds(1)));
   };
   EXPECT_EQ(order(2), (std::vector{1, 2, 0}));
-  EXPECT_EQ(order(4 / kPrefillAging), (std::vector{0, 1, 2})) << "none comes before it any more";
+  EXPECT_EQ(order(4 / kPrefillAging), (std::vector{1, 0, 2})) << "none that comes from now on";
 }
 
 TEST(PrefillOrderTest, NewPromptsOfUnknownCostAreServedInOrderOfArrival) {
