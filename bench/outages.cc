@@ -24,8 +24,8 @@ class OutagesBench {
     ASSIGN_OR_RETURN(const Workload workload, lab_.Make(options_.workload, options_.load));
     ASSIGN_OR_RETURN(const std::vector<Outage> outages, Outages(workload));
     fmt::print("{} on {} documents of {} tokens, load / compute {}; {} runs of {} requests each\n",
-               options_.workload, options_.documents, options_.document_tokens,
-               options_.ratio, options_.repeats, workload.requests.size());
+               options_.workload, options_.documents, options_.document_tokens, options_.ratio,
+               options_.repeats, workload.requests.size());
     fmt::print("{:<24} {:>8} | {:>8} {:>8} {:>8} | {:>12} {:>12}\n", "link", "policy", "p50 s",
                "p95 s", "p99 s", "p99 / without", "most s");
     std::vector<std::string> texts;

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/cpu.h"
+#include "base/peak_rss.h"
 #include "bench/benches.h"
 #include "bench/harness.h"
 #include "bench/matmul_peak.h"
-#include "base/peak_rss.h"
 #include "bench/work.h"
 
 namespace kvcake::bench {
