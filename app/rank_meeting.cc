@@ -4,6 +4,7 @@
 #include "base/cpu.h"
 #include "bench/harness.h"
 #include "comm/handshake.h"
+#include "engine/rank_costs.h"
 #include "engine/warm_up.h"
 #include "runahead/chain_planner.h"
 #include "store/store_dir.h"
@@ -15,13 +16,6 @@ namespace {
 std::string MachineName(Runtime& runtime) {
   return fmt::format("{}, {} threads", runtime.emulated() ? runtime.profile()->name : CpuName(),
                      runtime.threads().size());
-}
-
-// Of a slice in this process.
-SliceTime SliceTimeOf(Runtime& runtime) {
-  if (runtime.emulated()) return runtime.profile()->time();
-  const ComputeFit fit = runtime.compute_cost().fit();
-  return {.c0 = fit.c0, .g = fit.g, .b = fit.b, .a = fit.a};
 }
 
 }  // namespace
@@ -37,14 +31,6 @@ void AddPartitionTableFlag(CLI::App& app, std::string* path) {
 Status WarmUpFar(Runtime& runtime) {
   if (runtime.emulated()) return {};
   return WarmUpFar(runtime.model(), runtime.pool(), runtime.compute_cost(), Clock::Real());
-}
-
-ChainCost ChainCostOf(Runtime& runtime, int ranks, const LinkCost& link) {
-  const KvLayout& layout = runtime.pool().layout();
-  return {.ranks = std::vector<RankCost>(ranks, {.time = SliceTimeOf(runtime)}),
-          .link = link,
-          .layers = layout.layers,
-          .bytes_per_token_layer = static_cast<double>(layout.bytes_per_token()) / layout.layers};
 }
 
 void AddPartitionFlags(CLI::App& app, RankFlags* flags) {

@@ -51,7 +51,5 @@ Result<std::unique_ptr<ChainPlanner>> PlannerFor(Runtime& runtime, const RankFla
                                                  const Survey& survey);
 // Measures what whole prompts are predicted by, unless that is known.
 [[nodiscard]] Status WarmUpFar(Runtime& runtime);
-// So many ranks like this process, by what it has measured, or its profile.
-ChainCost ChainCostOf(Runtime& runtime, int ranks, const LinkCost& link);
 
 }  // namespace kvcake

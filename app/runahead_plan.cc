@@ -9,6 +9,7 @@
 #include "app/runahead.h"
 #include "base/cpu.h"
 #include "bench/harness.h"
+#include "engine/rank_costs.h"
 #include "runahead/chain_model.h"
 #include "runahead/partition_analytic.h"
 

@@ -10,6 +10,7 @@
 #include "app/runahead.h"
 #include "bench/harness.h"
 #include "bench/rank_trial.h"
+#include "engine/rank_costs.h"
 #include "runahead/partition_analytic.h"
 #include "runahead/partition_search.h"
 
@@ -108,19 +109,11 @@ class Searcher {
   Result<SearchResult> Search(int tokens) {
     const std::vector<int32_t> prompt =
         bench::RandomPrompt(tokens, runtime_.model().vocab_size(), tokens);
-    const auto once = [&](const Partition& partition) {
-      return trial_.Several(prompt, RankMethod::kChain, partition);
-    };
-    const auto measure = [&](const Partition& partition) -> Result<double> {
-      std::vector<double> seconds;
-      for (int i = 0; i < flags_.repeats; ++i) {
-        ASSIGN_OR_RETURN(const bench::RankRun run, once(partition));
-        seconds.push_back(run.ttft_s);
-      }
-      return bench::Median(std::move(seconds));
+    const auto measure = [&](const Partition& partition) {
+      return trial_.ChainSeconds(prompt, partition, flags_.repeats);
     };
     const Partition seed = Seed(tokens);
-    RETURN_IF_ERROR(once(seed).map([](auto) {}));  // the first touches memory
+    RETURN_IF_ERROR(trial_.ChainSeconds(prompt, seed, 1).map([](auto) {}));  // it touches memory
     fmt::print(stderr, "{} tokens on {} ranks, each partition {} times\n{:>5} {:>8} {:>9}  {}\n",
                tokens, key_.ranks, flags_.repeats, "", "stride", "ttft s", "tokens of each rank");
     return SearchPartition(

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "base/peak_rss.h"
+#include "bench/harness.h"
 
 namespace kvcake::bench {
 namespace {
@@ -93,6 +94,16 @@ Result<RankRun> RankTrial::Several(const std::vector<int32_t>& prompt, RankMetho
     run.peak_rss_bytes = std::max(run.peak_rss_bytes, rank.peak_rss_bytes);
   }
   return run;
+}
+
+Result<double> RankTrial::ChainSeconds(const std::vector<int32_t>& prompt,
+                                       const Partition& partition, int repeats) {
+  std::vector<double> seconds;
+  for (int i = 0; i < repeats; ++i) {
+    ASSIGN_OR_RETURN(const RankRun run, Several(prompt, RankMethod::kChain, partition));
+    seconds.push_back(run.ttft_s);
+  }
+  return Median(std::move(seconds));
 }
 
 }  // namespace kvcake::bench

@@ -49,6 +49,9 @@ class RankTrial {
   // By all ranks. Without exchange nothing is sent: what compute alone takes.
   Result<RankRun> Several(const std::vector<int32_t>& prompt, RankMethod method,
                           const Partition& partition, bool exchange = true);
+  // The median TTFT of a chain with this partition, in seconds.
+  Result<double> ChainSeconds(const std::vector<int32_t>& prompt, const Partition& partition,
+                              int repeats);
 
  private:
   Result<PageTable> Pages(size_t tokens);

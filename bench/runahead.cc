@@ -8,23 +8,9 @@
 #include "bench/harness.h"
 #include "bench/runahead_cell.h"
 #include "bench/runahead_svg.h"
+#include "engine/rank_costs.h"
 
 namespace kvcake::bench {
-namespace {
-
-// Of equal ranks, as this process's slices have been so far.
-ChainCost CostOf(Runtime& runtime, int ranks) {
-  const ComputeFit fit = runtime.compute_cost().fit();
-  ChainCost cost;
-  cost.ranks.assign(ranks, {.time = {.c0 = fit.c0, .g = fit.g, .b = fit.b, .a = fit.a}});
-  cost.layers = runtime.pool().layout().layers;
-  cost.bytes_per_token_layer =
-      static_cast<double>(runtime.pool().layout().bytes_per_token()) / cost.layers;
-  return cost;
-}
-
-}  // namespace
-
 Status RunRunahead(const RunaheadOptions& options, Runtime& runtime, Comm& comm) {
   RankTrial trial(runtime.model(), runtime.pool(), comm,
                   {.dense = options.dense, .on_slice = [&](int start, int tokens, Seconds took) {
@@ -39,7 +25,7 @@ Status RunRunahead(const RunaheadOptions& options, Runtime& runtime, Comm& comm)
   for (const int tokens : options.contexts) {
     const auto prompt = RandomPrompt(tokens, trial.vocab_size(), tokens);
     RETURN_IF_ERROR(trial.Single(prompt).map([](auto) {}));  // the costs that `kvr` divides by
-    ChainCost cost = CostOf(runtime, comm.size());
+    ChainCost cost = ChainCostOf(runtime, comm.size(), {});
     if (options.dense) {  // of the same work: a rectangle has twice the scores of its triangle
       for (RankCost& rank : cost.ranks) {
         rank.time.attention = SliceTime::Attention::kDense;

@@ -21,13 +21,8 @@ Result<RankRun> RunOnce(RankTrial& trial, const RankMethodPlan& plan,
 }
 
 Result<Partition> Search(RankTrial& trial, const std::vector<int32_t>& prompt, int repeats) {
-  const auto measure = [&](const Partition& partition) -> Result<double> {
-    std::vector<double> seconds;
-    for (int i = 0; i < repeats; ++i) {
-      ASSIGN_OR_RETURN(const RankRun run, trial.Several(prompt, RankMethod::kChain, partition));
-      seconds.push_back(run.ttft_s);
-    }
-    return Median(std::move(seconds));
+  const auto measure = [&](const Partition& partition) {
+    return trial.ChainSeconds(prompt, partition, repeats);
   };
   ASSIGN_OR_RETURN(const SearchResult found,
                    SearchPartition({.what = "bench runahead",
@@ -44,13 +39,16 @@ Result<Partition> Search(RankTrial& trial, const std::vector<int32_t>& prompt, i
 double MethodResult::ttft() const { return Median(ttft_s); }
 double MethodResult::bound() const { return bound_s.empty() ? ttft() : Median(bound_s); }
 
+Partition PlannedPartition(const ChainCost& cost, int tokens, int chunk_tokens) {
+  return ChunkedPartition(cost, AnalyticPartition(cost, tokens), chunk_tokens);
+}
+
 std::vector<RankMethodPlan> PlansFor(const ChainCost& cost, int tokens, int chunk_tokens) {
   const int ranks = static_cast<int>(cost.ranks.size());
-  const Partition best = AnalyticPartition(cost, tokens);
   return {{"tsp", RankMethod::kTsp, EvenPartition(tokens, ranks)},
           {"zigzag", RankMethod::kZigzag, EvenPartition(tokens, 2 * ranks)},
           {"kvr-e", RankMethod::kChain, EvenPartition(tokens, ranks)},
-          {"kvr", RankMethod::kChain, ChunkedPartition(cost, best, chunk_tokens)}};
+          {"kvr", RankMethod::kChain, PlannedPartition(cost, tokens, chunk_tokens)}};
 }
 
 Result<std::vector<MethodResult>> MeasureCell(RankTrial& trial, std::vector<RankMethodPlan> plans,

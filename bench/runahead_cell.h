@@ -36,6 +36,8 @@ struct CellOptions {
   int search_repeats = 2;  // of each partition that it measures
 };
 
+// That of `kvr`: the analytic one, at chunks' bounds where that costs little.
+Partition PlannedPartition(const ChainCost& cost, int tokens, int chunk_tokens);
 // The baselines, even parts, and what is best by `cost`: tsp, zigzag, kvr-e, kvr.
 std::vector<RankMethodPlan> PlansFor(const ChainCost& cost, int tokens, int chunk_tokens);
 

@@ -191,7 +191,7 @@ class PapersBench {
     EmulatedRanks ranks(std::move(setup));
     const ChainCost equal = ChainCostOf(profile, kRanks, {.bytes_per_s = kPaperLink});
     const int chunk = EmulatedRanks::kChunkTokens;
-    const Partition fixed = ChunkedPartition(equal, AnalyticPartition(equal, kTokens), chunk);
+    const Partition fixed = PlannedPartition(equal, kTokens, chunk);
     ASSIGN_OR_RETURN(
         const auto planner,
         NewChainPlanner({.chunk_tokens = chunk,
@@ -250,8 +250,8 @@ class PapersBench {
     {
       EmulatedRanks ranks(std::move(setup));
       const auto prompt = RandomPrompt(kTokens, ranks.trial().vocab_size(), kTokens);
-      const Partition partition = ChunkedPartition(
-          ranks.cost(), AnalyticPartition(ranks.cost(), kTokens), EmulatedRanks::kChunkTokens);
+      const Partition partition =
+          PlannedPartition(ranks.cost(), kTokens, EmulatedRanks::kChunkTokens);
       began = Clock::Real().Now();
       RETURN_IF_ERROR(
           ranks.trial().Several(prompt, RankMethod::kChain, partition).map([](auto) {}));

@@ -6,10 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/check.h"
 #include "comm/contract_testing.h"
-#include "comm/memory_comm.h"
-#include "comm/tcp_comm.h"
+#include "comm/local_comms_testing.h"
 
 namespace kvcake {
 namespace {
@@ -19,16 +17,9 @@ using testing::HasSubstr;
 
 constexpr Seconds kPatience(120);
 
-using Comms = std::vector<std::unique_ptr<Comm>>;
-
 class HandshakeTest : public testing::TestWithParam<bool> {
  protected:
-  static Comms Make(int size) {
-    if (!GetParam()) return NewMemoryComms(size);
-    auto comms = NewLocalTcpComms(size);
-    CHECK(comms.has_value());
-    return std::move(*comms);
-  }
+  static Comms Make(int size) { return NewLocalComms(GetParam(), size); }
 
   static std::vector<Status> All(const Comms& comms,
                                  const std::function<Status(Comm&)>& rank_does) {

@@ -7,19 +7,16 @@
 #include <thread>
 #include <vector>
 
-#include "base/check.h"
-#include "comm/memory_comm.h"
+#include "comm/local_comms_testing.h"
 #include "comm/shaped_comm.h"
-#include "comm/tcp_comm.h"
 
 namespace kvcake {
 namespace {
 
+using namespace testing_util;
 using testing::ElementsAre;
 
 constexpr Seconds kPatience(120);
-
-using Comms = std::vector<std::unique_ptr<Comm>>;
 
 std::vector<Result<Survey>> SurveyAll(const Comms& comms, const std::vector<std::string>& names) {
   std::vector<Result<Survey>> surveys(comms.size(), Survey());
@@ -34,12 +31,7 @@ std::vector<Result<Survey>> SurveyAll(const Comms& comms, const std::vector<std:
 
 class SurveyTest : public testing::TestWithParam<bool> {
  protected:
-  static Comms Make(int size) {
-    if (!GetParam()) return NewMemoryComms(size);
-    auto comms = NewLocalTcpComms(size);
-    CHECK(comms.has_value());
-    return std::move(*comms);
-  }
+  static Comms Make(int size) { return NewLocalComms(GetParam(), size); }
 };
 
 TEST_P(SurveyTest, TheLastRankKnowsAll) {

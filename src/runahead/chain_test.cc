@@ -9,8 +9,7 @@
 #include <thread>
 #include <tuple>
 
-#include "comm/memory_comm.h"
-#include "comm/tcp_comm.h"
+#include "comm/local_comms_testing.h"
 #include "model/model_decorator_testing.h"
 #include "model/transformer_testing.h"
 
@@ -156,8 +155,7 @@ uint64_t SentBytes(const RankJob& job, int place, uint64_t per_token) {
 class EqualsOneProcessTest : public testing::TestWithParam<std::tuple<RankMethod, bool>> {
  protected:
   static std::vector<std::unique_ptr<Comm>> NewComms(int ranks) {
-    if (std::get<1>(GetParam())) return NewLocalTcpComms(ranks).value();
-    return NewMemoryComms(ranks);
+    return testing_util::NewLocalComms(/*tcp=*/std::get<1>(GetParam()), ranks);
   }
 };
 
@@ -238,7 +236,7 @@ TEST(ChainTest, ARankIsLostAtEveryLayer) {
   for (const bool tcp : {false, true}) {
     for (int lost_at = 0; lost_at < config.layers; ++lost_at) {
       SCOPED_TRACE(fmt::format("{} at layer {}", tcp ? "tcp" : "memory", lost_at));
-      Ranks all(config, 3, tcp ? NewLocalTcpComms(3).value() : NewMemoryComms(3),
+      Ranks all(config, 3, testing_util::NewLocalComms(tcp, 3),
                 [lost_at](Ranks& ranks, int rank, int layer) {
                   if (rank != 1 || layer != lost_at) return;
                   ranks.comm(rank).Close({ErrorCode::kIo, "the plug was pulled"});

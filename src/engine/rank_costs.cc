@@ -1,0 +1,19 @@
+#include "engine/rank_costs.h"
+
+namespace kvcake {
+
+SliceTime SliceTimeOf(Runtime& runtime) {
+  if (runtime.emulated()) return runtime.profile()->time();
+  const ComputeFit fit = runtime.compute_cost().fit();
+  return {.c0 = fit.c0, .g = fit.g, .b = fit.b, .a = fit.a};
+}
+
+ChainCost ChainCostOf(Runtime& runtime, int ranks, const LinkCost& link) {
+  const KvLayout& layout = runtime.pool().layout();
+  return {.ranks = std::vector<RankCost>(ranks, {.time = SliceTimeOf(runtime)}),
+          .link = link,
+          .layers = layout.layers,
+          .bytes_per_token_layer = static_cast<double>(layout.bytes_per_token()) / layout.layers};
+}
+
+}  // namespace kvcake
