@@ -435,6 +435,9 @@ void AddCapacity(CLI::App* parent, int* exit_code) {
                    "document)")
       ->transform(DurationValue())
       ->check(CLI::PositiveNumber);
+  command->add_option("--repeats", options->repeats, "of each rate; the median counts")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
 }
 

@@ -25,8 +25,10 @@ Status Bench(const RunaheadFlags& flags, Ranks& ranks) {
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(options));
   if (!ranks.leads()) return ranks.Work(*runtime);
   RETURN_IF_ERROR(ranks.Meet(*runtime));
+  RETURN_IF_ERROR(WarmUpFar(*runtime));
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // rows are kept as they come, in files too
-  return bench::RunRunahead(flags.bench, *runtime, ranks.comm());
+  return bench::RunRunahead(flags.bench, *runtime, ranks.comm(),
+                            LinkOf(flags.ranks, ranks.survey()));
 }
 
 }  // namespace
@@ -84,8 +86,15 @@ void AddBenchRunaheadPapersCommand(CLI::App& bench, int* exit_code) {
   command->add_option("--slow-rank", options->slow_rank_speed, "its share of the others' speed")
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
+  command
+      ->add_option("--slow-motion", options->slow_motion,
+                   "how many times longer everything takes, and is reported as if it did not: this "
+                   "machine's own work for each message then weighs less")
+      ->check(CLI::Range(1.0, 1000.0))
+      ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
-  command->add_option("--svg", options->svg, "also draw times and partitions of Llama 7B on 4");
+  command->add_option("--svg", options->svg,
+                      "also draw times and partitions on 4: of Llama 7B, or --only");
   command->add_option("--timeline", options->timeline, "also draw what each rank does when");
   command->callback([options, exit_code] {
     std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);

@@ -22,8 +22,8 @@ struct PlanFlags {
   std::vector<int> contexts = {2048, 4096, 8192, 16384};
   int ranks = 4;
   std::vector<double> link_rates_bytes_per_s = {};
-  double link_latency_s = 0;
-  std::string json;  // a file, or - for stdout instead of the table
+  std::optional<double> link_latency_s = {};  // else what the profile says
+  std::string json;                           // a file, or - for stdout instead of the table
 };
 
 // Of every rank, before links are known.
@@ -35,7 +35,8 @@ struct Hardware {
 Result<Hardware> HardwareOf(const PlanFlags& flags) {
   if (!flags.profile.empty()) {
     ASSIGN_OR_RETURN(const EmulatedProfile profile, LoadEmulatedProfile(flags.profile));
-    return Hardware{profile.name, ChainCostOf(profile, flags.ranks, {})};
+    return Hardware{profile.name,
+                    ChainCostOf(profile, flags.ranks, {.alpha_s = profile.link_latency_s})};
   }
   if (flags.runtime.model_dir.empty()) {
     return Fail(ErrorCode::kInvalidArgument, "--model DIR, or --profile FILE, is required");
@@ -115,10 +116,11 @@ Status RunPlan(const PlanFlags& flags) {
   ASSIGN_OR_RETURN(Hardware hardware, HardwareOf(flags));
   std::vector<double> rates = flags.link_rates_bytes_per_s;
   if (rates.empty()) rates.push_back(LinkCost().bytes_per_s);
+  if (flags.link_latency_s) hardware.cost.link.alpha_s = *flags.link_latency_s;
   std::vector<Row> rows;
   for (const int tokens : flags.contexts) {
     for (const double rate : rates) {
-      hardware.cost.link = {.alpha_s = flags.link_latency_s, .bytes_per_s = rate};
+      hardware.cost.link.bytes_per_s = rate;
       rows.push_back(Plan(hardware.cost, tokens, flags.runtime.chunk_tokens));
     }
   }
@@ -156,7 +158,8 @@ void AddRunaheadPlanCommand(CLI::App& runahead, int* exit_code) {
                    "as if they cost nothing)")
       ->transform(RateValue())
       ->check(CLI::PositiveNumber);
-  plan->add_option("--link-latency", flags->link_latency_s, "of a message on them, e.g. 50us")
+  plan->add_option("--link-latency", flags->link_latency_s,
+                   "of a message on them, e.g. 50us (default: the profile's, or none)")
       ->transform(DurationValue())
       ->check(CLI::NonNegativeNumber);
   plan->add_option("--json", flags->json, "write JSON to this file; without one, to stdout")

@@ -12,7 +12,9 @@
 namespace kvcake::bench {
 namespace {
 
-// Of the ladder, which is climbed first; what lies between two rungs is halved so often.
+// The first, in PolicyLab::Make's units, and the ladder up from there, or down; what lies between
+// two rungs is halved so often.
+constexpr double kFirstLoad = 0.35;
 constexpr double kRung = 2;
 constexpr int kHalvings = 2;
 
@@ -43,13 +45,17 @@ class CapacityBench {
 
   Result<Rung> Try(double load, double rate, Policy policy) {
     ASSIGN_OR_RETURN(const Workload workload, lab_.Make(options_.workload, load));
-    ASSIGN_OR_RETURN(const TrafficResult result, lab_.Run(workload, rate, policy));
-    RETURN_IF_ERROR(CompareAnswers(result, &texts_));
+    std::vector<double> p95_s;
+    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
+      ASSIGN_OR_RETURN(const TrafficResult result, lab_.Run(workload, rate, policy));
+      RETURN_IF_ERROR(CompareAnswers(result, &texts_));
+      p95_s.push_back(Summarize(result).ttft.p95 / 1e3);
+    }
     // As they were asked, whatever the server made of it.
     const double span_s = workload.requests.back().at_s;
     return Rung{.load = load,
                 .requests_per_s = static_cast<double>(workload.requests.size()) / span_s,
-                .p95_s = Summarize(result).ttft.p95 / 1e3};
+                .p95_s = Median(std::move(p95_s))};
   }
 
   // The highest that keeps the limit; 0 requests/s: none does.
@@ -68,7 +74,11 @@ class CapacityBench {
       }
       return {};
     };
-    for (double load = options_.load_min; failed == 0 && load <= options_.load_max; load *= kRung) {
+    for (double load = kFirstLoad; failed == 0 && load <= options_.load_max; load *= kRung) {
+      RETURN_IF_ERROR(climb(load));
+    }
+    for (double load = kFirstLoad / kRung; best.load == 0 && load >= options_.load_min;
+         load /= kRung) {
       RETURN_IF_ERROR(climb(load));
     }
     for (int i = 0; i < kHalvings && best.load > 0 && failed > 0; ++i) {

@@ -11,6 +11,12 @@ namespace {
 
 constexpr double kFreeBytesPerS = 1e15;
 
+LinkNoise Slowed(LinkNoise noise, double times) {
+  noise.burst_mean *= times;
+  noise.gap_mean *= times;
+  return noise;
+}
+
 EmulatedProfile At(EmulatedProfile profile, double speed) {
   for (double* coefficient : {&profile.c0, &profile.g, &profile.b, &profile.a, &profile.floor}) {
     *coefficient /= speed;
@@ -27,8 +33,9 @@ EmulatedRanks::EmulatedRanks(EmulatedRanksOptions options)
   const KvLayout layout = EmulatedModel::LayoutFor(profile, kChunkTokens);
   cost_.qkv_share = 0;  // EmulatedModel's KV cache is there before it waits
   const double rate = options_.link.free() ? kFreeBytesPerS : options_.link.bytes_per_s;
-  const LinkShape shape{.rate_bytes_per_s = EmulatedModel::ScaleRate(profile, layout, rate),
-                        .latency = Seconds(options_.link.alpha_s)};
+  const double slow = options_.slow_motion;
+  const LinkShape shape{.rate_bytes_per_s = EmulatedModel::ScaleRate(profile, layout, rate) / slow,
+                        .latency = Seconds(options_.link.alpha_s * slow)};
   const TimePoint epoch = Clock::Real().Now();
   const uint64_t pages = options_.tokens_max / kChunkTokens + 1;
   for (std::unique_ptr<Comm>& comm : NewMemoryComms(options_.ranks)) {
@@ -38,9 +45,9 @@ EmulatedRanks::EmulatedRanks(EmulatedRanksOptions options)
     cost_.ranks[i].speed = speed;
     rank.pool = PagePool::Create(layout, pages * layout.page_bytes()).value();
     rank.model =
-        std::make_unique<EmulatedModel>(At(profile, speed), *rank.pool, options_.tokens_max);
-    rank.comm =
-        NewShapedComm(std::move(comm), {.link = shape, .noise = options_.noise, .epoch = epoch});
+        std::make_unique<EmulatedModel>(At(profile, speed / slow), *rank.pool, options_.tokens_max);
+    rank.comm = NewShapedComm(
+        std::move(comm), {.link = shape, .noise = Slowed(options_.noise, slow), .epoch = epoch});
   }
   const auto done_of = [this](int rank) {
     return [this, rank](const RankJob& job, const KvGate& gate) {
@@ -64,6 +71,7 @@ EmulatedRanks::EmulatedRanks(EmulatedRanksOptions options)
   trial_ = std::make_unique<RankTrial>(
       *leader.model, *leader.pool, *leader.comm,
       RankTrialOptions{.dense = profile.attention == EmulatedProfile::Attention::kDense,
+                       .slow_motion = slow,
                        .on_done = done_of(options_.ranks - 1)});
 }
 

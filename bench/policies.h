@@ -36,7 +36,8 @@ struct CapacityOptions : PolicyLabOptions {
   std::string workload = "long-doc-qa";
   std::vector<double> ratios = {0.25, 1};
   double ttft_max_s = 0;                    // 0: twice as long as computing a document
-  double load_min = 0.35, load_max = 11.2;  // PolicyLab::Make's
+  int repeats = 3;                          // of each rate; the median p95 counts
+  double load_min = 0.08, load_max = 11.2;  // PolicyLab::Make's
   std::string json;                         // path; empty: none
 };
 Status RunCapacity(const CapacityOptions& options);

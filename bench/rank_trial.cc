@@ -58,7 +58,7 @@ Result<RankRun> RankTrial::Single(const std::vector<int32_t>& prompt) {
     if (options_.on_slice) options_.on_slice(start, count, Clock::Real().Now() - at);
     if (!logits.empty()) run.token = Best(logits);
   }
-  run.ttft_s = run.compute_most_s = (Clock::Real().Now() - began).count();
+  run.ttft_s = run.compute_most_s = Reported(Clock::Real().Now() - began);
   run.peak_rss_bytes = PeakRssBytes();
   return run;
 }
@@ -79,13 +79,17 @@ Result<RankRun> RankTrial::Several(const std::vector<int32_t>& prompt, RankMetho
   const TimePoint at = Clock::Real().Now();
   const auto forward = model_.Forward(batch);
   const TimePoint done = Clock::Real().Now();
-  run.ttft_s = (done - began).count();
+  run.ttft_s = Reported(done - began);
   const Seconds waited = gate->waited();
   if (forward) run.token = Best(*forward);
   ASSIGN_OR_RETURN(run.ranks, chain_.End(*gate, forward.map([](auto) {})));
   if (options_.on_done) options_.on_done(job, *gate);
-  run.ranks.push_back({.compute_s = (done - at - waited).count(),
-                       .wait_s = waited.count(),
+  for (RankReport& rank : run.ranks) {
+    rank.compute_s = Reported(Seconds(rank.compute_s));
+    rank.wait_s = Reported(Seconds(rank.wait_s));
+  }
+  run.ranks.push_back({.compute_s = Reported(done - at - waited),
+                       .wait_s = Reported(waited),
                        .sent_bytes = gate->sent_bytes(),
                        .peak_rss_bytes = PeakRssBytes()});
   for (const RankReport& rank : run.ranks) {

@@ -25,6 +25,9 @@ struct RankRun {
 struct RankTrialOptions {
   ChainOptions chain = {};
   bool dense = false;  // RankJob::dense
+  // The ranks are so many times slower than what they stand for: all seconds are reported divided
+  // by it.
+  double slow_motion = 1;
   // What a slice of one process took; may be empty.
   std::function<void(int start, int tokens, Seconds took)> on_slice = {};
   // Of the leader, as ChainWorker::on_done.
@@ -55,6 +58,7 @@ class RankTrial {
 
  private:
   Result<PageTable> Pages(size_t tokens);
+  double Reported(Seconds took) const { return took.count() / options_.slow_motion; }
 
   Model& model_;
   PagePool& pool_;

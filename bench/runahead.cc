@@ -9,13 +9,49 @@
 #include "bench/runahead_cell.h"
 #include "bench/runahead_svg.h"
 #include "engine/rank_costs.h"
+#include "runahead/chain_planner.h"
 
 namespace kvcake::bench {
-Status RunRunahead(const RunaheadOptions& options, Runtime& runtime, Comm& comm) {
+namespace {
+
+// Of dense attention where that is measured: a rectangle has twice the scores of its triangle.
+SliceTime TimeOf(Runtime& runtime, bool dense) {
+  SliceTime time = SliceTimeOf(runtime);
+  if (dense) time.attention = SliceTime::Attention::kDense, time.a *= 2, time.g = 0;
+  return time;
+}
+
+// As a server divides the prompt once it has seen some like it. Empty where fewer ranks do.
+Result<std::optional<Partition>> Planned(RankTrial& trial, ChainPlanner& planner,
+                                         const std::vector<int32_t>& prompt) {
+  constexpr int kPromptsBefore = 2;
+  const int tokens = static_cast<int>(prompt.size());
+  for (int before = 0;; ++before) {
+    std::optional<Partition> partition = planner.Plan(0, tokens, trial.ranks());
+    if (!partition || partition->ranks() != trial.ranks()) return std::nullopt;
+    if (before == kPromptsBefore) return partition;
+    ASSIGN_OR_RETURN(const RankRun run, trial.Several(prompt, RankMethod::kChain, *partition));
+    planner.Learn({.tokens = prompt, .partition = *partition}, run.ranks);
+  }
+}
+
+}  // namespace
+
+Status RunRunahead(const RunaheadOptions& options, Runtime& runtime, Comm& comm,
+                   const LinkCost& link) {
   RankTrial trial(runtime.model(), runtime.pool(), comm,
                   {.dense = options.dense, .on_slice = [&](int start, int tokens, Seconds took) {
                      if (!options.dense) runtime.compute_cost().Add(start, tokens, took);
                    }});
+  const KvLayout& layout = trial.layout();
+  ASSIGN_OR_RETURN(
+      const auto planner,
+      NewChainPlanner(
+          {.chunk_tokens = layout.chunk_tokens,
+           .layers = layout.layers,
+           .bytes_per_token_layer = static_cast<double>(layout.bytes_per_token()) / layout.layers,
+           .link = link,
+           .time = [&] { return TimeOf(runtime, options.dense); }}));
   fmt::print("{}; {} ranks of {} threads; attention {}; {} repeats, medians\n", CpuName(),
              comm.size(), runtime.threads().size(), options.dense ? "dense" : "causal",
              options.repeats);
@@ -25,16 +61,13 @@ Status RunRunahead(const RunaheadOptions& options, Runtime& runtime, Comm& comm)
   for (const int tokens : options.contexts) {
     const auto prompt = RandomPrompt(tokens, trial.vocab_size(), tokens);
     RETURN_IF_ERROR(trial.Single(prompt).map([](auto) {}));  // the costs that `kvr` divides by
-    ChainCost cost = ChainCostOf(runtime, comm.size(), {});
-    if (options.dense) {  // of the same work: a rectangle has twice the scores of its triangle
-      for (RankCost& rank : cost.ranks) {
-        rank.time.attention = SliceTime::Attention::kDense;
-        rank.time.a *= 2;
-        rank.time.g = 0;
-      }
+    ASSIGN_OR_RETURN(auto partition, Planned(trial, *planner, prompt));
+    if (!partition) {
+      fmt::print("{:>7} tokens: fewer than {} ranks do as well\n", tokens, trial.ranks());
+      continue;
     }
     ASSIGN_OR_RETURN(const auto results,
-                     MeasureCell(trial, PlansFor(cost, tokens, trial.layout().chunk_tokens), prompt,
+                     MeasureCell(trial, PlansWith(*std::move(partition)), prompt,
                                  {.repeats = options.repeats,
                                   .bound_repeats = options.repeats,
                                   .search = options.search}));
@@ -46,6 +79,11 @@ Status RunRunahead(const RunaheadOptions& options, Runtime& runtime, Comm& comm)
     PrintCell(names, results);
     AddJson(names, results, &json);
     picture.Add(names, results);
+  }
+  if (json.empty()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "no prompt is worth {} ranks: try a longer --context, or fewer --ranks",
+                trial.ranks());
   }
   if (!options.svg.empty()) RETURN_IF_ERROR(WriteFile(options.svg, picture.Draw()));
   return options.json.empty() ? Status() : WriteJson(options.json, json);

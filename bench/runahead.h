@@ -9,6 +9,7 @@
 #include "comm/comm.h"
 #include "comm/link_noise.h"
 #include "engine/runtime.h"
+#include "runahead/chain_cost.h"
 
 namespace kvcake::bench {
 
@@ -21,8 +22,10 @@ struct RunaheadOptions {
   std::string json;     // path; empty: none
   std::string svg;      // path; empty: none
 };
-// On the leader: `comm` is its end, the other ranks work (WorkForChain).
-Status RunRunahead(const RunaheadOptions& options, Runtime& runtime, Comm& comm);
+// On the leader: `comm` is its end, the other ranks work (WorkForChain); `link` is what the planner
+// is told.
+Status RunRunahead(const RunaheadOptions& options, Runtime& runtime, Comm& comm,
+                   const LinkCost& link);
 
 // On emulated GPUs, fitted to the paper's: its tables cell by cell, slow links, noisy links, and a
 // rank that is slower than the others.
@@ -34,9 +37,10 @@ struct RunaheadPapersOptions {
   // A pair of neighbours has other traffic, in both directions.
   LinkNoise noise = {.slowdown = 20, .burst_mean = Seconds(0.05), .gap_mean = Seconds(0.05)};
   double slow_rank_speed = 0.5;
-  std::string json;      // path; empty: none
-  std::string svg;       // path of TTFT and partitions; empty: none
-  std::string timeline;  // path of a picture of all ranks; empty: none
+  double slow_motion = 4;  // EmulatedRanksOptions
+  std::string json;        // path; empty: none
+  std::string svg;         // path of TTFT and partitions; empty: none
+  std::string timeline;    // path of a picture of all ranks; empty: none
 };
 Status RunRunaheadPapers(const RunaheadPapersOptions& options);
 

@@ -43,12 +43,12 @@ Partition PlannedPartition(const ChainCost& cost, int tokens, int chunk_tokens) 
   return ChunkedPartition(cost, AnalyticPartition(cost, tokens), chunk_tokens);
 }
 
-std::vector<RankMethodPlan> PlansFor(const ChainCost& cost, int tokens, int chunk_tokens) {
-  const int ranks = static_cast<int>(cost.ranks.size());
+std::vector<RankMethodPlan> PlansWith(Partition kvr) {
+  const int tokens = kvr.tokens(), ranks = kvr.ranks();
   return {{"tsp", RankMethod::kTsp, EvenPartition(tokens, ranks)},
           {"zigzag", RankMethod::kZigzag, EvenPartition(tokens, 2 * ranks)},
           {"kvr-e", RankMethod::kChain, EvenPartition(tokens, ranks)},
-          {"kvr", RankMethod::kChain, PlannedPartition(cost, tokens, chunk_tokens)}};
+          {"kvr", RankMethod::kChain, std::move(kvr)}};
 }
 
 Result<std::vector<MethodResult>> MeasureCell(RankTrial& trial, std::vector<RankMethodPlan> plans,
@@ -112,11 +112,19 @@ void PrintCell(const CellNames& names, const std::vector<MethodResult>& results)
         result.sent_bytes / 1e6, result.peak_rss_bytes / 1e6,
         single ? "" : FormatPartition(result.method.partition));
   }
+  const MethodResult* single = FindMethod(results, "single");
+  if (single == nullptr) return;
+  const double p = names.ranks;
+  fmt::print("{:>7} {:>5} {:>7} {:>8.3f} s, and of dense quadratic attention alone {:.3f} s\n",
+             names.tokens, names.ranks, "ideal", single->ttft() / p,
+             single->ttft() * (1 / p + 1 / (p * p)) / 2);  // the paper's TTFT*(p)
 }
 
 void AddJson(const CellNames& names, const std::vector<MethodResult>& results,
              nlohmann::ordered_json* list) {
   for (const MethodResult& result : results) {
+    nlohmann::ordered_json bound_s = nullptr;  // not measured
+    if (IsSingle(result.method) || !result.bound_s.empty()) bound_s = result.bound();
     list->push_back({{"setting", names.setting},
                      {"model", names.model},
                      {"tokens", names.tokens},
@@ -125,7 +133,7 @@ void AddJson(const CellNames& names, const std::vector<MethodResult>& results,
                      {"attention", names.attention},
                      {"bounds", result.method.partition.bounds},
                      {"ttft_s", result.ttft()},
-                     {"bound_s", result.bound()},
+                     {"bound_s", bound_s},
                      {"sent_bytes", result.sent_bytes},
                      {"peak_rss_bytes", result.peak_rss_bytes},
                      {"repeats", result.ttft_s}});

@@ -38,8 +38,8 @@ struct CellOptions {
 
 // That of `kvr`: the analytic one, at chunks' bounds where that costs little.
 Partition PlannedPartition(const ChainCost& cost, int tokens, int chunk_tokens);
-// The baselines, even parts, and what is best by `cost`: tsp, zigzag, kvr-e, kvr.
-std::vector<RankMethodPlan> PlansFor(const ChainCost& cost, int tokens, int chunk_tokens);
+// The baselines, even parts, and these: tsp, zigzag, kvr-e, kvr.
+std::vector<RankMethodPlan> PlansWith(Partition kvr);
 
 // Fails where two methods do not agree on the first token. Single first, if it is asked for.
 Result<std::vector<MethodResult>> MeasureCell(RankTrial& trial, std::vector<RankMethodPlan> plans,

@@ -51,17 +51,18 @@ class PapersBench {
       return Fail(ErrorCode::kNotFound, "{} has no profile of {}", options_.profiles, model);
     }
     return EmulatedRanksOptions{
-        .profile = profile->second, .ranks = ranks, .link = {.bytes_per_s = bytes_per_s}};
+        .profile = profile->second,
+        .ranks = ranks,
+        .link = {.alpha_s = profile->second.link_latency_s, .bytes_per_s = bytes_per_s},
+        .slow_motion = options_.slow_motion};
   }
 
   Result<std::vector<MethodResult>> Cell(const std::string& setting, const std::string& model,
                                          EmulatedRanks& ranks, int tokens,
+                                         std::vector<RankMethodPlan> plans,
                                          const CellOptions& options) {
     const auto prompt = RandomPrompt(tokens, ranks.trial().vocab_size(), tokens);
-    ASSIGN_OR_RETURN(
-        auto results,
-        MeasureCell(ranks.trial(), PlansFor(ranks.cost(), tokens, EmulatedRanks::kChunkTokens),
-                    prompt, options));
+    ASSIGN_OR_RETURN(auto results, MeasureCell(ranks.trial(), std::move(plans), prompt, options));
     names_ = {.setting = setting,
               .model = model,
               .attention = "dense",
@@ -70,6 +71,11 @@ class PapersBench {
     AddJson(names_, results, &json_);
     return results;
   }
+
+  static Partition PlannedOf(const EmulatedRanks& ranks, int tokens) {
+    return PlannedPartition(ranks.cost(), tokens, EmulatedRanks::kChunkTokens);
+  }
+  std::string Drawn() const { return options_.model.empty() ? kLlama : options_.model; }
 
   // Tables 1 and 2.
   Status Lengths() {
@@ -89,10 +95,12 @@ class PapersBench {
       ASSIGN_OR_RETURN(const double gpus, Number(row, "gpus"));
       ASSIGN_OR_RETURN(const double paper_tsp_s, Number(row, "tsp_s"));
       ASSIGN_OR_RETURN(const double paper_kvr_s, Number(row, "kvr_s"));
+      const int length = static_cast<int>(tokens);
       ASSIGN_OR_RETURN(auto setup, RanksOf(model, static_cast<int>(gpus), kPaperLink));
       EmulatedRanks ranks(std::move(setup));
-      ASSIGN_OR_RETURN(const auto results, Cell("emulated", model, ranks, static_cast<int>(tokens),
-                                                {.repeats = options_.repeats, .bound_repeats = 1}));
+      ASSIGN_OR_RETURN(const auto results,
+                       Cell("emulated", model, ranks, length, PlansWith(PlannedOf(ranks, length)),
+                            {.repeats = options_.repeats, .bound_repeats = 1, .single = false}));
       const MethodResult& kvr = *FindMethod(results, "kvr");
       const double tsp_s = FindMethod(results, "tsp")->ttft(), kvr_s = kvr.ttft();
       ++cells;
@@ -105,8 +113,9 @@ class PapersBench {
           model, tokens, gpus, tsp_s, paper_tsp_s, kvr_s, paper_kvr_s,
           FindMethod(results, "kvr-e")->ttft(), FindMethod(results, "zigzag")->ttft(),
           tsp_s / kvr_s, paper_tsp_s / paper_kvr_s, 100 * (kvr_s / kvr.bound() - 1),
-          FindMethod(results, "single")->ttft(), FormatPartition(kvr.method.partition));
-      if (model == kLlama && gpus == 4) picture_.Add(names_, results);
+          PredictChain(ranks.cost().Last(1), EvenPartition(length, 1)).ttft_s,
+          FormatPartition(kvr.method.partition));
+      if (model == Drawn() && gpus == 4) picture_.Add(names_, results);
     }
     if (cells == 0) {
       return Fail(ErrorCode::kNotFound, "the paper's tables have no model '{}'", options_.model);
@@ -129,14 +138,16 @@ class PapersBench {
       ASSIGN_OR_RETURN(const double gpus, Number(row, "gpus"));
       ASSIGN_OR_RETURN(const double rate, Number(row, "gbyte_per_s"));
       ASSIGN_OR_RETURN(const double paper_s, Number(row, "ttft_s"));
+      const int length = static_cast<int>(tokens);
       ASSIGN_OR_RETURN(auto setup, RanksOf(kLlama, static_cast<int>(gpus), rate * 1e9));
       EmulatedRanks ranks(std::move(setup));
-      ASSIGN_OR_RETURN(const auto results, Cell(fmt::format("emulated, {:g} GB/s", rate), kLlama,
-                                                ranks, static_cast<int>(tokens),
-                                                {.repeats = options_.repeats, .bound_repeats = 1}));
+      ASSIGN_OR_RETURN(const auto results,
+                       Cell(fmt::format("emulated, {:g} GB/s", rate), kLlama, ranks, length,
+                            {{"kvr", RankMethod::kChain, PlannedOf(ranks, length)}},
+                            {.repeats = options_.repeats, .bound_repeats = 1, .single = false}));
       const MethodResult& kvr = *FindMethod(results, "kvr");
-      const RanksChoice choice = BestRanks(ranks.cost(), static_cast<int>(tokens),
-                                           {.chunk_tokens = EmulatedRanks::kChunkTokens});
+      const RanksChoice choice =
+          BestRanks(ranks.cost(), length, {.chunk_tokens = EmulatedRanks::kChunkTokens});
       fmt::print("{:>6} {:>6} {:>5} | {:>7.3f} {:>7.3f} | {:>9.3f}  {} of {}\n", tokens, rate, gpus,
                  kvr.ttft(), paper_s, PredictChain(ranks.cost(), kvr.method.partition).ttft_s,
                  choice.partition.ranks(), gpus);
@@ -164,7 +175,7 @@ class PapersBench {
         if (noisy) setup.noise = options_.noise;
         EmulatedRanks ranks(std::move(setup));
         ASSIGN_OR_RETURN(of[noisy], Cell(noisy ? "emulated, noisy" : "emulated, quiet", kLlama,
-                                         ranks, tokens, cell));
+                                         ranks, tokens, PlansWith(PlannedOf(ranks, tokens)), cell));
       }
       fmt::print("{:>7}", tokens);
       for (const char* method : {"tsp", "zigzag", "kvr"}) {
@@ -189,7 +200,8 @@ class PapersBench {
     const EmulatedProfile profile = setup.profile;
     setup.speeds = {1, options_.slow_rank_speed, 1, 1};
     EmulatedRanks ranks(std::move(setup));
-    const ChainCost equal = ChainCostOf(profile, kRanks, {.bytes_per_s = kPaperLink});
+    const LinkCost link = setup.link;
+    const ChainCost equal = ChainCostOf(profile, kRanks, link);
     const int chunk = EmulatedRanks::kChunkTokens;
     const Partition fixed = PlannedPartition(equal, kTokens, chunk);
     ASSIGN_OR_RETURN(
@@ -198,7 +210,7 @@ class PapersBench {
                          .layers = profile.layers,
                          .bytes_per_token_layer =
                              static_cast<double>(profile.kv_bytes_per_token) / profile.layers,
-                         .link = {.bytes_per_s = kPaperLink},
+                         .link = link,
                          .time = [&profile] { return profile.time(); }}));
     const auto prompt = RandomPrompt(kTokens, ranks.trial().vocab_size(), kTokens);
     fmt::print("A slow rank: {}, {} tokens on {}, the second at {:g} of its speed\n", kLlama,
@@ -239,6 +251,7 @@ class PapersBench {
   Status Timeline() {
     constexpr int kRanks = 4, kTokens = 8192;
     ASSIGN_OR_RETURN(auto setup, RanksOf(kLlama, kRanks, 10e9));
+    setup.slow_motion = 1;  // what is drawn is this machine's time
     std::mutex mutex;
     std::vector<RankTimeline> timelines(kRanks);
     setup.on_done = [&](int rank, const RankJob& job, const KvGate& gate) {
@@ -250,8 +263,7 @@ class PapersBench {
     {
       EmulatedRanks ranks(std::move(setup));
       const auto prompt = RandomPrompt(kTokens, ranks.trial().vocab_size(), kTokens);
-      const Partition partition =
-          PlannedPartition(ranks.cost(), kTokens, EmulatedRanks::kChunkTokens);
+      const Partition partition = PlannedOf(ranks, kTokens);
       began = Clock::Real().Now();
       RETURN_IF_ERROR(
           ranks.trial().Several(prompt, RankMethod::kChain, partition).map([](auto) {}));

@@ -100,6 +100,8 @@ TEST_F(RanksTest, PlanSaysHowManyPayAtEachLink) {
   EXPECT_NEAR(fast["ttft_by_ranks_s"][0].get<double>() / 1.95, 1, 0.1);
   EXPECT_NEAR(fast["ttft_by_ranks_s"][1].get<double>() / 0.99, 1, 0.15);
   EXPECT_GT(fast["tsp_by_ranks_s"][3], fast["ttft_s"]);
+  EXPECT_GT(fast["link_latency_s"], 0) << "the profile's";
+  EXPECT_EQ(RunJson(plan + "--link-latency 0us")["plans"][0]["link_latency_s"], 0);
 
   const Outcome table = Run(plan + "--json " + dir_ + "/plan.json");
   EXPECT_THAT(table.out, HasSubstr("1 GB/s"));

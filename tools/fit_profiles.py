@@ -10,10 +10,11 @@ the time of computing alone is too. Where a table has one length or one slice si
 of attention follows from the model's arithmetic, or c0 is 0.
 
 profiles/kvr has one rank of several as KV-Runahead ran them, fitted to the paper's tensor and
-sequence parallel runs: n/p rows against n keys, plus the all-gather of K and V. They have a floor: a
-short part takes as long as a shorter one. The chain's times (kvr_s) are not looked at; they are
-predicted from these profiles (src/runahead/chain_profiles_test.cc). One-GPU seconds are printed for
-Llama 7B alone: they join its fit without c0, which is what a rank of several has beyond one GPU.
+sequence parallel runs: n/p rows against n keys, plus the all-gather of K and V, a ring of p - 1
+messages at every layer, each with a latency. They have a floor: a short part takes as long as a
+shorter one. The chain's times (kvr_s) are not looked at; they are predicted from these profiles
+(src/runahead/chain_profiles_test.cc). One-GPU seconds are printed for Llama 7B alone: they join its
+fit without c0, which is what a rank of several has beyond one GPU.
 """
 
 import argparse
@@ -102,7 +103,7 @@ def predict(features_of_cell, answer, floor):
 
 
 def fit_with_floor(cells):
-    """The floor, in whole milliseconds, and the (c0, b, a) of the least squared error. A cell at the
+    """The least squared error, and its floor, in whole milliseconds, and (c0, b, a). A cell at the
     floor says nothing of the others."""
     best = None
     for floor in (ms / 1000 for ms in range(int(min(s for _, s in cells) * 1500))):
@@ -116,7 +117,21 @@ def fit_with_floor(cells):
         error = sum((predict(f, answer, floor) / s - 1) ** 2 for f, s in cells)
         if best is None or error < best[0] - 1e-12:
             best = (error, floor, answer)
-    return best[1], best[2]
+    return best
+
+
+def without_latency(cells, latency):
+    return [(f, seconds - messages * latency) for f, seconds, messages in cells]
+
+
+def fit_with_latency(cells):
+    """The latency of a message, in steps of 10 us, and the floor and (c0, b, a) that go with it."""
+    best = None
+    for latency in (us / 1e6 for us in range(0, 160, 10)):
+        error, floor, answer = fit_with_floor(without_latency(cells, latency))
+        if best is None or error < best[0] - 1e-12:
+            best = (error, latency, floor, answer)
+    return best[1:]
 
 
 def profile(name, source, layers, kv_bytes, cells, answer, max_positions=32768, floor=0.0):
@@ -201,20 +216,24 @@ def kvr_rank_profiles():
     for row in table("kvr_bandwidth.csv"):
         if row["gpus"] == "1":
             tokens = int(row["tokens"])
-            cells["Llama 7B"].append(([0, tokens, tokens * tokens], float(row["ttft_s"])))
+            cells["Llama 7B"].append(([0, tokens, tokens * tokens], float(row["ttft_s"]), 0))
     for row in table("kvr_ttft.csv"):
         tokens, ranks = int(row["tokens"]), int(row["gpus"])
         rows = tokens / ranks
-        gather_s = (ranks - 1) * rows * KVR_MODELS[row["model"]][1] / KVR_LINK
-        cells[row["model"]].append(([1, rows, rows * tokens], float(row["tsp_s"]) - gather_s))
+        layers, kv_bytes = KVR_MODELS[row["model"]]
+        seconds = float(row["tsp_s"]) - (ranks - 1) * rows * kv_bytes / KVR_LINK
+        messages = (ranks - 1) * layers
+        cells[row["model"]].append(([1, rows, rows * tokens], seconds, messages))
     source = "KV-Runahead, ICML 2024, tables 1 and 2, tensor and sequence parallel"
     made = {}
     for model, (layers, kv_bytes) in KVR_MODELS.items():
-        floor, answer = fit_with_floor(cells[model])
+        latency, floor, answer = fit_with_latency(cells[model])
+        quiet = without_latency(cells[model], latency)
         file = f"kvr/a100-{model}".lower().replace(" ", "-")
         name = f"{model} on A100, a rank of several"
         own = source + (", and table 3, one GPU" if model == "Llama 7B" else "")
-        made[file] = profile(name, own, layers, kv_bytes, cells[model], answer, floor=floor)
+        made[file] = profile(name, own, layers, kv_bytes, quiet, answer, floor=floor)
+        made[file]["link_latency_s"] = latency
     return made
 
 

@@ -32,6 +32,7 @@ Result<EmulatedProfile> ParseEmulatedProfile(const nlohmann::json& json,
   ASSIGN_OR_RETURN(profile.b, fields.Number("b", 0, kSecondsMax));
   ASSIGN_OR_RETURN(profile.a, fields.Number("a", 0, kSecondsMax, 0.0));
   ASSIGN_OR_RETURN(profile.floor, fields.Number("floor", 0, kSecondsMax, 0.0));
+  ASSIGN_OR_RETURN(profile.link_latency_s, fields.Number("link_latency_s", 0, kSecondsMax, 0.0));
   if (dense ? profile.g > 0 : profile.floor > 0) {
     return fields.Invalid(dense ? "g belongs to causal attention"
                                 : "floor belongs to dense attention");

@@ -20,6 +20,7 @@ struct EmulatedProfile {
   int max_positions = 0;
   Attention attention = Attention::kCausal;
   double c0 = 0, g = 0, b = 0, a = 0, floor = 0;  // of its SliceTime
+  double link_latency_s = 0;                      // of a message between ranks on such machines
 
   SliceTime time() const { return {attention, c0, g, b, a, floor}; }
   // As SliceTime has them.

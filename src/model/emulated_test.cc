@@ -161,6 +161,7 @@ TEST(EmulatedProfileTest, BadOnesAreRefusedByField) {
   refuses("layers", 0, "layers");
   refuses("kv_bytes_per_token", "many", "kv_bytes_per_token");
   refuses("attention", "sparse", "attention");
+  refuses("link_latency_s", -1, "link_latency_s");
   refuses("b", -1, "b");
   refuses("b", 0, "b");
   refuses("floor", 1, "floor");

@@ -142,12 +142,13 @@ Partition RandomPartition(std::mt19937& rng, int tokens, int ranks) {
 }
 
 // Payload bytes that the rank at this place sends: all it has to the next one (section 3.2 of the
-// paper), or its own to all others.
+// paper), or around a ring all but what the next one has itself.
 uint64_t SentBytes(const RankJob& job, int place, uint64_t per_token) {
   if (job.method == RankMethod::kChain) return per_token * job.partition.bounds[place + 1];
-  uint64_t own = 0;
-  for (const TokenRange& range : RangesOf(job, place)) own += range.size();
-  return per_token * own * (job.places() - 1);
+  const int next = (place + 1) % job.places();
+  uint64_t sent = job.partition.tokens();
+  for (const TokenRange& range : RangesOf(job, next)) sent -= range.size();
+  return per_token * sent;
 }
 
 // The same KV cache and logits as one process, bit for bit: by any method, any family, any number

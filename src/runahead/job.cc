@@ -54,6 +54,8 @@ std::vector<Slice> SlicesOf(const RankJob& job, int place, std::span<const PageI
 std::vector<KvRoute> RoutesOf(const RankJob& job, int place, int first_rank, int chunk_tokens) {
   const bool chain = job.method == RankMethod::kChain;
   const int places = job.places();
+  // A gather is a ring: each piece goes from neighbour to neighbour until it was everywhere.
+  const int before = (place + places - 1) % places, after = (place + 1) % places;
   std::vector<KvRoute> routes;
   if (!job.exchange) return routes;
   int number = 0;
@@ -63,11 +65,8 @@ std::vector<KvRoute> RoutesOf(const RankJob& job, int place, int first_rank, int
     for (const KvPiece& piece : PiecesOf(range.begin, range.end, chunk_tokens)) {
       KvRoute route{.piece = piece, .number = number++};
       if (chain && owner > place) continue;
-      if (owner != place) route.from = first_rank + (chain ? place - 1 : owner);
-      if (chain && place + 1 < places) route.to = {first_rank + place + 1};
-      for (int other = 0; !chain && owner == place && other < places; ++other) {
-        if (other != place) route.to.push_back(first_rank + other);
-      }
+      if (owner != place) route.from = first_rank + before;
+      if (after != (chain ? 0 : owner)) route.to = first_rank + after;
       routes.push_back(std::move(route));
     }
   }

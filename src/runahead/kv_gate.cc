@@ -21,7 +21,7 @@ KvGate::KvGate(Comm& comm, const PagePool& pool, std::span<const PageId> pages,
     const KvRoute& route = routes_[i];
     CHECK(route.piece.chunk < static_cast<int>(pages.size()));
     CHECK(route.number < (kTagLimit - kKvTags) / layout.layers);
-    const bool travels = route.from >= 0 || !route.to.empty();
+    const bool travels = route.from >= 0 || route.to >= 0;
     if (travels && !route.piece.whole(layout)) {
       staging_[i].resize(layout.layers * route.piece.bytes(layout));
     }
@@ -85,19 +85,19 @@ void KvGate::OnReceived(int layer, size_t route, Status status) {
 }
 
 void KvGate::SendOn(int layer, size_t route) {
+  const int to = routes_[route].to;
+  if (to < 0) return;
   const std::span<const std::byte> bytes = BytesOf(layer, route);
-  for (const int to : routes_[route].to) {
-    {
-      std::lock_guard lock(mutex_);
-      ++transfers_;
-      sent_bytes_ += bytes.size();
-    }
-    comm_.Send(to, Tag(layer, routes_[route]), bytes, [this, layer](Status status) {
-      std::lock_guard lock(mutex_);
-      layers_[layer].sent = clock_.Now();
-      EndTransferLocked(status);
-    });
+  {
+    std::lock_guard lock(mutex_);
+    ++transfers_;
+    sent_bytes_ += bytes.size();
   }
+  comm_.Send(to, Tag(layer, routes_[route]), bytes, [this, layer](Status status) {
+    std::lock_guard lock(mutex_);
+    layers_[layer].sent = clock_.Now();
+    EndTransferLocked(status);
+  });
 }
 
 // Wakes under the lock: the gate may be gone after it.

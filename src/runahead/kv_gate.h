@@ -18,9 +18,9 @@ namespace kvcake {
 // How one piece of the prompt's KV cache reaches and leaves a rank, at every layer.
 struct KvRoute {
   KvPiece piece;
-  int from = -1;             // -1: this rank computes it
-  std::vector<int> to = {};  // ranks that it is sent to as soon as it is here
-  int number = 0;            // of the piece, the same on every rank
+  int from = -1;   // -1: this rank computes it
+  int to = -1;     // the rank that it is sent to as soon as it is here; -1: none
+  int number = 0;  // of the piece, the same on every rank
 };
 
 // When a layer's KV cache came and went. Epoch where nothing did.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "base/check.h"
 #include "runahead/chain_model.h"
@@ -119,17 +118,21 @@ Partition ImprovePartition(const ChainCost& cost, Partition partition, int strid
 
 Partition AnalyticPartition(const ChainCost& cost, int tokens) {
   constexpr int kStepsOfAPrompt = 2048;  // finer ones change nothing that can be measured
+  constexpr double kGainMin = 0.01;
   ChainCost free = cost;
   free.link = {};
-  Partition best;
-  double best_s = std::numeric_limits<double>::infinity();
+  const Partition even = EvenPartition(tokens, static_cast<int>(cost.ranks.size()));
+  const double even_s = TtftSeconds(cost, even);
+  Partition best = even;
+  double best_s = even_s;
   for (const Partition& start :
-       {EvenPartition(tokens, static_cast<int>(cost.ranks.size())), BalancedPartition(cost, tokens),
-        BalancedPartition(free, tokens)}) {
+       {BalancedPartition(cost, tokens), BalancedPartition(free, tokens)}) {
     const double seconds = TtftSeconds(cost, start);
     if (seconds < best_s) best = start, best_s = seconds;
   }
-  return ImprovePartition(cost, std::move(best), std::max(1, tokens / kStepsOfAPrompt));
+  best = ImprovePartition(cost, std::move(best), std::max(1, tokens / kStepsOfAPrompt));
+  // Where the costs hardly tell parts apart, they say nothing for odd ones.
+  return even_s <= TtftSeconds(cost, best) * (1 + kGainMin) ? even : best;
 }
 
 Partition ChunkedPartition(const ChainCost& cost, const Partition& partition, int chunk_tokens,

@@ -55,6 +55,13 @@ TEST(AnalyticTest, CausalClosedFormByHand) {
               ElementsAre(0, 25, 50, 75, 100));
 }
 
+TEST(AnalyticTest, PartsThatAllTakeTheFloorAreEven) {
+  ChainCost cost =
+      EqualChain(8, {.attention = SliceTime::Attention::kDense, .b = 1e-5, .floor = 0.1});
+  cost.link = {.alpha_s = 1e-5, .bytes_per_s = 1e11};
+  EXPECT_EQ(AnalyticPartition(cost, 1024).bounds, EvenPartition(1024, 8).bounds);
+}
+
 TEST(AnalyticTest, EqualRanksOnFreeLinksFinishTogether) {
   std::mt19937 rng(4);
   for (int i = 0; i < 300; ++i) {

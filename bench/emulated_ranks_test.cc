@@ -1,0 +1,52 @@
+#include "bench/emulated_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include "bench/harness.h"
+#include "bench/runahead_cell.h"
+#include "runahead/chain_model.h"
+
+namespace kvcake::bench {
+namespace {
+
+EmulatedRanksOptions Options() {
+  return {.profile = {.name = "small",
+                      .layers = 4,
+                      .kv_bytes_per_token = 1 << 16,
+                      .max_positions = 4096,
+                      .attention = EmulatedProfile::Attention::kDense,
+                      .b = 5e-6,
+                      .a = 1e-9},
+          .ranks = 3,
+          .link = {.alpha_s = 100e-6, .bytes_per_s = 10e9},
+          .tokens_max = 4096};
+}
+
+// Sleeps and links are never early: what is measured is at least what it stands for.
+TEST(EmulatedRanksTest, SlowMotionIsReportedAtFullSpeed) {
+  constexpr int kTokens = 1536;
+  constexpr double kSlow = 3;
+  EmulatedRanksOptions options = Options();
+  options.slow_motion = kSlow;
+  EmulatedRanks ranks(options);
+  const auto prompt = RandomPrompt(kTokens, ranks.trial().vocab_size(), 1);
+  const Partition even = EvenPartition(kTokens, 3);
+  std::optional<int32_t> token;
+  for (const RankMethodPlan& plan : PlansWith(even)) {
+    const TimePoint began = Clock::Real().Now();
+    const auto run = ranks.trial().Several(prompt, plan.how, plan.partition);
+    const double took_s = (Clock::Real().Now() - began).count();
+    ASSERT_TRUE(run) << plan.name << ": " << run.error().message;
+    EXPECT_EQ(run->token, token.value_or(run->token)) << plan.name;
+    token = run->token;
+    EXPECT_LE(run->ttft_s * kSlow, took_s) << plan.name;
+    EXPECT_GE(run->ttft_s, run->compute_most_s) << plan.name;
+    EXPECT_GE(run->compute_most_s, ranks.cost().ranks[0].SecondsFor(0, kTokens / 3.0)) << plan.name;
+  }
+  const auto chain = ranks.trial().Several(prompt, RankMethod::kChain, even);
+  ASSERT_TRUE(chain);
+  EXPECT_GE(chain->ttft_s, PredictChain(ranks.cost(), even).bound_s);
+}
+
+}  // namespace
+}  // namespace kvcake::bench
