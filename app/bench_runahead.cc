@@ -88,8 +88,8 @@ void AddBenchRunaheadPapersCommand(CLI::App& bench, int* exit_code) {
       ->capture_default_str();
   command
       ->add_option("--slow-motion", options->slow_motion,
-                   "how many times longer everything takes, and is reported as if it did not: this "
-                   "machine's own work for each message then weighs less")
+                   "how many times longer everything takes at least, and is reported as if it did "
+                   "not: this machine's own work for each message then weighs less")
       ->check(CLI::Range(1.0, 1000.0))
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");

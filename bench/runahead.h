@@ -37,7 +37,7 @@ struct RunaheadPapersOptions {
   // A pair of neighbours has other traffic, in both directions.
   LinkNoise noise = {.slowdown = 20, .burst_mean = Seconds(0.05), .gap_mean = Seconds(0.05)};
   double slow_rank_speed = 0.5;
-  double slow_motion = 4;  // EmulatedRanksOptions
+  double slow_motion = 4;  // EmulatedRanksOptions; more for short prompts
   std::string json;        // path; empty: none
   std::string svg;         // path of TTFT and partitions; empty: none
   std::string timeline;    // path of a picture of all ranks; empty: none

@@ -25,6 +25,8 @@ namespace {
 
 constexpr double kPaperLink = 300e9;  // bytes/s, of tables 1 and 2
 constexpr const char* kLlama = "Llama 7B";
+// A prompt takes at least as long: short ones have as many messages.
+constexpr double kLeastS = 2;
 
 class PapersBench {
  public:
@@ -45,16 +47,19 @@ class PapersBench {
   }
 
  private:
-  Result<EmulatedRanksOptions> RanksOf(const std::string& model, int ranks, double bytes_per_s) {
+  Result<EmulatedRanksOptions> RanksOf(const std::string& model, int ranks, int tokens,
+                                       double bytes_per_s) {
     const auto profile = profiles_.find(model + " on A100, a rank of several");
     if (profile == profiles_.end()) {
       return Fail(ErrorCode::kNotFound, "{} has no profile of {}", options_.profiles, model);
     }
-    return EmulatedRanksOptions{
-        .profile = profile->second,
-        .ranks = ranks,
-        .link = {.alpha_s = profile->second.link_latency_s, .bytes_per_s = bytes_per_s},
-        .slow_motion = options_.slow_motion};
+    const LinkCost link{.alpha_s = profile->second.link_latency_s, .bytes_per_s = bytes_per_s};
+    const ChainCost cost = ChainCostOf(profile->second, ranks, link);
+    const double even_s = PredictChain(cost, EvenPartition(tokens, ranks)).ttft_s;
+    return EmulatedRanksOptions{.profile = profile->second,
+                                .ranks = ranks,
+                                .link = link,
+                                .slow_motion = std::max(options_.slow_motion, kLeastS / even_s)};
   }
 
   Result<std::vector<MethodResult>> Cell(const std::string& setting, const std::string& model,
@@ -96,7 +101,7 @@ class PapersBench {
       ASSIGN_OR_RETURN(const double paper_tsp_s, Number(row, "tsp_s"));
       ASSIGN_OR_RETURN(const double paper_kvr_s, Number(row, "kvr_s"));
       const int length = static_cast<int>(tokens);
-      ASSIGN_OR_RETURN(auto setup, RanksOf(model, static_cast<int>(gpus), kPaperLink));
+      ASSIGN_OR_RETURN(auto setup, RanksOf(model, static_cast<int>(gpus), length, kPaperLink));
       EmulatedRanks ranks(std::move(setup));
       ASSIGN_OR_RETURN(const auto results,
                        Cell("emulated", model, ranks, length, PlansWith(PlannedOf(ranks, length)),
@@ -139,7 +144,7 @@ class PapersBench {
       ASSIGN_OR_RETURN(const double rate, Number(row, "gbyte_per_s"));
       ASSIGN_OR_RETURN(const double paper_s, Number(row, "ttft_s"));
       const int length = static_cast<int>(tokens);
-      ASSIGN_OR_RETURN(auto setup, RanksOf(kLlama, static_cast<int>(gpus), rate * 1e9));
+      ASSIGN_OR_RETURN(auto setup, RanksOf(kLlama, static_cast<int>(gpus), length, rate * 1e9));
       EmulatedRanks ranks(std::move(setup));
       ASSIGN_OR_RETURN(const auto results,
                        Cell(fmt::format("emulated, {:g} GB/s", rate), kLlama, ranks, length,
@@ -171,7 +176,7 @@ class PapersBench {
       const CellOptions cell{.repeats = options_.repeats, .bound_repeats = 0, .single = false};
       std::vector<MethodResult> of[2];
       for (const bool noisy : {false, true}) {
-        ASSIGN_OR_RETURN(auto setup, RanksOf(kLlama, kRanks, kPaperLink));
+        ASSIGN_OR_RETURN(auto setup, RanksOf(kLlama, kRanks, tokens, kPaperLink));
         if (noisy) setup.noise = options_.noise;
         EmulatedRanks ranks(std::move(setup));
         ASSIGN_OR_RETURN(of[noisy], Cell(noisy ? "emulated, noisy" : "emulated, quiet", kLlama,
@@ -196,7 +201,7 @@ class PapersBench {
   // fixed partition is that of equal ranks, as a table would have it.
   Status SlowRank() {
     constexpr int kRanks = 4, kTokens = 8192, kPrompts = 5;
-    ASSIGN_OR_RETURN(auto setup, RanksOf(kLlama, kRanks, kPaperLink));
+    ASSIGN_OR_RETURN(auto setup, RanksOf(kLlama, kRanks, kTokens, kPaperLink));
     const EmulatedProfile profile = setup.profile;
     setup.speeds = {1, options_.slow_rank_speed, 1, 1};
     EmulatedRanks ranks(std::move(setup));
@@ -250,7 +255,7 @@ class PapersBench {
 
   Status Timeline() {
     constexpr int kRanks = 4, kTokens = 8192;
-    ASSIGN_OR_RETURN(auto setup, RanksOf(kLlama, kRanks, 10e9));
+    ASSIGN_OR_RETURN(auto setup, RanksOf(kLlama, kRanks, kTokens, 10e9));
     setup.slow_motion = 1;  // what is drawn is this machine's time
     std::mutex mutex;
     std::vector<RankTimeline> timelines(kRanks);
