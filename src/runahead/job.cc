@@ -67,7 +67,7 @@ std::vector<KvRoute> RoutesOf(const RankJob& job, int place, int first_rank, int
       if (chain && owner > place) continue;
       if (owner != place) route.from = first_rank + before;
       if (after != (chain ? 0 : owner)) route.to = first_rank + after;
-      routes.push_back(std::move(route));
+      routes.push_back(route);
     }
   }
   return routes;
