@@ -2,7 +2,11 @@
 import os
 import pathlib
 import shutil
+import sys
 import threading
+import traceback
+
+from server_fixture import WAIT_S
 
 
 class Vandal:
@@ -18,13 +22,16 @@ class Vandal:
 
     def __enter__(self):
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_):
         self._stop.set()
-        self._thread.join()
+        self._thread.join(WAIT_S)
+        if self._thread.is_alive():
+            stack = traceback.format_stack(sys._current_frames()[self._thread.ident])
+            raise AssertionError("what damages the store hangs:\n" + "".join(stack))
 
     def _run(self):
         deeds = [self.cut, self.cut, self.flip, self.flip, self.flip, self.remove, self.remove,
@@ -73,8 +80,10 @@ class Vandal:
 
     def litter(self):
         where = self._chunk().parent
-        (where / "no chunk").write_bytes(b"?" * self._rng.randrange(5000))
-        (where / ("ab" * 32)).write_bytes(b"?" * self._rng.randrange(5000))
+        for name in ("no chunk", "ab" * 32):
+            aside = where / "aside"
+            aside.write_bytes(b"?" * self._rng.randrange(5000))
+            aside.rename(where / name)  # where a pipe may be by now, whose opening would wait
 
     def directory_for_file(self):
         path = self._chunk()
