@@ -128,16 +128,10 @@ std::string SpeedsPath(Runtime& runtime, const PartitionTableKey& key) {
 Result<std::unique_ptr<ChainPlanner>> PlannerFor(Runtime& runtime, const RankFlags& flags,
                                                  const Survey& survey) {
   const PartitionTableKey key = TableKeyOf(runtime, survey);
-  const KvLayout& layout = runtime.pool().layout();
-  ChainPlannerOptions options{
-      .partition = flags.partition,
-      .table_key = key,
-      .chunk_tokens = layout.chunk_tokens,
-      .layers = layout.layers,
-      .bytes_per_token_layer = static_cast<double>(layout.bytes_per_token()) / layout.layers,
-      .link = LinkOf(flags, survey),
-      .time = [&runtime] { return SliceTimeOf(runtime); },
-      .speeds_path = SpeedsPath(runtime, key)};
+  ChainPlannerOptions options = PlannerOptionsOf(runtime, LinkOf(flags, survey));
+  options.partition = flags.partition;
+  options.table_key = key;
+  options.speeds_path = SpeedsPath(runtime, key);
   if (flags.partition != "table") return NewChainPlanner(std::move(options));
   const std::string path =
       flags.partition_table.empty() ? DefaultPartitionTable() : flags.partition_table;

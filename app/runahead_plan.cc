@@ -35,8 +35,7 @@ struct Hardware {
 Result<Hardware> HardwareOf(const PlanFlags& flags) {
   if (!flags.profile.empty()) {
     ASSIGN_OR_RETURN(const EmulatedProfile profile, LoadEmulatedProfile(flags.profile));
-    return Hardware{profile.name,
-                    ChainCostOf(profile, flags.ranks, {.alpha_s = profile.link_latency_s})};
+    return Hardware{profile.name, ChainCostOf(profile, flags.ranks)};
   }
   if (flags.runtime.model_dir.empty()) {
     return Fail(ErrorCode::kInvalidArgument, "--model DIR, or --profile FILE, is required");

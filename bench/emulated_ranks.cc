@@ -28,9 +28,10 @@ EmulatedProfile At(EmulatedProfile profile, double speed) {
 
 EmulatedRanks::EmulatedRanks(EmulatedRanksOptions options)
     : options_(std::move(options)),
-      cost_(ChainCostOf(options_.profile, options_.ranks, options_.link)) {
+      cost_(ChainCostOf(options_.profile, options_.ranks)) {
   const EmulatedProfile& profile = options_.profile;
   const KvLayout layout = EmulatedModel::LayoutFor(profile, kChunkTokens);
+  cost_.link = options_.link;
   cost_.qkv_share = 0;  // EmulatedModel's KV cache is there before it waits
   const double rate = options_.link.free() ? kFreeBytesPerS : options_.link.bytes_per_s;
   const double slow = options_.slow_motion;

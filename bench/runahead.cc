@@ -43,15 +43,9 @@ Status RunRunahead(const RunaheadOptions& options, Runtime& runtime, Comm& comm,
                   {.dense = options.dense, .on_slice = [&](int start, int tokens, Seconds took) {
                      if (!options.dense) runtime.compute_cost().Add(start, tokens, took);
                    }});
-  const KvLayout& layout = trial.layout();
-  ASSIGN_OR_RETURN(
-      const auto planner,
-      NewChainPlanner(
-          {.chunk_tokens = layout.chunk_tokens,
-           .layers = layout.layers,
-           .bytes_per_token_layer = static_cast<double>(layout.bytes_per_token()) / layout.layers,
-           .link = link,
-           .time = [&] { return TimeOf(runtime, options.dense); }}));
+  ChainPlannerOptions planning = PlannerOptionsOf(runtime, link);
+  planning.time = [&] { return TimeOf(runtime, options.dense); };
+  ASSIGN_OR_RETURN(const auto planner, NewChainPlanner(std::move(planning)));
   fmt::print("{}; {} ranks of {} threads; attention {}; {} repeats, medians\n", CpuName(),
              comm.size(), runtime.threads().size(), options.dense ? "dense" : "causal",
              options.repeats);

@@ -53,12 +53,11 @@ class PapersBench {
     if (profile == profiles_.end()) {
       return Fail(ErrorCode::kNotFound, "{} has no profile of {}", options_.profiles, model);
     }
-    const LinkCost link{.alpha_s = profile->second.link_latency_s, .bytes_per_s = bytes_per_s};
-    const ChainCost cost = ChainCostOf(profile->second, ranks, link);
+    const ChainCost cost = ChainCostOf(profile->second, ranks, bytes_per_s);
     const double even_s = PredictChain(cost, EvenPartition(tokens, ranks)).ttft_s;
     return EmulatedRanksOptions{.profile = profile->second,
                                 .ranks = ranks,
-                                .link = link,
+                                .link = cost.link,
                                 .slow_motion = std::max(options_.slow_motion, kLeastS / even_s)};
   }
 
@@ -203,19 +202,17 @@ class PapersBench {
     constexpr int kRanks = 4, kTokens = 8192, kPrompts = 5;
     ASSIGN_OR_RETURN(auto setup, RanksOf(kLlama, kRanks, kTokens, kPaperLink));
     const EmulatedProfile profile = setup.profile;
+    const ChainCost equal = ChainCostOf(profile, kRanks, kPaperLink);
     setup.speeds = {1, options_.slow_rank_speed, 1, 1};
     EmulatedRanks ranks(std::move(setup));
-    const LinkCost link = setup.link;
-    const ChainCost equal = ChainCostOf(profile, kRanks, link);
     const int chunk = EmulatedRanks::kChunkTokens;
     const Partition fixed = PlannedPartition(equal, kTokens, chunk);
     ASSIGN_OR_RETURN(
         const auto planner,
         NewChainPlanner({.chunk_tokens = chunk,
-                         .layers = profile.layers,
-                         .bytes_per_token_layer =
-                             static_cast<double>(profile.kv_bytes_per_token) / profile.layers,
-                         .link = link,
+                         .layers = equal.layers,
+                         .bytes_per_token_layer = equal.bytes_per_token_layer,
+                         .link = equal.link,
                          .time = [&profile] { return profile.time(); }}));
     const auto prompt = RandomPrompt(kTokens, ranks.trial().vocab_size(), kTokens);
     fmt::print("A slow rank: {}, {} tokens on {}, the second at {:g} of its speed\n", kLlama,

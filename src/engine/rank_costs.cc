@@ -16,4 +16,13 @@ ChainCost ChainCostOf(Runtime& runtime, int ranks, const LinkCost& link) {
           .bytes_per_token_layer = static_cast<double>(layout.bytes_per_token()) / layout.layers};
 }
 
+ChainPlannerOptions PlannerOptionsOf(Runtime& runtime, const LinkCost& link) {
+  const ChainCost cost = ChainCostOf(runtime, 1, link);
+  return {.chunk_tokens = runtime.pool().layout().chunk_tokens,
+          .layers = cost.layers,
+          .bytes_per_token_layer = cost.bytes_per_token_layer,
+          .link = link,
+          .time = [&runtime] { return SliceTimeOf(runtime); }};
+}
+
 }  // namespace kvcake

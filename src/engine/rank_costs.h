@@ -3,6 +3,7 @@
 
 #include "engine/runtime.h"
 #include "runahead/chain_cost.h"
+#include "runahead/chain_planner.h"
 
 namespace kvcake {
 
@@ -10,5 +11,7 @@ namespace kvcake {
 SliceTime SliceTimeOf(Runtime& runtime);
 // So many ranks like this process.
 ChainCost ChainCostOf(Runtime& runtime, int ranks, const LinkCost& link);
+// For a chain of such ranks; borrows the runtime.
+ChainPlannerOptions PlannerOptionsOf(Runtime& runtime, const LinkCost& link);
 
 }  // namespace kvcake

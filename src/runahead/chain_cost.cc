@@ -26,10 +26,10 @@ ChainCost ChainCost::Last(int count) const {
   return cost;
 }
 
-ChainCost ChainCostOf(const EmulatedProfile& profile, int ranks, const LinkCost& link) {
+ChainCost ChainCostOf(const EmulatedProfile& profile, int ranks, double link_bytes_per_s) {
   return {
       .ranks = std::vector<RankCost>(ranks, RankCost{.time = profile.time()}),
-      .link = link,
+      .link = {.alpha_s = profile.link_latency_s, .bytes_per_s = link_bytes_per_s},
       .layers = profile.layers,
       .bytes_per_token_layer = static_cast<double>(profile.kv_bytes_per_token) / profile.layers};
 }

@@ -47,7 +47,8 @@ struct ChainCost {
   double bytes_per_token() const { return bytes_per_token_layer * layers; }
 };
 
-// So many equal ranks of the profile's machine.
-ChainCost ChainCostOf(const EmulatedProfile& profile, int ranks, const LinkCost& link);
+// So many equal ranks of the profile's machine, and links of its latency.
+ChainCost ChainCostOf(const EmulatedProfile& profile, int ranks,
+                      double link_bytes_per_s = LinkCost().bytes_per_s);
 
 }  // namespace kvcake

@@ -43,8 +43,8 @@ TEST(ChainCostTest, OneRankAloneIsNoChain) {
 
 TEST(ChainCostTest, AProfileGivesEqualRanks) {
   const EmulatedProfile profile{
-      .name = "x", .layers = 4, .kv_bytes_per_token = 800, .b = 2, .a = 1};
-  const ChainCost cost = ChainCostOf(profile, 3, {.alpha_s = 1, .bytes_per_s = 50});
+      .name = "x", .layers = 4, .kv_bytes_per_token = 800, .b = 2, .a = 1, .link_latency_s = 1};
+  const ChainCost cost = ChainCostOf(profile, 3, 50);
   ASSERT_EQ(cost.ranks.size(), 3u);
   EXPECT_DOUBLE_EQ(cost.ranks[2].SecondsFor(5, 6), profile.SecondsFor(5, 6));
   EXPECT_DOUBLE_EQ(cost.bytes_per_token_layer, 200);

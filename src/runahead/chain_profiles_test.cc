@@ -23,7 +23,7 @@ ChainCost PaperChain(const std::string& model, int ranks) {
   const auto profile =
       LoadEmulatedProfile(KVCAKE_SOURCE_DIR "/bench/profiles/kvr/" + file + ".json");
   CHECK(profile);
-  return ChainCostOf(*profile, ranks, {.alpha_s = profile->link_latency_s, .bytes_per_s = 300e9});
+  return ChainCostOf(*profile, ranks, 300e9);
 }
 
 std::vector<std::vector<std::string>> Rows(const char* name) {
