@@ -6,10 +6,12 @@
 #include <functional>
 #include <thread>
 
+#include "base/callback_thread.h"
 #include "io/faulty_file_system.h"
 #include "store/disk_tier.h"
 #include "store/faulty_tier.h"
 #include "store/memory_tier.h"
+#include "store/staged_tier.h"
 #include "store/throttled_tier.h"
 #include "store/tier_testing.h"
 
@@ -20,10 +22,35 @@ using namespace testing_util;
 
 constexpr int kCapacityChunks = 40;
 
+// Takes memory for that of a device.
+class HostCopier : public PageCopier {
+ public:
+  void ToPage(std::span<std::byte> page, std::span<const std::byte> staging,
+              std::function<void()> done) override {
+    Copy(page, staging, std::move(done));
+  }
+  void FromPage(std::span<std::byte> staging, std::span<const std::byte> page,
+                std::function<void()> done) override {
+    Copy(staging, page, std::move(done));
+  }
+
+ private:
+  void Copy(std::span<std::byte> to, std::span<const std::byte> from, std::function<void()> done) {
+    thread_.Soon([to, from, done = std::move(done)] {
+      std::ranges::copy(from, to.begin());
+      done();
+    });
+  }
+
+  CallbackThread thread_;
+};
+
 struct World {
   TempDir dir;
   FaultyFileSystem blocking{FileSystem::Real(), 1};  // without faults: the path without io_uring
   KvLayout layout = SmallLayout();
+  std::unique_ptr<std::byte, void (*)(void*)> staging{nullptr, free};
+  HostCopier copier;
 };
 
 using Factory = std::function<std::unique_ptr<Tier>(World&)>;
@@ -49,6 +76,14 @@ std::unique_ptr<Tier> MakeDisk(World& world, FileSystem& fs, uint64_t io_bytes_m
 
 std::unique_ptr<Tier> MakeRealDisk(World& world) {
   return MakeDisk(world, FileSystem::Real(), 4 << 20);
+}
+
+std::unique_ptr<Tier> MakeStaged(World& world, std::unique_ptr<Tier> inner, int read_slots = 3) {
+  const StagedTierOptions options{.read_slots = read_slots, .layout = world.layout};
+  const uint64_t bytes = options.staging_bytes();
+  world.staging.reset(static_cast<std::byte*>(aligned_alloc(4096, bytes)));
+  return std::make_unique<StagedTier>(std::move(inner), world.copier,
+                                      std::span(world.staging.get(), bytes), options);
 }
 
 struct TierCase {
@@ -83,6 +118,8 @@ const TierCase kCases[] = {
            std::make_unique<FaultyTier>(MakeRealDisk(world), FaultyTierOptions{.read_delay = 0.5}),
            ThrottledTierOptions{.rate_bytes_per_s = 200e6});
      }},
+    {"staged_memory", [](World& world) { return MakeStaged(world, MakeMemory(world)); }},
+    {"staged_disk", [](World& world) { return MakeStaged(world, MakeRealDisk(world)); }},
 };
 
 class TierContractTest : public testing::TestWithParam<TierCase> {
@@ -325,6 +362,18 @@ const TierCase kStalledCases[] = {
     {"faulty",
      [](World& world) {
        return std::make_unique<FaultyTier>(MakeMemory(world), FaultyTierOptions{.read_stall = 1});
+     }},
+    {"staged",  // stalled below it
+     [](World& world) {
+       auto faulty =
+           std::make_unique<FaultyTier>(MakeMemory(world), FaultyTierOptions{.read_stall = 1});
+       return MakeStaged(world, std::move(faulty), /*read_slots=*/16);
+     }},
+    {"staged_queue",  // waiting for a slot
+     [](World& world) {
+       auto faulty =
+           std::make_unique<FaultyTier>(MakeMemory(world), FaultyTierOptions{.read_stall = 1});
+       return MakeStaged(world, std::move(faulty));
      }},
 };
 

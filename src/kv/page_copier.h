@@ -1,0 +1,23 @@
+// Copies between the host's memory and the memory that pages lie in, where that is another.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+
+namespace kvcake {
+
+// Both start to copy and must not block for long; `done` is called exactly once, on a thread of the
+// copier, when the bytes are there. Neither range is touched by anybody else until then. Called
+// from any thread.
+class PageCopier {
+ public:
+  virtual ~PageCopier() = default;
+
+  virtual void ToPage(std::span<std::byte> page, std::span<const std::byte> staging,
+                      std::function<void()> done) = 0;
+  virtual void FromPage(std::span<std::byte> staging, std::span<const std::byte> page,
+                        std::function<void()> done) = 0;
+};
+
+}  // namespace kvcake
