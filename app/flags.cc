@@ -118,6 +118,15 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
   app.parse_complete_callback([flags, options] { options->stores = Stores(*flags); });
 }
 
+void AddCudaMemoryFlags(CLI::App& app, RuntimeOptions* options) {
+  app.add_option("--gpu-memory-utilization", options->gpu_memory_utilization,
+                 "with --backend cuda, the share of its memory for weights, scratch and KV pages")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
+  AddSize(app, "--staging-capacity", &options->staging_capacity_bytes,
+          "with --backend cuda, page-locked host memory that a store's chunks pass through");
+}
+
 }  // namespace
 
 WeightFormat WeightFormatFromName(const std::string& name) {
@@ -147,6 +156,15 @@ void AddNumericPathFlag(CLI::App& app, NumericPath* path) {
          },
          "the arithmetic to use (default: the fastest that this CPU has)")
       ->check(CLI::IsMember(names));
+  app.add_option_function<std::string>(
+         "--backend",
+         [path](const std::string& name) {
+           if (name == "cuda") *path = NumericPath::kBf16Tensor;
+         },
+         "where compute runs, and KV pages lie; cuda: on the first of CUDA_VISIBLE_DEVICES")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->excludes(app.get_option("--numeric-path"))
+      ->default_str("cpu");
 }
 
 void AddModelFlags(CLI::App& app, RuntimeOptions* options) {
@@ -179,6 +197,7 @@ void AddModelFlags(CLI::App& app, RuntimeOptions* options) {
           "CPUS"));
   AddWeightsFlag(app, &options->weights);
   AddNumericPathFlag(app, &options->path);
+  AddCudaMemoryFlags(app, options);
 }
 
 void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options) {

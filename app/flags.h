@@ -19,7 +19,7 @@ CLI::AsNumberWithUnit DurationValue();
 WeightFormat WeightFormatFromName(const std::string& name);
 // --weights bf16|int8.
 void AddWeightsFlag(CLI::App& app, WeightFormat* weights);
-// --numeric-path
+// --numeric-path, and --backend, which both set it.
 void AddNumericPathFlag(CLI::App& app, NumericPath* path);
 // The flags that every command which runs a model understands.
 void AddModelFlags(CLI::App& app, RuntimeOptions* options);

@@ -79,7 +79,7 @@ class Batch {
     const Compute compute(runtime_->threads(), runtime_->model().numeric_path());
     AttentionShape shape{.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = c.head_dim};
     if (c.position == PositionKind::kAlibi) shape.alibi_slopes = AlibiSlopes(c.heads);
-    Attention attention(compute, shape, runtime_->pool());
+    const auto attention = Attention::Create(compute, shape, runtime_->pool(), n);
     const int64_t q_size = int64_t{c.heads} * c.head_dim;
     const std::vector<float> q(n * q_size, 0.125f);
     const ActivationBuffer out(compute.path(), n, q_size);
@@ -92,7 +92,11 @@ class Batch {
                       .out_row = i});
     }
     const TimePoint start = Clock::Real().Now();
-    for (int layer = 0; layer < c.layers; ++layer) attention.Run(layer, rows, q_size, out.Rows(n));
+    const auto plan = attention->NewPlan();
+    plan->Set(rows);
+    for (int layer = 0; layer < c.layers; ++layer) {
+      attention->Run(*plan, layer, q_size, out.Rows(n));
+    }
     return (Clock::Real().Now() - start).count();
   }
 
@@ -175,7 +179,7 @@ class ModelDecode {
 
   // One repeat of everything.
   Status Measure(Limits* limits) {
-    limits->products.Measure(batch_->runtime().threads());
+    limits->products.Measure(batch_->runtime().threads(), batch_->runtime().model().numeric_path());
     for (Cell& cell : cells_) {
       ASSIGN_OR_RETURN(const Batch::Rates rates, batch_->Decode(cell.sequences, &limits->memory));
       cell.tokens_per_s.push_back(rates.tokens_per_s);
@@ -292,6 +296,9 @@ class ModelDecode {
 }  // namespace
 
 Status RunDecode(const DecodeOptions& options) {
+  if (OnCuda(options.path)) {
+    return Fail(ErrorCode::kUnsupported, "bench decode measures the CPU only: leave out --backend");
+  }
   auto json = nlohmann::ordered_json::array();
   std::vector<std::string> names = options.archs;
   if (!options.model_dir.empty()) names = {options.model_dir};

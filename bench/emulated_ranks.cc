@@ -27,8 +27,7 @@ EmulatedProfile At(EmulatedProfile profile, double speed) {
 }  // namespace
 
 EmulatedRanks::EmulatedRanks(EmulatedRanksOptions options)
-    : options_(std::move(options)),
-      cost_(ChainCostOf(options_.profile, options_.ranks)) {
+    : options_(std::move(options)), cost_(ChainCostOf(options_.profile, options_.ranks)) {
   const EmulatedProfile& profile = options_.profile;
   const KvLayout layout = EmulatedModel::LayoutFor(profile, kChunkTokens);
   cost_.link = options_.link;

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "bench/openblas.h"
 #include "ops/compute.h"
+#include "ops/cuda_device.h"
 #include "ops/matmul.h"
 
 namespace kvcake::bench {
@@ -125,6 +126,34 @@ double OwnRate(ThreadPool& pool, NumericPath path, WeightFormat format) {
   return BestFlopsPerSecond([&] { MatMul(compute, a, packed, out.data(), kN); });
 }
 
+// On random values: a card is faster on zeros.
+double CudaRate(ThreadPool& pool) {
+  constexpr int64_t kSize = 8192, kWarmUps = 3, kProducts = 20;
+  const Compute compute(pool, NumericPath::kBf16Tensor);
+  std::vector<uint16_t> values(kSize * kSize);
+  uint64_t seed = 1;
+  for (uint16_t& value : values) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    value = static_cast<uint16_t>(0x3c00 | (seed >> 32 & 0x81ff));  // +-0.008 to +-0.12
+  }
+  const WeightRows rows{.data = values.data(), .type = WeightType::kBf16, .rows = kSize};
+  const PackedMatrix packed(compute, std::span(&rows, 1), kSize);
+  const ActivationBuffer buffer(compute.path(), kSize, kSize);
+  const Activations a = buffer.Rows(kSize);
+  for (int64_t row = 0; row < kSize; ++row) {
+    compute.cuda()->Upload(a.data + row * a.stride * 2, &values[row * kSize], kSize * 2);
+  }
+  const Buffer out(kSize * kSize * sizeof(float), Memory::kDevice);
+  const auto multiply = [&](int64_t times) {
+    const TimePoint start = Clock::Real().Now();
+    for (int64_t i = 0; i < times; ++i) MatMul(compute, a, packed, out.as<float>(), kSize);
+    compute.Wait();
+    return (Clock::Real().Now() - start).count();
+  };
+  multiply(kWarmUps);
+  return 2.0 * kSize * kSize * kSize * kProducts / multiply(kProducts);
+}
+
 }  // namespace
 
 const char* MatmulTypeName(MatmulType type) {
@@ -141,10 +170,11 @@ const char* MatmulTypeName(MatmulType type) {
 
 MatmulType MatmulTypeOf(NumericPath path, WeightFormat weights) {
   if (weights == WeightFormat::kInt8) return MatmulType::kInt8;
-  return path == NumericPath::kBf16Dot ? MatmulType::kBf16 : MatmulType::kF32;
+  return ActivationBytes(path) == 2 ? MatmulType::kBf16 : MatmulType::kF32;
 }
 
-void MatmulPeak::Measure(ThreadPool& pool) {
+void MatmulPeak::Measure(ThreadPool& pool, NumericPath path) {
+  if (OnCuda(path)) return Add({"cuBLASLt", MatmulType::kBf16, CudaRate(pool)});
   for (MatmulType type : {MatmulType::kBf16, MatmulType::kF32, MatmulType::kInt8}) {
     const auto rate =
         RateSideBySide(pool, [type](int columns) { return OneDnnProduct(type, columns); });

@@ -22,12 +22,12 @@ struct MatmulRate {
   double flops_per_s = 0;
 };
 
-// The best rate seen so far of every matmul that this machine has: M=512, K=2048, N=8192, each
-// worker of the pool on its own columns.
+// The best rate seen so far of every matmul that a path's device has. The CPU: M=512, K=2048,
+// N=8192, each worker of the pool on its own columns. CUDA: cuBLASLt's, of matrices of 8192.
 class MatmulPeak {
  public:
   // Measures all of them once more; takes seconds. What they need is freed again.
-  void Measure(ThreadPool& pool);
+  void Measure(ThreadPool& pool, NumericPath path);
 
   std::span<const MatmulRate> rates() const { return rates_; }
   // The fastest of a type, in FLOP/s; 0 when nothing here multiplies in it.

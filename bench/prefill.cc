@@ -47,6 +47,7 @@ Result<std::vector<Cell>> MeasureModel(const PrefillOptions& options, const std:
                                  .threads = options.threads,
                                  .path = options.path,
                                  .weights = options.weights};
+  if (OnCuda(options.path)) runtime_options.slice_tokens = 8192;  // enough rows for all of a card
   const KvLayout layout = TransformerModel::LayoutFor(config, runtime_options.chunk_tokens);
   const uint64_t pages = lengths.back() / layout.chunk_tokens + 1;
   runtime_options.ram_capacity_bytes = (pages + kSparePages) * layout.page_bytes();
@@ -68,7 +69,7 @@ Result<std::vector<Cell>> MeasureModel(const PrefillOptions& options, const std:
   }
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
     // Measured again before every repeat: shared machines change under one's feet.
-    peak->Measure(runtime->threads());
+    peak->Measure(runtime->threads(), path);
     for (Cell& cell : cells) {
       if (repeat > 0 && cell.tokens > kLongTokens && !options.full) continue;
       ResetPeakRss();
@@ -81,11 +82,12 @@ Result<std::vector<Cell>> MeasureModel(const PrefillOptions& options, const std:
                  cell.tokens_per_s.back());
     }
   }
-  peak->Measure(runtime->threads());
+  peak->Measure(runtime->threads(), path);
   return cells;
 }
 
-nlohmann::ordered_json Report(const std::vector<Cell>& cells, const MatmulPeak& peak) {
+nlohmann::ordered_json Report(const std::vector<Cell>& cells, const MatmulPeak& peak,
+                              NumericPath path) {
   fmt::print("{:<14} {:>6} {:>25} {:>8} {:>5} {:>6} {:>10} {:>26}\n", "model", "tokens",
              "tokens/s (min - max)", "GFLOP/s", "type", "share", "peak RSS",
              "beyond weights and KV");
@@ -105,6 +107,7 @@ nlohmann::ordered_json Report(const std::vector<Cell>& cells, const MatmulPeak& 
                     {"peak_gflops", peak.Best(cell.type) / 1e9},
                     {"dtype", MatmulTypeName(cell.type)},
                     {"cpu", CpuName()},
+                    {"device", DeviceName(path)},
                     {"peak_rss_bytes", cell.peak_rss_bytes},
                     {"weights_bytes", cell.weights_bytes},
                     {"kv_bytes", cell.kv_bytes},
@@ -126,9 +129,9 @@ Status RunPrefill(const PrefillOptions& options) {
     cells.insert(cells.end(), measured.begin(), measured.end());
   }
   const int threads = options.threads > 0 ? options.threads : UsableCores();
-  fmt::print("{}, {} threads\n", CpuName(), threads);
+  fmt::print("{}, {} threads\n", DeviceName(options.path), threads);
   peak.Print();
-  const nlohmann::ordered_json json = Report(cells, peak);
+  const nlohmann::ordered_json json = Report(cells, peak, options.path);
   return options.json.empty() ? Status() : WriteJson(options.json, json);
 }
 

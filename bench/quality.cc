@@ -157,7 +157,7 @@ Result<Scored> ScoreWindow(Runtime& runtime, const std::vector<int32_t>& tokens,
   if (restored) {
     ASSIGN_OR_RETURN(table, Restore(runtime, tokens));
     table.resize((table.size() + 1) / 2);  // the rest is computed on top of it, and scored
-    for (const PageHandle& page : table) kept.push_back(page.id());
+    kept = IdsOf(table);
   }
   Scored scored{.nll = std::vector<double>(tokens.size(), std::nan("")),
                 .top = std::vector<int32_t>(tokens.size(), -1)};

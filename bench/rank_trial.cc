@@ -11,12 +11,6 @@ namespace {
 
 constexpr int kSliceTokens = 512;  // of one process
 
-std::vector<PageId> Ids(const PageTable& table) {
-  std::vector<PageId> ids;
-  for (const PageHandle& page : table) ids.push_back(page.id());
-  return ids;
-}
-
 int32_t Best(std::span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
@@ -40,7 +34,7 @@ Result<PageTable> RankTrial::Pages(size_t tokens) {
 
 Result<RankRun> RankTrial::Single(const std::vector<int32_t>& prompt) {
   ASSIGN_OR_RETURN(const PageTable table, Pages(prompt.size()));
-  const std::vector<PageId> ids = Ids(table);
+  const std::vector<PageId> ids = IdsOf(table);
   RankRun run;
   const int tokens = static_cast<int>(prompt.size());
   const int step = options_.dense ? model_.max_batch_tokens() : kSliceTokens;
@@ -66,7 +60,7 @@ Result<RankRun> RankTrial::Single(const std::vector<int32_t>& prompt) {
 Result<RankRun> RankTrial::Several(const std::vector<int32_t>& prompt, RankMethod method,
                                    const Partition& partition, bool exchange) {
   ASSIGN_OR_RETURN(const PageTable table, Pages(prompt.size()));
-  const std::vector<PageId> ids = Ids(table);
+  const std::vector<PageId> ids = IdsOf(table);
   const RankJob job{.method = method,
                     .tokens = prompt,
                     .partition = partition,

@@ -207,13 +207,12 @@ class PapersBench {
     EmulatedRanks ranks(std::move(setup));
     const int chunk = EmulatedRanks::kChunkTokens;
     const Partition fixed = PlannedPartition(equal, kTokens, chunk);
-    ASSIGN_OR_RETURN(
-        const auto planner,
-        NewChainPlanner({.chunk_tokens = chunk,
-                         .layers = equal.layers,
-                         .bytes_per_token_layer = equal.bytes_per_token_layer,
-                         .link = equal.link,
-                         .time = [&profile] { return profile.time(); }}));
+    ASSIGN_OR_RETURN(const auto planner,
+                     NewChainPlanner({.chunk_tokens = chunk,
+                                      .layers = equal.layers,
+                                      .bytes_per_token_layer = equal.bytes_per_token_layer,
+                                      .link = equal.link,
+                                      .time = [&profile] { return profile.time(); }}));
     const auto prompt = RandomPrompt(kTokens, ranks.trial().vocab_size(), kTokens);
     fmt::print("A slow rank: {}, {} tokens on {}, the second at {:g} of its speed\n", kLlama,
                kTokens, kRanks, options_.slow_rank_speed);

@@ -3,13 +3,17 @@
 # and one test program from the *_test.cc beside them; its tests carry the room's name as their ctest
 # label. Each x_fuzz.cc becomes a test that replays its corpus and some mutations of it, and with
 # KVCAKE_FUZZ a libFuzzer program NAME_x_fuzz. Files called x_bench.cc become the Google Benchmark
-# program NAME_bench.
+# program NAME_bench. With KVCAKE_CUDA a room's .cu files are sources, too.
 function(kvcake_room name)
   cmake_parse_arguments(ROOM "" "DIR;WITHOUT" "DEPS;LIBS" ${ARGN})
   if(NOT ROOM_DIR)
     set(ROOM_DIR src/${name})
   endif()
   file(GLOB sources CONFIGURE_DEPENDS ${ROOM_DIR}/*.cc)
+  if(KVCAKE_CUDA)
+    file(GLOB cuda_sources CONFIGURE_DEPENDS ${ROOM_DIR}/*.cu)
+    list(APPEND sources ${cuda_sources})
+  endif()
   if(ROOM_WITHOUT)
     list(FILTER sources EXCLUDE REGEX ${ROOM_WITHOUT})
   endif()

@@ -214,10 +214,7 @@ std::vector<PageId> Restoration::PageIds(int chunks) const {
   std::lock_guard lock(restorer_.mutex_);
   CHECK(chunks >= 0 && chunks <= claims_.size() && !closed_);
   CHECK(chunks <= std::max(claims_.first_missing(), computing_ ? computing_->end() : 0));
-  std::vector<PageId> ids;
-  ids.reserve(chunks);
-  for (int i = 0; i < chunks; ++i) ids.push_back(pages_[i].id());
-  return ids;
+  return IdsOf(std::span(pages_).first(chunks));
 }
 
 void Restoration::Computed(const Claim& claim, Seconds took) {

@@ -66,8 +66,7 @@ bool Engine::PlanChainStep(std::vector<Part>* parts) {
                       .claim = {},
                       .samples = true,
                       .chained = true,
-                      .pages = {}});
-    for (const PageHandle& page : sequence->table) parts->back().pages.push_back(page.id());
+                      .pages = IdsOf(sequence->table)});
     return true;
   }
   return false;

@@ -107,9 +107,7 @@ Engine::StepPlan Engine::PlanStep() {
   PlanPrefills(budget, &plan);
   for (Part& part : parts) {
     if (part.claim.count > 0) continue;
-    for (uint64_t i = 0; i < PagesFor(part.start + part.count); ++i) {
-      part.pages.push_back(part.sequence->table[i].id());
-    }
+    part.pages = IdsOf(std::span(part.sequence->table).first(PagesFor(part.start + part.count)));
   }
   return plan;
 }

@@ -7,8 +7,11 @@
 #include "base/cpu.h"
 #include "base/dump_json.h"
 #include "model/safetensors.h"
+#include "ops/cuda_device.h"
+#include "ops/cuda_page_copier.h"
 #include "store/disk_tier.h"
 #include "store/faulty_tier.h"
+#include "store/staged_tier.h"
 
 namespace kvcake {
 
@@ -58,6 +61,10 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) 
   if (options.stores.size() > kStoresMax) {
     return Fail(ErrorCode::kInvalidArgument, "--store may be given {} times, not {}", kStoresMax,
                 options.stores.size());
+  }
+  if (OnCuda(options.path) && options.rank_tokens_max > 0) {
+    return Fail(ErrorCode::kUnsupported,
+                "--backend cuda has no chains of ranks yet: leave out --ranks and --workers");
   }
   std::vector<std::string> dirs;
   for (const StoreOptions& store : options.stores) dirs.push_back(store.dir);
@@ -125,10 +132,10 @@ Learners Runtime::LearnersOf(size_t store) {
 // Beside the model's chunks: one file for each way in which this machine runs it.
 std::string Runtime::CostPath(size_t store) const {
   const StoreOptions& options = options_.stores[store];
-  const std::string device = fmt::format("{}|{} threads|{}|{} B/s|{} s|{}", CpuName(),
-                                         threads_->size(), NumericPathName(model_->numeric_path()),
-                                         options.load_rate_bytes_per_s.value_or(0),
-                                         options.load_latency.count(), options.load_trace);
+  const std::string device = fmt::format(
+      "{}|{} threads|{}|{} B/s|{} s|{}", DeviceName(model_->numeric_path()), threads_->size(),
+      NumericPathName(model_->numeric_path()), options.load_rate_bytes_per_s.value_or(0),
+      options.load_latency.count(), options.load_trace);
   return fmt::format("{}/cost-{:016x}.json",
                      StoreDir(options.dir).RootDir(model_->identity().Root()),
                      Xxh3_64(std::as_bytes(std::span(device))));
@@ -164,17 +171,36 @@ Status Runtime::LoadTokenizer() {
   return {};
 }
 
+// On CUDA what the model leaves of the memory that may be used.
+Result<uint64_t> Runtime::PagesCapacity(const TransformerOptions& model_options) const {
+  if (!OnCuda(options_.path)) return options_.ram_capacity_bytes;
+  ASSIGN_OR_RETURN(const CudaDevice* const device, CudaDevice::Get());
+  const auto usable = std::min(device->free_bytes(),
+                               static_cast<uint64_t>(options_.gpu_memory_utilization *
+                                                     static_cast<double>(device->memory_bytes())));
+  const uint64_t model = TransformerModel::MemoryFor(config_, model_options);
+  const uint64_t page = TransformerModel::LayoutFor(config_, options_.chunk_tokens).page_bytes();
+  if (usable < model + page) {
+    return Fail(ErrorCode::kResourceExhausted,
+                "the model needs {} bytes and a page {}, and {} may be used of the {} bytes of {}, "
+                "of which {} are free: raise --gpu-memory-utilization, or lower --slice-tokens",
+                model, page, usable, device->memory_bytes(), device->name(), device->free_bytes());
+  }
+  return usable - model;
+}
+
 Status Runtime::OpenModel() {
   ASSIGN_OR_RETURN(threads_, MakeThreadPool(options_));
   RETURN_IF_ERROR(LoadTokenizer());
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options_.model_dir));
-  ASSIGN_OR_RETURN(pool_,
-                   PagePool::Create(TransformerModel::LayoutFor(config_, options_.chunk_tokens),
-                                    options_.ram_capacity_bytes));
   const TransformerOptions model_options{.max_batch_tokens = MaxBatchTokens(),
                                          .max_logit_rows = MaxStepTokens(),
                                          .path = options_.path,
                                          .weights = options_.weights};
+  ASSIGN_OR_RETURN(const uint64_t capacity, PagesCapacity(model_options));
+  ASSIGN_OR_RETURN(
+      pool_, PagePool::Create(TransformerModel::LayoutFor(config_, options_.chunk_tokens), capacity,
+                              PageMemoryOf(options_.path)));
   ASSIGN_OR_RETURN(model_, TransformerModel::Create(config_, WeightSource::FromFiles(files), *pool_,
                                                     *threads_, model_options));
   compute_cost_ = std::make_unique<ComputeCost>(
@@ -182,7 +208,28 @@ Status Runtime::OpenModel() {
   return {};
 }
 
-Result<std::unique_ptr<Tier>> Runtime::OpenStore(size_t number) const {
+// Chunks pass through host memory on their way to pages that the store cannot read into.
+Result<std::unique_ptr<Tier>> Runtime::Stage(std::unique_ptr<Tier> store) {
+  constexpr int kWriteSlots = 2;
+  if (!OnCuda(model_->numeric_path())) return store;
+  const uint64_t page = pool_->layout().page_bytes();
+  const uint64_t slots = options_.staging_capacity_bytes / page;
+  if (slots <= kWriteSlots) {
+    return Fail(ErrorCode::kResourceExhausted,
+                "--staging-capacity of {} bytes holds {} chunks of {} bytes: it must hold {}",
+                options_.staging_capacity_bytes, slots, page, kWriteSlots + 1);
+  }
+  if (!copier_) copier_ = NewCudaPageCopier();
+  const int reads =
+      static_cast<int>(std::min<uint64_t>(slots - kWriteSlots, store->max_reads_in_flight()));
+  const StagedTierOptions staged{
+      .read_slots = reads, .write_slots = kWriteSlots, .layout = pool_->layout()};
+  const Buffer& staging = staging_.emplace_back(staged.staging_bytes(), Memory::kPinned);
+  return std::make_unique<StagedTier>(std::move(store), *copier_,
+                                      std::span(staging.data(), staging.size()), staged);
+}
+
+Result<std::unique_ptr<Tier>> Runtime::OpenStore(size_t number) {
   const StoreOptions& options = options_.stores[number];
   DiskTierOptions disk;
   disk.name = number == 0 ? "disk" : fmt::format("disk{}", number + 1);
@@ -208,6 +255,7 @@ Result<std::unique_ptr<Tier>> Runtime::OpenStore(size_t number) const {
     for (LinkPoint& point : link.trace) scale(&point.rate_bytes_per_s);
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Tier> store, DiskTier::Open(std::move(disk)));
+  ASSIGN_OR_RETURN(store, Stage(std::move(store)));
   if (options.load_rate_bytes_per_s || options.load_latency.count() > 0 || !link.trace.empty()) {
     store = std::make_unique<ThrottledTier>(std::move(store), std::move(link));
   }

@@ -1,6 +1,7 @@
 // The objects that answer prompts for one model directory, wired together.
 #pragma once
 
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "base/thread_pool.h"
 #include "engine/cost_file.h"
 #include "engine/engine.h"
+#include "kv/page_copier.h"
 #include "model/emulated.h"
 #include "model/tokenizer.h"
 #include "model/transformer.h"
@@ -40,7 +42,11 @@ struct RuntimeOptions {
   bool promote = false;                      // copy hits of the other stores to the first
   Seconds store_ttl{0};                      // 0: chunks do not age
   bool durable = false;                      // kept chunks survive a power cut
-  uint64_t ram_capacity_bytes = 4ull << 30;  // of KV pages, in use and cached
+  uint64_t ram_capacity_bytes = 4ull << 30;  // of KV pages, in use and cached; not on CUDA
+  // Of the CUDA device's memory, for weights, scratch and KV pages.
+  double gpu_memory_utilization = 0.9;
+  uint64_t staging_capacity_bytes = 512ull
+                                    << 20;  // of host memory that chunks pass through on CUDA
   int chunk_tokens = 128;
   int slice_tokens = 512;
   int max_sequences = EngineOptions{}.max_sequences;  // answered at once
@@ -101,9 +107,11 @@ class Runtime {
   Status OpenModel();
   Status OpenEmulated();
   Status LoadTokenizer();
+  Result<uint64_t> PagesCapacity(const TransformerOptions& model_options) const;
   int MaxStepTokens() const;
   int MaxBatchTokens() const;
-  Result<std::unique_ptr<Tier>> OpenStore(size_t number) const;
+  Result<std::unique_ptr<Tier>> OpenStore(size_t number);
+  Result<std::unique_ptr<Tier>> Stage(std::unique_ptr<Tier> store);
   void Wire();
   std::string CostPath(size_t store) const;
   Learners LearnersOf(size_t store);
@@ -115,6 +123,8 @@ class Runtime {
   ModelConfig config_;
   std::optional<EmulatedProfile> profile_;
   std::unique_ptr<Model> model_;
+  std::unique_ptr<PageCopier> copier_;  // where the pages' memory is not the host's
+  std::list<Buffer> staging_;           // of each store
   std::vector<std::unique_ptr<Tier>> stores_;
   std::unique_ptr<ComputeCost> compute_cost_;
   std::unique_ptr<Restorer> restorer_;

@@ -14,9 +14,10 @@ enum class Codec : uint16_t { kRaw = 0 };
 // different paths agree up to rounding only.
 enum class NumericPath : uint16_t {
   kUnknown = 0,
-  kBf16Dot = 1,  // bf16 x bf16 dot-product instructions, f32 accumulation (AVX512-BF16)
-  kF32Fma = 2,   // f32 with fused multiply-add (AVX2, NEON)
-  kF32 = 3,      // f32 without (portable)
+  kBf16Dot = 1,     // bf16 x bf16 dot-product instructions, f32 accumulation (AVX512-BF16)
+  kF32Fma = 2,      // f32 with fused multiply-add (AVX2, NEON)
+  kF32 = 3,         // f32 without (portable)
+  kBf16Tensor = 4,  // bf16 products by tensor cores, f32 accumulation (CUDA)
 };
 const char* NumericPathName(NumericPath path);
 

@@ -22,6 +22,8 @@ const char* NumericPathName(NumericPath path) {
       return "f32-fma";
     case NumericPath::kF32:
       return "f32";
+    case NumericPath::kBf16Tensor:
+      return "bf16-tensor";
   }
   return "unknown";
 }
@@ -47,8 +49,25 @@ void PageHandle::Reset() {
   id_ = kNoPage;
 }
 
-Result<std::unique_ptr<PagePool>> PagePool::Create(const KvLayout& layout,
-                                                   uint64_t capacity_bytes) {
+PageMemory PageMemory::Host() {
+  return {.segment_bytes_max = kSegmentBytesMax,
+          .allocate = [](uint64_t bytes) -> Result<std::byte*> {
+            // Memory is committed when touched; huge pages keep TLB misses out of attention.
+            void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (memory == MAP_FAILED) {
+              return Fail(ErrorCode::kResourceExhausted,
+                          "cannot map {} bytes of KV pages: {}; lower --ram-capacity", bytes,
+                          std::strerror(errno));
+            }
+            madvise(memory, bytes, MADV_HUGEPAGE);
+            return static_cast<std::byte*>(memory);
+          },
+          .free = [](std::byte* segment, uint64_t bytes) { munmap(segment, bytes); }};
+}
+
+Result<std::unique_ptr<PagePool>> PagePool::Create(const KvLayout& layout, uint64_t capacity_bytes,
+                                                   PageMemory memory) {
   const uint64_t page_bytes = layout.page_bytes();
   CHECK(layout.layers > 0 && page_bytes > kPageHeaderBytes);
   const uint64_t pages = std::min<uint64_t>(capacity_bytes / page_bytes, kNoPage - 1);
@@ -57,39 +76,35 @@ Result<std::unique_ptr<PagePool>> PagePool::Create(const KvLayout& layout,
                 "--ram-capacity of {} bytes holds no page: one chunk of {} tokens takes {} bytes",
                 capacity_bytes, layout.chunk_tokens, page_bytes);
   }
-  const uint64_t per_segment = std::clamp<uint64_t>(kSegmentBytesMax / page_bytes, 1, pages);
-  std::vector<std::span<std::byte>> segments;
-  for (uint64_t made = 0; made < pages; made += per_segment) {
-    const uint64_t bytes = std::min(per_segment, pages - made) * page_bytes;
-    // Memory is committed when touched; huge pages keep TLB misses out of attention.
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
-      const int error = errno;
-      for (auto& segment : segments) munmap(segment.data(), segment.size());
-      return Fail(ErrorCode::kResourceExhausted,
-                  "cannot map {} bytes of KV pages: {}; lower --ram-capacity", capacity_bytes,
-                  std::strerror(error));
-    }
-    madvise(memory, bytes, MADV_HUGEPAGE);
-    segments.emplace_back(static_cast<std::byte*>(memory), bytes);
-  }
-  return std::unique_ptr<PagePool>(new PagePool(layout, std::move(segments), per_segment, pages));
+  const uint64_t per_segment =
+      std::clamp<uint64_t>(memory.segment_bytes_max / page_bytes, 1, pages);
+  std::unique_ptr<PagePool> pool(new PagePool(layout, std::move(memory), per_segment, pages));
+  RETURN_IF_ERROR(pool->AllocateSegments());
+  return pool;
 }
 
-PagePool::PagePool(const KvLayout& layout, std::vector<std::span<std::byte>> segments,
-                   uint64_t pages_per_segment, uint64_t pages)
+PagePool::PagePool(const KvLayout& layout, PageMemory memory, uint64_t pages_per_segment,
+                   uint64_t pages)
     : layout_(layout),
-      segments_(std::move(segments)),
+      memory_(std::move(memory)),
       pages_per_segment_(pages_per_segment),
       states_(pages) {
   free_.reserve(pages);
   for (uint64_t page = pages; page-- > 0;) free_.push_back(static_cast<PageId>(page));
 }
 
+Status PagePool::AllocateSegments() {
+  for (uint64_t made = 0; made < pages(); made += pages_per_segment_) {
+    const uint64_t bytes = std::min(pages_per_segment_, pages() - made) * layout_.page_bytes();
+    ASSIGN_OR_RETURN(std::byte* const segment, memory_.allocate(bytes));
+    segments_.emplace_back(segment, bytes);
+  }
+  return {};
+}
+
 PagePool::~PagePool() {
   CHECK(referenced_ == 0);
-  for (auto& segment : segments_) munmap(segment.data(), segment.size());
+  for (auto& segment : segments_) memory_.free(segment.data(), segment.size());
 }
 
 std::optional<PageHandle> PagePool::Draw() {
@@ -189,6 +204,13 @@ void PagePool::Release(PageId page) {
   } else {
     free_.push_back(page);
   }
+}
+
+std::vector<PageId> IdsOf(std::span<const PageHandle> pages) {
+  std::vector<PageId> ids;
+  ids.reserve(pages.size());
+  for (const PageHandle& page : pages) ids.push_back(page.id());
+  return ids;
 }
 
 }  // namespace kvcake

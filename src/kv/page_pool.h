@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -62,11 +63,23 @@ struct PagePoolStats {
   uint64_t evicted = 0;     // pages that lost their key to a Draw
 };
 
+// Where pages lie. Outside the rooms ops and io nobody looks into them: it need not be the host's.
+struct PageMemory {
+  uint64_t segment_bytes_max = 0;
+  // Aligned to 4 KiB.
+  std::function<Result<std::byte*>(uint64_t bytes)> allocate;
+  std::function<void(std::byte* segment, uint64_t bytes)> free;
+
+  // Anonymous segments of at most 1 GiB, committed when touched.
+  static PageMemory Host();
+};
+
 class PagePool {
  public:
-  // As many pages as fit into capacity_bytes, in anonymous segments of at most 1 GiB that no page
-  // crosses. kResourceExhausted names the numbers when not even one page fits or memory is refused.
-  static Result<std::unique_ptr<PagePool>> Create(const KvLayout& layout, uint64_t capacity_bytes);
+  // As many pages as fit into capacity_bytes, in segments that no page crosses. kResourceExhausted
+  // names the numbers when not even one page fits; or what `memory` says.
+  static Result<std::unique_ptr<PagePool>> Create(const KvLayout& layout, uint64_t capacity_bytes,
+                                                  PageMemory memory = PageMemory::Host());
   ~PagePool();
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
@@ -115,16 +128,17 @@ class PagePool {
     std::list<PageId>::iterator lru;  // valid while published and unreferenced
   };
 
-  PagePool(const KvLayout& layout, std::vector<std::span<std::byte>> segments,
-           uint64_t pages_per_segment, uint64_t pages);
+  PagePool(const KvLayout& layout, PageMemory memory, uint64_t pages_per_segment, uint64_t pages);
+  Status AllocateSegments();
   void Reference(PageId page);
   void Release(PageId page);
   PageHandle AdoptLocked(PageId page);
 
-  // Constant after construction.
+  // Constant after Create.
   const KvLayout layout_;
-  const std::vector<std::span<std::byte>> segments_;
+  const PageMemory memory_;
   const uint64_t pages_per_segment_;
+  std::vector<std::span<std::byte>> segments_;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
@@ -138,5 +152,6 @@ class PagePool {
 
 // The pages of one sequence's chunks in order; the last may be partly filled.
 using PageTable = std::vector<PageHandle>;
+std::vector<PageId> IdsOf(std::span<const PageHandle> pages);
 
 }  // namespace kvcake

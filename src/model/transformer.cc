@@ -1,10 +1,11 @@
 #include "model/transformer.h"
 
-#include <cstring>
+#include <vector>
 
 #include "base/check.h"
 #include "model/identity.h"
 #include "model/position.h"
+#include "ops/cuda_device.h"
 
 namespace kvcake {
 namespace {
@@ -24,6 +25,19 @@ KvLayout TransformerModel::LayoutFor(const ModelConfig& config, int chunk_tokens
           .chunk_tokens = chunk_tokens};
 }
 
+uint64_t TransformerModel::MemoryFor(const ModelConfig& config, const TransformerOptions& options) {
+  constexpr uint64_t kPlans = 64 << 20;  // attention's partial sums and plans, and what is small
+  const auto rows = static_cast<uint64_t>(options.max_batch_tokens);
+  const uint64_t logit_rows = options.max_logit_rows > 0 ? options.max_logit_rows : rows;
+  const uint64_t heads = static_cast<uint64_t>(config.heads) * config.head_dim;
+  const uint64_t kv_heads = static_cast<uint64_t>(config.kv_heads) * config.head_dim;
+  const uint64_t floats = rows * (config.hidden_size + heads + 2 * kv_heads + config.head_dim) +
+                          logit_rows * (config.hidden_size + config.vocab_size);
+  const uint64_t activations = rows * (config.hidden_size + heads + config.intermediate_size);
+  return config.parameters() * (options.weights == WeightFormat::kInt8 ? 1 : 2) +
+         floats * sizeof(float) + activations * ActivationBytes(options.path) + kPlans;
+}
+
 Result<std::unique_ptr<TransformerModel>> TransformerModel::Create(
     const ModelConfig& config, const WeightSource& weights, const PagePool& pages,
     ThreadPool& threads, const TransformerOptions& options) {
@@ -36,8 +50,12 @@ Result<std::unique_ptr<TransformerModel>> TransformerModel::Create(
   TransformerOptions resolved = options;
   if (resolved.path == NumericPath::kUnknown) resolved.path = BestPath();
   if (!PathAvailable(resolved.path)) {
+    RETURN_IF_ERROR(OnCuda(resolved.path) ? CudaDevice::Get().map([](auto) {}) : Status());
     return Fail(ErrorCode::kUnsupported, "this CPU cannot run the numeric path {}",
                 NumericPathName(resolved.path));
+  }
+  if (OnCuda(resolved.path) && options.weights == WeightFormat::kInt8) {
+    return Fail(ErrorCode::kUnsupported, "--backend cuda has no --weights int8: use bf16");
   }
   // Before the scratch, which a senseless configuration would make huge.
   RETURN_IF_ERROR(CheckWeights(config, weights));
@@ -55,142 +73,151 @@ TransformerModel::TransformerModel(const ModelConfig& config, const PagePool& pa
       pages_(pages),
       compute_(threads, options.path),
       qkv_shape_{config.heads, config.kv_heads, config.head_dim},
-      inv_freq_(config.position == PositionKind::kRope
-                    ? RopeInverseFrequencies(config.rope, config.head_dim)
-                    : std::vector<float>(config.head_dim / 2)),
-      attention_(compute_, AttentionShapeOf(config), pages),
-      tokens_(options.max_batch_tokens),
-      positions_(options.max_batch_tokens),
-      slots_(options.max_batch_tokens) {
+      inv_freq_(compute_.Put(config.position == PositionKind::kRope
+                                 ? RopeInverseFrequencies(config.rope, config.head_dim)
+                                 : std::vector<float>(config.head_dim / 2))),
+      attention_(
+          Attention::Create(compute_, AttentionShapeOf(config), pages, options.max_batch_tokens)),
+      every_row_(attention_->NewPlan()),
+      wanted_rows_(attention_->NewPlan()) {
   const int64_t rows = options.max_batch_tokens;
-  const auto floats = [rows](int64_t columns) { return Buffer(rows * columns * sizeof(float)); };
-  x_ = floats(config.hidden_size);
-  qkv_ = floats(qkv_size());
-  rope_ = floats(config.head_dim);
   const int64_t logit_rows = options.max_logit_rows > 0 ? options.max_logit_rows : rows;
-  logits_ = Buffer(logit_rows * config.vocab_size * sizeof(float));
+  const Memory memory = MemoryOf(options.path);
+  const auto floats = [memory](int64_t rows, int64_t columns) {
+    return Buffer(rows * columns * sizeof(float), memory);
+  };
+  x_ = floats(rows, config.hidden_size);
+  wanted_x_ = floats(logit_rows, config.hidden_size);
+  qkv_ = floats(rows, qkv_size());
+  rope_ = floats(rows, config.head_dim);
+  logits_ = floats(logit_rows, config.vocab_size);
+  if (memory == Memory::kDevice) host_logits_ = Buffer(logits_.size(), Memory::kPinned);
   normed_ = ActivationBuffer(options.path, rows, config.hidden_size);
   attended_ = ActivationBuffer(options.path, rows, config.heads * config.head_dim);
   gated_ = ActivationBuffer(options.path, rows, config.intermediate_size);
+  tokens_ = StepArray<int32_t>(compute_, rows);
+  positions_ = StepArray<int32_t>(compute_, rows);
+  slots_ = StepArray<KvSlot>(compute_, rows);
+  wanted_ = StepArray<int32_t>(compute_, logit_rows);
   slices_.reserve(rows);
 }
 
 Result<std::span<const float>> TransformerModel::Forward(std::span<const Slice> batch) {
-  int64_t rows = Gather(batch);
-  Embed(rows);
-  RopeTable(compute_, std::span(positions_).first(rows), inv_freq_, rope_.as<float>());
-  float* x = x_.as<float>();
+  const Rows step = Gather(batch);
+  PlanAttention(batch, /*wanted_only=*/false);
+  PlanAttention(batch, /*wanted_only=*/true);
   const int64_t hidden = config_.hidden_size;
+  int64_t rows = std::ssize(step.tokens);
+  float* x = x_.as<float>();
+  Embed(compute_, weights_.embedding, step.tokens, x);
+  RopeTable(compute_, step.positions,
+            std::span<const float>(inv_freq_.as<float>(), config_.head_dim / 2), rope_.as<float>());
   LayerGate* gate = batch.empty() ? nullptr : batch[0].gate;
   for (int i = 0; i < config_.layers; ++i) {
     const LayerWeights& layer = weights_.layers[i];
-    Normalize(layer.attention_norm, rows);
+    Normalize(layer.attention_norm, x, rows);
     MatMul(compute_, normed_.Rows(rows), layer.qkv, qkv_.as<float>(), qkv_size());
-    RotateAndWriteKv(batch, i, rows);
+    RotateAndWriteKv(step.slots, i);
     if (gate != nullptr) {
+      compute_.Wait();
       RETURN_IF_ERROR(gate->AfterKv(i));
       RETURN_IF_ERROR(gate->BeforeAttention(i));
     }
     // After the last layer's keys and values, only rows whose logits are wanted go on.
     const bool last = i + 1 == config_.layers;
-    if (last) rows = KeepLogitRows(batch);
-    ListAttention(batch, last);
-    attention_.Run(i, slices_, qkv_size(), attended_.Rows(rows));
+    if (last) {
+      rows = std::ssize(step.wanted);
+      TakeRows(compute_, x, step.wanted, hidden, wanted_x_.as<float>());
+      x = wanted_x_.as<float>();
+    }
+    attention_->Run(last ? *wanted_rows_ : *every_row_, i, qkv_size(), attended_.Rows(rows));
     // In parallel, the MLP looks at the residual stream as attention found it.
     const bool parallel = config_.block != BlockKind::kSequential;
-    if (parallel) Normalize(layer.mlp_norm, rows);
+    if (parallel) Normalize(layer.mlp_norm, x, rows);
     MatMulAdd(compute_, attended_.Rows(rows), layer.o, x, hidden);
-    if (!parallel) Normalize(layer.mlp_norm, rows);
-    Mlp(layer, rows);
+    if (!parallel) Normalize(layer.mlp_norm, x, rows);
+    Mlp(layer, x, rows);
   }
-  CHECK(rows * config_.vocab_size * sizeof(float) <= logits_.size());
-  Normalize(weights_.final_norm, rows);
-  MatMul(compute_, normed_.Rows(rows), head(), logits_.as<float>(), config_.vocab_size);
-  return std::span<const float>(logits_.as<float>(), rows * config_.vocab_size);
+  Normalize(weights_.final_norm, x, rows);
+  return Logits(rows);
 }
 
-// normed_ = the residual stream, normalized.
-void TransformerModel::Normalize(const NormTensors& norm, int64_t rows) {
+// normed_ = x, normalized.
+void TransformerModel::Normalize(const NormTensors& norm, const float* x, int64_t rows) {
   const auto normalize = config_.norm == NormKind::kRms ? RmsNorm : LayerNorm;
-  normalize(compute_, x_.as<float>(), norm.view(), normed_.Rows(rows));
+  normalize(compute_, x, norm.view(), normed_.Rows(rows));
 }
 
-// Adds the MLP of normed_ to the residual stream.
-void TransformerModel::Mlp(const LayerWeights& layer, int64_t rows) {
+// Adds the MLP of normed_ to the residual stream x.
+void TransformerModel::Mlp(const LayerWeights& layer, float* x, int64_t rows) {
   const auto up = config_.mlp == MlpKind::kSwiGlu ? MatMulSwiGlu : MatMulGelu;
   up(compute_, normed_.Rows(rows), layer.up, gated_.Rows(rows));
-  MatMulAdd(compute_, gated_.Rows(rows), layer.down, x_.as<float>(), config_.hidden_size);
+  MatMulAdd(compute_, gated_.Rows(rows), layer.down, x, config_.hidden_size);
 }
 
-// Lays the slices' tokens one after the other, one row each; returns the rows.
-int64_t TransformerModel::Gather(std::span<const Slice> batch) {
-  int64_t rows = 0;
+// The logits of normed_, once all of the step has been done.
+std::span<const float> TransformerModel::Logits(int64_t rows) {
+  MatMul(compute_, normed_.Rows(rows), head(), logits_.as<float>(), config_.vocab_size);
+  const int64_t values = rows * config_.vocab_size;
+  const Buffer& logits = host_logits_.size() > 0 ? host_logits_ : logits_;
+  if (compute_.cuda() != nullptr && values > 0) {
+    compute_.cuda()->CopyToHost(logits.data(), logits_.data(), values * sizeof(float));
+  }
+  compute_.Wait();
+  return {logits.as<float>(), static_cast<size_t>(values)};
+}
+
+// Lays the slices' tokens one after the other, one row each.
+TransformerModel::Rows TransformerModel::Gather(std::span<const Slice> batch) {
+  const KvLayout& kv = layout();
+  const std::span tokens = tokens_.host(), positions = positions_.host(), wanted = wanted_.host();
+  const std::span slots = slots_.host();
+  size_t row = 0, wanted_rows = 0;
   for (const Slice& slice : batch) {
-    const int64_t n = static_cast<int64_t>(slice.tokens.size()), end = slice.start + n;
-    CHECK(n > 0 && rows + n <= options_.max_batch_tokens && slice.start >= 0);
-    CHECK(end <= static_cast<int64_t>(slice.pages.size()) * layout().chunk_tokens);
-    CHECK(slice.dense_keys <= static_cast<int64_t>(slice.pages.size()) * layout().chunk_tokens);
+    const int64_t n = std::ssize(slice.tokens), end = slice.start + n;
+    CHECK(n > 0 && row + n <= tokens.size() && slice.start >= 0);
+    CHECK(end <= std::ssize(slice.pages) * kv.chunk_tokens);
+    CHECK(slice.dense_keys <= std::ssize(slice.pages) * kv.chunk_tokens);
     CHECK(slice.gate == batch[0].gate);
-    for (int64_t i = 0; i < n; ++i, ++rows) {
-      tokens_[rows] = slice.tokens[i];
-      positions_[rows] = static_cast<int32_t>(slice.start + i);
+    CHECK(wanted_rows + WantedRows(slice) <= wanted.size());
+    for (int64_t i = 0; i < n; ++i, ++row) {
+      const int64_t position = slice.start + i;
+      CHECK(slice.tokens[i] >= 0 && slice.tokens[i] < config_.vocab_size);
+      tokens[row] = slice.tokens[i];
+      positions[row] = static_cast<int32_t>(position);
+      slots[row] = {};
+      if (slice.write_kv) {
+        uint16_t* k = pages_.Slab(slice.pages[position / kv.chunk_tokens], 0) +
+                      position % kv.chunk_tokens * kv.head_dim;
+        slots[row] = {.k = k, .v = k + kv.plane_elements()};
+      }
+      if (n - i <= WantedRows(slice)) wanted[wanted_rows++] = static_cast<int32_t>(row);
     }
   }
-  return rows;
+  return {.tokens = tokens_.Commit(compute_, row),
+          .positions = positions_.Commit(compute_, row),
+          .slots = slots_.Commit(compute_, row),
+          .wanted = wanted_.Commit(compute_, wanted_rows)};
 }
 
-void TransformerModel::Embed(int64_t rows) {
-  compute_.pool().ParallelFor(rows, [&](int64_t row, int) {
-    weights_.embedding.CopyRow(tokens_[row], x_.as<float>() + row * config_.hidden_size);
-  });
-}
-
-void TransformerModel::RotateAndWriteKv(std::span<const Slice> batch, int layer, int64_t rows) {
+void TransformerModel::RotateAndWriteKv(std::span<const KvSlot> slots, int layer) {
   const KvLayout& kv = layout();
   if (config_.qk_norm) {
     const LayerWeights& weights = weights_.layers[layer];
     NormHeads(compute_, qkv_shape_, weights.q_norm.view(), weights.k_norm.view(),
-              std::span(qkv_.as<float>(), rows * qkv_size()));
+              std::span(qkv_.as<float>(), slots.size() * qkv_size()));
   }
-  int64_t row = 0;
-  for (const Slice& slice : batch) {
-    for (size_t i = 0; i < slice.tokens.size(); ++i, ++row) {
-      if (!slice.write_kv) {
-        slots_[row] = {};
-        continue;
-      }
-      const int64_t position = positions_[row];
-      uint16_t* slab = pages_.Slab(slice.pages[position / kv.chunk_tokens], layer);
-      uint16_t* k = slab + position % kv.chunk_tokens * kv.head_dim;
-      slots_[row] = {.k = k, .v = k + kv.plane_elements()};
-    }
-  }
-  RopeAndStoreKv(compute_, qkv_shape_, qkv_.as<float>(), rope_.as<float>(),
-                 std::span(slots_).first(rows),
-                 static_cast<int64_t>(kv.chunk_tokens) * kv.head_dim);
+  const KvStride stride{.layer = layer * static_cast<int64_t>(kv.slab_bytes() / sizeof(uint16_t)),
+                        .head = static_cast<int64_t>(kv.chunk_tokens) * kv.head_dim};
+  RopeAndStoreKv(compute_, qkv_shape_, qkv_.as<float>(), rope_.as<float>(), slots, stride);
 }
 
-// Moves the residual rows whose logits are wanted to the front, in order; returns how many.
-int64_t TransformerModel::KeepLogitRows(std::span<const Slice> batch) {
-  const int64_t hidden = config_.hidden_size;
-  float* x = x_.as<float>();
-  int64_t row = 0, kept = 0;
-  for (const Slice& slice : batch) {
-    const int64_t n = static_cast<int64_t>(slice.tokens.size());
-    const int64_t wanted = WantedRows(slice);
-    row += n;
-    std::memmove(x + kept * hidden, x + (row - wanted) * hidden, wanted * hidden * sizeof(float));
-    kept += wanted;
-  }
-  return kept;
-}
-
-// Lists what attention computes: every row, or only those whose logits are wanted.
-void TransformerModel::ListAttention(std::span<const Slice> batch, bool wanted_only) {
+// Every row, or only those whose logits are wanted.
+void TransformerModel::PlanAttention(std::span<const Slice> batch, bool wanted_only) {
   slices_.clear();
   int64_t row = 0, out_row = 0;
   for (const Slice& slice : batch) {
-    const int64_t n = static_cast<int64_t>(slice.tokens.size());
+    const int64_t n = std::ssize(slice.tokens);
     const int64_t rows = wanted_only ? WantedRows(slice) : n;
     row += n;
     if (rows == 0) continue;
@@ -202,6 +229,7 @@ void TransformerModel::ListAttention(std::span<const Slice> batch, bool wanted_o
                        .dense_keys = slice.dense_keys});
     out_row += rows;
   }
+  (wanted_only ? wanted_rows_ : every_row_)->Set(slices_);
 }
 
 int64_t TransformerModel::WantedRows(const Slice& slice) {
@@ -211,7 +239,7 @@ int64_t TransformerModel::WantedRows(const Slice& slice) {
     case Slice::Logits::kLast:
       return 1;
     case Slice::Logits::kAll:
-      return static_cast<int64_t>(slice.tokens.size());
+      return std::ssize(slice.tokens);
   }
   return 0;
 }

@@ -1,4 +1,5 @@
-// The one forward pass, on the CPU, over pages: it reads ModelConfig and knows no families.
+// The one forward pass, over pages, on the CPU or a CUDA device: it reads ModelConfig and knows no
+// families.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "ops/compute.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
+#include "ops/step_array.h"
 
 namespace kvcake {
 
@@ -28,8 +30,12 @@ class TransformerModel : public Model {
   // The layout of the pages that a model of this configuration works on.
   static KvLayout LayoutFor(const ModelConfig& config, int chunk_tokens);
 
+  // About how many bytes its weights and scratch take.
+  static uint64_t MemoryFor(const ModelConfig& config, const TransformerOptions& options);
+
   // Checks the weights and packs them. Borrows the pools, which must outlive the model;
-  // pages.layout() must be LayoutFor(config, chunk_tokens). kUnsupported as CheckRunnable says.
+  // pages.layout() must be LayoutFor(config, chunk_tokens), and their memory the path's.
+  // kUnsupported as CheckRunnable says.
   static Result<std::unique_ptr<TransformerModel>> Create(const ModelConfig& config,
                                                           const WeightSource& weights,
                                                           const PagePool& pages,
@@ -50,13 +56,20 @@ class TransformerModel : public Model {
   TransformerModel(const ModelConfig& config, const PagePool& pages, ThreadPool& threads,
                    const TransformerOptions& options);
 
-  int64_t Gather(std::span<const Slice> batch);
-  void Embed(int64_t rows);
-  void Normalize(const NormTensors& norm, int64_t rows);
-  void Mlp(const LayerWeights& layer, int64_t rows);
-  void RotateAndWriteKv(std::span<const Slice> batch, int layer, int64_t rows);
-  int64_t KeepLogitRows(std::span<const Slice> batch);
-  void ListAttention(std::span<const Slice> batch, bool wanted_only);
+  // What kernels read of a step's rows.
+  struct Rows {
+    std::span<const int32_t> tokens;
+    std::span<const int32_t> positions;
+    std::span<const KvSlot> slots;
+    std::span<const int32_t> wanted;  // whose logits are
+  };
+
+  Rows Gather(std::span<const Slice> batch);
+  void PlanAttention(std::span<const Slice> batch, bool wanted_only);
+  void Normalize(const NormTensors& norm, const float* x, int64_t rows);
+  void Mlp(const LayerWeights& layer, float* x, int64_t rows);
+  void RotateAndWriteKv(std::span<const KvSlot> slots, int layer);
+  std::span<const float> Logits(int64_t rows);
   static int64_t WantedRows(const Slice& slice);
   int64_t qkv_size() const { return (config_.heads + 2 * config_.kv_heads) * config_.head_dim; }
   const PackedMatrix& head() const {
@@ -71,20 +84,24 @@ class TransformerModel : public Model {
   const QkvShape qkv_shape_;
   KvIdentity identity_;
   ModelWeights weights_;
-  std::vector<float> inv_freq_;  // [head_dim / 2]; zeros, which rotate nothing, without RoPE
+  Buffer inv_freq_;  // [head_dim / 2] f32; zeros, which rotate nothing, without RoPE
 
   // Scratch of one step, for up to max_batch_tokens rows.
-  Attention attention_;
-  Buffer x_;                            // [rows][hidden] f32, the residual stream
-  Buffer qkv_;                          // [rows][(heads + 2 kv_heads) head_dim] f32
-  Buffer rope_;                         // [rows][2][head_dim / 2] f32, cos and sin
-  Buffer logits_;                       // [max_logit_rows][vocab] f32
-  ActivationBuffer normed_;             // [rows][hidden]
-  ActivationBuffer attended_;           // [rows][heads head_dim]
-  ActivationBuffer gated_;              // [rows][intermediate]
-  std::vector<int32_t> tokens_;         // [rows]
-  std::vector<int32_t> positions_;      // [rows]
-  std::vector<KvSlot> slots_;           // [rows]
+  std::unique_ptr<Attention> attention_;
+  std::unique_ptr<AttentionPlan> every_row_, wanted_rows_;
+  Buffer x_;                      // [rows][hidden] f32, the residual stream
+  Buffer wanted_x_;               // [max_logit_rows][hidden] f32, of the rows whose logits are
+  Buffer qkv_;                    // [rows][(heads + 2 kv_heads) head_dim] f32
+  Buffer rope_;                   // [rows][2][head_dim / 2] f32, cos and sin
+  Buffer logits_;                 // [max_logit_rows][vocab] f32
+  Buffer host_logits_;            // the same, where logits_ are not the host's
+  ActivationBuffer normed_;       // [rows][hidden]
+  ActivationBuffer attended_;     // [rows][heads head_dim]
+  ActivationBuffer gated_;        // [rows][intermediate]
+  StepArray<int32_t> tokens_;     // [rows]
+  StepArray<int32_t> positions_;  // [rows]
+  StepArray<KvSlot> slots_;       // [rows]
+  StepArray<int32_t> wanted_;     // [max_logit_rows], of the rows
   std::vector<AttentionSlice> slices_;  // one a slice of the batch
 };
 

@@ -200,14 +200,14 @@ class Textbook {
 };
 
 using TransformerReferenceTest = PathTest;
-KVCAKE_EVERY_PATH(TransformerReferenceTest);
+KVCAKE_EVERY_PATH_AND_CUDA(TransformerReferenceTest);
 
 TEST_P(TransformerReferenceTest, EveryFamilyAgreesWithTheTextbook) {
   for (const auto& [name, config] : TinyZoo()) {
     Rig rig(config, GetParam(), 2);
     const auto tokens = Prompt(1, 90);
     const PageTable table = rig.Draw(90);
-    const auto got = RunAll(rig, tokens, Ids(table));
+    const auto got = RunAll(rig, tokens, IdsOf(table));
     const auto want = Textbook(config, rig.weights).Logits(tokens);
     ASSERT_EQ(got.size(), want.size());
     double error = 0, norm = 0;
@@ -216,7 +216,7 @@ TEST_P(TransformerReferenceTest, EveryFamilyAgreesWithTheTextbook) {
       norm += want[i] * want[i];
     }
     // KV is bf16 on every path.
-    EXPECT_LT(std::sqrt(error / norm), GetParam() == NumericPath::kBf16Dot ? 0.02 : 0.006) << name;
+    EXPECT_LT(std::sqrt(error / norm), Bf16Products(GetParam()) ? 0.02 : 0.006) << name;
   }
 }
 

@@ -17,7 +17,7 @@ void CheckSlicings(Rig& rig, const std::vector<int32_t>& tokens, const std::vect
   const int vocab = rig.model->vocab_size();
   const int64_t n = static_cast<int64_t>(tokens.size());
   const PageTable other_table = rig.Draw(512);
-  const auto other_ids = Ids(other_table);
+  const auto other_ids = IdsOf(other_table);
   const auto other = Prompt(4, 512);
   int64_t other_at = 0;
   for (int64_t begin = 0; begin < n;) {
@@ -59,15 +59,15 @@ TEST_P(TransformerTest, EverySlicingGivesTheSameLogitsAndPages) {
   for (const auto& [name, config, format] : models) {
     Rig whole(config, GetParam(), 1, 32, format);
     const PageTable whole_table = whole.Draw(n);
-    const auto want = RunAll(whole, tokens, Ids(whole_table));
-    const auto want_kv = KvOf(whole, Ids(whole_table), n);
+    const auto want = RunAll(whole, tokens, IdsOf(whole_table));
+    const auto want_kv = KvOf(whole, IdsOf(whole_table), n);
     for (int threads : {1, 2, 3}) {
       for (int chunk_tokens : {16, 32, 64}) {
         SCOPED_TRACE(fmt::format("{}, {} threads, chunks of {}", name, threads, chunk_tokens));
         Rig rig(config, GetParam(), threads, chunk_tokens, format);
         const PageTable table = rig.Draw(n);
-        ASSERT_NO_FATAL_FAILURE(CheckSlicings(rig, tokens, want, Ids(table), rng));
-        ASSERT_EQ(KvOf(rig, Ids(table), n), want_kv);
+        ASSERT_NO_FATAL_FAILURE(CheckSlicings(rig, tokens, want, IdsOf(table), rng));
+        ASSERT_EQ(KvOf(rig, IdsOf(table), n), want_kv);
       }
     }
   }
@@ -78,9 +78,9 @@ TEST_P(TransformerTest, ALastTokenWhoseKvIsThereNeedNotWriteIt) {
   Rig rig(TinyConfig(), GetParam(), 2);
   const auto tokens = Prompt(5, n);
   const PageTable table = rig.Draw(n);
-  const auto want = RunAll(rig, tokens, Ids(table));
-  const auto kv = KvOf(rig, Ids(table), n);
-  const auto ids = Ids(table);
+  const auto want = RunAll(rig, tokens, IdsOf(table));
+  const auto kv = KvOf(rig, IdsOf(table), n);
+  const auto ids = IdsOf(table);
   const Slice last{.tokens = std::span(tokens).last(1),
                    .start = n - 1,
                    .pages = ids,
@@ -115,7 +115,7 @@ TEST(TransformerGateTest, CalledOncePerLayerInOrderAndItsErrorEndsThePass) {
   Rig rig(TinyConfig(), NumericPath::kF32, 1);
   const auto tokens = Prompt(6, 20);
   const PageTable table = rig.Draw(20);
-  const auto ids = Ids(table);
+  const auto ids = IdsOf(table);
   for (int fail_at : {-1, 0, 3, 5}) {
     RecordingGate gate(fail_at);
     const Slice slice{
@@ -150,8 +150,8 @@ TEST(TransformerGateTest, ThePrefixMayArriveLayerByLayer) {
   Rig rig(TinyConfig(), NumericPath::kF32, 2);
   const auto tokens = Prompt(7, 60);
   const PageTable table = rig.Draw(60), late = rig.Draw(60);
-  const auto want = RunAll(rig, tokens, Ids(table));
-  const auto ids = Ids(late);
+  const auto want = RunAll(rig, tokens, IdsOf(table));
+  const auto ids = IdsOf(late);
   CopyingGate gate(*rig.pages, table[0].id(), ids[0]);
   const Slice slice{.tokens = std::span(tokens).subspan(32),
                     .start = 32,

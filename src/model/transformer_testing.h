@@ -129,8 +129,9 @@ struct Rig {
       WeightFormat format = WeightFormat::kBf16)
       : weights(config),
         workers(threads),
-        pages(std::move(
-            PagePool::Create(TransformerModel::LayoutFor(config, chunk_tokens), 4 << 20).value())),
+        pages(std::move(PagePool::Create(TransformerModel::LayoutFor(config, chunk_tokens), 4 << 20,
+                                         PageMemoryOf(path))
+                            .value())),
         model(std::move(
             TransformerModel::Create(config, weights.Source(), *pages, workers,
                                      {.max_batch_tokens = 512, .path = path, .weights = format})
@@ -142,7 +143,7 @@ struct Rig {
     const KvLayout& layout = pages->layout();
     for (int64_t t = 0; t < tokens; t += layout.chunk_tokens) {
       table.push_back(*pages->Draw());
-      std::memset(pages->Data(table.back().id()), 0xff, layout.page_bytes());
+      SpoilPage(model->numeric_path(), *pages, table.back().id());
     }
     return table;
   }
@@ -152,12 +153,6 @@ struct Rig {
   std::unique_ptr<PagePool> pages;
   std::unique_ptr<TransformerModel> model;
 };
-
-inline std::vector<PageId> Ids(const PageTable& table) {
-  std::vector<PageId> ids;
-  for (const PageHandle& page : table) ids.push_back(page.id());
-  return ids;
-}
 
 inline std::vector<int32_t> Prompt(int seed, int64_t n, int vocab = 101) {
   std::mt19937 rng(seed);

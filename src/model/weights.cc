@@ -134,10 +134,12 @@ class Loader {
   }
 
   Result<NormTensors> Norm(const std::string& name, int64_t size, NormKind kind) const {
-    NormTensors norm{.weight = {}, .bias = {}, .eps = static_cast<float>(config_.norm_eps)};
-    ASSIGN_OR_RETURN(norm.weight, GetVector(source_, name + ".weight", size));
+    ASSIGN_OR_RETURN(const auto weight, GetVector(source_, name + ".weight", size));
+    NormTensors norm{
+        .weight = compute_.Put(weight), .bias = {}, .eps = static_cast<float>(config_.norm_eps)};
     if (kind == NormKind::kLayer) {
-      ASSIGN_OR_RETURN(norm.bias, GetVector(source_, name + ".bias", size));
+      ASSIGN_OR_RETURN(const auto bias, GetVector(source_, name + ".bias", size));
+      norm.bias = compute_.Put(bias);
     }
     return norm;
   }

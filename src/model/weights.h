@@ -30,12 +30,12 @@ struct WeightSource {
 };
 
 struct NormTensors {
-  std::vector<float> weight;
-  std::vector<float> bias;  // NormKind::kLayer; else empty
+  Buffer weight;
+  Buffer bias;  // NormKind::kLayer; else empty
   float eps = 0;
 
   NormWeights view() const {
-    return {.weight = weight.data(), .bias = bias.empty() ? nullptr : bias.data(), .eps = eps};
+    return {.weight = weight.as<float>(), .bias = bias.as<float>(), .eps = eps};
   }
 };
 

@@ -8,11 +8,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "kv/page_pool.h"
-#include "ops/buffer.h"
 #include "ops/compute.h"
 
 namespace kvcake {
@@ -44,59 +44,29 @@ struct AttentionSlice {
   int64_t dense_keys = 0;
 };
 
+// What a run of attention computes: slices, and how they are shared out. Of the Attention that made
+// it.
+class AttentionPlan {
+ public:
+  virtual ~AttentionPlan() = default;
+  // Forgets what was planned before. Borrows the slices' pages and queries until the next Set. On
+  // CUDA it is enqueued, so that between two calls lies a Compute::Wait.
+  virtual void Set(std::span<const AttentionSlice> slices) = 0;
+};
+
 // One layer's attention for a batch. Holds the sums of partials while decoding; chunks of
 // the pool hold a multiple of 16 tokens.
 class Attention {
  public:
-  Attention(const Compute& compute, const AttentionShape& shape, const PagePool& pool);
+  // Of `compute`'s kind; borrows it and the pool. Plans are of up to max_rows rows.
+  static std::unique_ptr<Attention> Create(const Compute& compute, const AttentionShape& shape,
+                                           const PagePool& pool, int64_t max_rows);
+  virtual ~Attention() = default;
 
+  virtual std::unique_ptr<AttentionPlan> NewPlan() = 0;
   // out: [..][heads * head_dim], ready to enter the output projection.
-  void Run(int layer, std::span<const AttentionSlice> slices, int64_t q_stride,
-           const Activations& out);
-
- private:
-  // Some tokens of a slice for one KV head, or one partial of one token for some KV heads.
-  struct Task {
-    int slice = 0;
-    int kv_head = 0;  // the first
-    int kv_heads = 1;
-    int64_t token = 0;  // in the slice
-    int64_t tokens = 0;
-    int64_t partial = -1;     // -1: all of them
-    int64_t slot = 0;         // of a single partial's sums, for the first head
-    int64_t slot_stride = 0;  // to the next head's
-    int64_t cost = 0;         // queries times keys
-  };
-  // The partials of one token for one KV head, in consecutive slots.
-  struct Merge {
-    int slice = 0;
-    int kv_head = 0;
-    int64_t slot = 0;
-    int64_t partials = 0;
-  };
-
-  void PlanTasks(std::span<const AttentionSlice> slices);
-  // Of a slice of one token. False when there are not enough slots left.
-  bool PlanPartials(int slice, int64_t partials, int heads_per_task, int64_t* slots);
-  void RunTask(const Task& task, const AttentionSlice& slice, int layer, int64_t q_stride,
-               const Activations& out, int worker) const;
-  void RunMasked(const Task& task, const AttentionSlice& slice, int layer, int64_t q_stride,
-                 int worker) const;
-  void RunPartial(const Task& task, const AttentionSlice& slice, int layer, int worker) const;
-  void RunMerge(const Merge& merge, const AttentionSlice& slice, const Activations& out) const;
-
-  // Constant after construction.
-  const Compute& compute_;
-  const AttentionShape shape_;
-  const PagePool& pool_;
-  const int64_t slot_floats_;
-  const int64_t slots_;
-
-  // The plan of one Run; kept for their memory.
-  std::vector<Task> tasks_;
-  std::vector<Merge> merges_;
-  const Buffer sums_;         // [slot][heads per KV head][SumsStride(head_dim)] f32
-  const Buffer masked_sums_;  // [worker][kAttendRowsMax][SumsStride(head_dim)] f32
+  virtual void Run(const AttentionPlan& plan, int layer, int64_t q_stride,
+                   const Activations& out) = 0;
 };
 
 }  // namespace kvcake

@@ -1,5 +1,4 @@
-// Memory for weights and scratch: page-aligned, zero-filled, committed when touched, and backed by
-// huge pages where the system has them.
+// Memory for weights and scratch.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +6,21 @@
 
 namespace kvcake {
 
-// Move-only. Ends the process when the system refuses the memory: sizes are decided at start.
+// kHost: page-aligned, committed when touched, backed by huge pages where the system has them.
+// kPinned, of the host too: page-locked, for copies to and from the CUDA device. kDevice: its own.
+enum class Memory { kHost, kPinned, kDevice };
+
+// Move-only, and zero-filled. Ends the process when the system refuses the memory: sizes are
+// decided at start.
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(uint64_t bytes);
+  explicit Buffer(uint64_t bytes, Memory memory = Memory::kHost);
   ~Buffer();
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
 
+  // Not the host's to touch where it is the device's.
   std::byte* data() const { return data_; }
   uint64_t size() const { return size_; }
   template <typename T>
@@ -26,6 +31,7 @@ class Buffer {
  private:
   std::byte* data_ = nullptr;
   uint64_t size_ = 0;
+  Memory memory_ = Memory::kHost;
 };
 
 }  // namespace kvcake

@@ -1,21 +1,26 @@
 #include "ops/compute.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/cpu.h"
+#include "ops/cuda_device.h"
 #include "ops/kernels.h"
 
 namespace kvcake {
 namespace {
 
-const Kernels& KernelsFor(NumericPath path) {
+const Kernels* KernelsFor(NumericPath path) {
   CHECK(PathAvailable(path));
   switch (path) {
     case NumericPath::kBf16Dot:
-      return *Avx512Kernels();
+      return Avx512Kernels();
     case NumericPath::kF32Fma:
-      return NeonKernels() != nullptr ? *NeonKernels() : *Avx2Kernels();
+      return NeonKernels() != nullptr ? NeonKernels() : Avx2Kernels();
+    case NumericPath::kBf16Tensor:
+      return nullptr;
     default:
-      return *PortableKernels();
+      return PortableKernels();
   }
 }
 
@@ -33,6 +38,8 @@ bool PathAvailable(NumericPath path) {
       return NeonKernels() != nullptr || (Avx2Kernels() != nullptr && Cpu().avx2_fma);
     case NumericPath::kF32:
       return true;
+    case NumericPath::kBf16Tensor:
+      return CudaDevice::Get().has_value();
     case NumericPath::kUnknown:
       return false;
   }
@@ -46,33 +53,61 @@ NumericPath BestPath() {
   return NumericPath::kF32;
 }
 
+std::string DeviceName(NumericPath path) {
+  return OnCuda(path) ? CudaDevice::Get().value()->name() : CpuName();
+}
+
+PageMemory PageMemoryOf(NumericPath path) {
+  if (!OnCuda(path)) return PageMemory::Host();
+  CudaDevice* const device = CudaDevice::Get().value();
+  return {.segment_bytes_max = UINT64_MAX,
+          .allocate = [device](uint64_t bytes) { return device->Allocate(bytes); },
+          .free = [device](std::byte* segment, uint64_t) { device->Free(segment); }};
+}
+
 Compute::Compute(ThreadPool& pool, NumericPath path)
     : pool_(pool),
       path_(path),
+      cuda_(OnCuda(path) ? CudaDevice::Get().value() : nullptr),
       kernels_(KernelsFor(path)),
-      scratch_(static_cast<uint64_t>(pool.size()) * kScratchBytes) {}
+      scratch_(cuda_ != nullptr ? 0 : static_cast<uint64_t>(pool.size()) * kScratchBytes) {}
+
+Buffer Compute::Put(std::span<const float> values) const {
+  Buffer buffer(values.size_bytes(), MemoryOf(path_));
+  if (cuda_ != nullptr) {
+    cuda_->Upload(buffer.data(), values.data(), values.size_bytes());
+  } else {
+    std::ranges::copy(values, buffer.as<float>());
+  }
+  return buffer;
+}
+
+void Compute::Wait() const {
+  if (cuda_ != nullptr) cuda_->Wait();
+}
 
 ActivationBuffer::ActivationBuffer(NumericPath path, int64_t max_rows, int64_t k)
     : max_rows_(max_rows),
       k_(k),
       stride_(PaddedRowBytes(k * ActivationBytes(path)) / ActivationBytes(path)),
       quantized_stride_(PaddedRowBytes(k * QuantizedBytes(path))),
-      buffer_(static_cast<uint64_t>(max_rows * stride_ * ActivationBytes(path))),
-      quantized_(static_cast<uint64_t>(max_rows) * (quantized_stride_ + 2 * sizeof(float))) {
+      buffer_(static_cast<uint64_t>(max_rows * stride_ * ActivationBytes(path)), MemoryOf(path)),
+      quantized_(OnCuda(path)
+                     ? 0
+                     : static_cast<uint64_t>(max_rows) * (quantized_stride_ + 2 * sizeof(float))) {
   CHECK(k % 16 == 0);
 }
 
 Activations ActivationBuffer::Rows(int64_t rows) const {
   CHECK(rows <= max_rows_);
+  Activations activations{.data = buffer_.data(), .rows = rows, .k = k_, .stride = stride_};
+  if (quantized_.size() == 0) return activations;
   auto* scales = reinterpret_cast<float*>(quantized_.data() + max_rows_ * quantized_stride_);
-  return {.data = buffer_.data(),
-          .rows = rows,
-          .k = k_,
-          .stride = stride_,
-          .quantized = quantized_.data(),
-          .quantized_stride = quantized_stride_,
-          .scales = scales,
-          .sums = scales + max_rows_};
+  activations.quantized = quantized_.data();
+  activations.quantized_stride = quantized_stride_;
+  activations.scales = scales;
+  activations.sums = scales + max_rows_;
+  return activations;
 }
 
 }  // namespace kvcake

@@ -1,23 +1,40 @@
-// Where kernels run: the thread pool, the arithmetic chosen for this CPU, and scratch per worker.
+// Where kernels run, and with what arithmetic: the CPU's thread pool and scratch per worker, or the
+// CUDA device.
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 
 #include "base/thread_pool.h"
 #include "kv/kv_layout.h"
+#include "kv/page_pool.h"
 #include "ops/buffer.h"
 
 namespace kvcake {
 
-struct Kernels;  // ops/kernels.h
+class CudaDevice;  // ops/cuda_device.h
+struct Kernels;    // ops/kernels.h
 
 // Whether this machine can run the kernels of a path. kF32 runs everywhere.
 bool PathAvailable(NumericPath path);
-// The fastest path that this machine can run.
+// The fastest path that this machine's CPU can run.
 NumericPath BestPath();
 
+constexpr bool OnCuda(NumericPath path) { return path == NumericPath::kBf16Tensor; }
+// What the kernels of a path read and write.
+constexpr Memory MemoryOf(NumericPath path) {
+  return OnCuda(path) ? Memory::kDevice : Memory::kHost;
+}
+
+// The CPU's, or the CUDA device's.
+std::string DeviceName(NumericPath path);
+// The pages of a model on that path.
+PageMemory PageMemoryOf(NumericPath path);
+
 // What the operations of this room take first. Borrows the pool, which must outlive it. Operations
-// are called from one thread, one at a time.
+// are called from one thread, one at a time. Those of a CUDA device are enqueued, and take and give
+// pointers and spans of its memory.
 class Compute {
  public:
   // The path must be available.
@@ -25,21 +42,30 @@ class Compute {
 
   ThreadPool& pool() const { return pool_; }
   NumericPath path() const { return path_; }
-  const Kernels& kernels() const { return kernels_; }
+  // nullptr on the CPU.
+  CudaDevice* cuda() const { return cuda_; }
+  // Of the CPU.
+  const Kernels& kernels() const { return *kernels_; }
   // kScratchBytes for one worker of the pool, contents undefined between operations.
   std::byte* scratch(int worker) const { return scratch_.data() + worker * kScratchBytes; }
+
+  // Where kernels read a copy of the values.
+  Buffer Put(std::span<const float> values) const;
+  // Waits until all operations have been done.
+  void Wait() const;
 
   static constexpr int64_t kScratchBytes = 1 << 20;
 
  private:
   ThreadPool& pool_;
   const NumericPath path_;
-  const Kernels& kernels_;
+  CudaDevice* const cuda_;
+  const Kernels* const kernels_;
   const Buffer scratch_;  // [worker][kScratchBytes]
 };
 
-// Rows that are about to enter a product, in the element type of their path: bf16 for kBf16Dot,
-// f32 for the others. A view; k is a multiple of 16.
+// Rows that are about to enter a product, in the element type of their path: f32 for kF32Fma and
+// kF32, bf16 for the others. A view; k is a multiple of 16.
 struct Activations {
   std::byte* data = nullptr;  // 64-byte aligned
   int64_t rows = 0;
@@ -66,11 +92,11 @@ class ActivationBuffer {
   int64_t quantized_stride_ = 0;
   Buffer buffer_;     // [max_rows][stride] of the path's elements
   Buffer quantized_;  // [max_rows][quantized_stride] bytes, then scales and sums; untouched memory
-                      // costs nothing
+                      // costs nothing. None on CUDA, which has no int8 products
 };
 
 constexpr int64_t ActivationBytes(NumericPath path) {
-  return path == NumericPath::kBf16Dot ? 2 : 4;
+  return path == NumericPath::kBf16Dot || OnCuda(path) ? 2 : 4;
 }
 // Of one quantised value: int8, or int16 where bytes must be widened to be multiplied.
 constexpr int64_t QuantizedBytes(NumericPath path) { return path == NumericPath::kBf16Dot ? 1 : 2; }

@@ -1,8 +1,10 @@
 #include "ops/elementwise.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
+#include "ops/cuda_kernels.h"
 #include "ops/kernels.h"
 
 namespace kvcake {
@@ -24,6 +26,7 @@ void ForEachRow(const Compute& compute, int64_t rows, Body body) {
 void RmsNorm(const Compute& compute, const float* x, const NormWeights& norm,
              const Activations& out) {
   CHECK(out.k % 16 == 0);
+  if (compute.cuda() != nullptr) return cuda::RmsNorm(*compute.cuda(), x, norm, out);
   const int64_t row_bytes = out.stride * ActivationBytes(compute.path());
   ForEachRow(compute, out.rows, [&](int64_t row) {
     compute.kernels().rms_norm(x + row * out.k, norm.weight, out.k, norm.eps,
@@ -34,6 +37,7 @@ void RmsNorm(const Compute& compute, const float* x, const NormWeights& norm,
 void LayerNorm(const Compute& compute, const float* x, const NormWeights& norm,
                const Activations& out) {
   CHECK(out.k % 16 == 0);
+  if (compute.cuda() != nullptr) return cuda::LayerNorm(*compute.cuda(), x, norm, out);
   const int64_t row_bytes = out.stride * ActivationBytes(compute.path());
   ForEachRow(compute, out.rows, [&](int64_t row) {
     compute.kernels().layer_norm(x + row * out.k, norm.weight, norm.bias, out.k, norm.eps,
@@ -43,6 +47,9 @@ void LayerNorm(const Compute& compute, const float* x, const NormWeights& norm,
 
 void RopeTable(const Compute& compute, std::span<const int32_t> positions,
                std::span<const float> inv_freq, float* table) {
+  if (compute.cuda() != nullptr) {
+    return cuda::RopeTable(*compute.cuda(), positions, inv_freq, table);
+  }
   const int64_t half = static_cast<int64_t>(inv_freq.size());
   ForEachRow(compute, static_cast<int64_t>(positions.size()), [&](int64_t row) {
     float* cos = table + row * 2 * half;
@@ -57,6 +64,7 @@ void RopeTable(const Compute& compute, std::span<const int32_t> positions,
 void NormHeads(const Compute& compute, const QkvShape& shape, const NormWeights& q,
                const NormWeights& k, std::span<float> qkv) {
   CHECK(shape.head_dim % 16 == 0);
+  if (compute.cuda() != nullptr) return cuda::NormHeads(*compute.cuda(), shape, q, k, qkv);
   const int64_t dim = shape.head_dim, row_size = (shape.heads + 2 * shape.kv_heads) * dim;
   const auto rms_norm = compute.kernels().rms_norm_f32;
   ForEachRow(compute, static_cast<int64_t>(qkv.size()) / row_size, [&](int64_t row) {
@@ -67,8 +75,11 @@ void NormHeads(const Compute& compute, const QkvShape& shape, const NormWeights&
 }
 
 void RopeAndStoreKv(const Compute& compute, const QkvShape& shape, float* qkv, const float* table,
-                    std::span<const KvSlot> slots, int64_t head_stride) {
+                    std::span<const KvSlot> slots, const KvStride& stride) {
   CHECK(shape.head_dim % 16 == 0);
+  if (compute.cuda() != nullptr) {
+    return cuda::RopeAndStoreKv(*compute.cuda(), shape, qkv, table, slots, stride);
+  }
   const int64_t dim = shape.head_dim, row_size = (shape.heads + 2 * shape.kv_heads) * dim;
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
   const Kernels& kernels = compute.kernels();
@@ -82,10 +93,24 @@ void RopeAndStoreKv(const Compute& compute, const QkvShape& shape, float* qkv, c
     const float* v = k + shape.kv_heads * dim;
     for (int h = 0; h < shape.kv_heads; ++h) {
       kernels.rotate(k + h * dim, rotation, dim, 1.0f);
-      kernels.store_bf16(k + h * dim, dim, slot.k + h * head_stride);
-      kernels.store_bf16(v + h * dim, dim, slot.v + h * head_stride);
+      kernels.store_bf16(k + h * dim, dim, slot.k + stride.layer + h * stride.head);
+      kernels.store_bf16(v + h * dim, dim, slot.v + stride.layer + h * stride.head);
     }
   });
+}
+
+void Embed(const Compute& compute, const PackedMatrix& table, std::span<const int32_t> tokens,
+           float* out) {
+  if (compute.cuda() != nullptr) return cuda::Embed(*compute.cuda(), table, tokens, out);
+  compute.pool().ParallelFor(std::ssize(tokens), [&](int64_t row, int) {
+    table.CopyRow(tokens[row], out + row * table.k());
+  });
+}
+
+void TakeRows(const Compute& compute, const float* x, std::span<const int32_t> rows, int64_t k,
+              float* out) {
+  if (compute.cuda() != nullptr) return cuda::TakeRows(*compute.cuda(), x, rows, k, out);
+  for (const int32_t row : rows) out = std::copy_n(x + row * k, k, out);
 }
 
 }  // namespace kvcake

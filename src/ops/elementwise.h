@@ -6,6 +6,7 @@
 #include <span>
 
 #include "ops/compute.h"
+#include "ops/packed_matrix.h"
 
 namespace kvcake {
 
@@ -39,17 +40,31 @@ struct QkvShape {
 void NormHeads(const Compute& compute, const QkvShape& shape, const NormWeights& q,
                const NormWeights& k, std::span<float> qkv);
 
-// Where the keys and values of one row go: K at `k`, V at `v`, `head_stride` elements from one KV
-// head to the next. k == nullptr: nowhere, the pages hold them already.
+// Where the keys and values of one row go at the first layer: K at `k`, V at `v`. k == nullptr:
+// nowhere, the pages hold them already.
 struct KvSlot {
   uint16_t* k = nullptr;
   uint16_t* v = nullptr;
+};
+
+// From the first layer's slots to one layer's, and from one KV head to the next, in elements.
+struct KvStride {
+  int64_t layer = 0;
+  int64_t head = 0;
 };
 
 // Rotates the queries in place (halves of a head rotate together, as in Hugging Face
 // transformers) and scales them by 1/sqrt(head_dim); rotates the keys and stores keys and values
 // as bf16.
 void RopeAndStoreKv(const Compute& compute, const QkvShape& shape, float* qkv, const float* table,
-                    std::span<const KvSlot> slots, int64_t head_stride);
+                    std::span<const KvSlot> slots, const KvStride& stride);
+
+// out[row] = the embedding of tokens[row], [rows][table.k()] f32. The tokens are rows of the table.
+void Embed(const Compute& compute, const PackedMatrix& table, std::span<const int32_t> tokens,
+           float* out);
+
+// out[i] = x[rows[i]], rows of `k` f32 without gaps.
+void TakeRows(const Compute& compute, const float* x, std::span<const int32_t> rows, int64_t k,
+              float* out);
 
 }  // namespace kvcake

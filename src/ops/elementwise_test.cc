@@ -112,7 +112,7 @@ TEST_P(ElementwiseTest, RopeRotatesHalvesAndStoresKeysAndValues) {
       slots.push_back(r == 4 ? KvSlot{} : KvSlot{&k[r * dim], &v[r * dim]});
     }
     RopeTable(compute, positions, inv_freq, table.data());
-    RopeAndStoreKv(compute, shape, qkv.data(), table.data(), slots, head_stride);
+    RopeAndStoreKv(compute, shape, qkv.data(), table.data(), slots, {.head = head_stride});
     for (int64_t r = 0; r < rows; ++r) {
       for (int h = 0; h < 4; ++h) {
         for (int i = 0; i < dim; ++i) {

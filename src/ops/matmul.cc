@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "ops/cuda_kernels.h"
 #include "ops/kernels.h"
 
 namespace kvcake {
@@ -115,6 +116,9 @@ void ForEachPanel(const Compute& compute, const Activations& a, const PackedMatr
 
 void MatMul(const Compute& compute, const Activations& a, const PackedMatrix& w, float* out,
             int64_t stride) {
+  if (compute.cuda() != nullptr) {
+    return cuda::MatMul(*compute.cuda(), a, w, out, stride, /*add=*/false);
+  }
   const int64_t width = compute.kernels().panel_width;
   ForEachPanel(compute, a, w,
                [&](int64_t panel, int64_t row, int64_t rows, const float* c, int64_t c_stride) {
@@ -128,6 +132,9 @@ void MatMul(const Compute& compute, const Activations& a, const PackedMatrix& w,
 
 void MatMulAdd(const Compute& compute, const Activations& a, const PackedMatrix& w, float* out,
                int64_t stride) {
+  if (compute.cuda() != nullptr) {
+    return cuda::MatMul(*compute.cuda(), a, w, out, stride, /*add=*/true);
+  }
   const int64_t width = compute.kernels().panel_width;
   ForEachPanel(compute, a, w,
                [&](int64_t panel, int64_t row, int64_t rows, const float* c, int64_t c_stride) {
@@ -142,6 +149,7 @@ void MatMulAdd(const Compute& compute, const Activations& a, const PackedMatrix&
 void MatMulSwiGlu(const Compute& compute, const Activations& a, const PackedMatrix& w,
                   const Activations& out) {
   CHECK(out.rows == a.rows && out.k * 2 == w.n());
+  if (compute.cuda() != nullptr) return cuda::MatMulSwiGlu(*compute.cuda(), a, w, out);
   const Kernels& kernels = compute.kernels();
   const int64_t half = kernels.panel_width / 2, bytes = ActivationBytes(compute.path());
   ForEachPanel(compute, a, w,
@@ -154,6 +162,7 @@ void MatMulSwiGlu(const Compute& compute, const Activations& a, const PackedMatr
 void MatMulGelu(const Compute& compute, const Activations& a, const PackedMatrix& w,
                 const Activations& out) {
   CHECK(out.rows == a.rows && out.k == w.n() && out.k % 16 == 0);
+  if (compute.cuda() != nullptr) return cuda::MatMulGelu(*compute.cuda(), a, w, out);
   const Kernels& kernels = compute.kernels();
   const int64_t width = kernels.panel_width, bytes = ActivationBytes(compute.path());
   ForEachPanel(compute, a, w,

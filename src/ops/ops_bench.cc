@@ -129,12 +129,16 @@ void BM_Attention(benchmark::State& state) {
   }
   const int64_t width = int64_t{kQkv.heads} * kQkv.head_dim;
   const auto q = Values(rows * width);
-  Attention attention(OnThisMachine(),
-                      {.heads = kQkv.heads, .kv_heads = kQkv.kv_heads, .head_dim = kQkv.head_dim},
-                      *pool);
+  const AttentionShape shape{
+      .heads = kQkv.heads, .kv_heads = kQkv.kv_heads, .head_dim = kQkv.head_dim};
+  const auto attention = Attention::Create(OnThisMachine(), shape, *pool, rows);
+  const auto plan = attention->NewPlan();
   const ActivationBuffer out(OnThisMachine().path(), rows, width);
   const AttentionSlice slice{.q = q.data(), .rows = rows, .start = context - rows, .pages = ids};
-  for (auto _ : state) attention.Run(0, std::span(&slice, 1), width, out.Rows(rows));
+  for (auto _ : state) {
+    plan->Set(std::span(&slice, 1));
+    attention->Run(*plan, 0, width, out.Rows(rows));
+  }
   const double pairs = static_cast<double>(rows) * (context - 0.5 * (rows - 1));
   CountOperations(state, 4.0 * width * pairs);
   CountBytes(state, 4.0 * kQkv.kv_heads * kQkv.head_dim * context);
@@ -179,7 +183,7 @@ void BM_RopeAndStoreKv(benchmark::State& state) {
     slots.push_back({.k = k, .v = k + kQkv.kv_heads * head_stride});
   }
   for (auto _ : state) {
-    RopeAndStoreKv(OnThisMachine(), kQkv, qkv.data(), table.data(), slots, head_stride);
+    RopeAndStoreKv(OnThisMachine(), kQkv, qkv.data(), table.data(), slots, {.head = head_stride});
   }
   CountBytes(state, 4.0 * qkv.size());
 }

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "ops/bf16.h"
+#include "ops/cuda_device.h"
 #include "ops/kernels.h"
 #include "ops/pack_bf16.h"
 
@@ -46,6 +47,14 @@ uint16_t WeightAt(const SourceRow& row, int64_t i) {
       return F32ToBf16(LoadAs<float>(row.data, i));
   }
   return 0;
+}
+
+void RoundRow(const SourceRow& row, int64_t k, uint16_t* out) {
+  if (row.type == WeightType::kBf16) {
+    std::memcpy(out, row.data, k * sizeof(uint16_t));
+    return;
+  }
+  for (int64_t i = 0; i < k; ++i) out[i] = WeightAt(row, i);
 }
 
 // The row as it is in its source.
@@ -119,9 +128,31 @@ const char* WeightFormatName(WeightFormat format) {
   return format == WeightFormat::kInt8 ? "int8" : "bf16";
 }
 
+// In blocks of a bounded size on their way.
+template <typename SourceOf>
+void PackedMatrix::PackOnDevice(const Compute& compute, SourceOf source_of) {
+  constexpr int64_t kBlockBytes = 16 << 20;
+  CHECK(format_ == WeightFormat::kBf16);
+  const int64_t row_bytes = k_ * static_cast<int64_t>(sizeof(uint16_t));
+  buffer_ = Buffer(n_ * row_bytes, Memory::kDevice);
+  const int64_t step = std::clamp<int64_t>(kBlockBytes / row_bytes, 1, n_);
+  std::vector<uint16_t> block(step * k_);
+  for (int64_t first = 0; first < n_; first += step) {
+    const int64_t rows = std::min(step, n_ - first);
+    compute.pool().ParallelFor(
+        rows, [&](int64_t row, int) { RoundRow(source_of(first + row), k_, &block[row * k_]); });
+    compute.cuda()->Upload(buffer_.data() + first * row_bytes, block.data(), rows * row_bytes);
+  }
+  if (source_of(0).bias == nullptr) return;
+  std::vector<float> bias(n_);
+  for (int64_t row = 0; row < n_; ++row) bias[row] = *source_of(row).bias;
+  device_bias_ = compute.Put(bias);
+}
+
 template <typename SourceOf>
 void PackedMatrix::Pack(const Compute& compute, SourceOf source_of) {
   CHECK(k_ % 16 == 0);
+  if (compute.cuda() != nullptr) return PackOnDevice(compute, source_of);
   const bool int8 = format_ == WeightFormat::kInt8;
   panel_width_ = compute.kernels().panel_width;
   int8_unit_ = compute.kernels().int8_unit;
@@ -174,7 +205,7 @@ PackedMatrix PackedMatrix::GateUp(const Compute& compute, const WeightRows& gate
   w.format_ = format;
   w.n_ = 2 * gate.rows;
   w.k_ = k;
-  const int64_t half = compute.kernels().panel_width / 2;
+  const int64_t half = compute.cuda() != nullptr ? gate.rows : compute.kernels().panel_width / 2;
   w.Pack(compute, [&](int64_t column) {
     const int64_t row = column / (2 * half) * half + column % half;
     return RowOf(column % (2 * half) < half ? gate : up, row, k);

@@ -27,14 +27,16 @@ enum class WeightFormat { kBf16, kInt8 };
 const char* WeightFormatName(WeightFormat format);  // "bf16", "int8"
 
 // Weights [n][k] in the order in which the kernels of one path read them, without a second copy;
-// and their bias, which every product adds. k is a multiple of 16; n is any.
+// and their bias, which every product adds. k is a multiple of 16; n is any. CUDA's lie on the
+// device, row after row, as kBf16.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
   // The rows of `parts` one after the other, rounded to nearest even.
   PackedMatrix(const Compute& compute, std::span<const WeightRows> parts, int64_t k,
                WeightFormat format = WeightFormat::kBf16);
-  // Gate and up projections of equal size, interleaved for MatMulSwiGlu.
+  // Gate and up projections of equal size, interleaved for MatMulSwiGlu; one after the other on
+  // CUDA.
   static PackedMatrix GateUp(const Compute& compute, const WeightRows& gate, const WeightRows& up,
                              int64_t k, WeightFormat format = WeightFormat::kBf16);
 
@@ -57,12 +59,17 @@ class PackedMatrix {
     return bias_.empty() ? nullptr : bias_.data() + panel * panel_width_;
   }
   int64_t panels() const { return (n_ + panel_width_ - 1) / panel_width_; }
-  // Row n (a token's embedding, when these are embeddings), widened to f32.
+  // CUDA: [n][k], and [n] or nullptr.
+  const uint16_t* DeviceRows() const { return buffer_.as<uint16_t>(); }
+  const float* DeviceBias() const { return device_bias_.as<float>(); }
+  // Row n (a token's embedding, when these are embeddings), widened to f32. Of the CPU.
   void CopyRow(int64_t row, float* out) const;
 
  private:
   template <typename SourceOf>
   void Pack(const Compute& compute, SourceOf source_of);
+  template <typename SourceOf>
+  void PackOnDevice(const Compute& compute, SourceOf source_of);
 
   WeightFormat format_ = WeightFormat::kBf16;
   int64_t n_ = 0;
@@ -72,6 +79,7 @@ class PackedMatrix {
   Buffer buffer_;
   std::vector<float> scales_;  // kInt8: [panels * panel_width]
   std::vector<float> bias_;    // [panels * panel_width], columns past n are zero; or empty
+  Buffer device_bias_;
 };
 
 }  // namespace kvcake

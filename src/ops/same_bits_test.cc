@@ -87,12 +87,11 @@ class SameBitsTest : public PathTest {
       for (size_t j = 0; j < values.size(); ++j) pool->Slab(ids[i], 0)[j] = F32ToBf16(values[j]);
     }
     const auto q = Random(rows * q_size);
-    Attention attention(compute, shape, *pool);
     ActivationBuffer out(GetParam(), rows + 1, q_size);
     const AttentionSlice slices[] = {
         {.q = q.data(), .rows = rows, .start = start, .pages = ids},
         {.q = &q[(rows - 1) * q_size], .rows = 1, .start = end - 1, .pages = ids, .out_row = rows}};
-    attention.Run(0, slices, q_size, out.Rows(rows + 1));
+    RunAttention(compute, shape, *pool, 0, slices, q_size, out.Rows(rows + 1));
     Add(out.Rows(rows + 1));
   }
 
@@ -140,7 +139,7 @@ TEST_P(SameBitsTest, Elementwise) {
     std::vector<uint16_t> k(2 * dim), v(2 * dim);
     const KvSlot slot{k.data(), v.data()};
     NormHeads(compute, shape, norm, norm, qkv);
-    RopeAndStoreKv(compute, shape, qkv.data(), table.data(), std::span(&slot, 1), dim);
+    RopeAndStoreKv(compute, shape, qkv.data(), table.data(), std::span(&slot, 1), {.head = dim});
     Add(qkv);
     Add(k);
     Add(v);

@@ -4,11 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "ops/attention.h"
 #include "ops/bf16.h"
 #include "ops/compute.h"
+#include "ops/cuda_device.h"
 
 namespace kvcake {
 
@@ -21,15 +25,42 @@ class PathTest : public testing::TestWithParam<NumericPath> {
   }
 };
 
+inline std::string PathTestName(const testing::TestParamInfo<NumericPath>& info) {
+  std::string name = NumericPathName(info.param);
+  std::erase(name, '-');
+  return name;
+}
+
+// Of the CPU.
 #define KVCAKE_EVERY_PATH(suite)                                                       \
   INSTANTIATE_TEST_SUITE_P(                                                            \
       Paths, suite,                                                                    \
       testing::Values(NumericPath::kBf16Dot, NumericPath::kF32Fma, NumericPath::kF32), \
-      [](const auto& info) {                                                           \
-        std::string name = NumericPathName(info.param);                                \
-        std::erase(name, '-');                                                         \
-        return name;                                                                   \
-      })
+      PathTestName)
+#define KVCAKE_EVERY_PATH_AND_CUDA(suite)                                                \
+  INSTANTIATE_TEST_SUITE_P(Paths, suite,                                                 \
+                           testing::Values(NumericPath::kBf16Dot, NumericPath::kF32Fma,  \
+                                           NumericPath::kF32, NumericPath::kBf16Tensor), \
+                           PathTestName)
+
+// Of activations, and so of products: else f32.
+inline bool Bf16Products(NumericPath path) { return ActivationBytes(path) == 2; }
+
+// Writes a page of the path's memory; waits until it is there.
+inline void WritePage(NumericPath path, const PagePool& pool, PageId page,
+                      std::span<const std::byte> bytes) {
+  ASSERT_LE(bytes.size(), pool.layout().page_bytes());
+  if (OnCuda(path)) {
+    CudaDevice::Get().value()->Upload(pool.Data(page), bytes.data(), bytes.size());
+  } else {
+    std::ranges::copy(bytes, pool.Data(page));
+  }
+}
+
+// NaN at every place: what is read before it is written spoils the sums.
+inline void SpoilPage(NumericPath path, const PagePool& pool, PageId page) {
+  WritePage(path, pool, page, std::vector<std::byte>(pool.layout().page_bytes(), std::byte{0xff}));
+}
 
 inline std::vector<float> RandomFloats(std::mt19937& rng, int64_t n, float scale = 1.0f) {
   std::normal_distribution<float> normal(0.0f, scale);
@@ -44,25 +75,74 @@ inline std::vector<uint16_t> RandomBf16(std::mt19937& rng, int64_t n, float scal
   return values;
 }
 
-// One element of activations, as f32.
+// Copies of values to and from where the path's kernels read and write them.
+template <typename T>
+Buffer ToKernels(NumericPath path, const std::vector<T>& values) {
+  Buffer buffer(values.size() * sizeof(T), MemoryOf(path));
+  if (OnCuda(path)) {
+    CudaDevice::Get().value()->Upload(buffer.data(), values.data(), buffer.size());
+  } else {
+    std::ranges::copy(values, buffer.as<T>());
+  }
+  return buffer;
+}
+template <typename T>
+std::vector<T> FromKernels(NumericPath path, const T* from, int64_t count) {
+  if (!OnCuda(path)) return {from, from + count};
+  const Buffer pinned(count * sizeof(T), Memory::kPinned);
+  CudaDevice* const device = CudaDevice::Get().value();
+  device->CopyToHost(pinned.data(), from, pinned.size());
+  device->Wait();
+  return {pinned.as<T>(), pinned.as<T>() + count};
+}
+
+// One element of activations, as f32. Of the CPU.
 inline float ElementAt(NumericPath path, const Activations& a, int64_t row, int64_t i) {
   const int64_t at = row * a.stride + i;
-  if (path == NumericPath::kBf16Dot) return Bf16ToF32(reinterpret_cast<uint16_t*>(a.data)[at]);
+  if (Bf16Products(path)) return Bf16ToF32(reinterpret_cast<uint16_t*>(a.data)[at]);
   return reinterpret_cast<float*>(a.data)[at];
+}
+
+// All of them, without the gaps between rows.
+inline std::vector<float> RowsOf(NumericPath path, const Activations& a) {
+  auto bytes = FromKernels(path, a.data, a.rows * a.stride * ActivationBytes(path));
+  Activations copy = a;
+  copy.data = bytes.data();
+  std::vector<float> rows;
+  for (int64_t r = 0; r < a.rows; ++r) {
+    for (int64_t i = 0; i < a.k; ++i) rows.push_back(ElementAt(path, copy, r, i));
+  }
+  return rows;
 }
 
 // x[rows][k] as activations of the path.
 inline void SetActivations(NumericPath path, const std::vector<float>& x, const Activations& a) {
+  std::vector<std::byte> bytes(a.rows * a.stride * ActivationBytes(path));
   for (int64_t row = 0; row < a.rows; ++row) {
     for (int64_t i = 0; i < a.k; ++i) {
       const int64_t at = row * a.stride + i;
-      if (path == NumericPath::kBf16Dot) {
-        reinterpret_cast<uint16_t*>(a.data)[at] = F32ToBf16(x[row * a.k + i]);
+      if (Bf16Products(path)) {
+        reinterpret_cast<uint16_t*>(bytes.data())[at] = F32ToBf16(x[row * a.k + i]);
       } else {
-        reinterpret_cast<float*>(a.data)[at] = x[row * a.k + i];
+        reinterpret_cast<float*>(bytes.data())[at] = x[row * a.k + i];
       }
     }
   }
+  if (OnCuda(path)) {
+    CudaDevice::Get().value()->Upload(a.data, bytes.data(), bytes.size());
+  } else {
+    std::ranges::copy(bytes, a.data);
+  }
+}
+
+// By an attention of its own.
+inline void RunAttention(const Compute& compute, const AttentionShape& shape, const PagePool& pool,
+                         int layer, std::span<const AttentionSlice> slices, int64_t q_stride,
+                         const Activations& out) {
+  const auto attention = Attention::Create(compute, shape, pool, out.rows);
+  const auto plan = attention->NewPlan();
+  plan->Set(slices);
+  attention->Run(*plan, layer, q_stride, out);
 }
 
 }  // namespace kvcake

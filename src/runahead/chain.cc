@@ -233,8 +233,7 @@ class Worker {
         ChunkKeys(SaltedRoot(worker_.model.identity(), job.salt), job.tokens, chunk);
     const int paged = PagedTokens(job, place);
     ASSIGN_OR_RETURN(PageTable table, Pages(job, keys, paged));
-    std::vector<PageId> ids;
-    for (const PageHandle& page : table) ids.push_back(page.id());
+    const std::vector<PageId> ids = IdsOf(table);
     KvGate gate(comm_, worker_.pool, ids, RoutesOf(job, place, first_rank, chunk),
                 worker_.options.timeout);
     const std::vector<Slice> batch = SlicesOf(job, place, ids, &gate);

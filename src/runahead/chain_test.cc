@@ -93,7 +93,7 @@ class Ranks {
   static Status Restore(Rig& rig, const RankJob& job) {
     const std::vector<ChunkKey> keys = ChunkKeys(rig.model->identity().Root(), job.tokens, kChunk);
     PageTable table = rig.Draw(job.origin);
-    const std::vector<PageId> ids = Ids(table);
+    const std::vector<PageId> ids = IdsOf(table);
     const Slice slice{.tokens = std::span(job.tokens).first(job.origin), .pages = ids};
     RETURN_IF_ERROR(rig.model->Forward(std::span(&slice, 1)).map([](auto) {}));
     for (size_t i = 0; i < table.size(); ++i) {
@@ -106,7 +106,7 @@ class Ranks {
   Result<std::vector<float>> Prefill(ChainLeader& chain, const RankJob& job, PageTable* table) {
     Rig& rig = leader();
     *table = rig.Draw(static_cast<int64_t>(job.tokens.size()));
-    const std::vector<PageId> ids = Ids(*table);
+    const std::vector<PageId> ids = IdsOf(*table);
     if (job.origin > 0) {
       const Slice prefix{.tokens = std::span(job.tokens).first(job.origin), .pages = ids};
       RETURN_IF_ERROR(rig.model->Forward(std::span(&prefix, 1)).map([](auto) {}));
@@ -184,11 +184,12 @@ TEST_P(EqualsOneProcessTest, BitForBit) {
           SCOPED_TRACE(fmt::format("{} tokens after {} as {}", tokens, origin,
                                    FormatPartition(job.partition)));
           PageTable want_pages = alone.Draw(tokens), pages;
-          const std::vector<float> want = RunAll(alone, job.tokens, Ids(want_pages));
+          const std::vector<float> want = RunAll(alone, job.tokens, IdsOf(want_pages));
           const auto logits = all.Prefill(chain, job, &pages);
           ASSERT_TRUE(logits) << logits.error().message;
           EXPECT_TRUE(SameBits(*logits, want.data() + want.size() - config.vocab_size));
-          EXPECT_EQ(KvOf(all.leader(), Ids(pages), tokens), KvOf(alone, Ids(want_pages), tokens));
+          EXPECT_EQ(KvOf(all.leader(), IdsOf(pages), tokens),
+                    KvOf(alone, IdsOf(want_pages), tokens));
           ASSERT_EQ(all.reports().size(), static_cast<size_t>(used - 1));
           const uint64_t per_token = all.leader().pages->layout().bytes_per_token();
           for (int place = 0; place + 1 < used; ++place) {
@@ -265,7 +266,7 @@ TEST(ChainTest, ASilentRankIsGivenUp) {
   const RankJob job{
       .salt = "", .tokens = Prompt(1, 100, config.vocab_size), .partition = EvenPartition(100, 2)};
   const PageTable pages = rig.Draw(100);
-  const auto gate = chain.Start(job, Ids(pages));
+  const auto gate = chain.Start(job, IdsOf(pages));
   ASSERT_FALSE(gate);
   EXPECT_EQ(gate.error().code, ErrorCode::kDeadline);
   EXPECT_FALSE(chain.ok());
@@ -276,7 +277,7 @@ TEST(ChainTest, AGateDoesNotWaitForEver) {
   const auto comms = NewMemoryComms(2);
   Rig rig(TinyConfig(), NumericPath::kF32, 1, kChunk);
   const PageTable pages = rig.Draw(100);
-  const std::vector<PageId> ids = Ids(pages);
+  const std::vector<PageId> ids = IdsOf(pages);
   const RankJob job{.salt = "", .tokens = Prompt(1, 100), .partition = EvenPartition(100, 2)};
   KvGate gate(*comms[1], *rig.pages, ids, RoutesOf(job, 1, 0, kChunk), Seconds(0.05));
   const Status status = gate.BeforeAttention(0);

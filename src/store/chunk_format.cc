@@ -175,7 +175,7 @@ Result<ChunkHeader> DecodeHeader(ConstHeaderBytes in) {
     return Fail(ErrorCode::kCorrupt, "reserved header bytes are not zero");
   }
   const uint16_t path = Load<uint16_t>(in, kNumericPathAt);
-  if (path <= static_cast<uint16_t>(NumericPath::kF32)) {
+  if (path <= static_cast<uint16_t>(NumericPath::kBf16Tensor)) {
     header.numeric_path = static_cast<NumericPath>(path);
   }
   header.key = LoadKey(in, kKeyAt);

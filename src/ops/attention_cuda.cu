@@ -1,0 +1,302 @@
+// The plan of attention on CUDA, and its kernels. Tiles of rows are computed whole, or partial by
+// partial and then merged; a row's bits are the same.
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "ops/attention_backends.h"
+#include "ops/attention_cuda_sums.cuh"
+#include "ops/attention_cuda_tile.cuh"
+#include "ops/cuda_check.h"
+#include "ops/cuda_device.h"
+#include "ops/step_array.h"
+
+namespace kvcake {
+namespace {
+
+using cuda::AttentionArgs;
+using cuda::AttentionTask;
+using cuda::kTileRows;
+using cuda::kTileThreads;
+
+static_assert(kAttentionPartial % kAttentionBlock == 0 && kAttentionBlock == 64);
+
+// For the sums of tiles that are split. Those that find no room left are computed whole.
+constexpr int64_t kSumsBytesAll = 32 << 20;
+// Positions and row numbers, and what is added to them, are ints on the device.
+constexpr int64_t kIntMax = 1 << 30;
+
+// ---- kernels ----
+
+// A block a task, KV head, and kOut dimensions of the result.
+template <int kDim, int kOut>
+__global__ void __launch_bounds__(kTileThreads, cuda::TileShape<kDim, kOut>::kResident)
+    Attend(const __grid_constant__ AttentionArgs args) {
+  extern __shared__ uint4 shared[];
+  const int outs = kDim / kOut, of_task = args.kv_heads * outs;
+  const int block = static_cast<int>(blockIdx.x), head = block % of_task;
+  const AttentionTask task = args.tasks[block / of_task];
+  cuda::Tile<kDim, kOut>(args, task, head / outs, head % outs * kOut, shared).Run();
+}
+
+// Blocks (task and KV head, row): adds up a split tile's partials.
+__global__ void __launch_bounds__(kTileThreads) Merge(const __grid_constant__ AttentionArgs args) {
+  const int block = static_cast<int>(blockIdx.x), row = static_cast<int>(blockIdx.y);
+  const int kv_head = block % args.kv_heads;
+  const AttentionTask task = args.tasks[block / args.kv_heads];
+  if (row >= cuda::RowsOf(task)) return;
+  const int padded = args.padded_dim;
+  for (int dim = threadIdx.x; dim < args.head_dim; dim += kTileThreads) {
+    const float* first = cuda::SumsOf(args, task, kv_head, 0, row);
+    cuda::RowState total{first[padded], first[padded + 1]};
+    float value = first[dim];
+    for (int partial = 1; partial < task.partials; ++partial) {
+      const float* next = cuda::SumsOf(args, task, kv_head, partial, row);
+      const cuda::MergeScale scale = cuda::MergeState({next[padded], next[padded + 1]}, &total);
+      value = cuda::MergeValue(next[dim], value, scale);
+    }
+    cuda::OutOf(args, task, kv_head, row)[dim] =
+        static_cast<uint16_t>(cuda::PackBf16(cuda::Finished(value, total), 0.0f));
+  }
+}
+
+// Attend for some head_dims.
+struct TileKernel {
+  int padded_dim;
+  int outs;  // blocks of threads a task and KV head
+  void (*attend)(AttentionArgs args);
+  int shared_bytes;
+};
+
+template <int kDim, int kOut>
+TileKernel KernelOf() {
+  return {kDim, kDim / kOut, Attend<kDim, kOut>, cuda::TileShape<kDim, kOut>::kBytes};
+}
+
+TileKernel KernelFor(int head_dim) {
+  if (head_dim <= 64) return KernelOf<64, 64>();
+  if (head_dim <= 96) return KernelOf<96, 96>();
+  if (head_dim <= 128) return KernelOf<128, 128>();
+  static_assert(kAttentionHeadDimMax == 256);
+  return KernelOf<256, 128>();
+}
+
+// ---- plans ----
+
+struct PlanLimits {
+  int64_t group = 0;
+  int64_t kv_heads = 0;
+  int64_t chunk_tokens = 0;
+  int64_t max_rows = 0;
+  int64_t sums_rows = 0;  // that have room
+};
+
+class CudaPlan : public AttentionPlan {
+ public:
+  CudaPlan(const Compute& compute, const PlanLimits& limits);
+
+  // dense_keys cost time where they are computed, and change no result: here they are not.
+  void Set(std::span<const AttentionSlice> slices) override;
+
+  // On the device.
+  std::span<const AttentionTask> tasks() const { return on_device_.first(tasks_.size()); }
+  std::span<const AttentionTask> merges() const { return on_device_.subspan(tasks_.size()); }
+  const PageId* pages() const { return pages_on_device_.data(); }
+  int merge_rows() const { return merge_rows_; }  // the most of one merge
+
+ private:
+  int64_t Pages(const AttentionSlice& slice) const {
+    return (slice.start + slice.rows + limits_.chunk_tokens - 1) / limits_.chunk_tokens;
+  }
+  int64_t Tiles(const AttentionSlice& slice) const {
+    return (slice.rows * limits_.group + kTileRows - 1) / kTileRows;
+  }
+  void AddTiles(const AttentionSlice& slice, int64_t pages, bool split);
+  // False when there is too little room left for its sums.
+  bool Split(AttentionTask tile);
+  void Commit();
+
+  const Compute& compute_;
+  const PlanLimits limits_;
+  std::vector<AttentionTask> tasks_;
+  std::vector<AttentionTask> merges_;  // a split tile each
+  int64_t sums_rows_ = 0;              // taken
+  int merge_rows_ = 0;
+  StepArray<AttentionTask> array_;  // tasks, then merges
+  StepArray<PageId> page_array_;    // the slices' lists
+  std::span<const AttentionTask> on_device_;
+  std::span<const PageId> pages_on_device_;
+};
+
+// Grows the array when it is too small, which forgets its values and is rare.
+template <typename T>
+void Reserve(const Compute& compute, int64_t size, StepArray<T>* array) {
+  const auto old = static_cast<int64_t>(array->host().size());
+  if (size > old) *array = StepArray<T>(compute, std::max(size, 2 * old));
+}
+
+// Sequences may share pages, so that no bound on their lists is near what is used: arrays grow.
+CudaPlan::CudaPlan(const Compute& compute, const PlanLimits& limits)
+    : compute_(compute),
+      limits_(limits),
+      array_(compute, limits.max_rows + 1),
+      page_array_(compute, 8 * limits.max_rows + 1) {}
+
+void CudaPlan::Set(std::span<const AttentionSlice> slices) {
+  tasks_.clear();
+  merges_.clear();
+  sums_rows_ = 0;
+  merge_rows_ = 0;
+  int64_t rows = 0, pages = 0, tiles = 0;
+  for (const AttentionSlice& slice : slices) {
+    CHECK(slice.start >= 0 && slice.start + slice.rows <= kIntMax);
+    CHECK(Pages(slice) <= std::ssize(slice.pages));
+    rows += slice.rows;
+    pages += Pages(slice);
+    tiles += Tiles(slice);
+  }
+  CHECK(rows <= limits_.max_rows && rows * limits_.group <= kIntMax && pages <= kIntMax);
+  Reserve(compute_, pages, &page_array_);
+  // The partials of a single row, whose tile is mostly empty, are always computed side by side;
+  // those of others where their tiles alone would leave multiprocessors idle.
+  const bool idle = tiles * limits_.kv_heads < compute_.cuda()->multiprocessors();
+  int64_t at = 0;
+  for (const AttentionSlice& slice : slices) {
+    std::ranges::copy(slice.pages.first(Pages(slice)), page_array_.host().begin() + at);
+    AddTiles(slice, at, idle || slice.rows == 1);
+    at += Pages(slice);
+  }
+  // Longest first, so that the last ones to end are short.
+  std::ranges::sort(tasks_, std::greater(), &AttentionTask::keys);
+  pages_on_device_ = page_array_.Commit(compute_, pages);
+  Commit();
+}
+
+void CudaPlan::AddTiles(const AttentionSlice& slice, int64_t pages, bool split) {
+  const int64_t rows = slice.rows * limits_.group;
+  for (int64_t row = 0; row < rows; row += kTileRows) {
+    const int64_t last = std::min(row + kTileRows, rows) - 1;
+    const int64_t keys = slice.start + last / limits_.group + 1;
+    const AttentionTask tile = {
+        .q = slice.q,
+        .pages = static_cast<int32_t>(pages),
+        .start = static_cast<int32_t>(slice.start),
+        .out_row = static_cast<int32_t>(slice.out_row),
+        .rows = static_cast<int32_t>(rows),
+        .row = static_cast<int32_t>(row),
+        .partials = static_cast<int32_t>((keys - 1) / kAttentionPartial + 1),
+        .keys = static_cast<int32_t>(keys)};
+    if (split && tile.partials > 1 && Split(tile)) continue;
+    tasks_.push_back(tile);
+  }
+}
+
+bool CudaPlan::Split(AttentionTask tile) {
+  const int rows = std::min(kTileRows, tile.rows - tile.row);
+  const int64_t wanted = limits_.kv_heads * tile.partials * rows;
+  if (sums_rows_ + wanted > limits_.sums_rows) return false;
+  tile.sums = static_cast<int32_t>(sums_rows_);
+  sums_rows_ += wanted;
+  merge_rows_ = std::max(merge_rows_, rows);
+  merges_.push_back(tile);
+  const int keys = tile.keys;
+  for (tile.partial = 0; tile.partial < tile.partials; ++tile.partial) {
+    tile.keys = std::min(kAttentionPartial, keys - tile.partial * kAttentionPartial);
+    tasks_.push_back(tile);
+  }
+  return true;
+}
+
+void CudaPlan::Commit() {
+  const auto size = static_cast<int64_t>(tasks_.size() + merges_.size());
+  Reserve(compute_, size, &array_);
+  std::ranges::copy(merges_, std::ranges::copy(tasks_, array_.host().begin()).out);
+  on_device_ = array_.Commit(compute_, size);
+}
+
+// ---- attention ----
+
+class CudaAttention : public Attention {
+ public:
+  CudaAttention(const Compute& compute, AttentionShape shape, const PagePool& pool,
+                int64_t max_rows);
+
+  std::unique_ptr<AttentionPlan> NewPlan() override {
+    return std::make_unique<CudaPlan>(compute_,
+                                      PlanLimits{.group = shape_.heads / shape_.kv_heads,
+                                                 .kv_heads = shape_.kv_heads,
+                                                 .chunk_tokens = pool_.layout().chunk_tokens,
+                                                 .max_rows = max_rows_,
+                                                 .sums_rows = sums_rows_});
+  }
+  void Run(const AttentionPlan& plan, int layer, int64_t q_stride, const Activations& out) override;
+
+ private:
+  const Compute& compute_;
+  const AttentionShape shape_;
+  const PagePool& pool_;
+  const int64_t max_rows_;
+  const TileKernel kernel_;
+  const int64_t sums_rows_;
+  const Buffer sums_;
+  const Buffer slopes_;  // of ALiBi; else empty
+};
+
+CudaAttention::CudaAttention(const Compute& compute, AttentionShape shape, const PagePool& pool,
+                             int64_t max_rows)
+    : compute_(compute),
+      shape_(std::move(shape)),
+      pool_(pool),
+      max_rows_(max_rows),
+      kernel_(KernelFor(shape_.head_dim)),
+      sums_rows_(kSumsBytesAll / (cuda::SumsStride(kernel_.padded_dim) * sizeof(float))),
+      sums_(kSumsBytesAll, Memory::kDevice),
+      slopes_(shape_.alibi_slopes.empty() ? Buffer() : compute.Put(shape_.alibi_slopes)) {
+  CHECK(pool.segments().size() == 1);
+  CUDA_CHECK(cudaFuncSetAttribute(kernel_.attend, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  kernel_.shared_bytes));
+}
+
+void CudaAttention::Run(const AttentionPlan& of, int layer, int64_t q_stride,
+                        const Activations& out) {
+  const auto& plan = static_cast<const CudaPlan&>(of);
+  if (plan.tasks().empty()) return;
+  const KvLayout& layout = pool_.layout();
+  AttentionArgs args = {
+      .tasks = plan.tasks().data(),
+      .pages = plan.pages(),
+      .slopes = slopes_.as<float>(),
+      .slab = pool_.Slab(0, layer),
+      .page_elements = static_cast<int64_t>(layout.page_bytes() / sizeof(uint16_t)),
+      .plane_elements = static_cast<int64_t>(layout.plane_elements()),
+      .q_stride = q_stride,
+      .out_stride = out.stride,
+      .out = reinterpret_cast<uint16_t*>(out.data),
+      .sums = sums_.as<float>(),
+      .chunk_tokens = layout.chunk_tokens,
+      .kv_heads = shape_.kv_heads,
+      .group = shape_.heads / shape_.kv_heads,
+      .head_dim = shape_.head_dim,
+      .padded_dim = kernel_.padded_dim};
+  const cudaStream_t stream = compute_.cuda()->stream();
+  const auto tasks = static_cast<unsigned>(plan.tasks().size() * shape_.kv_heads * kernel_.outs);
+  kernel_.attend<<<tasks, kTileThreads, kernel_.shared_bytes, stream>>>(args);
+  CUDA_CHECK(cudaGetLastError());
+  if (plan.merges().empty()) return;
+  args.tasks = plan.merges().data();
+  const dim3 merges(static_cast<unsigned>(plan.merges().size() * shape_.kv_heads),
+                    static_cast<unsigned>(plan.merge_rows()));
+  Merge<<<merges, kTileThreads, 0, stream>>>(args);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace
+
+std::unique_ptr<Attention> NewCudaAttention(const Compute& compute, AttentionShape shape,
+                                            const PagePool& pool, int64_t max_rows) {
+  return std::make_unique<CudaAttention>(compute, std::move(shape), pool, max_rows);
+}
+
+}  // namespace kvcake

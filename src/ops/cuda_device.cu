@@ -1,0 +1,102 @@
+#include "ops/cuda_device.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "base/check.h"
+#include "ops/cuda_check.h"
+
+namespace kvcake {
+namespace {
+
+// Kernels are compiled for these and what is compatible with them.
+constexpr int kCapabilityMin = 80;
+
+Error Unusable(const std::string& why) {
+  return {ErrorCode::kUnsupported, "no CUDA device can be used: " + why};
+}
+
+}  // namespace
+
+Result<CudaDevice*> CudaDevice::Get() {
+  static const Result<CudaDevice*> device = Open();
+  return device;
+}
+
+Result<CudaDevice*> CudaDevice::Open() {
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
+    return tl::unexpected(Unusable(cudaGetErrorString(error)));
+  }
+  if (count == 0) return tl::unexpected(Unusable("there is none; see CUDA_VISIBLE_DEVICES"));
+  cudaDeviceProp properties;
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
+  const int capability = properties.major * 10 + properties.minor;
+  if (capability < kCapabilityMin) {
+    return Fail(ErrorCode::kUnsupported,
+                "{} has compute capability {}.{}: kvcake needs 8.0 or more, as of an A100",
+                properties.name, properties.major, properties.minor);
+  }
+  // Waiting threads sleep: the cores have other work.
+  CUDA_CHECK(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
+  CUDA_CHECK(cudaSetDevice(0));
+  auto device = std::unique_ptr<CudaDevice>(new CudaDevice());
+  device->name_ = properties.name;
+  device->multiprocessors_ = properties.multiProcessorCount;
+  device->memory_bytes_ = properties.totalGlobalMem;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking));
+  ASSIGN_OR_RETURN(device->scratch_, device->Allocate(kScratchBytes));
+  return device.release();  // for as long as the process: static objects may hold its memory
+}
+
+uint64_t CudaDevice::free_bytes() const {
+  size_t free = 0, total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+Result<std::byte*> CudaDevice::Allocate(uint64_t bytes) {
+  void* memory = nullptr;
+  if (const cudaError_t error = cudaMalloc(&memory, bytes); error != cudaSuccess) {
+    cudaGetLastError();  // forgets it
+    return Fail(ErrorCode::kResourceExhausted, "{} has {} of {} bytes left, not {}: {}", name_,
+                free_bytes(), memory_bytes_, bytes, cudaGetErrorString(error));
+  }
+  return static_cast<std::byte*>(memory);
+}
+
+Result<std::byte*> CudaDevice::AllocatePinned(uint64_t bytes) {
+  void* memory = nullptr;
+  if (const cudaError_t error = cudaMallocHost(&memory, bytes); error != cudaSuccess) {
+    cudaGetLastError();
+    return Fail(ErrorCode::kResourceExhausted, "the host has no {} bytes to page-lock: {}", bytes,
+                cudaGetErrorString(error));
+  }
+  std::fill_n(static_cast<std::byte*>(memory), bytes, std::byte{0});
+  return static_cast<std::byte*>(memory);
+}
+
+void CudaDevice::Free(std::byte* memory) { CUDA_CHECK(cudaFree(memory)); }
+
+void CudaDevice::FreePinned(std::byte* memory) { CUDA_CHECK(cudaFreeHost(memory)); }
+
+void CudaDevice::CopyToDevice(void* to, const void* from, uint64_t bytes) {
+  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));
+}
+
+void CudaDevice::CopyToHost(void* to, const void* from, uint64_t bytes) {
+  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_));
+}
+
+void CudaDevice::Zero(void* memory, uint64_t bytes) {
+  CUDA_CHECK(cudaMemsetAsync(memory, 0, bytes, stream_));
+}
+
+void CudaDevice::Upload(void* to, const void* from, uint64_t bytes) {
+  CopyToDevice(to, from, bytes);
+  Wait();
+}
+
+void CudaDevice::Wait() { CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+
+}  // namespace kvcake

@@ -1,0 +1,59 @@
+// The CUDA device of this process: its memory, its stream, and copies between it and the host.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+
+struct CUstream_st;
+
+namespace kvcake {
+
+// Operations are enqueued on one stream, from one thread, and happen in order. What goes wrong on
+// the device afterwards ends the process with CUDA's message: its memory can't be trusted then.
+class CudaDevice {
+ public:
+  // The first device that CUDA_VISIBLE_DEVICES leaves, opened by the first call and never closed.
+  // kUnsupported says what is missing: a build with CUDA, a driver, a device.
+  static Result<CudaDevice*> Get();
+
+  const std::string& name() const { return name_; }
+  int multiprocessors() const { return multiprocessors_; }
+  uint64_t memory_bytes() const { return memory_bytes_; }
+  uint64_t free_bytes() const;  // now
+  CUstream_st* stream() const { return stream_; }
+  // kScratchBytes for one operation, contents undefined between operations.
+  std::byte* scratch() const { return scratch_; }
+  static constexpr int64_t kScratchBytes = 256 << 20;
+
+  // Memory of the device, undefined, or of the host, page-locked and zero-filled.
+  // kResourceExhausted names the numbers.
+  Result<std::byte*> Allocate(uint64_t bytes);
+  Result<std::byte*> AllocatePinned(uint64_t bytes);
+  void Free(std::byte* memory);
+  void FreePinned(std::byte* memory);
+
+  // Enqueued. Memory of the host is page-locked, and neither changes nor is read until Wait.
+  void CopyToDevice(void* to, const void* from, uint64_t bytes);
+  void CopyToHost(void* to, const void* from, uint64_t bytes);
+  void Zero(void* memory, uint64_t bytes);
+  // From any memory of the host, which may change when this returns; for weights, at start.
+  void Upload(void* to, const void* from, uint64_t bytes);
+  // Until all that was enqueued has been done.
+  void Wait();
+
+ private:
+  CudaDevice() = default;
+  static Result<CudaDevice*> Open();
+
+  std::string name_;
+  int multiprocessors_ = 0;
+  uint64_t memory_bytes_ = 0;
+  CUstream_st* stream_ = nullptr;
+  std::byte* scratch_ = nullptr;
+};
+
+}  // namespace kvcake

@@ -1,0 +1,42 @@
+// The operations of this room on a CUDA device: they enqueue kernels and return, and take memory of
+// the device. Private to this room; arguments have been checked. Builds without CUDA never call
+// them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ops/cuda_device.h"
+#include "ops/elementwise.h"
+#include "ops/packed_matrix.h"
+
+namespace kvcake::cuda {
+
+// elementwise.h
+void RmsNorm(CudaDevice& device, const float* x, const NormWeights& norm, const Activations& out);
+void LayerNorm(CudaDevice& device, const float* x, const NormWeights& norm, const Activations& out);
+void RopeTable(CudaDevice& device, std::span<const int32_t> positions,
+               std::span<const float> inv_freq, float* table);
+void NormHeads(CudaDevice& device, const QkvShape& shape, const NormWeights& q,
+               const NormWeights& k, std::span<float> qkv);
+void RopeAndStoreKv(CudaDevice& device, const QkvShape& shape, float* qkv, const float* table,
+                    std::span<const KvSlot> slots, const KvStride& stride);
+void Embed(CudaDevice& device, const PackedMatrix& table, std::span<const int32_t> tokens,
+           float* out);
+void TakeRows(CudaDevice& device, const float* x, std::span<const int32_t> rows, int64_t k,
+              float* out);
+
+// matmul.h; where `add`, MatMulAdd.
+void MatMul(CudaDevice& device, const Activations& a, const PackedMatrix& w, float* out,
+            int64_t stride, bool add);
+void MatMulSwiGlu(CudaDevice& device, const Activations& a, const PackedMatrix& w,
+                  const Activations& out);
+void MatMulGelu(CudaDevice& device, const Activations& a, const PackedMatrix& w,
+                const Activations& out);
+
+// out = silu(gate) * up of [out.rows][2 * out.k] f32, the gate's columns first.
+void SwiGlu(CudaDevice& device, const float* gate_up, const Activations& out);
+// out = gelu(x) by the error function, of [out.rows][out.k] f32.
+void Gelu(CudaDevice& device, const float* x, const Activations& out);
+
+}  // namespace kvcake::cuda

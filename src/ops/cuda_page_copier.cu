@@ -1,0 +1,114 @@
+#include "ops/cuda_page_copier.h"
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "ops/cuda_check.h"
+
+namespace kvcake {
+namespace {
+
+// Copies one way, in order. Copies are enqueued by whoever asks; the thread sleeps until the oldest
+// has been done (CUDA's own callbacks may not enqueue anything, and what `done` does will).
+class CopyLane {
+ public:
+  explicit CopyLane(cudaMemcpyKind kind) : kind_(kind) {
+    CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    thread_ = std::thread([this] { Loop(); });
+  }
+  ~CopyLane() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+    for (cudaEvent_t event : events_) CUDA_CHECK(cudaEventDestroy(event));
+    CUDA_CHECK(cudaStreamDestroy(stream_));
+  }
+  CopyLane(const CopyLane&) = delete;
+  CopyLane& operator=(const CopyLane&) = delete;
+
+  void Copy(std::span<std::byte> to, std::span<const std::byte> from, std::function<void()> done) {
+    CHECK(to.size() == from.size());
+    {
+      std::lock_guard lock(mutex_);  // a copy's event follows it at once
+      const cudaEvent_t event = TakeEvent();
+      CUDA_CHECK(cudaMemcpyAsync(to.data(), from.data(), to.size(), kind_, stream_));
+      CUDA_CHECK(cudaEventRecord(event, stream_));
+      copies_.push_back({event, std::move(done)});
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  struct Pending {
+    cudaEvent_t event;
+    std::function<void()> done;
+  };
+
+  cudaEvent_t TakeEvent() {
+    cudaEvent_t event;
+    if (events_.empty()) {
+      CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+      return event;
+    }
+    event = events_.back();
+    events_.pop_back();
+    return event;
+  }
+
+  void Loop() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return stop_ || !copies_.empty(); });
+      if (copies_.empty()) return;
+      Pending copy = std::move(copies_.front());
+      copies_.pop_front();
+      lock.unlock();
+      CUDA_CHECK(cudaEventSynchronize(copy.event));
+      copy.done();
+      copy.done = nullptr;  // what it holds goes outside the lock
+      lock.lock();
+      events_.push_back(copy.event);
+    }
+  }
+
+  const cudaMemcpyKind kind_;
+  cudaStream_t stream_ = nullptr;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::deque<Pending> copies_;
+  std::vector<cudaEvent_t> events_;  // as many as were ever in flight
+  bool stop_ = false;
+
+  std::thread thread_;
+};
+
+class CudaPageCopier : public PageCopier {
+ public:
+  void ToPage(std::span<std::byte> page, std::span<const std::byte> staging,
+              std::function<void()> done) override {
+    to_pages_.Copy(page, staging, std::move(done));
+  }
+  void FromPage(std::span<std::byte> staging, std::span<const std::byte> page,
+                std::function<void()> done) override {
+    from_pages_.Copy(staging, page, std::move(done));
+  }
+
+ private:
+  CopyLane to_pages_{cudaMemcpyHostToDevice};
+  CopyLane from_pages_{cudaMemcpyDeviceToHost};
+};
+
+}  // namespace
+
+std::unique_ptr<PageCopier> NewCudaPageCopier() { return std::make_unique<CudaPageCopier>(); }
+
+}  // namespace kvcake

@@ -1,0 +1,216 @@
+// The operations on a CUDA device against the portable ones of the CPU, on the same values. Skipped
+// where there is no device.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "ops/attention.h"
+#include "ops/elementwise.h"
+#include "ops/matmul.h"
+#include "ops/test_paths.h"
+
+namespace kvcake {
+namespace {
+
+constexpr NumericPath kCuda = NumericPath::kBf16Tensor;
+constexpr double kBf16Half = 0.004;  // of a bf16's distance to the next, relative to it
+
+class CudaTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto device = CudaDevice::Get(); !device) GTEST_SKIP() << device.error().message;
+    cuda_ = std::make_unique<Compute>(threads_, kCuda);
+  }
+
+  template <typename T>
+  static Buffer Put(const std::vector<T>& values) {
+    return ToKernels(kCuda, values);
+  }
+  template <typename T>
+  static std::vector<T> Get(const T* from, int64_t count) {
+    return FromKernels(kCuda, from, count);
+  }
+  static ActivationBuffer PutRows(const std::vector<float>& x, int64_t rows, int64_t k) {
+    ActivationBuffer buffer(kCuda, rows, k);
+    SetActivations(kCuda, x, buffer.Rows(rows));
+    return buffer;
+  }
+  // Values that are the same in f32 and in bf16.
+  std::vector<float> Bf16Floats(int64_t n, float scale = 1.0f) {
+    std::vector<float> values;
+    for (const uint16_t bits : RandomBf16(rng_, n, scale)) values.push_back(Bf16ToF32(bits));
+    return values;
+  }
+
+  std::mt19937 rng_{1};
+  ThreadPool threads_{2};
+  const Compute cpu_{threads_, NumericPath::kF32};
+  std::unique_ptr<Compute> cuda_;
+};
+
+void ExpectNear(const std::vector<float>& got, const std::vector<float>& want, double relative,
+                double absolute) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got[i], want[i], relative * std::abs(want[i]) + absolute) << "at " << i;
+  }
+}
+
+TEST_F(CudaTest, NormsAreTheCpus) {
+  for (const int64_t k : {16, 48, 576, 4544, 16384}) {
+    const int64_t rows = 19;
+    const auto x = RandomFloats(rng_, rows * k, 3.0f), weight = RandomFloats(rng_, k);
+    const auto bias = RandomFloats(rng_, k);
+    const Buffer on_device = Put(x);
+    const Buffer weights = cuda_->Put(weight), biases = cuda_->Put(bias);
+    const ActivationBuffer want(cpu_.path(), rows, k), got(kCuda, rows, k);
+    RmsNorm(cpu_, x.data(), {.weight = weight.data(), .eps = 1e-5f}, want.Rows(rows));
+    RmsNorm(*cuda_, on_device.as<float>(), {.weight = weights.as<float>(), .eps = 1e-5f},
+            got.Rows(rows));
+    ExpectNear(RowsOf(kCuda, got.Rows(rows)), RowsOf(cpu_.path(), want.Rows(rows)), kBf16Half,
+               1e-6);
+    LayerNorm(cpu_, x.data(), {weight.data(), bias.data(), 1e-5f}, want.Rows(rows));
+    LayerNorm(*cuda_, on_device.as<float>(), {weights.as<float>(), biases.as<float>(), 1e-5f},
+              got.Rows(rows));
+    ExpectNear(RowsOf(kCuda, got.Rows(rows)), RowsOf(cpu_.path(), want.Rows(rows)), kBf16Half,
+               1e-5);
+  }
+}
+
+TEST_F(CudaTest, HeadsAreNormalizedRotatedAndStored) {
+  for (const int dim : {16, 80, 128}) {
+    const QkvShape shape{.heads = 3, .kv_heads = 2, .head_dim = dim};
+    const int64_t rows = 10, row_size = 7 * dim, head = 32 * dim, layer = 2 * head;
+    auto qkv = RandomFloats(rng_, rows * row_size);
+    const auto q = RandomFloats(rng_, dim), k = RandomFloats(rng_, dim);
+    std::vector<float> inv_freq, table(rows * dim);
+    for (int i = 0; i < dim / 2; ++i) inv_freq.push_back(std::pow(10000.0f, -2.0f * i / dim));
+    std::vector<int32_t> positions;
+    for (int i = 0; i < rows; ++i) positions.push_back(i * 1237);
+    // One layer's K and V of every row, in a page of its own; row 4 goes nowhere.
+    std::vector<uint16_t> pages(rows * 2 * layer, 0xabcd);
+    const Buffer device_pages = Put(pages), device_qkv = Put(qkv),
+                 device_positions = Put(positions);
+    const Buffer device_table(table.size() * sizeof(float), Memory::kDevice);
+    const auto slots_of = [&](uint16_t* at) {
+      std::vector<KvSlot> slots;
+      for (int64_t r = 0; r < rows; ++r, at += 2 * layer) slots.push_back({at, at + layer / 2});
+      slots[4] = {};
+      return slots;
+    };
+    const auto slots = slots_of(pages.data());
+    const Buffer device_slots = Put(slots_of(device_pages.as<uint16_t>()));
+    RopeTable(cpu_, positions, inv_freq, table.data());
+    NormHeads(cpu_, shape, {.weight = q.data(), .eps = 1e-6f}, {.weight = k.data(), .eps = 0.5f},
+              qkv);
+    RopeAndStoreKv(cpu_, shape, qkv.data(), table.data(), slots,
+                   {.layer = layer, .head = head / 2});
+    const Buffer device_freq = cuda_->Put(inv_freq), dq = cuda_->Put(q), dk = cuda_->Put(k);
+    RopeTable(*cuda_, {device_positions.as<int32_t>(), positions.size()},
+              {device_freq.as<float>(), inv_freq.size()}, device_table.as<float>());
+    NormHeads(*cuda_, shape, {.weight = dq.as<float>(), .eps = 1e-6f},
+              {.weight = dk.as<float>(), .eps = 0.5f}, {device_qkv.as<float>(), qkv.size()});
+    RopeAndStoreKv(*cuda_, shape, device_qkv.as<float>(), device_table.as<float>(),
+                   {device_slots.as<KvSlot>(), slots.size()}, {.layer = layer, .head = head / 2});
+    ExpectNear(Get(device_table.as<float>(), table.size()), table, 0, 2e-6);
+    const auto got = Get(device_qkv.as<float>(), qkv.size());
+    for (int64_t i = 0; i < rows * row_size; ++i) {
+      if (i % row_size < 3 * dim) {
+        ASSERT_NEAR(got[i], qkv[i], 1e-4) << "query " << i;
+      }
+    }
+    const auto stored = Get(device_pages.as<uint16_t>(), pages.size());
+    for (size_t i = 0; i < pages.size(); ++i) {
+      if (pages[i] == 0xabcd) {
+        ASSERT_EQ(stored[i], 0xabcd) << "nothing belongs to " << i;
+      } else {
+        const float want = Bf16ToF32(pages[i]);
+        ASSERT_NEAR(Bf16ToF32(stored[i]), want, 2 * kBf16Half * std::abs(want) + 1e-4) << i;
+      }
+    }
+  }
+}
+
+TEST_F(CudaTest, RowsAreEmbeddedAndTaken) {
+  const int64_t k = 80, vocab = 37;
+  const auto bits = RandomBf16(rng_, vocab * k);
+  const WeightRows rows{bits.data(), WeightType::kBf16, vocab};
+  const PackedMatrix table(*cuda_, std::span(&rows, 1), k);
+  const std::vector<int32_t> tokens = {36, 0, 5, 5, 11};
+  const Buffer device_tokens = Put(tokens), out(tokens.size() * k * sizeof(float), Memory::kDevice);
+  const std::span<const int32_t> on_device(device_tokens.as<int32_t>(), tokens.size());
+  Embed(*cuda_, table, on_device, out.as<float>());
+  const auto got = Get(out.as<float>(), tokens.size() * k);
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(got[i], Bf16ToF32(bits[tokens[i / k] * k + i % k]));
+  }
+  const auto x = RandomFloats(rng_, 40 * k);
+  const Buffer from = Put(x);
+  TakeRows(*cuda_, from.as<float>(), on_device, k, out.as<float>());
+  const auto taken = Get(out.as<float>(), tokens.size() * k);
+  for (size_t i = 0; i < taken.size(); ++i) ASSERT_EQ(taken[i], x[tokens[i / k] * k + i % k]);
+}
+
+TEST_F(CudaTest, ProductsAreTheCpus) {
+  struct Shape {
+    int64_t rows, n, k;
+  };
+  for (const auto& [rows, n, k] : {Shape{1, 16, 16}, Shape{3, 208, 64}, Shape{29, 96, 576},
+                                   Shape{515, 48, 4096}, Shape{600, 1 << 17, 16}}) {
+    SCOPED_TRACE(testing::Message() << rows << "x" << n << "x" << k);
+    const auto x = Bf16Floats(rows * k);
+    const auto w = RandomBf16(rng_, n * k, 1.0f / std::sqrt(static_cast<float>(k)));
+    const auto bias = RandomFloats(rng_, n);
+    const WeightRows half{w.data(), WeightType::kBf16, n / 2, bias.data()};
+    const WeightRows other{w.data() + n / 2 * k, WeightType::kBf16, n / 2, &bias[n / 2]};
+    const WeightRows parts[] = {half, other};
+    const PackedMatrix cpu_w(cpu_, parts, k), cuda_w(*cuda_, parts, k);
+    ActivationBuffer a(cpu_.path(), rows, k);
+    SetActivations(cpu_.path(), x, a.Rows(rows));
+    const ActivationBuffer device_a = PutRows(x, rows, k);
+    const int64_t stride = n + 4;
+    std::vector<float> want(rows * stride, 1.0f);
+    const Buffer got = Put(want);
+    MatMul(cpu_, a.Rows(rows), cpu_w, want.data(), stride);
+    MatMul(*cuda_, device_a.Rows(rows), cuda_w, got.as<float>(), stride);
+    ExpectNear(Get(got.as<float>(), want.size()), want, 1e-4, 1e-4);
+    MatMulAdd(cpu_, a.Rows(rows), cpu_w, want.data(), stride);
+    MatMulAdd(*cuda_, device_a.Rows(rows), cuda_w, got.as<float>(), stride);
+    ExpectNear(Get(got.as<float>(), want.size()), want, 2e-4, 2e-4);
+    const ActivationBuffer gelu(cpu_.path(), rows, n), device_gelu(kCuda, rows, n);
+    MatMulGelu(cpu_, a.Rows(rows), cpu_w, gelu.Rows(rows));
+    MatMulGelu(*cuda_, device_a.Rows(rows), cuda_w, device_gelu.Rows(rows));
+    ExpectNear(RowsOf(kCuda, device_gelu.Rows(rows)), RowsOf(cpu_.path(), gelu.Rows(rows)),
+               kBf16Half, 1e-4);
+    if (n % 32 != 0) continue;
+    const ActivationBuffer out(cpu_.path(), rows, n / 2), device_out(kCuda, rows, n / 2);
+    MatMulSwiGlu(cpu_, a.Rows(rows), PackedMatrix::GateUp(cpu_, half, other, k), out.Rows(rows));
+    MatMulSwiGlu(*cuda_, device_a.Rows(rows), PackedMatrix::GateUp(*cuda_, half, other, k),
+                 device_out.Rows(rows));
+    ExpectNear(RowsOf(kCuda, device_out.Rows(rows)), RowsOf(cpu_.path(), out.Rows(rows)), kBf16Half,
+               2e-4);
+  }
+}
+
+TEST_F(CudaTest, GatesOfAnySizeStayFinite) {
+  const int64_t k = 16, inner = 16;
+  std::vector<uint16_t> gate(inner * k), up(inner * k);
+  const std::vector<float> gates = {0, -1, 1, -20, 20, -86, -87.5, -100, 100, 1e4, -1e4, 1e30};
+  for (size_t i = 0; i < gates.size(); ++i) gate[i * k] = F32ToBf16(gates[i]);
+  for (int64_t i = 0; i < inner; ++i) up[i * k] = F32ToBf16(1.0f);
+  std::vector<float> x(k);
+  x[0] = 1.0f;
+  const ActivationBuffer in = PutRows(x, 1, k), out(kCuda, 1, inner);
+  const PackedMatrix w = PackedMatrix::GateUp(*cuda_, {gate.data(), WeightType::kBf16, inner},
+                                              {up.data(), WeightType::kBf16, inner}, k);
+  MatMulSwiGlu(*cuda_, in.Rows(1), w, out.Rows(1));
+  const auto got = RowsOf(kCuda, out.Rows(1));
+  for (size_t i = 0; i < gates.size(); ++i) {
+    const double g = Bf16ToF32(F32ToBf16(gates[i])), want = g / (1 + std::exp(-g));
+    EXPECT_NEAR(got[i], want, kBf16Half * std::abs(want) + 1e-30) << gates[i];
+  }
+}
+
+}  // namespace
+}  // namespace kvcake

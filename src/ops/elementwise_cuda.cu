@@ -1,0 +1,251 @@
+// A row's result depends on that row alone: sums are in an order that follows from its length.
+#include <cuda_bf16.h>
+
+#include <cmath>
+
+#include "base/check.h"
+#include "ops/cuda_check.h"
+#include "ops/cuda_kernels.h"
+
+namespace kvcake::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarp = 32;
+
+__device__ float WarpSum(float value) {
+  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
+    value += __shfl_xor_sync(0xffffffff, value, lanes);
+  }
+  return value;
+}
+
+// Of a block of kThreads; every thread gets it.
+__device__ float BlockSum(float value) {
+  __shared__ float warps[kThreads / kWarp];
+  value = WarpSum(value);
+  __syncthreads();  // those of the sum before have been read
+  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float sum = 0;
+  for (int warp = 0; warp < kThreads / kWarp; ++warp) sum += warps[warp];
+  return sum;
+}
+
+__device__ void StoreBf16x4(float4 x, __nv_bfloat16* out) {
+  auto* pairs = reinterpret_cast<__nv_bfloat162*>(out);
+  pairs[0] = __floats2bfloat162_rn(x.x, x.y);
+  pairs[1] = __floats2bfloat162_rn(x.z, x.w);
+}
+
+// A block a row.
+__global__ void RmsNormRows(const float* x, const float* weight, float eps, int64_t k,
+                            __nv_bfloat16* out, int64_t out_stride) {
+  const auto* row = reinterpret_cast<const float4*>(x + blockIdx.x * k);
+  const auto* weights = reinterpret_cast<const float4*>(weight);
+  float squares = 0;
+  for (int64_t i = threadIdx.x; i < k / 4; i += kThreads) {
+    const float4 v = row[i];
+    squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+  }
+  const float scale = 1.0f / sqrtf(BlockSum(squares) / static_cast<float>(k) + eps);
+  for (int64_t i = threadIdx.x; i < k / 4; i += kThreads) {
+    const float4 v = row[i], w = weights[i];
+    StoreBf16x4({v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w},
+                out + blockIdx.x * out_stride + 4 * i);
+  }
+}
+
+__global__ void LayerNormRows(const float* x, const float* weight, const float* bias, float eps,
+                              int64_t k, __nv_bfloat16* out, int64_t out_stride) {
+  const float* row = x + blockIdx.x * k;
+  float sum = 0;
+  for (int64_t i = threadIdx.x; i < k; i += kThreads) sum += row[i];
+  const float mean = BlockSum(sum) / static_cast<float>(k);
+  float squares = 0;
+  for (int64_t i = threadIdx.x; i < k; i += kThreads) {
+    squares += (row[i] - mean) * (row[i] - mean);
+  }
+  const float scale = 1.0f / sqrtf(BlockSum(squares) / static_cast<float>(k) + eps);
+  for (int64_t i = threadIdx.x; i < k; i += kThreads) {
+    out[blockIdx.x * out_stride + i] =
+        __float2bfloat16_rn((row[i] - mean) * scale * weight[i] + bias[i]);
+  }
+}
+
+__global__ void RopeTableRows(const int32_t* positions, const float* inv_freq, int half,
+                              float* table) {
+  for (int i = threadIdx.x; i < half; i += blockDim.x) {
+    const float angle = static_cast<float>(positions[blockIdx.x]) * inv_freq[i];
+    float* cos = table + static_cast<int64_t>(blockIdx.x) * 2 * half;
+    sincosf(angle, &cos[half + i], &cos[i]);
+  }
+}
+
+// A warp a head of queries or keys, in place.
+__global__ void NormHeadsRows(QkvShape shape, const float* q, float q_eps, const float* k,
+                              float k_eps, float* qkv) {
+  const int dim = shape.head_dim, lane = threadIdx.x % kWarp;
+  float* row = qkv + static_cast<int64_t>(blockIdx.x) * (shape.heads + 2 * shape.kv_heads) * dim;
+  for (int head = threadIdx.x / kWarp; head < shape.heads + shape.kv_heads;
+       head += kThreads / kWarp) {
+    float* x = row + head * dim;
+    float squares = 0;
+    for (int i = lane; i < dim; i += kWarp) squares += x[i] * x[i];
+    const float* weight = head < shape.heads ? q : k;
+    const float eps = head < shape.heads ? q_eps : k_eps;
+    const float scale = 1.0f / sqrtf(WarpSum(squares) / static_cast<float>(dim) + eps);
+    for (int i = lane; i < dim; i += kWarp) x[i] = x[i] * scale * weight[i];
+  }
+}
+
+// A block a row, whose threads take pairs of a head that rotate together; then the values.
+__global__ void RopeAndStoreKvRows(QkvShape shape, float* qkv, const float* table,
+                                   const KvSlot* slots, KvStride stride, float scale) {
+  const int dim = shape.head_dim, half = dim / 2;
+  const int64_t row = blockIdx.x;
+  const float *cos = table + row * dim, *sin = cos + half;
+  float* q = qkv + row * (shape.heads + 2 * shape.kv_heads) * dim;
+  for (int i = threadIdx.x; i < shape.heads * half; i += kThreads) {
+    float* x = q + i / half * dim + i % half;
+    const float low = x[0], high = x[half], c = cos[i % half], s = sin[i % half];
+    x[0] = (low * c - high * s) * scale;
+    x[half] = (high * c + low * s) * scale;
+  }
+  const KvSlot slot = slots[row];
+  if (slot.k == nullptr) return;
+  const float *k = q + shape.heads * dim, *v = k + shape.kv_heads * dim;
+  auto* to_k = reinterpret_cast<__nv_bfloat16*>(slot.k) + stride.layer;
+  auto* to_v = reinterpret_cast<__nv_bfloat16*>(slot.v) + stride.layer;
+  for (int i = threadIdx.x; i < shape.kv_heads * half; i += kThreads) {
+    const int head = i / half, at = i % half;
+    const float low = k[head * dim + at], high = k[head * dim + at + half];
+    const float c = cos[at], s = sin[at];
+    to_k[head * stride.head + at] = __float2bfloat16_rn(low * c - high * s);
+    to_k[head * stride.head + at + half] = __float2bfloat16_rn(high * c + low * s);
+  }
+  for (int i = threadIdx.x; i < shape.kv_heads * dim; i += kThreads) {
+    to_v[i / dim * stride.head + i % dim] = __float2bfloat16_rn(v[i]);
+  }
+}
+
+__global__ void EmbedRows(const __nv_bfloat16* table, int64_t k, const int32_t* tokens,
+                          float* out) {
+  const __nv_bfloat16* from = table + tokens[blockIdx.x] * k;
+  for (int64_t i = threadIdx.x; i < k; i += kThreads) {
+    out[blockIdx.x * k + i] = __bfloat162float(from[i]);
+  }
+}
+
+__global__ void TakeRowsKernel(const float* x, const int32_t* rows, int64_t k, float* out) {
+  const auto* from = reinterpret_cast<const float4*>(x + rows[blockIdx.x] * k);
+  auto* to = reinterpret_cast<float4*>(out + blockIdx.x * k);
+  for (int64_t i = threadIdx.x; i < k / 4; i += kThreads) to[i] = from[i];
+}
+
+__device__ float Silu(float x) { return x / (1.0f + __expf(-x)); }
+
+// Blocks (row, some columns); four columns a thread.
+__global__ void SwiGluRows(const float* gate_up, int64_t k, __nv_bfloat16* out,
+                           int64_t out_stride) {
+  const int64_t i = 4 * (blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x);
+  if (i >= k) return;
+  const float* row = gate_up + blockIdx.x * 2 * k + i;
+  const float4 gate = *reinterpret_cast<const float4*>(row);
+  const float4 up = *reinterpret_cast<const float4*>(row + k);
+  StoreBf16x4({Silu(gate.x) * up.x, Silu(gate.y) * up.y, Silu(gate.z) * up.z, Silu(gate.w) * up.w},
+              out + blockIdx.x * out_stride + i);
+}
+
+__device__ float GeluOf(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
+
+__global__ void GeluRows(const float* x, int64_t k, __nv_bfloat16* out, int64_t out_stride) {
+  const int64_t i = 4 * (blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x);
+  if (i >= k) return;
+  const float4 v = *reinterpret_cast<const float4*>(x + blockIdx.x * k + i);
+  StoreBf16x4({GeluOf(v.x), GeluOf(v.y), GeluOf(v.z), GeluOf(v.w)},
+              out + blockIdx.x * out_stride + i);
+}
+
+__nv_bfloat16* Elements(const Activations& a) { return reinterpret_cast<__nv_bfloat16*>(a.data); }
+
+// Rows by blocks that cover k columns, four a thread.
+dim3 RowsAndColumns(int64_t rows, int64_t k) {
+  const int64_t columns = (k / 4 + kThreads - 1) / kThreads;
+  return dim3(static_cast<unsigned>(rows), static_cast<unsigned>(columns));
+}
+
+}  // namespace
+
+void RmsNorm(CudaDevice& device, const float* x, const NormWeights& norm, const Activations& out) {
+  if (out.rows == 0) return;
+  RmsNormRows<<<out.rows, kThreads, 0, device.stream()>>>(x, norm.weight, norm.eps, out.k,
+                                                          Elements(out), out.stride);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void LayerNorm(CudaDevice& device, const float* x, const NormWeights& norm,
+               const Activations& out) {
+  if (out.rows == 0) return;
+  LayerNormRows<<<out.rows, kThreads, 0, device.stream()>>>(x, norm.weight, norm.bias, norm.eps,
+                                                            out.k, Elements(out), out.stride);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void RopeTable(CudaDevice& device, std::span<const int32_t> positions,
+               std::span<const float> inv_freq, float* table) {
+  if (positions.empty()) return;
+  RopeTableRows<<<positions.size(), kWarp, 0, device.stream()>>>(
+      positions.data(), inv_freq.data(), static_cast<int>(inv_freq.size()), table);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void NormHeads(CudaDevice& device, const QkvShape& shape, const NormWeights& q,
+               const NormWeights& k, std::span<float> qkv) {
+  const size_t row_size = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
+  if (qkv.empty()) return;
+  NormHeadsRows<<<qkv.size() / row_size, kThreads, 0, device.stream()>>>(
+      shape, q.weight, q.eps, k.weight, k.eps, qkv.data());
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void RopeAndStoreKv(CudaDevice& device, const QkvShape& shape, float* qkv, const float* table,
+                    std::span<const KvSlot> slots, const KvStride& stride) {
+  if (slots.empty()) return;
+  const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
+  RopeAndStoreKvRows<<<slots.size(), kThreads, 0, device.stream()>>>(shape, qkv, table,
+                                                                     slots.data(), stride, scale);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void Embed(CudaDevice& device, const PackedMatrix& table, std::span<const int32_t> tokens,
+           float* out) {
+  if (tokens.empty()) return;
+  EmbedRows<<<tokens.size(), kThreads, 0, device.stream()>>>(
+      reinterpret_cast<const __nv_bfloat16*>(table.DeviceRows()), table.k(), tokens.data(), out);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void TakeRows(CudaDevice& device, const float* x, std::span<const int32_t> rows, int64_t k,
+              float* out) {
+  CHECK(k % 4 == 0);
+  if (rows.empty()) return;
+  TakeRowsKernel<<<rows.size(), kThreads, 0, device.stream()>>>(x, rows.data(), k, out);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void SwiGlu(CudaDevice& device, const float* gate_up, const Activations& out) {
+  if (out.rows == 0) return;
+  SwiGluRows<<<RowsAndColumns(out.rows, out.k), kThreads, 0, device.stream()>>>(
+      gate_up, out.k, Elements(out), out.stride);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void Gelu(CudaDevice& device, const float* x, const Activations& out) {
+  if (out.rows == 0) return;
+  GeluRows<<<RowsAndColumns(out.rows, out.k), kThreads, 0, device.stream()>>>(
+      x, out.k, Elements(out), out.stride);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace kvcake::cuda

@@ -1,0 +1,175 @@
+// Products by cuBLASLt, in bf16 with f32 sums. Which of its kernels runs, and so the order of a
+// sum, may follow from the number of rows: a row's result is the same up to rounding only.
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <tuple>
+
+#include "base/check.h"
+#include "ops/cuda_check.h"
+#include "ops/cuda_kernels.h"
+
+namespace kvcake::cuda {
+namespace {
+
+#define CUBLAS_CHECK(call)                                                                    \
+  do {                                                                                        \
+    if (const cublasStatus_t status = (call); status != CUBLAS_STATUS_SUCCESS) [[unlikely]] { \
+      std::fprintf(stderr, "%s:%d: cuBLASLt: %s: %s\n", __FILE__, __LINE__, #call,            \
+                   cublasLtGetStatusString(status));                                          \
+      std::abort();                                                                           \
+    }                                                                                         \
+  } while (false)
+
+// What decides which kernel is best. In cuBLASLt's terms, where matrices are column after column:
+// out[n][rows] = w[k][n]^T x a[k][rows].
+struct Problem {
+  int64_t n = 0, k = 0, rows = 0;
+  int64_t a_stride = 0, out_stride = 0;
+  bool bias = false, add = false;
+
+  auto operator<=>(const Problem&) const = default;
+};
+
+class Product {
+ public:
+  explicit Product(const Problem& problem) : problem_(problem) {
+    CUBLAS_CHECK(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    Set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    if (problem.bias) Set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&w_, CUDA_R_16BF, problem.k, problem.n, problem.k));
+    CUBLAS_CHECK(
+        cublasLtMatrixLayoutCreate(&a_, CUDA_R_16BF, problem.k, problem.rows, problem.a_stride));
+    CUBLAS_CHECK(
+        cublasLtMatrixLayoutCreate(&out_, CUDA_R_32F, problem.n, problem.rows, problem.out_stride));
+  }
+  ~Product() {
+    cublasLtMatrixLayoutDestroy(out_);
+    cublasLtMatrixLayoutDestroy(a_);
+    cublasLtMatrixLayoutDestroy(w_);
+    cublasLtMatmulDescDestroy(operation_);
+  }
+  Product(const Product&) = delete;
+  Product& operator=(const Product&) = delete;
+
+  void Choose(cublasLtHandle_t blas, uint64_t workspace_bytes) {
+    cublasLtMatmulPreference_t preference;
+    CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+    CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference,
+                                                      CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                      &workspace_bytes, sizeof(workspace_bytes)));
+    int found = 0;
+    CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(blas, operation_, w_, a_, out_, out_, preference, 1,
+                                                &choice_, &found));
+    CHECK(found == 1);
+    cublasLtMatmulPreferenceDestroy(preference);
+  }
+
+  void Run(cublasLtHandle_t blas, CudaDevice& device, const std::byte* a, const PackedMatrix& w,
+           float* out, void* workspace) {
+    const float alpha = 1, beta = problem_.add ? 1 : 0;
+    if (problem_.bias) Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, w.DeviceBias());
+    CUBLAS_CHECK(cublasLtMatmul(blas, operation_, &alpha, w.DeviceRows(), w_, a, a_, &beta, out,
+                                out_, out, out_, &choice_.algo, workspace, choice_.workspaceSize,
+                                device.stream()));
+  }
+
+ private:
+  template <typename T>
+  void Set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof(value)));
+  }
+
+  const Problem problem_;
+  cublasLtMatmulDesc_t operation_ = nullptr;
+  cublasLtMatrixLayout_t w_ = nullptr, a_ = nullptr, out_ = nullptr;
+  cublasLtMatmulHeuristicResult_t choice_ = {};
+};
+
+// The kernels chosen so far, for the shapes that a model and its batches have.
+class Products {
+ public:
+  explicit Products(CudaDevice& device) : device_(device) {
+    CUBLAS_CHECK(cublasLtCreate(&blas_));
+    workspace_ = device.Allocate(kWorkspaceBytes).value();
+  }
+
+  void Run(const Problem& problem, const std::byte* a, const PackedMatrix& w, float* out) {
+    if (chosen_.size() >= kChosenMax && !chosen_.contains(problem)) chosen_.clear();
+    const auto [it, added] = chosen_.try_emplace(problem, problem);
+    if (added) it->second.Choose(blas_, kWorkspaceBytes);
+    it->second.Run(blas_, device_, a, w, out, workspace_);
+  }
+
+ private:
+  static constexpr uint64_t kWorkspaceBytes = 32 << 20;  // NVIDIA's advice for Hopper
+  static constexpr size_t kChosenMax = 4096;
+
+  CudaDevice& device_;
+  cublasLtHandle_t blas_ = nullptr;
+  std::byte* workspace_ = nullptr;
+  std::map<Problem, Product> chosen_;
+};
+
+Products& ProductsOf(CudaDevice& device) {
+  static auto* const products = new Products(device);  // there is one device
+  return *products;
+}
+
+// Rows [first, first + rows) of a by w, to the scratch, without gaps.
+float* ToScratch(CudaDevice& device, const Activations& a, const PackedMatrix& w, int64_t first,
+                 int64_t rows) {
+  auto* out = reinterpret_cast<float*>(device.scratch());
+  Activations some = a;
+  some.data += first * a.stride * 2;
+  some.rows = rows;
+  MatMul(device, some, w, out, w.n(), /*add=*/false);
+  return out;
+}
+
+// As many rows at once as the scratch holds.
+template <typename Use>
+void ForRowsOfScratch(CudaDevice& device, const Activations& a, const PackedMatrix& w,
+                      const Activations& out, Use use) {
+  const int64_t step = CudaDevice::kScratchBytes / (w.n() * static_cast<int64_t>(sizeof(float)));
+  CHECK(step > 0);
+  for (int64_t first = 0; first < a.rows; first += step) {
+    const int64_t rows = std::min(step, a.rows - first);
+    Activations some = out;
+    some.data += first * out.stride * 2;
+    some.rows = rows;
+    use(ToScratch(device, a, w, first, rows), some);
+  }
+}
+
+}  // namespace
+
+void MatMul(CudaDevice& device, const Activations& a, const PackedMatrix& w, float* out,
+            int64_t stride, bool add) {
+  CHECK(a.k == w.k() && w.format() == WeightFormat::kBf16);
+  if (a.rows == 0) return;
+  const Problem problem{.n = w.n(),
+                        .k = a.k,
+                        .rows = a.rows,
+                        .a_stride = a.stride,
+                        .out_stride = stride,
+                        .bias = w.DeviceBias() != nullptr,
+                        .add = add};
+  ProductsOf(device).Run(problem, a.data, w, out);
+}
+
+void MatMulSwiGlu(CudaDevice& device, const Activations& a, const PackedMatrix& w,
+                  const Activations& out) {
+  ForRowsOfScratch(device, a, w, out,
+                   [&](const float* c, const Activations& to) { SwiGlu(device, c, to); });
+}
+
+void MatMulGelu(CudaDevice& device, const Activations& a, const PackedMatrix& w,
+                const Activations& out) {
+  ForRowsOfScratch(device, a, w, out,
+                   [&](const float* c, const Activations& to) { Gelu(device, c, to); });
+}
+
+}  // namespace kvcake::cuda

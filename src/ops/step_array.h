@@ -1,0 +1,39 @@
+// Values that the host writes for one step, and kernels read.
+#pragma once
+
+#include <span>
+
+#include "base/check.h"
+#include "ops/buffer.h"
+#include "ops/compute.h"
+#include "ops/cuda_device.h"
+
+namespace kvcake {
+
+// Of up to `size` values. On the CPU the host's are the ones that kernels read; else each Commit
+// enqueues a copy, and the host's may change again after Compute::Wait.
+template <typename T>
+class StepArray {
+ public:
+  StepArray() = default;
+  StepArray(const Compute& compute, int64_t size)
+      : size_(size),
+        host_(size * sizeof(T), compute.cuda() != nullptr ? Memory::kPinned : Memory::kHost),
+        device_(compute.cuda() != nullptr ? size * sizeof(T) : 0, Memory::kDevice) {}
+
+  std::span<T> host() const { return {host_.as<T>(), static_cast<size_t>(size_)}; }
+  // The first `count` values, where kernels read them.
+  std::span<const T> Commit(const Compute& compute, int64_t count) const {
+    CHECK(count <= size_);
+    if (compute.cuda() == nullptr) return host().first(count);
+    compute.cuda()->CopyToDevice(device_.data(), host_.data(), count * sizeof(T));
+    return {device_.as<T>(), static_cast<size_t>(count)};
+  }
+
+ private:
+  int64_t size_ = 0;
+  Buffer host_;
+  Buffer device_;
+};
+
+}  // namespace kvcake
