@@ -198,6 +198,19 @@ TEST_P(AttentionTest, EverySlicingGivesTheSameBits) {
   }
 }
 
+// So many rows that each is computed in one piece, partial after partial; later ones also alone.
+TEST_P(AttentionTest, ManyRowsOfManyPartialsGiveTheSameBits) {
+  std::mt19937 rng(9);
+  const int64_t tokens = 2 * kAttentionPartial + 52;
+  Sequence sequence(GetParam(), rng, {8, 2, 64}, tokens, 128);
+  const auto want = sequence.Run(2, 0, tokens);
+  for (const auto& [begin, end] :
+       {std::pair(1000l, 1070l), {1023l, 1024l}, {2047l, 2048l}, {2048l, 2049l}, {2030l, tokens}}) {
+    ASSERT_TRUE(SameBits(sequence.Run(2, begin, end), &want[begin * sequence.q_size()]))
+        << begin << ".." << end;
+  }
+}
+
 // Single rows take another way through the kernels when few heads share a KV head.
 TEST_P(AttentionTest, EveryGroupDecodesToTheBitsOfPrefill) {
   std::mt19937 rng(8);
