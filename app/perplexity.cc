@@ -31,9 +31,10 @@ Result<std::vector<double>> Losses(const PerplexityFlags& flags, std::span<const
                                    NumericPath* path) {
   const RuntimeOptions& options = flags.runtime;
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model_dir));
+  ASSIGN_OR_RETURN(PageMemory memory, PageMemoryOf(options.path));
   ASSIGN_OR_RETURN(const auto pool,
                    PagePool::Create(TransformerModel::LayoutFor(config, options.chunk_tokens),
-                                    options.ram_capacity_bytes));
+                                    options.ram_capacity_bytes, std::move(memory)));
   ASSIGN_OR_RETURN(const auto threads, MakeThreadPool(options));
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options.model_dir));
   // Every token of a slice has logits: no more rows of them than the text needs.

@@ -175,10 +175,11 @@ Status Runtime::LoadTokenizer() {
 Result<uint64_t> Runtime::PagesCapacity(const TransformerOptions& model_options) const {
   if (!OnCuda(options_.path)) return options_.ram_capacity_bytes;
   ASSIGN_OR_RETURN(const CudaDevice* const device, CudaDevice::Get());
-  const auto usable = std::min(device->free_bytes(),
-                               static_cast<uint64_t>(options_.gpu_memory_utilization *
-                                                     static_cast<double>(device->memory_bytes())));
-  const uint64_t model = TransformerModel::MemoryFor(config_, model_options);
+  constexpr uint64_t kSpare = 512ull << 20;  // for kernels, and what allocations are rounded up by
+  const auto share = static_cast<uint64_t>(options_.gpu_memory_utilization *
+                                           static_cast<double>(device->memory_bytes()));
+  const uint64_t usable = std::min(device->free_bytes(), share);
+  const uint64_t model = TransformerModel::MemoryFor(config_, model_options) + kSpare;
   const uint64_t page = TransformerModel::LayoutFor(config_, options_.chunk_tokens).page_bytes();
   if (usable < model + page) {
     return Fail(ErrorCode::kResourceExhausted,
@@ -198,9 +199,10 @@ Status Runtime::OpenModel() {
                                          .path = options_.path,
                                          .weights = options_.weights};
   ASSIGN_OR_RETURN(const uint64_t capacity, PagesCapacity(model_options));
+  ASSIGN_OR_RETURN(PageMemory memory, PageMemoryOf(options_.path));
   ASSIGN_OR_RETURN(
       pool_, PagePool::Create(TransformerModel::LayoutFor(config_, options_.chunk_tokens), capacity,
-                              PageMemoryOf(options_.path)));
+                              std::move(memory)));
   ASSIGN_OR_RETURN(model_, TransformerModel::Create(config_, WeightSource::FromFiles(files), *pool_,
                                                     *threads_, model_options));
   compute_cost_ = std::make_unique<ComputeCost>(

@@ -48,7 +48,7 @@ struct Rig {
         files(TensorFiles::Open(dir).value()),
         workers(2),
         pages(PagePool::Create(TransformerModel::LayoutFor(config, kChunk), 4 << 20,
-                               PageMemoryOf(path))
+                               PageMemoryOf(path).value())
                   .value()),
         model(TransformerModel::Create(config, WeightSource::FromFiles(files), *pages, workers,
                                        {.max_batch_tokens = 1024, .path = path})

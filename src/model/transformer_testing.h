@@ -130,7 +130,7 @@ struct Rig {
       : weights(config),
         workers(threads),
         pages(std::move(PagePool::Create(TransformerModel::LayoutFor(config, chunk_tokens), 4 << 20,
-                                         PageMemoryOf(path))
+                                         PageMemoryOf(path).value())
                             .value())),
         model(std::move(
             TransformerModel::Create(config, weights.Source(), *pages, workers,

@@ -41,7 +41,8 @@ class Sequence {
                           .head_dim = shape_.head_dim,
                           .chunk_tokens = chunk_tokens};
     const int64_t pages = (tokens_ + chunk_tokens - 1) / chunk_tokens;
-    pool_ = PagePool::Create(layout, pages * layout.page_bytes(), PageMemoryOf(path_)).value();
+    pool_ =
+        PagePool::Create(layout, pages * layout.page_bytes(), PageMemoryOf(path_).value()).value();
     for (int64_t i = 0; i < pages; ++i) table_.push_back(*pool_->Draw());
     for (int64_t i = pages; i-- > 0;) ids_.push_back(table_[i].id());
     for (int64_t page = 0; page < pages; ++page) {

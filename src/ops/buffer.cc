@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cstdio>
 #include <utility>
 
 #include "base/check.h"
@@ -29,6 +30,7 @@ Buffer::Buffer(uint64_t bytes, Memory memory) : size_(bytes), memory_(memory) {
   CudaDevice& device = *CudaDevice::Get().value();
   const bool pinned = memory == Memory::kPinned;
   const auto got = pinned ? device.AllocatePinned(bytes) : device.Allocate(bytes);
+  if (!got) std::fprintf(stderr, "kvcake: %s\n", got.error().message.c_str());
   CHECK(got);
   data_ = *got;
   if (!pinned) device.Zero(data_, bytes);
@@ -41,7 +43,7 @@ Buffer::~Buffer() {
       munmap(data_, size_);
       return;
     case Memory::kPinned:
-      (*CudaDevice::Get())->FreePinned(data_);
+      (*CudaDevice::Get())->FreePinned(data_, size_);
       return;
     case Memory::kDevice:
       (*CudaDevice::Get())->Free(data_);

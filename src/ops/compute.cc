@@ -57,12 +57,12 @@ std::string DeviceName(NumericPath path) {
   return OnCuda(path) ? CudaDevice::Get().value()->name() : CpuName();
 }
 
-PageMemory PageMemoryOf(NumericPath path) {
+Result<PageMemory> PageMemoryOf(NumericPath path) {
   if (!OnCuda(path)) return PageMemory::Host();
-  CudaDevice* const device = CudaDevice::Get().value();
-  return {.segment_bytes_max = UINT64_MAX,
-          .allocate = [device](uint64_t bytes) { return device->Allocate(bytes); },
-          .free = [device](std::byte* segment, uint64_t) { device->Free(segment); }};
+  ASSIGN_OR_RETURN(CudaDevice* const device, CudaDevice::Get());
+  return PageMemory{.segment_bytes_max = UINT64_MAX,
+                    .allocate = [device](uint64_t bytes) { return device->Allocate(bytes); },
+                    .free = [device](std::byte* segment, uint64_t) { device->Free(segment); }};
 }
 
 Compute::Compute(ThreadPool& pool, NumericPath path)

@@ -29,8 +29,8 @@ constexpr Memory MemoryOf(NumericPath path) {
 
 // The CPU's, or the CUDA device's.
 std::string DeviceName(NumericPath path);
-// The pages of a model on that path.
-PageMemory PageMemoryOf(NumericPath path);
+// For the pages of a model on that path. Fails as CudaDevice::Get does.
+Result<PageMemory> PageMemoryOf(NumericPath path);
 
 // What the operations of this room take first. Borrows the pool, which must outlive it. Operations
 // are called from one thread, one at a time. Those of a CUDA device are enqueued, and take and give

@@ -15,7 +15,7 @@ uint64_t CudaDevice::free_bytes() const { return 0; }
 Result<std::byte*> CudaDevice::Allocate(uint64_t) { std::abort(); }
 Result<std::byte*> CudaDevice::AllocatePinned(uint64_t) { std::abort(); }
 void CudaDevice::Free(std::byte*) { std::abort(); }
-void CudaDevice::FreePinned(std::byte*) { std::abort(); }
+void CudaDevice::FreePinned(std::byte*, uint64_t) { std::abort(); }
 void CudaDevice::CopyToDevice(void*, const void*, uint64_t) { std::abort(); }
 void CudaDevice::CopyToHost(void*, const void*, uint64_t) { std::abort(); }
 void CudaDevice::Zero(void*, uint64_t) { std::abort(); }

@@ -1,6 +1,7 @@
 #include "ops/cuda_device.h"
 
-#include <algorithm>
+#include <sys/mman.h>
+
 #include <memory>
 
 #include "base/check.h"
@@ -66,19 +67,23 @@ Result<std::byte*> CudaDevice::Allocate(uint64_t bytes) {
 }
 
 Result<std::byte*> CudaDevice::AllocatePinned(uint64_t bytes) {
-  void* memory = nullptr;
-  if (const cudaError_t error = cudaMallocHost(&memory, bytes); error != cudaSuccess) {
-    cudaGetLastError();
-    return Fail(ErrorCode::kResourceExhausted, "the host has no {} bytes to page-lock: {}", bytes,
-                cudaGetErrorString(error));
-  }
-  std::fill_n(static_cast<std::byte*>(memory), bytes, std::byte{0});
-  return static_cast<std::byte*>(memory);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const cudaError_t error = memory == MAP_FAILED
+                                ? cudaErrorMemoryAllocation
+                                : cudaHostRegister(memory, bytes, cudaHostRegisterDefault);
+  if (error == cudaSuccess) return static_cast<std::byte*>(memory);
+  cudaGetLastError();
+  if (memory != MAP_FAILED) munmap(memory, bytes);
+  return Fail(ErrorCode::kResourceExhausted, "the host has no {} bytes to page-lock: {}", bytes,
+              cudaGetErrorString(error));
 }
 
 void CudaDevice::Free(std::byte* memory) { CUDA_CHECK(cudaFree(memory)); }
 
-void CudaDevice::FreePinned(std::byte* memory) { CUDA_CHECK(cudaFreeHost(memory)); }
+void CudaDevice::FreePinned(std::byte* memory, uint64_t bytes) {
+  CUDA_CHECK(cudaHostUnregister(memory));
+  munmap(memory, bytes);
+}
 
 void CudaDevice::CopyToDevice(void* to, const void* from, uint64_t bytes) {
   CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));

@@ -12,8 +12,9 @@ struct CUstream_st;
 
 namespace kvcake {
 
-// Operations are enqueued on one stream, from one thread, and happen in order. What goes wrong on
-// the device afterwards ends the process with CUDA's message: its memory can't be trusted then.
+// Operations are enqueued on one stream, from one thread (they share the scratch), and happen in
+// order. What goes wrong on the device afterwards ends the process with CUDA's message: its memory
+// can't be trusted then.
 class CudaDevice {
  public:
   // The first device that CUDA_VISIBLE_DEVICES leaves, opened by the first call and never closed.
@@ -29,12 +30,12 @@ class CudaDevice {
   std::byte* scratch() const { return scratch_; }
   static constexpr int64_t kScratchBytes = 256 << 20;
 
-  // Memory of the device, undefined, or of the host, page-locked and zero-filled.
+  // Memory of the device, undefined, or whole pages of the host's, page-locked and zero-filled.
   // kResourceExhausted names the numbers.
   Result<std::byte*> Allocate(uint64_t bytes);
   Result<std::byte*> AllocatePinned(uint64_t bytes);
   void Free(std::byte* memory);
-  void FreePinned(std::byte* memory);
+  void FreePinned(std::byte* memory, uint64_t bytes);
 
   // Enqueued. Memory of the host is page-locked, and neither changes nor is read until Wait.
   void CopyToDevice(void* to, const void* from, uint64_t bytes);

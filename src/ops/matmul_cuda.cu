@@ -133,7 +133,9 @@ float* ToScratch(CudaDevice& device, const Activations& a, const PackedMatrix& w
 template <typename Use>
 void ForRowsOfScratch(CudaDevice& device, const Activations& a, const PackedMatrix& w,
                       const Activations& out, Use use) {
-  const int64_t step = CudaDevice::kScratchBytes / (w.n() * static_cast<int64_t>(sizeof(float)));
+  constexpr int64_t kAligned = 8;  // rows after which a's are where cuBLASLt takes them to be
+  const int64_t step = CudaDevice::kScratchBytes / (w.n() * static_cast<int64_t>(sizeof(float))) /
+                       kAligned * kAligned;
   CHECK(step > 0);
   for (int64_t first = 0; first < a.rows; first += step) {
     const int64_t rows = std::min(step, a.rows - first);

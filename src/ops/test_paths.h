@@ -143,6 +143,7 @@ inline void RunAttention(const Compute& compute, const AttentionShape& shape, co
   const auto plan = attention->NewPlan();
   plan->Set(slices);
   attention->Run(*plan, layer, q_stride, out);
+  compute.Wait();
 }
 
 }  // namespace kvcake
