@@ -313,6 +313,21 @@ TEST_F(CliTest, FailuresSayWhatAndExitCodesKeepTheirMeaning) {
   EXPECT_THAT(outcome.err, HasSubstr("/dev/null"));
 }
 
+TEST_F(CliTest, CudaIsRefusedWhereThereIsNone) {
+  const std::string demo = "--model " KVCAKE_SOURCE_DIR "/models/demo ";
+  const Outcome there = Run("run --prompt a --max-tokens 1 --backend cuda " + demo);
+  if (there.exit_code == 0) GTEST_SKIP() << "there is a CUDA device";
+  for (const std::string command :
+       {"run --prompt a ", "perplexity --file /etc/hostname ", "bench prefill --tokens 512 "}) {
+    const Outcome outcome = Run(command + "--backend cuda " + demo);
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.err, testing::AnyOf(HasSubstr("built without CUDA: ./dev build --cuda"),
+                                            HasSubstr("no CUDA device can be used")));
+  }
+  EXPECT_EQ(Run("run --prompt a --backend tpu " + demo).exit_code, 2);
+  EXPECT_EQ(Run("run --prompt a --backend cuda --numeric-path f32 " + demo).exit_code, 2);
+}
+
 TEST_F(CliTest, SynthWritesAModelThatRuns) {
   const std::string model = dir_ + "/tiny";
   ASSERT_EQ(Run("model synth --arch tiny --out " + model).exit_code, 0);
