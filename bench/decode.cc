@@ -120,8 +120,7 @@ class Batch {
       for (int layer = 0; layer < pool.layout().layers; ++layer) {
         uint16_t* slab = pool.Slab(page->id(), layer);
         for (uint64_t e = 0; e < 2 * pool.layout().plane_elements(); ++e) {
-          seed_ = seed_ * 6364136223846793005u + 1442695040888963407u;
-          slab[e] = 0x3c00 | (seed_ >> 32 & 0x81ff);  // +-0.008 to +-0.12, as bf16
+          slab[e] = NextSmallBf16(&seed_);
         }
       }
       pages.ids.push_back(page->id());

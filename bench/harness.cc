@@ -70,6 +70,11 @@ double CpuSeconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
+uint16_t NextSmallBf16(uint64_t* state) {
+  *state = *state * 6364136223846793005u + 1442695040888963407u;
+  return static_cast<uint16_t>(0x3c00 | (*state >> 32 & 0x81ff));
+}
+
 std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed) {
   std::mt19937_64 rng(seed);
   std::vector<int32_t> prompt(count);

@@ -30,6 +30,8 @@ std::string Spread(const std::vector<double>& values, int decimals);
 Result<std::string> ModelDirOf(const std::string& dir, const std::string& arch);
 double CpuSeconds();  // of this process so far, all threads
 
+// The next of a sequence that follows from *state: +-0.008 to +-0.12, as bf16.
+uint16_t NextSmallBf16(uint64_t* state);
 // `count` ids below `vocab`, the same for the same seed.
 std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed);
 

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "bench/harness.h"
 #include "bench/openblas.h"
 #include "ops/compute.h"
 #include "ops/cuda_device.h"
@@ -132,10 +133,7 @@ double CudaRate(ThreadPool& pool) {
   const Compute compute(pool, NumericPath::kBf16Tensor);
   std::vector<uint16_t> values(kSize * kSize);
   uint64_t seed = 1;
-  for (uint16_t& value : values) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    value = static_cast<uint16_t>(0x3c00 | (seed >> 32 & 0x81ff));  // +-0.008 to +-0.12
-  }
+  for (uint16_t& value : values) value = NextSmallBf16(&seed);
   const WeightRows rows{.data = values.data(), .type = WeightType::kBf16, .rows = kSize};
   const PackedMatrix packed(compute, std::span(&rows, 1), kSize);
   const ActivationBuffer buffer(compute.path(), kSize, kSize);

@@ -173,7 +173,6 @@ TEST_P(MatMulTest, AddAndSwiGluFollowTheProduct) {
   }
 }
 
-// silu of large magnitudes neither overflows nor turns into a NaN.
 // Every product adds the bias of its matrix; GELU is that of the error function.
 TEST_P(MatMulTest, BiasAndGeluFollowTheProduct) {
   ThreadPool pool(2);
@@ -245,28 +244,6 @@ TEST_P(MatMulTest, GeluOfExtremes) {
   EXPECT_TRUE(std::isnan(at(8)));
 }
 
-TEST_P(MatMulTest, SwiGluOfExtremeGates) {
-  ThreadPool pool(1);
-  const Compute compute(pool, GetParam());
-  const int64_t k = 16, inner = 16;
-  std::vector<uint16_t> gate(inner * k), up(inner * k);
-  const std::vector<float> gates = {0, -1, 1, -20, 20, -86, -87.5, -100, 100, 1e4, -1e4, 1e30};
-  for (size_t i = 0; i < gates.size(); ++i) gate[i * k] = F32ToBf16(gates[i]);
-  for (int64_t i = 0; i < inner; ++i) up[i * k] = F32ToBf16(1.0f);
-  std::vector<float> x(k);
-  x[0] = 1.0f;
-  ActivationBuffer in(GetParam(), 1, k), out(GetParam(), 1, inner);
-  SetActivations(GetParam(), x, in.Rows(1));
-  const PackedMatrix w = PackedMatrix::GateUp(compute, {gate.data(), WeightType::kBf16, inner},
-                                              {up.data(), WeightType::kBf16, inner}, k);
-  MatMulSwiGlu(compute, in.Rows(1), w, out.Rows(1));
-  for (size_t i = 0; i < gates.size(); ++i) {
-    const double g = Bf16ToF32(F32ToBf16(gates[i])), want = g / (1 + std::exp(-g));
-    EXPECT_NEAR(ElementAt(GetParam(), out.Rows(1), 0, i), want, 0.004 * std::abs(want) + 1e-33)
-        << gates[i];
-  }
-}
-
 TEST_P(MatMulTest, ExtremeValuesStayInTheirRow) {
   ThreadPool pool(2);
   const Compute compute(pool, GetParam());
@@ -296,6 +273,33 @@ TEST_P(MatMulTest, ExtremeValuesStayInTheirRow) {
 }
 
 KVCAKE_EVERY_PATH(MatMulTest);
+
+using SwiGluTest = PathTest;
+
+// silu of large magnitudes neither overflows nor turns into a NaN.
+TEST_P(SwiGluTest, OfExtremeGates) {
+  ThreadPool pool(1);
+  const Compute compute(pool, GetParam());
+  const int64_t k = 16, inner = 16;
+  std::vector<uint16_t> gate(inner * k), up(inner * k);
+  const std::vector<float> gates = {0, -1, 1, -20, 20, -86, -87.5, -100, 100, 1e4, -1e4, 1e30};
+  for (size_t i = 0; i < gates.size(); ++i) gate[i * k] = F32ToBf16(gates[i]);
+  for (int64_t i = 0; i < inner; ++i) up[i * k] = F32ToBf16(1.0f);
+  std::vector<float> x(k);
+  x[0] = 1.0f;
+  ActivationBuffer in(GetParam(), 1, k), out(GetParam(), 1, inner);
+  SetActivations(GetParam(), x, in.Rows(1));
+  const PackedMatrix w = PackedMatrix::GateUp(compute, {gate.data(), WeightType::kBf16, inner},
+                                              {up.data(), WeightType::kBf16, inner}, k);
+  MatMulSwiGlu(compute, in.Rows(1), w, out.Rows(1));
+  const auto got = RowsOf(GetParam(), out.Rows(1));
+  for (size_t i = 0; i < gates.size(); ++i) {
+    const double g = Bf16ToF32(F32ToBf16(gates[i])), want = g / (1 + std::exp(-g));
+    EXPECT_NEAR(got[i], want, 0.004 * std::abs(want) + 1e-33) << gates[i];
+  }
+}
+
+KVCAKE_EVERY_PATH_AND_CUDA(SwiGluTest);
 
 }  // namespace
 }  // namespace kvcake

@@ -17,21 +17,19 @@ class StepArray {
  public:
   StepArray() = default;
   StepArray(const Compute& compute, int64_t size)
-      : size_(size),
-        host_(size * sizeof(T), compute.cuda() != nullptr ? Memory::kPinned : Memory::kHost),
+      : host_(size * sizeof(T), compute.cuda() != nullptr ? Memory::kPinned : Memory::kHost),
         device_(compute.cuda() != nullptr ? size * sizeof(T) : 0, Memory::kDevice) {}
 
-  std::span<T> host() const { return {host_.as<T>(), static_cast<size_t>(size_)}; }
+  std::span<T> host() const { return {host_.as<T>(), host_.size() / sizeof(T)}; }
   // The first `count` values, where kernels read them.
   std::span<const T> Commit(const Compute& compute, int64_t count) const {
-    CHECK(count <= size_);
+    CHECK(count <= std::ssize(host()));
     if (compute.cuda() == nullptr) return host().first(count);
     compute.cuda()->CopyToDevice(device_.data(), host_.data(), count * sizeof(T));
     return {device_.as<T>(), static_cast<size_t>(count)};
   }
 
  private:
-  int64_t size_ = 0;
   Buffer host_;
   Buffer device_;
 };

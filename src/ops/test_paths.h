@@ -46,15 +46,19 @@ inline std::string PathTestName(const testing::TestParamInfo<NumericPath>& info)
 // Of activations, and so of products: else f32.
 inline bool Bf16Products(NumericPath path) { return ActivationBytes(path) == 2; }
 
-// Writes a page of the path's memory; waits until it is there.
+// Writes to the path's memory; waits until it is there.
+inline void WriteTo(NumericPath path, std::byte* to, std::span<const std::byte> bytes) {
+  if (OnCuda(path)) {
+    CudaDevice::Get().value()->Upload(to, bytes.data(), bytes.size());
+  } else {
+    std::ranges::copy(bytes, to);
+  }
+}
+
 inline void WritePage(NumericPath path, const PagePool& pool, PageId page,
                       std::span<const std::byte> bytes) {
   ASSERT_LE(bytes.size(), pool.layout().page_bytes());
-  if (OnCuda(path)) {
-    CudaDevice::Get().value()->Upload(pool.Data(page), bytes.data(), bytes.size());
-  } else {
-    std::ranges::copy(bytes, pool.Data(page));
-  }
+  WriteTo(path, pool.Data(page), bytes);
 }
 
 // NaN at every place: what is read before it is written spoils the sums.
@@ -79,11 +83,7 @@ inline std::vector<uint16_t> RandomBf16(std::mt19937& rng, int64_t n, float scal
 template <typename T>
 Buffer ToKernels(NumericPath path, const std::vector<T>& values) {
   Buffer buffer(values.size() * sizeof(T), MemoryOf(path));
-  if (OnCuda(path)) {
-    CudaDevice::Get().value()->Upload(buffer.data(), values.data(), buffer.size());
-  } else {
-    std::ranges::copy(values, buffer.as<T>());
-  }
+  WriteTo(path, buffer.data(), std::as_bytes(std::span(values)));
   return buffer;
 }
 template <typename T>
@@ -128,11 +128,7 @@ inline void SetActivations(NumericPath path, const std::vector<float>& x, const 
       }
     }
   }
-  if (OnCuda(path)) {
-    CudaDevice::Get().value()->Upload(a.data, bytes.data(), bytes.size());
-  } else {
-    std::ranges::copy(bytes, a.data);
-  }
+  WriteTo(path, a.data, bytes);
 }
 
 // By an attention of its own.
