@@ -28,7 +28,7 @@ Request RandomAsk(std::mt19937& rng) {
 }
 
 TEST(EnginePagesTest, RequestsWaitForPagesAndAllAreAnswered) {
-  World world(nullptr, /*pages=*/kReserved + 12);
+  World world(nullptr, {.pages = kReserved + 12});
   std::vector<SequenceId> ids;
   for (int i = 0; i < 8; ++i) {
     ids.push_back(world.engine->Submit(Ask(Prompt(5 * kChunk, i))).value());  // 6 pages each
@@ -48,7 +48,8 @@ TEST(EnginePagesTest, PreemptionsChangeNoAnswer) {
     SCOPED_TRACE(seed);
     std::mt19937 rng(seed);
     const auto tier = MakeTier();
-    World world(seed % 3 == 2 ? nullptr : tier.get(), kReserved + 8 + static_cast<int>(rng() % 4));
+    World world(seed % 3 == 2 ? nullptr : tier.get(),
+                {.pages = kReserved + 8 + static_cast<int>(rng() % 4)});
     std::map<SequenceId, Request> asked;
     std::vector<SequenceId> given_up;
     SequenceId oldest = 0;
@@ -89,7 +90,7 @@ TEST(EnginePagesTest, PreemptionsChangeNoAnswer) {
 // What a preempted answer has come to is read back, not computed again.
 TEST(EnginePagesTest, WhatWasPreemptedComesFromTheStore) {
   const auto tier = MakeTier();
-  World world(tier.get(), kReserved + 10);
+  World world(tier.get(), {.pages = kReserved + 10});
   std::vector<SequenceId> ids;
   for (int i = 0; i < 4; ++i) {
     Request request = Ask(Prompt(2 * kChunk, i), Policy::kLoad);

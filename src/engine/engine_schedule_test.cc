@@ -27,7 +27,7 @@ TEST(EngineScheduleTest, NewPromptsGoBeforeARestorationThatCanLoadInstead) {
   int computed[2], before[2] = {};
   for (const Schedule schedule : {Schedule::kFcfs, Schedule::kAdaptive}) {
     const Seconds per_token(4e-4);
-    World world(&link, /*pages=*/512, per_token);
+    World world(&link, {.pages = 512, .per_token = per_token});
     world.engine = std::make_unique<Engine>(
         *world.model, *world.pool, *world.restorer, world.cost, world.writes.get(), Clock::Real(),
         EngineOptions{.slice_tokens = kSlice, .schedule = schedule});
@@ -92,7 +92,7 @@ TEST(EngineScheduleTest, ARestorationIsNotStarvedByNewPrompts) {
     World world(&tier);
     world.Answer(Ask(known, Policy::kCompute));
   }
-  World world(&tier, /*pages=*/512, /*per_token=*/Seconds(1e-4));
+  World world(&tier, {.pages = 512, .per_token = Seconds(1e-4)});
   const std::shared_ptr<void> release(nullptr,
                                       [&](void*) { tier.Release(); });  // before world ends
   world.engine = std::make_unique<Engine>(
@@ -118,7 +118,7 @@ TEST(EngineScheduleTest, ARestorationIsNotStarvedByNewPrompts) {
 
 // Of prompts shorter than a chunk, one in each step.
 TEST(EngineScheduleTest, ShortPromptsDoNotHoldUpALongOne) {
-  World world(nullptr, /*pages=*/512);
+  World world(nullptr, {.pages = 512});
   world.engine =
       std::make_unique<Engine>(*world.model, *world.pool, *world.restorer, world.cost, nullptr,
                                Clock::Real(), EngineOptions{.slice_tokens = kChunk});

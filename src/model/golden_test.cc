@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "base/source_dir_testing.h"
 #include "model/config.h"
 #include "model/safetensors.h"
 #include "model/score.h"
@@ -26,12 +26,7 @@ using nlohmann::json;
 
 constexpr int kChunk = 128;
 
-// The variable names where the sources are on a machine that did not build this.
-std::filesystem::path Goldens() {
-  const char* moved = std::getenv("KVCAKE_SOURCE_DIR");
-  return std::filesystem::path(moved != nullptr ? moved : KVCAKE_SOURCE_DIR) /
-         "tests/golden/models";
-}
+std::filesystem::path Goldens() { return SourceDir() / "tests/golden/models"; }
 
 std::vector<std::filesystem::path> GoldenDirs() {
   std::vector<std::filesystem::path> dirs;

@@ -43,6 +43,14 @@ inline std::string PathTestName(const testing::TestParamInfo<NumericPath>& info)
                                            NumericPath::kF32, NumericPath::kBf16Tensor), \
                            PathTestName)
 
+// The CPU's fastest path, and CUDA.
+inline std::string DeviceTestName(const testing::TestParamInfo<NumericPath>& info) {
+  return OnCuda(info.param) ? "cuda" : "cpu";
+}
+#define KVCAKE_BOTH_DEVICES(suite)                                                                \
+  INSTANTIATE_TEST_SUITE_P(Devices, suite, testing::Values(BestPath(), NumericPath::kBf16Tensor), \
+                           DeviceTestName)
+
 // Of activations, and so of products: else f32.
 inline bool Bf16Products(NumericPath path) { return ActivationBytes(path) == 2; }
 
