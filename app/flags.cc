@@ -118,13 +118,15 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
   app.parse_complete_callback([flags, options] { options->stores = Stores(*flags); });
 }
 
-void AddCudaMemoryFlags(CLI::App& app, RuntimeOptions* options) {
+void AddCudaFlags(CLI::App& app, RuntimeOptions* options) {
   app.add_option("--gpu-memory-utilization", options->gpu_memory_utilization,
                  "with --backend cuda, the share of its memory for weights, scratch and KV pages")
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
   AddSize(app, "--staging-capacity", &options->staging_capacity_bytes,
           "with --backend cuda, page-locked host memory that a store's chunks pass through");
+  app.add_flag("--enforce-eager", options->enforce_eager,
+               "with --backend cuda, enqueue the kernels of every step one by one: no CUDA graphs");
 }
 
 }  // namespace
@@ -197,7 +199,7 @@ void AddModelFlags(CLI::App& app, RuntimeOptions* options) {
           "CPUS"));
   AddWeightsFlag(app, &options->weights);
   AddNumericPathFlag(app, &options->path);
-  AddCudaMemoryFlags(app, options);
+  AddCudaFlags(app, options);
 }
 
 void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options) {

@@ -175,7 +175,8 @@ Status Runtime::LoadTokenizer() {
 Result<uint64_t> Runtime::PagesCapacity(const TransformerOptions& model_options) const {
   if (!OnCuda(options_.path)) return options_.ram_capacity_bytes;
   ASSIGN_OR_RETURN(const CudaDevice* const device, CudaDevice::Get());
-  constexpr uint64_t kSpare = 512ull << 20;  // for kernels, and what allocations are rounded up by
+  // For kernels, graphs of them, and what allocations are rounded up by.
+  constexpr uint64_t kSpare = 512ull << 20;
   const auto share = static_cast<uint64_t>(options_.gpu_memory_utilization *
                                            static_cast<double>(device->memory_bytes()));
   const uint64_t usable = std::min(device->free_bytes(), share);
@@ -197,7 +198,8 @@ Status Runtime::OpenModel() {
   const TransformerOptions model_options{.max_batch_tokens = MaxBatchTokens(),
                                          .max_logit_rows = MaxStepTokens(),
                                          .path = options_.path,
-                                         .weights = options_.weights};
+                                         .weights = options_.weights,
+                                         .enforce_eager = options_.enforce_eager};
   ASSIGN_OR_RETURN(const uint64_t capacity, PagesCapacity(model_options));
   ASSIGN_OR_RETURN(PageMemory memory, PageMemoryOf(options_.path));
   ASSIGN_OR_RETURN(

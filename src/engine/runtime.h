@@ -47,6 +47,7 @@ struct RuntimeOptions {
   double gpu_memory_utilization = 0.9;
   uint64_t staging_capacity_bytes = 512ull
                                     << 20;  // of host memory that chunks pass through on CUDA
+  bool enforce_eager = false;               // on CUDA, decode without graphs
   int chunk_tokens = 128;
   int slice_tokens = 512;
   int max_sequences = EngineOptions{}.max_sequences;  // answered at once

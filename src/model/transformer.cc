@@ -1,5 +1,7 @@
 #include "model/transformer.h"
 
+#include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "base/check.h"
@@ -14,6 +16,19 @@ AttentionShape AttentionShapeOf(const ModelConfig& c) {
   AttentionShape shape{.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = c.head_dim};
   if (c.position == PositionKind::kAlibi) shape.alibi_slopes = AlibiSlopes(c.heads);
   return shape;
+}
+
+// Of some 400 kernels each.
+constexpr size_t kGraphsMax = 128;
+
+// Steps that come again, and are short enough for the host to be in the way: every slice is one
+// token, and no gate waits between the layers.
+bool Decodes(std::span<const Slice> batch) {
+  constexpr size_t kRowsMax = 256;
+  return !batch.empty() && batch.size() <= kRowsMax &&
+         std::ranges::all_of(batch, [](const Slice& slice) {
+           return slice.tokens.size() == 1 && slice.gate == nullptr;
+         });
 }
 
 }  // namespace
@@ -79,7 +94,8 @@ TransformerModel::TransformerModel(const ModelConfig& config, const PagePool& pa
       attention_(
           Attention::Create(compute_, AttentionShapeOf(config), pages, options.max_batch_tokens)),
       every_row_(attention_->NewPlan()),
-      wanted_rows_(attention_->NewPlan()) {
+      wanted_rows_(attention_->NewPlan()),
+      graphs_(compute_, options.enforce_eager ? 0 : kGraphsMax) {
   const int64_t rows = options.max_batch_tokens;
   const int64_t logit_rows = options.max_logit_rows > 0 ? options.max_logit_rows : rows;
   const Memory memory = MemoryOf(options.path);
@@ -106,13 +122,34 @@ Result<std::span<const float>> TransformerModel::Forward(std::span<const Slice> 
   const Rows step = Gather(batch);
   PlanAttention(batch, /*wanted_only=*/false);
   PlanAttention(batch, /*wanted_only=*/true);
+  Status status;
+  const auto layers = [&] { status = Layers(step, batch.empty() ? nullptr : batch[0].gate); };
+  if (Decodes(batch)) {
+    graphs_.Run(GraphKey(step), layers);
+  } else {
+    layers();
+  }
+  RETURN_IF_ERROR(status);
+  return HostLogits(std::ssize(step.wanted));
+}
+
+// The arrays of the step and the scratch never move; the plans' arrays may.
+StepGraphs::Key TransformerModel::GraphKey(const Rows& step) const {
+  StepGraphs::Key key = {step.tokens.size(), step.wanted.size()};
+  for (const AttentionPlan* plan : {every_row_.get(), wanted_rows_.get()}) {
+    std::ranges::copy(plan->launches(), std::back_inserter(key));
+  }
+  return key;
+}
+
+// From the step's arrays to logits_. Without a gate it only enqueues, so that it can be replayed.
+Status TransformerModel::Layers(const Rows& step, LayerGate* gate) {
   const int64_t hidden = config_.hidden_size;
   int64_t rows = std::ssize(step.tokens);
   float* x = x_.as<float>();
   Embed(compute_, weights_.embedding, step.tokens, x);
   RopeTable(compute_, step.positions,
             std::span<const float>(inv_freq_.as<float>(), config_.head_dim / 2), rope_.as<float>());
-  LayerGate* gate = batch.empty() ? nullptr : batch[0].gate;
   for (int i = 0; i < config_.layers; ++i) {
     const LayerWeights& layer = weights_.layers[i];
     Normalize(layer.attention_norm, x, rows);
@@ -139,7 +176,8 @@ Result<std::span<const float>> TransformerModel::Forward(std::span<const Slice> 
     Mlp(layer, x, rows);
   }
   Normalize(weights_.final_norm, x, rows);
-  return Logits(rows);
+  MatMul(compute_, normed_.Rows(rows), head(), logits_.as<float>(), config_.vocab_size);
+  return {};
 }
 
 // normed_ = x, normalized.
@@ -155,9 +193,8 @@ void TransformerModel::Mlp(const LayerWeights& layer, float* x, int64_t rows) {
   MatMulAdd(compute_, gated_.Rows(rows), layer.down, x, config_.hidden_size);
 }
 
-// The logits of normed_, once all of the step has been done.
-std::span<const float> TransformerModel::Logits(int64_t rows) {
-  MatMul(compute_, normed_.Rows(rows), head(), logits_.as<float>(), config_.vocab_size);
+// The first rows of logits_, once all of the step has been done.
+std::span<const float> TransformerModel::HostLogits(int64_t rows) {
   const int64_t values = rows * config_.vocab_size;
   const Buffer& logits = host_logits_.size() > 0 ? host_logits_ : logits_;
   if (compute_.cuda() != nullptr && values > 0) {

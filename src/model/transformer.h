@@ -15,6 +15,7 @@
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
 #include "ops/step_array.h"
+#include "ops/step_graphs.h"
 
 namespace kvcake {
 
@@ -23,6 +24,7 @@ struct TransformerOptions {
   int max_logit_rows = 0;                    // of one step; 0: max_batch_tokens
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
   WeightFormat weights = WeightFormat::kBf16;
+  bool enforce_eager = false;  // enqueue every step's kernels, without CUDA graphs
 };
 
 class TransformerModel : public Model {
@@ -66,10 +68,12 @@ class TransformerModel : public Model {
 
   Rows Gather(std::span<const Slice> batch);
   void PlanAttention(std::span<const Slice> batch, bool wanted_only);
+  StepGraphs::Key GraphKey(const Rows& step) const;
+  Status Layers(const Rows& step, LayerGate* gate);
   void Normalize(const NormTensors& norm, const float* x, int64_t rows);
   void Mlp(const LayerWeights& layer, float* x, int64_t rows);
   void RotateAndWriteKv(std::span<const KvSlot> slots, int layer);
-  std::span<const float> Logits(int64_t rows);
+  std::span<const float> HostLogits(int64_t rows);
   static int64_t WantedRows(const Slice& slice);
   int64_t qkv_size() const { return (config_.heads + 2 * config_.kv_heads) * config_.head_dim; }
   const PackedMatrix& head() const {
@@ -103,6 +107,8 @@ class TransformerModel : public Model {
   StepArray<KvSlot> slots_;       // [rows]
   StepArray<int32_t> wanted_;     // [max_logit_rows], of the rows
   std::vector<AttentionSlice> slices_;  // one a slice of the batch
+
+  StepGraphs graphs_;  // of steps that decode
 };
 
 }  // namespace kvcake

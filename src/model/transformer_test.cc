@@ -93,6 +93,56 @@ TEST_P(TransformerTest, ALastTokenWhoseKvIsThereNeedNotWriteIt) {
 
 KVCAKE_EVERY_PATH(TransformerTest);
 
+using TransformerDecodeTest = PathTest;
+
+// The logits of 60 steps in which up to four sequences decode, two of them past the end of a
+// partial; every seventh step prefills beside.
+std::vector<float> Decode(Rig& rig) {
+  const std::vector<int64_t> contexts = {1014, 3, 2040, 250};
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<PageTable> tables;
+  std::vector<std::vector<PageId>> pages;
+  const auto slice = [&](int sequence, int64_t start, int64_t n) {
+    return Slice{.tokens = std::span(tokens[sequence]).subspan(start, n),
+                 .start = static_cast<int>(start),
+                 .pages = pages[sequence],
+                 .logits = start % 9 == 4 ? Slice::Logits::kNone : Slice::Logits::kLast};
+  };
+  for (int i = 0; i < 4; ++i) {
+    tokens.push_back(Prompt(i, contexts[i] + 128));
+    tables.push_back(rig.Draw(contexts[i] + 128));
+    pages.push_back(IdsOf(tables[i]));
+    for (int64_t start = 0; start < contexts[i]; start += 512) {
+      const Slice prompt = slice(i, start, std::min<int64_t>(512, contexts[i] - start));
+      EXPECT_TRUE(rig.model->Forward(std::span(&prompt, 1)));
+    }
+  }
+  std::vector<float> all;
+  std::vector<int64_t> decoded(4);
+  for (int step = 0; step < 60; ++step) {
+    std::vector<Slice> batch;
+    for (int i = 0; i < 4 - step / 3 % 3; ++i) {
+      const int64_t n = i == 0 && step % 7 == 6 ? 5 : 1;
+      batch.push_back(slice(i, contexts[i] + decoded[i], n));
+      decoded[i] += n;
+    }
+    const auto logits = rig.model->Forward(batch).value();
+    all.insert(all.end(), logits.begin(), logits.end());
+  }
+  return all;
+}
+
+TEST_P(TransformerDecodeTest, ReplayedStepsGiveTheLogitsOfEnqueuedOnes) {
+  for (const ModelConfig& config :
+       {TinyConfig(), TinyFalcon(BlockKind::kParallelTwoNorms, 3, true, true)}) {
+    Rig replayed(config, GetParam(), 2), eager(config, GetParam(), 2, 32, WeightFormat::kBf16,
+                                               /*enforce_eager=*/true);
+    EXPECT_EQ(Decode(replayed), Decode(eager));
+  }
+}
+
+KVCAKE_EVERY_PATH_AND_CUDA(TransformerDecodeTest);
+
 class RecordingGate : public LayerGate {
  public:
   explicit RecordingGate(int fail_at = -1) : fail_at_(fail_at) {}

@@ -126,16 +126,18 @@ class RandomWeights {
 // A model with its pages and threads.
 struct Rig {
   Rig(const ModelConfig& config, NumericPath path, int threads, int chunk_tokens = 32,
-      WeightFormat format = WeightFormat::kBf16)
+      WeightFormat format = WeightFormat::kBf16, bool enforce_eager = false)
       : weights(config),
         workers(threads),
         pages(std::move(PagePool::Create(TransformerModel::LayoutFor(config, chunk_tokens), 4 << 20,
                                          PageMemoryOf(path).value())
                             .value())),
-        model(std::move(
-            TransformerModel::Create(config, weights.Source(), *pages, workers,
-                                     {.max_batch_tokens = 512, .path = path, .weights = format})
-                .value())) {}
+        model(std::move(TransformerModel::Create(config, weights.Source(), *pages, workers,
+                                                 {.max_batch_tokens = 512,
+                                                  .path = path,
+                                                  .weights = format,
+                                                  .enforce_eager = enforce_eager})
+                            .value())) {}
 
   // Pages for `tokens` tokens, full of NaN.
   PageTable Draw(int64_t tokens) {

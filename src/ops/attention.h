@@ -52,6 +52,9 @@ class AttentionPlan {
   // Forgets what was planned before. Borrows the slices' pages and queries until the next Set. On
   // CUDA it is enqueued, so that between two calls lies a Compute::Wait.
   virtual void Set(std::span<const AttentionSlice> slices) = 0;
+  // What decides which kernels Run enqueues, and what the plan adds to their arguments: where it is
+  // equal, a run can be replayed. Empty on the CPU.
+  virtual std::vector<uint64_t> launches() const = 0;
 };
 
 // One layer's attention for a batch. Holds the sums of partials while decoding; chunks of

@@ -46,6 +46,7 @@ class CpuPlan : public AttentionPlan {
       : shape_(shape), workers_(workers), slots_(slots) {}
 
   void Set(std::span<const AttentionSlice> slices) override;
+  std::vector<uint64_t> launches() const override { return {}; }
   const AttentionSlice& slice(int i) const { return slices_[i]; }
   std::span<const Task> tasks() const { return tasks_; }
   std::span<const Merge> merges() const { return merges_; }

@@ -1,6 +1,7 @@
 // The plan of attention on CUDA, and its kernels. Tiles of rows are computed whole, or partial by
 // partial and then merged; a row's bits are the same.
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -38,6 +39,7 @@ __global__ void __launch_bounds__(kTileThreads, cuda::TileShape<kDim, kOut>::kRe
   const int outs = kDim / kOut, of_task = args.kv_heads * outs;
   const int block = static_cast<int>(blockIdx.x), head = block % of_task;
   const AttentionTask task = args.tasks[block / of_task];
+  if (task.rows == 0) return;
   cuda::Tile<kDim, kOut>(args, task, head / outs, head % outs * kOut, shared).Run();
 }
 
@@ -99,6 +101,10 @@ class CudaPlan : public AttentionPlan {
 
   // dense_keys cost time where they are computed, and change no result: here they are not.
   void Set(std::span<const AttentionSlice> slices) override;
+  std::vector<uint64_t> launches() const override {
+    return {std::bit_cast<uint64_t>(on_device_.data()), std::bit_cast<uint64_t>(pages()),
+            tasks_.size(), merges_.size(), static_cast<uint64_t>(merge_rows_)};
+  }
 
   // On the device.
   std::span<const AttentionTask> tasks() const { return on_device_.first(tasks_.size()); }
@@ -135,6 +141,13 @@ template <typename T>
 void Reserve(const Compute& compute, int64_t size, StepArray<T>* array) {
   const auto old = static_cast<int64_t>(array->host().size());
   if (size > old) *array = StepArray<T>(compute, std::max(size, 2 * old));
+}
+
+// Adds tasks with nothing to do, up to one of a few numbers, a quarter apart at most, so that the
+// launches of steps repeat while contexts grow.
+void Pad(std::vector<AttentionTask>* tasks) {
+  const size_t size = tasks->size(), step = std::max<size_t>(std::bit_floor(size) / 4, 1);
+  tasks->resize((size + step - 1) / step * step);
 }
 
 // Sequences may share pages, so that no bound on their lists is near what is used: arrays grow.
@@ -210,6 +223,8 @@ bool CudaPlan::Split(AttentionTask tile) {
 }
 
 void CudaPlan::Commit() {
+  Pad(&tasks_);
+  Pad(&merges_);
   const auto size = static_cast<int64_t>(tasks_.size() + merges_.size());
   Reserve(compute_, size, &array_);
   std::ranges::copy(merges_, std::ranges::copy(tasks_, array_.host().begin()).out);

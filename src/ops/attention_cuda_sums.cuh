@@ -12,7 +12,7 @@ namespace kvcake::cuda {
 constexpr int kTileRows = 64;
 constexpr int kTileThreads = 2 * kTileRows;  // 16 rows a warp
 
-// A tile of a slice, for all KV heads; made by the host.
+// A tile of a slice, for all KV heads; made by the host. One without rows is nothing to do.
 struct AttentionTask {
   const float* q = nullptr;  // of the slice's first token
   int32_t pages = 0;         // where the list of the slice's pages begins

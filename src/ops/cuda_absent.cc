@@ -31,6 +31,10 @@ std::unique_ptr<PageCopier> NewCudaPageCopier() { std::abort(); }
 
 namespace cuda {
 
+Result<std::unique_ptr<StepGraph>> Capture(CudaDevice&, const StepGraphs::Enqueue&) {
+  std::abort();
+}
+
 void RmsNorm(CudaDevice&, const float*, const NormWeights&, const Activations&) { std::abort(); }
 void LayerNorm(CudaDevice&, const float*, const NormWeights&, const Activations&) { std::abort(); }
 void RopeTable(CudaDevice&, std::span<const int32_t>, std::span<const float>, float*) {

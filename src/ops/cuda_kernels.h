@@ -9,8 +9,12 @@
 #include "ops/cuda_device.h"
 #include "ops/elementwise.h"
 #include "ops/packed_matrix.h"
+#include "ops/step_graphs.h"
 
 namespace kvcake::cuda {
+
+// step_graphs.h; fails where CUDA refuses the graph, and nothing has run then.
+Result<std::unique_ptr<StepGraph>> Capture(CudaDevice& device, const StepGraphs::Enqueue& enqueue);
 
 // elementwise.h
 void RmsNorm(CudaDevice& device, const float* x, const NormWeights& norm, const Activations& out);
