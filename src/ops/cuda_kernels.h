@@ -38,9 +38,10 @@ void MatMulSwiGlu(CudaDevice& device, const Activations& a, const PackedMatrix& 
 void MatMulGelu(CudaDevice& device, const Activations& a, const PackedMatrix& w,
                 const Activations& out);
 
-// out = silu(gate) * up of [out.rows][2 * out.k] f32, the gate's columns first.
-void SwiGlu(CudaDevice& device, const float* gate_up, const Activations& out);
-// out = gelu(x) by the error function, of [out.rows][out.k] f32.
-void Gelu(CudaDevice& device, const float* x, const Activations& out);
+// out = silu(gate) * up of [out.rows][2 * out.k] bf16, the gate's columns first, to which the bias
+// of the columns, nullptr without, is added before.
+void SwiGlu(CudaDevice& device, const uint16_t* gate_up, const float* bias, const Activations& out);
+// out = gelu(x + bias) by the error function, of [out.rows][out.k] bf16.
+void Gelu(CudaDevice& device, const uint16_t* x, const float* bias, const Activations& out);
 
 }  // namespace kvcake::cuda

@@ -145,33 +145,61 @@ __global__ void TakeRowsKernel(const float* x, const int32_t* rows, int64_t k, f
 
 __device__ float Silu(float x) { return x / (1.0f + __expf(-x)); }
 
-// Blocks (row, some columns); four columns a thread.
-__global__ void SwiGluRows(const float* gate_up, int64_t k, __nv_bfloat16* out,
-                           int64_t out_stride) {
-  const int64_t i = 4 * (blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x);
+// Columns [at, at + 8) of a row of sums in bf16, and their bias, where there is one.
+__device__ void LoadSums(const uint16_t* row, const float* bias, int64_t at, float (&x)[8]) {
+  const uint4 bits = *reinterpret_cast<const uint4*>(row + at);
+  const uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    x[2 * i] = __uint_as_float(pairs[i] << 16);
+    x[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000);
+  }
+  if (bias == nullptr) return;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] += bias[at + i];
+}
+
+__device__ void StoreBf16x8(const float (&x)[8], __nv_bfloat16* out) {
+  alignas(sizeof(uint4)) __nv_bfloat162 pairs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
+  *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(pairs);
+}
+
+// Blocks (row, some columns); eight columns a thread.
+__global__ void SwiGluRows(const uint16_t* gate_up, const float* bias, int64_t k,
+                           __nv_bfloat16* out, int64_t out_stride) {
+  const int64_t row = blockIdx.x;
+  const int64_t i = 8 * (blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x);
   if (i >= k) return;
-  const float* row = gate_up + blockIdx.x * 2 * k + i;
-  const float4 gate = *reinterpret_cast<const float4*>(row);
-  const float4 up = *reinterpret_cast<const float4*>(row + k);
-  StoreBf16x4({Silu(gate.x) * up.x, Silu(gate.y) * up.y, Silu(gate.z) * up.z, Silu(gate.w) * up.w},
-              out + blockIdx.x * out_stride + i);
+  float gate[8], up[8];
+  LoadSums(gate_up + row * 2 * k, bias, i, gate);
+  LoadSums(gate_up + row * 2 * k, bias, k + i, up);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) up[j] *= Silu(gate[j]);
+  StoreBf16x8(up, out + row * out_stride + i);
 }
 
 __device__ float GeluOf(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
 
-__global__ void GeluRows(const float* x, int64_t k, __nv_bfloat16* out, int64_t out_stride) {
-  const int64_t i = 4 * (blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x);
+__global__ void GeluRows(const uint16_t* sums, const float* bias, int64_t k, __nv_bfloat16* out,
+                         int64_t out_stride) {
+  const int64_t row = blockIdx.x;
+  const int64_t i = 8 * (blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x);
   if (i >= k) return;
-  const float4 v = *reinterpret_cast<const float4*>(x + blockIdx.x * k + i);
-  StoreBf16x4({GeluOf(v.x), GeluOf(v.y), GeluOf(v.z), GeluOf(v.w)},
-              out + blockIdx.x * out_stride + i);
+  float x[8];
+  LoadSums(sums + row * k, bias, i, x);
+#pragma unroll
+  for (float& value : x) value = GeluOf(value);
+  StoreBf16x8(x, out + row * out_stride + i);
 }
 
 __nv_bfloat16* Elements(const Activations& a) { return reinterpret_cast<__nv_bfloat16*>(a.data); }
 
-// Rows by blocks that cover k columns, four a thread.
+// Rows by blocks that cover k columns, eight a thread.
 dim3 RowsAndColumns(int64_t rows, int64_t k) {
-  const int64_t columns = (k / 4 + kThreads - 1) / kThreads;
+  CHECK(k % 8 == 0);
+  const int64_t columns = (k / 8 + kThreads - 1) / kThreads;
   return dim3(static_cast<unsigned>(rows), static_cast<unsigned>(columns));
 }
 
@@ -234,17 +262,18 @@ void TakeRows(CudaDevice& device, const float* x, std::span<const int32_t> rows,
   CUDA_CHECK(cudaGetLastError());
 }
 
-void SwiGlu(CudaDevice& device, const float* gate_up, const Activations& out) {
+void SwiGlu(CudaDevice& device, const uint16_t* gate_up, const float* bias,
+            const Activations& out) {
   if (out.rows == 0) return;
   SwiGluRows<<<RowsAndColumns(out.rows, out.k), kThreads, 0, device.stream()>>>(
-      gate_up, out.k, Elements(out), out.stride);
+      gate_up, bias, out.k, Elements(out), out.stride);
   CUDA_CHECK(cudaGetLastError());
 }
 
-void Gelu(CudaDevice& device, const float* x, const Activations& out) {
+void Gelu(CudaDevice& device, const uint16_t* x, const float* bias, const Activations& out) {
   if (out.rows == 0) return;
   GeluRows<<<RowsAndColumns(out.rows, out.k), kThreads, 0, device.stream()>>>(
-      x, out.k, Elements(out), out.stride);
+      x, bias, out.k, Elements(out), out.stride);
   CUDA_CHECK(cudaGetLastError());
 }
 

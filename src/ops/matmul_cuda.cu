@@ -29,6 +29,7 @@ struct Problem {
   int64_t n = 0, k = 0, rows = 0;
   int64_t a_stride = 0, out_stride = 0;
   bool bias = false, add = false;
+  cudaDataType_t out_type = CUDA_R_32F;
 
   auto operator<=>(const Problem&) const = default;
 };
@@ -42,8 +43,8 @@ class Product {
     CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&w_, CUDA_R_16BF, problem.k, problem.n, problem.k));
     CUBLAS_CHECK(
         cublasLtMatrixLayoutCreate(&a_, CUDA_R_16BF, problem.k, problem.rows, problem.a_stride));
-    CUBLAS_CHECK(
-        cublasLtMatrixLayoutCreate(&out_, CUDA_R_32F, problem.n, problem.rows, problem.out_stride));
+    CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&out_, problem.out_type, problem.n, problem.rows,
+                                            problem.out_stride));
   }
   ~Product() {
     cublasLtMatrixLayoutDestroy(out_);
@@ -60,6 +61,12 @@ class Product {
     CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference,
                                                       CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                       &workspace_bytes, sizeof(workspace_bytes)));
+    // The parts of a sum stay f32, too.
+    const uint32_t parts = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    if (problem_.out_type != CUDA_R_32F) {
+      CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(
+          preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &parts, sizeof(parts)));
+    }
     int found = 0;
     CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(blas, operation_, w_, a_, out_, out_, preference, 1,
                                                 &choice_, &found));
@@ -68,7 +75,7 @@ class Product {
   }
 
   void Run(cublasLtHandle_t blas, CudaDevice& device, const std::byte* a, const PackedMatrix& w,
-           float* out, void* workspace) {
+           void* out, void* workspace) {
     const float alpha = 1, beta = problem_.add ? 1 : 0;
     if (problem_.bias) Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, w.DeviceBias());
     CUBLAS_CHECK(cublasLtMatmul(blas, operation_, &alpha, w.DeviceRows(), w_, a, a_, &beta, out,
@@ -96,7 +103,7 @@ class Products {
     workspace_ = device.Allocate(kWorkspaceBytes).value();
   }
 
-  void Run(const Problem& problem, const std::byte* a, const PackedMatrix& w, float* out) {
+  void Run(const Problem& problem, const std::byte* a, const PackedMatrix& w, void* out) {
     if (chosen_.size() >= kChosenMax && !chosen_.contains(problem)) chosen_.clear();
     const auto [it, added] = chosen_.try_emplace(problem, problem);
     if (added) it->second.Choose(blas_, kWorkspaceBytes);
@@ -118,15 +125,21 @@ Products& ProductsOf(CudaDevice& device) {
   return *products;
 }
 
-// Rows [first, first + rows) of a by w, to the scratch, without gaps.
-float* ToScratch(CudaDevice& device, const Activations& a, const PackedMatrix& w, int64_t first,
-                 int64_t rows) {
-  auto* out = reinterpret_cast<float*>(device.scratch());
-  Activations some = a;
-  some.data += first * a.stride * 2;
-  some.rows = rows;
-  MatMul(device, some, w, out, w.n(), /*add=*/false);
-  return out;
+Problem ProblemOf(const Activations& a, const PackedMatrix& w, int64_t out_stride) {
+  CHECK(a.k == w.k() && w.format() == WeightFormat::kBf16);
+  return {.n = w.n(), .k = a.k, .rows = a.rows, .a_stride = a.stride, .out_stride = out_stride};
+}
+
+// Rows [first, first + rows) of a by w, to the scratch, without gaps. They are rounded to bf16, as
+// by Hugging Face's modules of that type: half as much to write and to read. Without the bias,
+// which cuBLASLt would take in bf16 only.
+const uint16_t* ToScratch(CudaDevice& device, const Activations& a, const PackedMatrix& w,
+                          int64_t first, int64_t rows) {
+  Problem problem = ProblemOf(a, w, w.n());
+  problem.rows = rows;
+  problem.out_type = CUDA_R_16BF;
+  ProductsOf(device).Run(problem, a.data + first * a.stride * 2, w, device.scratch());
+  return reinterpret_cast<const uint16_t*>(device.scratch());
 }
 
 // As many rows at once as the scratch holds.
@@ -134,8 +147,8 @@ template <typename Use>
 void ForRowsOfScratch(CudaDevice& device, const Activations& a, const PackedMatrix& w,
                       const Activations& out, Use use) {
   constexpr int64_t kAligned = 8;  // rows after which a's are where cuBLASLt takes them to be
-  const int64_t step = CudaDevice::kScratchBytes / (w.n() * static_cast<int64_t>(sizeof(float))) /
-                       kAligned * kAligned;
+  const int64_t step = CudaDevice::kScratchBytes /
+                       (w.n() * static_cast<int64_t>(sizeof(uint16_t))) / kAligned * kAligned;
   CHECK(step > 0);
   for (int64_t first = 0; first < a.rows; first += step) {
     const int64_t rows = std::min(step, a.rows - first);
@@ -150,28 +163,25 @@ void ForRowsOfScratch(CudaDevice& device, const Activations& a, const PackedMatr
 
 void MatMul(CudaDevice& device, const Activations& a, const PackedMatrix& w, float* out,
             int64_t stride, bool add) {
-  CHECK(a.k == w.k() && w.format() == WeightFormat::kBf16);
+  Problem problem = ProblemOf(a, w, stride);
   if (a.rows == 0) return;
-  const Problem problem{.n = w.n(),
-                        .k = a.k,
-                        .rows = a.rows,
-                        .a_stride = a.stride,
-                        .out_stride = stride,
-                        .bias = w.DeviceBias() != nullptr,
-                        .add = add};
+  problem.bias = w.DeviceBias() != nullptr;
+  problem.add = add;
   ProductsOf(device).Run(problem, a.data, w, out);
 }
 
 void MatMulSwiGlu(CudaDevice& device, const Activations& a, const PackedMatrix& w,
                   const Activations& out) {
-  ForRowsOfScratch(device, a, w, out,
-                   [&](const float* c, const Activations& to) { SwiGlu(device, c, to); });
+  ForRowsOfScratch(device, a, w, out, [&](const uint16_t* sums, const Activations& to) {
+    SwiGlu(device, sums, w.DeviceBias(), to);
+  });
 }
 
 void MatMulGelu(CudaDevice& device, const Activations& a, const PackedMatrix& w,
                 const Activations& out) {
-  ForRowsOfScratch(device, a, w, out,
-                   [&](const float* c, const Activations& to) { Gelu(device, c, to); });
+  ForRowsOfScratch(device, a, w, out, [&](const uint16_t* sums, const Activations& to) {
+    Gelu(device, sums, w.DeviceBias(), to);
+  });
 }
 
 }  // namespace kvcake::cuda
