@@ -159,11 +159,16 @@ __device__ void LoadSums(const uint16_t* row, const float* bias, int64_t at, flo
   for (int i = 0; i < 8; ++i) x[i] += bias[at + i];
 }
 
+// The lower half is `low`.
+__device__ uint32_t Bf16Pair(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// By an intrinsic: of an assignment the compiler makes four stores.
 __device__ void StoreBf16x8(const float (&x)[8], __nv_bfloat16* out) {
-  alignas(sizeof(uint4)) __nv_bfloat162 pairs[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
-  *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(pairs);
+  __stwb(reinterpret_cast<uint4*>(out), make_uint4(Bf16Pair(x[0], x[1]), Bf16Pair(x[2], x[3]),
+                                                   Bf16Pair(x[4], x[5]), Bf16Pair(x[6], x[7])));
 }
 
 // Blocks (row, some columns); eight columns a thread.
