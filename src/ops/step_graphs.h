@@ -23,7 +23,7 @@ class StepGraph {
 };
 
 // A step is called when its key comes for the first time, so that its kernels are there and chosen;
-// captured the second time, and launched from then on. For one thread. Goes before the Compute.
+// captured the second time, and launched from then on. For the thread that runs operations.
 class StepGraphs {
  public:
   // All that decides which operations a step enqueues, and with what arguments. What they read from
