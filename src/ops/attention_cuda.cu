@@ -10,8 +10,8 @@
 #include "ops/attention_backends.h"
 #include "ops/attention_cuda_sums.cuh"
 #include "ops/attention_cuda_tile.cuh"
-#include "ops/cuda_check.h"
 #include "ops/cuda_device.h"
+#include "ops/cuda_launch.h"
 #include "ops/step_array.h"
 
 namespace kvcake {
@@ -35,7 +35,7 @@ constexpr int64_t kIntMax = 1 << 30;
 template <int kDim, int kOut>
 __global__ void __launch_bounds__(kTileThreads, cuda::TileShape<kDim, kOut>::kResident)
     Attend(const __grid_constant__ AttentionArgs args) {
-  extern __shared__ uint4 shared[];
+  auto* const shared = cuda::DynamicShared<uint4>();
   const int outs = kDim / kOut, of_task = args.kv_heads * outs;
   const int block = static_cast<int>(blockIdx.x), head = block % of_task;
   const AttentionTask task = args.tasks[block / of_task];
@@ -295,16 +295,14 @@ void CudaAttention::Run(const AttentionPlan& of, int layer, int64_t q_stride,
       .group = shape_.heads / shape_.kv_heads,
       .head_dim = shape_.head_dim,
       .padded_dim = kernel_.padded_dim};
-  const cudaStream_t stream = compute_.cuda()->stream();
-  const auto tasks = static_cast<unsigned>(plan.tasks().size() * shape_.kv_heads * kernel_.outs);
-  kernel_.attend<<<tasks, kTileThreads, kernel_.shared_bytes, stream>>>(args);
-  CUDA_CHECK(cudaGetLastError());
+  const CudaDevice& device = *compute_.cuda();
+  const int64_t tasks = std::ssize(plan.tasks()) * shape_.kv_heads * kernel_.outs;
+  cuda::Launch(device, {tasks, kTileThreads, kernel_.shared_bytes}, kernel_.attend, args);
   if (plan.merges().empty()) return;
   args.tasks = plan.merges().data();
   const dim3 merges(static_cast<unsigned>(plan.merges().size() * shape_.kv_heads),
                     static_cast<unsigned>(plan.merge_rows()));
-  Merge<<<merges, kTileThreads, 0, stream>>>(args);
-  CUDA_CHECK(cudaGetLastError());
+  cuda::Launch(device, {merges, kTileThreads}, Merge, args);
 }
 
 }  // namespace

@@ -4,8 +4,9 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "ops/cuda_check.h"
+#include "ops/cuda_instructions.cuh"
 #include "ops/cuda_kernels.h"
+#include "ops/cuda_launch.h"
 
 namespace kvcake::cuda {
 namespace {
@@ -159,16 +160,10 @@ __device__ void LoadSums(const uint16_t* row, const float* bias, int64_t at, flo
   for (int i = 0; i < 8; ++i) x[i] += bias[at + i];
 }
 
-// The lower half is `low`.
-__device__ uint32_t Bf16Pair(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
 // By an intrinsic: of an assignment the compiler makes four stores.
 __device__ void StoreBf16x8(const float (&x)[8], __nv_bfloat16* out) {
-  __stwb(reinterpret_cast<uint4*>(out), make_uint4(Bf16Pair(x[0], x[1]), Bf16Pair(x[2], x[3]),
-                                                   Bf16Pair(x[4], x[5]), Bf16Pair(x[6], x[7])));
+  __stwb(reinterpret_cast<uint4*>(out), make_uint4(PackBf16(x[0], x[1]), PackBf16(x[2], x[3]),
+                                                   PackBf16(x[4], x[5]), PackBf16(x[6], x[7])));
 }
 
 // Blocks (row, some columns); eight columns a thread.
@@ -212,74 +207,65 @@ dim3 RowsAndColumns(int64_t rows, int64_t k) {
 
 void RmsNorm(CudaDevice& device, const float* x, const NormWeights& norm, const Activations& out) {
   if (out.rows == 0) return;
-  RmsNormRows<<<out.rows, kThreads, 0, device.stream()>>>(x, norm.weight, norm.eps, out.k,
-                                                          Elements(out), out.stride);
-  CUDA_CHECK(cudaGetLastError());
+  Launch(device, {out.rows, kThreads}, RmsNormRows, x, norm.weight, norm.eps, out.k, Elements(out),
+         out.stride);
 }
 
 void LayerNorm(CudaDevice& device, const float* x, const NormWeights& norm,
                const Activations& out) {
   if (out.rows == 0) return;
-  LayerNormRows<<<out.rows, kThreads, 0, device.stream()>>>(x, norm.weight, norm.bias, norm.eps,
-                                                            out.k, Elements(out), out.stride);
-  CUDA_CHECK(cudaGetLastError());
+  Launch(device, {out.rows, kThreads}, LayerNormRows, x, norm.weight, norm.bias, norm.eps, out.k,
+         Elements(out), out.stride);
 }
 
 void RopeTable(CudaDevice& device, std::span<const int32_t> positions,
                std::span<const float> inv_freq, float* table) {
   if (positions.empty()) return;
-  RopeTableRows<<<positions.size(), kWarp, 0, device.stream()>>>(
-      positions.data(), inv_freq.data(), static_cast<int>(inv_freq.size()), table);
-  CUDA_CHECK(cudaGetLastError());
+  Launch(device, {std::ssize(positions), kWarp}, RopeTableRows, positions.data(), inv_freq.data(),
+         static_cast<int>(inv_freq.size()), table);
 }
 
 void NormHeads(CudaDevice& device, const QkvShape& shape, const NormWeights& q,
                const NormWeights& k, std::span<float> qkv) {
-  const size_t row_size = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
+  const int64_t row_size = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
   if (qkv.empty()) return;
-  NormHeadsRows<<<qkv.size() / row_size, kThreads, 0, device.stream()>>>(
-      shape, q.weight, q.eps, k.weight, k.eps, qkv.data());
-  CUDA_CHECK(cudaGetLastError());
+  Launch(device, {std::ssize(qkv) / row_size, kThreads}, NormHeadsRows, shape, q.weight, q.eps,
+         k.weight, k.eps, qkv.data());
 }
 
 void RopeAndStoreKv(CudaDevice& device, const QkvShape& shape, float* qkv, const float* table,
                     std::span<const KvSlot> slots, const KvStride& stride) {
   if (slots.empty()) return;
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
-  RopeAndStoreKvRows<<<slots.size(), kThreads, 0, device.stream()>>>(shape, qkv, table,
-                                                                     slots.data(), stride, scale);
-  CUDA_CHECK(cudaGetLastError());
+  Launch(device, {std::ssize(slots), kThreads}, RopeAndStoreKvRows, shape, qkv, table, slots.data(),
+         stride, scale);
 }
 
 void Embed(CudaDevice& device, const PackedMatrix& table, std::span<const int32_t> tokens,
            float* out) {
   if (tokens.empty()) return;
-  EmbedRows<<<tokens.size(), kThreads, 0, device.stream()>>>(
-      reinterpret_cast<const __nv_bfloat16*>(table.DeviceRows()), table.k(), tokens.data(), out);
-  CUDA_CHECK(cudaGetLastError());
+  Launch(device, {std::ssize(tokens), kThreads}, EmbedRows,
+         reinterpret_cast<const __nv_bfloat16*>(table.DeviceRows()), table.k(), tokens.data(), out);
 }
 
 void TakeRows(CudaDevice& device, const float* x, std::span<const int32_t> rows, int64_t k,
               float* out) {
   CHECK(k % 4 == 0);
   if (rows.empty()) return;
-  TakeRowsKernel<<<rows.size(), kThreads, 0, device.stream()>>>(x, rows.data(), k, out);
-  CUDA_CHECK(cudaGetLastError());
+  Launch(device, {std::ssize(rows), kThreads}, TakeRowsKernel, x, rows.data(), k, out);
 }
 
 void SwiGlu(CudaDevice& device, const uint16_t* gate_up, const float* bias,
             const Activations& out) {
   if (out.rows == 0) return;
-  SwiGluRows<<<RowsAndColumns(out.rows, out.k), kThreads, 0, device.stream()>>>(
-      gate_up, bias, out.k, Elements(out), out.stride);
-  CUDA_CHECK(cudaGetLastError());
+  Launch(device, {RowsAndColumns(out.rows, out.k), kThreads}, SwiGluRows, gate_up, bias, out.k,
+         Elements(out), out.stride);
 }
 
 void Gelu(CudaDevice& device, const uint16_t* x, const float* bias, const Activations& out) {
   if (out.rows == 0) return;
-  GeluRows<<<RowsAndColumns(out.rows, out.k), kThreads, 0, device.stream()>>>(
-      x, bias, out.k, Elements(out), out.stride);
-  CUDA_CHECK(cudaGetLastError());
+  Launch(device, {RowsAndColumns(out.rows, out.k), kThreads}, GeluRows, x, bias, out.k,
+         Elements(out), out.stride);
 }
 
 }  // namespace kvcake::cuda

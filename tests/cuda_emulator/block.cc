@@ -1,0 +1,225 @@
+#include "block.h"
+
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <utility>
+#include <vector>
+
+namespace cuda_emulator {
+
+Index thread_index, block_index, block_size, grid_size;
+
+namespace {
+
+constexpr int kThreadsMax = 1024;
+constexpr int kWarp = 32;
+constexpr size_t kStackBytes = 128 << 10;
+constexpr int64_t kGuardBytes = 64;
+
+struct Copy {
+  void* to;
+  const void* from;
+  bool read;
+};
+
+struct Fiber {
+  char* stack = nullptr;
+  void* stack_pointer = nullptr;
+  bool done = false;
+  std::vector<Copy> copies;  // not committed yet
+  std::deque<std::vector<Copy>> commits;
+};
+
+struct Meeting {
+  int arrived = 0;
+  unsigned generation = 0;
+  int sum = 0, result = 0;
+  Combine combine = nullptr;
+  Lanes values, results;
+};
+
+struct Block {
+  std::vector<Fiber> fibers = std::vector<Fiber>(kThreadsMax);
+  std::vector<Meeting> warps = std::vector<Meeting>(kThreadsMax / kWarp);
+  Meeting all;
+  std::vector<std::byte> shared;
+  const std::function<void()>* kernel = nullptr;
+  void* scheduler = nullptr;  // its stack pointer
+  int threads = 0, current = 0;
+
+  Block() {
+    for (Fiber& fiber : fibers) {
+      void* stack =
+          mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (stack == MAP_FAILED) Die("there is no memory for stacks");
+      fiber.stack = static_cast<char*>(stack);
+    }
+  }
+};
+
+Block& TheBlock() {
+  static auto* const block = new Block();
+  return *block;
+}
+
+// Saves what calls preserve and the stack pointer, and goes on at another. (swapcontext would call
+// the kernel each time, for the signal mask.)
+extern "C" void CudaEmulatorSwitch(void** save, void* to);
+asm(R"(
+.text
+.globl CudaEmulatorSwitch
+CudaEmulatorSwitch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+
+extern "C" void CudaEmulatorThread() {
+  Block& block = TheBlock();
+  (*block.kernel)();
+  Fiber& fiber = block.fibers[block.current];
+  fiber.done = true;
+  CudaEmulatorSwitch(&fiber.stack_pointer, block.scheduler);
+  Die("a thread ran on after its end");
+}
+
+void Yield() {
+  Block& block = TheBlock();
+  const Index mine = thread_index;
+  CudaEmulatorSwitch(&block.fibers[block.current].stack_pointer, block.scheduler);
+  thread_index = mine;
+}
+
+void Prepare(Fiber* fiber) {
+  fiber->done = false;
+  fiber->copies.clear();
+  fiber->commits.clear();
+  auto** top = reinterpret_cast<void**>(fiber->stack + kStackBytes);
+  *--top = nullptr;  // a call leaves the stack so aligned
+  *--top = reinterpret_cast<void*>(&CudaEmulatorThread);
+  for (int registers = 0; registers < 6; ++registers) *--top = nullptr;
+  fiber->stack_pointer = top;
+}
+
+void RunBlock(int threads) {
+  Block& block = TheBlock();
+  for (Meeting& warp : block.warps) warp.arrived = 0;
+  block.all.arrived = block.all.sum = 0;
+  for (int i = 0; i < threads; ++i) Prepare(&block.fibers[i]);
+  int left = threads;
+  for (int64_t round = 0; left > 0; ++round) {
+    if (round > 100'000'000) Die("threads wait for each other");
+    for (int i = 0; i < threads; ++i) {
+      Fiber& fiber = block.fibers[i];
+      if (fiber.done) continue;
+      block.current = i;
+      thread_index = {static_cast<unsigned>(i), 0, 0};
+      CudaEmulatorSwitch(&block.scheduler, fiber.stack_pointer);
+      if (fiber.done) --left;
+    }
+  }
+}
+
+// Waits for the others; true for the last one to come, once it has let them go.
+template <typename Last>
+void Meet(Meeting* meeting, int size, Last last) {
+  if (++meeting->arrived == size) {
+    last();
+    meeting->arrived = 0;
+    ++meeting->generation;
+    return;
+  }
+  const unsigned generation = meeting->generation;
+  while (meeting->generation == generation) Yield();
+}
+
+}  // namespace
+
+void Die(const char* why) {
+  std::fprintf(stderr, "the emulated CUDA device: %s\n", why);
+  std::abort();
+}
+
+void* DynamicShared() { return TheBlock().shared.data(); }
+
+void RunGrid(Index grid, int threads, int64_t shared_bytes, const std::function<void()>& kernel) {
+  Block& block = TheBlock();
+  if (threads < 1 || threads > kThreadsMax) Die("a block has 1 to 1024 threads");
+  block.threads = threads;
+  block.kernel = &kernel;
+  block_size = {static_cast<unsigned>(threads), 1, 1};
+  grid_size = grid;
+  for (unsigned y = 0; y < grid.y; ++y) {
+    for (unsigned x = 0; x < grid.x; ++x) {
+      block.shared.assign(shared_bytes + kGuardBytes, std::byte{0xff});
+      block_index = {x, y, 0};
+      RunBlock(threads);
+      for (int64_t i = 0; i < kGuardBytes; ++i) {
+        if (block.shared[shared_bytes + i] != std::byte{0xff}) Die("shared memory was overrun");
+      }
+    }
+  }
+}
+
+int MeetBlock(int value) {
+  Meeting& all = TheBlock().all;
+  all.sum += value;
+  Meet(&all, TheBlock().threads, [&all] { all.result = std::exchange(all.sum, 0); });
+  return all.result;
+}
+
+void MeetWarp(Combine combine, const void* value, int value_bytes, void* result, int result_bytes) {
+  Meeting& warp = TheBlock().warps[thread_index.x / kWarp];
+  const unsigned lane = thread_index.x % kWarp;
+  if (warp.arrived == 0) warp.combine = combine;
+  if (warp.combine != combine) Die("lanes of a warp are at different instructions");
+  std::memcpy(warp.values.bytes[lane], value, value_bytes);
+  Meet(&warp, kWarp, [&warp] { warp.combine(warp.values, &warp.results); });
+  std::memcpy(result, warp.results.bytes[lane], result_bytes);
+}
+
+void CopyAsync(void* shared, const void* global, bool read) {
+  const auto at = reinterpret_cast<uintptr_t>(shared);
+  if (at % 16 != 0 || (read && reinterpret_cast<uintptr_t>(global) % 16 != 0)) {
+    Die("a copy of 16 bytes is not aligned");
+  }
+  TheBlock().fibers[TheBlock().current].copies.push_back({shared, global, read});
+}
+
+void CommitCopies() {
+  Fiber& fiber = TheBlock().fibers[TheBlock().current];
+  fiber.commits.push_back(std::move(fiber.copies));
+  fiber.copies.clear();
+}
+
+void WaitForCopies(int left) {
+  Fiber& fiber = TheBlock().fibers[TheBlock().current];
+  while (static_cast<int>(fiber.commits.size()) > left) {
+    for (const Copy& copy : fiber.commits.front()) {
+      if (copy.read) {
+        std::memcpy(copy.to, copy.from, 16);
+      } else {
+        std::memset(copy.to, 0, 16);
+      }
+    }
+    fiber.commits.pop_front();
+  }
+}
+
+}  // namespace cuda_emulator

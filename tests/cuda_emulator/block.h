@@ -1,0 +1,43 @@
+// One block of threads at a time, as fibers of the calling thread: a thread runs until it waits for
+// others of its warp or block. What a GPU leaves undefined is made to show: shared memory begins as
+// ones, copies land when they are waited for, lanes that part at a warp's instruction abort.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace cuda_emulator {
+
+struct Index {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+// Of the thread that runs.
+extern Index thread_index, block_index, block_size, grid_size;
+void* DynamicShared();
+
+// Runs kernel() for every thread of every block.
+void RunGrid(Index grid, int threads, int64_t shared_bytes, const std::function<void()>& kernel);
+
+// ---- called by a thread of a kernel ----
+
+// Until all threads of the block are here; the sum of their values.
+int MeetBlock(int value);
+// Until all lanes of the warp are here, at the same instruction: the last one computes all results
+// ([lane] of kLaneBytes) from all values.
+constexpr int kLaneBytes = 64;
+struct Lanes {
+  alignas(16) std::byte bytes[32][kLaneBytes];
+};
+using Combine = void (*)(const Lanes& values, Lanes* results);
+void MeetWarp(Combine combine, const void* value, int value_bytes, void* result, int result_bytes);
+// Copies of 16 bytes (zeros if not read) that land when this thread has waited for all but the last
+// `left` commits.
+void CopyAsync(void* shared, const void* global, bool read);
+void CommitCopies();
+void WaitForCopies(int left);
+
+[[noreturn]] void Die(const char* why);
+
+}  // namespace cuda_emulator

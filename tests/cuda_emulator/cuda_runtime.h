@@ -1,0 +1,232 @@
+// What kvcake uses of CUDA's runtime and of its kernel language, on the CPU: for tests of the CUDA
+// backend where there is no device. It shows what is wrong in plans, indices, waits and lifetimes;
+// it says nothing about speed, nor about what NVIDIA's compiler and hardware make of the code.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#include "block.h"
+
+// ---- the language ----
+
+#define __device__
+#define __host__
+#define __global__
+#define __shared__ static
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __restrict__
+
+inline cuda_emulator::Index &threadIdx = cuda_emulator::thread_index,
+                            &blockIdx = cuda_emulator::block_index,
+                            &blockDim = cuda_emulator::block_size,
+                            &gridDim = cuda_emulator::grid_size;
+
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(8) uint2 {
+  uint32_t x, y;
+};
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+struct dim3 {
+  unsigned x, y, z;
+  dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+using std::max;
+using std::min;
+
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __frcp_rn(float a) { return 1.0f / a; }
+inline float __frsqrt_rn(float a) {
+  return static_cast<float>(1 / std::sqrt(static_cast<double>(a)));
+}
+inline float __expf(float a) { return std::exp(a); }
+
+inline float __uint_as_float(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+inline uint32_t __float_as_uint(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+template <typename T>
+T __ldg(const T* from) {
+  return *from;
+}
+template <typename T>
+void __stwb(T* to, T value) {
+  *to = value;
+}
+// Blocks run one after the other, and threads until they wait.
+template <typename T>
+T atomicAdd(T* to, T value) {
+  const T old = *to;
+  *to += value;
+  return old;
+}
+
+inline void __syncthreads() { cuda_emulator::MeetBlock(0); }
+inline int __syncthreads_or(int value) { return cuda_emulator::MeetBlock(value != 0) > 0; }
+inline int __syncthreads_count(int value) { return cuda_emulator::MeetBlock(value != 0); }
+inline void __syncwarp(unsigned = 0xffffffff) {
+  char none = 0;
+  cuda_emulator::MeetWarp([](const auto&, auto*) {}, &none, 1, &none, 1);
+}
+
+namespace cuda_emulator {
+
+// Each lane's value from the lane that it names.
+template <typename T>
+T Shuffle(T value, int from) {
+  struct Shown {
+    T value;
+    int from;
+  };
+  const Shown shown{value, from};
+  static_assert(sizeof(Shown) <= kLaneBytes);
+  MeetWarp(
+      [](const Lanes& values, Lanes* results) {
+        for (int lane = 0; lane < 32; ++lane) {
+          Shown of;
+          std::memcpy(&of, values.bytes[lane], sizeof(of));
+          if (of.from < 0 || of.from > 31) of.from = lane;
+          std::memcpy(results->bytes[lane], values.bytes[of.from], sizeof(T));
+        }
+      },
+      &shown, sizeof(shown), &value, sizeof(value));
+  return value;
+}
+
+inline int Lane() { return static_cast<int>(thread_index.x % 32); }
+
+}  // namespace cuda_emulator
+
+template <typename T>
+T __shfl_sync(unsigned, T value, int from) {
+  return cuda_emulator::Shuffle(value, from);
+}
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  return cuda_emulator::Shuffle(value, cuda_emulator::Lane() ^ mask);
+}
+template <typename T>
+T __shfl_up_sync(unsigned, T value, int delta) {
+  return cuda_emulator::Shuffle(value, cuda_emulator::Lane() - delta);
+}
+template <typename T>
+T __shfl_down_sync(unsigned, T value, int delta) {
+  return cuda_emulator::Shuffle(value, cuda_emulator::Lane() + delta);
+}
+
+// ---- the runtime ----
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorMemoryAllocation = 2,
+};
+enum cudaMemcpyKind {
+  cudaMemcpyHostToDevice = 1,
+  cudaMemcpyDeviceToHost = 2,
+  cudaMemcpyDeviceToDevice = 3,
+};
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+constexpr unsigned cudaStreamNonBlocking = 1;
+constexpr unsigned cudaEventBlockingSync = 1;
+constexpr unsigned cudaEventDisableTiming = 2;
+constexpr unsigned cudaHostRegisterDefault = 0;
+constexpr unsigned cudaDeviceScheduleBlockingSync = 4;
+
+using cudaStream_t = struct CUstream_st*;
+using cudaEvent_t = struct CUevent_st*;
+using cudaGraph_t = struct CUgraph_st*;
+using cudaGraphExec_t = struct CUgraphExec_st*;
+
+struct cudaDeviceProp {
+  char name[256];
+  int major, minor, multiProcessorCount;
+  size_t totalGlobalMem;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim = {}, blockDim = {};
+  size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+};
+
+const char* cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetLastError();
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaSetDeviceFlags(unsigned flags);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
+cudaError_t cudaMalloc(void** memory, size_t bytes);
+cudaError_t cudaFree(void* memory);
+cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void* memory);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                 unsigned long long flags = 0);
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+
+namespace cuda_emulator {
+
+void Enqueue(cudaStream_t stream, std::function<void()> operation);
+void CheckLaunch(const cudaLaunchConfig_t& config);
+
+}  // namespace cuda_emulator
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+  cuda_emulator::CheckLaunch(*config);
+  const std::function<void()> thread = [kernel, ... values = Parameters(arguments)] {
+    kernel(values...);
+  };
+  cuda_emulator::Enqueue(config->stream, [config = *config, thread] {
+    cuda_emulator::RunGrid({config.gridDim.x, config.gridDim.y, config.gridDim.z},
+                           static_cast<int>(config.blockDim.x),
+                           static_cast<int64_t>(config.dynamicSmemBytes), thread);
+  });
+  return cudaSuccess;
+}

@@ -1,0 +1,96 @@
+// What ops/cuda_instructions.cuh promises, on the CPU. Fragments lie in lanes as NVIDIA's PTX
+// manual says of mma.m16n8k16 and ldmatrix.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "ops/bf16.h"
+
+namespace kvcake::cuda {
+
+template <typename T>
+T* DynamicShared() {
+  return static_cast<T*>(cuda_emulator::DynamicShared());
+}
+
+inline float Exp2(float x) {
+  const float y = std::exp2(x);
+  return y < 0x1p-126f ? 0.0f : y;  // flushed to zero
+}
+
+inline uint32_t PackBf16(float low, float high) {
+  const auto bits = [](float x) -> uint32_t { return std::isnan(x) ? 0x7fff : F32ToBf16(x); };
+  return bits(low) | bits(high) << 16;
+}
+
+inline void CopyAsync(void* shared, const void* global, bool read) {
+  cuda_emulator::CopyAsync(shared, global, read);
+}
+inline void CommitCopies() { cuda_emulator::CommitCopies(); }
+template <int kGroups>
+void WaitForCopies() {
+  cuda_emulator::WaitForCopies(kGroups);
+}
+
+template <bool kTransposed>
+void LoadFragments(const uint16_t* row, uint32_t (&to)[4]) {
+  if (reinterpret_cast<uintptr_t>(row) % 16 != 0) cuda_emulator::Die("a row is not aligned");
+  const auto load = [](const cuda_emulator::Lanes& values, cuda_emulator::Lanes* results) {
+    const auto element = [&values](int matrix, int i, int j) -> uint32_t {
+      const uint16_t* row;
+      std::memcpy(&row, values.bytes[matrix * 8 + i], sizeof(row));
+      return row[j];
+    };
+    for (int lane = 0; lane < 32; ++lane) {
+      const int i = lane / 4, j = lane % 4 * 2;
+      uint32_t fragment[4];
+      for (int matrix = 0; matrix < 4; ++matrix) {
+        const uint32_t low = kTransposed ? element(matrix, j, i) : element(matrix, i, j);
+        const uint32_t high = kTransposed ? element(matrix, j + 1, i) : element(matrix, i, j + 1);
+        fragment[matrix] = low | high << 16;
+      }
+      std::memcpy(results->bytes[lane], fragment, sizeof(fragment));
+    }
+  };
+  cuda_emulator::MeetWarp(load, &row, sizeof(row), to, sizeof(to));
+}
+inline void LoadMatrices(const uint16_t* row, uint32_t (&to)[4]) { LoadFragments<false>(row, to); }
+inline void LoadTransposed(const uint16_t* row, uint32_t (&to)[4]) { LoadFragments<true>(row, to); }
+
+inline void MultiplyAdd(const uint4& a, uint32_t b0, uint32_t b1, float (&c)[4]) {
+  struct Fragments {
+    uint32_t a[4], b[2];
+    float c[4];
+  };
+  const auto multiply = [](const cuda_emulator::Lanes& values, cuda_emulator::Lanes* results) {
+    const auto half = [](uint32_t pair, int i) {
+      return __uint_as_float(i == 0 ? pair << 16 : pair & 0xffff0000);
+    };
+    float left[16][16], right[16][8];
+    for (int lane = 0; lane < 32; ++lane) {
+      Fragments of;
+      std::memcpy(&of, values.bytes[lane], sizeof(of));
+      const int group = lane / 4, at = lane % 4 * 2;
+      for (int i = 0; i < 2; ++i) {
+        for (int quarter = 0; quarter < 4; ++quarter) {
+          left[group + quarter % 2 * 8][at + quarter / 2 * 8 + i] = half(of.a[quarter], i);
+        }
+        right[at + i][group] = half(of.b[0], i);
+        right[at + 8 + i][group] = half(of.b[1], i);
+      }
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+      Fragments of;
+      std::memcpy(&of, values.bytes[lane], sizeof(of));
+      for (int i = 0; i < 4; ++i) {
+        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        for (int k = 0; k < 16; ++k) of.c[i] += left[row][k] * right[k][column];
+      }
+      std::memcpy(results->bytes[lane], of.c, sizeof(of.c));
+    }
+  };
+  const Fragments mine = {{a.x, a.y, a.z, a.w}, {b0, b1}, {c[0], c[1], c[2], c[3]}};
+  cuda_emulator::MeetWarp(multiply, &mine, sizeof(mine), c, sizeof(c));
+}
+
+}  // namespace kvcake::cuda

@@ -1,0 +1,273 @@
+// Streams hold what is enqueued until somebody waits for it: as late as CUDA may run it.
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "cuda_runtime.h"
+
+using Operation = std::function<void()>;
+
+struct CUstream_st {
+  std::deque<std::pair<uint64_t, Operation>> queue;  // with their numbers
+  uint64_t enqueued = 0;
+  CUgraph_st* capture = nullptr;
+};
+struct CUevent_st {
+  CUstream_st* stream = nullptr;
+  uint64_t number = 0;  // of the last operation before it
+};
+struct CUgraph_st {
+  std::vector<Operation> operations;
+};
+struct CUgraphExec_st {
+  std::vector<Operation> operations;
+};
+
+namespace {
+
+using cuda_emulator::Die;
+
+constexpr size_t kPage = 4096;
+
+struct Device {
+  std::recursive_mutex mutex;  // operations may come back, as graphs do
+  // Guarded by mutex.
+  std::map<std::byte*, size_t> memory;  // allocations and their sizes
+  std::set<CUstream_st*> streams;
+  size_t bytes = size_t{8} << 30, used = 0;
+};
+
+Device& TheDevice() {
+  static auto* const device = new Device();
+  return *device;
+}
+
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+// All of a stream's operations up to that number.
+void Run(CUstream_st* stream, uint64_t number = UINT64_MAX) {
+  if (stream->capture != nullptr) Die("a stream is waited for while it is captured");
+  while (!stream->queue.empty() && stream->queue.front().first <= number) {
+    const Operation operation = std::move(stream->queue.front().second);
+    stream->queue.pop_front();
+    operation();
+  }
+}
+
+void RunAll() {
+  for (CUstream_st* stream : TheDevice().streams) Run(stream);
+}
+
+void RefuseInCapture(const char* why) {
+  for (const CUstream_st* stream : TheDevice().streams) {
+    if (stream->capture != nullptr) Die(why);
+  }
+}
+
+bool IsOfDevice(const void* memory, size_t bytes) {
+  const auto* const at = static_cast<const std::byte*>(memory);
+  for (const auto& [first, size] : TheDevice().memory) {
+    if (at < first || at >= first + size) continue;
+    if (at + bytes > first + size) Die("a copy goes beyond an allocation");
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+namespace cuda_emulator {
+
+void Enqueue(cudaStream_t stream, Operation operation) {
+  const Lock lock(TheDevice().mutex);
+  if (stream == nullptr) Die("the default stream is not for kvcake: it waits for all others");
+  if (stream->capture != nullptr) {
+    stream->capture->operations.push_back(std::move(operation));
+  } else {
+    stream->queue.emplace_back(++stream->enqueued, std::move(operation));
+  }
+}
+
+void CheckLaunch(const cudaLaunchConfig_t& config) {
+  constexpr size_t kSharedMax = 227 << 10;  // of an H100
+  constexpr unsigned kGridMax = 65535;      // but for x
+  const dim3& grid = config.gridDim;
+  if (grid.x < 1 || grid.y < 1 || grid.y > kGridMax || grid.z != 1) Die("no such grid");
+  if (config.blockDim.y != 1 || config.blockDim.z != 1) Die("blocks are lines here");
+  if (config.dynamicSmemBytes > kSharedMax) Die("no block has so much shared memory");
+}
+
+}  // namespace cuda_emulator
+
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "out of memory" : "no error";
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {.name = "emulated CUDA device",
+                 .major = 9,
+                 .minor = 0,
+                 .multiProcessorCount = 132,
+                 .totalGlobalMem = TheDevice().bytes};
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  const Lock lock(TheDevice().mutex);
+  *total = TheDevice().bytes;
+  *free = *total - TheDevice().used;
+  return cudaSuccess;
+}
+
+// Between pages that nobody may touch, and full of ones, which are no numbers.
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  constexpr size_t kFilledMax = 64 << 20;
+  Device& device = TheDevice();
+  const Lock lock(device.mutex);
+  RefuseInCapture("memory is allocated while a stream is captured");
+  bytes = (bytes + kPage - 1) / kPage * kPage;
+  if (device.used + bytes > device.bytes) return cudaErrorMemoryAllocation;
+  void* const pages = mmap(nullptr, bytes + 2 * kPage, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (pages == MAP_FAILED) return cudaErrorMemoryAllocation;
+  auto* const first = static_cast<std::byte*>(pages) + kPage;
+  mprotect(first, bytes, PROT_READ | PROT_WRITE);
+  if (bytes <= kFilledMax) std::memset(first, 0xff, bytes);
+  device.memory[first] = bytes;
+  device.used += bytes;
+  *memory = first;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFree(void* memory) {
+  if (memory == nullptr) return cudaSuccess;
+  Device& device = TheDevice();
+  const Lock lock(device.mutex);
+  RefuseInCapture("memory is freed while a stream is captured");
+  RunAll();
+  const auto at = device.memory.find(static_cast<std::byte*>(memory));
+  if (at == device.memory.end()) Die("what is freed was not allocated");
+  munmap(at->first - kPage, at->second + 2 * kPage);
+  device.used -= at->second;
+  device.memory.erase(at);
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostRegister(void*, size_t, unsigned) { return cudaSuccess; }
+
+cudaError_t cudaHostUnregister(void*) {
+  const Lock lock(TheDevice().mutex);
+  RunAll();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  const Lock lock(TheDevice().mutex);
+  *stream = new CUstream_st();
+  TheDevice().streams.insert(*stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const Lock lock(TheDevice().mutex);
+  Run(stream);
+  TheDevice().streams.erase(stream);
+  delete stream;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const Lock lock(TheDevice().mutex);
+  Run(stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st();
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const Lock lock(TheDevice().mutex);
+  *event = {.stream = stream, .number = stream->enqueued};
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  const Lock lock(TheDevice().mutex);
+  if (event->stream != nullptr) Run(event->stream, event->number);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  const Lock lock(TheDevice().mutex);
+  if (bytes == 0) return cudaSuccess;
+  if (IsOfDevice(to, bytes) != (kind != cudaMemcpyDeviceToHost) ||
+      IsOfDevice(from, bytes) != (kind != cudaMemcpyHostToDevice)) {
+    Die("a copy is not of the kind that it says");
+  }
+  cuda_emulator::Enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
+  cuda_emulator::Enqueue(stream, [=] { std::memset(memory, value, bytes); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  const Lock lock(TheDevice().mutex);
+  stream->capture = new CUgraph_st();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const Lock lock(TheDevice().mutex);
+  *graph = std::exchange(stream->capture, nullptr);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  *exec = new CUgraphExec_st{graph->operations};
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  cuda_emulator::Enqueue(stream, [operations = exec->operations] {
+    for (const Operation& operation : operations) operation();
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete exec;
+  return cudaSuccess;
+}
