@@ -31,7 +31,7 @@ Status RunPrefill(const PrefillOptions& options);
 struct DecodeOptions {
   std::string model_dir;  // empty: `archs`, with random weights
   std::vector<std::string> archs = {"llama-3.2-1b", "smollm2-135m"};
-  std::vector<WeightFormat> weights = {WeightFormat::kBf16, WeightFormat::kInt8};
+  std::vector<WeightFormat> weights = {};    // empty: all that the backend has
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
   std::vector<int> sequences = {1, 8, 32};   // at once
   int context = 1024;                        // tokens of each before the first one measured

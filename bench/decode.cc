@@ -60,7 +60,7 @@ class Batch {
       const TimePoint start = Clock::Real().Now();
       RETURN_IF_ERROR(Step(n, options_.context + step, /*with_slice=*/false));
       seconds += (Clock::Real().Now() - start).count();
-      seconds_per_byte += 1 / memory->Measure(runtime_->threads());
+      seconds_per_byte += 1 / memory->Measure(compute_);
     }
     return Rates{.tokens_per_s = n * options_.steps / seconds,
                  .bytes_per_s = options_.steps / seconds_per_byte};
@@ -76,16 +76,15 @@ class Batch {
   // Seconds for the attention of n sequences' next tokens, all layers.
   double AttentionAlone(int n) {
     const ModelConfig& c = runtime_->config();
-    const Compute compute(runtime_->threads(), runtime_->model().numeric_path());
     AttentionShape shape{.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = c.head_dim};
     if (c.position == PositionKind::kAlibi) shape.alibi_slopes = AlibiSlopes(c.heads);
-    const auto attention = Attention::Create(compute, shape, runtime_->pool(), n);
+    const auto attention = Attention::Create(compute_, shape, runtime_->pool(), n);
     const int64_t q_size = int64_t{c.heads} * c.head_dim;
-    const std::vector<float> q(n * q_size, 0.125f);
-    const ActivationBuffer out(compute.path(), n, q_size);
+    const Buffer q = compute_.Put(std::vector<float>(n * q_size, 0.125f));
+    const ActivationBuffer out(compute_.path(), n, q_size);
     std::vector<AttentionSlice> rows;
     for (int i = 0; i < n; ++i) {
-      rows.push_back({.q = q.data() + i * q_size,
+      rows.push_back({.q = q.as<float>() + i * q_size,
                       .rows = 1,
                       .start = options_.context,
                       .pages = sequences_[i].ids,
@@ -97,6 +96,7 @@ class Batch {
     for (int layer = 0; layer < c.layers; ++layer) {
       attention->Run(*plan, layer, q_size, out.Rows(n));
     }
+    compute_.Wait();
     return (Clock::Real().Now() - start).count();
   }
 
@@ -109,7 +109,9 @@ class Batch {
   Batch(const DecodeOptions& options, std::unique_ptr<Runtime> runtime)
       : options_(options),
         runtime_(std::move(runtime)),
-        tokens_(RandomPrompt(options.slice_tokens, runtime_->config().vocab_size, 1)) {}
+        compute_(runtime_->threads(), runtime_->model().numeric_path()),
+        tokens_(RandomPrompt(options.slice_tokens, runtime_->config().vocab_size, 1)),
+        random_(RandomPage(runtime_->pool().layout())) {}
 
   Status DrawPages(int count, std::vector<Pages>* to) {
     PagePool& pool = runtime_->pool();
@@ -117,12 +119,7 @@ class Batch {
     for (int i = 0; i < count; ++i) {
       auto page = pool.Draw();
       if (!page) return Fail(ErrorCode::kResourceExhausted, "no pages left for the sequences");
-      for (int layer = 0; layer < pool.layout().layers; ++layer) {
-        uint16_t* slab = pool.Slab(page->id(), layer);
-        for (uint64_t e = 0; e < 2 * pool.layout().plane_elements(); ++e) {
-          slab[e] = NextSmallBf16(&seed_);
-        }
-      }
+      WriteTo(MemoryOf(compute_.path()), pool.Data(page->id()), std::as_bytes(std::span(random_)));
       pages.ids.push_back(page->id());
       pages.handles.push_back(std::move(*page));
     }
@@ -152,13 +149,16 @@ class Batch {
 
   const DecodeOptions& options_;
   const std::unique_ptr<Runtime> runtime_;
-  const std::vector<int32_t> tokens_;  // [slice_tokens]
+  const Compute compute_;               // beside the model's
+  const std::vector<int32_t> tokens_;   // [slice_tokens]
+  const std::vector<uint16_t> random_;  // a page's
   std::vector<Pages> sequences_, slice_;
-  uint64_t seed_ = 1;
 };
 
 // The limits of the machine, measured between everything else.
 struct Limits {
+  explicit Limits(NumericPath path) : memory(path) {}
+
   MatmulPeak products;
   ReadBandwidth memory;
 };
@@ -259,6 +259,7 @@ class ModelDecode {
             {"bandwidth_bytes_per_s", bytes_per_s},
             {"peak_gflops", flops_per_s / 1e9},
             {"cpu", CpuName()},
+            {"device", DeviceName(batch_->runtime().model().numeric_path())},
             {"repeats", cell.tokens_per_s}};
   }
 
@@ -280,6 +281,7 @@ class ModelDecode {
             {"attention_s", Median(attention_s_)},
             {"over_bound", Median(over_bound_)},
             {"cpu", CpuName()},
+            {"device", DeviceName(batch_->runtime().model().numeric_path())},
             {"repeats", over_bound_}};
   }
 
@@ -295,20 +297,23 @@ class ModelDecode {
 }  // namespace
 
 Status RunDecode(const DecodeOptions& options) {
-  if (OnCuda(options.path)) {
-    return Fail(ErrorCode::kUnsupported, "bench decode measures the CPU only: leave out --backend");
+  RETURN_IF_ERROR(CheckDevice(options.path));
+  std::vector<WeightFormat> formats = options.weights;
+  if (formats.empty()) {
+    formats = {WeightFormat::kBf16};
+    if (!OnCuda(options.path)) formats.push_back(WeightFormat::kInt8);
   }
   auto json = nlohmann::ordered_json::array();
   std::vector<std::string> names = options.archs;
   if (!options.model_dir.empty()) names = {options.model_dir};
-  Limits limits;
-  fmt::print("{}\n{:<14} {:>7} {:>9} {:>7} {:>26} {:>6} {:>10} {:>9} {:>24}\n", CpuName(), "model",
-             "weights", "sequences", "context", "tokens/s (min - max)", "GB/s", "roofline", "limit",
-             "share (min - max)");
+  Limits limits(options.path);
+  fmt::print("{}\n{:<14} {:>7} {:>9} {:>7} {:>26} {:>6} {:>10} {:>9} {:>24}\n",
+             DeviceName(options.path), "model", "weights", "sequences", "context",
+             "tokens/s (min - max)", "GB/s", "roofline", "limit", "share (min - max)");
   for (const std::string& name : names) {
     ASSIGN_OR_RETURN(const std::string dir, ModelDirOf(options.model_dir, name));
     std::deque<ModelDecode> decodes;
-    for (WeightFormat weights : options.weights) {
+    for (WeightFormat weights : formats) {
       ASSIGN_OR_RETURN(auto batch, Batch::Create(options, dir, weights));
       decodes.emplace_back(options, name, weights, std::move(batch));
     }

@@ -64,6 +64,10 @@ Result<std::string> ModelDirOf(const std::string& dir, const std::string& arch) 
   return SynthModelDir(arch);
 }
 
+Status CheckDevice(NumericPath path) {
+  return PageMemoryOf(path).map([](const auto&) {});
+}
+
 double CpuSeconds() {
   timespec t;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -73,6 +77,13 @@ double CpuSeconds() {
 uint16_t NextSmallBf16(uint64_t* state) {
   *state = *state * 6364136223846793005u + 1442695040888963407u;
   return static_cast<uint16_t>(0x3c00 | (*state >> 32 & 0x81ff));
+}
+
+std::vector<uint16_t> RandomPage(const KvLayout& layout) {
+  std::vector<uint16_t> page(layout.page_bytes() / sizeof(uint16_t));
+  uint64_t seed = 1;
+  for (uint16_t& element : page) element = NextSmallBf16(&seed);
+  return page;
 }
 
 std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed) {

@@ -28,10 +28,14 @@ std::string Spread(const std::vector<double>& values, int decimals);
 
 // The model directory of `dir`, or of random weights in the shape of `arch` where it is empty.
 Result<std::string> ModelDirOf(const std::string& dir, const std::string& arch);
+// kUnsupported, with what is missing, where the path's device is not here.
+Status CheckDevice(NumericPath path);
 double CpuSeconds();  // of this process so far, all threads
 
 // The next of a sequence that follows from *state: +-0.008 to +-0.12, as bf16.
 uint16_t NextSmallBf16(uint64_t* state);
+// A page's worth of such elements, from the same start each time.
+std::vector<uint16_t> RandomPage(const KvLayout& layout);
 // `count` ids below `vocab`, the same for the same seed.
 std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed);
 

@@ -1,25 +1,24 @@
-// How fast this machine reads memory: the yardstick of decoding.
+// How fast the memory that kernels read is read: the yardstick of decoding.
 #pragma once
 
 #include <cstdint>
 
-#include "base/thread_pool.h"
-#include "ops/buffer.h"
+#include "ops/compute.h"
 
 namespace kvcake::bench {
 
 class ReadBandwidth {
  public:
-  // Of memory to read: much more than fits any cache.
-  explicit ReadBandwidth(uint64_t bytes = 1ull << 30);
+  // Of memory of the path's to read: much more than fits any cache.
+  explicit ReadBandwidth(NumericPath path, uint64_t bytes = 1ull << 30);
 
-  // Reads it once, all workers of the pool side by side: bytes a second.
-  double Measure(ThreadPool& pool);
+  // Reads it once with all workers of the pool side by side, or on CUDA several times: bytes a
+  // second.
+  double Measure(const Compute& compute);
 
  private:
-  const Buffer buffer_;
+  const Buffer buffer_, sum_;  // what was read, so that it is
   bool touched_ = false;
-  uint64_t sum_ = 0;  // of what was read, so that it is
 };
 
 }  // namespace kvcake::bench

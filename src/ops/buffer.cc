@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -61,6 +62,14 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(size_, other.size_);
   std::swap(memory_, other.memory_);
   return *this;
+}
+
+void WriteTo(Memory memory, std::byte* to, std::span<const std::byte> bytes) {
+  if (memory == Memory::kDevice) {
+    CudaDevice::Get().value()->Upload(to, bytes.data(), bytes.size());
+  } else {
+    std::ranges::copy(bytes, to);
+  }
 }
 
 }  // namespace kvcake

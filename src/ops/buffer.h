@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace kvcake {
 
@@ -33,5 +34,8 @@ class Buffer {
   uint64_t size_ = 0;
   Memory memory_ = Memory::kHost;
 };
+
+// Copies bytes of any memory of the host to memory of that kind, where they are when it returns.
+void WriteTo(Memory memory, std::byte* to, std::span<const std::byte> bytes);
 
 }  // namespace kvcake

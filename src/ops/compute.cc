@@ -1,7 +1,5 @@
 #include "ops/compute.h"
 
-#include <algorithm>
-
 #include "base/check.h"
 #include "base/cpu.h"
 #include "ops/cuda_device.h"
@@ -74,11 +72,7 @@ Compute::Compute(ThreadPool& pool, NumericPath path)
 
 Buffer Compute::Put(std::span<const float> values) const {
   Buffer buffer(values.size_bytes(), MemoryOf(path_));
-  if (cuda_ != nullptr) {
-    cuda_->Upload(buffer.data(), values.data(), values.size_bytes());
-  } else {
-    std::ranges::copy(values, buffer.as<float>());
-  }
+  WriteTo(MemoryOf(path_), buffer.data(), std::as_bytes(values));
   return buffer;
 }
 

@@ -61,6 +61,7 @@ void MatMulSwiGlu(CudaDevice&, const Activations&, const PackedMatrix&, const Ac
 void MatMulGelu(CudaDevice&, const Activations&, const PackedMatrix&, const Activations&) {
   std::abort();
 }
+void SumWords(CudaDevice&, std::span<const uint64_t>, uint64_t*) { std::abort(); }
 
 }  // namespace cuda
 }  // namespace kvcake

@@ -44,4 +44,7 @@ void SwiGlu(CudaDevice& device, const uint16_t* gate_up, const float* bias, cons
 // out = gelu(x + bias) by the error function, of [out.rows][out.k] bf16.
 void Gelu(CudaDevice& device, const uint16_t* x, const float* bias, const Activations& out);
 
+// sum_words.h
+void SumWords(CudaDevice& device, std::span<const uint64_t> words, uint64_t* sum);
+
 }  // namespace kvcake::cuda

@@ -54,19 +54,10 @@ inline std::string DeviceTestName(const testing::TestParamInfo<NumericPath>& inf
 // Of activations, and so of products: else f32.
 inline bool Bf16Products(NumericPath path) { return ActivationBytes(path) == 2; }
 
-// Writes to the path's memory; waits until it is there.
-inline void WriteTo(NumericPath path, std::byte* to, std::span<const std::byte> bytes) {
-  if (OnCuda(path)) {
-    CudaDevice::Get().value()->Upload(to, bytes.data(), bytes.size());
-  } else {
-    std::ranges::copy(bytes, to);
-  }
-}
-
 inline void WritePage(NumericPath path, const PagePool& pool, PageId page,
                       std::span<const std::byte> bytes) {
   ASSERT_LE(bytes.size(), pool.layout().page_bytes());
-  WriteTo(path, pool.Data(page), bytes);
+  WriteTo(MemoryOf(path), pool.Data(page), bytes);
 }
 
 // NaN at every place: what is read before it is written spoils the sums.
@@ -91,7 +82,7 @@ inline std::vector<uint16_t> RandomBf16(std::mt19937& rng, int64_t n, float scal
 template <typename T>
 Buffer ToKernels(NumericPath path, const std::vector<T>& values) {
   Buffer buffer(values.size() * sizeof(T), MemoryOf(path));
-  WriteTo(path, buffer.data(), std::as_bytes(std::span(values)));
+  WriteTo(MemoryOf(path), buffer.data(), std::as_bytes(std::span(values)));
   return buffer;
 }
 template <typename T>
@@ -136,7 +127,7 @@ inline void SetActivations(NumericPath path, const std::vector<float>& x, const 
       }
     }
   }
-  WriteTo(path, a.data, bytes);
+  WriteTo(MemoryOf(path), a.data, bytes);
 }
 
 // By an attention of its own.
