@@ -1,4 +1,5 @@
 // kvcake bench: measurements that check their answers.
+#include "app/add_bench.h"
 #include "app/flags.h"
 #include "bench/benches.h"
 #include "bench/policies.h"
@@ -6,103 +7,6 @@
 
 namespace kvcake {
 namespace {
-
-// Adds a subcommand that runs `body` on its own options.
-template <typename Options>
-CLI::App* AddBench(CLI::App* parent, const char* name, const char* help, int* exit_code,
-                   Status (*body)(const Options&), std::shared_ptr<Options> options) {
-  CLI::App* command = parent->add_subcommand(name, help);
-  command->callback([options, exit_code, body] {
-    std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // rows are kept as they come, in files too
-    if (const Status status = body(*options); !status) *exit_code = Fatal(status.error());
-  });
-  command->add_option("--threads", options->threads, "compute threads (default: every core)")
-      ->check(CLI::Range(1, 1024));
-  return command;
-}
-
-void AddPrefill(CLI::App* parent, int* exit_code) {
-  auto options = std::make_shared<bench::PrefillOptions>();
-  CLI::App* command =
-      AddBench(parent, "prefill", "prefill speed as a share of the matmul rate of this machine",
-               exit_code, bench::RunPrefill, options);
-  command->add_option("--model", options->model_dir, "model directory (default: --arch)");
-  AddWeightsFlag(*command, &options->weights);
-  AddNumericPathFlag(*command, &options->path);
-  command->add_option("--arch", options->archs, "shapes of random weights")
-      ->check(CLI::IsMember(SynthArchNames()))
-      ->capture_default_str();
-  command
-      ->add_option("--tokens", options->tokens,
-                   "prompt lengths (default: 512 2048 8192, and 16384 for models below 500M)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--repeats", options->repeats, "of each length up to 2048; longer run once")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_flag("--full", options->full, "repeat the longer ones as well");
-  command->add_option("--json", options->json, "also write the results to this file");
-}
-
-void AddDecode(CLI::App* parent, int* exit_code) {
-  auto options = std::make_shared<bench::DecodeOptions>();
-  CLI::App* command = AddBench(parent, "decode",
-                               "decoding speed against what memory and products allow, and what it "
-                               "adds to a slice of prefill",
-                               exit_code, bench::RunDecode, options);
-  command->add_option("--model", options->model_dir, "model directory (default: --arch)");
-  command->add_option("--arch", options->archs, "shapes of random weights")
-      ->check(CLI::IsMember(SynthArchNames()))
-      ->capture_default_str();
-  command
-      ->add_option_function<std::vector<std::string>>(
-          "--weights",
-          [options](const std::vector<std::string>& names) {
-            options->weights.clear();
-            for (const std::string& name : names) {
-              options->weights.push_back(WeightFormatFromName(name));
-            }
-          },
-          "how weights are held; measured side by side (default: bf16, and int8 on the CPU)")
-      ->check(CLI::IsMember({"bf16", "int8"}));
-  AddNumericPathFlag(*command, &options->path);
-  command->add_option("--sequences", options->sequences, "how many decode at once")
-      ->check(CLI::Range(1, EngineOptions{}.max_sequences))
-      ->capture_default_str();
-  command->add_option("--context", options->context, "tokens of each sequence before the first one")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--steps", options->steps, "tokens of each sequence in a repeat")
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
-  command
-      ->add_option("--mixed-decodes", options->mixed_decodes,
-                   "sequences that decode beside a slice of prefill; 0: do not measure that")
-      ->check(CLI::Range(0, EngineOptions{}.max_sequences))
-      ->capture_default_str();
-  command->add_option("--slice-tokens", options->slice_tokens, "of that slice")
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
-  command->add_option("--repeats", options->repeats, "of everything, interleaved")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
-}
-
-void AddStartup(CLI::App* parent, int* exit_code) {
-  auto options = std::make_shared<bench::StartupOptions>();
-  CLI::App* command = AddBench(parent, "startup",
-                               "from exec to the first forward pass, against reading, packing and "
-                               "digesting the weights once",
-                               exit_code, bench::RunStartup, options);
-  command->add_option("--model", options->model_dir, "model directory (default: --arch)");
-  command->add_option("--arch", options->arch, "shape of random weights")
-      ->check(CLI::IsMember(SynthArchNames()))
-      ->capture_default_str();
-  command->add_option("--repeats", options->repeats, "of each, interleaved")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
-}
 
 void AddTtft(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::TtftOptions>();
@@ -113,12 +17,23 @@ void AddTtft(CLI::App* parent, int* exit_code) {
       ->add_option("--arch,--model", options->models,
                    "shapes of random weights, or model directories (with a slash)")
       ->capture_default_str();
+  AddNumericPathFlag(*command, &options->path);
   command->add_option("--context", options->contexts, "prompt tokens")
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--compute-share", options->compute_shares,
+                   "shares of each step that the prompts get, others' prefill the rest")
+      ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str();
   command->add_option("--ratios", options->ratios, "link speeds, as load time / compute time")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command
+      ->add_option("--link-gbit", options->link_gbit,
+                   "link speeds in Gbit/s instead; inf: the disk as it is")
+      ->check(CLI::Range(0.001, std::numeric_limits<double>::infinity()))
+      ->excludes("--ratios");
   command->add_option("--latencies", options->latencies_s, "of each read, e.g. 0 1ms 10ms")
       ->transform(DurationValue())
       ->check(CLI::NonNegativeNumber)
@@ -133,6 +48,12 @@ void AddTtft(CLI::App* parent, int* exit_code) {
       ->capture_default_str();
   command->add_flag("--full", options->full,
                     "every combination, on more models and contexts: takes hours");
+  command->add_flag("--published,!--no-published", options->published,
+                    "also run the planner as the papers have it");
+  command->add_option("--slice-tokens", options->slice_tokens, "most tokens that a step computes")
+      ->check(CLI::Range(128, 1 << 16))
+      ->capture_default_str();
+  command->add_option("--dir", options->dir, "for the store (default: the cache directory)");
   command->add_option("--repeats", options->repeats, "of each cell, interleaved")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -228,33 +149,6 @@ void AddQuality(CLI::App* parent, int* exit_code) {
   command->add_option("--out", options->out_dir, "where the store goes for a while")
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
-}
-
-// Not by AddBench: it computes nothing.
-void AddLoad(CLI::App* parent, int* exit_code) {
-  auto options = std::make_shared<bench::LoadOptions>();
-  CLI::App* command = parent->add_subcommand(
-      "load", "chunks read and written, as a share of what fio does on the same file system");
-  command->add_option("--dir", options->dir, "on the file system to measure")
-      ->default_str("~/.cache/kvcake");
-  command->add_option("--chunk-bytes", options->chunk_bytes, "sizes of chunks, e.g. 1MiB 16MiB")
-      ->transform(SizeValue())
-      ->check(CLI::Range(uint64_t{256} << 10, uint64_t{64} << 20))
-      ->default_str("1MiB 4MiB 16MiB");
-  command->add_option("--bytes", options->bytes, "of each pass")
-      ->transform(SizeValue())
-      ->default_str("1GiB");
-  command->add_flag("--fio-large-pages,!--no-fio-large-pages", options->fio_large_pages,
-                    "give fio pages of 2 MiB as the store has; else those that it takes itself");
-  command->add_option("--repeats", options->repeats, "of each pass, interleaved with fio's")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
-  command->callback([options, exit_code] {
-    if (const Status status = bench::RunLoad(*options); !status) {
-      *exit_code = Fatal(status.error());
-    }
-  });
 }
 
 void AddCatalogue(CLI::App* parent, int* exit_code) {
@@ -458,15 +352,12 @@ void AddDemo(CLI::App* parent, int* exit_code) {
 void AddBenchCommand(CLI::App& app, int* exit_code) {
   CLI::App* bench = app.add_subcommand("bench", "measure this machine");
   bench->require_subcommand(1);
-  AddPrefill(bench, exit_code);
-  AddDecode(bench, exit_code);
-  AddStartup(bench, exit_code);
+  AddBenchSpeedCommands(*bench, exit_code);
   AddTtft(bench, exit_code);
   AddChanges(bench, exit_code);
   AddSimulate(bench, exit_code);
   AddPapers(bench, exit_code);
   AddQuality(bench, exit_code);
-  AddLoad(bench, exit_code);
   AddTiers(bench, exit_code);
   AddCatalogue(bench, exit_code);
   AddSchedule(bench, exit_code);

@@ -26,6 +26,20 @@ struct PrefillOptions {
 };
 Status RunPrefill(const PrefillOptions& options);
 
+// How long does a slice of x tokens take after L others? What tools/fit_slices.py makes profiles
+// of.
+struct SlicesOptions {
+  std::string model_dir;  // empty: `archs`, with random weights
+  std::vector<std::string> archs = {"smollm2-135m"};
+  NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
+  std::vector<int> prefixes = {0, 1024, 2048, 4096, 8192};
+  std::vector<int> tokens = {128, 256, 512, 1024};
+  int repeats = 3;
+  int threads = 0;
+  std::string json;  // path; empty: none
+};
+Status RunSlices(const SlicesOptions& options);
+
 // How fast is decoding, as a share of what reading the weights and the KV cache, or multiplying,
 // must take? And what do decoding sequences add to a slice of prefill in the same step?
 struct DecodeOptions {
@@ -60,15 +74,21 @@ Status RunStartup(const StartupOptions& options);
 struct TtftOptions {
   // Shapes to fill with random weights, or, with a '/', model directories.
   std::vector<std::string> models = {"smollm2-135m"};
+  NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
   std::vector<int> contexts = {128, 2048, 4096};
+  std::vector<double> compute_shares = {1};                     // RuntimeOptions'
   std::vector<double> ratios = {0.125, 0.25, 0.5, 1, 2, 4, 8};  // load time / compute time
-  std::vector<double> latencies_s = {0, 1e-3, 10e-3};           // of each read
-  std::vector<double> presents = {1, 0.75, 0.5, 0.25, 0};       // share of the chunks stored
+  std::vector<double> link_gbit = {};  // instead of ratios; infinity: the disk as it is
+  std::vector<double> latencies_s = {0, 1e-3, 10e-3};      // of each read
+  std::vector<double> presents = {1, 0.75, 0.5, 0.25, 0};  // share of the chunks stored
   // Latencies and presents but the first of each are measured one at a time, at these ratios (at
   // the first, with nothing stored).
   std::vector<double> variant_ratios = {0.5, 2};
-  bool full = false;  // every combination, on more models and contexts: hours
+  bool full = false;      // every combination, on more models and contexts: hours
+  bool published = true;  // run the papers' planner, too
+  int slice_tokens = RuntimeOptions{}.slice_tokens;
   int repeats = 3;
+  std::string dir;  // of the store; empty: CacheDir()
   int threads = 0;
   std::string json;  // path; empty: none
   std::string svg = "ttft.svg";
@@ -125,9 +145,12 @@ struct QualityOptions {
 Status RunQuality(const QualityOptions& options);
 
 // How fast do chunks come from and go to the disk, as a share of what fio (which must be installed)
-// does on the same file system in the same run?
+// does on the same file system in the same run? To and from a CUDA device, as a share of plain
+// copies? And what does loading do to compute beside it?
 struct LoadOptions {
-  std::string dir;  // on the file system to measure; empty: CacheDir()
+  NumericPath path = NumericPath::kUnknown;  // whose pages; kUnknown: the CPU's
+  std::string beside;  // a shape of random weights or, with a '/', a model directory; empty: none
+  std::string dir;     // on the file system to measure; empty: CacheDir()
   std::vector<uint64_t> chunk_bytes = {1 << 20, 4 << 20, 16 << 20};
   // fio reads into and writes from pages of 2 MiB, as the store does; else into those of 4 KiB that
   // it takes by itself.

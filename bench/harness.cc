@@ -64,6 +64,10 @@ Result<std::string> ModelDirOf(const std::string& dir, const std::string& arch) 
   return SynthModelDir(arch);
 }
 
+Result<std::string> ModelDirNamed(const std::string& name) {
+  return name.find('/') == std::string::npos ? SynthModelDir(name) : name;
+}
+
 Status CheckDevice(NumericPath path) {
   return PageMemoryOf(path).map([](const auto&) {});
 }

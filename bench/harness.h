@@ -28,6 +28,8 @@ std::string Spread(const std::vector<double>& values, int decimals);
 
 // The model directory of `dir`, or of random weights in the shape of `arch` where it is empty.
 Result<std::string> ModelDirOf(const std::string& dir, const std::string& arch);
+// The same of one name: a directory where it has a '/', else a shape.
+Result<std::string> ModelDirNamed(const std::string& name);
 // kUnsupported, with what is missing, where the path's device is not here.
 Status CheckDevice(NumericPath path);
 double CpuSeconds();  // of this process so far, all threads

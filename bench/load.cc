@@ -3,23 +3,28 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "base/cpu.h"
 #include "bench/benches.h"
+#include "bench/chunk_loader.h"
 #include "bench/harness.h"
+#include "bench/load_beside.h"
+#include "bench/load_copies.h"
 #include "bench/load_fio.h"
 #include "bench/scratch_dir.h"
 #include "engine/write_behind.h"
+#include "ops/cuda_page_copier.h"
 #include "store/disk_tier.h"
+#include "store/staged_tier.h"
 #include "store/store_tools.h"
 
 namespace kvcake::bench {
 namespace {
 
 constexpr uint64_t kPoolBytes = 256 << 20;
+constexpr uint64_t kStagingBytes = 512 << 20;  // at most, as the runtime has by default
+constexpr int kWriteSlots = 2;                 // as the runtime has
 
 struct Rate {
   double bytes_per_s = 0;
@@ -46,84 +51,25 @@ KvLayout LayoutOf(uint64_t chunk_bytes) {
   return {.layers = layers, .kv_heads = heads_dim / 64, .head_dim = 64, .chunk_tokens = 128};
 }
 
-// The tier's load lane without a model: keeps as many reads in flight as the tier allows, and
-// publishes what comes.
-class Loader {
- public:
-  Loader(Tier& tier, PagePool& pool, const ChunkKey& root, const std::vector<ChunkKey>& keys)
-      : tier_(tier), pool_(pool), root_(root), keys_(keys) {}
-
-  Status Run() {
-    const uint64_t page = pool_.layout().page_bytes();
-    const auto ahead =
-        std::min<uint64_t>(tier_.max_reads_in_flight(), tier_.max_read_bytes_in_flight() / page);
-    for (uint64_t i = 0; i < ahead; ++i) Next();
-    std::unique_lock lock(mutex_);
-    finished_.wait(lock, [&] { return done_ == keys_.size() || (failed_ && in_flight_ == 0); });
-    return failed_ ? Status(tl::unexpected(*failed_)) : Status();
-  }
-
- private:
-  void Next() {
-    size_t i;
-    {
-      std::lock_guard lock(mutex_);
-      if (next_ == keys_.size() || failed_) return;
-      i = next_++;
-      ++in_flight_;
-    }
-    auto page = pool_.Draw();
-    const auto landing = pool_.LandingFor(page->id(), Codec::kRaw);
-    auto shared = std::make_shared<PageHandle>(std::move(*page));
-    tier_.Get({.key = keys_[i],
-               .parent = i == 0 ? root_ : keys_[i - 1],
-               .landing = landing,
-               .done = [this, i, shared](ReadResult result) {
-                 if (result.status) {
-                   pool_.Publish(std::move(*shared), keys_[i], result.numeric_path);
-                 }
-                 shared->Reset();
-                 Next();
-                 Done(result.status);
-               }});
-  }
-
-  void Done(const Status& status) {
-    std::lock_guard lock(mutex_);
-    ++done_;
-    --in_flight_;
-    if (!status && !failed_) failed_ = status.error();
-    finished_.notify_all();
-  }
-
-  Tier& tier_;
-  PagePool& pool_;
-  const ChunkKey root_;
-  const std::vector<ChunkKey>& keys_;
-
-  std::mutex mutex_;
-  std::condition_variable finished_;
-  // Guarded by mutex_.
-  size_t next_ = 0, done_ = 0, in_flight_ = 0;
-  std::optional<Error> failed_;
-};
-
 // A store of chunks of one size, written and read once per repeat.
 class ChunkRun {
  public:
   static Result<std::unique_ptr<ChunkRun>> Open(const std::string& dir, uint64_t chunk_bytes,
-                                                uint64_t bytes) {
+                                                uint64_t bytes, NumericPath path) {
     std::unique_ptr<ChunkRun> run(new ChunkRun);
+    ASSIGN_OR_RETURN(PageMemory memory, PageMemoryOf(path));
     DiskTierOptions disk;
     disk.dir = dir;
     disk.layout = LayoutOf(chunk_bytes);
     disk.root = run->root_ = KvIdentity().Add("bench", static_cast<int64_t>(chunk_bytes)).Root();
     disk.capacity_bytes = 1ull << 50;
     ASSIGN_OR_RETURN(run->tier_, DiskTier::Open(std::move(disk)));
-    ASSIGN_OR_RETURN(run->pool_, PagePool::Create(LayoutOf(chunk_bytes), kPoolBytes));
+    if (OnCuda(path)) run->Stage(LayoutOf(chunk_bytes));
+    ASSIGN_OR_RETURN(run->pool_,
+                     PagePool::Create(LayoutOf(chunk_bytes), kPoolBytes, std::move(memory)));
     const uint64_t chunks = std::max<uint64_t>(bytes / run->page_bytes(), 1);
     run->keys_ = ChunkKeys(run->root_, RandomPrompt(static_cast<int>(chunks), 1 << 16, 1), 1);
-    RETURN_IF_ERROR(run->FillPool());
+    run->FillPool(MemoryOf(path));
     return run;
   }
 
@@ -151,29 +97,42 @@ class ChunkRun {
   Result<Rate> Read() {
     pool_->DropCached();
     const Stopwatch watch;
-    RETURN_IF_ERROR(Loader(*tier_, *pool_, root_, keys_).Run());
+    RETURN_IF_ERROR(LoadChunks(*tier_, *pool_, root_, keys_));
     return watch.Of(bytes());
   }
 
  private:
+  // As the runtime does for pages of a device.
+  void Stage(const KvLayout& layout) {
+    const auto slots = static_cast<int>(kStagingBytes / layout.page_bytes());
+    const int reads = std::min(slots - kWriteSlots, tier_->max_reads_in_flight());
+    const StagedTierOptions staged{
+        .read_slots = reads, .write_slots = kWriteSlots, .layout = layout};
+    copier_ = NewCudaPageCopier();
+    staging_ = Buffer(staged.staging_bytes(), Memory::kPinned);
+    tier_ = std::make_unique<StagedTier>(std::move(tier_), *copier_,
+                                         std::span(staging_.data(), staging_.size()), staged);
+  }
+
   // Half of the pool holds what is written, the rest is where reads land; every page is touched.
-  Status FillPool() {
+  void FillPool(Memory memory) {
     std::vector<PageHandle> rest;
+    std::vector<uint64_t> words(page_bytes() / sizeof(uint64_t));
     while (auto page = pool_->Draw()) {
-      auto* words = reinterpret_cast<uint64_t*>(pool_->Data(page->id()));
       uint64_t random = page->id();
-      for (uint64_t i = 0; i < page_bytes() / 8; ++i) {
-        words[i] = random = random * 6364136223846793005 + 1442695040888963407;
-      }
+      for (uint64_t& word : words)
+        word = random = random * 6364136223846793005 + 1442695040888963407;
+      WriteTo(memory, pool_->Data(page->id()), std::as_bytes(std::span(words)));
       (sources_.size() <= rest.size() / 3 ? sources_ : rest).push_back(std::move(*page));
     }
-    return {};
   }
 
   ChunkRun() = default;
   ChunkKey root_;
   std::unique_ptr<PagePool> pool_;
-  std::unique_ptr<DiskTier> tier_;  // its reads land in the pool
+  std::unique_ptr<PageCopier> copier_;  // and staging_: where the pool is a device's
+  Buffer staging_;
+  std::unique_ptr<Tier> tier_;  // its reads land in the pool
   std::vector<PageHandle> sources_;
   std::vector<ChunkKey> keys_;
 };
@@ -220,7 +179,8 @@ Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ord
   fmt::print("{:<6} {:>8} {:>10} {:>10} {:>9} {:>11} {:>12}\n", "op", "MiB", "MB/s", "fio MB/s",
              "of fio", "of one core", "fio's pages");
   for (const uint64_t chunk_bytes : options.chunk_bytes) {
-    ASSIGN_OR_RETURN(const auto run, ChunkRun::Open(dir + "/store", chunk_bytes, options.bytes));
+    ASSIGN_OR_RETURN(const auto run,
+                     ChunkRun::Open(dir + "/store", chunk_bytes, options.bytes, options.path));
     Cell write, read, verify;
     FioRate read_by_fio;
     for (int repeat = 0; repeat < options.repeats; ++repeat) {
@@ -254,11 +214,15 @@ Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ord
 }  // namespace
 
 Status RunLoad(const LoadOptions& options) {
-  RETURN_IF_ERROR(CheckFio());
+  RETURN_IF_ERROR(CheckDevice(options.path));
   ASSIGN_OR_RETURN(const ScratchDir dir, ScratchDir::Make(options.dir, "load"));
-  fmt::print("{}, {} MiB each, median of {} repeats, in {}\n", CpuName(), options.bytes >> 20,
-             options.repeats, dir.path());
+  fmt::print("{}, {} MiB each, median of {} repeats, in {}\n", DeviceName(options.path),
+             options.bytes >> 20, options.repeats, dir.path());
   auto json = nlohmann::ordered_json::array();
+  if (OnCuda(options.path)) RETURN_IF_ERROR(MeasureCopies(options, &json));
+  if (!options.beside.empty()) RETURN_IF_ERROR(MeasureBeside(options, dir.path(), &json));
+  if (!options.json.empty()) RETURN_IF_ERROR(WriteJson(options.json, json));
+  RETURN_IF_ERROR(CheckFio());
   RETURN_IF_ERROR(Measure(options, dir.path(), json));
   return options.json.empty() ? Status() : WriteJson(options.json, json);
 }

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -17,7 +18,10 @@ namespace {
 
 struct Prompt {
   std::string model;
+  double compute_share = 1;
   int context = 0;
+
+  bool operator==(const Prompt&) const = default;
 };
 
 struct Measured {
@@ -25,7 +29,20 @@ struct Measured {
   TtftCell cell;
 };
 
-// All cells of one prompt: every ratio, then the variants one at a time; with `full` every
+// The links that the plain cells have, or the variants.
+std::vector<TtftSpec> Links(const TtftOptions& options, bool variants) {
+  std::vector<TtftSpec> links;
+  if (variants || options.link_gbit.empty()) {
+    for (double ratio : variants ? options.variant_ratios : options.ratios) {
+      links.push_back({.ratio = ratio});
+    }
+  } else {
+    for (double gbit : options.link_gbit) links.push_back({.link_gbit = gbit});
+  }
+  return links;
+}
+
+// All cells of one prompt: every link, then the variants one at a time; with `full` every
 // combination. Falling `present`.
 std::vector<TtftSpec> Specs(const TtftOptions& options) {
   std::vector<TtftSpec> specs;
@@ -36,8 +53,10 @@ std::vector<TtftSpec> Specs(const TtftOptions& options) {
       const bool plain = present == presents[0] && latency_s == options.latencies_s[0];
       const bool variant = present == presents[0] || latency_s == options.latencies_s[0];
       if (!options.full && !variant) continue;
-      for (double ratio : plain || options.full ? options.ratios : options.variant_ratios) {
-        specs.push_back({.ratio = ratio, .latency_s = latency_s, .present = present});
+      for (TtftSpec spec : Links(options, /*variants=*/!plain && !options.full)) {
+        spec.latency_s = latency_s;
+        spec.present = present;
+        specs.push_back(spec);
         if (present == 0) break;  // no link has a say
       }
       if (present == 0) break;
@@ -46,14 +65,22 @@ std::vector<TtftSpec> Specs(const TtftOptions& options) {
   return specs;
 }
 
-nlohmann::ordered_json ToJson(const std::vector<Measured>& all) {
+nlohmann::ordered_json LinkJson(const TtftSpec& spec) {
+  if (!spec.link_gbit) return nullptr;
+  if (std::isinf(*spec.link_gbit)) return "as it is";
+  return *spec.link_gbit;
+}
+
+nlohmann::ordered_json ToJson(const TtftOptions& options, const std::vector<Measured>& all) {
   auto json = nlohmann::ordered_json::array();
   for (const auto& [prompt, cell] : all) {
     for (size_t i = 0; i < kTtftPolicies.size(); ++i) {
       if (cell.ttft_s[i].empty()) continue;
       json.push_back({{"model", prompt.model},
                       {"context", prompt.context},
+                      {"compute_share", prompt.compute_share},
                       {"ratio", cell.spec.ratio},
+                      {"link_gbit", LinkJson(cell.spec)},
                       {"latency_ms", cell.spec.latency_s * 1e3},
                       {"present", cell.spec.present},
                       {"policy", PolicyName(kTtftPolicies[i])},
@@ -62,9 +89,14 @@ nlohmann::ordered_json ToJson(const std::vector<Measured>& all) {
                       {"bound_fractional_s", cell.bound_fractional_s()},
                       {"efficiency", cell.efficiency(kTtftPolicies[i])},
                       {"repeats", cell.ttft_s[i]},
-                      {"cpu", CpuName()}});
+                      {"slice_tokens", options.slice_tokens},
+                      {"cpu", CpuName()},
+                      {"device", DeviceName(options.path)}});
       if (kTtftPolicies[i] != Policy::kCake) continue;
       json.back().update({{"against_better", cell.against_better()},
+                          {"load_s", Median(cell.load_s)},
+                          {"overlap", cell.overlap()},
+                          {"other_answers", cell.other_answers},
                           {"finish_error", cell.note(&CakeNotes::finish_error)},
                           {"slice_error", cell.note(&CakeNotes::slice_error)},
                           {"planning_us", cell.note(&CakeNotes::planning_us)},
@@ -76,7 +108,10 @@ nlohmann::ordered_json ToJson(const std::vector<Measured>& all) {
 }
 
 void PrintHeader(const Prompt& prompt) {
-  fmt::print("\n{}, {} tokens\n", prompt.model, prompt.context);
+  fmt::print("\n{}, {} tokens{}\n", prompt.model, prompt.context,
+             prompt.compute_share == 1
+                 ? std::string()
+                 : fmt::format(", {:g}% of the compute", 100 * prompt.compute_share));
   fmt::print("{:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6} {:>7} {:>7} {:>7}\n",
              "load/", "latency", "present", "compute", "load", "published", "cake", "bound",
              "bound/", "vs", "1/x_io+", "meet", "spread");
@@ -84,16 +119,23 @@ void PrintHeader(const Prompt& prompt) {
              "compute", "ms", "%", "s", "s", "s", "s", "s", "cake", "better", "1/x_c", "at", "");
 }
 
+// At the end of a row whose link has a rate of its own.
+std::string LinkName(const TtftSpec& spec) {
+  if (!spec.link_gbit) return {};
+  return std::isinf(*spec.link_gbit) ? "  as it is" : fmt::format("  {:g} Gbit/s", *spec.link_gbit);
+}
+
 void Print(const TtftCell& cell) {
   const bool ran = !cell.of(Policy::kLoad).empty();
+  const bool published = !cell.of(Policy::kPublished).empty();
   fmt::print(
-      "{:>8g} {:>8g} {:>8.0f} {:>9.3f} {:>8.3f}{} {:>9.3f} {:>9.3f} {:>9.3f} {:>8.1f}% "
-      "{:>5.2f}x {:>7.2f} {:>7} {:>6.2f}x\n",
+      "{:>8.4g} {:>8g} {:>8.0f} {:>9.3f} {:>8.3f}{} {:>9} {:>9.3f} {:>9.3f} {:>8.1f}% "
+      "{:>5.2f}x {:>7.2f} {:>7} {:>6.2f}x{}\n",
       cell.spec.ratio, cell.spec.latency_s * 1e3, 100 * cell.spec.present,
       cell.ttft(Policy::kCompute), Median(cell.load_s), ran ? " " : "~",
-      cell.ttft(Policy::kPublished), cell.ttft(Policy::kCake), cell.bound_s(),
-      100 * cell.efficiency(), cell.against_better(), cell.overlap(), cell.meeting_token,
-      cell.spread());
+      published ? fmt::format("{:.3f}", cell.ttft(Policy::kPublished)) : "",
+      cell.ttft(Policy::kCake), cell.bound_s(), 100 * cell.efficiency(), cell.against_better(),
+      cell.overlap(), cell.meeting_token, cell.spread(), LinkName(cell.spec));
   std::fflush(stdout);
 }
 
@@ -109,11 +151,12 @@ void SummariseContext(int context, const std::vector<Measured>& all) {
     worst = std::max(worst, cell.against_better());
     overlap += cell.overlap();
     overlap_max = std::max(overlap_max, cell.overlap());
-    published += cell.efficiency(Policy::kPublished);
+    if (!cell.of(Policy::kPublished).empty()) published += cell.efficiency(Policy::kPublished);
     cut += cell.bound_fractional_s() / cell.bound_s();
   }
-  fmt::print("{:>8} {:>6} {:>8.3f} {:>7.3f} {:>9.3f} {:>8.3f}x {:>9.2f} {:>6.2f} {:>9.3f}\n",
-             context, n, sum / n, least, published / n, worst, overlap / n, overlap_max, cut / n);
+  fmt::print("{:>8} {:>6} {:>8.3f} {:>7.3f} {:>9} {:>8.3f}x {:>9.2f} {:>6.2f} {:>9.3f}\n", context,
+             n, sum / n, least, published > 0 ? fmt::format("{:.3f}", published / n) : "", worst,
+             overlap / n, overlap_max, cut / n);
 }
 
 // What the planner believed, and what it cost: medians of the cells' medians.
@@ -147,7 +190,7 @@ void PrintWorst(const std::vector<Measured>& all) {
   for (size_t i = 0; i < count; ++i) {
     const auto& [prompt, cell] = *order[i];
     fmt::print(
-        "  {:.3f} ({:.3f}x the better, spread {:.2f}x): {} at {}, ratio {}, {} ms, {:.0f}%\n",
+        "  {:.3f} ({:.3f}x the better, spread {:.2f}x): {} at {}, ratio {:.4g}, {} ms, {:.0f}%\n",
         cell.efficiency(), cell.against_better(), cell.spread(), prompt.model, prompt.context,
         cell.spec.ratio, cell.spec.latency_s * 1e3, 100 * cell.spec.present);
   }
@@ -167,28 +210,41 @@ void Summarise(const std::vector<Measured>& all) {
       kLoadOnlyRatioMax);
   PrintNotes(all);
   PrintWorst(all);
+  int others = 0;
+  for (const Measured& measured : all) others += measured.cell.other_answers;
+  if (others > 0) fmt::print("{} runs answered otherwise than computing did\n", others);
 }
 
-// Every cell of one prompt.
-Status MeasurePrompt(const TtftOptions& options, const std::string& model_dir, const Prompt& prompt,
-                     std::vector<Measured>* all) {
-  const std::string store = CacheDir() + "/bench-ttft";
+// Every prompt of a model that gets a share of the compute.
+Status MeasureModel(const TtftOptions& options, const std::string& model, double share,
+                    std::vector<Measured>* all) {
+  ASSIGN_OR_RETURN(const std::string model_dir, ModelDirNamed(model));
+  const std::string store = (options.dir.empty() ? CacheDir() : options.dir) + "/bench-ttft";
   (void)ClearStore(store);  // of the last run, if there was one
-  ASSIGN_OR_RETURN(const auto runtime,
-                   Runtime::Create({.model_dir = model_dir,
-                                    .stores = {{.dir = store, .load_rate_bytes_per_s = 1e12}},
-                                    .threads = options.threads}));
-  if (prompt.context + kAnswerTokens > runtime->config().max_positions) {
-    fmt::print("\n{}: its context of {} has no room for {} tokens\n", prompt.model,
-               runtime->config().max_positions, prompt.context);
-    return {};
-  }
-  ASSIGN_OR_RETURN(TtftBench bench, TtftBench::Create(*runtime, prompt.context));
-  PrintHeader(prompt);
-  for (const TtftSpec& spec : Specs(options)) {
-    ASSIGN_OR_RETURN(TtftCell cell, bench.Measure(spec, options.repeats));
-    Print(cell);
-    all->push_back({prompt, std::move(cell)});
+  RuntimeOptions runtime_options{
+      .model_dir = model_dir,
+      .stores = {{.dir = store, .capacity_bytes = 1ull << 50, .load_rate_bytes_per_s = 1e12}},
+      .slice_tokens = options.slice_tokens,
+      .threads = options.threads,
+      .path = options.path};
+  if (share < 1) runtime_options.compute_share = SpeedTrace({{.at_s = 0, .speed = share}});
+  ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(runtime_options));
+  for (int context : options.contexts) {
+    const Prompt prompt{.model = model, .compute_share = share, .context = context};
+    if (context + kAnswerTokens > runtime->config().max_positions) {
+      fmt::print("\n{}: its context of {} has no room for {} tokens\n", model,
+                 runtime->config().max_positions, context);
+      continue;
+    }
+    ASSIGN_OR_RETURN(TtftBench bench,
+                     TtftBench::Create(*runtime, {context, options.repeats, options.published}));
+    PrintHeader(prompt);
+    for (const TtftSpec& spec : Specs(options)) {
+      ASSIGN_OR_RETURN(TtftCell cell, bench.Measure(spec));
+      Print(cell);
+      all->push_back({prompt, std::move(cell)});
+      if (!options.json.empty()) RETURN_IF_ERROR(WriteJson(options.json, ToJson(options, *all)));
+    }
   }
   return ClearStore(store).map([](const auto&) {});
 }
@@ -198,12 +254,11 @@ std::vector<TtftCell> ToDraw(const std::vector<Measured>& all) {
   std::vector<TtftCell> cells;
   const TtftCell& first = all.front().cell;
   for (const auto& [prompt, cell] : all) {
-    const bool last =
-        prompt.model == all.back().prompt.model && prompt.context == all.back().prompt.context;
     const bool plain =
         cell.spec.present == first.spec.present && cell.spec.latency_s == first.spec.latency_s;
-    if (last && plain) cells.push_back(cell);
+    if (prompt == all.back().prompt && plain) cells.push_back(cell);
   }
+  std::ranges::sort(cells, {}, [](const TtftCell& cell) { return cell.spec.ratio; });
   return cells;
 }
 
@@ -215,17 +270,12 @@ Status RunTtft(const TtftOptions& given) {
     options.models = {"smollm2-135m", "llama-3.2-1b", "models/demo"};
     options.contexts = {2048, 4096, 8192, 16384};
   }
-  fmt::print("{}; {} repeats, medians\n", CpuName(), options.repeats);
+  RETURN_IF_ERROR(CheckDevice(options.path));
+  fmt::print("{}; {} repeats, medians\n", DeviceName(options.path), options.repeats);
   std::vector<Measured> all;
   for (const std::string& model : options.models) {
-    std::string dir = model;
-    const bool arch = model.find('/') == std::string::npos;
-    if (arch) {
-      ASSIGN_OR_RETURN(dir, SynthModelDir(model));
-    }
-    for (int context : options.contexts) {
-      RETURN_IF_ERROR(MeasurePrompt(options, dir, {model, context}, &all));
-      if (!options.json.empty()) RETURN_IF_ERROR(WriteJson(options.json, ToJson(all)));
+    for (double share : options.compute_shares) {
+      RETURN_IF_ERROR(MeasureModel(options, model, share, &all));
     }
   }
   if (all.empty()) return {};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <vector>
 
 #include "bench/bound.h"
@@ -16,7 +17,9 @@ constexpr std::array kTtftPolicies = {Policy::kCompute, Policy::kLoad, Policy::k
 constexpr double kLoadOnlyRatioMax = 2;
 
 struct TtftSpec {
-  double ratio = 1;  // of the time to load every chunk to the time to compute them
+  // Of the time to load every chunk to the time to compute them; of a link, what it comes to.
+  double ratio = 1;
+  std::optional<double> link_gbit = {};  // decides instead of the ratio; infinity: no link
   double latency_s = 0;
   double present = 1;  // share of the chunks that is stored
 };
@@ -34,11 +37,13 @@ struct CakeNotes {
 struct TtftCell {
   TtftSpec spec;
   double rate_bytes_per_s = 0;
-  std::array<std::vector<double>, kTtftPolicies.size()> ttft_s;  // one a repeat; load-only: or none
+  // One a repeat; load-only and as published: or none.
+  std::array<std::vector<double>, kTtftPolicies.size()> ttft_s;
   std::vector<double> load_s;  // of loading alone, run or from the load curve
   std::vector<Bound> bounds;
   std::vector<CakeNotes> notes;  // one a repeat
   int meeting_token = 0;
+  int other_answers = 0;  // runs that did not say what computing had said; on CUDA only
 
   const std::vector<double>& of(Policy policy) const;
   double ttft(Policy policy) const { return Median(of(policy)); }
@@ -56,10 +61,15 @@ struct TtftCell {
 // ask for them: falling `present` is the cheapest order.
 class TtftBench {
  public:
+  struct Options {
+    int context = 0;
+    int repeats = 3;
+    bool published = true;  // run Policy::kPublished, too
+  };
   // Fills the store, and takes the time of computing.
-  static Result<TtftBench> Create(Runtime& runtime, int context);
+  static Result<TtftBench> Create(Runtime& runtime, const Options& options);
 
-  Result<TtftCell> Measure(const TtftSpec& spec, int repeats);
+  Result<TtftCell> Measure(const TtftSpec& spec);
 
  private:
   // A run on the link alone.
@@ -68,19 +78,25 @@ class TtftBench {
     double tail_s = 0;  // of the prompt's last part
   };
 
-  TtftBench(Runtime& runtime, int context);
+  TtftBench(Runtime& runtime, const Options& options);
 
+  std::vector<ChunkKey> Keys() const;
+  bool Stored();
+  void SetLink(TtftCell* cell);
   Status KeepOnly(double share);
   Result<Completion> Run(Policy policy, bool store);
+  bool Runs(Policy policy, const TtftSpec& spec) const;
   Result<Probe> ProbeLink();
   Status Repeat(const Probe& probe, TtftCell* cell);
 
   Runtime& runtime_;
+  const Options options_;
   const std::vector<int32_t> prompt_, probe_prompt_;
   double compute_s_ = 0;
   std::vector<bool> present_;
   std::vector<int> leave_;       // chunks in the order in which they are taken away
   std::vector<int32_t> answer_;  // every run's
+  int other_answers_ = 0;        // of the cell that is being measured
 };
 
 }  // namespace kvcake::bench

@@ -60,7 +60,7 @@ class Plot {
     for (const TtftCell& cell : cells_) {
       const double x = X(cell.spec.ratio);
       svg_.Line(x, kTop, x, kHeight - kBottom, "#eee");
-      svg_.Text(x, kHeight - kBottom + 18, fmt::format("{:g}", cell.spec.ratio),
+      svg_.Text(x, kHeight - kBottom + 18, fmt::format("{:.3g}", cell.spec.ratio),
                 Svg::Anchor::kMiddle);
     }
     for (int exponent = -6; exponent <= 6; ++exponent) {
@@ -87,7 +87,9 @@ std::string DrawTtft(const std::vector<TtftCell>& cells, const std::string& titl
   Plot plot(cells, title);
   plot.Curve("compute-only", "#d9822b", [](const auto& c) { return c.ttft(Policy::kCompute); });
   plot.Curve("load-only", "#2b7bd9", [](const auto& c) { return Median(c.load_s); });
-  plot.Curve("as published", "#9467bd", [](const auto& c) { return c.ttft(Policy::kPublished); });
+  if (!cells[0].of(Policy::kPublished).empty()) {
+    plot.Curve("as published", "#9467bd", [](const auto& c) { return c.ttft(Policy::kPublished); });
+  }
   plot.Curve("cake", "#1a9850", [](const auto& c) { return c.ttft(Policy::kCake); });
   plot.Curve("bound", "#999", [](const auto& c) { return c.bound_s(); });
   return plot.Finish();

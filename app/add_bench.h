@@ -1,0 +1,27 @@
+// How kvcake bench gets its subcommands.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "app/flags.h"
+#include "base/status.h"
+
+namespace kvcake {
+
+// Adds a subcommand that runs `body` on its own options.
+template <typename Options>
+CLI::App* AddBench(CLI::App* parent, const char* name, const char* help, int* exit_code,
+                   Status (*body)(const Options&), std::shared_ptr<Options> options) {
+  CLI::App* command = parent->add_subcommand(name, help);
+  command->callback([options, exit_code, body] {
+    std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // rows are kept as they come, in files too
+    if (const Status status = body(*options); !status) *exit_code = Fatal(status.error());
+  });
+  command->add_option("--threads", options->threads, "compute threads (default: every core)")
+      ->check(CLI::Range(1, 1024));
+  return command;
+}
+
+}  // namespace kvcake

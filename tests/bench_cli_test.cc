@@ -1,0 +1,96 @@
+// The benches that also measure a CUDA device, on the CPU: what their flags choose and their JSON
+// says.
+#include <cmath>
+
+#include "tests/cli_testing.h"
+
+namespace kvcake {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class BenchCliTest : public ProgramTest {
+ protected:
+  void SetUp() override { ASSERT_EQ(Run("model synth --arch tiny --out " + model_).exit_code, 0); }
+
+  // What a bench of the tiny model writes.
+  json Measure(const std::string& arguments) const {
+    const Outcome outcome =
+        Run("bench " + arguments + " --model " + model_ + " --threads 2 --json " + dir_ + "/json");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return json::parse(Read(dir_ + "/json"));
+  }
+
+  const std::string model_ = dir_ + "/tiny";
+};
+
+TEST_F(BenchCliTest, TtftTakesLinksByTheirRateAndSharesOfTheCompute) {
+  const json rows = Measure(
+      "ttft --context 512 1024 --compute-share 1 0.25 --link-gbit 0.05 inf "
+      "--latencies 0 --present 1 --repeats 1 --no-published --svg " +
+      dir_ + "/ttft.svg --dir " + dir_);
+  int cakes = 0;
+  for (const json& row : rows) {
+    EXPECT_NE(row["policy"], "published");
+    EXPECT_GT(row["ratio"], 0);
+    if (row["policy"] != "cake") continue;
+    ++cakes;
+    EXPECT_EQ(row["other_answers"], 0);
+    EXPECT_GT(row["efficiency"], 0);
+    EXPECT_GT(row["load_s"], 0);
+    // 256 bytes a token, headers apart.
+    if (row["link_gbit"] == 0.05) {
+      const double bytes = row["context"].get<double>() * 256;
+      EXPECT_GT(row["load_s"].get<double>(), 0.9 * bytes / (0.05e9 / 8));
+    } else {
+      EXPECT_EQ(row["link_gbit"], "as it is");
+    }
+  }
+  EXPECT_EQ(cakes, 2 * 2 * 2) << "contexts, shares, links";
+  EXPECT_THAT(Read(dir_ + "/ttft.svg"), HasSubstr("<svg"));
+  EXPECT_EQ(Run("bench ttft --link-gbit 7 --ratios 1").exit_code, 2);
+}
+
+TEST_F(BenchCliTest, SlicesAreWhatEachCellAsksFor) {
+  const json models = Measure("slices --prefix 0 256 16300 --tokens 16 128 --repeats 2");
+  ASSERT_EQ(models.size(), 1u);
+  EXPECT_EQ(models[0]["layers"], 2);
+  EXPECT_EQ(models[0]["kv_bytes_per_token"], 256);
+  EXPECT_EQ(models[0]["max_positions"], 16384);
+  ASSERT_EQ(models[0]["slices"].size(), 5u) << "the sixth is beyond the context";
+  for (const json& slice : models[0]["slices"]) {
+    ASSERT_EQ(slice["seconds"].size(), 2u);
+    EXPECT_GT(slice["seconds"][0], 0);
+  }
+  EXPECT_EQ(models[0]["slices"][3]["prefix"], 256);
+  EXPECT_EQ(models[0]["slices"][3]["tokens"], 128);
+}
+
+TEST_F(BenchCliTest, DecodeHoldsSpeedsAgainstTheLimitsOfTheSameRun) {
+  const json rows = Measure(
+      "decode --weights bf16 --sequences 1 2 --context 100 --steps 2 "
+      "--mixed-decodes 2 --slice-tokens 64 --repeats 1");
+  ASSERT_EQ(rows.size(), 3u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(rows[i]["sequences"], i + 1);
+    EXPECT_GT(rows[i]["bandwidth_bytes_per_s"], 1e8);
+    EXPECT_GT(rows[i]["share_of_roofline"], 0);
+  }
+  EXPECT_EQ(rows[2]["measure"], "mixed");
+}
+
+TEST_F(BenchCliTest, LoadMeasuresASliceBesideLoads) {
+  // What comes before fio, which need not be here.
+  Run("bench load --bytes 1MiB --chunk-bytes 1MiB --repeats 1 --beside " + model_ + " --dir " +
+      dir_ + " --json " + dir_ + "/json");
+  const json row = json::parse(Read(dir_ + "/json"))[0];
+  EXPECT_EQ(row["op"], "beside");
+  EXPECT_EQ(row["slice_tokens"], 512);
+  EXPECT_GT(row["bytes_per_s"], 0);
+  EXPECT_NEAR(row["slowdown"].get<double>(),
+              row["beside_s"].get<double>() / row["alone_s"].get<double>(), 1e-6);
+}
+
+}  // namespace
+}  // namespace kvcake
