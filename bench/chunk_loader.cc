@@ -19,7 +19,7 @@ class Loader {
     const uint64_t page = pool_.layout().page_bytes();
     const auto ahead =
         std::min<uint64_t>(tier_.max_reads_in_flight(), tier_.max_read_bytes_in_flight() / page);
-    for (uint64_t i = 0; i < ahead; ++i) Next();
+    for (uint64_t i = 0; i < std::max<uint64_t>(ahead, 1); ++i) Next();
     std::unique_lock lock(mutex_);
     finished_.wait(lock, [&] { return done_ == keys_.size() || (failed_ && in_flight_ == 0); });
     return failed_ ? Status(tl::unexpected(*failed_)) : Status();

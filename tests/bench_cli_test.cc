@@ -1,7 +1,6 @@
 // The benches that also measure a CUDA device, on the CPU: what their flags choose and their JSON
 // says.
-#include <cmath>
-
+#include "ops/cuda_device.h"
 #include "tests/cli_testing.h"
 
 namespace kvcake {
@@ -68,6 +67,9 @@ TEST_F(BenchCliTest, SlicesAreWhatEachCellAsksFor) {
 }
 
 TEST_F(BenchCliTest, DecodeHoldsSpeedsAgainstTheLimitsOfTheSameRun) {
+  if (std::string(KVCAKE_PROGRAM).find(' ', 1) != std::string::npos) {
+    GTEST_SKIP() << "behind an emulator the matmul rate takes minutes";
+  }
   const json rows = Measure(
       "decode --weights bf16 --sequences 1 2 --context 100 --steps 2 "
       "--mixed-decodes 2 --slice-tokens 64 --repeats 1");
@@ -90,6 +92,16 @@ TEST_F(BenchCliTest, LoadMeasuresASliceBesideLoads) {
   EXPECT_GT(row["bytes_per_s"], 0);
   EXPECT_NEAR(row["slowdown"].get<double>(),
               row["beside_s"].get<double>() / row["alone_s"].get<double>(), 1e-6);
+}
+
+TEST_F(BenchCliTest, CudaIsRefusedWhereThereIsNone) {
+  if (CudaDevice::Get()) GTEST_SKIP() << "there is a CUDA device";
+  for (const std::string bench : {"decode", "load", "slices", "ttft"}) {
+    const Outcome outcome = Run("bench " + bench + " --backend cuda");
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.err, testing::AnyOf(HasSubstr("built without CUDA: ./dev build --cuda"),
+                                            HasSubstr("no CUDA device can be used")));
+  }
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ class FitTest(unittest.TestCase):
             self.assertTrue(profile.name.endswith("-tiny.json"))
             answer = json.loads(run(*kvcake, "run", "--emulate", profile, "--prompt", "a" * 300,
                                     "--max-tokens", "1", "--json"))
-            self.assertEqual(answer["prompt_tokens"], 300)
+            self.assertEqual(len(answer["tokens"]), 1)
 
 
 class ResultsTest(unittest.TestCase):
