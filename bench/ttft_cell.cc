@@ -179,11 +179,12 @@ Result<TtftCell> TtftBench::Measure(const TtftSpec& spec) {
   for (int repeat = 0; repeat < options_.repeats; ++repeat) {
     // The planner still believes in the last link; a user's does not change under him.
     ASSIGN_OR_RETURN(const Probe probe, ProbeLink());
-    if (spec.link_gbit && repeat == 0) {
+    if (spec.link_gbit && repeat == 0) {  // about: says whether loading alone is to be run
       cell.spec.ratio = probe.curve[present_.size()] / compute_s_;
     }
     RETURN_IF_ERROR(Repeat(probe, &cell));
   }
+  if (spec.link_gbit) cell.spec.ratio = Median(cell.load_s) / cell.ttft(Policy::kCompute);
   cell.other_answers = other_answers_;
   return cell;
 }
