@@ -62,6 +62,9 @@ void MatMulGelu(CudaDevice&, const Activations&, const PackedMatrix&, const Acti
   std::abort();
 }
 void SumWords(CudaDevice&, std::span<const uint64_t>, uint64_t*) { std::abort(); }
+void SampleTokens(CudaDevice&, const LogitRows&, std::span<const RowSampling>, int32_t*) {
+  std::abort();
+}
 
 }  // namespace cuda
 }  // namespace kvcake

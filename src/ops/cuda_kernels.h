@@ -9,6 +9,7 @@
 #include "ops/cuda_device.h"
 #include "ops/elementwise.h"
 #include "ops/packed_matrix.h"
+#include "ops/sample.h"
 #include "ops/step_graphs.h"
 
 namespace kvcake::cuda {
@@ -37,6 +38,10 @@ void MatMulSwiGlu(CudaDevice& device, const Activations& a, const PackedMatrix& 
                   const Activations& out);
 void MatMulGelu(CudaDevice& device, const Activations& a, const PackedMatrix& w,
                 const Activations& out);
+
+// sample.h
+void SampleTokens(CudaDevice& device, const LogitRows& logits, std::span<const RowSampling> rows,
+                  int32_t* tokens);
 
 // out = silu(gate) * up of [out.rows][2 * out.k] bf16, the gate's columns first, to which the bias
 // of the columns, nullptr without, is added before.
