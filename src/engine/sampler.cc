@@ -1,6 +1,5 @@
 #include "engine/sampler.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
@@ -10,63 +9,10 @@
 namespace kvcake {
 namespace {
 
-int32_t ArgMax(std::span<const float> logits) {
-  int32_t best = -1;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (std::isnan(logits[i])) continue;
-    if (best < 0 || logits[i] > logits[best]) best = static_cast<int32_t>(i);
-  }
-  return std::max(best, 0);
-}
-
 // Uniform in [0, 1), with 53 random bits.
 double Uniform(uint64_t seed, int position) {
   const std::array<uint64_t, 2> input = {seed, static_cast<uint64_t>(position)};
   return static_cast<double>(Xxh3_64(std::as_bytes(std::span(input))) >> 11) * 0x1p-53;
-}
-
-struct Candidate {
-  int32_t token;
-  double weight;
-};
-
-bool Likelier(const Candidate& a, const Candidate& b) {
-  return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
-}
-
-// Sorts [0, end) of the candidates, of which the first `sorted` are sorted already, to the front.
-void SortFront(std::vector<Candidate>* candidates, size_t sorted, size_t end) {
-  const auto begin = candidates->begin();
-  if (end < candidates->size()) {
-    std::nth_element(begin + sorted, begin + end, candidates->end(), Likelier);
-  }
-  std::sort(begin + sorted, begin + end, Likelier);
-}
-
-double Total(std::span<const Candidate> candidates) {
-  double total = 0;
-  for (const Candidate& c : candidates) total += c.weight;
-  return total;
-}
-
-// Leaves the top_k likeliest, and of these the fewest that together reach top_p. Only what is left
-// is sorted: a vocabulary is long.
-void Cut(const SamplingParams& params, std::vector<Candidate>* candidates) {
-  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < candidates->size()) {
-    SortFront(candidates, 0, params.top_k);
-    candidates->resize(params.top_k);
-  }
-  if (params.top_p == 1) return;
-  const double enough = params.top_p * Total(*candidates);
-  double sum = 0;
-  size_t kept = 0;
-  for (size_t sorted = 0, end = 256; sorted < candidates->size(); sorted = end, end *= 8) {
-    end = std::min(end, candidates->size());
-    SortFront(candidates, sorted, end);
-    while (kept < end && (kept == 0 || sum < enough)) sum += (*candidates)[kept++].weight;
-    if (sum >= enough) break;
-  }
-  candidates->resize(kept);
 }
 
 }  // namespace
@@ -99,25 +45,16 @@ Status Validate(const SamplingParams& params) {
   return {};
 }
 
-int32_t Sample(std::span<const float> logits, const SamplingParams& params, int position) {
-  const int32_t likeliest = ArgMax(logits);
-  const double best = logits[likeliest];
-  if (params.temperature == 0 || !std::isfinite(best)) return likeliest;
+RowSampling SamplingAt(const SamplingParams& params, int position) {
+  return {.temperature = params.temperature,
+          .min_p = params.min_p,
+          .top_p = params.top_p,
+          .uniform = Uniform(params.seed, position),
+          .top_k = params.top_k};
+}
 
-  std::vector<Candidate> candidates;
-  candidates.reserve(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (std::isnan(logits[i])) continue;
-    const double weight = std::exp((logits[i] - best) / params.temperature);
-    if (weight >= params.min_p) candidates.push_back({static_cast<int32_t>(i), weight});
-  }
-  Cut(params, &candidates);
-  double left = Uniform(params.seed, position) * Total(candidates);
-  for (const Candidate& c : candidates) {
-    left -= c.weight;
-    if (left < 0) return c.token;
-  }
-  return candidates.back().token;
+int32_t Sample(std::span<const float> logits, const SamplingParams& params, int position) {
+  return SampleToken(logits, SamplingAt(params, position));
 }
 
 void Penalise(const SamplingParams& params, std::span<const int32_t> prompt,

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/status.h"
+#include "ops/sample.h"
 
 namespace kvcake {
 
@@ -29,10 +30,10 @@ struct SamplingParams {
 // kInvalidArgument names the field that makes no sense.
 [[nodiscard]] Status Validate(const SamplingParams& params);
 
-// The token for `position` (its index in the sequence). Randomness is a function of (seed,
-// position) alone, so an answer does not depend on batching, restarts or how its prefix was
-// restored. Greedy takes the lowest id among equals. NaN is never chosen unless everything is NaN
-// (then token 0).
+// How the token for `position` (its index in the sequence) is chosen, but for the penalties.
+// Randomness is a function of (seed, position) alone, so an answer does not depend on batching,
+// restarts or how its prefix was restored.
+RowSampling SamplingAt(const SamplingParams& params, int position);
 int32_t Sample(std::span<const float> logits, const SamplingParams& params, int position);
 
 // Applies the penalties for what was said. Ids outside of the logits are ignored.

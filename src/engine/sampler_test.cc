@@ -116,6 +116,7 @@ int32_t Reference(std::vector<float> logits, const SamplingParams& params,
     all.resize(kept);
     total = sum;
   }
+  std::ranges::sort(all, {}, &std::pair<double, int32_t>::second);
   double left = uniform * total;
   for (const auto& [weight, token] : all) {
     left += weight;
