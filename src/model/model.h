@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/status.h"
@@ -9,6 +10,7 @@
 #include "kv/kv_layout.h"
 #include "kv/layer_gate.h"
 #include "kv/page_pool.h"
+#include "ops/sample.h"
 
 namespace kvcake {
 
@@ -21,6 +23,9 @@ struct Slice {
   std::span<const PageId> pages;  // page of chunk i at [i]; covers [0, start + tokens.size())
   bool write_kv = true;           // false: the pages hold these tokens' KV already
   Logits logits = Logits::kNone;
+  // With kLast, of a model that samples: the token that follows is chosen by this, and the logits
+  // are not returned.
+  std::optional<RowSampling> sampling = {};
   LayerGate* gate = nullptr;  // slices of one gate are alone in their step
   // Not 0: attention also computes what it then masks, up to this position, as KV-Runahead's did
   // (section 4). The pages cover it; results are the same.
@@ -45,6 +50,11 @@ class Model {
   // a gate returned. The result of a row never depends on the rows around it, on the slicing, or on
   // the number of threads.
   [[nodiscard]] virtual Result<std::span<const float>> Forward(std::span<const Slice> batch) = 0;
+
+  // Whether slices may have `sampling`.
+  virtual bool samples() const { return false; }
+  // The tokens of the last Forward's slices that had it, in their order; valid until the next call.
+  virtual std::span<const int32_t> sampled() const { return {}; }
 };
 
 }  // namespace kvcake

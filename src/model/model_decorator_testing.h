@@ -14,6 +14,8 @@ class ModelDecorator : public Model {
   int vocab_size() const override { return inner_.vocab_size(); }
   int max_positions() const override { return inner_.max_positions(); }
   int max_batch_tokens() const override { return inner_.max_batch_tokens(); }
+  bool samples() const override { return inner_.samples(); }
+  std::span<const int32_t> sampled() const override { return inner_.sampled(); }
 
  protected:
   Model& inner_;

@@ -106,8 +106,7 @@ TransformerModel::TransformerModel(const ModelConfig& config, const PagePool& pa
   wanted_x_ = floats(logit_rows, config.hidden_size);
   qkv_ = floats(rows, qkv_size());
   rope_ = floats(rows, config.head_dim);
-  logits_ = floats(logit_rows, config.vocab_size);
-  if (memory == Memory::kDevice) host_logits_ = Buffer(logits_.size(), Memory::kPinned);
+  logits_ = StepResult<float>(compute_, logit_rows * config.vocab_size);
   normed_ = ActivationBuffer(options.path, rows, config.hidden_size);
   attended_ = ActivationBuffer(options.path, rows, config.heads * config.head_dim);
   gated_ = ActivationBuffer(options.path, rows, config.intermediate_size);
@@ -115,10 +114,14 @@ TransformerModel::TransformerModel(const ModelConfig& config, const PagePool& pa
   positions_ = StepArray<int32_t>(compute_, rows);
   slots_ = StepArray<KvSlot>(compute_, rows);
   wanted_ = StepArray<int32_t>(compute_, logit_rows);
+  sampling_ = StepArray<RowSampling>(compute_, logit_rows);
+  sampled_ = StepResult<int32_t>(compute_, logit_rows);
+  batch_.reserve(rows);
   slices_.reserve(rows);
 }
 
-Result<std::span<const float>> TransformerModel::Forward(std::span<const Slice> batch) {
+Result<std::span<const float>> TransformerModel::Forward(std::span<const Slice> slices) {
+  const std::span<const Slice> batch = SampledLast(slices);
   const Rows step = Gather(batch);
   PlanAttention(batch, /*wanted_only=*/false);
   PlanAttention(batch, /*wanted_only=*/true);
@@ -130,12 +133,12 @@ Result<std::span<const float>> TransformerModel::Forward(std::span<const Slice> 
     layers();
   }
   RETURN_IF_ERROR(status);
-  return HostLogits(std::ssize(step.wanted));
+  return Fetch(step);
 }
 
 // The arrays of the step and the scratch never move; the plans' arrays may.
 StepGraphs::Key TransformerModel::GraphKey(const Rows& step) const {
-  StepGraphs::Key key = {step.tokens.size(), step.wanted.size()};
+  StepGraphs::Key key = {step.tokens.size(), step.wanted.size(), step.sampling.size()};
   for (const AttentionPlan* plan : {every_row_.get(), wanted_rows_.get()}) {
     std::ranges::copy(plan->launches(), std::back_inserter(key));
   }
@@ -176,7 +179,11 @@ Status TransformerModel::Layers(const Rows& step, LayerGate* gate) {
     Mlp(layer, x, rows);
   }
   Normalize(weights_.final_norm, x, rows);
-  MatMul(compute_, normed_.Rows(rows), head(), logits_.as<float>(), config_.vocab_size);
+  const int64_t vocab = config_.vocab_size, returned = rows - std::ssize(step.sampling);
+  MatMul(compute_, normed_.Rows(rows), head(), logits_.kernels(), vocab);
+  SampleTokens(compute_,
+               {.data = logits_.kernels() + returned * vocab, .vocab = vocab, .stride = vocab},
+               step.sampling, sampled_.kernels());
   return {};
 }
 
@@ -193,15 +200,26 @@ void TransformerModel::Mlp(const LayerWeights& layer, float* x, int64_t rows) {
   MatMulAdd(compute_, gated_.Rows(rows), layer.down, x, config_.hidden_size);
 }
 
-// The first rows of logits_, once all of the step has been done.
-std::span<const float> TransformerModel::HostLogits(int64_t rows) {
-  const int64_t values = rows * config_.vocab_size;
-  const Buffer& logits = host_logits_.size() > 0 ? host_logits_ : logits_;
-  if (compute_.cuda() != nullptr && values > 0) {
-    compute_.cuda()->CopyToHost(logits.data(), logits_.data(), values * sizeof(float));
-  }
+// The wanted rows' logits, and the tokens of those at their end that are sampled, once all of the
+// step has been done.
+std::span<const float> TransformerModel::Fetch(const Rows& step) {
+  const int64_t sampled = std::ssize(step.sampling);
+  const int64_t returned = std::ssize(step.wanted) - sampled;
+  const std::span logits = logits_.Fetch(compute_, returned * config_.vocab_size);
+  sampled_tokens_ = sampled_.Fetch(compute_, sampled);
   compute_.Wait();
-  return {logits.as<float>(), static_cast<size_t>(values)};
+  return logits;
+}
+
+// So that the rows of either kind lie together, and each kind in the slices' order.
+std::span<const Slice> TransformerModel::SampledLast(std::span<const Slice> slices) {
+  batch_.clear();
+  for (const bool sampled : {false, true}) {
+    for (const Slice& slice : slices) {
+      if (slice.sampling.has_value() == sampled) batch_.push_back(slice);
+    }
+  }
+  return batch_;
 }
 
 // Lays the slices' tokens one after the other, one row each.
@@ -209,7 +227,8 @@ TransformerModel::Rows TransformerModel::Gather(std::span<const Slice> batch) {
   const KvLayout& kv = layout();
   const std::span tokens = tokens_.host(), positions = positions_.host(), wanted = wanted_.host();
   const std::span slots = slots_.host();
-  size_t row = 0, wanted_rows = 0;
+  const std::span sampling = sampling_.host();
+  size_t row = 0, wanted_rows = 0, sampled_rows = 0;
   for (const Slice& slice : batch) {
     const int64_t n = std::ssize(slice.tokens), end = slice.start + n;
     CHECK(n > 0 && row + n <= tokens.size() && slice.start >= 0);
@@ -217,6 +236,8 @@ TransformerModel::Rows TransformerModel::Gather(std::span<const Slice> batch) {
     CHECK(slice.dense_keys <= std::ssize(slice.pages) * kv.chunk_tokens);
     CHECK(slice.gate == batch[0].gate);
     CHECK(wanted_rows + WantedRows(slice) <= wanted.size());
+    CHECK(!slice.sampling || slice.logits == Slice::Logits::kLast);
+    if (slice.sampling) sampling[sampled_rows++] = *slice.sampling;
     for (int64_t i = 0; i < n; ++i, ++row) {
       const int64_t position = slice.start + i;
       CHECK(slice.tokens[i] >= 0 && slice.tokens[i] < config_.vocab_size);
@@ -234,7 +255,8 @@ TransformerModel::Rows TransformerModel::Gather(std::span<const Slice> batch) {
   return {.tokens = tokens_.Commit(compute_, row),
           .positions = positions_.Commit(compute_, row),
           .slots = slots_.Commit(compute_, row),
-          .wanted = wanted_.Commit(compute_, wanted_rows)};
+          .wanted = wanted_.Commit(compute_, wanted_rows),
+          .sampling = sampling_.Commit(compute_, sampled_rows)};
 }
 
 void TransformerModel::RotateAndWriteKv(std::span<const KvSlot> slots, int layer) {

@@ -14,6 +14,7 @@
 #include "ops/compute.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
+#include "ops/sample.h"
 #include "ops/step_array.h"
 #include "ops/step_graphs.h"
 
@@ -52,7 +53,9 @@ class TransformerModel : public Model {
   int max_batch_tokens() const override { return options_.max_batch_tokens; }
   const ModelConfig& config() const { return config_; }
 
-  Result<std::span<const float>> Forward(std::span<const Slice> batch) override;
+  Result<std::span<const float>> Forward(std::span<const Slice> slices) override;
+  bool samples() const override { return true; }
+  std::span<const int32_t> sampled() const override { return sampled_tokens_; }
 
  private:
   TransformerModel(const ModelConfig& config, const PagePool& pages, ThreadPool& threads,
@@ -64,8 +67,10 @@ class TransformerModel : public Model {
     std::span<const int32_t> positions;
     std::span<const KvSlot> slots;
     std::span<const int32_t> wanted;  // whose logits are
+    std::span<const RowSampling> sampling;
   };
 
+  std::span<const Slice> SampledLast(std::span<const Slice> slices);
   Rows Gather(std::span<const Slice> batch);
   void PlanAttention(std::span<const Slice> batch, bool wanted_only);
   StepGraphs::Key GraphKey(const Rows& step) const;
@@ -73,7 +78,7 @@ class TransformerModel : public Model {
   void Normalize(const NormTensors& norm, const float* x, int64_t rows);
   void Mlp(const LayerWeights& layer, float* x, int64_t rows);
   void RotateAndWriteKv(std::span<const KvSlot> slots, int layer);
-  std::span<const float> HostLogits(int64_t rows);
+  std::span<const float> Fetch(const Rows& step);
   static int64_t WantedRows(const Slice& slice);
   int64_t qkv_size() const { return (config_.heads + 2 * config_.kv_heads) * config_.head_dim; }
   const PackedMatrix& head() const {
@@ -97,8 +102,7 @@ class TransformerModel : public Model {
   Buffer wanted_x_;               // [max_logit_rows][hidden] f32, of the rows whose logits are
   Buffer qkv_;                    // [rows][(heads + 2 kv_heads) head_dim] f32
   Buffer rope_;                   // [rows][2][head_dim / 2] f32, cos and sin
-  Buffer logits_;                 // [max_logit_rows][vocab] f32
-  Buffer host_logits_;            // the same, where logits_ are not the host's
+  StepResult<float> logits_;      // [max_logit_rows][vocab]
   ActivationBuffer normed_;       // [rows][hidden]
   ActivationBuffer attended_;     // [rows][heads head_dim]
   ActivationBuffer gated_;        // [rows][intermediate]
@@ -107,6 +111,12 @@ class TransformerModel : public Model {
   StepArray<KvSlot> slots_;       // [rows]
   StepArray<int32_t> wanted_;     // [max_logit_rows], of the rows
   std::vector<AttentionSlice> slices_;  // one a slice of the batch
+  std::vector<Slice> batch_;            // as SampledLast orders it
+
+  // Of the last of the wanted rows, up to max_logit_rows.
+  StepArray<RowSampling> sampling_;
+  StepResult<int32_t> sampled_;
+  std::span<const int32_t> sampled_tokens_;
 
   StepGraphs graphs_;  // of steps that decode
 };

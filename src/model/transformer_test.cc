@@ -143,6 +143,55 @@ TEST_P(TransformerDecodeTest, ReplayedStepsGiveTheLogitsOfEnqueuedOnes) {
 
 KVCAKE_EVERY_PATH_AND_CUDA(TransformerDecodeTest);
 
+using TransformerSamplingTest = PathTest;
+
+// Slices that are sampled lie among others, each beside one of the same tokens whose logits come
+// back.
+TEST_P(TransformerSamplingTest, TokensAreThoseThatTheLogitsGive) {
+  const int vocab = 101;
+  Rig rig(TinyConfig(), GetParam(), 2);
+  EXPECT_TRUE(rig.model->samples());
+  const auto tokens = Prompt(8, 40);
+  const RowSampling how[] = {{},
+                             {.temperature = 1, .uniform = 0.3},
+                             {.temperature = 2, .top_p = 0.9, .uniform = 0.999},
+                             {.temperature = 3, .min_p = 0.1, .uniform = 0.5, .top_k = 20}};
+  std::vector<PageTable> tables;
+  std::vector<std::vector<PageId>> ids;
+  for (int i = 0; i < 4; ++i) {
+    tables.push_back(rig.Draw(40));
+    ids.push_back(IdsOf(tables.back()));
+  }
+  std::vector<Slice> batch;
+  for (int i = 0; i < 4; ++i) {
+    const Slice slice{
+        .tokens = std::span(tokens).subspan(i), .pages = ids[i], .logits = Slice::Logits::kLast};
+    Slice sampled = slice;
+    sampled.sampling = how[i];
+    Slice all = slice;
+    all.logits = i == 2 ? Slice::Logits::kAll : Slice::Logits::kLast;
+    // The first of the two writes.
+    (i % 2 ? all : sampled).write_kv = false;
+    batch.push_back(i % 2 ? sampled : all);
+    batch.push_back(i % 2 ? all : sampled);
+  }
+  batch.push_back({.tokens = tokens, .pages = ids[0], .write_kv = false});
+  const auto logits = rig.model->Forward(batch).value();
+  const std::vector<int32_t> got(rig.model->sampled().begin(), rig.model->sampled().end());
+  ASSERT_EQ(logits.size(), (3 + 38) * vocab);
+  std::vector<int32_t> want;
+  const int last_rows[] = {0, 1, 39, 40};
+  for (int i = 0; i < 4; ++i) {
+    want.push_back(SampleToken(logits.subspan(last_rows[i] * vocab, vocab), how[i]));
+  }
+  EXPECT_EQ(got, want);
+  batch[0].logits = Slice::Logits::kNone;
+  EXPECT_EQ(rig.model->Forward(std::span(batch).first(1)).value().size(), 0u);
+  EXPECT_TRUE(rig.model->sampled().empty());
+}
+
+KVCAKE_EVERY_PATH_AND_CUDA(TransformerSamplingTest);
+
 class RecordingGate : public LayerGate {
  public:
   explicit RecordingGate(int fail_at = -1) : fail_at_(fail_at) {}

@@ -1,4 +1,5 @@
-// Values that the host writes for one step, and kernels read.
+// Values that the host writes for one step and kernels read, and those that kernels write and the
+// host reads.
 #pragma once
 
 #include <span>
@@ -32,6 +33,30 @@ class StepArray {
  private:
   Buffer host_;
   Buffer device_;
+};
+
+// Of up to `size` values. On the CPU the kernels' are the host's; else each Fetch enqueues a copy.
+template <typename T>
+class StepResult {
+ public:
+  StepResult() = default;
+  StepResult(const Compute& compute, int64_t size)
+      : kernels_(size * sizeof(T), MemoryOf(compute.path())),
+        pinned_(compute.cuda() != nullptr ? size * sizeof(T) : 0, Memory::kPinned) {}
+
+  T* kernels() const { return kernels_.as<T>(); }
+  // The first `count` values, the host's after Compute::Wait and until the next Fetch.
+  std::span<const T> Fetch(const Compute& compute, int64_t count) const {
+    CHECK(count * sizeof(T) <= kernels_.size());
+    const auto values = static_cast<size_t>(count);
+    if (compute.cuda() == nullptr) return {kernels(), values};
+    if (count > 0) compute.cuda()->CopyToHost(pinned_.data(), kernels(), count * sizeof(T));
+    return {pinned_.as<T>(), values};
+  }
+
+ private:
+  Buffer kernels_;
+  Buffer pinned_;
 };
 
 }  // namespace kvcake
