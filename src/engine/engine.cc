@@ -162,6 +162,11 @@ Result<bool> Engine::Step() {
                   : part.samples                 ? Slice::Logits::kLast
                                                  : Slice::Logits::kNone,
     });
+    if (ModelSamples(part)) {
+      const Sequence& sequence = *part.sequence;
+      batch.back().sampling =
+          SamplingAt(sequence.request.sampling, static_cast<int>(sequence.tokens.size()));
+    }
   }
   if (plan.shared_at && tokens < options_.slice_tokens) {
     batch.push_back(shared_->Fill(*plan.shared_at, options_.slice_tokens - tokens));
@@ -189,6 +194,13 @@ void Engine::Observe(const StepPlan& plan, TimePoint began, Seconds took) const 
   observer_(record);
 }
 
+// It does where nobody else wants the logits.
+bool Engine::ModelSamples(const Part& part) const {
+  const Request& request = part.sequence->request;
+  return model_.samples() && part.samples && !part.chained && !part.sequence->scores_prompt() &&
+         !request.logprobs && !request.sampling.penalises();
+}
+
 void Engine::CommitStep(const StepPlan& plan, TimePoint began, Seconds took,
                         std::span<const float> logits) {
   if (plan.shared_at) {
@@ -198,12 +210,19 @@ void Engine::CommitStep(const StepPlan& plan, TimePoint began, Seconds took,
     const size_t slices = chunks > 0 ? 1 : 0;
     if (plan.parts.size() == slices) cost_.Add(*plan.shared_at, options_.slice_tokens, took);
   }
+  std::span<const int32_t> sampled = model_.sampled();
   for (const Part& part : plan.parts) {
-    const size_t rows = part.sequence->scores_prompt() ? part.count : part.samples ? 1 : 0;
-    const auto of_part = logits.first(rows * model_.vocab_size());
-    logits = logits.subspan(of_part.size());
+    PartResult result;
+    size_t rows = part.sequence->scores_prompt() ? part.count : part.samples ? 1 : 0;
     const bool typical = plan.parts.size() == 1 && !part.chained && !plan.shared_at && rows <= 1;
-    Commit(part, took, typical, of_part);
+    if (ModelSamples(part)) {
+      result.token = sampled.front();
+      sampled = sampled.subspan(1);
+      rows = 0;
+    }
+    result.logits = logits.first(rows * model_.vocab_size());
+    logits = logits.subspan(result.logits.size());
+    Commit(part, took, typical, result);
   }
 }
 
@@ -228,7 +247,7 @@ void Engine::EndRestoration(Sequence& sequence) {
   }
 }
 
-void Engine::Commit(const Part& part, Seconds took, bool alone, std::span<const float> logits) {
+void Engine::Commit(const Part& part, Seconds took, bool alone, const PartResult& result) {
   Sequence& sequence = *part.sequence;
   // What several sequences shared, and what a decode took, says nothing about slices.
   if (alone && sequence.state != Sequence::State::kDecoding) {
@@ -249,8 +268,12 @@ void Engine::Commit(const Part& part, Seconds took, bool alone, std::span<const 
   }
   sequence.kv_tokens = std::max(sequence.kv_tokens, part.start + part.count);
   PublishFullChunks(sequence);
-  if (sequence.scores_prompt()) ScorePrompt(part, logits);
-  if (part.samples) AcceptToken(sequence, logits.last(model_.vocab_size()));
+  if (sequence.scores_prompt()) ScorePrompt(part, result.logits);
+  if (!part.samples) return;
+  if (result.token) return AcceptToken(sequence, *result.token, {});
+  const auto last = result.logits.last(model_.vocab_size());
+  const auto& sampling = sequence.request.sampling;
+  AcceptToken(sequence, Choose(last, sampling, sequence.tokens, sequence.prompt_tokens()), last);
 }
 
 // Each row is of the token that comes next.
@@ -265,11 +288,11 @@ void Engine::ScorePrompt(const Part& part, std::span<const float> logits) {
   }
 }
 
-void Engine::AcceptToken(Sequence& sequence, std::span<const float> logits) {
+// The logits are for those who asked for log probabilities.
+void Engine::AcceptToken(Sequence& sequence, int32_t token, std::span<const float> logits) {
   const Request& request = sequence.request;
   Completion& completion = sequence.completion;
-  TokenEvent event{.token =
-                       Choose(logits, request.sampling, sequence.tokens, sequence.prompt_tokens())};
+  TokenEvent event{.token = token};
   TokenScore score;
   if (request.logprobs) {
     score = ScoreToken(logits, event.token, request.top_logprobs);

@@ -102,6 +102,12 @@ class Engine {
     std::vector<PageId> pages;
   };
 
+  // What a step made of it: its rows of logits, or the token that the model has sampled.
+  struct PartResult {
+    std::span<const float> logits;
+    std::optional<int32_t> token;
+  };
+
   // One step's work: what sequences get, and how far into a prompt a restoration is that shares it.
   struct StepPlan {
     std::vector<Part> parts = {};
@@ -129,13 +135,14 @@ class Engine {
   void AwaitPages(TimePoint* wake_at);
   void PlanRestore(Sequence& sequence, const ComputeBudget& compute, int* budget, StepPlan* plan);
   void Observe(const StepPlan& plan, TimePoint began, Seconds took) const;
+  bool ModelSamples(const Part& part) const;
   void CommitStep(const StepPlan& plan, TimePoint began, Seconds took,
                   std::span<const float> logits);
   bool EnsurePages(Sequence& sequence, int tokens);
   void EndRestoration(Sequence& sequence);
-  void Commit(const Part& part, Seconds took, bool alone, std::span<const float> logits);
+  void Commit(const Part& part, Seconds took, bool alone, const PartResult& result);
   void ScorePrompt(const Part& part, std::span<const float> logits);
-  void AcceptToken(Sequence& sequence, std::span<const float> logits);
+  void AcceptToken(Sequence& sequence, int32_t token, std::span<const float> logits);
   void PublishFullChunks(Sequence& sequence);
   void StoreChunks(Sequence& sequence);
   void ReportRestoration(Sequence& sequence);

@@ -14,6 +14,37 @@
 namespace kvcake {
 namespace {
 
+// Where the model samples, and where the engine does for the sake of the logits.
+TEST(EngineTest, AnswersDoNotDependOnWhoSamples) {
+  std::vector<Request> requests;
+  std::vector<Completion> alone;
+  for (int i = 0; i < 16; ++i) {
+    Request request = Ask(Prompt(20 + 17 * i, i));
+    request.max_tokens = 5 + i;
+    if (i % 2) request.sampling = {.temperature = 0.9, .top_k = 40, .top_p = 0.9, .seed = 3};
+    if (i % 8 / 2 == 1) request.logprobs = true;
+    if (i % 8 / 2 == 2) request.logprobs = request.prompt_logprobs = true;
+    if (i % 8 / 2 == 3) request.sampling.repetition_penalty = 1.5;
+    World world(nullptr);
+    alone.push_back(world.engine->Answer(request).value());
+    const bool model_samples = i % 8 / 2 == 0;
+    EXPECT_EQ(world.model->sampled().size(), model_samples ? 1 : 0) << i;
+    if (model_samples) {
+      EXPECT_EQ(world.Answer(request).tokens, alone.back().tokens) << "with log probabilities";
+    }
+    requests.push_back(std::move(request));
+  }
+  World world(nullptr);
+  std::vector<SequenceId> ids;
+  for (const Request& request : requests) ids.push_back(world.engine->Submit(request).value());
+  while (world.engine->Step().value()) {
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    SCOPED_TRACE(i);
+    ExpectSame(world.engine->Take(ids[i]).value(), alone[i]);
+  }
+}
+
 TEST(EngineTest, RefusesWhatItCanNeverAnswer) {
   World world(nullptr, {.pages = 24});  // 16 of them are kept for reads
   const auto message = [&](Request request) {
