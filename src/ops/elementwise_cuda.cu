@@ -7,19 +7,12 @@
 #include "ops/cuda_instructions.cuh"
 #include "ops/cuda_kernels.h"
 #include "ops/cuda_launch.h"
+#include "ops/cuda_warp.cuh"
 
 namespace kvcake::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWarp = 32;
-
-__device__ float WarpSum(float value) {
-  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
-    value += __shfl_xor_sync(0xffffffff, value, lanes);
-  }
-  return value;
-}
 
 // Of a block of kThreads; every thread gets it.
 __device__ float BlockSum(float value) {

@@ -1,13 +1,13 @@
 // A block a row. Amounts are whole numbers, so their sums are the same in whatever order the
 // threads add them up.
-#include "ops/cuda_check.h"
 #include "ops/cuda_kernels.h"
+#include "ops/cuda_launch.h"
+#include "ops/cuda_warp.cuh"
 #include "ops/sample_inl.h"
 
 namespace kvcake::cuda {
 namespace {
 
-constexpr int kWarp = 32;
 constexpr int kWarps = 32;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kDigitBits = 10;
@@ -21,13 +21,6 @@ struct Shared {
   uint32_t low[kDigits];
   uint32_t high[kDigits];
 };
-
-__device__ uint64_t WarpSum(uint64_t value) {
-  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
-    value += __shfl_xor_sync(0xffffffff, value, lanes);
-  }
-  return value;
-}
 
 __device__ uint64_t WarpMax(uint64_t value) {
   for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
@@ -164,8 +157,7 @@ __global__ void __launch_bounds__(kThreads)
 void SampleTokens(CudaDevice& device, const LogitRows& logits, std::span<const RowSampling> rows,
                   int32_t* tokens) {
   if (rows.empty()) return;
-  SampleRows<<<rows.size(), kThreads, 0, device.stream()>>>(logits, rows.data(), tokens);
-  CUDA_CHECK(cudaGetLastError());
+  Launch(device, {std::ssize(rows), kThreads}, SampleRows, logits, rows.data(), tokens);
 }
 
 }  // namespace kvcake::cuda

@@ -1,22 +1,15 @@
-#include "ops/cuda_check.h"
 #include "ops/cuda_kernels.h"
+#include "ops/cuda_launch.h"
+#include "ops/cuda_warp.cuh"
 
 namespace kvcake::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kWarp = 32;
 constexpr int kBlocksOfMultiprocessor = 4;  // 2,048 threads
 constexpr int kLoads = 4;                   // of 16 bytes, that a thread has in flight
 
 using Word = unsigned long long;  // as atomicAdd has it
-
-__device__ Word WarpSum(Word value) {
-  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
-    value += __shfl_xor_sync(0xffffffff, value, lanes);
-  }
-  return value;
-}
 
 __global__ void __launch_bounds__(kThreads)
     SumPairs(const ulonglong2* pairs, int64_t count, Word* out) {
@@ -44,11 +37,9 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void SumWords(CudaDevice& device, std::span<const uint64_t> words, uint64_t* sum) {
-  const int blocks = device.multiprocessors() * kBlocksOfMultiprocessor;
-  SumPairs<<<blocks, kThreads, 0, device.stream()>>>(
-      reinterpret_cast<const ulonglong2*>(words.data()), static_cast<int64_t>(words.size() / 2),
-      reinterpret_cast<Word*>(sum));
-  CUDA_CHECK(cudaGetLastError());
+  const int64_t blocks = device.multiprocessors() * kBlocksOfMultiprocessor;
+  Launch(device, {blocks, kThreads}, SumPairs, reinterpret_cast<const ulonglong2*>(words.data()),
+         std::ssize(words) / 2, reinterpret_cast<Word*>(sum));
 }
 
 }  // namespace kvcake::cuda

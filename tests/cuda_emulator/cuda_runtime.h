@@ -40,12 +40,16 @@ struct alignas(8) uint2 {
 struct alignas(16) uint4 {
   uint32_t x, y, z, w;
 };
+struct alignas(16) ulonglong2 {
+  unsigned long long x, y;
+};
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 struct dim3 {
   unsigned x, y, z;
   dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
+using std::isfinite;
 using std::max;
 using std::min;
 
@@ -72,6 +76,10 @@ inline uint32_t __float_as_uint(float value) {
 
 template <typename T>
 T __ldg(const T* from) {
+  return *from;
+}
+template <typename T>
+T __ldcs(const T* from) {
   return *from;
 }
 template <typename T>
