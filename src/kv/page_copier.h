@@ -20,4 +20,8 @@ class PageCopier {
                         std::function<void()> done) = 0;
 };
 
+// FromPage that blocks until the bytes are there.
+void CopyFromPage(PageCopier& copier, std::span<std::byte> staging,
+                  std::span<const std::byte> page);
+
 }  // namespace kvcake

@@ -1,23 +1,46 @@
 #include "store/memory_tier.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
 namespace kvcake {
+namespace {
 
-MemoryTier::MemoryTier(MemoryTierOptions options) : options_(std::move(options)) {
-  CHECK(options_.layout.layers > 0);
-  CHECK(options_.max_reads_in_flight > 0);
+// Of a page, what is kept.
+template <typename Byte>
+std::span<Byte> Slabs(const KvLayout& layout, std::span<Byte> page) {
+  return page.first(layout.page_bytes()).subspan(kPageHeaderBytes);
 }
 
-MemoryTier::~MemoryTier() = default;
+}  // namespace
+
+MemoryTier::MemoryTier(MemoryTierOptions options)
+    : options_(std::move(options)),
+      page_bytes_(options_.layout.page_bytes()),
+      own_(options_.memory.empty()
+               ? std::make_unique_for_overwrite<std::byte[]>(options_.capacity_bytes)
+               : nullptr),
+      memory_(own_ ? std::span(own_.get(), options_.capacity_bytes) : options_.memory),
+      slots_(memory_.size() / page_bytes_) {
+  CHECK(options_.layout.layers > 0);
+  CHECK(options_.max_reads_in_flight > 0);
+  CHECK(!slots_.empty());
+  free_.reserve(slots_.size());
+  for (SlotId slot = slots_.size(); slot-- > 0;) free_.push_back(slot);
+}
+
+MemoryTier::~MemoryTier() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return unanswered_ == 0; });
+}
 
 std::vector<bool> MemoryTier::Residency(std::span<const ChunkKey> keys) {
   std::lock_guard lock(mutex_);
   std::vector<bool> resident;
   resident.reserve(keys.size());
-  for (const ChunkKey& key : keys) resident.push_back(chunks_.contains(key));
+  for (const ChunkKey& key : keys) resident.push_back(by_key_.contains(key));
   return resident;
 }
 
@@ -25,8 +48,8 @@ void MemoryTier::Unpin(std::span<const ChunkKey> keys) {
   pins_.Remove(keys);
   std::lock_guard lock(mutex_);
   for (const ChunkKey& key : keys) {
-    auto it = chunks_.find(key);
-    if (it != chunks_.end()) lru_.splice(lru_.end(), lru_, it->second.lru);
+    const auto it = by_key_.find(key);
+    if (it != by_key_.end()) lru_.splice(lru_.end(), lru_, slots_[it->second].lru);
   }
 }
 
@@ -36,110 +59,175 @@ ReadId MemoryTier::Get(ReadRequest request) {
   {
     std::lock_guard lock(mutex_);
     id = next_id_++;
-    reads_.insert(id);
+    ++unanswered_;
+    reads_.emplace(id, Read{.request = std::move(request)});
   }
   const TimePoint when =
       options_.read_latency.count() > 0 ? Clock::Real().Now() + options_.read_latency : TimePoint{};
-  callbacks_.At(when, [this, id, request = std::move(request)] { Deliver(id, request); });
+  callbacks_.At(when, [this, id] { Begin(id); });
   return id;
 }
 
-void MemoryTier::Deliver(ReadId id, const ReadRequest& request) {
-  ReadResult result;
-  std::shared_ptr<const std::vector<std::byte>> slabs;
-  {
-    std::lock_guard lock(mutex_);
-    reads_.erase(id);
-    auto it = chunks_.find(request.key);
-    if (cancelled_.erase(id) > 0) {
-      result.status = Fail(ErrorCode::kCancelled, "read cancelled");
-    } else if (it == chunks_.end()) {
-      result.status = Fail(ErrorCode::kNotFound, "chunk {} is not in memory", request.key.Hex());
-    } else if (it->second.parent != request.parent) {
-      result.status = Fail(ErrorCode::kCorrupt, "chunk {} has another parent", request.key.Hex());
-      ++stats_.reads_failed;
-      ++stats_.quarantined;
-      EraseLocked(it);
-    } else {
-      slabs = it->second.slabs;
-      lru_.splice(lru_.end(), lru_, it->second.lru);
-      result.bytes = ReadBytes(options_.layout, request);
-      result.numeric_path = it->second.numeric_path;
-      ++stats_.reads;
-      stats_.read_bytes += result.bytes;
-    }
+void MemoryTier::Begin(ReadId id) {
+  std::unique_lock lock(mutex_);
+  Read& read = reads_.at(id);
+  StartLocked(read);
+  lock.unlock();
+  if (read.slot == kNoSlot) {
+    Finish(id);
+  } else {
+    Copy(id, read);
   }
-  if (slabs && request.layers) {
-    const size_t from = options_.layout.slab_offset(request.layers->first) - kPageHeaderBytes;
-    std::copy_n(slabs->begin() + from, result.bytes, request.landing.begin());
-  } else if (slabs) {
-    std::copy(slabs->begin(), slabs->end(), request.landing.begin() + kPageHeaderBytes);
+}
+
+// Gives the read its slot, or the reason why it has none.
+void MemoryTier::StartLocked(Read& read) {
+  const ReadRequest& request = read.request;
+  const auto it = by_key_.find(request.key);
+  if (read.cancelled) {
+    read.result.status = Fail(ErrorCode::kCancelled, "read cancelled");
+    return;
   }
-  request.done(std::move(result));
+  if (it == by_key_.end()) {
+    read.result.status = Fail(ErrorCode::kNotFound, "chunk {} is not in memory", request.key.Hex());
+    return;
+  }
+  Slot& slot = slots_[it->second];
+  if (slot.parent != request.parent) {
+    read.result.status =
+        Fail(ErrorCode::kCorrupt, "chunk {} has another parent", request.key.Hex());
+    ++stats_.reads_failed;
+    ++stats_.quarantined;
+    ForgetLocked(it->second);
+    return;
+  }
+  read.slot = it->second;
+  ++slot.reads;
+  lru_.splice(lru_.end(), lru_, slot.lru);
+  read.result = {
+      .status = {}, .bytes = ReadBytes(options_.layout, request), .numeric_path = slot.path};
+}
+
+void MemoryTier::Copy(ReadId id, const Read& read) {
+  const ReadRequest& request = read.request;
+  std::span<std::byte> from = BytesOf(read.slot), to = request.landing;
+  if (request.layers) {
+    to = to.first(read.result.bytes);
+    from = from.subspan(options_.layout.slab_offset(request.layers->first), to.size());
+  } else {
+    to = Slabs(options_.layout, to);
+    from = Slabs(options_.layout, from);
+  }
+  if (options_.copier != nullptr) {
+    options_.copier->ToPage(to, from, [this, id] { callbacks_.Soon([this, id] { Finish(id); }); });
+    return;
+  }
+  std::ranges::copy(from, to.begin());
+  Finish(id);
+}
+
+void MemoryTier::Finish(ReadId id) {
+  std::unique_lock lock(mutex_);
+  auto node = reads_.extract(id);
+  Read& read = node.mapped();
+  if (read.slot != kNoSlot) {
+    ++stats_.reads;
+    stats_.read_bytes += read.result.bytes;
+    Slot& slot = slots_[read.slot];
+    if (--slot.reads == 0 && !slot.held) free_.push_back(read.slot);
+  }
+  lock.unlock();
+  read.request.done(std::move(read.result));
+  node = {};  // what `done` captured goes before the tier may
+  lock.lock();
+  --unanswered_;
+  changed_.notify_all();
 }
 
 void MemoryTier::Cancel(ReadId id) {
   std::lock_guard lock(mutex_);
-  if (reads_.contains(id)) cancelled_.insert(id);
+  if (const auto it = reads_.find(id); it != reads_.end()) it->second.cancelled = true;
 }
 
 Status MemoryTier::Put(const ChunkWrite& chunk) {
-  CHECK(chunk.page.size() >= options_.layout.page_bytes());
-  const auto slabs =
-      chunk.page.subspan(kPageHeaderBytes, options_.layout.page_bytes() - kPageHeaderBytes);
-  auto copy = std::make_shared<const std::vector<std::byte>>(slabs.begin(), slabs.end());
-  std::lock_guard lock(mutex_);
-  if (chunks_.contains(chunk.key)) return {};
-  if (auto status = MakeRoomLocked(); !status) {
+  CHECK(chunk.page.size() >= page_bytes_);
+  std::unique_lock lock(mutex_);
+  if (by_key_.contains(chunk.key)) return {};
+  const Result<SlotId> taken = TakeSlotLocked();
+  if (!taken) {
     ++stats_.writes_failed;
-    return status;
+    return tl::unexpected(taken.error());
   }
-  lru_.push_back(chunk.key);
-  chunks_.emplace(chunk.key,
-                  Chunk{chunk.parent, chunk.numeric_path, std::move(copy), std::prev(lru_.end())});
+  lock.unlock();
+  const auto from = Slabs(options_.layout, chunk.page);
+  const auto to = Slabs(options_.layout, BytesOf(*taken));
+  if (options_.copier != nullptr) {
+    CopyFromPage(*options_.copier, to, from);
+  } else {
+    std::ranges::copy(from, to.begin());
+  }
+  lock.lock();
+  if (!by_key_.try_emplace(chunk.key, *taken).second) {  // another Put of it was quicker
+    free_.push_back(*taken);
+    return {};
+  }
+  slots_[*taken] = {.key = chunk.key,
+                    .parent = chunk.parent,
+                    .path = chunk.numeric_path,
+                    .held = true,
+                    .lru = lru_.insert(lru_.end(), *taken)};
   ++stats_.writes;
-  stats_.write_bytes += options_.layout.page_bytes();
-  return {};
-}
-
-// For one chunk more; the coldest that is not pinned goes.
-Status MemoryTier::MakeRoomLocked() {
-  const uint64_t bytes = options_.layout.page_bytes();
-  while ((chunks_.size() + 1) * bytes > options_.capacity_bytes) {
-    const auto victim =
-        std::find_if(lru_.begin(), lru_.end(), [&](auto& key) { return !pins_.Contains(key); });
-    if (victim == lru_.end()) {
-      return Fail(ErrorCode::kResourceExhausted,
-                  "no room for a chunk of {} bytes: the tier's {} bytes hold {} chunks in use",
-                  bytes, options_.capacity_bytes, chunks_.size());
-    }
-    EraseLocked(chunks_.find(*victim));
-    ++stats_.evicted;
-  }
+  stats_.write_bytes += page_bytes_;
   return {};
 }
 
 Status MemoryTier::Evict(const ChunkKey& key) {
   std::lock_guard lock(mutex_);
-  if (auto it = chunks_.find(key); it != chunks_.end()) {
-    EraseLocked(it);
+  if (const auto it = by_key_.find(key); it != by_key_.end()) {
+    ForgetLocked(it->second);
     ++stats_.evicted;
   }
   return {};
 }
 
-void MemoryTier::EraseLocked(std::unordered_map<ChunkKey, Chunk>::iterator it) {
-  lru_.erase(it->second.lru);
-  chunks_.erase(it);
-}
-
 TierStats MemoryTier::Stats() const {
   std::lock_guard lock(mutex_);
   TierStats stats = stats_;
-  stats.chunks = chunks_.size();
+  stats.chunks = by_key_.size();
   stats.pinned = pins_.size();
-  stats.bytes = chunks_.size() * options_.layout.page_bytes();
+  stats.bytes = by_key_.size() * page_bytes_;
   return stats;
+}
+
+std::span<std::byte> MemoryTier::BytesOf(SlotId slot) const {
+  return memory_.subspan(slot * page_bytes_, page_bytes_);
+}
+
+Result<MemoryTier::SlotId> MemoryTier::TakeSlotLocked() {
+  if (free_.empty()) {
+    const auto victim = std::ranges::find_if(lru_, [this](SlotId slot) {
+      return slots_[slot].reads == 0 && !pins_.Contains(slots_[slot].key);
+    });
+    if (victim == lru_.end()) {
+      return Fail(ErrorCode::kResourceExhausted,
+                  "no room for a chunk of {} bytes: all {} chunks that the {} bytes of {} hold are "
+                  "in use",
+                  page_bytes_, by_key_.size(), memory_.size(), options_.name);
+    }
+    ForgetLocked(*victim);
+    ++stats_.evicted;
+  }
+  const SlotId slot = free_.back();
+  free_.pop_back();
+  return slot;
+}
+
+// Reads that use it still go on.
+void MemoryTier::ForgetLocked(SlotId slot) {
+  by_key_.erase(slots_[slot].key);
+  lru_.erase(slots_[slot].lru);
+  slots_[slot].held = false;
+  if (slots_[slot].reads == 0) free_.push_back(slot);
 }
 
 }  // namespace kvcake

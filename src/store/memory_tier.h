@@ -1,16 +1,29 @@
-// A tier in memory, for tests of the rooms above: the contract of Tier and nothing else.
+// A tier in host memory: what stands behind pages that lie elsewhere, as those in GPU memory.
+//
+// Its memory is one piece, there from the start and divided into slots of a page each. The life of
+// a slot:
+//   free -> being written (its Put's alone) -> held under its key, where any number of reads use it
+//   -> forgotten (evicted, or found corrupt), until the last of its reads has ended -> free
+// A Put that finds no free slot makes room: the chunk goes that was used longest ago and is neither
+// pinned nor being read. Where there is none it fails at once with kResourceExhausted, as waiting
+// for readers would hold up whoever writes.
+//
+// A chunk was verified when it was loaded, or is as compute has made it; memory is trusted to keep
+// it. A read checks its parent, and not its bytes.
 #pragma once
 
+#include <condition_variable>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "base/callback_thread.h"
 #include "base/clock.h"
+#include "kv/page_copier.h"
 #include "store/pins.h"
 #include "store/tier.h"
 
@@ -18,15 +31,22 @@ namespace kvcake {
 
 struct MemoryTierOptions {
   KvLayout layout;
-  uint64_t capacity_bytes = 1ull << 30;  // beyond it the chunk used longest ago goes
+  // Outlives the tier; page-locked where the copier wants that. Empty: the tier takes
+  // capacity_bytes itself. Either is a page at least.
+  std::span<std::byte> memory = {};
+  uint64_t capacity_bytes = 1ull << 30;
+  // Reads and writes chunks' pages where nobody else can; outlives the tier. Null: they are memory
+  // of the process.
+  PageCopier* copier = nullptr;
   int max_reads_in_flight = 16;
   uint64_t max_read_bytes_in_flight = 64ull << 20;
   Seconds read_latency{0};  // of every read; overlapping
   std::string name = "memory";
 };
 
-// Reads are delivered on the tier's own thread, in the order of Get when latency does not change
-// it. The header of a landing is left as it is.
+// Reads are delivered on the tier's own thread; without a copier in the order of Get, when latency
+// does not change it. That thread does not wait for copies; one that has begun is not cancelled,
+// its read comes. The header of a landing is left as it is.
 class MemoryTier : public Tier {
  public:
   explicit MemoryTier(MemoryTierOptions options);
@@ -45,27 +65,50 @@ class MemoryTier : public Tier {
   TierStats Stats() const override;
 
  private:
-  struct Chunk {
+  using SlotId = size_t;
+  static constexpr SlotId kNoSlot = SIZE_MAX;
+  struct Slot {
+    ChunkKey key;
     ChunkKey parent;
-    NumericPath numeric_path;
-    std::shared_ptr<const std::vector<std::byte>> slabs;  // outlives its eviction while read
-    std::list<ChunkKey>::iterator lru;
+    NumericPath path = NumericPath::kUnknown;
+    int reads = 0;                      // that have not ended
+    bool held = false;                  // findable by its key
+    std::list<SlotId>::iterator lru{};  // valid while held
   };
-  void Deliver(ReadId id, const ReadRequest& request);
-  Status MakeRoomLocked();
-  void EraseLocked(std::unordered_map<ChunkKey, Chunk>::iterator it);
+  struct Read {
+    ReadRequest request;
+    bool cancelled = false;
+    SlotId slot = kNoSlot;
+    ReadResult result = {};
+  };
+
+  // Reads; on the thread of callbacks_.
+  void Begin(ReadId id);
+  void StartLocked(Read& read);
+  void Copy(ReadId id, const Read& read);
+  void Finish(ReadId id);
+
+  std::span<std::byte> BytesOf(SlotId slot) const;
+  Result<SlotId> TakeSlotLocked();
+  void ForgetLocked(SlotId slot);
 
   // Constant after construction.
   const MemoryTierOptions options_;
+  const uint64_t page_bytes_;
+  const std::unique_ptr<std::byte[]> own_;  // where the owner gave none
+  const std::span<std::byte> memory_;
 
   Pins pins_;  // self-synchronised
 
   mutable std::mutex mutex_;
+  std::condition_variable changed_;
   // Guarded by mutex_.
-  std::unordered_map<ChunkKey, Chunk> chunks_;
-  std::list<ChunkKey> lru_;  // coldest first
-  std::unordered_set<ReadId> reads_;
-  std::unordered_set<ReadId> cancelled_;
+  std::vector<Slot> slots_;
+  std::vector<SlotId> free_;
+  std::unordered_map<ChunkKey, SlotId> by_key_;
+  std::list<SlotId> lru_;  // held, coldest first
+  std::unordered_map<ReadId, Read> reads_;
+  uint64_t unanswered_ = 0;  // reads
   ReadId next_id_ = 1;
   TierStats stats_;
 

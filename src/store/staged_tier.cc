@@ -127,7 +127,7 @@ Status StagedTier::Put(const ChunkWrite& chunk) {
   const uint64_t bytes = options_.layout.page_bytes();
   CHECK(chunk.page.size() >= bytes);
   const Slot slot = DrawWriteSlot();
-  CopyFromPage(slot, chunk.page.first(bytes));
+  CopyFromPage(copier_, slot, chunk.page.first(bytes));
   ChunkWrite staged = chunk;
   staged.page = slot;
   Status status = inner().Put(staged);
@@ -141,17 +141,6 @@ StagedTier::Slot StagedTier::DrawWriteSlot() {
   const Slot slot = write_slots_.back();
   write_slots_.pop_back();
   return slot;
-}
-
-void StagedTier::CopyFromPage(Slot slot, std::span<const std::byte> page) {
-  bool copied = false;  // guarded by mutex_
-  copier_.FromPage(slot, page, [this, &copied] {
-    std::lock_guard lock(mutex_);
-    copied = true;
-    changed_.notify_all();
-  });
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&copied] { return copied; });
 }
 
 void StagedTier::GiveBackWriteSlot(Slot slot) {

@@ -66,7 +66,6 @@ class StagedTier : public TierDecorator {
 
   // Writes; on the callers' threads.
   Slot DrawWriteSlot();
-  void CopyFromPage(Slot slot, std::span<const std::byte> page);
   void GiveBackWriteSlot(Slot slot);
 
   // Constant after construction.

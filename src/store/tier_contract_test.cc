@@ -6,8 +6,8 @@
 #include <functional>
 #include <thread>
 
-#include "base/callback_thread.h"
 #include "io/faulty_file_system.h"
+#include "kv/page_copier_testing.h"
 #include "store/disk_tier.h"
 #include "store/faulty_tier.h"
 #include "store/memory_tier.h"
@@ -22,42 +22,35 @@ using namespace testing_util;
 
 constexpr int kCapacityChunks = 40;
 
-// Takes memory for that of a device.
-class HostCopier : public PageCopier {
- public:
-  void ToPage(std::span<std::byte> page, std::span<const std::byte> staging,
-              std::function<void()> done) override {
-    Copy(page, staging, std::move(done));
-  }
-  void FromPage(std::span<std::byte> staging, std::span<const std::byte> page,
-                std::function<void()> done) override {
-    Copy(staging, page, std::move(done));
-  }
-
- private:
-  void Copy(std::span<std::byte> to, std::span<const std::byte> from, std::function<void()> done) {
-    thread_.Soon([to, from, done = std::move(done)] {
-      std::ranges::copy(from, to.begin());
-      done();
-    });
-  }
-
-  CallbackThread thread_;
-};
-
 struct World {
   TempDir dir;
   FaultyFileSystem blocking{FileSystem::Real(), 1};  // without faults: the path without io_uring
   KvLayout layout = SmallLayout();
   std::unique_ptr<std::byte, void (*)(void*)> staging{nullptr, free};
-  HostCopier copier;
+  FakeCopier copier;
 };
 
 using Factory = std::function<std::unique_ptr<Tier>(World&)>;
 
+MemoryTierOptions MemoryOptions(World& world) {
+  return {.layout = world.layout, .capacity_bytes = kCapacityChunks * world.layout.page_bytes()};
+}
+
 std::unique_ptr<Tier> MakeMemory(World& world) {
-  return std::make_unique<MemoryTier>(MemoryTierOptions{
-      .layout = world.layout, .capacity_bytes = kCapacityChunks * world.layout.page_bytes()});
+  return std::make_unique<MemoryTier>(MemoryOptions(world));
+}
+
+std::unique_ptr<Tier> MakeCopiedMemory(World& world) {
+  MemoryTierOptions options = MemoryOptions(world);
+  options.copier = &world.copier;
+  return std::make_unique<MemoryTier>(options);
+}
+
+std::unique_ptr<Tier> MakeSlowMemory(World& world, PageCopier* copier) {
+  MemoryTierOptions options = MemoryOptions(world);
+  options.read_latency = Seconds(0.2);
+  options.copier = copier;
+  return std::make_unique<MemoryTier>(options);
 }
 
 std::unique_ptr<Tier> MakeDisk(World& world, FileSystem& fs, uint64_t io_bytes_max,
@@ -93,6 +86,7 @@ struct TierCase {
 
 const TierCase kCases[] = {
     {"memory", MakeMemory},
+    {"memory_copied", MakeCopiedMemory},
     {"disk", MakeRealDisk},
     {"disk_in_pieces",
      [](World& world) { return MakeDisk(world, FileSystem::Real(), kDirectAlign); }},
@@ -337,11 +331,8 @@ TEST_P(TierContractTest, ACancelledReadIsAnsweredOnce) {
 
 // Tiers whose reads do not come by themselves while the test looks, so that Cancel has to act.
 const TierCase kStalledCases[] = {
-    {"memory",
-     [](World& world) {
-       return std::make_unique<MemoryTier>(
-           MemoryTierOptions{.layout = world.layout, .read_latency = Seconds(0.2)});
-     }},
+    {"memory", [](World& world) { return MakeSlowMemory(world, nullptr); }},
+    {"memory_copied", [](World& world) { return MakeSlowMemory(world, &world.copier); }},
     {"disk",
      [](World& world) {
        auto tier = MakeDisk(world, world.blocking, 4 << 20, /*max_reads_in_flight=*/1);
