@@ -1,13 +1,18 @@
 #include "engine/write_behind.h"
 
-#include <spdlog/spdlog.h>
-
-#include <chrono>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/check.h"
 
 namespace kvcake {
+namespace {
+
+constexpr int kRamThreads = 2;  // one's copy begins while the other's ends
+
+bool Holds(Tier& tier, const ChunkKey& key) { return tier.Residency({&key, 1})[0]; }
+
+}  // namespace
 
 std::string_view StoreWritesName(StoreWrites writes) {
   switch (writes) {
@@ -28,44 +33,32 @@ std::optional<StoreWrites> StoreWritesFromName(std::string_view name) {
   return std::nullopt;
 }
 
-WriteBehind::WriteBehind(std::vector<Tier*> tiers, const PagePool& pool, WriteBehindOptions options)
-    : tiers_(std::move(tiers)), pool_(pool), options_(options), seen_(options.seen_max) {
-  CHECK(!tiers_.empty());
-  for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Loop(); });
-}
-
-WriteBehind::~WriteBehind() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+WriteBehind::WriteBehind(std::vector<Tier*> stores, const PagePool& pool,
+                         WriteBehindOptions options, Tier* ram)
+    : stores_(std::move(stores)), ram_(ram), options_(options), seen_(options.seen_max) {
+  CHECK(ram_ != nullptr || !stores_.empty());
+  WriteQueueOptions queue{
+      .queue_max = options.queue_max, .threads = options.threads, .patience = options.patience};
+  if (!stores_.empty()) to_store_.emplace(*stores_[0], pool, queue);
+  queue.threads = kRamThreads;
+  if (ram_ != nullptr) to_ram_.emplace(*ram_, pool, queue);
 }
 
 void WriteBehind::Offer(const ChunkKey& key, const ChunkKey& parent, NumericPath path,
                         PageHandle page) {
-  const std::span one(&key, 1);
-  const size_t looked_at = options_.promote ? 1 : tiers_.size();
-  for (size_t t = 0; t < looked_at; ++t) {
-    if (tiers_[t]->Residency(one)[0]) return;
+  if (to_ram_ && !Holds(*ram_, key)) to_ram_->Add({key, parent, path, page.Share()});
+  if (to_store_ && IsForStore(key)) to_store_->Add({key, parent, path, std::move(page)});
+}
+
+bool WriteBehind::IsForStore(const ChunkKey& key) {
+  const size_t looked_at = options_.promote ? 1 : stores_.size();
+  for (size_t i = 0; i < looked_at; ++i) {
+    if (Holds(*stores_[i], key)) return false;
   }
-  {
-    std::lock_guard lock(mutex_);
-    if (!AdmitLocked(key)) {
-      ++stats_.not_admitted;
-      return;
-    }
-    if (queue_.size() + writing_ >= options_.queue_max) {
-      if (stats_.dropped++ == 0) {
-        spdlog::warn("the store {} is slower than new chunks come: not all of them are kept",
-                     tiers_[0]->name());
-      }
-      return;
-    }
-    queue_.push_back({key, parent, path, std::move(page)});
-  }
-  changed_.notify_all();
+  std::lock_guard lock(mutex_);
+  const bool admitted = AdmitLocked(key);
+  if (!admitted) ++not_admitted_;
+  return admitted;
 }
 
 bool WriteBehind::AdmitLocked(const ChunkKey& key) {
@@ -91,60 +84,29 @@ Status WriteBehind::SeenFromJson(const nlohmann::json& json) {
 }
 
 void WriteBehind::DropQueued() {
-  std::deque<Item> dropped;  // their pages go back outside the lock
-  std::lock_guard lock(mutex_);
-  stats_.dropped += queue_.size();
-  dropped.swap(queue_);
-  changed_.notify_all();  // a Flush waits for the queue too
+  if (to_ram_) to_ram_->Drop();
+  if (to_store_) to_store_->Drop();
 }
 
 bool WriteBehind::Flush() {
-  const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(options_.patience);
-  std::unique_lock lock(mutex_);
-  const auto done = [this] { return queue_.empty() && writing_ == 0; };
-  while (!done()) {
-    const uint64_t before = ended_;
-    if (changed_.wait_for(lock, patience, [&] { return done() || ended_ != before; })) continue;
-    spdlog::warn("the store {} does not take what is written to it: {} chunks are not kept",
-                 tiers_[0]->name(), queue_.size() + writing_);
-    return false;
-  }
-  return true;
+  const bool ram = !to_ram_ || to_ram_->Flush();
+  const bool store = !to_store_ || to_store_->Flush();
+  return ram && store;
 }
 
 WriteBehindStats WriteBehind::Stats() const {
-  std::lock_guard lock(mutex_);
-  WriteBehindStats stats = stats_;
-  stats.in_flight = queue_.size() + writing_;
-  return stats;
-}
-
-void WriteBehind::Loop() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    Item item = std::move(queue_.front());
-    queue_.pop_front();
-    ++writing_;
-    lock.unlock();
-    const Status status =
-        tiers_[0]->Put({.key = item.key,
-                        .parent = item.parent,
-                        .numeric_path = item.path,
-                        .page = {pool_.Data(item.page.id()), pool_.layout().page_bytes()}});
-    item.page.Reset();
-    lock.lock();
-    if (status) {
-      ++stats_.written;
-    } else if (stats_.failed++ == 0) {
-      spdlog::warn("a chunk could not be kept in {}: {}", tiers_[0]->name(),
-                   status.error().message);
-    }
-    --writing_;
-    ++ended_;
-    changed_.notify_all();
+  WriteBehindStats stats;
+  if (to_store_) {
+    const WriteQueueStats store = to_store_->Stats();
+    stats = {.written = store.written,
+             .failed = store.failed,
+             .dropped = store.dropped,
+             .in_flight = store.in_flight};
   }
+  if (to_ram_) stats.in_flight += to_ram_->Stats().in_flight;
+  std::lock_guard lock(mutex_);
+  stats.not_admitted = not_admitted_;
+  return stats;
 }
 
 }  // namespace kvcake

@@ -1,19 +1,14 @@
-// Keeps new chunks in the store without anybody waiting for it.
+// Keeps new chunks in the RAM tier and the store without anybody waiting for it.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <mutex>
 #include <optional>
 #include <string_view>
-#include <thread>
 #include <vector>
 
-#include "base/clock.h"
 #include "engine/seen_keys.h"
-#include "kv/page_pool.h"
-#include "store/tier.h"
+#include "engine/write_queue.h"
 
 namespace kvcake {
 
@@ -23,37 +18,35 @@ std::string_view StoreWritesName(StoreWrites writes);  // "always", "second-use"
 std::optional<StoreWrites> StoreWritesFromName(std::string_view name);
 
 struct WriteBehindOptions {
-  size_t queue_max = 4096;  // chunks waiting to be written
-  int threads = 8;
+  size_t queue_max = 4096;  // chunks waiting to be written to a tier
+  int threads = 8;          // that write to the store
   StoreWrites writes = StoreWrites::kAlways;
-  bool promote = false;          // copy what another tier holds to the first
+  bool promote = false;          // copy what another store holds to the first
   size_t seen_max = 1ull << 16;  // keys remembered for kSecondUse
   Seconds patience{60};          // with a tier whose writes do not return
 };
 
+// Of what the stores were to keep (of the RAM tier its own stats tell), but for in_flight.
 struct WriteBehindStats {
   uint64_t written = 0;
   uint64_t failed = 0;
   uint64_t dropped = 0;       // the queue was full
   uint64_t not_admitted = 0;  // by WriteBehindOptions::writes
-  uint64_t in_flight = 0;     // queued or being written now
+  uint64_t in_flight = 0;     // queued or being written now, to either
 };
 
-// Chunks go to the first tier. A few threads begin to write queued pages in order, so that the disk
-// has work while one chunk is hashed, created or renamed; a queued page stays referenced until it
-// is written. The queue is bounded: when it is full a chunk is dropped and counted, never waited
-// for. Thread-safe.
+// Chunks go to the RAM tier, always, and to the first store, as the options say. Each has a queue
+// and threads of its own: a store that is slow or fails keeps nothing from the RAM tier, nor the
+// reverse. Thread-safe.
 class WriteBehind {
  public:
-  // At least one tier, the fastest first; they and the pool outlive it.
-  WriteBehind(std::vector<Tier*> tiers, const PagePool& pool, WriteBehindOptions options = {});
-  // Writes what is queued, then stops; waits for writes that have begun, whose pages they hold.
-  ~WriteBehind();
-  WriteBehind(const WriteBehind&) = delete;
-  WriteBehind& operator=(const WriteBehind&) = delete;
+  // Stores, the fastest first, a RAM tier, or both; they and the pool outlive it.
+  WriteBehind(std::vector<Tier*> stores, const PagePool& pool, WriteBehindOptions options = {},
+              Tier* ram = nullptr);
 
-  // A chunk was used: queues it unless a tier is known to hold it already (and it is not to be
-  // promoted), or it is not admitted. `page` is published: it does not change any more.
+  // A chunk was used: queues it for the RAM tier unless that holds it; and for the first store
+  // unless a store is known to hold it already (and it is not to be promoted), or it is not
+  // admitted. `page` is published: it does not change any more.
   void Offer(const ChunkKey& key, const ChunkKey& parent, NumericPath path, PageHandle page);
   // Gives up what has not begun to be written, and counts it as dropped.
   void DropQueued();
@@ -67,30 +60,21 @@ class WriteBehind {
   [[nodiscard]] Status SeenFromJson(const nlohmann::json& json);
 
  private:
-  struct Item {
-    ChunkKey key, parent;
-    NumericPath path;
-    PageHandle page;
-  };
-  void Loop();
+  bool IsForStore(const ChunkKey& key);
   bool AdmitLocked(const ChunkKey& key);
 
   // Constant after construction.
-  const std::vector<Tier*> tiers_;
-  const PagePool& pool_;
+  const std::vector<Tier*> stores_;
+  Tier* const ram_;  // may be null
   const WriteBehindOptions options_;
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
   // Guarded by mutex_.
-  std::deque<Item> queue_;
-  size_t writing_ = 0;  // items taken from the queue and not written yet
-  uint64_t ended_ = 0;  // of them, written or failed
   SeenKeys seen_;
-  WriteBehindStats stats_;
-  bool stop_ = false;
+  uint64_t not_admitted_ = 0;
 
-  std::vector<std::thread> threads_;
+  // Self-synchronised; where there is such a tier.
+  std::optional<WriteQueue> to_ram_, to_store_;
 };
 
 }  // namespace kvcake

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "store/memory_tier.h"
+#include "store/tier_testing.h"
 
 namespace kvcake {
 namespace {
@@ -39,6 +40,8 @@ class WriteBehindTest : public testing::Test {
   void Enqueue(WriteBehind& writer, int i) {
     writer.Offer(Key(i), KvIdentity().Root(), NumericPath::kF32, std::move(*pool_->Draw()));
   }
+
+  static bool Holds(Tier& tier, int i) { return tier.Residency(std::vector{Key(i)})[0]; }
 
   // However impatient it is.
   static bool Flushed(WriteBehind& writer) {
@@ -117,7 +120,7 @@ TEST_F(WriteBehindTest, SecondUseWritesWhatComesUpAgain) {
   EXPECT_EQ(pool_->Stats().referenced, 0u);
   Enqueue(writer, 2);
   writer.Flush();
-  EXPECT_EQ(tier_.Residency(std::vector{Key(2)})[0], true);
+  EXPECT_TRUE(Holds(tier_, 2));
   for (int i = 10; i < 14; ++i) Enqueue(writer, i);  // as many as are remembered
   Enqueue(writer, 0);
   writer.Flush();
@@ -151,10 +154,92 @@ TEST_F(WriteBehindTest, WhatAnotherTierHoldsIsCopiedToTheFirstOnlyWhenPromoting)
     Enqueue(writer, 1);
     Enqueue(writer, 2 + promote);
     writer.Flush();
-    EXPECT_EQ(tier_.Residency(std::vector{Key(1)})[0], promote);
-    EXPECT_TRUE(tier_.Residency(std::vector{Key(2 + promote)})[0]) << "new ones go to the first";
+    EXPECT_EQ(Holds(tier_, 1), promote);
+    EXPECT_TRUE(Holds(tier_, 2 + promote)) << "new ones go to the first";
   }
   EXPECT_EQ(slow.Stats().chunks, 1u);
+}
+
+TEST_F(WriteBehindTest, ChunksGoToTheRamTierAndTheStore) {
+  MemoryTier store(Options());
+  WriteBehind writer({&store}, *pool_, {}, &tier_);
+  Enqueue(writer, 1);
+  writer.Flush();
+  EXPECT_TRUE(Holds(tier_, 1));
+  EXPECT_TRUE(Holds(store, 1));
+  EXPECT_EQ(writer.Stats().written, 1u) << "of the store";
+  EXPECT_EQ(pool_->Stats().referenced, 0u);
+  // Whichever has lost it gets it back.
+  ASSERT_TRUE(tier_.Evict(Key(1)));
+  Enqueue(writer, 1);
+  writer.Flush();
+  EXPECT_TRUE(Holds(tier_, 1));
+  EXPECT_EQ(writer.Stats().written, 1u);
+  ASSERT_TRUE(store.Evict(Key(1)));
+  Enqueue(writer, 1);
+  writer.Flush();
+  EXPECT_TRUE(Holds(store, 1));
+  EXPECT_EQ(tier_.Stats().writes, 2u);
+  EXPECT_EQ(store.Stats().writes, 2u);
+}
+
+TEST_F(WriteBehindTest, WhatIsWrittenToStoresIsNoRuleForTheRamTier) {
+  MemoryTier first(Options()), second(Options());
+  {
+    WriteBehind writer({&second}, *pool_);
+    Enqueue(writer, 1);
+  }
+  for (const StoreWrites writes : {StoreWrites::kNever, StoreWrites::kSecondUse}) {
+    WriteBehind writer({&first, &second}, *pool_, {.writes = writes}, &tier_);
+    Enqueue(writer, 1);  // loaded from a store, and not promoted
+    Enqueue(writer, 2);  // new, and not admitted
+    writer.Flush();
+    for (int i : {1, 2}) {
+      EXPECT_TRUE(Holds(tier_, i)) << i;
+      EXPECT_FALSE(Holds(first, i)) << i;
+      ASSERT_TRUE(tier_.Evict(Key(i)));
+    }
+    EXPECT_EQ(writer.Stats().not_admitted, 1u);
+  }
+}
+
+TEST_F(WriteBehindTest, ATierThatFailsKeepsNothingFromTheOther) {
+  GatedTier store(Options());
+  WriteBehind writer({&store}, *pool_, {}, &tier_);
+  store.fails = true;
+  Enqueue(writer, 1);
+  writer.Flush();
+  EXPECT_TRUE(Holds(tier_, 1));
+  EXPECT_EQ(writer.Stats().failed, 1u);
+  store.fails = false;
+  tier_.fails = true;
+  Enqueue(writer, 2);
+  writer.Flush();
+  EXPECT_TRUE(Holds(store, 2));
+  EXPECT_EQ(writer.Stats().failed, 1u);
+  EXPECT_EQ(pool_->Stats().referenced, 0u);
+}
+
+TEST_F(WriteBehindTest, AStoreThatHangsKeepsNothingFromTheRamTier) {
+  GatedTier store(Options());
+  WriteBehind writer({&store}, *pool_, {.threads = 1, .patience = Seconds(0.02)}, &tier_);
+  std::unique_lock closed(store.gate);
+  for (int i = 0; i < 4; ++i) Enqueue(writer, i);
+  EXPECT_FALSE(writer.Flush());
+  EXPECT_TRUE(testing_util::Eventually([&] { return tier_.Stats().chunks == 4; }));
+  EXPECT_GE(writer.Stats().in_flight, 4u);
+  writer.DropQueued();
+  EXPECT_LE(pool_->Stats().referenced, 1u);
+  closed.unlock();
+  EXPECT_TRUE(Flushed(writer));
+}
+
+TEST_F(WriteBehindTest, TheRamTierNeedsNoStore) {
+  WriteBehind writer({}, *pool_, {}, &tier_);
+  for (int i = 0; i < 8; ++i) Enqueue(writer, i);
+  EXPECT_TRUE(writer.Flush());
+  EXPECT_EQ(tier_.Stats().chunks, 8u);
+  EXPECT_EQ(writer.Stats().written + writer.Stats().in_flight, 0u);
 }
 
 TEST_F(WriteBehindTest, NamesOfPoliciesRead) {
