@@ -2,16 +2,13 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "base/cpu.h"
 #include "base/dump_json.h"
 #include "model/safetensors.h"
 #include "ops/cuda_device.h"
 #include "ops/cuda_page_copier.h"
-#include "store/disk_tier.h"
-#include "store/faulty_tier.h"
-#include "store/staged_tier.h"
+#include "store/store_dir.h"
 
 namespace kvcake {
 
@@ -77,10 +74,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) 
                 "--compute-share takes {} pages of {} bytes and --ram-capacity has {}: raise it",
                 shared, runtime->pool_->layout().page_bytes(), runtime->pool_->pages());
   }
-  for (size_t i = 0; i < options.stores.size(); ++i) {
-    ASSIGN_OR_RETURN(auto store, runtime->OpenStore(i));
-    runtime->stores_.push_back(std::move(store));
-  }
+  RETURN_IF_ERROR(runtime->OpenTiers());
   runtime->Wire();
   // Only now: the threads that do I/O may go where there is room.
   if (!options.cpus.empty()) {
@@ -92,17 +86,19 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) 
 }
 
 void Runtime::Wire() {
-  std::vector<Tier*> tiers;
-  for (const auto& store : stores_) tiers.push_back(store.get());
+  const std::vector<Tier*> tiers = tiers_->all();
   Restorer::Options restore_options;
   restore_options.numeric_path = model_->numeric_path();
   restore_options.load_order = options_.load_order;
   restorer_ =
       std::make_unique<Restorer>(*pool_, tiers, *compute_cost_, Clock::Real(), restore_options);
   if (!tiers.empty()) {
+    std::vector<Tier*> stores;
+    for (const auto& store : tiers_->stores()) stores.push_back(store.get());
     write_behind_ = std::make_unique<WriteBehind>(
-        tiers, *pool_,
-        WriteBehindOptions{.writes = options_.store_writes, .promote = options_.promote});
+        std::move(stores), *pool_,
+        WriteBehindOptions{.writes = options_.store_writes, .promote = options_.promote},
+        tiers_->ram());
   }
   engine_ = std::make_unique<Engine>(*model_, *pool_, *restorer_, *compute_cost_,
                                      write_behind_.get(), Clock::Real(),
@@ -114,18 +110,19 @@ void Runtime::Wire() {
                                                    .restore_wait_max = options_.restore_wait_max,
                                                    .compute_share = options_.compute_share});
   // The first store has the last word about compute.
-  for (size_t i = stores_.size(); i-- > 0;) LoadCosts(CostPath(i), LearnersOf(i));
+  for (size_t i = stores().size(); i-- > 0;) LoadCosts(CostPath(i), LearnersOf(i));
 }
 
 Runtime::~Runtime() {
   if (!engine_ || !options_.keep_costs) return;
-  for (size_t i = 0; i < stores_.size(); ++i) SaveCosts(CostPath(i), LearnersOf(i));
+  for (size_t i = 0; i < stores().size(); ++i) SaveCosts(CostPath(i), LearnersOf(i));
 }
 
+// Of the RAM tier nothing is kept: it is empty at the start, and one read tells.
 Learners Runtime::LearnersOf(size_t store) {
   return {.compute = *compute_cost_,
           .restorer = *restorer_,
-          .tier = static_cast<int>(store),
+          .tier = tiers_->NumberOf(store),
           .writes = store == 0 ? write_behind_.get() : nullptr};
 }
 
@@ -212,65 +209,23 @@ Status Runtime::OpenModel() {
   return {};
 }
 
-// Chunks pass through host memory on their way to pages that the store cannot read into.
-Result<std::unique_ptr<Tier>> Runtime::Stage(std::unique_ptr<Tier> store) {
-  constexpr int kWriteSlots = 2;
-  if (!OnCuda(model_->numeric_path())) return store;
-  const uint64_t page = pool_->layout().page_bytes();
-  const uint64_t slots = options_.staging_capacity_bytes / page;
-  if (slots <= kWriteSlots) {
-    return Fail(ErrorCode::kResourceExhausted,
-                "--staging-capacity of {} bytes holds {} chunks of {} bytes: it must hold {}",
-                options_.staging_capacity_bytes, slots, page, kWriteSlots + 1);
-  }
-  if (!copier_) copier_ = NewCudaPageCopier();
-  const int reads =
-      static_cast<int>(std::min<uint64_t>(slots - kWriteSlots, store->max_reads_in_flight()));
-  const StagedTierOptions staged{
-      .read_slots = reads, .write_slots = kWriteSlots, .layout = pool_->layout()};
-  const Buffer& staging = staging_.emplace_back(staged.staging_bytes(), Memory::kPinned);
-  return std::make_unique<StagedTier>(std::move(store), *copier_,
-                                      std::span(staging.data(), staging.size()), staged);
-}
-
-Result<std::unique_ptr<Tier>> Runtime::OpenStore(size_t number) {
-  const StoreOptions& options = options_.stores[number];
-  DiskTierOptions disk;
-  disk.name = number == 0 ? "disk" : fmt::format("disk{}", number + 1);
-  disk.dir = options.dir;
-  disk.layout = pool_->layout();
-  disk.root = model_->identity().Root();
-  disk.description =
+Status Runtime::OpenTiers() {
+  RuntimeTiersOptions tiers{.layout = pool_->layout(),
+                            .root = model_->identity().Root(),
+                            .stores = options_.stores,
+                            .store_ttl = options_.store_ttl,
+                            .durable = options_.durable,
+                            .ram_capacity_bytes = options_.ram_capacity_bytes,
+                            .ram_pinned = options_.ram_pinned,
+                            .staging_capacity_bytes = options_.staging_capacity_bytes};
+  tiers.description =
       DescribeIdentity(model_->identity(), emulated() ? options_.emulate : options_.model_dir);
-  disk.capacity_bytes = options.capacity_bytes;
-  disk.durable = options_.durable;
-  disk.time_to_live = options_.store_ttl;
-  ThrottledTierOptions link{.rate_bytes_per_s = options.load_rate_bytes_per_s.value_or(1e12),
-                            .latency = options.load_latency,
-                            .burst_bytes = pool_->layout().slab_bytes()};
-  if (!options.load_trace.empty()) {
-    ASSIGN_OR_RETURN(link.trace, ReadLinkTrace(options.load_trace));
-  }
-  if (emulated()) {  // as its chunks are
-    const auto scale = [&](double* rate) {
-      *rate = EmulatedModel::ScaleRate(*profile_, pool_->layout(), *rate);
-    };
-    scale(&link.rate_bytes_per_s);
-    for (LinkPoint& point : link.trace) scale(&point.rate_bytes_per_s);
-  }
-  ASSIGN_OR_RETURN(std::unique_ptr<Tier> store, DiskTier::Open(std::move(disk)));
-  ASSIGN_OR_RETURN(store, Stage(std::move(store)));
-  if (options.load_rate_bytes_per_s || options.load_latency.count() > 0 || !link.trace.empty()) {
-    store = std::make_unique<ThrottledTier>(std::move(store), std::move(link));
-  }
-  if (options.load_stall_share > 0) {
-    store = std::make_unique<FaultyTier>(std::move(store),
-                                         FaultyTierOptions{.seed = std::random_device()(),
-                                                           .read_delay = options.load_stall_share,
-                                                           .delay_min = options.load_stall,
-                                                           .delay_max = options.load_stall});
-  }
-  return store;
+  // As its chunks are.
+  if (emulated()) tiers.link_scale = EmulatedModel::ScaleRate(*profile_, tiers.layout, 1);
+  std::unique_ptr<PageCopier> copier;
+  if (OnCuda(model_->numeric_path())) copier = NewCudaPageCopier();
+  ASSIGN_OR_RETURN(tiers_, RuntimeTiers::Open(std::move(tiers), std::move(copier)));
+  return {};
 }
 
 std::string DescribeIdentity(const KvIdentity& identity, const std::string& model_dir) {

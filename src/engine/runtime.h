@@ -1,7 +1,6 @@
 // The objects that answer prompts for one model directory, wired together.
 #pragma once
 
-#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,24 +9,13 @@
 #include "base/thread_pool.h"
 #include "engine/cost_file.h"
 #include "engine/engine.h"
-#include "kv/page_copier.h"
+#include "engine/runtime_tiers.h"
 #include "model/emulated.h"
 #include "model/tokenizer.h"
 #include "model/transformer.h"
 #include "store/throttled_tier.h"
 
 namespace kvcake {
-
-// A directory that keeps chunks.
-struct StoreOptions {
-  std::string dir;
-  uint64_t capacity_bytes = 20ull << 30;
-  std::optional<double> load_rate_bytes_per_s = {};  // a link slower than the disk
-  Seconds load_latency{0};                           // of each read on that link
-  std::string load_trace = {};                       // a file of both (store/link_trace.h)
-  double load_stall_share = 0;                       // of reads, which are late by load_stall
-  Seconds load_stall{0.5};
-};
 
 struct RuntimeOptions {
   std::string model_dir;
@@ -39,10 +27,12 @@ struct RuntimeOptions {
   // chunks are neither loaded nor kept.
   std::vector<StoreOptions> stores = {};
   StoreWrites store_writes = StoreWrites::kAlways;
-  bool promote = false;                      // copy hits of the other stores to the first
-  Seconds store_ttl{0};                      // 0: chunks do not age
-  bool durable = false;                      // kept chunks survive a power cut
-  uint64_t ram_capacity_bytes = 4ull << 30;  // of KV pages, in use and cached; not on CUDA
+  bool promote = false;  // copy hits of the other stores to the first
+  Seconds store_ttl{0};  // 0: chunks do not age
+  bool durable = false;  // kept chunks survive a power cut
+  // Of KV pages, in use and cached; on CUDA, of the RAM tier behind them (0: none).
+  uint64_t ram_capacity_bytes = 4ull << 30;
+  bool ram_pinned = true;  // the RAM tier's memory is page-locked
   // Of the CUDA device's memory, for weights, scratch and KV pages.
   double gpu_memory_utilization = 0.9;
   uint64_t staging_capacity_bytes = 512ull
@@ -96,11 +86,13 @@ class Runtime {
   ComputeCost& compute_cost() { return *compute_cost_; }
   Restorer& restorer() { return *restorer_; }
   // In the order of RuntimeOptions::stores.
-  const std::vector<std::unique_ptr<Tier>>& stores() const { return stores_; }
+  const std::vector<std::unique_ptr<Tier>>& stores() const { return tiers_->stores(); }
+  // What chunks are loaded from, the fastest first: the RAM tier, where there is one, and stores.
+  std::vector<Tier*> tiers() const { return tiers_->all(); }
   // The throttle in front of a store, where it has a rate, latency or trace; else null, as where
   // reads stall.
   ThrottledTier* link(size_t store = 0) {
-    return dynamic_cast<ThrottledTier*>(stores_.at(store).get());
+    return dynamic_cast<ThrottledTier*>(stores().at(store).get());
   }
 
  private:
@@ -111,8 +103,7 @@ class Runtime {
   Result<uint64_t> PagesCapacity(const TransformerOptions& model_options) const;
   int MaxStepTokens() const;
   int MaxBatchTokens() const;
-  Result<std::unique_ptr<Tier>> OpenStore(size_t number);
-  Result<std::unique_ptr<Tier>> Stage(std::unique_ptr<Tier> store);
+  Status OpenTiers();
   void Wire();
   std::string CostPath(size_t store) const;
   Learners LearnersOf(size_t store);
@@ -124,9 +115,7 @@ class Runtime {
   ModelConfig config_;
   std::optional<EmulatedProfile> profile_;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<PageCopier> copier_;  // where the pages' memory is not the host's
-  std::list<Buffer> staging_;           // of each store
-  std::vector<std::unique_ptr<Tier>> stores_;
+  std::unique_ptr<RuntimeTiers> tiers_;
   std::unique_ptr<ComputeCost> compute_cost_;
   std::unique_ptr<Restorer> restorer_;
   std::unique_ptr<WriteBehind> write_behind_;

@@ -3,7 +3,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -12,29 +14,41 @@
 namespace kvcake {
 namespace {
 
-std::byte* Map(uint64_t bytes) {
+Result<std::byte*> Map(uint64_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  CHECK(memory != MAP_FAILED);
+  if (memory == MAP_FAILED) {
+    return Fail(ErrorCode::kResourceExhausted, "cannot map {} bytes of memory: {}", bytes,
+                std::strerror(errno));
+  }
   madvise(memory, bytes, MADV_HUGEPAGE);
   return static_cast<std::byte*>(memory);
 }
 
 }  // namespace
 
-Buffer::Buffer(uint64_t bytes, Memory memory) : size_(bytes), memory_(memory) {
-  if (bytes == 0) return;
+Result<Buffer> Buffer::Create(uint64_t bytes, Memory memory) {
+  Buffer buffer;
+  if (bytes == 0) return buffer;
   if (memory == Memory::kHost) {
-    data_ = Map(bytes);
-    return;
+    ASSIGN_OR_RETURN(buffer.data_, Map(bytes));
+  } else {
+    ASSIGN_OR_RETURN(CudaDevice* const device, CudaDevice::Get());
+    const bool pinned = memory == Memory::kPinned;
+    ASSIGN_OR_RETURN(buffer.data_,
+                     pinned ? device->AllocatePinned(bytes) : device->Allocate(bytes));
+    if (!pinned) device->Zero(buffer.data_, bytes);
   }
-  CudaDevice& device = *CudaDevice::Get().value();
-  const bool pinned = memory == Memory::kPinned;
-  const auto got = pinned ? device.AllocatePinned(bytes) : device.Allocate(bytes);
-  if (!got) std::fprintf(stderr, "kvcake: %s\n", got.error().message.c_str());
-  CHECK(got);
-  data_ = *got;
-  if (!pinned) device.Zero(data_, bytes);
+  buffer.size_ = bytes;
+  buffer.memory_ = memory;
+  return buffer;
+}
+
+Buffer::Buffer(uint64_t bytes, Memory memory) {
+  Result<Buffer> created = Create(bytes, memory);
+  if (!created) std::fprintf(stderr, "kvcake: %s\n", created.error().message.c_str());
+  CHECK(created);
+  *this = std::move(*created);
 }
 
 Buffer::~Buffer() {

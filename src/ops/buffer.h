@@ -1,9 +1,11 @@
-// Memory for weights and scratch.
+// Memory for weights, scratch and what is staged.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "base/status.h"
 
 namespace kvcake {
 
@@ -11,11 +13,13 @@ namespace kvcake {
 // kPinned, of the host too: page-locked, for copies to and from the CUDA device. kDevice: its own.
 enum class Memory { kHost, kPinned, kDevice };
 
-// Move-only, and zero-filled. Ends the process when the system refuses the memory: sizes are
-// decided at start.
+// Move-only, and zero-filled.
 class Buffer {
  public:
   Buffer() = default;
+  // kResourceExhausted names the numbers when the system refuses the memory.
+  static Result<Buffer> Create(uint64_t bytes, Memory memory);
+  // Ends the process then: for sizes that are decided at start.
   explicit Buffer(uint64_t bytes, Memory memory = Memory::kHost);
   ~Buffer();
   Buffer(Buffer&& other) noexcept;

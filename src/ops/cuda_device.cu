@@ -68,6 +68,7 @@ Result<std::byte*> CudaDevice::Allocate(uint64_t bytes) {
 
 Result<std::byte*> CudaDevice::AllocatePinned(uint64_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory != MAP_FAILED) madvise(memory, bytes, MADV_HUGEPAGE);  // fewer pages to lock
   const cudaError_t error = memory == MAP_FAILED
                                 ? cudaErrorMemoryAllocation
                                 : cudaHostRegister(memory, bytes, cudaHostRegisterDefault);

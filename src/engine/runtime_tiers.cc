@@ -1,0 +1,138 @@
+#include "engine/runtime_tiers.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <fstream>
+#include <random>
+#include <utility>
+
+#include "store/disk_tier.h"
+#include "store/faulty_tier.h"
+#include "store/memory_tier.h"
+#include "store/staged_tier.h"
+#include "store/throttled_tier.h"
+
+namespace kvcake {
+namespace {
+
+// What the kernel could give without swapping.
+uint64_t AvailableMemoryBytes() {
+  std::ifstream file("/proc/meminfo");
+  const std::string key = "MemAvailable:";
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key)) return std::stoull(line.substr(key.size())) << 10;
+  }
+  return UINT64_MAX;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RuntimeTiers>> RuntimeTiers::Open(RuntimeTiersOptions options,
+                                                         std::unique_ptr<PageCopier> copier,
+                                                         Memory pinned) {
+  std::unique_ptr<RuntimeTiers> tiers(
+      new RuntimeTiers(std::move(options), std::move(copier), pinned));
+  if (tiers->copier_ && tiers->options_.ram_capacity_bytes > 0) RETURN_IF_ERROR(tiers->OpenRam());
+  for (size_t i = 0; i < tiers->options_.stores.size(); ++i) {
+    ASSIGN_OR_RETURN(auto store, tiers->OpenStore(i));
+    tiers->stores_.push_back(std::move(store));
+  }
+  return tiers;
+}
+
+std::vector<Tier*> RuntimeTiers::all() const {
+  std::vector<Tier*> tiers;
+  if (ram_) tiers.push_back(ram_.get());
+  for (const auto& store : stores_) tiers.push_back(store.get());
+  return tiers;
+}
+
+Status RuntimeTiers::OpenRam() {
+  const uint64_t page = options_.layout.page_bytes();
+  const uint64_t bytes = options_.ram_capacity_bytes / page * page;
+  if (bytes == 0) {
+    return Fail(ErrorCode::kResourceExhausted,
+                "--ram-capacity of {} bytes holds no chunk: one takes {} bytes (0: no RAM tier)",
+                options_.ram_capacity_bytes, page);
+  }
+  // Locking more than there is would end processes rather than fail.
+  const uint64_t available = AvailableMemoryBytes();
+  if (bytes > available) {
+    return Fail(ErrorCode::kResourceExhausted,
+                "--ram-capacity of {} bytes is more than the {} that the host's memory has left",
+                options_.ram_capacity_bytes, available);
+  }
+  auto memory = Buffer::Create(bytes, options_.ram_pinned ? pinned_ : Memory::kHost);
+  if (!memory) {
+    return Fail(memory.error().code, "{}: lower --ram-capacity, or try --no-ram-pinned",
+                memory.error().message);
+  }
+  const Buffer& slots = memory_.emplace_back(std::move(*memory));
+  MemoryTierOptions ram{.layout = options_.layout, .name = "ram"};
+  ram.memory = {slots.data(), slots.size()};
+  ram.max_read_bytes_in_flight = ram.max_reads_in_flight * page;
+  if (options_.ram_pinned) ram.copier = copier_.get();
+  ram_ = std::make_unique<MemoryTier>(ram);
+  if (!options_.ram_pinned) {
+    ASSIGN_OR_RETURN(ram_, Stage(std::move(ram_)));
+  }
+  return {};
+}
+
+// Chunks pass through page-locked memory on their way to pages that the tier cannot touch.
+Result<std::unique_ptr<Tier>> RuntimeTiers::Stage(std::unique_ptr<Tier> tier) {
+  constexpr int kWriteSlots = 2;
+  if (!copier_) return tier;
+  const uint64_t page = options_.layout.page_bytes();
+  const uint64_t slots = options_.staging_capacity_bytes / page;
+  if (slots <= kWriteSlots) {
+    return Fail(ErrorCode::kResourceExhausted,
+                "--staging-capacity of {} bytes holds {} chunks of {} bytes: it must hold {}",
+                options_.staging_capacity_bytes, slots, page, kWriteSlots + 1);
+  }
+  const int reads =
+      static_cast<int>(std::min<uint64_t>(slots - kWriteSlots, tier->max_reads_in_flight()));
+  const StagedTierOptions staged{
+      .read_slots = reads, .write_slots = kWriteSlots, .layout = options_.layout};
+  ASSIGN_OR_RETURN(Buffer buffer, Buffer::Create(staged.staging_bytes(), pinned_));
+  const Buffer& staging = memory_.emplace_back(std::move(buffer));
+  return std::make_unique<StagedTier>(std::move(tier), *copier_,
+                                      std::span(staging.data(), staging.size()), staged);
+}
+
+Result<std::unique_ptr<Tier>> RuntimeTiers::OpenStore(size_t number) {
+  const StoreOptions& options = options_.stores[number];
+  DiskTierOptions disk;
+  disk.name = number == 0 ? "disk" : fmt::format("disk{}", number + 1);
+  disk.dir = options.dir;
+  disk.layout = options_.layout;
+  disk.root = options_.root;
+  disk.description = options_.description;
+  disk.capacity_bytes = options.capacity_bytes;
+  disk.durable = options_.durable;
+  disk.time_to_live = options_.store_ttl;
+  ThrottledTierOptions link{.rate_bytes_per_s = options.load_rate_bytes_per_s.value_or(1e12),
+                            .latency = options.load_latency,
+                            .burst_bytes = options_.layout.slab_bytes()};
+  if (!options.load_trace.empty()) {
+    ASSIGN_OR_RETURN(link.trace, ReadLinkTrace(options.load_trace));
+  }
+  link.rate_bytes_per_s *= options_.link_scale;
+  for (LinkPoint& point : link.trace) point.rate_bytes_per_s *= options_.link_scale;
+  ASSIGN_OR_RETURN(std::unique_ptr<Tier> store, DiskTier::Open(std::move(disk)));
+  ASSIGN_OR_RETURN(store, Stage(std::move(store)));
+  if (options.load_rate_bytes_per_s || options.load_latency.count() > 0 || !link.trace.empty()) {
+    store = std::make_unique<ThrottledTier>(std::move(store), std::move(link));
+  }
+  if (options.load_stall_share > 0) {
+    store = std::make_unique<FaultyTier>(std::move(store),
+                                         FaultyTierOptions{.seed = std::random_device()(),
+                                                           .read_delay = options.load_stall_share,
+                                                           .delay_min = options.load_stall,
+                                                           .delay_max = options.load_stall});
+  }
+  return store;
+}
+
+}  // namespace kvcake
