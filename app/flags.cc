@@ -125,6 +125,9 @@ void AddCudaFlags(CLI::App& app, RuntimeOptions* options) {
       ->capture_default_str();
   AddSize(app, "--staging-capacity", &options->staging_capacity_bytes,
           "with --backend cuda, page-locked host memory that a store's chunks pass through");
+  app.add_flag("--ram-pinned,!--no-ram-pinned", options->ram_pinned,
+               "with --backend cuda, page-lock the memory of --ram-capacity (default): chunks are "
+               "copied straight from it; otherwise they pass through --staging-capacity");
   app.add_flag("--enforce-eager", options->enforce_eager,
                "with --backend cuda, enqueue the kernels of every step one by one: no CUDA graphs");
 }
@@ -174,7 +177,8 @@ void AddModelFlags(CLI::App& app, RuntimeOptions* options) {
                  "Hugging Face model directory: config.json, tokenizer.json, *.safetensors")
       ->required();
   AddSize(app, "--ram-capacity", &options->ram_capacity_bytes,
-          "memory for KV pages, in use and cached");
+          "memory for KV pages, in use and cached; with --backend cuda, whose pages are the "
+          "device's, host memory for chunks behind them (0: none)");
   app.add_option("--chunk-tokens", options->chunk_tokens,
                  "tokens of a chunk: what is hashed, kept and loaded as one; a multiple of 16")
       ->check(CLI::Range(16, 1 << 16))

@@ -18,6 +18,7 @@
 #include "model/model_decorator_testing.h"
 #include "model/synth.h"
 #include "model/transformer.h"
+#include "ops/cuda_page_copier.h"
 #include "store/memory_tier.h"
 
 namespace kvcake {
@@ -74,9 +75,10 @@ struct WorldOptions {
   std::string dir = ModelDir();
   WeightFormat weights = WeightFormat::kBf16;
   NumericPath path = NumericPath::kUnknown;
+  Tier* ram = nullptr;  // in front of the store
 };
 
-// Everything an engine needs, over a tier that outlives it.
+// Everything an engine needs, over tiers that outlive it.
 struct World {
   ThreadPool threads{2};
   ModelConfig config;
@@ -84,7 +86,7 @@ struct World {
   std::unique_ptr<TransformerModel> transformer;
   std::unique_ptr<PacedModel> model;
   ComputeCost cost;
-  Tier* tier;
+  Tier* tier;  // the store, where there is one
   std::unique_ptr<Restorer> restorer;
   std::unique_ptr<WriteBehind> writes;
   std::unique_ptr<Engine> engine;
@@ -101,13 +103,17 @@ struct World {
             config, WeightSource::FromFiles(files), *pool, threads,
             {.max_batch_tokens = kSlice + 64, .path = options.path, .weights = options.weights})
             .value();
-    std::vector<Tier*> tiers;
-    if (tier != nullptr) tiers.push_back(tier);
+    std::vector<Tier*> stores, tiers;
+    if (tier != nullptr) stores.push_back(tier);
+    if (options.ram != nullptr) tiers.push_back(options.ram);
+    tiers.insert(tiers.end(), stores.begin(), stores.end());
     model = std::make_unique<PacedModel>(*transformer, options.per_token);
     Restorer::Options restore;
     restore.numeric_path = model->numeric_path();
     restorer = std::make_unique<Restorer>(*pool, tiers, cost, Clock::Real(), restore);
-    if (!tiers.empty()) writes = std::make_unique<WriteBehind>(tiers, *pool);
+    if (!tiers.empty()) {
+      writes = std::make_unique<WriteBehind>(stores, *pool, WriteBehindOptions{}, options.ram);
+    }
     engine = std::make_unique<Engine>(*model, *pool, *restorer, cost, writes.get(), Clock::Real(),
                                       EngineOptions{.slice_tokens = kSlice});
   }
@@ -134,9 +140,12 @@ struct World {
 
 inline std::unique_ptr<MemoryTier> MakeTier(const std::string& dir = ModelDir(),
                                             NumericPath path = NumericPath::kUnknown) {
-  const KvLayout layout = TransformerModel::LayoutFor(LoadModelConfig(dir).value(), kChunk);
   MemoryTierOptions options;
-  options.layout = layout;
+  options.layout = TransformerModel::LayoutFor(LoadModelConfig(dir).value(), kChunk);
+  if (OnCuda(path)) {
+    static const auto copier = NewCudaPageCopier();
+    options.copier = copier.get();
+  }
   return std::make_unique<MemoryTier>(options);
 }
 

@@ -64,6 +64,7 @@ HttpApi::HttpApi(net::io_context& context, Runtime& runtime, EngineLoop& loop,
       traces_(traces),
       options_(std::move(options)),
       created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())),
+      metrics_(OnCuda(runtime.model().numeric_path()) ? "gpu" : "ram"),
       news_(context),
       id_salt_(Random()) {
   loop_.OnTold([this] { news_.Notify(); });

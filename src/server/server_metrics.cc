@@ -17,9 +17,10 @@ std::vector<double> ShareBounds() { return {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0
 
 }  // namespace
 
-ServerMetrics::ServerMetrics()
+ServerMetrics::ServerMetrics(std::string pages)
     : inter_token_s(SecondsBounds()),
       overhead_s(SecondsBounds()),
+      pages_(std::move(pages)),
       ttft_s_(SecondsBounds()),
       queue_s_(SecondsBounds()),
       restore_s_(SecondsBounds()),
@@ -47,7 +48,7 @@ void ServerMetrics::Finished(const Completion& completion) {
   computed_tokens_.Add(report.tokens_computed);
   cached_tokens_.Add(cached);
   for (const auto& [tier, tokens] : report.tokens_loaded) Count(&hit_tokens_, tier, tokens);
-  if (report.tokens_reused > 0) Count(&hit_tokens_, "ram", report.tokens_reused);
+  if (report.tokens_reused > 0) Count(&hit_tokens_, pages_, report.tokens_reused);
   if (const int chunk = report.chunk_tokens; chunk > 0) {  // the prompt has been restored
     chunks_loaded_.Add(report.loaded() / chunk);
     chunks_computed_.Add(report.prompt_tokens / chunk - cached / chunk);
@@ -204,11 +205,12 @@ void ServerMetrics::AddTiers(Runtime& runtime, PrometheusText* text) const {
       {"kvcake_tier_writes_failed_total", "Writes that failed.", &TierStats::writes_failed, true},
       {"kvcake_tier_evicted_total", "Chunks removed to make room.", &TierStats::evicted, true},
   };
+  const std::vector<Tier*> tiers = runtime.tiers();
   std::vector<TierStats> stats;
-  for (const auto& store : runtime.stores()) stats.push_back(store->Stats());
+  for (const Tier* tier : tiers) stats.push_back(tier->Stats());
   for (const Row& row : kRows) {
     for (size_t i = 0; i < stats.size(); ++i) {
-      const PrometheusText::Labels labels = {{"tier", runtime.stores()[i]->name()}};
+      const PrometheusText::Labels labels = {{"tier", tiers[i]->name()}};
       const double value = static_cast<double>(stats[i].*row.value);
       if (row.counter) {
         text->AddCounter(row.name, row.help, value, labels);

@@ -20,7 +20,8 @@ struct ChainStats {
 // Any thread.
 class ServerMetrics {
  public:
-  ServerMetrics();
+  // `pages`: what hits in pages are counted as, by where these are: "ram" or "gpu".
+  explicit ServerMetrics(std::string pages);
   // A request that the engine took has ended.
   void Finished(const Completion& completion);
   void Stepped(const StepRecord& step);
@@ -41,6 +42,7 @@ class ServerMetrics {
   void AddTiers(Runtime& runtime, PrometheusText* text) const;
   void AddGauges(Runtime& runtime, const EngineLoopStats& loop, PrometheusText* text) const;
 
+  const std::string pages_;
   Counter prompt_tokens_, computed_tokens_, cached_tokens_;
   Counter decoded_tokens_, fresh_tokens_, restored_tokens_;  // of steps
   Counter chain_prompts_;
@@ -51,7 +53,7 @@ class ServerMetrics {
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   Counters finished_;    // by reason
-  Counters hit_tokens_;  // by tier; "ram" for what was in memory
+  Counters hit_tokens_;  // by tier
   Counters responses_;   // by HTTP status
 };
 
