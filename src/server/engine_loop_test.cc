@@ -54,7 +54,7 @@ class FailingModel : public PacedModel {
 
 class EngineLoopTest : public testing::Test {
  protected:
-  explicit EngineLoopTest(int pages = 64) : world_(nullptr, pages) {}
+  explicit EngineLoopTest(int pages = 64) : world_(nullptr, {.pages = pages}) {}
   ~EngineLoopTest() override { StopAndJoin(); }
 
   // Anew, with a model of its own.

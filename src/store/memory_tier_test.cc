@@ -272,6 +272,7 @@ TEST_F(MemoryTierTest, RandomTrafficIsAnsweredOnceAndRight) {
   EXPECT_GT(hits, 0);
   EXPECT_GT(kept, 6);
   EXPECT_LE(tier_->Stats().chunks, 6u);
+  for (const ChunkKey& key : chain_) EXPECT_TRUE(tier_->Evict(key));
   for (size_t i = 0; i < 6; ++i) EXPECT_TRUE(Put(i)) << "every slot has been let go of";
   for (size_t i = 0; i < 6; ++i) EXPECT_EQ(Read(i), std::nullopt);
 }
