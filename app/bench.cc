@@ -52,7 +52,7 @@ void AddTtft(CLI::App* parent, int* exit_code) {
                     "also run the planner as the papers have it");
   command->add_option("--slice-tokens", options->slice_tokens, "most tokens that a step computes")
       ->check(CLI::Range(128, 1 << 16))
-      ->capture_default_str();
+      ->default_str(kDefaultSliceTokens);
   command->add_option("--dir", options->dir, "for the store (default: the cache directory)");
   command->add_option("--repeats", options->repeats, "of each cell, interleaved")
       ->check(CLI::PositiveNumber)

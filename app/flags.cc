@@ -210,7 +210,7 @@ void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options) {
   AddModelFlags(app, options);
   app.add_option("--slice-tokens", options->slice_tokens,
                  "most tokens that one step computes; at least a chunk")
-      ->capture_default_str();
+      ->default_str(kDefaultSliceTokens);
   AddStoreFlags(app, options);
   app.add_flag("--durable", options->durable,
                "let chunks that are kept survive a power cut (slower); without it one may be lost, "

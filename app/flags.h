@@ -15,6 +15,9 @@ CLI::AsNumberWithUnit RateValue();
 // "10ms", "250us", "1s", "5min", "12h", "7d"; gives seconds.
 CLI::AsNumberWithUnit DurationValue();
 
+// DefaultSliceTokens, for people.
+inline constexpr char kDefaultSliceTokens[] = "512, with --backend cuda 2048";
+
 // Of "bf16" or "int8".
 WeightFormat WeightFormatFromName(const std::string& name);
 // --weights bf16|int8.

@@ -95,6 +95,7 @@ void AddPerplexityCommand(CLI::App& app, int* exit_code) {
                     "a file with token ids: a JSON array, {\"tokens\": [...]}, or separated by "
                     "white space; - for stdin");
   input->require_option(1);
+  flags->runtime.slice_tokens = 512;  // each of them has logits
   command
       ->add_option("--slice-tokens", flags->runtime.slice_tokens,
                    "tokens of one forward pass; changes no result")

@@ -215,7 +215,7 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
       ->add_option("--max-num-batched-tokens", flags->runtime.slice_tokens,
                    "most tokens that one step computes; another name of --slice-tokens")
       ->excludes("--slice-tokens")
-      ->capture_default_str();
+      ->default_str(kDefaultSliceTokens);
   serve
       ->add_option(
           "--queue-max", flags->runtime.waiting_max,

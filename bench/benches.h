@@ -86,7 +86,7 @@ struct TtftOptions {
   std::vector<double> variant_ratios = {0.5, 2};
   bool full = false;      // every combination, on more models and contexts: hours
   bool published = true;  // run the papers' planner, too
-  int slice_tokens = RuntimeOptions{}.slice_tokens;
+  int slice_tokens = 0;   // 0: DefaultSliceTokens
   int repeats = 3;
   std::string dir;  // of the store; empty: CacheDir()
   int threads = 0;

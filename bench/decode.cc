@@ -12,7 +12,6 @@
 #include "bench/matmul_peak.h"
 #include "bench/read_bandwidth.h"
 #include "bench/work.h"
-#include "engine/sampler.h"
 #include "model/position.h"
 #include "ops/attention.h"
 
@@ -36,13 +35,15 @@ class Batch {
     const int tokens = options.context + options.steps + 1;
     const int pages = (tokens + layout.chunk_tokens - 1) / layout.chunk_tokens;
     const int slice_pages = (options.slice_tokens + layout.chunk_tokens - 1) / layout.chunk_tokens;
-    runtime_options.ram_capacity_bytes =
-        (static_cast<uint64_t>(most) * pages + slice_pages + kSparePages) * layout.page_bytes();
+    SetPageBytes(
+        (static_cast<uint64_t>(most) * pages + slice_pages + kSparePages) * layout.page_bytes(),
+        &runtime_options);
     runtime_options.slice_tokens = std::max(options.slice_tokens, layout.chunk_tokens);
     ASSIGN_OR_RETURN(auto runtime, Runtime::Create(runtime_options));
     auto batch = std::unique_ptr<Batch>(new Batch(options, std::move(runtime)));
     for (int i = 0; i < most; ++i) RETURN_IF_ERROR(batch->DrawPages(pages, &batch->sequences_));
     RETURN_IF_ERROR(batch->DrawPages(slice_pages, &batch->slice_));
+    RETURN_IF_ERROR(batch->Check(most));
     return batch;
   }
 
@@ -127,7 +128,7 @@ class Batch {
     return {};
   }
 
-  Status Step(int n, int position, bool with_slice) {
+  std::vector<Slice> NextTokens(int n, int position) const {
     std::vector<Slice> slices;
     for (int i = 0; i < n; ++i) {
       slices.push_back({.tokens = std::span(tokens_).subspan(i % tokens_.size(), 1),
@@ -135,16 +136,22 @@ class Batch {
                         .pages = sequences_[i].ids,
                         .logits = Slice::Logits::kLast});
     }
+    return slices;
+  }
+
+  // That what is measured makes logits.
+  Status Check(int n) {
+    ASSIGN_OR_RETURN(const auto logits, runtime_->model().Forward(NextTokens(n, options_.context)));
+    if (std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); })) return {};
+    return Fail(ErrorCode::kCorrupt, "not all logits are finite");
+  }
+
+  // Of the engine's steps: tokens are chosen where the logits are.
+  Status Step(int n, int position, bool with_slice) {
+    std::vector<Slice> slices = NextTokens(n, position);
+    for (Slice& slice : slices) slice.sampling = RowSampling();
     if (with_slice) slices.push_back({.tokens = tokens_, .pages = slice_[0].ids});
-    ASSIGN_OR_RETURN(const auto logits, runtime_->model().Forward(slices));
-    const size_t vocab = runtime_->config().vocab_size;
-    for (int i = 0; i < n; ++i) {
-      const int32_t token = Sample(logits.subspan(i * vocab, vocab), {}, position);
-      if (!std::isfinite(logits[i * vocab + token])) {
-        return Fail(ErrorCode::kCorrupt, "sequence {} has no finite logit", i);
-      }
-    }
-    return {};
+    return runtime_->model().Forward(slices).map([](const auto&) {});
   }
 
   const DecodeOptions& options_;

@@ -72,6 +72,10 @@ Status CheckDevice(NumericPath path) {
   return PageMemoryOf(path).map([](const auto&) {});
 }
 
+void SetPageBytes(uint64_t bytes, RuntimeOptions* options) {
+  options->ram_capacity_bytes = OnCuda(options->path) ? 0 : bytes;
+}
+
 double CpuSeconds() {
   timespec t;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);

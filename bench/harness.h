@@ -32,6 +32,9 @@ Result<std::string> ModelDirOf(const std::string& dir, const std::string& arch);
 Result<std::string> ModelDirNamed(const std::string& name);
 // kUnsupported, with what is missing, where the path's device is not here.
 Status CheckDevice(NumericPath path);
+// As many pages, of options->path, and nothing behind them: on CUDA what the model leaves of the
+// device's memory, and no RAM tier.
+void SetPageBytes(uint64_t bytes, RuntimeOptions* options);
 double CpuSeconds();  // of this process so far, all threads
 
 // The next of a sequence that follows from *state: +-0.008 to +-0.12, as bf16.

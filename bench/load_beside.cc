@@ -63,6 +63,7 @@ class BesideRun {
     ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(model_dir));
     RuntimeOptions runtime_options{.model_dir = model_dir,
                                    .stores = {{.dir = dir + "/beside"}},
+                                   .slice_tokens = DefaultSliceTokens(options.path),
                                    .path = options.path,
                                    .keep_costs = false};
     const int chunk_tokens = runtime_options.chunk_tokens;
@@ -72,9 +73,9 @@ class BesideRun {
       return Fail(ErrorCode::kInvalidArgument, "--beside {}: its context of {} is too short",
                   options.beside, config.max_positions);
     }
-    runtime_options.ram_capacity_bytes =
-        (2 * chunks + slice_pages + kSparePages) *
-        TransformerModel::LayoutFor(config, chunk_tokens).page_bytes();
+    SetPageBytes((2 * chunks + slice_pages + kSparePages) *
+                     TransformerModel::LayoutFor(config, chunk_tokens).page_bytes(),
+                 &runtime_options);
     ASSIGN_OR_RETURN(auto runtime, Runtime::Create(runtime_options));
     auto run = std::unique_ptr<BesideRun>(new BesideRun(std::move(runtime), chunks));
     RETURN_IF_ERROR(RunCold(*run->runtime_, run->prompt_, Policy::kCompute, 1, /*store=*/true)

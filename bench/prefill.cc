@@ -50,8 +50,7 @@ Result<std::vector<Cell>> MeasureModel(const PrefillOptions& options, const std:
   if (OnCuda(options.path)) runtime_options.slice_tokens = 8192;  // enough rows for all of a card
   const KvLayout layout = TransformerModel::LayoutFor(config, runtime_options.chunk_tokens);
   const uint64_t pages = lengths.back() / layout.chunk_tokens + 1;
-  runtime_options.ram_capacity_bytes =
-      OnCuda(options.path) ? 0 : (pages + kSparePages) * layout.page_bytes();
+  SetPageBytes((pages + kSparePages) * layout.page_bytes(), &runtime_options);
 
   if (!ResetPeakRss()) fmt::print(stderr, "the peak of memory is that of the whole run\n");
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(runtime_options));

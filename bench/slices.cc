@@ -43,8 +43,9 @@ class SliceRun {
     }
     const int pages = (end + chunk_tokens - 1) / chunk_tokens;
     runtime_options.slice_tokens = std::max(longest, chunk_tokens);
-    runtime_options.ram_capacity_bytes =
-        (pages + kSparePages) * TransformerModel::LayoutFor(config, chunk_tokens).page_bytes();
+    SetPageBytes(
+        (pages + kSparePages) * TransformerModel::LayoutFor(config, chunk_tokens).page_bytes(),
+        &runtime_options);
     ASSIGN_OR_RETURN(run.runtime_, Runtime::Create(runtime_options));
     run.tokens_ = RandomPrompt(longest, config.vocab_size, 1);
     RETURN_IF_ERROR(run.DrawPages(pages));

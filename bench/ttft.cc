@@ -227,6 +227,8 @@ Status MeasureModel(const TtftOptions& options, const std::string& model, double
       .slice_tokens = options.slice_tokens,
       .threads = options.threads,
       .path = options.path};
+  // What is kept shall come over the link.
+  SetPageBytes(runtime_options.ram_capacity_bytes, &runtime_options);
   if (share < 1) runtime_options.compute_share = SpeedTrace({{.at_s = 0, .speed = share}});
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(runtime_options));
   for (int context : options.contexts) {
@@ -270,6 +272,7 @@ Status RunTtft(const TtftOptions& given) {
     options.models = {"smollm2-135m", "llama-3.2-1b", "models/demo"};
     options.contexts = {2048, 4096, 8192, 16384};
   }
+  if (options.slice_tokens == 0) options.slice_tokens = DefaultSliceTokens(options.path);
   RETURN_IF_ERROR(CheckDevice(options.path));
   fmt::print("{}; {} repeats, medians\n", DeviceName(options.path), options.repeats);
   std::vector<Measured> all;

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "engine/warm_up.h"
+#include "ops/compute.h"
 
 namespace kvcake {
 
@@ -21,6 +22,10 @@ const char* FinishReasonName(FinishReason reason) {
       return "error";
   }
   return "unknown";
+}
+
+std::string_view PagesFlag(NumericPath path) {
+  return OnCuda(path) ? "--gpu-memory-utilization" : "--ram-capacity";
 }
 
 Engine::Engine(Model& model, PagePool& pool, Restorer& restorer, ComputeCost& cost,
@@ -83,8 +88,9 @@ Result<SequenceId> Engine::Submit(Request request) {
   if (pages > PagesToPromise()) {
     return Fail(ErrorCode::kResourceExhausted,
                 "{} prompt tokens and up to {} new ones need {} pages of {} bytes, and "
-                "--ram-capacity leaves {}: raise it, or lower max_tokens",
-                prompt, request.max_tokens, pages, pool_.layout().page_bytes(), PagesToPromise());
+                "{} leaves {}: raise it, or lower max_tokens",
+                prompt, request.max_tokens, pages, pool_.layout().page_bytes(),
+                PagesFlag(model_.numeric_path()), PagesToPromise());
   }
   if (waiting_.size() + running_.size() >= live_max()) {
     return Fail(ErrorCode::kResourceExhausted, "{} requests are being answered or wait already",

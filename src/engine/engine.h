@@ -23,7 +23,9 @@
 namespace kvcake {
 
 struct EngineOptions {
-  int slice_tokens = 512;            // the token budget of a step; at least a chunk
+  int slice_tokens = 512;  // the token budget of a step; at least a chunk
+  // Of prompts that are scored, in a step: each of their tokens has logits, which take memory.
+  int scored_tokens_max = 512;
   int max_sequences = 64;            // running at once; more wait
   int waiting_max = 1024;            // beyond max_sequences; more are refused
   uint64_t read_reserve_pages = 16;  // never promised to sequences: reads in flight draw them
@@ -35,6 +37,9 @@ struct EngineOptions {
   // that a step lasts as long as a full one. Not given: all of it, and steps are as long as needed.
   std::optional<SpeedTrace> compute_share = {};
 };
+
+// The flag that says how many pages a model of that path has.
+std::string_view PagesFlag(NumericPath path);
 
 // What one step did.
 struct StepRecord {

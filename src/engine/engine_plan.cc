@@ -190,7 +190,12 @@ void Engine::PlanPrefill(Sequence& sequence, int* budget, std::vector<Part>* par
   // Somebody must make logits: a fully restored prompt computes its last token again, and leaves
   // the page that holds it alone.
   const int start = std::min(sequence.kv_tokens, end - 1);
-  const int count = std::min(end - start, *budget);
+  int count = std::min(end - start, *budget);
+  if (sequence.scores_prompt()) {
+    int scored = 0;
+    for (const Part& part : *parts) scored += part.sequence->scores_prompt() ? part.count : 0;
+    count = std::min(count, options_.scored_tokens_max - scored);
+  }
   if (count < 1 || !EnsurePages(sequence, start + count)) return;
   parts->push_back({.sequence = &sequence,
                     .start = start,

@@ -45,6 +45,47 @@ TEST(EngineTest, AnswersDoNotDependOnWhoSamples) {
   }
 }
 
+// Each of their tokens has logits, which take memory.
+TEST(EngineTest, PromptsThatAreScoredTakeNoMoreOfAStepThanTheirShare) {
+  class Counting : public ModelDecorator {
+   public:
+    using ModelDecorator::ModelDecorator;
+    Result<std::span<const float>> Forward(std::span<const Slice> batch) override {
+      size_t scored = 0, all = 0;
+      for (const Slice& slice : batch) {
+        scored += slice.logits == Slice::Logits::kAll ? slice.tokens.size() : 0;
+        all += slice.tokens.size();
+      }
+      most_scored = std::max(most_scored, scored);
+      most = std::max(most, all);
+      return inner_.Forward(batch);
+    }
+    size_t most_scored = 0, most = 0;
+  };
+  std::vector<Request> requests;
+  std::vector<Completion> alone;
+  for (int i = 0; i < 3; ++i) {
+    requests.push_back(Ask(Prompt(200 + 50 * i, i)));
+    requests.back().prompt_logprobs = i < 2;
+    requests.back().logprobs = true;
+    World world(nullptr);
+    alone.push_back(world.Answer(requests.back()));
+  }
+  World world(nullptr);
+  Counting model(*world.model);
+  world.engine = std::make_unique<Engine>(
+      model, *world.pool, *world.restorer, world.cost, nullptr, Clock::Real(),
+      EngineOptions{.slice_tokens = kSlice, .scored_tokens_max = 40});
+  std::vector<SequenceId> ids;
+  for (const Request& request : requests) ids.push_back(world.engine->Submit(request).value());
+  while (world.engine->Step().value()) {
+  }
+  for (int i = 0; i < 3; ++i) ExpectSame(world.engine->Take(ids[i]).value(), alone[i]);
+  EXPECT_EQ(model.most_scored, 40u);
+  EXPECT_EQ(model.most, static_cast<size_t>(kSlice)) << "the third prompt fills the steps";
+  world.engine.reset();  // before the model that it borrows
+}
+
 TEST(EngineTest, RefusesWhatItCanNeverAnswer) {
   World world(nullptr, {.pages = 24});  // 16 of them are kept for reads
   const auto message = [&](Request request) {

@@ -28,6 +28,8 @@ double AttentionRatio(const ModelConfig& config) {
 
 }  // namespace
 
+int DefaultSliceTokens(NumericPath path) { return OnCuda(path) ? 2048 : 512; }
+
 Result<std::unique_ptr<ThreadPool>> MakeThreadPool(const RuntimeOptions& options) {
   const int cpus = static_cast<int>(options.cpus.size());
   if (cpus == 0) {
@@ -41,7 +43,9 @@ Result<std::unique_ptr<ThreadPool>> MakeThreadPool(const RuntimeOptions& options
   return std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : cpus, options.cpus);
 }
 
-Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) {
+Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& given) {
+  RuntimeOptions options = given;
+  if (options.slice_tokens == 0) options.slice_tokens = DefaultSliceTokens(options.path);
   if (options.chunk_tokens < 16 || options.chunk_tokens % 16 != 0) {
     return Fail(ErrorCode::kInvalidArgument, "--chunk-tokens must be a multiple of 16, not {}",
                 options.chunk_tokens);
@@ -71,8 +75,9 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) 
   const uint64_t shared = SharedSteps::PagesFor(options.slice_tokens, options.chunk_tokens);
   if (options.compute_share && runtime->pool_->pages() <= shared) {
     return Fail(ErrorCode::kResourceExhausted,
-                "--compute-share takes {} pages of {} bytes and --ram-capacity has {}: raise it",
-                shared, runtime->pool_->layout().page_bytes(), runtime->pool_->pages());
+                "--compute-share takes {} pages of {} bytes and {} has {}: raise it", shared,
+                runtime->pool_->layout().page_bytes(), PagesFlag(options.path),
+                runtime->pool_->pages());
   }
   RETURN_IF_ERROR(runtime->OpenTiers());
   runtime->Wire();
@@ -143,6 +148,11 @@ int Runtime::MaxStepTokens() const { return options_.slice_tokens + options_.max
 
 int Runtime::MaxBatchTokens() const { return std::max(MaxStepTokens(), options_.rank_tokens_max); }
 
+int Runtime::MaxLogitRows() const {
+  return std::min(options_.slice_tokens, EngineOptions{}.scored_tokens_max) +
+         options_.max_sequences;
+}
+
 Status Runtime::OpenEmulated() {
   ASSIGN_OR_RETURN(threads_, MakeThreadPool(options_));
   ASSIGN_OR_RETURN(profile_, LoadEmulatedProfile(options_.emulate));
@@ -193,7 +203,7 @@ Status Runtime::OpenModel() {
   RETURN_IF_ERROR(LoadTokenizer());
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options_.model_dir));
   const TransformerOptions model_options{.max_batch_tokens = MaxBatchTokens(),
-                                         .max_logit_rows = MaxStepTokens(),
+                                         .max_logit_rows = MaxLogitRows(),
                                          .path = options_.path,
                                          .weights = options_.weights,
                                          .enforce_eager = options_.enforce_eager};

@@ -39,7 +39,7 @@ struct RuntimeOptions {
                                     << 20;  // of host memory that chunks pass through on CUDA
   bool enforce_eager = false;               // on CUDA, decode without graphs
   int chunk_tokens = 128;
-  int slice_tokens = 512;
+  int slice_tokens = 0;                               // of a step, at most; 0: DefaultSliceTokens
   int max_sequences = EngineOptions{}.max_sequences;  // answered at once
   int waiting_max = EngineOptions{}.waiting_max;
   Seconds step_max{0};
@@ -57,6 +57,9 @@ struct RuntimeOptions {
   // What is learnt of costs stays beside the stores; false: as another process leaves it.
   bool keep_costs = true;
 };
+
+// Of a step: 512, and on CUDA 2,048, which gives most of a device's multiprocessors work.
+int DefaultSliceTokens(NumericPath path);
 
 // The compute pool that the options ask for. With `cpus`, the calling thread and those that it
 // starts are restricted to them.
@@ -103,6 +106,7 @@ class Runtime {
   Result<uint64_t> PagesCapacity(const TransformerOptions& model_options) const;
   int MaxStepTokens() const;
   int MaxBatchTokens() const;
+  int MaxLogitRows() const;
   Status OpenTiers();
   void Wire();
   std::string CostPath(size_t store) const;
