@@ -82,7 +82,7 @@ TEST(EngineTest, PromptsThatAreScoredTakeNoMoreOfAStepThanTheirShare) {
   }
   for (int i = 0; i < 3; ++i) ExpectSame(world.engine->Take(ids[i]).value(), alone[i]);
   EXPECT_EQ(model.most_scored, 40u);
-  EXPECT_EQ(model.most, static_cast<size_t>(kSlice)) << "the third prompt fills the steps";
+  EXPECT_GT(model.most, 40u) << "the third prompt takes what is left";
   world.engine.reset();  // before the model that it borrows
 }
 
