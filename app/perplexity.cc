@@ -40,11 +40,12 @@ Result<std::vector<double>> Losses(const PerplexityFlags& flags, std::span<const
   // Every token of a slice has logits: no more rows of them than the text needs.
   const int rows = static_cast<int>(
       std::min(static_cast<size_t>(options.slice_tokens), std::max<size_t>(tokens.size(), 1)));
-  ASSIGN_OR_RETURN(
-      const auto model,
-      TransformerModel::Create(
-          config, WeightSource::FromFiles(files), *pool, *threads,
-          {.max_batch_tokens = rows, .path = options.path, .weights = options.weights}));
+  ASSIGN_OR_RETURN(const auto model,
+                   TransformerModel::Create(config, WeightSource::FromFiles(files), *pool, *threads,
+                                            {.max_batch_tokens = rows,
+                                             .max_slices = 1,
+                                             .path = options.path,
+                                             .weights = options.weights}));
   *path = model->numeric_path();
   std::vector<double> losses;
   RETURN_IF_ERROR(VisitLogits(*model, *pool, tokens, {.slice_tokens = rows},

@@ -39,6 +39,7 @@ class Batch {
         (static_cast<uint64_t>(most) * pages + slice_pages + kSparePages) * layout.page_bytes(),
         &runtime_options);
     runtime_options.slice_tokens = std::max(options.slice_tokens, layout.chunk_tokens);
+    runtime_options.max_sequences = std::max(runtime_options.max_sequences, most);
     ASSIGN_OR_RETURN(auto runtime, Runtime::Create(runtime_options));
     auto batch = std::unique_ptr<Batch>(new Batch(options, std::move(runtime)));
     for (int i = 0; i < most; ++i) RETURN_IF_ERROR(batch->DrawPages(pages, &batch->sequences_));
@@ -79,7 +80,7 @@ class Batch {
     const ModelConfig& c = runtime_->config();
     AttentionShape shape{.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = c.head_dim};
     if (c.position == PositionKind::kAlibi) shape.alibi_slopes = AlibiSlopes(c.heads);
-    const auto attention = Attention::Create(compute_, shape, runtime_->pool(), n);
+    const auto attention = Attention::Create(compute_, shape, runtime_->pool(), n, n);
     const int64_t q_size = int64_t{c.heads} * c.head_dim;
     const Buffer q = compute_.Put(std::vector<float>(n * q_size, 0.125f));
     const ActivationBuffer out(compute_.path(), n, q_size);

@@ -204,6 +204,7 @@ Status Runtime::OpenModel() {
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options_.model_dir));
   const TransformerOptions model_options{.max_batch_tokens = MaxBatchTokens(),
                                          .max_logit_rows = MaxLogitRows(),
+                                         .max_slices = options_.max_sequences + 1,  // SharedSteps'
                                          .path = options_.path,
                                          .weights = options_.weights,
                                          .enforce_eager = options_.enforce_eager};

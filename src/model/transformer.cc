@@ -91,8 +91,9 @@ TransformerModel::TransformerModel(const ModelConfig& config, const PagePool& pa
       inv_freq_(compute_.Put(config.position == PositionKind::kRope
                                  ? RopeInverseFrequencies(config.rope, config.head_dim)
                                  : std::vector<float>(config.head_dim / 2))),
-      attention_(
-          Attention::Create(compute_, AttentionShapeOf(config), pages, options.max_batch_tokens)),
+      attention_(Attention::Create(
+          compute_, AttentionShapeOf(config), pages, options.max_batch_tokens,
+          options.max_slices > 0 ? options.max_slices : options.max_batch_tokens)),
       every_row_(attention_->NewPlan()),
       wanted_rows_(attention_->NewPlan()),
       graphs_(compute_, options.enforce_eager ? 0 : kGraphsMax) {

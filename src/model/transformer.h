@@ -23,6 +23,7 @@ namespace kvcake {
 struct TransformerOptions {
   int max_batch_tokens = 512 + 64;           // a slice and some decoding sequences
   int max_logit_rows = 0;                    // of one step; 0: max_batch_tokens
+  int max_slices = 0;                        // of one step; 0: max_batch_tokens
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
   WeightFormat weights = WeightFormat::kBf16;
   bool enforce_eager = false;  // enqueue every step's kernels, without CUDA graphs

@@ -7,7 +7,8 @@
 namespace kvcake {
 
 std::unique_ptr<Attention> Attention::Create(const Compute& compute, const AttentionShape& shape,
-                                             const PagePool& pool, int64_t max_rows) {
+                                             const PagePool& pool, int64_t max_rows,
+                                             int64_t max_slices) {
   CHECK(shape.alibi_slopes.empty() ||
         shape.alibi_slopes.size() == static_cast<size_t>(shape.heads));
   CHECK(shape.heads % shape.kv_heads == 0 && shape.heads / shape.kv_heads <= kAttentionGroupMax);
@@ -17,7 +18,7 @@ std::unique_ptr<Attention> Attention::Create(const Compute& compute, const Atten
   AttentionShape rounded = shape;
   for (float& slope : rounded.alibi_slopes) slope = Bf16ToF32(F32ToBf16(slope));
   if (compute.cuda() == nullptr) return NewCpuAttention(compute, std::move(rounded), pool);
-  return NewCudaAttention(compute, std::move(rounded), pool, max_rows);
+  return NewCudaAttention(compute, std::move(rounded), pool, max_rows, max_slices);
 }
 
 }  // namespace kvcake

@@ -61,9 +61,11 @@ class AttentionPlan {
 // the pool hold a multiple of 16 tokens.
 class Attention {
  public:
-  // Of `compute`'s kind; borrows it and the pool. Plans are of up to max_rows rows.
+  // Of `compute`'s kind; borrows it and the pool. Plans are of up to max_rows rows in up to
+  // max_slices slices, none of more pages than the pool has.
   static std::unique_ptr<Attention> Create(const Compute& compute, const AttentionShape& shape,
-                                           const PagePool& pool, int64_t max_rows);
+                                           const PagePool& pool, int64_t max_rows,
+                                           int64_t max_slices);
   virtual ~Attention() = default;
 
   virtual std::unique_ptr<AttentionPlan> NewPlan() = 0;

@@ -12,6 +12,7 @@ std::unique_ptr<Attention> NewCpuAttention(const Compute& compute, AttentionShap
                                            const PagePool& pool);
 // Of pages that lie in one segment of the device's memory.
 std::unique_ptr<Attention> NewCudaAttention(const Compute& compute, AttentionShape shape,
-                                            const PagePool& pool, int64_t max_rows);
+                                            const PagePool& pool, int64_t max_rows,
+                                            int64_t max_slices);
 
 }  // namespace kvcake

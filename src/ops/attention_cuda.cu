@@ -92,7 +92,15 @@ struct PlanLimits {
   int64_t kv_heads = 0;
   int64_t chunk_tokens = 0;
   int64_t max_rows = 0;
+  int64_t max_slices = 0;
+  int64_t pool_pages = 0;
   int64_t sums_rows = 0;  // that have room
+
+  // Tiles, some of which are split, and a merge for each of those; then what Pad adds.
+  int64_t max_tasks() const {
+    const int64_t tiles = max_rows * group / kTileRows + max_slices;
+    return (2 * tiles + sums_rows / kv_heads) * 5 / 4 + 2;
+  }
 };
 
 class CudaPlan : public AttentionPlan {
@@ -102,8 +110,7 @@ class CudaPlan : public AttentionPlan {
   // dense_keys cost time where they are computed, and change no result: here they are not.
   void Set(std::span<const AttentionSlice> slices) override;
   std::vector<uint64_t> launches() const override {
-    return {std::bit_cast<uint64_t>(on_device_.data()), std::bit_cast<uint64_t>(pages()),
-            tasks_.size(), merges_.size(), static_cast<uint64_t>(merge_rows_)};
+    return {tasks_.size(), merges_.size(), static_cast<uint64_t>(merge_rows_)};
   }
 
   // On the device.
@@ -136,13 +143,6 @@ class CudaPlan : public AttentionPlan {
   std::span<const PageId> pages_on_device_;
 };
 
-// Grows the array when it is too small, which forgets its values and is rare.
-template <typename T>
-void Reserve(const Compute& compute, int64_t size, StepArray<T>* array) {
-  const auto old = static_cast<int64_t>(array->host().size());
-  if (size > old) *array = StepArray<T>(compute, std::max(size, 2 * old));
-}
-
 // Adds tasks with nothing to do, up to one of a few numbers, a quarter apart at most, so that the
 // launches of steps repeat while contexts grow.
 void Pad(std::vector<AttentionTask>* tasks) {
@@ -150,12 +150,11 @@ void Pad(std::vector<AttentionTask>* tasks) {
   tasks->resize((size + step - 1) / step * step);
 }
 
-// Sequences may share pages, so that no bound on their lists is near what is used: arrays grow.
 CudaPlan::CudaPlan(const Compute& compute, const PlanLimits& limits)
     : compute_(compute),
       limits_(limits),
-      array_(compute, limits.max_rows + 1),
-      page_array_(compute, 8 * limits.max_rows + 1) {}
+      array_(compute, limits.max_tasks()),
+      page_array_(compute, limits.max_slices * limits.pool_pages) {}
 
 void CudaPlan::Set(std::span<const AttentionSlice> slices) {
   tasks_.clear();
@@ -170,8 +169,8 @@ void CudaPlan::Set(std::span<const AttentionSlice> slices) {
     pages += Pages(slice);
     tiles += Tiles(slice);
   }
+  CHECK(std::ssize(slices) <= limits_.max_slices);
   CHECK(rows <= limits_.max_rows && rows * limits_.group <= kIntMax && pages <= kIntMax);
-  Reserve(compute_, pages, &page_array_);
   // The partials of a single row, whose tile is mostly empty, are always computed side by side;
   // those of others where their tiles alone would leave multiprocessors idle.
   const bool idle = tiles * limits_.kv_heads < compute_.cuda()->multiprocessors();
@@ -226,7 +225,6 @@ void CudaPlan::Commit() {
   Pad(&tasks_);
   Pad(&merges_);
   const auto size = static_cast<int64_t>(tasks_.size() + merges_.size());
-  Reserve(compute_, size, &array_);
   std::ranges::copy(merges_, std::ranges::copy(tasks_, array_.host().begin()).out);
   on_device_ = array_.Commit(compute_, size);
 }
@@ -236,7 +234,7 @@ void CudaPlan::Commit() {
 class CudaAttention : public Attention {
  public:
   CudaAttention(const Compute& compute, AttentionShape shape, const PagePool& pool,
-                int64_t max_rows);
+                int64_t max_rows, int64_t max_slices);
 
   std::unique_ptr<AttentionPlan> NewPlan() override {
     return std::make_unique<CudaPlan>(compute_,
@@ -244,6 +242,8 @@ class CudaAttention : public Attention {
                                                  .kv_heads = shape_.kv_heads,
                                                  .chunk_tokens = pool_.layout().chunk_tokens,
                                                  .max_rows = max_rows_,
+                                                 .max_slices = max_slices_,
+                                                 .pool_pages = static_cast<int64_t>(pool_.pages()),
                                                  .sums_rows = sums_rows_});
   }
   void Run(const AttentionPlan& plan, int layer, int64_t q_stride, const Activations& out) override;
@@ -253,6 +253,7 @@ class CudaAttention : public Attention {
   const AttentionShape shape_;
   const PagePool& pool_;
   const int64_t max_rows_;
+  const int64_t max_slices_;
   const TileKernel kernel_;
   const int64_t sums_rows_;
   const Buffer sums_;
@@ -260,11 +261,12 @@ class CudaAttention : public Attention {
 };
 
 CudaAttention::CudaAttention(const Compute& compute, AttentionShape shape, const PagePool& pool,
-                             int64_t max_rows)
+                             int64_t max_rows, int64_t max_slices)
     : compute_(compute),
       shape_(std::move(shape)),
       pool_(pool),
       max_rows_(max_rows),
+      max_slices_(max_slices),
       kernel_(KernelFor(shape_.head_dim)),
       sums_rows_(kSumsBytesAll / (cuda::SumsStride(kernel_.padded_dim) * sizeof(float))),
       sums_(kSumsBytesAll, Memory::kDevice),
@@ -308,8 +310,9 @@ void CudaAttention::Run(const AttentionPlan& of, int layer, int64_t q_stride,
 }  // namespace
 
 std::unique_ptr<Attention> NewCudaAttention(const Compute& compute, AttentionShape shape,
-                                            const PagePool& pool, int64_t max_rows) {
-  return std::make_unique<CudaAttention>(compute, std::move(shape), pool, max_rows);
+                                            const PagePool& pool, int64_t max_rows,
+                                            int64_t max_slices) {
+  return std::make_unique<CudaAttention>(compute, std::move(shape), pool, max_rows, max_slices);
 }
 
 }  // namespace kvcake

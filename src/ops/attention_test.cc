@@ -287,7 +287,7 @@ TEST_P(AttentionTest, WhatIsComputedAndMaskedChangesNothing) {
   Sequence sequence(GetParam(), rng, shape, tokens, 64);
   ThreadPool workers(2);
   const Compute compute(workers, GetParam());
-  const auto attention = Attention::Create(compute, shape, sequence.pool(), tokens);
+  const auto attention = Attention::Create(compute, shape, sequence.pool(), tokens, tokens);
   const auto plan = attention->NewPlan();
   for (const auto& [begin, end] : {std::pair(0l, 200l), {100l, 101l}, {900l, tokens}}) {
     const auto want = sequence.Run(2, begin, end);
