@@ -38,6 +38,7 @@ Result<Row> Open(const TiersOptions& options, std::vector<StoreOptions> stores,
                  const std::string& name) {
   RuntimeOptions runtime = options.runtime;
   runtime.stores = std::move(stores);
+  SetPageBytes(runtime.ram_capacity_bytes, &runtime);
   Row row{.name = name,
           .runtime = {},
           .load_s = {},

@@ -89,24 +89,7 @@ std::vector<int> AllowedCpus() {
 
 int CgroupCores(int limit, const CgroupFiles& files) {
   double cpus = limit;
-  std::ifstream membership(files.membership);
-  // hierarchy:controllers:path; version 2 has no controllers in its line.
-  for (std::string line; std::getline(membership, line);) {
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const bool has_cpu = (',' + controllers + ',').find(",cpu,") != std::string::npos;
-    if (!controllers.empty() && !has_cpu) continue;
-    // A container may see its own cgroup as the mount itself and its path from outside: what is not
-    // there limits nothing.
-    auto path = std::filesystem::path(line.substr(second + 1)).relative_path();
-    const auto mount = controllers.empty() ? files.mounts : files.mounts / controllers;
-    while (true) {
-      cpus = QuotaCpus(mount / path, cpus);
-      if (path.empty()) break;
-      path = path.parent_path();
-    }
-  }
+  for (const auto& dir : CgroupDirs("cpu", files)) cpus = QuotaCpus(dir, cpus);
   return std::clamp(static_cast<int>(cpus + 0.5), 1, std::max(1, limit));
 }
 

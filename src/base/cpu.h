@@ -1,12 +1,12 @@
 // What this machine's CPU can do; decided once, at first use.
 #pragma once
 
-#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/cgroup.h"
 #include "base/status.h"
 
 namespace kvcake {
@@ -25,11 +25,6 @@ std::string CpuName();
 int UsableCores();
 // The CPUs that the calling thread may run on (taskset, cpusets), by number.
 std::vector<int> AllowedCpus();
-// Where the kernel tells of cgroups; tests have their own.
-struct CgroupFiles {
-  std::filesystem::path membership = "/proc/self/cgroup";
-  std::filesystem::path mounts = "/sys/fs/cgroup";
-};
 // The whole CPUs, at least 1, that the CPU quotas of this process's cgroups (version 2 or 1) and of
 // the cgroups around them leave of `limit`; half a CPU counts as one.
 int CgroupCores(int limit, const CgroupFiles& files = {});

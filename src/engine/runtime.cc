@@ -189,13 +189,15 @@ Result<uint64_t> Runtime::PagesCapacity(const TransformerOptions& model_options)
   const uint64_t usable = std::min(device->free_bytes(), share);
   const uint64_t model = TransformerModel::MemoryFor(config_, model_options) + kSpare;
   const uint64_t page = TransformerModel::LayoutFor(config_, options_.chunk_tokens).page_bytes();
-  if (usable < model + page) {
+  // Each of the two plans of attention has room for the lists of all slices.
+  const uint64_t listed = 2 * sizeof(PageId) * model_options.max_slices;
+  if (usable < model + page + listed) {
     return Fail(ErrorCode::kResourceExhausted,
                 "the model needs {} bytes and a page {}, and {} may be used of the {} bytes of {}, "
                 "of which {} are free: raise --gpu-memory-utilization, or lower --slice-tokens",
                 model, page, usable, device->memory_bytes(), device->name(), device->free_bytes());
   }
-  return usable - model;
+  return (usable - model) / (page + listed) * page;
 }
 
 Status Runtime::OpenModel() {

@@ -3,10 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <fstream>
 #include <random>
 #include <utility>
 
+#include "base/available_memory.h"
 #include "store/disk_tier.h"
 #include "store/faulty_tier.h"
 #include "store/memory_tier.h"
@@ -14,20 +14,6 @@
 #include "store/throttled_tier.h"
 
 namespace kvcake {
-namespace {
-
-// What the kernel could give without swapping.
-uint64_t AvailableMemoryBytes() {
-  std::ifstream file("/proc/meminfo");
-  const std::string key = "MemAvailable:";
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(key)) return std::stoull(line.substr(key.size())) << 10;
-  }
-  return UINT64_MAX;
-}
-
-}  // namespace
-
 Result<std::unique_ptr<RuntimeTiers>> RuntimeTiers::Open(RuntimeTiersOptions options,
                                                          std::unique_ptr<PageCopier> copier,
                                                          Memory pinned) {
@@ -60,7 +46,8 @@ Status RuntimeTiers::OpenRam() {
   const uint64_t available = AvailableMemoryBytes();
   if (bytes > available) {
     return Fail(ErrorCode::kResourceExhausted,
-                "--ram-capacity of {} bytes is more than the {} that the host's memory has left",
+                "--ram-capacity of {} bytes is more than the {} bytes of memory that this process "
+                "may still take",
                 options_.ram_capacity_bytes, available);
   }
   auto memory = Buffer::Create(bytes, options_.ram_pinned ? pinned_ : Memory::kHost);

@@ -4,6 +4,8 @@
 
 #include "engine/engine_testing.h"
 #include "kv/page_copier_testing.h"
+#include "ops/cuda_page_copier.h"
+#include "ops/test_paths.h"
 
 namespace kvcake {
 namespace {
@@ -12,12 +14,14 @@ constexpr int kPromptTokens = 580;  // the answer fills no chunk
 constexpr int kPromptChunks = kPromptTokens / kChunk;
 constexpr int kRamChunks = 6;
 
-// Pages are the host's, and taken for those of a device.
-class RuntimeTiersTest : public testing::Test {
+// On the CPU pages are the host's, and taken for those of a device.
+class RuntimeTiersTest : public PathTest {
  protected:
   // The chunks' root is the model's.
   void SetUp() override {
-    World world(nullptr);
+    PathTest::SetUp();
+    if (IsSkipped()) return;
+    World world(nullptr, {.path = GetParam()});
     options_.layout = world.model->layout();
     options_.root = world.model->identity().Root();
     options_.stores = {{.dir = dir_.path() + "/a"}};
@@ -26,12 +30,15 @@ class RuntimeTiersTest : public testing::Test {
     keys_ = ChunkKeys(options_.root, prompt_, kChunk);
   }
   Result<std::unique_ptr<RuntimeTiers>> Open() {
+    if (OnCuda(GetParam())) {
+      return RuntimeTiers::Open(options_, NewCudaPageCopier(), Memory::kPinned);
+    }
     return RuntimeTiers::Open(options_, std::make_unique<testing_util::FakeCopier>(),
                               Memory::kHost);
   }
   static std::unique_ptr<World> WorldOver(const RuntimeTiers& tiers) {
     Tier* const store = tiers.stores().empty() ? nullptr : tiers.stores()[0].get();
-    return std::make_unique<World>(store, WorldOptions{.ram = tiers.ram()});
+    return std::make_unique<World>(store, WorldOptions{.path = GetParam(), .ram = tiers.ram()});
   }
   // Of the prompt's chunks.
   static size_t Count(const std::vector<bool>& held) {
@@ -47,10 +54,11 @@ class RuntimeTiersTest : public testing::Test {
   RuntimeTiersOptions options_{.layout = {}, .root = {}};
   std::vector<ChunkKey> keys_;
 };
+KVCAKE_BOTH_DEVICES(RuntimeTiersTest);
 
 // The back of the prompt is in memory and no more on disk, the rest on disk alone: each comes from
 // where it is, and is then where it is not yet.
-TEST_F(RuntimeTiersTest, APromptIsRestoredFromMemoryAndFromDisk) {
+TEST_P(RuntimeTiersTest, APromptIsRestoredFromMemoryAndFromDisk) {
   for (const bool pinned : {true, false}) {
     SCOPED_TRACE(pinned);
     options_.ram_pinned = pinned;
@@ -72,7 +80,7 @@ TEST_F(RuntimeTiersTest, APromptIsRestoredFromMemoryAndFromDisk) {
       world->pool->DropCached();
       const uint64_t written = ram.Stats().writes;
       const Completion again = world->Answer(Ask(prompt_, policy));
-      ExpectSame(first, again);
+      ExpectSame(first, again, GetParam());
       if (policy == Policy::kLoad) {
         EXPECT_EQ(again.report.tokens_loaded.at("ram"), kRamChunks * kChunk);
         EXPECT_EQ(again.report.tokens_loaded.at("disk"), (kPromptChunks - kRamChunks) * kChunk);
@@ -84,7 +92,7 @@ TEST_F(RuntimeTiersTest, APromptIsRestoredFromMemoryAndFromDisk) {
   }
 }
 
-TEST_F(RuntimeTiersTest, MemoryAloneKeepsPrompts) {
+TEST_P(RuntimeTiersTest, MemoryAloneKeepsPrompts) {
   options_.stores = {};
   options_.ram_capacity_bytes = 64 * options_.layout.page_bytes();
   const auto tiers = Open().value();
@@ -93,7 +101,7 @@ TEST_F(RuntimeTiersTest, MemoryAloneKeepsPrompts) {
   const Completion first = world->Answer(Ask(prompt_));
   world->pool->DropCached();
   const Completion again = world->Answer(Ask(prompt_, Policy::kLoad));
-  ExpectSame(first, again);
+  ExpectSame(first, again, GetParam());
   EXPECT_EQ(again.report.tokens_loaded.at("ram"), kPromptChunks * kChunk);
   Request unkept = Ask(Prompt(kPromptTokens, 2));
   unkept.store = false;
@@ -102,7 +110,7 @@ TEST_F(RuntimeTiersTest, MemoryAloneKeepsPrompts) {
   EXPECT_EQ(tiers->ram()->Stats().chunks, kept);
 }
 
-TEST_F(RuntimeTiersTest, MemoryComesFirstAndStoresKeepTheirNumbers) {
+TEST_P(RuntimeTiersTest, MemoryComesFirstAndStoresKeepTheirNumbers) {
   options_.stores.push_back({.dir = dir_.path() + "/b"});
   for (const bool with_ram : {true, false}) {
     if (!with_ram) options_.ram_capacity_bytes = 0;
@@ -118,13 +126,13 @@ TEST_F(RuntimeTiersTest, MemoryComesFirstAndStoresKeepTheirNumbers) {
   }
 }
 
-TEST_F(RuntimeTiersTest, WherePagesAreTheHostsThereIsNoRamTier) {
+TEST_P(RuntimeTiersTest, WherePagesAreTheHostsThereIsNoRamTier) {
   const auto tiers = RuntimeTiers::Open(options_).value();
   EXPECT_EQ(tiers->ram(), nullptr);
   EXPECT_EQ(tiers->NumberOf(0), 0);
 }
 
-TEST_F(RuntimeTiersTest, RefusesWhatDoesNotFit) {
+TEST_P(RuntimeTiersTest, RefusesWhatDoesNotFit) {
   const RuntimeTiersOptions good = options_;
   options_.ram_capacity_bytes = 5;
   EXPECT_NE(Refusal().find("--ram-capacity of 5 bytes"), std::string::npos);

@@ -84,8 +84,8 @@ Status WriteBehind::SeenFromJson(const nlohmann::json& json) {
 }
 
 void WriteBehind::DropQueued() {
+  if (to_store_ && to_store_->Drop() > 0) return;
   if (to_ram_) to_ram_->Drop();
-  if (to_store_) to_store_->Drop();
 }
 
 bool WriteBehind::Flush() {

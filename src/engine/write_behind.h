@@ -26,7 +26,7 @@ struct WriteBehindOptions {
   Seconds patience{60};          // with a tier whose writes do not return
 };
 
-// Of what the stores were to keep (of the RAM tier its own stats tell), but for in_flight.
+// Of what the stores were to keep, but for in_flight.
 struct WriteBehindStats {
   uint64_t written = 0;
   uint64_t failed = 0;
@@ -48,7 +48,8 @@ class WriteBehind {
   // unless a store is known to hold it already (and it is not to be promoted), or it is not
   // admitted. `page` is published: it does not change any more.
   void Offer(const ChunkKey& key, const ChunkKey& parent, NumericPath path, PageHandle page);
-  // Gives up what has not begun to be written, and counts it as dropped.
+  // Gives up what has not begun to be written to the store, and counts it as dropped; where nothing
+  // waits for that, what waits for the RAM tier, which is rarely behind.
   void DropQueued();
   // Returns when everything queued so far is written, or has failed; false, with a warning, when
   // nothing has been for options.patience.

@@ -220,6 +220,24 @@ TEST_F(WriteBehindTest, ATierThatFailsKeepsNothingFromTheOther) {
   EXPECT_EQ(pool_->Stats().referenced, 0u);
 }
 
+TEST_F(WriteBehindTest, TheRamTiersChunksAreGivenUpOnlyWhenTheStoreHasNone) {
+  GatedTier store(Options()), ram(Options());
+  WriteBehind writer({&store}, *pool_, {.threads = 1}, &ram);
+  std::unique_lock closed(store.gate), ram_closed(ram.gate);
+  for (int i = 0; i < 6; ++i) Enqueue(writer, i);
+  writer.DropQueued();
+  ram_closed.unlock();
+  EXPECT_TRUE(testing_util::Eventually([&] { return ram.Stats().chunks == 6; }));
+  ram_closed.lock();
+  for (int i = 6; i < 10; ++i) Enqueue(writer, i);
+  writer.DropQueued();
+  writer.DropQueued();
+  closed.unlock();
+  ram_closed.unlock();
+  EXPECT_TRUE(Flushed(writer));
+  EXPECT_LT(ram.Stats().chunks, 10u) << "two at most were being written";
+}
+
 TEST_F(WriteBehindTest, AStoreThatHangsKeepsNothingFromTheRamTier) {
   GatedTier store(Options());
   WriteBehind writer({&store}, *pool_, {.threads = 1, .patience = Seconds(0.02)}, &tier_);

@@ -36,12 +36,13 @@ void WriteQueue::Add(Item item) {
   changed_.notify_all();
 }
 
-void WriteQueue::Drop() {
+size_t WriteQueue::Drop() {
   std::deque<Item> dropped;  // their pages go back outside the lock
   std::lock_guard lock(mutex_);
   stats_.dropped += queue_.size();
   dropped.swap(queue_);
   changed_.notify_all();  // a Flush waits for the queue too
+  return dropped.size();
 }
 
 bool WriteQueue::Flush() {

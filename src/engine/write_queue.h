@@ -46,8 +46,8 @@ class WriteQueue {
   WriteQueue& operator=(const WriteQueue&) = delete;
 
   void Add(Item item);
-  // Gives up what has not begun to be written, and counts it as dropped.
-  void Drop();
+  // Gives up what has not begun to be written, and counts it as dropped; returns how many.
+  size_t Drop();
   // Returns when everything queued so far is written, or has failed; false, with a warning, when
   // nothing has been for options.patience.
   bool Flush();

@@ -53,6 +53,8 @@ class TransformerModel : public Model {
   int max_positions() const override { return config_.max_positions; }
   int max_batch_tokens() const override { return options_.max_batch_tokens; }
   const ModelConfig& config() const { return config_; }
+  // Steps that were not enqueued but launched as a CUDA graph.
+  uint64_t graph_launches() const { return graphs_.launches(); }
 
   Result<std::span<const float>> Forward(std::span<const Slice> slices) override;
   bool samples() const override { return true; }

@@ -138,6 +138,10 @@ TEST_P(TransformerDecodeTest, ReplayedStepsGiveTheLogitsOfEnqueuedOnes) {
     Rig replayed(config, GetParam(), 2), eager(config, GetParam(), 2, 32, WeightFormat::kBf16,
                                                /*enforce_eager=*/true);
     EXPECT_EQ(Decode(replayed), Decode(eager));
+    EXPECT_EQ(eager.model->graph_launches(), 0u);
+    if (OnCuda(GetParam())) {
+      EXPECT_GT(replayed.model->graph_launches(), 20u) << "of 60 steps";
+    }
   }
 }
 

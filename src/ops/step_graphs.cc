@@ -44,6 +44,7 @@ void StepGraphs::Run(const Key& key, const Enqueue& enqueue) {
     Trim();
   }
   found->graph->Launch();
+  ++launches_;
 }
 
 void StepGraphs::Trim() {

@@ -42,6 +42,7 @@ class StepGraphs {
   // allocates memory of the device, nor copies what the host may change. After a capture that
   // fails, every step is called.
   void Run(const Key& key, const Enqueue& enqueue);
+  uint64_t launches() const { return launches_; }  // of graphs, so far
 
  private:
   struct Entry {
@@ -54,6 +55,7 @@ class StepGraphs {
   Capture capture_;  // empty: Run calls
   const size_t max_;
   std::list<Entry> entries_;  // by last use, the latest first
+  uint64_t launches_ = 0;
 };
 
 }  // namespace kvcake

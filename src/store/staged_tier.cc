@@ -126,6 +126,7 @@ void StagedTier::Finish(ReadId id) {
 Status StagedTier::Put(const ChunkWrite& chunk) {
   const uint64_t bytes = options_.layout.page_bytes();
   CHECK(chunk.page.size() >= bytes);
+  if (inner().Residency({&chunk.key, 1})[0]) return {};  // before it is copied for nothing
   const Slot slot = DrawWriteSlot();
   CopyFromPage(copier_, slot, chunk.page.first(bytes));
   ChunkWrite staged = chunk;
