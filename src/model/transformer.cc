@@ -137,7 +137,7 @@ Result<std::span<const float>> TransformerModel::Forward(std::span<const Slice> 
   return Fetch(step);
 }
 
-// The arrays of the step and the scratch never move; the plans' arrays may.
+// Nothing that kernels are given ever moves.
 StepGraphs::Key TransformerModel::GraphKey(const Rows& step) const {
   StepGraphs::Key key = {step.tokens.size(), step.wanted.size(), step.sampling.size()};
   for (const AttentionPlan* plan : {every_row_.get(), wanted_rows_.get()}) {
