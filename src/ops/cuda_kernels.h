@@ -14,8 +14,8 @@
 
 namespace kvcake::cuda {
 
-// step_graphs.h; fails where CUDA refuses to begin, to end or to make the graph, and nothing has run
-// then. A kernel that it refuses meanwhile ends the process.
+// step_graphs.h; fails where CUDA refuses to begin, to end or to make the graph, and nothing has
+// run then. A kernel that it refuses meanwhile ends the process.
 Result<std::unique_ptr<StepGraph>> Capture(CudaDevice& device, const StepGraphs::Enqueue& enqueue);
 
 // elementwise.h
