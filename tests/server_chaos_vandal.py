@@ -14,11 +14,13 @@ class Vandal:
 
     def __init__(self, store, rng, pause_s=0.3):
         self.store = pathlib.Path(store)
+        self._aside = self.store.with_name("aside")  # not in the store, where it could be damaged
         self.done = {}  # how often, by what was done
         self._rng = rng
         self._pause_s = pause_s
         self._stop = None
         self._thread = None
+        self._error = None  # that ended the thread
 
     def __enter__(self):
         self._stop = threading.Event()
@@ -32,6 +34,8 @@ class Vandal:
         if self._thread.is_alive():
             stack = traceback.format_stack(sys._current_frames()[self._thread.ident])
             raise AssertionError("what damages the store hangs:\n" + "".join(stack))
+        if self._error:
+            raise self._error
 
     def _run(self):
         deeds = [self.cut, self.cut, self.flip, self.flip, self.flip, self.remove, self.remove,
@@ -44,6 +48,9 @@ class Vandal:
                 deed()
             except OSError:  # the server was there first
                 continue
+            except Exception as error:
+                self._error = error
+                return
             self.done[deed.__name__] = self.done.get(deed.__name__, 0) + 1
 
     def _chunk(self):
@@ -62,6 +69,8 @@ class Vandal:
         path = self._chunk()
         with open(path, "r+b") as file:
             size = path.stat().st_size
+            if size == 0:
+                return
             file.seek(self._rng.randrange(self._rng.choice([min(size, 4096), size])))
             byte = file.read(1)[0]
             file.seek(-1, os.SEEK_CUR)
@@ -73,17 +82,15 @@ class Vandal:
     def swap(self):
         """Two chunks that are whole, each with the other's name."""
         one, two = self._chunk(), self._chunk()
-        aside = one.with_name("aside")
-        one.rename(aside)
+        one.rename(self._aside)
         two.rename(one)
-        aside.rename(two)
+        self._aside.rename(two)
 
     def litter(self):
         where = self._chunk().parent
         for name in ("no chunk", "ab" * 32):
-            aside = where / "aside"
-            aside.write_bytes(b"?" * self._rng.randrange(5000))
-            aside.rename(where / name)  # where a pipe may be by now, whose opening would wait
+            self._aside.write_bytes(b"?" * self._rng.randrange(5000))
+            self._aside.rename(where / name)  # where a pipe may be by now, whose opening would wait
 
     def directory_for_file(self):
         path = self._chunk()
