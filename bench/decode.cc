@@ -42,8 +42,8 @@ class Batch {
     runtime_options.max_sequences = std::max(runtime_options.max_sequences, most);
     ASSIGN_OR_RETURN(auto runtime, Runtime::Create(runtime_options));
     auto batch = std::unique_ptr<Batch>(new Batch(options, std::move(runtime)));
-    for (int i = 0; i < most; ++i) RETURN_IF_ERROR(batch->DrawPages(pages, &batch->sequences_));
-    RETURN_IF_ERROR(batch->DrawPages(slice_pages, &batch->slice_));
+    for (int i = 0; i < most; ++i) RETURN_IF_ERROR(batch->Draw(pages, &batch->sequences_));
+    RETURN_IF_ERROR(batch->Draw(slice_pages, &batch->slice_));
     RETURN_IF_ERROR(batch->Check(most));
     return batch;
   }
@@ -104,7 +104,7 @@ class Batch {
 
  private:
   struct Pages {
-    std::vector<PageHandle> handles;
+    PageTable handles;
     std::vector<PageId> ids;
   };
 
@@ -115,16 +115,10 @@ class Batch {
         tokens_(RandomPrompt(options.slice_tokens, runtime_->config().vocab_size, 1)),
         random_(RandomPage(runtime_->pool().layout())) {}
 
-  Status DrawPages(int count, std::vector<Pages>* to) {
-    PagePool& pool = runtime_->pool();
+  Status Draw(int count, std::vector<Pages>* to) {
     Pages pages;
-    for (int i = 0; i < count; ++i) {
-      auto page = pool.Draw();
-      if (!page) return Fail(ErrorCode::kResourceExhausted, "no pages left for the sequences");
-      WriteTo(MemoryOf(compute_.path()), pool.Data(page->id()), std::as_bytes(std::span(random_)));
-      pages.ids.push_back(page->id());
-      pages.handles.push_back(std::move(*page));
-    }
+    ASSIGN_OR_RETURN(pages.handles, DrawPages(*runtime_, count, random_));
+    pages.ids = IdsOf(pages.handles);
     to->push_back(std::move(pages));
     return {};
   }
@@ -312,13 +306,11 @@ Status RunDecode(const DecodeOptions& options) {
     if (!OnCuda(options.path)) formats.push_back(WeightFormat::kInt8);
   }
   auto json = nlohmann::ordered_json::array();
-  std::vector<std::string> names = options.archs;
-  if (!options.model_dir.empty()) names = {options.model_dir};
   Limits limits(options.path);
   fmt::print("{}\n{:<14} {:>7} {:>9} {:>7} {:>26} {:>6} {:>10} {:>9} {:>24}\n",
              DeviceName(options.path), "model", "weights", "sequences", "context",
              "tokens/s (min - max)", "GB/s", "roofline", "limit", "share (min - max)");
-  for (const std::string& name : names) {
+  for (const std::string& name : ModelNames(options.model_dir, options.archs)) {
     ASSIGN_OR_RETURN(const std::string dir, ModelDirOf(options.model_dir, name));
     std::deque<ModelDecode> decodes;
     for (WeightFormat weights : formats) {

@@ -59,6 +59,10 @@ std::string Spread(const std::vector<double>& values, int decimals) {
                      *most, decimals);
 }
 
+std::vector<std::string> ModelNames(const std::string& dir, const std::vector<std::string>& archs) {
+  return dir.empty() ? archs : std::vector{dir};
+}
+
 Result<std::string> ModelDirOf(const std::string& dir, const std::string& arch) {
   if (!dir.empty()) return dir;
   return SynthModelDir(arch);
@@ -92,6 +96,20 @@ std::vector<uint16_t> RandomPage(const KvLayout& layout) {
   uint64_t seed = 1;
   for (uint16_t& element : page) element = NextSmallBf16(&seed);
   return page;
+}
+
+Result<PageTable> DrawPages(Runtime& runtime, int count, std::span<const uint16_t> contents) {
+  PageTable pages;
+  for (int i = 0; i < count; ++i) {
+    auto page = runtime.pool().Draw();
+    if (!page) return Fail(ErrorCode::kResourceExhausted, "no pages are left");
+    if (!contents.empty()) {
+      WriteTo(MemoryOf(runtime.model().numeric_path()), runtime.pool().Data(page->id()),
+              std::as_bytes(contents));
+    }
+    pages.push_back(std::move(*page));
+  }
+  return pages;
 }
 
 std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed) {

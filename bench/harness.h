@@ -3,6 +3,7 @@
 
 #include <array>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@ namespace kvcake::bench {
 // Where benches keep synthetic models and stores between runs: $XDG_CACHE_HOME/kvcake or
 // ~/.cache/kvcake.
 std::string CacheDir();
+// What a bench is to measure: the one model of `dir`, or where it is empty all of `archs`.
+std::vector<std::string> ModelNames(const std::string& dir, const std::vector<std::string>& archs);
 // The directory of a model with random weights of this shape; written on first use.
 Result<std::string> SynthModelDir(const std::string& arch);
 
@@ -41,6 +44,9 @@ double CpuSeconds();  // of this process so far, all threads
 uint16_t NextSmallBf16(uint64_t* state);
 // A page's worth of such elements, from the same start each time.
 std::vector<uint16_t> RandomPage(const KvLayout& layout);
+// Private pages of the runtime's pool, each with these contents; none: undefined. Fails when there
+// are too few.
+Result<PageTable> DrawPages(Runtime& runtime, int count, std::span<const uint16_t> contents = {});
 // `count` ids below `vocab`, the same for the same seed.
 std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed);
 

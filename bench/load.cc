@@ -13,18 +13,15 @@
 #include "bench/load_copies.h"
 #include "bench/load_fio.h"
 #include "bench/scratch_dir.h"
+#include "engine/runtime_tiers.h"
 #include "engine/write_behind.h"
 #include "ops/cuda_page_copier.h"
-#include "store/disk_tier.h"
-#include "store/staged_tier.h"
 #include "store/store_tools.h"
 
 namespace kvcake::bench {
 namespace {
 
 constexpr uint64_t kPoolBytes = 256 << 20;
-constexpr uint64_t kStagingBytes = 512 << 20;  // at most, as the runtime has by default
-constexpr int kWriteSlots = 2;                 // as the runtime has
 
 struct Rate {
   double bytes_per_s = 0;
@@ -58,13 +55,14 @@ class ChunkRun {
                                                 uint64_t bytes, NumericPath path) {
     std::unique_ptr<ChunkRun> run(new ChunkRun);
     ASSIGN_OR_RETURN(PageMemory memory, PageMemoryOf(path));
-    DiskTierOptions disk;
-    disk.dir = dir;
-    disk.layout = LayoutOf(chunk_bytes);
-    disk.root = run->root_ = KvIdentity().Add("bench", static_cast<int64_t>(chunk_bytes)).Root();
-    disk.capacity_bytes = 1ull << 50;
-    ASSIGN_OR_RETURN(run->tier_, DiskTier::Open(std::move(disk)));
-    if (OnCuda(path)) run->Stage(LayoutOf(chunk_bytes));
+    run->root_ = KvIdentity().Add("bench", static_cast<int64_t>(chunk_bytes)).Root();
+    ASSIGN_OR_RETURN(
+        run->tiers_,
+        RuntimeTiers::Open({.layout = LayoutOf(chunk_bytes),
+                            .root = run->root_,
+                            .stores = {{.dir = dir, .capacity_bytes = 1ull << 50}},
+                            .staging_capacity_bytes = RuntimeOptions{}.staging_capacity_bytes},
+                           OnCuda(path) ? NewCudaPageCopier() : nullptr));
     ASSIGN_OR_RETURN(run->pool_,
                      PagePool::Create(LayoutOf(chunk_bytes), kPoolBytes, std::move(memory)));
     const uint64_t chunks = std::max<uint64_t>(bytes / run->page_bytes(), 1);
@@ -78,10 +76,10 @@ class ChunkRun {
 
   // By the engine's writer, from pages of which each is written again and again.
   Result<Rate> Write() {
-    for (const ChunkKey& key : keys_) RETURN_IF_ERROR(tier_->Evict(key));
+    for (const ChunkKey& key : keys_) RETURN_IF_ERROR(tier().Evict(key));
     const Stopwatch watch;
     {
-      WriteBehind writer({tier_.get()}, *pool_, {.queue_max = keys_.size()});
+      WriteBehind writer({&tier()}, *pool_, {.queue_max = keys_.size()});
       for (size_t i = 0; i < keys_.size(); ++i) {
         writer.Offer(keys_[i], i == 0 ? root_ : keys_[i - 1], NumericPath::kF32,
                      sources_[i % sources_.size()].Share());
@@ -97,23 +95,11 @@ class ChunkRun {
   Result<Rate> Read() {
     pool_->DropCached();
     const Stopwatch watch;
-    RETURN_IF_ERROR(LoadChunks(*tier_, *pool_, root_, keys_));
+    RETURN_IF_ERROR(LoadChunks(tier(), *pool_, root_, keys_));
     return watch.Of(bytes());
   }
 
  private:
-  // As the runtime does for pages of a device.
-  void Stage(const KvLayout& layout) {
-    const auto slots = static_cast<int>(kStagingBytes / layout.page_bytes());
-    const int reads = std::min(slots - kWriteSlots, tier_->max_reads_in_flight());
-    const StagedTierOptions staged{
-        .read_slots = reads, .write_slots = kWriteSlots, .layout = layout};
-    copier_ = NewCudaPageCopier();
-    staging_ = Buffer(staged.staging_bytes(), Memory::kPinned);
-    tier_ = std::make_unique<StagedTier>(std::move(tier_), *copier_,
-                                         std::span(staging_.data(), staging_.size()), staged);
-  }
-
   // Half of the pool holds what is written, the rest is where reads land; every page is touched.
   void FillPool(Memory memory) {
     std::vector<PageHandle> rest;
@@ -128,11 +114,11 @@ class ChunkRun {
   }
 
   ChunkRun() = default;
+  Tier& tier() const { return *tiers_->stores()[0]; }
+
   ChunkKey root_;
   std::unique_ptr<PagePool> pool_;
-  std::unique_ptr<PageCopier> copier_;  // and staging_: where the pool is a device's
-  Buffer staging_;
-  std::unique_ptr<Tier> tier_;  // its reads land in the pool
+  std::unique_ptr<RuntimeTiers> tiers_;  // one, whose reads land in the pool
   std::vector<PageHandle> sources_;
   std::vector<ChunkKey> keys_;
 };

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -80,7 +78,7 @@ class BesideRun {
     auto run = std::unique_ptr<BesideRun>(new BesideRun(std::move(runtime), chunks));
     RETURN_IF_ERROR(RunCold(*run->runtime_, run->prompt_, Policy::kCompute, 1, /*store=*/true)
                         .map([](const auto&) {}));
-    RETURN_IF_ERROR(run->DrawPages(slice_pages, &run->slice_));
+    ASSIGN_OR_RETURN(run->slice_, DrawPages(*run->runtime_, slice_pages));
     ASSIGN_OR_RETURN(const double slice_s, run->SliceSeconds(1));
     run->slices_ = std::clamp(static_cast<int>(kSampleSeconds / slice_s), 1, 256);
     return run;
@@ -102,7 +100,7 @@ class BesideRun {
 
   // Of CUDA: as a tier in page-locked memory would, all chunks at once.
   Result<Pass> FromMemory() {
-    RETURN_IF_ERROR(DrawPages(static_cast<int>(keys_.size()), &copied_));
+    ASSIGN_OR_RETURN(copied_, DrawPages(*runtime_, static_cast<int>(keys_.size())));
     pinned_ = Buffer(pass_bytes(), Memory::kPinned);
     copier_ = NewCudaPageCopier();
     return [this] { return CopyAll(); };
@@ -116,15 +114,6 @@ class BesideRun {
         keys_(ChunkKeys(runtime_->model().identity().Root(), prompt_,
                         runtime_->options().chunk_tokens)) {}
 
-  Status DrawPages(int count, std::vector<PageHandle>* to) {
-    for (int i = 0; i < count; ++i) {
-      auto page = runtime_->pool().Draw();
-      if (!page) return Fail(ErrorCode::kResourceExhausted, "no pages are left");
-      to->push_back(std::move(*page));
-    }
-    return {};
-  }
-
   Result<double> SliceSeconds(int slices) {
     const std::vector<PageId> pages = IdsOf(slice_);
     const Slice slice{.tokens = std::span(prompt_).first(slice_tokens()), .pages = pages};
@@ -136,27 +125,19 @@ class BesideRun {
   }
 
   Status CopyAll() {
-    std::mutex mutex;
-    std::condition_variable all_done;
-    size_t left = copied_.size();
     PagePool& pool = runtime_->pool();
     const uint64_t bytes = pool.layout().page_bytes();
-    for (size_t i = 0; i < copied_.size(); ++i) {
+    AwaitCopies(std::ssize(copied_), [&](int64_t i, std::function<void()> done) {
       copier_->ToPage({pool.Data(copied_[i].id()), bytes}, {pinned_.data() + i * bytes, bytes},
-                      [&] {
-                        std::lock_guard lock(mutex);
-                        if (--left == 0) all_done.notify_all();
-                      });
-    }
-    std::unique_lock lock(mutex);
-    all_done.wait(lock, [&] { return left == 0; });
+                      std::move(done));
+    });
     return {};
   }
 
   const std::unique_ptr<Runtime> runtime_;
   const std::vector<int32_t> prompt_;
   const std::vector<ChunkKey> keys_;
-  std::vector<PageHandle> slice_, copied_;
+  PageTable slice_, copied_;
   int slices_ = 1;  // of a sample
   Buffer pinned_;
   std::unique_ptr<PageCopier> copier_;

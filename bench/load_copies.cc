@@ -3,9 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "bench/harness.h"
@@ -32,23 +30,14 @@ class CopyRun {
 
   // Bytes a second, all chunks asked for at once.
   double ByCopier(bool to_device) {
-    std::mutex mutex;
-    std::condition_variable all_done;
-    uint64_t left = chunks_;
-    const auto done = [&] {
-      std::lock_guard lock(mutex);
-      if (--left == 0) all_done.notify_all();
-    };
     const TimePoint start = Clock::Real().Now();
-    for (uint64_t i = 0; i < chunks_; ++i) {
+    AwaitCopies(static_cast<int64_t>(chunks_), [&](int64_t i, std::function<void()> done) {
       if (to_device) {
-        copier_->ToPage(Chunk(pages_, i), Chunk(host_, i), done);
+        copier_->ToPage(Chunk(pages_, i), Chunk(host_, i), std::move(done));
       } else {
-        copier_->FromPage(Chunk(host_, i), Chunk(pages_, i), done);
+        copier_->FromPage(Chunk(host_, i), Chunk(pages_, i), std::move(done));
       }
-    }
-    std::unique_lock lock(mutex);
-    all_done.wait(lock, [&] { return left == 0; });
+    });
     return RateSince(start);
   }
 

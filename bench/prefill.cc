@@ -121,9 +121,7 @@ nlohmann::ordered_json Report(const std::vector<Cell>& cells, const MatmulPeak& 
 Status RunPrefill(const PrefillOptions& options) {
   MatmulPeak peak;
   std::vector<Cell> cells;
-  std::vector<std::string> names = options.archs;
-  if (!options.model_dir.empty()) names = {options.model_dir};
-  for (const std::string& name : names) {
+  for (const std::string& name : ModelNames(options.model_dir, options.archs)) {
     ASSIGN_OR_RETURN(const std::string dir, ModelDirOf(options.model_dir, name));
     ASSIGN_OR_RETURN(const auto measured, MeasureModel(options, dir, name, &peak));
     cells.insert(cells.end(), measured.begin(), measured.end());

@@ -48,15 +48,17 @@ class SliceRun {
         &runtime_options);
     ASSIGN_OR_RETURN(run.runtime_, Runtime::Create(runtime_options));
     run.tokens_ = RandomPrompt(longest, config.vocab_size, 1);
-    RETURN_IF_ERROR(run.DrawPages(pages));
+    ASSIGN_OR_RETURN(run.pages_,
+                     DrawPages(*run.runtime_, pages, RandomPage(run.runtime_->pool().layout())));
     return run;
   }
 
   // One repeat of everything; the first is not kept, and warms up.
   Status Measure(bool keep) {
+    const std::vector<PageId> pages = IdsOf(pages_);
     for (Cell& cell : cells_) {
       const Slice slice{
-          .tokens = std::span(tokens_).first(cell.tokens), .start = cell.prefix, .pages = pages_};
+          .tokens = std::span(tokens_).first(cell.tokens), .start = cell.prefix, .pages = pages};
       const TimePoint start = Clock::Real().Now();
       RETURN_IF_ERROR(runtime_->model().Forward({&slice, 1}).map([](const auto&) {}));
       if (keep) cell.seconds.push_back((Clock::Real().Now() - start).count());
@@ -85,24 +87,9 @@ class SliceRun {
   }
 
  private:
-  Status DrawPages(int count) {
-    PagePool& pool = runtime_->pool();
-    const std::vector<uint16_t> random = RandomPage(pool.layout());
-    for (int i = 0; i < count; ++i) {
-      auto page = pool.Draw();
-      if (!page) return Fail(ErrorCode::kResourceExhausted, "no pages are left for the prompt");
-      WriteTo(MemoryOf(runtime_->model().numeric_path()), pool.Data(page->id()),
-              std::as_bytes(std::span(random)));
-      pages_.push_back(page->id());
-      handles_.push_back(std::move(*page));
-    }
-    return {};
-  }
-
   std::unique_ptr<Runtime> runtime_;
   std::vector<int32_t> tokens_;
-  std::vector<PageHandle> handles_;
-  std::vector<PageId> pages_;
+  PageTable pages_;
   std::vector<Cell> cells_;
 };
 
@@ -110,12 +97,10 @@ class SliceRun {
 
 Status RunSlices(const SlicesOptions& options) {
   RETURN_IF_ERROR(CheckDevice(options.path));
-  std::vector<std::string> names = options.archs;
-  if (!options.model_dir.empty()) names = {options.model_dir};
   fmt::print("{}\n{:<14} {:>7} {:>7} {:>28} {:>10}\n", DeviceName(options.path), "model", "after",
              "tokens", "ms (min - max)", "tokens/s");
   auto json = nlohmann::ordered_json::array();
-  for (const std::string& name : names) {
+  for (const std::string& name : ModelNames(options.model_dir, options.archs)) {
     ASSIGN_OR_RETURN(const std::string dir, ModelDirOf(options.model_dir, name));
     ASSIGN_OR_RETURN(SliceRun run, SliceRun::Create(options, dir));
     for (int repeat = 0; repeat <= options.repeats; ++repeat) {

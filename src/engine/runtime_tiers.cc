@@ -14,6 +14,7 @@
 #include "store/throttled_tier.h"
 
 namespace kvcake {
+
 Result<std::unique_ptr<RuntimeTiers>> RuntimeTiers::Open(RuntimeTiersOptions options,
                                                          std::unique_ptr<PageCopier> copier,
                                                          Memory pinned) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 
@@ -20,6 +21,10 @@ class PageCopier {
                         std::function<void()> done) = 0;
 };
 
+// Starts `count` copies, each told by its number and ending with a call of `done`; blocks until all
+// have been done.
+void AwaitCopies(int64_t count,
+                 const std::function<void(int64_t copy, std::function<void()> done)>& start);
 // FromPage that blocks until the bytes are there.
 void CopyFromPage(PageCopier& copier, std::span<std::byte> staging,
                   std::span<const std::byte> page);

@@ -1,13 +1,12 @@
 #include "store/memory_tier.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <atomic>
 #include <future>
 #include <thread>
 
-#include "kv/page_copier_testing.h"
+#include "store/copied_tier_testing.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {
@@ -36,6 +35,19 @@ class MemoryTierTest : public testing::Test {
   bool AwaitCopies(size_t n) {
     return Eventually([&] { return copier_.held() == n; });
   }
+  // Reads whose copies have begun, and do not end before LetGo.
+  void Hold(Reads& reads, const std::vector<size_t>& chunks) {
+    copier_.Set({.hold_to_page = true});
+    for (const size_t i : chunks) Start(reads, i);
+    ASSERT_TRUE(AwaitCopies(chunks.size()));
+  }
+  void LetGo(Reads& reads, const std::vector<size_t>& chunks) {
+    copier_.Set({});
+    for (size_t read = 0; read < chunks.size(); ++read) {
+      ASSERT_TRUE(reads.Wait(read).status);
+      EXPECT_TRUE(HoldsChunk(chain_[chunks[read]], reads.landing(read)));
+    }
+  }
 
   const KvLayout layout_ = SmallLayout();
   const std::vector<ChunkKey> chain_ = Chain(10);
@@ -52,83 +64,48 @@ TEST_F(MemoryTierTest, ItsOwnersMemoryIsItsCapacity) {
   for (size_t i = 2; i < 5; ++i) EXPECT_EQ(Read(i), std::nullopt) << i;
 }
 
-// The pages are memory that this process cannot touch; the copier knows where they really are.
 TEST_F(MemoryTierTest, PagesAreTouchedByTheCopierOnly) {
-  const size_t bytes = layout_.page_bytes();
-  void* const mapped =
-      mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(mapped, MAP_FAILED);
-  ASSERT_EQ(mprotect(mapped, bytes, PROT_NONE), 0);
-  const std::span<std::byte> page(static_cast<std::byte*>(mapped), bytes);
-  const std::span<std::byte> behind(page.data() + bytes, bytes);
-  {
-    FakeCopier copier(bytes);
-    MemoryTier tier({.layout = layout_, .capacity_bytes = bytes, .copier = &copier});
-    FillPage(chain_[0], behind);
-    ASSERT_TRUE(tier.Put({chain_[0], Root(), NumericPath::kBf16Tensor, page}));
-    std::memset(behind.data(), 0, bytes);
-    std::promise<ReadResult> result;
-    tier.Get({chain_[0], Root(), page, [&](ReadResult r) { result.set_value(std::move(r)); }});
-    EXPECT_TRUE(result.get_future().get().status);
-    PageBuffer read(layout_);
-    std::ranges::copy(behind, read.span().begin());
-    EXPECT_TRUE(HoldsChunk(chain_[0], read));
-  }
-  munmap(mapped, 2 * bytes);
+  ExpectPagesAreTouchedByTheCopierOnly(layout_, [this](PageCopier& copier) {
+    return std::make_unique<MemoryTier>(MemoryTierOptions{
+        .layout = layout_, .capacity_bytes = layout_.page_bytes(), .copier = &copier});
+  });
 }
 
 TEST_F(MemoryTierTest, NoThreadOfTheTierWaitsForACopy) {
   Open(4, 4);
-  copier_.Set({.hold_to_page = true});
   Reads reads;
-  for (size_t i = 0; i < 4; ++i) Start(reads, i);
-  ASSERT_TRUE(AwaitCopies(4)) << "all copies have been started";
+  Hold(reads, {0, 1, 2, 3});
   Start(reads, 5);  // not there
   EXPECT_EQ(reads.Wait(4).status.error().code, ErrorCode::kNotFound);
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(reads.answers(i), 0);
-  copier_.Set({});
-  for (size_t i = 0; i < 4; ++i) {
-    ASSERT_TRUE(reads.Wait(i).status);
-    EXPECT_TRUE(HoldsChunk(chain_[i], reads.landing(i)));
-  }
+  LetGo(reads, {0, 1, 2, 3});
 }
 
 TEST_F(MemoryTierTest, RoomIsNotMadeOfWhatIsBeingRead) {
   Open(2, 2);
-  copier_.Set({.hold_to_page = true});
   Reads reads;
-  Start(reads, 0);
-  ASSERT_TRUE(AwaitCopies(1));
+  Hold(reads, {0});
   ASSERT_TRUE(Put(2));  // in the place of 1, which is colder
   ASSERT_TRUE(Put(3));  // of 2, which is not, but 0 is being read
   EXPECT_TRUE(Holds(0));
   EXPECT_FALSE(Holds(1));
   EXPECT_FALSE(Holds(2));
-  copier_.Set({});
-  ASSERT_TRUE(reads.Wait(0).status);
-  EXPECT_TRUE(HoldsChunk(chain_[0], reads.landing(0)));
+  LetGo(reads, {0});
   ASSERT_TRUE(Put(4));  // now it may go
   EXPECT_FALSE(Holds(0));
 }
 
 TEST_F(MemoryTierTest, AnEvictedChunkKeepsItsSlotForItsReads) {
   Open(2, 2);
-  copier_.Set({.hold_to_page = true});
   Reads reads;
-  Start(reads, 0);
-  Start(reads, 0);
-  ASSERT_TRUE(AwaitCopies(2));
+  Hold(reads, {0, 0});
   ASSERT_TRUE(tier_->Evict(chain_[0]));
   EXPECT_FALSE(Holds(0));
   EXPECT_EQ(tier_->Stats().chunks, 1u);
   ASSERT_TRUE(Put(2));  // in the place of 1
   ASSERT_TRUE(Put(0));  // of 2: its old slot is not free
   EXPECT_EQ(tier_->Stats().chunks, 1u);
-  copier_.Set({});
-  for (size_t i = 0; i < 2; ++i) {
-    ASSERT_TRUE(reads.Wait(i).status);
-    EXPECT_TRUE(HoldsChunk(chain_[0], reads.landing(i)));
-  }
+  LetGo(reads, {0, 0});
   ASSERT_TRUE(Put(3));  // free again, once
   EXPECT_EQ(tier_->Stats().chunks, 2u);
   ASSERT_TRUE(Put(4));
@@ -139,20 +116,13 @@ TEST_F(MemoryTierTest, AnEvictedChunkKeepsItsSlotForItsReads) {
 
 TEST_F(MemoryTierTest, PutFailsAtOnceWhileAllSlotsAreBeingRead) {
   Open(2, 2);
-  copier_.Set({.hold_to_page = true});
   Reads reads;
-  Start(reads, 0);
-  Start(reads, 1);
-  ASSERT_TRUE(AwaitCopies(2));
+  Hold(reads, {0, 1});
   const Status refused = Put(2);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
   EXPECT_EQ(tier_->Stats().writes_failed, 1u);
-  copier_.Set({});
-  for (size_t i = 0; i < 2; ++i) {
-    ASSERT_TRUE(reads.Wait(i).status);
-    EXPECT_TRUE(HoldsChunk(chain_[i], reads.landing(i)));
-  }
+  LetGo(reads, {0, 1});
   EXPECT_TRUE(Put(2));
 }
 
@@ -176,16 +146,12 @@ TEST_F(MemoryTierTest, ASlotThatIsBeingWrittenIsNobodyElses) {
 
 TEST_F(MemoryTierTest, AReadThatIsBeingCopiedComesAlthoughCancelled) {
   Open(1, 1);
-  copier_.Set({.hold_to_page = true});
   Reads reads;
-  Start(reads, 0);
-  ASSERT_TRUE(AwaitCopies(1));
+  Hold(reads, {0});
   tier_->Cancel(reads.id(0));
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(reads.answers(0), 0) << "its landing is the copier's";
-  copier_.Set({});
-  ASSERT_TRUE(reads.Wait(0).status);
-  EXPECT_TRUE(HoldsChunk(chain_[0], reads.landing(0)));
+  LetGo(reads, {0});
 }
 
 TEST_F(MemoryTierTest, AReadThatFailsCopiesNothing) {
@@ -198,11 +164,8 @@ TEST_F(MemoryTierTest, AReadThatFailsCopiesNothing) {
 
 TEST_F(MemoryTierTest, TheDestructorWaitsForCopies) {
   Open(2, 2);
-  copier_.Set({.hold_to_page = true});
   Reads reads;
-  Start(reads, 0);
-  Start(reads, 1);
-  ASSERT_TRUE(AwaitCopies(2));
+  Hold(reads, {0, 1});
   std::atomic<bool> destroyed{false};
   std::thread destroyer([&] {
     tier_.reset();

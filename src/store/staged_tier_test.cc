@@ -1,13 +1,12 @@
 #include "store/staged_tier.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <atomic>
 #include <future>
 #include <thread>
 
-#include "kv/page_copier_testing.h"
+#include "store/copied_tier_testing.h"
 #include "store/faulty_tier.h"
 #include "store/memory_tier.h"
 #include "store/tier_testing.h"
@@ -141,31 +140,13 @@ TEST_F(StagedTierTest, DoneAndTheNextUseOfTheSlotWaitForTheCopy) {
   }
 }
 
-// The pages are memory that this process cannot touch; the copier knows where they really are.
 TEST_F(StagedTierTest, PagesAreTouchedByTheCopierOnly) {
-  const size_t bytes = layout_.page_bytes();
-  void* const mapped =
-      mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(mapped, MAP_FAILED);
-  ASSERT_EQ(mprotect(mapped, bytes, PROT_NONE), 0);
-  const std::span<std::byte> page(static_cast<std::byte*>(mapped), bytes);
-  const std::span<std::byte> behind(page.data() + bytes, bytes);
-  {
-    FakeCopier copier(bytes);
+  ExpectPagesAreTouchedByTheCopierOnly(layout_, [this](PageCopier& copier) {
     const StagedTierOptions options{.layout = layout_};
-    std::promise<ReadResult> result;
-    StagedTier tier(std::make_unique<MemoryTier>(MemoryTierOptions{.layout = layout_}), copier,
-                    Staging(options), options);
-    FillPage(chain_[0], behind);
-    ASSERT_TRUE(tier.Put({chain_[0], Root(), NumericPath::kBf16Tensor, page}));
-    std::memset(behind.data(), 0, bytes);
-    tier.Get({chain_[0], Root(), page, [&](ReadResult r) { result.set_value(std::move(r)); }});
-    EXPECT_TRUE(result.get_future().get().status);
-    PageBuffer read(layout_);
-    std::ranges::copy(behind, read.span().begin());
-    EXPECT_TRUE(HoldsChunk(chain_[0], read));
-  }
-  munmap(mapped, 2 * bytes);
+    return std::make_unique<StagedTier>(
+        std::make_unique<MemoryTier>(MemoryTierOptions{.layout = layout_}), copier,
+        Staging(options), options);
+  });
 }
 
 TEST_F(StagedTierTest, NoMoreReadsThanSlotsReachTheInnerTierAndTheRestKeepsItsOrder) {

@@ -136,7 +136,7 @@ void RunBlock(int threads) {
   }
 }
 
-// Waits for the others; true for the last one to come, once it has let them go.
+// Waits for the others; the last one to come calls `last` before it lets them go.
 template <typename Last>
 void Meet(Meeting* meeting, int size, Last last) {
   if (++meeting->arrived == size) {

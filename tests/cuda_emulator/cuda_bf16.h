@@ -15,12 +15,10 @@ inline float __bfloat162float(__nv_bfloat16 value) {
 }
 inline __nv_bfloat16 __float2bfloat16_rn(float value) {
   if (std::isnan(value)) return {0x7fff};
-  const uint32_t bits = __float_as_uint(value);
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
   return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
   return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
-}
-inline float2 __bfloat1622float2(__nv_bfloat162 pair) {
-  return {__bfloat162float(pair.x), __bfloat162float(pair.y)};
 }

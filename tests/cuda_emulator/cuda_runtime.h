@@ -34,9 +34,6 @@ struct alignas(8) float2 {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
-struct alignas(8) uint2 {
-  uint32_t x, y;
-};
 struct alignas(16) uint4 {
   uint32_t x, y, z, w;
 };
@@ -68,12 +65,6 @@ inline float __uint_as_float(uint32_t bits) {
   std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
-inline uint32_t __float_as_uint(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
 template <typename T>
 T __ldg(const T* from) {
   return *from;
@@ -96,11 +87,6 @@ T atomicAdd(T* to, T value) {
 
 inline void __syncthreads() { cuda_emulator::MeetBlock(0); }
 inline int __syncthreads_or(int value) { return cuda_emulator::MeetBlock(value != 0) > 0; }
-inline int __syncthreads_count(int value) { return cuda_emulator::MeetBlock(value != 0); }
-inline void __syncwarp(unsigned = 0xffffffff) {
-  char none = 0;
-  cuda_emulator::MeetWarp([](const auto&, auto*) {}, &none, 1, &none, 1);
-}
 
 namespace cuda_emulator {
 
@@ -138,14 +124,6 @@ template <typename T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
   return cuda_emulator::Shuffle(value, cuda_emulator::Lane() ^ mask);
 }
-template <typename T>
-T __shfl_up_sync(unsigned, T value, int delta) {
-  return cuda_emulator::Shuffle(value, cuda_emulator::Lane() - delta);
-}
-template <typename T>
-T __shfl_down_sync(unsigned, T value, int delta) {
-  return cuda_emulator::Shuffle(value, cuda_emulator::Lane() + delta);
-}
 
 // ---- the runtime ----
 
@@ -156,7 +134,6 @@ enum cudaError_t {
 enum cudaMemcpyKind {
   cudaMemcpyHostToDevice = 1,
   cudaMemcpyDeviceToHost = 2,
-  cudaMemcpyDeviceToDevice = 3,
 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
