@@ -56,7 +56,9 @@ Status ChainLink::StartWorkers(std::vector<std::string> worker_flags, RuntimeOpt
     return Fail(ErrorCode::kInvalidArgument, "--cpu-list has {} CPUs for {} ranks: give each one",
                 cpus.size(), ranks);
   }
-  std::erase_if(worker_flags, [](const auto& flag) { return flag.starts_with("--cpu-list="); });
+  std::erase_if(worker_flags, [](const auto& flag) {
+    return flag.starts_with("--cpu-list=") || flag.starts_with("--cuda-device=");
+  });
   if (options->threads == 0 && cpus.empty()) {
     options->threads = std::max(1, UsableCores() / ranks);
     worker_flags.push_back(fmt::format("--threads={}", options->threads));
@@ -69,6 +71,7 @@ Status ChainLink::StartWorkers(std::vector<std::string> worker_flags, RuntimeOpt
       break;
     }
     local_flags_.push_back(worker_flags);
+    local_flags_.back().push_back(fmt::format("--cuda-device={}", options->cuda_device + 1 + rank));
     if (!own.empty()) {
       local_flags_.back().push_back(fmt::format("--cpu-list={}", fmt::join(own, ",")));
     }
@@ -198,9 +201,11 @@ void ChainLink::HandOver() {
   changed_.notify_all();
   const auto lost = [this](const Error& error) { Lost(error); };
   const Seconds timeout(flags_.ranks.timeout_s);  // of restoring, too: every other answer waits
-  leader_ = std::make_unique<ChainLeader>(
-      *chain_.comm, runtime_->pool(),
-      ChainOptions{.timeout = timeout, .restore_timeout = timeout, .on_lost = lost});
+  leader_ = std::make_unique<ChainLeader>(*chain_.comm, runtime_->pool(),
+                                          ChainOptions{.timeout = timeout,
+                                                       .restore_timeout = timeout,
+                                                       .staging = runtime_->rank_staging(),
+                                                       .on_lost = lost});
   runtime_->engine().SetChain(leader_.get(), chain_.planner.get());
   WatchPeers(*chain_.comm, lost);
   spdlog::info("long prompts are prefilled by {} ranks", chain_.comm->size());

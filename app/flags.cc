@@ -124,7 +124,13 @@ void AddCudaFlags(CLI::App& app, RuntimeOptions* options) {
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
   AddSize(app, "--staging-capacity", &options->staging_capacity_bytes,
-          "with --backend cuda, page-locked host memory that a store's chunks pass through");
+          "with --backend cuda, page-locked host memory that a store's chunks pass through, and as "
+          "much again for what ranks send each other");
+  app.add_option("--cuda-device", options->cuda_device,
+                 "with --backend cuda, which of CUDA_VISIBLE_DEVICES, from 0 on and counted round; "
+                 "ranks on one machine take those that follow")
+      ->check(CLI::Range(0, 1023))
+      ->capture_default_str();
   app.add_flag("--ram-pinned,!--no-ram-pinned", options->ram_pinned,
                "with --backend cuda, page-lock the memory of --ram-capacity (default): chunks are "
                "copied straight from it; otherwise they pass through --staging-capacity");
@@ -166,7 +172,7 @@ void AddNumericPathFlag(CLI::App& app, NumericPath* path) {
          [path](const std::string& name) {
            if (name == "cuda") *path = NumericPath::kBf16Tensor;
          },
-         "where compute runs, and KV pages lie; cuda: on the first of CUDA_VISIBLE_DEVICES")
+         "where compute runs, and KV pages lie; cuda: on one device")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->excludes(app.get_option("--numeric-path"))
       ->default_str("cpu");

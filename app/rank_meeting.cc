@@ -1,7 +1,6 @@
 #include "app/rank_meeting.h"
 
 #include "app/flags.h"
-#include "base/cpu.h"
 #include "bench/harness.h"
 #include "comm/handshake.h"
 #include "engine/rank_costs.h"
@@ -14,8 +13,10 @@ namespace {
 
 // What tells machines apart whose partitions and speeds differ.
 std::string MachineName(Runtime& runtime) {
-  return fmt::format("{}, {} threads", runtime.emulated() ? runtime.profile()->name : CpuName(),
-                     runtime.threads().size());
+  return fmt::format(
+      "{}, {} threads",
+      runtime.emulated() ? runtime.profile()->name : DeviceName(runtime.model().numeric_path()),
+      runtime.threads().size());
 }
 
 }  // namespace
@@ -93,7 +94,7 @@ Status WorkForLeader(Comm& comm, Runtime& runtime, Seconds timeout,
   return WorkForChain(comm, {.model = runtime.model(),
                              .pool = runtime.pool(),
                              .restore_prefix = restore,
-                             .options = {.timeout = timeout}});
+                             .options = {.timeout = timeout, .staging = runtime.rank_staging()}});
 }
 
 LinkCost LinkOf(const RankFlags& flags, const Survey& survey) {

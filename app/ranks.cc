@@ -39,6 +39,7 @@ int EnvironmentInt(const char* name, int otherwise) {
 
 Status StartRanks(const RankFlags& flags) {
   if (flags.ranks == 1 || StartedByMpirun()) return {};
+  RETURN_IF_ERROR(CheckMpi());
   std::vector<std::string> words = {"mpirun",
                                     "-n",
                                     std::to_string(flags.ranks),
@@ -76,6 +77,7 @@ void Ranks::Divide(RuntimeOptions* options) const {
   if (options->threads == 0 && options->cpus.empty()) {
     options->threads = std::max(1, UsableCores() / here);
   }
+  options->cuda_device += EnvironmentInt("OMPI_COMM_WORLD_LOCAL_RANK", 0);
   options->rank_tokens_max = flags_.tokens_max;
   options->keep_costs = leads();  // the others compute no slices that tell of them
 }
@@ -103,6 +105,7 @@ Status Ranks::Lead(Runtime& runtime) {
   leader_ = std::make_unique<ChainLeader>(
       *comm_, runtime.pool(),
       ChainOptions{.timeout = Seconds(flags_.timeout_s),
+                   .staging = runtime.rank_staging(),
                    .on_lost = [this](const Error& error) { EndNow(error); }});
   runtime.engine().SetChain(leader_.get(), planner_.get());
   return {};

@@ -44,7 +44,8 @@ class Searcher {
         path_(flags.ranks.partition_table.empty() ? DefaultPartitionTable()
                                                   : flags.ranks.partition_table),
         trial_(runtime.model(), runtime.pool(), ranks.comm(),
-               {.chain = {.timeout = Seconds(flags.ranks.timeout_s)}}) {}
+               {.chain = {.timeout = Seconds(flags.ranks.timeout_s),
+                          .staging = runtime.rank_staging()}}) {}
 
   Status Run() {
     RETURN_IF_ERROR(OpenTable());

@@ -4,7 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/cpu.h"
 #include "bench/harness.h"
 #include "bench/runahead_cell.h"
 #include "bench/runahead_svg.h"
@@ -40,15 +39,17 @@ Result<std::optional<Partition>> Planned(RankTrial& trial, ChainPlanner& planner
 Status RunRunahead(const RunaheadOptions& options, Runtime& runtime, Comm& comm,
                    const LinkCost& link) {
   RankTrial trial(runtime.model(), runtime.pool(), comm,
-                  {.dense = options.dense, .on_slice = [&](int start, int tokens, Seconds took) {
+                  {.chain = {.staging = runtime.rank_staging()},
+                   .dense = options.dense,
+                   .on_slice = [&](int start, int tokens, Seconds took) {
                      if (!options.dense) runtime.compute_cost().Add(start, tokens, took);
                    }});
   ChainPlannerOptions planning = PlannerOptionsOf(runtime, link);
   planning.time = [&] { return TimeOf(runtime, options.dense); };
   ASSIGN_OR_RETURN(const auto planner, NewChainPlanner(std::move(planning)));
-  fmt::print("{}; {} ranks of {} threads; attention {}; {} repeats, medians\n", CpuName(),
-             comm.size(), runtime.threads().size(), options.dense ? "dense" : "causal",
-             options.repeats);
+  fmt::print("{}; {} ranks of {} threads; attention {}; {} repeats, medians\n",
+             DeviceName(runtime.model().numeric_path()), comm.size(), runtime.threads().size(),
+             options.dense ? "dense" : "causal", options.repeats);
   PrintCellHeader();
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   RunaheadPicture picture;

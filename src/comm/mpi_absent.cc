@@ -3,12 +3,16 @@
 
 namespace kvcake {
 
+Status CheckMpi() {
+  return Fail(ErrorCode::kUnsupported,
+              "this kvcake was built without MPI: build it with -DKVCAKE_MPI=ON, or let its ranks "
+              "talk over TCP, as those of kvcake serve do");
+}
+
 bool StartedByMpirun() { return false; }
 
 Result<std::unique_ptr<MpiSession>> StartMpi(const MpiOptions&) {
-  return Fail(ErrorCode::kUnsupported,
-              "this kvcake was built without MPI: build it with -DKVCAKE_MPI=ON, or let its ranks "
-              "talk over TCP");
+  return tl::unexpected<Error>(CheckMpi().error());
 }
 
 }  // namespace kvcake

@@ -42,10 +42,12 @@ class MpiSession {
   virtual void End(int status) = 0;
 };
 
+// kUnsupported where kvcake was built without MPI.
+Status CheckMpi();
 // Whether mpirun has started this process.
 bool StartedByMpirun();
 
-// Without mpirun it is a session of one rank. kUnsupported where kvcake was built without MPI.
+// Without mpirun it is a session of one rank. Fails as CheckMpi does.
 Result<std::unique_ptr<MpiSession>> StartMpi(const MpiOptions& options);
 
 }  // namespace kvcake

@@ -8,6 +8,7 @@
 #include "model/safetensors.h"
 #include "ops/cuda_device.h"
 #include "ops/cuda_page_copier.h"
+#include "ops/visible_devices.h"
 #include "store/store_dir.h"
 
 namespace kvcake {
@@ -63,13 +64,10 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& given) {
     return Fail(ErrorCode::kInvalidArgument, "--store may be given {} times, not {}", kStoresMax,
                 options.stores.size());
   }
-  if (OnCuda(options.path) && options.rank_tokens_max > 0) {
-    return Fail(ErrorCode::kUnsupported,
-                "--backend cuda has no chains of ranks yet: leave out --ranks and --workers");
-  }
   std::vector<std::string> dirs;
   for (const StoreOptions& store : options.stores) dirs.push_back(store.dir);
   RETURN_IF_ERROR(CheckDistinct(dirs));
+  if (OnCuda(options.path)) ChooseCudaDevice(options.cuda_device);
   auto runtime = std::unique_ptr<Runtime>(new Runtime(options));
   RETURN_IF_ERROR(options.emulate.empty() ? runtime->OpenModel() : runtime->OpenEmulated());
   const uint64_t shared = SharedSteps::PagesFor(options.slice_tokens, options.chunk_tokens);
@@ -80,6 +78,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& given) {
                 runtime->pool_->pages());
   }
   RETURN_IF_ERROR(runtime->OpenTiers());
+  RETURN_IF_ERROR(runtime->OpenRankStaging());
   runtime->Wire();
   // Only now: the threads that do I/O may go where there is room.
   if (!options.cpus.empty()) {
@@ -238,6 +237,23 @@ Status Runtime::OpenTiers() {
   std::unique_ptr<PageCopier> copier;
   if (OnCuda(model_->numeric_path())) copier = NewCudaPageCopier();
   ASSIGN_OR_RETURN(tiers_, RuntimeTiers::Open(std::move(tiers), std::move(copier)));
+  return {};
+}
+
+// Not the tiers' copier: what ranks wait for does not queue behind chunks.
+Status Runtime::OpenRankStaging() {
+  if (!OnCuda(model_->numeric_path()) || options_.rank_tokens_max == 0) return {};
+  // One to come and one to go.
+  if (const uint64_t least = 2 * pool_->layout().slab_payload_bytes();
+      options_.staging_capacity_bytes < least) {
+    return Fail(
+        ErrorCode::kInvalidArgument,
+        "--staging-capacity of {} bytes: ranks send each other pieces of {} bytes, and need "
+        "room for two",
+        options_.staging_capacity_bytes, least / 2);
+  }
+  rank_copier_ = NewCudaPageCopier();
+  ASSIGN_OR_RETURN(rank_staging_, Buffer::Create(options_.staging_capacity_bytes, Memory::kPinned));
   return {};
 }
 

@@ -38,6 +38,7 @@ struct RuntimeOptions {
   uint64_t staging_capacity_bytes = 512ull
                                     << 20;  // of host memory that chunks pass through on CUDA
   bool enforce_eager = false;               // on CUDA, decode without graphs
+  int cuda_device = 0;                      // of those visible (ops/visible_devices.h)
   int chunk_tokens = 128;
   int slice_tokens = 0;                               // of a step, at most; 0: DefaultSliceTokens
   int max_sequences = EngineOptions{}.max_sequences;  // answered at once
@@ -90,6 +91,10 @@ class Runtime {
   Restorer& restorer() { return *restorer_; }
   // In the order of RuntimeOptions::stores.
   const std::vector<std::unique_ptr<Tier>>& stores() const { return tiers_->stores(); }
+  // Of ranks that prefill one prompt (ChainOptions::staging).
+  KvStaging rank_staging() const {
+    return {.copier = rank_copier_.get(), .memory = {rank_staging_.data(), rank_staging_.size()}};
+  }
   // What chunks are loaded from, the fastest first: the RAM tier, where there is one, and stores.
   std::vector<Tier*> tiers() const { return tiers_->all(); }
   // The throttle in front of a store, where it has a rate, latency or trace; else null, as where
@@ -108,6 +113,7 @@ class Runtime {
   int MaxBatchTokens() const;
   int MaxLogitRows() const;
   Status OpenTiers();
+  Status OpenRankStaging();
   void Wire();
   std::string CostPath(size_t store) const;
   Learners LearnersOf(size_t store);
@@ -122,6 +128,8 @@ class Runtime {
   std::unique_ptr<RuntimeTiers> tiers_;
   std::unique_ptr<ComputeCost> compute_cost_;
   std::unique_ptr<Restorer> restorer_;
+  std::unique_ptr<PageCopier> rank_copier_;  // and its memory: on CUDA, where there may be ranks
+  Buffer rank_staging_;
   std::unique_ptr<WriteBehind> write_behind_;
   std::unique_ptr<Engine> engine_;
   TimePoint first_forward_at_;

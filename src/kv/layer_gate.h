@@ -12,7 +12,8 @@ namespace kvcake {
 class LayerGate {
  public:
   virtual ~LayerGate() = default;
-  // KV of [start, end) at this layer is now in the pages.
+  // KV of [start, end) at this layer is now in the pages; on CUDA, once the device has done what it
+  // has been given by now (PageCopier::AfterOperations).
   [[nodiscard]] virtual Status AfterKv(int layer) = 0;
   // Returns when KV of [0, start) at this layer (but for other slices' own) is resident; waits have
   // a deadline.

@@ -19,6 +19,9 @@ class PageCopier {
                       std::function<void()> done) = 0;
   virtual void FromPage(std::span<std::byte> staging, std::span<const std::byte> page,
                         std::function<void()> done) = 0;
+  // Every FromPage after it copies what the operations that the device has been given by now leave
+  // in the page; `reached` is called when they have been done.
+  virtual void AfterOperations(std::function<void()> reached) = 0;
 };
 
 // Starts `count` copies, each told by its number and ending with a call of `done`; blocks until all

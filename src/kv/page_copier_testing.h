@@ -37,6 +37,9 @@ class FakeCopier : public PageCopier {
     CHECK(page.size() == staging.size());
     Add({staging.data(), {page.data() + page_shift_, page.size()}, std::move(done), false});
   }
+  void AfterOperations(std::function<void()> reached) override {  // those of a host are done
+    thread_.Soon(std::move(reached));
+  }
 
   void Set(CopierOptions options) {
     std::lock_guard lock(mutex_);

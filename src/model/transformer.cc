@@ -133,7 +133,10 @@ Result<std::span<const float>> TransformerModel::Forward(std::span<const Slice> 
   } else {
     layers();
   }
-  RETURN_IF_ERROR(status);
+  if (!status) {
+    compute_.Wait();  // what was enqueued reads the step's arrays
+    return tl::unexpected<Error>(status.error());
+  }
   return Fetch(step);
 }
 
@@ -146,7 +149,8 @@ StepGraphs::Key TransformerModel::GraphKey(const Rows& step) const {
   return key;
 }
 
-// From the step's arrays to logits_. Without a gate it only enqueues, so that it can be replayed.
+// From the step's arrays to logits_. It enqueues, and waits only where a gate does: without one it
+// can be replayed.
 Status TransformerModel::Layers(const Rows& step, LayerGate* gate) {
   const int64_t hidden = config_.hidden_size;
   int64_t rows = std::ssize(step.tokens);
@@ -160,7 +164,6 @@ Status TransformerModel::Layers(const Rows& step, LayerGate* gate) {
     MatMul(compute_, normed_.Rows(rows), layer.qkv, qkv_.as<float>(), qkv_size());
     RotateAndWriteKv(step.slots, i);
     if (gate != nullptr) {
-      compute_.Wait();
       RETURN_IF_ERROR(gate->AfterKv(i));
       RETURN_IF_ERROR(gate->BeforeAttention(i));
     }

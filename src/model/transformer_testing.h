@@ -171,21 +171,28 @@ inline std::vector<float> RunAll(Rig& rig, const std::vector<int32_t>& tokens,
 }
 
 // The bytes of the KV cache of [0, tokens).
-inline std::vector<uint16_t> KvOf(const Rig& rig, const std::vector<PageId>& pages,
-                                  int64_t tokens) {
-  const KvLayout& layout = rig.pages->layout();
+inline std::vector<uint16_t> KvOf(NumericPath path, const PagePool& pool,
+                                  std::span<const PageId> pages, int64_t tokens) {
+  const KvLayout& layout = pool.layout();
   std::vector<uint16_t> kv;
   for (int layer = 0; layer < layout.layers; ++layer) {
+    std::vector<std::vector<uint16_t>> slabs;
+    for (int64_t t = 0; t < tokens; t += layout.chunk_tokens) {
+      slabs.push_back(FromKernels(path, pool.Slab(pages[slabs.size()], layer),
+                                  2 * static_cast<int64_t>(layout.plane_elements())));
+    }
     for (int plane = 0; plane < 2 * layout.kv_heads; ++plane) {
       for (int64_t t = 0; t < tokens; ++t) {
-        const uint16_t* from =
-            rig.pages->Slab(pages[t / layout.chunk_tokens], layer) +
-            (plane * layout.chunk_tokens + t % layout.chunk_tokens) * layout.head_dim;
+        const auto from = slabs[t / layout.chunk_tokens].begin() +
+                          (plane * layout.chunk_tokens + t % layout.chunk_tokens) * layout.head_dim;
         kv.insert(kv.end(), from, from + layout.head_dim);
       }
     }
   }
   return kv;
+}
+inline std::vector<uint16_t> KvOf(const Rig& rig, std::span<const PageId> pages, int64_t tokens) {
+  return KvOf(rig.model->numeric_path(), *rig.pages, pages, tokens);
 }
 
 inline bool SameBits(std::span<const float> a, const float* b) {

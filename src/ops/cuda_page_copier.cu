@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "ops/cuda_check.h"
+#include "ops/cuda_device.h"
 
 namespace kvcake {
 namespace {
@@ -37,10 +38,18 @@ class CopyLane {
     CHECK(to.size() == from.size());
     {
       std::lock_guard lock(mutex_);  // a copy's event follows it at once
-      const cudaEvent_t event = TakeEvent();
       CUDA_CHECK(cudaMemcpyAsync(to.data(), from.data(), to.size(), kind_, stream_));
-      CUDA_CHECK(cudaEventRecord(event, stream_));
-      copies_.push_back({event, std::move(done)});
+      RecordLocked(stream_, std::move(done));
+    }
+    changed_.notify_all();
+  }
+
+  // What is copied from now on waits for what `operations` has now.
+  void Follow(cudaStream_t operations, std::function<void()> reached) {
+    {
+      std::lock_guard lock(mutex_);
+      const cudaEvent_t event = RecordLocked(operations, std::move(reached));
+      CUDA_CHECK(cudaStreamWaitEvent(stream_, event));
     }
     changed_.notify_all();
   }
@@ -50,6 +59,13 @@ class CopyLane {
     cudaEvent_t event;
     std::function<void()> done;
   };
+
+  cudaEvent_t RecordLocked(cudaStream_t stream, std::function<void()> done) {
+    const cudaEvent_t event = TakeEvent();
+    CUDA_CHECK(cudaEventRecord(event, stream));
+    pending_.push_back({event, std::move(done)});
+    return event;
+  }
 
   cudaEvent_t TakeEvent() {
     cudaEvent_t event;
@@ -65,16 +81,16 @@ class CopyLane {
   void Loop() {
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [this] { return stop_ || !copies_.empty(); });
-      if (copies_.empty()) return;
-      Pending copy = std::move(copies_.front());
-      copies_.pop_front();
+      changed_.wait(lock, [this] { return stop_ || !pending_.empty(); });
+      if (pending_.empty()) return;
+      Pending oldest = std::move(pending_.front());
+      pending_.pop_front();
       lock.unlock();
-      CUDA_CHECK(cudaEventSynchronize(copy.event));
-      copy.done();
-      copy.done = nullptr;  // what it holds goes outside the lock
+      CUDA_CHECK(cudaEventSynchronize(oldest.event));
+      oldest.done();
+      oldest.done = nullptr;  // what it holds goes outside the lock
       lock.lock();
-      events_.push_back(copy.event);
+      events_.push_back(oldest.event);
     }
   }
 
@@ -84,7 +100,7 @@ class CopyLane {
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  std::deque<Pending> copies_;
+  std::deque<Pending> pending_;
   std::vector<cudaEvent_t> events_;  // as many as were ever in flight
   bool stop_ = false;
 
@@ -101,8 +117,12 @@ class CudaPageCopier : public PageCopier {
                 std::function<void()> done) override {
     from_pages_.Copy(staging, page, std::move(done));
   }
+  void AfterOperations(std::function<void()> reached) override {
+    from_pages_.Follow(device_.stream(), std::move(reached));
+  }
 
  private:
+  const CudaDevice& device_ = **CudaDevice::Get();
   CopyLane to_pages_{cudaMemcpyHostToDevice};
   CopyLane from_pages_{cudaMemcpyDeviceToHost};
 };

@@ -154,7 +154,10 @@ Result<std::unique_ptr<KvGate>> ChainLeader::Start(const RankJob& job,
                   std::as_writable_bytes(std::span(&reports_[i], 1)), reported_.Add());
   }
   auto routes = RoutesOf(job, job.places() - 1, first_rank, pool_.layout().chunk_tokens);
-  return std::make_unique<KvGate>(comm_, pool_, pages, std::move(routes), options_.timeout);
+  auto gate =
+      KvGate::Create(comm_, pool_, pages, std::move(routes), options_.timeout, options_.staging);
+  if (!gate) RETURN_IF_ERROR(Lose(gate.error()));
+  return gate;
 }
 
 Result<std::vector<RankReport>> ChainLeader::End(KvGate& gate, const Status& forward) {
@@ -234,14 +237,16 @@ class Worker {
     const int paged = PagedTokens(job, place);
     ASSIGN_OR_RETURN(PageTable table, Pages(job, keys, paged));
     const std::vector<PageId> ids = IdsOf(table);
-    KvGate gate(comm_, worker_.pool, ids, RoutesOf(job, place, first_rank, chunk),
-                worker_.options.timeout);
-    const std::vector<Slice> batch = SlicesOf(job, place, ids, &gate);
+    ASSIGN_OR_RETURN(
+        const auto gate,
+        KvGate::Create(comm_, worker_.pool, ids, RoutesOf(job, place, first_rank, chunk),
+                       worker_.options.timeout, worker_.options.staging));
+    const std::vector<Slice> batch = SlicesOf(job, place, ids, gate.get());
     const TimePoint began = Clock::Real().Now();
     RETURN_IF_ERROR(worker_.model.Forward(batch).map([](auto) {}));
-    const Seconds waited = gate.waited(), took = Clock::Real().Now() - began;
-    RETURN_IF_ERROR(gate.Finish());
-    if (worker_.on_done) worker_.on_done(job, gate);
+    const Seconds waited = gate->waited(), took = Clock::Real().Now() - began;
+    RETURN_IF_ERROR(gate->Finish());
+    if (worker_.on_done) worker_.on_done(job, *gate);
     uint64_t mixed = 0;
     for (int i = 0; (i + 1) * chunk <= job.origin; ++i) {
       if (worker_.pool.path(ids[i]) != worker_.model.numeric_path()) mixed = 1;
@@ -252,7 +257,7 @@ class Worker {
     }
     return RankReport{.compute_s = (took - waited).count(),
                       .wait_s = waited.count(),
-                      .sent_bytes = gate.sent_bytes(),
+                      .sent_bytes = gate->sent_bytes(),
                       .peak_rss_bytes = PeakRssBytes(),
                       .mixed_path = mixed};
   }

@@ -20,6 +20,7 @@ namespace kvcake {
 struct ChainOptions {
   Seconds timeout{30};           // without any progress, a rank is taken for lost
   Seconds restore_timeout{600};  // of every rank, for what is kept of a prompt's beginning
+  KvStaging staging = {};        // where pages are a device's
   // Of the leader: called once, with why the chain is lost, before it is closed. May be empty.
   std::function<void(const Error&)> on_lost = {};
 };

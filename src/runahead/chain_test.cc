@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "comm/local_comms_testing.h"
+#include "kv/page_copier_testing.h"
 #include "model/model_decorator_testing.h"
 #include "model/transformer_testing.h"
 
@@ -52,15 +53,31 @@ class WatchedModel : public ModelDecorator {
   const std::function<void(int)> at_layer_;
 };
 
+// A rank takes its pages for those of a device, with room for so many pieces on their way.
+struct StagedRank {
+  StagedRank(const KvLayout& layout, size_t pieces) : memory(layout.slab_payload_bytes() * pieces) {
+    copier.Set({.delay_max = Seconds(1e-4)});
+  }
+  KvStaging staging() { return {.copier = &copier, .memory = memory}; }
+
+  std::vector<std::byte> memory;
+  testing_util::FakeCopier copier;
+};
+
 // Every rank a thread with a model of its own.
 class Ranks {
  public:
-  // `at_layer` is called by all but the leader.
+  // `at_layer` is called by all but the leader. `staged`: pieces, of ranks that stage them; 0:
+  // none.
   Ranks(const ModelConfig& config, int ranks, std::vector<std::unique_ptr<Comm>> comms,
-        std::function<void(Ranks&, int rank, int layer)> at_layer = {})
+        std::function<void(Ranks&, int rank, int layer)> at_layer = {}, size_t staged = 0)
       : comms_(std::move(comms)), results_(ranks), at_layer_(std::move(at_layer)) {
     for (int rank = 0; rank < ranks; ++rank) {
       rigs_.push_back(std::make_unique<Rig>(config, NumericPath::kF32, 1, kChunk));
+      options_.push_back({.timeout = Seconds(60)});
+      if (staged == 0) continue;
+      staged_.push_back(std::make_unique<StagedRank>(rigs_[rank]->pages->layout(), staged));
+      options_[rank].staging = staged_[rank]->staging();
     }
     for (int rank = 0; rank + 1 < ranks; ++rank) {
       threads_.emplace_back([this, rank] {
@@ -72,7 +89,7 @@ class Ranks {
             .model = model,
             .pool = *rig.pages,
             .restore_prefix = [&](const RankJob& job) { return Restore(rig, job); },
-            .options = options_};
+            .options = options_[rank]};
         results_[rank] = WorkForChain(*comms_[rank], worker);
       });
     }
@@ -85,7 +102,7 @@ class Ranks {
 
   Comm& comm() { return *comms_.back(); }
   Rig& leader() { return *rigs_.back(); }
-  const ChainOptions& options() const { return options_; }
+  const ChainOptions& options() const { return options_.back(); }
   const Status& result(int rank) const { return results_[rank]; }
   Comm& comm(int rank) { return *comms_[rank]; }
 
@@ -123,8 +140,9 @@ class Ranks {
   std::vector<std::unique_ptr<Comm>> comms_;
   std::vector<Status> results_;
   const std::function<void(Ranks&, int, int)> at_layer_;
-  const ChainOptions options_{.timeout = Seconds(60)};
+  std::vector<ChainOptions> options_;  // of each rank, as is all that follows
   std::vector<std::unique_ptr<Rig>> rigs_;
+  std::vector<std::unique_ptr<StagedRank>> staged_;
   std::vector<std::thread> threads_;
   std::vector<RankReport> reports_;
 };
@@ -152,12 +170,13 @@ uint64_t SentBytes(const RankJob& job, int place, uint64_t per_token) {
 }
 
 // The same KV cache and logits as one process, bit for bit: by any method, any family, any number
-// of ranks, any partition, after any prefix.
-class EqualsOneProcessTest : public testing::TestWithParam<std::tuple<RankMethod, bool>> {
+// of ranks, any partition, after any prefix, with any room for what is on its way.
+class EqualsOneProcessTest : public testing::TestWithParam<std::tuple<RankMethod, bool, bool>> {
  protected:
   static std::vector<std::unique_ptr<Comm>> NewComms(int ranks) {
     return testing_util::NewLocalComms(/*tcp=*/std::get<1>(GetParam()), ranks);
   }
+  static bool staged() { return std::get<2>(GetParam()); }
 };
 
 TEST_P(EqualsOneProcessTest, BitForBit) {
@@ -167,7 +186,7 @@ TEST_P(EqualsOneProcessTest, BitForBit) {
     SCOPED_TRACE(name);
     Rig alone(config, NumericPath::kF32, 1, kChunk);
     for (int ranks = 2; ranks <= 4; ++ranks) {
-      Ranks all(config, ranks, NewComms(ranks));
+      Ranks all(config, ranks, NewComms(ranks), {}, staged() ? 2 + rng() % 8 : 0);
       {
         ChainLeader chain(all.comm(), *all.leader().pages, all.options());
         for (int round = 0; round < 2; ++round) {
@@ -208,10 +227,11 @@ TEST_P(EqualsOneProcessTest, BitForBit) {
 INSTANTIATE_TEST_SUITE_P(Methods, EqualsOneProcessTest,
                          testing::Combine(testing::Values(RankMethod::kChain, RankMethod::kTsp,
                                                           RankMethod::kZigzag),
-                                          testing::Bool()),
+                                          testing::Bool(), testing::Bool()),
                          [](const auto& info) {
                            return RankMethodName(std::get<0>(info.param)) +
-                                  std::string(std::get<1>(info.param) ? "_tcp" : "_memory");
+                                  std::string(std::get<1>(info.param) ? "_tcp" : "_memory") +
+                                  (std::get<2>(info.param) ? "_staged" : "");
                          });
 
 TEST(ChainTest, ALostRankEndsTheChainOnEveryOther) {
@@ -235,14 +255,19 @@ TEST(ChainTest, ALostRankEndsTheChainOnEveryOther) {
 // In the middle of a prompt: transfers of every rank are under way.
 TEST(ChainTest, ARankIsLostAtEveryLayer) {
   const ModelConfig config = TinyConfig();
-  for (const bool tcp : {false, true}) {
+  for (int round = 0; round < 4; ++round) {
+    const bool tcp = round % 2 == 1;
+    const size_t staged = round < 2 ? 0 : 4;
     for (int lost_at = 0; lost_at < config.layers; ++lost_at) {
-      SCOPED_TRACE(fmt::format("{} at layer {}", tcp ? "tcp" : "memory", lost_at));
-      Ranks all(config, 3, testing_util::NewLocalComms(tcp, 3),
-                [lost_at](Ranks& ranks, int rank, int layer) {
-                  if (rank != 1 || layer != lost_at) return;
-                  ranks.comm(rank).Close({ErrorCode::kIo, "the plug was pulled"});
-                });
+      SCOPED_TRACE(
+          fmt::format("{}, {} staged, at layer {}", tcp ? "tcp" : "memory", staged, lost_at));
+      Ranks all(
+          config, 3, testing_util::NewLocalComms(tcp, 3),
+          [lost_at](Ranks& ranks, int rank, int layer) {
+            if (rank != 1 || layer != lost_at) return;
+            ranks.comm(rank).Close({ErrorCode::kIo, "the plug was pulled"});
+          },
+          staged);
       ChainLeader chain(all.comm(), *all.leader().pages, all.options());
       const RankJob job{.salt = "",
                         .tokens = Prompt(1, 400, config.vocab_size),
@@ -279,11 +304,28 @@ TEST(ChainTest, AGateDoesNotWaitForEver) {
   const PageTable pages = rig.Draw(100);
   const std::vector<PageId> ids = IdsOf(pages);
   const RankJob job{.salt = "", .tokens = Prompt(1, 100), .partition = EvenPartition(100, 2)};
-  KvGate gate(*comms[1], *rig.pages, ids, RoutesOf(job, 1, 0, kChunk), Seconds(0.05));
-  const Status status = gate.BeforeAttention(0);
+  const auto gate =
+      KvGate::Create(*comms[1], *rig.pages, ids, RoutesOf(job, 1, 0, kChunk), Seconds(0.05));
+  ASSERT_TRUE(gate);
+  const Status status = (*gate)->BeforeAttention(0);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kDeadline);
   EXPECT_THAT(status.error().message, HasSubstr("--rank-timeout"));
+}
+
+// Rank 1 has to receive and to send.
+TEST(ChainTest, StagingOfOnePieceIsRefused) {
+  const ModelConfig config = TinyConfig();
+  Ranks all(config, 3, NewMemoryComms(3), {}, 1);
+  ChainLeader chain(all.comm(), *all.leader().pages, all.options());
+  const RankJob job{
+      .salt = "", .tokens = Prompt(1, 400, config.vocab_size), .partition = EvenPartition(400, 3)};
+  PageTable pages;
+  EXPECT_FALSE(all.Prefill(chain, job, &pages));
+  all.Join();
+  ASSERT_FALSE(all.result(1));
+  EXPECT_EQ(all.result(1).error().code, ErrorCode::kResourceExhausted);
+  EXPECT_THAT(all.result(1).error().message, HasSubstr("--staging-capacity"));
 }
 
 TEST(ChainTest, ARankThatCannotDoItsPartSaysWhy) {

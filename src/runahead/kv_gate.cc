@@ -1,40 +1,87 @@
 #include "runahead/kv_gate.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 
 namespace kvcake {
 
+Result<std::unique_ptr<KvGate>> KvGate::Create(Comm& comm, const PagePool& pool,
+                                               std::span<const PageId> pages,
+                                               std::vector<KvRoute> routes, Seconds timeout,
+                                               const KvStaging& staging, const Clock& clock) {
+  std::unique_ptr<KvGate> gate(
+      new KvGate(comm, pool, pages, std::move(routes), timeout, staging.copier, clock));
+  RETURN_IF_ERROR(gate->MakeSlots(staging.memory));
+  gate->PostReceives();
+  return gate;
+}
+
 KvGate::KvGate(Comm& comm, const PagePool& pool, std::span<const PageId> pages,
-               std::vector<KvRoute> routes, Seconds timeout, const Clock& clock)
+               std::vector<KvRoute> routes, Seconds timeout, PageCopier* copier, const Clock& clock)
     : comm_(comm),
       pool_(pool),
       pages_(pages),
       routes_(std::move(routes)),
       timeout_(timeout),
-      clock_(clock),
-      staging_(routes_.size()) {
+      copier_(copier),
+      clock_(clock) {
   const KvLayout& layout = pool.layout();
-  size_t coming = 0;
+  layers_.resize(layout.layers);
+  missing_.assign(layout.layers, 0);
+  size_t bytes = 0;
   for (size_t i = 0; i < routes_.size(); ++i) {
     const KvRoute& route = routes_[i];
     CHECK(route.piece.chunk < static_cast<int>(pages.size()));
     CHECK(route.number < (kTagLimit - kKvTags) / layout.layers);
+    CHECK(i == 0 || routes_[i - 1].number < route.number);
     const bool travels = route.from >= 0 || route.to >= 0;
-    if (travels && !route.piece.whole(layout)) {
-      staging_[i].resize(layout.layers * route.piece.bytes(layout));
+    if (!travels || (copier == nullptr && route.piece.whole(layout))) {
+      places_.push_back(kInPage);
+      continue;
     }
-    coming += route.from >= 0 ? 1 : 0;
+    if (route.from >= 0) staged_coming_.push_back(i);
+    places_.push_back(static_cast<int>(SlotsOf(i).pieces++));
+    bytes = std::max(bytes, route.piece.bytes(layout));
   }
-  missing_.assign(layout.layers, coming);
-  layers_.resize(layout.layers);
-  transfers_ = layout.layers * coming;
-  for (int layer = 0; layer < layout.layers; ++layer) {  // in the order in which it is needed
+  coming_.bytes = going_.bytes = bytes;
+}
+
+Status KvGate::MakeSlots(std::span<std::byte> memory) {
+  const size_t layers = layers_.size(), bytes = coming_.bytes;
+  if (copier_ == nullptr) {
+    own_staging_.resize(layers * (coming_.pieces + going_.pieces) * bytes);
+    memory = own_staging_;
+  }
+  const size_t room = bytes > 0 ? memory.size() / bytes : 0;
+  const size_t coming =
+      std::min(layers * coming_.pieces, room - std::min(room / 2, layers * going_.pieces));
+  for (Slots* slots : {&coming_, &going_}) {
+    slots->count = slots == &coming_ ? coming : std::min(layers * going_.pieces, room - coming);
+    if (slots->pieces > 0 && slots->count == 0) {
+      return Fail(ErrorCode::kResourceExhausted,
+                  "rank {}: what ranks send each other passes through pieces of {} bytes, and "
+                  "--staging-capacity has {} bytes: raise it",
+                  comm_.rank(), bytes, memory.size());
+    }
+    slots->memory = memory.subspan(slots == &coming_ ? 0 : coming * bytes, slots->count * bytes);
+    slots->users.resize(slots->count);
+  }
+  return {};
+}
+
+// In the order in which it is needed.
+void KvGate::PostReceives() {
+  const auto layers = static_cast<int>(layers_.size());
+  const size_t coming =
+      std::ranges::count_if(routes_, [](const KvRoute& r) { return r.from >= 0; });
+  missing_.assign(layers, coming);
+  transfers_ = layers * coming;
+  for (int layer = 0; layer < layers; ++layer) {
     for (size_t i = 0; i < routes_.size(); ++i) {
       if (routes_[i].from < 0) continue;
-      comm_.Receive(routes_[i].from, Tag(layer, routes_[i]), BytesOf(layer, i),
-                    [this, layer, i](Status status) { OnReceived(layer, i, std::move(status)); });
+      if (places_[i] == kInPage || UseOf(layer, i) < coming_.count) Receive(layer, i);
     }
   }
 }
@@ -45,7 +92,7 @@ KvGate::~KvGate() {
     if (transfers_ == 0) return;
   }
   comm_.Close({ErrorCode::kCancelled, "the ranks' prompt has failed"});
-  // A send that a `done` had begun may end after the others.
+  // A send that a `done` had begun may end after the others, and copies may.
   std::unique_lock lock(mutex_);
   wake_.wait(lock, [this] { return transfers_ == 0; });
 }
@@ -64,24 +111,71 @@ int KvGate::Tag(int layer, const KvRoute& route) const {
   return kKvTags + route.number * pool_.layout().layers + layer;
 }
 
-std::span<std::byte> KvGate::BytesOf(int layer, size_t route) {
-  const KvPiece& piece = routes_[route].piece;
-  if (staging_[route].empty()) return SlabOf(pool_, pages_[piece.chunk], layer);
-  const size_t bytes = piece.bytes(pool_.layout());
-  return std::span(staging_[route]).subspan(layer * bytes, bytes);
+size_t KvGate::UseOf(int layer, size_t route) const {
+  const Slots& slots = routes_[route].from >= 0 ? coming_ : going_;
+  return layer * slots.pieces + places_[route];
 }
 
-void KvGate::OnReceived(int layer, size_t route, Status status) {
-  if (status) {
-    SendOn(layer, route);
-    if (!staging_[route].empty()) {
-      const KvPiece& piece = routes_[route].piece;
-      UnpackPiece(pool_, pages_[piece.chunk], layer, piece, BytesOf(layer, route));
+int& KvGate::UsersOf(int layer, size_t route) {
+  Slots& slots = SlotsOf(route);
+  return slots.users[UseOf(layer, route) % slots.count];
+}
+
+std::span<std::byte> KvGate::BytesOf(int layer, size_t route) {
+  const KvPiece& piece = routes_[route].piece;
+  if (places_[route] == kInPage) return SlabOf(pool_, pages_[piece.chunk], layer);
+  const Slots& slots = SlotsOf(route);
+  return slots.memory.subspan(UseOf(layer, route) % slots.count * slots.bytes,
+                              piece.bytes(pool_.layout()));
+}
+
+void KvGate::Receive(int layer, size_t route) {
+  comm_.Receive(routes_[route].from, Tag(layer, routes_[route]), BytesOf(layer, route),
+                [this, layer, route](const Status& status) { OnReceived(layer, route, status); });
+}
+
+void KvGate::OnReceived(int layer, size_t route, const Status& status) {
+  const bool staged = places_[route] != kInPage;
+  if (!status) {
+    std::lock_guard lock(mutex_);
+    // What was to come into the same slot never will.
+    if (staged) {
+      const size_t uses = layers_.size() * coming_.pieces;
+      transfers_ -= (uses - 1 - UseOf(layer, route)) / coming_.count;
     }
+    return EndTransferLocked(status);
   }
+  if (staged) {
+    std::lock_guard lock(mutex_);
+    UsersOf(layer, route) = routes_[route].to >= 0 ? 2 : 1;
+  }
+  SendOn(layer, route);
+  if (!staged) return OnUnpacked(layer, route);
+  const KvPiece& piece = routes_[route].piece;
+  const PageId page = pages_[piece.chunk];
+  const auto unpacked = [this, layer, route] { OnUnpacked(layer, route); };
+  UnpackPiece(copier_, pool_, page, layer, piece, BytesOf(layer, route), unpacked);
+}
+
+// It is in its page now.
+void KvGate::OnUnpacked(int layer, size_t route) {
+  LeaveSlot(layer, route);
   std::lock_guard lock(mutex_);
-  if (status) --missing_[layer];
-  EndTransferLocked(status);
+  --missing_[layer];
+  EndTransferLocked({});
+}
+
+// The last to leave lets the slot's next piece come.
+void KvGate::LeaveSlot(int layer, size_t route) {
+  if (places_[route] == kInPage) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (--UsersOf(layer, route) > 0) return;
+  }
+  if (routes_[route].from < 0) return;
+  const size_t next = UseOf(layer, route) + coming_.count;
+  if (next >= layers_.size() * coming_.pieces) return;
+  Receive(static_cast<int>(next / coming_.pieces), staged_coming_[next % coming_.pieces]);
 }
 
 void KvGate::SendOn(int layer, size_t route) {
@@ -93,7 +187,8 @@ void KvGate::SendOn(int layer, size_t route) {
     ++transfers_;
     sent_bytes_ += bytes.size();
   }
-  comm_.Send(to, Tag(layer, routes_[route]), bytes, [this, layer](Status status) {
+  comm_.Send(to, Tag(layer, routes_[route]), bytes, [this, layer, route](const Status& status) {
+    LeaveSlot(layer, route);
     std::lock_guard lock(mutex_);
     layers_[layer].sent = clock_.Now();
     EndTransferLocked(status);
@@ -109,23 +204,52 @@ void KvGate::EndTransferLocked(const Status& status) {
 }
 
 Status KvGate::AfterKv(int layer) {
-  {
+  const auto reached = [this, layer] {
     std::lock_guard lock(mutex_);
     layers_[layer].kv = clock_.Now();
+    EndTransferLocked({});
+  };
+  {
+    std::lock_guard lock(mutex_);
+    ++transfers_;
+  }
+  if (copier_ != nullptr) {
+    copier_->AfterOperations(reached);
+  } else {
+    reached();
   }
   for (size_t i = 0; i < routes_.size(); ++i) {
-    if (routes_[i].from >= 0) continue;
-    if (!staging_[i].empty()) {
-      const KvPiece& piece = routes_[i].piece;
-      PackPiece(pool_, pages_[piece.chunk], layer, piece, BytesOf(layer, i));
-    }
-    SendOn(layer, i);
+    if (routes_[i].from < 0 && routes_[i].to >= 0) RETURN_IF_ERROR(SendOwn(layer, i));
   }
   return {};
 }
 
+// Waits while there is no room for it.
+Status KvGate::SendOwn(int layer, size_t route) {
+  if (places_[route] == kInPage) {
+    SendOn(layer, route);
+    return {};
+  }
+  RETURN_IF_ERROR(WaitFor(
+      layer, [this, layer, route] { return UsersOf(layer, route) == 0; }, "gone on"));
+  {
+    std::lock_guard lock(mutex_);
+    UsersOf(layer, route) = 1;
+    ++transfers_;
+  }
+  const KvPiece& piece = routes_[route].piece;
+  const auto packed = [this, layer, route] {
+    SendOn(layer, route);
+    std::lock_guard lock(mutex_);
+    EndTransferLocked({});
+  };
+  PackPiece(copier_, pool_, pages_[piece.chunk], layer, piece, BytesOf(layer, route), packed);
+  return {};
+}
+
+// At this layer: while a device computes up to it, its host waits and it does not.
 template <typename Ready>
-Status KvGate::WaitFor(Ready&& ready, const char* what) {
+Status KvGate::WaitFor(int layer, Ready&& ready, const char* what) {
   const TimePoint began = clock_.Now();
   std::unique_lock lock(mutex_);
   while (!ready() && !error_) {
@@ -137,20 +261,23 @@ Status KvGate::WaitFor(Ready&& ready, const char* what) {
                                "another rank hangs, or the network does (--rank-timeout)",
                                comm_.rank(), what, timeout_.count())};
   }
-  waited_ += clock_.Now() - began;
+  const TimePoint reached = layers_[layer].kv;
+  if (reached != TimePoint{}) waited_ += clock_.Now() - std::max(began, reached);
   if (error_) return tl::unexpected<Error>(*error_);
   return {};
 }
 
 Status KvGate::BeforeAttention(int layer) {
-  RETURN_IF_ERROR(WaitFor([this, layer] { return missing_[layer] == 0; }, "come"));
+  RETURN_IF_ERROR(WaitFor(
+      layer, [this, layer] { return missing_[layer] == 0; }, "come"));
   std::lock_guard lock(mutex_);
   layers_[layer].prefix = clock_.Now();
   return {};
 }
 
 Status KvGate::Finish() {
-  return WaitFor([this] { return transfers_ == 0; }, "gone on");
+  return WaitFor(
+      static_cast<int>(layers_.size()) - 1, [this] { return transfers_ == 0; }, "gone on");
 }
 
 }  // namespace kvcake

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -10,6 +11,7 @@
 #include "base/clock.h"
 #include "comm/comm.h"
 #include "kv/layer_gate.h"
+#include "kv/page_copier.h"
 #include "kv/page_pool.h"
 #include "runahead/kv_pieces.h"
 
@@ -33,15 +35,27 @@ struct LayerExchange {
 // Tags below are for what is said about a prompt (runahead/chain.h).
 inline constexpr int kKvTags = 16;
 
+// Of ranks whose pages are a device's: what copies them, and memory of the host (page-locked, for
+// CUDA) that all pieces pass through. Both stay while a gate does.
+struct KvStaging {
+  PageCopier* copier = nullptr;  // nullptr: pages are the host's memory
+  std::span<std::byte> memory = {};
+};
+
 // Belongs to one forward pass. What comes is put into the pages where attention reads it, and sent
-// on at once; whole chunks without a copy. A message is one layer of one piece.
+// on at once; whole chunks of pages in the host's memory without a copy. A message is one layer of
+// one piece.
 class KvGate : public LayerGate {
  public:
-  // Posts every receive. Borrows all: `pages`, which cover the routes' chunks, stay drawn until
-  // Finish has returned, or `comm` is closed. A wait in which nothing comes or goes for `timeout`
-  // fails.
-  KvGate(Comm& comm, const PagePool& pool, std::span<const PageId> pages,
-         std::vector<KvRoute> routes, Seconds timeout, const Clock& clock = Clock::Real());
+  // Posts the receives. Borrows all: `pages`, which cover the routes' chunks, stay drawn until
+  // Finish has returned well, or the gate is gone. A wait in which nothing comes or goes for
+  // `timeout` fails. kResourceExhausted: the staging is too small for any piece. Routes are in the
+  // order of their numbers.
+  static Result<std::unique_ptr<KvGate>> Create(Comm& comm, const PagePool& pool,
+                                                std::span<const PageId> pages,
+                                                std::vector<KvRoute> routes, Seconds timeout,
+                                                const KvStaging& staging = {},
+                                                const Clock& clock = Clock::Real());
   // Closes the Comm if transfers are left: the prompt has failed.
   ~KvGate() override;
   KvGate(const KvGate&) = delete;
@@ -52,18 +66,43 @@ class KvGate : public LayerGate {
   // Returns when everything that was to be sent has been, and what was to come has come.
   [[nodiscard]] Status Finish();
 
-  Seconds waited() const { return waited_; }  // in BeforeAttention and Finish
+  // So far, while there was nothing to compute.
+  Seconds waited() const { return waited_; }
   uint64_t sent_bytes() const;
   std::vector<LayerExchange> layers() const;
 
  private:
+  // Room for pieces that do not come and go in their pages. Each layer's take it in their order,
+  // layer after layer, and begin again at the first slot. As this order is the same on every rank,
+  // the first message that is not there yet has room at both of its ends.
+  struct Slots {
+    std::span<std::byte> memory = {};
+    size_t count = 0;
+    size_t bytes = 0;          // of each
+    size_t pieces = 0;         // of a layer
+    std::vector<int> users{};  // of each slot: transfers and copies
+  };
+  // A piece's place in the order of its slots.
+  static constexpr int kInPage = -1;
+
+  KvGate(Comm& comm, const PagePool& pool, std::span<const PageId> pages,
+         std::vector<KvRoute> routes, Seconds timeout, PageCopier* copier, const Clock& clock);
+  Status MakeSlots(std::span<std::byte> memory);
+  void PostReceives();
+  void Receive(int layer, size_t route);
   int Tag(int layer, const KvRoute& route) const;
+  Slots& SlotsOf(size_t route) { return routes_[route].from >= 0 ? coming_ : going_; }
+  size_t UseOf(int layer, size_t route) const;
+  int& UsersOf(int layer, size_t route);
   std::span<std::byte> BytesOf(int layer, size_t route);
-  void OnReceived(int layer, size_t route, Status status);
+  void OnReceived(int layer, size_t route, const Status& status);
+  void OnUnpacked(int layer, size_t route);
   void SendOn(int layer, size_t route);
+  Status SendOwn(int layer, size_t route);
+  void LeaveSlot(int layer, size_t route);
   void EndTransferLocked(const Status& status);
   template <typename Ready>
-  Status WaitFor(Ready&& ready, const char* what);
+  Status WaitFor(int layer, Ready&& ready, const char* what);
 
   // Constant after construction.
   Comm& comm_;
@@ -71,9 +110,11 @@ class KvGate : public LayerGate {
   const std::span<const PageId> pages_;
   const std::vector<KvRoute> routes_;
   const Seconds timeout_;
+  PageCopier* const copier_;
   const Clock& clock_;
-  // By route; of parts of chunks that travel, all layers.
-  std::vector<std::vector<std::byte>> staging_;
+  std::vector<int> places_;  // by route: kInPage, or its place among the staged ones of a layer
+  std::vector<size_t> staged_coming_;   // routes, by place
+  std::vector<std::byte> own_staging_;  // of pages in the host's memory: all parts of chunks
 
   // Owned by the thread of the forward pass.
   Seconds waited_{0};
@@ -82,7 +123,8 @@ class KvGate : public LayerGate {
   std::condition_variable wake_;
   // Guarded by mutex_.
   std::vector<size_t> missing_;  // pieces of each layer that have not come
-  size_t transfers_ = 0;         // that have not ended
+  Slots coming_, going_;         // but for `users`, constant after construction
+  size_t transfers_ = 0;         // and copies, that have not ended; receives from the start
   uint64_t progress_ = 0;        // transfers that have
   uint64_t sent_bytes_ = 0;
   std::vector<LayerExchange> layers_;

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <vector>
 
+#include "kv/page_copier.h"
 #include "kv/page_pool.h"
 
 namespace kvcake {
@@ -29,9 +31,11 @@ std::vector<KvPiece> PiecesOf(int begin, int end, int chunk_tokens);
 // A whole chunk's layer is one stretch of its page. Of a part, the rows of every head are copied,
 // [K or V][kv_head][token][head_dim].
 std::span<std::byte> SlabOf(const PagePool& pool, PageId page, int layer);
-void PackPiece(const PagePool& pool, PageId page, int layer, const KvPiece& piece,
-               std::span<std::byte> out);
-void UnpackPiece(const PagePool& pool, PageId page, int layer, const KvPiece& piece,
-                 std::span<const std::byte> from);
+// `done` is called when all has been copied: by the copier, or where pages are the host's memory
+// and there is none, before they return.
+void PackPiece(PageCopier* copier, const PagePool& pool, PageId page, int layer,
+               const KvPiece& piece, std::span<std::byte> out, std::function<void()> done);
+void UnpackPiece(PageCopier* copier, const PagePool& pool, PageId page, int layer,
+                 const KvPiece& piece, std::span<const std::byte> from, std::function<void()> done);
 
 }  // namespace kvcake

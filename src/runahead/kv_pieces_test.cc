@@ -32,8 +32,8 @@ TEST(KvPiecesTest, PartsMakeTheChunk) {
       for (const KvPiece& piece : pieces) {
         EXPECT_FALSE(piece.whole(layout));
         std::vector<std::byte> packed(piece.bytes(layout));
-        PackPiece(*from, a.id(), layer, piece, packed);
-        UnpackPiece(*to, b.id(), layer, piece, packed);
+        PackPiece(nullptr, *from, a.id(), layer, piece, packed, [] {});
+        UnpackPiece(nullptr, *to, b.id(), layer, piece, packed, [] {});
       }
       EXPECT_EQ(std::memcmp(SlabOf(*from, a.id(), layer).data(), SlabOf(*to, b.id(), layer).data(),
                             layout.slab_payload_bytes()),

@@ -1,10 +1,12 @@
-// Streams hold what is enqueued until somebody waits for it: as late as CUDA may run it.
+// The first stream, that of the kernels, holds what is enqueued until somebody waits for it: as late
+// as CUDA may run it. What is enqueued on others runs as late, or at once.
 #include <sys/mman.h>
 
 #include <cstdlib>
 #include <deque>
 #include <map>
 #include <mutex>
+#include <random>
 #include <set>
 #include <utility>
 #include <vector>
@@ -40,6 +42,8 @@ struct Device {
   // Guarded by mutex.
   std::map<std::byte*, size_t> memory;  // allocations and their sizes
   std::set<CUstream_st*> streams;
+  CUstream_st* kernels = nullptr;  // the first stream
+  std::mt19937 random{1};
   size_t bytes = size_t{8} << 30, used = 0;
 };
 
@@ -91,6 +95,7 @@ void Enqueue(cudaStream_t stream, Operation operation) {
     stream->capture->operations.push_back(std::move(operation));
   } else {
     stream->queue.emplace_back(++stream->enqueued, std::move(operation));
+    if (stream != TheDevice().kernels && TheDevice().random() % 2 == 0) Run(stream);
   }
 }
 
@@ -180,6 +185,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   const Lock lock(TheDevice().mutex);
   *stream = new CUstream_st();
   TheDevice().streams.insert(*stream);
+  if (TheDevice().kernels == nullptr) TheDevice().kernels = *stream;
   return cudaSuccess;
 }
 
@@ -194,6 +200,12 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   const Lock lock(TheDevice().mutex);
   Run(stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const Lock lock(TheDevice().mutex);
+  cuda_emulator::Enqueue(stream, [of = *event] { Run(of.stream, of.number); });
   return cudaSuccess;
 }
 
