@@ -10,6 +10,7 @@
 #include "base/cpu.h"
 #include "comm/tcp_join.h"
 #include "comm/watch.h"
+#include "ops/visible_devices.h"
 
 namespace kvcake {
 namespace {
@@ -56,9 +57,8 @@ Status ChainLink::StartWorkers(std::vector<std::string> worker_flags, RuntimeOpt
     return Fail(ErrorCode::kInvalidArgument, "--cpu-list has {} CPUs for {} ranks: give each one",
                 cpus.size(), ranks);
   }
-  std::erase_if(worker_flags, [](const auto& flag) {
-    return flag.starts_with("--cpu-list=") || flag.starts_with("--cuda-device=");
-  });
+  std::erase_if(worker_flags, [](const auto& flag) { return flag.starts_with("--cpu-list="); });
+  const bool choose_devices = OnCuda(options->path) && options->cuda_device.empty();
   if (options->threads == 0 && cpus.empty()) {
     options->threads = std::max(1, UsableCores() / ranks);
     worker_flags.push_back(fmt::format("--threads={}", options->threads));
@@ -66,12 +66,14 @@ Status ChainLink::StartWorkers(std::vector<std::string> worker_flags, RuntimeOpt
   for (int rank = 0; rank < ranks; ++rank) {
     const auto begin = cpus.begin() + cpus.size() * rank / ranks;
     const std::vector<int> own(begin, cpus.begin() + cpus.size() * (rank + 1) / ranks);
+    const std::string device = choose_devices ? VisibleDevice(rank) : "";
     if (rank + 1 == ranks) {
       options->cpus = own;
+      if (choose_devices) options->cuda_device = device;
       break;
     }
     local_flags_.push_back(worker_flags);
-    local_flags_.back().push_back(fmt::format("--cuda-device={}", options->cuda_device + 1 + rank));
+    if (choose_devices) local_flags_.back().push_back("--cuda-device=" + device);
     if (!own.empty()) {
       local_flags_.back().push_back(fmt::format("--cpu-list={}", fmt::join(own, ",")));
     }

@@ -127,10 +127,8 @@ void AddCudaFlags(CLI::App& app, RuntimeOptions* options) {
           "with --backend cuda, page-locked host memory that a store's chunks pass through, and as "
           "much again for what ranks send each other");
   app.add_option("--cuda-device", options->cuda_device,
-                 "with --backend cuda, which of CUDA_VISIBLE_DEVICES, from 0 on and counted round; "
-                 "ranks on one machine take those that follow")
-      ->check(CLI::Range(0, 1023))
-      ->capture_default_str();
+                 "with --backend cuda, the device, as CUDA_VISIBLE_DEVICES names it (default: the "
+                 "first of these; ranks on one machine take them in turns)");
   app.add_flag("--ram-pinned,!--no-ram-pinned", options->ram_pinned,
                "with --backend cuda, page-lock the memory of --ram-capacity (default): chunks are "
                "copied straight from it; otherwise they pass through --staging-capacity");

@@ -11,6 +11,7 @@
 
 #include "app/flags.h"
 #include "base/cpu.h"
+#include "ops/visible_devices.h"
 
 namespace kvcake {
 namespace {
@@ -77,7 +78,9 @@ void Ranks::Divide(RuntimeOptions* options) const {
   if (options->threads == 0 && options->cpus.empty()) {
     options->threads = std::max(1, UsableCores() / here);
   }
-  options->cuda_device += EnvironmentInt("OMPI_COMM_WORLD_LOCAL_RANK", 0);
+  if (OnCuda(options->path) && options->cuda_device.empty()) {
+    options->cuda_device = VisibleDevice(EnvironmentInt("OMPI_COMM_WORLD_LOCAL_RANK", 0));
+  }
   options->rank_tokens_max = flags_.tokens_max;
   options->keep_costs = leads();  // the others compute no slices that tell of them
 }

@@ -67,7 +67,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& given) {
   std::vector<std::string> dirs;
   for (const StoreOptions& store : options.stores) dirs.push_back(store.dir);
   RETURN_IF_ERROR(CheckDistinct(dirs));
-  if (OnCuda(options.path)) ChooseCudaDevice(options.cuda_device);
+  if (!options.cuda_device.empty()) ChooseCudaDevice(options.cuda_device);
   auto runtime = std::unique_ptr<Runtime>(new Runtime(options));
   RETURN_IF_ERROR(options.emulate.empty() ? runtime->OpenModel() : runtime->OpenEmulated());
   const uint64_t shared = SharedSteps::PagesFor(options.slice_tokens, options.chunk_tokens);

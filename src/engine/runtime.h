@@ -38,7 +38,7 @@ struct RuntimeOptions {
   uint64_t staging_capacity_bytes = 512ull
                                     << 20;  // of host memory that chunks pass through on CUDA
   bool enforce_eager = false;               // on CUDA, decode without graphs
-  int cuda_device = 0;                      // of those visible (ops/visible_devices.h)
+  std::string cuda_device = {};             // as CUDA_VISIBLE_DEVICES names it; empty: its first
   int chunk_tokens = 128;
   int slice_tokens = 0;                               // of a step, at most; 0: DefaultSliceTokens
   int max_sequences = EngineOptions{}.max_sequences;  // answered at once

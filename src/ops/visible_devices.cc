@@ -19,8 +19,8 @@ std::string VisibleDevice(const char* list, int number) {
   return devices.empty() ? std::string() : devices[number % devices.size()];
 }
 
-void ChooseCudaDevice(int number) {
-  setenv(kVariable, VisibleDevice(std::getenv(kVariable), number).c_str(), /*overwrite=*/1);
-}
+std::string VisibleDevice(int number) { return VisibleDevice(std::getenv(kVariable), number); }
+
+void ChooseCudaDevice(const std::string& name) { setenv(kVariable, name.c_str(), /*overwrite=*/1); }
 
 }  // namespace kvcake

@@ -5,11 +5,13 @@
 
 namespace kvcake {
 
-// The value of CUDA_VISIBLE_DEVICES that leaves the device with this number, from 0 on, of those in
-// `list`, counted round; of all where `list` is null, as the variable is when it is not set.
+// What CUDA_VISIBLE_DEVICES calls the device with this number, from 0 on, of those in `list`,
+// counted round; of all where `list` is null, as the variable is when it is not set.
 std::string VisibleDevice(const char* list, int number);
+// Of the variable itself.
+std::string VisibleDevice(int number);
 
-// Sets the variable so. Before anything asks for the device; a second time changes nothing.
-void ChooseCudaDevice(int number);
+// Leaves this one visible. Before anything asks for the device.
+void ChooseCudaDevice(const std::string& name);
 
 }  // namespace kvcake

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 namespace kvcake {
 namespace {
 
@@ -10,8 +12,16 @@ TEST(VisibleDevicesTest, AreCountedRound) {
   EXPECT_EQ(VisibleDevice("2,GPU-8932,5", 0), "2");
   EXPECT_EQ(VisibleDevice("2,GPU-8932,5", 1), "GPU-8932");
   EXPECT_EQ(VisibleDevice("2,GPU-8932,5", 5), "5");
-  EXPECT_EQ(VisibleDevice(VisibleDevice("4,7", 3).c_str(), 3), "7");
   EXPECT_EQ(VisibleDevice("", 2), "") << "none is visible";
+}
+
+TEST(VisibleDevicesTest, OneIsChosen) {
+  ChooseCudaDevice("3,5");
+  EXPECT_EQ(VisibleDevice(1), "5");
+  ChooseCudaDevice("5");
+  EXPECT_EQ(VisibleDevice(1), "5");
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  EXPECT_EQ(VisibleDevice(1), "1");
 }
 
 }  // namespace
