@@ -80,7 +80,7 @@ class Batch {
     const ModelConfig& c = runtime_->config();
     AttentionShape shape{.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = c.head_dim};
     if (c.position == PositionKind::kAlibi) shape.alibi_slopes = AlibiSlopes(c.heads);
-    const auto attention = Attention::Create(compute_, shape, runtime_->pool(), n, n);
+    const auto attention = Attention::Create(compute_, shape, runtime_->pool(), {n, n});
     const int64_t q_size = int64_t{c.heads} * c.head_dim;
     const Buffer q = compute_.Put(std::vector<float>(n * q_size, 0.125f));
     const ActivationBuffer out(compute_.path(), n, q_size);

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "base/status.h"
 #include "kv/page_pool.h"
 #include "ops/compute.h"
 
@@ -22,6 +23,13 @@ constexpr int kAttentionPartial = 1024;
 // The most query heads that share one KV head, and the largest head.
 constexpr int kAttentionGroupMax = 96;
 constexpr int kAttentionHeadDimMax = 256;
+
+// What multiplies on CUDA. Results of different ones are the same up to rounding.
+enum class AttentionBackend {
+  kAuto,   // kWgmma where it can be
+  kWgmma,  // for compute capability 9.0, and heads of up to 128 dimensions
+  kMma,    // mma.sync
+};
 
 struct AttentionShape {
   int heads = 0;     // a multiple of kv_heads
@@ -44,6 +52,11 @@ struct AttentionSlice {
   int64_t dense_keys = 0;
 };
 
+struct AttentionLimits {
+  int64_t rows = 0;  // of all slices of a plan
+  int64_t slices = 0;
+};
+
 // What a run of attention computes: slices, and how they are shared out. Of the Attention that made
 // it.
 class AttentionPlan {
@@ -61,11 +74,11 @@ class AttentionPlan {
 // the pool hold a multiple of 16 tokens.
 class Attention {
  public:
-  // Of `compute`'s kind; borrows it and the pool. Plans are of up to max_rows rows in up to
-  // max_slices slices, none of more pages than the pool has.
+  // Of `compute`'s kind; borrows it and the pool. Plans keep to the limits, and no slice has more
+  // pages than the pool. On CUDA, CheckAttentionBackend has been asked.
   static std::unique_ptr<Attention> Create(const Compute& compute, const AttentionShape& shape,
-                                           const PagePool& pool, int64_t max_rows,
-                                           int64_t max_slices);
+                                           const PagePool& pool, const AttentionLimits& limits,
+                                           AttentionBackend backend = AttentionBackend::kAuto);
   virtual ~Attention() = default;
 
   virtual std::unique_ptr<AttentionPlan> NewPlan() = 0;
@@ -73,5 +86,9 @@ class Attention {
   virtual void Run(const AttentionPlan& plan, int layer, int64_t q_stride,
                    const Activations& out) = 0;
 };
+
+// kUnsupported if heads of so many dimensions cannot have it on the path; to the CPU's it means
+// nothing.
+Status CheckAttentionBackend(AttentionBackend backend, NumericPath path, int head_dim);
 
 }  // namespace kvcake

@@ -10,9 +10,9 @@ namespace kvcake {
 
 std::unique_ptr<Attention> NewCpuAttention(const Compute& compute, AttentionShape shape,
                                            const PagePool& pool);
-// Of pages that lie in one segment of the device's memory.
+// Of pages that lie in one segment of the device's memory. `backend` is not kAuto.
 std::unique_ptr<Attention> NewCudaAttention(const Compute& compute, AttentionShape shape,
-                                            const PagePool& pool, int64_t max_rows,
-                                            int64_t max_slices);
+                                            const PagePool& pool, const AttentionLimits& limits,
+                                            AttentionBackend backend);
 
 }  // namespace kvcake

@@ -8,8 +8,10 @@
 
 #include "base/check.h"
 #include "ops/attention_backends.h"
+#include "ops/attention_cuda_mma.cuh"
 #include "ops/attention_cuda_sums.cuh"
 #include "ops/attention_cuda_tile.cuh"
+#include "ops/attention_cuda_wgmma.cuh"
 #include "ops/cuda_device.h"
 #include "ops/cuda_launch.h"
 #include "ops/step_array.h"
@@ -19,8 +21,6 @@ namespace {
 
 using cuda::AttentionArgs;
 using cuda::AttentionTask;
-using cuda::kTileRows;
-using cuda::kTileThreads;
 
 static_assert(kAttentionPartial % kAttentionBlock == 0 && kAttentionBlock == 64);
 
@@ -28,29 +28,34 @@ static_assert(kAttentionPartial % kAttentionBlock == 0 && kAttentionBlock == 64)
 constexpr int64_t kSumsBytesAll = 32 << 20;
 // Positions and row numbers, and what is added to them, are ints on the device.
 constexpr int64_t kIntMax = 1 << 30;
+constexpr int kMergeThreads = 128;
 
 // ---- kernels ----
 
 // A block a task, KV head, and kOut dimensions of the result.
-template <int kDim, int kOut>
-__global__ void __launch_bounds__(kTileThreads, cuda::TileShape<kDim, kOut>::kResident)
+template <typename Products>
+__global__ void __launch_bounds__(Products::kThreads, Products::kResident)
     Attend(const __grid_constant__ AttentionArgs args) {
-  auto* const shared = cuda::DynamicShared<uint4>();
-  const int outs = kDim / kOut, of_task = args.kv_heads * outs;
-  const int block = static_cast<int>(blockIdx.x), head = block % of_task;
-  const AttentionTask task = args.tasks[block / of_task];
-  if (task.rows == 0) return;
-  cuda::Tile<kDim, kOut>(args, task, head / outs, head % outs * kOut, shared).Run();
+  if constexpr (Products::kCompiled) {
+    auto* const shared = cuda::DynamicShared<uint4>();
+    const int outs = Products::kDim / Products::kOut, of_task = args.kv_heads * outs;
+    const int block = static_cast<int>(blockIdx.x), head = block % of_task;
+    const AttentionTask task = args.tasks[block / of_task];
+    if (task.rows == 0) return;
+    cuda::Tile<Products>(args, task, head / outs, head % outs * Products::kOut, shared).Run();
+  } else {
+    __trap();
+  }
 }
 
 // Blocks (task and KV head, row): adds up a split tile's partials.
-__global__ void __launch_bounds__(kTileThreads) Merge(const __grid_constant__ AttentionArgs args) {
+__global__ void __launch_bounds__(kMergeThreads) Merge(const __grid_constant__ AttentionArgs args) {
   const int block = static_cast<int>(blockIdx.x), row = static_cast<int>(blockIdx.y);
   const int kv_head = block % args.kv_heads;
   const AttentionTask task = args.tasks[block / args.kv_heads];
-  if (row >= cuda::RowsOf(task)) return;
+  if (row >= cuda::RowsOf(args, task)) return;
   const int padded = args.padded_dim;
-  for (int dim = threadIdx.x; dim < args.head_dim; dim += kTileThreads) {
+  for (int dim = threadIdx.x; dim < args.head_dim; dim += kMergeThreads) {
     const float* first = cuda::SumsOf(args, task, kv_head, 0, row);
     cuda::RowState total{first[padded], first[padded + 1]};
     float value = first[dim];
@@ -66,39 +71,51 @@ __global__ void __launch_bounds__(kTileThreads) Merge(const __grid_constant__ At
 
 // Attend for some head_dims.
 struct TileKernel {
+  int tile_rows;
+  int threads;
   int padded_dim;
   int outs;  // blocks of threads a task and KV head
   void (*attend)(AttentionArgs args);
   int shared_bytes;
 };
 
-template <int kDim, int kOut>
+template <typename Products>
 TileKernel KernelOf() {
-  return {kDim, kDim / kOut, Attend<kDim, kOut>, cuda::TileShape<kDim, kOut>::kBytes};
+  return {.tile_rows = Products::kTileRows,
+          .threads = Products::kThreads,
+          .padded_dim = Products::kDim,
+          .outs = Products::kDim / Products::kOut,
+          .attend = Attend<Products>,
+          .shared_bytes = Products::kBytes};
 }
 
-TileKernel KernelFor(int head_dim) {
-  if (head_dim <= 64) return KernelOf<64, 64>();
-  if (head_dim <= 96) return KernelOf<96, 96>();
-  if (head_dim <= 128) return KernelOf<128, 128>();
+TileKernel KernelFor(AttentionBackend backend, int head_dim) {
+  if (backend == AttentionBackend::kWgmma) {
+    CHECK(head_dim <= 128);
+    return head_dim <= 64 ? KernelOf<cuda::WgmmaProducts<64>>()
+                          : KernelOf<cuda::WgmmaProducts<128>>();
+  }
+  if (head_dim <= 64) return KernelOf<cuda::MmaProducts<64, 64>>();
+  if (head_dim <= 96) return KernelOf<cuda::MmaProducts<96, 96>>();
+  if (head_dim <= 128) return KernelOf<cuda::MmaProducts<128, 128>>();
   static_assert(kAttentionHeadDimMax == 256);
-  return KernelOf<256, 128>();
+  return KernelOf<cuda::MmaProducts<256, 128>>();
 }
 
 // ---- plans ----
 
 struct PlanLimits {
+  int64_t tile_rows = 0;
   int64_t group = 0;
   int64_t kv_heads = 0;
   int64_t chunk_tokens = 0;
-  int64_t max_rows = 0;
-  int64_t max_slices = 0;
+  AttentionLimits all;
   int64_t pool_pages = 0;
   int64_t sums_rows = 0;  // that have room
 
   // Tiles, some of which are split, and a merge for each of those; then what Pad adds.
   int64_t max_tasks() const {
-    const int64_t tiles = max_rows * group / kTileRows + max_slices;
+    const int64_t tiles = all.rows * group / tile_rows + all.slices;
     return (2 * tiles + sums_rows / kv_heads) * 5 / 4 + 2;
   }
 };
@@ -124,7 +141,7 @@ class CudaPlan : public AttentionPlan {
     return (slice.start + slice.rows + limits_.chunk_tokens - 1) / limits_.chunk_tokens;
   }
   int64_t Tiles(const AttentionSlice& slice) const {
-    return (slice.rows * limits_.group + kTileRows - 1) / kTileRows;
+    return (slice.rows * limits_.group + limits_.tile_rows - 1) / limits_.tile_rows;
   }
   void AddTiles(const AttentionSlice& slice, int64_t pages, bool split);
   // False when there is too little room left for its sums.
@@ -154,7 +171,7 @@ CudaPlan::CudaPlan(const Compute& compute, const PlanLimits& limits)
     : compute_(compute),
       limits_(limits),
       array_(compute, limits.max_tasks()),
-      page_array_(compute, limits.max_slices * limits.pool_pages) {}
+      page_array_(compute, limits.all.slices * limits.pool_pages) {}
 
 void CudaPlan::Set(std::span<const AttentionSlice> slices) {
   tasks_.clear();
@@ -169,8 +186,8 @@ void CudaPlan::Set(std::span<const AttentionSlice> slices) {
     pages += Pages(slice);
     tiles += Tiles(slice);
   }
-  CHECK(std::ssize(slices) <= limits_.max_slices);
-  CHECK(rows <= limits_.max_rows && rows * limits_.group <= kIntMax && pages <= kIntMax);
+  CHECK(std::ssize(slices) <= limits_.all.slices);
+  CHECK(rows <= limits_.all.rows && rows * limits_.group <= kIntMax && pages <= kIntMax);
   // The partials of a single row, whose tile is mostly empty, are always computed side by side;
   // those of others where their tiles alone would leave multiprocessors idle.
   const bool idle = tiles * limits_.kv_heads < compute_.cuda()->multiprocessors();
@@ -188,8 +205,8 @@ void CudaPlan::Set(std::span<const AttentionSlice> slices) {
 
 void CudaPlan::AddTiles(const AttentionSlice& slice, int64_t pages, bool split) {
   const int64_t rows = slice.rows * limits_.group;
-  for (int64_t row = 0; row < rows; row += kTileRows) {
-    const int64_t last = std::min(row + kTileRows, rows) - 1;
+  for (int64_t row = 0; row < rows; row += limits_.tile_rows) {
+    const int64_t last = std::min(row + limits_.tile_rows, rows) - 1;
     const int64_t keys = slice.start + last / limits_.group + 1;
     const AttentionTask tile = {
         .q = slice.q,
@@ -206,7 +223,7 @@ void CudaPlan::AddTiles(const AttentionSlice& slice, int64_t pages, bool split) 
 }
 
 bool CudaPlan::Split(AttentionTask tile) {
-  const int rows = std::min(kTileRows, tile.rows - tile.row);
+  const int rows = std::min(static_cast<int>(limits_.tile_rows), tile.rows - tile.row);
   const int64_t wanted = limits_.kv_heads * tile.partials * rows;
   if (sums_rows_ + wanted > limits_.sums_rows) return false;
   tile.sums = static_cast<int32_t>(sums_rows_);
@@ -234,15 +251,15 @@ void CudaPlan::Commit() {
 class CudaAttention : public Attention {
  public:
   CudaAttention(const Compute& compute, AttentionShape shape, const PagePool& pool,
-                int64_t max_rows, int64_t max_slices);
+                const AttentionLimits& limits, AttentionBackend backend);
 
   std::unique_ptr<AttentionPlan> NewPlan() override {
     return std::make_unique<CudaPlan>(compute_,
-                                      PlanLimits{.group = shape_.heads / shape_.kv_heads,
+                                      PlanLimits{.tile_rows = kernel_.tile_rows,
+                                                 .group = shape_.heads / shape_.kv_heads,
                                                  .kv_heads = shape_.kv_heads,
                                                  .chunk_tokens = pool_.layout().chunk_tokens,
-                                                 .max_rows = max_rows_,
-                                                 .max_slices = max_slices_,
+                                                 .all = limits_,
                                                  .pool_pages = static_cast<int64_t>(pool_.pages()),
                                                  .sums_rows = sums_rows_});
   }
@@ -252,8 +269,7 @@ class CudaAttention : public Attention {
   const Compute& compute_;
   const AttentionShape shape_;
   const PagePool& pool_;
-  const int64_t max_rows_;
-  const int64_t max_slices_;
+  const AttentionLimits limits_;
   const TileKernel kernel_;
   const int64_t sums_rows_;
   const Buffer sums_;
@@ -261,13 +277,12 @@ class CudaAttention : public Attention {
 };
 
 CudaAttention::CudaAttention(const Compute& compute, AttentionShape shape, const PagePool& pool,
-                             int64_t max_rows, int64_t max_slices)
+                             const AttentionLimits& limits, AttentionBackend backend)
     : compute_(compute),
       shape_(std::move(shape)),
       pool_(pool),
-      max_rows_(max_rows),
-      max_slices_(max_slices),
-      kernel_(KernelFor(shape_.head_dim)),
+      limits_(limits),
+      kernel_(KernelFor(backend, shape_.head_dim)),
       sums_rows_(kSumsBytesAll / (cuda::SumsStride(kernel_.padded_dim) * sizeof(float))),
       sums_(kSumsBytesAll, Memory::kDevice),
       slopes_(shape_.alibi_slopes.empty() ? Buffer() : compute.Put(shape_.alibi_slopes)) {
@@ -296,23 +311,24 @@ void CudaAttention::Run(const AttentionPlan& of, int layer, int64_t q_stride,
       .kv_heads = shape_.kv_heads,
       .group = shape_.heads / shape_.kv_heads,
       .head_dim = shape_.head_dim,
-      .padded_dim = kernel_.padded_dim};
+      .padded_dim = kernel_.padded_dim,
+      .tile_rows = kernel_.tile_rows};
   const CudaDevice& device = *compute_.cuda();
   const int64_t tasks = std::ssize(plan.tasks()) * shape_.kv_heads * kernel_.outs;
-  cuda::Launch(device, {tasks, kTileThreads, kernel_.shared_bytes}, kernel_.attend, args);
+  cuda::Launch(device, {tasks, kernel_.threads, kernel_.shared_bytes}, kernel_.attend, args);
   if (plan.merges().empty()) return;
   args.tasks = plan.merges().data();
   const dim3 merges(static_cast<unsigned>(plan.merges().size() * shape_.kv_heads),
                     static_cast<unsigned>(plan.merge_rows()));
-  cuda::Launch(device, {merges, kTileThreads}, Merge, args);
+  cuda::Launch(device, {merges, kMergeThreads}, Merge, args);
 }
 
 }  // namespace
 
 std::unique_ptr<Attention> NewCudaAttention(const Compute& compute, AttentionShape shape,
-                                            const PagePool& pool, int64_t max_rows,
-                                            int64_t max_slices) {
-  return std::make_unique<CudaAttention>(compute, std::move(shape), pool, max_rows, max_slices);
+                                            const PagePool& pool, const AttentionLimits& limits,
+                                            AttentionBackend backend) {
+  return std::make_unique<CudaAttention>(compute, std::move(shape), pool, limits, backend);
 }
 
 }  // namespace kvcake

@@ -10,9 +10,6 @@
 
 namespace kvcake::cuda {
 
-constexpr int kTileRows = 64;
-constexpr int kTileThreads = 2 * kTileRows;  // 16 rows a warp
-
 // A tile of a slice, for all KV heads; made by the host. One without rows is nothing to do.
 struct AttentionTask {
   const float* q = nullptr;  // of the slice's first token
@@ -46,6 +43,7 @@ struct AttentionArgs {
   int group = 0;
   int head_dim = 0;
   int padded_dim = 0;
+  int tile_rows = 0;
 };
 
 constexpr __host__ __device__ int SumsStride(int padded_dim) { return padded_dim + 2; }
@@ -87,15 +85,15 @@ __device__ __forceinline__ float Finished(float value, const RowState& state) {
 
 // ---- rows ----
 
-__device__ __forceinline__ int RowsOf(const AttentionTask& task) {
-  return min(kTileRows, task.rows - task.row);
+__device__ __forceinline__ int RowsOf(const AttentionArgs& args, const AttentionTask& task) {
+  return min(args.tile_rows, task.rows - task.row);
 }
 
 // Of one row of the tile, from the head's first dimension on.
 __device__ __forceinline__ float* SumsOf(const AttentionArgs& args, const AttentionTask& task,
                                          int kv_head, int partial, int row) {
   const int64_t tile = static_cast<int64_t>(kv_head) * task.partials + partial;
-  return args.sums + (task.sums + tile * RowsOf(task) + row) * SumsStride(args.padded_dim);
+  return args.sums + (task.sums + tile * RowsOf(args, task) + row) * SumsStride(args.padded_dim);
 }
 
 __device__ __forceinline__ uint16_t* OutOf(const AttentionArgs& args, const AttentionTask& task,

@@ -1,12 +1,12 @@
 // Attention of one tile of rows over some keys, by one block of threads. Device code of
 // attention_cuda.cu.
 //
-// Row r of a slice is query head r % group of its token r / group, all of one KV head. A tile is 64
-// of them in a row, 16 a warp, which mma.sync.m16n8k16 multiplies by the keys, then the values, of
-// blocks of 64 positions. What a row adds up does not depend on the rows beside it: its products
-// are its own, weights of keys that it may not see are zeros, and a step that adds zeros and scales
-// by one leaves sums as they were, but for the sign of a zero, which Finished() forgets. The
-// softmax is written with intrinsics, as the compiler may fuse a * b + c here and not there.
+// Row r of a slice is query head r % group of its token r / group, all of one KV head. A tile is
+// some of them in a row, 16 a warp, which are multiplied by the keys, then the values, of blocks of
+// 64 positions. What a row adds up does not depend on the rows beside it: its products are its own,
+// weights of keys that it may not see are zeros, and a step that adds zeros and scales by one
+// leaves sums as they were, but for the sign of a zero, which Finished() forgets. The softmax is
+// written with intrinsics, as the compiler may fuse a * b + c here and not there.
 #pragma once
 
 #include <cstdint>
@@ -15,34 +15,29 @@
 
 namespace kvcake::cuda {
 
-// Heads of up to kDim dimensions; zeros fill them up. A block of threads computes kOut dimensions
-// of the result.
-template <int kDim, int kOut>
-struct TileShape {
-  static constexpr int kStages = kDim <= 128 ? 2 : 1;  // blocks of keys and values in memory
-  // Rows are an odd number of 16 bytes apart, so that eight of them fall into different banks.
-  static constexpr int kKeyStride = kDim + 8;
-  static constexpr int kValueStride = kOut + 8;
-  static constexpr int kKeyElements = kAttentionBlock * kKeyStride;
-  static constexpr int kStageElements = kKeyElements + kAttentionBlock * kValueStride;
-  static constexpr int kStageBytes = kStages * kStageElements * static_cast<int>(sizeof(uint16_t));
-  // Large heads leave the queries no registers.
-  static constexpr bool kSharedQueries = kDim > 128;
-  static constexpr int kQueryBytes =
-      kSharedQueries ? kDim / 16 * kTileThreads * static_cast<int>(sizeof(uint4)) : 0;
-  static constexpr int kBytes = kStageBytes + kQueryBytes;
-  static constexpr int kResident = kDim <= 64 ? 3 : 2;  // blocks of threads that registers allow
-};
+// A pair of bf16, with zeros for infinities and NaNs.
+__device__ __forceinline__ uint32_t Finite(uint32_t pair) {
+  if ((pair & 0x7f80) == 0x7f80) pair &= 0xffff0000;
+  if ((pair & 0x7f800000) == 0x7f800000) pair &= 0x0000ffff;
+  return pair;
+}
+
+__device__ __forceinline__ uint4 Finite(const uint4& pairs) {
+  return {Finite(pairs.x), Finite(pairs.y), Finite(pairs.z), Finite(pairs.w)};
+}
 
 // One thread's share of a tile. Of a 16 x 8 product it holds two columns, column_ and the next, of
-// two rows, row_ and row_ + 8: values [0] and [1], then [2] and [3].
-template <int kDim, int kOut>
+// two rows, row_ and row_ + 8: values [0] and [1], then [2] and [3]. How products are computed, of
+// how many rows, and how keys and values lie in shared memory for them is Products': MmaProducts'
+// or WgmmaProducts'.
+template <typename Products>
 class Tile {
  public:
-  using Shape = TileShape<kDim, kOut>;
-  static constexpr int kAhead = (Shape::kStages - 1) * kAttentionBlock;
+  static constexpr int kDim = Products::kDim, kOut = Products::kOut;
+  static constexpr int kStages = Products::kStages, kThreads = Products::kThreads;
+  static constexpr int kAhead = (kStages - 1) * kAttentionBlock;
 
-  // `shared`: Shape::kBytes.
+  // `shared`: Products::kBytes.
   __device__ __forceinline__ Tile(const AttentionArgs& args, const AttentionTask& task, int kv_head,
                                   int first_dim, uint4* shared)
       : args_(args),
@@ -54,7 +49,8 @@ class Tile {
         row_(threadIdx.x / 32 * 16 + lane_ / 4),
         column_(lane_ % 4 * 2),
         first_position_(task.start + task.row / args.group),
-        end_(PositionOf(kTileRows - 1) + 1) {
+        end_(PositionOf(Products::kTileRows - 1) + 1),
+        products_(shared) {
     for (int i = 0; i < 2; ++i) position_[i] = PositionOf(row_ + 8 * i);
   }
 
@@ -83,38 +79,32 @@ class Tile {
   __device__ __forceinline__ int PositionOf(int row) const {
     return task_.start + RowInSlice(row) / args_.group;
   }
-  __device__ __forceinline__ uint16_t* Keys(int block) const {
+  // A block's keys and values.
+  __device__ __forceinline__ uint16_t* Stage(int block) const {
     return reinterpret_cast<uint16_t*>(shared_) +
-           block / kAttentionBlock % Shape::kStages * Shape::kStageElements;
-  }
-  __device__ __forceinline__ uint16_t* Values(int block) const {
-    return Keys(block) + Shape::kKeyElements;
-  }
-  __device__ __forceinline__ uint4& Query(int step) {
-    if constexpr (Shape::kSharedQueries) {
-      return shared_[Shape::kStageBytes / sizeof(uint4) + step * kTileThreads + threadIdx.x];
-    } else {
-      return queries_[step];
-    }
+           block / kAttentionBlock % kStages * Products::kStageElements;
   }
 
   __device__ __forceinline__ void Step(int block, int to);
+  template <int kLeft>
+  __device__ __forceinline__ void Arrive() const;
   __device__ __forceinline__ void LoadQueries();
   __device__ __forceinline__ void ClearStages();
   __device__ __forceinline__ const uint16_t* KeysInPage(int position) const;
-  template <int kColumns>
-  __device__ __forceinline__ void CopyRows(const uint16_t* from, int dims, int rows, uint16_t* to,
-                                           int stride) const;
+  template <int kColumns, typename Place>
+  __device__ __forceinline__ void CopyRows(const uint16_t* from, int dims, int rows,
+                                           Place place) const;
   __device__ __forceinline__ void LoadBlock(int block) const;
+  __device__ __forceinline__ int FirstHidden(int block) const;
+  template <typename Visit>
+  __device__ __forceinline__ void VisitHidden(int block, Visit visit) const;
   __device__ __forceinline__ bool ValuesMayLeak(int block) const;
-  __device__ __forceinline__ void AddBlock(int block, bool leak);
-  __device__ __forceinline__ void Score(const uint16_t* keys, float (&scores)[8][4]);
+  __device__ __forceinline__ void DropInfinite(int block) const;
+  __device__ __forceinline__ void AddInfinite(int block, const uint4 (&weights)[4]);
+  __device__ __forceinline__ void Weigh(int block, uint4 (&weights)[4]);
   __device__ __forceinline__ void AddAlibi(int block, float (&scores)[8][4]) const;
   __device__ __forceinline__ void Mask(int block, float (&scores)[8][4]) const;
   __device__ __forceinline__ void Softmax(float (&scores)[8][4]);
-  __device__ __forceinline__ void AddValues(const uint16_t* values, const uint4 (&weights)[4]);
-  __device__ __forceinline__ void AddVisibleValues(const uint16_t* values,
-                                                   const uint4 (&weights)[4], int block);
   __device__ __forceinline__ void FinishPartial(bool first);
   __device__ __forceinline__ void Write() const;
 
@@ -129,17 +119,17 @@ class Tile {
   const int first_position_;  // of the tile's first row
   const int end_;             // behind the position of the tile's last row
   int position_[2];
-  uint4 queries_[Shape::kSharedQueries ? 1 : kDim / 16];
+  Products products_;
   Sums part_;
   Sums total_;
 };
 
-template <int kDim, int kOut>
-__device__ __forceinline__ void Tile<kDim, kOut>::Run() {
+template <typename Products>
+__device__ __forceinline__ void Tile<Products>::Run() {
   const int from = max(task_.partial, 0) * kAttentionPartial, to = from + task_.keys;
   if (args_.head_dim < kDim) ClearStages();
-  if (kAhead > 0) {
-    LoadBlock(from);
+  for (int block = from; block < from + kAhead; block += kAttentionBlock) {
+    if (block < to) LoadBlock(block);
     CommitCopies();
   }
   LoadQueries();
@@ -153,23 +143,45 @@ __device__ __forceinline__ void Tile<kDim, kOut>::Run() {
 }
 
 // Adds a block, and enqueues copies of the one kAhead positions on if that is before `to`.
-template <int kDim, int kOut>
-__device__ __forceinline__ void Tile<kDim, kOut>::Step(int block, int to) {
+template <typename Products>
+__device__ __forceinline__ void Tile<Products>::Step(int block, int to) {
+  // Now nobody needs the block before this one any more: its memory is filled again.
+  if constexpr (kStages == 1) {
+    __syncthreads();
+  } else {
+    Arrive<kStages - 2>();
+  }
   if (block + kAhead < to) LoadBlock(block + kAhead);
   CommitCopies();
-  WaitForCopies<Shape::kStages - 1>();
-  __syncthreads();
+  if constexpr (kStages == 1) Arrive<0>();
+
+  const bool live = row_ / Products::kRowsAtOnce * Products::kRowsAtOnce < RowsOf(args_, task_);
+  uint4 weights[4] = {};  // left operands, of 16 keys each
+  if (live) Weigh(block, weights);
   // Some row of the tile does not see the last key that is there.
   const bool ragged = min(block + kAttentionBlock, end_) - 1 > first_position_;
-  const bool leak = ragged && __syncthreads_or(ValuesMayLeak(block));
-  const bool live = row_ - lane_ / 4 < RowsOf(task_);  // the warp has rows
-  if (live) AddBlock(block, leak);
-  __syncthreads();  // before the block's memory is filled again
+  if (ragged && __syncthreads_or(ValuesMayLeak(block))) {
+    if (live) AddInfinite(block, weights);
+    __syncthreads();
+    DropInfinite(block);
+    Products::Publish();
+    __syncthreads();
+  }
+  if (live) products_.AddValues(Stage(block), weights, part_.values);
+}
+
+// Until the copies of all but the last kLeft commits are there for the products of all threads.
+template <typename Products>
+template <int kLeft>
+__device__ __forceinline__ void Tile<Products>::Arrive() const {
+  WaitForCopies<kLeft>();
+  Products::Publish();
+  __syncthreads();
 }
 
 // As the left operands of products: step k has dimensions [16 k, 16 k + 16).
-template <int kDim, int kOut>
-__device__ __forceinline__ void Tile<kDim, kOut>::LoadQueries() {
+template <typename Products>
+__device__ __forceinline__ void Tile<Products>::LoadQueries() {
   const float* rows[2];
   for (int i = 0; i < 2; ++i) {
     const int row = RowInSlice(row_ + 8 * i), head = kv_head_ * args_.group + row % args_.group;
@@ -183,49 +195,48 @@ __device__ __forceinline__ void Tile<kDim, kOut>::LoadQueries() {
       query = {PackBf16(a[0], a[1]), PackBf16(b[0], b[1]), PackBf16(a[8], a[9]),
                PackBf16(b[8], b[9])};
     }
-    Query(step) = query;
+    products_.Query(step) = query;
   }
 }
 
 // Nothing is ever copied to the dimensions from head_dim on.
-template <int kDim, int kOut>
-__device__ __forceinline__ void Tile<kDim, kOut>::ClearStages() {
-  for (int i = threadIdx.x; i < Shape::kStageBytes / static_cast<int>(sizeof(uint4));
-       i += kTileThreads) {
-    shared_[i] = {0, 0, 0, 0};
-  }
+template <typename Products>
+__device__ __forceinline__ void Tile<Products>::ClearStages() {
+  constexpr int kPieces = kStages * Products::kStageElements / 8;
+  for (int i = threadIdx.x; i < kPieces; i += kThreads) shared_[i] = {0, 0, 0, 0};
   __syncthreads();
 }
 
-template <int kDim, int kOut>
-__device__ __forceinline__ const uint16_t* Tile<kDim, kOut>::KeysInPage(int position) const {
+template <typename Products>
+__device__ __forceinline__ const uint16_t* Tile<Products>::KeysInPage(int position) const {
   const int chunk = position / args_.chunk_tokens, token = position - chunk * args_.chunk_tokens;
   const PageId page = __ldg(args_.pages + task_.pages + chunk);
   return args_.slab + page * args_.page_elements +
          (static_cast<int64_t>(kv_head_) * args_.chunk_tokens + token) * args_.head_dim;
 }
 
-// Enqueues copies of the first `dims` of kColumns columns of 16 rows; rows from `rows` on become
-// zeros.
-template <int kDim, int kOut>
-template <int kColumns>
-__device__ __forceinline__ void Tile<kDim, kOut>::CopyRows(const uint16_t* from, int dims, int rows,
-                                                           uint16_t* to, int stride) const {
+// Enqueues copies of the first `dims` of kColumns columns of 16 rows, 8 columns at a time to where
+// place(row, column) says; rows from `rows` on become zeros.
+template <typename Products>
+template <int kColumns, typename Place>
+__device__ __forceinline__ void Tile<Products>::CopyRows(const uint16_t* from, int dims, int rows,
+                                                         Place place) const {
   constexpr int kPieces = kColumns / 8, kAll = 16 * kPieces;
 #pragma unroll
-  for (int first = 0; first < kAll; first += kTileThreads) {
+  for (int first = 0; first < kAll; first += kThreads) {
     const int i = first + static_cast<int>(threadIdx.x), row = i / kPieces, dim = i % kPieces * 8;
     if (i < kAll && dim < dims) {
-      CopyAsync(to + row * stride + dim, from + row * args_.head_dim + dim, row < rows);
+      CopyAsync(place(row, dim), from + row * args_.head_dim + dim, row < rows);
     }
   }
 }
 
 // Enqueues copies of a block's keys and values. Those behind the tile's last position, which hold
 // anything, become zeros.
-template <int kDim, int kOut>
-__device__ __forceinline__ void Tile<kDim, kOut>::LoadBlock(int block) const {
+template <typename Products>
+__device__ __forceinline__ void Tile<Products>::LoadBlock(int block) const {
   const bool one_page = args_.chunk_tokens % kAttentionBlock == 0;
+  uint16_t* const stage = Stage(block);
   const uint16_t* keys = nullptr;
 #pragma unroll
   for (int first = 0; first < kAttentionBlock; first += 16) {
@@ -236,83 +247,110 @@ __device__ __forceinline__ void Tile<kDim, kOut>::LoadBlock(int block) const {
       keys += 16 * args_.head_dim;
     }
     const int rows = end_ - block - first;
-    CopyRows<kDim>(keys, args_.head_dim, rows, Keys(block) + first * Shape::kKeyStride,
-                   Shape::kKeyStride);
+    CopyRows<kDim>(keys, args_.head_dim, rows,
+                   [=](int row, int dim) { return Products::Key(stage, first + row, dim); });
     CopyRows<kOut>(keys + args_.plane_elements + first_dim_, args_.head_dim - first_dim_, rows,
-                   Values(block) + first * Shape::kValueStride, Shape::kValueStride);
+                   [=](int row, int dim) { return Products::Value(stage, first + row, dim); });
   }
 }
 
-// Whether this thread finds an infinity or a NaN in values that not all of the rows see: such a
-// value times a weight of zero is no zero.
-template <int kDim, int kOut>
-__device__ __forceinline__ bool Tile<kDim, kOut>::ValuesMayLeak(int block) const {
+// ---- values that are infinite or no numbers ----
+//
+// Such a value times a weight of zero is no zero, so where some rows of the tile do not see it,
+// those that do get it one by one, and then it is dropped from the product. What a sum becomes by
+// it, an infinity or NaN, does not depend on the order.
+
+// The first key of the block that not all of the tile's rows see.
+template <typename Products>
+__device__ __forceinline__ int Tile<Products>::FirstHidden(int block) const {
+  return max(first_position_ + 1 - block, 0);
+}
+
+// This thread's share of their values, 8 at a time.
+template <typename Products>
+template <typename Visit>
+__device__ __forceinline__ void Tile<Products>::VisitHidden(int block, Visit visit) const {
   constexpr int kPieces = kOut / 8;
-  const uint16_t* values = Values(block);
-  const int first = max(first_position_ + 1 - block, 0) * kPieces;
-  bool found = false;
-  for (int i = first + static_cast<int>(threadIdx.x); i < kAttentionBlock * kPieces;
-       i += kTileThreads) {
-    const uint16_t* at = values + i / kPieces * Shape::kValueStride + i % kPieces * 8;
-    const uint4 piece = *reinterpret_cast<const uint4*>(at);
-    const uint32_t pairs[4] = {piece.x, piece.y, piece.z, piece.w};
-#pragma unroll
-    for (const uint32_t pair : pairs) {
-      found |= (pair & 0x7f80) == 0x7f80 || (pair & 0x7f800000) == 0x7f800000;
-    }
+  for (int i = FirstHidden(block) * kPieces + static_cast<int>(threadIdx.x);
+       i < kAttentionBlock * kPieces; i += kThreads) {
+    uint16_t* const piece = Products::Value(Stage(block), i / kPieces, i % kPieces * 8);
+    visit(*reinterpret_cast<uint4*>(piece));
   }
+}
+
+template <typename Products>
+__device__ __forceinline__ bool Tile<Products>::ValuesMayLeak(int block) const {
+  bool found = false;
+  VisitHidden(block, [&found](const uint4& value) {
+    const uint4 finite = Finite(value);
+    found |=
+        value.x != finite.x || value.y != finite.y || value.z != finite.z || value.w != finite.w;
+  });
   return found;
 }
 
-// Adds the keys at [block, block + kAttentionBlock) to the sums of the rows at or after them.
-template <int kDim, int kOut>
-__device__ __forceinline__ void Tile<kDim, kOut>::AddBlock(int block, bool leak) {
+template <typename Products>
+__device__ __forceinline__ void Tile<Products>::DropInfinite(int block) const {
+  VisitHidden(block, [](uint4& value) { value = Finite(value); });
+}
+
+// Adds what DropInfinite drops to the sums of the rows that see it.
+template <typename Products>
+__device__ __forceinline__ void Tile<Products>::AddInfinite(int block, const uint4 (&weights)[4]) {
+#pragma unroll 1
+  for (int key = FirstHidden(block); key < kAttentionBlock; ++key) {
+    float weight[2];
+    for (int row = 0; row < 2; ++row) {
+      uint32_t pair = 0;  // of the key and the one beside it, in the lane that has them
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        const uint4& of = weights[step];
+        if (key / 8 == 2 * step) pair = row == 0 ? of.x : of.y;
+        if (key / 8 == 2 * step + 1) pair = row == 0 ? of.z : of.w;
+      }
+      pair = __shfl_sync(0xffffffff, pair, lane_ / 4 * 4 + key % 8 / 2);
+      weight[row] = __uint_as_float(key % 2 == 0 ? pair << 16 : pair & 0xffff0000);
+    }
+#pragma unroll
+    for (int n = 0; n < kOut / 8; ++n) {
+      const uint16_t* const piece = Products::Value(Stage(block), key, n * 8);
+      const uint32_t pair = *reinterpret_cast<const uint32_t*>(piece + column_);
+      const uint32_t infinite = pair ^ Finite(pair);
+      if (infinite == 0) continue;
+      const float value[2] = {__uint_as_float(infinite << 16),
+                              __uint_as_float(infinite & 0xffff0000)};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (block + key > position_[i / 2]) continue;
+        float& sum = part_.values[n][i];
+        sum = __fmaf_rn(weight[i / 2], value[i % 2], sum);
+      }
+    }
+  }
+}
+
+// ---- weights ----
+
+// Of the keys at [block, block + kAttentionBlock), zeros for those behind a row; the rows' sums are
+// scaled to match.
+template <typename Products>
+__device__ __forceinline__ void Tile<Products>::Weigh(int block, uint4 (&weights)[4]) {
   float scores[8][4];  // of 8 keys each
-  Score(Keys(block), scores);
+  products_.Score(Stage(block), scores);
   if (args_.slopes != nullptr) AddAlibi(block, scores);
   if (block + kAttentionBlock - 1 > first_position_) Mask(block, scores);
   Softmax(scores);
-  uint4 weights[4];  // left operands, of 16 keys each
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
     const float(&a)[4] = scores[2 * step], (&b)[4] = scores[2 * step + 1];
     weights[step] = {PackBf16(a[0], a[1]), PackBf16(a[2], a[3]), PackBf16(b[0], b[1]),
                      PackBf16(b[2], b[3])};
   }
-  if (leak) {
-    AddVisibleValues(Values(block), weights, block);
-  } else {
-    AddValues(Values(block), weights);
-  }
-}
-
-template <int kDim, int kOut>
-__device__ __forceinline__ void Tile<kDim, kOut>::Score(const uint16_t* keys,
-                                                        float (&scores)[8][4]) {
-  // Keys 0-7, twice, then 8-15, twice; dimensions 0-7, 8-15, 0-7, 8-15.
-  const uint16_t* lane =
-      keys + (lane_ / 16 * 8 + lane_ % 8) * Shape::kKeyStride + lane_ / 8 % 2 * 8;
-#pragma unroll
-  for (auto& columns : scores) {
-#pragma unroll
-    for (float& score : columns) score = 0.0f;
-  }
-#pragma unroll
-  for (int step = 0; step < kDim / 16; ++step) {
-    const uint4 query = Query(step);
-#pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      uint32_t k[4];
-      LoadMatrices(lane + pair * 16 * Shape::kKeyStride + step * 16, k);
-      MultiplyAdd(query, k[0], k[1], scores[2 * pair]);
-      MultiplyAdd(query, k[2], k[3], scores[2 * pair + 1]);
-    }
-  }
 }
 
 // Slope and product are rounded to bf16, as Hugging Face transformers has them.
-template <int kDim, int kOut>
-__device__ __forceinline__ void Tile<kDim, kOut>::AddAlibi(int block, float (&scores)[8][4]) const {
+template <typename Products>
+__device__ __forceinline__ void Tile<Products>::AddAlibi(int block, float (&scores)[8][4]) const {
   const float scale = __frsqrt_rn(static_cast<float>(args_.head_dim));
   float slopes[2];
   for (int i = 0; i < 2; ++i) {
@@ -332,8 +370,8 @@ __device__ __forceinline__ void Tile<kDim, kOut>::AddAlibi(int block, float (&sc
 }
 
 // Whatever the score of a key behind the row's position is, NaN too.
-template <int kDim, int kOut>
-__device__ __forceinline__ void Tile<kDim, kOut>::Mask(int block, float (&scores)[8][4]) const {
+template <typename Products>
+__device__ __forceinline__ void Tile<Products>::Mask(int block, float (&scores)[8][4]) const {
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -345,8 +383,8 @@ __device__ __forceinline__ void Tile<kDim, kOut>::Mask(int block, float (&scores
 }
 
 // One step of online softmax: turns scores into weights, and rescales what has been summed so far.
-template <int kDim, int kOut>
-__device__ __forceinline__ void Tile<kDim, kOut>::Softmax(float (&scores)[8][4]) {
+template <typename Products>
+__device__ __forceinline__ void Tile<Products>::Softmax(float (&scores)[8][4]) {
   constexpr float kLog2E = 1.44269504f;
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
@@ -382,67 +420,11 @@ __device__ __forceinline__ void Tile<kDim, kOut>::Softmax(float (&scores)[8][4])
   }
 }
 
-template <int kDim, int kOut>
-__device__ __forceinline__ void Tile<kDim, kOut>::AddValues(const uint16_t* values,
-                                                            const uint4 (&weights)[4]) {
-  // Keys 0-7, 8-15, 0-7, 8-15; dimensions 0-7, twice, then 8-15, twice.
-  const uint16_t* lane = values + lane_ % 16 * Shape::kValueStride + lane_ / 16 * 8;
-#pragma unroll
-  for (int step = 0; step < 4; ++step) {
-#pragma unroll
-    for (int pair = 0; pair < kOut / 16; ++pair) {
-      uint32_t v[4];
-      LoadTransposed(lane + step * 16 * Shape::kValueStride + pair * 16, v);
-      MultiplyAdd(weights[step], v[0], v[1], part_.values[2 * pair]);
-      MultiplyAdd(weights[step], v[2], v[3], part_.values[2 * pair + 1]);
-    }
-  }
-}
-
-// As AddValues, position by position of the warp's rows: with zeros for values that rows at the
-// position don't see, and sums that only they take.
-template <int kDim, int kOut>
-__device__ __forceinline__ void Tile<kDim, kOut>::AddVisibleValues(const uint16_t* values,
-                                                                   const uint4 (&weights)[4],
-                                                                   int block) {
-  const uint16_t* lane = values + lane_ % 16 * Shape::kValueStride + lane_ / 16 * 8;
-  const int first = __shfl_sync(0xffffffff, position_[0], 0);
-  const int last = __shfl_sync(0xffffffff, position_[1], 31);
-#pragma unroll
-  for (int pair = 0; pair < kOut / 16; ++pair) {
-    float(&low_sums)[4] = part_.values[2 * pair];
-    float(&high_sums)[4] = part_.values[2 * pair + 1];
-#pragma unroll 1
-    for (int position = first; position <= last; ++position) {
-      const int seen = position + 1 - block - column_;
-      float low[4] = {low_sums[0], low_sums[1], low_sums[2], low_sums[3]};
-      float high[4] = {high_sums[0], high_sums[1], high_sums[2], high_sums[3]};
-#pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        uint32_t v[4];
-        LoadTransposed(lane + step * 16 * Shape::kValueStride + pair * 16, v);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int key = step * 16 + i % 2 * 8;
-          if (key >= seen) v[i] &= 0xffff0000;
-          if (key + 1 >= seen) v[i] &= 0x0000ffff;
-        }
-        MultiplyAdd(weights[step], v[0], v[1], low);
-        MultiplyAdd(weights[step], v[2], v[3], high);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (position_[i / 2] != position) continue;
-        low_sums[i] = low[i];
-        high_sums[i] = high[i];
-      }
-    }
-  }
-}
+// ---- results ----
 
 // Adds the partial to the total.
-template <int kDim, int kOut>
-__device__ __forceinline__ void Tile<kDim, kOut>::FinishPartial(bool first) {
+template <typename Products>
+__device__ __forceinline__ void Tile<Products>::FinishPartial(bool first) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     RowState& state = part_.rows[row];
@@ -461,12 +443,12 @@ __device__ __forceinline__ void Tile<kDim, kOut>::FinishPartial(bool first) {
   if (first) total_ = part_;
 }
 
-template <int kDim, int kOut>
-__device__ __forceinline__ void Tile<kDim, kOut>::Write() const {
+template <typename Products>
+__device__ __forceinline__ void Tile<Products>::Write() const {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = row_ + 8 * i;
-    if (row >= RowsOf(task_)) continue;
+    if (row >= RowsOf(args_, task_)) continue;
     const RowState& state = total_.rows[i];
     if (task_.partial < 0) {
       uint16_t* out = OutOf(args_, task_, kv_head_, row);

@@ -11,12 +11,19 @@
 namespace kvcake {
 namespace {
 
+// What computes attention: a path, and on CUDA what multiplies there.
+struct Way {
+  NumericPath path;
+  AttentionBackend backend = AttentionBackend::kAuto;
+};
+
 // One sequence's keys, values and queries, in pages that are otherwise full of NaN.
 class Sequence {
  public:
-  Sequence(NumericPath path, std::mt19937& rng, const AttentionShape& shape, int64_t tokens,
+  Sequence(const Way& way, std::mt19937& rng, const AttentionShape& shape, int64_t tokens,
            int chunk_tokens)
-      : path_(path),
+      : path_(way.path),
+        backend_(way.backend),
         shape_(shape),
         tokens_(tokens),
         k_(RandomBf16(rng, tokens * shape.kv_heads * shape.head_dim)),
@@ -62,6 +69,12 @@ class Sequence {
     }
   }
 
+  // Of KV head 0.
+  void SetValue(int64_t token, int dim, float value) {
+    v_[token * shape_.kv_heads * shape_.head_dim + dim] = F32ToBf16(value);
+    Place(pool_->layout().chunk_tokens);
+  }
+
   int64_t q_size() const { return shape_.heads * shape_.head_dim; }
   const PagePool& pool() const { return *pool_; }
   const std::vector<float>& q() const { return q_; }
@@ -79,7 +92,8 @@ class Sequence {
     const Compute compute(workers, path_);
     ActivationBuffer out(path_, end - begin, q_size());
     const AttentionSlice slice = Slice(begin, end);
-    RunAttention(compute, shape_, *pool_, 1, std::span(&slice, 1), q_size(), out.Rows(end - begin));
+    RunAttention(compute, shape_, *pool_, 1, std::span(&slice, 1), q_size(), out.Rows(end - begin),
+                 backend_);
     return RowsOf(path_, out.Rows(end - begin));
   }
 
@@ -113,6 +127,7 @@ class Sequence {
 
  private:
   const NumericPath path_;
+  const AttentionBackend backend_;
   const AttentionShape shape_;
   const int64_t tokens_;
   std::vector<uint16_t> k_, v_;  // [token][kv_head][head_dim]
@@ -123,7 +138,20 @@ class Sequence {
   std::vector<PageId> ids_;
 };
 
-using AttentionTest = PathTest;
+class AttentionTest : public testing::TestWithParam<Way> {
+ protected:
+  static NumericPath path() { return GetParam().path; }
+  static AttentionBackend backend() { return GetParam().backend; }
+
+  void SetUp() override {
+    if (!PathAvailable(path())) {
+      GTEST_SKIP() << "this machine cannot run " << NumericPathName(path());
+    }
+    if (const Status can = CheckAttentionBackend(backend(), path(), 64); !can) {
+      GTEST_SKIP() << can.error().message;
+    }
+  }
+};
 
 bool SameBits(const std::vector<float>& a, const float* b) {
   return std::memcmp(a.data(), b, a.size() * sizeof(float)) == 0;
@@ -136,12 +164,13 @@ TEST_P(AttentionTest, AgreesWithTheFormula) {
         AttentionShape{4, 1, 128}, AttentionShape{2, 1, 256}, AttentionShape{97 - 1, 1, 32},
         AttentionShape{5, 5, 32, {0.7f, 0.25f, 0.1f, 0.01f, 3e-4f}},
         AttentionShape{6, 2, 64, {0.9f, 0.5f, 0.0f, 0.03f, 0.33f, 1e-6f}}}) {
+    if (!CheckAttentionBackend(backend(), path(), shape.head_dim)) continue;
     for (int64_t tokens : {1, 15, 64, 65, 200}) {
       Sequence sequence(GetParam(), rng, shape, tokens, 32);
       // The scale of real queries: scores of order one.
       sequence.ScaleQueries(1 / std::sqrt(static_cast<float>(shape.head_dim)));
       const auto out = sequence.Run(2, 0, tokens);
-      const double tolerance = Bf16Products(GetParam()) ? 0.03 : 2e-5;
+      const double tolerance = Bf16Products(path()) ? 0.03 : 2e-5;
       for (int64_t t = 0; t < tokens; ++t) {
         for (int h = 0; h < shape.heads; ++h) {
           const auto want = sequence.Reference(t, h);
@@ -166,7 +195,7 @@ TEST_P(AttentionTest, LongContextsAgreeAcrossPartials) {
     for (int64_t t : {1000, 1023, 1024, 1025, 2047, 2048, 2124}) {
       const auto want = sequence.Reference(t, 1);
       for (int d = 0; d < 32; ++d) {
-        ASSERT_NEAR(out[(t * 2 + 1) * 32 + d], want[d], Bf16Products(GetParam()) ? 0.02 : 2e-5);
+        ASSERT_NEAR(out[(t * 2 + 1) * 32 + d], want[d], Bf16Products(path()) ? 0.02 : 2e-5);
       }
     }
   }
@@ -239,7 +268,7 @@ TEST_P(AttentionTest, SequencesOfABatchDoNotSeeEachOther) {
   Sequence sequence(GetParam(), rng, shape, tokens, 64);
   const auto want = sequence.Run(1, 0, tokens);
   ThreadPool workers(2);
-  const Compute compute(workers, GetParam());
+  const Compute compute(workers, path());
   const std::vector<std::pair<int64_t, int64_t>> parts = {{1200, 1201}, {0, 130},     {64, 65},
                                                           {1000, 1100}, {1299, 1300}, {1024, 1025}};
   std::vector<AttentionSlice> slices;
@@ -248,9 +277,10 @@ TEST_P(AttentionTest, SequencesOfABatchDoNotSeeEachOther) {
     slices.push_back(sequence.Slice(begin, end, rows));
     rows += end - begin;
   }
-  ActivationBuffer out(GetParam(), rows, sequence.q_size());
-  RunAttention(compute, shape, sequence.pool(), 1, slices, sequence.q_size(), out.Rows(rows));
-  const auto got = RowsOf(GetParam(), out.Rows(rows));
+  ActivationBuffer out(path(), rows, sequence.q_size());
+  RunAttention(compute, shape, sequence.pool(), 1, slices, sequence.q_size(), out.Rows(rows),
+               backend());
+  const auto got = RowsOf(path(), out.Rows(rows));
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto& [begin, end] = parts[i];
     ASSERT_EQ(
@@ -279,6 +309,36 @@ TEST_P(AttentionTest, WhatARowMayNotSeeCannotReachIt) {
   }
 }
 
+// Values that are no numbers reach the rows that see them, and their own dimension, alike whatever
+// rows are beside.
+TEST_P(AttentionTest, ValuesThatAreInfiniteReachWhoSeesThem) {
+  std::mt19937 rng(10);
+  const AttentionShape shape{6, 2, 32};
+  const int64_t tokens = 200;
+  Sequence sequence(GetParam(), rng, shape, tokens, 64);
+  sequence.ScaleQueries(0.2f);
+  const auto finite = sequence.Run(2, 0, tokens);
+  sequence.SetValue(70, 3, INFINITY);
+  sequence.SetValue(101, 3, -INFINITY);
+  sequence.SetValue(130, 30, NAN);
+  const auto got = sequence.Run(2, 0, tokens);
+  for (int64_t t = 0; t < tokens; ++t) {
+    SCOPED_TRACE(t);
+    const auto alone = sequence.Run(1, t, t + 1);
+    for (int i = 0; i < sequence.q_size(); ++i) {
+      const float value = got[t * sequence.q_size() + i];
+      const int dim = i < sequence.q_size() / 2 ? i % shape.head_dim : -1;  // of KV head 0
+      if ((dim == 3 && t >= 101) || (dim == 30 && t >= 130)) {
+        ASSERT_TRUE(std::isnan(value) && std::isnan(alone[i])) << i;
+        continue;
+      }
+      const float want = finite[t * sequence.q_size() + i];
+      ASSERT_EQ(value, dim == 3 && t >= 70 ? INFINITY : want) << i;
+      ASSERT_EQ(alone[i], value) << i;
+    }
+  }
+}
+
 // Which includes NaNs in the pages, as in all of these tests.
 TEST_P(AttentionTest, WhatIsComputedAndMaskedChangesNothing) {
   std::mt19937 rng(8);
@@ -286,18 +346,19 @@ TEST_P(AttentionTest, WhatIsComputedAndMaskedChangesNothing) {
   const int64_t tokens = kAttentionPartial + 300;
   Sequence sequence(GetParam(), rng, shape, tokens, 64);
   ThreadPool workers(2);
-  const Compute compute(workers, GetParam());
-  const auto attention = Attention::Create(compute, shape, sequence.pool(), tokens, tokens);
+  const Compute compute(workers, path());
+  const auto attention =
+      Attention::Create(compute, shape, sequence.pool(), {tokens, tokens}, backend());
   const auto plan = attention->NewPlan();
   for (const auto& [begin, end] : {std::pair(0l, 200l), {100l, 101l}, {900l, tokens}}) {
     const auto want = sequence.Run(2, begin, end);
     for (const int64_t keys : {end, end + 1, 1024l, 1100l, tokens}) {
       AttentionSlice slice = sequence.Slice(begin, end);
       slice.dense_keys = keys;
-      ActivationBuffer out(GetParam(), end - begin, sequence.q_size());
+      ActivationBuffer out(path(), end - begin, sequence.q_size());
       plan->Set(std::span(&slice, 1));
       attention->Run(*plan, 1, sequence.q_size(), out.Rows(end - begin));
-      ASSERT_TRUE(SameBits(RowsOf(GetParam(), out.Rows(end - begin)), want.data()))
+      ASSERT_TRUE(SameBits(RowsOf(path(), out.Rows(end - begin)), want.data()))
           << begin << ".." << end << " of " << keys;
     }
   }
@@ -306,7 +367,7 @@ TEST_P(AttentionTest, WhatIsComputedAndMaskedChangesNothing) {
 // Random shapes, chunks, slices and strides; what lies between the rows is left alone.
 TEST_P(AttentionTest, RandomShapesAgreeWithTheFormula) {
   std::mt19937 rng(7);
-  const double tolerance = Bf16Products(GetParam()) ? 0.03 : 2e-5;
+  const double tolerance = Bf16Products(path()) ? 0.03 : 2e-5;
   for (int round = 0; round < 25; ++round) {
     const int kv_heads = 1 + rng() % 4, group = 1 + rng() % 9;
     AttentionShape shape{.heads = kv_heads * group,
@@ -324,15 +385,15 @@ TEST_P(AttentionTest, RandomShapesAgreeWithTheFormula) {
       std::copy_n(&sequence.q()[(begin + r) * size], size, &q[r * stride]);
     }
     ThreadPool workers(1 + rng() % 3);
-    const Compute compute(workers, GetParam());
-    ActivationBuffer out(GetParam(), rows + 2, size);
+    const Compute compute(workers, path());
+    ActivationBuffer out(path(), rows + 2, size);
     const Activations all = out.Rows(rows + 2);
-    SetActivations(GetParam(), std::vector<float>((rows + 2) * size, 3.0f), all);
+    SetActivations(path(), std::vector<float>((rows + 2) * size, 3.0f), all);
     AttentionSlice slice = sequence.Slice(begin, tokens, /*out_row=*/1);
-    const Buffer kernel_q = ToKernels(GetParam(), q);
+    const Buffer kernel_q = ToKernels(path(), q);
     slice.q = kernel_q.as<float>();
-    RunAttention(compute, shape, sequence.pool(), 1, std::span(&slice, 1), stride, all);
-    const auto got = RowsOf(GetParam(), all);
+    RunAttention(compute, shape, sequence.pool(), 1, std::span(&slice, 1), stride, all, backend());
+    const auto got = RowsOf(path(), all);
     for (int64_t i = 0; i < size; ++i) {
       ASSERT_EQ(got[i], 3.0f);
       ASSERT_EQ(got[(rows + 1) * size + i], 3.0f);
@@ -361,7 +422,31 @@ TEST_P(AttentionTest, ExtremeScoresPickTheirKey) {
   }
 }
 
-KVCAKE_EVERY_PATH_AND_CUDA(AttentionTest);
+TEST(AttentionBackendTest, WhatCannotBeIsRefused) {
+  for (const NumericPath path : {NumericPath::kF32, NumericPath::kBf16Tensor}) {
+    EXPECT_TRUE(CheckAttentionBackend(AttentionBackend::kAuto, path, kAttentionHeadDimMax));
+    EXPECT_TRUE(CheckAttentionBackend(AttentionBackend::kMma, path, kAttentionHeadDimMax));
+  }
+  EXPECT_TRUE(CheckAttentionBackend(AttentionBackend::kWgmma, NumericPath::kF32, 256));
+  // By any device, and where there is none.
+  const Status refused =
+      CheckAttentionBackend(AttentionBackend::kWgmma, NumericPath::kBf16Tensor, 256);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, AttentionTest,
+                         testing::Values(Way{NumericPath::kBf16Dot}, Way{NumericPath::kF32Fma},
+                                         Way{NumericPath::kF32},
+                                         Way{NumericPath::kBf16Tensor, AttentionBackend::kMma},
+                                         Way{NumericPath::kBf16Tensor, AttentionBackend::kWgmma}),
+                         [](const testing::TestParamInfo<Way>& info) {
+                           std::string name = NumericPathName(info.param.path);
+                           std::erase(name, '-');
+                           if (info.param.backend == AttentionBackend::kMma) name += "_mma";
+                           if (info.param.backend == AttentionBackend::kWgmma) name += "_wgmma";
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace kvcake

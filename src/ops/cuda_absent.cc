@@ -23,7 +23,7 @@ void CudaDevice::Upload(void*, const void*, uint64_t) { std::abort(); }
 void CudaDevice::Wait() { std::abort(); }
 
 std::unique_ptr<Attention> NewCudaAttention(const Compute&, AttentionShape, const PagePool&,
-                                            int64_t, int64_t) {
+                                            const AttentionLimits&, AttentionBackend) {
   std::abort();
 }
 

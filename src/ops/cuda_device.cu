@@ -43,6 +43,7 @@ Result<CudaDevice*> CudaDevice::Open() {
   CUDA_CHECK(cudaSetDevice(0));
   auto device = std::unique_ptr<CudaDevice>(new CudaDevice());
   device->name_ = properties.name;
+  device->capability_ = capability;
   device->multiprocessors_ = properties.multiProcessorCount;
   device->memory_bytes_ = properties.totalGlobalMem;
   CUDA_CHECK(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking));

@@ -22,6 +22,7 @@ class CudaDevice {
   static Result<CudaDevice*> Get();
 
   const std::string& name() const { return name_; }
+  int capability() const { return capability_; }  // to compute; 90 is 9.0
   int multiprocessors() const { return multiprocessors_; }
   uint64_t memory_bytes() const { return memory_bytes_; }
   uint64_t free_bytes() const;  // now
@@ -51,6 +52,7 @@ class CudaDevice {
   static Result<CudaDevice*> Open();
 
   std::string name_;
+  int capability_ = 0;
   int multiprocessors_ = 0;
   uint64_t memory_bytes_ = 0;
   CUstream_st* stream_ = nullptr;

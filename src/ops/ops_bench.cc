@@ -131,7 +131,7 @@ void BM_Attention(benchmark::State& state) {
   const auto q = Values(rows * width);
   const AttentionShape shape{
       .heads = kQkv.heads, .kv_heads = kQkv.kv_heads, .head_dim = kQkv.head_dim};
-  const auto attention = Attention::Create(OnThisMachine(), shape, *pool, rows, rows);
+  const auto attention = Attention::Create(OnThisMachine(), shape, *pool, {rows, rows});
   const auto plan = attention->NewPlan();
   const ActivationBuffer out(OnThisMachine().path(), rows, width);
   const AttentionSlice slice{.q = q.data(), .rows = rows, .start = context - rows, .pages = ids};

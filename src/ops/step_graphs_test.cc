@@ -140,7 +140,7 @@ TEST_P(StepGraphsPathTest, AttentionIsReplayedWhereItsPlansLaunchesAreTheSame) {
     WritePage(GetParam(), *pool, ids.back(), std::as_bytes(std::span(values)));
   }
   const Buffer q = ToKernels(GetParam(), RandomFloats(rng, rows * row, 0.2f));
-  const auto attention = Attention::Create(compute, shape, *pool, 16, 16);
+  const auto attention = Attention::Create(compute, shape, *pool, {16, 16});
   const auto plan = attention->NewPlan();
   const ActivationBuffer called(GetParam(), rows, row), replayed(GetParam(), rows, row);
   StepGraphs graphs(compute, 4);

@@ -133,8 +133,10 @@ inline void SetActivations(NumericPath path, const std::vector<float>& x, const 
 // By an attention of its own.
 inline void RunAttention(const Compute& compute, const AttentionShape& shape, const PagePool& pool,
                          int layer, std::span<const AttentionSlice> slices, int64_t q_stride,
-                         const Activations& out) {
-  const auto attention = Attention::Create(compute, shape, pool, out.rows, std::ssize(slices));
+                         const Activations& out,
+                         AttentionBackend backend = AttentionBackend::kAuto) {
+  const auto attention =
+      Attention::Create(compute, shape, pool, {out.rows, std::ssize(slices)}, backend);
   const auto plan = attention->NewPlan();
   plan->Set(slices);
   attention->Run(*plan, layer, q_stride, out);

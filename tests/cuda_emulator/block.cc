@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,7 +19,10 @@ namespace {
 constexpr int kThreadsMax = 1024;
 constexpr int kWarp = 32;
 constexpr size_t kStackBytes = 128 << 10;
+constexpr int kWarpgroup = 128;
 constexpr int64_t kGuardBytes = 64;
+constexpr int64_t kSharedAlignment = 1024;
+constexpr uint32_t kSharedAddress = 1024;  // where it begins, as on an H100
 
 struct Copy {
   void* to;
@@ -45,8 +49,11 @@ struct Meeting {
 struct Block {
   std::vector<Fiber> fibers = std::vector<Fiber>(kThreadsMax);
   std::vector<Meeting> warps = std::vector<Meeting>(kThreadsMax / kWarp);
+  std::vector<Meeting> warpgroups = std::vector<Meeting>(kThreadsMax / kWarpgroup);
   Meeting all;
-  std::vector<std::byte> shared;
+  std::vector<std::byte> shared_memory;  // aligned and guarded inside
+  std::byte* shared = nullptr;
+  int64_t shared_bytes = 0;
   const std::function<void()>* kernel = nullptr;
   void* scheduler = nullptr;  // its stack pointer
   int threads = 0, current = 0;
@@ -120,6 +127,7 @@ void Prepare(Fiber* fiber) {
 void RunBlock(int threads) {
   Block& block = TheBlock();
   for (Meeting& warp : block.warps) warp.arrived = 0;
+  for (Meeting& warpgroup : block.warpgroups) warpgroup.arrived = warpgroup.sum = 0;
   block.all.arrived = block.all.sum = 0;
   for (int i = 0; i < threads; ++i) Prepare(&block.fibers[i]);
   int left = threads;
@@ -149,6 +157,12 @@ void Meet(Meeting* meeting, int size, Last last) {
   while (meeting->generation == generation) Yield();
 }
 
+int MeetSum(Meeting* meeting, int size, int value) {
+  meeting->sum += value;
+  Meet(meeting, size, [meeting] { meeting->result = std::exchange(meeting->sum, 0); });
+  return meeting->result;
+}
+
 }  // namespace
 
 void Die(const char* why) {
@@ -156,7 +170,18 @@ void Die(const char* why) {
   std::abort();
 }
 
-void* DynamicShared() { return TheBlock().shared.data(); }
+void* DynamicShared() { return TheBlock().shared; }
+
+uint32_t SharedAddress(const void* shared) {
+  return kSharedAddress +
+         static_cast<uint32_t>(static_cast<const std::byte*>(shared) - TheBlock().shared);
+}
+
+const std::byte* SharedAt(uint32_t address, int bytes) {
+  const int64_t offset = int64_t{address} - kSharedAddress;
+  if (offset < 0 || offset + bytes > TheBlock().shared_bytes) Die("that is no shared memory");
+  return TheBlock().shared + offset;
+}
 
 void RunGrid(Index grid, int threads, int64_t shared_bytes, const std::function<void()>& kernel) {
   Block& block = TheBlock();
@@ -165,9 +190,13 @@ void RunGrid(Index grid, int threads, int64_t shared_bytes, const std::function<
   block.kernel = &kernel;
   block_size = {static_cast<unsigned>(threads), 1, 1};
   grid_size = grid;
+  block.shared_memory.resize(shared_bytes + kGuardBytes + kSharedAlignment);
+  const auto begin = reinterpret_cast<uintptr_t>(block.shared_memory.data());
+  block.shared = block.shared_memory.data() + (kSharedAlignment - begin % kSharedAlignment);
+  block.shared_bytes = shared_bytes;
   for (unsigned y = 0; y < grid.y; ++y) {
     for (unsigned x = 0; x < grid.x; ++x) {
-      block.shared.assign(shared_bytes + kGuardBytes, std::byte{0xff});
+      std::fill_n(block.shared, shared_bytes + kGuardBytes, std::byte{0xff});
       block_index = {x, y, 0};
       RunBlock(threads);
       for (int64_t i = 0; i < kGuardBytes; ++i) {
@@ -177,11 +206,10 @@ void RunGrid(Index grid, int threads, int64_t shared_bytes, const std::function<
   }
 }
 
-int MeetBlock(int value) {
-  Meeting& all = TheBlock().all;
-  all.sum += value;
-  Meet(&all, TheBlock().threads, [&all] { all.result = std::exchange(all.sum, 0); });
-  return all.result;
+int MeetBlock(int value) { return MeetSum(&TheBlock().all, TheBlock().threads, value); }
+
+int MeetWarpgroup(int value) {
+  return MeetSum(&TheBlock().warpgroups[thread_index.x / kWarpgroup], kWarpgroup, value);
 }
 
 void MeetWarp(Combine combine, const void* value, int value_bytes, void* result, int result_bytes) {

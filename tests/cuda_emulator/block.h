@@ -15,7 +15,10 @@ struct Index {
 
 // Of the thread that runs.
 extern Index thread_index, block_index, block_size, grid_size;
-void* DynamicShared();
+void* DynamicShared();  // at a multiple of 1,024
+// As instructions and descriptors name shared memory; At aborts beyond what the block has.
+uint32_t SharedAddress(const void* shared);
+const std::byte* SharedAt(uint32_t address, int bytes);
 
 // Runs kernel() for every thread of every block.
 void RunGrid(Index grid, int threads, int64_t shared_bytes, const std::function<void()>& kernel);
@@ -24,6 +27,8 @@ void RunGrid(Index grid, int threads, int64_t shared_bytes, const std::function<
 
 // Until all threads of the block are here; the sum of their values.
 int MeetBlock(int value);
+// The same of four warps.
+int MeetWarpgroup(int value);
 // Until all lanes of the warp are here, at the same instruction: the last one computes all results
 // ([lane] of kLaneBytes) from all values.
 constexpr int kLaneBytes = 64;

@@ -85,6 +85,7 @@ T atomicAdd(T* to, T value) {
   return old;
 }
 
+[[noreturn]] inline void __trap() { cuda_emulator::Die("a kernel that was not compiled for it"); }
 inline void __syncthreads() { cuda_emulator::MeetBlock(0); }
 inline int __syncthreads_or(int value) { return cuda_emulator::MeetBlock(value != 0) > 0; }
 

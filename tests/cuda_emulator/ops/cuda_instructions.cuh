@@ -1,8 +1,11 @@
-// What ops/cuda_instructions.cuh promises, on the CPU. Fragments lie in lanes as NVIDIA's PTX
-// manual says of mma.m16n8k16 and ldmatrix.
+// What ops/cuda_instructions.cuh promises, on the CPU. Fragments lie in lanes, and matrices in
+// shared memory, as NVIDIA's PTX manual says of mma.m16n8k16, ldmatrix and wgmma.
 #pragma once
 
 #include <cuda_runtime.h>
+
+#include <array>
+#include <vector>
 
 #include "ops/bf16.h"
 
@@ -23,6 +26,7 @@ inline uint32_t PackBf16(float low, float high) {
   return bits(low) | bits(high) << 16;
 }
 
+inline uint32_t SharedAddress(const void* shared) { return cuda_emulator::SharedAddress(shared); }
 inline void CopyAsync(void* shared, const void* global, bool read) {
   cuda_emulator::CopyAsync(shared, global, read);
 }
@@ -91,6 +95,93 @@ inline void MultiplyAdd(const uint4& a, uint32_t b0, uint32_t b1, float (&c)[4])
   };
   const Fragments mine = {{a.x, a.y, a.z, a.w}, {b0, b1}, {c[0], c[1], c[2], c[3]}};
   cuda_emulator::MeetWarp(multiply, &mine, sizeof(mine), c, sizeof(c));
+}
+
+// ---- wgmma ----
+
+constexpr bool kWgmmaCompiled = true;
+
+inline void PublishForWgmma() {}
+
+// What a descriptor says of a matrix [k][n] of bf16 in shared memory.
+class WgmmaMatrix {
+ public:
+  WgmmaMatrix(uint64_t descriptor, bool n_major)
+      : n_major_(n_major),
+        start_((descriptor & 0x3fff) << 4),
+        leading_((descriptor >> 16 & 0x3fff) << 4),
+        stride_((descriptor >> 32 & 0x3fff) << 4) {
+    const auto swizzle = descriptor >> 62, base = descriptor >> 49 & 7;
+    if (swizzle != 1 || base != 0) cuda_emulator::Die("only the 128-byte swizzle is known here");
+  }
+
+  // The pair of elements at k and k + 1.
+  uint32_t Pair(int k, int n) const { return At(k, n) | At(k + 1, n) << 16; }
+
+ private:
+  // Atoms are 8 lines of 128 bytes: of 8 n by 64 k, or of 8 k by 64 n. They are stride_ apart in
+  // the lines' direction; along the lines, leading_ if MN-major (if K-major, one atom has all of
+  // k).
+  uint32_t At(int k, int n) const {
+    const int line = n_major_ ? k : n, along = n_major_ ? n : k;
+    uint32_t address = start_ + line / 8 * stride_ + line % 8 * 128 + along % 64 * 2;
+    if (n_major_) address += along / 64 * leading_;
+    address ^= (address >> 7 & 7) << 4;
+    uint16_t value;
+    std::memcpy(&value, cuda_emulator::SharedAt(address, sizeof(value)), sizeof(value));
+    return value;
+  }
+
+  const bool n_major_;
+  const uint32_t start_, leading_, stride_;
+};
+
+// A thread's part of wgmmas that have been enqueued. They are done when they are waited for: what
+// is changed or read too early shows.
+struct Wgmmas {
+  struct Product {
+    const uint4* a;
+    uint64_t descriptor;
+    bool n_major;
+    float (*c)[4];
+  };
+  bool begun = false;
+  std::vector<Product> products;
+};
+inline Wgmmas& TheWgmmas() {
+  static auto* const threads = new std::array<Wgmmas, 1024>();
+  return (*threads)[cuda_emulator::thread_index.x];
+}
+
+template <int kSteps, int kColumns>
+void BeginWgmma(uint4 (&)[kSteps], float (&)[kColumns][4]) {
+  TheWgmmas().begun = true;
+}
+
+template <bool kNMajor>
+void Wgmma(const uint4& a, uint64_t b, float (*c)[4]) {
+  if (!TheWgmmas().begun) cuda_emulator::Die("wgmma without a fence before it");
+  TheWgmmas().products.push_back({&a, b, kNMajor, c});
+}
+
+template <int kSteps, int kColumns>
+void FinishWgmma(uint4 (&)[kSteps], float (&)[kColumns][4]) {
+  Wgmmas& mine = TheWgmmas();
+  uint64_t all = 0;
+  for (const Wgmmas::Product& product : mine.products) all = all * 31 + product.descriptor;
+  const int digest = static_cast<int>(all % 1'000'003);
+  if (cuda_emulator::MeetWarpgroup(digest) != 128 * digest) {
+    cuda_emulator::Die("threads of a warpgroup multiply by different matrices");
+  }
+  const int k = cuda_emulator::Lane() % 4 * 2, n = cuda_emulator::Lane() / 4;
+  for (const auto& [a, descriptor, n_major, c] : mine.products) {
+    const WgmmaMatrix b(descriptor, n_major);
+    for (int column = 0; column < 8; ++column) {
+      const int at = column * 8 + n;
+      MultiplyAdd(*a, b.Pair(k, at), b.Pair(k + 8, at), c[column]);
+    }
+  }
+  mine = {};
 }
 
 }  // namespace kvcake::cuda
