@@ -14,6 +14,7 @@ void AddPrefill(CLI::App* parent, int* exit_code) {
   command->add_option("--model", options->model_dir, "model directory (default: --arch)");
   AddWeightsFlag(*command, &options->weights);
   AddNumericPathFlag(*command, &options->path);
+  AddAttentionBackendFlag(*command, &options->attention_backend);
   command->add_option("--arch", options->archs, "shapes of random weights")
       ->check(CLI::IsMember(SynthArchNames()))
       ->capture_default_str();

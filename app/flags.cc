@@ -134,6 +134,7 @@ void AddCudaFlags(CLI::App& app, RuntimeOptions* options) {
                "copied straight from it; otherwise they pass through --staging-capacity");
   app.add_flag("--enforce-eager", options->enforce_eager,
                "with --backend cuda, enqueue the kernels of every step one by one: no CUDA graphs");
+  AddAttentionBackendFlag(app, &options->attention_backend);
 }
 
 }  // namespace
@@ -174,6 +175,20 @@ void AddNumericPathFlag(CLI::App& app, NumericPath* path) {
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->excludes(app.get_option("--numeric-path"))
       ->default_str("cpu");
+}
+
+void AddAttentionBackendFlag(CLI::App& app, AttentionBackend* backend) {
+  static const std::map<std::string, AttentionBackend> kBackends = {
+      {"auto", AttentionBackend::kAuto},
+      {"wgmma", AttentionBackend::kWgmma},
+      {"mma", AttentionBackend::kMma}};
+  app.add_option_function<std::string>(
+         "--attention-backend",
+         [backend](const std::string& name) { *backend = kBackends.at(name); },
+         "with --backend cuda, what multiplies in attention: wgmma, for compute capability 9.0 as "
+         "of an H100; mma, for all; auto: wgmma where it can be")
+      ->check(CLI::IsMember(kBackends))
+      ->default_str("auto");
 }
 
 void AddModelFlags(CLI::App& app, RuntimeOptions* options) {

@@ -24,6 +24,8 @@ WeightFormat WeightFormatFromName(const std::string& name);
 void AddWeightsFlag(CLI::App& app, WeightFormat* weights);
 // --numeric-path, and --backend, which both set it.
 void AddNumericPathFlag(CLI::App& app, NumericPath* path);
+// --attention-backend.
+void AddAttentionBackendFlag(CLI::App& app, AttentionBackend* backend);
 // The flags that every command which runs a model understands.
 void AddModelFlags(CLI::App& app, RuntimeOptions* options);
 // Those, and the ones of commands that answer prompts and keep chunks.

@@ -16,7 +16,8 @@ namespace kvcake::bench {
 struct PrefillOptions {
   WeightFormat weights = WeightFormat::kBf16;
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
-  std::string model_dir;                     // empty: `archs`, with random weights
+  AttentionBackend attention_backend = AttentionBackend::kAuto;
+  std::string model_dir;  // empty: `archs`, with random weights
   std::vector<std::string> archs = {"smollm2-135m", "llama-3.2-1b"};
   std::vector<int> tokens = {};  // empty: 512, 2048 and 8192, and 16384 for models below 500M
   int repeats = 5;

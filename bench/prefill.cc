@@ -44,6 +44,7 @@ Result<std::vector<Cell>> MeasureModel(const PrefillOptions& options, const std:
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
   const std::vector<int> lengths = TokensFor(options, config);
   RuntimeOptions runtime_options{.model_dir = dir,
+                                 .attention_backend = options.attention_backend,
                                  .threads = options.threads,
                                  .path = options.path,
                                  .weights = options.weights};

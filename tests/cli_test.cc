@@ -326,6 +326,7 @@ TEST_F(CliTest, CudaIsRefusedWhereThereIsNone) {
   }
   EXPECT_EQ(Run("run --prompt a --backend tpu " + demo).exit_code, 2);
   EXPECT_EQ(Run("run --prompt a --backend cuda --numeric-path f32 " + demo).exit_code, 2);
+  EXPECT_EQ(Run("run --prompt a --attention-backend cudnn " + demo).exit_code, 2);
 }
 
 TEST_F(CliTest, SynthWritesAModelThatRuns) {

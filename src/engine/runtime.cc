@@ -208,7 +208,8 @@ Status Runtime::OpenModel() {
                                          .max_slices = options_.max_sequences + 1,  // SharedSteps'
                                          .path = options_.path,
                                          .weights = options_.weights,
-                                         .enforce_eager = options_.enforce_eager};
+                                         .enforce_eager = options_.enforce_eager,
+                                         .attention_backend = options_.attention_backend};
   ASSIGN_OR_RETURN(const uint64_t capacity, PagesCapacity(model_options));
   ASSIGN_OR_RETURN(PageMemory memory, PageMemoryOf(options_.path));
   ASSIGN_OR_RETURN(

@@ -39,6 +39,7 @@ struct RuntimeOptions {
                                     << 20;  // of host memory that chunks pass through on CUDA
   bool enforce_eager = false;               // on CUDA, decode without graphs
   std::string cuda_device = {};             // as CUDA_VISIBLE_DEVICES names it; empty: its first
+  AttentionBackend attention_backend = AttentionBackend::kAuto;
   int chunk_tokens = 128;
   int slice_tokens = 0;                               // of a step, at most; 0: DefaultSliceTokens
   int max_sequences = EngineOptions{}.max_sequences;  // answered at once

@@ -72,6 +72,7 @@ Result<std::unique_ptr<TransformerModel>> TransformerModel::Create(
   if (OnCuda(resolved.path) && options.weights == WeightFormat::kInt8) {
     return Fail(ErrorCode::kUnsupported, "--backend cuda has no --weights int8: use bf16");
   }
+  RETURN_IF_ERROR(CheckAttentionBackend(options.attention_backend, resolved.path, config.head_dim));
   // Before the scratch, which a senseless configuration would make huge.
   RETURN_IF_ERROR(CheckWeights(config, weights));
   std::unique_ptr<TransformerModel> model(new TransformerModel(config, pages, threads, resolved));
@@ -92,8 +93,10 @@ TransformerModel::TransformerModel(const ModelConfig& config, const PagePool& pa
                                  ? RopeInverseFrequencies(config.rope, config.head_dim)
                                  : std::vector<float>(config.head_dim / 2))),
       attention_(Attention::Create(
-          compute_, AttentionShapeOf(config), pages, options.max_batch_tokens,
-          options.max_slices > 0 ? options.max_slices : options.max_batch_tokens)),
+          compute_, AttentionShapeOf(config), pages,
+          {options.max_batch_tokens,
+           options.max_slices > 0 ? options.max_slices : options.max_batch_tokens},
+          options.attention_backend)),
       every_row_(attention_->NewPlan()),
       wanted_rows_(attention_->NewPlan()),
       graphs_(compute_, options.enforce_eager ? 0 : kGraphsMax) {

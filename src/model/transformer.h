@@ -27,6 +27,7 @@ struct TransformerOptions {
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
   WeightFormat weights = WeightFormat::kBf16;
   bool enforce_eager = false;  // enqueue every step's kernels, without CUDA graphs
+  AttentionBackend attention_backend = AttentionBackend::kAuto;
 };
 
 class TransformerModel : public Model {
@@ -39,7 +40,7 @@ class TransformerModel : public Model {
 
   // Checks the weights and packs them. Borrows the pools, which must outlive the model;
   // pages.layout() must be LayoutFor(config, chunk_tokens), and their memory the path's.
-  // kUnsupported as CheckRunnable says.
+  // kUnsupported as CheckRunnable and CheckAttentionBackend say.
   static Result<std::unique_ptr<TransformerModel>> Create(const ModelConfig& config,
                                                           const WeightSource& weights,
                                                           const PagePool& pages,

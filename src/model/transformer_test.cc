@@ -282,6 +282,25 @@ TEST(TransformerCreateTest, RefusesByName) {
   }
 }
 
+// On an H100 its heads are too large, elsewhere there is no wgmma.
+TEST(TransformerCreateTest, RefusesWgmmaWhereItCannotBe) {
+  constexpr NumericPath kCuda = NumericPath::kBf16Tensor;
+  if (!PathAvailable(kCuda)) GTEST_SKIP() << "there is no CUDA device";
+  ThreadPool workers(1);
+  ModelConfig config = TinyConfig();
+  config.head_dim = 256;
+  auto pages = PagePool::Create(TransformerModel::LayoutFor(config, 32), 4 << 20,
+                                PageMemoryOf(kCuda).value())
+                   .value();
+  RandomWeights weights(config);
+  const auto model =
+      TransformerModel::Create(config, weights.Source(), *pages, workers,
+                               {.path = kCuda, .attention_backend = AttentionBackend::kWgmma});
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(model.error().message.find("--attention-backend wgmma"), std::string::npos);
+}
+
 TEST(TransformerCreateTest, AMissingTensorIsTheSourcesError) {
   ThreadPool workers(1);
   auto pages = PagePool::Create(TransformerModel::LayoutFor(TinyConfig(), 32), 4 << 20).value();
