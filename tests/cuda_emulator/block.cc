@@ -30,20 +30,22 @@ struct Copy {
   bool read;
 };
 
-struct Fiber {
-  char* stack = nullptr;
-  void* stack_pointer = nullptr;
-  bool done = false;
-  std::vector<Copy> copies;  // not committed yet
-  std::deque<std::vector<Copy>> commits;
-};
-
 struct Meeting {
   int arrived = 0;
   unsigned generation = 0;
   int sum = 0, result = 0;
   Combine combine = nullptr;
   Lanes values, results;
+};
+
+struct Fiber {
+  char* stack = nullptr;
+  void* stack_pointer = nullptr;
+  bool done = false;
+  const Meeting* waits = nullptr;  // for its next generation
+  unsigned generation = 0;
+  std::vector<Copy> copies;  // not committed yet
+  std::deque<std::vector<Copy>> commits;
 };
 
 struct Block {
@@ -115,6 +117,7 @@ void Yield() {
 
 void Prepare(Fiber* fiber) {
   fiber->done = false;
+  fiber->waits = nullptr;
   fiber->copies.clear();
   fiber->commits.clear();
   auto** top = reinterpret_cast<void**>(fiber->stack + kStackBytes);
@@ -124,23 +127,41 @@ void Prepare(Fiber* fiber) {
   fiber->stack_pointer = top;
 }
 
+// Those of the threads that can run, each until it waits. False if there is none.
+bool RunThreads(int first, int end) {
+  Block& block = TheBlock();
+  bool ran = false;
+  for (int i = first; i < end; ++i) {
+    Fiber& fiber = block.fibers[i];
+    const bool waits = fiber.waits != nullptr && fiber.waits->generation == fiber.generation;
+    if (fiber.done || waits) continue;
+    block.current = i;
+    thread_index = {static_cast<unsigned>(i), 0, 0};
+    CudaEmulatorSwitch(&block.scheduler, fiber.stack_pointer);
+    ran = true;
+  }
+  return ran;
+}
+
+// Each warp as far as it comes without the others: where it should have waited for them shows.
+bool RunWarps(int threads) {
+  bool ran = false;
+  for (int first = 0; first < threads; first += kWarp) {
+    while (RunThreads(first, std::min(first + kWarp, threads))) ran = true;
+  }
+  return ran;
+}
+
 void RunBlock(int threads) {
   Block& block = TheBlock();
   for (Meeting& warp : block.warps) warp.arrived = 0;
   for (Meeting& warpgroup : block.warpgroups) warpgroup.arrived = warpgroup.sum = 0;
   block.all.arrived = block.all.sum = 0;
   for (int i = 0; i < threads; ++i) Prepare(&block.fibers[i]);
-  int left = threads;
-  for (int64_t round = 0; left > 0; ++round) {
-    if (round > 100'000'000) Die("threads wait for each other");
-    for (int i = 0; i < threads; ++i) {
-      Fiber& fiber = block.fibers[i];
-      if (fiber.done) continue;
-      block.current = i;
-      thread_index = {static_cast<unsigned>(i), 0, 0};
-      CudaEmulatorSwitch(&block.scheduler, fiber.stack_pointer);
-      if (fiber.done) --left;
-    }
+  while (RunWarps(threads)) {
+  }
+  for (int i = 0; i < threads; ++i) {
+    if (!block.fibers[i].done) Die("threads wait for each other");
   }
 }
 
@@ -153,8 +174,10 @@ void Meet(Meeting* meeting, int size, Last last) {
     ++meeting->generation;
     return;
   }
-  const unsigned generation = meeting->generation;
-  while (meeting->generation == generation) Yield();
+  Fiber& fiber = TheBlock().fibers[TheBlock().current];
+  fiber.waits = meeting;
+  fiber.generation = meeting->generation;
+  Yield();
 }
 
 int MeetSum(Meeting* meeting, int size, int value) {
@@ -227,6 +250,7 @@ void CopyAsync(void* shared, const void* global, bool read) {
   if (at % 16 != 0 || (read && reinterpret_cast<uintptr_t>(global) % 16 != 0)) {
     Die("a copy of 16 bytes is not aligned");
   }
+  std::memset(shared, 0xff, 16);  // who still reads it comes too late
   TheBlock().fibers[TheBlock().current].copies.push_back({shared, global, read});
 }
 

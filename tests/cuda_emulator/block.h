@@ -1,6 +1,7 @@
 // One block of threads at a time, as fibers of the calling thread: a thread runs until it waits for
-// others of its warp or block. What a GPU leaves undefined is made to show: shared memory begins as
-// ones, copies land when they are waited for, lanes that part at a warp's instruction abort.
+// others of its warp or block, and a warp until all of its threads do. What a GPU leaves undefined
+// is made to show: shared memory begins as ones, and is ones from when a copy to it is enqueued
+// until the copy is waited for, lanes that part at a warp's instruction abort.
 #pragma once
 
 #include <cstddef>
