@@ -258,7 +258,7 @@ __device__ __forceinline__ void Tile<Products>::LoadBlock(int block) const {
 //
 // Such a value times a weight of zero is no zero, so where some rows of the tile do not see it,
 // those that do get it one by one, and then it is dropped from the product. What a sum becomes by
-// it, an infinity or NaN, does not depend on the order.
+// it, an infinity or NaN, does not depend on the order: finite values add up to a finite sum.
 
 // The first key of the block that not all of the tile's rows see.
 template <typename Products>
