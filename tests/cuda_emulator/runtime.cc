@@ -1,5 +1,5 @@
-// The first stream, that of the kernels, holds what is enqueued until somebody waits for it: as late
-// as CUDA may run it. What is enqueued on others runs as late, or at once.
+// The first stream, that of the kernels, holds what is enqueued until somebody waits for it: as
+// late as CUDA may run it. What is enqueued on others runs as late, or at once.
 #include <sys/mman.h>
 
 #include <cstdlib>
