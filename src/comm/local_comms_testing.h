@@ -13,9 +13,9 @@ namespace kvcake::testing_util {
 
 using Comms = std::vector<std::unique_ptr<Comm>>;
 
-inline Comms NewLocalComms(bool tcp, int size) {
+inline Comms NewLocalComms(bool tcp, int size, uint64_t aside_bytes_max = 64 << 20) {
   if (!tcp) return NewMemoryComms(size);
-  auto comms = NewLocalTcpComms(size);
+  auto comms = NewLocalTcpComms(size, aside_bytes_max);
   CHECK(comms.has_value());
   return std::move(*comms);
 }

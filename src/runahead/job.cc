@@ -56,8 +56,10 @@ std::vector<KvRoute> RoutesOf(const RankJob& job, int place, int first_rank, int
   const int places = job.places();
   // A gather is a ring: each piece goes from neighbour to neighbour until it was everywhere.
   const int before = (place + places - 1) % places, after = (place + 1) % places;
-  std::vector<KvRoute> routes;
-  if (!job.exchange) return routes;
+  // A rank's own need wait for nobody, and go first; but not around a ring, where room for them is
+  // room for what comes only once that has gone on: every rank would wait for the next.
+  std::vector<std::vector<KvRoute>> by_distance(places);
+  if (!job.exchange) return {};
   int number = 0;
   for (int part = 0; part < job.partition.ranks(); ++part) {
     const int owner = PlaceOf(job, part);
@@ -67,9 +69,11 @@ std::vector<KvRoute> RoutesOf(const RankJob& job, int place, int first_rank, int
       if (chain && owner > place) continue;
       if (owner != place) route.from = first_rank + before;
       if (after != (chain ? 0 : owner)) route.to = first_rank + after;
-      routes.push_back(route);
+      by_distance[chain ? place - owner : 0].push_back(route);
     }
   }
+  std::vector<KvRoute> routes;
+  for (const auto& some : by_distance) routes.insert(routes.end(), some.begin(), some.end());
   return routes;
 }
 

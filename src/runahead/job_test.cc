@@ -63,6 +63,27 @@ TEST(RoutesTest, EveryPieceComesOnceToWhoNeedsIt) {
   }
 }
 
+// What a rank sends to the next one, that one expects in this order.
+TEST(RoutesTest, PiecesComeInTheOrderInWhichTheyAreSent) {
+  std::mt19937 random(3);
+  for (const RankMethod method : {RankMethod::kChain, RankMethod::kTsp, RankMethod::kZigzag}) {
+    for (int places = 2; places <= 5; ++places) {
+      const RankJob job =
+          JobOf(method, method == RankMethod::kZigzag ? 2 * places : places, random);
+      for (int place = 0; place < places; ++place) {
+        std::vector<int> sent, expected;
+        for (const KvRoute& route : RoutesOf(job, place, 0, 16)) {
+          if (route.to >= 0) sent.push_back(route.number);
+        }
+        for (const KvRoute& route : RoutesOf(job, (place + 1) % places, 0, 16)) {
+          if (route.from >= 0) expected.push_back(route.number);
+        }
+        EXPECT_EQ(sent, expected) << RankMethodName(method) << ", place " << place;
+      }
+    }
+  }
+}
+
 TEST(RoutesTest, NothingIsSentWithoutExchange) {
   std::mt19937 random(2);
   RankJob job = JobOf(RankMethod::kTsp, 3, random);

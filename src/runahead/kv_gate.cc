@@ -35,7 +35,7 @@ KvGate::KvGate(Comm& comm, const PagePool& pool, std::span<const PageId> pages,
     const KvRoute& route = routes_[i];
     CHECK(route.piece.chunk < static_cast<int>(pages.size()));
     CHECK(route.number < (kTagLimit - kKvTags) / layout.layers);
-    CHECK(i == 0 || routes_[i - 1].number < route.number);
+    if (route.to >= 0) leaving_.push_back(i);
     const bool travels = route.from >= 0 || route.to >= 0;
     if (!travels || (copier == nullptr && route.piece.whole(layout))) {
       places_.push_back(kInPage);
@@ -46,6 +46,7 @@ KvGate::KvGate(Comm& comm, const PagePool& pool, std::span<const PageId> pages,
     bytes = std::max(bytes, route.piece.bytes(layout));
   }
   coming_.bytes = going_.bytes = bytes;
+  if (copier != nullptr) ready_.resize(layout.layers * leaving_.size());
 }
 
 Status KvGate::MakeSlots(std::span<std::byte> memory) {
@@ -77,7 +78,7 @@ void KvGate::PostReceives() {
   const size_t coming =
       std::ranges::count_if(routes_, [](const KvRoute& r) { return r.from >= 0; });
   missing_.assign(layers, coming);
-  transfers_ = layers * coming;
+  left_ = layers * (coming + leaving_.size());
   for (int layer = 0; layer < layers; ++layer) {
     for (size_t i = 0; i < routes_.size(); ++i) {
       if (routes_[i].from < 0) continue;
@@ -89,7 +90,7 @@ void KvGate::PostReceives() {
 KvGate::~KvGate() {
   {
     std::lock_guard lock(mutex_);
-    if (transfers_ == 0) return;
+    if (DoneLocked()) return;
   }
   comm_.Close({ErrorCode::kCancelled, "the ranks' prompt has failed"});
   // A send that a `done` had begun may end after the others, and copies may.
@@ -130,21 +131,20 @@ std::span<std::byte> KvGate::BytesOf(int layer, size_t route) {
 }
 
 void KvGate::Receive(int layer, size_t route) {
+  {
+    std::lock_guard lock(mutex_);
+    ++transfers_;
+  }
   comm_.Receive(routes_[route].from, Tag(layer, routes_[route]), BytesOf(layer, route),
                 [this, layer, route](const Status& status) { OnReceived(layer, route, status); });
 }
 
 void KvGate::OnReceived(int layer, size_t route, const Status& status) {
-  const bool staged = places_[route] != kInPage;
   if (!status) {
     std::lock_guard lock(mutex_);
-    // What was to come into the same slot never will.
-    if (staged) {
-      const size_t uses = layers_.size() * coming_.pieces;
-      transfers_ -= (uses - 1 - UseOf(layer, route)) / coming_.count;
-    }
     return EndTransferLocked(status);
   }
+  const bool staged = places_[route] != kInPage;
   if (staged) {
     std::lock_guard lock(mutex_);
     UsersOf(layer, route) = routes_[route].to >= 0 ? 2 : 1;
@@ -162,6 +162,7 @@ void KvGate::OnUnpacked(int layer, size_t route) {
   LeaveSlot(layer, route);
   std::lock_guard lock(mutex_);
   --missing_[layer];
+  --left_;
   EndTransferLocked({});
 }
 
@@ -179,20 +180,45 @@ void KvGate::LeaveSlot(int layer, size_t route) {
 }
 
 void KvGate::SendOn(int layer, size_t route) {
-  const int to = routes_[route].to;
-  if (to < 0) return;
+  if (routes_[route].to < 0) return;
+  if (copier_ != nullptr) {
+    SendInOrder(layer, route);
+  } else {
+    Send(layer, route);
+  }
+}
+
+// Sends what this piece was the first to wait for, unless another thread is at it.
+void KvGate::SendInOrder(int layer, size_t route) {
+  const size_t place = std::ranges::find(leaving_, route) - leaving_.begin();
+  std::unique_lock lock(mutex_);
+  ready_[layer * leaving_.size() + place] = 1;
+  if (sending_) return;
+  sending_ = true;
+  for (; next_send_ < ready_.size() && ready_[next_send_] != 0; ++next_send_) {
+    const size_t send = next_send_;
+    lock.unlock();
+    Send(static_cast<int>(send / leaving_.size()), leaving_[send % leaving_.size()]);
+    lock.lock();
+  }
+  sending_ = false;
+}
+
+void KvGate::Send(int layer, size_t route) {
   const std::span<const std::byte> bytes = BytesOf(layer, route);
   {
     std::lock_guard lock(mutex_);
     ++transfers_;
+    --left_;
     sent_bytes_ += bytes.size();
   }
-  comm_.Send(to, Tag(layer, routes_[route]), bytes, [this, layer, route](const Status& status) {
-    LeaveSlot(layer, route);
-    std::lock_guard lock(mutex_);
-    layers_[layer].sent = clock_.Now();
-    EndTransferLocked(status);
-  });
+  comm_.Send(routes_[route].to, Tag(layer, routes_[route]), bytes,
+             [this, layer, route](const Status& status) {
+               LeaveSlot(layer, route);
+               std::lock_guard lock(mutex_);
+               layers_[layer].sent = clock_.Now();
+               EndTransferLocked(status);
+             });
 }
 
 // Wakes under the lock: the gate may be gone after it.
@@ -277,7 +303,7 @@ Status KvGate::BeforeAttention(int layer) {
 
 Status KvGate::Finish() {
   return WaitFor(
-      static_cast<int>(layers_.size()) - 1, [this] { return transfers_ == 0; }, "gone on");
+      static_cast<int>(layers_.size()) - 1, [this] { return DoneLocked(); }, "gone on");
 }
 
 }  // namespace kvcake

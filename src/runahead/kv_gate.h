@@ -50,7 +50,7 @@ class KvGate : public LayerGate {
   // Posts the receives. Borrows all: `pages`, which cover the routes' chunks, stay drawn until
   // Finish has returned well, or the gate is gone. A wait in which nothing comes or goes for
   // `timeout` fails. kResourceExhausted: the staging is too small for any piece. Routes are in the
-  // order of their numbers.
+  // order of RoutesOf; all that go on go to one rank.
   static Result<std::unique_ptr<KvGate>> Create(Comm& comm, const PagePool& pool,
                                                 std::span<const PageId> pages,
                                                 std::vector<KvRoute> routes, Seconds timeout,
@@ -72,9 +72,10 @@ class KvGate : public LayerGate {
   std::vector<LayerExchange> layers() const;
 
  private:
-  // Room for pieces that do not come and go in their pages. Each layer's take it in their order,
-  // layer after layer, and begin again at the first slot. As this order is the same on every rank,
-  // the first message that is not there yet has room at both of its ends.
+  // Room for pieces that do not come and go in their pages. Each layer's take it in the routes'
+  // order, layer after layer, and begin again at the first slot. A device's pieces also leave in
+  // this order, which is that in which the next rank has room for them: the first message that has
+  // not come yet is never behind one that must wait for it.
   struct Slots {
     std::span<std::byte> memory = {};
     size_t count = 0;
@@ -98,6 +99,9 @@ class KvGate : public LayerGate {
   void OnReceived(int layer, size_t route, const Status& status);
   void OnUnpacked(int layer, size_t route);
   void SendOn(int layer, size_t route);
+  void SendInOrder(int layer, size_t route);
+  void Send(int layer, size_t route);
+  bool DoneLocked() const { return transfers_ == 0 && left_ == 0; }
   Status SendOwn(int layer, size_t route);
   void LeaveSlot(int layer, size_t route);
   void EndTransferLocked(const Status& status);
@@ -114,6 +118,7 @@ class KvGate : public LayerGate {
   const Clock& clock_;
   std::vector<int> places_;  // by route: kInPage, or its place among the staged ones of a layer
   std::vector<size_t> staged_coming_;   // routes, by place
+  std::vector<size_t> leaving_;         // routes that are sent on
   std::vector<std::byte> own_staging_;  // of pages in the host's memory: all parts of chunks
 
   // Owned by the thread of the forward pass.
@@ -124,9 +129,13 @@ class KvGate : public LayerGate {
   // Guarded by mutex_.
   std::vector<size_t> missing_;  // pieces of each layer that have not come
   Slots coming_, going_;         // but for `users`, constant after construction
-  size_t transfers_ = 0;         // and copies, that have not ended; receives from the start
+  size_t left_ = 0;              // pieces of all layers that have not come, or begun to leave
+  size_t transfers_ = 0;         // and copies, that have begun and not ended
   uint64_t progress_ = 0;        // transfers that have
   uint64_t sent_bytes_ = 0;
+  std::vector<char> ready_;  // of a device, in the order in which they leave: may be sent
+  size_t next_send_ = 0;     // of these
+  bool sending_ = false;     // a thread sends what is ready
   std::vector<LayerExchange> layers_;
   std::optional<Error> error_;
 };

@@ -125,8 +125,7 @@ TEST_P(KvGateTest, TheMiddleOfAChainIsAsOneProcess) {
   }
 }
 
-// The device has still been at work for it.
-TEST_P(KvGateTest, AFailedPassLeavesTheModelUsable) {
+TEST_P(KvGateTest, AfterAFailedPassTheNextIsRight) {
   const RankJob job{.tokens = Prompt(1, 200), .partition = {.bounds = {0, 90, 170, 200}}};
   Neighbour first(layout_), again(layout_);
   ComputeAlone(job, 170, &first);
