@@ -126,9 +126,11 @@ void AddCudaFlags(CLI::App& app, RuntimeOptions* options) {
   AddSize(app, "--staging-capacity", &options->staging_capacity_bytes,
           "with --backend cuda, page-locked host memory that a store's chunks pass through, and as "
           "much again for what ranks send each other");
-  app.add_option("--cuda-device", options->cuda_device,
-                 "with --backend cuda, the device, as CUDA_VISIBLE_DEVICES names it (default: the "
-                 "first of these; ranks on one machine take them in turns)");
+  app.add_option(
+      "--cuda-device", options->cuda_device,
+      "with --backend cuda, the device, as CUDA_VISIBLE_DEVICES names it (default: the "
+      "first of these; of ranks on one machine each the next, round and round; where the "
+      "variable is not set, 0, 1, ...)");
   app.add_flag("--ram-pinned,!--no-ram-pinned", options->ram_pinned,
                "with --backend cuda, page-lock the memory of --ram-capacity (default): chunks are "
                "copied straight from it; otherwise they pass through --staging-capacity");

@@ -68,7 +68,7 @@ class Vandal:
         """A bit, as often in the header as in what follows."""
         path = self._chunk()
         with open(path, "r+b") as file:
-            size = path.stat().st_size
+            size = os.fstat(file.fileno()).st_size  # of what is open: the name may be another's now
             if size == 0:
                 return
             file.seek(self._rng.randrange(self._rng.choice([min(size, 4096), size])))

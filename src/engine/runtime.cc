@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/available_memory.h"
 #include "base/cpu.h"
 #include "base/dump_json.h"
 #include "model/safetensors.h"
@@ -133,10 +134,13 @@ Learners Runtime::LearnersOf(size_t store) {
 // Beside the model's chunks: one file for each way in which this machine runs it.
 std::string Runtime::CostPath(size_t store) const {
   const StoreOptions& options = options_.stores[store];
-  const std::string device = fmt::format(
+  std::string device = fmt::format(
       "{}|{} threads|{}|{} B/s|{} s|{}", DeviceName(model_->numeric_path()), threads_->size(),
       NumericPathName(model_->numeric_path()), options.load_rate_bytes_per_s.value_or(0),
       options.load_latency.count(), options.load_trace);
+  if (options_.attention_backend != AttentionBackend::kAuto) {
+    device += fmt::format("|attention {}", static_cast<int>(options_.attention_backend));
+  }
   return fmt::format("{}/cost-{:016x}.json",
                      StoreDir(options.dir).RootDir(model_->identity().Root()),
                      Xxh3_64(std::as_bytes(std::span(device))));
@@ -191,10 +195,12 @@ Result<uint64_t> Runtime::PagesCapacity(const TransformerOptions& model_options)
   // Each of the two plans of attention has room for the lists of all slices.
   const uint64_t listed = 2 * sizeof(PageId) * model_options.max_slices;
   if (usable < model + page + listed) {
-    return Fail(ErrorCode::kResourceExhausted,
-                "the model needs {} bytes and a page {}, and {} may be used of the {} bytes of {}, "
-                "of which {} are free: raise --gpu-memory-utilization, or lower --slice-tokens",
-                model, page, usable, device->memory_bytes(), device->name(), device->free_bytes());
+    return Fail(
+        ErrorCode::kResourceExhausted,
+        "the model needs {} bytes and a page {}, and {} may be used of the {} bytes of {}, "
+        "of which {} are free: raise --gpu-memory-utilization, or lower {}",
+        model, page, usable, device->memory_bytes(), device->name(), device->free_bytes(),
+        options_.rank_tokens_max > MaxStepTokens() ? "--rank-tokens-max" : "--slice-tokens");
   }
   return (usable - model) / (page + listed) * page;
 }
@@ -253,8 +259,20 @@ Status Runtime::OpenRankStaging() {
         "room for two",
         options_.staging_capacity_bytes, least / 2);
   }
+  // Locking more than there is would end processes rather than fail.
+  if (const uint64_t available = AvailableMemoryBytes();
+      options_.staging_capacity_bytes > available) {
+    return Fail(ErrorCode::kResourceExhausted,
+                "--staging-capacity of {} bytes, for what ranks send each other, is more than the "
+                "{} bytes of memory that this process may still take",
+                options_.staging_capacity_bytes, available);
+  }
+  auto staging = Buffer::Create(options_.staging_capacity_bytes, Memory::kPinned);
+  if (!staging) {
+    return Fail(staging.error().code, "{}: lower --staging-capacity", staging.error().message);
+  }
+  rank_staging_ = std::move(*staging);
   rank_copier_ = NewCudaPageCopier();
-  ASSIGN_OR_RETURN(rank_staging_, Buffer::Create(options_.staging_capacity_bytes, Memory::kPinned));
   return {};
 }
 

@@ -35,10 +35,10 @@ struct RuntimeOptions {
   bool ram_pinned = true;  // the RAM tier's memory is page-locked
   // Of the CUDA device's memory, for weights, scratch and KV pages.
   double gpu_memory_utilization = 0.9;
-  uint64_t staging_capacity_bytes = 512ull
-                                    << 20;  // of host memory that chunks pass through on CUDA
-  bool enforce_eager = false;               // on CUDA, decode without graphs
-  std::string cuda_device = {};             // as CUDA_VISIBLE_DEVICES names it; empty: its first
+  // Of host memory that chunks pass through on CUDA, and once more of what ranks send.
+  uint64_t staging_capacity_bytes = 512ull << 20;
+  bool enforce_eager = false;    // on CUDA, decode without graphs
+  std::string cuda_device = {};  // as CUDA_VISIBLE_DEVICES names it; empty: its first
   AttentionBackend attention_backend = AttentionBackend::kAuto;
   int chunk_tokens = 128;
   int slice_tokens = 0;                               // of a step, at most; 0: DefaultSliceTokens

@@ -2,7 +2,9 @@
 
 #include <sys/mman.h>
 
+#include <cstdlib>
 #include <memory>
+#include <utility>
 
 #include "base/check.h"
 #include "ops/cuda_check.h"
@@ -14,7 +16,10 @@ namespace {
 constexpr int kCapabilityMin = 80;
 
 Error Unusable(const std::string& why) {
-  return {ErrorCode::kUnsupported, "no CUDA device can be used: " + why};
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  std::string error = "no CUDA device can be used: " + why;
+  if (visible != nullptr) error += fmt::format(" (CUDA_VISIBLE_DEVICES is \"{}\")", visible);
+  return {ErrorCode::kUnsupported, std::move(error)};
 }
 
 }  // namespace
@@ -29,7 +34,7 @@ Result<CudaDevice*> CudaDevice::Open() {
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
     return tl::unexpected(Unusable(cudaGetErrorString(error)));
   }
-  if (count == 0) return tl::unexpected(Unusable("there is none; see CUDA_VISIBLE_DEVICES"));
+  if (count == 0) return tl::unexpected(Unusable("there is none; see --cuda-device"));
   cudaDeviceProp properties;
   CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
   const int capability = properties.major * 10 + properties.minor;

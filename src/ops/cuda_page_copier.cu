@@ -36,22 +36,16 @@ class CopyLane {
 
   void Copy(std::span<std::byte> to, std::span<const std::byte> from, std::function<void()> done) {
     CHECK(to.size() == from.size());
-    {
-      std::lock_guard lock(mutex_);  // a copy's event follows it at once
-      CUDA_CHECK(cudaMemcpyAsync(to.data(), from.data(), to.size(), kind_, stream_));
-      RecordLocked(stream_, std::move(done));
-    }
-    changed_.notify_all();
+    std::lock_guard lock(mutex_);  // a copy's event follows it at once
+    CUDA_CHECK(cudaMemcpyAsync(to.data(), from.data(), to.size(), kind_, stream_));
+    RecordLocked(stream_, std::move(done));
   }
 
   // What is copied from now on waits for what `operations` has now.
   void Follow(cudaStream_t operations, std::function<void()> reached) {
-    {
-      std::lock_guard lock(mutex_);
-      const cudaEvent_t event = RecordLocked(operations, std::move(reached));
-      CUDA_CHECK(cudaStreamWaitEvent(stream_, event));
-    }
-    changed_.notify_all();
+    std::lock_guard lock(mutex_);
+    const cudaEvent_t event = RecordLocked(operations, std::move(reached));
+    CUDA_CHECK(cudaStreamWaitEvent(stream_, event));
   }
 
  private:
@@ -64,6 +58,7 @@ class CopyLane {
     const cudaEvent_t event = TakeEvent();
     CUDA_CHECK(cudaEventRecord(event, stream));
     pending_.push_back({event, std::move(done)});
+    changed_.notify_all();  // under the lock: `done` may be the end of this
     return event;
   }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <optional>
 
 namespace kvcake {
 namespace {
@@ -16,12 +17,15 @@ TEST(VisibleDevicesTest, AreCountedRound) {
 }
 
 TEST(VisibleDevicesTest, OneIsChosen) {
+  const char* const now = std::getenv("CUDA_VISIBLE_DEVICES");
+  const std::optional<std::string> before = now ? std::optional<std::string>(now) : std::nullopt;
   ChooseCudaDevice("3,5");
   EXPECT_EQ(VisibleDevice(1), "5");
   ChooseCudaDevice("5");
   EXPECT_EQ(VisibleDevice(1), "5");
   unsetenv("CUDA_VISIBLE_DEVICES");
   EXPECT_EQ(VisibleDevice(1), "1");
+  if (before) ChooseCudaDevice(*before);  // other tests' device
 }
 
 }  // namespace
