@@ -8,8 +8,10 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <future>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -125,7 +127,7 @@ class TcpComm : public Comm {
 
   void Send(int to, int tag, std::span<const std::byte> data, Done done) override {
     const Status valid = CheckTransfer(*this, to, tag);
-    net::post(context_, [this, valid, to, out = Outgoing{tag, data, std::move(done)}]() mutable {
+    PostInOrder([this, valid, to, out = Outgoing{tag, data, std::move(done)}]() mutable {
       if (!valid) return out.done(valid);
       Peer& peer = *peers_[to];
       if (closed_) return out.done(tl::unexpected(*closed_));
@@ -137,7 +139,7 @@ class TcpComm : public Comm {
 
   void Receive(int from, int tag, std::span<std::byte> into, Done done) override {
     const Status valid = CheckTransfer(*this, from, tag);
-    net::post(context_, [this, valid, from, tag, in = Incoming{into, std::move(done)}]() mutable {
+    PostInOrder([this, valid, from, tag, in = Incoming{into, std::move(done)}]() mutable {
       if (!valid) return in.done(valid);
       Post(*peers_[from], tag, std::move(in));
     });
@@ -203,6 +205,21 @@ class TcpComm : public Comm {
       if (!peer.outgoing.empty()) Write(peer);
       sent_bytes_ += sent.data.size();
       sent.done({});
+    });
+  }
+
+  // In the order of the calls, of whatever threads: what Asio's own thread posts may be overtaken.
+  void PostInOrder(std::function<void()> call) {
+    {
+      std::lock_guard lock(calls_mutex_);
+      calls_.push_back(std::move(call));
+    }
+    net::post(context_, [this] {
+      std::unique_lock lock(calls_mutex_);
+      const std::function<void()> first = std::move(calls_.front());
+      calls_.pop_front();
+      lock.unlock();
+      first();
     });
   }
 
@@ -292,6 +309,9 @@ class TcpComm : public Comm {
   std::atomic<uint64_t> sent_bytes_ = 0;
   net::io_context context_{1};
   net::executor_work_guard<net::io_context::executor_type> work_;
+
+  std::mutex calls_mutex_;
+  std::deque<std::function<void()>> calls_;  // guarded by calls_mutex_
 
   // The thread's.
   std::vector<std::unique_ptr<Peer>> peers_;
