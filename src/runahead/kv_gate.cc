@@ -29,8 +29,6 @@ KvGate::KvGate(Comm& comm, const PagePool& pool, std::span<const PageId> pages,
       clock_(clock) {
   const KvLayout& layout = pool.layout();
   layers_.resize(layout.layers);
-  missing_.assign(layout.layers, 0);
-  size_t bytes = 0;
   for (size_t i = 0; i < routes_.size(); ++i) {
     const KvRoute& route = routes_[i];
     CHECK(route.piece.chunk < static_cast<int>(pages.size()));
@@ -43,32 +41,36 @@ KvGate::KvGate(Comm& comm, const PagePool& pool, std::span<const PageId> pages,
     }
     if (route.from >= 0) staged_coming_.push_back(i);
     places_.push_back(static_cast<int>(SlotsOf(i).pieces++));
-    bytes = std::max(bytes, route.piece.bytes(layout));
+    slot_bytes_ = std::max(slot_bytes_, route.piece.bytes(layout));
   }
-  coming_.bytes = going_.bytes = bytes;
   if (copier != nullptr) ready_.resize(layout.layers * leaving_.size());
 }
 
 Status KvGate::MakeSlots(std::span<std::byte> memory) {
-  const size_t layers = layers_.size(), bytes = coming_.bytes;
+  if (slot_bytes_ == 0) return {};
+  const size_t layers = layers_.size();
+  const size_t all_coming = layers * coming_.pieces, all_going = layers * going_.pieces;
   if (copier_ == nullptr) {
-    own_staging_.resize(layers * (coming_.pieces + going_.pieces) * bytes);
+    own_staging_.resize((all_coming + all_going) * slot_bytes_);
     memory = own_staging_;
   }
-  const size_t room = bytes > 0 ? memory.size() / bytes : 0;
-  const size_t coming =
-      std::min(layers * coming_.pieces, room - std::min(room / 2, layers * going_.pieces));
-  for (Slots* slots : {&coming_, &going_}) {
-    slots->count = slots == &coming_ ? coming : std::min(layers * going_.pieces, room - coming);
-    if (slots->pieces > 0 && slots->count == 0) {
-      return Fail(ErrorCode::kResourceExhausted,
-                  "rank {}: what ranks send each other passes through pieces of {} bytes, and "
-                  "--staging-capacity has {} bytes: raise it",
-                  comm_.rank(), bytes, memory.size());
-    }
-    slots->memory = memory.subspan(slots == &coming_ ? 0 : coming * bytes, slots->count * bytes);
-    slots->users.resize(slots->count);
+  const size_t room = memory.size() / slot_bytes_;
+  coming_.count = std::min(all_coming, room - std::min(room / 2, all_going));
+  going_.count = std::min(all_going, room - coming_.count);
+  RETURN_IF_ERROR(Share(memory, &coming_));
+  return Share(memory.subspan(coming_.memory.size()), &going_);
+}
+
+// Its first bytes, for as many slots as are counted.
+Status KvGate::Share(std::span<std::byte> memory, Slots* slots) const {
+  if (slots->pieces > 0 && slots->count == 0) {
+    return Fail(ErrorCode::kResourceExhausted,
+                "rank {}: what ranks send each other passes through pieces of {} bytes, and "
+                "--staging-capacity has {} bytes: raise it",
+                comm_.rank(), slot_bytes_, memory.size());
   }
+  slots->memory = memory.first(slots->count * slot_bytes_);
+  slots->users.resize(slots->count);
   return {};
 }
 
@@ -113,8 +115,7 @@ int KvGate::Tag(int layer, const KvRoute& route) const {
 }
 
 size_t KvGate::UseOf(int layer, size_t route) const {
-  const Slots& slots = routes_[route].from >= 0 ? coming_ : going_;
-  return layer * slots.pieces + places_[route];
+  return layer * SlotsOf(route).pieces + places_[route];
 }
 
 int& KvGate::UsersOf(int layer, size_t route) {
@@ -126,7 +127,7 @@ std::span<std::byte> KvGate::BytesOf(int layer, size_t route) {
   const KvPiece& piece = routes_[route].piece;
   if (places_[route] == kInPage) return SlabOf(pool_, pages_[piece.chunk], layer);
   const Slots& slots = SlotsOf(route);
-  return slots.memory.subspan(UseOf(layer, route) % slots.count * slots.bytes,
+  return slots.memory.subspan(UseOf(layer, route) % slots.count * slot_bytes_,
                               piece.bytes(pool_.layout()));
 }
 
@@ -190,7 +191,7 @@ void KvGate::SendOn(int layer, size_t route) {
 
 // Sends what this piece was the first to wait for, unless another thread is at it.
 void KvGate::SendInOrder(int layer, size_t route) {
-  const size_t place = std::ranges::find(leaving_, route) - leaving_.begin();
+  const size_t place = std::ranges::lower_bound(leaving_, route) - leaving_.begin();
   std::unique_lock lock(mutex_);
   ready_[layer * leaving_.size() + place] = 1;
   if (sending_) return;

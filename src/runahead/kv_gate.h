@@ -77,9 +77,8 @@ class KvGate : public LayerGate {
   // this order, which is that in which the next rank has room for them: the first message that has
   // not come yet is never behind one that must wait for it.
   struct Slots {
-    std::span<std::byte> memory = {};
+    std::span<std::byte> memory = {};  // slot_bytes_ each
     size_t count = 0;
-    size_t bytes = 0;          // of each
     size_t pieces = 0;         // of a layer
     std::vector<int> users{};  // of each slot: transfers and copies
   };
@@ -89,9 +88,11 @@ class KvGate : public LayerGate {
   KvGate(Comm& comm, const PagePool& pool, std::span<const PageId> pages,
          std::vector<KvRoute> routes, Seconds timeout, PageCopier* copier, const Clock& clock);
   Status MakeSlots(std::span<std::byte> memory);
+  Status Share(std::span<std::byte> memory, Slots* slots) const;
   void PostReceives();
   void Receive(int layer, size_t route);
   int Tag(int layer, const KvRoute& route) const;
+  const Slots& SlotsOf(size_t route) const { return routes_[route].from >= 0 ? coming_ : going_; }
   Slots& SlotsOf(size_t route) { return routes_[route].from >= 0 ? coming_ : going_; }
   size_t UseOf(int layer, size_t route) const;
   int& UsersOf(int layer, size_t route);
@@ -117,8 +118,9 @@ class KvGate : public LayerGate {
   PageCopier* const copier_;
   const Clock& clock_;
   std::vector<int> places_;  // by route: kInPage, or its place among the staged ones of a layer
+  size_t slot_bytes_ = 0;    // of the largest staged piece
   std::vector<size_t> staged_coming_;   // routes, by place
-  std::vector<size_t> leaving_;         // routes that are sent on
+  std::vector<size_t> leaving_;         // routes that are sent on, ascending
   std::vector<std::byte> own_staging_;  // of pages in the host's memory: all parts of chunks
 
   // Owned by the thread of the forward pass.
