@@ -87,12 +87,10 @@ void AddChanges(CLI::App* parent, int* exit_code) {
 void AddPapers(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::PapersOptions>();
   CLI::App* command = parent->add_subcommand(
-      "papers", "the cells of the Cake paper's tables again, on a fake clock");
-  command->callback([options, exit_code] {
-    if (const Status status = bench::RunPapers(*options); !status) {
-      *exit_code = Fatal(status.error());
-    }
-  });
+      "papers",
+      "the cells of the Cake paper's tables again, on a fake clock where all costs are known "
+      "exactly and nothing is noisy; table 7's quantised caches count by their bytes alone");
+  RunWhenChosen(command, bench::RunPapers, options, exit_code);
   command->add_option("--tables", options->tables, "directory of their figures")
       ->capture_default_str();
   command->add_option("--profiles", options->profiles, "directory of the machines, as fitted")
@@ -119,6 +117,26 @@ void AddSimulate(CLI::App* parent, int* exit_code) {
                       "a file of lines of seconds, share of the link's speed: instead of made-up "
                       "changes");
   command->add_option("--compute-trace", options->compute_trace, "the same of compute's speed");
+  command->add_option("--json", options->json, "also write the results to this file");
+}
+
+void AddPlanner(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::PlannerBenchOptions>();
+  CLI::App* command = parent->add_subcommand(
+      "planner", "what planning costs a step while many prompts are being restored");
+  RunWhenChosen(command, bench::RunPlanner, options, exit_code);
+  command->add_option("--restorations", options->restorations, "prompts that are restored at once")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_option("--chunks", options->chunks, "of each of them, a number for each")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command->add_option("--ratios", options->ratios, "what loading a chunk takes / computing it")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--steps", options->steps, "of 100 ms on a fake clock")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
 }
 
@@ -160,11 +178,7 @@ void AddCatalogue(CLI::App* parent, int* exit_code) {
       ->capture_default_str();
   command->add_flag("--files", options->files, "make so many (small) files and start with them");
   command->add_option("--dir", options->dir, "where")->default_str("~/.cache/kvcake");
-  command->callback([options, exit_code] {
-    if (const Status status = bench::RunCatalogue(*options); !status) {
-      *exit_code = Fatal(status.error());
-    }
-  });
+  RunWhenChosen(command, bench::RunCatalogue, options, exit_code);
 }
 
 // Not by AddBench: its flags are those of run.
@@ -185,11 +199,7 @@ void AddTiers(CLI::App* parent, int* exit_code) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
-  command->callback([options, exit_code] {
-    if (const Status status = bench::RunTiers(*options); !status) {
-      *exit_code = Fatal(status.error());
-    }
-  });
+  RunWhenChosen(command, bench::RunTiers, options, exit_code);
 }
 
 void AddSchedule(CLI::App* parent, int* exit_code) {
@@ -225,11 +235,7 @@ void AddSchedule(CLI::App* parent, int* exit_code) {
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
   command->add_option("--svg", options->svg, "the picture")->capture_default_str();
-  command->callback([options, exit_code] {
-    if (const Status status = bench::RunSchedule(*options); !status) {
-      *exit_code = Fatal(status.error());
-    }
-  });
+  RunWhenChosen(command, bench::RunSchedule, options, exit_code);
 }
 
 // Of the benches that put workloads on servers of their own.
@@ -350,12 +356,15 @@ void AddDemo(CLI::App* parent, int* exit_code) {
 }  // namespace
 
 void AddBenchCommand(CLI::App& app, int* exit_code) {
-  CLI::App* bench = app.add_subcommand("bench", "measure this machine");
+  CLI::App* bench = app.add_subcommand(
+      "bench",
+      "measure this machine or a server, or emulate and simulate machines that are not here");
   bench->require_subcommand(1);
   AddBenchSpeedCommands(*bench, exit_code);
   AddTtft(bench, exit_code);
   AddChanges(bench, exit_code);
   AddSimulate(bench, exit_code);
+  AddPlanner(bench, exit_code);
   AddPapers(bench, exit_code);
   AddQuality(bench, exit_code);
   AddTiers(bench, exit_code);

@@ -137,11 +137,7 @@ void AddLoad(CLI::App* parent, int* exit_code) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
-  command->callback([options, exit_code] {
-    if (const Status status = bench::RunLoad(*options); !status) {
-      *exit_code = Fatal(status.error());
-    }
-  });
+  RunWhenChosen(command, bench::RunLoad, options, exit_code);
 }
 
 }  // namespace

@@ -91,7 +91,10 @@ Status ChainLink::Lead(Runtime& runtime, EngineLoop& loop) {
   if (flags_.ranks.partition == "analytic") RETURN_IF_ERROR(WarmUpFar(runtime));
   Result<Chain> chain = Connect();
   if (chain) {
-    next_ = std::move(*chain);
+    {
+      MutexLock lock(mutex_);
+      next_ = std::move(*chain);
+    }
     HandOver();
   } else if (!local_flags_.empty() || chain.error().code == ErrorCode::kInvalidArgument ||
              chain.error().code == ErrorCode::kNotFound) {
@@ -107,18 +110,21 @@ Status ChainLink::Lead(Runtime& runtime, EngineLoop& loop) {
 void ChainLink::End() {
   stop_.request_stop();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     leading_ = false;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   if (thread_.joinable()) thread_.join();
   if (leader_) Unlead();
-  next_.reset();
+  {
+    MutexLock lock(mutex_);
+    next_.reset();
+  }
   local_.clear();
 }
 
 ChainStats ChainLink::Stats() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return stats_;
 }
 
@@ -129,24 +135,23 @@ void ChainLink::Run() {
     spdlog::warn("{}", status.error().message);
   }
   std::string told;
-  std::unique_lock lock(mutex_);
-  const auto wait = [&](const auto& condition) {
-    changed_.wait(lock, [&] { return stop_.stop_requested() || condition(); });
-    return !stop_.stop_requested();
-  };
-  while (wait([&] { return !leading_ || lost_; })) {
+  MutexLock lock(mutex_);
+  while (true) {
+    while (leading_ && !lost_ && !stop_.stop_requested()) changed_.Wait(mutex_);
+    if (stop_.stop_requested()) return;
     if (leading_) {
       loop_->Post([this] { Drop(); });
-      if (!wait([&] { return !leading_; })) return;
+      while (leading_ && !stop_.stop_requested()) changed_.Wait(mutex_);
+      if (stop_.stop_requested()) return;
     }
-    lock.unlock();
+    lock.Unlock();
     Result<Chain> chain = ConnectAgain();
-    lock.lock();
+    lock.Lock();
     if (chain) {
       told.clear();
       next_ = std::move(*chain);
       loop_->Post([this] { HandOver(); });
-      if (!wait([&] { return !next_; })) return;
+      while (next_ && !stop_.stop_requested()) changed_.Wait(mutex_);
       continue;
     }
     if (stop_.stop_requested()) return;
@@ -154,7 +159,9 @@ void ChainLink::Run() {
       told = chain.error().message;
       spdlog::warn("workers are asked again every {} s: {}", kRetryAfter.count(), told);
     }
-    changed_.wait_for(lock, kRetryAfter, [&] { return stop_.stop_requested(); });
+    const TimePoint retry = Clock::Real().Now() + kRetryAfter;
+    bool in_time = true;
+    while (!stop_.stop_requested() && in_time) in_time = changed_.WaitUntil(mutex_, retry);
   }
 }
 
@@ -195,12 +202,12 @@ Result<ChainLink::Chain> ChainLink::ConnectAgain() {
 
 void ChainLink::HandOver() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     chain_ = *std::exchange(next_, std::nullopt);
     leading_ = true;
     stats_.ranks = chain_.comm->size();
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   const auto lost = [this](const Error& error) { Lost(error); };
   const Seconds timeout(flags_.ranks.timeout_s);  // of restoring, too: every other answer waits
   leader_ = std::make_unique<ChainLeader>(*chain_.comm, runtime_->pool(),
@@ -215,20 +222,20 @@ void ChainLink::HandOver() {
 
 void ChainLink::Drop() {
   if (leader_->ok()) {  // else the engine has told of it
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     spdlog::error("the chain of ranks is lost, prompts are prefilled by this process alone: {}",
                   lost_->message);
   }
   Unlead();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     leading_ = false;
     lost_.reset();
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
-// What is told of its end comes while it is closed: not with mutex_.
+// Not with mutex_: what is told of its end comes while it is closed.
 void ChainLink::Unlead() {
   runtime_->engine().SetChain(nullptr, nullptr);
   leader_.reset();
@@ -237,13 +244,13 @@ void ChainLink::Unlead() {
 
 void ChainLink::Lost(const Error& error) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!leading_ || lost_) return;
     lost_ = error;
     ++stats_.lost;
     stats_.ranks = 1;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 }  // namespace kvcake

@@ -3,9 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -14,6 +12,7 @@
 
 #include "app/rank_meeting.h"
 #include "app/worker_process.h"
+#include "base/mutex.h"
 #include "comm/comm.h"
 #include "engine/runtime.h"
 #include "runahead/chain.h"
@@ -60,17 +59,17 @@ class ChainLink {
   };
 
   // The thread's.
-  void Run();
+  void Run() EXCLUDES(mutex_);
   Result<Chain> Connect();
   Result<Chain> ConnectAgain();
 
   // The engine thread's.
-  void HandOver();
-  void Drop();
-  void Unlead();
+  void HandOver() EXCLUDES(mutex_);
+  void Drop() EXCLUDES(mutex_);
+  void Unlead() EXCLUDES(mutex_);
 
   // Any thread: the first one of a chain counts.
-  void Lost(const Error& error);
+  void Lost(const Error& error) EXCLUDES(mutex_);
 
   // Constant once Lead has been called.
   const ChainFlags flags_;
@@ -86,13 +85,12 @@ class ChainLink {
   // Owned by the thread, while it runs.
   std::vector<std::unique_ptr<WorkerProcess>> local_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::optional<Chain> next_;  // the engine's to take
-  bool leading_ = false;       // the engine has a chain
-  std::optional<Error> lost_;  // why it is of no use any more
-  ChainStats stats_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::optional<Chain> next_ GUARDED_BY(mutex_);  // the engine's to take
+  bool leading_ GUARDED_BY(mutex_) = false;       // the engine has a chain
+  std::optional<Error> lost_ GUARDED_BY(mutex_);  // why it is of no use any more
+  ChainStats stats_ GUARDED_BY(mutex_);
 
   std::stop_source stop_;
   std::thread thread_;

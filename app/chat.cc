@@ -120,9 +120,7 @@ void AddChatCommand(CLI::App& app, int* exit_code) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   AddSamplingFlags(*chat, &flags->sampling);
-  chat->callback([flags, exit_code] {
-    if (const Status status = Talk(*flags); !status) *exit_code = Fatal(status.error());
-  });
+  RunWhenChosen(chat, Talk, flags, exit_code);
 }
 
 }  // namespace kvcake

@@ -32,7 +32,8 @@ namespace {
 void AddSize(CLI::App& app, const char* name, uint64_t* value, const char* help) {
   app.add_option(name, *value, help)
       ->transform(SizeValue())
-      ->default_str(std::to_string(*value >> 30) + "GiB");
+      ->default_str(*value % (1 << 30) == 0 ? fmt::format("{}GiB", *value >> 30)
+                                            : fmt::format("{}MiB", *value >> 20));
 }
 
 // As given: each once for all directories, or once for each.
@@ -110,6 +111,14 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
          "which chunks are kept: always, those that come up for the second time, or never")
       ->check(CLI::IsMember({"always", "second-use", "never"}))
       ->default_str("always");
+  app.add_option("--write-queue-share", options->write_queue_share,
+                 "most of the KV pages that chunks may hold while they wait to be written; when a "
+                 "request wants a page and none is free they give theirs")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  AddSeconds(app, "--stall-timeout", &options->stall_timeout,
+             "a store from which nothing comes for so long is given up until something does; "
+             "requests that cannot go on for the pages it holds end with an error as long after");
   app.add_option_function<double>(
          "--store-ttl", [options](double s) { options->store_ttl = Seconds(s); },
          "remove chunks that nobody has used for this long, e.g. 12h or 7d (default: never)")
@@ -140,6 +149,14 @@ void AddCudaFlags(CLI::App& app, RuntimeOptions* options) {
 }
 
 }  // namespace
+
+void AddSeconds(CLI::App& app, const char* name, Seconds* value, const char* help) {
+  app.add_option_function<double>(
+         name, [value](double s) { *value = Seconds(s); }, help)
+      ->transform(DurationValue())
+      ->check(CLI::Range(0.001, 1e6))
+      ->default_str(fmt::format("{}s", value->count()));
+}
 
 WeightFormat WeightFormatFromName(const std::string& name) {
   return name == WeightFormatName(WeightFormat::kInt8) ? WeightFormat::kInt8 : WeightFormat::kBf16;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <memory>
 #include <string>
 
 #include "engine/runtime.h"
@@ -14,6 +15,9 @@ CLI::AsSizeValue SizeValue();
 CLI::AsNumberWithUnit RateValue();
 // "10ms", "250us", "1s", "5min", "12h", "7d"; gives seconds.
 CLI::AsNumberWithUnit DurationValue();
+
+// A flag of a time from a millisecond on.
+void AddSeconds(CLI::App& app, const char* name, Seconds* value, const char* help);
 
 // DefaultSliceTokens, for people.
 inline constexpr char kDefaultSliceTokens[] = "512, with --backend cuda 2048";
@@ -52,5 +56,14 @@ void AddStoreWarmCommand(CLI::App& store, int* exit_code);
 
 // Prints what failed and what to do to stderr; returns exit code 1.
 int Fatal(const Error& error);
+
+// Has the subcommand run `body` on its flags; an error of it is fatal.
+template <typename Flags>
+void RunWhenChosen(CLI::App* command, Status (*body)(const Flags&), std::shared_ptr<Flags> flags,
+                   int* exit_code) {
+  command->callback([=] {
+    if (const Status status = body(*flags); !status) *exit_code = Fatal(status.error());
+  });
+}
 
 }  // namespace kvcake

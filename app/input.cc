@@ -6,10 +6,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 
-#include "model/json_file.h"
+#include "base/json_file.h"
 
 namespace kvcake {
 namespace {

@@ -73,11 +73,6 @@ void AddModelCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<ModelFlags>();
   CLI::App* model = app.add_subcommand("model", "make and describe model directories");
   model->require_subcommand(1);
-  const auto run = [flags, exit_code](Status (*body)(const ModelFlags&)) {
-    return [flags, exit_code, body] {
-      if (const Status status = body(*flags); !status) *exit_code = Fatal(status.error());
-    };
-  };
   CLI::App* synth =
       model->add_subcommand("synth", "write random weights of a published shape, to measure with");
   synth->add_option("--arch", flags->arch, "the shape")
@@ -98,7 +93,7 @@ void AddModelCommand(CLI::App& app, int* exit_code) {
   change("--context", &flags->shape.context, "context");
   synth->add_option("--seed", flags->seed, "the same seed gives the same bytes")
       ->capture_default_str();
-  synth->callback(run(Synth));
+  RunWhenChosen(synth, Synth, flags, exit_code);
 
   CLI::App* info = model->add_subcommand("info", "shape, parameters and KV bytes per token");
   info->add_option("dir", flags->dir, "model directory")->required();
@@ -106,7 +101,7 @@ void AddModelCommand(CLI::App& app, int* exit_code) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   info->add_flag("--json", flags->json, "print JSON");
-  info->callback(run(Info));
+  RunWhenChosen(info, Info, flags, exit_code);
 }
 
 }  // namespace kvcake

@@ -105,9 +105,7 @@ void AddPerplexityCommand(CLI::App& app, int* exit_code) {
   command->add_flag("--json", flags->json,
                     "print {\"nll\": [of each token but the first, natural log], \"mean_nll\", "
                     "\"perplexity\", \"numeric_path\", \"weights\"}");
-  command->callback([flags, exit_code] {
-    if (const Status status = Score(*flags); !status) *exit_code = Fatal(status.error());
-  });
+  RunWhenChosen(command, Score, flags, exit_code);
 }
 
 }  // namespace kvcake

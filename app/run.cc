@@ -9,6 +9,7 @@
 #include "app/input.h"
 #include "app/ranks.h"
 #include "base/dump_json.h"
+#include "bench/shared_steps.h"
 #include "cake/trace.h"
 #include "engine/chain_json.h"
 #include "engine/stop_strings.h"
@@ -34,14 +35,14 @@ struct RunFlags {
 };
 
 // Text, or ids as they are.
-struct Prompt {
+struct RunPrompt {
   std::optional<std::string> text;
   std::vector<int32_t> tokens;
 };
 
 // Before the model is loaded: a wrong path costs nothing.
-Result<Prompt> ReadPrompt(const RunFlags& flags) {
-  Prompt prompt;
+Result<RunPrompt> ReadPrompt(const RunFlags& flags) {
+  RunPrompt prompt;
   if (!flags.tokens_file.empty()) {
     ASSIGN_OR_RETURN(prompt.tokens, ReadTokens(flags.tokens_file));
   } else if (!flags.prompt_file.empty()) {
@@ -87,7 +88,7 @@ nlohmann::ordered_json StoreJson(Runtime& runtime) {
           {"reads_failed", sum.reads_failed},
           {"written", writes.written},
           {"writes_failed", writes.failed},
-          {"writes_dropped", writes.dropped},
+          {"writes_dropped", writes.dropped()},
           {"writes_not_admitted", writes.not_admitted},
           {"tiers", std::move(tiers)}};
 }
@@ -141,18 +142,16 @@ void PrintReport(const Completion& completion) {
   fmt::print(stderr, "\n");
 }
 
-// The share of each step, from the flag or its file.
-Status ReadShare(const RunFlags& flags, RuntimeOptions* options) {
+// The shares of each step, from the flag or its file; none: nobody shares it.
+Result<std::optional<SpeedTrace>> ReadShares(const RunFlags& flags) {
   if (!flags.compute_trace.empty()) {
-    ASSIGN_OR_RETURN(options->compute_share,
-                     ReadSpeedTrace("--compute-trace", flags.compute_trace, 1));
-  } else if (flags.compute_share) {
-    options->compute_share = SpeedTrace({{.at_s = 0, .speed = *flags.compute_share}});
+    return ReadSpeedTrace("--compute-trace", flags.compute_trace, 1);
   }
-  return {};
+  if (!flags.compute_share) return std::nullopt;
+  return SpeedTrace({{.at_s = 0, .speed = *flags.compute_share}});
 }
 
-Result<Request> MakeRequest(const RunFlags& flags, const Prompt& prompt, Runtime& runtime) {
+Result<Request> MakeRequest(const RunFlags& flags, const RunPrompt& prompt, Runtime& runtime) {
   Request request;
   request.prompt = prompt.tokens;
   if (prompt.text && !runtime.has_tokenizer()) {
@@ -198,17 +197,18 @@ class AnswerText {
 // `ranks` is null when this process is alone.
 Status Answer(const RunFlags& flags, Ranks* ranks) {
   const bool leads = ranks == nullptr || ranks->leads();
-  Prompt prompt;
+  RunPrompt prompt;
   if (leads) {
     ASSIGN_OR_RETURN(prompt, ReadPrompt(flags));
   }
   RuntimeOptions options = flags.runtime;
   if (ranks != nullptr) ranks->Divide(&options);
-  RETURN_IF_ERROR(ReadShare(flags, &options));
+  ASSIGN_OR_RETURN(const std::optional<SpeedTrace> shares, ReadShares(flags));
   if (options.model_dir.empty() && options.emulate.empty()) {
     return Fail(ErrorCode::kInvalidArgument, "--model DIR (or --emulate PROFILE) is required");
   }
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(options));
+  ASSIGN_OR_RETURN(const auto shared, bench::SharedSteps::Install(*runtime, shares));
   if (!leads) return ranks->Work(*runtime);
   if (ranks != nullptr) RETURN_IF_ERROR(ranks->Lead(*runtime));
   const Clock& clock = Clock::Real();

@@ -83,7 +83,7 @@ void PrintTable(const std::vector<Row>& rows, int ranks) {
   }
 }
 
-nlohmann::ordered_json Json(const Hardware& hardware, const std::vector<Row>& rows) {
+nlohmann::ordered_json PlanJson(const Hardware& hardware, const std::vector<Row>& rows) {
   auto list = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
     nlohmann::ordered_json rate = nullptr;  // of a free link
@@ -124,12 +124,12 @@ Status RunPlan(const PlanFlags& flags) {
     }
   }
   if (flags.json == "-") {
-    fmt::print("{}\n", Json(hardware, rows).dump(2));
+    fmt::print("{}\n", PlanJson(hardware, rows).dump(2));
     return {};
   }
   fmt::print("{}\n", hardware.name);
   PrintTable(rows, flags.ranks);
-  return flags.json.empty() ? Status() : bench::WriteJson(flags.json, Json(hardware, rows));
+  return flags.json.empty() ? Status() : bench::WriteJson(flags.json, PlanJson(hardware, rows));
 }
 
 }  // namespace
@@ -164,9 +164,7 @@ void AddRunaheadPlanCommand(CLI::App& runahead, int* exit_code) {
   plan->add_option("--json", flags->json, "write JSON to this file; without one, to stdout")
       ->expected(0, 1)
       ->default_str("-");
-  plan->callback([flags, exit_code] {
-    if (const Status status = RunPlan(*flags); !status) *exit_code = Fatal(status.error());
-  });
+  RunWhenChosen(plan, RunPlan, flags, exit_code);
 }
 
 void AddRunaheadCommand(CLI::App& app, int* exit_code) {

@@ -116,14 +116,6 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   return {};
 }
 
-void AddSeconds(CLI::App& app, const char* name, Seconds* value, const char* help) {
-  app.add_option_function<double>(
-         name, [value](double s) { *value = Seconds(s); }, help)
-      ->transform(DurationValue())
-      ->check(CLI::Range(0.001, 1e6))
-      ->default_str(fmt::format("{}s", value->count()));
-}
-
 void AddHttpFlags(CLI::App& app, HttpOptions* http) {
   app.add_option("--host", http->host, "address to listen at; 0.0.0.0 or :: for all")
       ->capture_default_str();
@@ -192,6 +184,9 @@ void AddScheduleFlags(CLI::App& app, RuntimeOptions* options) {
   AddSeconds(app, "--restore-wait-max", &options->restore_wait_max,
              "with --schedule adaptive: after this long without any progress a prompt gets a slice "
              "before all others");
+  AddSeconds(app, "--pass-over-max", &options->pass_over_max,
+             "for so long a request that waits for KV pages is passed over by later ones for which "
+             "there are enough");
   app.add_option_function<std::string>(
          "--load-order",
          [options](const auto& name) { options->load_order = *LoadOrderFromName(name); },

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct StoreFlags {
+struct StoreCommandFlags {
   std::string dir;
   bool json = false;
   bool quarantine = false;  // verify
@@ -51,7 +51,7 @@ std::string Day(int64_t unix_s) {
   return fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(static_cast<time_t>(unix_s)));
 }
 
-Result<bool> List(const StoreFlags& flags) {
+Result<bool> List(const StoreCommandFlags& flags) {
   ASSIGN_OR_RETURN(const auto roots, ListStore(flags.dir));
   if (flags.json) {
     auto list = Json::array();
@@ -69,7 +69,7 @@ Result<bool> List(const StoreFlags& flags) {
   return true;
 }
 
-Result<bool> Stat(const StoreFlags& flags) {
+Result<bool> Stat(const StoreCommandFlags& flags) {
   ASSIGN_OR_RETURN(const auto roots, ListStore(flags.dir));
   ASSIGN_OR_RETURN(const auto quarantined, ListQuarantine(flags.dir));
   ASSIGN_OR_RETURN(const uint64_t free, FileSystem::Real().FreeBytes(flags.dir));
@@ -116,7 +116,7 @@ Result<bool> Stat(const StoreFlags& flags) {
 }
 
 // False when something is bad.
-Result<bool> Verify(const StoreFlags& flags) {
+Result<bool> Verify(const StoreCommandFlags& flags) {
   const TimePoint start = Clock::Real().Now();
   ProgressLine line;
   VerifyOptions options;
@@ -147,7 +147,7 @@ Result<bool> Verify(const StoreFlags& flags) {
   return verified.bad.empty();
 }
 
-void PrintCleared(const StoreFlags& flags, const ClearedStore& cleared) {
+void PrintCleared(const StoreCommandFlags& flags, const ClearedStore& cleared) {
   if (flags.json) {
     PrintJson({{"files", cleared.files}, {"bytes", cleared.bytes}});
   } else {
@@ -155,7 +155,7 @@ void PrintCleared(const StoreFlags& flags, const ClearedStore& cleared) {
   }
 }
 
-Result<bool> Evict(const StoreFlags& flags) {
+Result<bool> Evict(const StoreCommandFlags& flags) {
   EvictRule rule;
   rule.to_bytes = flags.to_bytes;
   if (flags.older_than_s) {
@@ -174,13 +174,13 @@ Result<bool> Evict(const StoreFlags& flags) {
   return true;
 }
 
-Result<bool> Clear(const StoreFlags& flags) {
+Result<bool> Clear(const StoreCommandFlags& flags) {
   ASSIGN_OR_RETURN(const ClearedStore cleared, ClearStore(flags.dir));
   PrintCleared(flags, cleared);
   return true;
 }
 
-Result<bool> Quarantine(const StoreFlags& flags) {
+Result<bool> Quarantine(const StoreCommandFlags& flags) {
   if (flags.clear) {
     ASSIGN_OR_RETURN(const ClearedStore cleared, ClearQuarantine(flags.dir));
     PrintCleared(flags, cleared);
@@ -209,11 +209,11 @@ Result<bool> Quarantine(const StoreFlags& flags) {
 }  // namespace
 
 void AddStoreCommand(CLI::App& app, int* exit_code) {
-  auto flags = std::make_shared<StoreFlags>();
+  auto flags = std::make_shared<StoreCommandFlags>();
   CLI::App* store = app.add_subcommand("store", "look at, check, fill or empty a store directory");
   store->require_subcommand(1);
   const auto add = [&](const char* name, const char* help,
-                       Result<bool> (*body)(const StoreFlags&)) {
+                       Result<bool> (*body)(const StoreCommandFlags&)) {
     CLI::App* command = store->add_subcommand(name, help);
     command->add_option("--store,dir", flags->dir, "the directory given to run as --store")
         ->required();

@@ -30,14 +30,14 @@ Status Warm(const WarmFlags& flags) {
                                       {"tokens_computed", completion.report.tokens_computed},
                                       {"written", writes.written},
                                       {"writes_failed", writes.failed},
-                                      {"writes_dropped", writes.dropped}}
+                                      {"writes_dropped", writes.dropped()}}
                    .dump(2));
   } else {
     fmt::print("{} prompt tokens, {} of them computed; {} chunks written\n",
                completion.report.prompt_tokens, completion.report.tokens_computed, writes.written);
   }
-  if (writes.failed + writes.dropped == 0) return {};
-  return Fail(ErrorCode::kIo, "{} chunks could not be kept in {}", writes.failed + writes.dropped,
+  if (writes.failed + writes.dropped() == 0) return {};
+  return Fail(ErrorCode::kIo, "{} chunks could not be kept in {}", writes.failed + writes.dropped(),
               flags.runtime.stores[0].dir);
 }
 
@@ -51,9 +51,7 @@ void AddStoreWarmCommand(CLI::App& store, int* exit_code) {
   warm->add_option("--prompt-file", flags->prompt_file, "a file with the text; - for stdin")
       ->required();
   warm->add_flag("--json", flags->json, "print JSON");
-  warm->callback([flags, exit_code] {
-    if (const Status status = Warm(*flags); !status) *exit_code = Fatal(status.error());
-  });
+  RunWhenChosen(warm, Warm, flags, exit_code);
 }
 
 }  // namespace kvcake

@@ -59,9 +59,7 @@ CLI::App* AddCommand(CLI::App& app, const char* name, const char* help, int* exi
       ->add_option("--model", flags->model_dir,
                    "a directory with a tokenizer.json; nothing else of the model is needed")
       ->required();
-  command->callback([flags, exit_code, body] {
-    if (const Status status = body(*flags); !status) *exit_code = Fatal(status.error());
-  });
+  RunWhenChosen(command, body, flags, exit_code);
   return command;
 }
 

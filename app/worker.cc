@@ -127,9 +127,7 @@ void AddWorkerCommand(CLI::App& app, int* exit_code) {
   AddRankLimitFlags(*worker, &flags->ranks);
   AddLogFormatFlag(*worker, &flags->log_format);
   worker->add_option("--parent", flags->parent)->group("");  // hidden: app/worker_process.cc
-  worker->callback([flags, exit_code] {
-    if (const Status status = Work(*flags); !status) *exit_code = Fatal(status.error());
-  });
+  RunWhenChosen(worker, Work, flags, exit_code);
 }
 
 }  // namespace kvcake

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "model/json_file.h"
+#include "base/json_file.h"
 
 namespace kvcake::bench {
 namespace {
@@ -21,7 +21,7 @@ const json& Member(const json& of, const char* name) {
   return at == of.end() ? none : *at;
 }
 
-std::string_view Text(const json& value) {
+std::string_view StringOf(const json& value) {
   if (!value.is_string()) return {};
   return value.get_ref<const std::string&>();
 }
@@ -35,7 +35,7 @@ std::optional<int> Count(const json& value) {
 std::string MessageIn(const json& body) {
   const json& error = Member(body, "error");
   if (error.is_string()) return error.get<std::string>();
-  const std::string_view message = Text(Member(error.is_object() ? error : body, "message"));
+  const std::string_view message = StringOf(Member(error.is_object() ? error : body, "message"));
   return std::string(message);
 }
 
@@ -72,10 +72,10 @@ void AnswerReader::TakeEvent(std::string_view data, double now_s) {
 void AnswerReader::TakeChoice(const json& choice, double now_s) {
   const json& delta = Member(choice, "delta");
   // Of servers that set a model's thoughts apart, these are tokens too.
-  const std::string_view thought = Text(Member(delta, "reasoning_content"));
+  const std::string_view thought = StringOf(Member(delta, "reasoning_content"));
   const std::string_view text =
-      Text(delta.is_object() ? Member(delta, "content") : Member(choice, "text"));
-  const std::string_view finish = Text(Member(choice, "finish_reason"));
+      StringOf(delta.is_object() ? Member(delta, "content") : Member(choice, "text"));
+  const std::string_view finish = StringOf(Member(choice, "finish_reason"));
   answer_.text += text;
   if (!finish.empty()) answer_.finish_reason = finish;
   // An answer without any text has come when it has ended.

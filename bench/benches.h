@@ -77,7 +77,7 @@ struct TtftOptions {
   std::vector<std::string> models = {"smollm2-135m"};
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
   std::vector<int> contexts = {128, 2048, 4096};
-  std::vector<double> compute_shares = {1};                     // RuntimeOptions'
+  std::vector<double> compute_shares = {1};                     // of each step (SharedSteps)
   std::vector<double> ratios = {0.125, 0.25, 0.5, 1, 2, 4, 8};  // load time / compute time
   std::vector<double> link_gbit = {};  // instead of ratios; infinity: the disk as it is
   std::vector<double> latencies_s = {0, 1e-3, 10e-3};      // of each read
@@ -116,13 +116,27 @@ struct SimulateOptions {
   std::string profiles = "bench/profiles";  // a profile, or a directory of them
   int scenarios = 100000;
   uint64_t seed = 1;
-  std::string link_trace, compute_trace;  // instead of random changes (cake/speed_trace.h)
+  std::string link_trace, compute_trace;  // instead of random changes (sim/speed_trace.h)
   int threads = 0;
   std::string json;  // path; empty: none
 };
 Status RunSimulate(const SimulateOptions& options);
 
+// What does planning cost a step while many prompts are being restored? On a fake clock, where a
+// step takes 100 ms.
+struct PlannerBenchOptions {
+  std::vector<int> restorations = {1, 64, 256};  // open at once, each of its own document
+  std::vector<int> chunks = {1024, 1024, 256};   // of each, one for each of `restorations`
+  // Of what loading a chunk takes to computing it: loading all, both, and nothing is worth while.
+  std::vector<double> ratios = {0.01, 1, 1000};
+  int steps = 5;
+  std::string json;  // path; empty: none
+};
+Status RunPlanner(const PlannerBenchOptions& options);
+
 // Every cell of the Cake paper's tables again, on a fake clock: how does this planner compare?
+// It knows all costs exactly and nothing is noisy; of table 7's quantised caches only the bytes
+// count, dequantising takes no time.
 struct PapersOptions {
   std::string tables = "bench/papers", profiles = "bench/profiles";
   std::string json;  // path; empty: none
@@ -199,7 +213,7 @@ struct ServeOptions {
 Status RunServe(const ServeOptions& options);
 
 // One long prompt whose KV cache is stored, then a burst of short new ones: what both orders of
-// prefill make of it, on an emulated machine or a real model (Cake, section 4).
+// prefill make of it, on an emulated machine or a real model (Cake, section 5.8).
 struct ScheduleOptions {
   RuntimeOptions runtime = {};  // a model; neither that nor `arch`: the machine of `emulate`
   std::string arch;

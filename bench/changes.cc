@@ -14,6 +14,7 @@
 #include "bench/bound.h"
 #include "bench/harness.h"
 #include "bench/scratch_dir.h"
+#include "bench/shared_steps.h"
 
 namespace kvcake::bench {
 namespace {
@@ -21,54 +22,54 @@ namespace {
 constexpr int kProbeChunks = 8;
 constexpr double kStill = 1e-6;  // of the link's rate, which must be positive
 
-enum class Shape { kHalved, kDoubled, kStops, kRamp, kBursts, kRandom };
+enum class Change { kHalved, kDoubled, kStops, kRamp, kBursts, kRandom };
 
 struct Row {
   const char* name;
-  std::optional<Shape> link = {};
-  std::optional<Shape> compute = {};
+  std::optional<Change> link = {};
+  std::optional<Change> compute = {};
   bool known = true;  // what the lanes take at the start; false: as on a new machine
 };
 constexpr Row kRows[] = {
     {.name = "nothing"},
     {.name = "nothing, first run", .known = false},
-    {.name = "link halved", .link = Shape::kHalved},
-    {.name = "link doubled", .link = Shape::kDoubled},
-    {.name = "link stops for a while", .link = Shape::kStops},
-    {.name = "link ramps down to a fifth", .link = Shape::kRamp},
-    {.name = "link in bursts", .link = Shape::kBursts},
-    {.name = "link random", .link = Shape::kRandom},
-    {.name = "compute halved", .compute = Shape::kHalved},
-    {.name = "compute doubled", .compute = Shape::kDoubled},
-    {.name = "compute stops for a while", .compute = Shape::kStops},
-    {.name = "compute random", .compute = Shape::kRandom},
-    {.name = "both random", .link = Shape::kRandom, .compute = Shape::kRandom},
+    {.name = "link halved", .link = Change::kHalved},
+    {.name = "link doubled", .link = Change::kDoubled},
+    {.name = "link stops for a while", .link = Change::kStops},
+    {.name = "link ramps down to a fifth", .link = Change::kRamp},
+    {.name = "link in bursts", .link = Change::kBursts},
+    {.name = "link random", .link = Change::kRandom},
+    {.name = "compute halved", .compute = Change::kHalved},
+    {.name = "compute doubled", .compute = Change::kDoubled},
+    {.name = "compute stops for a while", .compute = Change::kStops},
+    {.name = "compute random", .compute = Change::kRandom},
+    {.name = "both random", .link = Change::kRandom, .compute = Change::kRandom},
 };
 
 // Of work that takes about span_s at speed 1, up to `most`; random speeds hold for every_s.
-std::vector<SpeedPoint> Draw(Shape shape, double span_s, double most, double every_s,
+std::vector<SpeedPoint> Draw(Change shape, double span_s, double most, double every_s,
                              uint64_t seed) {
   std::mt19937_64 rng(seed);
   std::uniform_real_distribution<double> uniform(0, 1);
   std::vector<SpeedPoint> points = {{0, 1}};
   switch (shape) {
-    case Shape::kHalved:
+    case Change::kHalved:
       return {{0, 1}, {0.4 * span_s, 0.5}};
-    case Shape::kDoubled:
+    case Change::kDoubled:
       return {{0, most / 2}, {0.4 * span_s, most}};
-    case Shape::kStops:
+    case Change::kStops:
       return {{0, 1}, {0.3 * span_s, 0}, {0.7 * span_s, 1}};
-    case Shape::kRamp:
+    case Change::kRamp:
       for (int i = 1; i <= 16; ++i) points.push_back({i * span_s / 16, 1 - 0.05 * i});
       return points;
-    case Shape::kBursts:
+    case Change::kBursts:
       for (double s = 0; s < 8 * span_s;) {
         s += span_s * (0.05 + 0.25 * uniform(rng));
         points.push_back({s, points.back().speed == 1 ? 0.25 : 1});
       }
       points.push_back({9 * span_s, 1});
       return points;
-    case Shape::kRandom:  // as the paper draws rates and budgets
+    case Change::kRandom:  // as the paper draws rates and budgets
       points[0].speed = most * uniform(rng);
       for (double s = every_s; s < 8 * span_s; s += every_s) {
         points.push_back({s, most * uniform(rng)});
@@ -110,9 +111,17 @@ class ChangesBench {
     std::optional<SpeedTrace> compute = {};  // shares
     double link_at_start = 1, compute_at_start = 1;
   };
+  // What a run has at these speeds.
+  struct Machine {
+    std::unique_ptr<Runtime> runtime;
+    std::unique_ptr<SharedSteps> shared;  // may be null
+
+    Runtime* operator->() const { return runtime.get(); }
+    Runtime& operator*() const { return *runtime; }
+  };
 
   ChangesBench() = default;
-  Result<std::unique_ptr<Runtime>> Open(const Speeds& speeds) const;
+  Result<Machine> Open(const Speeds& speeds) const;
   Result<Speeds> Draw(const Row& row, int repeat) const;
   Result<Completion> Run(const Speeds& speeds, Policy policy, std::optional<int> split = {});
   Status Probe(const Speeds& speeds) const;
@@ -130,16 +139,18 @@ class ChangesBench {
   double chunk_s_ = 0;           // on it
 };
 
-Result<std::unique_ptr<Runtime>> ChangesBench::Open(const Speeds& speeds) const {
+Result<ChangesBench::Machine> ChangesBench::Open(const Speeds& speeds) const {
   StoreOptions store{.dir = scratch_.path() + "/store"};
   if (rate_bytes_per_s_ > 0) {
     store.load_rate_bytes_per_s = rate_bytes_per_s_ * speeds.link_at_start;
     store.load_trace = speeds.link_trace;
   }
-  return Runtime::Create({.model_dir = model_dir_,
-                          .stores = {std::move(store)},
-                          .threads = options_.threads,
-                          .compute_share = speeds.compute});
+  Machine machine;
+  ASSIGN_OR_RETURN(machine.runtime, Runtime::Create({.model_dir = model_dir_,
+                                                     .stores = {std::move(store)},
+                                                     .threads = options_.threads}));
+  ASSIGN_OR_RETURN(machine.shared, SharedSteps::Install(*machine.runtime, speeds.compute));
+  return machine;
 }
 
 Result<ChangesBench> ChangesBench::Create(const ChangesOptions& options) {

@@ -1,10 +1,10 @@
 #include "bench/chunk_loader.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
+
+#include "base/mutex.h"
 
 namespace kvcake::bench {
 namespace {
@@ -20,16 +20,16 @@ class Loader {
     const auto ahead =
         std::min<uint64_t>(tier_.max_reads_in_flight(), tier_.max_read_bytes_in_flight() / page);
     for (uint64_t i = 0; i < std::max<uint64_t>(ahead, 1); ++i) Next();
-    std::unique_lock lock(mutex_);
-    finished_.wait(lock, [&] { return done_ == keys_.size() || (failed_ && in_flight_ == 0); });
+    MutexLock lock(mutex_);
+    while (done_ < keys_.size() && !(failed_ && in_flight_ == 0)) finished_.Wait(mutex_);
     return failed_ ? Status(tl::unexpected(*failed_)) : Status();
   }
 
  private:
-  void Next() {
+  void Next() EXCLUDES(mutex_) {
     size_t i;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (next_ == keys_.size() || failed_) return;
       i = next_++;
       ++in_flight_;
@@ -50,12 +50,12 @@ class Loader {
                }});
   }
 
-  void Done(const Status& status) {
-    std::lock_guard lock(mutex_);
+  void Done(const Status& status) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     ++done_;
     --in_flight_;
     if (!status && !failed_) failed_ = status.error();
-    finished_.notify_all();
+    finished_.NotifyAll();
   }
 
   Tier& tier_;
@@ -63,11 +63,12 @@ class Loader {
   const ChunkKey root_;
   const std::vector<ChunkKey>& keys_;
 
-  std::mutex mutex_;
-  std::condition_variable finished_;
-  // Guarded by mutex_.
-  size_t next_ = 0, done_ = 0, in_flight_ = 0;
-  std::optional<Error> failed_;
+  Mutex mutex_;
+  CondVar finished_;
+  size_t next_ GUARDED_BY(mutex_) = 0;
+  size_t done_ GUARDED_BY(mutex_) = 0;
+  size_t in_flight_ GUARDED_BY(mutex_) = 0;
+  std::optional<Error> failed_ GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cake/simulator.h"
+#include "sim/simulator.h"
 
 namespace kvcake::bench {
 

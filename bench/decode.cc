@@ -18,8 +18,6 @@
 namespace kvcake::bench {
 namespace {
 
-constexpr uint64_t kSparePages = 24;
-
 // Sequences of `context` tokens whose pages hold random keys and values: prefilling them would take
 // minutes and change no time that is measured here.
 class Batch {

@@ -42,13 +42,13 @@ Result<std::vector<int32_t>> PlantedDocument(const Runtime& runtime, const std::
   return PlantFacts(runtime.tokenizer(), text.str(), kFacts, room / chunk * chunk);
 }
 
-struct Row {
+struct DemoRow {
   std::vector<double> ttft_s;
   Completion last;
   std::string answer;
 };
 
-void PrintRow(Policy policy, const Row& row, const Fact& fact, double better) {
+void PrintRow(Policy policy, const DemoRow& row, const Fact& fact, double better) {
   const RestoreReport& report = row.last.report;
   const bool right = row.answer == fact.code;
   fmt::print("  {:<9} {:>9.1f} ms {:>8} {:>8} {:>10}   {:<8} {}\n", PolicyName(policy),
@@ -59,9 +59,9 @@ void PrintRow(Policy policy, const Row& row, const Fact& fact, double better) {
 }
 
 // One question under every policy, interleaved; fails when the policies disagree.
-Result<std::array<Row, kPolicies.size()>> MeasureLink(Runtime& runtime,
-                                                      const std::vector<int32_t>& prompt) {
-  std::array<Row, kPolicies.size()> rows;
+Result<std::array<DemoRow, kPolicies.size()>> MeasureLink(Runtime& runtime,
+                                                          const std::vector<int32_t>& prompt) {
+  std::array<DemoRow, kPolicies.size()> rows;
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
     // Only the document is kept between runs, as in life: the question is new each time.
     ASSIGN_OR_RETURN(auto done, RunPolicies(runtime, prompt, /*store=*/false));

@@ -38,7 +38,8 @@ Status CheckDevice(NumericPath path);
 // As many pages, of options->path, and nothing behind them: on CUDA what the model leaves of the
 // device's memory, and no RAM tier.
 void SetPageBytes(uint64_t bytes, RuntimeOptions* options);
-double CpuSeconds();  // of this process so far, all threads
+constexpr uint64_t kSparePages = 24;  // beside a prompt's: the engine keeps some for reads
+double CpuSeconds();                  // of this process so far, all threads
 
 // The next of a sequence that follows from *state: +-0.008 to +-0.12, as bf16.
 uint16_t NextSmallBf16(uint64_t* state);

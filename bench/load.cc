@@ -79,10 +79,12 @@ class ChunkRun {
     for (const ChunkKey& key : keys_) RETURN_IF_ERROR(tier().Evict(key));
     const Stopwatch watch;
     {
-      WriteBehind writer({&tier()}, *pool_, {.queue_max = keys_.size()});
+      // All of them wait: pages are written again and again.
+      const double share = static_cast<double>(keys_.size()) / static_cast<double>(pool_->pages());
+      WriteBehind writer({&tier()}, *pool_, {.queue_share = std::max(1.0, share)});
       for (size_t i = 0; i < keys_.size(); ++i) {
-        writer.Offer(keys_[i], i == 0 ? root_ : keys_[i - 1], NumericPath::kF32,
-                     sources_[i % sources_.size()].Share());
+        writer.Offer(keys_[i], i == 0 ? root_ : keys_[i - 1], static_cast<int>(i),
+                     NumericPath::kF32, sources_[i % sources_.size()].Share());
       }
       writer.Flush();
       if (const auto stats = writer.Stats(); stats.written != keys_.size()) {

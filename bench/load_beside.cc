@@ -17,7 +17,6 @@ namespace {
 
 constexpr int kChunksMax = 32;          // of a pass of loading
 constexpr double kSampleSeconds = 0.5;  // of slices, about
-constexpr uint64_t kSparePages = 24;
 
 // One pass of loading.
 using Pass = std::function<Status()>;

@@ -21,13 +21,13 @@ namespace kvcake::bench {
 namespace {
 
 constexpr int kM = 512, kK = 2048, kN = 8192;
-constexpr int kRepeats = 6;
+constexpr int kPeakRepeats = 6;
 
 template <typename Body>
 double BestFlopsPerSecond(const Body& body) {
   const Clock& clock = Clock::Real();
   double best = 0;
-  for (int i = 0; i < kRepeats; ++i) {
+  for (int i = 0; i < kPeakRepeats; ++i) {
     const TimePoint start = clock.Now();
     body();
     best = std::max(best, 2.0 * kM * kK * kN / (clock.Now() - start).count());

@@ -14,12 +14,11 @@
 namespace kvcake::bench {
 namespace {
 
-constexpr int kLongTokens = 2048;     // longer prompts run once, without --full
-constexpr uint64_t kSparePages = 24;  // beside the prompt's: the engine keeps some for reads
+constexpr int kLongTokens = 2048;  // longer prompts run once, without --full
 constexpr int64_t kSmallModel = 500'000'000;
 
 // One model at one length.
-struct Cell {
+struct PrefillCell {
   std::string model;
   int tokens = 0;
   double flops = 0;
@@ -39,8 +38,8 @@ std::vector<int> TokensFor(const PrefillOptions& options, const ModelConfig& con
   return tokens;
 }
 
-Result<std::vector<Cell>> MeasureModel(const PrefillOptions& options, const std::string& dir,
-                                       const std::string& name, MatmulPeak* peak) {
+Result<std::vector<PrefillCell>> MeasureModel(const PrefillOptions& options, const std::string& dir,
+                                              const std::string& name, MatmulPeak* peak) {
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
   const std::vector<int> lengths = TokensFor(options, config);
   RuntimeOptions runtime_options{.model_dir = dir,
@@ -58,7 +57,7 @@ Result<std::vector<Cell>> MeasureModel(const PrefillOptions& options, const std:
   const uint64_t load_rss = PeakRssBytes();
   const ModelWork work(config);
   const NumericPath path = runtime->model().numeric_path();
-  std::vector<Cell> cells;
+  std::vector<PrefillCell> cells;
   for (int tokens : lengths) {
     cells.push_back({.model = name,
                      .tokens = tokens,
@@ -71,7 +70,7 @@ Result<std::vector<Cell>> MeasureModel(const PrefillOptions& options, const std:
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
     // Measured again before every repeat: shared machines change under one's feet.
     peak->Measure(runtime->threads(), path);
-    for (Cell& cell : cells) {
+    for (PrefillCell& cell : cells) {
       if (repeat > 0 && cell.tokens > kLongTokens && !options.full) continue;
       ResetPeakRss();
       const auto prompt = RandomPrompt(cell.tokens, config.vocab_size, repeat);
@@ -87,13 +86,13 @@ Result<std::vector<Cell>> MeasureModel(const PrefillOptions& options, const std:
   return cells;
 }
 
-nlohmann::ordered_json Report(const std::vector<Cell>& cells, const MatmulPeak& peak,
+nlohmann::ordered_json Report(const std::vector<PrefillCell>& cells, const MatmulPeak& peak,
                               NumericPath path) {
   fmt::print("{:<14} {:>6} {:>25} {:>8} {:>5} {:>6} {:>10} {:>26}\n", "model", "tokens",
              "tokens/s (min - max)", "GFLOP/s", "type", "share", "peak RSS",
              "beyond weights and KV");
   auto json = nlohmann::ordered_json::array();
-  for (const Cell& cell : cells) {
+  for (const PrefillCell& cell : cells) {
     const double median = Median(cell.tokens_per_s);
     const double rate = cell.flops / cell.tokens * median, share = rate / peak.Best(cell.type);
     const double beyond = static_cast<double>(cell.peak_rss_bytes) -
@@ -121,7 +120,7 @@ nlohmann::ordered_json Report(const std::vector<Cell>& cells, const MatmulPeak& 
 
 Status RunPrefill(const PrefillOptions& options) {
   MatmulPeak peak;
-  std::vector<Cell> cells;
+  std::vector<PrefillCell> cells;
   for (const std::string& name : ModelNames(options.model_dir, options.archs)) {
     ASSIGN_OR_RETURN(const std::string dir, ModelDirOf(options.model_dir, name));
     ASSIGN_OR_RETURN(const auto measured, MeasureModel(options, dir, name, &peak));

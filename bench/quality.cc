@@ -23,7 +23,7 @@
 namespace kvcake::bench {
 namespace {
 
-constexpr int kFacts = 9;  // in a document: each is asked for among eight others
+constexpr int kFactsPerDocument = 9;  // in a document: each is asked for among eight others
 
 // One way of running the model.
 struct Way {
@@ -49,7 +49,7 @@ struct Task {
   std::vector<std::vector<Document>> documents;  // of each of lookup_tokens
 };
 
-struct Outcome {
+struct WayOutcome {
   std::vector<Scored> windows;
   std::vector<std::vector<std::string>> answers;  // of each of lookup_tokens
   std::vector<int> right;
@@ -90,16 +90,16 @@ Result<std::vector<std::string>> ReadNames(const std::string& dir) {
   for (std::string line; std::getline(lines, line);) {
     if (!line.empty()) names.push_back(line);
   }
-  if (names.size() < kFacts) {
+  if (names.size() < kFactsPerDocument) {
     return Fail(ErrorCode::kInvalidArgument, "{}/names.txt: {} names, at least {} are needed", dir,
-                names.size(), kFacts);
+                names.size(), kFactsPerDocument);
   }
   return names;
 }
 
 std::vector<Fact> DrawFacts(std::mt19937_64& rng, std::vector<std::string>& names) {
-  std::vector<Fact> facts(kFacts);
-  for (int i = 0; i < kFacts; ++i) {
+  std::vector<Fact> facts(kFactsPerDocument);
+  for (int i = 0; i < kFactsPerDocument; ++i) {
     std::swap(names[i], names[i + rng() % (names.size() - i)]);
     facts[i] = {names[i], std::to_string(1000 + rng() % 9000), (rng() % 10000) / 10000.0};
   }
@@ -122,7 +122,7 @@ Result<Task> MakeTask(const Tokenizer& tokenizer, const QualityOptions& options,
   std::mt19937_64 rng(1);
   for (const int tokens : options.lookup_tokens) {
     std::vector<Document>& documents = task.documents.emplace_back();
-    for (int asked = 0; asked < options.lookups; asked += kFacts) {
+    for (int asked = 0; asked < options.lookups; asked += kFactsPerDocument) {
       Document document{.tokens = {}, .facts = DrawFacts(rng, names)};
       const size_t start = all.find('\n', rng() % (all.size() / 2)) + 1;
       ASSIGN_OR_RETURN(document.tokens,
@@ -191,7 +191,7 @@ Result<std::vector<std::string>> AnswerAll(Runtime& runtime, const Document& doc
   return answers;
 }
 
-Result<Outcome> RunWay(const Way& way, const Task& task, const QualityOptions& options) {
+Result<WayOutcome> RunWay(const Way& way, const Task& task, const QualityOptions& options) {
   std::vector<StoreOptions> stores;
   if (way.restored) {
     stores.push_back({.dir = options.out_dir + "/kv-store"});
@@ -202,7 +202,7 @@ Result<Outcome> RunWay(const Way& way, const Task& task, const QualityOptions& o
                                                         .threads = options.threads,
                                                         .path = way.path,
                                                         .weights = way.weights}));
-  Outcome outcome;
+  WayOutcome outcome;
   for (const auto& window : task.windows) {
     ASSIGN_OR_RETURN(outcome.windows.emplace_back(), ScoreWindow(*runtime, window, way.restored));
   }
@@ -227,7 +227,7 @@ struct Comparison {
   double agreement = 0;   // share of positions with the same likeliest token
 };
 
-Comparison Compare(const Outcome& outcome, const Outcome& plain) {
+Comparison Compare(const WayOutcome& outcome, const WayOutcome& plain) {
   Comparison all;
   int64_t tops = 0;
   for (size_t w = 0; w < outcome.windows.size(); ++w) {
@@ -251,7 +251,7 @@ Comparison Compare(const Outcome& outcome, const Outcome& plain) {
   return all;
 }
 
-nlohmann::ordered_json Report(const Way& way, const Outcome& outcome, const Comparison& result,
+nlohmann::ordered_json Report(const Way& way, const WayOutcome& outcome, const Comparison& result,
                               const QualityOptions& options) {
   nlohmann::ordered_json lookups = nlohmann::ordered_json::array();
   std::string shares;
@@ -277,8 +277,8 @@ nlohmann::ordered_json Report(const Way& way, const Outcome& outcome, const Comp
           {"lookups", std::move(lookups)}};
 }
 
-Status CheckOutcome(const Way& way, const Outcome& outcome, const Comparison& result,
-                    const Outcome& plain, double change_max) {
+Status CheckOutcome(const Way& way, const WayOutcome& outcome, const Comparison& result,
+                    const WayOutcome& plain, double change_max) {
   if (way.restored &&
       (result.difference != 0 || result.agreement != 1 || outcome.answers != plain.answers)) {
     return Fail(ErrorCode::kCorrupt, "restored chunks did not give exactly what computing gives");
@@ -314,17 +314,17 @@ Status RunQuality(const QualityOptions& options) {
   size_t tokens = 0;
   for (const auto& window : task.windows) tokens += window.size();
   fmt::print("{}. Held-out text: {} tokens in {} windows; lookups among {} facts, exact.\n\n",
-             CpuName(), tokens, task.windows.size(), kFacts);
+             CpuName(), tokens, task.windows.size(), kFactsPerDocument);
   fmt::print("{:<10} {:<9} {:>9} {:>10} {:>9} {:>9} {:>9} ", "run", "path", "positions",
              "perplexity", "change", "top-1", "|d nll|");
   for (const int n : options.lookup_tokens) fmt::print("{:>8}", n);
   fmt::print("\n");
 
   nlohmann::ordered_json runs = nlohmann::ordered_json::array();
-  Outcome plain;
+  WayOutcome plain;
   Status status;
   for (const Way& way : WaysOfThisMachine()) {
-    ASSIGN_OR_RETURN(Outcome outcome, RunWay(way, task, options));
+    ASSIGN_OR_RETURN(WayOutcome outcome, RunWay(way, task, options));
     if (runs.empty()) plain = outcome;
     const Comparison result = Compare(outcome, plain);
     runs.push_back(Report(way, outcome, result, options));

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <span>
 
-#include "base/peak_rss.h"
 #include "bench/harness.h"
 
 namespace kvcake::bench {
@@ -53,7 +52,6 @@ Result<RankRun> RankTrial::Single(const std::vector<int32_t>& prompt) {
     if (!logits.empty()) run.token = Best(logits);
   }
   run.ttft_s = run.compute_most_s = Reported(Clock::Real().Now() - began);
-  run.peak_rss_bytes = PeakRssBytes();
   return run;
 }
 
@@ -84,12 +82,10 @@ Result<RankRun> RankTrial::Several(const std::vector<int32_t>& prompt, RankMetho
   }
   run.ranks.push_back({.compute_s = Reported(done - at - waited),
                        .wait_s = Reported(waited),
-                       .sent_bytes = gate->sent_bytes(),
-                       .peak_rss_bytes = PeakRssBytes()});
+                       .sent_bytes = gate->sent_bytes()});
   for (const RankReport& rank : run.ranks) {
     run.compute_most_s = std::max(run.compute_most_s, rank.compute_s);
     run.sent_bytes += rank.sent_bytes;
-    run.peak_rss_bytes = std::max(run.peak_rss_bytes, rank.peak_rss_bytes);
   }
   return run;
 }

@@ -18,7 +18,6 @@ struct RankRun {
   int32_t token = 0;          // the logits' best, whatever the method
   double compute_most_s = 0;  // of the slowest rank
   uint64_t sent_bytes = 0;
-  uint64_t peak_rss_bytes = 0;         // of the largest rank
   std::vector<RankReport> ranks = {};  // in order
 };
 

@@ -72,7 +72,6 @@ Result<std::vector<MethodResult>> MeasureCell(RankTrial& trial, std::vector<Rank
       token = run.token;
       result.ttft_s.push_back(run.ttft_s);
       result.sent_bytes = run.sent_bytes;
-      result.peak_rss_bytes = std::max(result.peak_rss_bytes, run.peak_rss_bytes);
       if (IsSingle(result.method) || repeat >= options.bound_repeats) continue;
       ASSIGN_OR_RETURN(const RankRun free, RunOnce(trial, result.method, prompt, false));
       result.bound_s.push_back(free.compute_most_s);
@@ -88,9 +87,9 @@ const MethodResult* FindMethod(const std::vector<MethodResult>& results, const s
 }
 
 void PrintCellHeader() {
-  fmt::print("{:>7} {:>5} {:>7} {:>8} {:>7} {:>8} {:>7} {:>9} {:>8} {:>9} {:>8}  {}\n", "tokens",
-             "ranks", "method", "ttft s", "spread", "bound s", "above", "x single", "x tsp",
-             "sent MB", "peak MB", "tokens of each rank");
+  fmt::print("{:>7} {:>5} {:>7} {:>8} {:>7} {:>8} {:>7} {:>9} {:>8} {:>9}  {}\n", "tokens", "ranks",
+             "method", "ttft s", "spread", "bound s", "above", "x single", "x tsp", "sent MB",
+             "tokens of each rank");
 }
 
 void PrintCell(const CellNames& names, const std::vector<MethodResult>& results) {
@@ -105,12 +104,11 @@ void PrintCell(const CellNames& names, const std::vector<MethodResult>& results)
     const std::string above =
         result.bound_s.empty() ? "-"
                                : fmt::format("{:.1f}%", 100 * (result.ttft() / result.bound() - 1));
-    fmt::print(
-        "{:>7} {:>5} {:>7} {:>8.3f} {:>6.2f}x {:>8} {:>7} {:>9} {:>8} {:>9.1f} {:>8.0f}  {}\n",
-        names.tokens, single ? 1 : names.ranks, result.method.name, result.ttft(), *most / *least,
-        bound, above, against("single", result.ttft()), against("tsp", result.ttft()),
-        result.sent_bytes / 1e6, result.peak_rss_bytes / 1e6,
-        single ? "" : FormatPartition(result.method.partition));
+    fmt::print("{:>7} {:>5} {:>7} {:>8.3f} {:>6.2f}x {:>8} {:>7} {:>9} {:>8} {:>9.1f}  {}\n",
+               names.tokens, single ? 1 : names.ranks, result.method.name, result.ttft(),
+               *most / *least, bound, above, against("single", result.ttft()),
+               against("tsp", result.ttft()), result.sent_bytes / 1e6,
+               single ? "" : FormatPartition(result.method.partition));
   }
   const MethodResult* single = FindMethod(results, "single");
   if (single == nullptr) return;
@@ -135,7 +133,6 @@ void AddJson(const CellNames& names, const std::vector<MethodResult>& results,
                      {"ttft_s", result.ttft()},
                      {"bound_s", bound_s},
                      {"sent_bytes", result.sent_bytes},
-                     {"peak_rss_bytes", result.peak_rss_bytes},
                      {"repeats", result.ttft_s}});
   }
 }

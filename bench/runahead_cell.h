@@ -22,7 +22,6 @@ struct MethodResult {
   std::vector<double> ttft_s = {};   // of each repeat
   std::vector<double> bound_s = {};  // the slowest rank of the same without exchange; not of single
   uint64_t sent_bytes = 0;
-  uint64_t peak_rss_bytes = 0;  // of the largest rank
 
   double ttft() const;   // medians
   double bound() const;  // of single: its ttft

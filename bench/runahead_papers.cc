@@ -6,9 +6,9 @@
 #include <cmath>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "base/mutex.h"
 #include "bench/csv.h"
 #include "bench/emulated_ranks.h"
 #include "bench/harness.h"
@@ -242,7 +242,6 @@ class PapersBench {
                        {"ttft_s", run.ttft_s},
                        {"bound_s", run.compute_most_s},
                        {"sent_bytes", run.sent_bytes},
-                       {"peak_rss_bytes", run.peak_rss_bytes},
                        {"repeats", {run.ttft_s}}});
     }
     fmt::print("\n");
@@ -253,11 +252,11 @@ class PapersBench {
     constexpr int kRanks = 4, kTokens = 8192;
     ASSIGN_OR_RETURN(auto setup, RanksOf(kLlama, kRanks, kTokens, 10e9));
     setup.slow_motion = 1;  // what is drawn is this machine's time
-    std::mutex mutex;
+    Mutex mutex;
     std::vector<RankTimeline> timelines(kRanks);
     setup.on_done = [&](int rank, const RankJob& job, const KvGate& gate) {
       const TokenRange own = RangesOf(job, rank)[0];
-      std::lock_guard lock(mutex);
+      MutexLock lock(mutex);
       timelines[rank] = {own.begin, own.end, gate.layers(), Clock::Real().Now()};
     };
     TimePoint began;

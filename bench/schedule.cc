@@ -19,13 +19,13 @@ namespace {
 constexpr std::array kSchedules = {Schedule::kFcfs, Schedule::kAdaptive};
 
 // One request, by what its tokens' events said. Seconds from the submission of all.
-struct Answer {
+struct ScheduledAnswer {
   std::vector<double> token_s = {};
   double first_s() const { return token_s.front(); }
 };
 
 struct Burst {
-  std::vector<Answer> answers = {};  // the long prompt's first
+  std::vector<ScheduledAnswer> answers = {};  // the long prompt's first
   std::vector<StepRecord> steps = {};
   TimePoint began = {};
   double finish_s = 0;
@@ -57,7 +57,7 @@ struct Burst {
 };
 
 // The medians of one cell's repeats.
-struct Cell {
+struct ScheduleCell {
   double ratio = 0, load_s = 0;
   std::array<std::vector<Burst>, kSchedules.size()> runs = {};  // by kSchedules
 
@@ -78,7 +78,7 @@ class ScheduleBench {
     RETURN_IF_ERROR(Prepare());
     Head();
     for (const double ratio : options_.ratios) {
-      ASSIGN_OR_RETURN(Cell cell, Measure(ratio));
+      ASSIGN_OR_RETURN(ScheduleCell cell, Measure(ratio));
       Print(cell);
       if (!best_ || Gain(cell) > Gain(*best_)) best_ = std::move(cell);
     }
@@ -140,8 +140,8 @@ class ScheduleBench {
            runtime.options().chunk_tokens;
   }
 
-  Result<Cell> Measure(double ratio) {
-    Cell cell{.ratio = ratio};
+  Result<ScheduleCell> Measure(double ratio) {
+    ScheduleCell cell{.ratio = ratio};
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
       for (size_t s = 0; s < kSchedules.size(); ++s) {
         ASSIGN_OR_RETURN(const auto runtime, Open(kSchedules[s], ratio * compute_s_));
@@ -188,7 +188,7 @@ class ScheduleBench {
     return run;
   }
 
-  double Gain(const Cell& cell) const {
+  double Gain(const ScheduleCell& cell) const {
     const auto finish = [](const Burst& run) { return run.finish_s; };
     return cell.Of(0, finish) / cell.Of(1, finish) - 1;
   }
@@ -203,7 +203,7 @@ class ScheduleBench {
     fmt::print(" {:>6} {:>8} {:>8}\n", "fcfs", "adaptive", "at most");
   }
 
-  void Print(const Cell& cell) {
+  void Print(const ScheduleCell& cell) {
     const auto both = [&](auto of) { return std::pair(cell.Of(0, of), cell.Of(1, of)); };
     const auto finish = both([](const Burst& r) { return r.finish_s; });
     const auto ttft = both([](const Burst& r) { return r.FreshTtft(0.5); });
@@ -280,7 +280,7 @@ class ScheduleBench {
   std::vector<std::vector<int32_t>> prompts_;  // the long one first
   std::vector<std::vector<int32_t>> tokens_;   // every run's
   double compute_s_ = 0, gbit_per_ratio_ = 0;
-  std::optional<Cell> best_;
+  std::optional<ScheduleCell> best_;
   nlohmann::ordered_json json_;
 };
 

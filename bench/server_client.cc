@@ -6,7 +6,7 @@
 #include <boost/beast/http.hpp>
 #include <nlohmann/json.hpp>
 
-#include "model/json_file.h"
+#include "base/json_file.h"
 
 namespace kvcake::bench {
 

@@ -19,9 +19,9 @@ std::vector<double> Deliveries(const ScenarioTier& tier) {
   return ends;
 }
 
-class Bound {
+class HindsightBound {
  public:
-  explicit Bound(const Scenario& s)
+  explicit HindsightBound(const Scenario& s)
       : s_(s), n_(s.chunks), slice_(std::max(1, s.slice_tokens / s.chunk_tokens)) {
     loadable_.assign(n_, false);
     for (const ScenarioTier& tier : s.tiers) {
@@ -228,7 +228,7 @@ class TiersBound {
 }  // namespace
 
 Hindsight LeastTime(const Scenario& scenario) {
-  Hindsight least = Bound(scenario).Least();
+  Hindsight least = HindsightBound(scenario).Least();
   if (scenario.tiers.size() > 1) {
     least.bound_s = std::max(least.bound_s, TiersBound(scenario).Least());
   }

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "cake/simulator.h"
 #include "model/emulated_profile.h"
+#include "sim/simulator.h"
 
 namespace kvcake::bench {
 

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/source_dir_testing.h"
 #include "base/temp_dir_testing.h"
 #include "bench/benches.h"
 #include "bench/simulate_summary.h"
@@ -16,8 +17,7 @@ std::vector<EmulatedProfile> Profiles() {
   for (const char* name : {"a100-llama-7b", "a100-longalpaca-13b", "2xa100-llama-3.1-8b",
                            "2xa100-llama-3.1-70b", "h100-longalpaca-13b"}) {
     profiles.push_back(
-        LoadEmulatedProfile(fmt::format("{}/bench/profiles/{}.json", KVCAKE_SOURCE_DIR, name))
-            .value());
+        LoadEmulatedProfile(fmt::format("{}/bench/profiles/{}.json", SourceDir(), name)).value());
   }
   // Causal attention, as kvcake computes it.
   profiles.push_back({.name = "causal",
@@ -139,7 +139,7 @@ TEST(SimulateTest, TracesFromFilesReplaceTheRandomOnes) {
 // The paper loses to a lane alone in some cells (0.80x at worst); this planner in none.
 TEST(PapersTest, NoCellLosesToALaneAlone) {
   const TempDir dir;
-  const std::string source = KVCAKE_SOURCE_DIR, json = dir.path() + "/papers.json";
+  const std::string source = SourceDir(), json = dir.path() + "/papers.json";
   ASSERT_TRUE(RunPapers({.tables = source + "/bench/papers",
                          .profiles = source + "/bench/profiles",
                          .json = json})

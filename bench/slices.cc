@@ -12,9 +12,7 @@
 namespace kvcake::bench {
 namespace {
 
-constexpr uint64_t kSparePages = 24;
-
-struct Cell {
+struct SliceCell {
   int prefix = 0, tokens = 0;
   std::vector<double> seconds = {};  // a value each repeat
 };
@@ -56,7 +54,7 @@ class SliceRun {
   // One repeat of everything; the first is not kept, and warms up.
   Status Measure(bool keep) {
     const std::vector<PageId> pages = IdsOf(pages_);
-    for (Cell& cell : cells_) {
+    for (SliceCell& cell : cells_) {
       const Slice slice{
           .tokens = std::span(tokens_).first(cell.tokens), .start = cell.prefix, .pages = pages};
       const TimePoint start = Clock::Real().Now();
@@ -68,7 +66,7 @@ class SliceRun {
 
   nlohmann::ordered_json Report(const std::string& name) const {
     auto slices = nlohmann::ordered_json::array();
-    for (const Cell& cell : cells_) {
+    for (const SliceCell& cell : cells_) {
       std::vector<double> ms;
       for (double s : cell.seconds) ms.push_back(1e3 * s);
       fmt::print("{:<14} {:>7} {:>7} {:>28} {:>10.0f}\n", name, cell.prefix, cell.tokens,
@@ -90,7 +88,7 @@ class SliceRun {
   std::unique_ptr<Runtime> runtime_;
   std::vector<int32_t> tokens_;
   PageTable pages_;
-  std::vector<Cell> cells_;
+  std::vector<SliceCell> cells_;
 };
 
 }  // namespace

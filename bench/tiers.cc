@@ -27,29 +27,29 @@ double LoadedAt(const RestoreReport& report) {
 }
 
 // One store, or all of them.
-struct Row {
+struct TierRow {
   std::string name;
   std::unique_ptr<Runtime> runtime;
   std::vector<double> load_s, load_ttft_s, cake_ttft_s;
   std::map<std::string, int> tokens_loaded;  // load-only, the last repeat
 };
 
-Result<Row> Open(const TiersOptions& options, std::vector<StoreOptions> stores,
-                 const std::string& name) {
+Result<TierRow> Open(const TiersOptions& options, std::vector<StoreOptions> stores,
+                     const std::string& name) {
   RuntimeOptions runtime = options.runtime;
   runtime.stores = std::move(stores);
   SetPageBytes(runtime.ram_capacity_bytes, &runtime);
-  Row row{.name = name,
-          .runtime = {},
-          .load_s = {},
-          .load_ttft_s = {},
-          .cake_ttft_s = {},
-          .tokens_loaded = {}};
+  TierRow row{.name = name,
+              .runtime = {},
+              .load_s = {},
+              .load_ttft_s = {},
+              .cake_ttft_s = {},
+              .tokens_loaded = {}};
   ASSIGN_OR_RETURN(row.runtime, Runtime::Create(runtime));
   return row;
 }
 
-Status Run(Row& row, const std::vector<int32_t>& prompt, Policy policy,
+Status Run(TierRow& row, const std::vector<int32_t>& prompt, Policy policy,
            std::vector<int32_t>* answer, bool measured) {
   ASSIGN_OR_RETURN(const Completion done,
                    RunCold(*row.runtime, prompt, policy, kAnswerTokens, /*store=*/false));
@@ -74,30 +74,31 @@ Status Run(Row& row, const std::vector<int32_t>& prompt, Policy policy,
 }
 
 // Each store gets the whole prompt; the last row is all of them.
-Result<std::vector<Row>> Prepare(const TiersOptions& options, const std::vector<StoreOptions>& all,
-                                 std::vector<int32_t>* prompt, std::vector<int32_t>* answer) {
-  std::vector<Row> rows;
+Result<std::vector<TierRow>> Prepare(const TiersOptions& options,
+                                     const std::vector<StoreOptions>& all,
+                                     std::vector<int32_t>* prompt, std::vector<int32_t>* answer) {
+  std::vector<TierRow> rows;
   for (size_t i = 0; i < all.size(); ++i) {
-    ASSIGN_OR_RETURN(Row row, Open(options, {all[i]}, fmt::format("store {} alone", i + 1)));
+    ASSIGN_OR_RETURN(TierRow row, Open(options, {all[i]}, fmt::format("store {} alone", i + 1)));
     if (i == 0) *prompt = RandomPrompt(options.context, row.runtime->config().vocab_size, 1);
     ASSIGN_OR_RETURN(const Completion done, RunCold(*row.runtime, *prompt, Policy::kCompute,
                                                     kAnswerTokens, /*store=*/true));
     *answer = done.tokens;
     rows.push_back(std::move(row));
   }
-  ASSIGN_OR_RETURN(Row both, Open(options, all, "all at once"));
+  ASSIGN_OR_RETURN(TierRow both, Open(options, all, "all at once"));
   rows.push_back(std::move(both));
   // The planner learns each store's rate by using it, as it does in use.
-  for (Row& row : rows) {
+  for (TierRow& row : rows) {
     RETURN_IF_ERROR(Run(row, *prompt, Policy::kLoad, answer, /*measured=*/false));
   }
   return rows;
 }
 
-void Print(const std::vector<Row>& rows, uint64_t bytes, nlohmann::ordered_json* json) {
+void Print(const std::vector<TierRow>& rows, uint64_t bytes, nlohmann::ordered_json* json) {
   fmt::print("{:<16} {:>24} {:>8} {:>22} {:>22}\n", "", "loaded after, s", "MB/s",
              "TTFT of load, s", "TTFT of cake, s");
-  for (const Row& row : rows) {
+  for (const TierRow& row : rows) {
     fmt::print("{:<16} {:>24} {:>8.1f} {:>22} {:>22}\n", row.name, Spread(row.load_s, 3),
                static_cast<double>(bytes) / 1e6 / Median(row.load_s), Spread(row.load_ttft_s, 3),
                Spread(row.cake_ttft_s, 3));
@@ -108,7 +109,7 @@ void Print(const std::vector<Row>& rows, uint64_t bytes, nlohmann::ordered_json*
                                {"tokens_loaded", row.tokens_loaded}});
   }
   // Of each repeat, whose runs were made together.
-  const Row& all = rows.back();
+  const TierRow& all = rows.back();
   std::vector<double> of_best, of_sum, cake_of_best;
   for (size_t i = 0; i < all.load_s.size(); ++i) {
     double rate = 0, best_s = rows[0].load_s[i], cake_s = rows[0].cake_ttft_s[i];
@@ -150,7 +151,7 @@ Status RunTiers(const TiersOptions& options) {
   ASSIGN_OR_RETURN(auto rows, Prepare(used, used.runtime.stores, &prompt, &answer));
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
     for (const Policy policy : kTierPolicies) {
-      for (Row& row : rows) {
+      for (TierRow& row : rows) {
         RETURN_IF_ERROR(Run(row, prompt, policy, &answer, /*measured=*/true));
       }
     }

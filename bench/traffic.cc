@@ -10,11 +10,11 @@
 #include <unordered_map>
 
 #include "base/descriptors.h"
+#include "base/json_file.h"
 #include "bench/calibrate.h"
 #include "bench/prompt_writer.h"
 #include "bench/server_client.h"
 #include "bench/text_source.h"
-#include "model/json_file.h"
 
 namespace kvcake::bench {
 

@@ -13,12 +13,12 @@ namespace kvcake::bench {
 namespace {
 
 constexpr size_t kDifferencesShown = 5;
-constexpr size_t kExcerptBytes = 40;
+constexpr size_t kDifferenceBytes = 40;
 
 // From a little before the first byte that differs.
 std::string Excerpt(const std::string& text, size_t position) {
-  const size_t from = position > kExcerptBytes / 2 ? position - kExcerptBytes / 2 : 0;
-  return nlohmann::json(text.substr(std::min(from, text.size()), kExcerptBytes))
+  const size_t from = position > kDifferenceBytes / 2 ? position - kDifferenceBytes / 2 : 0;
+  return nlohmann::json(text.substr(std::min(from, text.size()), kDifferenceBytes))
       .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/cpu.h"
 #include "bench/benches.h"
+#include "bench/shared_steps.h"
 #include "bench/ttft_cell.h"
 #include "bench/ttft_svg.h"
 #include "store/store_dir.h"
@@ -24,7 +25,7 @@ struct Prompt {
   bool operator==(const Prompt&) const = default;
 };
 
-struct Measured {
+struct MeasuredPrompt {
   Prompt prompt;
   TtftCell cell;
 };
@@ -71,7 +72,7 @@ nlohmann::ordered_json LinkJson(const TtftSpec& spec) {
   return *spec.link_gbit;
 }
 
-nlohmann::ordered_json ToJson(const TtftOptions& options, const std::vector<Measured>& all) {
+nlohmann::ordered_json ToJson(const TtftOptions& options, const std::vector<MeasuredPrompt>& all) {
   auto json = nlohmann::ordered_json::array();
   for (const auto& [prompt, cell] : all) {
     for (size_t i = 0; i < kTtftPolicies.size(); ++i) {
@@ -140,7 +141,7 @@ void Print(const TtftCell& cell) {
 }
 
 // The cells of one context, of every model.
-void SummariseContext(int context, const std::vector<Measured>& all) {
+void SummariseContext(int context, const std::vector<MeasuredPrompt>& all) {
   double sum = 0, least = 1e9, worst = 0, overlap = 0, overlap_max = 0, published = 0, cut = 0;
   int n = 0;
   for (const auto& [prompt, cell] : all) {
@@ -160,10 +161,10 @@ void SummariseContext(int context, const std::vector<Measured>& all) {
 }
 
 // What the planner believed, and what it cost: medians of the cells' medians.
-void PrintNotes(const std::vector<Measured>& all) {
+void PrintNotes(const std::vector<MeasuredPrompt>& all) {
   const auto typical = [&](double CakeNotes::*of) {
     std::vector<double> values;
-    for (const Measured& measured : all) {
+    for (const MeasuredPrompt& measured : all) {
       if (const double value = measured.cell.note(of); value > 0) values.push_back(value);
     }
     return values.empty() ? 0 : Median(std::move(values));
@@ -177,13 +178,13 @@ void PrintNotes(const std::vector<Measured>& all) {
       typical(&CakeNotes::compute_slowdown));
 }
 
-void PrintWorst(const std::vector<Measured>& all) {
+void PrintWorst(const std::vector<MeasuredPrompt>& all) {
   constexpr size_t kWorst = 10;
-  std::vector<const Measured*> order;
-  for (const Measured& measured : all) order.push_back(&measured);
+  std::vector<const MeasuredPrompt*> order;
+  for (const MeasuredPrompt& measured : all) order.push_back(&measured);
   const size_t count = std::min(kWorst, order.size());
   std::partial_sort(order.begin(), order.begin() + count, order.end(),
-                    [](const Measured* a, const Measured* b) {
+                    [](const MeasuredPrompt* a, const MeasuredPrompt* b) {
                       return a->cell.efficiency() < b->cell.efficiency();
                     });
   fmt::print("least efficient:\n");
@@ -196,13 +197,13 @@ void PrintWorst(const std::vector<Measured>& all) {
   }
 }
 
-void Summarise(const std::vector<Measured>& all) {
+void Summarise(const std::vector<MeasuredPrompt>& all) {
   fmt::print("\n{:>8} {:>6} {:>8} {:>7} {:>9} {:>9} {:>9} {:>6} {:>9}\n", "context", "cells",
              "bound/", "least", "the same,", "most vs", "1/x_io+", "most", "bound, if");
   fmt::print("{:>8} {:>6} {:>8} {:>7} {:>9} {:>9} {:>9} {:>6} {:>9}\n", "", "", "cake", "",
              "published", "better", "1/x_c", "", "cuttable");
   std::set<int> contexts;
-  for (const Measured& measured : all) contexts.insert(measured.prompt.context);
+  for (const MeasuredPrompt& measured : all) contexts.insert(measured.prompt.context);
   for (int context : contexts) SummariseContext(context, all);
   fmt::print(
       "1/x_io + 1/x_compute in the paper's tables: averages 0.99 to 1.05, at most 1.27\n"
@@ -211,13 +212,13 @@ void Summarise(const std::vector<Measured>& all) {
   PrintNotes(all);
   PrintWorst(all);
   int others = 0;
-  for (const Measured& measured : all) others += measured.cell.other_answers;
+  for (const MeasuredPrompt& measured : all) others += measured.cell.other_answers;
   if (others > 0) fmt::print("{} runs answered otherwise than computing did\n", others);
 }
 
 // Every prompt of a model that gets a share of the compute.
 Status MeasureModel(const TtftOptions& options, const std::string& model, double share,
-                    std::vector<Measured>* all) {
+                    std::vector<MeasuredPrompt>* all) {
   ASSIGN_OR_RETURN(const std::string model_dir, ModelDirNamed(model));
   const std::string store = (options.dir.empty() ? CacheDir() : options.dir) + "/bench-ttft";
   (void)ClearStore(store);  // of the last run, if there was one
@@ -229,8 +230,10 @@ Status MeasureModel(const TtftOptions& options, const std::string& model, double
       .path = options.path};
   // What is kept shall come over the link.
   SetPageBytes(runtime_options.ram_capacity_bytes, &runtime_options);
-  if (share < 1) runtime_options.compute_share = SpeedTrace({{.at_s = 0, .speed = share}});
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(runtime_options));
+  std::optional<SpeedTrace> shares;
+  if (share < 1) shares = SpeedTrace({{.at_s = 0, .speed = share}});
+  ASSIGN_OR_RETURN(const auto shared, SharedSteps::Install(*runtime, shares));
   for (int context : options.contexts) {
     const Prompt prompt{.model = model, .compute_share = share, .context = context};
     if (context + kAnswerTokens > runtime->config().max_positions) {
@@ -252,7 +255,7 @@ Status MeasureModel(const TtftOptions& options, const std::string& model, double
 }
 
 // The plain cells of the last prompt.
-std::vector<TtftCell> ToDraw(const std::vector<Measured>& all) {
+std::vector<TtftCell> ToDraw(const std::vector<MeasuredPrompt>& all) {
   std::vector<TtftCell> cells;
   const TtftCell& first = all.front().cell;
   for (const auto& [prompt, cell] : all) {
@@ -275,7 +278,7 @@ Status RunTtft(const TtftOptions& given) {
   if (options.slice_tokens == 0) options.slice_tokens = DefaultSliceTokens(options.path);
   RETURN_IF_ERROR(CheckDevice(options.path));
   fmt::print("{}; {} repeats, medians\n", DeviceName(options.path), options.repeats);
-  std::vector<Measured> all;
+  std::vector<MeasuredPrompt> all;
   for (const std::string& model : options.models) {
     for (double share : options.compute_shares) {
       RETURN_IF_ERROR(MeasureModel(options, model, share, &all));

@@ -10,7 +10,7 @@
 namespace kvcake::bench {
 namespace {
 
-constexpr int kProbeChunks = 4;
+constexpr int kCellProbeChunks = 4;
 constexpr int kFillsMax = 4;
 constexpr double kNoLink = 1e12;  // bytes a second
 
@@ -88,7 +88,7 @@ TtftBench::TtftBench(Runtime& runtime, const Options& options)
     : runtime_(runtime),
       options_(options),
       prompt_(RandomPrompt(options.context, runtime.config().vocab_size, 1)),
-      probe_prompt_(RandomPrompt(kProbeChunks * runtime.options().chunk_tokens,
+      probe_prompt_(RandomPrompt(kCellProbeChunks * runtime.options().chunk_tokens,
                                  runtime.config().vocab_size, 2)),
       present_(options.context / runtime.options().chunk_tokens, true),
       leave_(present_.size()) {
@@ -156,9 +156,9 @@ Status TtftBench::KeepOnly(double share) {
 Result<TtftBench::Probe> TtftBench::ProbeLink() {
   ASSIGN_OR_RETURN(const Completion run,
                    RunCold(runtime_, probe_prompt_, Policy::kLoad, 1, /*store=*/false));
-  const auto chunks = std::max<int>(kProbeChunks, static_cast<int>(present_.size()));
+  const auto chunks = std::max<int>(kCellProbeChunks, static_cast<int>(present_.size()));
   ASSIGN_OR_RETURN(LaneCurve curve, LoadCurve(run.report, chunks));
-  const double tail_s = std::max(run.ttft_s - curve[kProbeChunks], 0.0);
+  const double tail_s = std::max(run.ttft_s - curve[kCellProbeChunks], 0.0);
   return Probe{.curve = std::move(curve), .tail_s = tail_s};
 }
 

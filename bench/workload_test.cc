@@ -8,6 +8,8 @@
 #include <map>
 #include <set>
 
+#include "base/source_dir_testing.h"
+
 namespace kvcake::bench {
 namespace {
 
@@ -196,8 +198,7 @@ TEST(Trace, ErrorsNameFileAndLine) {
 }
 
 Workload Sample(const std::string& name) {
-  return MakeWorkload({.name = "trace", .trace = KVCAKE_SOURCE_DIR "/bench/traces/" + name})
-      .value();
+  return MakeWorkload({.name = "trace", .trace = SourceDir() + "/bench/traces/" + name}).value();
 }
 
 // The share of the blocks that an earlier request had.

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/json_file.h"
 #include "bench/workload.h"
-#include "model/json_file.h"
 
 namespace kvcake::bench {
 namespace {
@@ -17,7 +17,7 @@ constexpr int kBlockTokens = 512;
 constexpr int kLengthMax = 1 << 28;
 constexpr double kTimestampMax = 1e15;
 
-std::optional<double> Number(const json& line, const char* name, double least, double most) {
+std::optional<double> NumberIn(const json& line, const char* name, double least, double most) {
   const auto at = line.find(name);
   if (at == line.end() || !at->is_number()) return std::nullopt;
   const auto value = at->get<double>();
@@ -38,11 +38,11 @@ struct TraceLine {
 // What is wrong with the line, where something is.
 std::string ReadLine(const json& line, TraceLine* out) {
   if (!line.is_object()) return "is not a JSON object";
-  const auto timestamp = Number(line, "timestamp", 0, kTimestampMax);
+  const auto timestamp = NumberIn(line, "timestamp", 0, kTimestampMax);
   if (!timestamp) return "timestamp must be milliseconds from 0 on";
-  const auto input = Number(line, "input_length", 1, kLengthMax);
+  const auto input = NumberIn(line, "input_length", 1, kLengthMax);
   if (!input) return "input_length must be a number of tokens from 1 on";
-  const auto output = Number(line, "output_length", 0, kLengthMax);
+  const auto output = NumberIn(line, "output_length", 0, kLengthMax);
   if (!output) return "output_length must be a number of tokens";
   const auto ids = line.find("hash_ids");
   if (ids == line.end() || !ids->is_array() ||

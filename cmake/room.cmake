@@ -1,7 +1,26 @@
+# Most of the time to build went into what every file parses and instantiates anew: gtest, gmock,
+# JSON, CLI11. So tests, benches and the program, which nothing includes, are compiled several files
+# at once; a name of one file's anonymous namespace must not be another's of the same target. Tests
+# run for milliseconds, and flags are read once: they are optimised less; benches, which measure, are
+# not.
+option(KVCAKE_UNITY "Compile several files of a test, of the benches and of the program at once" ON)
+function(kvcake_in_batches target files)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${KVCAKE_UNITY}
+                                             UNITY_BUILD_BATCH_SIZE ${files})
+  # Where the sources are is not in what was compiled, so that ccache knows it again elsewhere.
+  target_compile_options(${target} PRIVATE -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=)
+endfunction()
+function(kvcake_test_options test)
+  kvcake_in_batches(${test} 6)
+  target_compile_options(${test} PRIVATE "$<$<CONFIG:Release>:-O1>")
+endfunction()
+
 # kvcake_room(NAME [DIR dir] [WITHOUT regex] [DEPS rooms...] [LIBS targets...]) makes the library of a
 # room from its sources (src/NAME unless DIR is given, without those whose path matches the regex)
 # and one test program from the *_test.cc beside them; its tests carry the room's name as their ctest
-# label. Each x_fuzz.cc becomes a test that replays its corpus and some mutations of it, and with
+# label. What tests share in files called x_testing.cc is the library NAME_testing, which holds that
+# of the rooms below, too: the tests of the room and of those above it link it, no program does.
+# Each x_fuzz.cc becomes a test that replays its corpus and some mutations of it, and with
 # KVCAKE_FUZZ a libFuzzer program NAME_x_fuzz. Files called x_bench.cc become the Google Benchmark
 # program NAME_bench. With KVCAKE_CUDA a room's .cu files are sources, too.
 function(kvcake_room name)
@@ -22,7 +41,9 @@ function(kvcake_room name)
   endif()
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
-  list(FILTER sources EXCLUDE REGEX "_(test|fuzz|bench)\\.cc$")
+  set(testing ${sources})
+  list(FILTER testing INCLUDE REGEX "_testing\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_(test|testing|fuzz|bench)\\.cc$")
   if(sources)
     add_library(${name} STATIC ${sources})
     target_link_libraries(${name} PUBLIC ${ROOM_DEPS} ${ROOM_LIBS})
@@ -31,6 +52,16 @@ function(kvcake_room name)
     add_library(${name} INTERFACE)
     target_link_libraries(${name} INTERFACE ${ROOM_DEPS} ${ROOM_LIBS})
     target_include_directories(${name} INTERFACE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
+  endif()
+  if(KVCAKE_TESTS)
+    list(TRANSFORM ROOM_DEPS APPEND _testing)
+    if(testing)
+      add_library(${name}_testing STATIC ${testing})
+      target_link_libraries(${name}_testing PUBLIC ${name} ${ROOM_DEPS})
+    else()
+      add_library(${name}_testing INTERFACE)
+      target_link_libraries(${name}_testing INTERFACE ${name} ${ROOM_DEPS})
+    endif()
   endif()
   file(GLOB fuzzers CONFIGURE_DEPENDS ${ROOM_DIR}/*_fuzz.cc)
   foreach(source ${fuzzers})
@@ -55,8 +86,8 @@ function(kvcake_room name)
   endif()
   if(KVCAKE_TESTS AND tests)
     add_executable(${name}_test ${tests})
-    target_link_libraries(${name}_test PRIVATE ${name} GTest::gmock GTest::gtest_main)
-    target_compile_definitions(${name}_test PRIVATE KVCAKE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+    target_link_libraries(${name}_test PRIVATE ${name}_testing GTest::gmock GTest::gtest_main)
+    kvcake_test_options(${name}_test)
     gtest_discover_tests(${name}_test TEST_PREFIX ${name}. NO_PRETTY_VALUES
                          PROPERTIES LABELS ${name} TIMEOUT 300 DISCOVERY_TIMEOUT 60)
   endif()

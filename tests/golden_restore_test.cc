@@ -39,10 +39,13 @@ struct World {
     tier = DiskTier::Open(std::move(disk)).value();
     Restorer::Options restore;
     restore.numeric_path = path;
-    restorer = std::make_unique<Restorer>(*pool, std::vector<Tier*>{tier.get()}, cost,
-                                          Clock::Real(), restore);
+    restorer = NewRestorer(*pool, {tier.get()}, cost, Clock::Real(), restore);
     writes = std::make_unique<WriteBehind>(std::vector<Tier*>{tier.get()}, *pool);
-    engine = std::make_unique<Engine>(*model, *pool, *restorer, cost, writes.get(), Clock::Real(),
+    engine = std::make_unique<Engine>(EngineParts{.model = *model,
+                                                  .pool = *pool,
+                                                  .restorer = *restorer,
+                                                  .cost = cost,
+                                                  .writes = writes.get()},
                                       EngineOptions{.slice_tokens = kSlice});
   }
 

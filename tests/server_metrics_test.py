@@ -50,6 +50,9 @@ EXPECTED = {
     "kvcake_reads_in_flight": "gauge",
     "kvcake_writes_in_flight": "gauge",
     "kvcake_writes_dropped": "counter",
+    "kvcake_pages_held": "gauge",
+    "kvcake_planning_seconds": "counter",
+    "kvcake_planning_wait_seconds": "counter",
     "kvcake_steps": "counter",
     "kvcake_step_seconds": "counter",
     "kvcake_step_tokens": "counter",
@@ -129,9 +132,11 @@ class MetricsTest(OwnServersTest):
                          ("vllm:request_time_per_output_token_seconds_count", 1),
                          ("vllm:e2e_request_latency_seconds_count", 1),
                          ("vllm:request_prompt_tokens_sum", tokens),
-                         ("vllm:request_generation_tokens_sum", 5),
-                         ("kvcake_writes_dropped_total", 0)):
+                         ("vllm:request_generation_tokens_sum", 5)):
             self.assertEqual(moved(name), by, name)
+        for reason in ("queue_full", "page_wanted"):
+            self.assertEqual(moved("kvcake_writes_dropped_total", reason=reason), 0)
+        self.assertGreater(moved("kvcake_planning_seconds_total"), 0)
         self.assertEqual(moved("vllm:request_success_total", finished_reason="length"), 1)
         self.assertEqual(moved("kvcake_http_responses_total", status="200") % 1, 0)
         parts = [moved(name + "_sum") for name in ("vllm:request_queue_time_seconds",

@@ -17,10 +17,11 @@
 #include "base/temp_dir_testing.h"
 #include "bench/harness.h"
 #include "engine/engine.h"
-#include "io/faulty_file_system.h"
+#include "io/faulty_file_system_testing.h"
 #include "model/safetensors.h"
 #include "model/transformer.h"
 #include "store/disk_tier.h"
+#include "store/store_dir.h"
 
 namespace kvcake {
 namespace {
@@ -105,9 +106,11 @@ class StoreIntegrityTest : public testing::Test {
     ComputeCost cost;
     Restorer::Options restore;
     restore.numeric_path = model_->numeric_path();  // or nothing is kept on top of what is loaded
-    Restorer restorer(*pool_, {&tier}, cost, Clock::Real(), restore);
+    const auto restorer = NewRestorer(*pool_, {&tier}, cost, Clock::Real(), restore);
     WriteBehind writes({&tier}, *pool_);
-    Engine engine(*model_, *pool_, restorer, cost, &writes, Clock::Real(), {.slice_tokens = 64});
+    Engine engine(
+        {.model = *model_, .pool = *pool_, .restorer = *restorer, .cost = cost, .writes = &writes},
+        {.slice_tokens = 64});
     Request request;
     request.prompt = prompt_;
     request.max_tokens = 4;

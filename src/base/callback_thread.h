@@ -2,15 +2,14 @@
 // thread of their own. Functions due at the same time run in the order they were given.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 
 namespace kvcake {
 
@@ -23,18 +22,18 @@ class CallbackThread {
   CallbackThread& operator=(const CallbackThread&) = delete;
 
   // A function may call At; it must not destroy the thread. Any thread.
-  void At(TimePoint time, std::function<void()> function);
+  void At(TimePoint time, std::function<void()> function) EXCLUDES(mutex_);
   void Soon(std::function<void()> function) { At(TimePoint{}, std::move(function)); }
 
  private:
-  void Loop();
+  void Loop() EXCLUDES(mutex_);
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  // Guarded by mutex_. Keyed by time, then order of arrival.
-  std::map<std::pair<TimePoint, uint64_t>, std::function<void()>> due_;
-  uint64_t next_ = 0;
-  bool stop_ = false;
+  Mutex mutex_;
+  CondVar wake_;
+  // Keyed by time, then order of arrival.
+  std::map<std::pair<TimePoint, uint64_t>, std::function<void()>> due_ GUARDED_BY(mutex_);
+  uint64_t next_ GUARDED_BY(mutex_) = 0;
+  bool stop_ GUARDED_BY(mutex_) = false;
 
   std::thread thread_;
 };

@@ -52,10 +52,6 @@ std::array<uint8_t, 16> Canonical(XXH128_hash_t hash) {
 
 }  // namespace
 
-std::array<uint8_t, 16> Xxh3_128(std::span<const std::byte> bytes) {
-  return Canonical(XXH3_128bits(bytes.data(), bytes.size()));
-}
-
 struct Xxh3_128Stream::State {
   XXH3_state_t* xxh = XXH3_createState();
   ~State() { XXH3_freeState(xxh); }

@@ -32,10 +32,8 @@ class Sha256 {
 };
 
 uint64_t Xxh3_64(std::span<const std::byte> bytes);
-// 128 bits, most significant byte first.
-std::array<uint8_t, 16> Xxh3_128(std::span<const std::byte> bytes);
 
-// The same, of a message that comes in pieces. Not thread-safe.
+// 128 bits, most significant byte first, of a message that comes in pieces. Not thread-safe.
 class Xxh3_128Stream {
  public:
   Xxh3_128Stream();

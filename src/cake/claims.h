@@ -42,7 +42,6 @@ class Claims {
 
   int size() const { return static_cast<int>(chunks_.size()); }
   ChunkState state(int chunk) const { return chunks_[chunk].state; }
-  uint32_t generation(int chunk) const { return chunks_[chunk].generation; }
   // Bit t: tier t can still load this chunk.
   uint32_t tiers(int chunk) const { return chunks_[chunk].tiers; }
   bool IsHole(int chunk) const { return state(chunk) == ChunkState::kAbsent && tiers(chunk) == 0; }

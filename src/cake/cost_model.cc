@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -100,33 +101,33 @@ ComputeFit ComputeFit::Scaled(double by) const {
 
 void ComputeCost::Add(int prefix, int tokens, Seconds took) {
   if (prefix < 0 || tokens <= 0 || !SaneSeconds(took.count())) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   samples_.push_back({static_cast<double>(prefix), static_cast<double>(tokens), took.count()});
   if (samples_.size() > static_cast<size_t>(std::max(options_.window, 1))) {
     samples_.pop_front();
     first_is_cold_ = false;
   }
-  fit_ = FitLocked();
-  fit_ = fit_.Scaled(DriftLocked(fit_));
+  fit_ = FitSamples();
+  fit_ = fit_.Scaled(Drift(fit_));
 }
 
 // How much slower than the fit the last two slices were both. What noise can do is none.
-double ComputeCost::DriftLocked(const ComputeFit& fit) const {
+double ComputeCost::Drift(const ComputeFit& fit) const {
   constexpr size_t kEnough = 8;  // fewer follow every change by themselves
   if (samples_.size() < kEnough) return 1;
-  const auto slower = [&](size_t i) {
-    const Sample& s = samples_[samples_.size() - 1 - i];
+  const auto slower = [&fit](const Sample& s) {
     return s.seconds / fit.SecondsFor(s.prefix, s.tokens);
   };
-  return Agreed(slower(0), slower(1), std::max(0.05, fit.noise));
+  return Agreed(slower(samples_.back()), slower(*std::prev(samples_.end(), 2)),
+                std::max(0.05, fit.noise));
 }
 
 ComputeFit ComputeCost::fit() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return fit_;
 }
 
-ComputeFit ComputeCost::FitLocked() const {
+ComputeFit ComputeCost::FitSamples() const {
   const int n = static_cast<int>(samples_.size());
   if (n == 0) return {};
   std::vector<double> scales, weights(n);
@@ -181,7 +182,7 @@ ComputeFit ComputeCost::FitLocked() const {
 }
 
 nlohmann::json ComputeCost::ToJson() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto samples = nlohmann::json::array();
   for (const Sample& s : samples_) samples.push_back({s.prefix, s.tokens, s.seconds});
   return {{"version", 1}, {"samples", std::move(samples)}};
@@ -207,10 +208,10 @@ Status ComputeCost::FromJson(const nlohmann::json& json) {
     samples.push_back(s);
     if (samples.size() > static_cast<size_t>(std::max(options_.window, 1))) samples.pop_front();
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   samples_ = std::move(samples);
   first_is_cold_ = samples_.empty();
-  fit_ = FitLocked();
+  fit_ = FitSamples();
   return {};
 }
 

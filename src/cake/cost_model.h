@@ -3,25 +3,28 @@
 
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/status.h"
+#include "kv/slice_time.h"
 
 namespace kvcake {
 
-// t(L, x) = c0 + g*L + b*x + a*(2*L*x + x*x) seconds for x new tokens after L. All are >= 0.
+// What has been learnt of a causal SliceTime, and how well.
 struct ComputeFit {
-  double c0 = 0, g = 0, b = 0, a = 0;
-  int samples = 0;   // 0: nothing is known, SecondsFor is 0
-  double noise = 0;  // typical relative error of the fit on what it was fitted to
+  double c0 = 0, g = 0, b = 0, a = 0;  // its coefficients, none negative
+  int samples = 0;                     // 0: nothing is known, SecondsFor is 0
+  double noise = 0;                    // typical relative error of the fit on what it was fitted to
 
   bool known() const { return samples > 0; }
+  SliceTime time() const { return {.c0 = c0, .g = g, .b = b, .a = a}; }
+  // As time() has them, but summed from c0 on: what a planner did once it does again, to the bit.
   double SecondsFor(double prefix, double tokens) const {
-    return c0 + g * prefix + b * tokens + a * tokens * (2 * prefix + tokens);
+    return time().AddedTo(c0, prefix, tokens);
   }
   // Of slices that share steps of `step_tokens` with others: each takes so many whole steps.
   ComputeFit InSteps(double steps, double step_tokens) const;
@@ -57,15 +60,15 @@ class ComputeCost {
   struct Sample {
     double prefix, tokens, seconds;
   };
-  ComputeFit FitLocked() const;
-  double DriftLocked(const ComputeFit& fit) const;
+  ComputeFit FitSamples() const REQUIRES(mutex_);
+  double Drift(const ComputeFit& fit) const REQUIRES(mutex_);
 
   const Options options_;
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::deque<Sample> samples_;  // oldest first
-  bool first_is_cold_ = true;   // the front of samples_ is this process's first ever
-  ComputeFit fit_;
+  mutable Mutex mutex_;
+  std::deque<Sample> samples_ GUARDED_BY(mutex_);  // oldest first
+  // The front of samples_ is this process's first ever.
+  bool first_is_cold_ GUARDED_BY(mutex_) = true;
+  ComputeFit fit_ GUARDED_BY(mutex_);
 };
 
 // What is known of a tier: reads that are queued together complete in order, the first after

@@ -251,6 +251,19 @@ TEST(TierCostTest, FailuresDoNotBreakTheSilence) {
   EXPECT_EQ(cost.silent_since(), start + Seconds(9));
 }
 
+TEST(TierCostTest, TheSilenceOfReadsThatAreLeftBeginsWithTheLastDelivery) {
+  TierCost cost;
+  const TimePoint start{};
+  for (int i = 0; i < 4; ++i) cost.OnStart(start);
+  cost.OnDone(start + Seconds(1), 1000);
+  cost.OnDone(start + Seconds(4), 0);
+  EXPECT_EQ(cost.silent_since(), start + Seconds(1));
+  cost.OnCancel();
+  cost.OnLate(start + Seconds(6), 1000);
+  cost.OnDone(start + Seconds(9), 0);
+  EXPECT_EQ(cost.silent_since(), start + Seconds(6)) << "what is late was delivered, too";
+}
+
 TEST(TierCostTest, WhateverItLearntCanBeReadAgain) {
   for (int seed = 0; seed < 500; ++seed) {
     std::mt19937 rng(seed);

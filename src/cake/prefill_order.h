@@ -11,8 +11,8 @@ namespace kvcake {
 
 enum class Schedule {
   // The last few tokens of prompts, in order of arrival; then what nothing has stored, what is done
-  // soonest first; then restorations: what they do not get they make up for by loading (Cake,
-  // section 4).
+  // soonest first; then restorations: what they do not get they make up for by loading (Cake's
+  // adaptive scheduling).
   kAdaptive,
   kFcfs,  // in order of arrival, restoring or not
 };

@@ -7,23 +7,15 @@
 
 #include "base/check.h"
 #include "comm/contract_testing.h"
+#include "comm/local_comms_testing.h"
 #include "comm/memory_comm.h"
 #include "comm/shaped_comm.h"
-#include "comm/tcp_comm.h"
 
 namespace kvcake {
 namespace {
 
 using namespace testing_util;
 using testing::HasSubstr;
-
-using Comms = std::vector<std::unique_ptr<Comm>>;
-
-Comms Tcp(int size, uint64_t aside_bytes_max) {
-  auto comms = NewLocalTcpComms(size, aside_bytes_max);
-  CHECK(comms.has_value());
-  return std::move(*comms);
-}
 
 Comms Shaped(Comms inner) {
   const ShapedCommOptions options = {
@@ -42,10 +34,10 @@ struct Kind {
 
 const Kind kKinds[] = {
     {"memory", NewMemoryComms},
-    {"tcp", [](int size) { return Tcp(size, 64 << 20); }},
-    {"tcp_little_aside", [](int size) { return Tcp(size, 12'000); }},
+    {"tcp", [](int size) { return NewLocalTcpComms(size); }},
+    {"tcp_little_aside", [](int size) { return NewLocalTcpComms(size, 12'000); }},
     {"shaped_memory", [](int size) { return Shaped(NewMemoryComms(size)); }},
-    {"shaped_tcp", [](int size) { return Shaped(Tcp(size, 64 << 20)); }},
+    {"shaped_tcp", [](int size) { return Shaped(NewLocalTcpComms(size)); }},
 };
 
 class CommContractTest : public testing::TestWithParam<std::tuple<Kind, Scenario, int>> {};

@@ -1,17 +1,16 @@
 #include "comm/memory_comm.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <deque>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <tuple>
 #include <utility>
 
 #include "base/callback_thread.h"
 #include "base/check.h"
+#include "base/mutex.h"
 
 namespace kvcake {
 namespace {
@@ -34,12 +33,12 @@ struct Incoming {
 // The ranks of one group; a route has unmatched sends or unmatched receives, never both.
 class Group {
  public:
-  explicit Group(int size) : ranks_(size) {}
+  explicit Group(int size) : size_(size), ranks_(size) {}
 
-  int size() const { return static_cast<int>(ranks_.size()); }
+  int size() const { return size_; }
 
   void Send(const Route& route, Outgoing outgoing) {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto error = ErrorLocked(route.from, route.to)) {
       return EndLocked(route.from, std::move(outgoing.done), *error);
     }
@@ -50,7 +49,7 @@ class Group {
   }
 
   void Receive(const Route& route, Incoming incoming) {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto error = ErrorLocked(route.to, route.from)) {
       return EndLocked(route.to, std::move(incoming.done), *error);
     }
@@ -61,23 +60,23 @@ class Group {
   }
 
   void Refuse(int rank, Comm::Done done, const Error& error) {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     EndLocked(rank, std::move(done), error);
   }
 
   // Returns when nothing of this rank's is left.
   void Close(int rank, Error why) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (!ranks_[rank].closed) {
       ranks_[rank].closed = std::move(why);
       EndAllLocked(sends_, rank, &Route::from);
       EndAllLocked(receives_, rank, &Route::to);
     }
-    idle_.wait(lock, [&] { return ranks_[rank].busy == 0; });
+    while (ranks_[rank].busy > 0) idle_.Wait(mutex_);
   }
 
   uint64_t sent_bytes(int rank) const {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return ranks_[rank].sent_bytes;
   }
 
@@ -102,19 +101,19 @@ class Group {
   }
 
   // Why a transfer of `rank` with `peer` cannot be.
-  std::optional<Error> ErrorLocked(int rank, int peer) const {
+  std::optional<Error> ErrorLocked(int rank, int peer) const REQUIRES(mutex_) {
     if (ranks_[rank].closed) return ranks_[rank].closed;
     if (!ranks_[peer].closed) return std::nullopt;
     return Fail(ErrorCode::kIo, "rank {} is gone: {}", peer, ranks_[peer].closed->message).value();
   }
 
-  void EndLocked(int rank, Comm::Done done, const Error& error) {
+  void EndLocked(int rank, Comm::Done done, const Error& error) REQUIRES(mutex_) {
     RunLocked({rank}, [done = std::move(done), error] { done(tl::unexpected(error)); });
   }
 
   // Of the transfers whose owner is the given end of their route: those of or with `rank`.
   template <typename Transfer>
-  void EndAllLocked(Queues<Transfer>& queues, int rank, int Route::*owner) {
+  void EndAllLocked(Queues<Transfer>& queues, int rank, int Route::*owner) REQUIRES(mutex_) {
     for (auto it = queues.begin(); it != queues.end();) {
       const Route route = it->first;
       if (route.from != rank && route.to != rank) {
@@ -130,14 +129,14 @@ class Group {
     }
   }
 
-  void DeliverLocked(const Route& route, Outgoing outgoing, Incoming incoming) {
+  void DeliverLocked(const Route& route, Outgoing outgoing, Incoming incoming) REQUIRES(mutex_) {
     RunLocked({route.from, route.to},
               [this, route, outgoing = std::move(outgoing), incoming = std::move(incoming)] {
                 const Status status =
                     CheckSize(route.from, route.tag, incoming.into.size(), outgoing.data.size());
                 if (status) std::ranges::copy(outgoing.data, incoming.into.begin());
                 {
-                  const std::lock_guard lock(mutex_);
+                  MutexLock lock(mutex_);
                   ranks_[route.from].sent_bytes += outgoing.data.size();
                 }
                 outgoing.done({});
@@ -146,23 +145,24 @@ class Group {
   }
 
   // Has the thread run `function`, which is destroyed before Close returns for any of `ranks`.
-  void RunLocked(std::vector<int> ranks, std::function<void()> function) {
+  void RunLocked(std::vector<int> ranks, std::function<void()> function) REQUIRES(mutex_) {
     for (const int rank : ranks) ++ranks_[rank].busy;
     thread_.Soon([this, ranks = std::move(ranks), function = std::move(function)]() mutable {
       function();
       function = nullptr;
-      const std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       for (const int rank : ranks) --ranks_[rank].busy;
-      idle_.notify_all();
+      idle_.NotifyAll();
     });
   }
 
-  mutable std::mutex mutex_;
-  std::condition_variable idle_;
-  // Guarded by mutex_.
-  std::vector<Rank> ranks_;
-  Queues<Outgoing> sends_;
-  Queues<Incoming> receives_;
+  const int size_;
+
+  mutable Mutex mutex_;
+  CondVar idle_;
+  std::vector<Rank> ranks_ GUARDED_BY(mutex_);
+  Queues<Outgoing> sends_ GUARDED_BY(mutex_);
+  Queues<Incoming> receives_ GUARDED_BY(mutex_);
 
   CallbackThread thread_;
 };

@@ -6,11 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -18,6 +16,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/mutex.h"
 
 namespace kvcake {
 namespace {
@@ -56,10 +55,10 @@ class MpiComm : public Comm {
   ~MpiComm() override {
     MpiComm::Close(Fail(ErrorCode::kCancelled, "rank {} has ended", rank_).value());
     {
-      const std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       stop_ = true;
     }
-    changed_.notify_all();
+    changed_.NotifyAll();
     thread_.join();
   }
 
@@ -82,7 +81,7 @@ class MpiComm : public Comm {
 
   void Close(Error why) override {
     CHECK(std::this_thread::get_id() != thread_.get_id());
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     const bool first = !closed_;
     if (first) {
       closed_ = std::move(why);
@@ -90,34 +89,35 @@ class MpiComm : public Comm {
         if (!open_[i].is_send) MPI_Cancel(&requests_[i]);
       }
     }
-    const auto all_ended = [&] { return open_.empty() && ended_.empty() && !calling_; };
-    const auto timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(close_timeout_);
-    if (changed_.wait_for(lock, timeout, all_ended)) return;
+    const TimePoint deadline = Clock::Real().Now() + close_timeout_;
+    bool in_time = true;
+    while (!AllEndedLocked() && in_time) in_time = changed_.WaitUntil(mutex_, deadline);
+    if (AllEndedLocked()) return;
     // The requests are left as they are: MPI cannot take them back.
     unfinished_ = unfinished_ || !open_.empty();
     for (Transfer& transfer : open_) EndLocked(std::move(transfer), tl::unexpected(*closed_));
     open_.clear();
     requests_.clear();
-    changed_.notify_all();
-    changed_.wait(lock, all_ended);
+    changed_.NotifyAll();
+    while (!AllEndedLocked()) changed_.Wait(mutex_);
   }
 
   uint64_t sent_bytes() const override {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return sent_bytes_;
   }
 
  private:
   // Has MPI begin a transfer, unless it cannot be.
   template <typename Begin>
-  void Start(Transfer transfer, Begin begin) {
+  void Start(Transfer transfer, Begin begin) EXCLUDES(mutex_) {
     Status status = CheckTransfer(*this, transfer.peer, transfer.tag);
     if (status && transfer.bytes > std::numeric_limits<int>::max()) {
       status = Fail(ErrorCode::kUnsupported,
                     "a message of {} bytes is too large for MPI: send at most 2 GiB at once",
                     transfer.bytes);
     }
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) status = tl::unexpected(*closed_);
     MPI_Request request = MPI_REQUEST_NULL;
     if (status) {
@@ -130,7 +130,11 @@ class MpiComm : public Comm {
     } else {
       EndLocked(std::move(transfer), status);
     }
-    changed_.notify_all();
+    changed_.NotifyAll();
+  }
+
+  bool AllEndedLocked() const REQUIRES(mutex_) {
+    return open_.empty() && ended_.empty() && !calling_;
   }
 
   static tl::unexpected<Error> ErrorOf(const Transfer& transfer, int error) {
@@ -138,11 +142,12 @@ class MpiComm : public Comm {
                 transfer.is_send ? "cannot be sent to" : "cannot be received from", TextOf(error));
   }
 
-  void EndLocked(Transfer transfer, Status status) {
+  void EndLocked(Transfer transfer, Status status) REQUIRES(mutex_) {
     ended_.emplace_back(std::move(transfer.done), std::move(status));
   }
 
-  Status OutcomeLocked(const Transfer& transfer, const MPI_Status& status, int error) const {
+  Status OutcomeLocked(const Transfer& transfer, const MPI_Status& status, int error) const
+      REQUIRES(mutex_) {
     if (!transfer.is_send && ClassOf(error) == MPI_ERR_TRUNCATE) {
       return Fail(ErrorCode::kCorrupt,
                   "rank {} sent more than the {} bytes that were expected with tag {}: the ranks "
@@ -160,7 +165,7 @@ class MpiComm : public Comm {
   }
 
   // Moves the transfers that have ended from open_ to ended_.
-  void PollLocked() {
+  void PollLocked() REQUIRES(mutex_) {
     const int open = static_cast<int>(requests_.size());
     indices_.resize(open);
     statuses_.resize(open);
@@ -196,55 +201,50 @@ class MpiComm : public Comm {
     open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(kept), open_.end());
   }
 
-  void Loop() {
+  void Loop() EXCLUDES(mutex_) {
     prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default lets a sleep last 50 us longer
     Seconds poll = kPollMin;
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (true) {
       if (!open_.empty()) PollLocked();
       if (!ended_.empty()) {
-        CallEnded(lock);
+        auto ended = std::exchange(ended_, {});
+        calling_ = true;
+        lock.Unlock();
+        for (auto& [done, status] : ended) done(std::move(status));
+        ended.clear();  // what the callbacks captured goes before Close returns
+        lock.Lock();
+        calling_ = false;
+        changed_.NotifyAll();
         poll = kPollMin;
       } else if (open_.empty()) {
         if (stop_) return;
-        changed_.wait(lock, [&] { return stop_ || !open_.empty() || !ended_.empty(); });
+        while (!stop_ && open_.empty() && ended_.empty()) changed_.Wait(mutex_);
         poll = kPollMin;
       } else {
-        lock.unlock();
+        lock.Unlock();
         std::this_thread::sleep_for(poll);
         poll = std::min(poll * kPollGrowth, kPollMax);
-        lock.lock();
+        lock.Lock();
       }
     }
-  }
-
-  void CallEnded(std::unique_lock<std::mutex>& lock) {
-    auto ended = std::exchange(ended_, {});
-    calling_ = true;
-    lock.unlock();
-    for (auto& [done, status] : ended) done(std::move(status));
-    ended.clear();  // what the callbacks captured goes before Close returns
-    lock.lock();
-    calling_ = false;
-    changed_.notify_all();
   }
 
   const int rank_, size_;
   const Seconds close_timeout_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
-  bool& unfinished_;  // the session's
-  std::vector<MPI_Request> requests_;
-  std::vector<Transfer> open_;  // as requests_
-  std::vector<std::pair<Done, Status>> ended_;
-  bool calling_ = false;
-  std::optional<Error> closed_;
-  uint64_t sent_bytes_ = 0;
-  bool stop_ = false;
-  std::vector<int> indices_;
-  std::vector<MPI_Status> statuses_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool& unfinished_ GUARDED_BY(mutex_);  // the session's
+  std::vector<MPI_Request> requests_ GUARDED_BY(mutex_);
+  std::vector<Transfer> open_ GUARDED_BY(mutex_);  // as requests_
+  std::vector<std::pair<Done, Status>> ended_ GUARDED_BY(mutex_);
+  bool calling_ GUARDED_BY(mutex_) = false;
+  std::optional<Error> closed_ GUARDED_BY(mutex_);
+  uint64_t sent_bytes_ GUARDED_BY(mutex_) = 0;
+  bool stop_ GUARDED_BY(mutex_) = false;
+  std::vector<int> indices_ GUARDED_BY(mutex_);
+  std::vector<MPI_Status> statuses_ GUARDED_BY(mutex_);
 
   std::thread thread_;
 };
@@ -254,26 +254,28 @@ class Watchdog {
  public:
   Watchdog(Seconds timeout, int rank, int status)
       : thread_([this, timeout, rank, status] {
-          const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(timeout);
-          std::unique_lock lock(mutex_);
-          if (ended_.wait_for(lock, ns, [&] { return stop_; })) return;
+          const TimePoint deadline = Clock::Real().Now() + timeout;
+          MutexLock lock(mutex_);
+          bool in_time = true;
+          while (!stop_ && in_time) in_time = ended_.WaitUntil(mutex_, deadline);
+          if (stop_) return;
           std::fprintf(stderr, "rank %d: the other ranks have not ended within %g s: giving up\n",
                        rank, timeout.count());
           _exit(status);
         }) {}
   ~Watchdog() {
     {
-      const std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       stop_ = true;
     }
-    ended_.notify_all();
+    ended_.NotifyAll();
     thread_.join();
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool stop_ = false;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar ended_;
+  bool stop_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

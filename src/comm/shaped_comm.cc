@@ -3,14 +3,13 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/callback_thread.h"
 #include "base/check.h"
+#include "base/mutex.h"
 
 namespace kvcake {
 namespace {
@@ -36,7 +35,7 @@ class ShapedComm : public Comm {
 
   void Send(int to, int tag, std::span<const std::byte> data, Done done) override {
     if (!CheckTransfer(*this, to, tag)) return inner_->Send(to, tag, data, std::move(done));
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return EndLocked(std::move(done));
     Link& link = links_[to];
     const TimePoint now = Clock::Real().Now();
@@ -54,13 +53,13 @@ class ShapedComm : public Comm {
 
   void Close(Error why) override {
     {
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       if (!closed_) {
         closed_ = why;
         for (auto& [id, message] : on_the_way_) EndLocked(std::move(message.done));
         on_the_way_.clear();
       }
-      idle_.wait(lock, [&] { return busy_ == 0; });
+      while (busy_ > 0) idle_.Wait(mutex_);
     }
     inner_->Close(std::move(why));
   }
@@ -79,40 +78,39 @@ class ShapedComm : public Comm {
   };
 
   // Unless Close was first.
-  void Arrive(uint64_t id) {
-    std::unique_lock lock(mutex_);
+  void Arrive(uint64_t id) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     auto node = on_the_way_.extract(id);
     if (node.empty()) return;
     ++busy_;
-    lock.unlock();
+    lock.Unlock();
     Message& message = node.mapped();
     inner_->Send(message.to, message.tag, message.data, std::move(message.done));
-    lock.lock();
+    lock.Lock();
     --busy_;
-    idle_.notify_all();
+    idle_.NotifyAll();
   }
 
-  void EndLocked(Done done) {
+  void EndLocked(Done done) REQUIRES(mutex_) {
     ++busy_;
     timers_.Soon([this, done = std::move(done), why = *closed_]() mutable {
       done(tl::unexpected(std::move(why)));
       done = nullptr;
-      const std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       --busy_;
-      idle_.notify_all();
+      idle_.NotifyAll();
     });
   }
 
   const std::unique_ptr<Comm> inner_;
-  std::mutex mutex_;
-  std::condition_variable idle_;
-  // Guarded by mutex_.
-  LinkBursts bursts_;
-  std::vector<Link> links_;  // by receiver
-  std::map<uint64_t, Message> on_the_way_;
-  uint64_t next_id_ = 0;
-  int busy_ = 0;  // functions of the thread that use a message
-  std::optional<Error> closed_;
+  Mutex mutex_;
+  CondVar idle_;
+  LinkBursts bursts_ GUARDED_BY(mutex_);
+  std::vector<Link> links_ GUARDED_BY(mutex_);  // by receiver
+  std::map<uint64_t, Message> on_the_way_ GUARDED_BY(mutex_);
+  uint64_t next_id_ GUARDED_BY(mutex_) = 0;
+  int busy_ GUARDED_BY(mutex_) = 0;  // functions of the thread that use a message
+  std::optional<Error> closed_ GUARDED_BY(mutex_);
 
   CallbackThread timers_;
 };

@@ -16,14 +16,14 @@ namespace {
 using namespace testing_util;
 using testing::ElementsAre;
 
-constexpr Seconds kPatience(120);
+constexpr Seconds kSurveyPatience(120);
 
 std::vector<Result<Survey>> SurveyAll(const Comms& comms, const std::vector<std::string>& names) {
   std::vector<Result<Survey>> surveys(comms.size(), Survey());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < comms.size(); ++rank) {
     threads.emplace_back(
-        [&, rank] { surveys[rank] = SurveyRanks(*comms[rank], names[rank], kPatience); });
+        [&, rank] { surveys[rank] = SurveyRanks(*comms[rank], names[rank], kSurveyPatience); });
   }
   for (std::thread& thread : threads) thread.join();
   return surveys;
@@ -62,7 +62,7 @@ TEST_P(SurveyTest, TheSlowestLinkIsTold) {
 TEST_P(SurveyTest, ARankThatIsGoneIsAnError) {
   Comms comms = Make(2);
   comms[0].reset();
-  EXPECT_FALSE(SurveyRanks(*comms[1], "b", kPatience));
+  EXPECT_FALSE(SurveyRanks(*comms[1], "b", kSurveyPatience));
 }
 
 TEST_P(SurveyTest, ARankThatDoesNotAnswerIsADeadline) {

@@ -11,12 +11,12 @@
 #include <functional>
 #include <future>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
+#include "base/mutex.h"
 #include "comm/asio.h"
 #include "comm/tcp_mesh.h"
 
@@ -211,14 +211,14 @@ class TcpComm : public Comm {
   // In the order of the calls, of whatever threads: what Asio's own thread posts may be overtaken.
   void PostInOrder(std::function<void()> call) {
     {
-      std::lock_guard lock(calls_mutex_);
+      MutexLock lock(calls_mutex_);
       calls_.push_back(std::move(call));
     }
     net::post(context_, [this] {
-      std::unique_lock lock(calls_mutex_);
+      MutexLock lock(calls_mutex_);
       const std::function<void()> first = std::move(calls_.front());
       calls_.pop_front();
-      lock.unlock();
+      lock.Unlock();
       first();
     });
   }
@@ -310,8 +310,8 @@ class TcpComm : public Comm {
   net::io_context context_{1};
   net::executor_work_guard<net::io_context::executor_type> work_;
 
-  std::mutex calls_mutex_;
-  std::deque<std::function<void()>> calls_;  // guarded by calls_mutex_
+  Mutex calls_mutex_;
+  std::deque<std::function<void()>> calls_ GUARDED_BY(calls_mutex_);
 
   // The thread's.
   std::vector<std::unique_ptr<Peer>> peers_;
@@ -348,29 +348,6 @@ Result<std::unique_ptr<Comm>> ConnectTcp(const TcpListener& listener,
                                          const TcpCommOptions& options) {
   ASSIGN_OR_RETURN(const auto connections, ConnectMesh(listener, options));
   return std::make_unique<TcpComm>(options, connections);
-}
-
-Result<std::vector<std::unique_ptr<Comm>>> NewLocalTcpComms(int size, uint64_t aside_bytes_max) {
-  std::vector<TcpListener> listeners;
-  TcpCommOptions options = {.addresses = {}, .aside_bytes_max = aside_bytes_max};
-  for (int rank = 0; rank < size; ++rank) {
-    ASSIGN_OR_RETURN(auto listener, TcpListener::Open("127.0.0.1:0"));
-    options.addresses.push_back(fmt::format("127.0.0.1:{}", listener.port()));
-    listeners.push_back(std::move(listener));
-  }
-  std::vector<std::future<Result<std::unique_ptr<Comm>>>> connecting;
-  for (int rank = 0; rank < size; ++rank) {
-    options.rank = rank;
-    connecting.push_back(std::async(std::launch::async, [&listener = listeners[rank], options] {
-      return ConnectTcp(listener, options);
-    }));
-  }
-  std::vector<std::unique_ptr<Comm>> comms;
-  for (auto& one : connecting) {
-    ASSIGN_OR_RETURN(auto comm, one.get());
-    comms.push_back(std::move(comm));
-  }
-  return comms;
 }
 
 }  // namespace kvcake

@@ -50,8 +50,4 @@ struct TcpCommOptions {
 Result<std::unique_ptr<Comm>> ConnectTcp(const TcpListener& listener,
                                          const TcpCommOptions& options);
 
-// Connected ranks in this process, over 127.0.0.1: for tests and benches.
-Result<std::vector<std::unique_ptr<Comm>>> NewLocalTcpComms(int size,
-                                                            uint64_t aside_bytes_max = 64ull << 20);
-
 }  // namespace kvcake

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "comm/contract_testing.h"
+#include "comm/local_comms_testing.h"
 
 namespace kvcake {
 namespace {
@@ -158,21 +159,19 @@ TEST(TcpCommTest, WhatIsNoMessageEndsTheTransfersWithThatPeer) {
 
 TEST(TcpCommTest, WhatAPeerHasSentBeforeItWentCanBeReceived) {
   auto comms = NewLocalTcpComms(2);
-  ASSERT_TRUE(comms);
   const Bytes message = Pattern(1, 1000);
   Bytes into(1000);
-  for (int tag : {1, 2}) ExpectOk(SendAndWait(*(*comms)[0], 1, tag, message));
-  (*comms)[0].reset();
-  ExpectOk(ReceiveAndWait(*(*comms)[1], 0, 2, into));
-  ExpectCode(ReceiveAndWait(*(*comms)[1], 0, 3, into), ErrorCode::kIo);
-  ExpectOk(ReceiveAndWait(*(*comms)[1], 0, 1, into));
+  for (int tag : {1, 2}) ExpectOk(SendAndWait(*comms[0], 1, tag, message));
+  comms[0].reset();
+  ExpectOk(ReceiveAndWait(*comms[1], 0, 2, into));
+  ExpectCode(ReceiveAndWait(*comms[1], 0, 3, into), ErrorCode::kIo);
+  ExpectOk(ReceiveAndWait(*comms[1], 0, 1, into));
   EXPECT_EQ(into, message);
 }
 
 TEST(TcpCommTest, BeyondTheBoundReadingPausesAndGoesOn) {
   auto comms = NewLocalTcpComms(2, 1000);
-  ASSERT_TRUE(comms);
-  Comm &sender = *(*comms)[0], &receiver = *(*comms)[1];
+  Comm &sender = *comms[0], &receiver = *comms[1];
   const Bytes large = Pattern(1, 20 << 20), small = Pattern(2, 500);
   Bytes into_large(large.size()), into_small(small.size());
   TransferWait sent, behind;

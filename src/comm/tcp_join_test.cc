@@ -21,7 +21,7 @@ using testing::HasSubstr;
 // Where nothing is to time out, however busy the machine is.
 constexpr JoinOptions kPatient{.patience = Seconds(120), .connect = Seconds(120)};
 
-TcpListener Listen() {
+TcpListener ListenLocally() {
   auto listener = TcpListener::Open("127.0.0.1:0");
   CHECK(listener.has_value());
   return std::move(*listener);
@@ -45,14 +45,14 @@ class Waiting {
 
  private:
   const JoinOptions options_;
-  const TcpListener listener_ = Listen();
+  const TcpListener listener_ = ListenLocally();
   std::stop_source stop_;
   std::future<Result<JoinedChain>> joined_;
 };
 
-class Stranger {
+class Caller {
  public:
-  explicit Stranger(const Waiting& worker, const std::string& says = "") : socket_(context_) {
+  explicit Caller(const Waiting& worker, const std::string& says = "") : socket_(context_) {
     socket_.connect({boost::asio::ip::address_v4::loopback(), worker.port()});
     boost::system::error_code closed;  // may come before all is said
     boost::asio::write(socket_, boost::asio::buffer(says), closed);
@@ -117,14 +117,14 @@ TEST(TcpJoinTest, AWorkerHasOneLeaderAfterTheOther) {
 
 TEST(TcpJoinTest, StrangersHinderNobody) {
   Waiting worker;
-  std::vector<std::unique_ptr<Stranger>> silent;
-  for (int i = 0; i < 8; ++i) silent.push_back(std::make_unique<Stranger>(worker));
+  std::vector<std::unique_ptr<Caller>> silent;
+  for (int i = 0; i < 8; ++i) silent.push_back(std::make_unique<Caller>(worker));
   for (const std::string& says :
        {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string("\n"),
         std::string(40 << 10, 'x'), std::string("kvcake-chain 2 0 127.0.0.1:1\n"),
         std::string("kvcake-chain 1 1 127.0.0.1:1\n"), std::string("kvcake-chain 1 -1 a:1\n"),
         std::string("kvcake-chain 1 0\n"), std::string("kvcake-chain 1 x a:1\n")}) {
-    EXPECT_EQ(Stranger(worker, says).Heard(), "") << says.substr(0, 40);
+    EXPECT_EQ(Caller(worker, says).Heard(), "") << says.substr(0, 40);
   }
   const auto leader = GatherWorkers(std::vector{worker.address()}, {}, kPatient);
   ASSERT_TRUE(leader) << leader.error().message;
@@ -133,8 +133,8 @@ TEST(TcpJoinTest, StrangersHinderNobody) {
 
 TEST(TcpJoinTest, MoreSilentCallersThanItListensToAreHungUpOn) {
   Waiting worker({.patience = Seconds(0.2), .connect = Seconds(120)});
-  std::vector<std::unique_ptr<Stranger>> silent;
-  for (int i = 0; i < 40; ++i) silent.push_back(std::make_unique<Stranger>(worker));
+  std::vector<std::unique_ptr<Caller>> silent;
+  for (int i = 0; i < 40; ++i) silent.push_back(std::make_unique<Caller>(worker));
   const auto leader = GatherWorkers(std::vector{worker.address()}, {}, kPatient);
   ASSERT_TRUE(leader) << leader.error().message;
   EXPECT_TRUE(worker.Joined());
@@ -143,7 +143,7 @@ TEST(TcpJoinTest, MoreSilentCallersThanItListensToAreHungUpOn) {
 TEST(TcpJoinTest, ALeaderThatVanishesIsForgotten) {
   Waiting worker;
   {
-    Stranger gone(worker, "kvcake-chain 1 0 127.0.0.1:1\n");
+    Caller gone(worker, "kvcake-chain 1 0 127.0.0.1:1\n");
     EXPECT_EQ(gone.HeardLine(), "ready\n");
   }
   const auto leader = GatherWorkers(std::vector{worker.address()}, {}, kPatient);
@@ -153,7 +153,7 @@ TEST(TcpJoinTest, ALeaderThatVanishesIsForgotten) {
 
 TEST(TcpJoinTest, ALeaderThatDoesNotGoOnIsAnError) {
   Waiting worker({.patience = Seconds(120), .connect = Seconds(0.2)});
-  Stranger leader(worker, "kvcake-chain 1 0 127.0.0.1:1\ngo\n");
+  Caller leader(worker, "kvcake-chain 1 0 127.0.0.1:1\ngo\n");
   const auto joined = worker.Joined();
   ASSERT_FALSE(joined);
   EXPECT_EQ(joined.error().code, ErrorCode::kDeadline);
@@ -161,10 +161,10 @@ TEST(TcpJoinTest, ALeaderThatDoesNotGoOnIsAnError) {
 
 TEST(TcpJoinTest, WorkersThatAreNotReadyAreNamed) {
   Waiting ready;
-  const TcpListener busy = Listen();
+  const TcpListener busy = ListenLocally();
   std::string nobody;
   {
-    const TcpListener closed = Listen();
+    const TcpListener closed = ListenLocally();
     nobody = fmt::format("127.0.0.1:{}", closed.port());
   }
   const std::string silent = fmt::format("127.0.0.1:{}", busy.port());
@@ -203,13 +203,13 @@ TEST(TcpJoinTest, SomethingElseThanAWorkerIsAMistake) {
 
 TEST(TcpJoinTest, WaitingEndsWhenItIsToldTo) {
   Waiting worker;
-  const Stranger ready(worker, "kvcake-chain 1 0 127.0.0.1:1\n");
+  const Caller ready(worker, "kvcake-chain 1 0 127.0.0.1:1\n");
   worker.Stop();
   const auto joined = worker.Joined();
   ASSERT_FALSE(joined);
   EXPECT_EQ(joined.error().code, ErrorCode::kCancelled);
 
-  const TcpListener busy = Listen();
+  const TcpListener busy = ListenLocally();
   const std::string silent = fmt::format("127.0.0.1:{}", busy.port());
   std::stop_source stop;
   auto gathering = std::async(std::launch::async, [&] {

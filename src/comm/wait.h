@@ -17,11 +17,9 @@ class TransferWait {
   // For one transfer more to wait for.
   [[nodiscard]] Comm::Done Add();
   // Sleeps until every transfer added so far has ended: the first error among them. Earlier, with
-  // the first error of a transfer or of Cancel, or with kDeadline, which names how many are left
-  // and `what`: then buffers are still the transfers', until Done() or the Comm is closed.
+  // the first error of a transfer or with kDeadline, which names how many are left and `what`: then
+  // buffers are still the transfers', until Done() or the Comm is closed.
   Status Wait(TimePoint deadline, std::string_view what) const;
-  // Ends every Wait, of now and later, with `why`.
-  void Cancel(Error why);
   // Whether every transfer added so far has ended.
   bool Done() const;
 

@@ -53,14 +53,6 @@ TEST(TransferWaitTest, TheDeadlineSaysHowManyAreLeft) {
   EXPECT_TRUE(wait.Wait(Soon(), "layer 3"));
 }
 
-TEST(TransferWaitTest, CancelWakes) {
-  TransferWait wait;
-  const Comm::Done done = wait.Add();
-  std::thread thread([&] { wait.Cancel({ErrorCode::kCancelled, "enough"}); });
-  EXPECT_EQ(wait.Wait(TimePoint::max(), "one").error().message, "enough");
-  thread.join();
-}
-
 TEST(TransferWaitTest, ADoneMayOutliveIt) {
   std::optional<TransferWait> wait(std::in_place);
   const Comm::Done done = wait->Add();

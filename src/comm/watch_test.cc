@@ -5,7 +5,7 @@
 #include <atomic>
 #include <future>
 
-#include "comm/tcp_comm.h"
+#include "comm/local_comms_testing.h"
 
 namespace kvcake {
 namespace {
@@ -13,19 +13,18 @@ namespace {
 using testing::HasSubstr;
 
 TEST(WatchTest, ARankThatGoesIsNamedWhileNothingIsSent) {
-  auto comms = NewLocalTcpComms(3);
-  ASSERT_TRUE(comms) << comms.error().message;
+  auto comms = testing_util::NewLocalTcpComms(3);
   std::promise<Error> first;
   std::atomic<int> calls = 0;
-  WatchPeers(*(*comms)[2], [&](const Error& error) {
+  WatchPeers(*comms[2], [&](const Error& error) {
     if (calls++ == 0) first.set_value(error);
   });
   EXPECT_EQ(calls, 0);
-  (*comms)[1].reset();
+  comms[1].reset();
   const Error error = first.get_future().get();
   EXPECT_EQ(error.code, ErrorCode::kIo);
   EXPECT_THAT(error.message, HasSubstr("rank 1 at "));
-  (*comms)[2].reset();  // its own end is told for the other one
+  comms[2].reset();  // its own end is told for the other one
   EXPECT_EQ(calls, 2);
 }
 

@@ -1,14 +1,13 @@
-// Machines that are not here, and steps that are shared.
+// Machines that are not here.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <random>
 
+#include "base/source_dir_testing.h"
 #include "base/temp_dir_testing.h"
 #include "engine/runtime.h"
-#include "model/synth.h"
 
 namespace kvcake {
 namespace {
@@ -77,7 +76,7 @@ TEST_F(EmulatedRuntimeTest, AnswersAsOneModelWhateverIsLoaded) {
 TEST_F(EmulatedRuntimeTest, SpeaksTheLanguageOfAModelDirectory) {
   EXPECT_FALSE(Runtime::Create(Emulated()).value()->has_tokenizer());
   RuntimeOptions options = Emulated();
-  options.model_dir = KVCAKE_SOURCE_DIR "/models/demo";
+  options.model_dir = SourceDir() + "/models/demo";
   const auto runtime = Runtime::Create(options).value();
   EXPECT_TRUE(runtime->emulated());
   ASSERT_TRUE(runtime->has_tokenizer());
@@ -89,33 +88,8 @@ TEST_F(EmulatedRuntimeTest, SpeaksTheLanguageOfAModelDirectory) {
   EXPECT_FALSE(runtime->tokenizer().Decode(completion.tokens, true).empty());
 }
 
-TEST_F(EmulatedRuntimeTest, AnswersAreTheSameInSharedSteps) {
-  for (const double share : {1.0, 0.5, 0.125}) {
-    std::filesystem::remove_all(dir_ + "/store");
-    RuntimeOptions options = Emulated();
-    options.compute_share = SpeedTrace({{0, share}});
-    CheckPolicies(*Runtime::Create(options).value());
-  }
-  std::filesystem::remove_all(dir_ + "/store");
+TEST_F(EmulatedRuntimeTest, AProfileThatIsNotThereIsRefused) {
   RuntimeOptions options = options_;
-  options.model_dir = dir_ + "/model";
-  ASSERT_TRUE(WriteSynthModel("tiny", options.model_dir));
-  const auto whole = Runtime::Create(options).value()->engine().Answer(Ask(Policy::kCompute));
-  std::filesystem::remove_all(dir_ + "/store");
-  options.compute_share = SpeedTrace({{0, 0}, {0.05, 0.3}});  // a budget of 0 is legal
-  const auto runtime = Runtime::Create(options).value();
-  CheckPolicies(*runtime);
-  runtime->pool().DropCached();
-  EXPECT_EQ(runtime->engine().Answer(Ask(Policy::kCake)).value().tokens, whole.value().tokens);
-}
-
-TEST_F(EmulatedRuntimeTest, TheSharedStepsPagesMustFit) {
-  RuntimeOptions options = Emulated();
-  options.compute_share = SpeedTrace({{0, 0.5}});
-  options.ram_capacity_bytes = 64 << 10;
-  const auto runtime = Runtime::Create(options);
-  ASSERT_FALSE(runtime);
-  EXPECT_NE(runtime.error().message.find("--ram-capacity"), std::string::npos);
   options.emulate = dir_ + "/none.json";
   EXPECT_FALSE(Runtime::Create(options));
 }

@@ -30,7 +30,7 @@ class EvenPlanner : public ChainPlanner {
 // Ranks as threads, each with a world of its own; the last one's engine is the test's.
 class EngineChainTest : public testing::Test {
  protected:
-  void Start(int ranks, Tier* tier = nullptr) {
+  void Start(int ranks, Tier* tier = nullptr, StoreWrites writes = StoreWrites::kAlways) {
     comms_ = NewMemoryComms(ranks);
     results_.resize(ranks - 1);
     for (int rank = 0; rank + 1 < ranks; ++rank) {
@@ -48,7 +48,7 @@ class EngineChainTest : public testing::Test {
                                                       .options = kOptions});
       });
     }
-    world_.emplace(tier);
+    world_.emplace(tier, WorldOptions{.writes = writes});
     leader_.emplace(*comms_.back(), *world_->pool, kOptions);
     world_->engine->SetChain(&*leader_, &planner_);
   }
@@ -61,7 +61,7 @@ class EngineChainTest : public testing::Test {
     world_.reset();
   }
 
-  static inline const ChainOptions kOptions{.timeout = Seconds(60)};
+  static inline const ChainOptions kOptions{.timeout = Seconds(10), .restore_timeout = Seconds(10)};
   EvenPlanner planner_;
   std::vector<std::unique_ptr<Comm>> comms_;
   std::vector<Status> results_;
@@ -87,6 +87,16 @@ TEST_F(EngineChainTest, LongPromptsAreDividedAndAnsweredAlike) {
     }
   }
   EXPECT_EQ(planner_.learnt, std::vector<size_t>(4, 3));
+}
+
+TEST_F(EngineChainTest, AChunkThatAChainComputesIsUsedOnce) {
+  const auto tier = MakeTier();
+  Start(3, tier.get(), StoreWrites::kSecondUse);
+  const Completion divided = world_->Answer(Ask(Prompt(15 * kChunk + 5, 3)));
+  ASSERT_TRUE(divided.chain);
+  EXPECT_EQ(world_->engine->write_stats().written, 0u);
+  EXPECT_EQ(world_->engine->write_stats().not_admitted, 15u);
+  End();
 }
 
 // What is kept of a prompt is restored by every rank; the chain computes the rest.

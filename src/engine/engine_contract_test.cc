@@ -153,7 +153,7 @@ TEST_P(EngineContractTest, CancelledSequencesGiveEverythingBack) {
           world.engine->Submit(Ask(Prompt(600, 1), i % 2 ? Policy::kLoad : Policy::kCake)).value());
     }
     for (int steps = 1 + rng() % 6; steps > 0; --steps) ASSERT_TRUE(world.engine->Step());
-    in_flight += world.restorer->ReadsInFlight();
+    in_flight += world.restorer->Stats().reads_in_flight;
     for (SequenceId id : ids) world.engine->Cancel(id);
     EXPECT_TRUE(world.engine->Take(ids[0]));
   }
@@ -222,7 +222,7 @@ TEST_P(EngineContractTest, KeepsNewChunksOnceAndOnlyWhenAsked) {
   EXPECT_EQ(tier->Stats().chunks, 4u);
   world.Answer(Ask(Prompt(4 * kChunk, 8)));
   EXPECT_EQ(tier->Stats().writes, 4u);
-  EXPECT_EQ(world.engine->write_stats().dropped, 0u);
+  EXPECT_EQ(world.engine->write_stats().dropped(), 0u);
 }
 
 // The RAM tier is the page cache: what is in memory is adopted, neither read nor copied.

@@ -3,13 +3,12 @@
 
 #include <map>
 #include <random>
+#include <vector>
 
 #include "engine/engine_testing.h"
 
 namespace kvcake {
 namespace {
-
-constexpr int kReserved = 16;  // EngineOptions::read_reserve_pages
 
 Request RandomAsk(std::mt19937& rng) {
   // A few documents, of which each prompt is a part: some share their pages.
@@ -41,30 +40,59 @@ TEST(EnginePagesTest, RequestsWaitForPagesAndAllAreAnswered) {
   EXPECT_EQ(world.engine->preemptions(), 0u);  // two at a time
 }
 
+// What a scored prompt had come to is scored again, once.
+TEST(EnginePagesTest, AScoredPromptIsPreemptedBeforeItsFirstToken) {
+  World world(nullptr, {.pages = kReserved + 10});
+  world.MakeEngine({.slice_tokens = kSlice, .scored_tokens_max = 1});
+  Request growing = Ask(Prompt(2 * kChunk, 1)), scored = Ask(Prompt(4 * kChunk + 5, 2));
+  growing.max_tokens = 8 * kChunk;
+  scored.prompt_logprobs = true;
+  const SequenceId oldest = world.engine->Submit(growing).value();
+  const SequenceId youngest = world.engine->Submit(scored).value();
+  while (world.engine->Step().value()) {
+  }
+  EXPECT_EQ(world.engine->Take(oldest)->preemptions, 0);
+  const Completion completion = world.engine->Take(youngest).value();
+  EXPECT_GT(completion.preempted_in_prompt, 0);
+  World alone(nullptr);
+  const Completion expected = alone.Answer(scored);
+  ASSERT_EQ(completion.prompt_scores.size(), expected.prompt_scores.size());
+  for (size_t i = 0; i < expected.prompt_scores.size(); ++i) {
+    EXPECT_EQ(completion.prompt_scores[i].logprob, expected.prompt_scores[i].logprob) << i;
+  }
+}
+
 // Whatever is preempted, whenever, and however it is restored: the bits of an answer made alone.
 TEST(EnginePagesTest, PreemptionsChangeNoAnswer) {
-  uint64_t preemptions = 0;
-  for (uint32_t seed = 0; seed < 8; ++seed) {
+  // What the random requests must have met, or the test shows nothing of it.
+  int in_prompt = 0, in_scored_prompt = 0, in_answer = 0, loaded = 0, reused = 0, cancelled = 0;
+  for (uint32_t seed = 0; seed < 12; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 rng(seed);
     const auto tier = MakeTier();
     World world(seed % 3 == 2 ? nullptr : tier.get(),
                 {.pages = kReserved + 8 + static_cast<int>(rng() % 4)});
+    world.MakeEngine({.slice_tokens = kSlice, .scored_tokens_max = 1});
     std::map<SequenceId, Request> asked;
-    std::vector<SequenceId> given_up;
     SequenceId oldest = 0;
     for (int i = 0; i < 8; ++i) {
       Request request = RandomAsk(rng);
       const SequenceId id = world.engine->Submit(request).value();
       if (oldest == 0) oldest = id;
       asked[id] = std::move(request);
+      for (int steps = static_cast<int>(rng() % 40); i >= 4 && steps > 0; --steps) {
+        ASSERT_TRUE(world.engine->Step());
+      }
     }
     while (world.engine->Step().value()) {
+      if (rng() % 30 == 0) {
+        world.engine->FlushStore();
+        world.pool->DropCached();
+      }
       if (rng() % 60 != 0) continue;
       const SequenceId id = oldest + rng() % asked.size();
       world.engine->Cancel(id);
     }
-    preemptions += world.engine->preemptions();
     World alone(nullptr);
     for (auto& [id, request] : asked) {
       const auto completion = world.engine->Take(id);
@@ -72,6 +100,12 @@ TEST(EnginePagesTest, PreemptionsChangeNoAnswer) {
       if (id == oldest) {
         EXPECT_EQ(completion->preemptions, 0);
       }
+      in_prompt += completion->preempted_in_prompt;
+      in_scored_prompt += request.prompt_logprobs ? completion->preempted_in_prompt : 0;
+      in_answer += completion->preemptions - completion->preempted_in_prompt;
+      loaded += completion->report.loaded();
+      reused += completion->report.tokens_reused;
+      cancelled += completion->finish_reason == FinishReason::kCancelled ? 1 : 0;
       const Completion expected = alone.Answer(std::move(request));
       if (completion->finish_reason != FinishReason::kCancelled) {
         ExpectSame(*completion, expected);
@@ -84,7 +118,12 @@ TEST(EnginePagesTest, PreemptionsChangeNoAnswer) {
                              expected.tokens.begin()));
     }
   }
-  EXPECT_GT(preemptions, 4u);
+  EXPECT_GT(in_prompt, 0);
+  EXPECT_GT(in_scored_prompt, 0);
+  EXPECT_GT(in_answer, 0);
+  EXPECT_GT(loaded, 0);
+  EXPECT_GT(reused, 0);
+  EXPECT_GT(cancelled, 0);
 }
 
 // What a preempted answer has come to is read back, not computed again.
@@ -114,6 +153,97 @@ TEST(EnginePagesTest, WhatWasPreemptedComesFromTheStore) {
   EXPECT_EQ(world.engine->preemptions(), static_cast<uint64_t>(preempted));
   EXPECT_GT(preempted, 0);
   EXPECT_GT(tier->Stats().reads, 0u);
+}
+
+// A device that takes reads and answers none until it is told to.
+class HungTier : public MemoryTier {
+ public:
+  using MemoryTier::MemoryTier;
+  ReadId Get(ReadRequest request) override {
+    MutexLock lock(mutex_);
+    reads_.push_back(std::move(request));
+    return reads_.size();
+  }
+  void Cancel(ReadId) override {}
+  void Answer() {
+    std::vector<ReadRequest> reads;
+    {
+      MutexLock lock(mutex_);
+      reads.swap(reads_);
+    }
+    for (ReadRequest& read : reads) read.done({.status = Fail(ErrorCode::kIo, "no answer")});
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<ReadRequest> reads_ GUARDED_BY(mutex_);
+};
+
+// Reads that never come back hold more pages than are kept for them.
+TEST(EnginePagesTest, AHungDeviceEndsWhatCannotBeAnsweredAndNothingElse) {
+  MemoryTierOptions options;
+  options.layout = TransformerModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk);
+  HungTier tier(options);
+  const auto prompt = Prompt(6 * kChunk + 5, 1);
+  {
+    World before(&tier);
+    before.Answer(Ask(prompt, Policy::kCompute));
+  }
+  const Seconds stall(0.1);
+  World world(&tier, {.pages = 2 + 8, .stall_timeout = stall});
+  world.MakeEngine({.slice_tokens = kSlice, .read_reserve_pages = 2, .stall_timeout = stall});
+  // Four reads begin and hang: their pages and seven more are needed to compute it all.
+  const auto hung = world.engine->Answer(Ask(prompt));
+  ASSERT_FALSE(hung);
+  EXPECT_EQ(hung.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_NE(hung.error().message.find("4 pages of KV cache are held"), std::string::npos)
+      << hung.error().message;
+  Request small = Ask(Prompt(4 * kChunk, 2));
+  EXPECT_TRUE(world.engine->Answer(small)) << "it fits in what is left";
+  tier.Answer();
+  EXPECT_TRUE(world.engine->Answer(Ask(prompt, Policy::kCompute))) << "the pages have come back";
+}
+
+// A hundred questions about one document of 64 pages, each with at most two pages of its own.
+TEST(EnginePagesTest, ManyRequestsOnOneDocumentRunTogether) {
+  World world(nullptr, {.pages = 300});
+  world.MakeEngine({.slice_tokens = kSlice / 2, .max_sequences = 128});
+  const auto document = Prompt(64 * kChunk, 1);
+  std::vector<SequenceId> ids;
+  for (int i = 0; i < 100; ++i) {
+    Request request = Ask(document);
+    for (const int32_t token : Prompt(kChunk / 2, 100 + i)) request.prompt.push_back(token);
+    request.max_tokens = 3 * kChunk / 2;
+    ids.push_back(world.engine->Submit(std::move(request)).value());
+  }
+  size_t together = 0;
+  while (world.engine->Step().value()) together = std::max(together, world.engine->running());
+  EXPECT_EQ(together, 100u);
+  EXPECT_EQ(world.engine->preemptions(), 0u);
+  for (const SequenceId id : ids) {
+    EXPECT_EQ(world.engine->Take(id)->tokens.size(), 3u * kChunk / 2);
+  }
+}
+
+// A second use is another request's: neither a prompt that is scored, nor one that is preempted and
+// restored, is its own.
+TEST(EnginePagesTest, ARequestUsesItsChunksOnce) {
+  const auto tier = MakeTier();
+  World world(tier.get(), {.pages = kReserved + 10, .writes = StoreWrites::kSecondUse});
+  Request growing = Ask(Prompt(2 * kChunk, 1)), preempted = Ask(Prompt(4 * kChunk + 5, 2));
+  growing.max_tokens = 8 * kChunk;
+  preempted.max_tokens = 3 * kChunk;
+  preempted.prompt_logprobs = true;
+  world.engine->Submit(growing).value();
+  world.engine->Submit(preempted).value();
+  while (world.engine->Step().value()) {
+  }
+  world.engine->FlushStore();
+  EXPECT_GT(world.engine->preemptions(), 0u);
+  EXPECT_EQ(world.engine->write_stats().written, 0u);
+  EXPECT_EQ(world.engine->write_stats().not_admitted, 9u + 7u);
+  world.Answer(Ask(preempted.prompt));
+  EXPECT_EQ(world.engine->write_stats().written, 4u) << "now they come up again";
 }
 
 }  // namespace

@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/engine_testing.h"
 #include "store/throttled_tier.h"
 
@@ -28,9 +28,7 @@ TEST(EngineScheduleTest, NewPromptsGoBeforeARestorationThatCanLoadInstead) {
   for (const Schedule schedule : {Schedule::kFcfs, Schedule::kAdaptive}) {
     const Seconds per_token(4e-4);
     World world(&link, {.pages = 512, .per_token = per_token});
-    world.engine = std::make_unique<Engine>(
-        *world.model, *world.pool, *world.restorer, world.cost, world.writes.get(), Clock::Real(),
-        EngineOptions{.slice_tokens = kSlice, .schedule = schedule});
+    world.MakeEngine({.slice_tokens = kSlice, .schedule = schedule});
     // Not by warming up: a pass that a busy machine holds up would make compute look useless.
     for (const int tokens : {16, 32, 64, 128}) world.cost.Add(0, tokens, per_token * tokens);
     std::vector<StepRecord> steps;
@@ -67,22 +65,26 @@ TEST(EngineScheduleTest, ARestorationIsNotStarvedByNewPrompts) {
    public:
     using MemoryTier::MemoryTier;
     ReadId Get(ReadRequest request) override {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       held_.push_back(std::move(request));
       return held_.size();
     }
     void Cancel(ReadId) override {}
     ~Deaf() override { Release(); }
     void Release() {
-      for (ReadRequest& read : held_) {
+      std::vector<ReadRequest> held;
+      {
+        MutexLock lock(mutex_);
+        held.swap(held_);
+      }
+      for (ReadRequest& read : held) {
         read.done({.status = Fail(ErrorCode::kCancelled, "never mind")});
       }
-      held_.clear();
     }
 
    private:
-    std::mutex mutex_;
-    std::vector<ReadRequest> held_;
+    Mutex mutex_;
+    std::vector<ReadRequest> held_ GUARDED_BY(mutex_);
   };
   MemoryTierOptions options;
   options.layout = TransformerModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk);
@@ -95,9 +97,7 @@ TEST(EngineScheduleTest, ARestorationIsNotStarvedByNewPrompts) {
   World world(&tier, {.pages = 512, .per_token = Seconds(1e-4)});
   const std::shared_ptr<void> release(nullptr,
                                       [&](void*) { tier.Release(); });  // before world ends
-  world.engine = std::make_unique<Engine>(
-      *world.model, *world.pool, *world.restorer, world.cost, world.writes.get(), Clock::Real(),
-      EngineOptions{.slice_tokens = kSlice, .restore_wait_max = Seconds(0.05)});
+  world.MakeEngine({.slice_tokens = kSlice, .restore_wait_max = Seconds(0.05)});
   bool answered = false;
   Request request = Ask(known);
   request.on_token = [&](const TokenEvent&) { return answered = true; };
@@ -119,9 +119,7 @@ TEST(EngineScheduleTest, ARestorationIsNotStarvedByNewPrompts) {
 // Of prompts shorter than a chunk, one in each step.
 TEST(EngineScheduleTest, ShortPromptsDoNotHoldUpALongOne) {
   World world(nullptr, {.pages = 512});
-  world.engine =
-      std::make_unique<Engine>(*world.model, *world.pool, *world.restorer, world.cost, nullptr,
-                               Clock::Real(), EngineOptions{.slice_tokens = kChunk});
+  world.MakeEngine({.slice_tokens = kChunk});
   bool answered = false;
   Request request = Ask(Prompt(8 * kChunk, 1));
   request.on_token = [&](const TokenEvent&) {

@@ -23,7 +23,7 @@ class ForcedSplitTest : public testing::TestWithParam<std::tuple<const char*, Nu
 
   static void Check(WeightFormat weights, int splits) {
     const std::string dir =
-        model() == "demo" ? SourceDir() / "models/demo" : std::filesystem::path(ModelDir(model()));
+        model() == "demo" ? SourceDir() + "/models/demo" : std::string(ModelDir(model()));
     auto tier = MakeTier(dir, path());
     const auto prompt = Prompt(1100, 3);
     World world(tier.get(), {.dir = dir, .weights = weights, .path = path()});

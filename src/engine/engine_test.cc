@@ -73,9 +73,7 @@ TEST(EngineTest, PromptsThatAreScoredTakeNoMoreOfAStepThanTheirShare) {
   }
   World world(nullptr);
   Counting model(*world.model);
-  world.engine = std::make_unique<Engine>(
-      model, *world.pool, *world.restorer, world.cost, nullptr, Clock::Real(),
-      EngineOptions{.slice_tokens = kSlice, .scored_tokens_max = 40});
+  world.MakeEngine(model, {.slice_tokens = kSlice, .scored_tokens_max = 40});
   std::vector<SequenceId> ids;
   for (const Request& request : requests) ids.push_back(world.engine->Submit(request).value());
   while (world.engine->Step().value()) {
@@ -107,32 +105,106 @@ TEST(EngineTest, RefusesWhatItCanNeverAnswer) {
   EXPECT_FALSE(world.engine->Step().value());
 }
 
+// A store whose writes do not return as long as it is slow.
+class SlowPut : public MemoryTier {
+ public:
+  SlowPut()
+      : MemoryTier(MemoryTierOptions{
+            .layout = TransformerModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk)}) {}
+  Status Put(const ChunkWrite& chunk) override {
+    slow_.wait(true);
+    return MemoryTier::Put(chunk);
+  }
+  void GoOn() {
+    slow_ = false;
+    slow_.notify_all();
+  }
+  // However a test ends.
+  struct Released {
+    SlowPut& tier;
+    ~Released() { tier.GoOn(); }
+  };
+
+ private:
+  std::atomic<bool> slow_{true};
+};
+
 // A store whose writes take their time holds pages of finished sequences: that may cost chunks, not
 // requests.
 TEST(EngineTest, ASlowStoreDropsChunksAndDelaysNobody) {
-  class SlowPut : public MemoryTier {
-   public:
-    using MemoryTier::MemoryTier;
-    Status Put(const ChunkWrite& chunk) override {
-      slow.wait(true);
-      return MemoryTier::Put(chunk);
-    }
-    std::atomic<bool> slow{true};
-  };
-  MemoryTierOptions options;
-  options.layout = TransformerModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk);
-  SlowPut tier(options);
+  SlowPut tier;
   World world(&tier, {.pages = 16 + 12});
+  const SlowPut::Released released{tier};
   for (int i = 0; i < 12; ++i) {
     const auto done = world.engine->Answer(Ask(Prompt(10 * kChunk, 50 + i)));
     ASSERT_TRUE(done);
     EXPECT_EQ(done->tokens.size(), 12u);
   }
-  EXPECT_GT(world.engine->write_stats().dropped, 0u);
-  tier.slow = false;
-  tier.slow.notify_all();
+  EXPECT_GT(world.engine->write_stats().dropped(), 0u);
+  tier.GoOn();
   world.engine->FlushStore();
   EXPECT_GT(world.engine->write_stats().written, 0u);
+}
+
+// Nor steps: somebody decodes all the while, so that the engine never sleeps.
+TEST(EngineTest, QueuedWritesGiveTheirPagesToANewPromptAtOnce) {
+  SlowPut tier;
+  World world(&tier, {.pages = 26});
+  const SlowPut::Released released{tier};
+  world.MakeEngine({.slice_tokens = kSlice, .read_reserve_pages = 2});
+  for (int i = 0; i < 3; ++i) {
+    Request decoder = Ask(Prompt(2 * kChunk, i));
+    decoder.max_tokens = 2 * kChunk - 1;
+    decoder.store = false;
+    ASSERT_TRUE(world.engine->Submit(decoder));
+  }
+  for (int i = 0; i < 5; ++i) {  // whose chunks wait to be written
+    Request request = Ask(Prompt(4 * kChunk, 50 + i));
+    request.max_tokens = 1;
+    ASSERT_TRUE(world.engine->Answer(request));
+  }
+  ASSERT_EQ(world.engine->running(), 3u) << "the decoders";
+  for (int i = 0; i < 3; ++i) {
+    Request request = Ask(Prompt(4 * kChunk, 100 + i));
+    int steps = 0, first_token = 0;
+    request.max_tokens = 2;
+    request.on_token = [&](const TokenEvent&) {
+      if (first_token == 0) first_token = steps;
+      return true;
+    };
+    const SequenceId id = world.engine->Submit(request).value();
+    for (; first_token == 0 && steps < 100; ++steps) ASSERT_TRUE(world.engine->Step());
+    EXPECT_LE(first_token, 3) << "two slices beside the decoders";
+    while (!world.engine->Take(id)) ASSERT_TRUE(world.engine->Step());
+  }
+  EXPECT_GT(world.engine->write_stats().dropped_wanted, 0u);
+  EXPECT_GT(world.engine->write_stats().queued, 0u) << "no more than needed";
+}
+
+// Its pages are shared: nobody may write to them.
+TEST(EngineTest, AFullyRestoredPromptWritesNoKv) {
+  class Recording : public ModelDecorator {
+   public:
+    using ModelDecorator::ModelDecorator;
+    Result<std::span<const float>> Forward(std::span<const Slice> batch) override {
+      for (const Slice& slice : batch) slices.push_back({slice.start, slice.write_kv});
+      return inner_.Forward(batch);
+    }
+    std::vector<std::pair<int, bool>> slices;
+  };
+  World world(nullptr);
+  Recording model(*world.model);
+  world.MakeEngine(model, {.slice_tokens = kSlice});
+  Request request = Ask(Prompt(5 * kChunk, 1));
+  request.max_tokens = 3;
+  const Completion computed = world.Answer(request);
+  model.slices.clear();
+  ExpectSame(world.Answer(request), computed);
+  const int last = 5 * kChunk - 1;
+  const std::vector<std::pair<int, bool>> want = {
+      {last, false}, {last + 1, true}, {last + 2, true}};
+  EXPECT_EQ(model.slices, want);
+  world.engine.reset();  // before the model that it borrows
 }
 
 // What is restored already goes before what still computes: it needs one short slice.

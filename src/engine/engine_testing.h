@@ -5,13 +5,13 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/check.h"
+#include "base/mutex.h"
 #include "base/temp_dir_testing.h"
 #include "base/thread_pool.h"
 #include "engine/engine.h"
@@ -26,6 +26,7 @@ namespace kvcake {
 inline constexpr int kChunk = 32;
 inline constexpr int kSlice = 128;
 inline constexpr int kVocab = 512;
+inline constexpr int kReserved = 16;  // EngineOptions::read_reserve_pages
 
 // A small random model of a published shape on disk, written once for all tests of the process.
 inline const std::string& ModelDir(const std::string& arch = "tiny") {
@@ -43,9 +44,9 @@ inline const std::string& ModelDir(const std::string& arch = "tiny") {
       CHECK(WriteSynthModel(arch, path, {.shape = shape, .seed = 5}));
     }
   };
-  static std::mutex mutex;
+  static Mutex mutex;
   static std::map<std::string, Dir> dirs;
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   return dirs.try_emplace(arch, arch).first->second.path;
 }
 
@@ -76,6 +77,8 @@ struct WorldOptions {
   WeightFormat weights = WeightFormat::kBf16;
   NumericPath path = NumericPath::kUnknown;
   Tier* ram = nullptr;  // in front of the store
+  StoreWrites writes = StoreWrites::kAlways;
+  Seconds stall_timeout{30};
 };
 
 // Everything an engine needs, over tiers that outlive it.
@@ -110,18 +113,30 @@ struct World {
     model = std::make_unique<PacedModel>(*transformer, options.per_token);
     Restorer::Options restore;
     restore.numeric_path = model->numeric_path();
-    restorer = std::make_unique<Restorer>(*pool, tiers, cost, Clock::Real(), restore);
+    restore.stall_timeout = options.stall_timeout;
+    restorer = NewRestorer(*pool, tiers, cost, Clock::Real(), restore);
     if (!tiers.empty()) {
-      writes = std::make_unique<WriteBehind>(stores, *pool, WriteBehindOptions{}, options.ram);
+      writes = std::make_unique<WriteBehind>(
+          stores, *pool, WriteBehindOptions{.writes = options.writes}, options.ram);
     }
-    engine = std::make_unique<Engine>(*model, *pool, *restorer, cost, writes.get(), Clock::Real(),
-                                      EngineOptions{.slice_tokens = kSlice});
+    MakeEngine({.slice_tokens = kSlice, .stall_timeout = options.stall_timeout});
   }
   ~World() {
     engine.reset();
     writes.reset();
     restorer.reset();
     EXPECT_EQ(pool->Stats().referenced, 0u) << "every page goes back";
+  }
+
+  // In the place of the one before.
+  void MakeEngine(const EngineOptions& options) { MakeEngine(*model, options); }
+  void MakeEngine(Model& of, const EngineOptions& options) {
+    engine = std::make_unique<Engine>(EngineParts{.model = of,
+                                                  .pool = *pool,
+                                                  .restorer = *restorer,
+                                                  .cost = cost,
+                                                  .writes = writes.get()},
+                                      options);
   }
 
   Completion Answer(Request request) {

@@ -4,8 +4,7 @@ namespace kvcake {
 
 SliceTime SliceTimeOf(Runtime& runtime) {
   if (runtime.emulated()) return runtime.profile()->time();
-  const ComputeFit fit = runtime.compute_cost().fit();
-  return {.c0 = fit.c0, .g = fit.g, .b = fit.b, .a = fit.a};
+  return runtime.compute_cost().fit().time();
 }
 
 ChainCost ChainCostOf(Runtime& runtime, int ranks, const LinkCost& link) {

@@ -16,6 +16,8 @@
 
 namespace kvcake {
 
+using SequenceId = uint64_t;
+
 // One new token. Delivered on the engine thread, in order.
 struct TokenEvent {
   int32_t token = 0;
@@ -44,7 +46,7 @@ struct Request {
   std::function<bool(const TokenEvent&)> on_token = {};
 };
 
-enum class FinishReason { kStop, kLength, kCancelled, kError };  // the last: a step failed
+enum class FinishReason { kStop, kLength, kCancelled, kError };
 const char* FinishReasonName(FinishReason reason);
 
 // How several ranks prefilled a prompt; the last one answered.
@@ -58,13 +60,15 @@ struct Completion {
   std::vector<float> logprobs = {};            // of each token, when asked for
   std::vector<TokenScore> prompt_scores = {};  // of the prompt's tokens but the first, likewise
   FinishReason finish_reason = FinishReason::kLength;
-  double queue_s = 0;         // from Submit to admission
-  double restore_s = 0;       // from there until the prompt's stored part was resident
-  double ttft_s = 0;          // from Submit to the first token
-  double decode_s = 0;        // from the first token to the last
-  double steps_s = 0;         // from an EngineLoop: of its steps, from submission to the end
-  int preemptions = 0;        // for want of pages; each was followed by a restoration
-  RestoreReport report = {};  // of the prompt's restoration
+  std::string error = {};       // kError: what was wrong, and what helps; empty: the log says so
+  double queue_s = 0;           // from Submit to admission
+  double restore_s = 0;         // from there until the prompt's stored part was resident
+  double ttft_s = 0;            // from Submit to the first token
+  double decode_s = 0;          // from the first token to the last
+  double steps_s = 0;           // from an EngineLoop: of its steps, from submission to the end
+  int preemptions = 0;          // for want of pages; each was followed by a restoration
+  int preempted_in_prompt = 0;  // of these, before the first token
+  RestoreReport report = {};    // of the prompt's restoration
   std::optional<ChainReport> chain = {};
 };
 

@@ -71,13 +71,6 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& given) {
   if (!options.cuda_device.empty()) ChooseCudaDevice(options.cuda_device);
   auto runtime = std::unique_ptr<Runtime>(new Runtime(options));
   RETURN_IF_ERROR(options.emulate.empty() ? runtime->OpenModel() : runtime->OpenEmulated());
-  const uint64_t shared = SharedSteps::PagesFor(options.slice_tokens, options.chunk_tokens);
-  if (options.compute_share && runtime->pool_->pages() <= shared) {
-    return Fail(ErrorCode::kResourceExhausted,
-                "--compute-share takes {} pages of {} bytes and {} has {}: raise it", shared,
-                runtime->pool_->layout().page_bytes(), PagesFlag(options.path),
-                runtime->pool_->pages());
-  }
   RETURN_IF_ERROR(runtime->OpenTiers());
   RETURN_IF_ERROR(runtime->OpenRankStaging());
   runtime->Wire();
@@ -95,25 +88,31 @@ void Runtime::Wire() {
   Restorer::Options restore_options;
   restore_options.numeric_path = model_->numeric_path();
   restore_options.load_order = options_.load_order;
-  restorer_ =
-      std::make_unique<Restorer>(*pool_, tiers, *compute_cost_, Clock::Real(), restore_options);
+  restore_options.stall_timeout = options_.stall_timeout;
+  restorer_ = NewRestorer(*pool_, tiers, *compute_cost_, Clock::Real(), restore_options);
   if (!tiers.empty()) {
     std::vector<Tier*> stores;
     for (const auto& store : tiers_->stores()) stores.push_back(store.get());
-    write_behind_ = std::make_unique<WriteBehind>(
-        std::move(stores), *pool_,
-        WriteBehindOptions{.writes = options_.store_writes, .promote = options_.promote},
-        tiers_->ram());
+    write_behind_ =
+        std::make_unique<WriteBehind>(std::move(stores), *pool_,
+                                      WriteBehindOptions{.queue_share = options_.write_queue_share,
+                                                         .writes = options_.store_writes,
+                                                         .promote = options_.promote},
+                                      tiers_->ram());
   }
-  engine_ = std::make_unique<Engine>(*model_, *pool_, *restorer_, *compute_cost_,
-                                     write_behind_.get(), Clock::Real(),
+  engine_ = std::make_unique<Engine>(EngineParts{.model = *model_,
+                                                 .pool = *pool_,
+                                                 .restorer = *restorer_,
+                                                 .cost = *compute_cost_,
+                                                 .writes = write_behind_.get()},
                                      EngineOptions{.slice_tokens = options_.slice_tokens,
                                                    .max_sequences = options_.max_sequences,
                                                    .waiting_max = options_.waiting_max,
                                                    .step_max = options_.step_max,
                                                    .schedule = options_.schedule,
                                                    .restore_wait_max = options_.restore_wait_max,
-                                                   .compute_share = options_.compute_share});
+                                                   .pass_over_max = options_.pass_over_max,
+                                                   .stall_timeout = options_.stall_timeout});
   // The first store has the last word about compute.
   for (size_t i = stores().size(); i-- > 0;) LoadCosts(CostPath(i), LearnersOf(i));
 }
@@ -211,7 +210,7 @@ Status Runtime::OpenModel() {
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options_.model_dir));
   const TransformerOptions model_options{.max_batch_tokens = MaxBatchTokens(),
                                          .max_logit_rows = MaxLogitRows(),
-                                         .max_slices = options_.max_sequences + 1,  // SharedSteps'
+                                         .max_slices = options_.max_sequences + 1,  // StepBudget's
                                          .path = options_.path,
                                          .weights = options_.weights,
                                          .enforce_eager = options_.enforce_eager,

@@ -27,6 +27,7 @@ struct RuntimeOptions {
   // chunks are neither loaded nor kept.
   std::vector<StoreOptions> stores = {};
   StoreWrites store_writes = StoreWrites::kAlways;
+  double write_queue_share = WriteBehindOptions{}.queue_share;
   bool promote = false;  // copy hits of the other stores to the first
   Seconds store_ttl{0};  // 0: chunks do not age
   bool durable = false;  // kept chunks survive a power cut
@@ -47,6 +48,8 @@ struct RuntimeOptions {
   Seconds step_max{0};
   Schedule schedule = EngineOptions{}.schedule;
   Seconds restore_wait_max = EngineOptions{}.restore_wait_max;
+  Seconds pass_over_max = EngineOptions{}.pass_over_max;
+  Seconds stall_timeout = EngineOptions{}.stall_timeout;  // the Restorer's, too
   LoadOrder load_order = Restorer::Options{}.load_order;
   // Of a prompt that several ranks prefill, the most tokens that one computes: all in one forward
   // pass. 0: no such prompts.
@@ -55,7 +58,6 @@ struct RuntimeOptions {
   std::vector<int> cpus = {};  // that the threads are pinned to; empty: wherever they are put
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
   WeightFormat weights = WeightFormat::kBf16;
-  std::optional<SpeedTrace> compute_share = {};  // EngineOptions'
   // What is learnt of costs stays beside the stores; false: as another process leaves it.
   bool keep_costs = true;
 };

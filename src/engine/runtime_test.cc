@@ -66,8 +66,8 @@ TEST_F(RuntimeTest, WhatOneProcessLearntAndKeptTheNextOneUses) {
   ComputeCost cost;
   auto pool = PagePool::Create({.layers = 1, .kv_heads = 1, .head_dim = 16}, 1 << 20).value();
   MemoryTier tier({.layout = pool->layout()});
-  Restorer restorer(*pool, {&tier}, cost, Clock::Real());
-  LoadCosts(CostFile(), {.compute = cost, .restorer = restorer});
+  const auto restorer = NewRestorer(*pool, {&tier}, cost, Clock::Real());
+  LoadCosts(CostFile(), {.compute = cost, .restorer = *restorer});
   EXPECT_TRUE(cost.fit().known());
 }
 

@@ -18,7 +18,6 @@ class SeenKeys {
 
   // Whether it was there; it is from now on, until as many others have come as are remembered.
   bool Add(const ChunkKey& key) { return Add(std::hash<ChunkKey>()(key)); }
-  size_t size() const { return order_.size(); }
 
   nlohmann::json ToJson() const;
   // Adds to what is remembered; kInvalidArgument (and nothing changed) if the text is not ours.

@@ -1,5 +1,5 @@
-// A request being answered: its tokens, its pages and how far it has come. Owned by the engine and
-// touched by the engine thread only.
+// A request being answered: its tokens, its pages and how far it has come. Touched by the engine
+// thread only.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,6 @@
 #include "kv/page_pool.h"
 
 namespace kvcake {
-
-using SequenceId = uint64_t;
 
 struct Sequence {
   // waiting -> restoring -> prefilling -> decoding -> finished; when pages run out, back to
@@ -26,13 +24,19 @@ struct Sequence {
   TimePoint submitted;
   TimePoint opened;  // when its (last) restoration began
   TimePoint first_token;
-  uint64_t pages_promised = 0;  // that it may hold; none while it waits
-  ChunkKey root;                // the parent of keys[0]
-  int prefill_tokens = 0;       // the prompt, and what was generated before it was preempted
+  // What it may hold; nothing while it waits: pages of the first of `keys`, which others may be
+  // promised as well, and of its own.
+  size_t keys_promised = 0;
+  uint64_t pages_promised = 0;
+  std::optional<TimePoint> passed_over;  // since when others are admitted before it
+  std::optional<TimePoint> unservable;   // since when it could not even run alone
+  ChunkKey root;                         // the parent of keys[0]
+  int prefill_tokens = 0;  // the prompt, and what was generated before it was preempted
 
   std::vector<int32_t> tokens;  // prompt, then what was generated
   int kv_tokens = 0;            // tokens whose KV is in `table`
   std::vector<ChunkKey> keys;   // of the full chunks of `tokens`
+  size_t chunks_offered = 0;    // the first of them, to the stores; before it was preempted, too
   std::shared_ptr<Restoration> restoration;
   PageTable table;       // empty while restoring: the restoration holds the pages
   PageHandle tail_page;  // while restoring: the prompt's last, partly filled page
@@ -42,6 +46,21 @@ struct Sequence {
   std::optional<RankJob> chain;  // several ranks prefill it, after what is restored first
   NumericPath numeric_path = NumericPath::kUnknown;  // of its pages; unknown when mixed
   Completion completion;
+
+  // restoring -> prefilling, with the pages of a restoration that is done. What follows them is
+  // computed on `path`.
+  void EndRestoration(int chunk_tokens, NumericPath path, TimePoint now);
+  // Some of its pages are another numeric path's: what is computed after them is right to rounding
+  // only, and a header cannot say so: it is used, but not kept.
+  void MixPaths();
+  // Says in the completion how the prompt was restored, up to the first token.
+  void ReportRestoration();
+  // Gives every page back, and the claims of a restoration under way.
+  void ReleasePages();
+  // -> waiting, its pages released: what was computed is forgotten but for the tokens.
+  void Preempt();
+  // `keys` of all that is known of its tokens; none of a prompt that is scored, which is computed.
+  void MakeKeys(int chunk_tokens);
 
   int prompt_tokens() const { return static_cast<int>(request.prompt.size()); }
   // Logits of all of its tokens are wanted, not only of the last.

@@ -13,7 +13,7 @@
 namespace kvcake {
 namespace {
 
-constexpr KvLayout kLayout{.layers = 1, .kv_heads = 1, .head_dim = 16, .chunk_tokens = 128};
+constexpr KvLayout kWarmLayout{.layers = 1, .kv_heads = 1, .head_dim = 16, .chunk_tokens = 128};
 // SmolLM2 135M on one thread.
 constexpr double kC0 = 0.01, kB = 1e-3, kA = 2.5e-7, kRatio = 1.6e-4;
 
@@ -28,7 +28,7 @@ class NoisyModel : public Model {
   NoisyModel(FakeClock& clock, uint32_t seed, int positions, double slower = 1)
       : clock_(clock), rng_(seed), positions_(positions), slower_(slower) {}
 
-  const KvLayout& layout() const override { return kLayout; }
+  const KvLayout& layout() const override { return kWarmLayout; }
   const KvIdentity& identity() const override { return identity_; }
   NumericPath numeric_path() const override { return NumericPath::kF32; }
   int vocab_size() const override { return 1; }
@@ -56,7 +56,7 @@ class NoisyModel : public Model {
 class WarmUpTest : public testing::Test {
  protected:
   static std::unique_ptr<PagePool> Pool(int pages) {
-    auto pool = PagePool::Create(kLayout, pages * kLayout.page_bytes());
+    auto pool = PagePool::Create(kWarmLayout, pages * kWarmLayout.page_bytes());
     CHECK(pool.has_value());
     return std::move(*pool);
   }

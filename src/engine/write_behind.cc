@@ -1,5 +1,6 @@
 #include "engine/write_behind.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -33,21 +34,45 @@ std::optional<StoreWrites> StoreWritesFromName(std::string_view name) {
   return std::nullopt;
 }
 
-WriteBehind::WriteBehind(std::vector<Tier*> stores, const PagePool& pool,
-                         WriteBehindOptions options, Tier* ram)
-    : stores_(std::move(stores)), ram_(ram), options_(options), seen_(options.seen_max) {
+WriteBehind::WriteBehind(std::vector<Tier*> stores, PagePool& pool, WriteBehindOptions options,
+                         Tier* ram)
+    : stores_(std::move(stores)),
+      ram_(ram),
+      pool_(pool),
+      options_(options),
+      seen_(options.seen_max) {
   CHECK(ram_ != nullptr || !stores_.empty());
-  WriteQueueOptions queue{
-      .queue_max = options.queue_max, .threads = options.threads, .patience = options.patience};
+  const double pages = options.queue_share * static_cast<double>(pool.pages());
+  WriteQueueOptions queue{.queue_max = std::max<size_t>(1, static_cast<size_t>(pages)),
+                          .threads = options.threads,
+                          .patience = options.patience};
   if (!stores_.empty()) to_store_.emplace(*stores_[0], pool, queue);
   queue.threads = kRamThreads;
   if (ram_ != nullptr) to_ram_.emplace(*ram_, pool, queue);
+  pool_.SetReclaimer([this] { return GivePage(); });
 }
 
-void WriteBehind::Offer(const ChunkKey& key, const ChunkKey& parent, NumericPath path,
+WriteBehind::~WriteBehind() { pool_.SetReclaimer(nullptr); }
+
+void WriteBehind::Offer(const ChunkKey& key, const ChunkKey& parent, int position, NumericPath path,
                         PageHandle page) {
-  if (to_ram_ && !Holds(*ram_, key)) to_ram_->Add({key, parent, path, page.Share()});
-  if (to_store_ && IsForStore(key)) to_store_->Add({key, parent, path, std::move(page)});
+  if (to_ram_ && !Holds(*ram_, key)) to_ram_->Add({key, parent, position, path, page.Share()});
+  if (to_store_ && IsForStore(key)) {
+    to_store_->Add({key, parent, position, path, std::move(page)});
+  }
+}
+
+// A page that waits for the store alone; else for the RAM tier, which is rarely behind; else for
+// both.
+bool WriteBehind::GivePage() {
+  const auto alone = [this](PageId page) { return pool_.references(page) == 1; };
+  if (to_store_ && to_store_->DropLeast(alone)) return true;
+  if (!to_ram_) return false;
+  if (to_ram_->DropLeast(alone)) return true;
+  if (!to_store_) return false;
+  const PageHandle page = to_store_->DropLeast(
+      [this](PageId id) { return pool_.references(id) == 2 && to_ram_->Waits(id); });
+  return page && to_ram_->DropLeast([&page](PageId id) { return id == page.id(); });
 }
 
 bool WriteBehind::IsForStore(const ChunkKey& key) {
@@ -55,13 +80,13 @@ bool WriteBehind::IsForStore(const ChunkKey& key) {
   for (size_t i = 0; i < looked_at; ++i) {
     if (Holds(*stores_[i], key)) return false;
   }
-  std::lock_guard lock(mutex_);
-  const bool admitted = AdmitLocked(key);
+  MutexLock lock(mutex_);
+  const bool admitted = Admits(key);
   if (!admitted) ++not_admitted_;
   return admitted;
 }
 
-bool WriteBehind::AdmitLocked(const ChunkKey& key) {
+bool WriteBehind::Admits(const ChunkKey& key) {
   switch (options_.writes) {
     case StoreWrites::kAlways:
       return true;
@@ -74,18 +99,13 @@ bool WriteBehind::AdmitLocked(const ChunkKey& key) {
 }
 
 nlohmann::json WriteBehind::SeenToJson() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return seen_.ToJson();
 }
 
 Status WriteBehind::SeenFromJson(const nlohmann::json& json) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return seen_.FromJson(json);
-}
-
-void WriteBehind::DropQueued() {
-  if (to_store_ && to_store_->Drop() > 0) return;
-  if (to_ram_) to_ram_->Drop();
 }
 
 bool WriteBehind::Flush() {
@@ -100,11 +120,17 @@ WriteBehindStats WriteBehind::Stats() const {
     const WriteQueueStats store = to_store_->Stats();
     stats = {.written = store.written,
              .failed = store.failed,
-             .dropped = store.dropped,
-             .in_flight = store.in_flight};
+             .dropped_full = store.dropped_full,
+             .dropped_wanted = store.dropped_wanted,
+             .queued = store.queued,
+             .writing = store.writing};
   }
-  if (to_ram_) stats.in_flight += to_ram_->Stats().in_flight;
-  std::lock_guard lock(mutex_);
+  if (to_ram_) {
+    const WriteQueueStats ram = to_ram_->Stats();
+    stats.queued += ram.queued;
+    stats.writing += ram.writing;
+  }
+  MutexLock lock(mutex_);
   stats.not_admitted = not_admitted_;
   return stats;
 }

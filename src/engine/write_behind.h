@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/seen_keys.h"
 #include "engine/write_queue.h"
 
@@ -18,39 +18,47 @@ std::string_view StoreWritesName(StoreWrites writes);  // "always", "second-use"
 std::optional<StoreWrites> StoreWritesFromName(std::string_view name);
 
 struct WriteBehindOptions {
-  size_t queue_max = 4096;  // chunks waiting to be written to a tier
-  int threads = 8;          // that write to the store
+  double queue_share = 0.5;  // of the pool's pages, that wait to be written to a tier
+  int threads = 8;           // that write to the store
   StoreWrites writes = StoreWrites::kAlways;
   bool promote = false;          // copy what another store holds to the first
   size_t seen_max = 1ull << 16;  // keys remembered for kSecondUse
   Seconds patience{60};          // with a tier whose writes do not return
 };
 
-// Of what the stores were to keep, but for in_flight.
+// Counts of what the stores were to keep, but for `queued` and `writing`.
 struct WriteBehindStats {
   uint64_t written = 0;
   uint64_t failed = 0;
-  uint64_t dropped = 0;       // the queue was full
-  uint64_t not_admitted = 0;  // by WriteBehindOptions::writes
-  uint64_t in_flight = 0;     // queued or being written now, to either
+  uint64_t dropped_full = 0;    // the queue was
+  uint64_t dropped_wanted = 0;  // their pages were, for requests
+  uint64_t not_admitted = 0;    // WriteBehindOptions::writes kept them out
+  uint64_t queued = 0;          // chunks that wait now, for either; each has a page
+  uint64_t writing = 0;         // chunks that are being written now, to either; likewise
+
+  uint64_t dropped() const { return dropped_full + dropped_wanted; }
+  uint64_t in_flight() const { return queued + writing; }
 };
 
 // Chunks go to the RAM tier, always, and to the first store, as the options say. Each has a queue
 // and threads of its own: a store that is slow or fails keeps nothing from the RAM tier, nor the
-// reverse. Thread-safe.
+// reverse. When the pool has no page left, what waits gives its pages, one for each that is wanted.
+// Thread-safe.
 class WriteBehind {
  public:
-  // Stores, the fastest first, a RAM tier, or both; they and the pool outlive it.
-  WriteBehind(std::vector<Tier*> stores, const PagePool& pool, WriteBehindOptions options = {},
+  // Stores, the fastest first, a RAM tier, or both; they and the pool, whose reclaimer it is,
+  // outlive it.
+  WriteBehind(std::vector<Tier*> stores, PagePool& pool, WriteBehindOptions options = {},
               Tier* ram = nullptr);
+  ~WriteBehind();
+  WriteBehind(const WriteBehind&) = delete;
+  WriteBehind& operator=(const WriteBehind&) = delete;
 
-  // A chunk was used: queues it for the RAM tier unless that holds it; and for the first store
-  // unless a store is known to hold it already (and it is not to be promoted), or it is not
-  // admitted. `page` is published: it does not change any more.
-  void Offer(const ChunkKey& key, const ChunkKey& parent, NumericPath path, PageHandle page);
-  // Gives up what has not begun to be written to the store, and counts it as dropped; where nothing
-  // waits for that, what waits for the RAM tier, which is rarely behind.
-  void DropQueued();
+  // A chunk was used, the `position`th of its prompt: queues it for the RAM tier unless that holds
+  // it; and for the first store unless a store is known to hold it already (and it is not to be
+  // promoted), or it is not admitted. `page` is published: it does not change any more.
+  void Offer(const ChunkKey& key, const ChunkKey& parent, int position, NumericPath path,
+             PageHandle page);
   // Returns when everything queued so far is written, or has failed; false, with a warning, when
   // nothing has been for options.patience.
   bool Flush();
@@ -61,18 +69,19 @@ class WriteBehind {
   [[nodiscard]] Status SeenFromJson(const nlohmann::json& json);
 
  private:
-  bool IsForStore(const ChunkKey& key);
-  bool AdmitLocked(const ChunkKey& key);
+  bool GivePage();
+  bool IsForStore(const ChunkKey& key) EXCLUDES(mutex_);
+  bool Admits(const ChunkKey& key) REQUIRES(mutex_);
 
   // Constant after construction.
   const std::vector<Tier*> stores_;
   Tier* const ram_;  // may be null
+  PagePool& pool_;
   const WriteBehindOptions options_;
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  SeenKeys seen_;
-  uint64_t not_admitted_ = 0;
+  mutable Mutex mutex_;
+  SeenKeys seen_ GUARDED_BY(mutex_);
+  uint64_t not_admitted_ GUARDED_BY(mutex_) = 0;
 
   // Self-synchronised; where there is such a tier.
   std::optional<WriteQueue> to_ram_, to_store_;

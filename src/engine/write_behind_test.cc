@@ -4,26 +4,26 @@
 
 #include <atomic>
 #include <future>
-#include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "base/mutex.h"
 #include "store/memory_tier.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {
 namespace {
 
-constexpr KvLayout kLayout{.layers = 2, .kv_heads = 1, .head_dim = 16, .chunk_tokens = 16};
+constexpr KvLayout kWriteLayout{.layers = 2, .kv_heads = 1, .head_dim = 16, .chunk_tokens = 16};
 
 // A memory tier whose writes wait while the gate is closed, and fail when told to.
 class GatedTier : public MemoryTier {
  public:
   using MemoryTier::MemoryTier;
-  std::mutex gate;
+  Mutex gate;
   std::atomic<bool> fails{false};
 
   Status Put(const ChunkWrite& chunk) override {
-    std::lock_guard lock(gate);
+    MutexLock lock(gate);
     if (fails) return Fail(ErrorCode::kIo, "no space left");
     return MemoryTier::Put(chunk);
   }
@@ -33,12 +33,18 @@ class WriteBehindTest : public testing::Test {
  protected:
   static MemoryTierOptions Options() {
     MemoryTierOptions options;
-    options.layout = kLayout;
+    options.layout = kWriteLayout;
     return options;
   }
   static ChunkKey Key(int i) { return ChunkKeys(KvIdentity().Root(), std::vector{i}, 1)[0]; }
   void Enqueue(WriteBehind& writer, int i) {
-    writer.Offer(Key(i), KvIdentity().Root(), NumericPath::kF32, std::move(*pool_->Draw()));
+    writer.Offer(Key(i), KvIdentity().Root(), i, NumericPath::kF32, std::move(*pool_->Draw()));
+  }
+  // As many pages as the pool has, and then one more for each that the writer gives.
+  int DrawAll() {
+    std::vector<PageHandle> pages;
+    while (auto page = pool_->Draw()) pages.push_back(std::move(*page));
+    return static_cast<int>(pages.size());
   }
 
   static bool Holds(Tier& tier, int i) { return tier.Residency(std::vector{Key(i)})[0]; }
@@ -51,12 +57,13 @@ class WriteBehindTest : public testing::Test {
     return false;
   }
 
-  std::unique_ptr<PagePool> pool_ = PagePool::Create(kLayout, 16 * kLayout.page_bytes()).value();
+  std::unique_ptr<PagePool> pool_ =
+      PagePool::Create(kWriteLayout, 16 * kWriteLayout.page_bytes()).value();
   GatedTier tier_{Options()};
 };
 
 TEST_F(WriteBehindTest, FlushReturnsWhenAllIsWritten) {
-  WriteBehind writer({&tier_}, *pool_, {.queue_max = 16});
+  WriteBehind writer({&tier_}, *pool_, {});
   for (int i = 0; i < 8; ++i) Enqueue(writer, i);
   writer.Flush();
   EXPECT_EQ(tier_.Stats().chunks, 8u);
@@ -65,32 +72,53 @@ TEST_F(WriteBehindTest, FlushReturnsWhenAllIsWritten) {
 }
 
 TEST_F(WriteBehindTest, AFullQueueDropsAndNobodyWaits) {
-  WriteBehind writer({&tier_}, *pool_, {.queue_max = 3});
+  WriteBehind writer({&tier_}, *pool_, {.queue_share = 3.0 / 16});
   {
-    std::lock_guard closed(tier_.gate);
+    MutexLock closed(tier_.gate);
     for (int i = 0; i < 8; ++i) Enqueue(writer, i);  // returns although nothing can be written
-    EXPECT_EQ(writer.Stats().dropped, 5u);
+    EXPECT_EQ(writer.Stats().dropped_full, 5u);
     EXPECT_EQ(pool_->Stats().referenced, 3u) << "dropped pages go back at once";
   }
   writer.Flush();
   EXPECT_EQ(writer.Stats().written, 3u);
 }
 
-TEST_F(WriteBehindTest, DropQueuedGivesUpAllButWhatIsBeingWritten) {
-  WriteBehind writer({&tier_}, *pool_, {.queue_max = 16, .threads = 2});
+// The front of a prompt is computed sooner than its back.
+TEST_F(WriteBehindTest, WhatIsWorthLeastIsDropped) {
+  std::vector<PageHandle> drawn;
   {
-    std::lock_guard closed(tier_.gate);
-    for (int i = 0; i < 8; ++i) Enqueue(writer, i);
-    writer.DropQueued();
-    EXPECT_LE(pool_->Stats().referenced, 2u);
-    EXPECT_EQ(writer.Stats().dropped, 8 - pool_->Stats().referenced);
+    WriteBehind writer({&tier_}, *pool_, {.queue_share = 4.0 / 16, .threads = 1});
+    MutexLock closed(tier_.gate);
+    Enqueue(writer, 0);
+    EXPECT_TRUE(testing_util::Eventually([&] { return writer.Stats().writing == 1; }));
+    for (int i : {5, 2, 9, 1, 7}) Enqueue(writer, i);  // 3 may wait beside what is being written
+    EXPECT_EQ(writer.Stats().dropped_full, 2u) << "2 and 1";
+    for (int i = 0; i < 12 + 2; ++i) drawn.push_back(std::move(*pool_->Draw()));
+    EXPECT_EQ(writer.Stats().dropped_wanted, 2u) << "no more than needed: 5 and 7";
+    EXPECT_EQ(writer.Stats().queued, 1u);
+  }
+  EXPECT_TRUE(Holds(tier_, 9));
+  EXPECT_EQ(tier_.Stats().chunks, 2u) << "what was being written";
+}
+
+TEST_F(WriteBehindTest, AllPagesAreGivenButThoseThatAreBeingWrittenOrUsed) {
+  WriteBehind writer({&tier_}, *pool_, {.threads = 2});
+  {
+    MutexLock closed(tier_.gate);
+    for (int i = 0; i < 7; ++i) Enqueue(writer, i);
+    EXPECT_TRUE(testing_util::Eventually([&] { return writer.Stats().writing == 2; }));
+    const auto used = pool_->Draw();
+    writer.Offer(Key(7), KvIdentity().Root(), 0, NumericPath::kF32, used->Share());
+    EXPECT_EQ(DrawAll(), 16 - 2 - 1);
+    EXPECT_EQ(writer.Stats().dropped_wanted, 5u);
+    EXPECT_EQ(writer.Stats().queued, 1u);
   }
   writer.Flush();
-  EXPECT_EQ(tier_.Stats().chunks, 8 - writer.Stats().dropped);
+  EXPECT_EQ(tier_.Stats().chunks, 8 - writer.Stats().dropped());
 }
 
 TEST_F(WriteBehindTest, FailedWritesAreCountedAndLetTheirPagesGo) {
-  WriteBehind writer({&tier_}, *pool_, {.queue_max = 16});
+  WriteBehind writer({&tier_}, *pool_, {});
   tier_.fails = true;
   for (int i = 0; i < 3; ++i) Enqueue(writer, i);
   writer.Flush();
@@ -221,34 +249,39 @@ TEST_F(WriteBehindTest, ATierThatFailsKeepsNothingFromTheOther) {
 }
 
 TEST_F(WriteBehindTest, TheRamTiersChunksAreGivenUpOnlyWhenTheStoreHasNone) {
-  GatedTier store(Options()), ram(Options());
-  WriteBehind writer({&store}, *pool_, {.threads = 1}, &ram);
-  std::unique_lock closed(store.gate), ram_closed(ram.gate);
-  for (int i = 0; i < 6; ++i) Enqueue(writer, i);
-  writer.DropQueued();
-  ram_closed.unlock();
-  EXPECT_TRUE(testing_util::Eventually([&] { return ram.Stats().chunks == 6; }));
-  ram_closed.lock();
-  for (int i = 6; i < 10; ++i) Enqueue(writer, i);
-  writer.DropQueued();
-  writer.DropQueued();
-  closed.unlock();
-  ram_closed.unlock();
-  EXPECT_TRUE(Flushed(writer));
-  EXPECT_LT(ram.Stats().chunks, 10u) << "two at most were being written";
+  MemoryTier store(Options()), ram(Options());
+  WriteBehind writer({&store}, *pool_, {.queue_share = 1, .threads = 0}, &tier_);
+  MutexLock closed(tier_.gate);
+  for (int i = 0; i < 4; ++i) Enqueue(writer, i);  // for both; two are being written to the RAM
+  EXPECT_TRUE(testing_util::Eventually([&] { return writer.Stats().writing == 2; }));
+  {
+    const auto page = pool_->Draw();
+    ASSERT_TRUE(store.Put({.key = Key(10),
+                           .parent = KvIdentity().Root(),
+                           .numeric_path = NumericPath::kF32,
+                           .page = {pool_->Data(page->id()), kWriteLayout.page_bytes()}}));
+  }
+  Enqueue(writer, 10);  // for the RAM tier alone
+  EXPECT_EQ(DrawAll(), 16 - 2);
+  EXPECT_EQ(writer.Stats().queued, 2u) << "for the store, what is being written to the RAM tier";
+  closed.Unlock();
+  EXPECT_TRUE(testing_util::Eventually([&] { return writer.Stats().writing == 0; }));
+  EXPECT_EQ(tier_.Stats().chunks, 2u);
+  EXPECT_EQ(writer.Stats().dropped_wanted, 2u) << "of the store";
+  EXPECT_EQ(DrawAll(), 16);
+  EXPECT_EQ(writer.Stats().dropped_wanted, 4u);
 }
 
 TEST_F(WriteBehindTest, AStoreThatHangsKeepsNothingFromTheRamTier) {
   GatedTier store(Options());
   WriteBehind writer({&store}, *pool_, {.threads = 1, .patience = Seconds(0.02)}, &tier_);
-  std::unique_lock closed(store.gate);
+  MutexLock closed(store.gate);
   for (int i = 0; i < 4; ++i) Enqueue(writer, i);
   EXPECT_FALSE(writer.Flush());
   EXPECT_TRUE(testing_util::Eventually([&] { return tier_.Stats().chunks == 4; }));
-  EXPECT_GE(writer.Stats().in_flight, 4u);
-  writer.DropQueued();
-  EXPECT_LE(pool_->Stats().referenced, 1u);
-  closed.unlock();
+  EXPECT_TRUE(testing_util::Eventually([&] { return writer.Stats().in_flight() == 4; }));
+  EXPECT_EQ(DrawAll(), 15);
+  closed.Unlock();
   EXPECT_TRUE(Flushed(writer));
 }
 
@@ -257,7 +290,7 @@ TEST_F(WriteBehindTest, TheRamTierNeedsNoStore) {
   for (int i = 0; i < 8; ++i) Enqueue(writer, i);
   EXPECT_TRUE(writer.Flush());
   EXPECT_EQ(tier_.Stats().chunks, 8u);
-  EXPECT_EQ(writer.Stats().written + writer.Stats().in_flight, 0u);
+  EXPECT_EQ(writer.Stats().written + writer.Stats().in_flight(), 0u);
 }
 
 TEST_F(WriteBehindTest, NamesOfPoliciesRead) {
@@ -269,27 +302,27 @@ TEST_F(WriteBehindTest, NamesOfPoliciesRead) {
 
 TEST_F(WriteBehindTest, DestructionWritesWhatIsQueued) {
   {
-    WriteBehind writer({&tier_}, *pool_, {.queue_max = 16});
+    WriteBehind writer({&tier_}, *pool_, {});
     for (int i = 0; i < 8; ++i) Enqueue(writer, i);
   }
   EXPECT_EQ(tier_.Stats().chunks, 8u);
 }
 
-TEST_F(WriteBehindTest, DropQueuedEndsAFlush) {
-  WriteBehind writer({&tier_}, *pool_, {.queue_max = 16, .threads = 0, .patience = Seconds(3600)});
+TEST_F(WriteBehindTest, AFlushEndsWhenWhatItWaitsForIsGivenUp) {
+  WriteBehind writer({&tier_}, *pool_, {.threads = 0, .patience = Seconds(3600)});
   Enqueue(writer, 0);
   auto flush = std::async(std::launch::async, [&] { return writer.Flush(); });
   EXPECT_EQ(flush.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
-  writer.DropQueued();
+  EXPECT_EQ(DrawAll(), 16);
   EXPECT_TRUE(flush.get());
 }
 
 TEST_F(WriteBehindTest, FlushGivesUpWaitingForWritesThatDoNotReturn) {
-  WriteBehind writer({&tier_}, *pool_, {.queue_max = 16, .threads = 1, .patience = Seconds(0.02)});
-  std::unique_lock closed(tier_.gate);
+  WriteBehind writer({&tier_}, *pool_, {.threads = 1, .patience = Seconds(0.02)});
+  MutexLock closed(tier_.gate);
   for (int i = 0; i < 3; ++i) Enqueue(writer, i);
   EXPECT_FALSE(writer.Flush());
-  closed.unlock();
+  closed.Unlock();
   EXPECT_TRUE(Flushed(writer));
   EXPECT_EQ(tier_.Stats().chunks, 3u);
 }

@@ -2,7 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
-#include <chrono>
+#include <algorithm>
 #include <utility>
 
 namespace kvcake {
@@ -14,44 +14,65 @@ WriteQueue::WriteQueue(Tier& tier, const PagePool& pool, WriteQueueOptions optio
 
 WriteQueue::~WriteQueue() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stop_ = true;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
 }
 
 void WriteQueue::Add(Item item) {
-  {
-    std::lock_guard lock(mutex_);
-    if (queue_.size() + writing_ >= options_.queue_max) {
-      if (stats_.dropped++ == 0) {
-        spdlog::warn("the store {} is slower than new chunks come: not all of them are kept",
-                     tier_.name());
-      }
-      return;
+  Item dropped;  // its page goes back outside the lock
+  MutexLock lock(mutex_);
+  queue_.push_back(std::move(item));
+  if (queue_.size() + writing_ > options_.queue_max) {
+    dropped = TakeLeast([](PageId) { return true; });
+    if (stats_.dropped_full++ == 0) {
+      spdlog::warn("the store {} is slower than new chunks come: not all of them are kept",
+                   tier_.name());
     }
-    queue_.push_back(std::move(item));
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
-size_t WriteQueue::Drop() {
-  std::deque<Item> dropped;  // their pages go back outside the lock
-  std::lock_guard lock(mutex_);
-  stats_.dropped += queue_.size();
-  dropped.swap(queue_);
-  changed_.notify_all();  // a Flush waits for the queue too
-  return dropped.size();
+PageHandle WriteQueue::DropLeast(const PagePredicate& wanted) {
+  MutexLock lock(mutex_);
+  Item dropped = TakeLeast(wanted);
+  if (dropped.page && stats_.dropped_wanted++ == 0) {
+    spdlog::warn("pages of KV cache are short: chunks that wait to be written to {} give theirs",
+                 tier_.name());
+  }
+  return std::move(dropped.page);
+}
+
+// The oldest of those that are worth as little.
+WriteQueue::Item WriteQueue::TakeLeast(const PagePredicate& wanted) {
+  auto least = queue_.end();
+  for (auto it = queue_.begin(); it != queue_.end(); ++it) {
+    if (least != queue_.end() && it->position >= least->position) continue;
+    if (wanted(it->page.id())) least = it;
+  }
+  if (least == queue_.end()) return {};
+  Item item = std::move(*least);
+  queue_.erase(least);
+  changed_.NotifyAll();  // a Flush waits for the queue too
+  return item;
+}
+
+bool WriteQueue::Waits(PageId page) const {
+  MutexLock lock(mutex_);
+  return std::any_of(queue_.begin(), queue_.end(),
+                     [page](const Item& item) { return item.page.id() == page; });
 }
 
 bool WriteQueue::Flush() {
-  const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(options_.patience);
-  std::unique_lock lock(mutex_);
-  const auto done = [this] { return queue_.empty() && writing_ == 0; };
+  MutexLock lock(mutex_);
   while (!done()) {
     const uint64_t before = ended_;
-    if (changed_.wait_for(lock, patience, [&] { return done() || ended_ != before; })) continue;
+    const TimePoint give_up = Clock::Real().Now() + options_.patience;
+    while (!done() && ended_ == before && changed_.WaitUntil(mutex_, give_up)) {
+    }
+    if (done() || ended_ != before) continue;
     spdlog::warn("the store {} does not take what is written to it: {} chunks are not kept",
                  tier_.name(), queue_.size() + writing_);
     return false;
@@ -60,28 +81,29 @@ bool WriteQueue::Flush() {
 }
 
 WriteQueueStats WriteQueue::Stats() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   WriteQueueStats stats = stats_;
-  stats.in_flight = queue_.size() + writing_;
+  stats.queued = queue_.size();
+  stats.writing = writing_;
   return stats;
 }
 
 void WriteQueue::Loop() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    while (!stop_ && queue_.empty()) changed_.Wait(mutex_);
     if (queue_.empty()) return;
     Item item = std::move(queue_.front());
     queue_.pop_front();
     ++writing_;
-    lock.unlock();
+    lock.Unlock();
     const Status status =
         tier_.Put({.key = item.key,
                    .parent = item.parent,
                    .numeric_path = item.path,
                    .page = {pool_.Data(item.page.id()), pool_.layout().page_bytes()}});
     item.page.Reset();
-    lock.lock();
+    lock.Lock();
     if (status) {
       ++stats_.written;
     } else if (stats_.failed++ == 0) {
@@ -89,7 +111,7 @@ void WriteQueue::Loop() {
     }
     --writing_;
     ++ended_;
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
 }
 

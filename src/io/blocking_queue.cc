@@ -1,10 +1,9 @@
 #include <algorithm>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <thread>
 #include <unordered_set>
 
+#include "base/mutex.h"
 #include "io/io_queue.h"
 #include "io/transfer.h"
 
@@ -12,13 +11,6 @@ namespace kvcake {
 namespace {
 
 Result<uint64_t> Run(const IoOp& op) {
-  if (op.kind == IoOp::Kind::kWrite) {
-    const std::span<const std::byte> buffer = op.buffer;
-    if (auto status = WriteFully(*op.file, {&buffer, 1}, op.offset); !status) {
-      return tl::unexpected(status.error());
-    }
-    return buffer.size();
-  }
   Transfer transfer(op);
   while (true) {
     ASSIGN_OR_RETURN(const size_t n, op.file->ReadAt(transfer.left(), transfer.offset()));
@@ -37,21 +29,21 @@ class BlockingQueue : public IoQueue {
 
   ~BlockingQueue() override {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       stop_ = true;
     }
-    work_.notify_all();
+    work_.NotifyAll();
     for (std::thread& thread : threads_) thread.join();
   }
 
   bool HasRoom(uint64_t bytes) const override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return HasRoomLocked(bytes);
   }
 
   Status Submit(const IoOp& op) override {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (!HasRoomLocked(op.buffer.size())) {
         return Fail(ErrorCode::kResourceExhausted, "the I/O queue is full: {} requests, {} bytes",
                     in_flight_, bytes_in_flight_);
@@ -60,12 +52,12 @@ class BlockingQueue : public IoQueue {
       bytes_in_flight_ += op.buffer.size();
       submitted_.push_back(op);
     }
-    work_.notify_one();
+    work_.NotifyOne();
     return {};
   }
 
   void Cancel(uint64_t user_data) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto it = std::find_if(submitted_.begin(), submitted_.end(),
                            [&](const IoOp& op) { return op.user_data == user_data; });
     if (it == submitted_.end()) return;  // running: let it finish
@@ -74,15 +66,10 @@ class BlockingQueue : public IoQueue {
   }
 
   Status Wait(std::vector<IoCompletion>& completions, std::optional<TimePoint> deadline) override {
-    std::unique_lock lock(mutex_);
-    const auto ready = [this] { return !completed_.empty() || woken_; };
-    if (deadline) {
-      event_.wait_until(
-          lock, std::chrono::time_point_cast<std::chrono::steady_clock::duration>(*deadline),
-          ready);
-    } else {
-      event_.wait(lock, ready);
-    }
+    MutexLock lock(mutex_);
+    const TimePoint until = deadline.value_or(TimePoint::max());
+    bool in_time = true;
+    while (completed_.empty() && !woken_ && in_time) in_time = event_.WaitUntil(mutex_, until);
     woken_ = false;
     for (auto& [completion, bytes] : completed_) {
       --in_flight_;
@@ -94,37 +81,37 @@ class BlockingQueue : public IoQueue {
   }
 
   void Wake() override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     woken_ = true;
-    event_.notify_one();
+    event_.NotifyOne();
   }
 
   int in_flight() const override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return in_flight_;
   }
 
  private:
-  bool HasRoomLocked(uint64_t bytes) const {
+  bool HasRoomLocked(uint64_t bytes) const REQUIRES(mutex_) {
     return in_flight_ == 0 ||
            (in_flight_ < requests_max_ && bytes_in_flight_ + bytes <= bytes_max_);
   }
 
-  void CompleteLocked(const IoOp& op, Result<uint64_t> result) {
+  void CompleteLocked(const IoOp& op, Result<uint64_t> result) REQUIRES(mutex_) {
     completed_.emplace_back(IoCompletion{op.user_data, std::move(result)}, op.buffer.size());
-    event_.notify_one();
+    event_.NotifyOne();
   }
 
-  void Help() {
-    std::unique_lock lock(mutex_);
+  void Help() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     while (true) {
-      work_.wait(lock, [this] { return stop_ || !submitted_.empty(); });
+      while (!stop_ && submitted_.empty()) work_.Wait(mutex_);
       if (submitted_.empty()) return;
       const IoOp op = submitted_.front();
       submitted_.pop_front();
-      lock.unlock();
+      lock.Unlock();
       auto result = Run(op);
-      lock.lock();
+      lock.Lock();
       CompleteLocked(op, std::move(result));
     }
   }
@@ -133,16 +120,16 @@ class BlockingQueue : public IoQueue {
   const int requests_max_;
   const uint64_t bytes_max_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable work_;   // for the helpers
-  std::condition_variable event_;  // for Wait
-  // Guarded by mutex_.
-  std::deque<IoOp> submitted_;
-  std::vector<std::pair<IoCompletion, uint64_t>> completed_;  // and the operation's bytes
-  int in_flight_ = 0;                                         // until returned by Wait
-  uint64_t bytes_in_flight_ = 0;
-  bool woken_ = false;
-  bool stop_ = false;
+  mutable Mutex mutex_;
+  CondVar work_;   // for the helpers
+  CondVar event_;  // for Wait
+  std::deque<IoOp> submitted_ GUARDED_BY(mutex_);
+  // And the operation's bytes.
+  std::vector<std::pair<IoCompletion, uint64_t>> completed_ GUARDED_BY(mutex_);
+  int in_flight_ GUARDED_BY(mutex_) = 0;  // until returned by Wait
+  uint64_t bytes_in_flight_ GUARDED_BY(mutex_) = 0;
+  bool woken_ GUARDED_BY(mutex_) = false;
+  bool stop_ GUARDED_BY(mutex_) = false;
 
   std::vector<std::thread> threads_;
 };

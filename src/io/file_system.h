@@ -86,7 +86,7 @@ class FileSystem {
   // Null when another holds it (also another lock of this process). Made, mode 0600, if missing.
   virtual Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) = 0;
   virtual Result<uint64_t> FreeBytes(const std::string& path) = 0;
-  // A queue that can read and write this file system's files.
+  // A queue that can read this file system's files.
   virtual Result<std::unique_ptr<IoQueue>> NewQueue(const IoQueueOptions& options) = 0;
 };
 

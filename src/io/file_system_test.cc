@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/temp_dir_testing.h"
-#include "io/faulty_file_system.h"
+#include "io/faulty_file_system_testing.h"
 
 namespace kvcake {
 namespace {

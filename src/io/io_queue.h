@@ -1,4 +1,4 @@
-// Asynchronous reads and writes of whole buffers.
+// Asynchronous reads of whole buffers.
 //
 // Submit, Cancel and Wait belong to one thread at a time; Wake may be called by any. Threads sleep
 // in the kernel, they never spin. Buffers and files belong to the queue from Submit until their
@@ -19,18 +19,16 @@
 namespace kvcake {
 
 struct IoOp {
-  enum class Kind { kRead, kWrite };
-  Kind kind = Kind::kRead;
   File* file = nullptr;
   uint64_t offset = 0;
-  std::span<std::byte> buffer;  // a write only reads it
-  uint64_t user_data = 0;       // names the operation; unique among those in flight
+  std::span<std::byte> buffer;
+  uint64_t user_data = 0;  // names the operation; unique among those in flight
 };
 
 struct IoCompletion {
   uint64_t user_data = 0;
-  // Bytes moved: the buffer's size, or less when a read met the end of the file. Short transfers,
-  // EINTR and EAGAIN have been continued. kCancelled after Cancel.
+  // Bytes read: the buffer's size, or less when the file ended. Short reads, EINTR and EAGAIN have
+  // been continued. kCancelled after Cancel.
   Result<uint64_t> bytes = 0;
 };
 

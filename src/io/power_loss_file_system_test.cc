@@ -1,6 +1,6 @@
-#include "io/power_loss_file_system.h"
-
 #include <gtest/gtest.h>
+
+#include "io/power_loss_file_system_testing.h"
 
 namespace kvcake {
 namespace {

@@ -1,4 +1,4 @@
-// The progress of one operation over short transfers; shared by the queues.
+// The progress of one read over short ones; shared by the queues.
 #pragma once
 
 #include <cstdint>

@@ -125,11 +125,7 @@ class UringQueue : public IoQueue {
     const auto left = transfer.left();
     const int fd = transfer.op().file->fd();
     const auto bytes = static_cast<unsigned>(left.size());
-    if (transfer.op().kind == IoOp::Kind::kRead) {
-      io_uring_prep_read(sqe, fd, left.data(), bytes, transfer.offset());
-    } else {
-      io_uring_prep_write(sqe, fd, left.data(), bytes, transfer.offset());
-    }
+    io_uring_prep_read(sqe, fd, left.data(), bytes, transfer.offset());
     sqe->user_data = tag;
   }
 
@@ -193,8 +189,7 @@ class UringQueue : public IoQueue {
   static Result<uint64_t> ResultOf(const Transfer& transfer, int32_t res) {
     if (res >= 0) return transfer.done();
     if (res == -ECANCELED) return Fail(ErrorCode::kCancelled, "I/O cancelled");
-    const char* action = transfer.op().kind == IoOp::Kind::kRead ? "read" : "write";
-    return tl::unexpected(ErrnoError(-res, action, transfer.op().file->path()));
+    return tl::unexpected(ErrnoError(-res, "read", transfer.op().file->path()));
   }
 
   // Constant after construction.

@@ -1,23 +1,26 @@
 #include "kv/page_copier.h"
 
-#include <condition_variable>
-#include <mutex>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace kvcake {
 
 void AwaitCopies(int64_t count,
                  const std::function<void(int64_t copy, std::function<void()> done)>& start) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int64_t left = count;  // guarded by mutex
+  struct {
+    Mutex mutex;
+    CondVar changed;
+    int64_t left GUARDED_BY(mutex);
+  } copies{.mutex = {}, .changed = {}, .left = count};
   const auto done = [&] {
-    std::lock_guard lock(mutex);
-    if (--left == 0) changed.notify_one();  // under the lock: all is gone once the caller has it
+    MutexLock lock(copies.mutex);
+    // Under the lock: all is gone once the caller has it.
+    if (--copies.left == 0) copies.changed.NotifyOne();
   };
   for (int64_t copy = 0; copy < count; ++copy) start(copy, done);
-  std::unique_lock lock(mutex);
-  changed.wait(lock, [&] { return left == 0; });
+  MutexLock lock(copies.mutex);
+  while (copies.left > 0) copies.changed.Wait(copies.mutex);
 }
 
 void CopyFromPage(PageCopier& copier, std::span<std::byte> staging,

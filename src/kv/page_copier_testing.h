@@ -3,7 +3,6 @@
 
 #include <cstring>
 #include <functional>
-#include <mutex>
 #include <random>
 #include <span>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "base/callback_thread.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "kv/page_copier.h"
 
 namespace kvcake::testing_util {
@@ -42,16 +42,16 @@ class FakeCopier : public PageCopier {
   }
 
   void Set(CopierOptions options) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     options_ = options;
     StartLocked();
   }
   size_t held() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return held_.size();
   }
   uint64_t bytes() const {  // of the copies started
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return bytes_;
   }
 
@@ -63,13 +63,14 @@ class FakeCopier : public PageCopier {
     bool to_page;
   };
 
-  void Add(Copy copy) {
-    std::lock_guard lock(mutex_);
+  void Add(Copy copy) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     held_.push_back(std::move(copy));
     StartLocked();
   }
-  void StartLocked() {
+  void StartLocked() REQUIRES(mutex_) {
     std::erase_if(held_, [this](const Copy& copy) {
+      mutex_.AssertHeld();
       if (copy.to_page ? options_.hold_to_page : options_.hold_from_page) return false;
       bytes_ += copy.from.size();
       const double part = std::uniform_real_distribution<double>(0, 1)(random_);
@@ -83,12 +84,11 @@ class FakeCopier : public PageCopier {
 
   const size_t page_shift_;
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  CopierOptions options_;
-  std::vector<Copy> held_;
-  uint64_t bytes_ = 0;
-  std::mt19937 random_{1};
+  mutable Mutex mutex_;
+  CopierOptions options_ GUARDED_BY(mutex_);
+  std::vector<Copy> held_ GUARDED_BY(mutex_);
+  uint64_t bytes_ GUARDED_BY(mutex_) = 0;
+  std::mt19937 random_ GUARDED_BY(mutex_){1};
 
   CallbackThread thread_;  // last: it ends before the rest goes
 };

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/mutex.h"
 
 namespace kvcake {
 
@@ -88,6 +89,7 @@ PagePool::PagePool(const KvLayout& layout, PageMemory memory, uint64_t pages_per
     : layout_(layout),
       memory_(std::move(memory)),
       pages_per_segment_(pages_per_segment),
+      pages_(pages),
       states_(pages) {
   free_.reserve(pages);
   for (uint64_t page = pages; page-- > 0;) free_.push_back(static_cast<PageId>(page));
@@ -108,7 +110,19 @@ PagePool::~PagePool() {
 }
 
 std::optional<PageHandle> PagePool::Draw() {
-  std::lock_guard lock(mutex_);
+  if (auto page = DrawUnreferenced()) return page;
+  MutexLock lock(reclaim_mutex_);
+  if (reclaimer_ && reclaimer_()) return DrawUnreferenced();
+  return std::nullopt;
+}
+
+void PagePool::SetReclaimer(std::function<bool()> reclaimer) {
+  MutexLock lock(reclaim_mutex_);
+  reclaimer_ = std::move(reclaimer);
+}
+
+std::optional<PageHandle> PagePool::DrawUnreferenced() {
+  MutexLock lock(mutex_);
   PageId page;
   if (!free_.empty()) {
     page = free_.back();
@@ -128,20 +142,20 @@ std::optional<PageHandle> PagePool::Draw() {
 }
 
 std::optional<PageHandle> PagePool::Lookup(const ChunkKey& key) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto it = by_key_.find(key);
   if (it == by_key_.end()) return std::nullopt;
   return AdoptLocked(it->second);
 }
 
 PageHandle PagePool::Publish(PageHandle page, const ChunkKey& key, NumericPath path) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   PageState& state = states_[page.id()];
   CHECK(state.references == 1 && !state.published);
   auto [it, inserted] = by_key_.try_emplace(key, page.id());
   if (!inserted) {
     PageHandle published = AdoptLocked(it->second);
-    lock.unlock();  // `page` is released as it goes out of scope
+    lock.Unlock();  // `page` is released as it goes out of scope
     return published;
   }
   state.published = true;
@@ -151,14 +165,19 @@ PageHandle PagePool::Publish(PageHandle page, const ChunkKey& key, NumericPath p
 }
 
 NumericPath PagePool::path(PageId page) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const PageState& state = states_[page];
   CHECK(state.references > 0 && state.published);
   return state.path;
 }
 
+uint32_t PagePool::references(PageId page) const {
+  MutexLock lock(mutex_);
+  return states_[page].references;
+}
+
 void PagePool::DropCached() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (PageId page : lru_) {
     by_key_.erase(states_[page].key);
     states_[page].published = false;
@@ -168,7 +187,7 @@ void PagePool::DropCached() {
 }
 
 PagePoolStats PagePool::Stats() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return {.pages = states_.size(),
           .referenced = referenced_,
           .cached = lru_.size(),
@@ -190,12 +209,12 @@ PageHandle PagePool::AdoptLocked(PageId page) {
 }
 
 void PagePool::Reference(PageId page) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++states_[page].references;
 }
 
 void PagePool::Release(PageId page) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   PageState& state = states_[page];
   if (--state.references > 0) return;
   --referenced_;

@@ -15,12 +15,12 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "kv/chunk_key.h"
 #include "kv/kv_layout.h"
@@ -85,11 +85,15 @@ class PagePool {
   PagePool& operator=(const PagePool&) = delete;
 
   const KvLayout& layout() const { return layout_; }
-  uint64_t pages() const { return states_.size(); }
+  uint64_t pages() const { return pages_; }
 
   // A private page with undefined contents; empty when every page is referenced. Takes a free
-  // page, else the unreferenced page used longest ago.
+  // page, else the unreferenced page used longest ago, else one that the reclaimer gives back.
   std::optional<PageHandle> Draw();
+  // Called by Draw when every page is referenced, on the drawing thread and without the pool's
+  // lock: lets go of one page, or returns false. Null: nobody has any to give. Returns when no
+  // call of the one before is under way.
+  void SetReclaimer(std::function<bool()> reclaimer);
   // The published page of this key, if it is in memory.
   std::optional<PageHandle> Lookup(const ChunkKey& key);
   // Makes a private page findable and immutable; `path` is what made its contents. When the key is
@@ -98,6 +102,8 @@ class PagePool {
   PageHandle Publish(PageHandle page, const ChunkKey& key, NumericPath path);
   // Of a published page that the caller has a handle of.
   NumericPath path(PageId page) const;
+  // Handles of a page that the caller has one of.
+  uint32_t references(PageId page) const;
   // Forgets every unreferenced page's key. Referenced pages stay.
   void DropCached();
 
@@ -108,6 +114,8 @@ class PagePool {
     return segments_[page / pages_per_segment_].data() +
            (page % pages_per_segment_) * layout_.page_bytes();
   }
+  // True if page i lies at Data(0) + i * page_bytes, as pages of a device do.
+  bool contiguous() const { return segments_.size() == 1; }
   // K, then V, of one layer of a page: [2][kv_head][token][head_dim] of bf16.
   uint16_t* Slab(PageId page, int layer) const {
     return reinterpret_cast<uint16_t*>(Data(page) + layout_.slab_offset(layer));
@@ -115,8 +123,6 @@ class PagePool {
   // Where the bytes of a stored chunk must land to become this page. Raw chunks land in the page
   // itself, header and all.
   std::span<std::byte> LandingFor(PageId page, Codec codec) const;
-  // For registering with io_uring.
-  std::span<const std::span<std::byte>> segments() const { return segments_; }
 
  private:
   friend class PageHandle;
@@ -130,24 +136,27 @@ class PagePool {
 
   PagePool(const KvLayout& layout, PageMemory memory, uint64_t pages_per_segment, uint64_t pages);
   Status AllocateSegments();
-  void Reference(PageId page);
-  void Release(PageId page);
-  PageHandle AdoptLocked(PageId page);
+  void Reference(PageId page) EXCLUDES(mutex_);
+  void Release(PageId page) EXCLUDES(mutex_);
+  PageHandle AdoptLocked(PageId page) REQUIRES(mutex_);
+  std::optional<PageHandle> DrawUnreferenced() EXCLUDES(mutex_);
 
   // Constant after Create.
   const KvLayout layout_;
   const PageMemory memory_;
-  const uint64_t pages_per_segment_;
+  const uint64_t pages_per_segment_, pages_;
   std::vector<std::span<std::byte>> segments_;
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::vector<PageState> states_;
-  std::vector<PageId> free_;
-  std::list<PageId> lru_;  // published and unreferenced, coldest first
-  std::unordered_map<ChunkKey, PageId> by_key_;
-  uint64_t referenced_ = 0;
-  uint64_t evicted_ = 0;
+  mutable Mutex mutex_;
+  std::vector<PageState> states_ GUARDED_BY(mutex_);
+  std::vector<PageId> free_ GUARDED_BY(mutex_);
+  std::list<PageId> lru_ GUARDED_BY(mutex_);  // published and unreferenced, coldest first
+  std::unordered_map<ChunkKey, PageId> by_key_ GUARDED_BY(mutex_);
+  uint64_t referenced_ GUARDED_BY(mutex_) = 0;
+  uint64_t evicted_ GUARDED_BY(mutex_) = 0;
+
+  Mutex reclaim_mutex_;  // before mutex_
+  std::function<bool()> reclaimer_ GUARDED_BY(reclaim_mutex_);
 };
 
 // The pages of one sequence's chunks in order; the last may be partly filled.

@@ -5,7 +5,8 @@
 #include <tuple>
 #include <utility>
 
-#include "model/utf8.h"
+#include "base/mutex.h"
+#include "base/utf8.h"
 
 namespace kvcake {
 
@@ -36,9 +37,9 @@ struct Bpe::Unit {
 
 // Words seen lately. When `fresh` is full it becomes `old`, and what was old is forgotten.
 struct Bpe::Cache {
-  std::mutex mutex;
-  StringMap<std::vector<int32_t>> fresh;
-  StringMap<std::vector<int32_t>> old;
+  Mutex mutex;
+  StringMap<std::vector<int32_t>> fresh GUARDED_BY(mutex);
+  StringMap<std::vector<int32_t>> old GUARDED_BY(mutex);
 };
 
 Bpe::Bpe(BpeRules rules, size_t cache_words)
@@ -109,11 +110,6 @@ size_t Bpe::JointHash(char32_t left, char32_t right) {
   return Mix(static_cast<uint64_t>(left) << 32 | right) % kJoints;
 }
 
-std::optional<int32_t> Bpe::Find(std::string_view text) const {
-  const auto it = rules_.ids.find(text);
-  return it == rules_.ids.end() ? std::nullopt : std::optional(it->second);
-}
-
 // A long word (SentencePiece models do not cut text into words at all) is encoded in parts, cut
 // where two tokens meet that no merge can span: the result is the same, and the parts, mostly words
 // of the language, return.
@@ -142,7 +138,7 @@ void Bpe::Encode(std::string_view word, std::vector<int32_t>* tokens) const {
 void Bpe::EncodeCached(std::string_view word, std::vector<int32_t>* tokens) const {
   if (word.size() > kMaxCachedWord || cache_words_ == 0) return EncodeUncached(word, tokens);
   {
-    const std::lock_guard lock(cache_->mutex);
+    MutexLock lock(cache_->mutex);
     for (const auto* words : {&cache_->fresh, &cache_->old}) {
       if (const auto it = words->find(word); it != words->end()) {
         tokens->insert(tokens->end(), it->second.begin(), it->second.end());
@@ -152,7 +148,7 @@ void Bpe::EncodeCached(std::string_view word, std::vector<int32_t>* tokens) cons
   }
   const size_t before = tokens->size();
   EncodeUncached(word, tokens);
-  const std::lock_guard lock(cache_->mutex);
+  MutexLock lock(cache_->mutex);
   if (cache_->fresh.size() >= cache_words_) {
     cache_->old = std::move(cache_->fresh);
     cache_->fresh = {};

@@ -56,8 +56,6 @@ class Bpe {
 
   // Appends the word's tokens. O(n log n) in its bytes, of which there are fewer than 2^31.
   void Encode(std::string_view word, std::vector<int32_t>* tokens) const;
-  // The id of the token with this text (bytes, with byte_level).
-  std::optional<int32_t> Find(std::string_view text) const;
 
  private:
   struct Ranked {

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cctype>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/check.h"
-#include "model/config_fields.h"
+#include "base/json_file.h"
 #include "model/family.h"
-#include "model/json_file.h"
 #include "model/model_dir.h"
 #include "model/tensor_list.h"
 #include "ops/attention.h"
@@ -34,20 +34,21 @@ bool Is(const json& architectures, const Family& family) {
 }
 
 // By model_type, or by `architectures` where it is absent and they are clear.
-Result<const Family*> FindFamily(const Fields& fields) {
-  ASSIGN_OR_RETURN(const std::string type, fields.Text("model_type"));
-  const json* architectures = fields.Find("architectures");
-  if (architectures && architectures->is_array() && architectures->empty()) architectures = nullptr;
-  if (type.empty() && !architectures) {
-    return fields.Invalid("neither architectures nor model_type is there");
+Result<const Family*> FindFamily(const JsonField& fields) {
+  ASSIGN_OR_RETURN(const std::string type, fields["model_type"].Text("", kNameBytes));
+  const json& architectures = fields["architectures"].value();
+  const bool listed =
+      !architectures.is_null() && !(architectures.is_array() && architectures.empty());
+  if (type.empty() && !listed) {
+    return fields.Bad("neither architectures nor model_type is there");
   }
   const Family* found = nullptr;
   std::vector<std::string_view> types, names;
   for (const Family& family : Families()) {
     types.push_back(family.model_type);
     if (names.empty() || names.back() != family.architecture) names.push_back(family.architecture);
-    if (type.empty() ? Is(*architectures, family) : type == family.model_type) {
-      if (found) return fields.Invalid("model_type is missing");
+    if (type.empty() ? Is(architectures, family) : type == family.model_type) {
+      if (found) return fields.Bad("model_type is missing");
       found = &family;
     }
   }
@@ -56,24 +57,23 @@ Result<const Family*> FindFamily(const Fields& fields) {
         fmt::format("model_type is {}; kvcake runs {}", type, fmt::join(types, ", ")));
   }
   // Falcon goes by two names.
-  bool known = !architectures;
+  bool known = !listed;
   for (const Family& family : Families()) {
-    known = known || (found && family.read == found->read && Is(*architectures, family));
+    known = known || (found && family.read == found->read && Is(architectures, family));
   }
   if (known) return found;
   return fields.Unsupported(fmt::format("architectures is {}; kvcake runs {}",
-                                        Fields::Show(*architectures), fmt::join(names, ", ")));
+                                        JsonText(architectures), fmt::join(names, ", ")));
 }
 
 // Weights of another kind than the shape lets expect.
-Status CheckNotQuantized(const Fields& fields) {
+Status CheckNotQuantized(const JsonField& fields) {
   for (const char* name : {"quantization_config", "compression_config"}) {
-    const json* object = fields.Find(name);
-    if (!object) continue;
-    const Fields inner(*object, fields.source());
-    std::string method = Fields::Show(*object);
-    if (object->is_object()) {
-      ASSIGN_OR_RETURN(const std::string named, inner.Text("quant_method"));
+    const JsonField object = fields[name];
+    if (object.null()) continue;
+    std::string method = JsonText(object.value());
+    if (object.value().is_object()) {
+      ASSIGN_OR_RETURN(const std::string named, object["quant_method"].Text("", kNameBytes));
       if (!named.empty()) method = named;
     }
     return fields.Unsupported(
@@ -84,30 +84,28 @@ Status CheckNotQuantized(const Fields& fields) {
   return {};
 }
 
-Result<std::vector<int32_t>> ReadEos(const Fields& fields, int vocab_size) {
+Result<std::vector<int32_t>> ReadEos(const JsonField& fields, int vocab_size) {
   std::vector<int32_t> tokens;
-  const json* value = fields.Find("eos_token_id");
-  if (!value) return tokens;
-  const json list = value->is_array() ? *value : json::array({*value});
-  for (const json& token : list) {
-    const json object = {{"eos_token_id", token}};
+  const JsonField field = fields["eos_token_id"];
+  if (field.null()) return tokens;
+  const bool list = field.value().is_array();
+  for (size_t i = 0; i < (list ? field.value().size() : 1); ++i) {
     // Some published configurations say -1 or an id beyond the vocabulary for "none".
-    ASSIGN_OR_RETURN(
-        const int id,
-        Fields(object, fields.source()).Int("eos_token_id", -1, std::numeric_limits<int>::max()));
+    ASSIGN_OR_RETURN(const int id,
+                     (list ? field[i] : field).Int(-1, std::numeric_limits<int>::max()));
     if (id >= 0 && id < vocab_size) tokens.push_back(id);
   }
   return tokens;
 }
 
-Status ReadTokens(const Fields& fields, const FamilyDefaults& defaults, ModelConfig* config) {
+Status ReadTokens(const JsonField& fields, const FamilyDefaults& defaults, ModelConfig* config) {
   // Absent, they are what Hugging Face has by default; null, there are none.
-  const int bos = fields.IsNull("bos_token_id") ? -1 : defaults.bos_token;
+  const int bos = IsNull(fields["bos_token_id"]) ? -1 : defaults.bos_token;
   ASSIGN_OR_RETURN(config->bos_token,
-                   fields.Int("bos_token_id", -1, std::numeric_limits<int>::max(), bos));
+                   fields["bos_token_id"].Int(-1, std::numeric_limits<int>::max(), bos));
   if (config->bos_token >= config->vocab_size) config->bos_token = -1;
   ASSIGN_OR_RETURN(config->eos_tokens, ReadEos(fields, config->vocab_size));
-  if (!fields.Find("eos_token_id") && !fields.IsNull("eos_token_id") && defaults.eos_token >= 0 &&
+  if (fields["eos_token_id"].absent() && defaults.eos_token >= 0 &&
       defaults.eos_token < config->vocab_size) {
     config->eos_tokens = {defaults.eos_token};
   }
@@ -115,7 +113,7 @@ Status ReadTokens(const Fields& fields, const FamilyDefaults& defaults, ModelCon
 }
 
 Result<ModelConfig> ReadModelConfig(const json& object, const std::string& path) {
-  const Fields fields(object, path);
+  const JsonField fields(object, path);
   ASSIGN_OR_RETURN(const Family* family, FindFamily(fields));
   RETURN_IF_ERROR(CheckNotQuantized(fields));
   ModelConfig config;
@@ -175,8 +173,8 @@ Result<ModelConfig> LoadModelConfig(const std::string& dir) {
     if (generation.error().code == ErrorCode::kNotFound) return config;
     return tl::unexpected(generation.error());
   }
-  const Fields generation_fields(*generation, generation_path);
-  if (generation_fields.Find("eos_token_id")) {
+  const JsonField generation_fields(*generation, generation_path);
+  if (!generation_fields["eos_token_id"].null()) {
     ASSIGN_OR_RETURN(config.eos_tokens, ReadEos(generation_fields, config.vocab_size));
   }
   return config;

@@ -1,5 +1,9 @@
 #include "model/config_rope.h"
 
+#include <nlohmann/json.hpp>
+
+#include "model/family.h"
+
 namespace kvcake {
 
 namespace {
@@ -8,7 +12,7 @@ using nlohmann::json;
 
 constexpr double kMaxFactor = 1e6;
 
-tl::unexpected<Error> RefuseScaling(const Fields& fields, const std::string& type) {
+tl::unexpected<Error> RefuseScaling(const JsonField& fields, const std::string& type) {
   if (type == "dynamic" || type == "longrope" || type == "su") {
     return fields.Unsupported(
         fmt::format("RoPE scaling {}: its angles depend on how long the prompt is, so a KV cache "
@@ -24,58 +28,57 @@ tl::unexpected<Error> RefuseScaling(const Fields& fields, const std::string& typ
       fmt::format("RoPE scaling {}; kvcake computes default, linear and llama3", type));
 }
 
-Status ReadScaling(const Fields& top, const Fields& fields, int max_position_embeddings,
+Status ReadScaling(const JsonField& top, const JsonField& fields, int max_position_embeddings,
                    RopeConfig* rope) {
-  ASSIGN_OR_RETURN(std::string type, fields.Text("rope_type"));
+  ASSIGN_OR_RETURN(std::string type, fields["rope_type"].Text("", kNameBytes));
   if (type.empty()) {
-    ASSIGN_OR_RETURN(type, fields.Text("type"));
+    ASSIGN_OR_RETURN(type, fields["type"].Text("", kNameBytes));
   }
   if (type.empty() || type == "default") return {};
   if (type != "linear" && type != "llama3") return RefuseScaling(fields, type);
-  ASSIGN_OR_RETURN(rope->factor, fields.Number("factor", 1, kMaxFactor));
+  ASSIGN_OR_RETURN(rope->factor, fields["factor"].Number(1, kMaxFactor));
   rope->kind = RopeConfig::Kind::kLinear;
   if (type == "linear") return {};
   rope->kind = RopeConfig::Kind::kLlama3;
-  ASSIGN_OR_RETURN(rope->low_freq_factor, fields.Number("low_freq_factor", 1e-6, kMaxFactor));
-  ASSIGN_OR_RETURN(rope->high_freq_factor, fields.Number("high_freq_factor", 1e-6, kMaxFactor));
+  ASSIGN_OR_RETURN(rope->low_freq_factor, fields["low_freq_factor"].Number(1e-6, kMaxFactor));
+  ASSIGN_OR_RETURN(rope->high_freq_factor, fields["high_freq_factor"].Number(1e-6, kMaxFactor));
   constexpr const char* kOriginal = "original_max_position_embeddings";
   ASSIGN_OR_RETURN(const int inner,
-                   fields.Int(kOriginal, 1, kMaxPositions, max_position_embeddings));
-  ASSIGN_OR_RETURN(rope->original_max_positions, top.Int(kOriginal, 1, kMaxPositions, inner));
+                   fields[kOriginal].Int(1, kMaxPositions, max_position_embeddings));
+  ASSIGN_OR_RETURN(rope->original_max_positions, top[kOriginal].Int(1, kMaxPositions, inner));
   if (rope->high_freq_factor <= rope->low_freq_factor) {
-    return fields.Invalid(
-        fmt::format("high_freq_factor ({}) must be greater than low_freq_factor ({})",
-                    rope->high_freq_factor, rope->low_freq_factor));
+    return fields["high_freq_factor"].Bad(
+        fmt::format("is {}; it must be greater than low_freq_factor ({})", rope->high_freq_factor,
+                    rope->low_freq_factor));
   }
   return {};
 }
 
-Status CheckWhollyRotated(const Fields& fields) {
-  ASSIGN_OR_RETURN(const double rotary, fields.Number("partial_rotary_factor", 0, 1, 1.0));
+Status CheckWhollyRotated(const JsonField& fields) {
+  const JsonField field = fields["partial_rotary_factor"];
+  ASSIGN_OR_RETURN(const double rotary, field.Number(0, 1, 1.0));
   if (rotary == 1) return {};
-  return fields.Unsupported(
-      fmt::format("partial_rotary_factor is {}; kvcake rotates whole heads only", rotary));
+  return field.Unsupported(fmt::format("is {}; kvcake rotates whole heads only", rotary));
 }
 
 }  // namespace
 
-Result<RopeConfig> ReadRope(const Fields& fields, int max_position_embeddings) {
+Result<RopeConfig> ReadRope(const JsonField& fields, int max_position_embeddings) {
   RopeConfig rope;
-  ASSIGN_OR_RETURN(rope.theta, fields.Number("rope_theta", 1, 1e15, 10000.0));
+  ASSIGN_OR_RETURN(rope.theta, fields["rope_theta"].Number(1, 1e15, 10000.0));
   RETURN_IF_ERROR(CheckWhollyRotated(fields));
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
-    const json* object = fields.Find(name);
-    if (!object) continue;
-    const Fields inner(*object, fmt::format("{}: {}", fields.source(), name));
-    if (!object->is_object()) return inner.Invalid("must be an object");
-    if (object->empty()) continue;
-    for (const auto& [key, value] : object->items()) {
+    if (fields[name].null()) continue;
+    RETURN_IF_ERROR(fields[name].CheckObject());
+    const JsonField inner = fields[name].AsRoot();
+    if (inner.value().empty()) continue;
+    for (const auto& [key, value] : inner.value().items()) {
       if (value.is_object()) {
         return inner.Unsupported(fmt::format("one RoPE for each kind of layer ({})", key));
       }
     }
     RETURN_IF_ERROR(CheckWhollyRotated(inner));
-    ASSIGN_OR_RETURN(rope.theta, inner.Number("rope_theta", 1, 1e15, rope.theta));
+    ASSIGN_OR_RETURN(rope.theta, inner["rope_theta"].Number(1, 1e15, rope.theta));
     RETURN_IF_ERROR(ReadScaling(fields, inner, max_position_embeddings, &rope));
     break;
   }

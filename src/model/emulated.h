@@ -38,7 +38,6 @@ class EmulatedModel : public Model {
                 int vocab_size = kVocab, const Clock& clock = Clock::Real(),
                 std::function<void(TimePoint)> sleep_until = {});
 
-  const EmulatedProfile& profile() const { return profile_; }
   const KvLayout& layout() const override { return pages_.layout(); }
   const KvIdentity& identity() const override { return identity_; }
   NumericPath numeric_path() const override { return NumericPath::kF32; }

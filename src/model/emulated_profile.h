@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "model/slice_time.h"
+#include "kv/slice_time.h"
 
 namespace kvcake {
 

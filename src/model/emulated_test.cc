@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "base/source_dir_testing.h"
+
 namespace kvcake {
 namespace {
 
@@ -134,14 +136,14 @@ TEST(EmulatedProfileTest, RatesKeepTheTimeOfAChunk) {
 TEST(EmulatedProfileTest, ThePapersProfilesAreRead) {
   for (const char* name : {"a100-llama-7b", "2xa100-longalpaca-13b", "h100-longalpaca-13b"}) {
     const auto profile =
-        LoadEmulatedProfile(fmt::format("{}/bench/profiles/{}.json", KVCAKE_SOURCE_DIR, name));
+        LoadEmulatedProfile(fmt::format("{}/bench/profiles/{}.json", SourceDir(), name));
     ASSERT_TRUE(profile) << profile.error().message;
     EXPECT_GT(profile->SecondsFor(0, 512), 1e-3);
     EXPECT_GT(profile->SecondsFor(16384, 512), profile->SecondsFor(0, 512));
   }
   // KV-Runahead's one GPU, as printed: 8K tokens in 1.95 s.
   const auto llama =
-      LoadEmulatedProfile(KVCAKE_SOURCE_DIR "/bench/profiles/a100-llama-7b.json").value();
+      LoadEmulatedProfile(SourceDir() + "/bench/profiles/a100-llama-7b.json").value();
   EXPECT_NEAR(llama.SecondsFor(0, 8192), 1.95, 0.02);
 }
 

@@ -1,8 +1,11 @@
 #include "model/family.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/dump_json.h"
+#include "base/utf8.h"
 #include "model/config_rope.h"
 
 namespace kvcake {
@@ -12,34 +15,35 @@ namespace {
 using nlohmann::json;
 
 // What Llama, Mistral and Qwen spell alike.
-Status ReadCommon(const Fields& fields, const FamilyDefaults& defaults, ModelConfig* config) {
-  ASSIGN_OR_RETURN(const std::string act, fields.Text("hidden_act"));
+Status ReadCommon(const JsonField& fields, const FamilyDefaults& defaults, ModelConfig* config) {
+  ASSIGN_OR_RETURN(const std::string act, fields["hidden_act"].Text("", kNameBytes));
   if (!act.empty() && act != "silu" && act != "swish") {
     return fields.Unsupported(fmt::format("hidden_act is {}; kvcake computes silu here", act));
   }
-  ASSIGN_OR_RETURN(config->hidden_size, fields.Int("hidden_size", 1, kMaxDimension));
-  ASSIGN_OR_RETURN(config->intermediate_size, fields.Int("intermediate_size", 1, kMaxDimension));
-  ASSIGN_OR_RETURN(config->layers, fields.Int("num_hidden_layers", 1, kMaxLayers));
-  ASSIGN_OR_RETURN(config->heads, fields.Int("num_attention_heads", 1, kMaxDimension));
-  const bool as_heads = defaults.kv_heads == 0 || fields.IsNull("num_key_value_heads");
-  ASSIGN_OR_RETURN(config->kv_heads, fields.Int("num_key_value_heads", 1, kMaxDimension,
-                                                as_heads ? config->heads : defaults.kv_heads));
-  ASSIGN_OR_RETURN(config->head_dim, fields.Int("head_dim", 1, kMaxDimension, defaults.head_dim));
+  ASSIGN_OR_RETURN(config->hidden_size, fields["hidden_size"].Int(1, kMaxDimension));
+  ASSIGN_OR_RETURN(config->intermediate_size, fields["intermediate_size"].Int(1, kMaxDimension));
+  ASSIGN_OR_RETURN(config->layers, fields["num_hidden_layers"].Int(1, kMaxLayers));
+  ASSIGN_OR_RETURN(config->heads, fields["num_attention_heads"].Int(1, kMaxDimension));
+  const bool as_heads = defaults.kv_heads == 0 || IsNull(fields["num_key_value_heads"]);
+  ASSIGN_OR_RETURN(config->kv_heads,
+                   fields["num_key_value_heads"].Int(1, kMaxDimension,
+                                                     as_heads ? config->heads : defaults.kv_heads));
+  ASSIGN_OR_RETURN(config->head_dim, fields["head_dim"].Int(1, kMaxDimension, defaults.head_dim));
   if (config->head_dim == 0) {
     if (config->hidden_size % config->heads != 0) {
-      return fields.Invalid(fmt::format(
+      return fields.Bad(fmt::format(
           "hidden_size ({}) is no multiple of num_attention_heads ({}) and head_dim is missing",
           config->hidden_size, config->heads));
     }
     config->head_dim = config->hidden_size / config->heads;
   }
-  ASSIGN_OR_RETURN(config->vocab_size, fields.Int("vocab_size", 1, kMaxVocab));
-  ASSIGN_OR_RETURN(config->norm_eps, fields.Number("rms_norm_eps", 0, 1, 1e-6));
+  ASSIGN_OR_RETURN(config->vocab_size, fields["vocab_size"].Int(1, kMaxVocab));
+  ASSIGN_OR_RETURN(config->norm_eps, fields["rms_norm_eps"].Number(0, 1, 1e-6));
   ASSIGN_OR_RETURN(config->tie_embeddings,
-                   fields.Bool("tie_word_embeddings", defaults.tie_embeddings));
+                   fields["tie_word_embeddings"].Flag(defaults.tie_embeddings));
   RETURN_IF_ERROR(CheckHeads(fields, *config, "num_key_value_heads"));
   ASSIGN_OR_RETURN(const int context,
-                   fields.Int("max_position_embeddings", 1, kMaxPositions, defaults.max_positions));
+                   fields["max_position_embeddings"].Int(1, kMaxPositions, defaults.max_positions));
   ASSIGN_OR_RETURN(config->rope, ReadRope(fields, context));
   SetContext(context, config);
   return {};
@@ -62,16 +66,16 @@ json WriteCommon(const ModelConfig& c) {
 }
 
 // Whether layer_types names a layer that slides; nothing when it is absent.
-Result<std::optional<bool>> LayerTypesSlide(const Fields& fields) {
-  const json* types = fields.Find("layer_types");
-  if (!types) return std::nullopt;
-  if (!types->is_array()) return fields.Invalid("layer_types must be a list");
+Result<std::optional<bool>> LayerTypesSlide(const JsonField& fields) {
+  const JsonField types = fields["layer_types"];
+  if (types.null()) return std::nullopt;
+  RETURN_IF_ERROR(types.ArraySize());
   bool slide = false;
-  for (const json& type : *types) {
+  for (const json& type : types.value()) {
     if (type == "full_attention") continue;
     if (type != "sliding_attention") {
-      return fields.Unsupported(fmt::format(
-          "layer_types has {}; kvcake computes full_attention only", Fields::Show(type)));
+      return types.Unsupported(
+          fmt::format("has {}; kvcake computes full_attention only", JsonText(type)));
     }
     slide = true;
   }
@@ -79,7 +83,7 @@ Result<std::optional<bool>> LayerTypesSlide(const Fields& fields) {
 }
 
 // A layer that slides is computed as a full one, which it is when its window hides nothing.
-Status CheckWindow(const Fields& fields, const ModelConfig& config, int window) {
+Status CheckWindow(const JsonField& fields, const ModelConfig& config, int window) {
   if (window >= config.max_positions) return {};
   if (window == 0) {
     return fields.Unsupported(
@@ -93,9 +97,10 @@ Status CheckWindow(const Fields& fields, const ModelConfig& config, int window) 
 }
 
 // The window of families where it slides in every layer. 0: none.
-Status CheckWindowOfAllLayers(const Fields& fields, const ModelConfig& config, int absent) {
-  ASSIGN_OR_RETURN(const int window, fields.Int("sliding_window", 1, kMaxPositions,
-                                                fields.IsNull("sliding_window") ? 0 : absent));
+Status CheckWindowOfAllLayers(const JsonField& fields, const ModelConfig& config, int absent) {
+  ASSIGN_OR_RETURN(const int window,
+                   fields["sliding_window"].Int(1, kMaxPositions,
+                                                IsNull(fields["sliding_window"]) ? 0 : absent));
   ASSIGN_OR_RETURN(const std::optional<bool> slide, LayerTypesSlide(fields));
   if (window == 0 && !slide.value_or(false)) return {};
   return CheckWindow(fields, config, window);
@@ -103,22 +108,23 @@ Status CheckWindowOfAllLayers(const Fields& fields, const ModelConfig& config, i
 
 // Qwen's window slides where layer_types says so, else from layer max_window_layers on, and only
 // when it is used at all.
-Status CheckQwenWindow(const Fields& fields, const ModelConfig& config) {
-  ASSIGN_OR_RETURN(const bool use, fields.Bool("use_sliding_window", false));
-  ASSIGN_OR_RETURN(const int named, fields.Int("sliding_window", 0, kMaxPositions,
-                                               fields.IsNull("sliding_window") ? 0 : 4096));
-  ASSIGN_OR_RETURN(const int first, fields.Int("max_window_layers", 0, kMaxPositions, 28));
+Status CheckQwenWindow(const JsonField& fields, const ModelConfig& config) {
+  ASSIGN_OR_RETURN(const bool use, fields["use_sliding_window"].Flag(false));
+  ASSIGN_OR_RETURN(
+      const int named,
+      fields["sliding_window"].Int(0, kMaxPositions, IsNull(fields["sliding_window"]) ? 0 : 4096));
+  ASSIGN_OR_RETURN(const int first, fields["max_window_layers"].Int(0, kMaxPositions, 28));
   ASSIGN_OR_RETURN(const std::optional<bool> slide, LayerTypesSlide(fields));
   const int window = use ? named : 0;
   if (!slide.value_or(window > 0 && first < config.layers)) return {};
   return CheckWindow(fields, config, window);
 }
 
-Status ReadLlama(const Fields& fields, const FamilyDefaults& defaults, ModelConfig* config) {
+Status ReadLlama(const JsonField& fields, const FamilyDefaults& defaults, ModelConfig* config) {
   RETURN_IF_ERROR(ReadCommon(fields, defaults, config));
-  ASSIGN_OR_RETURN(config->qkv_bias, fields.Bool("attention_bias", false));
+  ASSIGN_OR_RETURN(config->qkv_bias, fields["attention_bias"].Flag(false));
   config->o_bias = config->qkv_bias;
-  ASSIGN_OR_RETURN(config->mlp_bias, fields.Bool("mlp_bias", false));
+  ASSIGN_OR_RETURN(config->mlp_bias, fields["mlp_bias"].Flag(false));
   return CheckWindowOfAllLayers(fields, *config, 0);
 }
 
@@ -128,7 +134,7 @@ void WriteLlama(const ModelConfig& config, json* out) {
   (*out)["mlp_bias"] = config.mlp_bias;
 }
 
-Status ReadMistral(const Fields& fields, const FamilyDefaults& defaults, ModelConfig* config) {
+Status ReadMistral(const JsonField& fields, const FamilyDefaults& defaults, ModelConfig* config) {
   RETURN_IF_ERROR(ReadCommon(fields, defaults, config));
   return CheckWindowOfAllLayers(fields, *config, 4096);
 }
@@ -138,7 +144,7 @@ void WriteMistral(const ModelConfig& config, json* out) {
   (*out)["sliding_window"] = nullptr;
 }
 
-Status ReadQwen2(const Fields& fields, const FamilyDefaults& defaults, ModelConfig* config) {
+Status ReadQwen2(const JsonField& fields, const FamilyDefaults& defaults, ModelConfig* config) {
   RETURN_IF_ERROR(ReadCommon(fields, defaults, config));
   config->qkv_bias = true;
   return CheckQwenWindow(fields, *config);
@@ -149,10 +155,10 @@ void WriteQwen2(const ModelConfig& config, json* out) {
   (*out)["use_sliding_window"] = false;
 }
 
-Status ReadQwen3(const Fields& fields, const FamilyDefaults& defaults, ModelConfig* config) {
+Status ReadQwen3(const JsonField& fields, const FamilyDefaults& defaults, ModelConfig* config) {
   RETURN_IF_ERROR(ReadCommon(fields, defaults, config));
   config->qk_norm = true;
-  ASSIGN_OR_RETURN(config->qkv_bias, fields.Bool("attention_bias", false));
+  ASSIGN_OR_RETURN(config->qkv_bias, fields["attention_bias"].Flag(false));
   config->o_bias = config->qkv_bias;
   return CheckQwenWindow(fields, *config);
 }
@@ -201,17 +207,22 @@ constexpr Family kFamilies[] = {
 
 std::span<const Family> Families() { return kFamilies; }
 
-Status CheckHeads(const Fields& fields, const ModelConfig& config, const char* kv_heads_name) {
+std::string JsonText(const json& value) {
+  constexpr size_t kShownBytes = 60;
+  return Clip(DumpJson(value), kShownBytes);
+}
+
+Status CheckHeads(const JsonField& fields, const ModelConfig& config, const char* kv_heads_name) {
   if (config.heads % config.kv_heads != 0) {
-    return fields.Invalid(fmt::format("num_attention_heads ({}) is no multiple of {} ({})",
-                                      config.heads, kv_heads_name, config.kv_heads));
+    return fields.Bad(fmt::format("num_attention_heads ({}) is no multiple of {} ({})",
+                                  config.heads, kv_heads_name, config.kv_heads));
   }
   if (config.head_dim % 2 != 0) {
-    return fields.Invalid(fmt::format("head_dim ({}) must be even for RoPE", config.head_dim));
+    return fields.Bad(fmt::format("head_dim ({}) must be even for RoPE", config.head_dim));
   }
   if (static_cast<int64_t>(config.heads) * config.head_dim > kMaxDimension) {
-    return fields.Invalid(fmt::format("num_attention_heads ({}) x head_dim ({}) exceeds {}",
-                                      config.heads, config.head_dim, kMaxDimension));
+    return fields.Bad(fmt::format("num_attention_heads ({}) x head_dim ({}) exceeds {}",
+                                  config.heads, config.head_dim, kMaxDimension));
   }
   return {};
 }

@@ -2,11 +2,14 @@
 // Adding one is a row in family.cc (docs/architecture.md).
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <span>
+#include <string>
 #include <string_view>
 
+#include "base/json_field.h"
 #include "model/config.h"
-#include "model/config_fields.h"
+#include "model/config_limits.h"
 
 namespace kvcake {
 
@@ -24,8 +27,8 @@ struct Family {
   std::string_view model_type;
   std::string_view architecture;  // the one in `architectures`
   FamilyDefaults defaults;
-  // Fills in all but the tokens. The fields' source names the file.
-  Status (*read)(const Fields& fields, const FamilyDefaults& defaults, ModelConfig* config);
+  // Fills in all but the tokens.
+  Status (*read)(const JsonField& fields, const FamilyDefaults& defaults, ModelConfig* config);
   // Adds what `read` reads.
   void (*write)(const ModelConfig& config, nlohmann::json* json);
 };
@@ -34,8 +37,15 @@ std::span<const Family> Families();
 
 // ---- shared by families ----
 
+constexpr size_t kNameBytes = 200;  // of names, which errors show whole
+
+// Not absent, but null: some fields mean another thing then.
+inline bool IsNull(const JsonField& field) { return field.null() && !field.absent(); }
+// A value of any kind as text, short enough for a message.
+std::string JsonText(const nlohmann::json& value);
+
 // heads a multiple of kv_heads, head_dim even and not too large: names the fields otherwise.
-Status CheckHeads(const Fields& fields, const ModelConfig& config, const char* kv_heads_name);
+Status CheckHeads(const JsonField& fields, const ModelConfig& config, const char* kv_heads_name);
 // From and to config.json's max_position_embeddings, which linear RoPE stretches by its factor.
 void SetContext(int max_position_embeddings, ModelConfig* config);
 int MaxPositionEmbeddings(const ModelConfig& config);
@@ -43,7 +53,7 @@ int MaxPositionEmbeddings(const ModelConfig& config);
 // What all Falcons have, and the tensor names that go with config->block.
 void DescribeFalcon(ModelConfig* config);
 // Falcon, in its older and newer spellings (family_falcon.cc).
-Status ReadFalcon(const Fields& fields, const FamilyDefaults& defaults, ModelConfig* config);
+Status ReadFalcon(const JsonField& fields, const FamilyDefaults& defaults, ModelConfig* config);
 void WriteFalcon(const ModelConfig& config, nlohmann::json* json);
 
 }  // namespace kvcake

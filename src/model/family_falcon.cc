@@ -1,6 +1,8 @@
 // Falcon: 7B (multi-query, attention and MLP in parallel behind one norm), RefinedWeb 1B
 // (multi-head, ALiBi, biases, sequential) and the new decoder architecture of 40B and 180B
 // (grouped-query, in parallel behind a norm each).
+#include <nlohmann/json.hpp>
+
 #include "model/config_rope.h"
 #include "model/family.h"
 
@@ -11,45 +13,45 @@ namespace {
 using nlohmann::json;
 
 // The newer name of a field, unless only an older one is there.
-const char* Named(const Fields& fields, const char* name, const char* older) {
-  return fields.Find(name) || !fields.Find(older) ? name : older;
+const char* Named(const JsonField& fields, const char* name, const char* older) {
+  return !fields[name].null() || fields[older].null() ? name : older;
 }
 
 // Hugging Face takes null for false, whatever the default.
-Result<bool> Flag(const Fields& fields, const char* name, bool absent) {
-  return fields.Bool(name, absent && !fields.IsNull(name));
+Result<bool> Flag(const JsonField& fields, const char* name, bool absent) {
+  return fields[name].Flag(absent && !IsNull(fields[name]));
 }
 
-Status ReadShape(const Fields& fields, ModelConfig* config) {
+Status ReadShape(const JsonField& fields, ModelConfig* config) {
   ASSIGN_OR_RETURN(config->hidden_size,
-                   fields.Int(Named(fields, "hidden_size", "n_embed"), 1, kMaxDimension));
+                   fields[Named(fields, "hidden_size", "n_embed")].Int(1, kMaxDimension));
   ASSIGN_OR_RETURN(config->layers,
-                   fields.Int(Named(fields, "num_hidden_layers", "n_layer"), 1, kMaxLayers));
+                   fields[Named(fields, "num_hidden_layers", "n_layer")].Int(1, kMaxLayers));
   ASSIGN_OR_RETURN(config->heads,
-                   fields.Int(Named(fields, "num_attention_heads", "n_head"), 1, kMaxDimension));
+                   fields[Named(fields, "num_attention_heads", "n_head")].Int(1, kMaxDimension));
   if (config->hidden_size % config->heads != 0) {
-    return fields.Invalid(fmt::format("hidden_size ({}) is no multiple of num_attention_heads ({})",
-                                      config->hidden_size, config->heads));
+    return fields.Bad(fmt::format("hidden_size ({}) is no multiple of num_attention_heads ({})",
+                                  config->hidden_size, config->heads));
   }
   config->head_dim = config->hidden_size / config->heads;
   ASSIGN_OR_RETURN(config->intermediate_size,
-                   fields.Int("ffn_hidden_size", 1, kMaxDimension, 4 * config->hidden_size));
-  ASSIGN_OR_RETURN(config->vocab_size, fields.Int("vocab_size", 1, kMaxVocab));
-  ASSIGN_OR_RETURN(config->norm_eps, fields.Number("layer_norm_epsilon", 0, 1, 1e-5));
+                   fields["ffn_hidden_size"].Int(1, kMaxDimension, 4 * config->hidden_size));
+  ASSIGN_OR_RETURN(config->vocab_size, fields["vocab_size"].Int(1, kMaxVocab));
+  ASSIGN_OR_RETURN(config->norm_eps, fields["layer_norm_epsilon"].Number(0, 1, 1e-5));
   return {};
 }
 
 // How attention and MLP stand to each other, and how many heads keep keys.
-Status ReadBlock(const Fields& fields, ModelConfig* config) {
-  ASSIGN_OR_RETURN(const std::string type, fields.Text("model_type"));
+Status ReadBlock(const JsonField& fields, ModelConfig* config) {
+  ASSIGN_OR_RETURN(const std::string type, fields["model_type"].Text("", kNameBytes));
   const bool old = type.starts_with("RefinedWeb");
   ASSIGN_OR_RETURN(const bool said, Flag(fields, "new_decoder_architecture", type == "RefinedWeb"));
   const bool grouped = said || type == "RefinedWeb";
   ASSIGN_OR_RETURN(const bool parallel, Flag(fields, "parallel_attn", !old || grouped));
   ASSIGN_OR_RETURN(const bool multi_query, Flag(fields, "multi_query", !old));
-  ASSIGN_OR_RETURN(const int kv_heads, fields.Int(Named(fields, "num_kv_heads", "n_head_kv"), 1,
-                                                  kMaxDimension, config->heads));
-  ASSIGN_OR_RETURN(const int norms, fields.Int("num_ln_in_parallel_attn", 1, 2, grouped ? 2 : 1));
+  ASSIGN_OR_RETURN(const int kv_heads, fields[Named(fields, "num_kv_heads", "n_head_kv")].Int(
+                                           1, kMaxDimension, config->heads));
+  ASSIGN_OR_RETURN(const int norms, fields["num_ln_in_parallel_attn"].Int(1, 2, grouped ? 2 : 1));
   if (grouped && !parallel) {
     return fields.Unsupported(
         "new_decoder_architecture is true, but parallel_attn is false; the new architecture is "
@@ -94,8 +96,8 @@ void DescribeFalcon(ModelConfig* config) {
   }
 }
 
-Status ReadFalcon(const Fields& fields, const FamilyDefaults& defaults, ModelConfig* config) {
-  ASSIGN_OR_RETURN(const std::string activation, fields.Text("activation"));
+Status ReadFalcon(const JsonField& fields, const FamilyDefaults& defaults, ModelConfig* config) {
+  ASSIGN_OR_RETURN(const std::string activation, fields["activation"].Text("", kNameBytes));
   if (!activation.empty() && activation != "gelu") {
     return fields.Unsupported(
         fmt::format("activation is {}; kvcake computes gelu here", activation));
@@ -104,13 +106,13 @@ Status ReadFalcon(const Fields& fields, const FamilyDefaults& defaults, ModelCon
   RETURN_IF_ERROR(ReadBlock(fields, config));
   RETURN_IF_ERROR(CheckHeads(fields, *config, "num_kv_heads"));
   DescribeFalcon(config);
-  ASSIGN_OR_RETURN(const bool bias, fields.Bool("bias", false));
+  ASSIGN_OR_RETURN(const bool bias, fields["bias"].Flag(false));
   config->qkv_bias = config->o_bias = config->mlp_bias = bias;
   ASSIGN_OR_RETURN(config->tie_embeddings,
-                   fields.Bool("tie_word_embeddings", defaults.tie_embeddings));
+                   fields["tie_word_embeddings"].Flag(defaults.tie_embeddings));
   ASSIGN_OR_RETURN(const int context,
-                   fields.Int("max_position_embeddings", 1, kMaxPositions, defaults.max_positions));
-  ASSIGN_OR_RETURN(const bool alibi, fields.Bool("alibi", false));
+                   fields["max_position_embeddings"].Int(1, kMaxPositions, defaults.max_positions));
+  ASSIGN_OR_RETURN(const bool alibi, fields["alibi"].Flag(false));
   config->position = alibi ? PositionKind::kAlibi : PositionKind::kRope;
   if (!alibi) {
     ASSIGN_OR_RETURN(config->rope, ReadRope(fields, context));

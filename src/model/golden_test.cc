@@ -26,7 +26,7 @@ using nlohmann::json;
 
 constexpr int kChunk = 128;
 
-std::filesystem::path Goldens() { return SourceDir() / "tests/golden/models"; }
+std::filesystem::path Goldens() { return SourceDir() + "/tests/golden/models"; }
 
 std::vector<std::filesystem::path> GoldenDirs() {
   std::vector<std::filesystem::path> dirs;
@@ -37,8 +37,8 @@ std::vector<std::filesystem::path> GoldenDirs() {
   return dirs;
 }
 
-struct Rig {
-  Rig(const std::string& dir, NumericPath path)
+struct GoldenRig {
+  GoldenRig(const std::string& dir, NumericPath path)
       : config(LoadModelConfig(dir).value()),
         files(TensorFiles::Open(dir).value()),
         workers(2),
@@ -57,7 +57,7 @@ struct Rig {
 };
 
 // The logits of every position, with the tokens computed in slices of the given sizes.
-std::vector<float> LogitsInSlices(Rig& rig, std::span<const int32_t> ids,
+std::vector<float> LogitsInSlices(GoldenRig& rig, std::span<const int32_t> ids,
                                   const std::vector<int>& sizes) {
   PageTable table;
   std::vector<PageId> pages;
@@ -146,7 +146,7 @@ TEST_P(GoldenTest, EveryFamilyAgreesWithTransformers) {
   ASSERT_GE(dirs.size(), 19u);
   for (const auto& dir : dirs) {
     SCOPED_TRACE(dir.filename().string());
-    Rig rig(dir, GetParam());
+    GoldenRig rig(dir, GetParam());
     std::ifstream file(dir / "golden.json");
     const json golden = json::parse(file);
     ASSERT_EQ(golden["cases"].size(), 5u);
@@ -187,7 +187,7 @@ TEST_P(GoldenTest, ScoringGivesTheSameBitsForEverySliceSize) {
   if (OnCuda(GetParam())) GTEST_SKIP() << "products on CUDA are the same up to rounding";
   for (const char* name : {"llama31_f32_sharded", "falcon_rw_bf16", "falcon_40b_bf16_sharded"}) {
     const auto dir = Goldens() / name;
-    Rig rig(dir, GetParam());
+    GoldenRig rig(dir, GetParam());
     std::ifstream file(dir / "golden.json");
     const auto ids = json::parse(file)["cases"].back()["ids"].get<std::vector<int32_t>>();
     const auto score = [&](int slice_tokens) {

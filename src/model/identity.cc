@@ -64,7 +64,7 @@ void AddBeyondLlama(const ModelConfig& config, KvIdentity* identity) {
 }  // namespace
 
 KvIdentity MakeIdentity(const ModelConfig& config, const KvLayout& layout,
-                        const Digest& weights_digest, WeightFormat weights) {
+                        const Digest& weights_digest, WeightFormat weights, int arithmetic) {
   KvIdentity identity;
   identity.Add("arch", config.family)
       .Add("layers", config.layers)
@@ -84,6 +84,7 @@ KvIdentity MakeIdentity(const ModelConfig& config, const KvLayout& layout,
       .Add("chunk_tokens", layout.chunk_tokens)
       .Add("layout", "v1")
       .Add("shard", "all");
+  if (arithmetic > 0) identity.Add("arithmetic", arithmetic);
   return identity;
 }
 

@@ -8,7 +8,12 @@
 
 namespace kvcake {
 
+// Raised with every mend of a kernel that changes what it computes: chunks of before are not found
+// any more. 0 adds nothing, so that stores of the first revision stay readable.
+inline constexpr int kArithmeticRevision = 0;
+
 KvIdentity MakeIdentity(const ModelConfig& config, const KvLayout& layout,
-                        const Digest& weights_digest, WeightFormat weights);
+                        const Digest& weights_digest, WeightFormat weights,
+                        int arithmetic = kArithmeticRevision);
 
 }  // namespace kvcake

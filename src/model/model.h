@@ -27,8 +27,8 @@ struct Slice {
   // are not returned.
   std::optional<RowSampling> sampling = {};
   LayerGate* gate = nullptr;  // slices of one gate are alone in their step
-  // Not 0: attention also computes what it then masks, up to this position, as KV-Runahead's did
-  // (section 4). The pages cover it; results are the same.
+  // Not 0: attention also computes what it then masks, up to this position, as the KV-Runahead
+  // paper's did. The pages cover it; results are the same.
   int dense_keys = 0;
 };
 

@@ -5,8 +5,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/utf8.h"
 #include "model/nfc_table.h"
-#include "model/utf8.h"
 
 namespace kvcake {
 

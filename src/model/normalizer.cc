@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "base/utf8.h"
 #include "model/nfc.h"
-#include "model/utf8.h"
 
 namespace kvcake {
 

@@ -2,9 +2,9 @@
 
 #include <utility>
 
+#include "base/utf8.h"
 #include "model/byte_level.h"
 #include "model/normalizer.h"
-#include "model/utf8.h"
 
 namespace kvcake {
 

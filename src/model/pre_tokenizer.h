@@ -8,8 +8,8 @@
 #include <variant>
 #include <vector>
 
+#include "base/json_field.h"
 #include "base/status.h"
-#include "model/json_field.h"
 #include "model/split_regex.h"
 
 namespace kvcake {

@@ -9,11 +9,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "base/check.h"
-#include "model/json_file.h"
+#include "base/json_file.h"
 #include "model/model_dir.h"
 #include "model/safetensors_header.h"
 

@@ -43,7 +43,6 @@ class TensorFiles {
   // kNotFound when there is no such tensor, kInvalidArgument
   // when its shape differs; errors name the file and the tensor.
   Result<TensorView> Get(const std::string& name, std::span<const int64_t> shape) const;
-  bool Has(const std::string& name) const { return tensors_.contains(name); }
   const std::map<std::string, TensorView>& tensors() const { return tensors_; }
   // model.safetensors or the index, for errors.
   const std::string& source() const { return source_; }

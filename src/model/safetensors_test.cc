@@ -225,7 +225,7 @@ TEST_F(SafetensorsTest, FollowsLinksAsInADownloadCache) {
   std::filesystem::create_symlink("../../blobs/1f2e", dir_ + "/snapshots/main/model.safetensors");
   const auto files = TensorFiles::Open(dir_ + "/snapshots/main");
   ASSERT_TRUE(files) << files.error().message;
-  EXPECT_TRUE(files->Has("a"));
+  EXPECT_TRUE(files->tensors().contains("a"));
 }
 
 TEST_F(SafetensorsTest, RefusesBrokenIndexes) {

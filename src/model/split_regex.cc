@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "model/utf8.h"
+#include "base/utf8.h"
 
 namespace kvcake {
 

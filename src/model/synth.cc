@@ -14,13 +14,13 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "base/cpu.h"
+#include "base/mutex.h"
 #include "base/thread_pool.h"
 #include "model/byte_level.h"
 #include "model/tensor_list.h"
@@ -185,8 +185,10 @@ class ShardWriter {
         blocks.push_back({.tensor = i, .begin = at});
       }
     }
-    std::mutex mutex;
-    Status status;  // guarded by mutex
+    struct {
+      Mutex mutex;
+      Status status GUARDED_BY(mutex);
+    } wrote_all;
     pool_.ParallelFor(static_cast<int64_t>(blocks.size()), [&](int64_t index, int worker) {
       const Block& block = blocks[index];
       const Tensor& tensor = tensors[block.tensor];
@@ -199,11 +201,12 @@ class ShardWriter {
       const Status wrote = WriteAll(file.fd, out.data(), out.size_bytes(),
                                     header.size() + tensor.offset + 2 * block.begin, path);
       if (!wrote) {
-        const std::lock_guard lock(mutex);
-        status = wrote;
+        MutexLock lock(wrote_all.mutex);
+        wrote_all.status = wrote;
       }
     });
-    return status;
+    MutexLock lock(wrote_all.mutex);
+    return wrote_all.status;
   }
 
  private:

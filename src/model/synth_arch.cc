@@ -1,7 +1,7 @@
 // The published shapes.
 #include <fmt/ranges.h>
 
-#include "model/config_fields.h"
+#include "model/config_limits.h"
 #include "model/family.h"
 #include "model/synth.h"
 

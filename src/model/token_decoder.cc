@@ -3,10 +3,10 @@
 #include <cctype>
 #include <utility>
 
+#include "base/utf8.h"
 #include "model/byte_level.h"
 #include "model/normalizer.h"
 #include "model/pre_tokenizer.h"
-#include "model/utf8.h"
 
 namespace kvcake {
 
@@ -82,8 +82,8 @@ Status TokenDecoder::AddStrip(const JsonField& field) {
       (DecodeUtf8(strip.character, &size), size != strip.character.size())) {
     return field["content"].Bad("must be one character");
   }
-  ASSIGN_OR_RETURN(strip.start, field["start"].Number(kMaxStrip));
-  ASSIGN_OR_RETURN(strip.stop, field["stop"].Number(kMaxStrip));
+  ASSIGN_OR_RETURN(strip.start, field["start"].Int(0, kMaxStrip));
+  ASSIGN_OR_RETURN(strip.stop, field["stop"].Int(0, kMaxStrip));
   if (stage_ == Stage::kTokens) {
     steps_.push_back(std::move(strip));
     return {};

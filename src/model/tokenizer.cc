@@ -2,9 +2,9 @@
 
 #include <utility>
 
+#include "base/utf8.h"
 #include "model/byte_level.h"
 #include "model/tokenizer_file.h"
-#include "model/utf8.h"
 
 namespace kvcake {
 
@@ -97,15 +97,6 @@ std::string Tokenizer::Decode(std::span<const int32_t> ids, bool skip_special) c
 }
 
 int Tokenizer::vocab_size() const { return static_cast<int>(state_->file.tokens.size()); }
-
-std::optional<int32_t> Tokenizer::TokenId(std::string_view token) const {
-  const auto& others = state_->file.other_ids;
-  if (const auto it = others.find(token); it != others.end()) return it->second;
-  if (!state_->file.pre_tokenizer.byte_level()) return state_->bpe.Find(token);
-  if (!IsValidUtf8(token)) return std::nullopt;
-  const auto bytes = TextAsBytes(token);
-  return bytes ? state_->bpe.Find(*bytes) : std::nullopt;
-}
 
 bool Tokenizer::HasToken(int32_t id) const {
   return id >= 0 && id < vocab_size() && state_->file.tokens[id].exists;

@@ -41,8 +41,6 @@ class Tokenizer {
 
   // Largest id + 1; a model's vocabulary may be larger.
   int vocab_size() const;
-  // The id of a token as tokenizer.json spells it ("<|eot_id|>", "Ġthe").
-  std::optional<int32_t> TokenId(std::string_view token) const;
   bool HasToken(int32_t id) const;
   bool IsSpecial(int32_t id) const;
 

@@ -1,14 +1,15 @@
 #include "model/tokenizer_file.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
 
+#include "base/json_field.h"
+#include "base/json_file.h"
+#include "base/utf8.h"
 #include "model/byte_level.h"
-#include "model/json_field.h"
-#include "model/json_file.h"
-#include "model/utf8.h"
 
 namespace kvcake {
 
@@ -81,7 +82,7 @@ class Reader {
 
   std::optional<int32_t> FindInVocabulary(const std::string& text) const {
     const auto bytes = Unspelled(text);
-    const StringMap<int32_t>& ids = bytes ? file_.bpe.ids : file_.other_ids;
+    const StringMap<int32_t>& ids = bytes ? file_.bpe.ids : other_ids_;
     const auto it = ids.find(bytes ? *bytes : text);
     return it == ids.end() ? std::nullopt : std::optional(it->second);
   }
@@ -134,7 +135,7 @@ class Reader {
       if (auto bytes = Unspelled(text)) {
         file_.bpe.ids.emplace(std::move(*bytes), id);
       } else {
-        file_.other_ids.emplace(text, id);
+        other_ids_.emplace(text, id);
       }
     }
     return {};
@@ -224,7 +225,7 @@ class Reader {
       AddedToken token;
       ASSIGN_OR_RETURN(token.content, entry["content"].Text());
       if (token.content.empty()) return entry["content"].Bad("is empty");
-      ASSIGN_OR_RETURN(token.id, entry["id"].Number(options_.max_token_id));
+      ASSIGN_OR_RETURN(token.id, entry["id"].Int(0, options_.max_token_id));
       const std::string shown = Clip(token.content, kShownBytes);
       if (!seen.emplace(token.content, token.id).second) {
         return entry["content"].Bad(shown + " is listed twice");
@@ -242,7 +243,6 @@ class Reader {
               "of {} is {}, but Hugging Face, which counts on from the vocabulary, gives it {}",
               shown, token.id, next));
         }
-        other_added_.emplace(token.content, token.id);
       }
       last = std::max(last, token.id);
       ASSIGN_OR_RETURN(const bool is_special, entry["special"].Flag(false));
@@ -268,7 +268,6 @@ class Reader {
     for (const auto& [spelling, id] : spellings) {
       file_.tokens[id].special = special.contains(spelling);
     }
-    file_.other_ids.merge(other_added_);
     return {};
   }
 
@@ -301,7 +300,7 @@ class Reader {
       const JsonField ids = post["special_tokens"][token]["ids"];
       ASSIGN_OR_RETURN(const size_t size, ids.ArraySize());
       for (size_t j = 0; j < size; ++j) {
-        ASSIGN_OR_RETURN(const int32_t id, ids[j].Number(options_.max_token_id));
+        ASSIGN_OR_RETURN(const int32_t id, ids[j].Int(0, options_.max_token_id));
         if (!IsTaken(id)) return ids[j].Bad(fmt::format("is {}, which no token has", id));
         (sequences == 0 ? before : after).push_back(id);
       }
@@ -314,9 +313,9 @@ class Reader {
 
   const JsonField root_;
   const TokenizerOptions& options_;
-  StringMap<int32_t> other_added_;  // added tokens that are not in the vocabulary
-  uint64_t text_bytes_ = 0;         // of what tokens decode to
-  bool template_ = false;           // seen in the post processor
+  StringMap<int32_t> other_ids_;  // as spelled in the vocabulary; tokens that are not in bpe.ids
+  uint64_t text_bytes_ = 0;       // of what tokens decode to
+  bool template_ = false;         // seen in the post processor
   TokenizerFile file_;
 };
 

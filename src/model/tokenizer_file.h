@@ -25,8 +25,7 @@ struct TokenizerFile {
   BpeRules bpe;
   std::vector<Token> tokens;                             // by id
   std::unordered_map<int32_t, std::string> first_texts;  // TokenDecoder::FirstText
-  StringMap<int32_t> other_ids;  // as spelled in the file; tokens that are not in bpe.ids
-  AddedTokens added;             // found in the text as it is
+  AddedTokens added;                                     // found in the text as it is
   Normalizer normalizer;
   AddedTokens added_normalized;  // found in the normalised text
   PreTokenizer pre_tokenizer;

@@ -1,9 +1,9 @@
 // Any bytes as tokenizer.json: refused, or a tokenizer that encodes, and that streams what it
 // decodes.
 #include "base/check.h"
+#include "base/utf8.h"
 #include "model/fuzz_dir.h"
 #include "model/tokenizer.h"
-#include "model/utf8.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace kvcake;

@@ -8,8 +8,9 @@
 #include <random>
 
 #include "base/hash.h"
+#include "base/source_dir_testing.h"
+#include "base/utf8.h"
 #include "model/tokenizer.h"
-#include "model/utf8.h"
 
 namespace kvcake {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 using nlohmann::json;
 using Ids = std::vector<int32_t>;
 
-const std::string kSource = KVCAKE_SOURCE_DIR;
+const std::string kSource = SourceDir();
 const std::string kGolden = kSource + "/tests/golden/tokenizers/";
 constexpr size_t kHashSize = 8;
 

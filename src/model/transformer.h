@@ -53,7 +53,6 @@ class TransformerModel : public Model {
   int vocab_size() const override { return config_.vocab_size; }
   int max_positions() const override { return config_.max_positions; }
   int max_batch_tokens() const override { return options_.max_batch_tokens; }
-  const ModelConfig& config() const { return config_; }
   // Steps that were not enqueued but launched as a CUDA graph.
   uint64_t graph_launches() const { return graphs_.launches(); }
 

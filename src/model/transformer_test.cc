@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "model/identity.h"
 #include "model/transformer_testing.h"
 
 namespace kvcake {
@@ -354,6 +355,18 @@ TEST(TransformerIdentityTest, OfAPlainLlamaIsWhatItWas) {
             "vocab=101 rms_norm_eps=0x1.4f8b588e368f1p-17 rope=plain rope_theta=0x1.388p+13 "
             "weights_digest=0100000000000000000000000000000000000000000000000000000000000000 "
             "weights=bf16 kv=bf16 chunk_tokens=32 layout=v1 shard=all ");
+}
+
+// A mended kernel must not go on with the chunks of the one before it.
+TEST(TransformerIdentityTest, TheRevisionOfTheArithmeticCountsFromOneOn) {
+  const KvLayout layout = TransformerModel::LayoutFor(TinyConfig(), 32);
+  const auto identity = [&](int arithmetic) {
+    return MakeIdentity(TinyConfig(), layout, Digest{1}, WeightFormat::kBf16, arithmetic);
+  };
+  EXPECT_EQ(identity(0).fields().back().first, "shard") << "stores of revision 0 stay readable";
+  EXPECT_EQ(identity(1).fields().back(), std::pair(std::string("arithmetic"), std::string("1")));
+  EXPECT_NE(identity(1).Root(), identity(0).Root());
+  EXPECT_NE(identity(2).Root(), identity(1).Root());
 }
 
 // Whether the head is the embedding is believed of the files, as Hugging Face does.

@@ -286,7 +286,7 @@ CudaAttention::CudaAttention(const Compute& compute, AttentionShape shape, const
       sums_rows_(kSumsBytesAll / (cuda::SumsStride(kernel_.padded_dim) * sizeof(float))),
       sums_(kSumsBytesAll, Memory::kDevice),
       slopes_(shape_.alibi_slopes.empty() ? Buffer() : compute.Put(shape_.alibi_slopes)) {
-  CHECK(pool.segments().size() == 1);
+  CHECK(pool.contiguous());
   CUDA_CHECK(cudaFuncSetAttribute(kernel_.attend, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   kernel_.shared_bytes));
 }

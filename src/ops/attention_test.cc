@@ -364,6 +364,29 @@ TEST_P(AttentionTest, WhatIsComputedAndMaskedChangesNothing) {
   }
 }
 
+// What a longer sequence has left in the partial sums reaches no shorter one: 1,023 ends with its
+// first partial.
+TEST_P(AttentionTest, OneObjectDecodesAsFreshOnesDo) {
+  std::mt19937 rng(11);
+  for (const AttentionShape& shape : {AttentionShape{6, 2, 32}, AttentionShape{8, 1, 64}}) {
+    const int64_t tokens = 2 * kAttentionPartial + 100;
+    Sequence sequence(GetParam(), rng, shape, tokens, 64);
+    ThreadPool workers(2);
+    const Compute compute(workers, path());
+    const auto attention =
+        Attention::Create(compute, shape, sequence.pool(), {tokens, tokens}, backend());
+    const auto plan = attention->NewPlan();
+    for (const int64_t token : {1500l, 1023l, 2100l, 2047l, 63l, 1024l}) {
+      const AttentionSlice slice = sequence.Slice(token, token + 1);
+      ActivationBuffer out(path(), 1, sequence.q_size());
+      plan->Set(std::span(&slice, 1));
+      attention->Run(*plan, 1, sequence.q_size(), out.Rows(1));
+      ASSERT_TRUE(SameBits(sequence.Run(2, token, token + 1), RowsOf(path(), out.Rows(1)).data()))
+          << "decode " << token;
+    }
+  }
+}
+
 // Random shapes, chunks, slices and strides; what lies between the rows is left alone.
 TEST_P(AttentionTest, RandomShapesAgreeWithTheFormula) {
   std::mt19937 rng(7);

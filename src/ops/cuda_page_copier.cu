@@ -1,12 +1,11 @@
 #include "ops/cuda_page_copier.h"
 
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "base/check.h"
+#include "base/mutex.h"
 #include "ops/cuda_check.h"
 #include "ops/cuda_device.h"
 
@@ -23,10 +22,10 @@ class CopyLane {
   }
   ~CopyLane() {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       stop_ = true;
     }
-    changed_.notify_all();
+    changed_.NotifyAll();
     thread_.join();
     for (cudaEvent_t event : events_) CUDA_CHECK(cudaEventDestroy(event));
     CUDA_CHECK(cudaStreamDestroy(stream_));
@@ -36,14 +35,14 @@ class CopyLane {
 
   void Copy(std::span<std::byte> to, std::span<const std::byte> from, std::function<void()> done) {
     CHECK(to.size() == from.size());
-    std::lock_guard lock(mutex_);  // a copy's event follows it at once
+    MutexLock lock(mutex_);  // a copy's event follows it at once
     CUDA_CHECK(cudaMemcpyAsync(to.data(), from.data(), to.size(), kind_, stream_));
     RecordLocked(stream_, std::move(done));
   }
 
   // What is copied from now on waits for what `operations` has now.
   void Follow(cudaStream_t operations, std::function<void()> reached) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const cudaEvent_t event = RecordLocked(operations, std::move(reached));
     CUDA_CHECK(cudaStreamWaitEvent(stream_, event));
   }
@@ -54,15 +53,15 @@ class CopyLane {
     std::function<void()> done;
   };
 
-  cudaEvent_t RecordLocked(cudaStream_t stream, std::function<void()> done) {
+  cudaEvent_t RecordLocked(cudaStream_t stream, std::function<void()> done) REQUIRES(mutex_) {
     const cudaEvent_t event = TakeEvent();
     CUDA_CHECK(cudaEventRecord(event, stream));
     pending_.push_back({event, std::move(done)});
-    changed_.notify_all();  // under the lock: `done` may be the end of this
+    changed_.NotifyAll();  // under the lock: `done` may be the end of this
     return event;
   }
 
-  cudaEvent_t TakeEvent() {
+  cudaEvent_t TakeEvent() REQUIRES(mutex_) {
     cudaEvent_t event;
     if (events_.empty()) {
       CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
@@ -73,18 +72,18 @@ class CopyLane {
     return event;
   }
 
-  void Loop() {
-    std::unique_lock lock(mutex_);
+  void Loop() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [this] { return stop_ || !pending_.empty(); });
+      while (!stop_ && pending_.empty()) changed_.Wait(mutex_);
       if (pending_.empty()) return;
       Pending oldest = std::move(pending_.front());
       pending_.pop_front();
-      lock.unlock();
+      lock.Unlock();
       CUDA_CHECK(cudaEventSynchronize(oldest.event));
       oldest.done();
       oldest.done = nullptr;  // what it holds goes outside the lock
-      lock.lock();
+      lock.Lock();
       events_.push_back(oldest.event);
     }
   }
@@ -92,12 +91,11 @@ class CopyLane {
   const cudaMemcpyKind kind_;
   cudaStream_t stream_ = nullptr;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::deque<Pending> pending_;
-  std::vector<cudaEvent_t> events_;  // as many as were ever in flight
-  bool stop_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Pending> pending_ GUARDED_BY(mutex_);
+  std::vector<cudaEvent_t> events_ GUARDED_BY(mutex_);  // as many as were ever in flight
+  bool stop_ GUARDED_BY(mutex_) = false;
 
   std::thread thread_;
 };

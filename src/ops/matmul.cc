@@ -112,6 +112,19 @@ void ForEachPanel(const Compute& compute, const Activations& a, const PackedMatr
   });
 }
 
+// use(to, from, columns) for every row of every panel's product, `to` being its place in `out`.
+template <typename Use>
+void ForEachRow(const Compute& compute, const Activations& a, const PackedMatrix& w, float* out,
+                int64_t stride, Use use) {
+  const int64_t width = compute.kernels().panel_width;
+  ForEachPanel(compute, a, w,
+               [&](int64_t panel, int64_t row, int64_t rows, const float* c, int64_t c_stride) {
+                 const int64_t columns = std::min(width, w.n() - panel * width);
+                 float* to = out + row * stride + panel * width;
+                 for (int64_t r = 0; r < rows; ++r) use(to + r * stride, c + r * c_stride, columns);
+               });
+}
+
 }  // namespace
 
 void MatMul(const Compute& compute, const Activations& a, const PackedMatrix& w, float* out,
@@ -119,15 +132,9 @@ void MatMul(const Compute& compute, const Activations& a, const PackedMatrix& w,
   if (compute.cuda() != nullptr) {
     return cuda::MatMul(*compute.cuda(), a, w, out, stride, /*add=*/false);
   }
-  const int64_t width = compute.kernels().panel_width;
-  ForEachPanel(compute, a, w,
-               [&](int64_t panel, int64_t row, int64_t rows, const float* c, int64_t c_stride) {
-                 const int64_t columns = std::min(width, w.n() - panel * width);
-                 float* to = out + row * stride + panel * width;
-                 for (int64_t r = 0; r < rows; ++r) {
-                   std::memcpy(to + r * stride, c + r * c_stride, columns * sizeof(float));
-                 }
-               });
+  ForEachRow(compute, a, w, out, stride, [](float* to, const float* from, int64_t columns) {
+    std::memcpy(to, from, columns * sizeof(float));
+  });
 }
 
 void MatMulAdd(const Compute& compute, const Activations& a, const PackedMatrix& w, float* out,
@@ -135,15 +142,9 @@ void MatMulAdd(const Compute& compute, const Activations& a, const PackedMatrix&
   if (compute.cuda() != nullptr) {
     return cuda::MatMul(*compute.cuda(), a, w, out, stride, /*add=*/true);
   }
-  const int64_t width = compute.kernels().panel_width;
-  ForEachPanel(compute, a, w,
-               [&](int64_t panel, int64_t row, int64_t rows, const float* c, int64_t c_stride) {
-                 const int64_t columns = std::min(width, w.n() - panel * width);
-                 float* to = out + row * stride + panel * width;
-                 for (int64_t r = 0; r < rows; ++r) {
-                   for (int64_t i = 0; i < columns; ++i) to[r * stride + i] += c[r * c_stride + i];
-                 }
-               });
+  ForEachRow(compute, a, w, out, stride, [](float* to, const float* from, int64_t columns) {
+    for (int64_t i = 0; i < columns; ++i) to[i] += from[i];
+  });
 }
 
 void MatMulSwiGlu(const Compute& compute, const Activations& a, const PackedMatrix& w,

@@ -30,8 +30,8 @@ struct RankReport {
   double compute_s = 0;  // of the forward pass, waiting apart
   double wait_s = 0;     // for the KV cache of others
   uint64_t sent_bytes = 0;
-  uint64_t peak_rss_bytes = 0;
-  uint64_t mixed_path = 0;  // 1: another numeric path than the rank's made some of the prefix
+  uint64_t peak_rss_bytes = 0;  // of its process since that began, not of this prompt alone
+  uint64_t mixed_path = 0;      // 1: another numeric path than the rank's made some of the prefix
 };
 
 // Decides how prompts are divided.

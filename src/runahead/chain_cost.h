@@ -5,8 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "kv/slice_time.h"
 #include "model/emulated_profile.h"
-#include "model/slice_time.h"
 
 namespace kvcake {
 

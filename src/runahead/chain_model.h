@@ -45,8 +45,6 @@ struct ChainTimes {
   double ttft_s = 0;      // the rank with the last token has computed it
   double bound_s = 0;     // the slowest rank with every receive satisfied already
   double sent_bytes = 0;  // over all links
-
-  double above_bound() const { return ttft_s / bound_s - 1; }
 };
 
 // KV-Runahead. The partition has as many parts as the cost has ranks. O(ranks^2 layers).

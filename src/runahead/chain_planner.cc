@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/json_file.h"
 #include "io/file_system.h"
-#include "model/json_file.h"
 #include "runahead/partition_analytic.h"
 
 namespace kvcake {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "model/slice_time.h"
+#include "kv/slice_time.h"
 #include "runahead/chain.h"
 #include "runahead/chain_cost.h"
 #include "runahead/partition_table.h"

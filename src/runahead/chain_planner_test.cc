@@ -14,11 +14,11 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr SliceTime kTime{.b = 1e-3, .a = 1e-7};
-const PartitionTableKey kKey{.model = "m", .machine = "two cores", .ranks = 2};
+const PartitionTableKey kTableKey{.model = "m", .machine = "two cores", .ranks = 2};
 
 ChainPlannerOptions Options(const std::string& partition = "analytic") {
   return {.partition = partition,
-          .table_key = kKey,
+          .table_key = kTableKey,
           .chunk_tokens = 128,
           .layers = 4,
           .bytes_per_token_layer = 1000,
@@ -41,8 +41,8 @@ void Teach(ChainPlanner& planner, double first, double second) {
 
 TEST(ChainPlannerTest, ATablesPartitionsAreOfWholeChunks) {
   ChainPlannerOptions options = Options("table");
-  options.table.Set(kKey, {{0, 2600, 4096}});
-  options.table.Set(kKey, {{0, 5000, 8192}});
+  options.table.Set(kTableKey, {{0, 2600, 4096}});
+  options.table.Set(kTableKey, {{0, 5000, 8192}});
   const auto planner = New(options);
   EXPECT_THAT(planner->Plan(0, 4096, 2)->bounds, ElementsAre(0, 2560, 4096));
   EXPECT_THAT(planner->Plan(0, 8000, 2)->bounds, ElementsAre(0, 4864, 8000));
@@ -58,7 +58,7 @@ TEST(ChainPlannerTest, ATableWithoutTheKeyIsAnErrorAtOnce) {
   ASSERT_FALSE(planner);
   EXPECT_EQ(planner.error().code, ErrorCode::kNotFound);
   EXPECT_THAT(planner.error().message, HasSubstr("two cores"));
-  PartitionTableKey other = kKey;
+  PartitionTableKey other = kTableKey;
   other.machine = "four cores";
   options.table.Set(other, {{0, 2600, 4096}});
   EXPECT_FALSE(NewChainPlanner(options));

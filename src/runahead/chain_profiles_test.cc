@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/check.h"
+#include "base/source_dir_testing.h"
 #include "runahead/chain_model.h"
 #include "runahead/partition_analytic.h"
 #include "runahead/partition_search.h"
@@ -20,14 +21,13 @@ namespace {
 ChainCost PaperChain(const std::string& model, int ranks) {
   std::string file = "a100-" + model;
   for (char& c : file) c = c == ' ' ? '-' : static_cast<char>(std::tolower(c));
-  const auto profile =
-      LoadEmulatedProfile(KVCAKE_SOURCE_DIR "/bench/profiles/kvr/" + file + ".json");
+  const auto profile = LoadEmulatedProfile(SourceDir() + "/bench/profiles/kvr/" + file + ".json");
   CHECK(profile);
   return ChainCostOf(*profile, ranks, 300e9);
 }
 
 std::vector<std::vector<std::string>> Rows(const char* name) {
-  std::ifstream file(std::string(KVCAKE_SOURCE_DIR "/bench/papers/") + name);
+  std::ifstream file(SourceDir() + "/bench/papers/" + name);
   std::vector<std::vector<std::string>> rows;
   for (std::string line; std::getline(file, line);) {
     std::istringstream cells(line);

@@ -10,9 +10,11 @@
 #include <tuple>
 
 #include "comm/local_comms_testing.h"
+#include "comm/memory_comm.h"
 #include "kv/page_copier_testing.h"
 #include "model/model_decorator_testing.h"
 #include "model/transformer_testing.h"
+#include "runahead/job_testing.h"
 
 namespace kvcake {
 namespace {
@@ -159,8 +161,8 @@ Partition RandomPartition(std::mt19937& rng, int tokens, int ranks) {
   return partition;
 }
 
-// Payload bytes that the rank at this place sends: all it has to the next one (section 3.2 of the
-// paper), or around a ring all but what the next one has itself.
+// Payload bytes that the rank at this place sends: in a chain all it has, to the next one; around a
+// ring all but what the next one has itself.
 uint64_t SentBytes(const RankJob& job, int place, uint64_t per_token) {
   if (job.method == RankMethod::kChain) return per_token * job.partition.bounds[place + 1];
   const int next = (place + 1) % job.places();

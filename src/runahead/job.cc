@@ -17,18 +17,6 @@ TokenRange RangeOf(const RankJob& job, int part) {
 
 }  // namespace
 
-const char* RankMethodName(RankMethod method) {
-  switch (method) {
-    case RankMethod::kChain:
-      return "kvr";
-    case RankMethod::kTsp:
-      return "tsp";
-    case RankMethod::kZigzag:
-      return "zigzag";
-  }
-  return "unknown";
-}
-
 std::vector<TokenRange> RangesOf(const RankJob& job, int place) {
   std::vector<TokenRange> ranges;
   for (int part = 0; part < job.partition.ranks(); ++part) {

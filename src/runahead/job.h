@@ -12,15 +12,14 @@
 namespace kvcake {
 
 enum class RankMethod {
-  // KV-Runahead's chain (section 3 of the paper): a rank has the KV cache of the tokens before its
-  // own from the rank before it, and passes it on with its own.
+  // KV-Runahead's chain: a rank has the KV cache of the tokens before its own from the rank before
+  // it, and passes it on with its own.
   kChain,
   // The baselines: every rank sends its own to all others and waits for all of theirs, at every
   // layer. kTsp: an even split. kZigzag: 2p parts; each rank has an early and a late one.
   kTsp,
   kZigzag,
 };
-const char* RankMethodName(RankMethod method);
 
 // Of the last `places` ranks of a Comm, of which the very last leads: it ends with the prompt's
 // last token.

@@ -5,6 +5,8 @@
 #include <map>
 #include <random>
 
+#include "runahead/job_testing.h"
+
 namespace kvcake {
 namespace {
 

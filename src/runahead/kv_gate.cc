@@ -48,7 +48,7 @@ KvGate::KvGate(Comm& comm, const PagePool& pool, std::span<const PageId> pages,
 
 Status KvGate::MakeSlots(std::span<std::byte> memory) {
   if (slot_bytes_ == 0) return {};
-  const size_t layers = layers_.size();
+  const size_t layers = pool_.layout().layers;
   const size_t all_coming = layers * coming_.pieces, all_going = layers * going_.pieces;
   if (copier_ == nullptr) {
     own_staging_.resize((all_coming + all_going) * slot_bytes_);
@@ -58,7 +58,11 @@ Status KvGate::MakeSlots(std::span<std::byte> memory) {
   coming_.count = std::min(all_coming, room - std::min(room / 2, all_going));
   going_.count = std::min(all_going, room - coming_.count);
   RETURN_IF_ERROR(Share(memory, &coming_));
-  return Share(memory.subspan(coming_.memory.size()), &going_);
+  RETURN_IF_ERROR(Share(memory.subspan(coming_.memory.size()), &going_));
+  MutexLock lock(mutex_);
+  coming_users_.resize(coming_.count);
+  going_users_.resize(going_.count);
+  return {};
 }
 
 // Its first bytes, for as many slots as are counted.
@@ -70,17 +74,19 @@ Status KvGate::Share(std::span<std::byte> memory, Slots* slots) const {
                 comm_.rank(), slot_bytes_, memory.size());
   }
   slots->memory = memory.first(slots->count * slot_bytes_);
-  slots->users.resize(slots->count);
   return {};
 }
 
 // In the order in which it is needed.
 void KvGate::PostReceives() {
-  const auto layers = static_cast<int>(layers_.size());
+  const int layers = pool_.layout().layers;
   const size_t coming =
       std::ranges::count_if(routes_, [](const KvRoute& r) { return r.from >= 0; });
-  missing_.assign(layers, coming);
-  left_ = layers * (coming + leaving_.size());
+  {
+    MutexLock lock(mutex_);
+    missing_.assign(layers, coming);
+    left_ = layers * (coming + leaving_.size());
+  }
   for (int layer = 0; layer < layers; ++layer) {
     for (size_t i = 0; i < routes_.size(); ++i) {
       if (routes_[i].from < 0) continue;
@@ -91,22 +97,22 @@ void KvGate::PostReceives() {
 
 KvGate::~KvGate() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (DoneLocked()) return;
   }
   comm_.Close({ErrorCode::kCancelled, "the ranks' prompt has failed"});
   // A send that a `done` had begun may end after the others, and copies may.
-  std::unique_lock lock(mutex_);
-  wake_.wait(lock, [this] { return transfers_ == 0; });
+  MutexLock lock(mutex_);
+  while (transfers_ > 0) wake_.Wait(mutex_);
 }
 
 uint64_t KvGate::sent_bytes() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return sent_bytes_;
 }
 
 std::vector<LayerExchange> KvGate::layers() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return layers_;
 }
 
@@ -119,8 +125,8 @@ size_t KvGate::UseOf(int layer, size_t route) const {
 }
 
 int& KvGate::UsersOf(int layer, size_t route) {
-  Slots& slots = SlotsOf(route);
-  return slots.users[UseOf(layer, route) % slots.count];
+  std::vector<int>& users = routes_[route].from >= 0 ? coming_users_ : going_users_;
+  return users[UseOf(layer, route) % users.size()];
 }
 
 std::span<std::byte> KvGate::BytesOf(int layer, size_t route) {
@@ -133,7 +139,7 @@ std::span<std::byte> KvGate::BytesOf(int layer, size_t route) {
 
 void KvGate::Receive(int layer, size_t route) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ++transfers_;
   }
   comm_.Receive(routes_[route].from, Tag(layer, routes_[route]), BytesOf(layer, route),
@@ -142,12 +148,12 @@ void KvGate::Receive(int layer, size_t route) {
 
 void KvGate::OnReceived(int layer, size_t route, const Status& status) {
   if (!status) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return EndTransferLocked(status);
   }
   const bool staged = places_[route] != kInPage;
   if (staged) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     UsersOf(layer, route) = routes_[route].to >= 0 ? 2 : 1;
   }
   SendOn(layer, route);
@@ -161,7 +167,7 @@ void KvGate::OnReceived(int layer, size_t route, const Status& status) {
 // It is in its page now.
 void KvGate::OnUnpacked(int layer, size_t route) {
   LeaveSlot(layer, route);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   --missing_[layer];
   --left_;
   EndTransferLocked({});
@@ -171,12 +177,12 @@ void KvGate::OnUnpacked(int layer, size_t route) {
 void KvGate::LeaveSlot(int layer, size_t route) {
   if (places_[route] == kInPage) return;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (--UsersOf(layer, route) > 0) return;
   }
   if (routes_[route].from < 0) return;
   const size_t next = UseOf(layer, route) + coming_.count;
-  if (next >= layers_.size() * coming_.pieces) return;
+  if (next >= pool_.layout().layers * coming_.pieces) return;
   Receive(static_cast<int>(next / coming_.pieces), staged_coming_[next % coming_.pieces]);
 }
 
@@ -192,15 +198,15 @@ void KvGate::SendOn(int layer, size_t route) {
 // Sends what this piece was the first to wait for, unless another thread is at it.
 void KvGate::SendInOrder(int layer, size_t route) {
   const size_t place = std::ranges::lower_bound(leaving_, route) - leaving_.begin();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   ready_[layer * leaving_.size() + place] = 1;
   if (sending_) return;
   sending_ = true;
   for (; next_send_ < ready_.size() && ready_[next_send_] != 0; ++next_send_) {
     const size_t send = next_send_;
-    lock.unlock();
+    lock.Unlock();
     Send(static_cast<int>(send / leaving_.size()), leaving_[send % leaving_.size()]);
-    lock.lock();
+    lock.Lock();
   }
   sending_ = false;
 }
@@ -208,7 +214,7 @@ void KvGate::SendInOrder(int layer, size_t route) {
 void KvGate::Send(int layer, size_t route) {
   const std::span<const std::byte> bytes = BytesOf(layer, route);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ++transfers_;
     --left_;
     sent_bytes_ += bytes.size();
@@ -216,7 +222,7 @@ void KvGate::Send(int layer, size_t route) {
   comm_.Send(routes_[route].to, Tag(layer, routes_[route]), bytes,
              [this, layer, route](const Status& status) {
                LeaveSlot(layer, route);
-               std::lock_guard lock(mutex_);
+               MutexLock lock(mutex_);
                layers_[layer].sent = clock_.Now();
                EndTransferLocked(status);
              });
@@ -227,17 +233,17 @@ void KvGate::EndTransferLocked(const Status& status) {
   --transfers_;
   ++progress_;
   if (!status && !error_) error_ = status.error();
-  wake_.notify_all();
+  wake_.NotifyAll();
 }
 
 Status KvGate::AfterKv(int layer) {
   const auto reached = [this, layer] {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     layers_[layer].kv = clock_.Now();
     EndTransferLocked({});
   };
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ++transfers_;
   }
   if (copier_ != nullptr) {
@@ -258,16 +264,21 @@ Status KvGate::SendOwn(int layer, size_t route) {
     return {};
   }
   RETURN_IF_ERROR(WaitFor(
-      layer, [this, layer, route] { return UsersOf(layer, route) == 0; }, "gone on"));
+      layer,
+      [this, layer, route] {
+        mutex_.AssertHeld();
+        return UsersOf(layer, route) == 0;
+      },
+      "gone on"));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     UsersOf(layer, route) = 1;
     ++transfers_;
   }
   const KvPiece& piece = routes_[route].piece;
   const auto packed = [this, layer, route] {
     SendOn(layer, route);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     EndTransferLocked({});
   };
   PackPiece(copier_, pool_, pages_[piece.chunk], layer, piece, BytesOf(layer, route), packed);
@@ -278,11 +289,15 @@ Status KvGate::SendOwn(int layer, size_t route) {
 template <typename Ready>
 Status KvGate::WaitFor(int layer, Ready&& ready, const char* what) {
   const TimePoint began = clock_.Now();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!ready() && !error_) {
     const uint64_t before = progress_;
-    const auto changed = [&] { return ready() || error_ || progress_ != before; };
-    if (wake_.wait_for(lock, timeout_, changed)) continue;
+    const TimePoint deadline = Clock::Real().Now() + timeout_;
+    bool in_time = true;
+    while (!ready() && !error_ && progress_ == before && in_time) {
+      in_time = wake_.WaitUntil(mutex_, deadline);
+    }
+    if (ready() || error_ || progress_ != before) continue;
     error_ = Error{ErrorCode::kDeadline,
                    fmt::format("rank {}: nothing of a prompt's KV cache has {} for {:g} s: "
                                "another rank hangs, or the network does (--rank-timeout)",
@@ -296,15 +311,25 @@ Status KvGate::WaitFor(int layer, Ready&& ready, const char* what) {
 
 Status KvGate::BeforeAttention(int layer) {
   RETURN_IF_ERROR(WaitFor(
-      layer, [this, layer] { return missing_[layer] == 0; }, "come"));
-  std::lock_guard lock(mutex_);
+      layer,
+      [this, layer] {
+        mutex_.AssertHeld();
+        return missing_[layer] == 0;
+      },
+      "come"));
+  MutexLock lock(mutex_);
   layers_[layer].prefix = clock_.Now();
   return {};
 }
 
 Status KvGate::Finish() {
   return WaitFor(
-      static_cast<int>(layers_.size()) - 1, [this] { return DoneLocked(); }, "gone on");
+      pool_.layout().layers - 1,
+      [this] {
+        mutex_.AssertHeld();
+        return DoneLocked();
+      },
+      "gone on");
 }
 
 }  // namespace kvcake

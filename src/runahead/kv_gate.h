@@ -1,14 +1,13 @@
 // The KV cache of one prompt, exchanged between ranks while the layers of a forward pass go on.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "comm/comm.h"
 #include "kv/layer_gate.h"
 #include "kv/page_copier.h"
@@ -79,8 +78,7 @@ class KvGate : public LayerGate {
   struct Slots {
     std::span<std::byte> memory = {};  // slot_bytes_ each
     size_t count = 0;
-    size_t pieces = 0;         // of a layer
-    std::vector<int> users{};  // of each slot: transfers and copies
+    size_t pieces = 0;  // of a layer
   };
   // A piece's place in the order of its slots.
   static constexpr int kInPage = -1;
@@ -90,24 +88,24 @@ class KvGate : public LayerGate {
   Status MakeSlots(std::span<std::byte> memory);
   Status Share(std::span<std::byte> memory, Slots* slots) const;
   void PostReceives();
-  void Receive(int layer, size_t route);
+  void Receive(int layer, size_t route) EXCLUDES(mutex_);
   int Tag(int layer, const KvRoute& route) const;
   const Slots& SlotsOf(size_t route) const { return routes_[route].from >= 0 ? coming_ : going_; }
   Slots& SlotsOf(size_t route) { return routes_[route].from >= 0 ? coming_ : going_; }
   size_t UseOf(int layer, size_t route) const;
-  int& UsersOf(int layer, size_t route);
+  int& UsersOf(int layer, size_t route) REQUIRES(mutex_);
   std::span<std::byte> BytesOf(int layer, size_t route);
-  void OnReceived(int layer, size_t route, const Status& status);
-  void OnUnpacked(int layer, size_t route);
-  void SendOn(int layer, size_t route);
-  void SendInOrder(int layer, size_t route);
-  void Send(int layer, size_t route);
-  bool DoneLocked() const { return transfers_ == 0 && left_ == 0; }
-  Status SendOwn(int layer, size_t route);
-  void LeaveSlot(int layer, size_t route);
-  void EndTransferLocked(const Status& status);
+  void OnReceived(int layer, size_t route, const Status& status) EXCLUDES(mutex_);
+  void OnUnpacked(int layer, size_t route) EXCLUDES(mutex_);
+  void SendOn(int layer, size_t route) EXCLUDES(mutex_);
+  void SendInOrder(int layer, size_t route) EXCLUDES(mutex_);
+  void Send(int layer, size_t route) EXCLUDES(mutex_);
+  bool DoneLocked() const REQUIRES(mutex_) { return transfers_ == 0 && left_ == 0; }
+  Status SendOwn(int layer, size_t route) EXCLUDES(mutex_);
+  void LeaveSlot(int layer, size_t route) EXCLUDES(mutex_);
+  void EndTransferLocked(const Status& status) REQUIRES(mutex_);
   template <typename Ready>
-  Status WaitFor(int layer, Ready&& ready, const char* what);
+  Status WaitFor(int layer, Ready&& ready, const char* what) EXCLUDES(mutex_);
 
   // Constant after construction.
   Comm& comm_;
@@ -117,6 +115,7 @@ class KvGate : public LayerGate {
   const Seconds timeout_;
   PageCopier* const copier_;
   const Clock& clock_;
+  Slots coming_, going_;
   std::vector<int> places_;  // by route: kInPage, or its place among the staged ones of a layer
   size_t slot_bytes_ = 0;    // of the largest staged piece
   std::vector<size_t> staged_coming_;   // routes, by place
@@ -126,20 +125,22 @@ class KvGate : public LayerGate {
   // Owned by the thread of the forward pass.
   Seconds waited_{0};
 
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  // Guarded by mutex_.
-  std::vector<size_t> missing_;  // pieces of each layer that have not come
-  Slots coming_, going_;         // but for `users`, constant after construction
-  size_t left_ = 0;              // pieces of all layers that have not come, or begun to leave
-  size_t transfers_ = 0;         // and copies, that have begun and not ended
-  uint64_t progress_ = 0;        // transfers that have
-  uint64_t sent_bytes_ = 0;
-  std::vector<char> ready_;  // of a device, in the order in which they leave: may be sent
-  size_t next_send_ = 0;     // of these
-  bool sending_ = false;     // a thread sends what is ready
-  std::vector<LayerExchange> layers_;
-  std::optional<Error> error_;
+  mutable Mutex mutex_;
+  CondVar wake_;
+  std::vector<size_t> missing_ GUARDED_BY(mutex_);  // pieces of each layer that have not come
+  // Transfers and copies that use each slot.
+  std::vector<int> coming_users_ GUARDED_BY(mutex_), going_users_ GUARDED_BY(mutex_);
+  // Pieces of all layers that have not come, or begun to leave.
+  size_t left_ GUARDED_BY(mutex_) = 0;
+  size_t transfers_ GUARDED_BY(mutex_) = 0;   // and copies, that have begun and not ended
+  uint64_t progress_ GUARDED_BY(mutex_) = 0;  // transfers that have
+  uint64_t sent_bytes_ GUARDED_BY(mutex_) = 0;
+  // Pieces of a device that may be sent, in the order in which they leave.
+  std::vector<char> ready_ GUARDED_BY(mutex_);
+  size_t next_send_ GUARDED_BY(mutex_) = 0;  // of these
+  bool sending_ GUARDED_BY(mutex_) = false;  // a thread sends what is ready
+  std::vector<LayerExchange> layers_ GUARDED_BY(mutex_);
+  std::optional<Error> error_ GUARDED_BY(mutex_);
 };
 
 }  // namespace kvcake

@@ -14,7 +14,7 @@
 namespace kvcake {
 namespace {
 
-constexpr int kChunk = 32, kRanks = 3;
+constexpr int kChunkTokens = 32, kRanks = 3;
 constexpr Seconds kPatience{60};
 
 // The rank in the middle of a chain, on either device; its neighbours compute nothing, and have
@@ -25,7 +25,7 @@ class KvGateTest : public PathTest {
     explicit Neighbour(const KvLayout& layout) : pool(*PagePool::Create(layout, 4 << 20)) {}
     void Draw(int tokens) {
       table.clear();
-      for (int t = 0; t < tokens; t += kChunk) table.push_back(*pool->Draw());
+      for (int t = 0; t < tokens; t += kChunkTokens) table.push_back(*pool->Draw());
       ids = IdsOf(table);
     }
 
@@ -37,7 +37,7 @@ class KvGateTest : public PathTest {
   void SetUp() override {
     PathTest::SetUp();
     if (IsSkipped()) return;
-    rig_.emplace(TinyConfig(), GetParam(), 1, kChunk);
+    rig_.emplace(TinyConfig(), GetParam(), 1, kChunkTokens);
     layout_ = rig_->pages->layout();
     staging_ = Buffer(5 * layout_.slab_payload_bytes(),
                       OnCuda(GetParam()) ? Memory::kPinned : Memory::kHost);
@@ -53,7 +53,7 @@ class KvGateTest : public PathTest {
   // What a forward pass does between the gate's calls left out.
   static void Pass(Comm& comm, Neighbour& of, const RankJob& job, int place) {
     const auto gate =
-        KvGate::Create(comm, *of.pool, of.ids, RoutesOf(job, place, 0, kChunk), kPatience);
+        KvGate::Create(comm, *of.pool, of.ids, RoutesOf(job, place, 0, kChunkTokens), kPatience);
     ASSERT_TRUE(gate);
     for (int layer = 0; layer < of.pool->layout().layers; ++layer) {
       ASSERT_TRUE((*gate)->AfterKv(layer));
@@ -106,7 +106,7 @@ TEST_P(KvGateTest, TheMiddleOfAChainIsAsOneProcess) {
     const std::vector<PageId> ids = IdsOf(table);
     const size_t pieces = 2 + rng() % 4;
     const auto gate =
-        KvGate::Create(*comms[1], *rig_->pages, ids, RoutesOf(job, 1, 0, kChunk), kPatience,
+        KvGate::Create(*comms[1], *rig_->pages, ids, RoutesOf(job, 1, 0, kChunkTokens), kPatience,
                        {.copier = copier_.get(),
                         .memory = {staging_.data(), pieces * layout_.slab_payload_bytes()}});
     ASSERT_TRUE(gate);
@@ -133,9 +133,9 @@ TEST_P(KvGateTest, AfterAFailedPassTheNextIsRight) {
     auto comms = NewMemoryComms(kRanks);
     const PageTable table = rig_->Draw(170);
     const std::vector<PageId> ids = IdsOf(table);
-    const auto gate =
-        KvGate::Create(*comms[1], *rig_->pages, ids, RoutesOf(job, 1, 0, kChunk), Seconds(0.02),
-                       {.copier = copier_.get(), .memory = {staging_.data(), staging_.size()}});
+    const auto gate = KvGate::Create(
+        *comms[1], *rig_->pages, ids, RoutesOf(job, 1, 0, kChunkTokens), Seconds(0.02),
+        {.copier = copier_.get(), .memory = {staging_.data(), staging_.size()}});
     ASSERT_TRUE(gate);
     const auto forward = rig_->model->Forward(SlicesOf(job, 1, ids, gate->get()));
     ASSERT_FALSE(forward);

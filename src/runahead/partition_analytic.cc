@@ -164,16 +164,4 @@ RanksChoice BestRanks(const ChainCost& cost, int tokens, const RanksOptions& opt
   return choice;
 }
 
-int LeastTokensToGain(const ChainCost& cost, int tokens_max, int step_tokens,
-                      const RanksOptions& options) {
-  CHECK(step_tokens >= 1);
-  int low = 0, high = tokens_max / step_tokens + 1;  // in steps: too short, or 0; long enough
-  while (high - low > 1) {
-    const int middle = low + (high - low) / 2;
-    const bool gains = BestRanks(cost, middle * step_tokens, options).partition.ranks() > 1;
-    (gains ? high : low) = middle;
-  }
-  return high * step_tokens;
-}
-
 }  // namespace kvcake

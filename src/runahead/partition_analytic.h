@@ -44,9 +44,4 @@ struct RanksChoice {
 // How many of cost.ranks should compute a prompt of so many tokens: the last of them, in order.
 RanksChoice BestRanks(const ChainCost& cost, int tokens, const RanksOptions& options = {});
 
-// The shortest prompt, in steps of `step_tokens`, that BestRanks gives to more than one rank; one
-// that is over tokens_max if there is none. Takes it that longer prompts gain more.
-int LeastTokensToGain(const ChainCost& cost, int tokens_max, int step_tokens,
-                      const RanksOptions& options = {});
-
 }  // namespace kvcake

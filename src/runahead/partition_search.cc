@@ -7,31 +7,28 @@
 #include <utility>
 
 #include "base/dump_json.h"
+#include "base/json_field.h"
+#include "base/json_file.h"
 #include "io/file_system.h"
-#include "model/config_fields.h"
-#include "model/json_field.h"
-#include "model/json_file.h"
+#include "model/config_limits.h"
 
 namespace kvcake {
 namespace {
 
 constexpr double kSecondsMax = 1e6;
 
-Result<Partition> ParseBounds(const nlohmann::json& json, const std::string& field, int tokens,
-                              const std::string& source) {
-  const auto bad = [&](const std::string& what) {
-    return Fail(ErrorCode::kInvalidArgument, "{}: {} {}", source, field, what);
-  };
-  if (!json.is_array() || json.size() < 2) return bad("is not a list of bounds");
+Result<Partition> ParseBounds(const JsonField& field, int tokens) {
+  const nlohmann::json& json = field.value();
+  if (!json.is_array() || json.size() < 2) return field.Bad("is not a list of bounds");
   Partition partition;
   for (const auto& bound : json) {
-    if (!bound.is_number_integer()) return bad("has a bound that is not a whole number");
+    if (!bound.is_number_integer()) return field.Bad("has a bound that is not a whole number");
     const int64_t value = bound.get<int64_t>();
-    if (value < 0 || value > tokens) return bad("has a bound beyond the prompt");
+    if (value < 0 || value > tokens) return field.Bad("has a bound beyond the prompt");
     partition.bounds.push_back(static_cast<int>(value));
   }
   if (const Status ok = CheckPartition(partition, tokens, partition.ranks()); !ok) {
-    return bad("is wrong: " + ok.error().message);
+    return field.Bad("is wrong: " + ok.error().message);
   }
   return partition;
 }
@@ -188,29 +185,26 @@ nlohmann::json SearchState::ToJson() const {
 }
 
 Result<SearchState> SearchState::FromJson(const nlohmann::json& json, const std::string& source) {
-  const Fields fields(json, source);
-  if (!json.is_object()) return fields.Invalid("a search's state is a JSON object");
-  RETURN_IF_ERROR(fields.Int("version", 1, 1));
+  const JsonField fields(json, source);
+  if (!json.is_object()) return fields.Bad("a search's state is a JSON object");
+  RETURN_IF_ERROR(fields["version"].Int(1, 1));
   SearchState state;
-  ASSIGN_OR_RETURN(state.what, JsonField(json, source)["what"].Text());
-  ASSIGN_OR_RETURN(state.tokens, fields.Int("tokens", 1, kMaxPositions));
-  ASSIGN_OR_RETURN(state.stride_min_tokens, fields.Int("stride_min_tokens", 1, state.tokens));
-  ASSIGN_OR_RETURN(state.seed,
-                   ParseBounds(json.value("seed", nlohmann::json()), "seed", state.tokens, source));
-  ASSIGN_OR_RETURN(state.seeded, fields.Bool("seeded", false));
-  const nlohmann::json list = json.value("measured", nlohmann::json());
-  if (!list.is_array()) return fields.Invalid("measured is not a list");
-  for (size_t i = 0; i < list.size(); ++i) {
-    const std::string at = fmt::format("measured[{}]", i);
-    if (!list[i].is_object()) return fields.Invalid(at + " is not an object");
+  ASSIGN_OR_RETURN(state.what, fields["what"].Text());
+  ASSIGN_OR_RETURN(state.tokens, fields["tokens"].Int(1, kMaxPositions));
+  ASSIGN_OR_RETURN(state.stride_min_tokens, fields["stride_min_tokens"].Int(1, state.tokens));
+  ASSIGN_OR_RETURN(state.seed, ParseBounds(fields["seed"], state.tokens));
+  ASSIGN_OR_RETURN(state.seeded, fields["seeded"].Flag(false));
+  const JsonField list = fields["measured"];
+  if (!list.value().is_array()) return list.Bad("is not a list");
+  for (size_t i = 0; i < list.value().size(); ++i) {
+    const JsonField entry = list[i];
+    if (!entry.value().is_object()) return entry.Bad("is not an object");
     MeasuredPartition m;
-    ASSIGN_OR_RETURN(m.partition, ParseBounds(list[i].value("bounds", nlohmann::json()),
-                                              at + ".bounds", state.tokens, source));
+    ASSIGN_OR_RETURN(m.partition, ParseBounds(entry["bounds"], state.tokens));
     if (m.partition.ranks() != state.seed.ranks()) {
-      return fields.Invalid(at + ".bounds has another number of ranks than seed");
+      return entry["bounds"].Bad("has another number of ranks than seed");
     }
-    ASSIGN_OR_RETURN(m.seconds,
-                     Fields(list[i], source + ": " + at).Number("seconds", 1e-9, kSecondsMax));
+    ASSIGN_OR_RETURN(m.seconds, entry.AsRoot()["seconds"].Number(1e-9, kSecondsMax));
     state.measured.push_back(std::move(m));
   }
   return state;

@@ -6,41 +6,36 @@
 
 #include "base/check.h"
 #include "base/dump_json.h"
+#include "base/json_field.h"
+#include "base/json_file.h"
 #include "io/file_system.h"
-#include "model/config_fields.h"
-#include "model/json_field.h"
-#include "model/json_file.h"
+#include "model/config_limits.h"
 
 namespace kvcake {
 namespace {
 
 constexpr int kRanksMax = 4096;
 
-Result<std::vector<double>> ParseFractions(const nlohmann::json& entry, int ranks,
-                                           const Fields& fields) {
-  const auto list = entry.find("fractions");
-  if (list == entry.end() || !list->is_array() || list->size() != static_cast<size_t>(ranks)) {
-    return fields.Invalid(fmt::format("fractions is not a list of {}, one per rank", ranks));
+Result<std::vector<double>> ParseFractions(const JsonField& field, int ranks) {
+  const nlohmann::json& list = field.value();
+  if (!list.is_array() || list.size() != static_cast<size_t>(ranks)) {
+    return field.Bad(fmt::format("is not a list of {}, one per rank", ranks));
   }
   std::vector<double> fractions;
-  for (const auto& share : *list) {
-    if (!share.is_number()) return fields.Invalid("fractions has something that is not a number");
+  for (const auto& share : list) {
+    if (!share.is_number()) return field.Bad("has something that is not a number");
     fractions.push_back(share.get<double>());
   }
   if (const Status ok = CheckFractions(fractions); !ok) {
-    return fields.Invalid("fractions: " + ok.error().message);
+    return field.AsRoot().Bad(ok.error().message);
   }
   return fractions;
 }
 
-// A member that is a list.
-Result<const nlohmann::json*> List(const nlohmann::json& json, const char* name,
-                                   const Fields& fields) {
-  const auto list = json.find(name);
-  if (list == json.end() || !list->is_array()) {
-    return fields.Invalid(fmt::format("{} is not a list", name));
-  }
-  return &*list;
+// How many the field has.
+Result<size_t> ListSize(const JsonField& field) {
+  if (!field.value().is_array()) return field.Bad("is not a list");
+  return field.value().size();
 }
 
 }  // namespace
@@ -71,14 +66,6 @@ Result<Partition> PartitionTable::PartitionFor(const PartitionTableKey& key, int
   return PartitionOf(fractions, tokens);
 }
 
-std::vector<int> PartitionTable::LengthsOf(const PartitionTableKey& key) const {
-  std::vector<int> lengths;
-  const auto table = tables_.find(key);
-  if (table == tables_.end()) return lengths;
-  for (const auto& entry : table->second) lengths.push_back(entry.first);
-  return lengths;
-}
-
 nlohmann::json PartitionTable::ToJson() const {
   auto tables = nlohmann::json::array();
   for (const auto& [key, entries] : tables_) {
@@ -96,27 +83,25 @@ nlohmann::json PartitionTable::ToJson() const {
 
 Result<PartitionTable> PartitionTable::FromJson(const nlohmann::json& json,
                                                 const std::string& source) {
-  const Fields root(json, source);
-  if (!json.is_object()) return root.Invalid("a table of partitions is a JSON object");
-  RETURN_IF_ERROR(root.Int("version", 1, 1));
-  ASSIGN_OR_RETURN(const nlohmann::json* tables, List(json, "tables", root));
+  const JsonField root(json, source);
+  if (!json.is_object()) return root.Bad("a table of partitions is a JSON object");
+  RETURN_IF_ERROR(root["version"].Int(1, 1));
   PartitionTable result;
-  for (size_t t = 0; t < tables->size(); ++t) {
-    const nlohmann::json& table = (*tables)[t];
-    const std::string at = fmt::format("{}: tables[{}]", source, t);
-    const Fields fields(table, at);
-    if (!table.is_object()) return fields.Invalid("is not an object");
+  const JsonField tables = root["tables"];
+  ASSIGN_OR_RETURN(const size_t tables_size, ListSize(tables));
+  for (size_t t = 0; t < tables_size; ++t) {
+    const JsonField table = tables[t].AsRoot();
+    if (!table.value().is_object()) return table.Bad("is not an object");
     PartitionTableKey key;
-    ASSIGN_OR_RETURN(key.model, JsonField(table, at)["model"].Text());
-    ASSIGN_OR_RETURN(key.machine, JsonField(table, at)["machine"].Text());
-    ASSIGN_OR_RETURN(key.ranks, fields.Int("ranks", 1, kRanksMax));
-    ASSIGN_OR_RETURN(const nlohmann::json* entries, List(table, "entries", fields));
-    for (size_t e = 0; e < entries->size(); ++e) {
-      const nlohmann::json& entry = (*entries)[e];
-      const Fields entry_fields(entry, fmt::format("{}.entries[{}]", at, e));
-      if (!entry.is_object()) return entry_fields.Invalid("is not an object");
-      ASSIGN_OR_RETURN(const int tokens, entry_fields.Int("tokens", key.ranks, kMaxPositions));
-      ASSIGN_OR_RETURN(result.tables_[key][tokens], ParseFractions(entry, key.ranks, entry_fields));
+    ASSIGN_OR_RETURN(key.model, table["model"].Text());
+    ASSIGN_OR_RETURN(key.machine, table["machine"].Text());
+    ASSIGN_OR_RETURN(key.ranks, table["ranks"].Int(1, kRanksMax));
+    ASSIGN_OR_RETURN(const size_t entries_size, ListSize(table["entries"]));
+    for (size_t e = 0; e < entries_size; ++e) {
+      const JsonField entry = tables[t]["entries"][e].AsRoot();
+      if (!entry.value().is_object()) return entry.Bad("is not an object");
+      ASSIGN_OR_RETURN(const int tokens, entry["tokens"].Int(key.ranks, kMaxPositions));
+      ASSIGN_OR_RETURN(result.tables_[key][tokens], ParseFractions(entry["fractions"], key.ranks));
     }
   }
   return result;

@@ -30,7 +30,6 @@ class PartitionTable {
   // Shares of the prompt on a straight line between those of the two nearest lengths; beyond the
   // shortest and the longest theirs. kNotFound names the key. tokens >= key.ranks.
   Result<Partition> PartitionFor(const PartitionTableKey& key, int tokens) const;
-  std::vector<int> LengthsOf(const PartitionTableKey& key) const;  // ascending
 
   nlohmann::json ToJson() const;
   // kInvalidArgument names `source` and the field.

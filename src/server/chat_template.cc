@@ -5,9 +5,10 @@
 #include <ctime>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
-#include "model/json_field.h"
-#include "model/json_file.h"
+#include "base/json_field.h"
+#include "base/json_file.h"
 
 namespace kvcake {
 namespace {
@@ -99,8 +100,6 @@ Result<std::string> TemplateOf(const JsonField& field) {
 }
 
 }  // namespace
-
-Result<ChatTemplate> ChatTemplate::Load(const std::string& dir) { return Load(dir, ""); }
 
 Result<ChatTemplate> ChatTemplate::Load(const std::string& dir, const std::string& template_file) {
   const std::string path = dir + "/tokenizer_config.json";

@@ -23,9 +23,8 @@ class ChatTemplate {
   // The template of a model directory: chat_template.jinja, or chat_template in
   // tokenizer_config.json, which also names the BOS and EOS tokens. kNotFound: there is none.
   // kUnsupported: of no family that is known here.
-  static Result<ChatTemplate> Load(const std::string& dir);
-  // With the template of a file instead.
-  static Result<ChatTemplate> Load(const std::string& dir, const std::string& template_file);
+  // With `template_file`, that file's template instead.
+  static Result<ChatTemplate> Load(const std::string& dir, const std::string& template_file = "");
   static Result<ChatTemplate> FromText(std::string_view jinja, std::string bos, std::string eos);
 
   // The text up to where the assistant's answer begins, special tokens written out. What the

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/source_dir_testing.h"
 #include "base/temp_dir_testing.h"
 
 namespace kvcake {
@@ -15,7 +16,7 @@ using nlohmann::json;
 using testing::HasSubstr;
 
 TEST(ChatTemplateTest, WritesWhatTransformersWrites) {
-  std::ifstream file(KVCAKE_SOURCE_DIR "/tests/golden/chat_templates/golden.json");
+  std::ifstream file(SourceDir() + "/tests/golden/chat_templates/golden.json");
   const json golden = json::parse(file);
   int refused = 0, rendered = 0;
   for (const json& model : golden) {

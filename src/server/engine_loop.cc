@@ -13,7 +13,7 @@ Result<JobId> EngineLoop::Submit(Request request, std::shared_ptr<AnswerSink> si
                                  std::optional<StepMark> arrived) {
   JobId id;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stop_) return Fail(ErrorCode::kCancelled, "the server is shutting down");
     if (jobs_ >= jobs_max_) {
       return Fail(ErrorCode::kResourceExhausted, "{} requests are being answered or wait already",
@@ -29,45 +29,45 @@ Result<JobId> EngineLoop::Submit(Request request, std::shared_ptr<AnswerSink> si
                                ? arrived->step_s
                                : StepsSecondsLocked()});
   }
-  changed_.notify_one();
+  changed_.NotifyOne();
   restorer_.Wake();
   return id;
 }
 
 StepMark EngineLoop::Now() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return {
       .steps = stats_.steps, .running = step_began_.has_value(), .step_s = StepsSecondsLocked()};
 }
 
 void EngineLoop::Cancel(JobId id) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     cancelled_.push_back(id);
   }
-  changed_.notify_one();
+  changed_.NotifyOne();
   restorer_.Wake();
 }
 
 void EngineLoop::CancelAll() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     cancel_all_ = true;
   }
-  changed_.notify_one();
+  changed_.NotifyOne();
   restorer_.Wake();
 }
 
 void EngineLoop::Stop() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stop_ = true;
   }
-  changed_.notify_one();
+  changed_.NotifyOne();
 }
 
 EngineLoopStats EngineLoop::Stats() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   EngineLoopStats stats = stats_;
   stats.waiting += inbox_.size();
   stats.step_s = StepsSecondsLocked();
@@ -76,10 +76,10 @@ EngineLoopStats EngineLoop::Stats() const {
 
 void EngineLoop::Post(std::function<void()> work) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     posted_.push_back(std::move(work));
   }
-  changed_.notify_one();
+  changed_.NotifyOne();
   restorer_.Wake();
 }
 
@@ -99,11 +99,11 @@ bool EngineLoop::TakeIn() {
   std::vector<std::function<void()>> posted;
   bool all;
   {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] {
-      return !live_.empty() || !inbox_.empty() || stop_ || !cancelled_.empty() || cancel_all_ ||
-             !posted_.empty();
-    });
+    MutexLock lock(mutex_);
+    while (live_.empty() && inbox_.empty() && !stop_ && cancelled_.empty() && !cancel_all_ &&
+           posted_.empty()) {
+      changed_.Wait(mutex_);
+    }
     if (stop_ && jobs_ == 0) return false;
     jobs.swap(inbox_);
     stats_.waiting += jobs.size();
@@ -144,7 +144,7 @@ void EngineLoop::RunStep() {
   const TimePoint began = clock.Now();
   handing_out_ = Seconds(0);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     step_began_ = began;
   }
   const Result<bool> more = engine_.Step();
@@ -155,7 +155,7 @@ void EngineLoop::RunStep() {
   HandOut();
   told_();
   const TimePoint ended = clock.Now();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   stats_.preemptions = engine_.preemptions();
   ++stats_.steps;
   stats_.step_s += (ended - began).count();
@@ -164,7 +164,7 @@ void EngineLoop::RunStep() {
 }
 
 double EngineLoop::StepsSeconds() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return StepsSecondsLocked();
 }
 
@@ -186,12 +186,12 @@ void EngineLoop::HandOut() {
 
 void EngineLoop::Done(const std::shared_ptr<AnswerSink>& sink, Result<Completion> completion) {
   sink->OnDone(std::move(completion));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   --jobs_;
 }
 
 void EngineLoop::SetGauges() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   stats_.running = engine_.running();
   stats_.waiting = engine_.waiting();
 }

@@ -2,16 +2,15 @@
 // tokens.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cake/restorer.h"
 #include "engine/engine.h"
 
@@ -89,15 +88,16 @@ class EngineLoop {
     double steps_before_s = 0;
   };
 
-  bool TakeIn();
+  bool TakeIn() EXCLUDES(mutex_);
   void Start(Job job);
   void HandOut();
-  void RunStep();
+  void RunStep() EXCLUDES(mutex_);
   // What steps have taken so far, the one that runs included.
-  double StepsSeconds() const;
-  double StepsSecondsLocked() const;
-  void SetGauges();
-  void Done(const std::shared_ptr<AnswerSink>& sink, Result<Completion> completion);
+  double StepsSeconds() const EXCLUDES(mutex_);
+  double StepsSecondsLocked() const REQUIRES(mutex_);
+  void SetGauges() EXCLUDES(mutex_);
+  void Done(const std::shared_ptr<AnswerSink>& sink, Result<Completion> completion)
+      EXCLUDES(mutex_);
 
   // Constant after construction.
   Engine& engine_;
@@ -105,18 +105,17 @@ class EngineLoop {
   const size_t jobs_max_;
   std::function<void()> told_ = [] {};
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::vector<Job> inbox_;        // bounded by jobs_max_
-  std::vector<JobId> cancelled_;  // of live jobs, each once at most
-  bool cancel_all_ = false;
-  std::vector<std::function<void()>> posted_;
-  bool stop_ = false;
-  JobId next_job_ = 1;
-  size_t jobs_ = 0;  // submitted and not done
-  EngineLoopStats stats_;
-  std::optional<TimePoint> step_began_;  // while one runs
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<Job> inbox_ GUARDED_BY(mutex_);        // bounded by jobs_max_
+  std::vector<JobId> cancelled_ GUARDED_BY(mutex_);  // of live jobs, each once at most
+  bool cancel_all_ GUARDED_BY(mutex_) = false;
+  std::vector<std::function<void()>> posted_ GUARDED_BY(mutex_);
+  bool stop_ GUARDED_BY(mutex_) = false;
+  JobId next_job_ GUARDED_BY(mutex_) = 1;
+  size_t jobs_ GUARDED_BY(mutex_) = 0;  // submitted and not done
+  EngineLoopStats stats_ GUARDED_BY(mutex_);
+  std::optional<TimePoint> step_began_ GUARDED_BY(mutex_);  // while one runs
 
   // Owned by the engine thread.
   Seconds handing_out_{0};  // tokens, of the step that runs

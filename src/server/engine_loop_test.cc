@@ -59,9 +59,8 @@ class EngineLoopTest : public testing::Test {
 
   // Anew, with a model of its own.
   void UseModel(Model& model, int waiting_max = 64) {
-    world_.engine = std::make_unique<Engine>(
-        model, *world_.pool, *world_.restorer, world_.cost, nullptr, Clock::Real(),
-        EngineOptions{.slice_tokens = kSlice, .max_sequences = 4, .waiting_max = waiting_max});
+    world_.MakeEngine(model,
+                      {.slice_tokens = kSlice, .max_sequences = 4, .waiting_max = waiting_max});
   }
   EngineLoop& Loop(size_t jobs_max = 64) {
     loop_ = std::make_unique<EngineLoop>(*world_.engine, *world_.restorer, jobs_max);

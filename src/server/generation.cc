@@ -17,7 +17,7 @@ template <typename F>
 void Generation::Publish(F change) {
   bool done;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     change(&delta_);
     done = delta_.completion.has_value();
     if (std::exchange(notified_, true) && !done) return;
@@ -60,6 +60,7 @@ bool Generation::OnToken(const TokenEvent& event) {
   if (is_text && !options_.stops.empty()) text = stops_.Append(detokenizer_.Append(event.token));
   Publish([&](Delta* delta) {
     delta->text += text;
+    mutex_.AssertHeld();
     if (is_text && options_.stops.empty()) new_tokens_.push_back(event.token);
     if (!options_.logprobs) return;
     if (first) delta->tokens = std::move(infos);
@@ -93,7 +94,7 @@ Generation::Delta Generation::Take() {
   taken_.clear();
   Delta delta;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     notified_ = false;
     delta = std::move(delta_);
     delta_ = {.accepted = delta.accepted};

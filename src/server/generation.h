@@ -2,11 +2,11 @@
 #pragma once
 
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/stop_strings.h"
 #include "model/tokenizer.h"
 #include "server/engine_loop.h"
@@ -49,7 +49,7 @@ class Generation : public AnswerSink {
  private:
   // Calls `change` on the delta, and tells the reader.
   template <typename F>
-  void Publish(F change);
+  void Publish(F change) EXCLUDES(mutex_);
   bool IsText(int32_t token) const;
   std::vector<TokenInfo> PromptInfos(const TokenEvent& event) const;
 
@@ -66,11 +66,10 @@ class Generation : public AnswerSink {
   std::optional<TimePoint> last_token_;  // owned by the engine thread
   std::vector<int32_t> taken_;           // owned by the reader
 
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  Delta delta_;
-  std::vector<int32_t> new_tokens_;  // that the reader makes text of
-  bool notified_ = false;
+  Mutex mutex_;
+  Delta delta_ GUARDED_BY(mutex_);
+  std::vector<int32_t> new_tokens_ GUARDED_BY(mutex_);  // that the reader makes text of
+  bool notified_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace kvcake

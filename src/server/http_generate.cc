@@ -153,7 +153,7 @@ namespace {
 std::optional<ApiError> TakeEnd(Result<Completion> end, RequestRecord* record) {
   if (!end) return ToApiError(end.error());
   record->completion = std::move(*end);
-  return FailureOf(record->completion->finish_reason);
+  return FailureOf(*record->completion);
 }
 
 ApiError TimedOut() {

@@ -4,8 +4,8 @@
 
 #include <limits>
 
-#include "model/json_file.h"
-#include "server/json_fields.h"
+#include "base/json_file.h"
+#include "server/request_fields.h"
 
 namespace kvcake {
 namespace {
@@ -72,9 +72,9 @@ bool AsksForNothing(const json& value, const char* neutral) {
 }
 
 template <size_t N>
-void Refuse(const Unsupported (&unsupported)[N], JsonFields* fields) {
+void Refuse(const Unsupported (&unsupported)[N], RequestFields* fields) {
   for (const Unsupported& field : unsupported) {
-    if (AsksForNothing((*fields)[field.name], field.neutral)) continue;
+    if (AsksForNothing((*fields)[field.name].value(), field.neutral)) continue;
     fields->Fail(
         {.message = fmt::format("{} is not supported by this server{}", field.name,
                                 field.neutral == nullptr
@@ -85,7 +85,7 @@ void Refuse(const Unsupported (&unsupported)[N], JsonFields* fields) {
   }
 }
 
-void ReadSampling(JsonFields* fields, GenerateRequest* request) {
+void ReadSampling(RequestFields* fields, GenerateRequest* request) {
   SamplingParams& sampling = request->sampling;
   sampling.temperature = 1;
   fields->Read("temperature", 0, kDoubleMax, &sampling.temperature);
@@ -99,10 +99,10 @@ void ReadSampling(JsonFields* fields, GenerateRequest* request) {
   fields->Read("seed", &request->seed);
 }
 
-void ReadKvcake(JsonFields* fields, KvcakeFields* kvcake) {
-  const json& value = (*fields)["kvcake"];
-  if (value.is_null()) return;
-  JsonFields own(value, "kvcake.");
+void ReadKvcake(RequestFields* fields, KvcakeFields* kvcake) {
+  const JsonField value = (*fields)["kvcake"];
+  if (value.null()) return;
+  RequestFields own(value);
   own.Read("report", &kvcake->report);
   own.Read("store", &kvcake->store);
   std::string policy(PolicyName(kvcake->policy));
@@ -116,16 +116,16 @@ void ReadKvcake(JsonFields* fields, KvcakeFields* kvcake) {
 }
 
 // What both kinds of requests have.
-void ReadCommon(JsonFields* fields, const RequestLimits& limits, GenerateRequest* request) {
+void ReadCommon(RequestFields* fields, const RequestLimits& limits, GenerateRequest* request) {
   Refuse(kUnsupported, fields);
   fields->Read("model", &request->model, kNameBytesMax);
   ReadSampling(fields, request);
   fields->Read("stop", limits.stops_max, limits.stop_bytes_max, &request->stops);
   fields->Read("stop_token_ids", limits.stops_max, &request->stop_tokens);
   fields->Read("stream", &request->stream);
-  const json& stream_options = (*fields)["stream_options"];
-  if (!stream_options.is_null()) {
-    JsonFields options(stream_options, "stream_options.");
+  const JsonField stream_options = (*fields)["stream_options"];
+  if (!stream_options.null()) {
+    RequestFields options(stream_options);
     options.Read("include_usage", &request->include_usage);
     if (options.error()) fields->Fail(*options.error());
     if (!request->stream) fields->Fail("stream_options", "is for requests with stream: true");
@@ -133,7 +133,7 @@ void ReadCommon(JsonFields* fields, const RequestLimits& limits, GenerateRequest
   fields->Read("ignore_eos", &request->ignore_eos);
   fields->Read("skip_special_tokens", &request->skip_special);
   bool add_special = false;
-  if (!(*fields)["add_special_tokens"].is_null()) {
+  if (!(*fields)["add_special_tokens"].null()) {
     fields->Read("add_special_tokens", &add_special);
     request->add_special = add_special;
   }
@@ -146,31 +146,31 @@ bool IsTokenIds(const json& value) {
 }
 
 // A text, token ids, or an array with one of these.
-void ReadPrompt(JsonFields* fields, const RequestLimits& limits, Prompt* out) {
-  const json* prompt = &(*fields)["prompt"];
-  if (prompt->is_array() && !prompt->empty() && !IsTokenIds(*prompt)) {
-    if (prompt->size() > 1) {
-      return fields->Fail(
-          "prompt", fmt::format("has {} prompts: this server takes one a request", prompt->size()));
-    }
-    prompt = &(*prompt)[0];
+void ReadPrompt(RequestFields* fields, const RequestLimits& limits, Prompt* out) {
+  const JsonField whole = (*fields)["prompt"];
+  const json& given = whole.value();
+  const bool list = given.is_array() && !given.empty() && !IsTokenIds(given);
+  if (list && given.size() > 1) {
+    return fields->Fail(
+        "prompt", fmt::format("has {} prompts: this server takes one a request", given.size()));
   }
-  if (prompt->is_string()) {
-    *out = prompt->get<std::string>();
-  } else if (IsTokenIds(*prompt)) {
+  const JsonField prompt = list ? whole[0] : whole;
+  if (prompt.value().is_string()) {
+    *out = prompt.value().get<std::string>();
+  } else if (IsTokenIds(prompt.value())) {
     std::vector<int32_t> tokens;
-    fields->Read("prompt", *prompt, limits.ids_max, &tokens);
+    fields->Read("prompt", prompt, limits.ids_max, &tokens);
     *out = std::move(tokens);
   } else {
-    fields->Fail("prompt", prompt->is_null() || prompt->empty()
-                               ? "is missing or empty"
-                               : "must be a text or an array of token ids");
+    fields->Fail("prompt", prompt.value().empty() ? "is missing or empty"
+                                                  : "must be a text or an array of token ids");
   }
 }
 
 // A text, or an array of parts that are texts.
-void ReadContent(JsonFields* message, std::string* out) {
-  const json& content = (*message)["content"];
+void ReadContent(RequestFields* message, std::string* out) {
+  const JsonField parts = (*message)["content"];
+  const json& content = parts.value();
   if (content.is_string()) {
     *out = content.get<std::string>();
     return;
@@ -179,11 +179,11 @@ void ReadContent(JsonFields* message, std::string* out) {
     return message->Fail("content", "must be a text or an array of parts with text");
   }
   for (size_t i = 0; i < content.size(); ++i) {
-    JsonFields part(content[i], message->Path(fmt::format("content[{}].", i)));
+    RequestFields part(parts[i]);
     std::string type, text;
     part.Read("type", &type, kNameBytesMax);
     if (type != "text") part.Fail("type", "must be \"text\": this server takes no other parts");
-    if (!part["text"].is_string()) part.Fail("text", "must be a text");
+    if (!part["text"].value().is_string()) part.Fail("text", "must be a text");
     part.Read("text", &text, std::string::npos);
     if (part.error()) return message->Fail(*part.error());
     if (i > 0) *out += '\n';  // as vLLM joins them
@@ -191,8 +191,9 @@ void ReadContent(JsonFields* message, std::string* out) {
   }
 }
 
-void ReadMessages(JsonFields* fields, const RequestLimits& limits, Prompt* out) {
-  const json& messages = (*fields)["messages"];
+void ReadMessages(RequestFields* fields, const RequestLimits& limits, Prompt* out) {
+  const JsonField list = (*fields)["messages"];
+  const json& messages = list.value();
   if (!messages.is_array() || messages.empty()) {
     return fields->Fail("messages", "must be an array with at least one message");
   }
@@ -202,7 +203,7 @@ void ReadMessages(JsonFields* fields, const RequestLimits& limits, Prompt* out) 
   }
   std::vector<ChatMessage> read;
   for (size_t i = 0; i < messages.size(); ++i) {
-    JsonFields message(messages[i], fmt::format("messages[{}].", i));
+    RequestFields message(list[i]);
     ChatMessage next;
     message.Read("role", &next.role, kNameBytesMax);
     if (next.role == "developer") next.role = "system";  // OpenAI's newer name
@@ -210,7 +211,7 @@ void ReadMessages(JsonFields* fields, const RequestLimits& limits, Prompt* out) 
       message.Fail("role", "must be system, developer, user or assistant");
     }
     for (const char* unsupported : {"tool_calls", "function_call", "audio"}) {
-      if (!AsksForNothing(message[unsupported], nullptr)) {
+      if (!AsksForNothing(message[unsupported].value(), nullptr)) {
         message.Fail(unsupported, "is not supported by this server");
       }
     }
@@ -222,7 +223,7 @@ void ReadMessages(JsonFields* fields, const RequestLimits& limits, Prompt* out) 
 }
 
 template <typename T>
-ApiResult<T> Checked(const JsonFields& fields, T value) {
+ApiResult<T> Checked(const RequestFields& fields, T value) {
   if (fields.error()) return tl::unexpected<ApiError>(*fields.error());
   return value;
 }
@@ -242,7 +243,7 @@ ApiResult<json> ParseBody(std::string_view body, const RequestLimits& limits) {
 
 ApiResult<GenerateRequest> ParseCompletion(const json& body, const RequestLimits& limits) {
   GenerateRequest request;
-  JsonFields fields(body);
+  RequestFields fields(JsonField(body, ""));
   ReadPrompt(&fields, limits, &request.prompt);
   Refuse(kUnsupportedCompletion, &fields);
   ReadCommon(&fields, limits, &request);
@@ -259,7 +260,7 @@ ApiResult<GenerateRequest> ParseCompletion(const json& body, const RequestLimits
 
 ApiResult<GenerateRequest> ParseChat(const json& body, const RequestLimits& limits) {
   GenerateRequest request;
-  JsonFields fields(body);
+  RequestFields fields(JsonField(body, ""));
   ReadMessages(&fields, limits, &request.prompt);
   Refuse(kUnsupportedChat, &fields);
   bool add_generation_prompt = true;
@@ -280,14 +281,14 @@ ApiResult<GenerateRequest> ParseChat(const json& body, const RequestLimits& limi
 
 ApiResult<TokenizeRequest> ParseTokenize(const json& body, const RequestLimits& limits) {
   TokenizeRequest request;
-  JsonFields fields(body);
+  RequestFields fields(JsonField(body, ""));
   fields.Read("model", &request.model, kNameBytesMax);
-  if (!fields["messages"].is_null()) {
+  if (!fields["messages"].null()) {
     ReadMessages(&fields, limits, &request.prompt);
   } else {
     ReadPrompt(&fields, limits, &request.prompt);
   }
-  if (!fields["add_special_tokens"].is_null()) {
+  if (!fields["add_special_tokens"].null()) {
     bool add_special = false;
     fields.Read("add_special_tokens", &add_special);
     request.add_special = add_special;
@@ -297,10 +298,10 @@ ApiResult<TokenizeRequest> ParseTokenize(const json& body, const RequestLimits& 
 
 ApiResult<DetokenizeRequest> ParseDetokenize(const json& body, const RequestLimits& limits) {
   DetokenizeRequest request;
-  JsonFields fields(body);
+  RequestFields fields(JsonField(body, ""));
   fields.Read("model", &request.model, kNameBytesMax);
   fields.Read("tokens", limits.ids_max, &request.tokens);
-  if (fields["tokens"].is_null()) fields.Fail("tokens", "is missing");
+  if (fields["tokens"].null()) fields.Fail("tokens", "is missing");
   return Checked(fields, std::move(request));
 }
 

@@ -9,7 +9,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-ApiResult<GenerateRequest> Completion(const std::string& body) {
+ApiResult<GenerateRequest> Parsed(const std::string& body) {
   const auto json = ParseBody(body);
   if (!json) return tl::unexpected<ApiError>(json.error());
   return ParseCompletion(*json);
@@ -23,14 +23,14 @@ ApiResult<GenerateRequest> Chat(const std::string& body) {
 
 // {"prompt": "x", FIELD}
 ApiResult<GenerateRequest> With(const std::string& field) {
-  return Completion(R"({"prompt": "x", )" + field + "}");
+  return Parsed(R"({"prompt": "x", )" + field + "}");
 }
 ApiResult<GenerateRequest> ChatWith(const std::string& field) {
   return Chat(R"({"messages": [{"role": "user", "content": "x"}], )" + field + "}");
 }
 
 TEST(OpenAiRequestTest, ReadsEveryFieldOfACompletion) {
-  const auto request = Completion(R"({
+  const auto request = Parsed(R"({
     "model": "m", "prompt": "Once", "max_tokens": 7, "temperature": 0.5, "top_p": 0.9, "top_k": 40,
     "min_p": 0.05, "repetition_penalty": 1.1, "presence_penalty": 0.25, "frequency_penalty": -0.5,
     "seed": -3, "stop": ["a", "b"], "stop_token_ids": [5], "logprobs": 3, "stream": true,
@@ -65,9 +65,9 @@ TEST(OpenAiRequestTest, ReadsEveryFieldOfACompletion) {
 }
 
 TEST(OpenAiRequestTest, DefaultsAreOpenAis) {
-  const auto request = Completion(R"({"prompt": "x", "temperature": null, "stop": null})");
+  const auto request = Parsed(R"({"prompt": "x", "temperature": null, "stop": null})");
   EXPECT_EQ(request.value().max_tokens, 16);
-  EXPECT_EQ(Completion(R"({"prompt": "x", "echo": true, "max_tokens": 0})").value().max_tokens, 0);
+  EXPECT_EQ(Parsed(R"({"prompt": "x", "echo": true, "max_tokens": 0})").value().max_tokens, 0);
   EXPECT_EQ(request->sampling.temperature, 1);
   EXPECT_EQ(request->sampling.top_p, 1);
   EXPECT_FALSE(request->seed);
@@ -78,17 +78,17 @@ TEST(OpenAiRequestTest, DefaultsAreOpenAis) {
 
 TEST(OpenAiRequestTest, PromptsAreTextsOrIdsAloneOrInAnArray) {
   const auto ids = [](const char* body) {
-    return std::get<std::vector<int32_t>>(Completion(body).value().prompt);
+    return std::get<std::vector<int32_t>>(Parsed(body).value().prompt);
   };
   EXPECT_THAT(ids(R"({"prompt": [1, 2]})"), ElementsAre(1, 2));
   EXPECT_THAT(ids(R"({"prompt": [[1, 2]]})"), ElementsAre(1, 2));
-  EXPECT_EQ(std::get<std::string>(Completion(R"({"prompt": ["x"]})").value().prompt), "x");
+  EXPECT_EQ(std::get<std::string>(Parsed(R"({"prompt": ["x"]})").value().prompt), "x");
   for (const char* bad :
        {R"({})", R"({"prompt": []})", R"({"prompt": {}})", R"({"prompt": 1})",
         R"({"prompt": ["a", "b"]})", R"({"prompt": [[1], [2]]})", R"({"prompt": [1, "a"]})",
         R"({"prompt": [-1]})", R"({"prompt": [4294967296]})", R"({"prompt": [1.5]})",
         R"({"prompt": [[]]})", R"({"prompt": [null]})"}) {
-    const auto request = Completion(bad);
+    const auto request = Parsed(bad);
     ASSERT_FALSE(request) << bad;
     EXPECT_EQ(request.error().param, "prompt") << bad;
     EXPECT_EQ(request.error().status, 400);
@@ -215,14 +215,14 @@ TEST(OpenAiRequestTest, BodiesThatAreNoJsonAreRefused) {
         std::string("{\"prompt\": \"\xff\"}"), std::string("{\"prompt\": \"\xed\xa0\x80\"}"),
         std::string(1 << 20, '['), std::string(R"({"prompt": "x", "temperature": 1e999})"),
         std::string("{\"a\":1}x"), std::string("nan")}) {
-    const auto request = Completion(body);
+    const auto request = Parsed(body);
     ASSERT_FALSE(request) << body.substr(0, 50);
     EXPECT_EQ(request.error().status, 400);
   }
   for (const char* body : {"[]", "1", "\"x\"", "null", "true"}) {
-    EXPECT_THAT(Completion(body).error().message, HasSubstr("must be a JSON object")) << body;
+    EXPECT_THAT(Parsed(body).error().message, HasSubstr("must be a JSON object")) << body;
   }
-  EXPECT_THAT(Completion(std::string(100, '[') + std::string(100, ']')).error().message,
+  EXPECT_THAT(Parsed(std::string(100, '[') + std::string(100, ']')).error().message,
               HasSubstr("nested deeper"));
 }
 

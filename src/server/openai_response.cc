@@ -28,14 +28,15 @@ std::string_view OpenAiFinishReason(FinishReason reason) {
   return reason == FinishReason::kLength ? "length" : "stop";
 }
 
-std::optional<ApiError> FailureOf(FinishReason reason) {
-  switch (reason) {
+std::optional<ApiError> FailureOf(const Completion& completion) {
+  switch (completion.finish_reason) {
     case FinishReason::kStop:
     case FinishReason::kLength:
       return std::nullopt;
     case FinishReason::kCancelled:
       return ApiError{.status = 503, .message = "the server gave the request up"};
     case FinishReason::kError:
+      if (!completion.error.empty()) return ApiError{.status = 503, .message = completion.error};
       return ApiError{.status = 500, .message = "the model failed: the server's log says why"};
   }
   return std::nullopt;

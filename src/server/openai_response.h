@@ -25,7 +25,7 @@ struct TokenInfo {
 // "stop" or "length".
 std::string_view OpenAiFinishReason(FinishReason reason);
 // Of what ended without an answer, or with part of one.
-std::optional<ApiError> FailureOf(FinishReason reason);
+std::optional<ApiError> FailureOf(const Completion& completion);
 // The end of a stream that cannot go on.
 std::string ErrorEvents(const ApiError& error);
 int CachedTokens(const Completion& completion);

@@ -2,17 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include "base/source_dir_testing.h"
+
 namespace kvcake {
 namespace {
 
 using nlohmann::json;
 
 const Tokenizer& DemoTokenizer() {
-  static const Tokenizer tokenizer = Tokenizer::Load(KVCAKE_SOURCE_DIR "/models/demo").value();
+  static const Tokenizer tokenizer = Tokenizer::Load(SourceDir() + "/models/demo").value();
   return tokenizer;
 }
 
-Completion Answered(FinishReason reason) {
+Completion Finished(FinishReason reason) {
   Completion completion{.tokens = {1, 2, 3}, .finish_reason = reason, .ttft_s = 0.5};
   completion.report.prompt_tokens = 300;
   completion.report.tokens_reused = 128;
@@ -49,14 +51,14 @@ std::vector<json> Events(const std::string& text, bool done = false) {
 
 TEST(OpenAiResponseTest, WholeAnswers) {
   const auto chat =
-      json::parse(Writer({.chat = true}).Whole("Hi \"you\"\n", {}, Answered(FinishReason::kStop)));
+      json::parse(Writer({.chat = true}).Whole("Hi \"you\"\n", {}, Finished(FinishReason::kStop)));
   EXPECT_EQ(chat, json::parse(R"({"id": "id-1", "object": "chat.completion", "created": 1234,
     "model": "m", "choices": [{"index": 0, "message": {"role": "assistant",
     "content": "Hi \"you\"\n"}, "logprobs": null, "finish_reason": "stop"}],
     "usage": {"prompt_tokens": 300, "completion_tokens": 3, "total_tokens": 303,
     "prompt_tokens_details": {"cached_tokens": 192}}})"));
   const auto text = json::parse(
-      Writer({.chat = false, .report = true}).Whole("x", {}, Answered(FinishReason::kLength)));
+      Writer({.chat = false, .report = true}).Whole("x", {}, Finished(FinishReason::kLength)));
   EXPECT_EQ(text["object"], "text_completion");
   EXPECT_EQ(text["choices"][0]["text"], "x");
   EXPECT_EQ(text["choices"][0]["finish_reason"], "length");
@@ -65,10 +67,15 @@ TEST(OpenAiResponseTest, WholeAnswers) {
 }
 
 TEST(OpenAiResponseTest, WhatFailsIsNotWhatIsGivenUp) {
-  EXPECT_FALSE(FailureOf(FinishReason::kStop));
-  EXPECT_FALSE(FailureOf(FinishReason::kLength));
-  EXPECT_EQ(FailureOf(FinishReason::kCancelled).value().status, 503);  // worth another try
-  EXPECT_EQ(FailureOf(FinishReason::kError).value().status, 500);
+  const auto failure = [](FinishReason reason, std::string error = "") {
+    return FailureOf({.finish_reason = reason, .error = std::move(error)});
+  };
+  EXPECT_FALSE(failure(FinishReason::kStop));
+  EXPECT_FALSE(failure(FinishReason::kLength));
+  EXPECT_EQ(failure(FinishReason::kCancelled).value().status, 503);  // worth another try
+  EXPECT_EQ(failure(FinishReason::kError).value().status, 500);
+  EXPECT_EQ(failure(FinishReason::kError, "no pages").value().status, 503);
+  EXPECT_EQ(failure(FinishReason::kError, "no pages").value().message, "no pages");
   const auto events = Events(ErrorEvents({.status = 500, .message = "failed"}), /*done=*/true);
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0]["error"]["message"], "failed");
@@ -84,7 +91,7 @@ TEST(OpenAiResponseTest, StreamsOfAChat) {
   const json middle = Events(writer.Event("ab", {})).at(0);
   EXPECT_EQ(middle["choices"][0]["delta"], json({{"content", "ab"}}));
   EXPECT_TRUE(middle["choices"][0]["finish_reason"].is_null());
-  const auto last = Events(writer.LastEvents(Answered(FinishReason::kStop)), true);
+  const auto last = Events(writer.LastEvents(Finished(FinishReason::kStop)), true);
   ASSERT_EQ(last.size(), 2u);
   EXPECT_EQ(last[0]["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(last[0]["choices"][0]["delta"], json::object());
@@ -98,7 +105,7 @@ TEST(OpenAiResponseTest, StreamsOfACompletion) {
   const json middle = Events(writer.Event("ab", {})).at(0);
   EXPECT_EQ(middle["choices"][0]["text"], "ab");
   EXPECT_FALSE(middle.contains("usage"));
-  EXPECT_EQ(Events(writer.LastEvents(Answered(FinishReason::kLength)), true).size(), 1u);
+  EXPECT_EQ(Events(writer.LastEvents(Finished(FinishReason::kLength)), true).size(), 1u);
 }
 
 TEST(OpenAiResponseTest, LogprobsOfBothKinds) {

@@ -38,13 +38,13 @@ Histogram::Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)) {
 
 void Histogram::Observe(double value) {
   const size_t bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++snapshot_.counts[bucket];
   snapshot_.sum += value;
 }
 
 Histogram::Snapshot Histogram::Take() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return snapshot_;
 }
 

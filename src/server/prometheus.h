@@ -3,11 +3,12 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace kvcake {
 
@@ -37,8 +38,8 @@ class Histogram {
 
  private:
   const std::vector<double> bounds_;
-  mutable std::mutex mutex_;
-  Snapshot snapshot_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  Snapshot snapshot_ GUARDED_BY(mutex_);
 };
 
 // The text of a scrape. Values of one name are given one after the other.

@@ -33,22 +33,28 @@ ServerMetrics::ServerMetrics(std::string pages)
       answer_length_(TokenBounds()),
       step_tokens_(TokenBounds()) {}
 
-void ServerMetrics::Count(Counters* counters, const std::string& label, uint64_t n) {
-  std::lock_guard lock(mutex_);
-  (*counters)[label] += n;
+void ServerMetrics::Responded(int status) {
+  MutexLock lock(mutex_);
+  ++responses_[std::to_string(status)];
 }
 
 void ServerMetrics::Finished(const Completion& completion) {
   const RestoreReport& report = completion.report;
   const bool cancelled = completion.finish_reason == FinishReason::kCancelled;
-  Count(&finished_, cancelled ? "abort" : FinishReasonName(completion.finish_reason));  // vLLM's
+  {
+    MutexLock lock(mutex_);
+    ++finished_[cancelled ? "abort" : FinishReasonName(completion.finish_reason)];  // vLLM's
+  }
   if (completion.tokens.empty()) return;  // cancelled before its first token
   const int cached = report.tokens_reused + report.loaded();
   prompt_tokens_.Add(report.prompt_tokens);
   computed_tokens_.Add(report.tokens_computed);
   cached_tokens_.Add(cached);
-  for (const auto& [tier, tokens] : report.tokens_loaded) Count(&hit_tokens_, tier, tokens);
-  if (report.tokens_reused > 0) Count(&hit_tokens_, pages_, report.tokens_reused);
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [tier, tokens] : report.tokens_loaded) hit_tokens_[tier] += tokens;
+    if (report.tokens_reused > 0) hit_tokens_[pages_] += report.tokens_reused;
+  }
   if (const int chunk = report.chunk_tokens; chunk > 0) {  // the prompt has been restored
     chunks_loaded_.Add(report.loaded() / chunk);
     chunks_computed_.Add(report.prompt_tokens / chunk - cached / chunk);
@@ -100,7 +106,7 @@ std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
                   "Chunks loaded that another numeric path has computed.",
                   chunks_mixed_path_.value());
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [reason, n] : finished_) {
       text.AddCounter("vllm:request_success_total", "Requests ended, by the reason.", n,
                       {{"finished_reason", reason}});
@@ -164,13 +170,30 @@ void ServerMetrics::AddGauges(Runtime& runtime, const EngineLoopStats& loop,
                  {{"state", "free"}});
   text->AddCounter("kvcake_pages_evicted_total", "Cached pages that were needed for others.",
                    pages.evicted);
+  const RestorerStats restorer = runtime.restorer().Stats();
   text->AddGauge("kvcake_reads_in_flight", "Reads of chunks that have not come back.",
-                 runtime.restorer().ReadsInFlight());
+                 restorer.reads_in_flight);
+  text->AddCounter("kvcake_planning_seconds_total",
+                   "Time spent on deciding what is loaded and what computed.",
+                   restorer.planning.count());
+  text->AddCounter("kvcake_planning_wait_seconds_total",
+                   "Time that threads have waited for each other to decide it.",
+                   restorer.mutex_wait.count());
   const WriteBehindStats writes = runtime.engine().write_stats();
+  text->AddGauge("kvcake_pages_held",
+                 "Pages beside those of requests: of chunks that wait to be written or are, and of "
+                 "reads that nobody waits for any more.",
+                 writes.queued, {{"by", "queued_writes"}});
+  text->AddGauge("kvcake_pages_held", "", writes.writing, {{"by", "writes"}});
+  text->AddGauge("kvcake_pages_held", "", restorer.late_reads, {{"by", "late_reads"}});
   text->AddGauge("kvcake_writes_in_flight", "Chunks that are being written or wait to be.",
-                 writes.in_flight);
-  text->AddCounter("kvcake_writes_dropped_total", "Chunks not kept: too many waited to be written.",
-                   writes.dropped);
+                 writes.in_flight());
+  text->AddCounter(
+      "kvcake_writes_dropped_total",
+      "Chunks not kept: too many waited to be written, or requests needed their pages.",
+      writes.dropped_full, {{"reason", "queue_full"}});
+  text->AddCounter("kvcake_writes_dropped_total", "", writes.dropped_wanted,
+                   {{"reason", "page_wanted"}});
   text->AddCounter("kvcake_steps_total", "Steps of the engine.", loop.steps);
   text->AddCounter("kvcake_step_seconds_total", "Time spent in them.", loop.step_s);
   text->AddCounter("kvcake_delivery_seconds_total", "Time spent on handing tokens out.",

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <map>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "engine/runtime.h"
 #include "server/engine_loop.h"
 #include "server/prometheus.h"
@@ -25,7 +25,7 @@ class ServerMetrics {
   // A request that the engine took has ended.
   void Finished(const Completion& completion);
   void Stepped(const StepRecord& step);
-  void Responded(int status) { Count(&responses_, std::to_string(status)); }
+  void Responded(int status);
   // The text of a scrape.
   std::string Text(const std::string& model_name, Runtime& runtime, const EngineLoopStats& loop,
                    const ChainStats& chain) const;
@@ -37,7 +37,6 @@ class ServerMetrics {
  private:
   // A counter for each of a few labels.
   using Counters = std::map<std::string, uint64_t>;
-  void Count(Counters* counters, const std::string& label, uint64_t n = 1);
   void AddChain(const ChainStats& chain, PrometheusText* text) const;
   void AddTiers(Runtime& runtime, PrometheusText* text) const;
   void AddGauges(Runtime& runtime, const EngineLoopStats& loop, PrometheusText* text) const;
@@ -50,11 +49,10 @@ class ServerMetrics {
   Histogram ttft_s_, queue_s_, restore_s_, suffix_s_, tpot_s_, decode_s_, e2e_s_;
   Histogram efficiency_, prompt_length_, answer_length_, step_tokens_;
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  Counters finished_;    // by reason
-  Counters hit_tokens_;  // by tier
-  Counters responses_;   // by HTTP status
+  mutable Mutex mutex_;
+  Counters finished_ GUARDED_BY(mutex_);    // by reason
+  Counters hit_tokens_ GUARDED_BY(mutex_);  // by tier
+  Counters responses_ GUARDED_BY(mutex_);   // by HTTP status
 };
 
 }  // namespace kvcake

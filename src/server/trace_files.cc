@@ -46,19 +46,19 @@ Status TraceFiles::FindFiles() {
 
 TraceFiles::~TraceFiles() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stop_ = true;
   }
-  changed_.notify_one();
+  changed_.NotifyOne();
   thread_.join();
 }
 
 void TraceFiles::Write(const std::string& id, RestoreReport report) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (queue_.size() < kQueueMax) {
       queue_.emplace_back(id, std::move(report));
-      changed_.notify_one();
+      changed_.NotifyOne();
       return;
     }
   }
@@ -69,8 +69,8 @@ void TraceFiles::Work() {
   for (;;) {
     std::pair<std::string, RestoreReport> next;
     {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+      MutexLock lock(mutex_);
+      while (!stop_ && queue_.empty()) changed_.Wait(mutex_);
       if (queue_.empty()) return;
       next = std::move(queue_.front());
       queue_.pop_front();

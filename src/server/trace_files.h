@@ -1,14 +1,13 @@
 // A Chrome trace of each answer in a directory that does not outgrow its bound.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "cake/report.h"
 
@@ -34,7 +33,7 @@ class TraceFiles {
  private:
   TraceFiles(const std::string& dir, size_t files_max) : dir_(dir), files_max_(files_max) {}
   Status FindFiles();
-  void Work();
+  void Work() EXCLUDES(mutex_);
   Status WriteOne(const std::string& path, const RestoreReport& report);
 
   // Constant after construction.
@@ -45,11 +44,10 @@ class TraceFiles {
   std::deque<std::string> files_;  // ours, the oldest first
   bool failing_ = false;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::deque<std::pair<std::string, RestoreReport>> queue_;
-  bool stop_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::pair<std::string, RestoreReport>> queue_ GUARDED_BY(mutex_);
+  bool stop_ GUARDED_BY(mutex_) = false;
 
   std::thread thread_;
 };

@@ -7,14 +7,14 @@
 namespace kvcake {
 
 void Breaker::Failed(const std::string& path) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   path_ = path;
   hangs_ = false;  // an error is an answer
   if (++in_row_ >= failures_max_) OpenLocked(path);
 }
 
 void Breaker::Overdue(const std::string& path) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   path_ = path;
   hangs_ = true;
   OpenLocked(path);
@@ -34,7 +34,7 @@ void Breaker::OpenLocked(const std::string& path) {
 
 void Breaker::Succeeded() {
   if (!open_ && in_row_ == 0) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   in_row_ = 0;
   hangs_ = false;
   open_ = false;
@@ -44,14 +44,14 @@ void Breaker::Succeeded() {
 }
 
 std::optional<std::string> Breaker::TakeProbe(TimePoint now) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!open_ || now < next_probe_) return std::nullopt;
   next_probe_ = now + probe_interval_;
   return path_;
 }
 
 std::optional<TimePoint> Breaker::next_probe() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return open_ ? std::optional(next_probe_) : std::nullopt;
 }
 

@@ -3,11 +3,11 @@
 #pragma once
 
 #include <atomic>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 
 namespace kvcake {
 
@@ -22,32 +22,33 @@ class Breaker {
   // It is open because the device did not answer at all, and has not since.
   bool hangs() const { return hangs_; }
   // A read of `path` failed; failures_max in a row open it.
-  void Failed(const std::string& path);
+  void Failed(const std::string& path) EXCLUDES(mutex_);
   // A read of `path` does not return: opens it at once.
-  void Overdue(const std::string& path);
+  void Overdue(const std::string& path) EXCLUDES(mutex_);
   // Something was read: it closes.
-  void Succeeded();
+  void Succeeded() EXCLUDES(mutex_);
 
   // The file to try now, when open and a probe is due; the caller answers with one of the above.
-  std::optional<std::string> TakeProbe(TimePoint now);
+  std::optional<std::string> TakeProbe(TimePoint now) EXCLUDES(mutex_);
   // When the next probe is due; nothing while closed.
-  std::optional<TimePoint> next_probe() const;
+  std::optional<TimePoint> next_probe() const EXCLUDES(mutex_);
 
  private:
-  void OpenLocked(const std::string& path);
+  void OpenLocked(const std::string& path) REQUIRES(mutex_);
 
   const int failures_max_;
   const Seconds probe_interval_;
-  std::atomic<bool> open_{false};   // written under mutex_
-  std::atomic<bool> hangs_{false};  // written under mutex_
-  std::atomic<int> in_row_{0};      // written under mutex_
+  // Read by anyone, written with the mutex held.
+  std::atomic<bool> open_{false};
+  std::atomic<bool> hangs_{false};
+  std::atomic<int> in_row_{0};
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::string path_;     // of the last failure
-  bool logged_ = false;  // that it is open; a flickering device is logged once a minute
-  TimePoint quiet_until_{};
-  TimePoint next_probe_{};
+  mutable Mutex mutex_;
+  std::string path_ GUARDED_BY(mutex_);  // of the last failure
+  // That it is open; a flickering device is logged once a minute.
+  bool logged_ GUARDED_BY(mutex_) = false;
+  TimePoint quiet_until_ GUARDED_BY(mutex_){};
+  TimePoint next_probe_ GUARDED_BY(mutex_){};
 };
 
 }  // namespace kvcake

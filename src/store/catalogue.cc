@@ -8,13 +8,13 @@ namespace kvcake {
 Catalogue::Catalogue() : index_(64, kNone) {}
 
 bool Catalogue::Contains(const ChunkId& id) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return Find(id).has_value();
 }
 
 std::vector<bool> Catalogue::Contains(const ChunkKey& root, std::span<const ChunkKey> keys) const {
   std::vector<bool> known(keys.size());
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto in_root = FindRoot(root);
   if (!in_root) return known;
   // Each lookup misses the CPU's cache twice: ask for all of them before waiting for one.
@@ -29,7 +29,7 @@ std::vector<bool> Catalogue::Contains(const ChunkKey& root, std::span<const Chun
 
 void Catalogue::Add(const CatalogueEntry& entry) {
   const auto mtime_s = static_cast<uint32_t>(ClampMtime(entry.mtime_s));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = Find(entry.id);
   if (!found) {
     found = Insert(entry.id);
@@ -48,7 +48,7 @@ void Catalogue::Add(const CatalogueEntry& entry) {
 }
 
 bool Catalogue::Use(const ChunkId& id, int64_t now_s, int64_t touch_after_s) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = Find(id);
   if (!found) return false;
   Unlink(*found);
@@ -60,14 +60,14 @@ bool Catalogue::Use(const ChunkId& id, int64_t now_s, int64_t touch_after_s) {
 }
 
 bool Catalogue::Remove(const ChunkId& id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = Find(id);
   if (found) Erase(*found);
   return found.has_value();
 }
 
 void Catalogue::Postpone(const ChunkId& id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const auto found = Find(id)) {
     Unlink(*found);
     LinkWarmest(*found);
@@ -75,13 +75,13 @@ void Catalogue::Postpone(const ChunkId& id) {
 }
 
 void Catalogue::BeginScan() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++scan_;
   scanning_ = true;
 }
 
 void Catalogue::EndScan(bool complete) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   scanning_ = false;
   if (complete) {
     for (SlotId slot = 0; slot < slots_.size(); ++slot) {
@@ -104,13 +104,13 @@ void Catalogue::EndScan(bool complete) {
 }
 
 std::optional<CatalogueEntry> Catalogue::Coldest() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (coldest_ == kNone) return std::nullopt;
   return EntryOf(coldest_);
 }
 
 std::optional<CatalogueEntry> Catalogue::Sample(uint64_t number) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (files_ == 0) return std::nullopt;
   size_t slot = number % slots_.size();
   while (slots_[slot].root == kNone) slot = (slot + 1) % slots_.size();
@@ -123,12 +123,12 @@ CatalogueEntry Catalogue::EntryOf(SlotId id) const {
 }
 
 uint64_t Catalogue::bytes() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return bytes_;
 }
 
 std::pair<uint64_t, uint64_t> Catalogue::Totals(const ChunkKey& root) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = FindRoot(root);
   if (!found) return {0, 0};
   return {roots_[*found].files, roots_[*found].bytes};

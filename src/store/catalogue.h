@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "kv/chunk_key.h"
 #include "store/store_dir.h"
 
@@ -31,32 +31,33 @@ class Catalogue {
  public:
   Catalogue();
 
-  bool Contains(const ChunkId& id) const;
+  bool Contains(const ChunkId& id) const EXCLUDES(mutex_);
   // One flag per key.
-  std::vector<bool> Contains(const ChunkKey& root, std::span<const ChunkKey> keys) const;
+  std::vector<bool> Contains(const ChunkKey& root, std::span<const ChunkKey> keys) const
+      EXCLUDES(mutex_);
   // Adds the file, or renews what is known about it; a later mtime counts as a use.
-  void Add(const CatalogueEntry& entry);
+  void Add(const CatalogueEntry& entry) EXCLUDES(mutex_);
   // Marks a use by this process. True when the file's mtime is older than touch_after_s and should
   // be renewed; it is taken to be now_s from then on.
-  bool Use(const ChunkId& id, int64_t now_s, int64_t touch_after_s);
+  bool Use(const ChunkId& id, int64_t now_s, int64_t touch_after_s) EXCLUDES(mutex_);
   // False when it was not known.
-  bool Remove(const ChunkId& id);
+  bool Remove(const ChunkId& id) EXCLUDES(mutex_);
   // Puts the file behind all others: it cannot be evicted now.
-  void Postpone(const ChunkId& id);
+  void Postpone(const ChunkId& id) EXCLUDES(mutex_);
 
   // A scan of the directory: Begin, Add for each file, then End, which forgets what has not been
   // added since Begin, by the scan or otherwise, unless the scan was incomplete, and orders what
   // was new by its mtime. One at a time.
-  void BeginScan();
-  void EndScan(bool complete);
+  void BeginScan() EXCLUDES(mutex_);
+  void EndScan(bool complete) EXCLUDES(mutex_);
 
   // The file used longest ago.
-  std::optional<CatalogueEntry> Coldest() const;
+  std::optional<CatalogueEntry> Coldest() const EXCLUDES(mutex_);
   // Any file; another for another `number`, where there are several.
-  std::optional<CatalogueEntry> Sample(uint64_t number) const;
-  uint64_t bytes() const;  // of every root
+  std::optional<CatalogueEntry> Sample(uint64_t number) const EXCLUDES(mutex_);
+  uint64_t bytes() const EXCLUDES(mutex_);  // of every root
   // Files and bytes of one root.
-  std::pair<uint64_t, uint64_t> Totals(const ChunkKey& root) const;
+  std::pair<uint64_t, uint64_t> Totals(const ChunkKey& root) const EXCLUDES(mutex_);
 
  private:
   using SlotId = uint32_t;
@@ -76,32 +77,32 @@ class Catalogue {
     uint64_t bytes = 0;
   };
 
-  // All with mutex_ held.
-  CatalogueEntry EntryOf(SlotId slot) const;
-  std::optional<uint32_t> FindRoot(const ChunkKey& root) const;
-  size_t HomeOf(const ChunkKey& key) const;
+  CatalogueEntry EntryOf(SlotId slot) const REQUIRES(mutex_);
+  std::optional<uint32_t> FindRoot(const ChunkKey& root) const REQUIRES(mutex_);
+  size_t HomeOf(const ChunkKey& key) const REQUIRES(mutex_);
   // Where index_ has the slot, or where it would go.
-  size_t Find(uint32_t root, const ChunkKey& key) const;
-  std::optional<SlotId> Find(const ChunkId& id) const;
-  SlotId Insert(const ChunkId& id);
-  void Erase(SlotId slot);
-  void GrowIndex();
-  void Unlink(SlotId slot);
-  void LinkWarmest(SlotId slot);
+  size_t Find(uint32_t root, const ChunkKey& key) const REQUIRES(mutex_);
+  std::optional<SlotId> Find(const ChunkId& id) const REQUIRES(mutex_);
+  SlotId Insert(const ChunkId& id) REQUIRES(mutex_);
+  void Erase(SlotId slot) REQUIRES(mutex_);
+  void GrowIndex() REQUIRES(mutex_);
+  void Unlink(SlotId slot) REQUIRES(mutex_);
+  void LinkWarmest(SlotId slot) REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::deque<Slot> slots_;     // never shrinks
-  std::vector<SlotId> index_;  // open addressing with linear probing; at most three quarters full
-  std::vector<Root> roots_;    // never forgotten: there are fewer than chunks
-  std::unordered_map<ChunkKey, uint32_t> root_index_;  // in roots_
-  std::vector<SlotId> scanned_;                        // new to the scan that is going on
-  SlotId free_ = kNone;
-  SlotId coldest_ = kNone, warmest_ = kNone;
-  uint64_t files_ = 0;
-  uint64_t bytes_ = 0;
-  uint32_t scan_ = 0;
-  bool scanning_ = false;
+  mutable Mutex mutex_;
+  std::deque<Slot> slots_ GUARDED_BY(mutex_);  // never shrinks
+  // Open addressing with linear probing; at most three quarters full.
+  std::vector<SlotId> index_ GUARDED_BY(mutex_);
+  std::vector<Root> roots_ GUARDED_BY(mutex_);  // never forgotten: there are fewer than chunks
+  std::unordered_map<ChunkKey, uint32_t> root_index_ GUARDED_BY(mutex_);  // in roots_
+  std::vector<SlotId> scanned_ GUARDED_BY(mutex_);  // new to the scan that is going on
+  SlotId free_ GUARDED_BY(mutex_) = kNone;
+  SlotId coldest_ GUARDED_BY(mutex_) = kNone;
+  SlotId warmest_ GUARDED_BY(mutex_) = kNone;
+  uint64_t files_ GUARDED_BY(mutex_) = 0;
+  uint64_t bytes_ GUARDED_BY(mutex_) = 0;
+  uint32_t scan_ GUARDED_BY(mutex_) = 0;
+  bool scanning_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace kvcake

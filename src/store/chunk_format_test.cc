@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "base/hash.h"
+#include "base/source_dir_testing.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {
@@ -149,7 +150,7 @@ TEST(ChunkFormatLimitsTest, TheDeepestModelFitsTheHeader) {
 }
 
 std::string GoldenFile() {
-  std::ifstream in(KVCAKE_SOURCE_DIR "/src/store/testdata/chunk_v1.bin", std::ios::binary);
+  std::ifstream in(SourceDir() + "/src/store/testdata/chunk_v1.bin", std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
@@ -199,7 +200,7 @@ TEST(ChunkFormatGoldenTest, AnotherVersionOrLengthIsRefusedByName) {
 // The table in docs/format.md leaves no byte of the header out, and the code agrees on where its
 // fields end: a byte of each is flipped in EveryByteClassOfAFileIsVerified.
 TEST(ChunkFormatDocumentTest, TheTableCoversTheHeader) {
-  std::ifstream in(KVCAKE_SOURCE_DIR "/docs/format.md");
+  std::ifstream in(SourceDir() + "/docs/format.md");
   std::string line;
   std::vector<std::pair<size_t, std::string>> rows;  // offset, bytes
   while (std::getline(in, line)) {

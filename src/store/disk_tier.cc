@@ -1,25 +1,35 @@
+// The front of a disk tier: opens its parts and hands over to them what its callers ask for.
+//
+//   DiskReader    Get, Cancel; the I/O thread. Its parts: DiskReadQueue (the reads it has taken
+//                 on), DeviceProbes (of a device that does not answer), ChunkOpener (the files
+//                 thread)
+//   DiskLooker    Look; the look thread
+//   DiskUpkeep    when to look for other processes' files, and to remove; the upkeep thread
+//   DiskWriter    Put, on its callers' threads
+//   DiskRoom      Evict; capacity, expiry, and DiskScan (what is in the directory, all of it)
+//   DiskContext   what all of them share: the options, DiskIndex (what is known of the directory),
+//                 DeviceHealth (whether the device is worth asking), BadFiles
+//
+// Each knows only those below it; what goes up is a callback.
 #include "store/disk_tier.h"
 
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <string>
+#include <tuple>
 #include <utility>
 
-#include "base/check.h"
-#include "base/cpu.h"
 #include "store/chunk_format.h"
-#include "store/disk_tier_read.h"
-#include "store/quarantine.h"
+#include "store/disk_context.h"
+#include "store/disk_looker.h"
+#include "store/disk_reader.h"
+#include "store/disk_room.h"
+#include "store/disk_upkeep.h"
+#include "store/disk_writer.h"
 
 namespace kvcake {
 namespace {
-
-constexpr int kOpenThreadsMax = 4;  // that look at the files when a tier is opened
-
-// The header of a read of some layers is a piece of its own.
-uint64_t PiecesMax(const DiskTierOptions& options) {
-  return (options.layout.page_bytes() + options.io_bytes_max - 1) / options.io_bytes_max + 1;
-}
 
 Status CheckOptions(const DiskTierOptions& options) {
   RETURN_IF_ERROR(CheckStorable(options.layout));
@@ -44,22 +54,24 @@ Status CheckOptions(const DiskTierOptions& options) {
   return {};
 }
 
+// What this process did, for `kvcake store ls`.
+void CountUsage(DiskContext& context, const TierStats& stats) {
+  if (stats.reads + stats.writes + stats.evicted + stats.quarantined == 0) return;
+  if (!context.health.MayWrite()) return;
+  const auto added = AddUsage(context.fs, context.store, context.options.root,
+                              {.reads = stats.reads,
+                               .read_bytes = stats.read_bytes,
+                               .writes = stats.writes,
+                               .write_bytes = stats.write_bytes,
+                               .evicted = stats.evicted,
+                               .quarantined = stats.quarantined});
+  if (!added && added.error().code != ErrorCode::kNotFound) {  // or the directory was cleared
+    spdlog::warn("store: the hits and writes of this process are not counted: {}",
+                 added.error().message);
+  }
+}
+
 }  // namespace
-
-void DiskTier::FaultLog::Failed(const Error& error) {
-  std::lock_guard lock(mutex_);
-  const TimePoint now = Clock::Real().Now();
-  if (failing_ || now < quiet_until_) return;
-  failing_ = true;
-  quiet_until_ = now + Seconds(60);
-  spdlog::warn("store: {} fails: {}; further failures are only counted", what_, error.message);
-}
-
-void DiskTier::FaultLog::Succeeded() {
-  if (!failing_) return;
-  std::lock_guard lock(mutex_);
-  if (failing_.exchange(false)) spdlog::info("store: {} works again", what_);
-}
 
 Result<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options, FileSystem& fs) {
   RETURN_IF_ERROR(CheckOptions(options));
@@ -74,109 +86,83 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options, FileSy
     return Fail(made.error().code, "cannot use the store --store {}: {}", options.dir,
                 made.error().message);
   }
-  IoQueueOptions queue_options;
-  queue_options.requests_max = options.max_reads_in_flight * static_cast<int>(PiecesMax(options));
-  queue_options.requests_max += kProbesMax;
-  queue_options.bytes_max = options.max_read_bytes_in_flight + kProbesMax * kProbeBytes;
-  ASSIGN_OR_RETURN(auto queue, fs.NewQueue(queue_options));
+  ASSIGN_OR_RETURN(auto queue, fs.NewQueue(DiskReader::QueueOptions(options)));
   // Named as the temporary of a chunk, so that one left by a crash is swept like any other.
   const ChunkId probe{options.root, options.root};
   if (options.direct && CheckNoLinks(fs, store, probe) && fs.MakeDirs(store.ShardDir(probe))) {
     options.direct = DirectIoWorks(fs, store.ChunkPath(probe));
   }
 
-  std::unique_ptr<DiskTier> tier(new DiskTier(std::move(options), fs));
-  tier->queue_ = std::move(queue);
-  tier->Prepare();
-  tier->thread_ = std::thread([raw = tier.get()] { raw->Loop(); });
-  // At once where the capacity is smaller than it was.
-  const bool full = tier->catalogue_.bytes() > tier->options_.capacity_bytes;
-  tier->upkeep_.At(Clock::Real().Now() + (full ? Seconds(0) : tier->options_.upkeep_interval),
-                   [raw = tier.get()] { raw->Upkeep(); });
-  return tier;
+  return std::unique_ptr<DiskTier>(new DiskTier(std::move(options), fs, std::move(queue)));
 }
 
-DiskTier::DiskTier(DiskTierOptions options, FileSystem& fs)
-    : options_(std::move(options)),
-      fs_(fs),
-      store_(options_.dir),
-      pieces_(PiecesMax(options_)),
-      breaker_(options_.failures_max, options_.probe_interval),
-      watch_(options_.overdue_after) {}
-
-void DiskTier::Prepare() {
-  // None of this is needed for reading: a read-only store serves what it has.
-  auto status = CheckNoLinks(fs_, store_, {options_.root, options_.root});
-  if (status) status = fs_.MakeDirs(store_.RootDir(options_.root));
-  const std::string model_path = store_.ModelPath(options_.root);
-  if (status && !options_.description.empty()) {
-    auto text = ReadText(fs_, model_path, options_.description.size());
-    if (!text || *text != options_.description) {
-      status = WriteText(fs_, model_path, options_.description);
-    }
-  }
-  if (!status) write_faults_.Failed(status.error());
-  {
-    std::lock_guard lock(eviction_mutex_);
-    scanned_unix_s_ = UnixSeconds();
-    RescanLocked(std::min(UsableCores(), kOpenThreadsMax));  // nobody computes yet
-  }
-  Expire();
+DiskTier::DiskTier(DiskTierOptions options, FileSystem& fs, std::unique_ptr<IoQueue> queue)
+    : context_(std::make_unique<DiskContext>(std::move(options), fs)),
+      room_(std::make_unique<DiskRoom>(*context_)),
+      writer_(std::make_unique<DiskWriter>(*context_, *room_)),
+      upkeep_(std::make_unique<DiskUpkeep>(*context_, *room_)) {
+  writer_->DescribeRoot();
+  room_->ScanFirst();
+  room_->Expire();
+  const auto touch = [this](std::string path, int64_t now_s) {
+    upkeep_->Touch({std::move(path)}, now_s);
+  };
+  reader_ = std::make_unique<DiskReader>(*context_, std::move(queue), touch);
+  looker_ = std::make_unique<DiskLooker>(*context_);
+  upkeep_->Start();
 }
 
 DiskTier::~DiskTier() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  queue_->Wake();
-  if (thread_.joinable()) thread_.join();
-  TierStats stats;
-  {
-    std::lock_guard lock(mutex_);  // upkeep may be under way
-    stats = stats_;
-  }
-  if (stats.reads + stats.writes + stats.evicted + stats.quarantined == 0) return;
-  if (breaker_.hangs() || watch_.overdue(OverdueWatch::Kind::kWrite) > 0) return;
-  const auto added = AddUsage(fs_, store_, options_.root,
-                              {.reads = stats.reads,
-                               .read_bytes = stats.read_bytes,
-                               .writes = stats.writes,
-                               .write_bytes = stats.write_bytes,
-                               .evicted = stats.evicted,
-                               .quarantined = stats.quarantined});
-  if (!added && added.error().code != ErrorCode::kNotFound) {  // or the directory was cleared
-    spdlog::warn("store: the hits and writes of this process are not counted: {}",
-                 added.error().message);
-  }
+  upkeep_->Stop();
+  looker_->Stop();
+  reader_->Stop();
+  CountUsage(*context_, Stats());
 }
 
-bool DiskTier::Quarantine(const std::string& path, const Error& reason, const FileInfo& bad) {
-  const auto moved = MoveToQuarantine(
-      fs_, store_, path, bad, {options_.quarantine_files_max, options_.quarantine_bytes_max});
-  if (!moved) {
-    quarantine_faults_.Failed({moved.error().code, fmt::format("{} ({}): {}", path, reason.message,
-                                                               moved.error().message)});
-    return false;
-  }
-  if (*moved == Quarantined::kGone) return true;  // another process was faster
-  quarantine_faults_.Succeeded();
-  spdlog::warn(
-      "store: {} is not the chunk that its name says: {}; {}", path, reason.message,
-      *moved == Quarantined::kMoved ? "moved to quarantine" : "removed, as the quarantine is full");
-  std::lock_guard lock(mutex_);
-  ++stats_.quarantined;
-  return true;
+std::string_view DiskTier::name() const { return context_->options.name; }
+
+int DiskTier::max_reads_in_flight() const { return context_->options.max_reads_in_flight; }
+
+uint64_t DiskTier::max_read_bytes_in_flight() const {
+  return context_->options.max_read_bytes_in_flight;
 }
+
+std::vector<bool> DiskTier::Residency(std::span<const ChunkKey> keys) {
+  if (!context_->health.MayRead()) return std::vector<bool>(keys.size());
+  return context_->index.Contains(keys);
+}
+
+bool DiskTier::Look(LookRequest request) { return looker_->Look(std::move(request)); }
+
+void DiskTier::Pin(std::span<const ChunkKey> keys) { context_->index.pins().Add(keys); }
+
+void DiskTier::Unpin(std::span<const ChunkKey> keys) {
+  context_->index.pins().Remove(keys);
+  const int64_t now_s = UnixSeconds();
+  std::vector<std::string> touched;
+  for (const ChunkKey& key : keys) {
+    if (context_->index.Use(key, now_s)) touched.push_back(context_->PathOf(key));
+  }
+  if (!touched.empty()) upkeep_->Touch(std::move(touched), now_s);
+}
+
+ReadId DiskTier::Get(ReadRequest request) { return reader_->Get(std::move(request)); }
+
+void DiskTier::Cancel(ReadId id) { reader_->Cancel(id); }
+
+Status DiskTier::Put(const ChunkWrite& chunk) { return writer_->Put(chunk); }
+
+Status DiskTier::Evict(const ChunkKey& key) { return room_->Evict(key); }
 
 TierStats DiskTier::Stats() const {
-  const auto [chunks, bytes] = catalogue_.Totals(options_.root);
-  std::lock_guard lock(mutex_);
-  TierStats stats = stats_;
-  stats.chunks = chunks;
-  stats.bytes = bytes;
-  stats.pinned = pins_.size();
-  stats.reads_overdue = watch_.overdue(OverdueWatch::Kind::kRead);
+  TierStats stats;
+  std::tie(stats.chunks, stats.bytes) = context_->index.Totals();
+  stats.pinned = context_->index.pins().size();
+  stats.quarantined = context_->bad_files.count();
+  stats.reads_overdue = static_cast<uint64_t>(context_->health.reads_overdue());
+  reader_->AddStats(stats);
+  writer_->AddStats(stats);
+  room_->AddStats(stats);
   return stats;
 }
 

@@ -3,12 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <mutex>
 #include <set>
 #include <thread>
 
-#include "io/faulty_file_system.h"
+#include "base/mutex.h"
+#include "io/faulty_file_system_testing.h"
 #include "store/disk_tier.h"
+#include "store/store_dir.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {
@@ -190,28 +191,28 @@ class BadFilesFileSystem : public FaultyFileSystem {
  public:
   BadFilesFileSystem() : FaultyFileSystem(FileSystem::Real(), 1) {}
   void SetBad(std::set<std::string> paths) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     bad_ = std::move(paths);
   }
 
   Result<std::unique_ptr<File>> OpenRead(const std::string& path, bool direct) override {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (bad_.contains(path)) return tl::unexpected(ErrnoError(EIO, "open", path));
     }
     return FaultyFileSystem::OpenRead(path, direct);
   }
   Status Rename(const std::string& from, const std::string& to) override {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       bad_.erase(to);
     }
     return FaultyFileSystem::Rename(from, to);
   }
 
  private:
-  std::mutex mutex_;
-  std::set<std::string> bad_;  // guarded by mutex_
+  Mutex mutex_;
+  std::set<std::string> bad_ GUARDED_BY(mutex_);
 };
 
 class UnreadableFileTest : public testing::Test {

@@ -8,8 +8,9 @@
 #include <future>
 #include <thread>
 
-#include "io/faulty_file_system.h"
+#include "io/faulty_file_system_testing.h"
 #include "store/disk_tier.h"
+#include "store/store_dir.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {
@@ -19,11 +20,11 @@ using namespace testing_util;
 namespace stdfs = std::filesystem;
 
 constexpr int kRounds = 20;
-constexpr Seconds kWhile{0.3};  // longer than what is not answered takes to be overdue
-constexpr size_t kKept = 8;     // chunks there before the fault
-constexpr size_t kChunks = 12;  // the others are tried to be written during it
+constexpr Seconds kWhile{0.3};     // longer than what is not answered takes to be overdue
+constexpr size_t kKept = 8;        // chunks there before the fault
+constexpr size_t kAllChunks = 12;  // the others are tried to be written during it
 
-struct World {
+struct FaultyWorld {
   TempDir dir;
   FaultyFileSystem fs{FileSystem::Real(), 1};
   DiskTierOptions options;
@@ -34,7 +35,7 @@ struct World {
 
 struct Fault {
   const char* name;
-  std::function<void(World&)> begin, end;
+  std::function<void(FaultyWorld&)> begin, end;
   bool reads = false;       // fail while it lasts
   bool writes = false;      // fail while it lasts
   bool gone = false;        // what was kept is
@@ -47,9 +48,9 @@ FileFaults Changes(int error) { return {.change_error = 1, .change_errno = error
 
 Fault Injected(const char* name, FileFaults faults, bool reads, bool writes, const char* remedy) {
   return {.name = name,
-          .begin = [faults](World& w) { w.fs.Set(faults); },
+          .begin = [faults](FaultyWorld& w) { w.fs.Set(faults); },
           .end =
-              [](World& w) {
+              [](FaultyWorld& w) {
                 w.fs.Set({});
                 w.fs.ReleaseStalled();
               },
@@ -59,7 +60,7 @@ Fault Injected(const char* name, FileFaults faults, bool reads, bool writes, con
 }
 
 // Where reads are not answered, writes are refused too.
-Fault Held(const char* name, FileFaults faults, bool reads) {
+Fault Stuck(const char* name, FileFaults faults, bool reads) {
   Fault fault = Injected(name, faults, reads, /*writes=*/true, "");
   fault.holds = true;
   return fault;
@@ -82,25 +83,25 @@ const Fault kFaults[] = {
     Injected("EIO on listing a directory", {.list_error = 1}, false, false, ""),
     Durable(
         Injected("EIO on fsync, with --durable", {.sync_error = 1}, false, true, "kernel's log")),
-    Held("a read that never returns", {.read_stall = 1}, /*reads=*/true),
-    Held("an open that never returns", {.open_stall = 1}, /*reads=*/true),
-    Held("a write that never returns", {.write_stall = 1}, /*reads=*/false),
-    Held("a rename that never returns", {.rename_stall = 1}, /*reads=*/false),
-    Held("a stat that never returns", {.stat_stall = 1}, /*reads=*/false),
-    Durable(Held("an fsync that never returns, with --durable", {.sync_stall = 1},
-                 /*reads=*/false)),
+    Stuck("a read that never returns", {.read_stall = 1}, /*reads=*/true),
+    Stuck("an open that never returns", {.open_stall = 1}, /*reads=*/true),
+    Stuck("a write that never returns", {.write_stall = 1}, /*reads=*/false),
+    Stuck("a rename that never returns", {.rename_stall = 1}, /*reads=*/false),
+    Stuck("a stat that never returns", {.stat_stall = 1}, /*reads=*/false),
+    Durable(Stuck("an fsync that never returns, with --durable", {.sync_stall = 1},
+                  /*reads=*/false)),
     {.name = "the directory is removed",
-     .begin = [](World& w) { stdfs::remove_all(w.options.dir); },
-     .end = [](World&) {},
+     .begin = [](FaultyWorld& w) { stdfs::remove_all(w.options.dir); },
+     .end = [](FaultyWorld&) {},
      .gone = true},
     {.name = "the directory is a file",
      .begin =
-         [](World& w) {
+         [](FaultyWorld& w) {
            stdfs::rename(w.base(), w.options.dir + "/aside");
            std::ofstream(w.base()) << "a file";
          },
      .end =
-         [](World& w) {
+         [](FaultyWorld& w) {
            stdfs::remove(w.base());
            stdfs::rename(w.options.dir + "/aside", w.base());
          },
@@ -154,7 +155,7 @@ class DiskTierFaultTest : public testing::TestWithParam<Fault> {
       const bool served = Serves(i, GetParam().holds ? kWhile : Seconds(60));
       EXPECT_EQ(served, !GetParam().reads && !GetParam().gone) << i;
     }
-    for (size_t i = kKept; i < kChunks; ++i) {
+    for (size_t i = kKept; i < kAllChunks; ++i) {
       ++tried_;
       const auto status = Written(i);
       EXPECT_EQ(status && *status, !GetParam().writes) << i;
@@ -162,7 +163,7 @@ class DiskTierFaultTest : public testing::TestWithParam<Fault> {
       EXPECT_NE(status->error().message.find(GetParam().remedy), std::string::npos)
           << status->error().message;
     }
-    EXPECT_LT(held_.size(), kChunks - kKept) << "once one is overdue the others are refused";
+    EXPECT_LT(held_.size(), kAllChunks - kKept) << "once one is overdue the others are refused";
   }
 
   void End() {
@@ -175,12 +176,12 @@ class DiskTierFaultTest : public testing::TestWithParam<Fault> {
   void Recover() {
     const TimePoint start = Clock::Real().Now();
     const TimePoint deadline = start + Seconds(60);
-    std::vector<bool> served(kChunks);
+    std::vector<bool> served(kAllChunks);
     bool all = false;
     while (!all && Clock::Real().Now() < deadline) {
       all = true;
       const auto resident = world_.tier->Residency(chain_);
-      for (size_t i = 0; i < kChunks; ++i) {
+      for (size_t i = 0; i < kAllChunks; ++i) {
         if (served[i]) continue;
         served[i] = resident[i] && Serves(i);
         if (!served[i] && Put(i)) served[i] = Serves(i);
@@ -192,9 +193,9 @@ class DiskTierFaultTest : public testing::TestWithParam<Fault> {
   }
 
   const KvLayout layout_ = SmallLayout();
-  const std::vector<ChunkKey> chain_ = Chain(kChunks);
+  const std::vector<ChunkKey> chain_ = Chain(kAllChunks);
   std::optional<Reads> reads_{std::in_place};  // outlives the tier
-  World world_;
+  FaultyWorld world_;
   std::vector<std::future<Status>> held_;  // writes that have not returned
   int tried_ = 0, wrong_ = 0, lost_ = 0;
   double recovery_s_ = 0;
@@ -202,7 +203,7 @@ class DiskTierFaultTest : public testing::TestWithParam<Fault> {
 
 TEST_P(DiskTierFaultTest, CostsMissesAndIsRecoveredFrom) {
   for (int round = 0; round < kRounds && !HasFailure(); ++round) {
-    for (size_t i = 0; i < kChunks; ++i) {
+    for (size_t i = 0; i < kAllChunks; ++i) {
       ASSERT_TRUE(i < kKept ? Put(i) : world_.tier->Evict(chain_[i])) << i;
     }
     GetParam().begin(world_);

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "io/faulty_file_system.h"
-#include "io/power_loss_file_system.h"
+#include "io/faulty_file_system_testing.h"
+#include "io/power_loss_file_system_testing.h"
 #include "store/disk_tier.h"
 #include "store/store_dir.h"
 #include "store/tier_testing.h"

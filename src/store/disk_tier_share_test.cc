@@ -7,8 +7,9 @@
 #include <filesystem>
 #include <thread>
 
-#include "io/faulty_file_system.h"
+#include "io/faulty_file_system_testing.h"
 #include "store/disk_tier.h"
+#include "store/store_dir.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {

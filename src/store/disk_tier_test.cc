@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <thread>
 
-#include "io/faulty_file_system.h"
+#include "io/faulty_file_system_testing.h"
+#include "store/store_dir.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {

@@ -11,9 +11,9 @@ FaultyTier::FaultyTier(std::unique_ptr<Tier> inner, FaultyTierOptions options)
 
 FaultyTier::~FaultyTier() {
   FinishStalled({ErrorCode::kCancelled, "read cancelled"});
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [id, read] : reads_) read.cancelled = true;
-  idle_.wait(lock, [this] { return reads_.empty(); });
+  while (!reads_.empty()) idle_.Wait(mutex_);
 }
 
 FaultyTier::Fault FaultyTier::DrawFaultLocked() {
@@ -35,7 +35,7 @@ ReadId FaultyTier::Get(ReadRequest request) {
   ReadId id;
   Fault fault;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     id = next_id_++;
     fault = DrawFaultLocked();
     if (fault != Fault::kNone) ++faults_;
@@ -56,7 +56,7 @@ void FaultyTier::OnInnerDone(ReadId id, ReadResult result) {
   Fault fault;
   ChunkKey key;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Read& read = reads_.at(id);
     fault = read.fault;
     key = read.request.key;
@@ -97,21 +97,21 @@ void FaultyTier::FinishSoon(ReadId id, ReadResult result, TimePoint when) {
   callbacks_.At(when, [this, id, result = std::move(result)]() mutable {
     std::function<void(ReadResult)> done;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       done = std::move(reads_.at(id).request.done);
     }
     done(std::move(result));
     done = nullptr;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     reads_.erase(id);
-    if (reads_.empty()) idle_.notify_all();
+    if (reads_.empty()) idle_.NotifyAll();
   });
 }
 
 void FaultyTier::Cancel(ReadId id) {
   bool stalled = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto it = reads_.find(id);
     if (it == reads_.end() || it->second.cancelled) return;
     it->second.cancelled = true;
@@ -124,7 +124,7 @@ void FaultyTier::Cancel(ReadId id) {
 void FaultyTier::FinishStalled(const Error& error) {
   std::vector<ReadId> stalled;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (auto& [id, read] : reads_) {
       if (read.fault != Fault::kStall || read.cancelled) continue;
       read.cancelled = true;  // so that nobody finishes it a second time
@@ -141,7 +141,7 @@ void FaultyTier::ReleaseStalled() {
 
 Status FaultyTier::Put(const ChunkWrite& chunk) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const double dice = std::uniform_real_distribution<double>(0, 1)(random_);
     if (dice < options_.write_error) {
       ++faults_;
@@ -158,7 +158,7 @@ Status FaultyTier::Put(const ChunkWrite& chunk) {
 
 TierStats FaultyTier::Stats() const {
   TierStats stats = inner().Stats();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   stats.reads -= std::min(stats.reads, reads_failed_);  // delivered by the inner tier only
   stats.reads_failed += reads_failed_;
   stats.writes_failed += writes_failed_;
@@ -166,7 +166,7 @@ TierStats FaultyTier::Stats() const {
 }
 
 uint64_t FaultyTier::faults() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return faults_;
 }
 

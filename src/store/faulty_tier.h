@@ -1,14 +1,13 @@
 // A decorator that injects faults by seed, for tests of the rooms above and for drills.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <unordered_map>
 
 #include "base/callback_thread.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "store/tier_decorator.h"
 
 namespace kvcake {
@@ -52,24 +51,23 @@ class FaultyTier : public TierDecorator {
     bool cancelled = false;
     Fault fault = Fault::kNone;
   };
-  Fault DrawFaultLocked();
-  void OnInnerDone(ReadId id, ReadResult result);
-  void SpoilLocked(Fault fault, std::span<std::byte> landing);
+  Fault DrawFaultLocked() REQUIRES(mutex_);
+  void OnInnerDone(ReadId id, ReadResult result) EXCLUDES(mutex_);
+  void SpoilLocked(Fault fault, std::span<std::byte> landing) REQUIRES(mutex_);
   void FinishSoon(ReadId id, ReadResult result, TimePoint when);
-  void FinishStalled(const Error& error);
+  void FinishStalled(const Error& error) EXCLUDES(mutex_);
 
   // Constant after construction.
   const FaultyTierOptions options_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable idle_;
-  // Guarded by mutex_.
-  std::mt19937_64 random_;
-  std::unordered_map<ReadId, Read> reads_;
-  ReadId next_id_ = 1;
-  uint64_t faults_ = 0;
-  uint64_t reads_failed_ = 0;
-  uint64_t writes_failed_ = 0;
+  mutable Mutex mutex_;
+  CondVar idle_;
+  std::mt19937_64 random_ GUARDED_BY(mutex_);
+  std::unordered_map<ReadId, Read> reads_ GUARDED_BY(mutex_);
+  ReadId next_id_ GUARDED_BY(mutex_) = 1;
+  uint64_t faults_ GUARDED_BY(mutex_) = 0;
+  uint64_t reads_failed_ GUARDED_BY(mutex_) = 0;
+  uint64_t writes_failed_ GUARDED_BY(mutex_) = 0;
 
   CallbackThread callbacks_;  // last: its thread ends before the rest goes
 };

@@ -32,12 +32,12 @@ MemoryTier::MemoryTier(MemoryTierOptions options)
 }
 
 MemoryTier::~MemoryTier() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return unanswered_ == 0; });
+  MutexLock lock(mutex_);
+  while (unanswered_ > 0) changed_.Wait(mutex_);
 }
 
 std::vector<bool> MemoryTier::Residency(std::span<const ChunkKey> keys) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<bool> resident;
   resident.reserve(keys.size());
   for (const ChunkKey& key : keys) resident.push_back(by_key_.contains(key));
@@ -46,7 +46,7 @@ std::vector<bool> MemoryTier::Residency(std::span<const ChunkKey> keys) {
 
 void MemoryTier::Unpin(std::span<const ChunkKey> keys) {
   pins_.Remove(keys);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const ChunkKey& key : keys) {
     const auto it = by_key_.find(key);
     if (it != by_key_.end()) lru_.splice(lru_.end(), lru_, slots_[it->second].lru);
@@ -57,7 +57,7 @@ ReadId MemoryTier::Get(ReadRequest request) {
   CheckLanding(options_.layout, request);
   ReadId id;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     id = next_id_++;
     ++unanswered_;
     reads_.emplace(id, Read{.request = std::move(request)});
@@ -69,10 +69,10 @@ ReadId MemoryTier::Get(ReadRequest request) {
 }
 
 void MemoryTier::Begin(ReadId id) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   Read& read = reads_.at(id);
   StartLocked(read);
-  lock.unlock();
+  lock.Unlock();
   if (read.slot == kNoSlot) {
     Finish(id);
   } else {
@@ -127,7 +127,7 @@ void MemoryTier::Copy(ReadId id, const Read& read) {
 }
 
 void MemoryTier::Finish(ReadId id) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   auto node = reads_.extract(id);
   Read& read = node.mapped();
   if (read.slot != kNoSlot) {
@@ -136,29 +136,29 @@ void MemoryTier::Finish(ReadId id) {
     Slot& slot = slots_[read.slot];
     if (--slot.reads == 0 && !slot.held) free_.push_back(read.slot);
   }
-  lock.unlock();
+  lock.Unlock();
   read.request.done(std::move(read.result));
   node = {};  // what `done` captured goes before the tier may
-  lock.lock();
+  lock.Lock();
   --unanswered_;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void MemoryTier::Cancel(ReadId id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const auto it = reads_.find(id); it != reads_.end()) it->second.cancelled = true;
 }
 
 Status MemoryTier::Put(const ChunkWrite& chunk) {
   CHECK(chunk.page.size() >= page_bytes_);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (by_key_.contains(chunk.key)) return {};
   const Result<SlotId> taken = TakeSlotLocked();
   if (!taken) {
     ++stats_.writes_failed;
     return tl::unexpected(taken.error());
   }
-  lock.unlock();
+  lock.Unlock();
   const auto from = Slabs(options_.layout, chunk.page);
   const auto to = Slabs(options_.layout, BytesOf(*taken));
   if (options_.copier != nullptr) {
@@ -166,7 +166,7 @@ Status MemoryTier::Put(const ChunkWrite& chunk) {
   } else {
     std::ranges::copy(from, to.begin());
   }
-  lock.lock();
+  lock.Lock();
   if (!by_key_.try_emplace(chunk.key, *taken).second) {  // another Put of it was quicker
     free_.push_back(*taken);
     return {};
@@ -182,7 +182,7 @@ Status MemoryTier::Put(const ChunkWrite& chunk) {
 }
 
 Status MemoryTier::Evict(const ChunkKey& key) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const auto it = by_key_.find(key); it != by_key_.end()) {
     ForgetLocked(it->second);
     ++stats_.evicted;
@@ -191,7 +191,7 @@ Status MemoryTier::Evict(const ChunkKey& key) {
 }
 
 TierStats MemoryTier::Stats() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   TierStats stats = stats_;
   stats.chunks = by_key_.size();
   stats.pinned = pins_.size();
@@ -206,6 +206,7 @@ std::span<std::byte> MemoryTier::BytesOf(SlotId slot) const {
 Result<MemoryTier::SlotId> MemoryTier::TakeSlotLocked() {
   if (free_.empty()) {
     const auto victim = std::ranges::find_if(lru_, [this](SlotId slot) {
+      mutex_.AssertHeld();
       return slots_[slot].reads == 0 && !pins_.Contains(slots_[slot].key);
     });
     if (victim == lru_.end()) {

@@ -12,10 +12,8 @@
 // it. A read checks its parent, and not its bytes.
 #pragma once
 
-#include <condition_variable>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -23,6 +21,7 @@
 
 #include "base/callback_thread.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "kv/page_copier.h"
 #include "store/pins.h"
 #include "store/tier.h"
@@ -83,14 +82,14 @@ class MemoryTier : public Tier {
   };
 
   // Reads; on the thread of callbacks_.
-  void Begin(ReadId id);
-  void StartLocked(Read& read);
+  void Begin(ReadId id) EXCLUDES(mutex_);
+  void StartLocked(Read& read) REQUIRES(mutex_);
   void Copy(ReadId id, const Read& read);
-  void Finish(ReadId id);
+  void Finish(ReadId id) EXCLUDES(mutex_);
 
   std::span<std::byte> BytesOf(SlotId slot) const;
-  Result<SlotId> TakeSlotLocked();
-  void ForgetLocked(SlotId slot);
+  Result<SlotId> TakeSlotLocked() REQUIRES(mutex_);
+  void ForgetLocked(SlotId slot) REQUIRES(mutex_);
 
   // Constant after construction.
   const MemoryTierOptions options_;
@@ -100,17 +99,16 @@ class MemoryTier : public Tier {
 
   Pins pins_;  // self-synchronised
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::vector<Slot> slots_;
-  std::vector<SlotId> free_;
-  std::unordered_map<ChunkKey, SlotId> by_key_;
-  std::list<SlotId> lru_;  // held, coldest first
-  std::unordered_map<ReadId, Read> reads_;
-  uint64_t unanswered_ = 0;  // reads
-  ReadId next_id_ = 1;
-  TierStats stats_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<Slot> slots_ GUARDED_BY(mutex_);
+  std::vector<SlotId> free_ GUARDED_BY(mutex_);
+  std::unordered_map<ChunkKey, SlotId> by_key_ GUARDED_BY(mutex_);
+  std::list<SlotId> lru_ GUARDED_BY(mutex_);  // held, coldest first
+  std::unordered_map<ReadId, Read> reads_ GUARDED_BY(mutex_);
+  uint64_t unanswered_ GUARDED_BY(mutex_) = 0;  // reads
+  ReadId next_id_ GUARDED_BY(mutex_) = 1;
+  TierStats stats_ GUARDED_BY(mutex_);
 
   CallbackThread callbacks_;  // last: its thread ends before the rest goes
 };

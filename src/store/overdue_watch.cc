@@ -6,14 +6,14 @@
 namespace kvcake {
 
 uint64_t OverdueWatch::Begin(Kind kind, std::string path) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t id = next_id_++;
   asked_.emplace(id, Asked{kind, Clock::Real().Now(), std::move(path)});
   return id;
 }
 
 void OverdueWatch::End(uint64_t id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto asked = asked_.extract(id);
   if (!asked.empty() && asked.mapped().overdue) {
     --overdue_[static_cast<size_t>(asked.mapped().kind)];
@@ -22,7 +22,7 @@ void OverdueWatch::End(uint64_t id) {
 
 std::optional<std::string> OverdueWatch::Check(TimePoint now) {
   std::optional<std::string> silent;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [id, asked] : asked_) {
     if (asked.overdue || now - asked.at < overdue_after_) continue;
     asked.overdue = true;
@@ -34,7 +34,7 @@ std::optional<std::string> OverdueWatch::Check(TimePoint now) {
 
 std::optional<TimePoint> OverdueWatch::next_check() const {
   std::optional<TimePoint> next;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [id, asked] : asked_) {
     if (asked.overdue) continue;
     const TimePoint at = asked.at + overdue_after_;

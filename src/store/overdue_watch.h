@@ -4,12 +4,13 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 
 namespace kvcake {
 
@@ -21,14 +22,14 @@ class OverdueWatch {
   explicit OverdueWatch(Seconds overdue_after) : overdue_after_(overdue_after) {}
 
   // Something is asked of `path`, until End of the id that is returned.
-  uint64_t Begin(Kind kind, std::string path);
-  void End(uint64_t id);
+  uint64_t Begin(Kind kind, std::string path) EXCLUDES(mutex_);
+  void End(uint64_t id) EXCLUDES(mutex_);
 
   // Counts what has become overdue. The path of such a read or look, if any: the device does not
   // answer. A write may hang where reads do not, as on a file system that is frozen.
-  std::optional<std::string> Check(TimePoint now);
+  std::optional<std::string> Check(TimePoint now) EXCLUDES(mutex_);
   // When Check may find something next.
-  std::optional<TimePoint> next_check() const;
+  std::optional<TimePoint> next_check() const EXCLUDES(mutex_);
   // How many are overdue, and not answered yet.
   int overdue(Kind kind) const { return overdue_[static_cast<size_t>(kind)]; }
 
@@ -41,12 +42,11 @@ class OverdueWatch {
   };
 
   const Seconds overdue_after_;
-  std::array<std::atomic<int>, 3> overdue_{};  // by kind; written under mutex_
+  std::array<std::atomic<int>, 3> overdue_{};  // by kind; written with the mutex held
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::unordered_map<uint64_t, Asked> asked_;
-  uint64_t next_id_ = 1;
+  mutable Mutex mutex_;
+  std::unordered_map<uint64_t, Asked> asked_ GUARDED_BY(mutex_);
+  uint64_t next_id_ GUARDED_BY(mutex_) = 1;
 };
 
 // One operation of the caller's, from construction to destruction.

@@ -1,39 +1,39 @@
 // How often each chunk is pinned. Thread-safe.
 #pragma once
 
-#include <mutex>
 #include <span>
 #include <unordered_map>
 
+#include "base/mutex.h"
 #include "kv/chunk_key.h"
 
 namespace kvcake {
 
 class Pins {
  public:
-  void Add(std::span<const ChunkKey> keys) {
-    std::lock_guard lock(mutex_);
+  void Add(std::span<const ChunkKey> keys) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     for (const ChunkKey& key : keys) ++counts_[key];
   }
-  void Remove(std::span<const ChunkKey> keys) {
-    std::lock_guard lock(mutex_);
+  void Remove(std::span<const ChunkKey> keys) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     for (const ChunkKey& key : keys) {
       const auto it = counts_.find(key);
       if (it != counts_.end() && --it->second == 0) counts_.erase(it);
     }
   }
-  bool Contains(const ChunkKey& key) const {
-    std::lock_guard lock(mutex_);
+  bool Contains(const ChunkKey& key) const EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     return counts_.contains(key);
   }
-  size_t size() const {
-    std::lock_guard lock(mutex_);
+  size_t size() const EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     return counts_.size();
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::unordered_map<ChunkKey, int> counts_;  // guarded by mutex_; none is 0
+  mutable Mutex mutex_;
+  std::unordered_map<ChunkKey, int> counts_ GUARDED_BY(mutex_);  // none is 0
 };
 
 }  // namespace kvcake

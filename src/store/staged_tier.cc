@@ -26,8 +26,8 @@ StagedTier::~StagedTier() {
     for (const auto& [id, read] : reads_) ids.push_back(id);
     for (ReadId id : ids) CancelRead(id);
   });
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return unanswered_ == 0; });
+  MutexLock lock(mutex_);
+  while (unanswered_ > 0) changed_.Wait(mutex_);
 }
 
 int StagedTier::max_reads_in_flight() const {
@@ -43,7 +43,7 @@ ReadId StagedTier::Get(ReadRequest request) {
   CheckLanding(options_.layout, request);
   ReadId id;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     id = next_id_++;
     ++unanswered_;
   }
@@ -118,9 +118,9 @@ void StagedTier::Finish(ReadId id) {
   }
   read.request.done(std::move(read.result));
   node = {};  // what `done` captured goes before the tier may
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   --unanswered_;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 Status StagedTier::Put(const ChunkWrite& chunk) {
@@ -137,17 +137,17 @@ Status StagedTier::Put(const ChunkWrite& chunk) {
 }
 
 StagedTier::Slot StagedTier::DrawWriteSlot() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !write_slots_.empty(); });
+  MutexLock lock(mutex_);
+  while (write_slots_.empty()) changed_.Wait(mutex_);
   const Slot slot = write_slots_.back();
   write_slots_.pop_back();
   return slot;
 }
 
 void StagedTier::GiveBackWriteSlot(Slot slot) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   write_slots_.push_back(slot);
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 }  // namespace kvcake

@@ -6,16 +6,15 @@
 // own, so that neither kind can starve the other.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "base/callback_thread.h"
+#include "base/mutex.h"
 #include "kv/page_copier.h"
 #include "store/tier_decorator.h"
 
@@ -62,11 +61,11 @@ class StagedTier : public TierDecorator {
   void StartWaiting();
   void OnInnerDone(ReadId id, ReadResult result);
   void CancelRead(ReadId id);
-  void Finish(ReadId id);
+  void Finish(ReadId id) EXCLUDES(mutex_);
 
   // Writes; on the callers' threads.
-  Slot DrawWriteSlot();
-  void GiveBackWriteSlot(Slot slot);
+  Slot DrawWriteSlot() EXCLUDES(mutex_);
+  void GiveBackWriteSlot(Slot slot) EXCLUDES(mutex_);
 
   // Constant after construction.
   const StagedTierOptions options_;
@@ -77,12 +76,11 @@ class StagedTier : public TierDecorator {
   std::deque<ReadId> waiting_;  // for a slot, in the order of Get
   std::vector<Slot> read_slots_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::vector<Slot> write_slots_;
-  ReadId next_id_ = 1;
-  uint64_t unanswered_ = 0;  // reads
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<Slot> write_slots_ GUARDED_BY(mutex_);
+  ReadId next_id_ GUARDED_BY(mutex_) = 1;
+  uint64_t unanswered_ GUARDED_BY(mutex_) = 0;  // reads
 
   CallbackThread callbacks_;  // last: its thread ends before the rest goes
 };

@@ -6,6 +6,7 @@
 #include <future>
 #include <thread>
 
+#include "base/mutex.h"
 #include "store/copied_tier_testing.h"
 #include "store/faulty_tier.h"
 #include "store/memory_tier.h"
@@ -26,14 +27,14 @@ class WatchedTier : public TierDecorator {
     CHECK(reinterpret_cast<uintptr_t>(request.landing.data()) % kSlabAlign == 0);
     request.done = [this, done = std::move(request.done)](ReadResult result) {
       {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         --in_flight_;
       }
       done(std::move(result));
     };
     ReadId id;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       id = static_cast<ReadId>(++gets_);
       in_flight_max_ = std::max(in_flight_max_.load(), ++in_flight_);
       if (hold_) {
@@ -50,13 +51,13 @@ class WatchedTier : public TierDecorator {
   }
 
   void Hold() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     hold_ = true;
   }
   void Release() {
     std::vector<std::pair<ReadId, ReadRequest>> released;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       hold_ = false;
       released.swap(held_);
     }
@@ -69,11 +70,10 @@ class WatchedTier : public TierDecorator {
  private:
   std::atomic<int> gets_{0}, cancels_{0}, in_flight_max_{0};
 
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  bool hold_ = false;
-  std::vector<std::pair<ReadId, ReadRequest>> held_;
-  int in_flight_ = 0;
+  Mutex mutex_;
+  bool hold_ GUARDED_BY(mutex_) = false;
+  std::vector<std::pair<ReadId, ReadRequest>> held_ GUARDED_BY(mutex_);
+  int in_flight_ GUARDED_BY(mutex_) = 0;
 };
 
 class StagedTierTest : public testing::Test {

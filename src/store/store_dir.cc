@@ -7,9 +7,10 @@
 #include <charconv>
 #include <chrono>
 #include <filesystem>
-#include <mutex>
 #include <sstream>
 #include <thread>
+
+#include "base/mutex.h"
 
 namespace kvcake {
 namespace {
@@ -95,16 +96,18 @@ Status ListShards(FileSystem& fs, const ChunkKey& root, const std::string& dir,
 Status ScanShards(FileSystem& fs, const std::vector<Shard>& shards, const ScanVisitor& visitor,
                   int threads) {
   std::atomic<size_t> next{0};
-  std::mutex mutex;
-  Status first;
+  struct {
+    Mutex mutex;  // visits
+    Status first GUARDED_BY(mutex);
+  } errors;
   const auto scan = [&] {
     for (size_t i = next++; i < shards.size(); i = next++) {
       const auto entries = fs.List(shards[i].dir);
-      std::lock_guard lock(mutex);
+      MutexLock lock(errors.mutex);
       if (entries) {
         VisitShard(shards[i], *entries, visitor);
       } else if (!Gone(entries)) {
-        NoteFirst(first, tl::unexpected(entries.error()));
+        NoteFirst(errors.first, tl::unexpected(entries.error()));
       }
     }
   };
@@ -112,7 +115,8 @@ Status ScanShards(FileSystem& fs, const std::vector<Shard>& shards, const ScanVi
   for (int i = 1; i < threads; ++i) others.emplace_back(scan);
   scan();
   for (std::thread& other : others) other.join();
-  return first;
+  MutexLock lock(errors.mutex);
+  return errors.first;
 }
 
 Status ScanRoot(FileSystem& fs, const ChunkKey& root, const std::string& dir,

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "io/faulty_file_system.h"
+#include "io/faulty_file_system_testing.h"
 #include "store/disk_tier.h"
 #include "store/tier_testing.h"
 

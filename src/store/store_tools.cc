@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <thread>
 
+#include "base/mutex.h"
 #include "store/chunk_file.h"
 #include "store/quarantine.h"
 
@@ -48,6 +48,7 @@ class Verification {
     std::vector<std::thread> threads;
     for (int i = 0; i < options_.threads; ++i) threads.emplace_back([this] { Loop(); });
     for (std::thread& thread : threads) thread.join();
+    MutexLock lock(mutex_);
     std::sort(result_.bad.begin(), result_.bad.end(),
               [](const BadFile& a, const BadFile& b) { return a.path < b.path; });
     return std::move(result_);
@@ -71,8 +72,8 @@ class Verification {
     }
   }
 
-  void Note(const FoundChunk& chunk, const Status& status) {
-    std::lock_guard lock(mutex_);
+  void Note(const FoundChunk& chunk, const Status& status) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     done_ += chunk.info.bytes;
     if (status) {
       ++result_.chunks;
@@ -91,10 +92,9 @@ class Verification {
   uint64_t total_ = 0;
 
   std::atomic<size_t> next_{0};
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  VerifiedStore result_;
-  uint64_t done_ = 0;
+  Mutex mutex_;
+  VerifiedStore result_ GUARDED_BY(mutex_);
+  uint64_t done_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

@@ -6,7 +6,8 @@
 #include <fstream>
 #include <map>
 
-#include "io/faulty_file_system.h"
+#include "base/mutex.h"
+#include "io/faulty_file_system_testing.h"
 #include "store/disk_tier.h"
 #include "store/quarantine.h"
 #include "store/tier_testing.h"
@@ -77,7 +78,7 @@ class CountingFileSystem : public FaultyFileSystem {
  public:
   CountingFileSystem() : FaultyFileSystem(FileSystem::Real(), 1) {}
   uint64_t bytes_of(const std::string& path) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return bytes_[path];
   }
   Result<std::unique_ptr<File>> OpenRead(const std::string& path, bool direct) override {
@@ -92,7 +93,7 @@ class CountingFileSystem : public FaultyFileSystem {
         : fs_(fs), inner_(std::move(inner)) {}
     Result<size_t> ReadAt(std::span<std::byte> buffer, uint64_t offset) override {
       ASSIGN_OR_RETURN(const size_t n, inner_->ReadAt(buffer, offset));
-      std::lock_guard lock(fs_.mutex_);
+      MutexLock lock(fs_.mutex_);
       fs_.bytes_[path()] += n;
       return n;
     }
@@ -111,8 +112,8 @@ class CountingFileSystem : public FaultyFileSystem {
     const std::unique_ptr<File> inner_;
   };
 
-  std::mutex mutex_;
-  std::map<std::string, uint64_t> bytes_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<std::string, uint64_t> bytes_ GUARDED_BY(mutex_);
 };
 
 // Someone else's file of three gibibytes (sparse) is not read, and no memory taken for it.

@@ -21,14 +21,14 @@ ThrottledTier::ThrottledTier(std::unique_ptr<Tier> inner, ThrottledTierOptions o
 ThrottledTier::~ThrottledTier() {
   std::vector<ReadId> ids;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [id, read] : reads_) ids.push_back(id);
   }
   for (ReadId id : ids) Cancel(id);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stop_ = true;
-    wake_.notify_one();
+    wake_.NotifyOne();
   }
   thread_.join();
 }
@@ -37,7 +37,7 @@ ReadId ThrottledTier::Get(ReadRequest request) {
   ReadRequest forwarded = request;
   ReadId id;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const TimePoint now = Clock::Real().Now();
     if (!trace_start_) trace_start_ = now;
     AdvanceLocked(now);  // the latency is that of this moment
@@ -47,7 +47,7 @@ ReadId ThrottledTier::Get(ReadRequest request) {
     read.reaches = now + latency_;
     reads_.emplace(id, std::move(read));
     link_.push_back(id);
-    wake_.notify_one();
+    wake_.NotifyOne();
   }
   forwarded.done = [this, id](ReadResult result) { OnInnerDone(id, std::move(result)); };
   ForwardGet(id, std::move(forwarded));
@@ -55,7 +55,7 @@ ReadId ThrottledTier::Get(ReadRequest request) {
 }
 
 void ThrottledTier::OnInnerDone(ReadId id, ReadResult result) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Read& read = reads_.at(id);
   read.result = std::move(result);
   read.result_at = Clock::Real().Now();
@@ -71,12 +71,12 @@ void ThrottledTier::OnInnerDone(ReadId id, ReadResult result) {
       FinishLocked(id);
     }
   }
-  wake_.notify_one();
+  wake_.NotifyOne();
 }
 
 void ThrottledTier::Cancel(ReadId id) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const TimePoint now = Clock::Real().Now();
     AdvanceLocked(now);  // what has left the link by now is delivered, not cancelled
     auto it = reads_.find(id);
@@ -85,18 +85,18 @@ void ThrottledTier::Cancel(ReadId id) {
     read.cancelled = true;
     TakeOffLinkLocked(id, now, static_cast<double>(read.request.landing.size()));
     if (read.result) FinishLocked(id);
-    wake_.notify_one();
+    wake_.NotifyOne();
   }
   ForwardCancel(id);
 }
 
 void ThrottledTier::SetRate(double rate_bytes_per_s) {
   CHECK(rate_bytes_per_s > 0);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const TimePoint now = Clock::Real().Now();
   AdvanceLocked(now);
   SetRateLocked(rate_bytes_per_s, now);
-  wake_.notify_one();
+  wake_.NotifyOne();
 }
 
 void ThrottledTier::SetRateLocked(double rate_bytes_per_s, TimePoint now) {
@@ -108,17 +108,17 @@ void ThrottledTier::SetRateLocked(double rate_bytes_per_s, TimePoint now) {
 }
 
 void ThrottledTier::SetLatency(Seconds latency) {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   latency_ = latency;
 }
 
 double ThrottledTier::rate() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return rate_;
 }
 
 LinkStats ThrottledTier::Link() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return {charged_bytes_, link_.size()};
 }
 
@@ -210,23 +210,22 @@ std::optional<TimePoint> ThrottledTier::DrainLocked(TimePoint now) {
 
 void ThrottledTier::Loop() {
   prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default lets a sleep last 50 us longer
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
     const auto next = AdvanceLocked(Clock::Real().Now());
     if (!finished_.empty()) {
       auto finished = std::exchange(finished_, {});
-      lock.unlock();
+      lock.Unlock();
       for (auto& [done, result] : finished) done(std::move(result));
       finished.clear();  // what the callbacks captured goes before the lock is taken
-      lock.lock();
+      lock.Lock();
       continue;
     }
     if (stop_ && reads_.empty()) return;
     if (next) {
-      wake_.wait_until(lock,
-                       std::chrono::time_point_cast<std::chrono::steady_clock::duration>(*next));
+      wake_.WaitUntil(mutex_, *next);
     } else {
-      wake_.wait(lock);
+      wake_.Wait(mutex_);
     }
   }
 }

@@ -8,11 +8,9 @@
 // latency may follow a trace.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <unordered_map>
@@ -20,6 +18,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "store/link_trace.h"
 #include "store/tier_decorator.h"
 
@@ -66,37 +65,37 @@ class ThrottledTier : public TierDecorator {
   };
   using Finished = std::pair<std::function<void(ReadResult)>, ReadResult>;
 
-  void Loop();
-  void OnInnerDone(ReadId id, ReadResult result);
-  void StartHeadLocked();
-  TimePoint HeadEndLocked() const;
-  void SetRateLocked(double rate_bytes_per_s, TimePoint now);
-  std::optional<TimePoint> NextPointLocked() const;
-  std::optional<TimePoint> AdvanceLocked(TimePoint now);
-  std::optional<TimePoint> DrainLocked(TimePoint now);
-  void TakeOffLinkLocked(ReadId id, TimePoint now, double charge_max);
-  void FinishLocked(ReadId id);
+  void Loop() EXCLUDES(mutex_);
+  void OnInnerDone(ReadId id, ReadResult result) EXCLUDES(mutex_);
+  void StartHeadLocked() REQUIRES(mutex_);
+  TimePoint HeadEndLocked() const REQUIRES(mutex_);
+  void SetRateLocked(double rate_bytes_per_s, TimePoint now) REQUIRES(mutex_);
+  std::optional<TimePoint> NextPointLocked() const REQUIRES(mutex_);
+  std::optional<TimePoint> AdvanceLocked(TimePoint now) REQUIRES(mutex_);
+  std::optional<TimePoint> DrainLocked(TimePoint now) REQUIRES(mutex_);
+  void TakeOffLinkLocked(ReadId id, TimePoint now, double charge_max) REQUIRES(mutex_);
+  void FinishLocked(ReadId id) REQUIRES(mutex_);
 
   // Constant after construction.
   const ThrottledTierOptions options_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  // Guarded by mutex_.
-  double rate_;
-  Seconds latency_;
-  std::optional<TimePoint> trace_start_;
-  size_t trace_next_ = 0;  // the point of the trace that comes next
-  std::unordered_map<ReadId, Read> reads_;
-  std::deque<ReadId> link_;  // in the order of Get; the head is on the link
-  bool head_started_ = false;
-  TimePoint head_since_;                    // the rate has been the same since then
-  double head_passed_ = 0;                  // bytes that had passed at head_since_
-  TimePoint link_free_ = TimePoint::min();  // when the last read left the link
-  double charged_bytes_ = 0;
-  std::vector<Finished> finished_;  // `done` to be called
-  ReadId next_id_ = 1;
-  bool stop_ = false;
+  mutable Mutex mutex_;
+  CondVar wake_;
+  double rate_ GUARDED_BY(mutex_);
+  Seconds latency_ GUARDED_BY(mutex_);
+  std::optional<TimePoint> trace_start_ GUARDED_BY(mutex_);
+  size_t trace_next_ GUARDED_BY(mutex_) = 0;  // the point of the trace that comes next
+  std::unordered_map<ReadId, Read> reads_ GUARDED_BY(mutex_);
+  std::deque<ReadId> link_ GUARDED_BY(mutex_);  // in the order of Get; the head is on the link
+  bool head_started_ GUARDED_BY(mutex_) = false;
+  TimePoint head_since_ GUARDED_BY(mutex_);    // the rate has been the same since then
+  double head_passed_ GUARDED_BY(mutex_) = 0;  // bytes that had passed at head_since_
+  // When the last read left the link.
+  TimePoint link_free_ GUARDED_BY(mutex_) = TimePoint::min();
+  double charged_bytes_ GUARDED_BY(mutex_) = 0;
+  std::vector<Finished> finished_ GUARDED_BY(mutex_);  // `done` to be called
+  ReadId next_id_ GUARDED_BY(mutex_) = 1;
+  bool stop_ GUARDED_BY(mutex_) = false;
 
   std::thread thread_;
 };

@@ -6,7 +6,8 @@
 #include <functional>
 #include <thread>
 
-#include "io/faulty_file_system.h"
+#include "base/mutex.h"
+#include "io/faulty_file_system_testing.h"
 #include "kv/page_copier_testing.h"
 #include "store/disk_tier.h"
 #include "store/faulty_tier.h"
@@ -437,24 +438,27 @@ TEST_P(TierContractTest, TheDestructorWaitsForEveryAnswer) {
 
 TEST_P(TierContractTest, AnAnswerMayStartTheNextRead) {
   PutChain();
-  std::mutex mutex;
-  std::condition_variable changed;
-  size_t ok = 0, answered = 0;
+  struct {
+    Mutex mutex;
+    CondVar changed;
+    size_t ok GUARDED_BY(mutex) = 0;
+    size_t answered GUARDED_BY(mutex) = 0;
+  } answers;
   PageBuffer landing(layout_);
   std::function<void(size_t)> start = [&](size_t i) {
     tier_->Get({chain_[i], ParentOf(chain_, i), landing.span(), [&, i](ReadResult result) {
                   const bool right = result.status && HoldsChunk(chain_[i], landing);
                   if (i + 1 < chain_.size()) start(i + 1);
-                  std::lock_guard lock(mutex);
-                  ok += right;
-                  ++answered;
-                  changed.notify_all();
+                  MutexLock lock(answers.mutex);
+                  answers.ok += right;
+                  ++answers.answered;
+                  answers.changed.NotifyAll();
                 }});
   };
   start(0);
-  std::unique_lock lock(mutex);
-  changed.wait(lock, [&] { return answered == chain_.size(); });
-  EXPECT_EQ(ok, chain_.size());
+  MutexLock lock(answers.mutex);
+  while (answers.answered < chain_.size()) answers.changed.Wait(answers.mutex);
+  EXPECT_EQ(answers.ok, chain_.size());
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiers, TierContractTest, testing::ValuesIn(kCases),

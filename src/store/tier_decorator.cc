@@ -10,19 +10,19 @@ TierDecorator::TierDecorator(std::unique_ptr<Tier> inner) : inner_(std::move(inn
 
 void TierDecorator::ForwardGet(ReadId id, ReadRequest request) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     forwarded_.emplace(id, Forwarded());
   }
   request.done = [this, id, done = std::move(request.done)](ReadResult result) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       forwarded_.erase(id);
     }
     done(std::move(result));
   };
   const ReadId inner_id = inner_->Get(std::move(request));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = forwarded_.find(id);
     if (it == forwarded_.end()) return;
     it->second.inner = inner_id;
@@ -34,7 +34,7 @@ void TierDecorator::ForwardGet(ReadId id, ReadRequest request) {
 void TierDecorator::ForwardCancel(ReadId id) {
   std::optional<ReadId> inner_id;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = forwarded_.find(id);
     if (it == forwarded_.end()) return;
     it->second.cancelled = true;

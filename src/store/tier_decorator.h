@@ -3,13 +3,13 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "store/tier.h"
 
 namespace kvcake {
@@ -36,10 +36,10 @@ class TierDecorator : public Tier {
 
  protected:
   // Starts the inner read, which the decorator knows as `id`.
-  void ForwardGet(ReadId id, ReadRequest request);
+  void ForwardGet(ReadId id, ReadRequest request) EXCLUDES(mutex_);
   // Cancels it; also when ForwardGet has not returned yet. Of a read that has ended it does
   // nothing.
-  void ForwardCancel(ReadId id);
+  void ForwardCancel(ReadId id) EXCLUDES(mutex_);
 
  private:
   struct Forwarded {
@@ -47,9 +47,9 @@ class TierDecorator : public Tier {
     bool cancelled = false;
   };
 
-  std::mutex mutex_;
-  std::unordered_map<ReadId, Forwarded> forwarded_;  // guarded by mutex_
-  const std::unique_ptr<Tier> inner_;                // last: its reads end before the rest goes
+  Mutex mutex_;
+  std::unordered_map<ReadId, Forwarded> forwarded_ GUARDED_BY(mutex_);
+  const std::unique_ptr<Tier> inner_;  // last: its reads end before the rest goes
 };
 
 }  // namespace kvcake

@@ -6,11 +6,9 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -18,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/temp_dir_testing.h"
 #include "store/tier.h"
 
@@ -27,6 +26,8 @@ namespace kvcake::testing_util {
 inline KvLayout SmallLayout() {
   return {.layers = 3, .kv_heads = 2, .head_dim = 9, .chunk_tokens = 16};
 }
+
+constexpr Seconds kPatience{120};  // for an answer that has to come
 
 // 4 KiB-aligned memory of one page.
 class PageBuffer {
@@ -116,9 +117,10 @@ inline Status PutChunk(Tier& tier, const KvLayout& layout, const ChunkKey& key,
 class Reads {
  public:
   ~Reads() {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::minutes(2), [&] { return Settled(); }))
-        << "a read was never answered";
+    MutexLock lock(mutex_);
+    const TimePoint deadline = Clock::Real().Now() + kPatience;
+    while (!Settled() && changed_.WaitUntil(mutex_, deadline)) continue;
+    EXPECT_TRUE(Settled()) << "a read was never answered";
   }
 
   // The index of the read. With layers, they land in their place in the page.
@@ -127,7 +129,7 @@ class Reads {
     size_t index;
     PageBuffer* landing;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       index = reads_.size();
       reads_.push_back(std::make_unique<Entry>(layout));
       landing = &reads_[index]->landing;
@@ -137,38 +139,39 @@ class Reads {
       into = into.subspan(layout.slab_offset(layers->first), layers->count * layout.slab_bytes());
     }
     const auto done = [this, index](ReadResult result) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       reads_[index]->result = std::move(result);
       ++reads_[index]->answers;
       order_.push_back(index);
-      changed_.notify_all();
+      changed_.NotifyAll();
     };
     const ReadId id =
         tier.Get({.key = key, .parent = parent, .landing = into, .done = done, .layers = layers});
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     reads_[index]->id = id;
     return index;
   }
   ReadResult Wait(size_t index) {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::minutes(2),
-                                  [&] { return reads_[index]->answers > 0; }));
+    MutexLock lock(mutex_);
+    const TimePoint deadline = Clock::Real().Now() + kPatience;
+    while (reads_[index]->answers == 0 && changed_.WaitUntil(mutex_, deadline)) continue;
+    EXPECT_GT(reads_[index]->answers, 0);
     return reads_[index]->result;
   }
   ReadId id(size_t index) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return reads_[index]->id;
   }
   int answers(size_t index) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return reads_[index]->answers;
   }
   std::vector<size_t> order() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return order_;
   }
   const PageBuffer& landing(size_t index) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return reads_[index]->landing;
   }
 
@@ -180,37 +183,39 @@ class Reads {
     ReadResult result;
     int answers = 0;
   };
-  bool Settled() const {
+  bool Settled() const REQUIRES(mutex_) {
     return std::all_of(reads_.begin(), reads_.end(), [](auto& r) { return r->answers > 0; });
   }
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::unique_ptr<Entry>> reads_;
-  std::vector<size_t> order_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::unique_ptr<Entry>> reads_ GUARDED_BY(mutex_);
+  std::vector<size_t> order_ GUARDED_BY(mutex_);
 };
 
 // What the tier holds when it has been asked to look.
 inline std::vector<bool> Held(Tier& tier, const std::vector<ChunkKey>& keys) {
   struct Answer {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::vector<bool> held;
+    Mutex mutex;
+    CondVar changed;
+    std::vector<bool> held GUARDED_BY(mutex);
   };
   const auto answer = std::make_shared<Answer>();
   std::vector<bool> known = tier.Residency(keys);
   const bool looks =
       tier.Look({.keys = keys, .found = [answer](size_t first, const std::vector<bool>& held) {
-                   std::lock_guard lock(answer->mutex);
+                   MutexLock lock(answer->mutex);
                    EXPECT_EQ(first, answer->held.size()) << "answers come in order";
                    answer->held.insert(answer->held.end(), held.begin(), held.end());
-                   answer->changed.notify_all();
+                   answer->changed.NotifyAll();
                    return true;
                  }});
   if (!looks) return known;
-  std::unique_lock lock(answer->mutex);
-  EXPECT_TRUE(answer->changed.wait_for(lock, std::chrono::minutes(2),
-                                       [&] { return answer->held.size() >= keys.size(); }));
+  MutexLock lock(answer->mutex);
+  const TimePoint deadline = Clock::Real().Now() + kPatience;
+  while (answer->held.size() < keys.size() && answer->changed.WaitUntil(answer->mutex, deadline)) {
+    continue;
+  }
   EXPECT_EQ(answer->held.size(), keys.size());
   return answer->held;
 }

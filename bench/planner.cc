@@ -1,0 +1,80 @@
+// What does planning cost the engine when many restorations are open? The real Restorer and the
+// engine's turns on a fake clock; only the time under the Restorer's mutex is real.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "bench/benches.h"
+#include "bench/harness.h"
+#include "sim/simulator.h"
+
+namespace kvcake::bench {
+namespace {
+
+constexpr int kPlannedChunk = 128, kPlannedSlice = 512;  // in tokens
+constexpr double kStepSeconds = 0.1;                     // a full slice, whatever is before it
+constexpr double kChunkSeconds = kStepSeconds * kPlannedChunk / kPlannedSlice;
+
+struct PlannerCell {
+  int restorations = 0, chunks = 0;
+  double ratio = 0;  // of a chunk's time on the link to its time in compute
+  double us_per_step = 0, share_of_step = 0;
+};
+
+PlannerCell MeasurePlanner(PlannerCell cell, int steps) {
+  SimOptions options{.compute = {.b = kStepSeconds / kPlannedSlice, .samples = 1},
+                     .tiers = {{.chunk_s = cell.ratio * kChunkSeconds}},
+                     .pages = cell.restorations * cell.chunks + 256,
+                     .chunk_tokens = kPlannedChunk,
+                     .slice_tokens = kPlannedSlice,
+                     .check_invariants = false};
+  Simulator simulator(std::move(options));
+  simulator.Train();
+  const double until_s = steps * kStepSeconds;
+  std::vector<SimRequest> requests;
+  for (int i = 0; i < cell.restorations; ++i) {
+    requests.push_back({.restore = simulator.Request(i, cell.chunks, Policy::kCake),
+                        .at_s = 0,
+                        .cancel_s = until_s});
+    for (const ChunkKey& key : requests.back().restore.keys) simulator.tier(0).Hold(key);
+  }
+  const Seconds before = simulator.restorer().Stats().planning;
+  const TimePoint began = simulator.clock().Now();
+  simulator.Run(requests);
+  const double planned_s = (simulator.restorer().Stats().planning - before).count();
+  const double took_s = std::min(until_s, (simulator.clock().Now() - began).count());
+  cell.us_per_step = 1e6 * planned_s / std::max(1.0, took_s / kStepSeconds);
+  cell.share_of_step = 1e-6 * cell.us_per_step / kStepSeconds;
+  return cell;
+}
+
+}  // namespace
+
+Status RunPlanner(const PlannerBenchOptions& options) {
+  if (options.restorations.size() != options.chunks.size()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--chunks must name as many numbers as --restorations: {}, not {}",
+                options.restorations.size(), options.chunks.size());
+  }
+  auto json = nlohmann::ordered_json::array();
+  fmt::print("{:>12} {:>7} {:>13} {:>12} {:>13}\n", "restorations", "chunks", "load/compute",
+             "us per step", "share of step");
+  for (size_t i = 0; i < options.chunks.size(); ++i) {
+    for (const double ratio : options.ratios) {
+      const PlannerCell cell = MeasurePlanner(
+          {.restorations = options.restorations[i], .chunks = options.chunks[i], .ratio = ratio},
+          options.steps);
+      fmt::print("{:>12} {:>7} {:>13g} {:>12.1f} {:>12.2f}%\n", cell.restorations, cell.chunks,
+                 cell.ratio, cell.us_per_step, 100 * cell.share_of_step);
+      json.push_back({{"restorations", cell.restorations},
+                      {"chunks", cell.chunks},
+                      {"ratio", cell.ratio},
+                      {"us_per_step", cell.us_per_step},
+                      {"share_of_step", cell.share_of_step}});
+    }
+  }
+  return options.json.empty() ? Status() : WriteJson(options.json, json);
+}
+
+}  // namespace kvcake::bench

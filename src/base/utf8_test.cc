@@ -1,0 +1,56 @@
+#include "base/utf8.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace kvcake {
+namespace {
+
+TEST(Utf8Test, ReplacesMaximalParts) {
+  const std::string bad = "\xef\xbf\xbd";
+  EXPECT_EQ(ReplaceInvalidUtf8("a\u00e9\u20ac\U0001f600"), "a\u00e9\u20ac\U0001f600");
+  EXPECT_EQ(ReplaceInvalidUtf8("\x80"), bad);
+  EXPECT_EQ(ReplaceInvalidUtf8("\xff\xfe"), bad + bad);
+  EXPECT_EQ(ReplaceInvalidUtf8("\xc0\xaf"), bad + bad);            // overlong
+  EXPECT_EQ(ReplaceInvalidUtf8("\xed\xa0\x80"), bad + bad + bad);  // surrogate
+  EXPECT_EQ(ReplaceInvalidUtf8("\xf0\x9f\x98x"), bad + "x");       // cut short
+  EXPECT_EQ(ReplaceInvalidUtf8("\xe2\x82"), bad);
+  EXPECT_EQ(ReplaceInvalidUtf8("\xf4\x90\x80\x80"), bad + bad + bad + bad);
+  EXPECT_EQ(ReplaceInvalidUtf8("\xe2\xe2\x82\xac"), bad + "\u20ac");
+}
+
+TEST(Utf8Test, FindsIncompleteEnds) {
+  EXPECT_EQ(IncompleteUtf8Suffix(""), 0u);
+  EXPECT_EQ(IncompleteUtf8Suffix("a"), 0u);
+  EXPECT_EQ(IncompleteUtf8Suffix("\u20ac"), 0u);
+  EXPECT_EQ(IncompleteUtf8Suffix("a\xe2"), 1u);
+  EXPECT_EQ(IncompleteUtf8Suffix("a\xe2\x82"), 2u);
+  EXPECT_EQ(IncompleteUtf8Suffix("\xf0\x9f\x98"), 3u);
+  EXPECT_EQ(IncompleteUtf8Suffix("\xe0\x80"), 0u);  // no character begins so
+  EXPECT_EQ(IncompleteUtf8Suffix("\xff"), 0u);
+}
+
+TEST(Utf8Test, ReplacingIsValidAndSplitsAnywhere) {
+  std::mt19937 random(5);
+  const std::string_view bytes("\x00\x41\x80\xbf\xc2\xc3\xe0\xa0\xed\x9f\xf0\x90\xf4\x8f\xff", 15);
+  for (int i = 0; i < 20000; ++i) {
+    std::string text;
+    for (size_t n = random() % 10; n > 0; --n) text += bytes[random() % bytes.size()];
+    const std::string whole = ReplaceInvalidUtf8(text);
+    EXPECT_TRUE(IsValidUtf8(whole));
+    EXPECT_EQ(IsValidUtf8(text), whole == text);
+    std::string pending, pieces;  // as Detokenizer does
+    for (const char c : text) {
+      pending += c;
+      const size_t ready = pending.size() - IncompleteUtf8Suffix(pending);
+      pieces += ReplaceInvalidUtf8(pending.substr(0, ready));
+      pending.erase(0, ready);
+      EXPECT_LE(pending.size(), 3u);
+    }
+    EXPECT_EQ(pieces + ReplaceInvalidUtf8(pending), whole);
+  }
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,84 @@
+#include "cake/compute_lane.h"
+
+#include <algorithm>
+
+namespace kvcake {
+namespace {
+
+constexpr Seconds kPageRetry{10e-3};  // nobody tells when a page becomes free
+
+}  // namespace
+
+ComputeTurn ComputeLane::NextTurn(Board& board, const ComputeBudget& budget) {
+  const TimePoint now = context_.clock.Now();
+  ComputeTurn turn{.kind = ComputeTurn::Kind::kWait};
+  if (board.slice()) {
+    turn.wait_until = now + kPageRetry;
+    return turn;
+  }
+  if (parts_.planner.AwaitsLooks(board)) {
+    board.AddReason("waiting to hear what is stored");
+    turn.wait_until = board.look_until();
+    return turn;
+  }
+  board.set_share(budget.share);
+  loads_.Pump();
+  const Plan plan = parts_.planner.MakePlanFor(board, std::max(1, budget.chunks));
+  if (plan.slice_chunks > 0) {
+    if (budget.chunks == 0) {
+      return {.kind = ComputeTurn::Kind::kStarved,
+              .claim = {.first = board.claims().first_missing()}};
+    }
+    turn = StartSlice(board, plan);
+  } else {
+    turn.wait_until = now + Seconds(plan.wait_s);
+    if (board.share() == 0) {
+      board.AddReason("other requests have the compute: loads only");
+    } else {
+      board.NoteTurn(plan);
+      board.set_waiting();
+    }
+  }
+  if (turn.kind == ComputeTurn::Kind::kSlice) loads_.Pump();
+  if (turn.kind == ComputeTurn::Kind::kWait && loads_.lacks_pages()) {
+    turn.wait_until = std::min(turn.wait_until, now + kPageRetry);
+    turn.lacks_pages = true;
+  }
+  return turn;
+}
+
+ComputeTurn ComputeLane::StartSlice(Board& board, const Plan& plan) {
+  PageTable drawn;
+  while (static_cast<int>(drawn.size()) < plan.slice_chunks) {
+    auto page = context_.pool.Draw();
+    if (!page) break;
+    drawn.push_back(std::move(*page));
+  }
+  if (drawn.empty()) {
+    board.AddReason("waiting for a free page");
+    return {.kind = ComputeTurn::Kind::kWait,
+            .wait_until = context_.clock.Now() + kPageRetry,
+            .lacks_pages = true};
+  }
+  board.NoteTurn(plan);
+  std::vector<int> taken;
+  const Claim claim = board.ClaimSlice(std::move(drawn), &taken);
+  for (int chunk : taken) loads_.TakeOver(board, chunk);
+  parts_.table.Claimed(board, claim);
+  const RestoreRequest& request = board.request();
+  // Others fill a step that is shared.
+  const int chunks = board.share() < 1 ? request.slice_chunks_max : claim.count;
+  board.BeginSlice(claim, context_.cost.fit().SecondsFor(claim.first * request.chunk_tokens,
+                                                         chunks * request.chunk_tokens));
+  return {.kind = ComputeTurn::Kind::kSlice, .claim = claim};
+}
+
+void ComputeLane::Computed(Board& board) {
+  const Claim claim = board.slice()->claim;
+  board.PublishSlice();
+  for (int i = claim.first; i < claim.end(); ++i) {
+    parts_.table.Publish(i, board.key(i), board.pages()[i], &board);
+  }
+}
+
+}  // namespace kvcake

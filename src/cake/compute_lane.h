@@ -1,0 +1,29 @@
+// The compute lane of all prompts: whether a slice is worth computing now, and what it yields.
+#pragma once
+
+#include "cake/board.h"
+#include "cake/load_scheduler.h"
+
+namespace kvcake {
+
+// Unsynchronised: its Restorer's mutex guards it and the parts, which it borrows.
+class ComputeLane {
+ public:
+  ComputeLane(const RestoreContext& context, const RestoreParts& parts, LoadScheduler& loads)
+      : context_(context), parts_(parts), loads_(loads) {}
+
+  // Of a prompt that lacks chunks (Restoration::NextTurn).
+  ComputeTurn NextTurn(Board& board, const ComputeBudget& budget);
+  // The board's running slice has been computed: everybody who wants its chunks has them.
+  void Computed(Board& board);
+
+ private:
+  ComputeTurn StartSlice(Board& board, const Plan& plan);
+
+  // Constant after construction.
+  const RestoreContext& context_;
+  const RestoreParts parts_;
+  LoadScheduler& loads_;
+};
+
+}  // namespace kvcake

@@ -1,0 +1,75 @@
+#include "cake/in_flight_table.h"
+
+#include <algorithm>
+
+namespace kvcake {
+
+void InFlightTable::Remove(Board& board) {
+  boards_.erase(std::find(boards_.begin(), boards_.end(), &board));
+}
+
+Board* InFlightTable::Find(uint64_t serial) const {
+  const auto it =
+      std::find_if(boards_.begin(), boards_.end(), [&](auto* b) { return b->serial() == serial; });
+  return it == boards_.end() ? nullptr : *it;
+}
+
+Board* InFlightTable::OwnerOf(const ChunkKey& key) const {
+  const auto it = owners_.find(key);
+  return it == owners_.end() ? nullptr : it->second;
+}
+
+void InFlightTable::Claimed(Board& owner, const Claim& claim) {
+  for (int i = claim.first; i < claim.end(); ++i) {
+    const ChunkKey& key = owner.key(i);
+    owners_[key] = &owner;
+    for (Board* other : boards_) {
+      if (other != &owner && other->Wants(i, key) &&
+          other->claims().state(i) == ChunkState::kAbsent) {
+        other->claims().MarkElsewhere(i);
+      }
+    }
+  }
+}
+
+void InFlightTable::Disown(Board& owner, const Claim& claim) {
+  for (int i = claim.first; i < claim.end(); ++i) {
+    const ChunkKey& key = owner.key(i);
+    owners_.erase(key);
+    for (Board* other : boards_) {
+      if (other != &owner && other->Wants(i, key) &&
+          other->claims().state(i) == ChunkState::kElsewhere) {
+        other->claims().Return(i);
+      }
+    }
+  }
+}
+
+void InFlightTable::Publish(int chunk, const ChunkKey& key, const PageHandle& page,
+                            const Board* except) {
+  owners_.erase(key);
+  for (Board* other : boards_) {
+    if (other != except && other->Wants(chunk, key)) other->Adopt(chunk, page.Share());
+  }
+}
+
+void InFlightTable::FailLoad(Board& owner, const Claim& claim, int tier) {
+  owner.claims().Fail(claim, tier);
+  Disown(owner, claim);
+  for (Board* other : boards_) {
+    if (other->Wants(claim.first, owner.key(claim.first))) {
+      other->claims().SetNotLoadable(claim.first, tier);
+    }
+  }
+}
+
+std::optional<InFlightTable::Heir> InFlightTable::Inherit(int chunk, const ChunkKey& key) {
+  for (Board* other : boards_) {
+    if (!other->WantsLoads() || !other->Wants(chunk, key)) continue;
+    owners_[key] = other;
+    return Heir{other, other->claims().InheritLoad(chunk)};
+  }
+  return std::nullopt;
+}
+
+}  // namespace kvcake

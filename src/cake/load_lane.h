@@ -1,0 +1,96 @@
+// One tier's load lane: the reads that it has been asked for, how fast they come, and whether it
+// still answers.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string_view>
+
+#include "cake/board.h"
+#include "cake/cost_model.h"
+#include "cake/planner.h"
+#include "cake/restore_context.h"
+#include "store/tier.h"
+
+namespace kvcake {
+
+// A read in flight. Its page is the tier's until the tier calls back, whoever owns the chunk now.
+struct LaneRead {
+  Board* owner = nullptr;  // null: nobody; the result is late
+  Claim claim;
+  ChunkKey key;
+  PageHandle page;
+  TimePoint start{};
+  double eta_s = 0;          // from now, as of the last UpdateEtas
+  std::optional<ReadId> id;  // the tier's; known once Get has returned
+  bool cancelled = false;    // nothing is expected of it any more
+};
+
+// Unsynchronised: its Restorer's mutex guards it. Asks the tier for nothing but its name and
+// limits.
+class LoadLane {
+ public:
+  // Both are borrowed.
+  LoadLane(const RestoreContext& context, const Tier& tier) : context_(context), tier_(tier) {}
+  LoadLane(LoadLane&&) = default;
+
+  std::string_view name() const { return tier_.name(); }
+  TierCost& cost() { return cost_; }
+  const TierCost& cost() const { return cost_; }
+  const TierEstimate& estimate() const { return cost_.estimate(); }
+  // Between the completions of two queued chunks; 0 while nothing is known.
+  double interval_s() const { return estimate().IntervalFor(context_.chunk_bytes()); }
+
+  // It answers, and takes reads of a chunk at all.
+  bool Usable() const;
+  // One more read may be queued.
+  bool HasRoom() const;
+
+  // ---- reads, by their number over all lanes: in order of issue
+  std::map<uint64_t, LaneRead>& reads() { return reads_; }
+  const std::map<uint64_t, LaneRead>& reads() const { return reads_; }
+  void Start(uint64_t number, LaneRead read);
+  // The tier's Get has returned. True when the read was cancelled meanwhile, so that the tier is to
+  // be told; it may have ended, too.
+  bool Issued(uint64_t number, ReadId id);
+  // Nobody waits for it any more. The id to tell the tier of, if it is known and was not told yet.
+  std::optional<ReadId> Cancel(uint64_t number);
+  // The tier has called back: the read leaves the lane.
+  LaneRead End(uint64_t number, uint64_t bytes, bool ok);
+
+  // ---- stalls: a tier from which nothing comes is given up until something does
+  bool stalled() const { return stalled_.has_value(); }
+  // Gives up a tier that is silent for too long, or asks it again after a while. True: it has been
+  // given up now, and its reads are to be cancelled.
+  bool CheckStall();
+
+  // ---- looks: questions what it holds
+  void BeginLook();
+  void NoteAnswer();  // of a look under way
+  void EndLook() { --looks_; }
+
+  // ---- for the planner
+  // When the reads in flight should complete: in order of issue, at the tier's rate.
+  void UpdateEtas();
+  // Of this lane alone, whatever other prompts want of it.
+  TierView View() const;
+  // Nothing is in flight, and nothing was measured for so long that one read is worth trying.
+  bool WantsProbe() const;
+
+ private:
+  TimePoint Now() const { return context_.clock.Now(); }
+
+  // Constant after construction.
+  const RestoreContext& context_;
+  const Tier& tier_;
+
+  TierCost cost_;
+  std::map<uint64_t, LaneRead> reads_;
+  std::optional<TimePoint> stalled_;  // given up since
+  int looks_ = 0;                     // under way
+  TimePoint look_progress_{};         // the last answer, or the start of the first look since
+  double drain_s_ = 0;                // until one more read could begin to be delivered
+};
+
+}  // namespace kvcake

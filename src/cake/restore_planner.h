@@ -1,0 +1,60 @@
+// Asks the planner for one prompt among all that are being restored: they share the links and the
+// compute, and requests on one document share their loads.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "cake/board.h"
+#include "cake/in_flight_table.h"
+#include "cake/load_lane.h"
+#include "cake/planner.h"
+
+namespace kvcake {
+
+// Unsynchronised: its Restorer's mutex guards it and what it looks at.
+class RestorePlanner {
+ public:
+  // All are borrowed.
+  RestorePlanner(const RestoreContext& context, std::vector<LoadLane>& lanes,
+                 const InFlightTable& table)
+      : context_(context), lanes_(lanes), table_(table) {}
+
+  // The best split as things are now, for a next slice of at most so many chunks. The board keeps
+  // what the plan leaves to each tier.
+  Plan MakePlanFor(Board& board, int budget_chunks);
+  // The best split of what there was to do, by the costs as they are known now: the bound of its
+  // time to first token. tail: what the prompt's last part took, or nothing to have it estimated.
+  double Bound(const Board& board, std::optional<Seconds> tail) const;
+
+  // Bit t: the board may ask tier t.
+  uint32_t UsableTiers(const Board& board) const;
+  // Tiers that have not said what they hold are worth waiting for.
+  bool AwaitsLooks(const Board& board) const;
+  // How long to wait for them.
+  Seconds LookWait(const Board& board) const;
+  ComputeNeed Need(const Board& board) const;
+
+  // Ranks all boards by Options::load_order, by one clock; counts the documents.
+  void UpdateRanks();
+  // Ranks one anew, after a read was begun for it.
+  void UpdateRank(Board& board) const;
+
+ private:
+  const PlanInput& View(const Board& board, int budget_chunks);
+  void ViewChunks(const Board& board);
+  TierView ViewTier(const Board& board, int tier) const;
+  double Rank(const Board& board, TimePoint now) const;
+  int Documents() const;
+
+  // Constant after construction.
+  const RestoreContext& context_;
+  std::vector<LoadLane>& lanes_;
+  const InFlightTable& table_;
+
+  int documents_ = 1;  // being restored, where all of them load at once
+  PlanInput input_;    // scratch
+};
+
+}  // namespace kvcake

@@ -1,0 +1,43 @@
+#include "comm/local_comms_testing.h"
+
+#include <fmt/core.h>
+
+#include <future>
+#include <utility>
+
+#include "base/check.h"
+#include "comm/memory_comm.h"
+#include "comm/tcp_comm.h"
+
+namespace kvcake::testing_util {
+
+Comms NewLocalTcpComms(int size, uint64_t aside_bytes_max) {
+  std::vector<TcpListener> listeners;
+  TcpCommOptions options = {.addresses = {}, .aside_bytes_max = aside_bytes_max};
+  for (int rank = 0; rank < size; ++rank) {
+    auto listener = TcpListener::Open("127.0.0.1:0");
+    CHECK(listener.has_value());
+    options.addresses.push_back(fmt::format("127.0.0.1:{}", listener->port()));
+    listeners.push_back(std::move(*listener));
+  }
+  std::vector<std::future<Result<std::unique_ptr<Comm>>>> connecting;
+  for (int rank = 0; rank < size; ++rank) {
+    options.rank = rank;
+    connecting.push_back(std::async(std::launch::async, [&listener = listeners[rank], options] {
+      return ConnectTcp(listener, options);
+    }));
+  }
+  Comms comms;
+  for (auto& one : connecting) {
+    auto comm = one.get();
+    CHECK(comm.has_value());
+    comms.push_back(std::move(*comm));
+  }
+  return comms;
+}
+
+Comms NewLocalComms(bool tcp, int size, uint64_t aside_bytes_max) {
+  return tcp ? NewLocalTcpComms(size, aside_bytes_max) : NewMemoryComms(size);
+}
+
+}  // namespace kvcake::testing_util

@@ -1,0 +1,139 @@
+#include "engine/admission.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvcake {
+
+Admission::~Admission() {
+  for (auto& sequence : running_) {
+    if (sequence->restoration) sequence->restoration->Abandon();
+  }
+}
+
+uint64_t Admission::PagesBeside(uint64_t kept) const {
+  return pool_.pages() - std::min(pool_.pages(), kept + set_aside_);
+}
+
+uint64_t Admission::PagesFor(int tokens) const {
+  const int chunk = pool_.layout().chunk_tokens;
+  return (tokens + chunk - 1) / chunk;
+}
+
+std::vector<Sequence*> Admission::Admit(TimePoint now) {
+  constexpr int kLookedAt = 64;  // of those that wait: a step is not to take long for their sake
+  std::vector<Sequence*> admitted;
+  uint64_t spare = 0;
+  for (const auto& sequence : running_) spare += MayGrow(*sequence) ? 1 : 0;
+  auto it = waiting_.begin();
+  for (int i = 0; i < kLookedAt && it != waiting_.end(); ++i) {
+    if (running_.size() >= static_cast<size_t>(options_.max_sequences)) break;
+    Sequence& next = **it;
+    if (!Promise(next, spare)) {
+      if (!next.passed_over) next.passed_over = now;
+      const bool first =
+          next.completion.preemptions > 0 || now - *next.passed_over > options_.pass_over_max;
+      if (first && !next.unservable) break;
+      ++it;
+      continue;
+    }
+    spare += MayGrow(next) ? 1 : 0;
+    admitted.push_back(&next);
+    Run(std::move(*it));
+    it = waiting_.erase(it);
+  }
+  return admitted;
+}
+
+bool Admission::Promise(Sequence& sequence, uint64_t spare) {
+  const size_t shared = shares_pages_ ? sequence.keys.size() : 0;
+  const std::span<const ChunkKey> chunks = std::span(sequence.keys).first(shared);
+  const uint64_t own = PagesFor(static_cast<int>(sequence.tokens.size()) + 1) - shared;
+  const uint64_t pages = promised_.NewOf(chunks) + own;
+  // One alone has been found to fit; whether it does now, it will see.
+  const bool fits = promised_.pages() + pages + spare <= available();
+  if (!fits && (!running_.empty() || held_ > options_.read_reserve_pages)) return false;
+  promised_.Add(chunks, own);
+  sequence.keys_promised = shared;
+  sequence.pages_promised = own;
+  sequence.passed_over.reset();
+  sequence.unservable.reset();
+  return true;
+}
+
+// In order of submission, which those that were passed over keep.
+void Admission::Run(std::unique_ptr<Sequence> sequence) {
+  const auto at = std::upper_bound(running_.begin(), running_.end(), sequence,
+                                   [](const auto& a, const auto& b) { return a->id < b->id; });
+  running_.insert(at, std::move(sequence));
+}
+
+std::unique_ptr<Sequence> Admission::TakeUnservable(TimePoint now, Seconds limit) {
+  for (const auto& sequence : waiting_) {
+    if (PagesFor(static_cast<int>(sequence->tokens.size()) + 1) <= available()) {
+      sequence->unservable.reset();
+    } else if (!sequence->unservable) {
+      sequence->unservable = now;
+    } else if (now - *sequence->unservable > limit) {
+      return Remove(sequence->id);
+    }
+  }
+  return nullptr;
+}
+
+bool Admission::MayGrow(const Sequence& sequence) const {
+  return sequence.keys_promised + sequence.pages_promised <
+         PagesFor(sequence.prompt_tokens() + sequence.request.max_tokens);
+}
+
+bool Admission::Grow(Sequence& sequence) {
+  const uint64_t needed = PagesFor(static_cast<int>(sequence.tokens.size()));
+  while (sequence.keys_promised + sequence.pages_promised < needed) {
+    if (promised_.pages() < available() ||
+        (running_.size() == 1 && running_[0].get() == &sequence)) {
+      ++sequence.pages_promised;
+      promised_.Add({}, 1);
+      continue;
+    }
+    const bool itself = running_.back().get() == &sequence;
+    PreemptYoungest();
+    if (itself) return false;
+  }
+  return true;
+}
+
+void Admission::PreemptYoungest() {
+  Sequence& sequence = *running_.back();
+  if (sequence.state == Sequence::State::kPrefilling) keeper_.Store(sequence);
+  Release(sequence);
+  sequence.Preempt();
+  sequence.MakeKeys(pool_.layout().chunk_tokens);
+  ++preemptions_;
+  waiting_.push_front(std::move(running_.back()));
+  running_.pop_back();
+}
+
+void Admission::Release(Sequence& sequence) {
+  sequence.ReleasePages();
+  promised_.Remove(std::span(sequence.keys).first(std::exchange(sequence.keys_promised, 0)),
+                   std::exchange(sequence.pages_promised, 0));
+}
+
+std::unique_ptr<Sequence> Admission::Remove(SequenceId id) {
+  const auto take = [id](auto& sequences) -> std::unique_ptr<Sequence> {
+    const auto it = std::find_if(sequences.begin(), sequences.end(),
+                                 [id](const auto& sequence) { return sequence->id == id; });
+    if (it == sequences.end()) return nullptr;
+    auto taken = std::move(*it);
+    sequences.erase(it);
+    return taken;
+  };
+  auto taken = take(waiting_);
+  return taken ? std::move(taken) : take(running_);
+}
+
+void Admission::EraseFinished() {
+  std::erase_if(running_, [](const auto& s) { return s->state == Sequence::State::kFinished; });
+}
+
+}  // namespace kvcake

@@ -1,0 +1,104 @@
+// Who runs and who waits, and the pages of the pool that those who run may count on.
+//
+// A sequence is promised the pages of its tokens and the next one when it is admitted, and one more
+// at a time as it grows; chunks that several have in common are promised once. When none are left,
+// the youngest goes back to the front of those that wait.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/chunk_keeper.h"
+#include "engine/page_promises.h"
+#include "engine/sequence.h"
+
+namespace kvcake {
+
+struct AdmissionOptions {
+  int max_sequences = 64;            // running at once; more wait
+  int waiting_max = 1024;            // beyond max_sequences
+  uint64_t read_reserve_pages = 16;  // never promised: reads in flight draw them
+  // A request that does not fit yet is passed over by those that do for so long at most.
+  Seconds pass_over_max{2};
+};
+
+// Engine thread only.
+class Admission {
+ public:
+  // Borrows both; `keeper` stores what is preempted.
+  Admission(const PagePool& pool, ChunkKeeper& keeper, const AdmissionOptions& options)
+      : pool_(pool), keeper_(keeper), options_(options) {}
+  // Abandons what runs.
+  ~Admission();
+  Admission(const Admission&) = delete;
+  Admission& operator=(const Admission&) = delete;
+
+  // So many pages are somebody else's from now on, beside the reserve.
+  void SetAside(uint64_t pages) { set_aside_ = pages; }
+  // So many are held by late reads and writes now: what exceeds the reserve cannot be promised.
+  void SetHeld(uint64_t pages) { held_ = pages; }
+  uint64_t held() const { return held_; }
+  // Whether sequences on the same chunks share their pages (as is so at first). Of those that are
+  // admitted from now on.
+  void SharePages(bool share) { shares_pages_ = share; }
+  // The most that sequences can be promised together: ever, and now.
+  uint64_t pages_max() const { return PagesBeside(options_.read_reserve_pages); }
+  uint64_t available() const { return PagesBeside(std::max(options_.read_reserve_pages, held_)); }
+  uint64_t PagesFor(int tokens) const;
+  // The most sequences that run and wait together.
+  size_t sequences_max() const { return options_.max_sequences + options_.waiting_max; }
+  bool full() const { return waiting_.size() + running_.size() >= sequences_max(); }
+
+  // It waits from now on; not when full. Its keys are known.
+  void Add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
+  // Admits those that wait and for which there are pages, with one to spare for everybody who may
+  // grow: nobody is preempted for the sake of a newcomer's first tokens. Whoever was preempted is
+  // passed over by nobody, but for one that could not even run alone. Returns the new ones, whose
+  // restorations are the caller's to begin; valid until the next call of any kind.
+  std::vector<Sequence*> Admit(TimePoint now);
+  // Takes out one that waits and that could not run even alone for longer than `limit`, as others
+  // hold too many pages; null: there is none.
+  std::unique_ptr<Sequence> TakeUnservable(TimePoint now, Seconds limit);
+  // Promises the pages of all of a running sequence's tokens, preempting the youngest while there
+  // are none. False when that was this one: it does not run any more. The oldest is never
+  // preempted, and alone it always fits: so all come to their end.
+  bool Grow(Sequence& sequence);
+  // The one that was submitted last goes back to the front of those that wait: it is restored from
+  // what the page cache and the store have kept.
+  void PreemptYoungest();
+  // Gives back its pages, and what was promised.
+  void Release(Sequence& sequence);
+  // Takes it out; null when there is none of this id.
+  std::unique_ptr<Sequence> Remove(SequenceId id);
+  // Ends those that run and are finished.
+  void EraseFinished();
+
+  // In order of submission.
+  std::span<const std::unique_ptr<Sequence>> running() const { return running_; }
+  size_t waiting() const { return waiting_.size(); }
+  bool idle() const { return running_.empty() && waiting_.empty(); }
+  uint64_t preemptions() const { return preemptions_; }
+
+ private:
+  bool MayGrow(const Sequence& sequence) const;
+  uint64_t PagesBeside(uint64_t kept) const;
+  bool Promise(Sequence& sequence, uint64_t spare);
+  void Run(std::unique_ptr<Sequence> sequence);
+
+  const PagePool& pool_;
+  ChunkKeeper& keeper_;
+  const AdmissionOptions options_;
+  uint64_t set_aside_ = 0;
+  std::deque<std::unique_ptr<Sequence>> waiting_;
+  std::vector<std::unique_ptr<Sequence>> running_;
+  PagePromises promised_;  // to running_
+  bool shares_pages_ = true;
+  uint64_t held_ = 0;
+  uint64_t preemptions_ = 0;
+};
+
+}  // namespace kvcake

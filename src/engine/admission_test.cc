@@ -1,0 +1,217 @@
+#include "engine/admission.h"
+
+#include <gtest/gtest.h>
+
+namespace kvcake {
+namespace {
+
+constexpr int kPoolChunk = 16;
+constexpr KvLayout kPoolLayout{
+    .layers = 1, .kv_heads = 1, .head_dim = 1, .chunk_tokens = kPoolChunk};
+
+class AdmissionTest : public testing::Test {
+ protected:
+  // Of a document that no other test request has, unless it is named.
+  Sequence& Add(int prompt_tokens, int max_tokens, int document = 0) {
+    if (document == 0) document = static_cast<int>(100 + last_id_);
+    auto sequence = std::make_unique<Sequence>();
+    sequence->id = ++last_id_;
+    sequence->request.prompt.assign(prompt_tokens, 1);
+    sequence->request.max_tokens = max_tokens;
+    sequence->tokens = sequence->request.prompt;
+    sequence->root.digest[0] = static_cast<uint8_t>(document);
+    sequence->MakeKeys(kPoolChunk);
+    Sequence& added = *sequence;
+    admission_.Add(std::move(sequence));
+    return added;
+  }
+  size_t Admit() {
+    const auto admitted = admission_.Admit(now_);
+    for (Sequence* sequence : admitted) sequence->state = Sequence::State::kDecoding;
+    return admitted.size();
+  }
+  void Finish(Sequence& sequence) {
+    admission_.Release(sequence);
+    sequence.state = Sequence::State::kFinished;
+    admission_.EraseFinished();
+  }
+
+  std::unique_ptr<PagePool> pool_ =
+      std::move(PagePool::Create(kPoolLayout, 20 * kPoolLayout.page_bytes()).value());
+  ChunkKeeper keeper_{*pool_, nullptr};
+  Admission admission_{
+      *pool_, keeper_, {.max_sequences = 3, .waiting_max = 2, .read_reserve_pages = 4}};
+  SequenceId last_id_ = 0;
+  TimePoint now_{};
+};
+
+TEST_F(AdmissionTest, PromisesAllButTheReserveAndWhatIsSetAside) {
+  EXPECT_EQ(admission_.pages_max(), 16u);
+  admission_.SetAside(6);
+  EXPECT_EQ(admission_.pages_max(), 10u);
+  admission_.SetAside(100);
+  EXPECT_EQ(admission_.pages_max(), 0u);
+  EXPECT_EQ(admission_.PagesFor(0), 0u);
+  EXPECT_EQ(admission_.PagesFor(1), 1u);
+  EXPECT_EQ(admission_.PagesFor(kPoolChunk), 1u);
+  EXPECT_EQ(admission_.PagesFor(kPoolChunk + 1), 2u);
+}
+
+TEST_F(AdmissionTest, AdmitsWhileThereArePagesAndOneForEveryoneWhoMayGrow) {
+  Sequence& first = Add(6 * kPoolChunk, 2 * kPoolChunk);  // 7 of 16 pages, and may grow
+  Add(6 * kPoolChunk, 1);                                 // 7, and may not
+  Add(1, 1);                                              // 1: 15, and one to spare
+  EXPECT_EQ(Admit(), 3u);
+  EXPECT_EQ(admission_.waiting(), 0u);
+  Add(1, 1);
+  EXPECT_EQ(Admit(), 0u) << "three run already";
+  Finish(first);
+  EXPECT_EQ(Admit(), 1u);
+}
+
+TEST_F(AdmissionTest, NobodyIsAdmittedAtTheCostOfWhoMayGrow) {
+  Add(6 * kPoolChunk, 2 * kPoolChunk);
+  Add(7 * kPoolChunk + 1, 1);  // 8: the spare page is left
+  EXPECT_EQ(Admit(), 2u);
+  Add(1, 1);
+  EXPECT_EQ(Admit(), 0u) << "would take the first one's";
+  EXPECT_EQ(admission_.running().size(), 2u);
+}
+
+TEST_F(AdmissionTest, OneAloneIsAlwaysAdmitted) {
+  admission_.SetAside(16);
+  Add(kPoolChunk, 1);
+  EXPECT_EQ(Admit(), 1u);
+}
+
+TEST_F(AdmissionTest, WhoGrowsTakesPagesFromTheYoungestWhichIsAdmittedFirst) {
+  Sequence& oldest = Add(7 * kPoolChunk, 4 * kPoolChunk);  // 8
+  Sequence& youngest = Add(6 * kPoolChunk, 1);             // 7: all but the spare page
+  ASSERT_EQ(Admit(), 2u);
+  Add(1, 1);
+  youngest.table.push_back(*pool_->Draw());
+  youngest.kv_tokens = kPoolChunk;
+  oldest.tokens.resize(9 * kPoolChunk);
+  EXPECT_TRUE(admission_.Grow(oldest));
+  EXPECT_EQ(oldest.keys_promised + oldest.pages_promised, 9u);
+  EXPECT_EQ(admission_.preemptions(), 0u);
+  oldest.tokens.resize(10 * kPoolChunk);
+  EXPECT_TRUE(admission_.Grow(oldest));
+  EXPECT_EQ(admission_.preemptions(), 1u);
+  EXPECT_EQ(youngest.state, Sequence::State::kWaiting);
+  EXPECT_EQ(youngest.completion.preemptions, 1);
+  EXPECT_EQ(youngest.pages_promised, 0u);
+  EXPECT_EQ(youngest.kv_tokens, 0);
+  EXPECT_EQ(pool_->Stats().referenced, 0u);
+  EXPECT_EQ(Admit(), 0u) << "nobody overtakes it";
+  Finish(oldest);
+  ASSERT_EQ(Admit(), 2u);
+  EXPECT_EQ(admission_.running()[0].get(), &youngest);
+}
+
+TEST_F(AdmissionTest, TheYoungestThatGrowsPreemptsItself) {
+  Add(7 * kPoolChunk, 4 * kPoolChunk);
+  Sequence& youngest = Add(6 * kPoolChunk, kPoolChunk);
+  ASSERT_EQ(Admit(), 2u);
+  youngest.tokens.resize(9 * kPoolChunk);
+  EXPECT_FALSE(admission_.Grow(youngest));
+  EXPECT_EQ(admission_.running().size(), 1u);
+  EXPECT_EQ(youngest.state, Sequence::State::kWaiting);
+}
+
+TEST_F(AdmissionTest, ChunksInCommonArePromisedOnce) {
+  Sequence& first = Add(12 * kPoolChunk + 1, 1, /*document=*/1);  // 13 of 16 pages
+  Sequence& second = Add(12 * kPoolChunk + 1, 1, 1);              // one more
+  Sequence& third = Add(2 * kPoolChunk, 1, 2);                    // three
+  EXPECT_EQ(Admit(), 2u);
+  EXPECT_EQ(second.keys_promised, 12u);
+  EXPECT_EQ(second.pages_promised, 1u);
+  Finish(first);
+  EXPECT_EQ(Admit(), 1u) << "the one that is left keeps the document's";
+  Finish(second);
+  Finish(third);
+  for (int i = 0; i < 2; ++i) Add(7 * kPoolChunk + 1, 1, 1);
+  EXPECT_EQ(Admit(), 2u);
+}
+
+TEST_F(AdmissionTest, WhereRanksSendIntoPagesNothingIsShared) {
+  admission_.SharePages(false);
+  for (int i = 0; i < 2; ++i) Add(12 * kPoolChunk + 1, 1, 1);
+  EXPECT_EQ(Admit(), 1u);
+}
+
+TEST_F(AdmissionTest, WhoDoesNotFitIsPassedOverForAWhile) {
+  Sequence& running = Add(7 * kPoolChunk, 1);  // 8 of 16 pages
+  Sequence& large = Add(9 * kPoolChunk, 1);    // 10
+  Sequence& small = Add(1, 1);
+  EXPECT_EQ(Admit(), 2u);
+  EXPECT_EQ(admission_.running()[1].get(), &small);
+  Finish(small);
+  now_ += Seconds(1.9);
+  Sequence& next = Add(1, 1);
+  EXPECT_EQ(Admit(), 1u);
+  Finish(next);
+  now_ += Seconds(0.2);
+  Add(1, 1);
+  EXPECT_EQ(Admit(), 0u) << "not for ever";
+  Finish(running);
+  EXPECT_EQ(Admit(), 2u);
+  EXPECT_EQ(admission_.running()[0].get(), &large);
+}
+
+// Whoever is older gives its pages later, however late it was admitted.
+TEST_F(AdmissionTest, ThoseWhoRunAreInTheOrderOfSubmission) {
+  Sequence& first = Add(7 * kPoolChunk, 1);         // 8
+  Sequence& old = Add(9 * kPoolChunk, kPoolChunk);  // 10
+  Sequence& young = Add(1, 1);                      // 1
+  ASSERT_EQ(Admit(), 2u);
+  Finish(first);
+  ASSERT_EQ(Admit(), 1u);
+  EXPECT_EQ(admission_.running()[0].get(), &old);
+  admission_.PreemptYoungest();
+  EXPECT_EQ(young.state, Sequence::State::kWaiting);
+}
+
+TEST_F(AdmissionTest, WhatOthersHoldBeyondTheReserveIsNotPromised) {
+  admission_.SetHeld(4);
+  EXPECT_EQ(admission_.available(), 16u) << "it is what the reserve is for";
+  admission_.SetHeld(10);
+  EXPECT_EQ(admission_.available(), 10u);
+  EXPECT_EQ(admission_.pages_max(), 16u);
+  Add(11 * kPoolChunk, 1);
+  Sequence& small = Add(1, 1);
+  EXPECT_EQ(Admit(), 1u);
+  EXPECT_EQ(admission_.running()[0].get(), &small);
+  EXPECT_EQ(admission_.TakeUnservable(now_, Seconds(30)), nullptr);
+  now_ += Seconds(29);
+  admission_.SetHeld(0);
+  EXPECT_EQ(admission_.TakeUnservable(now_, Seconds(30)), nullptr);
+  admission_.SetHeld(10);
+  EXPECT_EQ(admission_.TakeUnservable(now_, Seconds(30)), nullptr);
+  now_ += Seconds(30);
+  EXPECT_EQ(admission_.TakeUnservable(now_, Seconds(30)), nullptr) << "not longer yet";
+  Add(1, 1);
+  EXPECT_EQ(Admit(), 1u) << "nobody waits for what nobody can have";
+  now_ += Seconds(1);
+  EXPECT_EQ(admission_.TakeUnservable(now_, Seconds(30)).get()->id, 1u);
+  EXPECT_EQ(admission_.waiting(), 0u);
+}
+
+TEST_F(AdmissionTest, IsFullOfThoseWhoRunAndWait) {
+  EXPECT_TRUE(admission_.idle());
+  for (int i = 0; i < 3; ++i) Add(1, 1);
+  Admit();
+  Add(1, 1);
+  EXPECT_FALSE(admission_.full());
+  Add(1, 1);
+  EXPECT_TRUE(admission_.full());
+  EXPECT_EQ(admission_.Remove(99), nullptr);
+  EXPECT_EQ(admission_.Remove(5)->id, 5u) << "waits";
+  EXPECT_EQ(admission_.Remove(2)->id, 2u) << "runs";
+  EXPECT_EQ(admission_.running().size(), 2u);
+  EXPECT_EQ(admission_.waiting(), 1u);
+  EXPECT_FALSE(admission_.idle());
+}
+
+}  // namespace
+}  // namespace kvcake

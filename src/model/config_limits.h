@@ -1,0 +1,11 @@
+// What the numbers of a model's description are held to.
+#pragma once
+
+namespace kvcake {
+
+constexpr int kMaxDimension = 1 << 20;
+constexpr int kMaxVocab = 1 << 24;
+constexpr int kMaxPositions = 1 << 30;
+constexpr int kMaxLayers = 4096;
+
+}  // namespace kvcake

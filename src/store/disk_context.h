@@ -1,0 +1,43 @@
+// What the parts of a disk tier share: where the chunks are, what is known of them, and what is
+// known of the device.
+#pragma once
+
+#include <utility>
+
+#include "io/file_system.h"
+#include "store/bad_files.h"
+#include "store/device_health.h"
+#include "store/disk_index.h"
+#include "store/disk_tier_options.h"
+#include "store/store_dir.h"
+
+namespace kvcake {
+
+// Thread-safe, and outlives the parts; none of what is in it knows of them.
+struct DiskContext {
+  // `fs` outlives it.
+  DiskContext(DiskTierOptions tier_options, FileSystem& file_system)
+      : options(std::move(tier_options)),
+        fs(file_system),
+        store(options.dir),
+        index(options),
+        health(options),
+        bad_files(fs, store, {options.quarantine_files_max, options.quarantine_bytes_max}) {}
+
+  ChunkId IdOf(const ChunkKey& key) const { return {options.root, key}; }
+  std::string PathOf(const ChunkKey& key) const { return store.ChunkPath(IdOf(key)); }
+  uint64_t page_bytes() const { return options.layout.page_bytes(); }
+  // Whether what has a chunk's name can be one.
+  bool IsWhole(const FileInfo& info) const {
+    return info.kind == FileInfo::Kind::kRegular && info.bytes == page_bytes();
+  }
+
+  const DiskTierOptions options;
+  FileSystem& fs;
+  const StoreDir store;
+  DiskIndex index;
+  DeviceHealth health;
+  BadFiles bad_files;
+};
+
+}  // namespace kvcake

@@ -1,0 +1,54 @@
+#include "store/disk_read.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "store/chunk_format.h"
+
+namespace kvcake {
+
+DiskRead::DiskRead(ReadRequest read_request, const DiskTierOptions& options)
+    : request(std::move(read_request)) {
+  uint64_t offset = 0;
+  if (request.layers) {
+    header = std::make_unique<HeaderBlock>();
+    pieces.push_back({0, header->bytes});
+    offset = options.layout.slab_offset(request.layers->first);
+  }
+  const auto landing = request.landing.first(ReadBytes(options.layout, request));
+  for (uint64_t at = 0; at < landing.size(); at += options.io_bytes_max) {
+    const uint64_t bytes = std::min<uint64_t>(options.io_bytes_max, landing.size() - at);
+    pieces.push_back({offset + at, landing.subspan(at, bytes)});
+  }
+}
+
+// The header of a read of some layers is a piece of its own.
+uint64_t PiecesMax(const DiskTierOptions& options) {
+  return (options.layout.page_bytes() + options.io_bytes_max - 1) / options.io_bytes_max + 1;
+}
+
+Result<NumericPath> VerifyLanded(const DiskRead& read, const DiskTierOptions& options) {
+  const KvLayout& layout = options.layout;
+  const auto landing = read.request.landing.first(ReadBytes(layout, read.request));
+  const auto bytes = read.header ? HeaderBytes(read.header->bytes)
+                                 : HeaderBytes(landing.first<kPageHeaderBytes>());
+  ASSIGN_OR_RETURN(const ChunkHeader header, DecodeHeader(bytes));
+  ChunkHeader expected;
+  expected.root = options.root;
+  expected.key = read.request.key;
+  expected.parent = read.request.parent;
+  expected.layout = layout;
+  RETURN_IF_ERROR(CheckSameChunk(header, expected));
+  if (!read.request.layers) {
+    RETURN_IF_ERROR(VerifySlabs(header, landing));
+    return header.numeric_path;
+  }
+  const uint64_t slab_bytes = layout.slab_bytes();
+  for (int i = 0; i < read.request.layers->count; ++i) {
+    RETURN_IF_ERROR(VerifySlab(header, read.request.layers->first + i,
+                               landing.subspan(i * slab_bytes, slab_bytes)));
+  }
+  return header.numeric_path;
+}
+
+}  // namespace kvcake

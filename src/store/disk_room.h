@@ -1,0 +1,57 @@
+// Who makes room in a store directory: what is too much, or too old, is removed.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "base/mutex.h"
+#include "store/disk_context.h"
+#include "store/disk_scan.h"
+#include "store/fault_log.h"
+#include "store/tier.h"
+
+namespace kvcake {
+
+// Keeps the whole directory, all roots together, to its capacity. One process evicts at a time, the
+// holder of the lock file; in this one, one thread at a time makes room or scans, and the others
+// wait for it. Thread-safe; all but AddStats may block.
+class DiskRoom {
+ public:
+  explicit DiskRoom(DiskContext& context) : context_(context), scan_(context) {}
+
+  // Looks at every file, as nobody has yet.
+  void ScanFirst() EXCLUDES(mutex_);
+  // Scans where other processes have changed something.
+  void Refresh() EXCLUDES(mutex_);
+
+  // Evicts what was used longest ago until `bytes` more fit. While another process evicts, its work
+  // is ours too: the directory may then exceed its capacity by the writes in flight, and no more.
+  // kResourceExhausted, naming the reason.
+  Status MakeRoom(uint64_t bytes) EXCLUDES(mutex_);
+  // Evicts down to the capacity, where there is more.
+  void Shrink() EXCLUDES(mutex_);
+  bool IsOverfull() const;
+  // Removes what nobody has used for too long, unless another process is evicting.
+  void Expire() EXCLUDES(mutex_);
+  // Removes one chunk, pinned or not; that it is not there is ok.
+  Status Evict(const ChunkKey& key);
+
+  // Adds what was evicted, and what could not be.
+  void AddStats(TierStats& stats) const;
+
+ private:
+  enum class Eviction { kDone, kPinned, kFailed };
+  Result<std::unique_ptr<FileLock>> LockToEvict(bool patient) REQUIRES(mutex_);
+  Eviction EvictColdest(const CatalogueEntry& coldest) REQUIRES(mutex_);
+
+  DiskContext& context_;
+  FaultLog faults_{"removing files to make room"};
+  std::atomic<uint64_t> evicted_{0};
+  std::atomic<uint64_t> evictions_failed_{0};
+
+  Mutex mutex_;
+  DiskScan scan_ GUARDED_BY(mutex_);
+};
+
+}  // namespace kvcake

@@ -1,0 +1,92 @@
+#include "store/disk_scan.h"
+
+#include <signal.h>
+
+#include <cerrno>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvcake {
+namespace {
+
+// True also for one in another pid namespace.
+bool ProcessIsDead(int pid) { return pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH); }
+
+}  // namespace
+
+void DiskScan::RunFirst(int threads) {
+  seen_unix_s_ = UnixSeconds();
+  Run(threads);
+}
+
+void DiskScan::RunIfChanged() {
+  if (!ChangedSince(seen_unix_s_)) return;
+  seen_unix_s_ = UnixSeconds();
+  Run();
+}
+
+void DiskScan::Run(int threads) {
+  const DiskTierOptions& options = context_.options;
+  const uint64_t page_bytes = context_.page_bytes();
+  Catalogue& files = context_.index.files();
+  const int64_t now_s = UnixSeconds();
+  std::vector<std::pair<std::string, FileInfo>> wrong_size;
+  std::vector<std::string> leftovers;
+  ScanVisitor visitor;
+  visitor.chunk = [&](const ChunkId& id, const FileInfo& info) {
+    if (id.root == options.root && info.bytes != page_bytes) {
+      wrong_size.emplace_back(context_.store.ChunkPath(id), info);
+    } else {
+      files.Add({id, info.bytes, info.mtime_s});
+    }
+  };
+  visitor.temporary = [&](const std::string& path, int pid, const FileInfo& info) {
+    const auto age_s = static_cast<double>(now_s - info.mtime_s);
+    const bool orphan = ProcessIsDead(pid) && age_s >= options.temporary_age_min.count();
+    if (orphan || age_s > options.temporary_age_max.count()) leftovers.push_back(path);
+  };
+  began_ = Clock::Real().Now();
+  files.BeginScan();
+  const auto status = ScanStore(context_.fs, context_.store, visitor, threads);
+  files.EndScan(/*complete=*/status.has_value());
+  if (status) {
+    faults_.Succeeded();
+  } else {
+    faults_.Failed(status.error());
+  }
+  for (const std::string& path : leftovers) (void)context_.fs.Remove(path);
+  // Chunks get their names when they are whole, so none is seen half written.
+  for (const auto& [path, bad] : wrong_size) {
+    const Error error{ErrorCode::kCorrupt,
+                      fmt::format("it has {} bytes, must have {}", bad.bytes, page_bytes)};
+    context_.bad_files.MoveAway(path, error, bad);
+  }
+}
+
+// A directory's mtime may be of this second and a change still come: such a directory counts as
+// changed once more.
+bool DiskScan::ChangedSince(int64_t unix_s) {
+  FileSystem& fs = context_.fs;
+  const std::string& base_dir = context_.store.Base();
+  const auto changed = [&](const FileInfo& info) { return info.mtime_s + 1 >= unix_s; };
+  const auto base = fs.Stat(base_dir);
+  if (!base) {
+    return base.error().code == ErrorCode::kNotFound && context_.index.files().bytes() > 0;
+  }
+  if (changed(*base)) return true;
+  const auto roots = fs.List(base_dir);
+  if (!roots) return false;
+  for (const DirEntry& root : *roots) {
+    if (root.info.kind != FileInfo::Kind::kDirectory) continue;
+    if (ParseKeyHex(root.name) && changed(root.info)) return true;
+    const auto shards = fs.List(base_dir + "/" + root.name);
+    if (!shards) continue;
+    for (const DirEntry& shard : *shards) {
+      if (shard.info.kind == FileInfo::Kind::kDirectory && changed(shard.info)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace kvcake

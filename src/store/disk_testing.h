@@ -1,0 +1,70 @@
+// What the tests of a disk tier's parts share: options, and a queue and files that do what the test
+// says.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/io_queue.h"
+#include "store/disk_tier_options.h"
+#include "store/tier_testing.h"
+
+namespace kvcake::testing_util {
+
+inline DiskTierOptions SmallOptions(const std::string& dir) {
+  DiskTierOptions options;
+  options.dir = dir;
+  options.layout = SmallLayout();
+  options.root = Root();
+  return options;
+}
+
+// Counts itself in `open` while it is there.
+class FakeFile : public File {
+ public:
+  explicit FakeFile(int& open) : open_(open) { ++open_; }
+  ~FakeFile() override { --open_; }
+  Result<size_t> ReadAt(std::span<std::byte>, uint64_t) override { return size_t{0}; }
+  Result<size_t> WriteAt(std::span<const std::span<const std::byte>>, uint64_t) override {
+    return size_t{0};
+  }
+  Result<FileInfo> Info() override { return FileInfo{}; }
+  Status Sync() override { return {}; }
+  int fd() const override { return -1; }
+  bool direct() const override { return true; }
+  const std::string& path() const override { return path_; }
+
+ private:
+  int& open_;
+  const std::string path_ = "fake";
+};
+
+// Takes what is submitted and completes nothing: the test does.
+class FakeQueue : public IoQueue {
+ public:
+  bool HasRoom(uint64_t) const override { return true; }
+  Status Submit(const IoOp& op) override {
+    if (!refuses) submitted.push_back(op);
+    return refuses ? Status(Fail(ErrorCode::kResourceExhausted, "injected: full")) : Status();
+  }
+  void Cancel(uint64_t user_data) override { cancelled.push_back(user_data); }
+  Status Wait(std::vector<IoCompletion>&, std::optional<TimePoint>) override { return {}; }
+  void Wake() override {}
+  int in_flight() const override { return static_cast<int>(submitted.size()); }
+
+  // The completion of the operation, which is not there any more.
+  IoCompletion Take(size_t i, Result<uint64_t> bytes) {
+    const IoCompletion completion{submitted.at(i).user_data, std::move(bytes)};
+    submitted.erase(submitted.begin() + static_cast<std::ptrdiff_t>(i));
+    return completion;
+  }
+
+  bool refuses = false;
+  std::vector<IoOp> submitted;
+  std::vector<uint64_t> cancelled;
+};
+
+}  // namespace kvcake::testing_util

@@ -1,0 +1,44 @@
+// What a disk tier is told when it is opened.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/clock.h"
+#include "kv/chunk_key.h"
+#include "kv/kv_layout.h"
+
+namespace kvcake {
+
+struct DiskTierOptions {
+  std::string name = "disk";  // in reports
+  std::string dir;
+  KvLayout layout;
+  ChunkKey root;
+  std::string description;  // JSON text for model.json; empty: none is written
+
+  uint64_t capacity_bytes = 20ull << 30;  // of the whole directory, all roots together
+  int max_reads_in_flight = 16;
+  uint64_t max_read_bytes_in_flight = 64ull << 20;
+  uint64_t io_bytes_max = (4ull << 20) + kPageHeaderBytes;  // of one request to the kernel
+  bool direct = true;                                       // where the file system can; Open tries
+  bool durable = false;  // Put returns when the chunk would survive a power cut; otherwise it may
+                         // be lost, or fail verification, but is never served wrong
+
+  // Chunks that nobody has used for this long are removed, of whatever root; 0: never.
+  Seconds time_to_live{0};
+  Seconds touch_interval{600};  // how coarse last use is on disk; finer for a short time_to_live
+  Seconds rescan_interval{60};  // how often a writer looks for the files of other processes
+  Seconds upkeep_interval{1};   // how often they are looked for besides, where something changed
+  Seconds missing_ttl{1};       // how long a key that was not on disk is not asked for again
+  Seconds temporary_age_max{3600};  // temporaries older than that are leftovers, whoever wrote them
+  Seconds temporary_age_min{60};    // younger ones stay: a writer that no process here has the pid
+                                    // of may live in another pid namespace
+  Seconds overdue_after{30};        // a read that takes longer is overdue: nothing more is asked
+  int failures_max = 8;             // as after so many reads in a row that fail,
+  Seconds probe_interval{1};        // until a probe, one of which is made this often, goes well
+  int quarantine_files_max = 64;    // bad files beyond these bounds are deleted instead
+  uint64_t quarantine_bytes_max = 256ull << 20;
+};
+
+}  // namespace kvcake

@@ -1,0 +1,169 @@
+#include "store/disk_writer.h"
+
+#include <cstring>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "store/chunk_format.h"
+
+namespace kvcake {
+namespace {
+
+struct alignas(kDirectAlign) Block {
+  std::array<std::byte, kDirectAlign> bytes;
+};
+static_assert(sizeof(Block) == kPageHeaderBytes && kSlabAlign % sizeof(Block) == 0);
+
+// The page with zeros between a slab's payload and its end: what lies there may be of other
+// prompts.
+std::vector<Block> WithZeroPadding(const KvLayout& layout, std::span<const std::byte> page) {
+  std::vector<Block> blocks(layout.page_bytes() / sizeof(Block));
+  const auto out = std::as_writable_bytes(std::span(blocks));
+  for (int layer = 0; layer < layout.layers; ++layer) {
+    std::memcpy(&out[layout.slab_offset(layer)], &page[layout.slab_offset(layer)],
+                layout.slab_payload_bytes());
+  }
+  return blocks;
+}
+
+}  // namespace
+
+void DiskWriter::DescribeRoot() {
+  FileSystem& fs = context_.fs;
+  const DiskTierOptions& options = context_.options;
+  auto status = CheckNoLinks(fs, context_.store, {options.root, options.root});
+  if (status) status = fs.MakeDirs(context_.store.RootDir(options.root));
+  const std::string path = context_.store.ModelPath(options.root);
+  if (status && !options.description.empty()) {
+    auto text = ReadText(fs, path, options.description.size());
+    if (!text || *text != options.description) status = WriteText(fs, path, options.description);
+  }
+  if (!status) faults_.Failed(status.error());
+}
+
+Status DiskWriter::Put(const ChunkWrite& chunk) {
+  CHECK(chunk.page.size() >= context_.page_bytes());
+  if (!context_.health.MayWrite()) {
+    return Fail(ErrorCode::kIo, "{} does not answer", context_.options.dir);
+  }
+  DiskIndex& index = context_.index;
+  const std::string path = context_.PathOf(chunk.key);
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kWrite, path);
+  const auto info = context_.fs.Stat(path);
+  if (!index.IsUnreadable(chunk.key) && info && context_.IsWhole(*info)) {
+    index.Add(chunk.key, *info);
+    return context_.options.durable ? SyncNames(chunk.key) : Status();
+  }
+  index.Remove(chunk.key);
+  const auto status = Write(chunk);
+  if (status) {
+    faults_.Succeeded();
+  } else {
+    faults_.Failed(status.error());
+  }
+  MutexLock lock(mutex_);
+  if (status) {
+    ++writes_;
+    write_bytes_ += context_.page_bytes();
+  } else {
+    ++writes_failed_;
+  }
+  return status;
+}
+
+Status DiskWriter::Write(const ChunkWrite& chunk) {
+  RETURN_IF_ERROR(CheckNoLinks(context_.fs, context_.store, context_.IdOf(chunk.key)));
+  RETURN_IF_ERROR(room_.MakeRoom(context_.page_bytes()));
+  const std::string path = context_.PathOf(chunk.key);
+  const std::string temporary = TemporaryName(path);
+  auto status = WriteTemporary(temporary, chunk);
+  if (status) status = MoveIntoPlace(temporary, path);
+  if (status && context_.options.durable) status = SyncNames(chunk.key);
+  if (!status) {
+    (void)context_.fs.Remove(temporary);
+    return status;
+  }
+  context_.index.AddWritten(chunk.key, context_.page_bytes());
+  return {};
+}
+
+Status DiskWriter::WriteTemporary(const std::string& path, const ChunkWrite& chunk) {
+  const KvLayout& layout = context_.options.layout;
+  ChunkHeader header;
+  header.root = context_.options.root;
+  header.key = chunk.key;
+  header.parent = chunk.parent;
+  header.layout = layout;
+  header.numeric_path = chunk.numeric_path;
+  std::span<const std::byte> page = chunk.page;
+  std::vector<Block> padded;
+  if (layout.slab_payload_bytes() < layout.slab_bytes()) {
+    padded = WithZeroPadding(layout, page);
+    page = std::as_bytes(std::span(padded));
+  }
+  header.slab_checksums = SlabChecksums(layout, page);
+  // A block of its own: the page is published, and may be read while it is written out.
+  const auto block = std::make_unique<Block>();
+  EncodeHeader(block->bytes, header);
+
+  const bool direct = context_.options.direct && IsAligned(page);
+  ASSIGN_OR_RETURN(const auto file, CreateTemporary(path, chunk.key, direct));
+  const std::span<const std::byte> buffers[] = {
+      block->bytes, page.subspan(kPageHeaderBytes, layout.page_bytes() - kPageHeaderBytes)};
+  auto status = WriteFully(*file, buffers, 0);
+  if (!status && status.error().code == ErrorCode::kResourceExhausted) {
+    return Fail(ErrorCode::kResourceExhausted, "{}, or lower --disk-capacity",
+                status.error().message);
+  }
+  if (status && context_.options.durable) status = file->Sync();
+  return status;
+}
+
+Result<std::unique_ptr<File>> DiskWriter::CreateTemporary(const std::string& path,
+                                                          const ChunkKey& key, bool direct) {
+  auto file = context_.fs.Create(path, direct);
+  if (file || file.error().code != ErrorCode::kNotFound) return file;
+  // Its directory is not there yet, or has gone: other processes clear stores. Said before it is
+  // made, lest another thread believe that its name is durable.
+  shards_synced_[key.digest[0]] = false;
+  const std::string dir = context_.store.ShardDir(context_.IdOf(key));
+  RETURN_IF_ERROR(context_.options.durable ? MakeDirsDurably(context_.fs, dir)
+                                           : context_.fs.MakeDirs(dir));
+  return context_.fs.Create(path, direct);
+}
+
+Status DiskWriter::MoveIntoPlace(const std::string& from, const std::string& to) {
+  auto status = context_.fs.Rename(from, to);
+  if (status) return status;
+  // Something that is no file, such as a directory, may have the chunk's name.
+  const auto there = context_.fs.Stat(to);
+  if (!there || there->kind == FileInfo::Kind::kRegular) return status;
+  context_.bad_files.MoveAway(to, {ErrorCode::kCorrupt, "it is not a regular file"}, *there);
+  return context_.fs.Rename(from, to);
+}
+
+// A chunk's name is durable when all the directories down to it are.
+Status DiskWriter::SyncNames(const ChunkKey& key) {
+  FileSystem& fs = context_.fs;
+  const StoreDir& store = context_.store;
+  std::atomic<bool>& synced = shards_synced_[key.digest[0]];
+  RETURN_IF_ERROR(fs.SyncDir(store.ShardDir(context_.IdOf(key))));
+  if (synced) return {};
+  RETURN_IF_ERROR(fs.SyncDir(store.RootDir(context_.options.root)));
+  RETURN_IF_ERROR(fs.SyncDir(store.Base()));
+  RETURN_IF_ERROR(fs.SyncDir(context_.options.dir));
+  synced = true;
+  return {};
+}
+
+void DiskWriter::AddStats(TierStats& stats) const {
+  MutexLock lock(mutex_);
+  stats.writes += writes_;
+  stats.write_bytes += write_bytes_;
+  stats.writes_failed += writes_failed_;
+}
+
+}  // namespace kvcake

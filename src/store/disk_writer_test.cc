@@ -1,0 +1,181 @@
+// The writer without a tier: which calls it makes of the file system, in which order, and what is
+// left where one fails.
+#include "store/disk_writer.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/mutex.h"
+#include "io/faulty_file_system_testing.h"
+#include "store/disk_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+namespace stdfs = std::filesystem;
+
+// Writes down what makes names and what makes them durable, by the last part of the path; the
+// number of a temporary is left out.
+class RecordingFileSystem : public FaultyFileSystem {
+ public:
+  RecordingFileSystem() : FaultyFileSystem(FileSystem::Real(), 1) {}
+
+  Result<std::unique_ptr<File>> Create(const std::string& path, bool direct) override {
+    Note("create", path);
+    return FaultyFileSystem::Create(path, direct);
+  }
+  Status Rename(const std::string& from, const std::string& to) override {
+    Note("rename", to);
+    return FaultyFileSystem::Rename(from, to);
+  }
+  Status SyncDir(const std::string& path) override {
+    Note("sync", path);
+    return FaultyFileSystem::SyncDir(path);
+  }
+  Status Remove(const std::string& path) override {
+    Note("remove", path);
+    return FaultyFileSystem::Remove(path);
+  }
+  std::vector<std::string> Take() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return std::exchange(calls_, {});
+  }
+
+ private:
+  void Note(const std::string& what, const std::string& path) EXCLUDES(mutex_) {
+    std::string name = path.substr(path.rfind('/') + 1);
+    if (const size_t at = name.find(".tmp."); at != std::string::npos)
+      name = name.substr(0, at + 4);
+    MutexLock lock(mutex_);
+    calls_.push_back(what + " " + name);
+  }
+
+  Mutex mutex_;
+  std::vector<std::string> calls_ GUARDED_BY(mutex_);
+};
+
+class DiskWriterTest : public testing::Test {
+ protected:
+  void Open(bool durable = false) {
+    DiskTierOptions options = SmallOptions(dir_.path());
+    options.durable = durable;
+    context_.emplace(options, fs_);
+    room_.emplace(*context_);
+    writer_.emplace(*context_, *room_);
+    writer_->DescribeRoot();
+    fs_.Take();
+  }
+  Status Put(const ChunkKey& key) {
+    PageBuffer page(SmallLayout());
+    FillPage(key, page.span());
+    return writer_->Put({key, Root(), NumericPath::kF32Fma, page.span()});
+  }
+  TierStats Stats() {
+    TierStats stats;
+    writer_->AddStats(stats);
+    return stats;
+  }
+  size_t FilesInShard(const ChunkKey& key) {
+    const stdfs::path dir = context_->store.ShardDir(context_->IdOf(key));
+    return stdfs::exists(dir) ? std::distance(stdfs::directory_iterator(dir), {}) : 0;
+  }
+
+  TempDir dir_;
+  RecordingFileSystem fs_;
+  const ChunkKey key_ = Chain(1)[0];
+  const std::string name_ = key_.Hex(), shard_ = name_.substr(0, 2);
+  std::optional<DiskContext> context_;
+  std::optional<DiskRoom> room_;
+  std::optional<DiskWriter> writer_;
+};
+
+using Calls = std::vector<std::string>;
+
+TEST_F(DiskWriterTest, AChunkGetsItsNameWhenItIsWholeAndIsKnownThen) {
+  Open();
+  ASSERT_TRUE(Put(key_));
+  EXPECT_EQ(fs_.Take(),
+            (Calls{"create " + name_ + ".tmp", "create " + name_ + ".tmp", "rename " + name_}))
+      << "the first finds no directory";
+  EXPECT_TRUE(context_->index.Contains(key_));
+  EXPECT_EQ(context_->fs.Stat(context_->PathOf(key_))->bytes, context_->page_bytes());
+  EXPECT_EQ(Stats().writes, 1u);
+  EXPECT_EQ(Stats().write_bytes, context_->page_bytes());
+  ASSERT_TRUE(Put(key_));
+  EXPECT_EQ(fs_.Take(), Calls{}) << "it is there";
+  EXPECT_EQ(Stats().writes, 1u);
+}
+
+TEST_F(DiskWriterTest, AFileThatCannotBeReadIsWrittenAnewAndThenIsLikeAnyOther) {
+  Open();
+  ASSERT_TRUE(Put(key_));
+  context_->index.NoteUnreadable(key_);
+  ASSERT_TRUE(Put(key_));
+  ASSERT_TRUE(Put(key_));
+  EXPECT_EQ(Stats().writes, 2u);
+}
+
+TEST_F(DiskWriterTest, WhateverFailsLeavesNothingBehind) {
+  Open(/*durable=*/true);
+  ASSERT_TRUE(Put(Chain(1, 1)[0]));
+  for (const FileFaults& faults :
+       {FileFaults{.create_error = 1}, FileFaults{.write_error = 1}, FileFaults{.no_space = 1},
+        FileFaults{.sync_error = 1}, FileFaults{.rename_error = 1}}) {
+    const uint64_t failed = Stats().writes_failed;
+    fs_.Set(faults);
+    EXPECT_FALSE(Put(key_));
+    EXPECT_EQ(Stats().writes_failed, failed + 1);
+    EXPECT_FALSE(context_->index.Contains(key_));
+    fs_.Set({});
+    EXPECT_EQ(FilesInShard(key_), 0u);
+  }
+  EXPECT_TRUE(Put(key_));
+}
+
+TEST_F(DiskWriterTest, AFullDiskNamesWhatCanBeDone) {
+  Open();
+  fs_.Set({.no_space = 1});
+  const auto status = Put(key_);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_NE(status.error().message.find("lower --disk-capacity"), std::string::npos);
+}
+
+TEST_F(DiskWriterTest, ANameIsDurableWhenTheDirectoriesDownToItAre) {
+  Open(/*durable=*/true);
+  ASSERT_TRUE(Put(key_));
+  fs_.Take();  // the directories are made
+  ChunkKey other = key_;
+  other.digest[31] ^= 1;
+  ASSERT_TRUE(Put(other));
+  const std::string name = other.Hex();
+  EXPECT_EQ(fs_.Take(), (Calls{"create " + name + ".tmp", "rename " + name, "sync " + shard_}))
+      << "those above are durable";
+  Open(/*durable=*/true);
+  ASSERT_TRUE(Put(other));
+  const std::string top = dir_.path().substr(dir_.path().rfind('/') + 1);
+  EXPECT_EQ(fs_.Take(), (Calls{"sync " + shard_, "sync " + Root().Hex(), "sync v1", "sync " + top}))
+      << "another process may have written it and not have said so yet";
+}
+
+TEST_F(DiskWriterTest, WhatHasTheChunksNameAndIsNoFileMakesWay) {
+  Open();
+  stdfs::create_directories(context_->PathOf(key_));
+  ASSERT_TRUE(Put(key_));
+  EXPECT_EQ(context_->bad_files.count(), 1u);
+}
+
+TEST_F(DiskWriterTest, NothingIsAskedOfADeviceThatKeepsAWrite) {
+  Open();
+  const Watched held = context_->health.Watch(OverdueWatch::Kind::kWrite, "another");
+  context_->health.Check(Clock::Real().Now() + Seconds(1000));
+  const auto status = Put(key_);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kIo);
+  EXPECT_EQ(fs_.Take(), Calls{});
+}
+
+}  // namespace
+}  // namespace kvcake
