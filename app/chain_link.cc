@@ -160,8 +160,8 @@ void ChainLink::Run() {
       spdlog::warn("workers are asked again every {} s: {}", kRetryAfter.count(), told);
     }
     const TimePoint retry = Clock::Real().Now() + kRetryAfter;
-    bool in_time = true;
-    while (!stop_.stop_requested() && in_time) in_time = changed_.WaitUntil(mutex_, retry);
+    while (!stop_.stop_requested() && changed_.WaitUntil(mutex_, retry)) {
+    }
   }
 }
 

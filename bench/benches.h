@@ -127,7 +127,8 @@ Status RunSimulate(const SimulateOptions& options);
 struct PlannerBenchOptions {
   std::vector<int> restorations = {1, 64, 256};  // open at once, each of its own document
   std::vector<int> chunks = {1024, 1024, 256};   // of each, one for each of `restorations`
-  // Of what loading a chunk takes to computing it: loading all, both, and nothing is worth while.
+  // Ratios of what loading a chunk takes to computing it: loading all, both, and nothing is worth
+  // while.
   std::vector<double> ratios = {0.01, 1, 1000};
   int steps = 5;
   std::string json;  // path; empty: none

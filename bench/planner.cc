@@ -16,16 +16,11 @@ constexpr int kPlannedChunk = 128, kPlannedSlice = 512;  // in tokens
 constexpr double kStepSeconds = 0.1;                     // a full slice, whatever is before it
 constexpr double kChunkSeconds = kStepSeconds * kPlannedChunk / kPlannedSlice;
 
-struct PlannerCell {
-  int restorations = 0, chunks = 0;
-  double ratio = 0;  // of a chunk's time on the link to its time in compute
-  double us_per_step = 0, share_of_step = 0;
-};
-
-PlannerCell MeasurePlanner(PlannerCell cell, int steps) {
+// Microseconds a step; `ratio` is a chunk's time on the link to its time in compute.
+double MeasurePlanner(int restorations, int chunks, double ratio, int steps) {
   SimOptions options{.compute = {.b = kStepSeconds / kPlannedSlice, .samples = 1},
-                     .tiers = {{.chunk_s = cell.ratio * kChunkSeconds}},
-                     .pages = cell.restorations * cell.chunks + 256,
+                     .tiers = {{.chunk_s = ratio * kChunkSeconds}},
+                     .pages = restorations * chunks + 256,
                      .chunk_tokens = kPlannedChunk,
                      .slice_tokens = kPlannedSlice,
                      .check_invariants = false};
@@ -33,10 +28,9 @@ PlannerCell MeasurePlanner(PlannerCell cell, int steps) {
   simulator.Train();
   const double until_s = steps * kStepSeconds;
   std::vector<SimRequest> requests;
-  for (int i = 0; i < cell.restorations; ++i) {
-    requests.push_back({.restore = simulator.Request(i, cell.chunks, Policy::kCake),
-                        .at_s = 0,
-                        .cancel_s = until_s});
+  for (int i = 0; i < restorations; ++i) {
+    requests.push_back(
+        {.restore = simulator.Request(i, chunks, Policy::kCake), .at_s = 0, .cancel_s = until_s});
     for (const ChunkKey& key : requests.back().restore.keys) simulator.tier(0).Hold(key);
   }
   const Seconds before = simulator.restorer().Stats().planning;
@@ -44,9 +38,7 @@ PlannerCell MeasurePlanner(PlannerCell cell, int steps) {
   simulator.Run(requests);
   const double planned_s = (simulator.restorer().Stats().planning - before).count();
   const double took_s = std::min(until_s, (simulator.clock().Now() - began).count());
-  cell.us_per_step = 1e6 * planned_s / std::max(1.0, took_s / kStepSeconds);
-  cell.share_of_step = 1e-6 * cell.us_per_step / kStepSeconds;
-  return cell;
+  return 1e6 * planned_s / std::max(1.0, took_s / kStepSeconds);
 }
 
 }  // namespace
@@ -62,16 +54,16 @@ Status RunPlanner(const PlannerBenchOptions& options) {
              "us per step", "share of step");
   for (size_t i = 0; i < options.chunks.size(); ++i) {
     for (const double ratio : options.ratios) {
-      const PlannerCell cell = MeasurePlanner(
-          {.restorations = options.restorations[i], .chunks = options.chunks[i], .ratio = ratio},
-          options.steps);
-      fmt::print("{:>12} {:>7} {:>13g} {:>12.1f} {:>12.2f}%\n", cell.restorations, cell.chunks,
-                 cell.ratio, cell.us_per_step, 100 * cell.share_of_step);
-      json.push_back({{"restorations", cell.restorations},
-                      {"chunks", cell.chunks},
-                      {"ratio", cell.ratio},
-                      {"us_per_step", cell.us_per_step},
-                      {"share_of_step", cell.share_of_step}});
+      const int restorations = options.restorations[i], chunks = options.chunks[i];
+      const double us = MeasurePlanner(restorations, chunks, ratio, options.steps);
+      const double share = 1e-6 * us / kStepSeconds;
+      fmt::print("{:>12} {:>7} {:>13g} {:>12.1f} {:>12.2f}%\n", restorations, chunks, ratio, us,
+                 100 * share);
+      json.push_back({{"restorations", restorations},
+                      {"chunks", chunks},
+                      {"ratio", ratio},
+                      {"us_per_step", us},
+                      {"share_of_step", share}});
     }
   }
   return options.json.empty() ? Status() : WriteJson(options.json, json);

@@ -1,8 +1,8 @@
 # Most of the time to build went into what every file parses and instantiates anew: gtest, gmock,
 # JSON, CLI11. So tests, benches and the program, which nothing includes, are compiled several files
 # at once; a name of one file's anonymous namespace must not be another's of the same target. Tests
-# run for milliseconds, and flags are read once: they are optimised less; benches, which measure, are
-# not.
+# run for milliseconds, and flags are read once: they are optimised less; benches, which measure,
+# are not.
 option(KVCAKE_UNITY "Compile several files of a test, of the benches and of the program at once" ON)
 function(kvcake_in_batches target files)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${KVCAKE_UNITY}
@@ -15,8 +15,8 @@ function(kvcake_test_options test)
   target_compile_options(${test} PRIVATE "$<$<CONFIG:Release>:-O1>")
 endfunction()
 
-# kvcake_room(NAME [DIR dir] [WITHOUT regex] [DEPS rooms...] [LIBS targets...]) makes the library of a
-# room from its sources (src/NAME unless DIR is given, without those whose path matches the regex)
+# kvcake_room(NAME [DIR dir] [WITHOUT regex] [DEPS rooms...] [LIBS targets...]) makes the library of
+# a room from its sources (src/NAME unless DIR is given, without those whose path matches the regex)
 # and one test program from the *_test.cc beside them; its tests carry the room's name as their ctest
 # label. What tests share in files called x_testing.cc is the library NAME_testing, which holds that
 # of the rooms below, too: the tests of the room and of those above it link it, no program does.

@@ -98,7 +98,7 @@ class Restoration {
 
 struct RestorerStats {
   int reads_in_flight = 0;  // that have not come back, late ones included
-  // Of these, those that nobody waits for any more. Each holds a page until its tier calls back.
+  // Those among them that nobody waits for any more. Each holds a page until its tier calls back.
   int late_reads = 0;
   Seconds planning{0};    // spent on deciding what is loaded and computed, by all threads
   Seconds mutex_wait{0};  // until they could

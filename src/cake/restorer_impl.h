@@ -66,7 +66,7 @@ class RestorerImpl : public Restorer {
   const std::vector<Tier*> tiers_;
 
   mutable Mutex mutex_;
-  MutexTimes times_;  // guarded by mutex_, through TimedMutexLock
+  MutexTimes times_;                                // guarded by mutex_, through TimedMutexLock
   CondVar event_;                                   // for the engine thread
   CondVar idle_;                                    // for the destructor
   std::vector<LoadLane> lanes_ GUARDED_BY(mutex_);  // one for each of tiers_

@@ -90,8 +90,8 @@ class MpiComm : public Comm {
       }
     }
     const TimePoint deadline = Clock::Real().Now() + close_timeout_;
-    bool in_time = true;
-    while (!AllEndedLocked() && in_time) in_time = changed_.WaitUntil(mutex_, deadline);
+    while (!AllEndedLocked() && changed_.WaitUntil(mutex_, deadline)) {
+    }
     if (AllEndedLocked()) return;
     // The requests are left as they are: MPI cannot take them back.
     unfinished_ = unfinished_ || !open_.empty();
@@ -256,8 +256,8 @@ class Watchdog {
       : thread_([this, timeout, rank, status] {
           const TimePoint deadline = Clock::Real().Now() + timeout;
           MutexLock lock(mutex_);
-          bool in_time = true;
-          while (!stop_ && in_time) in_time = ended_.WaitUntil(mutex_, deadline);
+          while (!stop_ && ended_.WaitUntil(mutex_, deadline)) {
+          }
           if (stop_) return;
           std::fprintf(stderr, "rank %d: the other ranks have not ended within %g s: giving up\n",
                        rank, timeout.count());

@@ -28,9 +28,7 @@ Comm::Done TransferWait::Add() {
 
 Status TransferWait::Wait(TimePoint deadline, std::string_view what) const {
   MutexLock lock(state_->mutex);
-  bool in_time = true;
-  while (state_->open > 0 && state_->status && in_time) {
-    in_time = state_->changed.WaitUntil(state_->mutex, deadline);
+  while (state_->open > 0 && state_->status && state_->changed.WaitUntil(state_->mutex, deadline)) {
   }
   if (state_->open == 0 || !state_->status) return state_->status;
   return Fail(ErrorCode::kDeadline, "{}: {} transfers have not ended in time", what, state_->open);

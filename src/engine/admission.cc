@@ -20,6 +20,10 @@ uint64_t Admission::PagesFor(int tokens) const {
   return (tokens + chunk - 1) / chunk;
 }
 
+uint64_t Admission::PagesToRun(const Sequence& sequence) const {
+  return PagesFor(static_cast<int>(sequence.tokens.size()) + 1);
+}
+
 std::vector<Sequence*> Admission::Admit(TimePoint now) {
   constexpr int kLookedAt = 64;  // of those that wait: a step is not to take long for their sake
   std::vector<Sequence*> admitted;
@@ -48,7 +52,7 @@ std::vector<Sequence*> Admission::Admit(TimePoint now) {
 bool Admission::Promise(Sequence& sequence, uint64_t spare) {
   const size_t shared = shares_pages_ ? sequence.keys.size() : 0;
   const std::span<const ChunkKey> chunks = std::span(sequence.keys).first(shared);
-  const uint64_t own = PagesFor(static_cast<int>(sequence.tokens.size()) + 1) - shared;
+  const uint64_t own = PagesToRun(sequence) - shared;
   const uint64_t pages = promised_.NewOf(chunks) + own;
   // One alone has been found to fit; whether it does now, it will see.
   const bool fits = promised_.pages() + pages + spare <= available();
@@ -70,7 +74,7 @@ void Admission::Run(std::unique_ptr<Sequence> sequence) {
 
 std::unique_ptr<Sequence> Admission::TakeUnservable(TimePoint now, Seconds limit) {
   for (const auto& sequence : waiting_) {
-    if (PagesFor(static_cast<int>(sequence->tokens.size()) + 1) <= available()) {
+    if (PagesToRun(*sequence) <= available()) {
       sequence->unservable.reset();
     } else if (!sequence->unservable) {
       sequence->unservable = now;
@@ -82,15 +86,13 @@ std::unique_ptr<Sequence> Admission::TakeUnservable(TimePoint now, Seconds limit
 }
 
 bool Admission::MayGrow(const Sequence& sequence) const {
-  return sequence.keys_promised + sequence.pages_promised <
-         PagesFor(sequence.prompt_tokens() + sequence.request.max_tokens);
+  return sequence.promised() < PagesFor(sequence.prompt_tokens() + sequence.request.max_tokens);
 }
 
 bool Admission::Grow(Sequence& sequence) {
   const uint64_t needed = PagesFor(static_cast<int>(sequence.tokens.size()));
-  while (sequence.keys_promised + sequence.pages_promised < needed) {
-    if (promised_.pages() < available() ||
-        (running_.size() == 1 && running_[0].get() == &sequence)) {
+  while (sequence.promised() < needed) {
+    if (promised_.pages() < available() || running_.size() == 1) {
       ++sequence.pages_promised;
       promised_.Add({}, 1);
       continue;
@@ -106,8 +108,7 @@ void Admission::PreemptYoungest() {
   Sequence& sequence = *running_.back();
   if (sequence.state == Sequence::State::kPrefilling) keeper_.Store(sequence);
   Release(sequence);
-  sequence.Preempt();
-  sequence.MakeKeys(pool_.layout().chunk_tokens);
+  sequence.Preempt(pool_.layout().chunk_tokens);
   ++preemptions_;
   waiting_.push_front(std::move(running_.back()));
   running_.pop_back();

@@ -49,6 +49,8 @@ class Admission {
   uint64_t pages_max() const { return PagesBeside(options_.read_reserve_pages); }
   uint64_t available() const { return PagesBeside(std::max(options_.read_reserve_pages, held_)); }
   uint64_t PagesFor(int tokens) const;
+  // For all of its tokens so far and the next, nothing shared.
+  uint64_t PagesToRun(const Sequence& sequence) const;
   // The most sequences that run and wait together.
   size_t sequences_max() const { return options_.max_sequences + options_.waiting_max; }
   bool full() const { return waiting_.size() + running_.size() >= sequences_max(); }

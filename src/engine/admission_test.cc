@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/sequence_testing.h"
+
 namespace kvcake {
 namespace {
 
@@ -11,16 +13,11 @@ constexpr KvLayout kPoolLayout{
 
 class AdmissionTest : public testing::Test {
  protected:
-  // Of a document that no other test request has, unless it is named.
+  // Shares its document with those that name the same, else with nobody.
   Sequence& Add(int prompt_tokens, int max_tokens, int document = 0) {
-    if (document == 0) document = static_cast<int>(100 + last_id_);
-    auto sequence = std::make_unique<Sequence>();
-    sequence->id = ++last_id_;
-    sequence->request.prompt.assign(prompt_tokens, 1);
-    sequence->request.max_tokens = max_tokens;
-    sequence->tokens = sequence->request.prompt;
-    sequence->root.digest[0] = static_cast<uint8_t>(document);
-    sequence->MakeKeys(kPoolChunk);
+    const SequenceId id = ++last_id_;
+    if (document == 0) document = static_cast<int>(100 + id);
+    auto sequence = WaitingSequence(id, prompt_tokens, max_tokens, document, kPoolChunk);
     Sequence& added = *sequence;
     admission_.Add(std::move(sequence));
     return added;
@@ -93,7 +90,7 @@ TEST_F(AdmissionTest, WhoGrowsTakesPagesFromTheYoungestWhichIsAdmittedFirst) {
   youngest.kv_tokens = kPoolChunk;
   oldest.tokens.resize(9 * kPoolChunk);
   EXPECT_TRUE(admission_.Grow(oldest));
-  EXPECT_EQ(oldest.keys_promised + oldest.pages_promised, 9u);
+  EXPECT_EQ(oldest.promised(), 9u);
   EXPECT_EQ(admission_.preemptions(), 0u);
   oldest.tokens.resize(10 * kPoolChunk);
   EXPECT_TRUE(admission_.Grow(oldest));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/engine_testing.h"
+#include "store/slow_tiers_testing.h"
 
 namespace kvcake {
 namespace {
@@ -155,42 +156,16 @@ TEST(EnginePagesTest, WhatWasPreemptedComesFromTheStore) {
   EXPECT_GT(tier->Stats().reads, 0u);
 }
 
-// A device that takes reads and answers none until it is told to.
-class HungTier : public MemoryTier {
- public:
-  using MemoryTier::MemoryTier;
-  ReadId Get(ReadRequest request) override {
-    MutexLock lock(mutex_);
-    reads_.push_back(std::move(request));
-    return reads_.size();
-  }
-  void Cancel(ReadId) override {}
-  void Answer() {
-    std::vector<ReadRequest> reads;
-    {
-      MutexLock lock(mutex_);
-      reads.swap(reads_);
-    }
-    for (ReadRequest& read : reads) read.done({.status = Fail(ErrorCode::kIo, "no answer")});
-  }
-
- private:
-  Mutex mutex_;
-  std::vector<ReadRequest> reads_ GUARDED_BY(mutex_);
-};
-
 // Reads that never come back hold more pages than are kept for them.
 TEST(EnginePagesTest, AHungDeviceEndsWhatCannotBeAnsweredAndNothingElse) {
-  MemoryTierOptions options;
-  options.layout = TransformerModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk);
-  HungTier tier(options);
+  const auto tier = MakeTier<HungTier>();
   const auto prompt = Prompt(6 * kChunk + 5, 1);
   {
-    World before(&tier);
+    World before(tier.get());
     before.Answer(Ask(prompt, Policy::kCompute));
   }
   const Seconds stall(0.1);
-  World world(&tier, {.pages = 2 + 8, .stall_timeout = stall});
+  World world(tier.get(), {.pages = 2 + 8, .stall_timeout = stall});
   world.MakeEngine({.slice_tokens = kSlice, .read_reserve_pages = 2, .stall_timeout = stall});
   // Four reads begin and hang: their pages and seven more are needed to compute it all.
   const auto hung = world.engine->Answer(Ask(prompt));
@@ -200,7 +175,7 @@ TEST(EnginePagesTest, AHungDeviceEndsWhatCannotBeAnsweredAndNothingElse) {
       << hung.error().message;
   Request small = Ask(Prompt(4 * kChunk, 2));
   EXPECT_TRUE(world.engine->Answer(small)) << "it fits in what is left";
-  tier.Answer();
+  tier->Answer();
   EXPECT_TRUE(world.engine->Answer(Ask(prompt, Policy::kCompute))) << "the pages have come back";
 }
 

@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "base/mutex.h"
 #include "engine/engine_testing.h"
+#include "store/slow_tiers_testing.h"
 #include "store/throttled_tier.h"
 
 namespace kvcake {
@@ -61,42 +61,15 @@ TEST(EngineScheduleTest, NewPromptsGoBeforeARestorationThatCanLoadInstead) {
 
 // However many come after it, and though nothing can be loaded any more.
 TEST(EngineScheduleTest, ARestorationIsNotStarvedByNewPrompts) {
-  class Deaf : public MemoryTier {  // holds all, delivers nothing
-   public:
-    using MemoryTier::MemoryTier;
-    ReadId Get(ReadRequest request) override {
-      MutexLock lock(mutex_);
-      held_.push_back(std::move(request));
-      return held_.size();
-    }
-    void Cancel(ReadId) override {}
-    ~Deaf() override { Release(); }
-    void Release() {
-      std::vector<ReadRequest> held;
-      {
-        MutexLock lock(mutex_);
-        held.swap(held_);
-      }
-      for (ReadRequest& read : held) {
-        read.done({.status = Fail(ErrorCode::kCancelled, "never mind")});
-      }
-    }
-
-   private:
-    Mutex mutex_;
-    std::vector<ReadRequest> held_ GUARDED_BY(mutex_);
-  };
-  MemoryTierOptions options;
-  options.layout = TransformerModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk);
-  Deaf tier(options);
+  const auto tier = MakeTier<HungTier>();
   const auto known = Prompt(8 * kChunk + 1, 1);
   {
-    World world(&tier);
+    World world(tier.get());
     world.Answer(Ask(known, Policy::kCompute));
   }
-  World world(&tier, {.pages = 512, .per_token = Seconds(1e-4)});
+  World world(tier.get(), {.pages = 512, .per_token = Seconds(1e-4)});
   const std::shared_ptr<void> release(nullptr,
-                                      [&](void*) { tier.Release(); });  // before world ends
+                                      [&](void*) { tier->Answer(); });  // before world ends
   world.MakeEngine({.slice_tokens = kSlice, .restore_wait_max = Seconds(0.05)});
   bool answered = false;
   Request request = Ask(known);

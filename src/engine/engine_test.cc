@@ -9,6 +9,7 @@
 
 #include "engine/engine_testing.h"
 #include "store/faulty_tier.h"
+#include "store/slow_tiers_testing.h"
 #include "store/throttled_tier.h"
 
 namespace kvcake {
@@ -105,52 +106,28 @@ TEST(EngineTest, RefusesWhatItCanNeverAnswer) {
   EXPECT_FALSE(world.engine->Step().value());
 }
 
-// A store whose writes do not return as long as it is slow.
-class SlowPut : public MemoryTier {
- public:
-  SlowPut()
-      : MemoryTier(MemoryTierOptions{
-            .layout = TransformerModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk)}) {}
-  Status Put(const ChunkWrite& chunk) override {
-    slow_.wait(true);
-    return MemoryTier::Put(chunk);
-  }
-  void GoOn() {
-    slow_ = false;
-    slow_.notify_all();
-  }
-  // However a test ends.
-  struct Released {
-    SlowPut& tier;
-    ~Released() { tier.GoOn(); }
-  };
-
- private:
-  std::atomic<bool> slow_{true};
-};
-
 // A store whose writes take their time holds pages of finished sequences: that may cost chunks, not
 // requests.
 TEST(EngineTest, ASlowStoreDropsChunksAndDelaysNobody) {
-  SlowPut tier;
-  World world(&tier, {.pages = 16 + 12});
-  const SlowPut::Released released{tier};
+  const auto tier = MakeTier<GatedTier>();
+  World world(tier.get(), {.pages = 16 + 12});
+  MutexLock closed(tier->gate);
   for (int i = 0; i < 12; ++i) {
     const auto done = world.engine->Answer(Ask(Prompt(10 * kChunk, 50 + i)));
     ASSERT_TRUE(done);
     EXPECT_EQ(done->tokens.size(), 12u);
   }
   EXPECT_GT(world.engine->write_stats().dropped(), 0u);
-  tier.GoOn();
+  closed.Unlock();
   world.engine->FlushStore();
   EXPECT_GT(world.engine->write_stats().written, 0u);
 }
 
 // Nor steps: somebody decodes all the while, so that the engine never sleeps.
 TEST(EngineTest, QueuedWritesGiveTheirPagesToANewPromptAtOnce) {
-  SlowPut tier;
-  World world(&tier, {.pages = 26});
-  const SlowPut::Released released{tier};
+  const auto tier = MakeTier<GatedTier>();
+  World world(tier.get(), {.pages = 26});
+  MutexLock closed(tier->gate);
   world.MakeEngine({.slice_tokens = kSlice, .read_reserve_pages = 2});
   for (int i = 0; i < 3; ++i) {
     Request decoder = Ask(Prompt(2 * kChunk, i));

@@ -153,15 +153,16 @@ struct World {
   }
 };
 
-inline std::unique_ptr<MemoryTier> MakeTier(const std::string& dir = ModelDir(),
-                                            NumericPath path = NumericPath::kUnknown) {
+template <typename T = MemoryTier>
+std::unique_ptr<T> MakeTier(const std::string& dir = ModelDir(),
+                            NumericPath path = NumericPath::kUnknown) {
   MemoryTierOptions options;
   options.layout = TransformerModel::LayoutFor(LoadModelConfig(dir).value(), kChunk);
   if (OnCuda(path)) {
     static const auto copier = NewCudaPageCopier();
     options.copier = copier.get();
   }
-  return std::make_unique<MemoryTier>(options);
+  return std::make_unique<T>(options);
 }
 
 inline uint64_t PageBytes() {

@@ -34,8 +34,8 @@ void PageShortage::Fail(Sequence& sequence) {
   sequence.completion.error = fmt::format(
       "{} pages of KV cache are held by reads and writes that a store has not ended in time, and "
       "the request's {} tokens need {} of the {} that are left: see the health of the store",
-      admission_.held(), sequence.tokens.size(),
-      admission_.PagesFor(static_cast<int>(sequence.tokens.size()) + 1), admission_.available());
+      admission_.held(), sequence.tokens.size(), admission_.PagesToRun(sequence),
+      admission_.available());
   spdlog::error("request {} is given up: {}", sequence.id, sequence.completion.error);
   completions_.Finish(sequence, FinishReason::kError);
 }

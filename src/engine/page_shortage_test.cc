@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
+#include "engine/sequence_testing.h"
 
 namespace kvcake {
 namespace {
@@ -13,14 +14,8 @@ class PageShortageTest : public testing::Test {
  protected:
   // Runs, with a prompt of so many pages.
   void Run(int pages) {
-    auto sequence = std::make_unique<Sequence>();
-    sequence->id = ++last_id_;
-    sequence->request.prompt.assign(pages * 16 - 1, 1);
-    sequence->request.max_tokens = 1;
-    sequence->tokens = sequence->request.prompt;
-    sequence->root.digest[0] = static_cast<uint8_t>(last_id_);
-    sequence->MakeKeys(16);
-    admission_.Add(std::move(sequence));
+    const int document = static_cast<int>(++last_id_);
+    admission_.Add(WaitingSequence(last_id_, pages * 16 - 1, 1, document, 16));
     for (Sequence* admitted : admission_.Admit(clock_.Now())) {
       admitted->state = Sequence::State::kDecoding;
     }

@@ -38,7 +38,7 @@ void Sequence::ReleasePages() {
   tail_page = {};
 }
 
-void Sequence::Preempt() {
+void Sequence::Preempt(int chunk_tokens) {
   restoration.reset();
   tail_slices.clear();
   tail.reset();
@@ -50,6 +50,7 @@ void Sequence::Preempt() {
   }
   state = State::kWaiting;
   ++completion.preemptions;
+  MakeKeys(chunk_tokens);
 }
 
 }  // namespace kvcake

@@ -57,11 +57,13 @@ struct Sequence {
   void ReportRestoration();
   // Gives every page back, and the claims of a restoration under way.
   void ReleasePages();
-  // -> waiting, its pages released: what was computed is forgotten but for the tokens.
-  void Preempt();
+  // -> waiting, its pages released: what was computed is forgotten but for the tokens, whose keys
+  // are made.
+  void Preempt(int chunk_tokens);
   // `keys` of all that is known of its tokens; none of a prompt that is scored, which is computed.
   void MakeKeys(int chunk_tokens);
 
+  uint64_t promised() const { return keys_promised + pages_promised; }
   int prompt_tokens() const { return static_cast<int>(request.prompt.size()); }
   // Logits of all of its tokens are wanted, not only of the last.
   bool scores_prompt() const { return request.prompt_logprobs && generated() == 0; }

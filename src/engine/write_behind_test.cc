@@ -8,26 +8,13 @@
 
 #include "base/mutex.h"
 #include "store/memory_tier.h"
+#include "store/slow_tiers_testing.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {
 namespace {
 
 constexpr KvLayout kWriteLayout{.layers = 2, .kv_heads = 1, .head_dim = 16, .chunk_tokens = 16};
-
-// A memory tier whose writes wait while the gate is closed, and fail when told to.
-class GatedTier : public MemoryTier {
- public:
-  using MemoryTier::MemoryTier;
-  Mutex gate;
-  std::atomic<bool> fails{false};
-
-  Status Put(const ChunkWrite& chunk) override {
-    MutexLock lock(gate);
-    if (fails) return Fail(ErrorCode::kIo, "no space left");
-    return MemoryTier::Put(chunk);
-  }
-};
 
 class WriteBehindTest : public testing::Test {
  protected:

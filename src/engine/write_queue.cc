@@ -38,6 +38,7 @@ void WriteQueue::Add(Item item) {
 PageHandle WriteQueue::DropLeast(const PagePredicate& wanted) {
   MutexLock lock(mutex_);
   Item dropped = TakeLeast(wanted);
+  changed_.NotifyAll();  // a Flush waits for the queue too
   if (dropped.page && stats_.dropped_wanted++ == 0) {
     spdlog::warn("pages of KV cache are short: chunks that wait to be written to {} give theirs",
                  tier_.name());
@@ -55,7 +56,6 @@ WriteQueue::Item WriteQueue::TakeLeast(const PagePredicate& wanted) {
   if (least == queue_.end()) return {};
   Item item = std::move(*least);
   queue_.erase(least);
-  changed_.NotifyAll();  // a Flush waits for the queue too
   return item;
 }
 

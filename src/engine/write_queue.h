@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <optional>
 #include <thread>
 #include <vector>
 

@@ -68,8 +68,8 @@ class BlockingQueue : public IoQueue {
   Status Wait(std::vector<IoCompletion>& completions, std::optional<TimePoint> deadline) override {
     MutexLock lock(mutex_);
     const TimePoint until = deadline.value_or(TimePoint::max());
-    bool in_time = true;
-    while (completed_.empty() && !woken_ && in_time) in_time = event_.WaitUntil(mutex_, until);
+    while (completed_.empty() && !woken_ && event_.WaitUntil(mutex_, until)) {
+    }
     woken_ = false;
     for (auto& [completion, bytes] : completed_) {
       --in_flight_;

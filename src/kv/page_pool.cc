@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "base/mutex.h"
 
 namespace kvcake {
 

@@ -153,6 +153,32 @@ class AttentionTest : public testing::TestWithParam<Way> {
   }
 };
 
+// An object and a plan that are used for one thing after another.
+class OneObject {
+ public:
+  OneObject(const Sequence& sequence, const AttentionShape& shape, int64_t tokens, NumericPath path,
+            AttentionBackend backend)
+      : sequence_(sequence),
+        path_(path),
+        compute_(workers_, path),
+        attention_(Attention::Create(compute_, shape, sequence.pool(), {tokens, tokens}, backend)),
+        plan_(attention_->NewPlan()) {}
+  std::vector<float> Run(const AttentionSlice& slice, int64_t rows) {
+    ActivationBuffer out(path_, rows, sequence_.q_size());
+    plan_->Set(std::span(&slice, 1));
+    attention_->Run(*plan_, 1, sequence_.q_size(), out.Rows(rows));
+    return RowsOf(path_, out.Rows(rows));
+  }
+
+ private:
+  const Sequence& sequence_;
+  const NumericPath path_;
+  ThreadPool workers_{2};
+  const Compute compute_;
+  const std::unique_ptr<Attention> attention_;
+  const std::unique_ptr<AttentionPlan> plan_;
+};
+
 bool SameBits(const std::vector<float>& a, const float* b) {
   return std::memcmp(a.data(), b, a.size() * sizeof(float)) == 0;
 }
@@ -345,20 +371,13 @@ TEST_P(AttentionTest, WhatIsComputedAndMaskedChangesNothing) {
   const AttentionShape shape{6, 2, 32};
   const int64_t tokens = kAttentionPartial + 300;
   Sequence sequence(GetParam(), rng, shape, tokens, 64);
-  ThreadPool workers(2);
-  const Compute compute(workers, path());
-  const auto attention =
-      Attention::Create(compute, shape, sequence.pool(), {tokens, tokens}, backend());
-  const auto plan = attention->NewPlan();
+  OneObject one(sequence, shape, tokens, path(), backend());
   for (const auto& [begin, end] : {std::pair(0l, 200l), {100l, 101l}, {900l, tokens}}) {
     const auto want = sequence.Run(2, begin, end);
     for (const int64_t keys : {end, end + 1, 1024l, 1100l, tokens}) {
       AttentionSlice slice = sequence.Slice(begin, end);
       slice.dense_keys = keys;
-      ActivationBuffer out(path(), end - begin, sequence.q_size());
-      plan->Set(std::span(&slice, 1));
-      attention->Run(*plan, 1, sequence.q_size(), out.Rows(end - begin));
-      ASSERT_TRUE(SameBits(RowsOf(path(), out.Rows(end - begin)), want.data()))
+      ASSERT_TRUE(SameBits(one.Run(slice, end - begin), want.data()))
           << begin << ".." << end << " of " << keys;
     }
   }
@@ -371,17 +390,10 @@ TEST_P(AttentionTest, OneObjectDecodesAsFreshOnesDo) {
   for (const AttentionShape& shape : {AttentionShape{6, 2, 32}, AttentionShape{8, 1, 64}}) {
     const int64_t tokens = 2 * kAttentionPartial + 100;
     Sequence sequence(GetParam(), rng, shape, tokens, 64);
-    ThreadPool workers(2);
-    const Compute compute(workers, path());
-    const auto attention =
-        Attention::Create(compute, shape, sequence.pool(), {tokens, tokens}, backend());
-    const auto plan = attention->NewPlan();
+    OneObject one(sequence, shape, tokens, path(), backend());
     for (const int64_t token : {1500l, 1023l, 2100l, 2047l, 63l, 1024l}) {
-      const AttentionSlice slice = sequence.Slice(token, token + 1);
-      ActivationBuffer out(path(), 1, sequence.q_size());
-      plan->Set(std::span(&slice, 1));
-      attention->Run(*plan, 1, sequence.q_size(), out.Rows(1));
-      ASSERT_TRUE(SameBits(sequence.Run(2, token, token + 1), RowsOf(path(), out.Rows(1)).data()))
+      const auto want = sequence.Run(2, token, token + 1);
+      ASSERT_TRUE(SameBits(one.Run(sequence.Slice(token, token + 1), 1), want.data()))
           << "decode " << token;
     }
   }

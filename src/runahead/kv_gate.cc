@@ -293,9 +293,7 @@ Status KvGate::WaitFor(int layer, Ready&& ready, const char* what) {
   while (!ready() && !error_) {
     const uint64_t before = progress_;
     const TimePoint deadline = Clock::Real().Now() + timeout_;
-    bool in_time = true;
-    while (!ready() && !error_ && progress_ == before && in_time) {
-      in_time = wake_.WaitUntil(mutex_, deadline);
+    while (!ready() && !error_ && progress_ == before && wake_.WaitUntil(mutex_, deadline)) {
     }
     if (ready() || error_ || progress_ != before) continue;
     error_ = Error{ErrorCode::kDeadline,
