@@ -130,7 +130,7 @@ struct PlannerBenchOptions {
   // Ratios of what loading a chunk takes to computing it: loading all, both, and nothing is worth
   // while.
   std::vector<double> ratios = {0.01, 1, 1000};
-  int steps = 5;
+  int steps = 50;
   std::string json;  // path; empty: none
 };
 Status RunPlanner(const PlannerBenchOptions& options);

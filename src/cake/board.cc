@@ -148,7 +148,9 @@ Claim Board::DropSlice() {
   return claim;
 }
 
-void Board::NotePlan(const Plan& plan) {
+void Board::set_plan(HeldPlan held) {
+  plan_ = std::move(held);
+  const Plan& plan = plan_->plan;
   std::fill(loads_left_.begin(), loads_left_.end(), 0);
   for (int i = claims_.first_missing(); i < claims_.size(); ++i) {
     if (plan.sides[i] != Side::kLoad || claims_.state(i) != ChunkState::kAbsent) continue;

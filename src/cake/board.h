@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cake/claims.h"
+#include "cake/held_plan.h"
 #include "cake/planner.h"
 #include "cake/report.h"
 #include "cake/restore_context.h"
@@ -81,7 +82,12 @@ class Board {
   void NoteFailure(int tier) { ++failures_[tier]; }
   void ForgetFailures(int tier) { failures_[tier] = 0; }
   bool Trusts(int tier) const { return failures_[tier] < context_.options.failures_max; }
-  // Chunks that the last plan leaves to a tier.
+  // The last plan; nothing before the first.
+  const std::optional<HeldPlan>& plan() const { return plan_; }
+  void set_plan(HeldPlan plan);
+  // The first chunk that it leaves to the tier and that is still absent.
+  std::optional<int> NextLoad(int tier) { return plan_->loads.Next(claims_, tier); }
+  // Chunks that it leaves to a tier.
   int loads_left(int tier) const { return loads_left_[tier]; }
   double rank() const { return rank_; }  // among restorations that load: the lowest first
   void set_rank(double rank) { rank_ = rank; }
@@ -105,7 +111,6 @@ class Board {
   TimePoint progressed() const { return progressed_; }
 
   // ---- report
-  void NotePlan(const Plan& plan);
   void NoteTurn(const Plan& plan);
   void NoteRead(int chunk, std::string_view tier, TimePoint start, Outcome outcome);
   void CountTurn() { ++report_.turns; }
@@ -136,6 +141,7 @@ class Board {
   TimePoint look_until_{};
   uint64_t last_read_ = 0;
   std::vector<int> failures_;  // of each tier, in a row
+  std::optional<HeldPlan> plan_;
   std::vector<int> loads_left_;
   double rank_ = 0;
   std::optional<RunningSlice> slice_;

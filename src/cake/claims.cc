@@ -1,48 +1,38 @@
 #include "cake/claims.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace kvcake {
 
-Claims::Claims(int chunks) : chunks_(chunks) {}
+Claims::Claims(int chunks) : chunks_(chunks), absent_{{.tiers = 0, .chunks = chunks}} {}
 
 void Claims::SetLoadable(int tier, const std::vector<bool>& chunks) {
   CHECK(tier >= 0 && tier < kTiersMax && chunks.size() == chunks_.size());
   for (size_t i = 0; i < chunks.size(); ++i) {
-    if (chunks[i]) chunks_[i].tiers |= 1u << tier;
+    if (chunks[i]) AddLoadable(static_cast<int>(i), tier);
   }
 }
 
 Claim Claims::ClaimFront(int max_chunks, bool take_over, std::vector<int>* taken) {
   Claim claim{.first = first_missing_, .count = 0, .generation = ++generation_};
   for (int i = claim.first; i < size() && claim.count < max_chunks; ++i) {
-    Chunk& chunk = chunks_[i];
-    const bool owned = chunk.state == ChunkState::kLoading || chunk.state == ChunkState::kElsewhere;
-    if (chunk.state != ChunkState::kAbsent && !(take_over && owned)) break;
+    const bool owned = state(i) == ChunkState::kLoading || state(i) == ChunkState::kElsewhere;
+    if (state(i) != ChunkState::kAbsent && !(take_over && owned)) break;
     if (owned && taken != nullptr) taken->push_back(i);
-    chunk.state = ChunkState::kComputing;
-    chunk.generation = generation_;
+    SetState(i, ChunkState::kComputing);
+    chunks_[i].generation = generation_;
     ++claim.count;
   }
   return claim;
 }
 
-std::optional<Claim> Claims::ClaimBack(int tier, std::span<const uint8_t> allowed) {
-  int best = -1;
-  for (int i = first_missing_; i < size(); ++i) {
-    if (IsHole(i)) {
-      if (best >= 0) break;
-      continue;
-    }
-    if (state(i) == ChunkState::kAbsent && (tiers(i) >> tier & 1) != 0 &&
-        (allowed.empty() || allowed[i])) {
-      best = i;
-    }
-  }
-  if (best < 0) return std::nullopt;
-  chunks_[best].state = ChunkState::kLoading;
-  chunks_[best].generation = ++generation_;
-  return Claim{.first = best, .count = 1, .generation = generation_};
+Claim Claims::ClaimLoad(int chunk) {
+  CHECK(state(chunk) == ChunkState::kAbsent);
+  SetState(chunk, ChunkState::kLoading);
+  chunks_[chunk].generation = ++generation_;
+  return Claim{.first = chunk, .count = 1, .generation = generation_};
 }
 
 bool Claims::Valid(const Claim& claim) const {
@@ -56,12 +46,12 @@ bool Claims::Valid(const Claim& claim) const {
 
 void Claims::Publish(const Claim& claim) {
   CHECK(Valid(claim));
-  for (int i = claim.first; i < claim.end(); ++i) SetResident(i);
+  for (int i = claim.first; i < claim.end(); ++i) SetState(i, ChunkState::kResident);
 }
 
 void Claims::Release(const Claim& claim) {
   CHECK(Valid(claim));
-  for (int i = claim.first; i < claim.end(); ++i) chunks_[i].state = ChunkState::kAbsent;
+  for (int i = claim.first; i < claim.end(); ++i) SetState(i, ChunkState::kAbsent);
 }
 
 void Claims::Fail(const Claim& claim, int tier) {
@@ -71,36 +61,69 @@ void Claims::Fail(const Claim& claim, int tier) {
 
 void Claims::MarkElsewhere(int chunk) {
   CHECK(state(chunk) == ChunkState::kAbsent);
-  chunks_[chunk].state = ChunkState::kElsewhere;
+  SetState(chunk, ChunkState::kElsewhere);
 }
 
 void Claims::LoseLoad(int chunk) {
   CHECK(state(chunk) == ChunkState::kLoading);
-  chunks_[chunk].state = ChunkState::kElsewhere;
+  SetState(chunk, ChunkState::kElsewhere);
 }
 
 void Claims::Return(int chunk) {
   CHECK(state(chunk) == ChunkState::kElsewhere);
-  chunks_[chunk].state = ChunkState::kAbsent;
+  SetState(chunk, ChunkState::kAbsent);
 }
 
 void Claims::Adopt(int chunk) {
   CHECK(state(chunk) == ChunkState::kAbsent || state(chunk) == ChunkState::kElsewhere);
-  SetResident(chunk);
+  SetState(chunk, ChunkState::kResident);
 }
 
 Claim Claims::InheritLoad(int chunk) {
   CHECK(state(chunk) == ChunkState::kElsewhere);
-  chunks_[chunk].state = ChunkState::kLoading;
+  SetState(chunk, ChunkState::kLoading);
   chunks_[chunk].generation = ++generation_;
   return Claim{.first = chunk, .count = 1, .generation = generation_};
 }
 
-void Claims::SetResident(int chunk) {
-  chunks_[chunk].state = ChunkState::kResident;
-  while (first_missing_ < size() && state(first_missing_) == ChunkState::kResident) {
-    ++first_missing_;
+int Claims::AbsentIn(uint32_t tiers) const {
+  int chunks = 0;
+  for (const Absent& absent : absent_) {
+    if ((absent.tiers & tiers) != 0) chunks += absent.chunks;
   }
+  return chunks;
+}
+
+int& Claims::CountOf(uint32_t tiers) {
+  for (Absent& absent : absent_) {
+    if (absent.tiers == tiers) return absent.chunks;
+  }
+  absent_.push_back({.tiers = tiers, .chunks = 0});
+  return absent_.back().chunks;
+}
+
+void Claims::SetTiers(int chunk, uint32_t tiers) {
+  if (tiers == chunks_[chunk].tiers) return;
+  if (state(chunk) == ChunkState::kAbsent) {
+    --CountOf(chunks_[chunk].tiers);
+    ++CountOf(tiers);
+  }
+  chunks_[chunk].tiers = tiers;
+  ++revision_;
+}
+
+void Claims::SetState(int chunk, ChunkState state) {
+  const auto loading = [](ChunkState s) {
+    return s == ChunkState::kLoading || s == ChunkState::kElsewhere;
+  };
+  const ChunkState before = std::exchange(chunks_[chunk].state, state);
+  if (before == ChunkState::kAbsent) --CountOf(tiers(chunk));
+  if (state == ChunkState::kAbsent) {
+    ++CountOf(tiers(chunk));
+    ++revision_;
+  }
+  loading_ += loading(state) - loading(before);
+  while (!done() && this->state(first_missing_) == ChunkState::kResident) ++first_missing_;
 }
 
 }  // namespace kvcake

@@ -13,9 +13,12 @@ std::vector<bool> Bits(const std::string& text) {
   return bits;
 }
 
-std::vector<int> BackOrder(Claims& claims, int tier) {
+// The chunks that the tier can load, from the back; all of them are claimed for it.
+std::vector<int> LoadAll(Claims& claims, int tier) {
   std::vector<int> order;
-  while (auto claim = claims.ClaimBack(tier)) order.push_back(claim->first);
+  for (int i = claims.size() - 1; i >= 0; --i) {
+    if (claims.Wants(i, tier)) order.push_back(claims.ClaimLoad(i).first);
+  }
   return order;
 }
 
@@ -25,47 +28,65 @@ TEST(ClaimsTest, FrontAndBackMeet) {
   const Claim front = claims.ClaimFront(4);
   EXPECT_EQ(front.first, 0);
   EXPECT_EQ(front.count, 4);
-  EXPECT_EQ(BackOrder(claims, 0), (std::vector<int>{5, 4}));
+  EXPECT_EQ(LoadAll(claims, 0), (std::vector<int>{5, 4}));
   claims.Publish(front);
   EXPECT_EQ(claims.first_missing(), 4);
   EXPECT_EQ(claims.ClaimFront(4).count, 0) << "a load owns it";
 }
 
-TEST(ClaimsTest, LoadsServeTheSegmentBeforeAHoleFirst) {
-  Claims claims(9);
-  claims.SetLoadable(0, Bits("111011010"));
-  EXPECT_EQ(BackOrder(claims, 0), (std::vector<int>{2, 1, 0, 5, 4, 7}));
-}
-
-TEST(ClaimsTest, AStoredPrefixIsLoadedFromItsBack) {
-  Claims claims(5);
-  claims.SetLoadable(0, Bits("11100"));
-  EXPECT_EQ(BackOrder(claims, 0), (std::vector<int>{2, 1, 0}));
-  EXPECT_EQ(BackOrder(claims, 1), std::vector<int>{});
-}
-
-TEST(ClaimsTest, AChunkThatOnlyAnotherTierHasIsNoHole) {
+TEST(ClaimsTest, CountsWhatIsAbsentByTheTiersThatHaveIt) {
   Claims claims(4);
+  EXPECT_EQ(claims.AbsentIn(~0u), 0) << "holes";
   claims.SetLoadable(0, Bits("1001"));
-  claims.SetLoadable(1, Bits("0110"));
-  EXPECT_EQ(BackOrder(claims, 0), (std::vector<int>{3, 0}));
+  claims.SetLoadable(1, Bits("0011"));
+  EXPECT_EQ(claims.AbsentIn(1), 2);
+  EXPECT_EQ(claims.AbsentIn(2), 2);
+  EXPECT_EQ(claims.AbsentIn(3), 3) << "both have the last one";
+  const Claim load = claims.ClaimLoad(3);
+  EXPECT_EQ(claims.AbsentIn(3), 2);
+  EXPECT_EQ(claims.loading(), 1);
+  claims.MarkElsewhere(1);
+  EXPECT_EQ(claims.loading(), 2);
+  claims.Publish(load);
+  EXPECT_EQ(claims.loading(), 1);
+}
+
+// What a plan foresees leaves its claims' revision as it is: chunks go to the lanes and come.
+TEST(ClaimsTest, TheRevisionGrowsWithWhatNoPlanForesees) {
+  Claims claims(4);
+  claims.SetLoadable(0, Bits("1111"));
+  uint64_t revision = claims.revision();
+  const Claim front = claims.ClaimFront(1), load = claims.ClaimLoad(3);
+  claims.Publish(front);
+  claims.MarkElsewhere(2);
+  claims.Adopt(2);
+  EXPECT_EQ(claims.revision(), revision);
+  claims.Release(load);
+  EXPECT_GT(claims.revision(), revision) << "a chunk is absent again";
+  revision = claims.revision();
+  claims.SetNotLoadable(3, 0);
+  EXPECT_GT(claims.revision(), revision) << "it has become a hole";
+  revision = claims.revision();
+  claims.AddLoadable(1, 0);
+  EXPECT_EQ(claims.revision(), revision) << "that was known";
+  claims.AddLoadable(1, 1);
+  EXPECT_GT(claims.revision(), revision) << "another tier has it, too";
 }
 
 TEST(ClaimsTest, AFailedTierIsNotAskedAgain) {
   Claims claims(2);
   claims.SetLoadable(0, Bits("11"));
   claims.SetLoadable(1, Bits("01"));
-  const Claim claim = *claims.ClaimBack(0);
-  claims.Fail(claim, 0);
+  claims.Fail(claims.ClaimLoad(1), 0);
   EXPECT_EQ(claims.state(1), ChunkState::kAbsent);
-  EXPECT_EQ(BackOrder(claims, 0), (std::vector<int>{0}));
-  EXPECT_EQ(BackOrder(claims, 1), (std::vector<int>{1}));
+  EXPECT_EQ(LoadAll(claims, 0), (std::vector<int>{0}));
+  EXPECT_EQ(LoadAll(claims, 1), (std::vector<int>{1}));
 }
 
 TEST(ClaimsTest, TakingOverMakesTheLoadLate) {
   Claims claims(3);
   claims.SetLoadable(0, Bits("111"));
-  const Claim load = *claims.ClaimBack(0);
+  const Claim load = claims.ClaimLoad(2);
   std::vector<int> taken;
   const Claim compute = claims.ClaimFront(3, true, &taken);
   EXPECT_EQ(compute.count, 3);
@@ -82,7 +103,7 @@ TEST(ClaimsTest, ElsewhereIsAdoptedReturnedOrInherited) {
   claims.SetLoadable(0, Bits("111"));
   for (int i = 0; i < 3; ++i) claims.MarkElsewhere(i);
   EXPECT_EQ(claims.ClaimFront(1).count, 0);
-  EXPECT_FALSE(claims.ClaimBack(0));
+  EXPECT_FALSE(claims.Wants(1, 0));
   claims.Adopt(0);
   claims.Return(1);
   const Claim inherited = claims.InheritLoad(2);
@@ -123,6 +144,15 @@ TEST(ClaimsTest, RandomInterleavingsKeepOneOwnerAndEnd) {
     int steps = 0;
     for (; !claims.done(); ++steps) {
       ASSERT_LT(steps, 100 * n + 1000) << "every run ends";
+      for (uint32_t tiers = 0; tiers < 4; ++tiers) {
+        int absent = 0, loading = 0;
+        for (int i = 0; i < n; ++i) {
+          absent += claims.state(i) == ChunkState::kAbsent && (claims.tiers(i) & tiers) != 0;
+          loading += claims.state(i) == ChunkState::kLoading;
+        }
+        ASSERT_EQ(claims.AbsentIn(tiers), absent);
+        ASSERT_EQ(claims.loading(), loading);
+      }
       const int kind = rng() % 4;
       if (kind == 0) {
         const bool computing =
@@ -138,11 +168,12 @@ TEST(ClaimsTest, RandomInterleavingsKeepOneOwnerAndEnd) {
         held.push_back({claim, -1});
       } else if (kind == 1) {
         const int tier = rng() % 2;
-        const auto claim = claims.ClaimBack(tier);
-        if (!claim) continue;
-        ASSERT_EQ(owner[claim->first], 0u) << "one owner";
-        own(*claim);
-        held.push_back({*claim, tier});
+        const int chunk = static_cast<int>(rng() % n);
+        if (!claims.Wants(chunk, tier)) continue;
+        ASSERT_EQ(owner[chunk], 0u) << "one owner";
+        const Claim claim = claims.ClaimLoad(chunk);
+        own(claim);
+        held.push_back({claim, tier});
       } else if (!held.empty()) {
         const size_t at = rng() % held.size();
         const Held h = held[at];

@@ -22,8 +22,12 @@ ComputeTurn ComputeLane::NextTurn(Board& board, const ComputeBudget& budget) {
     return turn;
   }
   board.set_share(budget.share);
-  loads_.Pump();
-  const Plan plan = parts_.planner.MakePlanFor(board, std::max(1, budget.chunks));
+  if (loads_.lacks_pages()) loads_.Pump();
+  if (!TurnHolds(board, budget)) {
+    loads_.Pump();
+    parts_.planner.MakePlanFor(board, std::max(1, budget.chunks));
+  }
+  const Plan& plan = board.plan()->plan;
   if (plan.slice_chunks > 0) {
     if (budget.chunks == 0) {
       return {.kind = ComputeTurn::Kind::kStarved,
@@ -31,7 +35,8 @@ ComputeTurn ComputeLane::NextTurn(Board& board, const ComputeBudget& budget) {
     }
     turn = StartSlice(board, plan);
   } else {
-    turn.wait_until = now + Seconds(plan.wait_s);
+    const Seconds wait = std::max(Seconds(plan.wait_s), parts_.planner.HoldTime());
+    turn.wait_until = std::max(now, board.plan()->made + wait);
     if (board.share() == 0) {
       board.AddReason("other requests have the compute: loads only");
     } else {
@@ -45,6 +50,15 @@ ComputeTurn ComputeLane::NextTurn(Board& board, const ComputeBudget& budget) {
     turn.lacks_pages = true;
   }
   return turn;
+}
+
+// What the last plan says may be said again: a slice is begun by a new one only.
+bool ComputeLane::TurnHolds(const Board& board, const ComputeBudget& budget) const {
+  if (!parts_.planner.Holds(board)) return false;
+  const HeldPlan& held = *board.plan();
+  const int first = board.claims().first_missing();
+  if (first != held.first_missing || board.claims().state(first) != held.first_state) return false;
+  return held.plan.slice_chunks == 0 || budget.chunks == 0;
 }
 
 ComputeTurn ComputeLane::StartSlice(Board& board, const Plan& plan) {

@@ -18,6 +18,7 @@ class ComputeLane {
   void Computed(Board& board);
 
  private:
+  bool TurnHolds(const Board& board, const ComputeBudget& budget) const;
   ComputeTurn StartSlice(Board& board, const Plan& plan);
 
   // Constant after construction.

@@ -4,8 +4,25 @@
 
 namespace kvcake {
 
+void InFlightTable::Add(Board& board) {
+  boards_.push_back(&board);
+  if (board.claims().size() > 0) by_beginning_[board.key(0)].push_back(&board);
+  chunks_ += board.claims().size();
+}
+
 void InFlightTable::Remove(Board& board) {
+  chunks_ -= board.claims().size();
   boards_.erase(std::find(boards_.begin(), boards_.end(), &board));
+  if (board.claims().size() == 0) return;
+  const auto relatives = by_beginning_.find(board.key(0));
+  std::erase(relatives->second, &board);
+  if (relatives->second.empty()) by_beginning_.erase(relatives);
+}
+
+const std::vector<Board*>& InFlightTable::Relatives(const Board& board) const {
+  static const std::vector<Board*> kNone;
+  const auto it = by_beginning_.find(board.key(0));
+  return it == by_beginning_.end() ? kNone : it->second;
 }
 
 Board* InFlightTable::Find(uint64_t serial) const {
@@ -23,7 +40,7 @@ void InFlightTable::Claimed(Board& owner, const Claim& claim) {
   for (int i = claim.first; i < claim.end(); ++i) {
     const ChunkKey& key = owner.key(i);
     owners_[key] = &owner;
-    for (Board* other : boards_) {
+    for (Board* other : Relatives(owner)) {
       if (other != &owner && other->Wants(i, key) &&
           other->claims().state(i) == ChunkState::kAbsent) {
         other->claims().MarkElsewhere(i);
@@ -36,7 +53,7 @@ void InFlightTable::Disown(Board& owner, const Claim& claim) {
   for (int i = claim.first; i < claim.end(); ++i) {
     const ChunkKey& key = owner.key(i);
     owners_.erase(key);
-    for (Board* other : boards_) {
+    for (Board* other : Relatives(owner)) {
       if (other != &owner && other->Wants(i, key) &&
           other->claims().state(i) == ChunkState::kElsewhere) {
         other->claims().Return(i);
@@ -46,17 +63,17 @@ void InFlightTable::Disown(Board& owner, const Claim& claim) {
 }
 
 void InFlightTable::Publish(int chunk, const ChunkKey& key, const PageHandle& page,
-                            const Board* except) {
+                            const Board* owner) {
   owners_.erase(key);
-  for (Board* other : boards_) {
-    if (other != except && other->Wants(chunk, key)) other->Adopt(chunk, page.Share());
+  for (Board* other : owner != nullptr ? Relatives(*owner) : boards_) {
+    if (other != owner && other->Wants(chunk, key)) other->Adopt(chunk, page.Share());
   }
 }
 
 void InFlightTable::FailLoad(Board& owner, const Claim& claim, int tier) {
   owner.claims().Fail(claim, tier);
   Disown(owner, claim);
-  for (Board* other : boards_) {
+  for (Board* other : Relatives(owner)) {
     if (other->Wants(claim.first, owner.key(claim.first))) {
       other->claims().SetNotLoadable(claim.first, tier);
     }

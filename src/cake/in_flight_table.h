@@ -14,10 +14,12 @@ namespace kvcake {
 // Unsynchronised: its Restorer's mutex guards it and the boards, which it borrows.
 class InFlightTable {
  public:
-  void Add(Board& board) { boards_.push_back(&board); }
+  void Add(Board& board);
   void Remove(Board& board);
   const std::vector<Board*>& boards() const { return boards_; }  // in order of opening
   Board* Find(uint64_t serial) const;                            // null when it has ended
+
+  int chunks() const { return chunks_; }  // of all boards
 
   // Null: nobody computes or loads it.
   Board* OwnerOf(const ChunkKey& key) const;
@@ -27,8 +29,9 @@ class InFlightTable {
   void Claimed(Board& owner, const Claim& claim);
   // It is nobody's any more, without a result: others see its chunks absent.
   void Disown(Board& owner, const Claim& claim);
-  // A chunk is resident: all who want it, but `except`, adopt its page.
-  void Publish(int chunk, const ChunkKey& key, const PageHandle& page, const Board* except);
+  // A chunk is resident: all who want it adopt its page, but its owner, who has it. Null: nobody
+  // owned it.
+  void Publish(int chunk, const ChunkKey& key, const PageHandle& page, const Board* owner);
   // A load of the owner's failed, and would fail for all who want the chunk.
   void FailLoad(Board& owner, const Claim& claim, int tier);
 
@@ -40,7 +43,13 @@ class InFlightTable {
   std::optional<Heir> Inherit(int chunk, const ChunkKey& key);
 
  private:
+  // Those that begin with this one's first chunk: keys are hashes of all before them, so that no
+  // other wants a chunk of it.
+  const std::vector<Board*>& Relatives(const Board& board) const;
+
   std::vector<Board*> boards_;
+  std::unordered_map<ChunkKey, std::vector<Board*>> by_beginning_;
+  int chunks_ = 0;
   std::unordered_map<ChunkKey, Board*> owners_;
 };
 

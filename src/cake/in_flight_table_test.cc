@@ -28,7 +28,9 @@ class InFlightTableTest : public testing::Test {
   }
   // The last chunk that `board` may load becomes its own.
   Claim Load(Board& board) {
-    const Claim claim = *board.claims().ClaimBack(0);
+    int chunk = board.claims().size() - 1;
+    while (!board.claims().Wants(chunk, 0)) --chunk;
+    const Claim claim = board.claims().ClaimLoad(chunk);
     table_.Claimed(board, claim);
     return claim;
   }
@@ -67,6 +69,12 @@ TEST_F(InFlightTableTest, WhatIsPublishedIsAdoptedByAllWhoWantIt) {
   EXPECT_EQ(stranger_.claims().state(3), ChunkState::kAbsent);
   EXPECT_FALSE(whole_.pages()[3]) << "the owner sees to itself";
   EXPECT_EQ(table_.size(), 0u);
+}
+
+TEST_F(InFlightTableTest, CountsTheChunksOfItsBoards) {
+  EXPECT_EQ(table_.chunks(), 12);
+  table_.Remove(part_);
+  EXPECT_EQ(table_.chunks(), 8);
 }
 
 TEST_F(InFlightTableTest, AFailedLoadIsTriedByNobodyElse) {

@@ -8,6 +8,10 @@ namespace kvcake {
 
 void LoadScheduler::Pump() {
   lacks_pages_ = false;
+  const auto& lanes = parts_.lanes;
+  if (std::none_of(lanes.begin(), lanes.end(), [](const auto& lane) { return lane.HasRoom(); })) {
+    return;
+  }
   parts_.planner.UpdateRanks();
   for (size_t t = 0; t < parts_.lanes.size(); ++t) {
     while (PumpOne(static_cast<int>(t))) {
@@ -18,58 +22,51 @@ void LoadScheduler::Pump() {
 // One read for the next prompt that wants one.
 bool LoadScheduler::PumpOne(int tier) {
   if (!parts_.lanes[tier].HasRoom()) return false;
-  ranked_.clear();
+  const auto behind = [](const Board* a, const Board* b) {
+    return std::pair(a->rank(), a->serial()) > std::pair(b->rank(), b->serial());
+  };
+  next_.clear();
   for (Board* board : parts_.table.boards()) {
-    if (board->MayLoad()) ranked_.push_back(board);
+    if (board->MayLoad() && board->Trusts(tier) && board->claims().AbsentIn(1u << tier) > 0) {
+      next_.push_back(board);
+    }
   }
-  std::stable_sort(ranked_.begin(), ranked_.end(),
-                   [](const auto* a, const auto* b) { return a->rank() < b->rank(); });
-  for (Board* board : ranked_) {
-    const auto claim = ClaimLoad(*board, tier);
-    if (!claim) continue;
-    const bool started = StartRead(*board, tier, *claim);
-    if (ranked_.size() > 1) parts_.planner.UpdateRank(*board);
+  for (std::make_heap(next_.begin(), next_.end(), behind); !next_.empty(); next_.pop_back()) {
+    std::pop_heap(next_.begin(), next_.end(), behind);
+    Board& board = *next_.back();
+    const auto chunk = NextChunk(board, tier);
+    if (!chunk) continue;
+    const bool started = StartRead(board, tier, *chunk);
+    if (parts_.table.boards().size() > 1) parts_.planner.UpdateRank(board);
     return started;
   }
   return TakeFromSlower(tier);
 }
 
-std::optional<Claim> LoadScheduler::ClaimLoad(Board& board, int tier) {
-  if (!board.Trusts(tier)) return std::nullopt;
-  Claims& claims = board.claims();
-  const auto may_load = [&](int i) {
-    return claims.state(i) == ChunkState::kAbsent && (claims.tiers(i) >> tier & 1) != 0;
-  };
-  bool any = false;
-  for (int i = claims.first_missing(); i < claims.size() && !any; ++i) any = may_load(i);
-  if (!any) return std::nullopt;
-  const Plan plan = parts_.planner.MakePlanFor(board, board.request().slice_chunks_max);
-  std::vector<uint8_t> allowed(claims.size());
-  bool found = false;
-  for (int i = claims.first_missing(); i < claims.size(); ++i) {
-    if (claims.state(i) != ChunkState::kAbsent) continue;
-    // There compute will wait for all before it: that is read first.
-    if (plan.sides[i] == Side::kCompute && found) break;
-    allowed[i] = plan.sides[i] != Side::kCompute && (plan.tiers[i] < 0 || plan.tiers[i] == tier);
-    found = found || (allowed[i] && may_load(i));
+std::optional<int> LoadScheduler::NextChunk(Board& board, int tier) {
+  if (!parts_.planner.Holds(board)) {
+    parts_.planner.MakePlanFor(board, board.request().slice_chunks_max);
   }
-  if (auto claim = claims.ClaimBack(tier, allowed)) return claim;
-  return ClaimProbe(board, tier, plan);
+  if (const auto chunk = board.NextLoad(tier)) return chunk;
+  return Probe(board, tier);
 }
 
 // A link that was slow once may be fast now: one read will tell. It is of the chunk that the other
 // tiers would load last, so that nobody misses it; compute or they can overtake it.
-std::optional<Claim> LoadScheduler::ClaimProbe(Board& board, int tier, const Plan& plan) {
+std::optional<int> LoadScheduler::Probe(const Board& board, int tier) const {
   if (!parts_.lanes[tier].WantsProbe()) return std::nullopt;
-  Claims& claims = board.claims();
-  std::vector<uint8_t> allowed(claims.size());
+  const Claims& claims = board.claims();
+  const Plan& plan = board.plan()->plan;
   for (int i = 0; i < claims.size(); ++i) {
-    allowed[i] = plan.sides[i] == Side::kLoad && (claims.tiers(i) >> tier & 1) != 0 &&
-                 claims.state(i) == ChunkState::kAbsent;
-    if (allowed[i]) return claims.ClaimBack(tier, allowed);
+    if (plan.sides[i] == Side::kLoad && claims.Wants(i, tier)) return i;
   }
   if (board.FixedSplit()) return std::nullopt;
-  return claims.ClaimBack(tier);
+  std::optional<int> last;  // before the first hole behind one
+  for (int i = claims.first_missing(); i < claims.size(); ++i) {
+    if (claims.IsHole(i) && last) break;
+    if (claims.Wants(i, tier)) last = i;
+  }
+  return last;
 }
 
 // Has this tier read what another is expected to deliver later than it would: rates change, and a
@@ -112,21 +109,16 @@ bool LoadScheduler::TakeFromSlower(int tier) {
   owner.NoteFailure(from);
   parts_.table.Disown(owner, old);
   Cancel(from, number);
-  std::vector<uint8_t> allowed(owner.claims().size());
-  allowed[old.first] = 1;
-  const auto claim = owner.claims().ClaimBack(tier, allowed);
-  CHECK(claim.has_value());
-  return StartRead(owner, tier, *claim);
+  return StartRead(owner, tier, old.first);
 }
 
-bool LoadScheduler::StartRead(Board& board, int tier, const Claim& claim) {
+bool LoadScheduler::StartRead(Board& board, int tier, int chunk) {
   auto page = context_.pool.Draw();
   if (!page) {  // every page is in use; the next event or turn tries again
-    board.claims().Release(claim);
     lacks_pages_ = true;
     return false;
   }
-  const int chunk = claim.first;
+  const Claim claim = board.claims().ClaimLoad(chunk);
   const uint64_t number = next_read_++;
   parts_.calls.gets.push_back({.tier = tier,
                                .number = number,

@@ -44,11 +44,12 @@ class LoadScheduler {
 
  private:
   bool PumpOne(int tier);
-  std::optional<Claim> ClaimLoad(Board& board, int tier);
-  std::optional<Claim> ClaimProbe(Board& board, int tier, const Plan& plan);
+  std::optional<int> NextChunk(Board& board, int tier);
+  std::optional<int> Probe(const Board& board, int tier) const;
   bool TakeFromSlower(int tier);
-  bool StartRead(Board& board, int tier, const Claim& claim);
+  bool StartRead(Board& board, int tier, int chunk);
   void Cancel(int tier, uint64_t number);
+  void NoteFailure(Board& board, int tier);
   void Fail(int tier, LaneRead& read, std::string_view why);
 
   // Constant after construction.
@@ -57,7 +58,7 @@ class LoadScheduler {
 
   uint64_t next_read_ = 1;
   bool lacks_pages_ = false;
-  std::vector<Board*> ranked_;  // scratch
+  std::vector<Board*> next_;  // scratch: a heap
 };
 
 }  // namespace kvcake

@@ -5,11 +5,48 @@
 
 namespace kvcake {
 
-Plan RestorePlanner::MakePlanFor(Board& board, int budget_chunks) {
+const Plan& RestorePlanner::MakePlanFor(Board& board, int budget_chunks) {
   for (LoadLane& lane : lanes_) lane.UpdateEtas();
   Plan plan = MakePlan(View(board, budget_chunks), context_.options.planner);
-  board.NotePlan(plan);
-  return plan;
+  const Claims& claims = board.claims();
+  LoadQueue loads(claims, plan, static_cast<int>(lanes_.size()));
+  board.set_plan(
+      {.plan = std::move(plan),
+       .loads = std::move(loads),
+       .basis = Basis(board),
+       .first_missing = claims.first_missing(),
+       .first_state = claims.done() ? ChunkState::kResident : claims.state(claims.first_missing()),
+       .made = context_.clock.Now()});
+  return board.plan()->plan;
+}
+
+Seconds RestorePlanner::HoldTime() const {
+  return context_.options.plan_interval * table_.chunks();
+}
+
+bool RestorePlanner::Holds(const Board& board) const {
+  const auto& held = board.plan();
+  return held && context_.clock.Now() < held->made + HoldTime() && held->basis == Basis(board);
+}
+
+PlanBasis RestorePlanner::Basis(const Board& board) const {
+  PlanBasis basis{.revision = board.claims().revision(),
+                  .usable = UsableTiers(board),
+                  .compute_known = context_.cost.fit().known(),
+                  .computed = IsComputed(board),
+                  .share_eighths = static_cast<int>(std::ceil(8 * board.share()))};
+  for (size_t t = 0; t < lanes_.size(); ++t) {
+    if (lanes_[t].estimate().known) basis.known |= 1u << t;
+  }
+  return basis;
+}
+
+bool RestorePlanner::IsComputed(const Board& board) const {
+  if (board.share() > 0) return true;
+  const auto& boards = table_.boards();
+  return std::any_of(boards.begin(), boards.end(), [&](const Board* other) {
+    return other->share() > 0 && other->SameDocument(board);
+  });
 }
 
 uint32_t RestorePlanner::UsableTiers(const Board& board) const {
@@ -64,29 +101,28 @@ void RestorePlanner::UpdateRanks() {
   const auto& boards = table_.boards();
   if (boards.size() < 2) return;  // nobody asks
   const TimePoint now = context_.clock.Now();
-  for (Board* board : boards) board->set_rank(Rank(*board, now));
+  const double chunk_s = LoadSeconds();
+  for (Board* board : boards) board->set_rank(Rank(*board, chunk_s, now));
 }
 
 void RestorePlanner::UpdateRank(Board& board) const {
-  board.set_rank(Rank(board, context_.clock.Now()));
+  board.set_rank(Rank(board, LoadSeconds(), context_.clock.Now()));
 }
 
-double RestorePlanner::Rank(const Board& board, TimePoint now) const {
-  const uint32_t usable = UsableTiers(board);
-  const Claims& claims = board.claims();
-  int left = 0;  // what loading has to do with
-  for (int i = claims.first_missing(); i < claims.size(); ++i) {
-    const ChunkState state = claims.state(i);
-    left += state == ChunkState::kLoading || state == ChunkState::kElsewhere ||
-            (state == ChunkState::kAbsent && (claims.tiers(i) & usable) != 0);
-  }
+double RestorePlanner::LoadSeconds() const {
   double interval_s = INFINITY;
   for (const LoadLane& lane : lanes_) {
     if (lane.estimate().known) interval_s = std::min(interval_s, lane.interval_s());
   }
   constexpr double kUnknown = 1e-3;  // any: the same for all
+  return std::isfinite(interval_s) ? interval_s : kUnknown;
+}
+
+double RestorePlanner::Rank(const Board& board, double chunk_s, TimePoint now) const {
+  // What loading has to do with.
+  const int left = board.claims().loading() + board.claims().AbsentIn(UsableTiers(board));
   return LoadRank(context_.options.load_order,
-                  {.remaining_s = left * (std::isfinite(interval_s) ? interval_s : kUnknown),
+                  {.remaining_s = left * chunk_s,
                    .age_s = (now - board.opened()).count(),
                    .serial = board.serial(),
                    .last_read = board.last_read()},
@@ -138,11 +174,7 @@ const PlanInput& RestorePlanner::View(const Board& board, int budget_chunks) {
   input_.waiting = board.waiting();
   input_.predict = request.policy != Policy::kPublished;
   input_.fixed_split = board.FixedSplit();
-  // Nobody computes this document now: all of it is to be loaded.
-  const bool computed = std::any_of(boards.begin(), boards.end(), [&](const Board* other) {
-    return other->share() > 0 && (other == &board || other->SameDocument(board));
-  });
-  if (!computed && board.WantsLoads() && !input_.fixed_split) input_.fixed_split = 0;
+  if (!IsComputed(board) && board.WantsLoads() && !input_.fixed_split) input_.fixed_split = 0;
   input_.tiers.clear();
   for (size_t t = 0; t < lanes_.size(); ++t) {
     input_.tiers.push_back(ViewTier(board, static_cast<int>(t)));

@@ -22,8 +22,13 @@ class RestorePlanner {
       : context_(context), lanes_(lanes), table_(table) {}
 
   // The best split as things are now, for a next slice of at most so many chunks. The board keeps
-  // what the plan leaves to each tier.
-  Plan MakePlanFor(Board& board, int budget_chunks);
+  // it.
+  const Plan& MakePlanFor(Board& board, int budget_chunks);
+  // The board's last plan need not be made again yet: what it rests on is as it was, and it is no
+  // older than HoldTime().
+  bool Holds(const Board& board) const;
+  // Options::plan_interval for each chunk of all prompts.
+  Seconds HoldTime() const;
   // The best split of what there was to do, by the costs as they are known now: the bound of its
   // time to first token. tail: what the prompt's last part took, or nothing to have it estimated.
   double Bound(const Board& board, std::optional<Seconds> tail) const;
@@ -38,14 +43,18 @@ class RestorePlanner {
 
   // Ranks all boards by Options::load_order, by one clock; counts the documents.
   void UpdateRanks();
-  // Ranks one anew, after a read was begun for it.
+  // Ranks one anew: it has been opened, or a read was begun for it.
   void UpdateRank(Board& board) const;
 
  private:
   const PlanInput& View(const Board& board, int budget_chunks);
   void ViewChunks(const Board& board);
   TierView ViewTier(const Board& board, int tier) const;
-  double Rank(const Board& board, TimePoint now) const;
+  PlanBasis Basis(const Board& board) const;
+  // The engine has compute for this document; else all of it is to be loaded.
+  bool IsComputed(const Board& board) const;
+  double LoadSeconds() const;  // of a chunk, from the quickest tier
+  double Rank(const Board& board, double chunk_s, TimePoint now) const;
   int Documents() const;
 
   // Constant after construction.

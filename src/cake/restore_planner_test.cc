@@ -40,6 +40,9 @@ class RestorePlannerTest : public testing::Test {
     return static_cast<int>(std::count(plan.sides.begin(), plan.sides.end(), Side::kLoad));
   }
 
+  // When its plan need not be made again yet.
+  TimePoint HeldUntil(const Board& board) const { return board.plan()->made + planner_.HoldTime(); }
+
   static constexpr double kChunkSeconds = 10e-3;
   FakeClock clock_;
   ComputeCost cost_;
@@ -64,6 +67,64 @@ TEST_F(RestorePlannerTest, TheLinkIsFirstOfThoseBefore) {
   EXPECT_NEAR(Loads(*first), 20, 1);
   EXPECT_NEAR(Loads(*second), 10, 1) << "20 reads come before its own";
   EXPECT_NEAR(Loads(*first), 20, 1) << "and none before the first's";
+}
+
+TEST_F(RestorePlannerTest, APlanHoldsForATimeThatGrowsWithTheChunksOfAll) {
+  const auto first = Open(1, 0);
+  EXPECT_FALSE(planner_.Holds(*first)) << "there is none";
+  const Seconds alone = planner_.HoldTime();
+  const auto second = Open(2, 1);
+  EXPECT_GT(alone.count(), 0);
+  EXPECT_EQ(planner_.HoldTime(), 2 * alone);
+  planner_.MakePlanFor(*first, 4);
+  EXPECT_TRUE(planner_.Holds(*first));
+  EXPECT_FALSE(planner_.Holds(*second));
+  clock_.Advance(0.9 * planner_.HoldTime());
+  EXPECT_TRUE(planner_.Holds(*first));
+  clock_.AdvanceTo(HeldUntil(*first));
+  EXPECT_FALSE(planner_.Holds(*first));
+  table_.Remove(*second);
+  EXPECT_EQ(planner_.HoldTime(), alone);
+}
+
+TEST_F(RestorePlannerTest, APlanHoldsNoLongerThanWhatItRestsOn) {
+  const auto board = Open(1, 0), other = Open(2, 1);
+  const auto changed = [&](const auto& change) {
+    planner_.MakePlanFor(*board, 4);
+    EXPECT_TRUE(planner_.Holds(*board));
+    change();
+    return !planner_.Holds(*board);
+  };
+  EXPECT_FALSE(changed([&] { board->claims().Publish(board->claims().ClaimLoad(39)); }))
+      << "a chunk came, as foreseen";
+  EXPECT_TRUE(changed([&] { board->claims().Fail(board->claims().ClaimLoad(38), 0); }));
+  EXPECT_TRUE(changed([&] { board->set_share(0.5); }));
+  EXPECT_TRUE(changed([&] { board->set_share(0); }));
+  EXPECT_FALSE(changed([&] { other->set_share(0); })) << "another document's";
+  EXPECT_TRUE(changed([&] {
+    for (int i = 0; i < context_.options.failures_max; ++i) board->NoteFailure(0);
+  }));
+  EXPECT_TRUE(changed([&] { lanes_[0].cost() = TierCost(); })) << "its speed is unknown";
+}
+
+TEST_F(RestorePlannerTest, APlanThatKnewNoCostsEndsWhenTheyAreKnown) {
+  const auto board = Open(1, 0);
+  ComputeCost cost;
+  const RestoreContext context{*pool_, cost, clock_, {}};
+  RestorePlanner planner{context, lanes_, table_};
+  planner.MakePlanFor(*board, 4);
+  EXPECT_TRUE(planner.Holds(*board));
+  for (int i = 0; i < 8; ++i) cost.Add(i * 128, 128, Seconds(kChunkSeconds));
+  EXPECT_FALSE(planner.Holds(*board));
+}
+
+TEST_F(RestorePlannerTest, RanksByWhatIsLeftToLoad) {
+  const auto first = Open(1, 0), second = Open(2, 0);
+  for (int i = 20; i < 40; ++i) second->claims().Publish(second->claims().ClaimLoad(i));
+  first->claims().ClaimLoad(39);  // is still to come
+  planner_.UpdateRanks();
+  EXPECT_NEAR(first->rank(), 40 * kChunkSeconds, 1e-9);
+  EXPECT_NEAR(second->rank(), 20 * kChunkSeconds, 1e-9);
 }
 
 TEST_F(RestorePlannerTest, RequestsOnOneDocumentShareItsLoads) {

@@ -118,6 +118,10 @@ class Restorer {
     Seconds stall_timeout{30};
     Seconds probe_interval{60};  // until a tier too slow to be worth reading is tried again
     int failures_max = 4;        // in a row: then a restoration stops asking that tier
+    // A plan is kept for this long for each chunk of all the prompts that are being restored,
+    // unless what it rests on changes: planning takes the same share of time however many there
+    // are.
+    Seconds plan_interval{2e-6};
     LoadOrder load_order = LoadOrder::kSrpt;  // which restoration is read for first
     double load_aging = 0.25;  // kSrpt: seconds of remaining time that one of age is worth
     // Compute starts after this long, or a part of a chunk's compute time if that is less

@@ -69,6 +69,7 @@ std::shared_ptr<Restoration> RestorerImpl::Open(RestoreRequest request) {
       }
     }
     table_.Add(board);
+    planner_.UpdateRank(board);
     if (!residency.empty()) LookFor(board);
     loads_.Pump();
     calls = TakeCalls();

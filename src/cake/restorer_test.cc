@@ -295,6 +295,22 @@ TEST(RestorerTest, TheBoundLeavesOutWhatOthersMade) {
   EXPECT_EQ(second->Report(Seconds(0)).bound_s, 0);
 }
 
+TEST(RestorerTest, APromptIsRankedAsItOpensThoughNoTierHasRoom) {
+  auto pool = std::move(PagePool::Create(kLayout, 64 * kLayout.page_bytes()).value());
+  HeldTier tier;
+  ComputeCost cost;
+  FakeClock clock;
+  const auto restorer = NewRestorer(*pool, {&tier}, cost, clock);
+  auto first = restorer->Open(Request(1, 8, Policy::kCake));
+  ASSERT_EQ(tier.reads.size(), 4u) << "it takes no more";
+  auto second = restorer->Open(Request(2, 6, Policy::kCake));
+  EXPECT_GT(second->Need().rank, 0) << "else it would be before those that have less left";
+  EXPECT_EQ(tier.reads.size(), 4u);
+  first->Abandon();
+  second->Abandon();
+  tier.DeliverAll();
+}
+
 // A tier that lost a read for ever, and is well otherwise, is asked again soon.
 TEST(RestorerTest, ATierThatLostAReadIsAskedAgain) {
   auto pool = std::move(PagePool::Create(kLayout, 64 * kLayout.page_bytes()).value());

@@ -125,11 +125,12 @@ class SplitSearch {
   double Search(bool wait, std::vector<int>* splits) {
     std::vector<std::vector<Partial>> levels(1);
     levels[0].push_back({.ready_s = input_.compute_busy_s, .link = LoadWalk(input_)});
-    for (size_t i = 0; i < segments_.size(); ++i) {
+    for (size_t i = 0; i + 1 < segments_.size(); ++i) {
       levels.push_back(Extend(segments_[i], levels.back(), wait && i == 0));
-      if (i + 1 < segments_.size()) Thin(segments_[i].behind, levels.back());
+      Thin(segments_[i].behind, levels.back());
     }
-    const Partial* partial = &levels.back().back();  // the best of all
+    const Partial best = BestOf(segments_.back(), levels.back(), wait && segments_.size() == 1);
+    const Partial* partial = &best;
     const double finish_s = partial->ready_s;
     splits->assign(segments_.size(), 0);
     for (size_t i = segments_.size(); i > 0; --i) {
@@ -139,12 +140,10 @@ class SplitSearch {
     return finish_s;
   }
 
-  // Every split of one more segment behind each of those before it: the best of each number of
-  // loads that is better than any with fewer.
-  std::vector<Partial> Extend(const Segment& s, const std::vector<Partial>& partials, bool wait) {
-    const int loads_min = partials.front().loads;
-    const int loads_max = partials.back().loads + (s.end - s.begin);
-    std::vector<Partial> best(loads_max - loads_min + 1, {.ready_s = kNever});
+  // Visits every split of one more segment behind each of those before it.
+  template <typename Visit>
+  void ForEachSplit(const Segment& s, const std::vector<Partial>& partials, bool wait,
+                    Visit&& visit) const {
     for (size_t k = 0; k < partials.size(); ++k) {
       const Partial& before = partials[k];
       LoadWalk link = before.link;
@@ -152,10 +151,9 @@ class SplitSearch {
       double loaded_s = 0;
       for (int m = s.end;; --m) {
         const size_t at = m - s.begin;
-        const double ready_s =
-            std::max({before.ready_s + s.compute_s[at], loaded_s, s.in_flight_s[at]});
-        if (s.allowed[at] && (!wait || at == 0) && ready_s < best[loads - loads_min].ready_s) {
-          best[loads - loads_min] = {ready_s, loads, link, static_cast<int>(k), m};
+        if (s.allowed[at] && (!wait || at == 0)) {
+          visit(std::max({before.ready_s + s.compute_s[at], loaded_s, s.in_flight_s[at]}), loads,
+                link, static_cast<int>(k), m);
         }
         if (at == 0) break;
         if (input_.chunks[m - 1].state != State::kAbsent) continue;
@@ -163,6 +161,30 @@ class SplitSearch {
         ++loads;
       }
     }
+  }
+
+  // The least time that one more segment brings, with the fewest loads. Its link is not kept.
+  Partial BestOf(const Segment& s, const std::vector<Partial>& partials, bool wait) const {
+    Partial best{.ready_s = kNever};
+    ForEachSplit(s, partials, wait,
+                 [&](double ready_s, int loads, const LoadWalk&, int before, int split) {
+                   if (ready_s > best.ready_s) return;
+                   if (ready_s == best.ready_s && loads >= best.loads) return;
+                   best = {ready_s, loads, {}, before, split};
+                 });
+    return best;
+  }
+
+  // The best of each number of loads that is better than any with fewer.
+  std::vector<Partial> Extend(const Segment& s, const std::vector<Partial>& partials, bool wait) {
+    const int loads_min = partials.front().loads;
+    const int loads_max = partials.back().loads + (s.end - s.begin);
+    std::vector<Partial> best(loads_max - loads_min + 1, {.ready_s = kNever});
+    ForEachSplit(s, partials, wait,
+                 [&](double ready_s, int loads, const LoadWalk& link, int before, int split) {
+                   Partial& with = best[loads - loads_min];
+                   if (ready_s < with.ready_s) with = {ready_s, loads, link, before, split};
+                 });
     std::vector<Partial> next;
     for (Partial& partial : best) {
       if (partial.ready_s < kNever && (next.empty() || partial.ready_s < next.back().ready_s)) {

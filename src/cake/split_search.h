@@ -2,6 +2,7 @@
 // resident.
 #pragma once
 
+#include <boost/container/small_vector.hpp>
 #include <cstdint>
 #include <vector>
 
@@ -27,7 +28,7 @@ class LoadWalk {
 
  private:
   const PlanInput* input_ = nullptr;
-  std::vector<double> free_s_;
+  boost::container::small_vector<double, 4> free_s_;
 };
 
 // Holes cut the prompt into segments: holes, then chunks that can be loaded. Compute makes the

@@ -1,0 +1,123 @@
+#include "cake/compute_lane.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cake/fake_engine_testing.h"
+#include "store/memory_tier.h"
+
+namespace kvcake {
+namespace {
+
+using testing_util::kLayout;
+using Kind = ComputeTurn::Kind;
+
+// Two prompts on a link that takes `chunk_s` for a chunk; computing one takes ten milliseconds.
+class ComputeLaneTest : public testing::Test {
+ protected:
+  void Start(double chunk_s, int pages = 64) {
+    for (int i = 0; i < 8; ++i) cost_.Add(i * 128, 128, Seconds(10e-3));
+    pool_ = std::move(PagePool::Create(kLayout, pages * kLayout.page_bytes()).value());
+    context_ = std::make_unique<RestoreContext>(RestoreContext{*pool_, cost_, clock_, {}});
+    lanes_.emplace_back(*context_, tier_);
+    const double bytes = static_cast<double>(kLayout.page_bytes());
+    EXPECT_TRUE(lanes_[0].cost().FromJson(
+        {{"version", 1}, {"fixed_s", 0}, {"bytes_per_s", bytes / chunk_s}, {"read_bytes", bytes}}));
+    planner_ = std::make_unique<RestorePlanner>(*context_, lanes_, table_);
+    const RestoreParts parts{lanes_, table_, *planner_, calls_};
+    loads_ = std::make_unique<LoadScheduler>(*context_, parts);
+    compute_ = std::make_unique<ComputeLane>(*context_, parts, *loads_);
+    for (int document = 1; document <= 2; ++document) {
+      boards_.push_back(std::make_unique<Board>(
+          *context_, testing_util::Request(document, kChunks, Policy::kCake), document, 1));
+      boards_.back()->SetLoadable(0, std::vector<bool>(kChunks, true));
+      table_.Add(*boards_.back());
+    }
+  }
+  ComputeTurn Ask(int board, int chunks) {
+    return compute_->NextTurn(*boards_[board], {.chunks = chunks, .share = 1});
+  }
+  TimePoint Made(int board) const { return boards_[board]->plan()->made; }
+  void Pass(double share_of_hold) { clock_.Advance(share_of_hold * planner_->HoldTime()); }
+
+  static constexpr int kChunks = 20;
+  FakeClock clock_;
+  ComputeCost cost_;
+  std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<RestoreContext> context_;
+  MemoryTier tier_{{.layout = kLayout}};
+  std::vector<LoadLane> lanes_;
+  InFlightTable table_;
+  TierCalls calls_;
+  std::unique_ptr<RestorePlanner> planner_;
+  std::unique_ptr<LoadScheduler> loads_;
+  std::unique_ptr<ComputeLane> compute_;
+  std::vector<std::unique_ptr<Board>> boards_;
+};
+
+TEST_F(ComputeLaneTest, AWaitIsSaidAgainWhileItsPlanHolds) {
+  Start(/*chunk_s=*/10e-6);
+  const ComputeTurn wait = Ask(0, 4);
+  ASSERT_EQ(wait.kind, Kind::kWait);
+  EXPECT_GE(wait.wait_until, clock_.Now() + planner_->HoldTime());
+  const TimePoint made = Made(0);
+  Pass(0.5);
+  EXPECT_EQ(Ask(0, 4).kind, Kind::kWait);
+  EXPECT_EQ(Made(0), made);
+  Pass(0.6);
+  EXPECT_EQ(Ask(0, 4).kind, Kind::kWait);
+  EXPECT_GT(Made(0), made);
+}
+
+TEST_F(ComputeLaneTest, AWaitForTheFirstChunkEndsWhenItComes) {
+  Start(/*chunk_s=*/10e-6);
+  ASSERT_EQ(Ask(0, 4).kind, Kind::kWait);
+  const TimePoint made = Made(0);
+  Pass(0.1);
+  boards_[0]->Adopt(0, pool_->Publish(std::move(*pool_->Draw()), boards_[0]->key(0), {}));
+  Ask(0, 4);
+  EXPECT_GT(Made(0), made);
+}
+
+TEST_F(ComputeLaneTest, AWaitForTheFirstChunkEndsWhenAnotherPromptTakesIt) {
+  Start(/*chunk_s=*/10e-6);
+  ASSERT_EQ(Ask(0, 4).kind, Kind::kWait);
+  const TimePoint made = Made(0);
+  Pass(0.1);
+  boards_[0]->claims().MarkElsewhere(0);
+  Ask(0, 4);
+  EXPECT_GT(Made(0), made);
+}
+
+TEST_F(ComputeLaneTest, ThatASliceIsWorthComputingIsSaidAgainUntilThereIsRoomForOne) {
+  Start(/*chunk_s=*/10);
+  ASSERT_EQ(Ask(0, 0).kind, Kind::kStarved);
+  const TimePoint made = Made(0);
+  Pass(0.5);
+  EXPECT_EQ(Ask(0, 0).kind, Kind::kStarved);
+  EXPECT_EQ(Made(0), made);
+  const ComputeTurn slice = Ask(0, 2);
+  ASSERT_EQ(slice.kind, Kind::kSlice);
+  EXPECT_EQ(slice.claim.count, 2) << "no more than there is room for";
+  EXPECT_GT(Made(0), made) << "a slice is begun by a new plan";
+}
+
+TEST_F(ComputeLaneTest, WhileAPlanHoldsReadsGoOnAsSoonAsThereArePages) {
+  Start(/*chunk_s=*/10e-6, /*pages=*/1);
+  PageHandle taken = std::move(*pool_->Draw());
+  ComputeTurn turn = Ask(0, 4);
+  ASSERT_EQ(turn.kind, Kind::kWait);
+  EXPECT_TRUE(turn.lacks_pages);
+  EXPECT_TRUE(calls_.gets.empty());
+  taken.Reset();
+  const TimePoint made = Made(0);
+  Pass(0.1);
+  Ask(0, 4);
+  EXPECT_EQ(Made(0), made);
+  EXPECT_EQ(calls_.gets.size(), 1u);
+}
+
+}  // namespace
+}  // namespace kvcake
