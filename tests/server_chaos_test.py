@@ -43,6 +43,11 @@ class Life:
             self.flags += rng.choice([[], ["--promote"]])
         if rng.random() < 0.2:
             self.flags.append("--durable")
+        # Reads that come back long after they were given up; until then they keep their pages.
+        self.hangs = rng.random() < 0.25
+        if self.hangs:
+            self.flags += ["--load-stall-share", rng.choice(["0.05", "0.3", "1"]),
+                           "--load-stall", "4s", "--stall-timeout", "1s"]
         self.server = Server(*self.flags, store=store, ram=f"{self.ram_mib}MiB")
         self.descriptors = self.server.descriptors()
         self.rss_bytes = self.server.rss_bytes()
@@ -54,7 +59,7 @@ class Life:
         return self.ending != signal.SIGKILL
 
     def refusals(self):
-        return (429,) if self.ending is None else (429, 503)
+        return (429, 503) if self.hangs or self.ending is not None else (429,)
 
     def end(self, how):
         self.ending = how
@@ -150,13 +155,14 @@ class Chaos:
             self.counts[name] = self.counts.get(name, 0) + got
 
     def _live(self):
-        """One server's life; whether it was quiet at its end."""
+        """One server's life; whether it was quiet at its end, and whether its store hung."""
         life = Life(self._rng, self._dir.name + "/store")
         said = [f"{' '.join(life.flags)} --ram-capacity {life.ram_mib}MiB:"]
         try:
             self._tell(life)
             while True:
-                seconds = self._rng.uniform(1, 4) * (4 if life.server.sanitized else 1)
+                longer = 4 if life.server.sanitized or life.hangs else 1
+                seconds = self._rng.uniform(1, 4) * longer
                 if self._rng.random() < 0.7:
                     with self._vandal:
                         self._wait(seconds)
@@ -185,16 +191,17 @@ class Chaos:
         finally:
             life.server.kill()
         print(" ".join(said), flush=True)
-        return what == "quiet"
+        return what == "quiet", life.hangs
 
     def run(self):
         for client in self._clients:
             client.start()
-        lives = 0
+        lives = hung = 0
         quiet = False
         while not quiet or time.monotonic() < self._deadline:
-            quiet = self._live()
+            quiet, hangs = self._live()
             lives += 1
+            hung += hangs
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -202,7 +209,8 @@ class Chaos:
             client.join()
         if self._reference.server.stop() != 0:
             raise Wrong("the reference did not end in order")
-        print(f"{lives} servers; {self.counts}; the store: {self._vandal.done}")
+        print(f"{lives} servers, {hung} of them on a store that hangs; {self.counts}; "
+              f"the store: {self._vandal.done}")
         if self.counts["tokens from disk"] == 0 and not self._reference.server.sanitized:
             raise Wrong("nothing was restored from the store: this run has shown little")
 
