@@ -1,4 +1,8 @@
 // One prompt, several processes: kvcake run --ranks, and under mpirun, as a user starts it.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "tests/cli_testing.h"
 
 namespace kvcake {
@@ -148,15 +152,24 @@ TEST_F(RanksTest, ASearchMakesTheTableThatRunsUse) {
   EXPECT_EQ(state, "table.json ") << "what a stopped search has measured goes with its end";
 }
 
-// All end, soon, when one is killed.
+// All end, soon, when one is killed: here the leader (the last rank), once the first of its answer
+// is there. It cannot end before: what takes its answer has room for a page and is not read on.
 TEST_F(RanksTest, ALostRankEndsTheRun) {
+  const std::string answer = dir_ + "/answer";
+  ASSERT_EQ(mkfifo(answer.c_str(), 0600), 0);
+  const int held = open(answer.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(held, 0);
+  ASSERT_EQ(fcntl(held, F_SETPIPE_SZ, 4096), 4096);
   const std::string rank = std::string(KVCAKE_PROGRAM) +
                            " run --model " KVCAKE_SOURCE_DIR
                            "/models/demo --ignore-eos --max-tokens 100000 --threads 1 "
                            "--prompt-file " +
-                           kDocument + " ";
-  const Outcome lost = Shell("mpirun -n 1 --oversubscribe timeout --signal=KILL 2 " + rank +
-                             ": -n 1 --oversubscribe " + rank);
+                           kDocument;
+  const std::string leader = "sh -c '{ test -n \"$(head -c 1 " + answer +
+                             ")\" && kill -9 $$; } & exec " + rank + " > " + answer + "'";
+  const Outcome lost =
+      Shell("mpirun -n 1 --oversubscribe " + rank + " : -n 1 --oversubscribe " + leader);
+  close(held);
   EXPECT_NE(lost.exit_code, 0);
   EXPECT_NE(lost.exit_code, 124) << "hangs";
   EXPECT_THAT(lost.out + lost.err, HasSubstr("signal 9"));
