@@ -1,5 +1,7 @@
 #include "base/callback_thread.h"
 
+#include "base/cpu.h"
+
 namespace kvcake {
 
 CallbackThread::CallbackThread() : thread_([this] { Loop(); }) {}
@@ -21,6 +23,7 @@ void CallbackThread::At(TimePoint time, std::function<void()> function) {
 }
 
 void CallbackThread::Loop() {
+  RunPromptly();
   MutexLock lock(mutex_);
   while (true) {
     if (due_.empty()) {

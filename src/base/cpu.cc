@@ -1,6 +1,10 @@
 #include "base/cpu.h"
 
+#include <linux/sched.h>
 #include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -122,6 +126,26 @@ Status RestrictToCpus(std::span<const int> cpus) {
                 std::strerror(errno));
   }
   return {};
+}
+
+void RunPromptly() {
+  // glibc has neither the call nor its argument (sched_setattr(2)).
+  struct {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime_ns, deadline_ns, period_ns;
+  } attributes = {
+      .size = sizeof(attributes),
+      .policy = SCHED_OTHER,
+      .flags = SCHED_FLAG_RESET_ON_FORK,
+      .nice = getpriority(PRIO_PROCESS, 0),
+      .priority = 0,
+      .runtime_ns = 100'000,  // the least time slice; the scheduler runs short ones first
+      .deadline_ns = 0,
+      .period_ns = 0};
+  syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
 void RunInBackground() {

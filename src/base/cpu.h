@@ -37,5 +37,8 @@ Status RestrictToCpus(std::span<const int> cpus);
 // From now on the calling thread (and none that it starts) waits for its turn when it wakes,
 // instead of interrupting another one: for what has time while the engine's threads have none.
 void RunInBackground();
+// From now on the calling thread (and none that it starts) interrupts one that computes when it
+// wakes: for short work that others wait for. Linux 6.12 or newer; elsewhere as any thread.
+void RunPromptly();
 
 }  // namespace kvcake

@@ -1,8 +1,13 @@
 #include "base/cpu.h"
 
 #include <gmock/gmock.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <array>
 #include <fstream>
+#include <thread>
 
 #include "base/temp_dir_testing.h"
 
@@ -64,6 +69,18 @@ TEST_F(CgroupTest, Version1HasAFileForEachNumber) {
   Write("mounts/memory/m/cpu.cfs_quota_us", "1\n");
   Write("mounts/memory/m/cpu.cfs_period_us", "1\n");
   EXPECT_EQ(Cores(16), 4);
+}
+
+// Also where the kernel knows no time slices, or is not asked: nothing else of the thread changes.
+TEST(RunPromptlyTest, AsksForTheShortestTimeSlice) {
+  std::thread([] {
+    RunPromptly();
+    std::array<uint64_t, 7> attributes{};  // sched_getattr(2)
+    ASSERT_EQ(syscall(SYS_sched_getattr, 0, attributes.data(), sizeof(attributes), 0), 0);
+    const uint64_t runtime_ns = attributes[3];
+    EXPECT_TRUE(runtime_ns == 100'000 || runtime_ns == 0) << runtime_ns;
+    EXPECT_EQ(sched_getscheduler(0) & ~SCHED_RESET_ON_FORK, SCHED_OTHER);
+  }).join();
 }
 
 TEST(CpuListTest, NumbersAndRanges) {

@@ -110,11 +110,17 @@ Claim Board::ClaimSlice(PageTable drawn, std::vector<int>* taken) {
   return claim;
 }
 
-void Board::BeginSlice(const Claim& claim, double predicted_s) {
-  slice_ = {.claim = claim, .start = Now(), .predicted_s = predicted_s};
+void Board::BeginSlice(RunningSlice slice) {
+  slice.start = Now();
+  if (planned_s_ == 0 && plan_->plan.finish_s > 0) {
+    planned_s_ = At(slice.start) + plan_->plan.finish_s;
+  }
+  slice_ = slice;
   progressed_ = slice_->start;
   waiting_ = false;
 }
+
+double Board::Lateness() const { return planned_s_ > 0 ? At(Now()) - planned_s_ : 0; }
 
 void Board::PublishSlice() {
   const RunningSlice slice = *slice_;

@@ -23,6 +23,7 @@ struct RunningSlice {
   Claim claim;
   TimePoint start{};
   double predicted_s = 0;  // 0: unknown
+  uint64_t delivered = 0;  // by all lanes, as it began
 };
 
 // Unsynchronised: its Restorer's mutex guards it.
@@ -98,7 +99,13 @@ class Board {
   // owned.
   Claim ClaimSlice(PageTable drawn, std::vector<int>* taken);
   // It runs from now on.
-  void BeginSlice(const Claim& claim, double predicted_s);
+  void BeginSlice(RunningSlice slice);
+  // While it ran, so many chunks came.
+  void CountBeside(uint64_t chunks) { beside_ += chunks; }
+  uint64_t beside() const { return beside_; }
+  // When all was to be resident, by the first plan that knew the costs and began a slice; 0: none.
+  double planned_s() const { return planned_s_; }
+  double Lateness() const;  // by now, against that
   // Its KV is written: publishes the pages.
   void PublishSlice();
   // Without a result.
@@ -145,6 +152,8 @@ class Board {
   std::vector<int> loads_left_;
   double rank_ = 0;
   std::optional<RunningSlice> slice_;
+  double planned_s_ = 0;
+  uint64_t beside_ = 0;
   double share_ = 1;
   bool waiting_ = false;
   bool closed_ = false;

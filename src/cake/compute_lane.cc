@@ -82,13 +82,40 @@ ComputeTurn ComputeLane::StartSlice(Board& board, const Plan& plan) {
   const RestoreRequest& request = board.request();
   // Others fill a step that is shared.
   const int chunks = board.share() < 1 ? request.slice_chunks_max : claim.count;
-  board.BeginSlice(claim, context_.cost.fit().SecondsFor(claim.first * request.chunk_tokens,
-                                                         chunks * request.chunk_tokens));
+  board.BeginSlice({.claim = claim,
+                    .predicted_s = context_.cost.fit().SecondsFor(
+                        claim.first * request.chunk_tokens, chunks * request.chunk_tokens),
+                    .delivered = Delivered()});
   return {.kind = ComputeTurn::Kind::kSlice, .claim = claim};
+}
+
+uint64_t ComputeLane::Delivered() const {
+  uint64_t sum = 0;
+  for (const LoadLane& lane : parts_.lanes) sum += lane.delivered();
+  return sum;
+}
+
+void ComputeLane::Restored(const Board& board) {
+  const RestoreRequest& request = board.request();
+  // Others' prompts make it later, too.
+  const bool alone = parts_.table.boards().size() == 1 && board.share() == 1;
+  if (request.policy != Policy::kCake || request.forced_split || !alone) return;
+  double late_s = board.Lateness();
+  // What noise can do is not the lanes' doing.
+  const double noise_s = context_.cost.fit().noise * board.planned_s();
+  if (late_s > 0) late_s = std::max(late_s - noise_s, 0.0);
+  for (LoadLane& lane : parts_.lanes) {
+    if (board.planned_s() > 0) {
+      lane.cost().AddBeside(late_s, board.beside());
+    } else {
+      lane.cost().ForgetBeside();
+    }
+  }
 }
 
 void ComputeLane::Computed(Board& board) {
   const Claim claim = board.slice()->claim;
+  board.CountBeside(Delivered() - board.slice()->delivered);
   board.PublishSlice();
   for (int i = claim.first; i < claim.end(); ++i) {
     parts_.table.Publish(i, board.key(i), board.pages()[i], &board);

@@ -16,9 +16,12 @@ class ComputeLane {
   ComputeTurn NextTurn(Board& board, const ComputeBudget& budget);
   // The board's running slice has been computed: everybody who wants its chunks has them.
   void Computed(Board& board);
+  // All of the board's chunks are resident: learns what the lanes cost each other.
+  void Restored(const Board& board);
 
  private:
   bool TurnHolds(const Board& board, const ComputeBudget& budget) const;
+  uint64_t Delivered() const;  // by all lanes
   ComputeTurn StartSlice(Board& board, const Plan& plan);
 
   // Constant after construction.

@@ -119,5 +119,39 @@ TEST_F(ComputeLaneTest, WhileAPlanHoldsReadsGoOnAsSoonAsThereArePages) {
   EXPECT_EQ(calls_.gets.size(), 1u);
 }
 
+// Computes the first board's next slice, while one of its chunks comes, and then lets it have the
+// others, so much later than they take.
+TEST_F(ComputeLaneTest, WhatAPromptIsLateByIsWhatTheLanesCostEachOther) {
+  Start(/*chunk_s=*/10e-3);
+  Board& board = *boards_[0];
+  const auto run = [&](double seconds) {
+    const ComputeTurn turn = Ask(0, 4);
+    ASSERT_EQ(turn.kind, Kind::kSlice);
+    clock_.Advance(Seconds(seconds));
+    ASSERT_FALSE(calls_.gets.empty());
+    const auto& get = calls_.gets.front();
+    loads_->EndRead(get.tier, get.number,
+                    {.status = {}, .bytes = kLayout.page_bytes(), .numeric_path = {}});
+    compute_->Computed(board);
+  };
+  run(40e-3);
+  clock_.Advance(Seconds(1));
+  compute_->Restored(board);
+  EXPECT_EQ(lanes_[0].estimate().beside_s, 0) << "two prompts share the lanes";
+  table_.Remove(*boards_[1]);
+  compute_->Restored(board);
+  EXPECT_GT(lanes_[0].estimate().beside_s, 0);
+}
+TEST_F(ComputeLaneTest, APromptThatIsLoadedAloneForgetsThem) {
+  Start(/*chunk_s=*/10e-6);
+  table_.Remove(*boards_[1]);
+  lanes_[0].cost().AddBeside(1, 10);
+  const double before = lanes_[0].estimate().beside_s;
+  ASSERT_EQ(Ask(0, 4).kind, Kind::kWait);
+  compute_->Restored(*boards_[0]);
+  EXPECT_LT(lanes_[0].estimate().beside_s, before);
+  EXPECT_GT(lanes_[0].estimate().beside_s, 0);
+}
+
 }  // namespace
 }  // namespace kvcake

@@ -79,6 +79,8 @@ double Median(std::vector<double> values) {
 }
 
 constexpr size_t kGapsMax = 64, kFirstsMax = 16;
+constexpr int kTogetherMax = 32;       // reads that one gap stands for
+constexpr double kBesideMax_s = 1e-3;  // more is not the lanes' doing
 
 // What a slice can take; a number beyond would spoil the arithmetic.
 bool SaneSeconds(double s) { return s >= 1e-7 && s <= 1e5; }
@@ -226,9 +228,14 @@ void TierCost::OnStart(TimePoint now) {
 void TierCost::OnDone(TimePoint now, uint64_t bytes) {
   --in_flight_;
   if (bytes > 0) {
-    auto& samples = first_of_burst_ ? firsts_ : gaps_;
-    samples.push_back({(now - last_progress_).count(), static_cast<double>(bytes)});
-    if (samples.size() > (first_of_burst_ ? kFirstsMax : kGapsMax)) samples.pop_front();
+    const Sample sample{.seconds = (now - last_progress_).count(),
+                        .bytes = static_cast<double>(bytes)};
+    if (first_of_burst_) {
+      firsts_.push_back(sample);
+      if (firsts_.size() > kFirstsMax) firsts_.pop_front();
+    } else {
+      AddGap(sample);
+    }
     last_sample_ = now;
     Update();
     silent_since_.reset();
@@ -247,6 +254,32 @@ void TierCost::OnLate(TimePoint now, uint64_t bytes) {
   first_of_burst_ = false;
   last_progress_ = now;
 }
+
+// Reads that complete together are one sample: the first of them has waited for all, and the others
+// alone would look like a link without limit.
+void TierCost::AddGap(const Sample& gap) {
+  constexpr double kTogether = 0.25;  // of the time that is expected between two
+  if (!gaps_.empty() && gaps_.back().reads < kTogetherMax &&
+      gap.seconds < kTogether * estimate_.IntervalFor(gap.bytes)) {
+    Sample& last = gaps_.back();
+    last.seconds += gap.seconds;
+    last.bytes += gap.bytes;
+    ++last.reads;
+    return;
+  }
+  gaps_.push_back(gap);
+  if (gaps_.size() > kGapsMax) gaps_.pop_front();
+}
+
+void TierCost::AddBeside(double late_s, uint64_t chunks) {
+  constexpr double kShare = 0.4;  // of what it was off by
+  constexpr double kFew = 8;      // chunks, which tell little
+  if (chunks == 0) return;
+  const double off_s = late_s / (static_cast<double>(chunks) + kFew);
+  estimate_.beside_s = std::clamp(estimate_.beside_s + kShare * off_s, 0.0, kBesideMax_s);
+}
+
+void TierCost::ForgetBeside() { estimate_.beside_s *= 0.93; }
 
 // How much slower than this the last two gaps were both; 1 if they were faster: reads that complete
 // together leave gaps of nothing.
@@ -302,11 +335,12 @@ void TierCost::Update() {
 nlohmann::json TierCost::ToJson() const {
   if (!estimate_.known) return {{"version", 1}};
   double bytes = 0;
-  for (const Sample& s : gaps_) bytes = std::max(bytes, s.bytes);
+  for (const Sample& s : gaps_) bytes = std::max(bytes, s.bytes / s.reads);
   for (const Sample& s : firsts_) bytes = std::max(bytes, s.bytes);
   return {{"version", 1},
           {"fixed_s", estimate_.fixed_s},
           {"bytes_per_s", estimate_.bytes_per_s},
+          {"beside_s", estimate_.beside_s},
           {"read_bytes", bytes}};
 }
 
@@ -322,8 +356,9 @@ Status TierCost::FromJson(const nlohmann::json& json) {
   if (!json.contains("bytes_per_s")) return {};
   const double fixed = number("fixed_s"), rate = number("bytes_per_s"),
                bytes = number("read_bytes");
+  const double beside = json.contains("beside_s") ? number("beside_s") : 0;
   const bool sane = fixed >= 0 && fixed <= 1e5 && rate > 0 && rate <= 1e20 && bytes >= 1 &&
-                    bytes <= 1e15 && bytes / rate <= 1e5;
+                    bytes <= 1e15 && bytes / rate <= 1e5 && beside >= 0 && beside <= kBesideMax_s;
   if (!sane) {
     return Fail(ErrorCode::kInvalidArgument,
                 "a tier cost model needs fixed_s, bytes_per_s and read_bytes that can be: delete "
@@ -332,6 +367,7 @@ Status TierCost::FromJson(const nlohmann::json& json) {
   // As samples, so that new ones outweigh them soon.
   firsts_.assign(1, {fixed + bytes / rate, bytes});
   gaps_.assign(12, {bytes / rate, bytes});
+  estimate_.beside_s = beside;
   Update();
   return {};
 }

@@ -77,6 +77,7 @@ struct TierEstimate {
   bool known = false;
   double fixed_s = 0;
   double bytes_per_s = 0;
+  double beside_s = 0;  // by which both lanes end later for each chunk loaded beside a slice
 
   double IntervalFor(double bytes) const { return known ? bytes / bytes_per_s : 0; }
 };
@@ -92,6 +93,12 @@ class TierCost {
   // instead.
   void OnCancel() { --in_flight_; }
   void OnLate(TimePoint now, uint64_t bytes);
+  // A prompt was restored that much later than planned (negative: sooner), and so many chunks came
+  // while slices of it ran: what the lanes cost each other on the same cores.
+  void AddBeside(double late_s, uint64_t chunks);
+  // A prompt was loaded alone: what it would cost to compute beside that is forgotten slowly, so
+  // that it is tried again now and then.
+  void ForgetBeside();
 
   const TierEstimate& estimate() const { return estimate_; }
   int in_flight() const { return in_flight_; }
@@ -107,7 +114,9 @@ class TierCost {
  private:
   struct Sample {
     double seconds, bytes;
+    int reads = 1;  // that came together
   };
+  void AddGap(const Sample& gap);
   void Update();
   double Slowdown(double bytes_per_s) const;
   void HoldToFirsts();
@@ -118,7 +127,7 @@ class TierCost {
   std::optional<TimePoint> silent_since_;
   TimePoint last_sample_{};
   std::deque<Sample> firsts_;  // first completion of a busy period, from its start
-  std::deque<Sample> gaps_;    // each later completion, from the one before it
+  std::deque<Sample> gaps_;    // later completions, from those before them
   TierEstimate estimate_;
 };
 

@@ -193,6 +193,51 @@ TEST(TierCostTest, TheFirstReadAloneIsNotOverestimated) {
   EXPECT_EQ(cost.estimate().fixed_s, 0);
 }
 
+TEST(TierCostTest, ReadsThatCompleteTogetherAreOneSample) {
+  TierCost cost;
+  TimePoint now{};
+  for (int i = 0; i < 32; ++i) cost.OnStart(now);
+  const auto complete = [&](double after_s) {
+    now += Seconds(after_s);
+    cost.OnStart(now);
+    cost.OnDone(now, 1000);
+  };
+  for (int batch = 0; batch < 8; ++batch) {
+    complete(15e-3);
+    // Where the first of a batch has come and the others follow at once, and where they have.
+    if (batch >= 4) {
+      EXPECT_NEAR(cost.estimate().IntervalFor(1000), 1e-3, 0.5e-3) << batch;
+    }
+    for (int i = 1; i < 16; ++i) complete(0.05e-3);
+    if (batch >= 4) {
+      EXPECT_NEAR(cost.estimate().IntervalFor(1000), 1e-3, 0.1e-3) << batch;
+    }
+  }
+}
+
+TEST(TierCostTest, LearnsWhatLanesCostEachOtherAndForgetsSlowly) {
+  TierCost cost;
+  EXPECT_EQ(cost.estimate().beside_s, 0);
+  cost.AddBeside(5e-3, 0);
+  EXPECT_EQ(cost.estimate().beside_s, 0) << "nothing came beside a slice";
+  cost.AddBeside(5e-3, 20);
+  const double once = cost.estimate().beside_s;
+  EXPECT_GT(once, 0);
+  EXPECT_LT(once, 5e-3 / 20);
+  cost.AddBeside(5e-3, 20);
+  EXPECT_GT(cost.estimate().beside_s, once) << "later than planned even so";
+  cost.AddBeside(-1e-3, 20);
+  EXPECT_LT(cost.estimate().beside_s, 2 * once);
+  for (int i = 0; i < 20; ++i) cost.AddBeside(100, 1);
+  const double most = cost.estimate().beside_s;
+  EXPECT_LE(most, 1e-3) << "a link that stopped is not the lanes' doing";
+  cost.ForgetBeside();
+  EXPECT_LT(cost.estimate().beside_s, most);
+  EXPECT_GT(cost.estimate().beside_s, most / 2);
+  for (int i = 0; i < 20; ++i) cost.AddBeside(-100, 1);
+  EXPECT_EQ(cost.estimate().beside_s, 0);
+}
+
 TEST(TierCostTest, MissesTeachNothing) {
   TierCost cost;
   TimePoint now{};
@@ -285,12 +330,16 @@ TEST(TierCostTest, SurvivesJson) {
   EXPECT_FALSE(copy.estimate().known);
   TimePoint now{};
   Burst(cost, now, 40, 5e-3, 10e-3, 4);
+  cost.AddBeside(5e-3, 20);
   ASSERT_TRUE(copy.FromJson(nlohmann::json::parse(cost.ToJson().dump())));
+  EXPECT_NEAR(copy.estimate().beside_s / cost.estimate().beside_s, 1, 1e-6);
   EXPECT_NEAR(copy.estimate().fixed_s, cost.estimate().fixed_s, 1e-6);
   EXPECT_NEAR(copy.estimate().bytes_per_s / cost.estimate().bytes_per_s, 1, 1e-6);
   for (const char* bad : {"[]", "{}", R"({"version":1,"bytes_per_s":0})",
                           R"({"version":1,"fixed_s":-1,"bytes_per_s":1,"read_bytes":1})",
                           R"({"version":1,"fixed_s":0,"bytes_per_s":1e300,"read_bytes":1})",
+                          R"({"version":1,"fixed_s":0,"bytes_per_s":1,"read_bytes":1,
+                              "beside_s":1})",
                           R"({"version":1,"fixed_s":0,"bytes_per_s":1e-300,"read_bytes":1})",
                           R"({"version":1,"fixed_s":1e300,"bytes_per_s":1,"read_bytes":1})"}) {
     EXPECT_FALSE(copy.FromJson(nlohmann::json::parse(bad))) << bad;

@@ -60,7 +60,7 @@ LaneRead LoadLane::End(uint64_t number, uint64_t bytes, bool ok) {
   } else {
     cost_.OnDone(Now(), bytes);
   }
-  if (ok) stalled_.reset();
+  if (ok) stalled_.reset(), ++delivered_;
   return std::move(read);
 }
 
@@ -125,6 +125,7 @@ void LoadLane::UpdateEtas() {
 TierView LoadLane::View() const {
   return {.known = estimate().known,
           .interval_s = interval_s(),
+          .beside_s = estimate().beside_s,
           .drain_s = drain_s_,
           .waited_s = reads_.empty() ? INFINITY : (Now() - cost_.silent_since()).count()};
 }

@@ -59,6 +59,9 @@ class LoadLane {
   // The tier has called back: the read leaves the lane.
   LaneRead End(uint64_t number, uint64_t bytes, bool ok);
 
+  // Chunks that have come, since the beginning.
+  uint64_t delivered() const { return delivered_; }
+
   // ---- stalls: a tier from which nothing comes is given up until something does
   bool stalled() const { return stalled_.has_value(); }
   // Gives up a tier that is silent for too long, or asks it again after a while. True: it has been
@@ -87,6 +90,7 @@ class LoadLane {
 
   TierCost cost_;
   std::map<uint64_t, LaneRead> reads_;
+  uint64_t delivered_ = 0;
   std::optional<TimePoint> stalled_;  // given up since
   int looks_ = 0;                     // under way
   TimePoint look_progress_{};         // the last answer, or the start of the first look since

@@ -27,6 +27,7 @@ struct ChunkView {
 struct TierView {
   bool known = false;     // its speed
   double interval_s = 0;  // between the completions of queued chunks
+  double beside_s = 0;    // by which all ends later for each of them that comes beside a slice
   double drain_s = 0;     // until the link could begin to deliver one more chunk
   double waited_s = 0;    // !known: how long the first read has been under way
 };
@@ -48,8 +49,8 @@ struct PlannerOptions {
   // Compute must promise this much over waiting; more once we wait, so that noise does not flip it.
   double compute_gain_min = 0.002;
   double compute_gain_min_waiting = 0.01;
-  // And in seconds: what the lanes cost each other on the same cores is more than that.
-  double compute_gain_min_s = 1e-3;
+  // And in seconds: waking threads, planning, and what short slices vary by come to that.
+  double compute_gain_min_s = 5e-4;
   // A load in flight is given up when compute gains this share of a chunk's compute time.
   double take_over_margin_chunks = 0.1;
   // How long to wait for a tier's first measurement, in units of one chunk's compute time.

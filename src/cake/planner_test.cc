@@ -39,6 +39,33 @@ TEST(PlannerTest, DoesNotStartASliceThatLoadsWouldCover) {
   EXPECT_GT(plan.wait_s, 0);
 }
 
+// What the lanes cost each other on the same cores, for each chunk that comes beside a slice.
+TEST(PlannerTest, LanesThatHinderEachOtherDoNotRunTogether) {
+  PlanInput input = Input(60, 1e-3);
+  EXPECT_EQ(MakePlan(input).slice_chunks, 4);
+  input.tiers[0].beside_s = 0.2e-3;
+  const Plan plan = MakePlan(input);
+  EXPECT_EQ(plan.slice_chunks, 0) << "gains a tenth, and costs twice that";
+  EXPECT_EQ(Loads(plan), 60);
+  EXPECT_NEAR(plan.finish_s, 60e-3, 1e-9);
+}
+
+TEST(PlannerTest, WhatIsLittleBesideALinksTimeChangesNoSplit) {
+  PlanInput input = Input(40, 10e-3);
+  input.tiers[0].beside_s = 0.2e-3;
+  const Plan plan = MakePlan(input);
+  EXPECT_NEAR(Loads(plan), 20, 1);
+  EXPECT_EQ(plan.slice_chunks, 4);
+  EXPECT_NEAR(plan.finish_s, 0.2 + 20 * 0.2e-3, 1e-3);
+}
+
+TEST(PlannerTest, ComputeIsLeftAloneWhereItGainsLessThanItsNoise) {
+  PlanInput input = Input(40, 2e-3);
+  ASSERT_GT(MakePlan(input).slice_chunks, 0);
+  input.compute.noise = 0.5;  // of a slice of 40 ms; all chunks can be loaded in 80
+  EXPECT_EQ(MakePlan(input).slice_chunks, 0);
+}
+
 TEST(PlannerTest, DoesNotLoadWhatComputeReachesFirst) {
   const Plan plan = MakePlan(Input(4, 50e-3));
   EXPECT_EQ(plan.slice_chunks, 4);

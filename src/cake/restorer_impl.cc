@@ -346,6 +346,7 @@ PageTable RestorationImpl::TakePages() {
   TierCalls calls;
   {
     MutexLock lock(restorer_.mutex());
+    restorer_.compute().Restored(*board_);
     pages = board_->TakePages();
     restorer_.Close(*board_);
     calls = restorer_.TakeCalls();

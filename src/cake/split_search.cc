@@ -65,7 +65,12 @@ struct Partial {
 class SplitSearch {
  public:
   SplitSearch(const PlanInput& input, const PlannerOptions& options, int first)
-      : input_(input), options_(options), first_(first), n_(static_cast<int>(input.chunks.size())) {
+      : input_(input),
+        options_(options),
+        first_(first),
+        n_(static_cast<int>(input.chunks.size())),
+        interval_s_(LoadWalk(input).interval_s()) {
+    for (const TierView& tier : input.tiers) beside_s_ = std::max(beside_s_, tier.beside_s);
     for (int begin = first; begin < n_; begin = segments_.back().end) AddSegment(begin);
     for (size_t i = segments_.size() - 1; i > 0; --i) {
       const Segment& s = segments_[i];
@@ -148,19 +153,28 @@ class SplitSearch {
       const Partial& before = partials[k];
       LoadWalk link = before.link;
       int loads = before.loads;
-      double loaded_s = 0;
+      double loaded_s = 0, coming = 0;
       for (int m = s.end;; --m) {
         const size_t at = m - s.begin;
         if (s.allowed[at] && (!wait || at == 0)) {
-          visit(std::max({before.ready_s + s.compute_s[at], loaded_s, s.in_flight_s[at]}), loads,
-                link, static_cast<int>(k), m);
+          const double compute_s = s.compute_s[at];
+          visit(std::max({before.ready_s + compute_s, loaded_s, s.in_flight_s[at]}) +
+                    BesideSeconds(compute_s, coming),
+                loads, link, static_cast<int>(k), m);
         }
         if (at == 0) break;
-        if (input_.chunks[m - 1].state != State::kAbsent) continue;
+        const State state = input_.chunks[m - 1].state;
+        if (state == State::kAbsent || state == State::kInFlight) ++coming;
+        if (state != State::kAbsent) continue;
         loaded_s = std::max(loaded_s, link.Load(input_.chunks[m - 1]));
         ++loads;
       }
     }
+  }
+
+  // What the lanes cost each other while so much is computed and so many chunks are to come.
+  double BesideSeconds(double compute_s, double coming) const {
+    return beside_s_ * std::min(coming, compute_s / interval_s_);
   }
 
   // The least time that one more segment brings, with the fewest loads. Its link is not kept.
@@ -248,6 +262,8 @@ class SplitSearch {
   const PlanInput& input_;
   const PlannerOptions& options_;
   const int first_, n_;
+  double beside_s_ = 0;      // the most of any tier
+  const double interval_s_;  // between two chunks, from whichever tiers
   std::vector<Segment> segments_;
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/cpu.h"
 
 namespace kvcake {
 
@@ -83,6 +84,7 @@ void DiskReader::Answer(uint64_t tag, Result<std::shared_ptr<File>> file) {
 }
 
 void DiskReader::Loop() {
+  RunPromptly();
   std::vector<IoCompletion> completions;
   while (TakeWork()) {
     const TimePoint now = Clock::Real().Now();

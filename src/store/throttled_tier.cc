@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/cpu.h"
 
 namespace kvcake {
 
@@ -209,6 +210,7 @@ std::optional<TimePoint> ThrottledTier::DrainLocked(TimePoint now) {
 }
 
 void ThrottledTier::Loop() {
+  RunPromptly();
   prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default lets a sleep last 50 us longer
   MutexLock lock(mutex_);
   while (true) {
