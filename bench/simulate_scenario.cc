@@ -299,7 +299,6 @@ SimOutcome RunPolicy(const Scenario& s, Policy policy, std::optional<int> split)
   options.chunk_tokens = s.chunk_tokens;
   options.slice_tokens = s.slice_tokens;
   options.seed = s.seed;
-  options.check_invariants = false;
   Simulator sim(std::move(options));
   TeachCompute(s, sim);
   TeachTiers(s, sim);
