@@ -5,7 +5,7 @@
 #include "engine/engine_testing.h"
 #include "kv/page_copier_testing.h"
 #include "ops/cuda_page_copier.h"
-#include "ops/test_paths.h"
+#include "ops/paths_testing.h"
 
 namespace kvcake {
 namespace {

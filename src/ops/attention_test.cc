@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "ops/test_paths.h"
+#include "ops/paths_testing.h"
 
 namespace kvcake {
 namespace {

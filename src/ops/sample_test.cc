@@ -4,7 +4,7 @@
 #include <limits>
 #include <numeric>
 
-#include "ops/test_paths.h"
+#include "ops/paths_testing.h"
 
 namespace kvcake {
 namespace {
