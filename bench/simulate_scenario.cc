@@ -40,7 +40,7 @@ class Random {
   std::mt19937_64 rng_;
 };
 
-// Of something that would take about span_s.
+// Draws speeds for something that would take about span_s.
 SpeedTrace RandomTrace(Random& random, Shape shape, double span_s, double speed_max) {
   const double at = span_s * random.Uniform(0.05, 0.95);
   switch (shape) {
