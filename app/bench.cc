@@ -238,7 +238,7 @@ void AddSchedule(CLI::App* parent, int* exit_code) {
   RunWhenChosen(command, bench::RunSchedule, options, exit_code);
 }
 
-// Of the benches that put workloads on servers of their own.
+// Adds what benches share that put workloads on servers of their own.
 void AddLabFlags(CLI::App* command, bench::PolicyLabOptions* lab) {
   command->add_option("--model", lab->model_dir, "model directory")->capture_default_str();
   command->add_option("--emulate", lab->emulate, "profile of a machine that is not here");

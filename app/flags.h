@@ -22,7 +22,7 @@ void AddSeconds(CLI::App& app, const char* name, Seconds* value, const char* hel
 // DefaultSliceTokens, for people.
 inline constexpr char kDefaultSliceTokens[] = "512, with --backend cuda 2048";
 
-// Of "bf16" or "int8".
+// Knows "bf16" and "int8".
 WeightFormat WeightFormatFromName(const std::string& name);
 // --weights bf16|int8.
 void AddWeightsFlag(CLI::App& app, WeightFormat* weights);

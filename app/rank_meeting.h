@@ -26,12 +26,12 @@ struct RankFlags {
   int tokens_max = 16384;  // RuntimeOptions::rank_tokens_max
 };
 void AddRankFlags(CLI::App& app, RankFlags* flags);
-// Of them: --partition, and what it goes by; --rank-timeout and --rank-tokens-max.
+// Add some of them: --partition, and what it goes by; --rank-timeout and --rank-tokens-max.
 void AddPartitionFlags(CLI::App& app, RankFlags* flags);
 void AddRankLimitFlags(CLI::App& app, RankFlags* flags);
 // --partition-table, of commands that make one too.
 void AddPartitionTableFlag(CLI::App& app, std::string* path);
-// Of this user.
+// The file that this user's partitions are in unless --partition-table names another.
 std::string DefaultPartitionTable();
 
 // Whether all ranks of `comm` run the same; every rank calls it once, first. The leader learns of

@@ -27,7 +27,7 @@ class Ranks {
   void Divide(RuntimeOptions* options) const;
 
   Comm& comm() { return *comm_; }
-  // Of the leader, once they have met.
+  // What the leader knows of all ranks, once they have met.
   const Survey& survey() const { return survey_; }
 
   // MeetRanks, with the patience of a start.

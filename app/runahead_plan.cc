@@ -26,7 +26,7 @@ struct PlanFlags {
   std::string json;                           // a file, or - for stdout instead of the table
 };
 
-// Of every rank, before links are known.
+// What every rank computes with, before links are known.
 struct Hardware {
   std::string name;
   ChainCost cost;

@@ -31,7 +31,7 @@ std::optional<int> Count(const json& value) {
   return value.get<int>();
 }
 
-// Of {"error": {"message": ...}}, {"error": "..."} or {"message": ...}; empty: it is none.
+// The text in {"error": {"message": ...}}, {"error": "..."} or {"message": ...}; empty: it is none.
 std::string MessageIn(const json& body) {
   const json& error = Member(body, "error");
   if (error.is_string()) return error.get<std::string>();
@@ -71,7 +71,7 @@ void AnswerReader::TakeEvent(std::string_view data, double now_s) {
 
 void AnswerReader::TakeChoice(const json& choice, double now_s) {
   const json& delta = Member(choice, "delta");
-  // Of servers that set a model's thoughts apart, these are tokens too.
+  // Some servers set a model's thoughts apart: these are tokens, too.
   const std::string_view thought = StringOf(Member(delta, "reasoning_content"));
   const std::string_view text =
       StringOf(delta.is_object() ? Member(delta, "content") : Member(choice, "text"));

@@ -58,12 +58,12 @@ double Crossing(double compute0, double compute1, double load0, double load1) {
 
 namespace {
 
-// Of splits of [0, end), the last part of the prompt apart.
+// The least time of all splits of [0, end), the last part of the prompt apart.
 Bound LeastBefore(int end, const LaneCurve& compute, const LaneCurve& load,
                   const std::vector<bool>& present) {
   double holes_s = 0;
   int loads = 0;
-  // Of each split, from the one that computes everything to the one that loads all it can.
+  // Goes from the split that computes everything to the one that loads all it can.
   double compute_end = compute[end], load_end = 0;
   Bound bound{.whole_s = compute_end, .fractional_s = compute_end, .split = end};
   for (int split = end - 1; split >= 0; --split) {

@@ -13,11 +13,11 @@ namespace kvcake::bench {
 // are loaded, at [i]; [0] is 0.
 using LaneCurve = std::vector<double>;
 
-// Of a compute-only run. `fit` says how a slice's time spreads over its chunks: later tokens see
-// more and cost more; evenly when nothing is known.
+// The curve of a compute-only run. `fit` says how a slice's time spreads over its chunks: later
+// tokens see more and cost more; evenly when nothing is known.
 LaneCurve ComputeCurve(const RestoreReport& compute_only, const ComputeFit& fit);
-// Of a load-only run that loaded at least two chunks and computed none; kIo otherwise. Goes on at
-// the run's pace until there are `chunks`.
+// The curve of a load-only run that loaded at least two chunks and computed none; kIo otherwise.
+// Goes on at the run's pace until there are `chunks`.
 Result<LaneCurve> LoadCurve(const RestoreReport& load_only, int chunks);
 
 struct Bound {

@@ -46,7 +46,8 @@ constexpr Row kRows[] = {
     {.name = "both random", .link = Change::kRandom, .compute = Change::kRandom},
 };
 
-// Of work that takes about span_s at speed 1, up to `most`; random speeds hold for every_s.
+// Draws speeds up to `most` for work that takes about span_s at speed 1; random ones hold for
+// every_s.
 std::vector<SpeedPoint> Draw(Change shape, double span_s, double most, double every_s,
                              uint64_t seed) {
   std::mt19937_64 rng(seed);

@@ -67,10 +67,8 @@ CrowdTimes LeastTimes(const Crowd& crowd) {
 }
 
 CrowdTimes RunCrowd(const Crowd& crowd, LoadOrder order) {
-  SimOptions options{.compute = crowd.compute,
-                     .tiers = {{.chunk_s = crowd.chunk_s}},
-                     .pages = 1024,
-                     .check_invariants = false};
+  SimOptions options{
+      .compute = crowd.compute, .tiers = {{.chunk_s = crowd.chunk_s}}, .pages = 1024};
   options.restorer.load_order = order;
   Simulator sim(options);
   sim.Train();

@@ -139,7 +139,7 @@ class Batch {
     return Fail(ErrorCode::kCorrupt, "not all logits are finite");
   }
 
-  // Of the engine's steps: tokens are chosen where the logits are.
+  // Runs one step as the engine does: tokens are chosen where the logits are.
   Status Step(int n, int position, bool with_slice) {
     std::vector<Slice> slices = NextTokens(n, position);
     for (Slice& slice : slices) slice.sampling = RowSampling();

@@ -24,7 +24,7 @@ struct EmulatedRanksOptions {
   // Compute, links and noise take so many times longer, and are reported as if they did not: what
   // this machine's few cores take for many ranks' messages weighs less by as much.
   double slow_motion = 1;
-  // Of each rank after its forward pass, on its thread. May be empty.
+  // Called by each rank after its forward pass, on its thread. May be empty.
   std::function<void(int rank, const RankJob&, const KvGate&)> on_done = {};
 };
 

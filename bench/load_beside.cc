@@ -97,7 +97,7 @@ class BesideRun {
     };
   }
 
-  // Of CUDA: as a tier in page-locked memory would, all chunks at once.
+  // Copies to the device as a tier in page-locked memory would, all chunks at once.
   Result<Pass> FromMemory() {
     ASSIGN_OR_RETURN(copied_, DrawPages(*runtime_, static_cast<int>(keys_.size())));
     pinned_ = Buffer(pass_bytes(), Memory::kPinned);

@@ -7,7 +7,7 @@
 namespace kvcake::bench {
 namespace {
 
-// Of the text: what lies beyond may be cut off.
+// The share of the text that facts are put in: what lies beyond may be cut off.
 constexpr double kDeepest = 0.95;
 
 std::string FactText(const Fact& fact) {

@@ -29,7 +29,7 @@ class OutagesBench {
     fmt::print("{:<24} {:>8} | {:>8} {:>8} {:>8} | {:>12} {:>12}\n", "link", "policy", "p50 s",
                "p95 s", "p99 s", "p99 / without", "most s");
     std::vector<std::string> texts;
-    // Of all runs, by outage and policy.
+    // Collects all runs, by outage and policy.
     std::vector<std::array<std::vector<double>, kPolicies.size()>> ttfts(outages.size());
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
       for (size_t o = 0; o < outages.size(); ++o) {

@@ -22,8 +22,7 @@ double MeasurePlanner(int restorations, int chunks, double ratio, int steps) {
                      .tiers = {{.chunk_s = ratio * kChunkSeconds}},
                      .pages = restorations * chunks + 256,
                      .chunk_tokens = kPlannedChunk,
-                     .slice_tokens = kPlannedSlice,
-                     .check_invariants = false};
+                     .slice_tokens = kPlannedSlice};
   Simulator simulator(std::move(options));
   simulator.Train();
   const double until_s = steps * kStepSeconds;

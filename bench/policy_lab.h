@@ -33,7 +33,7 @@ class PolicyLab {
   static Result<PolicyLab> Open(const PolicyLabOptions& options);
 
   double compute_s() const { return compute_s_; }  // of a document
-  // Of a link on which loading takes so many times as long as computing.
+  // The rate of a link on which loading takes so many times as long as computing.
   double RateFor(double ratio) const;
 
   // Requests arrive so fast that computing everything would keep the server busy for the share

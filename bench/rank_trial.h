@@ -29,7 +29,7 @@ struct RankTrialOptions {
   double slow_motion = 1;
   // What a slice of one process took; may be empty.
   std::function<void(int start, int tokens, Seconds took)> on_slice = {};
-  // Of the leader, as ChainWorker::on_done.
+  // Called by the leader, as ChainWorker::on_done.
   std::function<void(const RankJob&, const KvGate&)> on_done = {};
 };
 

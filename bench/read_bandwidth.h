@@ -9,7 +9,7 @@ namespace kvcake::bench {
 
 class ReadBandwidth {
  public:
-  // Of memory of the path's to read: much more than fits any cache.
+  // Takes memory where the path reads its own: much more than fits any cache.
   explicit ReadBandwidth(NumericPath path, uint64_t bytes = 1ull << 30);
 
   // Reads it once with all workers of the pool side by side, or on CUDA several times: bytes a

@@ -13,7 +13,8 @@
 namespace kvcake::bench {
 namespace {
 
-// Of dense attention where that is measured: a rectangle has twice the scores of its triangle.
+// Counts attention as dense where that is measured: a rectangle has twice the scores of its
+// triangle.
 SliceTime TimeOf(Runtime& runtime, bool dense) {
   SliceTime time = SliceTimeOf(runtime);
   if (dense) time.attention = SliceTime::Attention::kDense, time.a *= 2, time.g = 0;

@@ -45,7 +45,7 @@ Result<std::vector<MethodResult>> MeasureCell(RankTrial& trial, std::vector<Rank
                                               const std::vector<int32_t>& prompt,
                                               const CellOptions& options);
 
-// Of the same cell; nullptr where it was not measured.
+// Finds the method in the results of one cell; nullptr where it was not measured.
 const MethodResult* FindMethod(const std::vector<MethodResult>& results, const std::string& name);
 
 struct CellNames {

@@ -132,7 +132,8 @@ class ScheduleBench {
   std::string Name() const {
     return runtime_options_.emulate.empty() ? runtime_options_.model_dir : runtime_options_.emulate;
   }
-  // Of the machine itself: an emulated one's pages are smaller than what they stand for.
+  // What the machine itself would hold: an emulated one's pages are smaller than what they stand
+  // for.
   static double KvBytesPerToken(Runtime& runtime) {
     if (const auto& profile = runtime.profile())
       return static_cast<double>(profile->kv_bytes_per_token);

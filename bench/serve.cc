@@ -39,7 +39,7 @@ std::string RandomText(std::mt19937_64& rng, size_t bytes) {
   return text;
 }
 
-// Of request `number`: the same for the same number, and unlike all others.
+// Makes the body of request `number`: the same for the same number, and unlike all others.
 struct Body {
   size_t prompt_bytes = 0;
   int answer_tokens = 2;  // on average

@@ -21,7 +21,7 @@ namespace {
 constexpr std::chrono::minutes kStartMax{5};
 constexpr uint64_t kLogMax = 1 << 20;  // of what is printed until then
 
-// Of the line that says where it serves; 0: there is none yet.
+// The port in the line that says where it serves; 0: there is none yet.
 uint16_t PortIn(const std::string& log) {
   const size_t url = log.find("http://");
   const size_t colon = url == std::string::npos ? url : log.find(':', url + 5);

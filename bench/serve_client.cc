@@ -21,7 +21,7 @@ Status Failed(const char* what) {
   return Fail(ErrorCode::kIo, "cannot {} the server: {}", what, std::strerror(errno));
 }
 
-// Of a header that is complete.
+// Whether all of an answer has been received, as its header tells.
 bool IsWhole(const std::string& received) {
   const size_t head = received.find("\r\n\r\n");
   if (head == std::string::npos) return false;

@@ -34,7 +34,7 @@ class HttpClient {
   // Send and Receive to the end.
   [[nodiscard]] Result<std::string> Ask(std::string_view method, std::string_view path,
                                         std::string_view body = "");
-  // Of the answer so far; its head and the marks of chunks included.
+  // The answer so far; its head and the marks of chunks included.
   const std::string& received() const { return received_; }
   int fd() const { return fd_; }
 

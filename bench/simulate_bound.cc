@@ -116,7 +116,7 @@ class HindsightBound {
   double ComputeEnd(double start_s, double work_s) const {
     return s_.compute_speed.EndOf(start_s, work_s);
   }
-  // Of splits of [0, end).
+  // The best of all splits of [0, end).
   Hindsight Before(int end) const {
     const std::vector<double> holes = Holes(0, end);
     Hindsight best{.bound_s = kNever, .split = end};

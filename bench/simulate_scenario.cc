@@ -40,7 +40,7 @@ class Random {
   std::mt19937_64 rng_;
 };
 
-// Of something that would take about span_s.
+// Draws speeds for something that would take about span_s.
 SpeedTrace RandomTrace(Random& random, Shape shape, double span_s, double speed_max) {
   const double at = span_s * random.Uniform(0.05, 0.95);
   switch (shape) {
@@ -299,7 +299,6 @@ SimOutcome RunPolicy(const Scenario& s, Policy policy, std::optional<int> split)
   options.chunk_tokens = s.chunk_tokens;
   options.slice_tokens = s.slice_tokens;
   options.seed = s.seed;
-  options.check_invariants = false;
   Simulator sim(std::move(options));
   TeachCompute(s, sim);
   TeachTiers(s, sim);

@@ -101,7 +101,7 @@ TEST(SimulateTest, NoSplitBeatsTheBound) {
   }
 }
 
-// Of a prompt in which several tiers hold different chunks: every choice of chunks to compute.
+// Tries every choice of chunks to compute of a prompt whose chunks several tiers hold between them.
 TEST(SimulateTest, NoChoiceOfChunksBeatsTheBoundOfSeveralTiers) {
   const auto profiles = Profiles();
   int tried = 0;

@@ -31,10 +31,9 @@ Svg::Svg(double width, double height) : width_(width), height_(height) {}
 
 void Svg::Rect(double x, double y, double width, double height, std::string_view fill,
                std::string_view tooltip) {
-  body_ += fmt::format(
-      R"(<rect x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}" fill="{}"><title>{}</title></rect>)"
-      "\n",
-      x, y, width, height, fill, Escape(tooltip));
+  body_ += fmt::format(R"(<rect x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}" fill="{}">)"
+                       "<title>{}</title></rect>\n",
+                       x, y, width, height, fill, Escape(tooltip));
 }
 
 void Svg::Line(double x1, double y1, double x2, double y2, std::string_view stroke, double width,

@@ -108,7 +108,7 @@ void Print(const std::vector<TierRow>& rows, uint64_t bytes, nlohmann::ordered_j
                                {"cake_ttft_s", Median(row.cake_ttft_s)},
                                {"tokens_loaded", row.tokens_loaded}});
   }
-  // Of each repeat, whose runs were made together.
+  // Compares within each repeat, whose runs were made together.
   const TierRow& all = rows.back();
   std::vector<double> of_best, of_sum, cake_of_best;
   for (size_t i = 0; i < all.load_s.size(); ++i) {

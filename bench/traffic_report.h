@@ -23,13 +23,14 @@ struct TrafficErrors {
   std::string first;  // what the first one said
 };
 
-// Of the answers that came whole, but for `errors`.
+// Sums up the answers that came whole; `errors` are of the others.
 struct TrafficSummary {
   size_t completed = 0, failed = 0;
   double duration_s = 0;
   int64_t input_tokens = 0, output_tokens = 0;
   double planned_tokens_mean = 0, input_tokens_mean = 0;  // of a prompt: as asked, as it was
-  // Of the prompts' tokens, those that the server says it did not compute; absent: it says nothing.
+  // The share of the prompts' tokens that the server says it did not compute; absent: it says
+  // nothing.
   std::optional<double> hit_rate;
   LatencySummary ttft;   // from sending to the first token
   LatencySummary tpot;   // a token after the first: the mean of each answer of at least two

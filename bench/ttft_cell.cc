@@ -25,7 +25,7 @@ double MedianOf(size_t repeats, Of of) {
   return Median(std::move(values));
 }
 
-// Of slices as long as compute-only's, which the curve knows to the moment.
+// Compares slices as long as compute-only's, which the curve knows to the moment.
 double ComputeSlowdown(const RestoreReport& cake, const LaneCurve& compute, int slice_tokens) {
   double took_s = 0, alone_s = 0;
   for (const TimelineEntry& entry : cake.timeline) {

@@ -17,7 +17,7 @@ constexpr std::array kTtftPolicies = {Policy::kCompute, Policy::kLoad, Policy::k
 constexpr double kLoadOnlyRatioMax = 2;
 
 struct TtftSpec {
-  // Of the time to load every chunk to the time to compute them; of a link, what it comes to.
+  // The time to load every chunk over the time to compute them; with a link, what that comes to.
   double ratio = 1;
   std::optional<double> link_gbit = {};  // decides instead of the ratio; infinity: no link
   double latency_s = 0;

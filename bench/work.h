@@ -8,7 +8,7 @@
 
 namespace kvcake::bench {
 
-// Of one weight as it is held, row scales apart.
+// The size of one weight as it is held, row scales apart.
 constexpr uint64_t WeightBytes(WeightFormat format) {
   return format == WeightFormat::kInt8 ? 1 : 2;
 }

@@ -118,7 +118,7 @@ TEST(Workload, ArrivalsKeepTheirRate) {
   const auto poisson = Arrivals(20001, 4, true, 1);
   EXPECT_TRUE(std::is_sorted(poisson.begin(), poisson.end()));
   EXPECT_NEAR(poisson.back(), 5000, 150);  // its standard deviation is 35
-  // Of exponential gaps a share of 1 - 1/e is below the mean.
+  // A share of 1 - 1/e of exponential gaps is below the mean.
   int below = 0;
   for (size_t i = 1; i < poisson.size(); ++i) below += poisson[i] - poisson[i - 1] < 0.25;
   EXPECT_NEAR(below / 20000.0, 0.632, 0.015);

@@ -17,12 +17,12 @@ endfunction()
 
 # kvcake_room(NAME [DIR dir] [WITHOUT regex] [DEPS rooms...] [LIBS targets...]) makes the library of
 # a room from its sources (src/NAME unless DIR is given, without those whose path matches the regex)
-# and one test program from the *_test.cc beside them; its tests carry the room's name as their ctest
-# label. What tests share in files called x_testing.cc is the library NAME_testing, which holds that
-# of the rooms below, too: the tests of the room and of those above it link it, no program does.
-# Each x_fuzz.cc becomes a test that replays its corpus and some mutations of it, and with
-# KVCAKE_FUZZ a libFuzzer program NAME_x_fuzz. Files called x_bench.cc become the Google Benchmark
-# program NAME_bench. With KVCAKE_CUDA a room's .cu files are sources, too.
+# and one test program from the *_test.cc beside them; its tests carry the room's name as their
+# ctest label. What tests share in files called x_testing.cc is the library NAME_testing, which
+# holds that of the rooms below, too: the tests of the room and of those above it link it, no
+# program does. Each x_fuzz.cc becomes a test that replays its corpus and some mutations of it, and
+# with KVCAKE_FUZZ a libFuzzer program NAME_x_fuzz. Files called x_bench.cc become the Google
+# Benchmark program NAME_bench. With KVCAKE_CUDA a room's .cu files are sources, too.
 function(kvcake_room name)
   cmake_parse_arguments(ROOM "" "DIR;WITHOUT" "DEPS;LIBS" ${ARGN})
   if(NOT ROOM_DIR)

@@ -60,7 +60,7 @@ class WorkloadsTest(ServerTest):
         run = self.checked(6, "--workload", "long-doc-qa", "--num-documents", "2",
                            "--document-length", "800", "--repeat-count", "3", "--repeat-mode", "tile",
                            "--output-len", "8", "--request-rate", "20", "--seed", "11")
-        # Of each document all but the first request finds most.
+        # All but the first request for each document find most of it.
         self.assertGreater(run.json["hit_rate"], 0.4)
         self.assertIn("not cached", run.svg)
         self.assertIn("cached: most of it", run.svg)

@@ -11,7 +11,7 @@
 #include "engine/engine.h"
 #include "model/safetensors.h"
 #include "model/transformer.h"
-#include "ops/test_paths.h"
+#include "ops/paths_testing.h"
 #include "store/disk_tier.h"
 
 namespace kvcake {

@@ -11,7 +11,8 @@ namespace {
 using nlohmann::json;
 
 const json kRoot = json::parse(R"({
-  "name": "x", "flag": true, "count": 3, "share": 0.5, "nothing": null, "large": 18446744073709551615,
+  "name": "x", "flag": true, "count": 3, "share": 0.5, "nothing": null,
+  "large": 18446744073709551615,
   "list": [{"size": 7}, "y"]})");
 
 template <typename T>

@@ -26,8 +26,6 @@
 #define ACQUIRE(...) KVCAKE_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define RELEASE(...) KVCAKE_ANNOTATION(release_capability(__VA_ARGS__))
 #define RETURN_CAPABILITY(x) KVCAKE_ANNOTATION(lock_returned(x))
-// On a function whose locking the compiler cannot follow; a comment beside it says why it is right.
-#define NO_THREAD_SAFETY_ANALYSIS KVCAKE_ANNOTATION(no_thread_safety_analysis)
 
 namespace kvcake {
 

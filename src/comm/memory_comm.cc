@@ -111,7 +111,7 @@ class Group {
     RunLocked({rank}, [done = std::move(done), error] { done(tl::unexpected(error)); });
   }
 
-  // Of the transfers whose owner is the given end of their route: those of or with `rank`.
+  // Ends transfers of or with `rank`, for their owner: the given end of their route.
   template <typename Transfer>
   void EndAllLocked(Queues<Transfer>& queues, int rank, int Route::*owner) REQUIRES(mutex_) {
     for (auto it = queues.begin(); it != queues.end();) {

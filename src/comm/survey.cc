@@ -43,7 +43,7 @@ class Surveyor {
     return {};
   }
 
-  // Of the link to the next rank.
+  // Measures the link to the next rank.
   Status Probe(Record* record) {
     double short_s = std::numeric_limits<double>::infinity(), long_s = short_s;
     for (int round = 0; round < kShortRounds + kLongRounds; ++round) {

@@ -12,8 +12,8 @@ namespace kvcake {
 
 struct Survey {
   std::vector<std::string> machines = {};  // of every rank, as it calls itself
-  // Of the slowest link from a rank to the next, each at its best: half a round trip of a short
-  // message, and what a message of some MB adds to it.
+  // Describe the slowest link from a rank to the next, each at its best: half a round trip of a
+  // short message, and what a message of some MB adds to it.
   double latency_s = 0;
   double bytes_per_s = 0;
 };

@@ -24,15 +24,15 @@ struct JoinedChain {
   std::string leader;  // where it called from
 };
 
-// Of a worker: sleeps until a leader has called and its chain is connected; `listener` stays open.
-// Calls that are no leader's are closed and hinder nobody. kCancelled: `stop` was asked for; else
-// the error of a chain that a leader has called for in vain.
+// Called by a worker: sleeps until a leader has called and its chain is connected; `listener` stays
+// open. Calls that are no leader's are closed and hinder nobody. kCancelled: `stop` was asked for;
+// else the error of a chain that a leader has called for in vain.
 Result<JoinedChain> AwaitLeader(const TcpListener& listener, const std::stop_token& stop,
                                 const JoinOptions& options = {});
 
-// Of the leader: a chain with these ("host:port" as every rank reaches it) before it. An error
-// names each that is not ready: kInvalidArgument where something else than a worker answers there,
-// or an address is none; kCancelled: `stop` was asked for.
+// Called by the leader: makes a chain with these ("host:port" as every rank reaches it) before it.
+// An error names each that is not ready: kInvalidArgument where something else than a worker
+// answers there, or an address is none; kCancelled: `stop` was asked for.
 Result<std::unique_ptr<Comm>> GatherWorkers(std::span<const std::string> workers,
                                             const std::stop_token& stop,
                                             const JoinOptions& options = {});

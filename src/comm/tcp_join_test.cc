@@ -36,7 +36,7 @@ class Waiting {
   std::string address() const { return fmt::format("127.0.0.1:{}", listener_.port()); }
   uint16_t port() const { return listener_.port(); }
   void Stop() { stop_.request_stop(); }
-  // Of the wait; once.
+  // What the wait came to; once.
   Result<JoinedChain> Joined() { return joined_.get(); }
   void Again() {
     joined_ = std::async(std::launch::async,

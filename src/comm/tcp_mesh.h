@@ -10,7 +10,7 @@
 
 namespace kvcake {
 
-// Of "host:port" or "[IPv6]:port"; kInvalidArgument, or kIo where the name is not known.
+// Resolves "host:port" or "[IPv6]:port"; kInvalidArgument, or kIo where the name is not known.
 Result<std::vector<boost::asio::ip::tcp::endpoint>> Resolve(boost::asio::io_context& context,
                                                             const std::string& address);
 

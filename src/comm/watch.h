@@ -1,4 +1,4 @@
-// Of a chain that has nothing to do: whether it is still there.
+// Detects lost peers of an idle chain.
 #pragma once
 
 #include <functional>

@@ -7,25 +7,35 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/json_file.h"
+
 namespace kvcake {
+namespace {
+
+// Whoever writes to the store's directory may have written it. The keys that are remembered
+// (WriteBehindOptions::seen_max) are a tenth of this, what was measured a few kilobytes.
+constexpr JsonLimits kCostLimits{.max_bytes = 16 << 20, .max_values = 1 << 20, .max_depth = 8};
+
+Status Teach(const nlohmann::json& json, const Learners& learners) {
+  if (!json.is_object() || !json.contains("compute") || !json.contains("tier")) {
+    return Fail(ErrorCode::kInvalidArgument, "it has no compute and tier");
+  }
+  RETURN_IF_ERROR(learners.compute.FromJson(json["compute"]));
+  RETURN_IF_ERROR(learners.restorer.TierCostFromJson(learners.tier, json["tier"]));
+  if (learners.writes == nullptr || !json.contains("seen")) return {};
+  return learners.writes->SeenFromJson(json["seen"]);
+}
+
+}  // namespace
 
 void LoadCosts(const std::string& path, const Learners& learners) {
-  std::ifstream file(path);
-  if (!file) return;
-  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  const auto teach = [&]() -> Status {
-    if (!json.is_object() || !json.contains("compute") || !json.contains("tier")) {
-      return Fail(ErrorCode::kInvalidArgument, "it has no compute and tier");
-    }
-    RETURN_IF_ERROR(learners.compute.FromJson(json["compute"]));
-    RETURN_IF_ERROR(learners.restorer.TierCostFromJson(learners.tier, json["tier"]));
-    if (learners.writes == nullptr || !json.contains("seen")) return {};
-    return learners.writes->SeenFromJson(json["seen"]);
-  };
-  if (const Status taught = teach(); !taught) {
-    spdlog::warn("{} is not a cost file of kvcake, measuring anew: {}", path,
-                 taught.error().message);
-  }
+  const auto json = ReadJsonFile(path, kCostLimits);
+  if (!json && json.error().code == ErrorCode::kNotFound) return;
+  const Status taught = json ? Teach(*json, learners) : tl::unexpected(json.error());
+  if (taught) return;
+  const std::string& why = taught.error().message;
+  spdlog::warn("not a cost file of kvcake, measuring anew: {}",
+               json ? fmt::format("{}: {}", path, why) : why);  // which names the file
 }
 
 void SaveCosts(const std::string& path, const Learners& learners) {

@@ -8,7 +8,7 @@
 
 #include "comm/memory_comm.h"
 #include "engine/engine_testing.h"
-#include "store/faulty_tier.h"
+#include "store/faulty_tier_testing.h"
 
 namespace kvcake {
 namespace {

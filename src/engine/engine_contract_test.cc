@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "engine/engine_testing.h"
-#include "ops/test_paths.h"
-#include "store/faulty_tier.h"
+#include "ops/paths_testing.h"
+#include "store/faulty_tier_testing.h"
 #include "store/throttled_tier.h"
 
 namespace kvcake {

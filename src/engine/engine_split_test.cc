@@ -7,7 +7,7 @@
 
 #include "base/source_dir_testing.h"
 #include "engine/engine_testing.h"
-#include "ops/test_paths.h"
+#include "ops/paths_testing.h"
 
 namespace kvcake {
 namespace {

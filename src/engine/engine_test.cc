@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "engine/engine_testing.h"
-#include "store/faulty_tier.h"
+#include "store/faulty_tier_testing.h"
 #include "store/slow_tiers_testing.h"
 #include "store/throttled_tier.h"
 

@@ -36,7 +36,7 @@ class StepLeft {
     return compute;
   }
 
-  // Of a slice of so many chunks: what it and the prompt's last tokens may take together.
+  // What a slice of so many chunks and the prompt's last tokens may take together.
   int SliceMax(int chunks) const {
     return restorations_ ? std::min(tokens_, chunks * budget_.chunk_tokens) : tokens_;
   }

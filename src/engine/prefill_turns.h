@@ -16,8 +16,8 @@ namespace kvcake {
 // What one step has for prompts.
 struct PrefillBudget {
   int tokens = 0;  // that prompts may compute
-  int room_tokens =
-      0;  // that the step can hold: a starved restoration gets a chunk beyond `tokens`
+  // That the step can hold: a starved restoration gets a chunk beyond `tokens`.
+  int room_tokens = 0;
   int chunk_tokens = 128;
   Schedule schedule = Schedule::kAdaptive;
   Seconds restore_wait_max{1};  // OrderPrefills'

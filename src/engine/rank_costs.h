@@ -7,7 +7,7 @@
 
 namespace kvcake {
 
-// Of a slice in this process.
+// What a slice costs in this process.
 SliceTime SliceTimeOf(Runtime& runtime);
 // So many ranks like this process.
 ChainCost ChainCostOf(Runtime& runtime, int ranks, const LinkCost& link);

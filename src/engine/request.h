@@ -34,7 +34,7 @@ struct Request {
   std::vector<int32_t> end_tokens = {};  // generation stops after any of these
   bool logprobs = false;
   int top_logprobs = 0;  // also of so many of the likeliest; with `logprobs`
-  // Of the prompt's tokens too; with `logprobs`. All of them are computed then, nothing is
+  // Scores the prompt's tokens, too; with `logprobs`. All of them are computed then, nothing is
   // restored.
   bool prompt_logprobs = false;
   std::string salt = {};  // joins the chunks' root: what differs in it shares no KV

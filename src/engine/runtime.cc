@@ -122,7 +122,7 @@ Runtime::~Runtime() {
   for (size_t i = 0; i < stores().size(); ++i) SaveCosts(CostPath(i), LearnersOf(i));
 }
 
-// Of the RAM tier nothing is kept: it is empty at the start, and one read tells.
+// Nothing is kept of the RAM tier: it is empty at the start, and one read tells.
 Learners Runtime::LearnersOf(size_t store) {
   return {.compute = *compute_cost_,
           .restorer = *restorer_,

@@ -31,12 +31,12 @@ struct RuntimeOptions {
   bool promote = false;  // copy hits of the other stores to the first
   Seconds store_ttl{0};  // 0: chunks do not age
   bool durable = false;  // kept chunks survive a power cut
-  // Of KV pages, in use and cached; on CUDA, of the RAM tier behind them (0: none).
+  // Holds KV pages, in use and cached; on CUDA, the RAM tier behind them (0: none).
   uint64_t ram_capacity_bytes = 4ull << 30;
   bool ram_pinned = true;  // the RAM tier's memory is page-locked
-  // Of the CUDA device's memory, for weights, scratch and KV pages.
+  // The share of the CUDA device's memory for weights, scratch and KV pages.
   double gpu_memory_utilization = 0.9;
-  // Of host memory that chunks pass through on CUDA, and once more of what ranks send.
+  // Host memory that chunks pass through on CUDA; as much again for what ranks send.
   uint64_t staging_capacity_bytes = 512ull << 20;
   bool enforce_eager = false;    // on CUDA, decode without graphs
   std::string cuda_device = {};  // as CUDA_VISIBLE_DEVICES names it; empty: its first
@@ -51,7 +51,7 @@ struct RuntimeOptions {
   Seconds pass_over_max = EngineOptions{}.pass_over_max;
   Seconds stall_timeout = EngineOptions{}.stall_timeout;  // the Restorer's, too
   LoadOrder load_order = Restorer::Options{}.load_order;
-  // Of a prompt that several ranks prefill, the most tokens that one computes: all in one forward
+  // The most tokens that one rank computes of a prompt that several prefill: all in one forward
   // pass. 0: no such prompts.
   int rank_tokens_max = 0;
   int threads = 0;             // 0: one for each of `cpus`, else every core the process may use
@@ -62,7 +62,7 @@ struct RuntimeOptions {
   bool keep_costs = true;
 };
 
-// Of a step: 512, and on CUDA 2,048, which gives most of a device's multiprocessors work.
+// Tokens of a step: 512, and on CUDA 2,048, which gives most of a device's multiprocessors work.
 int DefaultSliceTokens(NumericPath path);
 
 // The compute pool that the options ask for. With `cpus`, the calling thread and those that it
@@ -94,7 +94,7 @@ class Runtime {
   Restorer& restorer() { return *restorer_; }
   // In the order of RuntimeOptions::stores.
   const std::vector<std::unique_ptr<Tier>>& stores() const { return tiers_->stores(); }
-  // Of ranks that prefill one prompt (ChainOptions::staging).
+  // What ranks that prefill one prompt stage their pages with (ChainOptions::staging).
   KvStaging rank_staging() const {
     return {.copier = rank_copier_.get(), .memory = {rank_staging_.data(), rank_staging_.size()}};
   }

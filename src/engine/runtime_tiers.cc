@@ -8,7 +8,7 @@
 
 #include "base/available_memory.h"
 #include "store/disk_tier.h"
-#include "store/faulty_tier.h"
+#include "store/late_tier.h"
 #include "store/memory_tier.h"
 #include "store/staged_tier.h"
 #include "store/throttled_tier.h"
@@ -114,11 +114,10 @@ Result<std::unique_ptr<Tier>> RuntimeTiers::OpenStore(size_t number) {
     store = std::make_unique<ThrottledTier>(std::move(store), std::move(link));
   }
   if (options.load_stall_share > 0) {
-    store = std::make_unique<FaultyTier>(std::move(store),
-                                         FaultyTierOptions{.seed = std::random_device()(),
-                                                           .read_delay = options.load_stall_share,
-                                                           .delay_min = options.load_stall,
-                                                           .delay_max = options.load_stall});
+    store = std::make_unique<LateTier>(std::move(store),
+                                       LateTierOptions{.seed = std::random_device()(),
+                                                       .share = options.load_stall_share,
+                                                       .delay = options.load_stall});
   }
   return store;
 }

@@ -5,7 +5,7 @@
 #include "engine/engine_testing.h"
 #include "kv/page_copier_testing.h"
 #include "ops/cuda_page_copier.h"
-#include "ops/test_paths.h"
+#include "ops/paths_testing.h"
 
 namespace kvcake {
 namespace {
@@ -40,7 +40,7 @@ class RuntimeTiersTest : public PathTest {
     Tier* const store = tiers.stores().empty() ? nullptr : tiers.stores()[0].get();
     return std::make_unique<World>(store, WorldOptions{.path = GetParam(), .ram = tiers.ram()});
   }
-  // Of the prompt's chunks.
+  // How many of the prompt's chunks are held.
   static size_t Count(const std::vector<bool>& held) {
     return std::count(held.begin(), held.end(), true);
   }

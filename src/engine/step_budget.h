@@ -1,6 +1,8 @@
-// Who else wants the machine that restorations compute on. The product has no such budget: a step
-// is as long as its sequences make it, and restorations get all that decodes and prompts leave. A
-// bench installs one to see what a busy machine leaves of a restoration.
+// Who else wants the machine that restorations compute on. Without a budget nobody does: a step is
+// as long as its sequences make it, and restorations get all that decodes and prompts leave. The
+// only budget is bench::SharedSteps, an experiment that shows what a busy machine leaves of a
+// restoration: benches install it, and `kvcake run` where --compute-share or --compute-trace asks
+// for it. `kvcake serve` has none.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ namespace kvcake {
 struct StepPlannerOptions {
   int slice_tokens = 512;       // the token budget of a step; at least a chunk
   int max_batch_tokens = 1024;  // the most that a step can hold; room for a chunk beside decodes
-  // Of prompts that are scored, in a step: each of their tokens has logits, which take memory.
+  // Bounds the tokens of scored prompts in a step: each of them has logits, which take memory.
   int scored_tokens_max = 512;
   Seconds step_max{0};  // while anything decodes, slices are expected to end by then; 0: no limit
   Schedule schedule = Schedule::kAdaptive;

@@ -12,7 +12,7 @@ struct TokenLogprob {
   float logprob = 0;
 };
 
-// Of a token, and of the likeliest in its place.
+// How likely a token was, and the likeliest in its place.
 struct TokenScore {
   float logprob = 0;
   std::vector<TokenLogprob> top = {};

@@ -36,7 +36,7 @@ struct FileFaults {
   double direct_error = 0;  // kIo from any read or write of a file opened for direct I/O
   double lost_write = 0;    // said to be written, but is not
   double rename_error = 0;  // kIo
-  // Of any call that would change something (Create, a write, Rename, MakeDirs, Remove, Touch,
+  // Fails any call that would change something (Create, a write, Rename, MakeDirs, Remove, Touch,
   // ...).
   double change_error = 0;
   // What the injected errors of reads and opens, and of changes, are called.

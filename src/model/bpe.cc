@@ -94,7 +94,7 @@ const Bpe::Ranked* Bpe::FindMerge(int32_t left, int32_t right) const {
   }
 }
 
-// Of a non-empty word.
+// The word is not empty.
 Bpe::Unit Bpe::FirstUnit(std::string_view word) const {
   Unit unit = {static_cast<unsigned char>(word[0]), 1, -1};
   if (!rules_.byte_level) unit.code = DecodeUtf8(word, &unit.size);

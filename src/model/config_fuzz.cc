@@ -1,7 +1,7 @@
 // Any bytes as config.json: refused, or a configuration that makes sense.
 #include "base/check.h"
 #include "model/config.h"
-#include "model/fuzz_dir.h"
+#include "model/fuzz_dir_testing.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto config = kvcake::LoadModelConfig(kvcake::FuzzDir("config.json", data, size));

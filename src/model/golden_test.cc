@@ -17,7 +17,7 @@
 #include "model/safetensors.h"
 #include "model/score.h"
 #include "model/transformer.h"
-#include "ops/test_paths.h"
+#include "ops/paths_testing.h"
 
 namespace kvcake {
 namespace {

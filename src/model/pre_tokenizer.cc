@@ -170,7 +170,7 @@ Status PreTokenizer::Apply(const Metaspace& metaspace, Words* words) {
         prepend && !text.starts_with(metaspace.replacement) && !text.starts_with(' ');
     if (prefix || text.find(' ') != std::string_view::npos) {
       std::string replaced = prefix ? metaspace.replacement : "";
-      // Of one character by another: it cannot grow much.
+      // Puts one character in the place of another: it cannot grow much.
       replaced += ReplaceAll(std::string(text), " ", metaspace.replacement, SIZE_MAX).value();
       text = words->Keep(std::move(replaced));
     }

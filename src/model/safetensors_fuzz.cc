@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "base/check.h"
-#include "model/fuzz_dir.h"
+#include "model/fuzz_dir_testing.h"
 #include "model/safetensors.h"
 #include "model/tensor_scan.h"
 

@@ -50,7 +50,7 @@ constexpr ForeignFile kForeignFiles[] = {
     {"PK\x03\x04", "a PyTorch file, which is not supported: let transformers save safetensors"},
 };
 
-// Of what kvcake does not read, but files have beside the weights: masks and positions.
+// A type that kvcake does not read, but files have beside the weights: of masks and positions.
 struct OtherDType {
   std::string_view name;
   uint64_t bytes;

@@ -17,7 +17,7 @@ struct ScoreOptions {
   std::span<const PageId> kept = {};
 };
 
-// Of the token that follows `position`: f32 [vocab_size], valid during the call.
+// Sees the logits of the token that follows `position`: f32 [vocab_size], valid during the call.
 using LogitsVisitor = std::function<void(int position, std::span<const float> logits)>;
 
 // Runs `tokens` through the model and visits each position after the kept chunks in order. Draws

@@ -10,7 +10,7 @@ namespace kvcake {
 
 namespace {
 
-// Of a text by normalising it: " " becomes "▁"; a short one may get a prefix.
+// How much a text may grow by being normalised: " " becomes "▁"; a short one may get a prefix.
 constexpr size_t kMaxGrowth = 3, kMaxGrowthBytes = 4096;
 
 }  // namespace

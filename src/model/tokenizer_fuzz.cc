@@ -2,7 +2,7 @@
 // decodes.
 #include "base/check.h"
 #include "base/utf8.h"
-#include "model/fuzz_dir.h"
+#include "model/fuzz_dir_testing.h"
 #include "model/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -18,7 +18,7 @@ AttentionShape AttentionShapeOf(const ModelConfig& c) {
   return shape;
 }
 
-// Of some 400 kernels each.
+// Each graph has some 400 kernels.
 constexpr size_t kGraphsMax = 128;
 
 // Steps that come again, and are short enough for the host to be in the way: every slice is one

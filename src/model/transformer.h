@@ -116,7 +116,7 @@ class TransformerModel : public Model {
   std::vector<AttentionSlice> slices_;  // one a slice of the batch
   std::vector<Slice> batch_;            // as SampledLast orders it
 
-  // Of the last of the wanted rows, up to max_logit_rows.
+  // Serve the last of the wanted rows, up to max_logit_rows.
   StepArray<RowSampling> sampling_;
   StepResult<int32_t> sampled_;
   std::span<const int32_t> sampled_tokens_;

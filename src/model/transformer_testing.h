@@ -15,7 +15,7 @@
 #include "model/tensor_list.h"
 #include "model/transformer.h"
 #include "ops/bf16.h"
-#include "ops/test_paths.h"
+#include "ops/paths_testing.h"
 
 namespace kvcake {
 

@@ -74,8 +74,8 @@ class AttentionPlan {
 // the pool hold a multiple of 16 tokens.
 class Attention {
  public:
-  // Of `compute`'s kind; borrows it and the pool. Plans keep to the limits, and no slice has more
-  // pages than the pool. On CUDA, CheckAttentionBackend has been asked.
+  // Makes one of `compute`'s kind; borrows it and the pool. Plans keep to the limits, and no slice
+  // has more pages than the pool. On CUDA, CheckAttentionBackend has been asked.
   static std::unique_ptr<Attention> Create(const Compute& compute, const AttentionShape& shape,
                                            const PagePool& pool, const AttentionLimits& limits,
                                            AttentionBackend backend = AttentionBackend::kAuto);

@@ -10,7 +10,7 @@ namespace kvcake {
 
 std::unique_ptr<Attention> NewCpuAttention(const Compute& compute, AttentionShape shape,
                                            const PagePool& pool);
-// Of pages that lie in one segment of the device's memory. `backend` is not kAuto.
+// Needs pages that lie in one segment of the device's memory. `backend` is not kAuto.
 std::unique_ptr<Attention> NewCudaAttention(const Compute& compute, AttentionShape shape,
                                             const PagePool& pool, const AttentionLimits& limits,
                                             AttentionBackend backend);

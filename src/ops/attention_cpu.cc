@@ -52,7 +52,7 @@ class CpuPlan : public AttentionPlan {
   std::span<const Merge> merges() const { return merges_; }
 
  private:
-  // Of a slice of one token. False when there are not enough slots left.
+  // Plans a slice of one token. False when there are not enough slots left.
   bool PlanPartials(int slice, int64_t partials, int heads_per_task, int64_t* slots);
 
   const AttentionShape& shape_;

@@ -9,7 +9,7 @@
 
 namespace kvcake::cuda {
 
-// Of tiles of heads of up to kDimensions dimensions; zeros fill them up. A block of threads
+// Multiplies tiles of heads of up to kDimensions dimensions; zeros fill them up. A block of threads
 // computes kOutDimensions of the result.
 template <int kDimensions, int kOutDimensions>
 class MmaProducts {

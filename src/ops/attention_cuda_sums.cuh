@@ -54,7 +54,7 @@ __device__ __forceinline__ float RoundToBf16(float x) {
   return __uint_as_float(PackBf16(x, 0.0f) << 16);
 }
 
-// Of one row: scores are powers of two, and weights 2^(score - max).
+// What one row has come to: scores are powers of two, and weights 2^(score - max).
 struct RowState {
   float max = -INFINITY;
   float sum = 0.0f;
@@ -89,7 +89,7 @@ __device__ __forceinline__ int RowsOf(const AttentionArgs& args, const Attention
   return min(args.tile_rows, task.rows - task.row);
 }
 
-// Of one row of the tile, from the head's first dimension on.
+// Where the sums of one row of the tile are, from the head's first dimension on.
 __device__ __forceinline__ float* SumsOf(const AttentionArgs& args, const AttentionTask& task,
                                          int kv_head, int partial, int row) {
   const int64_t tile = static_cast<int64_t>(kv_head) * task.partials + partial;

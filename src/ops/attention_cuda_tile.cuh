@@ -331,8 +331,8 @@ __device__ __forceinline__ void Tile<Products>::AddInfinite(int block, const uin
 
 // ---- weights ----
 
-// Of the keys at [block, block + kAttentionBlock), zeros for those behind a row; the rows' sums are
-// scaled to match.
+// Weighs the keys at [block, block + kAttentionBlock), with zeros for those behind a row; the rows'
+// sums are scaled to match.
 template <typename Products>
 __device__ __forceinline__ void Tile<Products>::Weigh(int block, uint4 (&weights)[4]) {
   float scores[8][4];  // of 8 keys each

@@ -10,8 +10,8 @@
 
 namespace kvcake::cuda {
 
-// Of tiles of heads of up to kDimensions dimensions; zeros fill them up. Two warpgroups share what
-// is staged, so that it is read from L2 half as often.
+// Multiplies tiles of heads of up to kDimensions dimensions; zeros fill them up. Two warpgroups
+// share what is staged, so that it is read from L2 half as often.
 //
 // A stage is panels of 64 keys by 64 dimensions, then such panels of values. A key's 64 dimensions
 // are 128 bytes in a row, whose eight pieces of 16 bytes are permuted by key % 8: the 128-byte

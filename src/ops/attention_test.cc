@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "ops/test_paths.h"
+#include "ops/paths_testing.h"
 
 namespace kvcake {
 namespace {
@@ -69,7 +69,7 @@ class Sequence {
     }
   }
 
-  // Of KV head 0.
+  // Changes KV head 0.
   void SetValue(int64_t token, int dim, float value) {
     v_[token * shape_.kv_heads * shape_.head_dim + dim] = F32ToBf16(value);
     Place(pool_->layout().chunk_tokens);

@@ -44,7 +44,7 @@ class Compute {
   NumericPath path() const { return path_; }
   // nullptr on the CPU.
   CudaDevice* cuda() const { return cuda_; }
-  // Of the CPU.
+  // The CPU's.
   const Kernels& kernels() const { return *kernels_; }
   // kScratchBytes for one worker of the pool, contents undefined between operations.
   std::byte* scratch(int worker) const { return scratch_.data() + worker * kScratchBytes; }
@@ -98,7 +98,7 @@ class ActivationBuffer {
 constexpr int64_t ActivationBytes(NumericPath path) {
   return path == NumericPath::kBf16Dot || OnCuda(path) ? 2 : 4;
 }
-// Of one quantised value: int8, or int16 where bytes must be widened to be multiplied.
+// The size of one quantised value: int8, or int16 where bytes must be widened to be multiplied.
 constexpr int64_t QuantizedBytes(NumericPath path) { return path == NumericPath::kBf16Dot ? 1 : 2; }
 
 }  // namespace kvcake

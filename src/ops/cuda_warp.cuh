@@ -7,7 +7,7 @@ namespace kvcake::cuda {
 
 constexpr int kWarp = 32;
 
-// Of all lanes' values, in an order that is always the same; every lane gets it.
+// Sums all lanes' values, in an order that is always the same; every lane gets the sum.
 template <typename T>
 __device__ T WarpSum(T value) {
   for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Of a block of kThreads; every thread gets it.
+// Sums the values of a block of kThreads; every thread gets the sum.
 __device__ float BlockSum(float value) {
   __shared__ float warps[kThreads / kWarp];
   value = WarpSum(value);

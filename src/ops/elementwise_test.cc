@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "ops/kernels.h"
-#include "ops/test_paths.h"
+#include "ops/paths_testing.h"
 
 namespace kvcake {
 namespace {

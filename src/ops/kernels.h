@@ -69,8 +69,8 @@ struct KvView {
   int layer = 0;
   int kv_head = 0;
 
-  // Of the token at `position`; at least as many tokens follow without a gap as remain in its
-  // group of 16. [token][head_dim] bf16.
+  // Begins at the token at `position`; at least as many tokens follow without a gap as remain in
+  // its group of 16. [token][head_dim] bf16.
   const uint16_t* Keys(int64_t position) const {
     const KvLayout& layout = pool->layout();
     return pool->Slab(pages[position / layout.chunk_tokens], layer) +

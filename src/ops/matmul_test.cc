@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "ops/kernels.h"
-#include "ops/test_paths.h"
+#include "ops/paths_testing.h"
 
 namespace kvcake {
 namespace {

@@ -14,7 +14,7 @@ constexpr int kDigitBits = 10;
 constexpr int kDigits = 1 << kDigitBits;
 static_assert(kDigits == kThreads, "each thread clears one");
 
-// Of a block.
+// What the threads of a block share.
 struct Shared {
   uint64_t warps[kWarps];
   // Sums of amounts by a digit of their logits' keys: atomic additions of 32 bits are fast.

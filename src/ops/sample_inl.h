@@ -68,7 +68,7 @@ class Weigher {
   static constexpr double kScaleMax = 1e300;
   static constexpr double kRounding = 0x1.8p52;  // to it, only whole numbers can be added
 
-  // Of x from -0.5 to 0.5, right to 2^-42: Taylor's series.
+  // Takes x from -0.5 to 0.5, and is right to 2^-42: Taylor's series.
   KVCAKE_EVERYWHERE static double Exp2(double x) {
     const double y = x * 0.6931471805599453;
     const double tail =

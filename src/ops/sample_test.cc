@@ -4,7 +4,7 @@
 #include <limits>
 #include <numeric>
 
-#include "ops/test_paths.h"
+#include "ops/paths_testing.h"
 
 namespace kvcake {
 namespace {
@@ -74,7 +74,7 @@ class RandomRows {
 
   int Below(int n) { return static_cast<int>(rng_() % n); }
 
-  // Of a random scale, some with many ties, with holes, or with infinities.
+  // Logits of a random scale, some with many ties, with holes, or with infinities.
   std::vector<float> Row(int64_t vocab) {
     auto row = RandomFloats(rng_, vocab, std::pow(10.0f, static_cast<float>(Below(5) - 2)));
     const int kind = Below(6);

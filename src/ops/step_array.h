@@ -11,7 +11,7 @@
 
 namespace kvcake {
 
-// Of up to `size` values. On the CPU the host's are the ones that kernels read; else each Commit
+// Holds up to `size` values. On the CPU the host's are the ones that kernels read; else each Commit
 // enqueues a copy, and the host's may change again after Compute::Wait.
 template <typename T>
 class StepArray {
@@ -35,7 +35,8 @@ class StepArray {
   Buffer device_;
 };
 
-// Of up to `size` values. On the CPU the kernels' are the host's; else each Fetch enqueues a copy.
+// Holds up to `size` values. On the CPU the kernels' are the host's; else each Fetch enqueues a
+// copy.
 template <typename T>
 class StepResult {
  public:

@@ -36,7 +36,7 @@ Error Failed(const char* what, cudaError_t error) {
 }  // namespace
 
 Result<std::unique_ptr<StepGraph>> Capture(CudaDevice& device, const StepGraphs::Enqueue& enqueue) {
-  // Of this thread alone: others copy pages meanwhile, on streams of their own.
+  // Captures this thread alone: others copy pages meanwhile, on streams of their own.
   cudaError_t error = cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeThreadLocal);
   if (error != cudaSuccess) return tl::unexpected(Failed("cudaStreamBeginCapture", error));
   enqueue();

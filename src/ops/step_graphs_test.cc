@@ -6,8 +6,8 @@
 
 #include "ops/attention.h"
 #include "ops/elementwise.h"
+#include "ops/paths_testing.h"
 #include "ops/step_array.h"
-#include "ops/test_paths.h"
 
 namespace kvcake {
 namespace {

@@ -1,6 +1,6 @@
 #include "ops/sum_words.h"
 
-#include "ops/test_paths.h"
+#include "ops/paths_testing.h"
 
 namespace kvcake {
 namespace {

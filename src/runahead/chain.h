@@ -21,7 +21,7 @@ struct ChainOptions {
   Seconds timeout{30};           // without any progress, a rank is taken for lost
   Seconds restore_timeout{600};  // of every rank, for what is kept of a prompt's beginning
   KvStaging staging = {};        // where pages are a device's
-  // Of the leader: called once, with why the chain is lost, before it is closed. May be empty.
+  // Called once by the leader, with why the chain is lost, before it is closed. May be empty.
   std::function<void(const Error&)> on_lost = {};
 };
 
@@ -38,8 +38,8 @@ struct RankReport {
 class ChainPlanner {
  public:
   virtual ~ChainPlanner() = default;
-  // Of the tokens [origin, origin + tokens), in at most so many parts; empty: one process is as
-  // fast.
+  // Divides the tokens [origin, origin + tokens) into at most so many parts; empty: one process is
+  // as fast.
   virtual std::optional<Partition> Plan(int origin, int tokens, int ranks) = 0;
   // What a job took: each part's rank, in order.
   virtual void Learn(const RankJob& job, std::span<const RankReport> ranks) = 0;
@@ -73,12 +73,12 @@ class ChainLeader {
   const PagePool& pool_;
   const ChainOptions options_;
   bool lost_ = false;
-  // Of the job.
+  // Report on the job.
   std::vector<RankReport> reports_;
   TransferWait reported_;
 };
 
-// Of a worker: what it computes with.
+// What a worker computes with.
 struct ChainWorker {
   Model& model;
   PagePool& pool;

@@ -43,7 +43,7 @@ struct ChainCost {
   // The last `count` ranks, which end with the leader; one alone takes part in no chain and pays no
   // t0_s.
   ChainCost Last(int count) const;
-  // Of everything sent for one token, all layers.
+  // Counts everything sent for one token, all layers.
   double bytes_per_token() const { return bytes_per_token_layer * layers; }
 };
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kNewest = 0.5;  // weight of a job's speeds against those before
 
-// Of slices after `origin`, as one of their own.
+// Gives the time of slices after `origin` as one of their own.
 SliceTime After(SliceTime time, int origin) {
   const bool dense = time.attention == SliceTime::Attention::kDense;
   time.c0 += time.g * origin;

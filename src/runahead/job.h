@@ -21,8 +21,8 @@ enum class RankMethod {
   kZigzag,
 };
 
-// Of the last `places` ranks of a Comm, of which the very last leads: it ends with the prompt's
-// last token.
+// What the last `places` ranks of a Comm do together; the very last leads: its part ends with the
+// prompt's last token.
 struct RankJob {
   RankMethod method = RankMethod::kChain;
   std::string salt = {};             // of the chunks' root (SaltedRoot)
@@ -51,8 +51,8 @@ std::vector<TokenRange> RangesOf(const RankJob& job, int place);
 // them.
 std::vector<Slice> SlicesOf(const RankJob& job, int place, std::span<const PageId> pages,
                             LayerGate* gate);
-// Of its gate; `first_rank` is that of place 0. In the order in which they travel at a layer: those
-// that go on as the next rank expects them.
+// The routes of its gate; `first_rank` is that of place 0. In the order in which they travel at a
+// layer: those that go on as the next rank expects them.
 std::vector<KvRoute> RoutesOf(const RankJob& job, int place, int first_rank, int chunk_tokens);
 // The end of what it needs pages for.
 int PagedTokens(const RankJob& job, int place);

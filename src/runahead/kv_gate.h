@@ -34,8 +34,8 @@ struct LayerExchange {
 // Tags below are for what is said about a prompt (runahead/chain.h).
 inline constexpr int kKvTags = 16;
 
-// Of ranks whose pages are a device's: what copies them, and memory of the host (page-locked, for
-// CUDA) that all pieces pass through. Both stay while a gate does.
+// What ranks need whose pages are a device's: what copies them, and memory of the host
+// (page-locked, for CUDA) that all pieces pass through. Both stay while a gate does.
 struct KvStaging {
   PageCopier* copier = nullptr;  // nullptr: pages are the host's memory
   std::span<std::byte> memory = {};

@@ -18,7 +18,7 @@ struct KvPiece {
   int begin = 0, end = 0;
 
   bool whole(const KvLayout& layout) const { return end - begin == layout.chunk_tokens; }
-  // Of one layer.
+  // Counts one layer.
   size_t bytes(const KvLayout& layout) const {
     return layout.slab_payload_bytes() / layout.chunk_tokens * (end - begin);
   }

@@ -58,8 +58,8 @@ class Generation : public AnswerSink {
   ServerMetrics& metrics_;
   const std::function<void(bool done)> notify_;
 
-  // Of the engine thread where there are stop strings: they end the answer at once. Else of the
-  // reader: between steps, every stream waits for what each token takes.
+  // Belong to the engine thread where there are stop strings: they end the answer at once. Else to
+  // the reader: between steps, every stream waits for what each token takes.
   Detokenizer detokenizer_;
   StopStrings stops_;
 

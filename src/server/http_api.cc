@@ -175,7 +175,12 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
   if (path == "/cache/warm") co_return co_await Warm(exchange);
   if (path == "/tokenize") co_return co_await AnswerBody(exchange, &HttpApi::TokenizeBody);
   if (path == "/detokenize") co_return co_await AnswerBody(exchange, &HttpApi::DetokenizeBody);
+  co_await AnswerAtOnce(exchange);
+}
 
+net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
+  const std::string& path = exchange.request.path;
+  HttpResponse response;
   response.body = "{}";
   if (path == "/ready" && draining_) {
     ApiError error{.status = 503, .message = "the server is shutting down"};

@@ -74,6 +74,8 @@ class HttpApi : public HttpHandler {
   boost::asio::awaitable<std::optional<Prepared>> PrepareBody(Exchange& exchange, Ask ask);
   boost::asio::awaitable<void> Generate(Exchange& exchange, Ask ask);
   boost::asio::awaitable<void> Warm(Exchange& exchange);
+  // Answers what neither the engine nor a worker is needed for.
+  boost::asio::awaitable<void> AnswerAtOnce(Exchange& exchange);
   using BodyAnswer = ApiResult<std::string> (HttpApi::*)(std::string body) const;
   boost::asio::awaitable<void> AnswerBody(Exchange& exchange, BodyAnswer answer);
   boost::asio::awaitable<void> AnswerWhole(Exchange& exchange, Answering& answering);

@@ -55,7 +55,7 @@ class HttpServer::Connection : public HttpReply,
   boost::beast::flat_buffer buffer_;
   bool idle_ = true;
   uint64_t charged_ = 0;  // of the server's bodies_bytes_
-  // Of the request being read or answered.
+  // Belong to the request being read or answered.
   std::optional<Parser> parser_;
   unsigned version_ = 11;
   bool keep_alive_ = true;

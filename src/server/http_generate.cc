@@ -222,7 +222,7 @@ net::awaitable<void> HttpApi::Generate(Exchange& exchange, Ask ask) {
   }
 }
 
-// Of so many tokens with their logprobs: a worker writes what takes long.
+// Writes so many tokens with their logprobs: a worker does where it takes long.
 net::awaitable<std::string> HttpApi::Written(size_t tokens, std::function<std::string()> write) {
   if (tokens <= kTokensInline) co_return write();
   co_return co_await Offload(pool_, std::move(write));

@@ -24,7 +24,7 @@ struct TokenInfo {
 
 // "stop" or "length".
 std::string_view OpenAiFinishReason(FinishReason reason);
-// Of what ended without an answer, or with part of one.
+// Why it ended without an answer, or with part of one.
 std::optional<ApiError> FailureOf(const Completion& completion);
 // The end of a stream that cannot go on.
 std::string ErrorEvents(const ApiError& error);
@@ -51,7 +51,7 @@ class AnswerWriter {
 
   std::string Whole(std::string_view text, std::span<const TokenInfo> tokens,
                     const Completion& completion);
-  // Of a chat: says whose turn it is. Of a completion: empty.
+  // Says whose turn it is in a chat; empty for a completion.
   std::string FirstEvent();
   std::string Event(std::string_view text, std::span<const TokenInfo> tokens);
   // The reason, the usage where it was asked for, and the end of the stream.

@@ -11,7 +11,7 @@
 
 namespace kvcake {
 
-// Of the processes that prefill long prompts together (runahead/chain.h).
+// Describes the processes that prefill long prompts together (runahead/chain.h).
 struct ChainStats {
   int ranks = 1;  // this one included; 1: it is alone
   uint64_t lost = 0;

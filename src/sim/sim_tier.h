@@ -27,7 +27,7 @@ struct SimTierOptions {
   double missing_share = 0;  // of reads: end with kNotFound at once
   double stall_share = 0;    // of reads: never end until cancelled
   double hang_share = 0;     // of reads: never end, cancelled or not, until ReleaseHung
-  // Of cancelled reads; the others end at once.
+  // Shares of cancelled reads; the others end at once.
   double cancel_slow_share = 0;     // end as cancelled, but in their own time
   double cancel_ignored_share = 0;  // go on as if nothing had been said
   // What it holds is told only when asked, in two parts, the last of them after this long;

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "cake/restorer_testing.h"
 #include "engine/prefill_turns.h"
 #include "sim/chance.h"
 
@@ -71,15 +70,15 @@ void Simulator::Train() {
   }
 }
 
-void Simulator::CheckInvariants() const {
-  if (options_.check_invariants) kvcake::CheckInvariants(*restorer_);
+void Simulator::Check() const {
+  if (options_.check) options_.check(*restorer_);
 }
 
 void Simulator::AdvanceTo(TimePoint t) {
   for (TimePoint next = NextTierEvent(); next <= t; next = NextTierEvent()) {
     clock_.AdvanceTo(next);
     for (auto& tier : tiers_) tier->Advance();
-    CheckInvariants();
+    Check();
   }
   clock_.AdvanceTo(t);
 }
@@ -122,7 +121,7 @@ void Simulator::Compute(Running& running, const Claim& claim) {
   }
   cost_.Add(prefix, tokens, took);
   running.restoration->Computed(claim);
-  CheckInvariants();
+  Check();
 }
 
 // A step of others alone.
@@ -164,7 +163,7 @@ void Simulator::EraseEnded(std::vector<Running>& running, std::vector<SimOutcome
     } else {
       return false;
     }
-    CheckInvariants();
+    Check();
     return true;
   });
 }
@@ -182,7 +181,7 @@ class Simulator::Taker : public PrefillTaker {
   ComputeTurn Ask(int index, const ComputeBudget& budget) override {
     ++simulator_.turns_;
     const ComputeTurn turn = running_[index].restoration->NextTurn(budget);
-    simulator_.CheckInvariants();
+    simulator_.Check();
     return turn;
   }
   int Restore(int index, const Claim& claim, int) override {
@@ -262,7 +261,7 @@ std::vector<SimOutcome> Simulator::Run(const std::vector<SimRequest>& requests) 
       waiting.pop_back();
       const TimePoint now = clock_.Now();
       running.push_back({&requests[i], i, now, restorer_->Open(requests[i].restore)});
-      CheckInvariants();
+      Check();
     }
     if (Happens(rng_, options_.publish_share)) PublishBehind(requests);
     EraseEnded(running, outcomes);

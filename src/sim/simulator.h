@@ -46,7 +46,7 @@ struct SimOptions {
   int chunk_tokens = 128;
   int slice_tokens = 512;  // at least a chunk
   uint64_t seed = 0;
-  bool check_invariants = true;  // of the Restorer, at every event
+  std::function<void(const Restorer&)> check = {};  // called at every event, if given: for tests
   Restorer::Options restorer = {};
   // Among several restorations: each step is one's, in this order.
   Schedule schedule = Schedule::kAdaptive;
@@ -90,7 +90,7 @@ class Simulator {
   void End();
   void EraseEnded(std::vector<Running>& running, std::vector<SimOutcome>& outcomes);
   Turns TakeTurns(std::vector<Running>& running);
-  void CheckInvariants() const;
+  void Check() const;
   void AdvanceTo(TimePoint t);
   TimePoint NextTierEvent() const;
   Seconds Step(double prefix, double tokens);

@@ -3,13 +3,15 @@
 
 #include <algorithm>
 
-#include "sim/simulator.h"
+#include "sim/simulator_testing.h"
 
 namespace kvcake {
 namespace {
 
+using namespace testing_util;
+
 struct Crowd {
-  SimOptions options;
+  SimOptions options = Checked();
   std::vector<int> prompts;  // their chunks
   std::vector<double> arrivals = {};
 
@@ -59,11 +61,31 @@ TEST(SimulatorSharedTest, ALongOneDoesNotHoldUpTenShortOnes) {
   EXPECT_LT(srpt[0].seconds, 1.1 * fifo[0].seconds + 10 * 4 * 5e-3) << "what it has given up";
 }
 
+// Tests have it look at the Restorer (Checked); the product does without.
+TEST(SimulatorSharedTest, TheCheckIsCalledAtEveryEvent) {
+  for (const bool checked : {true, false}) {
+    int calls = 0;
+    SimOptions options{.compute = {.b = 1e-4, .samples = 1}, .tiers = {{.chunk_s = 10e-3}}};
+    Simulator* looked_at = nullptr;
+    if (checked) {
+      options.check = [&](const Restorer& restorer) {
+        calls += &restorer == &looked_at->restorer();
+      };
+    }
+    Simulator sim(options);
+    looked_at = &sim;
+    for (const ChunkKey& key : sim.Keys(1, 40)) sim.tier(0).Hold(key);
+    ASSERT_TRUE(sim.Run({{.restore = sim.Request(1, 40, Policy::kLoad), .cancel_s = {}}})[0].done);
+    EXPECT_GE(calls, checked ? 80 : 0) << "the end of each read is one, and the turn after it";
+    EXPECT_EQ(calls > 0, checked);
+  }
+}
+
 // Conversations that begin alike are not one document: they wait for each other's loads, and the
 // planner of each must know.
 TEST(SimulatorSharedTest, ACommonBeginningChangesLittle) {
   const auto run = [](bool common) {
-    SimOptions options;
+    SimOptions options = Checked();
     options.compute = {.c0 = 1e-3, .b = 8e-5, .a = 1e-9, .samples = 1};
     options.tiers = {{.chunk_s = 10e-3}};
     options.pages = 1024;

@@ -98,7 +98,7 @@ TEST(SimulatorTest, EveryRunEndsWhateverFails) {
   uint64_t turns = 0;
   for (int seed = 0; seed < 1500; ++seed) {
     std::mt19937 rng(seed);
-    SimOptions options;
+    SimOptions options = Checked();
     options.seed = seed;
     options.compute = RandomCompute(rng);
     options.compute_jitter = 0.2;
@@ -170,7 +170,7 @@ TEST(SimulatorTest, EveryRunEndsWhateverFails) {
 TEST(SimulatorTest, ThePagesOfThePromptAreEnough) {
   for (int seed = 0; seed < 100; ++seed) {
     std::mt19937 rng(seed);
-    SimOptions options;
+    SimOptions options = Checked();
     options.seed = seed;
     options.compute = RandomCompute(rng);
     options.tiers = {{.chunk_s = 10e-3 * LogUniform(rng, 1.0 / 16, 16),
@@ -188,7 +188,7 @@ TEST(SimulatorTest, ThePagesOfThePromptAreEnough) {
 // Ten requests on one document restore it once.
 TEST(SimulatorTest, OneDocumentIsRestoredOnce) {
   for (const double chunk_s : {1e-3, 10e-3, 100e-3}) {
-    SimOptions options;
+    SimOptions options = Checked();
     options.compute = {.c0 = 1e-3, .b = 70e-6, .samples = 1};
     options.tiers = {{.chunk_s = chunk_s}};
     options.pages = 400;
@@ -218,7 +218,7 @@ TEST(SimulatorTest, OneDocumentIsRestoredOnce) {
 }
 
 TEST(SimulatorTest, ForcedSplitsComputeExactlyTheirPart) {
-  SimOptions options;
+  SimOptions options = Checked();
   options.compute = {.c0 = 1e-3, .b = 70e-6, .samples = 1};
   options.tiers = {{.chunk_s = 7e-3}};
   Simulator sim(options);
@@ -233,7 +233,7 @@ TEST(SimulatorTest, ForcedSplitsComputeExactlyTheirPart) {
 }
 
 TEST(SimulatorTest, PagesInMemoryAreReused) {
-  SimOptions options;
+  SimOptions options = Checked();
   options.compute = {.c0 = 1e-3, .b = 70e-6, .samples = 1};
   Simulator sim(options);
   SimRequest late{.restore = sim.Request(1, 20, Policy::kCake), .at_s = 5, .cancel_s = {}};
@@ -246,7 +246,7 @@ TEST(SimulatorTest, PagesInMemoryAreReused) {
 
 // A tier that goes silent costs time only, even when loading was all the policy wanted.
 TEST(SimulatorTest, AStalledTierIsGivenUp) {
-  SimOptions options;
+  SimOptions options = Checked();
   options.compute = {.c0 = 1e-3, .b = 70e-6, .samples = 1};
   options.tiers = {{.chunk_s = 1e-3, .stall_share = 1}};
   Simulator sim(options);
@@ -262,7 +262,7 @@ TEST(SimulatorTest, AStalledTierIsGivenUp) {
 // The reads of a request that went on without them keep the link busy for the next one.
 TEST(SimulatorTest, HungReadsOfAnEarlierRequestCostTheNextOneLittle) {
   for (const double chunk_s : {0.1e-3, 1e-3, 5e-3}) {
-    SimOptions options;
+    SimOptions options = Checked();
     options.compute = {.c0 = 1e-3, .b = 70e-6, .samples = 1};
     options.tiers = {{.chunk_s = chunk_s}};
     Simulator sim(options);
@@ -311,7 +311,7 @@ TEST(SimulatorTest, AStoreThatFailsCostsLittle) {
 
 // With every page taken, a restoration that only loads asks again soon.
 TEST(SimulatorTest, LoadingGoesOnSoonAfterAPageIsFree) {
-  SimOptions options;
+  SimOptions options = Checked();
   options.compute = {.c0 = 1e-3, .b = 70e-6, .samples = 1};
   options.tiers = {{.chunk_s = 1e-3}};
   options.pages = 8;

@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "cake/restorer_testing.h"
 #include "sim/simulator.h"
 
 namespace kvcake::testing_util {
@@ -30,8 +31,15 @@ inline ComputeFit RandomCompute(std::mt19937& rng) {
   return fit;
 }
 
-struct Scenario {
+// The Restorer's invariants are checked at every event.
+inline SimOptions Checked() {
   SimOptions options;
+  options.check = CheckInvariants;
+  return options;
+}
+
+struct Scenario {
+  SimOptions options = Checked();
   int chunks = 0;
   std::vector<bool> held;
 

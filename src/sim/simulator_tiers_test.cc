@@ -16,7 +16,7 @@ using namespace testing_util;
 // Tiers of any speeds, each with some of the chunks: all of them together are never slower than the
 // best of them, nor than compute.
 struct TiersScenario {
-  SimOptions options;
+  SimOptions options = Checked();
   int chunks = 0;
   std::vector<std::vector<bool>> held;  // [tier][chunk]
 
@@ -114,7 +114,7 @@ TEST(SimulatorTiersTest, AnUnknownOrStalledSecondTierCostsLittle) {
   double worst_unknown = 0, worst_stalled = 0;
   for (int seed = 0; seed < 150; ++seed) {
     std::mt19937 rng(seed);
-    SimOptions options;
+    SimOptions options = Checked();
     options.seed = seed;
     options.compute = RandomCompute(rng);
     options.restorer.planner.compute_gain_min_s = 0;
@@ -191,7 +191,7 @@ TEST(SimulatorTiersTest, WhatTiersSayLateIsUsedStill) {
 }
 
 TEST(SimulatorTiersTest, ATierThatNeverSaysWhatItHoldsCostsOneTimeOut) {
-  SimOptions options;
+  SimOptions options = Checked();
   options.compute = {.c0 = 1e-3, .b = 70e-6, .samples = 1};
   options.tiers = {{.name = "hung", .chunk_s = 1e-3}, {.name = "good", .chunk_s = 1e-3}};
   options.restorer.stall_timeout = Seconds(1);

@@ -38,7 +38,9 @@ class Breaker {
 
   const int failures_max_;
   const Seconds probe_interval_;
-  // Read by anyone, written with the mutex held.
+  // Atomic, so that open() and hangs() need no mutex: who reads one alone, or one before the other,
+  // asks a device once more or once less. The functions that change them hold the mutex for what it
+  // guards, and so change all three together.
   std::atomic<bool> open_{false};
   std::atomic<bool> hangs_{false};
   std::atomic<int> in_row_{0};

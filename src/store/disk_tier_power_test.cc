@@ -118,7 +118,7 @@ std::optional<Outcome> CutAfter(uint64_t calls, bool durable) {
   return LookFor(reported, durable, fs);
 }
 
-// Of the fault table in docs/operations.md: what was served wrong has failed the test.
+// Prints a row of the fault table in docs/operations.md: what was served wrong has failed the test.
 void PrintRow(const char* what, const Outcome& all) {
   if (testing::Test::HasFailure()) return;
   std::printf("| %s | %d | 0 | %d of %d looked for | a restart |\n", what, all.cuts, all.lost,

@@ -36,7 +36,7 @@ class SharedStoreTest : public testing::Test {
   Status Put(DiskTier& tier, const std::vector<ChunkKey>& chain, size_t i) {
     return PutChunk(tier, options_.layout, chain[i], ParentOf(chain, i));
   }
-  // Of chunks, whole or being written.
+  // Counts chunks, whole or being written.
   uint64_t BytesOnDisk() const {
     uint64_t bytes = 0;
     std::error_code gone;  // files come and go meanwhile

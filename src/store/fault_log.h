@@ -21,7 +21,10 @@ class FaultLog {
 
  private:
   const char* const what_;
-  std::atomic<bool> failing_{false};  // logged as such; written with the mutex held
+  // Whether the failure has been logged. Atomic, so that Succeeded needs no mutex while nothing
+  // fails: it decides with the mutex held whether to log, and one that comes too early for that
+  // leaves it to the next.
+  std::atomic<bool> failing_{false};
 
   Mutex mutex_;
   TimePoint quiet_until_ GUARDED_BY(mutex_);

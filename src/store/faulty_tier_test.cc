@@ -1,4 +1,4 @@
-#include "store/faulty_tier.h"
+#include "store/faulty_tier_testing.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 namespace kvcake {
 namespace {
 
-// Of a page, what is kept.
+// The part of a page that is kept.
 template <typename Byte>
 std::span<Byte> Slabs(const KvLayout& layout, std::span<Byte> page) {
   return page.first(layout.page_bytes()).subspan(kPageHeaderBytes);

@@ -42,7 +42,10 @@ class OverdueWatch {
   };
 
   const Seconds overdue_after_;
-  std::array<std::atomic<int>, 3> overdue_{};  // by kind; written with the mutex held
+  // Counts, by kind, what is overdue in asked_. Atomic, so that overdue() needs no mutex: each
+  // count is read alone. Check and End change it together with asked_, for which the compiler has
+  // them hold the mutex.
+  std::array<std::atomic<int>, 3> overdue_{};
 
   mutable Mutex mutex_;
   std::unordered_map<uint64_t, Asked> asked_ GUARDED_BY(mutex_);

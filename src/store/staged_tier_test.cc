@@ -8,7 +8,7 @@
 
 #include "base/mutex.h"
 #include "store/copied_tier_testing.h"
-#include "store/faulty_tier.h"
+#include "store/faulty_tier_testing.h"
 #include "store/memory_tier.h"
 #include "store/tier_testing.h"
 

@@ -197,7 +197,7 @@ std::string StoreDir::ChunkPath(const ChunkId& id) const {
 
 Status CheckDistinct(const std::vector<std::string>& dirs) {
   namespace fs = std::filesystem;
-  // Of what is not there yet, by the part of the path that is. All with a slash at the end.
+  // Follows what is there of a path, and adds what is not there yet. All end with a slash.
   const auto resolved = [](const std::string& dir) {
     std::error_code error;
     fs::path path = fs::weakly_canonical(dir + "/.", error);

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "store/faulty_tier.h"
+#include "store/faulty_tier_testing.h"
 #include "store/memory_tier.h"
 #include "store/tier_testing.h"
 

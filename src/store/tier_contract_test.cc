@@ -10,7 +10,8 @@
 #include "io/faulty_file_system_testing.h"
 #include "kv/page_copier_testing.h"
 #include "store/disk_tier.h"
-#include "store/faulty_tier.h"
+#include "store/faulty_tier_testing.h"
+#include "store/late_tier.h"
 #include "store/memory_tier.h"
 #include "store/staged_tier.h"
 #include "store/throttled_tier.h"
@@ -106,6 +107,18 @@ const TierCase kCases[] = {
     {"faulty_memory",
      [](World& world) {
        return std::make_unique<FaultyTier>(MakeMemory(world), FaultyTierOptions{.read_delay = 0.5});
+     }},
+    {"late_memory",
+     [](World& world) {
+       return std::make_unique<LateTier>(MakeMemory(world),
+                                         LateTierOptions{.share = 0.5, .delay = Seconds(2e-3)});
+     }},
+    {"throttled_late_disk",
+     [](World& world) {
+       return std::make_unique<ThrottledTier>(
+           std::make_unique<LateTier>(MakeRealDisk(world),
+                                      LateTierOptions{.share = 0.5, .delay = Seconds(2e-3)}),
+           ThrottledTierOptions{.rate_bytes_per_s = 200e6});
      }},
     {"throttled_faulty_disk",
      [](World& world) {
@@ -355,7 +368,13 @@ const TierCase kStalledCases[] = {
      [](World& world) {
        return std::make_unique<FaultyTier>(MakeMemory(world), FaultyTierOptions{.read_stall = 1});
      }},
-    {"staged",  // stalled below it
+    {"late",  // stalled below it
+     [](World& world) {
+       auto faulty =
+           std::make_unique<FaultyTier>(MakeMemory(world), FaultyTierOptions{.read_stall = 1});
+       return std::make_unique<LateTier>(std::move(faulty), LateTierOptions{.share = 0.5});
+     }},
+    {"staged",  // likewise
      [](World& world) {
        auto faulty =
            std::make_unique<FaultyTier>(MakeMemory(world), FaultyTierOptions{.read_stall = 1});

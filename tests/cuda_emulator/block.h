@@ -14,7 +14,7 @@ struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
 
-// Of the thread that runs.
+// Say which thread runs.
 extern Index thread_index, block_index, block_size, grid_size;
 void* DynamicShared();  // at a multiple of 1,024
 // As instructions and descriptors name shared memory; At aborts beyond what the block has.

@@ -1,4 +1,4 @@
-// A decorator that injects faults by seed, for tests of the rooms above and for drills.
+// A decorator that injects faults by seed, for tests of this room and of those above.
 #pragma once
 
 #include <memory>

@@ -31,7 +31,7 @@ inline std::string PathTestName(const testing::TestParamInfo<NumericPath>& info)
   return name;
 }
 
-// Of the CPU.
+// Runs a suite on every path of the CPU.
 #define KVCAKE_EVERY_PATH(suite)                                                       \
   INSTANTIATE_TEST_SUITE_P(                                                            \
       Paths, suite,                                                                    \
@@ -51,7 +51,7 @@ inline std::string DeviceTestName(const testing::TestParamInfo<NumericPath>& inf
   INSTANTIATE_TEST_SUITE_P(Devices, suite, testing::Values(BestPath(), NumericPath::kBf16Tensor), \
                            DeviceTestName)
 
-// Of activations, and so of products: else f32.
+// Whether activations, and so products, are bf16: else f32.
 inline bool Bf16Products(NumericPath path) { return ActivationBytes(path) == 2; }
 
 inline void WritePage(NumericPath path, const PagePool& pool, PageId page,

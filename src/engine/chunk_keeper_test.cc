@@ -1,0 +1,89 @@
+#include "engine/chunk_keeper.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/sequence_testing.h"
+#include "store/memory_tier.h"
+
+namespace kvcake {
+namespace {
+
+constexpr int kKeptChunk = 16;
+constexpr KvLayout kKeptLayout{
+    .layers = 1, .kv_heads = 1, .head_dim = 1, .chunk_tokens = kKeptChunk};
+
+class ChunkKeeperTest : public testing::Test {
+ protected:
+  // With pages for so many tokens, whose KV is in them.
+  std::unique_ptr<Sequence> Computed(int tokens) {
+    auto sequence = WaitingSequence(1, tokens, 4, 1, kKeptChunk);
+    sequence->keys.clear();
+    sequence->numeric_path = NumericPath::kF32;
+    for (int at = 0; at < tokens; at += kKeptChunk) {
+      sequence->table.push_back(std::move(*pool_->Draw()));
+    }
+    sequence->kv_tokens = tokens;
+    return sequence;
+  }
+  std::vector<bool> Held(const Sequence& sequence) {
+    EXPECT_TRUE(writes_.Flush());
+    return store_.Residency(sequence.keys);
+  }
+
+  std::unique_ptr<PagePool> pool_ =
+      std::move(PagePool::Create(kKeptLayout, 20 * kKeptLayout.page_bytes()).value());
+  MemoryTier store_{{.layout = kKeptLayout}};
+  WriteBehind writes_{{&store_}, *pool_};
+  ChunkKeeper keeper_{*pool_, &writes_};
+};
+
+TEST_F(ChunkKeeperTest, FullChunksArePublishedUnderTheirKeys) {
+  const auto sequence = Computed(2 * kKeptChunk + 5);
+  keeper_.PublishFull(*sequence);
+  EXPECT_EQ(sequence->keys, ChunkKeys(sequence->root, sequence->tokens, kKeptChunk));
+  ASSERT_EQ(sequence->keys.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    const auto page = pool_->Lookup(sequence->keys[i]);
+    ASSERT_TRUE(page);
+    EXPECT_EQ(page->id(), sequence->table[i].id());
+  }
+}
+
+TEST_F(ChunkKeeperTest, APromptsChunksAreOfferedOnceItIsDoneWith) {
+  const auto sequence = Computed(2 * kKeptChunk + 5);
+  sequence->state = Sequence::State::kPrefilling;
+  keeper_.PublishFull(*sequence);
+  EXPECT_EQ(writes_.Stats().written + writes_.Stats().in_flight(), 0u);
+  keeper_.Store(*sequence);
+  EXPECT_EQ(Held(*sequence), std::vector<bool>(2, true));
+  keeper_.Store(*sequence);
+  EXPECT_EQ(sequence->chunks_offered, 2u);
+}
+
+TEST_F(ChunkKeeperTest, WhatIsGeneratedIsOfferedWhenItIsFull) {
+  const auto sequence = Computed(kKeptChunk);
+  sequence->state = Sequence::State::kDecoding;
+  keeper_.PublishFull(*sequence);
+  EXPECT_EQ(Held(*sequence), std::vector<bool>(1, true));
+}
+
+TEST_F(ChunkKeeperTest, NothingIsOfferedOfARequestThatWantsNothingKept) {
+  const auto sequence = Computed(kKeptChunk);
+  sequence->request.store = false;
+  keeper_.PublishFull(*sequence);
+  keeper_.Store(*sequence);
+  EXPECT_EQ(Held(*sequence), std::vector<bool>(1, false));
+}
+
+TEST_F(ChunkKeeperTest, ASequenceThatMeetsAnotherPathsPageIsMixed) {
+  const auto first = Computed(kKeptChunk);
+  first->numeric_path = NumericPath::kBf16Dot;
+  keeper_.PublishFull(*first);
+  const auto second = Computed(kKeptChunk);
+  keeper_.PublishFull(*second);
+  EXPECT_EQ(second->table[0].id(), first->table[0].id());
+  EXPECT_EQ(second->numeric_path, NumericPath::kUnknown);
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,100 @@
+#include "engine/cost_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/temp_dir_testing.h"
+#include "store/memory_tier.h"
+
+namespace kvcake {
+namespace {
+
+using testing::HasSubstr;
+
+class CostFileTest : public testing::Test {
+ protected:
+  CostFileTest() {
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log_)));
+    for (int i = 0; i < 20; ++i) cost_.Add(i * 128, 128, Seconds(0.01));
+    SaveCosts(path_, {.compute = cost_, .restorer = *restorer_});
+  }
+  ~CostFileTest() override { spdlog::set_default_logger(log_before_); }
+
+  // The file with one more member.
+  void Add(const std::string& value) {
+    std::ifstream file(path_);
+    std::string text(std::istreambuf_iterator<char>(file), {});
+    std::ofstream(path_) << text.insert(1, "\"more\": " + value + ",");
+  }
+  // Whether somebody who knows nothing learns from the file.
+  bool Teaches() {
+    ComputeCost cost;
+    LoadCosts(path_, {.compute = cost, .restorer = *restorer_});
+    return cost.fit().known();
+  }
+
+  std::ostringstream log_;
+  const std::shared_ptr<spdlog::logger> log_before_ = spdlog::default_logger();
+  const TempDir dir_;
+  const std::string path_ = dir_.path() + "/cost-1.json";
+  ComputeCost cost_;
+  std::unique_ptr<PagePool> pool_ = std::move(
+      PagePool::Create({.layers = 1, .kv_heads = 1, .head_dim = 16, .chunk_tokens = 16}, 1 << 20)
+          .value());
+  MemoryTier tier_{{.layout = pool_->layout()}};
+  std::unique_ptr<Restorer> restorer_ = NewRestorer(*pool_, {&tier_}, cost_, Clock::Real());
+};
+
+TEST_F(CostFileTest, WhatWasSavedTeaches) {
+  EXPECT_TRUE(Teaches());
+  Add("[1, 2]");  // a later version's
+  EXPECT_TRUE(Teaches());
+  EXPECT_EQ(log_.str(), "");
+}
+
+TEST_F(CostFileTest, AFileThatIsNotThereIsNoFault) {
+  std::filesystem::remove(path_);
+  EXPECT_FALSE(Teaches());
+  EXPECT_EQ(log_.str(), "");
+}
+
+TEST_F(CostFileTest, AHugeFileIsRefusedByNameAndWrittenAnew) {
+  Add('"' + std::string(16 << 20, 'x') + '"');
+  EXPECT_FALSE(Teaches());
+  EXPECT_THAT(log_.str(), HasSubstr(path_));
+  EXPECT_THAT(log_.str(), HasSubstr("more than the limit of"));
+  SaveCosts(path_, {.compute = cost_, .restorer = *restorer_});
+  EXPECT_TRUE(Teaches());
+}
+
+TEST_F(CostFileTest, AFileOfManyValuesIsRefused) {
+  std::string values = "[0";
+  for (int i = 0; i < 1 << 20; ++i) values += ",0";
+  Add(values + "]");
+  EXPECT_FALSE(Teaches());
+  EXPECT_THAT(log_.str(), HasSubstr("values"));
+}
+
+TEST_F(CostFileTest, ADeeplyNestedFileIsRefusedByName) {
+  Add(std::string(100, '[') + std::string(100, ']'));
+  EXPECT_FALSE(Teaches());
+  EXPECT_THAT(log_.str(), HasSubstr(path_ + ": nested deeper than 8 levels"));
+}
+
+TEST_F(CostFileTest, WhatIsNoFileIsRefusedAndNotWaitedFor) {
+  std::filesystem::remove(path_);
+  std::filesystem::create_directory(path_);
+  EXPECT_FALSE(Teaches());
+  EXPECT_THAT(log_.str(), HasSubstr(path_ + " is not a regular file"));
+}
+
+}  // namespace
+}  // namespace kvcake
