@@ -111,8 +111,11 @@ PagePool::~PagePool() {
 std::optional<PageHandle> PagePool::Draw() {
   if (auto page = DrawUnreferenced()) return page;
   MutexLock lock(reclaim_mutex_);
-  if (reclaimer_ && reclaimer_()) return DrawUnreferenced();
-  return std::nullopt;
+  // What others let go of, or were given, in the meantime counts.
+  while (true) {
+    if (auto page = DrawUnreferenced()) return page;
+    if (!reclaimer_ || !reclaimer_()) return std::nullopt;
+  }
 }
 
 void PagePool::SetReclaimer(std::function<bool()> reclaimer) {

@@ -84,6 +84,27 @@ TEST(PagePoolTest, ReferencedPagesSurviveDropCached) {
   EXPECT_FALSE(pool->Lookup(Key(2)));
 }
 
+// What the reclaimer gives may be another thread's before the one that asked has it.
+TEST(PagePoolTest, DrawGoesOnWhileTheReclaimerGives) {
+  auto pool = MakePool(3);
+  std::vector<PageHandle> given, taken;
+  while (auto page = pool->Draw()) given.push_back(std::move(*page));
+  int asked = 0;
+  pool->SetReclaimer([&] {
+    ++asked;
+    if (given.empty()) return false;
+    given.pop_back();
+    if (asked == 1) taken.push_back(std::move(*pool->Draw()));
+    return true;
+  });
+  taken.push_back(std::move(*pool->Draw()));
+  EXPECT_EQ(asked, 2);
+  taken.push_back(std::move(*pool->Draw()));
+  EXPECT_EQ(asked, 3) << "no more than needed";
+  EXPECT_FALSE(pool->Draw());
+  pool->SetReclaimer(nullptr);
+}
+
 // Against a model: keys present, coldest evicted first, every page accounted for.
 TEST(PagePoolTest, RandomOperationsAgreeWithAModel) {
   constexpr int kPages = 6, kKeys = 10;
