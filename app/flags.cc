@@ -111,9 +111,11 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
          "which chunks are kept: always, those that come up for the second time, or never")
       ->check(CLI::IsMember({"always", "second-use", "never"}))
       ->default_str("always");
-  app.add_option("--write-queue-share", options->write_queue_share,
-                 "most of the KV pages that chunks may hold while they wait to be written; when a "
-                 "request wants a page and none is free they give theirs")
+  app.add_option(
+         "--write-queue-share", options->write_queue_share,
+         "most of the KV pages that chunks may hold while they wait to be written or are, to "
+         "the RAM tier and the store together; when a request wants a page and none is free "
+         "they give theirs")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   AddSeconds(app, "--stall-timeout", &options->stall_timeout,

@@ -135,7 +135,7 @@ class MetricsTest(OwnServersTest):
                          ("vllm:request_generation_tokens_sum", 5)):
             self.assertEqual(moved(name), by, name)
         for reason in ("queue_full", "page_wanted"):
-            self.assertEqual(moved("kvcake_writes_dropped_total", reason=reason), 0)
+            self.assertEqual(moved("kvcake_writes_dropped_total", tier="disk", reason=reason), 0)
         self.assertGreater(moved("kvcake_planning_seconds_total"), 0)
         self.assertEqual(moved("vllm:request_success_total", finished_reason="length"), 1)
         self.assertEqual(moved("kvcake_http_responses_total", status="200") % 1, 0)

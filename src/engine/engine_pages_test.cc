@@ -180,9 +180,7 @@ TEST(EnginePagesTest, AHungDeviceEndsWhatCannotBeAnsweredAndNothingElse) {
 }
 
 // A hundred questions about one document of 64 pages, each with at most two pages of its own.
-TEST(EnginePagesTest, ManyRequestsOnOneDocumentRunTogether) {
-  World world(nullptr, {.pages = 300});
-  world.MakeEngine({.slice_tokens = kSlice / 2, .max_sequences = 128});
+void ExpectManyRunTogether(World& world) {
   const auto document = Prompt(64 * kChunk, 1);
   std::vector<SequenceId> ids;
   for (int i = 0; i < 100; ++i) {
@@ -198,6 +196,25 @@ TEST(EnginePagesTest, ManyRequestsOnOneDocumentRunTogether) {
   for (const SequenceId id : ids) {
     EXPECT_EQ(world.engine->Take(id)->tokens.size(), 3u * kChunk / 2);
   }
+}
+
+TEST(EnginePagesTest, ManyRequestsOnOneDocumentRunTogether) {
+  World world(nullptr, {.pages = 300});
+  world.MakeEngine({.slice_tokens = kSlice / 2, .max_sequences = 128});
+  ExpectManyRunTogether(world);
+}
+
+// What several requests had in common waits to be written once, and gives its pages.
+TEST(EnginePagesTest, ManyRequestsRunTogetherInFrontOfAStoreThatHangs) {
+  const auto tier = MakeTier<GatedTier>();
+  World world(tier.get(), {.pages = 300});
+  MutexLock closed(tier->gate);
+  world.MakeEngine({.slice_tokens = kSlice / 2, .max_sequences = 128});
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_TRUE(world.engine->Answer(Ask(Prompt(128 * kChunk, 2))));
+  }
+  ExpectManyRunTogether(world);
+  EXPECT_GT(world.engine->write_stats().dropped_wanted, 0u);
 }
 
 // A second use is another request's: neither a prompt that is scored, nor one that is preempted and

@@ -126,6 +126,14 @@ TEST_P(RuntimeTiersTest, MemoryComesFirstAndStoresKeepTheirNumbers) {
   }
 }
 
+// Whatever stands in front of it.
+TEST_P(RuntimeTiersTest, AStagedStoreTakesAsManyWritesAsItHasSlots) {
+  options_.stores[0].load_latency = Seconds(1e-3);
+  options_.stores[0].load_stall_share = 0.1;
+  const auto tiers = Open().value();
+  EXPECT_EQ(tiers->stores()[0]->max_writes_in_flight(), 2);
+}
+
 TEST_P(RuntimeTiersTest, WherePagesAreTheHostsThereIsNoRamTier) {
   const auto tiers = RuntimeTiers::Open(options_).value();
   EXPECT_EQ(tiers->ram(), nullptr);

@@ -11,6 +11,11 @@ namespace {
 
 constexpr int kRamThreads = 2;  // one's copy begins while the other's ends
 
+// Of both tiers together: they wait for the same pages.
+size_t PagesMax(const PagePool& pool, double share) {
+  return std::max<size_t>(1, static_cast<size_t>(share * static_cast<double>(pool.pages())));
+}
+
 bool Holds(Tier& tier, const ChunkKey& key) { return tier.Residency({&key, 1})[0]; }
 
 }  // namespace
@@ -40,39 +45,23 @@ WriteBehind::WriteBehind(std::vector<Tier*> stores, PagePool& pool, WriteBehindO
       ram_(ram),
       pool_(pool),
       options_(options),
-      seen_(options.seen_max) {
+      seen_(options.seen_max),
+      queue_({stores_.empty() ? nullptr : stores_[0], ram}, pool,
+             {.pages_max = PagesMax(pool, options.queue_share),
+              .threads = {options.threads, kRamThreads},
+              .patience = options.patience}) {
   CHECK(ram_ != nullptr || !stores_.empty());
-  const double pages = options.queue_share * static_cast<double>(pool.pages());
-  WriteQueueOptions queue{.queue_max = std::max<size_t>(1, static_cast<size_t>(pages)),
-                          .threads = options.threads,
-                          .patience = options.patience};
-  if (!stores_.empty()) to_store_.emplace(*stores_[0], pool, queue);
-  queue.threads = kRamThreads;
-  if (ram_ != nullptr) to_ram_.emplace(*ram_, pool, queue);
-  pool_.SetReclaimer([this] { return GivePage(); });
+  pool_.SetReclaimer([this] { return queue_.GivePage(); });
 }
 
 WriteBehind::~WriteBehind() { pool_.SetReclaimer(nullptr); }
 
 void WriteBehind::Offer(const ChunkKey& key, const ChunkKey& parent, int position, NumericPath path,
                         PageHandle page) {
-  if (to_ram_ && !Holds(*ram_, key)) to_ram_->Add({key, parent, position, path, page.Share()});
-  if (to_store_ && IsForStore(key)) {
-    to_store_->Add({key, parent, position, path, std::move(page)});
-  }
-}
-
-// A page that waits for the store alone; else for the RAM tier, which is rarely behind; else for
-// both.
-bool WriteBehind::GivePage() {
-  const auto alone = [this](PageId page) { return pool_.references(page) == 1; };
-  if (to_store_ && to_store_->DropLeast(alone)) return true;
-  if (!to_ram_) return false;
-  if (to_ram_->DropLeast(alone)) return true;
-  if (!to_store_) return false;
-  const PageHandle page = to_store_->DropLeast(
-      [this](PageId id) { return pool_.references(id) == 2 && to_ram_->Waits(id); });
-  return page && to_ram_->DropLeast([&page](PageId id) { return id == page.id(); });
+  WriteTargets targets;
+  targets[kToRam] = ram_ != nullptr && !Holds(*ram_, key);
+  targets[kToStore] = !stores_.empty() && IsForStore(key);
+  if (targets.any()) queue_.Add({key, parent, position, path, std::move(page)}, targets);
 }
 
 bool WriteBehind::IsForStore(const ChunkKey& key) {
@@ -108,28 +97,15 @@ Status WriteBehind::SeenFromJson(const nlohmann::json& json) {
   return seen_.FromJson(json);
 }
 
-bool WriteBehind::Flush() {
-  const bool ram = !to_ram_ || to_ram_->Flush();
-  const bool store = !to_store_ || to_store_->Flush();
-  return ram && store;
-}
+bool WriteBehind::Flush() { return queue_.Flush(); }
 
 WriteBehindStats WriteBehind::Stats() const {
-  WriteBehindStats stats;
-  if (to_store_) {
-    const WriteQueueStats store = to_store_->Stats();
-    stats = {.written = store.written,
-             .failed = store.failed,
-             .dropped_full = store.dropped_full,
-             .dropped_wanted = store.dropped_wanted,
-             .queued = store.queued,
-             .writing = store.writing};
-  }
-  if (to_ram_) {
-    const WriteQueueStats ram = to_ram_->Stats();
-    stats.queued += ram.queued;
-    stats.writing += ram.writing;
-  }
+  const WriteQueueStats queue = queue_.Stats();
+  WriteBehindStats stats{queue.of[kToStore]};
+  stats.ram = queue.of[kToRam];
+  stats.queued = queue.queued;
+  stats.writing = queue.writing;
+  stats.copied = queue.copied;
   MutexLock lock(mutex_);
   stats.not_admitted = not_admitted_;
   return stats;

@@ -18,7 +18,7 @@ std::string_view StoreWritesName(StoreWrites writes);  // "always", "second-use"
 std::optional<StoreWrites> StoreWritesFromName(std::string_view name);
 
 struct WriteBehindOptions {
-  double queue_share = 0.5;  // of the pool's pages, that wait to be written to a tier
+  double queue_share = 0.5;  // of the pool's pages, that wait to be written or are
   int threads = 8;           // that write to the store
   StoreWrites writes = StoreWrites::kAlways;
   bool promote = false;          // copy what another store holds to the first
@@ -26,24 +26,20 @@ struct WriteBehindOptions {
   Seconds patience{60};          // with a tier whose writes do not return
 };
 
-// Counts of what the stores were to keep, but for `queued` and `writing`.
-struct WriteBehindStats {
-  uint64_t written = 0;
-  uint64_t failed = 0;
-  uint64_t dropped_full = 0;    // the queue was
-  uint64_t dropped_wanted = 0;  // their pages were, for requests
-  uint64_t not_admitted = 0;    // WriteBehindOptions::writes kept them out
-  uint64_t queued = 0;          // chunks that wait now, for either; each has a page
-  uint64_t writing = 0;         // chunks that are being written now, to either; likewise
+// Counts of what the stores were to keep, and of what is under way.
+struct WriteBehindStats : WriteCounts {
+  WriteCounts ram = {};       // of what the RAM tier was to keep
+  uint64_t not_admitted = 0;  // WriteBehindOptions::writes kept them from the stores
+  uint64_t queued = 0;        // pages of chunks that wait now, for the RAM tier, the store or both
+  uint64_t writing = 0;       // pages that either reads now, to write them
+  uint64_t copied = 0;        // chunks that are being written now from a copy, and have no page
 
-  uint64_t dropped() const { return dropped_full + dropped_wanted; }
-  uint64_t in_flight() const { return queued + writing; }
+  uint64_t in_flight() const { return queued + writing + copied; }  // chunks
 };
 
-// Chunks go to the RAM tier, always, and to the first store, as the options say. Each has a queue
-// and threads of its own: a store that is slow or fails keeps nothing from the RAM tier, nor the
-// reverse. When the pool has no page left, what waits gives its pages, one for each that is wanted.
-// Thread-safe.
+// Chunks go to the RAM tier, always, and to the first store, as the options say. Each has threads
+// of its own: a store that is slow or fails keeps nothing from the RAM tier, nor the reverse. When
+// the pool has no page left, what waits gives its pages, one for each that is wanted. Thread-safe.
 class WriteBehind {
  public:
   // Stores, the fastest first, a RAM tier, or both; they and the pool, whose reclaimer it is,
@@ -69,7 +65,6 @@ class WriteBehind {
   [[nodiscard]] Status SeenFromJson(const nlohmann::json& json);
 
  private:
-  bool GivePage();
   bool IsForStore(const ChunkKey& key) EXCLUDES(mutex_);
   bool Admits(const ChunkKey& key) REQUIRES(mutex_);
 
@@ -83,8 +78,7 @@ class WriteBehind {
   SeenKeys seen_ GUARDED_BY(mutex_);
   uint64_t not_admitted_ GUARDED_BY(mutex_) = 0;
 
-  // Self-synchronised; where there is such a tier.
-  std::optional<WriteQueue> to_ram_, to_store_;
+  WriteQueue queue_;  // self-synchronised
 };
 
 }  // namespace kvcake

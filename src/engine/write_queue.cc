@@ -5,11 +5,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
+
 namespace kvcake {
 
-WriteQueue::WriteQueue(Tier& tier, const PagePool& pool, WriteQueueOptions options)
-    : tier_(tier), pool_(pool), options_(options) {
-  for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Loop(); });
+WriteQueue::WriteQueue(std::array<Tier*, 2> tiers, PagePool& pool, WriteQueueOptions options)
+    : tiers_(tiers), pool_(pool), options_(options) {
+  for (const size_t target : {kToStore, kToRam}) {
+    if (tiers_[target] == nullptr) continue;
+    const int threads = std::min(options_.threads[target], tiers_[target]->max_writes_in_flight());
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this, target] { Loop(target); });
+  }
 }
 
 WriteQueue::~WriteQueue() {
@@ -17,64 +23,109 @@ WriteQueue::~WriteQueue() {
     MutexLock lock(mutex_);
     stop_ = true;
   }
-  changed_.NotifyAll();
+  for (CondVar& work : work_) work.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
+  // What nobody was there to write; the pool is to forget its worth.
+  MutexLock lock(mutex_);
+  for (auto& [worth, item] : droppable_) pool_.SetSpare(item->chunk.page.id(), std::nullopt);
 }
 
-void WriteQueue::Add(Item item) {
-  Item dropped;  // its page goes back outside the lock
+void WriteQueue::Add(Chunk chunk, WriteTargets targets) {
+  PageHandle dropped;  // goes back outside the lock, as does a page that is not needed
+  CHECK(targets.any());
   MutexLock lock(mutex_);
-  queue_.push_back(std::move(item));
-  if (queue_.size() + writing_ > options_.queue_max) {
-    dropped = TakeLeast([](PageId) { return true; });
-    if (stats_.dropped_full++ == 0) {
+  const auto [place, is_new] = items_.try_emplace(chunk.key);
+  Item& item = place->second;
+  targets &= ~(item.waits | item.writing);
+  if (targets.none()) return;
+  if (!item.chunk.page) ++pages_;
+  if (is_new) {
+    item.chunk = std::move(chunk);
+    item.number = next_number_++;
+  } else if (!item.chunk.page) {
+    item.chunk.page = std::move(chunk.page);
+  }
+  item.waits |= targets;
+  for (const size_t target : {kToStore, kToRam}) {
+    if (!targets[target]) continue;
+    CHECK(tiers_[target] != nullptr);
+    lanes_[target].waiting.emplace(item.number, &item);
+    work_[target].NotifyOne();
+  }
+  Settle(item);
+  if (pages_ > options_.pages_max && !droppable_.empty()) {
+    dropped = Drop(*droppable_.begin()->second, &WriteCounts::dropped_full);
+  }
+}
+
+bool WriteQueue::GivePage() {
+  PageHandle given;  // goes back outside the lock
+  MutexLock lock(mutex_);
+  const auto least = pool_.LeastSpare();
+  if (!least) return false;
+  const auto item = droppable_.find(*least);
+  CHECK(item != droppable_.end());  // the pool has one reclaimer
+  given = Drop(*item->second, &WriteCounts::dropped_wanted);
+  return true;
+}
+
+PageHandle WriteQueue::Drop(Item& item, uint64_t WriteCounts::*count) {
+  PageHandle page = item.chunk.page.Share();
+  for (const size_t target : {kToStore, kToRam}) {
+    if (!item.waits[target]) continue;
+    Lane& lane = lanes_[target];
+    lane.waiting.erase(item.number);
+    if ((lane.counts.*count)++ > 0) continue;
+    if (count == &WriteCounts::dropped_full) {
       spdlog::warn("the store {} is slower than new chunks come: not all of them are kept",
-                   tier_.name());
+                   tiers_[target]->name());
+    } else {
+      spdlog::warn("pages of KV cache are short: chunks that wait to be written to {} give theirs",
+                   tiers_[target]->name());
     }
   }
-  changed_.NotifyAll();
+  item.waits.reset();
+  Settle(item);
+  fewer_.NotifyAll();
+  return page;
 }
 
-PageHandle WriteQueue::DropLeast(const PagePredicate& wanted) {
-  MutexLock lock(mutex_);
-  Item dropped = TakeLeast(wanted);
-  changed_.NotifyAll();  // a Flush waits for the queue too
-  if (dropped.page && stats_.dropped_wanted++ == 0) {
-    spdlog::warn("pages of KV cache are short: chunks that wait to be written to {} give theirs",
-                 tier_.name());
+void WriteQueue::Settle(Item& item) {
+  if (item.worth) droppable_.erase(*item.worth);
+  const bool had_worth = std::exchange(item.worth, std::nullopt).has_value();
+  PageHandle& page = item.chunk.page;
+  if (item.waits.any() && item.reading.none()) {
+    item.worth = {.kind = static_cast<int>(item.waits.to_ulong()),
+                  .position = item.chunk.position,
+                  .number = item.number};
+    droppable_.emplace(*item.worth, &item);
+    pool_.SetSpare(page.id(), item.worth);
+  } else if (had_worth) {
+    pool_.SetSpare(page.id(), std::nullopt);
   }
-  return std::move(dropped.page);
-}
-
-// The oldest of those that are worth as little.
-WriteQueue::Item WriteQueue::TakeLeast(const PagePredicate& wanted) {
-  auto least = queue_.end();
-  for (auto it = queue_.begin(); it != queue_.end(); ++it) {
-    if (least != queue_.end() && it->position >= least->position) continue;
-    if (wanted(it->page.id())) least = it;
-  }
-  if (least == queue_.end()) return {};
-  Item item = std::move(*least);
-  queue_.erase(least);
-  return item;
-}
-
-bool WriteQueue::Waits(PageId page) const {
-  MutexLock lock(mutex_);
-  return std::any_of(queue_.begin(), queue_.end(),
-                     [page](const Item& item) { return item.page.id() == page; });
+  if (item.waits.any() || item.reading.any()) return;
+  if (page) --pages_;
+  page.Reset();
+  if (item.writing.none()) items_.erase(items_.find(item.chunk.key));
 }
 
 bool WriteQueue::Flush() {
+  const bool ram = FlushLane(kToRam);
+  const bool store = FlushLane(kToStore);
+  return ram && store;
+}
+
+bool WriteQueue::FlushLane(size_t target) {
   MutexLock lock(mutex_);
-  while (!done()) {
-    const uint64_t before = ended_;
+  const Lane& lane = lanes_[target];
+  while (!lane.done()) {
+    const uint64_t before = lane.ended;
     const TimePoint give_up = Clock::Real().Now() + options_.patience;
-    while (!done() && ended_ == before && changed_.WaitUntil(mutex_, give_up)) {
+    while (!lane.done() && lane.ended == before && fewer_.WaitUntil(mutex_, give_up)) {
     }
-    if (done() || ended_ != before) continue;
+    if (lane.done() || lane.ended != before) continue;
     spdlog::warn("the store {} does not take what is written to it: {} chunks are not kept",
-                 tier_.name(), queue_.size() + writing_);
+                 tiers_[target]->name(), lane.waiting.size() + lane.writing);
     return false;
   }
   return true;
@@ -82,37 +133,67 @@ bool WriteQueue::Flush() {
 
 WriteQueueStats WriteQueue::Stats() const {
   MutexLock lock(mutex_);
-  WriteQueueStats stats = stats_;
-  stats.queued = queue_.size();
-  stats.writing = writing_;
-  return stats;
+  return {.of = {lanes_[0].counts, lanes_[1].counts},
+          .queued = droppable_.size(),
+          .writing = pages_ - droppable_.size(),
+          .copied = items_.size() - pages_};
 }
 
-void WriteQueue::Loop() {
+void WriteQueue::Loop(size_t target) {
   MutexLock lock(mutex_);
+  const Lane& lane = lanes_[target];
   while (true) {
-    while (!stop_ && queue_.empty()) changed_.Wait(mutex_);
-    if (queue_.empty()) return;
-    Item item = std::move(queue_.front());
-    queue_.pop_front();
-    ++writing_;
+    while (!stop_ && lane.waiting.empty()) work_[target].Wait(mutex_);
+    if (lane.waiting.empty()) return;
+    Item& item = Begin(target);
+    // Nobody changes these while it is being written, nor its page until that has been read.
+    const Chunk& chunk = item.chunk;
+    const std::byte* const page = pool_.Data(chunk.page.id());
     lock.Unlock();
-    const Status status =
-        tier_.Put({.key = item.key,
-                   .parent = item.parent,
-                   .numeric_path = item.path,
-                   .page = {pool_.Data(item.page.id()), pool_.layout().page_bytes()}});
-    item.page.Reset();
+    const Status status = tiers_[target]->Put({.key = chunk.key,
+                                               .parent = chunk.parent,
+                                               .numeric_path = chunk.path,
+                                               .page = {page, pool_.layout().page_bytes()},
+                                               .page_read = [&] {
+                                                 MutexLock lock(mutex_);
+                                                 PageRead(item, target);
+                                               }});
     lock.Lock();
-    if (status) {
-      ++stats_.written;
-    } else if (stats_.failed++ == 0) {
-      spdlog::warn("a chunk could not be kept in {}: {}", tier_.name(), status.error().message);
-    }
-    --writing_;
-    ++ended_;
-    changed_.NotifyAll();
+    End(item, target, status);
   }
+}
+
+WriteQueue::Item& WriteQueue::Begin(size_t target) {
+  Lane& lane = lanes_[target];
+  Item& item = *lane.waiting.begin()->second;
+  lane.waiting.erase(lane.waiting.begin());
+  ++lane.writing;
+  item.waits.reset(target);
+  item.writing.set(target);
+  item.reading.set(target);
+  Settle(item);
+  return item;
+}
+
+void WriteQueue::PageRead(Item& item, size_t target) {
+  item.reading.reset(target);
+  Settle(item);
+}
+
+void WriteQueue::End(Item& item, size_t target, const Status& status) {
+  Lane& lane = lanes_[target];
+  if (status) {
+    ++lane.counts.written;
+  } else if (lane.counts.failed++ == 0) {
+    spdlog::warn("a chunk could not be kept in {}: {}", tiers_[target]->name(),
+                 status.error().message);
+  }
+  --lane.writing;
+  ++lane.ended;
+  item.writing.reset(target);
+  item.reading.reset(target);
+  Settle(item);
+  fewer_.NotifyAll();
 }
 
 }  // namespace kvcake

@@ -1,10 +1,13 @@
-// Chunks on their way to one tier.
+// Chunks on their way to the RAM tier and the store.
 #pragma once
 
+#include <array>
+#include <bitset>
 #include <cstdint>
-#include <deque>
-#include <functional>
+#include <map>
+#include <optional>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
@@ -14,69 +17,108 @@
 
 namespace kvcake {
 
+// The tiers that a chunk is written to, by the bits kToStore and kToRam.
+inline constexpr size_t kToStore = 0, kToRam = 1;
+using WriteTargets = std::bitset<2>;
+
 struct WriteQueueOptions {
-  size_t queue_max = 4096;  // chunks that wait or are being written
-  int threads = 8;
+  size_t pages_max = 4096;  // of chunks that wait or are being written, to whichever tier
+  // Threads that write to each tier; no more than the tier has use for.
+  std::array<int, 2> threads = {8, 2};
   Seconds patience{60};  // with a tier whose writes do not return
 };
 
-struct WriteQueueStats {
+// Counts of what one tier was to keep.
+struct WriteCounts {
   uint64_t written = 0;
   uint64_t failed = 0;
   uint64_t dropped_full = 0;    // the queue was
-  uint64_t dropped_wanted = 0;  // their pages were
-  uint64_t queued = 0;          // now
-  uint64_t writing = 0;         // now
+  uint64_t dropped_wanted = 0;  // their pages were, for requests
+
+  uint64_t dropped() const { return dropped_full + dropped_wanted; }
 };
 
-// A few threads begin to write queued pages in order, so that a disk has work while one chunk is
-// hashed, created or renamed; a queued page stays referenced until it is written. The queue is
-// bounded: when it is full the chunk that is worth least is dropped and counted, never waited for.
-// A chunk is worth more the later it is in its prompt: it takes longer to compute. Thread-safe.
+struct WriteQueueStats {
+  std::array<WriteCounts, 2> of = {};  // by target
+  uint64_t queued = 0;                 // pages of chunks that wait, now
+  uint64_t writing = 0;                // pages that tiers are reading, now
+  uint64_t copied = 0;                 // chunks being written of which a tier has its own copy, now
+};
+
+// A chunk is in the queue once, for one tier or both, until it is written or dropped, and holds one
+// page until no tier needs it. A few threads for each tier begin to write what waits in order, so
+// that a disk has work while one chunk is hashed, created or renamed. The queue is bounded: when it
+// is full the chunk that is worth least is dropped and counted, never waited for. Chunks that wait
+// for the store alone are worth less than those that wait for the RAM tier, which is rarely behind,
+// those for both most; then a chunk is worth more the later it is in its prompt: it takes longer to
+// compute. Thread-safe.
 class WriteQueue {
  public:
-  struct Item {
+  struct Chunk {
     ChunkKey key, parent;
     int position = 0;  // in its prompt, in chunks
     NumericPath path = NumericPath::kUnknown;
-    PageHandle page;  // published: it does not change any more
+    PageHandle page;  // published: it does not change any more; no other chunk's
   };
-  using PagePredicate = std::function<bool(PageId)>;
 
-  // Both outlive it.
-  WriteQueue(Tier& tier, const PagePool& pool, WriteQueueOptions options);
-  // Writes what is queued, then stops; waits for writes that have begun, whose pages they hold.
+  // Tiers by target, of which one may be null; they and the pool outlive it.
+  WriteQueue(std::array<Tier*, 2> tiers, PagePool& pool, WriteQueueOptions options);
+  // Writes what is queued, then stops; waits for writes that have begun.
   ~WriteQueue();
   WriteQueue(const WriteQueue&) = delete;
   WriteQueue& operator=(const WriteQueue&) = delete;
 
-  void Add(Item item);
-  // Gives up the chunk that is worth least of those that have not begun to be written and whose
-  // page the caller wants; counts it as dropped. Its page; empty when there is none.
-  PageHandle DropLeast(const PagePredicate& wanted);
-  // It waits, and has not begun to be written.
-  bool Waits(PageId page) const;
+  // Queues it for those targets for which it neither waits nor is being written. Each has a tier.
+  void Add(Chunk chunk, WriteTargets targets);
+  // Drops the chunk that is worth least of those whose pages nobody else holds or is reading, and
+  // counts it; false when there is none.
+  bool GivePage();
   // Returns when everything queued so far is written, or has failed; false, with a warning, when
-  // nothing has been for options.patience.
+  // nothing has been written to one of the tiers for options.patience.
   bool Flush();
   WriteQueueStats Stats() const;
 
  private:
-  void Loop() EXCLUDES(mutex_);
-  Item TakeLeast(const PagePredicate& wanted) REQUIRES(mutex_);
-  bool done() const REQUIRES(mutex_) { return queue_.empty() && writing_ == 0; }
+  struct Item {
+    Chunk chunk;
+    uint64_t number = 0;                  // in the order of Add
+    WriteTargets waits = {};              // for threads of these
+    WriteTargets writing = {};            // these are
+    WriteTargets reading = {};            // these are, and need the page still
+    std::optional<PageWorth> worth = {};  // its place in droppable_
+  };
+  struct Lane {
+    std::map<uint64_t, Item*> waiting = {};  // by number
+    size_t writing = 0;
+    uint64_t ended = 0;  // chunks written or failed
+    WriteCounts counts = {};
+
+    bool done() const { return waiting.empty() && writing == 0; }
+  };
+
+  void Loop(size_t target) EXCLUDES(mutex_);
+  bool FlushLane(size_t target) EXCLUDES(mutex_);
+  Item& Begin(size_t target) REQUIRES(mutex_);
+  void PageRead(Item& item, size_t target) REQUIRES(mutex_);
+  void End(Item& item, size_t target, const Status& status) REQUIRES(mutex_);
+  // Drops an item, counts it, and returns its page.
+  PageHandle Drop(Item& item, uint64_t WriteCounts::*count) REQUIRES(mutex_);
+  // Brings what follows from an item's state up to date; it may be gone afterwards.
+  void Settle(Item& item) REQUIRES(mutex_);
 
   // Constant after construction.
-  Tier& tier_;
-  const PagePool& pool_;
+  const std::array<Tier*, 2> tiers_;
+  PagePool& pool_;
   const WriteQueueOptions options_;
 
-  mutable Mutex mutex_;
-  CondVar changed_;
-  std::deque<Item> queue_ GUARDED_BY(mutex_);
-  size_t writing_ GUARDED_BY(mutex_) = 0;  // items taken from the queue and not written yet
-  uint64_t ended_ GUARDED_BY(mutex_) = 0;  // items written or failed
-  WriteQueueStats stats_ GUARDED_BY(mutex_);
+  mutable Mutex mutex_;          // before the pool's
+  std::array<CondVar, 2> work_;  // by target: something waits
+  CondVar fewer_;                // something was written or dropped
+  std::unordered_map<ChunkKey, Item> items_ GUARDED_BY(mutex_);
+  std::array<Lane, 2> lanes_ GUARDED_BY(mutex_);
+  std::map<PageWorth, Item*> droppable_ GUARDED_BY(mutex_);
+  size_t pages_ GUARDED_BY(mutex_) = 0;  // items that have one
+  uint64_t next_number_ GUARDED_BY(mutex_) = 0;
   bool stop_ GUARDED_BY(mutex_) = false;
 
   std::vector<std::thread> threads_;

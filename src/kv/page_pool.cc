@@ -111,8 +111,11 @@ PagePool::~PagePool() {
 std::optional<PageHandle> PagePool::Draw() {
   if (auto page = DrawUnreferenced()) return page;
   MutexLock lock(reclaim_mutex_);
-  if (reclaimer_ && reclaimer_()) return DrawUnreferenced();
-  return std::nullopt;
+  // What others let go of, or were given, in the meantime counts.
+  while (true) {
+    if (auto page = DrawUnreferenced()) return page;
+    if (!reclaimer_ || !reclaimer_()) return std::nullopt;
+  }
 }
 
 void PagePool::SetReclaimer(std::function<bool()> reclaimer) {
@@ -170,9 +173,19 @@ NumericPath PagePool::path(PageId page) const {
   return state.path;
 }
 
-uint32_t PagePool::references(PageId page) const {
+void PagePool::SetSpare(PageId page, std::optional<PageWorth> worth) {
   MutexLock lock(mutex_);
-  return states_[page].references;
+  PageState& state = states_[page];
+  CHECK(state.references > 0);
+  if (state.spare) spare_.erase(*state.spare);
+  state.spare = worth;
+  if (worth && state.references == 1) spare_.insert(*worth);
+}
+
+std::optional<PageWorth> PagePool::LeastSpare() const {
+  MutexLock lock(mutex_);
+  if (spare_.empty()) return std::nullopt;
+  return *spare_.begin();
 }
 
 void PagePool::DropCached() {
@@ -200,22 +213,29 @@ std::span<std::byte> PagePool::LandingFor(PageId page, Codec codec) const {
 
 PageHandle PagePool::AdoptLocked(PageId page) {
   PageState& state = states_[page];
-  if (state.references++ == 0) {
+  if (state.references == 0) {
     lru_.erase(state.lru);
     ++referenced_;
   }
+  AddReferenceLocked(state);
   return PageHandle(this, page);
+}
+
+void PagePool::AddReferenceLocked(PageState& state) {
+  if (++state.references == 2 && state.spare) spare_.erase(*state.spare);
 }
 
 void PagePool::Reference(PageId page) {
   MutexLock lock(mutex_);
-  ++states_[page].references;
+  AddReferenceLocked(states_[page]);
 }
 
 void PagePool::Release(PageId page) {
   MutexLock lock(mutex_);
   PageState& state = states_[page];
-  if (--state.references > 0) return;
+  if (--state.references == 1 && state.spare) spare_.insert(*state.spare);
+  if (state.references > 0) return;
+  CHECK(!state.spare);
   --referenced_;
   if (state.published) {
     state.lru = lru_.insert(lru_.end(), page);

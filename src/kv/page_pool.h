@@ -10,12 +10,14 @@
 // Thread-safe. The pool outlives its handles.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -56,6 +58,15 @@ class PageHandle {
   PageId id_ = kNoPage;
 };
 
+// What a page is worth to a holder that can do without it: less comes first.
+struct PageWorth {
+  int kind = 0;
+  int position = 0;
+  uint64_t number = 0;  // unique
+
+  auto operator<=>(const PageWorth&) const = default;
+};
+
 struct PagePoolStats {
   uint64_t pages = 0;       // fixed at start
   uint64_t referenced = 0;  // held by at least one handle
@@ -90,7 +101,7 @@ class PagePool {
   // A private page with undefined contents; empty when every page is referenced. Takes a free
   // page, else the unreferenced page used longest ago, else one that the reclaimer gives back.
   std::optional<PageHandle> Draw();
-  // Called by Draw when every page is referenced, on the drawing thread and without the pool's
+  // Called by Draw while every page is referenced, on the drawing thread and without the pool's
   // lock: lets go of one page, or returns false. Null: nobody has any to give. Returns when no
   // call of the one before is under way.
   void SetReclaimer(std::function<bool()> reclaimer);
@@ -102,8 +113,11 @@ class PagePool {
   PageHandle Publish(PageHandle page, const ChunkKey& key, NumericPath path);
   // Of a published page that the caller has a handle of.
   NumericPath path(PageId page) const;
-  // Handles of a page that the caller has one of.
-  uint32_t references(PageId page) const;
+  // The holder of a handle, whose page it is to give by the reclaimer, can do without it; nullopt:
+  // cannot any more, as is so at first and before the handle goes.
+  void SetSpare(PageId page, std::optional<PageWorth> worth);
+  // What is worth least of the spare pages that have no other handle.
+  std::optional<PageWorth> LeastSpare() const;
   // Forgets every unreferenced page's key. Referenced pages stay.
   void DropCached();
 
@@ -132,6 +146,7 @@ class PagePool {
     NumericPath path = NumericPath::kUnknown;  // valid while published
     ChunkKey key;
     std::list<PageId>::iterator lru;  // valid while published and unreferenced
+    std::optional<PageWorth> spare;
   };
 
   PagePool(const KvLayout& layout, PageMemory memory, uint64_t pages_per_segment, uint64_t pages);
@@ -139,6 +154,7 @@ class PagePool {
   void Reference(PageId page) EXCLUDES(mutex_);
   void Release(PageId page) EXCLUDES(mutex_);
   PageHandle AdoptLocked(PageId page) REQUIRES(mutex_);
+  void AddReferenceLocked(PageState& state) REQUIRES(mutex_);
   std::optional<PageHandle> DrawUnreferenced() EXCLUDES(mutex_);
 
   // Constant after Create.
@@ -152,6 +168,7 @@ class PagePool {
   std::vector<PageId> free_ GUARDED_BY(mutex_);
   std::list<PageId> lru_ GUARDED_BY(mutex_);  // published and unreferenced, coldest first
   std::unordered_map<ChunkKey, PageId> by_key_ GUARDED_BY(mutex_);
+  std::set<PageWorth> spare_ GUARDED_BY(mutex_);  // of pages with one handle
   uint64_t referenced_ GUARDED_BY(mutex_) = 0;
   uint64_t evicted_ GUARDED_BY(mutex_) = 0;
 

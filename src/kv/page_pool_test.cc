@@ -84,6 +84,50 @@ TEST(PagePoolTest, ReferencedPagesSurviveDropCached) {
   EXPECT_FALSE(pool->Lookup(Key(2)));
 }
 
+// What the reclaimer gives may be another thread's before the one that asked has it.
+TEST(PagePoolTest, DrawGoesOnWhileTheReclaimerGives) {
+  auto pool = MakePool(3);
+  std::vector<PageHandle> given, taken;
+  while (auto page = pool->Draw()) given.push_back(std::move(*page));
+  int asked = 0;
+  pool->SetReclaimer([&] {
+    ++asked;
+    if (given.empty()) return false;
+    given.pop_back();
+    if (asked == 1) taken.push_back(std::move(*pool->Draw()));
+    return true;
+  });
+  taken.push_back(std::move(*pool->Draw()));
+  EXPECT_EQ(asked, 2);
+  taken.push_back(std::move(*pool->Draw()));
+  EXPECT_EQ(asked, 3) << "no more than needed";
+  EXPECT_FALSE(pool->Draw());
+  pool->SetReclaimer(nullptr);
+}
+
+TEST(PagePoolTest, TheLeastSparePageIsOneThatNobodyElseHolds) {
+  auto pool = MakePool(4);
+  std::vector<PageHandle> pages;
+  for (uint64_t i = 0; i < 4; ++i) {
+    pages.push_back(pool->Publish(std::move(*pool->Draw()), Key(i), NumericPath::kF32));
+    pool->SetSpare(pages[i].id(),
+                   PageWorth{.kind = 1, .position = static_cast<int>(i / 2), .number = i});
+  }
+  const auto least = [&] { return pool->LeastSpare().value().number; };
+  EXPECT_EQ(least(), 0u);
+  auto found = pool->Lookup(Key(0));
+  auto shared = pages[1].Share();
+  EXPECT_EQ(least(), 2u);
+  shared.Reset();
+  EXPECT_EQ(least(), 1u);
+  found->Reset();
+  EXPECT_EQ(least(), 0u);
+  pool->SetSpare(pages[3].id(), PageWorth{.kind = 0, .position = 9, .number = 3});
+  EXPECT_EQ(least(), 3u);
+  for (const PageHandle& page : pages) pool->SetSpare(page.id(), std::nullopt);
+  EXPECT_FALSE(pool->LeastSpare());
+}
+
 // Against a model: keys present, coldest evicted first, every page accounted for.
 TEST(PagePoolTest, RandomOperationsAgreeWithAModel) {
   constexpr int kPages = 6, kKeys = 10;

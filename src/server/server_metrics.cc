@@ -17,6 +17,29 @@ std::vector<double> ShareBounds() { return {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0
 
 }  // namespace
 
+void AddWrites(const WriteBehindStats& writes, uint64_t late_reads, const Tier* store,
+               const Tier* ram, PrometheusText* text) {
+  text->AddGauge("kvcake_pages_held",
+                 "Pages beside those of requests: of chunks that wait to be written or are, and of "
+                 "reads that nobody waits for any more.",
+                 writes.queued, {{"by", "queued_writes"}});
+  text->AddGauge("kvcake_pages_held", "", writes.writing, {{"by", "writes"}});
+  text->AddGauge("kvcake_pages_held", "", late_reads, {{"by", "late_reads"}});
+  text->AddGauge("kvcake_writes_in_flight", "Chunks that are being written or wait to be.",
+                 writes.in_flight());
+  const auto dropped = [text](const Tier* tier, const WriteCounts& counts) {
+    if (tier == nullptr) return;
+    constexpr std::string_view kName = "kvcake_writes_dropped_total";
+    text->AddCounter(
+        kName, "Chunks not kept: too many waited to be written, or requests needed their pages.",
+        counts.dropped_full, {{"tier", tier->name()}, {"reason", "queue_full"}});
+    text->AddCounter(kName, "", counts.dropped_wanted,
+                     {{"tier", tier->name()}, {"reason", "page_wanted"}});
+  };
+  dropped(ram, writes.ram);
+  dropped(store, writes);
+}
+
 ServerMetrics::ServerMetrics(std::string pages)
     : inter_token_s(SecondsBounds()),
       overhead_s(SecondsBounds()),
@@ -179,21 +202,11 @@ void ServerMetrics::AddGauges(Runtime& runtime, const EngineLoopStats& loop,
   text->AddCounter("kvcake_planning_wait_seconds_total",
                    "Time that threads have waited for each other to decide it.",
                    restorer.mutex_wait.count());
-  const WriteBehindStats writes = runtime.engine().write_stats();
-  text->AddGauge("kvcake_pages_held",
-                 "Pages beside those of requests: of chunks that wait to be written or are, and of "
-                 "reads that nobody waits for any more.",
-                 writes.queued, {{"by", "queued_writes"}});
-  text->AddGauge("kvcake_pages_held", "", writes.writing, {{"by", "writes"}});
-  text->AddGauge("kvcake_pages_held", "", restorer.late_reads, {{"by", "late_reads"}});
-  text->AddGauge("kvcake_writes_in_flight", "Chunks that are being written or wait to be.",
-                 writes.in_flight());
-  text->AddCounter(
-      "kvcake_writes_dropped_total",
-      "Chunks not kept: too many waited to be written, or requests needed their pages.",
-      writes.dropped_full, {{"reason", "queue_full"}});
-  text->AddCounter("kvcake_writes_dropped_total", "", writes.dropped_wanted,
-                   {{"reason", "page_wanted"}});
+  const std::vector<Tier*> tiers = runtime.tiers();
+  const bool has_store = !runtime.stores().empty();
+  AddWrites(runtime.engine().write_stats(), restorer.late_reads,
+            has_store ? runtime.stores()[0].get() : nullptr,
+            tiers.size() > runtime.stores().size() ? tiers[0] : nullptr, text);
   text->AddCounter("kvcake_steps_total", "Steps of the engine.", loop.steps);
   text->AddCounter("kvcake_step_seconds_total", "Time spent in them.", loop.step_s);
   text->AddCounter("kvcake_delivery_seconds_total", "Time spent on handing tokens out.",

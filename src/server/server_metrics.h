@@ -17,6 +17,10 @@ struct ChainStats {
   uint64_t lost = 0;
 };
 
+// What holds pages beside requests, and what was not kept of all that was to be. Tiers may be null.
+void AddWrites(const WriteBehindStats& writes, uint64_t late_reads, const Tier* store,
+               const Tier* ram, PrometheusText* text);
+
 // Any thread.
 class ServerMetrics {
  public:

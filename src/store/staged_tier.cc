@@ -39,6 +39,10 @@ uint64_t StagedTier::max_read_bytes_in_flight() const {
                   options_.read_slots * options_.layout.page_bytes());
 }
 
+int StagedTier::max_writes_in_flight() const {
+  return std::min(inner().max_writes_in_flight(), options_.write_slots);
+}
+
 ReadId StagedTier::Get(ReadRequest request) {
   CheckLanding(options_.layout, request);
   ReadId id;
@@ -129,8 +133,9 @@ Status StagedTier::Put(const ChunkWrite& chunk) {
   if (inner().Residency({&chunk.key, 1})[0]) return {};  // before it is copied for nothing
   const Slot slot = DrawWriteSlot();
   CopyFromPage(copier_, slot, chunk.page.first(bytes));
-  ChunkWrite staged = chunk;
-  staged.page = slot;
+  if (chunk.page_read) chunk.page_read();
+  const ChunkWrite staged = {
+      .key = chunk.key, .parent = chunk.parent, .numeric_path = chunk.numeric_path, .page = slot};
   Status status = inner().Put(staged);
   GiveBackWriteSlot(slot);
   return status;

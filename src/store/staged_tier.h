@@ -44,6 +44,7 @@ class StagedTier : public TierDecorator {
 
   int max_reads_in_flight() const override;
   uint64_t max_read_bytes_in_flight() const override;
+  int max_writes_in_flight() const override;
   ReadId Get(ReadRequest request) override;
   void Cancel(ReadId id) override;
   Status Put(const ChunkWrite& chunk) override;

@@ -10,6 +10,7 @@
 #include "store/copied_tier_testing.h"
 #include "store/faulty_tier_testing.h"
 #include "store/memory_tier.h"
+#include "store/slow_tiers_testing.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {
@@ -291,6 +292,36 @@ TEST_F(StagedTierTest, PutWaitsForItsCopyAndGivesItsSlotBackWhateverComesOfIt) {
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(PutChunk(*tier_, layout_, own[i], ParentOf(own, i)).error().code, ErrorCode::kIo);
   }
+}
+
+TEST_F(StagedTierTest, APageIsReadOnceItsCopyIsMadeAndMayChangeThen) {
+  auto gated = std::make_unique<GatedTier>(MemoryTierOptions{.layout = layout_});
+  GatedTier& inner = *gated;
+  const StagedTierOptions options{.read_slots = 1, .write_slots = 3, .layout = layout_};
+  StagedTier tier(std::move(gated), copier_, Staging(options), options);
+  EXPECT_EQ(tier.max_writes_in_flight(), 3);
+  PageBuffer page(layout_);
+  FillPage(chain_[0], page.span());
+  std::atomic<int> page_read{0};
+  copier_.Set({.hold_from_page = true});
+  MutexLock closed(inner.gate);
+  auto put = std::async(std::launch::async, [&] {
+    return tier.Put({.key = chain_[0],
+                     .parent = Root(),
+                     .numeric_path = NumericPath::kF32Fma,
+                     .page = page.span(),
+                     .page_read = [&] { ++page_read; }});
+  });
+  ASSERT_TRUE(Eventually([&] { return copier_.held() == 1; }));
+  Linger();
+  EXPECT_EQ(page_read, 0);
+  copier_.Set({});
+  EXPECT_TRUE(Eventually([&] { return page_read == 1; })) << "while the inner tier hangs";
+  std::ranges::fill(page.span(), std::byte{0x55});
+  closed.Unlock();
+  ASSERT_TRUE(put.get());
+  EXPECT_EQ(page_read, 1);
+  EXPECT_EQ(ReadBack(tier, layout_, chain_[0], Root()), std::nullopt);
 }
 
 TEST_F(StagedTierTest, ReadsAndWritesDoNotStarveEachOther) {

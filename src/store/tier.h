@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -62,6 +63,9 @@ struct ChunkWrite {
   ChunkKey parent;
   NumericPath numeric_path = NumericPath::kUnknown;
   std::span<const std::byte> page;  // KvLayout::page_bytes(); its first 4 KiB are ignored
+  // Called once at most, before Put returns, by a tier that has made a copy: it does not read
+  // `page` any more. May be null.
+  std::function<void()> page_read = {};
 };
 
 struct TierStats {
@@ -91,6 +95,8 @@ class Tier {
   // How many reads and bytes may be in flight; a caller keeps within both.
   virtual int max_reads_in_flight() const = 0;
   virtual uint64_t max_read_bytes_in_flight() const = 0;
+  // How many Puts make headway at the same time; more of them wait for these.
+  virtual int max_writes_in_flight() const { return std::numeric_limits<int>::max(); }
 
   // One flag per key: whether the tier is known to hold it. Known without looking: returns at once,
   // whatever the device does. A hint: a chunk may be gone when it is read.

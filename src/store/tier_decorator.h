@@ -21,6 +21,7 @@ class TierDecorator : public Tier {
   std::string_view name() const override { return inner_->name(); }
   int max_reads_in_flight() const override { return inner_->max_reads_in_flight(); }
   uint64_t max_read_bytes_in_flight() const override { return inner_->max_read_bytes_in_flight(); }
+  int max_writes_in_flight() const override { return inner_->max_writes_in_flight(); }
   std::vector<bool> Residency(std::span<const ChunkKey> keys) override {
     return inner_->Residency(keys);
   }
