@@ -113,12 +113,14 @@ Result<std::unique_ptr<Tier>> RuntimeTiers::OpenStore(size_t number) {
   if (options.load_rate_bytes_per_s || options.load_latency.count() > 0 || !link.trace.empty()) {
     store = std::make_unique<ThrottledTier>(std::move(store), std::move(link));
   }
-  if (options.load_stall_share > 0) {
+  if (options.load_stall_share > 0 || options.write_stall_share > 0) {
     store = std::make_unique<FaultyTier>(std::move(store),
                                          FaultyTierOptions{.seed = std::random_device()(),
                                                            .read_delay = options.load_stall_share,
+                                                           .write_delay = options.write_stall_share,
                                                            .delay_min = options.load_stall,
-                                                           .delay_max = options.load_stall});
+                                                           .delay_max = options.load_stall,
+                                                           .write_late = options.write_stall});
   }
   return store;
 }

@@ -1,6 +1,7 @@
 #include "store/faulty_tier.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -140,6 +141,15 @@ void FaultyTier::ReleaseStalled() {
 }
 
 Status FaultyTier::Put(const ChunkWrite& chunk) {
+  bool late = false;
+  {
+    MutexLock lock(mutex_);
+    if (options_.write_delay > 0) {
+      late = std::uniform_real_distribution<double>(0, 1)(random_) < options_.write_delay;
+      faults_ += late ? 1 : 0;
+    }
+  }
+  if (late) std::this_thread::sleep_for(options_.write_late);
   {
     MutexLock lock(mutex_);
     const double dice = std::uniform_real_distribution<double>(0, 1)(random_);

@@ -24,8 +24,10 @@ struct FaultyTierOptions {
   double read_delay = 0;    // the answer comes delay_min to delay_max late
   double write_error = 0;   // kIo
   double write_lost = 0;    // ok, but nothing is kept
+  double write_delay = 0;   // takes write_late longer; independent of the two above
   Seconds delay_min{0};
   Seconds delay_max{0.002};
+  Seconds write_late{0.5};
 };
 
 // Same contract as any tier. The sequence of faults depends on the seed and the order of calls

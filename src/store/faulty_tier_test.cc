@@ -52,6 +52,16 @@ TEST_F(FaultyTierTest, EachFaultIsWhatItSays) {
   EXPECT_FALSE(lost->Residency(Chain(1, 5))[0]);
 }
 
+TEST_F(FaultyTierTest, ALateWriteKeepsItsChunkAfterThatLong) {
+  auto late = Make({.write_delay = 1, .write_late = Seconds(0.02)});
+  const auto chunk = Chain(1, 5);
+  const TimePoint began = Clock::Real().Now();
+  EXPECT_TRUE(PutChunk(*late, layout_, chunk[0], Root()));
+  EXPECT_GE(Clock::Real().Now() - began, Seconds(0.02));
+  EXPECT_TRUE(late->Residency(chunk)[0]);
+  EXPECT_EQ(late->faults(), 1u);
+}
+
 TEST_F(FaultyTierTest, AFailedReadLeavesNoRightBytesToBeUsedByMistake) {
   auto tier =
       Make({.read_error = 0.25, .read_corrupt = 0.25, .read_flip = 0.25, .read_short = 0.25});
