@@ -40,7 +40,7 @@ void AddSize(CLI::App& app, const char* name, uint64_t* value, const char* help)
 struct StoreFlags {
   std::vector<std::string> dirs, traces;
   std::vector<uint64_t> capacities;
-  std::vector<double> rates, latencies, stall_shares, stalls;
+  std::vector<double> rates, latencies, stall_shares, stalls, write_stall_shares, write_stalls;
 };
 
 template <typename T>
@@ -71,6 +71,10 @@ std::vector<StoreOptions> Stores(const StoreFlags& flags) {
     if (auto v = Each("--load-trace", flags.traces, i, n)) store.load_trace = *v;
     if (auto v = Each("--load-stall-share", flags.stall_shares, i, n)) store.load_stall_share = *v;
     if (auto v = Each("--load-stall", flags.stalls, i, n)) store.load_stall = Seconds(*v);
+    if (auto v = Each("--write-stall-share", flags.write_stall_shares, i, n)) {
+      store.write_stall_share = *v;
+    }
+    if (auto v = Each("--write-stall", flags.write_stalls, i, n)) store.write_stall = Seconds(*v);
     stores.push_back(std::move(store));
   }
   return stores;
@@ -84,7 +88,7 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
           "new ones kept in the first");
   AddEach(app, "--disk-capacity", &flags->capacities,
           "most bytes of --store; the chunks used longest ago go first (default: 20GiB). This and "
-          "the --load flags: once for all stores, or once for each")
+          "the --load and --write-stall flags: once for all stores, or once for each")
       ->transform(SizeValue());
   AddEach(app, "--load-rate", &flags->rates,
           "let loads pass a link of this rate, e.g. 200Mbit, 10Gbit or 25MB (a second) (default: "
@@ -101,6 +105,12 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
           "for drills: let this share of reads answer late, by --load-stall, e.g. 0.01")
       ->check(CLI::Range(0.0, 1.0));
   AddEach(app, "--load-stall", &flags->stalls, "how late (default: 500ms)")
+      ->transform(DurationValue())
+      ->check(CLI::NonNegativeNumber);
+  AddEach(app, "--write-stall-share", &flags->write_stall_shares,
+          "for drills: let this share of writes take longer, by --write-stall, e.g. 0.01")
+      ->check(CLI::Range(0.0, 1.0));
+  AddEach(app, "--write-stall", &flags->write_stalls, "by how much (default: 500ms)")
       ->transform(DurationValue())
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--promote", options->promote,

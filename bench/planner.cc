@@ -16,14 +16,18 @@ constexpr int kPlannedChunk = 128, kPlannedSlice = 512;  // in tokens
 constexpr double kStepSeconds = 0.1;                     // a full slice, whatever is before it
 constexpr double kChunkSeconds = kStepSeconds * kPlannedChunk / kPlannedSlice;
 
-// Microseconds a step; `ratio` is a chunk's time on the link to its time in compute.
+// `ratio` is a chunk's time on the link to its time in compute.
+SimOptions PlannedOptions(int restorations, int chunks, double ratio) {
+  return {.compute = {.b = kStepSeconds / kPlannedSlice, .samples = 1},
+          .tiers = {{.chunk_s = ratio * kChunkSeconds}},
+          .pages = restorations * chunks + 256,
+          .chunk_tokens = kPlannedChunk,
+          .slice_tokens = kPlannedSlice};
+}
+
+// Microseconds a step.
 double MeasurePlanner(int restorations, int chunks, double ratio, int steps) {
-  SimOptions options{.compute = {.b = kStepSeconds / kPlannedSlice, .samples = 1},
-                     .tiers = {{.chunk_s = ratio * kChunkSeconds}},
-                     .pages = restorations * chunks + 256,
-                     .chunk_tokens = kPlannedChunk,
-                     .slice_tokens = kPlannedSlice};
-  Simulator simulator(std::move(options));
+  Simulator simulator(PlannedOptions(restorations, chunks, ratio));
   simulator.Train();
   const double until_s = steps * kStepSeconds;
   std::vector<SimRequest> requests;
@@ -38,6 +42,33 @@ double MeasurePlanner(int restorations, int chunks, double ratio, int steps) {
   const double planned_s = (simulator.restorer().Stats().planning - before).count();
   const double took_s = std::min(until_s, (simulator.clock().Now() - began).count());
   return 1e6 * planned_s / std::max(1.0, took_s / kStepSeconds);
+}
+
+// Chunks that one prompt reads a second, until it is restored.
+double ReadsPerSecond(int chunks, double ratio, Policy policy) {
+  Simulator simulator(PlannedOptions(1, chunks, ratio));
+  simulator.Train();
+  const SimRequest request{.restore = simulator.Request(0, chunks, policy), .cancel_s = {}};
+  for (const ChunkKey& key : request.restore.keys) simulator.tier(0).Hold(key);
+  const SimOutcome outcome = simulator.Run({request})[0];
+  return outcome.report.loaded() / kPlannedChunk / outcome.seconds;
+}
+
+// Does what decides cost reads, where all that is decided is to read? By the longest prompt and the
+// fastest link.
+nlohmann::ordered_json CompareReads(const PlannerBenchOptions& options) {
+  const int chunks = *std::ranges::max_element(options.chunks);
+  const double ratio = *std::ranges::min_element(options.ratios);
+  const double load = ReadsPerSecond(chunks, ratio, Policy::kLoad);
+  const double cake = ReadsPerSecond(chunks, ratio, Policy::kCake);
+  fmt::print(
+      "{} chunks, load/compute {:g}: {:.1f} reads a second by load, {:.1f} by cake: {:.3f}\n",
+      chunks, ratio, load, cake, cake / load);
+  return {{"chunks", chunks},
+          {"ratio", ratio},
+          {"load_reads_per_s", load},
+          {"cake_reads_per_s", cake},
+          {"cake_to_load", cake / load}};
 }
 
 }  // namespace
@@ -65,6 +96,7 @@ Status RunPlanner(const PlannerBenchOptions& options) {
                       {"share_of_step", share}});
     }
   }
+  json.push_back(CompareReads(options));
   return options.json.empty() ? Status() : WriteJson(options.json, json);
 }
 

@@ -94,6 +94,39 @@ TEST_F(BenchCliTest, LoadMeasuresASliceBesideLoads) {
               row["beside_s"].get<double>() / row["alone_s"].get<double>(), 1e-6);
 }
 
+TEST_F(BenchCliTest, PlannerSaysWhatAStepCostsAndThatCakeReadsAsFastAsLoad) {
+  const Outcome outcome =
+      Run("bench planner --restorations 1 3 --chunks 1024 16 --ratios 0.01 1 --steps 3 --json " +
+          dir_ + "/json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json rows = json::parse(Read(dir_ + "/json"));
+  const auto keys = [](const json& row) {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : row.items()) names.push_back(name);
+    return names;
+  };
+  ASSERT_EQ(rows.size(), 2u * 2 + 1);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_THAT(keys(rows[i]), testing::UnorderedElementsAre("restorations", "chunks", "ratio",
+                                                             "us_per_step", "share_of_step"));
+    EXPECT_EQ(rows[i]["restorations"], i < 2 ? 1 : 3);
+    EXPECT_EQ(rows[i]["chunks"], i < 2 ? 1024 : 16);
+    EXPECT_EQ(rows[i]["ratio"], i % 2 == 0 ? 0.01 : 1.0);
+    EXPECT_GT(rows[i]["us_per_step"], 0);
+    EXPECT_NEAR(rows[i]["share_of_step"].get<double>(),
+                rows[i]["us_per_step"].get<double>() * 1e-6 / 0.1, 1e-9);
+  }
+  const json& reads = rows[4];
+  EXPECT_THAT(keys(reads), testing::UnorderedElementsAre("chunks", "ratio", "load_reads_per_s",
+                                                         "cake_reads_per_s", "cake_to_load"));
+  EXPECT_EQ(reads["chunks"], 1024);
+  EXPECT_EQ(reads["ratio"], 0.01);
+  EXPECT_NEAR(reads["load_reads_per_s"].get<double>(), 1 / (0.01 * 0.025), 40);
+  EXPECT_NEAR(reads["cake_to_load"].get<double>(), 1, 0.02);
+  EXPECT_THAT(outcome.out, HasSubstr("reads a second by load"));
+  EXPECT_EQ(Run("bench planner --restorations 1 2 --chunks 4").exit_code, 1);
+}
+
 TEST_F(BenchCliTest, CudaIsRefusedWhereThereIsNone) {
   if (CudaDevice::Get()) GTEST_SKIP() << "there is a CUDA device";
   for (const std::string bench : {"decode", "load", "slices", "ttft"}) {

@@ -93,6 +93,10 @@ TEST_F(CliTest, SeveralStoresEachWithALinkOfItsOwn) {
   EXPECT_EQ(late["tokens"], plain["tokens"]);
   EXPECT_EQ(Loaded(late), full);
   EXPECT_GE(late["ttft_s"].get<double>(), 0.3) << "every read was that late";
+  const json slow =
+      RunJson(Ask() + "--store " + dir_ + "/slow-writes --write-stall-share 1 --write-stall 200ms");
+  EXPECT_EQ(slow["tokens"], plain["tokens"]);
+  EXPECT_EQ(slow["store"]["tiers"][0]["chunks"], full / 128) << "late, and kept";
   std::ofstream(dir_ + "/trace") << "0 fast 0\n";
   Outcome bad = Run(both + "--load-trace " + dir_ + "/trace");
   EXPECT_NE(bad.exit_code, 0);

@@ -2,6 +2,7 @@
 import dataclasses
 import http.client
 import json
+import re
 import socket
 import struct
 import threading
@@ -113,10 +114,24 @@ class Reference:
             raise Wrong(f"{ask.path} {ask.fields}\nanswered {answer}\nis {expected}")
 
 
-def check_error(status, body, allowed):
-    """An error in OpenAI's shape, of an allowed status."""
+# What docs/serving.md says of a store that hangs.
+HELD = re.compile(r"\d+ pages of KV cache are held by reads and writes that a store has not ended "
+                  r"in time, and the request's \d+ tokens need \d+ of the \d+ that are left: see "
+                  r"the health of the store")
+ENDS = re.compile(r"the server is shutting down|the server gave the request up")
+
+
+def check_error(status, body, life, *allowed):
+    """An error in OpenAI's shape that this life may answer with, or of one of those statuses."""
     error = json.loads(body)["error"]
-    if status not in allowed or not error["message"]:
+    message = error["message"]
+    if status == 503:
+        held = life.hangs and HELD.fullmatch(message)
+        life.given_up += bool(held)
+        fine = held or life.ending is not None and ENDS.fullmatch(message)
+    else:
+        fine = message and status in (429, *allowed)
+    if not fine:
         raise Wrong(f"status {status}: {error}")
 
 
@@ -165,7 +180,7 @@ class Client:
         content = response.read()
         connection.close()
         if response.status != 200:
-            return check_error(response.status, content, life.refusals())
+            return check_error(response.status, content, life)
         body = json.loads(content)
         usage = body["usage"]
         answer = Answer(completion_tokens=usage["completion_tokens"])
@@ -184,7 +199,7 @@ class Client:
         if response.status != 200:
             content = response.read()
             connection.close()
-            return check_error(response.status, content, life.refusals())
+            return check_error(response.status, content, life)
         answer = Answer()
         events = 0
         while events_max is None or events < events_max:
@@ -207,7 +222,7 @@ class Client:
             if "error" in event:
                 connection.close()
                 self._reference.check(ask, answer, whole=False)
-                return check_error(503, line[6:], life.refusals())
+                return check_error(503, line[6:], life)
             events += 1
             if event.get("usage"):
                 answer.completion_tokens = event["usage"]["completion_tokens"]
@@ -253,7 +268,7 @@ class Client:
         ])
         connection = self._send(life, path, body)
         response = connection.getresponse()
-        check_error(response.status, response.read(), (400, 404, *life.refusals()))
+        check_error(response.status, response.read(), life, 400, 404)
         connection.close()
 
     def junk(self, life):
@@ -280,4 +295,4 @@ class Client:
         status, _, content = life.server.request("POST", "/cache/warm",
                                                  json.dumps(ask.body(**more)))
         if status != 200:
-            check_error(status, content, life.refusals())
+            check_error(status, content, life)

@@ -6,6 +6,7 @@ No answer is wrong, every request has an answer or an error (or its connection d
 server), and when it is quiet everything has been given back.
 """
 import argparse
+import itertools
 import os
 import random
 import re
@@ -26,10 +27,13 @@ COUNTED = ("vllm:num_preemptions_total", "kvcake_chunks_failed_total",
            "kvcake_tier_evicted_total")
 
 
+HANGS = ("late reads", "reads", "writes")
+
+
 class Life:
     """One server's, from start to exit."""
 
-    def __init__(self, rng, store):
+    def __init__(self, rng, store, hangs):
         self.ram_mib = rng.choice([12, 12, 16, 64])
         self.flags = ["--max-num-seqs", rng.choice(["2", "4", "16", "16"]),
                       "--queue-max", rng.choice(["2", "1024"]),
@@ -43,25 +47,32 @@ class Life:
             self.flags += rng.choice([[], ["--promote"]])
         if rng.random() < 0.2:
             self.flags.append("--durable")
-        # Reads that come back long after they were given up; until then they keep their pages.
-        self.hangs = rng.random() < 0.25
+        # Reads that come back long after they were given up, or not before the server ends; writes
+        # that hang as long. Until then they keep their pages.
+        self.hangs = hangs  # one of HANGS, or None
         if self.hangs:
-            self.flags += ["--load-stall-share", rng.choice(["0.05", "0.3", "1"]),
-                           "--load-stall", "4s", "--stall-timeout", "1s"]
+            which = "write" if self.hangs == "writes" else "load"
+            self.flags += [f"--{which}-stall-share", rng.choice(["0.05", "0.3", "1"]),
+                           f"--{which}-stall", "4s" if self.hangs == "late reads" else "1h",
+                           "--stall-timeout", "1s"]
         self.server = Server(*self.flags, store=store, ram=f"{self.ram_mib}MiB")
         self.descriptors = self.server.descriptors()
         self.rss_bytes = self.server.rss_bytes()
         self.ending = None  # or the signal that was sent
+        self.given_up = 0  # requests, for the pages that hang
 
     @property
     def finishes(self):
         """What has begun to be answered is answered to its end."""
         return self.ending != signal.SIGKILL
 
-    def refusals(self):
-        return (429, 503) if self.hangs or self.ending is not None else (429,)
+    @property
+    def hangs_for_ever(self):
+        return self.hangs in ("reads", "writes")
 
     def end(self, how):
+        if self.hangs_for_ever:
+            how = signal.SIGKILL  # it waits for its device
         self.ending = how
         self.server.process.send_signal(how)
         code = self.server.process.wait(WAIT_S)
@@ -76,6 +87,9 @@ class Life:
 
     def check_quiet(self):
         """Everything has been given back; called when no client asks anything."""
+        if self.hangs_for_ever:
+            eventually(self.server.answers_nothing, "requests ended")
+            return 0
         eventually(self.server.idle, "pages, reads and requests given back")
         eventually(lambda: self.server.descriptors() <= self.descriptors, "descriptors closed")
         grown = self.server.rss_bytes() - self.rss_bytes
@@ -92,6 +106,7 @@ class Chaos:
         seconds = options.seconds or (75 if slow else 25)
         self._deadline = time.monotonic() + seconds
         self._asks = make_asks(self._rng, max(40, seconds // 4), slow)
+        self._lives = itertools.count(1 + self._rng.randrange(9))
         self._dir = tempfile.TemporaryDirectory(prefix="kvcake-chaos-")
         self._vandal = Vandal(self._dir.name + "/store", random.Random(self._rng.random()))
         self._changed = threading.Condition()
@@ -156,12 +171,15 @@ class Chaos:
 
     def _live(self):
         """One server's life; whether it was quiet at its end, and whether its store hung."""
-        life = Life(self._rng, self._dir.name + "/store")
+        # Every third one's store hangs, in turns in one way and another.
+        number = next(self._lives)
+        hangs = HANGS[number // 3 % len(HANGS)] if number % 3 == 0 else None
+        life = Life(self._rng, self._dir.name + "/store", hangs)
         said = [f"{' '.join(life.flags)} --ram-capacity {life.ram_mib}MiB:"]
         try:
             self._tell(life)
             while True:
-                longer = 4 if life.server.sanitized or life.hangs else 1
+                longer = 4 if life.server.sanitized else 2 if life.hangs else 1
                 seconds = self._rng.uniform(1, 4) * longer
                 if self._rng.random() < 0.7:
                     with self._vandal:
@@ -181,9 +199,10 @@ class Chaos:
                     continue
                 self._count(life.server)
                 life.end(signal.SIGKILL if what == "kill" else signal.SIGTERM)
-                said.append(what)
+                said.append(life.ending.name)
                 break
             self._tell(None)
+            self.counts["given up"] = self.counts.get("given up", 0) + life.given_up
             life.check_log()
         except Exception:
             print(" ".join(said), "\n" + life.server.log()[-8000:], flush=True)
@@ -201,7 +220,7 @@ class Chaos:
         while not quiet or time.monotonic() < self._deadline:
             quiet, hangs = self._live()
             lives += 1
-            hung += hangs
+            hung += bool(hangs)
         with self._changed:
             self._over = True
             self._changed.notify_all()

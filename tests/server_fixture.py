@@ -100,10 +100,13 @@ class Server:
                 total += float(match[3])
         return total
 
+    def answers_nothing(self):
+        return (self.metric("vllm:num_requests_running") == 0 and
+                self.metric("vllm:num_requests_waiting") == 0)
+
     def idle(self):
         """Nothing runs, and every page has been given back."""
-        return (self.metric("vllm:num_requests_running") == 0 and
-                self.metric("vllm:num_requests_waiting") == 0 and
+        return (self.answers_nothing() and
                 self.metric("kvcake_reads_in_flight") == 0 and
                 self.metric("kvcake_pages", state="referenced") == 0)
 

@@ -15,22 +15,29 @@ struct MutexTimes {
 // A MutexLock that adds to such times, which the mutex guards.
 class KVCAKE_ANNOTATION(scoped_lockable) TimedMutexLock {
  public:
-  TimedMutexLock(Mutex& mutex, MutexTimes& times) ACQUIRE(mutex) : mutex_(mutex), times_(times) {
-    const TimePoint asked = Clock::Real().Now();
-    mutex_.Lock();
-    began_ = Clock::Real().Now();
-    times_.waited += began_ - asked;
-  }
+  TimedMutexLock(Mutex& mutex, MutexTimes& times) ACQUIRE(mutex)
+      : TimedMutexLock(mutex, times.waited, &times.held) {}
+  // Adds what it waited only: for those whose work under the mutex is another than the counted one.
+  TimedMutexLock(Mutex& mutex, Seconds& waited) ACQUIRE(mutex)
+      : TimedMutexLock(mutex, waited, nullptr) {}
   ~TimedMutexLock() RELEASE() {
-    times_.held += Clock::Real().Now() - began_;
+    if (held_ != nullptr) *held_ += Clock::Real().Now() - began_;
     mutex_.Unlock();
   }
   TimedMutexLock(const TimedMutexLock&) = delete;
   TimedMutexLock& operator=(const TimedMutexLock&) = delete;
 
  private:
+  TimedMutexLock(Mutex& mutex, Seconds& waited, Seconds* held) ACQUIRE(mutex)
+      : mutex_(mutex), held_(held) {
+    const TimePoint asked = Clock::Real().Now();
+    mutex_.Lock();
+    began_ = Clock::Real().Now();
+    waited += began_ - asked;
+  }
+
   Mutex& mutex_;
-  MutexTimes& times_;
+  Seconds* const held_;  // null: not counted
   TimePoint began_;
 };
 

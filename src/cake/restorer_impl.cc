@@ -92,19 +92,19 @@ std::vector<bool> RestorerImpl::Known(std::span<const ChunkKey> keys, bool store
 void RestorerImpl::WaitForEvent(TimePoint deadline) {
   // The deadline is the Restorer's clock's, which a test may have stopped.
   const TimePoint until = Clock::Real().Now() + (deadline - context_.clock.Now());
-  MutexLock lock(mutex_);
+  TimedMutexLock lock(mutex_, times_.waited);
   while (events_ == events_seen_ && event_.WaitUntil(mutex_, until)) {
   }
   events_seen_ = events_;
 }
 
 void RestorerImpl::Wake() {
-  MutexLock lock(mutex_);
+  TimedMutexLock lock(mutex_, times_.waited);
   Event();
 }
 
 RestorerStats RestorerImpl::Stats() const {
-  MutexLock lock(mutex_);
+  TimedMutexLock lock(mutex_, times_.waited);
   RestorerStats stats{.planning = times_.held, .mutex_wait = times_.waited};
   for (const LoadLane& lane : lanes_) {
     stats.reads_in_flight += static_cast<int>(lane.reads().size());
@@ -168,13 +168,13 @@ void RestorerImpl::Make(TierCalls calls) {
          .done = [this, tier = get.tier, number = get.number](ReadResult result) {
            OnRead(tier, number, std::move(result));
          }});
-    MutexLock lock(mutex_);
+    TimedMutexLock lock(mutex_, times_.waited);
     if (lanes_[get.tier].Issued(get.number, id)) calls.cancels.push_back({get.tier, id});
   }
   for (const auto& [tier, id] : calls.cancels) tiers_[tier]->Cancel(id);
   for (const auto& [tier, keys] : calls.unpins) tiers_[tier]->Unpin(keys);
   for (LookCall& look : calls.looks) StartLook(std::move(look));
-  MutexLock lock(mutex_);
+  TimedMutexLock lock(mutex_, times_.waited);
   --calling_;
   NoteIdle();
 }
@@ -208,7 +208,7 @@ void RestorerImpl::StartLook(LookCall look) {
     return OnFound(look, first, held);
   };
   if (tiers_[tier]->Look(std::move(request))) return;
-  MutexLock lock(mutex_);
+  TimedMutexLock lock(mutex_, times_.waited);
   EndLook(serial, tier);
 }
 
@@ -222,7 +222,7 @@ void RestorerImpl::EndLook(uint64_t serial, int tier) {
 bool RestorerImpl::OnFound(const LookCall& look, size_t first, const std::vector<bool>& held) {
   std::vector<ChunkKey> keys;
   {
-    MutexLock lock(mutex_);
+    TimedMutexLock lock(mutex_, times_.waited);
     lanes_[look.tier].NoteAnswer();
     if (const Board* board = table_.Find(look.serial)) {
       for (size_t i = 0; i < held.size(); ++i) {
@@ -290,7 +290,7 @@ ComputeTurn RestorationImpl::NextTurn(const ComputeBudget& budget) {
 }
 
 std::vector<PageId> RestorationImpl::PageIds(int chunks) const {
-  MutexLock lock(restorer_.mutex());
+  TimedMutexLock lock(restorer_.mutex(), restorer_.times().waited);
   return board_->PageIds(chunks);
 }
 
@@ -317,14 +317,14 @@ void RestorationImpl::Computed(const Claim& claim) {
 
 void RestorationImpl::MakeAndCount(TierCalls calls, TimePoint began) {
   restorer_.Make(std::move(calls));
-  MutexLock lock(restorer_.mutex());
+  TimedMutexLock lock(restorer_.mutex(), restorer_.times().waited);
   board_->AddPlanning(Clock::Real().Now() - began);
 }
 
 void RestorationImpl::Abandon() {
   TierCalls calls;
   {
-    MutexLock lock(restorer_.mutex());
+    TimedMutexLock lock(restorer_.mutex(), restorer_.times());
     restorer_.Close(*board_);
     calls = restorer_.TakeCalls();
   }
@@ -332,12 +332,12 @@ void RestorationImpl::Abandon() {
 }
 
 RestoreProgress RestorationImpl::Progress() const {
-  MutexLock lock(restorer_.mutex());
+  TimedMutexLock lock(restorer_.mutex(), restorer_.times().waited);
   return board_->Progress();
 }
 
 bool RestorationImpl::done() const {
-  MutexLock lock(restorer_.mutex());
+  TimedMutexLock lock(restorer_.mutex(), restorer_.times().waited);
   return board_->claims().done();
 }
 
@@ -345,7 +345,7 @@ PageTable RestorationImpl::TakePages() {
   PageTable pages;
   TierCalls calls;
   {
-    MutexLock lock(restorer_.mutex());
+    TimedMutexLock lock(restorer_.mutex(), restorer_.times());
     restorer_.compute().Restored(*board_);
     pages = board_->TakePages();
     restorer_.Close(*board_);
@@ -356,7 +356,7 @@ PageTable RestorationImpl::TakePages() {
 }
 
 RestoreReport RestorationImpl::Report(std::optional<Seconds> tail) const {
-  MutexLock lock(restorer_.mutex());
+  TimedMutexLock lock(restorer_.mutex(), restorer_.times().waited);
   RestoreReport report = board_->Report();
   report.bound_s = restorer_.planner().Bound(*board_, tail);
   return report;

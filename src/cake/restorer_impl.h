@@ -41,7 +41,7 @@ class RestorerImpl : public Restorer {
   const RestorePlanner& planner() const REQUIRES(mutex_) { return planner_; }
   LoadScheduler& loads() REQUIRES(mutex_) { return loads_; }
   ComputeLane& compute() REQUIRES(mutex_) { return compute_; }
-  // What its mutex has cost those who plan under it.
+  // What its mutex has cost: all who waited for it, and what those held it for who plan under it.
   MutexTimes& times() { return times_; }
   // Something has changed that the engine thread may wait for.
   void Event() REQUIRES(mutex_);
@@ -66,7 +66,7 @@ class RestorerImpl : public Restorer {
   const std::vector<Tier*> tiers_;
 
   mutable Mutex mutex_;
-  MutexTimes times_;                                // guarded by mutex_, through TimedMutexLock
+  mutable MutexTimes times_;                        // guarded by mutex_, through TimedMutexLock
   CondVar event_;                                   // for the engine thread
   CondVar idle_;                                    // for the destructor
   std::vector<LoadLane> lanes_ GUARDED_BY(mutex_);  // one for each of tiers_

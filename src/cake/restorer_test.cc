@@ -109,6 +109,39 @@ void PublishBehind(PagePool& pool, const ChunkKey& key, NumericPath path = Numer
   pool.Publish(std::move(page), key, path);
 }
 
+// The engine thread's calls among them: what a prompt that ends lets others load is planned in its
+// last one.
+TEST(RestorerTest, WhatItsMutexCostsIsCountedWhoeverWantsIt) {
+  auto pool = std::move(PagePool::Create(kLayout, 64 * kLayout.page_bytes()).value());
+  HeldTier tier;
+  ComputeCost cost;
+  const auto restorer = NewRestorer(*pool, {&tier}, cost, Clock::Real());
+  MutexTimes& times = static_cast<RestorerImpl&>(*restorer).times();
+  const auto counts = [&times](bool plans, const std::function<void()>& call) {
+    const MutexTimes before = times;
+    call();
+    EXPECT_GT(times.waited, before.waited);
+    EXPECT_EQ(times.held > before.held, plans);
+  };
+  std::shared_ptr<Restoration> one, two;
+  counts(true, [&] { one = restorer->Open(Request(1, 4, Policy::kLoad)); });
+  counts(true, [&] { two = restorer->Open(Request(2, 4, Policy::kLoad)); });
+  counts(true, [&] { one->NextTurn({.chunks = 4}); });
+  counts(true, [&] { one->Need(); });
+  counts(false, [&] { restorer->Stats(); });
+  counts(false, [&] { one->done(); });
+  counts(false, [&] { one->Progress(); });
+  counts(false, [&] { one->PageIds(0); });
+  counts(false, [&] { restorer->Wake(); });
+  counts(false, [&] { restorer->WaitForEvent(TimePoint::max()); });
+  counts(true, [&] { tier.DeliverAll(); });
+  while (!one->done()) tier.DeliverAll();
+  counts(true, [&] { one->TakePages(); });
+  counts(false, [&] { one->Report(); });
+  counts(true, [&] { two->Abandon(); });
+  tier.DeliverAll();
+}
+
 // A tier that fails four times in a row is not asked for this prompt any more.
 TEST(RestorerTest, FailuresCountInARow) {
   auto pool = std::move(PagePool::Create(kLayout, 64 * kLayout.page_bytes()).value());

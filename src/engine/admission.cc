@@ -24,16 +24,48 @@ uint64_t Admission::PagesToRun(const Sequence& sequence) const {
   return PagesFor(static_cast<int>(sequence.tokens.size()) + 1);
 }
 
+void Admission::NoteRoom(uint64_t available_before) {
+  if (available() > available_before) ++room_;
+}
+
+void Admission::SetAside(uint64_t pages) {
+  const uint64_t before = available();
+  set_aside_ = pages;
+  NoteRoom(before);
+}
+
+void Admission::SetHeld(uint64_t pages) {
+  const uint64_t before = available();
+  held_ = pages;
+  NoteRoom(before);
+}
+
+void Admission::SharePages(bool share) {
+  shares_pages_ = share;
+  ++room_;
+}
+
+std::optional<TimePoint> Admission::short_since() const {
+  std::optional<TimePoint> since;
+  for (const auto& sequence : running_) {
+    if (!sequence->short_since) continue;
+    since = since ? std::min(*since, *sequence->short_since) : *sequence->short_since;
+  }
+  return since;
+}
+
 std::vector<Sequence*> Admission::Admit(TimePoint now) {
   constexpr int kLookedAt = 64;  // of those that wait: a step is not to take long for their sake
   std::vector<Sequence*> admitted;
+  if (short_since()) return admitted;
   uint64_t spare = 0;
   for (const auto& sequence : running_) spare += MayGrow(*sequence) ? 1 : 0;
   auto it = waiting_.begin();
   for (int i = 0; i < kLookedAt && it != waiting_.end(); ++i) {
     if (running_.size() >= static_cast<size_t>(options_.max_sequences)) break;
     Sequence& next = **it;
-    if (!Promise(next, spare)) {
+    if (next.refused_at == room_ || !Promise(next, spare)) {
+      next.refused_at = room_;
       if (!next.passed_over) next.passed_over = now;
       const bool first =
           next.completion.preemptions > 0 || now - *next.passed_over > options_.pass_over_max;
@@ -53,6 +85,7 @@ bool Admission::Promise(Sequence& sequence, uint64_t spare) {
   const size_t shared = shares_pages_ ? sequence.keys.size() : 0;
   const std::span<const ChunkKey> chunks = std::span(sequence.keys).first(shared);
   const uint64_t own = PagesToRun(sequence) - shared;
+  lookups_ += shared;
   const uint64_t pages = promised_.NewOf(chunks) + own;
   // One alone has been found to fit; whether it does now, it will see.
   const bool fits = promised_.pages() + pages + spare <= available();
@@ -109,6 +142,7 @@ void Admission::PreemptYoungest() {
   if (sequence.state == Sequence::State::kPrefilling) keeper_.Store(sequence);
   Release(sequence);
   sequence.Preempt(pool_.layout().chunk_tokens);
+  sequence.refused_at = room_;  // what it has just given back is for others
   ++preemptions_;
   waiting_.push_front(std::move(running_.back()));
   running_.pop_back();
@@ -116,6 +150,7 @@ void Admission::PreemptYoungest() {
 
 void Admission::Release(Sequence& sequence) {
   sequence.ReleasePages();
+  if (sequence.promised() > 0) ++room_;
   promised_.Remove(std::span(sequence.keys).first(std::exchange(sequence.keys_promised, 0)),
                    std::exchange(sequence.pages_promised, 0));
 }

@@ -2,13 +2,15 @@
 //
 // A sequence is promised the pages of its tokens and the next one when it is admitted, and one more
 // at a time as it grows; chunks that several have in common are promised once. When none are left,
-// the youngest goes back to the front of those that wait.
+// the youngest goes back to the front of those that wait. While somebody who runs goes without a
+// page nobody is admitted.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,13 +40,13 @@ class Admission {
   Admission& operator=(const Admission&) = delete;
 
   // So many pages are somebody else's from now on, beside the reserve.
-  void SetAside(uint64_t pages) { set_aside_ = pages; }
+  void SetAside(uint64_t pages);
   // So many are held by late reads and writes now: what exceeds the reserve cannot be promised.
-  void SetHeld(uint64_t pages) { held_ = pages; }
+  void SetHeld(uint64_t pages);
   uint64_t held() const { return held_; }
   // Whether sequences on the same chunks share their pages (as is so at first). Of those that are
   // admitted from now on.
-  void SharePages(bool share) { shares_pages_ = share; }
+  void SharePages(bool share);
   // The most that sequences can be promised together: ever, and now.
   uint64_t pages_max() const { return PagesBeside(options_.read_reserve_pages); }
   uint64_t available() const { return PagesBeside(std::max(options_.read_reserve_pages, held_)); }
@@ -59,8 +61,9 @@ class Admission {
   void Add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
   // Admits those that wait and for which there are pages, with one to spare for everybody who may
   // grow: nobody is preempted for the sake of a newcomer's first tokens. Whoever was preempted is
-  // passed over by nobody, but for one that could not even run alone. Returns the new ones, whose
-  // restorations are the caller's to begin; valid until the next call of any kind.
+  // passed over by nobody, but for one that could not even run alone; it comes back when somebody
+  // has given pages back since. Returns the new ones, whose restorations are the caller's to begin;
+  // valid until the next call of any kind.
   std::vector<Sequence*> Admit(TimePoint now);
   // Takes out one that waits and that could not run even alone for longer than `limit`, as others
   // hold too many pages; null: there is none.
@@ -69,6 +72,8 @@ class Admission {
   // are none. False when that was this one: it does not run any more. The oldest is never
   // preempted, and alone it always fits: so all come to their end.
   bool Grow(Sequence& sequence);
+  // Since when somebody who runs goes without a page; none: all have what they asked for.
+  std::optional<TimePoint> short_since() const;
   // The one that was submitted last goes back to the front of those that wait: it is restored from
   // what the page cache and the store have kept.
   void PreemptYoungest();
@@ -84,11 +89,14 @@ class Admission {
   size_t waiting() const { return waiting_.size(); }
   bool idle() const { return running_.empty() && waiting_.empty(); }
   uint64_t preemptions() const { return preemptions_; }
+  // Chunks that were looked up so far to find out what fits.
+  uint64_t lookups() const { return lookups_; }
 
  private:
   bool MayGrow(const Sequence& sequence) const;
   uint64_t PagesBeside(uint64_t kept) const;
   bool Promise(Sequence& sequence, uint64_t spare);
+  void NoteRoom(uint64_t available_before);
   void Run(std::unique_ptr<Sequence> sequence);
 
   const PagePool& pool_;
@@ -100,7 +108,11 @@ class Admission {
   PagePromises promised_;  // to running_
   bool shares_pages_ = true;
   uint64_t held_ = 0;
+  // Counts what may let somebody in who did not fit: promises that are given back, and pages that
+  // others give back. Further promises never do, as what is shared is counted already.
+  uint64_t room_ = 1;
   uint64_t preemptions_ = 0;
+  uint64_t lookups_ = 0;
 };
 
 }  // namespace kvcake

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "engine/sequence_testing.h"
 
 namespace kvcake {
@@ -192,6 +194,61 @@ TEST_F(AdmissionTest, WhatOthersHoldBeyondTheReserveIsNotPromised) {
   now_ += Seconds(1);
   EXPECT_EQ(admission_.TakeUnservable(now_, Seconds(30)).get()->id, 1u);
   EXPECT_EQ(admission_.waiting(), 0u);
+}
+
+TEST_F(AdmissionTest, NobodyIsAdmittedWhileSomebodyGoesWithoutAPage) {
+  Sequence& first = Add(kPoolChunk, 1);
+  Sequence& second = Add(kPoolChunk, 1);
+  ASSERT_EQ(Admit(), 2u);
+  Add(kPoolChunk, 1);
+  first.short_since = now_;
+  EXPECT_EQ(Admit(), 0u);
+  admission_.PreemptYoungest();
+  EXPECT_EQ(Admit(), 0u);
+  first.short_since.reset();
+  EXPECT_EQ(Admit(), 0u) << "what the preempted one gave is for those who run";
+  EXPECT_EQ(second.state, Sequence::State::kWaiting);
+  Finish(first);
+  EXPECT_EQ(Admit(), 2u);
+}
+
+// Long prompts wait: a step costs nothing for their sake while nothing has changed for them.
+TEST_F(AdmissionTest, WhoDoesNotFitIsLookedUpAgainWhenSomethingMayHaveChanged) {
+  admission_.SetHeld(10);                       // of 20
+  Sequence& first = Add(3 * kPoolChunk, 1, 1);  // 4 of the 10 that are left
+  Sequence& second = Add(3 * kPoolChunk, 1, 2);
+  ASSERT_EQ(Admit(), 2u);
+  Add(8 * kPoolChunk, 1, 3);
+  Add(9 * kPoolChunk, 1, 4);
+  uint64_t before = admission_.lookups();
+  const auto looked_up = [&] {
+    return admission_.lookups() - std::exchange(before, admission_.lookups());
+  };
+  EXPECT_EQ(Admit(), 0u);
+  EXPECT_EQ(looked_up(), 8u + 9u);
+  for (int step = 0; step < 100; ++step) EXPECT_EQ(Admit(), 0u);
+  EXPECT_EQ(looked_up(), 0u);
+  admission_.SetHeld(11);  // is worse
+  first.tokens.resize(4 * kPoolChunk);
+  EXPECT_TRUE(admission_.Grow(first));
+  Add(5 * kPoolChunk, 1, 5);
+  EXPECT_EQ(Admit(), 0u);
+  EXPECT_EQ(looked_up(), 5u) << "of the new one";
+  admission_.SetHeld(9);
+  EXPECT_EQ(Admit(), 0u);
+  EXPECT_EQ(looked_up(), 8u + 9u + 5u) << "others have given pages back";
+  Finish(second);
+  EXPECT_EQ(Admit(), 1u) << "the last";
+  EXPECT_EQ(looked_up(), 8u + 9u + 5u);
+  admission_.SharePages(true);
+  EXPECT_EQ(Admit(), 0u);
+  EXPECT_EQ(looked_up(), 8u + 9u);
+  admission_.SetAside(2);
+  EXPECT_EQ(Admit(), 0u);
+  EXPECT_EQ(looked_up(), 0u);
+  admission_.SetAside(1);
+  EXPECT_EQ(Admit(), 0u);
+  EXPECT_EQ(looked_up(), 8u + 9u);
 }
 
 TEST_F(AdmissionTest, IsFullOfThoseWhoRunAndWait) {

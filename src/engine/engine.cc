@@ -99,7 +99,7 @@ Engine::Engine(const EngineParts& parts, const EngineOptions& options)
   shortage_ = std::make_unique<PageShortage>(
       *admission_, *completions_, parts.clock,
       PageShortageOptions{
-          .patience = std::min(PageShortageOptions{}.patience, options.stall_timeout),
+          .patience = std::min(PageShortageOptions{}.patience, options.stall_timeout / 4),
           .stall_timeout = options.stall_timeout});
   planner_ = std::make_unique<StepPlanner>(
       parts.pool, *admission_, parts.cost, parts.clock,
@@ -196,7 +196,6 @@ Result<bool> Engine::Step() {
   }
 
   const StepPlan plan = planner_->Plan();
-  shortage_->Planned(plan.lacks_pages);
   if (plan.chained()) {
     RunChained(plan);
   } else {

@@ -79,6 +79,7 @@ struct WorldOptions {
   Tier* ram = nullptr;  // in front of the store
   StoreWrites writes = StoreWrites::kAlways;
   Seconds stall_timeout{30};
+  const Clock* clock = &Clock::Real();
 };
 
 // Everything an engine needs, over tiers that outlive it.
@@ -90,12 +91,13 @@ struct World {
   std::unique_ptr<PacedModel> model;
   ComputeCost cost;
   Tier* tier;  // the store, where there is one
+  const Clock& clock;
   std::unique_ptr<Restorer> restorer;
   std::unique_ptr<WriteBehind> writes;
   std::unique_ptr<Engine> engine;
 
   explicit World(Tier* store, const WorldOptions& options = {})
-      : config(LoadModelConfig(options.dir).value()), tier(store) {
+      : config(LoadModelConfig(options.dir).value()), tier(store), clock(*options.clock) {
     const KvLayout layout = TransformerModel::LayoutFor(config, kChunk);
     pool = PagePool::Create(layout, options.pages * layout.page_bytes(),
                             PageMemoryOf(options.path).value())
@@ -114,7 +116,7 @@ struct World {
     Restorer::Options restore;
     restore.numeric_path = model->numeric_path();
     restore.stall_timeout = options.stall_timeout;
-    restorer = NewRestorer(*pool, tiers, cost, Clock::Real(), restore);
+    restorer = NewRestorer(*pool, tiers, cost, clock, restore);
     if (!tiers.empty()) {
       writes = std::make_unique<WriteBehind>(
           stores, *pool, WriteBehindOptions{.writes = options.writes}, options.ram);
@@ -135,7 +137,8 @@ struct World {
                                                   .pool = *pool,
                                                   .restorer = *restorer,
                                                   .cost = cost,
-                                                  .writes = writes.get()},
+                                                  .writes = writes.get(),
+                                                  .clock = clock},
                                       options);
   }
 

@@ -11,22 +11,27 @@ void PageShortage::Look(uint64_t held) {
   while (const auto sequence = admission_.TakeUnservable(now, options_.stall_timeout)) {
     Fail(*sequence);
   }
-  if (!since_ || admission_.running().empty()) return;
-  if (admission_.running().size() > 1) {
-    if (now - asked_ <= options_.patience) return;
-    asked_ = now;
-    admission_.PreemptYoungest();
-  } else if (now - *since_ > options_.stall_timeout) {
-    Fail(*admission_.Remove(admission_.running().front()->id));
-    since_.reset();
+  Note(now);
+  if (!admission_.short_since()) return;
+  if (admission_.running().size() == 1) {
+    const Sequence& alone = *admission_.running().front();
+    if (now - *alone.short_since > options_.stall_timeout) Fail(*admission_.Remove(alone.id));
+    return;
   }
+  const bool all = now - *since_ > options_.stall_timeout / 2;
+  if (!all && now - asked_ <= options_.patience) return;
+  asked_ = now;
+  do {
+    admission_.PreemptYoungest();
+  } while (all && admission_.running().size() > 1 && admission_.short_since());
 }
 
-void PageShortage::Planned(bool lacks_pages) {
-  if (!lacks_pages) {
+void PageShortage::Note(TimePoint now) {
+  if (const auto since = admission_.short_since()) {
+    last_short_ = now;
+    if (!since_) since_ = asked_ = *since;
+  } else if (since_ && now - last_short_ > options_.patience) {
     since_.reset();
-  } else if (!since_) {
-    since_ = asked_ = clock_.Now();
   }
 }
 

@@ -19,7 +19,10 @@ struct PageShortageOptions {
   Seconds stall_timeout{30};
 };
 
-// Engine thread only.
+// However many run, a request that cannot be served has given its pages back or ended with an error
+// within twice the stall time-out: half of that time-out is for the youngest to give theirs one by
+// one, then all give theirs that are younger than who goes without; one alone goes without for the
+// whole of it. Engine thread only.
 class PageShortage {
  public:
   // Borrows all but the options.
@@ -27,21 +30,24 @@ class PageShortage {
                const PageShortageOptions& options)
       : admission_(admission), completions_(completions), clock_(clock), options_(options) {}
 
-  // Before a step is planned, which may preempt or end requests. held: pages that nobody is
-  // promised and that late reads and writes hold now.
+  // Before a step is planned: preempts or ends requests, by who of them went without a page in the
+  // steps before (Sequence::short_since). held: pages that nobody is promised and that late reads
+  // and writes hold now.
   void Look(uint64_t held);
-  // lacks_pages: somebody who runs went without a page in the step that was planned.
-  void Planned(bool lacks_pages);
 
  private:
+  void Note(TimePoint now);
   void Fail(Sequence& sequence);
 
   Admission& admission_;
   Completions& completions_;
   const Clock& clock_;
   const PageShortageOptions options_;
-  std::optional<TimePoint> since_;  // somebody who runs has gone without a page
-  TimePoint asked_{};               // when the youngest last gave its own, since then
+  // Somebody who runs goes without a page; a pause that is no longer than the patience, as when the
+  // youngest has given a few, does not end it.
+  std::optional<TimePoint> since_;
+  TimePoint last_short_{};
+  TimePoint asked_{};  // when the youngest last gave its own, since then
 };
 
 }  // namespace kvcake

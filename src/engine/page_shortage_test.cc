@@ -20,11 +20,17 @@ class PageShortageTest : public testing::Test {
       admitted->state = Sequence::State::kDecoding;
     }
   }
-  // A step later, `after` the one before.
+  // A step later, `after` the one before, in which the oldest goes without a page or does not.
   void Step(Seconds after, bool lacks_pages, uint64_t held = 0) {
     clock_.Advance(after);
     shortage_.Look(held);
-    shortage_.Planned(lacks_pages);
+    if (running() == 0) return;
+    auto& since = admission_.running().front()->short_since;
+    if (!lacks_pages) {
+      since.reset();
+    } else if (!since) {
+      since = clock_.Now();
+    }
   }
   size_t running() const { return admission_.running().size(); }
 
@@ -70,6 +76,41 @@ TEST_F(PageShortageTest, OneAloneThatGoesWithoutEndsWithAnError) {
   EXPECT_EQ(ended->second.finish_reason, FinishReason::kError);
   EXPECT_NE(ended->second.error.find("are held by reads and writes"), std::string::npos);
   EXPECT_TRUE(admission_.idle());
+}
+
+// Each page that somebody gives ends it for a step.
+TEST_F(PageShortageTest, AShortageGoesOnAfterAShortPause) {
+  for (int i = 0; i < 16; ++i) Run(1);
+  for (int i = 0; i < 151; ++i) Step(Seconds(0.1), i % 2 == 0);
+  EXPECT_GT(running(), 1u);
+  EXPECT_LT(running(), 10u) << "one by one";
+  for (int i = 0; i < 3; ++i) Step(Seconds(0.1), i % 2 == 0);
+  EXPECT_EQ(running(), 1u) << "half of the stall time-out has passed";
+}
+
+TEST_F(PageShortageTest, AllGiveTheirsUntilNobodyGoesWithout) {
+  for (int i = 0; i < 10; ++i) Run(1);
+  admission_.running()[2]->short_since = clock_.Now();
+  clock_.Advance(Seconds(15.1));
+  shortage_.Look(0);
+  EXPECT_EQ(running(), 2u) << "those who are older than the one without are left alone";
+  EXPECT_TRUE(admission_.Admit(clock_.Now()).empty()) << "nobody has given a page back since";
+  EXPECT_FALSE(completions_.TakeAny());
+}
+
+TEST_F(PageShortageTest, WhatCannotBeServedEndsWithinTwiceTheStallTimeoutHoweverManyRun) {
+  for (int i = 0; i < 16; ++i) Run(1);
+  ASSERT_EQ(running(), 16u);
+  PageShortage quick(admission_, completions_, clock_,
+                     {.patience = Seconds(1), .stall_timeout = Seconds(2)});
+  admission_.running().front()->short_since = clock_.Now();
+  for (int i = 0; i < 20 && running() > 0; ++i) {
+    clock_.Advance(Seconds(0.2));
+    quick.Look(0);
+  }
+  EXPECT_EQ(running(), 0u);
+  EXPECT_EQ(admission_.waiting(), 15u);
+  EXPECT_EQ(completions_.TakeAny()->second.finish_reason, FinishReason::kError);
 }
 
 TEST_F(PageShortageTest, WhoCannotRunForWhatOthersHoldEndsWithAnError) {

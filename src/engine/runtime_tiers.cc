@@ -113,11 +113,13 @@ Result<std::unique_ptr<Tier>> RuntimeTiers::OpenStore(size_t number) {
   if (options.load_rate_bytes_per_s || options.load_latency.count() > 0 || !link.trace.empty()) {
     store = std::make_unique<ThrottledTier>(std::move(store), std::move(link));
   }
-  if (options.load_stall_share > 0) {
+  if (options.load_stall_share > 0 || options.write_stall_share > 0) {
     store = std::make_unique<LateTier>(std::move(store),
                                        LateTierOptions{.seed = std::random_device()(),
                                                        .share = options.load_stall_share,
-                                                       .delay = options.load_stall});
+                                                       .delay = options.load_stall,
+                                                       .write_share = options.write_stall_share,
+                                                       .write_delay = options.write_stall});
   }
   return store;
 }

@@ -25,6 +25,8 @@ struct StoreOptions {
   std::string load_trace = {};                       // a file of both (store/link_trace.h)
   double load_stall_share = 0;                       // of reads, which are late by load_stall
   Seconds load_stall{0.5};
+  double write_stall_share = 0;  // of writes, which take write_stall longer
+  Seconds write_stall{0.5};
 };
 
 struct RuntimeTiersOptions {

@@ -30,6 +30,8 @@ struct Sequence {
   uint64_t pages_promised = 0;
   std::optional<TimePoint> passed_over;  // since when others are admitted before it
   std::optional<TimePoint> unservable;   // since when it could not even run alone
+  std::optional<TimePoint> short_since;  // while it runs: since when it goes without a page
+  uint64_t refused_at = 0;               // Admission's room when it last did not fit
   ChunkKey root;                         // the parent of keys[0]
   int prefill_tokens = 0;  // the prompt, and what was generated before it was preempted
 

@@ -33,7 +33,6 @@ struct StepPlan {
   // How far into its prompt the restoration is that shares the step with a StepBudget's others.
   std::optional<int> shared_at = {};
   TimePoint wake_at = TimePoint::max();  // with nothing to do: when to plan again
-  bool lacks_pages = false;              // somebody went without one that was promised
 
   bool chained() const { return !parts.empty() && parts[0].chained; }
 };

@@ -39,7 +39,7 @@ bool StepPlanner::PlanChained(StepPlan* plan) {
     EndRestorationIfDone(*sequence);
     const int tokens = sequence->prefill_tokens;
     if (sequence->state != Sequence::State::kPrefilling) continue;
-    if (!EnsurePages(*sequence, tokens, plan)) continue;
+    if (!EnsurePages(*sequence, tokens)) continue;
     const RankJob& job = *sequence->chain;
     const int start = job.origin + job.partition.begin(job.partition.ranks() - 1);
     plan->parts.push_back({.sequence = sequence.get(),
@@ -57,7 +57,7 @@ void StepPlanner::PlanDecodes(StepPlan* plan) {
   for (size_t i = 0; i < admission_.running().size(); ++i) {  // preemption takes from the end
     Sequence& sequence = *admission_.running()[i];
     if (sequence.state != Sequence::State::kDecoding || !admission_.Grow(sequence)) continue;
-    if (!EnsurePages(sequence, static_cast<int>(sequence.tokens.size()), plan)) continue;
+    if (!EnsurePages(sequence, static_cast<int>(sequence.tokens.size()))) continue;
     plan->parts.push_back(
         {.sequence = &sequence, .start = sequence.kv_tokens, .count = 1, .samples = true});
   }
@@ -78,8 +78,10 @@ class StepPlanner::Turns : public PrefillTaker {
     return planner_.PlanPrefill(*sequences_[index], tokens_max, &plan_);
   }
   ComputeTurn Ask(int index, const ComputeBudget& budget) override {
-    const ComputeTurn turn = sequences_[index]->restoration->NextTurn(budget);
-    plan_.lacks_pages |= turn.lacks_pages;
+    Sequence& sequence = *sequences_[index];
+    const ComputeTurn turn = sequence.restoration->NextTurn(budget);
+    // Without compute it did not come to want a page.
+    if (turn.kind != ComputeTurn::Kind::kStarved) planner_.NoteShortage(sequence, turn.lacks_pages);
     return turn;
   }
   int Restore(int index, const Claim& claim, int tokens_max) override {
@@ -144,7 +146,7 @@ int StepPlanner::PlanPrefill(Sequence& sequence, int tokens_max, StepPlan* plan)
       scored += part.sequence->scores_prompt() ? part.count : 0;
     count = std::min(count, options_.scored_tokens_max - scored);
   }
-  if (count < 1 || !EnsurePages(sequence, start + count, plan)) return 0;
+  if (count < 1 || !EnsurePages(sequence, start + count)) return 0;
   plan->parts.push_back(
       {.sequence = &sequence, .start = start, .count = count, .samples = start + count == end});
   return count;
@@ -175,16 +177,23 @@ StepPart StepPlanner::RestoringPart(Sequence& sequence, const Claim& claim, int 
 
 // The pages of a sequence's first `tokens` tokens; those that miss are drawn. They are promised, so
 // false lasts only while late reads and writes hold more than was left for them (PageShortage).
-bool StepPlanner::EnsurePages(Sequence& sequence, int tokens, StepPlan* plan) {
-  while (sequence.table.size() < admission_.PagesFor(tokens)) {
+bool StepPlanner::EnsurePages(Sequence& sequence, int tokens) {
+  bool enough = true;
+  while (enough && sequence.table.size() < admission_.PagesFor(tokens)) {
     auto page = pool_.Draw();
-    if (!page) {
-      plan->lacks_pages = true;
-      return false;
-    }
-    sequence.table.push_back(std::move(*page));
+    enough = page.has_value();
+    if (enough) sequence.table.push_back(std::move(*page));
   }
-  return true;
+  NoteShortage(sequence, !enough);
+  return enough;
+}
+
+void StepPlanner::NoteShortage(Sequence& sequence, bool lacks_pages) const {
+  if (!lacks_pages) {
+    sequence.short_since.reset();
+  } else if (!sequence.short_since) {
+    sequence.short_since = clock_.Now();
+  }
 }
 
 }  // namespace kvcake

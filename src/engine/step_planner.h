@@ -54,7 +54,8 @@ class StepPlanner {
   void EndRestorationIfDone(Sequence& sequence);
   std::optional<PrefillNeed> NeedOf(const Sequence& sequence, const ComputeFit& fit,
                                     TimePoint now) const;
-  bool EnsurePages(Sequence& sequence, int tokens, StepPlan* plan);
+  bool EnsurePages(Sequence& sequence, int tokens);
+  void NoteShortage(Sequence& sequence, bool lacks_pages) const;
   int chunk_tokens() const { return pool_.layout().chunk_tokens; }
 
   PagePool& pool_;

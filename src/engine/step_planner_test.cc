@@ -267,6 +267,31 @@ TEST_F(StepPlannerTest, WithAFullPoolNobodyGoesOnUntilPagesComeBack) {
 }
 
 // Its pages are promised to those who were there before it.
+TEST_F(StepPlannerTest, WhoGoesWithoutAPageIsKnownUntilItHasWhatItAsksFor) {
+  Sequence& decoding = Decoding(kPlanChunk);
+  Sequence& restoring = Restoring(2 * kPlanChunk);
+  Sequence& has_room = Decoding(5);
+  FixedBudget nothing({.chunks = 0, .share = 0.5});
+  StepPlanner planner = Planner();
+  std::vector<PageHandle> held = DrawAll();
+  const TimePoint began = clock_.Now();
+  planner.Plan();
+  EXPECT_EQ(decoding.short_since, began);
+  EXPECT_EQ(restoring.short_since, began);
+  EXPECT_FALSE(has_room.short_since);
+  clock_.Advance(Seconds(1));
+  planner.Plan();
+  EXPECT_EQ(admission_.short_since(), began);
+  held.clear();
+  planner.SetBudget(&nothing);
+  planner.Plan();
+  EXPECT_FALSE(decoding.short_since);
+  EXPECT_EQ(restoring.short_since, began) << "it was not its turn";
+  planner.SetBudget(nullptr);
+  planner.Plan();
+  EXPECT_FALSE(admission_.short_since());
+}
+
 TEST_F(StepPlannerTest, ADecodeThatGrowsPreemptsTheYoungest) {
   Sequence& oldest = Decoding(25 * kPlanChunk, 10 * kPlanChunk);
   Sequence& youngest = Restoring(32 * kPlanChunk);

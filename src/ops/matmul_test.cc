@@ -272,6 +272,44 @@ TEST_P(MatMulTest, ExtremeValuesStayInTheirRow) {
   }
 }
 
+// Scratch and rows that a large product has left reach no small one, nor the reverse.
+TEST_P(MatMulTest, UsedScratchAndRowsGiveTheBitsOfFreshOnes) {
+  ThreadPool pool(2);
+  const Compute used(pool, GetParam());
+  std::mt19937 rng(9);
+  const int64_t n = 96;
+  for (const WeightFormat format : kFormats) {
+    for (const int64_t k : {16, 576, 64}) {
+      const auto w = RandomBf16(rng, n * k);
+      const WeightRows rows{w.data(), WeightType::kBf16, n};
+      const PackedMatrix packed(used, std::span(&rows, 1), k, format);
+      const WeightRows half{w.data(), WeightType::kBf16, n / 2};
+      const WeightRows other{w.data() + n / 2 * k, WeightType::kBf16, n / 2};
+      const PackedMatrix gate_up = PackedMatrix::GateUp(used, half, other, k, format);
+      const ActivationBuffer in(GetParam(), 300, k), out(GetParam(), 300, n / 2);
+      for (const int64_t m : {300, 1, 13, 2, 300, 96, 1}) {
+        const auto x = RandomFloats(rng, m * k, m == 13 ? 100.0f : 1.0f);
+        const auto products = [&](const Compute& compute, const ActivationBuffer& a,
+                                  const ActivationBuffer& gated) {
+          SetActivations(GetParam(), x, a.Rows(m));
+          std::vector<float> all(m * n, NAN);
+          MatMul(compute, a.Rows(m), packed, all.data(), n);
+          MatMulAdd(compute, a.Rows(m), packed, all.data(), n);
+          MatMulSwiGlu(compute, a.Rows(m), gate_up, gated.Rows(m));
+          const auto swiglu = RowsOf(GetParam(), gated.Rows(m));
+          all.insert(all.end(), swiglu.begin(), swiglu.end());
+          return all;
+        };
+        const auto want = products(Compute(pool, GetParam()), ActivationBuffer(GetParam(), m, k),
+                                   ActivationBuffer(GetParam(), m, n / 2));
+        const auto got = products(used, in, out);
+        ASSERT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)
+            << m << " rows of " << k << ", " << WeightFormatName(format);
+      }
+    }
+  }
+}
+
 KVCAKE_EVERY_PATH(MatMulTest);
 
 using SwiGluTest = PathTest;

@@ -76,7 +76,7 @@ class Ranks {
       : comms_(std::move(comms)), results_(ranks), at_layer_(std::move(at_layer)) {
     for (int rank = 0; rank < ranks; ++rank) {
       rigs_.push_back(std::make_unique<Rig>(config, NumericPath::kF32, 1, kChunk));
-      options_.push_back({.timeout = Seconds(60)});
+      options_.push_back({.timeout = Seconds(10), .restore_timeout = Seconds(10)});
       if (staged == 0) continue;
       staged_.push_back(std::make_unique<StagedRank>(rigs_[rank]->pages->layout(), staged));
       options_[rank].staging = staged_[rank]->staging();

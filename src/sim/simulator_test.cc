@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <string>
 
 #include "sim/simulator_testing.h"
 
@@ -91,11 +93,49 @@ TEST(SimulatorTest, WhatIsNotKnownYetCostsABoundedTime) {
               a.mean, a.worst, b.mean, b.worst);
 }
 
-// Several restorations that share documents, tiers that fail, stall and miss, requests cancelled,
-// hang, answer late or in spite of being cancelled, requests cancelled, chunks published by others,
-// often a pool without a page to spare. Run itself checks order, contents, ownership and leaks.
+// What random runs have met: without it they show nothing of it.
+struct Met {
+  int done = 0, cancelled = 0, forced = 0;
+  int computed = 0, loaded = 0, reused = 0, failed = 0, late = 0;  // restorations with such chunks
+  std::map<std::string, int> reasons = {
+      {"simulated corruption", 0},    {"simulated miss", 0}, {"nothing has come for too long", 0},
+      {"compute got there first", 0}, {"instead of", 0},     {"waiting to hear what is stored", 0},
+      {"waiting for a free page", 0}};
+
+  void Add(const SimRequest& request, const SimOutcome& outcome) {
+    const RestoreReport& report = outcome.report;
+    ++(outcome.done ? done : cancelled);
+    forced += outcome.done && request.restore.forced_split;
+    computed += report.tokens_computed > 1;
+    loaded += report.loaded() > 0;
+    reused += report.tokens_reused > 0;
+    failed += report.chunks_failed > 0;
+    late += std::any_of(report.timeline.begin(), report.timeline.end(),
+                        [](const auto& entry) { return entry.outcome == Outcome::kLate; });
+    for (auto& [text, count] : reasons) {
+      count += std::any_of(report.reasons.begin(), report.reasons.end(),
+                           [&text](const auto& r) { return r.find(text) != std::string::npos; });
+    }
+  }
+  void ExpectAll() const {
+    for (const int count : {done, cancelled, forced, computed, loaded, reused, failed, late}) {
+      std::printf("%d ", count);
+      EXPECT_GT(count, 10) << "done, cancelled, forced, computed, loaded, reused, failed, late";
+    }
+    for (const auto& [text, count] : reasons) {
+      std::printf("\"%s\" %d ", text.c_str(), count);
+      EXPECT_GT(count, 10) << text;
+    }
+    std::printf("\n");
+  }
+};
+
+// Several restorations that share documents, tiers that fail, stall and miss, hang, answer late or
+// in spite of being cancelled, requests cancelled, chunks published by others, often a pool without
+// a page to spare. Run itself checks order, contents, ownership and leaks.
 TEST(SimulatorTest, EveryRunEndsWhateverFails) {
   uint64_t turns = 0;
+  Met met;
   for (int seed = 0; seed < 1500; ++seed) {
     std::mt19937 rng(seed);
     SimOptions options = Checked();
@@ -153,18 +193,16 @@ TEST(SimulatorTest, EveryRunEndsWhateverFails) {
       }
       requests.push_back(std::move(request));
     }
-    for (const auto& [outcome, request] : [&] {
-           std::vector<std::pair<SimOutcome, SimRequest>> both;
-           const auto outcomes = sim.Run(requests);
-           for (size_t i = 0; i < outcomes.size(); ++i) both.emplace_back(outcomes[i], requests[i]);
-           return both;
-         }()) {
-      ASSERT_TRUE(outcome.done || request.cancel_s) << "seed " << seed;
-      if (outcome.done) CheckAddsUp(outcome);
+    const auto outcomes = sim.Run(requests);
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      ASSERT_TRUE(outcomes[i].done || requests[i].cancel_s) << "seed " << seed;
+      if (outcomes[i].done) CheckAddsUp(outcomes[i]);
+      met.Add(requests[i], outcomes[i]);
     }
     turns += sim.turns();
   }
   std::printf("%llu turns\n", static_cast<unsigned long long>(turns));
+  met.ExpectAll();
 }
 
 TEST(SimulatorTest, ThePagesOfThePromptAreEnough) {

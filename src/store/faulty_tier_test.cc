@@ -1,7 +1,6 @@
-#include "store/faulty_tier_testing.h"
-
 #include <gtest/gtest.h>
 
+#include "store/faulty_tier_testing.h"
 #include "store/memory_tier.h"
 #include "store/tier_testing.h"
 

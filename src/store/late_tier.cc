@@ -1,5 +1,6 @@
 #include "store/late_tier.h"
 
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,13 +20,27 @@ LateTier::~LateTier() {
   while (!asked_.empty()) idle_.Wait(mutex_);
 }
 
+bool LateTier::DrawLate(double share) {
+  return share > 0 && std::uniform_real_distribution<double>(0, 1)(random_) < share;
+}
+
+Status LateTier::Put(const ChunkWrite& chunk) {
+  bool late;
+  {
+    MutexLock lock(mutex_);
+    late = DrawLate(options_.write_share);
+  }
+  if (late) std::this_thread::sleep_for(options_.write_delay);
+  return TierDecorator::Put(chunk);
+}
+
 ReadId LateTier::Get(ReadRequest request) {
   ReadId id;
   bool late;
   {
     MutexLock lock(mutex_);
     id = next_id_++;
-    late = std::uniform_real_distribution<double>(0, 1)(random_) < options_.share;
+    late = DrawLate(options_.share);
     asked_.insert(id);
   }
   request.done = [this, id, late, done = std::move(request.done)](ReadResult result) mutable {

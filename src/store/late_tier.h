@@ -1,4 +1,5 @@
-// A decorator that lets some reads answer late, as a device with hiccups does: for drills.
+// A decorator that lets some reads and writes answer late, as a device with hiccups does: for
+// drills.
 #pragma once
 
 #include <functional>
@@ -15,12 +16,14 @@ namespace kvcake {
 
 struct LateTierOptions {
   uint64_t seed = 1;
-  double share = 0;  // of reads, in [0, 1], which are late
-  Seconds delay{0};  // from the inner tier's answer to this one's
+  double share = 0;        // of reads, in [0, 1], which are late
+  Seconds delay{0};        // from the inner tier's answer to this one's
+  double write_share = 0;  // of writes
+  Seconds write_delay{0};  // before the inner tier is asked
 };
 
-// Which reads are late depends on the seed and the order of calls. A late answer comes no sooner
-// for Cancel; the destructor gives all of them at once.
+// Which are late depends on the seed and the order of calls. A late answer comes no sooner for
+// Cancel; the destructor gives all reads' at once.
 class LateTier : public TierDecorator {
  public:
   LateTier(std::unique_ptr<Tier> inner, LateTierOptions options);
@@ -28,9 +31,11 @@ class LateTier : public TierDecorator {
 
   ReadId Get(ReadRequest request) override;
   void Cancel(ReadId id) override { ForwardCancel(id); }
+  Status Put(const ChunkWrite& chunk) override;
 
  private:
   using Done = std::function<void(ReadResult)>;
+  bool DrawLate(double share) REQUIRES(mutex_);
   void OnInnerDone(ReadId id, bool late, Done done, ReadResult result) EXCLUDES(mutex_);
 
   // Constant after construction.

@@ -39,6 +39,16 @@ TEST_F(LateTierTest, ALateReadAnswersThatMuchLaterAndRight) {
   EXPECT_TRUE(HoldsChunk(chain_[0], reads_.landing(0)));
 }
 
+TEST_F(LateTierTest, ALateWriteKeepsItsChunkAfterThatLong) {
+  const Seconds delay(0.02);
+  LateTier tier(std::make_unique<MemoryTier>(MemoryTierOptions{.layout = layout_}),
+                {.write_share = 1, .write_delay = delay});
+  const TimePoint began = Clock::Real().Now();
+  EXPECT_TRUE(PutChunk(tier, layout_, chain_[0], ParentOf(chain_, 0)));
+  EXPECT_GE(Clock::Real().Now() - began, delay);
+  EXPECT_TRUE(tier.Residency(chain_)[0]);
+}
+
 TEST_F(LateTierTest, TheSeedDecidesWhichReadsAreLate) {
   // The order of the answers of 100 reads: those that are late come last, at the tier's end.
   const auto order = [&](uint64_t seed, double share) {
