@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include <atomic>
 #include <future>
@@ -147,46 +146,6 @@ TEST_F(WriteBehindTest, AChunkIsQueuedOnceHoweverOftenItIsOffered) {
     EXPECT_EQ(store.Stats().chunks, 7 - writer.Stats().dropped_wanted);
     EXPECT_EQ(writer.Stats().written, store.Stats().chunks) << "each was written once";
   }
-}
-
-// The front of the document is in use; of its back each page is given when it is wanted.
-double SecondsToGiveEachPage(int pages) {
-  constexpr int kGiven = 64;
-  const auto now = [] {
-    timespec t{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-  };
-  const auto pool = PagePool::Create(kWriteLayout, pages * kWriteLayout.page_bytes()).value();
-  MemoryTier tier({.layout = kWriteLayout});
-  WriteBehind writer({&tier}, *pool, {.queue_share = 1, .threads = 0});
-  const ChunkKey root = KvIdentity().Root();
-  std::vector<int32_t> tokens(pages);
-  const std::vector<ChunkKey> keys = ChunkKeys(root, tokens, 1);
-  std::vector<PageHandle> used, drawn;
-  for (int i = 0; i < pages; ++i) {
-    used.push_back(pool->Publish(std::move(*pool->Draw()), keys[i], NumericPath::kF32));
-    writer.Offer(keys[i], root, i, NumericPath::kF32, used[i].Share());
-  }
-  used.resize(pages - kGiven);
-  const double start = now();
-  for (int i = 0; i < kGiven; ++i) {
-    auto page = pool->Draw();
-    if (!page) return -1;
-    drawn.push_back(std::move(*page));
-  }
-  return (now() - start) / kGiven;
-}
-
-TEST_F(WriteBehindTest, ALongQueueGivesAPageAboutAsSoonAsAShortOne) {
-  double shortest = 1, longest = 1;  // the best of a few: noise adds
-  for (int round = 0; round < 3; ++round) {
-    shortest = std::min(shortest, SecondsToGiveEachPage(1 << 9));
-    longest = std::min(longest, SecondsToGiveEachPage(1 << 15));
-  }
-  EXPECT_GT(shortest, 0);
-  EXPECT_GT(longest, 0);
-  EXPECT_LT(longest, 16 * shortest) << "64 times as many chunks wait";
 }
 
 TEST_F(WriteBehindTest, BothTiersShareTheQueue) {
