@@ -113,8 +113,9 @@ struct Met {
     late += std::any_of(report.timeline.begin(), report.timeline.end(),
                         [](const auto& entry) { return entry.outcome == Outcome::kLate; });
     for (auto& [text, count] : reasons) {
-      count += std::any_of(report.reasons.begin(), report.reasons.end(),
-                           [&text](const auto& r) { return r.find(text) != std::string::npos; });
+      count += std::any_of(
+          report.reasons.begin(), report.reasons.end(),
+          [&wanted = text](const auto& r) { return r.find(wanted) != std::string::npos; });
     }
   }
   void ExpectAll() const {
