@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kRamThreads = 2;  // one's copy begins while the other's ends
 
-// Of both tiers together: they wait for the same pages.
+// Counts both tiers together, as they wait for the same pages.
 size_t PagesMax(const PagePool& pool, double share) {
   return std::max<size_t>(1, static_cast<size_t>(share * static_cast<double>(pool.pages())));
 }
