@@ -14,9 +14,9 @@
 #include "bench/load_fio.h"
 #include "bench/scratch_dir.h"
 #include "engine/runtime_tiers.h"
-#include "engine/write_behind.h"
 #include "ops/cuda_page_copier.h"
 #include "store/store_tools.h"
+#include "store/write_behind.h"
 
 namespace kvcake::bench {
 namespace {
@@ -56,13 +56,13 @@ class ChunkRun {
     std::unique_ptr<ChunkRun> run(new ChunkRun);
     ASSIGN_OR_RETURN(PageMemory memory, PageMemoryOf(path));
     run->root_ = KvIdentity().Add("bench", static_cast<int64_t>(chunk_bytes)).Root();
-    ASSIGN_OR_RETURN(
-        run->tiers_,
-        RuntimeTiers::Open({.layout = LayoutOf(chunk_bytes),
-                            .root = run->root_,
-                            .stores = {{.dir = dir, .capacity_bytes = 1ull << 50}},
-                            .staging_capacity_bytes = RuntimeOptions{}.staging_capacity_bytes},
-                           OnCuda(path) ? NewCudaPageCopier() : nullptr));
+    RuntimeTiersOptions tiers;
+    tiers.shared.layout = LayoutOf(chunk_bytes);
+    tiers.shared.root = run->root_;
+    tiers.stores = {{.dir = dir, .capacity_bytes = 1ull << 50}};
+    tiers.staging_capacity_bytes = RuntimeOptions{}.staging_capacity_bytes;
+    ASSIGN_OR_RETURN(run->tiers_, RuntimeTiers::Open(std::move(tiers),
+                                                     OnCuda(path) ? NewCudaPageCopier() : nullptr));
     ASSIGN_OR_RETURN(run->pool_,
                      PagePool::Create(LayoutOf(chunk_bytes), kPoolBytes, std::move(memory)));
     const uint64_t chunks = std::max<uint64_t>(bytes / run->page_bytes(), 1);

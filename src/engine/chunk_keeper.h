@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/sequence.h"
-#include "engine/write_behind.h"
+#include "store/write_behind.h"
 
 namespace kvcake {
 

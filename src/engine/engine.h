@@ -15,8 +15,8 @@
 #include "cake/prefill_order.h"
 #include "cake/restorer.h"
 #include "engine/request.h"
-#include "engine/write_behind.h"
 #include "model/model.h"
+#include "store/write_behind.h"
 
 namespace kvcake {
 

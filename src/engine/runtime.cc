@@ -16,7 +16,6 @@ namespace kvcake {
 
 namespace {
 
-constexpr size_t kStoresMax = 8;
 constexpr int kSliceTokensMax = 1 << 16;  // scratch is sized by it
 
 // The arithmetic of attention for one (query, key) pair over twice that of everything else for one
@@ -140,9 +139,7 @@ std::string Runtime::CostPath(size_t store) const {
   if (options_.attention_backend != AttentionBackend::kAuto) {
     device += fmt::format("|attention {}", static_cast<int>(options_.attention_backend));
   }
-  return fmt::format("{}/cost-{:016x}.json",
-                     StoreDir(options.dir).RootDir(model_->identity().Root()),
-                     Xxh3_64(std::as_bytes(std::span(device))));
+  return kvcake::CostPath(options.dir, model_->identity().Root(), device);
 }
 
 // A slice, and a row for each sequence that decodes beside it.
@@ -228,18 +225,20 @@ Status Runtime::OpenModel() {
 }
 
 Status Runtime::OpenTiers() {
-  RuntimeTiersOptions tiers{.layout = pool_->layout(),
-                            .root = model_->identity().Root(),
-                            .stores = options_.stores,
-                            .store_ttl = options_.store_ttl,
-                            .durable = options_.durable,
-                            .ram_capacity_bytes = options_.ram_capacity_bytes,
-                            .ram_pinned = options_.ram_pinned,
-                            .staging_capacity_bytes = options_.staging_capacity_bytes};
-  tiers.description =
+  RuntimeTiersOptions tiers;
+  tiers.shared.layout = pool_->layout();
+  tiers.shared.root = model_->identity().Root();
+  tiers.shared.description =
       DescribeIdentity(model_->identity(), emulated() ? options_.emulate : options_.model_dir);
+  tiers.shared.time_to_live = options_.store_ttl;
+  tiers.shared.durable = options_.durable;
+  tiers.stores = options_.stores;
+  tiers.ram_capacity_bytes = options_.ram_capacity_bytes;
+  tiers.ram_pinned = options_.ram_pinned;
+  tiers.staging_capacity_bytes = options_.staging_capacity_bytes;
   // As its chunks are.
-  if (emulated()) tiers.link_scale = EmulatedModel::ScaleRate(*profile_, tiers.layout, 1);
+  if (emulated())
+    tiers.shared.link_scale = EmulatedModel::ScaleRate(*profile_, tiers.shared.layout, 1);
   std::unique_ptr<PageCopier> copier;
   if (OnCuda(model_->numeric_path())) copier = NewCudaPageCopier();
   ASSIGN_OR_RETURN(tiers_, RuntimeTiers::Open(std::move(tiers), std::move(copier)));

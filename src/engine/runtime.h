@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "engine/cost_file.h"
+#include "cake/cost_file.h"
 #include "engine/engine.h"
 #include "engine/runtime_tiers.h"
 #include "model/emulated.h"

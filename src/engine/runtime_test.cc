@@ -10,7 +10,7 @@
 
 #include "base/cpu.h"
 #include "base/temp_dir_testing.h"
-#include "engine/cost_file.h"
+#include "cake/cost_file.h"
 #include "model/synth.h"
 #include "store/memory_tier.h"
 

@@ -1,17 +1,11 @@
 #include "engine/runtime_tiers.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "base/available_memory.h"
-#include "store/disk_tier.h"
-#include "store/late_tier.h"
 #include "store/memory_tier.h"
 #include "store/staged_tier.h"
-#include "store/throttled_tier.h"
 
 namespace kvcake {
 
@@ -22,7 +16,9 @@ Result<std::unique_ptr<RuntimeTiers>> RuntimeTiers::Open(RuntimeTiersOptions opt
       new RuntimeTiers(std::move(options), std::move(copier), pinned));
   if (tiers->copier_ && tiers->options_.ram_capacity_bytes > 0) RETURN_IF_ERROR(tiers->OpenRam());
   for (size_t i = 0; i < tiers->options_.stores.size(); ++i) {
-    ASSIGN_OR_RETURN(auto store, tiers->OpenStore(i));
+    ASSIGN_OR_RETURN(auto store,
+                     OpenStore(i, tiers->options_.stores[i], tiers->options_.shared,
+                               [&](auto tier) { return tiers->Stage(std::move(tier)); }));
     tiers->stores_.push_back(std::move(store));
   }
   return tiers;
@@ -36,7 +32,7 @@ std::vector<Tier*> RuntimeTiers::all() const {
 }
 
 Status RuntimeTiers::OpenRam() {
-  const uint64_t page = options_.layout.page_bytes();
+  const uint64_t page = options_.shared.layout.page_bytes();
   const uint64_t bytes = options_.ram_capacity_bytes / page * page;
   if (bytes == 0) {
     return Fail(ErrorCode::kResourceExhausted,
@@ -57,7 +53,7 @@ Status RuntimeTiers::OpenRam() {
                 memory.error().message);
   }
   const Buffer& slots = memory_.emplace_back(std::move(*memory));
-  MemoryTierOptions ram{.layout = options_.layout, .name = "ram"};
+  MemoryTierOptions ram{.layout = options_.shared.layout, .name = "ram"};
   ram.memory = {slots.data(), slots.size()};
   ram.max_read_bytes_in_flight = ram.max_reads_in_flight * page;
   if (options_.ram_pinned) ram.copier = copier_.get();
@@ -72,7 +68,7 @@ Status RuntimeTiers::OpenRam() {
 Result<std::unique_ptr<Tier>> RuntimeTiers::Stage(std::unique_ptr<Tier> tier) {
   constexpr int kWriteSlots = 2;
   if (!copier_) return tier;
-  const uint64_t page = options_.layout.page_bytes();
+  const uint64_t page = options_.shared.layout.page_bytes();
   const uint64_t slots = options_.staging_capacity_bytes / page;
   if (slots <= kWriteSlots) {
     return Fail(ErrorCode::kResourceExhausted,
@@ -82,46 +78,11 @@ Result<std::unique_ptr<Tier>> RuntimeTiers::Stage(std::unique_ptr<Tier> tier) {
   const int reads =
       static_cast<int>(std::min<uint64_t>(slots - kWriteSlots, tier->max_reads_in_flight()));
   const StagedTierOptions staged{
-      .read_slots = reads, .write_slots = kWriteSlots, .layout = options_.layout};
+      .read_slots = reads, .write_slots = kWriteSlots, .layout = options_.shared.layout};
   ASSIGN_OR_RETURN(Buffer buffer, Buffer::Create(staged.staging_bytes(), pinned_));
   const Buffer& staging = memory_.emplace_back(std::move(buffer));
   return std::make_unique<StagedTier>(std::move(tier), *copier_,
                                       std::span(staging.data(), staging.size()), staged);
-}
-
-Result<std::unique_ptr<Tier>> RuntimeTiers::OpenStore(size_t number) {
-  const StoreOptions& options = options_.stores[number];
-  DiskTierOptions disk;
-  disk.name = number == 0 ? "disk" : fmt::format("disk{}", number + 1);
-  disk.dir = options.dir;
-  disk.layout = options_.layout;
-  disk.root = options_.root;
-  disk.description = options_.description;
-  disk.capacity_bytes = options.capacity_bytes;
-  disk.durable = options_.durable;
-  disk.time_to_live = options_.store_ttl;
-  ThrottledTierOptions link{.rate_bytes_per_s = options.load_rate_bytes_per_s.value_or(1e12),
-                            .latency = options.load_latency,
-                            .burst_bytes = options_.layout.slab_bytes()};
-  if (!options.load_trace.empty()) {
-    ASSIGN_OR_RETURN(link.trace, ReadLinkTrace(options.load_trace));
-  }
-  link.rate_bytes_per_s *= options_.link_scale;
-  for (LinkPoint& point : link.trace) point.rate_bytes_per_s *= options_.link_scale;
-  ASSIGN_OR_RETURN(std::unique_ptr<Tier> store, DiskTier::Open(std::move(disk)));
-  ASSIGN_OR_RETURN(store, Stage(std::move(store)));
-  if (options.load_rate_bytes_per_s || options.load_latency.count() > 0 || !link.trace.empty()) {
-    store = std::make_unique<ThrottledTier>(std::move(store), std::move(link));
-  }
-  if (options.load_stall_share > 0 || options.write_stall_share > 0) {
-    store = std::make_unique<LateTier>(std::move(store),
-                                       LateTierOptions{.seed = std::random_device()(),
-                                                       .share = options.load_stall_share,
-                                                       .delay = options.load_stall,
-                                                       .write_share = options.write_stall_share,
-                                                       .write_delay = options.write_stall});
-  }
-  return store;
 }
 
 }  // namespace kvcake

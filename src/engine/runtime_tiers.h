@@ -4,7 +4,6 @@
 
 #include <list>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,31 +11,14 @@
 #include "base/status.h"
 #include "kv/page_copier.h"
 #include "ops/buffer.h"
+#include "store/open_store.h"
 #include "store/tier.h"
 
 namespace kvcake {
 
-// A directory that keeps chunks.
-struct StoreOptions {
-  std::string dir;
-  uint64_t capacity_bytes = 20ull << 30;
-  std::optional<double> load_rate_bytes_per_s = {};  // a link slower than the disk
-  Seconds load_latency{0};                           // of each read on that link
-  std::string load_trace = {};                       // a file of both (store/link_trace.h)
-  double load_stall_share = 0;                       // of reads, which are late by load_stall
-  Seconds load_stall{0.5};
-  double write_stall_share = 0;  // of writes, which take write_stall longer
-  Seconds write_stall{0.5};
-};
-
 struct RuntimeTiersOptions {
-  KvLayout layout;
-  ChunkKey root;
-  std::string description = {};  // DiskTierOptions'
+  SharedStoreOptions shared = {};
   std::vector<StoreOptions> stores = {};
-  Seconds store_ttl{0};
-  bool durable = false;
-  double link_scale = 1;  // of the stores' rates and traces
   // Where a copier is given:
   uint64_t ram_capacity_bytes = 0;      // 0: no RAM tier
   bool ram_pinned = true;               // else its chunks are staged, as the stores' are
@@ -64,7 +46,6 @@ class RuntimeTiers {
   RuntimeTiers(RuntimeTiersOptions options, std::unique_ptr<PageCopier> copier, Memory pinned)
       : options_(std::move(options)), copier_(std::move(copier)), pinned_(pinned) {}
   Status OpenRam();
-  Result<std::unique_ptr<Tier>> OpenStore(size_t number);
   Result<std::unique_ptr<Tier>> Stage(std::unique_ptr<Tier> tier);
 
   const RuntimeTiersOptions options_;

@@ -22,12 +22,12 @@ class RuntimeTiersTest : public PathTest {
     PathTest::SetUp();
     if (IsSkipped()) return;
     World world(nullptr, {.path = GetParam()});
-    options_.layout = world.model->layout();
-    options_.root = world.model->identity().Root();
+    options_.shared.layout = world.model->layout();
+    options_.shared.root = world.model->identity().Root();
     options_.stores = {{.dir = dir_.path() + "/a"}};
-    options_.ram_capacity_bytes = kRamChunks * options_.layout.page_bytes() + 1;
-    options_.staging_capacity_bytes = 8 * options_.layout.page_bytes();
-    keys_ = ChunkKeys(options_.root, prompt_, kChunk);
+    options_.ram_capacity_bytes = kRamChunks * options_.shared.layout.page_bytes() + 1;
+    options_.staging_capacity_bytes = 8 * options_.shared.layout.page_bytes();
+    keys_ = ChunkKeys(options_.shared.root, prompt_, kChunk);
   }
   Result<std::unique_ptr<RuntimeTiers>> Open() {
     if (OnCuda(GetParam())) {
@@ -51,7 +51,7 @@ class RuntimeTiersTest : public PathTest {
 
   const TempDir dir_;
   const std::vector<int32_t> prompt_ = Prompt(kPromptTokens, 1);
-  RuntimeTiersOptions options_{.layout = {}, .root = {}};
+  RuntimeTiersOptions options_;
   std::vector<ChunkKey> keys_;
 };
 KVCAKE_BOTH_DEVICES(RuntimeTiersTest);
@@ -94,7 +94,7 @@ TEST_P(RuntimeTiersTest, APromptIsRestoredFromMemoryAndFromDisk) {
 
 TEST_P(RuntimeTiersTest, MemoryAloneKeepsPrompts) {
   options_.stores = {};
-  options_.ram_capacity_bytes = 64 * options_.layout.page_bytes();
+  options_.ram_capacity_bytes = 64 * options_.shared.layout.page_bytes();
   const auto tiers = Open().value();
   ASSERT_EQ(tiers->all().size(), 1u);
   const auto world = WorldOver(*tiers);
@@ -148,7 +148,7 @@ TEST_P(RuntimeTiersTest, RefusesWhatDoesNotFit) {
   EXPECT_NE(Refusal().find("--ram-capacity of 1125899906842624 bytes"), std::string::npos);
   options_ = good;
   options_.ram_pinned = false;
-  options_.staging_capacity_bytes = options_.layout.page_bytes();
+  options_.staging_capacity_bytes = options_.shared.layout.page_bytes();
   EXPECT_NE(Refusal().find("--staging-capacity"), std::string::npos);
 }
 

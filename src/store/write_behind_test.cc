@@ -1,4 +1,4 @@
-#include "engine/write_behind.h"
+#include "store/write_behind.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include "engine/cost_file.h"
+#include "cake/cost_file.h"
 
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -7,7 +7,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/hash.h"
 #include "base/json_file.h"
+#include "store/store_dir.h"
 
 namespace kvcake {
 namespace {
@@ -27,6 +29,11 @@ Status Teach(const nlohmann::json& json, const Learners& learners) {
 }
 
 }  // namespace
+
+std::string CostPath(const std::string& store_dir, const ChunkKey& root, std::string_view device) {
+  return fmt::format("{}/cost-{:016x}.json", StoreDir(store_dir).RootDir(root),
+                     Xxh3_64(std::as_bytes(std::span(device))));
+}
 
 void LoadCosts(const std::string& path, const Learners& learners) {
   const auto json = ReadJsonFile(path, kCostLimits);

@@ -1,4 +1,4 @@
-#include "engine/write_behind.h"
+#include "store/write_behind.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

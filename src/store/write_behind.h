@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "engine/seen_keys.h"
-#include "engine/write_queue.h"
+#include "store/seen_keys.h"
+#include "store/write_queue.h"
 
 namespace kvcake {
 

@@ -1,4 +1,4 @@
-#include "engine/cost_file.h"
+#include "cake/cost_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

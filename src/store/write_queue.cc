@@ -1,4 +1,4 @@
-#include "engine/write_queue.h"
+#include "store/write_queue.h"
 
 #include <spdlog/spdlog.h>
 

@@ -1,4 +1,4 @@
-#include "engine/seen_keys.h"
+#include "store/seen_keys.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

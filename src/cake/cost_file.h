@@ -4,9 +4,10 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "cake/restorer.h"
-#include "engine/write_behind.h"
+#include "store/write_behind.h"
 
 namespace kvcake {
 
@@ -18,6 +19,8 @@ struct Learners {
   WriteBehind* writes = nullptr;  // may be null
 };
 
+// Where the costs of `device`, a text that names it and how it is used, are kept in a store.
+std::string CostPath(const std::string& store_dir, const ChunkKey& root, std::string_view device);
 void LoadCosts(const std::string& path, const Learners& learners);
 void SaveCosts(const std::string& path, const Learners& learners);
 

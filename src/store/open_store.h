@@ -1,0 +1,52 @@
+// What `--store` and the flags beside it say, opened.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "store/tier.h"
+
+namespace kvcake {
+
+// A directory that keeps chunks, and a link to it that may be slower or worse than it is.
+struct StoreOptions {
+  std::string dir;
+  uint64_t capacity_bytes = 20ull << 30;
+  std::optional<double> load_rate_bytes_per_s = {};  // a link slower than the disk
+  Seconds load_latency{0};                           // of each read on that link
+  std::string load_trace = {};                       // a file of both (store/link_trace.h)
+  double load_stall_share = 0;                       // of reads, which are late by load_stall
+  Seconds load_stall{0.5};
+  double write_stall_share = 0;  // of writes, which take write_stall longer
+  Seconds write_stall{0.5};
+};
+
+// What several stores of one process have in common.
+struct SharedStoreOptions {
+  KvLayout layout = {};
+  ChunkKey root = {};
+  std::string description = {};  // DiskTierOptions'
+  Seconds time_to_live{0};
+  bool durable = false;
+  double link_scale = 1;  // of rates and traces
+};
+
+// Wraps a tier between the store and its link.
+using WrapTier = std::function<Result<std::unique_ptr<Tier>>(std::unique_ptr<Tier>)>;
+
+// The most stores that a process may open.
+inline constexpr size_t kStoresMax = 8;
+
+// The name of the `number`th store in reports and metrics: disk, disk2, ...
+std::string StoreName(size_t number);
+
+// kInvalidArgument, kUnsupported or kIo, naming the option or the path.
+Result<std::unique_ptr<Tier>> OpenStore(size_t number, const StoreOptions& options,
+                                        const SharedStoreOptions& shared,
+                                        const WrapTier& wrap = nullptr);
+
+}  // namespace kvcake
