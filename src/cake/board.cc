@@ -37,8 +37,9 @@ bool Board::SameDocument(const Board& other) const {
 }
 
 bool Board::Wants(int chunk, const ChunkKey& key) const {
-  return chunk < claims_.size() && request_.keys[chunk] == key &&
-         claims_.state(chunk) != ChunkState::kResident;
+  if (chunk >= claims_.size() || request_.keys[chunk] != key) return false;
+  const ChunkState state = claims_.state(chunk);
+  return state != ChunkState::kResident && state != ChunkState::kComputing;
 }
 
 void Board::Adopt(int chunk, PageHandle page) {
@@ -68,6 +69,12 @@ std::vector<PageId> Board::PageIds(int chunks) const {
   CHECK(chunks >= 0 && chunks <= claims_.size() && !closed_);
   CHECK(chunks <= std::max(claims_.first_missing(), slice_ ? slice_->claim.end() : 0));
   return IdsOf(std::span(pages_).first(chunks));
+}
+
+PageHandle Board::PageOf(int chunk) const {
+  CHECK(!closed_);
+  const bool resident = claims_.state(chunk) == ChunkState::kResident;
+  return resident && pages_[chunk] ? pages_[chunk].Share() : PageHandle();
 }
 
 PageTable Board::TakePages() {
@@ -122,11 +129,15 @@ void Board::BeginSlice(RunningSlice slice) {
 
 double Board::Lateness() const { return planned_s_ > 0 ? At(Now()) - planned_s_ : 0; }
 
-void Board::PublishSlice() {
+void Board::PublishSlice(int chunks) {
   const RunningSlice slice = *slice_;
-  const Claim& claim = slice.claim;
+  Claim claim = slice.claim, rest = claim;
+  claim.count = chunks;
+  rest.first += chunks;
+  rest.count -= chunks;
   const TimePoint now = Now();
-  if (const double took_s = (now - slice.start).count(); slice.predicted_s > 0 && took_s > 0) {
+  if (const double took_s = (now - slice.start).count();
+      slice.predicted_s > 0 && took_s > 0 && rest.count == 0) {
     const double error = std::abs(slice.predicted_s / took_s - 1);
     report_.slice_error += (error - report_.slice_error) / ++report_.slices;
   }
@@ -134,11 +145,14 @@ void Board::PublishSlice() {
   const NumericPath path =
       first_mixed_ < claim.first ? NumericPath::kUnknown : context_.options.numeric_path;
   for (int i = claim.first; i < claim.end(); ++i) {
+    if (!pages_[i]) continue;
     pages_[i] = context_.pool.Publish(std::move(pages_[i]), key(i), path);
     NotePath(i);
   }
-  claims_.Publish(claim);
   slice_.reset();
+  if (rest.count > 0) claims_.Release(rest);
+  if (claim.count == 0) return;
+  claims_.Publish(claim);
   report_.tokens_computed += claim.count * request_.chunk_tokens;
   report_.AddTimeline({.lane = "compute",
                        .first_token = claim.first * request_.chunk_tokens,
@@ -186,11 +200,16 @@ void Board::NoteRead(int chunk, std::string_view tier, TimePoint start, Outcome 
 }
 
 RestoreProgress Board::Progress() const {
+  int back = claims_.size();
+  while (back > 0 && claims_.state(back - 1) == ChunkState::kResident) --back;
   return {.prompt_tokens = request_.prompt_tokens,
           .computed = report_.tokens_computed,
           .loaded = report_.loaded(),
           .reused = report_.tokens_reused,
-          .mixed_path = report_.chunks_mixed_path > 0};
+          .mixed_path = report_.chunks_mixed_path > 0,
+          .front = claims_.first_missing(),
+          .back = back,
+          .loading = claims_.loading()};
 }
 
 RestoreReport Board::Report() const {

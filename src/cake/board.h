@@ -45,7 +45,7 @@ class Board {
   std::optional<int> FixedSplit() const;
   // One prompt is the beginning of the other, or the same: keys are hashes of all before them.
   bool SameDocument(const Board& other) const;
-  // The key is its `chunk`, and is not resident.
+  // The key is its `chunk`, which is neither resident nor being computed for it.
   bool Wants(int chunk, const ChunkKey& key) const;
 
   // ---- chunks and pages
@@ -58,6 +58,8 @@ class Board {
   void Loaded(int chunk, std::string_view tier, PageHandle page);
   // The pages of chunks [0, chunks), resident or in the running slice.
   std::vector<PageId> PageIds(int chunks) const;
+  // A reference to a chunk's page; empty where there is none.
+  PageHandle PageOf(int chunk) const;
   // All of its pages, once all chunks are resident.
   PageTable TakePages();
   // Drops the pages. Nothing but the report may be asked for afterwards.
@@ -106,8 +108,9 @@ class Board {
   // When all was to be resident, by the first plan that knew the costs and began a slice; 0: none.
   double planned_s() const { return planned_s_; }
   double Lateness() const;  // by now, against that
-  // Its KV is written: publishes the pages.
-  void PublishSlice();
+  // The KV of so many of its chunks is written: publishes the pages, if there are any. The rest is
+  // absent again.
+  void PublishSlice(int chunks);
   // Without a result.
   Claim DropSlice();
   double share() const { return share_; }  // of a step, as the engine said last

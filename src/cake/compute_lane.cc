@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace kvcake {
 namespace {
 
@@ -61,7 +63,29 @@ bool ComputeLane::TurnHolds(const Board& board, const ComputeBudget& budget) con
   return held.plan.slice_chunks == 0 || budget.chunks == 0;
 }
 
+ComputeTurn ComputeLane::ClaimFront(Board& board, int chunks) {
+  if (board.slice()) {
+    return {.kind = ComputeTurn::Kind::kWait, .wait_until = context_.clock.Now() + kPageRetry};
+  }
+  if (!board.plan()) parts_.planner.MakePlanFor(board, chunks);
+  // None after the first missing chunk is resident yet, up to where the claim ends.
+  const Claims& claims = board.claims();
+  size_t count = 0;
+  for (int i = claims.first_missing(); i < claims.size() && chunks-- > 0; ++i, ++count) {
+    if (claims.state(i) == ChunkState::kResident) break;
+  }
+  board.AddReason(fmt::format("the engine has claimed {} chunks at token {}", count,
+                              claims.first_missing() * board.request().chunk_tokens));
+  const ComputeTurn turn = BeginSlice(board, PageTable(count));
+  loads_.Pump();
+  return turn;
+}
+
 ComputeTurn ComputeLane::StartSlice(Board& board, const Plan& plan) {
+  if (board.request().private_slices) {
+    board.NoteTurn(plan);
+    return BeginSlice(board, PageTable(plan.slice_chunks));
+  }
   PageTable drawn;
   while (static_cast<int>(drawn.size()) < plan.slice_chunks) {
     auto page = context_.pool.Draw();
@@ -75,11 +99,22 @@ ComputeTurn ComputeLane::StartSlice(Board& board, const Plan& plan) {
             .lacks_pages = true};
   }
   board.NoteTurn(plan);
+  return BeginSlice(board, std::move(drawn));
+}
+
+// Private slices have pages that are none.
+ComputeTurn ComputeLane::BeginSlice(Board& board, PageTable pages) {
   std::vector<int> taken;
-  const Claim claim = board.ClaimSlice(std::move(drawn), &taken);
-  for (int chunk : taken) loads_.TakeOver(board, chunk);
-  parts_.table.Claimed(board, claim);
+  const Claim claim = board.ClaimSlice(std::move(pages), &taken);
   const RestoreRequest& request = board.request();
+  for (int chunk : taken) {
+    if (request.private_slices) {
+      loads_.Yield(board, chunk);
+    } else {
+      loads_.TakeOver(board, chunk);
+    }
+  }
+  if (!request.private_slices) parts_.table.Claimed(board, claim);
   // Others fill a step that is shared.
   const int chunks = board.share() < 1 ? request.slice_chunks_max : claim.count;
   board.BeginSlice({.claim = claim,
@@ -113,12 +148,29 @@ void ComputeLane::Restored(const Board& board) {
   }
 }
 
-void ComputeLane::Computed(Board& board) {
-  const Claim claim = board.slice()->claim;
+void ComputeLane::Computed(Board& board, int chunks) {
+  Claim claim = board.slice()->claim;
+  Claim rest = claim;
+  CHECK(chunks == claim.count || (board.request().private_slices && chunks < claim.count));
+  claim.count = chunks;
+  rest.first += chunks;
+  rest.count -= chunks;
   board.CountBeside(Delivered() - board.slice()->delivered);
-  board.PublishSlice();
+  board.PublishSlice(chunks);
+  if (board.request().private_slices) return ReturnRest(board, rest);
   for (int i = claim.first; i < claim.end(); ++i) {
     parts_.table.Publish(i, board.key(i), board.pages()[i], &board);
+  }
+}
+
+// Others may have loaded some of it meanwhile, or be at it.
+void ComputeLane::ReturnRest(Board& board, const Claim& rest) {
+  for (int i = rest.first; i < rest.end(); ++i) {
+    if (auto page = context_.pool.Lookup(board.key(i))) {
+      board.Adopt(i, std::move(*page));
+    } else if (parts_.table.OwnerOf(board.key(i)) != nullptr) {
+      board.claims().MarkElsewhere(i);
+    }
   }
 }
 

@@ -14,8 +14,11 @@ class ComputeLane {
 
   // Of a prompt that lacks chunks (Restoration::NextTurn).
   ComputeTurn NextTurn(Board& board, const ComputeBudget& budget);
-  // The board's running slice has been computed: everybody who wants its chunks has them.
-  void Computed(Board& board);
+  // Of the same, with private slices: a slice of up to so many chunks, whatever is planned.
+  ComputeTurn ClaimFront(Board& board, int chunks);
+  // So many chunks of the board's running slice have been computed: everybody who wants them has
+  // them, unless slices are private. The rest is given back.
+  void Computed(Board& board, int chunks);
   // All of the board's chunks are resident: learns what the lanes cost each other.
   void Restored(const Board& board);
 
@@ -23,6 +26,8 @@ class ComputeLane {
   bool TurnHolds(const Board& board, const ComputeBudget& budget) const;
   uint64_t Delivered() const;  // by all lanes
   ComputeTurn StartSlice(Board& board, const Plan& plan);
+  ComputeTurn BeginSlice(Board& board, PageTable pages);
+  void ReturnRest(Board& board, const Claim& rest);
 
   // Constant after construction.
   const RestoreContext& context_;

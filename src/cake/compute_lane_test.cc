@@ -132,7 +132,7 @@ TEST_F(ComputeLaneTest, WhatAPromptIsLateByIsWhatTheLanesCostEachOther) {
     const auto& get = calls_.gets.front();
     loads_->EndRead(get.tier, get.number,
                     {.status = {}, .bytes = kLayout.page_bytes(), .numeric_path = {}});
-    compute_->Computed(board);
+    compute_->Computed(board, board.slice()->claim.count);
   };
   run(40e-3);
   clock_.Advance(Seconds(1));

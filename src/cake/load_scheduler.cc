@@ -209,6 +209,23 @@ void LoadScheduler::TakeOver(Board& taker, int chunk) {
   CHECK(!"a chunk that is loading has its read in a lane");
 }
 
+void LoadScheduler::Yield(Board& board, int chunk) {
+  for (size_t t = 0; t < parts_.lanes.size(); ++t) {
+    for (auto& [number, read] : parts_.lanes[t].reads()) {
+      if (read.owner != &board || read.claim.first != chunk) continue;
+      board.AddReason(fmt::format("load of chunk {} given up: compute got there first", chunk));
+      board.NoteRead(chunk, parts_.lanes[t].name(), read.start, Outcome::kLate);
+      if (const auto heir = parts_.table.Inherit(chunk, read.key)) {
+        read.owner = heir->board;
+        read.claim = heir->claim;
+        return;
+      }
+      parts_.table.Disown(board, read.claim);
+      return Cancel(static_cast<int>(t), number);
+    }
+  }
+}
+
 void LoadScheduler::GiveAway(Board& board) {
   for (size_t t = 0; t < parts_.lanes.size(); ++t) {
     LoadLane& lane = parts_.lanes[t];

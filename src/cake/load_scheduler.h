@@ -38,6 +38,9 @@ class LoadScheduler {
   void EndRead(int tier, uint64_t number, ReadResult result);
   // Compute has claimed a chunk that a load owned: the load's result will be late.
   void TakeOver(Board& taker, int chunk);
+  // Compute has claimed a chunk for the board alone: a load that the board owned goes on for others
+  // that want it, or is cancelled.
+  void Yield(Board& board, int chunk);
   // A prompt ends: its reads go on for others that want their chunks, or are cancelled.
   void GiveAway(Board& board);
   void CancelAll();

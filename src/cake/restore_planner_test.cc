@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cake/fake_engine_testing.h"
 #include "store/memory_tier.h"

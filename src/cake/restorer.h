@@ -27,7 +27,10 @@ struct RestoreRequest {
   Policy policy = Policy::kCake;
   int slice_chunks_max = 4;
   // Chunks [0, split) are computed, the rest loaded (computed where no tier has it). For tests.
-  std::optional<int> forced_split;
+  std::optional<int> forced_split = {};
+  // Slices are computed into memory that is not the pool's: they draw no pages, nobody waits for
+  // them, and nobody else gets what they make.
+  bool private_slices = false;
 };
 
 struct ComputeTurn {
@@ -69,6 +72,9 @@ struct RestoreProgress {
   int loaded = 0;
   int reused = 0;
   bool mixed_path = false;  // another numeric path than ours made some
+  int front = 0;            // the first chunk that is not resident
+  int back = 0;             // all chunks from here on are resident
+  int loading = 0;          // chunks, here or elsewhere
 };
 
 // One prompt being restored. Thread-safe; turns, slices and the end are the engine thread's.
@@ -79,11 +85,17 @@ class Restoration {
   // What the compute lane should do now; a slice of at most budget.chunks. A kSlice has claimed its
   // chunks and drawn their pages; until it is Computed, further turns are waits.
   virtual ComputeTurn NextTurn(const ComputeBudget& budget) = 0;
+  // With private_slices: claims up to so many chunks from the first missing one whatever the
+  // planner thinks of it, a kSlice; kWait while a slice is claimed already.
+  virtual ComputeTurn ClaimFront(int chunks) = 0;
   // The pages of chunks [0, chunks), which are resident or in the current claim.
   virtual std::vector<PageId> PageIds(int chunks) const = 0;
   virtual ComputeNeed Need() const = 0;
-  // The claim's KV is in its pages: makes them visible to everyone.
+  // The claim's KV is in its pages: makes them visible to everyone. With private_slices the claim
+  // may be the slice's beginning, or nothing of it: the rest is given back.
   virtual void Computed(const Claim& claim) = 0;
+  // A reference to a chunk that is in memory; empty where it is not, or not in the pool's.
+  virtual PageHandle PageOf(int chunk) const = 0;
   // The request was cancelled or preempted: gives every claim and page back. Restorations of the
   // same document go on where this one was. Nothing may be called afterwards but Report.
   virtual void Abandon() = 0;

@@ -131,7 +131,10 @@ void RestorerImpl::Event() {
 void RestorerImpl::Close(Board& board) {
   if (board.closed()) return;
   table_.Remove(board);
-  if (board.slice()) table_.Disown(board, board.DropSlice());
+  if (board.slice()) {
+    const Claim dropped = board.DropSlice();
+    if (!board.request().private_slices) table_.Disown(board, dropped);
+  }
   loads_.GiveAway(board);
   auto pinned = board.TakePins();
   for (size_t t = 0; t < pinned.size(); ++t) {
@@ -289,6 +292,21 @@ ComputeTurn RestorationImpl::NextTurn(const ComputeBudget& budget) {
   return turn;
 }
 
+ComputeTurn RestorationImpl::ClaimFront(int chunks) {
+  const TimePoint began = Clock::Real().Now();
+  ComputeTurn turn{.kind = ComputeTurn::Kind::kDone};
+  TierCalls calls;
+  {
+    TimedMutexLock lock(restorer_.mutex(), restorer_.times());
+    CHECK(!board_->closed() && board_->request().private_slices && chunks > 0);
+    board_->CountTurn();
+    if (!board_->claims().done()) turn = restorer_.compute().ClaimFront(*board_, chunks);
+    calls = restorer_.TakeCalls();
+  }
+  MakeAndCount(std::move(calls), began);
+  return turn;
+}
+
 std::vector<PageId> RestorationImpl::PageIds(int chunks) const {
   TimedMutexLock lock(restorer_.mutex(), restorer_.times().waited);
   return board_->PageIds(chunks);
@@ -307,12 +325,17 @@ void RestorationImpl::Computed(const Claim& claim) {
     TimedMutexLock lock(restorer_.mutex(), restorer_.times());
     CHECK(!board_->closed() && board_->slice() &&
           board_->slice()->claim.generation == claim.generation);
-    restorer_.compute().Computed(*board_);
+    restorer_.compute().Computed(*board_, claim.count);
     restorer_.Event();
     restorer_.loads().Pump();
     calls = restorer_.TakeCalls();
   }
   MakeAndCount(std::move(calls), began);
+}
+
+PageHandle RestorationImpl::PageOf(int chunk) const {
+  TimedMutexLock lock(restorer_.mutex(), restorer_.times().waited);
+  return board_->PageOf(chunk);
 }
 
 void RestorationImpl::MakeAndCount(TierCalls calls, TimePoint began) {

@@ -92,9 +92,11 @@ class RestorationImpl : public Restoration {
   RestorationImpl& operator=(const RestorationImpl&) = delete;
 
   ComputeTurn NextTurn(const ComputeBudget& budget) override;
+  ComputeTurn ClaimFront(int chunks) override;
   std::vector<PageId> PageIds(int chunks) const override;
   ComputeNeed Need() const override;
   void Computed(const Claim& claim) override;
+  PageHandle PageOf(int chunk) const override;
   void Abandon() override;
   RestoreProgress Progress() const override;
   bool done() const override;
