@@ -15,16 +15,17 @@ function(kvcake_test_options test)
   target_compile_options(${test} PRIVATE "$<$<CONFIG:Release>:-O1>")
 endfunction()
 
-# kvcake_room(NAME [DIR dir] [WITHOUT regex] [DEPS rooms...] [LIBS targets...]) makes the library of
-# a room from its sources (src/NAME unless DIR is given, without those whose path matches the regex)
-# and one test program from the *_test.cc beside them; its tests carry the room's name as their
-# ctest label. What tests share in files called x_testing.cc is the library NAME_testing, which
+# kvcake_room(NAME [IN_LIBRARY] [DIR dir] [WITHOUT regex] [DEPS rooms...] [LIBS targets...]) makes
+# the library of a room from its sources (src/NAME unless DIR is given, without those whose path
+# matches the regex) and one test program from the *_test.cc beside them; its tests carry the room's
+# name as their ctest label. What tests share in files called x_testing.cc is the library NAME_testing, which
 # holds that of the rooms below, too: the tests of the room and of those above it link it, no
 # program does. Each x_fuzz.cc becomes a test that replays its corpus and some mutations of it, and
 # with KVCAKE_FUZZ a libFuzzer program NAME_x_fuzz. Files called x_bench.cc become the Google
-# Benchmark program NAME_bench. With KVCAKE_CUDA a room's .cu files are sources, too.
+# Benchmark program NAME_bench. With KVCAKE_CUDA a room's .cu files are sources, too. IN_LIBRARY:
+# libkvcake.so holds it, too, where nobody but itself sees its names.
 function(kvcake_room name)
-  cmake_parse_arguments(ROOM "" "DIR;WITHOUT" "DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ROOM "IN_LIBRARY" "DIR;WITHOUT" "DEPS;LIBS" ${ARGN})
   if(NOT ROOM_DIR)
     set(ROOM_DIR src/${name})
   endif()
@@ -48,6 +49,10 @@ function(kvcake_room name)
     add_library(${name} STATIC ${sources})
     target_link_libraries(${name} PUBLIC ${ROOM_DEPS} ${ROOM_LIBS})
     target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
+    if(ROOM_IN_LIBRARY)
+      set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON
+                            CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+    endif()
   else()
     add_library(${name} INTERFACE)
     target_link_libraries(${name} INTERFACE ${ROOM_DEPS} ${ROOM_LIBS})

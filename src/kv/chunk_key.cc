@@ -31,6 +31,14 @@ ChunkKey SaltedRoot(const KvIdentity& identity, std::string_view salt) {
   return salt.empty() ? identity.Root() : KvIdentity(identity).Add("salt", salt).Root();
 }
 
+ChunkKey ExtendedKey(const ChunkKey& key, std::span<const std::byte> extra) {
+  return {Sha256()
+              .Update("kvcake extra v1")
+              .Update(std::as_bytes(std::span(key.digest)))
+              .Update(extra)
+              .Finish()};
+}
+
 std::vector<ChunkKey> ChunkKeys(const ChunkKey& root, std::span<const int32_t> tokens,
                                 int chunk_tokens) {
   CHECK(chunk_tokens > 0);

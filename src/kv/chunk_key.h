@@ -42,6 +42,9 @@ class KvIdentity {
 // The root of chunks that only requests with the same salt share; "" is everybody's.
 ChunkKey SaltedRoot(const KvIdentity& identity, std::string_view salt);
 
+// What follows `key` depends on `extra` too: the parent to go on from. Not a chunk's key.
+ChunkKey ExtendedKey(const ChunkKey& key, std::span<const std::byte> extra);
+
 // key_i = SHA-256(key_{i-1} || tokens of chunk i as little-endian u32), for each full chunk.
 std::vector<ChunkKey> ChunkKeys(const ChunkKey& root, std::span<const int32_t> tokens,
                                 int chunk_tokens);

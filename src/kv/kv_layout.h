@@ -30,6 +30,15 @@ struct KvLayout {
   int head_dim = 0;
   int chunk_tokens = 128;
 
+  // Slabs of bytes that mean something to their owner only, rounded up to what a slab can be.
+  static KvLayout OfBytes(int layers, uint64_t slab_bytes, int chunk_tokens) {
+    const uint64_t unit = 2 * 2 * static_cast<uint64_t>(chunk_tokens);
+    return {.layers = layers,
+            .kv_heads = 1,
+            .head_dim = static_cast<int>((slab_bytes + unit - 1) / unit),
+            .chunk_tokens = chunk_tokens};
+  }
+
   bool operator==(const KvLayout&) const = default;
 
   // bf16 elements of K (or V) of one layer.

@@ -1,0 +1,219 @@
+// Nothing that a caller hands over ends the process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "lib/kvcake.h"
+#include "lib/library_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+using testing::HasSubstr;
+
+class BadArgumentsTest : public LibraryTest {
+ protected:
+  // What opening says with options that something is wrong with.
+  std::string Refusal(const std::function<void(kvcake_options&, kvcake_store&)>& spoil,
+                      int code = KVCAKE_INVALID_ARGUMENT) {
+    auto options = Options();
+    spoil(options, store_);
+    kvcake_cache cache = 0;
+    EXPECT_EQ(kvcake_open(&options, &cache), code) << kvcake_last_error();
+    EXPECT_EQ(cache, 0u);
+    return kvcake_last_error();
+  }
+};
+
+TEST_F(BadArgumentsTest, OptionsAreRefusedByName) {
+  using O = kvcake_options;
+  using S = kvcake_store;
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::string long_text((1 << 16) + 1, 'x');
+  const struct {
+    const char* named;
+    std::function<void(O&, S&)> spoil;
+  } rows[] = {
+      {"struct_size", [](O& o, S&) { o.struct_size = 0; }},
+      {"struct_size", [](O& o, S&) { o.struct_size = sizeof(O) - 8; }},
+      {"name_space", [](O& o, S&) { o.name_space = nullptr; }},
+      {"name_space", [](O& o, S&) { o.name_space = ""; }},
+      {"name_space", [&](O& o, S&) { o.name_space = long_text.c_str(); }},
+      {"layers", [](O& o, S&) { o.layers = 0; }},
+      {"layers", [](O& o, S&) { o.layers = -1; }},
+      {"layers", [](O& o, S&) { o.layers = 488; }},
+      {"chunk_tokens", [](O& o, S&) { o.chunk_tokens = -4; }},
+      {"chunk_tokens", [](O& o, S&) { o.chunk_tokens = 1 << 30; }},
+      {"slab_bytes", [](O& o, S&) { o.slab_bytes = 0; }},
+      {"slab_bytes", [](O& o, S&) { o.slab_bytes = UINT64_MAX; }},
+      {"stores", [](O& o, S&) { o.stores = nullptr; }},
+      {"store_count", [](O& o, S&) { o.store_count = 9; }},
+      {"memory_bytes", [](O& o, S&) { o.memory_bytes = 1; }},
+      {"write_queue_share", [](O& o, S&) { o.write_queue_share = 2; }},
+      {"write_queue_share", [=](O& o, S&) { o.write_queue_share = nan; }},
+      {"store_ttl_s", [](O& o, S&) { o.store_ttl_s = -1; }},
+      {"stall_timeout_s", [](O& o, S&) { o.stall_timeout_s = INFINITY; }},
+      {"device", [&](O& o, S&) { o.device = long_text.c_str(); }},
+      {"stores[0]", [](O&, S& s) { s.struct_size = 1; }},
+      {"stores[0].where", [](O&, S& s) { s.where = nullptr; }},
+      {"stores[0].load_rate", [](O&, S& s) { s.load_rate_bytes_per_s = -1; }},
+      {"stores[0].load_latency", [=](O&, S& s) { s.load_latency_s = nan; }},
+      {"capacity", [](O&, S& s) { s.capacity_bytes = 1; }},
+  };
+  for (const auto& row : rows) EXPECT_THAT(Refusal(row.spoil), HasSubstr(row.named));
+  EXPECT_THAT(Refusal([](O& o, S&) { o.memory_bytes = UINT64_MAX; }, KVCAKE_FULL),
+              HasSubstr("memory_bytes"));
+  kvcake_cache cache = 0;
+  EXPECT_EQ(kvcake_open(nullptr, &cache), KVCAKE_INVALID_ARGUMENT);
+  const auto options = Options();
+  EXPECT_EQ(kvcake_open(&options, nullptr), KVCAKE_INVALID_ARGUMENT);
+}
+
+TEST_F(BadArgumentsTest, AStoreThatCannotBeOpenedIsAnError) {
+  const std::string file = dir_.path() + "/file";
+  std::fclose(std::fopen(file.c_str(), "w"));
+  const auto spoil = [&](kvcake_options&, kvcake_store& store) { store.where = file.c_str(); };
+  EXPECT_THAT(Refusal(spoil, KVCAKE_NOT_FOUND), HasSubstr(file));
+}
+
+// A caller that was compiled with a later header.
+TEST_F(BadArgumentsTest, FieldsThatTheLibraryDoesNotKnowMustBeZero) {
+  struct Later {
+    kvcake_options options;
+    uint64_t more = 0;
+  } later{Options()};
+  later.options.struct_size = sizeof(later);
+  kvcake_cache cache = 0;
+  later.more = 1;
+  EXPECT_EQ(kvcake_open(&later.options, &cache), KVCAKE_UNSUPPORTED);
+  later.more = 0;
+  ASSERT_EQ(kvcake_open(&later.options, &cache), KVCAKE_OK) << kvcake_last_error();
+  EXPECT_EQ(kvcake_close(cache), KVCAKE_OK);
+  EXPECT_EQ(kvcake_close(cache), KVCAKE_NOT_FOUND);
+}
+
+TEST_F(BadArgumentsTest, NumbersThatWereNeverGivenOutAreRefused) {
+  Open();
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 2), &restoration), KVCAKE_OK);
+  auto stats = Sized<kvcake_stats_info>();
+  auto turn = Sized<kvcake_turn>();
+  auto slabs = Sized<kvcake_slabs>();
+  auto progress = Sized<kvcake_progress_info>();
+  const uint64_t ids[] = {0, 1, cache_ + 1000, UINT64_MAX, ~cache_, restoration + 7};
+  for (const uint64_t id : ids) {
+    EXPECT_NE(kvcake_stats(id, &stats), KVCAKE_OK) << id;
+    EXPECT_NE(kvcake_flush(id), KVCAKE_OK);
+    EXPECT_NE(kvcake_wait(id, 0), KVCAKE_OK);
+    EXPECT_NE(kvcake_end(id), KVCAKE_OK);
+    EXPECT_NE(kvcake_progress(id, &progress), KVCAKE_OK);
+    EXPECT_NE(kvcake_claim_front(id, 1, 1, &turn), KVCAKE_OK);
+    EXPECT_NE(kvcake_claim(id, 1, &turn), KVCAKE_OK);
+    EXPECT_NE(kvcake_computed(id, 1, 0), KVCAKE_OK);
+    EXPECT_NE(kvcake_acquire(id, 0, &slabs), KVCAKE_OK);
+    EXPECT_NE(kvcake_release(id), KVCAKE_OK);
+    EXPECT_NE(kvcake_close(id), KVCAKE_OK);
+  }
+  EXPECT_NE(kvcake_close(restoration), KVCAKE_OK);
+  EXPECT_NE(kvcake_stats(restoration, &stats), KVCAKE_OK);
+  EXPECT_NE(kvcake_release(restoration), KVCAKE_OK);
+  EXPECT_NE(kvcake_end(cache_), KVCAKE_OK);
+}
+
+TEST_F(BadArgumentsTest, CallsAreRefusedByName) {
+  Open();
+  const auto keys = Keys(1, 3);
+  kvcake_key key;
+  const int32_t tokens[8] = {};
+  EXPECT_EQ(kvcake_root(cache_, nullptr, 1, &key), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_root(cache_, nullptr, 0, nullptr), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_keys(cache_, nullptr, tokens, 8, &key, 1), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_keys(cache_, &key, nullptr, 8, &key, 1), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_keys(cache_, &key, tokens, 8, nullptr, 1), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_keys(cache_, &key, nullptr, 0, nullptr, 0), KVCAKE_OK) << "no chunks";
+  EXPECT_EQ(kvcake_extend_key(nullptr, nullptr, 0, &key), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_lookup(cache_, nullptr, 1, 0, nullptr), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_lookup(cache_, nullptr, SIZE_MAX, 0, nullptr), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_lookup(cache_, nullptr, 0, 0, nullptr), KVCAKE_OK);
+  uint8_t held[3];
+  EXPECT_EQ(kvcake_lookup(cache_, &keys[1], 3, -1, held), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_wait(cache_, NAN), KVCAKE_INVALID_ARGUMENT);
+
+  kvcake_restoration restoration = 0;
+  auto request = Sized<kvcake_request>();
+  request.keys = &keys[1];
+  request.key_count = 3;
+  EXPECT_EQ(kvcake_begin(cache_, &request, &restoration), KVCAKE_INVALID_ARGUMENT) << "no parent";
+  request.parent = &keys[0];
+  EXPECT_EQ(kvcake_begin(cache_, &request, nullptr), KVCAKE_INVALID_ARGUMENT);
+  request.policy = 3;
+  EXPECT_EQ(kvcake_begin(cache_, &request, &restoration), KVCAKE_INVALID_ARGUMENT);
+  request.policy = 0;
+  request.slice_chunks_max = -1;
+  EXPECT_EQ(kvcake_begin(cache_, &request, &restoration), KVCAKE_INVALID_ARGUMENT);
+  request.slice_chunks_max = 0;
+  request.key_count = SIZE_MAX / sizeof(kvcake_key);
+  EXPECT_EQ(kvcake_begin(cache_, &request, &restoration), KVCAKE_INVALID_ARGUMENT);
+  request.key_count = 3;
+  ASSERT_EQ(kvcake_begin(cache_, &request, &restoration), KVCAKE_OK) << kvcake_last_error();
+
+  EXPECT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
+TEST_F(BadArgumentsTest, CallsOfARestorationAreRefusedByName) {
+  Open();
+  const auto keys = Keys(1, 3);
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(keys, &restoration), KVCAKE_OK);
+  auto turn = Sized<kvcake_turn>();
+  for (const int chunks : {0, -1, INT32_MAX}) {
+    EXPECT_EQ(kvcake_claim(restoration, chunks, &turn), KVCAKE_INVALID_ARGUMENT);
+    EXPECT_EQ(kvcake_claim_front(restoration, chunks, 1, &turn), KVCAKE_INVALID_ARGUMENT);
+  }
+  for (const double share : {0.0, -1.0, 1.5, static_cast<double>(NAN)}) {
+    EXPECT_EQ(kvcake_claim_front(restoration, 1, share, &turn), KVCAKE_INVALID_ARGUMENT);
+  }
+  EXPECT_EQ(kvcake_claim(restoration, 1, nullptr), KVCAKE_INVALID_ARGUMENT);
+  turn.struct_size = 4;
+  EXPECT_EQ(kvcake_claim(restoration, 1, &turn), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(Progress(restoration).claimed_count, 0);
+  EXPECT_EQ(kvcake_computed(restoration, -1, 0), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_computed(restoration, 1, 0), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_progress(restoration, nullptr), KVCAKE_INVALID_ARGUMENT);
+  auto slabs = Sized<kvcake_slabs>();
+  for (const int chunk : {-1, 3, INT32_MAX, INT32_MIN}) {
+    EXPECT_EQ(kvcake_acquire(restoration, chunk, &slabs), KVCAKE_INVALID_ARGUMENT);
+  }
+  EXPECT_EQ(kvcake_acquire(restoration, 0, nullptr), KVCAKE_INVALID_ARGUMENT);
+  auto write = Sized<kvcake_write>();
+  EXPECT_EQ(kvcake_put(cache_, &write), KVCAKE_INVALID_ARGUMENT) << "no data";
+  write.data = &keys;
+  write.stride = 1;
+  EXPECT_EQ(kvcake_put(cache_, &write), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_put(cache_, nullptr), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
+// The Restorer relies on a key's place; a caller may have it wrong.
+TEST_F(BadArgumentsTest, KeysThatAreNoChainAreRefused) {
+  Open();
+  const auto keys = Keys(1, 4);
+  kvcake_restoration restoration = 0, other = 0;
+  ASSERT_EQ(Begin(keys, &restoration), KVCAKE_OK);
+  EXPECT_EQ(Begin({keys[1], keys[2], keys[3]}, &other), KVCAKE_INVALID_ARGUMENT) << "shifted";
+  EXPECT_THAT(kvcake_last_error(), HasSubstr("keys[0]"));
+  const auto strangers = Keys(2, 4);
+  EXPECT_EQ(Begin({keys[0], strangers[1], keys[2]}, &other), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(Begin({keys[0], strangers[1], strangers[1]}, &other), KVCAKE_INVALID_ARGUMENT);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+  ASSERT_EQ(Begin({keys[1], keys[2], keys[3]}, &other), KVCAKE_OK) << "nobody else uses them";
+  Restore(other);
+  ASSERT_EQ(kvcake_end(other), KVCAKE_OK);
+}
+
+}  // namespace
+}  // namespace kvcake

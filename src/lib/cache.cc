@@ -1,0 +1,312 @@
+#include "lib/cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/available_memory.h"
+#include "base/check.h"
+#include "base/dump_json.h"
+#include "cake/cost_file.h"
+#include "lib/store_look.h"
+#include "store/chunk_format.h"
+#include "store/store_dir.h"
+
+namespace kvcake {
+namespace {
+
+KvIdentity IdentityOf(const CacheOptions& options) {
+  KvIdentity identity;  // an engine's has other names: they share no chunks
+  identity.Add("library_name_space", options.name_space)
+      .Add("layers", options.layers)
+      .Add("chunk_tokens", options.chunk_tokens)
+      .Add("slab_bytes", static_cast<int64_t>(options.slab_bytes));
+  return identity;
+}
+
+// As `kvcake store ls` shows it.
+std::string Describe(const KvIdentity& identity) {
+  nlohmann::ordered_json json;
+  json["model"] = identity.fields().front().second;
+  for (const auto& [name, value] : identity.fields()) json[name] = value;
+  return DumpJson(json, 2);
+}
+
+Status CheckMemory(const CacheOptions& options, const KvLayout& layout) {
+  if (options.memory_bytes < layout.page_bytes()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "memory_bytes of {} holds no chunk: one takes {} bytes", options.memory_bytes,
+                layout.page_bytes());
+  }
+  if (const uint64_t available = AvailableMemoryBytes(); options.memory_bytes > available) {
+    return Fail(ErrorCode::kResourceExhausted,
+                "memory_bytes of {} is more than the {} bytes that this process may still take",
+                options.memory_bytes, available);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Cache>> Cache::Open(const CacheOptions& options) {
+  const KvLayout layout =
+      KvLayout::OfBytes(options.layers, options.slab_bytes, options.chunk_tokens);
+  RETURN_IF_ERROR(CheckStorable(layout));
+  RETURN_IF_ERROR(CheckMemory(options, layout));
+  std::unique_ptr<Cache> cache(new Cache(options));
+  ASSIGN_OR_RETURN(cache->pool_, PagePool::Create(layout, options.memory_bytes));
+  RETURN_IF_ERROR(cache->OpenStores());
+  cache->Wire();
+  return cache;
+}
+
+Cache::Cache(const CacheOptions& options) : options_(options), identity_(IdentityOf(options)) {}
+
+Status Cache::OpenStores() {
+  std::vector<std::string> dirs;
+  for (const StoreOptions& store : options_.stores) dirs.push_back(store.dir);
+  RETURN_IF_ERROR(CheckDistinct(dirs));
+  const SharedStoreOptions shared{.layout = pool_->layout(),
+                                  .root = identity_.Root(),
+                                  .description = Describe(identity_),
+                                  .time_to_live = options_.store_ttl};
+  for (size_t i = 0; i < options_.stores.size(); ++i) {
+    ASSIGN_OR_RETURN(auto store, OpenStore(i, options_.stores[i], shared));
+    stores_.push_back(std::move(store));
+  }
+  return {};
+}
+
+void Cache::Wire() {
+  std::vector<Tier*> tiers;
+  for (const auto& store : stores_) tiers.push_back(store.get());
+  restorer_ =
+      NewRestorer(*pool_, tiers, cost_, Clock::Real(), {.stall_timeout = options_.stall_timeout});
+  if (!tiers.empty()) {
+    writes_ = std::make_unique<WriteBehind>(
+        tiers, *pool_, WriteBehindOptions{.queue_share = options_.write_queue_share});
+  }
+  if (options_.device.empty()) return;
+  // The first store has the last word about compute.
+  for (size_t i = stores_.size(); i-- > 0;) {
+    LoadCosts(CostPathOf(i), {cost_, *restorer_, static_cast<int>(i)});
+  }
+}
+
+Cache::~Cache() {
+  {
+    MutexLock lock(mutex_);
+    CHECK(chunks_.empty());
+    for (auto& [number, opened] : restorations_) Finish(opened);
+    restorations_.clear();
+  }
+  if (!restorer_ || options_.device.empty()) return;
+  for (size_t i = 0; i < stores_.size(); ++i) {
+    SaveCosts(CostPathOf(i), {cost_, *restorer_, static_cast<int>(i)});
+  }
+}
+
+std::string Cache::CostPathOf(size_t store) const {
+  const StoreOptions& options = options_.stores[store];
+  const std::string device =
+      fmt::format("library|{}|{} B/s|{} s", options_.device,
+                  options.load_rate_bytes_per_s.value_or(0), options.load_latency.count());
+  return CostPath(options.dir, identity_.Root(), device);
+}
+
+HeldIn Cache::Lookup(std::span<const ChunkKey> keys, Seconds patience) {
+  return {.memory = restorer_->Known(keys, /*stored=*/false),
+          .stores = LookInStores(stores_, keys, patience)};
+}
+
+Result<uint64_t> Cache::Begin(CacheRequest request) {
+  MutexLock lock(mutex_);
+  RETURN_IF_ERROR(keys_.Add(request.parent, request.keys));
+  RestoreRequest restore{
+      .keys = request.keys,
+      .root = request.parent,
+      .chunk_tokens = options_.chunk_tokens,
+      .prompt_tokens = static_cast<int>(request.keys.size()) * options_.chunk_tokens,
+      .policy = request.policy,
+      .slice_chunks_max = request.slice_chunks_max,
+      .private_slices = true};
+  const uint64_t number = next_number_++;
+  restorations_.emplace(number, Opened{.restoration = restorer_->Open(std::move(restore)),
+                                       .keys = std::move(request.keys),
+                                       .slice_chunks_max = request.slice_chunks_max});
+  return number;
+}
+
+Result<Cache::Opened*> Cache::Find(uint64_t restoration) {
+  const auto it = restorations_.find(restoration);
+  if (it == restorations_.end()) {
+    return Fail(ErrorCode::kNotFound, "there is no such restoration, or it has ended");
+  }
+  return &it->second;
+}
+
+Result<Cache::Opened*> Cache::FindUnclaimed(uint64_t restoration) {
+  ASSIGN_OR_RETURN(Opened* const opened, Find(restoration));
+  if (opened->slice.count == 0) return opened;
+  return Fail(ErrorCode::kResourceExhausted,
+              "chunks [{}, {}) are claimed: say first how many of them were computed",
+              opened->slice.first, opened->slice.end());
+}
+
+// A restoration that is complete teaches what the lanes cost each other.
+void Cache::Finish(Opened& opened) {
+  if (opened.restoration->done()) {
+    opened.restoration->TakePages();
+  } else {
+    opened.restoration->Abandon();
+  }
+  keys_.Remove(opened.keys);
+}
+
+Status Cache::End(uint64_t restoration) {
+  MutexLock lock(mutex_);
+  ASSIGN_OR_RETURN(Opened* const opened, Find(restoration));
+  Finish(*opened);
+  restorations_.erase(restoration);
+  return {};
+}
+
+Result<CacheProgress> Cache::Progress(uint64_t restoration) {
+  MutexLock lock(mutex_);
+  ASSIGN_OR_RETURN(const Opened* const opened, Find(restoration));
+  return CacheProgress{.restored = opened->restoration->Progress(),
+                       .chunks = static_cast<int>(opened->keys.size()),
+                       .slice = opened->slice,
+                       .predicted_s = opened->restoration->Report().predicted_s};
+}
+
+CacheTurn Cache::Note(Opened& opened, const ComputeTurn& turn) {
+  CacheTurn noted{.kind = turn.kind};
+  if (turn.kind == ComputeTurn::Kind::kSlice) opened.slice = noted.claim = turn.claim;
+  if (turn.kind == ComputeTurn::Kind::kWait) {
+    noted.wait = std::max(Seconds(0), turn.wait_until - Clock::Real().Now());
+  }
+  return noted;
+}
+
+Result<CacheTurn> Cache::ClaimPlanned(uint64_t restoration, const ComputeBudget& budget) {
+  MutexLock lock(mutex_);
+  ASSIGN_OR_RETURN(Opened* const opened, FindUnclaimed(restoration));
+  ComputeTurn turn = opened->restoration->NextTurn(budget);
+  // What there is no memory to load into is computed, or nobody would ever make room.
+  if (turn.kind == ComputeTurn::Kind::kWait && turn.lacks_pages &&
+      opened->restoration->Progress().loading == 0) {
+    turn = opened->restoration->ClaimFront(std::min(budget.chunks, opened->slice_chunks_max));
+  }
+  return Note(*opened, turn);
+}
+
+Result<CacheTurn> Cache::Claim(uint64_t restoration, int chunks) {
+  MutexLock lock(mutex_);
+  ASSIGN_OR_RETURN(Opened* const opened, FindUnclaimed(restoration));
+  return Note(*opened, opened->restoration->ClaimFront(chunks));
+}
+
+Status Cache::Computed(uint64_t restoration, int chunks, Seconds took) {
+  MutexLock lock(mutex_);
+  ASSIGN_OR_RETURN(Opened* const opened, Find(restoration));
+  if (opened->slice.count == 0) {
+    return Fail(ErrorCode::kInvalidArgument, "no slice is claimed");
+  }
+  if (chunks > opened->slice.count) {
+    return Fail(ErrorCode::kInvalidArgument, "count is {}, but {} chunks are claimed", chunks,
+                opened->slice.count);
+  }
+  kvcake::Claim computed = std::exchange(opened->slice, {});
+  computed.count = chunks;
+  if (took.count() > 0 && chunks > 0) {
+    cost_.Add(computed.first * options_.chunk_tokens, chunks * options_.chunk_tokens, took);
+  }
+  opened->restoration->Computed(computed);
+  return {};
+}
+
+Result<HeldChunk> Cache::Acquire(uint64_t restoration, int chunk) {
+  MutexLock lock(mutex_);
+  ASSIGN_OR_RETURN(const Opened* const opened, Find(restoration));
+  if (chunk < 0 || static_cast<size_t>(chunk) >= opened->keys.size()) {
+    return Fail(ErrorCode::kInvalidArgument, "chunk is {}, the restoration has {}", chunk,
+                opened->keys.size());
+  }
+  PageHandle page = opened->restoration->PageOf(chunk);
+  if (!page) return Fail(ErrorCode::kNotFound, "chunk {} is not in memory", chunk);
+  const HeldChunk held{.number = next_number_++,
+                       .data = pool_->Data(page.id()) + layout().slab_offset(0),
+                       .stride = layout().slab_bytes()};
+  chunks_.emplace(held.number, std::move(page));
+  return held;
+}
+
+Status Cache::Release(uint64_t chunk) {
+  MutexLock lock(mutex_);
+  if (chunks_.erase(chunk) > 0) return {};
+  return Fail(ErrorCode::kNotFound, "there is no such chunk, or it was released");
+}
+
+uint64_t Cache::acquired() const {
+  MutexLock lock(mutex_);
+  return chunks_.size();
+}
+
+Status Cache::Put(const CacheWrite& write) {
+  std::optional<PageHandle> page = pool_->Lookup(write.key);
+  if (!page) {
+    page = pool_->Draw();
+    if (!page) {
+      ++puts_dropped_;
+      return Fail(ErrorCode::kResourceExhausted,
+                  "all {} chunks of memory_bytes are in use: the chunk is not kept",
+                  pool_->pages());
+    }
+    std::byte* const to = pool_->Data(page->id());
+    for (int layer = 0; layer < layout().layers; ++layer) {
+      std::byte* const slab = to + layout().slab_offset(layer);
+      std::memcpy(slab, write.data + static_cast<uint64_t>(layer) * write.stride, slab_bytes());
+      std::memset(slab + slab_bytes(), 0, layout().slab_bytes() - slab_bytes());
+    }
+    page = pool_->Publish(std::move(*page), write.key, NumericPath::kUnknown);
+  }
+  if (writes_) {
+    writes_->Offer(write.key, write.parent, write.position, NumericPath::kUnknown,
+                   std::move(*page));
+  }
+  return {};
+}
+
+Status Cache::Flush() {
+  if (!writes_ || writes_->Flush()) return {};
+  return Fail(ErrorCode::kDeadline, "nothing has been written to {} for a minute",
+              options_.stores[0].dir);
+}
+
+bool Cache::Wait(Seconds patience) {
+  if (waits_.exchange(true)) return false;
+  restorer_->WaitForEvent(Clock::Real().Now() + patience);
+  waits_ = false;
+  return true;
+}
+
+CacheStats Cache::Stats() const {
+  CacheStats stats{.memory = pool_->Stats(), .restorer = restorer_->Stats()};
+  for (const auto& store : stores_) {
+    const TierStats tier = store->Stats();
+    stats.stores.chunks += tier.chunks;
+    stats.stores.reads += tier.reads;
+    stats.stores.read_bytes += tier.read_bytes;
+    stats.stores.reads_failed += tier.reads_failed;
+  }
+  if (writes_) stats.writes = writes_->Stats();
+  stats.puts_dropped = puts_dropped_;
+  MutexLock lock(mutex_);
+  stats.restorations = restorations_.size();
+  stats.acquired = chunks_.size();
+  return stats;
+}
+
+}  // namespace kvcake

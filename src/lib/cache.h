@@ -1,0 +1,156 @@
+// What a kvcake_cache is: pages, stores, a Restorer and writes behind, wired as the engine's are,
+// with the numbers that callers know restorations and chunks by.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "cake/restorer.h"
+#include "kv/page_pool.h"
+#include "lib/open_keys.h"
+#include "store/open_store.h"
+#include "store/write_behind.h"
+
+namespace kvcake {
+
+struct CacheOptions {
+  std::string name_space;
+  int layers = 0;
+  int chunk_tokens = 128;
+  uint64_t slab_bytes = 0;
+  std::vector<StoreOptions> stores = {};
+  uint64_t memory_bytes = 1ull << 30;
+  double write_queue_share = 0.5;
+  Seconds store_ttl{0};
+  Seconds stall_timeout{30};
+  std::string device = {};  // empty: costs are not kept
+};
+
+struct CacheRequest {
+  std::vector<ChunkKey> keys;
+  ChunkKey parent;
+  Policy policy = Policy::kCake;
+  int slice_chunks_max = 4;
+};
+
+// A slice that is claimed, or why there is none.
+struct CacheTurn {
+  ComputeTurn::Kind kind = ComputeTurn::Kind::kDone;
+  Claim claim{};
+  Seconds wait{0};
+};
+
+struct CacheProgress {
+  RestoreProgress restored;
+  int chunks = 0;
+  Claim slice{};  // empty: none
+  double predicted_s = 0;
+};
+
+struct HeldChunk {
+  uint64_t number = 0;
+  const std::byte* data = nullptr;
+  uint64_t stride = 0;
+};
+
+struct CacheWrite {
+  ChunkKey key, parent;
+  int position = 0;
+  const std::byte* data = nullptr;
+  uint64_t stride = 0;
+};
+
+struct CacheStats {
+  PagePoolStats memory;
+  RestorerStats restorer;
+  TierStats stores = {};  // of all together
+  WriteBehindStats writes = {};
+  uint64_t restorations = 0;
+  uint64_t acquired = 0;
+  uint64_t puts_dropped = 0;  // for want of memory
+};
+
+// Whether each key is in memory, and whether a store is known to hold it.
+struct HeldIn {
+  std::vector<bool> memory, stores;
+};
+
+// Thread-safe. What its callers can get wrong is an error; every call is refused with kNotFound for
+// a number that was never given out or has ended.
+class Cache {
+ public:
+  static Result<std::unique_ptr<Cache>> Open(const CacheOptions& options);
+  // Nothing is acquired, and no call under way.
+  ~Cache();
+
+  const KvLayout& layout() const { return pool_->layout(); }
+  uint64_t slab_bytes() const { return options_.slab_bytes; }
+  ChunkKey Root(std::string_view salt) const { return SaltedRoot(identity_, salt); }
+  // Asks stores for what they are not known to hold, for `patience` at most.
+  HeldIn Lookup(std::span<const ChunkKey> keys, Seconds patience);
+
+  Result<uint64_t> Begin(CacheRequest request);
+  Status End(uint64_t restoration);
+  Result<CacheProgress> Progress(uint64_t restoration);
+  // Both are kResourceExhausted while a slice is claimed.
+  Result<CacheTurn> ClaimPlanned(uint64_t restoration, const ComputeBudget& budget);
+  Result<CacheTurn> Claim(uint64_t restoration, int chunks);
+  Status Computed(uint64_t restoration, int chunks, Seconds took);
+
+  Result<HeldChunk> Acquire(uint64_t restoration, int chunk);
+  Status Release(uint64_t chunk);
+  uint64_t acquired() const;
+
+  Status Put(const CacheWrite& write);
+  Status Flush();
+  // False: another thread waits.
+  bool Wait(Seconds patience);
+  CacheStats Stats() const;
+
+ private:
+  struct Opened {
+    std::shared_ptr<Restoration> restoration;
+    std::vector<ChunkKey> keys;
+    int slice_chunks_max = 0;
+    kvcake::Claim slice{};  // empty: none
+  };
+
+  explicit Cache(const CacheOptions& options);
+  Status OpenStores();
+  void Wire();
+  Result<Opened*> Find(uint64_t restoration) REQUIRES(mutex_);
+  Result<Opened*> FindUnclaimed(uint64_t restoration) REQUIRES(mutex_);
+  CacheTurn Note(Opened& opened, const ComputeTurn& turn) REQUIRES(mutex_);
+  void Finish(Opened& opened) REQUIRES(mutex_);
+  std::string CostPathOf(size_t store) const;
+
+  // Constant after Open.
+  const CacheOptions options_;
+  const KvIdentity identity_;
+  std::unique_ptr<PagePool> pool_;
+  std::vector<std::unique_ptr<Tier>> stores_;
+  ComputeCost cost_;
+  std::unique_ptr<Restorer> restorer_;
+  std::unique_ptr<WriteBehind> writes_;  // null without a store
+
+  std::atomic<bool> waits_ = false;         // a thread, for an event
+  std::atomic<uint64_t> puts_dropped_ = 0;  // counts only
+
+  // Also keeps the calls of restorations one after another, as the Restorer wants them.
+  mutable Mutex mutex_;
+  uint64_t next_number_ GUARDED_BY(mutex_) = 1;
+  OpenKeys keys_ GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, Opened> restorations_ GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, PageHandle> chunks_ GUARDED_BY(mutex_);
+};
+
+}  // namespace kvcake

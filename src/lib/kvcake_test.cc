@@ -1,0 +1,300 @@
+// The contract of the C API: what it restores, and what becomes of what goes wrong.
+#include "lib/kvcake.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include "lib/library_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+using testing::HasSubstr;
+
+TEST_F(LibraryTest, WhatWasPutIsRestored) {
+  Open();
+  Keep(1, 12);
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 12), &restoration, KVCAKE_POLICY_LOAD), KVCAKE_OK);
+  const auto progress = Restore(restoration);
+  EXPECT_EQ(progress.loaded, 12);
+  EXPECT_EQ(progress.front, 12);
+  EXPECT_EQ(progress.back, 0);
+  EXPECT_EQ(ExpectBytes(restoration, 1), 12);
+  EXPECT_EQ(Stats().reads, 12u);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+  EXPECT_EQ(Stats().memory_referenced, 0u);
+  ASSERT_EQ(Begin(Keys(1, 12), &restoration), KVCAKE_OK);
+  EXPECT_EQ(Progress(restoration).reused, 12) << "they are in memory still";
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
+TEST_F(LibraryTest, BothLanesMeet) {
+  Open();
+  Keep(1, 40);
+  auto options = Options();
+  store_.load_rate_bytes_per_s = 1000.0 * kLibraryPageBytes;  // a chunk in a millisecond
+  Reopen(options);
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 40), &restoration), KVCAKE_OK);
+  const auto progress = Restore(restoration);
+  EXPECT_EQ(progress.computed + progress.loaded, 40);
+  EXPECT_EQ(ExpectBytes(restoration, 1), progress.loaded);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
+TEST_F(LibraryTest, ASlowStoreIsOvertaken) {
+  Open();
+  Keep(1, 20);
+  auto options = Options();
+  store_.load_rate_bytes_per_s = kLibraryPageBytes / 100.0;  // a chunk in 100 s
+  Reopen(options);
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 20), &restoration), KVCAKE_OK);
+  EXPECT_EQ(Restore(restoration).computed, 20);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
+TEST_F(LibraryTest, WhatNobodyStoredIsComputed) {
+  Open();
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 9), &restoration), KVCAKE_OK);
+  EXPECT_EQ(Restore(restoration).computed, 9);
+  EXPECT_EQ(ExpectBytes(restoration, 1), 0);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+  ASSERT_EQ(Begin(Keys(1, 9), &restoration), KVCAKE_OK);
+  EXPECT_EQ(Progress(restoration).reused, 0) << "what a caller computed is the caller's";
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
+TEST_F(LibraryTest, ADamagedChunkIsNeverHandedOut) {
+  Open();
+  Keep(1, 8);
+  const auto files = ChunkFiles();
+  ASSERT_EQ(files.size(), 8u);
+  for (size_t i = 0; i < 3; ++i) {
+    std::fstream(files[i], std::ios::in | std::ios::out | std::ios::binary).seekp(5000).put('x');
+  }
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 8), &restoration, KVCAKE_POLICY_LOAD), KVCAKE_OK);
+  const auto progress = Restore(restoration);
+  EXPECT_EQ(progress.computed, 3);
+  EXPECT_EQ(ExpectBytes(restoration, 1), 5);
+  EXPECT_EQ(Stats().reads_failed, 3u);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
+TEST_F(LibraryTest, OneNameSpaceSeesNothingOfAnother) {
+  Open();
+  Keep(1, 4);
+  auto options = Options();
+  for (const char* name : {"test", "tess"}) {
+    options.name_space = name;
+    Reopen(options);
+    const auto keys = Keys(1, 4);
+    std::vector<uint8_t> held(4, 99);
+    ASSERT_EQ(kvcake_lookup(cache_, &keys[1], 4, 30, held.data()), KVCAKE_OK);
+    const bool is_own = options.name_space == std::string("test");
+    const int expected = is_own ? static_cast<int>(KVCAKE_STORED) : 0;
+    EXPECT_THAT(held, testing::Each(expected)) << name;
+  }
+}
+
+TEST_F(LibraryTest, KeysDependOnSaltsAndExtras) {
+  Open();
+  kvcake_key plain, salted, extended;
+  ASSERT_EQ(kvcake_root(cache_, nullptr, 0, &plain), KVCAKE_OK);
+  ASSERT_EQ(kvcake_root(cache_, "a\0b", 3, &salted), KVCAKE_OK);
+  ASSERT_EQ(kvcake_extend_key(&plain, "image", 5, &extended), KVCAKE_OK);
+  EXPECT_NE(std::memcmp(&plain, &salted, sizeof(plain)), 0);
+  EXPECT_NE(std::memcmp(&plain, &extended, sizeof(plain)), 0);
+  kvcake_key cut;
+  ASSERT_EQ(kvcake_root(cache_, "a\0c", 3, &cut), KVCAKE_OK);
+  EXPECT_NE(std::memcmp(&cut, &salted, sizeof(cut)), 0) << "a salt is bytes";
+  // Prefixes have the same keys, and a part of a chunk none.
+  const auto keys = Keys(3, 6);
+  const std::vector<int32_t> tokens(3 * kLibraryChunkTokens - 1, 3);
+  std::vector<kvcake_key> prefix(3, kvcake_key{});
+  ASSERT_EQ(kvcake_keys(cache_, &keys[0], tokens.data(), tokens.size(), prefix.data(), 3),
+            KVCAKE_OK);
+  EXPECT_EQ(std::memcmp(&prefix[0], &keys[1], 2 * sizeof(kvcake_key)), 0);
+  const kvcake_key none = {};
+  EXPECT_EQ(std::memcmp(&prefix[2], &none, sizeof(none)), 0);
+}
+
+// As the scheduler of an engine does, which has the last word.
+TEST_F(LibraryTest, TheCallerMayClaimWhatItComputesAnyway) {
+  Open();
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 9), &restoration), KVCAKE_OK);
+  auto turn = Sized<kvcake_turn>();
+  ASSERT_EQ(kvcake_claim(restoration, 5, &turn), KVCAKE_OK);
+  EXPECT_EQ(turn.kind, KVCAKE_TURN_SLICE);
+  EXPECT_EQ(turn.count, 5);
+  EXPECT_EQ(kvcake_claim(restoration, 1, &turn), KVCAKE_BUSY);
+  EXPECT_EQ(kvcake_claim_front(restoration, 1, 1, &turn), KVCAKE_BUSY);
+  EXPECT_THAT(kvcake_last_error(), HasSubstr("[0, 5)"));
+  EXPECT_EQ(kvcake_computed(restoration, 6, 0), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(Progress(restoration).claimed_count, 5);
+  ASSERT_EQ(kvcake_computed(restoration, 3, 0), KVCAKE_OK);
+  EXPECT_EQ(kvcake_computed(restoration, 1, 0), KVCAKE_INVALID_ARGUMENT) << "nothing is claimed";
+  EXPECT_EQ(Progress(restoration).front, 3);
+  EXPECT_EQ(Progress(restoration).computed, 3);
+  ASSERT_EQ(kvcake_claim(restoration, 100, &turn), KVCAKE_OK);
+  EXPECT_EQ(turn.first, 3);
+  EXPECT_EQ(turn.count, 6);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK) << "with a slice that is claimed";
+}
+
+// More than memory has room for.
+TEST_F(LibraryTest, WhatMemoryHasNoRoomForIsComputed) {
+  Open();
+  Keep(1, 30);
+  Reopen(Options(/*memory_chunks=*/6));
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 30), &restoration, KVCAKE_POLICY_LOAD), KVCAKE_OK);
+  const auto progress = Restore(restoration);
+  EXPECT_GE(progress.computed, 24);
+  EXPECT_EQ(progress.computed + progress.loaded, 30);
+  EXPECT_EQ(ExpectBytes(restoration, 1), progress.loaded);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
+TEST_F(LibraryTest, APutThatMemoryHasNoRoomForIsRefusedAndCounted) {
+  Open(Options(/*memory_chunks=*/4));
+  const auto keys = Keys(1, 4), more = Keys(2, 1);
+  for (int i = 0; i < 4; ++i) ASSERT_EQ(Put(1, i, keys), KVCAKE_OK);
+  ASSERT_EQ(kvcake_flush(cache_), KVCAKE_OK);
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(keys, &restoration), KVCAKE_OK);
+  ASSERT_EQ(Progress(restoration).reused, 4) << "all of memory is held";
+  EXPECT_EQ(Put(2, 0, more), KVCAKE_FULL);
+  EXPECT_THAT(kvcake_last_error(), HasSubstr("memory_bytes"));
+  EXPECT_EQ(Stats().writes_dropped, 1u);
+  EXPECT_EQ(Put(1, 0, keys), KVCAKE_OK) << "it is there already";
+  EXPECT_EQ(ExpectBytes(restoration, 1), 4);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+  EXPECT_EQ(Put(2, 0, more), KVCAKE_OK);
+}
+
+TEST_F(LibraryTest, AnAcquiredChunkOutlivesItsRestoration) {
+  Open(Options(/*memory_chunks=*/4));
+  const auto keys = Keys(1, 4);
+  for (int i = 0; i < 4; ++i) ASSERT_EQ(Put(1, i, keys), KVCAKE_OK);
+  ASSERT_EQ(kvcake_flush(cache_), KVCAKE_OK);
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(keys, &restoration), KVCAKE_OK);
+  auto slabs = Sized<kvcake_slabs>();
+  ASSERT_EQ(kvcake_acquire(restoration, 2, &slabs), KVCAKE_OK);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+  EXPECT_EQ(kvcake_end(restoration), KVCAKE_NOT_FOUND);
+  EXPECT_EQ(kvcake_acquire(restoration, 2, &slabs), KVCAKE_NOT_FOUND);
+  // What takes the memory of the others leaves this one alone.
+  const auto others = Keys(2, 3);
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(Put(2, i, others), KVCAKE_OK);
+  ASSERT_EQ(kvcake_flush(cache_), KVCAKE_OK);
+  EXPECT_EQ(*static_cast<const std::byte*>(slabs.data), ByteOf(1, 2, 0, 0));
+  EXPECT_EQ(kvcake_close(cache_), KVCAKE_BUSY) << "somebody may be reading there";
+  ASSERT_EQ(kvcake_release(slabs.chunk), KVCAKE_OK);
+  EXPECT_EQ(kvcake_release(slabs.chunk), KVCAKE_NOT_FOUND);
+}
+
+TEST_F(LibraryTest, CostsAreKeptFromOneProcessToTheNext) {
+  auto options = Options();
+  options.device = "a test's";
+  Open(options);
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 9), &restoration), KVCAKE_OK);
+  Restore(restoration);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+  ASSERT_EQ(Put(2, 0, Keys(2, 1)), KVCAKE_OK);
+  ASSERT_EQ(kvcake_flush(cache_), KVCAKE_OK);
+  Reopen(options);
+  ASSERT_EQ(Begin(Keys(3, 9), &restoration), KVCAKE_OK);
+  auto turn = Sized<kvcake_turn>();
+  do {
+    ASSERT_EQ(kvcake_claim_front(restoration, 4, 1, &turn), KVCAKE_OK);
+    if (turn.kind == KVCAKE_TURN_WAIT) {
+      ASSERT_EQ(kvcake_wait(cache_, turn.wait_s), KVCAKE_OK);
+    }
+  } while (turn.kind == KVCAKE_TURN_WAIT);
+  EXPECT_EQ(turn.count, 4) << "slices are of one chunk while nothing is known of compute";
+  EXPECT_GT(Progress(restoration).predicted_s, 0);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
+TEST_F(LibraryTest, AChildOfForkCannotTouchItsParentsCaches) {
+  Open();
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 4), &restoration), KVCAKE_OK);
+  const pid_t child = fork();
+  if (child == 0) {
+    auto stats = Sized<kvcake_stats_info>();
+    auto turn = Sized<kvcake_turn>();
+    const bool refused = kvcake_stats(cache_, &stats) == KVCAKE_FORKED &&
+                         kvcake_close(cache_) == KVCAKE_FORKED &&
+                         kvcake_claim_front(restoration, 1, 1, &turn) == KVCAKE_FORKED &&
+                         kvcake_end(restoration) == KVCAKE_FORKED;
+    _exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(kvcake_end(restoration), KVCAKE_OK) << "the parent goes on";
+}
+
+TEST_F(LibraryTest, OneThreadAtATimeWaits) {
+  Open();
+  std::atomic<int> returned = 0;
+  std::thread waiter([&] {
+    while (returned == 0) {
+      if (kvcake_wait(cache_, 1e-3) == KVCAKE_BUSY) returned = 1;
+    }
+  });
+  while (returned == 0) {
+    if (kvcake_wait(cache_, 1e-3) == KVCAKE_BUSY) returned = 1;
+  }
+  waiter.join();
+}
+
+TEST_F(LibraryTest, ManyThreadsShareACache) {
+  Open();
+  Keep(1, 16);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int round = 0; round < 10; ++round) {
+        const int document = 1 + (t + round) % 3;
+        const auto keys = Keys(document, 16);
+        kvcake_restoration restoration = 0;
+        if (Begin(keys, &restoration) != KVCAKE_OK) ++wrong;
+        auto turn = Sized<kvcake_turn>();
+        do {
+          if (kvcake_claim_front(restoration, 2, 1, &turn) != KVCAKE_OK) ++wrong;
+          if (turn.kind == KVCAKE_TURN_WAIT) std::this_thread::yield();
+          if (turn.kind == KVCAKE_TURN_SLICE) {
+            for (int i = turn.first; i < turn.first + turn.count; ++i) Put(document, i, keys);
+            if (kvcake_computed(restoration, turn.count, 1e-4) != KVCAKE_OK) ++wrong;
+          }
+        } while (turn.kind != KVCAKE_TURN_DONE);
+        ExpectBytes(restoration, document);
+        Stats();
+        if (kvcake_end(restoration) != KVCAKE_OK) ++wrong;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(Stats().restorations, 0u);
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,86 @@
+#include "lib/store_look.h"
+
+#include <utility>
+
+#include "base/mutex.h"
+
+namespace kvcake {
+namespace {
+
+// Lives until the last store has answered, who may be later than anybody waits.
+class Answers {
+ public:
+  explicit Answers(size_t keys) : held_(keys) {}
+
+  void Expect() {
+    MutexLock lock(mutex_);
+    ++expected_;
+  }
+  void EndOne() {
+    MutexLock lock(mutex_);
+    if (--expected_ == 0) all_.NotifyAll();
+  }
+  // Whether the store is to go on.
+  bool Add(std::span<const size_t> at, const std::vector<bool>& held) {
+    MutexLock lock(mutex_);
+    for (size_t i = 0; i < held.size(); ++i) {
+      if (held[i]) held_[at[i]] = true;
+    }
+    return wanted_;
+  }
+  // What came until then; more is not wanted.
+  std::vector<bool> Await(TimePoint until) {
+    MutexLock lock(mutex_);
+    while (expected_ > 0 && all_.WaitUntil(mutex_, until)) {
+    }
+    wanted_ = false;
+    return held_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar all_;
+  std::vector<bool> held_ GUARDED_BY(mutex_);
+  int expected_ GUARDED_BY(mutex_) = 0;  // answers
+  bool wanted_ GUARDED_BY(mutex_) = true;
+};
+
+void Look(Tier& store, std::span<const ChunkKey> keys, const std::vector<bool>& held,
+          const std::shared_ptr<Answers>& answers) {
+  LookRequest request;
+  std::vector<size_t> at;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (held[i]) continue;
+    at.push_back(i);
+    request.keys.push_back(keys[i]);
+  }
+  if (at.empty()) return;
+  answers->Expect();
+  request.found = [answers, at = std::move(at)](size_t first, const std::vector<bool>& found) {
+    const bool wanted = answers->Add(std::span(at).subspan(first), found);
+    const bool goes_on = wanted && first + found.size() < at.size();
+    if (!goes_on) answers->EndOne();
+    return goes_on;
+  };
+  if (!store.Look(std::move(request))) answers->EndOne();
+}
+
+}  // namespace
+
+std::vector<bool> LookInStores(std::span<const std::unique_ptr<Tier>> stores,
+                               std::span<const ChunkKey> keys, Seconds patience) {
+  const TimePoint until = Clock::Real().Now() + patience;
+  const auto answers = std::make_shared<Answers>(keys.size());
+  std::vector<bool> held(keys.size());
+  for (const auto& store : stores) {
+    const std::vector<bool> known = store->Residency(keys);
+    for (size_t i = 0; i < keys.size(); ++i) held[i] = held[i] || known[i];
+  }
+  if (patience.count() == 0) return held;
+  for (const auto& store : stores) Look(*store, keys, held, answers);
+  const std::vector<bool> found = answers->Await(until);
+  for (size_t i = 0; i < keys.size(); ++i) held[i] = held[i] || found[i];
+  return held;
+}
+
+}  // namespace kvcake
