@@ -92,7 +92,7 @@ class Tier {
   virtual ~Tier() = default;
 
   virtual std::string_view name() const = 0;  // "disk": names the tier in reports and metrics
-  // How many reads and bytes may be in flight; a caller keeps within both.
+  // How many reads and bytes may be in flight, always the same; a caller keeps within both.
   virtual int max_reads_in_flight() const = 0;
   virtual uint64_t max_read_bytes_in_flight() const = 0;
   // How many Puts make headway at the same time; more of them wait for these.
