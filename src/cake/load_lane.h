@@ -75,7 +75,7 @@ class LoadLane {
   // ---- for the planner
   // When the reads in flight should complete: in order of issue, at the tier's rate.
   void UpdateEtas();
-  // Of this lane alone, whatever other prompts want of it.
+  // For this lane alone, whatever other prompts want of it.
   TierView View() const;
   // Nothing is in flight, and nothing was measured for so long that one read is worth trying.
   bool WantsProbe() const;

@@ -62,7 +62,7 @@ class RestorePlanner {
   std::vector<LoadLane>& lanes_;
   InFlightTable& table_;
 
-  // Of the last UpdateRanks.
+  // As of the last UpdateRanks.
   size_t ranked_ = 0;  // boards
   TimePoint ranked_at_{};
   int documents_ = 1;  // being restored, where all of them load at once

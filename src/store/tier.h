@@ -33,8 +33,8 @@ struct LayerRange {
 struct ReadRequest {
   ChunkKey key;
   ChunkKey parent;  // the key before it in the chain; checked against the file
-  // The tier's until `done` is called. Of a whole chunk: PagePool::LandingFor, as large as a page.
-  // Of some layers: exactly their slabs, so that they may be read into their place in a page.
+  // The tier's until `done` is called. A whole chunk lands in PagePool::LandingFor, as large as a
+  // page; some layers in exactly their slabs, so that they may be read into their place in a page.
   std::span<std::byte> landing;
   // Called exactly once, on a thread of the tier, never from within Get. Must not block.
   std::function<void(ReadResult)> done;
