@@ -51,7 +51,7 @@ std::optional<PlanInput> CountOnKnownTiers(const PlanInput& input) {
 // known of a tier that could be it, any may have it.
 void AssignTiers(const PlanInput& input, int first, Plan& plan) {
   LoadWalk loads(input);
-  const bool one = input.tiers.size() == 1 && input.tiers[0].known;  // it is all of them
+  const bool one = input.tiers.size() == 1;
   for (int i = static_cast<int>(input.chunks.size()) - 1; i >= first; --i) {
     const ChunkView& chunk = input.chunks[i];
     if (chunk.state != State::kAbsent || plan.sides[i] == Side::kCompute) continue;
