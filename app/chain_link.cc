@@ -8,6 +8,7 @@
 
 #include "app/flags.h"
 #include "base/cpu.h"
+#include "comm/local_join.h"
 #include "comm/tcp_join.h"
 #include "comm/watch.h"
 #include "ops/visible_devices.h"
@@ -165,13 +166,19 @@ void ChainLink::Run() {
   }
 }
 
+Result<std::unique_ptr<Comm>> ChainLink::Gather(const std::stop_token& stop) {
+  if (local_.empty()) return GatherWorkers(flags_.workers, stop);
+  std::vector<int> controls;
+  for (const auto& worker : local_) {
+    RETURN_IF_ERROR(worker->AwaitReady(stop));
+    controls.push_back(worker->control());
+  }
+  return GatherLocalWorkers(controls);
+}
+
 Result<ChainLink::Chain> ChainLink::Connect() {
   const std::stop_token stop = stop_.get_token();
-  std::vector<std::string> addresses = flags_.workers;
-  for (const auto& worker : local_) {
-    ASSIGN_OR_RETURN(addresses.emplace_back(), worker->Address(stop));
-  }
-  ASSIGN_OR_RETURN(auto comm, GatherWorkers(addresses, stop));
+  ASSIGN_OR_RETURN(auto comm, Gather(stop));
   const std::stop_callback closes(stop, [&comm = *comm] {
     comm.Close({ErrorCode::kCancelled, "this server is told to stop"});
   });
@@ -180,8 +187,11 @@ Result<ChainLink::Chain> ChainLink::Connect() {
     ASSIGN_OR_RETURN(auto planner, PlannerFor(*runtime_, flags_.ranks, *met));
     return Chain{std::move(comm), std::move(planner)};
   }
-  return Fail(met.error().code, "the workers at {} cannot work with this server, rank {}: {}",
-              fmt::join(addresses, ", "), addresses.size(), met.error().message);
+  const std::string who = local_.empty()
+                              ? fmt::format("the workers at {}", fmt::join(flags_.workers, ", "))
+                              : "the workers that it has started";
+  return Fail(met.error().code, "{} cannot work with this server, rank {}: {}", who, comm->rank(),
+              met.error().message);
 }
 
 // Workers of this machine that have ended are started again; if that is not enough, all are.

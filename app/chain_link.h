@@ -60,6 +60,7 @@ class ChainLink {
 
   // The thread's.
   void Run() EXCLUDES(mutex_);
+  Result<std::unique_ptr<Comm>> Gather(const std::stop_token& stop);
   Result<Chain> Connect();
   Result<Chain> ConnectAgain();
 

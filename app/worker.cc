@@ -1,5 +1,6 @@
 // kvcake worker: a rank that prefills long prompts with the servers that call it
 // (docs/runahead.md).
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <pthread.h>
 #include <signal.h>
@@ -9,6 +10,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <stop_token>
 #include <thread>
@@ -16,6 +18,8 @@
 #include "app/flags.h"
 #include "app/log_format.h"
 #include "app/rank_meeting.h"
+#include "app/worker_process.h"
+#include "comm/local_join.h"
 #include "comm/tcp_join.h"
 
 namespace kvcake {
@@ -73,12 +77,15 @@ Status WorkFor(Comm& comm, Runtime& runtime, Seconds timeout, const std::stop_to
   return WorkForLeader(comm, runtime, timeout, [&] { return stop.stop_requested(); });
 }
 
-void WorkUntil(const std::stop_token& stop, const TcpListener& listener, Runtime& runtime,
+// Waits for a leader, until `stop` is asked for.
+using AwaitChain = std::function<Result<JoinedChain>(const std::stop_token&)>;
+
+void WorkUntil(const std::stop_token& stop, const AwaitChain& await, Runtime& runtime,
                Seconds timeout) {
   while (!stop.stop_requested()) {
-    const auto chain = AwaitLeader(listener, stop);
+    const auto chain = await(stop);
     if (!chain) {
-      if (stop.stop_requested()) return;
+      if (stop.stop_requested() || chain.error().code == ErrorCode::kNotFound) return;
       spdlog::warn("a leader has called in vain: {}", chain.error().message);
       continue;
     }
@@ -92,22 +99,48 @@ void WorkUntil(const std::stop_token& stop, const TcpListener& listener, Runtime
   }
 }
 
+// Where leaders are waited for.
+struct Meeting {
+  std::string name;  // what is printed for who has started this worker
+  AwaitChain await;
+};
+
+Result<Meeting> MeetingOf(const WorkerFlags& flags) {
+  if (flags.listen.starts_with(kInherited)) {
+    const int control = std::atoi(flags.listen.c_str() + kInherited.size());
+    if (fcntl(control, F_SETFD, FD_CLOEXEC) != 0) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  "--listen {}: this worker has inherited no such "
+                  "descriptor",
+                  flags.listen);
+    }
+    const auto await = [control](const std::stop_token& stop) -> Result<JoinedChain> {
+      ASSIGN_OR_RETURN(auto comm, AwaitLocalLeader(control, stop));
+      return JoinedChain{std::move(comm), "the process that has started this worker"};
+    };
+    return Meeting{flags.listen, await};
+  }
+  ASSIGN_OR_RETURN(TcpListener opened, TcpListener::Open(flags.listen));
+  const auto listener = std::make_shared<TcpListener>(std::move(opened));
+  const std::string host = flags.listen.substr(0, flags.listen.rfind(':'));
+  return Meeting{fmt::format("{}:{}", host, listener->port()),
+                 [listener](const std::stop_token& stop) { return AwaitLeader(*listener, stop); }};
+}
+
 Status Work(const WorkerFlags& flags) {
   EndSignals signals;
   if (flags.parent != 0) RETURN_IF_ERROR(EndWith(flags.parent));
   UseLogFormat(flags.log_format);
-  ASSIGN_OR_RETURN(const TcpListener listener, TcpListener::Open(flags.listen));
+  ASSIGN_OR_RETURN(const Meeting meeting, MeetingOf(flags));
   RuntimeOptions options = flags.runtime;
   options.rank_tokens_max = flags.ranks.tokens_max;
   options.keep_costs = false;  // a worker's slices do not tell of whole prompts
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(options));
   signals.Begin();
-  const std::string host = flags.listen.substr(0, flags.listen.rfind(':'));
-  const std::string address = fmt::format("{}:{}", host, listener.port());
-  spdlog::info("worker of {} waits for leaders at {}", flags.runtime.model_dir, address);
-  fmt::print("{}\n", address);  // for who has started it
+  spdlog::info("worker of {} waits for leaders at {}", flags.runtime.model_dir, meeting.name);
+  fmt::print("{}\n", meeting.name);  // for who has started it
   std::fflush(stdout);
-  WorkUntil(signals.token(), listener, *runtime, Seconds(flags.ranks.timeout_s));
+  WorkUntil(signals.token(), meeting.await, *runtime, Seconds(flags.ranks.timeout_s));
   return {};
 }
 

@@ -38,6 +38,23 @@ def runs(pid):
         return False
 
 
+def listeners(pid):
+    """The TCP sockets that this process listens at, as the kernel tells."""
+    own = set()
+    for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            own.add(os.readlink(fd))
+        except OSError:
+            pass  # it was closed
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+                found.append(fields[1])
+    return found
+
+
 class Worker:
     """A running `kvcake worker`."""
 
@@ -120,6 +137,9 @@ class RanksTest(OwnServersTest):
         workers = children(server.process.pid)
         self.assertEqual(len(workers), 2)
         self.assertEqual(server.metric("kvcake_chain_ranks"), 3)
+        self.assertEqual(len(listeners(server.process.pid)), 1, "the server's own")
+        for worker in workers:
+            self.assertEqual(listeners(worker), [], "whom nobody else can call")
         self.check(server, 1, ranks=3)
         self.check(server, 2, ranks=3)
         self.assertEqual(server.metric("kvcake_chain_prompts_total"), 2)

@@ -25,6 +25,7 @@ namespace kvcake {
 namespace net = boost::asio;
 using boost::system::error_code;
 using net::ip::tcp;
+using Stream = net::generic::stream_protocol;
 
 namespace {
 
@@ -67,7 +68,7 @@ struct Peer {
 
   const int rank;
   const std::string address;
-  tcp::socket socket;
+  Stream::socket socket;
   // Once set, nothing is sent or read any more, and handlers that come later find nothing to do.
   std::optional<Error> send_lost, lost;
 
@@ -87,7 +88,15 @@ struct Peer {
 // As much at once as the kernel takes or has; the library's own is 64 KiB.
 size_t Everything(error_code error, size_t) { return error ? 0 : SIZE_MAX; }
 
-void SetOptions(tcp::socket& socket) {
+int FamilyOf(int fd) {
+  sockaddr_storage name = {};
+  socklen_t length = sizeof(name);
+  CHECK(getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) == 0);
+  return name.ss_family;
+}
+
+void SetOptions(Stream::socket& socket) {
+  if (FamilyOf(socket.native_handle()) == AF_UNIX) return;  // whose other end is never far
   const auto set = [&](int level, int name, int value) {
     setsockopt(socket.native_handle(), level, name, &value, sizeof(value));
   };
@@ -98,26 +107,26 @@ void SetOptions(tcp::socket& socket) {
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 
-class TcpComm : public Comm {
+class StreamComm : public Comm {
  public:
-  TcpComm(const TcpCommOptions& options, const std::vector<TcpConnection>& connections)
+  StreamComm(const TcpCommOptions& options, const std::vector<int>& sockets)
       : rank_(options.rank),
         aside_bytes_max_(options.aside_bytes_max),
         work_(context_.get_executor()) {
-    for (size_t rank = 0; rank < connections.size(); ++rank) {
+    for (size_t rank = 0; rank < sockets.size(); ++rank) {
       peers_.push_back(
           std::make_unique<Peer>(context_, static_cast<int>(rank), options.addresses[rank]));
-      if (connections[rank].fd < 0) continue;
+      if (sockets[rank] < 0) continue;
       Peer& peer = *peers_.back();
-      peer.socket.assign(connections[rank].protocol, connections[rank].fd);
+      peer.socket.assign(Stream(FamilyOf(sockets[rank]), 0), sockets[rank]);
       SetOptions(peer.socket);
       ReadHeader(peer);
     }
     thread_ = std::thread([this] { context_.run(); });
   }
 
-  ~TcpComm() override {
-    TcpComm::Close(Fail(ErrorCode::kCancelled, "rank {} has ended", rank_).value());
+  ~StreamComm() override {
+    StreamComm::Close(Fail(ErrorCode::kCancelled, "rank {} has ended", rank_).value());
     work_.reset();
     thread_.join();
   }
@@ -346,8 +355,13 @@ TcpListener::~TcpListener() {
 
 Result<std::unique_ptr<Comm>> ConnectTcp(const TcpListener& listener,
                                          const TcpCommOptions& options) {
-  ASSIGN_OR_RETURN(const auto connections, ConnectMesh(listener, options));
-  return std::make_unique<TcpComm>(options, connections);
+  ASSIGN_OR_RETURN(const auto sockets, ConnectMesh(listener, options));
+  return CommOverSockets(options, sockets);
+}
+
+std::unique_ptr<Comm> CommOverSockets(const TcpCommOptions& options,
+                                      const std::vector<int>& sockets) {
+  return std::make_unique<StreamComm>(options, sockets);
 }
 
 }  // namespace kvcake

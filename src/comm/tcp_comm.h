@@ -1,5 +1,5 @@
-// Ranks over TCP streams, for chains that a server starts: idle ranks sleep, and a lost rank is an
-// error of the transfers with it, not of the process.
+// Ranks over streams, TCP's or local ones, for chains that a server starts: idle ranks sleep, and a
+// lost rank is an error of the transfers with it, not of the process.
 //
 // Every two ranks have one connection; the higher one opens it. A message goes straight from the
 // sender's buffer into the posted one. One whose receive is not posted yet is kept aside, up to a
@@ -49,5 +49,10 @@ struct TcpCommOptions {
 // system longer than the timeout.
 Result<std::unique_ptr<Comm>> ConnectTcp(const TcpListener& listener,
                                          const TcpCommOptions& options);
+
+// A rank over stream sockets that are connected with the others already: descriptors by rank, which
+// it takes over, and -1 for its own. `options.addresses` are names for errors.
+std::unique_ptr<Comm> CommOverSockets(const TcpCommOptions& options,
+                                      const std::vector<int>& sockets);
 
 }  // namespace kvcake

@@ -38,7 +38,7 @@ class Mesh {
     std::fill_n(errors_.begin(), options.rank, "it does not answer");
   }
 
-  Result<std::vector<TcpConnection>> Connect() {
+  Result<std::vector<int>> Connect() {
     const auto deadline = std::chrono::steady_clock::now() +
                           std::chrono::duration_cast<std::chrono::nanoseconds>(options_.timeout);
     for (int peer = 0; peer < options_.rank; ++peer) {
@@ -50,13 +50,11 @@ class Mesh {
     }
     RETURN_IF_ERROR(failure_);
     if (Missing() > 0) return TimedOut();
-    std::vector<TcpConnection> connections(size_);
+    std::vector<int> sockets(size_, -1);
     for (int peer = 0; peer < size_; ++peer) {
-      if (!sockets_[peer]) continue;
-      const tcp protocol = sockets_[peer]->local_endpoint().protocol();
-      connections[peer] = {protocol, sockets_[peer]->release()};
+      if (sockets_[peer]) sockets[peer] = sockets_[peer]->release();
     }
-    return connections;
+    return sockets;
   }
 
  private:
@@ -222,8 +220,7 @@ tcp::acceptor Duplicate(net::io_context& context, const TcpListener& listener) {
   return {context, name.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd};
 }
 
-Result<std::vector<TcpConnection>> ConnectMesh(const TcpListener& listener,
-                                               const TcpCommOptions& options) {
+Result<std::vector<int>> ConnectMesh(const TcpListener& listener, const TcpCommOptions& options) {
   const int size = static_cast<int>(options.addresses.size());
   if (options.rank < 0 || options.rank >= size) {
     return Fail(ErrorCode::kInvalidArgument, "rank {} is not one of {} addresses", options.rank,
