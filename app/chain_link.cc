@@ -34,6 +34,7 @@ void AddChainFlags(CLI::App& app, ChainFlags* flags) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->excludes(ranks);
+  AddClusterKeyFlag(app, &flags->ranks);
   AddPartitionFlags(app, &flags->ranks);
   AddRankLimitFlags(app, &flags->ranks);
 }
@@ -47,7 +48,14 @@ Result<std::unique_ptr<ChainLink>> ChainLink::Start(const ChainFlags& flags,
   options->rank_tokens_max = flags.ranks.tokens_max;
   if (flags.workers.empty()) {
     RETURN_IF_ERROR(link->StartWorkers(FlagsOfWorkers(command), options));
+    return link;
   }
+  ASSIGN_OR_RETURN(link->key_, ClusterKey::Load(flags.ranks.cluster_key_file));
+  if (!link->key_.empty()) return link;
+  spdlog::warn(
+      "--workers without a cluster key: any user of this machine may be one of them, so what they "
+      "compute is used and not kept: {}",
+      kClusterKeyRemedy);
   return link;
 }
 
@@ -167,7 +175,10 @@ void ChainLink::Run() {
 }
 
 Result<std::unique_ptr<Comm>> ChainLink::Gather(const std::stop_token& stop) {
-  if (local_.empty()) return GatherWorkers(flags_.workers, stop);
+  if (local_.empty()) {
+    return GatherWorkers(flags_.workers, stop,
+                         {.key = key_, .facts = FactsDigest(FactsOf(*runtime_))});
+  }
   std::vector<int> controls;
   for (const auto& worker : local_) {
     RETURN_IF_ERROR(worker->AwaitReady(stop));
@@ -223,6 +234,7 @@ void ChainLink::HandOver() {
   leader_ = std::make_unique<ChainLeader>(*chain_.comm, runtime_->pool(),
                                           ChainOptions{.timeout = timeout,
                                                        .restore_timeout = timeout,
+                                                       .authenticated = authenticated(),
                                                        .staging = runtime_->rank_staging(),
                                                        .on_lost = lost});
   runtime_->engine().SetChain(leader_.get(), chain_.planner.get());

@@ -13,6 +13,7 @@
 #include "app/rank_meeting.h"
 #include "app/worker_process.h"
 #include "base/mutex.h"
+#include "comm/cluster_key.h"
 #include "comm/comm.h"
 #include "engine/runtime.h"
 #include "runahead/chain.h"
@@ -50,7 +51,8 @@ class ChainLink {
  private:
   explicit ChainLink(const ChainFlags& flags) : flags_(flags) {}
   Status StartWorkers(std::vector<std::string> worker_flags, RuntimeOptions* options);
-  int ranks() const;
+  // Whether nobody else can be one of the ranks: they have the key, or inherited their sockets.
+  bool authenticated() const { return flags_.workers.empty() || !key_.empty(); }
 
   // Workers that have met.
   struct Chain {
@@ -74,6 +76,7 @@ class ChainLink {
 
   // Constant once Lead has been called.
   const ChainFlags flags_;
+  ClusterKey key_;
   std::vector<int> cpus_;                              // of this process, before it was pinned
   std::vector<std::vector<std::string>> local_flags_;  // of each worker that is started here
   Runtime* runtime_ = nullptr;

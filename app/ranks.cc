@@ -17,6 +17,8 @@ namespace kvcake {
 namespace {
 
 constexpr Seconds kMeetTimeout{600};
+// mpirun has started every rank, and it is Open MPI's to say which connections are theirs.
+constexpr bool kOfMpirun = true;
 
 // Words of this process's command line.
 std::vector<std::string> CommandLine() {
@@ -94,7 +96,8 @@ Status Ranks::Meet(Runtime& runtime) {
 
 Status Ranks::Work(Runtime& runtime) {
   RETURN_IF_ERROR(Meet(runtime));
-  const Status status = WorkForLeader(*comm_, runtime, Seconds(flags_.timeout_s));
+  const Status status = WorkForLeader(
+      *comm_, runtime, {.timeout = Seconds(flags_.timeout_s), .authenticated = kOfMpirun});
   if (!status) EndNow(status.error());
   return status;
 }
@@ -108,6 +111,7 @@ Status Ranks::Lead(Runtime& runtime) {
   leader_ = std::make_unique<ChainLeader>(
       *comm_, runtime.pool(),
       ChainOptions{.timeout = Seconds(flags_.timeout_s),
+                   .authenticated = kOfMpirun,
                    .staging = runtime.rank_staging(),
                    .on_lost = [this](const Error& error) { EndNow(error); }});
   runtime.engine().SetChain(leader_.get(), planner_.get());

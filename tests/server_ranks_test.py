@@ -84,7 +84,8 @@ class Worker:
         self.log_file.close()
 
 
-class RanksTest(OwnServersTest):
+class RanksTestCase(OwnServersTest):
+    """What tests of servers with ranks share."""
     @classmethod
     def setUpClass(cls):
         cls.alone = Server()
@@ -132,6 +133,13 @@ class RanksTest(OwnServersTest):
     def connected(self, server, ranks):
         eventually(lambda: server.metric("kvcake_chain_ranks") == ranks, f"{ranks} ranks")
 
+    def logged(self, worker, text):
+        """The worker's log, once it has this."""
+        eventually(lambda: text in worker.log(), text)
+        return worker.log()
+
+
+class RanksTest(RanksTestCase):
     def test_workers_of_this_machine(self):
         server = self.start("--ranks", "3", "--partition", "even", *PATIENT)
         workers = children(server.process.pid)

@@ -31,6 +31,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x3143564b;  // "KVC1"
 constexpr size_t kSkipBytes = 64 << 10;  // of an unwanted message, at once
+constexpr uint64_t kAsideBytes = 128;    // that a message aside takes beside its own, however short
 
 // Before each message; its bytes never change meaning.
 struct FrameHeader {
@@ -266,8 +267,8 @@ class StreamComm : public Comm {
         ReadHeader(peer);
         received.done({});
       });
-    } else if (header.bytes <= aside_bytes_max_ - peer.aside_bytes) {
-      peer.aside_bytes += header.bytes;
+    } else if (HasRoomAside(peer, header.bytes)) {
+      peer.aside_bytes += header.bytes + kAsideBytes;
       peer.filling.resize(header.bytes);
       Read(peer, net::buffer(peer.filling), [this, &peer] {
         auto message = std::exchange(peer.filling, {});
@@ -281,6 +282,11 @@ class StreamComm : public Comm {
     }
   }
 
+  bool HasRoomAside(const Peer& peer, uint64_t bytes) const {
+    const uint64_t room = aside_bytes_max_ - std::min(aside_bytes_max_, peer.aside_bytes);
+    return room >= kAsideBytes && bytes <= room - kAsideBytes;
+  }
+
   void Skip(Peer& peer, uint64_t bytes) {
     if (bytes == 0) return ReadHeader(peer);
     peer.filling.resize(std::min<uint64_t>(bytes, kSkipBytes));
@@ -291,7 +297,7 @@ class StreamComm : public Comm {
   // A message that was aside.
   void HandOver(Peer& peer, int tag, const Incoming& incoming,
                 const std::vector<std::byte>& message) {
-    peer.aside_bytes -= message.size();
+    peer.aside_bytes -= message.size() + kAsideBytes;
     const Status status = CheckSize(peer.rank, tag, incoming.into.size(), message.size());
     if (status) std::ranges::copy(message, incoming.into.begin());
     incoming.done(status);
@@ -343,11 +349,11 @@ Result<TcpListener> TcpListener::Open(const std::string& address) {
   if (!error) acceptor.listen(net::socket_base::max_listen_connections, error);
   if (error) return Fail(ErrorCode::kIo, "cannot listen at {}: {}", address, error.message());
   const uint16_t port = acceptor.local_endpoint().port();
-  return TcpListener(acceptor.release(), port);
+  return TcpListener(acceptor.release(), port, endpoint.address().is_loopback());
 }
 
 TcpListener::TcpListener(TcpListener&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), port_(other.port_) {}
+    : fd_(std::exchange(other.fd_, -1)), port_(other.port_), loopback_(other.loopback_) {}
 
 TcpListener::~TcpListener() {
   if (fd_ >= 0) close(fd_);

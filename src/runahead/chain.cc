@@ -211,7 +211,8 @@ class Worker {
       if (worker_.pool.path(ids[i]) != worker_.model.numeric_path()) mixed = 1;
     }
     const NumericPath path = mixed != 0 ? NumericPath::kUnknown : worker_.model.numeric_path();
-    for (int i = job.origin / chunk; job.exchange && (i + 1) * chunk <= paged; ++i) {
+    const bool keep = job.exchange && worker_.options.authenticated;
+    for (int i = job.origin / chunk; keep && (i + 1) * chunk <= paged; ++i) {
       table[i] = worker_.pool.Publish(std::move(table[i]), keys[i], path);
     }
     return RankReport{.compute_s = (took - waited).count(),

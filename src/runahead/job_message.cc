@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/printable.h"
 
 namespace kvcake {
 namespace {
@@ -51,10 +52,7 @@ JobAnswer JobAnswer::Refusal(const std::string& why) {
 }
 
 std::string JobAnswer::Why() const {
-  std::string text(why.data(), strnlen(why.data(), why.size()));
-  std::ranges::replace_if(
-      text, [](char c) { return c < ' ' || c > '~'; }, '?');
-  return text;
+  return PrintableAscii({why.data(), strnlen(why.data(), why.size())});
 }
 
 JobHeader HeaderOf(const RankJob& job) {

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "comm/local_comms_testing.h"
+#include "comm/memory_comm.h"
 #include "model/transformer_testing.h"
 #include "runahead/chain.h"
 
@@ -159,6 +160,41 @@ TEST(JobMessageTest, AWorkerRefusesABadJobSaysWhyAndLives) {
   job.origin = 0;
   job.partition = EvenPartition(200, 2);
   EXPECT_EQ(leader.Ask(HeaderOf(job), job).refused, 0);
+}
+
+// Keys that it would find again, and with them what the rank before it has sent.
+TEST(JobMessageTest, AWorkerPublishesWhatProvenRanksHaveSentAndNothingElse) {
+  const RankJob job{.salt = "",
+                    .tokens = Prompt(1, 200, TinyConfig().vocab_size),
+                    .partition = EvenPartition(200, 2)};
+  for (const bool authenticated : {false, true}) {
+    SCOPED_TRACE(authenticated);
+    const auto comms = NewMemoryComms(2);
+    Rig worker_rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);
+    Rig rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);
+    Status worked;
+    std::thread worker([&] {
+      worked = WorkForChain(*comms[0], {.model = *worker_rig.model,
+                                        .pool = *worker_rig.pages,
+                                        .restore_prefix = {},
+                                        .options = {.authenticated = authenticated}});
+    });
+    {
+      ChainLeader chain(*comms[1], *rig.pages, {.authenticated = authenticated});
+      const PageTable pages = rig.Draw(200);
+      const std::vector<PageId> ids = IdsOf(pages);
+      const auto gate = chain.Start(job, ids);
+      ASSERT_TRUE(gate) << gate.error().message;
+      const auto forward = rig.model->Forward(SlicesOf(job, 1, ids, gate->get()));
+      EXPECT_TRUE(chain.End(**gate, forward.map([](auto) {})));
+    }
+    worker.join();
+    EXPECT_TRUE(worked);
+    const auto keys = ChunkKeys(worker_rig.model->identity().Root(), job.tokens, kJobChunk);
+    for (int i = 0; i < 100 / kJobChunk; ++i) {
+      EXPECT_EQ(worker_rig.pages->Lookup(keys[i]).has_value(), authenticated) << i;
+    }
+  }
 }
 
 TEST(JobMessageTest, TheLeaderSaysWhatAWorkerHasRefused) {
