@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "app/local_workers.h"
 #include "app/rank_meeting.h"
-#include "app/worker_process.h"
 #include "base/mutex.h"
 #include "comm/cluster_key.h"
 #include "comm/comm.h"
@@ -50,7 +50,6 @@ class ChainLink {
 
  private:
   explicit ChainLink(const ChainFlags& flags) : flags_(flags) {}
-  Status StartWorkers(std::vector<std::string> worker_flags, RuntimeOptions* options);
   // Whether nobody else can be one of the ranks: they have the key, or inherited their sockets.
   bool authenticated() const { return flags_.workers.empty() || !key_.empty(); }
 
@@ -77,8 +76,7 @@ class ChainLink {
   // Constant once Lead has been called.
   const ChainFlags flags_;
   ClusterKey key_;
-  std::vector<int> cpus_;                              // of this process, before it was pinned
-  std::vector<std::vector<std::string>> local_flags_;  // of each worker that is started here
+  std::vector<int> cpus_;  // of this process, before it was pinned
   Runtime* runtime_ = nullptr;
   EngineLoop* loop_ = nullptr;
 
@@ -86,8 +84,8 @@ class ChainLink {
   Chain chain_;
   std::unique_ptr<ChainLeader> leader_;
 
-  // Owned by the thread, while it runs.
-  std::vector<std::unique_ptr<WorkerProcess>> local_;
+  // Owned by the thread, while it runs; null where workers are elsewhere.
+  std::unique_ptr<LocalWorkers> local_;
 
   mutable Mutex mutex_;
   CondVar changed_;

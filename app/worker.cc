@@ -85,6 +85,11 @@ class Meeting {
   const std::string& name() const { return name_; }
   bool authenticated() const { return !listener_ || !key_.empty(); }
 
+  // Of what goes well: who has started this worker tells of that.
+  spdlog::level::level_enum log_level() const {
+    return listener_ ? spdlog::level::info : spdlog::level::debug;
+  }
+
   // kNotFound: none will come any more.
   Result<JoinedChain> Await(const Digest& facts, const std::stop_token& stop) const {
     if (listener_) return AwaitLeader(*listener_, stop, {.key = key_, .facts = facts});
@@ -141,10 +146,10 @@ void WorkUntil(const std::stop_token& stop, const Meeting& meeting, Runtime& run
       spdlog::warn("a leader has called in vain: {}", chain.error().message);
       continue;
     }
-    spdlog::info("rank {} of {}, led from {}", chain->comm->rank(), chain->comm->size(),
-                 chain->leader);
+    spdlog::log(meeting.log_level(), "rank {} of {}, led from {}", chain->comm->rank(),
+                chain->comm->size(), chain->leader);
     if (const Status status = WorkFor(*chain->comm, runtime, options, stop); status) {
-      spdlog::info("the leader at {} has let this worker go", chain->leader);
+      spdlog::log(meeting.log_level(), "the leader at {} has let this worker go", chain->leader);
     } else {
       spdlog::warn("no more led from {}: {}", chain->leader, status.error().message);
     }
@@ -152,6 +157,9 @@ void WorkUntil(const std::stop_token& stop, const Meeting& meeting, Runtime& run
 }
 
 Status Work(const WorkerFlags& flags) {
+  if (flags.runtime.model_dir.empty() && flags.runtime.emulate.empty()) {
+    return Fail(ErrorCode::kInvalidArgument, "--model DIR is required");
+  }
   EndSignals signals;
   if (flags.parent != 0) RETURN_IF_ERROR(EndWith(flags.parent));
   UseLogFormat(flags.log_format);
@@ -161,7 +169,8 @@ Status Work(const WorkerFlags& flags) {
   options.keep_costs = false;  // a worker's slices do not tell of whole prompts
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(options));
   signals.Begin();
-  spdlog::info("worker of {} waits for leaders at {}", flags.runtime.model_dir, meeting.name());
+  spdlog::log(meeting.log_level(), "worker of {} waits for leaders at {}", flags.runtime.model_dir,
+              meeting.name());
   fmt::print("{}\n", meeting.name());  // for who has started it
   std::fflush(stdout);
   WorkUntil(signals.token(), meeting, *runtime, Seconds(flags.ranks.timeout_s));
@@ -180,6 +189,7 @@ void AddWorkerCommand(CLI::App& app, int* exit_code) {
                    "they may. Other than loopback addresses need --cluster-key-file")
       ->required();
   AddRuntimeFlags(*worker, &flags->runtime);
+  worker->get_option("--model")->required(false);
   worker->add_option("--emulate", flags->runtime.emulate, "as kvcake serve --emulate");
   AddClusterKeyFlag(*worker, &flags->ranks);
   AddRankLimitFlags(*worker, &flags->ranks);
