@@ -126,12 +126,15 @@ class Relay {
       }
     });
   }
-  ~Relay() { thread_.join(); }
+  ~Relay() { (void)Lines(); }
   std::string address() const {
     return fmt::format("127.0.0.1:{}", acceptor_.local_endpoint().port());
   }
-  // Of the leader, once it has hung up.
-  const std::vector<std::string>& lines() const { return lines_; }
+  // Of the leader, all, or up to where it or the worker has hung up.
+  const std::vector<std::string>& Lines() {
+    if (thread_.joinable()) thread_.join();
+    return lines_;
+  }
 
  private:
   static std::string Line(tcp::socket& socket, std::string* text,
@@ -159,7 +162,7 @@ TEST(TcpAttackTest, WhatALeaderHasSaidCannotBePlayedBack) {
     Relay relay(worker);
     (void)GatherWorkers(std::vector{relay.address()}, {}, options);
     EXPECT_FALSE(worker.Joined());
-    heard = relay.lines();
+    heard = relay.Lines();
   }
   ASSERT_EQ(heard.size(), 3u);
   Waiting worker(WithKey(Ours()));
@@ -321,12 +324,12 @@ TEST(TcpAttackTest, ARankThatCannotProveWhoItIsIsAnError) {
   for (const bool other_chain : {false, true}) {
     Mesh mesh(2);
     TcpCommOptions others = mesh.options;
-    others.timeout = Seconds(1);
+    others.timeout = Seconds(2);
     (other_chain ? others.roster[0] : others.facts[0]) ^= 1;
     if (!other_chain) others.key = kNoKey;
     auto rank_0 = mesh.Connect(0, others);
     TcpCommOptions ours = mesh.options;
-    ours.timeout = Seconds(1);
+    ours.timeout = Seconds(2);
     const auto rank_1 = mesh.Connect(1, ours).get();
     ASSERT_FALSE(rank_1);
     EXPECT_THAT(rank_1.error().message, HasSubstr("has not proved that it has this chain's"));
