@@ -190,7 +190,7 @@ class HttpTest(ServerTest):
         before = counted()
         self.assertEqual(self.status_of("hello there\r\n\r\n"), [b"400"])
         self.assertEqual(self.status_of("GET / HTTP/1.1\r\nX: " + "x" * 20000 + "\r\n\r\n"), [b"431"])
-        self.assertEqual(self.status_of("POST /tokenize HTTP/1.1\r\nContent-Length: -1\r\n\r\n"),
+        self.assertEqual(self.status_of("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n"),
                          [b"400"])
         self.assertEqual(counted(), [before[0] + 2, before[1] + 1])
         self.assertIn("431: the request's header is too long", self.server.log())

@@ -22,15 +22,6 @@ std::chrono::milliseconds Millis(Seconds s) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(s);
 }
 
-HttpRequest ToRequest(const http::request<http::string_body>& message) {
-  HttpRequest request;
-  request.method = std::string(message.method_string());
-  const auto target = message.target();
-  request.path = std::string(target.substr(0, target.find('?')));
-  request.authorization = std::string(message[http::field::authorization]);
-  return request;
-}
-
 bool IsHttpError(const error_code& error) {
   return error.category() == make_error_code(http::error::bad_method).category();
 }
@@ -120,9 +111,14 @@ net::awaitable<bool> HttpServer::Connection::ReadHeader() {
   version_ = parser_->get().version();
   keep_alive_ = !error && parser_->get().keep_alive() && !server_.draining_;
   head_only_ = !error && parser_->get().method() == http::verb::head;
-  if (!error) co_return true;
-  ApiError failure = ReadFailure(error);
-  if (failure.status != 499) co_await Refuse(std::move(failure));
+  std::optional<ApiError> failure;
+  if (error) {
+    failure = ReadFailure(error);
+  } else {
+    failure = CheckFraming(parser_->get());
+  }
+  if (!failure) co_return true;
+  if (failure->status != 499) co_await Refuse(std::move(*failure));
   co_return false;
 }
 

@@ -35,8 +35,6 @@ class HttpServer::Connection : public HttpReply,
   bool client_gone() override;
 
  private:
-  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
-
   boost::asio::awaitable<bool> ReadHeader();
   boost::asio::awaitable<bool> AwaitRequest();
   boost::asio::awaitable<void> Refuse(ApiError error);
@@ -56,7 +54,7 @@ class HttpServer::Connection : public HttpReply,
   bool idle_ = true;
   uint64_t charged_ = 0;  // of the server's bodies_bytes_
   // Belong to the request being read or answered.
-  std::optional<Parser> parser_;
+  std::optional<RequestParser> parser_;
   unsigned version_ = 11;
   bool keep_alive_ = true;
   bool chunked_ = true;

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "server/api_error.h"
 #include "server/asio.h"
+#include "server/request_head.h"
 
 namespace kvcake {
 
@@ -29,12 +30,6 @@ struct HttpOptions {
   Seconds header_timeout{10};             // from a request's first byte to the end of its header
   Seconds body_timeout{60};               // from there to its end
   Seconds drain_timeout{30};              // for what runs when the server is told to stop
-};
-
-struct HttpRequest {
-  std::string method;  // "GET"
-  std::string path;    // without the query
-  std::string authorization;
 };
 
 struct HttpResponse {

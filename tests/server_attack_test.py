@@ -1,0 +1,110 @@
+"""What strangers send to `kvcake serve`, over real sockets, and what they get."""
+import re
+import unittest
+
+from server_fixture import ServerTest
+from server_http_test import Raw
+
+HOST = "Host: localhost\r\n"
+JSON = '{"prompt": "x"}'
+CHUNKS = f"{len(JSON):x}\r\n{JSON}\r\n0\r\n\r\n"
+SMUGGLED = f"GET /version HTTP/1.1\r\n{HOST}\r\n"
+
+
+def statuses(answer):
+    return [int(status) for status in re.findall(rb"HTTP/1\.[01] (\d+)", answer)]
+
+
+class FramingTest(ServerTest):
+    """Two readers who do not agree on where a request ends let a second one through unseen."""
+
+    def ask(self, data):
+        """The statuses of all answers, up to the end that the server puts to the connection."""
+        with Raw(self.server) as raw:
+            answer = raw.send(data.encode("latin-1")).read_all()
+        self.assertNotIn(b'"version"', answer, "the second request has been answered")
+        return statuses(answer)
+
+    def refused(self, fields, body, start="POST /tokenize HTTP/1.1"):
+        head = f"{start}\r\nContent-Type: application/json\r\n{fields}\r\n"
+        self.assertEqual(self.ask(head + body + SMUGGLED), [400], fields)
+
+    def taken(self, fields, body, start="POST /tokenize HTTP/1.1"):
+        head = f"{start}\r\nContent-Type: application/json\r\n{fields}Connection: close\r\n\r\n"
+        self.assertEqual(self.ask(head + body), [200], fields)
+
+    def test_transfer_encodings_that_are_not_chunked_alone(self):
+        for coding, body in (("identity", ""), ("gzip", ""), ("chunked, identity", ""),
+                             ("gzip, chunked", CHUNKS), ("chunked, chunked", CHUNKS),
+                             ("chunked,", CHUNKS), ("chunked;q=1", CHUNKS), ('"chunked"', ""),
+                             ("xchunked", ""), ("", ""), ("\x0bchunked", CHUNKS)):
+            self.refused(f"{HOST}Transfer-Encoding: {coding}\r\n", body)
+        self.refused(f"{HOST}Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n", CHUNKS)
+        self.refused(f"{HOST}Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n", CHUNKS)
+        self.refused(f"{HOST}Transfer-Encoding:\r\n gzip,\r\n chunked\r\n", CHUNKS)
+        self.taken(f"{HOST}Transfer-Encoding: Chunked\r\n", CHUNKS)
+
+    def test_a_request_without_a_body_is_no_exception(self):
+        self.refused(f"{HOST}Transfer-Encoding: identity\r\n", "", "GET /health HTTP/1.1")
+        self.refused(f"{HOST}Content-Length: 0\r\nContent-Length: 5\r\n", "",
+                     "GET /health HTTP/1.1")
+
+    def test_two_ways_to_say_where_it_ends(self):
+        length = f"Content-Length: {len(JSON)}\r\n"
+        for coding in ("chunked", "identity"):
+            self.refused(f"{HOST}Transfer-Encoding: {coding}\r\n{length}", CHUNKS)
+            self.refused(f"{HOST}{length}Transfer-Encoding: {coding}\r\n", CHUNKS)
+        self.refused(f"{HOST}{length}Content-Length: 0\r\n", JSON)
+        self.refused(f"{HOST}Content-Length: {len(JSON)}, 0\r\n", JSON)
+        self.refused(f"{HOST}{length}{length}", JSON)
+        for number in ("", "+15", "-1", "0x0f", "15 ", "1 5", "99999999999999999999"):
+            if number == "15 ":
+                self.taken(f"{HOST}Content-Length: {number}\r\n", JSON)  # space around it is nothing
+            else:
+                self.refused(f"{HOST}Content-Length: {number}\r\n", JSON)
+
+    def test_http_1_0_has_no_transfer_encoding(self):
+        self.refused("Connection: keep-alive\r\nTransfer-Encoding: chunked\r\n", CHUNKS,
+                     "POST /tokenize HTTP/1.0")
+        self.taken(f"Content-Length: {len(JSON)}\r\n", JSON, "POST /tokenize HTTP/1.0")
+
+    def test_one_host(self):
+        length = f"Content-Length: {len(JSON)}\r\n"
+        self.refused(length, JSON)
+        self.refused(HOST + HOST + length, JSON)
+        self.refused(HOST + HOST, "", "GET /health HTTP/1.0")
+        self.taken(HOST + length, JSON)
+
+    def test_lines_that_others_might_read_otherwise(self):
+        length = f"Content-Length: {len(JSON)}\r\n"
+        for fields in (f"Content-Length : {len(JSON)}\r\n", f"X: y\n{length}", f"X: y\rZ: z\r\n{length}",
+                       f"X: y\0z\r\n{length}", f"X\0: y\r\n{length}", f": y\r\n{length}"):
+            self.refused(HOST + fields, JSON)
+        self.refused(f" X: y\r\n{HOST}{length}", JSON, "POST /tokenize HTTP/1.1\r\n Y: z")
+        # A folded line is one line, as RFC 9112, 5.2 has it.
+        self.taken(f"{HOST}X: y\r\n Content-Length: 1\r\n{length}", JSON)
+        for start in ("GET  /health HTTP/1.1", "GET /health HTTP/1.2", "GET /health HTTP/2.0",
+                      "GET /health  HTTP/1.1", "GET /he alth HTTP/1.1", "GET /health", " GET / HTTP/1.1"):
+            self.refused(HOST, "", start)
+
+    def test_chunks_that_others_might_read_otherwise(self):
+        size = f"{len(JSON):x}"
+        for body in (f"0x{size}\r\n{JSON}\r\n", f"+{size}\r\n{JSON}\r\n", f" {size}\r\n{JSON}\r\n",
+                     f"{size} \r\n{JSON}\r\n", f"{size}\n{JSON}\n", f"{size};\nxx\r\n{JSON}\r\n",
+                     f"{size}\r\n{JSON}XX\r\n", f"1{'0' * 16}{size}\r\n{JSON}\r\n", f"\r\n{JSON}\r\n"):
+            self.refused(f"{HOST}Transfer-Encoding: chunked\r\n", body + "0\r\n\r\n")
+        for trailer in ("Content-Length: 5", "Transfer-Encoding: identity, chunked"):
+            self.refused(f"{HOST}Transfer-Encoding: chunked\r\n",
+                         f"{size}\r\n{JSON}\r\n0\r\n{trailer}\r\n\r\n")
+        self.taken(f"{HOST}Transfer-Encoding: chunked\r\n", f"{size};a=b\r\n{JSON}\r\n0\r\nX: y\r\n\r\n")
+
+    def test_refusals_are_counted(self):
+        def count():
+            return self.server.metric("kvcake_http_responses_total", status=400)
+        before = count()
+        self.refused(f"{HOST}Transfer-Encoding: identity\r\n", "")
+        self.assertEqual(count(), before + 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
