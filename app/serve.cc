@@ -138,6 +138,32 @@ void AddHttpFlags(CLI::App& app, HttpOptions* http) {
              "for what runs when the server is told to stop (SIGTERM)");
 }
 
+// A flag that may be repeated, each time with a list ("a,b" or ["a", "b"]), instead of the default.
+void AddList(CLI::App& app, const char* name, std::vector<std::string>* list, const char* help) {
+  app.add_option_function<std::vector<std::string>>(
+         name,
+         [list](const std::vector<std::string>& given) {
+           list->clear();
+           for (const std::string& text : given) {
+             for (std::string& element : SplitList(text)) list->push_back(std::move(element));
+           }
+         },
+         help)
+      ->allow_extra_args(false);
+}
+
+void AddBrowserFlags(CLI::App& app, HttpOptions* http, bool* any_content_type) {
+  AddList(app, "--allowed-hosts", &http->allowed_hosts,
+          "names that clients may ask for in Host, besides localhost, loopback addresses and "
+          "--host; *: any (default: those alone where --host is a loopback address, else any)");
+  AddList(app, "--allowed-origins,--allowed-origin", &http->allowed_origins,
+          "pages whose scripts browsers let use the server; *: all; \"\": none (default: loopback, "
+          "those that this machine serves)");
+  app.add_flag("--any-content-type", *any_content_type,
+               "take bodies that do not say that they are application/json: any page's script can "
+               "have a browser send them");
+}
+
 void AddApiFlags(CLI::App& app, ServeFlags* flags) {
   app.add_option(
       "--emulate", flags->runtime.emulate,
@@ -158,9 +184,6 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
   app.add_option("--chat-template", flags->chat_template_file,
                  "a file with a chat template, instead of the model's own")
       ->check(CLI::ExistingFile);
-  app.add_option("--allowed-origin", flags->api.allowed_origin,
-                 "whose scripts browsers let use the server; \"\" for nobody's")
-      ->capture_default_str();
   AddSeconds(app, "--request-timeout", &flags->api.request_timeout, "for an answer");
   app.add_option("--trace-dir", flags->trace_dir,
                  "write the timeline of each answer's restoration there, as kvcake run --trace "
@@ -202,6 +225,7 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
   AddRuntimeFlags(*serve, &flags->runtime);
   AddChainFlags(*serve, &flags->chain);
   AddHttpFlags(*serve, &flags->http);
+  AddBrowserFlags(*serve, &flags->http, &flags->api.any_content_type);
   AddApiFlags(*serve, flags.get());
   serve->add_option("--max-num-seqs", flags->runtime.max_sequences, "requests answered at once")
       ->check(CLI::Range(1, 4096))

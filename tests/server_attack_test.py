@@ -2,10 +2,9 @@
 import re
 import unittest
 
-from server_fixture import ServerTest
-from server_http_test import Raw
+from server_fixture import OwnServersTest, ServerTest
+from server_http_test import HOST, Raw
 
-HOST = "Host: localhost\r\n"
 JSON = '{"prompt": "x"}'
 CHUNKS = f"{len(JSON):x}\r\n{JSON}\r\n0\r\n\r\n"
 SMUGGLED = f"GET /version HTTP/1.1\r\n{HOST}\r\n"
@@ -104,6 +103,85 @@ class FramingTest(ServerTest):
         before = count()
         self.refused(f"{HOST}Transfer-Encoding: identity\r\n", "")
         self.assertEqual(count(), before + 1)
+
+
+class BrowserTest(OwnServersTest):
+    """What a page in a browser of this machine can have sent to the server."""
+
+    EVIL = "http://evil.example"
+
+    def status(self, server, method="GET", path="/v1/models", body=None, **headers):
+        return server.request(method, path, body,
+                              {name.replace("_", "-"): value for name, value in headers.items()})
+
+    def test_a_rebound_name_gets_nothing(self):
+        server = self.start("--allowed-hosts", "kv.example,other.example")
+        for host in ("evil.example", "evil.example:8000", f"localhost.evil.example:{server.port}", ""):
+            for method, path, body in (("GET", "/v1/models", None), ("GET", "/metrics", None),
+                                       ("POST", "/v1/completions", "{}"), ("OPTIONS", "/tokenize", None)):
+                status, _, content = self.status(server, method, path, body, Host=host)
+                self.assertEqual(status, 403, (host, path))
+                self.assertIn(b"--allowed-hosts", content)
+        for host in ("localhost", "127.0.0.1", "[::1]:80", "KV.example:443", "other.example"):
+            self.assertEqual(self.status(server, Host=host)[0], 200, host)
+        with Raw(server) as raw:  # and what it sends next is not read
+            answer = raw.send("GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n" + SMUGGLED).read_all()
+        self.assertEqual(statuses(answer), [403])
+        self.assertEqual(server.stop(), 0)
+
+    def test_any_name_where_that_is_wanted(self):
+        server = self.start("--allowed-hosts", "*")
+        self.assertEqual(self.status(server, Host="evil.example")[0], 200)
+        self.assertEqual(server.stop(), 0)
+
+    def test_scripts_of_other_pages_read_nothing(self):
+        server = self.start()
+        body = {"prompt": "x", "max_tokens": 1}
+        for stream in (False, True):
+            for origin, answered in ((self.EVIL, None), ("null", None),
+                                     ("http://localhost:3000", "http://localhost:3000")):
+                _, headers, _ = server.request("POST", "/v1/completions",
+                                               {**body, "stream": stream}, {"Origin": origin})
+                self.assertEqual(headers["Access-Control-Allow-Origin"], answered)
+                self.assertIn("Origin", headers["Vary"])
+        status, headers, _ = self.status(server, "OPTIONS", "/v1/completions", Origin=self.EVIL,
+                                         Access_Control_Request_Method="POST")
+        self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (204, None))
+        self.assertEqual(server.stop(), 0)
+
+    def test_origins_by_a_list(self):
+        for flags, allowed in ((("--allowed-origins", "https://a.example,http://b.example"), True),
+                               (("--allowed-origins", '["http://b.example"]'), True),
+                               (("--allowed-origin", "http://b.example"), True),
+                               (("--allowed-origins", '["*"]'), "*"),
+                               (("--allowed-origins", ""), False)):
+            server = self.start(*flags)
+            for origin, expected in (("http://b.example", allowed),
+                                     (self.EVIL, allowed if allowed == "*" else False)):
+                answered = self.status(server, Origin=origin)[1]["Access-Control-Allow-Origin"]
+                self.assertEqual(answered, {True: origin, False: None}.get(expected, expected))
+            self.assertEqual(server.stop(), 0)
+
+    def test_forms_are_refused(self):
+        server = self.start()
+        for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize",
+                     "/cache/warm", "/cache/reset"):
+            for kind in ("application/x-www-form-urlencoded", "text/plain", "text/plain; a=application/json"):
+                status, _, content = self.status(server, "POST", path, JSON, Content_Type=kind)
+                self.assertEqual(status, 415, path)
+                self.assertIn(b"application/json", content)
+        with Raw(server) as raw:  # what fetch(url, {method: "POST"}) sends
+            raw.send(f"POST /cache/reset HTTP/1.1\r\n{HOST}Connection: close\r\nContent-Length: 0\r\n\r\n")
+            self.assertEqual(statuses(raw.read_all()), [415])
+        self.assertEqual(self.status(server, "POST", "/tokenize", JSON,
+                                     Content_Type="application/json; charset=utf-8")[0], 200)
+        self.assertEqual(server.stop(), 0)
+
+    def test_forms_are_taken_where_that_is_wanted(self):
+        server = self.start("--any-content-type")
+        self.assertEqual(self.status(server, "POST", "/tokenize", JSON, Content_Type="text/plain")[0],
+                         200)
+        self.assertEqual(server.stop(), 0)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,8 @@ class Server:
         """(status, headers, body) of one request on a connection of its own."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=WAIT_S)
         data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
-        connection.request(method, path, data, headers or {})
+        json_type = {} if body is None else {"Content-Type": "application/json"}
+        connection.request(method, path, data, {**json_type, **(headers or {})})
         response = connection.getresponse()
         content = response.read()
         connection.close()

@@ -110,9 +110,6 @@ void HttpApi::Ended(Exchange& exchange) {
 net::awaitable<void> HttpApi::Send(Exchange& exchange, HttpResponse response) {
   exchange.record.status = response.status;
   metrics_.Responded(response.status);
-  if (!options_.allowed_origin.empty()) {
-    response.headers.emplace_back("Access-Control-Allow-Origin", options_.allowed_origin);
-  }
   co_await exchange.reply.Send(std::move(response));
 }
 
@@ -169,7 +166,13 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
     }
     exchange.record.tenant = *tenant;
   }
-  if (route->method == "POST" && !co_await ReadBody(exchange)) co_return;
+  if (route->method == "POST") {
+    if (auto error = CheckJsonType(request.content_type); error && !options_.any_content_type) {
+      co_await SendError(exchange, std::move(*error));
+      co_return;
+    }
+    if (!co_await ReadBody(exchange)) co_return;
+  }
   if (path == "/v1/completions") co_return co_await Generate(exchange, Ask::kCompletion);
   if (path == "/v1/chat/completions") co_return co_await Generate(exchange, Ask::kChat);
   if (path == "/cache/warm") co_return co_await Warm(exchange);

@@ -24,7 +24,7 @@ struct ApiOptions {
   std::vector<std::string> model_names;  // at least one; the first is the one in answers
   int model_len_max = 0;                 // tokens of prompt and answer
   Seconds request_timeout{3600};         // of an answer, from its request
-  std::string allowed_origin = "*";      // of browsers' scripts; empty: none
+  bool any_content_type = false;         // of bodies, which are JSON; else they must say so
   std::string version;
   bool json_log = false;
   RequestLimits limits = {};

@@ -22,6 +22,11 @@ std::chrono::milliseconds Millis(Seconds s) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(s);
 }
 
+std::string_view Field(const RequestHead& head, http::field field) {
+  const auto value = head[field];
+  return {value.data(), value.size()};
+}
+
 bool IsHttpError(const error_code& error) {
   return error.category() == make_error_code(http::error::bad_method).category();
 }
@@ -111,15 +116,24 @@ net::awaitable<bool> HttpServer::Connection::ReadHeader() {
   version_ = parser_->get().version();
   keep_alive_ = !error && parser_->get().keep_alive() && !server_.draining_;
   head_only_ = !error && parser_->get().method() == http::verb::head;
+  allowed_origin_ = server_.origin_rule_.Answer(Field(parser_->get(), http::field::origin));
   std::optional<ApiError> failure;
   if (error) {
     failure = ReadFailure(error);
   } else {
-    failure = CheckFraming(parser_->get());
+    failure = CheckHead();
   }
   if (!failure) co_return true;
   if (failure->status != 499) co_await Refuse(std::move(*failure));
   co_return false;
+}
+
+std::optional<ApiError> HttpServer::Connection::CheckHead() const {
+  const RequestHead& head = parser_->get();
+  if (auto error = CheckFraming(head)) return error;
+  // HTTP/1.0, which may have no Host, is no browser's.
+  if (head.count(http::field::host) == 0) return std::nullopt;
+  return server_.host_rule_.Check(Field(head, http::field::host));
 }
 
 net::awaitable<ApiResult<std::string>> HttpServer::Connection::ReadBody() {
@@ -192,6 +206,10 @@ void HttpServer::Connection::SetHead(const HttpResponse& response,
   if (!response.content_type.empty()) {
     message->set(http::field::content_type, response.content_type);
   }
+  if (!allowed_origin_.empty()) {
+    message->set(http::field::access_control_allow_origin, allowed_origin_);
+  }
+  if (server_.origin_rule_.varies()) message->set(http::field::vary, "Origin");
   for (const auto& [name, value] : response.headers) message->set(name, value);
 }
 

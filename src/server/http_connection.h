@@ -36,6 +36,7 @@ class HttpServer::Connection : public HttpReply,
 
  private:
   boost::asio::awaitable<bool> ReadHeader();
+  std::optional<ApiError> CheckHead() const;
   boost::asio::awaitable<bool> AwaitRequest();
   boost::asio::awaitable<void> Refuse(ApiError error);
   boost::asio::awaitable<void> Linger();
@@ -60,6 +61,7 @@ class HttpServer::Connection : public HttpReply,
   bool chunked_ = true;
   bool head_only_ = false;
   bool gone_ = false;
+  std::string allowed_origin_;  // of the page that asks; empty: it may not read the answer
   std::shared_ptr<Signal> watcher_;
 };
 

@@ -58,6 +58,8 @@ net::awaitable<bool> Signal::Wait(TimePoint deadline) {
 HttpServer::HttpServer(net::io_context& context, HttpOptions options)
     : context_(context),
       options_(std::move(options)),
+      host_rule_(options_.host, options_.allowed_hosts),
+      origin_rule_(options_.allowed_origins),
       acceptor_(context),
       signals_(context),
       drain_timer_(context) {}

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "server/api_error.h"
 #include "server/asio.h"
+#include "server/client_rules.h"
 #include "server/request_head.h"
 
 namespace kvcake {
@@ -21,6 +22,8 @@ namespace kvcake {
 struct HttpOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;  // 0: any that is free
+  std::vector<std::string> allowed_hosts = {};  // as HostRule has them
+  std::vector<std::string> allowed_origins = {"loopback"};  // as OriginRule has them
   size_t connections_max = 4096;
   size_t header_bytes_max = 16 << 10;
   int send_buffer_bytes = 256 << 10;  // that the kernel keeps for a client that does not read
@@ -131,6 +134,8 @@ class HttpServer {
   // Constant after construction.
   boost::asio::io_context& context_;
   const HttpOptions options_;
+  const HostRule host_rule_;
+  const OriginRule origin_rule_;
 
   // Owned by the context's thread.
   HttpHandler* handler_ = nullptr;  // since Run

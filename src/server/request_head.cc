@@ -47,6 +47,7 @@ HttpRequest ToRequest(const RequestHead& head) {
   const auto target = head.target();
   request.path = std::string(target.substr(0, target.find('?')));
   request.authorization = std::string(head[http::field::authorization]);
+  request.content_type = std::string(head[http::field::content_type]);
   return request;
 }
 

@@ -15,6 +15,7 @@ struct HttpRequest {
   std::string method = {};  // "GET"
   std::string path = {};    // without the query
   std::string authorization = {};
+  std::string content_type = {};
 };
 
 using RequestParser = boost::beast::http::request_parser<boost::beast::http::string_body>;
