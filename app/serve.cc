@@ -35,26 +35,28 @@ std::vector<std::string> ModelNames(const ServeFlags& flags) {
   return {path.parent_path().filename().string()};
 }
 
-// As many connections as there are descriptors for, besides the model's and the stores'.
-Status FitConnections(size_t* connections_max) {
-  constexpr uint64_t kReserve = 256;
+// As many connections as there are descriptors for, besides the model's, the stores' and the
+// admins'.
+Status FitConnections(HttpOptions* http) {
+  const uint64_t reserve = 256 + (http->admin_port ? http->admin_connections_max : 0);
   const uint64_t limit = RaiseDescriptorLimit();
-  if (limit <= kReserve) {
+  size_t* const connections_max = &http->connections_max;
+  if (limit <= reserve) {
     return Fail(ErrorCode::kResourceExhausted,
                 "{} open files are allowed and {} kept for stores: raise the limit (ulimit -n)",
-                limit, kReserve);
+                limit, reserve);
   }
-  if (*connections_max > limit - kReserve) {
+  if (*connections_max > limit - reserve) {
     spdlog::warn("--connections-max {} is {}: {} open files are allowed (ulimit -n)",
-                 *connections_max, limit - kReserve, limit);
-    *connections_max = limit - kReserve;
+                 *connections_max, limit - reserve, limit);
+    *connections_max = limit - reserve;
   }
   return {};
 }
 
 Status Serve(ServeFlags flags, const CLI::App& command) {
   UseLogFormat(flags.log_format);
-  RETURN_IF_ERROR(FitConnections(&flags.http.connections_max));
+  RETURN_IF_ERROR(FitConnections(&flags.http));
   ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::Load(flags.api_keys, flags.api_key_file));
   Result<ChatTemplate> chat = ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file);
   if (!chat && !flags.chat_template_file.empty()) return tl::unexpected<Error>(chat.error());
@@ -82,6 +84,8 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   flags.api.model_names = ModelNames(flags);
   flags.api.json_log = flags.log_format == "json";
   flags.api.version = KVCAKE_VERSION;
+  flags.api.admin_listener = flags.http.admin_port.has_value();
+  flags.api.connections = [&server] { return server.Stats(); };
   if (chain) flags.api.chain = [&chain = *chain] { return chain.Stats(); };
   if (chat) {
     spdlog::info("chat template: {}", chat->family());
@@ -108,6 +112,9 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
         },
         [&] { loop.CancelAll(); });
   });
+  if (const auto admin_port = server.admin_port()) {
+    spdlog::info("for those who run it: http://{}:{}/metrics", flags.http.admin_host, *admin_port);
+  }
   spdlog::info("serving {} at http://{}:{}/v1", flags.api.model_names[0], flags.http.host, port);
   loop.Run();
   if (chain) chain->End();
@@ -120,8 +127,23 @@ void AddHttpFlags(CLI::App& app, HttpOptions* http) {
   app.add_option("--host", http->host, "address to listen at; 0.0.0.0 or :: for all")
       ->capture_default_str();
   app.add_option("--port", http->port, "0: one that is free")->capture_default_str();
-  app.add_option("--connections-max", http->connections_max, "more are refused (503)")
+  app.add_option("--admin-host", http->admin_host, "address of --admin-port")
+      ->capture_default_str();
+  app.add_option("--admin-port", http->admin_port,
+                 "listen there, too, for those who run the server: /ready, /metrics and /cache are "
+                 "there then and nowhere else, /health and /version there as well; 0: one that is "
+                 "free");
+  app.add_option("--connections-max", http->connections_max,
+                 "for another one the one is closed that has had no request for the longest time; "
+                 "if all have one it is refused (503)")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-connections-per-client", http->connections_per_client_max,
+                 "as --connections-max, of one address, of IPv6 one /64 network")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--admin-connections-max", http->admin_connections_max, "those of --admin-port")
+      ->check(CLI::Range(1, 1 << 10))
       ->capture_default_str();
   app.add_option("--body-max", http->body_bytes_max, "largest body of a request")
       ->transform(SizeValue())

@@ -1,9 +1,11 @@
 """What strangers send to `kvcake serve`, over real sockets, and what they get."""
+import http.client
 import re
+import socket
 import unittest
 
-from server_fixture import OwnServersTest, ServerTest
-from server_http_test import HOST, Raw
+from server_fixture import WAIT_S, OwnServersTest, ServerTest, eventually
+from server_http_test import HOST, JSON_TYPE, Raw
 
 JSON = '{"prompt": "x"}'
 CHUNKS = f"{len(JSON):x}\r\n{JSON}\r\n0\r\n\r\n"
@@ -182,6 +184,107 @@ class BrowserTest(OwnServersTest):
         self.assertEqual(self.status(server, "POST", "/tokenize", JSON, Content_Type="text/plain")[0],
                          200)
         self.assertEqual(server.stop(), 0)
+
+
+class CrowdTest(OwnServersTest):
+    """Connections that want nothing but the places of others."""
+
+    BODY = f"POST /tokenize HTTP/1.1\r\n{HOST}{JSON_TYPE}Content-Length: 100\r\n\r\n{{"
+
+    def busy(self, server):
+        """A connection with a request: its body is awaited."""
+        raw = Raw(server).send(self.BODY)
+        self.addCleanup(raw.socket.close)
+        return raw
+
+    def idle(self, server, sent=""):
+        raw = Raw(server).send(sent)
+        self.addCleanup(raw.socket.close)
+        return raw
+
+    def count(self, server, name, **labels):
+        return server.metric(f"kvcake_http_connections{name}", listener="clients", **labels)
+
+    def test_idle_connections_starve_no_probe(self):
+        server = self.start("--connections-max", "8")
+        crowd = [self.idle(server) for _ in range(20)]
+        crowd += [self.idle(server, "GET /health HTTP/1.1\r\nX: ") for _ in range(20)]  # slowly
+        for _ in range(10):
+            self.assertEqual(server.request("GET", "/health")[0], 200)
+        for raw in crowd[:20]:
+            self.assertEqual(raw.read_all(), b"")  # the oldest first
+        self.assertGreater(self.count(server, "_evicted_total"), 30)
+        self.assertLessEqual(self.count(server, ""), 8)
+        self.assertEqual(self.count(server, "_refused_total"), 0)
+        self.assertEqual(server.stop(), 0)
+
+    def test_who_has_a_request_keeps_its_place(self):
+        server = self.start("--connections-max", "3", "--body-timeout", "600s", "--admin-port", "0")
+        busy = [self.busy(server) for _ in range(3)]
+        eventually(lambda: server.metric("kvcake_http_connections_waiting", listener="clients") == 0,
+                   "their headers")
+        with Raw(server) as more:
+            self.assertIn(b"--connections-max", more.read_all())
+        self.assertEqual(self.count(server, "_refused_total", reason="connections_max"), 1)
+        busy[0].send(" " * 98 + "}")
+        self.assertIn(b"400", busy[0].read_until(b"\r\n"))  # answered, it waits and may go
+        self.assertEqual(server.request("GET", "/health")[0], 200)
+        self.assertEqual(server.stop(), 0)
+
+    def test_an_address_has_a_share(self):
+        server = self.start("--max-connections-per-client", "2", "--body-timeout", "600s",
+                            "--admin-port", "0", "--allowed-hosts", "*")
+        for _ in range(2):
+            self.busy(server)
+        eventually(lambda: self.count(server, "") == 2 and self.count(server, "_waiting") == 0,
+                   "their headers")
+        with Raw(server) as more:
+            answer = more.read_all()
+        self.assertEqual(statuses(answer), [503])
+        self.assertIn(b"--max-connections-per-client", answer)
+        self.assertEqual(self.count(server, "_refused_total", reason="per_client"), 1)
+        other = http.client.HTTPConnection(server.host, server.port, timeout=WAIT_S,
+                                           source_address=("127.0.0.2", 0))
+        other.request("GET", "/health")
+        self.assertEqual(other.getresponse().status, 200)
+        other.close()
+        self.assertEqual(server.stop(), 0)
+
+    def test_admins_have_a_listener_of_their_own(self):
+        server = self.start("--admin-port", "0", "--connections-max", "1", "--api-key", "k",
+                            "--body-timeout", "600s")
+        self.busy(server)
+        def ask(method, path, body=None, key="k", port=None):
+            return server.request(method, path, body, {"Authorization": f"Bearer {key}"}, port=port)[0]
+        admin = server.admin_port
+        for path in ("/health", "/ready", "/metrics", "/version"):
+            self.assertEqual(ask("GET", path, port=admin), 200, path)
+        self.assertEqual(ask("POST", "/cache/reset", "{}", port=admin), 200)
+        self.assertEqual(ask("POST", "/cache/reset", "{}", key="x", port=admin), 401)
+        for method, path in (("POST", "/v1/completions"), ("POST", "/tokenize"), ("GET", "/v1/models")):
+            self.assertEqual(ask(method, path, None if method == "GET" else "{}", port=admin), 404)
+        self.assertEqual(server.stop(), 0)
+
+    def test_clients_find_nothing_that_is_for_admins(self):
+        server = self.start("--admin-port", "0")
+        for method, path in (("GET", "/ready"), ("GET", "/metrics"), ("POST", "/cache/warm"),
+                             ("POST", "/cache/reset")):
+            status, _, content = server.request(method, path, None if method == "GET" else "{}")
+            self.assertEqual(status, 404, path)
+            self.assertIn(b"--admin-port", content)
+        self.assertEqual(server.request("GET", "/health")[0], 200)
+        self.assertEqual(server.request("POST", "/tokenize", JSON)[0], 200)
+        # A page that has a name mean this machine finds nothing there, either.
+        self.assertEqual(server.request("GET", "/metrics", headers={"Host": "evil.example"},
+                                        port=server.admin_port)[0], 403)
+        self.assertEqual(server.stop(), 0)
+
+    def test_an_admin_port_that_is_taken_is_named(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            with self.assertRaisesRegex(AssertionError, f"--admin-port {taken.getsockname()[1]}: Addr"):
+                self.start("--admin-port", str(taken.getsockname()[1]))
 
 
 if __name__ == "__main__":

@@ -52,6 +52,8 @@ class Server:
         if not self._address():
             raise AssertionError(self.log())
         self.host, self.port = self._address()
+        admin = re.search(r"https?://[0-9.]+:(\d+)/metrics", self.log())
+        self.admin_port = admin and int(admin[1])  # of --admin-port
         self.sanitized = re.search("lib[atu]+san", self._proc("maps")) is not None
 
     def _address(self):
@@ -74,9 +76,9 @@ class Server:
     def url(self):
         return f"http://{self.host}:{self.port}"
 
-    def request(self, method, path, body=None, headers=None):
+    def request(self, method, path, body=None, headers=None, port=None):
         """(status, headers, body) of one request on a connection of its own."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=WAIT_S)
+        connection = http.client.HTTPConnection(self.host, port or self.port, timeout=WAIT_S)
         data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
         json_type = {} if body is None else {"Content-Type": "application/json"}
         connection.request(method, path, data, {**json_type, **(headers or {})})
@@ -92,7 +94,7 @@ class Server:
 
     def metric(self, name, **labels):
         """The sum of a metric's values with these labels."""
-        _, _, text = self.request("GET", "/metrics")
+        _, _, text = self.request("GET", "/metrics", port=self.admin_port)
         total = 0.0
         for line in text.decode().splitlines():
             match = re.fullmatch(r"([a-zA-Z_:]+)\{(.*)\} (\S+)", line)

@@ -30,19 +30,25 @@ struct Route {
   std::string_view method;
   bool open = false;
   bool asks_engine = false;
+  bool admins = false;  // at the admins' listener,
+  bool clients = true;  // and at the clients', where there are both
 };
 constexpr Route kRoutes[] = {
-    {.path = "/health", .method = "GET", .open = true},
-    {.path = "/ready", .method = "GET", .open = true},
-    {.path = "/version", .method = "GET", .open = true},
-    {.path = "/metrics", .method = "GET", .open = true},
+    {.path = "/health", .method = "GET", .open = true, .admins = true},
+    {.path = "/ready", .method = "GET", .open = true, .admins = true, .clients = false},
+    {.path = "/version", .method = "GET", .open = true, .admins = true},
+    {.path = "/metrics", .method = "GET", .open = true, .admins = true, .clients = false},
     {.path = "/v1/models", .method = "GET"},
     {.path = "/v1/completions", .method = "POST", .asks_engine = true},
     {.path = "/v1/chat/completions", .method = "POST", .asks_engine = true},
     {.path = "/tokenize", .method = "POST"},
     {.path = "/detokenize", .method = "POST"},
-    {.path = "/cache/warm", .method = "POST", .asks_engine = true},
-    {.path = "/cache/reset", .method = "POST"},
+    {.path = "/cache/warm",
+     .method = "POST",
+     .asks_engine = true,
+     .admins = true,
+     .clients = false},
+    {.path = "/cache/reset", .method = "POST", .admins = true, .clients = false},
 };
 
 const Route* FindRoute(std::string_view path) {
@@ -127,8 +133,12 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
   const std::string& path = request.path;
   const Route* route = FindRoute(path);
   HttpResponse response;
-  if (route == nullptr) {
+  const bool here = route != nullptr &&
+                    (request.admin ? route->admins : route->clients || !options_.admin_listener);
+  if (!here) {
     ApiError error{.status = 404, .message = fmt::format("there is no {}", path)};
+    if (route != nullptr)
+      error.message += request.admin ? " at --admin-port" : " but at --admin-port";
     co_await SendError(exchange, std::move(error));
     co_return;
   }
@@ -196,8 +206,8 @@ net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
     response.body = DumpJson(ordered_json{{"version", options_.version}});
   } else if (path == "/metrics") {
     response.content_type = "text/plain; version=0.0.4";
-    response.body =
-        metrics_.Text(options_.model_names[0], runtime_, loop_.Stats(), options_.chain());
+    response.body = metrics_.Text(options_.model_names[0], runtime_, loop_.Stats(),
+                                  options_.chain(), options_.connections());
   } else if (path == "/cache/reset") {
     runtime_.pool().DropCached();
   }

@@ -27,8 +27,10 @@ struct ApiOptions {
   bool any_content_type = false;         // of bodies, which are JSON; else they must say so
   std::string version;
   bool json_log = false;
+  bool admin_listener = false;  // what is for those who run the server is there, and nowhere else
   RequestLimits limits = {};
   std::function<ChainStats()> chain = [] { return ChainStats{}; };  // any thread
+  std::function<HttpStats()> connections = [] { return HttpStats{}; };
 };
 
 class HttpApi : public HttpHandler {

@@ -51,8 +51,11 @@ ApiError ReadFailure(const error_code& error) {
 
 }  // namespace
 
-HttpServer::Connection::Connection(HttpServer& server, tcp::socket socket)
+HttpServer::Connection::Connection(HttpServer& server, Listener& listener, ConnectionTable::Id id,
+                                   tcp::socket socket)
     : server_(server),
+      listener_(listener),
+      id_(id),
       stream_(std::move(socket)),
       look_timer_(server.context_),
       buffer_(server.options_.header_bytes_max + kBufferRest) {
@@ -62,7 +65,7 @@ HttpServer::Connection::Connection(HttpServer& server, tcp::socket socket)
 
 HttpServer::Connection::~Connection() {
   ChargeBody(0);
-  server_.Closed(this);
+  server_.Closed(listener_, id_);
 }
 
 void HttpServer::Connection::Close() { stream_.close(); }
@@ -71,11 +74,14 @@ net::awaitable<void> HttpServer::Connection::Serve() {
   const auto self = shared_from_this();
   while (!server_.draining_ || buffer_.size() > 0) {
     idle_ = true;
+    listener_.table.SetWaiting(id_, true);  // until it is known what is asked, however slowly
     if (!co_await AwaitRequest()) break;
     idle_ = false;
     if (!co_await ReadHeader()) break;
+    listener_.table.SetWaiting(id_, false);
     gone_ = false;
-    const HttpRequest request = ToRequest(parser_->get());
+    HttpRequest request = ToRequest(parser_->get());
+    request.admin = listener_.admin;
     co_await server_.handler_->Handle(request, *this);
     StopWatching();
     ChargeBody(0);
@@ -133,7 +139,7 @@ std::optional<ApiError> HttpServer::Connection::CheckHead() const {
   if (auto error = CheckFraming(head)) return error;
   // HTTP/1.0, which may have no Host, is no browser's.
   if (head.count(http::field::host) == 0) return std::nullopt;
-  return server_.host_rule_.Check(Field(head, http::field::host));
+  return listener_.host_rule.Check(Field(head, http::field::host));
 }
 
 net::awaitable<ApiResult<std::string>> HttpServer::Connection::ReadBody() {

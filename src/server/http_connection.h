@@ -13,10 +13,23 @@
 
 namespace kvcake {
 
+struct HttpServer::Listener {
+  Listener(HttpServer& server, bool is_admin);
+
+  const bool admin;
+  const std::string host;
+  const uint16_t port;
+  const HostRule host_rule;
+  boost::asio::ip::tcp::acceptor acceptor;
+  ConnectionTable table;
+  std::unordered_map<ConnectionTable::Id, Connection*> connections = {};  // also those evicted
+};
+
 class HttpServer::Connection : public HttpReply,
                                public std::enable_shared_from_this<HttpServer::Connection> {
  public:
-  Connection(HttpServer& server, boost::asio::ip::tcp::socket socket);
+  Connection(HttpServer& server, Listener& listener, ConnectionTable::Id id,
+             boost::asio::ip::tcp::socket socket);
   ~Connection() override;
 
   // Reads requests and has them answered until either side has had enough.
@@ -49,6 +62,8 @@ class HttpServer::Connection : public HttpReply,
   void StopWatching();
 
   HttpServer& server_;
+  Listener& listener_;
+  const ConnectionTable::Id id_;
   boost::beast::tcp_stream stream_;
   boost::asio::steady_timer look_timer_;
   boost::beast::flat_buffer buffer_;

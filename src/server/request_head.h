@@ -16,6 +16,7 @@ struct HttpRequest {
   std::string path = {};    // without the query
   std::string authorization = {};
   std::string content_type = {};
+  bool admin = false;  // it has come to the listener for those who run the server
 };
 
 using RequestParser = boost::beast::http::request_parser<boost::beast::http::string_body>;

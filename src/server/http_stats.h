@@ -1,0 +1,13 @@
+// What an HttpServer counts of its connections.
+#pragma once
+
+#include "server/connection_table.h"
+
+namespace kvcake {
+
+struct HttpStats {
+  ConnectionTable::Stats clients = {};
+  ConnectionTable::Stats admin = {};  // at the listener for those who run the server
+};
+
+}  // namespace kvcake
