@@ -215,6 +215,7 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   AddLogFormatFlag(app, &flags->log_format);
+  AddLogLevelFlag(app);
 }
 
 }  // namespace

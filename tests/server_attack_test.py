@@ -1,5 +1,6 @@
 """What strangers send to `kvcake serve`, over real sockets, and what they get."""
 import http.client
+import json
 import re
 import socket
 import unittest
@@ -285,6 +286,92 @@ class CrowdTest(OwnServersTest):
             taken.listen()
             with self.assertRaisesRegex(AssertionError, f"--admin-port {taken.getsockname()[1]}: Addr"):
                 self.start("--admin-port", str(taken.getsockname()[1]))
+
+
+class AccessLogTest(OwnServersTest):
+    def ask(self, server, fields, path="/tokenize"):
+        with Raw(server) as raw:
+            raw.send(f"POST {path} HTTP/1.1\r\n{HOST}{JSON_TYPE}Connection: close\r\n".encode() + fields +
+                     f"Content-Length: {len(JSON)}\r\n\r\n{JSON}".encode())
+            return raw.read_all()
+
+    def request_id(self, answer):
+        (found,) = re.findall(rb"\r\nX-Request-Id: (.*?)\r\n", answer)
+        return found
+
+    def line(self, server, request_id):
+        pattern = re.compile(f"^.* {re.escape(request_id)} .*$", re.MULTILINE)
+        eventually(lambda: pattern.search(server.log()), request_id)
+        return pattern.search(server.log())[0]
+
+    def test_every_request_has_a_line_with_its_client_and_id(self):
+        server = self.start()
+        answer = self.ask(server, b"X-Request-Id: mine-7\r\n")
+        self.assertEqual(self.request_id(answer), b"mine-7")
+        line = self.line(server, "mine-7")
+        length = len(answer.partition(b"\r\n\r\n")[2])
+        self.assertRegex(line, r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z kvcake: info: 127\.0\.0\.1 mine-7 "
+                               rf"POST /tokenize 200: {len(JSON)} B in, {length} B out, \d+\.\d+ s$")
+        answer = self.ask(server, b"X-Request-Id: mine-8\r\n", "/nowhere")
+        self.assertIn("POST /nowhere 404: there is no /nowhere; ", self.line(server, "mine-8"))
+        self.ask(server, b"X-Request-Id: mine-9\r\nTransfer-Encoding: identity\r\n")
+        self.assertIn(" 127.0.0.1 mine-9 POST /tokenize 400: ", self.line(server, "mine-9"))
+        status, headers, _ = server.request("POST", "/v1/completions", {
+            "prompt": "x", "max_tokens": 1, "stream": True}, {"X-Request-Id": "mine-10"})
+        self.assertEqual((status, headers["X-Request-Id"]), (200, "mine-10"))
+        self.assertIn(" POST /v1/completions 200: cmpl-", self.line(server, "mine-10"))
+        self.assertEqual(server.stop(), 0)
+
+    def test_ids_that_are_not_sane_are_replaced(self):
+        server = self.start()
+        seen = set()
+        for bad in (b"", b"a b", b"x" * 129, b"\x9b2J", b"\xc2\x9b", b"a\r\nX-Request-Id: b", None):
+            fields = b"" if bad is None else b"X-Request-Id: " + bad + b"\r\n"
+            found = self.request_id(self.ask(server, fields))
+            self.assertRegex(found, rb"^req-[0-9a-f]{16}$")
+            seen.add(found)
+            self.line(server, found.decode())
+        self.assertEqual(len(seen), 7)
+        self.assertEqual(self.request_id(self.ask(server, b"X-Request-Id: " + b"x" * 128 + b"\r\n")),
+                         b"x" * 128)
+        self.assertEqual(server.stop(), 0)
+
+    def test_nothing_in_a_request_commands_a_terminal(self):
+        server = self.start()
+        for path in (b"/\x9b31m", b"/\xc2\x9b31m", b"/\x85"):
+            with Raw(server) as raw:
+                raw.send(b"GET " + path + b" HTTP/1.1\r\nConnection: close\r\n" + HOST.encode() + b"\r\n")
+                self.line(server, self.request_id(raw.read_all()).decode())
+        model = json.dumps({"model": "\x1b[31m\n\u009b", "prompt": "x"}, ensure_ascii=False)
+        server.request("POST", "/v1/completions", model.encode(), {"X-Request-Id": "controls"})
+        self.assertIn(r'"\x1b[31m\x0a\x9b"', self.line(server, "controls"))
+        log = server.log_path.read_bytes()
+        self.assertEqual(set(re.findall(rb"[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]", log)), set())
+        log.decode()  # and it is text
+        self.assertEqual(server.stop(), 0)
+
+    def test_levels(self):
+        server = self.start()
+        server.request("GET", "/health", headers={"X-Request-Id": "probe"})
+        server.request("GET", "/v1/models", headers={"X-Request-Id": "models"})
+        self.line(server, "models")
+        self.assertNotIn("probe", server.log())
+        self.assertEqual(server.stop(), 0)
+        server = self.start("--log-level", "debug")
+        server.request("GET", "/health", headers={"X-Request-Id": "probe"})
+        self.assertIn("GET /health 200: ", self.line(server, "probe"))
+        self.assertEqual(server.stop(), 0)
+
+    def test_json(self):
+        server = self.start("--log-format", "json")
+        self.ask(server, b"X-Request-Id: mine\r\n")
+        eventually(lambda: '"mine"' in server.log(), "its line")
+        (line,) = [json.loads(line) for line in server.log().splitlines() if '"mine"' in line]
+        self.assertEqual((line["client"], line["method"], line["path"], line["status"], line["received_bytes"]),
+                         ("127.0.0.1", "POST", "/tokenize", 200, len(JSON)))
+        self.assertGreater(line["sent_bytes"], 0)
+        self.assertNotIn("finish_reason", line)
+        self.assertEqual(server.stop(), 0)
 
 
 if __name__ == "__main__":

@@ -94,18 +94,30 @@ std::string HttpApi::NextId(const char* prefix) {
 net::awaitable<void> HttpApi::Handle(const HttpRequest& request, HttpReply& reply) {
   Exchange exchange{
       .request = request, .reply = reply, .began = Clock::Real().Now(), .arrived = loop_.Now()};
+  RequestRecord& record = exchange.record;
+  record.client = request.client;
+  record.request_id = request.id;
+  record.method = request.method;
+  record.path = request.path;
   co_await Dispatch(exchange);
-  if (exchange.asks_engine) Ended(exchange);
+  Ended(exchange);
 }
 
-void HttpApi::Refused(const ApiError& error) {
+void HttpApi::Refused(const HttpRequest& request, const ApiError& error) {
   metrics_.Responded(error.status);
-  LogRequest({.id = "-", .path = "-", .status = error.status, .error = error}, options_.json_log);
+  LogRequest({.client = request.client,
+              .request_id = request.id,
+              .method = request.method,
+              .path = request.path,
+              .status = error.status,
+              .error = error},
+             options_.json_log);
 }
 
 // Whatever has become of it.
 void HttpApi::Ended(Exchange& exchange) {
   RequestRecord& record = exchange.record;
+  record.sent_bytes = exchange.reply.sent_bytes();
   record.total_s = (Clock::Real().Now() - exchange.began).count();
   LogRequest(record, options_.json_log);
   if (!record.completion) return;
@@ -161,8 +173,6 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
     co_return;
   }
   if (route->asks_engine) {
-    exchange.asks_engine = true;
-    exchange.record.path = path;
     exchange.record.id = NextId(path == "/v1/chat/completions" ? "chatcmpl" : "cmpl");
   }
   if (!route->open && !keys_.open()) {
@@ -218,6 +228,7 @@ net::awaitable<bool> HttpApi::ReadBody(Exchange& exchange) {
   auto body = co_await exchange.reply.ReadBody();
   if (body) {
     exchange.body = std::move(*body);
+    exchange.record.received_bytes = exchange.body.size();
     co_return true;
   }
   if (body.error().status == 499) {

@@ -43,7 +43,7 @@ class HttpApi : public HttpHandler {
   ~HttpApi() override;
 
   boost::asio::awaitable<void> Handle(const HttpRequest& request, HttpReply& reply) override;
-  void Refused(const ApiError& error) override;
+  void Refused(const HttpRequest& request, const ApiError& error) override;
   // Any thread: the server goes away; /ready says so.
   void Drain() { draining_ = true; }
 
@@ -62,8 +62,7 @@ class HttpApi : public HttpHandler {
     HttpReply& reply;
     TimePoint began = {};
     StepMark arrived = {};
-    std::string body = {};     // of a POST, until a worker takes it
-    bool asks_engine = false;  // so it has a line in the log
+    std::string body = {};  // of a POST, until a worker takes it
     RequestRecord record = {};
   };
   struct Answering;

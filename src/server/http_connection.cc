@@ -61,6 +61,7 @@ HttpServer::Connection::Connection(HttpServer& server, Listener& listener, Conne
       buffer_(server.options_.header_bytes_max + kBufferRest) {
   error_code error;  // later calls have it too
   stream_.socket().non_blocking(true, error);
+  client_ = stream_.socket().remote_endpoint(error).address().to_string();
 }
 
 HttpServer::Connection::~Connection() {
@@ -80,9 +81,7 @@ net::awaitable<void> HttpServer::Connection::Serve() {
     if (!co_await ReadHeader()) break;
     listener_.table.SetWaiting(id_, false);
     gone_ = false;
-    HttpRequest request = ToRequest(parser_->get());
-    request.admin = listener_.admin;
-    co_await server_.handler_->Handle(request, *this);
+    co_await server_.handler_->Handle(request_, *this);
     StopWatching();
     ChargeBody(0);
     if (!parser_->is_done() && !gone_) co_await Linger();
@@ -121,6 +120,12 @@ net::awaitable<bool> HttpServer::Connection::ReadHeader() {
   stream_.expires_never();
   version_ = parser_->get().version();
   keep_alive_ = !error && parser_->get().keep_alive() && !server_.draining_;
+  request_ = {};
+  if (parser_->is_header_done()) request_ = ToRequest(parser_->get());
+  if (request_.id.empty()) request_.id = server_.NextRequestId();
+  request_.client = client_;
+  request_.admin = listener_.admin;
+  sent_bytes_ = 0;
   head_only_ = !error && parser_->get().method() == http::verb::head;
   allowed_origin_ = server_.origin_rule_.Answer(Field(parser_->get(), http::field::origin));
   std::optional<ApiError> failure;
@@ -183,7 +188,7 @@ void HttpServer::Connection::ChargeBody(uint64_t bytes) {
 // What is no request.
 net::awaitable<void> HttpServer::Connection::Refuse(ApiError error) {
   keep_alive_ = false;
-  server_.handler_->Refused(error);
+  server_.handler_->Refused(request_, error);
   HttpResponse response{.status = error.status};
   response.body = ErrorBody(error);
   co_await Send(std::move(response));
@@ -209,6 +214,7 @@ void HttpServer::Connection::SetHead(const HttpResponse& response,
   message->version(version_);
   message->result(static_cast<unsigned>(response.status));
   message->set(http::field::server, "kvcake");
+  message->set("X-Request-Id", request_.id);
   if (!response.content_type.empty()) {
     message->set(http::field::content_type, response.content_type);
   }
@@ -228,6 +234,7 @@ net::awaitable<bool> HttpServer::Connection::Send(HttpResponse response) {
   message.body() = std::move(response.body);
   if (response.status != 204) message.prepare_payload();  // it has no length either
   if (head_only_) message.body().clear();
+  sent_bytes_ = message.body().size();
   stream_.expires_after(Millis(server_.options_.idle_timeout));
   error_code error;
   co_await http::async_write(stream_, message, net::redirect_error(net::use_awaitable, error));
@@ -254,6 +261,7 @@ net::awaitable<bool> HttpServer::Connection::StartStream(HttpResponse head) {
 net::awaitable<bool> HttpServer::Connection::Write(std::string_view piece) {
   if (gone_) co_return false;
   if (piece.empty()) co_return true;  // a chunk of nothing would be the last
+  sent_bytes_ += piece.size();
   if (chunked_) co_return co_await WriteAll(http::make_chunk(net::buffer(piece)));
   co_return co_await WriteAll(net::buffer(piece));
 }

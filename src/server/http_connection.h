@@ -46,6 +46,7 @@ class HttpServer::Connection : public HttpReply,
   boost::asio::awaitable<bool> EndStream() override;
   void WatchClient(std::shared_ptr<Signal> signal) override;
   bool client_gone() override;
+  uint64_t sent_bytes() const override { return sent_bytes_; }
 
  private:
   boost::asio::awaitable<bool> ReadHeader();
@@ -64,6 +65,7 @@ class HttpServer::Connection : public HttpReply,
   HttpServer& server_;
   Listener& listener_;
   const ConnectionTable::Id id_;
+  std::string client_;  // its address
   boost::beast::tcp_stream stream_;
   boost::asio::steady_timer look_timer_;
   boost::beast::flat_buffer buffer_;
@@ -76,6 +78,8 @@ class HttpServer::Connection : public HttpReply,
   bool chunked_ = true;
   bool head_only_ = false;
   bool gone_ = false;
+  HttpRequest request_;
+  uint64_t sent_bytes_ = 0;
   std::string allowed_origin_;  // of the page that asks; empty: it may not read the answer
   std::shared_ptr<Signal> watcher_;
 };

@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <random>
+#include <span>
 
+#include "base/hash.h"
 #include "server/http_connection.h"
 
 namespace kvcake {
@@ -83,7 +86,8 @@ HttpServer::HttpServer(net::io_context& context, HttpOptions options)
       options_(std::move(options)),
       origin_rule_(options_.allowed_origins),
       signals_(context),
-      drain_timer_(context) {
+      drain_timer_(context),
+      next_request_id_(std::random_device()()) {
   listeners_.push_back(std::make_unique<Listener>(*this, false));
   if (options_.admin_port) listeners_.push_back(std::make_unique<Listener>(*this, true));
 }
@@ -191,6 +195,8 @@ void HttpServer::Take(Listener& listener, tcp::socket socket) {
 
 // Says so without waiting for anybody, and hangs up.
 void HttpServer::Refuse(tcp::socket socket, ConnectionTable::Refusal why) {
+  error_code error;
+  const tcp::endpoint peer = socket.remote_endpoint(error);
   const ApiError refusal = {
       .status = 503,
       .message =
@@ -205,11 +211,15 @@ void HttpServer::Refuse(tcp::socket socket, ConnectionTable::Refusal why) {
       "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: "
       "{}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{}",
       body.size(), body);
-  error_code error;
   socket.non_blocking(true, error);
   socket.write_some(net::buffer(text), error);
   socket.shutdown(tcp::socket::shutdown_send, error);
-  handler_->Refused(refusal);
+  handler_->Refused({.client = peer.address().to_string()}, refusal);
+}
+
+// Unlike those of other processes, and of this one.
+std::string HttpServer::NextRequestId() {
+  return fmt::format("req-{:016x}", Xxh3_64(std::as_bytes(std::span(&++next_request_id_, 1))));
 }
 
 std::vector<HttpServer::Connection*> HttpServer::Connections() const {

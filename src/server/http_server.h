@@ -101,6 +101,8 @@ class HttpReply {
   // From now on `signal` is notified when the client goes away.
   virtual void WatchClient(std::shared_ptr<Signal> signal) = 0;
   virtual bool client_gone() = 0;
+  // Bytes of the answer's body so far.
+  virtual uint64_t sent_bytes() const = 0;
 };
 
 // Answers requests; on the context's thread.
@@ -109,7 +111,8 @@ class HttpHandler {
   virtual ~HttpHandler() = default;
   virtual boost::asio::awaitable<void> Handle(const HttpRequest& request, HttpReply& reply) = 0;
   // A client was told that it will get no answer: no request could be read, or taken.
-  virtual void Refused(const ApiError& error) = 0;
+  // What is not known of the request is empty.
+  virtual void Refused(const HttpRequest& request, const ApiError& error) = 0;
 };
 
 class HttpServer {
@@ -145,6 +148,7 @@ class HttpServer {
   std::vector<Connection*> Connections() const;
   void Closed(Listener& listener, ConnectionTable::Id id);
   void EndIfDrained();
+  std::string NextRequestId();
 
   // Constant after construction.
   boost::asio::io_context& context_;
@@ -158,6 +162,7 @@ class HttpServer {
   boost::asio::steady_timer drain_timer_;
   uint64_t bodies_bytes_ = 0;  // what all connections have charged
   bool draining_ = false;
+  uint64_t next_request_id_;
 };
 
 }  // namespace kvcake

@@ -41,6 +41,12 @@ std::optional<ApiError> CheckFraming(const RequestHead& head) {
   return std::nullopt;
 }
 
+bool IsSaneRequestId(std::string_view id) {
+  constexpr size_t kIdMax = 128;
+  return !id.empty() && id.size() <= kIdMax &&
+         std::all_of(id.begin(), id.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+}
+
 HttpRequest ToRequest(const RequestHead& head) {
   HttpRequest request;
   request.method = std::string(head.method_string());
@@ -48,6 +54,10 @@ HttpRequest ToRequest(const RequestHead& head) {
   request.path = std::string(target.substr(0, target.find('?')));
   request.authorization = std::string(head[http::field::authorization]);
   request.content_type = std::string(head[http::field::content_type]);
+  const auto id = head["X-Request-Id"];
+  if (head.count("X-Request-Id") == 1 && IsSaneRequestId({id.data(), id.size()})) {
+    request.id = std::string(id);
+  }
   return request;
 }
 

@@ -6,6 +6,7 @@
 #include <boost/beast/http/string_body.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "server/api_error.h"
 
@@ -16,7 +17,9 @@ struct HttpRequest {
   std::string path = {};    // without the query
   std::string authorization = {};
   std::string content_type = {};
-  bool admin = false;  // it has come to the listener for those who run the server
+  std::string id = {};      // X-Request-Id, the client's where it has a sane one
+  std::string client = {};  // its address
+  bool admin = false;       // it has come to the listener for those who run the server
 };
 
 using RequestParser = boost::beast::http::request_parser<boost::beast::http::string_body>;
@@ -29,5 +32,8 @@ using RequestHead = boost::beast::http::header<true, RequestFields>;
 std::optional<ApiError> CheckFraming(const RequestHead& head);
 
 HttpRequest ToRequest(const RequestHead& head);
+
+// An id that a client may give its request: 1 to 128 letters, digits and marks of ASCII.
+bool IsSaneRequestId(std::string_view id);
 
 }  // namespace kvcake
