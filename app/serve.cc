@@ -11,6 +11,7 @@
 #include "base/cpu.h"
 #include "base/descriptors.h"
 #include "server/http_api.h"
+#include "server/http_tls.h"
 
 namespace kvcake {
 namespace {
@@ -23,6 +24,8 @@ struct ServeFlags {
   std::vector<std::string> api_keys;
   std::string api_key_file;
   std::string chat_template_file;
+  std::string certificate_file;
+  std::string key_file;
   std::string log_format = "text";
   std::string trace_dir;
   size_t trace_files_max = 1000;
@@ -54,6 +57,22 @@ Status FitConnections(HttpOptions* http) {
   return {};
 }
 
+Status LoadCertificate(ServeFlags* flags) {
+  if (flags->certificate_file.empty()) return {};
+  ASSIGN_OR_RETURN(flags->http.tls, LoadTls(flags->certificate_file, flags->key_file));
+  return {};
+}
+
+void SayWhere(const ServeFlags& flags, const HttpServer& server, uint16_t port) {
+  const char* const scheme = flags.http.tls ? "https" : "http";
+  if (const auto admin_port = server.admin_port()) {
+    spdlog::info("for those who run it: {}://{}:{}/metrics", scheme, flags.http.admin_host,
+                 *admin_port);
+  }
+  spdlog::info("serving {} at {}://{}:{}/v1", flags.api.model_names[0], scheme, flags.http.host,
+               port);
+}
+
 Status Serve(ServeFlags flags, const CLI::App& command) {
   UseLogFormat(flags.log_format);
   RETURN_IF_ERROR(FitConnections(&flags.http));
@@ -65,6 +84,8 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   if (!flags.trace_dir.empty()) {
     ASSIGN_OR_RETURN(traces, TraceFiles::Open(flags.trace_dir, flags.trace_files_max));
   }
+
+  RETURN_IF_ERROR(LoadCertificate(&flags));
 
   boost::asio::io_context context(1);
   HttpServer server(context, flags.http);
@@ -112,10 +133,7 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
         },
         [&] { loop.CancelAll(); });
   });
-  if (const auto admin_port = server.admin_port()) {
-    spdlog::info("for those who run it: http://{}:{}/metrics", flags.http.admin_host, *admin_port);
-  }
-  spdlog::info("serving {} at http://{}:{}/v1", flags.api.model_names[0], flags.http.host, port);
+  SayWhere(flags, server, port);
   loop.Run();
   if (chain) chain->End();
   runtime->engine().FlushStore();
@@ -172,6 +190,19 @@ void AddList(CLI::App& app, const char* name, std::vector<std::string>* list, co
          },
          help)
       ->allow_extra_args(false);
+}
+
+void AddTlsFlags(CLI::App& app, ServeFlags* flags) {
+  auto* certificate =
+      app.add_option(
+             "--ssl-certfile", flags->certificate_file,
+             "speak TLS (1.2 or 1.3), with this PEM file's certificates, the server's first")
+          ->check(CLI::ExistingFile);
+  auto* key = app.add_option("--ssl-keyfile", flags->key_file,
+                             "a PEM file with the private key of --ssl-certfile")
+                  ->check(CLI::ExistingFile);
+  certificate->needs(key);
+  key->needs(certificate);
 }
 
 void AddBrowserFlags(CLI::App& app, HttpOptions* http, bool* any_content_type) {
@@ -249,6 +280,7 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
   AddChainFlags(*serve, &flags->chain);
   AddHttpFlags(*serve, &flags->http);
   AddBrowserFlags(*serve, &flags->http, &flags->api.any_content_type);
+  AddTlsFlags(*serve, flags.get());
   AddApiFlags(*serve, flags.get());
   serve->add_option("--max-num-seqs", flags->runtime.max_sequences, "requests answered at once")
       ->check(CLI::Range(1, 4096))

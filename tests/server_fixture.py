@@ -35,7 +35,8 @@ class Server:
     """A running `kvcake serve --model models/demo` with a store of its own. It ends with the test's
     process at the latest, however that ends; so it is to be started on its main thread."""
 
-    def __init__(self, *flags, store=None, ram="64MiB", wrapper=()):
+    def __init__(self, *flags, store=None, ram="64MiB", wrapper=(), tls=None):
+        self.tls = tls  # what clients know of the server's certificate, where it has one
         self.dir = tempfile.TemporaryDirectory(prefix="kvcake-serve-")
         self.store = store or self.dir.name + "/store"
         self.store_path = pathlib.Path(self.store)
@@ -57,7 +58,7 @@ class Server:
         self.sanitized = re.search("lib[atu]+san", self._proc("maps")) is not None
 
     def _address(self):
-        match = re.search(r"http://([0-9.]+):(\d+)/v1", self.log())
+        match = re.search(r"https?://([0-9.]+):(\d+)/v1", self.log())
         return match and (match[1], int(match[2]))
 
     def log(self):
@@ -74,11 +75,15 @@ class Server:
 
     @property
     def url(self):
-        return f"http://{self.host}:{self.port}"
+        return f"http{'s' if self.tls else ''}://{self.host}:{self.port}"
 
     def request(self, method, path, body=None, headers=None, port=None):
         """(status, headers, body) of one request on a connection of its own."""
-        connection = http.client.HTTPConnection(self.host, port or self.port, timeout=WAIT_S)
+        where = (self.host, port or self.port)
+        if self.tls:
+            connection = http.client.HTTPSConnection(*where, timeout=WAIT_S, context=self.tls)
+        else:
+            connection = http.client.HTTPConnection(*where, timeout=WAIT_S)
         data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
         json_type = {} if body is None else {"Content-Type": "application/json"}
         connection.request(method, path, data, {**json_type, **(headers or {})})

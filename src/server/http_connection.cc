@@ -56,7 +56,7 @@ HttpServer::Connection::Connection(HttpServer& server, Listener& listener, Conne
     : server_(server),
       listener_(listener),
       id_(id),
-      stream_(std::move(socket)),
+      stream_(std::move(socket), server.options_.tls.get()),
       look_timer_(server.context_),
       buffer_(server.options_.header_bytes_max + kBufferRest) {
   error_code error;  // later calls have it too
@@ -69,10 +69,11 @@ HttpServer::Connection::~Connection() {
   server_.Closed(listener_, id_);
 }
 
-void HttpServer::Connection::Close() { stream_.close(); }
+void HttpServer::Connection::Close() { stream_.tcp().close(); }
 
 net::awaitable<void> HttpServer::Connection::Serve() {
   const auto self = shared_from_this();
+  if (!co_await Handshake()) co_return Close();
   while (!server_.draining_ || buffer_.size() > 0) {
     idle_ = true;
     listener_.table.SetWaiting(id_, true);  // until it is known what is asked, however slowly
@@ -88,9 +89,20 @@ net::awaitable<void> HttpServer::Connection::Serve() {
     if (!keep_alive_ || gone_) break;
     parser_.reset();
   }
+  stream_.tcp().expires_after(kLinger);
+  co_await stream_.EndTls();
   error_code error;
   stream_.socket().shutdown(tcp::socket::shutdown_send, error);
   Close();
+}
+
+// Within the time that a header has.
+net::awaitable<bool> HttpServer::Connection::Handshake() {
+  if (!stream_.encrypted()) co_return true;
+  stream_.tcp().expires_after(Millis(server_.options_.header_timeout));
+  const bool agreed = co_await stream_.Handshake();
+  if (!agreed) ++server_.handshakes_failed_;
+  co_return agreed;
 }
 
 // For as long as a connection may be idle.
@@ -99,7 +111,7 @@ net::awaitable<bool> HttpServer::Connection::AwaitRequest() {
   parser_.reset();  // a connection that waits keeps no memory
   buffer_.clear();
   buffer_.shrink_to_fit();
-  stream_.expires_after(Millis(server_.options_.idle_timeout));
+  stream_.tcp().expires_after(Millis(server_.options_.idle_timeout));
   error_code error;
   const auto space = buffer_.prepare(kBufferMin);
   const size_t n =
@@ -113,11 +125,11 @@ net::awaitable<bool> HttpServer::Connection::ReadHeader() {
   parser_->header_limit(static_cast<uint32_t>(server_.options_.header_bytes_max));
   parser_->body_limit(server_.options_.body_bytes_max);
   head_only_ = false;
-  stream_.expires_after(Millis(server_.options_.header_timeout));
+  stream_.tcp().expires_after(Millis(server_.options_.header_timeout));
   error_code error;
   co_await http::async_read_header(stream_, buffer_, *parser_,
                                    net::redirect_error(net::use_awaitable, error));
-  stream_.expires_never();
+  stream_.tcp().expires_never();
   version_ = parser_->get().version();
   keep_alive_ = !error && parser_->get().keep_alive() && !server_.draining_;
   request_ = {};
@@ -156,7 +168,7 @@ net::awaitable<ApiResult<std::string>> HttpServer::Connection::ReadBody() {
     return tl::unexpected<ApiError>(std::move(failure));
   };
   const HttpOptions& options = server_.options_;
-  stream_.expires_after(Millis(options.body_timeout));
+  stream_.tcp().expires_after(Millis(options.body_timeout));
   error_code error;
   if (!parser_->is_done() && beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -175,7 +187,7 @@ net::awaitable<ApiResult<std::string>> HttpServer::Connection::ReadBody() {
     }
   }
   if (error) co_return fail(ReadFailure(error));
-  stream_.expires_never();
+  stream_.tcp().expires_never();
   co_return std::move(parser_->get().body());
 }
 
@@ -198,13 +210,15 @@ net::awaitable<void> HttpServer::Connection::Refuse(ApiError error) {
 // What the client still sends is read and dropped for a moment: with bytes left unread, closing
 // would take the answer away from it.
 net::awaitable<void> HttpServer::Connection::Linger() {
+  stream_.tcp().expires_after(kLinger);
+  co_await stream_.EndTls();
   error_code error;
   stream_.socket().shutdown(tcp::socket::shutdown_send, error);
-  stream_.expires_after(kLinger);
+  stream_.tcp().expires_after(kLinger);
   std::array<char, 4096> dropped;
   for (size_t bytes = 0; !error && bytes < kDroppedMax;) {
-    bytes += co_await stream_.async_read_some(net::buffer(dropped),
-                                              net::redirect_error(net::use_awaitable, error));
+    bytes += co_await stream_.tcp().async_read_some(net::buffer(dropped),
+                                                    net::redirect_error(net::use_awaitable, error));
   }
 }
 
@@ -235,7 +249,7 @@ net::awaitable<bool> HttpServer::Connection::Send(HttpResponse response) {
   if (response.status != 204) message.prepare_payload();  // it has no length either
   if (head_only_) message.body().clear();
   sent_bytes_ = message.body().size();
-  stream_.expires_after(Millis(server_.options_.idle_timeout));
+  stream_.tcp().expires_after(Millis(server_.options_.idle_timeout));
   error_code error;
   co_await http::async_write(stream_, message, net::redirect_error(net::use_awaitable, error));
   gone_ = gone_ || error.failed();
@@ -250,7 +264,7 @@ net::awaitable<bool> HttpServer::Connection::StartStream(HttpResponse head) {
   message.chunked(chunked_);
   message.keep_alive(keep_alive_);
   http::response_serializer<http::empty_body> serializer(message);
-  stream_.expires_after(Millis(server_.options_.idle_timeout));
+  stream_.tcp().expires_after(Millis(server_.options_.idle_timeout));
   error_code error;
   co_await http::async_write_header(stream_, serializer,
                                     net::redirect_error(net::use_awaitable, error));
@@ -270,13 +284,14 @@ net::awaitable<bool> HttpServer::Connection::Write(std::string_view piece) {
 template <typename Buffers>
 net::awaitable<bool> HttpServer::Connection::WriteAll(const Buffers& buffers) {
   error_code error;
-  const size_t sent = stream_.socket().write_some(buffers, error);
+  size_t sent = 0;
+  if (!stream_.encrypted()) sent = stream_.socket().write_some(buffers, error);
   if (error == net::error::would_block || (!error && sent < beast::buffer_bytes(buffers))) {
     beast::buffers_suffix<Buffers> rest(buffers);
     rest.consume(sent);
-    stream_.expires_after(Millis(server_.options_.idle_timeout));
+    stream_.tcp().expires_after(Millis(server_.options_.idle_timeout));
     co_await net::async_write(stream_, rest, net::redirect_error(net::use_awaitable, error));
-    stream_.expires_never();
+    stream_.tcp().expires_never();
   }
   gone_ = gone_ || error.failed();
   co_return !gone_;

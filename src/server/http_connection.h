@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "server/http_server.h"
+#include "server/http_stream.h"
 
 namespace kvcake {
 
@@ -20,6 +21,7 @@ struct HttpServer::Listener {
   const std::string host;
   const uint16_t port;
   const HostRule host_rule;
+  uint16_t bound_port = 0;  // since Listen
   boost::asio::ip::tcp::acceptor acceptor;
   ConnectionTable table;
   std::unordered_map<ConnectionTable::Id, Connection*> connections = {};  // also those evicted
@@ -49,6 +51,7 @@ class HttpServer::Connection : public HttpReply,
   uint64_t sent_bytes() const override { return sent_bytes_; }
 
  private:
+  boost::asio::awaitable<bool> Handshake();
   boost::asio::awaitable<bool> ReadHeader();
   std::optional<ApiError> CheckHead() const;
   boost::asio::awaitable<bool> AwaitRequest();
@@ -66,7 +69,7 @@ class HttpServer::Connection : public HttpReply,
   Listener& listener_;
   const ConnectionTable::Id id_;
   std::string client_;  // its address
-  boost::beast::tcp_stream stream_;
+  HttpStream stream_;
   boost::asio::steady_timer look_timer_;
   boost::beast::flat_buffer buffer_;
   bool idle_ = true;

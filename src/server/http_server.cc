@@ -87,7 +87,7 @@ HttpServer::HttpServer(net::io_context& context, HttpOptions options)
       origin_rule_(options_.allowed_origins),
       signals_(context),
       drain_timer_(context),
-      next_request_id_(std::random_device()()) {
+      next_request_id_(uint64_t{std::random_device()()} << 32) {
   listeners_.push_back(std::make_unique<Listener>(*this, false));
   if (options_.admin_port) listeners_.push_back(std::make_unique<Listener>(*this, true));
 }
@@ -96,12 +96,12 @@ HttpServer::~HttpServer() = default;
 
 Result<uint16_t> HttpServer::Listen() {
   for (const auto& listener : listeners_) RETURN_IF_ERROR(Listen(*listener));
-  return listeners_[0]->acceptor.local_endpoint().port();
+  return listeners_[0]->bound_port;
 }
 
 std::optional<uint16_t> HttpServer::admin_port() const {
   if (listeners_.size() == 1) return std::nullopt;
-  return listeners_[1]->acceptor.local_endpoint().port();
+  return listeners_[1]->bound_port;
 }
 
 Status HttpServer::Listen(Listener& listener) {
@@ -123,11 +123,12 @@ Status HttpServer::Listen(Listener& listener) {
   if (error) return fail("bind to");
   acceptor.listen(net::socket_base::max_listen_connections, error);
   if (error) return fail("listen at");
+  listener.bound_port = acceptor.local_endpoint().port();
   return {};
 }
 
 HttpStats HttpServer::Stats() const {
-  HttpStats stats{.clients = listeners_[0]->table.stats()};
+  HttpStats stats{.clients = listeners_[0]->table.stats(), .handshakes_failed = handshakes_failed_};
   if (listeners_.size() > 1) stats.admin = listeners_[1]->table.stats();
   return stats;
 }
@@ -212,7 +213,7 @@ void HttpServer::Refuse(tcp::socket socket, ConnectionTable::Refusal why) {
       "{}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{}",
       body.size(), body);
   socket.non_blocking(true, error);
-  socket.write_some(net::buffer(text), error);
+  if (!options_.tls) socket.write_some(net::buffer(text), error);  // a handshake would take time
   socket.shutdown(tcp::socket::shutdown_send, error);
   handler_->Refused({.client = peer.address().to_string()}, refusal);
 }

@@ -1,5 +1,6 @@
-// HTTP/1.1: connections, their limits and time-outs, and draining. What is asked and answered is a
-// handler's business. One thread runs everything here but what a handler offloads.
+// HTTP/1.1, plain or in TLS: connections, their limits and time-outs, and draining. What is asked
+// and answered is a handler's business. One thread runs everything here but what a handler
+// offloads.
 #pragma once
 
 #include <atomic>
@@ -20,6 +21,10 @@
 #include "server/http_stats.h"
 #include "server/request_head.h"
 
+namespace boost::asio::ssl {
+class context;
+}
+
 namespace kvcake {
 
 struct HttpOptions {
@@ -29,6 +34,7 @@ struct HttpOptions {
   std::vector<std::string> allowed_origins = {"loopback"};  // as OriginRule has them
   std::optional<uint16_t> admin_port = {};  // of a listener for those who run the server; 0: any
   std::string admin_host = "127.0.0.1";
+  std::shared_ptr<boost::asio::ssl::context> tls = {};  // null: plain HTTP
   size_t connections_max = 4096;
   size_t connections_per_client_max = 2048;
   size_t admin_connections_max = 64;  // they take nobody's place
@@ -125,7 +131,7 @@ class HttpServer {
 
   // The port; kIo when an address cannot be had.
   [[nodiscard]] Result<uint16_t> Listen();
-  // The one of admin_port, where there is one; after Listen.
+  // The one of admin_port, where there is one; after Listen, any thread.
   std::optional<uint16_t> admin_port() const;
   // The context's thread.
   HttpStats Stats() const;
@@ -163,6 +169,7 @@ class HttpServer {
   uint64_t bodies_bytes_ = 0;  // what all connections have charged
   bool draining_ = false;
   uint64_t next_request_id_;
+  uint64_t handshakes_failed_ = 0;
 };
 
 }  // namespace kvcake

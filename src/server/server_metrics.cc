@@ -177,6 +177,8 @@ std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
   AddChain(chain, &text);
   AddTiers(runtime, &text);
   AddConnections(http, &text);
+  text.AddCounter("kvcake_tls_handshakes_failed_total",
+                  "Connections that ended before TLS was agreed on.", http.handshakes_failed);
   return text.text();
 }
 
