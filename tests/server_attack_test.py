@@ -215,7 +215,8 @@ class CrowdTest(OwnServersTest):
         return server.metric(f"kvcake_http_connections{name}", listener="clients", **labels)
 
     def test_idle_connections_starve_no_probe(self):
-        server = self.start("--connections-max", "8")
+        server = self.start("--connections-max", "8", "--idle-timeout", "600s",
+                            "--header-timeout", "600s")
         crowd = [self.idle(server) for _ in range(20)]
         crowd += [self.idle(server, "GET /health HTTP/1.1\r\nX: ") for _ in range(20)]  # slowly
         for _ in range(10):
