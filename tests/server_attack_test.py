@@ -200,15 +200,23 @@ class CrowdTest(OwnServersTest):
 
     BODY = f"POST /tokenize HTTP/1.1\r\n{HOST}{JSON_TYPE}Content-Length: 100\r\n\r\n{{"
 
+    def setUp(self):
+        self.crowd = []
+
+    def stop(self, server):
+        """Once the crowd has gone: the server would wait for those who have a request."""
+        for raw in self.crowd:
+            raw.socket.close()
+        self.assertEqual(server.stop(), 0)
+
     def busy(self, server):
         """A connection with a request: its body is awaited."""
-        raw = Raw(server).send(self.BODY)
-        self.addCleanup(raw.socket.close)
-        return raw
+        return self.idle(server, self.BODY)
 
     def idle(self, server, sent=""):
         raw = Raw(server).send(sent)
         self.addCleanup(raw.socket.close)
+        self.crowd.append(raw)
         return raw
 
     def count(self, server, name, **labels):
@@ -217,16 +225,17 @@ class CrowdTest(OwnServersTest):
     def test_idle_connections_starve_no_probe(self):
         server = self.start("--connections-max", "8", "--idle-timeout", "600s",
                             "--header-timeout", "600s")
-        crowd = [self.idle(server) for _ in range(20)]
-        crowd += [self.idle(server, "GET /health HTTP/1.1\r\nX: ") for _ in range(20)]  # slowly
+        oldest = [self.idle(server) for _ in range(20)]
+        for _ in range(20):
+            self.idle(server, "GET /health HTTP/1.1\r\nX: ")  # slowly
         for _ in range(10):
             self.assertEqual(server.request("GET", "/health")[0], 200)
-        for raw in crowd[:20]:
-            self.assertEqual(raw.read_all(), b"")  # the oldest first
+        for raw in oldest:
+            self.assertEqual(raw.read_all(), b"")
         self.assertGreater(self.count(server, "_evicted_total"), 30)
         self.assertLessEqual(self.count(server, ""), 8)
         self.assertEqual(self.count(server, "_refused_total"), 0)
-        self.assertEqual(server.stop(), 0)
+        self.stop(server)
 
     def test_who_has_a_request_keeps_its_place(self):
         server = self.start("--connections-max", "3", "--body-timeout", "600s", "--admin-port", "0")
@@ -238,9 +247,10 @@ class CrowdTest(OwnServersTest):
         self.assertEqual(self.count(server, "_refused_total", reason="connections_max"), 1)
         self.assertEqual(server.metric("kvcake_http_responses_total", status=503), 1)
         busy[0].send(" " * 98 + "}")
-        self.assertIn(b"400", busy[0].read_until(b"\r\n"))  # answered, it waits and may go
+        self.assertIn(b"400", busy[0].read_until(b"\r\n"))
+        eventually(lambda: self.count(server, "_waiting") == 1, "the one that is answered to wait")
         self.assertEqual(server.request("GET", "/health")[0], 200)
-        self.assertEqual(server.stop(), 0)
+        self.stop(server)
 
     def test_an_address_has_a_share(self):
         server = self.start("--max-connections-per-client", "2", "--body-timeout", "600s",
@@ -259,7 +269,7 @@ class CrowdTest(OwnServersTest):
         other.request("GET", "/health")
         self.assertEqual(other.getresponse().status, 200)
         other.close()
-        self.assertEqual(server.stop(), 0)
+        self.stop(server)
 
     def test_admins_have_a_listener_of_their_own(self):
         server = self.start("--admin-port", "0", "--connections-max", "1", "--api-key", "k",
@@ -276,7 +286,7 @@ class CrowdTest(OwnServersTest):
         for method, path in (("POST", "/v1/completions"), ("POST", "/tokenize"),
                              ("GET", "/v1/models")):
             self.assertEqual(ask(method, path, None if method == "GET" else "{}", port=admin), 404)
-        self.assertEqual(server.stop(), 0)
+        self.stop(server)
 
     def test_clients_find_nothing_that_is_for_admins(self):
         server = self.start("--admin-port", "0")
