@@ -11,6 +11,7 @@
 #include "base/cpu.h"
 #include "base/descriptors.h"
 #include "server/http_api.h"
+#include "server/http_tls.h"
 
 namespace kvcake {
 namespace {
@@ -23,6 +24,8 @@ struct ServeFlags {
   std::vector<std::string> api_keys;
   std::string api_key_file;
   std::string chat_template_file;
+  std::string certificate_file;
+  std::string key_file;
   std::string log_format = "text";
   std::string trace_dir;
   size_t trace_files_max = 1000;
@@ -35,26 +38,44 @@ std::vector<std::string> ModelNames(const ServeFlags& flags) {
   return {path.parent_path().filename().string()};
 }
 
-// As many connections as there are descriptors for, besides the model's and the stores'.
-Status FitConnections(size_t* connections_max) {
-  constexpr uint64_t kReserve = 256;
+// As many connections as there are descriptors for, besides the model's, the stores' and the
+// admins'.
+Status FitConnections(HttpOptions* http) {
+  const uint64_t reserve = 256 + (http->admin_port ? http->admin_connections_max : 0);
   const uint64_t limit = RaiseDescriptorLimit();
-  if (limit <= kReserve) {
+  size_t* const connections_max = &http->connections_max;
+  if (limit <= reserve) {
     return Fail(ErrorCode::kResourceExhausted,
                 "{} open files are allowed and {} kept for stores: raise the limit (ulimit -n)",
-                limit, kReserve);
+                limit, reserve);
   }
-  if (*connections_max > limit - kReserve) {
+  if (*connections_max > limit - reserve) {
     spdlog::warn("--connections-max {} is {}: {} open files are allowed (ulimit -n)",
-                 *connections_max, limit - kReserve, limit);
-    *connections_max = limit - kReserve;
+                 *connections_max, limit - reserve, limit);
+    *connections_max = limit - reserve;
   }
   return {};
 }
 
+Status LoadCertificate(ServeFlags* flags) {
+  if (flags->certificate_file.empty()) return {};
+  ASSIGN_OR_RETURN(flags->http.tls, LoadTls(flags->certificate_file, flags->key_file));
+  return {};
+}
+
+void SayWhere(const ServeFlags& flags, const HttpServer& server, uint16_t port) {
+  const char* const scheme = flags.http.tls ? "https" : "http";
+  if (const auto admin_port = server.admin_port()) {
+    spdlog::info("for those who run it: {}://{}:{}/metrics", scheme, flags.http.admin_host,
+                 *admin_port);
+  }
+  spdlog::info("serving {} at {}://{}:{}/v1", flags.api.model_names[0], scheme, flags.http.host,
+               port);
+}
+
 Status Serve(ServeFlags flags, const CLI::App& command) {
   UseLogFormat(flags.log_format);
-  RETURN_IF_ERROR(FitConnections(&flags.http.connections_max));
+  RETURN_IF_ERROR(FitConnections(&flags.http));
   ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::Load(flags.api_keys, flags.api_key_file));
   Result<ChatTemplate> chat = ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file);
   if (!chat && !flags.chat_template_file.empty()) return tl::unexpected<Error>(chat.error());
@@ -63,6 +84,8 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   if (!flags.trace_dir.empty()) {
     ASSIGN_OR_RETURN(traces, TraceFiles::Open(flags.trace_dir, flags.trace_files_max));
   }
+
+  RETURN_IF_ERROR(LoadCertificate(&flags));
 
   boost::asio::io_context context(1);
   HttpServer server(context, flags.http);
@@ -82,6 +105,8 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   flags.api.model_names = ModelNames(flags);
   flags.api.json_log = flags.log_format == "json";
   flags.api.version = KVCAKE_VERSION;
+  flags.api.admin_listener = flags.http.admin_port.has_value();
+  flags.api.connections = [&server] { return server.Stats(); };
   if (chain) flags.api.chain = [&chain = *chain] { return chain.Stats(); };
   if (chat) {
     spdlog::info("chat template: {}", chat->family());
@@ -108,7 +133,7 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
         },
         [&] { loop.CancelAll(); });
   });
-  spdlog::info("serving {} at http://{}:{}/v1", flags.api.model_names[0], flags.http.host, port);
+  SayWhere(flags, server, port);
   loop.Run();
   if (chain) chain->End();
   runtime->engine().FlushStore();
@@ -120,8 +145,23 @@ void AddHttpFlags(CLI::App& app, HttpOptions* http) {
   app.add_option("--host", http->host, "address to listen at; 0.0.0.0 or :: for all")
       ->capture_default_str();
   app.add_option("--port", http->port, "0: one that is free")->capture_default_str();
-  app.add_option("--connections-max", http->connections_max, "more are refused (503)")
+  app.add_option("--admin-host", http->admin_host, "address of --admin-port")
+      ->capture_default_str();
+  app.add_option("--admin-port", http->admin_port,
+                 "listen there, too, for those who run the server: /ready, /metrics and /cache are "
+                 "there then and nowhere else, /health and /version there as well; 0: one that is "
+                 "free");
+  app.add_option("--connections-max", http->connections_max,
+                 "for another one the one is closed that has had no request for the longest time; "
+                 "if all have one it is refused (503)")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-connections-per-client", http->connections_per_client_max,
+                 "as --connections-max, of one address, of IPv6 one /64 network")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--admin-connections-max", http->admin_connections_max, "those of --admin-port")
+      ->check(CLI::Range(1, 1 << 10))
       ->capture_default_str();
   app.add_option("--body-max", http->body_bytes_max, "largest body of a request")
       ->transform(SizeValue())
@@ -136,6 +176,45 @@ void AddHttpFlags(CLI::App& app, HttpOptions* http) {
   AddSeconds(app, "--body-timeout", &http->body_timeout, "for a request's body");
   AddSeconds(app, "--drain-timeout", &http->drain_timeout,
              "for what runs when the server is told to stop (SIGTERM)");
+}
+
+// A flag that may be repeated, each time with a list ("a,b" or ["a", "b"]), instead of the default.
+void AddList(CLI::App& app, const char* name, std::vector<std::string>* list, const char* help) {
+  app.add_option_function<std::vector<std::string>>(
+         name,
+         [list](const std::vector<std::string>& given) {
+           list->clear();
+           for (const std::string& text : given) {
+             for (std::string& element : SplitList(text)) list->push_back(std::move(element));
+           }
+         },
+         help)
+      ->allow_extra_args(false);
+}
+
+void AddTlsFlags(CLI::App& app, ServeFlags* flags) {
+  auto* certificate =
+      app.add_option(
+             "--ssl-certfile", flags->certificate_file,
+             "speak TLS (1.2 or 1.3), with this PEM file's certificates, the server's first")
+          ->check(CLI::ExistingFile);
+  auto* key = app.add_option("--ssl-keyfile", flags->key_file,
+                             "a PEM file with the private key of --ssl-certfile")
+                  ->check(CLI::ExistingFile);
+  certificate->needs(key);
+  key->needs(certificate);
+}
+
+void AddBrowserFlags(CLI::App& app, HttpOptions* http, bool* any_content_type) {
+  AddList(app, "--allowed-hosts", &http->allowed_hosts,
+          "names that clients may ask for in Host, besides localhost, loopback addresses and "
+          "--host; *: any (default: those alone where --host is a loopback address, else any)");
+  AddList(app, "--allowed-origins,--allowed-origin", &http->allowed_origins,
+          "pages whose scripts browsers let use the server; *: all; \"\": none (default: loopback, "
+          "those that this machine serves)");
+  app.add_flag("--any-content-type", *any_content_type,
+               "take bodies that do not say that they are application/json: any page's script can "
+               "have a browser send them");
 }
 
 void AddApiFlags(CLI::App& app, ServeFlags* flags) {
@@ -158,9 +237,6 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
   app.add_option("--chat-template", flags->chat_template_file,
                  "a file with a chat template, instead of the model's own")
       ->check(CLI::ExistingFile);
-  app.add_option("--allowed-origin", flags->api.allowed_origin,
-                 "whose scripts browsers let use the server; \"\" for nobody's")
-      ->capture_default_str();
   AddSeconds(app, "--request-timeout", &flags->api.request_timeout, "for an answer");
   app.add_option("--trace-dir", flags->trace_dir,
                  "write the timeline of each answer's restoration there, as kvcake run --trace "
@@ -170,6 +246,7 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   AddLogFormatFlag(app, &flags->log_format);
+  AddLogLevelFlag(app);
 }
 
 }  // namespace
@@ -202,6 +279,8 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
   AddRuntimeFlags(*serve, &flags->runtime);
   AddChainFlags(*serve, &flags->chain);
   AddHttpFlags(*serve, &flags->http);
+  AddBrowserFlags(*serve, &flags->http, &flags->api.any_content_type);
+  AddTlsFlags(*serve, flags.get());
   AddApiFlags(*serve, flags.get());
   serve->add_option("--max-num-seqs", flags->runtime.max_sequences, "requests answered at once")
       ->check(CLI::Range(1, 4096))

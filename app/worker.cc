@@ -194,6 +194,7 @@ void AddWorkerCommand(CLI::App& app, int* exit_code) {
   AddClusterKeyFlag(*worker, &flags->ranks);
   AddRankLimitFlags(*worker, &flags->ranks);
   AddLogFormatFlag(*worker, &flags->log_format);
+  AddLogLevelFlag(*worker);
   worker->add_option("--parent", flags->parent)->group("");  // hidden: app/worker_process.cc
   RunWhenChosen(worker, Work, flags, exit_code);
 }

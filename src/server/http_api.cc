@@ -30,19 +30,25 @@ struct Route {
   std::string_view method;
   bool open = false;
   bool asks_engine = false;
+  bool admins = false;  // at the admins' listener,
+  bool clients = true;  // and at the clients', where there are both
 };
 constexpr Route kRoutes[] = {
-    {.path = "/health", .method = "GET", .open = true},
-    {.path = "/ready", .method = "GET", .open = true},
-    {.path = "/version", .method = "GET", .open = true},
-    {.path = "/metrics", .method = "GET", .open = true},
+    {.path = "/health", .method = "GET", .open = true, .admins = true},
+    {.path = "/ready", .method = "GET", .open = true, .admins = true, .clients = false},
+    {.path = "/version", .method = "GET", .open = true, .admins = true},
+    {.path = "/metrics", .method = "GET", .open = true, .admins = true, .clients = false},
     {.path = "/v1/models", .method = "GET"},
     {.path = "/v1/completions", .method = "POST", .asks_engine = true},
     {.path = "/v1/chat/completions", .method = "POST", .asks_engine = true},
     {.path = "/tokenize", .method = "POST"},
     {.path = "/detokenize", .method = "POST"},
-    {.path = "/cache/warm", .method = "POST", .asks_engine = true},
-    {.path = "/cache/reset", .method = "POST"},
+    {.path = "/cache/warm",
+     .method = "POST",
+     .asks_engine = true,
+     .admins = true,
+     .clients = false},
+    {.path = "/cache/reset", .method = "POST", .admins = true, .clients = false},
 };
 
 const Route* FindRoute(std::string_view path) {
@@ -88,18 +94,30 @@ std::string HttpApi::NextId(const char* prefix) {
 net::awaitable<void> HttpApi::Handle(const HttpRequest& request, HttpReply& reply) {
   Exchange exchange{
       .request = request, .reply = reply, .began = Clock::Real().Now(), .arrived = loop_.Now()};
+  RequestRecord& record = exchange.record;
+  record.client = request.client;
+  record.request_id = request.id;
+  record.method = request.method;
+  record.path = request.path;
   co_await Dispatch(exchange);
-  if (exchange.asks_engine) Ended(exchange);
+  Ended(exchange);
 }
 
-void HttpApi::Refused(const ApiError& error) {
+void HttpApi::Refused(const HttpRequest& request, const ApiError& error) {
   metrics_.Responded(error.status);
-  LogRequest({.id = "-", .path = "-", .status = error.status, .error = error}, options_.json_log);
+  LogRequest({.client = request.client,
+              .request_id = request.id,
+              .method = request.method,
+              .path = request.path,
+              .status = error.status,
+              .error = error},
+             options_.json_log);
 }
 
 // Whatever has become of it.
 void HttpApi::Ended(Exchange& exchange) {
   RequestRecord& record = exchange.record;
+  record.sent_bytes = exchange.reply.sent_bytes();
   record.total_s = (Clock::Real().Now() - exchange.began).count();
   LogRequest(record, options_.json_log);
   if (!record.completion) return;
@@ -110,9 +128,6 @@ void HttpApi::Ended(Exchange& exchange) {
 net::awaitable<void> HttpApi::Send(Exchange& exchange, HttpResponse response) {
   exchange.record.status = response.status;
   metrics_.Responded(response.status);
-  if (!options_.allowed_origin.empty()) {
-    response.headers.emplace_back("Access-Control-Allow-Origin", options_.allowed_origin);
-  }
   co_await exchange.reply.Send(std::move(response));
 }
 
@@ -130,8 +145,12 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
   const std::string& path = request.path;
   const Route* route = FindRoute(path);
   HttpResponse response;
-  if (route == nullptr) {
+  const bool here = route != nullptr &&
+                    (request.admin ? route->admins : route->clients || !options_.admin_listener);
+  if (!here) {
     ApiError error{.status = 404, .message = fmt::format("there is no {}", path)};
+    if (route != nullptr)
+      error.message += request.admin ? " at --admin-port" : " but at --admin-port";
     co_await SendError(exchange, std::move(error));
     co_return;
   }
@@ -154,8 +173,6 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
     co_return;
   }
   if (route->asks_engine) {
-    exchange.asks_engine = true;
-    exchange.record.path = path;
     exchange.record.id = NextId(path == "/v1/chat/completions" ? "chatcmpl" : "cmpl");
   }
   if (!route->open && !keys_.open()) {
@@ -169,7 +186,13 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
     }
     exchange.record.tenant = *tenant;
   }
-  if (route->method == "POST" && !co_await ReadBody(exchange)) co_return;
+  if (route->method == "POST") {
+    if (auto error = CheckJsonType(request.content_type); error && !options_.any_content_type) {
+      co_await SendError(exchange, std::move(*error));
+      co_return;
+    }
+    if (!co_await ReadBody(exchange)) co_return;
+  }
   if (path == "/v1/completions") co_return co_await Generate(exchange, Ask::kCompletion);
   if (path == "/v1/chat/completions") co_return co_await Generate(exchange, Ask::kChat);
   if (path == "/cache/warm") co_return co_await Warm(exchange);
@@ -193,8 +216,8 @@ net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
     response.body = DumpJson(ordered_json{{"version", options_.version}});
   } else if (path == "/metrics") {
     response.content_type = "text/plain; version=0.0.4";
-    response.body =
-        metrics_.Text(options_.model_names[0], runtime_, loop_.Stats(), options_.chain());
+    response.body = metrics_.Text(options_.model_names[0], runtime_, loop_.Stats(),
+                                  options_.chain(), options_.connections());
   } else if (path == "/cache/reset") {
     runtime_.pool().DropCached();
   }
@@ -205,6 +228,7 @@ net::awaitable<bool> HttpApi::ReadBody(Exchange& exchange) {
   auto body = co_await exchange.reply.ReadBody();
   if (body) {
     exchange.body = std::move(*body);
+    exchange.record.received_bytes = exchange.body.size();
     co_return true;
   }
   if (body.error().status == 499) {

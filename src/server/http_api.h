@@ -24,11 +24,13 @@ struct ApiOptions {
   std::vector<std::string> model_names;  // at least one; the first is the one in answers
   int model_len_max = 0;                 // tokens of prompt and answer
   Seconds request_timeout{3600};         // of an answer, from its request
-  std::string allowed_origin = "*";      // of browsers' scripts; empty: none
+  bool any_content_type = false;         // of bodies, which are JSON; else they must say so
   std::string version;
   bool json_log = false;
+  bool admin_listener = false;  // what is for those who run the server is there, and nowhere else
   RequestLimits limits = {};
   std::function<ChainStats()> chain = [] { return ChainStats{}; };  // any thread
+  std::function<HttpStats()> connections = [] { return HttpStats{}; };
 };
 
 class HttpApi : public HttpHandler {
@@ -41,7 +43,7 @@ class HttpApi : public HttpHandler {
   ~HttpApi() override;
 
   boost::asio::awaitable<void> Handle(const HttpRequest& request, HttpReply& reply) override;
-  void Refused(const ApiError& error) override;
+  void Refused(const HttpRequest& request, const ApiError& error) override;
   // Any thread: the server goes away; /ready says so.
   void Drain() { draining_ = true; }
 
@@ -60,8 +62,7 @@ class HttpApi : public HttpHandler {
     HttpReply& reply;
     TimePoint began = {};
     StepMark arrived = {};
-    std::string body = {};     // of a POST, until a worker takes it
-    bool asks_engine = false;  // so it has a line in the log
+    std::string body = {};  // of a POST, until a worker takes it
     RequestRecord record = {};
   };
   struct Answering;

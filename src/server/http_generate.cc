@@ -282,9 +282,6 @@ net::awaitable<void> HttpApi::AnswerStream(Exchange& exchange, Answering& answer
   HttpResponse head;
   head.content_type = "text/event-stream; charset=utf-8";
   head.headers.emplace_back("Cache-Control", "no-cache");
-  if (!options_.allowed_origin.empty()) {
-    head.headers.emplace_back("Access-Control-Allow-Origin", options_.allowed_origin);
-  }
   RequestRecord& record = exchange.record;
   record.status = 200;
   metrics_.Responded(200);

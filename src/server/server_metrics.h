@@ -7,6 +7,7 @@
 #include "base/mutex.h"
 #include "engine/runtime.h"
 #include "server/engine_loop.h"
+#include "server/http_stats.h"
 #include "server/prometheus.h"
 
 namespace kvcake {
@@ -32,7 +33,7 @@ class ServerMetrics {
   void Responded(int status);
   // The text of a scrape.
   std::string Text(const std::string& model_name, Runtime& runtime, const EngineLoopStats& loop,
-                   const ChainStats& chain) const;
+                   const ChainStats& chain, const HttpStats& http) const;
 
   Counter generation_tokens;
   Histogram inter_token_s;
@@ -42,6 +43,7 @@ class ServerMetrics {
   // A counter for each of a few labels.
   using Counters = std::map<std::string, uint64_t>;
   void AddChain(const ChainStats& chain, PrometheusText* text) const;
+  void AddConnections(const HttpStats& http, PrometheusText* text) const;
   void AddTiers(Runtime& runtime, PrometheusText* text) const;
   void AddGauges(Runtime& runtime, const EngineLoopStats& loop, PrometheusText* text) const;
 
