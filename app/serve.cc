@@ -162,6 +162,17 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
                  "whose scripts browsers let use the server; \"\" for nobody's")
       ->capture_default_str();
   AddSeconds(app, "--request-timeout", &flags->api.request_timeout, "for an answer");
+  app.add_option(
+         "--tokenizer-threads", flags->api.prepare.threads,
+         "parse and tokenize requests of any size, beside one that takes bodies of less than "
+         "64 KiB only")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--tokenizer-queue-max", flags->api.prepare.queue_max,
+                 "requests that may wait to be tokenized, and as many with bodies of less than 64 "
+                 "KiB; more are refused (429)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   app.add_option("--trace-dir", flags->trace_dir,
                  "write the timeline of each answer's restoration there, as kvcake run --trace "
                  "does; the file is named after the answer's id");

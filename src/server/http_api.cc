@@ -8,7 +8,6 @@
 #include <chrono>
 #include <random>
 
-#include "base/cpu.h"
 #include "base/dump_json.h"
 #include "server/http_offload.h"
 
@@ -52,6 +51,11 @@ const Route* FindRoute(std::string_view path) {
   return nullptr;
 }
 
+PreparePool::Options PoolOptions(PreparePool::Options options, const Runtime& runtime) {
+  options.cpus = runtime.options().cpus;
+  return options;
+}
+
 }  // namespace
 
 HttpApi::HttpApi(net::io_context& context, Runtime& runtime, EngineLoop& loop,
@@ -66,19 +70,13 @@ HttpApi::HttpApi(net::io_context& context, Runtime& runtime, EngineLoop& loop,
       created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())),
       metrics_(OnCuda(runtime.model().numeric_path()) ? "gpu" : "ram"),
       news_(context),
-      id_salt_(Random()) {
+      id_salt_(Random()),
+      pool_(PoolOptions(options_.prepare, runtime)) {
   loop_.OnTold([this] { news_.Notify(); });
   runtime_.engine().SetStepObserver([this](const StepRecord& step) { metrics_.Stepped(step); });
-  // The thread that made the pool is the engine's, which may have a CPU of its own.
-  net::post(pool_, [cpus = runtime_.options().cpus] {
-    if (!cpus.empty()) (void)RestrictToCpus(cpus);
-  });
 }
 
-HttpApi::~HttpApi() {
-  pool_.join();
-  runtime_.engine().SetStepObserver({});
-}
+HttpApi::~HttpApi() { runtime_.engine().SetStepObserver({}); }
 
 std::string HttpApi::NextId(const char* prefix) {
   const std::array<uint64_t, 2> number = {id_salt_, next_id_++};
@@ -193,8 +191,9 @@ net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
     response.body = DumpJson(ordered_json{{"version", options_.version}});
   } else if (path == "/metrics") {
     response.content_type = "text/plain; version=0.0.4";
-    response.body =
-        metrics_.Text(options_.model_names[0], runtime_, loop_.Stats(), options_.chain());
+    response.body = metrics_.Text(
+        options_.model_names[0], runtime_,
+        {.loop = loop_.Stats(), .chain = options_.chain(), .preparing = pool_.load()});
   } else if (path == "/cache/reset") {
     runtime_.pool().DropCached();
   }
@@ -241,7 +240,7 @@ std::optional<ApiError> HttpApi::CheckModel(const std::string& model) const {
 }
 
 ApiResult<std::vector<int32_t>> HttpApi::Encode(const Prompt& prompt,
-                                                std::optional<bool> add_special,
+                                                std::optional<bool> add_special, size_t tokens_max,
                                                 std::string* text) const {
   if (const auto* tokens = std::get_if<std::vector<int32_t>>(&prompt)) {
     const int vocab = runtime_.model().vocab_size();
@@ -263,6 +262,14 @@ ApiResult<std::vector<int32_t>> HttpApi::Encode(const Prompt& prompt,
   } else {
     *text = std::get<std::string>(prompt);
   }
+  if (const size_t least = runtime_.tokenizer().TokensAtLeast(text->size()); least > tokens_max) {
+    return tl::unexpected<ApiError>(ApiError{
+        .message = fmt::format("{} has {} bytes, which are {} tokens at least: more than the limit "
+                               "of {}",
+                               field, text->size(), least, tokens_max),
+        .param = field,
+        .code = "context_length_exceeded"});
+  }
   auto tokens = runtime_.tokenizer().Encode(*text, special);
   if (!tokens) return BadField(field, tokens.error().message);
   return std::move(*tokens);
@@ -275,7 +282,7 @@ ApiResult<std::string> HttpApi::TokenizeBody(std::string body) const {
   if (!asked) return tl::unexpected<ApiError>(asked.error());
   if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
   std::string text;
-  const auto tokens = Encode(asked->prompt, asked->add_special, &text);
+  const auto tokens = Encode(asked->prompt, asked->add_special, options_.limits.ids_max, &text);
   if (!tokens) return tl::unexpected<ApiError>(tokens.error());
   if (tokens->size() > options_.limits.ids_max) {
     return BadField("prompt", fmt::format("prompt has {} tokens, more than the limit of {}",
@@ -295,13 +302,24 @@ ApiResult<std::string> HttpApi::DetokenizeBody(std::string body) const {
       ordered_json{{"prompt", runtime_.tokenizer().Decode(asked->tokens, /*skip_special=*/false)}});
 }
 
+ApiError HttpApi::PoolFull() {
+  return {.status = 429,
+          .message =
+              "too many requests wait to be tokenized: try again later "
+              "(--tokenizer-queue-max)",
+          .code = "queue_full"};
+}
+
 // A worker makes the answer of the request's body alone.
 net::awaitable<void> HttpApi::AnswerBody(Exchange& exchange, BodyAnswer answer) {
   std::function<ApiResult<std::string>()> work = [&] {
     return (this->*answer)(std::move(exchange.body));
   };
-  auto body = co_await Offload(pool_, std::move(work));
+  const size_t bytes = exchange.body.size();
+  auto made = co_await Offload(context_, pool_, bytes, std::move(work));
   exchange.reply.BodyDropped();
+  if (!made) co_return co_await SendError(exchange, PoolFull());
+  auto body = std::move(*made);
   if (!body) co_return co_await SendError(exchange, std::move(body.error()));
   HttpResponse response;
   response.body = std::move(*body);

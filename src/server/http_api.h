@@ -14,6 +14,7 @@
 #include "server/generation.h"
 #include "server/http_server.h"
 #include "server/openai_request.h"
+#include "server/prepare_pool.h"
 #include "server/request_log.h"
 #include "server/server_metrics.h"
 #include "server/trace_files.h"
@@ -28,6 +29,7 @@ struct ApiOptions {
   std::string version;
   bool json_log = false;
   RequestLimits limits = {};
+  PreparePool::Options prepare = {};
   std::function<ChainStats()> chain = [] { return ChainStats{}; };  // any thread
 };
 
@@ -85,11 +87,12 @@ class HttpApi : public HttpHandler {
   boost::asio::awaitable<bool> WriteDelta(Exchange& exchange, Answering& answering,
                                           const Generation::Delta& delta, std::string* events);
   boost::asio::awaitable<std::string> Written(size_t tokens, std::function<std::string()> write);
-  // On the pool's thread.
+  // On a thread of the pool.
   ApiResult<Prepared> Prepare(std::string body, Ask ask, const std::string& tenant) const;
   ApiResult<GenerateRequest> ParseAsked(const std::string& body, Ask ask) const;
+  // At most `tokens_max` of them: a text that has more for certain is not even tokenized.
   ApiResult<std::vector<int32_t>> Encode(const Prompt& prompt, std::optional<bool> add_special,
-                                         std::string* text) const;
+                                         size_t tokens_max, std::string* text) const;
   ApiResult<std::string> TokenizeBody(std::string body) const;
   ApiResult<std::string> DetokenizeBody(std::string body) const;
   ApiResult<int> AnswerTokens(const GenerateRequest& asked, int prompt_tokens) const;
@@ -101,6 +104,7 @@ class HttpApi : public HttpHandler {
   // Submits; an error has been sent when false.
   boost::asio::awaitable<bool> Submit(Exchange& exchange, Prepared prepared, bool chat,
                                       Answering* answering);
+  static ApiError PoolFull();
   std::string Models() const;
   std::string NextId(const char* prefix);
 
@@ -117,7 +121,7 @@ class HttpApi : public HttpHandler {
   uint64_t next_id_ = 0;  // the context's thread's
   SignalBatch news_;      // the engine thread's
   const uint64_t id_salt_;
-  boost::asio::thread_pool pool_{1};  // for what takes long, so that tokens keep flowing
+  PreparePool pool_;  // for what takes long, so that tokens keep flowing
 };
 
 }  // namespace kvcake

@@ -7,6 +7,7 @@
 #include "base/mutex.h"
 #include "engine/runtime.h"
 #include "server/engine_loop.h"
+#include "server/prepare_pool.h"
 #include "server/prometheus.h"
 
 namespace kvcake {
@@ -15,6 +16,13 @@ namespace kvcake {
 struct ChainStats {
   int ranks = 1;  // this one included; 1: it is alone
   uint64_t lost = 0;
+};
+
+// What a scrape reads of the server's parts.
+struct ServerState {
+  EngineLoopStats loop = {};
+  ChainStats chain = {};
+  PreparePool::Load preparing = {};
 };
 
 // What holds pages beside requests, and what was not kept of all that was to be. Tiers may be null.
@@ -31,8 +39,7 @@ class ServerMetrics {
   void Stepped(const StepRecord& step);
   void Responded(int status);
   // The text of a scrape.
-  std::string Text(const std::string& model_name, Runtime& runtime, const EngineLoopStats& loop,
-                   const ChainStats& chain) const;
+  std::string Text(const std::string& model_name, Runtime& runtime, const ServerState& state) const;
 
   Counter generation_tokens;
   Histogram inter_token_s;
