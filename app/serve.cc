@@ -20,8 +20,7 @@ struct ServeFlags {
   ChainFlags chain;
   HttpOptions http;
   ApiOptions api;
-  std::vector<std::string> api_keys;
-  std::string api_key_file;
+  KeySources keys;
   std::string chat_template_file;
   std::string log_format = "text";
   std::string trace_dir;
@@ -55,7 +54,7 @@ Status FitConnections(size_t* connections_max) {
 Status Serve(ServeFlags flags, const CLI::App& command) {
   UseLogFormat(flags.log_format);
   RETURN_IF_ERROR(FitConnections(&flags.http.connections_max));
-  ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::Load(flags.api_keys, flags.api_key_file));
+  ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::Load(flags.keys));
   Result<ChatTemplate> chat = ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file);
   if (!chat && !flags.chat_template_file.empty()) return tl::unexpected<Error>(chat.error());
 
@@ -150,10 +149,16 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
   app.add_option("--max-model-len", flags->api.model_len_max,
                  "most tokens of prompt and answer together (default: the model's context)")
       ->check(CLI::Range(2, 1 << 30));
-  app.add_option("--api-key", flags->api_keys, "ask for one of these keys; may be repeated")
+  app.add_option("--api-key", flags->keys.keys, "ask for one of these keys; may be repeated")
       ->allow_extra_args(false);
-  app.add_option("--api-key-file", flags->api_key_file,
+  app.add_option("--api-key-file", flags->keys.file,
                  "a file of tenants, NAME KEY on each line, whose caches are separate")
+      ->check(CLI::ExistingFile);
+  app.add_option("--admin-key", flags->keys.admin_key,
+                 "the key for what touches all tenants (/cache/reset); better said in the "
+                 "environment or a file, as everybody sees a command line")
+      ->envname("KVCAKE_ADMIN_KEY");
+  app.add_option("--admin-key-file", flags->keys.admin_file, "a file with that key")
       ->check(CLI::ExistingFile);
   app.add_option("--chat-template", flags->chat_template_file,
                  "a file with a chat template, instead of the model's own")

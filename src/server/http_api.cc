@@ -29,6 +29,7 @@ struct Route {
   std::string_view method;
   bool open = false;
   bool asks_engine = false;
+  bool admin = false;  // touches all tenants
 };
 constexpr Route kRoutes[] = {
     {.path = "/health", .method = "GET", .open = true},
@@ -41,7 +42,7 @@ constexpr Route kRoutes[] = {
     {.path = "/tokenize", .method = "POST"},
     {.path = "/detokenize", .method = "POST"},
     {.path = "/cache/warm", .method = "POST", .asks_engine = true},
-    {.path = "/cache/reset", .method = "POST"},
+    {.path = "/cache/reset", .method = "POST", .admin = true},
 };
 
 const Route* FindRoute(std::string_view path) {
@@ -156,16 +157,9 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
     exchange.record.path = path;
     exchange.record.id = NextId(path == "/v1/chat/completions" ? "chatcmpl" : "cmpl");
   }
-  if (!route->open && !keys_.open()) {
-    const auto tenant = keys_.Tenant(request.authorization);
-    if (!tenant) {
-      ApiError error{.status = 401,
-                     .message = "this server asks for a key: Authorization: Bearer KEY",
-                     .code = "invalid_api_key"};
-      co_await SendError(exchange, std::move(error));
-      co_return;
-    }
-    exchange.record.tenant = *tenant;
+  if (!route->open) {
+    auto error = route->admin ? RefuseUnlessAdmin(request) : FindTenant(exchange);
+    if (error) co_return co_await SendError(exchange, std::move(*error));
   }
   if (route->method == "POST" && !co_await ReadBody(exchange)) co_return;
   if (path == "/v1/completions") co_return co_await Generate(exchange, Ask::kCompletion);
@@ -174,6 +168,40 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
   if (path == "/tokenize") co_return co_await AnswerBody(exchange, &HttpApi::TokenizeBody);
   if (path == "/detokenize") co_return co_await AnswerBody(exchange, &HttpApi::DetokenizeBody);
   co_await AnswerAtOnce(exchange);
+}
+
+namespace {
+
+ApiError KeyWanted(const char* what) {
+  return {.status = 401,
+          .message = fmt::format("this server asks for {}: Authorization: Bearer KEY", what),
+          .code = "invalid_api_key"};
+}
+
+}  // namespace
+
+std::optional<ApiError> HttpApi::FindTenant(Exchange& exchange) const {
+  if (keys_.open()) return std::nullopt;
+  auto tenant = keys_.Tenant(exchange.request.authorization);
+  if (!tenant) return KeyWanted("a key");
+  exchange.record.tenant = std::move(*tenant);
+  return std::nullopt;
+}
+
+std::optional<ApiError> HttpApi::RefuseUnlessAdmin(const HttpRequest& request) const {
+  switch (keys_.AdminOf(request.authorization)) {
+    case ApiKeys::Admin::kMay:
+      return std::nullopt;
+    case ApiKeys::Admin::kUnknownKey:
+      return KeyWanted("a key that may do this");
+    case ApiKeys::Admin::kMayNot:
+      break;
+  }
+  return ApiError{.status = 403,
+                  .message = fmt::format("{} touches all tenants: it asks for the server's admin "
+                                         "key (--admin-key)",
+                                         request.path),
+                  .code = "admin_key_required"};
 }
 
 net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {

@@ -68,6 +68,9 @@ class HttpApi : public HttpHandler {
   };
   struct Answering;
 
+  // Why the request is not answered, by its key.
+  std::optional<ApiError> FindTenant(Exchange& exchange) const;
+  std::optional<ApiError> RefuseUnlessAdmin(const HttpRequest& request) const;
   boost::asio::awaitable<void> Dispatch(Exchange& exchange);
   boost::asio::awaitable<void> Send(Exchange& exchange, HttpResponse response);
   boost::asio::awaitable<void> SendError(Exchange& exchange, ApiError error);
