@@ -21,6 +21,7 @@ struct ServeFlags {
   HttpOptions http;
   ApiOptions api;
   KeySources keys;
+  size_t tenant_requests_max = 0;
   std::string chat_template_file;
   std::string log_format = "text";
   std::string trace_dir;
@@ -49,6 +50,14 @@ Status FitConnections(size_t* connections_max) {
     *connections_max = limit - kReserve;
   }
   return {};
+}
+
+// Half of all is a tenant's share where there are several, unless another was given.
+JobLimits LimitJobs(const ServeFlags& flags) {
+  const size_t jobs_max = flags.runtime.max_sequences + flags.runtime.waiting_max;
+  size_t share = flags.tenant_requests_max;
+  if (share == 0) share = flags.keys.file.empty() ? jobs_max : (jobs_max + 1) / 2;
+  return {.jobs_max = jobs_max, .tenant_jobs_max = share};
 }
 
 Status Serve(ServeFlags flags, const CLI::App& command) {
@@ -87,8 +96,7 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   } else {
     spdlog::info("no /v1/chat/completions: {}", chat.error().message);
   }
-  EngineLoop loop(runtime->engine(), runtime->restorer(),
-                  flags.runtime.max_sequences + flags.runtime.waiting_max);
+  EngineLoop loop(runtime->engine(), runtime->restorer(), LimitJobs(flags));
   HttpApi api(context, *runtime, loop, std::move(chat), std::move(keys), traces.get(), flags.api);
   if (chain) RETURN_IF_ERROR(chain->Lead(*runtime, loop));
   std::thread http([&] {
@@ -233,6 +241,16 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
           "requests beyond --max-num-seqs that may wait for their turn; more are refused (429)")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  serve
+      ->add_option("--tenant-running-max", flags->runtime.tenant_running_max,
+                   "most requests of one tenant that are answered at once (default: "
+                   "--max-num-seqs); tenants take turns in any case")
+      ->check(CLI::Range(1, 4096));
+  serve
+      ->add_option("--tenant-requests-max", flags->tenant_requests_max,
+                   "most requests of one tenant that are answered or wait; more are refused (429) "
+                   "(default: with --api-key-file half of --max-num-seqs and --queue-max together)")
+      ->check(CLI::Range(1, 1 << 21));
   flags->runtime.step_max = Seconds(0.1);
   serve
       ->add_option_function<double>(

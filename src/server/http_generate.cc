@@ -102,6 +102,7 @@ ApiResult<HttpApi::Prepared> HttpApi::Prepare(std::string body, Ask ask,
   request.logprobs = of.logprobs;
   request.top_logprobs = of.top_logprobs;
   request.prompt_logprobs = of.echo && of.logprobs;
+  request.tenant = tenant;
   request.salt = CacheSalt(tenant, of.cache_salt);
   request.store = of.kvcake.store;
   request.policy = of.kvcake.policy;

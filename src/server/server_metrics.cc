@@ -181,6 +181,7 @@ std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
   step_tokens("decode", decoded_tokens_);
   step_tokens("fresh", fresh_tokens_);
   step_tokens("restore", restored_tokens_);
+  tenants.AddTo(state.loop.open, &text);
   AddChain(state.chain, &text);
   AddTiers(runtime, &text);
   return text.text();

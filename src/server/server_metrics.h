@@ -9,6 +9,7 @@
 #include "server/engine_loop.h"
 #include "server/prepare_pool.h"
 #include "server/prometheus.h"
+#include "server/tenant_metrics.h"
 
 namespace kvcake {
 
@@ -41,6 +42,7 @@ class ServerMetrics {
   // The text of a scrape.
   std::string Text(const std::string& model_name, Runtime& runtime, const ServerState& state) const;
 
+  TenantMetrics tenants;
   Counter generation_tokens;
   Histogram inter_token_s;
   Histogram overhead_s;
