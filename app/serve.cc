@@ -21,8 +21,8 @@ struct ServeFlags {
   ChainFlags chain;
   HttpOptions http;
   ApiOptions api;
-  std::vector<std::string> api_keys;
-  std::string api_key_file;
+  KeySources keys;
+  size_t tenant_requests_max = 0;
   std::string chat_template_file;
   std::string certificate_file;
   std::string key_file;
@@ -73,10 +73,18 @@ void SayWhere(const ServeFlags& flags, const HttpServer& server, uint16_t port) 
                port);
 }
 
+// Half of all is a tenant's share where there are several, unless another was given.
+JobLimits LimitJobs(const ServeFlags& flags) {
+  const size_t jobs_max = flags.runtime.max_sequences + flags.runtime.waiting_max;
+  size_t share = flags.tenant_requests_max;
+  if (share == 0) share = flags.keys.file.empty() ? jobs_max : (jobs_max + 1) / 2;
+  return {.jobs_max = jobs_max, .tenant_jobs_max = share};
+}
+
 Status Serve(ServeFlags flags, const CLI::App& command) {
   UseLogFormat(flags.log_format);
   RETURN_IF_ERROR(FitConnections(&flags.http));
-  ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::Load(flags.api_keys, flags.api_key_file));
+  ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::Load(flags.keys));
   Result<ChatTemplate> chat = ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file);
   if (!chat && !flags.chat_template_file.empty()) return tl::unexpected<Error>(chat.error());
 
@@ -113,8 +121,7 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   } else {
     spdlog::info("no /v1/chat/completions: {}", chat.error().message);
   }
-  EngineLoop loop(runtime->engine(), runtime->restorer(),
-                  flags.runtime.max_sequences + flags.runtime.waiting_max);
+  EngineLoop loop(runtime->engine(), runtime->restorer(), LimitJobs(flags));
   HttpApi api(context, *runtime, loop, std::move(chat), std::move(keys), traces.get(), flags.api);
   if (chain) RETURN_IF_ERROR(chain->Lead(*runtime, loop));
   std::thread http([&] {
@@ -229,15 +236,32 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
   app.add_option("--max-model-len", flags->api.model_len_max,
                  "most tokens of prompt and answer together (default: the model's context)")
       ->check(CLI::Range(2, 1 << 30));
-  app.add_option("--api-key", flags->api_keys, "ask for one of these keys; may be repeated")
+  app.add_option("--api-key", flags->keys.keys, "ask for one of these keys; may be repeated")
       ->allow_extra_args(false);
-  app.add_option("--api-key-file", flags->api_key_file,
+  app.add_option("--api-key-file", flags->keys.file,
                  "a file of tenants, NAME KEY on each line, whose caches are separate")
+      ->check(CLI::ExistingFile);
+  app.add_option("--admin-key", flags->keys.admin_key,
+                 "the key for what touches all tenants (/cache/reset); better said in the "
+                 "environment or a file, as everybody sees a command line")
+      ->envname("KVCAKE_ADMIN_KEY");
+  app.add_option("--admin-key-file", flags->keys.admin_file, "a file with that key")
       ->check(CLI::ExistingFile);
   app.add_option("--chat-template", flags->chat_template_file,
                  "a file with a chat template, instead of the model's own")
       ->check(CLI::ExistingFile);
   AddSeconds(app, "--request-timeout", &flags->api.request_timeout, "for an answer");
+  app.add_option(
+         "--tokenizer-threads", flags->api.prepare.threads,
+         "parse and tokenize requests of any size, beside one that takes bodies of less than "
+         "64 KiB only")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--tokenizer-queue-max", flags->api.prepare.queue_max,
+                 "requests that may wait to be tokenized, and as many with bodies of less than 64 "
+                 "KiB; more are refused (429)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   app.add_option("--trace-dir", flags->trace_dir,
                  "write the timeline of each answer's restoration there, as kvcake run --trace "
                  "does; the file is named after the answer's id");
@@ -296,6 +320,16 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
           "requests beyond --max-num-seqs that may wait for their turn; more are refused (429)")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  serve
+      ->add_option("--tenant-running-max", flags->runtime.tenant_running_max,
+                   "most requests of one tenant that are answered at once (default: "
+                   "--max-num-seqs); tenants take turns in any case")
+      ->check(CLI::Range(1, 4096));
+  serve
+      ->add_option("--tenant-requests-max", flags->tenant_requests_max,
+                   "most requests of one tenant that are answered or wait; more are refused (429) "
+                   "(default: with --api-key-file half of --max-num-seqs and --queue-max together)")
+      ->check(CLI::Range(1, 1 << 21));
   flags->runtime.step_max = Seconds(0.1);
   serve
       ->add_option_function<double>(

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <random>
 
-#include "base/cpu.h"
 #include "base/dump_json.h"
 #include "server/http_offload.h"
 
@@ -30,8 +29,9 @@ struct Route {
   std::string_view method;
   bool open = false;
   bool asks_engine = false;
-  bool admins = false;  // at the admins' listener,
-  bool clients = true;  // and at the clients', where there are both
+  bool admins = false;           // at the admins' listener,
+  bool clients = true;           // and at the clients', where there are both
+  bool needs_admin_key = false;  // touches all tenants
 };
 constexpr Route kRoutes[] = {
     {.path = "/health", .method = "GET", .open = true, .admins = true},
@@ -48,7 +48,11 @@ constexpr Route kRoutes[] = {
      .asks_engine = true,
      .admins = true,
      .clients = false},
-    {.path = "/cache/reset", .method = "POST", .admins = true, .clients = false},
+    {.path = "/cache/reset",
+     .method = "POST",
+     .admins = true,
+     .clients = false,
+     .needs_admin_key = true},
 };
 
 const Route* FindRoute(std::string_view path) {
@@ -56,6 +60,11 @@ const Route* FindRoute(std::string_view path) {
     if (route.path == path) return &route;
   }
   return nullptr;
+}
+
+PreparePool::Options PoolOptions(PreparePool::Options options, const Runtime& runtime) {
+  options.cpus = runtime.options().cpus;
+  return options;
 }
 
 }  // namespace
@@ -72,19 +81,13 @@ HttpApi::HttpApi(net::io_context& context, Runtime& runtime, EngineLoop& loop,
       created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())),
       metrics_(OnCuda(runtime.model().numeric_path()) ? "gpu" : "ram"),
       news_(context),
-      id_salt_(Random()) {
+      id_salt_(Random()),
+      pool_(PoolOptions(options_.prepare, runtime)) {
   loop_.OnTold([this] { news_.Notify(); });
   runtime_.engine().SetStepObserver([this](const StepRecord& step) { metrics_.Stepped(step); });
-  // The thread that made the pool is the engine's, which may have a CPU of its own.
-  net::post(pool_, [cpus = runtime_.options().cpus] {
-    if (!cpus.empty()) (void)RestrictToCpus(cpus);
-  });
 }
 
-HttpApi::~HttpApi() {
-  pool_.join();
-  runtime_.engine().SetStepObserver({});
-}
+HttpApi::~HttpApi() { runtime_.engine().SetStepObserver({}); }
 
 std::string HttpApi::NextId(const char* prefix) {
   const std::array<uint64_t, 2> number = {id_salt_, next_id_++};
@@ -120,7 +123,15 @@ void HttpApi::Ended(Exchange& exchange) {
   record.sent_bytes = exchange.reply.sent_bytes();
   record.total_s = (Clock::Real().Now() - exchange.began).count();
   LogRequest(record, options_.json_log);
+  if (record.status == 429) metrics_.tenants.Refused(record.tenant);
   if (!record.completion) return;
+  if (!record.completion->tokens.empty()) {
+    const Completion& completion = *record.completion;
+    metrics_.tenants.Answered(
+        record.tenant, {.prompt_tokens = static_cast<uint64_t>(completion.report.prompt_tokens),
+                        .cached_tokens = static_cast<uint64_t>(CachedTokens(completion)),
+                        .answer_tokens = completion.tokens.size()});
+  }
   metrics_.overhead_s.Observe(std::max(0.0, record.total_s - record.completion->steps_s));
   if (traces_ != nullptr) traces_->Write(record.id, std::move(record.completion->report));
 }
@@ -175,16 +186,9 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
   if (route->asks_engine) {
     exchange.record.id = NextId(path == "/v1/chat/completions" ? "chatcmpl" : "cmpl");
   }
-  if (!route->open && !keys_.open()) {
-    const auto tenant = keys_.Tenant(request.authorization);
-    if (!tenant) {
-      ApiError error{.status = 401,
-                     .message = "this server asks for a key: Authorization: Bearer KEY",
-                     .code = "invalid_api_key"};
-      co_await SendError(exchange, std::move(error));
-      co_return;
-    }
-    exchange.record.tenant = *tenant;
+  if (!route->open) {
+    auto error = route->needs_admin_key ? RefuseUnlessAdmin(request) : FindTenant(exchange);
+    if (error) co_return co_await SendError(exchange, std::move(*error));
   }
   if (route->method == "POST") {
     if (auto error = CheckJsonType(request.content_type); error && !options_.any_content_type) {
@@ -199,6 +203,40 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
   if (path == "/tokenize") co_return co_await AnswerBody(exchange, &HttpApi::TokenizeBody);
   if (path == "/detokenize") co_return co_await AnswerBody(exchange, &HttpApi::DetokenizeBody);
   co_await AnswerAtOnce(exchange);
+}
+
+namespace {
+
+ApiError KeyWanted(const char* what) {
+  return {.status = 401,
+          .message = fmt::format("this server asks for {}: Authorization: Bearer KEY", what),
+          .code = "invalid_api_key"};
+}
+
+}  // namespace
+
+std::optional<ApiError> HttpApi::FindTenant(Exchange& exchange) const {
+  if (keys_.open()) return std::nullopt;
+  auto tenant = keys_.Tenant(exchange.request.authorization);
+  if (!tenant) return KeyWanted("a key");
+  exchange.record.tenant = std::move(*tenant);
+  return std::nullopt;
+}
+
+std::optional<ApiError> HttpApi::RefuseUnlessAdmin(const HttpRequest& request) const {
+  switch (keys_.AdminOf(request.authorization)) {
+    case ApiKeys::Admin::kMay:
+      return std::nullopt;
+    case ApiKeys::Admin::kUnknownKey:
+      return KeyWanted("a key that may do this");
+    case ApiKeys::Admin::kMayNot:
+      break;
+  }
+  return ApiError{.status = 403,
+                  .message = fmt::format("{} touches all tenants: it asks for the server's admin "
+                                         "key (--admin-key)",
+                                         request.path),
+                  .code = "admin_key_required"};
 }
 
 net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
@@ -216,8 +254,11 @@ net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
     response.body = DumpJson(ordered_json{{"version", options_.version}});
   } else if (path == "/metrics") {
     response.content_type = "text/plain; version=0.0.4";
-    response.body = metrics_.Text(options_.model_names[0], runtime_, loop_.Stats(),
-                                  options_.chain(), options_.connections());
+    response.body = metrics_.Text(options_.model_names[0], runtime_,
+                                  {.loop = loop_.Stats(),
+                                   .chain = options_.chain(),
+                                   .preparing = pool_.load(),
+                                   .http = options_.connections()});
   } else if (path == "/cache/reset") {
     runtime_.pool().DropCached();
   }
@@ -265,7 +306,7 @@ std::optional<ApiError> HttpApi::CheckModel(const std::string& model) const {
 }
 
 ApiResult<std::vector<int32_t>> HttpApi::Encode(const Prompt& prompt,
-                                                std::optional<bool> add_special,
+                                                std::optional<bool> add_special, size_t tokens_max,
                                                 std::string* text) const {
   if (const auto* tokens = std::get_if<std::vector<int32_t>>(&prompt)) {
     const int vocab = runtime_.model().vocab_size();
@@ -287,6 +328,14 @@ ApiResult<std::vector<int32_t>> HttpApi::Encode(const Prompt& prompt,
   } else {
     *text = std::get<std::string>(prompt);
   }
+  if (const size_t least = runtime_.tokenizer().TokensAtLeast(text->size()); least > tokens_max) {
+    return tl::unexpected<ApiError>(ApiError{
+        .message = fmt::format("{} has {} bytes, which are {} tokens at least: more than the limit "
+                               "of {}",
+                               field, text->size(), least, tokens_max),
+        .param = field,
+        .code = "context_length_exceeded"});
+  }
   auto tokens = runtime_.tokenizer().Encode(*text, special);
   if (!tokens) return BadField(field, tokens.error().message);
   return std::move(*tokens);
@@ -299,7 +348,7 @@ ApiResult<std::string> HttpApi::TokenizeBody(std::string body) const {
   if (!asked) return tl::unexpected<ApiError>(asked.error());
   if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
   std::string text;
-  const auto tokens = Encode(asked->prompt, asked->add_special, &text);
+  const auto tokens = Encode(asked->prompt, asked->add_special, options_.limits.ids_max, &text);
   if (!tokens) return tl::unexpected<ApiError>(tokens.error());
   if (tokens->size() > options_.limits.ids_max) {
     return BadField("prompt", fmt::format("prompt has {} tokens, more than the limit of {}",
@@ -319,13 +368,24 @@ ApiResult<std::string> HttpApi::DetokenizeBody(std::string body) const {
       ordered_json{{"prompt", runtime_.tokenizer().Decode(asked->tokens, /*skip_special=*/false)}});
 }
 
+ApiError HttpApi::PoolFull() {
+  return {.status = 429,
+          .message =
+              "too many requests wait to be tokenized: try again later "
+              "(--tokenizer-queue-max)",
+          .code = "queue_full"};
+}
+
 // A worker makes the answer of the request's body alone.
 net::awaitable<void> HttpApi::AnswerBody(Exchange& exchange, BodyAnswer answer) {
   std::function<ApiResult<std::string>()> work = [&] {
     return (this->*answer)(std::move(exchange.body));
   };
-  auto body = co_await Offload(pool_, std::move(work));
+  const size_t bytes = exchange.body.size();
+  auto made = co_await Offload(context_, pool_, bytes, std::move(work));
   exchange.reply.BodyDropped();
+  if (!made) co_return co_await SendError(exchange, PoolFull());
+  auto body = std::move(*made);
   if (!body) co_return co_await SendError(exchange, std::move(body.error()));
   HttpResponse response;
   response.body = std::move(*body);

@@ -14,6 +14,7 @@
 #include "server/generation.h"
 #include "server/http_server.h"
 #include "server/openai_request.h"
+#include "server/prepare_pool.h"
 #include "server/request_log.h"
 #include "server/server_metrics.h"
 #include "server/trace_files.h"
@@ -29,6 +30,7 @@ struct ApiOptions {
   bool json_log = false;
   bool admin_listener = false;  // what is for those who run the server is there, and nowhere else
   RequestLimits limits = {};
+  PreparePool::Options prepare = {};
   std::function<ChainStats()> chain = [] { return ChainStats{}; };  // any thread
   std::function<HttpStats()> connections = [] { return HttpStats{}; };
 };
@@ -67,6 +69,9 @@ class HttpApi : public HttpHandler {
   };
   struct Answering;
 
+  // Why the request is not answered, by its key.
+  std::optional<ApiError> FindTenant(Exchange& exchange) const;
+  std::optional<ApiError> RefuseUnlessAdmin(const HttpRequest& request) const;
   boost::asio::awaitable<void> Dispatch(Exchange& exchange);
   boost::asio::awaitable<void> Send(Exchange& exchange, HttpResponse response);
   boost::asio::awaitable<void> SendError(Exchange& exchange, ApiError error);
@@ -86,11 +91,12 @@ class HttpApi : public HttpHandler {
   boost::asio::awaitable<bool> WriteDelta(Exchange& exchange, Answering& answering,
                                           const Generation::Delta& delta, std::string* events);
   boost::asio::awaitable<std::string> Written(size_t tokens, std::function<std::string()> write);
-  // On the pool's thread.
+  // On a thread of the pool.
   ApiResult<Prepared> Prepare(std::string body, Ask ask, const std::string& tenant) const;
   ApiResult<GenerateRequest> ParseAsked(const std::string& body, Ask ask) const;
+  // At most `tokens_max` of them: a text that has more for certain is not even tokenized.
   ApiResult<std::vector<int32_t>> Encode(const Prompt& prompt, std::optional<bool> add_special,
-                                         std::string* text) const;
+                                         size_t tokens_max, std::string* text) const;
   ApiResult<std::string> TokenizeBody(std::string body) const;
   ApiResult<std::string> DetokenizeBody(std::string body) const;
   ApiResult<int> AnswerTokens(const GenerateRequest& asked, int prompt_tokens) const;
@@ -102,6 +108,7 @@ class HttpApi : public HttpHandler {
   // Submits; an error has been sent when false.
   boost::asio::awaitable<bool> Submit(Exchange& exchange, Prepared prepared, bool chat,
                                       Answering* answering);
+  static ApiError PoolFull();
   std::string Models() const;
   std::string NextId(const char* prefix);
 
@@ -118,7 +125,7 @@ class HttpApi : public HttpHandler {
   uint64_t next_id_ = 0;  // the context's thread's
   SignalBatch news_;      // the engine thread's
   const uint64_t id_salt_;
-  boost::asio::thread_pool pool_{1};  // for what takes long, so that tokens keep flowing
+  PreparePool pool_;  // for what takes long, so that tokens keep flowing
 };
 
 }  // namespace kvcake

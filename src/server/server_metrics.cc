@@ -107,10 +107,17 @@ void ServerMetrics::Stepped(const StepRecord& step) {
 }
 
 std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
-                                const EngineLoopStats& loop, const ChainStats& chain,
-                                const HttpStats& http) const {
+                                const ServerState& state) const {
   PrometheusText text({{"model_name", model_name}});
-  AddGauges(runtime, loop, &text);
+  AddGauges(runtime, state.loop, &text);
+  const auto preparing = [&](const char* size, size_t n) {
+    text.AddGauge(
+        "kvcake_requests_preparing",
+        "Requests that are parsed and tokenized or wait for it, by the size of their body.",
+        static_cast<double>(n), {{"size", size}});
+  };
+  preparing("small", state.preparing.small);
+  preparing("large", state.preparing.large);
   text.AddCounter("vllm:prompt_tokens_total", "Prompt tokens of answered requests.",
                   prompt_tokens_.value());
   text.AddCounter("vllm:generation_tokens_total", "Tokens generated.", generation_tokens.value());
@@ -174,11 +181,12 @@ std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
   step_tokens("decode", decoded_tokens_);
   step_tokens("fresh", fresh_tokens_);
   step_tokens("restore", restored_tokens_);
-  AddChain(chain, &text);
+  tenants.AddTo(state.loop.open, &text);
+  AddChain(state.chain, &text);
   AddTiers(runtime, &text);
-  AddConnections(http, &text);
+  AddConnections(state.http, &text);
   text.AddCounter("kvcake_tls_handshakes_failed_total",
-                  "Connections that ended before TLS was agreed on.", http.handshakes_failed);
+                  "Connections that ended before TLS was agreed on.", state.http.handshakes_failed);
   return text.text();
 }
 
