@@ -3,12 +3,11 @@
 #include <spdlog/spdlog.h>
 
 #include <filesystem>
-#include <thread>
 
 #include "app/chain_link.h"
 #include "app/flags.h"
+#include "app/http_thread.h"
 #include "app/log_format.h"
-#include "base/cpu.h"
 #include "base/descriptors.h"
 #include "server/http_api.h"
 
@@ -60,13 +59,37 @@ JobLimits LimitJobs(const ServeFlags& flags) {
   return {.jobs_max = jobs_max, .tenant_jobs_max = share};
 }
 
+// Fills in what only the loaded model tells.
+Status CompleteApiOptions(Runtime& runtime, ServeFlags* flags) {
+  const int positions = runtime.model().max_positions();
+  if (flags->api.model_len_max > positions) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--max-model-len of {} is above the model's context of {} tokens",
+                flags->api.model_len_max, positions);
+  }
+  if (flags->api.model_len_max == 0) flags->api.model_len_max = positions;
+  auto& ids_max = flags->api.limits.ids_max;
+  ids_max = std::max<size_t>(ids_max, flags->api.model_len_max);
+  flags->api.model_names = ModelNames(*flags);
+  flags->api.json_log = flags->log_format == "json";
+  flags->api.version = KVCAKE_VERSION;
+  return {};
+}
+
+Result<ChatTemplate> LoadChatTemplate(const ServeFlags& flags) {
+  Result<ChatTemplate> chat = ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file);
+  if (chat) {
+    spdlog::info("chat template: {}", chat->family());
+  } else if (flags.chat_template_file.empty()) {
+    spdlog::info("no /v1/chat/completions: {}", chat.error().message);
+  }
+  return chat;
+}
+
 Status Serve(ServeFlags flags, const CLI::App& command) {
   UseLogFormat(flags.log_format);
   RETURN_IF_ERROR(FitConnections(&flags.http.connections_max));
   ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::Load(flags.keys));
-  Result<ChatTemplate> chat = ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file);
-  if (!chat && !flags.chat_template_file.empty()) return tl::unexpected<Error>(chat.error());
-
   std::unique_ptr<TraceFiles> traces;
   if (!flags.trace_dir.empty()) {
     ASSIGN_OR_RETURN(traces, TraceFiles::Open(flags.trace_dir, flags.trace_files_max));
@@ -75,51 +98,25 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   boost::asio::io_context context(1);
   HttpServer server(context, flags.http);
   ASSIGN_OR_RETURN(const uint16_t port, server.Listen());  // before the model: a port may be taken
+  spdlog::info("listening at {} port {}; loading the model", flags.http.host, port);
+  HttpThread http(context, server,
+                  {.json_log = flags.log_format == "json", .cpus = flags.runtime.cpus});
 
+  Result<ChatTemplate> chat = LoadChatTemplate(flags);
+  if (!chat && !flags.chat_template_file.empty()) return tl::unexpected<Error>(chat.error());
   ASSIGN_OR_RETURN(const auto chain, ChainLink::Start(flags.chain, command, &flags.runtime));
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
-  const int positions = runtime->model().max_positions();
-  if (flags.api.model_len_max > positions) {
-    return Fail(ErrorCode::kInvalidArgument,
-                "--max-model-len of {} is above the model's context of {} tokens",
-                flags.api.model_len_max, positions);
-  }
-  if (flags.api.model_len_max == 0) flags.api.model_len_max = positions;
-  auto& ids_max = flags.api.limits.ids_max;
-  ids_max = std::max<size_t>(ids_max, flags.api.model_len_max);
-  flags.api.model_names = ModelNames(flags);
-  flags.api.json_log = flags.log_format == "json";
-  flags.api.version = KVCAKE_VERSION;
+  RETURN_IF_ERROR(CompleteApiOptions(*runtime, &flags));
   if (chain) flags.api.chain = [&chain = *chain] { return chain.Stats(); };
-  if (chat) {
-    spdlog::info("chat template: {}", chat->family());
-  } else {
-    spdlog::info("no /v1/chat/completions: {}", chat.error().message);
-  }
   EngineLoop loop(runtime->engine(), runtime->restorer(), LimitJobs(flags));
   HttpApi api(context, *runtime, loop, std::move(chat), std::move(keys), traces.get(), flags.api);
   if (chain) RETURN_IF_ERROR(chain->Lead(*runtime, loop));
-  std::thread http([&] {
-    RunInBackground();  // the next step goes before the last one's tokens
-    // Wherever there is room: the engine thread, whose CPUs it has inherited, needs its own.
-    if (!flags.runtime.cpus.empty()) {
-      if (const Status status = RestrictToCpus(flags.runtime.cpus); !status) {
-        spdlog::warn("{}", status.error().message);
-      }
-    }
-    server.Run(
-        api,
-        [&] {
-          api.Drain();
-          loop.Stop();
-        },
-        [&] { loop.CancelAll(); });
-  });
+  http.Open(api, loop);
   spdlog::info("serving {} at http://{}:{}/v1", flags.api.model_names[0], flags.http.host, port);
   loop.Run();
   if (chain) chain->End();
   runtime->engine().FlushStore();
-  http.join();
+  http.Join();
   return {};
 }
 
@@ -141,6 +138,13 @@ void AddHttpFlags(CLI::App& app, HttpOptions* http) {
              "for the next request, and for a client to take what is sent");
   AddSeconds(app, "--header-timeout", &http->header_timeout, "for a request's header");
   AddSeconds(app, "--body-timeout", &http->body_timeout, "for a request's body");
+  app.add_option_function<double>(
+         "--shutdown-delay", [http](double s) { http->shutdown_delay = Seconds(s); },
+         "when told to stop (SIGTERM), go on taking requests for so long, no longer /ready: what "
+         "sends them takes notice")
+      ->transform(DurationValue())
+      ->check(CLI::Range(0.0, 1e6))
+      ->default_str("0s");
   AddSeconds(app, "--drain-timeout", &http->drain_timeout,
              "for what runs when the server is told to stop (SIGTERM)");
 }
@@ -175,6 +179,8 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
                  "whose scripts browsers let use the server; \"\" for nobody's")
       ->capture_default_str();
   AddSeconds(app, "--request-timeout", &flags->api.request_timeout, "for an answer");
+  AddSeconds(app, "--health-timeout", &flags->api.health_timeout,
+             "for the engine thread to come around; after that /health and /ready answer 503");
   app.add_option(
          "--tokenizer-threads", flags->api.prepare.threads,
          "parse and tokenize requests of any size, beside one that takes bodies of less than "

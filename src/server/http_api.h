@@ -25,6 +25,7 @@ struct ApiOptions {
   std::vector<std::string> model_names;  // at least one; the first is the one in answers
   int model_len_max = 0;                 // tokens of prompt and answer
   Seconds request_timeout{3600};         // of an answer, from its request
+  Seconds health_timeout{120};           // of the engine thread, for one step
   std::string allowed_origin = "*";      // of browsers' scripts; empty: none
   std::string version;
   bool json_log = false;
@@ -46,6 +47,8 @@ class HttpApi : public HttpHandler {
   void Refused(const ApiError& error) override;
   // Any thread: the server goes away; /ready says so.
   void Drain() { draining_ = true; }
+  // Any thread: why the server is not well; empty: it is.
+  std::string Ailment() const;
 
  private:
   enum class Ask { kCompletion, kChat, kWarm };

@@ -84,29 +84,45 @@ Result<uint16_t> HttpServer::Listen() {
   return acceptor_.local_endpoint().port();
 }
 
-void HttpServer::Run(HttpHandler& handler, std::function<void()> on_drain,
-                     std::function<void()> on_late) {
+void HttpServer::Run(HttpHandler& handler, ShutdownCalls calls) {
   handler_ = &handler;
+  calls_ = std::move(calls);
   signals_.add(SIGTERM);
   signals_.add(SIGINT);
-  WaitForSignal(std::move(on_drain), std::move(on_late));
+  WaitForSignal();
   net::co_spawn(context_, Accept(), net::detached);
   context_.run();
 }
 
-void HttpServer::WaitForSignal(std::function<void()> on_drain, std::function<void()> on_late) {
-  signals_.async_wait([this, on_drain = std::move(on_drain), on_late = std::move(on_late)](
-                          error_code error, int signal) {
+void HttpServer::Stop() {
+  net::post(context_, [this] {
+    if (!draining_) Drain();
+  });
+}
+
+void HttpServer::WaitForSignal() {
+  signals_.async_wait([this](error_code error, int signal) {
     if (error) return;
-    if (draining_) {
+    if (std::exchange(stopping_, true)) {
       spdlog::warn("a second signal: gone at once");
       _exit(128 + signal);
     }
     spdlog::info("signal {}: finishing what runs, for at most {} s", signal,
                  options_.drain_timeout.count());
-    WaitForSignal({}, {});
-    on_drain();
-    Drain(on_late);
+    WaitForSignal();
+    calls_.on_signal();
+    DrainLater();
+  });
+}
+
+void HttpServer::DrainLater() {
+  if (options_.shutdown_delay <= Seconds(0)) return Drain();
+  spdlog::info("no longer ready; requests are taken for {} s more",
+               options_.shutdown_delay.count());
+  drain_timer_.expires_after(
+      std::chrono::duration_cast<std::chrono::milliseconds>(options_.shutdown_delay));
+  drain_timer_.async_wait([this](error_code error) {
+    if (!error && !draining_) Drain();
   });
 }
 
@@ -154,8 +170,9 @@ void HttpServer::Refuse(tcp::socket socket) {
   handler_->Refused(refusal);
 }
 
-void HttpServer::Drain(std::function<void()> on_late) {
+void HttpServer::Drain() {
   draining_ = true;
+  calls_.on_drain();
   error_code error;
   acceptor_.close(error);
   std::vector<Connection*> idle;
@@ -165,9 +182,9 @@ void HttpServer::Drain(std::function<void()> on_late) {
   for (Connection* connection : idle) connection->Close();
   drain_timer_.expires_after(
       std::chrono::duration_cast<std::chrono::milliseconds>(options_.drain_timeout));
-  drain_timer_.async_wait([this, on_late = std::move(on_late)](error_code late) {
+  drain_timer_.async_wait([this](error_code late) {
     if (late) return;
-    on_late();
+    calls_.on_late();
     drain_timer_.expires_after(kLastWords);
     drain_timer_.async_wait([this](error_code later) {
       if (later) return;

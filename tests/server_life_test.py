@@ -1,0 +1,131 @@
+"""A server's life as whoever watches it sees it: loading, ready, stuck, told to stop."""
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import unittest
+
+from server_fixture import CHATML, MODEL, PROGRAM, ROOT, WAIT_S, OwnServersTest, eventually
+
+PROMPT = " ".join(f"Sentence {i} says that {i * i} is the square of {i}." for i in range(40))
+
+
+class LoadingServer:
+    """A server that goes on loading until it is let go: its chat template is a pipe."""
+
+    def __init__(self, *flags):
+        self.folder = tempfile.TemporaryDirectory()
+        self.pipe = self.folder.name + "/template"
+        os.mkfifo(self.pipe)
+        self.log_path = pathlib.Path(self.folder.name, "log")
+        with open(self.log_path, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *PROGRAM.split(), "serve", "--model", MODEL,
+                 "--port", "0", "--threads", "1", "--ram-capacity", "64MiB", "--chat-template",
+                 self.pipe, *flags], stdout=log, stderr=log)
+        eventually(lambda: self.process.poll() is not None or "listening at" in self.log(),
+                   "a listener")
+        self.port = int(re.search(r"listening at \S+ port (\d+)", self.log())[1])
+
+    def log(self):
+        return self.log_path.read_text(encoding="utf-8")
+
+    def let_go(self):
+        with open(self.pipe, "w", encoding="utf-8") as pipe:
+            pipe.write(CHATML)
+
+    def request(self, method, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        content = json.loads(response.read())
+        connection.close()
+        return response.status, content
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.folder.cleanup()
+
+
+class LoadingTest(unittest.TestCase):
+    def start(self):
+        server = LoadingServer()
+        self.addCleanup(server.kill)
+        return server
+
+    def test_it_says_that_it_loads_and_then_serves(self):
+        server = self.start()
+        body = json.dumps({"prompt": "Once", "max_tokens": 1})
+        self.assertEqual(server.request("GET", "/health"), (200, {}))
+        for method, path in (("GET", "/ready"), ("POST", "/v1/completions"), ("GET", "/v1/models")):
+            status, content = server.request(method, path, body if method == "POST" else None)
+            self.assertEqual((status, content["error"]["code"]), (503, "loading"))
+        server.let_go()
+        eventually(lambda: server.request("GET", "/ready")[0] == 200, "the model")
+        self.assertEqual(server.request("POST", "/v1/completions", body)[0], 200)
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.process.wait(WAIT_S), 0)
+
+    def test_signals_end_it_while_it_loads(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            server = self.start()
+            server.process.send_signal(number)
+            self.assertEqual(server.process.wait(WAIT_S), 0)
+            self.assertIn("while the model was being loaded", server.log())
+
+    def test_what_cannot_be_loaded_ends_it(self):
+        server = self.start()
+        with open(server.pipe, "w", encoding="utf-8") as pipe:
+            pipe.write("no template")
+        self.assertEqual(server.process.wait(WAIT_S), 1)
+        self.assertIn("the chat template is of none of the families", server.log())
+
+
+class HealthTest(OwnServersTest):
+    def test_an_engine_that_does_not_come_around_is_told_of(self):
+        """One step of this emulated machine takes many times as long as --health-timeout."""
+        profile = json.loads((ROOT / "bench/profiles/a100-llama-7b.json").read_text())
+        with tempfile.TemporaryDirectory() as folder:
+            path = folder + "/slow.json"
+            pathlib.Path(path).write_text(json.dumps({**profile, "c0": 0.5}), encoding="utf-8")
+            server = self.start("--emulate", path, "--health-timeout", "20ms")
+            eventually(lambda: server.request("GET", "/health")[0] == 200, "health")
+            asked = threading.Thread(target=server.request, args=(
+                "POST", "/v1/completions", json.dumps({"prompt": PROMPT, "max_tokens": 4}),
+                {"Content-Type": "application/json"}))
+            asked.start()
+            eventually(lambda: server.request("GET", "/health")[0] == 503, "an unhealthy server")
+            status, _, content = server.request("GET", "/ready")
+            if status == 503:  # it may just have come around
+                error = json.loads(content)["error"]
+                self.assertEqual(error["code"], "engine_stuck")
+                self.assertIn("--health-timeout", error["message"])
+            asked.join()
+            eventually(lambda: server.request("GET", "/health")[0] == 200, "health again")
+            self.assertEqual(server.stop(), 0)
+
+
+class ShutdownTest(OwnServersTest):
+    def test_requests_are_taken_until_the_delay_has_passed(self):
+        server = self.start("--shutdown-delay", "1h")
+        server.process.send_signal(signal.SIGTERM)
+        eventually(lambda: server.request("GET", "/ready")[0] == 503, "not ready")
+        answer = server.post("/v1/completions", {"prompt": "Once", "max_tokens": 1})
+        self.assertEqual(answer["usage"]["completion_tokens"], 1)
+        self.assertEqual(server.request("GET", "/health")[0], 200)
+        server.process.send_signal(signal.SIGTERM)  # the second ends it
+        self.assertEqual(server.process.wait(WAIT_S), 128 + signal.SIGTERM)
+
+    def test_it_drains_after_the_delay(self):
+        server = self.start("--shutdown-delay", "1ms")
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
