@@ -14,10 +14,11 @@ HttpThread::HttpThread(boost::asio::io_context& context, HttpServer& server, Opt
     : context_(context),
       server_(server),
       options_(std::move(options)),
-      front_(options_.json_log) {
+      front_(options_.json_log),
+      hangup_(context) {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT}) sigaddset(&signals, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, &signals_before_);
   thread_ = std::thread([this] { Run(); });
 }
@@ -38,7 +39,28 @@ void HttpThread::Open(HttpApi& api, EngineLoop& loop) {
     front_.Open(api);
     if (told_to_stop_) api.Drain();
     if (draining_) loop.Stop();
+    if (reload_) LoadKeys();
   });
+}
+
+void HttpThread::WaitForHangup() {
+  hangup_.async_wait([this](boost::system::error_code error, int) {
+    if (error || draining_) return;
+    LoadKeys();
+    WaitForHangup();
+  });
+}
+
+void HttpThread::LoadKeys() {
+  reload_ = api_ == nullptr;  // later, then
+  if (reload_) return;
+  Result<ApiKeys> keys = options_.load_keys();
+  if (keys) {
+    api_->SetKeys(std::move(*keys));
+    spdlog::info("SIGHUP: the keys have been read again");
+  } else {
+    spdlog::error("SIGHUP: the keys stay as they were: {}", keys.error().message);
+  }
 }
 
 void HttpThread::Run() {
@@ -58,11 +80,15 @@ void HttpThread::Run() {
   };
   calls.on_drain = [this] {
     draining_ = true;
+    boost::system::error_code error;
+    hangup_.cancel(error);  // the signal is still caught: it ends nothing
     if (loop_ != nullptr) loop_->Stop();
   };
   calls.on_late = [this] {
     if (loop_ != nullptr) loop_->CancelAll();
   };
+  hangup_.add(SIGHUP);
+  WaitForHangup();
   boost::asio::post(context_, [this] {  // when all of them have a handler
     pthread_sigmask(SIG_SETMASK, &signals_before_, nullptr);
   });

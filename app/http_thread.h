@@ -19,6 +19,7 @@ class HttpThread {
     bool json_log = false;
     std::vector<int> cpus = {};                       // where it may run; empty: anywhere
     std::function<void()> on_signal = [] {};          // on the thread: the server was told to stop
+    std::function<Result<ApiKeys>()> load_keys = {};  // on the thread, at SIGHUP
   };
 
   // Runs `server`, which listens and belongs to `context`. Until Open, requests are told that the
@@ -37,6 +38,9 @@ class HttpThread {
 
  private:
   void Run();
+  void WaitForHangup();
+  // Keys that cannot be read leave those that there are.
+  void LoadKeys();
 
   boost::asio::io_context& context_;
   HttpServer& server_;
@@ -48,7 +52,8 @@ class HttpThread {
   HttpFront front_;
   HttpApi* api_ = nullptr;
   EngineLoop* loop_ = nullptr;
-  bool told_to_stop_ = false, draining_ = false;
+  bool told_to_stop_ = false, draining_ = false, reload_ = false;
+  boost::asio::signal_set hangup_;
 
   std::thread thread_;
 };

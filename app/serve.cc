@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "app/chain_link.h"
+#include "app/config_file.h"
 #include "app/flags.h"
 #include "app/http_thread.h"
 #include "app/log_format.h"
@@ -19,6 +20,7 @@ struct ServeFlags {
   ChainFlags chain;
   HttpOptions http;
   ApiOptions api;
+  std::string config_file;  // which main.cc has read
   KeySources keys;
   size_t tenant_requests_max = 0;
   std::string chat_template_file;
@@ -86,10 +88,17 @@ Result<ChatTemplate> LoadChatTemplate(const ServeFlags& flags) {
   return chat;
 }
 
+Result<ApiKeys> LoadKeys(const KeySources& sources) {
+  for (const std::string& file : {sources.file, sources.admin_file}) {
+    if (!file.empty()) WarnIfOthersRead(file);
+  }
+  return ApiKeys::Load(sources);
+}
+
 Status Serve(ServeFlags flags, const CLI::App& command) {
   UseLogFormat(flags.log_format);
   RETURN_IF_ERROR(FitConnections(&flags.http.connections_max));
-  ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::Load(flags.keys));
+  ASSIGN_OR_RETURN(ApiKeys keys, LoadKeys(flags.keys));
   std::unique_ptr<TraceFiles> traces;
   if (!flags.trace_dir.empty()) {
     ASSIGN_OR_RETURN(traces, TraceFiles::Open(flags.trace_dir, flags.trace_files_max));
@@ -100,7 +109,9 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   ASSIGN_OR_RETURN(const uint16_t port, server.Listen());  // before the model: a port may be taken
   spdlog::info("listening at {} port {}; loading the model", flags.http.host, port);
   HttpThread http(context, server,
-                  {.json_log = flags.log_format == "json", .cpus = flags.runtime.cpus});
+                  {.json_log = flags.log_format == "json",
+                   .cpus = flags.runtime.cpus,
+                   .load_keys = [sources = flags.keys] { return LoadKeys(sources); }});
 
   Result<ChatTemplate> chat = LoadChatTemplate(flags);
   if (!chat && !flags.chat_template_file.empty()) return tl::unexpected<Error>(chat.error());
@@ -161,8 +172,11 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
   app.add_option("--max-model-len", flags->api.model_len_max,
                  "most tokens of prompt and answer together (default: the model's context)")
       ->check(CLI::Range(2, 1 << 30));
-  app.add_option("--api-key", flags->keys.keys, "ask for one of these keys; may be repeated")
-      ->allow_extra_args(false);
+  app.add_option("--api-key", flags->keys.keys,
+                 "ask for one of these keys; may be repeated; better said in the environment or a "
+                 "file, as everybody sees a command line")
+      ->allow_extra_args(false)
+      ->envname("KVCAKE_API_KEY");
   app.add_option("--api-key-file", flags->keys.file,
                  "a file of tenants, NAME KEY on each line, whose caches are separate")
       ->check(CLI::ExistingFile);
@@ -229,6 +243,11 @@ void AddScheduleFlags(CLI::App& app, RuntimeOptions* options) {
 void AddServeCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* serve = app.add_subcommand("serve", "answer requests as OpenAI's API does, over HTTP");
+  serve
+      ->add_option("--config", flags->config_file,
+                   "a TOML or INI file of these flags: max-num-seqs = 4; those of the command line "
+                   "go before it, and it before the environment")
+      ->check(CLI::ExistingFile);
   AddRuntimeFlags(*serve, &flags->runtime);
   AddChainFlags(*serve, &flags->chain);
   AddHttpFlags(*serve, &flags->http);

@@ -111,6 +111,86 @@ class HealthTest(OwnServersTest):
             self.assertEqual(server.stop(), 0)
 
 
+class ConfigTest(OwnServersTest):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def write(self, name, text, mode=0o600):
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(mode)
+        return str(path)
+
+    def status(self, server, key=None):
+        headers = {"Authorization": "Bearer " + key} if key else {}
+        return server.request("GET", "/v1/models", headers=headers)[0]
+
+    def test_keys_are_read_again_at_sighup(self):
+        keys = self.write("keys", "ann old\n")
+        server = self.start("--api-key-file", keys)
+        self.assertEqual((self.status(server, "old"), self.status(server, "new")), (200, 401))
+        self.write("keys", "ann new\n")
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "read again" in server.log(), "new keys")
+        self.assertEqual((self.status(server, "old"), self.status(server, "new")), (401, 200))
+        self.write("keys", "ann\n")
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "stay as they were" in server.log(), "a refusal")
+        self.assertIn("keys:1: not a tenant's name and its key", server.log())
+        self.assertEqual(self.status(server, "new"), 200)
+        self.assertNotIn("everybody on this machine", server.log())
+        self.assertEqual(server.stop(), 0)
+
+    def test_keys_come_from_the_environment(self):
+        server = self.start(wrapper=("env", "KVCAKE_API_KEY=secret"))
+        self.assertEqual((self.status(server), self.status(server, "secret")), (401, 200))
+        self.assertEqual(server.stop(), 0)
+
+    def test_files_that_others_may_read_are_warned_of(self):
+        keys = self.write("keys", "ann key\n", mode=0o644)
+        config = self.write("config.toml", 'admin-key = "root"\n', mode=0o604)
+        server = self.start("--api-key-file", keys, "--config", config)
+        for path in (keys, config):
+            self.assertIn(f"everybody on this machine may read the keys in {path}", server.log())
+        self.assertEqual(server.stop(), 0)
+
+    def test_flags_come_from_a_file(self):
+        config = self.write("config.toml", """
+            max-model-len = 100
+            served-model-name = ["one", "two"]
+            api-key = "secret"
+            enforce-eager = true
+            [run]
+            max-model-len = 7
+            [serve]
+            body-max = "1KiB"
+            """)
+        server = self.start("--config", config, "--served-model-name", "three")
+        headers = {"Authorization": "Bearer secret"}
+        models = json.loads(server.request("GET", "/v1/models", headers=headers)[2])["data"]
+        self.assertEqual([(model["id"], model["max_model_len"]) for model in models],
+                         [("three", 100)])  # the command line goes before the file
+        self.assertEqual(server.request("POST", "/tokenize", " " * 2000, headers)[0], 413)
+        self.assertNotIn("everybody", server.log())
+        self.assertEqual(server.stop(), 0)
+        server = self.start("--config=" + config)
+        models = json.loads(server.request("GET", "/v1/models", headers=headers)[2])["data"]
+        self.assertEqual([model["id"] for model in models], ["one", "two"])
+        self.assertEqual(server.stop(), 0)
+
+    def test_files_of_other_flags_are_refused(self):
+        for text, part in (("max-modle-len = 3", "--max-modle-len"), ('config = "x"', "another"),
+                           ("max-model-len = 1", "max-model-len")):
+            config = self.write("config.toml", text)
+            done = subprocess.run([*PROGRAM.split(), "serve", "--model", MODEL, "--config", config],
+                                  stderr=subprocess.PIPE, stdout=subprocess.PIPE, check=False,
+                                  timeout=WAIT_S)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(part, (done.stderr + done.stdout).decode())
+
+
 class ShutdownTest(OwnServersTest):
     def test_requests_are_taken_until_the_delay_has_passed(self):
         server = self.start("--shutdown-delay", "1h")

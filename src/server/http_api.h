@@ -47,6 +47,8 @@ class HttpApi : public HttpHandler {
   void Refused(const ApiError& error) override;
   // Any thread: the server goes away; /ready says so.
   void Drain() { draining_ = true; }
+  // The context's thread: these keys are asked for from the next request on.
+  void SetKeys(ApiKeys keys) { keys_ = std::move(keys); }
   // Any thread: why the server is not well; empty: it is.
   std::string Ailment() const;
 
@@ -118,7 +120,7 @@ class HttpApi : public HttpHandler {
   Runtime& runtime_;
   EngineLoop& loop_;
   const Result<ChatTemplate> chat_;
-  const ApiKeys keys_;
+  ApiKeys keys_;  // the context's thread's
   TraceFiles* const traces_;
   const ApiOptions options_;
   const int64_t created_;
