@@ -11,6 +11,7 @@
 #include "app/log_format.h"
 #include "base/descriptors.h"
 #include "server/http_api.h"
+#include "server/service_manager.h"
 
 namespace kvcake {
 namespace {
@@ -95,10 +96,16 @@ Result<ApiKeys> LoadKeys(const KeySources& sources) {
   return ApiKeys::Load(sources);
 }
 
+// A manager that does not listen stops nothing.
+void Tell(const ServiceManager& manager, std::string_view state) {
+  if (const Status told = manager.Notify(state); !told) spdlog::warn("{}", told.error().message);
+}
+
 Status Serve(ServeFlags flags, const CLI::App& command) {
   UseLogFormat(flags.log_format);
   RETURN_IF_ERROR(FitConnections(&flags.http.connections_max));
   ASSIGN_OR_RETURN(ApiKeys keys, LoadKeys(flags.keys));
+  ServiceManager manager(ServiceManager::FromEnvironment());
   std::unique_ptr<TraceFiles> traces;
   if (!flags.trace_dir.empty()) {
     ASSIGN_OR_RETURN(traces, TraceFiles::Open(flags.trace_dir, flags.trace_files_max));
@@ -111,6 +118,7 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   HttpThread http(context, server,
                   {.json_log = flags.log_format == "json",
                    .cpus = flags.runtime.cpus,
+                   .on_signal = [&manager] { Tell(manager, "STOPPING=1"); },
                    .load_keys = [sources = flags.keys] { return LoadKeys(sources); }});
 
   Result<ChatTemplate> chat = LoadChatTemplate(flags);
@@ -123,6 +131,9 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   HttpApi api(context, *runtime, loop, std::move(chat), std::move(keys), traces.get(), flags.api);
   if (chain) RETURN_IF_ERROR(chain->Lead(*runtime, loop));
   http.Open(api, loop);
+  Tell(manager, fmt::format("READY=1\nSTATUS=serving {}", flags.api.model_names[0]));
+  ServiceManager watchdog(ServiceManager::FromEnvironment());  // ends before what it watches
+  watchdog.Watch([&api] { return api.Ailment().empty(); });
   spdlog::info("serving {} at http://{}:{}/v1", flags.api.model_names[0], flags.http.host, port);
   loop.Run();
   if (chain) chain->End();

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -109,6 +110,28 @@ class HealthTest(OwnServersTest):
             asked.join()
             eventually(lambda: server.request("GET", "/health")[0] == 200, "health again")
             self.assertEqual(server.stop(), 0)
+
+
+class ServiceManagerTest(OwnServersTest):
+    def test_it_hears_of_the_servers_life(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = folder + "/notify"
+            manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self.addCleanup(manager.close)
+            manager.bind(path)
+            manager.settimeout(WAIT_S)
+
+            def heard(what):
+                while not (told := manager.recv(4096).decode()).startswith(what):
+                    self.assertEqual(told, "WATCHDOG=1")
+                return told
+            server = self.start(wrapper=("env", f"NOTIFY_SOCKET={path}", "WATCHDOG_USEC=20000"))
+            self.assertRegex(heard("READY=1"), r"^READY=1\nSTATUS=serving \w+$")
+            for _ in range(3):
+                heard("WATCHDOG=1")
+            server.process.send_signal(signal.SIGTERM)
+            heard("STOPPING=1")
+            self.assertEqual(server.process.wait(WAIT_S), 0)
 
 
 class ConfigTest(OwnServersTest):
