@@ -3,15 +3,16 @@
 #include <spdlog/spdlog.h>
 
 #include <filesystem>
-#include <thread>
 
 #include "app/chain_link.h"
+#include "app/config_file.h"
 #include "app/flags.h"
+#include "app/http_thread.h"
 #include "app/log_format.h"
-#include "base/cpu.h"
 #include "base/descriptors.h"
 #include "server/http_api.h"
 #include "server/http_tls.h"
+#include "server/service_manager.h"
 
 namespace kvcake {
 namespace {
@@ -21,6 +22,7 @@ struct ServeFlags {
   ChainFlags chain;
   HttpOptions http;
   ApiOptions api;
+  std::string config_file;  // which main.cc has read
   KeySources keys;
   size_t tenant_requests_max = 0;
   std::string chat_template_file;
@@ -81,13 +83,50 @@ JobLimits LimitJobs(const ServeFlags& flags) {
   return {.jobs_max = jobs_max, .tenant_jobs_max = share};
 }
 
+// Fills in what only the loaded model tells.
+Status CompleteApiOptions(Runtime& runtime, ServeFlags* flags) {
+  const int positions = runtime.model().max_positions();
+  if (flags->api.model_len_max > positions) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--max-model-len of {} is above the model's context of {} tokens",
+                flags->api.model_len_max, positions);
+  }
+  if (flags->api.model_len_max == 0) flags->api.model_len_max = positions;
+  auto& ids_max = flags->api.limits.ids_max;
+  ids_max = std::max<size_t>(ids_max, flags->api.model_len_max);
+  flags->api.model_names = ModelNames(*flags);
+  flags->api.json_log = flags->log_format == "json";
+  flags->api.version = KVCAKE_VERSION;
+  return {};
+}
+
+Result<ChatTemplate> LoadChatTemplate(const ServeFlags& flags) {
+  Result<ChatTemplate> chat = ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file);
+  if (chat) {
+    spdlog::info("chat template: {}", chat->family());
+  } else if (flags.chat_template_file.empty()) {
+    spdlog::info("no /v1/chat/completions: {}", chat.error().message);
+  }
+  return chat;
+}
+
+Result<ApiKeys> LoadKeys(const KeySources& sources) {
+  for (const std::string& file : {sources.file, sources.admin_file}) {
+    if (!file.empty()) WarnIfOthersRead(file);
+  }
+  return ApiKeys::Load(sources);
+}
+
+// A manager that does not listen stops nothing.
+void Tell(const ServiceManager& manager, std::string_view state) {
+  if (const Status told = manager.Notify(state); !told) spdlog::warn("{}", told.error().message);
+}
+
 Status Serve(ServeFlags flags, const CLI::App& command) {
   UseLogFormat(flags.log_format);
   RETURN_IF_ERROR(FitConnections(&flags.http));
-  ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::Load(flags.keys));
-  Result<ChatTemplate> chat = ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file);
-  if (!chat && !flags.chat_template_file.empty()) return tl::unexpected<Error>(chat.error());
-
+  ASSIGN_OR_RETURN(ApiKeys keys, LoadKeys(flags.keys));
+  ServiceManager manager(ServiceManager::FromEnvironment());
   std::unique_ptr<TraceFiles> traces;
   if (!flags.trace_dir.empty()) {
     ASSIGN_OR_RETURN(traces, TraceFiles::Open(flags.trace_dir, flags.trace_files_max));
@@ -98,53 +137,33 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   boost::asio::io_context context(1);
   HttpServer server(context, flags.http);
   ASSIGN_OR_RETURN(const uint16_t port, server.Listen());  // before the model: a port may be taken
+  spdlog::info("listening at {} port {}; loading the model", flags.http.host, port);
+  HttpThread http(context, server,
+                  {.json_log = flags.log_format == "json",
+                   .cpus = flags.runtime.cpus,
+                   .on_signal = [&manager] { Tell(manager, "STOPPING=1"); },
+                   .load_keys = [sources = flags.keys] { return LoadKeys(sources); }});
 
+  Result<ChatTemplate> chat = LoadChatTemplate(flags);
+  if (!chat && !flags.chat_template_file.empty()) return tl::unexpected<Error>(chat.error());
   ASSIGN_OR_RETURN(const auto chain, ChainLink::Start(flags.chain, command, &flags.runtime));
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
-  const int positions = runtime->model().max_positions();
-  if (flags.api.model_len_max > positions) {
-    return Fail(ErrorCode::kInvalidArgument,
-                "--max-model-len of {} is above the model's context of {} tokens",
-                flags.api.model_len_max, positions);
-  }
-  if (flags.api.model_len_max == 0) flags.api.model_len_max = positions;
-  auto& ids_max = flags.api.limits.ids_max;
-  ids_max = std::max<size_t>(ids_max, flags.api.model_len_max);
-  flags.api.model_names = ModelNames(flags);
-  flags.api.json_log = flags.log_format == "json";
-  flags.api.version = KVCAKE_VERSION;
   flags.api.admin_listener = flags.http.admin_port.has_value();
   flags.api.connections = [&server] { return server.Stats(); };
+  RETURN_IF_ERROR(CompleteApiOptions(*runtime, &flags));
   if (chain) flags.api.chain = [&chain = *chain] { return chain.Stats(); };
-  if (chat) {
-    spdlog::info("chat template: {}", chat->family());
-  } else {
-    spdlog::info("no /v1/chat/completions: {}", chat.error().message);
-  }
   EngineLoop loop(runtime->engine(), runtime->restorer(), LimitJobs(flags));
   HttpApi api(context, *runtime, loop, std::move(chat), std::move(keys), traces.get(), flags.api);
   if (chain) RETURN_IF_ERROR(chain->Lead(*runtime, loop));
-  std::thread http([&] {
-    RunInBackground();  // the next step goes before the last one's tokens
-    // Wherever there is room: the engine thread, whose CPUs it has inherited, needs its own.
-    if (!flags.runtime.cpus.empty()) {
-      if (const Status status = RestrictToCpus(flags.runtime.cpus); !status) {
-        spdlog::warn("{}", status.error().message);
-      }
-    }
-    server.Run(
-        api,
-        [&] {
-          api.Drain();
-          loop.Stop();
-        },
-        [&] { loop.CancelAll(); });
-  });
+  http.Open(api, loop);
+  Tell(manager, fmt::format("READY=1\nSTATUS=serving {}", flags.api.model_names[0]));
+  ServiceManager watchdog(ServiceManager::FromEnvironment());  // ends before what it watches
+  watchdog.Watch([&api] { return api.Ailment().empty(); });
   SayWhere(flags, server, port);
   loop.Run();
   if (chain) chain->End();
   runtime->engine().FlushStore();
-  http.join();
+  http.Join();
   return {};
 }
 
@@ -181,6 +200,13 @@ void AddHttpFlags(CLI::App& app, HttpOptions* http) {
              "for the next request, and for a client to take what is sent");
   AddSeconds(app, "--header-timeout", &http->header_timeout, "for a request's header");
   AddSeconds(app, "--body-timeout", &http->body_timeout, "for a request's body");
+  app.add_option_function<double>(
+         "--shutdown-delay", [http](double s) { http->shutdown_delay = Seconds(s); },
+         "when told to stop (SIGTERM), go on taking requests for so long, no longer /ready: what "
+         "sends them takes notice")
+      ->transform(DurationValue())
+      ->check(CLI::Range(0.0, 1e6))
+      ->default_str("0s");
   AddSeconds(app, "--drain-timeout", &http->drain_timeout,
              "for what runs when the server is told to stop (SIGTERM)");
 }
@@ -236,8 +262,11 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
   app.add_option("--max-model-len", flags->api.model_len_max,
                  "most tokens of prompt and answer together (default: the model's context)")
       ->check(CLI::Range(2, 1 << 30));
-  app.add_option("--api-key", flags->keys.keys, "ask for one of these keys; may be repeated")
-      ->allow_extra_args(false);
+  app.add_option("--api-key", flags->keys.keys,
+                 "ask for one of these keys; may be repeated; better said in the environment or a "
+                 "file, as everybody sees a command line")
+      ->allow_extra_args(false)
+      ->envname("KVCAKE_API_KEY");
   app.add_option("--api-key-file", flags->keys.file,
                  "a file of tenants, NAME KEY on each line, whose caches are separate")
       ->check(CLI::ExistingFile);
@@ -251,6 +280,8 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
                  "a file with a chat template, instead of the model's own")
       ->check(CLI::ExistingFile);
   AddSeconds(app, "--request-timeout", &flags->api.request_timeout, "for an answer");
+  AddSeconds(app, "--health-timeout", &flags->api.health_timeout,
+             "for the engine thread to come around; after that /health and /ready answer 503");
   app.add_option(
          "--tokenizer-threads", flags->api.prepare.threads,
          "parse and tokenize requests of any size, beside one that takes bodies of less than "
@@ -300,6 +331,11 @@ void AddScheduleFlags(CLI::App& app, RuntimeOptions* options) {
 void AddServeCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* serve = app.add_subcommand("serve", "answer requests as OpenAI's API does, over HTTP");
+  serve
+      ->add_option("--config", flags->config_file,
+                   "a TOML or INI file of these flags: max-num-seqs = 4; those of the command line "
+                   "go before it, and it before the environment")
+      ->check(CLI::ExistingFile);
   AddRuntimeFlags(*serve, &flags->runtime);
   AddChainFlags(*serve, &flags->chain);
   AddHttpFlags(*serve, &flags->http);

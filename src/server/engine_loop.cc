@@ -83,6 +83,11 @@ EngineLoopStats EngineLoop::Stats() const {
   return stats;
 }
 
+Seconds EngineLoop::SinceTurn() const {
+  MutexLock lock(mutex_);
+  return turn_began_ ? Clock::Real().Now() - *turn_began_ : Seconds(0);
+}
+
 void EngineLoop::Post(std::function<void()> work) {
   {
     MutexLock lock(mutex_);
@@ -109,11 +114,13 @@ bool EngineLoop::TakeIn() {
   bool all;
   {
     MutexLock lock(mutex_);
+    turn_began_.reset();
     while (live_.empty() && inbox_.empty() && !stop_ && cancelled_.empty() && !cancel_all_ &&
            posted_.empty()) {
       changed_.Wait(mutex_);
     }
     if (stop_ && jobs_ == 0) return false;
+    turn_began_ = Clock::Real().Now();
     jobs.swap(inbox_);
     stats_.waiting += jobs.size();
     cancelled.swap(cancelled_);

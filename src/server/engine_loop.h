@@ -74,6 +74,9 @@ class EngineLoop {
   // No more requests; Run returns when those that there are have been answered.
   void Stop();
   EngineLoopStats Stats() const;
+  // For how long the engine thread has been at what it does now, a step or handing out; 0 while it
+  // sleeps. Much longer than any step takes: it is stuck.
+  Seconds SinceTurn() const;
   // Done on the engine thread before its next step; never, when Run has returned.
   void Post(std::function<void()> work);
 
@@ -126,6 +129,7 @@ class EngineLoop {
   size_t jobs_ GUARDED_BY(mutex_) = 0;  // submitted and not done
   EngineLoopStats stats_ GUARDED_BY(mutex_);
   std::optional<TimePoint> step_began_ GUARDED_BY(mutex_);  // while one runs
+  std::optional<TimePoint> turn_began_ GUARDED_BY(mutex_);  // while it does not sleep
 
   // Owned by the engine thread.
   Seconds handing_out_{0};  // tokens, of the step that runs

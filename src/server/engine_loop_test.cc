@@ -230,6 +230,37 @@ TEST_F(EngineLoopTest, AShortQueueLosesNobody) {
   }
 }
 
+// Keeps the engine thread until it is let go.
+class HeldRecord : public Record {
+ public:
+  void OnAccepted() override {
+    Record::OnAccepted();
+    let_go.get_future().wait();
+  }
+  std::promise<void> let_go;
+};
+
+TEST_F(EngineLoopTest, TellsForHowLongItsThreadHasNotComeAround) {
+  Loop();
+  EXPECT_EQ(loop_->SinceTurn(), Seconds(0));
+  Run();
+  const auto held = std::make_shared<HeldRecord>();
+  ASSERT_TRUE(loop_->Submit(Ask(Prompt(10, 1)), held));
+  Await(held->accepted);
+  const Seconds before = loop_->SinceTurn();
+  EXPECT_GT(before, Seconds(0));
+  while (loop_->SinceTurn() < before + Seconds(0.02)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  held->let_go.set_value();
+  Await(held->done);
+  while (loop_->SinceTurn() != Seconds(0)) {  // asleep, as there is nothing to do
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  StopAndJoin();
+  EXPECT_EQ(loop_->SinceTurn(), Seconds(0));
+}
+
 TEST_F(EngineLoopTest, NoTenantGetsMoreThanItsShareOfTheQueue) {
   Loop(/*jobs_max=*/4, /*tenant_jobs_max=*/3);
   std::vector<std::shared_ptr<Record>> records;

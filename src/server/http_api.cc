@@ -248,6 +248,13 @@ net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
     co_await SendError(exchange, std::move(error));
     co_return;
   }
+  if (path == "/ready" || path == "/health") {
+    if (std::string ailment = Ailment(); !ailment.empty()) {
+      ApiError error{.status = 503, .message = std::move(ailment), .code = "engine_stuck"};
+      co_await SendError(exchange, std::move(error));
+      co_return;
+    }
+  }
   if (path == "/v1/models") {
     response.body = Models();
   } else if (path == "/version") {
@@ -263,6 +270,15 @@ net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
     runtime_.pool().DropCached();
   }
   co_await Send(exchange, std::move(response));
+}
+
+std::string HttpApi::Ailment() const {
+  const Seconds since = loop_.SinceTurn();
+  if (since <= options_.health_timeout) return "";
+  return fmt::format(
+      "the engine thread has not come around for {:.1f} s, longer than any step should take "
+      "(--health-timeout {} s)",
+      since.count(), options_.health_timeout.count());
 }
 
 net::awaitable<bool> HttpApi::ReadBody(Exchange& exchange) {

@@ -26,6 +26,7 @@ struct ApiOptions {
   int model_len_max = 0;                 // tokens of prompt and answer
   Seconds request_timeout{3600};         // of an answer, from its request
   bool any_content_type = false;         // of bodies, which are JSON; else they must say so
+  Seconds health_timeout{120};           // of the engine thread, for one step
   std::string version;
   bool json_log = false;
   bool admin_listener = false;  // what is for those who run the server is there, and nowhere else
@@ -48,6 +49,10 @@ class HttpApi : public HttpHandler {
   void Refused(const HttpRequest& request, const ApiError& error) override;
   // Any thread: the server goes away; /ready says so.
   void Drain() { draining_ = true; }
+  // The context's thread: these keys are asked for from the next request on.
+  void SetKeys(ApiKeys keys) { keys_ = std::move(keys); }
+  // Any thread: why the server is not well; empty: it is.
+  std::string Ailment() const;
 
  private:
   enum class Ask { kCompletion, kChat, kWarm };
@@ -116,7 +121,7 @@ class HttpApi : public HttpHandler {
   Runtime& runtime_;
   EngineLoop& loop_;
   const Result<ChatTemplate> chat_;
-  const ApiKeys keys_;
+  ApiKeys keys_;  // the context's thread's
   TraceFiles* const traces_;
   const ApiOptions options_;
   const int64_t created_;

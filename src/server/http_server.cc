@@ -133,31 +133,47 @@ HttpStats HttpServer::Stats() const {
   return stats;
 }
 
-void HttpServer::Run(HttpHandler& handler, std::function<void()> on_drain,
-                     std::function<void()> on_late) {
+void HttpServer::Run(HttpHandler& handler, ShutdownCalls calls) {
   handler_ = &handler;
+  calls_ = std::move(calls);
   signals_.add(SIGTERM);
   signals_.add(SIGINT);
-  WaitForSignal(std::move(on_drain), std::move(on_late));
+  WaitForSignal();
   for (const auto& listener : listeners_) {
     net::co_spawn(context_, Accept(*listener), net::detached);
   }
   context_.run();
 }
 
-void HttpServer::WaitForSignal(std::function<void()> on_drain, std::function<void()> on_late) {
-  signals_.async_wait([this, on_drain = std::move(on_drain), on_late = std::move(on_late)](
-                          error_code error, int signal) {
+void HttpServer::Stop() {
+  net::post(context_, [this] {
+    if (!draining_) Drain();
+  });
+}
+
+void HttpServer::WaitForSignal() {
+  signals_.async_wait([this](error_code error, int signal) {
     if (error) return;
-    if (draining_) {
+    if (std::exchange(stopping_, true)) {
       spdlog::warn("a second signal: gone at once");
       _exit(128 + signal);
     }
     spdlog::info("signal {}: finishing what runs, for at most {} s", signal,
                  options_.drain_timeout.count());
-    WaitForSignal({}, {});
-    on_drain();
-    Drain(on_late);
+    WaitForSignal();
+    calls_.on_signal();
+    DrainLater();
+  });
+}
+
+void HttpServer::DrainLater() {
+  if (options_.shutdown_delay <= Seconds(0)) return Drain();
+  spdlog::info("no longer ready; requests are taken for {} s more",
+               options_.shutdown_delay.count());
+  drain_timer_.expires_after(
+      std::chrono::duration_cast<std::chrono::milliseconds>(options_.shutdown_delay));
+  drain_timer_.async_wait([this](error_code error) {
+    if (!error && !draining_) Drain();
   });
 }
 
@@ -231,8 +247,9 @@ std::vector<HttpServer::Connection*> HttpServer::Connections() const {
   return all;
 }
 
-void HttpServer::Drain(std::function<void()> on_late) {
+void HttpServer::Drain() {
   draining_ = true;
+  calls_.on_drain();
   error_code error;
   for (const auto& listener : listeners_) listener->acceptor.close(error);
   for (Connection* connection : Connections()) {
@@ -240,9 +257,9 @@ void HttpServer::Drain(std::function<void()> on_late) {
   }
   drain_timer_.expires_after(
       std::chrono::duration_cast<std::chrono::milliseconds>(options_.drain_timeout));
-  drain_timer_.async_wait([this, on_late = std::move(on_late)](error_code late) {
+  drain_timer_.async_wait([this](error_code late) {
     if (late) return;
-    on_late();
+    calls_.on_late();
     drain_timer_.expires_after(kLastWords);
     drain_timer_.async_wait([this](error_code later) {
       if (later) return;

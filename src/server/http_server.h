@@ -45,6 +45,7 @@ struct HttpOptions {
   Seconds idle_timeout{75};               // between requests, and for a client to take what is sent
   Seconds header_timeout{10};             // from a request's first byte to the end of its header
   Seconds body_timeout{60};               // from there to its end
+  Seconds shutdown_delay{0};              // from the signal to the drain: balancers take notice
   Seconds drain_timeout{30};              // for what runs when the server is told to stop
 };
 
@@ -121,6 +122,13 @@ class HttpHandler {
   virtual void Refused(const HttpRequest& request, const ApiError& error) = 0;
 };
 
+// What a server that is told to stop calls, in this order.
+struct ShutdownCalls {
+  std::function<void()> on_signal = [] {};  // at once: requests are still taken and answered
+  std::function<void()> on_drain = [] {};   // after shutdown_delay: nothing more is accepted
+  std::function<void()> on_late = [] {};    // after drain_timeout: what still runs is given up
+};
+
 class HttpServer {
  public:
   // `context` outlives it, and is run by Run alone.
@@ -135,10 +143,12 @@ class HttpServer {
   std::optional<uint16_t> admin_port() const;
   // The context's thread.
   HttpStats Stats() const;
-  // Answers requests until SIGTERM or SIGINT, then drains: accepts nothing more, and returns when
-  // every request has been answered. `on_drain` is called first; `on_late` after drain_timeout,
-  // when what still runs is to be given up. A second signal ends the process, then as after Run.
-  void Run(HttpHandler& handler, std::function<void()> on_drain, std::function<void()> on_late);
+  // Answers requests until SIGTERM or SIGINT, and for shutdown_delay after it; then drains: accepts
+  // nothing more, and returns when every request has been answered. A second signal ends the
+  // process, then as after Run.
+  void Run(HttpHandler& handler, ShutdownCalls calls);
+  // Any thread: drains now, as after a signal and its delay.
+  void Stop();
 
  private:
   class Connection;
@@ -149,8 +159,9 @@ class HttpServer {
   boost::asio::awaitable<void> Accept(Listener& listener);
   void Take(Listener& listener, boost::asio::ip::tcp::socket socket);
   void Refuse(boost::asio::ip::tcp::socket socket, ConnectionTable::Refusal why);
-  void WaitForSignal(std::function<void()> on_drain, std::function<void()> on_late);
-  void Drain(std::function<void()> on_late);
+  void WaitForSignal();
+  void DrainLater();
+  void Drain();
   std::vector<Connection*> Connections() const;
   void Closed(Listener& listener, ConnectionTable::Id id);
   void EndIfDrained();
@@ -163,10 +174,12 @@ class HttpServer {
 
   // Owned by the context's thread.
   HttpHandler* handler_ = nullptr;                    // since Run
+  ShutdownCalls calls_;                               // likewise
   std::vector<std::unique_ptr<Listener>> listeners_;  // of clients; of admins, if any
   boost::asio::signal_set signals_;
   boost::asio::steady_timer drain_timer_;
   uint64_t bodies_bytes_ = 0;  // what all connections have charged
+  bool stopping_ = false;      // a signal has come
   bool draining_ = false;
   uint64_t next_request_id_;
   uint64_t handshakes_failed_ = 0;

@@ -21,8 +21,7 @@ TEST(HttpServerTest, SignalsAreTheProcesssAgainAfterTheDrain) {
   Nobody nobody;
   boost::asio::post(context, [] { std::raise(SIGTERM); });
   bool drained = false;
-  server.Run(
-      nobody, [&] { drained = true; }, [] {});
+  server.Run(nobody, {.on_drain = [&] { drained = true; }});
   EXPECT_TRUE(drained);
   for (const int signal : {SIGTERM, SIGINT}) {
     struct sigaction action = {};
