@@ -21,7 +21,7 @@ Status Bench(const RunaheadFlags& flags, Ranks& ranks) {
   RuntimeOptions options = flags.runtime;
   ASSIGN_OR_RETURN(options.model_dir, bench::ModelDirOf(options.model_dir, flags.arch));
   options.threads = 1;  // of each rank, and of one process alone
-  ranks.Divide(&options);
+  RETURN_IF_ERROR(ranks.Divide(&options));
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(options));
   if (!ranks.leads()) return ranks.Work(*runtime);
   RETURN_IF_ERROR(ranks.Meet(*runtime));

@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <chrono>
 
 #include "app/flags.h"
 #include "base/cpu.h"
 #include "comm/tcp_join.h"
 #include "comm/watch.h"
-#include "ops/visible_devices.h"
 
 namespace kvcake {
 namespace {
@@ -33,6 +31,7 @@ void AddChainFlags(CLI::App& app, ChainFlags* flags) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->excludes(ranks);
+  AddClusterKeyFlag(app, &flags->ranks);
   AddPartitionFlags(app, &flags->ranks);
   AddRankLimitFlags(app, &flags->ranks);
 }
@@ -45,42 +44,17 @@ Result<std::unique_ptr<ChainLink>> ChainLink::Start(const ChainFlags& flags,
   link->cpus_ = AllowedCpus();
   options->rank_tokens_max = flags.ranks.tokens_max;
   if (flags.workers.empty()) {
-    RETURN_IF_ERROR(link->StartWorkers(FlagsOfWorkers(command), options));
+    ASSIGN_OR_RETURN(link->local_,
+                     LocalWorkers::Start(flags.ranks.ranks, FlagsOfWorkers(command), options));
+    return link;
   }
+  ASSIGN_OR_RETURN(link->key_, ClusterKey::Load(flags.ranks.cluster_key_file));
+  if (!link->key_.empty()) return link;
+  spdlog::warn(
+      "--workers without a cluster key: any user of this machine may be one of them, so what they "
+      "compute is used and not kept: {}",
+      kClusterKeyRemedy);
   return link;
-}
-
-Status ChainLink::StartWorkers(std::vector<std::string> worker_flags, RuntimeOptions* options) {
-  const int ranks = flags_.ranks.ranks;
-  const std::vector<int> cpus = options->cpus;
-  if (!cpus.empty() && static_cast<int>(cpus.size()) < ranks) {
-    return Fail(ErrorCode::kInvalidArgument, "--cpu-list has {} CPUs for {} ranks: give each one",
-                cpus.size(), ranks);
-  }
-  std::erase_if(worker_flags, [](const auto& flag) { return flag.starts_with("--cpu-list="); });
-  const bool choose_devices = OnCuda(options->path) && options->cuda_device.empty();
-  if (options->threads == 0 && cpus.empty()) {
-    options->threads = std::max(1, UsableCores() / ranks);
-    worker_flags.push_back(fmt::format("--threads={}", options->threads));
-  }
-  for (int rank = 0; rank < ranks; ++rank) {
-    const auto begin = cpus.begin() + cpus.size() * rank / ranks;
-    const std::vector<int> own(begin, cpus.begin() + cpus.size() * (rank + 1) / ranks);
-    const std::string device = choose_devices ? VisibleDevice(rank) : "";
-    if (rank + 1 == ranks) {
-      options->cpus = own;
-      if (choose_devices) options->cuda_device = device;
-      break;
-    }
-    local_flags_.push_back(worker_flags);
-    if (choose_devices) local_flags_.back().push_back("--cuda-device=" + device);
-    if (!own.empty()) {
-      local_flags_.back().push_back(fmt::format("--cpu-list={}", fmt::join(own, ",")));
-    }
-    ASSIGN_OR_RETURN(auto worker, WorkerProcess::Start(local_flags_.back()));
-    local_.push_back(std::move(worker));
-  }
-  return {};
 }
 
 ChainLink::~ChainLink() { End(); }
@@ -96,7 +70,7 @@ Status ChainLink::Lead(Runtime& runtime, EngineLoop& loop) {
       next_ = std::move(*chain);
     }
     HandOver();
-  } else if (!local_flags_.empty() || chain.error().code == ErrorCode::kInvalidArgument ||
+  } else if (local_ || chain.error().code == ErrorCode::kInvalidArgument ||
              chain.error().code == ErrorCode::kNotFound) {
     return tl::unexpected<Error>(chain.error());
   } else {
@@ -120,7 +94,7 @@ void ChainLink::End() {
     MutexLock lock(mutex_);
     next_.reset();
   }
-  local_.clear();
+  local_.reset();
 }
 
 ChainStats ChainLink::Stats() const {
@@ -165,13 +139,15 @@ void ChainLink::Run() {
   }
 }
 
+Result<std::unique_ptr<Comm>> ChainLink::Gather(const std::stop_token& stop) {
+  if (local_) return local_->Connect(stop);
+  return GatherWorkers(flags_.workers, stop,
+                       {.key = key_, .facts = FactsDigest(FactsOf(*runtime_))});
+}
+
 Result<ChainLink::Chain> ChainLink::Connect() {
   const std::stop_token stop = stop_.get_token();
-  std::vector<std::string> addresses = flags_.workers;
-  for (const auto& worker : local_) {
-    ASSIGN_OR_RETURN(addresses.emplace_back(), worker->Address(stop));
-  }
-  ASSIGN_OR_RETURN(auto comm, GatherWorkers(addresses, stop));
+  ASSIGN_OR_RETURN(auto comm, Gather(stop));
   const std::stop_callback closes(stop, [&comm = *comm] {
     comm.Close({ErrorCode::kCancelled, "this server is told to stop"});
   });
@@ -180,23 +156,18 @@ Result<ChainLink::Chain> ChainLink::Connect() {
     ASSIGN_OR_RETURN(auto planner, PlannerFor(*runtime_, flags_.ranks, *met));
     return Chain{std::move(comm), std::move(planner)};
   }
-  return Fail(met.error().code, "the workers at {} cannot work with this server, rank {}: {}",
-              fmt::join(addresses, ", "), addresses.size(), met.error().message);
+  const std::string who = local_ == nullptr
+                              ? fmt::format("the workers at {}", fmt::join(flags_.workers, ", "))
+                              : "the workers that it has started";
+  return Fail(met.error().code, "{} cannot work with this server, rank {}: {}", who, comm->rank(),
+              met.error().message);
 }
 
 // Workers of this machine that have ended are started again; if that is not enough, all are.
 Result<ChainLink::Chain> ChainLink::ConnectAgain() {
-  for (size_t i = 0; i < local_.size(); ++i) {
-    if (local_[i] && !local_[i]->Ended()) continue;
-    ASSIGN_OR_RETURN(local_[i], WorkerProcess::Start(local_flags_[i]));
-  }
+  if (local_) RETURN_IF_ERROR(local_->Restart());
   auto chain = Connect();
-  if (!chain) {
-    for (auto& worker : local_) {
-      worker->Kill();
-      worker.reset();
-    }
-  }
+  if (!chain && local_) local_->KillAll();
   return chain;
 }
 
@@ -213,6 +184,7 @@ void ChainLink::HandOver() {
   leader_ = std::make_unique<ChainLeader>(*chain_.comm, runtime_->pool(),
                                           ChainOptions{.timeout = timeout,
                                                        .restore_timeout = timeout,
+                                                       .authenticated = authenticated(),
                                                        .staging = runtime_->rank_staging(),
                                                        .on_lost = lost});
   runtime_->engine().SetChain(leader_.get(), chain_.planner.get());

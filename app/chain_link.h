@@ -10,9 +10,10 @@
 #include <thread>
 #include <vector>
 
+#include "app/local_workers.h"
 #include "app/rank_meeting.h"
-#include "app/worker_process.h"
 #include "base/mutex.h"
+#include "comm/cluster_key.h"
 #include "comm/comm.h"
 #include "engine/runtime.h"
 #include "runahead/chain.h"
@@ -49,8 +50,8 @@ class ChainLink {
 
  private:
   explicit ChainLink(const ChainFlags& flags) : flags_(flags) {}
-  Status StartWorkers(std::vector<std::string> worker_flags, RuntimeOptions* options);
-  int ranks() const;
+  // Whether nobody else can be one of the ranks: they have the key, or inherited their sockets.
+  bool authenticated() const { return flags_.workers.empty() || !key_.empty(); }
 
   // Workers that have met.
   struct Chain {
@@ -60,6 +61,7 @@ class ChainLink {
 
   // The thread's.
   void Run() EXCLUDES(mutex_);
+  Result<std::unique_ptr<Comm>> Gather(const std::stop_token& stop);
   Result<Chain> Connect();
   Result<Chain> ConnectAgain();
 
@@ -73,8 +75,8 @@ class ChainLink {
 
   // Constant once Lead has been called.
   const ChainFlags flags_;
-  std::vector<int> cpus_;                              // of this process, before it was pinned
-  std::vector<std::vector<std::string>> local_flags_;  // of each worker that is started here
+  ClusterKey key_;
+  std::vector<int> cpus_;  // of this process, before it was pinned
   Runtime* runtime_ = nullptr;
   EngineLoop* loop_ = nullptr;
 
@@ -82,8 +84,8 @@ class ChainLink {
   Chain chain_;
   std::unique_ptr<ChainLeader> leader_;
 
-  // Owned by the thread, while it runs.
-  std::vector<std::unique_ptr<WorkerProcess>> local_;
+  // Owned by the thread, while it runs; null where workers are elsewhere.
+  std::unique_ptr<LocalWorkers> local_;
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -1,11 +1,13 @@
 #include "app/log_format.h"
 
 #include <spdlog/formatter.h>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/spdlog.h>
 
 #include <memory>
 
 #include "base/dump_json.h"
+#include "base/utf8.h"
 
 namespace kvcake {
 namespace {
@@ -33,6 +35,26 @@ class JsonFormatter : public spdlog::formatter {
   }
 };
 
+// The message, in which nothing begins a line or commands a terminal.
+class PrintableMessage : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,
+              spdlog::memory_buf_t& out) override {
+    const std::string text = Printable({message.payload.data(), message.payload.size()});
+    out.append(text.data(), text.data() + text.size());
+  }
+  std::unique_ptr<spdlog::custom_flag_formatter> clone() const override {
+    return std::make_unique<PrintableMessage>();
+  }
+};
+
+std::unique_ptr<spdlog::formatter> TextFormatter() {
+  auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
+  formatter->add_flag<PrintableMessage>('*').set_pattern(
+      "%Y-%m-%dT%H:%M:%S.%eZ kvcake: %^%l%$: %*");
+  return formatter;
+}
+
 }  // namespace
 
 void AddLogFormatFlag(CLI::App& app, std::string* format) {
@@ -41,8 +63,21 @@ void AddLogFormatFlag(CLI::App& app, std::string* format) {
       ->capture_default_str();
 }
 
+void AddLogLevelFlag(CLI::App& app) {
+  app.add_option_function<std::string>(
+         "--log-level",
+         [](const std::string& name) { spdlog::set_level(spdlog::level::from_str(name)); },
+         "least important lines to log; debug: probes that were answered, too")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical", "off"}))
+      ->default_str("info");
+}
+
 void UseLogFormat(const std::string& format) {
-  if (format == "json") spdlog::set_formatter(std::make_unique<JsonFormatter>());
+  if (format == "json") {
+    spdlog::set_formatter(std::make_unique<JsonFormatter>());
+  } else {
+    spdlog::set_formatter(TextFormatter());
+  }
 }
 
 }  // namespace kvcake

@@ -8,6 +8,8 @@ namespace kvcake {
 
 // --log-format text|json.
 void AddLogFormatFlag(CLI::App& app, std::string* format);
+// --log-level trace|debug|info|warning|error|critical|off.
+void AddLogLevelFlag(CLI::App& app);
 void UseLogFormat(const std::string& format);
 
 }  // namespace kvcake

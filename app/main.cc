@@ -2,6 +2,9 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
+#include "app/config_file.h"
 #include "app/flags.h"
 #include "app/runahead.h"
 
@@ -12,7 +15,8 @@ int main(int argc, char** argv) {
 
   CLI::App app(
       "kvcake answers long prompts fast: it computes a prompt's KV cache from the front while it "
-      "loads what is kept of it from the back, and stops when the two meet.");
+      "loads what is kept of it from the back, and stops when the two meet.",
+      "kvcake");
   app.set_version_flag("--version", "kvcake " KVCAKE_VERSION);
   app.require_subcommand(1);
   app.footer(
@@ -30,7 +34,13 @@ int main(int argc, char** argv) {
   AddModelCommand(app, &exit_code);
   AddStoreCommand(app, &exit_code);
   try {
-    app.parse(argc, argv);
+    auto arguments = WithConfigFile({argv + 1, argv + argc});
+    if (!arguments) {
+      Fatal(arguments.error());
+      return 2;
+    }
+    std::reverse(arguments->begin(), arguments->end());  // as CLI11 wants them
+    app.parse(std::move(*arguments));
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const std::exception& error) {  // e.g. no memory or threads left for what was asked

@@ -2,7 +2,6 @@
 
 #include "app/flags.h"
 #include "bench/harness.h"
-#include "comm/handshake.h"
 #include "engine/rank_costs.h"
 #include "engine/warm_up.h"
 #include "runahead/chain_planner.h"
@@ -71,30 +70,41 @@ void AddRankFlags(CLI::App& app, RankFlags* flags) {
   AddRankLimitFlags(app, flags);
 }
 
+void AddClusterKeyFlag(CLI::App& app, RankFlags* flags) {
+  app.add_option("--cluster-key-file", flags->cluster_key_file,
+                 "a secret of 16 bytes at least (openssl rand -hex 32), the same for a server and "
+                 "its workers, that none but its owner may read: without it they meet on this "
+                 "machine only. Or KVCAKE_CLUSTER_KEY in the environment");
+}
+
+std::vector<Fact> FactsOf(Runtime& runtime) {
+  return {{"version", KVCAKE_VERSION},
+          {"model", runtime.model().identity().Root().Hex()},
+          {"numeric path", NumericPathName(runtime.model().numeric_path())},
+          {"--rank-tokens-max", std::to_string(runtime.options().rank_tokens_max)}};
+}
+
 Result<Survey> MeetRanks(Comm& comm, Runtime& runtime, Seconds timeout) {
-  const Fact facts[] = {{"version", KVCAKE_VERSION},
-                        {"model", runtime.model().identity().Root().Hex()},
-                        {"numeric path", NumericPathName(runtime.model().numeric_path())},
-                        {"--rank-tokens-max", std::to_string(runtime.options().rank_tokens_max)}};
-  RETURN_IF_ERROR(Handshake(comm, facts, timeout));
+  RETURN_IF_ERROR(Handshake(comm, FactsOf(runtime), timeout));
   return SurveyRanks(comm, MachineName(runtime), timeout);
 }
 
-Status WorkForLeader(Comm& comm, Runtime& runtime, Seconds timeout,
-                     const std::function<bool()>& stopping) {
+Status WorkForLeader(Comm& comm, Runtime& runtime, const WorkOptions& options) {
   const auto restore = [&](const RankJob& job) -> Status {
     const auto prefix = std::span(job.tokens).first(job.origin + 1);
     Request request{.prompt = {prefix.begin(), prefix.end()}, .max_tokens = 1, .salt = job.salt};
     request.store = false;
     const auto after_step = [&](SequenceId id) {
-      if (stopping && stopping()) runtime.engine().Cancel(id);
+      if (options.stopping && options.stopping()) runtime.engine().Cancel(id);
     };
     return runtime.engine().Answer(std::move(request), after_step).map([](auto) {});
   };
   return WorkForChain(comm, {.model = runtime.model(),
                              .pool = runtime.pool(),
                              .restore_prefix = restore,
-                             .options = {.timeout = timeout, .staging = runtime.rank_staging()}});
+                             .options = {.timeout = options.timeout,
+                                         .authenticated = options.authenticated,
+                                         .staging = runtime.rank_staging()}});
 }
 
 LinkCost LinkOf(const RankFlags& flags, const Survey& survey) {

@@ -7,7 +7,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "comm/handshake.h"
 #include "comm/survey.h"
 #include "engine/runtime.h"
 #include "runahead/chain.h"
@@ -24,23 +26,33 @@ struct RankFlags {
   std::optional<double> link_latency_s = {};
   double timeout_s = 30;
   int tokens_max = 16384;  // RuntimeOptions::rank_tokens_max
+  std::string cluster_key_file = {};
 };
 void AddRankFlags(CLI::App& app, RankFlags* flags);
 // Add some of them: --partition, and what it goes by; --rank-timeout and --rank-tokens-max.
 void AddPartitionFlags(CLI::App& app, RankFlags* flags);
 void AddRankLimitFlags(CLI::App& app, RankFlags* flags);
+// --cluster-key-file, of ranks that meet over TCP.
+void AddClusterKeyFlag(CLI::App& app, RankFlags* flags);
 // --partition-table, of commands that make one too.
 void AddPartitionTableFlag(CLI::App& app, std::string* path);
 // The file that this user's partitions are in unless --partition-table names another.
 std::string DefaultPartitionTable();
 
+// What must be the same on every rank.
+std::vector<Fact> FactsOf(Runtime& runtime);
+
 // Whether all ranks of `comm` run the same; every rank calls it once, first. The leader learns of
 // the ranks and their links. kInvalidArgument names what differs.
 [[nodiscard]] Result<Survey> MeetRanks(Comm& comm, Runtime& runtime, Seconds timeout);
+struct WorkOptions {
+  Seconds timeout{30};         // ChainOptions::timeout
+  bool authenticated = false;  // ChainOptions::authenticated
+  // Asked while it restores prompts; closing the Comm ends the rest.
+  std::function<bool()> stopping = {};
+};
 // A worker's: works until the leader lets go. An error is why it could not; `comm` is closed then.
-// `stopping` is asked while it restores prompts; closing `comm` ends the rest.
-[[nodiscard]] Status WorkForLeader(Comm& comm, Runtime& runtime, Seconds timeout,
-                                   const std::function<bool()>& stopping = {});
+[[nodiscard]] Status WorkForLeader(Comm& comm, Runtime& runtime, const WorkOptions& options);
 
 // ---- the leader
 // From each rank to the next, as flags tell or as measured.

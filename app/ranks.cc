@@ -17,6 +17,9 @@ namespace kvcake {
 namespace {
 
 constexpr Seconds kMeetTimeout{600};
+// mpirun has started every rank, and it is Open MPI's to say which connections are theirs; or this
+// process has, and they have inherited their sockets.
+constexpr bool kAuthenticated = true;
 
 // Words of this process's command line.
 std::vector<std::string> CommandLine() {
@@ -73,7 +76,19 @@ Result<std::unique_ptr<Ranks>> Ranks::Join(const RankFlags& flags) {
   return ranks;
 }
 
-void Ranks::Divide(RuntimeOptions* options) const {
+std::unique_ptr<Ranks> Ranks::WithWorkers(const RankFlags& flags, const CLI::App& command) {
+  std::unique_ptr<Ranks> ranks(new Ranks(flags));
+  ranks->worker_flags_ = FlagsOfWorkers(command);
+  return ranks;
+}
+
+Status Ranks::Divide(RuntimeOptions* options) {
+  options->rank_tokens_max = flags_.tokens_max;
+  options->keep_costs = leads();  // the others compute no slices that tell of them
+  if (session_ == nullptr) {
+    ASSIGN_OR_RETURN(local_, LocalWorkers::Start(flags_.ranks, worker_flags_, options));
+    return {};
+  }
   const int here = EnvironmentInt("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
   if (options->threads == 0 && options->cpus.empty()) {
     options->threads = std::max(1, UsableCores() / here);
@@ -81,20 +96,23 @@ void Ranks::Divide(RuntimeOptions* options) const {
   if (OnCuda(options->path) && options->cuda_device.empty()) {
     options->cuda_device = VisibleDevice(EnvironmentInt("OMPI_COMM_WORLD_LOCAL_RANK", 0));
   }
-  options->rank_tokens_max = flags_.tokens_max;
-  options->keep_costs = leads();  // the others compute no slices that tell of them
+  return {};
 }
 
 Status Ranks::Meet(Runtime& runtime) {
   // One rank may have to load the model from a slow disk.
   const Seconds timeout = std::max(kMeetTimeout, Seconds(flags_.timeout_s));
+  if (local_) {
+    ASSIGN_OR_RETURN(comm_, local_->Connect());
+  }
   ASSIGN_OR_RETURN(survey_, MeetRanks(*comm_, runtime, timeout));
   return {};
 }
 
 Status Ranks::Work(Runtime& runtime) {
   RETURN_IF_ERROR(Meet(runtime));
-  const Status status = WorkForLeader(*comm_, runtime, Seconds(flags_.timeout_s));
+  const Status status = WorkForLeader(
+      *comm_, runtime, {.timeout = Seconds(flags_.timeout_s), .authenticated = kAuthenticated});
   if (!status) EndNow(status.error());
   return status;
 }
@@ -108,8 +126,11 @@ Status Ranks::Lead(Runtime& runtime) {
   leader_ = std::make_unique<ChainLeader>(
       *comm_, runtime.pool(),
       ChainOptions{.timeout = Seconds(flags_.timeout_s),
+                   .authenticated = kAuthenticated,
                    .staging = runtime.rank_staging(),
-                   .on_lost = [this](const Error& error) { EndNow(error); }});
+                   .on_lost = [this](const Error& error) {
+                     if (session_) EndNow(error);  // else this process does it alone
+                   }});
   runtime.engine().SetChain(leader_.get(), planner_.get());
   return {};
 }
@@ -124,7 +145,8 @@ void Ranks::EndNow(const Error& error) {
 void Ranks::End(int status) {
   leader_.reset();
   comm_.reset();
-  session_->End(status);
+  local_.reset();
+  if (session_) session_->End(status);
 }
 
 int RunOnRanks(const RankFlags& flags, const std::function<Status(Ranks&)>& body) {

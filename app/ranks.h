@@ -1,9 +1,11 @@
-// The processes that prefill one prompt together: kvcake run --ranks P, or mpirun -n P kvcake run.
+// The processes that prefill one prompt together: kvcake run --ranks P, which starts workers as a
+// server does, or mpirun -n P kvcake run.
 #pragma once
 
 #include <functional>
 #include <memory>
 
+#include "app/local_workers.h"
 #include "app/rank_meeting.h"
 #include "comm/mpi_comm.h"
 #include "engine/runtime.h"
@@ -13,19 +15,23 @@ namespace kvcake {
 
 // Where --ranks asks for more processes than this one: becomes the mpirun that starts them, each
 // with this process's command line. Returns an error, or when this is one of them, or all there is.
+// Of commands that measure ranks as mpirun runs them.
 [[nodiscard]] Status StartRanks(const RankFlags& flags);
 
 // A rank of several.
 class Ranks {
  public:
-  // Empty when this process is alone.
+  // Of those that mpirun has started. Empty when this process is alone.
   static Result<std::unique_ptr<Ranks>> Join(const RankFlags& flags);
+  // The leader of workers that Divide starts, with what `command` was given.
+  static std::unique_ptr<Ranks> WithWorkers(const RankFlags& flags, const CLI::App& command);
 
   // The last: it reads the prompt, answers and prints.
-  bool leads() const { return comm_->rank() + 1 == comm_->size(); }
+  bool leads() const { return session_ == nullptr || session_->rank() + 1 == session_->size(); }
   // What is this rank's of the machine, where nothing else was asked for.
-  void Divide(RuntimeOptions* options) const;
+  Status Divide(RuntimeOptions* options);
 
+  // Once they have met.
   Comm& comm() { return *comm_; }
   // What the leader knows of all ranks, once they have met.
   const Survey& survey() const { return survey_; }
@@ -44,6 +50,8 @@ class Ranks {
   void EndNow(const Error& error);
 
   const RankFlags flags_;
+  std::vector<std::string> worker_flags_;  // of those that it starts
+  std::unique_ptr<LocalWorkers> local_;    // or:
   std::unique_ptr<MpiSession> session_;
   std::unique_ptr<Comm> comm_;
   Survey survey_;

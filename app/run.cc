@@ -202,11 +202,11 @@ Status Answer(const RunFlags& flags, Ranks* ranks) {
     ASSIGN_OR_RETURN(prompt, ReadPrompt(flags));
   }
   RuntimeOptions options = flags.runtime;
-  if (ranks != nullptr) ranks->Divide(&options);
   ASSIGN_OR_RETURN(const std::optional<SpeedTrace> shares, ReadShares(flags));
   if (options.model_dir.empty() && options.emulate.empty()) {
     return Fail(ErrorCode::kInvalidArgument, "--model DIR (or --emulate PROFILE) is required");
   }
+  if (ranks != nullptr) RETURN_IF_ERROR(ranks->Divide(&options));
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(options));
   ASSIGN_OR_RETURN(const auto shared, bench::SharedSteps::Install(*runtime, shares));
   if (!leads) return ranks->Work(*runtime);
@@ -264,10 +264,13 @@ Status Answer(const RunFlags& flags, Ranks* ranks) {
   return WriteChromeTrace(flags.trace_file, completion.report);
 }
 
-int RunRanks(const RunFlags& flags) {
-  const Status started = StartRanks(flags.ranks);
-  if (!started) return Fatal(started.error());
-  const auto ranks = Ranks::Join(flags.ranks);
+int RunRanks(const RunFlags& flags, const CLI::App& command) {
+  Result<std::unique_ptr<Ranks>> ranks;
+  if (StartedByMpirun()) {
+    ranks = Ranks::Join(flags.ranks);
+  } else if (flags.ranks.ranks > 1) {
+    ranks = Ranks::WithWorkers(flags.ranks, command);
+  }
   if (!ranks) return Fatal(ranks.error());
   const Status status = Answer(flags, ranks->get());
   const int exit_code = status ? 0 : Fatal(status.error());
@@ -330,7 +333,7 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
   run->add_flag("--json", flags->json, "print one JSON object instead of text");
   run->add_option("--trace", flags->trace_file,
                   "write the timeline of both lanes for chrome://tracing or Perfetto");
-  run->callback([flags, exit_code] { *exit_code = RunRanks(*flags); });
+  run->callback([flags, run, exit_code] { *exit_code = RunRanks(*flags, *run); });
 }
 
 }  // namespace kvcake

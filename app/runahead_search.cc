@@ -140,7 +140,7 @@ class Searcher {
 
 Status Search(const SearchFlags& flags, Ranks& ranks) {
   RuntimeOptions options = flags.runtime;
-  ranks.Divide(&options);
+  RETURN_IF_ERROR(ranks.Divide(&options));
   const int longest = *std::max_element(flags.contexts.begin(), flags.contexts.end());
   options.rank_tokens_max = std::max(options.rank_tokens_max, longest);  // whatever is tried
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(options));

@@ -3,14 +3,16 @@
 #include <spdlog/spdlog.h>
 
 #include <filesystem>
-#include <thread>
 
 #include "app/chain_link.h"
+#include "app/config_file.h"
 #include "app/flags.h"
+#include "app/http_thread.h"
 #include "app/log_format.h"
-#include "base/cpu.h"
 #include "base/descriptors.h"
 #include "server/http_api.h"
+#include "server/http_tls.h"
+#include "server/service_manager.h"
 
 namespace kvcake {
 namespace {
@@ -20,9 +22,12 @@ struct ServeFlags {
   ChainFlags chain;
   HttpOptions http;
   ApiOptions api;
-  std::vector<std::string> api_keys;
-  std::string api_key_file;
+  std::string config_file;  // which main.cc has read
+  KeySources keys;
+  size_t tenant_requests_max = 0;
   std::string chat_template_file;
+  std::string certificate_file;
+  std::string key_file;
   std::string log_format = "text";
   std::string trace_dir;
   size_t trace_files_max = 1000;
@@ -35,84 +40,130 @@ std::vector<std::string> ModelNames(const ServeFlags& flags) {
   return {path.parent_path().filename().string()};
 }
 
-// As many connections as there are descriptors for, besides the model's and the stores'.
-Status FitConnections(size_t* connections_max) {
-  constexpr uint64_t kReserve = 256;
+// As many connections as there are descriptors for, besides the model's, the stores' and the
+// admins'.
+Status FitConnections(HttpOptions* http) {
+  const uint64_t reserve = 256 + (http->admin_port ? http->admin_connections_max : 0);
   const uint64_t limit = RaiseDescriptorLimit();
-  if (limit <= kReserve) {
+  size_t* const connections_max = &http->connections_max;
+  if (limit <= reserve) {
     return Fail(ErrorCode::kResourceExhausted,
                 "{} open files are allowed and {} kept for stores: raise the limit (ulimit -n)",
-                limit, kReserve);
+                limit, reserve);
   }
-  if (*connections_max > limit - kReserve) {
+  if (*connections_max > limit - reserve) {
     spdlog::warn("--connections-max {} is {}: {} open files are allowed (ulimit -n)",
-                 *connections_max, limit - kReserve, limit);
-    *connections_max = limit - kReserve;
+                 *connections_max, limit - reserve, limit);
+    *connections_max = limit - reserve;
   }
   return {};
 }
 
+Status LoadCertificate(ServeFlags* flags) {
+  if (flags->certificate_file.empty()) return {};
+  ASSIGN_OR_RETURN(flags->http.tls, LoadTls(flags->certificate_file, flags->key_file));
+  return {};
+}
+
+void SayWhere(const ServeFlags& flags, const HttpServer& server, uint16_t port) {
+  const char* const scheme = flags.http.tls ? "https" : "http";
+  if (const auto admin_port = server.admin_port()) {
+    spdlog::info("for those who run it: {}://{}:{}/metrics", scheme, flags.http.admin_host,
+                 *admin_port);
+  }
+  spdlog::info("serving {} at {}://{}:{}/v1", flags.api.model_names[0], scheme, flags.http.host,
+               port);
+}
+
+// Half of all is a tenant's share where there are several, unless another was given.
+JobLimits LimitJobs(const ServeFlags& flags) {
+  const size_t jobs_max = flags.runtime.max_sequences + flags.runtime.waiting_max;
+  size_t share = flags.tenant_requests_max;
+  if (share == 0) share = flags.keys.file.empty() ? jobs_max : (jobs_max + 1) / 2;
+  return {.jobs_max = jobs_max, .tenant_jobs_max = share};
+}
+
+// Fills in what only the loaded model tells.
+Status CompleteApiOptions(Runtime& runtime, ServeFlags* flags) {
+  const int positions = runtime.model().max_positions();
+  if (flags->api.model_len_max > positions) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--max-model-len of {} is above the model's context of {} tokens",
+                flags->api.model_len_max, positions);
+  }
+  if (flags->api.model_len_max == 0) flags->api.model_len_max = positions;
+  auto& ids_max = flags->api.limits.ids_max;
+  ids_max = std::max<size_t>(ids_max, flags->api.model_len_max);
+  flags->api.model_names = ModelNames(*flags);
+  flags->api.json_log = flags->log_format == "json";
+  flags->api.version = KVCAKE_VERSION;
+  return {};
+}
+
+Result<ChatTemplate> LoadChatTemplate(const ServeFlags& flags) {
+  Result<ChatTemplate> chat = ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file);
+  if (chat) {
+    spdlog::info("chat template: {}", chat->family());
+  } else if (flags.chat_template_file.empty()) {
+    spdlog::info("no /v1/chat/completions: {}", chat.error().message);
+  }
+  return chat;
+}
+
+Result<ApiKeys> LoadKeys(const KeySources& sources) {
+  for (const std::string& file : {sources.file, sources.admin_file}) {
+    if (!file.empty()) WarnIfOthersRead(file);
+  }
+  return ApiKeys::Load(sources);
+}
+
+// A manager that does not listen stops nothing.
+void Tell(const ServiceManager& manager, std::string_view state) {
+  if (const Status told = manager.Notify(state); !told) spdlog::warn("{}", told.error().message);
+}
+
 Status Serve(ServeFlags flags, const CLI::App& command) {
   UseLogFormat(flags.log_format);
-  RETURN_IF_ERROR(FitConnections(&flags.http.connections_max));
-  ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::Load(flags.api_keys, flags.api_key_file));
-  Result<ChatTemplate> chat = ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file);
-  if (!chat && !flags.chat_template_file.empty()) return tl::unexpected<Error>(chat.error());
-
+  RETURN_IF_ERROR(FitConnections(&flags.http));
+  ASSIGN_OR_RETURN(ApiKeys keys, LoadKeys(flags.keys));
+  ServiceManager manager(ServiceManager::FromEnvironment());
   std::unique_ptr<TraceFiles> traces;
   if (!flags.trace_dir.empty()) {
     ASSIGN_OR_RETURN(traces, TraceFiles::Open(flags.trace_dir, flags.trace_files_max));
   }
 
+  RETURN_IF_ERROR(LoadCertificate(&flags));
+
   boost::asio::io_context context(1);
   HttpServer server(context, flags.http);
   ASSIGN_OR_RETURN(const uint16_t port, server.Listen());  // before the model: a port may be taken
+  spdlog::info("listening at {} port {}; loading the model", flags.http.host, port);
+  HttpThread http(context, server,
+                  {.json_log = flags.log_format == "json",
+                   .cpus = flags.runtime.cpus,
+                   .on_signal = [&manager] { Tell(manager, "STOPPING=1"); },
+                   .load_keys = [sources = flags.keys] { return LoadKeys(sources); }});
 
+  Result<ChatTemplate> chat = LoadChatTemplate(flags);
+  if (!chat && !flags.chat_template_file.empty()) return tl::unexpected<Error>(chat.error());
   ASSIGN_OR_RETURN(const auto chain, ChainLink::Start(flags.chain, command, &flags.runtime));
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
-  const int positions = runtime->model().max_positions();
-  if (flags.api.model_len_max > positions) {
-    return Fail(ErrorCode::kInvalidArgument,
-                "--max-model-len of {} is above the model's context of {} tokens",
-                flags.api.model_len_max, positions);
-  }
-  if (flags.api.model_len_max == 0) flags.api.model_len_max = positions;
-  auto& ids_max = flags.api.limits.ids_max;
-  ids_max = std::max<size_t>(ids_max, flags.api.model_len_max);
-  flags.api.model_names = ModelNames(flags);
-  flags.api.json_log = flags.log_format == "json";
-  flags.api.version = KVCAKE_VERSION;
+  flags.api.admin_listener = flags.http.admin_port.has_value();
+  flags.api.connections = [&server] { return server.Stats(); };
+  RETURN_IF_ERROR(CompleteApiOptions(*runtime, &flags));
   if (chain) flags.api.chain = [&chain = *chain] { return chain.Stats(); };
-  if (chat) {
-    spdlog::info("chat template: {}", chat->family());
-  } else {
-    spdlog::info("no /v1/chat/completions: {}", chat.error().message);
-  }
-  EngineLoop loop(runtime->engine(), runtime->restorer(),
-                  flags.runtime.max_sequences + flags.runtime.waiting_max);
+  EngineLoop loop(runtime->engine(), runtime->restorer(), LimitJobs(flags));
   HttpApi api(context, *runtime, loop, std::move(chat), std::move(keys), traces.get(), flags.api);
   if (chain) RETURN_IF_ERROR(chain->Lead(*runtime, loop));
-  std::thread http([&] {
-    RunInBackground();  // the next step goes before the last one's tokens
-    // Wherever there is room: the engine thread, whose CPUs it has inherited, needs its own.
-    if (!flags.runtime.cpus.empty()) {
-      if (const Status status = RestrictToCpus(flags.runtime.cpus); !status) {
-        spdlog::warn("{}", status.error().message);
-      }
-    }
-    server.Run(
-        api,
-        [&] {
-          api.Drain();
-          loop.Stop();
-        },
-        [&] { loop.CancelAll(); });
-  });
-  spdlog::info("serving {} at http://{}:{}/v1", flags.api.model_names[0], flags.http.host, port);
+  http.Open(api, loop);
+  Tell(manager, fmt::format("READY=1\nSTATUS=serving {}", flags.api.model_names[0]));
+  ServiceManager watchdog(ServiceManager::FromEnvironment());  // ends before what it watches
+  watchdog.Watch([&api] { return api.Ailment().empty(); });
+  SayWhere(flags, server, port);
   loop.Run();
   if (chain) chain->End();
   runtime->engine().FlushStore();
-  http.join();
+  http.Join();
   return {};
 }
 
@@ -120,8 +171,23 @@ void AddHttpFlags(CLI::App& app, HttpOptions* http) {
   app.add_option("--host", http->host, "address to listen at; 0.0.0.0 or :: for all")
       ->capture_default_str();
   app.add_option("--port", http->port, "0: one that is free")->capture_default_str();
-  app.add_option("--connections-max", http->connections_max, "more are refused (503)")
+  app.add_option("--admin-host", http->admin_host, "address of --admin-port")
+      ->capture_default_str();
+  app.add_option("--admin-port", http->admin_port,
+                 "listen there, too, for those who run the server: /ready, /metrics and /cache are "
+                 "there then and nowhere else, /health and /version there as well; 0: one that is "
+                 "free");
+  app.add_option("--connections-max", http->connections_max,
+                 "for another one the one is closed that has had no request for the longest time; "
+                 "if all have one it is refused (503)")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-connections-per-client", http->connections_per_client_max,
+                 "as --connections-max, of one address, of IPv6 one /64 network")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--admin-connections-max", http->admin_connections_max, "those of --admin-port")
+      ->check(CLI::Range(1, 1 << 10))
       ->capture_default_str();
   app.add_option("--body-max", http->body_bytes_max, "largest body of a request")
       ->transform(SizeValue())
@@ -134,8 +200,54 @@ void AddHttpFlags(CLI::App& app, HttpOptions* http) {
              "for the next request, and for a client to take what is sent");
   AddSeconds(app, "--header-timeout", &http->header_timeout, "for a request's header");
   AddSeconds(app, "--body-timeout", &http->body_timeout, "for a request's body");
+  app.add_option_function<double>(
+         "--shutdown-delay", [http](double s) { http->shutdown_delay = Seconds(s); },
+         "when told to stop (SIGTERM), go on taking requests for so long, no longer /ready: what "
+         "sends them takes notice")
+      ->transform(DurationValue())
+      ->check(CLI::Range(0.0, 1e6))
+      ->default_str("0s");
   AddSeconds(app, "--drain-timeout", &http->drain_timeout,
              "for what runs when the server is told to stop (SIGTERM)");
+}
+
+// A flag that may be repeated, each time with a list ("a,b" or ["a", "b"]), instead of the default.
+void AddList(CLI::App& app, const char* name, std::vector<std::string>* list, const char* help) {
+  app.add_option_function<std::vector<std::string>>(
+         name,
+         [list](const std::vector<std::string>& given) {
+           list->clear();
+           for (const std::string& text : given) {
+             for (std::string& element : SplitList(text)) list->push_back(std::move(element));
+           }
+         },
+         help)
+      ->allow_extra_args(false);
+}
+
+void AddTlsFlags(CLI::App& app, ServeFlags* flags) {
+  auto* certificate =
+      app.add_option(
+             "--ssl-certfile", flags->certificate_file,
+             "speak TLS (1.2 or 1.3), with this PEM file's certificates, the server's first")
+          ->check(CLI::ExistingFile);
+  auto* key = app.add_option("--ssl-keyfile", flags->key_file,
+                             "a PEM file with the private key of --ssl-certfile")
+                  ->check(CLI::ExistingFile);
+  certificate->needs(key);
+  key->needs(certificate);
+}
+
+void AddBrowserFlags(CLI::App& app, HttpOptions* http, bool* any_content_type) {
+  AddList(app, "--allowed-hosts", &http->allowed_hosts,
+          "names that clients may ask for in Host, besides localhost, loopback addresses and "
+          "--host; *: any (default: those alone where --host is a loopback address, else any)");
+  AddList(app, "--allowed-origins,--allowed-origin", &http->allowed_origins,
+          "pages whose scripts browsers let use the server; *: all; \"\": none (default: loopback, "
+          "those that this machine serves)");
+  app.add_flag("--any-content-type", *any_content_type,
+               "take bodies that do not say that they are application/json: any page's script can "
+               "have a browser send them");
 }
 
 void AddApiFlags(CLI::App& app, ServeFlags* flags) {
@@ -150,18 +262,37 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
   app.add_option("--max-model-len", flags->api.model_len_max,
                  "most tokens of prompt and answer together (default: the model's context)")
       ->check(CLI::Range(2, 1 << 30));
-  app.add_option("--api-key", flags->api_keys, "ask for one of these keys; may be repeated")
-      ->allow_extra_args(false);
-  app.add_option("--api-key-file", flags->api_key_file,
+  app.add_option("--api-key", flags->keys.keys,
+                 "ask for one of these keys; may be repeated; better said in the environment or a "
+                 "file, as everybody sees a command line")
+      ->allow_extra_args(false)
+      ->envname("KVCAKE_API_KEY");
+  app.add_option("--api-key-file", flags->keys.file,
                  "a file of tenants, NAME KEY on each line, whose caches are separate")
+      ->check(CLI::ExistingFile);
+  app.add_option("--admin-key", flags->keys.admin_key,
+                 "the key for what touches all tenants (/cache/reset); better said in the "
+                 "environment or a file, as everybody sees a command line")
+      ->envname("KVCAKE_ADMIN_KEY");
+  app.add_option("--admin-key-file", flags->keys.admin_file, "a file with that key")
       ->check(CLI::ExistingFile);
   app.add_option("--chat-template", flags->chat_template_file,
                  "a file with a chat template, instead of the model's own")
       ->check(CLI::ExistingFile);
-  app.add_option("--allowed-origin", flags->api.allowed_origin,
-                 "whose scripts browsers let use the server; \"\" for nobody's")
-      ->capture_default_str();
   AddSeconds(app, "--request-timeout", &flags->api.request_timeout, "for an answer");
+  AddSeconds(app, "--health-timeout", &flags->api.health_timeout,
+             "for the engine thread to come around; after that /health and /ready answer 503");
+  app.add_option(
+         "--tokenizer-threads", flags->api.prepare.threads,
+         "parse and tokenize requests of any size, beside one that takes bodies of less than "
+         "64 KiB only")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--tokenizer-queue-max", flags->api.prepare.queue_max,
+                 "requests that may wait to be tokenized, and as many with bodies of less than 64 "
+                 "KiB; more are refused (429)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   app.add_option("--trace-dir", flags->trace_dir,
                  "write the timeline of each answer's restoration there, as kvcake run --trace "
                  "does; the file is named after the answer's id");
@@ -170,6 +301,7 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   AddLogFormatFlag(app, &flags->log_format);
+  AddLogLevelFlag(app);
 }
 
 }  // namespace
@@ -199,9 +331,16 @@ void AddScheduleFlags(CLI::App& app, RuntimeOptions* options) {
 void AddServeCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* serve = app.add_subcommand("serve", "answer requests as OpenAI's API does, over HTTP");
+  serve
+      ->add_option("--config", flags->config_file,
+                   "a TOML or INI file of these flags: max-num-seqs = 4; those of the command line "
+                   "go before it, and it before the environment")
+      ->check(CLI::ExistingFile);
   AddRuntimeFlags(*serve, &flags->runtime);
   AddChainFlags(*serve, &flags->chain);
   AddHttpFlags(*serve, &flags->http);
+  AddBrowserFlags(*serve, &flags->http, &flags->api.any_content_type);
+  AddTlsFlags(*serve, flags.get());
   AddApiFlags(*serve, flags.get());
   serve->add_option("--max-num-seqs", flags->runtime.max_sequences, "requests answered at once")
       ->check(CLI::Range(1, 4096))
@@ -217,6 +356,16 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
           "requests beyond --max-num-seqs that may wait for their turn; more are refused (429)")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  serve
+      ->add_option("--tenant-running-max", flags->runtime.tenant_running_max,
+                   "most requests of one tenant that are answered at once (default: "
+                   "--max-num-seqs); tenants take turns in any case")
+      ->check(CLI::Range(1, 4096));
+  serve
+      ->add_option("--tenant-requests-max", flags->tenant_requests_max,
+                   "most requests of one tenant that are answered or wait; more are refused (429) "
+                   "(default: with --api-key-file half of --max-num-seqs and --queue-max together)")
+      ->check(CLI::Range(1, 1 << 21));
   flags->runtime.step_max = Seconds(0.1);
   serve
       ->add_option_function<double>(

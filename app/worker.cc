@@ -1,5 +1,6 @@
 // kvcake worker: a rank that prefills long prompts with the servers that call it
 // (docs/runahead.md).
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <pthread.h>
 #include <signal.h>
@@ -16,6 +17,8 @@
 #include "app/flags.h"
 #include "app/log_format.h"
 #include "app/rank_meeting.h"
+#include "app/worker_process.h"
+#include "comm/local_join.h"
 #include "comm/tcp_join.h"
 
 namespace kvcake {
@@ -65,27 +68,88 @@ Status EndWith(pid_t parent) {
   return Fail(ErrorCode::kCancelled, "the server that has started this worker is gone");
 }
 
-Status WorkFor(Comm& comm, Runtime& runtime, Seconds timeout, const std::stop_token& stop) {
+// Where leaders are waited for.
+class Meeting {
+ public:
+  static Result<Meeting> Open(const WorkerFlags& flags) {
+    Meeting meeting;
+    if (flags.listen.starts_with(kInherited)) {
+      RETURN_IF_ERROR(meeting.Inherit(flags.listen));
+    } else {
+      RETURN_IF_ERROR(meeting.Listen(flags));
+    }
+    return meeting;
+  }
+
+  // As it is printed for who has started this worker.
+  const std::string& name() const { return name_; }
+  bool authenticated() const { return !listener_ || !key_.empty(); }
+
+  // Of what goes well: who has started this worker tells of that.
+  spdlog::level::level_enum log_level() const {
+    return listener_ ? spdlog::level::info : spdlog::level::debug;
+  }
+
+  // kNotFound: none will come any more.
+  Result<JoinedChain> Await(const Digest& facts, const std::stop_token& stop) const {
+    if (listener_) return AwaitLeader(*listener_, stop, {.key = key_, .facts = facts});
+    ASSIGN_OR_RETURN(auto comm, AwaitLocalLeader(control_, stop));
+    return JoinedChain{std::move(comm), "the process that has started this worker"};
+  }
+
+ private:
+  Status Inherit(const std::string& listen) {
+    control_ = std::atoi(listen.c_str() + kInherited.size());
+    name_ = listen;
+    if (fcntl(control_, F_SETFD, FD_CLOEXEC) == 0) return {};
+    return Fail(ErrorCode::kInvalidArgument, "--listen {}: no such descriptor is inherited",
+                listen);
+  }
+
+  Status Listen(const WorkerFlags& flags) {
+    ASSIGN_OR_RETURN(key_, ClusterKey::Load(flags.ranks.cluster_key_file));
+    ASSIGN_OR_RETURN(TcpListener opened, TcpListener::Open(flags.listen));
+    listener_ = std::make_unique<TcpListener>(std::move(opened));
+    const std::string host = flags.listen.substr(0, flags.listen.rfind(':'));
+    name_ = fmt::format("{}:{}", host, listener_->port());
+    if (!key_.empty() || listener_->loopback()) return {};
+    return Fail(ErrorCode::kInvalidArgument,
+                "--listen {}: without a cluster key a worker listens at loopback addresses only, "
+                "as whoever reaches it could have it compute, and connect, for them and forge "
+                "prompts' KV caches: {}",
+                flags.listen, kClusterKeyRemedy);
+  }
+
+  std::string name_;
+  ClusterKey key_;
+  std::unique_ptr<TcpListener> listener_;  // null: inherited
+  int control_ = -1;
+};
+
+Status WorkFor(Comm& comm, Runtime& runtime, WorkOptions options, const std::stop_token& stop) {
   const std::stop_callback closes(stop, [&] {
     comm.Close({ErrorCode::kCancelled, "this worker is told to stop"});
   });
-  RETURN_IF_ERROR(MeetRanks(comm, runtime, timeout).map([](auto) {}));
-  return WorkForLeader(comm, runtime, timeout, [&] { return stop.stop_requested(); });
+  options.stopping = [&] { return stop.stop_requested(); };
+  RETURN_IF_ERROR(MeetRanks(comm, runtime, options.timeout).map([](auto) {}));
+  return WorkForLeader(comm, runtime, options);
 }
 
-void WorkUntil(const std::stop_token& stop, const TcpListener& listener, Runtime& runtime,
+void WorkUntil(const std::stop_token& stop, const Meeting& meeting, Runtime& runtime,
                Seconds timeout) {
+  const Digest facts = FactsDigest(FactsOf(runtime));
+  const WorkOptions options{.timeout = timeout, .authenticated = meeting.authenticated()};
   while (!stop.stop_requested()) {
-    const auto chain = AwaitLeader(listener, stop);
+    const auto chain = meeting.Await(facts, stop);
     if (!chain) {
-      if (stop.stop_requested()) return;
+      if (stop.stop_requested() || chain.error().code == ErrorCode::kNotFound) return;
       spdlog::warn("a leader has called in vain: {}", chain.error().message);
       continue;
     }
-    spdlog::info("rank {} of {}, led from {}", chain->comm->rank(), chain->comm->size(),
-                 chain->leader);
-    if (const Status status = WorkFor(*chain->comm, runtime, timeout, stop); status) {
-      spdlog::info("the leader at {} has let this worker go", chain->leader);
+    spdlog::log(meeting.log_level(), "rank {} of {}, led from {}", chain->comm->rank(),
+                chain->comm->size(), chain->leader);
+    if (const Status status = WorkFor(*chain->comm, runtime, options, stop); status) {
+      spdlog::log(meeting.log_level(), "the leader at {} has let this worker go", chain->leader);
     } else {
       spdlog::warn("no more led from {}: {}", chain->leader, status.error().message);
     }
@@ -93,21 +157,23 @@ void WorkUntil(const std::stop_token& stop, const TcpListener& listener, Runtime
 }
 
 Status Work(const WorkerFlags& flags) {
+  if (flags.runtime.model_dir.empty() && flags.runtime.emulate.empty()) {
+    return Fail(ErrorCode::kInvalidArgument, "--model DIR is required");
+  }
   EndSignals signals;
   if (flags.parent != 0) RETURN_IF_ERROR(EndWith(flags.parent));
   UseLogFormat(flags.log_format);
-  ASSIGN_OR_RETURN(const TcpListener listener, TcpListener::Open(flags.listen));
+  ASSIGN_OR_RETURN(const Meeting meeting, Meeting::Open(flags));
   RuntimeOptions options = flags.runtime;
   options.rank_tokens_max = flags.ranks.tokens_max;
   options.keep_costs = false;  // a worker's slices do not tell of whole prompts
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(options));
   signals.Begin();
-  const std::string host = flags.listen.substr(0, flags.listen.rfind(':'));
-  const std::string address = fmt::format("{}:{}", host, listener.port());
-  spdlog::info("worker of {} waits for leaders at {}", flags.runtime.model_dir, address);
-  fmt::print("{}\n", address);  // for who has started it
+  spdlog::log(meeting.log_level(), "worker of {} waits for leaders at {}", flags.runtime.model_dir,
+              meeting.name());
+  fmt::print("{}\n", meeting.name());  // for who has started it
   std::fflush(stdout);
-  WorkUntil(signals.token(), listener, *runtime, Seconds(flags.ranks.timeout_s));
+  WorkUntil(signals.token(), meeting, *runtime, Seconds(flags.ranks.timeout_s));
   return {};
 }
 
@@ -120,12 +186,15 @@ void AddWorkerCommand(CLI::App& app, int* exit_code) {
   worker
       ->add_option("--listen", flags->listen,
                    "HOST:PORT where servers call; port 0: one that is free. It is printed when "
-                   "they may. Whoever reaches it is obeyed: only in networks that are trusted")
+                   "they may. Other than loopback addresses need --cluster-key-file")
       ->required();
   AddRuntimeFlags(*worker, &flags->runtime);
+  worker->get_option("--model")->required(false);
   worker->add_option("--emulate", flags->runtime.emulate, "as kvcake serve --emulate");
+  AddClusterKeyFlag(*worker, &flags->ranks);
   AddRankLimitFlags(*worker, &flags->ranks);
   AddLogFormatFlag(*worker, &flags->log_format);
+  AddLogLevelFlag(*worker);
   worker->add_option("--parent", flags->parent)->group("");  // hidden: app/worker_process.cc
   RunWhenChosen(worker, Work, flags, exit_code);
 }

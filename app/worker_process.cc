@@ -13,12 +13,14 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "comm/local_join.h"
 
 namespace kvcake {
 namespace {
 
 constexpr int kEndMsMax = 5000;  // from SIGTERM on
-constexpr size_t kAddressBytesMax = 1024;
+constexpr size_t kLineBytesMax = 1024;
+constexpr int kControlFd = STDERR_FILENO + 1;  // the worker's
 
 struct SpawnAttributes {
   // Its own process group: Ctrl-C is for the server, which lets its workers go when it has done.
@@ -53,30 +55,37 @@ std::vector<std::string> FlagsOfWorkers(const CLI::App& command) {
 }
 
 Result<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(const std::vector<std::string>& flags) {
-  std::vector<std::string> words = {"kvcake", "worker", "--listen=127.0.0.1:0",
+  std::vector<std::string> words = {"kvcake", "worker",
+                                    fmt::format("--listen={}{}", kInherited, kControlFd),
                                     fmt::format("--parent={}", getpid())};
   words.insert(words.end(), flags.begin(), flags.end());
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
 
+  ASSIGN_OR_RETURN(const ControlSockets control, NewControlSockets());
   std::array<int, 2> ends;
   if (pipe2(ends.data(), O_CLOEXEC) != 0) {
+    close(control.leader);
+    close(control.worker);
     return Fail(ErrorCode::kResourceExhausted, "no pipe for a worker: {}", std::strerror(errno));
   }
   SpawnAttributes spawn;
   posix_spawn_file_actions_adddup2(&spawn.actions, ends[1], STDOUT_FILENO);
-  posix_spawn_file_actions_addclosefrom_np(&spawn.actions, STDERR_FILENO + 1);
+  posix_spawn_file_actions_adddup2(&spawn.actions, control.worker, kControlFd);
+  posix_spawn_file_actions_addclosefrom_np(&spawn.actions, kControlFd + 1);
   pid_t pid;
   // This very program, also when another one has been installed in its place.
   const int error = posix_spawn(&pid, "/proc/self/exe", &spawn.actions, &spawn.attributes,
                                 arguments.data(), environ);
   close(ends[1]);
+  close(control.worker);
   if (error != 0) {
     close(ends[0]);
+    close(control.leader);
     return Fail(ErrorCode::kIo, "cannot start a worker: {}", std::strerror(error));
   }
-  return std::unique_ptr<WorkerProcess>(new WorkerProcess(pid, ends[0]));
+  return std::unique_ptr<WorkerProcess>(new WorkerProcess(pid, ends[0], control.leader));
 }
 
 WorkerProcess::~WorkerProcess() {
@@ -86,31 +95,31 @@ WorkerProcess::~WorkerProcess() {
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
   close(out_);
+  close(control_);
 }
 
-Result<std::string> WorkerProcess::Address(const std::stop_token& stop) {
+Status WorkerProcess::AwaitReady(const std::stop_token& stop) {
   const int stopped = eventfd(0, EFD_CLOEXEC);
   CHECK(stopped >= 0);
   Status status;
   {
     const std::stop_callback stops(stop, [stopped] { eventfd_write(stopped, 1); });
-    while (status && !address_.ends_with('\n')) {
+    while (status && !said_.ends_with('\n')) {
       std::array<pollfd, 2> ready = {pollfd{.fd = out_, .events = POLLIN, .revents = 0},
                                      pollfd{.fd = stopped, .events = POLLIN, .revents = 0}};
       if (poll(ready.data(), ready.size(), -1) < 0) continue;
-      std::array<char, kAddressBytesMax> bytes;
+      std::array<char, kLineBytesMax> bytes;
       if (ready[1].revents != 0) {
         status = Fail(ErrorCode::kCancelled, "stopped");
       } else if (const ssize_t n = read(out_, bytes.data(), bytes.size()); n > 0) {
-        address_.append(bytes.data(), n);
+        said_.append(bytes.data(), n);
       } else {
         status = Fail(ErrorCode::kIo, "worker {} has ended, and its last words say why", pid_);
       }
     }
   }
   close(stopped);
-  RETURN_IF_ERROR(status);
-  return address_.substr(0, address_.size() - 1);
+  return status;
 }
 
 bool WorkerProcess::Ended() const {

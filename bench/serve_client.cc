@@ -60,8 +60,9 @@ Status HttpClient::Connect(uint16_t port) {
 Status HttpClient::Send(std::string_view method, std::string_view path, std::string_view body) {
   received_.clear();
   const std::string text =
-      fmt::format("{} {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{}", method, path,
-                  body.size(), body);
+      fmt::format("{} {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                  "Content-Length: {}\r\n\r\n{}",
+                  method, path, body.size(), body);
   size_t sent = 0;
   while (sent < text.size()) {
     const ssize_t n = send(fd_, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);

@@ -7,8 +7,8 @@ install(FILES README.md docs/serving.md docs/operations.md docs/format.md docs/a
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
 install(DIRECTORY models/demo DESTINATION ${CMAKE_INSTALL_DATADIR}/kvcake/models
         PATTERN held_out EXCLUDE)
-install(FILES packaging/kvcake.service DESTINATION lib/systemd/system)
-install(FILES packaging/kvcake.sysusers DESTINATION lib/sysusers.d RENAME kvcake.conf)
+install(FILES deploy/kvcake.service DESTINATION lib/systemd/system)
+install(FILES deploy/kvcake.sysusers DESTINATION lib/sysusers.d RENAME kvcake.conf)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)

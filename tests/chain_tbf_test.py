@@ -3,6 +3,7 @@ own, behind a token bucket (tc tbf). Needs root, and is skipped without."""
 import os
 import pathlib
 import re
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,9 @@ class SlowNetwork:
 
 class ChainOverTbfTest(unittest.TestCase):
     def setUp(self):
+        # Its ranks meet at an address that is no loopback one.
+        os.environ["KVCAKE_CLUSTER_KEY"] = secrets.token_hex(32)
+        self.addCleanup(os.environ.pop, "KVCAKE_CLUSTER_KEY")
         if os.geteuid() != 0:
             self.skipTest("network namespaces need root")
         try:

@@ -10,6 +10,7 @@ namespace {
 
 using nlohmann::json;
 using testing::HasSubstr;
+using testing::Not;
 
 class RanksTest : public ProgramTest {
  protected:
@@ -48,6 +49,15 @@ TEST_F(RanksTest, AnswerAsOneProcess) {
     EXPECT_GT(chain["ranks"][0]["compute_s"].get<double>(), 0);
     EXPECT_GT(chain["ranks"][0]["sent_bytes"].get<int64_t>(), 0);
   }
+}
+
+// Its workers inherit their sockets: nothing of Open MPI's, whose ports others may call.
+TEST_F(RanksTest, RanksOfThisMachineNeedNoMpirun) {
+  const Outcome divided =
+      Shell("env PATH=/nowhere " KVCAKE_PROGRAM " " + Ask("--ranks 2 --partition even --json"));
+  ASSERT_EQ(divided.exit_code, 0) << divided.err;
+  EXPECT_EQ(json::parse(divided.out)["chain"]["ranks"].size(), 2u);
+  EXPECT_THAT(divided.err, Not(HasSubstr("worker"))) << "what goes well is nobody's concern";
 }
 
 TEST_F(RanksTest, TheLeaderReadsStandardInput) {

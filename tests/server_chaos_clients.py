@@ -170,7 +170,8 @@ class Client:
         connection.connect()
         if receive_buffer:
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        connection.request("POST", path, json.dumps(body))
+        connection.request("POST", path, json.dumps(body),
+                           {"Content-Type": "application/json"})
         return connection
 
     def whole(self, life):
@@ -274,8 +275,10 @@ class Client:
     def junk(self, life):
         data = self._rng.choice([
             self._rng.randbytes(300), b"GET", b"POST /v1/completions HTTP/1.1\r\n",
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{\"pro",
-            b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"])
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{\"pro",
+            b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"])
         with socket.create_connection((life.server.host, life.server.port), WAIT_S) as connection:
             connection.sendall(data)
             if self._rng.random() < 0.5:

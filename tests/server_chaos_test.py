@@ -27,14 +27,14 @@ COUNTED = ("vllm:num_preemptions_total", "kvcake_chunks_failed_total",
            "kvcake_tier_evicted_total")
 
 
-HANGS = ("late reads", "reads", "writes")
+HANGS = ("late reads", "reads", "writes", "everything")
 
 
 class Life:
     """One server's, from start to exit."""
 
     def __init__(self, rng, store, hangs):
-        self.ram_mib = rng.choice([12, 12, 16, 64])
+        self.ram_mib = 12 if hangs == "everything" else rng.choice([12, 12, 16, 64])
         self.flags = ["--max-num-seqs", rng.choice(["2", "4", "16", "16"]),
                       "--queue-max", rng.choice(["2", "1024"]),
                       "--disk-capacity", rng.choice(["8MiB", "1GiB"]),
@@ -42,8 +42,10 @@ class Life:
                       "--store-writes", rng.choice(["always", "always", "second-use"])]
         if rng.random() < 0.3:
             self.flags += ["--load-rate", "400Mbit", "--load-latency", "3ms"]
-        if rng.random() < 0.3:
-            self.flags += ["--store", store + "-second"]
+        # All that can hang at once: of each store's reads, and of the writes to all.
+        more = ["-second", "-third"] if hangs == "everything" else ["-second"]
+        if hangs == "everything" or rng.random() < 0.3:
+            self.flags += [flag for name in more for flag in ("--store", store + name)]
             self.flags += rng.choice([[], ["--promote"]])
         if rng.random() < 0.2:
             self.flags.append("--durable")
@@ -51,10 +53,12 @@ class Life:
         # that hang as long. Until then they keep their pages.
         self.hangs = hangs  # one of HANGS, or None
         if self.hangs:
-            which = "write" if self.hangs == "writes" else "load"
-            self.flags += [f"--{which}-stall-share", rng.choice(["0.05", "0.3", "1"]),
-                           f"--{which}-stall", "4s" if self.hangs == "late reads" else "1h",
-                           "--stall-timeout", "1s"]
+            self.flags += ["--stall-timeout", "1s"]
+            for which in ("load", "write"):
+                if self.hangs != "everything" and (self.hangs == "writes") != (which == "write"):
+                    continue
+                self.flags += [f"--{which}-stall-share", rng.choice(["0.05", "0.3", "1"]),
+                               f"--{which}-stall", "4s" if self.hangs == "late reads" else "1h"]
         self.server = Server(*self.flags, store=store, ram=f"{self.ram_mib}MiB")
         self.descriptors = self.server.descriptors()
         self.rss_bytes = self.server.rss_bytes()
@@ -68,7 +72,7 @@ class Life:
 
     @property
     def hangs_for_ever(self):
-        return self.hangs in ("reads", "writes")
+        return self.hangs in ("reads", "writes", "everything")
 
     def end(self, how):
         if self.hangs_for_ever:
@@ -203,6 +207,7 @@ class Chaos:
                 break
             self._tell(None)
             self.counts["given up"] = self.counts.get("given up", 0) + life.given_up
+            said += [f"{life.given_up} given up"] if life.given_up else []
             life.check_log()
         except Exception:
             print(" ".join(said), "\n" + life.server.log()[-8000:], flush=True)

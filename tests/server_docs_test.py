@@ -12,7 +12,7 @@ from server_fixture import PROGRAM, ROOT, ServerTest
 
 BLOCKS = re.findall(r"^```(\w+)( server)?\n(.*?)^```$", (ROOT / "docs" / "serving.md").read_text(),
                     re.MULTILINE | re.DOTALL)
-UNIT = ROOT / "packaging" / "kvcake.service"
+UNIT = ROOT / "deploy" / "kvcake.service"
 CLI_PAGE = (ROOT / "docs" / "cli.md").read_text()
 
 

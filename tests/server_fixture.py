@@ -35,7 +35,8 @@ class Server:
     """A running `kvcake serve --model models/demo` with a store of its own. It ends with the test's
     process at the latest, however that ends; so it is to be started on its main thread."""
 
-    def __init__(self, *flags, store=None, ram="64MiB", wrapper=()):
+    def __init__(self, *flags, store=None, ram="64MiB", wrapper=(), tls=None):
+        self.tls = tls  # what clients know of the server's certificate, where it has one
         self.dir = tempfile.TemporaryDirectory(prefix="kvcake-serve-")
         self.store = store or self.dir.name + "/store"
         self.store_path = pathlib.Path(self.store)
@@ -52,10 +53,12 @@ class Server:
         if not self._address():
             raise AssertionError(self.log())
         self.host, self.port = self._address()
+        admin = re.search(r"https?://[0-9.]+:(\d+)/metrics", self.log())
+        self.admin_port = admin and int(admin[1])  # of --admin-port
         self.sanitized = re.search("lib[atu]+san", self._proc("maps")) is not None
 
     def _address(self):
-        match = re.search(r"http://([0-9.]+):(\d+)/v1", self.log())
+        match = re.search(r"https?://([0-9.]+):(\d+)/v1", self.log())
         return match and (match[1], int(match[2]))
 
     def log(self):
@@ -72,13 +75,18 @@ class Server:
 
     @property
     def url(self):
-        return f"http://{self.host}:{self.port}"
+        return f"http{'s' if self.tls else ''}://{self.host}:{self.port}"
 
-    def request(self, method, path, body=None, headers=None):
+    def request(self, method, path, body=None, headers=None, port=None):
         """(status, headers, body) of one request on a connection of its own."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=WAIT_S)
+        where = (self.host, port or self.port)
+        if self.tls:
+            connection = http.client.HTTPSConnection(*where, timeout=WAIT_S, context=self.tls)
+        else:
+            connection = http.client.HTTPConnection(*where, timeout=WAIT_S)
         data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
-        connection.request(method, path, data, headers or {})
+        json_type = {} if body is None else {"Content-Type": "application/json"}
+        connection.request(method, path, data, {**json_type, **(headers or {})})
         response = connection.getresponse()
         content = response.read()
         connection.close()
@@ -91,7 +99,7 @@ class Server:
 
     def metric(self, name, **labels):
         """The sum of a metric's values with these labels."""
-        _, _, text = self.request("GET", "/metrics")
+        _, _, text = self.request("GET", "/metrics", port=self.admin_port)
         total = 0.0
         for line in text.decode().splitlines():
             match = re.fullmatch(r"([a-zA-Z_:]+)\{(.*)\} (\S+)", line)

@@ -15,11 +15,14 @@ import unittest
 from server_fixture import WAIT_S, OwnServersTest, ServerTest, eventually
 
 PROMPT = " ".join(f"Sentence {i} says that {i * i} is the square of {i}." for i in range(40))
+HOST = "Host: localhost\r\n"
+JSON_TYPE = "Content-Type: application/json\r\n"
 LONG = {"prompt": PROMPT, "max_tokens": 7000, "ignore_eos": True, "stream": True}
 
 
 def curl(*arguments):
-    return subprocess.run(["curl", "-sS", "--max-time", str(WAIT_S), *arguments], check=True,
+    return subprocess.run(["curl", "-sS", "--max-time", str(WAIT_S), "-H",
+                           "Content-Type: application/json", *arguments], check=True,
                           stdout=subprocess.PIPE).stdout.decode()
 
 
@@ -45,7 +48,7 @@ class Raw:
 
     def post(self, path, body, headers=""):
         body = json.dumps(body)
-        return self.send(f"POST {path} HTTP/1.1\r\nHost: x\r\n{headers}"
+        return self.send(f"POST {path} HTTP/1.1\r\n{HOST}{JSON_TYPE}{headers}"
                          f"Content-Length: {len(body)}\r\n\r\n{body}")
 
     def read_until(self, end):
@@ -95,12 +98,12 @@ class HttpTest(ServerTest):
         with tempfile.NamedTemporaryFile("w") as file:
             json.dump({"prompt": "x " * 600000}, file)
             file.flush()
-            self.assertIn("tokens", curl(self.server.url + "/tokenize", "-d", "@" + file.name,
-                                         "-H", "Expect: 100-continue"))
+            self.assertIn("tokens", curl(self.server.url + "/tokenize", "-d",
+                                         "@" + file.name, "-H", "Expect: 100-continue"))
 
     def test_chunked_bodies(self):
-        answer = curl(self.server.url + "/tokenize", "-H", "Transfer-Encoding: chunked", "-d",
-                      json.dumps({"prompt": "Hello"}))
+        answer = curl(self.server.url + "/tokenize", "-H",
+                      "Transfer-Encoding: chunked", "-d", json.dumps({"prompt": "Hello"}))
         self.assertEqual(json.loads(answer)["count"], len(json.loads(answer)["tokens"]))
 
     def test_tokenize_and_back(self):
@@ -142,13 +145,14 @@ class HttpTest(ServerTest):
         self.assertEqual(self.server.request("GET", "/health?x=1")[0], 200)
         status, headers, _ = self.server.request(
             "OPTIONS", "/v1/chat/completions",
-            headers={"Origin": "http://page", "Access-Control-Request-Method": "POST"})
-        self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (204, "*"))
+            headers={"Origin": "http://localhost:3000", "Access-Control-Request-Method": "POST"})
+        self.assertEqual((status, headers["Access-Control-Allow-Origin"]),
+                         (204, "http://localhost:3000"))
         self.assertIsNone(headers["Content-Length"])  # a 204 has none
 
     def test_a_head_is_forgotten_with_its_request(self):
         with Raw(self.server) as raw:
-            raw.send("HEAD /health HTTP/1.1\r\nHost: x\r\n\r\nhello there\r\n\r\n")
+            raw.send("HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\nhello there\r\n\r\n")
             answer = raw.read_all()
         self.assertIn(b"this is not HTTP", answer)
 
@@ -169,7 +173,7 @@ class HttpTest(ServerTest):
         self.assertEqual(huge["usage"]["completion_tokens"], 1)
 
     def test_bodies_too_long_for_the_server(self):
-        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+        head = f"POST /v1/completions HTTP/1.1\r\n{HOST}{JSON_TYPE}"
         self.assertEqual(self.status_of(head + "Content-Length: 3000000\r\n\r\n"), [b"413"])
         chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
         with Raw(self.server) as raw:
@@ -179,7 +183,8 @@ class HttpTest(ServerTest):
             self.assertIn(b"413", raw.read_until(b"\r\n"))
 
     def test_headers_of_chunks_and_trailers_are_bounded(self):
-        head = "POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = (f"POST /tokenize HTTP/1.1\r\n{HOST}{JSON_TYPE}"
+                "Transfer-Encoding: chunked\r\n\r\n")
         for rest in ("1;" + "x" * 200000, "0\r\n" + "X: y\r\n" * 40000):
             self.assertEqual(self.status_of(head + rest), [b"431"])
 
@@ -190,8 +195,8 @@ class HttpTest(ServerTest):
         before = counted()
         self.assertEqual(self.status_of("hello there\r\n\r\n"), [b"400"])
         self.assertEqual(self.status_of("GET / HTTP/1.1\r\nX: " + "x" * 20000 + "\r\n\r\n"), [b"431"])
-        self.assertEqual(self.status_of("POST /tokenize HTTP/1.1\r\nContent-Length: -1\r\n\r\n"),
-                         [b"400"])
+        negative = f"POST /tokenize HTTP/1.1\r\n{HOST}Content-Length: -1\r\n\r\n"
+        self.assertEqual(self.status_of(negative), [b"400"])
         self.assertEqual(counted(), [before[0] + 2, before[1] + 1])
         self.assertIn("431: the request's header is too long", self.server.log())
 
@@ -210,14 +215,15 @@ class HttpTest(ServerTest):
 
     def test_half_open_connections_end(self):
         with Raw(self.server) as silent, Raw(self.server) as half:
-            half.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            half.send(f"POST /v1/completions HTTP/1.1\r\n{HOST}{JSON_TYPE}"
+                      "Content-Length: 100\r\n\r\n{")
             self.assertEqual(silent.read_all(), b"")
             self.assertEqual(half.read_all(), b"")
 
     def test_pipelined_requests(self):
-        one = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+        one = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
         with Raw(self.server) as raw:
-            raw.send(one * 20 + "GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            raw.send(one * 20 + f"GET /version HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n")
             answer = raw.read_all()
         self.assertEqual(answer.count(b"HTTP/1.1 200 OK"), 21)
         self.assertIn(b"version", answer.rsplit(b"\r\n\r\n", 1)[1])
@@ -225,14 +231,15 @@ class HttpTest(ServerTest):
     def test_pipelined_requests_behind_a_stream(self):
         with Raw(self.server) as raw:
             raw.post("/v1/completions", {**LONG, "max_tokens": 5})
-            raw.send("GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            raw.send("GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             answer = raw.read_all()
         self.assertLess(answer.index(b"[DONE]"), answer.index(b"version"))
 
     def test_http_1_0(self):
         body = json.dumps({**LONG, "max_tokens": 5})
         with Raw(self.server) as raw:
-            raw.send(f"POST /v1/completions HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n{body}")
+            raw.send(f"POST /v1/completions HTTP/1.0\r\n{JSON_TYPE}"
+                     f"Content-Length: {len(body)}\r\n\r\n{body}")
             answer = raw.read_all()
         self.assertTrue(answer.endswith(b"data: [DONE]\n\n"))
         self.assertNotIn(b"chunked", answer)
@@ -258,7 +265,7 @@ class HttpTest(ServerTest):
 
     def test_gone_with_another_request_behind(self):
         def leave(raw):
-            raw.send("GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+            raw.send("GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
             time.sleep(0.1)
             raw.socket.close()
         self.gone(leave, stream=False)
@@ -366,18 +373,11 @@ class LimitsTest(OwnServersTest):
             self.assertEqual(answer["choices"], alone["choices"])
         self.assertEqual(server.stop(), 0)
 
-    def test_connections_beyond_the_limit_are_told(self):
-        server = self.start("--connections-max", "2")
-        with Raw(server), Raw(server), Raw(server) as third:
-            self.assertIn(b"503", third.read_all())
-        eventually(lambda: server.metric("kvcake_http_responses_total", status=503) > 0, "its count")
-        self.assertEqual(server.stop(), 0)
-
     def test_as_many_connections_as_descriptors(self):
         server = self.start(wrapper=("prlimit", "--nofile=100:259"))
         self.assertIn("--connections-max 4096 is 3:", server.log())
-        with Raw(server), Raw(server), Raw(server), Raw(server) as fourth:
-            self.assertIn(b"503", fourth.read_all())
+        with Raw(server) as first, Raw(server), Raw(server), Raw(server):
+            self.assertEqual(first.read_all(), b"")  # it gives its place to the fourth
         self.assertEqual(server.stop(), 0)
         with self.assertRaisesRegex(AssertionError, "ulimit -n"):
             self.start(wrapper=("prlimit", "--nofile=100:256"))
@@ -386,7 +386,7 @@ class LimitsTest(OwnServersTest):
         server = self.start("--body-max", "2MiB", "--bodies-max", "3MiB", "--api-key", "k",
                             "--body-timeout", "600s")
         key = "Authorization: Bearer k\r\n"
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{key}"
+        head = f"POST /v1/completions HTTP/1.1\r\n{HOST}{JSON_TYPE}{key}"
         promised = [Raw(server).send(f"{head}Content-Length: 2000000\r\n\r\n{{") for _ in range(3)]
         promised += [Raw(server).send(f"{head}Transfer-Encoding: chunked\r\n\r\n1\r\n{{\r\n")
                      for _ in range(3)]
@@ -410,7 +410,8 @@ class LimitsTest(OwnServersTest):
         server = self.start("--api-key", "k", "--body-timeout", "600s")
         for path, status in (("/v1/completions", b"401"), ("/nowhere", b"404"), ("/health", b"405")):
             with Raw(server) as raw:
-                raw.send(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{{")
+                raw.send(f"POST {path} HTTP/1.1\r\n{HOST}{JSON_TYPE}"
+                         "Content-Length: 1000\r\n\r\n{")
                 answer = raw.read_all()
             self.assertIn(status, answer.split(b"\r\n")[0])
             self.assertIn(b"Connection: close", answer)

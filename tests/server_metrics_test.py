@@ -247,7 +247,8 @@ class MetricsTest(OwnServersTest):
         connections = [http.client.HTTPConnection(server.host, server.port, timeout=WAIT_S)
                        for _ in range(3)]
         for connection in connections:
-            connection.request("POST", "/v1/completions", json.dumps(slow))
+            connection.request("POST", "/v1/completions", json.dumps(slow),
+                               {"Content-Type": "application/json"})
         eventually(lambda: (server.metric("vllm:num_requests_running") == 1 and
                             server.metric("vllm:num_requests_waiting") == 2), "one runs, two wait")
         self.assertGreater(server.metric("kvcake_pages", state="referenced"), 0)

@@ -38,6 +38,23 @@ def runs(pid):
         return False
 
 
+def listeners(pid):
+    """The TCP sockets that this process listens at, as the kernel tells."""
+    own = set()
+    for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            own.add(os.readlink(fd))
+        except OSError:
+            pass  # it was closed
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+                found.append(fields[1])
+    return found
+
+
 class Worker:
     """A running `kvcake worker`."""
 
@@ -67,7 +84,8 @@ class Worker:
         self.log_file.close()
 
 
-class RanksTest(OwnServersTest):
+class RanksTestCase(OwnServersTest):
+    """What tests of servers with ranks share."""
     @classmethod
     def setUpClass(cls):
         cls.alone = Server()
@@ -115,11 +133,21 @@ class RanksTest(OwnServersTest):
     def connected(self, server, ranks):
         eventually(lambda: server.metric("kvcake_chain_ranks") == ranks, f"{ranks} ranks")
 
+    def logged(self, worker, text):
+        """The worker's log, once it has this."""
+        eventually(lambda: text in worker.log(), text)
+        return worker.log()
+
+
+class RanksTest(RanksTestCase):
     def test_workers_of_this_machine(self):
         server = self.start("--ranks", "3", "--partition", "even", *PATIENT)
         workers = children(server.process.pid)
         self.assertEqual(len(workers), 2)
         self.assertEqual(server.metric("kvcake_chain_ranks"), 3)
+        self.assertEqual(len(listeners(server.process.pid)), 1, "the server's own")
+        for worker in workers:
+            self.assertEqual(listeners(worker), [], "whom nobody else can call")
         self.check(server, 1, ranks=3)
         self.check(server, 2, ranks=3)
         self.assertEqual(server.metric("kvcake_chain_prompts_total"), 2)

@@ -53,6 +53,30 @@ std::string ReplaceInvalidUtf8(std::string_view text) {
   return out;
 }
 
+std::string Printable(std::string_view text) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string out;
+  out.reserve(text.size());
+  const auto escape = [&out](unsigned code) {
+    out += {'\\', 'x', kDigits[code >> 4], kDigits[code & 15]};
+  };
+  while (!text.empty()) {
+    const Part part = FirstPart(text);
+    const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+    if (!part.valid) {
+      for (size_t i = 0; i < part.size; ++i) escape(byte(i));
+    } else if (part.size == 1 && (byte(0) < 0x20 || byte(0) == 0x7f)) {
+      escape(byte(0));
+    } else if (part.size == 2 && byte(0) == 0xc2 && byte(1) < 0xa0) {
+      escape(byte(1));  // U+0080 to U+009F
+    } else {
+      out += text.substr(0, part.size);
+    }
+    text.remove_prefix(part.size);
+  }
+  return out;
+}
+
 size_t IncompleteUtf8Suffix(std::string_view text) {
   // The longest first: "\xf0\x9f" ends in a start of two bytes, not in a stray one.
   for (size_t n = std::min<size_t>(3, text.size()); n > 0; --n) {

@@ -12,6 +12,10 @@ namespace kvcake {
 std::string ReplaceInvalidUtf8(std::string_view text);
 bool IsValidUtf8(std::string_view text);
 
+// The text with \xNN for what moves a cursor or commands a terminal (C0 and C1 controls, DEL) and
+// for bytes that are no UTF-8: it is one line of a log, whoever wrote it.
+std::string Printable(std::string_view text);
+
 // How many bytes at the end of the text are the start of a character that more bytes could
 // complete: 0 to 3.
 size_t IncompleteUtf8Suffix(std::string_view text);

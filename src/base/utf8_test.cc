@@ -52,5 +52,18 @@ TEST(Utf8Test, ReplacingIsValidAndSplitsAnywhere) {
   }
 }
 
+TEST(PrintableTest, ControlsAndBytesThatAreNoTextAreEscaped) {
+  EXPECT_EQ(Printable("plain \\ \"text\" é 👍 \u00a0"), "plain \\ \"text\" é 👍 \u00a0");
+  EXPECT_EQ(Printable(std::string_view("a\0\t\n\r\x1b[2J\x7f", 10)),
+            "a\\x00\\x09\\x0a\\x0d\\x1b[2J\\x7f");
+  EXPECT_EQ(Printable("\xc2\x9b"
+                      "2J\xc2\x80\xc2\x9f\xc2\xa0"),
+            "\\x9b2J\\x80\\x9f\xc2\xa0");
+  EXPECT_EQ(Printable("\x9b"
+                      "2J\xff\xe2\x82"),
+            "\\x9b2J\\xff\\xe2\\x82");
+  EXPECT_EQ(Printable(""), "");
+}
+
 }  // namespace
 }  // namespace kvcake

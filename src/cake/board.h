@@ -92,8 +92,8 @@ class Board {
   std::optional<int> NextLoad(int tier) { return plan_->loads.Next(claims_, tier); }
   // Chunks that it leaves to a tier.
   int loads_left(int tier) const { return loads_left_[tier]; }
-  double rank() const { return rank_; }  // among restorations that load: the lowest first
-  void set_rank(double rank) { rank_ = rank; }
+  double rank() const { return rank_; }         // among restorations that load: the lowest first
+  void set_rank(double rank) { rank_ = rank; }  // by its InFlightTable, which orders by it
 
   // ---- compute
   const std::optional<RunningSlice>& slice() const { return slice_; }

@@ -12,7 +12,7 @@ class ComputeLane {
   ComputeLane(const RestoreContext& context, const RestoreParts& parts, LoadScheduler& loads)
       : context_(context), parts_(parts), loads_(loads) {}
 
-  // Of a prompt that lacks chunks (Restoration::NextTurn).
+  // Restoration::NextTurn, for a prompt that lacks chunks.
   ComputeTurn NextTurn(Board& board, const ComputeBudget& budget);
   // Of the same, with private slices: a slice of up to so many chunks, whatever is planned.
   ComputeTurn ClaimFront(Board& board, int chunks);

@@ -39,6 +39,16 @@ class ComputeLaneTest : public testing::Test {
   ComputeTurn Ask(int board, int chunks) {
     return compute_->NextTurn(*boards_[board], {.chunks = chunks, .share = 1});
   }
+  // Computes the first board's next slice, which takes so long, while one of its chunks comes.
+  void ComputeBesideALoad(double seconds) {
+    ASSERT_EQ(Ask(0, 4).kind, Kind::kSlice);
+    clock_.Advance(Seconds(seconds));
+    ASSERT_FALSE(calls_.gets.empty());
+    const auto& get = calls_.gets.front();
+    loads_->EndRead(get.tier, get.number,
+                    {.status = {}, .bytes = kLayout.page_bytes(), .numeric_path = {}});
+    compute_->Computed(*boards_[0], boards_[0]->slice()->claim.count);
+  }
   TimePoint Made(int board) const { return boards_[board]->plan()->made; }
   void Pass(double share_of_hold) { clock_.Advance(share_of_hold * planner_->HoldTime()); }
 
@@ -119,22 +129,10 @@ TEST_F(ComputeLaneTest, WhileAPlanHoldsReadsGoOnAsSoonAsThereArePages) {
   EXPECT_EQ(calls_.gets.size(), 1u);
 }
 
-// Computes the first board's next slice, while one of its chunks comes, and then lets it have the
-// others, so much later than they take.
 TEST_F(ComputeLaneTest, WhatAPromptIsLateByIsWhatTheLanesCostEachOther) {
   Start(/*chunk_s=*/10e-3);
   Board& board = *boards_[0];
-  const auto run = [&](double seconds) {
-    const ComputeTurn turn = Ask(0, 4);
-    ASSERT_EQ(turn.kind, Kind::kSlice);
-    clock_.Advance(Seconds(seconds));
-    ASSERT_FALSE(calls_.gets.empty());
-    const auto& get = calls_.gets.front();
-    loads_->EndRead(get.tier, get.number,
-                    {.status = {}, .bytes = kLayout.page_bytes(), .numeric_path = {}});
-    compute_->Computed(board, board.slice()->claim.count);
-  };
-  run(40e-3);
+  ComputeBesideALoad(40e-3);
   clock_.Advance(Seconds(1));
   compute_->Restored(board);
   EXPECT_EQ(lanes_[0].estimate().beside_s, 0) << "two prompts share the lanes";
@@ -142,6 +140,23 @@ TEST_F(ComputeLaneTest, WhatAPromptIsLateByIsWhatTheLanesCostEachOther) {
   compute_->Restored(board);
   EXPECT_GT(lanes_[0].estimate().beside_s, 0);
 }
+
+TEST_F(ComputeLaneTest, WhatNoiseCanDoIsNotTheLanesDoing) {
+  Start(/*chunk_s=*/10e-3);
+  for (int i = 0; i < 32; ++i) cost_.Add(i * 128, 128, Seconds(i % 2 == 0 ? 9e-3 : 11e-3));
+  table_.Remove(*boards_[1]);
+  Board& board = *boards_[0];
+  ComputeBesideALoad(40e-3);
+  const double noise_s = cost_.fit().noise * board.planned_s();
+  ASSERT_GT(noise_s, 0);
+  clock_.Advance(Seconds(0.5 * noise_s - board.Lateness()));
+  compute_->Restored(board);
+  EXPECT_EQ(lanes_[0].estimate().beside_s, 0);
+  clock_.Advance(Seconds(noise_s));
+  compute_->Restored(board);
+  EXPECT_GT(lanes_[0].estimate().beside_s, 0);
+}
+
 TEST_F(ComputeLaneTest, APromptThatIsLoadedAloneForgetsThem) {
   Start(/*chunk_s=*/10e-6);
   table_.Remove(*boards_[1]);

@@ -26,7 +26,7 @@ struct ComputeFit {
   double SecondsFor(double prefix, double tokens) const {
     return time().AddedTo(c0, prefix, tokens);
   }
-  // Of slices that share steps of `step_tokens` with others: each takes so many whole steps.
+  // For slices that share steps of `step_tokens` with others: each takes so many whole steps.
   ComputeFit InSteps(double steps, double step_tokens) const;
   ComputeFit Scaled(double by) const;
 };

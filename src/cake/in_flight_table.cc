@@ -6,12 +6,14 @@ namespace kvcake {
 
 void InFlightTable::Add(Board& board) {
   boards_.push_back(&board);
+  ranked_.insert(&board);
   if (board.claims().size() > 0) by_beginning_[board.key(0)].push_back(&board);
   chunks_ += board.claims().size();
 }
 
 void InFlightTable::Remove(Board& board) {
   chunks_ -= board.claims().size();
+  ranked_.erase(&board);
   boards_.erase(std::find(boards_.begin(), boards_.end(), &board));
   if (board.claims().size() == 0) return;
   const auto relatives = by_beginning_.find(board.key(0));
@@ -19,8 +21,16 @@ void InFlightTable::Remove(Board& board) {
   if (relatives->second.empty()) by_beginning_.erase(relatives);
 }
 
+void InFlightTable::SetRank(Board& board, double rank) {
+  if (rank == board.rank()) return;
+  auto node = ranked_.extract(&board);
+  board.set_rank(rank);
+  ranked_.insert(std::move(node));
+}
+
 const std::vector<Board*>& InFlightTable::Relatives(const Board& board) const {
   static const std::vector<Board*> kNone;
+  if (board.claims().size() == 0) return kNone;
   const auto it = by_beginning_.find(board.key(0));
   return it == by_beginning_.end() ? kNone : it->second;
 }

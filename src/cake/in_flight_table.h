@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -19,7 +20,20 @@ class InFlightTable {
   const std::vector<Board*>& boards() const { return boards_; }  // in order of opening
   Board* Find(uint64_t serial) const;                            // null when it has ended
 
+  struct ByRank {
+    bool operator()(const Board* a, const Board* b) const {
+      return std::pair(a->rank(), a->serial()) < std::pair(b->rank(), b->serial());
+    }
+  };
+  using RankedBoards = std::set<Board*, ByRank>;
+  // In the order in which they are loaded for.
+  const RankedBoards& ranked() const { return ranked_; }
+  void SetRank(Board& board, double rank);
+
   int chunks() const { return chunks_; }  // of all boards
+  // Those that begin with this one's first chunk: keys are hashes of all before them, so that no
+  // other wants a chunk of it, or is of its document.
+  const std::vector<Board*>& Relatives(const Board& board) const;
 
   // Null: nobody computes or loads it.
   Board* OwnerOf(const ChunkKey& key) const;
@@ -43,11 +57,8 @@ class InFlightTable {
   std::optional<Heir> Inherit(int chunk, const ChunkKey& key);
 
  private:
-  // Those that begin with this one's first chunk: keys are hashes of all before them, so that no
-  // other wants a chunk of it.
-  const std::vector<Board*>& Relatives(const Board& board) const;
-
   std::vector<Board*> boards_;
+  RankedBoards ranked_;
   std::unordered_map<ChunkKey, std::vector<Board*>> by_beginning_;
   int chunks_ = 0;
   std::unordered_map<ChunkKey, Board*> owners_;

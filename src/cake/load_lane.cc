@@ -13,22 +13,24 @@ constexpr double kRetryShare = 1.0 / 30;
 
 }  // namespace
 
-bool LoadLane::Usable() const {
-  const uint64_t bytes = context_.pool.layout().page_bytes();
-  return !stalled_ && tier_.max_reads_in_flight() > 0 && bytes <= tier_.max_read_bytes_in_flight();
-}
+LoadLane::LoadLane(const RestoreContext& context, const Tier& tier)
+    : context_(context),
+      name_(tier.name()),
+      reads_max_(std::min<uint64_t>(
+          std::max(0, tier.max_reads_in_flight()),
+          tier.max_read_bytes_in_flight() / context.pool.layout().page_bytes())) {}
+
+bool LoadLane::Usable() const { return !stalled_ && reads_max_ > 0; }
 
 bool LoadLane::HasRoom() const {
+  if (!Usable() || reads_.size() >= reads_max_) return false;
   int ahead = context_.options.reads_ahead;
   if (estimate().known) {  // enough to keep the link busy while requests are on their way
     const double hidden = estimate().fixed_s / interval_s();
     const int most = std::max(ahead, context_.options.reads_ahead_max);
     ahead = static_cast<int>(std::clamp<double>(std::ceil(hidden) + 2, ahead, most));
   }
-  const size_t limit = std::min(ahead, tier_.max_reads_in_flight());
-  return Usable() && reads_.size() < limit &&
-         (reads_.size() + 1) * context_.pool.layout().page_bytes() <=
-             tier_.max_read_bytes_in_flight();
+  return reads_.size() < static_cast<size_t>(ahead);
 }
 
 void LoadLane::Start(uint64_t number, LaneRead read) {

@@ -27,15 +27,14 @@ struct LaneRead {
   bool cancelled = false;    // nothing is expected of it any more
 };
 
-// Unsynchronised: its Restorer's mutex guards it. Asks the tier for nothing but its name and
-// limits.
+// Unsynchronised: its Restorer's mutex guards it. Calls no tier.
 class LoadLane {
  public:
-  // Both are borrowed.
-  LoadLane(const RestoreContext& context, const Tier& tier) : context_(context), tier_(tier) {}
+  // Both are borrowed; the tier is asked for its name and limits only here.
+  LoadLane(const RestoreContext& context, const Tier& tier);
   LoadLane(LoadLane&&) = default;
 
-  std::string_view name() const { return tier_.name(); }
+  std::string_view name() const { return name_; }
   TierCost& cost() { return cost_; }
   const TierCost& cost() const { return cost_; }
   const TierEstimate& estimate() const { return cost_.estimate(); }
@@ -76,7 +75,7 @@ class LoadLane {
   // ---- for the planner
   // When the reads in flight should complete: in order of issue, at the tier's rate.
   void UpdateEtas();
-  // Of this lane alone, whatever other prompts want of it.
+  // For this lane alone, whatever other prompts want of it.
   TierView View() const;
   // Nothing is in flight, and nothing was measured for so long that one read is worth trying.
   bool WantsProbe() const;
@@ -86,7 +85,8 @@ class LoadLane {
 
   // Constant after construction.
   const RestoreContext& context_;
-  const Tier& tier_;
+  const std::string_view name_;
+  const uint64_t reads_max_;  // of a chunk, by both limits of the tier
 
   TierCost cost_;
   std::map<uint64_t, LaneRead> reads_;

@@ -40,6 +40,13 @@ class LoadLaneTest : public testing::Test {
                          .start = clock_.Now(),
                          .id = {}});
   }
+  // Reads that a lane of the tier as it is now takes.
+  int Room() {
+    LoadLane lane(context_, tier_);
+    int reads = 0;
+    for (; lane.HasRoom(); ++reads) lane.Start(reads, {});
+    return reads;
+  }
   // Reads that came one after the other, so that the rate is known.
   void Learn(double interval_s) {
     for (uint64_t number = 100; number < 120; ++number) {
@@ -69,11 +76,17 @@ TEST_F(LoadLaneTest, TakesAsManyReadsAsTheSmallestLimitAllows) {
     Start(number);
   }
   EXPECT_FALSE(lane_.HasRoom()) << "Options::reads_ahead";
-  tier_.bytes_max = 2 * kLayout.page_bytes();
-  lane_.End(0, 0, /*ok=*/false);
-  EXPECT_FALSE(lane_.HasRoom()) << "the tier's bytes";
+}
+
+TEST_F(LoadLaneTest, TakesNoMoreThanTheTierDoes) {
+  tier_.reads_max = 2;
+  EXPECT_EQ(Room(), 2);
+  tier_.reads_max = 8;
+  tier_.bytes_max = 4 * kLayout.page_bytes() - 1;
+  EXPECT_EQ(Room(), 3) << "its bytes";
   tier_.bytes_max = kLayout.page_bytes() - 1;
-  EXPECT_FALSE(lane_.Usable()) << "not even one chunk";
+  EXPECT_EQ(Room(), 0);
+  EXPECT_FALSE(LoadLane(context_, tier_).Usable()) << "not even one chunk";
 }
 
 TEST_F(LoadLaneTest, ACancelledReadIsToldToTheTierOnceItsIdIsKnown) {

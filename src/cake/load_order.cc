@@ -24,7 +24,7 @@ std::optional<LoadOrder> LoadOrderFromName(std::string_view name) {
 double LoadRank(LoadOrder order, const LoadClaimant& claimant, double aging) {
   switch (order) {
     case LoadOrder::kSrpt:
-      return claimant.remaining_s - aging * claimant.age_s;
+      return claimant.remaining_s + aging * claimant.opened_s;
     case LoadOrder::kFifo:
       return static_cast<double>(claimant.serial);
     case LoadOrder::kFair:

@@ -22,22 +22,14 @@ void LoadScheduler::Pump() {
 // One read for the next prompt that wants one.
 bool LoadScheduler::PumpOne(int tier) {
   if (!parts_.lanes[tier].HasRoom()) return false;
-  const auto behind = [](const Board* a, const Board* b) {
-    return std::pair(a->rank(), a->serial()) > std::pair(b->rank(), b->serial());
-  };
-  next_.clear();
-  for (Board* board : parts_.table.boards()) {
-    if (board->MayLoad() && board->Trusts(tier) && board->claims().AbsentIn(1u << tier) > 0) {
-      next_.push_back(board);
+  for (Board* board : parts_.table.ranked()) {
+    if (board->claims().AbsentIn(1u << tier) == 0 || !board->MayLoad() || !board->Trusts(tier)) {
+      continue;
     }
-  }
-  for (std::make_heap(next_.begin(), next_.end(), behind); !next_.empty(); next_.pop_back()) {
-    std::pop_heap(next_.begin(), next_.end(), behind);
-    Board& board = *next_.back();
-    const auto chunk = NextChunk(board, tier);
+    const auto chunk = NextChunk(*board, tier);
     if (!chunk) continue;
-    const bool started = StartRead(board, tier, *chunk);
-    if (parts_.table.boards().size() > 1) parts_.planner.UpdateRank(board);
+    const bool started = StartRead(*board, tier, *chunk);
+    if (parts_.table.boards().size() > 1) parts_.planner.UpdateRank(*board);
     return started;
   }
   return TakeFromSlower(tier);
@@ -106,7 +98,7 @@ bool LoadScheduler::TakeFromSlower(int tier) {
   // The other is not asked for it again, or two would take it from each other for ever; and one
   // that lets this happen time after time is not asked for anything.
   owner.claims().Fail(old, from);
-  owner.NoteFailure(from);
+  NoteFailure(owner, from);
   parts_.table.Disown(owner, old);
   Cancel(from, number);
   return StartRead(owner, tier, old.first);
@@ -145,11 +137,16 @@ void LoadScheduler::Cancel(int tier, uint64_t number) {
 void LoadScheduler::Fail(int tier, LaneRead& read, std::string_view why) {
   Board& owner = *read.owner;
   parts_.table.FailLoad(owner, read.claim, tier);
-  owner.NoteFailure(tier);
+  NoteFailure(owner, tier);
   owner.CountFailedLoad();
   owner.AddReason(fmt::format("load of chunk {} from {} failed: {}", read.claim.first,
                               parts_.lanes[tier].name(), why));
   read.owner = nullptr;
+}
+
+void LoadScheduler::NoteFailure(Board& board, int tier) {
+  board.NoteFailure(tier);
+  failing_ |= 1u << tier;
 }
 
 bool LoadScheduler::CheckStalls() {
@@ -171,8 +168,9 @@ void LoadScheduler::EndRead(int tier, uint64_t number, ReadResult result) {
   LoadLane& lane = parts_.lanes[tier];
   const bool ok = result.status.has_value();
   LaneRead read = lane.End(number, result.bytes, ok);
-  if (ok) {
+  if (ok && (failing_ >> tier & 1) != 0) {
     for (Board* board : parts_.table.boards()) board->ForgetFailures(tier);
+    failing_ &= ~(1u << tier);
   }
   const int chunk = read.claim.first;
   if (read.owner == nullptr) {

@@ -61,7 +61,7 @@ class LoadScheduler {
 
   uint64_t next_read_ = 1;
   bool lacks_pages_ = false;
-  std::vector<Board*> next_;  // scratch: a heap
+  uint32_t failing_ = 0;  // bit t: a read of tier t failed since the last that did not
 };
 
 }  // namespace kvcake

@@ -51,9 +51,14 @@ std::optional<PlanInput> CountOnKnownTiers(const PlanInput& input) {
 // known of a tier that could be it, any may have it.
 void AssignTiers(const PlanInput& input, int first, Plan& plan) {
   LoadWalk loads(input);
+  const bool one = input.tiers.size() == 1;
   for (int i = static_cast<int>(input.chunks.size()) - 1; i >= first; --i) {
     const ChunkView& chunk = input.chunks[i];
     if (chunk.state != State::kAbsent || plan.sides[i] == Side::kCompute) continue;
+    if (one) {
+      if (chunk.tiers != 0) plan.tiers[i] = 0;
+      continue;
+    }
     bool known = chunk.tiers != 0;
     for (uint32_t rest = chunk.tiers; rest != 0; rest &= rest - 1) {
       known = known && input.tiers[std::countr_zero(rest)].known;

@@ -7,13 +7,14 @@ namespace kvcake {
 
 const Plan& RestorePlanner::MakePlanFor(Board& board, int budget_chunks) {
   for (LoadLane& lane : lanes_) lane.UpdateEtas();
-  Plan plan = MakePlan(View(board, budget_chunks), context_.options.planner);
+  const PlanBasis basis = Basis(board);
+  Plan plan = MakePlan(View(board, basis, budget_chunks), context_.options.planner);
   const Claims& claims = board.claims();
   LoadQueue loads(claims, plan, static_cast<int>(lanes_.size()));
   board.set_plan(
       {.plan = std::move(plan),
        .loads = std::move(loads),
-       .basis = Basis(board),
+       .basis = basis,
        .first_missing = claims.first_missing(),
        .first_state = claims.done() ? ChunkState::kResident : claims.state(claims.first_missing()),
        .made = context_.clock.Now()});
@@ -43,8 +44,8 @@ PlanBasis RestorePlanner::Basis(const Board& board) const {
 
 bool RestorePlanner::IsComputed(const Board& board) const {
   if (board.share() > 0) return true;
-  const auto& boards = table_.boards();
-  return std::any_of(boards.begin(), boards.end(), [&](const Board* other) {
+  const auto& relatives = table_.Relatives(board);
+  return std::any_of(relatives.begin(), relatives.end(), [&](const Board* other) {
     return other->share() > 0 && other->SameDocument(board);
   });
 }
@@ -97,17 +98,18 @@ ComputeNeed RestorePlanner::Need(const Board& board) const {
 }
 
 void RestorePlanner::UpdateRanks() {
-  documents_ = Documents();
   const auto& boards = table_.boards();
-  if (boards.size() < 2) return;  // nobody asks
   const TimePoint now = context_.clock.Now();
+  if (boards.size() == ranked_ && now < ranked_at_ + HoldTime()) return;
+  ranked_ = boards.size();
+  ranked_at_ = now;
+  documents_ = Documents();
+  if (boards.size() < 2) return;  // nobody asks
   const double chunk_s = LoadSeconds();
-  for (Board* board : boards) board->set_rank(Rank(*board, chunk_s, now));
+  for (Board* board : boards) table_.SetRank(*board, Rank(*board, chunk_s));
 }
 
-void RestorePlanner::UpdateRank(Board& board) const {
-  board.set_rank(Rank(board, LoadSeconds(), context_.clock.Now()));
-}
+void RestorePlanner::UpdateRank(Board& board) { table_.SetRank(board, Rank(board, LoadSeconds())); }
 
 double RestorePlanner::LoadSeconds() const {
   double interval_s = INFINITY;
@@ -118,12 +120,12 @@ double RestorePlanner::LoadSeconds() const {
   return std::isfinite(interval_s) ? interval_s : kUnknown;
 }
 
-double RestorePlanner::Rank(const Board& board, double chunk_s, TimePoint now) const {
+double RestorePlanner::Rank(const Board& board, double chunk_s) const {
   // What loading has to do with.
   const int left = board.claims().loading() + board.claims().AbsentIn(UsableTiers(board));
   return LoadRank(context_.options.load_order,
                   {.remaining_s = left * chunk_s,
-                   .age_s = (now - board.opened()).count(),
+                   .opened_s = Seconds(board.opened().time_since_epoch()).count(),
                    .serial = board.serial(),
                    .last_read = board.last_read()},
                   context_.options.load_aging);
@@ -144,21 +146,28 @@ int RestorePlanner::Documents() const {
 // other, or all at once.
 TierView RestorePlanner::ViewTier(const Board& board, int tier) const {
   TierView view = lanes_[tier].View();
-  const auto& boards = table_.boards();
   if (context_.options.load_order == LoadOrder::kFair) {
     view.interval_s *= documents_;
-  } else if (boards.size() > 1) {
-    const std::pair rank(board.rank(), board.serial());
-    for (const Board* other : boards) {
-      if (other == &board || !other->MayLoad()) continue;
-      if (other->SameDocument(board) || std::pair(other->rank(), other->serial()) > rank) continue;
-      view.drain_s += other->loads_left(tier) * view.interval_s;
-    }
+    return view;
   }
+  const auto left = [&](const Board& other) {
+    return other.MayLoad() ? other.loads_left(tier) : 0;
+  };
+  int before = 0;
+  for (const Board* other : table_.ranked()) {
+    if (other == &board) break;
+    before += left(*other);
+  }
+  for (const Board* other : table_.Relatives(board)) {
+    if (InFlightTable::ByRank()(other, &board) && other->SameDocument(board))
+      before -= left(*other);
+  }
+  view.drain_s += before * view.interval_s;
   return view;
 }
 
-const PlanInput& RestorePlanner::View(const Board& board, int budget_chunks) {
+const PlanInput& RestorePlanner::View(const Board& board, const PlanBasis& basis,
+                                      int budget_chunks) {
   const RestoreRequest& request = board.request();
   const auto& boards = table_.boards();
   input_.compute = context_.cost.fit();
@@ -174,12 +183,12 @@ const PlanInput& RestorePlanner::View(const Board& board, int budget_chunks) {
   input_.waiting = board.waiting();
   input_.predict = request.policy != Policy::kPublished;
   input_.fixed_split = board.FixedSplit();
-  if (!IsComputed(board) && board.WantsLoads() && !input_.fixed_split) input_.fixed_split = 0;
+  if (!basis.computed && board.WantsLoads() && !input_.fixed_split) input_.fixed_split = 0;
   input_.tiers.clear();
   for (size_t t = 0; t < lanes_.size(); ++t) {
     input_.tiers.push_back(ViewTier(board, static_cast<int>(t)));
   }
-  ViewChunks(board);
+  ViewChunks(board, basis.usable);
   input_.compute_busy_s = 0;
   for (const Board* other : boards) {
     if (!other->slice()) continue;
@@ -190,9 +199,8 @@ const PlanInput& RestorePlanner::View(const Board& board, int budget_chunks) {
   return input_;
 }
 
-void RestorePlanner::ViewChunks(const Board& board) {
+void RestorePlanner::ViewChunks(const Board& board, uint32_t usable) {
   using State = ChunkView::State;
-  const uint32_t usable = UsableTiers(board);
   const Claims& claims = board.claims();
   input_.chunks.assign(claims.size(), {});
   for (int i = 0; i < claims.size(); ++i) {

@@ -17,8 +17,7 @@ namespace kvcake {
 class RestorePlanner {
  public:
   // All are borrowed.
-  RestorePlanner(const RestoreContext& context, std::vector<LoadLane>& lanes,
-                 const InFlightTable& table)
+  RestorePlanner(const RestoreContext& context, std::vector<LoadLane>& lanes, InFlightTable& table)
       : context_(context), lanes_(lanes), table_(table) {}
 
   // The best split as things are now, for a next slice of at most so many chunks. The board keeps
@@ -41,29 +40,34 @@ class RestorePlanner {
   Seconds LookWait(const Board& board) const;
   ComputeNeed Need(const Board& board) const;
 
-  // Ranks all boards by Options::load_order, by one clock; counts the documents.
+  // Ranks all boards by Options::load_order, and counts the documents, where that was not done
+  // since another prompt came or went, nor within HoldTime().
   void UpdateRanks();
   // Ranks one anew: it has been opened, or a read was begun for it.
-  void UpdateRank(Board& board) const;
+  void UpdateRank(Board& board);
 
  private:
-  const PlanInput& View(const Board& board, int budget_chunks);
-  void ViewChunks(const Board& board);
+  const PlanInput& View(const Board& board, const PlanBasis& basis, int budget_chunks);
+  void ViewChunks(const Board& board, uint32_t usable);
   TierView ViewTier(const Board& board, int tier) const;
   PlanBasis Basis(const Board& board) const;
   // The engine has compute for this document; else all of it is to be loaded.
   bool IsComputed(const Board& board) const;
   double LoadSeconds() const;  // of a chunk, from the quickest tier
-  double Rank(const Board& board, double chunk_s, TimePoint now) const;
+  double Rank(const Board& board, double chunk_s) const;
   int Documents() const;
 
   // Constant after construction.
   const RestoreContext& context_;
   std::vector<LoadLane>& lanes_;
-  const InFlightTable& table_;
+  InFlightTable& table_;
 
+  // As of the last UpdateRanks.
+  size_t ranked_ = 0;  // boards
+  TimePoint ranked_at_{};
   int documents_ = 1;  // being restored, where all of them load at once
-  PlanInput input_;    // scratch
+
+  PlanInput input_;  // scratch
 };
 
 }  // namespace kvcake

@@ -124,8 +124,31 @@ TEST_F(RestorePlannerTest, RanksByWhatIsLeftToLoad) {
   for (int i = 20; i < 40; ++i) second->claims().Publish(second->claims().ClaimLoad(i));
   first->claims().ClaimLoad(39);  // is still to come
   planner_.UpdateRanks();
-  EXPECT_NEAR(first->rank(), 40 * kChunkSeconds, 1e-9);
-  EXPECT_NEAR(second->rank(), 20 * kChunkSeconds, 1e-9);
+  EXPECT_NEAR(first->rank() - second->rank(), 20 * kChunkSeconds, 1e-9);
+  EXPECT_EQ(*table_.ranked().begin(), second.get());
+}
+
+TEST_F(RestorePlannerTest, RanksAgeAsPlansDo) {
+  const auto first = Open(1, 0), second = Open(2, 0);
+  planner_.UpdateRanks();
+  const double rank = first->rank();
+  for (int i = 20; i < 40; ++i) first->claims().Publish(first->claims().ClaimLoad(i));
+  clock_.Advance(0.9 * planner_.HoldTime());
+  planner_.UpdateRanks();
+  EXPECT_EQ(first->rank(), rank) << "what it costs to rank all is spent now and then";
+  clock_.Advance(0.2 * planner_.HoldTime());
+  planner_.UpdateRanks();
+  EXPECT_NEAR(first->rank(), rank - 20 * kChunkSeconds, 1e-9);
+}
+
+TEST_F(RestorePlannerTest, RanksAnewWhenAPromptComesOrGoes) {
+  const auto first = Open(1, 0), second = Open(2, 0);
+  planner_.UpdateRanks();
+  const double rank = first->rank();
+  for (int i = 20; i < 40; ++i) first->claims().Publish(first->claims().ClaimLoad(i));
+  const auto third = Open(3, 0);
+  planner_.UpdateRanks();
+  EXPECT_NEAR(first->rank(), rank - 20 * kChunkSeconds, 1e-9);
 }
 
 TEST_F(RestorePlannerTest, RequestsOnOneDocumentShareItsLoads) {

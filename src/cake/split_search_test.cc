@@ -116,7 +116,7 @@ TEST(SplitSearchTest, ManyHolesAreNoReasonToLose) {
     for (const ChunkView& chunk : input.chunks) all.push_back(chunk.tiers != 0);
     EXPECT_LE(finish_s, Finish(input, none) + 1e-9);
     EXPECT_LE(finish_s, Finish(input, all) + 1e-9);
-    // Of what compute has to make in any case it cannot take less.
+    // What compute has to make in any case takes as long.
     double holes_s = input.compute_busy_s;
     for (size_t i = 0; i < input.chunks.size(); ++i) {
       if (input.chunks[i].IsHole()) holes_s += ChunkSeconds(input, static_cast<int>(i));

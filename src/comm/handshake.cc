@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/printable.h"
 #include "comm/wait.h"
 
 namespace kvcake {
@@ -63,13 +64,15 @@ Status Compare(const std::vector<Hello>& hellos) {
       return Fail(ErrorCode::kInvalidArgument,
                   "rank {} has another {} than rank 0 ({}; rank 0: {}): start every rank with the "
                   "same program, model and options",
-                  rank, name, two.value, one.value);
+                  rank, PrintableAscii(name), PrintableAscii(two.value), PrintableAscii(one.value));
     }
   }
   return {};
 }
 
 }  // namespace
+
+Digest FactsDigest(std::span<const Fact> facts) { return Sha256().Update(Encode(facts)).Finish(); }
 
 Status Handshake(Comm& comm, std::span<const Fact> facts, Seconds timeout) {
   const TimePoint deadline = Clock::Real().Now() + timeout;

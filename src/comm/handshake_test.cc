@@ -55,6 +55,17 @@ TEST_P(HandshakeTest, EveryRankSaysWhoDiffersInWhat) {
   }
 }
 
+TEST_P(HandshakeTest, WhatARankSaysOfItselfIsPrintable) {
+  const Comms comms = Make(2);
+  for (const Status& status : All(comms, [](Comm& comm) {
+         const std::vector<Fact> facts = {{"model", comm.rank() == 1 ? "b\n\x1b[2J" : "a"}};
+         return Handshake(comm, facts, kPatience);
+       })) {
+    ExpectCode(status, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(status.error().message, HasSubstr("another model than rank 0 (b??[2J; rank 0: a)"));
+  }
+}
+
 TEST_P(HandshakeTest, AnOlderVersionMayKnowFewerFacts) {
   const Comms comms = Make(2);
   for (const Status& status : All(comms, [](Comm& comm) {

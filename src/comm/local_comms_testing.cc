@@ -1,11 +1,13 @@
 #include "comm/local_comms_testing.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <future>
 #include <utility>
 
 #include "base/check.h"
+#include "comm/local_join.h"
 #include "comm/memory_comm.h"
 #include "comm/tcp_comm.h"
 
@@ -33,6 +35,28 @@ Comms NewLocalTcpComms(int size, uint64_t aside_bytes_max) {
     CHECK(comm.has_value());
     comms.push_back(std::move(*comm));
   }
+  return comms;
+}
+
+Comms NewSocketPairComms(int size) {
+  std::vector<int> leaders, workers;
+  for (int rank = 0; rank + 1 < size; ++rank) {
+    const auto ends = NewControlSockets();
+    CHECK(ends.has_value());
+    leaders.push_back(ends->leader);
+    workers.push_back(ends->worker);
+  }
+  auto leader = GatherLocalWorkers(leaders);
+  CHECK(leader.has_value());
+  Comms comms;
+  for (const int worker : workers) {
+    auto comm = AwaitLocalLeader(worker, {});
+    CHECK(comm.has_value());
+    comms.push_back(std::move(*comm));
+  }
+  comms.push_back(std::move(*leader));
+  for (const int fd : leaders) close(fd);
+  for (const int fd : workers) close(fd);
   return comms;
 }
 

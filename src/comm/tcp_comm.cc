@@ -25,11 +25,13 @@ namespace kvcake {
 namespace net = boost::asio;
 using boost::system::error_code;
 using net::ip::tcp;
+using Stream = net::generic::stream_protocol;
 
 namespace {
 
 constexpr uint32_t kMagic = 0x3143564b;  // "KVC1"
 constexpr size_t kSkipBytes = 64 << 10;  // of an unwanted message, at once
+constexpr uint64_t kAsideBytes = 128;    // that a message aside takes beside its own, however short
 
 // Before each message; its bytes never change meaning.
 struct FrameHeader {
@@ -67,7 +69,7 @@ struct Peer {
 
   const int rank;
   const std::string address;
-  tcp::socket socket;
+  Stream::socket socket;
   // Once set, nothing is sent or read any more, and handlers that come later find nothing to do.
   std::optional<Error> send_lost, lost;
 
@@ -87,7 +89,15 @@ struct Peer {
 // As much at once as the kernel takes or has; the library's own is 64 KiB.
 size_t Everything(error_code error, size_t) { return error ? 0 : SIZE_MAX; }
 
-void SetOptions(tcp::socket& socket) {
+int FamilyOf(int fd) {
+  sockaddr_storage name = {};
+  socklen_t length = sizeof(name);
+  CHECK(getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) == 0);
+  return name.ss_family;
+}
+
+void SetOptions(Stream::socket& socket) {
+  if (FamilyOf(socket.native_handle()) == AF_UNIX) return;  // whose other end is never far
   const auto set = [&](int level, int name, int value) {
     setsockopt(socket.native_handle(), level, name, &value, sizeof(value));
   };
@@ -98,26 +108,26 @@ void SetOptions(tcp::socket& socket) {
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 
-class TcpComm : public Comm {
+class StreamComm : public Comm {
  public:
-  TcpComm(const TcpCommOptions& options, const std::vector<TcpConnection>& connections)
+  StreamComm(const TcpCommOptions& options, const std::vector<int>& sockets)
       : rank_(options.rank),
         aside_bytes_max_(options.aside_bytes_max),
         work_(context_.get_executor()) {
-    for (size_t rank = 0; rank < connections.size(); ++rank) {
+    for (size_t rank = 0; rank < sockets.size(); ++rank) {
       peers_.push_back(
           std::make_unique<Peer>(context_, static_cast<int>(rank), options.addresses[rank]));
-      if (connections[rank].fd < 0) continue;
+      if (sockets[rank] < 0) continue;
       Peer& peer = *peers_.back();
-      peer.socket.assign(connections[rank].protocol, connections[rank].fd);
+      peer.socket.assign(Stream(FamilyOf(sockets[rank]), 0), sockets[rank]);
       SetOptions(peer.socket);
       ReadHeader(peer);
     }
     thread_ = std::thread([this] { context_.run(); });
   }
 
-  ~TcpComm() override {
-    TcpComm::Close(Fail(ErrorCode::kCancelled, "rank {} has ended", rank_).value());
+  ~StreamComm() override {
+    StreamComm::Close(Fail(ErrorCode::kCancelled, "rank {} has ended", rank_).value());
     work_.reset();
     thread_.join();
   }
@@ -257,8 +267,8 @@ class TcpComm : public Comm {
         ReadHeader(peer);
         received.done({});
       });
-    } else if (header.bytes <= aside_bytes_max_ - peer.aside_bytes) {
-      peer.aside_bytes += header.bytes;
+    } else if (HasRoomAside(peer, header.bytes)) {
+      peer.aside_bytes += header.bytes + kAsideBytes;
       peer.filling.resize(header.bytes);
       Read(peer, net::buffer(peer.filling), [this, &peer] {
         auto message = std::exchange(peer.filling, {});
@@ -272,6 +282,11 @@ class TcpComm : public Comm {
     }
   }
 
+  bool HasRoomAside(const Peer& peer, uint64_t bytes) const {
+    const uint64_t room = aside_bytes_max_ - std::min(aside_bytes_max_, peer.aside_bytes);
+    return room >= kAsideBytes && bytes <= room - kAsideBytes;
+  }
+
   void Skip(Peer& peer, uint64_t bytes) {
     if (bytes == 0) return ReadHeader(peer);
     peer.filling.resize(std::min<uint64_t>(bytes, kSkipBytes));
@@ -282,7 +297,7 @@ class TcpComm : public Comm {
   // A message that was aside.
   void HandOver(Peer& peer, int tag, const Incoming& incoming,
                 const std::vector<std::byte>& message) {
-    peer.aside_bytes -= message.size();
+    peer.aside_bytes -= message.size() + kAsideBytes;
     const Status status = CheckSize(peer.rank, tag, incoming.into.size(), message.size());
     if (status) std::ranges::copy(message, incoming.into.begin());
     incoming.done(status);
@@ -334,11 +349,11 @@ Result<TcpListener> TcpListener::Open(const std::string& address) {
   if (!error) acceptor.listen(net::socket_base::max_listen_connections, error);
   if (error) return Fail(ErrorCode::kIo, "cannot listen at {}: {}", address, error.message());
   const uint16_t port = acceptor.local_endpoint().port();
-  return TcpListener(acceptor.release(), port);
+  return TcpListener(acceptor.release(), port, endpoint.address().is_loopback());
 }
 
 TcpListener::TcpListener(TcpListener&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), port_(other.port_) {}
+    : fd_(std::exchange(other.fd_, -1)), port_(other.port_), loopback_(other.loopback_) {}
 
 TcpListener::~TcpListener() {
   if (fd_ >= 0) close(fd_);
@@ -346,8 +361,13 @@ TcpListener::~TcpListener() {
 
 Result<std::unique_ptr<Comm>> ConnectTcp(const TcpListener& listener,
                                          const TcpCommOptions& options) {
-  ASSIGN_OR_RETURN(const auto connections, ConnectMesh(listener, options));
-  return std::make_unique<TcpComm>(options, connections);
+  ASSIGN_OR_RETURN(const auto sockets, ConnectMesh(listener, options));
+  return CommOverSockets(options, sockets);
+}
+
+std::unique_ptr<Comm> CommOverSockets(const TcpCommOptions& options,
+                                      const std::vector<int>& sockets) {
+  return std::make_unique<StreamComm>(options, sockets);
 }
 
 }  // namespace kvcake

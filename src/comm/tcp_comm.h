@@ -1,11 +1,12 @@
-// Ranks over TCP streams, for chains that a server starts: idle ranks sleep, and a lost rank is an
-// error of the transfers with it, not of the process.
+// Ranks over streams, TCP's or local ones, for chains that a server starts: idle ranks sleep, and a
+// lost rank is an error of the transfers with it, not of the process.
 //
 // Every two ranks have one connection; the higher one opens it. A message goes straight from the
 // sender's buffer into the posted one. One whose receive is not posted yet is kept aside, up to a
 // bound; beyond it the reading of that connection pauses until the receive comes, so that what
-// follows the message has to wait too, and that the peer is gone may be noticed only then. Nobody
-// is asked who they are: listen on networks that are trusted.
+// follows the message has to wait too, and that the peer is gone may be noticed only then. Ranks
+// prove to each other that they have the cluster's key when they connect (mesh_hello.h); what they
+// say then goes in the clear.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "comm/cluster_key.h"
 #include "comm/comm.h"
 
 namespace kvcake {
@@ -29,12 +31,15 @@ class TcpListener {
 
   int fd() const { return fd_; }
   uint16_t port() const { return port_; }
+  // Whether none but this machine's processes can call.
+  bool loopback() const { return loopback_; }
 
  private:
-  TcpListener(int fd, uint16_t port) : fd_(fd), port_(port) {}
+  TcpListener(int fd, uint16_t port, bool loopback) : fd_(fd), port_(port), loopback_(loopback) {}
 
   int fd_;
   uint16_t port_;
+  bool loopback_;
 };
 
 struct TcpCommOptions {
@@ -42,6 +47,10 @@ struct TcpCommOptions {
   std::vector<std::string> addresses;      // "host:port" of every rank, as this one reaches it
   Seconds timeout{30};                     // until every rank is connected
   uint64_t aside_bytes_max = 64ull << 20;  // from each rank
+  // What both ends of each connection prove (mesh_hello.h).
+  ClusterKey key = {};
+  Digest roster = {};
+  Digest facts = {};
 };
 
 // Connects with every other rank, in whatever order they are started; `listener` stays open. An
@@ -49,5 +58,10 @@ struct TcpCommOptions {
 // system longer than the timeout.
 Result<std::unique_ptr<Comm>> ConnectTcp(const TcpListener& listener,
                                          const TcpCommOptions& options);
+
+// A rank over stream sockets that are connected with the others already: descriptors by rank, which
+// it takes over, and -1 for its own. `options.addresses` are names for errors.
+std::unique_ptr<Comm> CommOverSockets(const TcpCommOptions& options,
+                                      const std::vector<int>& sockets);
 
 }  // namespace kvcake

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "comm/contract_testing.h"
 #include "comm/local_comms_testing.h"
+#include "comm/mesh_hello.h"
 
 namespace kvcake {
 namespace {
@@ -39,6 +40,10 @@ std::future<ConnectResult> Connect(const TcpListener& listener, int rank,
   });
 }
 
+void Say(int fd, std::string_view says) {
+  CHECK(send(fd, says.data(), says.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(says.size()));
+}
+
 // A socket that somebody else has connected.
 int Stranger(const TcpListener& listener, std::string_view says) {
   sockaddr_in address = {};
@@ -47,7 +52,7 @@ int Stranger(const TcpListener& listener, std::string_view says) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   CHECK(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
-  CHECK(send(fd, says.data(), says.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(says.size()));
+  Say(fd, says);
   return fd;
 }
 
@@ -115,8 +120,9 @@ TEST(TcpCommTest, StrangersHinderNobody) {
   const std::vector<std::string> addresses = {AddressOf(first), AddressOf(second)};
   const int talks = Stranger(first, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
   const int silent = Stranger(first, "");
-  const int claims = Stranger(first, std::string("kvchain1\xff\xff\xff\xff\xff\xff\xff\xff", 16) +
-                                         std::string("\xff\xff\xff\xff\0\0\0\0", 8));
+  MeshHello nobody;
+  nobody.size = nobody.from = nobody.to = UINT32_MAX;
+  const int claims = Stranger(first, PartOf(nobody));
   auto connecting = Connect(second, 1, addresses);
   const ConnectResult a = ConnectTcp(first, {.addresses = addresses});
   const ConnectResult b = connecting.get();
@@ -145,9 +151,14 @@ TEST(TcpCommTest, AListenerServesOneChainAfterTheOther) {
 // From somebody who can say hello as rank 1 does.
 TEST(TcpCommTest, WhatIsNoMessageEndsTheTransfersWithThatPeer) {
   const TcpListener rank_0 = Listen();
-  const int peer = Stranger(rank_0, std::string("kvchain1\2\0\0\0\1\0\0\0\0\0\0\0\0\0\0\0", 24) +
-                                        "these bytes are no frame");
-  const ConnectResult comm = ConnectTcp(rank_0, {.addresses = {AddressOf(rank_0), "127.0.0.1:9"}});
+  auto connecting = Connect(rank_0, 0, {AddressOf(rank_0), "127.0.0.1:9"});
+  MeshHello hello{.size = 2, .from = 1, .to = 0}, answer;
+  const int peer = Stranger(rank_0, PartOf(hello));
+  ASSERT_EQ(recv(peer, &answer, sizeof(answer), MSG_WAITALL), ssize_t{sizeof(answer)});
+  const Digest proof = MeshProof(ClusterKey(), Digest{}, hello, answer).OfCaller();
+  Say(peer, PartOf(proof));
+  Say(peer, "these bytes are no frame");
+  const ConnectResult comm = connecting.get();
   ASSERT_TRUE(comm) << comm.error().message;
   Bytes into(1);
   const Status status = ReceiveAndWait(**comm, 1, 1, into);
@@ -188,6 +199,25 @@ TEST(TcpCommTest, BeyondTheBoundReadingPausesAndGoesOn) {
   ExpectOk(behind.Wait(Patience(), "what was behind it"));
   ExpectOk(sent.Wait(Patience(), "all"));
   EXPECT_TRUE(into_large == large && first == small && into_small == small);
+}
+
+// Messages of no bytes take memory, too.
+TEST(TcpCommTest, EmptyMessagesAreKeptAsideWithinTheBound) {
+  constexpr int kMessages = 200;
+  auto comms = NewLocalTcpComms(2, 10'000);
+  Bytes none, last(1);
+  TransferWait sent, behind;
+  comms[1]->Receive(0, kMessages, last, behind.Add());
+  for (int tag = 0; tag < kMessages; ++tag) comms[0]->Send(1, tag, none, sent.Add());
+  comms[0]->Send(1, kMessages, last, sent.Add());
+  ExpectOk(sent.Wait(Patience(), "what the kernel has room for"));
+  for (int tag = 0; tag < kMessages; ++tag) {
+    if (tag < kMessages / 2) {
+      EXPECT_FALSE(behind.Done()) << "what is aside goes beyond the bound";
+    }
+    ExpectOk(ReceiveAndWait(*comms[1], 0, tag, none));
+  }
+  ExpectOk(behind.Wait(Patience(), "what was behind them"));
 }
 
 }  // namespace

@@ -1,13 +1,13 @@
 #include "comm/tcp_join.h"
 
-#include <charconv>
+#include <algorithm>
 #include <chrono>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "comm/join_message.h"
 #include "comm/tcp_mesh.h"
 
 namespace kvcake {
@@ -18,39 +18,21 @@ using net::ip::tcp;
 
 namespace {
 
-constexpr std::string_view kCall = "kvcake-chain 1 ";
-constexpr std::string_view kReady = "ready\n";
-constexpr std::string_view kGo = "go\n";
-constexpr size_t kCallBytesMax = 16 << 10;
-constexpr size_t kReplyBytesMax = 64;
-constexpr size_t kCallersMax = 16;  // that have not said yet what they want
+constexpr size_t kCallersMax = 64;  // that have proved nothing yet
 constexpr std::chrono::milliseconds kRetry{50};
-
-// What a leader has told a worker.
-struct Call {
-  int rank = 0;
-  std::vector<std::string> addresses;  // of every rank but the leader
-};
-
-std::optional<Call> ParseCall(std::string_view line) {
-  if (!line.starts_with(kCall)) return std::nullopt;
-  line.remove_prefix(kCall.size());
-  Call call;
-  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), call.rank);
-  if (error != std::errc()) return std::nullopt;
-  line.remove_prefix(end - line.data());
-  while (line.starts_with(' ')) {
-    line.remove_prefix(1);
-    call.addresses.emplace_back(line.substr(0, line.find(' ')));
-    line.remove_prefix(call.addresses.back().size());
-  }
-  const bool sound =
-      line.empty() && call.rank >= 0 && call.rank < static_cast<int>(call.addresses.size());
-  return sound ? std::optional(std::move(call)) : std::nullopt;
-}
 
 std::chrono::nanoseconds Nanoseconds(Seconds seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(seconds);
+}
+
+// Whether strangers of other machines are no part of it: what a worker without a key may connect
+// with. Names are not looked up for who has proved nothing.
+bool IsLoopback(const std::string& address) {
+  const std::string host = address.substr(0, address.rfind(':'));
+  if (host == "localhost" || host == "[::1]") return true;
+  error_code error;
+  const auto ip = net::ip::make_address_v4(host, error);
+  return !error && ip.is_loopback();
 }
 
 class LeaderWait {
@@ -69,22 +51,26 @@ class LeaderWait {
 
  private:
   struct Caller {
-    explicit Caller(net::io_context& context) : socket(context), timer(context) {}
+    Caller(net::io_context& context, const ClusterKey& key)
+        : socket(context), timer(context), talk(key) {}
     tcp::socket socket;
     net::steady_timer timer;
-    std::string text;
+    std::string text;  // read, and not a line yet
+    std::string told;
+    WorkerTalk talk;
     std::optional<Call> call;
   };
   using CallerPtr = std::shared_ptr<Caller>;
 
   // Nobody is accepted while one is told to be ready: after "go" connections of the chain come.
   void Accept() {
-    if (accepting_ || chosen_ || callers_.size() >= kCallersMax) return;
+    if (accepting_ || chosen_) return;
     accepting_ = true;
-    const auto caller = std::make_shared<Caller>(context_);
+    const auto caller = std::make_shared<Caller>(context_, options_.key);
     acceptor_.async_accept(caller->socket, [this, caller](error_code error) {
       accepting_ = false;
       if (!error) {
+        while (callers_.size() >= kCallersMax) Drop(callers_.front());
         Listen(caller);
       } else if (error != net::error::operation_aborted) {  // no descriptors left, say
         retry_.expires_after(kRetry);
@@ -96,47 +82,95 @@ class LeaderWait {
   }
 
   void Listen(const CallerPtr& caller) {
-    callers_.insert(caller);
-    ReadLine(caller, [this, caller](std::string_view line) {
-      caller->call = ParseCall(line);
-      if (!caller->call || chosen_) return Drop(caller);
-      chosen_ = caller;
-      acceptor_.cancel();
-      net::async_write(
-          caller->socket, net::buffer(kReady), [this, caller](error_code error, size_t) {
-            if (error) return Drop(caller);
-            ReadLine(caller, [this, caller](std::string_view answer) { Hear(caller, answer); });
-          });
+    callers_.push_back(caller);
+    ReadLine(caller, kGreetingBytesMax, [this, caller](std::string_view line) {
+      if (!caller->talk.HearGreeting(line)) return Drop(caller);
+      Tell(caller, caller->talk.Greeting(), [this, caller] {
+        ReadLine(caller, kCallBytesMax,
+                 [this, caller](std::string_view call) { HearCall(caller, call); });
+      });
     });
   }
 
-  void Hear(const CallerPtr& caller, std::string_view answer) {
+  void HearCall(const CallerPtr& caller, std::string_view line) {
+    bool proved = false;
+    caller->call = caller->talk.HearCall(line, &proved);
+    if (!caller->call) return Drop(caller);
+    if (!proved) {
+      return Refuse(caller,
+                    "the leader's cluster key is not this worker's: give both the same "
+                    "--cluster-key-file");
+    }
+    if (const std::string why = WhyNot(caller->call->roster); !why.empty()) {
+      return Refuse(caller, why);
+    }
+    if (chosen_) return Refuse(caller, "another leader has just called");
+    chosen_ = caller;
+    acceptor_.cancel();
+    Tell(caller, caller->talk.Ready(options_.facts), [this, caller] {
+      ReadLine(caller, kAnswerBytesMax,
+               [this, caller](std::string_view answer) { HearGo(caller, answer); });
+    });
+  }
+
+  // Empty where a chain of these may be.
+  std::string WhyNot(const Roster& roster) const {
+    if (!options_.key.empty()) return "";
+    for (const std::string& address : roster.addresses) {
+      if (IsLoopback(address)) continue;
+      return fmt::format(
+          "without a cluster key this worker connects with none but loopback "
+          "addresses, and {} is none: give all the same --cluster-key-file",
+          address.substr(0, 100));
+    }
+    return "";
+  }
+
+  void HearGo(const CallerPtr& caller, std::string_view answer) {
     error_code error;
     const tcp::endpoint from = caller->socket.remote_endpoint(error);
-    if (answer != kGo.substr(0, kGo.size() - 1) || error) return Drop(caller);
+    if (!caller->talk.HearGo(answer) || error) return Drop(caller);
     leader_ = fmt::format("{}:{}", from.address().to_string(), from.port());
     called_ = std::move(caller->call);
     context_.stop();
   }
 
+  void Refuse(const CallerPtr& caller, const std::string& why) {
+    Tell(caller, WorkerTalk::Refused(why), [this, caller] { Drop(caller); });
+  }
+
+  template <typename Next>
+  void Tell(const CallerPtr& caller, std::string line, Next next) {
+    caller->told = std::move(line);
+    net::async_write(caller->socket, net::buffer(caller->told),
+                     [this, caller, next](error_code error, size_t) {
+                       if (error || !Here(caller)) return Drop(caller);
+                       next();
+                     });
+  }
+
   // `next` gets the line without its end.
   template <typename Next>
-  void ReadLine(const CallerPtr& caller, Next next) {
+  void ReadLine(const CallerPtr& caller, size_t bytes_max, Next next) {
     caller->timer.expires_after(Nanoseconds(options_.patience));
     caller->timer.async_wait([this, caller](error_code error) {
       if (!error) Drop(caller);
     });
-    net::async_read_until(caller->socket, net::dynamic_buffer(caller->text, kCallBytesMax), '\n',
+    net::async_read_until(caller->socket, net::dynamic_buffer(caller->text, bytes_max), '\n',
                           [this, caller, next](error_code error, size_t bytes) {
-                            if (error || !callers_.contains(caller)) return Drop(caller);
+                            if (error || !Here(caller)) return Drop(caller);
                             const std::string line = caller->text.substr(0, bytes - 1);
                             caller->text.erase(0, bytes);
                             next(line);
                           });
   }
 
-  void Drop(const CallerPtr& caller) {
-    if (callers_.erase(caller) == 0) return;
+  bool Here(const CallerPtr& caller) const {
+    return std::ranges::find(callers_, caller) != callers_.end();
+  }
+
+  void Drop(CallerPtr caller) {
+    if (std::erase(callers_, caller) == 0) return;
     error_code ignored;
     caller->socket.close(ignored);
     caller->timer.cancel();
@@ -144,44 +178,30 @@ class LeaderWait {
     Accept();
   }
 
-  const JoinOptions options_;
+  const JoinOptions& options_;
   net::io_context context_{1};
   tcp::acceptor acceptor_;
   net::steady_timer retry_;
   bool accepting_ = false;
-  std::set<CallerPtr> callers_;
-  CallerPtr chosen_;  // that is told to be ready
+  std::vector<CallerPtr> callers_;  // the oldest first
+  CallerPtr chosen_;                // that is told to be ready
   std::optional<Call> called_;
   std::string leader_;
 };
 
 class Gathering {
  public:
-  Gathering(std::span<const std::string> workers, const JoinOptions& options) : options_(options) {
-    for (const std::string& address : workers) {
-      all_ += (all_.empty() ? "" : " ") + address;
-      workers_.push_back(std::make_unique<Worker>(context_, address));
+  Gathering(std::span<const std::string> workers, const JoinOptions& options)
+      : options_(options),
+        roster_{.chain = NewNonce(), .addresses = {workers.begin(), workers.end()}} {
+    for (size_t rank = 0; rank < workers.size(); ++rank) {
+      workers_.push_back(
+          std::make_unique<Worker>(context_, static_cast<int>(rank), workers[rank], options.key));
     }
   }
 
   Status Run(const std::stop_token& stop) {
-    for (size_t rank = 0; rank < workers_.size(); ++rank) {
-      Worker& worker = *workers_[rank];
-      if (worker.address.find_first_of(" \n") != std::string::npos) {
-        return Fail(ErrorCode::kInvalidArgument, "\"{}\" is no address", worker.address);
-      }
-      auto endpoints = Resolve(context_, worker.address);
-      if (!endpoints && endpoints.error().code == ErrorCode::kInvalidArgument) {
-        return tl::unexpected<Error>(endpoints.error());
-      }
-      if (!endpoints) {
-        worker.error = endpoints.error().message;
-        continue;
-      }
-      worker.endpoints = std::move(*endpoints);
-      worker.text = fmt::format("{}{} {}\n", kCall, rank, all_);
-      Call(worker);
-    }
+    for (const auto& worker : workers_) RETURN_IF_ERROR(Begin(*worker));
     const std::stop_callback stops(stop, [this] { context_.stop(); });
     const auto deadline = std::chrono::steady_clock::now() + Nanoseconds(options_.patience);
     while (waiting_ > 0 && context_.run_one_until(deadline) > 0) {
@@ -190,7 +210,7 @@ class Gathering {
     RETURN_IF_ERROR(AllReady());
     for (const auto& worker : workers_) {
       error_code error;
-      net::write(worker->socket, net::buffer(kGo), error);  // its few bytes never wait
+      net::write(worker->socket, net::buffer(worker->talk.Go()), error);  // few bytes never wait
       if (error) {
         return Fail(ErrorCode::kIo, "the worker at {} is gone: {}", worker->address,
                     error.message());
@@ -198,46 +218,102 @@ class Gathering {
     }
     return {};
   }
+  const Roster& roster() const { return roster_; }
 
  private:
   struct Worker {
-    Worker(net::io_context& context, std::string address)
-        : address(std::move(address)), socket(context) {}
+    Worker(net::io_context& context, int rank, std::string address, const ClusterKey& key)
+        : rank(rank), address(std::move(address)), socket(context), talk(key) {}
+    const int rank;
     const std::string address;
     tcp::socket socket;
     std::vector<tcp::endpoint> endpoints;
-    std::string text;
-    bool ready = false, stranger = false;
+    LeaderTalk talk;
+    std::string told, text;
+    bool ready = false;
+    bool mistaken = false;  // it never will be
     std::string error =
         "it does not answer: it may be loading its model, or working for another server";
   };
 
-  void Call(Worker& worker) {
+  Status Begin(Worker& worker) {
+    if (worker.address.find_first_of(" \n") != std::string::npos) {
+      return Fail(ErrorCode::kInvalidArgument, "\"{}\" is no address", worker.address);
+    }
+    auto endpoints = Resolve(context_, worker.address);
+    if (!endpoints && endpoints.error().code == ErrorCode::kInvalidArgument) {
+      return tl::unexpected<Error>(endpoints.error());
+    }
+    if (!endpoints) {
+      worker.error = endpoints.error().message;
+      return {};
+    }
+    worker.endpoints = std::move(*endpoints);
+    for (const tcp::endpoint& endpoint : worker.endpoints) {
+      if (!options_.key.empty() || endpoint.address().is_loopback()) continue;
+      return Fail(ErrorCode::kInvalidArgument,
+                  "the worker at {} is on another machine, and without a cluster key whoever "
+                  "answers there is given prompts, and believed: {}",
+                  worker.address, kClusterKeyRemedy);
+    }
     ++waiting_;
     net::async_connect(worker.socket, worker.endpoints,
                        [this, &worker](error_code error, const tcp::endpoint&) {
                          if (error) return Ended(worker, error.message());
-                         Tell(worker);
+                         Greet(worker);
                        });
+    return {};
   }
 
-  void Tell(Worker& worker) {
-    net::async_write(worker.socket, net::buffer(worker.text),
-                     [this, &worker](error_code error, size_t) {
+  void Greet(Worker& worker) {
+    Tell(worker, worker.talk.Greeting(), kGreetingBytesMax, [this, &worker](std::string_view line) {
+      if (!worker.talk.HearGreeting(line)) return Mistaken(worker, kStranger);
+      const Call call{.roster = roster_, .facts = options_.facts, .rank = worker.rank};
+      Tell(worker, worker.talk.CallOf(call), kAnswerBytesMax,
+           [this, &worker](std::string_view answer) { Hear(worker, answer); });
+    });
+  }
+
+  void Hear(Worker& worker, std::string_view answer) {
+    switch (worker.talk.HearAnswer(answer)) {
+      case LeaderTalk::Answer::kReady:
+        worker.ready = true;
+        return Ended(worker, "");
+      case LeaderTalk::Answer::kRefused:
+        return Mistaken(worker, "it refuses: " + worker.talk.why());
+      case LeaderTalk::Answer::kUnproved:
+        return Mistaken(worker,
+                        "it does not know this server's cluster key: give both the same "
+                        "--cluster-key-file");
+      case LeaderTalk::Answer::kStranger:
+        return Mistaken(worker, kStranger);
+    }
+  }
+
+  // Says a line, and has `next` called with the one that answers it.
+  template <typename Next>
+  void Tell(Worker& worker, std::string line, size_t bytes_max, Next next) {
+    worker.told = std::move(line);
+    net::async_write(worker.socket, net::buffer(worker.told),
+                     [this, &worker, bytes_max, next](error_code error, size_t) {
                        if (error) return Ended(worker, error.message());
-                       worker.text.clear();
-                       AwaitReady(worker);
+                       net::async_read_until(
+                           worker.socket, net::dynamic_buffer(worker.text, bytes_max), '\n',
+                           [this, &worker, next](error_code error, size_t bytes) {
+                             if (error && worker.text.empty()) {
+                               return Ended(worker, "it closed the connection");
+                             }
+                             if (error) return Mistaken(worker, kStranger);
+                             const std::string answer = worker.text.substr(0, bytes - 1);
+                             worker.text.erase(0, bytes);
+                             next(answer);
+                           });
                      });
   }
 
-  void AwaitReady(Worker& worker) {
-    net::async_read_until(worker.socket, net::dynamic_buffer(worker.text, kReplyBytesMax), '\n',
-                          [this, &worker](error_code error, size_t) {
-                            worker.ready = !error && worker.text == kReady;
-                            worker.stranger = !worker.ready && !worker.text.empty();
-                            Ended(worker, worker.stranger ? "what answers there is no kvcake worker"
-                                                          : "it closed the connection");
-                          });
+  void Mistaken(Worker& worker, std::string why) {
+    worker.mistaken = true;
+    Ended(worker, std::move(why));
   }
 
   void Ended(Worker& worker, std::string why) {
@@ -250,7 +326,7 @@ class Gathering {
     ErrorCode code = ErrorCode::kIo;
     for (const auto& worker : workers_) {
       if (worker->ready) continue;
-      if (worker->stranger) code = ErrorCode::kInvalidArgument;
+      if (worker->mistaken) code = ErrorCode::kInvalidArgument;
       missing += fmt::format("{}the worker at {} is not ready: {}", missing.empty() ? "" : "; ",
                              worker->address, worker->error);
     }
@@ -258,9 +334,11 @@ class Gathering {
     return Fail(code, "{}", missing);
   }
 
-  const JoinOptions options_;
+  static constexpr const char* kStranger = "what answers there is no kvcake worker of this version";
+
+  const JoinOptions& options_;
+  const Roster roster_;
   net::io_context context_{1};
-  std::string all_;  // addresses
   std::vector<std::unique_ptr<Worker>> workers_;
   int waiting_ = 0;  // workers whose answer is to come
 };
@@ -277,16 +355,25 @@ Result<JoinedChain> AwaitLeader(const TcpListener& listener, const std::stop_tok
     chain.leader = wait.leader();
   }
   if (!call) return Fail(ErrorCode::kCancelled, "no leader has called");
-  call->addresses.push_back(chain.leader);
+  const Digest roster = call->roster.digest();
+  std::vector<std::string> addresses = std::move(call->roster.addresses);
+  addresses.push_back(chain.leader);
   ASSIGN_OR_RETURN(chain.comm, ConnectTcp(listener, {.rank = call->rank,
-                                                     .addresses = std::move(call->addresses),
-                                                     .timeout = options.connect}));
+                                                     .addresses = std::move(addresses),
+                                                     .timeout = options.connect,
+                                                     .key = options.key,
+                                                     .roster = roster,
+                                                     .facts = options.facts}));
   return chain;
 }
 
 Result<std::unique_ptr<Comm>> GatherWorkers(std::span<const std::string> workers,
                                             const std::stop_token& stop,
                                             const JoinOptions& options) {
+  if (workers.size() >= kRanksMax) {
+    return Fail(ErrorCode::kInvalidArgument, "{} workers, and a chain has at most {} ranks",
+                workers.size(), kRanksMax);
+  }
   Gathering gathering(workers, options);
   RETURN_IF_ERROR(gathering.Run(stop));
   // Every connection of the last rank is one that it opens: nobody calls here.
@@ -295,7 +382,10 @@ Result<std::unique_ptr<Comm>> GatherWorkers(std::span<const std::string> workers
   addresses.emplace_back("the leader");
   return ConnectTcp(unused, {.rank = static_cast<int>(workers.size()),
                              .addresses = std::move(addresses),
-                             .timeout = options.connect});
+                             .timeout = options.connect,
+                             .key = options.key,
+                             .roster = gathering.roster().digest(),
+                             .facts = options.facts});
 }
 
 }  // namespace kvcake

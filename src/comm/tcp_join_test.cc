@@ -1,79 +1,18 @@
 #include "comm/tcp_join.h"
 
 #include <gmock/gmock.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <future>
-#include <optional>
 
-#include "base/check.h"
-#include "comm/asio.h"
 #include "comm/handshake.h"
+#include "comm/tcp_join_testing.h"
 
 namespace kvcake {
 namespace {
 
+using namespace testing_util;
 using boost::asio::ip::tcp;
-using testing::AnyOf;
 using testing::HasSubstr;
-
-// Where nothing is to time out, however busy the machine is.
-constexpr JoinOptions kPatient{.patience = Seconds(120), .connect = Seconds(120)};
-
-TcpListener ListenLocally() {
-  auto listener = TcpListener::Open("127.0.0.1:0");
-  CHECK(listener.has_value());
-  return std::move(*listener);
-}
-
-// A worker on a thread of its own.
-class Waiting {
- public:
-  explicit Waiting(JoinOptions options = kPatient) : options_(options) { Again(); }
-  ~Waiting() { stop_.request_stop(); }
-
-  std::string address() const { return fmt::format("127.0.0.1:{}", listener_.port()); }
-  uint16_t port() const { return listener_.port(); }
-  void Stop() { stop_.request_stop(); }
-  // What the wait came to; once.
-  Result<JoinedChain> Joined() { return joined_.get(); }
-  void Again() {
-    joined_ = std::async(std::launch::async,
-                         [this] { return AwaitLeader(listener_, stop_.get_token(), options_); });
-  }
-
- private:
-  const JoinOptions options_;
-  const TcpListener listener_ = ListenLocally();
-  std::stop_source stop_;
-  std::future<Result<JoinedChain>> joined_;
-};
-
-class Caller {
- public:
-  explicit Caller(const Waiting& worker, const std::string& says = "") : socket_(context_) {
-    socket_.connect({boost::asio::ip::address_v4::loopback(), worker.port()});
-    boost::system::error_code closed;  // may come before all is said
-    boost::asio::write(socket_, boost::asio::buffer(says), closed);
-  }
-  // What comes before the other side closes.
-  std::string Heard() {
-    std::string heard;
-    boost::system::error_code end;
-    boost::asio::read(socket_, boost::asio::dynamic_buffer(heard), end);
-    return heard;
-  }
-  std::string HeardLine() {
-    std::string heard;
-    boost::asio::read_until(socket_, boost::asio::dynamic_buffer(heard), '\n');
-    return heard;
-  }
-
- private:
-  boost::asio::io_context context_;
-  tcp::socket socket_;
-};
 
 void ExpectRanks(Comm& comm, int rank, int size) {
   EXPECT_EQ(comm.rank(), rank);
@@ -121,9 +60,8 @@ TEST(TcpJoinTest, StrangersHinderNobody) {
   for (int i = 0; i < 8; ++i) silent.push_back(std::make_unique<Caller>(worker));
   for (const std::string& says :
        {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string("\n"),
-        std::string(40 << 10, 'x'), std::string("kvcake-chain 2 0 127.0.0.1:1\n"),
-        std::string("kvcake-chain 1 1 127.0.0.1:1\n"), std::string("kvcake-chain 1 -1 a:1\n"),
-        std::string("kvcake-chain 1 0\n"), std::string("kvcake-chain 1 x a:1\n")}) {
+        std::string(40 << 10, 'x'), std::string("kvcake-chain 1 0 127.0.0.1:1\n"),
+        std::string("kvcake-chain 2\n"), std::string("kvcake-chain 2 x\n")}) {
     EXPECT_EQ(Caller(worker, says).Heard(), "") << says.substr(0, 40);
   }
   const auto leader = GatherWorkers(std::vector{worker.address()}, {}, kPatient);
@@ -131,20 +69,32 @@ TEST(TcpJoinTest, StrangersHinderNobody) {
   EXPECT_TRUE(worker.Joined());
 }
 
-TEST(TcpJoinTest, MoreSilentCallersThanItListensToAreHungUpOn) {
-  Waiting worker({.patience = Seconds(0.2), .connect = Seconds(120)});
+// However long it would wait for each of them.
+TEST(TcpJoinTest, OfMoreSilentCallersThanItListensToTheOldestAreHungUpOn) {
+  Waiting worker({.patience = Seconds(3600), .connect = Seconds(120)});
   std::vector<std::unique_ptr<Caller>> silent;
-  for (int i = 0; i < 40; ++i) silent.push_back(std::make_unique<Caller>(worker));
+  for (int i = 0; i < 200; ++i) silent.push_back(std::make_unique<Caller>(worker));
+  EXPECT_EQ(silent.front()->Heard(), "");
   const auto leader = GatherWorkers(std::vector{worker.address()}, {}, kPatient);
   ASSERT_TRUE(leader) << leader.error().message;
   EXPECT_TRUE(worker.Joined());
 }
 
+TEST(TcpJoinTest, SilentCallersAreHungUpOn) {
+  Waiting worker({.patience = Seconds(0.2), .connect = Seconds(120)});
+  EXPECT_EQ(Caller(worker).Heard(), "");
+  Caller greets(worker);
+  LeaderTalk talk{ClusterKey()};
+  greets.Say(talk.Greeting());
+  EXPECT_TRUE(talk.HearGreeting(greets.HeardLine()));
+  EXPECT_EQ(greets.Heard(), "");
+}
+
 TEST(TcpJoinTest, ALeaderThatVanishesIsForgotten) {
   Waiting worker;
   {
-    Caller gone(worker, "kvcake-chain 1 0 127.0.0.1:1\n");
-    EXPECT_EQ(gone.HeardLine(), "ready\n");
+    Caller gone(worker);
+    EXPECT_EQ(gone.Call(kNoKey, {"127.0.0.1:1"}), LeaderTalk::Answer::kReady);
   }
   const auto leader = GatherWorkers(std::vector{worker.address()}, {}, kPatient);
   ASSERT_TRUE(leader) << leader.error().message;
@@ -153,7 +103,9 @@ TEST(TcpJoinTest, ALeaderThatVanishesIsForgotten) {
 
 TEST(TcpJoinTest, ALeaderThatDoesNotGoOnIsAnError) {
   Waiting worker({.patience = Seconds(120), .connect = Seconds(0.2)});
-  Caller leader(worker, "kvcake-chain 1 0 127.0.0.1:1\ngo\n");
+  Caller leader(worker);
+  EXPECT_EQ(leader.Call(kNoKey, {"127.0.0.1:1"}), LeaderTalk::Answer::kReady);
+  leader.Go();
   const auto joined = worker.Joined();
   ASSERT_FALSE(joined);
   EXPECT_EQ(joined.error().code, ErrorCode::kDeadline);
@@ -203,7 +155,8 @@ TEST(TcpJoinTest, SomethingElseThanAWorkerIsAMistake) {
 
 TEST(TcpJoinTest, WaitingEndsWhenItIsToldTo) {
   Waiting worker;
-  const Caller ready(worker, "kvcake-chain 1 0 127.0.0.1:1\n");
+  Caller ready(worker);
+  EXPECT_EQ(ready.Call(kNoKey, {"127.0.0.1:1"}), LeaderTalk::Answer::kReady);
   worker.Stop();
   const auto joined = worker.Joined();
   ASSERT_FALSE(joined);

@@ -1,13 +1,12 @@
 #include "comm/tcp_mesh.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <chrono>
 #include <memory>
 #include <optional>
 
 #include "base/check.h"
+#include "comm/mesh_hello.h"
 
 namespace kvcake {
 
@@ -19,13 +18,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kRetry{50};
 
-// What both ends of a new connection say first; its bytes never change meaning.
-struct Hello {
-  std::array<char, 8> magic = {'k', 'v', 'c', 'h', 'a', 'i', 'n', '1'};
-  uint32_t size = 0, from = 0, to = 0;
-  uint32_t reserved = 0;
-};
-static_assert(sizeof(Hello) == 24 && std::endian::native == std::endian::little);
+constexpr size_t kCallersMax = 64;  // that have proved nothing yet
 
 class Mesh {
  public:
@@ -33,12 +26,13 @@ class Mesh {
       : options_(options),
         size_(static_cast<int>(options.addresses.size())),
         acceptor_(Duplicate(context_, listener)),
+        retry_(context_),
         sockets_(size_),
         errors_(size_, "it has not called") {
     std::fill_n(errors_.begin(), options.rank, "it does not answer");
   }
 
-  Result<std::vector<TcpConnection>> Connect() {
+  Result<std::vector<int>> Connect() {
     const auto deadline = std::chrono::steady_clock::now() +
                           std::chrono::duration_cast<std::chrono::nanoseconds>(options_.timeout);
     for (int peer = 0; peer < options_.rank; ++peer) {
@@ -50,13 +44,11 @@ class Mesh {
     }
     RETURN_IF_ERROR(failure_);
     if (Missing() > 0) return TimedOut();
-    std::vector<TcpConnection> connections(size_);
+    std::vector<int> sockets(size_, -1);
     for (int peer = 0; peer < size_; ++peer) {
-      if (!sockets_[peer]) continue;
-      const tcp protocol = sockets_[peer]->local_endpoint().protocol();
-      connections[peer] = {protocol, sockets_[peer]->release()};
+      if (sockets_[peer]) sockets[peer] = sockets_[peer]->release();
     }
-    return connections;
+    return sockets;
   }
 
  private:
@@ -66,8 +58,10 @@ class Mesh {
     tcp::socket socket;
     net::steady_timer timer;
     std::vector<tcp::endpoint> endpoints;
-    Hello heard, told;
+    MeshHello heard, told;
+    Digest proof_heard, proof_told;
   };
+  using AttemptPtr = std::shared_ptr<Attempt>;
 
   int Missing() const {
     int missing = -1;  // not ourselves
@@ -86,14 +80,28 @@ class Mesh {
                 options_.timeout.count(), missing);
   }
 
-  Hello HelloTo(uint32_t peer) const {
-    Hello hello;
+  MeshHello HelloTo(uint32_t peer) const {
+    MeshHello hello;
     hello.size = static_cast<uint32_t>(size_);
     hello.from = static_cast<uint32_t>(options_.rank);
     hello.to = peer;
+    hello.nonce = NewNonce();
+    hello.facts = options_.facts;
     return hello;
   }
 
+  template <typename Value, typename Next>
+  void Write(const AttemptPtr& attempt, const Value& value, Next next) {
+    net::async_write(attempt->socket, net::buffer(&value, sizeof(value)),
+                     [attempt, next](error_code error, size_t) { next(error); });
+  }
+  template <typename Value, typename Next>
+  void Read(const AttemptPtr& attempt, Value* value, Next next) {
+    net::async_read(attempt->socket, net::buffer(value, sizeof(*value)),
+                    [attempt, next](error_code error, size_t) { next(error); });
+  }
+
+  // ---- the caller's side
   void Call(int peer, std::vector<tcp::endpoint> endpoints) {
     const auto attempt = std::make_shared<Attempt>(context_);
     attempt->endpoints = std::move(endpoints);
@@ -104,7 +112,7 @@ class Mesh {
                        });
   }
 
-  void CallAgain(int peer, const std::shared_ptr<Attempt>& attempt, std::string why) {
+  void CallAgain(int peer, const AttemptPtr& attempt, std::string why) {
     errors_[peer] = std::move(why);
     attempt->timer.expires_after(kRetry);
     attempt->timer.async_wait([this, peer, attempt](error_code error) {
@@ -112,64 +120,109 @@ class Mesh {
     });
   }
 
-  void Greet(int peer, const std::shared_ptr<Attempt>& attempt) {
+  void Greet(int peer, const AttemptPtr& attempt) {
     attempt->told = HelloTo(static_cast<uint32_t>(peer));
-    net::async_write(attempt->socket, net::buffer(&attempt->told, sizeof(Hello)),
-                     [this, peer, attempt](error_code error, size_t) {
-                       if (error) return CallAgain(peer, attempt, error.message());
-                       AwaitAnswer(peer, attempt);
-                     });
+    Write(attempt, attempt->told, [this, peer, attempt](error_code error) {
+      if (error) return CallAgain(peer, attempt, error.message());
+      errors_[peer] = "it does not answer";
+      Read(attempt, &attempt->heard, [this, peer, attempt](error_code answer) {
+        if (answer) return CallAgain(peer, attempt, "it closed the connection");
+        Recognise(peer, attempt);
+      });
+    });
   }
 
-  void AwaitAnswer(int peer, const std::shared_ptr<Attempt>& attempt) {
-    errors_[peer] = "it does not answer";
-    net::async_read(
-        attempt->socket, net::buffer(&attempt->heard, sizeof(Hello)),
-        [this, peer, attempt](error_code error, size_t) {
-          if (error) return CallAgain(peer, attempt, "it closed the connection");
-          const Hello& heard = attempt->heard;
-          if (heard.magic != Hello{}.magic) {
-            failure_ = Fail(ErrorCode::kInvalidArgument, "{} is no rank of this kvcake's kind",
-                            options_.addresses[peer]);
-          } else if (heard.size != static_cast<uint32_t>(size_) ||
-                     heard.from != static_cast<uint32_t>(peer)) {
-            failure_ = Fail(ErrorCode::kInvalidArgument,
-                            "{} is rank {} of {}, where rank {} of {} was expected: give every "
-                            "rank the same list of addresses",
-                            options_.addresses[peer], heard.from, heard.size, peer, size_);
-          } else {
-            sockets_[peer] = std::move(attempt->socket);
-          }
-        });
+  void Recognise(int peer, const AttemptPtr& attempt) {
+    const MeshHello& heard = attempt->heard;
+    if (!heard.HasMagic()) {
+      failure_ = Fail(ErrorCode::kInvalidArgument, "{} is no rank of this kvcake's kind",
+                      options_.addresses[peer]);
+    } else if (heard.size != static_cast<uint32_t>(size_) ||
+               heard.from != static_cast<uint32_t>(peer)) {
+      failure_ = Fail(ErrorCode::kInvalidArgument,
+                      "{} is rank {} of {}, where rank {} of {} was expected: give every "
+                      "rank the same list of addresses",
+                      options_.addresses[peer], heard.from, heard.size, peer, size_);
+    } else {
+      ProveAsCaller(peer, attempt);
+    }
   }
 
+  void ProveAsCaller(int peer, const AttemptPtr& attempt) {
+    attempt->proof_told = ProofOf(attempt->told, attempt->heard).OfCaller();
+    Write(attempt, attempt->proof_told, [this, peer, attempt](error_code error) {
+      if (error) return CallAgain(peer, attempt, error.message());
+      Read(attempt, &attempt->proof_heard, [this, peer, attempt](error_code answer) {
+        if (answer) return CallAgain(peer, attempt, kUnproved);
+        const Digest wanted = ProofOf(attempt->told, attempt->heard).OfCalled();
+        if (!SameProof(attempt->proof_heard, wanted)) {
+          failure_ = Fail(ErrorCode::kInvalidArgument,
+                          "{} has not proved that it is rank {} of this chain: give every rank "
+                          "the same --cluster-key-file",
+                          options_.addresses[peer], peer);
+          return;
+        }
+        sockets_[peer] = std::move(attempt->socket);
+      });
+    });
+  }
+
+  MeshProof ProofOf(const MeshHello& caller, const MeshHello& called) const {
+    return {options_.key, options_.roster, caller, called};
+  }
+
+  // ---- the side that is called
   void Accept() {
     const auto attempt = std::make_shared<Attempt>(context_);
     acceptor_.async_accept(attempt->socket, [this, attempt](error_code error) {
-      if (error) {
-        failure_ = Fail(ErrorCode::kIo, "cannot accept connections at {}: {}",
-                        options_.addresses[options_.rank], error.message());
+      if (error) {  // no descriptors left, say
+        retry_.expires_after(kRetry);
+        retry_.async_wait([this](error_code) { Accept(); });
         return;
       }
-      net::async_read(attempt->socket, net::buffer(&attempt->heard, sizeof(Hello)),
-                      [this, attempt](error_code error, size_t) {
-                        if (!error && attempt->heard.magic == Hello{}.magic) Answer(attempt);
-                      });
+      // The oldest that has proved nothing makes room.
+      while (callers_.size() >= kCallersMax) HangUp(callers_.front());
+      callers_.push_back(attempt);
+      Read(attempt, &attempt->heard, [this, attempt](error_code hello) {
+        if (hello || !attempt->heard.HasMagic()) return HangUp(attempt);
+        Answer(attempt);
+      });
       Accept();
     });
   }
 
-  // Callers of another chain hear who we are, and say so to their users; the last call counts.
-  void Answer(const std::shared_ptr<Attempt>& attempt) {
-    attempt->told = HelloTo(attempt->heard.from);
-    net::async_write(attempt->socket, net::buffer(&attempt->told, sizeof(Hello)),
-                     [this, attempt](error_code error, size_t) {
-                       if (error || !IsHigherRank(attempt->heard)) return;
-                       sockets_[attempt->heard.from] = std::move(attempt->socket);
-                     });
+  void HangUp(AttemptPtr attempt) {
+    if (std::erase(callers_, attempt) == 0) return;
+    error_code ignored;
+    attempt->socket.close(ignored);
   }
 
-  bool IsHigherRank(const Hello& heard) {
+  // Callers of another chain hear who we are, and say so to their users; the last that proves that
+  // it is a rank counts.
+  void Answer(const AttemptPtr& attempt) {
+    attempt->told = HelloTo(attempt->heard.from);
+    Write(attempt, attempt->told, [this, attempt](error_code error) {
+      if (error || !IsHigherRank(attempt->heard)) return HangUp(attempt);
+      Read(attempt, &attempt->proof_heard, [this, attempt](error_code proof) {
+        const MeshProof wanted = ProofOf(attempt->heard, attempt->told);
+        if (proof || !SameProof(attempt->proof_heard, wanted.OfCaller())) {
+          if (!proof) errors_[attempt->heard.from] = kUnproved;
+          return HangUp(attempt);
+        }
+        ProveAsCalled(attempt, wanted.OfCalled());
+      });
+    });
+  }
+
+  void ProveAsCalled(const AttemptPtr& attempt, const Digest& proof) {
+    attempt->proof_told = proof;
+    Write(attempt, attempt->proof_told, [this, attempt](error_code error) {
+      if (error || std::erase(callers_, attempt) == 0) return;
+      sockets_[attempt->heard.from] = std::move(attempt->socket);
+    });
+  }
+
+  bool IsHigherRank(const MeshHello& heard) {
     if (heard.from >= static_cast<uint32_t>(size_) ||
         heard.from <= static_cast<uint32_t>(options_.rank)) {
       return false;
@@ -183,10 +236,15 @@ class Mesh {
     return false;
   }
 
+  static constexpr const char* kUnproved =
+      "who is there has not proved that it has this chain's cluster key";
+
   const TcpCommOptions& options_;
   const int size_;
   net::io_context context_;
   tcp::acceptor acceptor_;
+  net::steady_timer retry_;
+  std::vector<AttemptPtr> callers_;                  // the oldest first
   std::vector<std::optional<tcp::socket>> sockets_;  // by rank, where connected
   std::vector<std::string> errors_;                  // by rank: why it is not
   Status failure_;                                   // for good
@@ -222,8 +280,7 @@ tcp::acceptor Duplicate(net::io_context& context, const TcpListener& listener) {
   return {context, name.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd};
 }
 
-Result<std::vector<TcpConnection>> ConnectMesh(const TcpListener& listener,
-                                               const TcpCommOptions& options) {
+Result<std::vector<int>> ConnectMesh(const TcpListener& listener, const TcpCommOptions& options) {
   const int size = static_cast<int>(options.addresses.size());
   if (options.rank < 0 || options.rank >= size) {
     return Fail(ErrorCode::kInvalidArgument, "rank {} is not one of {} addresses", options.rank,

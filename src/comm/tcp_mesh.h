@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "comm/asio.h"
@@ -18,13 +17,8 @@ Result<std::vector<boost::asio::ip::tcp::endpoint>> Resolve(boost::asio::io_cont
 boost::asio::ip::tcp::acceptor Duplicate(boost::asio::io_context& context,
                                          const TcpListener& listener);
 
-struct TcpConnection {
-  boost::asio::ip::tcp protocol = boost::asio::ip::tcp::v4();
-  int fd = -1;  // the caller's; -1 for its own rank
-};
-
-// As ConnectTcp; the connections by rank.
-Result<std::vector<TcpConnection>> ConnectMesh(const TcpListener& listener,
-                                               const TcpCommOptions& options);
+// As ConnectTcp; the descriptors of the connections by rank, which are the caller's; -1 for its
+// own.
+Result<std::vector<int>> ConnectMesh(const TcpListener& listener, const TcpCommOptions& options);
 
 }  // namespace kvcake

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/admission_order.h"
+
 namespace kvcake {
 
 Admission::~Admission() {
@@ -55,30 +57,37 @@ std::optional<TimePoint> Admission::short_since() const {
 }
 
 std::vector<Sequence*> Admission::Admit(TimePoint now) {
-  constexpr int kLookedAt = 64;  // of those that wait: a step is not to take long for their sake
+  constexpr size_t kLookedAt = 64;  // of those that wait: a step is not to take long for their sake
   std::vector<Sequence*> admitted;
   if (short_since()) return admitted;
   uint64_t spare = 0;
   for (const auto& sequence : running_) spare += MayGrow(*sequence) ? 1 : 0;
-  auto it = waiting_.begin();
-  for (int i = 0; i < kLookedAt && it != waiting_.end(); ++i) {
+  if (running_.size() >= static_cast<size_t>(options_.max_sequences)) return admitted;
+  for (const size_t place : AdmissionOrder(waiting_, running_, kLookedAt)) {
     if (running_.size() >= static_cast<size_t>(options_.max_sequences)) break;
-    Sequence& next = **it;
+    Sequence& next = *waiting_[place];
+    if (!MayRun(next.request.tenant)) continue;
     if (next.refused_at == room_ || !Promise(next, spare)) {
       next.refused_at = room_;
       if (!next.passed_over) next.passed_over = now;
       const bool first =
           next.completion.preemptions > 0 || now - *next.passed_over > options_.pass_over_max;
       if (first && !next.unservable) break;
-      ++it;
       continue;
     }
     spare += MayGrow(next) ? 1 : 0;
     admitted.push_back(&next);
-    Run(std::move(*it));
-    it = waiting_.erase(it);
+    Run(std::move(waiting_[place]));
   }
+  std::erase(waiting_, nullptr);
   return admitted;
+}
+
+bool Admission::MayRun(const std::string& tenant) const {
+  if (options_.tenant_running_max == 0) return true;
+  return std::count_if(running_.begin(), running_.end(), [&](const auto& sequence) {
+           return sequence->request.tenant == tenant;
+         }) < options_.tenant_running_max;
 }
 
 bool Admission::Promise(Sequence& sequence, uint64_t spare) {

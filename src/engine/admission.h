@@ -23,6 +23,7 @@ namespace kvcake {
 struct AdmissionOptions {
   int max_sequences = 64;            // running at once; more wait
   int waiting_max = 1024;            // beyond max_sequences
+  int tenant_running_max = 0;        // of one tenant at once; 0: no limit of its own
   uint64_t read_reserve_pages = 16;  // never promised: reads in flight draw them
   // A request that does not fit yet is passed over by those that do for so long at most.
   Seconds pass_over_max{2};
@@ -59,7 +60,8 @@ class Admission {
 
   // It waits from now on; not when full. Its keys are known.
   void Add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
-  // Admits those that wait and for which there are pages, with one to spare for everybody who may
+  // Admits those that wait and for which there are pages, tenants taking turns
+  // (engine/admission_order.h), with one to spare for everybody who may
   // grow: nobody is preempted for the sake of a newcomer's first tokens. Whoever was preempted is
   // passed over by nobody, but for one that could not even run alone; it comes back when somebody
   // has given pages back since. Returns the new ones, whose restorations are the caller's to begin;
@@ -93,6 +95,7 @@ class Admission {
   uint64_t lookups() const { return lookups_; }
 
  private:
+  bool MayRun(const std::string& tenant) const;
   bool MayGrow(const Sequence& sequence) const;
   uint64_t PagesBeside(uint64_t kept) const;
   bool Promise(Sequence& sequence, uint64_t spare);

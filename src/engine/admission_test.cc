@@ -77,6 +77,32 @@ TEST_F(AdmissionTest, NobodyIsAdmittedAtTheCostOfWhoMayGrow) {
   EXPECT_EQ(admission_.running().size(), 2u);
 }
 
+TEST_F(AdmissionTest, NoTenantRunsMoreThanItMayAndTheyTakeTurns) {
+  Admission admission{*pool_, keeper_, {.max_sequences = 3, .tenant_running_max = 2}};
+  const auto add = [&](SequenceId id, const char* tenant) {
+    auto sequence = WaitingSequence(id, 1, 1, static_cast<int>(id), kPoolChunk);
+    sequence->request.tenant = tenant;
+    admission.Add(std::move(sequence));
+  };
+  for (SequenceId id = 1; id <= 4; ++id) add(id, "ann");
+  const auto ids = [](const std::vector<Sequence*>& sequences) {
+    std::vector<SequenceId> ids;
+    for (const Sequence* sequence : sequences) ids.push_back(sequence->id);
+    return ids;
+  };
+  EXPECT_EQ(ids(admission.Admit(now_)), (std::vector<SequenceId>{1, 2}));
+  add(5, "bob");
+  add(6, "bob");
+  EXPECT_EQ(ids(admission.Admit(now_)), (std::vector<SequenceId>{5}));
+  EXPECT_EQ(admission.waiting(), 3u);
+  EXPECT_EQ(admission.Remove(3)->id, 3u);  // what waits has kept its order
+  for (const SequenceId id : {1, 5}) {
+    const auto gone = admission.Remove(id);
+    admission.Release(*gone);
+  }
+  EXPECT_EQ(ids(admission.Admit(now_)), (std::vector<SequenceId>{6, 4}));
+}
+
 TEST_F(AdmissionTest, OneAloneIsAlwaysAdmitted) {
   admission_.SetAside(16);
   Add(kPoolChunk, 1);

@@ -60,6 +60,7 @@ Result<StepRun> ChainPrefill::Run(const StepPart& part) {
   for (const RankReport& rank : reports) {
     if (rank.mixed_path > 0) sequence.MixPaths();
   }
+  if (!leader_.authenticated()) sequence.unproven = true;
   planner_.Learn(job, reports);
   ChainReport& report = sequence.completion.chain.emplace();
   report.job.origin = job.origin;

@@ -14,6 +14,7 @@ const ChunkKey& ParentOf(const Sequence& sequence, size_t chunk) {
 
 void ChunkKeeper::PublishFull(Sequence& sequence) {
   const size_t chunk = pool_.layout().chunk_tokens;
+  if (sequence.unproven) return;
   while ((sequence.keys.size() + 1) * chunk <= static_cast<size_t>(sequence.kv_tokens)) {
     const size_t i = sequence.keys.size();
     const auto tokens = std::span(sequence.tokens).subspan(i * chunk, chunk);

@@ -93,6 +93,7 @@ Engine::Engine(const EngineParts& parts, const EngineOptions& options)
       std::make_unique<Admission>(parts.pool, *keeper_,
                                   AdmissionOptions{.max_sequences = options.max_sequences,
                                                    .waiting_max = options.waiting_max,
+                                                   .tenant_running_max = options.tenant_running_max,
                                                    .read_reserve_pages = options.read_reserve_pages,
                                                    .pass_over_max = options.pass_over_max});
   completions_ = std::make_unique<Completions>(*admission_, parts.clock);

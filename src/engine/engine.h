@@ -39,6 +39,7 @@ struct EngineOptions {
   int scored_tokens_max = 512;
   int max_sequences = 64;            // running at once; more wait
   int waiting_max = 1024;            // beyond max_sequences; more are refused
+  int tenant_running_max = 0;        // of one tenant at once; 0: no limit of its own
   uint64_t read_reserve_pages = 16;  // never promised to sequences: reads in flight draw them
   Seconds step_max{0};  // while anything decodes, slices are expected to end by then; 0: no limit
   Schedule schedule = Schedule::kAdaptive;

@@ -45,11 +45,11 @@ class EngineChainTest : public testing::Test {
         results_[rank] = WorkForChain(*comms_[rank], {.model = *world.model,
                                                       .pool = *world.pool,
                                                       .restore_prefix = restore,
-                                                      .options = kOptions});
+                                                      .options = options_});
       });
     }
     world_.emplace(tier, WorldOptions{.writes = writes});
-    leader_.emplace(*comms_.back(), *world_->pool, kOptions);
+    leader_.emplace(*comms_.back(), *world_->pool, options_);
     world_->engine->SetChain(&*leader_, &planner_);
   }
   void TearDown() override { End(); }
@@ -61,7 +61,9 @@ class EngineChainTest : public testing::Test {
     world_.reset();
   }
 
-  static inline const ChainOptions kOptions{.timeout = Seconds(10), .restore_timeout = Seconds(10)};
+  static inline const ChainOptions kOptions{
+      .timeout = Seconds(10), .restore_timeout = Seconds(10), .authenticated = true};
+  ChainOptions options_ = kOptions;
   EvenPlanner planner_;
   std::vector<std::unique_ptr<Comm>> comms_;
   std::vector<Status> results_;
@@ -96,6 +98,32 @@ TEST_F(EngineChainTest, AChunkThatAChainComputesIsUsedOnce) {
   ASSERT_TRUE(divided.chain);
   EXPECT_EQ(world_->engine->write_stats().written, 0u);
   EXPECT_EQ(world_->engine->write_stats().not_admitted, 15u);
+  End();
+}
+
+// Ranks that anybody may be: their KV cache is in this answer, and in no other one.
+TEST_F(EngineChainTest, WhatUnprovenRanksHaveSentIsKeptNowhere) {
+  const auto tier = MakeTier();
+  const std::vector<int32_t> prompt = Prompt(15 * kChunk + 5, 3);
+  const auto ask = [&] {
+    Request request = Ask(prompt);
+    request.max_tokens = 2 * kChunk;  // chunks that follow what they have sent
+    return request;
+  };
+  World alone(nullptr);
+  const Completion want = alone.Answer(ask());
+  options_.authenticated = false;
+  Start(3, tier.get());
+  for (int round = 0; round < 2; ++round) {
+    const Completion got = world_->Answer(ask());
+    ExpectSame(got, want);
+    EXPECT_TRUE(got.chain) << "nothing of it is known";
+    EXPECT_EQ(got.report.loaded() + got.report.tokens_reused, 0);
+  }
+  const auto keys = ChunkKeys(world_->model->identity().Root(), prompt, kChunk);
+  EXPECT_FALSE(world_->pool->Lookup(keys[0]));
+  EXPECT_FALSE(world_->pool->Lookup(keys.back()));
+  EXPECT_EQ(world_->engine->write_stats().written, 0u);
   End();
 }
 

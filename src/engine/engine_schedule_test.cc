@@ -89,7 +89,7 @@ TEST(EngineScheduleTest, ARestorationIsNotStarvedByNewPrompts) {
   }
 }
 
-// Of prompts shorter than a chunk, one in each step.
+// A prompt shorter than a chunk comes in each step.
 TEST(EngineScheduleTest, ShortPromptsDoNotHoldUpALongOne) {
   World world(nullptr, {.pages = 512});
   world.MakeEngine({.slice_tokens = kChunk});

@@ -99,19 +99,21 @@ void Runtime::Wire() {
                                                          .promote = options_.promote},
                                       tiers_->ram());
   }
-  engine_ = std::make_unique<Engine>(EngineParts{.model = *model_,
-                                                 .pool = *pool_,
-                                                 .restorer = *restorer_,
-                                                 .cost = *compute_cost_,
-                                                 .writes = write_behind_.get()},
-                                     EngineOptions{.slice_tokens = options_.slice_tokens,
-                                                   .max_sequences = options_.max_sequences,
-                                                   .waiting_max = options_.waiting_max,
-                                                   .step_max = options_.step_max,
-                                                   .schedule = options_.schedule,
-                                                   .restore_wait_max = options_.restore_wait_max,
-                                                   .pass_over_max = options_.pass_over_max,
-                                                   .stall_timeout = options_.stall_timeout});
+  engine_ =
+      std::make_unique<Engine>(EngineParts{.model = *model_,
+                                           .pool = *pool_,
+                                           .restorer = *restorer_,
+                                           .cost = *compute_cost_,
+                                           .writes = write_behind_.get()},
+                               EngineOptions{.slice_tokens = options_.slice_tokens,
+                                             .max_sequences = options_.max_sequences,
+                                             .waiting_max = options_.waiting_max,
+                                             .tenant_running_max = options_.tenant_running_max,
+                                             .step_max = options_.step_max,
+                                             .schedule = options_.schedule,
+                                             .restore_wait_max = options_.restore_wait_max,
+                                             .pass_over_max = options_.pass_over_max,
+                                             .stall_timeout = options_.stall_timeout});
   // The first store has the last word about compute.
   for (size_t i = stores().size(); i-- > 0;) LoadCosts(CostPath(i), LearnersOf(i));
 }

@@ -45,6 +45,7 @@ struct RuntimeOptions {
   int slice_tokens = 0;                               // of a step, at most; 0: DefaultSliceTokens
   int max_sequences = EngineOptions{}.max_sequences;  // answered at once
   int waiting_max = EngineOptions{}.waiting_max;
+  int tenant_running_max = 0;  // of one tenant at once; 0: no limit of its own
   Seconds step_max{0};
   Schedule schedule = EngineOptions{}.schedule;
   Seconds restore_wait_max = EngineOptions{}.restore_wait_max;

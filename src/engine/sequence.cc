@@ -43,6 +43,7 @@ void Sequence::Preempt(int chunk_tokens) {
   tail_slices.clear();
   tail.reset();
   chain.reset();
+  unproven = false;
   short_since.reset();
   kv_tokens = 0;
   if (generated() == 0) {

@@ -47,6 +47,9 @@ struct Sequence {
   std::optional<Seconds> tail;
   std::optional<RankJob> chain;  // several ranks prefill it, after what is restored first
   NumericPath numeric_path = NumericPath::kUnknown;  // of its pages; unknown when mixed
+  // Ranks that have not proved who they are have made some of its KV cache: none of that, or of
+  // what is computed after it, is published.
+  bool unproven = false;
   Completion completion;
 
   // restoring -> prefilling, with the pages of a restoration that is done. What follows them is

@@ -111,7 +111,7 @@ class PagePool {
   // published already, the handle returned is that page's (of the path that it was published with)
   // and the given page goes back to the pool.
   PageHandle Publish(PageHandle page, const ChunkKey& key, NumericPath path);
-  // Of a published page that the caller has a handle of.
+  // What made a published page that the caller has a handle of.
   NumericPath path(PageId page) const;
   // The holder of a handle, whose page it is to give by the reclaimer, can do without it; nullopt:
   // cannot any more, as is so at first and before the handle goes.

@@ -56,6 +56,24 @@ Result<std::string> Normalizer::Run(std::string text, size_t max_bytes) const {
   return text;
 }
 
+size_t Normalizer::ShrinkMax() const {
+  // NFC: nothing that is equivalent to a character takes more than 3.5 times its bytes. The
+  // Kelvin sign, three bytes, becomes a K.
+  constexpr size_t kNfcShrinkMax = 4;
+  constexpr size_t kShrinkMax = 1 << 20;
+  size_t most = 1;
+  for (const auto& step : steps_) {
+    if (std::holds_alternative<Nfc>(step)) {
+      most *= kNfcShrinkMax;
+    } else if (const auto* replace = std::get_if<Replace>(&step)) {
+      if (replace->to.empty()) return 0;
+      most *= (replace->from.size() + replace->to.size() - 1) / replace->to.size();
+    }
+    if (most > kShrinkMax) return 0;  // as good as no bound
+  }
+  return most;
+}
+
 Result<std::string> ReplaceAll(std::string text, std::string_view from, std::string_view to,
                                size_t max_bytes) {
   size_t found = 0;

@@ -18,6 +18,8 @@ class Normalizer {
   bool empty() const { return steps_.empty(); }
   // Takes and returns valid UTF-8. kResourceExhausted where it would grow beyond max_bytes.
   Result<std::string> Run(std::string text, size_t max_bytes) const;
+  // A text of N bytes has at least N / ShrinkMax() when it has been normalised; 0: it may vanish.
+  size_t ShrinkMax() const;
 
  private:
   struct Nfc {};

@@ -134,6 +134,7 @@ Status PreTokenizer::AddRegex(const JsonField& field, const SplitRegex::Rule& ru
   auto split = SplitRegex::Compile(rule);
   if (!split) return field.Refuse(split.error().message);
   steps_.push_back(std::move(*split));
+  removes_ = removes_ || rule.behavior == SplitRegex::Behavior::kRemoved;
   return {};
 }
 

@@ -35,6 +35,8 @@ class PreTokenizer {
 
   // Words are bytes, not characters: they may begin or end within one.
   bool byte_level() const { return byte_level_; }
+  // Parts of the text may be in no word.
+  bool removes() const { return removes_; }
   // `first`: nothing stands before the valid, non-empty text.
   Result<Words> Split(std::string_view text, bool first) const;
 
@@ -64,6 +66,7 @@ class PreTokenizer {
 
   std::vector<Step> steps_;
   bool byte_level_ = false;
+  bool removes_ = false;
   bool metaspace_ = false;
   bool spelled_ = false;
 };

@@ -89,6 +89,11 @@ Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, bool add_s
   return tokens;
 }
 
+size_t Tokenizer::TokensAtLeast(size_t text_bytes) const {
+  const size_t most = state_->file.token_bytes_max;
+  return most == 0 ? 0 : (text_bytes + most - 1) / most;
+}
+
 std::string Tokenizer::Decode(std::span<const int32_t> ids, bool skip_special) const {
   Detokenizer detokenizer(*this, skip_special);
   std::string text;

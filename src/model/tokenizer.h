@@ -36,6 +36,9 @@ class Tokenizer {
   // processor adds (usually a BOS token) is added. Bytes that are no UTF-8 count as U+FFFD.
   // kResourceExhausted when the text is too long or the split pattern gives up on it.
   Result<std::vector<int32_t>> Encode(std::string_view text, bool add_special = true) const;
+  // No text of so many bytes has fewer tokens, those of add_special apart. Costs nothing: texts
+  // that are too long are refused by it.
+  size_t TokensAtLeast(size_t text_bytes) const;
   // Always valid UTF-8: bytes that are none become U+FFFD. Ids without an entry are left out.
   std::string Decode(std::span<const int32_t> ids, bool skip_special = true) const;
 

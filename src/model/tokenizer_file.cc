@@ -48,6 +48,9 @@ class Reader {
     RETURN_IF_ERROR(ReadFallbacks());
     RETURN_IF_ERROR(ReadAddedTokens());
     RETURN_IF_ERROR(ReadPostProcessor(root_["post_processor"]));
+    if (!loses_text_ && !file_.pre_tokenizer.removes()) {
+      file_.token_bytes_max = piece_bytes_max_ * file_.normalizer.ShrinkMax();
+    }
     return std::move(file_);
   }
 
@@ -133,6 +136,7 @@ class Reader {
       }
       RETURN_IF_ERROR(AddToken(vocab, text, id));
       if (auto bytes = Unspelled(text)) {
+        piece_bytes_max_ = std::max(piece_bytes_max_, bytes->size());
         file_.bpe.ids.emplace(std::move(*bytes), id);
       } else {
         other_ids_.emplace(text, id);
@@ -200,6 +204,7 @@ class Reader {
     if (file_.bpe.byte_level && bytes && !complete) {
       return model["byte_fallback"].Refuse("in a byte-level model that lacks tokens for bytes");
     }
+    loses_text_ = !complete;
     if (model["unk_token"].null()) return {};
     ASSIGN_OR_RETURN(const std::string unknown, model["unk_token"].Text());
     const auto id = FindInVocabulary(unknown);
@@ -207,6 +212,7 @@ class Reader {
       return model["unk_token"].Bad(Clip(unknown, kShownBytes) + " is not in model.vocab");
     }
     file_.bpe.unknown = id.value_or(-1);
+    loses_text_ = !complete && file_.bpe.fuse_unknown;
     return {};
   }
 
@@ -250,11 +256,14 @@ class Reader {
       ASSIGN_OR_RETURN(token.strip_left, entry["lstrip"].Flag(false));
       ASSIGN_OR_RETURN(token.strip_right, entry["rstrip"].Flag(false));
       ASSIGN_OR_RETURN(token.single_word, entry["single_word"].Flag(false));
+      loses_text_ = loses_text_ || token.strip_left || token.strip_right;
+      piece_bytes_max_ = std::max(piece_bytes_max_, token.content.size());
       if (is_special) special.insert(token.content);
       if (normalized) {  // what is searched for, and what comes back
         auto content = file_.normalizer.Run(std::move(token.content), kMaxTokenBytes);
         if (!content) return entry.Bad(content.error().message);
         token.content = *std::move(content);
+        piece_bytes_max_ = std::max(piece_bytes_max_, token.content.size());
         RETURN_IF_ERROR(SetText(entry, token.content, token.id));
       }
       added_bytes += token.content.size();
@@ -316,6 +325,8 @@ class Reader {
   StringMap<int32_t> other_ids_;  // as spelled in the vocabulary; tokens that are not in bpe.ids
   uint64_t text_bytes_ = 0;       // of what tokens decode to
   bool template_ = false;         // seen in the post processor
+  size_t piece_bytes_max_ = 4;    // of what one token is made of; a character may be unknown
+  bool loses_text_ = false;       // any number of bytes may end up in one token, or in none
   TokenizerFile file_;
 };
 

@@ -32,6 +32,7 @@ struct TokenizerFile {
   TokenDecoder decoder;
   std::vector<int32_t> prefix;  // what the post processor puts before the text,
   std::vector<int32_t> suffix;  // and after
+  size_t token_bytes_max = 0;   // most bytes of a text that one token stands for; 0: no bound
 };
 
 Result<TokenizerFile> ReadTokenizerFile(const std::string& path, const TokenizerOptions& options);

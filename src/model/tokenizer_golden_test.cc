@@ -100,6 +100,9 @@ class TokenizerGoldenTest : public testing::TestWithParam<GoldenCase> {
     ASSERT_EQ(strings.size() * kHashSize, hashes.size());
     int differing = 0;
     for (size_t i = 0; i < strings.size(); ++i) {
+      EXPECT_GE(tokenizer_->Encode(strings[i], /*add_special=*/false)->size(),
+                tokenizer_->TokensAtLeast(strings[i].size()))
+          << json(strings[i]);
       if (HashOf(strings[i]) == hashes.substr(i * kHashSize, kHashSize)) continue;
       if (++differing <= 5) ADD_FAILURE() << "string " << i << ": " << json(strings[i]);
     }

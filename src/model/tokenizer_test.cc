@@ -424,6 +424,50 @@ TEST_F(ByteFallbackTest, StreamsRunsOfBytesWhenTheyHaveEnded) {
   EXPECT_EQ(detokenizer.Finish(), "");
 }
 
+TEST_F(ByteFallbackTest, NoTextHasFewerTokensThanItsBytesSay) {
+  json file = good_;
+  file["model"]["vocab"]["▁a▁a"] = 261;  // eight bytes, of four in the text
+  file["model"]["merges"].push_back("▁a ▁a");
+  file["added_tokens"] = json::array();
+  const auto tokenizer = Load(file);
+  ASSERT_TRUE(tokenizer) << tokenizer.error().message;
+  EXPECT_EQ(tokenizer->TokensAtLeast(0), 0u);
+  EXPECT_EQ(tokenizer->TokensAtLeast(800), 100u);
+  EXPECT_EQ(tokenizer->TokensAtLeast(801), 101u);
+  EXPECT_EQ(tokenizer->Encode("▁a▁a▁a▁a", false)->size(), 2u + 1);  // and what is prepended
+
+  // "aaaa" becomes "a": a token stands for four times as much.
+  const json four = {{"type", "Replace"}, {"pattern", {{"String", "aaaa"}}}, {"content", "a"}};
+  json other = file;
+  other["normalizer"]["normalizers"].push_back(four);
+  EXPECT_EQ(Load(other)->TokensAtLeast(800), 25u);
+  other["normalizer"]["normalizers"].push_back({{"type", "NFC"}});
+  EXPECT_EQ(Load(other)->TokensAtLeast(800), 7u);
+}
+
+// Where any number of bytes may go into one token, or into none, bytes say nothing.
+TEST_F(ByteFallbackTest, WhereTextMayVanishItsBytesSayNothing) {
+  EXPECT_EQ(Load(good_)->TokensAtLeast(600), 100u);  // "<0x..>" are its longest
+  json file = good_;
+  file["added_tokens"][0]["lstrip"] = true;
+  EXPECT_EQ(Load(file)->TokensAtLeast(600), 0u);
+  file = good_;
+  file["normalizer"]["normalizers"][1]["content"] = "";
+  EXPECT_EQ(Load(file)->TokensAtLeast(600), 0u);
+  file = good_;
+  file["model"]["byte_fallback"] = false;
+  EXPECT_EQ(Load(file)->TokensAtLeast(600), 100u);  // an unknown token for each character
+  file["model"]["fuse_unk"] = true;
+  EXPECT_EQ(Load(file)->TokensAtLeast(600), 0u);
+  file["model"]["fuse_unk"] = false;
+  file["model"]["unk_token"] = nullptr;
+  EXPECT_EQ(Load(file)->TokensAtLeast(600), 0u);
+  file = good_;
+  file["pre_tokenizer"] = {
+      {"type", "Split"}, {"pattern", {{"String", "b"}}}, {"behavior", "Removed"}};
+  EXPECT_EQ(Load(file)->TokensAtLeast(600), 0u);
+}
+
 TEST(TokenizerTest, ManyThreadsShareOneTinyCache) {
   const auto tokenizer = Tokenizer::Load(kTokenizers + "gpt2", {.cache_words = 5});
   ASSERT_TRUE(tokenizer);

@@ -1,80 +1,17 @@
 #include "runahead/chain.h"
 
-#include <array>
-#include <cstring>
-
 #include "base/check.h"
 #include "base/peak_rss.h"
+#include "runahead/job_message.h"
 
 namespace kvcake {
 namespace {
 
 // Tags of what is said about a prompt.
-enum : int { kHeaderTag, kBodyTag, kReadyTag, kReportTag };
-
-constexpr int32_t kSaltBytesMax = 1 << 20;
-
-// Before each job; all zeros: there will be none. Ranks are of one build (comm/handshake.h).
-struct Header {
-  int32_t tokens = 0;
-  int32_t origin = 0;
-  int32_t parts = 0;
-  int32_t method = 0;
-  int32_t exchange = 1;
-  int32_t dense = 0;
-  int32_t salt_bytes = 0;
-};
+enum : int { kHeaderTag, kBodyTag, kAnswerTag, kReportTag };
 
 std::span<const std::byte> BytesOf(const auto& value) {
   return std::as_bytes(std::span(&value, 1));
-}
-
-size_t BodyBytes(const Header& header) {
-  return header.salt_bytes + sizeof(int32_t) * (header.parts + 1 + header.tokens);
-}
-
-// The salt, the bounds, the tokens.
-std::vector<std::byte> EncodeBody(const RankJob& job) {
-  std::vector<std::byte> body;
-  const auto append = [&](std::span<const std::byte> bytes) {
-    body.insert(body.end(), bytes.begin(), bytes.end());
-  };
-  append(std::as_bytes(std::span(job.salt)));
-  append(std::as_bytes(std::span(job.partition.bounds)));
-  append(std::as_bytes(std::span(job.tokens)));
-  return body;
-}
-
-Result<RankJob> DecodeJob(const Header& header, std::span<const std::byte> body) {
-  RankJob job;
-  job.method = static_cast<RankMethod>(header.method);
-  job.origin = header.origin;
-  job.exchange = header.exchange != 0;
-  job.dense = header.dense != 0;
-  const auto take = [&](void* to, size_t bytes) {
-    std::memcpy(to, body.data(), bytes);
-    body = body.subspan(bytes);
-  };
-  job.salt.resize(header.salt_bytes);
-  take(job.salt.data(), job.salt.size());
-  job.partition.bounds.resize(header.parts + 1);
-  take(job.partition.bounds.data(), sizeof(int32_t) * job.partition.bounds.size());
-  job.tokens.resize(header.tokens);
-  take(job.tokens.data(), sizeof(int32_t) * job.tokens.size());
-  RETURN_IF_ERROR(CheckPartition(job.partition, header.tokens - header.origin, header.parts));
-  return job;
-}
-
-Status CheckHeader(const Header& header, int ranks, int positions) {
-  const int places_max = header.method == static_cast<int>(RankMethod::kZigzag) ? 2 * ranks : ranks;
-  const bool sound = header.method >= 0 && header.method <= static_cast<int>(RankMethod::kZigzag) &&
-                     header.tokens > 0 && header.tokens <= positions && header.origin >= 0 &&
-                     header.origin < header.tokens && header.parts > 1 &&
-                     header.parts <= places_max && header.salt_bytes >= 0 &&
-                     header.salt_bytes <= kSaltBytesMax;
-  if (sound) return {};
-  return Fail(ErrorCode::kCorrupt, "a job of {} tokens from {} on in {} parts", header.tokens,
-              header.origin, header.parts);
 }
 
 // Sends bytes that it keeps until they are gone.
@@ -104,7 +41,7 @@ ChainLeader::~ChainLeader() {
   if (lost_) return;
   TransferWait wait;
   for (int rank = 0; rank + 1 < comm_.size(); ++rank) {
-    SendKept(comm_, rank, kHeaderTag, BytesOf(Header{}), wait);
+    SendKept(comm_, rank, kHeaderTag, BytesOf(JobHeader{}), wait);
   }
   (void)wait.Wait(Clock::Real().Now() + options_.timeout, "letting ranks go");
 }
@@ -121,13 +58,7 @@ Result<std::unique_ptr<KvGate>> ChainLeader::Start(const RankJob& job,
   CHECK(!lost_ && job.places() > 1 && job.places() <= comm_.size());
   CHECK(static_cast<int>(job.tokens.size()) == job.origin + job.partition.tokens());
   const int first_rank = comm_.size() - job.places();
-  const Header header{.tokens = static_cast<int32_t>(job.tokens.size()),
-                      .origin = job.origin,
-                      .parts = job.partition.ranks(),
-                      .method = static_cast<int32_t>(job.method),
-                      .exchange = job.exchange ? 1 : 0,
-                      .dense = job.dense ? 1 : 0,
-                      .salt_bytes = static_cast<int32_t>(job.salt.size())};
+  const JobHeader header = HeaderOf(job);
   const std::vector<std::byte> body = EncodeBody(job);
   TransferWait wait;
   for (int rank = first_rank; rank + 1 < comm_.size(); ++rank) {
@@ -138,15 +69,21 @@ Result<std::unique_ptr<KvGate>> ChainLeader::Start(const RankJob& job,
     RETURN_IF_ERROR(Lose(sent.error()));
   }
   // Its own prefix is there already: the others take as long as they need.
-  std::vector<char> ready(comm_.size() - 1 - first_rank);
+  std::vector<JobAnswer> answers(comm_.size() - 1 - first_rank);
   TransferWait restored;
-  for (size_t i = 0; i < ready.size(); ++i) {
-    comm_.Receive(first_rank + static_cast<int>(i), kReadyTag,
-                  std::as_writable_bytes(std::span(&ready[i], 1)), restored.Add());
+  for (size_t i = 0; i < answers.size(); ++i) {
+    comm_.Receive(first_rank + static_cast<int>(i), kAnswerTag,
+                  std::as_writable_bytes(std::span(&answers[i], 1)), restored.Add());
   }
   const Seconds patience = job.origin > 0 ? options_.restore_timeout : options_.timeout;
   if (const Status all = restored.Wait(Clock::Real().Now() + patience, "ranks to be ready"); !all) {
-    RETURN_IF_ERROR(Lose(all.error()));  // after which `ready` is not written to
+    RETURN_IF_ERROR(Lose(all.error()));  // after which `answers` are not written to
+  }
+  for (size_t i = 0; i < answers.size(); ++i) {
+    if (answers[i].refused == 0) continue;
+    RETURN_IF_ERROR(Lose({ErrorCode::kInvalidArgument,
+                          fmt::format("rank {} refuses a job: {}", first_rank + static_cast<int>(i),
+                                      answers[i].Why())}));
   }
   reports_.assign(comm_.size() - 1 - first_rank, {});
   for (size_t i = 0; i < reports_.size(); ++i) {
@@ -177,16 +114,14 @@ class Worker {
   Status Run() {
     const int leader = comm_.size() - 1;
     while (true) {
-      Header header;
+      JobHeader header;
       RETURN_IF_ERROR(ReceiveNow(comm_, leader, kHeaderTag,
                                  std::as_writable_bytes(std::span(&header, 1)), TimePoint::max(),
                                  "a job"));
       if (header.parts == 0) return {};
-      RETURN_IF_ERROR(CheckHeader(header, comm_.size(), worker_.model.max_positions()));
-      std::vector<std::byte> body(BodyBytes(header));
-      RETURN_IF_ERROR(ReceiveNow(comm_, leader, kBodyTag, body, Deadline(), "a job"));
-      ASSIGN_OR_RETURN(const RankJob job, DecodeJob(header, body));
-      ASSIGN_OR_RETURN(const RankReport report, Prefill(job));
+      const Result<RankJob> job = Accept(header);
+      if (!job) return Refuse(job.error());
+      ASSIGN_OR_RETURN(const RankReport report, Prefill(*job));
       TransferWait wait;
       SendKept(comm_, leader, kReportTag, BytesOf(report), wait);
       RETURN_IF_ERROR(wait.Wait(Deadline(), "a report"));
@@ -195,6 +130,38 @@ class Worker {
 
  private:
   TimePoint Deadline() const { return Clock::Real().Now() + worker_.options.timeout; }
+
+  JobLimits Limits() const {
+    return {.ranks = comm_.size(),
+            .rank = comm_.rank(),
+            .chunk_tokens = worker_.pool.layout().chunk_tokens,
+            .vocab_size = worker_.model.vocab_size(),
+            .positions_max = worker_.model.max_positions(),
+            .batch_tokens_max = worker_.model.max_batch_tokens()};
+  }
+
+  // A job that it can do, of which the prefix is restored.
+  Result<RankJob> Accept(const JobHeader& header) {
+    RETURN_IF_ERROR(CheckHeader(header, Limits()));
+    std::vector<std::byte> body(BodyBytes(header));
+    RETURN_IF_ERROR(ReceiveNow(comm_, comm_.size() - 1, kBodyTag, body, Deadline(), "a job"));
+    ASSIGN_OR_RETURN(RankJob job, DecodeJob(header, body, Limits()));
+    if (job.origin > 0) RETURN_IF_ERROR(worker_.restore_prefix(job));
+    return job;
+  }
+
+  // Tells the leader why, and lets it hang up: what is left unread when this rank does may cost the
+  // leader the answer.
+  Status Refuse(const Error& why) {
+    TransferWait told;
+    SendKept(comm_, comm_.size() - 1, kAnswerTag, BytesOf(JobAnswer::Refusal(why.message)), told);
+    std::byte none;
+    if (told.Wait(Deadline(), "a refusal")) {
+      (void)ReceiveNow(comm_, comm_.size() - 1, kHeaderTag, std::span(&none, 1), Deadline(),
+                       "a leader to hang up");
+    }
+    return tl::unexpected<Error>(why);
+  }
 
   // Pages of [0, end): what is published already, then new ones.
   Result<PageTable> Pages(const RankJob& job, const std::vector<ChunkKey>& keys, int end) {
@@ -222,16 +189,8 @@ class Worker {
   Result<RankReport> Prefill(const RankJob& job) {
     const int chunk = worker_.pool.layout().chunk_tokens;
     const int first_rank = comm_.size() - job.places(), place = comm_.rank() - first_rank;
-    if (place < 0) return Fail(ErrorCode::kCorrupt, "rank {} has no part", comm_.rank());
-    int tokens = 0;
-    for (const TokenRange& range : RangesOf(job, place)) tokens += range.size();
-    if (tokens > worker_.model.max_batch_tokens()) {
-      return Fail(ErrorCode::kResourceExhausted, "rank {}: a part of {} tokens, and at most {} fit",
-                  comm_.rank(), tokens, worker_.model.max_batch_tokens());
-    }
-    if (job.origin > 0) RETURN_IF_ERROR(worker_.restore_prefix(job));
     TransferWait told;
-    SendKept(comm_, comm_.size() - 1, kReadyTag, BytesOf('r'), told);
+    SendKept(comm_, comm_.size() - 1, kAnswerTag, BytesOf(JobAnswer{}), told);
     const std::vector<ChunkKey> keys =
         ChunkKeys(SaltedRoot(worker_.model.identity(), job.salt), job.tokens, chunk);
     const int paged = PagedTokens(job, place);
@@ -252,7 +211,8 @@ class Worker {
       if (worker_.pool.path(ids[i]) != worker_.model.numeric_path()) mixed = 1;
     }
     const NumericPath path = mixed != 0 ? NumericPath::kUnknown : worker_.model.numeric_path();
-    for (int i = job.origin / chunk; job.exchange && (i + 1) * chunk <= paged; ++i) {
+    const bool keep = job.exchange && worker_.options.authenticated;
+    for (int i = job.origin / chunk; keep && (i + 1) * chunk <= paged; ++i) {
       table[i] = worker_.pool.Publish(std::move(table[i]), keys[i], path);
     }
     return RankReport{.compute_s = (took - waited).count(),

@@ -20,7 +20,11 @@ namespace kvcake {
 struct ChainOptions {
   Seconds timeout{30};           // without any progress, a rank is taken for lost
   Seconds restore_timeout{600};  // of every rank, for what is kept of a prompt's beginning
-  KvStaging staging = {};        // where pages are a device's
+  // Every rank is known to be one of ours: it has proved that it has the cluster's key, or nobody
+  // else could be in its place. Else KV caches that came from others are used for the prompt that
+  // they were asked for, and published under no key: a forger's would be in later answers.
+  bool authenticated = false;
+  KvStaging staging = {};  // where pages are a device's
   // Called once by the leader, with why the chain is lost, before it is closed. May be empty.
   std::function<void(const Error&)> on_lost = {};
 };
@@ -58,6 +62,7 @@ class ChainLeader {
   int ranks() const { return comm_.size(); }
   // Once a prompt has failed the chain is gone: no job is taken any more.
   bool ok() const { return !lost_; }
+  bool authenticated() const { return options_.authenticated; }
 
   // Starts a job: the gate is that of this rank's slices (RangesOf its last place). `pages` cover
   // the job's tokens and stay drawn until End.

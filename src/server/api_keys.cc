@@ -15,16 +15,56 @@ constexpr size_t kKeysMax = 1 << 16;
 
 Digest HashKey(std::string_view key) { return Sha256().Update(key).Finish(); }
 
+// The digest of the key in "Bearer KEY"; empty for other schemes.
+std::optional<Digest> BearerKey(std::string_view authorization) {
+  static constexpr std::string_view kBearer = "bearer ";
+  const std::string scheme(authorization.substr(0, kBearer.size()));
+  if (strcasecmp(scheme.c_str(), kBearer.data()) != 0) return std::nullopt;
+  return HashKey(authorization.substr(kBearer.size()));
+}
+
+// Compares in constant time.
+bool Same(const Digest& a, const Digest& b) {
+  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
 }  // namespace
 
-Result<ApiKeys> ApiKeys::Load(const std::vector<std::string>& keys, const std::string& file) {
+Result<ApiKeys> ApiKeys::Load(const KeySources& sources) {
   ApiKeys made;
-  for (const std::string& key : keys) {
+  for (const std::string& key : sources.keys) {
     if (key.empty()) return Fail(ErrorCode::kInvalidArgument, "--api-key is empty");
     made.Add(key, "");
   }
-  if (!file.empty()) RETURN_IF_ERROR(made.Read(file));
+  if (!sources.file.empty()) RETURN_IF_ERROR(made.Read(sources.file));
+  RETURN_IF_ERROR(made.ReadAdmin(sources));
   return made;
+}
+
+Status ApiKeys::ReadAdmin(const KeySources& sources) {
+  std::string key = sources.admin_key;
+  if (!sources.admin_file.empty()) {
+    if (!key.empty()) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  "--admin-key (or KVCAKE_ADMIN_KEY) and --admin-key-file are both given: which is "
+                  "the key?");
+    }
+    std::ifstream in(sources.admin_file);
+    if (!in) return Fail(ErrorCode::kIo, "cannot open --admin-key-file {}", sources.admin_file);
+    if (!(in >> key)) {
+      return Fail(ErrorCode::kInvalidArgument, "--admin-key-file {} has no key",
+                  sources.admin_file);
+    }
+  }
+  if (key.empty()) return {};
+  admin_ = HashKey(key);
+  for (const Entry& entry : entries_) {
+    if (entry.key != *admin_) continue;
+    return Fail(ErrorCode::kInvalidArgument,
+                "the admin key is a key of clients{}{} too: it must be nobody else's",
+                entry.tenant.empty() ? "" : " of ", entry.tenant);
+  }
+  return {};
 }
 
 bool ApiKeys::Add(std::string_view key, const std::string& tenant) {
@@ -62,17 +102,35 @@ Status ApiKeys::Read(const std::string& file) {
   return {};
 }
 
-std::optional<std::string> ApiKeys::Tenant(std::string_view authorization) const {
-  static constexpr std::string_view kBearer = "bearer ";
-  const std::string scheme(authorization.substr(0, kBearer.size()));
-  if (strcasecmp(scheme.c_str(), kBearer.data()) != 0) return std::nullopt;
-  const Digest key = HashKey(authorization.substr(kBearer.size()));
+const ApiKeys::Entry* ApiKeys::Find(std::string_view authorization) const {
+  const std::optional<Digest> key = BearerKey(authorization);
+  if (!key) return nullptr;
   const Entry* found = nullptr;
   for (const Entry& entry : entries_) {  // all of them, wherever it is
-    if (CRYPTO_memcmp(entry.key.data(), key.data(), key.size()) == 0) found = &entry;
+    if (Same(entry.key, *key)) found = &entry;
   }
+  return found;
+}
+
+std::optional<std::string> ApiKeys::Tenant(std::string_view authorization) const {
+  const Entry* found = Find(authorization);
   if (found == nullptr) return std::nullopt;
   return found->tenant;
+}
+
+ApiKeys::Admin ApiKeys::AdminOf(std::string_view authorization) const {
+  const std::optional<Digest> key = BearerKey(authorization);
+  const Entry* found = Find(authorization);
+  if (admin_) {
+    if (key && Same(*admin_, *key)) return Admin::kMay;
+    return found != nullptr ? Admin::kMayNot : Admin::kUnknownKey;
+  }
+  if (open()) return Admin::kMay;
+  if (found == nullptr) return Admin::kUnknownKey;
+  for (const Entry& entry : entries_) {
+    if (entry.tenant != found->tenant) return Admin::kMayNot;
+  }
+  return Admin::kMay;
 }
 
 std::string CacheSalt(std::string_view tenant, std::string_view salt) {

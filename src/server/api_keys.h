@@ -11,20 +11,34 @@
 
 namespace kvcake {
 
+// Where keys come from. All may be empty.
+struct KeySources {
+  std::vector<std::string> keys = {};  // of clients that share one cache
+  std::string file = {};               // of tenants
+  std::string admin_key = {};
+  std::string admin_file = {};  // whose first word is the admin key
+};
+
 // Immutable after Load. Keys are kept as digests only, and compared in constant time.
 class ApiKeys {
  public:
-  // `keys` share one cache. `file`, if not empty, has a tenant on each line: a name, white space,
+  // `file` has a tenant on each line: a name, white space,
   // and its key; a word that begins with # begins a comment. A tenant's cache is its own, and goes
   // by its name: it survives restarts and new keys. Several keys of one name are several keys of
-  // one tenant; one key of two tenants is kInvalidArgument.
-  static Result<ApiKeys> Load(const std::vector<std::string>& keys, const std::string& file);
+  // one tenant; one key of two tenants is kInvalidArgument, and so is the admin key if it is also a
+  // tenant's.
+  static Result<ApiKeys> Load(const KeySources& sources);
 
   // Nobody is asked for a key.
   bool open() const { return entries_.empty(); }
   // The tenant ("" for those without a cache of their own) of an Authorization header's value,
   // "Bearer KEY"; empty where there is no such key.
   std::optional<std::string> Tenant(std::string_view authorization) const;
+  // What the holder of an Authorization header may do that touches all tenants. Where there is an
+  // admin key, its holder alone may; where there is none, everybody who may use the server, if
+  // there is one cache for all of them, else nobody.
+  enum class Admin { kMay, kMayNot, kUnknownKey };
+  Admin AdminOf(std::string_view authorization) const;
 
  private:
   struct Entry {
@@ -32,10 +46,14 @@ class ApiKeys {
     std::string tenant;
   };
   Status Read(const std::string& file);
+  Status ReadAdmin(const KeySources& sources);
   // False: it is another tenant's.
   bool Add(std::string_view key, const std::string& tenant);
 
+  const Entry* Find(std::string_view authorization) const;
+
   std::vector<Entry> entries_;
+  std::optional<Digest> admin_;
 };
 
 // What joins the root of the chunks of a tenant's request (Request::salt): different for every

@@ -25,9 +25,9 @@ class ApiKeysTest : public testing::Test {
 
 TEST_F(ApiKeysTest, FindsTheTenantOfAKey) {
   const ApiKeys keys =
-      ApiKeys::Load(
-          {"open"},
-          KeyFile("# tenants\nann key-a\n\n bob\tkey-b #his\nann key-a2\nann key-a\neve k#1 # !"))
+      ApiKeys::Load({.keys = {"open"},
+                     .file = KeyFile("# tenants\nann key-a\n\n bob\tkey-b #his\nann key-a2\n"
+                                     "ann key-a\neve k#1 # !")})
           .value();
   EXPECT_FALSE(keys.open());
   EXPECT_EQ(keys.Tenant("Bearer open"), "");
@@ -40,18 +40,62 @@ TEST_F(ApiKeysTest, FindsTheTenantOfAKey) {
                             "Basic key-a", "Bearer ann", "Bearer k", "Bearer KEY-A"}) {
     EXPECT_EQ(keys.Tenant(wrong), std::nullopt) << wrong;
   }
-  EXPECT_TRUE(ApiKeys::Load({}, "").value().open());
+  EXPECT_TRUE(ApiKeys::Load({}).value().open());
 }
 
 TEST_F(ApiKeysTest, RefusesFilesThatAreNotWhatTheySeem) {
-  EXPECT_THAT(ApiKeys::Load({}, KeyFile("ann key-a\nbob")).error().message, HasSubstr(":2:"));
-  EXPECT_THAT(ApiKeys::Load({}, KeyFile("ann key more")).error().message, HasSubstr(":1:"));
-  EXPECT_THAT(ApiKeys::Load({}, KeyFile("# none\n")).error().message, HasSubstr("no keys"));
-  EXPECT_THAT(ApiKeys::Load({}, KeyFile("ann # key")).error().message, HasSubstr(":1:"));
-  EXPECT_THAT(ApiKeys::Load({}, KeyFile("ann key\nbob key")).error().message, HasSubstr(":2:"));
-  EXPECT_THAT(ApiKeys::Load({"key"}, KeyFile("ann key")).error().message, HasSubstr("of ann"));
-  EXPECT_EQ(ApiKeys::Load({}, "/nowhere/keys").error().code, ErrorCode::kIo);
-  EXPECT_FALSE(ApiKeys::Load({""}, ""));
+  EXPECT_THAT(ApiKeys::Load({.file = KeyFile("ann key-a\nbob")}).error().message, HasSubstr(":2:"));
+  EXPECT_THAT(ApiKeys::Load({.file = KeyFile("ann key more")}).error().message, HasSubstr(":1:"));
+  EXPECT_THAT(ApiKeys::Load({.file = KeyFile("# none\n")}).error().message, HasSubstr("no keys"));
+  EXPECT_THAT(ApiKeys::Load({.file = KeyFile("ann # key")}).error().message, HasSubstr(":1:"));
+  EXPECT_THAT(ApiKeys::Load({.file = KeyFile("ann key\nbob key")}).error().message,
+              HasSubstr(":2:"));
+  EXPECT_THAT(ApiKeys::Load({.keys = {"key"}, .file = KeyFile("ann key")}).error().message,
+              HasSubstr("of ann"));
+  EXPECT_EQ(ApiKeys::Load({.file = "/nowhere/keys"}).error().code, ErrorCode::kIo);
+  EXPECT_FALSE(ApiKeys::Load({.keys = {""}}));
+}
+
+using Admin = ApiKeys::Admin;
+
+TEST_F(ApiKeysTest, WhatTouchesAllIsForTheAdminKeyAlone) {
+  const ApiKeys keys =
+      ApiKeys::Load({.file = KeyFile("ann key-a\nann key-a2"), .admin_key = "root"}).value();
+  EXPECT_EQ(keys.AdminOf("Bearer root"), Admin::kMay);
+  EXPECT_EQ(keys.AdminOf("bearer root"), Admin::kMay);
+  EXPECT_EQ(keys.AdminOf("Bearer key-a"), Admin::kMayNot);
+  for (const char* wrong : {"", "root", "Bearer ", "Bearer roo", "Bearer root ", "Basic root"}) {
+    EXPECT_EQ(keys.AdminOf(wrong), Admin::kUnknownKey) << wrong;
+  }
+  EXPECT_EQ(keys.Tenant("Bearer root"), std::nullopt);
+
+  const ApiKeys alone = ApiKeys::Load({.admin_key = "root"}).value();
+  EXPECT_TRUE(alone.open());
+  EXPECT_EQ(alone.AdminOf(""), Admin::kUnknownKey);
+  EXPECT_EQ(alone.AdminOf("Bearer root"), Admin::kMay);
+  EXPECT_EQ(ApiKeys::Load({.admin_file = KeyFile("\n root \n")})->AdminOf("Bearer root"),
+            Admin::kMay);
+}
+
+TEST_F(ApiKeysTest, WithoutAnAdminKeyNobodyTouchesWhatIsAnotherTenants) {
+  EXPECT_EQ(ApiKeys::Load({})->AdminOf(""), Admin::kMay);
+  const ApiKeys one = ApiKeys::Load({.keys = {"a", "b"}}).value();  // who share a cache
+  EXPECT_EQ(one.AdminOf("Bearer b"), Admin::kMay);
+  EXPECT_EQ(one.AdminOf("Bearer c"), Admin::kUnknownKey);
+  const ApiKeys two = ApiKeys::Load({.file = KeyFile("ann a\nbob b")}).value();
+  EXPECT_EQ(two.AdminOf("Bearer a"), Admin::kMayNot);
+  EXPECT_EQ(two.AdminOf("Bearer b"), Admin::kMayNot);
+  const ApiKeys mixed = ApiKeys::Load({.keys = {"a"}, .file = KeyFile("bob b")}).value();
+  EXPECT_EQ(mixed.AdminOf("Bearer a"), Admin::kMayNot);
+}
+
+TEST_F(ApiKeysTest, RefusesAdminKeysThatAreNoneOrSomebodyElses) {
+  EXPECT_THAT(ApiKeys::Load({.file = KeyFile("ann key"), .admin_key = "key"}).error().message,
+              HasSubstr("of ann"));
+  EXPECT_THAT(ApiKeys::Load({.admin_file = KeyFile(" \n")}).error().message, HasSubstr("no key"));
+  EXPECT_THAT(ApiKeys::Load({.admin_key = "a", .admin_file = KeyFile("b")}).error().message,
+              HasSubstr("both"));
+  EXPECT_EQ(ApiKeys::Load({.admin_file = "/nowhere/key"}).error().code, ErrorCode::kIo);
 }
 
 TEST_F(ApiKeysTest, SaltsDifferForEveryPair) {

@@ -9,6 +9,8 @@
 
 #include "base/json_field.h"
 #include "base/json_file.h"
+#include "base/utf8.h"
+#include "server/template_literals.h"
 
 namespace kvcake {
 namespace {
@@ -148,7 +150,44 @@ Result<ChatTemplate> ChatTemplate::FromText(std::string_view jinja, std::string 
                 "the chat template is of none of the families that kvcake knows (Llama 2, Llama 3, "
                 "ChatML, Mistral); give one that is with --chat-template, or use /v1/completions");
   }
+  RETURN_IF_ERROR(made.CheckLiterals(jinja));
   return made;
+}
+
+// All that may be rendered, but for contents.
+std::string ChatTemplate::Specimen() const {
+  std::string text;
+  const ChatMessage system = {"system", "{}"}, user = {"user", "{}"}, answer = {"assistant", "{}"};
+  for (const auto& messages : {std::vector<ChatMessage>{system, user, answer, user, answer, user},
+                               std::vector<ChatMessage>{user, answer, user, answer, user}}) {
+    // A family may have no place for system messages.
+    if (const auto rendered = Render(messages)) text += *rendered + "\n{}";
+  }
+  if (date_ != Date::kNone) text += "26 Jul 2024";
+  // What an earlier answer's thoughts stand in: they are dropped.
+  if (drops_thoughts_) text += "<|im_start|>assistant\n<think>\n{}\n</think>\n\n{}";
+  return text;
+}
+
+Status ChatTemplate::CheckLiterals(std::string_view jinja) const {
+  const std::string specimen = Specimen();
+  const auto refuse = [this](const std::string& what) {
+    return Fail(ErrorCode::kUnsupported,
+                "the chat template looks like one of {}, but {}, which kvcake's rendering would "
+                "not; give another with --chat-template, or use /v1/completions",
+                family(), what);
+  };
+  bool opens_system = false;
+  for (const std::string& literal : WrittenLiterals(jinja)) {
+    if (!Has(specimen, literal)) return refuse(fmt::format("writes \"{}\"", Clip(literal, 80)));
+    opens_system =
+        opens_system || literal.ends_with("<|im_start|>") || Has(literal, "<|im_start|>system");
+  }
+  const bool writes = !WrittenLiterals(jinja).empty();
+  if (family_ == Family::kChatMl && writes && !opens_system) {
+    return refuse("writes system messages between no markers");
+  }
+  return {};
 }
 
 Status ChatTemplate::ReadLlama3(std::string_view jinja) {

@@ -37,6 +37,9 @@ class ChatTemplate {
   enum class Date { kNone, kFixed, kToday };      // of Llama 3.1 and later
   enum class System { kRefused, kFirst, kLast };  // the user message of Mistral it joins
 
+  // Refuses a template with a literal that no rendering would have.
+  Status CheckLiterals(std::string_view jinja) const;
+  std::string Specimen() const;
   Status ReadLlama3(std::string_view jinja);
   Status ReadChatMl(std::string_view jinja, std::string_view raw);
   Status ReadMistral(std::string_view jinja);

@@ -71,6 +71,60 @@ TEST(ChatTemplateTest, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(Refusal("'<|start_header_id|>' '<|eot_id|>'").message, HasSubstr("Llama 3"));
 }
 
+// Each is like a published one that has a family's markers and writes something else.
+TEST(ChatTemplateTest, RefusesATemplateThatWritesWhatItsFamilyDoesNot) {
+  const std::string chatml =
+      "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
+      "message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}"
+      "{{ '<|im_start|>assistant\\n' }}{% endif %}";
+  ASSERT_TRUE(ChatTemplate::FromText(chatml, "<s>", "</s>"));
+  // Qwen2.5-Math: a backslash in the default system message.
+  EXPECT_THAT(Refusal("{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nPut it in "
+                      "\\\\boxed{}.<|im_end|>\\n' }}{% endif %}" +
+                      chatml)
+                  .message,
+              HasSubstr("\\boxed{}"));
+  // Yi-1.5: the system message stands alone, and every question opens its answer.
+  EXPECT_THAT(
+      Refusal("{% if messages[0]['role'] == 'system' %}{% set system_message = "
+              "messages[0]['content'] %}{% endif %}{% if system_message is defined %}{{ "
+              "system_message }}{% endif %}{% for message in messages %}{% set content = "
+              "message['content'] %}{% if message['role'] == 'user' %}{{ '<|im_start|>user\\n' + "
+              "content + '<|im_end|>\\n<|im_start|>assistant\\n' }}{% elif message['role'] == "
+              "'assistant' %}{{ content + '<|im_end|>' + '\\n' }}{% endif %}{% endfor %}"
+              "{{ '<|im_start|>assistant\\n' }}")
+          .message,
+      HasSubstr("system messages"));
+  const std::string llama3 =
+      "{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + "
+      "'<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}{% endfor %}"
+      "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}";
+  ASSERT_TRUE(ChatTemplate::FromText(llama3, "<s>", "</s>"));
+  // Functionary v3.2: answers are addressed.
+  EXPECT_THAT(
+      Refusal(llama3 + "{% if message['content'] is not none %}{{ '>>>all\\n' }}{% endif %}")
+          .message,
+      HasSubstr(">>>all"));
+  // Firefunction v2: a system message that is always there.
+  EXPECT_THAT(
+      Refusal("{{ '<|start_header_id|>system<|end_header_id|>\\n\\nIn addition to plain text "
+              "responses, you can chose to call' }}" +
+              llama3)
+          .message,
+      HasSubstr("In addition to plain text"));
+  // Vigogne 2: a default system message.
+  const std::string llama2 =
+      "{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{{ '<<SYS>>\\n' + content.strip() "
+      "+ "
+      "'\\n<</SYS>>\\n\\n' }}{{ ' ' + content.strip() + ' ' + eos_token }}";
+  ASSERT_TRUE(ChatTemplate::FromText(llama2, "<s>", "</s>"));
+  EXPECT_THAT(Refusal(llama2 + "{% set system_message = 'Vous êtes Vigogne.' %}").message,
+              HasSubstr("Vigogne"));
+  // What stands under a condition that is never met is not written.
+  EXPECT_TRUE(
+      ChatTemplate::FromText(llama3 + "{% if tools %}{{ 'Call one: ' }}{% endif %}", "", ""));
+}
+
 TEST(ChatTemplateTest, ReadsItFromTheModelsDirectory) {
   const TempDir temp;
   const std::string& dir = temp.path();

@@ -6,8 +6,8 @@
 
 namespace kvcake {
 
-EngineLoop::EngineLoop(Engine& engine, Restorer& restorer, size_t jobs_max)
-    : engine_(engine), restorer_(restorer), jobs_max_(jobs_max) {}
+EngineLoop::EngineLoop(Engine& engine, Restorer& restorer, JobLimits limits)
+    : engine_(engine), restorer_(restorer), limits_(limits) {}
 
 Result<JobId> EngineLoop::Submit(Request request, std::shared_ptr<AnswerSink> sink,
                                  std::optional<StepMark> arrived) {
@@ -15,11 +15,20 @@ Result<JobId> EngineLoop::Submit(Request request, std::shared_ptr<AnswerSink> si
   {
     MutexLock lock(mutex_);
     if (stop_) return Fail(ErrorCode::kCancelled, "the server is shutting down");
-    if (jobs_ >= jobs_max_) {
+    if (jobs_ >= limits_.jobs_max) {
       return Fail(ErrorCode::kResourceExhausted, "{} requests are being answered or wait already",
                   jobs_);
     }
+    const auto of_tenant = stats_.open.find(request.tenant);
+    if (of_tenant != stats_.open.end() && of_tenant->second >= limits_.tenant_jobs_max) {
+      return Fail(ErrorCode::kResourceExhausted,
+                  "{} requests of {} are being answered or wait already, its share of this server "
+                  "(--tenant-requests-max)",
+                  of_tenant->second,
+                  request.tenant.empty() ? "clients without a tenant's name" : request.tenant);
+    }
     ++jobs_;
+    ++stats_.open[request.tenant];
     id = next_job_++;
     inbox_.push_back(
         {.id = id,
@@ -74,6 +83,11 @@ EngineLoopStats EngineLoop::Stats() const {
   return stats;
 }
 
+Seconds EngineLoop::SinceTurn() const {
+  MutexLock lock(mutex_);
+  return turn_began_ ? Clock::Real().Now() - *turn_began_ : Seconds(0);
+}
+
 void EngineLoop::Post(std::function<void()> work) {
   {
     MutexLock lock(mutex_);
@@ -100,11 +114,13 @@ bool EngineLoop::TakeIn() {
   bool all;
   {
     MutexLock lock(mutex_);
+    turn_began_.reset();
     while (live_.empty() && inbox_.empty() && !stop_ && cancelled_.empty() && !cancel_all_ &&
            posted_.empty()) {
       changed_.Wait(mutex_);
     }
     if (stop_ && jobs_ == 0) return false;
+    turn_began_ = Clock::Real().Now();
     jobs.swap(inbox_);
     stats_.waiting += jobs.size();
     cancelled.swap(cancelled_);
@@ -131,9 +147,11 @@ void EngineLoop::Start(Job job) {
     handing_out_ += Clock::Real().Now() - began;
     return goes_on;
   };
+  const std::string tenant = job.request.tenant;
   const Result<SequenceId> sequence = engine_.Submit(std::move(job.request));
-  if (!sequence) return Done(sink, tl::unexpected<Error>(sequence.error()));
-  live_[*sequence] = {.job = job.id, .sink = sink, .steps_before_s = job.steps_before_s};
+  if (!sequence) return Done(tenant, *sink, tl::unexpected<Error>(sequence.error()));
+  live_[*sequence] = {
+      .job = job.id, .tenant = tenant, .sink = sink, .steps_before_s = job.steps_before_s};
   sequences_[job.id] = *sequence;
   sink->OnAccepted();
 }
@@ -180,14 +198,16 @@ void EngineLoop::HandOut() {
     sequences_.erase(node.mapped().job);
     Completion& completion = finished->second;
     completion.steps_s = StepsSeconds() - node.mapped().steps_before_s;
-    Done(node.mapped().sink, std::move(completion));
+    Done(node.mapped().tenant, *node.mapped().sink, std::move(completion));
   }
 }
 
-void EngineLoop::Done(const std::shared_ptr<AnswerSink>& sink, Result<Completion> completion) {
-  sink->OnDone(std::move(completion));
+void EngineLoop::Done(const std::string& tenant, AnswerSink& sink, Result<Completion> completion) {
+  sink.OnDone(std::move(completion));
   MutexLock lock(mutex_);
   --jobs_;
+  const auto open = stats_.open.find(tenant);
+  if (--open->second == 0) stats_.open.erase(open);
 }
 
 void EngineLoop::SetGauges() {

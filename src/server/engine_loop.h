@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -31,6 +32,7 @@ using JobId = uint64_t;
 struct EngineLoopStats {
   size_t running = 0;
   size_t waiting = 0;
+  std::map<std::string, size_t> open = {};  // submitted and not done, by tenant
   uint64_t preemptions = 0;
   uint64_t steps = 0;
   double step_s = 0;      // of all steps together, the running one so far too: plan, forward,
@@ -45,17 +47,24 @@ struct StepMark {
   double step_s = 0;  // what steps had taken, the one that ran included
 };
 
+// How many requests may be submitted and not done.
+struct JobLimits {
+  size_t jobs_max = 0;
+  size_t tenant_jobs_max = SIZE_MAX;  // of one tenant (Request::tenant)
+};
+
 class EngineLoop {
  public:
-  // At most `jobs_max` requests at once, those that wait included. Borrows everything.
-  EngineLoop(Engine& engine, Restorer& restorer, size_t jobs_max);
+  // Borrows everything.
+  EngineLoop(Engine& engine, Restorer& restorer, JobLimits limits);
   EngineLoop(const EngineLoop&) = delete;
   EngineLoop& operator=(const EngineLoop&) = delete;
 
   // ---- any thread ----
-  // kResourceExhausted: there are jobs_max already. kCancelled: stopping. The request's on_token is
-  // the loop's to set. Completion::steps_s counts from `arrived`, if only the step of that moment
-  // has run since: the request had to wait for it however soon it was submitted; else from now on.
+  // kResourceExhausted: there are jobs_max already, or the tenant has its share of them; the
+  // message says which. kCancelled: stopping. The request's on_token is the loop's to set.
+  // Completion::steps_s counts from `arrived`, if only the step of that moment has run since: the
+  // request had to wait for it however soon it was submitted; else from now on.
   [[nodiscard]] Result<JobId> Submit(Request request, std::shared_ptr<AnswerSink> sink,
                                      std::optional<StepMark> arrived = {});
   StepMark Now() const;
@@ -65,6 +74,9 @@ class EngineLoop {
   // No more requests; Run returns when those that there are have been answered.
   void Stop();
   EngineLoopStats Stats() const;
+  // For how long the engine thread has been at what it does now, a step or handing out; 0 while it
+  // sleeps. Much longer than any step takes: it is stuck.
+  Seconds SinceTurn() const;
   // Done on the engine thread before its next step; never, when Run has returned.
   void Post(std::function<void()> work);
 
@@ -84,6 +96,7 @@ class EngineLoop {
   };
   struct Live {
     JobId job = 0;
+    std::string tenant = {};
     std::shared_ptr<AnswerSink> sink = {};
     double steps_before_s = 0;
   };
@@ -96,13 +109,13 @@ class EngineLoop {
   double StepsSeconds() const EXCLUDES(mutex_);
   double StepsSecondsLocked() const REQUIRES(mutex_);
   void SetGauges() EXCLUDES(mutex_);
-  void Done(const std::shared_ptr<AnswerSink>& sink, Result<Completion> completion)
+  void Done(const std::string& tenant, AnswerSink& sink, Result<Completion> completion)
       EXCLUDES(mutex_);
 
   // Constant after construction.
   Engine& engine_;
   Restorer& restorer_;
-  const size_t jobs_max_;
+  const JobLimits limits_;
   std::function<void()> told_ = [] {};
 
   mutable Mutex mutex_;
@@ -116,6 +129,7 @@ class EngineLoop {
   size_t jobs_ GUARDED_BY(mutex_) = 0;  // submitted and not done
   EngineLoopStats stats_ GUARDED_BY(mutex_);
   std::optional<TimePoint> step_began_ GUARDED_BY(mutex_);  // while one runs
+  std::optional<TimePoint> turn_began_ GUARDED_BY(mutex_);  // while it does not sleep
 
   // Owned by the engine thread.
   Seconds handing_out_{0};  // tokens, of the step that runs

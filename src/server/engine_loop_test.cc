@@ -62,8 +62,10 @@ class EngineLoopTest : public testing::Test {
     world_.MakeEngine(model,
                       {.slice_tokens = kSlice, .max_sequences = 4, .waiting_max = waiting_max});
   }
-  EngineLoop& Loop(size_t jobs_max = 64) {
-    loop_ = std::make_unique<EngineLoop>(*world_.engine, *world_.restorer, jobs_max);
+  EngineLoop& Loop(size_t jobs_max = 64, size_t tenant_jobs_max = 64) {
+    loop_ = std::make_unique<EngineLoop>(
+        *world_.engine, *world_.restorer,
+        JobLimits{.jobs_max = jobs_max, .tenant_jobs_max = tenant_jobs_max});
     return *loop_;
   }
   void Run() {
@@ -226,6 +228,59 @@ TEST_F(EngineLoopTest, AShortQueueLosesNobody) {
       EXPECT_EQ(record->tokens.size(), cancel ? 0u : 12u);
     }
   }
+}
+
+// Keeps the engine thread until it is let go.
+class HeldRecord : public Record {
+ public:
+  void OnAccepted() override {
+    Record::OnAccepted();
+    let_go.get_future().wait();
+  }
+  std::promise<void> let_go;
+};
+
+TEST_F(EngineLoopTest, TellsForHowLongItsThreadHasNotComeAround) {
+  Loop();
+  EXPECT_EQ(loop_->SinceTurn(), Seconds(0));
+  Run();
+  const auto held = std::make_shared<HeldRecord>();
+  ASSERT_TRUE(loop_->Submit(Ask(Prompt(10, 1)), held));
+  Await(held->accepted);
+  const Seconds before = loop_->SinceTurn();
+  EXPECT_GT(before, Seconds(0));
+  while (loop_->SinceTurn() < before + Seconds(0.02)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  held->let_go.set_value();
+  Await(held->done);
+  while (loop_->SinceTurn() != Seconds(0)) {  // asleep, as there is nothing to do
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  StopAndJoin();
+  EXPECT_EQ(loop_->SinceTurn(), Seconds(0));
+}
+
+TEST_F(EngineLoopTest, NoTenantGetsMoreThanItsShareOfTheQueue) {
+  Loop(/*jobs_max=*/4, /*tenant_jobs_max=*/3);
+  std::vector<std::shared_ptr<Record>> records;
+  const auto submit = [&](const std::string& tenant) {
+    records.push_back(std::make_shared<Record>());
+    Request request = Ask(Prompt(10, static_cast<int>(records.size())));
+    request.tenant = tenant;
+    const auto job = loop_->Submit(std::move(request), records.back());
+    if (!job) records.pop_back();
+    return job ? "" : job.error().message;
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(submit("ann"), "");
+  EXPECT_EQ(submit("ann").find("3 requests of ann are"), 0u);
+  EXPECT_EQ(submit("bob"), "");
+  EXPECT_EQ(submit("").find("4 requests are"), 0u);
+  EXPECT_EQ(loop_->Stats().open, (std::map<std::string, size_t>{{"ann", 3}, {"bob", 1}}));
+  Run();
+  for (const auto& record : records) Await(record->done);
+  StopAndJoin();
+  EXPECT_TRUE(loop_->Stats().open.empty());
 }
 
 TEST_F(EngineLoopTest, AStepThatFailsEndsItsRequestsAndNoOthers) {

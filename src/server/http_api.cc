@@ -8,7 +8,6 @@
 #include <chrono>
 #include <random>
 
-#include "base/cpu.h"
 #include "base/dump_json.h"
 #include "server/http_offload.h"
 
@@ -30,19 +29,30 @@ struct Route {
   std::string_view method;
   bool open = false;
   bool asks_engine = false;
+  bool admins = false;           // at the admins' listener,
+  bool clients = true;           // and at the clients', where there are both
+  bool needs_admin_key = false;  // touches all tenants
 };
 constexpr Route kRoutes[] = {
-    {.path = "/health", .method = "GET", .open = true},
-    {.path = "/ready", .method = "GET", .open = true},
-    {.path = "/version", .method = "GET", .open = true},
-    {.path = "/metrics", .method = "GET", .open = true},
+    {.path = "/health", .method = "GET", .open = true, .admins = true},
+    {.path = "/ready", .method = "GET", .open = true, .admins = true, .clients = false},
+    {.path = "/version", .method = "GET", .open = true, .admins = true},
+    {.path = "/metrics", .method = "GET", .open = true, .admins = true, .clients = false},
     {.path = "/v1/models", .method = "GET"},
     {.path = "/v1/completions", .method = "POST", .asks_engine = true},
     {.path = "/v1/chat/completions", .method = "POST", .asks_engine = true},
     {.path = "/tokenize", .method = "POST"},
     {.path = "/detokenize", .method = "POST"},
-    {.path = "/cache/warm", .method = "POST", .asks_engine = true},
-    {.path = "/cache/reset", .method = "POST"},
+    {.path = "/cache/warm",
+     .method = "POST",
+     .asks_engine = true,
+     .admins = true,
+     .clients = false},
+    {.path = "/cache/reset",
+     .method = "POST",
+     .admins = true,
+     .clients = false,
+     .needs_admin_key = true},
 };
 
 const Route* FindRoute(std::string_view path) {
@@ -50,6 +60,11 @@ const Route* FindRoute(std::string_view path) {
     if (route.path == path) return &route;
   }
   return nullptr;
+}
+
+PreparePool::Options PoolOptions(PreparePool::Options options, const Runtime& runtime) {
+  options.cpus = runtime.options().cpus;
+  return options;
 }
 
 }  // namespace
@@ -66,19 +81,13 @@ HttpApi::HttpApi(net::io_context& context, Runtime& runtime, EngineLoop& loop,
       created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())),
       metrics_(OnCuda(runtime.model().numeric_path()) ? "gpu" : "ram"),
       news_(context),
-      id_salt_(Random()) {
+      id_salt_(Random()),
+      pool_(PoolOptions(options_.prepare, runtime)) {
   loop_.OnTold([this] { news_.Notify(); });
   runtime_.engine().SetStepObserver([this](const StepRecord& step) { metrics_.Stepped(step); });
-  // The thread that made the pool is the engine's, which may have a CPU of its own.
-  net::post(pool_, [cpus = runtime_.options().cpus] {
-    if (!cpus.empty()) (void)RestrictToCpus(cpus);
-  });
 }
 
-HttpApi::~HttpApi() {
-  pool_.join();
-  runtime_.engine().SetStepObserver({});
-}
+HttpApi::~HttpApi() { runtime_.engine().SetStepObserver({}); }
 
 std::string HttpApi::NextId(const char* prefix) {
   const std::array<uint64_t, 2> number = {id_salt_, next_id_++};
@@ -88,21 +97,41 @@ std::string HttpApi::NextId(const char* prefix) {
 net::awaitable<void> HttpApi::Handle(const HttpRequest& request, HttpReply& reply) {
   Exchange exchange{
       .request = request, .reply = reply, .began = Clock::Real().Now(), .arrived = loop_.Now()};
+  RequestRecord& record = exchange.record;
+  record.client = request.client;
+  record.request_id = request.id;
+  record.method = request.method;
+  record.path = request.path;
   co_await Dispatch(exchange);
-  if (exchange.asks_engine) Ended(exchange);
+  Ended(exchange);
 }
 
-void HttpApi::Refused(const ApiError& error) {
+void HttpApi::Refused(const HttpRequest& request, const ApiError& error) {
   metrics_.Responded(error.status);
-  LogRequest({.id = "-", .path = "-", .status = error.status, .error = error}, options_.json_log);
+  LogRequest({.client = request.client,
+              .request_id = request.id,
+              .method = request.method,
+              .path = request.path,
+              .status = error.status,
+              .error = error},
+             options_.json_log);
 }
 
 // Whatever has become of it.
 void HttpApi::Ended(Exchange& exchange) {
   RequestRecord& record = exchange.record;
+  record.sent_bytes = exchange.reply.sent_bytes();
   record.total_s = (Clock::Real().Now() - exchange.began).count();
   LogRequest(record, options_.json_log);
+  if (record.status == 429) metrics_.tenants.Refused(record.tenant);
   if (!record.completion) return;
+  if (!record.completion->tokens.empty()) {
+    const Completion& completion = *record.completion;
+    metrics_.tenants.Answered(
+        record.tenant, {.prompt_tokens = static_cast<uint64_t>(completion.report.prompt_tokens),
+                        .cached_tokens = static_cast<uint64_t>(CachedTokens(completion)),
+                        .answer_tokens = completion.tokens.size()});
+  }
   metrics_.overhead_s.Observe(std::max(0.0, record.total_s - record.completion->steps_s));
   if (traces_ != nullptr) traces_->Write(record.id, std::move(record.completion->report));
 }
@@ -110,9 +139,6 @@ void HttpApi::Ended(Exchange& exchange) {
 net::awaitable<void> HttpApi::Send(Exchange& exchange, HttpResponse response) {
   exchange.record.status = response.status;
   metrics_.Responded(response.status);
-  if (!options_.allowed_origin.empty()) {
-    response.headers.emplace_back("Access-Control-Allow-Origin", options_.allowed_origin);
-  }
   co_await exchange.reply.Send(std::move(response));
 }
 
@@ -130,8 +156,12 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
   const std::string& path = request.path;
   const Route* route = FindRoute(path);
   HttpResponse response;
-  if (route == nullptr) {
+  const bool here = route != nullptr &&
+                    (request.admin ? route->admins : route->clients || !options_.admin_listener);
+  if (!here) {
     ApiError error{.status = 404, .message = fmt::format("there is no {}", path)};
+    if (route != nullptr)
+      error.message += request.admin ? " at --admin-port" : " but at --admin-port";
     co_await SendError(exchange, std::move(error));
     co_return;
   }
@@ -154,28 +184,59 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
     co_return;
   }
   if (route->asks_engine) {
-    exchange.asks_engine = true;
-    exchange.record.path = path;
     exchange.record.id = NextId(path == "/v1/chat/completions" ? "chatcmpl" : "cmpl");
   }
-  if (!route->open && !keys_.open()) {
-    const auto tenant = keys_.Tenant(request.authorization);
-    if (!tenant) {
-      ApiError error{.status = 401,
-                     .message = "this server asks for a key: Authorization: Bearer KEY",
-                     .code = "invalid_api_key"};
-      co_await SendError(exchange, std::move(error));
+  if (!route->open) {
+    auto error = route->needs_admin_key ? RefuseUnlessAdmin(request) : FindTenant(exchange);
+    if (error) co_return co_await SendError(exchange, std::move(*error));
+  }
+  if (route->method == "POST") {
+    if (auto error = CheckJsonType(request.content_type); error && !options_.any_content_type) {
+      co_await SendError(exchange, std::move(*error));
       co_return;
     }
-    exchange.record.tenant = *tenant;
+    if (!co_await ReadBody(exchange)) co_return;
   }
-  if (route->method == "POST" && !co_await ReadBody(exchange)) co_return;
   if (path == "/v1/completions") co_return co_await Generate(exchange, Ask::kCompletion);
   if (path == "/v1/chat/completions") co_return co_await Generate(exchange, Ask::kChat);
   if (path == "/cache/warm") co_return co_await Warm(exchange);
   if (path == "/tokenize") co_return co_await AnswerBody(exchange, &HttpApi::TokenizeBody);
   if (path == "/detokenize") co_return co_await AnswerBody(exchange, &HttpApi::DetokenizeBody);
   co_await AnswerAtOnce(exchange);
+}
+
+namespace {
+
+ApiError KeyWanted(const char* what) {
+  return {.status = 401,
+          .message = fmt::format("this server asks for {}: Authorization: Bearer KEY", what),
+          .code = "invalid_api_key"};
+}
+
+}  // namespace
+
+std::optional<ApiError> HttpApi::FindTenant(Exchange& exchange) const {
+  if (keys_.open()) return std::nullopt;
+  auto tenant = keys_.Tenant(exchange.request.authorization);
+  if (!tenant) return KeyWanted("a key");
+  exchange.record.tenant = std::move(*tenant);
+  return std::nullopt;
+}
+
+std::optional<ApiError> HttpApi::RefuseUnlessAdmin(const HttpRequest& request) const {
+  switch (keys_.AdminOf(request.authorization)) {
+    case ApiKeys::Admin::kMay:
+      return std::nullopt;
+    case ApiKeys::Admin::kUnknownKey:
+      return KeyWanted("a key that may do this");
+    case ApiKeys::Admin::kMayNot:
+      break;
+  }
+  return ApiError{.status = 403,
+                  .message = fmt::format("{} touches all tenants: it asks for the server's admin "
+                                         "key (--admin-key)",
+                                         request.path),
+                  .code = "admin_key_required"};
 }
 
 net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
@@ -187,24 +248,44 @@ net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
     co_await SendError(exchange, std::move(error));
     co_return;
   }
+  if (path == "/ready" || path == "/health") {
+    if (std::string ailment = Ailment(); !ailment.empty()) {
+      ApiError error{.status = 503, .message = std::move(ailment), .code = "engine_stuck"};
+      co_await SendError(exchange, std::move(error));
+      co_return;
+    }
+  }
   if (path == "/v1/models") {
     response.body = Models();
   } else if (path == "/version") {
     response.body = DumpJson(ordered_json{{"version", options_.version}});
   } else if (path == "/metrics") {
     response.content_type = "text/plain; version=0.0.4";
-    response.body =
-        metrics_.Text(options_.model_names[0], runtime_, loop_.Stats(), options_.chain());
+    response.body = metrics_.Text(options_.model_names[0], runtime_,
+                                  {.loop = loop_.Stats(),
+                                   .chain = options_.chain(),
+                                   .preparing = pool_.load(),
+                                   .http = options_.connections()});
   } else if (path == "/cache/reset") {
     runtime_.pool().DropCached();
   }
   co_await Send(exchange, std::move(response));
 }
 
+std::string HttpApi::Ailment() const {
+  const Seconds since = loop_.SinceTurn();
+  if (since <= options_.health_timeout) return "";
+  return fmt::format(
+      "the engine thread has not come around for {:.1f} s, longer than any step should take "
+      "(--health-timeout {} s)",
+      since.count(), options_.health_timeout.count());
+}
+
 net::awaitable<bool> HttpApi::ReadBody(Exchange& exchange) {
   auto body = co_await exchange.reply.ReadBody();
   if (body) {
     exchange.body = std::move(*body);
+    exchange.record.received_bytes = exchange.body.size();
     co_return true;
   }
   if (body.error().status == 499) {
@@ -241,7 +322,7 @@ std::optional<ApiError> HttpApi::CheckModel(const std::string& model) const {
 }
 
 ApiResult<std::vector<int32_t>> HttpApi::Encode(const Prompt& prompt,
-                                                std::optional<bool> add_special,
+                                                std::optional<bool> add_special, size_t tokens_max,
                                                 std::string* text) const {
   if (const auto* tokens = std::get_if<std::vector<int32_t>>(&prompt)) {
     const int vocab = runtime_.model().vocab_size();
@@ -263,6 +344,14 @@ ApiResult<std::vector<int32_t>> HttpApi::Encode(const Prompt& prompt,
   } else {
     *text = std::get<std::string>(prompt);
   }
+  if (const size_t least = runtime_.tokenizer().TokensAtLeast(text->size()); least > tokens_max) {
+    return tl::unexpected<ApiError>(ApiError{
+        .message = fmt::format("{} has {} bytes, which are {} tokens at least: more than the limit "
+                               "of {}",
+                               field, text->size(), least, tokens_max),
+        .param = field,
+        .code = "context_length_exceeded"});
+  }
   auto tokens = runtime_.tokenizer().Encode(*text, special);
   if (!tokens) return BadField(field, tokens.error().message);
   return std::move(*tokens);
@@ -275,7 +364,7 @@ ApiResult<std::string> HttpApi::TokenizeBody(std::string body) const {
   if (!asked) return tl::unexpected<ApiError>(asked.error());
   if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
   std::string text;
-  const auto tokens = Encode(asked->prompt, asked->add_special, &text);
+  const auto tokens = Encode(asked->prompt, asked->add_special, options_.limits.ids_max, &text);
   if (!tokens) return tl::unexpected<ApiError>(tokens.error());
   if (tokens->size() > options_.limits.ids_max) {
     return BadField("prompt", fmt::format("prompt has {} tokens, more than the limit of {}",
@@ -295,13 +384,24 @@ ApiResult<std::string> HttpApi::DetokenizeBody(std::string body) const {
       ordered_json{{"prompt", runtime_.tokenizer().Decode(asked->tokens, /*skip_special=*/false)}});
 }
 
+ApiError HttpApi::PoolFull() {
+  return {.status = 429,
+          .message =
+              "too many requests wait to be tokenized: try again later "
+              "(--tokenizer-queue-max)",
+          .code = "queue_full"};
+}
+
 // A worker makes the answer of the request's body alone.
 net::awaitable<void> HttpApi::AnswerBody(Exchange& exchange, BodyAnswer answer) {
   std::function<ApiResult<std::string>()> work = [&] {
     return (this->*answer)(std::move(exchange.body));
   };
-  auto body = co_await Offload(pool_, std::move(work));
+  const size_t bytes = exchange.body.size();
+  auto made = co_await Offload(context_, pool_, bytes, std::move(work));
   exchange.reply.BodyDropped();
+  if (!made) co_return co_await SendError(exchange, PoolFull());
+  auto body = std::move(*made);
   if (!body) co_return co_await SendError(exchange, std::move(body.error()));
   HttpResponse response;
   response.body = std::move(*body);

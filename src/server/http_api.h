@@ -14,6 +14,7 @@
 #include "server/generation.h"
 #include "server/http_server.h"
 #include "server/openai_request.h"
+#include "server/prepare_pool.h"
 #include "server/request_log.h"
 #include "server/server_metrics.h"
 #include "server/trace_files.h"
@@ -24,11 +25,15 @@ struct ApiOptions {
   std::vector<std::string> model_names;  // at least one; the first is the one in answers
   int model_len_max = 0;                 // tokens of prompt and answer
   Seconds request_timeout{3600};         // of an answer, from its request
-  std::string allowed_origin = "*";      // of browsers' scripts; empty: none
+  bool any_content_type = false;         // of bodies, which are JSON; else they must say so
+  Seconds health_timeout{120};           // of the engine thread, for one step
   std::string version;
   bool json_log = false;
+  bool admin_listener = false;  // what is for those who run the server is there, and nowhere else
   RequestLimits limits = {};
+  PreparePool::Options prepare = {};
   std::function<ChainStats()> chain = [] { return ChainStats{}; };  // any thread
+  std::function<HttpStats()> connections = [] { return HttpStats{}; };
 };
 
 class HttpApi : public HttpHandler {
@@ -41,9 +46,13 @@ class HttpApi : public HttpHandler {
   ~HttpApi() override;
 
   boost::asio::awaitable<void> Handle(const HttpRequest& request, HttpReply& reply) override;
-  void Refused(const ApiError& error) override;
+  void Refused(const HttpRequest& request, const ApiError& error) override;
   // Any thread: the server goes away; /ready says so.
   void Drain() { draining_ = true; }
+  // The context's thread: these keys are asked for from the next request on.
+  void SetKeys(ApiKeys keys) { keys_ = std::move(keys); }
+  // Any thread: why the server is not well; empty: it is.
+  std::string Ailment() const;
 
  private:
   enum class Ask { kCompletion, kChat, kWarm };
@@ -60,12 +69,14 @@ class HttpApi : public HttpHandler {
     HttpReply& reply;
     TimePoint began = {};
     StepMark arrived = {};
-    std::string body = {};     // of a POST, until a worker takes it
-    bool asks_engine = false;  // so it has a line in the log
+    std::string body = {};  // of a POST, until a worker takes it
     RequestRecord record = {};
   };
   struct Answering;
 
+  // Why the request is not answered, by its key.
+  std::optional<ApiError> FindTenant(Exchange& exchange) const;
+  std::optional<ApiError> RefuseUnlessAdmin(const HttpRequest& request) const;
   boost::asio::awaitable<void> Dispatch(Exchange& exchange);
   boost::asio::awaitable<void> Send(Exchange& exchange, HttpResponse response);
   boost::asio::awaitable<void> SendError(Exchange& exchange, ApiError error);
@@ -85,11 +96,12 @@ class HttpApi : public HttpHandler {
   boost::asio::awaitable<bool> WriteDelta(Exchange& exchange, Answering& answering,
                                           const Generation::Delta& delta, std::string* events);
   boost::asio::awaitable<std::string> Written(size_t tokens, std::function<std::string()> write);
-  // On the pool's thread.
+  // On a thread of the pool.
   ApiResult<Prepared> Prepare(std::string body, Ask ask, const std::string& tenant) const;
   ApiResult<GenerateRequest> ParseAsked(const std::string& body, Ask ask) const;
+  // At most `tokens_max` of them: a text that has more for certain is not even tokenized.
   ApiResult<std::vector<int32_t>> Encode(const Prompt& prompt, std::optional<bool> add_special,
-                                         std::string* text) const;
+                                         size_t tokens_max, std::string* text) const;
   ApiResult<std::string> TokenizeBody(std::string body) const;
   ApiResult<std::string> DetokenizeBody(std::string body) const;
   ApiResult<int> AnswerTokens(const GenerateRequest& asked, int prompt_tokens) const;
@@ -101,6 +113,7 @@ class HttpApi : public HttpHandler {
   // Submits; an error has been sent when false.
   boost::asio::awaitable<bool> Submit(Exchange& exchange, Prepared prepared, bool chat,
                                       Answering* answering);
+  static ApiError PoolFull();
   std::string Models() const;
   std::string NextId(const char* prefix);
 
@@ -108,7 +121,7 @@ class HttpApi : public HttpHandler {
   Runtime& runtime_;
   EngineLoop& loop_;
   const Result<ChatTemplate> chat_;
-  const ApiKeys keys_;
+  ApiKeys keys_;  // the context's thread's
   TraceFiles* const traces_;
   const ApiOptions options_;
   const int64_t created_;
@@ -117,7 +130,7 @@ class HttpApi : public HttpHandler {
   uint64_t next_id_ = 0;  // the context's thread's
   SignalBatch news_;      // the engine thread's
   const uint64_t id_salt_;
-  boost::asio::thread_pool pool_{1};  // for what takes long, so that tokens keep flowing
+  PreparePool pool_;  // for what takes long, so that tokens keep flowing
 };
 
 }  // namespace kvcake

@@ -22,13 +22,9 @@ std::chrono::milliseconds Millis(Seconds s) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(s);
 }
 
-HttpRequest ToRequest(const http::request<http::string_body>& message) {
-  HttpRequest request;
-  request.method = std::string(message.method_string());
-  const auto target = message.target();
-  request.path = std::string(target.substr(0, target.find('?')));
-  request.authorization = std::string(message[http::field::authorization]);
-  return request;
+std::string_view Field(const RequestHead& head, http::field field) {
+  const auto value = head[field];
+  return {value.data(), value.size()};
 }
 
 bool IsHttpError(const error_code& error) {
@@ -55,41 +51,58 @@ ApiError ReadFailure(const error_code& error) {
 
 }  // namespace
 
-HttpServer::Connection::Connection(HttpServer& server, tcp::socket socket)
+HttpServer::Connection::Connection(HttpServer& server, Listener& listener, ConnectionTable::Id id,
+                                   tcp::socket socket)
     : server_(server),
-      stream_(std::move(socket)),
+      listener_(listener),
+      id_(id),
+      stream_(std::move(socket), server.options_.tls.get()),
       look_timer_(server.context_),
       buffer_(server.options_.header_bytes_max + kBufferRest) {
   error_code error;  // later calls have it too
   stream_.socket().non_blocking(true, error);
+  client_ = stream_.socket().remote_endpoint(error).address().to_string();
 }
 
 HttpServer::Connection::~Connection() {
   ChargeBody(0);
-  server_.Closed(this);
+  server_.Closed(listener_, id_);
 }
 
-void HttpServer::Connection::Close() { stream_.close(); }
+void HttpServer::Connection::Close() { stream_.tcp().close(); }
 
 net::awaitable<void> HttpServer::Connection::Serve() {
   const auto self = shared_from_this();
+  if (!co_await Handshake()) co_return Close();
   while (!server_.draining_ || buffer_.size() > 0) {
     idle_ = true;
+    listener_.table.SetWaiting(id_, true);  // until it is known what is asked, however slowly
     if (!co_await AwaitRequest()) break;
     idle_ = false;
     if (!co_await ReadHeader()) break;
+    listener_.table.SetWaiting(id_, false);
     gone_ = false;
-    const HttpRequest request = ToRequest(parser_->get());
-    co_await server_.handler_->Handle(request, *this);
+    co_await server_.handler_->Handle(request_, *this);
     StopWatching();
     ChargeBody(0);
     if (!parser_->is_done() && !gone_) co_await Linger();
     if (!keep_alive_ || gone_) break;
     parser_.reset();
   }
+  stream_.tcp().expires_after(kLinger);
+  co_await stream_.EndTls();
   error_code error;
   stream_.socket().shutdown(tcp::socket::shutdown_send, error);
   Close();
+}
+
+// Within the time that a header has.
+net::awaitable<bool> HttpServer::Connection::Handshake() {
+  if (!stream_.encrypted()) co_return true;
+  stream_.tcp().expires_after(Millis(server_.options_.header_timeout));
+  const bool agreed = co_await stream_.Handshake();
+  if (!agreed) ++server_.handshakes_failed_;
+  co_return agreed;
 }
 
 // For as long as a connection may be idle.
@@ -98,7 +111,7 @@ net::awaitable<bool> HttpServer::Connection::AwaitRequest() {
   parser_.reset();  // a connection that waits keeps no memory
   buffer_.clear();
   buffer_.shrink_to_fit();
-  stream_.expires_after(Millis(server_.options_.idle_timeout));
+  stream_.tcp().expires_after(Millis(server_.options_.idle_timeout));
   error_code error;
   const auto space = buffer_.prepare(kBufferMin);
   const size_t n =
@@ -112,18 +125,38 @@ net::awaitable<bool> HttpServer::Connection::ReadHeader() {
   parser_->header_limit(static_cast<uint32_t>(server_.options_.header_bytes_max));
   parser_->body_limit(server_.options_.body_bytes_max);
   head_only_ = false;
-  stream_.expires_after(Millis(server_.options_.header_timeout));
+  stream_.tcp().expires_after(Millis(server_.options_.header_timeout));
   error_code error;
   co_await http::async_read_header(stream_, buffer_, *parser_,
                                    net::redirect_error(net::use_awaitable, error));
-  stream_.expires_never();
+  stream_.tcp().expires_never();
   version_ = parser_->get().version();
   keep_alive_ = !error && parser_->get().keep_alive() && !server_.draining_;
+  request_ = {};
+  if (parser_->is_header_done()) request_ = ToRequest(parser_->get());
+  if (request_.id.empty()) request_.id = server_.NextRequestId();
+  request_.client = client_;
+  request_.admin = listener_.admin;
+  sent_bytes_ = 0;
   head_only_ = !error && parser_->get().method() == http::verb::head;
-  if (!error) co_return true;
-  ApiError failure = ReadFailure(error);
-  if (failure.status != 499) co_await Refuse(std::move(failure));
+  allowed_origin_ = server_.origin_rule_.Answer(Field(parser_->get(), http::field::origin));
+  std::optional<ApiError> failure;
+  if (error) {
+    failure = ReadFailure(error);
+  } else {
+    failure = CheckHead();
+  }
+  if (!failure) co_return true;
+  if (failure->status != 499) co_await Refuse(std::move(*failure));
   co_return false;
+}
+
+std::optional<ApiError> HttpServer::Connection::CheckHead() const {
+  const RequestHead& head = parser_->get();
+  if (auto error = CheckFraming(head)) return error;
+  // HTTP/1.0, which may have no Host, is no browser's.
+  if (head.count(http::field::host) == 0) return std::nullopt;
+  return listener_.host_rule.Check(Field(head, http::field::host));
 }
 
 net::awaitable<ApiResult<std::string>> HttpServer::Connection::ReadBody() {
@@ -135,7 +168,7 @@ net::awaitable<ApiResult<std::string>> HttpServer::Connection::ReadBody() {
     return tl::unexpected<ApiError>(std::move(failure));
   };
   const HttpOptions& options = server_.options_;
-  stream_.expires_after(Millis(options.body_timeout));
+  stream_.tcp().expires_after(Millis(options.body_timeout));
   error_code error;
   if (!parser_->is_done() && beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -154,7 +187,7 @@ net::awaitable<ApiResult<std::string>> HttpServer::Connection::ReadBody() {
     }
   }
   if (error) co_return fail(ReadFailure(error));
-  stream_.expires_never();
+  stream_.tcp().expires_never();
   co_return std::move(parser_->get().body());
 }
 
@@ -167,7 +200,7 @@ void HttpServer::Connection::ChargeBody(uint64_t bytes) {
 // What is no request.
 net::awaitable<void> HttpServer::Connection::Refuse(ApiError error) {
   keep_alive_ = false;
-  server_.handler_->Refused(error);
+  server_.handler_->Refused(request_, error);
   HttpResponse response{.status = error.status};
   response.body = ErrorBody(error);
   co_await Send(std::move(response));
@@ -177,13 +210,15 @@ net::awaitable<void> HttpServer::Connection::Refuse(ApiError error) {
 // What the client still sends is read and dropped for a moment: with bytes left unread, closing
 // would take the answer away from it.
 net::awaitable<void> HttpServer::Connection::Linger() {
+  stream_.tcp().expires_after(kLinger);
+  co_await stream_.EndTls();
   error_code error;
   stream_.socket().shutdown(tcp::socket::shutdown_send, error);
-  stream_.expires_after(kLinger);
+  stream_.tcp().expires_after(kLinger);
   std::array<char, 4096> dropped;
   for (size_t bytes = 0; !error && bytes < kDroppedMax;) {
-    bytes += co_await stream_.async_read_some(net::buffer(dropped),
-                                              net::redirect_error(net::use_awaitable, error));
+    bytes += co_await stream_.tcp().async_read_some(net::buffer(dropped),
+                                                    net::redirect_error(net::use_awaitable, error));
   }
 }
 
@@ -193,9 +228,14 @@ void HttpServer::Connection::SetHead(const HttpResponse& response,
   message->version(version_);
   message->result(static_cast<unsigned>(response.status));
   message->set(http::field::server, "kvcake");
+  message->set("X-Request-Id", request_.id);
   if (!response.content_type.empty()) {
     message->set(http::field::content_type, response.content_type);
   }
+  if (!allowed_origin_.empty()) {
+    message->set(http::field::access_control_allow_origin, allowed_origin_);
+  }
+  if (server_.origin_rule_.varies()) message->set(http::field::vary, "Origin");
   for (const auto& [name, value] : response.headers) message->set(name, value);
 }
 
@@ -208,7 +248,8 @@ net::awaitable<bool> HttpServer::Connection::Send(HttpResponse response) {
   message.body() = std::move(response.body);
   if (response.status != 204) message.prepare_payload();  // it has no length either
   if (head_only_) message.body().clear();
-  stream_.expires_after(Millis(server_.options_.idle_timeout));
+  sent_bytes_ = message.body().size();
+  stream_.tcp().expires_after(Millis(server_.options_.idle_timeout));
   error_code error;
   co_await http::async_write(stream_, message, net::redirect_error(net::use_awaitable, error));
   gone_ = gone_ || error.failed();
@@ -223,7 +264,7 @@ net::awaitable<bool> HttpServer::Connection::StartStream(HttpResponse head) {
   message.chunked(chunked_);
   message.keep_alive(keep_alive_);
   http::response_serializer<http::empty_body> serializer(message);
-  stream_.expires_after(Millis(server_.options_.idle_timeout));
+  stream_.tcp().expires_after(Millis(server_.options_.idle_timeout));
   error_code error;
   co_await http::async_write_header(stream_, serializer,
                                     net::redirect_error(net::use_awaitable, error));
@@ -234,6 +275,7 @@ net::awaitable<bool> HttpServer::Connection::StartStream(HttpResponse head) {
 net::awaitable<bool> HttpServer::Connection::Write(std::string_view piece) {
   if (gone_) co_return false;
   if (piece.empty()) co_return true;  // a chunk of nothing would be the last
+  sent_bytes_ += piece.size();
   if (chunked_) co_return co_await WriteAll(http::make_chunk(net::buffer(piece)));
   co_return co_await WriteAll(net::buffer(piece));
 }
@@ -242,13 +284,14 @@ net::awaitable<bool> HttpServer::Connection::Write(std::string_view piece) {
 template <typename Buffers>
 net::awaitable<bool> HttpServer::Connection::WriteAll(const Buffers& buffers) {
   error_code error;
-  const size_t sent = stream_.socket().write_some(buffers, error);
+  size_t sent = 0;
+  if (!stream_.encrypted()) sent = stream_.socket().write_some(buffers, error);
   if (error == net::error::would_block || (!error && sent < beast::buffer_bytes(buffers))) {
     beast::buffers_suffix<Buffers> rest(buffers);
     rest.consume(sent);
-    stream_.expires_after(Millis(server_.options_.idle_timeout));
+    stream_.tcp().expires_after(Millis(server_.options_.idle_timeout));
     co_await net::async_write(stream_, rest, net::redirect_error(net::use_awaitable, error));
-    stream_.expires_never();
+    stream_.tcp().expires_never();
   }
   gone_ = gone_ || error.failed();
   co_return !gone_;

@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kEventTokens = 256;  // with logprobs, in one event of a stream
 constexpr size_t kTokensInline = 32;  // whose logprobs are written at once
+constexpr size_t kTokenBytes = 128;   // of a token with its logprobs, about
 
 }  // namespace
 
@@ -79,7 +80,9 @@ ApiResult<HttpApi::Prepared> HttpApi::Prepare(std::string body, Ask ask,
   Prepared prepared{.asked = std::move(*asked)};
   const GenerateRequest& of = prepared.asked;
   Request& request = prepared.request;
-  auto tokens = Encode(of.prompt, of.add_special, &prepared.prompt_text);
+  // One token is the answer's at least.
+  const size_t tokens_max = options_.model_len_max - 1;
+  auto tokens = Encode(of.prompt, of.add_special, tokens_max, &prepared.prompt_text);
   if (!tokens) return tl::unexpected<ApiError>(tokens.error());
   request.prompt = std::move(*tokens);
   if (of.echo && prepared.prompt_text.empty()) {
@@ -99,6 +102,7 @@ ApiResult<HttpApi::Prepared> HttpApi::Prepare(std::string body, Ask ask,
   request.logprobs = of.logprobs;
   request.top_logprobs = of.top_logprobs;
   request.prompt_logprobs = of.echo && of.logprobs;
+  request.tenant = tenant;
   request.salt = CacheSalt(tenant, of.cache_salt);
   request.store = of.kvcake.store;
   request.policy = of.kvcake.policy;
@@ -203,8 +207,10 @@ net::awaitable<std::optional<HttpApi::Prepared>> HttpApi::PrepareBody(Exchange& 
   std::function<ApiResult<Prepared>()> work = [&, ask] {
     return Prepare(std::move(exchange.body), ask, exchange.record.tenant);
   };
-  auto prepared = co_await Offload(pool_, std::move(work));
+  const size_t bytes = exchange.body.size();
+  auto made = co_await Offload(context_, pool_, bytes, std::move(work));
   exchange.reply.BodyDropped();
+  ApiResult<Prepared> prepared = made ? std::move(*made) : tl::unexpected<ApiError>(PoolFull());
   if (prepared) co_return std::move(*prepared);
   co_await SendError(exchange, std::move(prepared.error()));
   co_return std::nullopt;
@@ -225,7 +231,8 @@ net::awaitable<void> HttpApi::Generate(Exchange& exchange, Ask ask) {
 // Writes so many tokens with their logprobs: a worker does where it takes long.
 net::awaitable<std::string> HttpApi::Written(size_t tokens, std::function<std::string()> write) {
   if (tokens <= kTokensInline) co_return write();
-  co_return co_await Offload(pool_, std::move(write));
+  auto written = co_await Offload(context_, pool_, tokens * kTokenBytes, write);
+  co_return written ? std::move(*written) : write();
 }
 
 net::awaitable<void> HttpApi::AnswerWhole(Exchange& exchange, Answering& answering) {
@@ -282,9 +289,6 @@ net::awaitable<void> HttpApi::AnswerStream(Exchange& exchange, Answering& answer
   HttpResponse head;
   head.content_type = "text/event-stream; charset=utf-8";
   head.headers.emplace_back("Cache-Control", "no-cache");
-  if (!options_.allowed_origin.empty()) {
-    head.headers.emplace_back("Access-Control-Allow-Origin", options_.allowed_origin);
-  }
   RequestRecord& record = exchange.record;
   record.status = 200;
   metrics_.Responded(200);

@@ -3,6 +3,11 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <random>
+#include <span>
+
+#include "base/hash.h"
 #include "server/http_connection.h"
 
 namespace kvcake {
@@ -15,6 +20,16 @@ namespace {
 
 constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::seconds kLastWords{2};  // for answers to what on_late has given up
+
+// Who counts as one client: an address, of IPv6 the network that a site is given.
+std::string ClientKey(net::ip::address address) {
+  if (address.is_v4()) return address.to_string();
+  net::ip::address_v6 v6 = address.to_v6();
+  if (v6.is_v4_mapped()) return net::ip::make_address_v4(net::ip::v4_mapped, v6).to_string();
+  auto bytes = v6.to_bytes();
+  std::fill(bytes.begin() + 8, bytes.end(), 0);
+  return net::ip::address_v6(bytes).to_string();
+}
 
 }  // namespace
 
@@ -55,66 +70,118 @@ net::awaitable<bool> Signal::Wait(TimePoint deadline) {
   co_return std::exchange(ready_, false);
 }
 
+HttpServer::Listener::Listener(HttpServer& server, bool is_admin)
+    : admin(is_admin),
+      host(admin ? server.options_.admin_host : server.options_.host),
+      port(admin ? *server.options_.admin_port : server.options_.port),
+      host_rule(host, server.options_.allowed_hosts),
+      acceptor(server.context_),
+      table(admin ? ConnectionTable::Limits{server.options_.admin_connections_max,
+                                            server.options_.admin_connections_max}
+                  : ConnectionTable::Limits{server.options_.connections_max,
+                                            server.options_.connections_per_client_max}) {}
+
 HttpServer::HttpServer(net::io_context& context, HttpOptions options)
     : context_(context),
       options_(std::move(options)),
-      acceptor_(context),
+      origin_rule_(options_.allowed_origins),
       signals_(context),
-      drain_timer_(context) {}
+      drain_timer_(context),
+      next_request_id_(uint64_t{std::random_device()()} << 32) {
+  listeners_.push_back(std::make_unique<Listener>(*this, false));
+  if (options_.admin_port) listeners_.push_back(std::make_unique<Listener>(*this, true));
+}
 
 HttpServer::~HttpServer() = default;
 
 Result<uint16_t> HttpServer::Listen() {
-  error_code error;
-  const auto fail = [&](const char* what) {
-    return Fail(ErrorCode::kIo, "cannot {} --host {} --port {}: {}", what, options_.host,
-                options_.port, error.message());
-  };
-  const net::ip::address address =
-      net::ip::make_address(options_.host == "localhost" ? "127.0.0.1" : options_.host, error);
-  if (error) return fail("understand as an address");
-  const tcp::endpoint endpoint(address, options_.port);
-  acceptor_.open(endpoint.protocol(), error);
-  if (error) return fail("open a socket for");
-  acceptor_.set_option(net::socket_base::reuse_address(true), error);
-  acceptor_.bind(endpoint, error);
-  if (error) return fail("bind to");
-  acceptor_.listen(net::socket_base::max_listen_connections, error);
-  if (error) return fail("listen at");
-  return acceptor_.local_endpoint().port();
+  for (const auto& listener : listeners_) RETURN_IF_ERROR(Listen(*listener));
+  return listeners_[0]->bound_port;
 }
 
-void HttpServer::Run(HttpHandler& handler, std::function<void()> on_drain,
-                     std::function<void()> on_late) {
+std::optional<uint16_t> HttpServer::admin_port() const {
+  if (listeners_.size() == 1) return std::nullopt;
+  return listeners_[1]->bound_port;
+}
+
+Status HttpServer::Listen(Listener& listener) {
+  error_code error;
+  const auto fail = [&](const char* what) {
+    const char* prefix = listener.admin ? "--admin-" : "--";
+    return Fail(ErrorCode::kIo, "cannot {} {}host {} {}port {}: {}", what, prefix, listener.host,
+                prefix, listener.port, error.message());
+  };
+  const net::ip::address address =
+      net::ip::make_address(listener.host == "localhost" ? "127.0.0.1" : listener.host, error);
+  if (error) return fail("understand as an address");
+  const tcp::endpoint endpoint(address, listener.port);
+  tcp::acceptor& acceptor = listener.acceptor;
+  acceptor.open(endpoint.protocol(), error);
+  if (error) return fail("open a socket for");
+  acceptor.set_option(net::socket_base::reuse_address(true), error);
+  acceptor.bind(endpoint, error);
+  if (error) return fail("bind to");
+  acceptor.listen(net::socket_base::max_listen_connections, error);
+  if (error) return fail("listen at");
+  listener.bound_port = acceptor.local_endpoint().port();
+  return {};
+}
+
+HttpStats HttpServer::Stats() const {
+  HttpStats stats{.clients = listeners_[0]->table.stats(), .handshakes_failed = handshakes_failed_};
+  if (listeners_.size() > 1) stats.admin = listeners_[1]->table.stats();
+  return stats;
+}
+
+void HttpServer::Run(HttpHandler& handler, ShutdownCalls calls) {
   handler_ = &handler;
+  calls_ = std::move(calls);
   signals_.add(SIGTERM);
   signals_.add(SIGINT);
-  WaitForSignal(std::move(on_drain), std::move(on_late));
-  net::co_spawn(context_, Accept(), net::detached);
+  WaitForSignal();
+  for (const auto& listener : listeners_) {
+    net::co_spawn(context_, Accept(*listener), net::detached);
+  }
   context_.run();
 }
 
-void HttpServer::WaitForSignal(std::function<void()> on_drain, std::function<void()> on_late) {
-  signals_.async_wait([this, on_drain = std::move(on_drain), on_late = std::move(on_late)](
-                          error_code error, int signal) {
+void HttpServer::Stop() {
+  net::post(context_, [this] {
+    if (!draining_) Drain();
+  });
+}
+
+void HttpServer::WaitForSignal() {
+  signals_.async_wait([this](error_code error, int signal) {
     if (error) return;
-    if (draining_) {
+    if (std::exchange(stopping_, true)) {
       spdlog::warn("a second signal: gone at once");
       _exit(128 + signal);
     }
     spdlog::info("signal {}: finishing what runs, for at most {} s", signal,
                  options_.drain_timeout.count());
-    WaitForSignal({}, {});
-    on_drain();
-    Drain(on_late);
+    WaitForSignal();
+    calls_.on_signal();
+    DrainLater();
   });
 }
 
-net::awaitable<void> HttpServer::Accept() {
+void HttpServer::DrainLater() {
+  if (options_.shutdown_delay <= Seconds(0)) return Drain();
+  spdlog::info("no longer ready; requests are taken for {} s more",
+               options_.shutdown_delay.count());
+  drain_timer_.expires_after(
+      std::chrono::duration_cast<std::chrono::milliseconds>(options_.shutdown_delay));
+  drain_timer_.async_wait([this](error_code error) {
+    if (!error && !draining_) Drain();
+  });
+}
+
+net::awaitable<void> HttpServer::Accept(Listener& listener) {
   while (!draining_) {
     error_code error;
     tcp::socket socket =
-        co_await acceptor_.async_accept(net::redirect_error(net::use_awaitable, error));
+        co_await listener.acceptor.async_accept(net::redirect_error(net::use_awaitable, error));
     if (draining_) break;
     if (error) {  // out of descriptors: some will be closed
       spdlog::warn("cannot accept a connection: {}", error.message());
@@ -122,69 +189,94 @@ net::awaitable<void> HttpServer::Accept() {
       co_await pause.async_wait(net::redirect_error(net::use_awaitable, error));
       continue;
     }
-    if (connections_.size() >= options_.connections_max) {
-      Refuse(std::move(socket));
-      continue;
-    }
-    socket.set_option(tcp::no_delay(true), error);
-    socket.set_option(net::socket_base::send_buffer_size(options_.send_buffer_bytes), error);
-    const auto connection = std::make_shared<Connection>(*this, std::move(socket));
-    connections_.insert(connection.get());
-    net::co_spawn(
-        context_, [connection] { return connection->Serve(); }, net::detached);
+    Take(listener, std::move(socket));
   }
 }
 
+void HttpServer::Take(Listener& listener, tcp::socket socket) {
+  error_code error;
+  const tcp::endpoint peer = socket.remote_endpoint(error);
+  if (error) return;  // it has gone already
+  const auto admission = listener.table.Admit(ClientKey(peer.address()));
+  if (admission.id == 0) return Refuse(std::move(socket), admission.refusal);
+  const auto evicted = listener.connections.find(admission.evicted);
+  if (evicted != listener.connections.end()) evicted->second->Close();
+  socket.set_option(tcp::no_delay(true), error);
+  socket.set_option(net::socket_base::send_buffer_size(options_.send_buffer_bytes), error);
+  const auto connection =
+      std::make_shared<Connection>(*this, listener, admission.id, std::move(socket));
+  listener.connections.emplace(admission.id, connection.get());
+  net::co_spawn(
+      context_, [connection] { return connection->Serve(); }, net::detached);
+}
+
 // Says so without waiting for anybody, and hangs up.
-void HttpServer::Refuse(tcp::socket socket) {
+void HttpServer::Refuse(tcp::socket socket, ConnectionTable::Refusal why) {
+  error_code error;
+  const tcp::endpoint peer = socket.remote_endpoint(error);
   const ApiError refusal = {
       .status = 503,
       .message =
-          fmt::format("there are {} connections already: try again later (--connections-max)",
-                      options_.connections_max)};
+          why == ConnectionTable::Refusal::kClientFull
+              ? fmt::format("your address has {} connections with requests already: try again "
+                            "later (--max-connections-per-client)",
+                            options_.connections_per_client_max)
+              : std::string("all connections have requests already: try again later "
+                            "(--connections-max)")};
   const std::string body = ErrorBody(refusal);
   const std::string text = fmt::format(
       "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: "
       "{}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{}",
       body.size(), body);
-  error_code error;
   socket.non_blocking(true, error);
-  socket.write_some(net::buffer(text), error);
+  if (!options_.tls) socket.write_some(net::buffer(text), error);  // a handshake would take time
   socket.shutdown(tcp::socket::shutdown_send, error);
-  handler_->Refused(refusal);
+  handler_->Refused({.client = peer.address().to_string()}, refusal);
 }
 
-void HttpServer::Drain(std::function<void()> on_late) {
-  draining_ = true;
-  error_code error;
-  acceptor_.close(error);
-  std::vector<Connection*> idle;
-  for (Connection* connection : connections_) {
-    if (connection->idle()) idle.push_back(connection);
+// Unlike those of other processes, and of this one.
+std::string HttpServer::NextRequestId() {
+  return fmt::format("req-{:016x}", Xxh3_64(std::as_bytes(std::span(&++next_request_id_, 1))));
+}
+
+std::vector<HttpServer::Connection*> HttpServer::Connections() const {
+  std::vector<Connection*> all;
+  for (const auto& listener : listeners_) {
+    for (const auto& [id, connection] : listener->connections) all.push_back(connection);
   }
-  for (Connection* connection : idle) connection->Close();
+  return all;
+}
+
+void HttpServer::Drain() {
+  draining_ = true;
+  calls_.on_drain();
+  error_code error;
+  for (const auto& listener : listeners_) listener->acceptor.close(error);
+  for (Connection* connection : Connections()) {
+    if (connection->idle()) connection->Close();
+  }
   drain_timer_.expires_after(
       std::chrono::duration_cast<std::chrono::milliseconds>(options_.drain_timeout));
-  drain_timer_.async_wait([this, on_late = std::move(on_late)](error_code late) {
+  drain_timer_.async_wait([this](error_code late) {
     if (late) return;
-    on_late();
+    calls_.on_late();
     drain_timer_.expires_after(kLastWords);
     drain_timer_.async_wait([this](error_code later) {
       if (later) return;
-      const std::vector<Connection*> left(connections_.begin(), connections_.end());
-      for (Connection* connection : left) connection->Close();
+      for (Connection* connection : Connections()) connection->Close();
     });
   });
   EndIfDrained();
 }
 
-void HttpServer::Closed(Connection* connection) {
-  connections_.erase(connection);
+void HttpServer::Closed(Listener& listener, ConnectionTable::Id id) {
+  listener.table.Remove(id);
+  listener.connections.erase(id);
   EndIfDrained();
 }
 
 void HttpServer::EndIfDrained() {
-  if (!draining_ || !connections_.empty()) return;
+  if (!draining_ || !Connections().empty()) return;
   drain_timer_.cancel();
   // A signal means again what it means without us: nobody would be here to see a second one.
   error_code error;

@@ -1,26 +1,43 @@
-// HTTP/1.1: connections, their limits and time-outs, and draining. What is asked and answered is a
-// handler's business. One thread runs everything here but what a handler offloads.
+// HTTP/1.1, plain or in TLS: connections, their limits and time-outs, and draining. What is asked
+// and answered is a handler's business. One thread runs everything here but what a handler
+// offloads.
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
 #include "server/api_error.h"
 #include "server/asio.h"
+#include "server/client_rules.h"
+#include "server/connection_table.h"
+#include "server/http_stats.h"
+#include "server/request_head.h"
+
+namespace boost::asio::ssl {
+class context;
+}
 
 namespace kvcake {
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 8000;  // 0: any that is free
+  uint16_t port = 8000;                                     // 0: any that is free
+  std::vector<std::string> allowed_hosts = {};              // as HostRule has them
+  std::vector<std::string> allowed_origins = {"loopback"};  // as OriginRule has them
+  std::optional<uint16_t> admin_port = {};  // of a listener for those who run the server; 0: any
+  std::string admin_host = "127.0.0.1";
+  std::shared_ptr<boost::asio::ssl::context> tls = {};  // null: plain HTTP
   size_t connections_max = 4096;
+  size_t connections_per_client_max = 2048;
+  size_t admin_connections_max = 64;  // they take nobody's place
   size_t header_bytes_max = 16 << 10;
   int send_buffer_bytes = 256 << 10;  // that the kernel keeps for a client that does not read
   uint64_t body_bytes_max = 16 << 20;
@@ -28,13 +45,8 @@ struct HttpOptions {
   Seconds idle_timeout{75};               // between requests, and for a client to take what is sent
   Seconds header_timeout{10};             // from a request's first byte to the end of its header
   Seconds body_timeout{60};               // from there to its end
+  Seconds shutdown_delay{0};              // from the signal to the drain: balancers take notice
   Seconds drain_timeout{30};              // for what runs when the server is told to stop
-};
-
-struct HttpRequest {
-  std::string method;  // "GET"
-  std::string path;    // without the query
-  std::string authorization;
 };
 
 struct HttpResponse {
@@ -96,6 +108,8 @@ class HttpReply {
   // From now on `signal` is notified when the client goes away.
   virtual void WatchClient(std::shared_ptr<Signal> signal) = 0;
   virtual bool client_gone() = 0;
+  // Bytes of the answer's body so far.
+  virtual uint64_t sent_bytes() const = 0;
 };
 
 // Answers requests; on the context's thread.
@@ -104,7 +118,15 @@ class HttpHandler {
   virtual ~HttpHandler() = default;
   virtual boost::asio::awaitable<void> Handle(const HttpRequest& request, HttpReply& reply) = 0;
   // A client was told that it will get no answer: no request could be read, or taken.
-  virtual void Refused(const ApiError& error) = 0;
+  // What is not known of the request is empty.
+  virtual void Refused(const HttpRequest& request, const ApiError& error) = 0;
+};
+
+// What a server that is told to stop calls, in this order.
+struct ShutdownCalls {
+  std::function<void()> on_signal = [] {};  // at once: requests are still taken and answered
+  std::function<void()> on_drain = [] {};   // after shutdown_delay: nothing more is accepted
+  std::function<void()> on_late = [] {};    // after drain_timeout: what still runs is given up
 };
 
 class HttpServer {
@@ -115,36 +137,52 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  // The port; kIo when the address cannot be had.
+  // The port; kIo when an address cannot be had.
   [[nodiscard]] Result<uint16_t> Listen();
-  // Answers requests until SIGTERM or SIGINT, then drains: accepts nothing more, and returns when
-  // every request has been answered. `on_drain` is called first; `on_late` after drain_timeout,
-  // when what still runs is to be given up. A second signal ends the process, then as after Run.
-  void Run(HttpHandler& handler, std::function<void()> on_drain, std::function<void()> on_late);
+  // The one of admin_port, where there is one; after Listen, any thread.
+  std::optional<uint16_t> admin_port() const;
+  // The context's thread.
+  HttpStats Stats() const;
+  // Answers requests until SIGTERM or SIGINT, and for shutdown_delay after it; then drains: accepts
+  // nothing more, and returns when every request has been answered. A second signal ends the
+  // process, then as after Run.
+  void Run(HttpHandler& handler, ShutdownCalls calls);
+  // Any thread: drains now, as after a signal and its delay.
+  void Stop();
 
  private:
   class Connection;
   friend class Connection;
+  struct Listener;
 
-  boost::asio::awaitable<void> Accept();
-  void Refuse(boost::asio::ip::tcp::socket socket);
-  void WaitForSignal(std::function<void()> on_drain, std::function<void()> on_late);
-  void Drain(std::function<void()> on_late);
-  void Closed(Connection* connection);
+  [[nodiscard]] Status Listen(Listener& listener);
+  boost::asio::awaitable<void> Accept(Listener& listener);
+  void Take(Listener& listener, boost::asio::ip::tcp::socket socket);
+  void Refuse(boost::asio::ip::tcp::socket socket, ConnectionTable::Refusal why);
+  void WaitForSignal();
+  void DrainLater();
+  void Drain();
+  std::vector<Connection*> Connections() const;
+  void Closed(Listener& listener, ConnectionTable::Id id);
   void EndIfDrained();
+  std::string NextRequestId();
 
   // Constant after construction.
   boost::asio::io_context& context_;
   const HttpOptions options_;
+  const OriginRule origin_rule_;
 
   // Owned by the context's thread.
-  HttpHandler* handler_ = nullptr;  // since Run
-  boost::asio::ip::tcp::acceptor acceptor_;
+  HttpHandler* handler_ = nullptr;                    // since Run
+  ShutdownCalls calls_;                               // likewise
+  std::vector<std::unique_ptr<Listener>> listeners_;  // of clients; of admins, if any
   boost::asio::signal_set signals_;
   boost::asio::steady_timer drain_timer_;
-  std::unordered_set<Connection*> connections_;
   uint64_t bodies_bytes_ = 0;  // what all connections have charged
+  bool stopping_ = false;      // a signal has come
   bool draining_ = false;
+  uint64_t next_request_id_;
+  uint64_t handshakes_failed_ = 0;
 };
 
 }  // namespace kvcake

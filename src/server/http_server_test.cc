@@ -10,7 +10,7 @@ namespace {
 class Nobody : public HttpHandler {
  public:
   boost::asio::awaitable<void> Handle(const HttpRequest&, HttpReply&) override { co_return; }
-  void Refused(const ApiError&) override {}
+  void Refused(const HttpRequest&, const ApiError&) override {}
 };
 
 // What comes after Run may take its time: a second signal ends that too.
@@ -21,8 +21,7 @@ TEST(HttpServerTest, SignalsAreTheProcesssAgainAfterTheDrain) {
   Nobody nobody;
   boost::asio::post(context, [] { std::raise(SIGTERM); });
   bool drained = false;
-  server.Run(
-      nobody, [&] { drained = true; }, [] {});
+  server.Run(nobody, {.on_drain = [&] { drained = true; }});
   EXPECT_TRUE(drained);
   for (const int signal : {SIGTERM, SIGINT}) {
     struct sigaction action = {};

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include "base/dump_json.h"
+#include "base/utf8.h"
 #include "engine/chain_json.h"
 #include "server/openai_response.h"
 
@@ -18,28 +19,31 @@ const char* Reason(const RequestRecord& record) {
   return "refused";
 }
 
-// What clients wrote is in messages: it begins no line and commands no terminal.
-std::string Escaped(std::string_view text) {
-  std::string escaped;
-  for (const unsigned char c : text) {
-    if (c < 0x20 || c == 0x7f) {
-      escaped += fmt::format("\\x{:02x}", c);
-    } else {
-      escaped += static_cast<char>(c);
-    }
-  }
-  return escaped;
+// What is too long for a line says so.
+std::string Shown(const std::string& text) {
+  constexpr size_t kShownMax = 512;
+  if (text.empty()) return "-";
+  return Printable(text.size() <= kShownMax ? text : text.substr(0, kShownMax) + "...");
+}
+
+// Asked every few seconds by machines, and answered.
+bool IsProbe(const RequestRecord& record) {
+  return record.status == 200 && (record.method == "GET" || record.method == "HEAD") &&
+         (record.path == "/health" || record.path == "/ready" || record.path == "/metrics");
 }
 
 }  // namespace
 
 ordered_json RequestJson(const RequestRecord& record) {
-  ordered_json line = {{"request", record.id},
-                       {"path", record.path},
-                       {"status", record.status},
-                       {"tenant", record.tenant},
-                       {"finish_reason", Reason(record)},
-                       {"total_s", record.total_s}};
+  ordered_json line = {{"client", record.client},         {"request_id", record.request_id},
+                       {"method", record.method},         {"path", record.path},
+                       {"status", record.status},         {"received_bytes", record.received_bytes},
+                       {"sent_bytes", record.sent_bytes}, {"total_s", record.total_s}};
+  if (!record.id.empty()) {
+    line["request"] = record.id;
+    line["finish_reason"] = Reason(record);
+  }
+  if (!record.tenant.empty() || !record.id.empty()) line["tenant"] = record.tenant;
   if (record.error) {
     line["error"] = {{"message", record.error->message}};
     if (!record.error->param.empty()) line["error"]["param"] = record.error->param;
@@ -62,25 +66,33 @@ ordered_json RequestJson(const RequestRecord& record) {
 }
 
 std::string RequestText(const RequestRecord& record) {
-  std::string line = fmt::format("{} {} {}: ", record.id, record.path, record.status);
-  if (record.error) line += Escaped(record.error->message) + "; ";
-  if (!record.completion) return line + fmt::format("refused after {:.3f} s", record.total_s);
-  const Completion& completion = *record.completion;
-  std::string prefill;
-  if (completion.chain) prefill = fmt::format(", by {} ranks", completion.chain->ranks.size());
-  return line +
-         fmt::format(
-             "{} prompt tokens ({} cached{}), {} answered; queue {:.3f} s, restore {:.3f} s, "
-             "first token {:.3f} s, decode {:.3f} s, {}",
-             completion.report.prompt_tokens, CachedTokens(completion), prefill,
-             completion.tokens.size(), completion.queue_s, completion.restore_s, completion.ttft_s,
-             completion.decode_s, Reason(record));
+  std::string line = fmt::format("{} {} {} {} {}: ", Shown(record.client), Shown(record.request_id),
+                                 Shown(record.method), Shown(record.path), record.status);
+  if (record.error) line += Printable(record.error->message) + "; ";
+  if (record.completion) {
+    const Completion& completion = *record.completion;
+    std::string prefill;
+    if (completion.chain) prefill = fmt::format(", by {} ranks", completion.chain->ranks.size());
+    line += fmt::format(
+        "{}: {} prompt tokens ({} cached{}), {} answered, queue {:.3f} s, restore {:.3f} s, first "
+        "token {:.3f} s, decode {:.3f} s, {}; ",
+        record.id, completion.report.prompt_tokens, CachedTokens(completion), prefill,
+        completion.tokens.size(), completion.queue_s, completion.restore_s, completion.ttft_s,
+        completion.decode_s, Reason(record));
+  } else if (!record.id.empty()) {
+    line += "refused; ";
+  }
+  return line + fmt::format("{} B in, {} B out, {:.3f} s", record.received_bytes, record.sent_bytes,
+                            record.total_s);
 }
 
 void LogRequest(const RequestRecord& record, bool json) {
   const bool ours = record.error && record.error->status >= 500;
-  spdlog::log(ours ? spdlog::level::warn : spdlog::level::info, "{}",
-              json ? DumpJson(RequestJson(record)) : RequestText(record));
+  const auto level = ours              ? spdlog::level::warn
+                     : IsProbe(record) ? spdlog::level::debug
+                                       : spdlog::level::info;
+  if (!spdlog::should_log(level)) return;
+  spdlog::log(level, "{}", json ? DumpJson(RequestJson(record)) : RequestText(record));
 }
 
 }  // namespace kvcake

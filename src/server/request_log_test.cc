@@ -8,8 +8,16 @@ namespace {
 using nlohmann::ordered_json;
 
 RequestRecord Answered(FinishReason reason) {
-  RequestRecord record{
-      .id = "cmpl-1", .path = "/v1/completions", .tenant = "ann", .status = 200, .total_s = 2};
+  RequestRecord record{.client = "192.0.2.7",
+                       .request_id = "req-1",
+                       .method = "POST",
+                       .path = "/v1/completions",
+                       .id = "cmpl-1",
+                       .tenant = "ann",
+                       .status = 200,
+                       .received_bytes = 1234,
+                       .sent_bytes = 567,
+                       .total_s = 2};
   Completion completion{
       .tokens = {1, 2, 3}, .finish_reason = reason, .queue_s = 0.25, .ttft_s = 0.5, .steps_s = 1.5};
   completion.report.prompt_tokens = 300;
@@ -22,6 +30,11 @@ RequestRecord Answered(FinishReason reason) {
 TEST(RequestLogTest, AnAnswerHasTimesAndItsRestoration) {
   const ordered_json line = RequestJson(Answered(FinishReason::kStop));
   EXPECT_EQ(line["request"], "cmpl-1");
+  EXPECT_EQ(line["client"], "192.0.2.7");
+  EXPECT_EQ(line["request_id"], "req-1");
+  EXPECT_EQ(line["method"], "POST");
+  EXPECT_EQ(line["received_bytes"], 1234);
+  EXPECT_EQ(line["sent_bytes"], 567);
   EXPECT_EQ(line["tenant"], "ann");
   EXPECT_EQ(line["finish_reason"], "stop");
   EXPECT_EQ(line["queue_s"], 0.25);
@@ -52,8 +65,8 @@ TEST(RequestLogTest, APromptOfSeveralRanksSaysWhatEachDid) {
 
 TEST(RequestLogTest, ARefusalSaysWhyAndHasNoTimesOfTheEngine) {
   const RequestRecord record{
-      .id = "cmpl-2",
       .path = "/v1/completions",
+      .id = "cmpl-2",
       .status = 429,
       .error = ApiError{.status = 429, .message = "full", .code = "queue_full"}};
   const ordered_json line = RequestJson(record);
@@ -61,16 +74,30 @@ TEST(RequestLogTest, ARefusalSaysWhyAndHasNoTimesOfTheEngine) {
   EXPECT_EQ(line["status"], 429);
   EXPECT_EQ(line["error"], (ordered_json{{"message", "full"}, {"code", "queue_full"}}));
   EXPECT_FALSE(line.contains("ttft_s"));
-  EXPECT_NE(RequestText(record).find("429: full; refused"), std::string::npos);
+  EXPECT_NE(RequestText(record).find("429: full; refused; 0 B in"), std::string::npos);
 }
 
 TEST(RequestLogTest, WhatAClientWroteStaysInItsLine) {
   const RequestRecord record{
-      .id = "cmpl-3",
+      .request_id = "req-3",
+      .path =
+          "/\x9b"
+          "2J\xc2\x9b" +
+          std::string(10000, 'x'),
       .status = 404,
       .error = ApiError{.status = 404, .message = "no \"a\nb\r\t\x1b[2J\x7f é\""}};
-  EXPECT_NE(RequestText(record).find(R"(no "a\x0ab\x0d\x09\x1b[2J\x7f é";)"), std::string::npos)
-      << RequestText(record);
+  const std::string text = RequestText(record);
+  EXPECT_NE(text.find(R"(no "a\x0ab\x0d\x09\x1b[2J\x7f é";)"), std::string::npos) << text;
+  EXPECT_EQ(text.find(R"(- req-3 - /\x9b2J\x9bxxx)"), 0u) << text;
+  EXPECT_LT(text.size(), 700u);
+}
+
+TEST(RequestLogTest, WhatTheEngineWasNotAskedHasNoEnd) {
+  const RequestRecord record{
+      .client = "192.0.2.7", .method = "POST", .path = "/tokenize", .status = 200};
+  EXPECT_FALSE(RequestJson(record).contains("finish_reason"));
+  EXPECT_FALSE(RequestJson(record).contains("request"));
+  EXPECT_EQ(RequestText(record), "192.0.2.7 - POST /tokenize 200: 0 B in, 0 B out, 0.000 s");
 }
 
 TEST(RequestLogTest, WhatWasCancelledHasBoth) {

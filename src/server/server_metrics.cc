@@ -107,9 +107,17 @@ void ServerMetrics::Stepped(const StepRecord& step) {
 }
 
 std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
-                                const EngineLoopStats& loop, const ChainStats& chain) const {
+                                const ServerState& state) const {
   PrometheusText text({{"model_name", model_name}});
-  AddGauges(runtime, loop, &text);
+  AddGauges(runtime, state.loop, &text);
+  const auto preparing = [&](const char* size, size_t n) {
+    text.AddGauge(
+        "kvcake_requests_preparing",
+        "Requests that are parsed and tokenized or wait for it, by the size of their body.",
+        static_cast<double>(n), {{"size", size}});
+  };
+  preparing("small", state.preparing.small);
+  preparing("large", state.preparing.large);
   text.AddCounter("vllm:prompt_tokens_total", "Prompt tokens of answered requests.",
                   prompt_tokens_.value());
   text.AddCounter("vllm:generation_tokens_total", "Tokens generated.", generation_tokens.value());
@@ -173,8 +181,12 @@ std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
   step_tokens("decode", decoded_tokens_);
   step_tokens("fresh", fresh_tokens_);
   step_tokens("restore", restored_tokens_);
-  AddChain(chain, &text);
+  tenants.AddTo(state.loop.open, &text);
+  AddChain(state.chain, &text);
   AddTiers(runtime, &text);
+  AddConnections(state.http, &text);
+  text.AddCounter("kvcake_tls_handshakes_failed_total",
+                  "Connections that ended before TLS was agreed on.", state.http.handshakes_failed);
   return text.text();
 }
 
@@ -219,6 +231,43 @@ void ServerMetrics::AddChain(const ChainStats& chain, PrometheusText* text) cons
   text->AddCounter("kvcake_chain_prompts_total", "Prompts that several of them have prefilled.",
                    chain_prompts_.value());
   text->AddCounter("kvcake_chain_lost_total", "Times that the chain of them was lost.", chain.lost);
+}
+
+void ServerMetrics::AddConnections(const HttpStats& http, PrometheusText* text) const {
+  struct Row {
+    const char* name;
+    const char* help;
+    uint64_t (*value)(const ConnectionTable::Stats& stats);
+    bool counter;
+    const char* reason = nullptr;
+  };
+  using Stats = ConnectionTable::Stats;
+  static constexpr const char* kRefused = "kvcake_http_connections_refused_total";
+  static constexpr Row kRows[] = {
+      {"kvcake_http_connections", "Open connections.", [](const Stats& s) { return s.open; },
+       false},
+      {"kvcake_http_connections_waiting", "Of them, those without a request.",
+       [](const Stats& s) { return s.waiting; }, false},
+      {"kvcake_http_connections_evicted_total",
+       "Connections without a request that were closed because another one needed the place.",
+       [](const Stats& s) { return s.evicted; }, true},
+      {kRefused, "Connections refused, as all others had requests.",
+       [](const Stats& s) { return s.refused_full; }, true, "connections_max"},
+      {kRefused, "", [](const Stats& s) { return s.refused_client; }, true, "per_client"},
+  };
+  for (const Row& row : kRows) {
+    for (const auto& [listener, stats] :
+         {std::pair("clients", &http.clients), std::pair("admin", &http.admin)}) {
+      PrometheusText::Labels labels = {{"listener", listener}};
+      if (row.reason != nullptr) labels.emplace_back("reason", row.reason);
+      const auto value = static_cast<double>(row.value(*stats));
+      if (row.counter) {
+        text->AddCounter(row.name, row.help, value, labels);
+      } else {
+        text->AddGauge(row.name, row.help, value, labels);
+      }
+    }
+  }
 }
 
 void ServerMetrics::AddTiers(Runtime& runtime, PrometheusText* text) const {

@@ -7,7 +7,10 @@
 #include "base/mutex.h"
 #include "engine/runtime.h"
 #include "server/engine_loop.h"
+#include "server/http_stats.h"
+#include "server/prepare_pool.h"
 #include "server/prometheus.h"
+#include "server/tenant_metrics.h"
 
 namespace kvcake {
 
@@ -15,6 +18,14 @@ namespace kvcake {
 struct ChainStats {
   int ranks = 1;  // this one included; 1: it is alone
   uint64_t lost = 0;
+};
+
+// What a scrape reads of the server's parts.
+struct ServerState {
+  EngineLoopStats loop = {};
+  ChainStats chain = {};
+  PreparePool::Load preparing = {};
+  HttpStats http = {};
 };
 
 // What holds pages beside requests, and what was not kept of all that was to be. Tiers may be null.
@@ -31,9 +42,9 @@ class ServerMetrics {
   void Stepped(const StepRecord& step);
   void Responded(int status);
   // The text of a scrape.
-  std::string Text(const std::string& model_name, Runtime& runtime, const EngineLoopStats& loop,
-                   const ChainStats& chain) const;
+  std::string Text(const std::string& model_name, Runtime& runtime, const ServerState& state) const;
 
+  TenantMetrics tenants;
   Counter generation_tokens;
   Histogram inter_token_s;
   Histogram overhead_s;
@@ -42,6 +53,7 @@ class ServerMetrics {
   // A counter for each of a few labels.
   using Counters = std::map<std::string, uint64_t>;
   void AddChain(const ChainStats& chain, PrometheusText* text) const;
+  void AddConnections(const HttpStats& http, PrometheusText* text) const;
   void AddTiers(Runtime& runtime, PrometheusText* text) const;
   void AddGauges(Runtime& runtime, const EngineLoopStats& loop, PrometheusText* text) const;
 

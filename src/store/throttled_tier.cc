@@ -65,7 +65,7 @@ void ThrottledTier::OnInnerDone(ReadId id, ReadResult result) {
   } else if (!read.result->status) {
     AdvanceLocked(read.result_at);
     if (read.on_link) {
-      // Of a chunk that is not there nothing passes.
+      // A chunk that is not there does not pass.
       const bool missing = read.result->status.error().code == ErrorCode::kNotFound;
       const double charge_max = missing ? 0 : static_cast<double>(read.request.landing.size());
       TakeOffLinkLocked(id, read.result_at, charge_max);

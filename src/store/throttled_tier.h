@@ -50,7 +50,7 @@ class ThrottledTier : public TierDecorator {
   // From now on (until the trace says otherwise); what has passed the link stays as it was.
   void SetRate(double rate_bytes_per_s);
   double rate() const;
-  // Of reads from now on.
+  // For reads from now on.
   void SetLatency(Seconds latency);
   LinkStats Link() const;
 

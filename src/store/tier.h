@@ -33,8 +33,8 @@ struct LayerRange {
 struct ReadRequest {
   ChunkKey key;
   ChunkKey parent;  // the key before it in the chain; checked against the file
-  // The tier's until `done` is called. Of a whole chunk: PagePool::LandingFor, as large as a page.
-  // Of some layers: exactly their slabs, so that they may be read into their place in a page.
+  // The tier's until `done` is called. A whole chunk lands in PagePool::LandingFor, as large as a
+  // page; some layers in exactly their slabs, so that they may be read into their place in a page.
   std::span<std::byte> landing;
   // Called exactly once, on a thread of the tier, never from within Get. Must not block.
   std::function<void(ReadResult)> done;
@@ -92,7 +92,7 @@ class Tier {
   virtual ~Tier() = default;
 
   virtual std::string_view name() const = 0;  // "disk": names the tier in reports and metrics
-  // How many reads and bytes may be in flight; a caller keeps within both.
+  // How many reads and bytes may be in flight, always the same; a caller keeps within both.
   virtual int max_reads_in_flight() const = 0;
   virtual uint64_t max_read_bytes_in_flight() const = 0;
   // How many Puts make headway at the same time; more of them wait for these.

@@ -1,0 +1,225 @@
+#include "runahead/job_message.h"
+
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <thread>
+
+#include "comm/local_comms_testing.h"
+#include "comm/memory_comm.h"
+#include "model/transformer_testing.h"
+#include "runahead/chain.h"
+
+namespace kvcake {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kJobChunk = 32;
+
+RankJob SoundJob() {
+  return {.salt = "a tenant's",
+          .tokens = Prompt(1, 200, TinyConfig().vocab_size),
+          .origin = kJobChunk,
+          .partition = {.bounds = {0, 100, 168}}};
+}
+
+JobLimits LimitsOf(const ModelConfig& config) {
+  return {.ranks = 2,
+          .rank = 0,
+          .chunk_tokens = kJobChunk,
+          .vocab_size = config.vocab_size,
+          .positions_max = 1000,
+          .batch_tokens_max = 512};
+}
+
+struct BadJob {
+  const char* why;
+  std::function<void(JobHeader&, RankJob&)> spoil;
+};
+
+// Each as somebody with the cluster's key may send it.
+const std::vector<BadJob>& BadJobs() {
+  static const std::vector<BadJob> jobs = {
+      {"vocabulary", [](JobHeader&, RankJob& job) { job.tokens[7] = 1 << 30; }},
+      {"token 7 of the job is -1", [](JobHeader&, RankJob& job) { job.tokens[7] = -1; }},
+      {"vocabulary", [](JobHeader&, RankJob& job) { job.tokens.back() = TinyConfig().vocab_size; }},
+      {"no number of whole chunks", [](JobHeader& header, RankJob&) { header.origin = 31; }},
+      {"before the last token", [](JobHeader& header, RankJob&) { header.origin = 224; }},
+      {"the job's first -32", [](JobHeader& header, RankJob&) { header.origin = -kJobChunk; }},
+      {"has -1 tokens", [](JobHeader& header, RankJob&) { header.tokens = -1; }},
+      {"has 2147483647 tokens", [](JobHeader& header, RankJob&) { header.tokens = INT32_MAX; }},
+      {"has 1 parts", [](JobHeader& header, RankJob&) { header.parts = 1; }},
+      {"has 3 parts", [](JobHeader& header, RankJob&) { header.parts = 3; }},
+      {"has 3 parts",
+       [](JobHeader& header, RankJob&) {
+         header.parts = 3;
+         header.method = static_cast<int32_t>(RankMethod::kZigzag);
+       }},
+      {"method is 9", [](JobHeader& header, RankJob&) { header.method = 9; }},
+      {"salt has -1 bytes", [](JobHeader& header, RankJob&) { header.salt_bytes = -1; }},
+      {"salt has 1073741824 bytes",
+       [](JobHeader& header, RankJob&) { header.salt_bytes = 1 << 30; }},
+      {"rank 1 gets no tokens", [](JobHeader&, RankJob& job) { job.partition.bounds[1] = 168; }},
+      {"goes from 0 to 168", [](JobHeader&, RankJob& job) { job.partition.bounds[0] = -100000; }},
+      {"goes from 0 to 168", [](JobHeader&, RankJob& job) { job.partition.bounds[2] = 1 << 30; }},
+  };
+  return jobs;
+}
+
+TEST(JobMessageTest, ASoundJobComesAsItWent) {
+  const RankJob job = SoundJob();
+  const JobLimits limits = LimitsOf(TinyConfig());
+  const JobHeader header = HeaderOf(job);
+  ASSERT_TRUE(CheckHeader(header, limits));
+  const auto decoded = DecodeJob(header, EncodeBody(job), limits);
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(decoded->salt, job.salt);
+  EXPECT_EQ(decoded->tokens, job.tokens);
+  EXPECT_EQ(decoded->origin, job.origin);
+  EXPECT_EQ(decoded->partition, job.partition);
+}
+
+TEST(JobMessageTest, APartThatDoesNotFitOrIsNobodysIsRefused) {
+  JobLimits limits = LimitsOf(TinyConfig());
+  const RankJob job = SoundJob();
+  limits.batch_tokens_max = 99;
+  auto decoded = DecodeJob(HeaderOf(job), EncodeBody(job), limits);
+  ASSERT_FALSE(decoded);
+  EXPECT_THAT(decoded.error().message, HasSubstr("part of rank 0 has 100 tokens, and at most 99"));
+  limits.ranks = 3;
+  decoded = DecodeJob(HeaderOf(job), EncodeBody(job), limits);
+  ASSERT_FALSE(decoded);
+  EXPECT_THAT(decoded.error().message, HasSubstr("rank 0 has no part"));
+}
+
+TEST(JobMessageTest, ARefusalIsOneLineOfText) {
+  EXPECT_EQ(JobAnswer::Refusal("no").Why(), "no");
+  EXPECT_EQ(JobAnswer::Refusal("a\n\x1b[31mb\x9b").Why(), "a??[31mb?");
+  EXPECT_EQ(JobAnswer::Refusal(std::string(2000, 'x')).Why(), std::string(508, 'x'));
+}
+
+// What a worker makes of a job that is sent as any leader may; what it answers.
+class Leader {
+ public:
+  explicit Leader(Rig& rig) {
+    comms_ = testing_util::NewLocalTcpComms(2);
+    worker_ = std::thread([this, &rig] {
+      const ChainWorker worker{.model = *rig.model,
+                               .pool = *rig.pages,
+                               .restore_prefix = [](const RankJob&) -> Status { return {}; },
+                               .options = {.timeout = Seconds(60), .restore_timeout = Seconds(60)}};
+      status_ = WorkForChain(*comms_[0], worker);
+    });
+  }
+  ~Leader() { HangUp(); }
+
+  JobAnswer Ask(const JobHeader& header, const RankJob& job) {
+    const std::vector<std::byte> body = EncodeBody(job);
+    JobAnswer answer;
+    TransferWait sent, heard;
+    comms_[1]->Receive(0, 2, std::as_writable_bytes(std::span(&answer, 1)), heard.Add());
+    comms_[1]->Send(0, 0, std::as_bytes(std::span(&header, 1)), sent.Add());
+    comms_[1]->Send(0, 1, body, sent.Add());
+    EXPECT_TRUE(heard.Wait(Clock::Real().Now() + Seconds(120), "an answer"));
+    EXPECT_TRUE(sent.Wait(Clock::Real().Now() + Seconds(120), "a job"));
+    return answer;
+  }
+  // What the worker's work came to.
+  Status HangUp() {
+    comms_[1]->Close({ErrorCode::kCancelled, "hung up"});
+    if (worker_.joinable()) worker_.join();
+    return status_;
+  }
+
+ private:
+  testing_util::Comms comms_;
+  Status status_;
+  std::thread worker_;
+};
+
+TEST(JobMessageTest, AWorkerRefusesABadJobSaysWhyAndLives) {
+  Rig rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);
+  for (const BadJob& bad : BadJobs()) {
+    SCOPED_TRACE(bad.why);
+    RankJob job = SoundJob();
+    JobHeader header = HeaderOf(job);
+    bad.spoil(header, job);
+    Leader leader(rig);
+    const JobAnswer answer = leader.Ask(header, job);
+    EXPECT_EQ(answer.refused, 1);
+    EXPECT_THAT(answer.Why(), HasSubstr(bad.why));
+    const Status status = leader.HangUp();
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(status.error().message, answer.Why());
+  }
+  // It does the next one's.
+  Leader leader(rig);
+  RankJob job = SoundJob();
+  job.origin = 0;
+  job.partition = EvenPartition(200, 2);
+  EXPECT_EQ(leader.Ask(HeaderOf(job), job).refused, 0);
+}
+
+// Keys that it would find again, and with them what the rank before it has sent.
+TEST(JobMessageTest, AWorkerPublishesWhatProvenRanksHaveSentAndNothingElse) {
+  const RankJob job{.salt = "",
+                    .tokens = Prompt(1, 200, TinyConfig().vocab_size),
+                    .partition = EvenPartition(200, 2)};
+  for (const bool authenticated : {false, true}) {
+    SCOPED_TRACE(authenticated);
+    const auto comms = NewMemoryComms(2);
+    Rig worker_rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);
+    Rig rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);
+    Status worked;
+    std::thread worker([&] {
+      worked = WorkForChain(*comms[0], {.model = *worker_rig.model,
+                                        .pool = *worker_rig.pages,
+                                        .restore_prefix = {},
+                                        .options = {.authenticated = authenticated}});
+    });
+    {
+      ChainLeader chain(*comms[1], *rig.pages, {.authenticated = authenticated});
+      const PageTable pages = rig.Draw(200);
+      const std::vector<PageId> ids = IdsOf(pages);
+      const auto gate = chain.Start(job, ids);
+      ASSERT_TRUE(gate) << gate.error().message;
+      const auto forward = rig.model->Forward(SlicesOf(job, 1, ids, gate->get()));
+      EXPECT_TRUE(chain.End(**gate, forward.map([](auto) {})));
+    }
+    worker.join();
+    EXPECT_TRUE(worked);
+    const auto keys = ChunkKeys(worker_rig.model->identity().Root(), job.tokens, kJobChunk);
+    for (int i = 0; i < 100 / kJobChunk; ++i) {
+      EXPECT_EQ(worker_rig.pages->Lookup(keys[i]).has_value(), authenticated) << i;
+    }
+  }
+}
+
+TEST(JobMessageTest, TheLeaderSaysWhatAWorkerHasRefused) {
+  const auto comms = testing_util::NewLocalComms(/*tcp=*/true, 2);
+  Rig worker_rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);
+  Rig rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);
+  Status worked;
+  std::thread worker([&] {
+    worked = WorkForChain(*comms[0], {.model = *worker_rig.model,
+                                      .pool = *worker_rig.pages,
+                                      .restore_prefix = [](const RankJob&) -> Status {
+                                        return Fail(ErrorCode::kIo, "the store's disk is gone");
+                                      }});
+  });
+  {
+    ChainLeader chain(*comms[1], *rig.pages, {.timeout = Seconds(60)});
+    const PageTable pages = rig.Draw(200);
+    const auto gate = chain.Start(SoundJob(), IdsOf(pages));
+    ASSERT_FALSE(gate);
+    EXPECT_EQ(gate.error().message, "rank 0 refuses a job: the store's disk is gone");
+    EXPECT_FALSE(chain.ok());
+  }
+  worker.join();
+  EXPECT_FALSE(worked);
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,98 @@
+#include "server/client_rules.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace kvcake {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(HostRuleTest, AtLoopbackOnlyItsNamesAreAnswered) {
+  const HostRule rule("127.0.0.1", {"Box.example"});
+  for (const char* host :
+       {"localhost", "LOCALHOST:8000", "localhost.", "127.0.0.1:8000", "127.9.9.9", "[::1]:80",
+        "[::1]", "[::ffff:127.0.0.1]", "box.example:1", "box.example."}) {
+    EXPECT_FALSE(rule.Check(host)) << host;
+  }
+  for (const char* host : {"evil.example", "localhost.evil.example", "127.0.0.1.evil.example",
+                           "evil.example:127.0.0.1", "localhost:x", "localhost:80@evil",
+                           "localhost evil", "128.0.0.1", "0.0.0.0", "[::2]", "[::1", "[::1]x", "",
+                           ":80", ".", "127.1", "xlocalhost", "evil.example.box.example"}) {
+    const auto error = rule.Check(host);
+    ASSERT_TRUE(error) << host;
+    EXPECT_EQ(error->status, 403);
+    EXPECT_THAT(error->message, HasSubstr("--allowed-hosts"));
+  }
+}
+
+TEST(HostRuleTest, ElsewhereAnyNameUnlessSomeAreGiven) {
+  EXPECT_FALSE(HostRule("0.0.0.0", {}).Check("evil.example"));
+  EXPECT_FALSE(HostRule("127.0.0.1", {"*"}).Check("evil.example"));
+  const HostRule some("192.0.2.7", {"kv.example"});
+  EXPECT_FALSE(some.Check("kv.example"));
+  EXPECT_FALSE(some.Check("192.0.2.7:8000"));
+  EXPECT_FALSE(some.Check("localhost"));
+  EXPECT_TRUE(some.Check("evil.example"));
+  EXPECT_FALSE(HostRule("::1", {}).Check("[::1]:8000"));
+  EXPECT_TRUE(HostRule("::1", {}).Check("evil.example"));
+}
+
+TEST(HostRuleTest, AStrangersNameIsClipped) {
+  const auto error = HostRule("localhost", {}).Check(std::string(10000, 'x'));
+  ASSERT_TRUE(error);
+  EXPECT_LT(error->message.size(), 300u);
+}
+
+TEST(OriginRuleTest, PagesOfThisMachineOrOfAList) {
+  const OriginRule loopback({"loopback"});
+  for (const char* origin :
+       {"http://localhost:3000", "https://localhost", "http://127.0.0.1:80", "http://[::1]:8080"}) {
+    EXPECT_EQ(loopback.Answer(origin), origin);
+  }
+  for (const char* origin :
+       {"http://evil.example", "null", "", "http://localhost.evil.example", "file://localhost",
+        "http://localhost:3000@evil.example", "localhost"}) {
+    EXPECT_EQ(loopback.Answer(origin), "") << origin;
+  }
+  const OriginRule some({"https://Page.example"});
+  EXPECT_EQ(some.Answer("https://page.example"), "https://page.example");
+  EXPECT_EQ(some.Answer("http://page.example"), "");
+  EXPECT_EQ(some.Answer("https://page.example:8443"), "");
+  EXPECT_EQ(some.Answer("http://localhost"), "");
+  EXPECT_TRUE(some.varies());
+  EXPECT_EQ(OriginRule({"*"}).Answer("http://evil.example"), "*");
+  EXPECT_FALSE(OriginRule({"*"}).varies());
+  EXPECT_EQ(OriginRule({}).Answer("http://localhost"), "");
+}
+
+TEST(ContentTypeTest, FormsAreNoJson) {
+  for (const char* type : {"application/json", "Application/JSON; charset=utf-8",
+                           "application/json;charset=utf-8", "application/problem+json"}) {
+    EXPECT_FALSE(CheckJsonType(type)) << type;
+  }
+  for (const char* type :
+       {"", "text/plain", "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=application/json", "text/plain; application/json",
+        "text/json", "application/jsonx", "text/plain, application/json"}) {
+    const auto error = CheckJsonType(type);
+    ASSERT_TRUE(error) << type;
+    EXPECT_EQ(error->status, 415);
+    EXPECT_THAT(error->message, HasSubstr("application/json"));
+  }
+}
+
+TEST(SplitListTest, AsPeopleAndVllmWriteThem) {
+  EXPECT_THAT(SplitList("a, b,,c"), ElementsAre("a", "b", "c"));
+  EXPECT_THAT(SplitList(R"(["http://a", "http://[::1]:80"])"),
+              ElementsAre("http://a", "http://[::1]:80"));
+  EXPECT_THAT(SplitList("http://[::1]:80"), ElementsAre("http://[::1]:80"));
+  EXPECT_THAT(SplitList("*"), ElementsAre("*"));
+  EXPECT_THAT(SplitList(""), IsEmpty());
+  EXPECT_THAT(SplitList("[]"), IsEmpty());
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,47 @@
+#include "server/http_front.h"
+
+#include "server/request_log.h"
+
+namespace kvcake {
+
+namespace net = boost::asio;
+
+net::awaitable<void> HttpFront::Handle(const HttpRequest& request, HttpReply& reply) {
+  return api_ != nullptr ? api_->Handle(request, reply) : AnswerUnready(request, reply);
+}
+
+void HttpFront::Refused(const HttpRequest& request, const ApiError& error) {
+  if (api_ != nullptr) return api_->Refused(request, error);
+  Log(request, error.status, error);
+}
+
+void HttpFront::Log(const HttpRequest& request, int status, std::optional<ApiError> error) const {
+  LogRequest({.client = request.client,
+              .request_id = request.id,
+              .method = request.method,
+              .path = request.path,
+              .status = status,
+              .error = std::move(error)},
+             json_log_);
+}
+
+// The process is well, and ready for nothing. Keys are not asked for: nothing is told.
+net::awaitable<void> HttpFront::AnswerUnready(const HttpRequest& request, HttpReply& reply) const {
+  HttpResponse response;
+  response.body = "{}";
+  std::optional<ApiError> error;
+  if (request.path != "/health") {
+    error = draining_ ? ApiError{.status = 503, .message = "the server is shutting down"}
+                      : ApiError{.status = 503,
+                                 .message = "the model is being loaded: try again later",
+                                 .code = "loading"};
+    response.status = error->status;
+    response.headers.emplace_back("Retry-After", "1");
+    response.body = ErrorBody(*error);
+  }
+  const int status = response.status;
+  co_await reply.Send(std::move(response));
+  Log(request, status, std::move(error));
+}
+
+}  // namespace kvcake

@@ -1,0 +1,64 @@
+#include "server/request_head.h"
+
+#include <algorithm>
+#include <boost/beast/core/string.hpp>
+
+namespace kvcake {
+
+namespace beast = boost::beast;
+namespace http = beast::http;
+
+namespace {
+
+ApiError Refusal(std::string message) {
+  return {.status = 400, .message = "this is not HTTP: " + std::move(message)};
+}
+
+bool IsNumber(beast::string_view text) {
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+}  // namespace
+
+std::optional<ApiError> CheckFraming(const RequestHead& head) {
+  const size_t lengths = head.count(http::field::content_length);
+  const size_t codings = head.count(http::field::transfer_encoding);
+  const size_t hosts = head.count(http::field::host);
+  if (codings > 0) {
+    if (head.version() < 11) return Refusal("HTTP/1.0 has no Transfer-Encoding");
+    if (lengths > 0) return Refusal("both Transfer-Encoding and Content-Length");
+    // Another coding before the last would have to be undone, and none here is.
+    if (codings > 1 || !beast::iequals(head[http::field::transfer_encoding], "chunked")) {
+      return Refusal("the only Transfer-Encoding here is \"chunked\"");
+    }
+  }
+  if (lengths > 1 || (lengths == 1 && !IsNumber(head[http::field::content_length]))) {
+    return Refusal("Content-Length must be one number");
+  }
+  if (hosts > 1) return Refusal("more than one Host");
+  if (hosts == 0 && head.version() >= 11) return Refusal("HTTP/1.1 needs a Host");
+  return std::nullopt;
+}
+
+bool IsSaneRequestId(std::string_view id) {
+  constexpr size_t kIdMax = 128;
+  return !id.empty() && id.size() <= kIdMax &&
+         std::all_of(id.begin(), id.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+}
+
+HttpRequest ToRequest(const RequestHead& head) {
+  HttpRequest request;
+  request.method = std::string(head.method_string());
+  const auto target = head.target();
+  request.path = std::string(target.substr(0, target.find('?')));
+  request.authorization = std::string(head[http::field::authorization]);
+  request.content_type = std::string(head[http::field::content_type]);
+  const auto id = head["X-Request-Id"];
+  if (head.count("X-Request-Id") == 1 && IsSaneRequestId({id.data(), id.size()})) {
+    request.id = std::string(id);
+  }
+  return request;
+}
+
+}  // namespace kvcake

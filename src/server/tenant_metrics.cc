@@ -1,0 +1,61 @@
+#include "server/tenant_metrics.h"
+
+namespace kvcake {
+namespace {
+
+constexpr char kNobody[] = "-";  // an empty label would be none
+constexpr char kOthers[] = "other";
+
+}  // namespace
+
+std::string TenantMetrics::LabelOf(const std::string& tenant) const {
+  const std::string label = tenant.empty() ? kNobody : tenant;
+  return counts_.contains(label) || counts_.size() < labels_max_ ? label : kOthers;
+}
+
+TenantMetrics::Counts& TenantMetrics::Of(const std::string& tenant) {
+  return counts_[LabelOf(tenant)];
+}
+
+void TenantMetrics::Answered(const std::string& tenant, const Answer& answer) {
+  MutexLock lock(mutex_);
+  Counts& counts = Of(tenant);
+  ++counts.answers;
+  counts.tokens.prompt_tokens += answer.prompt_tokens;
+  counts.tokens.cached_tokens += answer.cached_tokens;
+  counts.tokens.answer_tokens += answer.answer_tokens;
+}
+
+void TenantMetrics::Refused(const std::string& tenant) {
+  MutexLock lock(mutex_);
+  ++Of(tenant).refused;
+}
+
+void TenantMetrics::AddTo(const std::map<std::string, size_t>& open, PrometheusText* text) const {
+  MutexLock lock(mutex_);
+  std::map<std::string, size_t> open_by_label;
+  for (const auto& [tenant, n] : open) open_by_label[LabelOf(tenant)] += n;
+  for (const auto& [label, n] : open_by_label) {
+    text->AddGauge("kvcake_tenant_requests_open", "Requests of a tenant that run or wait.",
+                   static_cast<double>(n), {{"tenant", label}});
+  }
+  const auto counter = [&](const char* name, const char* help, auto value) {
+    mutex_.AssertHeld();
+    for (const auto& [label, counts] : counts_) {
+      text->AddCounter(name, help, static_cast<double>(value(counts)), {{"tenant", label}});
+    }
+  };
+  counter("kvcake_tenant_answers_total", "Answers that a tenant's requests have had.",
+          [](const Counts& c) { return c.answers; });
+  counter("kvcake_tenant_refused_total",
+          "Requests refused as a queue, or the tenant's share, was full.",
+          [](const Counts& c) { return c.refused; });
+  counter("kvcake_tenant_prompt_tokens_total", "Prompt tokens of those answers.",
+          [](const Counts& c) { return c.tokens.prompt_tokens; });
+  counter("kvcake_tenant_cached_tokens_total", "Of these, tokens that were loaded or in memory.",
+          [](const Counts& c) { return c.tokens.cached_tokens; });
+  counter("kvcake_tenant_generation_tokens_total", "Tokens generated for a tenant.",
+          [](const Counts& c) { return c.tokens.answer_tokens; });
+}
+
+}  // namespace kvcake

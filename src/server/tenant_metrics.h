@@ -1,0 +1,46 @@
+// What each tenant asked for and got. The number of tenants that have a label of their own is
+// bounded; those who come later share one.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "base/mutex.h"
+#include "server/prometheus.h"
+
+namespace kvcake {
+
+// Any thread.
+class TenantMetrics {
+ public:
+  explicit TenantMetrics(size_t labels_max = 128) : labels_max_(labels_max) {}
+
+  struct Answer {
+    uint64_t prompt_tokens = 0;
+    uint64_t cached_tokens = 0;
+    uint64_t answer_tokens = 0;
+  };
+  // By the tenant's name in the key file; "" is everybody without one.
+  void Answered(const std::string& tenant, const Answer& answer) EXCLUDES(mutex_);
+  // Its share, or all there is, was taken.
+  void Refused(const std::string& tenant) EXCLUDES(mutex_);
+  // `open`: its requests that run or wait now.
+  void AddTo(const std::map<std::string, size_t>& open, PrometheusText* text) const
+      EXCLUDES(mutex_);
+
+ private:
+  struct Counts {
+    uint64_t answers = 0;
+    uint64_t refused = 0;
+    Answer tokens = {};
+  };
+  Counts& Of(const std::string& tenant) REQUIRES(mutex_);
+  std::string LabelOf(const std::string& tenant) const REQUIRES(mutex_);
+
+  const size_t labels_max_;
+  mutable Mutex mutex_;
+  std::map<std::string, Counts> counts_ GUARDED_BY(mutex_);  // by label
+};
+
+}  // namespace kvcake

@@ -1,0 +1,101 @@
+"""What deploy/ and the Dockerfile say, against the program and the schemas of those who read it."""
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+import kubernetes_validate
+import yaml
+
+from server_fixture import PROGRAM, ROOT, ServerTest
+
+DEPLOY = ROOT / "deploy"
+MANIFESTS = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+
+def known_flags():
+    return subprocess.run([*PROGRAM.split(), "serve", "--help"], check=True,
+                          stdout=subprocess.PIPE).stdout.decode()
+
+
+def seconds(text):
+    return float(re.fullmatch(r"(\d+)s", text)[1])
+
+
+class KubernetesTest(ServerTest):
+    def setUp(self):
+        (deployment,) = [one for one in MANIFESTS if one["kind"] == "Deployment"]
+        self.pod = deployment["spec"]["template"]["spec"]
+        (self.container,) = self.pod["containers"]
+        self.flags = dict(arg.split("=") for arg in self.container["args"][1:])
+
+    def test_the_schema(self):
+        for manifest in MANIFESTS:
+            for version in ("1.29", "1.33"):
+                kubernetes_validate.validate(manifest, version, strict=True)
+
+    def test_the_flags_are_the_programs(self):
+        self.assertEqual(self.container["args"][0], "serve")
+        known = known_flags()
+        for flag in self.flags:
+            self.assertRegex(known, rf"\n +(--[a-z-]+,)*{flag}[ ,]")
+        for variable in self.container["env"]:
+            self.assertIn(variable["name"], known)
+
+    def test_the_probes_ask_what_the_server_answers(self):
+        (port,) = [port["containerPort"] for port in self.container["ports"]]
+        self.assertEqual(self.flags["--port"], str(port))
+        for probe, path in (("startupProbe", "/ready"), ("readinessProbe", "/ready"),
+                            ("livenessProbe", "/health")):
+            asked = self.container[probe]["httpGet"]
+            self.assertEqual((asked["path"], asked["port"]), (path, "http"))
+            self.assertEqual(self.server.request("GET", path)[0], 200)
+
+    def test_there_is_time_to_drain(self):
+        delay = seconds(self.flags["--shutdown-delay"])
+        self.assertGreaterEqual(delay, self.container["readinessProbe"]["periodSeconds"])
+        self.assertLess(delay + seconds(self.flags["--drain-timeout"]) + 20,
+                        self.pod["terminationGracePeriodSeconds"])
+
+
+class ContainerTest(ServerTest):
+    def started(self, *arguments, **environment):
+        """What the container's start runs, with which key, and says."""
+        with tempfile.TemporaryDirectory() as folder:
+            fake = pathlib.Path(folder, "kvcake")
+            fake.write_text('#!/bin/sh\necho "$@ key=${KVCAKE_API_KEY-none}"\n')
+            fake.chmod(0o755)
+            path = {"PATH": f"{folder}:{os.environ['PATH']}"}
+            done = subprocess.run([DEPLOY / "container-start", *arguments], check=True,
+                                  capture_output=True, env={**path, **environment})
+        return done.stdout.decode().strip(), done.stderr.decode()
+
+    def test_its_server_asks_for_a_key(self):
+        out, said = self.started("serve", "--port", "1")
+        made = re.fullmatch(r"serve --port 1 key=([0-9a-f]{48})", out)[1]
+        self.assertIn(made, said)
+        self.assertNotEqual(self.started("serve", "--port", "1")[0], out)
+        self.assertEqual(self.started("serve", KVCAKE_API_KEY="mine"), ("serve key=mine", ""))
+        self.assertEqual(self.started("serve", "--api-key-file", "f"),
+                         ("serve --api-key-file f key=none", ""))
+        self.assertEqual(self.started("store", "ls", "d"), ("store ls d key=none", ""))
+
+    def test_its_health_is_the_servers(self):
+        def healthy(port):
+            return subprocess.run([DEPLOY / "container-health"], env={"KVCAKE_PORT": str(port)},
+                                  stderr=subprocess.DEVNULL, check=False).returncode == 0
+        self.assertTrue(healthy(self.server.port))
+        self.assertFalse(healthy(1))
+
+    def test_the_dockerfile_uses_both(self):
+        for line in ('HEALTHCHECK .*CMD \\["container-health"\\]',
+                     'ENTRYPOINT \\["container-start"\\]',
+                     'COPY deploy/container-start deploy/container-health /usr/local/bin/'):
+            self.assertRegex(DOCKERFILE, line)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,234 @@
+"""A server's life as whoever watches it sees it: loading, ready, stuck, told to stop."""
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import unittest
+
+from server_fixture import CHATML, MODEL, PROGRAM, ROOT, WAIT_S, OwnServersTest, eventually
+
+PROMPT = " ".join(f"Sentence {i} says that {i * i} is the square of {i}." for i in range(40))
+
+
+class LoadingServer:
+    """A server that goes on loading until it is let go: its chat template is a pipe."""
+
+    def __init__(self, *flags):
+        self.folder = tempfile.TemporaryDirectory()
+        self.pipe = self.folder.name + "/template"
+        os.mkfifo(self.pipe)
+        self.log_path = pathlib.Path(self.folder.name, "log")
+        with open(self.log_path, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *PROGRAM.split(), "serve", "--model", MODEL,
+                 "--port", "0", "--threads", "1", "--ram-capacity", "64MiB", "--chat-template",
+                 self.pipe, *flags], stdout=log, stderr=log)
+        eventually(lambda: self.process.poll() is not None or "listening at" in self.log(),
+                   "a listener")
+        self.port = int(re.search(r"listening at \S+ port (\d+)", self.log())[1])
+
+    def log(self):
+        return self.log_path.read_text(encoding="utf-8")
+
+    def let_go(self):
+        with open(self.pipe, "w", encoding="utf-8") as pipe:
+            pipe.write(CHATML)
+
+    def request(self, method, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        content = json.loads(response.read())
+        connection.close()
+        return response.status, content
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.folder.cleanup()
+
+
+class LoadingTest(unittest.TestCase):
+    def start(self):
+        server = LoadingServer()
+        self.addCleanup(server.kill)
+        return server
+
+    def test_it_says_that_it_loads_and_then_serves(self):
+        server = self.start()
+        body = json.dumps({"prompt": "Once", "max_tokens": 1})
+        self.assertEqual(server.request("GET", "/health"), (200, {}))
+        for method, path in (("GET", "/ready"), ("POST", "/v1/completions"), ("GET", "/v1/models")):
+            status, content = server.request(method, path, body if method == "POST" else None)
+            self.assertEqual((status, content["error"]["code"]), (503, "loading"))
+        server.let_go()
+        eventually(lambda: server.request("GET", "/ready")[0] == 200, "the model")
+        self.assertEqual(server.request("POST", "/v1/completions", body)[0], 200)
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.process.wait(WAIT_S), 0)
+
+    def test_signals_end_it_while_it_loads(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            server = self.start()
+            server.process.send_signal(number)
+            self.assertEqual(server.process.wait(WAIT_S), 0)
+            self.assertIn("while the model was being loaded", server.log())
+
+    def test_what_cannot_be_loaded_ends_it(self):
+        server = self.start()
+        with open(server.pipe, "w", encoding="utf-8") as pipe:
+            pipe.write("no template")
+        self.assertEqual(server.process.wait(WAIT_S), 1)
+        self.assertIn("the chat template is of none of the families", server.log())
+
+
+class HealthTest(OwnServersTest):
+    def test_an_engine_that_does_not_come_around_is_told_of(self):
+        """One step of this emulated machine takes many times as long as --health-timeout."""
+        profile = json.loads((ROOT / "bench/profiles/a100-llama-7b.json").read_text())
+        with tempfile.TemporaryDirectory() as folder:
+            path = folder + "/slow.json"
+            pathlib.Path(path).write_text(json.dumps({**profile, "c0": 0.5}), encoding="utf-8")
+            server = self.start("--emulate", path, "--health-timeout", "20ms")
+            eventually(lambda: server.request("GET", "/health")[0] == 200, "health")
+            asked = threading.Thread(target=server.request, args=(
+                "POST", "/v1/completions", json.dumps({"prompt": PROMPT, "max_tokens": 4}),
+                {"Content-Type": "application/json"}))
+            asked.start()
+            eventually(lambda: server.request("GET", "/health")[0] == 503, "an unhealthy server")
+            status, _, content = server.request("GET", "/ready")
+            if status == 503:  # it may just have come around
+                error = json.loads(content)["error"]
+                self.assertEqual(error["code"], "engine_stuck")
+                self.assertIn("--health-timeout", error["message"])
+            asked.join()
+            eventually(lambda: server.request("GET", "/health")[0] == 200, "health again")
+            self.assertEqual(server.stop(), 0)
+
+
+class ServiceManagerTest(OwnServersTest):
+    def test_it_hears_of_the_servers_life(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = folder + "/notify"
+            manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self.addCleanup(manager.close)
+            manager.bind(path)
+            manager.settimeout(WAIT_S)
+
+            def heard(what):
+                while not (told := manager.recv(4096).decode()).startswith(what):
+                    self.assertEqual(told, "WATCHDOG=1")
+                return told
+            server = self.start(wrapper=("env", f"NOTIFY_SOCKET={path}", "WATCHDOG_USEC=20000"))
+            self.assertRegex(heard("READY=1"), r"^READY=1\nSTATUS=serving \w+$")
+            for _ in range(3):
+                heard("WATCHDOG=1")
+            server.process.send_signal(signal.SIGTERM)
+            heard("STOPPING=1")
+            self.assertEqual(server.process.wait(WAIT_S), 0)
+
+
+class ConfigTest(OwnServersTest):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def write(self, name, text, mode=0o600):
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(mode)
+        return str(path)
+
+    def status(self, server, key=None):
+        headers = {"Authorization": "Bearer " + key} if key else {}
+        return server.request("GET", "/v1/models", headers=headers)[0]
+
+    def test_keys_are_read_again_at_sighup(self):
+        keys = self.write("keys", "ann old\n")
+        server = self.start("--api-key-file", keys)
+        self.assertEqual((self.status(server, "old"), self.status(server, "new")), (200, 401))
+        self.write("keys", "ann new\n")
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "read again" in server.log(), "new keys")
+        self.assertEqual((self.status(server, "old"), self.status(server, "new")), (401, 200))
+        self.write("keys", "ann\n")
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "stay as they were" in server.log(), "a refusal")
+        self.assertIn("keys:1: not a tenant's name and its key", server.log())
+        self.assertEqual(self.status(server, "new"), 200)
+        self.assertNotIn("everybody on this machine", server.log())
+        self.assertEqual(server.stop(), 0)
+
+    def test_keys_come_from_the_environment(self):
+        server = self.start(wrapper=("env", "KVCAKE_API_KEY=secret"))
+        self.assertEqual((self.status(server), self.status(server, "secret")), (401, 200))
+        self.assertEqual(server.stop(), 0)
+
+    def test_files_that_others_may_read_are_warned_of(self):
+        keys = self.write("keys", "ann key\n", mode=0o644)
+        config = self.write("config.toml", 'admin-key = "root"\n', mode=0o604)
+        server = self.start("--api-key-file", keys, "--config", config)
+        for path in (keys, config):
+            self.assertIn(f"everybody on this machine may read the keys in {path}", server.log())
+        self.assertEqual(server.stop(), 0)
+
+    def test_flags_come_from_a_file(self):
+        config = self.write("config.toml", """
+            max-model-len = 100
+            served-model-name = ["one", "two"]
+            api-key = "secret"
+            enforce-eager = true
+            [run]
+            max-model-len = 7
+            [serve]
+            body-max = "1KiB"
+            """)
+        server = self.start("--config", config, "--served-model-name", "three")
+        headers = {"Authorization": "Bearer secret"}
+        models = json.loads(server.request("GET", "/v1/models", headers=headers)[2])["data"]
+        self.assertEqual([(model["id"], model["max_model_len"]) for model in models],
+                         [("three", 100)])  # the command line goes before the file
+        self.assertEqual(server.request("POST", "/tokenize", " " * 2000, headers)[0], 413)
+        self.assertNotIn("everybody", server.log())
+        self.assertEqual(server.stop(), 0)
+        server = self.start("--config=" + config)
+        models = json.loads(server.request("GET", "/v1/models", headers=headers)[2])["data"]
+        self.assertEqual([model["id"] for model in models], ["one", "two"])
+        self.assertEqual(server.stop(), 0)
+
+    def test_files_of_other_flags_are_refused(self):
+        for text, part in (("max-modle-len = 3", "--max-modle-len"), ('config = "x"', "another"),
+                           ("max-model-len = 1", "max-model-len")):
+            config = self.write("config.toml", text)
+            done = subprocess.run([*PROGRAM.split(), "serve", "--model", MODEL, "--config", config],
+                                  stderr=subprocess.PIPE, stdout=subprocess.PIPE, check=False,
+                                  timeout=WAIT_S)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(part, (done.stderr + done.stdout).decode())
+
+
+class ShutdownTest(OwnServersTest):
+    def test_requests_are_taken_until_the_delay_has_passed(self):
+        server = self.start("--shutdown-delay", "1h")
+        server.process.send_signal(signal.SIGTERM)
+        eventually(lambda: server.request("GET", "/ready")[0] == 503, "not ready")
+        answer = server.post("/v1/completions", {"prompt": "Once", "max_tokens": 1})
+        self.assertEqual(answer["usage"]["completion_tokens"], 1)
+        self.assertEqual(server.request("GET", "/health")[0], 200)
+        server.process.send_signal(signal.SIGTERM)  # the second ends it
+        self.assertEqual(server.process.wait(WAIT_S), 128 + signal.SIGTERM)
+
+    def test_it_drains_after_the_delay(self):
+        server = self.start("--shutdown-delay", "1ms")
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

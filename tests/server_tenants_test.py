@@ -1,0 +1,106 @@
+"""Tenants of one server: what touches all of them, and what is each one's own."""
+import http.client
+import json
+import pathlib
+import tempfile
+import unittest
+
+from server_fixture import ROOT, WAIT_S, OwnServersTest, eventually
+
+PROMPT = " ".join(f"Sentence {i} says that {i * i} is the square of {i}." for i in range(40))
+
+
+def bearer(key):
+    return {"Authorization": "Bearer " + key}
+
+
+class TenantsTest(OwnServersTest):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.keys = pathlib.Path(folder.name, "keys")
+        self.keys.write_text("ann key-a\nbob key-b\n")
+        self.keys.chmod(0o600)
+
+    def error(self, server, path, key, status):
+        return server.post(path, {}, status=status, headers=bearer(key))["error"]
+
+    def cached(self, server, key):
+        answer = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1},
+                             headers=bearer(key))
+        return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+class AdminTest(TenantsTest):
+    def test_no_tenant_resets_what_is_anothers(self):
+        for admin, reset in (((), None), (("env", "KVCAKE_ADMIN_KEY=root"), "root")):
+            server = self.start("--api-key-file", str(self.keys), wrapper=admin)
+            self.assertEqual(self.cached(server, "key-b"), 0)
+            error = self.error(server, "/cache/reset", "key-a", 403)
+            self.assertEqual(error["code"], "admin_key_required")
+            self.assertIn("--admin-key", error["message"])
+            self.assertEqual(self.error(server, "/cache/reset", "wrong", 401)["code"],
+                             "invalid_api_key")
+            self.assertGreater(self.cached(server, "key-b"), 200)
+            if reset:
+                server.post("/cache/reset", {}, headers=bearer(reset))
+                self.assertEqual(server.metric("kvcake_pages", state="cached"), 0)
+                self.assertEqual(self.error(server, "/v1/completions", reset, 401)["code"],
+                                 "invalid_api_key")
+            self.assertEqual(server.stop(), 0)
+
+    def test_an_admin_key_is_asked_for_where_no_other_is(self):
+        server = self.start("--admin-key", "root")
+        server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1})
+        self.assertEqual(server.request("POST", "/cache/reset", "{}")[0], 401)
+        self.assertGreater(server.metric("kvcake_pages", state="cached"), 0)
+        server.post("/cache/reset", {}, headers=bearer("root"))
+        self.assertEqual(server.metric("kvcake_pages", state="cached"), 0)
+        self.assertEqual(server.stop(), 0)
+
+
+class ShareTest(TenantsTest):
+    LONG = {"prompt": PROMPT, "max_tokens": 7000, "ignore_eos": True, "stream": True}
+
+    def begin(self, server, key, body):
+        """A stream whose answer has begun, or that waits."""
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=WAIT_S)
+        self.addCleanup(connection.close)
+        connection.request("POST", "/v1/completions", json.dumps(body),
+                           {"Content-Type": "application/json", **bearer(key)})
+        return connection
+
+    def open(self, server, tenant):
+        return server.metric("kvcake_tenant_requests_open", tenant=tenant)
+
+    def test_one_tenants_many_do_not_hold_back_anothers(self):
+        profile = json.loads((ROOT / "bench/profiles/a100-llama-7b.json").read_text())
+        slow = self.keys.with_name("slow.json")
+        slow.write_text(json.dumps({**profile, "c0": 0.02}))  # so that ann's go on
+        server = self.start("--api-key-file", str(self.keys), "--max-num-seqs", "2", "--queue-max",
+                            "6", "--tenant-running-max", "1", "--emulate", str(slow))
+        streams = [self.begin(server, "key-a", self.LONG) for _ in range(4)]
+        eventually(lambda: self.open(server, "ann") == 4, "all of ann's")
+        error = self.error(server, "/v1/completions", "key-a", 400)  # no prompt
+        self.assertEqual(error["param"], "prompt")
+        error = server.post("/v1/completions", self.LONG, status=429,
+                            headers=bearer("key-a"))["error"]
+        self.assertEqual(error["code"], "queue_full")
+        self.assertRegex(error["message"], "4 requests of ann are .*--tenant-requests-max")
+        self.assertEqual(server.metric("kvcake_tenant_refused_total", tenant="ann"), 1)
+        # One of ann's runs and three wait; bob's do not.
+        for _ in range(3):
+            self.cached(server, "key-b")
+        self.assertEqual(self.open(server, "ann"), 4)
+        self.assertEqual(server.metric("kvcake_tenant_answers_total", tenant="bob"), 3)
+        self.assertEqual(server.metric("kvcake_tenant_answers_total", tenant="ann"), 0)
+        _, _, text = server.request("GET", "/metrics")
+        self.assertNotIn(b"key-", text)
+        for stream in streams:
+            stream.close()
+        eventually(server.idle, "pages given back")
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
