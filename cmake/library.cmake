@@ -1,5 +1,9 @@
 # libkvcake.so: the C API of src/lib, with the rooms below it inside. Nothing but what
 # src/lib/kvcake.map lists is seen from outside.
+target_compile_definitions(lib PRIVATE KVCAKE_VERSION="${PROJECT_VERSION}")
+if(KVCAKE_FUZZ)  # what fuzzers know of objects is not linked into libraries, nor known to a C compiler
+  return()
+endif()
 add_library(kvcake_library SHARED $<TARGET_OBJECTS:lib>)
 set(version_script ${CMAKE_SOURCE_DIR}/src/lib/kvcake.map)
 set_target_properties(kvcake_library PROPERTIES OUTPUT_NAME kvcake SOVERSION 0 LINKER_LANGUAGE CXX
@@ -7,8 +11,6 @@ set_target_properties(kvcake_library PROPERTIES OUTPUT_NAME kvcake SOVERSION 0 L
 target_include_directories(kvcake_library INTERFACE ${CMAKE_SOURCE_DIR}/src/lib)
 target_link_libraries(kvcake_library PRIVATE cake)
 target_link_options(kvcake_library PRIVATE -Wl,--version-script=${version_script})
-target_compile_definitions(lib PRIVATE KVCAKE_VERSION="${PROJECT_VERSION}")
-
 # What docs/library.md shows, as its readers compile it.
 add_executable(restore_example examples/restore.c)
 set_target_properties(restore_example PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON

@@ -324,12 +324,12 @@ TEST(TcpAttackTest, ARankThatCannotProveWhoItIsIsAnError) {
   for (const bool other_chain : {false, true}) {
     Mesh mesh(2);
     TcpCommOptions others = mesh.options;
-    others.timeout = Seconds(2);
+    others.timeout = Seconds(10);
     (other_chain ? others.roster[0] : others.facts[0]) ^= 1;
     if (!other_chain) others.key = kNoKey;
     auto rank_0 = mesh.Connect(0, others);
     TcpCommOptions ours = mesh.options;
-    ours.timeout = Seconds(2);
+    ours.timeout = Seconds(10);
     const auto rank_1 = mesh.Connect(1, ours).get();
     ASSERT_FALSE(rank_1);
     EXPECT_THAT(rank_1.error().message, HasSubstr("has not proved that it has this chain's"));

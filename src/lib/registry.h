@@ -75,7 +75,7 @@ class Registry {
 
   // Constant after construction.
   const uint32_t forks_;
-  Registry* const before_;  // the parent's, for leak checkers
+  [[maybe_unused]] Registry* const before_;  // the parent's, for leak checkers
 
   Mutex mutex_;
   uint32_t last_number_ GUARDED_BY(mutex_) = 0;

@@ -131,7 +131,7 @@ class Worker {
  private:
   TimePoint Deadline() const { return Clock::Real().Now() + worker_.options.timeout; }
 
-  JobLimits Limits() const {
+  WorkerLimits Limits() const {
     return {.ranks = comm_.size(),
             .rank = comm_.rank(),
             .chunk_tokens = worker_.pool.layout().chunk_tokens,

@@ -26,7 +26,7 @@ Status CheckTokens(const RankJob& job, int vocab_size) {
   return {};
 }
 
-Status CheckPart(const RankJob& job, const JobLimits& limits) {
+Status CheckPart(const RankJob& job, const WorkerLimits& limits) {
   const int place = limits.rank - (limits.ranks - job.places());
   if (place < 0) {
     return Refuse("the job is for {} of {} ranks, and rank {} has no part in it", job.places(),
@@ -81,7 +81,7 @@ std::vector<std::byte> EncodeBody(const RankJob& job) {
   return body;
 }
 
-Status CheckHeader(const JobHeader& header, const JobLimits& limits) {
+Status CheckHeader(const JobHeader& header, const WorkerLimits& limits) {
   if (header.method < 0 || header.method > kMethodMax) {
     return Refuse("the job's method is {}, and those known are 0 to {}", header.method, kMethodMax);
   }
@@ -109,7 +109,7 @@ Status CheckHeader(const JobHeader& header, const JobLimits& limits) {
 }
 
 Result<RankJob> DecodeJob(const JobHeader& header, std::span<const std::byte> body,
-                          const JobLimits& limits) {
+                          const WorkerLimits& limits) {
   CHECK(body.size() == BodyBytes(header));
   RankJob job;
   job.method = static_cast<RankMethod>(header.method);

@@ -26,7 +26,7 @@ struct JobHeader {
 static_assert(sizeof(JobHeader) == 28);
 
 // What a rank can be asked for.
-struct JobLimits {
+struct WorkerLimits {
   int ranks = 2;  // of the Comm
   int rank = 0;
   int chunk_tokens = 1;
@@ -52,12 +52,12 @@ JobHeader HeaderOf(const RankJob& job);
 std::vector<std::byte> EncodeBody(const RankJob& job);
 
 // ---- a worker: kInvalidArgument names what is wrong
-Status CheckHeader(const JobHeader& header, const JobLimits& limits);
+Status CheckHeader(const JobHeader& header, const WorkerLimits& limits);
 // Of a header that is sound.
 size_t BodyBytes(const JobHeader& header);
 // `header` is sound, and `body` of its size. The job has a part for this rank, which can compute
 // it.
 Result<RankJob> DecodeJob(const JobHeader& header, std::span<const std::byte> body,
-                          const JobLimits& limits);
+                          const WorkerLimits& limits);
 
 }  // namespace kvcake

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kLayers = 4;
 
-void CheckSound(const RankJob& job, const JobLimits& limits) {
+void CheckSound(const RankJob& job, const WorkerLimits& limits) {
   const int place = limits.rank - (limits.ranks - job.places());
   const int paged = PagedTokens(job, place);
   CHECK(place >= 0 && paged > 0 && paged <= static_cast<int>(job.tokens.size()));
@@ -38,7 +38,7 @@ void CheckSound(const RankJob& job, const JobLimits& limits) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   JobHeader header;
   if (size < 2 + sizeof(header)) return 0;
-  JobLimits limits{
+  WorkerLimits limits{
       .chunk_tokens = 16, .vocab_size = 300, .positions_max = 4096, .batch_tokens_max = 1024};
   limits.ranks = 2 + data[0] % 6;
   limits.rank = data[1] % (limits.ranks - 1);

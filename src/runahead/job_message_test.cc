@@ -24,7 +24,7 @@ RankJob SoundJob() {
           .partition = {.bounds = {0, 100, 168}}};
 }
 
-JobLimits LimitsOf(const ModelConfig& config) {
+WorkerLimits LimitsOf(const ModelConfig& config) {
   return {.ranks = 2,
           .rank = 0,
           .chunk_tokens = kJobChunk,
@@ -69,7 +69,7 @@ const std::vector<BadJob>& BadJobs() {
 
 TEST(JobMessageTest, ASoundJobComesAsItWent) {
   const RankJob job = SoundJob();
-  const JobLimits limits = LimitsOf(TinyConfig());
+  const WorkerLimits limits = LimitsOf(TinyConfig());
   const JobHeader header = HeaderOf(job);
   ASSERT_TRUE(CheckHeader(header, limits));
   const auto decoded = DecodeJob(header, EncodeBody(job), limits);
@@ -81,7 +81,7 @@ TEST(JobMessageTest, ASoundJobComesAsItWent) {
 }
 
 TEST(JobMessageTest, APartThatDoesNotFitOrIsNobodysIsRefused) {
-  JobLimits limits = LimitsOf(TinyConfig());
+  WorkerLimits limits = LimitsOf(TinyConfig());
   const RankJob job = SoundJob();
   limits.batch_tokens_max = 99;
   auto decoded = DecodeJob(HeaderOf(job), EncodeBody(job), limits);
