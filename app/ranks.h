@@ -15,13 +15,13 @@ namespace kvcake {
 
 // Where --ranks asks for more processes than this one: becomes the mpirun that starts them, each
 // with this process's command line. Returns an error, or when this is one of them, or all there is.
-// Of commands that measure ranks as mpirun runs them.
+// For commands that measure ranks as mpirun runs them.
 [[nodiscard]] Status StartRanks(const RankFlags& flags);
 
 // A rank of several.
 class Ranks {
  public:
-  // Of those that mpirun has started. Empty when this process is alone.
+  // One of those that mpirun has started. Empty when this process is alone.
   static Result<std::unique_ptr<Ranks>> Join(const RankFlags& flags);
   // The leader of workers that Divide starts, with what `command` was given.
   static std::unique_ptr<Ranks> WithWorkers(const RankFlags& flags, const CLI::App& command);

@@ -85,7 +85,7 @@ class Meeting {
   const std::string& name() const { return name_; }
   bool authenticated() const { return !listener_ || !key_.empty(); }
 
-  // Of what goes well: who has started this worker tells of that.
+  // For what goes well, of which who has started this worker tells.
   spdlog::level::level_enum log_level() const {
     return listener_ ? spdlog::level::info : spdlog::level::debug;
   }

@@ -20,7 +20,7 @@ set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "computes and loads the KV cache of long p
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-# A yardstick of `kvcake bench prefill`; mpirun, which starts the processes of `kvcake run --ranks`.
+# A yardstick of `kvcake bench prefill`; mpirun, for ranks on several machines.
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libopenblas0, openmpi-bin")
 set(packaging ${CMAKE_SOURCE_DIR}/packaging)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${packaging}/postinst ${packaging}/prerm

@@ -40,7 +40,7 @@ class Answer:
     completion_tokens: int = None
 
     def add(self, choice, chat):
-        """Of a whole answer or of one event."""
+        """A choice of a whole answer, or of one event."""
         if chat:
             message = choice.get("message") or choice.get("delta")
             self.text += message.get("content") or ""

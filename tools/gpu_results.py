@@ -18,7 +18,7 @@ PAPERS = ROOT / "bench" / "papers"
 
 
 def device(out):
-    """Of nvidia-smi's CSV."""
+    """What nvidia-smi's CSV says of it."""
     with open(out / "device.csv", encoding="utf-8") as file:
         names, values = [[cell.strip() for cell in row] for row in csv.reader(file)][:2]
     row = dict(zip(names, values))

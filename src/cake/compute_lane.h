@@ -14,7 +14,7 @@ class ComputeLane {
 
   // Restoration::NextTurn, for a prompt that lacks chunks.
   ComputeTurn NextTurn(Board& board, const ComputeBudget& budget);
-  // Of the same, with private slices: a slice of up to so many chunks, whatever is planned.
+  // The same for private slices: a slice of up to so many chunks, whatever is planned.
   ComputeTurn ClaimFront(Board& board, int chunks);
   // So many chunks of the board's running slice have been computed: everybody who wants them has
   // them, unless slices are private. The rest is given back.

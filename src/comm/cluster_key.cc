@@ -26,7 +26,7 @@ void AppendPart(std::string* message, std::string_view part) {
   *message += part;
 }
 
-// Of an open file, whose name may be another's by now.
+// Reads an open file, whose name may be another's by now.
 Result<std::string> ReadSecret(int fd, const std::string& file) {
   struct stat info;
   if (fstat(fd, &info) != 0) {

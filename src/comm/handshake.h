@@ -19,7 +19,8 @@ struct Fact {
 // All names and values of a rank together, with two bytes for each.
 inline constexpr size_t kFactsBytesMax = 4094;
 
-// Of names and values, in their order: what proofs bind (tcp_join.h) before facts can be compared.
+// Hashes names and values, in their order: what proofs bind (tcp_join.h) before facts can be
+// compared.
 Digest FactsDigest(std::span<const Fact> facts);
 
 // Every rank tells its facts to every other one, and all of them return the same: kInvalidArgument

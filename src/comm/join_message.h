@@ -33,7 +33,7 @@ inline constexpr size_t kRanksMax = 256;
 struct Roster {
   Nonce chain = {};
   std::vector<std::string> addresses;
-  // Of both; each connection of the chain proves that it is meant.
+  // Binds both; each connection of the chain proves that it is meant.
   Digest digest() const;
 };
 
@@ -53,7 +53,7 @@ class LeaderTalk {
   std::string CallOf(const Call& call);
   enum class Answer { kReady, kRefused, kUnproved, kStranger };
   Answer HearAnswer(std::string_view line);
-  // Of kRefused: printable.
+  // Why kRefused; printable.
   const std::string& why() const { return why_; }
   std::string Go() const;
 

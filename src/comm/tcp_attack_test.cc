@@ -130,7 +130,7 @@ class Relay {
   std::string address() const {
     return fmt::format("127.0.0.1:{}", acceptor_.local_endpoint().port());
   }
-  // Of the leader, all, or up to where it or the worker has hung up.
+  // All that the leader said, or up to where it or the worker has hung up.
   const std::vector<std::string>& Lines() {
     if (thread_.joinable()) thread_.join();
     return lines_;

@@ -53,7 +53,7 @@ class StepProtocolTest : public testing::TestWithParam<Cluster> {
     }
     caches_.clear();
   }
-  // Of each document so many chunks.
+  // Stores so many chunks of each document.
   void Store(int chunks) {
     OpenAll();
     for (size_t rank = 0; rank < workers_.size(); ++rank) {

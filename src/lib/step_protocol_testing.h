@@ -270,8 +270,8 @@ class FakeScheduler {
     running_[request] = {.epoch = ++epochs_, .chunks = chunks, .front = cached};
     next_.begins.push_back({request, epochs_, cached, chunks});
   }
-  // Of all ranks; one that has not reported the epoch has nothing, and its first chunk may be
-  // computed.
+  // The worst of all ranks; one that has not reported the epoch has nothing, and its first chunk
+  // may be computed.
   StepReport Worst(int request, const Running& running) const {
     StepReport worst{.epoch = running.epoch, .back = 0, .advice = running.chunks};
     for (const StepReports& reports : reports_) {

@@ -53,7 +53,7 @@ std::vector<std::byte> EncodeBody(const RankJob& job);
 
 // ---- a worker: kInvalidArgument names what is wrong
 Status CheckHeader(const JobHeader& header, const WorkerLimits& limits);
-// Of a header that is sound.
+// What follows a header that is sound.
 size_t BodyBytes(const JobHeader& header);
 // `header` is sound, and `body` of its size. The job has a part for this rank, which can compute
 // it.
