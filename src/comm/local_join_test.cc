@@ -74,18 +74,20 @@ TEST(LocalJoinTest, ChainsThatAreOverEndAtOnce) {
   }
   const auto leader = GatherLocalWorkers(std::array{control.leader()});
   ASSERT_TRUE(leader);
-  std::byte byte{1};
+  const std::byte byte{1};
+  std::byte received{0};
   for (int chain = 0; chain < 2; ++chain) {
     const auto over = Await(control).get();
     ASSERT_TRUE(over);
-    ExpectCode(ReceiveAndWait(**over, 1, 0, std::span(&byte, 1)), ErrorCode::kIo);
+    ExpectCode(ReceiveAndWait(**over, 1, 0, std::span(&received, 1)), ErrorCode::kIo);
   }
   const auto worker = Await(control).get();
   ASSERT_TRUE(worker);
   TransferWait sent;
   (*leader)->Send(0, 0, std::span(&byte, 1), sent.Add());
-  ExpectOk(ReceiveAndWait(**worker, 1, 0, std::span(&byte, 1)));
+  ExpectOk(ReceiveAndWait(**worker, 1, 0, std::span(&received, 1)));
   ExpectOk(sent.Wait(Patience(), "send"));
+  EXPECT_EQ(received, byte);
 }
 
 TEST(LocalJoinTest, TheLeadersEndIsTheWorkers) {

@@ -317,6 +317,7 @@ TEST(TcpAttackTest, WithoutTheKeyNobodyIsARank) {
   const Bytes out = Pattern(1, 10);
   (*rank_1)->Send(0, 1, out, sent.Add());
   ExpectOk(ReceiveAndWait(**first, 1, 1, in));
+  ExpectOk(sent.Wait(Patience(), "send"));
   EXPECT_EQ(in, out);
 }
 
