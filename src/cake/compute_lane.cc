@@ -149,28 +149,16 @@ void ComputeLane::Restored(const Board& board) {
 }
 
 void ComputeLane::Computed(Board& board, int chunks) {
-  Claim claim = board.slice()->claim;
-  Claim rest = claim;
+  const Claim claim = board.slice()->claim;
   CHECK(chunks == claim.count || (board.request().private_slices && chunks < claim.count));
-  claim.count = chunks;
-  rest.first += chunks;
-  rest.count -= chunks;
   board.CountBeside(Delivered() - board.slice()->delivered);
   board.PublishSlice(chunks);
-  if (board.request().private_slices) return ReturnRest(board, rest);
+  if (board.request().private_slices) {
+    // Others may have loaded some of the rest meanwhile, or be at it.
+    return parts_.table.FindMade(board, claim.first + chunks, claim.end(), context_.pool);
+  }
   for (int i = claim.first; i < claim.end(); ++i) {
     parts_.table.Publish(i, board.key(i), board.pages()[i], &board);
-  }
-}
-
-// Others may have loaded some of it meanwhile, or be at it.
-void ComputeLane::ReturnRest(Board& board, const Claim& rest) {
-  for (int i = rest.first; i < rest.end(); ++i) {
-    if (auto page = context_.pool.Lookup(board.key(i))) {
-      board.Adopt(i, std::move(*page));
-    } else if (parts_.table.OwnerOf(board.key(i)) != nullptr) {
-      board.claims().MarkElsewhere(i);
-    }
   }
 }
 

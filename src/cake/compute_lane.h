@@ -27,7 +27,6 @@ class ComputeLane {
   uint64_t Delivered() const;  // by all lanes
   ComputeTurn StartSlice(Board& board, const Plan& plan);
   ComputeTurn BeginSlice(Board& board, PageTable pages);
-  void ReturnRest(Board& board, const Claim& rest);
 
   // Constant after construction.
   const RestoreContext& context_;

@@ -46,6 +46,16 @@ Board* InFlightTable::OwnerOf(const ChunkKey& key) const {
   return it == owners_.end() ? nullptr : it->second;
 }
 
+void InFlightTable::FindMade(Board& board, int first, int end, PagePool& pool) const {
+  for (int i = first; i < end; ++i) {
+    if (auto page = pool.Lookup(board.key(i))) {
+      board.Adopt(i, std::move(*page));
+    } else if (OwnerOf(board.key(i)) != nullptr) {
+      board.claims().MarkElsewhere(i);
+    }
+  }
+}
+
 void InFlightTable::Claimed(Board& owner, const Claim& claim) {
   for (int i = claim.first; i < claim.end(); ++i) {
     const ChunkKey& key = owner.key(i);

@@ -39,6 +39,9 @@ class InFlightTable {
   Board* OwnerOf(const ChunkKey& key) const;
   size_t size() const { return owners_.size(); }  // keys that have an owner
 
+  // Looks for chunks [first, end) of the board, which are absent: it adopts those that memory has,
+  // and those that somebody else makes are elsewhere.
+  void FindMade(Board& board, int first, int end, PagePool& pool) const;
   // A claim has become the owner's: others that want its chunks see them elsewhere.
   void Claimed(Board& owner, const Claim& claim);
   // It is nobody's any more, without a result: others see its chunks absent.

@@ -61,13 +61,7 @@ std::shared_ptr<Restoration> RestorerImpl::Open(RestoreRequest request) {
       board.AddPins(static_cast<int>(t), std::move(pinned[t]));
       board.SetLoadable(static_cast<int>(t), residency[t]);
     }
-    for (int i = 0; i < n; ++i) {
-      if (auto page = context_.pool.Lookup(board.key(i))) {
-        board.Adopt(i, std::move(*page));
-      } else if (table_.OwnerOf(board.key(i)) != nullptr) {
-        board.claims().MarkElsewhere(i);
-      }
-    }
+    table_.FindMade(board, 0, n, context_.pool);
     table_.Add(board);
     planner_.UpdateRank(board);
     if (!residency.empty()) LookFor(board);

@@ -46,9 +46,21 @@ class Descriptor {
 // By rank; none for a rank's own.
 using Row = std::vector<Descriptor>;
 
-// A control message's buffer for the descriptors of one rank.
-struct Control {
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kLocalRanksMax)> bytes = {};
+// A call to one rank as a message, with room for its descriptors.
+struct CallMessage {
+  CallMessage() {
+    header.msg_iov = &bytes;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
+  CallMessage(const CallMessage&) = delete;  // it points into itself
+  CallMessage& operator=(const CallMessage&) = delete;
+
+  LocalCall call;
+  iovec bytes = {.iov_base = &call, .iov_len = sizeof(call)};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kLocalRanksMax)> control = {};
+  msghdr header = {};
 };
 
 tl::unexpected<Error> NoSocket() {
@@ -71,15 +83,11 @@ Result<std::vector<Row>> ConnectAll(int size) {
 }
 
 Status Pass(int control, int rank, const Row& row) {
-  LocalCall call{.rank = rank, .size = static_cast<int32_t>(row.size())};
-  iovec bytes = {.iov_base = &call, .iov_len = sizeof(call)};
-  Control buffer;
-  msghdr message = {};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = buffer.bytes.data();
-  message.msg_controllen = CMSG_SPACE(sizeof(int) * (row.size() - 1));
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  CallMessage message;
+  message.call.rank = rank;
+  message.call.size = static_cast<int32_t>(row.size());
+  message.header.msg_controllen = CMSG_SPACE(sizeof(int) * (row.size() - 1));
+  cmsghdr* header = CMSG_FIRSTHDR(&message.header);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int) * (row.size() - 1));
@@ -90,7 +98,7 @@ Status Pass(int control, int rank, const Row& row) {
     std::memcpy(out, &fd, sizeof(fd));
     out += sizeof(fd);
   }
-  if (sendmsg(control, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
+  if (sendmsg(control, &message.header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
   return Fail(ErrorCode::kIo, "the worker of rank {} is gone: {}", rank, std::strerror(errno));
 }
 
@@ -121,22 +129,16 @@ std::vector<Descriptor> DescriptorsOf(msghdr& message) {
 }
 
 Result<std::unique_ptr<Comm>> TakeCall(int control) {
-  LocalCall call;
-  iovec bytes = {.iov_base = &call, .iov_len = sizeof(call)};
-  Control buffer;
-  msghdr message = {};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = buffer.bytes.data();
-  message.msg_controllen = buffer.bytes.size();
-  const ssize_t got = recvmsg(control, &message, MSG_CMSG_CLOEXEC);
+  CallMessage message;
+  const ssize_t got = recvmsg(control, &message.header, MSG_CMSG_CLOEXEC);
   if (got == 0 || (got < 0 && errno == ECONNRESET)) {
     return Fail(ErrorCode::kNotFound, "the process that has started this worker is gone");
   }
   if (got < 0) return Fail(ErrorCode::kIo, "no call from the leader: {}", std::strerror(errno));
-  std::vector<Descriptor> sockets = DescriptorsOf(message);
+  std::vector<Descriptor> sockets = DescriptorsOf(message.header);
+  const LocalCall& call = message.call;
   const bool sound = got == sizeof(call) && call.magic == kMagic &&
-                     (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 && call.size > 1 &&
+                     (message.header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 && call.size > 1 &&
                      call.size <= kLocalRanksMax && call.rank >= 0 && call.rank + 1 < call.size &&
                      sockets.size() + 1 == static_cast<size_t>(call.size);
   if (!sound) return Fail(ErrorCode::kCorrupt, "what the leader sends is no chain of local ranks");

@@ -97,24 +97,17 @@ std::string HttpApi::NextId(const char* prefix) {
 net::awaitable<void> HttpApi::Handle(const HttpRequest& request, HttpReply& reply) {
   Exchange exchange{
       .request = request, .reply = reply, .began = Clock::Real().Now(), .arrived = loop_.Now()};
-  RequestRecord& record = exchange.record;
-  record.client = request.client;
-  record.request_id = request.id;
-  record.method = request.method;
-  record.path = request.path;
+  exchange.record = RecordOf(request);
   co_await Dispatch(exchange);
   Ended(exchange);
 }
 
 void HttpApi::Refused(const HttpRequest& request, const ApiError& error) {
   metrics_.Responded(error.status);
-  LogRequest({.client = request.client,
-              .request_id = request.id,
-              .method = request.method,
-              .path = request.path,
-              .status = error.status,
-              .error = error},
-             options_.json_log);
+  RequestRecord record = RecordOf(request);
+  record.status = error.status;
+  record.error = error;
+  LogRequest(record, options_.json_log);
 }
 
 // Whatever has become of it.

@@ -16,13 +16,10 @@ void HttpFront::Refused(const HttpRequest& request, const ApiError& error) {
 }
 
 void HttpFront::Log(const HttpRequest& request, int status, std::optional<ApiError> error) const {
-  LogRequest({.client = request.client,
-              .request_id = request.id,
-              .method = request.method,
-              .path = request.path,
-              .status = status,
-              .error = std::move(error)},
-             json_log_);
+  RequestRecord record = RecordOf(request);
+  record.status = status;
+  record.error = std::move(error);
+  LogRequest(record, json_log_);
 }
 
 // The process is well, and ready for nothing. Keys are not asked for: nothing is told.

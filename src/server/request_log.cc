@@ -7,6 +7,7 @@
 #include "base/utf8.h"
 #include "engine/chain_json.h"
 #include "server/openai_response.h"
+#include "server/request_head.h"
 
 namespace kvcake {
 namespace {
@@ -33,6 +34,13 @@ bool IsProbe(const RequestRecord& record) {
 }
 
 }  // namespace
+
+RequestRecord RecordOf(const HttpRequest& request) {
+  return {.client = request.client,
+          .request_id = request.id,
+          .method = request.method,
+          .path = request.path};
+}
 
 ordered_json RequestJson(const RequestRecord& record) {
   ordered_json line = {{"client", record.client},         {"request_id", record.request_id},

@@ -12,6 +12,8 @@
 
 namespace kvcake {
 
+struct HttpRequest;
+
 struct RequestRecord {
   std::string client = {};      // its address
   std::string request_id = {};  // X-Request-Id
@@ -26,6 +28,9 @@ struct RequestRecord {
   std::optional<ApiError> error = {};         // why there is no answer, or not all of it
   std::optional<Completion> completion = {};  // where the engine took it
 };
+
+// With what the request says of itself.
+RequestRecord RecordOf(const HttpRequest& request);
 
 // Fields of what did not come to pass (times, tokens, the restoration) are left out.
 nlohmann::ordered_json RequestJson(const RequestRecord& record);
