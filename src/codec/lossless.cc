@@ -128,6 +128,7 @@ class LosslessCodec : public LayerCodec {
       LosslessBlock block{.width = entry[kEntryWidth]};
       std::memcpy(block.table.data(), entry + kEntryTable, kEntryWidth);
       block.escape_count = Get64(entry + kEntryEscapes);
+      if (Get64(entry + kEntryReserved) != 0) return Corrupt("reserved bytes are not zero");
       if (block.width > kTableWidthMax) return Corrupt("a table is wider than 4 bits");
       if (block.escape_count > rest_bytes()) return Corrupt("a block has more escapes than values");
       const uint64_t planes = rest_bytes(), escapes = planes + PlaneBytes(groups_, block.width);

@@ -45,7 +45,7 @@ TEST(Lossless, EntriesThatAreWrongAreCorrupt) {
   std::vector<std::byte> part(codec->part_bytes_max());
   part.resize(codec->Encode(slab, part).value());
   std::vector<uint16_t> decoded(slab.size());
-  for (const size_t at : {15, 16, 17, 20, 23}) {
+  for (const size_t at : {15, 16, 17, 20, 23, 24, 31}) {
     for (const int value : {1, 5, 0x7f, 0xff}) {
       auto damaged = part;
       damaged[at] ^= std::byte(value);
