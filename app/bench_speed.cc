@@ -114,6 +114,27 @@ void AddStartup(CLI::App* parent, int* exit_code) {
 }
 
 // Not by AddBench: it computes nothing.
+void AddCodecs(CLI::App* parent, int* exit_code) {
+  auto options = std::make_shared<bench::CodecsOptions>();
+  CLI::App* command = AddBench(
+      parent, "codecs",
+      "how small codecs make a model's chunks, and how fast one core writes and reads them",
+      exit_code, bench::RunCodecs, options);
+  command->add_option("--model", options->model_dir, "model directory")->capture_default_str();
+  command->add_option("--text", options->text,
+                      "a file, or a directory of *.txt (default: held_out in the model's)");
+  command->add_option("--tokens", options->tokens, "of that text, whose chunks are encoded")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--arch", options->archs, "other shapes, made of the same numbers")
+      ->check(CLI::IsMember(SynthArchNames()))
+      ->capture_default_str();
+  command->add_option("--repeats", options->repeats, "of each row, interleaved")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--json", options->json, "also write the results to this file");
+}
+
 void AddLoad(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::LoadOptions>();
   CLI::App* command = parent->add_subcommand(
@@ -148,6 +169,7 @@ void AddBenchSpeedCommands(CLI::App& bench, int* exit_code) {
   AddDecode(&bench, exit_code);
   AddStartup(&bench, exit_code);
   AddLoad(&bench, exit_code);
+  AddCodecs(&bench, exit_code);
 }
 
 }  // namespace kvcake

@@ -64,7 +64,9 @@ std::vector<StoreOptions> Stores(const StoreFlags& flags) {
   std::vector<StoreOptions> stores;
   const size_t n = flags.dirs.size();
   for (size_t i = 0; i < n; ++i) {
-    StoreOptions store{.dir = flags.dirs[i]};
+    auto named = ReadStoreUrl(flags.dirs[i]);
+    if (!named) throw CLI::ValidationError("--store", named.error().message);
+    StoreOptions store = std::move(*named);
     if (auto v = Each("--disk-capacity", flags.capacities, i, n)) store.capacity_bytes = *v;
     store.load_rate_bytes_per_s = Each("--load-rate", flags.rates, i, n);
     if (auto v = Each("--load-latency", flags.latencies, i, n)) store.load_latency = Seconds(*v);

@@ -45,7 +45,7 @@ void AddWorkerCommand(CLI::App& app, int* exit_code);
 void AddPerplexityCommand(CLI::App& app, int* exit_code);
 void AddTokenizeCommands(CLI::App& app, int* exit_code);  // tokenize and detokenize
 void AddBenchCommand(CLI::App& app, int* exit_code);
-// prefill, slices, decode, startup and load.
+// prefill, slices, decode, startup, load and codecs.
 void AddBenchSpeedCommands(CLI::App& bench, int* exit_code);
 void AddBenchServeCommand(CLI::App& bench, int* exit_code);
 void AddBenchRunaheadCommand(CLI::App& bench, int* exit_code);

@@ -10,6 +10,7 @@
 #include "base/dump_json.h"
 #include "store/quarantine.h"
 #include "store/store_tools.h"
+#include "store/store_url.h"
 
 namespace kvcake {
 namespace {
@@ -219,6 +220,12 @@ void AddStoreCommand(CLI::App& app, int* exit_code) {
         ->required();
     command->add_flag("--json", flags->json, "print JSON");
     command->callback([flags, exit_code, body] {
+      auto dir = StoreDirectory(flags->dir);
+      if (!dir) {
+        *exit_code = Fatal(dir.error());
+        return;
+      }
+      flags->dir = std::move(*dir);
       const Result<bool> good = body(*flags);
       if (!good) *exit_code = Fatal(good.error());
       if (good && !*good) *exit_code = 1;

@@ -177,6 +177,21 @@ struct LoadOptions {
 };
 Status RunLoad(const LoadOptions& options);
 
+// How small do codecs make a chunk, and how fast do they write and read it on one core, beside
+// memcpy and (where libzstd.so.1 is installed) Zstandard in the same run? On the numbers that a
+// model computes for a text, in its own chunks' shape and in those of `archs`. Checks what is read
+// back.
+struct CodecsOptions {
+  std::string model_dir = "models/demo";
+  std::string text;  // a file, or a directory of *.txt; empty: held_out in the model's directory
+  int tokens = 4096;
+  std::vector<std::string> archs = {"llama-3.1-8b"};
+  int repeats = 5;
+  int threads = 0;   // that compute the chunks
+  std::string json;  // path; empty: none
+};
+Status RunCodecs(const CodecsOptions& options);
+
 // Do several stores together deliver what their rates add up to?
 struct TiersOptions {
   RuntimeOptions runtime = {};  // no model: `arch`; no stores: two links of 200 and 100 MB/s

@@ -94,6 +94,28 @@ TEST_F(BenchCliTest, LoadMeasuresASliceBesideLoads) {
               row["beside_s"].get<double>() / row["alone_s"].get<double>(), 1e-6);
 }
 
+TEST_F(BenchCliTest, CodecsAreMeasuredBesideMemcpyOnAModelsNumbers) {
+  const Outcome outcome = Run("bench codecs --model " KVCAKE_SOURCE_DIR
+                              "/models/demo --tokens 300 --repeats 1 --arch smollm2-135m --json " +
+                              dir_ + "/json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  std::map<std::string, int> rows;
+  for (const json& row : json::parse(Read(dir_ + "/json"))) {
+    ++rows[row["codec"]];
+    EXPECT_GT(row["encode_bytes_per_s"], 0);
+    EXPECT_GT(row["decode_bytes_per_s"], 0);
+    const double bits = row["bits_per_value"];
+    const std::map<std::string, double> most = {{"memcpy", 16}, {"lossless", 12.3}, {"int8", 8.4}};
+    if (most.contains(row["codec"])) {
+      EXPECT_LE(bits, most.at(row["codec"]));
+    }
+  }
+  EXPECT_EQ(rows["memcpy"], 2) << "of two shapes";
+  EXPECT_GE(rows["lossless"], 2);
+  EXPECT_GE(rows["int8"], 2);
+  EXPECT_EQ(Run("bench codecs --tokens 5 --model " KVCAKE_SOURCE_DIR "/models/demo").exit_code, 1);
+}
+
 TEST_F(BenchCliTest, PlannerSaysWhatAStepCostsAndThatCakeReadsAsFastAsLoad) {
   const Outcome outcome =
       Run("bench planner --restorations 1 3 --chunks 1024 16 --ratios 0.01 1 --steps 3 --json " +

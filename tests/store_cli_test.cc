@@ -150,7 +150,12 @@ TEST_F(StoreCliTest, WhatIsNoStoreIsSaidSo) {
     const Outcome outcome = Run(std::string("store ") + command + " " + dir_);
     EXPECT_EQ(outcome.exit_code, 1) << command;
     EXPECT_THAT(outcome.err, HasSubstr("store")) << command;
+    EXPECT_THAT(Run(std::string("store ") + command + " redis://host").err, HasSubstr("redis://"));
   }
+  const Outcome outcome = Run("run --store '" + Store() + "?colour=red' --model x --prompt y");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("'colour'"));
+  EXPECT_FALSE(fs::exists(Store()));
 }
 
 }  // namespace

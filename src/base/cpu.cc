@@ -26,6 +26,8 @@ CpuFeatures Detect() {
              __builtin_cpu_supports("avx512vl");
   f.avx512_bf16 =
       f.avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+  f.avx512_vbmi2 =
+      f.avx512 && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
 #endif
   return f;
 }

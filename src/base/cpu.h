@@ -12,9 +12,10 @@
 namespace kvcake {
 
 struct CpuFeatures {
-  bool avx2_fma = false;     // AVX2 and FMA
-  bool avx512 = false;       // AVX-512 F, BW, DQ and VL
-  bool avx512_bf16 = false;  // and dot products of BF16 and of bytes (VNNI)
+  bool avx2_fma = false;      // AVX2 and FMA
+  bool avx512 = false;        // AVX-512 F, BW, DQ and VL
+  bool avx512_bf16 = false;   // and dot products of BF16 and of bytes (VNNI)
+  bool avx512_vbmi2 = false;  // avx512, and bytes that are permuted and expanded (VBMI, VBMI2)
 };
 
 const CpuFeatures& Cpu();

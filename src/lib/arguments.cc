@@ -32,11 +32,13 @@ Status CheckRange(T value, T least, T most, const char* name) {
 
 Result<StoreOptions> ReadStore(const kvcake_store* given, const std::string& name) {
   ASSIGN_OR_RETURN(const kvcake_store read, ReadStruct(given, name.c_str()));
-  StoreOptions store;
-  ASSIGN_OR_RETURN(store.dir, ReadText(read.where, (name + ".where").c_str()));
-  if (store.dir.empty()) {
+  ASSIGN_OR_RETURN(const std::string where, ReadText(read.where, (name + ".where").c_str()));
+  if (where.empty()) {
     return Fail(ErrorCode::kInvalidArgument, "{}.where must name a directory", name);
   }
+  auto named = ReadStoreUrl(where);
+  if (!named) return Fail(named.error().code, "{}.where: {}", name, named.error().message);
+  StoreOptions store = std::move(*named);
   if (read.capacity_bytes > 0) store.capacity_bytes = read.capacity_bytes;
   constexpr double kRateMin = 1, kRateMax = 1e15;
   if (read.load_rate_bytes_per_s != 0) {

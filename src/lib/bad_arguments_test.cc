@@ -60,6 +60,7 @@ TEST_F(BadArgumentsTest, OptionsAreRefusedByName) {
       {"device", [&](O& o, S&) { o.device = long_text.c_str(); }},
       {"stores[0]", [](O&, S& s) { s.struct_size = 1; }},
       {"stores[0].where", [](O&, S& s) { s.where = nullptr; }},
+      {"stores[0].where", [](O&, S& s) { s.where = "kv?"; }},
       {"stores[0].load_rate", [](O&, S& s) { s.load_rate_bytes_per_s = -1; }},
       {"stores[0].load_latency", [=](O&, S& s) { s.load_latency_s = nan; }},
       {"capacity", [](O&, S& s) { s.capacity_bytes = 1; }},

@@ -6,6 +6,7 @@
 #include "store/disk_tier.h"
 #include "store/late_tier.h"
 #include "store/link_trace.h"
+#include "store/store_url.h"
 #include "store/throttled_tier.h"
 
 namespace kvcake {
@@ -27,6 +28,17 @@ Result<ThrottledTierOptions> LinkOf(const StoreOptions& options, const SharedSto
 }
 
 }  // namespace
+
+Result<StoreOptions> ReadStoreUrl(std::string_view text) {
+  ASSIGN_OR_RETURN(const StoreUrl url, ParseStoreUrl(text));
+  StoreOptions options;
+  ASSIGN_OR_RETURN(options.dir, StoreDirectory(text));
+  for (const auto& option : url.options) {
+    return Fail(ErrorCode::kUnsupported, "store '{}': a directory has no option '{}'", text,
+                option.first);
+  }
+  return options;
+}
 
 std::string StoreName(size_t number) {
   return number == 0 ? "disk" : fmt::format("disk{}", number + 1);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -24,6 +25,10 @@ struct StoreOptions {
   double write_stall_share = 0;  // of writes, which take write_stall longer
   Seconds write_stall{0.5};
 };
+
+// What `url` (store/store_url.h) says. kInvalidArgument or kUnsupported, with the text and what is
+// wrong with it.
+Result<StoreOptions> ReadStoreUrl(std::string_view url);
 
 // What several stores of one process have in common.
 struct SharedStoreOptions {

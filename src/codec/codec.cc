@@ -1,0 +1,62 @@
+#include "codec/codec.h"
+
+#include "base/check.h"
+#include "base/cpu.h"
+#include "codec/int8.h"
+#include "codec/lossless.h"
+
+namespace kvcake {
+namespace {
+
+constexpr CodecRow kRows[] = {
+    {Codec::kRaw, "raw", /*lossy=*/false, nullptr},
+    {Codec::kLossless, "lossless", /*lossy=*/false, MakeLosslessCodec},
+    {Codec::kInt8, "int8", /*lossy=*/true, MakeInt8Codec},
+};
+
+}  // namespace
+
+std::vector<CodecIsa> CodecIsas() {
+  std::vector<CodecIsa> isas = {CodecIsa::kPortable};
+  if (Cpu().avx2_fma) isas.push_back(CodecIsa::kAvx2);
+  if (Cpu().avx512_vbmi2) isas.push_back(CodecIsa::kAvx512);
+  return isas;
+}
+
+const char* CodecIsaName(CodecIsa isa) {
+  switch (isa) {
+    case CodecIsa::kPortable:
+      return "portable";
+    case CodecIsa::kAvx2:
+      return "avx2";
+    case CodecIsa::kAvx512:
+      return "avx512";
+  }
+  return "unknown";
+}
+
+std::span<const CodecRow> CodecRows() { return kRows; }
+
+const CodecRow* FindCodec(Codec codec) {
+  for (const CodecRow& row : kRows) {
+    if (row.codec == codec) return &row;
+  }
+  return nullptr;
+}
+
+Result<const CodecRow*> CodecNamed(std::string_view name) {
+  std::string known;
+  for (const CodecRow& row : kRows) {
+    if (row.name == name) return &row;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
+  }
+  return Fail(ErrorCode::kInvalidArgument, "there is no codec '{}', but {}", name, known);
+}
+
+std::unique_ptr<LayerCodec> MakeCodec(Codec codec, const KvLayout& layout) {
+  const CodecRow* row = FindCodec(codec);
+  CHECK(row != nullptr && row->make != nullptr);
+  return row->make(layout, CodecIsas().back());
+}
+
+}  // namespace kvcake

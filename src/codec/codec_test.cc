@@ -1,0 +1,201 @@
+// What holds for every row of the table, whatever the codec.
+#include "codec/codec.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "codec/codec_testing.h"
+
+namespace kvcake {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr KvLayout kLayouts[] = {
+    {.layers = 1, .kv_heads = 2, .head_dim = 64, .chunk_tokens = 128},
+    {.layers = 1, .kv_heads = 1, .head_dim = 128, .chunk_tokens = 16},
+    {.layers = 1, .kv_heads = 3, .head_dim = 20, .chunk_tokens = 7},  // nothing is a multiple
+    {.layers = 1, .kv_heads = 1, .head_dim = 1, .chunk_tokens = 1},
+    {.layers = 1, .kv_heads = 2, .head_dim = 24, .chunk_tokens = 300},  // blocks of two lengths
+};
+
+// A part in memory of exactly its size, so that the sanitizer sees what is read beyond it.
+std::vector<std::byte> EncodedOf(const LayerCodec& codec, std::span<const uint16_t> slab) {
+  std::vector<std::byte> part(codec.part_bytes_max());
+  const auto bytes = codec.Encode(slab, part);
+  EXPECT_TRUE(bytes) << bytes.error().message;
+  EXPECT_LE(bytes.value_or(0), part.size());
+  EXPECT_EQ(bytes.value_or(1) % kPartAlign, 0u);
+  return {part.begin(), part.begin() + static_cast<int64_t>(bytes.value_or(0))};
+}
+
+struct Made {
+  const CodecRow* row;
+  KvLayout layout;
+};
+
+std::vector<Made> AllMade() {
+  std::vector<Made> made;
+  for (const CodecRow& row : CodecRows()) {
+    if (row.make == nullptr) continue;
+    for (const KvLayout& layout : kLayouts) made.push_back({&row, layout});
+  }
+  return made;
+}
+
+class CodecTest : public testing::TestWithParam<Made> {
+ protected:
+  std::unique_ptr<LayerCodec> Make(CodecIsa isa) const { return row().make(layout(), isa); }
+  const CodecRow& row() const { return *GetParam().row; }
+  const KvLayout& layout() const { return GetParam().layout; }
+};
+
+std::string NameOf(const testing::TestParamInfo<Made>& info) {
+  return fmt::format("{}_{}", info.param.row->name, info.index % std::size(kLayouts));
+}
+INSTANTIATE_TEST_SUITE_P(Rows, CodecTest, testing::ValuesIn(AllMade()), NameOf);
+
+TEST_P(CodecTest, EveryInstructionSetGivesTheSame) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    const auto slab = NaturalSlab(layout(), seed);
+    const auto part = EncodedOf(*Make(CodecIsa::kPortable), slab);
+    std::vector<uint16_t> expected(slab.size());
+    ASSERT_TRUE(Make(CodecIsa::kPortable)->Decode(part, expected));
+    if (!row().lossy) {
+      EXPECT_EQ(expected, slab);
+    }
+    for (const CodecIsa isa : CodecIsas()) {
+      const auto codec = Make(isa);
+      EXPECT_EQ(EncodedOf(*codec, slab), part);
+      std::vector<uint16_t> decoded(slab.size(), 0x1234);
+      ASSERT_TRUE(codec->Decode(part, decoded)) << CodecIsaName(isa);
+      EXPECT_EQ(decoded, expected) << CodecIsaName(isa);
+    }
+  }
+}
+
+TEST_P(CodecTest, WhatIsWrittenDoesNotDependOnWhatLayThere) {
+  const auto codec = MakeCodec(row().codec, layout());
+  const auto slab = NaturalSlab(layout(), 1);
+  std::vector<std::byte> part(codec->part_bytes_max(), std::byte{0xa5});
+  const auto bytes = codec->Encode(slab, part);
+  ASSERT_TRUE(bytes);
+  part.resize(*bytes);
+  EXPECT_EQ(part, EncodedOf(*codec, slab));
+}
+
+TEST_P(CodecTest, AnyBitsAreKeptOrRefused) {
+  const auto codec = MakeCodec(row().codec, layout());
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    const auto slab = AnySlab(layout(), seed);
+    std::vector<std::byte> part(codec->part_bytes_max());
+    const auto bytes = codec->Encode(slab, part);
+    if (!bytes) {
+      EXPECT_TRUE(row().lossy);
+      EXPECT_EQ(bytes.error().code, ErrorCode::kUnsupported);
+      continue;
+    }
+    std::vector<uint16_t> decoded(slab.size());
+    ASSERT_TRUE(codec->Decode(std::span(part).first(*bytes), decoded));
+    if (!row().lossy) {
+      EXPECT_EQ(decoded, slab);
+    }
+  }
+}
+
+TEST_P(CodecTest, NumbersThatAreAllTheSameComeBack) {
+  const auto codec = MakeCodec(row().codec, layout());
+  for (const uint16_t value : {0x0000, 0x8000, 0x3f80, 0xbf80, 0x0001, 0x7e7f, 0xfe7f}) {
+    const std::vector<uint16_t> slab(2 * layout().plane_elements(), value);
+    std::vector<uint16_t> decoded(slab.size());
+    ASSERT_TRUE(codec->Decode(EncodedOf(*codec, slab), decoded));
+    for (size_t i = 0; i < slab.size(); ++i) {
+      const float is = ValueOfBf16(decoded[i]), was = ValueOfBf16(value);
+      ASSERT_LE(std::abs(is - was), row().lossy ? std::abs(was) / 100 : 0) << value;
+    }
+  }
+}
+
+// Reads `part` by every instruction set, from memory of exactly its size and into memory of exactly
+// the slab's: none may touch anything else, and all must agree. Returns whether it is a part.
+bool DecodesTheSame(const CodecRow& row, const KvLayout& layout,
+                    const std::vector<std::byte>& part) {
+  std::vector<bool> good;
+  std::vector<std::vector<uint16_t>> slabs;
+  for (const CodecIsa isa : CodecIsas()) {
+    // One value more than the slab has, on each side, which must stay.
+    std::vector<uint16_t> memory(2 * layout.plane_elements() + 2, 0x5aa5);
+    const auto slab = std::span(memory).subspan(1, memory.size() - 2);
+    const Status status = row.make(layout, isa)->Decode(part, slab);
+    if (!status) {
+      EXPECT_EQ(status.error().code, ErrorCode::kCorrupt);
+    }
+    EXPECT_EQ(memory.front(), 0x5aa5);
+    EXPECT_EQ(memory.back(), 0x5aa5);
+    good.push_back(status.has_value());
+    slabs.emplace_back(slab.begin(), slab.end());
+  }
+  for (size_t i = 1; i < good.size(); ++i) {
+    EXPECT_EQ(good[i], good[0]);
+    if (good[i]) {
+      EXPECT_EQ(slabs[i], slabs[0]);
+    }
+  }
+  return good[0];
+}
+
+TEST_P(CodecTest, EachByteDamagedIsReadWithinBounds) {
+  const auto codec = MakeCodec(row().codec, layout());
+  const auto slab = NaturalSlab(layout(), 2);
+  const auto part = EncodedOf(*codec, slab);
+  // All bytes of what says how the rest lies, and of the rest some.
+  const size_t step = std::max<size_t>(1, part.size() / 500);
+  for (size_t at = 0; at < part.size(); at += at < 512 ? 1 : step) {
+    for (const int flip : {0x01, 0x80, 0xff}) {
+      auto damaged = part;
+      damaged[at] ^= std::byte(flip);
+      DecodesTheSame(row(), layout(), damaged);
+    }
+  }
+}
+
+TEST_P(CodecTest, APartThatIsCutOrTooLongIsRefused) {
+  const auto codec = MakeCodec(row().codec, layout());
+  const auto part = EncodedOf(*codec, NaturalSlab(layout(), 3));
+  const size_t step = std::max<size_t>(1, part.size() / 500);
+  for (size_t size = 0; size < part.size(); size += step) {
+    auto cut = std::vector(part.begin(), part.begin() + static_cast<int64_t>(size));
+    cut.shrink_to_fit();
+    EXPECT_FALSE(DecodesTheSame(row(), layout(), cut)) << size;
+  }
+  auto longer = part;
+  longer.resize(part.size() + kPartAlign);
+  EXPECT_FALSE(DecodesTheSame(row(), layout(), longer));
+  EXPECT_TRUE(DecodesTheSame(row(), layout(), part));
+}
+
+TEST(CodecTable, RowsAreFoundByNumberAndByName) {
+  for (const CodecRow& row : CodecRows()) {
+    EXPECT_EQ(FindCodec(row.codec), &row);
+    EXPECT_EQ(*CodecNamed(row.name), &row);
+    EXPECT_EQ(row.make == nullptr, row.codec == Codec::kRaw);
+  }
+  EXPECT_EQ(FindCodec(static_cast<Codec>(999)), nullptr);
+  const auto none = CodecNamed("zip");
+  ASSERT_FALSE(none);
+  EXPECT_THAT(none.error().message, HasSubstr("'zip'"));
+  EXPECT_THAT(none.error().message, HasSubstr("lossless"));
+}
+
+// On-disk numbers.
+TEST(CodecTable, NumbersNeverChange) {
+  const auto number = [](const char* name) { return static_cast<int>((*CodecNamed(name))->codec); };
+  EXPECT_EQ(number("raw"), 0);
+  EXPECT_EQ(number("lossless"), 1);
+  EXPECT_EQ(number("int8"), 2);
+}
+
+}  // namespace
+}  // namespace kvcake

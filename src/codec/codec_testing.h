@@ -1,0 +1,53 @@
+// Slabs like those of a model, for tests of codecs.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "kv/kv_layout.h"
+
+namespace kvcake {
+
+inline uint16_t NearestBf16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+inline float ValueOfBf16(uint16_t bf16) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16);
+}
+
+// Normal numbers; each channel of the keys has a mean and a spread of its own, as those of a model
+// do. The same for the same seed.
+inline std::vector<uint16_t> NaturalSlab(const KvLayout& layout, uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  std::normal_distribution<float> normal;
+  std::vector<uint16_t> slab;
+  slab.reserve(2 * layout.plane_elements());
+  for (int head = 0; head < layout.kv_heads; ++head) {
+    std::vector<float> mean(layout.head_dim), spread(layout.head_dim);
+    for (float& m : mean) m = 2 * normal(rng);
+    for (float& s : spread) s = std::exp(normal(rng));
+    for (int token = 0; token < layout.chunk_tokens; ++token) {
+      for (int c = 0; c < layout.head_dim; ++c) {
+        slab.push_back(NearestBf16(mean[c] + spread[c] * normal(rng)));
+      }
+    }
+  }
+  for (uint64_t i = 0; i < layout.plane_elements(); ++i) {
+    slab.push_back(NearestBf16(0.1f * normal(rng)));
+  }
+  return slab;
+}
+
+// Any bits, infinities and NaNs among them.
+inline std::vector<uint16_t> AnySlab(const KvLayout& layout, uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  std::vector<uint16_t> slab(2 * layout.plane_elements());
+  for (uint16_t& value : slab) value = static_cast<uint16_t>(rng());
+  return slab;
+}
+
+}  // namespace kvcake

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Writes slab.bin, its parts lossless.part and int8.part, and int8.slab, the numbers of the latter
+(needs numpy from PyPI): the codecs of docs/format.md a second time, from that page alone. Its layout
+is that of golden_test.cc."""
+import pathlib
+
+import numpy as np
+
+HEADS, TOKENS, CHANNELS = 2, 160, 24
+BLOCK_TOKENS_MAX = 128
+GROUP = 64
+
+
+def round_up(n: int, to: int = 64) -> int:
+    return (n + to - 1) // to * to
+
+
+def padded(data: bytes, to: int = 64) -> bytes:
+    return data.ljust(round_up(len(data), to), b"\0")
+
+
+def widen(bf16: np.ndarray) -> np.ndarray:
+    return (bf16.astype(np.uint32) << 16).view(np.float32)
+
+
+def nearest(x: np.ndarray) -> np.ndarray:
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def rounded_up(x: np.ndarray) -> np.ndarray:
+    return ((x.astype(np.float32).view(np.uint32) + 0xFFFF) >> 16).astype(np.uint16)
+
+
+def lossless_block(values: np.ndarray) -> tuple[bytes, bytes]:
+    """The entry and the bytes of one block."""
+    groups = (len(values) + GROUP - 1) // GROUP
+    exponents = (values >> 7 & 0xFF).astype(np.uint8)
+    rests = (values >> 8 & 0x80 | values & 0x7F).astype(np.uint8)
+    counts = np.bincount(exponents, minlength=256)
+    order = sorted(range(256), key=lambda e: (-counts[e], e))
+
+    def size(width: int) -> int:
+        if width == 0:
+            return groups * GROUP
+        escapes = len(values) - counts[order[: 2**width - 1]].sum()
+        return round_up(groups * 8 * width) + round_up(int(escapes))
+
+    width = min(range(5), key=lambda w: (size(w), w))
+    table = order[: 2**width - 1]
+    places = np.full(256, 2**width - 1)
+    places[table] = np.arange(len(table))
+    fill = groups * GROUP - len(values)
+    place = np.concatenate([places[exponents], np.zeros(fill, int)])
+    exponent = np.concatenate([exponents, np.zeros(fill, np.uint8)])
+    escapes = exponent[place == 2**width - 1].astype(np.uint8).tobytes()
+    planes = b""
+    for group in range(groups):
+        here = place[group * GROUP : (group + 1) * GROUP]
+        for bit in range(width):
+            planes += np.packbits(here >> bit & 1, bitorder="little").tobytes()
+    entry = bytes(table).ljust(15, b"\0") + bytes([width])
+    entry += len(escapes).to_bytes(8, "little") + bytes(8)
+    rest = rests.tobytes().ljust(groups * GROUP, b"\0")
+    return entry, rest + padded(planes) + padded(escapes)
+
+
+def lossless(slab: np.ndarray) -> bytes:
+    blocks = [lossless_block(block) for block in slab.reshape(2 * HEADS, -1)]
+    directory = padded(b"".join(entry for entry, _ in blocks))
+    return directory + b"".join(data for _, data in blocks) + bytes(GROUP)
+
+
+def quotient(x: np.ndarray, step: np.ndarray) -> np.ndarray:
+    return np.rint(np.divide(x, step, out=np.zeros_like(x), where=step > 0))
+
+
+def int8(slab: np.ndarray) -> tuple[bytes, np.ndarray]:
+    """The part, and the numbers that it stands for."""
+    keys, values = widen(slab).reshape(2, HEADS, TOKENS, CHANNELS)
+    blocks = (TOKENS + BLOCK_TOKENS_MAX - 1) // BLOCK_TOKENS_MAX
+    length = (TOKENS + blocks - 1) // blocks
+    scales, key_bytes, decoded = b"", np.zeros(keys.shape, np.uint8), np.zeros(keys.shape, np.float32)
+    for head in range(HEADS):
+        for first in range(0, TOKENS, length):
+            some = keys[head, first : first + length]
+            least = some.min(axis=0)
+            step = rounded_up((some.max(axis=0) - least) / np.float32(255))
+            n = np.minimum(quotient(some - least, np.broadcast_to(widen(step), some.shape)), 255)
+            scales += nearest(least).tobytes() + step.tobytes()
+            key_bytes[head, first : first + length] = n
+            decoded[head, first : first + length] = n.astype(np.float32) * widen(step) + least
+    step = rounded_up(np.abs(values).max(axis=2) / np.float32(127))
+    n = quotient(values, np.broadcast_to(widen(step)[..., None], values.shape)).clip(-127, 127)
+    value_bytes = n.astype(np.int8)
+    decoded_values = value_bytes.astype(np.float32) * widen(step)[..., None]
+    part = padded(scales) + padded(step.tobytes())
+    part += padded(key_bytes.tobytes()) + padded(value_bytes.tobytes())
+    return part, nearest(np.concatenate([decoded.ravel(), decoded_values.ravel()]))
+
+
+def main() -> None:
+    rng = np.random.default_rng(1)
+    shape = (HEADS, TOKENS, CHANNELS)
+    spread = np.exp(rng.standard_normal((HEADS, 1, CHANNELS)))
+    keys = 2 * rng.standard_normal((HEADS, 1, CHANNELS)) + spread * rng.standard_normal(shape)
+    keys[0, :, 3] = -1.5  # a channel that never changes
+    keys[1, 7, 5] = 0.0
+    values = 0.1 * rng.standard_normal(shape)
+    values[0, 9] = 0  # a token without any
+    values[1, 11, 2] = -1e-39  # subnormal
+    slab = nearest(np.concatenate([keys.ravel(), values.ravel()]).astype(np.float32))
+    here = pathlib.Path(__file__).parent
+    (here / "slab.bin").write_bytes(slab.tobytes())
+    (here / "lossless.part").write_bytes(lossless(slab))
+    part, numbers = int8(slab)
+    (here / "int8.part").write_bytes(part)
+    (here / "int8.slab").write_bytes(numbers.tobytes())
+
+
+main()

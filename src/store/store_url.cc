@@ -1,0 +1,109 @@
+#include "store/store_url.h"
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+
+namespace kvcake {
+namespace {
+
+bool IsSchemeName(std::string_view name) {
+  const auto fits = [](unsigned char c) {
+    return std::islower(c) || std::isdigit(c) || c == '+' || c == '-' || c == '.';
+  };
+  return !name.empty() && std::islower(static_cast<unsigned char>(name[0])) &&
+         std::all_of(name.begin(), name.end(), fits);
+}
+
+std::optional<int> HexDigit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return std::nullopt;
+}
+
+// Nothing where a '%' is not followed by the two digits of a byte that text may hold.
+std::optional<std::string> Decoded(std::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      decoded += text[i];
+      continue;
+    }
+    if (text.size() - i < 3) return std::nullopt;
+    const auto high = HexDigit(text[i + 1]), low = HexDigit(text[i + 2]);
+    if (!high || !low || *high + *low == 0) return std::nullopt;
+    decoded += static_cast<char>(*high << 4 | *low);
+    i += 2;
+  }
+  return decoded;
+}
+
+std::string WithQuestionMarks(std::string_view place) {
+  std::string decoded;
+  for (size_t i = 0; i < place.size(); ++i) {
+    const std::string_view three = place.substr(i, 3);
+    if (three == "%3F" || three == "%3f") {
+      decoded += '?';
+      i += 2;
+    } else {
+      decoded += place[i];
+    }
+  }
+  return decoded;
+}
+
+}  // namespace
+
+Result<StoreUrl> ParseStoreUrl(std::string_view text) {
+  const auto refuse = [&](const std::string& why) {
+    return Fail(ErrorCode::kInvalidArgument, "store '{}': {}", text, why);
+  };
+  StoreUrl url;
+  const size_t question = text.find('?');
+  std::string_view place = text.substr(0, question);
+  if (const size_t mark = place.find("://");
+      mark != place.npos && IsSchemeName(place.substr(0, mark))) {
+    url.scheme = place.substr(0, mark);
+    url.place = place.substr(mark + 3);
+  } else {
+    url.place = WithQuestionMarks(place);
+  }
+  if (url.place.empty()) return refuse("it names no place");
+  if (question == text.npos) return url;
+  std::string_view rest = text.substr(question + 1);
+  while (true) {
+    const size_t end = rest.find('&');
+    const std::string_view option = rest.substr(0, end);
+    const size_t equals = option.find('=');
+    if (equals == option.npos || equals == 0) {
+      return refuse(
+          fmt::format("'{}' after its '?' is no NAME=VALUE (a '?' of a directory's name "
+                      "is written %3F)",
+                      option));
+    }
+    auto name = Decoded(option.substr(0, equals)), value = Decoded(option.substr(equals + 1));
+    if (!name || !value) {
+      return refuse(
+          fmt::format("'{}' has a '%' that is not followed by two hexadecimal digits of "
+                      "a character (a '%' is written %25)",
+                      option));
+    }
+    for (const auto& given : url.options) {
+      if (given.first == *name) return refuse(fmt::format("'{}' is given twice", *name));
+    }
+    url.options.emplace_back(std::move(*name), std::move(*value));
+    if (end == rest.npos) return url;
+    rest.remove_prefix(end + 1);
+  }
+}
+
+Result<std::string> StoreDirectory(std::string_view text) {
+  ASSIGN_OR_RETURN(StoreUrl url, ParseStoreUrl(text));
+  if (url.scheme.empty()) return std::move(url.place);
+  return Fail(ErrorCode::kUnsupported,
+              "store '{}': there are no stores of the kind {}://, only directories", text,
+              url.scheme);
+}
+
+}  // namespace kvcake

@@ -1,0 +1,87 @@
+#include "store/store_url.h"
+
+#include <gmock/gmock.h>
+
+#include "store/open_store.h"
+
+namespace kvcake {
+namespace {
+
+using ::testing::HasSubstr;
+
+using Options = std::vector<std::pair<std::string, std::string>>;
+
+StoreUrl Parsed(std::string_view text) {
+  auto url = ParseStoreUrl(text);
+  EXPECT_TRUE(url) << text << ": " << url.error().message;
+  return url ? *url : StoreUrl{};
+}
+
+std::string Refused(std::string_view text) {
+  const auto url = ParseStoreUrl(text);
+  EXPECT_FALSE(url) << text;
+  if (url) return {};
+  EXPECT_EQ(url.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(url.error().message, HasSubstr("'" + std::string(text) + "'"));
+  return url.error().message;
+}
+
+TEST(StoreUrl, WithoutOptionsIsTheDirectoryAsItIsSpelled) {
+  for (const char* dir : {"kv", "/var/lib/kv", "../a b", "a%20b", "100%", "a=b&c", "C:/kv", "://x",
+                          "Mixed://x", "a:b", "kv/"}) {
+    EXPECT_EQ(Parsed(dir), (StoreUrl{.scheme = "", .place = dir, .options = {}}));
+  }
+}
+
+TEST(StoreUrl, OptionsFollowTheQuestionMarkInTheirOrder) {
+  EXPECT_EQ(Parsed("kv?codec=int8").options, (Options{{"codec", "int8"}}));
+  EXPECT_EQ(Parsed("/a b/kv?z=1&a=&b=x=y?").options,
+            (Options{{"z", "1"}, {"a", ""}, {"b", "x=y?"}}));
+  EXPECT_EQ(Parsed("/a b/kv?z=1").place, "/a b/kv");
+}
+
+TEST(StoreUrl, BytesCanBeWrittenInHexadecimal) {
+  EXPECT_EQ(Parsed("kv?key-file=a%26b%3Dc%25%c3%A9").options, (Options{{"key-file", "a&b=c%é"}}));
+  EXPECT_EQ(Parsed("what%3Fnow%3f?a=b").place, "what?now?");
+  EXPECT_EQ(Parsed("%3").place, "%3");
+}
+
+TEST(StoreUrl, SchemesAreNamedBeforeTheirPlace) {
+  EXPECT_EQ(Parsed("redis://host:6379/0?codec=int8"),
+            (StoreUrl{.scheme = "redis", .place = "host:6379/0", .options = {{"codec", "int8"}}}));
+  EXPECT_EQ(Parsed("s3://bucket/a%3Fb").place, "bucket/a%3Fb");
+  EXPECT_EQ(Parsed("kv?url=s3://x").scheme, "");
+}
+
+TEST(StoreUrl, WhatIsNoUrlIsRefusedWithTheTextAndTheRemedy) {
+  EXPECT_THAT(Refused(""), HasSubstr("names no place"));
+  EXPECT_THAT(Refused("?codec=int8"), HasSubstr("names no place"));
+  EXPECT_THAT(Refused("redis://"), HasSubstr("names no place"));
+  for (const char* text : {"kv?", "kv?codec", "kv?=int8", "kv?a=b&", "kv?a=b&&c=d", "kv?a=1&c"}) {
+    EXPECT_THAT(Refused(text), HasSubstr("is written %3F"));
+  }
+  for (const char* text : {"kv?a=%", "kv?a=%4", "kv?a=%4g", "kv?%zz=1", "kv?a=%00"}) {
+    EXPECT_THAT(Refused(text), HasSubstr("is written %25"));
+  }
+  EXPECT_THAT(Refused("kv?a=1&b=2&a=1"), HasSubstr("'a' is given twice"));
+}
+
+TEST(StoreUrl, OnlyDirectoriesAreDirectories) {
+  EXPECT_EQ(*StoreDirectory("kv?codec=int8"), "kv");
+  const auto refused = StoreDirectory("redis://host");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("redis://"));
+}
+
+TEST(StoreUrl, UnknownOptionsOfAStoreAreRefusedByName) {
+  EXPECT_EQ(ReadStoreUrl("a%3Fb")->dir, "a?b");
+  const auto refused = ReadStoreUrl("kv?colour=red");
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("'colour'"));
+  EXPECT_FALSE(ReadStoreUrl("redis://host"));
+  EXPECT_FALSE(ReadStoreUrl("kv?"));
+}
+
+}  // namespace
+}  // namespace kvcake
