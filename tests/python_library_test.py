@@ -144,7 +144,8 @@ class CacheTest(unittest.TestCase):
 
     def test_warnings_go_to_a_logger(self):
         self.keep(1)
-        (chunk,) = [p for p in pathlib.Path(self._dir.name).rglob("*") if len(p.name) == 64]
+        (chunk,) = [p for p in pathlib.Path(self._dir.name).rglob("*")
+                    if len(p.name) == 64 and p.is_file()]
         data = bytearray(chunk.read_bytes())
         data[5000] ^= 1
         chunk.write_bytes(data)

@@ -447,6 +447,7 @@ class ChaosTest(EngineTest):
             engine.step()
             seen["jumps"] += engine.jumps
             seen["computed"] += engine.computed_tokens
+            self.assertEqual(engine.failed, 0)
             for cache, worker in zip(engine.caches, engine.workers):
                 stats = cache.stats()
                 self.assertEqual((stats.restorations, stats.acquired), (0, 0))
@@ -494,6 +495,18 @@ class PlannerTest(unittest.TestCase):
         reports[0].progress["r"].ranks = 1
         planner.hear(reports[1].aggregate(reports[0]))
         self.assertEqual(planner.matched("r", 0), 4)
+
+    def test_what_the_prefix_cache_has_lost_since_is_begun_again(self):
+        planner = Planner(chunk_tokens=4, block_tokens=4)
+        planner.add("r", list(range(42)), 42, RequestKey(), cached_tokens=16)
+        self.step(planner, 0, 0)
+        self.hear(planner, 10, 10)
+        self.assertIsNone(planner.matched("r", 8))
+        step = planner.step({}, lambda name: [], 0)
+        self.assertEqual([(b.epoch, b.cached_chunks) for b in step.begins], [(2, 2)])
+        self.assertEqual(step.ends, [("r", 1)])
+        self.hear(planner, 10, 10, epoch=2)
+        self.assertEqual(planner.matched("r", 8), 32)
 
     def test_what_is_said_of_an_earlier_epoch_is_dropped(self):
         planner = self.planner()

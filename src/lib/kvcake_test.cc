@@ -85,7 +85,9 @@ TEST_F(LibraryTest, MessagesGoWhereTheyAreAsked) {
   Open();
   ASSERT_EQ(kvcake_set_log(&Heard::Listen, &heard), KVCAKE_OK);
   for (const bool listens : {true, false}) {
-    if (!listens) ASSERT_EQ(kvcake_set_log(nullptr, nullptr), KVCAKE_OK);
+    if (!listens) {
+      ASSERT_EQ(kvcake_set_log(nullptr, nullptr), KVCAKE_OK);
+    }
     const int document = listens ? 1 : 2, before = heard.warnings;
     Keep(document, 1);
     std::fstream(ChunkFiles().back(), std::ios::in | std::ios::out).seekp(4096).write("bad", 3);

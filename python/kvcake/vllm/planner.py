@@ -30,6 +30,7 @@ class _Request:
     prompt_tokens: int
     restores: bool  # it may be loaded, not just kept
     epoch: int
+    cached: int = 0  # chunks that the prefix cache had as the epoch began: they are not loaded
     known_chunks: int = 0  # whose keys the workers can make
     restoring: bool = False
     progress: Progress | None = None  # of this epoch, from all ranks
@@ -82,7 +83,8 @@ class Planner:
         cached = cached_tokens // self._chunk
         may_load = state.restores and self._policy != "compute" and chunks > cached
         state.epoch, state.restoring, state.progress = self._epochs, may_load, None
-        state.asked, state.fresh, state.jump, state.known_chunks = 0, True, None, full
+        state.asked, state.fresh, state.jump = 0, True, None
+        state.cached, state.known_chunks = cached, full
         if not may_load and self._keep == "none":
             return
         self._next.begins.append(Begin(
@@ -113,6 +115,9 @@ class Planner:
         state = self._requests.get(request)
         if state is None or not state.restoring:
             return 0
+        if computed // self._chunk < state.cached:  # the prefix cache has lost some since
+            self._end(request)
+            self._begin(request, computed)
         progress = state.progress
         if progress is None:
             state.asked += 1
@@ -227,10 +232,12 @@ class Planner:
     def hear(self, report: Report) -> None:
         """The workers' report, of all ranks together."""
         if report.failures > self._failures:
-            # What was computed since is not kept: it is offered again as it is computed again.
+            # What was computed since is not kept: it is offered again as it is computed again, by
+            # whatever requests vLLM sets back.
             self._failures = report.failures
-            for state in self._requests.values():
+            for name, state in self._requests.items():
                 state.saved = 0
+                self._end(name)
         for name, progress in report.progress.items():
             state = self._requests.get(name)
             if state is None or not state.restoring or progress.epoch != state.epoch:
