@@ -128,18 +128,18 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
         salt = identity.encode([parts, request.cache_salt]) if parts or request.cache_salt else b""
         return RequestKey(salt, self._extras(request))
 
-    # vLLM's own extra keys of the prompt's blocks: what it does not share, we do not either.
+    # vLLM's own extra keys of the prompt's blocks: what it does not share, we do not either. The
+    # adapter, which it knows by its name and path, is in the salt by its bytes.
     def _extras(self, request: Any) -> dict[int, bytes]:
-        if not kv_cache_utils.need_extra_keys(request):
-            return {}
         made: dict[int, bytes] = {}
         feature = 0
         for chunk in range(request.num_prompt_tokens // self._chunk):
             start = chunk * self._chunk
             extra, feature = kv_cache_utils.generate_block_hash_extra_keys(
                 request, start, start + self._chunk, feature)
-            if extra:
-                made[chunk] = identity.encode(list(extra))
+            kept = [key for key in extra or () if not isinstance(key, tuple) or key[0] != "lora"]
+            if kept:
+                made[chunk] = identity.encode(kept)
         return made
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int

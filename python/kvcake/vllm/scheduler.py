@@ -29,6 +29,7 @@ class CakeScheduling:
                              '"kv_connector_module_path": "kvcake.vllm", "kv_role": "kv_both", '
                              '"kv_load_failure_policy": "recompute", ...}\'')
         self._planner = self.connector.planner
+        self._jumping: dict[str, int] = {}  # running requests: tokens that they leave out
         self.connector.cached_tokens_of = self._cached_tokens
         self.connector.blocks_of = lambda name: self.kv_cache_manager.get_block_ids(name)[0]
 
@@ -39,9 +40,11 @@ class CakeScheduling:
             if self.kv_cache_manager.enable_caching else 0
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        self._jumping.clear()
         for request in self.running:
             after = self._planner.jump(request.request_id, request.num_computed_tokens)
             if after is not None:
+                self._jumping[request.request_id] = after - request.num_computed_tokens
                 request.num_computed_tokens = after
         return super().schedule(*args, **kwargs)
 
@@ -58,12 +61,30 @@ class CakeScheduling:
         if meta.jumps:
             scheduler_output.has_sync_kv_loads = True  # they are copied before the step computes
         for jump in meta.jumps:
-            self._count(self.requests[jump.request], jump)
+            if jump.request in self._jumping:
+                self._count(self.requests[jump.request], self._jumping[jump.request])
         return meta
 
-    # Tokens that were jumped over are cached ones, as users see them.
-    def _count(self, request: Any, jump: Any) -> None:
-        pass
+    # Tokens that are jumped over are cached ones, as users see them. Those of an admission are
+    # counted by vLLM.
+    @staticmethod
+    def _count(request: Any, tokens: int) -> None:
+        stats = request.prefill_stats
+        if stats and request.num_preemptions <= 0:
+            stats.set(num_prompt_tokens=stats.num_prompt_tokens,
+                      num_local_cached_tokens=stats.num_local_cached_tokens,
+                      num_external_cached_tokens=stats.num_external_cached_tokens + tokens)
+
+    # Blocks after one that is missing are wrong until they are computed again. vLLM leaves them to
+    # its prefix cache meanwhile, which would hand them to others.
+    def _handle_invalid_blocks(self, invalid_block_ids: set[int], *args: Any) -> set[str]:
+        affected = super()._handle_invalid_blocks(invalid_block_ids, *args)
+        for name in affected:
+            request = self.requests[name]
+            blocks = self.kv_cache_manager.get_block_ids(name)[0]
+            self.kv_cache_manager.evict_blocks(
+                set(blocks[request.num_computed_tokens // self.block_size:]))
+        return affected
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super()._preempt_request(request, *args, **kwargs)

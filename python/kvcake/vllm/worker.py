@@ -13,6 +13,9 @@ from kvcake.vllm.messages import WAIT, Begin, Front, Jump, Progress, Report, Sav
 from kvcake.vllm.stats import Counts
 
 LEARNS_FROM = 0.9  # of a step's tokens that are one request's: others' time is not its
+# A step in which nobody computes has time until something came, but vLLM hears of new requests
+# between steps only.
+IDLE_WAIT_S = 0.002
 
 
 class Blocks(Protocol):
@@ -60,6 +63,7 @@ class Worker:
         self._step: Step | None = None
         self._began = 0.0
         self._busy_until: float | None = None  # the end of the step before, if it computed
+        self._idle = False  # nobody computed in the step, and nobody waits for a first report
         self._failures = 0
         self._failed_blocks: set[int] = set()
         self._seconds_a_token = 0.0
@@ -217,6 +221,7 @@ class Worker:
         for save in step.saves:
             self._save(save, keep=step.failures_seen == self._failures)
         self._busy_until = self._clock() if step.tokens > 0 else None
+        self._idle = step.tokens == 0 and not step.begins
 
     def _computed(self, front: Front, opened: _Open, took: float, tokens: int) -> None:
         count = front.end - front.start
@@ -254,24 +259,15 @@ class Worker:
 
     def report(self) -> Report | None:
         """What the scheduler hears, with the advice for its next step, which is a claim already."""
-        idle = self._step is None or self._step.tokens == 0
-        began_none = self._step is None or not self._step.begins
-        if self._step is not None:
-            self.computed()
-        wait_s = self._wait_s() if idle and began_none else 0.0
-        if wait_s > 0:
-            self._cache.wait(wait_s)
+        self.computed()
+        if self._idle and self._open:
+            self._cache.wait(IDLE_WAIT_S)
         progress, self._closed = self._closed, {}
         for name, opened in self._open.items():
             progress[name] = self._advise(opened)
         if not progress and self._failures == 0:
             return None
         return Report(progress, self._failures)
-
-    # A step in which nobody computes has time: until something came, but no longer than vLLM should
-    # be kept from new requests.
-    def _wait_s(self) -> float:
-        return 0.002 if self._open else 0.0
 
     def _advise(self, opened: _Open) -> Progress:
         restoration = opened.restoration
