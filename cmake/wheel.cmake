@@ -10,4 +10,4 @@ add_library(spdlog_inside INTERFACE)  # Debian's spdlog and fmt, from their head
 target_compile_definitions(spdlog_inside INTERFACE SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY)
 target_link_libraries(spdlog_inside INTERFACE Threads::Threads)
 set(spdlog_library spdlog_inside)
-add_link_options(-static-libstdc++ -static-libgcc -Wl,--gc-sections)
+add_link_options(-static-libstdc++ -static-libgcc -Wl,-z,defs -s)
