@@ -31,11 +31,11 @@ def words(count, first=0):
 
 
 @contextlib.contextmanager
-def engine(store=None, *, scheduler="kvcake.vllm.KvcakeScheduler", model=MODEL, vllm=None,
+def engine(store=None, *, scheduler="kvcake.vllm.KvcakeScheduler", vllm=None,
            **options):
     """An LLM; without a store vLLM alone."""
     from vllm import LLM
-    arguments = {"model": str(model), "dtype": "bfloat16", "max_model_len": 8192,
+    arguments = {"model": str(MODEL), "dtype": "bfloat16", "max_model_len": 8192,
                  "enforce_eager": True, "max_num_batched_tokens": 512, **(vllm or {})}
     if store is not None:
         arguments.update(scheduler_cls=scheduler,
