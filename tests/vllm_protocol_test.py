@@ -598,17 +598,33 @@ class IdentityTest(unittest.TestCase):
         with self.assertRaisesRegex(identity.Unkeyed, "no files"):
             identity.folder_digest(self.folder)
 
+    def test_code_beside_the_weights_counts(self):
+        self.write("a.safetensors", {"x": b"123"})
+        one = identity.folder_digest(self.folder)
+        (self.folder / "modeling.py").write_text("1")
+        self.assertNotEqual(identity.folder_digest(self.folder), one)
+
     def test_an_adapter_is_its_bytes_not_its_name(self):
-        adapters = identity.Adapters()
+        adapters = [identity.Adapters() for _ in range(3)]
         with self.assertRaises(identity.Unkeyed):
-            adapters.digest(str(self.folder))
+            adapters[0].digest(1, str(self.folder))
         self.write("adapter_model.safetensors", {"x": b"1"})
         (self.folder / "adapter_config.json").write_text('{"r": 8}')
-        one = adapters.digest(str(self.folder))
-        self.write("adapter_model.safetensors", {"x": b"2"})
-        two = adapters.digest(str(self.folder))
-        (self.folder / "adapter_config.json").write_text('{"r": 9}')
-        self.assertEqual(len({one, two, adapters.digest(str(self.folder))}), 3)
+        one = adapters[0].digest(1, str(self.folder))
+        self.assertEqual(adapters[0].digest(2, str(self.folder)), one)
+        self.write("adapter_model.safetensors", {"x": b"22"})
+        two = adapters[1].digest(1, str(self.folder))
+        with self.assertRaisesRegex(identity.Unkeyed, "changed"):
+            adapters[0].digest(1, str(self.folder))
+        (self.folder / "adapter_config.json").write_text('{"r": 16}')
+        self.assertEqual(len({one, two, adapters[2].digest(1, str(self.folder))}), 3)
+
+    def test_some_ropes_depend_on_the_longest_prompt(self):
+        for rope, depends in ((None, False), ({"rope_type": "llama3"}, False),
+                              ({"type": "longrope"}, True), ({"rope_type": "dynamic"}, True)):
+            self.assertEqual(identity.depends_on_length({"rope_scaling": rope}), depends)
+        self.assertTrue(identity.depends_on_length(
+            {"text_config": {"rope_parameters": {"rope_type": "longrope"}}}))
 
     def test_no_two_extras_are_encoded_the_same(self):
         values = [None, "", b"", 0, "0", [], [""], ["a", "b"], ["ab"], [["a"], "b"], ("a", 1),

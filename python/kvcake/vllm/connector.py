@@ -44,6 +44,9 @@ def check_supported(vllm_config: Any, kv_cache_config: Any) -> None:
         "context parallelism": getattr(parallel, "decode_context_parallel_size", 1) > 1
         or getattr(parallel, "prefill_context_parallel_size", 1) > 1,
         "speculative decoding": vllm_config.speculative_config is not None,
+        "changing the weights of a running engine (--enable-sleep-mode, weight transfer)":
+            bool(getattr(vllm_config.model_config, "enable_sleep_mode", False))
+            or getattr(vllm_config, "weight_transfer_config", None) is not None,
         "KV scales that are computed on the fly (--calculate-kv-scales)":
             bool(getattr(vllm_config.cache_config, "calculate_kv_scales", False)),
     }
@@ -124,7 +127,7 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
         if lora is not None:
             if getattr(lora, "tensorizer_config_dict", None):
                 raise identity.Unkeyed("a LoRA adapter of tensorizer")
-            parts.append(self._adapters.digest(lora.lora_path))
+            parts.append(self._adapters.digest(lora.lora_int_id, lora.lora_path))
         salt = identity.encode([parts, request.cache_salt]) if parts or request.cache_salt else b""
         return RequestKey(salt, self._extras(request))
 
@@ -214,8 +217,10 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _facts(self, blocks: TorchBlocks, rank: int) -> dict[str, Any]:
         model, cache = self._vllm_config.model_config, self._vllm_config.cache_config
+        config = model.hf_config.to_dict()
         return {"vllm": vllm.__version__, "weights": self._weights(),
-                "config": identity.config_digest(model.hf_config.to_dict()),
+                "config": identity.config_digest(config),
+                "longest": model.max_model_len if identity.depends_on_length(config) else None,
                 "dtype": str(model.dtype), "kv_cache_dtype": str(cache.cache_dtype),
                 "quantization": str(model.quantization), "block_tokens": self._block,
                 "layout": blocks.layout(), "instructions": _instructions(),

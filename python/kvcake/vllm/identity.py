@@ -60,8 +60,6 @@ def files_digest(files: Iterable[pathlib.Path], remembered: pathlib.Path | None 
     """Of the tensors of safetensors files, however they are spread over files, and of the bytes of
     other files. `remembered` is a file that keeps digests of files that have not changed since."""
     listed = sorted(files)
-    if not listed:
-        raise Unkeyed("there are no files of weights")
     cache: dict[str, list] = {}
     if remembered is not None:
         try:
@@ -102,7 +100,11 @@ def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def folder_digest(folder: pathlib.Path, remembered: pathlib.Path | None = None) -> str:
-    return files_digest(weight_files(folder), remembered)
+    """Of a model's weights, and of the code that may come with them."""
+    weights = weight_files(folder)
+    if not weights:
+        raise Unkeyed(f"{folder} has no files of weights")
+    return files_digest(weights + sorted(folder.glob("*.py")), remembered)
 
 
 # ---- what beside tokens a request's chunks depend on
@@ -123,22 +125,25 @@ def encode(value: Any) -> bytes:
 
 
 class Adapters:
-    """Digests of LoRA adapters, which vLLM knows by a name that may mean another one tomorrow."""
+    """Digests of LoRA adapters, which vLLM knows by a number and a name that may mean another one
+    tomorrow. An adapter whose files have changed since it was first seen has no key: which of both
+    vLLM has loaded is not known."""
 
     def __init__(self) -> None:
-        self._known: dict[str, str] = {}
+        self._known: dict[int, tuple[str, str]] = {}
 
-    def digest(self, folder: str) -> str:
+    def digest(self, number: int, folder: str) -> str:
         path = pathlib.Path(folder)
         files = weight_files(path) + sorted(path.glob("adapter_config.json"))
         if len(files) < 2:
             raise Unkeyed(f"the LoRA adapter's files are not in a folder {folder}")
         stamp = json.dumps([_stamp(file) for file in files])
-        if stamp not in self._known:
-            if len(self._known) >= 1024:
-                self._known.clear()
-            self._known[stamp] = files_digest(files)
-        return self._known[stamp]
+        if number not in self._known:
+            self._known[number] = (stamp, files_digest(files))
+        known, digest = self._known[number]
+        if known != stamp:
+            raise Unkeyed(f"the LoRA adapter in {folder} has changed since it was loaded")
+        return digest
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
@@ -147,6 +152,23 @@ def config_digest(config: Mapping[str, Any]) -> str:
             if name not in ("_name_or_path", "name_or_path", "transformers_version", "torch_dtype",
                             "dtype", "use_cache")}
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+# What numbers of these depend on is in the configuration; of others, also on how long prompts may be.
+_PLAIN_ROPE = (None, "default", "linear", "llama3", "yarn")
+
+
+def depends_on_length(config: Mapping[str, Any]) -> bool:
+    """Whether rotary embeddings are chosen by the longest prompt that vLLM was started for."""
+    for name, value in config.items():
+        if not isinstance(value, Mapping):
+            continue
+        kind = value.get("rope_type", value.get("type"))
+        if name.startswith("rope_") and kind not in _PLAIN_ROPE:
+            return True
+        if depends_on_length(value):
+            return True
+    return False
 
 
 def name_space(facts: Mapping[str, Any]) -> str:

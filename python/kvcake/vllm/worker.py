@@ -3,14 +3,17 @@ alone, from chunks that are acquired, all or none. Knows nothing of vLLM or torc
 """
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kvcake.cache import Cache, Chunk, Key, Restoration
+from kvcake.cache import Cache, Chunk, Error, Key, Restoration
 from kvcake.vllm.messages import WAIT, Begin, Front, Jump, Progress, Report, Save, Step
 from kvcake.vllm.stats import Counts
+
+logger = logging.getLogger("vllm.kvcake")
 
 LEARNS_FROM = 0.9  # of a step's tokens that are one request's: others' time is not its
 # A step in which nobody computes has time until something came, but vLLM hears of new requests
@@ -119,8 +122,13 @@ class Worker:
         if not any(held[begin.cached_chunks:]):
             self._closed[begin.request] = Progress(begin.epoch)
             return
-        restoration = self._cache.begin(root, keys[:chunks], policy=self._policy,
-                                        slice_chunks_max=self._slice_max)
+        try:
+            restoration = self._cache.begin(root, keys[:chunks], policy=self._policy,
+                                            slice_chunks_max=self._slice_max)
+        except Error as error:  # it is computed
+            logger.warning("kvcake: request %s is not restored: %s", begin.request, error)
+            self._closed[begin.request] = Progress(begin.epoch)
+            return
         opened = self._open[begin.request] = _Open(restoration, begin.epoch, chunks)
         self._confirm(opened, begin.cached_chunks)
 
