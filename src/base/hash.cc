@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <openssl/evp.h>
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(KVCAKE_WHEEL)  // Debian's static library has no dispatcher
 #include <xxh_x86dispatch.h>  // the widest vectors that the CPU has, for the same names and numbers
 #else
 #include <xxhash.h>

@@ -1,9 +1,6 @@
 // The C API: numbers become objects, errors codes, and no exception goes further.
 #include "lib/kvcake.h"
 
-#include <spdlog/sinks/stdout_color_sinks.h>
-#include <spdlog/spdlog.h>
-
 #include <exception>
 #include <iterator>
 #include <new>
@@ -12,6 +9,7 @@
 #include <utility>
 
 #include "lib/arguments.h"
+#include "lib/log.h"
 #include "lib/registry.h"
 
 namespace kvcake {
@@ -111,17 +109,6 @@ Status CheckCount(int count, int least, const char* name) {
               kMost);
 }
 
-// The host's output is its own. A logger that the host has set stays.
-void LogToStderr() {
-  static const bool done = [] {
-    if (spdlog::default_logger()->name().empty()) {
-      spdlog::set_default_logger(spdlog::stderr_color_mt("kvcake"));
-    }
-    return true;
-  }();
-  static_cast<void>(done);
-}
-
 void WriteTurn(const CacheTurn& turn, kvcake_turn* out) {
   kvcake_turn written = {};
   switch (turn.kind) {
@@ -161,13 +148,20 @@ const char* kvcake_last_error(void) { return last_error.c_str(); }
 
 const char* kvcake_version(void) { return KVCAKE_VERSION; }
 
+int kvcake_set_log(kvcake_log_function function, void* context) {
+  return Guarded([&] {
+    SetLog(function, context);
+    return static_cast<int>(KVCAKE_OK);
+  });
+}
+
 int kvcake_open(const kvcake_options* options, kvcake_cache* cache) {
   return Guarded([&] {
     if (const Status status = CheckPointer(cache, "cache"); !status) return Refuse(status.error());
     Registry& registry = Registry::Get();
     const auto read = ReadOptions(options);
     if (!read) return Refuse(read.error());
-    LogToStderr();
+    InstallLog();
     auto opened = Cache::Open(*read);
     if (!opened) return Refuse(opened.error());
     const auto number = registry.Add(std::move(*opened));

@@ -49,6 +49,19 @@ KVCAKE_API const char* kvcake_status_name(int status);
 KVCAKE_API const char* kvcake_last_error(void);
 KVCAKE_API const char* kvcake_version(void); /* "0.1.0" */
 
+enum {
+  KVCAKE_LOG_DEBUG = 1,
+  KVCAKE_LOG_INFO = 2,
+  KVCAKE_LOG_WARNING = 3,
+  KVCAKE_LOG_ERROR = 4,
+  KVCAKE_LOG_CRITICAL = 5
+};
+typedef void (*kvcake_log_function)(void* context, int level, const char* message);
+/* Has messages of all caches of this process go to `function`, from any thread, one at a time, and
+ * no longer to stderr; NULL: to stderr again. The function before is not running when the call
+ * returns. A log function makes no calls of this library. */
+KVCAKE_API int kvcake_set_log(kvcake_log_function function, void* context);
+
 typedef uint64_t kvcake_cache; /* 0 is none, of all three */
 typedef uint64_t kvcake_restoration;
 typedef uint64_t kvcake_chunk;

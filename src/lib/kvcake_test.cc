@@ -74,6 +74,31 @@ TEST_F(LibraryTest, WhatNobodyStoredIsComputed) {
   ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
 }
 
+TEST_F(LibraryTest, MessagesGoWhereTheyAreAsked) {
+  struct Heard {
+    std::atomic<int> warnings = 0;
+    static void Listen(void* context, int level, const char* message) {
+      EXPECT_NE(std::string(message), "");
+      if (level == KVCAKE_LOG_WARNING) ++static_cast<Heard*>(context)->warnings;
+    }
+  } heard;
+  Open();
+  ASSERT_EQ(kvcake_set_log(&Heard::Listen, &heard), KVCAKE_OK);
+  for (const bool listens : {true, false}) {
+    if (!listens) {
+      ASSERT_EQ(kvcake_set_log(nullptr, nullptr), KVCAKE_OK);
+    }
+    const int document = listens ? 1 : 2, before = heard.warnings;
+    Keep(document, 1);
+    std::fstream(ChunkFiles().back(), std::ios::in | std::ios::out).seekp(4096).write("bad", 3);
+    kvcake_restoration restoration = 0;
+    ASSERT_EQ(Begin(Keys(document, 1), &restoration, KVCAKE_POLICY_LOAD), KVCAKE_OK);
+    EXPECT_EQ(Restore(restoration).computed, 1);
+    ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+    EXPECT_EQ(heard.warnings > before, listens);
+  }
+}
+
 TEST_F(LibraryTest, ADamagedChunkIsNeverHandedOut) {
   Open();
   Keep(1, 8);

@@ -1,0 +1,90 @@
+"""vLLM's KV cache as blocks of all layers, copied in torch's terms: one path for CPU and GPU."""
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from kvcake.cache import Chunk
+
+
+def block_view(cache: torch.Tensor, block_count: int) -> torch.Tensor:
+    """The layer's cache with its blocks first, wherever the backend has them. ValueError where that
+    cannot be told."""
+    dims = [dim for dim, size in enumerate(cache.shape) if size == block_count]
+    if cache.device.type == "cpu" and dims[:1] == [0]:
+        return cache  # as all of vLLM's backends there have it
+    if len(dims) != 1:
+        raise ValueError(f"kvcake: which dimension of a KV cache of shape {tuple(cache.shape)} "
+                         f"counts its {block_count} blocks is not clear")
+    return cache.movedim(dims[0], 0)
+
+
+class TorchBlocks:
+    """Implements worker.Blocks. On a GPU, chunks pass through pinned memory and a side stream,
+    which the model's stream waits for, and the other way round."""
+
+    def __init__(self, caches: Mapping[str, torch.Tensor], block_count: int,
+                 blocks_a_chunk: int) -> None:
+        self.views = [block_view(cache, block_count) for cache in caches.values()]
+        first = self.views[0]
+        if any(v.shape[1:] != first.shape[1:] or v.dtype != first.dtype for v in self.views):
+            raise ValueError("kvcake: layers whose KV caches differ are not supported")
+        self.layers, self.blocks_a_chunk = len(self.views), blocks_a_chunk
+        self.shape, self.dtype, self.device = first.shape[1:], first.dtype, first.device
+        self.block_bytes = first[0].numel() * first.element_size()
+        self.slab_bytes = self.block_bytes * blocks_a_chunk
+        self.on_host = self.device.type == "cpu"
+        self._staging = torch.empty((self.layers, blocks_a_chunk, *self.shape), dtype=self.dtype,
+                                    pin_memory=not self.on_host)
+        self._stream = None if self.on_host else torch.cuda.Stream(self.device)
+
+    def layout(self) -> dict:
+        """What a chunk's bytes mean, for its name space."""
+        view = self.views[0]
+        return {"shape": list(self.shape), "dtype": str(self.dtype), "layers": self.layers,
+                "order": sorted(range(view.dim() - 1), key=lambda dim: -view.stride(dim + 1)),
+                "blocks_a_chunk": self.blocks_a_chunk}
+
+    def _view(self, chunk: Chunk) -> torch.Tensor:
+        elements = self.layers * chunk.stride // self.dtype.itemsize
+        raw = (ctypes.c_uint8 * (self.layers * chunk.stride)).from_address(chunk.address)
+        flat = torch.frombuffer(raw, dtype=self.dtype, count=elements)
+        return flat.view(self.layers, -1)[:, :self.slab_bytes // self.dtype.itemsize].view(
+            self.layers, self.blocks_a_chunk, *self.shape)
+
+    def write(self, chunks: Sequence[Chunk], blocks: Sequence[int]) -> None:
+        if self._stream is None:
+            for i, chunk in enumerate(chunks):
+                self._copy_in(self._view(chunk), blocks[i * self.blocks_a_chunk:])
+            return
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_stream(torch.cuda.default_stream(self.device))
+            for i, chunk in enumerate(chunks):
+                self._staging.copy_(self._view(chunk))
+                self._copy_in(self._staging, blocks[i * self.blocks_a_chunk:])
+                self._stream.synchronize()  # there is one staging buffer
+        torch.cuda.current_stream(self.device).wait_stream(self._stream)
+
+    def _copy_in(self, source: torch.Tensor, blocks: Sequence[int]) -> None:
+        for j, block in enumerate(blocks[:self.blocks_a_chunk]):
+            if block < 0:
+                continue
+            for layer, view in enumerate(self.views):
+                view[block].copy_(source[layer, j], non_blocking=True)
+
+    def read(self, blocks: Sequence[int]) -> tuple[int, int]:
+        if self._stream is None:
+            self._copy_out(blocks)
+        else:
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(self._stream):
+                self._copy_out(blocks)
+            self._stream.synchronize()
+        return self._staging.data_ptr(), self.slab_bytes
+
+    def _copy_out(self, blocks: Sequence[int]) -> None:
+        for j, block in enumerate(blocks):
+            for layer, view in enumerate(self.views):
+                self._staging[layer, j].copy_(view[block], non_blocking=True)

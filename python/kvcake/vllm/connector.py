@@ -1,0 +1,311 @@
+"""The connector: what vLLM calls in the scheduler's process, and in each worker's."""
+from __future__ import annotations
+
+import logging
+import pathlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import vllm
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole, KVConnectorWorkerMetadata,
+    SupportsHMA)
+from vllm.v1.core import kv_cache_utils
+
+import kvcake
+from kvcake.vllm import identity
+from kvcake.vllm.blocks import TorchBlocks
+from kvcake.vllm.config import CHUNK_TOKENS, Config, check_version, read_config
+from kvcake.vllm.messages import Report, Step
+from kvcake.vllm.metrics import KvcakePromMetrics, KvcakeStats
+from kvcake.vllm.planner import Planner, RequestKey
+from kvcake.vllm.worker import Worker
+
+logger = logging.getLogger("vllm.kvcake")
+
+
+@dataclass
+class StepMetadata(Step, KVConnectorMetadata):
+    pass
+
+
+@dataclass
+class WorkerReport(Report, KVConnectorWorkerMetadata):
+    pass
+
+
+def check_supported(vllm_config: Any, kv_cache_config: Any) -> None:
+    """ValueError that names what the plugin cannot do, and what to set instead."""
+    parallel, transfer = vllm_config.parallel_config, vllm_config.kv_transfer_config
+    refused = {
+        "pipeline parallelism": parallel.pipeline_parallel_size > 1,
+        "context parallelism": getattr(parallel, "decode_context_parallel_size", 1) > 1
+        or getattr(parallel, "prefill_context_parallel_size", 1) > 1,
+        "speculative decoding": vllm_config.speculative_config is not None,
+        "changing the weights of a running engine (--enable-sleep-mode, weight transfer)":
+            bool(getattr(vllm_config.model_config, "enable_sleep_mode", False))
+            or getattr(vllm_config, "weight_transfer_config", None) is not None,
+        "KV scales that are computed on the fly (--calculate-kv-scales)":
+            bool(getattr(vllm_config.cache_config, "calculate_kv_scales", False)),
+    }
+    for what, asked in refused.items():
+        if asked:
+            raise ValueError(f"kvcake: {what} is not supported")
+    if getattr(transfer, "kv_load_failure_policy", "recompute") != "recompute":
+        raise ValueError('kvcake: set "kv_load_failure_policy": "recompute" in '
+                         "--kv-transfer-config: a load that fails must not fail its request")
+    if transfer.kv_role != "kv_both":
+        raise ValueError('kvcake: set "kv_role": "kv_both" in --kv-transfer-config')
+    groups = kv_cache_config.kv_cache_groups
+    specs = [type(group.kv_cache_spec).__name__ for group in groups]
+    spec = groups[0].kv_cache_spec if len(groups) == 1 else None
+    if specs != ["FullAttentionSpec"] or getattr(spec, "sliding_window", None) \
+            or getattr(spec, "attention_chunk_size", None):
+        raise ValueError(f"kvcake: the model's KV cache is {specs}: only full attention in all "
+                         "layers is supported")
+
+
+class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
+    """Cake for vLLM: prompts are computed from the front while stores load them from the back."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        check_version(vllm.__version__)
+        super().__init__(vllm_config, role, kv_cache_config)
+        check_supported(vllm_config, kv_cache_config)
+        self.config: Config = read_config(
+            vllm_config.kv_transfer_config.kv_connector_extra_config or {})
+        spec = kv_cache_config.kv_cache_groups[0].kv_cache_spec
+        self._block = spec.block_size
+        self._a_chunk = -(-CHUNK_TOKENS // self._block)
+        self._chunk = self._block * self._a_chunk
+        self._ranks = vllm_config.parallel_config.tensor_parallel_size
+        self._worker: Worker | None = None
+        self._cache: kvcake.Cache | None = None
+        if role == KVConnectorRole.SCHEDULER:
+            self._start_scheduler(vllm_config)
+
+    # ---- in the scheduler's process
+
+    def _start_scheduler(self, vllm_config: Any) -> None:
+        from kvcake.vllm.scheduler import CakeScheduling
+        scheduler = vllm_config.scheduler_config.get_scheduler_cls()
+        if not issubclass(scheduler, CakeScheduling):
+            raise ValueError("kvcake: start vLLM with --scheduler-cls kvcake.vllm.KvcakeScheduler "
+                             "(with --async-scheduling kvcake.vllm.KvcakeAsyncScheduler)")
+        self.planner = Planner(chunk_tokens=self._chunk, block_tokens=self._block,
+                               ranks=self._ranks, policy=self.config.policy,
+                               keep=self.config.keep)
+        self._adapters = identity.Adapters()
+        self._refused: set[str] = set()
+        # Of the scheduler, which says them when it has begun.
+        self.cached_tokens_of: Callable[[Any], int] = lambda request: 0
+        self.blocks_of: Callable[[str], Sequence[int]] = lambda request: []
+
+    def on_new_request(self, request: Any) -> None:
+        try:
+            key = self._key(request)
+        except identity.Unkeyed as why:
+            if str(why) not in self._refused and len(self._refused) < 100:
+                self._refused.add(str(why))
+                logger.warning("kvcake: requests are neither restored nor kept: %s", why)
+            self.planner.finish(request.request_id)
+            return
+        restores = not getattr(request, "skip_reading_prefix_cache", False)
+        self.planner.add(request.request_id, request._all_token_ids, request.num_prompt_tokens, key,
+                         restores=restores,
+                         cached_tokens=self.cached_tokens_of(request) if restores else 0)
+
+    def _key(self, request: Any) -> RequestKey:
+        if request.prompt_token_ids is None or getattr(request, "prompt_embeds", None) is not None:
+            raise identity.Unkeyed("a prompt of embeddings has no tokens")
+        if getattr(request, "resumable", False):
+            raise identity.Unkeyed("a prompt that is still streamed may change")
+        lora = request.lora_request
+        parts: list[Any] = []
+        if lora is not None:
+            if getattr(lora, "tensorizer_config_dict", None):
+                raise identity.Unkeyed("a LoRA adapter of tensorizer")
+            parts.append(self._adapters.digest(lora.lora_int_id, lora.lora_path))
+        salt = identity.encode([parts, request.cache_salt]) if parts or request.cache_salt else b""
+        return RequestKey(salt, self._extras(request))
+
+    # vLLM's own extra keys of the prompt's blocks: what it does not share, we do not either. The
+    # adapter, which it knows by its name and path, is in the salt by its bytes.
+    def _extras(self, request: Any) -> dict[int, bytes]:
+        made: dict[int, bytes] = {}
+        feature = 0
+        for chunk in range(request.num_prompt_tokens // self._chunk):
+            start = chunk * self._chunk
+            extra, feature = kv_cache_utils.generate_block_hash_extra_keys(
+                request, start, start + self._chunk, feature)
+            kept = [key for key in extra or () if not isinstance(key, tuple) or key[0] != "lora"]
+            if kept:
+                made[chunk] = identity.encode(kept)
+        return made
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int
+                                   ) -> tuple[int | None, bool]:
+        return self.planner.matched(request.request_id, num_computed_tokens), False
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        self.planner.admitted(request.request_id, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        started = {new.req_id: new.num_computed_tokens
+                   for new in scheduler_output.scheduled_new_reqs}
+        cached = scheduler_output.scheduled_cached_reqs
+        started.update(zip(cached.req_ids, cached.num_computed_tokens))
+        scheduled = {name: (started[name], started[name] + count)
+                     for name, count in scheduler_output.num_scheduled_tokens.items()}
+        step = self.planner.step(scheduled, self.blocks_of,
+                                 scheduler_output.total_num_scheduled_tokens)
+        return StepMetadata(**vars(step))
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        report = connector_output.kv_connector_worker_meta
+        if report is not None:
+            self.planner.hear(report)
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, None]:
+        self.planner.finish(request.request_id)
+        return False, None
+
+    def request_finished_all_groups(self, request: Any, block_ids: tuple[list[int], ...]
+                                    ) -> tuple[bool, None]:
+        return self.request_finished(request, [])
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False  # a save that is dropped is a miss some day
+
+    # ---- in a worker's process
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        distinct = {cache.data_ptr(): (name, cache) for name, cache in kv_caches.items()}
+        blocks = TorchBlocks(dict(distinct.values()), self._kv_cache_config.num_blocks,
+                             self._a_chunk)
+        if not blocks.on_host and not self.config.experimental_cuda:
+            raise ValueError("kvcake: the plugin has never run on a GPU; to be the first, set "
+                             '"experimental_cuda": true in kv_connector_extra_config')
+        kvcake.set_log(logger)
+        rank = self._rank()
+        slice_tokens = self._vllm_config.scheduler_config.max_num_batched_tokens
+        self._cache = kvcake.Cache(
+            identity.name_space(self._facts(blocks, rank)), layers=blocks.layers,
+            chunk_tokens=self._chunk, slab_bytes=blocks.slab_bytes, stores=self.config.listed(),
+            memory_bytes=self.config.memory_bytes, store_ttl_s=self.config.store_ttl_s,
+            stall_timeout_s=self.config.stall_timeout_s, device=self._device())
+        self._worker = Worker(
+            self._cache, blocks, chunk_tokens=self._chunk, blocks_a_chunk=self._a_chunk,
+            slice_chunks_max=max(1, slice_tokens // self._chunk), policy=self.config.policy,
+            rank=rank, ranks=self._ranks, look_s=self.config.look_s)
+        logger.info("kvcake %s: %d chunks of %d tokens in %s", kvcake.__version__,
+                    self._cache.stats().stored_chunks, self._chunk,
+                    ", ".join(store.where for store in self.config.stores))
+
+    def _rank(self) -> int:
+        if self._ranks == 1:
+            return 0
+        from vllm.distributed import get_tensor_model_parallel_rank
+        return get_tensor_model_parallel_rank()
+
+    # Costs that were measured hold for it.
+    def _device(self) -> str:
+        return f"vllm {vllm.__version__}, {torch.get_num_threads()} threads, {_instructions()}"
+
+    def _facts(self, blocks: TorchBlocks, rank: int) -> dict[str, Any]:
+        model, cache = self._vllm_config.model_config, self._vllm_config.cache_config
+        config = model.hf_config.to_dict()
+        return {"vllm": vllm.__version__, "weights": self._weights(),
+                "config": identity.config_digest(config),
+                "longest": model.max_model_len if identity.depends_on_length(config) else None,
+                "dtype": str(model.dtype), "kv_cache_dtype": str(cache.cache_dtype),
+                "quantization": str(model.quantization), "block_tokens": self._block,
+                "layout": blocks.layout(), "instructions": _instructions(),
+                "tensor_parallel": [rank, self._ranks]}
+
+    def _weights(self) -> str:
+        if self.config.weights_id:
+            return "named " + self.config.weights_id
+        model, load = self._vllm_config.model_config, self._vllm_config.load_config
+        try:
+            if str(load.load_format).endswith("dummy"):
+                raise identity.Unkeyed("they are made up (--load-format dummy)")
+            folder = pathlib.Path(model.model)
+            if not folder.is_dir():
+                from huggingface_hub import snapshot_download
+                folder = pathlib.Path(snapshot_download(
+                    model.model, revision=model.revision, cache_dir=load.download_dir,
+                    local_files_only=True))
+            remembered = pathlib.Path(self.config.stores[0].where) / "vllm-weights.json"
+            remembered.parent.mkdir(parents=True, exist_ok=True)
+            return identity.folder_digest(folder, remembered)
+        except (identity.Unkeyed, OSError, ValueError) as why:
+            raise ValueError(f"kvcake: the weights of {model.model} cannot be told by their bytes: "
+                             f'{why}. Name them by "weights_id" in kv_connector_extra_config, '
+                             "another name for other weights") from why
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        assert isinstance(connector_metadata, StepMetadata)
+        if self._worker is not None:
+            self._worker.bind(connector_metadata)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        if self._worker is not None:
+            self._worker.load()
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        pass
+
+    def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any,
+                      **kwargs: Any) -> None:
+        pass
+
+    def wait_for_save(self) -> None:
+        if self._worker is not None:
+            self._worker.computed()
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        return self._worker.take_failed_blocks() if self._worker is not None else set()
+
+    def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
+        report = self._worker.report() if self._worker is not None else None
+        return WorkerReport(report.progress, report.failures) if report is not None else None
+
+    def shutdown(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = self._cache = None
+            kvcake.set_log(None)
+
+    # ---- metrics
+
+    def get_kv_connector_stats(self) -> KvcakeStats | None:
+        if self._worker is None or self._cache is None:
+            return None
+        data = self._worker.counts.take(self._cache.stats().reads_failed)
+        return KvcakeStats(data=data) if data else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KvcakeStats:
+        return KvcakeStats(data=data if data is not None else {})
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: list[str],
+                           per_engine_labelvalues: dict[int, list[object]]) -> KvcakePromMetrics:
+        return KvcakePromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+
+# vLLM lays out its cache on CPUs by what the CPU has; so do its numbers depend on it.
+def _instructions() -> str:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    wanted = {"avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "asimd",
+              "bf16", "sve", "i8mm"}
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.lower().startswith(("flags", "features")):
+            return " ".join(sorted(wanted & set(line.split())))
+    return "unknown"

@@ -1,0 +1,177 @@
+"""What the numbers in a KV cache depend on, as text and bytes that are hashed into keys: weights by
+their bytes, LoRA adapters by theirs, and vLLM's own extra keys. What has no key is refused.
+"""
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+class Unkeyed(Exception):
+    """It has no key: it is neither loaded nor kept."""
+
+
+# ---- weights
+
+_READ_BYTES = 1 << 22
+
+
+def _hash_range(path: pathlib.Path, start: int, count: int) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        file.seek(start)
+        while count > 0:
+            block = file.read(min(count, _READ_BYTES))
+            if not block:
+                raise Unkeyed(f"{path} is cut short")
+            digest.update(block)
+            count -= len(block)
+    return digest.hexdigest()
+
+
+def _safetensors(path: pathlib.Path) -> list[list]:
+    """[name, dtype, shape, digest] of each tensor."""
+    with open(path, "rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        if size > 100 << 20:
+            raise Unkeyed(f"{path} is no safetensors file")
+        header = json.loads(file.read(size))
+    header.pop("__metadata__", None)
+    base = 8 + size
+    return [[name, one["dtype"], one["shape"],
+             _hash_range(path, base + one["data_offsets"][0],
+                         one["data_offsets"][1] - one["data_offsets"][0])]
+            for name, one in header.items()]
+
+
+def _stamp(path: pathlib.Path) -> list:
+    stat = path.stat()
+    return [str(path.resolve()), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns,
+            stat.st_ctime_ns]
+
+
+def files_digest(files: Iterable[pathlib.Path], remembered: pathlib.Path | None = None) -> str:
+    """Of the tensors of safetensors files, however they are spread over files, and of the bytes of
+    other files. `remembered` is a file that keeps digests of files that have not changed since."""
+    listed = sorted(files)
+    cache: dict[str, list] = {}
+    if remembered is not None:
+        try:
+            cache = json.loads(remembered.read_text())
+        except (OSError, ValueError):
+            pass
+
+    def digest(path: pathlib.Path) -> tuple[str, list]:
+        stamp = json.dumps(_stamp(path))
+        if stamp in cache:
+            return stamp, cache[stamp]
+        if path.suffix == ".safetensors":
+            return stamp, _safetensors(path)
+        return stamp, [[path.name, "file", [], _hash_range(path, 0, path.stat().st_size)]]
+
+    with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        made = dict(pool.map(digest, listed))
+    if remembered is not None and any(stamp not in cache for stamp in made):
+        try:
+            partial = remembered.with_name(f"{remembered.name}.{os.getpid()}")
+            partial.write_text(json.dumps({**cache, **made}))
+            partial.replace(remembered)
+        except OSError:
+            pass  # it is hashed again at the next start
+    tensors = sorted(tensor for listed_tensors in made.values() for tensor in listed_tensors)
+    return hashlib.sha256(json.dumps(tensors).encode()).hexdigest()
+
+
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+
+
+def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Those that vLLM would load: of one format, as it does."""
+    for pattern in _WEIGHTS:
+        if found := sorted(folder.glob(pattern)):
+            return found
+    return []
+
+
+def folder_digest(folder: pathlib.Path, remembered: pathlib.Path | None = None) -> str:
+    """Of a model's weights, and of the code that may come with them."""
+    weights = weight_files(folder)
+    if not weights:
+        raise Unkeyed(f"{folder} has no files of weights")
+    return files_digest(weights + sorted(folder.glob("*.py")), remembered)
+
+
+# ---- what beside tokens a request's chunks depend on
+
+def encode(value: Any) -> bytes:
+    """Text, bytes, whole numbers, None and lists of them, so that no two are the same."""
+    if value is None:
+        return b"n"
+    if isinstance(value, str):
+        return b"s" + encode(value.encode())[1:]
+    if isinstance(value, (bytes, bytearray)):
+        return b"b" + struct.pack("<Q", len(value)) + bytes(value)
+    if isinstance(value, int):
+        return b"i" + encode(str(int(value)))[1:]
+    if isinstance(value, (list, tuple)):
+        return b"l" + struct.pack("<Q", len(value)) + b"".join(map(encode, value))
+    raise Unkeyed(f"a key of a kind that is not known: {type(value).__name__}")
+
+
+class Adapters:
+    """Digests of LoRA adapters, which vLLM knows by a number and a name that may mean another one
+    tomorrow. An adapter whose files have changed since it was first seen has no key: which of both
+    vLLM has loaded is not known."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[str, str]] = {}
+
+    def digest(self, number: int, folder: str) -> str:
+        path = pathlib.Path(folder)
+        files = weight_files(path) + sorted(path.glob("adapter_config.json"))
+        if len(files) < 2:
+            raise Unkeyed(f"the LoRA adapter's files are not in a folder {folder}")
+        stamp = json.dumps([_stamp(file) for file in files])
+        if number not in self._known:
+            self._known[number] = (stamp, files_digest(files))
+        known, digest = self._known[number]
+        if known != stamp:
+            raise Unkeyed(f"the LoRA adapter in {folder} has changed since it was loaded")
+        return digest
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """Of a model's configuration, without what names it."""
+    kept = {name: value for name, value in config.items()
+            if name not in ("_name_or_path", "name_or_path", "transformers_version", "torch_dtype",
+                            "dtype", "use_cache")}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+# What numbers of these depend on is in the configuration; of others, also on how long prompts may be.
+_PLAIN_ROPE = (None, "default", "linear", "llama3", "yarn")
+
+
+def depends_on_length(config: Mapping[str, Any]) -> bool:
+    """Whether rotary embeddings are chosen by the longest prompt that vLLM was started for."""
+    for name, value in config.items():
+        if not isinstance(value, Mapping):
+            continue
+        kind = value.get("rope_type", value.get("type"))
+        if name.startswith("rope_") and kind not in _PLAIN_ROPE:
+            return True
+        if depends_on_length(value):
+            return True
+    return False
+
+
+def name_space(facts: Mapping[str, Any]) -> str:
+    """One line for each fact, in order of their names."""
+    return "vllm plugin 1\n" + "".join(f"{name}={json.dumps(facts[name], sort_keys=True)}\n"
+                                       for name in sorted(facts))

@@ -1,0 +1,294 @@
+"""A worker's side: owns keys, claims, loads and saves of one rank. Blocks are written by the jump
+alone, from chunks that are acquired, all or none. Knows nothing of vLLM or torch.
+"""
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kvcake.cache import Cache, Chunk, Error, Key, Restoration
+from kvcake.vllm.messages import WAIT, Begin, Front, Jump, Progress, Report, Save, Step
+from kvcake.vllm.stats import Counts
+
+logger = logging.getLogger("vllm.kvcake")
+
+LEARNS_FROM = 0.9  # of a step's tokens that are one request's: others' time is not its
+# A step in which nobody computes has time until something came, but vLLM hears of new requests
+# between steps only.
+IDLE_WAIT_S = 0.002
+
+
+class Blocks(Protocol):
+    """vLLM's KV cache on this rank, as blocks of all layers."""
+
+    def write(self, chunks: Sequence[Chunk], blocks: Sequence[int]) -> None:
+        """Copies chunks to blocks, so many a chunk; -1: the block is left out. Done, or enqueued
+        before the step's computation, when it returns; chunks may be released then."""
+
+    def read(self, blocks: Sequence[int]) -> tuple[int, int]:
+        """Copies the blocks of one chunk to memory that stays until the next call: its address, and
+        the stride of layers."""
+
+
+@dataclass
+class _Open:
+    restoration: Restoration
+    epoch: int
+    chunks: int
+    loaded: int = 0  # by jumps
+    computed: int = 0
+    met: int | None = None  # where the last jump began
+
+
+@dataclass
+class _Request:
+    root: Key
+    keys: list[Key] = field(default_factory=list)
+    extras: dict[int, bytes] = field(default_factory=dict)
+
+
+class Worker:
+    """Used by the worker's thread alone."""
+
+    def __init__(self, cache: Cache, blocks: Blocks, *, chunk_tokens: int, blocks_a_chunk: int,
+                 slice_chunks_max: int, policy: str = "cake", rank: int = 0, ranks: int = 1,
+                 look_s: float = 0.005, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cache, self._blocks, self._clock = cache, blocks, clock
+        self._chunk, self._a_chunk = chunk_tokens, blocks_a_chunk
+        self._slice_max, self._policy, self._look_s = slice_chunks_max, policy, look_s
+        self._ranks = ranks
+        self._requests: dict[str, _Request] = {}
+        self._open: dict[str, _Open] = {}
+        self._closed: dict[str, Progress] = {}  # to be reported once
+        self._step: Step | None = None
+        self._began = 0.0
+        self._busy_until: float | None = None  # the end of the step before, if it computed
+        self._idle = False  # nobody computed in the step, and nobody waits for a first report
+        self._failures = 0
+        self._failed_blocks: set[int] = set()
+        self._seconds_a_token = 0.0
+        self.counts = Counts(first_rank=rank == 0)
+
+    # ---- before the step
+
+    def bind(self, step: Step) -> None:
+        """What the scheduler said with the step: ends, begins, claims for what it computes."""
+        self._step, self._began = step, self._clock()
+        for name, epoch in step.ends:
+            if (opened := self._open.get(name)) and opened.epoch == epoch:
+                self._close(name)
+        for name in step.forgotten:
+            if name in self._open:
+                self._close(name)
+            self._requests.pop(name, None)
+        for begin in step.begins:
+            self._begin(begin)
+        for front in step.fronts:
+            if opened := self._find(front.request, front.epoch):
+                self._claim_ahead(opened, front)
+
+    def load(self) -> None:
+        """The jumps, before the step computes."""
+        assert self._step is not None
+        for jump in self._step.jumps:
+            self._jump(jump)
+
+    def _find(self, name: str, epoch: int) -> _Open | None:
+        opened = self._open.get(name)
+        return opened if opened is not None and opened.epoch == epoch else None
+
+    def _close(self, name: str) -> None:
+        opened = self._open.pop(name)
+        opened.restoration.end()
+        if opened.loaded > 0 or opened.computed > 0:
+            saved_s = opened.loaded * self._chunk * self._seconds_a_token
+            self.counts.restored(opened.loaded * self._chunk, opened.computed * self._chunk,
+                                 opened.met, opened.chunks, saved_s)
+
+    def _begin(self, begin: Begin) -> None:
+        if begin.request in self._open:
+            self._close(begin.request)
+        root = self._cache.root(begin.salt)
+        request = self._requests[begin.request] = _Request(root, [], begin.extras)
+        self._extend(request, begin.tokens)
+        if begin.restore_chunks == 0:
+            return
+        keys = request.keys[:begin.restore_chunks]
+        held = self._cache.lookup(keys, self._look_s)
+        chunks = len(held.rstrip(b"\0"))  # what nobody has at the end is no part of it
+        if not any(held[begin.cached_chunks:]):
+            self._closed[begin.request] = Progress(begin.epoch)
+            return
+        try:
+            restoration = self._cache.begin(root, keys[:chunks], policy=self._policy,
+                                            slice_chunks_max=self._slice_max)
+        except Error as error:  # it is computed
+            logger.warning("kvcake: request %s is not restored: %s", begin.request, error)
+            self._closed[begin.request] = Progress(begin.epoch)
+            return
+        opened = self._open[begin.request] = _Open(restoration, begin.epoch, chunks)
+        self._confirm(opened, begin.cached_chunks)
+
+    def _extend(self, request: _Request, tokens: bytes) -> None:
+        size = 4 * self._chunk
+        if not request.extras:
+            parent = request.keys[-1] if request.keys else request.root
+            request.keys += self._cache.keys(parent, tokens)
+            return
+        for at in range(0, len(tokens) - size + 1, size):
+            parent = request.keys[-1] if request.keys else request.root
+            if extra := request.extras.get(len(request.keys)):
+                parent = self._cache.extend_key(parent, extra)
+            request.keys += self._cache.keys(parent, tokens[at:at + size])
+
+    # Nothing of what the step computes should be loading any more.
+    def _claim_ahead(self, opened: _Open, front: Front) -> None:
+        # Chunks that the prefix cache has by now; not those of a jump, which are loaded.
+        if not any(jump.request == front.request for jump in self._step.jumps):
+            self._confirm(opened, front.start // self._chunk)
+        end = min(-(-front.end // self._chunk), opened.chunks)
+        progress = opened.restoration.progress()
+        claimed_end = progress.claimed_first + progress.claimed_count
+        if progress.claimed_count > 0 and claimed_end < end:
+            opened.restoration.computed(0)
+            progress = opened.restoration.progress()
+        if progress.claimed_count == 0 and progress.front < end:
+            opened.restoration.claim(end - progress.front)
+
+    # All chunks before `end` were computed, or are in vLLM's prefix cache.
+    @staticmethod
+    def _confirm(opened: _Open, end: int, seconds_a_chunk: float = 0.0) -> None:
+        restoration = opened.restoration
+        while True:
+            progress = restoration.progress()
+            if progress.claimed_count == 0:
+                if progress.front >= min(end, opened.chunks):
+                    return
+                restoration.claim(min(end, opened.chunks) - progress.front)
+                continue
+            first, last = progress.claimed_first, progress.claimed_first + progress.claimed_count
+            computed = max(0, min(end, last) - first)
+            restoration.computed(computed, computed * seconds_a_chunk)
+
+    def _jump(self, jump: Jump) -> None:
+        began = self._clock()
+        opened = self._find(jump.request, jump.epoch)
+        count = len(jump.blocks) // self._a_chunk
+        held: list[Chunk] = []
+        if opened is not None:
+            for i in range(jump.first, jump.first + count):
+                chunk = opened.restoration.acquire(i)
+                if chunk is None:
+                    break
+                held.append(chunk)
+        try:
+            if len(held) == count:
+                self._blocks.write(held, jump.blocks)
+        finally:
+            for chunk in held:
+                chunk.release()
+        if len(held) < count:
+            self._fail(jump)
+        else:
+            assert opened is not None
+            opened.loaded += count
+            opened.met = jump.first if opened.met is None else opened.met
+            self.counts.copied(count * self._chunk, self._clock() - began)
+
+    # The order of what travels excludes it. Should it happen, vLLM computes the blocks again; what
+    # is computed on top of them until the scheduler knows is not kept.
+    def _fail(self, jump: Jump) -> None:
+        if self._ranks > 1:
+            # Other ranks compute on top of what is missing here, and do not know it.
+            raise RuntimeError(f"kvcake: chunks of request {jump.request} are not in memory")
+        self._failures += 1
+        self._failed_blocks.update(block for block in jump.blocks if block >= 0)
+        if self._find(jump.request, jump.epoch):
+            self._close(jump.request)
+        self._closed[jump.request] = Progress(jump.epoch)
+
+    def take_failed_blocks(self) -> set[int]:
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
+
+    # ---- after the step
+
+    def computed(self) -> None:
+        """The step has computed: its time is learned from, what it filled is kept."""
+        step, self._step = self._step, None
+        if step is None:
+            return
+        began = self._began if self._busy_until is None else self._busy_until
+        took = self._clock() - began
+        for front in step.fronts:
+            if opened := self._find(front.request, front.epoch):
+                self._computed(front, opened, took, step.tokens)
+        for save in step.saves:
+            self._save(save, keep=step.failures_seen == self._failures)
+        self._busy_until = self._clock() if step.tokens > 0 else None
+        self._idle = step.tokens == 0 and not step.begins
+
+    def _computed(self, front: Front, opened: _Open, took: float, tokens: int) -> None:
+        count = front.end - front.start
+        learns = count >= LEARNS_FROM * tokens
+        if learns:
+            self._seconds_a_token = took / count
+        before = opened.restoration.progress().computed
+        end = front.end // self._chunk
+        self._confirm(opened, end, took / count * self._chunk if learns else 0.0)
+        opened.computed += opened.restoration.progress().computed - before
+        if end >= opened.chunks:
+            self._close(front.request)
+
+    def _save(self, save: Save, keep: bool) -> None:
+        request = self._requests.get(save.request)
+        if request is None:
+            return
+        self._extend(request, save.tokens)
+        if not keep:
+            self.counts.dropped(len(save.blocks) // self._a_chunk)
+            return
+        keys = request.keys[save.first:save.first + len(save.blocks) // self._a_chunk]
+        held = self._cache.lookup(keys)
+        for i, key in enumerate(keys):
+            if held[i]:
+                continue
+            chunk = save.first + i
+            address, stride = self._blocks.read(
+                save.blocks[i * self._a_chunk:(i + 1) * self._a_chunk])
+            parent = request.keys[chunk - 1] if chunk > 0 else request.root
+            if self._cache.put(key, parent, chunk, address, stride):
+                self.counts.kept(1)
+            else:
+                self.counts.dropped(1)
+
+    def report(self) -> Report | None:
+        """What the scheduler hears, with the advice for its next step, which is a claim already."""
+        self.computed()
+        if self._idle and self._open:
+            self._cache.wait(IDLE_WAIT_S)
+        progress, self._closed = self._closed, {}
+        for name, opened in self._open.items():
+            progress[name] = self._advise(opened)
+        if not progress and self._failures == 0:
+            return None
+        return Report(progress, self._failures)
+
+    def _advise(self, opened: _Open) -> Progress:
+        restoration = opened.restoration
+        if restoration.progress().claimed_count > 0:  # a claim on advice that the step did not take
+            restoration.computed(0)
+        front = min(restoration.progress().front, opened.chunks)
+        turn = restoration.claim_front(self._slice_max, 1.0 / len(self._open))
+        until = {"wait": WAIT, "done": opened.chunks}.get(turn.kind, turn.first + turn.count)
+        return Progress(opened.epoch, opened.chunks if turn.kind == "done" else front, until,
+                        opened.chunks)
+
+    def close(self) -> None:
+        """Gives all back, and closes the cache, which writes what is queued."""
+        for name in list(self._open):
+            self._close(name)
+        self._cache.close()

@@ -1,0 +1,160 @@
+"""The Python package `kvcake` over libkvcake: python_library_test.py PATH/libkvcake.so"""
+import ctypes
+import logging
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+os.environ["KVCAKE_LIBRARY"] = sys.argv.pop(1)
+sys.path.insert(0, str(ROOT / "python"))
+import kvcake  # noqa: E402
+from kvcake import _library  # noqa: E402
+
+HEADER = re.sub(r"/\*.*?\*/", "", (ROOT / "src/lib/kvcake.h").read_text(), flags=re.S)
+LAYERS, CHUNK_TOKENS, SLAB = 3, 4, 1000
+
+
+class BindingTest(unittest.TestCase):
+    def test_every_call_is_bound_with_its_arguments(self):
+        declared = {}
+        for returns, name, arguments in re.findall(
+                r"KVCAKE_API ([\w ]+\*?) ?(kvcake_\w+)\(([^;]*)\);", HEADER):
+            declared[name] = (returns, [a.strip() for a in arguments.split(",")]
+                              if arguments != "void" else [])
+        self.assertGreater(len(declared), 20)
+        self.assertEqual(set(declared), set(_library.CALLS))
+        kinds = {"int": ctypes.c_int, "const char*": ctypes.c_char_p}
+        numbers = {"int": ctypes.c_int, "size_t": ctypes.c_size_t, "double": ctypes.c_double,
+                   "int32_t": ctypes.c_int32, "kvcake_cache": ctypes.c_uint64,
+                   "kvcake_restoration": ctypes.c_uint64, "kvcake_chunk": ctypes.c_uint64}
+        for name, (returns, arguments) in declared.items():
+            bound_returns, *bound = _library.CALLS[name]
+            self.assertIs(bound_returns, kinds[returns.strip()], name)
+            self.assertEqual(len(bound), len(arguments), name)
+            for argument, kind in zip(arguments, bound):
+                declared_type = argument.rsplit(" ", 1)[0]
+                if declared_type in numbers:
+                    self.assertIs(kind, numbers[declared_type], f"{name}: {argument}")
+                else:  # a pointer, or a function
+                    self.assertEqual(ctypes.sizeof(kind), ctypes.sizeof(ctypes.c_void_p),
+                                     f"{name}: {argument}")
+                    self.assertNotIn(kind, numbers.values(), f"{name}: {argument}")
+
+    def test_structures_are_as_large_as_the_library_has_them(self):
+        sizes = dict(line.split() for line in (ROOT / "tests/library_abi.txt").read_text()
+                     .splitlines() if "@" not in line)
+        self.assertEqual({name: str(ctypes.sizeof(kind))
+                          for name, kind in _library.STRUCTURES.items()}, sizes)
+
+    def test_fields_are_in_the_headers_order(self):
+        for body, name in re.findall(r"typedef struct \w+ \{(.*?)\} (\w+);", HEADER, flags=re.S):
+            declared = [re.search(r"(\w+)(\[\d+\])?\s*$", field)[1]
+                        for field in body.split(";") if field.strip()]
+            self.assertEqual([field[0] for field in _library.STRUCTURES[name]._fields_], declared)
+
+    def test_it_imports_nothing_that_is_not_pythons_own(self):
+        script = ("import sys; before = set(sys.modules); import kvcake; "
+                  "print(*{m.split('.')[0] for m in set(sys.modules) - before})")
+        made = subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.PIPE,
+                              env={**os.environ, "PYTHONPATH": str(ROOT / "python")}).stdout
+        others = set(made.decode().split()) - set(sys.stdlib_module_names)
+        self.assertEqual(others, {"kvcake"})
+
+
+class CacheTest(unittest.TestCase):
+    def setUp(self):
+        self._dir = tempfile.TemporaryDirectory()
+        self.addCleanup(self._dir.cleanup)
+
+    def open(self, **options):
+        cache = kvcake.Cache("test", layers=LAYERS, chunk_tokens=CHUNK_TOKENS, slab_bytes=SLAB,
+                             stores=[kvcake.Store(self._dir.name)], memory_bytes=1 << 20,
+                             write_queue_share=1.0, **options)
+        return cache
+
+    def keep(self, chunks):
+        with self.open() as cache:
+            keys = self.keys(cache, chunks)
+            for i in range(chunks):
+                data = ctypes.create_string_buffer(self.content(i), LAYERS * SLAB)
+                self.assertTrue(cache.put(keys[i + 1], keys[i], i, ctypes.addressof(data)))
+            cache.flush()
+            self.assertEqual(cache.stats().writes_written, chunks)
+
+    @staticmethod
+    def keys(cache, chunks):
+        root = cache.root(b"salt")
+        return [root, *cache.keys(root, [7] * CHUNK_TOKENS * chunks)]
+
+    @staticmethod
+    def content(chunk):
+        return bytes((chunk + i) % 251 for i in range(LAYERS * SLAB))
+
+    def restore(self, cache, keys):
+        """How many chunks were loaded, and computed."""
+        with cache.begin(keys[0], keys[1:]) as restoration:
+            while (turn := restoration.claim_front(4)).kind != "done":
+                if turn.kind == "wait":
+                    cache.wait(turn.wait_s)
+                else:
+                    restoration.computed(turn.count, 1e-3 * turn.count)
+            loaded = 0
+            for i in range(len(keys) - 1):
+                if chunk := restoration.acquire(i):
+                    slabs = b"".join(ctypes.string_at(chunk.address + layer * chunk.stride, SLAB)
+                                     for layer in range(LAYERS))
+                    self.assertEqual(slabs, self.content(i))
+                    chunk.release()
+                    loaded += 1
+            return loaded, restoration.progress().computed
+
+    def test_what_was_put_is_restored(self):
+        self.keep(12)
+        with self.open() as cache:
+            keys = self.keys(cache, 12)
+            self.assertEqual(cache.lookup(keys[1:], 5.0), b"\2" * 12)
+            self.assertEqual(sum(self.restore(cache, keys)), 12)
+
+    def test_errors_say_what_is_wrong(self):
+        with self.assertRaisesRegex(kvcake.Error, "slab_bytes") as raised:
+            kvcake.Cache("test", layers=1, chunk_tokens=4, slab_bytes=0)
+        self.assertEqual(raised.exception.status, 1)
+        with self.open() as cache:
+            with self.assertRaises(ValueError):
+                cache.keys(b"short", [1] * 4)
+            with self.assertRaisesRegex(kvcake.Error, "no slice is claimed"):
+                keys = self.keys(cache, 2)
+                with cache.begin(keys[0], keys[1:]) as restoration:
+                    restoration.computed(1)
+        with self.assertRaisesRegex(kvcake.Error, "no such cache"):
+            cache.stats()
+
+    def test_extras_and_salts_part_keys(self):
+        with self.open() as cache:
+            root = cache.root()
+            plain = cache.keys(root, [1] * CHUNK_TOKENS)
+            self.assertNotEqual(plain, cache.keys(cache.root(b"x"), [1] * CHUNK_TOKENS))
+            self.assertNotEqual(plain, cache.keys(cache.extend_key(root, b"image"),
+                                                  [1] * CHUNK_TOKENS))
+
+    def test_warnings_go_to_a_logger(self):
+        self.keep(1)
+        (chunk,) = [p for p in pathlib.Path(self._dir.name).rglob("*")
+                    if len(p.name) == 64 and p.is_file()]
+        data = bytearray(chunk.read_bytes())
+        data[5000] ^= 1
+        chunk.write_bytes(data)
+        logger = logging.getLogger("kvcake.test")
+        kvcake.set_log(logger)
+        self.addCleanup(kvcake.set_log, None)
+        with self.assertLogs(logger, logging.WARNING), self.open() as cache:
+            self.assertEqual(self.restore(cache, self.keys(cache, 1)), (0, 1))
+
+
+if __name__ == "__main__":
+    unittest.main()

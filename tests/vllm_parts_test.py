@@ -1,0 +1,207 @@
+"""Parts of kvcake.vllm that want vLLM's or torch's objects, but no engine. Runs in a virtual
+environment with vLLM and kvcake."""
+import ctypes
+import os
+import pathlib
+import tempfile
+import types
+import unittest
+
+os.environ.setdefault("KVCAKE_VLLM_ANY", "1")
+
+import torch  # noqa: E402
+
+from kvcake.cache import Chunk  # noqa: E402
+from kvcake.vllm import identity  # noqa: E402
+from kvcake.vllm.blocks import TorchBlocks, block_view  # noqa: E402
+from kvcake.vllm.connector import KvcakeConnector, check_supported  # noqa: E402
+from kvcake.vllm.metrics import KvcakePromMetrics, KvcakeStats  # noqa: E402
+from kvcake.vllm.planner import Planner  # noqa: E402
+
+CHUNK = 4
+
+
+def request(**fields):
+    values = {"request_id": "r", "prompt_token_ids": list(range(14)), "num_prompt_tokens": 14,
+              "_all_token_ids": list(range(14)), "lora_request": None, "cache_salt": None,
+              "mm_features": [], "prompt_embeds": None, "resumable": False,
+              "skip_reading_prefix_cache": False, **fields}
+    return types.SimpleNamespace(**values)
+
+
+def image(identifier, offset, length):
+    position = types.SimpleNamespace(offset=offset, length=length)
+    return types.SimpleNamespace(identifier=identifier, mm_position=position, modality="image")
+
+
+class KeyTest(unittest.TestCase):
+    def setUp(self):
+        self.connector = object.__new__(KvcakeConnector)
+        self.connector._chunk = CHUNK
+        self.connector._adapters = identity.Adapters()
+        self.connector._refused = set()
+        self.connector.planner = Planner(chunk_tokens=CHUNK, block_tokens=CHUNK)
+        self.connector.cached_tokens_of = lambda request: 0
+
+    def key(self, **fields):
+        key = self.connector._key(request(**fields))
+        return key.salt, key.extras
+
+    def test_a_plain_prompt_has_nothing_but_tokens(self):
+        self.assertEqual(self.key(), (b"", {}))
+
+    def test_salts(self):
+        self.assertNotEqual(self.key(cache_salt="a"), self.key(cache_salt="b"))
+        self.assertNotEqual(self.key(cache_salt="a"), self.key())
+
+    def test_images_are_in_the_chunks_that_they_are_in(self):
+        one = self.key(mm_features=[image("x", 5, 4)])[1]
+        self.assertEqual(set(one), {1, 2})
+        self.assertNotEqual(one, self.key(mm_features=[image("y", 5, 4)])[1])
+        self.assertNotEqual(one, self.key(mm_features=[image("x", 6, 4)])[1])
+
+    def test_adapters(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "adapter_model.bin").write_bytes(b"1")
+            (folder / "adapter_config.json").write_text("{}")
+            lora = types.SimpleNamespace(lora_int_id=1, lora_name="n", lora_path=name,
+                                         tensorizer_config_dict=None)
+            one = self.key(lora_request=lora)
+            self.assertNotEqual(one, self.key())
+            self.assertEqual(one[1], {}, "its name and path are no part of the key")
+            (folder / "adapter_model.bin").write_bytes(b"22")
+            with self.assertRaises(identity.Unkeyed):
+                self.key(lora_request=lora)
+            lora.lora_int_id = 2
+            self.assertNotEqual(self.key(lora_request=lora), one)
+
+    def test_what_has_no_key_is_neither_restored_nor_kept(self):
+        for fields in ({"prompt_embeds": torch.zeros(14, 2)}, {"prompt_token_ids": None},
+                       {"resumable": True},
+                       {"lora_request": types.SimpleNamespace(
+                           lora_int_id=1, lora_name="n", lora_path="/nowhere",
+                           tensorizer_config_dict=None)}):
+            self.connector.on_new_request(request(**fields))
+            self.assertFalse(self.connector.planner.waits(), fields)
+        self.connector.on_new_request(request())
+        self.assertTrue(self.connector.planner.waits())
+
+    def test_prompt_log_probabilities_are_computed(self):
+        self.connector.on_new_request(request(skip_reading_prefix_cache=True))
+        step = self.connector.planner.step({}, lambda name: [], 0)
+        self.assertEqual([begin.restore_chunks for begin in step.begins], [0])
+
+
+class SupportTest(unittest.TestCase):
+    def configs(self, **changes):
+        spec = type("FullAttentionSpec", (), {"sliding_window": None,
+                                              "attention_chunk_size": None})()
+        space = types.SimpleNamespace
+        vllm = space(
+            parallel_config=space(pipeline_parallel_size=1, decode_context_parallel_size=1,
+                                  prefill_context_parallel_size=1),
+            cache_config=space(calculate_kv_scales=False), speculative_config=None,
+            model_config=space(enable_sleep_mode=False), weight_transfer_config=None,
+            kv_transfer_config=space(kv_load_failure_policy="recompute", kv_role="kv_both"))
+        groups = [space(kv_cache_spec=spec)]
+        for path, value in changes.items():
+            if path == "groups":
+                groups = value
+                continue
+            *parents, name = path.split("__")
+            at = vllm
+            for parent in parents:
+                at = getattr(at, parent)
+            setattr(at, name, value)
+        return vllm, space(kv_cache_groups=groups)
+
+    def test_what_cannot_be_is_named(self):
+        check_supported(*self.configs())
+        window = type("SlidingWindowSpec", (), {})()
+        for change, named in (
+                ({"parallel_config__pipeline_parallel_size": 2}, "pipeline"),
+                ({"parallel_config__decode_context_parallel_size": 2}, "context"),
+                ({"speculative_config": object()}, "speculative"),
+                ({"model_config__enable_sleep_mode": True}, "weights"),
+                ({"weight_transfer_config": object()}, "weights"),
+                ({"cache_config__calculate_kv_scales": True}, "scales"),
+                ({"kv_transfer_config__kv_load_failure_policy": "fail"}, "recompute"),
+                ({"kv_transfer_config__kv_role": "kv_consumer"}, "kv_both"),
+                ({"groups": [types.SimpleNamespace(kv_cache_spec=window)]}, "full attention"),
+                ({"groups": []}, "full attention")):
+            with self.assertRaisesRegex(ValueError, named):
+                check_supported(*self.configs(**change))
+
+
+class BlocksTest(unittest.TestCase):
+    BLOCKS = 11
+
+    def round_trip(self, shape, a_chunk):
+        """Chunks of one cache are the same in another one's blocks, and nothing else is written."""
+        caches = [{f"layer {i}": torch.randn(shape).bfloat16() for i in range(3)}
+                  for _ in range(2)]
+        here, there = (TorchBlocks(c, self.BLOCKS, a_chunk) for c in caches)
+        before = [view.clone() for view in there.views]
+        source, target = list(range(1, 1 + 2 * a_chunk)), list(range(10, 10 - 2 * a_chunk, -1))
+        target[1] = -1
+        chunks, kept = [], []
+        for i in range(2):
+            address, stride = here.read(source[i * a_chunk:(i + 1) * a_chunk])
+            padded = stride + 128  # as pages of kvcake have slabs
+            memory = ctypes.create_string_buffer(here.layers * padded)
+            for layer in range(here.layers):
+                ctypes.memmove(ctypes.addressof(memory) + layer * padded,
+                               address + layer * stride, stride)
+            kept.append(memory)
+            chunks.append(Chunk(0, ctypes.addressof(memory), padded))
+        there.write(chunks, target)
+        for layer, view in enumerate(there.views):
+            for block in range(self.BLOCKS):
+                wanted = (here.views[layer][source[target.index(block)]] if block in target
+                          else before[layer][block])
+                self.assertTrue(torch.equal(view[block], wanted))
+        return here
+
+    def test_blocks_travel_whole(self):
+        cpu = self.round_trip((self.BLOCKS, 2, 4, 6), 1)
+        split = self.round_trip((2, self.BLOCKS, 4, 2, 3), 2)
+        self.assertEqual(cpu.slab_bytes, 2 * 4 * 6 * 2)
+        self.assertEqual(split.slab_bytes, 2 * 2 * 4 * 2 * 3 * 2)
+        self.assertNotEqual(cpu.layout(), split.layout())
+
+    def test_two_orders_of_the_same_bytes_are_two_layouts(self):
+        plain = torch.zeros(self.BLOCKS, 2, 4, 6)
+        turned = torch.zeros(self.BLOCKS, 4, 2, 6).transpose(1, 2)
+        self.assertNotEqual(TorchBlocks({"a": plain}, self.BLOCKS, 1).layout(),
+                            TorchBlocks({"a": turned}, self.BLOCKS, 1).layout())
+
+    def test_what_is_not_clear_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "not clear"):
+            block_view(torch.zeros(2, self.BLOCKS, self.BLOCKS), self.BLOCKS)
+        with self.assertRaisesRegex(ValueError, "differ"):
+            TorchBlocks({"a": torch.zeros(self.BLOCKS, 2), "b": torch.zeros(self.BLOCKS, 3)},
+                        self.BLOCKS, 1)
+
+
+class MetricsTest(unittest.TestCase):
+    def test_counts_add_up_and_are_observed(self):
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+        registry = CollectorRegistry()
+        kinds = {kind: (lambda kind: lambda **fields: kind(registry=registry, **fields))(kind)
+                 for kind in (Counter, Gauge, Histogram)}
+        config = types.SimpleNamespace(kv_transfer_config=None)
+        metrics = KvcakePromMetrics(config, kinds, ["engine"], {0: ["0"]})
+        stats = KvcakeStats(data={"tokens_loaded": 128, "meeting_point": [0.25]})
+        stats = stats.aggregate(KvcakeStats(data={"tokens_loaded": 256, "chunks_kept": 1,
+                                                  "meeting_point": [0.75]}))
+        self.assertEqual(stats.reduce(), {"tokens_loaded": 384, "chunks_kept": 1,
+                                          "meeting_point": 0.5})
+        metrics.observe(stats.data, 0)
+        text = generate_latest(registry).decode()
+        self.assertIn('vllm:kvcake_tokens_loaded_total{engine="0"} 384.0', text)
+        self.assertIn('vllm:kvcake_meeting_point_count{engine="0"} 2.0', text)
+
+
+if __name__ == "__main__":
+    unittest.main()

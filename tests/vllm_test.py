@@ -1,0 +1,146 @@
+"""The plugin in vLLM, as its users start it. Runs in a virtual environment with vLLM and kvcake."""
+import pathlib
+import shutil
+import tempfile
+import time
+import unittest
+
+from vllm_fixture import engine, generate, words
+
+LONG = 2100  # 16 chunks and some
+
+
+class PluginTest(unittest.TestCase):
+    """Answers of vLLM alone, and stores that have what it computed."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.documents = [words(LONG, first) for first in range(6)]
+        cls._dir = tempfile.TemporaryDirectory()
+        cls.filled = pathlib.Path(cls._dir.name) / "filled"
+        with engine(cls.filled, policy="compute") as llm:
+            cls.alone = [generate(llm, [document])[0] for document in cls.documents]
+            # With vLLM's prefix cache emptied: what it makes of them when they come together.
+            cls.together = []
+            for _ in range(2):
+                llm.reset_prefix_cache()
+                cls.together.append(generate(llm, cls.documents))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls._dir.cleanup()
+
+    def setUp(self):
+        self.store = pathlib.Path(self._dir.name) / "store"
+        shutil.rmtree(self.store, ignore_errors=True)
+        shutil.copytree(self.filled, self.store)
+
+    def chunks(self):
+        return [path for path in self.store.rglob("*") if len(path.name) == 64 and path.is_file()]
+
+    def check(self, got, wanted, within=0.005):
+        self.assertEqual(got[0], wanted[0])
+        for mine, theirs in zip(got[1], wanted[1]):
+            self.assertAlmostEqual(mine, theirs, delta=within)
+
+    def check_all(self, llm, cached=None):
+        """Answers are those of vLLM alone; so many tokens of each are `cached`, or none, or as
+        many as the planner likes."""
+        for document, alone in zip(self.documents, self.alone):
+            got = generate(llm, [document])[0]
+            self.check(got, alone)
+            if cached is not None:
+                self.assertEqual(got[2], cached)
+
+    def test_vllm_alone_says_the_same(self):
+        with engine() as llm:
+            self.check_all(llm, cached=0)
+
+    def test_what_is_stored_is_loaded_by_another_process(self):
+        self.assertEqual(len(self.chunks()), 16 * len(self.documents))
+        with engine(self.store, policy="load") as llm:
+            self.check_all(llm, cached=2048)
+
+    def test_a_slow_link_is_met_half_way(self):
+        # A chunk in about the time that computing it takes.
+        with engine(self.store, load_rate=256 * 1024 / 0.01) as llm:
+            cached = []
+            for document, alone in zip(self.documents, self.alone):
+                got = generate(llm, [document])[0]
+                self.check(got, alone)
+                cached.append(got[2])
+            self.assertGreater(max(cached), 0)
+            self.assertLess(min(cached), 2048)
+
+    def test_requests_together_differ_no_more_than_alone(self):
+        differs = sum(a[0] != b[0] for a, b in zip(*self.together))
+        with engine(self.store) as llm:
+            got = generate(llm, self.documents)
+            self.assertLessEqual(sum(a[0] != b[0] for a, b in zip(got, self.together[0])), differs)
+            self.assertGreater(min(one[2] for one in got), 0)
+            # Ten requests on one document: vLLM's prefix cache has it after the first.
+            many = generate(llm, [self.documents[0] + [7 + i] for i in range(10)])
+            self.assertGreaterEqual(min(one[2] for one in many), 2048)
+
+    def test_damaged_chunks_are_computed(self):
+        for path in self.chunks():
+            data = bytearray(path.read_bytes())
+            data[4096 + 1000] ^= 1
+            path.write_bytes(data)
+        with engine(self.store, policy="load") as llm:
+            self.check_all(llm, cached=0)
+
+    def test_a_store_that_is_emptied_or_silent_costs_time_only(self):
+        with engine(self.store, policy="load") as llm:
+            shutil.rmtree(self.store)
+            self.check_all(llm)
+        shutil.copytree(self.filled, self.store)
+        store = {"where": str(self.store), "load_latency_s": 600.0}
+        with engine(self.store, policy="load", stores=[store], stall_timeout_s=1.0) as llm:
+            self.check(generate(llm, [self.documents[0]])[0], self.alone[0])
+
+    def test_preempted_requests_are_right(self):
+        small = {"num_gpu_blocks_override": 40, "max_num_seqs": 4}
+        prompts = [document[:1200] for document in self.documents]
+        with engine(vllm=small) as llm:
+            wanted = [generate(llm, [prompt], max_tokens=200)[0] for prompt in prompts]
+        with engine(self.store, vllm=small) as llm:
+            got = generate(llm, prompts, max_tokens=200)
+        same = sum(a[0] == b[0] for a, b in zip(got, wanted))
+        self.assertGreaterEqual(same, len(prompts) - 1, "a near tie may fall otherwise in a batch")
+
+    def test_an_abort_in_the_middle_leaves_nothing_behind(self):
+        from vllm import SamplingParams
+        with engine(self.store, load_rate=256 * 1024 / 0.03) as llm:
+            for document in self.documents[:4]:
+                name = llm.llm_engine.add_request(
+                    "aborted", {"prompt_token_ids": document}, SamplingParams(max_tokens=4))
+                time.sleep(0.05)
+                llm.llm_engine.abort_request([name or "aborted"], internal=bool(name))
+            self.check_all(llm)
+
+    def test_another_salt_shares_nothing(self):
+        with engine(self.store) as llm:
+            for stored in (False, True):
+                got = generate(llm, [self.documents[0]], salt="mine")[0]
+                self.check(got, self.alone[0])
+                self.assertEqual(got[2] > 0, stored)
+                llm.reset_prefix_cache()
+
+    def test_other_weights_share_nothing(self):
+        with engine(self.store, weights_id="other") as llm:
+            self.check_all(llm, cached=0)
+
+    def test_tensor_parallel(self):
+        folder = pathlib.Path(self._dir.name) / "ranks"
+        two = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
+        with engine(folder, policy="compute", vllm=two) as llm:
+            wanted = generate(llm, [self.documents[0]])[0]
+        with engine(folder, vllm=two) as llm:
+            got = generate(llm, [self.documents[0]])[0]
+            self.check(got, wanted)
+            self.assertGreater(got[2], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
