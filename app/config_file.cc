@@ -1,10 +1,11 @@
 #include "app/config_file.h"
 
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+
+#include "base/file_mode.h"
 
 namespace kvcake {
 namespace {
@@ -27,9 +28,8 @@ bool Has(const std::vector<std::string>& arguments, const std::string& flag) {
 }  // namespace
 
 void WarnIfOthersRead(const std::string& path) {
-  struct stat info = {};
-  if (stat(path.c_str(), &info) != 0 || (info.st_mode & S_IROTH) == 0) return;
-  spdlog::warn("everybody on this machine may read the keys in {}: chmod o-r {}", path, path);
+  const std::string fault = ModeFault(path, kEverybody);
+  if (!fault.empty()) spdlog::warn("the file with keys {} {}", path, fault);
 }
 
 Result<std::vector<std::string>> WithConfigFile(std::vector<std::string> arguments) {

@@ -160,7 +160,7 @@ class TlsTest(OwnServersTest):
         os.chmod(self.key, 0o644)
         self.addCleanup(os.chmod, self.key, 0o600)
         server = self.serve()
-        self.assertIn(f"warning: --ssl-keyfile {self.key} may be read by others", server.log())
+        self.assertIn(f"warning: --ssl-keyfile {self.key} has mode", server.log())
         self.assertEqual(server.stop(), 0)
 
 

@@ -74,9 +74,10 @@ class HttpApi : public HttpHandler {
   };
   struct Answering;
 
-  // Why the request is not answered, by its key.
+  // Why the request is not answered, by its key. A tenant is noted in its record; of what touches
+  // all, one that may do it with its own only.
   std::optional<ApiError> FindTenant(Exchange& exchange) const;
-  std::optional<ApiError> RefuseUnlessAdmin(const HttpRequest& request) const;
+  std::optional<ApiError> FindAdmin(Exchange& exchange) const;
   boost::asio::awaitable<void> Dispatch(Exchange& exchange);
   boost::asio::awaitable<void> Send(Exchange& exchange, HttpResponse response);
   boost::asio::awaitable<void> SendError(Exchange& exchange, ApiError error);
