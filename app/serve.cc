@@ -22,7 +22,6 @@ struct ServeFlags {
   ChainFlags chain;
   HttpOptions http;
   ApiOptions api;
-  std::string config_file;  // which main.cc has read
   KeySources keys;
   size_t tenant_requests_max = 0;
   std::string chat_template_file;
@@ -331,11 +330,7 @@ void AddScheduleFlags(CLI::App& app, RuntimeOptions* options) {
 void AddServeCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* serve = app.add_subcommand("serve", "answer requests as OpenAI's API does, over HTTP");
-  serve
-      ->add_option("--config", flags->config_file,
-                   "a TOML or INI file of these flags: max-num-seqs = 4; those of the command line "
-                   "go before it, and it before the environment")
-      ->check(CLI::ExistingFile);
+  AddConfigFlag(*serve);
   AddRuntimeFlags(*serve, &flags->runtime);
   AddChainFlags(*serve, &flags->chain);
   AddHttpFlags(*serve, &flags->http);

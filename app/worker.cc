@@ -14,6 +14,7 @@
 #include <stop_token>
 #include <thread>
 
+#include "app/config_file.h"
 #include "app/flags.h"
 #include "app/log_format.h"
 #include "app/rank_meeting.h"
@@ -194,6 +195,7 @@ void AddWorkerCommand(CLI::App& app, int* exit_code) {
                    "HOST:PORT where servers call; port 0: one that is free. It is printed when "
                    "they may. Other than loopback addresses need --cluster-key-file or --tls-cert")
       ->required();
+  AddConfigFlag(*worker);
   AddRuntimeFlags(*worker, &flags->runtime);
   worker->get_option("--model")->required(false);
   worker->add_option("--emulate", flags->runtime.emulate, "as kvcake serve --emulate");
