@@ -117,8 +117,8 @@ Result<ApiKeys> LoadKeys(const KeySources& sources) {
 }
 
 // A manager that does not listen stops nothing.
-void Tell(const ServiceManager& manager, std::string_view state) {
-  if (const Status told = manager.Notify(state); !told) spdlog::warn("{}", told.error().message);
+void WarnUnless(const Status& told) {
+  if (!told) spdlog::warn("{}", told.error().message);
 }
 
 Status Serve(ServeFlags flags, const CLI::App& command) {
@@ -140,7 +140,7 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   HttpThread http(context, server,
                   {.json_log = flags.log_format == "json",
                    .cpus = flags.runtime.cpus,
-                   .on_signal = [&manager] { Tell(manager, "STOPPING=1"); },
+                   .on_signal = [&manager] { WarnUnless(manager.NotifyAtOnce("STOPPING=1")); },
                    .load_keys = [sources = flags.keys] { return LoadKeys(sources); }});
 
   Result<ChatTemplate> chat = LoadChatTemplate(flags);
@@ -155,7 +155,7 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   HttpApi api(context, *runtime, loop, std::move(chat), std::move(keys), traces.get(), flags.api);
   if (chain) RETURN_IF_ERROR(chain->Lead(*runtime, loop));
   http.Open(api, loop);
-  Tell(manager, fmt::format("READY=1\nSTATUS=serving {}", flags.api.model_names[0]));
+  WarnUnless(manager.Notify(fmt::format("READY=1\nSTATUS=serving {}", flags.api.model_names[0])));
   ServiceManager watchdog(ServiceManager::FromEnvironment());  // ends before what it watches
   watchdog.Watch([&api] { return api.Ailment().empty(); });
   SayWhere(flags, server, port);

@@ -94,8 +94,8 @@ class HealthTest(OwnServersTest):
         profile = json.loads((ROOT / "bench/profiles/a100-llama-7b.json").read_text())
         with tempfile.TemporaryDirectory() as folder:
             path = folder + "/slow.json"
-            pathlib.Path(path).write_text(json.dumps({**profile, "c0": 0.5}), encoding="utf-8")
-            server = self.start("--emulate", path, "--health-timeout", "20ms")
+            pathlib.Path(path).write_text(json.dumps({**profile, "c0": 2.0}), encoding="utf-8")
+            server = self.start("--emulate", path, "--health-timeout", "200ms")
             eventually(lambda: server.request("GET", "/health")[0] == 200, "health")
             asked = threading.Thread(target=server.request, args=(
                 "POST", "/v1/completions", json.dumps({"prompt": PROMPT, "max_tokens": 4}),

@@ -395,7 +395,7 @@ net::awaitable<void> HttpApi::AnswerBody(Exchange& exchange, BodyAnswer answer) 
     return (this->*answer)(std::move(exchange.body));
   };
   const size_t bytes = exchange.body.size();
-  auto made = co_await Offload(context_, pool_, bytes, std::move(work));
+  auto made = co_await Offload(context_, pool_, exchange.record.tenant, bytes, std::move(work));
   exchange.reply.BodyDropped();
   if (!made) co_return co_await SendError(exchange, PoolFull());
   auto body = std::move(*made);

@@ -96,7 +96,8 @@ class HttpApi : public HttpHandler {
                                      Generation::Delta* delta);
   boost::asio::awaitable<bool> WriteDelta(Exchange& exchange, Answering& answering,
                                           const Generation::Delta& delta, std::string* events);
-  boost::asio::awaitable<std::string> Written(size_t tokens, std::function<std::string()> write);
+  boost::asio::awaitable<std::string> Written(const Exchange& exchange, size_t tokens,
+                                              std::function<std::string()> write);
   // On a thread of the pool.
   ApiResult<Prepared> Prepare(std::string body, Ask ask, const std::string& tenant) const;
   ApiResult<GenerateRequest> ParseAsked(const std::string& body, Ask ask) const;
