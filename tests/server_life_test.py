@@ -228,7 +228,7 @@ class ConfigTest(OwnServersTest):
             rank-timeout = "soon"
             """)
         for command, code, said in (("run", 0, '"tokens": ['), ("worker", 2, "--rank-timeout"),
-                                    ("chat", 0, "")):
+                                    ("chat", 1, "models/demo has no chat template")):
             done = subprocess.run([*PROGRAM.split(), command, "--config", config], input=b"",
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
                                   timeout=WAIT_S)
