@@ -15,7 +15,7 @@ FROM debian:bookworm-slim
 COPY --from=build /src/build/release/kvcake_*.deb /tmp/
 COPY deploy/container-start deploy/container-health /usr/local/bin/
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends /tmp/kvcake_*.deb \
+    && apt-get install -y --no-install-recommends /tmp/kvcake_*.deb openssl \
     && rm -rf /var/lib/apt/lists/* /tmp/kvcake_*.deb \
     && useradd --system --uid 999 --home-dir /var/cache/kvcake --shell /usr/sbin/nologin kvcake \
     && install -d -o kvcake -g kvcake -m 700 /var/cache/kvcake

@@ -7,7 +7,6 @@
 
 #include "app/flags.h"
 #include "base/cpu.h"
-#include "comm/tcp_join.h"
 #include "comm/watch.h"
 
 namespace kvcake {
@@ -31,7 +30,7 @@ void AddChainFlags(CLI::App& app, ChainFlags* flags) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->excludes(ranks);
-  AddClusterKeyFlag(app, &flags->ranks);
+  AddClusterFlags(app, &flags->ranks);
   AddPartitionFlags(app, &flags->ranks);
   AddRankLimitFlags(app, &flags->ranks);
 }
@@ -48,8 +47,9 @@ Result<std::unique_ptr<ChainLink>> ChainLink::Start(const ChainFlags& flags,
                      LocalWorkers::Start(flags.ranks.ranks, FlagsOfWorkers(command), options));
     return link;
   }
-  ASSIGN_OR_RETURN(link->key_, ClusterKey::Load(flags.ranks.cluster_key_file));
-  if (!link->key_.empty()) return link;
+  ASSIGN_OR_RETURN(link->join_.key, ClusterKey::Load(flags.ranks.cluster_key_file));
+  ASSIGN_OR_RETURN(link->join_.tls, RankTls::Load(flags.ranks.tls));
+  if (link->join_.authenticated()) return link;
   spdlog::warn(
       "--workers without a cluster key: any user of this machine may be one of them, so what they "
       "compute is used and not kept: {}",
@@ -141,8 +141,8 @@ void ChainLink::Run() {
 
 Result<std::unique_ptr<Comm>> ChainLink::Gather(const std::stop_token& stop) {
   if (local_) return local_->Connect(stop);
-  return GatherWorkers(flags_.workers, stop,
-                       {.key = key_, .facts = FactsDigest(FactsOf(*runtime_))});
+  join_.facts = FactsDigest(FactsOf(*runtime_));
+  return GatherWorkers(flags_.workers, stop, join_);
 }
 
 Result<ChainLink::Chain> ChainLink::Connect() {

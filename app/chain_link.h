@@ -13,8 +13,8 @@
 #include "app/local_workers.h"
 #include "app/rank_meeting.h"
 #include "base/mutex.h"
-#include "comm/cluster_key.h"
 #include "comm/comm.h"
+#include "comm/tcp_join.h"
 #include "engine/runtime.h"
 #include "runahead/chain.h"
 #include "server/engine_loop.h"
@@ -50,8 +50,9 @@ class ChainLink {
 
  private:
   explicit ChainLink(const ChainFlags& flags) : flags_(flags) {}
-  // Whether nobody else can be one of the ranks: they have the key, or inherited their sockets.
-  bool authenticated() const { return flags_.workers.empty() || !key_.empty(); }
+  // Whether nobody else can be one of the ranks: they have the key or a certificate, or inherited
+  // their sockets.
+  bool authenticated() const { return flags_.workers.empty() || join_.authenticated(); }
 
   // Workers that have met.
   struct Chain {
@@ -75,7 +76,7 @@ class ChainLink {
 
   // Constant once Lead has been called.
   const ChainFlags flags_;
-  ClusterKey key_;
+  JoinOptions join_;
   std::vector<int> cpus_;  // of this process, before it was pinned
   Runtime* runtime_ = nullptr;
   EngineLoop* loop_ = nullptr;

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <iostream>
 
+#include "app/config_file.h"
 #include "app/flags.h"
 #include "server/chat_template.h"
 
@@ -111,6 +112,7 @@ Status Talk(const ChatFlags& flags) {
 void AddChatCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<ChatFlags>();
   CLI::App* chat = app.add_subcommand("chat", "talk to a model; a line of stdin is a message");
+  AddConfigFlag(*chat);
   AddRuntimeFlags(*chat, &flags->runtime);
   chat->add_option("--system", flags->system, "a system message to begin with");
   chat->add_option("--chat-template", flags->chat_template_file,

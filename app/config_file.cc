@@ -1,10 +1,10 @@
 #include "app/config_file.h"
 
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
+
+#include "base/file_mode.h"
 
 namespace kvcake {
 namespace {
@@ -18,21 +18,59 @@ std::string ValueOf(const std::vector<std::string>& arguments, const std::string
   return "";
 }
 
-bool Has(const std::vector<std::string>& arguments, const std::string& flag) {
-  return std::any_of(arguments.begin(), arguments.end(), [&](const std::string& argument) {
-    return argument == flag || argument.starts_with(flag + "=");
+// Whether the flag is given, by this name or another one of the same.
+bool Has(const CLI::App* command, const std::vector<std::string>& arguments,
+         const std::string& flag) {
+  std::vector<std::string> names = {flag};
+  const CLI::Option* option = command == nullptr ? nullptr : command->get_option_no_throw(flag);
+  if (option != nullptr) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return std::ranges::any_of(arguments, [&](const std::string& argument) {
+    return std::ranges::any_of(names, [&](const std::string& name) {
+      return argument == name || argument.starts_with(name + "=");
+    });
   });
+}
+
+// The commands that take --config.
+std::vector<const CLI::App*> Commands(const CLI::App& app) {
+  return app.get_subcommands(
+      [](const CLI::App* command) { return command->get_option_no_throw("--config") != nullptr; });
+}
+
+Status CheckSection(const std::vector<const CLI::App*>& commands, const std::string& path,
+                    const std::vector<std::string>& section) {
+  if (section.empty()) return {};
+  std::string names;
+  for (const CLI::App* command : commands) {
+    if (section.size() == 1 && section[0] == command->get_name()) return {};
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  return Fail(ErrorCode::kInvalidArgument,
+              "--config {}: [{}] is no command whose flags may be in a file; there are {}", path,
+              CLI::detail::join(section, "."), names);
 }
 
 }  // namespace
 
 void WarnIfOthersRead(const std::string& path) {
-  struct stat info = {};
-  if (stat(path.c_str(), &info) != 0 || (info.st_mode & S_IROTH) == 0) return;
-  spdlog::warn("everybody on this machine may read the keys in {}: chmod o-r {}", path, path);
+  const std::string fault = ModeFault(path, kEverybody);
+  if (!fault.empty()) spdlog::warn("the file with keys {} {}", path, fault);
 }
 
-Result<std::vector<std::string>> WithConfigFile(std::vector<std::string> arguments) {
+void AddConfigFlag(CLI::App& command) {
+  command
+      .add_option_function<std::string>(
+          "--config", [](const std::string&) {},  // WithConfigFile has read it
+          "a TOML or INI file of these flags: ram-capacity = \"16GiB\"; those of the command line "
+          "go "
+          "before it, and it before the environment")
+      ->check(CLI::ExistingFile);
+}
+
+Result<std::vector<std::string>> WithConfigFile(const CLI::App& app,
+                                                std::vector<std::string> arguments) {
   const std::string path = ValueOf(arguments, "--config");
   if (path.empty()) return arguments;
   std::vector<CLI::ConfigItem> items;
@@ -42,16 +80,20 @@ Result<std::vector<std::string>> WithConfigFile(std::vector<std::string> argumen
     return Fail(ErrorCode::kInvalidArgument, "--config {}: {}", path, error.what());
   }
   const std::vector<std::string> given = arguments;
+  const std::vector<const CLI::App*> commands = Commands(app);
+  const auto found = std::ranges::find_if(
+      commands, [&](const CLI::App* command) { return command->get_name() == given[0]; });
+  const CLI::App* const command = found == commands.end() ? nullptr : *found;
   bool keys = false;
   for (const CLI::ConfigItem& item : items) {
+    RETURN_IF_ERROR(CheckSection(commands, path, item.parents));
     if (item.name == "++" || item.name == "--") continue;  // a section begins or ends
-    const bool ours = item.parents.empty() ||
-                      (item.parents.size() == 1 && !given.empty() && item.parents[0] == given[0]);
     const std::string flag = "--" + item.name;
     if (flag == "--config") {
       return Fail(ErrorCode::kInvalidArgument, "--config {} names another: there may be one", path);
     }
-    if (!ours || Has(given, flag)) continue;
+    const bool ours = item.parents.empty() || item.parents[0] == given[0];
+    if (!ours || Has(command, given, flag)) continue;
     keys = keys || flag == "--api-key" || flag == "--admin-key";
     for (const std::string& input : item.inputs) arguments.push_back(flag + "=" + input);
   }

@@ -1,6 +1,7 @@
 // Flags that are kept in a file.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
@@ -8,11 +9,16 @@
 
 namespace kvcake {
 
-// The arguments of a command (its name first), and after them the flags of the TOML or INI file that
-// --config names, but for those that the arguments have themselves: `max-num-seqs = 4` becomes
-// --max-num-seqs=4, a list the flag once for each element, and what stands under [name] is for the
-// command of that name alone. A file with keys that others may read is a warning.
-Result<std::vector<std::string>> WithConfigFile(std::vector<std::string> arguments);
+// --config FILE, of a command whose flags a file may have.
+void AddConfigFlag(CLI::App& command);
+
+// The arguments of a command of `app` (its name first), and after them the flags of the TOML or INI
+// file that --config names, but for those that the arguments have themselves, by whatever name:
+// `max-num-seqs = 4` becomes --max-num-seqs=4, a list the flag once for each element, and what
+// stands under [name] is for the command of that name alone. kInvalidArgument, naming the section,
+// where there is no such command. A file with keys that others may read is a warning.
+Result<std::vector<std::string>> WithConfigFile(const CLI::App& app,
+                                                std::vector<std::string> arguments);
 
 // Warns that everybody on this machine may read the keys in a file, where that is so.
 void WarnIfOthersRead(const std::string& path);

@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
   AddModelCommand(app, &exit_code);
   AddStoreCommand(app, &exit_code);
   try {
-    auto arguments = WithConfigFile({argv + 1, argv + argc});
+    auto arguments = WithConfigFile(app, {argv + 1, argv + argc});
     if (!arguments) {
       Fatal(arguments.error());
       return 2;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/handshake.h"
+#include "comm/rank_tls.h"
 #include "comm/survey.h"
 #include "engine/runtime.h"
 #include "runahead/chain.h"
@@ -27,13 +28,14 @@ struct RankFlags {
   double timeout_s = 30;
   int tokens_max = 16384;  // RuntimeOptions::rank_tokens_max
   std::string cluster_key_file = {};
+  RankTlsFiles tls = {};
 };
 void AddRankFlags(CLI::App& app, RankFlags* flags);
 // Add some of them: --partition, and what it goes by; --rank-timeout and --rank-tokens-max.
 void AddPartitionFlags(CLI::App& app, RankFlags* flags);
 void AddRankLimitFlags(CLI::App& app, RankFlags* flags);
-// --cluster-key-file, of ranks that meet over TCP.
-void AddClusterKeyFlag(CLI::App& app, RankFlags* flags);
+// --cluster-key-file and --tls-..., of ranks that meet over TCP.
+void AddClusterFlags(CLI::App& app, RankFlags* flags);
 // --partition-table, of commands that make one too.
 void AddPartitionTableFlag(CLI::App& app, std::string* path);
 // The file that this user's partitions are in unless --partition-table names another.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "app/config_file.h"
 #include "app/flags.h"
 #include "app/input.h"
 #include "app/ranks.h"
@@ -302,6 +303,7 @@ void AddEmulationFlags(CLI::App& run, RunFlags* flags) {
 void AddRunCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* run = app.add_subcommand("run", "answer one prompt and say how its KV cache was made");
+  AddConfigFlag(*run);
   AddRuntimeFlags(*run, &flags->runtime);
   AddEmulationFlags(*run, flags.get());
   AddRankFlags(*run, &flags->ranks);

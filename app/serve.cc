@@ -22,7 +22,6 @@ struct ServeFlags {
   ChainFlags chain;
   HttpOptions http;
   ApiOptions api;
-  std::string config_file;  // which main.cc has read
   KeySources keys;
   size_t tenant_requests_max = 0;
   std::string chat_template_file;
@@ -118,8 +117,8 @@ Result<ApiKeys> LoadKeys(const KeySources& sources) {
 }
 
 // A manager that does not listen stops nothing.
-void Tell(const ServiceManager& manager, std::string_view state) {
-  if (const Status told = manager.Notify(state); !told) spdlog::warn("{}", told.error().message);
+void WarnUnless(const Status& told) {
+  if (!told) spdlog::warn("{}", told.error().message);
 }
 
 Status Serve(ServeFlags flags, const CLI::App& command) {
@@ -141,7 +140,7 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   HttpThread http(context, server,
                   {.json_log = flags.log_format == "json",
                    .cpus = flags.runtime.cpus,
-                   .on_signal = [&manager] { Tell(manager, "STOPPING=1"); },
+                   .on_signal = [&manager] { WarnUnless(manager.NotifyAtOnce("STOPPING=1")); },
                    .load_keys = [sources = flags.keys] { return LoadKeys(sources); }});
 
   Result<ChatTemplate> chat = LoadChatTemplate(flags);
@@ -156,7 +155,7 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   HttpApi api(context, *runtime, loop, std::move(chat), std::move(keys), traces.get(), flags.api);
   if (chain) RETURN_IF_ERROR(chain->Lead(*runtime, loop));
   http.Open(api, loop);
-  Tell(manager, fmt::format("READY=1\nSTATUS=serving {}", flags.api.model_names[0]));
+  WarnUnless(manager.Notify(fmt::format("READY=1\nSTATUS=serving {}", flags.api.model_names[0])));
   ServiceManager watchdog(ServiceManager::FromEnvironment());  // ends before what it watches
   watchdog.Watch([&api] { return api.Ailment().empty(); });
   SayWhere(flags, server, port);
@@ -331,11 +330,7 @@ void AddScheduleFlags(CLI::App& app, RuntimeOptions* options) {
 void AddServeCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* serve = app.add_subcommand("serve", "answer requests as OpenAI's API does, over HTTP");
-  serve
-      ->add_option("--config", flags->config_file,
-                   "a TOML or INI file of these flags: max-num-seqs = 4; those of the command line "
-                   "go before it, and it before the environment")
-      ->check(CLI::ExistingFile);
+  AddConfigFlag(*serve);
   AddRuntimeFlags(*serve, &flags->runtime);
   AddChainFlags(*serve, &flags->chain);
   AddHttpFlags(*serve, &flags->http);

@@ -14,6 +14,7 @@
 #include <stop_token>
 #include <thread>
 
+#include "app/config_file.h"
 #include "app/flags.h"
 #include "app/log_format.h"
 #include "app/rank_meeting.h"
@@ -83,7 +84,7 @@ class Meeting {
 
   // As it is printed for who has started this worker.
   const std::string& name() const { return name_; }
-  bool authenticated() const { return !listener_ || !key_.empty(); }
+  bool authenticated() const { return !listener_ || options_.authenticated(); }
 
   // For what goes well, of which who has started this worker tells.
   spdlog::level::level_enum log_level() const {
@@ -92,7 +93,11 @@ class Meeting {
 
   // kNotFound: none will come any more.
   Result<JoinedChain> Await(const Digest& facts, const std::stop_token& stop) const {
-    if (listener_) return AwaitLeader(*listener_, stop, {.key = key_, .facts = facts});
+    if (listener_) {
+      JoinOptions options = options_;
+      options.facts = facts;
+      return AwaitLeader(*listener_, stop, options);
+    }
     ASSIGN_OR_RETURN(auto comm, AwaitLocalLeader(control_, stop));
     return JoinedChain{std::move(comm), "the process that has started this worker"};
   }
@@ -107,21 +112,23 @@ class Meeting {
   }
 
   Status Listen(const WorkerFlags& flags) {
-    ASSIGN_OR_RETURN(key_, ClusterKey::Load(flags.ranks.cluster_key_file));
+    ASSIGN_OR_RETURN(options_.key, ClusterKey::Load(flags.ranks.cluster_key_file));
+    ASSIGN_OR_RETURN(options_.tls, RankTls::Load(flags.ranks.tls));
     ASSIGN_OR_RETURN(TcpListener opened, TcpListener::Open(flags.listen));
     listener_ = std::make_unique<TcpListener>(std::move(opened));
     const std::string host = flags.listen.substr(0, flags.listen.rfind(':'));
     name_ = fmt::format("{}:{}", host, listener_->port());
-    if (!key_.empty() || listener_->loopback()) return {};
-    return Fail(ErrorCode::kInvalidArgument,
-                "--listen {}: without a cluster key a worker listens at loopback addresses only, "
-                "as whoever reaches it could have it compute, and connect, for them and forge "
-                "prompts' KV caches: {}",
-                flags.listen, kClusterKeyRemedy);
+    if (options_.authenticated() || listener_->loopback()) return {};
+    return Fail(
+        ErrorCode::kInvalidArgument,
+        "--listen {}: without a cluster key, or TLS, a worker listens at loopback addresses only, "
+        "as whoever reaches it could have it compute, and connect, for them and forge "
+        "prompts' KV caches: {}",
+        flags.listen, kClusterKeyRemedy);
   }
 
   std::string name_;
-  ClusterKey key_;
+  JoinOptions options_;
   std::unique_ptr<TcpListener> listener_;  // null: inherited
   int control_ = -1;
 };
@@ -186,12 +193,13 @@ void AddWorkerCommand(CLI::App& app, int* exit_code) {
   worker
       ->add_option("--listen", flags->listen,
                    "HOST:PORT where servers call; port 0: one that is free. It is printed when "
-                   "they may. Other than loopback addresses need --cluster-key-file")
+                   "they may. Other than loopback addresses need --cluster-key-file or --tls-cert")
       ->required();
+  AddConfigFlag(*worker);
   AddRuntimeFlags(*worker, &flags->runtime);
   worker->get_option("--model")->required(false);
   worker->add_option("--emulate", flags->runtime.emulate, "as kvcake serve --emulate");
-  AddClusterKeyFlag(*worker, &flags->ranks);
+  AddClusterFlags(*worker, &flags->ranks);
   AddRankLimitFlags(*worker, &flags->ranks);
   AddLogFormatFlag(*worker, &flags->log_format);
   AddLogLevelFlag(*worker);

@@ -48,6 +48,7 @@ std::vector<std::string> FlagsOfWorkers(const CLI::App& command) {
   std::vector<std::string> flags;
   for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name();
+    if (name == "--config") continue;  // whose flags are given by now
     if (option->count() == 0 || worker->get_option_no_throw(name) == nullptr) continue;
     for (const std::string& value : option->results()) flags.push_back(name + "=" + value);
   }

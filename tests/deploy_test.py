@@ -2,6 +2,7 @@
 import os
 import pathlib
 import re
+import ssl
 import subprocess
 import tempfile
 import unittest
@@ -9,7 +10,7 @@ import unittest
 import kubernetes_validate
 import yaml
 
-from server_fixture import PROGRAM, ROOT, ServerTest
+from server_fixture import PROGRAM, ROOT, Server, ServerTest
 
 DEPLOY = ROOT / "deploy"
 MANIFESTS = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
@@ -26,6 +27,8 @@ def seconds(text):
 
 
 class KubernetesTest(ServerTest):
+    FLAGS = ("--admin-port", "0")
+
     def setUp(self):
         (deployment,) = [one for one in MANIFESTS if one["kind"] == "Deployment"]
         self.pod = deployment["spec"]["template"]["spec"]
@@ -46,13 +49,15 @@ class KubernetesTest(ServerTest):
             self.assertIn(variable["name"], known)
 
     def test_the_probes_ask_what_the_server_answers(self):
-        (port,) = [port["containerPort"] for port in self.container["ports"]]
-        self.assertEqual(self.flags["--port"], str(port))
+        ports = {port["name"]: str(port["containerPort"]) for port in self.container["ports"]}
+        self.assertEqual(ports, {"http": self.flags["--port"],
+                                 "admin": self.flags["--admin-port"]})
         for probe, path in (("startupProbe", "/ready"), ("readinessProbe", "/ready"),
                             ("livenessProbe", "/health")):
             asked = self.container[probe]["httpGet"]
-            self.assertEqual((asked["path"], asked["port"]), (path, "http"))
-            self.assertEqual(self.server.request("GET", path)[0], 200)
+            self.assertEqual((asked["path"], asked["port"]), (path, "admin"))
+            self.assertEqual(
+                self.server.request("GET", path, port=self.server.admin_port)[0], 200)
 
     def test_there_is_time_to_drain(self):
         delay = seconds(self.flags["--shutdown-delay"])
@@ -81,14 +86,46 @@ class ContainerTest(ServerTest):
         self.assertEqual(self.started("serve", KVCAKE_API_KEY="mine"), ("serve key=mine", ""))
         self.assertEqual(self.started("serve", "--api-key-file", "f"),
                          ("serve --api-key-file f key=none", ""))
+        with tempfile.TemporaryDirectory() as folder:
+            config = pathlib.Path(folder, "kvcake.toml")
+            config.write_text("max-num-seqs = 4\n# api-key = 1\n")
+            self.assertRegex(self.started("serve", "--config", str(config))[0], "key=[0-9a-f]{48}$")
+            for line in ('api-key = "k"', '  api-key-file="f"', '"api-key" = "k"'):
+                config.write_text(f"max-num-seqs = 4\n{line}\n")
+                for flags in (("--config", str(config)), (f"--config={config}",)):
+                    self.assertRegex(self.started("serve", *flags)[0], "key=none$")
         self.assertEqual(self.started("store", "ls", "d"), ("store ls d key=none", ""))
 
     def test_its_health_is_the_servers(self):
-        def healthy(port):
-            return subprocess.run([DEPLOY / "container-health"], env={"KVCAKE_PORT": str(port)},
-                                  stderr=subprocess.DEVNULL, check=False).returncode == 0
-        self.assertTrue(healthy(self.server.port))
-        self.assertFalse(healthy(1))
+        def healthy(*flags, **environment):
+            with tempfile.NamedTemporaryFile() as command_line:
+                command_line.write(b"".join(flag.encode() + b"\0" for flag in flags))
+                command_line.flush()
+                return subprocess.run([DEPLOY / "container-health", command_line.name],
+                                      env={"PATH": os.environ["PATH"], **environment},
+                                      stderr=subprocess.DEVNULL, check=False).returncode == 0
+        port = str(self.server.port)
+        for flags in (("--port", port), (f"--port={port}",)):
+            self.assertTrue(healthy("kvcake", "serve", *flags))
+        self.assertTrue(healthy("kvcake", "serve", KVCAKE_PORT=port))
+        self.assertFalse(healthy("kvcake", "serve", "--port", "1"))
+        self.assertFalse(healthy("kvcake", "serve", "--port", port, KVCAKE_TLS="1"))
+
+    def test_its_health_is_asked_for_in_tls(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pem, key = f"{folder}/c.pem", f"{folder}/c.key"
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                            "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
+                            "/CN=localhost", "-out", pem, "-keyout", key],
+                           check=True, capture_output=True)
+            flags = ("--ssl-certfile", pem, "--ssl-keyfile", key)
+            server = Server(*flags, tls=ssl.create_default_context(cafile=pem))
+            self.addCleanup(server.kill)
+            with tempfile.NamedTemporaryFile() as command_line:
+                for flag in ("kvcake", "serve", "--port", str(server.port), *flags):
+                    command_line.write(flag.encode() + b"\0")
+                command_line.flush()
+                subprocess.run([DEPLOY / "container-health", command_line.name], check=True)
 
     def test_the_dockerfile_uses_both(self):
         for line in ('HEALTHCHECK .*CMD \\["container-health"\\]',

@@ -244,8 +244,12 @@ class CrowdTest(OwnServersTest):
                    "their headers")
         with Raw(server) as more:
             self.assertIn(b"--connections-max", more.read_all())
-        self.assertEqual(self.count(server, "_refused_total", reason="connections_max"), 1)
-        self.assertEqual(server.metric("kvcake_http_responses_total", status=503), 1)
+        with Raw(server) as more:  # what it has said is read, so that it hears the answer
+            more.post("/tokenize", {"prompt": "x" * 100000})
+            self.assertIn(b"--connections-max", more.read_until(b"}}"))
+            self.assertEqual(more.socket.recv(1), b"")
+        self.assertEqual(self.count(server, "_refused_total", reason="connections_max"), 2)
+        self.assertEqual(server.metric("kvcake_http_responses_total", status=503), 2)
         busy[0].send(" " * 98 + "}")
         self.assertIn(b"400", busy[0].read_until(b"\r\n"))
         eventually(lambda: self.count(server, "_waiting") == 1, "the one that is answered to wait")

@@ -70,6 +70,53 @@ class ClusterTest(RanksTestCase):
             self.assertIn("the leader's cluster key is not this worker's", said)
         self.assertEqual(worker.stop(), 0)
 
+    def certificate(self, name, authority):
+        """The flags of a rank whose certificate this authority signs, which is made where it is
+        new, all as an operator would."""
+        def openssl(*arguments):
+            subprocess.run(["openssl", *arguments], check=True, capture_output=True,
+                           timeout=WAIT_S, cwd=self.directory)
+        new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+        if not os.path.exists(f"{self.directory}/{authority}.pem"):
+            openssl("req", "-x509", *new_key, "-days", "2", "-subj", f"/CN={authority}",
+                    "-keyout", f"{authority}.key", "-out", f"{authority}.pem")
+        openssl("req", *new_key, "-subj", f"/CN={name}", "-keyout", f"{name}.key",
+                "-out", f"{name}.csr")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem",
+                "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", "2",
+                "-out", f"{name}.pem")
+        os.chmod(f"{self.directory}/{name}.key", 0o600)
+        return ("--tls-cert", f"{self.directory}/{name}.pem", "--tls-key",
+                f"{self.directory}/{name}.key", "--tls-ca", f"{self.directory}/{authority}.pem")
+
+    def test_ranks_in_tls(self):
+        directory = tempfile.TemporaryDirectory(prefix="kvcake-certificates-")
+        self.addCleanup(directory.cleanup)
+        self.directory = directory.name
+        with_key = ("--cluster-key-file", self.key_file())
+        leader = self.certificate("leader", "ours")
+        workers = [self.worker(*self.certificate(name, "ours"), *key, listen="0.0.0.0:0")
+                   for name, key in (("one", ()), ("two", ()), ("three", with_key))]
+        addresses = [worker.address.replace("0.0.0.0", "127.0.0.1") for worker in workers]
+        server = self.start("--workers", ",".join(addresses[:2]), *leader, "--partition", "even",
+                            *PATIENT)
+        self.check(server, 1, ranks=3)
+        self.check(server, 1, ranks=1)  # it is in memory: who computed it is believed
+        self.assertEqual(server.stop(), 0)
+        for address, flags, why in (
+                (addresses[0], self.certificate("stranger", "theirs"), "no authority of --tls-ca"),
+                (addresses[0], with_key, "this worker speaks TLS"),
+                (addresses[2], leader, "the leader's cluster key is not this worker's")):
+            said = self.refused("--workers", address, "--port", "0", *flags, command="serve")
+            self.assertIn(why, said)
+        self.assertIn("--tls-ca is missing", self.refused("--listen", "127.0.0.1:0", *leader[:4]))
+        server = self.start("--workers", addresses[2], *leader, *with_key, "--partition", "even",
+                            *PATIENT)
+        self.check(server, 1, ranks=2)
+        self.assertEqual(server.stop(), 0)
+        for worker in workers:
+            self.assertEqual(worker.stop(), 0)
+
     def test_what_ranks_without_a_key_say_is_used_once(self):
         worker = self.worker()
         server = self.start("--workers", worker.address, "--partition", "even", *PATIENT)

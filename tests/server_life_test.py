@@ -94,8 +94,8 @@ class HealthTest(OwnServersTest):
         profile = json.loads((ROOT / "bench/profiles/a100-llama-7b.json").read_text())
         with tempfile.TemporaryDirectory() as folder:
             path = folder + "/slow.json"
-            pathlib.Path(path).write_text(json.dumps({**profile, "c0": 0.5}), encoding="utf-8")
-            server = self.start("--emulate", path, "--health-timeout", "20ms")
+            pathlib.Path(path).write_text(json.dumps({**profile, "c0": 2.0}), encoding="utf-8")
+            server = self.start("--emulate", path, "--health-timeout", "200ms")
             eventually(lambda: server.request("GET", "/health")[0] == 200, "health")
             asked = threading.Thread(target=server.request, args=(
                 "POST", "/v1/completions", json.dumps({"prompt": PROMPT, "max_tokens": 4}),
@@ -163,7 +163,7 @@ class ConfigTest(OwnServersTest):
         eventually(lambda: "stay as they were" in server.log(), "a refusal")
         self.assertIn("keys:1: not a tenant's name and its key", server.log())
         self.assertEqual(self.status(server, "new"), 200)
-        self.assertNotIn("everybody on this machine", server.log())
+        self.assertNotIn("the file with keys", server.log())
         self.assertEqual(server.stop(), 0)
 
     def test_keys_come_from_the_environment(self):
@@ -176,7 +176,7 @@ class ConfigTest(OwnServersTest):
         config = self.write("config.toml", 'admin-key = "root"\n', mode=0o604)
         server = self.start("--api-key-file", keys, "--config", config)
         for path in (keys, config):
-            self.assertIn(f"everybody on this machine may read the keys in {path}", server.log())
+            self.assertIn(f"the file with keys {path} has mode", server.log())
         self.assertEqual(server.stop(), 0)
 
     def test_flags_come_from_a_file(self):
@@ -203,9 +203,45 @@ class ConfigTest(OwnServersTest):
         self.assertEqual([model["id"] for model in models], ["one", "two"])
         self.assertEqual(server.stop(), 0)
 
+    def test_another_name_of_a_flag_on_the_command_line_goes_before_the_file(self):
+        config = self.write("config.toml", 'allowed-origins = ["https://one.example"]\n')
+        server = self.start("--config", config, "--allowed-origin", "https://two.example")
+        for origin, allowed in (("https://one.example", None),
+                                ("https://two.example", "https://two.example")):
+            headers = server.request("GET", "/health", headers={"Origin": origin})[1]
+            self.assertEqual(headers["Access-Control-Allow-Origin"], allowed)
+        self.assertEqual(server.stop(), 0)
+
+    def test_the_flags_of_other_commands_come_from_a_file_too(self):
+        config = self.write("config.toml", f"""
+            model = "{MODEL}"
+            ram-capacity = "64MiB"
+            threads = 1
+            [run]
+            prompt = "Once upon a time"
+            max-tokens = 3
+            json = true
+            [serve]
+            max-num-seqs = 4
+            [worker]
+            listen = "127.0.0.1:0"
+            rank-timeout = "soon"
+            """)
+        for command, code, said in (("run", 0, '"tokens": ['), ("worker", 2, "--rank-timeout"),
+                                    ("chat", 1, "models/demo has no chat template")):
+            done = subprocess.run([*PROGRAM.split(), command, "--config", config], input=b"",
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+                                  timeout=WAIT_S)
+            self.assertEqual(done.returncode, code, done.stdout)
+            self.assertIn(said, done.stdout.decode())
+        server = self.start("--config", config, "--ranks", "2")  # its workers have no file
+        self.assertEqual(server.stop(), 0)
+
     def test_files_of_other_flags_are_refused(self):
         for text, part in (("max-modle-len = 3", "--max-modle-len"), ('config = "x"', "another"),
-                           ("max-model-len = 1", "max-model-len")):
+                           ("max-model-len = 1", "max-model-len"),
+                           ("[sevre]\nmax-num-seqs = 3", "[sevre] is no command"),
+                           ("[serve.more]\nmax-num-seqs = 3", "[serve.more] is no command")):
             config = self.write("config.toml", text)
             done = subprocess.run([*PROGRAM.split(), "serve", "--model", MODEL, "--config", config],
                                   stderr=subprocess.PIPE, stdout=subprocess.PIPE, check=False,

@@ -32,13 +32,19 @@ class TenantsTest(OwnServersTest):
 
 
 class AdminTest(TenantsTest):
+    def cached_pages(self, server):
+        eventually(server.idle, "pages given back")
+        return server.metric("kvcake_pages", state="cached")
+
     def test_no_tenant_resets_what_is_anothers(self):
         for admin, reset in (((), None), (("env", "KVCAKE_ADMIN_KEY=root"), "root")):
             server = self.start("--api-key-file", str(self.keys), wrapper=admin)
             self.assertEqual(self.cached(server, "key-b"), 0)
-            error = self.error(server, "/cache/reset", "key-a", 403)
-            self.assertEqual(error["code"], "admin_key_required")
-            self.assertIn("--admin-key", error["message"])
+            pages = self.cached_pages(server)
+            self.assertEqual(self.cached(server, "key-a"), 0)
+            self.assertEqual(self.cached_pages(server), 2 * pages)
+            server.post("/cache/reset", {}, headers=bearer("key-a"))
+            self.assertEqual(self.cached_pages(server), pages)
             self.assertEqual(self.error(server, "/cache/reset", "wrong", 401)["code"],
                              "invalid_api_key")
             self.assertGreater(self.cached(server, "key-b"), 200)
@@ -48,6 +54,13 @@ class AdminTest(TenantsTest):
                 self.assertEqual(self.error(server, "/v1/completions", reset, 401)["code"],
                                  "invalid_api_key")
             self.assertEqual(server.stop(), 0)
+
+    def test_clients_of_one_cache_do_not_reset_it_where_there_is_an_admin_key(self):
+        server = self.start("--api-key", "shared", "--admin-key", "root")
+        error = self.error(server, "/cache/reset", "shared", 403)
+        self.assertEqual(error["code"], "admin_key_required")
+        self.assertIn("--admin-key", error["message"])
+        self.assertEqual(server.stop(), 0)
 
     def test_an_admin_key_is_asked_for_where_no_other_is(self):
         server = self.start("--admin-key", "root")

@@ -139,6 +139,18 @@ class TlsTest(OwnServersTest):
             raw.socket.close()
         self.assertEqual(server.stop(), 0)
 
+    def test_a_refusal_is_heard_in_tls(self):
+        server = self.serve("--connections-max", "1", "--body-timeout", "600s", "--admin-port", "0")
+        busy = Tls(server, self.context)
+        busy.send(f"POST /tokenize HTTP/1.1\r\n{HOST}{JSON_TYPE}Content-Length: 99\r\n\r\n")
+        eventually(lambda: server.metric("kvcake_http_connections_waiting",
+                                         listener="clients") == 0, "its header")
+        status, _, body = server.request("GET", "/health")
+        self.assertEqual(status, 503)
+        self.assertIn(b"--connections-max", body)
+        busy.socket.close()
+        self.assertEqual(server.stop(), 0)
+
     def test_files_that_will_not_do_are_named_at_start(self):
         junk = pathlib.Path(self.dir.name, "junk.pem")
         junk.write_text("no certificate")
@@ -160,7 +172,7 @@ class TlsTest(OwnServersTest):
         os.chmod(self.key, 0o644)
         self.addCleanup(os.chmod, self.key, 0o600)
         server = self.serve()
-        self.assertIn(f"warning: --ssl-keyfile {self.key} may be read by others", server.log())
+        self.assertIn(f"warning: --ssl-keyfile {self.key} has mode", server.log())
         self.assertEqual(server.stop(), 0)
 
 

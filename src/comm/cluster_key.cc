@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/file_mode.h"
 
 namespace kvcake {
 namespace {
@@ -35,11 +36,8 @@ Result<std::string> ReadSecret(int fd, const std::string& file) {
   if (!S_ISREG(info.st_mode)) {
     return Fail(ErrorCode::kInvalidArgument, "--cluster-key-file {} is no file", file);
   }
-  if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return Fail(ErrorCode::kInvalidArgument,
-                "--cluster-key-file {} has mode {:03o}: others than its owner may use it; run "
-                "chmod 600 {}",
-                file, info.st_mode & 07777, file);
+  if (const std::string fault = ModeFault(info.st_mode, file); !fault.empty()) {
+    return Fail(ErrorCode::kInvalidArgument, "--cluster-key-file {} {}", file, fault);
   }
   std::string text(kClusterKeyBytesMax + 64, '\0');  // with white space at its end
   const ssize_t bytes = pread(fd, text.data(), text.size(), 0);

@@ -36,6 +36,7 @@ const Kind kKinds[] = {
     {"memory", NewMemoryComms},
     {"tcp", [](int size) { return NewLocalTcpComms(size); }},
     {"tcp_little_aside", [](int size) { return NewLocalTcpComms(size, 12'000); }},
+    {"tls", NewLocalTlsComms},
     {"socket_pairs", NewSocketPairComms},
     {"shaped_memory", [](int size) { return Shaped(NewMemoryComms(size)); }},
     {"shaped_tcp", [](int size) { return Shaped(NewLocalTcpComms(size)); }},

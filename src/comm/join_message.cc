@@ -100,7 +100,11 @@ std::string LeaderTalk::Greeting() {
   return Line(fmt::format("{} {}", kChain, ToHex(NewNonce())), &said_);
 }
 
-bool LeaderTalk::HearGreeting(std::string_view line) { return HearNonce(line, kWorker, &said_); }
+bool LeaderTalk::HearGreeting(std::string_view line) {
+  if (HearNonce(line, kWorker, &said_)) return true;
+  if (TakeWord(&line, kRefused)) why_ = PrintableAscii(line);
+  return false;
+}
 
 std::string LeaderTalk::CallOf(const Call& call) {
   std::string rest =

@@ -4,7 +4,7 @@
 // hexadecimal digits:
 //
 //   leader: kvcake-chain 2 NONCE
-//   worker: kvcake-worker 2 NONCE
+//   worker: kvcake-worker 2 NONCE     or: refused WHY
 //   leader: call PROOF CHAIN FACTS RANK ADDRESS...
 //   worker: ready PROOF FACTS         or: refused WHY
 //   leader: go PROOF                  when all are ready
@@ -53,7 +53,7 @@ class LeaderTalk {
   std::string CallOf(const Call& call);
   enum class Answer { kReady, kRefused, kUnproved, kStranger };
   Answer HearAnswer(std::string_view line);
-  // Why kRefused; printable.
+  // Why kRefused, or instead of a greeting; printable.
   const std::string& why() const { return why_; }
   std::string Go() const;
 

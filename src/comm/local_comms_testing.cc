@@ -7,15 +7,17 @@
 #include <utility>
 
 #include "base/check.h"
+#include "comm/certificates_testing.h"
 #include "comm/local_join.h"
 #include "comm/memory_comm.h"
 #include "comm/tcp_comm.h"
 
 namespace kvcake::testing_util {
 
-Comms NewLocalTcpComms(int size, uint64_t aside_bytes_max) {
+namespace {
+
+Comms NewComms(int size, TcpCommOptions options) {
   std::vector<TcpListener> listeners;
-  TcpCommOptions options = {.addresses = {}, .aside_bytes_max = aside_bytes_max};
   for (int rank = 0; rank < size; ++rank) {
     auto listener = TcpListener::Open("127.0.0.1:0");
     CHECK(listener.has_value());
@@ -36,6 +38,17 @@ Comms NewLocalTcpComms(int size, uint64_t aside_bytes_max) {
     comms.push_back(std::move(*comm));
   }
   return comms;
+}
+
+}  // namespace
+
+Comms NewLocalTcpComms(int size, uint64_t aside_bytes_max) {
+  return NewComms(size, {.addresses = {}, .aside_bytes_max = aside_bytes_max});
+}
+
+Comms NewLocalTlsComms(int size) {
+  static const Authority authority;
+  return NewComms(size, {.addresses = {}, .tls = authority.IssueLoaded("rank")});
 }
 
 Comms NewSocketPairComms(int size) {

@@ -212,6 +212,20 @@ TEST(TcpAttackTest, StrangersNeverTakeTheLeadersPlace) {
   ExpectAChain(worker);
 }
 
+// However many come while a leader of another machine is half through: they displace each other.
+TEST(TcpAttackTest, StrangersOfOneMachineDisplaceNoLeaderOfAnother) {
+  JoinOptions options = WithKey(Ours());
+  options.patience = Seconds(3600);
+  Waiting worker(options);
+  Caller leader(worker, "", "127.0.0.2");
+  ASSERT_TRUE(leader.Greet(Ours()));
+  std::vector<std::unique_ptr<Caller>> strangers;
+  for (int i = 0; i < 200; ++i) strangers.push_back(std::make_unique<Caller>(worker));
+  EXPECT_EQ(strangers.front()->Heard(), "") << "it has made room";
+  EXPECT_EQ(leader.GoOn({"127.0.0.1:1"}), Answer::kReady);
+  worker.Stop();
+}
+
 TEST(TcpAttackTest, WithoutAKeyAWorkerConnectsWithThisMachineOnly) {
   Waiting worker;
   for (const std::string address : {"192.0.2.1:80", "example.org:443", "[2001:db8::1]:1",

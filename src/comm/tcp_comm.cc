@@ -18,6 +18,7 @@
 #include "base/check.h"
 #include "base/mutex.h"
 #include "comm/asio.h"
+#include "comm/link.h"
 #include "comm/tcp_mesh.h"
 
 namespace kvcake {
@@ -25,7 +26,6 @@ namespace kvcake {
 namespace net = boost::asio;
 using boost::system::error_code;
 using net::ip::tcp;
-using Stream = net::generic::stream_protocol;
 
 namespace {
 
@@ -64,12 +64,11 @@ std::optional<typename Queues::mapped_type::value_type> TakeFirst(Queues& queues
 
 // A connection; everything here is the thread's.
 struct Peer {
-  Peer(net::io_context& context, int rank, std::string address)
-      : rank(rank), address(std::move(address)), socket(context) {}
+  Peer(int rank, std::string address) : rank(rank), address(std::move(address)) {}
 
   const int rank;
   const std::string address;
-  Stream::socket socket;
+  std::unique_ptr<Link> link;  // null: this rank itself
   // Once set, nothing is sent or read any more, and handlers that come later find nothing to do.
   std::optional<Error> send_lost, lost;
 
@@ -89,17 +88,13 @@ struct Peer {
 // As much at once as the kernel takes or has; the library's own is 64 KiB.
 size_t Everything(error_code error, size_t) { return error ? 0 : SIZE_MAX; }
 
-int FamilyOf(int fd) {
+void SetOptions(int fd) {
   sockaddr_storage name = {};
   socklen_t length = sizeof(name);
   CHECK(getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) == 0);
-  return name.ss_family;
-}
-
-void SetOptions(Stream::socket& socket) {
-  if (FamilyOf(socket.native_handle()) == AF_UNIX) return;  // whose other end is never far
-  const auto set = [&](int level, int name, int value) {
-    setsockopt(socket.native_handle(), level, name, &value, sizeof(value));
+  if (name.ss_family == AF_UNIX) return;  // whose other end is never far
+  const auto set = [fd](int level, int name, int value) {
+    setsockopt(fd, level, name, &value, sizeof(value));
   };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);  // an idle peer whose machine is gone is noticed in 25 s
@@ -110,17 +105,16 @@ void SetOptions(Stream::socket& socket) {
 
 class StreamComm : public Comm {
  public:
-  StreamComm(const TcpCommOptions& options, const std::vector<int>& sockets)
+  StreamComm(const TcpCommOptions& options, std::vector<RawLink> links)
       : rank_(options.rank),
         aside_bytes_max_(options.aside_bytes_max),
         work_(context_.get_executor()) {
-    for (size_t rank = 0; rank < sockets.size(); ++rank) {
-      peers_.push_back(
-          std::make_unique<Peer>(context_, static_cast<int>(rank), options.addresses[rank]));
-      if (sockets[rank] < 0) continue;
+    for (size_t rank = 0; rank < links.size(); ++rank) {
+      peers_.push_back(std::make_unique<Peer>(static_cast<int>(rank), options.addresses[rank]));
+      if (links[rank].fd < 0) continue;
       Peer& peer = *peers_.back();
-      peer.socket.assign(Stream(FamilyOf(sockets[rank]), 0), sockets[rank]);
-      SetOptions(peer.socket);
+      SetOptions(links[rank].fd);
+      peer.link = std::make_unique<Link>(context_, std::move(links[rank]));
       ReadHeader(peer);
     }
     thread_ = std::thread([this] { context_.run(); });
@@ -172,9 +166,8 @@ class StreamComm : public Comm {
 
  private:
   static Error Gone(const Peer& peer, error_code error) {
-    const bool ended = error == net::error::eof;
     return Fail(ErrorCode::kIo, "rank {} at {} is gone: {}", peer.rank, peer.address,
-                ended ? "it closed the connection" : error.message())
+                peer.link->WhyNot(error))
         .value();
   }
 
@@ -182,8 +175,7 @@ class StreamComm : public Comm {
   void Lose(Peer& peer, const Error& why) {
     if (peer.lost) return;
     peer.lost = why;
-    error_code ignored;
-    peer.socket.close(ignored);
+    if (peer.link) peer.link->Close();
     LoseSending(peer, why);
     if (peer.reading) peer.reading->done(tl::unexpected(why));
     peer.reading.reset();
@@ -207,7 +199,7 @@ class StreamComm : public Comm {
     const std::array<net::const_buffer, 2> buffers = {
         net::buffer(&peer.out_header, sizeof(FrameHeader)),
         net::buffer(outgoing.data.data(), outgoing.data.size())};
-    net::async_write(peer.socket, buffers, Everything, [this, &peer](error_code error, size_t) {
+    net::async_write(*peer.link, buffers, Everything, [this, &peer](error_code error, size_t) {
       if (peer.send_lost) return;
       if (error) return LoseSending(peer, Gone(peer, error));
       const Outgoing sent = std::move(peer.outgoing.front());
@@ -236,7 +228,7 @@ class StreamComm : public Comm {
   // Reads, then goes on with `next`.
   template <typename Next>
   void Read(Peer& peer, net::mutable_buffer buffer, Next next) {
-    net::async_read(peer.socket, buffer, Everything, [this, &peer, next](error_code error, size_t) {
+    net::async_read(*peer.link, buffer, Everything, [this, &peer, next](error_code error, size_t) {
       if (peer.lost) return;
       if (error) return Lose(peer, Gone(peer, error));
       next();
@@ -361,13 +353,15 @@ TcpListener::~TcpListener() {
 
 Result<std::unique_ptr<Comm>> ConnectTcp(const TcpListener& listener,
                                          const TcpCommOptions& options) {
-  ASSIGN_OR_RETURN(const auto sockets, ConnectMesh(listener, options));
-  return CommOverSockets(options, sockets);
+  ASSIGN_OR_RETURN(auto links, ConnectMesh(listener, options));
+  return std::make_unique<StreamComm>(options, std::move(links));
 }
 
 std::unique_ptr<Comm> CommOverSockets(const TcpCommOptions& options,
                                       const std::vector<int>& sockets) {
-  return std::make_unique<StreamComm>(options, sockets);
+  std::vector<RawLink> links;
+  for (const int fd : sockets) links.push_back({.fd = fd});
+  return std::make_unique<StreamComm>(options, std::move(links));
 }
 
 }  // namespace kvcake

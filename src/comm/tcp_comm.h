@@ -6,7 +6,7 @@
 // bound; beyond it the reading of that connection pauses until the receive comes, so that what
 // follows the message has to wait too, and that the peer is gone may be noticed only then. Ranks
 // prove to each other that they have the cluster's key when they connect (mesh_hello.h); what they
-// say then goes in the clear.
+// say then goes in the clear, or all of it in TLS (rank_tls.h).
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "comm/cluster_key.h"
 #include "comm/comm.h"
+#include "comm/rank_tls.h"
 
 namespace kvcake {
 
@@ -51,6 +52,7 @@ struct TcpCommOptions {
   ClusterKey key = {};
   Digest roster = {};
   Digest facts = {};
+  RankTls tls = {};  // what connections begin with
 };
 
 // Connects with every other rank, in whatever order they are started; `listener` stays open. An

@@ -1,5 +1,7 @@
 #include "comm/tcp_join.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -7,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "comm/crowd.h"
 #include "comm/join_message.h"
+#include "comm/link.h"
 #include "comm/tcp_mesh.h"
 
 namespace kvcake {
@@ -18,7 +22,6 @@ using net::ip::tcp;
 
 namespace {
 
-constexpr size_t kCallersMax = 64;  // that have proved nothing yet
 constexpr std::chrono::milliseconds kRetry{50};
 
 std::chrono::nanoseconds Nanoseconds(Seconds seconds) {
@@ -53,7 +56,10 @@ class LeaderWait {
   struct Caller {
     Caller(net::io_context& context, const ClusterKey& key)
         : socket(context), timer(context), talk(key) {}
-    tcp::socket socket;
+    tcp::socket socket;  // until it has called; then
+    std::unique_ptr<Link> link;
+    net::ip::address address;
+    std::string name;  // its address and port
     net::steady_timer timer;
     std::string text;  // read, and not a line yet
     std::string told;
@@ -70,7 +76,6 @@ class LeaderWait {
     acceptor_.async_accept(caller->socket, [this, caller](error_code error) {
       accepting_ = false;
       if (!error) {
-        while (callers_.size() >= kCallersMax) Drop(callers_.front());
         Listen(caller);
       } else if (error != net::error::operation_aborted) {  // no descriptors left, say
         retry_.expires_after(kRetry);
@@ -82,14 +87,49 @@ class LeaderWait {
   }
 
   void Listen(const CallerPtr& caller) {
+    error_code error;
+    const tcp::endpoint from = caller->socket.remote_endpoint(error);
+    if (error) return;  // it has gone
+    // One that was just coming when another was chosen takes nobody's place.
+    while (!chosen_ && callers_.size() >= kCallersMax) Drop(WhoMakesRoom(callers_));
     callers_.push_back(caller);
-    ReadLine(caller, kGreetingBytesMax, [this, caller](std::string_view line) {
-      if (!caller->talk.HearGreeting(line)) return Drop(caller);
-      Tell(caller, caller->talk.Greeting(), [this, caller] {
-        ReadLine(caller, kCallBytesMax,
-                 [this, caller](std::string_view call) { HearCall(caller, call); });
+    caller->address = from.address();
+    caller->name = fmt::format("{}:{}", from.address().to_string(), from.port());
+    caller->link =
+        std::make_unique<Link>(std::move(caller->socket), options_.tls, Link::Role::kIsCalled);
+    BePatient(caller);
+    caller->link->AsyncHandshake([this, caller](error_code shaken) {
+      if (!Here(caller)) return;
+      if (shaken) return TurnAway(caller, shaken);
+      ReadLine(caller, kGreetingBytesMax, [this, caller](std::string_view line) {
+        if (!caller->talk.HearGreeting(line)) return Drop(caller);
+        Tell(caller, caller->talk.Greeting(), [this, caller] {
+          ReadLine(caller, kCallBytesMax,
+                   [this, caller](std::string_view call) { HearCall(caller, call); });
+        });
       });
     });
+  }
+
+  // Who is hung up on before all that it has said is read does not hear why.
+  void TurnAway(const CallerPtr& caller, error_code error) {
+    spdlog::debug("{} is no leader: {}", caller->name, caller->link->WhyNot(error));
+    caller->link->GoPlain();
+    if (!Link::IsOfNoTls(error)) return Discard(caller);
+    Tell(caller,
+         WorkerTalk::Refused("this worker speaks TLS: give the server --tls-cert, --tls-key and "
+                             "--tls-ca, too"),
+         [this, caller] { Discard(caller); });
+  }
+
+  void Discard(const CallerPtr& caller) {
+    caller->link->EndSending();
+    caller->text.resize(kGreetingBytesMax);
+    caller->link->async_read_some(net::buffer(caller->text),
+                                  [this, caller](error_code error, size_t) {
+                                    if (error || !Here(caller)) return Drop(caller);
+                                    Discard(caller);
+                                  });
   }
 
   void HearCall(const CallerPtr& caller, std::string_view line) {
@@ -115,7 +155,7 @@ class LeaderWait {
 
   // Empty where a chain of these may be.
   std::string WhyNot(const Roster& roster) const {
-    if (!options_.key.empty()) return "";
+    if (options_.authenticated()) return "";
     for (const std::string& address : roster.addresses) {
       if (IsLoopback(address)) continue;
       return fmt::format(
@@ -127,10 +167,8 @@ class LeaderWait {
   }
 
   void HearGo(const CallerPtr& caller, std::string_view answer) {
-    error_code error;
-    const tcp::endpoint from = caller->socket.remote_endpoint(error);
-    if (!caller->talk.HearGo(answer) || error) return Drop(caller);
-    leader_ = fmt::format("{}:{}", from.address().to_string(), from.port());
+    if (!caller->talk.HearGo(answer)) return Drop(caller);
+    leader_ = caller->name;
     called_ = std::move(caller->call);
     context_.stop();
   }
@@ -142,21 +180,25 @@ class LeaderWait {
   template <typename Next>
   void Tell(const CallerPtr& caller, std::string line, Next next) {
     caller->told = std::move(line);
-    net::async_write(caller->socket, net::buffer(caller->told),
+    net::async_write(*caller->link, net::buffer(caller->told),
                      [this, caller, next](error_code error, size_t) {
                        if (error || !Here(caller)) return Drop(caller);
                        next();
                      });
   }
 
-  // `next` gets the line without its end.
-  template <typename Next>
-  void ReadLine(const CallerPtr& caller, size_t bytes_max, Next next) {
+  void BePatient(const CallerPtr& caller) {
     caller->timer.expires_after(Nanoseconds(options_.patience));
     caller->timer.async_wait([this, caller](error_code error) {
       if (!error) Drop(caller);
     });
-    net::async_read_until(caller->socket, net::dynamic_buffer(caller->text, bytes_max), '\n',
+  }
+
+  // `next` gets the line without its end.
+  template <typename Next>
+  void ReadLine(const CallerPtr& caller, size_t bytes_max, Next next) {
+    BePatient(caller);
+    net::async_read_until(*caller->link, net::dynamic_buffer(caller->text, bytes_max), '\n',
                           [this, caller, next](error_code error, size_t bytes) {
                             if (error || !Here(caller)) return Drop(caller);
                             const std::string line = caller->text.substr(0, bytes - 1);
@@ -171,8 +213,7 @@ class LeaderWait {
 
   void Drop(CallerPtr caller) {
     if (std::erase(callers_, caller) == 0) return;
-    error_code ignored;
-    caller->socket.close(ignored);
+    caller->link->Close();
     caller->timer.cancel();
     if (chosen_ == caller) chosen_.reset();
     Accept();
@@ -203,20 +244,9 @@ class Gathering {
   Status Run(const std::stop_token& stop) {
     for (const auto& worker : workers_) RETURN_IF_ERROR(Begin(*worker));
     const std::stop_callback stops(stop, [this] { context_.stop(); });
-    const auto deadline = std::chrono::steady_clock::now() + Nanoseconds(options_.patience);
-    while (waiting_ > 0 && context_.run_one_until(deadline) > 0) {
-    }
-    if (stop.stop_requested()) return Fail(ErrorCode::kCancelled, "stopped");
-    RETURN_IF_ERROR(AllReady());
-    for (const auto& worker : workers_) {
-      error_code error;
-      net::write(worker->socket, net::buffer(worker->talk.Go()), error);  // few bytes never wait
-      if (error) {
-        return Fail(ErrorCode::kIo, "the worker at {} is gone: {}", worker->address,
-                    error.message());
-      }
-    }
-    return {};
+    RETURN_IF_ERROR(AwaitAll(stop));
+    for (const auto& worker : workers_) Go(*worker);
+    return AwaitAll(stop);
   }
   const Roster& roster() const { return roster_; }
 
@@ -226,7 +256,8 @@ class Gathering {
         : rank(rank), address(std::move(address)), socket(context), talk(key) {}
     const int rank;
     const std::string address;
-    tcp::socket socket;
+    tcp::socket socket;  // until it is connected; then
+    std::unique_ptr<Link> link;
     std::vector<tcp::endpoint> endpoints;
     LeaderTalk talk;
     std::string told, text;
@@ -235,6 +266,15 @@ class Gathering {
     std::string error =
         "it does not answer: it may be loading its model, or working for another server";
   };
+
+  Status AwaitAll(const std::stop_token& stop) {
+    context_.restart();
+    const auto deadline = std::chrono::steady_clock::now() + Nanoseconds(options_.patience);
+    while (waiting_ > 0 && !stop.stop_requested() && context_.run_one_until(deadline) > 0) {
+    }
+    if (stop.stop_requested()) return Fail(ErrorCode::kCancelled, "stopped");
+    return AllReady();
+  }
 
   Status Begin(Worker& worker) {
     if (worker.address.find_first_of(" \n") != std::string::npos) {
@@ -250,7 +290,7 @@ class Gathering {
     }
     worker.endpoints = std::move(*endpoints);
     for (const tcp::endpoint& endpoint : worker.endpoints) {
-      if (!options_.key.empty() || endpoint.address().is_loopback()) continue;
+      if (options_.authenticated() || endpoint.address().is_loopback()) continue;
       return Fail(ErrorCode::kInvalidArgument,
                   "the worker at {} is on another machine, and without a cluster key whoever "
                   "answers there is given prompts, and believed: {}",
@@ -260,21 +300,38 @@ class Gathering {
     net::async_connect(worker.socket, worker.endpoints,
                        [this, &worker](error_code error, const tcp::endpoint&) {
                          if (error) return Ended(worker, error.message());
-                         Greet(worker);
+                         Shake(worker);
                        });
     return {};
   }
 
-  void Greet(Worker& worker) {
-    Tell(worker, worker.talk.Greeting(), kGreetingBytesMax, [this, &worker](std::string_view line) {
-      if (!worker.talk.HearGreeting(line)) return Mistaken(worker, kStranger);
-      const Call call{.roster = roster_, .facts = options_.facts, .rank = worker.rank};
-      Tell(worker, worker.talk.CallOf(call), kAnswerBytesMax,
-           [this, &worker](std::string_view answer) { Hear(worker, answer); });
+  void Shake(Worker& worker) {
+    worker.link =
+        std::make_unique<Link>(std::move(worker.socket), options_.tls, Link::Role::kCalls);
+    worker.link->AsyncHandshake([this, &worker](error_code error) {
+      if (error) return Failed(worker, error);
+      Greet(worker);
     });
   }
 
-  void Hear(Worker& worker, std::string_view answer) {
+  void Failed(Worker& worker, error_code error) {
+    const std::string why = worker.link->WhyNot(error);
+    Link::IsOfTls(error) ? Mistaken(worker, why) : Ended(worker, why);
+  }
+
+  void Greet(Worker& worker) {
+    Tell(worker, worker.talk.Greeting(), kGreetingBytesMax, [this, &worker](std::string_view line) {
+      if (!worker.talk.HearGreeting(line)) {
+        const std::string& why = worker.talk.why();
+        return Mistaken(worker, why.empty() ? kStranger : "it refuses: " + why);
+      }
+      const Call call{.roster = roster_, .facts = options_.facts, .rank = worker.rank};
+      Tell(worker, worker.talk.CallOf(call), kAnswerBytesMax,
+           [this, &worker](std::string_view answer) { Judge(worker, answer); });
+    });
+  }
+
+  void Judge(Worker& worker, std::string_view answer) {
     switch (worker.talk.HearAnswer(answer)) {
       case LeaderTalk::Answer::kReady:
         worker.ready = true;
@@ -290,25 +347,41 @@ class Gathering {
     }
   }
 
+  void Go(Worker& worker) {
+    worker.told = worker.talk.Go();
+    worker.ready = false;
+    ++waiting_;
+    net::async_write(*worker.link, net::buffer(worker.told),
+                     [this, &worker](error_code error, size_t) {
+                       if (error) return Failed(worker, error);
+                       worker.ready = true;
+                       Ended(worker, "");
+                     });
+  }
+
   // Says a line, and has `next` called with the one that answers it.
   template <typename Next>
   void Tell(Worker& worker, std::string line, size_t bytes_max, Next next) {
     worker.told = std::move(line);
-    net::async_write(worker.socket, net::buffer(worker.told),
+    net::async_write(*worker.link, net::buffer(worker.told),
                      [this, &worker, bytes_max, next](error_code error, size_t) {
-                       if (error) return Ended(worker, error.message());
-                       net::async_read_until(
-                           worker.socket, net::dynamic_buffer(worker.text, bytes_max), '\n',
-                           [this, &worker, next](error_code error, size_t bytes) {
-                             if (error && worker.text.empty()) {
-                               return Ended(worker, "it closed the connection");
-                             }
-                             if (error) return Mistaken(worker, kStranger);
-                             const std::string answer = worker.text.substr(0, bytes - 1);
-                             worker.text.erase(0, bytes);
-                             next(answer);
-                           });
+                       if (error) return Failed(worker, error);
+                       Hear(worker, bytes_max, next);
                      });
+  }
+
+  template <typename Next>
+  void Hear(Worker& worker, size_t bytes_max, Next next) {
+    net::async_read_until(*worker.link, net::dynamic_buffer(worker.text, bytes_max), '\n',
+                          [this, &worker, next](error_code error, size_t bytes) {
+                            if (!error) {
+                              const std::string answer = worker.text.substr(0, bytes - 1);
+                              worker.text.erase(0, bytes);
+                              return next(answer);
+                            }
+                            if (worker.text.empty()) return Failed(worker, error);
+                            Mistaken(worker, kStranger);
+                          });
   }
 
   void Mistaken(Worker& worker, std::string why) {
@@ -363,7 +436,8 @@ Result<JoinedChain> AwaitLeader(const TcpListener& listener, const std::stop_tok
                                                      .timeout = options.connect,
                                                      .key = options.key,
                                                      .roster = roster,
-                                                     .facts = options.facts}));
+                                                     .facts = options.facts,
+                                                     .tls = options.tls}));
   return chain;
 }
 
@@ -385,7 +459,8 @@ Result<std::unique_ptr<Comm>> GatherWorkers(std::span<const std::string> workers
                              .timeout = options.connect,
                              .key = options.key,
                              .roster = gathering.roster().digest(),
-                             .facts = options.facts});
+                             .facts = options.facts,
+                             .tls = options.tls});
 }
 
 }  // namespace kvcake

@@ -2,8 +2,9 @@
 // of all, on the port where the chain's connections (tcp_comm.h) come in afterwards.
 //
 // Each side proves that it has the cluster's key before the other does anything for it
-// (join_message.h says how). Without a key anybody can: then a chain has loopback addresses only,
-// and what its ranks say is nobody's word (JoinOptions::key).
+// (join_message.h says how), or shows a certificate of its authority's (rank_tls.h), or both.
+// Without either anybody can: then a chain has loopback addresses only, and what its ranks say is
+// nobody's word (JoinOptions::authenticated).
 #pragma once
 
 #include <memory>
@@ -21,6 +22,10 @@ struct JoinOptions {
   Seconds connect{10};  // from "go" until all ranks are connected
   ClusterKey key = {};
   Digest facts = {};  // of what this side runs (FactsDigest), for its proofs
+  RankTls tls = {};   // what every connection begins with, those of the chain too
+
+  // Whether nobody is a rank who has not shown that it belongs to the cluster.
+  bool authenticated() const { return !key.empty() || !tls.empty(); }
 };
 
 struct JoinedChain {
@@ -30,8 +35,8 @@ struct JoinedChain {
 
 // Called by a worker: sleeps until a leader has called and its chain is connected; `listener` stays
 // open. Calls that are no leader's are closed and hinder nobody: so many are listened to at once,
-// and the oldest that has proved nothing makes room for the next. kCancelled: `stop` was asked for;
-// else the error of a chain that a leader has called for in vain.
+// and one that has proved nothing makes room for the next (crowd.h). kCancelled: `stop` was asked
+// for; else the error of a chain that a leader has called for in vain.
 Result<JoinedChain> AwaitLeader(const TcpListener& listener, const std::stop_token& stop,
                                 const JoinOptions& options = {});
 

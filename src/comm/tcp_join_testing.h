@@ -49,7 +49,9 @@ class Waiting {
 
 class Caller {
  public:
-  explicit Caller(const Waiting& worker, const std::string& says = "") : socket_(context_) {
+  explicit Caller(const Waiting& worker, const std::string& says = "",
+                  const char* from = "127.0.0.1")
+      : socket_(context_, {boost::asio::ip::make_address_v4(from), 0}) {
     socket_.connect({boost::asio::ip::address_v4::loopback(), worker.port()});
     boost::system::error_code closed;  // may come before all is said
     boost::asio::write(socket_, boost::asio::buffer(says), closed);
@@ -60,9 +62,16 @@ class Caller {
   }
   // A leader's part, up to the worker's answer, with whatever key.
   LeaderTalk::Answer Call(const ClusterKey& key, std::vector<std::string> roster, int rank = 0) {
+    if (!Greet(key)) return LeaderTalk::Answer::kStranger;
+    return GoOn(std::move(roster), rank);
+  }
+  // Its two halves.
+  bool Greet(const ClusterKey& key) {
     talk_.emplace(key);
     Say(talk_->Greeting());
-    if (!talk_->HearGreeting(HeardLine())) return LeaderTalk::Answer::kStranger;
+    return talk_->HearGreeting(HeardLine());
+  }
+  LeaderTalk::Answer GoOn(std::vector<std::string> roster, int rank = 0) {
     Say(talk_->CallOf({.roster = {.addresses = std::move(roster)}, .rank = rank}));
     return talk_->HearAnswer(HeardLine());
   }

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <optional>
 
 #include "base/check.h"
+#include "comm/crowd.h"
 #include "comm/mesh_hello.h"
 
 namespace kvcake {
@@ -18,8 +18,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kRetry{50};
 
-constexpr size_t kCallersMax = 64;  // that have proved nothing yet
-
 class Mesh {
  public:
   Mesh(const TcpListener& listener, const TcpCommOptions& options)
@@ -27,12 +25,12 @@ class Mesh {
         size_(static_cast<int>(options.addresses.size())),
         acceptor_(Duplicate(context_, listener)),
         retry_(context_),
-        sockets_(size_),
+        links_(size_),
         errors_(size_, "it has not called") {
     std::fill_n(errors_.begin(), options.rank, "it does not answer");
   }
 
-  Result<std::vector<int>> Connect() {
+  Result<std::vector<RawLink>> Connect() {
     const auto deadline = std::chrono::steady_clock::now() +
                           std::chrono::duration_cast<std::chrono::nanoseconds>(options_.timeout);
     for (int peer = 0; peer < options_.rank; ++peer) {
@@ -44,18 +42,20 @@ class Mesh {
     }
     RETURN_IF_ERROR(failure_);
     if (Missing() > 0) return TimedOut();
-    std::vector<int> sockets(size_, -1);
+    std::vector<RawLink> links(size_);
     for (int peer = 0; peer < size_; ++peer) {
-      if (sockets_[peer]) sockets[peer] = sockets_[peer]->release();
+      if (links_[peer]) links[peer] = links_[peer]->Release();
     }
-    return sockets;
+    return links;
   }
 
  private:
   // A connection that is not known to be a rank's yet.
   struct Attempt {
     explicit Attempt(net::io_context& context) : socket(context), timer(context) {}
-    tcp::socket socket;
+    tcp::socket socket;  // until it is connected; then
+    std::unique_ptr<Link> link;
+    net::ip::address address;  // of who calls
     net::steady_timer timer;
     std::vector<tcp::endpoint> endpoints;
     MeshHello heard, told;
@@ -65,14 +65,14 @@ class Mesh {
 
   int Missing() const {
     int missing = -1;  // not ourselves
-    for (const auto& socket : sockets_) missing += socket ? 0 : 1;
+    for (const auto& link : links_) missing += link ? 0 : 1;
     return missing;
   }
 
   tl::unexpected<Error> TimedOut() const {
     std::string missing;
     for (int peer = 0; peer < size_; ++peer) {
-      if (peer == options_.rank || sockets_[peer]) continue;
+      if (peer == options_.rank || links_[peer]) continue;
       missing += fmt::format("{}rank {} at {}: {}", missing.empty() ? "" : "; ", peer,
                              options_.addresses[peer], errors_[peer]);
     }
@@ -92,12 +92,12 @@ class Mesh {
 
   template <typename Value, typename Next>
   void Write(const AttemptPtr& attempt, const Value& value, Next next) {
-    net::async_write(attempt->socket, net::buffer(&value, sizeof(value)),
+    net::async_write(*attempt->link, net::buffer(&value, sizeof(value)),
                      [attempt, next](error_code error, size_t) { next(error); });
   }
   template <typename Value, typename Next>
   void Read(const AttemptPtr& attempt, Value* value, Next next) {
-    net::async_read(attempt->socket, net::buffer(value, sizeof(*value)),
+    net::async_read(*attempt->link, net::buffer(value, sizeof(*value)),
                     [attempt, next](error_code error, size_t) { next(error); });
   }
 
@@ -108,8 +108,21 @@ class Mesh {
     net::async_connect(attempt->socket, attempt->endpoints,
                        [this, peer, attempt](error_code error, const tcp::endpoint&) {
                          if (error) return CallAgain(peer, attempt, error.message());
-                         Greet(peer, attempt);
+                         Shake(peer, attempt);
                        });
+  }
+
+  void Shake(int peer, const AttemptPtr& attempt) {
+    errors_[peer] = "it does not answer";
+    attempt->link =
+        std::make_unique<Link>(std::move(attempt->socket), options_.tls, Link::Role::kCalls);
+    attempt->link->AsyncHandshake([this, peer, attempt](error_code error) {
+      if (!error) return Greet(peer, attempt);
+      const std::string why = attempt->link->WhyNot(error);
+      if (!Link::IsOfTls(error)) return CallAgain(peer, attempt, why);
+      failure_ = Fail(ErrorCode::kInvalidArgument, "{} is no rank of this chain: {}",
+                      options_.addresses[peer], why);
+    });
   }
 
   void CallAgain(int peer, const AttemptPtr& attempt, std::string why) {
@@ -123,10 +136,9 @@ class Mesh {
   void Greet(int peer, const AttemptPtr& attempt) {
     attempt->told = HelloTo(static_cast<uint32_t>(peer));
     Write(attempt, attempt->told, [this, peer, attempt](error_code error) {
-      if (error) return CallAgain(peer, attempt, error.message());
-      errors_[peer] = "it does not answer";
+      if (error) return CallAgain(peer, attempt, attempt->link->WhyNot(error));
       Read(attempt, &attempt->heard, [this, peer, attempt](error_code answer) {
-        if (answer) return CallAgain(peer, attempt, "it closed the connection");
+        if (answer) return CallAgain(peer, attempt, attempt->link->WhyNot(answer));
         Recognise(peer, attempt);
       });
     });
@@ -162,7 +174,7 @@ class Mesh {
                           options_.addresses[peer], peer);
           return;
         }
-        sockets_[peer] = std::move(attempt->socket);
+        links_[peer] = std::move(attempt->link);
       });
     });
   }
@@ -180,21 +192,31 @@ class Mesh {
         retry_.async_wait([this](error_code) { Accept(); });
         return;
       }
-      // The oldest that has proved nothing makes room.
-      while (callers_.size() >= kCallersMax) HangUp(callers_.front());
-      callers_.push_back(attempt);
-      Read(attempt, &attempt->heard, [this, attempt](error_code hello) {
-        if (hello || !attempt->heard.HasMagic()) return HangUp(attempt);
-        Answer(attempt);
-      });
+      Listen(attempt);
       Accept();
     });
   }
 
+  void Listen(const AttemptPtr& attempt) {
+    error_code error;
+    const tcp::endpoint from = attempt->socket.remote_endpoint(error);
+    if (error) return;  // it has gone
+    attempt->address = from.address();
+    attempt->link =
+        std::make_unique<Link>(std::move(attempt->socket), options_.tls, Link::Role::kIsCalled);
+    while (callers_.size() >= kCallersMax) HangUp(WhoMakesRoom(callers_));
+    callers_.push_back(attempt);
+    attempt->link->AsyncHandshake([this, attempt](error_code shaken) {
+      if (shaken) return HangUp(attempt);
+      Read(attempt, &attempt->heard, [this, attempt](error_code hello) {
+        if (hello || !attempt->heard.HasMagic()) return HangUp(attempt);
+        Answer(attempt);
+      });
+    });
+  }
+
   void HangUp(AttemptPtr attempt) {
-    if (std::erase(callers_, attempt) == 0) return;
-    error_code ignored;
-    attempt->socket.close(ignored);
+    if (std::erase(callers_, attempt) > 0) attempt->link->Close();
   }
 
   // Callers of another chain hear who we are, and say so to their users; the last that proves that
@@ -209,7 +231,7 @@ class Mesh {
           if (!proof) errors_[attempt->heard.from] = kUnproved;
           return HangUp(attempt);
         }
-        ProveAsCalled(attempt, wanted.OfCalled());
+        if (std::erase(callers_, attempt) > 0) ProveAsCalled(attempt, wanted.OfCalled());
       });
     });
   }
@@ -217,8 +239,7 @@ class Mesh {
   void ProveAsCalled(const AttemptPtr& attempt, const Digest& proof) {
     attempt->proof_told = proof;
     Write(attempt, attempt->proof_told, [this, attempt](error_code error) {
-      if (error || std::erase(callers_, attempt) == 0) return;
-      sockets_[attempt->heard.from] = std::move(attempt->socket);
+      if (!error) links_[attempt->heard.from] = std::move(attempt->link);
     });
   }
 
@@ -244,10 +265,10 @@ class Mesh {
   net::io_context context_;
   tcp::acceptor acceptor_;
   net::steady_timer retry_;
-  std::vector<AttemptPtr> callers_;                  // the oldest first
-  std::vector<std::optional<tcp::socket>> sockets_;  // by rank, where connected
-  std::vector<std::string> errors_;                  // by rank: why it is not
-  Status failure_;                                   // for good
+  std::vector<AttemptPtr> callers_;           // that have proved nothing yet, the oldest first
+  std::vector<std::unique_ptr<Link>> links_;  // by rank, where connected
+  std::vector<std::string> errors_;           // by rank: why it is not
+  Status failure_;                            // for good
 };
 
 }  // namespace
@@ -280,7 +301,8 @@ tcp::acceptor Duplicate(net::io_context& context, const TcpListener& listener) {
   return {context, name.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd};
 }
 
-Result<std::vector<int>> ConnectMesh(const TcpListener& listener, const TcpCommOptions& options) {
+Result<std::vector<RawLink>> ConnectMesh(const TcpListener& listener,
+                                         const TcpCommOptions& options) {
   const int size = static_cast<int>(options.addresses.size());
   if (options.rank < 0 || options.rank >= size) {
     return Fail(ErrorCode::kInvalidArgument, "rank {} is not one of {} addresses", options.rank,

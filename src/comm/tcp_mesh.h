@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/asio.h"
+#include "comm/link.h"
 #include "comm/tcp_comm.h"
 
 namespace kvcake {
@@ -17,8 +18,8 @@ Result<std::vector<boost::asio::ip::tcp::endpoint>> Resolve(boost::asio::io_cont
 boost::asio::ip::tcp::acceptor Duplicate(boost::asio::io_context& context,
                                          const TcpListener& listener);
 
-// As ConnectTcp; the descriptors of the connections by rank, which are the caller's; -1 for its
-// own.
-Result<std::vector<int>> ConnectMesh(const TcpListener& listener, const TcpCommOptions& options);
+// As ConnectTcp; the connections by rank, which are the caller's to close; none to itself.
+Result<std::vector<RawLink>> ConnectMesh(const TcpListener& listener,
+                                         const TcpCommOptions& options);
 
 }  // namespace kvcake

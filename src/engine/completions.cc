@@ -3,6 +3,7 @@
 namespace kvcake {
 
 void Completions::Finish(Sequence& sequence, FinishReason reason) {
+  owned_.Note(sequence.request.tenant, sequence.keys);
   admission_.Release(sequence);
   Completion& completion = sequence.completion;
   completion.finish_reason = reason;

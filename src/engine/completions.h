@@ -7,15 +7,17 @@
 
 #include "base/clock.h"
 #include "engine/admission.h"
+#include "engine/tenant_pages.h"
 
 namespace kvcake {
 
 // Engine thread only.
 class Completions {
  public:
-  // Borrows both. As many results wait to be taken as there can be sequences at once; beyond that
+  // Borrows all. As many results wait to be taken as there can be sequences at once; beyond that
   // the oldest are forgotten.
-  Completions(Admission& admission, const Clock& clock) : admission_(admission), clock_(clock) {}
+  Completions(Admission& admission, TenantPages& owned, const Clock& clock)
+      : admission_(admission), owned_(owned), clock_(clock) {}
 
   // Its pages, claims and loads are given back at once, and its result can be taken. Whoever owns
   // the sequence may destroy it.
@@ -29,6 +31,7 @@ class Completions {
 
  private:
   Admission& admission_;
+  TenantPages& owned_;
   const Clock& clock_;
   std::map<SequenceId, Completion> finished_;
 };

@@ -29,7 +29,8 @@ class CompletionsTest : public testing::Test {
       std::move(PagePool::Create(kEndedLayout, 20 * kEndedLayout.page_bytes()).value());
   ChunkKeeper keeper_{*pool_, nullptr};
   Admission admission_{*pool_, keeper_, {.max_sequences = 2, .waiting_max = 1}};
-  Completions completions_{admission_, clock_};
+  TenantPages owned_{*pool_};
+  Completions completions_{admission_, owned_, clock_};
 };
 
 TEST_F(CompletionsTest, ASequenceThatEndsGivesItsPagesBackAtOnce) {

@@ -96,7 +96,8 @@ Engine::Engine(const EngineParts& parts, const EngineOptions& options)
                                                    .tenant_running_max = options.tenant_running_max,
                                                    .read_reserve_pages = options.read_reserve_pages,
                                                    .pass_over_max = options.pass_over_max});
-  completions_ = std::make_unique<Completions>(*admission_, parts.clock);
+  tenant_pages_ = std::make_unique<TenantPages>(parts.pool);
+  completions_ = std::make_unique<Completions>(*admission_, *tenant_pages_, parts.clock);
   shortage_ = std::make_unique<PageShortage>(
       *admission_, *completions_, parts.clock,
       PageShortageOptions{
@@ -284,6 +285,8 @@ void Engine::Sleep(TimePoint wake_at) {
   }
   parts_.restorer.WaitForEvent(wake_at);
 }
+
+void Engine::DropCachedOf(const std::string& tenant) { tenant_pages_->Drop(tenant); }
 
 std::optional<Completion> Engine::Take(SequenceId id) { return completions_->Take(id); }
 

@@ -28,6 +28,7 @@ class PageShortage;
 class StepBudget;
 class StepCommitter;
 class StepPlanner;
+class TenantPages;
 struct Sequence;
 struct StepPlan;
 struct StepRun;
@@ -113,6 +114,8 @@ class Engine {
   void SetStepBudget(StepBudget* budget);
 
   WriteBehindStats write_stats() const;  // any thread
+  // Any thread: has memory forget what requests of this tenant that have ended left in it.
+  void DropCachedOf(const std::string& tenant);
   size_t waiting() const;
   size_t running() const;
   uint64_t preemptions() const;
@@ -130,6 +133,7 @@ class Engine {
 
   std::unique_ptr<ChunkKeeper> keeper_;
   std::unique_ptr<Admission> admission_;
+  std::unique_ptr<TenantPages> tenant_pages_;
   std::unique_ptr<Completions> completions_;
   std::unique_ptr<PageShortage> shortage_;
   std::unique_ptr<StepPlanner> planner_;

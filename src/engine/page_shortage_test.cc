@@ -39,7 +39,8 @@ class PageShortageTest : public testing::Test {
       std::move(PagePool::Create(kShortLayout, 20 * kShortLayout.page_bytes()).value());
   ChunkKeeper keeper_{*pool_, nullptr};
   Admission admission_{*pool_, keeper_, {.read_reserve_pages = 4}};
-  Completions completions_{admission_, clock_};
+  TenantPages owned_{*pool_};
+  Completions completions_{admission_, owned_, clock_};
   PageShortage shortage_{admission_, completions_, clock_, {}};
   SequenceId last_id_ = 0;
 };

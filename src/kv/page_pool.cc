@@ -198,6 +198,24 @@ void PagePool::DropCached() {
   lru_.clear();
 }
 
+void PagePool::DropCached(std::span<const ChunkKey> keys) {
+  MutexLock lock(mutex_);
+  for (const ChunkKey& key : keys) {
+    const auto it = by_key_.find(key);
+    if (it == by_key_.end() || states_[it->second].references > 0) continue;
+    PageState& state = states_[it->second];
+    lru_.erase(state.lru);
+    state.published = false;
+    free_.push_back(it->second);
+    by_key_.erase(it);
+  }
+}
+
+bool PagePool::Contains(const ChunkKey& key) const {
+  MutexLock lock(mutex_);
+  return by_key_.contains(key);
+}
+
 PagePoolStats PagePool::Stats() const {
   MutexLock lock(mutex_);
   return {.pages = states_.size(),

@@ -118,8 +118,11 @@ class PagePool {
   void SetSpare(PageId page, std::optional<PageWorth> worth);
   // What is worth least of the spare pages that have no other handle.
   std::optional<PageWorth> LeastSpare() const;
-  // Forgets every unreferenced page's key. Referenced pages stay.
-  void DropCached();
+  // Whether it is in memory; no use of it.
+  bool Contains(const ChunkKey& key) const EXCLUDES(mutex_);
+  // Forgets every unreferenced page's key, or these. Referenced pages stay.
+  void DropCached() EXCLUDES(mutex_);
+  void DropCached(std::span<const ChunkKey> keys) EXCLUDES(mutex_);
 
   PagePoolStats Stats() const;
 

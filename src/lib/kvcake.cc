@@ -61,7 +61,8 @@ int Guarded(const Body& body) noexcept {
   try {
     return body();
   } catch (const std::bad_alloc&) {
-    return KVCAKE_FULL;  // a message might want memory, too
+    last_error = "out of memory";  // so short that it wants none itself
+    return KVCAKE_FULL;
   } catch (const std::exception& error) {
     try {
       return Refuse(KVCAKE_INTERNAL, error.what());
@@ -73,13 +74,17 @@ int Guarded(const Body& body) noexcept {
 }
 
 // Runs a body that wants a cache, which is not closed meanwhile, and part of it, with a Status.
-template <typename Body>
+// `full` is the code of what there is no room for.
+template <int full = KVCAKE_FULL, typename Body>
 int WithPart(uint64_t id, const Body& body) noexcept {
   return Guarded([&] {
     const LibraryId decoded = LibraryId::Decode(id);
     const auto use = Registry::Get().Find(decoded);
     if (!use) return Refuse(use.error());
-    if (const Status status = body(*use, decoded.part); !status) return Refuse(status.error());
+    if (const Status status = body(*use, decoded.part); !status) {
+      const int code = CodeOf(status.error().code);
+      return Refuse(code == KVCAKE_FULL ? full : code, status.error().message);
+    }
     return static_cast<int>(KVCAKE_OK);
   });
 }
@@ -129,8 +134,12 @@ void WriteTurn(const CacheTurn& turn, kvcake_turn* out) {
   WriteStruct(written, out);
 }
 
-// A slice that is claimed is in nobody's way: the caller has to say first what became of it.
-int BusyIfFull(int code) { return code == KVCAKE_FULL ? KVCAKE_BUSY : code; }
+// A slice that is claimed is in nobody's way: the caller has to say first what became of it. Want
+// of memory, which Guarded tells of, is another matter.
+template <typename Body>
+int WithClaim(uint64_t id, const Body& body) noexcept {
+  return WithPart<KVCAKE_BUSY>(id, body);
+}
 
 }  // namespace
 }  // namespace kvcake
@@ -276,7 +285,7 @@ int kvcake_progress(kvcake_restoration restoration, kvcake_progress_info* progre
 
 int kvcake_claim_front(kvcake_restoration restoration, int32_t chunks_max, double share,
                        kvcake_turn* turn) {
-  return BusyIfFull(WithPart(restoration, [&](const Registry::Use& use, uint64_t part) -> Status {
+  return WithClaim(restoration, [&](const Registry::Use& use, uint64_t part) -> Status {
     RETURN_IF_ERROR(CheckOut(turn, "turn"));
     RETURN_IF_ERROR(CheckCount(chunks_max, 1, "chunks_max"));
     if (!(share > 0 && share <= 1)) {
@@ -286,17 +295,17 @@ int kvcake_claim_front(kvcake_restoration restoration, int32_t chunks_max, doubl
                      use.cache().ClaimPlanned(part, {.chunks = chunks_max, .share = share}));
     WriteTurn(made, turn);
     return {};
-  }));
+  });
 }
 
 int kvcake_claim(kvcake_restoration restoration, int32_t chunks, kvcake_turn* turn) {
-  return BusyIfFull(WithPart(restoration, [&](const Registry::Use& use, uint64_t part) -> Status {
+  return WithClaim(restoration, [&](const Registry::Use& use, uint64_t part) -> Status {
     RETURN_IF_ERROR(CheckOut(turn, "turn"));
     RETURN_IF_ERROR(CheckCount(chunks, 1, "chunks"));
     ASSIGN_OR_RETURN(const CacheTurn made, use.cache().Claim(part, chunks));
     WriteTurn(made, turn);
     return {};
-  }));
+  });
 }
 
 int kvcake_computed(kvcake_restoration restoration, int32_t count, double seconds) {

@@ -97,11 +97,29 @@ Result<std::unique_ptr<KvGate>> ChainLeader::Start(const RankJob& job,
   return gate;
 }
 
+namespace {
+
+// What a rank says is its own word.
+bool IsPossible(const RankReport& report) {
+  constexpr double kSecondsMax = 1e6;
+  const auto possible = [](double s) { return s >= 0 && s <= kSecondsMax; };  // and is a number
+  return possible(report.compute_s) && possible(report.wait_s);
+}
+
+}  // namespace
+
 Result<std::vector<RankReport>> ChainLeader::End(KvGate& gate, const Status& forward) {
   if (!forward) RETURN_IF_ERROR(Lose(forward.error()));
   if (const Status status = gate.Finish(); !status) RETURN_IF_ERROR(Lose(status.error()));
   const Status status = reported_.Wait(Clock::Real().Now() + options_.timeout, "ranks' reports");
   if (!status) RETURN_IF_ERROR(Lose(status.error()));
+  for (size_t rank = 0; rank < reports_.size(); ++rank) {
+    if (IsPossible(reports_[rank])) continue;
+    RETURN_IF_ERROR(Lose(Fail(ErrorCode::kCorrupt,
+                              "rank {} of the prompt reports {} s of computing and {} s of waiting",
+                              rank, reports_[rank].compute_s, reports_[rank].wait_s)
+                             .value()));
+  }
   return reports_;
 }
 

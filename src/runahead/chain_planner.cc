@@ -25,8 +25,10 @@ SliceTime After(SliceTime time, int origin) {
   return time;
 }
 
+// Whether machines can differ by as much.
+bool IsSpeed(double value) { return value >= 1e-3 && value <= 1e3; }
+
 std::vector<double> LoadSpeeds(const std::string& path) {
-  constexpr double kMost = 1e3;  // of what machines can differ by
   if (path.empty()) return {};
   const auto json = ReadJsonFile(path);
   if (!json && json.error().code == ErrorCode::kNotFound) return {};
@@ -34,7 +36,7 @@ std::vector<double> LoadSpeeds(const std::string& path) {
   if (json && json->is_array()) {
     for (const auto& speed : *json) {
       const double value = speed.is_number() ? speed.get<double>() : 0;
-      if (value >= 1 / kMost && value <= kMost) speeds.push_back(value);
+      if (IsSpeed(value)) speeds.push_back(value);
     }
     if (speeds.size() == json->size()) return speeds;
   }
@@ -77,9 +79,10 @@ class Planner : public ChainPlanner {
       const int part = static_cast<int>(i);
       const double expected =
           time.SecondsFor(job.origin + job.partition.begin(part), job.partition.size(part));
-      if (ranks[i].compute_s <= 0) continue;
+      const double measured = expected / ranks[i].compute_s;
+      if (!IsSpeed(measured)) continue;  // whatever a rank says
       double& speed = speeds_[before + i];
-      speed += kNewest * (expected / ranks[i].compute_s - speed);
+      speed += kNewest * (measured - speed);
     }
     SaveSpeeds(options_.speeds_path, speeds_);
   }

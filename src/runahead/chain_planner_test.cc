@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
+#include <limits>
 
 #include "base/temp_dir_testing.h"
 
@@ -69,6 +71,19 @@ TEST(ChainPlannerTest, ASlowLinkLeavesOneProcess) {
   EXPECT_EQ(New(options)->Plan(0, 4096, 2)->ranks(), 2);
   options.link = {.bytes_per_s = 4096 * 4000 / kTime.SecondsFor(0, 4096) / 10};
   EXPECT_EQ(New(options)->Plan(0, 4096, 2)->ranks(), 1);
+}
+
+TEST(ChainPlannerTest, NothingIsLearntFromWhatCannotBe) {
+  const auto planner = New(Options());
+  const Partition before = *planner->Plan(0, 4096, 2);
+  for (const double nonsense :
+       {std::nan(""), -1.0, 0.0, 1e-300, 1e300, std::numeric_limits<double>::infinity()}) {
+    RankJob job{.partition = EvenPartition(4096, 2)};
+    const std::vector<RankReport> reports = {{.compute_s = nonsense},
+                                             {.compute_s = kTime.SecondsFor(2048, 2048)}};
+    planner->Learn(job, reports);
+    EXPECT_EQ(*planner->Plan(0, 4096, 2), before) << nonsense;
+  }
 }
 
 TEST(ChainPlannerTest, SpeedsComeBackFromTheirFile) {

@@ -121,16 +121,13 @@ std::optional<std::string> ApiKeys::Tenant(std::string_view authorization) const
 ApiKeys::Admin ApiKeys::AdminOf(std::string_view authorization) const {
   const std::optional<Digest> key = BearerKey(authorization);
   const Entry* found = Find(authorization);
-  if (admin_) {
-    if (key && Same(*admin_, *key)) return Admin::kMay;
-    return found != nullptr ? Admin::kMayNot : Admin::kUnknownKey;
-  }
-  if (open()) return Admin::kMay;
+  if (admin_ && key && Same(*admin_, *key)) return Admin::kMay;
+  if (open() && !admin_) return Admin::kMay;
   if (found == nullptr) return Admin::kUnknownKey;
-  for (const Entry& entry : entries_) {
-    if (entry.tenant != found->tenant) return Admin::kMayNot;
-  }
-  return Admin::kMay;
+  const bool alone = std::ranges::all_of(
+      entries_, [&](const Entry& entry) { return entry.tenant == found->tenant; });
+  if (alone && !admin_) return Admin::kMay;
+  return found->tenant.empty() ? Admin::kMayNot : Admin::kOwn;
 }
 
 std::string CacheSalt(std::string_view tenant, std::string_view salt) {

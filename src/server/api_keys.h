@@ -36,8 +36,9 @@ class ApiKeys {
   std::optional<std::string> Tenant(std::string_view authorization) const;
   // What the holder of an Authorization header may do that touches all tenants. Where there is an
   // admin key, its holder alone may; where there is none, everybody who may use the server, if
-  // there is one cache for all of them, else nobody.
-  enum class Admin { kMay, kMayNot, kUnknownKey };
+  // there is one cache for all of them, else nobody. Who may not, and is a tenant with a cache of
+  // its own, may do it with that (kOwn).
+  enum class Admin { kMay, kOwn, kMayNot, kUnknownKey };
   Admin AdminOf(std::string_view authorization) const;
 
  private:

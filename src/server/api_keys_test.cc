@@ -63,7 +63,7 @@ TEST_F(ApiKeysTest, WhatTouchesAllIsForTheAdminKeyAlone) {
       ApiKeys::Load({.file = KeyFile("ann key-a\nann key-a2"), .admin_key = "root"}).value();
   EXPECT_EQ(keys.AdminOf("Bearer root"), Admin::kMay);
   EXPECT_EQ(keys.AdminOf("bearer root"), Admin::kMay);
-  EXPECT_EQ(keys.AdminOf("Bearer key-a"), Admin::kMayNot);
+  EXPECT_EQ(keys.AdminOf("Bearer key-a"), Admin::kOwn);
   for (const char* wrong : {"", "root", "Bearer ", "Bearer roo", "Bearer root ", "Basic root"}) {
     EXPECT_EQ(keys.AdminOf(wrong), Admin::kUnknownKey) << wrong;
   }
@@ -83,10 +83,11 @@ TEST_F(ApiKeysTest, WithoutAnAdminKeyNobodyTouchesWhatIsAnotherTenants) {
   EXPECT_EQ(one.AdminOf("Bearer b"), Admin::kMay);
   EXPECT_EQ(one.AdminOf("Bearer c"), Admin::kUnknownKey);
   const ApiKeys two = ApiKeys::Load({.file = KeyFile("ann a\nbob b")}).value();
-  EXPECT_EQ(two.AdminOf("Bearer a"), Admin::kMayNot);
-  EXPECT_EQ(two.AdminOf("Bearer b"), Admin::kMayNot);
+  EXPECT_EQ(two.AdminOf("Bearer a"), Admin::kOwn);
+  EXPECT_EQ(two.AdminOf("Bearer b"), Admin::kOwn);
   const ApiKeys mixed = ApiKeys::Load({.keys = {"a"}, .file = KeyFile("bob b")}).value();
   EXPECT_EQ(mixed.AdminOf("Bearer a"), Admin::kMayNot);
+  EXPECT_EQ(mixed.AdminOf("Bearer b"), Admin::kOwn);
 }
 
 TEST_F(ApiKeysTest, RefusesAdminKeysThatAreNoneOrSomebodyElses) {

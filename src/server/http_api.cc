@@ -29,9 +29,9 @@ struct Route {
   std::string_view method;
   bool open = false;
   bool asks_engine = false;
-  bool admins = false;           // at the admins' listener,
-  bool clients = true;           // and at the clients', where there are both
-  bool needs_admin_key = false;  // touches all tenants
+  bool admins = false;       // at the admins' listener,
+  bool clients = true;       // and at the clients', where there are both
+  bool touches_all = false;  // all tenants, or, for want of an admin key, the tenant's own
 };
 constexpr Route kRoutes[] = {
     {.path = "/health", .method = "GET", .open = true, .admins = true},
@@ -52,7 +52,7 @@ constexpr Route kRoutes[] = {
      .method = "POST",
      .admins = true,
      .clients = false,
-     .needs_admin_key = true},
+     .touches_all = true},
 };
 
 const Route* FindRoute(std::string_view path) {
@@ -180,7 +180,7 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
     exchange.record.id = NextId(path == "/v1/chat/completions" ? "chatcmpl" : "cmpl");
   }
   if (!route->open) {
-    auto error = route->needs_admin_key ? RefuseUnlessAdmin(request) : FindTenant(exchange);
+    auto error = route->touches_all ? FindAdmin(exchange) : FindTenant(exchange);
     if (error) co_return co_await SendError(exchange, std::move(*error));
   }
   if (route->method == "POST") {
@@ -216,10 +216,13 @@ std::optional<ApiError> HttpApi::FindTenant(Exchange& exchange) const {
   return std::nullopt;
 }
 
-std::optional<ApiError> HttpApi::RefuseUnlessAdmin(const HttpRequest& request) const {
+std::optional<ApiError> HttpApi::FindAdmin(Exchange& exchange) const {
+  const HttpRequest& request = exchange.request;
   switch (keys_.AdminOf(request.authorization)) {
     case ApiKeys::Admin::kMay:
       return std::nullopt;
+    case ApiKeys::Admin::kOwn:
+      return FindTenant(exchange);
     case ApiKeys::Admin::kUnknownKey:
       return KeyWanted("a key that may do this");
     case ApiKeys::Admin::kMayNot:
@@ -260,7 +263,8 @@ net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
                                    .preparing = pool_.load(),
                                    .http = options_.connections()});
   } else if (path == "/cache/reset") {
-    runtime_.pool().DropCached();
+    const std::string& tenant = exchange.record.tenant;
+    tenant.empty() ? runtime_.pool().DropCached() : runtime_.engine().DropCachedOf(tenant);
   }
   co_await Send(exchange, std::move(response));
 }
@@ -391,7 +395,7 @@ net::awaitable<void> HttpApi::AnswerBody(Exchange& exchange, BodyAnswer answer) 
     return (this->*answer)(std::move(exchange.body));
   };
   const size_t bytes = exchange.body.size();
-  auto made = co_await Offload(context_, pool_, bytes, std::move(work));
+  auto made = co_await Offload(context_, pool_, exchange.record.tenant, bytes, std::move(work));
   exchange.reply.BodyDropped();
   if (!made) co_return co_await SendError(exchange, PoolFull());
   auto body = std::move(*made);

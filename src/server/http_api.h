@@ -74,9 +74,10 @@ class HttpApi : public HttpHandler {
   };
   struct Answering;
 
-  // Why the request is not answered, by its key.
+  // Why the request is not answered, by its key. A tenant is noted in its record; of what touches
+  // all, one that may do it with its own only.
   std::optional<ApiError> FindTenant(Exchange& exchange) const;
-  std::optional<ApiError> RefuseUnlessAdmin(const HttpRequest& request) const;
+  std::optional<ApiError> FindAdmin(Exchange& exchange) const;
   boost::asio::awaitable<void> Dispatch(Exchange& exchange);
   boost::asio::awaitable<void> Send(Exchange& exchange, HttpResponse response);
   boost::asio::awaitable<void> SendError(Exchange& exchange, ApiError error);
@@ -95,7 +96,8 @@ class HttpApi : public HttpHandler {
                                      Generation::Delta* delta);
   boost::asio::awaitable<bool> WriteDelta(Exchange& exchange, Answering& answering,
                                           const Generation::Delta& delta, std::string* events);
-  boost::asio::awaitable<std::string> Written(size_t tokens, std::function<std::string()> write);
+  boost::asio::awaitable<std::string> Written(const Exchange& exchange, size_t tokens,
+                                              std::function<std::string()> write);
   // On a thread of the pool.
   ApiResult<Prepared> Prepare(std::string body, Ask ask, const std::string& tenant) const;
   ApiResult<GenerateRequest> ParseAsked(const std::string& body, Ask ask) const;

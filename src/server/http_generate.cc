@@ -208,7 +208,7 @@ net::awaitable<std::optional<HttpApi::Prepared>> HttpApi::PrepareBody(Exchange& 
     return Prepare(std::move(exchange.body), ask, exchange.record.tenant);
   };
   const size_t bytes = exchange.body.size();
-  auto made = co_await Offload(context_, pool_, bytes, std::move(work));
+  auto made = co_await Offload(context_, pool_, exchange.record.tenant, bytes, std::move(work));
   exchange.reply.BodyDropped();
   ApiResult<Prepared> prepared = made ? std::move(*made) : tl::unexpected<ApiError>(PoolFull());
   if (prepared) co_return std::move(*prepared);
@@ -229,9 +229,11 @@ net::awaitable<void> HttpApi::Generate(Exchange& exchange, Ask ask) {
 }
 
 // Writes so many tokens with their logprobs: a worker does where it takes long.
-net::awaitable<std::string> HttpApi::Written(size_t tokens, std::function<std::string()> write) {
+net::awaitable<std::string> HttpApi::Written(const Exchange& exchange, size_t tokens,
+                                             std::function<std::string()> write) {
   if (tokens <= kTokensInline) co_return write();
-  auto written = co_await Offload(context_, pool_, tokens * kTokenBytes, write);
+  auto written =
+      co_await Offload(context_, pool_, exchange.record.tenant, tokens * kTokenBytes, write);
   co_return written ? std::move(*written) : write();
 }
 
@@ -253,7 +255,7 @@ net::awaitable<void> HttpApi::AnswerWhole(Exchange& exchange, Answering& answeri
     return answering.writer->Whole(text, tokens, *exchange.record.completion);
   };
   HttpResponse response;
-  response.body = co_await Written(tokens.size(), std::move(write));
+  response.body = co_await Written(exchange, tokens.size(), std::move(write));
   co_await Send(exchange, std::move(response));
 }
 
@@ -267,7 +269,7 @@ net::awaitable<bool> HttpApi::WriteDelta(Exchange& exchange, Answering& answerin
     const auto some = left.first(std::min(left.size(), kEventTokens));
     left = left.subspan(some.size());
     std::function<std::string()> write = [&] { return answering.writer->Event(text, some); };
-    *events += co_await Written(some.size(), std::move(write));
+    *events += co_await Written(exchange, some.size(), std::move(write));
     text = {};
     if (left.empty()) break;
     if (!co_await exchange.reply.Write(*events)) co_return false;

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <boost/asio/ssl/stream.hpp>
 #include <random>
 #include <span>
 
@@ -19,7 +21,9 @@ using net::ip::tcp;
 namespace {
 
 constexpr std::chrono::milliseconds kAcceptPause{100};
-constexpr std::chrono::seconds kLastWords{2};  // for answers to what on_late has given up
+constexpr std::chrono::seconds kLastWords{2};  // for answers to what on_late has given up, and to
+                                               // who is refused
+constexpr int kRefusalsMax = 64;               // that are being said
 
 // Who counts as one client: an address, of IPv6 the network that a site is given.
 std::string ClientKey(net::ip::address address) {
@@ -210,7 +214,6 @@ void HttpServer::Take(Listener& listener, tcp::socket socket) {
       context_, [connection] { return connection->Serve(); }, net::detached);
 }
 
-// Says so without waiting for anybody, and hangs up.
 void HttpServer::Refuse(tcp::socket socket, ConnectionTable::Refusal why) {
   error_code error;
   const tcp::endpoint peer = socket.remote_endpoint(error);
@@ -223,15 +226,40 @@ void HttpServer::Refuse(tcp::socket socket, ConnectionTable::Refusal why) {
                             options_.connections_per_client_max)
               : std::string("all connections have requests already: try again later "
                             "(--connections-max)")};
+  handler_->Refused({.client = peer.address().to_string()}, refusal);
+  if (refusing_ >= kRefusalsMax || draining_) return;  // too many to talk with
+  ++refusing_;
   const std::string body = ErrorBody(refusal);
-  const std::string text = fmt::format(
+  std::string text = fmt::format(
       "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: "
       "{}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{}",
       body.size(), body);
-  socket.non_blocking(true, error);
-  if (!options_.tls) socket.write_some(net::buffer(text), error);  // a handshake would take time
-  socket.shutdown(tcp::socket::shutdown_send, error);
-  handler_->Refused({.client = peer.address().to_string()}, refusal);
+  net::co_spawn(context_, SayRefused(std::move(socket), std::move(text)), net::detached);
+}
+
+// Hangs up when the client has heard it, or has had time to: an answer is lost where what the
+// client has sent is unread.
+net::awaitable<void> HttpServer::SayRefused(tcp::socket accepted, std::string text) {
+  const auto socket = std::make_shared<tcp::socket>(std::move(accepted));
+  net::steady_timer patience(context_, kLastWords);
+  patience.async_wait([socket](error_code ended) {
+    error_code ignored;
+    if (!ended) socket->close(ignored);
+  });
+  error_code error;
+  const auto token = [&error] { return net::redirect_error(net::use_awaitable, error); };
+  if (options_.tls) {
+    net::ssl::stream<tcp::socket&> stream(*socket, *options_.tls);
+    co_await stream.async_handshake(net::ssl::stream_base::server, token());
+    if (!error) co_await net::async_write(stream, net::buffer(text), token());
+    if (!error) co_await stream.async_shutdown(token());
+  } else {
+    co_await net::async_write(*socket, net::buffer(text), token());
+  }
+  socket->shutdown(tcp::socket::shutdown_send, error);
+  std::array<char, 4096> unread;
+  while (!error) co_await socket->async_read_some(net::buffer(unread), token());
+  --refusing_;
 }
 
 // Unlike those of other processes, and of this one.

@@ -159,6 +159,7 @@ class HttpServer {
   boost::asio::awaitable<void> Accept(Listener& listener);
   void Take(Listener& listener, boost::asio::ip::tcp::socket socket);
   void Refuse(boost::asio::ip::tcp::socket socket, ConnectionTable::Refusal why);
+  boost::asio::awaitable<void> SayRefused(boost::asio::ip::tcp::socket accepted, std::string text);
   void WaitForSignal();
   void DrainLater();
   void Drain();
@@ -181,6 +182,7 @@ class HttpServer {
   uint64_t bodies_bytes_ = 0;  // what all connections have charged
   bool stopping_ = false;      // a signal has come
   bool draining_ = false;
+  int refusing_ = 0;  // connections that are being told so
   uint64_t next_request_id_;
   uint64_t handshakes_failed_ = 0;
 };

@@ -2,7 +2,8 @@
 
 #include <openssl/ssl.h>
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
+
+#include "base/file_mode.h"
 
 namespace kvcake {
 
@@ -12,10 +13,8 @@ using boost::system::error_code;
 namespace {
 
 void WarnOfReaders(const std::string& key_file) {
-  struct stat about = {};
-  if (stat(key_file.c_str(), &about) != 0 || (about.st_mode & 077) == 0) return;
-  spdlog::warn("--ssl-keyfile {} may be read by others than its owner: chmod 600 {}", key_file,
-               key_file);
+  const std::string fault = ModeFault(key_file);
+  if (!fault.empty()) spdlog::warn("--ssl-keyfile {} {}", key_file, fault);
 }
 
 }  // namespace

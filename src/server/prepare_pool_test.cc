@@ -8,6 +8,7 @@
 namespace kvcake {
 namespace {
 
+const std::string kNobody;  // of whom there is one, where there are no tenants
 constexpr size_t kLarge = 64 << 10, kSmall = kLarge - 1;
 
 // Work that runs until it is let go.
@@ -28,7 +29,7 @@ class Held {
 
 void AwaitOne(PreparePool& pool, size_t bytes) {
   std::promise<void> done;
-  ASSERT_TRUE(pool.Post(bytes, [&] { done.set_value(); }));
+  ASSERT_TRUE(pool.Post(kNobody, bytes, [&] { done.set_value(); }));
   done.get_future().wait();
 }
 
@@ -37,11 +38,11 @@ TEST(PreparePoolTest, WhatIsSmallIsDoneWhileLargeOnesAreHeld) {
   std::atomic<bool> third{false};
   {
     PreparePool pool({.threads = 2});
-    ASSERT_TRUE(pool.Post(kLarge, one.Work()));
-    ASSERT_TRUE(pool.Post(10 * kLarge, two.Work()));
+    ASSERT_TRUE(pool.Post(kNobody, kLarge, one.Work()));
+    ASSERT_TRUE(pool.Post(kNobody, 10 * kLarge, two.Work()));
     one.AwaitBegin();
     two.AwaitBegin();
-    ASSERT_TRUE(pool.Post(kLarge, [&] { third = true; }));
+    ASSERT_TRUE(pool.Post(kNobody, kLarge, [&] { third = true; }));
     EXPECT_EQ(pool.load().large, 3u);
     for (int i = 0; i < 100; ++i) AwaitOne(pool, kSmall);
     EXPECT_FALSE(third);
@@ -54,8 +55,8 @@ TEST(PreparePoolTest, WhatIsSmallIsDoneWhileLargeOnesAreHeld) {
 TEST(PreparePoolTest, ThreadsForAllTakeWhatIsSmallToo) {
   Held one, two;
   PreparePool pool({.threads = 1});
-  ASSERT_TRUE(pool.Post(0, one.Work()));
-  ASSERT_TRUE(pool.Post(kSmall, two.Work()));
+  ASSERT_TRUE(pool.Post(kNobody, 0, one.Work()));
+  ASSERT_TRUE(pool.Post(kNobody, kSmall, two.Work()));
   one.AwaitBegin();
   two.AwaitBegin();
   one.LetGo();
@@ -66,16 +67,46 @@ TEST(PreparePoolTest, ThreadsForAllTakeWhatIsSmallToo) {
 TEST(PreparePoolTest, RefusesMoreOfAKindThanItsQueueHolds) {
   Held large, small;
   PreparePool pool({.threads = 1, .queue_max = 2});
-  ASSERT_TRUE(pool.Post(kLarge, large.Work()));
+  ASSERT_TRUE(pool.Post(kNobody, kLarge, large.Work()));
   large.AwaitBegin();
-  ASSERT_TRUE(pool.Post(0, small.Work()));
+  ASSERT_TRUE(pool.Post(kNobody, 0, small.Work()));
   small.AwaitBegin();
-  EXPECT_TRUE(pool.Post(kLarge, [] {}));
-  EXPECT_FALSE(pool.Post(kLarge, [] { FAIL(); }));
-  EXPECT_TRUE(pool.Post(kSmall, [] {}));
-  EXPECT_FALSE(pool.Post(kSmall, [] { FAIL(); }));
+  EXPECT_TRUE(pool.Post(kNobody, kLarge, [] {}));
+  EXPECT_FALSE(pool.Post(kNobody, kLarge, [] { FAIL(); }));
+  EXPECT_TRUE(pool.Post(kNobody, kSmall, [] {}));
+  EXPECT_FALSE(pool.Post(kNobody, kSmall, [] { FAIL(); }));
   large.LetGo();
   small.LetGo();
+}
+
+// In what order the work of tenants is done that all came while the only thread for it was held.
+TEST(PreparePoolTest, TenantsTakeTurns) {
+  Held held;
+  std::string order;
+  std::promise<void> done;
+  PreparePool pool({.threads = 1, .queue_max = 20});
+  ASSERT_TRUE(pool.Post("a", kLarge, held.Work()));
+  held.AwaitBegin();
+  for (const char* one : {"a", "a", "a", "a", "b", "b", "c"}) {
+    ASSERT_TRUE(pool.Post(one, kLarge, [&order, one] { order += one; }));
+  }
+  ASSERT_TRUE(pool.Post("c", kLarge, [&] { order += "C"; }));
+  ASSERT_TRUE(pool.Post("a", kLarge, [&] { done.set_value(); }));
+  held.LetGo();
+  done.get_future().wait();
+  EXPECT_EQ(order, "abcabCaa");
+}
+
+TEST(PreparePoolTest, ATenantHasHalfOfTheQueue) {
+  Held held;
+  PreparePool pool({.threads = 1, .queue_max = 4});
+  ASSERT_TRUE(pool.Post("a", kLarge, held.Work()));
+  EXPECT_TRUE(pool.Post("a", kLarge, [] {}));
+  EXPECT_FALSE(pool.Post("a", kLarge, [] { FAIL(); }));
+  EXPECT_TRUE(pool.Post("b", kLarge, [] {}));
+  EXPECT_TRUE(pool.Post("b", kLarge, [] {}));
+  EXPECT_FALSE(pool.Post("c", kLarge, [] { FAIL(); })) << "all have too many";
+  held.LetGo();
 }
 
 }  // namespace

@@ -68,6 +68,10 @@ Status ServiceManager::Send(std::string_view state, int flags) const {
   return status;
 }
 
+Status ServiceManager::NotifyAtOnce(std::string_view state) const {
+  return Send(state, MSG_DONTWAIT);
+}
+
 void ServiceManager::Watch(std::function<bool()> healthy) {
   if (!options_.watchdog || options_.socket.empty()) return;
   thread_ = std::thread([this, healthy = std::move(healthy)] { Run(healthy); });

@@ -31,6 +31,8 @@ class ServiceManager {
 
   // Any thread. "READY=1", "STOPPING=1", "STATUS=..."; done when nobody asks.
   Status Notify(std::string_view state) const { return Send(state, 0); }
+  // The same without waiting for a manager that is busy: an error then, and it is not told.
+  Status NotifyAtOnce(std::string_view state) const;
   // Gives signs of life, from a thread of its own, as long as `healthy` says so. Once.
   void Watch(std::function<bool()> healthy);
 
