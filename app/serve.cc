@@ -10,6 +10,7 @@
 #include "app/http_thread.h"
 #include "app/log_format.h"
 #include "base/descriptors.h"
+#include "server/generation_config.h"
 #include "server/http_api.h"
 #include "server/http_tls.h"
 #include "server/service_manager.h"
@@ -26,6 +27,7 @@ struct ServeFlags {
   KeySources keys;
   size_t tenant_requests_max = 0;
   std::string chat_template_file;
+  std::string generation_config = "auto";
   std::string certificate_file;
   std::string key_file;
   std::string log_format = "text";
@@ -83,6 +85,24 @@ JobLimits LimitJobs(const ServeFlags& flags) {
   return {.jobs_max = jobs_max, .tenant_jobs_max = share};
 }
 
+// What requests get that say nothing, as vLLM has it: "auto" is the model's, "vllm" are OpenAI's.
+Result<RequestDefaults> LoadDefaults(const ServeFlags& flags) {
+  if (flags.generation_config == "vllm") return RequestDefaults{};
+  const bool automatic = flags.generation_config == "auto";
+  return LoadRequestDefaults(automatic ? flags.runtime.model_dir : flags.generation_config,
+                             /*must_exist=*/!automatic);
+}
+
+// Names of parsers, and that there is one for tools where it is needed.
+Status CheckParsers(const ApiOptions& api) {
+  if (api.auto_tool_choice && api.tool_parser.empty()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--enable-auto-tool-choice needs --tool-call-parser, which says how the model "
+                "writes calls");
+  }
+  return {};
+}
+
 // Fills in what only the loaded model tells.
 Status CompleteApiOptions(Runtime& runtime, ServeFlags* flags) {
   const int positions = runtime.model().max_positions();
@@ -92,8 +112,12 @@ Status CompleteApiOptions(Runtime& runtime, ServeFlags* flags) {
                 flags->api.model_len_max, positions);
   }
   if (flags->api.model_len_max == 0) flags->api.model_len_max = positions;
-  auto& ids_max = flags->api.limits.ids_max;
-  ids_max = std::max<size_t>(ids_max, flags->api.model_len_max);
+  RequestLimits& limits = flags->api.rules.limits;
+  limits.ids_max = std::max<size_t>(limits.ids_max, flags->api.model_len_max);
+  const JobLimits jobs = LimitJobs(*flags);
+  limits.choices_max = static_cast<int>(
+      std::min({static_cast<size_t>(limits.choices_max), jobs.jobs_max, jobs.tenant_jobs_max}));
+  ASSIGN_OR_RETURN(flags->api.rules.defaults, LoadDefaults(*flags));
   flags->api.model_names = ModelNames(*flags);
   flags->api.json_log = flags->log_format == "json";
   flags->api.version = KVCAKE_VERSION;
@@ -124,6 +148,7 @@ void Tell(const ServiceManager& manager, std::string_view state) {
 
 Status Serve(ServeFlags flags, const CLI::App& command) {
   UseLogFormat(flags.log_format);
+  RETURN_IF_ERROR(CheckParsers(flags.api));
   RETURN_IF_ERROR(FitConnections(&flags.http));
   ASSIGN_OR_RETURN(ApiKeys keys, LoadKeys(flags.keys));
   ServiceManager manager(ServiceManager::FromEnvironment());
@@ -279,6 +304,22 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
   app.add_option("--chat-template", flags->chat_template_file,
                  "a file with a chat template, instead of the model's own")
       ->check(CLI::ExistingFile);
+  app.add_option("--generation-config", flags->generation_config,
+                 "where sampling defaults come from: auto: generation_config.json of the model; "
+                 "vllm: none but OpenAI's; or a directory with such a file")
+      ->capture_default_str();
+  app.add_flag("--enable-auto-tool-choice", flags->api.auto_tool_choice,
+               "take requests with tools; answers are searched for calls by --tool-call-parser");
+  app.add_option("--tool-call-parser", flags->api.tool_parser,
+                 "how the model writes calls of tools")
+      ->check(CLI::IsMember({"hermes", "llama3_json", "mistral"}));
+  app.add_option("--reasoning-parser", flags->api.reasoning_parser,
+                 "how the model writes its thoughts, which become reasoning_content")
+      ->check(CLI::IsMember({"deepseek_r1", "qwen3"}));
+  app.add_option("--choices-max", flags->api.rules.limits.choices_max,
+                 "most answers to one request: its prompts times n")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
   AddSeconds(app, "--request-timeout", &flags->api.request_timeout, "for an answer");
   AddSeconds(app, "--health-timeout", &flags->api.health_timeout,
              "for the engine thread to come around; after that /health and /ready answer 503");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
 #include <random>
 
@@ -55,11 +56,28 @@ constexpr Route kRoutes[] = {
      .needs_admin_key = true},
 };
 
+constexpr std::string_view kModelPath = "/v1/models/";
+
 const Route* FindRoute(std::string_view path) {
+  if (path.starts_with(kModelPath)) path = "/v1/models";
   for (const Route& route : kRoutes) {
     if (route.path == path) return &route;
   }
   return nullptr;
+}
+
+// The text of a part of a path.
+std::string PercentDecoded(std::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    uint8_t byte = 0;
+    const char* const digits = text.data() + i + 1;
+    const bool escaped = text[i] == '%' && i + 2 < text.size() &&
+                         std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+    decoded += escaped ? static_cast<char>(byte) : text[i];
+    if (escaped) i += 2;
+  }
+  return decoded;
 }
 
 PreparePool::Options PoolOptions(PreparePool::Options options, const Runtime& runtime) {
@@ -248,7 +266,11 @@ net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
       co_return;
     }
   }
-  if (path == "/v1/models") {
+  if (path.starts_with(kModelPath)) {
+    const std::string name = PercentDecoded(std::string_view(path).substr(kModelPath.size()));
+    if (auto error = CheckModel(name)) co_return co_await SendError(exchange, std::move(*error));
+    response.body = DumpJson(ModelJson(name));
+  } else if (path == "/v1/models") {
     response.body = Models();
   } else if (path == "/version") {
     response.body = DumpJson(ordered_json{{"version", options_.version}});
@@ -290,17 +312,19 @@ net::awaitable<bool> HttpApi::ReadBody(Exchange& exchange) {
   co_return false;
 }
 
+ordered_json HttpApi::ModelJson(const std::string& name) const {
+  return {{"id", name},
+          {"object", "model"},
+          {"created", created_},
+          {"owned_by", "kvcake"},
+          {"root", options_.model_names[0]},
+          {"parent", nullptr},
+          {"max_model_len", options_.model_len_max}};
+}
+
 std::string HttpApi::Models() const {
   auto data = ordered_json::array();
-  for (const std::string& name : options_.model_names) {
-    data.push_back({{"id", name},
-                    {"object", "model"},
-                    {"created", created_},
-                    {"owned_by", "kvcake"},
-                    {"root", options_.model_names[0]},
-                    {"parent", nullptr},
-                    {"max_model_len", options_.model_len_max}});
-  }
+  for (const std::string& name : options_.model_names) data.push_back(ModelJson(name));
   return DumpJson(ordered_json{{"object", "list"}, {"data", std::move(data)}});
 }
 
@@ -327,11 +351,11 @@ ApiResult<std::vector<int32_t>> HttpApi::Encode(const Prompt& prompt,
   }
   const char* field = "prompt";
   bool special = add_special.value_or(true);
-  if (const auto* messages = std::get_if<std::vector<ChatMessage>>(&prompt)) {
+  if (const auto* asked = std::get_if<ChatPrompt>(&prompt)) {
     field = "messages";
     special = add_special.value_or(false);  // templates write them out
     if (!chat_) return BadField(field, chat_.error().message);
-    auto rendered = chat_->Render(*messages);
+    auto rendered = RenderChat(*chat_, *asked);
     if (!rendered) return BadField(field, rendered.error().message);
     *text = std::move(*rendered);
   } else {
@@ -351,26 +375,27 @@ ApiResult<std::vector<int32_t>> HttpApi::Encode(const Prompt& prompt,
 }
 
 ApiResult<std::string> HttpApi::TokenizeBody(std::string body) const {
-  const auto json = ParseBody(body, options_.limits);
-  if (!json) return tl::unexpected<ApiError>(json.error());
-  const auto asked = ParseTokenize(*json, options_.limits);
+  const auto read = ParseBody(body, options_.rules.limits);
+  if (!read) return tl::unexpected<ApiError>(read.error());
+  const auto asked = ParseTokenize(*read, options_.rules.limits);
   if (!asked) return tl::unexpected<ApiError>(asked.error());
   if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
   std::string text;
-  const auto tokens = Encode(asked->prompt, asked->add_special, options_.limits.ids_max, &text);
+  const auto tokens =
+      Encode(asked->prompt, asked->add_special, options_.rules.limits.ids_max, &text);
   if (!tokens) return tl::unexpected<ApiError>(tokens.error());
-  if (tokens->size() > options_.limits.ids_max) {
+  if (tokens->size() > options_.rules.limits.ids_max) {
     return BadField("prompt", fmt::format("prompt has {} tokens, more than the limit of {}",
-                                          tokens->size(), options_.limits.ids_max));
+                                          tokens->size(), options_.rules.limits.ids_max));
   }
   return fmt::format(R"({{"count":{},"max_model_len":{},"tokens":[{}]}})", tokens->size(),
                      options_.model_len_max, fmt::join(*tokens, ","));
 }
 
 ApiResult<std::string> HttpApi::DetokenizeBody(std::string body) const {
-  const auto json = ParseBody(body, options_.limits);
-  if (!json) return tl::unexpected<ApiError>(json.error());
-  const auto asked = ParseDetokenize(*json, options_.limits);
+  const auto read = ParseBody(body, options_.rules.limits);
+  if (!read) return tl::unexpected<ApiError>(read.error());
+  const auto asked = ParseDetokenize(*read, options_.rules.limits);
   if (!asked) return tl::unexpected<ApiError>(asked.error());
   if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
   return DumpJson(

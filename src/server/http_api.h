@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/runtime.h"
+#include "server/answer_parser.h"
 #include "server/api_keys.h"
 #include "server/chat_template.h"
 #include "server/engine_loop.h"
@@ -30,7 +31,10 @@ struct ApiOptions {
   std::string version;
   bool json_log = false;
   bool admin_listener = false;  // what is for those who run the server is there, and nowhere else
-  RequestLimits limits = {};
+  RequestRules rules = {};
+  bool auto_tool_choice = false;      // answers to requests with tools are parsed, by
+  std::string tool_parser = {};       // the one of this name
+  std::string reasoning_parser = {};  // of chats; empty: thoughts are content
   PreparePool::Options prepare = {};
   std::function<ChainStats()> chain = [] { return ChainStats{}; };  // any thread
   std::function<HttpStats()> connections = [] { return HttpStats{}; };
@@ -59,9 +63,9 @@ class HttpApi : public HttpHandler {
   // A request that is ready for the engine.
   struct Prepared {
     GenerateRequest asked = {};
-    Request request = {};
-    std::string prompt_text = {};  // with echo
-    bool scores_only = false;      // the prompt is all of the answer
+    std::vector<Request> requests = {};          // n in a row for each prompt
+    std::vector<std::string> prompt_texts = {};  // of ids: with echo
+    bool scores_only = false;                    // the prompt is all of the answer
   };
   // A request under way.
   struct Exchange {
@@ -72,7 +76,14 @@ class HttpApi : public HttpHandler {
     std::string body = {};  // of a POST, until a worker takes it
     RequestRecord record = {};
   };
+  struct Choice;
+  struct News;
   struct Answering;
+  // What has come of an answer that is sent as a whole.
+  struct Gathered {
+    std::string text = {};
+    std::vector<TokenInfo> tokens = {};
+  };
 
   // Why the request is not answered, by its key.
   std::optional<ApiError> FindTenant(Exchange& exchange) const;
@@ -92,9 +103,16 @@ class HttpApi : public HttpHandler {
   boost::asio::awaitable<void> AnswerWhole(Exchange& exchange, Answering& answering);
   boost::asio::awaitable<void> AnswerStream(Exchange& exchange, Answering& answering);
   boost::asio::awaitable<bool> Await(Exchange& exchange, Answering& answering,
-                                     Generation::Delta* delta);
-  boost::asio::awaitable<bool> WriteDelta(Exchange& exchange, Answering& answering,
-                                          const Generation::Delta& delta, std::string* events);
+                                     std::vector<News>* news);
+  boost::asio::awaitable<bool> AwaitAccepted(Exchange& exchange, Answering& answering,
+                                             std::vector<News>* news);
+  boost::asio::awaitable<bool> Gather(Exchange& exchange, Answering& answering,
+                                      std::vector<Gathered>* gathered);
+  boost::asio::awaitable<void> WriteNews(Exchange& exchange, Answering& answering,
+                                         std::vector<News> news, std::string* events, bool* open);
+  boost::asio::awaitable<bool> WriteDelta(Exchange& exchange, Answering& answering, size_t choice,
+                                          AnswerDelta text, std::span<const TokenInfo> tokens,
+                                          std::string* events);
   boost::asio::awaitable<std::string> Written(size_t tokens, std::function<std::string()> write);
   // On a thread of the pool.
   ApiResult<Prepared> Prepare(std::string body, Ask ask, const std::string& tenant) const;
@@ -104,17 +122,25 @@ class HttpApi : public HttpHandler {
                                          size_t tokens_max, std::string* text) const;
   ApiResult<std::string> TokenizeBody(std::string body) const;
   ApiResult<std::string> DetokenizeBody(std::string body) const;
+  Request RequestOf(const GenerateRequest& of, const std::string& tenant) const;
+  std::optional<ApiError> CheckBiases(const SamplingParams& sampling) const;
   ApiResult<int> AnswerTokens(const GenerateRequest& asked, int prompt_tokens) const;
   std::optional<ApiError> CheckModel(const std::string& model) const;
 
   // What Await gave up is cancelled; the client is told if nothing was sent, and the end awaited.
   boost::asio::awaitable<void> GiveUp(Exchange& exchange, Answering& answering);
+  static std::optional<ApiError> TakeEnd(Result<Completion> end, Choice& choice);
+  static std::vector<Completion> SumUp(Answering& answering, RequestRecord* record);
   void Ended(Exchange& exchange);
+  AnswerWriter MakeWriter(const Exchange& exchange, const Prepared& prepared, bool chat) const;
+  Choice MakeChoice(const Prepared& prepared, size_t index, bool chat,
+                    const std::shared_ptr<Signal>& signal);
   // Submits; an error has been sent when false.
   boost::asio::awaitable<bool> Submit(Exchange& exchange, Prepared prepared, bool chat,
                                       Answering* answering);
   static ApiError PoolFull();
   std::string Models() const;
+  nlohmann::ordered_json ModelJson(const std::string& name) const;
   std::string NextId(const char* prefix);
 
   boost::asio::io_context& context_;
