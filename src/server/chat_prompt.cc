@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr size_t kNameBytesMax = 4096;
+constexpr size_t kShortBytesMax = 4096;
 constexpr int kArgumentsDepthMax = 32;
 
 // Members of the largest object.
@@ -82,7 +82,7 @@ class ChatReader {
     static constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant",
                                                   "tool"};
     std::string role;
-    message->Read("role", &role, kNameBytesMax);
+    message->Read("role", &role, kShortBytesMax);
     if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles)) {
       message->Fail("role", "must be system, developer, user, assistant or tool");
     }
@@ -97,7 +97,7 @@ class ChatReader {
     // Who has called a tool may have said nothing, or only thought.
     CheckContent(message, /*may_lack=*/role == "assistant");
     std::string ignored;
-    for (const char* text : {"name", "tool_call_id"}) message->Read(text, &ignored, kNameBytesMax);
+    for (const char* text : {"name", "tool_call_id"}) message->Read(text, &ignored, kShortBytesMax);
     for (const char* text : {"reasoning_content", "reasoning"}) {
       message->Read(text, &ignored, std::string::npos);
     }
@@ -114,7 +114,7 @@ class ChatReader {
     for (size_t i = 0; i < content.size(); ++i) {
       RequestFields part(parts[i]);
       std::string type;
-      part.Read("type", &type, kNameBytesMax);
+      part.Read("type", &type, kShortBytesMax);
       if (type != "text") part.Fail("type", "must be \"text\": this server takes no other parts");
       if (!part["text"].value().is_string()) part.Fail("text", "must be a text");
       if (part.error()) return message->Fail(*part.error());
@@ -141,13 +141,13 @@ class ChatReader {
 
   static void CheckFunctionType(RequestFields* object) {
     std::string type = "function";
-    object->Read("type", &type, kNameBytesMax);
+    object->Read("type", &type, kShortBytesMax);
     if (type != "function") object->Fail("type", "must be \"function\"");
   }
 
   static void CheckName(RequestFields* function) {
     std::string name;
-    function->Read("name", &name, kNameBytesMax);
+    function->Read("name", &name, kShortBytesMax);
     if (name.empty()) function->Fail("name", "is missing or empty");
   }
 
@@ -215,7 +215,7 @@ class ChatReader {
       fields_.Fail("continue_final_message", "cannot be true when add_generation_prompt is");
     }
     std::string effort;
-    fields_.Read("reasoning_effort", &effort, kNameBytesMax);
+    fields_.Read("reasoning_effort", &effort, kShortBytesMax);
     const JsonField kwargs = fields_["chat_template_kwargs"];
     if (!kwargs.null() && !kwargs.value().is_object()) {
       fields_.Fail("chat_template_kwargs", "must be an object");
@@ -268,17 +268,21 @@ std::string ContentText(const ordered_json& content) {
 }  // namespace
 
 Result<std::string> RenderChat(const ChatTemplate& chat, const ChatPrompt& prompt) {
-  const auto refuse = [](const char* what) {
-    return Fail(ErrorCode::kUnsupported, "this model's chat template has no {}", what);
+  const auto refuse = [](std::string_view what) {
+    return Fail(ErrorCode::kUnsupported,
+                "this server cannot write {} as this model's template does", what);
   };
-  if (!prompt.tools.is_null()) return refuse("tools");
-  if (!prompt.documents.is_null()) return refuse("documents");
-  if (!prompt.kwargs.empty()) return refuse("chat_template_kwargs");
-  if (!prompt.add_generation_prompt) return refuse("add_generation_prompt of false");
+  // What a template does not name changes nothing of what it writes.
+  if (!prompt.tools.is_null() && chat.Mentions("tools")) return refuse("tools");
+  if (!prompt.documents.is_null() && chat.Mentions("documents")) return refuse("documents");
+  for (const auto& [name, value] : prompt.kwargs.items()) {
+    if (chat.Mentions(name)) return refuse(name);
+  }
+  if (!prompt.add_generation_prompt) return refuse("a chat without add_generation_prompt");
   std::vector<ChatMessage> messages;
   for (const ordered_json& message : prompt.messages) {
-    if (message["role"] == "tool") return refuse("messages of tools");
-    if (message.contains("tool_calls")) return refuse("tool_calls");
+    if (message["role"] == "tool") return refuse("results of tools");
+    if (message.contains("tool_calls") && chat.Mentions("tool_calls")) return refuse("tool_calls");
     const auto content = message.find("content");
     messages.push_back({.role = message["role"].get<std::string>(),
                         .content = content == message.end() ? "" : ContentText(*content)});
