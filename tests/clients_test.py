@@ -19,7 +19,7 @@ import litellm  # noqa: E402
 import openai  # noqa: E402
 
 from server_fixture import MODEL, ServerTest  # noqa: E402
-from server_tools_test import CALL, TOOLS, pattern  # noqa: E402
+from server_tools_test import CALL, END, TOOLS, pattern  # noqa: E402
 
 PROMPT = "Once upon a time there was"
 MESSAGES = [{"role": "user", "content": "Who are you?"}]
@@ -63,7 +63,7 @@ class OpenAiClientTest(ClientsTest):
 
     def test_tools(self):
         fields = {**self.fields, "max_tokens": 60, "tools": TOOLS, "messages": pattern(CALL),
-                  "stop": "\n"}
+                  "stop": END}
         (call,) = self.client.chat.completions.create(**fields).choices[0].message.tool_calls
         self.assertEqual(json.loads(call.function.arguments), {"of": "a"})
         with self.client.chat.completions.stream(**fields) as stream:
@@ -94,7 +94,7 @@ class LangchainTest(ClientsTest):
         self.assertEqual(len(model.generate([PROMPT, PROMPT]).generations), 2)
 
     def test_tools(self):
-        model = self.model(max_tokens=60, stop_sequences=["\n"]).bind_tools(TOOLS)
+        model = self.model(max_tokens=60, stop_sequences=[END]).bind_tools(TOOLS)
         messages = [(message["role"], message["content"]) for message in pattern(CALL)]
         (call,) = model.invoke(messages).tool_calls
         self.assertEqual((call["name"], call["args"]), ("count", {"of": "a"}))
@@ -124,7 +124,7 @@ class LitellmTest(ClientsTest):
         self.assertEqual(answer.choices[0].text, self.expected("/v1/completions", prompt=PROMPT))
 
     def test_tools(self):
-        fields = {"messages": pattern(CALL), "tools": TOOLS, "max_tokens": 60, "stop": "\n"}
+        fields = {"messages": pattern(CALL), "tools": TOOLS, "max_tokens": 60, "stop": END}
         (call,) = self.ask(**fields).choices[0].message.tool_calls
         self.assertEqual(json.loads(call.function.arguments), {"of": "a"})
         chunks = list(self.ask(stream=True, **fields))

@@ -1,5 +1,7 @@
 """Tools and thoughts in `kvcake serve`: the demo model knows neither, but goes on with a pattern."""
 import json
+import pathlib
+import tempfile
 import unittest
 
 import openai
@@ -10,6 +12,7 @@ TOOLS = [{"type": "function", "function": {
     "name": "count", "description": "Counts.",
     "parameters": {"type": "object", "properties": {"of": {"type": "string"}}}}}]
 CALL = '<tool_call>{"name": "count", "arguments": {"of": "a"}}</tool_call>'
+END = "</tool_call>"
 THOUGHT = "<think>Once upon a time.</think>There was a cat."
 
 
@@ -34,7 +37,7 @@ class ToolsTest(ServerTest):
         plain = self.chat(pattern(CALL)).choices[0]  # without tools all is content
         self.assertTrue(plain.message.content.startswith(CALL), plain.message.content)
         self.assertIsNone(plain.message.tool_calls)
-        choice = self.chat(pattern(CALL), tools=TOOLS, stop="\n").choices[0]
+        choice = self.chat(pattern(CALL), tools=TOOLS, stop=END).choices[0]
         (call,) = choice.message.tool_calls
         self.assertEqual(call.function.name, "count")
         self.assertEqual(json.loads(call.function.arguments), {"of": "a"})
@@ -46,7 +49,7 @@ class ToolsTest(ServerTest):
 
     def test_streamed_calls(self):
         index, name, arguments, reasons, pieces = None, "", "", [], 0
-        for chunk in self.chat(pattern(CALL), tools=TOOLS, stop="\n", stream=True, n=2):
+        for chunk in self.chat(pattern(CALL), tools=TOOLS, stop=END, stream=True, n=2):
             (choice,) = chunk.choices
             self.assertFalse(choice.delta.content)
             if choice.finish_reason:
@@ -115,8 +118,6 @@ class FlagsTest(OwnServersTest):
         self.assertIn("--tool-call-parser", str(error.exception))
 
     def test_sampling_defaults(self):
-        import pathlib
-        import tempfile
         ask = {"prompt": "Once upon a time", "max_tokens": 12, "seed": 5}
         with tempfile.TemporaryDirectory() as directory:
             pathlib.Path(directory, "generation_config.json").write_text(
