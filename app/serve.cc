@@ -10,6 +10,7 @@
 #include "app/http_thread.h"
 #include "app/log_format.h"
 #include "base/descriptors.h"
+#include "server/generation_config.h"
 #include "server/http_api.h"
 #include "server/http_tls.h"
 #include "server/service_manager.h"
@@ -25,6 +26,7 @@ struct ServeFlags {
   KeySources keys;
   size_t tenant_requests_max = 0;
   std::string chat_template_file;
+  std::string generation_config = "auto";
   std::string certificate_file;
   std::string key_file;
   std::string log_format = "text";
@@ -34,7 +36,7 @@ struct ServeFlags {
 
 // The name of the model's directory, unless others were given.
 std::vector<std::string> ModelNames(const ServeFlags& flags) {
-  if (!flags.api.model_names.empty()) return flags.api.model_names;
+  if (!flags.api.requests.model_names.empty()) return flags.api.requests.model_names;
   const auto path = std::filesystem::absolute(flags.runtime.model_dir + "/.").lexically_normal();
   return {path.parent_path().filename().string()};
 }
@@ -70,8 +72,8 @@ void SayWhere(const ServeFlags& flags, const HttpServer& server, uint16_t port) 
     spdlog::info("for those who run it: {}://{}:{}/metrics", scheme, flags.http.admin_host,
                  *admin_port);
   }
-  spdlog::info("serving {} at {}://{}:{}/v1", flags.api.model_names[0], scheme, flags.http.host,
-               port);
+  spdlog::info("serving {} at {}://{}:{}/v1", flags.api.requests.model_names[0], scheme,
+               flags.http.host, port);
 }
 
 // Half of all is a tenant's share where there are several, unless another was given.
@@ -82,18 +84,40 @@ JobLimits LimitJobs(const ServeFlags& flags) {
   return {.jobs_max = jobs_max, .tenant_jobs_max = share};
 }
 
+// What requests get that say nothing, as vLLM has it: "auto" is the model's, "vllm" are OpenAI's.
+Result<RequestDefaults> LoadDefaults(const ServeFlags& flags) {
+  if (flags.generation_config == "vllm") return RequestDefaults{};
+  const bool automatic = flags.generation_config == "auto";
+  return LoadRequestDefaults(automatic ? flags.runtime.model_dir : flags.generation_config,
+                             /*must_exist=*/!automatic);
+}
+
+// Names of parsers, and that there is one for tools where it is needed.
+Status CheckParsers(const ApiOptions& api) {
+  if (api.requests.auto_tool_choice && api.requests.tool_parser.empty()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--enable-auto-tool-choice needs --tool-call-parser, which says how the model "
+                "writes calls");
+  }
+  return {};
+}
+
 // Fills in what only the loaded model tells.
 Status CompleteApiOptions(Runtime& runtime, ServeFlags* flags) {
   const int positions = runtime.model().max_positions();
-  if (flags->api.model_len_max > positions) {
+  if (flags->api.requests.model_len_max > positions) {
     return Fail(ErrorCode::kInvalidArgument,
                 "--max-model-len of {} is above the model's context of {} tokens",
-                flags->api.model_len_max, positions);
+                flags->api.requests.model_len_max, positions);
   }
-  if (flags->api.model_len_max == 0) flags->api.model_len_max = positions;
-  auto& ids_max = flags->api.limits.ids_max;
-  ids_max = std::max<size_t>(ids_max, flags->api.model_len_max);
-  flags->api.model_names = ModelNames(*flags);
+  if (flags->api.requests.model_len_max == 0) flags->api.requests.model_len_max = positions;
+  RequestLimits& limits = flags->api.requests.rules.limits;
+  limits.ids_max = std::max<size_t>(limits.ids_max, flags->api.requests.model_len_max);
+  const JobLimits jobs = LimitJobs(*flags);
+  limits.choices_max = static_cast<int>(
+      std::min({static_cast<size_t>(limits.choices_max), jobs.jobs_max, jobs.tenant_jobs_max}));
+  ASSIGN_OR_RETURN(flags->api.requests.rules.defaults, LoadDefaults(*flags));
+  flags->api.requests.model_names = ModelNames(*flags);
   flags->api.json_log = flags->log_format == "json";
   flags->api.version = KVCAKE_VERSION;
   return {};
@@ -123,6 +147,7 @@ void WarnUnless(const Status& told) {
 
 Status Serve(ServeFlags flags, const CLI::App& command) {
   UseLogFormat(flags.log_format);
+  RETURN_IF_ERROR(CheckParsers(flags.api));
   RETURN_IF_ERROR(FitConnections(&flags.http));
   ASSIGN_OR_RETURN(ApiKeys keys, LoadKeys(flags.keys));
   ServiceManager manager(ServiceManager::FromEnvironment());
@@ -155,7 +180,8 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   HttpApi api(context, *runtime, loop, std::move(chat), std::move(keys), traces.get(), flags.api);
   if (chain) RETURN_IF_ERROR(chain->Lead(*runtime, loop));
   http.Open(api, loop);
-  WarnUnless(manager.Notify(fmt::format("READY=1\nSTATUS=serving {}", flags.api.model_names[0])));
+  WarnUnless(
+      manager.Notify(fmt::format("READY=1\nSTATUS=serving {}", flags.api.requests.model_names[0])));
   ServiceManager watchdog(ServiceManager::FromEnvironment());  // ends before what it watches
   watchdog.Watch([&api] { return api.Ailment().empty(); });
   SayWhere(flags, server, port);
@@ -255,10 +281,10 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
       "wait as long as a machine and a model would compute that are not here, e.g. "
       "bench/profiles/a100-llama-7b.json, instead of computing: answers mean nothing; of "
       "--model only the tokenizer, config and chat template are used then");
-  app.add_option("--served-model-name", flags->api.model_names,
+  app.add_option("--served-model-name", flags->api.requests.model_names,
                  "what clients call the model; several are names of the same (default: the name of "
                  "its directory)");
-  app.add_option("--max-model-len", flags->api.model_len_max,
+  app.add_option("--max-model-len", flags->api.requests.model_len_max,
                  "most tokens of prompt and answer together (default: the model's context)")
       ->check(CLI::Range(2, 1 << 30));
   app.add_option("--api-key", flags->keys.keys,
@@ -278,6 +304,22 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
   app.add_option("--chat-template", flags->chat_template_file,
                  "a file with a chat template, instead of the model's own")
       ->check(CLI::ExistingFile);
+  app.add_option("--generation-config", flags->generation_config,
+                 "where sampling defaults come from: auto: generation_config.json of the model; "
+                 "vllm: none but OpenAI's; or a directory with such a file")
+      ->capture_default_str();
+  app.add_flag("--enable-auto-tool-choice", flags->api.requests.auto_tool_choice,
+               "take requests with tools; answers are searched for calls by --tool-call-parser");
+  app.add_option("--tool-call-parser", flags->api.requests.tool_parser,
+                 "how the model writes calls of tools")
+      ->check(CLI::IsMember({"hermes", "llama3_json", "mistral"}));
+  app.add_option("--reasoning-parser", flags->api.reasoning_parser,
+                 "how the model writes its thoughts, which become reasoning_content")
+      ->check(CLI::IsMember({"deepseek_r1", "qwen3"}));
+  app.add_option("--choices-max", flags->api.requests.rules.limits.choices_max,
+                 "most answers to one request: its prompts times n")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
   AddSeconds(app, "--request-timeout", &flags->api.request_timeout, "for an answer");
   AddSeconds(app, "--health-timeout", &flags->api.health_timeout,
              "for the engine thread to come around; after that /health and /ready answer 503");

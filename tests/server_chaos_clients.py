@@ -255,7 +255,7 @@ class Client:
 
     def bad(self, life):
         path, body = self._rng.choice([
-            ("/v1/completions", {"prompt": "x", "n": 2}),
+            ("/v1/completions", {"prompt": "x", "n": 0}),
             ("/v1/completions", {"prompt": [4096 + 7]}),
             ("/v1/completions", {"prompt": [5] * 8448, "stream": True}),
             ("/v1/completions", {"prompt": "x", "temperature": -1, "stream": True}),

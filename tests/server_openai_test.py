@@ -19,7 +19,7 @@ def run(prompt, *flags):
 
 
 class OpenAiTest(ServerTest):
-    FLAGS = ("--served-model-name", "demo", "alias")
+    FLAGS = ("--served-model-name", "demo", "alias", "org/name", "--choices-max", "6")
 
     def setUp(self):
         self.client = openai.OpenAI(base_url=self.server.url + "/v1", api_key="none", max_retries=0)
@@ -29,7 +29,13 @@ class OpenAiTest(ServerTest):
         return self.client.completions.create(prompt=prompt, **fields)
 
     def test_models(self):
-        self.assertEqual([model.id for model in self.client.models.list()], ["demo", "alias"])
+        self.assertEqual([model.id for model in self.client.models.list()],
+                         ["demo", "alias", "org/name"])
+        for name in ("alias", "org/name"):
+            self.assertEqual(self.client.models.retrieve(name).id, name)
+        with self.assertRaises(openai.NotFoundError) as error:
+            self.client.models.retrieve("gpt")
+        self.assertEqual(error.exception.code, "model_not_found")
 
     def test_completion_is_what_run_answers(self):
         expected = run(PROMPT, "--max-tokens", "24")
@@ -62,6 +68,111 @@ class OpenAiTest(ServerTest):
         self.assertEqual(len({chunk.id for chunk in chunks}), 1)
         for chunk in self.complete(stream=True):
             self.assertIsNone(chunk.usage)
+
+    def test_several_prompts_and_answers(self):
+        prompts = ["Once upon a time", PROMPT]
+        alone = [self.complete(prompt=prompt) for prompt in prompts]
+        both = self.complete(prompt=prompts, n=2)
+        self.assertEqual([choice.index for choice in both.choices], [0, 1, 2, 3])
+        self.assertEqual([choice.text for choice in both.choices],
+                         [answer.choices[0].text for answer in alone for _ in range(2)])
+        self.assertEqual(both.usage.prompt_tokens, sum(a.usage.prompt_tokens for a in alone))
+        self.assertEqual(both.usage.completion_tokens,
+                         2 * sum(a.usage.completion_tokens for a in alone))
+        ids = self.server.post("/tokenize", {"prompt": prompts[0]})["tokens"]
+        tokens = self.complete(prompt=[ids, ids])
+        self.assertEqual([choice.text for choice in tokens.choices],
+                         [alone[0].choices[0].text] * 2)
+        # Streams are interleaved, and say the same.
+        texts, reasons, usage = [""] * 4, [None] * 4, None
+        for chunk in self.complete(prompt=prompts, n=2, stream=True,
+                                   stream_options={"include_usage": True}):
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                texts[choice.index] += choice.text
+                reasons[choice.index] = choice.finish_reason or reasons[choice.index]
+        self.assertEqual(texts, [choice.text for choice in both.choices])
+        self.assertEqual(reasons, [choice.finish_reason for choice in both.choices])
+        self.assertEqual(usage.total_tokens, both.usage.total_tokens)
+
+    def test_n_answers_share_their_prompt(self):
+        fields = {"temperature": 1, "seed": 7, "extra_body": {"cache_salt": "n"}}
+        before = self.server.metric("kvcake_step_tokens_total")
+        answers = self.complete(n=4, **fields)
+        computed = self.server.metric("kvcake_step_tokens_total") - before
+        # What is computed four times is what follows the last full chunk, and the answers.
+        self.assertLess(computed, answers.usage.prompt_tokens +
+                        4 * 128 + answers.usage.completion_tokens)
+        texts = [choice.text for choice in answers.choices]
+        self.assertEqual(len(set(texts)), 4)
+        # Seeds in a row, as vLLM has them: every answer can be had alone.
+        for i, text in enumerate(texts):
+            self.assertEqual(self.complete(**{**fields, "seed": 7 + i}).choices[0].text, text)
+        chat = {"model": "demo", "messages": MESSAGES, "temperature": 1, "seed": 1, "n": 3,
+                "max_tokens": 8}
+        whole = self.client.chat.completions.create(**chat)
+        contents, roles = [""] * 3, set()
+        for chunk in self.client.chat.completions.create(stream=True, **chat):
+            for choice in chunk.choices:
+                contents[choice.index] += choice.delta.content or ""
+                if choice.delta.role:
+                    roles.add(choice.index)
+        self.assertEqual(contents, [choice.message.content for choice in whole.choices])
+        self.assertEqual(roles, {0, 1, 2})
+
+    def test_choices_are_bounded(self):
+        for fields in ({"n": 7}, {"prompt": ["a"] * 4, "n": 2}, {"n": 2**31 - 1}):
+            with self.assertRaises(openai.BadRequestError) as error:
+                self.complete(**fields)
+            self.assertEqual(error.exception.param, "n")
+            self.assertIn("--choices-max", str(error.exception))
+        with self.assertRaises(openai.BadRequestError) as error:
+            self.complete(prompt=["a"] * 7)
+        self.assertEqual(error.exception.param, "prompt")
+
+    def test_one_bad_prompt_of_several_fails_all(self):
+        with self.assertRaises(openai.BadRequestError) as error:
+            self.complete(prompt=["fine", ""])
+        self.assertEqual(error.exception.status_code, 400)
+        with self.assertRaises(openai.BadRequestError):
+            self.complete(prompt=[[5, 6], [99999]])
+
+    def test_biases(self):
+        plain = self.complete(logprobs=0).choices[0]
+        first = self.server.post("/tokenize", {"prompt": PROMPT + plain.logprobs.tokens[0]})
+        token = first["tokens"][-1]
+        other = self.complete(logit_bias={str(token): -100}).choices[0]
+        self.assertNotEqual(other.text[:3], plain.text[:3])
+        forced = self.complete(logit_bias={str(token): 100}, max_tokens=5, logprobs=0).choices[0]
+        self.assertEqual(forced.text, plain.logprobs.tokens[0] * 5)
+        # Log probabilities are the model's own.
+        self.assertEqual(forced.logprobs.token_logprobs[0], plain.logprobs.token_logprobs[0])
+        with self.assertRaises(openai.BadRequestError) as error:
+            self.complete(logit_bias={"99999": 1})
+        self.assertEqual(error.exception.param, "logit_bias")
+
+    def test_the_fewest_tokens(self):
+        stop = self.complete().choices[0].text[4:7]
+        short = self.complete(stop=stop, max_tokens=24)
+        longer = self.complete(stop=stop, max_tokens=24, extra_body={"min_tokens": 12})
+        self.assertLess(short.usage.completion_tokens, 12)
+        self.assertGreaterEqual(longer.usage.completion_tokens, 12)
+        self.assertIn(stop, longer.choices[0].text)
+        end = self.server.post("/tokenize", {"prompt": PROMPT + short.choices[0].text + stop})
+        fields = {"stop_token_ids": [end["tokens"][-1], end["tokens"][-2]]}
+        early = self.complete(extra_body=fields)
+        late = self.complete(extra_body={**fields, "min_tokens": 20})
+        self.assertLess(early.usage.completion_tokens, 20)
+        self.assertGreaterEqual(late.usage.completion_tokens, 20)
+
+    def test_twenty_top_logprobs_are_distinct(self):
+        answer = self.complete(logprobs=20, max_tokens=8, temperature=1, seed=3)
+        for top in answer.choices[0].logprobs.top_logprobs:
+            self.assertIn(len(top), (20, 21))
+        chat = self.client.chat.completions.create(
+            model="demo", messages=MESSAGES, max_tokens=8, logprobs=True, top_logprobs=20)
+        for entry in chat.choices[0].logprobs.content:
+            self.assertEqual(len(entry.top_logprobs), 20)
 
     def test_chat(self):
         fields = {"model": "demo", "messages": MESSAGES, "temperature": 0, "max_tokens": 12}
@@ -155,7 +266,7 @@ class OpenAiTest(ServerTest):
         self.assertIn("report", chunks[-1].model_extra["kvcake"])
 
     def test_errors(self):
-        for fields, param in (({"temperature": -1}, "temperature"), ({"n": 2}, "n"),
+        for fields, param in (({"temperature": -1}, "temperature"), ({"n": 0}, "n"),
                               ({"max_tokens": 0}, "max_tokens"), ({"logprobs": 100}, "logprobs"),
                               ({"prompt": ""}, None), ({"prompt": [99999]}, "prompt")):
             with self.assertRaises(openai.BadRequestError) as error:
@@ -169,7 +280,8 @@ class OpenAiTest(ServerTest):
             self.client.chat.completions.create(
                 model="demo", messages=MESSAGES,
                 tools=[{"type": "function", "function": {"name": "f"}}])
-        self.assertEqual(error.exception.param, "tools")
+        self.assertEqual(error.exception.param, "tool_choice")
+        self.assertIn("--enable-auto-tool-choice", str(error.exception))
 
     def test_cancelled_stream_gives_its_pages_back(self):
         cancelled = self.server.metric("vllm:request_success_total", finished_reason="abort")

@@ -23,7 +23,7 @@ class LogTest(unittest.TestCase):
                         "--api-key", "k")
         key = {"Authorization": "Bearer k"}
         server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2}, headers=key)
-        server.post("/v1/completions", {"prompt": PROMPT, "n": 2}, status=400, headers=key)
+        server.post("/v1/completions", {"prompt": PROMPT, "n": 0}, status=400, headers=key)
         server.post("/v1/completions", {"prompt": PROMPT}, status=401)
         with Raw(server) as first, Raw(server) as second:
             headers = "Authorization: Bearer k\r\n"

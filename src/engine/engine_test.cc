@@ -46,6 +46,24 @@ TEST(EngineTest, AnswersDoNotDependOnWhoSamples) {
   }
 }
 
+TEST(EngineTest, AnswersHaveTheirFewestTokensBeforeAnEndTokenIsChosen) {
+  Request request = Ask(Prompt(40, 1));
+  request.max_tokens = 12;
+  World world(nullptr);
+  const std::vector<int32_t> plain = world.Answer(request).tokens;
+  request.end_tokens = {plain[0], plain[1]};
+  EXPECT_EQ(world.Answer(request).tokens.size(), 1u);
+  request.min_tokens = 5;
+  const std::vector<int32_t> longer = world.Answer(request).tokens;
+  ASSERT_GT(longer.size(), 5u);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_NE(longer[i], plain[0]) << i;
+    EXPECT_NE(longer[i], plain[1]) << i;
+  }
+  request.end_tokens.clear();
+  EXPECT_EQ(world.Answer(request).tokens, plain);  // nothing is kept from it
+}
+
 // Each of their tokens has logits, which take memory.
 TEST(EngineTest, PromptsThatAreScoredTakeNoMoreOfAStepThanTheirShare) {
   class Counting : public ModelDecorator {

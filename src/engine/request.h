@@ -30,6 +30,7 @@ struct TokenEvent {
 struct Request {
   std::vector<int32_t> prompt;  // at least one token
   int max_tokens = 16;
+  int min_tokens = 0;  // the answer has so many before one of end_tokens may be chosen
   SamplingParams sampling = {};
   std::vector<int32_t> end_tokens = {};  // generation stops after any of these
   bool logprobs = false;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "base/hash.h"
@@ -41,6 +42,12 @@ Status Validate(const SamplingParams& params) {
   if (!(params.top_p > 0 && params.top_p <= 1)) {
     return Fail(ErrorCode::kInvalidArgument, "top_p must be above 0 and at most 1, not {}",
                 params.top_p);
+  }
+  for (const auto& [token, bias] : params.logit_bias) {
+    if (!std::isfinite(bias)) {
+      return Fail(ErrorCode::kInvalidArgument, "logit_bias of token {} must be a number, not {}",
+                  token, bias);
+    }
   }
   return {};
 }
@@ -84,12 +91,23 @@ void Penalise(const SamplingParams& params, std::span<const int32_t> prompt,
 }
 
 int32_t Choose(std::span<const float> logits, const SamplingParams& params,
-               std::span<const int32_t> tokens, size_t prompt) {
+               std::span<const int32_t> tokens, size_t prompt, std::span<const int32_t> banned) {
   const int position = static_cast<int>(tokens.size());
-  if (!params.penalises()) return Sample(logits, params, position);
-  std::vector<float> penalised(logits.begin(), logits.end());
-  Penalise(params, tokens.first(prompt), tokens.subspan(prompt), penalised);
-  return Sample(penalised, params, position);
+  if (!params.edits_logits() && banned.empty()) return Sample(logits, params, position);
+  std::vector<float> edited(logits.begin(), logits.end());
+  const auto known = [&](int32_t token) {
+    return token >= 0 && static_cast<size_t>(token) < edited.size();
+  };
+  for (const auto& [token, bias] : params.logit_bias) {
+    if (known(token)) edited[token] += bias;
+  }
+  if (params.penalises()) {
+    Penalise(params, tokens.first(prompt), tokens.subspan(prompt), edited);
+  }
+  for (const int32_t token : banned) {
+    if (known(token)) edited[token] = std::numeric_limits<float>::quiet_NaN();  // never chosen
+  }
+  return Sample(edited, params, position);
 }
 
 }  // namespace kvcake

@@ -4,13 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "ops/sample.h"
 
 namespace kvcake {
 
-// Applied in this order: penalties, temperature, min_p, top_k, top_p.
+// Applied in this order: biases, penalties, temperature, min_p, top_k, top_p.
 struct SamplingParams {
   double temperature = 0;  // 0: greedy, and the fields below it have no effect
   double min_p = 0;        // cut what is less likely than this share of the likeliest
@@ -22,9 +24,13 @@ struct SamplingParams {
   double presence_penalty = 0;    // taken off what the answer holds
   double frequency_penalty = 0;   // taken off for each time that the answer holds it
 
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // added to the logits of these tokens
+
   bool penalises() const {
     return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
   }
+  // The logits are changed before a token is chosen from them.
+  bool edits_logits() const { return penalises() || !logit_bias.empty(); }
 };
 
 // kInvalidArgument names the field that makes no sense.
@@ -40,8 +46,10 @@ int32_t Sample(std::span<const float> logits, const SamplingParams& params, int 
 void Penalise(const SamplingParams& params, std::span<const int32_t> prompt,
               std::span<const int32_t> answer, std::span<float> logits);
 
-// The token that follows `tokens`, of which the first `prompt` are the prompt: penalties and all.
+// The token that follows `tokens`, of which the first `prompt` are the prompt: biases, penalties
+// and all. None of `banned`, whatever their logits are.
 int32_t Choose(std::span<const float> logits, const SamplingParams& params,
-               std::span<const int32_t> tokens, size_t prompt);
+               std::span<const int32_t> tokens, size_t prompt,
+               std::span<const int32_t> banned = {});
 
 }  // namespace kvcake

@@ -79,6 +79,32 @@ TEST(SamplerTest, RefusesSenselessParameters) {
   EXPECT_FALSE(Validate({.min_p = -0.1}));
   EXPECT_FALSE(Validate({.repetition_penalty = 0}));
   EXPECT_FALSE(Validate({.presence_penalty = std::nan("")}));
+  EXPECT_FALSE(Validate({.logit_bias = {{3, std::numeric_limits<float>::infinity()}}}));
+}
+
+TEST(SamplerTest, BiasesComeBeforePenaltiesAndBansAfterAll) {
+  const std::vector<float> logits = {1, 2, 3, 4};
+  const std::vector<int32_t> said = {0, 3};
+  const auto choose = [&](const SamplingParams& params, std::vector<int32_t> banned = {}) {
+    return Choose(logits, params, said, /*prompt=*/1, banned);
+  };
+  EXPECT_EQ(choose({}), 3);
+  EXPECT_EQ(choose({.logit_bias = {{1, 2.5f}}}), 1);
+  EXPECT_EQ(choose({.logit_bias = {{1, 1.5f}}}), 3);
+  EXPECT_EQ(choose({.logit_bias = {{3, -100}, {2, -100}}}), 1);
+  EXPECT_EQ(choose({.logit_bias = {{-1, 9}, {4, 9}}}), 3);  // no such tokens
+  // (4 + 4) / 2 is more than 3, 4 / 2 + 1 is not: biases are penalised, too.
+  EXPECT_EQ(choose({.repetition_penalty = 2, .logit_bias = {{3, 4}}}), 3);
+  EXPECT_EQ(choose({.repetition_penalty = 2, .logit_bias = {{3, 1}}}), 2);
+  EXPECT_EQ(choose({}, {3, 2, 9, -1}), 1);
+  EXPECT_EQ(choose({.logit_bias = {{3, 100}}}, {3}), 2);
+  for (int position = 0; position < 200; ++position) {
+    const std::vector<int32_t> tokens(position, 0);
+    const SamplingParams params{.temperature = 5, .seed = 3};
+    EXPECT_NE(Choose(logits, params, tokens, 0, said), 3);
+    // What is not changed is what there was without.
+    EXPECT_EQ(Choose(logits, params, tokens, 0), Sample(logits, params, position));
+  }
 }
 
 // What the sampler promises, said plainly: everything sorted, nothing clever.

@@ -72,6 +72,8 @@ struct Sequence {
   int prompt_tokens() const { return static_cast<int>(request.prompt.size()); }
   // Logits of all of its tokens are wanted, not only of the last.
   bool scores_prompt() const { return request.prompt_logprobs && generated() == 0; }
+  // No end token may be chosen yet.
+  bool must_go_on() const { return generated() < request.min_tokens; }
   int generated() const { return static_cast<int>(tokens.size()) - prompt_tokens(); }
 };
 

@@ -7,7 +7,8 @@ namespace kvcake {
 bool ModelSamples(const Model& model, const StepPart& part) {
   const Request& request = part.sequence->request;
   return model.samples() && part.samples && !part.chained && !part.sequence->scores_prompt() &&
-         !request.logprobs && !request.sampling.penalises();
+         !request.logprobs && !request.sampling.edits_logits() &&
+         !(part.sequence->must_go_on() && !request.end_tokens.empty());
 }
 
 void StepCommitter::Commit(const StepPlan& plan, const StepRun& run) {
@@ -51,8 +52,12 @@ void StepCommitter::CommitPart(const StepPart& part, const PartResult& result) {
   if (!part.samples) return;
   if (result.token) return AcceptToken(sequence, *result.token, {});
   const auto last = result.logits.last(model_.vocab_size());
-  const auto& sampling = sequence.request.sampling;
-  AcceptToken(sequence, Choose(last, sampling, sequence.tokens, sequence.prompt_tokens()), last);
+  const Request& request = sequence.request;
+  std::span<const int32_t> banned;
+  if (sequence.must_go_on()) banned = request.end_tokens;
+  AcceptToken(sequence,
+              Choose(last, request.sampling, sequence.tokens, sequence.prompt_tokens(), banned),
+              last);
 }
 
 // Each row scores the token that comes next.

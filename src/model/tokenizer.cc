@@ -101,6 +101,10 @@ std::string Tokenizer::Decode(std::span<const int32_t> ids, bool skip_special) c
   return text + detokenizer.Finish();
 }
 
+std::string Tokenizer::Bytes(int32_t id) const {
+  return HasToken(id) ? state_->file.tokens[id].text : "";
+}
+
 int Tokenizer::vocab_size() const { return static_cast<int>(state_->file.tokens.size()); }
 
 bool Tokenizer::HasToken(int32_t id) const {

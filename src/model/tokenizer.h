@@ -42,6 +42,10 @@ class Tokenizer {
   // Always valid UTF-8: bytes that are none become U+FFFD. Ids without an entry are left out.
   std::string Decode(std::span<const int32_t> ids, bool skip_special = true) const;
 
+  // What the token stands for within a text: a part of a character where it is one. Ids without an
+  // entry: nothing.
+  std::string Bytes(int32_t id) const;
+
   // Largest id + 1; a model's vocabulary may be larger.
   int vocab_size() const;
   bool HasToken(int32_t id) const;

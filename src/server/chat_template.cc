@@ -134,6 +134,7 @@ Result<ChatTemplate> ChatTemplate::Load(const std::string& dir, const std::strin
 Result<ChatTemplate> ChatTemplate::FromText(std::string_view jinja, std::string bos,
                                             std::string eos) {
   ChatTemplate made;
+  made.jinja_ = jinja;
   made.bos_ = std::move(bos);
   made.eos_ = std::move(eos);
   const std::string text = Normalised(jinja);

@@ -31,6 +31,8 @@ class ChatTemplate {
   // template itself would not take is kInvalidArgument.
   Result<std::string> Render(std::span<const ChatMessage> messages) const;
   std::string_view family() const;  // "llama-3"
+  // Whether the template has this word: a variable that it has not changes no text.
+  bool Mentions(std::string_view word) const { return jinja_.find(word) != std::string::npos; }
 
  private:
   enum class Family { kLlama2, kLlama3, kChatMl, kMistral };
@@ -48,6 +50,7 @@ class ChatTemplate {
   Result<std::string> RenderChatMl(std::span<const ChatMessage> messages) const;
   Result<std::string> RenderMistral(std::span<const ChatMessage> messages) const;
 
+  std::string jinja_;
   Family family_ = Family::kChatMl;
   std::string bos_, eos_;
   bool begins_with_bos_ = false;

@@ -11,36 +11,46 @@ EngineLoop::EngineLoop(Engine& engine, Restorer& restorer, JobLimits limits)
 
 Result<JobId> EngineLoop::Submit(Request request, std::shared_ptr<AnswerSink> sink,
                                  std::optional<StepMark> arrived) {
-  JobId id;
+  std::vector<Entry> entries;
+  entries.push_back({.request = std::move(request), .sink = std::move(sink)});
+  ASSIGN_OR_RETURN(const std::vector<JobId> ids, Submit(std::move(entries), arrived));
+  return ids.front();
+}
+
+Result<std::vector<JobId>> EngineLoop::Submit(std::vector<Entry> entries,
+                                              std::optional<StepMark> arrived) {
+  const std::string tenant = entries.front().request.tenant;
+  std::vector<JobId> ids;
   {
     MutexLock lock(mutex_);
     if (stop_) return Fail(ErrorCode::kCancelled, "the server is shutting down");
-    if (jobs_ >= limits_.jobs_max) {
+    if (jobs_ + entries.size() > limits_.jobs_max) {
       return Fail(ErrorCode::kResourceExhausted, "{} requests are being answered or wait already",
                   jobs_);
     }
-    const auto of_tenant = stats_.open.find(request.tenant);
-    if (of_tenant != stats_.open.end() && of_tenant->second >= limits_.tenant_jobs_max) {
+    const auto of_tenant = stats_.open.find(tenant);
+    const size_t open = of_tenant == stats_.open.end() ? 0 : of_tenant->second;
+    if (open + entries.size() > limits_.tenant_jobs_max) {
       return Fail(ErrorCode::kResourceExhausted,
                   "{} requests of {} are being answered or wait already, its share of this server "
                   "(--tenant-requests-max)",
-                  of_tenant->second,
-                  request.tenant.empty() ? "clients without a tenant's name" : request.tenant);
+                  open, tenant.empty() ? "clients without a tenant's name" : tenant);
     }
-    ++jobs_;
-    ++stats_.open[request.tenant];
-    id = next_job_++;
-    inbox_.push_back(
-        {.id = id,
-         .request = std::move(request),
-         .sink = std::move(sink),
-         .steps_before_s = arrived && arrived->running && arrived->steps == stats_.steps
-                               ? arrived->step_s
-                               : StepsSecondsLocked()});
+    jobs_ += entries.size();
+    stats_.open[tenant] += entries.size();
+    const bool same_step = arrived && arrived->running && arrived->steps == stats_.steps;
+    const double steps_before_s = same_step ? arrived->step_s : StepsSecondsLocked();
+    for (Entry& entry : entries) {
+      ids.push_back(next_job_++);
+      inbox_.push_back({.id = ids.back(),
+                        .request = std::move(entry.request),
+                        .sink = std::move(entry.sink),
+                        .steps_before_s = steps_before_s});
+    }
   }
   changed_.NotifyOne();
   restorer_.Wake();
-  return id;
+  return ids;
 }
 
 StepMark EngineLoop::Now() const {

@@ -67,6 +67,13 @@ class EngineLoop {
   // request had to wait for it however soon it was submitted; else from now on.
   [[nodiscard]] Result<JobId> Submit(Request request, std::shared_ptr<AnswerSink> sink,
                                      std::optional<StepMark> arrived = {});
+  // The same of several requests of one tenant: all of them are taken or none.
+  struct Entry {
+    Request request = {};
+    std::shared_ptr<AnswerSink> sink = {};
+  };
+  [[nodiscard]] Result<std::vector<JobId>> Submit(std::vector<Entry> entries,
+                                                  std::optional<StepMark> arrived = {});
   StepMark Now() const;
   // Its OnDone comes within a step. Unknown ids are ignored.
   void Cancel(JobId id);

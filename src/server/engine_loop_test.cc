@@ -97,6 +97,30 @@ TEST_F(EngineLoopTest, TellsWhatTheEngineAnswers) {
   EXPECT_GT(loop_->Stats().steps, 0u);
 }
 
+TEST_F(EngineLoopTest, SeveralAreTakenTogetherOrNotAtAll) {
+  Loop(/*jobs_max=*/3, /*tenant_jobs_max=*/3);
+  const auto entries = [](int count) {
+    std::vector<EngineLoop::Entry> made;
+    for (int i = 0; i < count; ++i) {
+      made.push_back({.request = Ask(Prompt(50, 1)), .sink = std::make_shared<Record>()});
+    }
+    return made;
+  };
+  std::vector<EngineLoop::Entry> two = entries(2);
+  const auto first = std::static_pointer_cast<Record>(two[0].sink);
+  const auto second = std::static_pointer_cast<Record>(two[1].sink);
+  EXPECT_EQ(loop_->Submit(entries(4)).error().code, ErrorCode::kResourceExhausted);
+  const auto ids = loop_->Submit(std::move(two));
+  ASSERT_EQ(ids.value().size(), 2u);
+  EXPECT_NE(ids->at(0), ids->at(1));
+  EXPECT_EQ(loop_->Submit(entries(2)).error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(loop_->Stats().waiting, 2u);  // nothing of what was refused
+  Run();
+  Await(first->done);
+  Await(second->done);
+  EXPECT_EQ(first->tokens, second->tokens);
+}
+
 TEST_F(EngineLoopTest, WhatIsPostedIsDoneOnItsThread) {
   Loop();
   Run();

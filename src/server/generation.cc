@@ -46,6 +46,11 @@ std::vector<TokenInfo> Generation::PromptInfos(const TokenEvent& event) const {
   return infos;
 }
 
+std::string Generation::BeforeStop(int32_t token) {
+  std::string text = detokenizer_.Append(token);
+  return tokens_ <= options_.min_tokens ? text : stops_.Append(text);
+}
+
 bool Generation::OnToken(const TokenEvent& event) {
   const bool first = !last_token_;
   const TimePoint now = Clock::Real().Now();
@@ -57,7 +62,8 @@ bool Generation::OnToken(const TokenEvent& event) {
   std::vector<TokenInfo> infos;
   if (options_.logprobs && first) infos = PromptInfos(event);
   std::string text;
-  if (is_text && !options_.stops.empty()) text = stops_.Append(detokenizer_.Append(event.token));
+  ++tokens_;
+  if (is_text && !options_.stops.empty()) text = BeforeStop(event.token);
   Publish([&](Delta* delta) {
     delta->text += text;
     mutex_.AssertHeld();

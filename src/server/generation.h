@@ -20,6 +20,7 @@ class Generation : public AnswerSink {
   struct Options {
     bool prompt_only = false;  // the answer is not wanted
     std::vector<std::string> stops = {};
+    int min_tokens = 0;                    // stop strings are looked for in what follows so many
     std::vector<int32_t> end_tokens = {};  // are no part of the text
     bool skip_special = true;
     bool logprobs = false;
@@ -51,6 +52,8 @@ class Generation : public AnswerSink {
   template <typename F>
   void Publish(F change) EXCLUDES(mutex_);
   bool IsText(int32_t token) const;
+  // The text of the next token that is certain to precede any stop string.
+  std::string BeforeStop(int32_t token);
   std::vector<TokenInfo> PromptInfos(const TokenEvent& event) const;
 
   // Constant after construction.
@@ -63,8 +66,10 @@ class Generation : public AnswerSink {
   Detokenizer detokenizer_;
   StopStrings stops_;
 
-  std::optional<TimePoint> last_token_;  // owned by the engine thread
-  std::vector<int32_t> taken_;           // owned by the reader
+  // Owned by the engine thread.
+  std::optional<TimePoint> last_token_;
+  int tokens_ = 0;              // so far
+  std::vector<int32_t> taken_;  // owned by the reader
 
   Mutex mutex_;
   Delta delta_ GUARDED_BY(mutex_);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
 #include <random>
 
@@ -55,11 +56,28 @@ constexpr Route kRoutes[] = {
      .touches_all = true},
 };
 
+constexpr std::string_view kModelPath = "/v1/models/";
+
 const Route* FindRoute(std::string_view path) {
+  if (path.starts_with(kModelPath)) path = "/v1/models";
   for (const Route& route : kRoutes) {
     if (route.path == path) return &route;
   }
   return nullptr;
+}
+
+// The text of a part of a path.
+std::string PercentDecoded(std::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    uint8_t byte = 0;
+    const char* const digits = text.data() + i + 1;
+    const bool escaped = text[i] == '%' && i + 2 < text.size() &&
+                         std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+    decoded += escaped ? static_cast<char>(byte) : text[i];
+    if (escaped) i += 2;
+  }
+  return decoded;
 }
 
 PreparePool::Options PoolOptions(PreparePool::Options options, const Runtime& runtime) {
@@ -74,10 +92,10 @@ HttpApi::HttpApi(net::io_context& context, Runtime& runtime, EngineLoop& loop,
     : context_(context),
       runtime_(runtime),
       loop_(loop),
-      chat_(std::move(chat)),
       keys_(std::move(keys)),
       traces_(traces),
       options_(std::move(options)),
+      preparer_(runtime, std::move(chat), options_.requests),
       created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())),
       metrics_(OnCuda(runtime.model().numeric_path()) ? "gpu" : "ram"),
       news_(context),
@@ -193,8 +211,9 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
   if (path == "/v1/completions") co_return co_await Generate(exchange, Ask::kCompletion);
   if (path == "/v1/chat/completions") co_return co_await Generate(exchange, Ask::kChat);
   if (path == "/cache/warm") co_return co_await Warm(exchange);
-  if (path == "/tokenize") co_return co_await AnswerBody(exchange, &HttpApi::TokenizeBody);
-  if (path == "/detokenize") co_return co_await AnswerBody(exchange, &HttpApi::DetokenizeBody);
+  if (path == "/tokenize") co_return co_await AnswerBody(exchange, &RequestPreparer::TokenizeBody);
+  if (path == "/detokenize")
+    co_return co_await AnswerBody(exchange, &RequestPreparer::DetokenizeBody);
   co_await AnswerAtOnce(exchange);
 }
 
@@ -251,13 +270,18 @@ net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
       co_return;
     }
   }
-  if (path == "/v1/models") {
+  if (path.starts_with(kModelPath)) {
+    const std::string name = PercentDecoded(std::string_view(path).substr(kModelPath.size()));
+    if (auto error = preparer_.CheckModel(name))
+      co_return co_await SendError(exchange, std::move(*error));
+    response.body = DumpJson(ModelJson(name));
+  } else if (path == "/v1/models") {
     response.body = Models();
   } else if (path == "/version") {
     response.body = DumpJson(ordered_json{{"version", options_.version}});
   } else if (path == "/metrics") {
     response.content_type = "text/plain; version=0.0.4";
-    response.body = metrics_.Text(options_.model_names[0], runtime_,
+    response.body = metrics_.Text(options_.requests.model_names[0], runtime_,
                                   {.loop = loop_.Stats(),
                                    .chain = options_.chain(),
                                    .preparing = pool_.load(),
@@ -294,91 +318,20 @@ net::awaitable<bool> HttpApi::ReadBody(Exchange& exchange) {
   co_return false;
 }
 
+ordered_json HttpApi::ModelJson(const std::string& name) const {
+  return {{"id", name},
+          {"object", "model"},
+          {"created", created_},
+          {"owned_by", "kvcake"},
+          {"root", options_.requests.model_names[0]},
+          {"parent", nullptr},
+          {"max_model_len", options_.requests.model_len_max}};
+}
+
 std::string HttpApi::Models() const {
   auto data = ordered_json::array();
-  for (const std::string& name : options_.model_names) {
-    data.push_back({{"id", name},
-                    {"object", "model"},
-                    {"created", created_},
-                    {"owned_by", "kvcake"},
-                    {"root", options_.model_names[0]},
-                    {"parent", nullptr},
-                    {"max_model_len", options_.model_len_max}});
-  }
+  for (const std::string& name : options_.requests.model_names) data.push_back(ModelJson(name));
   return DumpJson(ordered_json{{"object", "list"}, {"data", std::move(data)}});
-}
-
-std::optional<ApiError> HttpApi::CheckModel(const std::string& model) const {
-  const auto& names = options_.model_names;
-  if (model.empty() || std::find(names.begin(), names.end(), model) != names.end()) return {};
-  return ApiError{
-      .status = 404,
-      .message = fmt::format("this server has no model \"{}\", but \"{}\"", model, names[0]),
-      .param = "model",
-      .code = "model_not_found"};
-}
-
-ApiResult<std::vector<int32_t>> HttpApi::Encode(const Prompt& prompt,
-                                                std::optional<bool> add_special, size_t tokens_max,
-                                                std::string* text) const {
-  if (const auto* tokens = std::get_if<std::vector<int32_t>>(&prompt)) {
-    const int vocab = runtime_.model().vocab_size();
-    const auto unknown = std::find_if(tokens->begin(), tokens->end(),
-                                      [vocab](int32_t token) { return token >= vocab; });
-    if (unknown == tokens->end()) return *tokens;
-    return BadField("prompt", fmt::format("prompt has the id {}: the vocabulary has {} tokens",
-                                          *unknown, vocab));
-  }
-  const char* field = "prompt";
-  bool special = add_special.value_or(true);
-  if (const auto* messages = std::get_if<std::vector<ChatMessage>>(&prompt)) {
-    field = "messages";
-    special = add_special.value_or(false);  // templates write them out
-    if (!chat_) return BadField(field, chat_.error().message);
-    auto rendered = chat_->Render(*messages);
-    if (!rendered) return BadField(field, rendered.error().message);
-    *text = std::move(*rendered);
-  } else {
-    *text = std::get<std::string>(prompt);
-  }
-  if (const size_t least = runtime_.tokenizer().TokensAtLeast(text->size()); least > tokens_max) {
-    return tl::unexpected<ApiError>(ApiError{
-        .message = fmt::format("{} has {} bytes, which are {} tokens at least: more than the limit "
-                               "of {}",
-                               field, text->size(), least, tokens_max),
-        .param = field,
-        .code = "context_length_exceeded"});
-  }
-  auto tokens = runtime_.tokenizer().Encode(*text, special);
-  if (!tokens) return BadField(field, tokens.error().message);
-  return std::move(*tokens);
-}
-
-ApiResult<std::string> HttpApi::TokenizeBody(std::string body) const {
-  const auto json = ParseBody(body, options_.limits);
-  if (!json) return tl::unexpected<ApiError>(json.error());
-  const auto asked = ParseTokenize(*json, options_.limits);
-  if (!asked) return tl::unexpected<ApiError>(asked.error());
-  if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
-  std::string text;
-  const auto tokens = Encode(asked->prompt, asked->add_special, options_.limits.ids_max, &text);
-  if (!tokens) return tl::unexpected<ApiError>(tokens.error());
-  if (tokens->size() > options_.limits.ids_max) {
-    return BadField("prompt", fmt::format("prompt has {} tokens, more than the limit of {}",
-                                          tokens->size(), options_.limits.ids_max));
-  }
-  return fmt::format(R"({{"count":{},"max_model_len":{},"tokens":[{}]}})", tokens->size(),
-                     options_.model_len_max, fmt::join(*tokens, ","));
-}
-
-ApiResult<std::string> HttpApi::DetokenizeBody(std::string body) const {
-  const auto json = ParseBody(body, options_.limits);
-  if (!json) return tl::unexpected<ApiError>(json.error());
-  const auto asked = ParseDetokenize(*json, options_.limits);
-  if (!asked) return tl::unexpected<ApiError>(asked.error());
-  if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
-  return DumpJson(
-      ordered_json{{"prompt", runtime_.tokenizer().Decode(asked->tokens, /*skip_special=*/false)}});
 }
 
 ApiError HttpApi::PoolFull() {
@@ -392,7 +345,8 @@ ApiError HttpApi::PoolFull() {
 // A worker makes the answer of the request's body alone.
 net::awaitable<void> HttpApi::AnswerBody(Exchange& exchange, BodyAnswer answer) {
   std::function<ApiResult<std::string>()> work = [&] {
-    return (this->*answer)(std::move(exchange.body));
+    const std::string taken = std::move(exchange.body);
+    return (preparer_.*answer)(taken);
   };
   const size_t bytes = exchange.body.size();
   auto made = co_await Offload(context_, pool_, exchange.record.tenant, bytes, std::move(work));

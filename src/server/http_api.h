@@ -8,29 +8,28 @@
 #include <vector>
 
 #include "engine/runtime.h"
+#include "server/answer_parser.h"
 #include "server/api_keys.h"
-#include "server/chat_template.h"
 #include "server/engine_loop.h"
 #include "server/generation.h"
 #include "server/http_server.h"
-#include "server/openai_request.h"
 #include "server/prepare_pool.h"
 #include "server/request_log.h"
+#include "server/request_preparer.h"
 #include "server/server_metrics.h"
 #include "server/trace_files.h"
 
 namespace kvcake {
 
 struct ApiOptions {
-  std::vector<std::string> model_names;  // at least one; the first is the one in answers
-  int model_len_max = 0;                 // tokens of prompt and answer
-  Seconds request_timeout{3600};         // of an answer, from its request
-  bool any_content_type = false;         // of bodies, which are JSON; else they must say so
-  Seconds health_timeout{120};           // of the engine thread, for one step
+  RequestPreparer::Options requests = {};
+  Seconds request_timeout{3600};  // of an answer, from its request
+  bool any_content_type = false;  // of bodies, which are JSON; else they must say so
+  Seconds health_timeout{120};    // of the engine thread, for one step
   std::string version;
   bool json_log = false;
   bool admin_listener = false;  // what is for those who run the server is there, and nowhere else
-  RequestLimits limits = {};
+  std::string reasoning_parser = {};  // of chats; empty: thoughts are content
   PreparePool::Options prepare = {};
   std::function<ChainStats()> chain = [] { return ChainStats{}; };  // any thread
   std::function<HttpStats()> connections = [] { return HttpStats{}; };
@@ -55,14 +54,8 @@ class HttpApi : public HttpHandler {
   std::string Ailment() const;
 
  private:
-  enum class Ask { kCompletion, kChat, kWarm };
-  // A request that is ready for the engine.
-  struct Prepared {
-    GenerateRequest asked = {};
-    Request request = {};
-    std::string prompt_text = {};  // with echo
-    bool scores_only = false;      // the prompt is all of the answer
-  };
+  using Ask = RequestPreparer::Ask;
+  using Prepared = PreparedRequest;
   // A request under way.
   struct Exchange {
     const HttpRequest& request;
@@ -72,7 +65,14 @@ class HttpApi : public HttpHandler {
     std::string body = {};  // of a POST, until a worker takes it
     RequestRecord record = {};
   };
+  struct Choice;
+  struct News;
   struct Answering;
+  // What has come of an answer that is sent as a whole.
+  struct Gathered {
+    std::string text = {};
+    std::vector<TokenInfo> tokens = {};
+  };
 
   // Why the request is not answered, by its key. A tenant is noted in its record; of what touches
   // all, one that may do it with its own only.
@@ -88,44 +88,46 @@ class HttpApi : public HttpHandler {
   boost::asio::awaitable<void> Warm(Exchange& exchange);
   // Answers what neither the engine nor a worker is needed for.
   boost::asio::awaitable<void> AnswerAtOnce(Exchange& exchange);
-  using BodyAnswer = ApiResult<std::string> (HttpApi::*)(std::string body) const;
+  using BodyAnswer = ApiResult<std::string> (RequestPreparer::*)(const std::string& body) const;
   boost::asio::awaitable<void> AnswerBody(Exchange& exchange, BodyAnswer answer);
   boost::asio::awaitable<void> AnswerWhole(Exchange& exchange, Answering& answering);
   boost::asio::awaitable<void> AnswerStream(Exchange& exchange, Answering& answering);
   boost::asio::awaitable<bool> Await(Exchange& exchange, Answering& answering,
-                                     Generation::Delta* delta);
-  boost::asio::awaitable<bool> WriteDelta(Exchange& exchange, Answering& answering,
-                                          const Generation::Delta& delta, std::string* events);
+                                     std::vector<News>* news);
+  boost::asio::awaitable<bool> AwaitAccepted(Exchange& exchange, Answering& answering,
+                                             std::vector<News>* news);
+  boost::asio::awaitable<bool> Gather(Exchange& exchange, Answering& answering,
+                                      std::vector<Gathered>* gathered);
+  boost::asio::awaitable<void> WriteNews(Exchange& exchange, Answering& answering,
+                                         std::vector<News> news, std::string* events, bool* open);
+  boost::asio::awaitable<bool> WriteDelta(Exchange& exchange, Answering& answering, size_t choice,
+                                          AnswerDelta text, std::span<const TokenInfo> tokens,
+                                          std::string* events);
   boost::asio::awaitable<std::string> Written(const Exchange& exchange, size_t tokens,
                                               std::function<std::string()> write);
-  // On a thread of the pool.
-  ApiResult<Prepared> Prepare(std::string body, Ask ask, const std::string& tenant) const;
-  ApiResult<GenerateRequest> ParseAsked(const std::string& body, Ask ask) const;
-  // At most `tokens_max` of them: a text that has more for certain is not even tokenized.
-  ApiResult<std::vector<int32_t>> Encode(const Prompt& prompt, std::optional<bool> add_special,
-                                         size_t tokens_max, std::string* text) const;
-  ApiResult<std::string> TokenizeBody(std::string body) const;
-  ApiResult<std::string> DetokenizeBody(std::string body) const;
-  ApiResult<int> AnswerTokens(const GenerateRequest& asked, int prompt_tokens) const;
-  std::optional<ApiError> CheckModel(const std::string& model) const;
-
   // What Await gave up is cancelled; the client is told if nothing was sent, and the end awaited.
   boost::asio::awaitable<void> GiveUp(Exchange& exchange, Answering& answering);
+  static std::optional<ApiError> TakeEnd(Result<Completion> end, Choice& choice);
+  static std::vector<Completion> SumUp(Answering& answering, RequestRecord* record);
   void Ended(Exchange& exchange);
+  AnswerWriter MakeWriter(const Exchange& exchange, const Prepared& prepared, bool chat) const;
+  Choice MakeChoice(const Prepared& prepared, size_t index, bool chat,
+                    const std::shared_ptr<Signal>& signal);
   // Submits; an error has been sent when false.
   boost::asio::awaitable<bool> Submit(Exchange& exchange, Prepared prepared, bool chat,
                                       Answering* answering);
   static ApiError PoolFull();
   std::string Models() const;
+  nlohmann::ordered_json ModelJson(const std::string& name) const;
   std::string NextId(const char* prefix);
 
   boost::asio::io_context& context_;
   Runtime& runtime_;
   EngineLoop& loop_;
-  const Result<ChatTemplate> chat_;
   ApiKeys keys_;  // the context's thread's
   TraceFiles* const traces_;
   const ApiOptions options_;
+  const RequestPreparer preparer_;
   const int64_t created_;
   ServerMetrics metrics_;
   std::atomic<bool> draining_{false};

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <random>
+#include <utility>
 
 #include "base/dump_json.h"
 #include "server/http_api.h"
@@ -22,143 +22,106 @@ constexpr size_t kTokenBytes = 128;   // of a token with its logprobs, about
 
 }  // namespace
 
-// One answer under way.
-struct HttpApi::Answering {
+// One of a request's answers under way.
+struct HttpApi::Choice {
   JobId job = 0;
-  std::shared_ptr<Signal> signal = {};
   std::shared_ptr<Generation> generation = {};
-  std::optional<AnswerWriter> writer = {};
-  std::string echo = {};  // the prompt, where it is part of the answer
-  bool stream = false;
+  AnswerParser parser;
+  std::string echo = {};  // the prompt, where it is part of the answer and still to be sent
   bool accepted = false;
+  bool ended = false;
+  std::optional<Completion> completion = {};  // where it has ended with one
 };
 
-ApiResult<int> HttpApi::AnswerTokens(const GenerateRequest& asked, int prompt_tokens) const {
-  const int room = options_.model_len_max - prompt_tokens;
-  const char* field =
-      std::holds_alternative<std::vector<ChatMessage>>(asked.prompt) ? "messages" : "prompt";
-  if (room < 1) {
-    return tl::unexpected<ApiError>(ApiError{
-        .message = fmt::format("the prompt has {} tokens and leaves no room for an answer: "
-                               "this server's context is {} tokens",
-                               prompt_tokens, options_.model_len_max),
-        .param = field,
-        .code = "context_length_exceeded"});
-  }
-  if (!asked.max_tokens) return room;
-  if (*asked.max_tokens > room) {
-    return tl::unexpected<ApiError>(ApiError{
-        .message = fmt::format("max_tokens of {} and a prompt of {} tokens are more than this "
-                               "server's context of {} tokens",
-                               *asked.max_tokens, prompt_tokens, options_.model_len_max),
-        .param = "max_tokens",
-        .code = "context_length_exceeded"});
-  }
-  return *asked.max_tokens;
-}
+// What is new of one of them.
+struct HttpApi::News {
+  size_t choice = 0;
+  Generation::Delta delta = {};
+};
 
-// To warm a cache takes {"prompt": ...} or {"messages": [...]}, with the fields that a completion
-// may have.
-ApiResult<GenerateRequest> HttpApi::ParseAsked(const std::string& body, Ask ask) const {
-  const auto json = ParseBody(body, options_.limits);
-  if (!json) return tl::unexpected<ApiError>(json.error());
-  const bool chat =
-      ask == Ask::kChat || (ask == Ask::kWarm && json->is_object() && json->contains("messages"));
-  auto asked = chat ? ParseChat(*json, options_.limits) : ParseCompletion(*json, options_.limits);
-  if (asked && ask == Ask::kWarm) {
-    asked->max_tokens = 1;  // somebody must be asked for something
-    asked->stream = asked->echo = false;
-  }
-  return asked;
-}
+// All of them: n in a row are to the same prompt.
+struct HttpApi::Answering {
+  int n = 1;
+  bool stream = false;
+  std::shared_ptr<Signal> signal = {};
+  std::vector<Choice> choices = {};
+  std::optional<AnswerWriter> writer = {};
 
-ApiResult<HttpApi::Prepared> HttpApi::Prepare(std::string body, Ask ask,
-                                              const std::string& tenant) const {
-  auto asked = ParseAsked(body, ask);
-  if (!asked) return tl::unexpected<ApiError>(asked.error());
-  if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
-  Prepared prepared{.asked = std::move(*asked)};
-  const GenerateRequest& of = prepared.asked;
-  Request& request = prepared.request;
-  // One token is the answer's at least.
-  const size_t tokens_max = options_.model_len_max - 1;
-  auto tokens = Encode(of.prompt, of.add_special, tokens_max, &prepared.prompt_text);
-  if (!tokens) return tl::unexpected<ApiError>(tokens.error());
-  request.prompt = std::move(*tokens);
-  if (of.echo && prepared.prompt_text.empty()) {
-    prepared.prompt_text = runtime_.tokenizer().Decode(request.prompt, of.skip_special);
-  }
-  const auto answer = AnswerTokens(of, static_cast<int>(request.prompt.size()));
-  if (!answer) return tl::unexpected<ApiError>(answer.error());
-  prepared.scores_only = of.max_tokens == 0;
-  request.max_tokens = std::max(*answer, 1);  // somebody must be asked for something
-  request.sampling = of.sampling;
-  request.sampling.seed = of.seed ? *of.seed : std::random_device()();
-  if (!prepared.scores_only) request.end_tokens = of.stop_tokens;
-  if (!of.ignore_eos && !prepared.scores_only) {
-    const auto& eos = runtime_.config().eos_tokens;
-    request.end_tokens.insert(request.end_tokens.end(), eos.begin(), eos.end());
-  }
-  request.logprobs = of.logprobs;
-  request.top_logprobs = of.top_logprobs;
-  request.prompt_logprobs = of.echo && of.logprobs;
-  request.tenant = tenant;
-  request.salt = CacheSalt(tenant, of.cache_salt);
-  request.store = of.kvcake.store;
-  request.policy = of.kvcake.policy;
-  return prepared;
-}
+  bool AllEnded() const { return std::ranges::all_of(choices, &Choice::ended); }
+  bool AllAccepted() const { return std::ranges::all_of(choices, &Choice::accepted); }
+};
 
-net::awaitable<bool> HttpApi::Submit(Exchange& exchange, Prepared prepared, bool chat,
-                                     Answering* answering) {
+AnswerWriter HttpApi::MakeWriter(const Exchange& exchange, const Prepared& prepared,
+                                 bool chat) const {
   const GenerateRequest& asked = prepared.asked;
-  answering->stream = asked.stream;
-  if (asked.echo) answering->echo = std::move(prepared.prompt_text);
   AnswerWriter::Options writing;
   writing.chat = chat;
   writing.id = exchange.record.id;
-  writing.model = asked.model.empty() ? options_.model_names[0] : asked.model;
+  writing.model = asked.model.empty() ? options_.requests.model_names[0] : asked.model;
   writing.created = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   writing.logprobs = asked.logprobs;
   writing.report = asked.kvcake.report;
   writing.usage_in_stream = asked.include_usage;
-  answering->writer.emplace(runtime_.tokenizer(), std::move(writing));
-  answering->signal = std::make_shared<Signal>(context_);
+  writing.choices = static_cast<int>(prepared.requests.size());
+  return AnswerWriter(runtime_.tokenizer(), std::move(writing));
+}
+
+HttpApi::Choice HttpApi::MakeChoice(const Prepared& prepared, size_t index, bool chat,
+                                    const std::shared_ptr<Signal>& signal) {
+  const GenerateRequest& asked = prepared.asked;
+  const Request& request = prepared.requests[index];
+  const std::string& prompt_text = prepared.prompt_texts[index / asked.n];
   Generation::Options options;
   if (!prepared.scores_only) options.stops = asked.stops;
+  options.min_tokens = asked.min_tokens;
   options.prompt_only = prepared.scores_only;
-  options.end_tokens = prepared.request.end_tokens;
+  options.end_tokens = request.end_tokens;
   options.skip_special = asked.skip_special;
   options.logprobs = asked.logprobs;
-  if (prepared.request.prompt_logprobs) options.prompt = prepared.request.prompt;
-  answering->generation = std::make_shared<Generation>(
-      runtime_.tokenizer(), std::move(options), metrics_,
-      // Who waits for the last piece waits for nothing else.
-      [this, signal = answering->signal](bool done) { news_.Add(signal, /*first=*/done); });
-  const Result<JobId> job =
-      loop_.Submit(std::move(prepared.request), answering->generation, exchange.arrived);
-  if (!job) {
-    ApiError error = ToApiError(job.error());
-    if (job.error().code == ErrorCode::kResourceExhausted) {
+  if (request.prompt_logprobs) options.prompt = request.prompt;
+  AnswerParser::Options parsing;
+  if (asked.tool_choice == ToolChoice::kAuto) parsing.tool_parser = options_.requests.tool_parser;
+  if (chat) parsing.reasoning_parser = options_.reasoning_parser;
+  parsing.parallel_tool_calls = asked.parallel_tool_calls;
+  parsing.include_reasoning = asked.include_reasoning;
+  parsing.prompt = prompt_text;
+  parsing.salt = id_salt_ + next_id_++;
+  return {.generation = std::make_shared<Generation>(
+              runtime_.tokenizer(), std::move(options), metrics_,
+              // Who waits for the last piece waits for nothing else.
+              [this, signal](bool done) { news_.Add(signal, /*first=*/done); }),
+          .parser = AnswerParser(parsing),
+          .echo = asked.echo ? prompt_text : ""};
+}
+
+net::awaitable<bool> HttpApi::Submit(Exchange& exchange, Prepared prepared, bool chat,
+                                     Answering* answering) {
+  answering->n = prepared.asked.n;
+  answering->stream = prepared.asked.stream;
+  answering->signal = std::make_shared<Signal>(context_);
+  answering->writer.emplace(MakeWriter(exchange, prepared, chat));
+  std::vector<EngineLoop::Entry> entries;
+  for (size_t i = 0; i < prepared.requests.size(); ++i) {
+    answering->choices.push_back(MakeChoice(prepared, i, chat, answering->signal));
+    entries.push_back(
+        {.request = std::move(prepared.requests[i]), .sink = answering->choices.back().generation});
+  }
+  const auto jobs = loop_.Submit(std::move(entries), exchange.arrived);
+  if (!jobs) {
+    ApiError error = ToApiError(jobs.error());
+    if (jobs.error().code == ErrorCode::kResourceExhausted) {
       error.status = 429;
       error.code = "queue_full";
     }
     co_await SendError(exchange, std::move(error));
     co_return false;
   }
-  answering->job = *job;
+  for (size_t i = 0; i < jobs->size(); ++i) answering->choices[i].job = (*jobs)[i];
   exchange.reply.WatchClient(answering->signal);
   co_return true;
 }
 
 namespace {
-
-// Keeps the end of an answer. Why there is none, or none any more, where that is so.
-std::optional<ApiError> TakeEnd(Result<Completion> end, RequestRecord* record) {
-  if (!end) return ToApiError(end.error());
-  record->completion = std::move(*end);
-  return FailureOf(*record->completion);
-}
 
 ApiError TimedOut() {
   return {.status = 503, .message = "the answer took too long (--request-timeout)"};
@@ -169,16 +132,30 @@ ApiError ClientGone() { return {.status = 499, .message = "the client has gone"}
 
 }  // namespace
 
-// The next news of the answer; false, and the record says why, when it is to be given up.
+// Keeps the end of an answer. Why there is none, or none any more, where that is so.
+std::optional<ApiError> HttpApi::TakeEnd(Result<Completion> end, Choice& choice) {
+  choice.ended = true;
+  if (!end) return ToApiError(end.error());
+  choice.completion = std::move(*end);
+  return FailureOf(*choice.completion);
+}
+
+// The next news of the answers; false, and the record says why, when they are to be given up.
 net::awaitable<bool> HttpApi::Await(Exchange& exchange, Answering& answering,
-                                    Generation::Delta* delta) {
+                                    std::vector<News>* news) {
   const TimePoint deadline = exchange.began + options_.request_timeout;
+  news->clear();
   for (;;) {
-    *delta = answering.generation->Take();
-    const bool news = !delta->text.empty() || !delta->tokens.empty() || delta->completion ||
-                      delta->accepted != answering.accepted;
-    answering.accepted = delta->accepted;
-    if (news) co_return true;
+    for (size_t i = 0; i < answering.choices.size(); ++i) {
+      Choice& choice = answering.choices[i];
+      if (choice.ended) continue;
+      Generation::Delta delta = choice.generation->Take();
+      const bool is_new = !delta.text.empty() || !delta.tokens.empty() || delta.completion ||
+                          delta.accepted != choice.accepted;
+      choice.accepted = delta.accepted;
+      if (is_new) news->push_back({.choice = i, .delta = std::move(delta)});
+    }
+    if (!news->empty()) co_return true;
     const bool gone = exchange.reply.client_gone();
     if (gone || Clock::Real().Now() >= deadline) {
       exchange.record.error = gone ? ClientGone() : TimedOut();
@@ -189,23 +166,44 @@ net::awaitable<bool> HttpApi::Await(Exchange& exchange, Answering& answering,
 }
 
 net::awaitable<void> HttpApi::GiveUp(Exchange& exchange, Answering& answering) {
-  loop_.Cancel(answering.job);
+  for (const Choice& choice : answering.choices) {
+    if (!choice.ended) loop_.Cancel(choice.job);
+  }
   RequestRecord& record = exchange.record;
   if (record.status == 0) {
     record.status = record.error->status;
     if (!exchange.reply.client_gone()) co_await SendError(exchange, ApiError(*record.error));
   }
-  Generation::Delta delta = answering.generation->Take();
-  while (!delta.completion) {
-    co_await answering.signal->Wait();
-    delta = answering.generation->Take();
+  for (Choice& choice : answering.choices) {
+    while (!choice.ended) {
+      Generation::Delta delta = choice.generation->Take();
+      if (delta.completion) {
+        TakeEnd(std::move(*delta.completion), choice);
+      } else {
+        co_await answering.signal->Wait();
+      }
+    }
   }
-  TakeEnd(std::move(*delta.completion), &record);
+  SumUp(answering, &record);
+}
+
+// The record has what the engine did, once all have ended; so have the completions.
+std::vector<Completion> HttpApi::SumUp(Answering& answering, RequestRecord* record) {
+  std::vector<Completion> completions;
+  for (Choice& choice : answering.choices) {
+    if (choice.completion) completions.push_back(std::move(*choice.completion));
+  }
+  if (completions.empty()) return {};
+  record->choices = completions.size();
+  const bool all = completions.size() == answering.choices.size();
+  record->completion = SumOf(completions, all ? answering.n : 1);
+  return completions;
 }
 
 net::awaitable<std::optional<HttpApi::Prepared>> HttpApi::PrepareBody(Exchange& exchange, Ask ask) {
   std::function<ApiResult<Prepared>()> work = [&, ask] {
-    return Prepare(std::move(exchange.body), ask, exchange.record.tenant);
+    const std::string taken = std::move(exchange.body);
+    return preparer_.Prepare(taken, ask, exchange.record.tenant);
   };
   const size_t bytes = exchange.body.size();
   auto made = co_await Offload(context_, pool_, exchange.record.tenant, bytes, std::move(work));
@@ -237,56 +235,119 @@ net::awaitable<std::string> HttpApi::Written(const Exchange& exchange, size_t to
   co_return written ? std::move(*written) : write();
 }
 
-net::awaitable<void> HttpApi::AnswerWhole(Exchange& exchange, Answering& answering) {
-  std::string text = answering.echo;
-  std::vector<TokenInfo> tokens;
-  Generation::Delta delta;
-  while (!delta.completion) {
-    if (!co_await Await(exchange, answering, &delta)) {
-      co_return co_await GiveUp(exchange, answering);
+// Takes in all that comes until the answers have ended; false: they have been given up.
+net::awaitable<bool> HttpApi::Gather(Exchange& exchange, Answering& answering,
+                                     std::vector<Gathered>* gathered) {
+  gathered->resize(answering.choices.size());
+  std::vector<News> news;
+  while (!answering.AllEnded()) {
+    bool goes_on = co_await Await(exchange, answering, &news);
+    for (News& one : news) {
+      Gathered& of = (*gathered)[one.choice];
+      of.text += one.delta.text;
+      std::move(one.delta.tokens.begin(), one.delta.tokens.end(), std::back_inserter(of.tokens));
+      if (!one.delta.completion) continue;
+      auto failure = TakeEnd(std::move(*one.delta.completion), answering.choices[one.choice]);
+      if (!failure) continue;
+      exchange.record.error = std::move(failure);
+      goes_on = false;
     }
-    text += delta.text;
-    std::move(delta.tokens.begin(), delta.tokens.end(), std::back_inserter(tokens));
+    if (goes_on) continue;
+    co_await GiveUp(exchange, answering);
+    co_return false;
   }
-  if (auto failure = TakeEnd(std::move(*delta.completion), &exchange.record)) {
-    co_return co_await SendError(exchange, std::move(*failure));
+  co_return true;
+}
+
+net::awaitable<void> HttpApi::AnswerWhole(Exchange& exchange, Answering& answering) {
+  std::vector<Gathered> gathered;
+  if (!co_await Gather(exchange, answering, &gathered)) co_return;
+  const std::vector<Completion> completions = SumUp(answering, &exchange.record);
+  std::vector<AnswerWriter::Choice> choices(gathered.size());
+  size_t tokens = 0;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    Choice& choice = answering.choices[i];
+    choices[i].text = choice.parser.Take(choice.echo + gathered[i].text, /*ends=*/true);
+    choices[i].tokens = std::move(gathered[i].tokens);
+    choices[i].completion = &completions[i];
+    tokens += choices[i].tokens.size();
   }
   std::function<std::string()> write = [&] {
-    return answering.writer->Whole(text, tokens, *exchange.record.completion);
+    return answering.writer->Whole(choices, *exchange.record.completion);
   };
   HttpResponse response;
-  response.body = co_await Written(exchange, tokens.size(), std::move(write));
+  response.body = co_await Written(exchange, tokens, std::move(write));
   co_await Send(exchange, std::move(response));
 }
 
-// Adds what is new to the events, and writes them but for the last: the logprobs of a long prompt
-// come in many. False when the client has gone.
-net::awaitable<bool> HttpApi::WriteDelta(Exchange& exchange, Answering& answering,
-                                         const Generation::Delta& delta, std::string* events) {
-  std::string_view text = delta.text;
-  std::span<const TokenInfo> left = delta.tokens;
-  while (!text.empty() || !left.empty()) {
-    const auto some = left.first(std::min(left.size(), kEventTokens));
-    left = left.subspan(some.size());
-    std::function<std::string()> write = [&] { return answering.writer->Event(text, some); };
+// Adds what is new of a choice to the events, and writes them but for the last: the logprobs of a
+// long prompt come in many. False when the client has gone.
+net::awaitable<bool> HttpApi::WriteDelta(Exchange& exchange, Answering& answering, size_t choice,
+                                         AnswerDelta text, std::span<const TokenInfo> tokens,
+                                         std::string* events) {
+  while (!text.empty() || !tokens.empty()) {
+    const auto some = tokens.first(std::min(tokens.size(), kEventTokens));
+    tokens = tokens.subspan(some.size());
+    std::function<std::string()> write = [&] {
+      return answering.writer->Event(static_cast<int>(choice), text, some);
+    };
     *events += co_await Written(exchange, some.size(), std::move(write));
     text = {};
-    if (left.empty()) break;
+    if (tokens.empty()) break;
     if (!co_await exchange.reply.Write(*events)) co_return false;
     events->clear();
   }
   co_return true;
 }
 
-net::awaitable<void> HttpApi::AnswerStream(Exchange& exchange, Answering& answering) {
-  Generation::Delta delta;
-  while (!delta.accepted) {
-    if (!co_await Await(exchange, answering, &delta)) {
-      co_return co_await GiveUp(exchange, answering);
+// Adds all that is new to the events; *open says whether the client is still there. Where an answer
+// has failed the record says why.
+net::awaitable<void> HttpApi::WriteNews(Exchange& exchange, Answering& answering,
+                                        std::vector<News> news, std::string* events, bool* open) {
+  for (News& one : news) {
+    Choice& choice = answering.choices[one.choice];
+    Generation::Delta& delta = one.delta;
+    const bool ends = delta.completion.has_value();
+    AnswerDelta text = choice.parser.Take(std::exchange(choice.echo, "") + delta.text, ends);
+    if (*open) {
+      *open = co_await WriteDelta(exchange, answering, one.choice, std::move(text), delta.tokens,
+                                  events);
     }
-    if (delta.accepted || !delta.completion) continue;  // before it was accepted it has only failed
-    auto failure = TakeEnd(std::move(*delta.completion), &exchange.record);
-    co_return co_await SendError(exchange, std::move(*failure));
+    if (!ends) continue;
+    if (auto failure = TakeEnd(std::move(*delta.completion), choice)) {
+      if (!exchange.record.error) exchange.record.error = std::move(failure);
+    } else {
+      *events += answering.writer->LastEvent(static_cast<int>(one.choice), *choice.completion,
+                                             choice.parser.called());
+    }
+  }
+}
+
+// Waits until the engine has taken all of them. False, and the record says why, when they are to be
+// given up.
+net::awaitable<bool> HttpApi::AwaitAccepted(Exchange& exchange, Answering& answering,
+                                            std::vector<News>* news) {
+  std::vector<News> more;
+  while (!answering.AllAccepted()) {
+    if (!co_await Await(exchange, answering, &more)) co_return false;
+    for (News& one : more) {
+      if (!one.delta.accepted && one.delta.completion) {  // before it was accepted it only failed
+        exchange.record.error =
+            TakeEnd(std::move(*one.delta.completion), answering.choices[one.choice]);
+        co_return false;
+      }
+      // What has ended has nothing new to come.
+      if (one.delta.completion) answering.choices[one.choice].ended = true;
+      news->push_back(std::move(one));
+    }
+  }
+  co_return true;
+}
+
+net::awaitable<void> HttpApi::AnswerStream(Exchange& exchange, Answering& answering) {
+  std::vector<News> news;
+  if (!co_await AwaitAccepted(exchange, answering, &news)) {
+    co_return co_await GiveUp(exchange, answering);
   }
   HttpResponse head;
   head.content_type = "text/event-stream; charset=utf-8";
@@ -295,25 +356,27 @@ net::awaitable<void> HttpApi::AnswerStream(Exchange& exchange, Answering& answer
   record.status = 200;
   metrics_.Responded(200);
   bool open = co_await exchange.reply.StartStream(std::move(head));
-  std::string events = answering.writer->FirstEvent();
-  delta.text.insert(0, answering.echo);
+  std::string events = answering.writer->FirstEvents();
   for (;;) {
-    if (open) open = co_await WriteDelta(exchange, answering, delta, &events);
-    const bool ended = delta.completion.has_value();
+    co_await WriteNews(exchange, answering, std::exchange(news, {}), &events, &open);
+    const bool ended = answering.AllEnded() && !record.error;
     if (ended) {
-      record.error = TakeEnd(std::move(*delta.completion), &record);
-      events += record.error ? ErrorEvents(*record.error)
-                             : answering.writer->LastEvents(*record.completion);
+      SumUp(answering, &record);
+      events += answering.writer->End(*record.completion);
+    } else if (record.error) {
+      events += ErrorEvents(*record.error);
     }
     if (open) open = co_await exchange.reply.Write(events);
     if (ended) break;
     events.clear();
-    if (!open) {
-      record.error = ClientGone();
-    } else if (co_await Await(exchange, answering, &delta)) {
-      continue;
-    } else {
-      co_await exchange.reply.Write(ErrorEvents(*record.error));
+    if (!record.error) {
+      if (!open) {
+        record.error = ClientGone();
+      } else if (co_await Await(exchange, answering, &news)) {
+        continue;
+      } else {
+        co_await exchange.reply.Write(ErrorEvents(*record.error));
+      }
     }
     co_await GiveUp(exchange, answering);
     break;
@@ -326,15 +389,9 @@ net::awaitable<void> HttpApi::Warm(Exchange& exchange) {
   if (!prepared) co_return;
   Answering answering;
   if (!co_await Submit(exchange, std::move(*prepared), false, &answering)) co_return;
-  Generation::Delta delta;
-  while (!delta.completion) {
-    if (!co_await Await(exchange, answering, &delta)) {
-      co_return co_await GiveUp(exchange, answering);
-    }
-  }
-  if (auto failure = TakeEnd(std::move(*delta.completion), &exchange.record)) {
-    co_return co_await SendError(exchange, std::move(*failure));
-  }
+  std::vector<Gathered> gathered;
+  if (!co_await Gather(exchange, answering, &gathered)) co_return;
+  SumUp(answering, &exchange.record);
   const Completion& completion = *exchange.record.completion;
   ordered_json body = {{"prompt_tokens", completion.report.prompt_tokens},
                        {"cached_tokens", CachedTokens(completion)}};

@@ -2,10 +2,13 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <charconv>
 #include <limits>
 
 #include "base/json_file.h"
 #include "server/request_fields.h"
+#include "server/unsupported_fields.h"
 
 namespace kvcake {
 namespace {
@@ -14,80 +17,39 @@ using nlohmann::json;
 
 constexpr size_t kNameBytesMax = 4096;
 constexpr int kIntMax = std::numeric_limits<int>::max();
+constexpr double kBiasMax = 100;
 constexpr double kDoubleMax = std::numeric_limits<double>::max();
 
-// Fields that kvcake does not honour, with the one value (besides null, false, and what is empty)
-// that asks for nothing.
-struct Unsupported {
-  const char* name;
-  const char* neutral;  // JSON; null: there is none
-};
-
-constexpr Unsupported kUnsupported[] = {
-    {"n", "1"},
-    {"best_of", "1"},
-    {"use_beam_search", nullptr},
-    {"logit_bias", nullptr},
-    {"logits_processors", nullptr},
-    {"min_tokens", "0"},
-    {"bad_words", nullptr},
-    {"allowed_token_ids", nullptr},
-    {"truncate_prompt_tokens", nullptr},
-    {"prompt_logprobs", nullptr},
-    {"prompt_embeds", nullptr},
-    {"length_penalty", "1.0"},
-    {"response_format", R"({"type":"text"})"},
-    {"structured_outputs", nullptr},
-    {"guided_json", nullptr},
-    {"guided_regex", nullptr},
-    {"guided_choice", nullptr},
-    {"guided_grammar", nullptr},
-    {"guided_decoding_backend", nullptr},
-    {"structural_tag", nullptr},
-    {"include_stop_str_in_output", nullptr},
-};
-constexpr Unsupported kUnsupportedCompletion[] = {{"suffix", nullptr}};
-constexpr Unsupported kUnsupportedChat[] = {
-    {"tools", nullptr},
-    {"tool_choice", R"("none")"},
-    {"functions", nullptr},
-    {"function_call", R"("none")"},
-    {"audio", nullptr},
-    {"modalities", R"(["text"])"},
-    {"prediction", nullptr},
-    {"web_search_options", nullptr},
-    {"reasoning_effort", nullptr},
-    {"documents", nullptr},
-    {"chat_template", nullptr},
-    {"chat_template_kwargs", nullptr},
-    {"continue_final_message", nullptr},
-    {"echo", nullptr},
-};
-
-bool AsksForNothing(const json& value, const char* neutral) {
-  if (value.is_null() || value == json(false)) return true;
-  if ((value.is_structured() || value.is_string()) && value.size() == 0) return true;
-  if (value == json("")) return true;
-  return neutral != nullptr && value == json::parse(neutral);
-}
-
-template <size_t N>
-void Refuse(const Unsupported (&unsupported)[N], RequestFields* fields) {
-  for (const Unsupported& field : unsupported) {
-    if (AsksForNothing((*fields)[field.name].value(), field.neutral)) continue;
-    fields->Fail(
-        {.message = fmt::format("{} is not supported by this server{}", field.name,
-                                field.neutral == nullptr
-                                    ? ": leave it out"
-                                    : fmt::format(" with another value than {}", field.neutral)),
-         .param = field.name,
-         .code = "unsupported_parameter"});
+// {"TOKEN ID": BIAS}
+void ReadBiases(RequestFields* fields, const RequestLimits& limits, SamplingParams* sampling) {
+  const JsonField whole = (*fields)["logit_bias"];
+  if (whole.null()) return;
+  const json& biases = whole.value();
+  if (!biases.is_object()) {
+    return fields->Fail("logit_bias", "must be an object with a bias for each token id");
   }
+  if (biases.size() > limits.biases_max) {
+    return fields->Fail("logit_bias", fmt::format("has {} biases, more than the limit of {}",
+                                                  biases.size(), limits.biases_max));
+  }
+  RequestFields own(whole);
+  for (const auto& [name, value] : biases.items()) {
+    int32_t token = 0;
+    const char* const end = name.data() + name.size();
+    const auto read = std::from_chars(name.data(), end, token);
+    if (read.ec != std::errc() || read.ptr != end || token < 0) {
+      own.Fail(name, "is no token id");
+      break;
+    }
+    double bias = 0;
+    own.Read(name, -kBiasMax, kBiasMax, &bias);
+    sampling->logit_bias.emplace_back(token, static_cast<float>(bias));
+  }
+  if (own.error()) fields->Fail(*own.error());
 }
 
-void ReadSampling(RequestFields* fields, GenerateRequest* request) {
+void ReadSampling(RequestFields* fields, const RequestLimits& limits, GenerateRequest* request) {
   SamplingParams& sampling = request->sampling;
-  sampling.temperature = 1;
   fields->Read("temperature", 0, kDoubleMax, &sampling.temperature);
   fields->Read("top_p", 0, 1, &sampling.top_p, /*above=*/true);
   fields->Read("min_p", 0, 1, &sampling.min_p);
@@ -97,6 +59,18 @@ void ReadSampling(RequestFields* fields, GenerateRequest* request) {
   fields->Read("presence_penalty", -2, 2, &sampling.presence_penalty);
   fields->Read("frequency_penalty", -2, 2, &sampling.frequency_penalty);
   fields->Read("seed", &request->seed);
+  ReadBiases(fields, limits, &sampling);
+}
+
+// So many prompts, n answers to each.
+void ReadN(RequestFields* fields, const RequestLimits& limits, GenerateRequest* request) {
+  fields->Read("n", 1, kIntMax, &request->n);
+  const auto prompts = static_cast<int64_t>(request->prompts.size());
+  if (prompts * request->n <= limits.choices_max) return;
+  fields->Fail(request->n > 1 ? "n" : "prompt",
+               fmt::format("asks for {} answers, more than the limit of {} a request "
+                           "(--choices-max)",
+                           prompts * request->n, limits.choices_max));
 }
 
 void ReadKvcake(RequestFields* fields, KvcakeFields* kvcake) {
@@ -116,10 +90,13 @@ void ReadKvcake(RequestFields* fields, KvcakeFields* kvcake) {
 }
 
 // What both kinds of requests have.
-void ReadCommon(RequestFields* fields, const RequestLimits& limits, GenerateRequest* request) {
-  Refuse(kUnsupported, fields);
+void ReadCommon(RequestFields* fields, const RequestRules& rules, GenerateRequest* request) {
+  const RequestLimits& limits = rules.limits;
+  request->sampling = rules.defaults.sampling;
   fields->Read("model", &request->model, kNameBytesMax);
-  ReadSampling(fields, request);
+  ReadSampling(fields, limits, request);
+  ReadN(fields, limits, request);
+  fields->Read("min_tokens", 0, kIntMax, &request->min_tokens);
   fields->Read("stop", limits.stops_max, limits.stop_bytes_max, &request->stops);
   fields->Read("stop_token_ids", limits.stops_max, &request->stop_tokens);
   fields->Read("stream", &request->stream);
@@ -127,6 +104,9 @@ void ReadCommon(RequestFields* fields, const RequestLimits& limits, GenerateRequ
   if (!stream_options.null()) {
     RequestFields options(stream_options);
     options.Read("include_usage", &request->include_usage);
+    if (!AsksForNothing(options["continuous_usage_stats"].value())) {
+      options.Fail("continuous_usage_stats", "is not supported by this server: leave it out");
+    }
     if (options.error()) fields->Fail(*options.error());
     if (!request->stream) fields->Fail("stream_options", "is for requests with stream: true");
   }
@@ -145,81 +125,86 @@ bool IsTokenIds(const json& value) {
   return value.is_array() && !value.empty() && value[0].is_number();
 }
 
-// A text, token ids, or an array with one of these.
-void ReadPrompt(RequestFields* fields, const RequestLimits& limits, Prompt* out) {
+// A text or token ids.
+std::optional<Prompt> ReadOnePrompt(RequestFields* fields, const RequestLimits& limits,
+                                    const JsonField& given) {
+  if (given.value().is_string()) return given.value().get<std::string>();
+  if (!IsTokenIds(given.value())) {
+    fields->Fail(
+        {.message = fmt::format("{} {}", given.path(),
+                                given.value().empty() ? "is missing or empty"
+                                                      : "must be a text or an array of token ids"),
+         .param = "prompt"});
+    return std::nullopt;
+  }
+  std::vector<int32_t> tokens;
+  fields->Read("prompt", given, limits.ids_max, &tokens);
+  return tokens;
+}
+
+// A text, token ids, or an array of these.
+void ReadPrompts(RequestFields* fields, const RequestLimits& limits, std::vector<Prompt>* out) {
   const JsonField whole = (*fields)["prompt"];
   const json& given = whole.value();
   const bool list = given.is_array() && !given.empty() && !IsTokenIds(given);
-  if (list && given.size() > 1) {
-    return fields->Fail(
-        "prompt", fmt::format("has {} prompts: this server takes one a request", given.size()));
+  const size_t count = list ? given.size() : 1;
+  if (count > static_cast<size_t>(limits.choices_max)) {
+    return fields->Fail("prompt",
+                        fmt::format("has {} prompts, more than the limit of {} answers a request "
+                                    "(--choices-max)",
+                                    count, limits.choices_max));
   }
-  const JsonField prompt = list ? whole[0] : whole;
-  if (prompt.value().is_string()) {
-    *out = prompt.value().get<std::string>();
-  } else if (IsTokenIds(prompt.value())) {
-    std::vector<int32_t> tokens;
-    fields->Read("prompt", prompt, limits.ids_max, &tokens);
-    *out = std::move(tokens);
-  } else {
-    fields->Fail("prompt", prompt.value().empty() ? "is missing or empty"
-                                                  : "must be a text or an array of token ids");
+  size_t ids = 0;
+  for (size_t i = 0; i < count; ++i) {
+    auto prompt = ReadOnePrompt(fields, limits, list ? whole[i] : whole);
+    if (!prompt) return;
+    if (const auto* tokens = std::get_if<std::vector<int32_t>>(&*prompt)) ids += tokens->size();
+    out->push_back(std::move(*prompt));
+  }
+  if (ids > limits.ids_max) {
+    fields->Fail("prompt",
+                 fmt::format("has {} ids in all, more than the limit of {}", ids, limits.ids_max));
   }
 }
 
-// A text, or an array of parts that are texts.
-void ReadContent(RequestFields* message, std::string* out) {
-  const JsonField parts = (*message)["content"];
-  const json& content = parts.value();
-  if (content.is_string()) {
-    *out = content.get<std::string>();
+// What the server does about an answer that calls tools.
+void ReadToolChoice(RequestFields* fields, const ChatPrompt& prompt, GenerateRequest* request) {
+  fields->Read("parallel_tool_calls", &request->parallel_tool_calls);
+  const JsonField field = (*fields)["tool_choice"];
+  const bool tools = !prompt.tools.is_null();
+  if (field.null()) {
+    if (tools) request->tool_choice = ToolChoice::kAuto;
     return;
   }
-  if (!content.is_array()) {
-    return message->Fail("content", "must be a text or an array of parts with text");
+  const json& choice = field.value();
+  if (choice == "none") return;
+  if (choice == "auto") {
+    if (!tools) return fields->Fail("tool_choice", "needs tools");
+    request->tool_choice = ToolChoice::kAuto;
+    return;
   }
-  for (size_t i = 0; i < content.size(); ++i) {
-    RequestFields part(parts[i]);
-    std::string type, text;
-    part.Read("type", &type, kNameBytesMax);
-    if (type != "text") part.Fail("type", "must be \"text\": this server takes no other parts");
-    if (!part["text"].value().is_string()) part.Fail("text", "must be a text");
-    part.Read("text", &text, std::string::npos);
-    if (part.error()) return message->Fail(*part.error());
-    if (i > 0) *out += '\n';  // as vLLM joins them
-    *out += text;
+  if (choice == "required" || choice.is_object()) {
+    return fields->Fail(
+        {.message = fmt::format("tool_choice {} is not supported by this server, "
+                                "which constrains no answers: use \"auto\"",
+                                choice.is_object() ? "with a named tool" : "\"required\""),
+         .param = "tool_choice",
+         .code = "unsupported_parameter"});
+  }
+  fields->Fail("tool_choice", "must be \"auto\" or \"none\"");
+}
+
+void CheckMinTokens(RequestFields* fields, const GenerateRequest& request) {
+  if (request.max_tokens && request.min_tokens > *request.max_tokens) {
+    fields->Fail("min_tokens", fmt::format("is {}, more than max_tokens of {}", request.min_tokens,
+                                           *request.max_tokens));
   }
 }
 
-void ReadMessages(RequestFields* fields, const RequestLimits& limits, Prompt* out) {
-  const JsonField list = (*fields)["messages"];
-  const json& messages = list.value();
-  if (!messages.is_array() || messages.empty()) {
-    return fields->Fail("messages", "must be an array with at least one message");
-  }
-  if (messages.size() > limits.messages_max) {
-    return fields->Fail("messages", fmt::format("has {} messages, more than the limit of {}",
-                                                messages.size(), limits.messages_max));
-  }
-  std::vector<ChatMessage> read;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    RequestFields message(list[i]);
-    ChatMessage next;
-    message.Read("role", &next.role, kNameBytesMax);
-    if (next.role == "developer") next.role = "system";  // OpenAI's newer name
-    if (next.role != "system" && next.role != "user" && next.role != "assistant") {
-      message.Fail("role", "must be system, developer, user or assistant");
-    }
-    for (const char* unsupported : {"tool_calls", "function_call", "audio"}) {
-      if (!AsksForNothing(message[unsupported].value(), nullptr)) {
-        message.Fail(unsupported, "is not supported by this server");
-      }
-    }
-    if (!message.error()) ReadContent(&message, &next.content);
-    if (message.error()) return fields->Fail(*message.error());
-    read.push_back(std::move(next));
-  }
-  *out = std::move(read);
+void LimitMaxTokens(const RequestDefaults& defaults, GenerateRequest* request) {
+  if (!defaults.max_tokens) return;
+  request->max_tokens =
+      std::min(request->max_tokens.value_or(*defaults.max_tokens), *defaults.max_tokens);
 }
 
 template <typename T>
@@ -230,7 +215,7 @@ ApiResult<T> Checked(const RequestFields& fields, T value) {
 
 }  // namespace
 
-ApiResult<json> ParseBody(std::string_view body, const RequestLimits& limits) {
+ApiResult<RequestBody> ParseBody(std::string_view body, const RequestLimits& limits) {
   auto parsed = ParseJson(body, "the request's body",
                           {.max_bytes = std::numeric_limits<uint64_t>::max(),
                            .max_values = limits.values_max,
@@ -238,55 +223,57 @@ ApiResult<json> ParseBody(std::string_view body, const RequestLimits& limits) {
   if (!parsed) {
     return tl::unexpected<ApiError>(ApiError{.message = std::move(parsed.error().message)});
   }
-  return std::move(*parsed);
+  return RequestBody{.text = body, .json = std::move(*parsed)};
 }
 
-ApiResult<GenerateRequest> ParseCompletion(const json& body, const RequestLimits& limits) {
+ApiResult<GenerateRequest> ParseCompletion(const RequestBody& body, const RequestRules& rules) {
   GenerateRequest request;
-  RequestFields fields(JsonField(body, ""));
-  ReadPrompt(&fields, limits, &request.prompt);
-  Refuse(kUnsupportedCompletion, &fields);
-  ReadCommon(&fields, limits, &request);
+  RequestFields fields(JsonField(body.json, ""));
+  ReadPrompts(&fields, rules.limits, &request.prompts);
+  RefuseUnsupported(Endpoint::kCompletion, &fields);
+  ReadCommon(&fields, rules, &request);
   fields.Read("echo", &request.echo);
   // With echo, 0 asks for the prompt and its logprobs alone.
   fields.Read("max_tokens", request.echo ? 0 : 1, kIntMax, &request.max_tokens);
   if (!request.max_tokens) request.max_tokens = 16;  // OpenAI's default
+  CheckMinTokens(&fields, request);
+  LimitMaxTokens(rules.defaults, &request);
   std::optional<int> logprobs;
-  fields.Read("logprobs", 0, limits.top_logprobs_max, &logprobs);
+  fields.Read("logprobs", 0, rules.limits.top_logprobs_max, &logprobs);
   request.logprobs = logprobs.has_value();
   request.top_logprobs = logprobs.value_or(0);
   return Checked(fields, std::move(request));
 }
 
-ApiResult<GenerateRequest> ParseChat(const json& body, const RequestLimits& limits) {
+ApiResult<GenerateRequest> ParseChat(const RequestBody& body, const RequestRules& rules) {
   GenerateRequest request;
-  RequestFields fields(JsonField(body, ""));
-  ReadMessages(&fields, limits, &request.prompt);
-  Refuse(kUnsupportedChat, &fields);
-  bool add_generation_prompt = true;
-  fields.Read("add_generation_prompt", &add_generation_prompt);
-  if (!add_generation_prompt) {
-    fields.Fail("add_generation_prompt", "must be true: false is not supported by this server");
-  }
-  ReadCommon(&fields, limits, &request);
+  RequestFields fields(JsonField(body.json, ""));
+  ChatPrompt prompt = ReadChatPrompt(body.text, rules.limits.chat, &fields);
+  ReadToolChoice(&fields, prompt, &request);
+  fields.Read("include_reasoning", &request.include_reasoning);
+  request.prompts.emplace_back(std::move(prompt));
+  RefuseUnsupported(Endpoint::kChat, &fields);
+  ReadCommon(&fields, rules, &request);
   fields.Read("max_tokens", 1, kIntMax, &request.max_tokens);
   fields.Read("max_completion_tokens", 1, kIntMax, &request.max_tokens);
+  CheckMinTokens(&fields, request);
+  LimitMaxTokens(rules.defaults, &request);
   fields.Read("logprobs", &request.logprobs);
-  fields.Read("top_logprobs", 0, limits.top_logprobs_max, &request.top_logprobs);
+  fields.Read("top_logprobs", 0, rules.limits.top_logprobs_max, &request.top_logprobs);
   if (request.top_logprobs > 0 && !request.logprobs) {
     fields.Fail("top_logprobs", "needs logprobs: true");
   }
   return Checked(fields, std::move(request));
 }
 
-ApiResult<TokenizeRequest> ParseTokenize(const json& body, const RequestLimits& limits) {
+ApiResult<TokenizeRequest> ParseTokenize(const RequestBody& body, const RequestLimits& limits) {
   TokenizeRequest request;
-  RequestFields fields(JsonField(body, ""));
+  RequestFields fields(JsonField(body.json, ""));
   fields.Read("model", &request.model, kNameBytesMax);
   if (!fields["messages"].null()) {
-    ReadMessages(&fields, limits, &request.prompt);
-  } else {
-    ReadPrompt(&fields, limits, &request.prompt);
+    request.prompt = ReadChatPrompt(body.text, limits.chat, &fields);
+  } else if (auto prompt = ReadOnePrompt(&fields, limits, fields["prompt"])) {
+    request.prompt = std::move(*prompt);
   }
   if (!fields["add_special_tokens"].null()) {
     bool add_special = false;
@@ -296,9 +283,9 @@ ApiResult<TokenizeRequest> ParseTokenize(const json& body, const RequestLimits& 
   return Checked(fields, std::move(request));
 }
 
-ApiResult<DetokenizeRequest> ParseDetokenize(const json& body, const RequestLimits& limits) {
+ApiResult<DetokenizeRequest> ParseDetokenize(const RequestBody& body, const RequestLimits& limits) {
   DetokenizeRequest request;
-  RequestFields fields(JsonField(body, ""));
+  RequestFields fields(JsonField(body.json, ""));
   fields.Read("model", &request.model, kNameBytesMax);
   fields.Read("tokens", limits.ids_max, &request.tokens);
   if (fields["tokens"].null()) fields.Fail("tokens", "is missing");

@@ -1,5 +1,5 @@
 // What clients ask for, as OpenAI's API and vLLM's extensions of it spell it. Fields that kvcake
-// knows and cannot honour are refused where they would change the answer; unknown ones are ignored.
+// knows and does not honour are refused (unsupported_fields.h); unknown ones are ignored.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@
 #include "cake/report.h"
 #include "engine/sampler.h"
 #include "server/api_error.h"
-#include "server/chat_template.h"
+#include "server/chat_prompt.h"
 
 namespace kvcake {
 
 // Text, token ids, or messages for the model's chat template.
-using Prompt = std::variant<std::string, std::vector<int32_t>, std::vector<ChatMessage>>;
+using Prompt = std::variant<std::string, std::vector<int32_t>, ChatPrompt>;
 
 // The "kvcake" field.
 struct KvcakeFields {
@@ -27,11 +27,15 @@ struct KvcakeFields {
   Policy policy = Policy::kCake;
 };
 
+enum class ToolChoice { kNone, kAuto };
+
 struct GenerateRequest {
-  std::string model;  // empty: the one that is served
-  Prompt prompt;
+  std::string model;                // empty: the one that is served
+  std::vector<Prompt> prompts;      // a chat has one
+  int n = 1;                        // answers to each prompt
   std::optional<bool> add_special;  // what the tokenizer adds; absent: yes, for text
   std::optional<int> max_tokens;
+  int min_tokens = 0;
   SamplingParams sampling;
   std::optional<uint64_t> seed;
   std::vector<std::string> stops;
@@ -43,6 +47,9 @@ struct GenerateRequest {
   bool ignore_eos = false;
   bool echo = false;
   bool skip_special = true;
+  ToolChoice tool_choice = ToolChoice::kNone;
+  bool parallel_tool_calls = true;
+  bool include_reasoning = true;
   std::string cache_salt;
   KvcakeFields kvcake;
 };
@@ -62,23 +69,40 @@ struct DetokenizeRequest {
 struct RequestLimits {
   int depth_max = 32;
   uint64_t values_max = 4ull << 20;
-  size_t messages_max = 4096;
+  ChatLimits chat = {};
   size_t stops_max = 16;
   size_t stop_bytes_max = 1024;
   size_t ids_max = 1 << 20;  // of tokens: in, and out of /tokenize
+  int choices_max = 128;     // answers to one request: its prompts, n times
+  size_t biases_max = 1024;
   int top_logprobs_max = 20;
 };
 
-// The body of a POST. Not JSON, nested too deeply, with too many values: 400.
-ApiResult<nlohmann::json> ParseBody(std::string_view body, const RequestLimits& limits = {});
+// What counts where a request says nothing.
+struct RequestDefaults {
+  SamplingParams sampling = {.temperature = 1};
+  std::optional<int> max_tokens = {};  // no answer is longer, whatever is asked for
+};
 
-ApiResult<GenerateRequest> ParseCompletion(const nlohmann::json& body,
-                                           const RequestLimits& limits = {});
-ApiResult<GenerateRequest> ParseChat(const nlohmann::json& body, const RequestLimits& limits = {});
-// {"prompt": ...} as in a completion, or {"messages": [...]}: what /tokenize and /cache/warm take.
-ApiResult<TokenizeRequest> ParseTokenize(const nlohmann::json& body,
-                                         const RequestLimits& limits = {});
-ApiResult<DetokenizeRequest> ParseDetokenize(const nlohmann::json& body,
+struct RequestRules {
+  RequestLimits limits = {};
+  RequestDefaults defaults = {};
+};
+
+// A request's body as it came, and read.
+struct RequestBody {
+  std::string_view text;  // borrowed
+  nlohmann::json json;
+};
+
+// The body of a POST. Not JSON, nested too deeply, with too many values: 400.
+ApiResult<RequestBody> ParseBody(std::string_view body, const RequestLimits& limits = {});
+
+ApiResult<GenerateRequest> ParseCompletion(const RequestBody& body, const RequestRules& rules = {});
+ApiResult<GenerateRequest> ParseChat(const RequestBody& body, const RequestRules& rules = {});
+// One prompt as in a completion, or a chat's fields: what /tokenize takes.
+ApiResult<TokenizeRequest> ParseTokenize(const RequestBody& body, const RequestLimits& limits = {});
+ApiResult<DetokenizeRequest> ParseDetokenize(const RequestBody& body,
                                              const RequestLimits& limits = {});
 
 }  // namespace kvcake

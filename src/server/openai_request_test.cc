@@ -10,15 +10,15 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 ApiResult<GenerateRequest> Parsed(const std::string& body) {
-  const auto json = ParseBody(body);
-  if (!json) return tl::unexpected<ApiError>(json.error());
-  return ParseCompletion(*json);
+  const auto read = ParseBody(body);
+  if (!read) return tl::unexpected<ApiError>(read.error());
+  return ParseCompletion(*read);
 }
 
 ApiResult<GenerateRequest> Chat(const std::string& body) {
-  const auto json = ParseBody(body);
-  if (!json) return tl::unexpected<ApiError>(json.error());
-  return ParseChat(*json);
+  const auto read = ParseBody(body);
+  if (!read) return tl::unexpected<ApiError>(read.error());
+  return ParseChat(*read);
 }
 
 // {"prompt": "x", FIELD}
@@ -39,7 +39,7 @@ TEST(OpenAiRequestTest, ReadsEveryFieldOfACompletion) {
     "kvcake": {"report": true, "store": false, "policy": "load"}, "user": "u", "whatever": [1]})");
   ASSERT_TRUE(request) << request.error().message;
   EXPECT_EQ(request->model, "m");
-  EXPECT_EQ(std::get<std::string>(request->prompt), "Once");
+  EXPECT_EQ(std::get<std::string>(request->prompts.at(0)), "Once");
   EXPECT_EQ(request->max_tokens, 7);
   EXPECT_EQ(request->sampling.temperature, 0.5);
   EXPECT_EQ(request->sampling.top_p, 0.9);
@@ -78,14 +78,14 @@ TEST(OpenAiRequestTest, DefaultsAreOpenAis) {
 
 TEST(OpenAiRequestTest, PromptsAreTextsOrIdsAloneOrInAnArray) {
   const auto ids = [](const char* body) {
-    return std::get<std::vector<int32_t>>(Parsed(body).value().prompt);
+    return std::get<std::vector<int32_t>>(Parsed(body).value().prompts.at(0));
   };
   EXPECT_THAT(ids(R"({"prompt": [1, 2]})"), ElementsAre(1, 2));
   EXPECT_THAT(ids(R"({"prompt": [[1, 2]]})"), ElementsAre(1, 2));
-  EXPECT_EQ(std::get<std::string>(Parsed(R"({"prompt": ["x"]})").value().prompt), "x");
+  EXPECT_EQ(std::get<std::string>(Parsed(R"({"prompt": ["x"]})").value().prompts.at(0)), "x");
   for (const char* bad :
        {R"({})", R"({"prompt": []})", R"({"prompt": {}})", R"({"prompt": 1})",
-        R"({"prompt": ["a", "b"]})", R"({"prompt": [[1], [2]]})", R"({"prompt": [1, "a"]})",
+        R"({"prompt": ["a", 1]})", R"({"prompt": [[1], []]})", R"({"prompt": [1, "a"]})",
         R"({"prompt": [-1]})", R"({"prompt": [4294967296]})", R"({"prompt": [1.5]})",
         R"({"prompt": [[]]})", R"({"prompt": [null]})"}) {
     const auto request = Parsed(bad);
@@ -141,28 +141,86 @@ TEST(OpenAiRequestTest, ErrorsNameTheField) {
 
 TEST(OpenAiRequestTest, KnownFieldsThatWouldChangeTheAnswerAreRefused) {
   for (const char* field :
-       {R"("n": 2)", R"("best_of": 3)", R"("logit_bias": {"1": 2})", R"("suffix": "x")",
-        R"("response_format": {"type": "json_object"})", R"("min_tokens": 3)",
-        R"("guided_regex": "a+")", R"("use_beam_search": true)", R"("prompt_logprobs": 1)",
-        R"("include_stop_str_in_output": true)"}) {
+       {R"("best_of": 3)", R"("suffix": "x")", R"("return_token_ids": true)",
+        R"("response_format": {"type": "json_object"})", R"("priority": 3)",
+        R"("bad_words": ["x"])", R"("guided_regex": "a+")", R"("use_beam_search": true)",
+        R"("prompt_logprobs": 1)", R"("include_stop_str_in_output": true)"}) {
     const auto request = With(field);
     ASSERT_FALSE(request) << field;
     EXPECT_EQ(request.error().code, "unsupported_parameter");
     EXPECT_THAT(field, HasSubstr("\"" + request.error().param + "\""));
   }
   for (const char* field :
-       {R"("tools": [{"type": "function"}])", R"("tool_choice": "auto")", R"("functions": [{}])",
-        R"("response_format": {"type": "json_schema"})", R"("n": 2)", R"("modalities": ["audio"])",
-        R"("reasoning_effort": "low")"}) {
+       {R"("functions": [{}])", R"("response_format": {"type": "json_schema"})",
+        R"("modalities": ["audio"])", R"("verbosity": "low")", R"("chat_template": "{{ 1 }}")",
+        R"("tool_choice": "required")", R"("tool_choice": {"type": "function"})"}) {
     const auto request = ChatWith(field);
     ASSERT_FALSE(request) << field;
+    EXPECT_EQ(request.error().code, "unsupported_parameter");
     EXPECT_THAT(field, HasSubstr("\"" + request.error().param + "\""));
   }
   // What asks for nothing is fine.
-  EXPECT_TRUE(With(R"("n": 1, "best_of": 1, "logit_bias": {}, "suffix": null, "logit_bias": null,
-                      "response_format": {"type": "text"}, "min_tokens": 0,
-                      "use_beam_search": false)"));
+  EXPECT_TRUE(With(R"("n": 1, "best_of": 1, "logit_bias": {}, "suffix": null, "bad_words": [],
+                      "response_format": {"type": "text"}, "min_tokens": 0, "guided_regex": "",
+                      "use_beam_search": false, "spaces_between_special_tokens": true)"));
   EXPECT_TRUE(ChatWith(R"("tools": [], "tool_choice": "none", "modalities": ["text"], "n": 1)"));
+}
+
+TEST(OpenAiRequestTest, SeveralPromptsAndAnswers) {
+  const auto texts = Parsed(R"({"prompt": ["a", "b", [3, 4]], "n": 2})");
+  ASSERT_EQ(texts.value().prompts.size(), 3u);
+  EXPECT_EQ(std::get<std::string>(texts->prompts[1]), "b");
+  EXPECT_THAT(std::get<std::vector<int32_t>>(texts->prompts[2]), ElementsAre(3, 4));
+  EXPECT_EQ(texts->n, 2);
+  EXPECT_EQ(ChatWith(R"("n": 3)").value().n, 3);
+  const auto limited = [](const char* text) {
+    const RequestRules rules{.limits = {.ids_max = 4, .choices_max = 4}};
+    const auto request = ParseCompletion(ParseBody(text).value(), rules);
+    return request ? "" : request.error().param;
+  };
+  EXPECT_EQ(limited(R"({"prompt": ["a", "b"], "n": 2})"), "");
+  EXPECT_EQ(limited(R"({"prompt": ["a", "b"], "n": 3})"), "n");
+  EXPECT_EQ(limited(R"({"prompt": "a", "n": 2147483647})"), "n");
+  EXPECT_EQ(limited(R"({"prompt": ["a", "b", "c", "d", "e"]})"), "prompt");
+  EXPECT_EQ(limited(R"({"prompt": [[1, 2], [3, 4]]})"), "");
+  EXPECT_EQ(limited(R"({"prompt": [[1, 2], [3, 4, 5]]})"), "prompt");
+  EXPECT_EQ(With(R"("n": 0)").error().param, "n");
+}
+
+TEST(OpenAiRequestTest, BiasesAndTheFewestTokens) {
+  const auto request = With(R"("logit_bias": {"5": -100, "7": 2.5}, "min_tokens": 4)");
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_THAT(request->sampling.logit_bias, ElementsAre(std::pair(5, -100.f), std::pair(7, 2.5f)));
+  EXPECT_EQ(request->min_tokens, 4);
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("logit_bias": [1])", "logit_bias"},
+      {R"("logit_bias": {"x": 1})", "logit_bias.x"},
+      {R"("logit_bias": {"-1": 1})", "logit_bias.-1"},
+      {R"("logit_bias": {"1.5": 1})", "logit_bias.1.5"},
+      {R"("logit_bias": {"99999999999": 1})", "logit_bias.99999999999"},
+      {R"("logit_bias": {"1": 101})", "logit_bias.1"},
+      {R"("logit_bias": {"1": "a"})", "logit_bias.1"},
+      {R"("min_tokens": -1)", "min_tokens"},
+      {R"("min_tokens": 9, "max_tokens": 8)", "min_tokens"},
+      {R"("min_tokens": 17)", "min_tokens"},
+  };
+  for (const auto& [field, param] : cases) EXPECT_EQ(With(field).error().param, param) << field;
+}
+
+TEST(OpenAiRequestTest, ModelsHaveDefaultsOfTheirOwn) {
+  const RequestRules rules{
+      .defaults = {.sampling = {.temperature = 0.6, .top_k = 20}, .max_tokens = 100}};
+  const auto parsed = [&](const char* text) {
+    return ParseCompletion(ParseBody(text).value(), rules).value();
+  };
+  EXPECT_EQ(parsed(R"({"prompt": "x"})").sampling.temperature, 0.6);
+  EXPECT_EQ(parsed(R"({"prompt": "x", "temperature": 0})").sampling.temperature, 0);
+  EXPECT_EQ(parsed(R"({"prompt": "x", "temperature": 0})").sampling.top_k, 20);
+  EXPECT_EQ(parsed(R"({"prompt": "x"})").max_tokens, 16);
+  EXPECT_EQ(parsed(R"({"prompt": "x", "max_tokens": 1000})").max_tokens, 100);
+  const auto chat =
+      ParseChat(ParseBody(R"({"messages": [{"role": "user", "content": "x"}]})").value(), rules);
+  EXPECT_EQ(chat.value().max_tokens, 100);
 }
 
 TEST(OpenAiRequestTest, ReadsConversations) {
@@ -172,13 +230,77 @@ TEST(OpenAiRequestTest, ReadsConversations) {
       {"role": "assistant", "content": "c", "tool_calls": null, "name": "x"}],
       "max_completion_tokens": 9, "logprobs": true, "top_logprobs": 2})");
   ASSERT_TRUE(request) << request.error().message;
-  const auto& messages = std::get<std::vector<ChatMessage>>(request->prompt);
+  const auto& messages = std::get<ChatPrompt>(request->prompts.at(0)).messages;
   ASSERT_EQ(messages.size(), 3u);
-  EXPECT_EQ(messages[0].role, "system");
-  EXPECT_EQ(messages[1].content, "a\nb");  // as vLLM joins them
-  EXPECT_EQ(messages[2].content, "c");
+  EXPECT_EQ(messages[0]["role"], "system");
+  EXPECT_EQ(messages[1]["content"][1]["text"], "b");
+  EXPECT_EQ(messages[2]["content"], "c");
+  EXPECT_FALSE(messages[2].contains("tool_calls"));
   EXPECT_EQ(request->max_tokens, 9);
   EXPECT_EQ(request->top_logprobs, 2);
+}
+
+// As a template has to see them: arguments as objects, members in the client's order.
+TEST(OpenAiRequestTest, ReadsToolsAndTheirCalls) {
+  const auto request = Chat(R"({"messages": [
+      {"role": "user", "content": "x"},
+      {"role": "assistant", "content": null, "reasoning_content": "hm", "tool_calls": [
+          {"id": "a", "type": "function",
+           "function": {"name": "f", "arguments": "{\"z\": 1, \"b\": {\"y\": 2, \"a\": 3}}"}},
+          {"id": "b", "function": {"arguments": {"q": 1}, "name": "g"}},
+          {"function": {"name": "h"}}]},
+      {"role": "tool", "tool_call_id": "a", "content": "42"}],
+    "tools": [{"type": "function", "function": {"name": "f", "description": "d",
+               "parameters": {"type": "object", "properties": {"z": {}, "b": {}}}}}],
+    "documents": [{"title": "t", "text": "x"}], "chat_template_kwargs": {"z": 1, "a": true},
+    "reasoning_effort": "low", "parallel_tool_calls": false, "include_reasoning": false})");
+  ASSERT_TRUE(request) << request.error().message;
+  const auto& prompt = std::get<ChatPrompt>(request->prompts.at(0));
+  const auto& call = prompt.messages[1]["tool_calls"];
+  EXPECT_EQ(call[0]["function"]["arguments"].dump(), R"({"z":1,"b":{"y":2,"a":3}})");
+  EXPECT_EQ(call[1]["function"]["arguments"].dump(), R"({"q":1})");
+  EXPECT_EQ(call[2]["function"]["arguments"].dump(), "{}");
+  EXPECT_TRUE(prompt.messages[1]["content"].is_null());
+  EXPECT_EQ(prompt.messages[1]["reasoning_content"], "hm");
+  EXPECT_EQ(prompt.messages[2]["tool_call_id"], "a");
+  EXPECT_EQ(prompt.tools[0]["function"]["parameters"]["properties"].dump(), R"({"z":{},"b":{}})");
+  EXPECT_EQ(prompt.documents[0].dump(), R"({"title":"t","text":"x"})");
+  EXPECT_EQ(prompt.kwargs.dump(), R"({"z":1,"a":true,"reasoning_effort":"low"})");
+  EXPECT_EQ(request->tool_choice, ToolChoice::kAuto);
+  EXPECT_FALSE(request->parallel_tool_calls);
+  EXPECT_FALSE(request->include_reasoning);
+}
+
+TEST(OpenAiRequestTest, ErrorsNameTheTool) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("tools": {"a": 1})", "tools"},
+      {R"("tools": [3])", "tools[0]"},
+      {R"("tools": [{"type": "custom"}])", "tools[0].type"},
+      {R"("tools": [{"type": "function"}])", "tools[0].function"},
+      {R"("tools": [{"function": {}}])", "tools[0].function.name"},
+      {R"("tools": [{"function": {"name": "f", "strict": true}}])", "tools[0].function.strict"},
+      {R"("tool_choice": "auto")", "tool_choice"},
+      {R"("tool_choice": "always")", "tool_choice"},
+      {R"("tool_choice": 3)", "tool_choice"},
+      {R"("documents": ["x"])", "documents[0]"},
+      {R"("chat_template_kwargs": [1])", "chat_template_kwargs"},
+      {R"("continue_final_message": true, "add_generation_prompt": true)",
+       "continue_final_message"},
+  };
+  for (const auto& [field, param] : cases) {
+    const auto request = ChatWith(field);
+    ASSERT_FALSE(request) << field;
+    EXPECT_EQ(request.error().param, param) << field;
+  }
+  const auto none = ChatWith(R"("tools": [{"function": {"name": "f"}}], "tool_choice": "none")");
+  EXPECT_EQ(none.value().tool_choice, ToolChoice::kNone);
+  EXPECT_EQ(std::get<ChatPrompt>(none->prompts[0]).tools.size(), 1u);
+  const auto goes_on = ChatWith(R"("continue_final_message": true)");
+  EXPECT_FALSE(std::get<ChatPrompt>(goes_on.value().prompts[0]).add_generation_prompt);
+  // To look a member of an object up takes as many steps as it has members.
+  std::string wide = R"("chat_template_kwargs": {"a": [{"0": 0)";
+  for (int i = 1; i < 2000; ++i) wide += ",\"" + std::to_string(i) + "\":0";
+  EXPECT_EQ(ChatWith(wide + "}]}").error().param, "chat_template_kwargs");
 }
 
 TEST(OpenAiRequestTest, ErrorsNameTheMessage) {
@@ -189,7 +311,6 @@ TEST(OpenAiRequestTest, ErrorsNameTheMessage) {
       {R"({"messages": ["hi"]})", "messages[0]"},
       {R"({"messages": [{"role": "user", "content": "x"}, {"role": "pope", "content": "x"}]})",
        "messages[1].role"},
-      {R"({"messages": [{"role": "tool", "content": "x"}]})", "messages[0].role"},
       {R"({"messages": [{"content": "x"}]})", "messages[0].role"},
       {R"({"messages": [{"role": "user"}]})", "messages[0].content"},
       {R"({"messages": [{"role": "user", "content": 3}]})", "messages[0].content"},
@@ -198,7 +319,17 @@ TEST(OpenAiRequestTest, ErrorsNameTheMessage) {
       {R"({"messages": [{"role": "user", "content": [{"type": "text"}]}]})",
        "messages[0].content[0].text"},
       {R"({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]})",
+       "messages[0].tool_calls[0].function"},
+      {R"({"messages": [{"role": "user", "content": "", "tool_calls": [{}]}]})",
        "messages[0].tool_calls"},
+      {R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f",
+          "arguments": "[1]"}}]}]})",
+       "messages[0].tool_calls[0].function.arguments"},
+      {R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f",
+          "arguments": "{"}}]}]})",
+       "messages[0].tool_calls[0].function.arguments"},
+      {R"({"messages": [{"role": "assistant", "tool_calls": [{"type": "custom"}]}]})",
+       "messages[0].tool_calls[0].type"},
   };
   for (const auto& [body, param] : cases) {
     const auto request = Chat(body);
@@ -233,7 +364,7 @@ TEST(OpenAiRequestTest, ReadsWhatTokenizersAreAsked) {
   EXPECT_EQ(text->add_special, false);
   const auto chat =
       ParseTokenize(ParseBody(R"({"messages": [{"role": "user", "content": "x"}]})").value());
-  EXPECT_EQ(std::get<std::vector<ChatMessage>>(chat.value().prompt).size(), 1u);
+  EXPECT_EQ(std::get<ChatPrompt>(chat.value().prompt).messages.size(), 1u);
   EXPECT_THAT(ParseDetokenize(ParseBody(R"({"tokens": [3, 4]})").value()).value().tokens,
               ElementsAre(3, 4));
   EXPECT_EQ(ParseDetokenize(ParseBody("{}").value()).error().param, "tokens");
@@ -243,13 +374,13 @@ TEST(OpenAiRequestTest, ReadsWhatTokenizersAreAsked) {
 TEST(OpenAiRequestTest, IdsAreBounded) {
   const RequestLimits limits{.ids_max = 3};
   const auto prompt = [&](const char* text) {
-    return ParseCompletion(nlohmann::json::parse(text), limits);
+    return ParseCompletion(ParseBody(text).value(), {.limits = limits});
   };
   EXPECT_TRUE(prompt(R"({"prompt": [1, 2, 3]})"));
   EXPECT_EQ(prompt(R"({"prompt": [1, 2, 3, 4]})").error().param, "prompt");
   EXPECT_EQ(prompt(R"({"prompt": [[1, 2, 3, 4]]})").error().param, "prompt");
   const auto tokens = [&](const char* text) {
-    return ParseDetokenize(nlohmann::json::parse(text), limits);
+    return ParseDetokenize(ParseBody(text).value(), limits);
   };
   EXPECT_TRUE(tokens(R"({"tokens": [1, 2, 3]})"));
   EXPECT_EQ(tokens(R"({"tokens": [1, 2, 3, 4]})").error().param, "tokens");

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/dump_json.h"
+#include "base/utf8.h"
 #include "engine/chain_json.h"
 
 namespace kvcake {
@@ -20,6 +21,29 @@ std::string AsEvent(const ordered_json& json) { return AsEvent(DumpJson(json)); 
 
 size_t Characters(std::string_view utf8) {
   return std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xc0) != 0x80; });
+}
+
+// What a piece of a chat's answer says, as members of a delta or a message.
+ordered_json ChatCalls(std::span<const ToolCallDelta> calls, bool whole) {
+  auto list = ordered_json::array();
+  for (const ToolCallDelta& call : calls) {
+    ordered_json one;
+    if (!whole) one["index"] = call.index;
+    ordered_json function;
+    if (!call.id.empty()) {
+      one["id"] = call.id;
+      one["type"] = "function";
+      function["name"] = call.name;
+    }
+    function["arguments"] = call.arguments;
+    one["function"] = std::move(function);
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+
+std::string_view ReasonWithTools(FinishReason reason, bool called) {
+  return called && reason == FinishReason::kStop ? "tool_calls" : OpenAiFinishReason(reason);
 }
 
 }  // namespace
@@ -44,12 +68,6 @@ std::optional<ApiError> FailureOf(const Completion& completion) {
 
 std::string ErrorEvents(const ApiError& error) { return AsEvent(ErrorBody(error)).append(kDone); }
 
-int CachedTokens(const Completion& completion) {
-  const RestoreReport& report = completion.report;
-  // The last token is computed again even if all were there: somebody must make logits.
-  return std::min(report.tokens_reused + report.loaded(), std::max(report.prompt_tokens - 1, 0));
-}
-
 ordered_json Usage(const Completion& completion) {
   const int prompt = completion.report.prompt_tokens;
   const int answer = static_cast<int>(completion.tokens.size());
@@ -67,7 +85,7 @@ ordered_json KvcakeReport(const Completion& completion) {
 }
 
 AnswerWriter::AnswerWriter(const Tokenizer& tokenizer, Options options)
-    : tokenizer_(tokenizer), options_(std::move(options)) {}
+    : tokenizer_(tokenizer), options_(std::move(options)), text_offsets_(options_.choices) {}
 
 ordered_json AnswerWriter::Head(bool whole) const {
   const char* object = !options_.chat ? "text_completion"
@@ -79,16 +97,21 @@ ordered_json AnswerWriter::Head(bool whole) const {
           {"model", options_.model}};
 }
 
+// What is a part of a character alone has its bytes written out, as OpenAI does it.
 std::string AnswerWriter::TokenText(int32_t token) const {
-  return tokenizer_.Decode(std::span(&token, 1), /*skip_special=*/false);
+  std::string bytes = tokenizer_.Bytes(token);
+  if (IsValidUtf8(bytes)) return bytes;
+  std::string text = options_.chat ? "" : "bytes:";
+  for (const char byte : bytes) text += fmt::format("\\x{:02x}", static_cast<uint8_t>(byte));
+  return text;
 }
 
 ordered_json AnswerWriter::ChatLogprobs(std::span<const TokenInfo> tokens) const {
   const auto entry = [&](int32_t token, float logprob) -> ordered_json {
-    const std::string text = TokenText(token);
-    return {{"token", text},
+    const std::string bytes = tokenizer_.Bytes(token);
+    return {{"token", TokenText(token)},
             {"logprob", logprob},
-            {"bytes", std::vector<uint8_t>(text.begin(), text.end())}};
+            {"bytes", std::vector<uint8_t>(bytes.begin(), bytes.end())}};
   };
   auto content = ordered_json::array();
   for (const TokenInfo& info : tokens) {
@@ -102,49 +125,79 @@ ordered_json AnswerWriter::ChatLogprobs(std::span<const TokenInfo> tokens) const
   return {{"content", std::move(content)}};
 }
 
-ordered_json AnswerWriter::CompletionLogprobs(std::span<const TokenInfo> tokens) {
+// Tokens may have the same text: all but one of them, the chosen one if it is among them, go by
+// their ids.
+ordered_json AnswerWriter::TopLogprobs(const TokenInfo& info) const {
+  auto top = ordered_json::object();
+  const std::string chosen = TokenText(info.token);
+  bool has_chosen = false;
+  for (const TokenLogprob& one : info.top) {
+    const bool is_chosen = one.token == info.token;
+    has_chosen = has_chosen || is_chosen;
+    std::string text = TokenText(one.token);
+    const bool taken = !is_chosen && (text == chosen || top.contains(text));
+    if (taken) text = fmt::format("token_id:{}", one.token);
+    top[text] = one.logprob;
+  }
+  if (!has_chosen) top[chosen] = *info.logprob;
+  return top;
+}
+
+ordered_json AnswerWriter::CompletionLogprobs(std::span<const TokenInfo> tokens,
+                                              size_t* text_offset) {
   ordered_json logprobs = {{"text_offset", ordered_json::array()},
                            {"token_logprobs", ordered_json::array()},
                            {"tokens", ordered_json::array()},
                            {"top_logprobs", ordered_json::array()}};
   for (const TokenInfo& info : tokens) {
-    const std::string text = TokenText(info.token);
-    logprobs["text_offset"].push_back(text_offset_);
-    logprobs["tokens"].push_back(text);
-    text_offset_ += Characters(text);
+    logprobs["text_offset"].push_back(*text_offset);
+    logprobs["tokens"].push_back(TokenText(info.token));
+    *text_offset += Characters(tokenizer_.Bytes(info.token));
     if (!info.logprob) {
       logprobs["token_logprobs"].push_back(nullptr);
       logprobs["top_logprobs"].push_back(nullptr);
       continue;
     }
     logprobs["token_logprobs"].push_back(*info.logprob);
-    auto top = ordered_json::object();
-    for (const TokenLogprob& one : info.top) top[TokenText(one.token)] = one.logprob;
-    top[text] = *info.logprob;  // the chosen one is among them
-    logprobs["top_logprobs"].push_back(std::move(top));
+    logprobs["top_logprobs"].push_back(TopLogprobs(info));
   }
   return logprobs;
 }
 
-ordered_json AnswerWriter::Logprobs(std::span<const TokenInfo> tokens) {
+ordered_json AnswerWriter::Logprobs(int choice, std::span<const TokenInfo> tokens) {
   if (!options_.logprobs) return nullptr;
-  return options_.chat ? ChatLogprobs(tokens) : CompletionLogprobs(tokens);
+  return options_.chat ? ChatLogprobs(tokens) : CompletionLogprobs(tokens, &text_offsets_[choice]);
 }
 
-std::string AnswerWriter::Whole(std::string_view text, std::span<const TokenInfo> tokens,
-                                const Completion& completion) {
-  ordered_json choice = {{"index", 0}};
+ordered_json AnswerWriter::WholeChoice(int index, const Choice& choice) {
+  ordered_json json = {{"index", index}};
+  const bool called = !choice.text.calls.empty();
   if (options_.chat) {
-    choice["message"] = {{"role", "assistant"}, {"content", text}};
+    ordered_json message = {{"role", "assistant"}, {"content", choice.text.content}};
+    const bool only_calls = called && choice.text.content.empty();
+    if (only_calls) message["content"] = nullptr;
+    if (!choice.text.reasoning.empty()) message["reasoning_content"] = choice.text.reasoning;
+    if (called) message["tool_calls"] = ChatCalls(choice.text.calls, /*whole=*/true);
+    json["message"] = std::move(message);
   } else {
-    choice["text"] = text;
+    json["text"] = choice.text.content;
   }
-  choice["logprobs"] = Logprobs(tokens);
-  choice["finish_reason"] = OpenAiFinishReason(completion.finish_reason);
+  json["logprobs"] = Logprobs(index, choice.tokens);
+  json["finish_reason"] = ReasonWithTools(choice.completion->finish_reason, called);
+  if (options_.report && options_.choices > 1) json["kvcake"] = KvcakeReport(*choice.completion);
+  return json;
+}
+
+std::string AnswerWriter::Whole(std::span<const Choice> choices, const Completion& sum) {
   ordered_json body = Head(/*whole=*/true);
-  body["choices"] = ordered_json::array({std::move(choice)});
-  body["usage"] = Usage(completion);
-  if (options_.report) body["kvcake"] = KvcakeReport(completion);
+  body["choices"] = ordered_json::array();
+  for (size_t i = 0; i < choices.size(); ++i) {
+    body["choices"].push_back(WholeChoice(static_cast<int>(i), choices[i]));
+  }
+  body["usage"] = Usage(sum);
+  if (options_.report && choices.size() == 1) {
+    body["kvcake"] = KvcakeReport(*choices.front().completion);
+  }
   return DumpJson(body);
 }
 
@@ -155,47 +208,56 @@ std::string AnswerWriter::Chunk(ordered_json choice) const {
   return AsEvent(body);
 }
 
-std::string AnswerWriter::FirstEvent() {
-  if (!options_.chat) return "";
-  return Chunk({{"index", 0},
-                {"delta", {{"role", "assistant"}, {"content", ""}}},
-                {"logprobs", nullptr},
-                {"finish_reason", nullptr}});
+std::string AnswerWriter::FirstEvents() {
+  std::string events;
+  for (int i = 0; options_.chat && i < options_.choices; ++i) {
+    events += Chunk({{"index", i},
+                     {"delta", {{"role", "assistant"}, {"content", ""}}},
+                     {"logprobs", nullptr},
+                     {"finish_reason", nullptr}});
+  }
+  return events;
 }
 
-std::string AnswerWriter::Event(std::string_view text, std::span<const TokenInfo> tokens) {
-  ordered_json choice = {{"index", 0}};
+std::string AnswerWriter::Event(int choice, const AnswerDelta& text,
+                                std::span<const TokenInfo> tokens) {
+  ordered_json json = {{"index", choice}};
   if (options_.chat) {
-    choice["delta"] = {{"content", text}};
+    auto delta = ordered_json::object();
+    if (!text.reasoning.empty()) delta["reasoning_content"] = text.reasoning;
+    if (!text.content.empty() || text.empty()) delta["content"] = text.content;
+    if (!text.calls.empty()) delta["tool_calls"] = ChatCalls(text.calls, /*whole=*/false);
+    json["delta"] = std::move(delta);
   } else {
-    choice["text"] = text;
+    json["text"] = text.content;
   }
-  choice["logprobs"] = Logprobs(tokens);
-  choice["finish_reason"] = nullptr;
-  return Chunk(std::move(choice));
+  json["logprobs"] = Logprobs(choice, tokens);
+  json["finish_reason"] = nullptr;
+  return Chunk(std::move(json));
 }
 
-std::string AnswerWriter::LastEvents(const Completion& completion) {
-  ordered_json choice = {{"index", 0}};
+std::string AnswerWriter::LastEvent(int choice, const Completion& completion, bool called) {
+  ordered_json json = {{"index", choice}};
   if (options_.chat) {
-    choice["delta"] = ordered_json::object();
+    json["delta"] = ordered_json::object();
   } else {
-    choice["text"] = "";
+    json["text"] = "";
   }
-  choice["logprobs"] = nullptr;
-  choice["finish_reason"] = OpenAiFinishReason(completion.finish_reason);
+  json["logprobs"] = nullptr;
+  json["finish_reason"] = ReasonWithTools(completion.finish_reason, called);
   ordered_json last = Head(/*whole=*/false);
-  last["choices"] = ordered_json::array({std::move(choice)});
+  last["choices"] = ordered_json::array({std::move(json)});
   if (options_.usage_in_stream) last["usage"] = nullptr;
   if (options_.report) last["kvcake"] = KvcakeReport(completion);
-  std::string events = AsEvent(last);
-  if (options_.usage_in_stream) {
-    ordered_json usage = Head(/*whole=*/false);
-    usage["choices"] = ordered_json::array();
-    usage["usage"] = Usage(completion);
-    events += AsEvent(usage);
-  }
-  return events.append(kDone);
+  return AsEvent(last);
+}
+
+std::string AnswerWriter::End(const Completion& sum) {
+  if (!options_.usage_in_stream) return std::string(kDone);
+  ordered_json usage = Head(/*whole=*/false);
+  usage["choices"] = ordered_json::array();
+  usage["usage"] = Usage(sum);
+  return AsEvent(usage).append(kDone);
 }
 
 }  // namespace kvcake

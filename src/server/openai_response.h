@@ -12,6 +12,8 @@
 #include "engine/request.h"
 #include "model/tokenizer.h"
 #include "server/api_error.h"
+#include "server/completion_sum.h"
+#include "server/tool_parser.h"
 
 namespace kvcake {
 
@@ -28,15 +30,21 @@ std::string_view OpenAiFinishReason(FinishReason reason);
 std::optional<ApiError> FailureOf(const Completion& completion);
 // The end of a stream that cannot go on.
 std::string ErrorEvents(const ApiError& error);
-int CachedTokens(const Completion& completion);
-// prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details.
+// prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details; of a request's SumOf.
 nlohmann::ordered_json Usage(const Completion& completion);
 // What the "kvcake" field of an answer holds: times, and the RestoreReport.
 nlohmann::ordered_json KvcakeReport(const Completion& completion);
 
-// Writes one answer; strings are whole bodies or whole events ("data: ...\n\n").
+// Writes what is sent of one request's answers; strings are whole bodies or whole events ("data:
+// ...\n\n").
 class AnswerWriter {
  public:
+  // One of several answers.
+  struct Choice {
+    AnswerDelta text = {};  // all of it
+    std::vector<TokenInfo> tokens = {};
+    const Completion* completion = nullptr;
+  };
   struct Options {
     bool chat = false;
     std::string id = {};
@@ -45,29 +53,34 @@ class AnswerWriter {
     bool logprobs = false;
     bool report = false;
     bool usage_in_stream = false;
+    int choices = 1;
   };
   // The tokenizer outlives it.
   AnswerWriter(const Tokenizer& tokenizer, Options options);
 
-  std::string Whole(std::string_view text, std::span<const TokenInfo> tokens,
-                    const Completion& completion);
+  // `sum` is SumOf their completions.
+  std::string Whole(std::span<const Choice> choices, const Completion& sum);
   // Says whose turn it is in a chat; empty for a completion.
-  std::string FirstEvent();
-  std::string Event(std::string_view text, std::span<const TokenInfo> tokens);
-  // The reason, the usage where it was asked for, and the end of the stream.
-  std::string LastEvents(const Completion& completion);
+  std::string FirstEvents();
+  std::string Event(int choice, const AnswerDelta& text, std::span<const TokenInfo> tokens);
+  // The reason for a choice's end. `called`: it has called tools.
+  std::string LastEvent(int choice, const Completion& completion, bool called);
+  // The usage where it was asked for, and the end of the stream.
+  std::string End(const Completion& sum);
 
  private:
   nlohmann::ordered_json Head(bool whole) const;
-  nlohmann::ordered_json Logprobs(std::span<const TokenInfo> tokens);
+  nlohmann::ordered_json WholeChoice(int index, const Choice& choice);
+  nlohmann::ordered_json Logprobs(int choice, std::span<const TokenInfo> tokens);
   nlohmann::ordered_json ChatLogprobs(std::span<const TokenInfo> tokens) const;
-  nlohmann::ordered_json CompletionLogprobs(std::span<const TokenInfo> tokens);
+  nlohmann::ordered_json CompletionLogprobs(std::span<const TokenInfo> tokens, size_t* text_offset);
+  nlohmann::ordered_json TopLogprobs(const TokenInfo& info) const;
   std::string TokenText(int32_t token) const;
   std::string Chunk(nlohmann::ordered_json choice) const;
 
   const Tokenizer& tokenizer_;
   const Options options_;
-  size_t text_offset_ = 0;  // characters of the tokens whose logprobs were written
+  std::vector<size_t> text_offsets_;  // characters of each choice's tokens that were written
 };
 
 }  // namespace kvcake

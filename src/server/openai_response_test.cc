@@ -29,6 +29,13 @@ AnswerWriter Writer(AnswerWriter::Options options) {
   return AnswerWriter(DemoTokenizer(), std::move(options));
 }
 
+// The body of one answer.
+json Whole(AnswerWriter::Options options, const AnswerDelta& text, FinishReason reason) {
+  const Completion completion = Finished(reason);
+  const std::vector<AnswerWriter::Choice> choices = {{.text = text, .completion = &completion}};
+  return json::parse(Writer(std::move(options)).Whole(choices, completion));
+}
+
 // The JSON of each event; the last must be [DONE] where `done`.
 std::vector<json> Events(const std::string& text, bool done = false) {
   std::vector<json> events;
@@ -49,16 +56,64 @@ std::vector<json> Events(const std::string& text, bool done = false) {
   return events;
 }
 
+std::string End(AnswerWriter& writer, FinishReason reason, bool called = false) {
+  const Completion completion = Finished(reason);
+  return writer.LastEvent(0, completion, called) + writer.End(completion);
+}
+
+TEST(OpenAiResponseTest, SeveralAnswersHaveIndices) {
+  const std::vector<Completion> ends = {Finished(FinishReason::kStop),
+                                        Finished(FinishReason::kLength)};
+  const std::vector<AnswerWriter::Choice> choices = {
+      {.text = {.content = "a"}, .completion = &ends[0]},
+      {.text = {.content = "b"}, .completion = &ends[1]}};
+  const AnswerWriter::Options options{.report = true, .choices = 2};
+  const json body = json::parse(Writer(options).Whole(choices, SumOf(ends, 2)));
+  EXPECT_EQ(body["choices"][1]["index"], 1);
+  EXPECT_EQ(body["choices"][1]["text"], "b");
+  EXPECT_EQ(body["choices"][1]["finish_reason"], "length");
+  EXPECT_EQ(body["choices"][0]["kvcake"]["ttft_s"], 0.5);
+  EXPECT_FALSE(body.contains("kvcake"));
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 300);
+  EXPECT_EQ(body["usage"]["completion_tokens"], 6);
+  AnswerWriter writer = Writer({.chat = true, .logprobs = true, .choices = 2});
+  const auto first = Events(writer.FirstEvents());
+  ASSERT_EQ(first.size(), 2u);
+  EXPECT_EQ(first[1]["choices"][0]["index"], 1);
+  EXPECT_EQ(Events(writer.LastEvent(1, ends[1], false)).at(0)["choices"][0]["index"], 1);
+}
+
+TEST(OpenAiResponseTest, ThoughtsAndCallsAreApart) {
+  const AnswerDelta text{.reasoning = "hm",
+                         .calls = {{.index = 0, .id = "a", .name = "f", .arguments = "{}"}}};
+  const json whole = Whole({.chat = true}, text, FinishReason::kStop)["choices"][0];
+  EXPECT_EQ(whole["finish_reason"], "tool_calls");
+  EXPECT_EQ(whole["message"], json::parse(R"({"role": "assistant", "content": null,
+    "reasoning_content": "hm", "tool_calls": [{"id": "a", "type": "function",
+    "function": {"name": "f", "arguments": "{}"}}]})"));
+  EXPECT_EQ(Whole({.chat = true}, text, FinishReason::kLength)["choices"][0]["finish_reason"],
+            "length");
+  AnswerWriter writer = Writer({.chat = true});
+  const auto delta = [&](const AnswerDelta& piece) {
+    return Events(writer.Event(0, piece, {})).at(0)["choices"][0]["delta"];
+  };
+  EXPECT_EQ(delta(text), json::parse(R"({"reasoning_content": "hm", "tool_calls": [{"index": 0,
+    "id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]})"));
+  EXPECT_EQ(delta({.calls = {{.index = 1, .arguments = "x"}}}),
+            json::parse(R"({"tool_calls": [{"index": 1, "function": {"arguments": "x"}}]})"));
+  EXPECT_EQ(delta({}), json({{"content", ""}}));  // its tokens have log probabilities alone
+  EXPECT_EQ(Events(End(writer, FinishReason::kStop, true), true)[0]["choices"][0]["finish_reason"],
+            "tool_calls");
+}
+
 TEST(OpenAiResponseTest, WholeAnswers) {
-  const auto chat =
-      json::parse(Writer({.chat = true}).Whole("Hi \"you\"\n", {}, Finished(FinishReason::kStop)));
+  const json chat = Whole({.chat = true}, {.content = "Hi \"you\"\n"}, FinishReason::kStop);
   EXPECT_EQ(chat, json::parse(R"({"id": "id-1", "object": "chat.completion", "created": 1234,
     "model": "m", "choices": [{"index": 0, "message": {"role": "assistant",
     "content": "Hi \"you\"\n"}, "logprobs": null, "finish_reason": "stop"}],
     "usage": {"prompt_tokens": 300, "completion_tokens": 3, "total_tokens": 303,
     "prompt_tokens_details": {"cached_tokens": 192}}})"));
-  const auto text = json::parse(
-      Writer({.chat = false, .report = true}).Whole("x", {}, Finished(FinishReason::kLength)));
+  const json text = Whole({.report = true}, {.content = "x"}, FinishReason::kLength);
   EXPECT_EQ(text["object"], "text_completion");
   EXPECT_EQ(text["choices"][0]["text"], "x");
   EXPECT_EQ(text["choices"][0]["finish_reason"], "length");
@@ -84,14 +139,14 @@ TEST(OpenAiResponseTest, WhatFailsIsNotWhatIsGivenUp) {
 
 TEST(OpenAiResponseTest, StreamsOfAChat) {
   AnswerWriter writer = Writer({.chat = true, .usage_in_stream = true});
-  const json first = Events(writer.FirstEvent()).at(0);
+  const json first = Events(writer.FirstEvents()).at(0);
   EXPECT_EQ(first["object"], "chat.completion.chunk");
   EXPECT_EQ(first["choices"][0]["delta"], json({{"role", "assistant"}, {"content", ""}}));
   EXPECT_TRUE(first["usage"].is_null());
-  const json middle = Events(writer.Event("ab", {})).at(0);
+  const json middle = Events(writer.Event(0, {.content = "ab"}, {})).at(0);
   EXPECT_EQ(middle["choices"][0]["delta"], json({{"content", "ab"}}));
   EXPECT_TRUE(middle["choices"][0]["finish_reason"].is_null());
-  const auto last = Events(writer.LastEvents(Finished(FinishReason::kStop)), true);
+  const auto last = Events(End(writer, FinishReason::kStop), true);
   ASSERT_EQ(last.size(), 2u);
   EXPECT_EQ(last[0]["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(last[0]["choices"][0]["delta"], json::object());
@@ -101,11 +156,11 @@ TEST(OpenAiResponseTest, StreamsOfAChat) {
 
 TEST(OpenAiResponseTest, StreamsOfACompletion) {
   AnswerWriter writer = Writer({});
-  EXPECT_EQ(writer.FirstEvent(), "");
-  const json middle = Events(writer.Event("ab", {})).at(0);
+  EXPECT_EQ(writer.FirstEvents(), "");
+  const json middle = Events(writer.Event(0, {.content = "ab"}, {})).at(0);
   EXPECT_EQ(middle["choices"][0]["text"], "ab");
   EXPECT_FALSE(middle.contains("usage"));
-  EXPECT_EQ(Events(writer.LastEvents(Finished(FinishReason::kLength)), true).size(), 1u);
+  EXPECT_EQ(Events(End(writer, FinishReason::kLength), true).size(), 1u);
 }
 
 TEST(OpenAiResponseTest, LogprobsOfBothKinds) {
@@ -116,20 +171,67 @@ TEST(OpenAiResponseTest, LogprobsOfBothKinds) {
       {.token = token("The"), .logprob = -0.5, .top = {{token("The"), -0.5}, {token("A"), -1}}},
       {.token = token("A"), .logprob = -2, .top = {{token("The"), -0.25}, {token("A"), -2}}}};
   AnswerWriter writer = Writer({.logprobs = true});
-  json logprobs = Events(writer.Event("TheA", tokens)).at(0)["choices"][0]["logprobs"];
+  json logprobs =
+      Events(writer.Event(0, {.content = "TheA"}, tokens)).at(0)["choices"][0]["logprobs"];
   EXPECT_EQ(logprobs["tokens"], json({"The", "A"}));
   EXPECT_EQ(logprobs["token_logprobs"], json({-0.5, -2}));
   EXPECT_EQ(logprobs["text_offset"], json({0, 3}));
   EXPECT_EQ(logprobs["top_logprobs"][1], json({{"The", -0.25}, {"A", -2}}));
-  logprobs =
-      Events(writer.Event("The", std::span(tokens).first(1))).at(0)["choices"][0]["logprobs"];
+  logprobs = Events(writer.Event(0, {.content = "The"}, std::span(tokens).first(1)))
+                 .at(0)["choices"][0]["logprobs"];
   EXPECT_EQ(logprobs["text_offset"], json({4}));  // goes on
 
-  const json chat = Events(Writer({.chat = true, .logprobs = true}).Event("TheA", tokens))
-                        .at(0)["choices"][0]["logprobs"]["content"];
+  const json chat =
+      Events(Writer({.chat = true, .logprobs = true}).Event(0, {.content = "TheA"}, tokens))
+          .at(0)["choices"][0]["logprobs"]["content"];
   EXPECT_EQ(chat[0]["token"], "The");
   EXPECT_EQ(chat[0]["bytes"], json({'T', 'h', 'e'}));
   EXPECT_EQ(chat[1]["top_logprobs"][0]["logprob"], -0.25);
+}
+
+// Tokens that are a part of a character alone: one of 3 bytes is written as 3 tokens.
+TEST(OpenAiResponseTest, LogprobsHaveTheBytesOfPartsOfCharacters) {
+  const std::string text = "\xe2\x98\x83";
+  const auto ids = DemoTokenizer().Encode(text, false).value();
+  ASSERT_EQ(ids.size(), 3u);  // else it is in the vocabulary: take a rarer one
+  std::vector<TokenInfo> tokens;
+  for (const int32_t id : ids) {
+    tokens.push_back(
+        {.token = id, .logprob = -1, .top = {{ids[0], -1}, {ids[1], -2}, {ids[2], -3}}});
+  }
+  const json chat =
+      Events(Writer({.chat = true, .logprobs = true}).Event(0, {.content = text}, tokens))
+          .at(0)["choices"][0]["logprobs"]["content"];
+  std::string bytes;
+  for (const json& one : chat) {
+    for (const int byte : one["bytes"]) bytes += static_cast<char>(byte);
+  }
+  EXPECT_EQ(bytes, text);
+  EXPECT_EQ(chat[1]["token"], "\\x98");
+  EXPECT_EQ(chat[1]["top_logprobs"][2]["bytes"], json({0x83}));
+  AnswerWriter writer = Writer({.logprobs = true});
+  const json plain =
+      Events(writer.Event(0, {.content = text}, tokens)).at(0)["choices"][0]["logprobs"];
+  EXPECT_EQ(plain["tokens"], json({"bytes:\\xe2", "bytes:\\x98", "bytes:\\x83"}));
+  EXPECT_EQ(plain["text_offset"], json({0, 1, 1}));  // it begins with the first
+  EXPECT_EQ(plain["top_logprobs"][0].size(), 3u);
+}
+
+// As byte fallback has them: the byte "A", and the letter.
+TEST(OpenAiResponseTest, TopLogprobsOfTheSameTextStayApart) {
+  const auto token = [](std::string_view text) {
+    return DemoTokenizer().Encode(text, false).value().at(0);
+  };
+  const int32_t a = token("A"), the = token("The");
+  const std::vector<TokenInfo> tokens = {
+      {.token = a, .logprob = -2, .top = {{the, -0.5}, {the, -1}, {a, -1.5}, {a, -2}}}};
+  AnswerWriter writer = Writer({.logprobs = true});
+  const json top = Events(writer.Event(0, {.content = "A"}, tokens))
+                       .at(0)["choices"][0]["logprobs"]["top_logprobs"][0];
+  EXPECT_EQ(top.size(), 3u);  // the id is the same here, as no two have the same text
+  EXPECT_EQ(top["The"], -0.5);
+  EXPECT_EQ(top["token_id:" + std::to_string(the)], -1);
+  EXPECT_EQ(top["A"], -2);
 }
 
 }  // namespace

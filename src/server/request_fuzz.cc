@@ -16,8 +16,12 @@ void CheckRequest(const kvcake::ApiResult<kvcake::GenerateRequest>& request) {
   CHECK(kvcake::Validate(request->sampling));
   CHECK(!request->max_tokens || *request->max_tokens >= (request->echo ? 0 : 1));
   CHECK(request->top_logprobs >= 0 && request->top_logprobs <= 20);
-  if (const auto* tokens = std::get_if<std::vector<int32_t>>(&request->prompt)) {
-    CHECK(!tokens->empty() && tokens->front() >= 0);
+  CHECK(!request->prompts.empty());
+  CHECK(request->n >= 1 && request->prompts.size() * request->n <= 128);
+  for (const kvcake::Prompt& prompt : request->prompts) {
+    if (const auto* tokens = std::get_if<std::vector<int32_t>>(&prompt)) {
+      CHECK(!tokens->empty() && tokens->front() >= 0);
+    }
   }
 }
 

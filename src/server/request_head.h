@@ -23,8 +23,8 @@ struct HttpRequest {
 };
 
 using RequestParser = boost::beast::http::request_parser<boost::beast::http::string_body>;
-using RequestFields = boost::beast::http::fields;
-using RequestHead = boost::beast::http::header<true, RequestFields>;
+using HeadFields = boost::beast::http::fields;
+using RequestHead = boost::beast::http::header<true, HeadFields>;
 
 // Why the request cannot be taken: two readers of it, a proxy and we, might not agree on where it
 // ends (RFC 9112, 6.3), or on whom it is for (3.2). What follows it on its connection must then not

@@ -6,7 +6,7 @@
 #include "base/dump_json.h"
 #include "base/utf8.h"
 #include "engine/chain_json.h"
-#include "server/openai_response.h"
+#include "server/completion_sum.h"
 #include "server/request_head.h"
 
 namespace kvcake {
@@ -69,6 +69,7 @@ ordered_json RequestJson(const RequestRecord& record) {
       {"tokens_loaded", report.tokens_loaded},     {"tokens_reused", report.tokens_reused},
       {"chunks_failed", report.chunks_failed},     {"efficiency", report.efficiency}};
   line.update(answered);
+  if (record.choices > 1) line["choices"] = record.choices;
   if (completion.chain) line["chain"] = ChainJson(completion.chain);
   return line;
 }
@@ -81,12 +82,15 @@ std::string RequestText(const RequestRecord& record) {
     const Completion& completion = *record.completion;
     std::string prefill;
     if (completion.chain) prefill = fmt::format(", by {} ranks", completion.chain->ranks.size());
+    const std::string answers =
+        record.choices > 1 ? fmt::format(" in {} answers", record.choices) : "";
     line += fmt::format(
-        "{}: {} prompt tokens ({} cached{}), {} answered, queue {:.3f} s, restore {:.3f} s, first "
+        "{}: {} prompt tokens ({} cached{}), {} answered{}, queue {:.3f} s, restore {:.3f} s, "
+        "first "
         "token {:.3f} s, decode {:.3f} s, {}; ",
         record.id, completion.report.prompt_tokens, CachedTokens(completion), prefill,
-        completion.tokens.size(), completion.queue_s, completion.restore_s, completion.ttft_s,
-        completion.decode_s, Reason(record));
+        completion.tokens.size(), answers, completion.queue_s, completion.restore_s,
+        completion.ttft_s, completion.decode_s, Reason(record));
   } else if (!record.id.empty()) {
     line += "refused; ";
   }

@@ -26,7 +26,8 @@ struct RequestRecord {
   uint64_t sent_bytes = 0;
   double total_s = 0;                         // from the request's arrival to the end of the answer
   std::optional<ApiError> error = {};         // why there is no answer, or not all of it
-  std::optional<Completion> completion = {};  // where the engine took it
+  std::optional<Completion> completion = {};  // where the engine took it: SumOf all answers
+  size_t choices = 0;                         // so many answers
 };
 
 // With what the request says of itself.

@@ -1,0 +1,205 @@
+#include "server/answer_parser.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace kvcake {
+namespace {
+
+using nlohmann::json;
+
+struct ParsedCall {
+  std::string id, name, arguments;
+  bool operator==(const ParsedCall&) const = default;
+};
+struct ParsedAnswer {
+  std::string content, reasoning;
+  std::vector<ParsedCall> calls = {};
+  bool operator==(const ParsedAnswer&) const = default;
+};
+
+void Add(const AnswerDelta& delta, ParsedAnswer* answer) {
+  answer->content += delta.content;
+  answer->reasoning += delta.reasoning;
+  for (const ToolCallDelta& call : delta.calls) {
+    if (!call.id.empty()) {
+      EXPECT_EQ(call.index, answer->calls.size());
+      EXPECT_FALSE(call.name.empty());
+      answer->calls.push_back({call.id, call.name, ""});
+    }
+    ASSERT_LT(call.index, answer->calls.size());
+    answer->calls[call.index].arguments += call.arguments;
+  }
+}
+
+ParsedAnswer Whole(const AnswerParser::Options& options, std::string_view text) {
+  ParsedAnswer answer;
+  Add(AnswerParser(options).Take(text, true), &answer);
+  return answer;
+}
+
+// Of the text as a whole, once it is the same however it is split in two, and by characters.
+ParsedAnswer Parsed(const AnswerParser::Options& options, std::string_view text) {
+  const ParsedAnswer whole = Whole(options, text);
+  for (size_t at = 0; at <= text.size(); ++at) {
+    ParsedAnswer split;
+    AnswerParser parser(options);
+    Add(parser.Take(text.substr(0, at), false), &split);
+    Add(parser.Take(text.substr(at), true), &split);
+    EXPECT_EQ(split, whole) << text << " split at " << at;
+  }
+  ParsedAnswer by_character;
+  AnswerParser parser(options);
+  for (const char c : text) Add(parser.Take({&c, 1}, false), &by_character);
+  Add(parser.Take("", true), &by_character);
+  EXPECT_EQ(by_character, whole) << text;
+  return whole;
+}
+
+ParsedAnswer Tools(const char* family, std::string_view text) {
+  return Parsed({.tool_parser = family, .salt = 7}, text);
+}
+
+// "NAME ARGUMENTS, ..." of the calls.
+std::string Calls(const ParsedAnswer& answer) {
+  std::string calls;
+  for (const ParsedCall& call : answer.calls) {
+    if (!calls.empty()) calls += ", ";
+    calls += call.name + " " + json::parse(call.arguments).dump();
+  }
+  return calls;
+}
+
+void ExpectContentAlone(const char* family, std::string_view text) {
+  const ParsedAnswer answer = Tools(family, text);
+  EXPECT_EQ(answer.content, text);
+  EXPECT_TRUE(answer.calls.empty()) << text;
+}
+
+const std::string kOneCall = R"(f {"a":1,"b":"}]</tool_call>\"\\"})";
+constexpr char kObject[] = R"({"name": "f", "arguments": {"a": 1, "b": "}]</tool_call>\"\\"}})";
+
+TEST(ToolParserTest, Hermes) {
+  const std::string call = std::string("<tool_call>\n") + kObject + "\n</tool_call>";
+  ParsedAnswer answer = Tools("hermes", "Let me see.\n" + call);
+  EXPECT_EQ(answer.content, "Let me see.\n");
+  EXPECT_EQ(Calls(answer), kOneCall);
+  EXPECT_TRUE(answer.calls[0].id.starts_with("chatcmpl-tool-"));
+  answer = Tools("hermes", call + "\n" + R"(<tool_call>{"arguments": {}, "name": "g\u00e9"})");
+  EXPECT_EQ(Calls(answer), kOneCall + ", g\u00e9 {}");
+  EXPECT_NE(answer.calls[0].id, answer.calls[1].id);
+  // What follows calls is dropped, as by vLLM.
+  EXPECT_EQ(Tools("hermes", call + "It is <b>fine</b>.").content, "");
+  // Cut short, a call has what there was of it.
+  answer = Tools("hermes", R"(<tool_call>{"name": "f", "arguments": {"a": [1, "x)");
+  EXPECT_EQ(answer.calls.at(0).arguments, R"({"a": [1, "x)");
+  answer = Tools("hermes", "<tool_call><tool_call>" + std::string(kObject));
+  EXPECT_EQ(answer.content, "<tool_call>");
+  EXPECT_EQ(Calls(answer), kOneCall);
+}
+
+TEST(ToolParserTest, HermesKeepsWhatIsNoCall) {
+  for (const char* text :
+       {"", "Hello", "a <tool_cal", "a <tool_call", "<tool_call>", "<tool_call>\n hm </tool_call>",
+        R"(<tool_call>{"name": "f"}</tool_call>)", R"(<tool_call>{"name": 3, "arguments": {}})",
+        R"(<tool_call>{"arguments": {}}</tool_call>)",
+        R"(<tool_call>{"name": "", "arguments": {}})",
+        R"(<tool_call>{"name": "f", "arguments": ?}</tool_call>)",
+        R"(<tool_call>{"arguments": {"a": ]}, "name": "f"})", R"({"name": "f", "arguments": {}})",
+        R"(<tool_call>{"arguments": {"a": 1}, "na)", "<tool_call>{\"name\" 3}"}) {
+    ExpectContentAlone("hermes", text);
+  }
+}
+
+TEST(ToolParserTest, Llama3) {
+  EXPECT_EQ(Calls(Tools("llama3_json", R"({"name": "f", "parameters": {"a": [1, {"b": null}]}})")),
+            R"(f {"a":[1,{"b":null}]})");
+  EXPECT_EQ(Calls(Tools("llama3_json", std::string("<|python_tag|> ") + kObject)), kOneCall);
+  const ParsedAnswer two =
+      Tools("llama3_json", std::string("\n") + kObject + R"(; {"type":)" +
+                               R"( "function", "name": "g", "parameters": {}})");
+  EXPECT_EQ(Calls(two), kOneCall + ", g {}");
+  EXPECT_EQ(two.content, "");
+  for (const char* text :
+       {"", " ", "Hello {", "<|python_tag|>print(1)", "<|python", "<|pyt hon", " {",
+        R"({"name": "Bob", "age": 3})", R"({"a": {"name": "f", "parameters": {}}})", R"([{"name":)",
+        "{}", "{\"name\": \"Bob\"", R"({"name": "f", "parameters": })"}) {
+    ExpectContentAlone("llama3_json", text);
+  }
+}
+
+TEST(ToolParserTest, Mistral) {
+  const std::string array =
+      std::string("[TOOL_CALLS] [") + kObject + ", " + R"({"name": "g", "arguments": {}}])";
+  ParsedAnswer answer = Tools("mistral", "Well. " + array);
+  EXPECT_EQ(answer.content, "Well. ");
+  EXPECT_EQ(Calls(answer), kOneCall + ", g {}");
+  EXPECT_EQ(answer.calls[0].id.size(), 9u);
+  EXPECT_EQ(Calls(Tools("mistral", R"([TOOL_CALLS]f{"a": 1}[TOOL_CALLS]g-2[ARGS]{"b": {}})"
+                                   R"([TOOL_CALLS]h[CALL_ID]abc123def[ARGS]{})")),
+            R"(f {"a":1}, g-2 {"b":{}}, h {})");
+  EXPECT_EQ(Calls(Tools("mistral", std::string("[TOOL_CALLS]") + kObject)), kOneCall);
+  answer = Tools("mistral", "[TOOL_CALLS" + array);
+  EXPECT_EQ(answer.content, "[TOOL_CALLS");
+  EXPECT_EQ(Calls(answer), kOneCall + ", g {}");
+  for (const char* text :
+       {"", "Hello [TOOL", "[TOOL_CALLS]", "[TOOL_CALLS] ", "[TOOL_CALLS][", "[TOOL_CALLS][]",
+        "[TOOL_CALLS][1]", "[TOOL_CALLS]I do not know.", "[TOOL_CALLS]f", "[TOOL_CALLS]{}",
+        R"([TOOL_CALLS][{"name": "f"}])", "[TOOL_CALLS][TOOL_CALLS]", "[TOOL_CALLS][ARGS]{}"}) {
+    ExpectContentAlone("mistral", text);
+  }
+  ExpectContentAlone("mistral", "[TOOL_CALLS]" + std::string(600, 'x') + "{}");
+}
+
+TEST(ToolParserTest, DeepOrBrokenValuesEndACall) {
+  const std::string deep = R"(<tool_call>{"name": "f", "arguments": )" + std::string(1000, '[');
+  const ParsedAnswer answer = Tools("hermes", deep);
+  EXPECT_EQ(answer.calls.at(0).arguments, std::string(256, '['));
+  EXPECT_FALSE(IsToolParser("pythonic"));
+  EXPECT_TRUE(IsToolParser("mistral"));
+  EXPECT_TRUE(ReadsSpecialTokens("mistral"));
+  EXPECT_FALSE(ReadsSpecialTokens("llama3_json"));
+}
+
+ParsedAnswer Thoughts(const char* name, std::string_view text, std::string_view prompt = "") {
+  return Parsed({.reasoning_parser = name, .prompt = prompt}, text);
+}
+
+TEST(ReasoningParserTest, ThoughtsAreApart) {
+  const auto is = [](const char* reasoning, const char* content) {
+    return ParsedAnswer{.content = content, .reasoning = reasoning};
+  };
+  for (const char* name : {"deepseek_r1", "qwen3"}) {
+    EXPECT_EQ(Thoughts(name, "<think>a\n</think>b </think>"), is("a\n", "b </think>"));
+    EXPECT_EQ(Thoughts(name, "\n<think>a</thin</think>b"), is("a</thin", "b"));
+    EXPECT_EQ(Thoughts(name, "<think>a</thin"), is("a</thin", ""));
+    EXPECT_EQ(Thoughts(name, "a</think>b", "<|assistant|><think>\n"), is("a", "b"));
+    EXPECT_EQ(Thoughts(name, "<think>a</think>b", "<think>\n"), is("a", "b"));
+    EXPECT_EQ(Thoughts(name, "a<think>b", "<think>\n\n</think>\n\n"), is("", "a<think>b"));
+  }
+  EXPECT_EQ(Thoughts("deepseek_r1", "a</think>b"), is("a", "b"));
+  EXPECT_EQ(Thoughts("deepseek_r1", " <thin"), is(" <thin", ""));
+  EXPECT_EQ(Thoughts("qwen3", "a</think>b"), is("", "a</think>b"));
+  EXPECT_EQ(Thoughts("qwen3", " <thin"), is("", " <thin"));
+  EXPECT_FALSE(ReasoningParser::IsName("granite"));
+}
+
+TEST(AnswerParserTest, CallsComeAfterThoughts) {
+  AnswerParser::Options options{.tool_parser = "hermes", .reasoning_parser = "qwen3"};
+  const std::string text =
+      std::string(R"(<think><tool_call>{"name": "no", "arguments": {}}</think>Now: )") +
+      "<tool_call>" + kObject +
+      R"(</tool_call><tool_call>{"name": "g", "arguments": 3}</tool_call>)";
+  ParsedAnswer answer = Parsed(options, text);
+  EXPECT_EQ(answer.reasoning, R"(<tool_call>{"name": "no", "arguments": {}})");
+  EXPECT_EQ(answer.content, "Now: ");
+  EXPECT_EQ(Calls(answer), kOneCall + ", g 3");
+  options.parallel_tool_calls = options.include_reasoning = false;
+  answer = Parsed(options, text);
+  EXPECT_EQ(answer.reasoning, "");
+  EXPECT_EQ(Calls(answer), kOneCall);
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,293 @@
+#include "server/chat_prompt.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/json_file.h"
+#include "server/unsupported_fields.h"
+
+namespace kvcake {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr size_t kShortBytesMax = 4096;
+constexpr int kArgumentsDepthMax = 32;
+
+// Members of the largest object.
+size_t MostMembers(const json& value) {
+  size_t most = value.is_object() ? value.size() : 0;
+  if (!value.is_structured()) return 0;
+  for (const json& inner : value) most = std::max(most, MostMembers(inner));
+  return most;
+}
+
+class ChatReader {
+ public:
+  ChatReader(const ChatLimits& limits, RequestFields* fields, ChatPrompt* prompt)
+      : limits_(limits), fields_(*fields), prompt_(*prompt) {}
+
+  void Read(std::string_view text) {
+    static constexpr const char* kPrinted[] = {"messages", "tools", "documents",
+                                               "chat_template_kwargs"};
+    for (const char* name : kPrinted) {
+      if (MostMembers(fields_[name].value()) > limits_.object_members_max) {
+        return fields_.Fail(name, fmt::format("has an object with more than {} members",
+                                              limits_.object_members_max));
+      }
+    }
+    CheckMessages();
+    CheckTools();
+    CheckDocuments();
+    ReadFlags();
+    if (fields_.error()) return;
+    ordered_json body = ordered_json::parse(text);
+    prompt_.messages = std::move(body["messages"]);
+    for (ordered_json& message : prompt_.messages) Normalise(&message);
+    if (!AsksForNothing(fields_["tools"].value())) prompt_.tools = std::move(body["tools"]);
+    if (!AsksForNothing(fields_["documents"].value())) {
+      prompt_.documents = std::move(body["documents"]);
+    }
+    if (!fields_["chat_template_kwargs"].null()) {
+      prompt_.kwargs = std::move(body["chat_template_kwargs"]);
+    }
+    // As vLLM has it.
+    if (!fields_["reasoning_effort"].null() && !prompt_.kwargs.contains("reasoning_effort")) {
+      prompt_.kwargs["reasoning_effort"] = std::move(body["reasoning_effort"]);
+    }
+  }
+
+ private:
+  void CheckMessages() {
+    const JsonField list = fields_["messages"];
+    const json& messages = list.value();
+    if (!messages.is_array() || messages.empty()) {
+      return fields_.Fail("messages", "must be an array with at least one message");
+    }
+    if (messages.size() > limits_.messages_max) {
+      return fields_.Fail("messages", fmt::format("has {} messages, more than the limit of {}",
+                                                  messages.size(), limits_.messages_max));
+    }
+    for (size_t i = 0; i < messages.size(); ++i) {
+      RequestFields message(list[i]);
+      CheckMessage(&message);
+      if (message.error()) return fields_.Fail(*message.error());
+    }
+  }
+
+  void CheckMessage(RequestFields* message) {
+    static constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant",
+                                                  "tool"};
+    std::string role;
+    message->Read("role", &role, kShortBytesMax);
+    if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles)) {
+      message->Fail("role", "must be system, developer, user, assistant or tool");
+    }
+    for (const char* unsupported : {"function_call", "audio"}) {
+      if (!AsksForNothing((*message)[unsupported].value())) {
+        message->Fail(unsupported, "is not supported by this server");
+      }
+    }
+    const bool calls = !AsksForNothing((*message)["tool_calls"].value());
+    if (calls && role != "assistant") message->Fail("tool_calls", "are an assistant's alone");
+    if (calls) CheckToolCalls(message);
+    // Who has called a tool may have said nothing, or only thought.
+    CheckContent(message, /*may_lack=*/role == "assistant");
+    std::string ignored;
+    for (const char* text : {"name", "tool_call_id"}) message->Read(text, &ignored, kShortBytesMax);
+    for (const char* text : {"reasoning_content", "reasoning"}) {
+      message->Read(text, &ignored, std::string::npos);
+    }
+  }
+
+  // A text, or an array of parts that are texts.
+  static void CheckContent(RequestFields* message, bool may_lack) {
+    const JsonField parts = (*message)["content"];
+    const json& content = parts.value();
+    if (content.is_string() || (may_lack && parts.null())) return;
+    if (!content.is_array()) {
+      return message->Fail("content", "must be a text or an array of parts with text");
+    }
+    for (size_t i = 0; i < content.size(); ++i) {
+      RequestFields part(parts[i]);
+      std::string type;
+      part.Read("type", &type, kShortBytesMax);
+      if (type != "text") part.Fail("type", "must be \"text\": this server takes no other parts");
+      if (!part["text"].value().is_string()) part.Fail("text", "must be a text");
+      if (part.error()) return message->Fail(*part.error());
+    }
+  }
+
+  void CheckToolCalls(RequestFields* message) {
+    const JsonField calls = (*message)["tool_calls"];
+    if (!calls.value().is_array()) return message->Fail("tool_calls", "must be an array");
+    if (calls.value().size() > limits_.tool_calls_max) {
+      return message->Fail("tool_calls",
+                           fmt::format("has more than {} calls", limits_.tool_calls_max));
+    }
+    for (size_t i = 0; i < calls.value().size(); ++i) {
+      RequestFields call(calls[i]);
+      CheckFunctionType(&call);
+      RequestFields function(call["function"]);
+      CheckName(&function);
+      CheckArguments(&function);
+      if (function.error()) call.Fail(*function.error());
+      if (call.error()) return message->Fail(*call.error());
+    }
+  }
+
+  static void CheckFunctionType(RequestFields* object) {
+    std::string type = "function";
+    object->Read("type", &type, kShortBytesMax);
+    if (type != "function") object->Fail("type", "must be \"function\"");
+  }
+
+  static void CheckName(RequestFields* function) {
+    std::string name;
+    function->Read("name", &name, kShortBytesMax);
+    if (name.empty()) function->Fail("name", "is missing or empty");
+  }
+
+  // An object, or one written out in a text, as OpenAI has it.
+  void CheckArguments(RequestFields* function) const {
+    const json& arguments = (*function)["arguments"].value();
+    if (arguments.is_null() || arguments.is_object()) return;
+    if (!arguments.is_string()) {
+      return function->Fail("arguments", "must be a JSON object written out in a text");
+    }
+    const auto& text = arguments.get_ref<const std::string&>();
+    if (text.empty()) return;
+    const auto parsed = ParseJson(
+        text, (*function)["arguments"].path(),
+        {.max_bytes = std::numeric_limits<uint64_t>::max(), .max_depth = kArgumentsDepthMax});
+    if (!parsed || !parsed->is_object()) {
+      return function->Fail("arguments", "must be a JSON object written out in a text");
+    }
+    if (MostMembers(*parsed) > limits_.object_members_max) {
+      function->Fail("arguments", fmt::format("has an object with more than {} members",
+                                              limits_.object_members_max));
+    }
+  }
+
+  void CheckTools() {
+    const JsonField tools = fields_["tools"];
+    if (AsksForNothing(tools.value())) return;
+    if (!tools.value().is_array()) return fields_.Fail("tools", "must be an array");
+    if (tools.value().size() > limits_.tools_max) {
+      return fields_.Fail("tools", fmt::format("has {} tools, more than the limit of {}",
+                                               tools.value().size(), limits_.tools_max));
+    }
+    for (size_t i = 0; i < tools.value().size(); ++i) {
+      RequestFields tool(tools[i]);
+      CheckFunctionType(&tool);
+      RequestFields function(tool["function"]);
+      CheckName(&function);
+      if (!AsksForNothing(function["strict"].value())) {
+        function.Fail("strict", "is not supported by this server: leave it out");
+      }
+      if (function.error()) tool.Fail(*function.error());
+      if (tool.error()) return fields_.Fail(*tool.error());
+    }
+  }
+
+  void CheckDocuments() {
+    const JsonField documents = fields_["documents"];
+    if (AsksForNothing(documents.value())) return;
+    if (!documents.value().is_array()) {
+      return fields_.Fail("documents", "must be an array of objects");
+    }
+    for (size_t i = 0; i < documents.value().size(); ++i) {
+      RequestFields document(documents[i]);
+      if (document.error()) return fields_.Fail(*document.error());
+    }
+  }
+
+  void ReadFlags() {
+    fields_.Read("add_generation_prompt", &prompt_.add_generation_prompt);
+    fields_.Read("continue_final_message", &prompt_.continue_final_message);
+    if (prompt_.continue_final_message && fields_["add_generation_prompt"].null()) {
+      prompt_.add_generation_prompt = false;
+    }
+    if (prompt_.continue_final_message && prompt_.add_generation_prompt) {
+      fields_.Fail("continue_final_message", "cannot be true when add_generation_prompt is");
+    }
+    std::string effort;
+    fields_.Read("reasoning_effort", &effort, kShortBytesMax);
+    const JsonField kwargs = fields_["chat_template_kwargs"];
+    if (!kwargs.null() && !kwargs.value().is_object()) {
+      fields_.Fail("chat_template_kwargs", "must be an object");
+    }
+  }
+
+  static void Normalise(ordered_json* message) {
+    if ((*message)["role"] == "developer") (*message)["role"] = "system";  // OpenAI's newer name
+    const auto calls = message->find("tool_calls");
+    if (calls == message->end()) return;
+    if (!calls->is_array() || calls->empty()) {
+      message->erase("tool_calls");
+      return;
+    }
+    for (ordered_json& call : *calls) {
+      ordered_json& arguments = call["function"]["arguments"];
+      if (arguments.is_object()) continue;
+      const bool empty = !arguments.is_string() || arguments.get_ref<std::string&>().empty();
+      arguments = empty ? ordered_json::object()
+                        : ordered_json::parse(arguments.get_ref<const std::string&>());
+    }
+  }
+
+  const ChatLimits& limits_;
+  RequestFields& fields_;
+  ChatPrompt& prompt_;
+};
+
+}  // namespace
+
+ChatPrompt ReadChatPrompt(std::string_view text, const ChatLimits& limits, RequestFields* fields) {
+  ChatPrompt prompt;
+  ChatReader(limits, fields, &prompt).Read(text);
+  return prompt;
+}
+
+namespace {
+
+// Parts are joined as vLLM joins them.
+std::string ContentText(const ordered_json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  std::string text;
+  for (const ordered_json& part : content) {
+    if (!text.empty()) text += '\n';
+    text += part["text"].get<std::string>();
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<std::string> RenderChat(const ChatTemplate& chat, const ChatPrompt& prompt) {
+  const auto refuse = [](std::string_view what) {
+    return Fail(ErrorCode::kUnsupported,
+                "this server cannot write {} as this model's template does", what);
+  };
+  // What a template does not name changes nothing of what it writes.
+  if (!prompt.tools.is_null() && chat.Mentions("tools")) return refuse("tools");
+  if (!prompt.documents.is_null() && chat.Mentions("documents")) return refuse("documents");
+  for (const auto& [name, value] : prompt.kwargs.items()) {
+    if (chat.Mentions(name)) return refuse(name);
+  }
+  if (!prompt.add_generation_prompt) return refuse("a chat without add_generation_prompt");
+  std::vector<ChatMessage> messages;
+  for (const ordered_json& message : prompt.messages) {
+    if (message["role"] == "tool") return refuse("results of tools");
+    if (message.contains("tool_calls") && chat.Mentions("tool_calls")) return refuse("tool_calls");
+    const auto content = message.find("content");
+    messages.push_back({.role = message["role"].get<std::string>(),
+                        .content = content == message.end() ? "" : ContentText(*content)});
+  }
+  return chat.Render(messages);
+}
+
+}  // namespace kvcake

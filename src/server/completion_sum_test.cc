@@ -1,0 +1,48 @@
+#include "server/completion_sum.h"
+
+#include <gtest/gtest.h>
+
+namespace kvcake {
+namespace {
+
+Completion Answered(int prompt, int reused, int loaded, std::vector<int32_t> tokens) {
+  Completion completion{.tokens = std::move(tokens), .finish_reason = FinishReason::kStop};
+  completion.report.prompt_tokens = prompt;
+  completion.report.tokens_reused = reused;
+  completion.report.tokens_computed = prompt - reused - loaded;
+  if (loaded > 0) completion.report.tokens_loaded["disk"] = loaded;
+  return completion;
+}
+
+TEST(CompletionSumTest, OneIsLeftAsItIs) {
+  const Completion one = Answered(128, 128, 0, {1, 2});
+  EXPECT_EQ(CachedTokens(one), 127);
+  const Completion sum = SumOf({&one, 1}, 1);
+  EXPECT_EQ(sum.report.tokens_reused, 128);
+  EXPECT_EQ(sum.tokens, one.tokens);
+}
+
+TEST(CompletionSumTest, PromptsCountOnceAndAnswersAll) {
+  std::vector<Completion> all = {Answered(300, 256, 0, {1}), Answered(300, 0, 128, {2, 3}),
+                                 Answered(128, 128, 0, {4}), Answered(128, 128, 0, {})};
+  all[1].ttft_s = 2;
+  all[2].decode_s = 3;
+  Completion sum = SumOf(all, 2);
+  EXPECT_EQ(sum.report.prompt_tokens, 428);
+  EXPECT_EQ(sum.tokens, (std::vector<int32_t>{1, 2, 3, 4}));
+  EXPECT_EQ(CachedTokens(sum), 128 + 127);  // as the second computed it, and all but a last token
+  EXPECT_EQ(sum.report.tokens_loaded.at("disk"), 128);
+  EXPECT_EQ(sum.ttft_s, 2);
+  EXPECT_EQ(sum.decode_s, 3);
+  EXPECT_EQ(sum.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(SumOf(all, 1).report.prompt_tokens, 856);
+  all[1].finish_reason = FinishReason::kLength;
+  all[2].finish_reason = FinishReason::kError;
+  all[2].error = "no pages";
+  sum = SumOf(all, 2);
+  EXPECT_EQ(sum.finish_reason, FinishReason::kError);
+  EXPECT_EQ(sum.error, "no pages");
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,70 @@
+#include "server/reasoning_parser.h"
+
+#include <utility>
+
+#include "server/tool_call_scanner.h"
+
+namespace kvcake {
+namespace {
+
+constexpr std::string_view kThink = "<think>";
+constexpr std::string_view kThinkEnd = "</think>";
+
+std::string_view WithoutSpaces(std::string_view text) {
+  while (!text.empty() && IsJsonSpace(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+}  // namespace
+
+bool ReasoningParser::IsName(std::string_view name) {
+  return name == "deepseek_r1" || name == "qwen3";
+}
+
+ReasoningParser::ReasoningParser(std::string_view name, std::string_view prompt) : end_(kThinkEnd) {
+  prompt = WithoutSpaces(prompt);
+  if (prompt.ends_with(kThinkEnd)) {
+    part_ = Part::kAnswer;
+  } else {
+    thinks_ = name == "deepseek_r1" || prompt.ends_with(kThink);
+  }
+}
+
+std::string ReasoningParser::Append(std::string_view text, AnswerDelta* out) {
+  std::string answer;
+  for (const char c : text) Next(c, &answer, out);
+  return answer;
+}
+
+void ReasoningParser::Next(char c, std::string* answer, AnswerDelta* out) {
+  if (part_ == Part::kStart) {
+    held_ += c;
+    std::string_view said = held_;
+    while (!said.empty() && IsJsonSpace(said.front())) said.remove_prefix(1);
+    if (said == kThink) {
+      held_.clear();
+      part_ = Part::kThoughts;
+    } else if (!kThink.starts_with(said)) {
+      EndStart(answer, out);
+    }
+  } else if (part_ == Part::kThoughts) {
+    if (end_.Next(c, &out->reasoning)) part_ = Part::kAnswer;
+  } else {
+    *answer += c;
+  }
+}
+
+// It does not begin with <think>.
+void ReasoningParser::EndStart(std::string* answer, AnswerDelta* out) {
+  part_ = thinks_ ? Part::kThoughts : Part::kAnswer;
+  for (const char c : std::exchange(held_, {})) Next(c, answer, out);
+}
+
+std::string ReasoningParser::Finish(AnswerDelta* out) {
+  std::string answer;
+  if (part_ == Part::kStart) EndStart(&answer, out);
+  out->reasoning += end_.TakeHeld();
+  return answer;
+}
+
+}  // namespace kvcake

@@ -1,0 +1,137 @@
+"""Tools and thoughts in `kvcake serve`: the demo model knows neither, but goes on with a pattern."""
+import json
+import pathlib
+import tempfile
+import unittest
+
+import openai
+
+from server_fixture import OwnServersTest, ServerTest
+
+TOOLS = [{"type": "function", "function": {
+    "name": "count", "description": "Counts.",
+    "parameters": {"type": "object", "properties": {"of": {"type": "string"}}}}}]
+CALL = '<tool_call>{"name": "count", "arguments": {"of": "a"}}</tool_call>'
+END = "</tool_call>"
+THOUGHT = "<think>Once upon a time.</think>There was a cat."
+
+
+def pattern(text, times=8):
+    """A conversation whose answers are all the same."""
+    turns = [{"role": "user", "content": "Go on."}, {"role": "assistant", "content": text}]
+    return turns * times + turns[:1]
+
+
+class ToolsTest(ServerTest):
+    FLAGS = ("--served-model-name", "demo", "--enable-auto-tool-choice", "--tool-call-parser",
+             "hermes", "--reasoning-parser", "qwen3")
+
+    def setUp(self):
+        self.client = openai.OpenAI(base_url=self.server.url + "/v1", api_key="none", max_retries=0)
+
+    def chat(self, messages, **fields):
+        fields = {"model": "demo", "temperature": 0, "max_tokens": 60, **fields}
+        return self.client.chat.completions.create(messages=messages, **fields)
+
+    def test_calls(self):
+        plain = self.chat(pattern(CALL)).choices[0]  # without tools all is content
+        self.assertTrue(plain.message.content.startswith(CALL), plain.message.content)
+        self.assertIsNone(plain.message.tool_calls)
+        choice = self.chat(pattern(CALL), tools=TOOLS, stop=END).choices[0]
+        (call,) = choice.message.tool_calls
+        self.assertEqual(call.function.name, "count")
+        self.assertEqual(json.loads(call.function.arguments), {"of": "a"})
+        self.assertEqual(call.type, "function")
+        self.assertIsNone(choice.message.content)
+        self.assertEqual(choice.finish_reason, "tool_calls")
+        none = self.chat(pattern(CALL), tools=TOOLS, tool_choice="none").choices[0]
+        self.assertEqual(none.message.content, plain.message.content)
+
+    def test_streamed_calls(self):
+        index, name, arguments, reasons, pieces = None, "", "", [], 0
+        for chunk in self.chat(pattern(CALL), tools=TOOLS, stop=END, stream=True, n=2):
+            (choice,) = chunk.choices
+            self.assertFalse(choice.delta.content)
+            if choice.finish_reason:
+                reasons.append(choice.finish_reason)
+            for call in choice.delta.tool_calls or [] if choice.index == 1 else []:
+                pieces += 1
+                index = call.index
+                name += call.function.name or ""
+                arguments += call.function.arguments
+        self.assertEqual((index, name, json.loads(arguments)), (0, "count", {"of": "a"}))
+        self.assertEqual(reasons, ["tool_calls"] * 2)
+        self.assertGreater(pieces, 1)  # as they come
+
+    def test_a_call_that_is_cut_short(self):
+        choice = self.chat(pattern(CALL), tools=TOOLS, max_tokens=14).choices[0]
+        self.assertEqual(choice.finish_reason, "length")
+        self.assertIn(choice.message.content or CALL, CALL)
+
+    def test_what_is_refused(self):
+        named = {"type": "function", "function": {"name": "count"}}
+        for choice in ("required", named):
+            with self.assertRaises(openai.BadRequestError) as error:
+                self.chat(pattern(CALL), tools=TOOLS, tool_choice=choice)
+            self.assertEqual(error.exception.param, "tool_choice")
+            self.assertEqual(error.exception.code, "unsupported_parameter")
+        with self.assertRaises(openai.BadRequestError) as error:
+            self.chat(pattern(CALL), tool_choice="auto")
+        self.assertEqual(error.exception.param, "tool_choice")
+
+    def test_thoughts(self):
+        fields = {"max_tokens": 40, "stop": "<|im_end|>"}
+        message = self.chat(pattern(THOUGHT), **fields).choices[0].message
+        self.assertEqual(message.model_extra["reasoning_content"], "Once upon a time.")
+        self.assertTrue(message.content.startswith("There was a cat."), message.content)
+        thoughts = content = ""
+        for chunk in self.chat(pattern(THOUGHT), stream=True, **fields):
+            thoughts += chunk.choices[0].delta.model_extra.get("reasoning_content", "")
+            content += chunk.choices[0].delta.content or ""
+        self.assertEqual((thoughts, content), ("Once upon a time.", message.content))
+        silent = self.chat(pattern(THOUGHT), extra_body={"include_reasoning": False}, **fields)
+        self.assertNotIn("reasoning_content", silent.choices[0].message.model_extra)
+
+    def test_what_the_template_writes_can_be_seen(self):
+        messages = pattern("x", 1)
+        answer = self.chat(messages, max_tokens=1)
+        ids = self.server.post("/tokenize", {"messages": messages, "tools": TOOLS,
+                                             "chat_template_kwargs": {"enable_thinking": False},
+                                             "add_generation_prompt": True})
+        self.assertEqual(ids["count"], answer.usage.prompt_tokens)
+        text = self.server.post("/detokenize", {"tokens": ids["tokens"]})["prompt"]
+        self.assertTrue(text.endswith("<|im_start|>assistant\n"), text)
+
+
+class FlagsTest(OwnServersTest):
+    def test_tools_need_their_flags(self):
+        server = self.start()
+        body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS}
+        error = server.post("/v1/chat/completions", body, status=400)["error"]
+        self.assertEqual(error["param"], "tool_choice")
+        self.assertIn("--enable-auto-tool-choice", error["message"])
+        server.post("/v1/chat/completions", {**body, "tool_choice": "none", "max_tokens": 1})
+
+    def test_a_parser_must_be_named(self):
+        with self.assertRaises(AssertionError) as error:
+            self.start("--enable-auto-tool-choice")
+        self.assertIn("--tool-call-parser", str(error.exception))
+
+    def test_sampling_defaults(self):
+        ask = {"prompt": "Once upon a time", "max_tokens": 12, "seed": 5}
+        with tempfile.TemporaryDirectory() as directory:
+            pathlib.Path(directory, "generation_config.json").write_text(
+                '{"temperature": 0.7, "top_k": 3, "max_new_tokens": 8}', encoding="utf-8")
+            own = self.start("--generation-config", directory).post("/v1/completions", ask)
+        plain = self.start("--generation-config", "vllm")
+        said = {**ask, "temperature": 0.7, "top_k": 3, "max_tokens": 8}
+        self.assertEqual(own["choices"][0]["text"],
+                         plain.post("/v1/completions", said)["choices"][0]["text"])
+        self.assertEqual(own["usage"]["completion_tokens"], 8)
+        with self.assertRaises(AssertionError) as error:
+            self.start("--generation-config", "/nonexistent")
+        self.assertIn("generation_config.json", str(error.exception))
+
+
+if __name__ == "__main__":
+    unittest.main()
