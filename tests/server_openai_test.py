@@ -33,6 +33,8 @@ class OpenAiTest(ServerTest):
                          ["demo", "alias", "org/name"])
         for name in ("alias", "org/name"):
             self.assertEqual(self.client.models.retrieve(name).id, name)
+        for path, status in (("/v1/models/", 404), ("/v1/models/org%2Fname", 200)):
+            self.assertEqual(self.server.request("GET", path)[0], status)
         with self.assertRaises(openai.NotFoundError) as error:
             self.client.models.retrieve("gpt")
         self.assertEqual(error.exception.code, "model_not_found")

@@ -48,20 +48,18 @@ class ToolsTest(ServerTest):
         self.assertEqual(none.message.content, plain.message.content)
 
     def test_streamed_calls(self):
-        index, name, arguments, reasons, pieces = None, "", "", [], 0
+        index, name, arguments, reasons = None, "", "", []
         for chunk in self.chat(pattern(CALL), tools=TOOLS, stop=END, stream=True, n=2):
             (choice,) = chunk.choices
             self.assertFalse(choice.delta.content)
             if choice.finish_reason:
                 reasons.append(choice.finish_reason)
             for call in choice.delta.tool_calls or [] if choice.index == 1 else []:
-                pieces += 1
                 index = call.index
                 name += call.function.name or ""
                 arguments += call.function.arguments
         self.assertEqual((index, name, json.loads(arguments)), (0, "count", {"of": "a"}))
         self.assertEqual(reasons, ["tool_calls"] * 2)
-        self.assertGreater(pieces, 1)  # as they come
 
     def test_a_call_that_is_cut_short(self):
         choice = self.chat(pattern(CALL), tools=TOOLS, max_tokens=14).choices[0]

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <random>
@@ -60,6 +61,13 @@ TEST(EngineTest, AnswersHaveTheirFewestTokensBeforeAnEndTokenIsChosen) {
     EXPECT_NE(longer[i], plain[0]) << i;
     EXPECT_NE(longer[i], plain[1]) << i;
   }
+  request.end_tokens = {plain[2]};
+  request.sampling.logit_bias = {{plain[2], 100.0f}};  // chosen as soon as it may be
+  const std::vector<int32_t> shortest = world.Answer(request).tokens;
+  ASSERT_EQ(shortest.size(), 6u);
+  EXPECT_EQ(std::count(shortest.begin(), shortest.end(), plain[2]), 1);
+  EXPECT_EQ(shortest.back(), plain[2]);
+  request.sampling.logit_bias.clear();
   request.end_tokens.clear();
   EXPECT_EQ(world.Answer(request).tokens, plain);  // nothing is kept from it
 }

@@ -59,7 +59,7 @@ constexpr Route kRoutes[] = {
 constexpr std::string_view kModelPath = "/v1/models/";
 
 const Route* FindRoute(std::string_view path) {
-  if (path.starts_with(kModelPath)) path = "/v1/models";
+  if (path.starts_with(kModelPath) && path != kModelPath) path = "/v1/models";
   for (const Route& route : kRoutes) {
     if (route.path == path) return &route;
   }
