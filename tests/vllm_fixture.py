@@ -58,3 +58,12 @@ def generate(llm, prompts, *, max_tokens=4, salt=None, **sampling):
     return [(list(a.outputs[0].token_ids),
              [next(iter(p.values())).logprob for p in a.outputs[0].logprobs],
              a.num_cached_tokens) for a in answers]
+
+
+def score(llm, prompt, tokens):
+    """The log probability of each of `tokens` after the prompt and those before it."""
+    from vllm import SamplingParams
+    (answer,) = llm.generate([{"prompt_token_ids": [*prompt, *tokens]}],
+                             SamplingParams(max_tokens=1, prompt_logprobs=0), use_tqdm=False)
+    return [answer.prompt_logprobs[len(prompt) + i][token].logprob
+            for i, token in enumerate(tokens)]

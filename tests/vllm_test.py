@@ -5,9 +5,12 @@ import tempfile
 import time
 import unittest
 
-from vllm_fixture import engine, generate, words
+from vllm_fixture import engine, generate, score, words
 
 LONG = 2100  # 16 chunks and some
+# Log probabilities of vLLM alone differ by up to 0.07 between steps of 512, 256 and 128 tokens. The
+# plugin computes in other slices, too; what it loads whole was computed in the same ones.
+SAME, SLICED = 0.005, 0.1
 
 
 class PluginTest(unittest.TestCase):
@@ -38,17 +41,17 @@ class PluginTest(unittest.TestCase):
     def chunks(self):
         return [path for path in self.store.rglob("*") if len(path.name) == 64 and path.is_file()]
 
-    def check(self, got, wanted, within=0.005):
+    def check(self, got, wanted, within=SAME):
         self.assertEqual(got[0], wanted[0])
         for mine, theirs in zip(got[1], wanted[1]):
             self.assertAlmostEqual(mine, theirs, delta=within)
 
-    def check_all(self, llm, cached=None):
+    def check_all(self, llm, cached=None, within=SAME):
         """Answers are those of vLLM alone; so many tokens of each are `cached`, or none, or as
         many as the planner likes."""
         for document, alone in zip(self.documents, self.alone):
             got = generate(llm, [document])[0]
-            self.check(got, alone)
+            self.check(got, alone, within)
             if cached is not None:
                 self.assertEqual(got[2], cached)
 
@@ -67,7 +70,7 @@ class PluginTest(unittest.TestCase):
             cached = []
             for document, alone in zip(self.documents, self.alone):
                 got = generate(llm, [document])[0]
-                self.check(got, alone)
+                self.check(got, alone, SLICED)
                 cached.append(got[2])
             self.assertGreater(max(cached), 0)
             self.assertLess(min(cached), 2048)
@@ -93,21 +96,27 @@ class PluginTest(unittest.TestCase):
     def test_a_store_that_is_emptied_or_silent_costs_time_only(self):
         with engine(self.store, policy="load") as llm:
             shutil.rmtree(self.store)
-            self.check_all(llm)
-        shutil.copytree(self.filled, self.store)
+            self.check_all(llm, within=SLICED)
+        shutil.copytree(self.filled, self.store, dirs_exist_ok=True)
         store = {"where": str(self.store), "load_latency_s": 600.0}
         with engine(self.store, policy="load", stores=[store], stall_timeout_s=1.0) as llm:
             self.check(generate(llm, [self.documents[0]])[0], self.alone[0])
 
     def test_preempted_requests_are_right(self):
-        small = {"num_gpu_blocks_override": 40, "max_num_seqs": 4}
+        # Two prompts of ten blocks have room, but not for what they are answered.
+        small = {"num_gpu_blocks_override": 21, "max_num_seqs": 4, "max_model_len": 2048,
+                 "disable_log_stats": False}
         prompts = [document[:1200] for document in self.documents]
-        with engine(vllm=small) as llm:
-            wanted = [generate(llm, [prompt], max_tokens=200)[0] for prompt in prompts]
         with engine(self.store, vllm=small) as llm:
-            got = generate(llm, prompts, max_tokens=200)
-        same = sum(a[0] == b[0] for a, b in zip(got, wanted))
-        self.assertGreaterEqual(same, len(prompts) - 1, "a near tie may fall otherwise in a batch")
+            got = generate(llm, prompts, max_tokens=120)
+            preemptions = sum(metric.value for metric in llm.get_metrics()
+                              if metric.name == "vllm:num_preemptions")
+        self.assertGreater(preemptions, 0)
+        # Greedy answers part at near ties: what vLLM alone thinks of these very tokens is compared.
+        with engine() as llm:
+            for prompt, (tokens, likely, _) in zip(prompts, got):
+                for mine, theirs in zip(likely, score(llm, prompt, tokens)):
+                    self.assertAlmostEqual(mine, theirs, delta=2 * SLICED)
 
     def test_an_abort_in_the_middle_leaves_nothing_behind(self):
         from vllm import SamplingParams
@@ -117,13 +126,13 @@ class PluginTest(unittest.TestCase):
                     "aborted", {"prompt_token_ids": document}, SamplingParams(max_tokens=4))
                 time.sleep(0.05)
                 llm.llm_engine.abort_request([name or "aborted"], internal=bool(name))
-            self.check_all(llm)
+            self.check_all(llm, within=SLICED)
 
     def test_another_salt_shares_nothing(self):
         with engine(self.store) as llm:
             for stored in (False, True):
                 got = generate(llm, [self.documents[0]], salt="mine")[0]
-                self.check(got, self.alone[0])
+                self.check(got, self.alone[0], SLICED)
                 self.assertEqual(got[2] > 0, stored)
                 llm.reset_prefix_cache()
 
@@ -138,7 +147,7 @@ class PluginTest(unittest.TestCase):
             wanted = generate(llm, [self.documents[0]])[0]
         with engine(folder, vllm=two) as llm:
             got = generate(llm, [self.documents[0]])[0]
-            self.check(got, wanted)
+            self.check(got, wanted, SLICED)
             self.assertGreater(got[2], 0)
 
 
