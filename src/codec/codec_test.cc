@@ -192,7 +192,7 @@ TEST_P(CodecTest, APartThatIsCutOrTooLongIsRefused) {
   const auto codec = MakeCodec(row().codec, layout());
   const auto part = EncodedOf(*codec, NaturalSlab(layout(), 3));
   const size_t step = std::max<size_t>(1, part.size() / 500);
-  for (size_t size = 0; size < part.size(); size += step) {
+  for (size_t size = 0; size < part.size(); size += size + 200 < part.size() ? step : 1) {
     auto cut = std::vector(part.begin(), part.begin() + static_cast<int64_t>(size));
     cut.shrink_to_fit();
     EXPECT_FALSE(DecodesTheSame(row(), layout(), cut)) << size;
