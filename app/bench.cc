@@ -164,6 +164,17 @@ void AddQuality(CLI::App* parent, int* exit_code) {
                    "against the plain run; more fails")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  command->add_option("--kv-codec", options->kv_codecs,
+                      "instead: what these codecs do to the answers, when the cache goes through "
+                      "them: lossless, int8");
+  command
+      ->add_option("--kv-context", options->kv_context,
+                   "tokens whose cache goes through --kv-codec: whole chunks")
+      ->check(CLI::Range(128, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--kv-scored", options->kv_scored, "tokens that are scored on top of them")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
   command->add_option("--out", options->out_dir, "where the store goes for a while")
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -14,7 +12,9 @@
 
 #include "base/cpu.h"
 #include "bench/benches.h"
+#include "bench/codec_quality.h"
 #include "bench/harness.h"
+#include "bench/held_out.h"
 #include "bench/lookups.h"
 #include "model/score.h"
 #include "ops/compute.h"
@@ -55,36 +55,8 @@ struct WayOutcome {
   std::vector<int> right;
 };
 
-Result<std::string> ReadText(const std::filesystem::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  if (text.str().empty()) {
-    return Fail(ErrorCode::kInvalidArgument, "cannot read {}, or it is empty", path.string());
-  }
-  return text.str();
-}
-
-Result<std::vector<std::string>> ReadTexts(const std::string& dir) {
-  std::error_code error;
-  std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(dir, error)) {
-    const auto& path = entry.path();
-    if (path.extension() == ".txt" && path.filename() != "names.txt") paths.push_back(path);
-  }
-  if (paths.empty()) {
-    return Fail(ErrorCode::kInvalidArgument,
-                "no held-out text (*.txt) in {}: give a directory of it with --text", dir);
-  }
-  std::sort(paths.begin(), paths.end());
-  std::vector<std::string> texts;
-  for (const auto& path : paths) {
-    ASSIGN_OR_RETURN(texts.emplace_back(), ReadText(path));
-  }
-  return texts;
-}
-
 Result<std::vector<std::string>> ReadNames(const std::string& dir) {
-  ASSIGN_OR_RETURN(const std::string text, ReadText(dir + "/names.txt"));
+  ASSIGN_OR_RETURN(const std::string text, ReadWholeText(dir + "/names.txt"));
   std::istringstream lines(text);
   std::vector<std::string> names;
   for (std::string line; std::getline(lines, line);) {
@@ -109,7 +81,7 @@ std::vector<Fact> DrawFacts(std::mt19937_64& rng, std::vector<std::string>& name
 // The same for the same files and options on every machine.
 Result<Task> MakeTask(const Tokenizer& tokenizer, const QualityOptions& options,
                       const std::string& dir, int context) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> texts, ReadTexts(dir));
+  ASSIGN_OR_RETURN(const std::vector<std::string> texts, ReadHeldOut(dir));
   ASSIGN_OR_RETURN(std::vector<std::string> names, ReadNames(dir));
   Task task;
   std::string all;
@@ -305,6 +277,7 @@ std::vector<Way> WaysOfThisMachine() {
 }  // namespace
 
 Status RunQuality(const QualityOptions& options) {
+  if (!options.kv_codecs.empty()) return RunCodecQuality(options);
   const auto begin = std::chrono::steady_clock::now();
   const std::string dir =
       options.text_dir.empty() ? options.model_dir + "/held_out" : options.text_dir;

@@ -6,6 +6,7 @@
 namespace kvcake {
 namespace {
 
+namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::HasSubstr;
 
@@ -114,6 +115,39 @@ TEST_F(BenchCliTest, CodecsAreMeasuredBesideMemcpyOnAModelsNumbers) {
   EXPECT_GE(rows["lossless"], 2);
   EXPECT_GE(rows["int8"], 2);
   EXPECT_EQ(Run("bench codecs --tokens 5 --model " KVCAKE_SOURCE_DIR "/models/demo").exit_code, 1);
+}
+
+TEST_F(BenchCliTest, QualityOfACodecIsWhatItsNumbersDoToTheModel) {
+  const std::string bench =
+      "bench quality --model " KVCAKE_SOURCE_DIR "/models/demo --kv-context 512 --kv-scored 64";
+  fs::create_directory(dir_ + "/text");
+  fs::copy_file(KVCAKE_SOURCE_DIR "/models/demo/held_out/optparse.txt", dir_ + "/text/a.txt");
+  const Outcome outcome =
+      Run(bench + " --kv-codec lossless int8 --text " + dir_ + "/text --json " + dir_ + "/json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json rows = json::parse(Read(dir_ + "/json"));
+  ASSERT_GE(rows.size(), 2u);
+  EXPECT_EQ(rows[0]["name"], "lossless");
+  EXPECT_EQ(rows[0]["kld"], 0);
+  EXPECT_EQ(rows[0]["perplexity_change"], 0);
+  EXPECT_EQ(rows[0]["relative_rms_k"], 0);
+  EXPECT_EQ(rows[1]["name"], "int8");
+  EXPECT_GT(rows[1]["kld"], 0);
+  EXPECT_LT(rows[1]["kld"], 0.001);
+  EXPECT_GT(rows[1]["relative_rms_k"], 0);
+  EXPECT_LT(rows[1]["relative_rms_k"], 0.01);
+  EXPECT_LT(rows[1]["relative_rms_v"], 0.01);
+  EXPECT_GT(rows[1]["top1_agreement"], 0.98);
+  EXPECT_LE(rows[1]["payload_bits_per_value"], 8.4);
+
+  const Outcome unknown = Run(bench + " --kv-codec zip");
+  EXPECT_EQ(unknown.exit_code, 1);
+  EXPECT_THAT(unknown.err, HasSubstr("zip"));
+  EXPECT_EQ(Run(bench + " --kv-codec raw").exit_code, 1);
+  const Outcome cut = Run("bench quality --model " KVCAKE_SOURCE_DIR
+                          "/models/demo --kv-codec int8 --kv-context 500");
+  EXPECT_EQ(cut.exit_code, 1);
+  EXPECT_THAT(cut.err, HasSubstr("--kv-context"));
 }
 
 TEST_F(BenchCliTest, PlannerSaysWhatAStepCostsAndThatCakeReadsAsFastAsLoad) {

@@ -1,0 +1,268 @@
+#include "bench/codec_quality.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/cpu.h"
+#include "bench/harness.h"
+#include "bench/held_out.h"
+#include "codec/codec.h"
+#include "model/score.h"
+#include "ops/bf16.h"
+#include "ops/compute.h"
+
+namespace kvcake::bench {
+namespace {
+
+// What was scored of one window: a row of logits for each position but the last.
+struct Scores {
+  std::vector<std::vector<float>> logits;
+  std::vector<double> nll;  // of the token that follows
+};
+
+double LogSumExp(std::span<const float> logits) {
+  const float most = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(static_cast<double>(x) - most);
+  return most + std::log(sum);
+}
+
+// Of q from p, in nats.
+double Divergence(std::span<const float> p, std::span<const float> q) {
+  const double p_sum = LogSumExp(p), q_sum = LogSumExp(q);
+  double sum = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double log_p = p[i] - p_sum;
+    sum += std::exp(log_p) * (log_p - (q[i] - q_sum));
+  }
+  return sum;
+}
+
+// One way of having the cache, compared with the plain one over all windows.
+struct Totals {
+  std::string name;
+  bool exact = false;  // must not differ in a bit
+  uint64_t values = 0, part_bytes = 0;
+  double squares[2] = {}, error_squares[2] = {};  // of K and V
+  int64_t positions = 0;
+  double plain_nll = 0, nll = 0, divergence = 0;
+  int64_t same_top = 0, differing = 0;
+
+  void Add(const Scores& plain, const Scores& scores) {
+    for (size_t i = 0; i < plain.nll.size(); ++i) {
+      const auto &p = plain.logits[i], &q = scores.logits[i];
+      ++positions;
+      plain_nll += plain.nll[i];
+      nll += scores.nll[i];
+      divergence += Divergence(p, q);
+      differing += p != q;
+      same_top += std::max_element(p.begin(), p.end()) - p.begin() ==
+                  std::max_element(q.begin(), q.end()) - q.begin();
+    }
+  }
+  double bits() const {
+    return 8.0 * static_cast<double>(part_bytes) / static_cast<double>(values);
+  }
+  double change() const { return std::expm1((nll - plain_nll) / static_cast<double>(positions)); }
+  double rms(int plane) const { return std::sqrt(error_squares[plane] / squares[plane]); }
+};
+
+class CodecQuality {
+ public:
+  static Result<std::unique_ptr<CodecQuality>> Create(const QualityOptions& options) {
+    auto quality = std::unique_ptr<CodecQuality>(new CodecQuality(options));
+    RETURN_IF_ERROR(quality->Open());
+    return quality;
+  }
+
+  // As many of the text's tokens as make whole windows.
+  Status ScoreText(const std::string& text) {
+    ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, runtime_->tokenizer().Encode(text));
+    const size_t window = static_cast<size_t>(options_.kv_context) + options_.kv_scored + 1;
+    for (size_t at = 0; at + window <= tokens.size(); at += window) {
+      RETURN_IF_ERROR(ScoreWindow({tokens.begin() + static_cast<int64_t>(at),
+                                   tokens.begin() + static_cast<int64_t>(at + window)}));
+      ++windows_;
+    }
+    return {};
+  }
+
+  Status Report() const {
+    if (windows_ == 0) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  "no text has {} tokens: lower --kv-context, or give --text",
+                  options_.kv_context + options_.kv_scored + 1);
+    }
+    fmt::print("{}. {}: the cache of {} tokens encoded, {} tokens scored on it, {} windows.\n\n",
+               CpuName(), options_.model_dir, options_.kv_context, options_.kv_scored, windows_);
+    fmt::print("{:<10} {:>7} {:>10} {:>9} {:>10} {:>9} {:>9} {:>9}\n", "cache", "bits",
+               "perplexity", "change", "KLD", "top-1", "RMS of K", "RMS of V");
+    auto rows = nlohmann::ordered_json::array();
+    Status status;
+    for (const Totals& totals : totals_) {
+      rows.push_back(Row(totals));
+      if (status && totals.exact && totals.differing > 0) {
+        status = Fail(ErrorCode::kCorrupt, "{}: {} of {} positions have other logits", totals.name,
+                      totals.differing, totals.positions);
+      }
+    }
+    if (!options_.json.empty()) RETURN_IF_ERROR(WriteJson(options_.json, rows));
+    return status;
+  }
+
+ private:
+  explicit CodecQuality(const QualityOptions& options) : options_(options) {}
+
+  Status Open() {
+    for (const std::string& name : options_.kv_codecs) {
+      ASSIGN_OR_RETURN(const CodecRow* const row, CodecNamed(name));
+      if (row->make == nullptr) {
+        return Fail(ErrorCode::kInvalidArgument, "--kv-codec {} leaves chunks as they are", name);
+      }
+    }
+    ASSIGN_OR_RETURN(
+        runtime_, Runtime::Create({.model_dir = options_.model_dir, .threads = options_.threads}));
+    const int chunk = layout().chunk_tokens;
+    if (options_.kv_context % chunk != 0) {
+      return Fail(ErrorCode::kInvalidArgument, "--kv-context {} is not a multiple of a chunk's {}",
+                  options_.kv_context, chunk);
+    }
+    for (const std::string& name : options_.kv_codecs) {
+      const CodecRow& row = **CodecNamed(name);
+      codecs_.push_back(MakeCodec(row.codec, layout()));
+      totals_.push_back({.name = row.name, .exact = !row.lossy});
+    }
+    // The noise floor: the same model by other arithmetic.
+    const NumericPath other = NumericPath::kF32Fma;
+    if (runtime_->model().numeric_path() != other && PathAvailable(other)) {
+      ASSIGN_OR_RETURN(other_, Runtime::Create({.model_dir = options_.model_dir,
+                                                .threads = options_.threads,
+                                                .path = other}));
+      totals_.push_back({.name = NumericPathName(other)});
+    }
+    return {};
+  }
+
+  const KvLayout& layout() const { return runtime_->pool().layout(); }
+
+  Status ScoreWindow(const std::vector<int32_t>& window) {
+    ASSIGN_OR_RETURN(const PageTable pages, Prefill(*runtime_, window));
+    ASSIGN_OR_RETURN(const Scores plain, Score(*runtime_, window, pages));
+    for (size_t i = 0; i < codecs_.size(); ++i) {
+      ASSIGN_OR_RETURN(const PageTable decoded, ThroughCodec(*codecs_[i], pages, &totals_[i]));
+      ASSIGN_OR_RETURN(const Scores scores, Score(*runtime_, window, decoded));
+      totals_[i].Add(plain, scores);
+    }
+    if (other_ == nullptr) return {};
+    ASSIGN_OR_RETURN(const PageTable others, Prefill(*other_, window));
+    ASSIGN_OR_RETURN(const Scores scores, Score(*other_, window, others));
+    totals_.back().Add(plain, scores);
+    return {};
+  }
+
+  // The pages of the window's first `context` tokens.
+  Result<PageTable> Prefill(Runtime& runtime, const std::vector<int32_t>& window) const {
+    const std::vector<int32_t> prompt(window.begin(), window.begin() + options_.kv_context + 1);
+    RETURN_IF_ERROR(RunCold(runtime, prompt, Policy::kCompute, 1, /*store=*/false));
+    PageTable pages;
+    for (const ChunkKey& key :
+         ChunkKeys(runtime.model().identity().Root(), prompt, layout().chunk_tokens)) {
+      std::optional<PageHandle> page = runtime.pool().Lookup(key);
+      if (page) pages.push_back(std::move(*page));
+    }
+    if (static_cast<int>(pages.size()) * layout().chunk_tokens == options_.kv_context) return pages;
+    return Fail(ErrorCode::kResourceExhausted, "of {} tokens {} chunks stayed in memory",
+                options_.kv_context, pages.size());
+  }
+
+  Result<Scores> Score(Runtime& runtime, const std::vector<int32_t>& window,
+                       const PageTable& pages) const {
+    const std::vector<PageId> kept = IdsOf(pages);
+    Scores scores;
+    RETURN_IF_ERROR(VisitLogits(runtime.model(), runtime.pool(), window,
+                                {.slice_tokens = runtime.options().slice_tokens, .kept = kept},
+                                [&](int position, std::span<const float> logits) {
+                                  const size_t next = static_cast<size_t>(position) + 1;
+                                  if (next >= window.size()) return;
+                                  scores.logits.emplace_back(logits.begin(), logits.end());
+                                  scores.nll.push_back(NegativeLogLikelihood(logits, window[next]));
+                                }));
+    return scores;
+  }
+
+  // The same pages as they come out of the codec.
+  Result<PageTable> ThroughCodec(const LayerCodec& codec, const PageTable& pages,
+                                 Totals* totals) const {
+    PagePool& pool = runtime_->pool();
+    const uint64_t plane = layout().plane_elements();
+    std::vector<std::byte> part(codec.part_bytes_max());
+    ASSIGN_OR_RETURN(PageTable decoded, DrawPages(*runtime_, static_cast<int>(pages.size())));
+    for (size_t i = 0; i < pages.size(); ++i) {
+      for (int layer = 0; layer < layout().layers; ++layer) {
+        const std::span<const uint16_t> from(pool.Slab(pages[i].id(), layer), 2 * plane);
+        const std::span<uint16_t> to(pool.Slab(decoded[i].id(), layer), 2 * plane);
+        ASSIGN_OR_RETURN(const uint64_t bytes, codec.Encode(from, part));
+        RETURN_IF_ERROR(codec.Decode(std::span(part).first(bytes), to));
+        totals->part_bytes += bytes;
+        totals->values += 2 * plane;
+        for (uint64_t at = 0; at < 2 * plane; ++at) {
+          const double was = Bf16ToF32(from[at]), error = Bf16ToF32(to[at]) - was;
+          totals->squares[at / plane] += was * was;
+          totals->error_squares[at / plane] += error * error;
+        }
+      }
+    }
+    return decoded;
+  }
+
+  nlohmann::ordered_json Row(const Totals& totals) const {
+    const auto positions = static_cast<double>(totals.positions);
+    const double perplexity = std::exp(totals.nll / positions);
+    const double top1 = static_cast<double>(totals.same_top) / positions;
+    nlohmann::ordered_json row = {{"name", totals.name},
+                                  {"model", options_.model_dir},
+                                  {"context", options_.kv_context},
+                                  {"positions", totals.positions},
+                                  {"plain_perplexity", std::exp(totals.plain_nll / positions)},
+                                  {"perplexity", perplexity},
+                                  {"perplexity_change", totals.change()},
+                                  {"kld", totals.divergence / positions},
+                                  {"top1_agreement", top1},
+                                  {"cpu", CpuName()}};
+    std::string bits, rms_k, rms_v;
+    if (totals.values > 0) {
+      row["payload_bits_per_value"] = totals.bits();
+      row["relative_rms_k"] = totals.rms(0);
+      row["relative_rms_v"] = totals.rms(1);
+      bits = fmt::format("{:.3f}", totals.bits());
+      rms_k = fmt::format("{:.5f}", totals.rms(0));
+      rms_v = fmt::format("{:.5f}", totals.rms(1));
+    }
+    fmt::print("{:<10} {:>7} {:>10.4f} {:>+8.3f}% {:>10.6f} {:>8.2f}% {:>9} {:>9}\n", totals.name,
+               bits, perplexity, 100 * totals.change(), totals.divergence / positions, 100 * top1,
+               rms_k, rms_v);
+    return row;
+  }
+
+  const QualityOptions& options_;
+  std::unique_ptr<Runtime> runtime_, other_;
+  std::vector<std::unique_ptr<LayerCodec>> codecs_;
+  std::vector<Totals> totals_;  // of the codecs, then of the other arithmetic
+  int windows_ = 0;
+};
+
+}  // namespace
+
+Status RunCodecQuality(const QualityOptions& options) {
+  const std::string dir =
+      options.text_dir.empty() ? options.model_dir + "/held_out" : options.text_dir;
+  ASSIGN_OR_RETURN(const auto texts, ReadHeldOut(dir));
+  ASSIGN_OR_RETURN(const auto quality, CodecQuality::Create(options));
+  for (const std::string& text : texts) RETURN_IF_ERROR(quality->ScoreText(text));
+  return quality->Report();
+}
+
+}  // namespace kvcake::bench
