@@ -66,7 +66,7 @@ class AdminTest(TenantsTest):
         server = self.start("--admin-key", "root")
         server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1})
         self.assertEqual(server.request("POST", "/cache/reset", "{}")[0], 401)
-        self.assertGreater(server.metric("kvcake_pages", state="cached"), 0)
+        self.assertGreater(self.cached_pages(server), 0)
         server.post("/cache/reset", {}, headers=bearer("root"))
         self.assertEqual(server.metric("kvcake_pages", state="cached"), 0)
         self.assertEqual(server.stop(), 0)
