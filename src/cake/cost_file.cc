@@ -1,10 +1,7 @@
 #include "cake/cost_file.h"
 
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
@@ -45,15 +42,15 @@ void LoadCosts(const std::string& path, const Learners& learners) {
                json ? fmt::format("{}: {}", path, why) : why);  // which names the file
 }
 
-void SaveCosts(const std::string& path, const Learners& learners) {
+void SaveCosts(const std::string& path, const Learners& learners, FileSystem& fs) {
   nlohmann::json json = {{"compute", learners.compute.ToJson()},
                          {"tier", learners.restorer.TierCostToJson(learners.tier)}};
   if (learners.writes != nullptr) json["seen"] = learners.writes->SeenToJson();
-  const std::string temporary = path + ".tmp." + std::to_string(getpid());
-  std::error_code error;
-  std::ofstream(temporary) << json.dump() << '\n';
-  std::filesystem::rename(temporary, path, error);
-  if (error) std::filesystem::remove(temporary, error);
+  const Status written = WriteText(fs, path, json.dump() + '\n');
+  // A directory that is not there has been cleared, and there is nothing to keep costs for.
+  if (!written && written.error().code != ErrorCode::kNotFound) {
+    spdlog::warn("what was measured of compute and loads is not kept: {}", written.error().message);
+  }
 }
 
 }  // namespace kvcake

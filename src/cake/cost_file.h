@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cake/restorer.h"
+#include "io/file_system.h"
 #include "store/write_behind.h"
 
 namespace kvcake {
@@ -22,6 +23,8 @@ struct Learners {
 // Where the costs of `device`, a text that names it and how it is used, are kept in a store.
 std::string CostPath(const std::string& store_dir, const ChunkKey& root, std::string_view device);
 void LoadCosts(const std::string& path, const Learners& learners);
-void SaveCosts(const std::string& path, const Learners& learners);
+// Replaces the file when all of the new one is written; what fails is only logged.
+void SaveCosts(const std::string& path, const Learners& learners,
+               FileSystem& fs = FileSystem::Real());
 
 }  // namespace kvcake

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/temp_dir_testing.h"
+#include "io/faulty_file_system_testing.h"
 #include "store/memory_tier.h"
 
 namespace kvcake {
@@ -73,6 +74,21 @@ TEST_F(CostFileTest, AHugeFileIsRefusedByNameAndWrittenAnew) {
   EXPECT_THAT(log_.str(), HasSubstr("more than the limit of"));
   SaveCosts(path_, {.compute = cost_, .restorer = *restorer_});
   EXPECT_TRUE(Teaches());
+}
+
+TEST_F(CostFileTest, AWriteThatFailsLeavesTheGoodFileAndNothingElse) {
+  FaultyFileSystem full(FileSystem::Real(), 1);
+  full.Set({.no_space = 1});
+  SaveCosts(path_, {.compute = cost_, .restorer = *restorer_}, full);
+  EXPECT_THAT(log_.str(), HasSubstr("no space left"));
+  EXPECT_TRUE(Teaches());
+  const std::filesystem::directory_iterator files(dir_.path());
+  EXPECT_EQ(std::distance(files, {}), 1);
+}
+
+TEST_F(CostFileTest, IsPrivate) {
+  EXPECT_EQ(std::filesystem::status(path_).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
 }
 
 TEST_F(CostFileTest, AFileOfManyValuesIsRefused) {

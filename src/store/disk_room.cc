@@ -16,6 +16,8 @@ constexpr int kFirstScanThreadsMax = 4;
 constexpr uint64_t kWritesInFlight = 8;
 // Where as many cannot be removed, the next will not be either.
 constexpr int kEvictionFailuresMax = 64;
+// Longer than a burst of writes, shorter than people take to delete something.
+constexpr Seconds kStillFullPause{10};
 constexpr int kLockTries = 100;
 constexpr std::chrono::milliseconds kLockPause{5};
 
@@ -50,7 +52,7 @@ Result<std::unique_ptr<FileLock>> DiskRoom::LockToEvict(bool patient) {
 Status DiskRoom::MakeRoom(uint64_t bytes) {
   MutexLock lock(mutex_);
   const DiskTierOptions& options = context_.options;
-  Catalogue& files = context_.index.files();
+  const Catalogue& files = context_.index.files();
   if (Clock::Real().Now() - scan_.began() > options.rescan_interval) scan_.Run();
   const auto full = [&] { return files.bytes() + bytes > options.capacity_bytes; };
   if (!full()) return {};
@@ -64,6 +66,36 @@ Status DiskRoom::MakeRoom(uint64_t bytes) {
                 "{} is full, and another process keeps the lock to make room: {}",
                 context_.store.Base(), context_.store.LockPath());
   }
+  return EvictWhile(full);
+}
+
+Status DiskRoom::FreeSpace(uint64_t bytes) {
+  MutexLock lock(mutex_);
+  if (Clock::Real().Now() < free_space_again_) {
+    return Fail(ErrorCode::kResourceExhausted, "eviction made no room in {} a moment ago",
+                context_.store.Base());
+  }
+  ASSIGN_OR_RETURN(const auto store_lock, LockToEvict(/*patient=*/true));
+  if (!store_lock) {
+    return Fail(ErrorCode::kResourceExhausted, "another process keeps the lock to make room: {}",
+                context_.store.LockPath());
+  }
+  const uint64_t enough = evicted_bytes_ + bytes;
+  const auto full = [&] { return evicted_bytes_ < enough; };
+  RETURN_IF_ERROR(EvictWhile(full));
+  if (!full()) return {};
+  return Fail(ErrorCode::kResourceExhausted, "nothing is left to evict in {}",
+              context_.store.Base());
+}
+
+void DiskRoom::NoteStillFull() {
+  MutexLock lock(mutex_);
+  free_space_again_ = Clock::Real().Now() + kStillFullPause;
+}
+
+template <typename Full>
+Status DiskRoom::EvictWhile(Full full) {
+  Catalogue& files = context_.index.files();
   std::unordered_set<ChunkId> stuck;
   int failures = 0;
   while (full()) {
@@ -109,6 +141,7 @@ DiskRoom::Eviction DiskRoom::EvictColdest(const CatalogueEntry& coldest) {
   if (removed) {
     faults_.Succeeded();
     ++evicted_;
+    evicted_bytes_ += coldest.bytes;
   }
   return Eviction::kDone;
 }

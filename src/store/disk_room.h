@@ -29,6 +29,12 @@ class DiskRoom {
   // is ours too: the directory may then exceed its capacity by the writes in flight, and no more.
   // kResourceExhausted, naming the reason.
   Status MakeRoom(uint64_t bytes) EXCLUDES(mutex_);
+  // Evicts that many bytes of what was used longest ago, however far below its capacity the
+  // directory is: the file system is full. kResourceExhausted where nothing can be evicted, and for
+  // a while after NoteStillFull.
+  Status FreeSpace(uint64_t bytes) EXCLUDES(mutex_);
+  // Notes that what FreeSpace evicted was of no use: others fill the file system.
+  void NoteStillFull() EXCLUDES(mutex_);
   // Evicts down to the capacity, where there is more.
   void Shrink() EXCLUDES(mutex_);
   bool IsOverfull() const;
@@ -44,14 +50,19 @@ class DiskRoom {
   enum class Eviction { kDone, kPinned, kFailed };
   Result<std::unique_ptr<FileLock>> LockToEvict(bool patient) REQUIRES(mutex_);
   Eviction EvictColdest(const CatalogueEntry& coldest) REQUIRES(mutex_);
+  // Evicts the coldest, one after another, while `full` returns true.
+  template <typename Full>
+  Status EvictWhile(Full full) REQUIRES(mutex_);
 
   DiskContext& context_;
   FaultLog faults_{"removing files to make room"};
   std::atomic<uint64_t> evicted_{0};
+  std::atomic<uint64_t> evicted_bytes_{0};  // to make room
   std::atomic<uint64_t> evictions_failed_{0};
 
   Mutex mutex_;
   DiskScan scan_ GUARDED_BY(mutex_);
+  TimePoint free_space_again_ GUARDED_BY(mutex_){};  // before that, FreeSpace evicts nothing
 };
 
 }  // namespace kvcake

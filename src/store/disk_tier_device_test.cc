@@ -1,6 +1,7 @@
 // Devices that do not answer, and files of theirs that cannot be read: what it costs, and that it
 // ends when the fault does.
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 
 #include <atomic>
 #include <set>
@@ -277,6 +278,44 @@ TEST_F(UnreadableFileTest, PermissionsAreNotTheDevicesFault) {
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(Read(i), ErrorCode::kIo);
   fs_.Set({});
   EXPECT_EQ(Read(5), std::nullopt) << "at once: nothing was closed";
+}
+
+// A file system of memory, gone with the test.
+class SmallFileSystem {
+ public:
+  explicit SmallFileSystem(const char* size) {
+    mounted_ = mount("tmpfs", dir_.path().c_str(), "tmpfs", 0, size) == 0;
+  }
+  ~SmallFileSystem() {
+    if (mounted_) umount2(dir_.path().c_str(), MNT_DETACH);
+  }
+  bool mounted() const { return mounted_; }
+  const std::string& path() const { return dir_.path(); }
+
+ private:
+  const TempDir dir_;
+  bool mounted_ = false;
+};
+
+TEST(FullFileSystemTest, SmallerThanTheCapacityKeepsTakingNewChunks) {
+  SmallFileSystem disk("size=64m,mode=0700");
+  if (!disk.mounted()) GTEST_SKIP() << "only root may mount";
+  DiskTierOptions options;
+  options.dir = disk.path();
+  options.layout = SmallLayout();
+  options.root = Root();
+  options.capacity_bytes = 1ull << 30;
+  auto tier = DiskTier::Open(options, FileSystem::Real()).value();
+  const auto chain = Chain(static_cast<int>((80 << 20) / options.layout.page_bytes()));
+  size_t refused = 0;
+  for (size_t i = 0; i < chain.size(); ++i) {
+    refused += !PutChunk(*tier, options.layout, chain[i], ParentOf(chain, i));
+  }
+  EXPECT_EQ(refused, 0u);
+  EXPECT_GT(tier->Stats().evicted, 0u);
+  EXPECT_TRUE(tier->Residency(chain).back());
+  EXPECT_EQ(ReadBack(*tier, options.layout, chain.back(), ParentOf(chain, chain.size() - 1)),
+            std::nullopt);
 }
 
 }  // namespace

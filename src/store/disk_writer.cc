@@ -12,6 +12,10 @@
 namespace kvcake {
 namespace {
 
+// Tries to write one chunk on a full file system, where another writer may take the room that
+// eviction makes.
+constexpr int kFullTriesMax = 3;
+
 struct alignas(kDirectAlign) Block {
   std::array<std::byte, kDirectAlign> bytes;
 };
@@ -79,7 +83,7 @@ Status DiskWriter::Write(const ChunkWrite& chunk) {
   RETURN_IF_ERROR(room_.MakeRoom(context_.page_bytes()));
   const std::string path = context_.PathOf(chunk.key);
   const std::string temporary = TemporaryName(path);
-  auto status = WriteTemporary(temporary, chunk);
+  auto status = WriteMakingSpace(temporary, chunk);
   if (status) status = MoveIntoPlace(temporary, path);
   if (status && context_.options.durable) status = SyncNames(chunk.key);
   if (!status) {
@@ -88,6 +92,20 @@ Status DiskWriter::Write(const ChunkWrite& chunk) {
   }
   context_.index.AddWritten(chunk.key, context_.page_bytes());
   return {};
+}
+
+Status DiskWriter::WriteMakingSpace(const std::string& path, const ChunkWrite& chunk) {
+  for (int tries = 1;; ++tries) {
+    auto status = WriteTemporary(path, chunk);
+    if (status || status.error().code != ErrorCode::kResourceExhausted) return status;
+    // Where no file was made descriptors are short, and evicting is no remedy for that.
+    if (!context_.fs.Remove(path)) return status;
+    if (tries == kFullTriesMax) {
+      room_.NoteStillFull();
+      return status;
+    }
+    if (!room_.FreeSpace(context_.page_bytes())) return status;  // which names the remedy
+  }
 }
 
 Status DiskWriter::WriteTemporary(const std::string& path, const ChunkWrite& chunk) {

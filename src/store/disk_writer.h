@@ -32,6 +32,8 @@ class DiskWriter {
 
  private:
   Status Write(const ChunkWrite& chunk);
+  // Where the file system is full, evicts and tries again.
+  Status WriteMakingSpace(const std::string& path, const ChunkWrite& chunk);
   Status WriteTemporary(const std::string& path, const ChunkWrite& chunk);
   Result<std::unique_ptr<File>> CreateTemporary(const std::string& path, const ChunkKey& key,
                                                 bool direct);

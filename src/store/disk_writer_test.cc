@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
+#include <thread>
 
 #include "base/mutex.h"
 #include "io/faulty_file_system_testing.h"
@@ -36,12 +38,22 @@ class RecordingFileSystem : public FaultyFileSystem {
   }
   Status Remove(const std::string& path) override {
     Note("remove", path);
+    if (full_until_removed && path.find(".tmp.") == std::string::npos) Set({});
     return FaultyFileSystem::Remove(path);
+  }
+  Status MakeDirs(const std::string& path) override {
+    const Status status = FaultyFileSystem::MakeDirs(path);
+    if (auto pause = std::exchange(after_make_dirs, nullptr)) pause();
+    return status;
   }
   std::vector<std::string> Take() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return std::exchange(calls_, {});
   }
+
+  // Called once, before the next MakeDirs returns: the directories are there and not durable.
+  std::function<void()> after_make_dirs;
+  bool full_until_removed = false;  // faults end when a chunk is removed
 
  private:
   void Note(const std::string& what, const std::string& path) EXCLUDES(mutex_) {
@@ -158,6 +170,52 @@ TEST_F(DiskWriterTest, ANameIsDurableWhenTheDirectoriesDownToItAre) {
   const std::string top = dir_.path().substr(dir_.path().rfind('/') + 1);
   EXPECT_EQ(fs_.Take(), (Calls{"sync " + shard_, "sync " + Root().Hex(), "sync v1", "sync " + top}))
       << "another process may have written it and not have said so yet";
+}
+
+TEST_F(DiskWriterTest, WhileDirectoriesAreMadeAnewNobodyBelievesThemDurable) {
+  Open(/*durable=*/true);
+  ASSERT_TRUE(Put(key_));
+  stdfs::remove_all(context_->store.Base());  // another process clears the store
+  ChunkKey first = key_, second = key_;
+  first.digest[31] ^= 1;
+  second.digest[31] ^= 2;
+  Calls of_second;
+  fs_.after_make_dirs = [&] {
+    fs_.Take();
+    std::thread([&] { EXPECT_TRUE(Put(second)); }).join();
+    of_second = fs_.Take();
+  };
+  ASSERT_TRUE(Put(first));
+  const std::string name = second.Hex();
+  const std::string top = dir_.path().substr(dir_.path().rfind('/') + 1);
+  EXPECT_EQ(of_second, (Calls{"create " + name + ".tmp", "rename " + name, "sync " + shard_,
+                              "sync " + Root().Hex(), "sync v1", "sync " + top}));
+}
+
+TEST_F(DiskWriterTest, AFullFileSystemLosesWhatWasUsedLongestAgo) {
+  Open();
+  const auto chain = Chain(4);
+  for (size_t i = 0; i < chain.size(); ++i) {
+    ASSERT_TRUE(Put(chain[i]));
+    const int64_t used_s = UnixSeconds() - 1000 + static_cast<int64_t>(i);
+    ASSERT_TRUE(fs_.Touch(context_->PathOf(chain[i]), used_s));
+  }
+  Open();
+  room_->ScanFirst();
+  fs_.Set({.no_space = 1});
+  fs_.full_until_removed = true;
+  const ChunkKey fresh = Chain(1, 1)[0];
+  ASSERT_TRUE(Put(fresh));
+  EXPECT_TRUE(context_->index.Contains(fresh));
+  EXPECT_EQ(context_->index.Contains(chain), (std::vector<bool>{false, true, true, true}));
+}
+
+TEST_F(DiskWriterTest, AFileSystemThatOthersFillDoesNotCostTheWholeStore) {
+  Open();
+  for (const ChunkKey& key : Chain(20)) ASSERT_TRUE(Put(key));
+  fs_.Set({.no_space = 1});
+  for (const ChunkKey& key : Chain(20, 1)) EXPECT_FALSE(Put(key));
+  EXPECT_GE(context_->index.Totals().first, 17u);
 }
 
 TEST_F(DiskWriterTest, WhatHasTheChunksNameAndIsNoFileMakesWay) {
