@@ -278,8 +278,8 @@ class RestoreTest(EngineTest):
                 engine = self.engine(policy=policy)
                 (request,) = self.run_all(engine, [self.prompt(100, 82)])
                 self.check(engine, request)
-                self.assertGreaterEqual(engine.jumps, 1)
-                if policy == "load":
+                if policy == "load":  # with cake, it depends on who is faster
+                    self.assertGreaterEqual(engine.jumps, 1)
                     self.assertEqual(engine.computed_tokens, 2 + 3)  # and the answer's
                 engine.close()
 
@@ -343,6 +343,19 @@ class RestoreTest(EngineTest):
         self.assertEqual((engine.jumps, engine.computed_tokens), (0, 82 + 3))
         engine.close()
 
+    def test_what_is_no_token_parts_keys_from_its_chunk_on(self):
+        engine = self.engine()
+        worker = engine.workers[0]
+        keys = {}
+        for name, extras in (("plain", {}), ("image", {2: b"x"}), ("other", {2: b"y"})):
+            engine.planner.add(name, list(range(24)), 24, RequestKey(b"", extras))
+            worker.bind(engine.planner.step({}, lambda name: [], 0))
+            keys[name] = worker._requests[name].keys
+            engine.planner.finish(name)
+        for i in range(6):
+            self.assertEqual(len({made[i] for made in keys.values()}), 1 if i < 2 else 3)
+        engine.close()
+
     def test_an_answer_that_fills_a_chunk_is_kept(self):
         request = self.prompt(100, 78)
         self.fill([request])
@@ -399,6 +412,18 @@ class FailureTest(EngineTest):
                 self.run_all(engine, [again])
                 self.check(engine, again)
                 engine.close()
+
+    def test_a_jump_writes_all_chunks_or_none(self):
+        self.fill([self.prompt(100, 82)])
+        engine = self.engine(policy="load")
+        written = []
+        engine.ranks[0].write = lambda chunks, blocks: written.append(len(chunks))
+        self.fail_jumps(engine, 1)
+        engine.submit(self.prompt(100, 82))
+        while engine.failed == 0:
+            engine.step()
+        self.assertEqual(written, [])
+        engine.close()
 
     def test_with_several_ranks_it_ends_the_engine(self):
         self.fill([self.prompt(100, 82)], ranks=2)
@@ -466,6 +491,18 @@ class PlannerTest(unittest.TestCase):
 
     def hear(self, planner, front, until, chunks=10, ranks=1, epoch=1):
         planner.hear(Report({"r": Progress(epoch, front, until, chunks, ranks)}))
+
+    def test_workers_forget_what_they_were_told_of_and_nothing_else(self):
+        for told in (False, True):
+            planner = self.planner()
+            if told:
+                self.step(planner, 0, 4)
+                self.hear(planner, 0, 0, chunks=0)  # nothing is restored any more
+                self.step(planner, 4, 8)
+            planner.preempt("r")
+            planner.finish("r")
+            step = planner.step({}, lambda name: [], 0)
+            self.assertEqual((step.begins, step.forgotten), ([], ["r"] if told else []))
 
     def test_admission_waits_for_the_first_word_but_not_for_ever(self):
         planner = self.planner()
@@ -549,6 +586,11 @@ class PlannerTest(unittest.TestCase):
         step = planner.step({"r": (40, 42)}, lambda name: list(range(11)), 2)
         self.assertEqual(step.jumps[0].first, 1)
         self.assertEqual(step.jumps[0].blocks, [-1, 3, 4, 5, 6, 7, 8, 9])
+
+    def test_workers_hear_that_their_failures_are_known(self):
+        planner = self.planner()
+        planner.hear(Report({}, failures=1))
+        self.assertEqual(planner.step({}, lambda name: [], 0).failures_seen, 1)
 
     def test_slices_end_where_chunks_do(self):
         planner = self.planner()
@@ -665,9 +707,9 @@ class ConfigTest(unittest.TestCase):
                 config.read_config(given)
 
     def test_an_unknown_vllm_is_refused_by_name(self):
-        for version in ("0.31.0", "0.32.0", "0.32.1+cpu"):
+        for version in ("0.32.0", "0.32.1+cpu"):
             config.check_version(version, {})
-        for version in ("0.30.2", "0.34.0", "1.32.0"):
+        for version in ("0.31.0", "0.33.0", "1.32.0"):
             with self.assertRaisesRegex(RuntimeError, version.replace(".", "\\.")):
                 config.check_version(version, {})
             config.check_version(version, {"KVCAKE_VLLM_ANY": "1"})

@@ -32,6 +32,7 @@ class _Request:
     epoch: int
     cached: int = 0  # chunks that the prefix cache had as the epoch began: they are not loaded
     known_chunks: int = 0  # whose keys the workers can make
+    told: bool = False  # workers know of it, from this epoch or one before
     restoring: bool = False
     progress: Progress | None = None  # of this epoch, from all ranks
     asked: int = 0  # times that its admission waited for the first report
@@ -71,8 +72,8 @@ class Planner:
         """Finished or aborted, or unknown."""
         if request in self._requests:
             self._end(request)
-            del self._requests[request]
-            if not self._drop_begin(request):
+            self._next.begins = [b for b in self._next.begins if b.request != request]
+            if self._requests.pop(request).told:
                 self._next.forgotten.append(request)
 
     def _begin(self, request: str, cached_tokens: int) -> None:
@@ -97,12 +98,6 @@ class Planner:
         if state.restoring and not any(b.epoch == state.epoch for b in self._next.begins):
             self._next.ends.append((request, state.epoch))
         state.restoring, state.jump = False, None
-
-    # A begin that was not sent yet; false: there is none, or another one was sent before.
-    def _drop_begin(self, request: str) -> bool:
-        mine = [begin for begin in self._next.begins if begin.request == request]
-        self._next.begins = [b for b in self._next.begins if b.request != request]
-        return bool(mine) and not any(name == request for name, _ in self._next.ends)
 
     def _packed(self, state: _Request, first: int, end: int) -> bytes:
         return array.array("i", state.tokens[first * self._chunk:end * self._chunk]).tobytes()
@@ -187,6 +182,8 @@ class Planner:
         """What travels with a step that computes tokens [start, end) of each request."""
         step, self._next = self._next, Step()
         step.tokens, step.failures_seen = tokens, self._failures
+        for begin in step.begins:
+            self._requests[begin.request].told = True
         for name, (start, end) in scheduled.items():
             state = self._requests.get(name)
             if state is None:
