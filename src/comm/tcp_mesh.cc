@@ -113,7 +113,8 @@ class Mesh {
   }
 
   void Shake(int peer, const AttemptPtr& attempt) {
-    errors_[peer] = "it does not answer";
+    // What it failed to prove the last time says more, should time be up in the midst of this one.
+    if (errors_[peer] != kUnproved) errors_[peer] = "it does not answer";
     attempt->link =
         std::make_unique<Link>(std::move(attempt->socket), options_.tls, Link::Role::kCalls);
     attempt->link->AsyncHandshake([this, peer, attempt](error_code error) {
