@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -235,6 +236,107 @@ Value Extreme(const Value& value, Args& args) {
   return *best;
 }
 
+Value IntFilter(const Value& value, Args& args) {
+  const auto bound = Bind(args, "int", {"default", "base"});
+  if (bound[1]) RaiseUnsupported("the filter int with a base");
+  if (value.Is(Type::kUndefined)) Raise("{}", value.Text());
+  if (value.IsInteger()) return Value::Int(value.integer);
+  if (value.Is(Type::kFloat) && std::fabs(value.real) < 9e18) {
+    return Value::Int(static_cast<int64_t>(value.real));
+  }
+  if (value.Is(Type::kString)) {
+    const std::string text = Strip(value.Text(), nullptr, Side::kBoth);
+    const std::string digits = text.substr(text.starts_with('-') ? 1 : 0);
+    if (!digits.empty() && digits.size() < 19 &&
+        digits.find_first_not_of("0123456789") == digits.npos) {
+      return Value::Int(std::stoll(text));
+    }
+    // What Python reads as a number in another way is not guessed.
+    if (text.find_first_of("0123456789") != text.npos) {
+      RaiseUnsupported("the filter int of {}", Repr(value));
+    }
+  } else if (value.Is(Type::kFloat)) {
+    RaiseUnsupported("the filter int of a large number");
+  }
+  return bound[0] ? *bound[0] : Value::Int(0);
+}
+
+Value Folded(const Value& value) {
+  return value.Is(Type::kString) ? Text(Lower(value.Text())) : value;
+}
+
+Value Sort(const Value& value, Args& args) {
+  const auto bound = Bind(args, "sort", {"reverse", "case_sensitive", "attribute"});
+  const bool reverse = bound[0] && bound[0]->Truth();
+  const bool exact = bound[1] && bound[1]->Truth();
+  const bool by = bound[2] && !bound[2]->Is(Type::kNone);
+  if (by && bound[2]->Is(Type::kString) && bound[2]->Text().find(',') != std::string::npos) {
+    RaiseUnsupported("the filter sort by several attributes");
+  }
+  Items keyed;
+  for (const Value& item : Iterate(value)) {
+    const Value key = by ? AttributeOf(item, *bound[2]) : item;
+    keyed.emplace_back(exact ? key : Folded(key), item);
+  }
+  std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
+    return reverse ? Compare(b.first, a.first) < 0 : Compare(a.first, b.first) < 0;
+  });
+  Values out;
+  for (auto& entry : keyed) out.push_back(std::move(entry.second));
+  return Value::List(std::move(out));
+}
+
+Value DictSort(const Value& value, Args& args) {
+  const auto bound = Bind(args, "dictsort", {"case_sensitive", "by", "reverse"});
+  if (!value.Is(Type::kDict)) Raise("dictsort takes a dictionary");
+  const bool exact = bound[0] && bound[0]->Truth();
+  const bool reverse = bound[2] && bound[2]->Truth();
+  const std::string by = bound[1] ? Str(*bound[1]) : "key";
+  if (by != "key" && by != "value") Raise("dictsort sorts by key or by value");
+  Items keyed;
+  for (const auto& [key, item] : value.Dict()) {
+    const Value& subject = by == "key" ? key : item;
+    keyed.emplace_back(exact ? subject : Folded(subject), Value::List({key, item}, Type::kTuple));
+  }
+  std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
+    return reverse ? Compare(b.first, a.first) < 0 : Compare(a.first, b.first) < 0;
+  });
+  Values out;
+  for (auto& entry : keyed) out.push_back(std::move(entry.second));
+  return Value::List(std::move(out));
+}
+
+Value Unique(const Value& value, Args& args) {
+  const auto bound = Bind(args, "unique", {"case_sensitive", "attribute"});
+  const bool exact = bound[0] && bound[0]->Truth();
+  const bool by = bound[1] && !bound[1]->Is(Type::kNone);
+  Value seen = Value::Dict({});
+  Values out;
+  for (const Value& item : Iterate(value)) {
+    Value key = by ? AttributeOf(item, *bound[1]) : item;
+    if (!exact) key = Folded(key);
+    if (seen.Find(key)) continue;
+    seen.Dict().emplace_back(key, Value::None());
+    out.push_back(item);
+  }
+  return Generator(std::move(out));
+}
+
+Value Sum(const Value& value, Args& args) {
+  const auto bound = Bind(args, "sum", {"attribute", "start"});
+  Value total = bound[1] ? *bound[1] : Value::Int(0);
+  if (total.Is(Type::kString)) Raise("sum() can't sum strings");
+  const bool by = bound[0] && !bound[0]->Is(Type::kNone);
+  for (const Value& item : Iterate(value)) {
+    const Value next = by ? AttributeOf(item, *bound[0]) : item;
+    if (next.Is(Type::kFloat) || total.Is(Type::kFloat)) {
+      RaiseUnsupported("the filter sum of floats");  // Python's carries a compensation
+    }
+    total = Binary("+", total, next);
+  }
+  return total;
+}
+
 }  // namespace
 
 Function FindFilter(std::string_view name) {
@@ -268,6 +370,11 @@ Function FindFilter(std::string_view name) {
       {"indent", Indent},
       {"min", Extreme<false>},
       {"max", Extreme<true>},
+      {"int", IntFilter},
+      {"sort", Sort},
+      {"dictsort", DictSort},
+      {"unique", Unique},
+      {"sum", Sum},
   };
   const auto found = filters.find(name);
   return found == filters.end() ? nullptr : found->second;

@@ -97,7 +97,12 @@ z is false;n is odd;n is even;n is divisibleby 7;n is divisibleby(3);n is eq 7;n
 n is le 7;n is gt 8;n is ge 8;1 is in l;no is sameas none;range is callable;'A' is upper;'a' is lower
 s is not string;not s is string;missing is iterable;missing is string;n is nothing;n is not none and t
 l | length > 2;l | length + 1;-1 | abs;(l | map('string') | list) + [1];l | select('in', [1, 2]) | list
-l | map('nothing') | list;no | selectattr('x') | list;no | map('upper') | list;n[1:];d.items() | list;d.items() | length;d.keys() | list | tojson
+l | map('nothing') | list;'12' | int;' -3 ' | int;f | int;'x' | int;'x' | int(9);no | int;missing | int;t | int;l | sort
+l | sort(reverse=true);['b', 'A', 'a', 'B'] | sort;['b', 'A'] | sort(case_sensitive=true);d | dictsort
+nested | sort(attribute='r') | map(attribute='r') | list;['a', 1] | sort;l | dictsort
+{'b': 1, 'A': 2, 'c': 0} | dictsort;{'b': 1, 'A': 2} | dictsort(by='value', reverse=true)
+[1, 2, 1, 'a', 'A', 1.0] | unique | list;[[1]] | unique | list;l | sum;[] | sum;['a'] | sum
+[{'n': 1}, {'n': 2}] | sum(attribute='n');[{'n': 1}] | sum('n', 5);no | selectattr('x') | list;no | map('upper') | list;n[1:];d.items() | list;d.items() | length;d.keys() | list | tojson
 """
 TEMPLATES = [
     "{% for x in l %}{{ loop.index }}{{ loop.index0 }}{{ loop.first }}{{ loop.last }}{{ x }};"
