@@ -206,6 +206,7 @@ Value Indent(const Value& value, Args& args) {
     Budget::CheckSize(std::max<int64_t>(bound[0]->integer, 0));
     pad.assign(std::max<int64_t>(bound[0]->integer, 0), ' ');
   }
+  if (!value.Is(Type::kString)) Raise("indent takes a string");
   const std::string text = Plain(value, "indent");
   if (text.find_first_of("\r\v\f\x1c\x1d\x1e") != text.npos || text.find("\xc2\x85") != text.npos ||
       text.find("\xe2\x80\xa8") != text.npos || text.find("\xe2\x80\xa9") != text.npos) {

@@ -355,7 +355,8 @@ bool IsKnownToPython(const Value& object, std::string_view name) {
       "translate zfill ";
   static constexpr std::string_view kDict = " clear fromkeys pop popitem setdefault update ";
   static constexpr std::string_view kList =
-      " append clear copy extend insert pop remove reverse sort start stop step mapping "
+      " append clear copy count index extend insert pop remove reverse sort start stop step "
+      "mapping "
       "isdisjoint send throw close ";
   static constexpr std::string_view kNumber =
       " real imag numerator denominator conjugate bit_length bit_count to_bytes from_bytes "

@@ -13,7 +13,7 @@ bool IsIterable(const Value& v) {
 // What has a length and items by key; a generator has neither.
 bool IsSequence(const Value& v) {
   return v.Is(Type::kString) || v.Is(Type::kList) || v.Is(Type::kTuple) || v.Is(Type::kDict) ||
-         (v.Is(Type::kSequence) && v.Kind().starts_with("range"));
+         v.Is(Type::kUndefined) || (v.Is(Type::kSequence) && v.Kind().starts_with("range"));
 }
 bool IsInteger(const Value& v) { return v.Is(Type::kInt); }
 bool IsTrue(const Value& v) { return v.Is(Type::kBool) && v.integer; }

@@ -402,7 +402,7 @@ Values Iterate(const Value& value) {
       std::string text;
       AppendUtf8(code, &text);
       Budget::Spend(1);
-      out.push_back(Value::String(std::move(text), value.safe));
+      out.push_back(Value::String(std::move(text)));
     }
     return out;
   }

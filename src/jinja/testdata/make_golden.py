@@ -102,7 +102,7 @@ l | sort(reverse=true);['b', 'A', 'a', 'B'] | sort;['b', 'A'] | sort(case_sensit
 nested | sort(attribute='r') | map(attribute='r') | list;['a', 1] | sort;l | dictsort
 {'b': 1, 'A': 2, 'c': 0} | dictsort;{'b': 1, 'A': 2} | dictsort(by='value', reverse=true)
 [1, 2, 1, 'a', 'A', 1.0] | unique | list;[[1]] | unique | list;l | sum;[] | sum;['a'] | sum
-[{'n': 1}, {'n': 2}] | sum(attribute='n');[{'n': 1}] | sum('n', 5);no | selectattr('x') | list;no | map('upper') | list;n[1:];d.items() | list;d.items() | length;d.keys() | list | tojson
+[{'n': 1}, {'n': 2}] | sum(attribute='n');[{'n': 1}] | sum('n', 5);n | indent;missing is sequence;html | safe | list;no | selectattr('x') | list;no | map('upper') | list;n[1:];d.items() | list;d.items() | length;d.keys() | list | tojson
 """
 TEMPLATES = [
     "{% for x in l %}{{ loop.index }}{{ loop.index0 }}{{ loop.first }}{{ loop.last }}{{ x }};"
