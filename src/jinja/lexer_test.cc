@@ -1,0 +1,48 @@
+#include "jinja/lexer.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/source_dir_testing.h"
+
+namespace kvcake::jinja {
+namespace {
+
+constexpr const char* kKindNames[] = {"text",         "block_begin", "block_end", "variable_begin",
+                                      "variable_end", "name",        "string",    "integer",
+                                      "float",        "operator"};
+
+TEST(Lexer, MakesTheTokensThatJinja2Makes) {
+  std::ifstream file(SourceDir() + "/src/jinja/testdata/lexer.json");
+  const auto cases = nlohmann::json::parse(file);
+  ASSERT_GT(cases.size(), 50u);
+  for (const auto& entry : cases) {
+    const auto source = entry["source"].get<std::string>();
+    const auto tokens = Lex(source);
+    nlohmann::json seen;
+    if (tokens) {
+      seen = nlohmann::json::array();
+      for (const Token& token : *tokens) {
+        seen.push_back({kKindNames[static_cast<int>(token.kind)], token.text, token.line});
+      }
+    }
+    EXPECT_EQ(seen, entry["tokens"]) << source << (tokens ? "" : tokens.error().message);
+  }
+}
+
+TEST(Lexer, AnErrorNamesItsLine) {
+  const auto tokens = Lex("a\n\n{{ b ! }}");
+  ASSERT_FALSE(tokens);
+  EXPECT_EQ(tokens.error().message, "line 3: ! }} is not known in an expression");
+}
+
+TEST(Lexer, NamesBeyondAsciiAreUnsupported) {
+  const auto tokens = Lex("{{ \xc3\xa9 }}");
+  ASSERT_FALSE(tokens);
+  EXPECT_EQ(tokens.error().code, ErrorCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace kvcake::jinja

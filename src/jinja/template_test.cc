@@ -1,0 +1,69 @@
+#include "jinja/template.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/source_dir_testing.h"
+
+namespace kvcake::jinja {
+namespace {
+
+Result<std::string> Rendered(const std::string& source, const nlohmann::ordered_json& context,
+                             const Limits& limits = {}) {
+  ASSIGN_OR_RETURN(const Template parsed, Template::Parse(source));
+  return parsed.Render(context, limits);
+}
+
+TEST(Template, MakesWhatJinja2Makes) {
+  std::ifstream file(SourceDir() + "/src/jinja/testdata/golden.json");
+  const auto golden = nlohmann::ordered_json::parse(file);
+  ASSERT_GT(golden["cases"].size(), 300u);
+  for (const auto& entry : golden["cases"]) {
+    const auto source = entry["source"].get<std::string>();
+    const auto text = Rendered(source, golden["context"]);
+    if (entry["result"].is_null()) {
+      EXPECT_FALSE(text) << source << " makes " << text.value_or("");
+    } else {
+      EXPECT_EQ(text.value_or("error: " + (text ? "" : text.error().message)),
+                entry["result"].get<std::string>())
+          << source;
+    }
+  }
+}
+
+TEST(Template, WhatIsNotKnownIsNamedWithItsLineWhenParsed) {
+  for (const auto& [source, message] : std::vector<std::pair<std::string, std::string>>{
+           {"a\n{% include 'x' %}", "line 2: the tag include is not known"},
+           {"\n\n{{ x | pprint }}", "line 3: the filter pprint is not known"},
+           {"{{ x is escaped }}", "line 1: the test escaped is not known"}}) {
+    const auto parsed = Template::Parse(source);
+    ASSERT_FALSE(parsed);
+    EXPECT_EQ(parsed.error().code, ErrorCode::kUnsupported);
+    EXPECT_EQ(parsed.error().message, message);
+  }
+}
+
+TEST(Template, CaseBeyondAsciiIsAnErrorNotAGuess) {
+  const auto text = Rendered("\n{{ s | upper }}", {{"s", "\xc3\xb6"}});
+  ASSERT_FALSE(text);
+  EXPECT_EQ(text.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(text.error().message, "line 2: upper of what is not ASCII is not known");
+}
+
+TEST(Template, AHostileTemplateMeetsALimit) {
+  for (const std::string source :
+       {"{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{{ 'a' * 1000000000 }}",
+        "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}"
+        "{% endfor %}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}"
+        "{% endfor %}{{ ns.x }}"}) {
+    const auto text = Rendered(source, nlohmann::ordered_json::object());
+    ASSERT_FALSE(text) << source;
+    EXPECT_EQ(text.error().code, ErrorCode::kResourceExhausted) << text.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace kvcake::jinja

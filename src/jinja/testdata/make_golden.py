@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Writes golden.json beside itself: templates, contexts and what jinja2 makes of them.
+
+jinja2 (from PyPI) is set up as transformers' apply_chat_template does; null stands for an error.
+"""
+import json
+import pathlib
+
+import jinja2
+import jinja2.ext
+import jinja2.sandbox
+
+
+class Generation(jinja2.ext.Extension):
+    tags = {"generation"}
+
+    def parse(self, parser: "jinja2.parser.Parser") -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        call = self.call_method("_body")
+        return jinja2.nodes.CallBlock(call, [], [], body).set_lineno(line)
+
+    def _body(self, caller: "jinja2.runtime.Macro") -> str:
+        return caller()
+
+
+def environment() -> jinja2.Environment:
+    def raise_exception(message: str) -> None:
+        raise jinja2.exceptions.TemplateError(message)
+
+    def tojson(value: object, ensure_ascii: bool = False, indent: int | None = None,
+               separators: tuple[str, str] | None = None, sort_keys: bool = False) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators,
+                          sort_keys=sort_keys)
+
+    env = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+    env.filters["tojson"] = tojson
+    env.globals["raise_exception"] = raise_exception
+    return env
+
+
+def render(env: jinja2.Environment, source: str, context: dict[str, object]) -> str | None:
+    try:
+        return env.from_string(source).render(**context)
+    except Exception:  # any error of jinja2 or Python is the template's
+        return None
+
+
+CONTEXT = {
+    "s": "Hello, wörld", "w": " \t a b\u00a0\n", "e": "", "n": 7, "z": 0, "m": -3, "f": 2.5,
+    "t": True, "no": None, "l": [3, 1, 2], "d": {"b": 1, "a": [1, {"x": None}], "items": "i"},
+    "html": "<a href=\"x\">&'", "nested": [{"r": "user", "c": {"t": "x"}}, {"r": "tool", "c": 1}],
+    "big": 9007199254740993, "tree": [{"v": 1, "k": [{"v": 2, "k": []}]}, {"v": 3, "k": []}],
+}
+EXPRESSIONS = """
+s|n|f|t|no|l|d|nested|missing|missing.x|d.missing|d.missing.x|d['items']|d.b|d['a'][1].x
+1 + 2 * 3 - 4|7 // 2|-7 // 2|7 % 3|-7 % 3|7 / 2|6 / 3|2 ** 10|2 ** -1|2 ** 3 ** 2|-2 ** 2|1 / 0
+1.5 + 1|1e16|1e15|1e-5|0.0001|1e100|0.1 + 0.2|-0.0|7.5 // 2|-7.5 % 2|1_000|0x1F|1 // 0|f * 2
+'a' + 'b'|'a' ~ 1 ~ none ~ true|'ab' * 3|3 * 'ab'|'a' + 1|[1] + [2]|(1,) + (2,)|[0] * 3|l + 1
+1 < 2 < 3|1 < 3 < 2|1 == 1.0 == true|'a' < 'b'|'a' < 1|[1, 2] < [1, 3]|1 in l|5 not in l|'e' in s
+'x' in d|'b' in d|1 in s|none == missing|missing == missing2|not t|t and z|z or 'x'|t and 'y'
+'a' if t|'a' if z|'a' if z else 'b'|('a' if z) ~ 'q'|l[0]|l[-1]|l[5]|l[5].x|s[0]|s[-1]|s[7:9]|s[99]
+l[1:]|l[:-1]|l[::-1]|s[::-2]|s[-5:]|l[::2]|l[5:1]|l[1:0:-1]|l[::0]|d[1:]|'abc'[1]|(1, 2)[0]|d[[1]]
+w.strip() ~ '|'|w.lstrip()|w.rstrip() ~ '|'|'xxaxx'.strip('x')|'abc'.rstrip('cb')|s.split(', ')
+' a  b '.split()|'a b c'.split(' ', 1)|'a b c'.split(maxsplit=1)|'a,b,c'.rsplit(',', 1)
+'abc'.split('')|'a\\nb\\r\\nc\\n'.splitlines()|'a\\n\\nb'.splitlines(true)|s.startswith('He')
+s.startswith(('x', 'H'))|s.endswith('d')|s.startswith(1)|s.replace('l', 'L')|s.replace('l', 'L', 1)
+'they\\'re a b1c'.title()|'aBc'.upper()|'aBc'.lower()|'aBc'.capitalize()|', '.join(['a', 'b'])
+', '.join([1])|s.find('w')|s.find('q')|s.index('q')|s.rfind('l')|'aXbXc'.count('X')|'12'.isdigit()
+''.isdigit()|'a1'.isalnum()|'ab'.isalpha()|' '.isspace()|'abc'.removeprefix('a')|s.nothing
+d.keys()|d.values()|d.get('b')|d.get('q')|d.get('q', 5)|{'a': 1}.items()|l.index(1)|l.count(3)
+l.append(1)|{1: 2, 'a': none, (1, 2): 3.0}|{}|[]|()|(1,)|{'a': 1, 'a': 2}|['it\\'s', '"', '\\n\\x01é']
+missing ~ 'x'|missing + 'x'|missing()|missing + 1|-missing|missing < 1|1 in missing|missing[0]|s()|n.x
+range(3)|range(1, 7, 2) ~ ''|range(5)[2]|range(200000)|dict(a=1, b=2)|namespace(a=1).a|range(0, 3, 0)
+[true, false, none, 1.0, 'x']|"a\\tb"|'\\u00e9'|'a' 'b'|+1|- -1|+'a'|-t|not not 1|1 if 2 if 0 else 3
+raise_exception('no')|big|1.0|100000000000000000000.0|true + 1|l == [3, 1, 2]|d == d|(1) == [1]|{} == {}
+"""
+FILTERED = """
+missing | default('x');e | default('x', true);no | d('x');e | d('x');l | length;s | count
+n | length;missing | length;l | join(', ');nested | join('-', attribute='r');s | join('.');d | tojson
+l | tojson;d | tojson(indent=2);d | tojson(indent=4, sort_keys=true);s | tojson(ensure_ascii=true)
+l | tojson(separators=(',', ':'));html | tojson;missing | tojson;[] | tojson(indent=2);2.0 | tojson
+{1: true, none: 1.5} | tojson;(1, 2) | tojson;w | trim ~ '|';'xax' | trim('x');n | trim
+'aB' | upper;'aB' | lower;'aB c' | capitalize;s | replace('l', 'L');s | replace('l', 'L', 1)
+l | map('string') | list;nested | map(attribute='r') | list;nested | map(attribute='c.t') | list
+nested | map(attribute='q', default='z') | list;['a', 'b'] | map('upper') | join;l | select('odd') | list
+l | reject('gt', 1) | list;l | select | list;nested | selectattr('r', 'equalto', 'user') | list
+nested | rejectattr('r', 'eq', 'user') | list;nested | selectattr('r') | list | length;l | first
+l | last;[] | first;s | first;s | last;s | list;d | list;d | items | list;n | items | list;missing | items | list
+n | string + 'x';html | escape;html | e | string;html | safe;html | safe + '<';'<' + ('>' | safe)
+m | abs;'x' | abs;l | reverse | list;'abc' | reverse;'a\\nb\\n\\nc' | indent;'a\\nb' | indent(2, true)
+'a\\n\\nb' | indent(1, false, true);l | min;l | max;[] | max;l | sum_up;missing | trim ~ '|';no | trim
+x is defined;s is defined;missing is undefined;no is none;s is string;d is mapping;l is iterable
+s is sequence;n is number;t is number;n is integer;t is integer;f is float;t is boolean;t is true
+z is false;n is odd;n is even;n is divisibleby 7;n is divisibleby(3);n is eq 7;n is ne(7);n is lt 8
+n is le 7;n is gt 8;n is ge 8;1 is in l;no is sameas none;range is callable;'A' is upper;'a' is lower
+s is not string;not s is string;missing is iterable;missing is string;n is nothing;n is not none and t
+l | length > 2;l | length + 1;-1 | abs;(l | map('string') | list) + [1];l | select('in', [1, 2]) | list
+l | map('nothing') | list;'12' | int;' -3 ' | int;f | int;'x' | int;'x' | int(9);no | int;missing | int;t | int;l | sort
+l | sort(reverse=true);['b', 'A', 'a', 'B'] | sort;['b', 'A'] | sort(case_sensitive=true);d | dictsort
+nested | sort(attribute='r') | map(attribute='r') | list;['a', 1] | sort;l | dictsort
+{'b': 1, 'A': 2, 'c': 0} | dictsort;{'b': 1, 'A': 2} | dictsort(by='value', reverse=true)
+[1, 2, 1, 'a', 'A', 1.0] | unique | list;[[1]] | unique | list;l | sum;[] | sum;['a'] | sum
+[{'n': 1}, {'n': 2}] | sum(attribute='n');[{'n': 1}] | sum('n', 5);n | indent;missing is sequence;html | safe | list;no | selectattr('x') | list;no | map('upper') | list;n[1:];d.items() | list;d.items() | length;d.keys() | list | tojson
+"""
+TEMPLATES = [
+    "{% for x in l %}{{ loop.index }}{{ loop.index0 }}{{ loop.first }}{{ loop.last }}{{ x }};"
+    "{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.length }}{{ loop.depth }}\n{% endfor %}",
+    "{% for x in l %}{{ loop.previtem }}<{{ x }}>{{ loop.nextitem }}{{ loop.cycle('a', 'b') }}"
+    "{{ loop.changed(x > 1) }}{% endfor %}",
+    "{% for x in [] %}a{% else %}none{% endfor %}{% for x in l if x > 1 %}{{ x }}{{ loop.last }}"
+    "{% else %}b{% endfor %}",
+    "{% for k, v in {'a': 1, 'b': 2}.items() %}{{ k }}={{ v }}{% if not loop.last %}, {% endif %}"
+    "{% endfor %}",
+    "{% for (a, b), c in [((1, 2), 3)] %}{{ a }}{{ b }}{{ c }}{% endfor %}",
+    "{% for a, b in [(1, 2, 3)] %}{% endfor %}", "{% for x in n %}{% endfor %}",
+    "{% for x in missing %}a{% else %}b{% endfor %}", "{% for c in 'añb' %}{{ c }}.{% endfor %}",
+    "{% for x in l %}{% if x == 1 %}{% continue %}{% endif %}{{ x }}{% endfor %}",
+    "{% for x in l %}{% if x == 1 %}{% break %}{% endif %}{{ x }}{% endfor %}", "{% break %}",
+    "{% for t in tree recursive %}{{ t.v }}@{{ loop.depth }}[{{ loop(t.k) }}]{% endfor %}",
+    "{% set x = 1 %}{% for i in l %}{% set x = x + i %}{{ x }},{% endfor %}{{ x }}",
+    "{% set ns = namespace(x=1) %}{% for i in l %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x }}",
+    "{% set ns = namespace() %}{{ ns.y is defined }}{% set ns.y = 2 %}{{ ns.y }}{{ ns['y'] }}",
+    "{% if t %}{% set x = 5 %}{% endif %}{{ x }}", "{% set n.x = 1 %}", "{% set q.x = 1 %}",
+    "{% set a, b = 1, 2 %}{{ b }}{{ a }}", "{% set a = 1, 2 %}{{ a }}",
+    "{% set x %}a {{ n }}\nb{% endset %}[{{ x }}]{{ x | upper }}",
+    "{% set x | upper %}a{{ n }}{% endset %}{{ x }}", "{% filter upper %}a{{ 'b' }}{% endfilter %}",
+    "{% filter trim | upper %} a {% endfilter %}|", "{% with a = 1, b = 2 %}{{ a }}{{ b }}"
+    "{% set c = 3 %}{% endwith %}{{ a }}{{ c }}",
+    "{% macro m(a, b=2, c=a) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(1) }}{{ m(1, c=5) }}"
+    "{{ m() }}{{ m(1, 2, 3) }}",
+    "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", "{% macro m(a) %}{% endmacro %}{{ m(x=2) }}",
+    "{% macro m(a) %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, 3, x=4) }}",
+    "{% macro m() %}<{{ caller() }}>{% endmacro %}{% call m() %}in {{ n }}{% endcall %}",
+    "{% macro m() %}{{ caller(1, 2) }}{% endmacro %}{% call(a, b) m() %}{{ a }}-{{ b }}{% endcall %}",
+    "{% macro m(k) %}{{ k }}{% if k %}{{ m(k - 1) }}{% endif %}{% endmacro %}{{ m(5) }}",
+    "{% macro m() %}{% if q is not defined %}{% set q = 'in' %}{% endif %}{{ q }}{% endmacro %}"
+    "{{ m() }}{{ q }}", "{% macro m() %}{{ v }}{% endmacro %}{% set v = 3 %}{{ m() }}",
+    "{% macro m() %} a {% endmacro %}{{ m() | trim }}{{ m() ~ '|' }}{{ m()|length }}",
+    "{% generation %}{{ s }}{% set g = 1 %}{% endgeneration %}{{ g }}",
+    "{% if z %}a{% elif n > 5 %}b{% else %}c{% endif %}", "{% if missing %}a{% endif %}b",
+    "{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.current }}",
+    "{% set j = joiner('|') %}{{ j() }}a{{ j() }}b{{ j() }}", "{{ 1, 2 }}", "{% if %}{% endif %}",
+    "{% for x in l %}", "{% endfor %}", "{% nothing %}", "{{ }}", "{{ a b }}", "{% set true = 1 %}",
+    "{% set m = l | map('string') %}{{ m | join }}{{ m | join }}|", "{{ [1, 2,] }}{{ {'a': 1,} }}",
+    "  {% if t %}\n  a\n  {% endif %}\n b\n", "{%- for x in l -%}\n {{ x }} \n{%- endfor -%}\n c",
+    "{% for x in l %}{% for y in l %}{{ loop.index }}{% endfor %}{{ loop.index }}{% endfor %}",
+    "{% set x = 0 %}{% for i in l %}{% set x = 1 %}{% endfor %}{{ x }}{{ loop is defined }}",
+    "{{ dict(**{'a': 1}) }}{{ range(*[2]) | list }}", "{{ raise_exception('no') }}",
+]
+
+
+def main() -> None:
+    env = environment()
+    words = [w for line in EXPRESSIONS.strip().split("\n") for w in line.split("|") if w.strip("~ '")]
+    words += [w for line in FILTERED.strip().split("\n") for w in line.split(";")]
+    sources = ["{{ " + word + " }}" for word in words] + TEMPLATES
+    cases = [{"source": source, "result": render(env, source, CONTEXT)} for source in sources]
+    path = pathlib.Path(__file__).with_name("golden.json")
+    lines = ",\n".join(json.dumps(case) for case in cases)
+    path.write_text(f'{{"context": {json.dumps(CONTEXT)},\n"cases": [\n{lines}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()
