@@ -1,5 +1,7 @@
 #include "kv/chunk_key.h"
 
+#include <bit>
+
 #include "base/check.h"
 
 namespace kvcake {
@@ -46,14 +48,13 @@ std::vector<ChunkKey> ChunkKeys(const ChunkKey& root, std::span<const int32_t> t
   keys.reserve(tokens.size() / chunk_tokens);
   Sha256 sha;
   ChunkKey key = root;
-  std::string bytes;
+  // The tokens as they lie in memory: a prompt of 2,000 is hashed between two steps of the engine.
+  static_assert(std::endian::native == std::endian::little);
   for (; tokens.size() >= static_cast<size_t>(chunk_tokens);
        tokens = tokens.subspan(chunk_tokens)) {
-    bytes.clear();
-    for (int32_t token : tokens.first(chunk_tokens)) {
-      AppendLittleEndian(bytes, static_cast<uint32_t>(token));
-    }
-    key.digest = sha.Update(std::as_bytes(std::span(key.digest))).Update(bytes).Finish();
+    key.digest = sha.Update(std::as_bytes(std::span(key.digest)))
+                     .Update(std::as_bytes(tokens.first(chunk_tokens)))
+                     .Finish();
     keys.push_back(key);
   }
   return keys;
