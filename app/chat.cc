@@ -15,7 +15,7 @@ namespace {
 struct ChatFlags {
   RuntimeOptions runtime;
   std::string system;
-  std::string chat_template_file;
+  ChatTemplateOptions chat_template;
   int max_tokens = 1024;
   SamplingParams sampling = {.temperature = 0.7, .top_p = 0.95};
 };
@@ -34,14 +34,14 @@ class Chat {
  public:
   Chat(const ChatFlags& flags, Runtime& runtime, ChatTemplate style)
       : flags_(flags), runtime_(runtime), style_(std::move(style)) {
-    if (!flags.system.empty()) messages_.push_back({"system", flags.system});
+    if (!flags.system.empty()) Add("system", flags.system);
   }
 
   // Answers one message, printing as it goes, until it is interrupted. A conversation that outgrows
   // the context is an error.
   Status Say(const std::string& message) {
-    messages_.push_back({"user", message});
-    ASSIGN_OR_RETURN(const std::string text, style_.Render(messages_));
+    Add("user", message);
+    ASSIGN_OR_RETURN(const std::string text, style_.Render(prompt_));
     Request request;
     ASSIGN_OR_RETURN(request.prompt, runtime_.tokenizer().Encode(text, /*add_special=*/false));
     request.max_tokens = flags_.max_tokens;
@@ -72,23 +72,27 @@ class Chat {
                  completion.ttft_s);
     }
     if (completion.tokens.empty()) {  // interrupted: as if nothing had been asked
-      messages_.pop_back();
+      prompt_.messages.erase(prompt_.messages.size() - 1);
     } else {
-      messages_.push_back({"assistant", answer});
+      Add("assistant", answer);
     }
     return {};
   }
 
  private:
+  void Add(const char* role, const std::string& text) {
+    prompt_.messages.push_back({{"role", role}, {"content", text}});
+  }
+
   const ChatFlags& flags_;
   Runtime& runtime_;
   const ChatTemplate style_;
-  std::vector<ChatMessage> messages_;
+  ChatPrompt prompt_;
 };
 
 Status Talk(const ChatFlags& flags) {
   ASSIGN_OR_RETURN(ChatTemplate style,
-                   ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file));
+                   ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template));
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
   Chat chat(flags, *runtime, std::move(style));
   const bool terminal = isatty(STDIN_FILENO) != 0;
@@ -115,9 +119,7 @@ void AddChatCommand(CLI::App& app, int* exit_code) {
   AddConfigFlag(*chat);
   AddRuntimeFlags(*chat, &flags->runtime);
   chat->add_option("--system", flags->system, "a system message to begin with");
-  chat->add_option("--chat-template", flags->chat_template_file,
-                   "a file with a chat template, instead of the model's own")
-      ->check(CLI::ExistingFile);
+  AddChatTemplateFlags(*chat, &flags->chat_template);
   chat->add_option("--max-tokens", flags->max_tokens, "most tokens of an answer")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

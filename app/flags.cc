@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/cpu.h"
+#include "server/chat_template.h"
 
 namespace kvcake {
 
@@ -288,6 +289,25 @@ void AddSamplingFlags(CLI::App& app, SamplingParams* sampling) {
   app.add_option("--seed", sampling->seed,
                  "of the sampling; the same seed (also the default) gives the same answer")
       ->capture_default_str();
+}
+
+void AddChatTemplateFlags(CLI::App& app, ChatTemplateOptions* options) {
+  app.add_option("--chat-template", options->file,
+                 "a file with a chat template, instead of the model's own")
+      ->check(CLI::ExistingFile);
+  app.add_option("--chat-template-content-format", options->content_format,
+                 "string: parts of a message are joined; openai: the template gets them as they "
+                 "are; auto: as the template takes them")
+      ->check(CLI::IsMember({"auto", "string", "openai"}))
+      ->capture_default_str();
+  app.add_option("--chat-template-steps", options->limits.steps,
+                 "most steps that a template may take to write one chat")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--chat-template-output", options->limits.output_bytes,
+                 "most bytes that it may write")
+      ->transform(SizeValue())
+      ->default_str("64MiB");
 }
 
 }  // namespace kvcake

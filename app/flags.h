@@ -9,6 +9,8 @@
 
 namespace kvcake {
 
+struct ChatTemplateOptions;
+
 // "20GiB", "512MB" (powers of 1024 either way, as memory is sold), or plain bytes.
 CLI::AsSizeValue SizeValue();
 // A second: "200Mbit", "10Gbps" (decimal bits), "25MB" (decimal), or plain bytes; gives bytes.
@@ -36,6 +38,8 @@ void AddModelFlags(CLI::App& app, RuntimeOptions* options);
 void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options);
 // --temperature, --top-k, --top-p, --seed.
 void AddSamplingFlags(CLI::App& app, SamplingParams* sampling);
+// --chat-template and its content format and limits.
+void AddChatTemplateFlags(CLI::App& app, ChatTemplateOptions* options);
 
 // Each adds a subcommand that sets *exit_code when it runs.
 void AddRunCommand(CLI::App& app, int* exit_code);

@@ -25,7 +25,7 @@ struct ServeFlags {
   ApiOptions api;
   KeySources keys;
   size_t tenant_requests_max = 0;
-  std::string chat_template_file;
+  ChatTemplateOptions chat_template;
   std::string generation_config = "auto";
   std::string certificate_file;
   std::string key_file;
@@ -124,10 +124,10 @@ Status CompleteApiOptions(Runtime& runtime, ServeFlags* flags) {
 }
 
 Result<ChatTemplate> LoadChatTemplate(const ServeFlags& flags) {
-  Result<ChatTemplate> chat = ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template_file);
+  Result<ChatTemplate> chat = ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template);
   if (chat) {
-    spdlog::info("chat template: {}", chat->family());
-  } else if (flags.chat_template_file.empty()) {
+    spdlog::info("chat template: {}", chat->Describe());
+  } else if (flags.chat_template.file.empty()) {
     spdlog::info("no /v1/chat/completions: {}", chat.error().message);
   }
   return chat;
@@ -169,7 +169,7 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
                    .load_keys = [sources = flags.keys] { return LoadKeys(sources); }});
 
   Result<ChatTemplate> chat = LoadChatTemplate(flags);
-  if (!chat && !flags.chat_template_file.empty()) return tl::unexpected<Error>(chat.error());
+  if (!chat && !flags.chat_template.file.empty()) return tl::unexpected<Error>(chat.error());
   ASSIGN_OR_RETURN(const auto chain, ChainLink::Start(flags.chain, command, &flags.runtime));
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
   flags.api.admin_listener = flags.http.admin_port.has_value();
@@ -301,9 +301,7 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
       ->envname("KVCAKE_ADMIN_KEY");
   app.add_option("--admin-key-file", flags->keys.admin_file, "a file with that key")
       ->check(CLI::ExistingFile);
-  app.add_option("--chat-template", flags->chat_template_file,
-                 "a file with a chat template, instead of the model's own")
-      ->check(CLI::ExistingFile);
+  AddChatTemplateFlags(app, &flags->chat_template);
   app.add_option("--generation-config", flags->generation_config,
                  "where sampling defaults come from: auto: generation_config.json of the model; "
                  "vllm: none but OpenAI's; or a directory with such a file")

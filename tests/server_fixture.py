@@ -32,20 +32,23 @@ def eventually(condition, what):
 
 
 class Server:
-    """A running `kvcake serve --model models/demo` with a store of its own. It ends with the test's
+    """A running `kvcake serve` of models/demo with a store of its own. It ends with the test's
     process at the latest, however that ends; so it is to be started on its main thread."""
 
-    def __init__(self, *flags, store=None, ram="64MiB", wrapper=(), tls=None):
+    def __init__(self, *flags, store=None, ram="64MiB", wrapper=(), tls=None, model=MODEL,
+                 template=CHATML):
         self.tls = tls  # what clients know of the server's certificate, where it has one
         self.dir = tempfile.TemporaryDirectory(prefix="kvcake-serve-")
         self.store = store or self.dir.name + "/store"
         self.store_path = pathlib.Path(self.store)
-        template = pathlib.Path(self.dir.name, "chatml.jinja")
-        template.write_text(CHATML)
+        own = []
+        if template is not None:  # else the model's own
+            own = ["--chat-template", self.dir.name + "/template.jinja"]
+            pathlib.Path(own[1]).write_text(template, encoding="utf-8")
         self.log_path = pathlib.Path(self.dir.name, "log")
         command = ["setpriv", "--pdeathsig", "KILL", *wrapper, *PROGRAM.split(), "serve",
-                   "--model", MODEL, "--port", "0", "--threads", "1", "--ram-capacity", ram,
-                   "--store", self.store, "--chat-template", str(template), *flags]
+                   "--model", model, "--port", "0", "--threads", "1", "--ram-capacity", ram,
+                   "--store", self.store, *own, *flags]
         with open(self.log_path, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(command, stderr=log, stdout=log)
         atexit.register(self.kill)

@@ -6,7 +6,7 @@ import unittest
 
 import openai
 
-from server_fixture import OwnServersTest, ServerTest
+from server_fixture import MODEL, OwnServersTest, ServerTest
 
 TOOLS = [{"type": "function", "function": {
     "name": "count", "description": "Counts.",
@@ -99,6 +99,89 @@ class ToolsTest(ServerTest):
         self.assertEqual(ids["count"], answer.usage.prompt_tokens)
         text = self.server.post("/detokenize", {"tokens": ids["tokens"]})["prompt"]
         self.assertTrue(text.endswith("<|im_start|>assistant\n"), text)
+
+
+TEMPLATE = """{%- if tools %}<|im_start|>system
+{%- for tool in tools %}
+{{ tool | tojson }}
+{%- endfor %}<|im_end|>
+{% endif %}
+{%- for message in messages %}
+{%- if message.role == 'nobody' %}{{ raise_exception('nobody may speak') }}{% endif %}
+{{- '<|im_start|>' + message.role + '\n' }}
+{%- if message.content is string %}{{ message.content }}
+{%- elif message.content is not none %}
+{%- for part in message.content %}[{{ part.text }}]{% endfor %}
+{%- endif %}
+{%- for call in message.tool_calls or [] %}
+<tool_call>{{ call.function | tojson }}</tool_call>
+{%- endfor %}<|im_end|>
+{% endfor %}
+{%- if documents %}{{ raise_exception('no documents, please') }}{% endif %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% if enable_thinking is false %}<think></think>{% endif %}{% endif %}"""
+
+
+class TemplatesTest(OwnServersTest):
+    """The model's template is run, whatever it says."""
+
+    def written(self, server, **fields):
+        ids = server.post("/tokenize", {**fields})["tokens"]
+        return server.post("/detokenize", {"tokens": ids})["prompt"]
+
+    def test_tools_their_calls_and_results_are_written(self):
+        server = self.start("--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+                            template=TEMPLATE)
+        question = [{"role": "user", "content": [{"type": "text", "text": "A"},
+                                                 {"type": "text", "text": "B"}]}]
+        messages = question + [
+            {"role": "assistant", "content": None, "tool_calls": [{
+                "id": "1", "type": "function",
+                "function": {"name": "count", "arguments": '{"of": "é"}'}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "2"}]
+        self.assertEqual(
+            self.written(server, messages=messages, tools=TOOLS,
+                         chat_template_kwargs={"enable_thinking": False}),
+            "<|im_start|>system" + json.dumps(TOOLS[0], ensure_ascii=False) + "<|im_end|>\n"
+            "<|im_start|>user\n[A][B]<|im_end|>\n"
+            '<|im_start|>assistant\n<tool_call>{"name": "count", "arguments": {"of": "é"}}'
+            "</tool_call><|im_end|>\n<|im_start|>tool\n2<|im_end|>\n"
+            "<|im_start|>assistant\n<think></think>")
+        answer = server.post("/v1/chat/completions", {"messages": messages, "tools": TOOLS,
+                                                      "max_tokens": 1})
+        self.assertEqual(answer["usage"]["prompt_tokens"],
+                         server.post("/tokenize", {"messages": messages, "tools": TOOLS})["count"])
+        going_on = [*question, {"role": "assistant", "content": "It is"}]
+        self.assertTrue(self.written(server, messages=going_on, continue_final_message=True)
+                        .endswith("<|im_start|>assistant\nIt is"))
+        error = server.post("/v1/chat/completions",
+                            {"messages": question, "documents": [{"title": "t"}]}, status=400)
+        self.assertIn("no documents, please", error["error"]["message"])
+        self.assertEqual(error["error"]["param"], "messages")
+
+    def test_limits_are_flags(self):
+        server = self.start("--chat-template-steps", "2000",
+                            template="{% for i in range(messages[0].content | int) %}{% endfor %}x")
+        def ask(times, status):
+            return server.post("/v1/chat/completions", {
+                "messages": [{"role": "user", "content": str(times)}], "max_tokens": 1}, status)
+        ask(10, 200)
+        self.assertIn("steps", ask(100000, 400)["error"]["message"])
+        ask(10, 200)
+
+    def test_a_template_of_the_model_that_is_not_known_stops_chats_only(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for file in pathlib.Path(MODEL).iterdir():
+                if file.is_file():
+                    pathlib.Path(folder, file.name).symlink_to(file)
+            pathlib.Path(folder, "chat_template.jinja").write_text("x\n{% include 'y' %}",
+                                                                   encoding="utf-8")
+            server = self.start(model=folder, template=None)
+            self.assertIn("line 2", server.log())
+            error = server.post("/v1/chat/completions",
+                                {"messages": [{"role": "user", "content": "x"}]}, status=400)
+            self.assertIn("include", error["error"]["message"])
+            server.post("/v1/completions", {"prompt": "x", "max_tokens": 1})
 
 
 class FlagsTest(OwnServersTest):

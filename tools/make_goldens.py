@@ -9,7 +9,7 @@
 models      tiny random models of every family, and transformers' float32 losses on them
 tokenizers  tokenizers of every style, and the ids that the tokenizers library makes of strings;
             also for models/demo, whose tokenizer is not copied: to be made again when it changes
-chat_templates  conversations as the templates of the families that kvcake knows write them
+chat_templates  conversations as published templates, and some of our own, write them
 
 Needs tools/goldens/requirements.txt; ./dev reference installs that and runs --check.
 """

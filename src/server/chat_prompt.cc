@@ -217,8 +217,14 @@ class ChatReader {
     std::string effort;
     fields_.Read("reasoning_effort", &effort, kShortBytesMax);
     const JsonField kwargs = fields_["chat_template_kwargs"];
-    if (!kwargs.null() && !kwargs.value().is_object()) {
-      fields_.Fail("chat_template_kwargs", "must be an object");
+    if (kwargs.null()) return;
+    if (!kwargs.value().is_object()) {
+      return fields_.Fail("chat_template_kwargs", "must be an object");
+    }
+    for (const char* own : {"messages", "tools", "documents", "add_generation_prompt"}) {
+      if (kwargs.value().contains(own)) {
+        fields_.Fail("chat_template_kwargs", fmt::format("has {}, a field of the request", own));
+      }
     }
   }
 
@@ -250,44 +256,6 @@ ChatPrompt ReadChatPrompt(std::string_view text, const ChatLimits& limits, Reque
   ChatPrompt prompt;
   ChatReader(limits, fields, &prompt).Read(text);
   return prompt;
-}
-
-namespace {
-
-// Parts are joined as vLLM joins them.
-std::string ContentText(const ordered_json& content) {
-  if (content.is_string()) return content.get<std::string>();
-  std::string text;
-  for (const ordered_json& part : content) {
-    if (!text.empty()) text += '\n';
-    text += part["text"].get<std::string>();
-  }
-  return text;
-}
-
-}  // namespace
-
-Result<std::string> RenderChat(const ChatTemplate& chat, const ChatPrompt& prompt) {
-  const auto refuse = [](std::string_view what) {
-    return Fail(ErrorCode::kUnsupported,
-                "this server cannot write {} as this model's template does", what);
-  };
-  // What a template does not name changes nothing of what it writes.
-  if (!prompt.tools.is_null() && chat.Mentions("tools")) return refuse("tools");
-  if (!prompt.documents.is_null() && chat.Mentions("documents")) return refuse("documents");
-  for (const auto& [name, value] : prompt.kwargs.items()) {
-    if (chat.Mentions(name)) return refuse(name);
-  }
-  if (!prompt.add_generation_prompt) return refuse("a chat without add_generation_prompt");
-  std::vector<ChatMessage> messages;
-  for (const ordered_json& message : prompt.messages) {
-    if (message["role"] == "tool") return refuse("results of tools");
-    if (message.contains("tool_calls") && chat.Mentions("tool_calls")) return refuse("tool_calls");
-    const auto content = message.find("content");
-    messages.push_back({.role = message["role"].get<std::string>(),
-                        .content = content == message.end() ? "" : ContentText(*content)});
-  }
-  return chat.Render(messages);
 }
 
 }  // namespace kvcake

@@ -7,8 +7,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/status.h"
-#include "server/chat_template.h"
 #include "server/request_fields.h"
 
 namespace kvcake {
@@ -34,8 +32,5 @@ struct ChatLimits {
 // in it. What an assistant called is checked and has its arguments as objects; "developer" is a
 // system message; other members of messages and tools are left as they are.
 ChatPrompt ReadChatPrompt(std::string_view text, const ChatLimits& limits, RequestFields* fields);
-
-// The prompt's text, as the model's template writes it.
-Result<std::string> RenderChat(const ChatTemplate& chat, const ChatPrompt& prompt);
 
 }  // namespace kvcake

@@ -1,405 +1,256 @@
 #include "server/chat_template.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <chrono>
-#include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
+#include <ranges>
 
 #include "base/json_field.h"
 #include "base/json_file.h"
-#include "base/utf8.h"
-#include "server/template_literals.h"
+#include "jinja/text.h"
 
 namespace kvcake {
 namespace {
 
+using nlohmann::json;
+using nlohmann::ordered_json;
+
 constexpr size_t kTemplateBytesMax = 1 << 20;
-constexpr std::string_view kSpace = " \t\n\v\f\r";
-
-bool Has(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
-
-void ReplaceAll(std::string* text, std::string_view from, std::string_view to) {
-  std::string out;
-  size_t done = 0;
-  for (size_t at; (at = text->find(from, done)) != std::string::npos; done = at + from.size()) {
-    out.append(*text, done, at - done).append(to);
-  }
-  *text = out.append(*text, done);
-}
-
-// One spelling for what templates write in several: double quotes, no spaces around operators, and
-// C for a message's content.
-std::string Normalised(std::string_view jinja) {
-  std::string text(jinja);
-  ReplaceAll(&text, "'", "\"");
-  ReplaceAll(&text, " +", "+");
-  ReplaceAll(&text, "+ ", "+");
-  ReplaceAll(&text, " |", "|");
-  ReplaceAll(&text, "| ", "|");
-  ReplaceAll(&text, "message[\"content\"]", "C");
-  ReplaceAll(&text, "message.content", "C");
-  ReplaceAll(&text, "message[\"role\"]", "R");
-  ReplaceAll(&text, "message.role", "R");
-  return text;
-}
-
-// As Python's str.strip does for ASCII.
-std::string_view Trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return "";
-  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
-}
-
-std::string Today() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm local{};
-  localtime_r(&now, &local);
-  char text[32];
-  return {text, std::strftime(text, sizeof(text), "%d %b %Y", &local)};
-}
-
-// What follows the optional system message takes turns, the user first.
-Status CheckTurns(std::span<const ChatMessage> messages) {
-  for (size_t i = 0; i < messages.size(); ++i) {
-    if (messages[i].role != (i % 2 == 0 ? "user" : "assistant")) {
-      return Fail(ErrorCode::kInvalidArgument,
-                  "this model's conversations alternate user/assistant/user/... after an optional "
-                  "system message; {} of them is of the {}",
-                  i == 0 ? "the first" : "another", messages[i].role);
-    }
-  }
-  return {};
-}
-
-// A token as tokenizer_config.json names it: text, or an object with its content.
-Result<std::string> TokenText(const JsonField& field) {
-  return field.value().is_object() ? field["content"].Text("") : field.Text("");
-}
+constexpr int kTemplatesMax = 64;
+constexpr const char* kDefault = "default";
+constexpr const char* kToolUse = "tool_use";
+// As transformers marks where the last message ends.
+constexpr std::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
+constexpr const char* kTokenNames[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                       "pad_token", "cls_token", "mask_token"};
 
 Result<std::string> ReadTemplate(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return Fail(ErrorCode::kNotFound, "cannot open {}", path);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text(kTemplateBytesMax + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad() || (!file.is_open())) return Fail(ErrorCode::kIo, "{} cannot be read", path);
+  text.resize(file.gcount());
   if (text.size() > kTemplateBytesMax) {
-    return Fail(ErrorCode::kInvalidArgument, "{}: a chat template of {} bytes", path, text.size());
+    return Fail(ErrorCode::kResourceExhausted, "{} has more than {} bytes", path,
+                kTemplateBytesMax);
   }
   return text;
 }
 
-// A model may have several: the one called "default" is for plain conversations.
-Result<std::string> TemplateOf(const JsonField& field) {
-  if (!field.value().is_array()) return field.Text("");
-  ASSIGN_OR_RETURN(const size_t count, field.ArraySize());
-  for (size_t i = 0; i < count; ++i) {
-    ASSIGN_OR_RETURN(const std::string name, field[i]["name"].Text(""));
-    if (name == "default") return field[i]["template"].Text();
+// A text, or an object with the text as "content".
+std::string TokenText(const json& token) {
+  if (token.is_string()) return token.get<std::string>();
+  if (!token.is_object()) return "";
+  const auto content = token.find("content");
+  return content != token.end() && content->is_string() ? content->get<std::string>() : "";
+}
+
+void AddSpecialTokens(const json& from, ordered_json* tokens) {
+  if (!from.is_object()) return;
+  for (const char* name : kTokenNames) {
+    const auto token = from.find(name);
+    if (token == from.end() || tokens->contains(name)) continue;
+    if (std::string text = TokenText(*token); !text.empty()) (*tokens)[name] = std::move(text);
   }
-  return field.Refuse("without one called \"default\"");
+  const auto more = from.find("additional_special_tokens");
+  if (more == from.end() || !more->is_array() || tokens->contains("additional_special_tokens")) {
+    return;
+  }
+  ordered_json texts = ordered_json::array();
+  for (const json& token : *more) texts.push_back(TokenText(token));
+  if (!texts.empty()) (*tokens)["additional_special_tokens"] = std::move(texts);
+}
+
+// Parts are joined as vLLM joins them.
+void JoinParts(ordered_json* messages) {
+  for (ordered_json& message : *messages) {
+    const auto content = message.find("content");
+    if (content == message.end() || !content->is_array()) continue;
+    std::string text;
+    for (const ordered_json& part : *content) {
+      if (!text.empty()) text += '\n';
+      text += part["text"].get<std::string>();
+    }
+    *content = std::move(text);
+  }
+}
+
+// Marks the end of the last text of the last message, and returns that text.
+Result<std::string> MarkEnd(ordered_json* messages) {
+  const auto content = messages->back().find("content");
+  ordered_json* text = content == messages->back().end() ? nullptr : &*content;
+  if (text != nullptr && text->is_array()) {
+    text = text->empty() ? nullptr : &text->back()["text"];
+  }
+  if (text == nullptr || !text->is_string()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "continue_final_message wants a text in the last message");
+  }
+  std::string last = text->get<std::string>();
+  *text = last + std::string(kContinueTag);
+  return last;
+}
+
+// What was written before the mark.
+Result<std::string> CutAtEnd(std::string text, const std::string& last) {
+  const std::string_view mark = kContinueTag.substr(0, kContinueTag.size() - 1);
+  const size_t at = text.rfind(mark);
+  if (at == std::string::npos ||
+      text.find(jinja::Strip(last, nullptr, jinja::Side::kBoth)) == std::string::npos) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "the chat template does not write the last message as it is: it cannot be "
+                "continued (continue_final_message)");
+  }
+  const bool keeps_space = text.compare(at, kContinueTag.size(), kContinueTag) == 0;
+  text.resize(at);
+  return keeps_space ? text : jinja::Strip(text, nullptr, jinja::Side::kRight);
 }
 
 }  // namespace
 
-Result<ChatTemplate> ChatTemplate::Load(const std::string& dir, const std::string& template_file) {
-  const std::string path = dir + "/tokenizer_config.json";
-  nlohmann::json json = nlohmann::json::object();
-  if (auto read = ReadJsonFile(path)) {
-    json = std::move(*read);
-  } else if (read.error().code != ErrorCode::kNotFound) {
-    return tl::unexpected<Error>(read.error());
+ChatTemplate::ChatTemplate(ordered_json special_tokens, const ChatTemplateOptions& options)
+    : special_tokens_(std::move(special_tokens)), options_(options) {}
+
+Result<ChatTemplate> ChatTemplate::FromText(std::string_view jinja,
+                                            const ordered_json& special_tokens,
+                                            const ChatTemplateOptions& options) {
+  ChatTemplate chat(special_tokens, options);
+  RETURN_IF_ERROR(chat.Add(kDefault, jinja));
+  chat.ChooseContentFormat();
+  return chat;
+}
+
+Result<ChatTemplate> ChatTemplate::Load(const std::string& dir,
+                                        const ChatTemplateOptions& options) {
+  const std::string config_path = dir + "/tokenizer_config.json";
+  Result<json> config = ReadJsonFile(config_path);
+  if (!config && config.error().code != ErrorCode::kNotFound) {
+    return tl::unexpected<Error>(config.error());
   }
-  const JsonField config(json, path);
-  ASSIGN_OR_RETURN(std::string bos, TokenText(config["bos_token"]));
-  ASSIGN_OR_RETURN(std::string eos, TokenText(config["eos_token"]));
-  std::string jinja;
-  if (!template_file.empty()) {
-    ASSIGN_OR_RETURN(jinja, ReadTemplate(template_file));
-  } else if (auto beside = ReadTemplate(dir + "/chat_template.jinja")) {
-    jinja = std::move(*beside);
+  if (!config) config = json::object();
+  ordered_json tokens = ordered_json::object();
+  AddSpecialTokens(*config, &tokens);
+  if (const auto map = ReadJsonFile(dir + "/special_tokens_map.json")) {
+    AddSpecialTokens(*map, &tokens);
+  }
+  ChatTemplate chat(std::move(tokens), options);
+  if (!options.file.empty()) {
+    ASSIGN_OR_RETURN(const std::string text, ReadTemplate(options.file));
+    if (auto added = chat.Add(kDefault, text); !added) {
+      return Fail(added.error().code, "{}: {}", options.file, added.error().message);
+    }
   } else {
-    ASSIGN_OR_RETURN(jinja, TemplateOf(config["chat_template"]));
+    RETURN_IF_ERROR(chat.ReadFiles(dir));
+    if (chat.templates_.empty()) RETURN_IF_ERROR(chat.ReadConfig(*config, config_path));
   }
-  if (jinja.empty()) {
+  if (chat.templates_.empty()) {
     return Fail(ErrorCode::kNotFound,
-                "{} has no chat template, in chat_template.jinja or tokenizer_config.json: name "
-                "one with --chat-template",
+                "{} has no chat template (chat_template.jinja, or chat_template in "
+                "tokenizer_config.json): give one with --chat-template FILE",
                 dir);
   }
-  return FromText(jinja, std::move(bos), std::move(eos));
+  chat.ChooseContentFormat();
+  return chat;
 }
 
-Result<ChatTemplate> ChatTemplate::FromText(std::string_view jinja, std::string bos,
-                                            std::string eos) {
-  ChatTemplate made;
-  made.jinja_ = jinja;
-  made.bos_ = std::move(bos);
-  made.eos_ = std::move(eos);
-  const std::string text = Normalised(jinja);
-  if (Has(text, "<|im_start|>") && Has(text, "<|im_end|>")) {
-    RETURN_IF_ERROR(made.ReadChatMl(text, jinja));
-  } else if (Has(text, "<|start_header_id|>") && Has(text, "<|eot_id|>")) {
-    RETURN_IF_ERROR(made.ReadLlama3(text));
-  } else if (Has(text, "[INST]") && Has(text, "<<SYS>>") && Has(text, "content.strip()")) {
-    made.family_ = Family::kLlama2;
-  } else if (Has(text, "[INST]") && !Has(text, "<<SYS>>")) {
-    RETURN_IF_ERROR(made.ReadMistral(text));
-  } else {
-    return Fail(ErrorCode::kUnsupported,
-                "the chat template is of none of the families that kvcake knows (Llama 2, Llama 3, "
-                "ChatML, Mistral); give one that is with --chat-template, or use /v1/completions");
+Status ChatTemplate::Add(const std::string& name, std::string_view jinja) {
+  auto parsed = jinja::Template::Parse(jinja);
+  if (!parsed) {
+    return Fail(parsed.error().code, "the chat template{}: {}",
+                name == kDefault ? "" : fmt::format(" \"{}\"", name), parsed.error().message);
   }
-  RETURN_IF_ERROR(made.CheckLiterals(jinja));
-  return made;
-}
-
-// All that may be rendered, but for contents.
-std::string ChatTemplate::Specimen() const {
-  std::string text;
-  const ChatMessage system = {"system", "{}"}, user = {"user", "{}"}, answer = {"assistant", "{}"};
-  for (const auto& messages : {std::vector<ChatMessage>{system, user, answer, user, answer, user},
-                               std::vector<ChatMessage>{user, answer, user, answer, user}}) {
-    // A family may have no place for system messages.
-    if (const auto rendered = Render(messages)) text += *rendered + "\n{}";
+  if (templates_.size() == kTemplatesMax) {
+    return Fail(ErrorCode::kResourceExhausted, "there are more than {} chat templates",
+                kTemplatesMax);
   }
-  if (date_ != Date::kNone) text += "26 Jul 2024";
-  // What an earlier answer's thoughts stand in: they are dropped.
-  if (drops_thoughts_) text += "<|im_start|>assistant\n<think>\n{}\n</think>\n\n{}";
-  return text;
+  templates_.insert_or_assign(name, std::move(*parsed));
+  return {};
 }
 
-Status ChatTemplate::CheckLiterals(std::string_view jinja) const {
-  const std::string specimen = Specimen();
-  const auto refuse = [this](const std::string& what) {
-    return Fail(ErrorCode::kUnsupported,
-                "the chat template looks like one of {}, but {}, which kvcake's rendering would "
-                "not; give another with --chat-template, or use /v1/completions",
-                family(), what);
+Status ChatTemplate::ReadFiles(const std::string& dir) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  const auto read = [&](const std::string& name, const std::string& path) -> Status {
+    ASSIGN_OR_RETURN(const std::string text, ReadTemplate(path));
+    if (auto added = Add(name, text); !added) {
+      return Fail(added.error().code, "{}: {}", path, added.error().message);
+    }
+    return {};
   };
-  bool opens_system = false;
-  for (const std::string& literal : WrittenLiterals(jinja)) {
-    if (!Has(specimen, literal)) return refuse(fmt::format("writes \"{}\"", Clip(literal, 80)));
-    opens_system =
-        opens_system || literal.ends_with("<|im_start|>") || Has(literal, "<|im_start|>system");
-  }
-  const bool writes = !WrittenLiterals(jinja).empty();
-  if (family_ == Family::kChatMl && writes && !opens_system) {
-    return refuse("writes system messages between no markers");
+  const std::string own = dir + "/chat_template.jinja";
+  if (fs::exists(own, none)) RETURN_IF_ERROR(read(kDefault, own));
+  for (const auto& entry : fs::directory_iterator(dir + "/additional_chat_templates", none)) {
+    if (entry.path().extension() != ".jinja") continue;
+    RETURN_IF_ERROR(read(entry.path().stem().string(), entry.path().string()));
   }
   return {};
 }
 
-Status ChatTemplate::ReadLlama3(std::string_view jinja) {
-  family_ = Family::kLlama3;
-  begins_with_bos_ = Has(jinja, "bos_token");
-  trims_ = Has(jinja, "C|trim");
-  if (!Has(jinja, "<|start_header_id|>assistant<|end_header_id|>\\n\\n")) {
-    return Fail(
-        ErrorCode::kUnsupported,
-        "the chat template looks like Llama 3's, but begins the answer in a way that kvcake "
-        "does not know");
-  }
-  if (Has(jinja, "Cutting Knowledge Date: December 2023")) {
-    date_ = Has(jinja, "strftime_now") ? Date::kToday : Date::kFixed;
-    if (date_ == Date::kFixed && !Has(jinja, "26 Jul 2024")) {
-      return Fail(ErrorCode::kUnsupported,
-                  "the chat template is of Llama 3.1's kind, but sets another date than kvcake "
-                  "knows of");
-    }
+Status ChatTemplate::ReadConfig(const json& config, const std::string& source) {
+  const JsonField given = JsonField(config, source)["chat_template"];
+  if (given.null()) return {};
+  if (given.value().is_string()) return Add(kDefault, given.value().get_ref<const std::string&>());
+  ASSIGN_OR_RETURN(const size_t count, given.ArraySize());
+  for (size_t i = 0; i < count; ++i) {
+    ASSIGN_OR_RETURN(const std::string name, given[i]["name"].Text());
+    ASSIGN_OR_RETURN(const std::string text, given[i]["template"].Text());
+    RETURN_IF_ERROR(Add(name, text));
   }
   return {};
 }
 
-Status ChatTemplate::ReadChatMl(std::string_view jinja, std::string_view raw) {
-  family_ = Family::kChatMl;
-  begins_with_bos_ = Has(jinja, "bos_token");
-  trims_ = Has(jinja, "C|trim") || Has(jinja, "C.strip()");
-  drops_thoughts_ = Has(jinja, "enable_thinking") && Has(jinja, "</think>");
-  const auto unknown = [](const char* what) {
-    return Fail(ErrorCode::kUnsupported,
-                "the chat template looks like ChatML, but {} in a way that kvcake does not know",
-                what);
-  };
-  if (Has(jinja, "<think>") && !drops_thoughts_) return unknown("thinks");
-  if (!Has(jinja, "<|im_start|>assistant\\n\"")) return unknown("begins the answer");
-  if (!Has(jinja, "<|im_end|>\\n\"") && !Has(jinja, "<|im_end|>\"+\"\\n\"")) {
-    return unknown("ends messages");
-  }
-  // A default system message stands in one literal, between the two markers; the conversation's own
-  // is added to the first of them.
-  static constexpr std::string_view kOpen = "<|im_start|>system";
-  static constexpr std::string_view kClose = "<|im_end|>";
-  for (size_t at = 0; (at = raw.find(kOpen, at)) != std::string_view::npos;) {
-    const char quote = at > 0 ? raw[at - 1] : ' ';
-    at += kOpen.size();
-    std::string_view rest = raw.substr(at);
-    if ((quote != '"' && quote != '\'') || !rest.starts_with("\\n")) {
-      return unknown("writes system messages");
-    }
-    rest.remove_prefix(2);
-    const std::string_view literal = rest.substr(0, rest.find(quote));
-    const size_t end = literal.find(kClose);
-    if (literal.empty()) continue;
-    if (end == std::string_view::npos || literal.ends_with('\\')) continue;  // of the tools' part
-    default_system_ = std::string(literal.substr(0, end));
-    ReplaceAll(&*default_system_, "\\n", "\n");
-  }
-  return {};
+// vLLM's "auto" looks for a loop over a message's content. Asking the template is surer: one that
+// writes a part's text, and nothing of how Python writes an array, takes parts.
+void ChatTemplate::ChooseContentFormat() {
+  keep_parts_ = options_.content_format == "openai";
+  if (options_.content_format != "auto") return;
+  ChatPrompt probe;
+  probe.messages = {
+      {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "kvcake-content-probe"}}}}}};
+  const auto text = Run(probe, /*keep_parts=*/true);
+  keep_parts_ = text && text->find("kvcake-content-probe") != std::string::npos &&
+                text->find("'type'") == std::string::npos &&
+                text->find("\"type\"") == std::string::npos;
 }
 
-Status ChatTemplate::ReadMistral(std::string_view jinja) {
-  family_ = Family::kMistral;
-  begins_with_bos_ = Has(jinja, "bos_token");
-  const auto unknown = [](const char* what) {
-    return Fail(ErrorCode::kUnsupported,
-                "the chat template looks like Mistral's, but {} in a way that kvcake does not know",
-                what);
-  };
-  if (Has(jinja, "[SYSTEM_PROMPT]")) return unknown("writes system messages");
-  bool found = false;
-  for (const char* open : {" [INST] ", "[INST] ", "[INST]"}) {
-    for (const char* close : {" [/INST]", "[/INST]"}) {
-      if (found || !Has(jinja, fmt::format("\"{}\"+C+\"{}\"", open, close))) continue;
-      found = true;
-      open_ = open;
-      close_ = close;
-    }
-  }
-  if (!found) return unknown("writes the user's messages");
-  trims_ = Has(jinja, "C|trim+eos_token");
-  if (!trims_ && !Has(jinja, "C+eos_token")) return unknown("writes the assistant's messages");
-  const std::string content = trims_ ? "C|trim" : "C";
-  if (Has(jinja, "\" \"+" + content + "+eos_token")) before_answer_ = " ";
-  if (Has(jinja, content + "+eos_token+\" \"")) after_answer_ = " ";
-  if (!Has(jinja, "system_message")) return {};
-  const bool joins = Has(jinja, "system_message+\"\\n\\n\"+C");
-  if (joins && Has(jinja, "loop.last and system_message")) {
-    system_ = System::kLast;
-  } else if (joins && Has(jinja, "loop.first and system_message")) {
-    system_ = System::kFirst;
-  } else {
-    return unknown("writes system messages");
-  }
-  return {};
+std::string ChatTemplate::Describe() const {
+  return fmt::format("{}; contents as {}", fmt::join(std::views::keys(templates_), ", "),
+                     keep_parts_ ? "openai" : "string");
 }
 
-std::string_view ChatTemplate::family() const {
-  switch (family_) {
-    case Family::kLlama2:
-      return "llama-2";
-    case Family::kLlama3:
-      return "llama-3";
-    case Family::kChatMl:
-      return "chatml";
-    case Family::kMistral:
-      return "mistral";
-  }
-  return "";
+Result<std::string> ChatTemplate::Render(const ChatPrompt& prompt) const {
+  return Run(prompt, keep_parts_);
 }
 
-Result<std::string> ChatTemplate::Render(std::span<const ChatMessage> messages) const {
-  switch (family_) {
-    case Family::kLlama2:
-      return RenderLlama2(messages);
-    case Family::kLlama3:
-      return RenderLlama3(messages);
-    case Family::kChatMl:
-      return RenderChatMl(messages);
-    case Family::kMistral:
-      return RenderMistral(messages);
-  }
-  return Fail(ErrorCode::kUnsupported, "no chat template");
-}
-
-Result<std::string> ChatTemplate::RenderLlama2(std::span<const ChatMessage> messages) const {
-  std::string system;
-  if (!messages.empty() && messages[0].role == "system") {
-    system = "<<SYS>>\n" + messages[0].content + "\n<</SYS>>\n\n";
-    messages = messages.subspan(1);
-  }
-  RETURN_IF_ERROR(CheckTurns(messages));
-  std::string text;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const std::string content = (i == 0 ? system : "") + messages[i].content;
-    if (messages[i].role == "user") {
-      text += fmt::format("{}[INST] {} [/INST]", bos_, Trimmed(content));
-    } else {
-      text += fmt::format(" {} {}", Trimmed(content), eos_);
-    }
-  }
-  return text;
-}
-
-Result<std::string> ChatTemplate::RenderLlama3(std::span<const ChatMessage> messages) const {
-  std::string text = begins_with_bos_ ? bos_ : "";
-  const auto add = [&](std::string_view role, std::string_view content) {
-    text += fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n{}<|eot_id|>", role, content);
-  };
-  if (date_ != Date::kNone) {
-    std::string system = fmt::format("Cutting Knowledge Date: December 2023\nToday Date: {}\n\n",
-                                     date_ == Date::kToday ? Today() : "26 Jul 2024");
-    if (!messages.empty() && messages[0].role == "system") {
-      system += Trimmed(messages[0].content);
-      messages = messages.subspan(1);
-    }
-    add("system", system);
-  }
-  for (const ChatMessage& message : messages) {
-    add(message.role, trims_ ? Trimmed(message.content) : message.content);
-  }
-  return text + "<|start_header_id|>assistant<|end_header_id|>\n\n";
-}
-
-Result<std::string> ChatTemplate::RenderChatMl(std::span<const ChatMessage> messages) const {
-  std::string text = begins_with_bos_ ? bos_ : "";
-  const auto add = [&](std::string_view role, std::string_view content) {
-    text += fmt::format("<|im_start|>{}\n{}<|im_end|>\n", role, content);
-  };
-  if (default_system_ && (messages.empty() || messages[0].role != "system")) {
-    add("system", *default_system_);
-  }
-  if (drops_thoughts_ && !messages.empty() && messages.back().role != "user") {
+Result<std::string> ChatTemplate::Run(const ChatPrompt& prompt, bool keep_parts) const {
+  const bool for_tools = !prompt.tools.is_null() && templates_.contains(kToolUse);
+  const auto chosen = templates_.find(for_tools ? kToolUse : kDefault);
+  if (chosen == templates_.end()) {
     return Fail(ErrorCode::kInvalidArgument,
-                "with this model's chat template, the last message must be the user's");
+                "the model has chat templates ({}) and none of them is \"{}\": give one with "
+                "--chat-template FILE",
+                fmt::join(std::views::keys(templates_), ", "), kDefault);
   }
-  for (const ChatMessage& message : messages) {
-    std::string_view content = message.content;
-    if (trims_) content = Trimmed(content);
-    if (const size_t end = content.rfind("</think>");
-        drops_thoughts_ && message.role == "assistant" && end != std::string_view::npos) {
-      content.remove_prefix(end + std::string_view("</think>").size());
-      content.remove_prefix(std::min(content.find_first_not_of('\n'), content.size()));
-    }
-    add(message.role, content);
+  ordered_json context = special_tokens_;
+  for (const auto& [name, value] : prompt.kwargs.items()) context[name] = value;
+  ordered_json& messages = context["messages"] = prompt.messages;
+  if (!keep_parts) JoinParts(&messages);
+  std::string last;
+  if (prompt.continue_final_message) {
+    ASSIGN_OR_RETURN(last, MarkEnd(&messages));
   }
-  return text + "<|im_start|>assistant\n";
-}
-
-Result<std::string> ChatTemplate::RenderMistral(std::span<const ChatMessage> messages) const {
-  std::string system;
-  if (!messages.empty() && messages[0].role == "system") {
-    if (system_ == System::kRefused) {
-      return Fail(ErrorCode::kInvalidArgument,
-                  "this model's chat template has no place for a system message");
-    }
-    system = messages[0].content + "\n\n";
-    messages = messages.subspan(1);
+  context["tools"] = prompt.tools;
+  context["documents"] = prompt.documents;
+  context["add_generation_prompt"] = prompt.add_generation_prompt;
+  auto text = chosen->second.Render(context, options_.limits);
+  if (!text) {
+    return Fail(text.error().code, "the chat template does not take this conversation: {}",
+                text.error().message);
   }
-  RETURN_IF_ERROR(CheckTurns(messages));
-  const size_t with_system = system_ == System::kLast ? messages.size() - 1 : 0;
-  std::string text = begins_with_bos_ ? bos_ : "";
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const ChatMessage& message = messages[i];
-    if (message.role == "user") {
-      text += open_ + (i == with_system ? system : "") + message.content + close_;
-    } else {
-      const std::string_view content = trims_ ? Trimmed(message.content) : message.content;
-      text += fmt::format("{}{}{}{}", before_answer_, content, eos_, after_answer_);
-    }
-  }
-  return text;
+  return prompt.continue_final_message ? CutAtEnd(std::move(*text), last) : text;
 }
 
 }  // namespace kvcake

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/source_dir_testing.h"
 #include "base/temp_dir_testing.h"
@@ -13,25 +13,45 @@ namespace kvcake {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 using testing::HasSubstr;
+
+constexpr char kChatMl[] =
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
+    "message['content'] + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+ChatPrompt Asking(const ordered_json& messages) {
+  ChatPrompt prompt;
+  prompt.messages = messages;
+  return prompt;
+}
+
+ChatPrompt AskingHi() { return Asking({{{"role", "user"}, {"content", "Hi"}}}); }
+
+ChatTemplate Of(std::string_view jinja, const ordered_json& tokens = ordered_json::object(),
+                const ChatTemplateOptions& options = {}) {
+  return ChatTemplate::FromText(jinja, tokens, options).value();
+}
 
 TEST(ChatTemplateTest, WritesWhatTransformersWrites) {
   std::ifstream file(SourceDir() + "/tests/golden/chat_templates/golden.json");
-  const json golden = json::parse(file);
+  const ordered_json golden = ordered_json::parse(file);
   int refused = 0, rendered = 0;
-  for (const json& model : golden) {
+  for (const ordered_json& model : golden) {
     SCOPED_TRACE(model["name"].get<std::string>());
     const auto made =
-        ChatTemplate::FromText(model["template"].get<std::string>(), model["bos"], model["eos"]);
+        ChatTemplate::FromText(model["template"].get<std::string>(),
+                               {{"bos_token", model["bos"]}, {"eos_token", model["eos"]}});
     ASSERT_TRUE(made) << made.error().message;
-    EXPECT_EQ(made->family(), model["family"].get<std::string>());
-    for (const json& test : model["cases"]) {
+    for (const ordered_json& test : model["cases"]) {
       SCOPED_TRACE(test["messages"].dump());
-      std::vector<ChatMessage> messages;
-      for (const json& message : test["messages"]) {
-        messages.push_back({message["role"], message["content"]});
+      ChatPrompt prompt = Asking(test["messages"]);
+      if (test.value("continue_final_message", false)) {
+        prompt.continue_final_message = true;
+        prompt.add_generation_prompt = false;
       }
-      const auto text = made->Render(messages);
+      const auto text = made->Render(prompt);
       if (test["text"].is_null()) {
         EXPECT_FALSE(text);
         ++refused;
@@ -46,125 +66,160 @@ TEST(ChatTemplateTest, WritesWhatTransformersWrites) {
   EXPECT_GT(rendered, 50);
 }
 
-Error Refusal(const std::string& jinja) {
-  const auto made = ChatTemplate::FromText(jinja, "<s>", "</s>");
-  EXPECT_FALSE(made) << jinja;
-  return made ? Error{} : made.error();
+TEST(ChatTemplateTest, TellsTheTemplateAllThatTransformersDoes) {
+  const ChatTemplate chat =
+      Of("{{ bos_token }}|{{ pad_token }}|{{ sep_token is defined }}|{{ tools }}|{{ documents }}|"
+         "{{ add_generation_prompt }}|{{ enable_thinking }}|{{ messages[0].content }}",
+         {{"bos_token", "<s>"}, {"pad_token", "<pad>"}});
+  ChatPrompt prompt = AskingHi();
+  EXPECT_EQ(chat.Render(prompt).value(), "<s>|<pad>|False|None|None|True||Hi");
+  prompt.tools = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  prompt.documents = {{{"title", "t"}}};
+  prompt.kwargs = {{"enable_thinking", false}, {"bos_token", "<b>"}};
+  prompt.add_generation_prompt = false;
+  EXPECT_EQ(chat.Render(prompt).value(),
+            "<b>|<pad>|False|[{'type': 'function', 'function': {'name': 'f'}}]|[{'title': 't'}]|"
+            "False|False|Hi");
 }
 
-TEST(ChatTemplateTest, RefusesWhatItDoesNotKnow) {
-  EXPECT_THAT(Refusal("{{ messages[0]['content'] }}").message, HasSubstr("none of the families"));
-  EXPECT_EQ(Refusal("<start_of_turn>").code, ErrorCode::kUnsupported);
-  // Near misses: the markers of a family, used in another way.
-  EXPECT_THAT(Refusal("'<|im_start|>assistant<|im_sep|>' '<|im_end|>'").message,
-              HasSubstr("looks like ChatML"));
-  EXPECT_THAT(
-      Refusal("'<|im_start|>assistant\\n<think>\\n' '<|im_end|>\\n' <|im_start|>assistant\\n'")
-          .message,
-      HasSubstr("thinks"));
-  EXPECT_THAT(Refusal("<|im_start|>system\nBe good.<|im_end|>\n '<|im_start|>assistant\\n'"
-                      "'<|im_end|>\\n'")
-                  .message,
-              HasSubstr("system"));
-  EXPECT_THAT(Refusal("'[SYSTEM_PROMPT]' '[INST] '").message, HasSubstr("Mistral"));
-  EXPECT_THAT(Refusal("'[INST] <' + message['content']").message, HasSubstr("user's messages"));
-  EXPECT_THAT(Refusal("'<|start_header_id|>' '<|eot_id|>'").message, HasSubstr("Llama 3"));
+TEST(ChatTemplateTest, KeepsContentsThatAreNull) {
+  const ChatTemplate chat = Of("{{ messages[0].content is none }} {{ messages[0].x is defined }}");
+  EXPECT_EQ(chat.Render(Asking({{{"role", "assistant"}, {"content", nullptr}}})).value(),
+            "True False");
 }
 
-// Each is like a published one that has a family's markers and writes something else.
-TEST(ChatTemplateTest, RefusesATemplateThatWritesWhatItsFamilyDoesNot) {
-  const std::string chatml =
-      "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
-      "message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}"
-      "{{ '<|im_start|>assistant\\n' }}{% endif %}";
-  ASSERT_TRUE(ChatTemplate::FromText(chatml, "<s>", "</s>"));
-  // Qwen2.5-Math: a backslash in the default system message.
-  EXPECT_THAT(Refusal("{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nPut it in "
-                      "\\\\boxed{}.<|im_end|>\\n' }}{% endif %}" +
-                      chatml)
-                  .message,
-              HasSubstr("\\boxed{}"));
-  // Yi-1.5: the system message stands alone, and every question opens its answer.
-  EXPECT_THAT(
-      Refusal("{% if messages[0]['role'] == 'system' %}{% set system_message = "
-              "messages[0]['content'] %}{% endif %}{% if system_message is defined %}{{ "
-              "system_message }}{% endif %}{% for message in messages %}{% set content = "
-              "message['content'] %}{% if message['role'] == 'user' %}{{ '<|im_start|>user\\n' + "
-              "content + '<|im_end|>\\n<|im_start|>assistant\\n' }}{% elif message['role'] == "
-              "'assistant' %}{{ content + '<|im_end|>' + '\\n' }}{% endif %}{% endfor %}"
-              "{{ '<|im_start|>assistant\\n' }}")
-          .message,
-      HasSubstr("system messages"));
-  const std::string llama3 =
-      "{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + "
-      "'<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}{% endfor %}"
-      "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}";
-  ASSERT_TRUE(ChatTemplate::FromText(llama3, "<s>", "</s>"));
-  // Functionary v3.2: answers are addressed.
-  EXPECT_THAT(
-      Refusal(llama3 + "{% if message['content'] is not none %}{{ '>>>all\\n' }}{% endif %}")
-          .message,
-      HasSubstr(">>>all"));
-  // Firefunction v2: a system message that is always there.
-  EXPECT_THAT(
-      Refusal("{{ '<|start_header_id|>system<|end_header_id|>\\n\\nIn addition to plain text "
-              "responses, you can chose to call' }}" +
-              llama3)
-          .message,
-      HasSubstr("In addition to plain text"));
-  // Vigogne 2: a default system message.
-  const std::string llama2 =
-      "{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{{ '<<SYS>>\\n' + content.strip() "
-      "+ "
-      "'\\n<</SYS>>\\n\\n' }}{{ ' ' + content.strip() + ' ' + eos_token }}";
-  ASSERT_TRUE(ChatTemplate::FromText(llama2, "<s>", "</s>"));
-  EXPECT_THAT(Refusal(llama2 + "{% set system_message = 'Vous êtes Vigogne.' %}").message,
-              HasSubstr("Vigogne"));
-  // What stands under a condition that is never met is not written.
-  EXPECT_TRUE(
-      ChatTemplate::FromText(llama3 + "{% if tools %}{{ 'Call one: ' }}{% endif %}", "", ""));
-}
-
-TEST(ChatTemplateTest, ReadsItFromTheModelsDirectory) {
-  const TempDir temp;
-  const std::string& dir = temp.path();
-  const auto write = [&](const std::string& name, const std::string& text) {
-    std::ofstream(dir + "/" + name) << text;
+TEST(ChatTemplateTest, ErrorsNameLineAndConstruct) {
+  const auto refusal = [](const char* jinja) {
+    return ChatTemplate::FromText(jinja, ordered_json::object()).error();
   };
-  EXPECT_EQ(ChatTemplate::Load(dir).error().code, ErrorCode::kNotFound);
-  const std::string jinja =
-      "{{ bos_token }}'[INST]' + message['content'] + '[/INST]' message['content'] + eos_token";
-  write("tokenizer_config.json",
-        json({{"bos_token", {{"content", "<B>"}}}, {"eos_token", "<E>"}, {"chat_template", jinja}})
-            .dump());
-  const std::vector<ChatMessage> messages = {{"user", "Hi"}, {"assistant", "Ho"}, {"user", "Hu"}};
-  EXPECT_EQ(ChatTemplate::Load(dir).value().Render(messages).value(),
-            "<B>[INST]Hi[/INST]Ho<E>[INST]Hu[/INST]");
-  write("tokenizer_config.json", json({{"bos_token", "<B>"},
-                                       {"eos_token", "<E>"},
-                                       {"chat_template",
-                                        {{{"name", "tool_use"}, {"template", "x"}},
-                                         {{"name", "default"}, {"template", jinja}}}}})
-                                     .dump());
-  EXPECT_EQ(ChatTemplate::Load(dir).value().family(), "mistral");
-  write("given", "'<|im_start|>assistant\\n' '<|im_end|>\\n'");
-  EXPECT_EQ(ChatTemplate::Load(dir, dir + "/given").value().family(), "chatml");
-  write("chat_template.jinja", "<start_of_turn>");
-  EXPECT_EQ(ChatTemplate::Load(dir).error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refusal("a\n{% frobnicate %}").message,
+              testing::AllOf(HasSubstr("line 2"), HasSubstr("frobnicate")));
+  EXPECT_THAT(refusal("a\n\n{{ x | no_such_filter }}").message,
+              testing::AllOf(HasSubstr("line 3"), HasSubstr("no_such_filter")));
+  EXPECT_EQ(refusal("{% include 'x' %}").code, ErrorCode::kUnsupported);
+  const auto raised = Of("{{ raise_exception('Roles must alternate') }}").Render(AskingHi());
+  EXPECT_EQ(raised.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(raised.error().message, HasSubstr("Roles must alternate"));
 }
 
-TEST(ChatTemplateTest, KnowsWhatDayItIsWhereTheTemplateAsks) {
-  const auto made = ChatTemplate::FromText(
-      "{{- bos_token }}strftime_now(\"%d %b %Y\") '26 Jul 2024' 'Cutting Knowledge Date: December "
-      "2023\\n' message['content'] | trim + '<|eot_id|>' "
-      "'<|start_header_id|>assistant<|end_header_id|>\\n\\n'",
-      "<B>", "");
-  const std::vector<ChatMessage> messages = {{"user", " Hi "}};
-  const std::string text = made.value().Render(messages).value();
-  EXPECT_THAT(text, testing::MatchesRegex(
-                        "<B><.start_header_id.>system<.end_header_id.>\n\nCutting Knowledge Date: "
-                        "December 2023\nToday Date: [0-9]+ [A-Za-z]+ 20[0-9]+\n\n<.eot_id.>.*"));
-  EXPECT_THAT(text, testing::Not(HasSubstr("26 Jul 2024")));
+TEST(ChatTemplateTest, AHostileTemplateMeetsItsLimits) {
+  ChatTemplateOptions options;
+  options.limits.steps = 1000;
+  const auto many = Of("{% for i in range(100000) %}{% endfor %}", {}, options).Render(AskingHi());
+  EXPECT_EQ(many.error().code, ErrorCode::kResourceExhausted);
+  options.limits = {.output_bytes = 100};
+  const auto much = Of("{{ 'x' * 101 }}", {}, options).Render(AskingHi());
+  EXPECT_EQ(much.error().code, ErrorCode::kResourceExhausted);
+}
+
+TEST(ChatTemplateTest, PartsAreJoinedWhereTheTemplateTakesNone) {
+  const ordered_json parts = {
+      {{"role", "user"},
+       {"content", {{{"type", "text"}, {"text", "A"}}, {{"type", "text"}, {"text", "B"}}}}}};
+  const char* const loops =
+      "{% for m in messages %}{% for part in m.content %}[{{ part.text }}]{% endfor %}"
+      "{% endfor %}";
+  const char* const prints = "{% for m in messages %}{{ m.content }}{% endfor %}";
+  EXPECT_EQ(Of(loops).Render(Asking(parts)).value(), "[A][B]");
+  EXPECT_EQ(Of(prints).Render(Asking(parts)).value(), "A\nB");
+  EXPECT_EQ(Of(kChatMl).Render(Asking(parts)).value(),
+            "<|im_start|>user\nA\nB<|im_end|>\n<|im_start|>assistant\n");
+  ChatTemplateOptions options;
+  options.content_format = "openai";
+  EXPECT_THAT(Of(prints, {}, options).Render(Asking(parts)).value(), HasSubstr("'type': 'text'"));
+  options.content_format = "string";
+  EXPECT_EQ(Of(loops, {}, options).Render(Asking(parts)).value(), "[][][]");
+}
+
+TEST(ChatTemplateTest, GoesOnWithTheLastMessage) {
+  const auto go_on = [](const char* jinja, const ordered_json& content) {
+    ChatPrompt prompt = Asking(
+        {{{"role", "user"}, {"content", "Hi"}}, {{"role", "assistant"}, {"content", content}}});
+    prompt.continue_final_message = true;
+    prompt.add_generation_prompt = false;
+    return Of(jinja).Render(prompt);
+  };
+  const std::string before = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
+  EXPECT_EQ(go_on(kChatMl, "It is ").value(), before + "It is ");
+  const char* const trims =
+      "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}";
+  EXPECT_EQ(go_on(trims, "It is ").value(), "<user>Hi</><assistant>It is");
+  const char* const loops =
+      "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+      "{% for part in m.content %}[{{ part.text }}]{% endfor %}{% endif %}{% endfor %}";
+  EXPECT_EQ(
+      go_on(loops, {{{"type", "text"}, {"text", "A"}}, {{"type", "text"}, {"text", "B"}}}).value(),
+      "Hi[A][B");
+  EXPECT_EQ(go_on("{{ messages[0].content }}", "It is").error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(go_on(kChatMl, nullptr).error().code, ErrorCode::kInvalidArgument);
+}
+
+class ChatTemplateFilesTest : public testing::Test {
+ protected:
+  const std::string& dir() const { return temp_.path(); }
+  void Write(const std::string& name, const std::string& text) {
+    std::ofstream(dir() + "/" + name) << text;
+  }
+  void WriteConfig(const json& chat_template) {
+    Write("tokenizer_config.json", json({{"bos_token", {{"content", "<B>"}}},
+                                         {"eos_token", "<E>"},
+                                         {"chat_template", chat_template}})
+                                       .dump());
+  }
+  Result<ChatTemplate> Load(const std::string& file = "") {
+    return ChatTemplate::Load(dir(), {.file = file});
+  }
+  std::string Render(const ChatPrompt& prompt) { return Load().value().Render(prompt).value(); }
+
+ private:
+  const TempDir temp_;
+};
+
+TEST_F(ChatTemplateFilesTest, ADirectoryWithoutOneSaysWhatToGive) {
+  EXPECT_EQ(Load().error().code, ErrorCode::kNotFound);
+  EXPECT_THAT(Load().error().message, HasSubstr("--chat-template"));
+}
+
+TEST_F(ChatTemplateFilesTest, FilesComeBeforeTheConfiguration) {
+  WriteConfig("{{ bos_token }}config{{ eos_token }}{{ unk_token }}");
+  EXPECT_EQ(Render(AskingHi()), "<B>config<E>");
+  Write("special_tokens_map.json", R"({"unk_token": {"content": "<U>"}, "bos_token": "<no>"})");
+  EXPECT_EQ(Render(AskingHi()), "<B>config<E><U>");
+  Write("chat_template.jinja", "file{{ bos_token }}");
+  EXPECT_EQ(Render(AskingHi()), "file<B>");
+  Write("given", "given{{ eos_token }}");
+  EXPECT_EQ(Load(dir() + "/given").value().Render(AskingHi()).value(), "given<E>");
+}
+
+TEST_F(ChatTemplateFilesTest, NamedOnesAreForTools) {
+  ChatPrompt with_tools = AskingHi();
+  with_tools.tools = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  WriteConfig({{{"name", "tool_use"}, {"template", "tools {{ tools[0].function.name }}"}},
+               {{"name", "default"}, {"template", "plain"}}});
+  EXPECT_EQ(Render(AskingHi()), "plain");
+  EXPECT_EQ(Render(with_tools), "tools f");
+  EXPECT_THAT(Load().value().Describe(), HasSubstr("default, tool_use"));
+  WriteConfig({{{"name", "rag"}, {"template", "r"}}});
+  EXPECT_THAT(Load().value().Render(AskingHi()).error().message, HasSubstr("rag"));
+  std::filesystem::create_directory(dir() + "/additional_chat_templates");
+  Write("additional_chat_templates/tool_use.jinja", "tools of a file");
+  Write("additional_chat_templates/README", "{% none");
+  Write("chat_template.jinja", "plain of a file");
+  EXPECT_EQ(Render(AskingHi()), "plain of a file");
+  EXPECT_EQ(Render(with_tools), "tools of a file");
+}
+
+TEST_F(ChatTemplateFilesTest, ErrorsNameTheFile) {
+  WriteConfig({{{"name", "tool_use"}, {"template", "{% for %}"}},
+               {{"name", "default"}, {"template", "plain"}}});
+  EXPECT_THAT(Load().error().message, testing::AllOf(HasSubstr("tool_use"), HasSubstr("line 1")));
+  WriteConfig(7);
+  EXPECT_THAT(Load().error().message, HasSubstr("chat_template"));
+  Write("chat_template.jinja", "{{ x");
+  EXPECT_THAT(Load().error().message, HasSubstr("chat_template.jinja"));
+  Write("chat_template.jinja", std::string((1 << 20) + 1, 'x'));
+  EXPECT_EQ(Load().error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(Load(dir() + "/none").error().code, ErrorCode::kIo);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ ApiResult<std::vector<int32_t>> RequestPreparer::Encode(const Prompt& prompt,
     field = "messages";
     special = add_special.value_or(false);  // templates write them out
     if (!chat_) return BadField(field, chat_.error().message);
-    auto rendered = RenderChat(*chat_, *asked);
+    auto rendered = chat_->Render(*asked);
     if (!rendered) return BadField(field, rendered.error().message);
     *text = std::move(*rendered);
   } else {
