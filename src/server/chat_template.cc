@@ -78,6 +78,24 @@ void JoinParts(ordered_json* messages) {
   }
 }
 
+// As transformers does before it runs a template: members that are null are none, and thoughts are
+// there under every name that templates read.
+void Normalise(ordered_json* messages) {
+  for (ordered_json& message : *messages) {
+    for (auto member = message.begin(); member != message.end();) {
+      member = member->is_null() ? message.erase(member) : std::next(member);
+    }
+    for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+      const auto thoughts = message.find(name);
+      if (thoughts == message.end()) continue;
+      const ordered_json value = *thoughts;
+      if (!message.contains("thinking")) message["thinking"] = value;
+      message["reasoning_content"] = value;
+      break;
+    }
+  }
+}
+
 // Marks the end of the last text of the last message, and returns that text.
 Result<std::string> MarkEnd(ordered_json* messages) {
   const auto content = messages->back().find("content");
@@ -238,6 +256,7 @@ Result<std::string> ChatTemplate::Run(const ChatPrompt& prompt, bool keep_parts)
   for (const auto& [name, value] : prompt.kwargs.items()) context[name] = value;
   ordered_json& messages = context["messages"] = prompt.messages;
   if (!keep_parts) JoinParts(&messages);
+  Normalise(&messages);
   std::string last;
   if (prompt.continue_final_message) {
     ASSIGN_OR_RETURN(last, MarkEnd(&messages));

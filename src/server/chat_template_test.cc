@@ -21,9 +21,24 @@ constexpr char kChatMl[] =
     "message['content'] + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}"
     "{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-ChatPrompt Asking(const ordered_json& messages) {
+// With what else apply_chat_template is given.
+ChatPrompt Asking(const ordered_json& messages,
+                  const ordered_json& fields = ordered_json::object()) {
   ChatPrompt prompt;
   prompt.messages = messages;
+  for (const auto& [name, value] : fields.items()) {
+    if (name == "tools") {
+      prompt.tools = value;
+    } else if (name == "documents") {
+      prompt.documents = value;
+    } else if (name == "add_generation_prompt") {
+      prompt.add_generation_prompt = value;
+    } else if (name == "continue_final_message") {
+      prompt.continue_final_message = value;
+    } else {
+      prompt.kwargs[name] = value;
+    }
+  }
   return prompt;
 }
 
@@ -45,13 +60,8 @@ TEST(ChatTemplateTest, WritesWhatTransformersWrites) {
                                {{"bos_token", model["bos"]}, {"eos_token", model["eos"]}});
     ASSERT_TRUE(made) << made.error().message;
     for (const ordered_json& test : model["cases"]) {
-      SCOPED_TRACE(test["messages"].dump());
-      ChatPrompt prompt = Asking(test["messages"]);
-      if (test.value("continue_final_message", false)) {
-        prompt.continue_final_message = true;
-        prompt.add_generation_prompt = false;
-      }
-      const auto text = made->Render(prompt);
+      SCOPED_TRACE(test["messages"].dump() + test["fields"].dump());
+      const auto text = made->Render(Asking(test["messages"], test["fields"]));
       if (test["text"].is_null()) {
         EXPECT_FALSE(text);
         ++refused;
@@ -82,10 +92,11 @@ TEST(ChatTemplateTest, TellsTheTemplateAllThatTransformersDoes) {
             "False|False|Hi");
 }
 
-TEST(ChatTemplateTest, KeepsContentsThatAreNull) {
-  const ChatTemplate chat = Of("{{ messages[0].content is none }} {{ messages[0].x is defined }}");
-  EXPECT_EQ(chat.Render(Asking({{{"role", "assistant"}, {"content", nullptr}}})).value(),
-            "True False");
+TEST(ChatTemplateTest, MembersThatAreNullAreNone) {
+  const ChatTemplate chat = Of("{{ messages[0].content is defined }} {{ messages[0].role }}");
+  EXPECT_EQ(
+      chat.Render(Asking({{{"content", nullptr}, {"role", "assistant"}, {"x", nullptr}}})).value(),
+      "False assistant");
 }
 
 TEST(ChatTemplateTest, ErrorsNameLineAndConstruct) {

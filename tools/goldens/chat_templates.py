@@ -82,21 +82,49 @@ CHATML_THINKS = ("{%- for message in messages %}{%- set content = message.conten
                  "{%- if enable_thinking is defined and enable_thinking is false %}"
                  "{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}{%- endif %}")
 
+# What the published ones do with the rest of what they are told.
+ALL = """{{ bos_token }}{{ eos_token }}{{ unk_token is defined }}
+{%- if tools %}
+{%- for tool in tools %}
+{{ tool | tojson }}
+{{ tool.function | tojson(indent=2) }}
+{%- endfor %}
+{%- endif %}
+{%- for document in documents or [] %}
+{{ loop.index }}: {{ document.title }} {{ document }}
+{%- endfor %}
+{%- for message in messages %}
+<{{ message.role }}>
+{{- message.thinking }}|{{ message.reasoning_content }}|{{ message.reasoning }}
+{%- if message.content is string %}{{ message.content | trim }}
+{%- elif message.content is none %}(nothing)
+{%- else %}
+{%- for part in message.content %}[{{ part['text'] }}]{% endfor %}
+{%- endif %}
+{%- for call in message.tool_calls or [] %}
+{{ call.function.name }}({% for name, value in call.function.arguments.items() %}{{ name }}=
+{{- value | tojson }}{{ ", " if not loop.last }}{% endfor %})
+{%- endfor %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+<assistant>{{ "thinks" if enable_thinking | default(true) }}{% endif %}"""
+
 TEMPLATES = [
-    ("llama-2", "llama-2", LLAMA_2),
-    ("llama-3", "llama-3", LLAMA_3),
-    ("llama-3.1", "llama-3", LLAMA_31),
-    ("chatml", "chatml", CHATML),
-    ("chatml with a default system message", "chatml", CHATML_DEFAULT),
-    ("chatml that drops thoughts", "chatml", CHATML_THINKS),
-    ("mistral, the first", "mistral",
+    ("llama-2", LLAMA_2),
+    ("llama-3", LLAMA_3),
+    ("llama-3.1", LLAMA_31),
+    ("chatml", CHATML),
+    ("chatml with a default system message", CHATML_DEFAULT),
+    ("chatml that drops thoughts", CHATML_THINKS),
+    ("mistral, the first",
      mistral(("[INST] ", " [/INST]"), "message['content'] + eos_token + ' '")),
-    ("mistral with a system message in front", "mistral",
+    ("mistral with a system message in front",
      mistral((" [INST] ", " [/INST]"), "' ' + message['content'] + eos_token", "first")),
-    ("mistral v3", "mistral",
+    ("mistral v3",
      mistral(("[INST] ", "[/INST]"), "' ' + message['content']|trim + eos_token", "last")),
-    ("mistral tekken", "mistral",
+    ("mistral tekken",
      mistral(("[INST]", "[/INST]"), "message['content'] + eos_token", "last")),
+    ("all that a template is told", ALL),
 ]
 
 
@@ -117,20 +145,52 @@ CONVERSATIONS = [
 ]
 
 
+TOOLS = [{"type": "function", "function": {
+    "name": "count", "description": "Counts <é> & 'ü'.",
+    "parameters": {"type": "object", "required": ["of"],
+                   "properties": {"of": {"type": "string"}, "up_to": {"type": "number"}}}}}]
+CALLED = [
+    *say(("user", "How many?")),
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "1", "type": "function",
+         "function": {"name": "count", "arguments": {"of": "ä\n", "up_to": 1.5, "all": None}}}]},
+    {"role": "tool", "tool_call_id": "1", "content": "2"}]
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "A"},
+                                      {"type": "text", "text": " B "}]}]
+BEGUN = say(("user", "One"), ("assistant", "It is "))
+
+# What else is asked for, by the names of apply_chat_template.
+CASES = [(messages, {}) for messages in CONVERSATIONS] + [
+    (BEGUN, {"continue_final_message": True, "add_generation_prompt": False}),
+    (BEGUN[:1], {"add_generation_prompt": False}),
+]
+CASES_OF_ALL = [
+    (CALLED, {"tools": TOOLS}),
+    (PARTS, {"documents": [{"title": "t", "text": "x"}]}),
+    (PARTS, {"continue_final_message": True, "add_generation_prompt": False}),
+    (BEGUN, {"enable_thinking": False, "bos_token": "<B>"}),
+    *(([*BEGUN, {"role": "assistant", "content": "x", name: "thoughts"}], {})
+      for name in ("thinking", "reasoning", "reasoning_content")),
+]
+
+
+def rendered(tokenizer, messages, fields):
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False,
+                                             **{"add_generation_prompt": True, **fields})
+    except Exception:  # the template raises: there is no such conversation
+        return None
+
+
 def make(out_dir):
     golden = []
-    for name, family, template in TEMPLATES:
-        bos, eos = ("<|begin_of_text|>", "<|eot_id|>") if family == "llama-3" else ("<s>", "</s>")
+    for name, template in TEMPLATES:
+        llama3 = name.startswith("llama-3")
+        bos, eos = ("<|begin_of_text|>", "<|eot_id|>") if llama3 else ("<s>", "</s>")
         tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(TOKENIZER), bos_token=bos,
                                             eos_token=eos, chat_template=template)
-        cases = []
-        for messages in CONVERSATIONS:
-            try:
-                text = tokenizer.apply_chat_template(messages, tokenize=False,
-                                                     add_generation_prompt=True)
-            except Exception:  # the template raises: there is no such conversation
-                text = None
-            cases.append({"messages": messages, "text": text})
-        golden.append({"name": name, "family": family, "template": template, "bos": bos, "eos": eos,
-                       "cases": cases})
+        cases = [{"messages": messages, "fields": fields,
+                  "text": rendered(tokenizer, messages, fields)}
+                 for messages, fields in CASES + (CASES_OF_ALL if template == ALL else [])]
+        golden.append({"name": name, "template": template, "bos": bos, "eos": eos, "cases": cases})
     write_json(out_dir / "chat_templates" / "golden.json", golden, indent=1)
