@@ -1,6 +1,32 @@
+#include <algorithm>
+#include <cmath>
+
 #include "jinja/interpreter.h"
 
 namespace kvcake::jinja {
+
+namespace {
+
+bool HasName(const Node& node) {
+  const auto has = [](const NodePtr& child) { return child && HasName(*child); };
+  return node.kind == NodeKind::kName || has(node.star) || has(node.star_star) ||
+         std::any_of(node.children.begin(), node.children.end(), has) ||
+         std::any_of(node.args.begin(), node.args.end(), has) ||
+         std::any_of(node.named.begin(), node.named.end(),
+                     [&](const auto& entry) { return has(entry.second); });
+}
+
+// jinja2 writes -2 ** x for Python as it stands where -2 is a constant and x is none: -(2 ** x).
+void CheckPower(const Node& node, const Value& base) {
+  const bool negative =
+      base.IsNumber() &&
+      std::signbit(base.IsInteger() ? static_cast<double>(base.integer) : base.real);
+  if (negative && !HasName(*node.children[0]) && HasName(*node.children[1])) {
+    RaiseUnsupported("** of a constant below 0");
+  }
+}
+
+}  // namespace
 
 Args Interpreter::EvalArgs(const Node& node, const ScopePtr& scope) {
   Args args;
@@ -103,6 +129,7 @@ Value Interpreter::EvalOperator(const Node& node, const ScopePtr& scope) {
     }
     case NodeKind::kBinary: {
       const Value left = Eval(*node.children[0], scope);
+      if (node.text == "**") CheckPower(node, left);
       return Binary(node.text, left, Eval(*node.children[1], scope));
     }
     default: {

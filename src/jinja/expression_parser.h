@@ -338,9 +338,24 @@ class ExpressionParser {
       if (!filter->function) RaiseUnsupported("the filter {}", filter->text);
       Add(filter, std::move(node));
       if (IsOp("(")) Arguments(filter.get());
+      CheckNamed(*filter);
       node = std::move(filter);
     }
     return node;
+  }
+
+  // The filter or test that map, select and the like are given by name.
+  static void CheckNamed(const Node& filter) {
+    const bool by_attribute = filter.text == "selectattr" || filter.text == "rejectattr";
+    const bool tests = by_attribute || filter.text == "select" || filter.text == "reject";
+    const size_t at = by_attribute ? 1 : 0;
+    if ((!tests && filter.text != "map") || filter.args.size() <= at || filter.star) return;
+    const Node& name = *filter.args[at];
+    if (name.kind != K::kConstant || !name.constant.Is(Type::kString)) return;
+    const std::string& text = name.constant.Text();
+    if (tests ? !FindTest(text) : !FindFilter(text)) {
+      RaiseUnsupported("the {} {}", tests ? "test" : "filter", text);
+    }
   }
 
   NodePtr Test(NodePtr value) {

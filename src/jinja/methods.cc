@@ -1,22 +1,15 @@
 // Methods of strings, dictionaries and lists.
+#include <algorithm>
 #include <map>
+#include <optional>
 
+#include "jinja/format.h"
 #include "jinja/text.h"
 #include "jinja/value.h"
 
 namespace kvcake::jinja {
 
 namespace {
-
-// Case is known for ASCII alone.
-std::string Map(std::string_view text, const char* what, int (*map)(int)) {
-  std::string out(text);
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) >= 0x80) RaiseUnsupported("{} of what is not ASCII", what);
-    c = static_cast<char>(map(static_cast<unsigned char>(c)));
-  }
-  return out;
-}
 
 const std::string& TextOf(const Value* value, std::string_view what) {
   if (!value || !value->Is(Type::kString)) Raise("{}() takes a string", what);
@@ -27,48 +20,6 @@ int64_t IntOf(const Value* value, int64_t otherwise) {
   if (!value->IsInteger()) Raise("an integer is expected, not {}", TypeName(*value));
   return value->integer;
 }
-
-}  // namespace
-
-std::string Strip(std::string_view text, const std::string* characters, Side side) {
-  const auto codes = ToCodes(text);
-  const auto chars = characters ? ToCodes(*characters) : std::u32string();
-  const auto goes = [&](char32_t c) {
-    return characters ? chars.find(c) != chars.npos : IsSpaceCode(c);
-  };
-  size_t begin = 0;
-  size_t end = codes.size();
-  if (side != Side::kRight) {
-    while (begin < end && goes(codes[begin])) ++begin;
-  }
-  if (side != Side::kLeft) {
-    while (end > begin && goes(codes[end - 1])) --end;
-  }
-  return FromCodes(std::u32string_view(codes).substr(begin, end - begin));
-}
-std::string Upper(std::string_view text) { return Map(text, "upper", toupper); }
-std::string Lower(std::string_view text) { return Map(text, "lower", tolower); }
-std::string Capitalize(std::string_view text) {
-  std::string out = Lower(text);
-  if (!out.empty()) out[0] = static_cast<char>(toupper(out[0]));
-  return out;
-}
-std::string Replace(std::string_view text, std::string_view from, std::string_view to,
-                    long long count) {
-  std::string out;
-  if (from.empty()) RaiseUnsupported("replacing the empty string");
-  while (count != 0) {
-    const size_t at = text.find(from);
-    if (at == text.npos) break;
-    out.append(text.substr(0, at)).append(to);
-    Budget::CheckSize(out.size());
-    text.remove_prefix(at + from.size());
-    --count;
-  }
-  return out.append(text);
-}
-
-namespace {
 
 using Method = Value (*)(const Value& self, Args& args);
 
@@ -103,6 +54,23 @@ std::vector<std::string> SplitSpace(const std::string& text, int64_t count) {
   return out;
 }
 
+std::vector<std::string> RSplitSpace(const std::string& text, int64_t count) {
+  std::vector<std::string> out;
+  const auto codes = ToCodes(Strip(text, nullptr, Side::kRight));
+  size_t i = codes.size();
+  while (i > 0) {
+    if (count-- == 0) {
+      out.push_back(FromCodes(std::u32string_view(codes).substr(0, i)));
+      break;
+    }
+    const size_t end = i;
+    while (i > 0 && !IsSpaceCode(codes[i - 1])) --i;
+    out.push_back(FromCodes(std::u32string_view(codes).substr(i, end - i)));
+    while (i > 0 && IsSpaceCode(codes[i - 1])) --i;
+  }
+  return {out.rbegin(), out.rend()};
+}
+
 Value Split(const Value& self, Args& args) {
   const auto bound = Bind(args, "split", {"sep", "maxsplit"});
   int64_t count = IntOf(bound[1], -1);
@@ -125,8 +93,7 @@ Value RSplit(const Value& self, Args& args) {
   const auto bound = Bind(args, "rsplit", {"sep", "maxsplit"});
   int64_t count = IntOf(bound[1], -1);
   if (!bound[0] || bound[0]->Is(Type::kNone)) {
-    if (count >= 0) RaiseUnsupported("rsplit with a count and no separator");
-    return Texts(SplitSpace(self.Text(), -1));
+    return Texts(RSplitSpace(self.Text(), count));
   }
   const std::string& sep = TextOf(bound[0], "rsplit");
   if (sep.empty()) Raise("empty separator");
@@ -162,14 +129,33 @@ Value SplitLines(const Value& self, Args& args) {
   return Texts(out);
 }
 
+// text[start:end] as str.find and the like take it. None where start lies behind the end, in which
+// not even the empty string is found.
+std::optional<std::pair<std::string, int64_t>> Part(const Value& self, const Value* start,
+                                                    const Value* end) {
+  const bool whole = (!start || start->Is(Type::kNone)) && (!end || end->Is(Type::kNone));
+  if (whole) return std::pair(self.Text(), int64_t{0});
+  const int64_t size = Length(self);
+  const auto at = [&](const Value* bound, int64_t otherwise) {
+    if (!bound || bound->Is(Type::kNone)) return otherwise;
+    const int64_t given = IntOf(bound, 0);
+    return given < 0 ? std::max<int64_t>(given < -size ? 0 : given + size, 0) : given;
+  };
+  const int64_t from = at(start, 0);
+  const int64_t to = std::min(at(end, size), size);
+  if (from > to) return std::nullopt;
+  return std::pair(FromCodes(ToCodes(self.Text()).substr(from, to - from)), from);
+}
+
 template <bool at_end>
 Value StartsWith(const Value& self, Args& args) {
-  const auto bound = Bind(args, "startswith", {"prefix"});
+  const auto bound = Bind(args, "startswith", {"prefix", "start", "end"});
   if (!bound[0]) Raise("startswith() takes an argument");
+  const auto part = Part(self, bound[1], bound[2]);
   const Values words = bound[0]->Is(Type::kTuple) ? bound[0]->List() : Values{*bound[0]};
   for (const Value& word : words) {
     const auto& text = TextOf(&word, at_end ? "endswith" : "startswith");
-    if (at_end ? self.Text().ends_with(text) : self.Text().starts_with(text)) {
+    if (part && (at_end ? part->first.ends_with(text) : part->first.starts_with(text))) {
       return Value::Bool(true);
     }
   }
@@ -180,17 +166,6 @@ Value ReplaceMethod(const Value& self, Args& args) {
   const auto bound = Bind(args, "replace", {"old", "new", "count"});
   return Value::String(Replace(self.Text(), TextOf(bound[0], "replace"),
                                TextOf(bound[1], "replace"), IntOf(bound[2], -1)));
-}
-
-Value TitleMethod(const Value& self, Args& args) {
-  Bind(args, "title", {});
-  std::string out = Lower(self.Text());
-  bool inside = false;
-  for (char& c : out) {
-    if (!inside) c = static_cast<char>(toupper(c));
-    inside = isalpha(static_cast<unsigned char>(c)) != 0;
-  }
-  return Value::String(std::move(out));
 }
 
 template <std::string (*map)(std::string_view)>
@@ -214,41 +189,116 @@ Value Join(const Value& self, Args& args) {
 
 template <bool from_end, bool raises>
 Value Find(const Value& self, Args& args) {
-  const auto bound = Bind(args, "find", {"sub"});
-  const std::string& text = self.Text();
+  const auto bound = Bind(args, "find", {"sub", "start", "end"});
   const std::string& word = TextOf(bound[0], "find");
-  const size_t at = from_end ? text.rfind(word) : text.find(word);
+  const auto part = Part(self, bound[1], bound[2]);
+  const size_t at = !part      ? std::string::npos
+                    : from_end ? part->first.rfind(word)
+                               : part->first.find(word);
   if (at == std::string::npos) {
     if (raises) Raise("substring not found");
     return Value::Int(-1);
   }
-  return Value::Int(static_cast<int64_t>(ToCodes(text.substr(0, at)).size()));
+  return Value::Int(part->second + static_cast<int64_t>(ToCodes(part->first.substr(0, at)).size()));
 }
 
 Value Count(const Value& self, Args& args) {
-  const auto bound = Bind(args, "count", {"sub"});
+  const auto bound = Bind(args, "count", {"sub", "start", "end"});
   const std::string& word = TextOf(bound[0], "count");
-  if (word.empty()) return Value::Int(Length(self) + 1);
+  const auto part = Part(self, bound[1], bound[2]);
+  if (!part) return Value::Int(0);
+  const std::string& text = part->first;
+  if (word.empty()) return Value::Int(static_cast<int64_t>(ToCodes(text).size()) + 1);
   int64_t count = 0;
-  for (size_t at = 0; (at = self.Text().find(word, at)) != std::string::npos; at += word.size()) {
-    ++count;
-  }
+  for (size_t at = 0; (at = text.find(word, at)) != std::string::npos; at += word.size()) ++count;
   return Value::Int(count);
 }
 
-int IsDigitByte(int c) { return isdigit(c); }
-int IsAlphaByte(int c) { return isalpha(c); }
-int IsAlnumByte(int c) { return isalnum(c); }
-int IsSpaceByte(int c) { return IsSpaceCode(static_cast<char32_t>(c)) ? 1 : 0; }
-
-template <int (*is)(int)>
-Value AllAre(const Value& self, Args& args) {
+template <bool (*is)(std::string_view)>
+Value Is(const Value& self, Args& args) {
   Bind(args, "the method", {});
-  for (const char c : self.Text()) {
-    if (static_cast<unsigned char>(c) >= 0x80) RaiseUnsupported("a test of what is not ASCII");
-    if (!is(static_cast<unsigned char>(c))) return Value::Bool(false);
+  return Value::Bool(is(self.Text()));
+}
+
+// Every character is of one of the classes; `of_none` is what the empty string is.
+template <uint16_t classes, bool of_none = false>
+bool AllAre(std::string_view text) {
+  if (text.empty()) return of_none;
+  const auto codes = ToCodes(text);
+  return std::all_of(codes.begin(), codes.end(), [](char32_t c) { return Has(c, classes); });
+}
+bool IsSpace(std::string_view text) {
+  const auto codes = ToCodes(text);
+  return !codes.empty() && std::all_of(codes.begin(), codes.end(), IsSpaceCode);
+}
+bool IsAscii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return (c & 0x80) == 0; });
+}
+bool IsIdentifier(std::string_view text) {
+  const auto codes = ToCodes(text);
+  return !codes.empty() && (Has(codes[0], kIdentifierStart) || codes[0] == U'_') &&
+         std::all_of(codes.begin(), codes.end(), [](char32_t c) { return Has(c, kIdentifier); });
+}
+
+template <Side side>
+Value Just(const Value& self, Args& args) {
+  const auto bound = Bind(args, "the method", {"width", "fillchar"});
+  if (!bound[0] || !bound[0]->IsInteger()) Raise("a width is an integer");
+  const auto fill = bound[1] ? ToCodes(TextOf(bound[1], "the method")) : U" ";
+  if (fill.size() != 1) Raise("The fill character must be exactly one character long");
+  return Value::String(Pad(self.Text(), bound[0]->integer, fill[0], side));
+}
+
+Value ZFill(const Value& self, Args& args) {
+  const auto bound = Bind(args, "zfill", {"width"});
+  if (!bound[0] || !bound[0]->IsInteger()) Raise("a width is an integer");
+  const std::string& text = self.Text();
+  const bool is_signed = text.starts_with('+') || text.starts_with('-');
+  const std::string sign = is_signed ? text.substr(0, 1) : "";
+  const int64_t width = bound[0]->integer - (is_signed && bound[0]->integer > 0 ? 1 : 0);
+  return Value::String(sign + Pad(text.substr(sign.size()), width, U'0', Side::kLeft));
+}
+
+template <bool from_end>
+Value Partition(const Value& self, Args& args) {
+  const auto bound = Bind(args, "partition", {"sep"});
+  const std::string& sep = TextOf(bound[0], "partition");
+  if (sep.empty()) Raise("empty separator");
+  const std::string& text = self.Text();
+  const size_t at = from_end ? text.rfind(sep) : text.find(sep);
+  std::string parts[3];
+  if (at == std::string::npos) {
+    parts[from_end ? 2 : 0] = text;
+  } else {
+    parts[0] = text.substr(0, at), parts[1] = sep, parts[2] = text.substr(at + sep.size());
   }
-  return Value::Bool(!self.Text().empty());
+  Values values;
+  for (std::string& part : parts) values.push_back(Value::String(std::move(part)));
+  return Value::List(std::move(values), Type::kTuple);
+}
+
+Value ExpandTabs(const Value& self, Args& args) {
+  const auto bound = Bind(args, "expandtabs", {"tabsize"});
+  const int64_t size = IntOf(bound[0], 8);
+  std::u32string out;
+  int64_t column = 0;
+  for (const char32_t c : ToCodes(self.Text())) {
+    if (c == U'\t') {
+      const int64_t spaces = size > 0 ? size - column % size : 0;
+      Budget::CheckSize(out.size() + static_cast<uint64_t>(spaces));
+      Budget::Spend(static_cast<uint64_t>(spaces) / 64);
+      out.append(static_cast<size_t>(spaces), U' ');
+      column += spaces;
+    } else {
+      out += c;
+      column = c == U'\n' || c == U'\r' ? 0 : column + 1;
+    }
+  }
+  return Value::String(FromCodes(out));
+}
+
+Value FormatMethod(const Value& self, Args& args) {
+  return Value::String(FormatBraces(self.Text(), args));
 }
 
 Value RemovePrefix(const Value& self, Args& args) {
@@ -318,7 +368,7 @@ const Methods& StringMethods() {
       {"startswith", StartsWith<false>},
       {"endswith", StartsWith<true>},
       {"replace", ReplaceMethod},
-      {"title", TitleMethod},
+      {"title", MapMethod<TitleCase>},
       {"upper", MapMethod<Upper>},
       {"lower", MapMethod<Lower>},
       {"capitalize", MapMethod<Capitalize>},
@@ -328,10 +378,28 @@ const Methods& StringMethods() {
       {"index", Find<false, true>},
       {"rindex", Find<true, true>},
       {"count", Count},
-      {"isdigit", AllAre<IsDigitByte>},
-      {"isalpha", AllAre<IsAlphaByte>},
-      {"isalnum", AllAre<IsAlnumByte>},
-      {"isspace", AllAre<IsSpaceByte>},
+      {"isdigit", Is<AllAre<kDecimal | kDigit>>},
+      {"isdecimal", Is<AllAre<kDecimal>>},
+      {"isnumeric", Is<AllAre<kDecimal | kDigit | kNumeric>>},
+      {"isalpha", Is<AllAre<kAlpha>>},
+      {"isalnum", Is<AllAre<kAlpha | kDecimal | kDigit | kNumeric>>},
+      {"isprintable", Is<AllAre<kPrintable, true>>},
+      {"isspace", Is<IsSpace>},
+      {"isascii", Is<IsAscii>},
+      {"isidentifier", Is<IsIdentifier>},
+      {"isupper", Is<IsUpper>},
+      {"islower", Is<IsLower>},
+      {"istitle", Is<IsTitle>},
+      {"casefold", MapMethod<CaseFold>},
+      {"swapcase", MapMethod<SwapCase>},
+      {"center", Just<Side::kBoth>},
+      {"ljust", Just<Side::kRight>},
+      {"rjust", Just<Side::kLeft>},
+      {"zfill", ZFill},
+      {"partition", Partition<false>},
+      {"rpartition", Partition<true>},
+      {"expandtabs", ExpandTabs},
+      {"format", FormatMethod},
       {"removeprefix", RemovePrefix},
       {"removesuffix", RemoveSuffix},
   };
@@ -349,10 +417,7 @@ const Methods& ListMethods() {
 
 // What Python's types have besides, so that it is not taken for something undefined.
 bool IsKnownToPython(const Value& object, std::string_view name) {
-  static constexpr std::string_view kString =
-      " casefold center encode expandtabs format format_map isascii isdecimal isidentifier islower "
-      "isnumeric isprintable istitle isupper ljust maketrans partition rjust rpartition swapcase "
-      "translate zfill ";
+  static constexpr std::string_view kString = " encode format_map maketrans translate ";
   static constexpr std::string_view kDict = " clear fromkeys pop popitem setdefault update ";
   static constexpr std::string_view kList =
       " append clear copy count index extend insert pop remove reverse sort start stop step "

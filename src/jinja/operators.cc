@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "base/utf8.h"
+#include "jinja/format.h"
 #include "jinja/value.h"
 
 namespace kvcake::jinja {
@@ -9,6 +10,9 @@ namespace {
 [[noreturn]] void RaiseOperands(std::string_view op, const Value& a, const Value& b) {
   if (a.Is(Type::kUndefined)) Raise("{}", a.Text());
   if (b.Is(Type::kUndefined)) Raise("{}", b.Text());
+  if (a.Is(Type::kSequence) || b.Is(Type::kSequence)) {  // sets have operators
+    RaiseUnsupported("{} of '{}' and '{}'", op, TypeName(a), TypeName(b));
+  }
   Raise("unsupported operand type(s) for {}: '{}' and '{}'", op, TypeName(a), TypeName(b));
 }
 
@@ -141,7 +145,10 @@ Value Binary(std::string_view op, const Value& a, const Value& b) {
   };
   if (op == "*" && repeats(a) && b.IsInteger()) return Repeat(a, b.integer);
   if (op == "*" && repeats(b) && a.IsInteger()) return Repeat(b, a.integer);
-  if (op == "%" && a.Is(Type::kString)) RaiseUnsupported("% as a format");
+  if (op == "%" && a.Is(Type::kString)) {
+    if (a.safe) RaiseUnsupported("% of safe text");
+    return Value::String(FormatPercent(a.Text(), b));
+  }
   RaiseOperands(op, a, b);
 }
 
@@ -197,7 +204,8 @@ Value Slice(const Value& object, const Value& begin, const Value& end, const Val
   if (object.Is(Type::kSequence)) RaiseUnsupported("a slice of {}", object.Kind());
   const bool is_text = object.Is(Type::kString);
   if (!is_text && !object.IsListLike()) {
-    Raise("'{}' object has no slices", TypeName(object));
+    // jinja2 raises, but makes it undefined where the object is a constant.
+    RaiseUnsupported("a slice of '{}'", TypeName(object));
   }
   if (!step.Is(Type::kNone) && !step.IsInteger()) Raise("slice indices must be integers or None");
   const int64_t by = step.Is(Type::kNone) ? 1 : step.integer;

@@ -24,13 +24,9 @@ bool IsNumber(const Value& v) { return v.IsNumber(); }
 bool IsCallable(const Value& v) {
   return v.Is(Type::kCallable) || (v.Is(Type::kUndefined));  // Undefined has a __call__
 }
-bool IsUpper(const Value& v) {
-  const std::string text = Str(v);
-  return Upper(text) == text && Lower(text) != text;
-}
-bool IsLower(const Value& v) {
-  const std::string text = Str(v);
-  return Lower(text) == text && Upper(text) != text;
+template <bool (*holds)(std::string_view)>
+bool OfText(const Value& v) {
+  return holds(Str(v));
 }
 template <Type type>
 bool IsType(const Value& v) {
@@ -83,8 +79,8 @@ Function FindTest(std::string_view name) {
       {"true", Unary<IsTrue>},
       {"false", Unary<IsFalse>},
       {"callable", Unary<IsCallable>},
-      {"upper", Unary<IsUpper>},
-      {"lower", Unary<IsLower>},
+      {"upper", Unary<OfText<IsUpper>>},
+      {"lower", Unary<OfText<IsLower>>},
       {"odd", Unary<IsOdd>},
       {"even", Unary<IsEven>},
       {"divisibleby", WithOther<Divides>},

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/utf8.h"
+#include "jinja/text.h"
 
 namespace kvcake::jinja {
 namespace {
@@ -21,12 +22,6 @@ void AddNesting(const Value& value, int* depth) {
   if (*depth > kMaxNesting) Raise("lists are nested more than {} deep", kMaxNesting);
 }
 
-bool IsPrintable(char32_t c) {
-  return !(c < 0x20 || (c >= 0x7F && c <= 0xA0) || c == 0xAD || (c != ' ' && IsSpaceCode(c)) ||
-           (c >= 0x200B && c <= 0x200F) || (c >= 0x202A && c <= 0x202E) ||
-           (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF || (c >= 0xE000 && c <= 0xF8FF));
-}
-
 std::string ReprString(const std::string& text) {
   const char quote = text.find('\'') != text.npos && text.find('"') == text.npos ? '"' : '\'';
   std::string out(1, quote);
@@ -40,15 +35,23 @@ std::string ReprString(const std::string& text) {
       out += "\\r";
     } else if (c == '\t') {
       out += "\\t";
-    } else if (IsPrintable(c)) {
+    } else if (Has(c, kPrintable)) {
       AppendUtf8(c, &out);
     } else if (c < 0x100) {
       out += fmt::format("\\x{:02x}", static_cast<uint32_t>(c));
-    } else {
+    } else if (c < 0x10000) {
       out += fmt::format("\\u{:04x}", static_cast<uint32_t>(c));
+    } else {
+      out += fmt::format("\\U{:08x}", static_cast<uint32_t>(c));
     }
   }
   return out + quote;
+}
+
+void CheckHashable(const Value& key) {
+  if (key.Is(Type::kList) || key.Is(Type::kDict)) Raise("unhashable type: '{}'", TypeName(key));
+  if (!key.Is(Type::kTuple)) return;
+  for (const Value& part : key.List()) CheckHashable(part);
 }
 
 std::string ReprItems(const Items& items) {
@@ -245,7 +248,7 @@ bool Value::Truth() const {
 
 const Value* Value::Find(const Value& key) const {
   if (key.Is(Type::kString)) return Find(key.Text());
-  if (key.Is(Type::kList) || key.Is(Type::kDict)) Raise("unhashable type: '{}'", TypeName(key));
+  CheckHashable(key);
   for (const auto& item : Dict()) {
     if (Equal(item.first, key)) return &item.second;
   }

@@ -104,6 +104,144 @@ nested | sort(attribute='r') | map(attribute='r') | list;['a', 1] | sort;l | dic
 [1, 2, 1, 'a', 'A', 1.0] | unique | list;[[1]] | unique | list;l | sum;[] | sum;['a'] | sum
 [{'n': 1}, {'n': 2}] | sum(attribute='n');[{'n': 1}] | sum('n', 5);n | indent;missing is sequence;html | safe | list;no | selectattr('x') | list;no | map('upper') | list;n[1:];d.items() | list;d.items() | length;d.keys() | list | tojson
 """
+# Methods and filters of text, numbers and formats; one a line.
+TEXTS = """
+'straße ŉ ǆ ﬁ'.upper()
+'ΑΣ ΣΑΣ. Σ İ'.lower()
+'ǆabc ﬁx'.title()
+'ǆabc'.capitalize()
+'Straße'.casefold()
+'aBcß ǅ'.swapcase()
+'ßa' | upper
+'ÄÖ' | lower
+'élan vital' | capitalize
+'they\\'re a-b (c) [d] éa\\u00a0b' | title
+'they\\'re a1b'.title()
+'abc'.center(8) ~ '|'
+'abc'.center(9, '*')
+'ab'.center(5, 'ü')
+'abc'.ljust(6, '.')
+'abc'.rjust(6)
+'abc'.rjust(2)
+'abc'.rjust(6, 'ab')
+'-42'.zfill(6)
+'+4'.zfill(1)
+''.zfill(2)
+'a=b=c'.partition('=')
+'a=b=c'.rpartition('=')
+'abc'.partition('x')
+'abc'.rpartition('x')
+'abc'.partition('')
+'a\\tbc\\n\\td'.expandtabs()
+'a\\tb'.expandtabs(4)
+'a\\tb'.expandtabs(0)
+['²'.isdigit(), '²'.isdecimal(), '½'.isnumeric(), '٣'.isdecimal(), 'é'.isalpha(), 'é1'.isalnum()]
+['a b'.isprintable(), '\\u200b'.isprintable(), ''.isprintable(), ''.isascii(), 'é'.isascii()]
+['ÄÖ'.isupper(), 'äö'.islower(), 'Ab Cd'.istitle(), 'AB'.istitle(), 'a1'.isidentifier(), '1a'.isidentifier(), 'é_'.isidentifier()]
+'\\u2003'.isspace()
+'abcabc'.find('c', 3)
+'abcabc'.find('', 7)
+'abcabc'.find('a', -3, -1)
+'abcabc'.rfind('a', 0, 3)
+'abcabc'.index('x', 1)
+'éabcé'.find('é', 1)
+'abcabc'.count('a', 1)
+'abc'.count('', 1)
+'abc'.startswith('b', 1)
+'abc'.endswith('b', 0, 2)
+'abc'.startswith('', 4)
+' a b  c '.rsplit(none, 1)
+' a b  c '.rsplit(maxsplit=0)
+'abc'.replace('', '-')
+'abc'.replace('', '-', 2)
+''.replace('', '-')
+'a' | replace('', '-')
+'%s and %d' % ('x', 3)
+'%5.2f|%-6s|%06d|%+d|%x|%X|%o|%%' % (2.345, 'ab', -42, 7, 255, 255, 8)
+'%(a)s-%(b)r' % {'a': 1, 'b': 'x'}
+'%s' % 'x'
+'%s' % [1, 2]
+'%s %s' % ('x',)
+'%s' % ('x', 'y')
+'%d' % 'x'
+'%e %g %g' % (12345.678, 0.0001, 1e20)
+'%5s|%-5s|%.2s' % ('é', 'é', 'éàü')
+'%c' % 'x'
+'%*d' % (5, 3)
+'%q' % 1
+'%' % 1
+'{} and {}'.format('x', 3)
+'{1} {0} {a}'.format('x', 'y', a=2)
+'{0.x}'.format(1)
+'{a[b]} {l[0]}'.format(a={'b': 3}, l=[4])
+'{:>8}|{:<8}|{:^8}|{:*^9}'.format('ab', 'cd', 'ef', 'gh')
+'{:05d}|{:+d}|{:,}|{:_}|{:x}|{:#x}|{:b}'.format(42, 42, 1234567, 1234567, 255, 255, 5)
+'{:.2f}|{:8.3f}|{:.1%}|{:e}|{:g}|{:,.2f}'.format(2.345, 2.5, 0.256, 12345.6, 0.0001, 1234567.891)
+'{:.2}|{!r}|{!s:>5}'.format('abcdef', 'x', 'y')
+'{{}} {}'.format(1)
+'{} {1}'.format(1, 2)
+'{'.format(1)
+'}'.format(1)
+'{}'.format()
+'{a}'.format()
+'{:{}}|'.format('x', 5)
+'{:d}'.format('x')
+'{:s}'.format(1)
+'{}'.format(none)
+'{:5}'.format(none)
+'{}'.format([1, 'a'])
+'%s-%s' | format('a', 1)
+'%(x)s' | format(x=2)
+'%s' | format()
+'abc' | center(9) ~ '|'
+'abcdef ghi jkl mno' | truncate(9)
+'abcdef ghi jkl mno' | truncate(9, true)
+'abcdef ghi jkl mno' | truncate(9, true, '~', 0)
+'short' | truncate(3)
+'one two, thrée_x 4' | wordcount
+'a b/ü?&' | urlencode
+{'a b': 1, 'c': 'é'} | urlencode
+[('a', 1)] | urlencode
+html | safe | forceescape
+3.7 | round
+2.5 | round
+3.14159 | round(2)
+3.14159 | round(2, 'ceil')
+3.14159 | round(1, 'floor')
+25 | round(-1)
+7 | round
+'3.7' | float
+'x' | float
+'x' | float(1.5)
+'inf' | float
+no | float
+'ff' | int(base=16)
+'0x1f' | int(0, 16)
+'42.9' | int
+'1_000' | int
+['b', 'A', 'c'] | min
+['b', 'A', 'c'] | max
+['b', 'A', 'c'] | max(case_sensitive=true)
+[{'n': 2, 'a': 'x'}, {'n': 1, 'a': 'y'}] | min(attribute='n')
+['a', 'A'] | min
+[1, 'a'] | max
+[{'a': 2, 'b': 1}, {'a': 1, 'b': 2}, {'a': 1, 'b': 1}] | sort(attribute='a,b')
+[{'a': 'x', 'b': 1}, {'a': 'X', 'b': 0}] | sort(attribute='a,b')
+[1, 2, 3, 4, 5] | batch(2) | list
+[1, 2, 3] | batch(2, '-') | list
+[] | batch(2) | list
+[1, 2, 3] | batch(0) | list
+[1, 2, 3, 4, 5] | slice(3) | list
+[1, 2, 3, 4] | slice(3, 'x') | list
+[1] | slice(0) | list
+['\\u200b', '\\U0001F600', '\\u0378', '\\U000E0001', 'é', '\\u00ad']
+'AÉ' is upper
+'aé' is lower
+'ab' | map('upper') | list
+['a', 'b'] | map('replace', 'a', 'c') | list
+l | select('nothing') | list
+'ß' in 'Maß'
+"""
 TEMPLATES = [
     "{% for x in l %}{{ loop.index }}{{ loop.index0 }}{{ loop.first }}{{ loop.last }}{{ x }};"
     "{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.length }}{{ loop.depth }}\n{% endfor %}",
@@ -155,6 +293,7 @@ def main() -> None:
     env = environment()
     words = [w for line in EXPRESSIONS.strip().split("\n") for w in line.split("|") if w.strip("~ '")]
     words += [w for line in FILTERED.strip().split("\n") for w in line.split(";")]
+    words += [w for w in TEXTS.strip("\n").split("\n")]
     sources = ["{{ " + word + " }}" for word in words] + TEMPLATES
     cases = [{"source": source, "result": render(env, source, CONTEXT)} for source in sources]
     path = pathlib.Path(__file__).with_name("golden.json")
