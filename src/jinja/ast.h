@@ -73,8 +73,12 @@ struct Node {
   bool uses_varargs = false;
   bool uses_kwargs = false;
   bool recursive = false;
+  // Of what has a scope: names that are undefined when it is entered (symbols.h); of a loop, also
+  // those of its else.
+  std::vector<std::string> undefined;
+  std::vector<std::string> undefined_other;
 };
 
-Nodes ParseTemplate(std::string_view text);  // raises Failure
+NodePtr ParseTemplate(std::string_view text);  // a kScope; raises Failure
 
 }  // namespace kvcake::jinja

@@ -21,20 +21,24 @@ void Interpreter::Scope::Set(const std::string& name, Value value) {
   names.emplace_back(name, std::move(value));
 }
 
-Interpreter::ScopePtr Interpreter::Inside(const ScopePtr& parent) {
+Interpreter::ScopePtr Interpreter::Inside(const ScopePtr& parent,
+                                          const std::vector<std::string>& undefined) {
   auto scope = std::make_shared<Scope>();
   scope->parent = parent;
+  for (const auto& name : undefined) {
+    scope->names.emplace_back(name, Value::Undefined(fmt::format("'{}' is undefined", name)));
+  }
   return scope;
 }
 
-std::string Interpreter::Run(const Nodes& nodes, const Value& context) {
+std::string Interpreter::Run(const Node& root, const Value& context) {
   if (!context.Is(Type::kDict)) Raise("a template's context is an object");
   const ScopePtr globals = Inside(nullptr);
   AddGlobals(globals.get());
   const ScopePtr given = Inside(globals);
   for (const auto& [key, value] : context.Dict()) given->names.emplace_back(key.Text(), value);
   std::string out;
-  Exec(nodes, Inside(given), &out);
+  ExecOne(root, given, &out);
   return out;
 }
 
@@ -214,7 +218,7 @@ Interpreter::Flow Interpreter::ExecOne(const Node& node, const ScopePtr& scope, 
     case NodeKind::kSetBlock:
     case NodeKind::kFilterBlock: {
       std::string text;
-      Exec(node.body, Inside(scope), &text);
+      Exec(node.body, Inside(scope, node.undefined), &text);
       const bool sets = node.kind == NodeKind::kSetBlock;
       Value value = Value::String(std::move(text));
       const Node* filter = node.children[sets ? 1 : 0].get();
@@ -222,7 +226,8 @@ Interpreter::Flow Interpreter::ExecOne(const Node& node, const ScopePtr& scope, 
       if (sets) {
         Assign(*node.children[0], value, scope);
       } else {
-        Append(Str(value), out);
+        if (!value.Is(Type::kString)) Raise("a filter block makes text, not {}", TypeName(value));
+        Append(value.Text(), out);
       }
       break;
     }
@@ -238,7 +243,7 @@ Interpreter::Flow Interpreter::ExecOne(const Node& node, const ScopePtr& scope, 
       break;
     }
     case NodeKind::kScope: {
-      const ScopePtr inner = Inside(scope);
+      const ScopePtr inner = Inside(scope, node.undefined);
       for (size_t i = 0; i < node.children.size(); i += 2) {
         Assign(*node.children[i], Eval(*node.children[i + 1], scope), inner);
       }
@@ -267,13 +272,13 @@ void Interpreter::RunLoop(const Node& node, const Value& iterable, const ScopePt
     *items = std::move(kept);
   }
   if (items->empty()) {
-    Exec(node.other, Inside(scope), out);
+    Exec(node.other, Inside(scope, node.undefined_other), out);
     return;
   }
   auto changed = std::make_shared<Value>(Value::Undefined("changed"));
   for (size_t i = 0; i < items->size(); ++i) {
     Budget::Spend(4);
-    const ScopePtr inner = Inside(scope);
+    const ScopePtr inner = Inside(scope, node.undefined);
     inner->Set("loop", MakeLoop(node, items, i, scope, depth, changed));
     Assign(*node.children[0], (*items)[i], inner);
     if (Exec(node.body, inner, out) == Flow::kBreak) break;
@@ -342,7 +347,7 @@ Value Interpreter::MakeMacro(const Node& node, const ScopePtr& scope) {
 
 Value Interpreter::CallMacro(const Node& node, const ScopePtr& scope, Args& args) {
   const DepthGuard guard;
-  const ScopePtr inner = Inside(scope);
+  const ScopePtr inner = Inside(scope, node.undefined);
   const size_t count = node.parameters.size();
   std::vector<bool> given(count);
   Values more;

@@ -17,7 +17,7 @@ class Interpreter {
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  std::string Run(const Nodes& nodes, const Value& context);
+  std::string Run(const Node& root, const Value& context);
   int line() const { return line_; }
 
  private:
@@ -29,7 +29,7 @@ class Interpreter {
   using ScopePtr = std::shared_ptr<Scope>;
   enum class Flow { kNext, kBreak, kContinue };
 
-  static ScopePtr Inside(const ScopePtr& parent);
+  static ScopePtr Inside(const ScopePtr& parent, const std::vector<std::string>& undefined = {});
   void AddGlobals(Scope* scope);
   Value Lookup(const std::string& name, const ScopePtr& scope) const;
   void Assign(const Node& target, const Value& value, const ScopePtr& scope);

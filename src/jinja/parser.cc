@@ -3,6 +3,7 @@
 #include "jinja/ast.h"
 #include "jinja/expression_parser.h"
 #include "jinja/lexer.h"
+#include "jinja/symbols.h"
 
 namespace kvcake::jinja {
 namespace {
@@ -220,12 +221,17 @@ class Parser : public ExpressionParser {
 
 }  // namespace
 
-Nodes ParseTemplate(std::string_view text) {
+NodePtr ParseTemplate(std::string_view text) {
   auto tokens = Lex(text);
   if (!tokens) throw Failure{tokens.error().code, tokens.error().message};
   Parser parser(std::move(*tokens));
   try {
-    return parser.Run();
+    auto root = std::make_unique<Node>();
+    root->kind = NodeKind::kScope;
+    root->line = 1;
+    root->body = parser.Run();
+    FindUndefined(root.get());
+    return root;
   } catch (Failure& failure) {
     failure.message = fmt::format("line {}: {}{}", parser.line(), failure.message,
                                   failure.code == ErrorCode::kUnsupported ? " is not known" : "");

@@ -7,7 +7,7 @@
 namespace kvcake::jinja {
 
 struct Template::Tree {
-  Nodes nodes;
+  NodePtr root;
 };
 
 Result<Template> Template::Parse(std::string_view text) {
@@ -16,7 +16,7 @@ Result<Template> Template::Parse(std::string_view text) {
   }
   try {
     auto tree = std::make_shared<Tree>();
-    tree->nodes = ParseTemplate(text);
+    tree->root = ParseTemplate(text);
     return Template(std::move(tree));
   } catch (const Failure& failure) {
     return tl::unexpected<Error>(Error{failure.code, failure.message});
@@ -31,7 +31,7 @@ Result<std::string> Template::Render(const nlohmann::ordered_json& context,
   {
     Interpreter interpreter;
     try {
-      result = interpreter.Run(tree_->nodes, Value::FromJson(context));
+      result = interpreter.Run(*tree_->root, Value::FromJson(context));
     } catch (const Failure& failure) {
       result = Fail(failure.code, "line {}: {}{}", interpreter.line(), failure.message,
                     failure.code == ErrorCode::kUnsupported ? " is not known" : "");

@@ -264,7 +264,7 @@ TEMPLATES = [
     "{% set a, b = 1, 2 %}{{ b }}{{ a }}", "{% set a = 1, 2 %}{{ a }}",
     "{% set x %}a {{ n }}\nb{% endset %}[{{ x }}]{{ x | upper }}",
     "{% set x | upper %}a{{ n }}{% endset %}{{ x }}", "{% filter upper %}a{{ 'b' }}{% endfilter %}",
-    "{% filter trim | upper %} a {% endfilter %}|", "{% with a = 1, b = 2 %}{{ a }}{{ b }}"
+    "{% filter length %}a{% endfilter %}", "{% filter trim | upper %} a {% endfilter %}|", "{% with a = 1, b = 2 %}{{ a }}{{ b }}"
     "{% set c = 3 %}{% endwith %}{{ a }}{{ c }}",
     "{% macro m(a, b=2, c=a) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(1) }}{{ m(1, c=5) }}"
     "{{ m() }}{{ m(1, 2, 3) }}",
@@ -285,6 +285,17 @@ TEMPLATES = [
     "  {% if t %}\n  a\n  {% endif %}\n b\n", "{%- for x in l -%}\n {{ x }} \n{%- endfor -%}\n c",
     "{% for x in l %}{% for y in l %}{{ loop.index }}{% endfor %}{{ loop.index }}{% endfor %}",
     "{% set x = 0 %}{% for i in l %}{% set x = 1 %}{% endfor %}{{ x }}{{ loop is defined }}",
+    "{% for x in l %}{{ n }}{% endfor %}{% set n = 1 %}{{ n }}",
+    "{{ n }}{% for x in l %}{{ n }}{% endfor %}{% set n = 1 %}{{ n }}",
+    "{% macro f() %}[{{ n }}]{% endmacro %}{{ f() }}{% set n = 1 %}{{ f() }}",
+    "{% if z %}{% set n = 1 %}{% endif %}{% for x in l %}{{ n }}{% endfor %}",
+    "{% if t %}{% set n = 1 %}{% else %}{{ n }}{% endif %}{% for x in l %}{{ n }}{% endfor %}",
+    "{% set v %}{{ n }}{% endset %}{{ v }}{% macro n() %}m{% endmacro %}{{ n() }}",
+    "{% for x in l %}{% with %}{{ n }}{% endwith %}{% set n = x %}{{ n }}{% endfor %}{{ n }}",
+    "{% for x in [] %}{% else %}{% for y in l %}{{ n }}{% endfor %}{% set n = 2 %}{{ n }}{% endfor %}",
+    "{% macro f() %}{% for x in l %}{{ n }}{% endfor %}{% set n = 2 %}{{ n }}{% endmacro %}{{ f() }}",
+    "{% macro f() %}{{ caller() }}{% endmacro %}{% call f() %}{% for x in l %}{{ s }}{% endfor %}"
+    "{% set s = 2 %}{{ s }}{% endcall %}{{ s }}",
     "{{ dict(**{'a': 1}) }}{{ range(*[2]) | list }}", "{{ raise_exception('no') }}",
 ]
 
