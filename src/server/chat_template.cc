@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <ranges>
 
 #include "base/json_field.h"
 #include "base/json_file.h"
@@ -234,9 +233,14 @@ void ChatTemplate::ChooseContentFormat() {
                 text->find("\"type\"") == std::string::npos;
 }
 
+std::string ChatTemplate::Names() const {
+  std::vector<std::string_view> names;
+  for (const auto& entry : templates_) names.push_back(entry.first);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 std::string ChatTemplate::Describe() const {
-  return fmt::format("{}; contents as {}", fmt::join(std::views::keys(templates_), ", "),
-                     keep_parts_ ? "openai" : "string");
+  return fmt::format("{}; contents as {}", Names(), keep_parts_ ? "openai" : "string");
 }
 
 Result<std::string> ChatTemplate::Render(const ChatPrompt& prompt) const {
@@ -250,7 +254,7 @@ Result<std::string> ChatTemplate::Run(const ChatPrompt& prompt, bool keep_parts)
     return Fail(ErrorCode::kInvalidArgument,
                 "the model has chat templates ({}) and none of them is \"{}\": give one with "
                 "--chat-template FILE",
-                fmt::join(std::views::keys(templates_), ", "), kDefault);
+                Names(), kDefault);
   }
   ordered_json context = special_tokens_;
   for (const auto& [name, value] : prompt.kwargs.items()) context[name] = value;

@@ -44,6 +44,7 @@ class ChatTemplate {
   Status ReadFiles(const std::string& dir);
   Status ReadConfig(const nlohmann::json& config, const std::string& source);
   void ChooseContentFormat();
+  std::string Names() const;
   Result<std::string> Run(const ChatPrompt& prompt, bool keep_parts) const;
 
   nlohmann::ordered_json special_tokens_;
