@@ -144,6 +144,7 @@ Value Abs(const Value& value, Args& args) {
 Value RoundHalfEven(const Value& value, int64_t precision) {
   if (value.IsInteger()) {
     if (precision >= 0) return Value::Int(value.integer);
+    if (precision == INT64_MIN) RaiseUnsupported("an integer beyond 64 bits");
     const Value unit = Binary("**", Value::Int(10), Value::Int(-precision));
     const Value half = Binary("//", unit, Value::Int(2));
     Value down = Binary("*", Binary("//", value, unit), unit);

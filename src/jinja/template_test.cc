@@ -53,15 +53,24 @@ TEST(Template, WhatIsNotKnownWhenItRunsIsNamedToo) {
   EXPECT_EQ(text.error().message, "line 2: the attribute encode of 'str' is not known");
 }
 
+TEST(Template, RoundingToMoreThanAnIntegerHasIsNotKnown) {
+  const auto text =
+      Rendered("{{ 7 | round(-9223372036854775807 - 1) }}", nlohmann::ordered_json::object());
+  ASSERT_FALSE(text);
+  EXPECT_EQ(text.error().message, "line 1: an integer beyond 64 bits is not known");
+}
+
 TEST(Template, AHostileTemplateMeetsALimit) {
   for (const std::string source :
        {"{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{{ 'a' * 1000000000 }}",
         "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}"
         "{% endfor %}",
-        "{{ 'a'.center(1000000000) }}", "{{ '%1000000000d' % 1 }}",
-        "{{ '{:1000000000}'.format(1) }}", "{{ '\t'.expandtabs(1000000000) }}",
-        "{{ [1] | batch(1000000000, 1) | list }}", "{{ [1] | slice(1000000000) | list }}",
+        "{{ 'a'.center(1000000000) }}", "{{ 'a'.center(4611686018427387905) }}",
+        "{{ 'a' | center(4611686018427387905) }}", "{{ 'ab'.zfill(4611686018427387906) }}",
+        "{{ '%1000000000d' % 1 }}", "{{ '{:1000000000}'.format(1) }}",
+        "{{ '\t'.expandtabs(1000000000) }}", "{{ [1] | batch(1000000000, 1) | list }}",
+        "{{ [1] | slice(1000000000) | list }}",
         "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}"
         "{% endfor %}{{ ns.x }}"}) {
     const auto text = Rendered(source, nlohmann::ordered_json::object());

@@ -129,8 +129,9 @@ std::string Replace(std::string_view text, std::string_view from, std::string_vi
 std::string Pad(std::string_view text, int64_t width, char32_t fill, Side side) {
   const auto size = static_cast<int64_t>(ToCodes(text).size());
   if (width <= size) return std::string(text);
-  Budget::CheckSize(4 * static_cast<uint64_t>(width - size) + text.size());
   const int64_t pad = width - size;
+  Budget::CheckSize(static_cast<uint64_t>(pad));  // before four bytes of each are counted
+  Budget::CheckSize(4 * static_cast<uint64_t>(pad) + text.size());
   // As CPython divides an odd number of spaces.
   const int64_t left = side == Side::kLeft    ? pad
                        : side == Side::kRight ? 0
