@@ -52,6 +52,8 @@ struct Node;
 using NodePtr = std::unique_ptr<Node>;
 using Nodes = std::vector<NodePtr>;
 
+using Names = std::vector<std::pair<std::string, Value>>;
+
 struct Node {
   NodeKind kind;
   int line;
@@ -61,23 +63,37 @@ struct Node {
   Nodes children;
   Nodes body;
   Nodes other;
-  // Of a call, filter or test.
+  // What a call, filter or test is given.
   Nodes args;
   std::vector<std::pair<std::string, NodePtr>> named;
   NodePtr star;
   NodePtr star_star;
   Function function = nullptr;
-  // Of a macro.
+  // What a macro has besides.
   std::vector<std::string> parameters;
   bool uses_caller = false;
   bool uses_varargs = false;
   bool uses_kwargs = false;
   bool recursive = false;
-  // Of what has a scope: names that are undefined when it is entered (symbols.h); of a loop, also
-  // those of its else.
-  std::vector<std::string> undefined;
-  std::vector<std::string> undefined_other;
+  // A scope begins with these names, which are undefined (symbols.h); a loop's else has its own.
+  Names undefined;
+  Names undefined_other;
 };
+
+// Calls `visit` with each expression that is a part of this one; there are no null ones.
+template <typename Visit>
+void EachPart(const Node& expression, const Visit& visit) {
+  const auto all = [&](const Nodes& nodes) {
+    for (const auto& node : nodes) {
+      if (node) visit(*node);
+    }
+  };
+  all(expression.children);
+  all(expression.args);
+  for (const auto& entry : expression.named) visit(*entry.second);
+  if (expression.star) visit(*expression.star);
+  if (expression.star_star) visit(*expression.star_star);
+}
 
 NodePtr ParseTemplate(std::string_view text);  // a kScope; raises Failure
 

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 
 #include "jinja/interpreter.h"
@@ -8,12 +7,9 @@ namespace kvcake::jinja {
 namespace {
 
 bool HasName(const Node& node) {
-  const auto has = [](const NodePtr& child) { return child && HasName(*child); };
-  return node.kind == NodeKind::kName || has(node.star) || has(node.star_star) ||
-         std::any_of(node.children.begin(), node.children.end(), has) ||
-         std::any_of(node.args.begin(), node.args.end(), has) ||
-         std::any_of(node.named.begin(), node.named.end(),
-                     [&](const auto& entry) { return has(entry.second); });
+  bool has = node.kind == NodeKind::kName;
+  EachPart(node, [&](const Node& part) { has = has || HasName(part); });
+  return has;
 }
 
 // jinja2 writes -2 ** x for Python as it stands where -2 is a constant and x is none: -(2 ** x).

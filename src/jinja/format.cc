@@ -79,7 +79,7 @@ std::string FormatInteger(const Spec& spec, int64_t value) {
   if (spec.grouping && spec.type != 'd' && spec.type != 0) {
     RaiseUnsupported("a separator of digits that are not decimal");
   }
-  if (spec.precision) {  // of %: the fewest digits
+  if (spec.precision) {  // % takes it for the fewest digits
     digits = Pad(digits, *spec.precision, U'0', Side::kLeft);
   }
   const std::string sign =
@@ -328,7 +328,7 @@ std::string FormatOne(const Value& value, std::string_view text) {
         (spec.align == '=' && !zero)) {
       Raise("Invalid format specifier '{}' for object of type 'str'", text);
     }
-    if (spec.align == '=') spec.align = '<';  // of a 0 alone
+    if (spec.align == '=') spec.align = '<';  // a 0 alone pads text behind it
     return FormatText(spec, value.Text());
   }
   if (!value.IsNumber()) {

@@ -21,13 +21,10 @@ void Interpreter::Scope::Set(const std::string& name, Value value) {
   names.emplace_back(name, std::move(value));
 }
 
-Interpreter::ScopePtr Interpreter::Inside(const ScopePtr& parent,
-                                          const std::vector<std::string>& undefined) {
+Interpreter::ScopePtr Interpreter::Inside(const ScopePtr& parent, const Names& names) {
   auto scope = std::make_shared<Scope>();
   scope->parent = parent;
-  for (const auto& name : undefined) {
-    scope->names.emplace_back(name, Value::Undefined(fmt::format("'{}' is undefined", name)));
-  }
+  scope->names = names;
   return scope;
 }
 

@@ -23,13 +23,13 @@ class Interpreter {
  private:
   struct Scope : Object {
     std::shared_ptr<Scope> parent;
-    std::vector<std::pair<std::string, Value>> names;
+    Names names;
     void Set(const std::string& name, Value value);
   };
   using ScopePtr = std::shared_ptr<Scope>;
   enum class Flow { kNext, kBreak, kContinue };
 
-  static ScopePtr Inside(const ScopePtr& parent, const std::vector<std::string>& undefined = {});
+  static ScopePtr Inside(const ScopePtr& parent, const Names& names = {});
   void AddGlobals(Scope* scope);
   Value Lookup(const std::string& name, const ScopePtr& scope) const;
   void Assign(const Node& target, const Value& value, const ScopePtr& scope);

@@ -15,11 +15,6 @@ const std::string& TextOf(const Value* value, std::string_view what) {
   if (!value || !value->Is(Type::kString)) Raise("{}() takes a string", what);
   return value->Text();
 }
-int64_t IntOf(const Value* value, int64_t otherwise) {
-  if (!value) return otherwise;
-  if (!value->IsInteger()) Raise("an integer is expected, not {}", TypeName(*value));
-  return value->integer;
-}
 
 using Method = Value (*)(const Value& self, Args& args);
 
@@ -73,7 +68,7 @@ std::vector<std::string> RSplitSpace(const std::string& text, int64_t count) {
 
 Value Split(const Value& self, Args& args) {
   const auto bound = Bind(args, "split", {"sep", "maxsplit"});
-  int64_t count = IntOf(bound[1], -1);
+  int64_t count = IntegerOr(bound[1], -1, "split()");
   if (!bound[0] || bound[0]->Is(Type::kNone)) return Texts(SplitSpace(self.Text(), count));
   const std::string& sep = TextOf(bound[0], "split");
   if (sep.empty()) Raise("empty separator");
@@ -91,7 +86,7 @@ Value Split(const Value& self, Args& args) {
 
 Value RSplit(const Value& self, Args& args) {
   const auto bound = Bind(args, "rsplit", {"sep", "maxsplit"});
-  int64_t count = IntOf(bound[1], -1);
+  int64_t count = IntegerOr(bound[1], -1, "split()");
   if (!bound[0] || bound[0]->Is(Type::kNone)) {
     return Texts(RSplitSpace(self.Text(), count));
   }
@@ -138,7 +133,7 @@ std::optional<std::pair<std::string, int64_t>> Part(const Value& self, const Val
   const int64_t size = Length(self);
   const auto at = [&](const Value* bound, int64_t otherwise) {
     if (!bound || bound->Is(Type::kNone)) return otherwise;
-    const int64_t given = IntOf(bound, 0);
+    const int64_t given = IntegerOf(bound, "a bound");
     return given < 0 ? std::max<int64_t>(given < -size ? 0 : given + size, 0) : given;
   };
   const int64_t from = at(start, 0);
@@ -165,7 +160,7 @@ Value StartsWith(const Value& self, Args& args) {
 Value ReplaceMethod(const Value& self, Args& args) {
   const auto bound = Bind(args, "replace", {"old", "new", "count"});
   return Value::String(Replace(self.Text(), TextOf(bound[0], "replace"),
-                               TextOf(bound[1], "replace"), IntOf(bound[2], -1)));
+                               TextOf(bound[1], "replace"), IntegerOr(bound[2], -1, "replace()")));
 }
 
 template <std::string (*map)(std::string_view)>
@@ -243,19 +238,19 @@ bool IsIdentifier(std::string_view text) {
 template <Side side>
 Value Just(const Value& self, Args& args) {
   const auto bound = Bind(args, "the method", {"width", "fillchar"});
-  if (!bound[0] || !bound[0]->IsInteger()) Raise("a width is an integer");
+  const int64_t width = IntegerOf(bound[0], "a width");
   const auto fill = bound[1] ? ToCodes(TextOf(bound[1], "the method")) : U" ";
   if (fill.size() != 1) Raise("The fill character must be exactly one character long");
-  return Value::String(Pad(self.Text(), bound[0]->integer, fill[0], side));
+  return Value::String(Pad(self.Text(), width, fill[0], side));
 }
 
 Value ZFill(const Value& self, Args& args) {
   const auto bound = Bind(args, "zfill", {"width"});
-  if (!bound[0] || !bound[0]->IsInteger()) Raise("a width is an integer");
+  const int64_t given = IntegerOf(bound[0], "zfill()");
   const std::string& text = self.Text();
   const bool is_signed = text.starts_with('+') || text.starts_with('-');
   const std::string sign = is_signed ? text.substr(0, 1) : "";
-  const int64_t width = bound[0]->integer - (is_signed && bound[0]->integer > 0 ? 1 : 0);
+  const int64_t width = given - (is_signed && given > 0 ? 1 : 0);
   return Value::String(sign + Pad(text.substr(sign.size()), width, U'0', Side::kLeft));
 }
 
@@ -279,7 +274,7 @@ Value Partition(const Value& self, Args& args) {
 
 Value ExpandTabs(const Value& self, Args& args) {
   const auto bound = Bind(args, "expandtabs", {"tabsize"});
-  const int64_t size = IntOf(bound[0], 8);
+  const int64_t size = IntegerOr(bound[0], 8, "expandtabs()");
   std::u32string out;
   int64_t column = 0;
   for (const char32_t c : ToCodes(self.Text())) {

@@ -106,12 +106,12 @@ int64_t Truncated(double value) {
 
 Value IntFilter(const Value& value, Args& args) {
   const auto bound = Bind(args, "int", {"default", "base"});
-  if (bound[1] && !bound[1]->IsInteger()) Raise("int takes an integer as its base");
+  const int64_t base = IntegerOr(bound[1], 10, "int");
   if (value.Is(Type::kUndefined)) Raise("{}", value.Text());
   if (value.IsInteger()) return Value::Int(value.integer);
   std::optional<double> real;
   if (value.Is(Type::kString)) {
-    if (const auto parsed = ParseInteger(value.Text(), bound[1] ? bound[1]->integer : 10)) {
+    if (const auto parsed = ParseInteger(value.Text(), base)) {
       return Value::Int(*parsed);
     }
     real = ParseFloat(value.Text());  // so that "42.23" is 42
@@ -165,8 +165,7 @@ Value Round(const Value& value, Args& args) {
   if (method != "common" && method != "ceil" && method != "floor") {
     Raise("method must be common, ceil or floor");
   }
-  if (bound[0] && !bound[0]->IsInteger()) Raise("round takes an integer");
-  const int64_t precision = bound[0] ? bound[0]->integer : 0;
+  const int64_t precision = IntegerOr(bound[0], 0, "round");
   if (value.Is(Type::kUndefined)) Raise("{}", value.Text());
   if (!value.IsNumber()) Raise("round takes a number, not {}", TypeName(value));
   if (method == "common") return RoundHalfEven(value, precision);

@@ -6,8 +6,6 @@
 namespace kvcake::jinja {
 namespace {
 
-Value Text(std::string text) { return Value::String(std::move(text)); }
-
 // "a.b.0" of an item, as map(attribute=...) and the like have it.
 Value AttributeOf(Value item, const Value& path) {
   if (path.IsInteger()) return GetItem(item, path);
@@ -18,7 +16,7 @@ Value AttributeOf(Value item, const Value& path) {
     const bool digits =
         !name.empty() && name.size() < 10 && name.find_first_not_of("0123456789") == name.npos;
     // environment.getitem: an item first, an attribute then.
-    item = GetItem(item, digits ? Value::Int(std::stoll(name)) : Text(name));
+    item = GetItem(item, digits ? Value::Int(std::stoll(name)) : Value::String(name));
     if (dot == rest.npos) return item;
     rest = rest.substr(dot + 1);
   }
@@ -31,7 +29,7 @@ Values PathsOf(const Value& attributes) {
   std::string_view rest = attributes.Text();
   while (true) {
     const size_t comma = rest.find(',');
-    paths.push_back(Text(std::string(rest.substr(0, comma))));
+    paths.push_back(Value::String(std::string(rest.substr(0, comma))));
     if (comma == rest.npos) return paths;
     rest.remove_prefix(comma + 1);
   }
@@ -41,7 +39,7 @@ Value Default(const Value& value, Args& args) {
   const auto bound = Bind(args, "default", {"default_value", "boolean"});
   const bool boolean = bound[1] && bound[1]->Truth();
   if (value.Is(Type::kUndefined) || (boolean && !value.Truth())) {
-    return bound[0] ? *bound[0] : Text("");
+    return bound[0] ? *bound[0] : Value::String("");
   }
   return value;
 }
@@ -62,10 +60,10 @@ Value Join(const Value& value, Args& args) {
     out += Str(by ? AttributeOf(item, *bound[1]) : item);
     Budget::CheckSize(out.size());
   }
-  return Text(std::move(out));
+  return Value::String(std::move(out));
 }
 
-Value ToJsonFilter(const Value& value, Args& args) { return Text(ToJson(value, args)); }
+Value ToJsonFilter(const Value& value, Args& args) { return Value::String(ToJson(value, args)); }
 
 // The filter or test that args[at] names, of its further arguments.
 Value Apply(Function function, const Value& item, const Args& args, size_t at) {
@@ -156,7 +154,7 @@ Value Reverse(const Value& value, Args& args) {
 }
 
 Value Folded(const Value& value) {
-  return value.Is(Type::kString) ? Text(Lower(value.Text())) : value;
+  return value.Is(Type::kString) ? Value::String(Lower(value.Text())) : value;
 }
 
 template <bool is_max>
@@ -226,14 +224,9 @@ Value DictSort(const Value& value, Args& args) {
   return Value::List(std::move(out));
 }
 
-int64_t CountOf(const Value* count, std::string_view filter) {
-  if (!count || !count->IsInteger()) Raise("{} takes a number", filter);
-  return count->integer;
-}
-
 Value Batch(const Value& value, Args& args) {
   const auto bound = Bind(args, "batch", {"linecount", "fill_with"});
-  const int64_t count = CountOf(bound[0], "batch");
+  const int64_t count = IntegerOf(bound[0], "batch");
   Values out, line;
   for (const Value& item : Iterate(value)) {
     if (static_cast<int64_t>(line.size()) == count) {
@@ -254,7 +247,7 @@ Value Batch(const Value& value, Args& args) {
 
 Value SliceFilter(const Value& value, Args& args) {
   const auto bound = Bind(args, "slice", {"slices", "fill_with"});
-  const int64_t count = CountOf(bound[0], "slice");
+  const int64_t count = IntegerOf(bound[0], "slice");
   const Values values = Iterate(value);
   if (count == 0) Raise("division by zero");
   Values out;

@@ -28,25 +28,16 @@ struct Frame {
   void Declare(const std::string& name) { names[name] = Load::kFound; }
 };
 
-void VisitExpression(const Node* node, Frame* frame);
-void VisitExpressions(const Nodes& nodes, Frame* frame) {
-  for (const auto& node : nodes) VisitExpression(node.get(), frame);
-}
-void VisitExpression(const Node* node, Frame* frame) {
-  if (!node) return;
-  if (node->kind == NodeKind::kName) frame->Read(node->text);
-  VisitExpressions(node->children, frame);
-  VisitExpressions(node->args, frame);
-  for (const auto& entry : node->named) VisitExpression(entry.second.get(), frame);
-  VisitExpression(node->star.get(), frame);
-  VisitExpression(node->star_star.get(), frame);
+void VisitExpression(const Node& node, Frame* frame) {
+  if (node.kind == NodeKind::kName) frame->Read(node.text);
+  EachPart(node, [&](const Node& part) { VisitExpression(part, frame); });
 }
 
 void VisitTarget(const Node& target, Frame* frame, bool declares) {
   if (target.kind == NodeKind::kName) {
     declares ? frame->Declare(target.text) : frame->Store(target.text);
   } else if (target.kind == NodeKind::kAttribute) {
-    VisitExpression(&target, frame);
+    VisitExpression(target, frame);
   } else {
     for (const auto& part : target.children) VisitTarget(*part, frame, declares);
   }
@@ -56,7 +47,7 @@ void VisitStatements(const Nodes& nodes, Frame* frame);
 
 // Either branch may set a name: what is then read may be the context's.
 void VisitIf(const Node& node, Frame* frame) {
-  VisitExpression(node.children[0].get(), frame);
+  VisitExpression(*node.children[0], frame);
   Frame branches[2] = {*frame, *frame};
   VisitStatements(node.body, &branches[0]);
   VisitStatements(node.other, &branches[1]);
@@ -74,13 +65,13 @@ void VisitIf(const Node& node, Frame* frame) {
 void VisitStatement(const Node& node, Frame* frame) {
   switch (node.kind) {
     case NodeKind::kOutput:
-      return VisitExpression(node.children[0].get(), frame);
+      return VisitExpression(*node.children[0], frame);
     case NodeKind::kIf:
       return VisitIf(node, frame);
     case NodeKind::kFor:
-      return VisitExpression(node.children[1].get(), frame);
+      return VisitExpression(*node.children[1], frame);
     case NodeKind::kSet:
-      VisitExpression(node.children[1].get(), frame);
+      VisitExpression(*node.children[1], frame);
       return VisitTarget(*node.children[0], frame, false);
     case NodeKind::kSetBlock:
       return VisitTarget(*node.children[0], frame, false);
@@ -88,10 +79,10 @@ void VisitStatement(const Node& node, Frame* frame) {
       return frame->Store(node.text);
     case NodeKind::kCallBlock:
     case NodeKind::kFilterBlock:
-      return VisitExpression(node.children[0].get(), frame);
+      return VisitExpression(*node.children[0], frame);
     case NodeKind::kScope:
       for (size_t i = 1; i < node.children.size(); i += 2) {
-        VisitExpression(node.children[i].get(), frame);
+        VisitExpression(*node.children[i], frame);
       }
       return;
     default:
@@ -103,10 +94,12 @@ void VisitStatements(const Nodes& nodes, Frame* frame) {
   for (const auto& node : nodes) VisitStatement(*node, frame);
 }
 
-std::vector<std::string> UndefinedOf(const Frame& frame) {
-  std::vector<std::string> names;
+Names UndefinedOf(const Frame& frame) {
+  Names names;
   for (const auto& [name, load] : frame.names) {
-    if (load == Load::kUndefined) names.push_back(name);
+    if (load == Load::kUndefined) {
+      names.emplace_back(name, Value::Undefined(fmt::format("'{}' is undefined", name)));
+    }
   }
   return names;
 }
@@ -114,7 +107,7 @@ std::vector<std::string> UndefinedOf(const Frame& frame) {
 void EnterFrames(const Nodes& nodes, const Frame& frame);
 
 // A frame of `body`, in which `inner` may have names already.
-std::vector<std::string> Enter(const Nodes& body, Frame* inner) {
+Names Enter(const Nodes& body, Frame* inner) {
   VisitStatements(body, inner);
   EnterFrames(body, *inner);
   return UndefinedOf(*inner);
@@ -123,7 +116,7 @@ std::vector<std::string> Enter(const Nodes& body, Frame* inner) {
 void EnterMacro(Node* node, const Frame& frame) {
   Frame inner{.parent = &frame};
   for (const auto& name : node->parameters) inner.Declare(name);
-  VisitExpressions(node->children, &inner);
+  for (const auto& value : node->children) VisitExpression(*value, &inner);
   for (const char* name : {"caller", "varargs", "kwargs"}) inner.names.emplace(name, Load::kFound);
   node->undefined = Enter(node->body, &inner);
 }

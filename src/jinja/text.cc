@@ -71,6 +71,23 @@ std::string MapEach(std::string_view text, F map) {
   return FromCodes(out);
 }
 
+// All of a text, whatever stands beside a character.
+std::string MapAll(std::string_view text, Case to) {
+  return MapEach(text, [to](const std::u32string& codes, size_t i, std::u32string* out) {
+    Map(codes[i], to, out);
+  });
+}
+
+// Whether a character is of `wanted`, and none of `unwanted`.
+bool IsCasedAs(std::string_view text, uint16_t wanted, uint16_t unwanted) {
+  bool found = false;
+  for (const char32_t code : ToCodes(text)) {
+    if (Has(code, unwanted)) return false;
+    found = found || Has(code, wanted);
+  }
+  return found;
+}
+
 }  // namespace
 
 bool Has(char32_t code, uint16_t classes) { return (ClassesOf(code) & classes) != 0; }
@@ -140,19 +157,11 @@ std::string Pad(std::string_view text, int64_t width, char32_t fill, Side side) 
          FromCodes(std::u32string(pad - left, fill));
 }
 
-std::string Upper(std::string_view text) {
-  return MapEach(text, [](const std::u32string& codes, size_t i, std::u32string* out) {
-    Map(codes[i], Case::kUpper, out);
-  });
-}
+std::string Upper(std::string_view text) { return MapAll(text, Case::kUpper); }
 
 std::string Lower(std::string_view text) { return MapEach(text, MapLower); }
 
-std::string CaseFold(std::string_view text) {
-  return MapEach(text, [](const std::u32string& codes, size_t i, std::u32string* out) {
-    Map(codes[i], Case::kFold, out);
-  });
-}
+std::string CaseFold(std::string_view text) { return MapAll(text, Case::kFold); }
 
 std::string SwapCase(std::string_view text) {
   return MapEach(text, [](const std::u32string& codes, size_t i, std::u32string* out) {
@@ -176,23 +185,9 @@ std::string TitleCase(std::string_view text) {
   });
 }
 
-bool IsUpper(std::string_view text) {
-  bool cased = false;
-  for (const char32_t code : ToCodes(text)) {
-    if (Has(code, kLower | kTitle)) return false;
-    cased = cased || Has(code, kUpper);
-  }
-  return cased;
-}
+bool IsUpper(std::string_view text) { return IsCasedAs(text, kUpper, kLower | kTitle); }
 
-bool IsLower(std::string_view text) {
-  bool cased = false;
-  for (const char32_t code : ToCodes(text)) {
-    if (Has(code, kUpper | kTitle)) return false;
-    cased = cased || Has(code, kLower);
-  }
-  return cased;
-}
+bool IsLower(std::string_view text) { return IsCasedAs(text, kLower, kUpper | kTitle); }
 
 bool IsTitle(std::string_view text) {
   bool cased = false, in_word = false;

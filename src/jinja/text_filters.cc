@@ -7,14 +7,6 @@
 namespace kvcake::jinja {
 namespace {
 
-Value Text(std::string text) { return Value::String(std::move(text)); }
-
-int64_t IntegerOr(const Value* value, int64_t otherwise, std::string_view what) {
-  if (!value) return otherwise;
-  if (!value->IsInteger()) Raise("{} takes an integer, not {}", what, TypeName(*value));
-  return value->integer;
-}
-
 Value Trim(const Value& value, Args& args) {
   const auto bound = Bind(args, "trim", {"chars"});
   const bool given = bound[0] && !bound[0]->Is(Type::kNone);
@@ -26,7 +18,7 @@ Value Trim(const Value& value, Args& args) {
 template <std::string (*map)(std::string_view)>
 Value MapText(const Value& value, Args& args) {
   Bind(args, "the filter", {});
-  return Text(map(PlainText(value, "of case")));
+  return Value::String(map(PlainText(value, "of case")));
 }
 
 // Words begin behind spaces, hyphens and opening brackets.
@@ -56,12 +48,12 @@ Value ReplaceFilter(const Value& value, Args& args) {
   const auto bound = Bind(args, "replace", {"old", "new", "count"});
   if (!bound[0] || !bound[1]) Raise("replace takes two arguments");
   const int64_t count = bound[2] && bound[2]->IsInteger() ? bound[2]->integer : -1;
-  return Text(Replace(PlainText(value, "replace"), Str(*bound[0]), Str(*bound[1]), count));
+  return Value::String(Replace(PlainText(value, "replace"), Str(*bound[0]), Str(*bound[1]), count));
 }
 
 Value StringFilter(const Value& value, Args& args) {
   Bind(args, "string", {});
-  return value.Is(Type::kString) ? value : Text(Str(value));
+  return value.Is(Type::kString) ? value : Value::String(Str(value));
 }
 Value Safe(const Value& value, Args& args) {
   Bind(args, "safe", {});
@@ -101,12 +93,12 @@ Value Indent(const Value& value, Args& args) {
     if (!empty || blank) out += pad;
     Budget::CheckSize(out.size());
   }
-  return Text(std::move(out));
+  return Value::String(std::move(out));
 }
 
 Value Center(const Value& value, Args& args) {
   const auto bound = Bind(args, "center", {"width"});
-  return Text(
+  return Value::String(
       Pad(PlainText(value, "center"), IntegerOr(bound[0], 80, "center"), U' ', Side::kBoth));
 }
 
@@ -116,11 +108,11 @@ Value Format(const Value& value, Args& args) {
   }
   const std::string format = PlainText(value, "format");
   if (args.named.empty()) {
-    return Text(FormatPercent(format, Value::List(args.values, Type::kTuple)));
+    return Value::String(FormatPercent(format, Value::List(args.values, Type::kTuple)));
   }
   Items items;
   for (const auto& [name, item] : args.named) items.emplace_back(Value::String(name), item);
-  return Text(FormatPercent(format, Value::Dict(std::move(items))));
+  return Value::String(FormatPercent(format, Value::Dict(std::move(items))));
 }
 
 Value Truncate(const Value& value, Args& args) {
@@ -141,7 +133,7 @@ Value Truncate(const Value& value, Args& args) {
   if (static_cast<__int128>(codes.size()) <= static_cast<__int128>(length) + leeway) return value;
   std::u32string kept = codes.substr(0, static_cast<size_t>(length - end_size));
   if (!(bound[1] && bound[1]->Truth())) kept = kept.substr(0, kept.rfind(U' '));
-  return Text(FromCodes(kept + end));
+  return Value::String(FromCodes(kept + end));
 }
 
 Value WordCount(const Value& value, Args& args) {
@@ -177,7 +169,7 @@ Value UrlEncode(const Value& value, Args& args) {
   Bind(args, "urlencode", {});
   if (!value.Is(Type::kDict) && !value.IsListLike()) {
     if (value.Is(Type::kUndefined)) RaiseUnsupported("urlencode of what is undefined");
-    return Text(Quoted(Str(value), false));
+    return Value::String(Quoted(Str(value), false));
   }
   std::string out;
   const auto add = [&](const Value& key, const Value& item) {
@@ -194,7 +186,7 @@ Value UrlEncode(const Value& value, Args& args) {
       add(both[0], both[1]);
     }
   }
-  return Text(std::move(out));
+  return Value::String(std::move(out));
 }
 
 }  // namespace

@@ -483,4 +483,13 @@ std::vector<const Value*> Bind(const Args& args, std::string_view what,
   return out;
 }
 
+int64_t IntegerOf(const Value* value, std::string_view what) {
+  if (!value) Raise("{} takes an integer", what);
+  if (!value->IsInteger()) Raise("{} takes an integer, not {}", what, TypeName(*value));
+  return value->integer;
+}
+int64_t IntegerOr(const Value* value, int64_t otherwise, std::string_view what) {
+  return value ? IntegerOf(value, what) : otherwise;
+}
+
 }  // namespace kvcake::jinja

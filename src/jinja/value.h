@@ -155,6 +155,11 @@ bool IsSpaceCode(char32_t code);
 std::vector<const Value*> Bind(const Args& args, std::string_view what,
                                std::initializer_list<std::string_view> names);
 
+// An argument that is an integer. Raises for others, `what` being whose it is; IntegerOf also where
+// it is not given.
+int64_t IntegerOf(const Value* value, std::string_view what);
+int64_t IntegerOr(const Value* value, int64_t otherwise, std::string_view what);
+
 // Nothing (an Undefined without object) where the type has no method of the name.
 bool FindMethod(const Value& object, const std::string& name, Value* method);
 
