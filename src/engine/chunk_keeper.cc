@@ -34,7 +34,8 @@ void ChunkKeeper::Store(Sequence& sequence) {
 void ChunkKeeper::Offer(const Sequence& sequence, size_t chunk) {
   if (writes_ == nullptr || !sequence.request.store) return;
   writes_->Offer(sequence.keys[chunk], ParentOf(sequence, chunk), static_cast<int>(chunk),
-                 sequence.numeric_path, sequence.table[chunk].Share());
+                 sequence.numeric_path, sequence.table[chunk].Share(),
+                 OwnerOf(sequence.request.tenant));
 }
 
 }  // namespace kvcake

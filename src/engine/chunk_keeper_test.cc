@@ -32,7 +32,7 @@ class ChunkKeeperTest : public testing::Test {
 
   std::unique_ptr<PagePool> pool_ =
       std::move(PagePool::Create(kKeptLayout, 20 * kKeptLayout.page_bytes()).value());
-  MemoryTier store_{{.layout = kKeptLayout}};
+  MemoryTier store_{{.layout = kKeptLayout, .owner_quota_bytes = 1 << 30}};
   WriteBehind writes_{{&store_}, *pool_};
   ChunkKeeper keeper_{*pool_, &writes_};
 };
@@ -58,6 +58,20 @@ TEST_F(ChunkKeeperTest, APromptsChunksAreOfferedOnceItIsDoneWith) {
   EXPECT_EQ(Held(*sequence), std::vector<bool>(2, true));
   keeper_.Store(*sequence);
   EXPECT_EQ(sequence->chunks_offered, 2u);
+}
+
+TEST_F(ChunkKeeperTest, ChunksAreTheRequestsTenants) {
+  const auto anns = Computed(2 * kKeptChunk);
+  anns->request.tenant = "ann";
+  keeper_.PublishFull(*anns);
+  keeper_.Store(*anns);
+  EXPECT_EQ(Held(*anns), std::vector<bool>(2, true));
+  const auto nobodys = Computed(3 * kKeptChunk);  // one more
+  keeper_.PublishFull(*nobodys);
+  keeper_.Store(*nobodys);
+  EXPECT_EQ(Held(*nobodys), std::vector<bool>(3, true));
+  EXPECT_EQ(store_.Owners(),
+            (std::vector<OwnedBytes>{{OwnerOf("ann"), 2 * kKeptLayout.page_bytes()}}));
 }
 
 TEST_F(ChunkKeeperTest, WhatIsGeneratedIsOfferedWhenItIsFull) {

@@ -38,9 +38,10 @@ struct Request {
   // Scores the prompt's tokens, too; with `logprobs`. All of them are computed then, nothing is
   // restored.
   bool prompt_logprobs = false;
-  std::string salt = {};    // joins the chunks' root: what differs in it shares no KV
-  std::string tenant = {};  // whose it is: tenants take turns in being admitted
-  bool store = true;        // keep new chunks
+  std::string salt = {};  // joins the chunks' root: what differs in it shares no KV
+  // Whose it is: tenants take turns in being admitted, and its chunks count against their quotas.
+  std::string tenant = {};
+  bool store = true;  // keep new chunks
   Policy policy = Policy::kCake;
   // Compute chunks [0, split) and load the rest, whatever the planner thinks.
   std::optional<int> forced_split = {};

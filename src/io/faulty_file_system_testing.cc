@@ -59,6 +59,11 @@ class FaultyFileSystem::FaultyFile : public File {
     RETURN_IF_ERROR(fs_.SyncFault(path()));
     return inner_->Sync();
   }
+  Status SetAttribute(const char* name, std::string_view value) override {
+    RETURN_IF_ERROR(fs_.Change("set an attribute of", path()));
+    RETURN_IF_ERROR(fs_.AttributeFault(path()));
+    return inner_->SetAttribute(name, value);
+  }
   int fd() const override { return -1; }
   bool direct() const override { return inner_->direct(); }
   const std::string& path() const override { return inner_->path(); }
@@ -95,6 +100,11 @@ Status FaultyFileSystem::SyncFault(const std::string& path) {
   MaybeStall(&FileFaults::sync_stall);
   if (!Draw(&FileFaults::sync_error)) return {};
   return tl::unexpected(ErrnoError(EIO, "sync", path));
+}
+
+Status FaultyFileSystem::AttributeFault(const std::string& path) {
+  if (!Draw(&FileFaults::no_attribute)) return {};
+  return tl::unexpected(ErrnoError(EOPNOTSUPP, "use an attribute of", path));
 }
 
 Error FaultyFileSystem::ReadError(const char* action, const std::string& path) {
@@ -194,6 +204,12 @@ Result<FileInfo> FaultyFileSystem::Stat(const std::string& path) {
 Status FaultyFileSystem::Touch(const std::string& path, int64_t mtime_s) {
   RETURN_IF_ERROR(Change("touch", path));
   return inner_.Touch(path, mtime_s);
+}
+
+Result<std::string> FaultyFileSystem::Attribute(const std::string& path, const char* name,
+                                                size_t bytes_max) {
+  RETURN_IF_ERROR(AttributeFault(path));
+  return inner_.Attribute(path, name, bytes_max);
 }
 
 Result<std::unique_ptr<FileLock>> FaultyFileSystem::TryLock(const std::string& path) {

@@ -27,6 +27,7 @@ struct FileFaults {
   double sync_stall = 0;    // of Sync and SyncDir, likewise
   double sync_error = 0;    // kIo from Sync and SyncDir
   double info_error = 0;    // kIo from File::Info
+  double no_attribute = 0;  // kUnsupported from whatever sets or reads one
   double list_error = 0;    // kIo from List
   double short_read = 0;    // a part of what was asked for, a multiple of 4 KiB where possible
   double bit_flip = 0;      // one bit of what was read
@@ -64,6 +65,8 @@ class FaultyFileSystem : public FileSystem {
   Result<std::vector<DirEntry>> List(const std::string& path) override;
   Result<FileInfo> Stat(const std::string& path) override;
   Status Touch(const std::string& path, int64_t mtime_s) override;
+  Result<std::string> Attribute(const std::string& path, const char* name,
+                                size_t bytes_max) override;
   Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) override;
   Result<uint64_t> FreeBytes(const std::string& path) override { return inner_.FreeBytes(path); }
   Result<std::unique_ptr<IoQueue>> NewQueue(const IoQueueOptions& options) override;
@@ -78,6 +81,7 @@ class FaultyFileSystem : public FileSystem {
   // The error of a call that changes `path`, when it meets one; also stalls.
   Status Change(const char* action, const std::string& path) EXCLUDES(mutex_);
   Status SyncFault(const std::string& path) EXCLUDES(mutex_);
+  Status AttributeFault(const std::string& path) EXCLUDES(mutex_);
   Error ReadError(const char* action, const std::string& path) EXCLUDES(mutex_);
   void MaybeStall(double FileFaults::*which) EXCLUDES(mutex_);
 

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,11 +29,15 @@ ErrorCode CodeOf(int error) {
   switch (error) {
     case ENOENT:
     case ENOTDIR:
+    case ENODATA:
       return ErrorCode::kNotFound;
+    case EOPNOTSUPP:
+      return ErrorCode::kUnsupported;
     case ENOSPC:
     case EDQUOT:
     case EMFILE:
     case ENFILE:
+    case ERANGE:
       return ErrorCode::kResourceExhausted;
     case ELOOP:  // O_NOFOLLOW met a symbolic link
     case EISDIR:
@@ -128,6 +133,13 @@ class RealFile : public File {
 
   Status Sync() override {
     if (NoIntr([&] { return fsync(fd_); }) != 0) return FailErrno("sync", path_);
+    return {};
+  }
+
+  Status SetAttribute(const char* name, std::string_view value) override {
+    if (fsetxattr(fd_, name, value.data(), value.size(), 0) != 0) {
+      return FailErrno("set an attribute of", path_);
+    }
     return {};
   }
 
@@ -247,6 +259,15 @@ class RealFileSystem : public FileSystem {
       return FailErrno("touch", path);
     }
     return {};
+  }
+
+  Result<std::string> Attribute(const std::string& path, const char* name,
+                                size_t bytes_max) override {
+    std::string value(bytes_max, '\0');
+    const ssize_t n = lgetxattr(path.c_str(), name, value.data(), value.size());
+    if (n < 0) return FailErrno("read an attribute of", path);
+    value.resize(static_cast<size_t>(n));
+    return value;
   }
 
   Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) override {

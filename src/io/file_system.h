@@ -1,9 +1,10 @@
 // The operating system's files as one small virtual class, so that a decorator can inject faults.
 //
 // Errors: kNotFound (no such file), kResourceExhausted (no space, no descriptors), kCorrupt (what
-// is there is not a regular file), kInvalidArgument (this user may not), kIo (anything else);
-// messages name the path, the reason and, where people can do something about it, the remedy.
-// Thread-safe, except that one File is used by one thread at a time.
+// is there is not a regular file), kInvalidArgument (this user may not), kUnsupported (the file
+// system does not do it), kIo (anything else); messages name the path, the reason and, where people
+// can do something about it, the remedy. Thread-safe, except that one File is used by one thread at
+// a time.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -47,8 +49,10 @@ class File {
   virtual Result<size_t> WriteAt(std::span<const std::span<const std::byte>> buffers,
                                  uint64_t offset) = 0;
   virtual Result<FileInfo> Info() = 0;
-  // Returns when what was written is on the device.
+  // Returns when what was written, attributes too, is on the device.
   virtual Status Sync() = 0;
+  // Sets an extended attribute ("user. ..."); kUnsupported where the file system has none.
+  virtual Status SetAttribute(const char* name, std::string_view value) = 0;
   // The descriptor, or -1 when the file is not the kernel's (fakes and decorators).
   virtual int fd() const = 0;
   virtual bool direct() const = 0;  // opened with O_DIRECT
@@ -83,6 +87,10 @@ class FileSystem {
   virtual Result<std::vector<DirEntry>> List(const std::string& path) = 0;
   virtual Result<FileInfo> Stat(const std::string& path) = 0;
   virtual Status Touch(const std::string& path, int64_t mtime_s) = 0;
+  // An extended attribute of the name itself, of a symbolic link too: kNotFound where there is
+  // none, kUnsupported where the file system has none, kResourceExhausted beyond bytes_max.
+  virtual Result<std::string> Attribute(const std::string& path, const char* name,
+                                        size_t bytes_max) = 0;
   // Null when another holds it (also another lock of this process). Made, mode 0600, if missing.
   virtual Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) = 0;
   virtual Result<uint64_t> FreeBytes(const std::string& path) = 0;

@@ -74,6 +74,30 @@ TEST_F(FileSystemTest, DirectoriesAreMadeListedAndRemoved) {
   EXPECT_GT(*fs_.FreeBytes(dir_), 0u);
 }
 
+TEST_F(FileSystemTest, AttributesComeBackWhereThereAreAny) {
+  const auto file = fs_.Create(In("a"), false);
+  ASSERT_TRUE(file);
+  const Status set = (*file)->SetAttribute("user.kvcake.test", "value");
+  if (!set) {
+    EXPECT_EQ(set.error().code, ErrorCode::kUnsupported);
+    GTEST_SKIP() << set.error().message;
+  }
+  EXPECT_EQ(fs_.Attribute(In("a"), "user.kvcake.test", 5).value(), "value");
+  ASSERT_TRUE((*file)->SetAttribute("user.kvcake.test", "more"));
+  EXPECT_EQ(fs_.Attribute(In("a"), "user.kvcake.test", 5).value(), "more");
+  ASSERT_TRUE(fs_.Rename(In("a"), In("b")));
+  EXPECT_EQ(fs_.Attribute(In("b"), "user.kvcake.test", 5).value(), "more");
+  const auto code = [&](const char* name, const char* attribute, size_t bytes_max) {
+    return fs_.Attribute(In(name), attribute, bytes_max).error().code;
+  };
+  EXPECT_EQ(code("b", "user.kvcake.test", 3), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(code("b", "user.kvcake.other", 5), ErrorCode::kNotFound);
+  EXPECT_EQ(code("a", "user.kvcake.test", 5), ErrorCode::kNotFound);
+  FaultyFileSystem faulty(fs_, 1);
+  faulty.Set({.no_attribute = 1});
+  EXPECT_EQ(faulty.Attribute(In("b"), "user.kvcake.test", 5).error().code, ErrorCode::kUnsupported);
+}
+
 TEST_F(FileSystemTest, ALockIsExclusiveUntilItGoes) {
   auto first = fs_.TryLock(In("lock"));
   ASSERT_TRUE(first && *first);

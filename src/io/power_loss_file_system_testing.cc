@@ -57,6 +57,14 @@ class PowerLossFileSystem::MemoryFile : public File {
     MutexLock lock(fs_.mutex_);
     RETURN_IF_ERROR(fs_.PowerLocked());
     node_->durable = node_->now;
+    node_->durable_attributes = node_->attributes;
+    return {};
+  }
+
+  Status SetAttribute(const char* name, std::string_view value) override {
+    MutexLock lock(fs_.mutex_);
+    RETURN_IF_ERROR(fs_.PowerLocked());
+    node_->attributes[name] = value;
     return {};
   }
 
@@ -100,6 +108,10 @@ void PowerLossFileSystem::LoseBytesLocked(Node& node, double kept) {
     if (HappensLocked(kept)) std::memcpy(&after[at], &node.now[at], n);
   }
   node.now = node.durable = std::move(after);
+  if (node.attributes != node.durable_attributes && HappensLocked(kept)) {
+    node.durable_attributes = node.attributes;
+  }
+  node.attributes = node.durable_attributes;
 }
 
 bool PowerLossFileSystem::HappensLocked(double probability) {
@@ -257,6 +269,16 @@ Status PowerLossFileSystem::Touch(const std::string& path, int64_t mtime_s) {
   ASSIGN_OR_RETURN(const auto node, FindLocked(path));
   node->mtime_s = mtime_s;
   return {};
+}
+
+Result<std::string> PowerLossFileSystem::Attribute(const std::string& path, const char* name,
+                                                   size_t bytes_max) {
+  MutexLock lock(mutex_);
+  ASSIGN_OR_RETURN(const auto node, FindLocked(path));
+  const auto it = node->attributes.find(name);
+  if (it == node->attributes.end()) return FailWith(ENODATA, "read an attribute of", path);
+  if (it->second.size() > bytes_max) return FailWith(ERANGE, "read an attribute of", path);
+  return it->second;
 }
 
 Result<std::unique_ptr<FileLock>> PowerLossFileSystem::TryLock(const std::string&) {

@@ -15,8 +15,9 @@
 namespace kvcake {
 
 // As permissive as a file system can be: until File::Sync each 4 KiB of a write may be lost (zeros
-// or nothing then are in its place), also where later ones are not; until SyncDir each change of a
-// name may be. A rename is kept whole or not at all. Thread-safe; read by helper threads.
+// or nothing then are in its place), also where later ones are not, and so may its attributes;
+// until SyncDir each change of a name may be. A rename is kept whole or not at all. Thread-safe;
+// read by helper threads.
 class PowerLossFileSystem : public FileSystem {
  public:
   explicit PowerLossFileSystem(uint64_t seed) : random_(seed) {}
@@ -42,6 +43,8 @@ class PowerLossFileSystem : public FileSystem {
   Result<std::vector<DirEntry>> List(const std::string& path) override;
   Result<FileInfo> Stat(const std::string& path) override;
   Status Touch(const std::string& path, int64_t mtime_s) override;
+  Result<std::string> Attribute(const std::string& path, const char* name,
+                                size_t bytes_max) override;
   Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) override;
   Result<uint64_t> FreeBytes(const std::string& path) override;
   Result<std::unique_ptr<IoQueue>> NewQueue(const IoQueueOptions& options) override;
@@ -53,6 +56,7 @@ class PowerLossFileSystem : public FileSystem {
     bool directory = false;
     int64_t mtime_s = 0;
     std::string now, durable;  // a file's bytes
+    std::map<std::string, std::string> attributes = {}, durable_attributes = {};
   };
   using Names = std::map<std::string, std::shared_ptr<Node>>;  // by path
   // One change of names that is not durable: `removed` goes, `added` comes, both or neither.

@@ -5,7 +5,7 @@
 
 namespace kvcake {
 
-Catalogue::Catalogue() : index_(64, kNone) {}
+Catalogue::Catalogue(uint64_t owner_quota_bytes) : index_(64, kNone), owners_(owner_quota_bytes) {}
 
 bool Catalogue::Contains(const ChunkId& id) const {
   MutexLock lock(mutex_);
@@ -45,6 +45,7 @@ void Catalogue::Add(const CatalogueEntry& entry) {
   slot.bytes = entry.bytes;
   slot.mtime_s = std::max(slot.mtime_s, mtime_s);
   slot.scan = scan_;
+  owners_.Set(*found, entry.owner, entry.bytes);
 }
 
 bool Catalogue::Use(const ChunkId& id, int64_t now_s, int64_t touch_after_s) {
@@ -109,6 +110,13 @@ std::optional<CatalogueEntry> Catalogue::Coldest() const {
   return EntryOf(coldest_);
 }
 
+std::optional<CatalogueEntry> Catalogue::ColdestOf(OwnerId owner) const {
+  MutexLock lock(mutex_);
+  const SlotId coldest = owners_.Coldest(owner);
+  if (coldest == kNone) return std::nullopt;
+  return EntryOf(coldest);
+}
+
 std::optional<CatalogueEntry> Catalogue::Sample(uint64_t number) const {
   MutexLock lock(mutex_);
   if (files_ == 0) return std::nullopt;
@@ -119,7 +127,7 @@ std::optional<CatalogueEntry> Catalogue::Sample(uint64_t number) const {
 
 CatalogueEntry Catalogue::EntryOf(SlotId id) const {
   const Slot& slot = slots_[id];
-  return {{roots_[slot.root].key, slot.key}, slot.bytes, slot.mtime_s};
+  return {{roots_[slot.root].key, slot.key}, slot.bytes, slot.mtime_s, owners_.OwnerOf(id)};
 }
 
 uint64_t Catalogue::bytes() const {
@@ -132,6 +140,21 @@ std::pair<uint64_t, uint64_t> Catalogue::Totals(const ChunkKey& root) const {
   const auto found = FindRoot(root);
   if (!found) return {0, 0};
   return {roots_[*found].files, roots_[*found].bytes};
+}
+
+bool Catalogue::IsOverQuota(OwnerId owner, uint64_t more) const {
+  MutexLock lock(mutex_);
+  return owners_.IsOver(owner, more);
+}
+
+std::vector<OwnerId> Catalogue::OverQuota() const {
+  MutexLock lock(mutex_);
+  return owners_.Over();
+}
+
+std::vector<OwnedBytes> Catalogue::Owners() const {
+  MutexLock lock(mutex_);
+  return owners_.Totals();
 }
 
 std::optional<uint32_t> Catalogue::FindRoot(const ChunkKey& root) const {
@@ -202,6 +225,7 @@ void Catalogue::Erase(SlotId id) {
   }
   index_[gap] = kNone;
   Unlink(id);
+  owners_.Remove(id);
   slot = Slot{.root = kNone, .warmer = free_};
   free_ = id;
 }
@@ -225,6 +249,7 @@ void Catalogue::LinkWarmest(SlotId id) {
   slots_[id].warmer = kNone;
   (warmest_ == kNone ? coldest_ : slots_[warmest_].warmer) = id;
   warmest_ = id;
+  owners_.Use(id);
 }
 
 }  // namespace kvcake

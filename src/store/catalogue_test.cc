@@ -89,6 +89,38 @@ TEST(CatalogueTest, AnIncompleteScanForgetsNothing) {
   EXPECT_EQ(catalogue.Totals(Root()).first, 2u);
 }
 
+TEST(CatalogueTest, OwnersHaveTheirFilesInTheOrderOfUseToo) {
+  Catalogue catalogue(/*owner_quota_bytes=*/15);
+  const auto keys = Chain(5);
+  const auto id = [&](size_t i) { return ChunkId{i == 1 ? keys[0] : Root(), keys[i]}; };
+  const auto coldest = [&] { return catalogue.ColdestOf(kAnn)->id; };
+  catalogue.BeginScan();
+  catalogue.Add({id(0), 10, 9, kAnn});
+  catalogue.Add({id(1), 10, 3, kAnn});  // of another root
+  catalogue.Add({id(2), 10, 1, kBob});
+  catalogue.Add({id(3), 10, 1});
+  catalogue.EndScan(/*complete=*/true);
+  EXPECT_EQ(catalogue.OverQuota(), std::vector<OwnerId>{kAnn});
+  EXPECT_FALSE(catalogue.IsOverQuota(kBob, 5));
+  EXPECT_TRUE(catalogue.IsOverQuota(kBob, 6));
+  EXPECT_EQ(coldest(), id(1)) << "by its time";
+  EXPECT_EQ(catalogue.ColdestOf(kAnn)->owner, kAnn);
+  catalogue.Postpone(id(1));
+  EXPECT_EQ(coldest(), id(0));
+  catalogue.Use(id(0), 10, 100);
+  EXPECT_EQ(coldest(), id(1));
+  catalogue.Add({id(1), 10, 11});  // renewed by a scan, which does not look whose it is again
+  EXPECT_EQ(coldest(), id(0));
+  EXPECT_TRUE(catalogue.Remove(id(0)));
+  EXPECT_EQ(coldest(), id(1));
+  EXPECT_TRUE(catalogue.OverQuota().empty());
+  EXPECT_TRUE(catalogue.Remove(id(1)));
+  EXPECT_FALSE(catalogue.ColdestOf(kAnn));
+  EXPECT_EQ(catalogue.Owners(), (std::vector<OwnedBytes>{{kBob, 10}}));
+  catalogue.Add({id(4), 10, 1, kAnn});  // in a slot that was another's
+  EXPECT_EQ(coldest(), id(4));
+}
+
 // Keys that collide in the index, added and removed in every order: none is lost, none stays.
 TEST(CatalogueTest, CollidingKeysAreToldApart) {
   std::mt19937 random(2);

@@ -9,6 +9,7 @@
 #include "store/device_health.h"
 #include "store/disk_index.h"
 #include "store/disk_tier_options.h"
+#include "store/owner.h"
 #include "store/store_dir.h"
 
 namespace kvcake {
@@ -26,6 +27,10 @@ struct DiskContext {
 
   ChunkId IdOf(const ChunkKey& key) const { return {options.root, key}; }
   std::string PathOf(const ChunkKey& key) const { return store.ChunkPath(IdOf(key)); }
+  // Whose the file is, where owners have quotas; may block.
+  OwnerId OwnerOf(const std::string& path) const {
+    return options.owner_quota_bytes > 0 ? ReadOwner(fs, path) : kNobody;
+  }
   uint64_t page_bytes() const { return options.layout.page_bytes(); }
   // Whether what has a chunk's name can be one.
   bool IsWhole(const FileInfo& info) const {

@@ -12,7 +12,8 @@ DiskIndex::DiskIndex(const DiskTierOptions& options)
     : root_(options.root),
       missing_ttl_(options.missing_ttl),
       time_to_live_s_(static_cast<int64_t>(options.time_to_live.count())),
-      touch_after_s_(static_cast<int64_t>(options.touch_interval.count())) {}
+      touch_after_s_(static_cast<int64_t>(options.touch_interval.count())),
+      files_(options.owner_quota_bytes) {}
 
 bool DiskIndex::IsPinned(const ChunkId& id) const {
   return id.root == root_ && pins_.Contains(id.key);
@@ -26,12 +27,12 @@ std::vector<bool> DiskIndex::Contains(std::span<const ChunkKey> keys) const {
   return files_.Contains(root_, keys);
 }
 
-void DiskIndex::Add(const ChunkKey& key, const FileInfo& info) {
-  files_.Add({{root_, key}, info.bytes, info.mtime_s});
+void DiskIndex::Add(const ChunkKey& key, const FileInfo& info, OwnerId owner) {
+  files_.Add({{root_, key}, info.bytes, info.mtime_s, owner});
 }
 
-void DiskIndex::AddWritten(const ChunkKey& key, uint64_t bytes) {
-  files_.Add({{root_, key}, bytes, UnixSeconds()});
+void DiskIndex::AddWritten(const ChunkKey& key, uint64_t bytes, OwnerId owner) {
+  files_.Add({{root_, key}, bytes, UnixSeconds(), owner});
   MutexLock lock(mutex_);
   missing_.erase(key);
   unreadable_.erase(key);

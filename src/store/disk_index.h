@@ -26,6 +26,7 @@ class DiskIndex {
 
   // The files of every root, for who scans the directory and makes room in it.
   Catalogue& files() { return files_; }
+  const Catalogue& files() const { return files_; }
   Pins& pins() { return pins_; }
   // Whether it may not be removed to make room.
   bool IsPinned(const ChunkId& id) const;
@@ -36,10 +37,10 @@ class DiskIndex {
   std::vector<bool> Contains(std::span<const ChunkKey> keys) const;
   // Its files and their bytes.
   std::pair<uint64_t, uint64_t> Totals() const { return files_.Totals(root_); }
-  // A whole file of this name is there.
-  void Add(const ChunkKey& key, const FileInfo& info);
+  // A whole file of this name is there; its owner counts where owners have quotas.
+  void Add(const ChunkKey& key, const FileInfo& info, OwnerId owner = kNobody);
   // This process has just written one: it may be asked for and read.
-  void AddWritten(const ChunkKey& key, uint64_t bytes) EXCLUDES(mutex_);
+  void AddWritten(const ChunkKey& key, uint64_t bytes, OwnerId owner = kNobody) EXCLUDES(mutex_);
   // Marks a use; true when the file's mtime should be set to now_s, as other processes see no other
   // sign of it.
   bool Use(const ChunkKey& key, int64_t now_s);

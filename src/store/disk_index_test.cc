@@ -49,6 +49,25 @@ TEST(DiskIndexTest, WhatIsUnreadableIsSoUntilItIsWrittenAnew) {
   EXPECT_FALSE(index.IsUnreadable(key));
 }
 
+TEST(DiskIndexTest, OwnersCountWhereTheyHaveQuotas) {
+  const auto keys = Chain(3);
+  DiskTierOptions options = Options(Seconds(1));
+  DiskIndex without(options);
+  without.AddWritten(keys[0], 7, kAnn);
+  EXPECT_TRUE(without.files().Owners().empty());
+  options.owner_quota_bytes = 10;
+  DiskIndex index(options);
+  index.AddWritten(keys[0], 7, kAnn);
+  EXPECT_TRUE(index.files().OverQuota().empty());
+  index.Add(keys[1], {.bytes = 7}, kAnn);
+  index.AddWritten(keys[2], 7);
+  EXPECT_EQ(index.files().OverQuota(), std::vector<OwnerId>{kAnn});
+  EXPECT_EQ(index.files().Owners(), (std::vector<OwnedBytes>{{kAnn, 14}}));
+  index.Forget(keys[0]);
+  index.Remove(keys[1]);
+  EXPECT_TRUE(index.files().Owners().empty());
+}
+
 TEST(DiskIndexTest, PinsAreThoseOfItsRoot) {
   const auto keys = Chain(1);
   DiskIndex index(Options(Seconds(1)));

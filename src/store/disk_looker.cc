@@ -41,7 +41,7 @@ bool DiskLooker::IsOnDisk(const ChunkKey& key) {
   const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, path);
   const auto info = context_.fs.Stat(path);
   if (info && context_.IsWhole(*info) && !index.IsExpired(info->mtime_s)) {
-    index.Add(key, *info);
+    index.Add(key, *info, context_.OwnerOf(path));
     return true;
   }
   index.NoteMissing(key);

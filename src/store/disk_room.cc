@@ -4,7 +4,6 @@
 #include <chrono>
 #include <string>
 #include <thread>
-#include <unordered_set>
 
 #include "base/cpu.h"
 
@@ -69,6 +68,17 @@ Status DiskRoom::MakeRoom(uint64_t bytes) {
   return EvictWhile(full);
 }
 
+void DiskRoom::KeepToQuota(OwnerId owner, uint64_t bytes) {
+  MutexLock lock(mutex_);
+  const Catalogue& files = context_.index.files();
+  const auto over = [&] { return files.IsOverQuota(owner, bytes); };
+  if (!over()) return;
+  const auto store_lock = LockToEvict(/*patient=*/false);
+  if (!store_lock || !*store_lock) return;
+  // What stays for now goes with a later write, or by the upkeep.
+  (void)EvictWhile(over, [&](const Stuck&) { return files.ColdestOf(owner); });
+}
+
 Status DiskRoom::FreeSpace(uint64_t bytes) {
   MutexLock lock(mutex_);
   if (Clock::Real().Now() < free_space_again_) {
@@ -93,13 +103,29 @@ void DiskRoom::NoteStillFull() {
   free_space_again_ = Clock::Real().Now() + kStillFullPause;
 }
 
+std::optional<CatalogueEntry> DiskRoom::FirstToGo(const Stuck& stuck) const {
+  const Catalogue& files = context_.index.files();
+  for (const OwnerId owner : files.OverQuota()) {
+    const auto coldest = files.ColdestOf(owner);
+    if (coldest && !stuck.contains(coldest->id)) return coldest;
+  }
+  return files.Coldest();
+}
+
 template <typename Full>
 Status DiskRoom::EvictWhile(Full full) {
-  Catalogue& files = context_.index.files();
-  std::unordered_set<ChunkId> stuck;
+  return EvictWhile(full, [this](const Stuck& stuck) {
+    mutex_.AssertHeld();
+    return FirstToGo(stuck);
+  });
+}
+
+template <typename Full, typename Next>
+Status DiskRoom::EvictWhile(Full full, Next next) {
+  Stuck stuck;
   int failures = 0;
   while (full()) {
-    const auto coldest = files.Coldest();
+    const std::optional<CatalogueEntry> coldest = next(stuck);
     if (!coldest) break;
     if (stuck.contains(coldest->id) || failures == kEvictionFailuresMax) {
       return Fail(
@@ -147,11 +173,14 @@ DiskRoom::Eviction DiskRoom::EvictColdest(const CatalogueEntry& coldest) {
 }
 
 bool DiskRoom::IsOverfull() const {
-  return context_.index.files().bytes() > context_.options.capacity_bytes;
+  const Catalogue& files = context_.index.files();
+  return files.bytes() > context_.options.capacity_bytes || !files.OverQuota().empty();
 }
 
 void DiskRoom::Shrink() {
-  if (IsOverfull()) (void)MakeRoom(0);
+  if (!IsOverfull()) return;
+  for (const OwnerId owner : context_.index.files().OverQuota()) KeepToQuota(owner, 0);
+  (void)MakeRoom(0);
 }
 
 void DiskRoom::Expire() {

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <unordered_set>
 
 #include "base/mutex.h"
 #include "store/disk_context.h"
@@ -25,19 +27,22 @@ class DiskRoom {
   // Scans where other processes have changed something.
   void Refresh() EXCLUDES(mutex_);
 
-  // Evicts what was used longest ago until `bytes` more fit. While another process evicts, its work
-  // is ours too: the directory may then exceed its capacity by the writes in flight, and no more.
-  // kResourceExhausted, naming the reason.
+  // Evicts until `bytes` more fit: of an owner that is over its quota first, then what was used
+  // longest ago. While another process evicts, its work is ours too: the directory may then exceed
+  // its capacity by the writes in flight, and no more. kResourceExhausted, naming the reason.
   Status MakeRoom(uint64_t bytes) EXCLUDES(mutex_);
-  // Evicts that many bytes of what was used longest ago, however far below its capacity the
-  // directory is: the file system is full. kResourceExhausted where nothing can be evicted, and for
-  // a while after NoteStillFull.
+  // Evicts the owner's own chunks, the one used longest ago first, until `bytes` more are within
+  // its quota. What is pinned or cannot be removed stays, and all while another process evicts.
+  void KeepToQuota(OwnerId owner, uint64_t bytes) EXCLUDES(mutex_);
+  // Evicts that many bytes as MakeRoom does, however far below its capacity the directory is: the
+  // file system is full. kResourceExhausted where nothing can be evicted, and for a while after
+  // NoteStillFull.
   Status FreeSpace(uint64_t bytes) EXCLUDES(mutex_);
   // Notes that what FreeSpace evicted was of no use: others fill the file system.
   void NoteStillFull() EXCLUDES(mutex_);
-  // Evicts down to the capacity, where there is more.
+  // Evicts down to the quotas and the capacity, where there is more.
   void Shrink() EXCLUDES(mutex_);
-  bool IsOverfull() const;
+  bool IsOverfull() const;  // or an owner is over its quota
   // Removes what nobody has used for too long, unless another process is evicting.
   void Expire() EXCLUDES(mutex_);
   // Removes one chunk, pinned or not; that it is not there is ok.
@@ -49,8 +54,13 @@ class DiskRoom {
  private:
   enum class Eviction { kDone, kPinned, kFailed };
   Result<std::unique_ptr<FileLock>> LockToEvict(bool patient) REQUIRES(mutex_);
+  using Stuck = std::unordered_set<ChunkId>;  // what was to go and could not
+  // What goes first to make room.
+  std::optional<CatalogueEntry> FirstToGo(const Stuck& stuck) const REQUIRES(mutex_);
   Eviction EvictColdest(const CatalogueEntry& coldest) REQUIRES(mutex_);
-  // Evicts the coldest, one after another, while `full` returns true.
+  // Evicts what `next` returns, one after another, while `full` returns true.
+  template <typename Full, typename Next>
+  Status EvictWhile(Full full, Next next) REQUIRES(mutex_);
   template <typename Full>
   Status EvictWhile(Full full) REQUIRES(mutex_);
 

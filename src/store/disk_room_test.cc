@@ -89,6 +89,28 @@ TEST_F(DiskRoomTest, WhileAnotherProcessEvictsOnlyWritesInFlightExceedTheCapacit
   EXPECT_FALSE(room_->MakeRoom(context_->page_bytes()));
 }
 
+TEST_F(DiskRoomTest, AnOwnerIsKeptToItsQuotaUnlessAnotherProcessEvicts) {
+  options_.capacity_bytes = 100 * options_.layout.page_bytes();
+  options_.owner_quota_bytes = 2 * options_.layout.page_bytes();
+  Open();
+  for (size_t i = 1; i < 5; ++i) {
+    context_->index.AddWritten(chain_[i], context_->page_bytes(), i == 1 ? kBob : kAnn);
+  }
+  EXPECT_TRUE(room_->IsOverfull());
+  auto lock = FileSystem::Real().TryLock(context_->store.LockPath()).value();
+  ASSERT_TRUE(lock);
+  room_->KeepToQuota(kAnn, 0);
+  EXPECT_EQ(OnDisk(), std::vector<bool>(5, true));
+  lock.reset();
+  room_->KeepToQuota(kBob, context_->page_bytes());
+  EXPECT_EQ(OnDisk(), std::vector<bool>(5, true)) << "bob has room for one more";
+  room_->Shrink();
+  EXPECT_EQ(OnDisk(), (std::vector<bool>{true, true, false, true, true}));
+  EXPECT_FALSE(room_->IsOverfull());
+  room_->KeepToQuota(kAnn, context_->page_bytes());
+  EXPECT_EQ(OnDisk(), (std::vector<bool>{true, true, false, false, true}));
+}
+
 TEST_F(DiskRoomTest, WhatHasExpiredGoesThoughThereIsRoom) {
   options_.capacity_bytes = 100 * options_.layout.page_bytes();
   options_.time_to_live = Seconds(1000);

@@ -38,7 +38,10 @@ void DiskScan::Run(int threads) {
     if (id.root == options.root && info.bytes != page_bytes) {
       wrong_size.emplace_back(context_.store.ChunkPath(id), info);
     } else {
-      files.Add({id, info.bytes, info.mtime_s});
+      // Of what is known already the owner is, too.
+      const OwnerId owner =
+          files.Contains(id) ? kNobody : context_.OwnerOf(context_.store.ChunkPath(id));
+      files.Add({id, info.bytes, info.mtime_s, owner});
     }
   };
   visitor.temporary = [&](const std::string& path, int pid, const FileInfo& info) {

@@ -33,6 +33,7 @@ class FakeFile : public File {
   }
   Result<FileInfo> Info() override { return FileInfo{}; }
   Status Sync() override { return {}; }
+  Status SetAttribute(const char*, std::string_view) override { return {}; }
   int fd() const override { return -1; }
   bool direct() const override { return true; }
   const std::string& path() const override { return path_; }

@@ -166,4 +166,6 @@ TierStats DiskTier::Stats() const {
   return stats;
 }
 
+std::vector<OwnedBytes> DiskTier::Owners() const { return context_->index.files().Owners(); }
+
 }  // namespace kvcake

@@ -56,6 +56,7 @@ class DiskTier : public Tier {
   Status Put(const ChunkWrite& chunk) override;
   Status Evict(const ChunkKey& key) override;
   TierStats Stats() const override;
+  std::vector<OwnedBytes> Owners() const override;
 
  private:
   DiskTier(DiskTierOptions options, FileSystem& fs, std::unique_ptr<IoQueue> queue);

@@ -18,6 +18,7 @@ struct DiskTierOptions {
   std::string description;  // JSON text for model.json; empty: none is written
 
   uint64_t capacity_bytes = 20ull << 30;  // of the whole directory, all roots together
+  uint64_t owner_quota_bytes = 0;         // of it, for each owner; 0: no quotas
   int max_reads_in_flight = 16;
   uint64_t max_read_bytes_in_flight = 64ull << 20;
   uint64_t io_bytes_max = (4ull << 20) + kPageHeaderBytes;  // of one request to the kernel

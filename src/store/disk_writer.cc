@@ -1,5 +1,7 @@
 #include "store/disk_writer.h"
 
+#include <spdlog/spdlog.h>
+
 #include <cstring>
 #include <memory>
 #include <span>
@@ -58,7 +60,7 @@ Status DiskWriter::Put(const ChunkWrite& chunk) {
   const Watched watched = context_.health.Watch(OverdueWatch::Kind::kWrite, path);
   const auto info = context_.fs.Stat(path);
   if (!index.IsUnreadable(chunk.key) && info && context_.IsWhole(*info)) {
-    index.Add(chunk.key, *info);
+    index.Add(chunk.key, *info, chunk.owner);
     return context_.options.durable ? SyncNames(chunk.key) : Status();
   }
   index.Remove(chunk.key);
@@ -80,6 +82,8 @@ Status DiskWriter::Put(const ChunkWrite& chunk) {
 
 Status DiskWriter::Write(const ChunkWrite& chunk) {
   RETURN_IF_ERROR(CheckNoLinks(context_.fs, context_.store, context_.IdOf(chunk.key)));
+  // Before the capacity, lest what the owner has too much of take the room of others.
+  room_.KeepToQuota(chunk.owner, context_.page_bytes());
   RETURN_IF_ERROR(room_.MakeRoom(context_.page_bytes()));
   const std::string path = context_.PathOf(chunk.key);
   const std::string temporary = TemporaryName(path);
@@ -90,7 +94,8 @@ Status DiskWriter::Write(const ChunkWrite& chunk) {
     (void)context_.fs.Remove(temporary);
     return status;
   }
-  context_.index.AddWritten(chunk.key, context_.page_bytes());
+  context_.index.AddWritten(chunk.key, context_.page_bytes(), chunk.owner);
+  room_.KeepToQuota(chunk.owner, 0);  // other threads have written for the same owner meanwhile
   return {};
 }
 
@@ -131,6 +136,7 @@ Status DiskWriter::WriteTemporary(const std::string& path, const ChunkWrite& chu
   ASSIGN_OR_RETURN(const auto file, CreateTemporary(path, chunk.key, direct));
   const std::span<const std::byte> buffers[] = {
       block->bytes, page.subspan(kPageHeaderBytes, layout.page_bytes() - kPageHeaderBytes)};
+  NoteOwner(*file, chunk.owner);
   auto status = WriteFully(*file, buffers, 0);
   if (!status && status.error().code == ErrorCode::kResourceExhausted) {
     return Fail(ErrorCode::kResourceExhausted, "{}, or lower --disk-capacity",
@@ -138,6 +144,16 @@ Status DiskWriter::WriteTemporary(const std::string& path, const ChunkWrite& chu
   }
   if (status && context_.options.durable) status = file->Sync();
   return status;
+}
+
+void DiskWriter::NoteOwner(File& file, OwnerId owner) {
+  if (owner == kNobody || context_.options.owner_quota_bytes == 0) return;
+  const Status noted = WriteOwner(file, owner);
+  if (noted || owners_warned_.exchange(true)) return;
+  spdlog::warn(
+      "store: {}: --tenant-store-bytes counts only what this process writes, until it ends; for "
+      "more, keep {} on a file system with extended attributes",
+      noted.error().message, context_.options.dir);
 }
 
 Result<std::unique_ptr<File>> DiskWriter::CreateTemporary(const std::string& path,

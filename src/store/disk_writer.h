@@ -35,6 +35,9 @@ class DiskWriter {
   // Where the file system is full, evicts and tries again.
   Status WriteMakingSpace(const std::string& path, const ChunkWrite& chunk);
   Status WriteTemporary(const std::string& path, const ChunkWrite& chunk);
+  // Notes in the file whose it is, for the next start and other processes. A file system that
+  // cannot is warned of once.
+  void NoteOwner(File& file, OwnerId owner);
   Result<std::unique_ptr<File>> CreateTemporary(const std::string& path, const ChunkKey& key,
                                                 bool direct);
   Status MoveIntoPlace(const std::string& from, const std::string& to);
@@ -44,6 +47,7 @@ class DiskWriter {
   DiskRoom& room_;
   FaultLog faults_{"writing chunks"};
   std::array<std::atomic<bool>, 256> shards_synced_{};  // the names down to the shard are durable
+  std::atomic<bool> owners_warned_{false};
 
   mutable Mutex mutex_;
   uint64_t writes_ GUARDED_BY(mutex_) = 0;

@@ -23,12 +23,13 @@ MemoryTier::MemoryTier(MemoryTierOptions options)
                ? std::make_unique_for_overwrite<std::byte[]>(options_.capacity_bytes)
                : nullptr),
       memory_(own_ ? std::span(own_.get(), options_.capacity_bytes) : options_.memory),
-      slots_(memory_.size() / page_bytes_) {
+      slots_(memory_.size() / page_bytes_),
+      owners_(options_.owner_quota_bytes) {
   CHECK(options_.layout.layers > 0);
   CHECK(options_.max_reads_in_flight > 0);
-  CHECK(!slots_.empty());
+  CHECK(!slots_.empty() && slots_.size() < kNoSlot);
   free_.reserve(slots_.size());
-  for (SlotId slot = slots_.size(); slot-- > 0;) free_.push_back(slot);
+  for (auto slot = static_cast<SlotId>(slots_.size()); slot-- > 0;) free_.push_back(slot);
 }
 
 MemoryTier::~MemoryTier() {
@@ -49,7 +50,7 @@ void MemoryTier::Unpin(std::span<const ChunkKey> keys) {
   MutexLock lock(mutex_);
   for (const ChunkKey& key : keys) {
     const auto it = by_key_.find(key);
-    if (it != by_key_.end()) lru_.splice(lru_.end(), lru_, slots_[it->second].lru);
+    if (it != by_key_.end()) UseLocked(it->second);
   }
 }
 
@@ -103,7 +104,7 @@ void MemoryTier::StartLocked(Read& read) {
   }
   read.slot = it->second;
   ++slot.reads;
-  lru_.splice(lru_.end(), lru_, slot.lru);
+  UseLocked(read.slot);
   read.result = {
       .status = {}, .bytes = ReadBytes(options_.layout, request), .numeric_path = slot.path};
 }
@@ -153,7 +154,7 @@ Status MemoryTier::Put(const ChunkWrite& chunk) {
   CHECK(chunk.page.size() >= page_bytes_);
   MutexLock lock(mutex_);
   if (by_key_.contains(chunk.key)) return {};
-  const Result<SlotId> taken = TakeSlotLocked();
+  const Result<SlotId> taken = TakeSlotLocked(chunk.owner);
   if (!taken) {
     ++stats_.writes_failed;
     return tl::unexpected(taken.error());
@@ -176,6 +177,8 @@ Status MemoryTier::Put(const ChunkWrite& chunk) {
                     .path = chunk.numeric_path,
                     .held = true,
                     .lru = lru_.insert(lru_.end(), *taken)};
+  owners_.Set(*taken, chunk.owner, page_bytes_);
+  KeepToQuotaLocked(chunk.owner, 0);  // others have been put for the same owner meanwhile
   ++stats_.writes;
   stats_.write_bytes += page_bytes_;
   return {};
@@ -184,8 +187,7 @@ Status MemoryTier::Put(const ChunkWrite& chunk) {
 Status MemoryTier::Evict(const ChunkKey& key) {
   MutexLock lock(mutex_);
   if (const auto it = by_key_.find(key); it != by_key_.end()) {
-    ForgetLocked(it->second);
-    ++stats_.evicted;
+    EvictLocked(it->second);
   }
   return {};
 }
@@ -199,32 +201,69 @@ TierStats MemoryTier::Stats() const {
   return stats;
 }
 
+std::vector<OwnedBytes> MemoryTier::Owners() const {
+  MutexLock lock(mutex_);
+  return owners_.Totals();
+}
+
 std::span<std::byte> MemoryTier::BytesOf(SlotId slot) const {
   return memory_.subspan(slot * page_bytes_, page_bytes_);
 }
 
-Result<MemoryTier::SlotId> MemoryTier::TakeSlotLocked() {
+Result<MemoryTier::SlotId> MemoryTier::TakeSlotLocked(OwnerId owner) {
+  KeepToQuotaLocked(owner, page_bytes_);
   if (free_.empty()) {
-    const auto victim = std::ranges::find_if(lru_, [this](SlotId slot) {
-      mutex_.AssertHeld();
-      return slots_[slot].reads == 0 && !pins_.Contains(slots_[slot].key);
-    });
-    if (victim == lru_.end()) {
+    const SlotId victim = FirstToGoLocked();
+    if (victim == kNoSlot) {
       return Fail(ErrorCode::kResourceExhausted,
                   "no room for a chunk of {} bytes: all {} chunks that the {} bytes of {} hold are "
                   "in use",
                   page_bytes_, by_key_.size(), memory_.size(), options_.name);
     }
-    ForgetLocked(*victim);
-    ++stats_.evicted;
+    EvictLocked(victim);
   }
   const SlotId slot = free_.back();
   free_.pop_back();
   return slot;
 }
 
+void MemoryTier::KeepToQuotaLocked(OwnerId owner, uint64_t bytes) {
+  for (SlotId slot = owners_.Coldest(owner); slot != kNoSlot && owners_.IsOver(owner, bytes);) {
+    const SlotId next = owners_.Warmer(slot);
+    if (MayGoLocked(slot)) EvictLocked(slot);
+    slot = next;
+  }
+}
+
+MemoryTier::SlotId MemoryTier::FirstToGoLocked() const {
+  for (const OwnerId owner : owners_.Over()) {
+    for (SlotId slot = owners_.Coldest(owner); slot != kNoSlot; slot = owners_.Warmer(slot)) {
+      if (MayGoLocked(slot)) return slot;
+    }
+  }
+  for (const SlotId slot : lru_) {
+    if (MayGoLocked(slot)) return slot;
+  }
+  return kNoSlot;
+}
+
+bool MemoryTier::MayGoLocked(SlotId slot) const {
+  return slots_[slot].reads == 0 && !pins_.Contains(slots_[slot].key);
+}
+
+void MemoryTier::UseLocked(SlotId slot) {
+  lru_.splice(lru_.end(), lru_, slots_[slot].lru);
+  owners_.Use(slot);
+}
+
+void MemoryTier::EvictLocked(SlotId slot) {
+  ForgetLocked(slot);
+  ++stats_.evicted;
+}
+
 // Reads that use it still go on.
 void MemoryTier::ForgetLocked(SlotId slot) {
+  owners_.Remove(slot);
   by_key_.erase(slots_[slot].key);
   lru_.erase(slots_[slot].lru);
   slots_[slot].held = false;

@@ -6,7 +6,8 @@
 //   -> forgotten (evicted, or found corrupt), until the last of its reads has ended -> free
 // A Put that finds no free slot makes room: the chunk goes that was used longest ago and is neither
 // pinned nor being read. Where there is none it fails at once with kResourceExhausted, as waiting
-// for readers would hold up whoever writes.
+// for readers would hold up whoever writes. Where owners have quotas, a Put over its owner's makes
+// room among the owner's own chunks first.
 //
 // A chunk was verified when it was loaded, or is as compute has made it; memory is trusted to keep
 // it. A read checks its parent, and not its bytes.
@@ -23,6 +24,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "kv/page_copier.h"
+#include "store/owner_lists.h"
 #include "store/pins.h"
 #include "store/tier.h"
 
@@ -34,6 +36,7 @@ struct MemoryTierOptions {
   // capacity_bytes itself. Either is a page at least.
   std::span<std::byte> memory = {};
   uint64_t capacity_bytes = 1ull << 30;
+  uint64_t owner_quota_bytes = 0;  // of it, for each owner; 0: no quotas
   // Reads and writes chunks' pages where nobody else can; outlives the tier. Null: they are memory
   // of the process.
   PageCopier* copier = nullptr;
@@ -62,10 +65,11 @@ class MemoryTier : public Tier {
   Status Put(const ChunkWrite& chunk) override;
   Status Evict(const ChunkKey& key) override;
   TierStats Stats() const override;
+  std::vector<OwnedBytes> Owners() const override;
 
  private:
-  using SlotId = size_t;
-  static constexpr SlotId kNoSlot = SIZE_MAX;
+  using SlotId = OwnerLists::Slot;
+  static constexpr SlotId kNoSlot = OwnerLists::kNone;
   struct Slot {
     ChunkKey key;
     ChunkKey parent;
@@ -88,7 +92,14 @@ class MemoryTier : public Tier {
   void Finish(ReadId id) EXCLUDES(mutex_);
 
   std::span<std::byte> BytesOf(SlotId slot) const;
-  Result<SlotId> TakeSlotLocked() REQUIRES(mutex_);
+  Result<SlotId> TakeSlotLocked(OwnerId owner) REQUIRES(mutex_);
+  // Evicts the owner's own chunks, as far as they may go, until `bytes` more are within its quota.
+  void KeepToQuotaLocked(OwnerId owner, uint64_t bytes) REQUIRES(mutex_);
+  // What goes first to make room; kNoSlot: nothing may go.
+  SlotId FirstToGoLocked() const REQUIRES(mutex_);
+  bool MayGoLocked(SlotId slot) const REQUIRES(mutex_);
+  void UseLocked(SlotId slot) REQUIRES(mutex_);
+  void EvictLocked(SlotId slot) REQUIRES(mutex_);
   void ForgetLocked(SlotId slot) REQUIRES(mutex_);
 
   // Constant after construction.
@@ -105,6 +116,7 @@ class MemoryTier : public Tier {
   std::vector<SlotId> free_ GUARDED_BY(mutex_);
   std::unordered_map<ChunkKey, SlotId> by_key_ GUARDED_BY(mutex_);
   std::list<SlotId> lru_ GUARDED_BY(mutex_);  // held, coldest first
+  OwnerLists owners_ GUARDED_BY(mutex_);      // of what is held
   std::unordered_map<ReadId, Read> reads_ GUARDED_BY(mutex_);
   uint64_t unanswered_ GUARDED_BY(mutex_) = 0;  // reads
   ReadId next_id_ GUARDED_BY(mutex_) = 1;

@@ -134,8 +134,9 @@ Status StagedTier::Put(const ChunkWrite& chunk) {
   const Slot slot = DrawWriteSlot();
   CopyFromPage(copier_, slot, chunk.page.first(bytes));
   if (chunk.page_read) chunk.page_read();
-  const ChunkWrite staged = {
-      .key = chunk.key, .parent = chunk.parent, .numeric_path = chunk.numeric_path, .page = slot};
+  ChunkWrite staged = chunk;
+  staged.page = slot;
+  staged.page_read = nullptr;
   Status status = inner().Put(staged);
   GiveBackWriteSlot(slot);
   return status;

@@ -103,6 +103,9 @@ class CountingFileSystem : public FaultyFileSystem {
     }
     Result<FileInfo> Info() override { return inner_->Info(); }
     Status Sync() override { return inner_->Sync(); }
+    Status SetAttribute(const char* name, std::string_view value) override {
+      return inner_->SetAttribute(name, value);
+    }
     int fd() const override { return inner_->fd(); }
     bool direct() const override { return inner_->direct(); }
     const std::string& path() const override { return inner_->path(); }

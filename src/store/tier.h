@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "kv/chunk_key.h"
 #include "kv/kv_layout.h"
+#include "store/owner.h"
 
 namespace kvcake {
 
@@ -63,6 +64,7 @@ struct ChunkWrite {
   ChunkKey parent;
   NumericPath numeric_path = NumericPath::kUnknown;
   std::span<const std::byte> page;  // KvLayout::page_bytes(); its first 4 KiB are ignored
+  OwnerId owner = kNobody;          // against whose quota it counts, where there are quotas
   // Called once at most, before Put returns, by a tier that has made a copy: it does not read
   // `page` any more. May be null.
   std::function<void()> page_read = {};
@@ -118,6 +120,8 @@ class Tier {
   // Removes a chunk, pinned or not; may block. Of what is not there is ok.
   [[nodiscard]] virtual Status Evict(const ChunkKey& key) = 0;
   virtual TierStats Stats() const = 0;
+  // What each owner has in the tier, in no order; empty where there are no quotas.
+  virtual std::vector<OwnedBytes> Owners() const { return {}; }
 };
 
 }  // namespace kvcake

@@ -31,6 +31,7 @@ class TierDecorator : public Tier {
   Status Put(const ChunkWrite& chunk) override { return inner_->Put(chunk); }
   Status Evict(const ChunkKey& key) override { return inner_->Evict(key); }
   TierStats Stats() const override { return inner_->Stats(); }
+  std::vector<OwnedBytes> Owners() const override { return inner_->Owners(); }
 
   Tier& inner() { return *inner_; }
   const Tier& inner() const { return *inner_; }

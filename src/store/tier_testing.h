@@ -29,6 +29,9 @@ inline KvLayout SmallLayout() {
 
 constexpr Seconds kPatience{120};  // for an answer that has to come
 
+// Whose chunks are, where owners have quotas.
+inline constexpr OwnerId kAnn = 11, kBob = 22;
+
 // 4 KiB-aligned memory of one page.
 class PageBuffer {
  public:
@@ -107,10 +110,10 @@ inline bool HoldsChunk(const ChunkKey& key, const PageBuffer& landing) {
 }
 
 inline Status PutChunk(Tier& tier, const KvLayout& layout, const ChunkKey& key,
-                       const ChunkKey& parent) {
+                       const ChunkKey& parent, OwnerId owner = kNobody) {
   PageBuffer page(layout);
   FillPage(key, page.span());
-  return tier.Put({key, parent, NumericPath::kF32Fma, page.span()});
+  return tier.Put({key, parent, NumericPath::kF32Fma, page.span(), owner});
 }
 
 // Reads started through it can be waited for; counts how often each `done` was called.

@@ -57,11 +57,11 @@ WriteBehind::WriteBehind(std::vector<Tier*> stores, PagePool& pool, WriteBehindO
 WriteBehind::~WriteBehind() { pool_.SetReclaimer(nullptr); }
 
 void WriteBehind::Offer(const ChunkKey& key, const ChunkKey& parent, int position, NumericPath path,
-                        PageHandle page) {
+                        PageHandle page, OwnerId owner) {
   WriteTargets targets;
   targets[kToRam] = ram_ != nullptr && !Holds(*ram_, key);
   targets[kToStore] = !stores_.empty() && IsForStore(key);
-  if (targets.any()) queue_.Add({key, parent, position, path, std::move(page)}, targets);
+  if (targets.any()) queue_.Add({key, parent, position, path, std::move(page), owner}, targets);
 }
 
 bool WriteBehind::IsForStore(const ChunkKey& key) {

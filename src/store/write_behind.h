@@ -54,7 +54,7 @@ class WriteBehind {
   // it; and for the first store unless a store is known to hold it already (and it is not to be
   // promoted), or it is not admitted. `page` is published: it does not change any more.
   void Offer(const ChunkKey& key, const ChunkKey& parent, int position, NumericPath path,
-             PageHandle page);
+             PageHandle page, OwnerId owner = kNobody);
   // Returns when everything queued so far is written, or has failed; false, with a warning, when
   // nothing has been for options.patience.
   bool Flush();

@@ -66,6 +66,20 @@ class WriteBehindTest : public testing::Test {
   GatedTier tier_{Options()};
 };
 
+TEST_F(WriteBehindTest, OwnersComeToBothTiersWithTheirChunks) {
+  MemoryTierOptions options = Options();
+  options.owner_quota_bytes = 1 << 30;
+  MemoryTier store(options), ram(options);
+  WriteBehind writer({&store}, *pool_, {}, &ram);
+  writer.Offer(Key(0), KvIdentity().Root(), 0, NumericPath::kF32, std::move(*pool_->Draw()), 7);
+  Enqueue(writer, 1);
+  ASSERT_TRUE(Flushed(writer));
+  for (const Tier* tier : {&store, &ram}) {
+    EXPECT_EQ(tier->Stats().chunks, 2u);
+    EXPECT_EQ(tier->Owners(), (std::vector<OwnedBytes>{{7, kWriteLayout.page_bytes()}}));
+  }
+}
+
 TEST_F(WriteBehindTest, FlushReturnsWhenAllIsWritten) {
   WriteBehind writer({&tier_}, *pool_, {});
   for (int i = 0; i < 8; ++i) Enqueue(writer, i);

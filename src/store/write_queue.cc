@@ -154,6 +154,7 @@ void WriteQueue::Loop(size_t target) {
                                                .parent = chunk.parent,
                                                .numeric_path = chunk.path,
                                                .page = {page, pool_.layout().page_bytes()},
+                                               .owner = chunk.owner,
                                                .page_read = [&] {
                                                  MutexLock lock(mutex_);
                                                  PageRead(item, target);

@@ -59,6 +59,7 @@ class WriteQueue {
     int position = 0;  // in its prompt, in chunks
     NumericPath path = NumericPath::kUnknown;
     PageHandle page;  // published: it does not change any more; no other chunk's
+    OwnerId owner = kNobody;
   };
 
   // Tiers by target, of which one may be null; they and the pool outlive it.
