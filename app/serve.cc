@@ -102,6 +102,16 @@ Status CheckParsers(const ApiOptions& api) {
   return {};
 }
 
+// A quota for each tenant is of no use where there is none, and an operator's mistake.
+Status CheckTenantQuota(const ServeFlags& flags) {
+  if (flags.runtime.tenant_store_bytes > 0 && flags.keys.file.empty()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--tenant-store-bytes is for each tenant, and there are none: name them in "
+                "--api-key-file, or bound all chunks together with --disk-capacity");
+  }
+  return {};
+}
+
 // Fills in what only the loaded model tells.
 Status CompleteApiOptions(Runtime& runtime, ServeFlags* flags) {
   const int positions = runtime.model().max_positions();
@@ -148,6 +158,7 @@ void WarnUnless(const Status& told) {
 Status Serve(ServeFlags flags, const CLI::App& command) {
   UseLogFormat(flags.log_format);
   RETURN_IF_ERROR(CheckParsers(flags.api));
+  RETURN_IF_ERROR(CheckTenantQuota(flags));
   RETURN_IF_ERROR(FitConnections(&flags.http));
   ASSIGN_OR_RETURN(ApiKeys keys, LoadKeys(flags.keys));
   ServiceManager manager(ServiceManager::FromEnvironment());
@@ -343,6 +354,21 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
   AddLogLevelFlag(app);
 }
 
+void AddTenantFlags(CLI::App& app, ServeFlags* flags) {
+  app.add_option("--tenant-running-max", flags->runtime.tenant_running_max,
+                 "most requests of one tenant that are answered at once (default: "
+                 "--max-num-seqs); tenants take turns in any case")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--tenant-requests-max", flags->tenant_requests_max,
+                 "most requests of one tenant that are answered or wait; more are refused (429) "
+                 "(default: with --api-key-file half of --max-num-seqs and --queue-max together)")
+      ->check(CLI::Range(1, 1 << 21));
+  app.add_option("--tenant-store-bytes", flags->runtime.tenant_store_bytes,
+                 "most bytes that the chunks of one tenant of --api-key-file take in each --store; "
+                 "beyond it the tenant's own that were used longest ago go (default: no quota)")
+      ->transform(SizeValue());
+}
+
 }  // namespace
 
 void AddScheduleFlags(CLI::App& app, RuntimeOptions* options) {
@@ -391,16 +417,7 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
           "requests beyond --max-num-seqs that may wait for their turn; more are refused (429)")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  serve
-      ->add_option("--tenant-running-max", flags->runtime.tenant_running_max,
-                   "most requests of one tenant that are answered at once (default: "
-                   "--max-num-seqs); tenants take turns in any case")
-      ->check(CLI::Range(1, 4096));
-  serve
-      ->add_option("--tenant-requests-max", flags->tenant_requests_max,
-                   "most requests of one tenant that are answered or wait; more are refused (429) "
-                   "(default: with --api-key-file half of --max-num-seqs and --queue-max together)")
-      ->check(CLI::Range(1, 1 << 21));
+  AddTenantFlags(*serve, flags.get());
   flags->runtime.step_max = Seconds(0.1);
   serve
       ->add_option_function<double>(

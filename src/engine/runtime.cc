@@ -233,6 +233,7 @@ Status Runtime::OpenTiers() {
   tiers.shared.description =
       DescribeIdentity(model_->identity(), emulated() ? options_.emulate : options_.model_dir);
   tiers.shared.time_to_live = options_.store_ttl;
+  tiers.shared.owner_quota_bytes = options_.tenant_store_bytes;
   tiers.shared.durable = options_.durable;
   tiers.stores = options_.stores;
   tiers.ram_capacity_bytes = options_.ram_capacity_bytes;

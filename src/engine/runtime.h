@@ -30,6 +30,9 @@ struct RuntimeOptions {
   double write_queue_share = WriteBehindOptions{}.queue_share;
   bool promote = false;  // copy hits of the other stores to the first
   Seconds store_ttl{0};  // 0: chunks do not age
+  // The most bytes of one tenant in each store, and in the RAM tier on CUDA; beyond it the tenant's
+  // own chunks go. 0: no quotas.
+  uint64_t tenant_store_bytes = 0;
   bool durable = false;  // kept chunks survive a power cut
   // Holds KV pages, in use and cached; on CUDA, the RAM tier behind them (0: none).
   uint64_t ram_capacity_bytes = 4ull << 30;

@@ -12,6 +12,13 @@ namespace kvcake {
 Result<std::unique_ptr<RuntimeTiers>> RuntimeTiers::Open(RuntimeTiersOptions options,
                                                          std::unique_ptr<PageCopier> copier,
                                                          Memory pinned) {
+  const uint64_t page = options.shared.layout.page_bytes(),
+                 quota = options.shared.owner_quota_bytes;
+  if (quota > 0 && quota < page) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--tenant-store-bytes of {} bytes holds no chunk: one takes {} bytes (0: no quota)",
+                quota, page);
+  }
   std::unique_ptr<RuntimeTiers> tiers(
       new RuntimeTiers(std::move(options), std::move(copier), pinned));
   if (tiers->copier_ && tiers->options_.ram_capacity_bytes > 0) RETURN_IF_ERROR(tiers->OpenRam());
@@ -53,7 +60,9 @@ Status RuntimeTiers::OpenRam() {
                 memory.error().message);
   }
   const Buffer& slots = memory_.emplace_back(std::move(*memory));
-  MemoryTierOptions ram{.layout = options_.shared.layout, .name = "ram"};
+  MemoryTierOptions ram{.layout = options_.shared.layout,
+                        .owner_quota_bytes = options_.shared.owner_quota_bytes,
+                        .name = "ram"};
   ram.memory = {slots.data(), slots.size()};
   ram.max_read_bytes_in_flight = ram.max_reads_in_flight * page;
   if (options_.ram_pinned) ram.copier = copier_.get();

@@ -140,8 +140,24 @@ TEST_P(RuntimeTiersTest, WherePagesAreTheHostsThereIsNoRamTier) {
   EXPECT_EQ(tiers->NumberOf(0), 0);
 }
 
+TEST_P(RuntimeTiersTest, ATenantsQuotaIsThatOfEachTier) {
+  const uint64_t page = options_.shared.layout.page_bytes();
+  options_.shared.owner_quota_bytes = 2 * page;
+  const auto tiers = Open().value();
+  Request request = Ask(prompt_, Policy::kCompute);
+  request.tenant = "ann";
+  WorldOver(*tiers)->Answer(std::move(request));
+  for (const Tier* tier : tiers->all()) {
+    EXPECT_EQ(tier->Owners(), (std::vector<OwnedBytes>{{OwnerOf("ann"), 2 * page}}))
+        << tier->name();
+  }
+}
+
 TEST_P(RuntimeTiersTest, RefusesWhatDoesNotFit) {
   const RuntimeTiersOptions good = options_;
+  options_.shared.owner_quota_bytes = 5;
+  EXPECT_NE(Refusal().find("--tenant-store-bytes of 5 bytes"), std::string::npos);
+  options_ = good;
   options_.ram_capacity_bytes = 5;
   EXPECT_NE(Refusal().find("--ram-capacity of 5 bytes"), std::string::npos);
   options_.ram_capacity_bytes = 1ull << 50;

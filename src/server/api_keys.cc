@@ -73,6 +73,7 @@ bool ApiKeys::Add(std::string_view key, const std::string& tenant) {
                                   [&](const Entry& entry) { return entry.key == digest; });
   if (known != entries_.end()) return known->tenant == tenant;
   entries_.push_back({.key = digest, .tenant = tenant});
+  if (!tenant.empty()) tenants_.insert(tenant);
   return true;
 }
 

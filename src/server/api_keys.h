@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,8 @@ class ApiKeys {
 
   // Nobody is asked for a key.
   bool open() const { return entries_.empty(); }
+  // The names of those who have a cache of their own, each once.
+  const std::set<std::string>& tenants() const { return tenants_; }
   // The tenant ("" for those without a cache of their own) of an Authorization header's value,
   // "Bearer KEY"; empty where there is no such key.
   std::optional<std::string> Tenant(std::string_view authorization) const;
@@ -54,6 +57,7 @@ class ApiKeys {
   const Entry* Find(std::string_view authorization) const;
 
   std::vector<Entry> entries_;
+  std::set<std::string> tenants_;
   std::optional<Digest> admin_;
 };
 

@@ -30,6 +30,7 @@ TEST_F(ApiKeysTest, FindsTheTenantOfAKey) {
                                      "ann key-a\neve k#1 # !")})
           .value();
   EXPECT_FALSE(keys.open());
+  EXPECT_EQ(keys.tenants(), (std::set<std::string>{"ann", "bob", "eve"}));
   EXPECT_EQ(keys.Tenant("Bearer open"), "");
   EXPECT_EQ(keys.Tenant("Bearer key-a"), "ann");
   EXPECT_EQ(keys.Tenant("Bearer key-a2"), "ann");

@@ -101,11 +101,17 @@ HttpApi::HttpApi(net::io_context& context, Runtime& runtime, EngineLoop& loop,
       news_(context),
       id_salt_(Random()),
       pool_(PoolOptions(options_.prepare, runtime)) {
+  metrics_.tenants.SetNames(keys_.tenants());
   loop_.OnTold([this] { news_.Notify(); });
   runtime_.engine().SetStepObserver([this](const StepRecord& step) { metrics_.Stepped(step); });
 }
 
 HttpApi::~HttpApi() { runtime_.engine().SetStepObserver({}); }
+
+void HttpApi::SetKeys(ApiKeys keys) {
+  keys_ = std::move(keys);
+  metrics_.tenants.SetNames(keys_.tenants());
+}
 
 std::string HttpApi::NextId(const char* prefix) {
   const std::array<uint64_t, 2> number = {id_salt_, next_id_++};

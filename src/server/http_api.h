@@ -49,7 +49,7 @@ class HttpApi : public HttpHandler {
   // Any thread: the server goes away; /ready says so.
   void Drain() { draining_ = true; }
   // The context's thread: these keys are asked for from the next request on.
-  void SetKeys(ApiKeys keys) { keys_ = std::move(keys); }
+  void SetKeys(ApiKeys keys);
   // Any thread: why the server is not well; empty: it is.
   std::string Ailment() const;
 

@@ -292,7 +292,12 @@ void ServerMetrics::AddTiers(Runtime& runtime, PrometheusText* text) const {
   };
   const std::vector<Tier*> tiers = runtime.tiers();
   std::vector<TierStats> stats;
-  for (const Tier* tier : tiers) stats.push_back(tier->Stats());
+  std::vector<TierOwners> owners;
+  for (const Tier* tier : tiers) {
+    stats.push_back(tier->Stats());
+    owners.push_back({tier->name(), tier->Owners()});
+  }
+  tenants.AddStored(owners, text);
   for (const Row& row : kRows) {
     for (size_t i = 0; i < stats.size(); ++i) {
       const PrometheusText::Labels labels = {{"tier", tiers[i]->name()}};

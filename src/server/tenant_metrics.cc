@@ -1,16 +1,22 @@
 #include "server/tenant_metrics.h"
 
+#include <utility>
+
 namespace kvcake {
 namespace {
 
-constexpr char kNobody[] = "-";  // an empty label would be none
+constexpr char kNoName[] = "-";  // an empty label would be none
 constexpr char kOthers[] = "other";
 
 }  // namespace
 
 std::string TenantMetrics::LabelOf(const std::string& tenant) const {
-  const std::string label = tenant.empty() ? kNobody : tenant;
-  return counts_.contains(label) || counts_.size() < labels_max_ ? label : kOthers;
+  const std::string label = tenant.empty() ? kNoName : tenant;
+  if (!labels_.contains(label)) {
+    if (labels_.size() >= labels_max_) return kOthers;
+    labels_.insert(label);
+  }
+  return label;
 }
 
 TenantMetrics::Counts& TenantMetrics::Of(const std::string& tenant) {
@@ -29,6 +35,13 @@ void TenantMetrics::Answered(const std::string& tenant, const Answer& answer) {
 void TenantMetrics::Refused(const std::string& tenant) {
   MutexLock lock(mutex_);
   ++Of(tenant).refused;
+}
+
+void TenantMetrics::SetNames(const std::set<std::string>& tenants) {
+  std::unordered_map<OwnerId, std::string> names;
+  for (const std::string& tenant : tenants) names.emplace(OwnerOf(tenant), tenant);
+  MutexLock lock(mutex_);
+  names_ = std::move(names);
 }
 
 void TenantMetrics::AddTo(const std::map<std::string, size_t>& open, PrometheusText* text) const {
@@ -56,6 +69,21 @@ void TenantMetrics::AddTo(const std::map<std::string, size_t>& open, PrometheusT
           [](const Counts& c) { return c.tokens.cached_tokens; });
   counter("kvcake_tenant_generation_tokens_total", "Tokens generated for a tenant.",
           [](const Counts& c) { return c.tokens.answer_tokens; });
+}
+
+void TenantMetrics::AddStored(std::span<const TierOwners> tiers, PrometheusText* text) const {
+  MutexLock lock(mutex_);
+  for (const TierOwners& tier : tiers) {
+    std::map<std::string, uint64_t> bytes;  // by label
+    for (const OwnedBytes& owned : tier.owners) {
+      const auto name = names_.find(owned.owner);
+      bytes[name == names_.end() ? kOthers : LabelOf(name->second)] += owned.bytes;
+    }
+    for (const auto& [label, n] : bytes) {
+      text->AddGauge("kvcake_tenant_store_bytes", "Bytes that a tenant's chunks take in a tier.",
+                     static_cast<double>(n), {{"tenant", label}, {"tier", tier.tier}});
+    }
+  }
 }
 
 }  // namespace kvcake

@@ -33,5 +33,31 @@ TEST(TenantMetricsTest, CountsWhatEachTenantGotAndBoundsTheirNumber) {
   EXPECT_THAT(text.text(), Not(HasSubstr("bob")));
 }
 
+TEST(TenantMetricsTest, TellsWhatEachTenantHasInStores) {
+  TenantMetrics metrics(/*labels_max=*/2);
+  metrics.SetNames({"ann", "bob", "eve"});
+  metrics.Refused("bob");
+  const auto text = [&](std::vector<TierOwners> tiers) {
+    PrometheusText scrape;
+    metrics.AddStored(tiers, &scrape);
+    return scrape.text();
+  };
+  const std::string name = "kvcake_tenant_store_bytes";
+  EXPECT_THAT(text({{"disk", {}}}), Not(HasSubstr(name)));
+  // Ann has the last label; nobody knows the name of 99.
+  const std::string disks = text({{"disk", {{OwnerOf("ann"), 5}, {OwnerOf("bob"), 10}, {99, 3}}},
+                                  {"disk2", {{OwnerOf("ann"), 1}}}});
+  const auto has = [&](const std::string& scrape, const std::string& line) {
+    EXPECT_THAT(scrape, HasSubstr("\n" + name + line + "\n"));
+  };
+  has(disks, "{tenant=\"ann\",tier=\"disk\"} 5");
+  has(disks, "{tenant=\"bob\",tier=\"disk\"} 10");
+  has(disks, "{tenant=\"other\",tier=\"disk\"} 3");
+  has(disks, "{tenant=\"ann\",tier=\"disk2\"} 1");
+  const std::string more = text({{"disk", {{OwnerOf("eve"), 4}, {99, 3}}}});
+  has(more, "{tenant=\"other\",tier=\"disk\"} 7");
+  EXPECT_THAT(more, Not(HasSubstr("eve")));
+}
+
 }  // namespace
 }  // namespace kvcake

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/cpu.h"
 
@@ -48,11 +49,12 @@ Result<std::unique_ptr<FileLock>> DiskRoom::LockToEvict(bool patient) {
   }
 }
 
-Status DiskRoom::MakeRoom(uint64_t bytes) {
+Status DiskRoom::MakeRoom(uint64_t bytes, OwnerId owner) {
   MutexLock lock(mutex_);
   const DiskTierOptions& options = context_.options;
   const Catalogue& files = context_.index.files();
   if (Clock::Real().Now() - scan_.began() > options.rescan_interval) scan_.Run();
+  KeepToQuota(owner, bytes);
   const auto full = [&] { return files.bytes() + bytes > options.capacity_bytes; };
   if (!full()) return {};
   const auto far_over = [&] {
@@ -65,11 +67,23 @@ Status DiskRoom::MakeRoom(uint64_t bytes) {
                 "{} is full, and another process keeps the lock to make room: {}",
                 context_.store.Base(), context_.store.LockPath());
   }
-  return EvictWhile(full);
+  RETURN_IF_ERROR(EvictWhile(full, [&](const Stuck& stuck) {
+    mutex_.AssertHeld();
+    return FirstToGo(owner, bytes, stuck);
+  }));
+  if (!full() || !files.IsOverQuota(owner, bytes)) return {};
+  return Fail(ErrorCode::kResourceExhausted,
+              "{} is full, and what a tenant has of it is as much as --tenant-store-bytes and in "
+              "use, or cannot be removed",
+              context_.store.Base());
+}
+
+void DiskRoom::KeepToQuota(OwnerId owner) {
+  MutexLock lock(mutex_);
+  KeepToQuota(owner, 0);
 }
 
 void DiskRoom::KeepToQuota(OwnerId owner, uint64_t bytes) {
-  MutexLock lock(mutex_);
   const Catalogue& files = context_.index.files();
   const auto over = [&] { return files.IsOverQuota(owner, bytes); };
   if (!over()) return;
@@ -92,7 +106,10 @@ Status DiskRoom::FreeSpace(uint64_t bytes) {
   }
   const uint64_t enough = evicted_bytes_ + bytes;
   const auto full = [&] { return evicted_bytes_ < enough; };
-  RETURN_IF_ERROR(EvictWhile(full));
+  RETURN_IF_ERROR(EvictWhile(full, [&](const Stuck& stuck) {
+    mutex_.AssertHeld();
+    return FirstToGo(kNobody, 0, stuck);
+  }));
   if (!full()) return {};
   return Fail(ErrorCode::kResourceExhausted, "nothing is left to evict in {}",
               context_.store.Base());
@@ -103,21 +120,18 @@ void DiskRoom::NoteStillFull() {
   free_space_again_ = Clock::Real().Now() + kStillFullPause;
 }
 
-std::optional<CatalogueEntry> DiskRoom::FirstToGo(const Stuck& stuck) const {
+std::optional<CatalogueEntry> DiskRoom::FirstToGo(OwnerId owner, uint64_t bytes,
+                                                  const Stuck& stuck) const {
   const Catalogue& files = context_.index.files();
-  for (const OwnerId owner : files.OverQuota()) {
-    const auto coldest = files.ColdestOf(owner);
+  std::vector<OwnerId> owners = files.OverQuota();
+  // Some of it is in use, or writes have ended since it was kept to its quota.
+  const bool over_quota = files.IsOverQuota(owner, bytes);
+  if (over_quota) owners.insert(owners.begin(), owner);
+  for (const OwnerId over : owners) {
+    const auto coldest = files.ColdestOf(over);
     if (coldest && !stuck.contains(coldest->id)) return coldest;
   }
-  return files.Coldest();
-}
-
-template <typename Full>
-Status DiskRoom::EvictWhile(Full full) {
-  return EvictWhile(full, [this](const Stuck& stuck) {
-    mutex_.AssertHeld();
-    return FirstToGo(stuck);
-  });
+  return over_quota ? std::nullopt : files.Coldest();
 }
 
 template <typename Full, typename Next>
@@ -179,7 +193,7 @@ bool DiskRoom::IsOverfull() const {
 
 void DiskRoom::Shrink() {
   if (!IsOverfull()) return;
-  for (const OwnerId owner : context_.index.files().OverQuota()) KeepToQuota(owner, 0);
+  for (const OwnerId owner : context_.index.files().OverQuota()) KeepToQuota(owner);
   (void)MakeRoom(0);
 }
 

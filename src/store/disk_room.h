@@ -27,13 +27,14 @@ class DiskRoom {
   // Scans where other processes have changed something.
   void Refresh() EXCLUDES(mutex_);
 
-  // Evicts until `bytes` more fit: of an owner that is over its quota first, then what was used
-  // longest ago. While another process evicts, its work is ours too: the directory may then exceed
-  // its capacity by the writes in flight, and no more. kResourceExhausted, naming the reason.
-  Status MakeRoom(uint64_t bytes) EXCLUDES(mutex_);
-  // Evicts the owner's own chunks, the one used longest ago first, until `bytes` more are within
-  // its quota. What is pinned or cannot be removed stays, and all while another process evicts.
-  void KeepToQuota(OwnerId owner, uint64_t bytes) EXCLUDES(mutex_);
+  // Evicts until `bytes` more of this owner's fit: its own beyond its quota, then of owners that
+  // are over theirs, then, unless it is over its own, what was used longest ago. While another
+  // process evicts, its work is ours too: the directory may then exceed its capacity by the writes
+  // in flight, and no more. kResourceExhausted, naming the reason.
+  Status MakeRoom(uint64_t bytes, OwnerId owner = kNobody) EXCLUDES(mutex_);
+  // Evicts the owner's own chunks, the one used longest ago first, while it is over its quota. What
+  // is pinned or cannot be removed stays, and all while another process evicts.
+  void KeepToQuota(OwnerId owner) EXCLUDES(mutex_);
   // Evicts that many bytes as MakeRoom does, however far below its capacity the directory is: the
   // file system is full. kResourceExhausted where nothing can be evicted, and for a while after
   // NoteStillFull.
@@ -55,14 +56,16 @@ class DiskRoom {
   enum class Eviction { kDone, kPinned, kFailed };
   Result<std::unique_ptr<FileLock>> LockToEvict(bool patient) REQUIRES(mutex_);
   using Stuck = std::unordered_set<ChunkId>;  // what was to go and could not
-  // What goes first to make room.
-  std::optional<CatalogueEntry> FirstToGo(const Stuck& stuck) const REQUIRES(mutex_);
+  // As KeepToQuota, for `bytes` more.
+  void KeepToQuota(OwnerId owner, uint64_t bytes) REQUIRES(mutex_);
+  // What goes first to make room for `bytes` of the owner's; nothing where it has its quota, and
+  // only what others may keep could go.
+  std::optional<CatalogueEntry> FirstToGo(OwnerId owner, uint64_t bytes, const Stuck& stuck) const
+      REQUIRES(mutex_);
   Eviction EvictColdest(const CatalogueEntry& coldest) REQUIRES(mutex_);
   // Evicts what `next` returns, one after another, while `full` returns true.
   template <typename Full, typename Next>
   Status EvictWhile(Full full, Next next) REQUIRES(mutex_);
-  template <typename Full>
-  Status EvictWhile(Full full) REQUIRES(mutex_);
 
   DiskContext& context_;
   FaultLog faults_{"removing files to make room"};

@@ -99,15 +99,15 @@ TEST_F(DiskRoomTest, AnOwnerIsKeptToItsQuotaUnlessAnotherProcessEvicts) {
   EXPECT_TRUE(room_->IsOverfull());
   auto lock = FileSystem::Real().TryLock(context_->store.LockPath()).value();
   ASSERT_TRUE(lock);
-  room_->KeepToQuota(kAnn, 0);
+  room_->KeepToQuota(kAnn);
   EXPECT_EQ(OnDisk(), std::vector<bool>(5, true));
   lock.reset();
-  room_->KeepToQuota(kBob, context_->page_bytes());
+  ASSERT_TRUE(room_->MakeRoom(context_->page_bytes(), kBob));
   EXPECT_EQ(OnDisk(), std::vector<bool>(5, true)) << "bob has room for one more";
   room_->Shrink();
   EXPECT_EQ(OnDisk(), (std::vector<bool>{true, true, false, true, true}));
   EXPECT_FALSE(room_->IsOverfull());
-  room_->KeepToQuota(kAnn, context_->page_bytes());
+  ASSERT_TRUE(room_->MakeRoom(context_->page_bytes(), kAnn));
   EXPECT_EQ(OnDisk(), (std::vector<bool>{true, true, false, false, true}));
 }
 

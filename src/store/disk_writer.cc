@@ -82,9 +82,7 @@ Status DiskWriter::Put(const ChunkWrite& chunk) {
 
 Status DiskWriter::Write(const ChunkWrite& chunk) {
   RETURN_IF_ERROR(CheckNoLinks(context_.fs, context_.store, context_.IdOf(chunk.key)));
-  // Before the capacity, lest what the owner has too much of take the room of others.
-  room_.KeepToQuota(chunk.owner, context_.page_bytes());
-  RETURN_IF_ERROR(room_.MakeRoom(context_.page_bytes()));
+  RETURN_IF_ERROR(room_.MakeRoom(context_.page_bytes(), chunk.owner));
   const std::string path = context_.PathOf(chunk.key);
   const std::string temporary = TemporaryName(path);
   auto status = WriteMakingSpace(temporary, chunk);
@@ -95,7 +93,7 @@ Status DiskWriter::Write(const ChunkWrite& chunk) {
     return status;
   }
   context_.index.AddWritten(chunk.key, context_.page_bytes(), chunk.owner);
-  room_.KeepToQuota(chunk.owner, 0);  // other threads have written for the same owner meanwhile
+  room_.KeepToQuota(chunk.owner);  // other threads may have written for it meanwhile
   return {};
 }
 

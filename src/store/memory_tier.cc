@@ -169,6 +169,7 @@ Status MemoryTier::Put(const ChunkWrite& chunk) {
   }
   lock.Lock();
   if (!by_key_.try_emplace(chunk.key, *taken).second) {  // another Put of it was quicker
+    owners_.Remove(*taken);
     free_.push_back(*taken);
     return {};
   }
@@ -177,8 +178,8 @@ Status MemoryTier::Put(const ChunkWrite& chunk) {
                     .path = chunk.numeric_path,
                     .held = true,
                     .lru = lru_.insert(lru_.end(), *taken)};
-  owners_.Set(*taken, chunk.owner, page_bytes_);
-  KeepToQuotaLocked(chunk.owner, 0);  // others have been put for the same owner meanwhile
+  owners_.Use(*taken);
+  KeepToQuotaLocked(chunk.owner, 0);  // the others that were being written could not go
   ++stats_.writes;
   stats_.write_bytes += page_bytes_;
   return {};
@@ -213,17 +214,18 @@ std::span<std::byte> MemoryTier::BytesOf(SlotId slot) const {
 Result<MemoryTier::SlotId> MemoryTier::TakeSlotLocked(OwnerId owner) {
   KeepToQuotaLocked(owner, page_bytes_);
   if (free_.empty()) {
-    const SlotId victim = FirstToGoLocked();
+    const SlotId victim = FirstToGoLocked(owner);
     if (victim == kNoSlot) {
       return Fail(ErrorCode::kResourceExhausted,
                   "no room for a chunk of {} bytes: all {} chunks that the {} bytes of {} hold are "
-                  "in use",
+                  "in use, or not its tenant's to displace",
                   page_bytes_, by_key_.size(), memory_.size(), options_.name);
     }
     EvictLocked(victim);
   }
   const SlotId slot = free_.back();
   free_.pop_back();
+  owners_.Set(slot, owner, page_bytes_);
   return slot;
 }
 
@@ -235,12 +237,13 @@ void MemoryTier::KeepToQuotaLocked(OwnerId owner, uint64_t bytes) {
   }
 }
 
-MemoryTier::SlotId MemoryTier::FirstToGoLocked() const {
-  for (const OwnerId owner : owners_.Over()) {
-    for (SlotId slot = owners_.Coldest(owner); slot != kNoSlot; slot = owners_.Warmer(slot)) {
+MemoryTier::SlotId MemoryTier::FirstToGoLocked(OwnerId owner) const {
+  for (const OwnerId over : owners_.Over()) {
+    for (SlotId slot = owners_.Coldest(over); slot != kNoSlot; slot = owners_.Warmer(slot)) {
       if (MayGoLocked(slot)) return slot;
     }
   }
+  if (owners_.IsOver(owner, page_bytes_)) return kNoSlot;
   for (const SlotId slot : lru_) {
     if (MayGoLocked(slot)) return slot;
   }
@@ -248,7 +251,8 @@ MemoryTier::SlotId MemoryTier::FirstToGoLocked() const {
 }
 
 bool MemoryTier::MayGoLocked(SlotId slot) const {
-  return slots_[slot].reads == 0 && !pins_.Contains(slots_[slot].key);
+  const Slot& held = slots_[slot];
+  return held.held && held.reads == 0 && !pins_.Contains(held.key);
 }
 
 void MemoryTier::UseLocked(SlotId slot) {

@@ -6,8 +6,8 @@
 //   -> forgotten (evicted, or found corrupt), until the last of its reads has ended -> free
 // A Put that finds no free slot makes room: the chunk goes that was used longest ago and is neither
 // pinned nor being read. Where there is none it fails at once with kResourceExhausted, as waiting
-// for readers would hold up whoever writes. Where owners have quotas, a Put over its owner's makes
-// room among the owner's own chunks first.
+// for readers would hold up whoever writes. Where owners have quotas, a Put beyond its
+// owner's makes room among the owner's own chunks, and takes nobody else's.
 //
 // A chunk was verified when it was loaded, or is as compute has made it; memory is trusted to keep
 // it. A read checks its parent, and not its bytes.
@@ -92,11 +92,13 @@ class MemoryTier : public Tier {
   void Finish(ReadId id) EXCLUDES(mutex_);
 
   std::span<std::byte> BytesOf(SlotId slot) const;
+  // A slot to write, which counts for the owner from now on.
   Result<SlotId> TakeSlotLocked(OwnerId owner) REQUIRES(mutex_);
   // Evicts the owner's own chunks, as far as they may go, until `bytes` more are within its quota.
   void KeepToQuotaLocked(OwnerId owner, uint64_t bytes) REQUIRES(mutex_);
-  // What goes first to make room; kNoSlot: nothing may go.
-  SlotId FirstToGoLocked() const REQUIRES(mutex_);
+  // What goes first to make room for a chunk of the owner's; kNoSlot: nothing may go, or it has its
+  // quota, and only what others may keep could go.
+  SlotId FirstToGoLocked(OwnerId owner) const REQUIRES(mutex_);
   bool MayGoLocked(SlotId slot) const REQUIRES(mutex_);
   void UseLocked(SlotId slot) REQUIRES(mutex_);
   void EvictLocked(SlotId slot) REQUIRES(mutex_);
@@ -116,7 +118,7 @@ class MemoryTier : public Tier {
   std::vector<SlotId> free_ GUARDED_BY(mutex_);
   std::unordered_map<ChunkKey, SlotId> by_key_ GUARDED_BY(mutex_);
   std::list<SlotId> lru_ GUARDED_BY(mutex_);  // held, coldest first
-  OwnerLists owners_ GUARDED_BY(mutex_);      // of what is held
+  OwnerLists owners_ GUARDED_BY(mutex_);      // of what is held or being written
   std::unordered_map<ReadId, Read> reads_ GUARDED_BY(mutex_);
   uint64_t unanswered_ GUARDED_BY(mutex_) = 0;  // reads
   ReadId next_id_ GUARDED_BY(mutex_) = 1;

@@ -36,6 +36,7 @@ struct SharedStoreOptions {
   ChunkKey root = {};
   std::string description = {};  // DiskTierOptions'
   Seconds time_to_live{0};
+  uint64_t owner_quota_bytes = 0;  // in each store; 0: no quotas
   bool durable = false;
   double link_scale = 1;  // of rates and traces
 };

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
+#include <thread>
 
 #include "kv/page_copier_testing.h"
 #include "store/disk_tier.h"
@@ -132,6 +134,27 @@ TEST_P(TierQuotaTest, AFloodIntoAFullTierTakesNothingFromOthers) {
   EXPECT_EQ(ReadBack(*tier_, world_.layout, bobs_[0], Root()), std::nullopt);
 }
 
+// Several threads write for the same owner, as write-behind does: what is being written counts.
+TEST_P(TierQuotaTest, AFloodByManyThreadsTakesNothingFromOthers) {
+  Put(bobs_, 0, 3, kBob);
+  Put(nobodys_, 0, 2, kNobody);
+  const auto flood = Chain(200, 4);
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (size_t i = next++; i < flood.size(); i = next++) {
+        // Whether there was room is not what is asked here.
+        (void)PutChunk(*tier_, world_.layout, flood[i], ParentOf(flood, i), kAnn);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(Held(bobs_), (Places{0, 1, 2}));
+  EXPECT_EQ(Held(nobodys_), (Places{0, 1}));
+  EXPECT_EQ(Owners(), (std::vector<OwnedBytes>{{kAnn, 3}, {kBob, 3}}));
+}
+
 TEST_P(TierQuotaTest, NobodysChunksHaveNoQuota) {
   Put(nobodys_, 0, 10, kNobody);
   EXPECT_EQ(Held(nobodys_).size(), kQuotaCapacity);
@@ -151,6 +174,23 @@ TEST_P(TierQuotaTest, WhatIsPinnedStaysAndItsOwnerIsFirstWhenTheTierIsFull) {
   EXPECT_EQ(Held(anns_), (Places{1, 2, 3}));
   EXPECT_EQ(Held(bobs_), (Places{0, 1, 2}));
   EXPECT_EQ(Held(nobodys_), (Places{0, 1}));
+}
+
+TEST_P(TierQuotaTest, WhoHasItsQuotaInUseDisplacesNobodyInAFullTier) {
+  Put(nobodys_, 0, 3, kNobody);
+  Put(bobs_, 0, 2, kBob);
+  Put(anns_, 0, 3, kAnn);
+  tier_->Pin(anns_);
+  const Status refused = PutChunk(*tier_, world_.layout, anns_[3], anns_[2], kAnn);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(tier_->Stats().evicted, 0u);
+  EXPECT_EQ(Owners(), (std::vector<OwnedBytes>{{kAnn, 3}, {kBob, 2}}));
+  Put(bobs_, 2, 3, kBob);
+  EXPECT_EQ(Held(nobodys_), (Places{1, 2}));
+  tier_->Unpin(anns_);
+  Put(anns_, 3, 4, kAnn);
+  EXPECT_EQ(Held(anns_), (Places{1, 2, 3}));
 }
 
 TEST_P(TierQuotaTest, AnOwnerWithoutChunksIsForgotten) {
