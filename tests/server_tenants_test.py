@@ -26,9 +26,9 @@ class TenantsTest(OwnServersTest):
     def error(self, server, path, key, status):
         return server.post(path, {}, status=status, headers=bearer(key))["error"]
 
-    def cached(self, server, key, prompt=PROMPT):
-        answer = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 1},
-                             headers=bearer(key))
+    def cached(self, server, key, prompt=PROMPT, policy="cake"):
+        body = {"prompt": prompt, "max_tokens": 1, "kvcake": {"policy": policy}}
+        answer = server.post("/v1/completions", body, headers=bearer(key))
         return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
@@ -156,8 +156,8 @@ class StoreQuotaTest(TenantsTest):
         self.assertEqual(server.stop(), 0)
 
         server = self.start(*flags, store=store)
-        self.assertGreater(self.cached(server, "key-b"), 200)
-        self.assertGreater(self.cached(server, "key-a", f"4. {PROMPT}"), 0)
+        self.assertGreater(self.cached(server, "key-b", policy="load"), 200)
+        self.assertGreater(self.cached(server, "key-a", f"4. {PROMPT}", policy="load"), 0)
         self.assertGreater(server.metric("kvcake_hit_tokens_total", tier="disk"), 200)
         if not self.notes_owners():
             self.skipTest("no extended attributes here: owners end with their process")
