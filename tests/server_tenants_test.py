@@ -3,6 +3,7 @@ import http.client
 import json
 import os
 import pathlib
+import signal
 import tempfile
 import unittest
 
@@ -164,6 +165,12 @@ class StoreQuotaTest(TenantsTest):
         self.assertEqual(self.stored(server, "bob"), chunks * chunk)
         self.ask(server, "key-a", *(f"{i}. {PROMPT}" for i in range(5, 10)))
         self.assertEqual(self.stored(server, "ann"), quota)
+        self.assertEqual(self.stored(server, "bob"), chunks * chunk)
+
+        self.keys.write_text("bob key-b\n")  # ann is no tenant any more
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "read again" in server.log(), "new keys")
+        self.assertEqual((self.stored(server, "ann"), self.stored(server, "other")), (0, quota))
         self.assertEqual(self.stored(server, "bob"), chunks * chunk)
         self.assertEqual(server.stop(), 0)
 
