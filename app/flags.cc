@@ -11,7 +11,17 @@
 
 namespace kvcake {
 
-CLI::AsSizeValue SizeValue() { return CLI::AsSizeValue(/*kb_is_1000=*/false); }
+CLI::AsSizeValue SizeValue() {
+  // By itself it would take "-5" for nearly 2^64.
+  struct Unsigned : CLI::AsSizeValue {
+    Unsigned() : CLI::AsSizeValue(/*kb_is_1000=*/false) {
+      func_ = [parse = func_](std::string& text) {
+        return text.starts_with('-') ? "a size is not negative: " + text : parse(text);
+      };
+    }
+  };
+  return Unsigned();
+}
 
 CLI::AsNumberWithUnit RateValue() {
   std::map<std::string, double> units = {

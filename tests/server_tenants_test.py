@@ -174,12 +174,13 @@ class StoreQuotaTest(TenantsTest):
         self.assertEqual(self.stored(server, "bob"), chunks * chunk)
         self.assertEqual(server.stop(), 0)
 
-    def test_a_quota_without_tenants_or_chunks_is_refused(self):
-        for flags, says in (((), "--tenant-store-bytes .* --api-key-file"),
-                            (("--api-key-file", str(self.keys)),
-                             "--tenant-store-bytes of 1024 bytes holds no chunk")):
+    def test_a_quota_that_makes_no_sense_is_refused(self):
+        tenants = ("--api-key-file", str(self.keys))
+        for size, flags, says in (("1GiB", (), "--tenant-store-bytes .* --api-key-file"),
+                                  ("1KiB", tenants, "--tenant-store-bytes of 1024 bytes holds no"),
+                                  ("-5", tenants, "--tenant-store-bytes: a size is not negative")):
             with self.assertRaisesRegex(AssertionError, says):
-                self.start("--tenant-store-bytes", "1KiB", *flags)
+                self.start("--tenant-store-bytes", size, *flags)
 
 
 if __name__ == "__main__":
