@@ -41,6 +41,10 @@ std::vector<std::string> ModelNames(const ServeFlags& flags) {
   return {path.parent_path().filename().string()};
 }
 
+// What is queued for the stores when the server ends gets so long, which, with the default
+// --drain-timeout, ends before service managers lose patience.
+constexpr Seconds kLastWritesMax{60};
+
 // As many connections as there are descriptors for, besides the model's, the stores' and the
 // admins'.
 Status FitConnections(HttpOptions* http) {
@@ -198,7 +202,7 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   SayWhere(flags, server, port);
   loop.Run();
   if (chain) chain->End();
-  runtime->engine().FlushStore();
+  runtime->engine().FlushStore(Clock::Real().Now() + kLastWritesMax);
   http.Join();
   return {};
 }

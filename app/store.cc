@@ -73,7 +73,7 @@ Result<bool> List(const StoreCommandFlags& flags) {
 Result<bool> Stat(const StoreCommandFlags& flags) {
   ASSIGN_OR_RETURN(const auto roots, ListStore(flags.dir));
   ASSIGN_OR_RETURN(const auto quarantined, ListQuarantine(flags.dir));
-  ASSIGN_OR_RETURN(const uint64_t free, FileSystem::Real().FreeBytes(flags.dir));
+  ASSIGN_OR_RETURN(const SpaceInfo space, FileSystem::Real().Space(flags.dir));
   uint64_t chunks = 0, bytes = 0, bad_bytes = 0, temporaries = 0;
   StoreUsage usage;
   for (const StoreRoot& root : roots) {
@@ -102,7 +102,7 @@ Result<bool> Stat(const StoreCommandFlags& flags) {
                {"quarantined", quarantined.size()},
                {"quarantined_bytes", bad_bytes},
                {"being_written", temporaries},
-               {"free_bytes", free}});
+               {"free_bytes", space.free_bytes}});
     return true;
   }
   fmt::print("{:<16} {}\n{:<16} {} ({:.1f} MiB)\n", "models", roots.size(), "chunks", chunks,
@@ -112,7 +112,7 @@ Result<bool> Stat(const StoreCommandFlags& flags) {
   fmt::print("{:<16} {}\n{:<16} {} ({:.1f} MiB)\n", "evicted", usage.evicted, "quarantined",
              quarantined.size(), MiB(bad_bytes));
   fmt::print("{:<16} {}\n{:<16} {:.1f} MiB\n", "being written", temporaries, "free on disk",
-             MiB(free));
+             MiB(space.free_bytes));
   return true;
 }
 

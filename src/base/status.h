@@ -17,6 +17,7 @@ enum class ErrorCode {
   kCorrupt,            // bytes that fail a check
   kIo,                 // the operating system refused or failed
   kResourceExhausted,  // a limit was reached; the message names the flag that sets it
+  kNoSpace,            // a file system, or this user's quota on it, is full
   kCancelled,          // given up by the caller
   kDeadline,           // took longer than allowed
 };

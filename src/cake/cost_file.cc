@@ -25,6 +25,13 @@ Status Teach(const nlohmann::json& json, const Learners& learners) {
   return learners.writes->SeenFromJson(json["seen"]);
 }
 
+std::string CostText(const Learners& learners) {
+  nlohmann::json json = {{"compute", learners.compute.ToJson()},
+                         {"tier", learners.restorer.TierCostToJson(learners.tier)}};
+  if (learners.writes != nullptr) json["seen"] = learners.writes->SeenToJson();
+  return json.dump() + '\n';
+}
+
 }  // namespace
 
 std::string CostPath(const std::string& store_dir, const ChunkKey& root, std::string_view device) {
@@ -42,15 +49,28 @@ void LoadCosts(const std::string& path, const Learners& learners) {
                json ? fmt::format("{}: {}", path, why) : why);  // which names the file
 }
 
-void SaveCosts(const std::string& path, const Learners& learners, FileSystem& fs) {
-  nlohmann::json json = {{"compute", learners.compute.ToJson()},
-                         {"tier", learners.restorer.TierCostToJson(learners.tier)}};
-  if (learners.writes != nullptr) json["seen"] = learners.writes->SeenToJson();
-  const Status written = WriteText(fs, path, json.dump() + '\n');
+CostKeeper::CostKeeper(std::vector<Kept> files, Seconds interval, FileSystem& fs)
+    : interval_(interval), fs_(fs) {
+  for (Kept& kept : files) files_.push_back({std::move(kept)});
+  thread_.At(Clock::Real().Now() + interval_, [this] { Run(); });
+}
+
+void CostKeeper::Run() {
+  for (File& file : files_) Save(file);
+  if (!stop_) thread_.At(Clock::Real().Now() + interval_, [this] { Run(); });
+}
+
+void CostKeeper::Save(File& file) {
+  std::string text = CostText(file.kept.learners);
+  if (text == file.text) return;
+  file.text = std::move(text);
+  const Status written = WriteText(fs_, file.kept.path, file.text);
   // A directory that is not there has been cleared, and there is nothing to keep costs for.
-  if (!written && written.error().code != ErrorCode::kNotFound) {
+  const bool failed = !written && written.error().code != ErrorCode::kNotFound;
+  if (failed && !file.failed) {
     spdlog::warn("what was measured of compute and loads is not kept: {}", written.error().message);
   }
+  file.failed = failed;
 }
 
 }  // namespace kvcake

@@ -3,9 +3,13 @@
 // nothing.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/callback_thread.h"
+#include "base/clock.h"
 #include "cake/restorer.h"
 #include "io/file_system.h"
 #include "store/write_behind.h"
@@ -23,8 +27,36 @@ struct Learners {
 // Where the costs of `device`, a text that names it and how it is used, are kept in a store.
 std::string CostPath(const std::string& store_dir, const ChunkKey& root, std::string_view device);
 void LoadCosts(const std::string& path, const Learners& learners);
-// Replaces the file when all of the new one is written; what fails is only logged.
-void SaveCosts(const std::string& path, const Learners& learners,
-               FileSystem& fs = FileSystem::Real());
+
+// Saves what is learnt in a file for each store: now and then, on a thread of its own, so that a
+// process that is killed loses little, and at its end. A file is replaced when all of the new one
+// is written, and left alone where nothing was learnt; what fails is only logged.
+class CostKeeper {
+ public:
+  struct Kept {
+    std::string path;
+    Learners learners;
+  };
+  // The learners and `fs` outlive it.
+  explicit CostKeeper(std::vector<Kept> files, Seconds interval = Seconds(60),
+                      FileSystem& fs = FileSystem::Real());
+  ~CostKeeper() { stop_ = true; }
+
+ private:
+  struct File {
+    Kept kept;
+    std::string text = {};  // as it was last tried to be written
+    bool failed = false;
+  };
+
+  void Run();
+  void Save(File& file);
+
+  const Seconds interval_;
+  FileSystem& fs_;
+  std::vector<File> files_;  // the thread's
+  std::atomic<bool> stop_{false};
+  CallbackThread thread_;  // last: it saves once more before the rest goes
+};
 
 }  // namespace kvcake

@@ -13,11 +13,13 @@
 #include "base/temp_dir_testing.h"
 #include "io/faulty_file_system_testing.h"
 #include "store/memory_tier.h"
+#include "store/tier_testing.h"
 
 namespace kvcake {
 namespace {
 
 using testing::HasSubstr;
+using testing_util::Eventually;
 
 class CostFileTest : public testing::Test {
  protected:
@@ -25,10 +27,13 @@ class CostFileTest : public testing::Test {
     spdlog::set_default_logger(std::make_shared<spdlog::logger>(
         "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log_)));
     for (int i = 0; i < 20; ++i) cost_.Add(i * 128, 128, Seconds(0.01));
-    SaveCosts(path_, {.compute = cost_, .restorer = *restorer_});
+    Save();
   }
   ~CostFileTest() override { spdlog::set_default_logger(log_before_); }
 
+  void Save(FileSystem& fs = FileSystem::Real()) {
+    CostKeeper({{path_, {.compute = cost_, .restorer = *restorer_}}}, Seconds(3600), fs);
+  }
   // The file with one more member.
   void Add(const std::string& value) {
     std::ifstream file(path_);
@@ -72,18 +77,32 @@ TEST_F(CostFileTest, AHugeFileIsRefusedByNameAndWrittenAnew) {
   EXPECT_FALSE(Teaches());
   EXPECT_THAT(log_.str(), HasSubstr(path_));
   EXPECT_THAT(log_.str(), HasSubstr("more than the limit of"));
-  SaveCosts(path_, {.compute = cost_, .restorer = *restorer_});
+  Save();
   EXPECT_TRUE(Teaches());
 }
 
 TEST_F(CostFileTest, AWriteThatFailsLeavesTheGoodFileAndNothingElse) {
   FaultyFileSystem full(FileSystem::Real(), 1);
   full.Set({.no_space = 1});
-  SaveCosts(path_, {.compute = cost_, .restorer = *restorer_}, full);
+  Save(full);
   EXPECT_THAT(log_.str(), HasSubstr("no space left"));
   EXPECT_TRUE(Teaches());
   const std::filesystem::directory_iterator files(dir_.path());
   EXPECT_EQ(std::distance(files, {}), 1);
+}
+
+// A killed process saves nothing at its end.
+TEST_F(CostFileTest, IsSavedNowAndThen) {
+  const auto saved = [&] {
+    std::ifstream file(path_);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  std::filesystem::remove(path_);
+  const CostKeeper keeper({{path_, {.compute = cost_, .restorer = *restorer_}}}, Seconds(0.01));
+  EXPECT_TRUE(Eventually([&] { return Teaches(); }));
+  const std::string before = saved();
+  cost_.Add(0, 512, Seconds(0.1));
+  EXPECT_TRUE(Eventually([&] { return saved() != before; }));
 }
 
 TEST_F(CostFileTest, IsPrivate) {

@@ -116,12 +116,14 @@ void Runtime::Wire() {
                                              .stall_timeout = options_.stall_timeout});
   // The first store has the last word about compute.
   for (size_t i = stores().size(); i-- > 0;) LoadCosts(CostPath(i), LearnersOf(i));
+  if (!options_.keep_costs) return;
+  std::vector<CostKeeper::Kept> kept;
+  for (size_t i = 0; i < stores().size(); ++i) kept.push_back({CostPath(i), LearnersOf(i)});
+  if (!kept.empty()) cost_keeper_ = std::make_unique<CostKeeper>(std::move(kept));
 }
 
-Runtime::~Runtime() {
-  if (!engine_ || !options_.keep_costs) return;
-  for (size_t i = 0; i < stores().size(); ++i) SaveCosts(CostPath(i), LearnersOf(i));
-}
+// Saves what was learnt before anything else ends.
+Runtime::~Runtime() { cost_keeper_.reset(); }
 
 // Nothing is kept of the RAM tier: it is empty at the start, and one read tells.
 Learners Runtime::LearnersOf(size_t store) {

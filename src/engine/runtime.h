@@ -139,6 +139,7 @@ class Runtime {
   Buffer rank_staging_;
   std::unique_ptr<WriteBehind> write_behind_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<CostKeeper> cost_keeper_;
   TimePoint first_forward_at_;
 };
 

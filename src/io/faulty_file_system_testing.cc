@@ -35,7 +35,7 @@ class FaultyFileSystem::FaultyFile : public File {
     fs_.MaybeStall(&FileFaults::write_stall);
     if (fs_.Draw(&FileFaults::write_error)) return Fail(ErrorCode::kIo, "injected: write error");
     if (fs_.Draw(&FileFaults::no_space)) {
-      return Fail(ErrorCode::kResourceExhausted, "injected: no space left on device");
+      return Fail(ErrorCode::kNoSpace, "injected: no space left on device");
     }
     if (fs_.Draw(&FileFaults::lost_write)) {
       size_t bytes = 0;
@@ -155,8 +155,11 @@ Result<std::unique_ptr<File>> FaultyFileSystem::OpenRead(const std::string& path
 
 Result<std::unique_ptr<File>> FaultyFileSystem::Create(const std::string& path, bool direct) {
   RETURN_IF_ERROR(Change("open", path));
-  if (Draw(&FileFaults::create_error)) {
-    return Fail(ErrorCode::kIo, "injected: create error: {}", path);
+  {
+    MutexLock lock(mutex_);
+    if (DrawLocked(&FileFaults::create_error)) {
+      return tl::unexpected(ErrnoError(faults_.create_errno, "open", path));
+    }
   }
   ASSIGN_OR_RETURN(auto file, inner_.Create(path, direct));
   return std::make_unique<FaultyFile>(*this, std::move(file), direct);

@@ -16,7 +16,7 @@ namespace kvcake {
 // Probabilities in [0, 1], drawn for each call.
 struct FileFaults {
   double open_error = 0;    // kIo from OpenRead
-  double create_error = 0;  // kIo from Create
+  double create_error = 0;  // from Create
   double read_error = 0;    // kIo
   double read_stall = 0;    // no answer until ReleaseStalled
   double open_stall = 0;    // of OpenRead, likewise
@@ -33,15 +33,16 @@ struct FileFaults {
   double bit_flip = 0;      // one bit of what was read
   double write_error = 0;   // kIo
   double short_write = 0;
-  double no_space = 0;      // kResourceExhausted from a write
+  double no_space = 0;      // kNoSpace from a write
   double direct_error = 0;  // kIo from any read or write of a file opened for direct I/O
   double lost_write = 0;    // said to be written, but is not
   double rename_error = 0;  // kIo
   // Fails any call that would change something (Create, a write, Rename, MakeDirs, Remove, Touch,
   // ...).
   double change_error = 0;
-  // What the injected errors of reads and opens, and of changes, are called.
+  // What the injected errors of reads and opens, of Create alone, and of changes, are called.
   int read_errno = EIO;
+  int create_errno = EIO;
   int change_errno = EROFS;
 };
 
@@ -68,7 +69,7 @@ class FaultyFileSystem : public FileSystem {
   Result<std::string> Attribute(const std::string& path, const char* name,
                                 size_t bytes_max) override;
   Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) override;
-  Result<uint64_t> FreeBytes(const std::string& path) override { return inner_.FreeBytes(path); }
+  Result<SpaceInfo> Space(const std::string& path) override { return inner_.Space(path); }
   Result<std::unique_ptr<IoQueue>> NewQueue(const IoQueueOptions& options) override;
 
  private:

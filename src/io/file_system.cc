@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <random>
 #include <utility>
 
 #include "io/io_queue.h"
@@ -33,8 +34,9 @@ ErrorCode CodeOf(int error) {
       return ErrorCode::kNotFound;
     case EOPNOTSUPP:
       return ErrorCode::kUnsupported;
-    case ENOSPC:
+    case ENOSPC:  // bytes or inodes
     case EDQUOT:
+      return ErrorCode::kNoSpace;
     case EMFILE:
     case ENFILE:
     case ERANGE:
@@ -283,10 +285,11 @@ class RealFileSystem : public FileSystem {
     return lock;
   }
 
-  Result<uint64_t> FreeBytes(const std::string& path) override {
+  Result<SpaceInfo> Space(const std::string& path) override {
     struct statvfs st;
     if (statvfs(path.c_str(), &st) != 0) return FailErrno("examine", path);
-    return static_cast<uint64_t>(st.f_bavail) * st.f_frsize;
+    return SpaceInfo{.free_bytes = st.f_bavail * uint64_t{st.f_frsize},
+                     .bytes = st.f_blocks * uint64_t{st.f_frsize}};
   }
 
   Result<std::unique_ptr<IoQueue>> NewQueue(const IoQueueOptions& options) override {
@@ -399,8 +402,12 @@ Result<std::string> ReadText(FileSystem& fs, const std::string& path, uint64_t b
 }
 
 std::string TemporaryName(const std::string& path) {
-  // Not from 0: a process in another pid namespace may have our pid.
-  static std::atomic<int64_t> next{std::chrono::system_clock::now().time_since_epoch().count()};
+  // Not from 0, nor from the time: a process in another container may have our pid, and may have
+  // started with us.
+  static std::atomic<uint64_t> next{[] {
+    std::random_device random;
+    return uint64_t{random()} << 32 | random();
+  }()};
   return fmt::format("{}.tmp.{}.{}", path, getpid(), next.fetch_add(1));
 }
 

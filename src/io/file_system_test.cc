@@ -71,7 +71,8 @@ TEST_F(FileSystemTest, DirectoriesAreMadeListedAndRemoved) {
   EXPECT_EQ(entries[2].info.kind, FileInfo::Kind::kOther);
   EXPECT_FALSE(fs_.RemoveDir(In("a"))) << "it is not empty";
   EXPECT_TRUE(fs_.RemoveDir(In("a/b/c")));
-  EXPECT_GT(*fs_.FreeBytes(dir_), 0u);
+  EXPECT_GT(fs_.Space(dir_)->free_bytes, 0u);
+  EXPECT_GE(fs_.Space(dir_)->bytes, fs_.Space(dir_)->free_bytes);
 }
 
 TEST_F(FileSystemTest, AttributesComeBackWhereThereAreAny) {
@@ -148,7 +149,7 @@ TEST_F(FileSystemTest, FaultsAreInjectedByProbability) {
   faulty.Set({.bit_flip = 1});
   EXPECT_NE(*ReadText(faulty, In("a"), 100), "hello");
   faulty.Set({.no_space = 1});
-  EXPECT_EQ(WriteText(faulty, In("a"), "x").error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(WriteText(faulty, In("a"), "x").error().code, ErrorCode::kNoSpace);
   faulty.Set({.rename_error = 1});
   EXPECT_EQ(WriteText(faulty, In("a"), "x").error().code, ErrorCode::kIo);
   faulty.Set({.short_read = 0.5, .short_write = 0.5});

@@ -285,7 +285,9 @@ Result<std::unique_ptr<FileLock>> PowerLossFileSystem::TryLock(const std::string
   return std::make_unique<MemoryLock>();  // of one process, whose tiers take turns in the tests
 }
 
-Result<uint64_t> PowerLossFileSystem::FreeBytes(const std::string&) { return uint64_t{1} << 40; }
+Result<SpaceInfo> PowerLossFileSystem::Space(const std::string&) {
+  return SpaceInfo{.free_bytes = uint64_t{1} << 40, .bytes = uint64_t{1} << 40};
+}
 
 Result<std::unique_ptr<IoQueue>> PowerLossFileSystem::NewQueue(const IoQueueOptions& options) {
   return NewBlockingQueue(options);

@@ -46,7 +46,7 @@ class PowerLossFileSystem : public FileSystem {
   Result<std::string> Attribute(const std::string& path, const char* name,
                                 size_t bytes_max) override;
   Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) override;
-  Result<uint64_t> FreeBytes(const std::string& path) override;
+  Result<SpaceInfo> Space(const std::string& path) override;
   Result<std::unique_ptr<IoQueue>> NewQueue(const IoQueueOptions& options) override;
 
  private:

@@ -92,6 +92,11 @@ void Cache::Wire() {
   for (size_t i = stores_.size(); i-- > 0;) {
     LoadCosts(CostPathOf(i), {cost_, *restorer_, static_cast<int>(i)});
   }
+  std::vector<CostKeeper::Kept> kept;
+  for (size_t i = 0; i < stores_.size(); ++i) {
+    kept.push_back({CostPathOf(i), {cost_, *restorer_, static_cast<int>(i)}});
+  }
+  if (!kept.empty()) cost_keeper_ = std::make_unique<CostKeeper>(std::move(kept));
 }
 
 Cache::~Cache() {
@@ -101,10 +106,7 @@ Cache::~Cache() {
     for (auto& [number, opened] : restorations_) Finish(opened);
     restorations_.clear();
   }
-  if (!restorer_ || options_.device.empty()) return;
-  for (size_t i = 0; i < stores_.size(); ++i) {
-    SaveCosts(CostPathOf(i), {cost_, *restorer_, static_cast<int>(i)});
-  }
+  cost_keeper_.reset();
 }
 
 std::string Cache::CostPathOf(size_t store) const {

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "cake/cost_file.h"
 #include "cake/restorer.h"
 #include "kv/page_pool.h"
 #include "lib/open_keys.h"
@@ -140,7 +141,8 @@ class Cache {
   std::vector<std::unique_ptr<Tier>> stores_;
   ComputeCost cost_;
   std::unique_ptr<Restorer> restorer_;
-  std::unique_ptr<WriteBehind> writes_;  // null without a store
+  std::unique_ptr<WriteBehind> writes_;      // null without a store
+  std::unique_ptr<CostKeeper> cost_keeper_;  // null where nothing is kept
 
   std::atomic<bool> waits_ = false;         // a thread, for an event
   std::atomic<uint64_t> puts_dropped_ = 0;  // counts only

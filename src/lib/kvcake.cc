@@ -35,6 +35,7 @@ int CodeOf(ErrorCode code) {
     case ErrorCode::kIo:
       return KVCAKE_IO;
     case ErrorCode::kResourceExhausted:
+    case ErrorCode::kNoSpace:
       return KVCAKE_FULL;
     case ErrorCode::kCancelled:
       return KVCAKE_CANCELLED;

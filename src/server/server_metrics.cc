@@ -309,6 +309,11 @@ void ServerMetrics::AddTiers(Runtime& runtime, PrometheusText* text) const {
       }
     }
   }
+  for (size_t i = 0; i < stats.size(); ++i) {
+    if (!stats[i].free_bytes) continue;
+    text->AddGauge("kvcake_tier_free_bytes", "Free space of the file system.",
+                   static_cast<double>(*stats[i].free_bytes), {{"tier", tiers[i]->name()}});
+  }
 }
 
 }  // namespace kvcake

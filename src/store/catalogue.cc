@@ -1,7 +1,9 @@
 #include "store/catalogue.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 namespace kvcake {
 
@@ -64,6 +66,7 @@ bool Catalogue::Remove(const ChunkId& id) {
   MutexLock lock(mutex_);
   const auto found = Find(id);
   if (found) Erase(*found);
+  if (scanning_) removed_.push_back(id);
   return found.has_value();
 }
 
@@ -81,27 +84,58 @@ void Catalogue::BeginScan() {
   scanning_ = true;
 }
 
-void Catalogue::EndScan(bool complete) {
-  MutexLock lock(mutex_);
-  scanning_ = false;
+void Catalogue::LetOthersIn() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
+
+template <typename Visit>
+void Catalogue::InBatches(size_t n, const std::function<void()>& between, Visit visit) {
+  for (size_t first = 0; first < n; first += kScanBatch) {
+    if (first > 0) between();
+    MutexLock lock(mutex_);
+    for (size_t i = first; i < std::min(n, first + kScanBatch); ++i) visit(i);
+  }
+}
+
+std::vector<ChunkId> Catalogue::EndScan(bool complete, const std::function<void()>& between) {
+  size_t slots = 0;
+  std::vector<SlotId> scanned;
+  std::vector<ChunkId> again;
+  {
+    MutexLock lock(mutex_);
+    scanning_ = false;
+    slots = slots_.size();  // any that follow are newer than the scan
+    scanned = std::exchange(scanned_, {});
+    again = std::exchange(removed_, {});
+    std::erase_if(again, [&](const ChunkId& id) {
+      mutex_.AssertHeld();
+      return !Find(id);
+    });
+  }
   if (complete) {
-    for (SlotId slot = 0; slot < slots_.size(); ++slot) {
-      if (slots_[slot].root != kNone && slots_[slot].scan != scan_) Erase(slot);
-    }
+    InBatches(slots, between, [&](size_t slot) {
+      mutex_.AssertHeld();
+      if (slots_[slot].root != kNone && slots_[slot].scan != scan_) {
+        Erase(static_cast<SlotId>(slot));
+      }
+    });
   }
   // By mtime; a slot that was freed and taken again while the scan ran is there twice.
   std::vector<std::pair<uint32_t, SlotId>> order;
-  order.reserve(scanned_.size());
-  for (const SlotId slot : scanned_) {
-    if (slots_[slot].root != kNone) order.emplace_back(slots_[slot].mtime_s, slot);
-  }
+  order.reserve(scanned.size());
+  InBatches(scanned.size(), between, [&](size_t i) {
+    mutex_.AssertHeld();
+    if (slots_[scanned[i]].root != kNone)
+      order.emplace_back(slots_[scanned[i]].mtime_s, scanned[i]);
+  });
   std::sort(order.begin(), order.end());
   order.erase(std::unique(order.begin(), order.end()), order.end());
-  for (const auto& [mtime_s, slot] : order) {
+  InBatches(order.size(), between, [&](size_t i) {
+    mutex_.AssertHeld();
+    const SlotId slot = order[i].second;
+    if (slots_[slot].root == kNone) return;
     Unlink(slot);
     LinkWarmest(slot);
-  }
-  scanned_ = {};
+  });
+  return again;
 }
 
 std::optional<CatalogueEntry> Catalogue::Coldest() const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -51,9 +52,13 @@ class Catalogue {
 
   // A scan of the directory: Begin, Add for each file, then End, which forgets what has not been
   // added since Begin, by the scan or otherwise, unless the scan was incomplete, and orders what
-  // was new by its mtime. One at a time.
+  // was new by its mtime. One at a time. End looks at a batch of files at a time and lets the
+  // others in between: `between` is called without the mutex. Returns what was removed while the
+  // scan ran and is there again: the scan may have seen it before.
   void BeginScan() EXCLUDES(mutex_);
-  void EndScan(bool complete) EXCLUDES(mutex_);
+  std::vector<ChunkId> EndScan(bool complete, const std::function<void()>& between = LetOthersIn)
+      EXCLUDES(mutex_);
+  static constexpr size_t kScanBatch = 4096;  // files, a fraction of a millisecond
 
   // The file used longest ago.
   std::optional<CatalogueEntry> Coldest() const EXCLUDES(mutex_);
@@ -89,6 +94,11 @@ class Catalogue {
     uint64_t bytes = 0;
   };
 
+  // A mutex that is locked again at once is seldom had by those who wait for it.
+  static void LetOthersIn();
+  // Calls visit(i) for each i below n, a batch at a time.
+  template <typename Visit>
+  void InBatches(size_t n, const std::function<void()>& between, Visit visit) EXCLUDES(mutex_);
   CatalogueEntry EntryOf(SlotId slot) const REQUIRES(mutex_);
   std::optional<uint32_t> FindRoot(const ChunkKey& root) const REQUIRES(mutex_);
   size_t HomeOf(const ChunkKey& key) const REQUIRES(mutex_);
@@ -107,8 +117,10 @@ class Catalogue {
   std::vector<SlotId> index_ GUARDED_BY(mutex_);
   std::vector<Root> roots_ GUARDED_BY(mutex_);  // never forgotten: there are fewer than chunks
   std::unordered_map<ChunkKey, uint32_t> root_index_ GUARDED_BY(mutex_);  // in roots_
-  std::vector<SlotId> scanned_ GUARDED_BY(mutex_);  // new to the scan that is going on
-  OwnerLists owners_ GUARDED_BY(mutex_);            // of slots_
+  OwnerLists owners_ GUARDED_BY(mutex_);                                   // of slots_
+  // Of the scan that is going on: what was new to it, and what went meanwhile.
+  std::vector<SlotId> scanned_ GUARDED_BY(mutex_);
+  std::vector<ChunkId> removed_ GUARDED_BY(mutex_);
   SlotId free_ GUARDED_BY(mutex_) = kNone;
   SlotId coldest_ GUARDED_BY(mutex_) = kNone;
   SlotId warmest_ GUARDED_BY(mutex_) = kNone;

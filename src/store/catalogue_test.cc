@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <random>
 #include <set>
 
@@ -146,6 +147,28 @@ TEST(CatalogueTest, CollidingKeysAreToldApart) {
     }
     ASSERT_EQ(catalogue.bytes(), model.size());
   }
+}
+
+TEST(CatalogueTest, TheEndOfAScanLetsOthersInBetweenBatches) {
+  Catalogue catalogue;
+  const auto id = [](uint64_t i) {
+    ChunkId id;
+    i *= 0x9e3779b97f4a7c15;  // all over the table, as digests are
+    std::memcpy(id.key.digest.data() + 8, &i, sizeof(i));
+    return id;
+  };
+  constexpr uint32_t kFiles = 10 * Catalogue::kScanBatch;
+  for (uint32_t i = 0; i < kFiles; ++i) catalogue.Add({id(i), 1, 1});
+  catalogue.BeginScan();
+  for (uint32_t i = kFiles; i < 2 * kFiles; ++i) catalogue.Add({id(i), 1, 2 * kFiles - i});
+  int others = 0;
+  catalogue.EndScan(/*complete=*/true, [&] {
+    ++others;
+    EXPECT_TRUE(catalogue.Contains(id(kFiles))) << "would wait for ever for the mutex";
+  });
+  EXPECT_GE(others, 3 * 9);
+  EXPECT_EQ(catalogue.bytes(), kFiles) << "what the scan did not see is forgotten";
+  EXPECT_EQ(catalogue.Coldest()->id, id(2 * kFiles - 1));
 }
 
 }  // namespace

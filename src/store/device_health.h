@@ -26,7 +26,7 @@ class DeviceHealth {
   // Whether a read that has been taken on, or a look, may go on to the device.
   bool answers() const { return !breaker_.open(); }
   // Whether anything can be read, so that it is worth telling what is there.
-  bool MayRead() const { return answers() && !reads_lost_; }
+  bool MayRead() const { return answers() && !reads_lost_ && !queue_fails_; }
   bool MayLook() const { return MayRead() && watch_.overdue(OverdueWatch::Kind::kLook) == 0; }
   // Where reads fail writes may not, and what they leave is a file that a probe can read.
   bool MayWrite() const {
@@ -51,6 +51,9 @@ class DeviceHealth {
   // comes back, nothing can be read.
   void SetReadsLost(bool lost) { reads_lost_ = lost; }
 
+  // Whether nothing can be heard of reads, as the queue that they are in fails.
+  void SetQueueFails(bool fails) { queue_fails_ = fails; }
+
   // Counts what has become overdue, and leaves the device alone for it.
   void Check(TimePoint now);
   // When Check is to be called again, though nothing was heard of the device.
@@ -65,6 +68,7 @@ class DeviceHealth {
   OverdueWatch watch_;
   const Seconds overdue_after_;
   std::atomic<bool> reads_lost_{false};
+  std::atomic<bool> queue_fails_{false};
 };
 
 }  // namespace kvcake

@@ -1,14 +1,17 @@
 #include "store/disk_reader.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
-#include "base/check.h"
 #include "base/cpu.h"
 
 namespace kvcake {
+namespace {
+
+constexpr std::chrono::milliseconds kFailedQueuePause{20};
+
+}  // namespace
 
 IoQueueOptions DiskReader::QueueOptions(const DiskTierOptions& options) {
   IoQueueOptions queue;
@@ -92,10 +95,14 @@ void DiskReader::Loop() {
     if (!stopping_) probes_.StartIfDue(now);
     reads_.Start();
     completions.clear();
-    if (auto status = queue_->Wait(completions, NextCheck()); !status) {
-      // The ring is broken, and with it the only way to learn that a buffer is ours again.
-      spdlog::critical("store: {}", status.error().message);
-      CHECK(status.has_value());
+    const auto waited = queue_->Wait(completions, NextCheck());
+    context_.health.SetQueueFails(!waited);
+    if (waited) {
+      queue_faults_.Succeeded();
+    } else {
+      // It is the only way to learn that a buffer is ours again: reads in flight go on waiting.
+      queue_faults_.Failed(waited.error());
+      std::this_thread::sleep_for(kFailedQueuePause);
     }
     for (const IoCompletion& completion : completions) {
       if (DeviceProbes::IsProbe(completion.user_data)) {

@@ -13,6 +13,7 @@
 #include "store/device_probes.h"
 #include "store/disk_context.h"
 #include "store/disk_read_queue.h"
+#include "store/fault_log.h"
 #include "store/tier.h"
 
 namespace kvcake {
@@ -67,6 +68,7 @@ class DiskReader {
   DiskReadQueue reads_;
   DeviceProbes probes_;
   bool stopping_ = false;
+  FaultLog queue_faults_{"waiting for reads"};
 
   std::thread thread_;
 };

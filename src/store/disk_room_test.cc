@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <future>
 
 #include "store/disk_testing.h"
 
@@ -25,7 +27,7 @@ class DiskRoomTest : public testing::Test {
     }
   }
   void Open() {
-    context_.emplace(options_, FileSystem::Real());
+    context_.emplace(options_, fs_);
     room_.emplace(*context_);
     room_->ScanFirst();
   }
@@ -49,6 +51,7 @@ class DiskRoomTest : public testing::Test {
   }
 
   TempDir dir_;
+  HookedFileSystem fs_;
   DiskTierOptions options_;
   const std::vector<ChunkKey> chain_ = Chain(5);
   std::optional<DiskContext> context_;
@@ -120,17 +123,33 @@ TEST_F(DiskRoomTest, WhatHasExpiredGoesThoughThereIsRoom) {
   EXPECT_EQ(OnDisk(), (std::vector<bool>{true, false, false, false, false}));
 }
 
-TEST_F(DiskRoomTest, AScanSweepsWhatDeadWritersLeftAndMovesBadFilesAway) {
-  const std::string dead = PathOf(0) + ".tmp.0.1", young = PathOf(1) + ".tmp.0.1";
-  WriteFile(dead, 5, UnixSeconds() - 1000);
-  WriteFile(young, 5, UnixSeconds());
+TEST_F(DiskRoomTest, AScanMovesBadFilesAway) {
   WriteFile(PathOf(2), 5, 1000);
   Open();
-  EXPECT_FALSE(stdfs::exists(dead));
-  EXPECT_TRUE(stdfs::exists(young)) << "its writer may be in another pid namespace";
   EXPECT_FALSE(stdfs::exists(PathOf(2)));
   EXPECT_EQ(context_->bad_files.count(), 1u);
   EXPECT_EQ(context_->index.Totals().first, 4u);
+}
+
+// Times of files may be of another machine's clock, and pids of another machine's processes.
+TEST_F(DiskRoomTest, ATemporaryThatSeemsLeftIsSweptWhenItHasBeenSeenUnchanged) {
+  const std::string dead = PathOf(0) + ".tmp.0.1", old = PathOf(1) + TemporaryName(""),
+                    written = PathOf(2) + ".tmp.0.1", young = PathOf(3) + TemporaryName("");
+  for (const std::string& path : {dead, old, written}) WriteFile(path, 5, 1000);
+  WriteFile(young, 5, UnixSeconds());
+  options_.temporary_age_min = Seconds(1000);
+  Open();
+  DiskScan scan(*context_);
+  scan.Run();
+  const TimePoint later = Clock::Real().Now() + Seconds(1000);
+  scan.Sweep(later - Seconds(100));
+  for (const std::string& path : {dead, old, written}) EXPECT_TRUE(stdfs::exists(path)) << path;
+  WriteFile(written, 6, 1000);
+  scan.Run();  // knows the others still
+  scan.Sweep(later);
+  EXPECT_FALSE(stdfs::exists(dead) || stdfs::exists(old));
+  EXPECT_TRUE(stdfs::exists(written) && stdfs::exists(young));
+  EXPECT_EQ(context_->bad_files.count(), 0u);
 }
 
 TEST_F(DiskRoomTest, IsRefreshedByWhatComesAndGoes) {
@@ -143,6 +162,166 @@ TEST_F(DiskRoomTest, IsRefreshedByWhatComesAndGoes) {
   EXPECT_FALSE(context_->index.Contains(chain_[0]));
   EXPECT_TRUE(context_->index.Contains(Chain(1, 1)[0]));
   EXPECT_EQ(context_->index.Totals().first, 5u);
+}
+
+TEST_F(DiskRoomTest, AWriterWaitsForNoScan) {
+  options_.rescan_interval = Seconds(0);
+  Open();
+  std::atomic<bool> scanning{false}, hung{true};
+  fs_.before_list = [&](const std::string& path) {
+    if (path != context_->store.ShardDir({Root(), chain_[0]})) return;
+    scanning = true;
+    hung.wait(true);
+  };
+  std::future<void> scan;
+  auto written = std::async(std::launch::async, [&] {
+    const Status first = room_->MakeRoom(context_->page_bytes());  // as five files are too many
+    scan = std::async(std::launch::async, [&] { room_->Refresh(); });
+    if (!first || !Eventually([&] { return scanning.load(); })) return first;
+    return room_->MakeRoom(2 * context_->page_bytes());
+  });
+  const bool waited = written.wait_for(std::chrono::seconds(60)) != std::future_status::ready;
+  hung = false;
+  hung.notify_all();
+  EXPECT_FALSE(waited);
+  EXPECT_TRUE(written.get());
+  scan.wait();
+  EXPECT_EQ(OnDisk(), (std::vector<bool>{false, false, false, true, true}));
+  EXPECT_EQ(context_->index.Totals().first, 2u);
+}
+
+TEST_F(DiskRoomTest, WhatIsEvictedAfterItWasListedIsForgotten) {
+  Open();
+  fs_.after_list = [&](const std::string& path) {
+    if (path == context_->store.ShardDir({Root(), chain_[0]})) {
+      EXPECT_TRUE(room_->Evict(chain_[0]));
+    }
+  };
+  room_->Refresh();
+  EXPECT_FALSE(context_->index.Contains(chain_[0]));
+  EXPECT_EQ(context_->index.Totals().first, 4u);
+}
+
+TEST_F(DiskRoomTest, AScanThatTakesLongerThanTheIntervalIsNotDueAtItsEnd) {
+  options_.rescan_interval = Seconds(1000);
+  Open();
+  DiskScan scan(*context_);
+  const TimePoint began = Clock::Real().Now();
+  fs_.before_list = [&](const std::string&) {
+    EXPECT_TRUE(Eventually([&] { return Clock::Real().Now() > began + Seconds(0.02); }));
+  };
+  scan.Run();
+  EXPECT_FALSE(scan.IsDue(began + Seconds(1000.01)));
+  EXPECT_TRUE(scan.IsDue(Clock::Real().Now() + Seconds(1000.01)));
+}
+
+TEST_F(DiskRoomTest, AWriterInADirectoryThatHoldsFarTooMuchRemovesWhatItNeeds) {
+  Open();
+  context_.reset();
+  options_.capacity_bytes = options_.layout.page_bytes();
+  Open();
+  ASSERT_TRUE(room_->MakeRoom(context_->page_bytes()));
+  EXPECT_EQ(OnDisk(), (std::vector<bool>{false, false, true, true, true}));
+  room_->Shrink();
+  EXPECT_EQ(OnDisk(), (std::vector<bool>{false, false, false, false, true}));
+}
+
+TEST_F(DiskRoomTest, WritersComeBetweenTheBatchesThatUpkeepEvicts) {
+  const auto many = Chain(100, 7);
+  for (const ChunkKey& key : many) {
+    WriteFile(StoreDir(options_.dir).ChunkPath({Root(), key}), options_.layout.page_bytes(), 500);
+  }
+  Open();
+  int batches = 0;
+  room_.emplace(*context_, [&] {
+    ++batches;
+    EXPECT_TRUE(room_->MakeRoom(0)) << "would wait for ever for the mutex";
+  });
+  room_->Shrink();
+  EXPECT_GE(batches, 101 / 16);
+  EXPECT_EQ(context_->index.Totals().first, 4u);
+}
+
+TEST_F(DiskRoomTest, UpkeepThatIsStoppedEndsWithTheDirectoryItIsAt) {
+  Open();
+  int shards = 0;
+  fs_.before_list = [&](const std::string& path) {
+    if (path.size() == context_->store.ShardDir({Root(), chain_[0]}).size() && ++shards == 1) {
+      room_->StopUpkeep();
+    }
+  };
+  stdfs::remove(PathOf(0));
+  room_->Refresh();
+  EXPECT_EQ(shards, 1);
+  EXPECT_EQ(context_->index.Totals().first, 5u)
+      << "a part of the directory says nothing of the rest";
+  room_->Shrink();
+  EXPECT_EQ(Stats().evicted, 0u);
+}
+
+// Free space of a file system of 1000 chunks as a store of up to 100 sees it, a tenth to stay free.
+class FreeSpaceTest : public DiskRoomTest {
+ protected:
+  FreeSpaceTest() {
+    options_.capacity_bytes = 100 * page_;
+    options_.free_share_min = 0.1;
+    SetFree(98);
+    fs_.before_remove = [&](const std::string&) {
+      if (frees_) SetFree(++free_);
+    };
+    Open();
+  }
+  void SetFree(uint64_t pages) {
+    free_ = pages;
+    fs_.space = SpaceInfo{.free_bytes = pages * page_, .bytes = 1000 * page_};
+  }
+
+  const uint64_t page_ = options_.layout.page_bytes();
+  uint64_t free_ = 0;
+  bool frees_ = true;  // what is removed
+};
+
+TEST_F(FreeSpaceTest, WhatWasUsedLongestAgoMakesWayUntilThereIsEnough) {
+  room_->Shrink();
+  EXPECT_EQ(OnDisk(), (std::vector<bool>{false, false, true, true, true}));
+  EXPECT_EQ(Stats().free_bytes, 100 * page_);
+  SetFree(200);
+  room_->Shrink();
+  ASSERT_TRUE(room_->MakeRoom(page_));
+  EXPECT_EQ(Stats().evicted, 2u) << "there is enough";
+}
+
+TEST_F(FreeSpaceTest, AsManyGoAsComeWhileThereIsTooLittle) {
+  ASSERT_TRUE(room_->MakeRoom(page_));
+  room_->NoteWritten(page_, /*after_freeing=*/false);
+  EXPECT_EQ(Stats().evicted, 1u);
+  EXPECT_EQ(Stats().free_bytes, 98 * page_);
+  context_->index.pins().Add(chain_);
+  EXPECT_FALSE(room_->MakeRoom(page_));
+  context_->index.pins().Remove(chain_);
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(room_->MakeRoom(page_));
+    room_->NoteWritten(page_, /*after_freeing=*/false);
+  }
+  const auto status = room_->MakeRoom(page_);
+  ASSERT_FALSE(status) << "nothing is left to go";
+  EXPECT_EQ(status.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_NE(status.error().message.find("--disk-free-min"), std::string::npos);
+}
+
+TEST_F(FreeSpaceTest, WhereEvictingFreesNothingItIsNotGoneOnWith) {
+  frees_ = false;
+  for (const ChunkKey& key : Chain(40, 7)) {
+    WriteFile(StoreDir(options_.dir).ChunkPath({Root(), key}), page_, 500);
+  }
+  room_->ScanFirst();
+  fs_.space = SpaceInfo{.free_bytes = 10 * page_, .bytes = 1000 * page_};
+  room_->Shrink();
+  const uint64_t evicted = Stats().evicted;
+  EXPECT_LE(evicted, 16u) << "one batch";
+  room_->Shrink();
+  EXPECT_EQ(Stats().evicted, evicted) << "it was a moment ago";
+  ASSERT_TRUE(room_->MakeRoom(page_)) << "new chunks take the place of old ones";
 }
 
 }  // namespace

@@ -10,7 +10,13 @@
 namespace kvcake {
 namespace {
 
-// True also for one in another pid namespace.
+constexpr size_t kSuspectsMax = 1024;
+
+bool IsSame(const FileInfo& a, const FileInfo& b) {
+  return a.inode == b.inode && a.bytes == b.bytes && a.mtime_s == b.mtime_s;
+}
+
+// True also for one in another pid namespace, or on another machine.
 bool ProcessIsDead(int pid) { return pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH); }
 
 }  // namespace
@@ -32,7 +38,7 @@ void DiskScan::Run(int threads) {
   Catalogue& files = context_.index.files();
   const int64_t now_s = UnixSeconds();
   std::vector<std::pair<std::string, FileInfo>> wrong_size;
-  std::vector<std::string> leftovers;
+  Suspects suspects;
   ScanVisitor visitor;
   visitor.chunk = [&](const ChunkId& id, const FileInfo& info) {
     if (id.root == options.root && info.bytes != page_bytes) {
@@ -46,25 +52,44 @@ void DiskScan::Run(int threads) {
   };
   visitor.temporary = [&](const std::string& path, int pid, const FileInfo& info) {
     const auto age_s = static_cast<double>(now_s - info.mtime_s);
-    const bool orphan = ProcessIsDead(pid) && age_s >= options.temporary_age_min.count();
-    if (orphan || age_s > options.temporary_age_max.count()) leftovers.push_back(path);
+    if (!ProcessIsDead(pid) && age_s <= options.temporary_age_max.count()) return;
+    if (suspects.size() >= kSuspectsMax) return;  // they are other scans'
+    const auto before = suspects_.find(path);
+    const bool known = before != suspects_.end() && IsSame(before->second.info, info);
+    suspects[path] = known ? before->second : Suspect{info, Clock::Real().Now()};
   };
-  began_ = Clock::Real().Now();
+  visitor.stop = [&] { return stop_.load(); };
   files.BeginScan();
   const auto status = ScanStore(context_.fs, context_.store, visitor, threads);
-  files.EndScan(/*complete=*/status.has_value());
+  // What another thread evicted after it had been listed is not there.
+  for (const ChunkId& id : files.EndScan(/*complete=*/status.has_value())) {
+    const auto info = context_.fs.Stat(context_.store.ChunkPath(id));
+    if (!info && info.error().code == ErrorCode::kNotFound) files.Remove(id);
+  }
+  ended_ = Clock::Real().Now();
   if (status) {
     faults_.Succeeded();
-  } else {
+  } else if (status.error().code != ErrorCode::kCancelled) {
     faults_.Failed(status.error());
   }
-  for (const std::string& path : leftovers) (void)context_.fs.Remove(path);
+  suspects_ = std::move(suspects);
+  Sweep(ended_);
   // Chunks get their names when they are whole, so none is seen half written.
   for (const auto& [path, bad] : wrong_size) {
     const Error error{ErrorCode::kCorrupt,
                       fmt::format("it has {} bytes, must have {}", bad.bytes, page_bytes)};
     context_.bad_files.MoveAway(path, error, bad);
   }
+}
+
+void DiskScan::Sweep(TimePoint now) {
+  std::erase_if(suspects_, [&](const auto& entry) {
+    const auto& [path, suspect] = entry;
+    if (now - suspect.since < context_.options.temporary_age_min) return false;
+    const auto info = context_.fs.Stat(path);
+    if (info && IsSame(*info, suspect.info)) (void)context_.fs.Remove(path);
+    return true;  // one that has changed is being written: a scan finds it again
+  });
 }
 
 // A directory's mtime may be of this second and a change still come: such a directory counts as

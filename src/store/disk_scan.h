@@ -1,7 +1,10 @@
 // Scans of a store directory by one of the tiers that use it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <string>
+#include <unordered_map>
 
 #include "base/clock.h"
 #include "store/disk_context.h"
@@ -11,7 +14,11 @@ namespace kvcake {
 
 // Brings what is known of the directory up to what is there, of every root, and tidies up: the
 // temporaries of writers that are dead are removed, files of the wrong size moved away. Used by one
-// thread at a time.
+// thread at a time, but for Stop.
+//
+// A temporary may be of a process that no pid here tells of, and have its time from another clock
+// than ours. So the one of a writer that seems dead, or that seems very old, is a suspect only, and
+// is removed when this process has seen it unchanged for temporary_age_min.
 class DiskScan {
  public:
   explicit DiskScan(DiskContext& context) : context_(context) {}
@@ -22,15 +29,28 @@ class DiskScan {
   void RunFirst(int threads);
   // Runs where a file came or went in any directory of chunks since this was last so.
   void RunIfChanged();
-  // When the last one began.
-  TimePoint began() const { return began_; }
+  // Whether rescan_interval has passed since the last one ended: one that takes longer than that
+  // is not begun again at once.
+  bool IsDue(TimePoint now) const { return now - ended_ > context_.options.rescan_interval; }
+  // Removes suspects whose time has come.
+  void Sweep(TimePoint now);
+  // Ends the one that is going on, and any later one, with the directory that it is at.
+  void Stop() { stop_ = true; }
 
  private:
+  struct Suspect {
+    FileInfo info;
+    TimePoint since;
+  };
+  using Suspects = std::unordered_map<std::string, Suspect>;  // by path
+
   bool ChangedSince(int64_t unix_s);
 
   DiskContext& context_;
   FaultLog faults_{"looking for files"};
-  TimePoint began_{};
+  std::atomic<bool> stop_{false};
+  Suspects suspects_;
+  TimePoint ended_{};
   int64_t seen_unix_s_ = 0;  // until then RunIfChanged has seen all changes
 };
 

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "io/faulty_file_system_testing.h"
 #include "io/io_queue.h"
 #include "store/disk_tier_options.h"
 #include "store/tier_testing.h"
@@ -21,6 +24,35 @@ inline DiskTierOptions SmallOptions(const std::string& dir) {
   options.root = Root();
   return options;
 }
+
+// Calls what a test wants to happen at a call, with its path; set before there are threads.
+class HookedFileSystem : public FaultyFileSystem {
+ public:
+  using Hook = std::function<void(const std::string& path)>;
+  HookedFileSystem() : FaultyFileSystem(FileSystem::Real(), 1) {}
+
+  Result<std::vector<DirEntry>> List(const std::string& path) override {
+    if (before_list) before_list(path);
+    auto entries = FaultyFileSystem::List(path);
+    if (after_list) after_list(path);
+    return entries;
+  }
+  Result<std::unique_ptr<File>> Create(const std::string& path, bool direct) override {
+    if (before_create) before_create(path);
+    return FaultyFileSystem::Create(path, direct);
+  }
+  Status Remove(const std::string& path) override {
+    if (before_remove) before_remove(path);
+    return FaultyFileSystem::Remove(path);
+  }
+
+  Result<SpaceInfo> Space(const std::string& path) override {
+    return space ? *space : FaultyFileSystem::Space(path);
+  }
+
+  Hook before_list, after_list, before_create, before_remove;
+  std::optional<Result<SpaceInfo>> space;  // in the place of the real one
+};
 
 // Counts itself in `open` while it is there.
 class FakeFile : public File {

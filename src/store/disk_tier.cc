@@ -76,7 +76,9 @@ void CountUsage(DiskContext& context, const TierStats& stats) {
 Result<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options, FileSystem& fs) {
   RETURN_IF_ERROR(CheckOptions(options));
   const uint64_t page_bytes = options.layout.page_bytes();
-  options.max_read_bytes_in_flight = std::max(options.max_read_bytes_in_flight, page_bytes);
+  const int reads_min = std::clamp(options.reads_in_flight_min, 1, options.max_reads_in_flight);
+  options.max_read_bytes_in_flight =
+      std::max(options.max_read_bytes_in_flight, static_cast<uint64_t>(reads_min) * page_bytes);
   if (options.time_to_live.count() > 0) {
     options.touch_interval = std::min(options.touch_interval, options.time_to_live / 4);
   }
@@ -86,6 +88,8 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options, FileSy
     return Fail(made.error().code, "cannot use the store --store {}: {}", options.dir,
                 made.error().message);
   }
+  // The lock is made while there may be room for it: without it no room is made.
+  (void)fs.TryLock(store.LockPath());
   ASSIGN_OR_RETURN(auto queue, fs.NewQueue(DiskReader::QueueOptions(options)));
   // Named as the temporary of a chunk, so that one left by a crash is swept like any other.
   const ChunkId probe{options.root, options.root};

@@ -4,11 +4,13 @@
 #include <sys/mount.h>
 
 #include <atomic>
+#include <fstream>
 #include <set>
 #include <thread>
 
 #include "base/mutex.h"
 #include "io/faulty_file_system_testing.h"
+#include "io/io_queue.h"
 #include "store/disk_tier.h"
 #include "store/store_dir.h"
 #include "store/tier_testing.h"
@@ -162,6 +164,22 @@ TEST_F(DiskTierBreakerTest, AProbeThatIsLostForEverDoesNotKeepTheStoreClosed) {
   EXPECT_TRUE(reads_->Wait(0).status);
 }
 
+TEST_F(DiskTierBreakerTest, AFewReadsAreInFlightHoweverLargeAChunkIs) {
+  options_.max_reads_in_flight = 16;
+  options_.max_read_bytes_in_flight = options_.layout.page_bytes() * 3 / 2;
+  options_.io_bytes_max = kDirectAlign;  // many requests for each read
+  options_.overdue_after = Seconds(1000);
+  tier_.reset();
+  tier_ = DiskTier::Open(options_, fs_).value();
+  EXPECT_EQ(tier_->max_read_bytes_in_flight() / options_.layout.page_bytes(), 4u);
+  ReadAll();
+  for (size_t i = 0; i < chain_.size(); ++i) EXPECT_TRUE(reads_->Wait(i).status) << i;
+  options_.max_reads_in_flight = 2;
+  tier_.reset();
+  tier_ = DiskTier::Open(options_, fs_).value();
+  EXPECT_EQ(tier_->max_read_bytes_in_flight() / options_.layout.page_bytes(), 2u);
+}
+
 // As on a file system that is frozen for a snapshot: it reads.
 TEST_F(DiskTierBreakerTest, WritesThatHangRefuseFurtherOnesAndNoReads) {
   const auto more = Chain(3, 1);
@@ -185,6 +203,69 @@ TEST_F(DiskTierBreakerTest, WritesThatHangRefuseFurtherOnesAndNoReads) {
   for (std::thread& writer : writers) writer.join();
   EXPECT_EQ(written, 2);
   EXPECT_TRUE(PutChunk(*tier_, options_.layout, more[2], more[1]));
+}
+
+// Reads go to a queue that can be told to fail.
+class FailingQueueFileSystem : public FaultyFileSystem {
+ public:
+  FailingQueueFileSystem() : FaultyFileSystem(FileSystem::Real(), 1) {}
+  std::atomic<bool> fails{false};
+
+  Result<std::unique_ptr<IoQueue>> NewQueue(const IoQueueOptions& options) override {
+    ASSIGN_OR_RETURN(auto inner, FaultyFileSystem::NewQueue(options));
+    return std::make_unique<Queue>(std::move(inner), fails);
+  }
+
+ private:
+  class Queue : public IoQueue {
+   public:
+    Queue(std::unique_ptr<IoQueue> inner, std::atomic<bool>& fails)
+        : inner_(std::move(inner)), fails_(fails) {}
+    bool HasRoom(uint64_t bytes) const override { return inner_->HasRoom(bytes); }
+    Status Submit(const IoOp& op) override { return inner_->Submit(op); }
+    void Cancel(uint64_t user_data) override { inner_->Cancel(user_data); }
+    Status Wait(std::vector<IoCompletion>& completions,
+                std::optional<TimePoint> deadline) override {
+      if (fails_) return Fail(ErrorCode::kIo, "injected: the ring is broken");
+      return inner_->Wait(completions, deadline);
+    }
+    void Wake() override { inner_->Wake(); }
+    int in_flight() const override { return inner_->in_flight(); }
+
+   private:
+    const std::unique_ptr<IoQueue> inner_;
+    std::atomic<bool>& fails_;
+  };
+};
+
+TEST(DiskTierQueueTest, AQueueThatFailsCostsMissesAndIsRecoveredFrom) {
+  TempDir dir;
+  FailingQueueFileSystem fs;
+  DiskTierOptions options;
+  options.dir = dir.path();
+  options.layout = SmallLayout();
+  options.root = Root();
+  const auto chain = Chain(2);
+  Reads reads;  // outlives the tier
+  auto tier = DiskTier::Open(options, fs).value();
+  ASSERT_TRUE(PutChunk(*tier, options.layout, chain[0], Root()));
+  fs.Set({.read_stall = 1});
+  const size_t read = reads.Start(*tier, options.layout, chain[0], Root());
+  EXPECT_TRUE(Eventually([&] { return fs.faults() > 0; })) << "it is in flight";
+  fs.fails = true;
+  const size_t next = reads.Start(*tier, options.layout, chain[0], Root());  // wakes the queue
+  EXPECT_TRUE(Eventually([&]() -> bool { return !tier->Residency(chain)[0]; }));
+  const size_t refused = reads.Start(*tier, options.layout, chain[0], Root());
+  EXPECT_FALSE(reads.Wait(refused).status);
+  EXPECT_TRUE(PutChunk(*tier, options.layout, chain[1], chain[0])) << "writes need no queue";
+  EXPECT_EQ(reads.answers(read), 0) << "its buffer is still the device's";
+  fs.Set({});
+  fs.ReleaseStalled();
+  fs.fails = false;
+  EXPECT_TRUE(reads.Wait(read).status);
+  (void)reads.Wait(next);  // which may have been in flight, or refused
+  EXPECT_TRUE(Eventually([&]() -> bool { return tier->Residency(chain)[0]; }));
+  EXPECT_EQ(ReadBack(*tier, options.layout, chain[1], chain[0]), std::nullopt);
 }
 
 // Files that say EIO, until others have their names.
@@ -297,9 +378,8 @@ class SmallFileSystem {
   bool mounted_ = false;
 };
 
-TEST(FullFileSystemTest, SmallerThanTheCapacityKeepsTakingNewChunks) {
-  SmallFileSystem disk("size=64m,mode=0700");
-  if (!disk.mounted()) GTEST_SKIP() << "only root may mount";
+// Puts 80 MiB of chunks, more than fit: each must be taken.
+void ExpectKeepsTakingNewChunks(const SmallFileSystem& disk) {
   DiskTierOptions options;
   options.dir = disk.path();
   options.layout = SmallLayout();
@@ -316,6 +396,44 @@ TEST(FullFileSystemTest, SmallerThanTheCapacityKeepsTakingNewChunks) {
   EXPECT_TRUE(tier->Residency(chain).back());
   EXPECT_EQ(ReadBack(*tier, options.layout, chain.back(), ParentOf(chain, chain.size() - 1)),
             std::nullopt);
+}
+
+TEST(FullFileSystemTest, SmallerThanTheCapacityKeepsTakingNewChunks) {
+  SmallFileSystem disk("size=64m,mode=0700");
+  if (!disk.mounted()) GTEST_SKIP() << "only root may mount";
+  ExpectKeepsTakingNewChunks(disk);
+}
+
+// A directory for each first byte of a key, and some files.
+TEST(FullFileSystemTest, OneThatHasNoMoreInodesKeepsTakingNewChunks) {
+  SmallFileSystem disk("size=200m,nr_inodes=400,mode=0700");
+  if (!disk.mounted()) GTEST_SKIP() << "only root may mount";
+  ExpectKeepsTakingNewChunks(disk);
+}
+
+TEST(FullFileSystemTest, AShareOfItStaysFreeForOthers) {
+  SmallFileSystem disk("size=64m,mode=0700");
+  if (!disk.mounted()) GTEST_SKIP() << "only root may mount";
+  DiskTierOptions options;
+  options.dir = disk.path() + "/store";
+  options.layout = SmallLayout();
+  options.root = Root();
+  options.capacity_bytes = 1ull << 30;
+  options.free_share_min = 0.25;
+  options.upkeep_interval = Seconds(0.01);
+  auto tier = DiskTier::Open(options, FileSystem::Real()).value();
+  const auto free = [&] { return FileSystem::Real().Space(disk.path())->free_bytes; };
+  const auto chain = Chain(static_cast<int>((60 << 20) / options.layout.page_bytes()));
+  for (size_t i = 0; i < chain.size(); ++i) {
+    ASSERT_TRUE(PutChunk(*tier, options.layout, chain[i], ParentOf(chain, i))) << i;
+  }
+  EXPECT_TRUE(Eventually([&] { return free() >= 16 << 20; }));
+  EXPECT_LE(free(), 17u << 20) << "and not much more";
+  // Others take half of what is left to the store, and it makes way.
+  std::ofstream(disk.path() + "/others") << std::string(24 << 20, 'x');
+  EXPECT_TRUE(Eventually([&] { return free() >= 16 << 20; }));
+  EXPECT_TRUE(tier->Residency(chain).back());
+  EXPECT_TRUE(Eventually([&] { return tier->Stats().free_bytes == free(); }));
 }
 
 }  // namespace

@@ -19,8 +19,11 @@ struct DiskTierOptions {
 
   uint64_t capacity_bytes = 20ull << 30;  // of the whole directory, all roots together
   uint64_t owner_quota_bytes = 0;         // of it, for each owner; 0: no quotas
+  double free_share_min = 0;  // of the file system, in [0, 1): when less is free, chunks make way
   int max_reads_in_flight = 16;
   uint64_t max_read_bytes_in_flight = 64ull << 20;
+  int reads_in_flight_min = 4;  // so many may be in flight whatever their bytes, so that a device
+                                // has work while one that has come is verified
   uint64_t io_bytes_max = (4ull << 20) + kPageHeaderBytes;  // of one request to the kernel
   bool direct = true;                                       // where the file system can; Open tries
   bool durable = false;  // Put returns when the chunk would survive a power cut; otherwise it may
@@ -29,12 +32,15 @@ struct DiskTierOptions {
   // Chunks that nobody has used for this long are removed, of whatever root; 0: never.
   Seconds time_to_live{0};
   Seconds touch_interval{600};  // how coarse last use is on disk; finer for a short time_to_live
-  Seconds rescan_interval{60};  // how often a writer looks for the files of other processes
-  Seconds upkeep_interval{1};   // how often they are looked for besides, where something changed
-  Seconds missing_ttl{1};       // how long a key that was not on disk is not asked for again
-  Seconds temporary_age_max{3600};  // temporaries older than that are leftovers, whoever wrote them
-  Seconds temporary_age_min{60};    // younger ones stay: a writer that no process here has the pid
-                                    // of may live in another pid namespace
+  // How often upkeep looks for the files of other processes: where a directory's time says that
+  // something changed; and, from the end of one scan, though none says so, while chunks are
+  // written.
+  Seconds upkeep_interval{1};
+  Seconds rescan_interval{60};
+  Seconds missing_ttl{1};           // how long a key that was not on disk is not asked for again
+  Seconds temporary_age_max{3600};  // older temporaries may be leftovers, whoever wrote them; they
+  Seconds temporary_age_min{60};    // are, like those of writers that no process here has the pid
+                                    // of, when they have been seen unchanged for so long
   Seconds overdue_after{30};        // a read that takes longer is overdue: nothing more is asked
   int failures_max = 8;             // as after so many reads in a row that fail,
   Seconds probe_interval{1};        // until a probe, one of which is made this often, goes well

@@ -15,6 +15,11 @@ void DiskUpkeep::Start() {
   thread_.At(Clock::Real().Now() + pause, [this] { Run(); });
 }
 
+void DiskUpkeep::Stop() {
+  stop_ = true;
+  room_.StopUpkeep();
+}
+
 void DiskUpkeep::Touch(std::vector<std::string> paths, int64_t now_s) {
   thread_.Soon([this, now_s, paths = std::move(paths)] {
     for (const std::string& path : paths) (void)context_.fs.Touch(path, now_s);

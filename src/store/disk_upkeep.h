@@ -22,8 +22,8 @@ class DiskUpkeep {
   // Begins: at once where the directory holds too much, as when the capacity is smaller than it
   // was.
   void Start();
-  // Nothing more is begun, but for what has been asked for.
-  void Stop() { stop_ = true; }
+  // Nothing more is begun, but for what has been asked for, and what is going on ends soon.
+  void Stop();
   // Says that the files were used now_s, for other processes to see. A read-only store keeps the
   // mtimes that it has.
   void Touch(std::vector<std::string> paths, int64_t now_s);

@@ -57,11 +57,13 @@ Status DiskWriter::Put(const ChunkWrite& chunk) {
   }
   DiskIndex& index = context_.index;
   const std::string path = context_.PathOf(chunk.key);
-  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kWrite, path);
-  const auto info = context_.fs.Stat(path);
-  if (!index.IsUnreadable(chunk.key) && info && context_.IsWhole(*info)) {
-    index.Add(chunk.key, *info, chunk.owner);
-    return context_.options.durable ? SyncNames(chunk.key) : Status();
+  {
+    const Watched watched = context_.health.Watch(OverdueWatch::Kind::kWrite, path);
+    const auto info = context_.fs.Stat(path);
+    if (!index.IsUnreadable(chunk.key) && info && context_.IsWhole(*info)) {
+      index.Add(chunk.key, *info, chunk.owner);
+      return context_.options.durable ? SyncNames(chunk.key) : Status();
+    }
   }
   index.Remove(chunk.key);
   const auto status = Write(chunk);
@@ -80,18 +82,15 @@ Status DiskWriter::Put(const ChunkWrite& chunk) {
   return status;
 }
 
+// Making room is watched file by file: it may take long on a device that answers.
 Status DiskWriter::Write(const ChunkWrite& chunk) {
-  RETURN_IF_ERROR(CheckNoLinks(context_.fs, context_.store, context_.IdOf(chunk.key)));
-  RETURN_IF_ERROR(room_.MakeRoom(context_.page_bytes(), chunk.owner));
   const std::string path = context_.PathOf(chunk.key);
-  const std::string temporary = TemporaryName(path);
-  auto status = WriteMakingSpace(temporary, chunk);
-  if (status) status = MoveIntoPlace(temporary, path);
-  if (status && context_.options.durable) status = SyncNames(chunk.key);
-  if (!status) {
-    (void)context_.fs.Remove(temporary);
-    return status;
+  {
+    const Watched watched = context_.health.Watch(OverdueWatch::Kind::kWrite, path);
+    RETURN_IF_ERROR(CheckNoLinks(context_.fs, context_.store, context_.IdOf(chunk.key)));
   }
+  RETURN_IF_ERROR(room_.MakeRoom(context_.page_bytes(), chunk.owner));
+  RETURN_IF_ERROR(WriteMakingSpace(path, chunk));
   context_.index.AddWritten(chunk.key, context_.page_bytes(), chunk.owner);
   room_.KeepToQuota(chunk.owner);  // other threads may have written for it meanwhile
   return {};
@@ -99,16 +98,25 @@ Status DiskWriter::Write(const ChunkWrite& chunk) {
 
 Status DiskWriter::WriteMakingSpace(const std::string& path, const ChunkWrite& chunk) {
   for (int tries = 1;; ++tries) {
-    auto status = WriteTemporary(path, chunk);
-    if (status || status.error().code != ErrorCode::kResourceExhausted) return status;
-    // Where no file was made descriptors are short, and evicting is no remedy for that.
-    if (!context_.fs.Remove(path)) return status;
-    if (tries == kFullTriesMax) {
-      room_.NoteStillFull();
-      return status;
+    const auto status = TryWrite(path, chunk);
+    if (status) room_.NoteWritten(context_.page_bytes(), /*after_freeing=*/tries > 1);
+    if (status || status.error().code != ErrorCode::kNoSpace) return status;
+    if (tries == kFullTriesMax) room_.NoteStillFull();
+    if (tries == kFullTriesMax || !room_.FreeSpace(context_.page_bytes())) {
+      return Fail(ErrorCode::kResourceExhausted, "{}, or lower --disk-capacity",
+                  status.error().message);
     }
-    if (!room_.FreeSpace(context_.page_bytes())) return status;  // which names the remedy
   }
+}
+
+Status DiskWriter::TryWrite(const std::string& path, const ChunkWrite& chunk) {
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kWrite, path);
+  const std::string temporary = TemporaryName(path);
+  auto status = WriteTemporary(temporary, chunk);
+  if (status) status = MoveIntoPlace(temporary, path);
+  if (status && context_.options.durable) status = SyncNames(chunk.key);
+  if (!status) (void)context_.fs.Remove(temporary);
+  return status;
 }
 
 Status DiskWriter::WriteTemporary(const std::string& path, const ChunkWrite& chunk) {
@@ -136,10 +144,6 @@ Status DiskWriter::WriteTemporary(const std::string& path, const ChunkWrite& chu
       block->bytes, page.subspan(kPageHeaderBytes, layout.page_bytes() - kPageHeaderBytes)};
   NoteOwner(*file, chunk.owner);
   auto status = WriteFully(*file, buffers, 0);
-  if (!status && status.error().code == ErrorCode::kResourceExhausted) {
-    return Fail(ErrorCode::kResourceExhausted, "{}, or lower --disk-capacity",
-                status.error().message);
-  }
   if (status && context_.options.durable) status = file->Sync();
   return status;
 }

@@ -34,6 +34,8 @@ class DiskWriter {
   Status Write(const ChunkWrite& chunk);
   // Where the file system is full, evicts and tries again.
   Status WriteMakingSpace(const std::string& path, const ChunkWrite& chunk);
+  // Once; leaves nothing behind where it fails.
+  Status TryWrite(const std::string& path, const ChunkWrite& chunk);
   Status WriteTemporary(const std::string& path, const ChunkWrite& chunk);
   // Notes in the file whose it is, for the next start and other processes. A file system that
   // cannot is warned of once.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -210,6 +211,27 @@ TEST_F(DiskWriterTest, AFullFileSystemLosesWhatWasUsedLongestAgo) {
   EXPECT_EQ(context_->index.Contains(chain), (std::vector<bool>{false, true, true, true}));
 }
 
+TEST_F(DiskWriterTest, AFileSystemThatHasNoRoomForANameLosesWhatWasUsedLongestAgo) {
+  Open();
+  const auto chain = Chain(4);
+  for (const ChunkKey& key : chain) ASSERT_TRUE(Put(key));
+  fs_.Set({.create_error = 1, .create_errno = ENOSPC});
+  fs_.full_until_removed = true;
+  ASSERT_TRUE(Put(Chain(1, 1)[0]));
+  EXPECT_EQ(context_->index.Contains(chain), (std::vector<bool>{false, true, true, true}));
+}
+
+TEST_F(DiskWriterTest, TooFewDescriptorsAreNoReasonToEvict) {
+  Open();
+  const auto chain = Chain(4);
+  for (const ChunkKey& key : chain) ASSERT_TRUE(Put(key));
+  fs_.Set({.create_error = 1, .create_errno = EMFILE});
+  const auto status = Put(Chain(1, 1)[0]);
+  ASSERT_FALSE(status);
+  EXPECT_NE(status.error().message.find("ulimit -n"), std::string::npos);
+  EXPECT_EQ(context_->index.Contains(chain), std::vector<bool>(4, true));
+}
+
 TEST_F(DiskWriterTest, AFileSystemThatOthersFillDoesNotCostTheWholeStore) {
   Open();
   for (const ChunkKey& key : Chain(20)) ASSERT_TRUE(Put(key));
@@ -233,6 +255,37 @@ TEST_F(DiskWriterTest, NothingIsAskedOfADeviceThatKeepsAWrite) {
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kIo);
   EXPECT_EQ(fs_.Take(), Calls{});
+}
+
+// Room for one chunk is that of three small ones of another model, each of which takes its time.
+TEST_F(DiskWriterTest, TheTimeThatMakingRoomTakesIsNotTheDevicesFault) {
+  HookedFileSystem fs;
+  DiskTierOptions options = SmallOptions(dir_.path());
+  options.capacity_bytes = options.layout.page_bytes();
+  options.overdue_after = Seconds(1000);
+  for (const ChunkKey& key : Chain(3, 5)) {
+    const std::string path = StoreDir(dir_.path()).ChunkPath({key, key});
+    stdfs::create_directories(stdfs::path(path).parent_path());
+    std::ofstream(path) << "small";
+  }
+  DiskContext context(options, fs);
+  DiskRoom room(context);
+  DiskWriter writer(context, room);
+  ASSERT_TRUE(fs.MakeDirs(context.store.ShardDir(context.IdOf(key_))));
+  room.ScanFirst();
+  // The health of the device as it would be if each pause lasted as long as overdue_after.
+  std::optional<TimePoint> last;
+  const auto pause = [&](const std::string&) {
+    if (last) context.health.Check(*last + options.overdue_after);
+    EXPECT_TRUE(context.health.MayWrite());
+    last = Clock::Real().Now();
+    EXPECT_TRUE(Eventually([&] { return Clock::Real().Now() > *last; }));
+  };
+  fs.before_remove = fs.before_create = pause;
+  PageBuffer page(SmallLayout());
+  FillPage(key_, page.span());
+  EXPECT_TRUE(writer.Put({key_, Root(), NumericPath::kF32Fma, page.span()}));
+  EXPECT_TRUE(last);
 }
 
 }  // namespace

@@ -102,6 +102,11 @@ Status ScanShards(FileSystem& fs, const std::vector<Shard>& shards, const ScanVi
   } errors;
   const auto scan = [&] {
     for (size_t i = next++; i < shards.size(); i = next++) {
+      if (visitor.stop && visitor.stop()) {
+        MutexLock lock(errors.mutex);
+        NoteFirst(errors.first, Fail(ErrorCode::kCancelled, "stopped"));
+        return;
+      }
       const auto entries = fs.List(shards[i].dir);
       MutexLock lock(errors.mutex);
       if (entries) {

@@ -83,6 +83,7 @@ struct TierStats {
   uint64_t evicted = 0;
   uint64_t pinned = 0;            // keys, now
   uint64_t evictions_failed = 0;  // files that should have made room and could not be removed
+  std::optional<uint64_t> free_bytes = {};  // of the file system, where there is one
   uint64_t reads_overdue = 0;  // in flight for longer than the tier thinks sane; their buffers are
                                // still the kernel's
 };

@@ -97,7 +97,7 @@ Status WriteBehind::SeenFromJson(const nlohmann::json& json) {
   return seen_.FromJson(json);
 }
 
-bool WriteBehind::Flush() { return queue_.Flush(); }
+bool WriteBehind::Flush(TimePoint until) { return queue_.Flush(until); }
 
 WriteBehindStats WriteBehind::Stats() const {
   const WriteQueueStats queue = queue_.Stats();

@@ -56,8 +56,9 @@ class WriteBehind {
   void Offer(const ChunkKey& key, const ChunkKey& parent, int position, NumericPath path,
              PageHandle page, OwnerId owner = kNobody);
   // Returns when everything queued so far is written, or has failed; false, with a warning, when
-  // nothing has been for options.patience.
-  bool Flush();
+  // nothing has been for options.patience, or at `until`. What it gave up is not written at the
+  // end, either.
+  bool Flush(TimePoint until = TimePoint::max());
   WriteBehindStats Stats() const;
 
   // What kSecondUse goes by, to be kept beside the store.

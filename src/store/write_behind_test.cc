@@ -442,6 +442,39 @@ TEST_F(WriteBehindTest, DestructionWritesWhatIsQueued) {
   EXPECT_EQ(tier_.Stats().chunks, 8u);
 }
 
+// Takes its time for each write, and takes them all.
+class TricklingTier : public MemoryTier {
+ public:
+  using MemoryTier::MemoryTier;
+  Status Put(const ChunkWrite& chunk) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return MemoryTier::Put(chunk);
+  }
+};
+
+TEST_F(WriteBehindTest, WritesThatTrickleDoNotMakeAnEndWaitForAllOfThem) {
+  TricklingTier store(Options());
+  const auto pages = Document(8);
+  {
+    WriteBehind writer({&store}, *pool_, {.threads = 1, .patience = Seconds(3600)});
+    Offer(writer, pages);
+    EXPECT_FALSE(writer.Flush(/*until=*/Clock::Real().Now()));
+  }
+  EXPECT_FALSE(Holds(store, 7)) << "nor the destructor";
+  {
+    WriteBehind writer({&store}, *pool_, {.threads = 1, .patience = Seconds(0)});
+    Offer(writer, pages);
+  }
+  EXPECT_FALSE(Holds(store, 7)) << "its patience is for all of them";
+  {
+    WriteBehind writer({&store}, *pool_, {.threads = 1, .patience = Seconds(3600)});
+    Offer(writer, pages);
+    EXPECT_FALSE(writer.Flush(/*until=*/Clock::Real().Now()));
+    EXPECT_TRUE(writer.Flush());
+  }
+  EXPECT_TRUE(Holds(store, 7));
+}
+
 TEST_F(WriteBehindTest, AFlushEndsWhenWhatItWaitsForIsGivenUp) {
   WriteBehind writer({&tier_}, *pool_, {.threads = 0, .patience = Seconds(3600)});
   Enqueue(writer, 0);

@@ -22,11 +22,15 @@ WriteQueue::~WriteQueue() {
   {
     MutexLock lock(mutex_);
     stop_ = true;
+    stop_at_ = Clock::Real().Now() + (gave_up_ ? Seconds(0) : options_.patience);
   }
   for (CondVar& work : work_) work.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
   // What nobody was there to write; the pool is to forget its worth.
   MutexLock lock(mutex_);
+  if (!droppable_.empty()) {
+    spdlog::warn("{} chunks are not kept: their stores take them too slowly", droppable_.size());
+  }
   for (auto& [worth, item] : droppable_) pool_.SetSpare(item->chunk.page.id(), std::nullopt);
 }
 
@@ -109,22 +113,25 @@ void WriteQueue::Settle(Item& item) {
   if (item.writing.none()) items_.erase(items_.find(item.chunk.key));
 }
 
-bool WriteQueue::Flush() {
-  const bool ram = FlushLane(kToRam);
-  const bool store = FlushLane(kToStore);
-  return ram && store;
+bool WriteQueue::Flush(TimePoint until) {
+  const bool ram = FlushLane(kToRam, until);
+  const bool store = FlushLane(kToStore, until);
+  MutexLock lock(mutex_);
+  gave_up_ = !ram || !store;
+  return !gave_up_;
 }
 
-bool WriteQueue::FlushLane(size_t target) {
+bool WriteQueue::FlushLane(size_t target, TimePoint until) {
   MutexLock lock(mutex_);
   const Lane& lane = lanes_[target];
   while (!lane.done()) {
     const uint64_t before = lane.ended;
-    const TimePoint give_up = Clock::Real().Now() + options_.patience;
+    const TimePoint now = Clock::Real().Now();
+    const TimePoint give_up = std::min(until, now + options_.patience);
     while (!lane.done() && lane.ended == before && fewer_.WaitUntil(mutex_, give_up)) {
     }
-    if (lane.done() || lane.ended != before) continue;
-    spdlog::warn("the store {} does not take what is written to it: {} chunks are not kept",
+    if (lane.done() || (lane.ended != before && now < until)) continue;
+    spdlog::warn("the store {} does not take what is written to it: {} chunks may not be kept",
                  tiers_[target]->name(), lane.waiting.size() + lane.writing);
     return false;
   }
@@ -144,7 +151,7 @@ void WriteQueue::Loop(size_t target) {
   const Lane& lane = lanes_[target];
   while (true) {
     while (!stop_ && lane.waiting.empty()) work_[target].Wait(mutex_);
-    if (lane.waiting.empty()) return;
+    if (lane.waiting.empty() || (stop_ && Clock::Real().Now() >= stop_at_)) return;
     Item& item = Begin(target);
     // Nobody changes these while it is being written, nor its page until that has been read.
     const Chunk& chunk = item.chunk;

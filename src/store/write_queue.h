@@ -64,7 +64,8 @@ class WriteQueue {
 
   // Tiers by target, of which one may be null; they and the pool outlive it.
   WriteQueue(std::array<Tier*, 2> tiers, PagePool& pool, WriteQueueOptions options);
-  // Writes what is queued, then stops; waits for writes that have begun.
+  // Writes what is queued, for options.patience at most, or not at all where the last Flush gave
+  // up, then stops; waits for writes that have begun.
   ~WriteQueue();
   WriteQueue(const WriteQueue&) = delete;
   WriteQueue& operator=(const WriteQueue&) = delete;
@@ -75,8 +76,8 @@ class WriteQueue {
   // counts it; false when there is none.
   bool GivePage();
   // Returns when everything queued so far is written, or has failed; false, with a warning, when
-  // nothing has been written to one of the tiers for options.patience.
-  bool Flush();
+  // nothing has been written to one of the tiers for options.patience, or at `until`.
+  bool Flush(TimePoint until = TimePoint::max());
   WriteQueueStats Stats() const;
 
  private:
@@ -98,7 +99,7 @@ class WriteQueue {
   };
 
   void Loop(size_t target) EXCLUDES(mutex_);
-  bool FlushLane(size_t target) EXCLUDES(mutex_);
+  bool FlushLane(size_t target, TimePoint until) EXCLUDES(mutex_);
   Item& Begin(size_t target) REQUIRES(mutex_);
   void PageRead(Item& item, size_t target) REQUIRES(mutex_);
   void End(Item& item, size_t target, const Status& status) REQUIRES(mutex_);
@@ -120,6 +121,8 @@ class WriteQueue {
   std::map<PageWorth, Item*> droppable_ GUARDED_BY(mutex_);
   size_t pages_ GUARDED_BY(mutex_) = 0;  // items that have one
   uint64_t next_number_ GUARDED_BY(mutex_) = 0;
+  bool gave_up_ GUARDED_BY(mutex_) = false;  // the last Flush
+  TimePoint stop_at_ GUARDED_BY(mutex_){};   // when stop_: nothing more is begun
   bool stop_ GUARDED_BY(mutex_) = false;
 
   std::vector<std::thread> threads_;
