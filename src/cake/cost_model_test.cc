@@ -72,6 +72,19 @@ TEST(ComputeCostTest, NoiseOutliersAndAColdStartDoNotMoveItMuch) {
   }
 }
 
+// A program that stood still once, early: what it would take then is no reason never to try again.
+TEST(ComputeCostTest, OneSliceThatTookFarTooLongIsNotBelievedTwoAre) {
+  ComputeCost cost;
+  cost.Add(0, 128, Seconds(6e-3));
+  cost.Add(128, 512, Seconds(3.7));
+  EXPECT_LT(cost.fit().SecondsFor(640, 512), 0.1);
+  for (int i = 0; i < 5; ++i) cost.Add(0, 512, Seconds(10e-3));
+  EXPECT_LT(cost.fit().SecondsFor(640, 512), 0.1);
+  cost.Add(512, 512, Seconds(1));
+  cost.Add(1024, 512, Seconds(1));
+  EXPECT_GT(cost.fit().SecondsFor(1024, 512), 0.3);
+}
+
 TEST(ComputeCostTest, FewSamplesAreSensible) {
   for (int n : {2, 3}) {
     ComputeCost cost;
@@ -183,6 +196,18 @@ TEST(TierCostTest, FollowsALinkThatBecomesFaster) {
   Burst(cost, now, 4, 0, 10e-3, 4);
   EXPECT_NEAR(cost.estimate().IntervalFor(1000), 10e-3, 1e-4);
   EXPECT_NEAR(cost.estimate().fixed_s, 0, 1e-4);
+}
+
+// A token bucket has saved up some bytes whenever nobody has loaded for a while.
+TEST(TierCostTest, ALinkThatLetsABurstPassIsAsFastAsItsGaps) {
+  TierCost cost;
+  TimePoint now{};
+  for (int i = 0; i < 4; ++i) {
+    Burst(cost, now, 20, -3e-3, 10e-3, 4);
+    EXPECT_NEAR(cost.estimate().IntervalFor(1000), 10e-3, 0.3e-3) << i;
+  }
+  Burst(cost, now, 1, -3e-3, 10e-3, 1);
+  EXPECT_NEAR(cost.estimate().IntervalFor(1000), 10e-3, 0.3e-3) << "as the next prompt begins";
 }
 
 TEST(TierCostTest, TheFirstReadAloneIsNotOverestimated) {
