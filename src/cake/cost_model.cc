@@ -292,8 +292,10 @@ void TierCost::AddGap(const Sample& gap) {
 void TierCost::AddBeside(double late_s, uint64_t chunks) {
   constexpr double kShare = 0.4;  // of what it was off by
   constexpr double kFew = 8;      // chunks, which tell little
+  constexpr double kFar = 10;     // times the most: not the lanes' doing at all
   if (chunks == 0) return;
   const double off_s = late_s / (static_cast<double>(chunks) + kFew);
+  if (off_s > kFar * kBesideMax_s) return;
   estimate_.beside_s = std::clamp(estimate_.beside_s + kShare * off_s, 0.0, kBesideMax_s);
 }
 
