@@ -13,13 +13,14 @@ import random
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ["KVCAKE_LIBRARY"] = sys.argv.pop(1)
 sys.path.insert(0, str(ROOT / "python"))
 import kvcake  # noqa: E402
 from kvcake.vllm import config, identity  # noqa: E402
-from kvcake.vllm.messages import WAIT, Progress, Report  # noqa: E402
+from kvcake.vllm.messages import WAIT, Alone, Progress, Report, Step  # noqa: E402
 from kvcake.vllm.planner import PATIENCE_STEPS, Planner, RequestKey  # noqa: E402
 from kvcake.vllm.worker import Worker  # noqa: E402
 
@@ -600,6 +601,46 @@ class PlannerTest(unittest.TestCase):
         self.assertEqual(planner.cap("r", 30, 12, running=True), 2, "advice that is old")
         self.hear(planner, 5, 10)
         self.assertEqual(planner.cap("r", 20, 22, running=True), 22, "with what follows it")
+
+
+    def test_a_step_that_is_one_prompts_is_learned_from_and_no_other(self):
+        planner = self.planner()
+        planner.add("s", list(range(9)), 9, RequestKey())
+        self.assertEqual(self.step(planner, 0, 24).alone, Alone("r", 0, 24))
+        blocks = lambda name: list(range(50))  # noqa: E731
+        self.assertEqual(planner.step({"r": (24, 42), "s": (8, 9)}, blocks, 19).alone,
+                         Alone("r", 24, 42))
+        self.assertIsNone(planner.step({"r": (24, 36), "s": (0, 8)}, blocks, 20).alone)
+        self.assertIsNone(self.step(planner, 42, 43).alone, "decoding")
+
+
+class LearnsTest(unittest.TestCase):
+    """What a step took, by a clock that is set."""
+
+    def setUp(self):
+        self.now, self.learned = 0.0, []
+        cache = unittest.mock.Mock(spec=kvcake.Cache)
+        cache.learn.side_effect = lambda *what: self.learned.append(what)
+        self.worker = Worker(cache, unittest.mock.Mock(), chunk_tokens=4, blocks_a_chunk=1,
+                             slice_chunks_max=4, clock=lambda: self.now)
+
+    def step(self, alone, seconds, copying=0.0):
+        self.worker.bind(Step(alone=alone, tokens=alone.end - alone.start if alone else 0))
+        self.worker._copying_s += copying
+        self.now += seconds
+        self.worker.computed()
+
+    def test_scheduling_is_part_of_it_idle_time_and_copies_are_not(self):
+        self.now = 10.0
+        self.step(Alone("r", 0, 16), 0.5)
+        self.now += 0.25  # vLLM schedules
+        self.step(Alone("r", 16, 32), 0.5)
+        self.now += 60.0  # nobody asks anything
+        self.step(Alone("s", 0, 16), 0.5)
+        self.step(Alone("s", 24, 32), 0.5, copying=0.25)
+        self.step(None, 9.0)
+        self.assertEqual(self.learned, [(0, 16, 0.5), (16, 16, 0.75), (0, 16, 0.5),
+                                        (24, 8, 0.25)])
 
 
 class IdentityTest(unittest.TestCase):

@@ -115,6 +115,10 @@ class Cache {
   Status Flush();
   // False: another thread waits.
   bool Wait(Seconds patience);
+  // What computing so many tokens after others took the caller.
+  void Learn(int prefix_tokens, int tokens, Seconds took) {
+    cost_.Add(prefix_tokens, tokens, took);
+  }
   CacheStats Stats() const;
 
  private:

@@ -357,6 +357,16 @@ int kvcake_wait(kvcake_cache cache, double timeout_s) {
   return Guarded([] { return Refuse(KVCAKE_BUSY, "another thread waits for this cache"); });
 }
 
+int kvcake_learn(kvcake_cache cache, int32_t prefix_tokens, int32_t tokens, double seconds) {
+  return WithCache(cache, [&](const Registry::Use& use) -> Status {
+    RETURN_IF_ERROR(CheckCount(prefix_tokens, 0, "prefix_tokens"));
+    RETURN_IF_ERROR(CheckCount(tokens, 1, "tokens"));
+    ASSIGN_OR_RETURN(const Seconds took, ReadSeconds(seconds, "seconds"));
+    use.cache().Learn(prefix_tokens, tokens, took);
+    return {};
+  });
+}
+
 int kvcake_stats(kvcake_cache cache, kvcake_stats_info* stats) {
   return WithCache(cache, [&](const Registry::Use& use) -> Status {
     RETURN_IF_ERROR(CheckOut(stats, "stats"));

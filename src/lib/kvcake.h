@@ -223,6 +223,11 @@ KVCAKE_API int kvcake_put(kvcake_cache cache, const kvcake_write* write);
  * written for a minute. */
 KVCAKE_API int kvcake_flush(kvcake_cache cache);
 
+/* What `tokens` after `prefix_tokens` of any prompt took the caller, alone: the planner learns from
+ * it what computing costs, as it does from kvcake_computed. Tell of each once. */
+KVCAKE_API int kvcake_learn(kvcake_cache cache, int32_t prefix_tokens, int32_t tokens,
+                            double seconds);
+
 /* ---- events and numbers */
 
 /* Sleeps until a chunk came or a restoration should be asked for its turn again, or for timeout_s.

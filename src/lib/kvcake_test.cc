@@ -255,6 +255,23 @@ TEST_F(LibraryTest, CostsAreKeptFromOneProcessToTheNext) {
   ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
 }
 
+// Nothing was claimed for a prompt of which nothing is stored, yet the next one knows what it took.
+TEST_F(LibraryTest, WhatTheCallerComputedOfOtherPromptsIsLearnedFrom) {
+  Open();
+  ASSERT_EQ(kvcake_learn(cache_, 0, 4 * kLibraryChunkTokens, 4e-3), KVCAKE_OK);
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 9), &restoration), KVCAKE_OK);
+  auto turn = Sized<kvcake_turn>();
+  do {
+    ASSERT_EQ(kvcake_claim_front(restoration, 4, 1, &turn), KVCAKE_OK);
+    if (turn.kind == KVCAKE_TURN_WAIT) {
+      ASSERT_EQ(kvcake_wait(cache_, turn.wait_s), KVCAKE_OK);
+    }
+  } while (turn.kind == KVCAKE_TURN_WAIT);
+  EXPECT_EQ(turn.count, 4) << "slices are of one chunk while nothing is known of compute";
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
 TEST_F(LibraryTest, AChildOfForkCannotTouchItsParentsCaches) {
   Open();
   kvcake_restoration restoration = 0;
