@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/available_memory.h"
+#include "base/change.h"
 #include "base/check.h"
 #include "base/dump_json.h"
 #include "cake/cost_file.h"
@@ -27,10 +29,13 @@ KvIdentity IdentityOf(const CacheOptions& options) {
 
 // As `kvcake store ls` shows it.
 std::string Describe(const KvIdentity& identity) {
-  nlohmann::ordered_json json;
-  json["model"] = identity.fields().front().second;
-  for (const auto& [name, value] : identity.fields()) json[name] = value;
-  return DumpJson(json, 2);
+  // Field by field: an object of nlohmann's wants memory to be destroyed, and ends the process
+  // where there is none.
+  std::string fields = "\"model\": " + DumpJson(nlohmann::json(identity.fields().front().second));
+  for (const auto& [name, value] : identity.fields()) {
+    fields += fmt::format(",\n  \"{}\": {}", name, DumpJson(nlohmann::json(value)));
+  }
+  return fmt::format("{{\n  {}\n}}", fields);
 }
 
 Status CheckMemory(const CacheOptions& options, const KvLayout& layout) {
@@ -95,16 +100,28 @@ void Cache::Wire() {
 }
 
 Cache::~Cache() {
-  {
+  MutexLock lock(mutex_);
+  CHECK(chunks_.empty() && restorations_.empty());
+}
+
+bool Cache::Settle() {
+  try {
+    {
+      MutexLock lock(mutex_);
+      if (lost_) return false;
+      const Change change(lost_);
+      for (auto& [number, opened] : restorations_) Finish(opened);
+      restorations_.clear();
+    }
+    if (options_.device.empty()) return true;
+    for (size_t i = 0; i < stores_.size(); ++i) {
+      SaveCosts(CostPathOf(i), {cost_, *restorer_, static_cast<int>(i)});
+    }
+  } catch (const std::bad_alloc&) {
     MutexLock lock(mutex_);
-    CHECK(chunks_.empty());
-    for (auto& [number, opened] : restorations_) Finish(opened);
-    restorations_.clear();
+    return !lost_;  // what was learnt may be learnt again
   }
-  if (!restorer_ || options_.device.empty()) return;
-  for (size_t i = 0; i < stores_.size(); ++i) {
-    SaveCosts(CostPathOf(i), {cost_, *restorer_, static_cast<int>(i)});
-  }
+  return true;
 }
 
 std::string Cache::CostPathOf(size_t store) const {
@@ -122,6 +139,8 @@ HeldIn Cache::Lookup(std::span<const ChunkKey> keys, Seconds patience) {
 
 Result<uint64_t> Cache::Begin(CacheRequest request) {
   MutexLock lock(mutex_);
+  RETURN_IF_ERROR(CheckNotLost());
+  const Change change(lost_);
   RETURN_IF_ERROR(keys_.Add(request.parent, request.keys));
   RestoreRequest restore{
       .keys = request.keys,
@@ -138,7 +157,15 @@ Result<uint64_t> Cache::Begin(CacheRequest request) {
   return number;
 }
 
+Status Cache::CheckNotLost() const {
+  if (!lost_) return {};
+  return Fail(ErrorCode::kCancelled,
+              "memory ran out in the midst of an earlier call, and the restorations of this cache "
+              "are lost: close it, and open another one");
+}
+
 Result<Cache::Opened*> Cache::Find(uint64_t restoration) {
+  RETURN_IF_ERROR(CheckNotLost());
   const auto it = restorations_.find(restoration);
   if (it == restorations_.end()) {
     return Fail(ErrorCode::kNotFound, "there is no such restoration, or it has ended");
@@ -167,6 +194,7 @@ void Cache::Finish(Opened& opened) {
 Status Cache::End(uint64_t restoration) {
   MutexLock lock(mutex_);
   ASSIGN_OR_RETURN(Opened* const opened, Find(restoration));
+  const Change change(lost_);
   Finish(*opened);
   restorations_.erase(restoration);
   return {};
@@ -193,6 +221,7 @@ CacheTurn Cache::Note(Opened& opened, const ComputeTurn& turn) {
 Result<CacheTurn> Cache::ClaimPlanned(uint64_t restoration, const ComputeBudget& budget) {
   MutexLock lock(mutex_);
   ASSIGN_OR_RETURN(Opened* const opened, FindUnclaimed(restoration));
+  const Change change(lost_);
   ComputeTurn turn = opened->restoration->NextTurn(budget);
   // What there is no memory to load into is computed, or nobody would ever make room.
   if (turn.kind == ComputeTurn::Kind::kWait && turn.lacks_pages &&
@@ -205,6 +234,7 @@ Result<CacheTurn> Cache::ClaimPlanned(uint64_t restoration, const ComputeBudget&
 Result<CacheTurn> Cache::Claim(uint64_t restoration, int chunks) {
   MutexLock lock(mutex_);
   ASSIGN_OR_RETURN(Opened* const opened, FindUnclaimed(restoration));
+  const Change change(lost_);
   return Note(*opened, opened->restoration->ClaimFront(chunks));
 }
 
@@ -218,6 +248,7 @@ Status Cache::Computed(uint64_t restoration, int chunks, Seconds took) {
     return Fail(ErrorCode::kInvalidArgument, "count is {}, but {} chunks are claimed", chunks,
                 opened->slice.count);
   }
+  const Change change(lost_);
   kvcake::Claim computed = std::exchange(opened->slice, {});
   computed.count = chunks;
   if (took.count() > 0 && chunks > 0) {
