@@ -183,13 +183,17 @@ int kvcake_open(const kvcake_options* options, kvcake_cache* cache) {
 
 int kvcake_close(kvcake_cache cache) {
   return Guarded([&] {
-    auto removed = Registry::Get().Remove(LibraryId::Decode(cache));
+    Registry& registry = Registry::Get();
+    auto removed = registry.Remove(LibraryId::Decode(cache));
     if (!removed) return Refuse(removed.error());
-    if (*removed == nullptr) {
+    if (removed->empty()) {
       return Refuse(KVCAKE_BUSY,
                     "chunks are acquired, or other threads are in calls: release them, and wait");
     }
-    removed->reset();
+    Cache& closed = *removed->mapped().cache;
+    if (closed.Settle()) return static_cast<int>(KVCAKE_OK);
+    registry.Keep(std::move(*removed));
+    static_cast<void>(closed.Flush());  // what waits is written all the same
     return static_cast<int>(KVCAKE_OK);
   });
 }

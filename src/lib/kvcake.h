@@ -35,8 +35,10 @@ enum {
   KVCAKE_NOT_FOUND = 3,
   KVCAKE_CORRUPT = 4,
   KVCAKE_IO = 5,
-  KVCAKE_FULL = 6, /* a limit was reached; the message names the option that sets it */
-  KVCAKE_CANCELLED = 7,
+  KVCAKE_FULL = 6, /* a limit was reached; the message names the option that sets it; or there is no
+                      memory */
+  KVCAKE_CANCELLED = 7, /* the cache's restorations are lost: one found no memory in the midst of a
+                           call */
   KVCAKE_TIMEOUT = 8,
   KVCAKE_BUSY = 9,    /* not now: the message says what has to happen before */
   KVCAKE_FORKED = 10, /* it was opened before a fork, by another process */

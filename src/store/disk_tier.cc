@@ -16,6 +16,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <new>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -120,7 +121,10 @@ DiskTier::~DiskTier() {
   upkeep_->Stop();
   looker_->Stop();
   reader_->Stop();
-  CountUsage(*context_, Stats());
+  try {
+    CountUsage(*context_, Stats());
+  } catch (const std::bad_alloc&) {  // counts only
+  }
 }
 
 std::string_view DiskTier::name() const { return context_->options.name; }

@@ -99,6 +99,8 @@ class WriteQueue {
   };
 
   void Loop(size_t target) EXCLUDES(mutex_);
+  // Once they have written what is queued.
+  void JoinThreads() EXCLUDES(mutex_);
   bool FlushLane(size_t target, TimePoint until) EXCLUDES(mutex_);
   Item& Begin(size_t target) REQUIRES(mutex_);
   void PageRead(Item& item, size_t target) REQUIRES(mutex_);
