@@ -111,6 +111,10 @@ void DiskReader::Loop() {
       } else {
         reads_.OnCompletion(completion);
       }
+      // What has come is verified for a while: the device reads the next meanwhile, and not after
+      // the last of those that came together.
+      (void)TakeWork();
+      reads_.Start();
     }
   }
 }
