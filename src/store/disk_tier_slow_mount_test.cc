@@ -26,6 +26,10 @@ class SlowFileSystem : public FaultyFileSystem {
     together_ = together;
     came_ = 0;
   }
+  int came() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return came_;
+  }
   // Whether all calls found the others.
   bool met() const { return met_; }
 
@@ -116,6 +120,32 @@ TEST_F(DiskTierSlowMountTest, WhoDoesNotWantToKnowMoreEndsTheLook) {
                            }}));
   tier_.reset();
   EXPECT_EQ(heard, 1);
+}
+
+TEST_F(DiskTierSlowMountTest, WritesStandBackWhileAChunkIsRead) {
+  options_.write_turns = {.share = 1e-9, .linger = Seconds(0), .wait_max = Seconds(1e6)};
+  Open();
+  const auto put = [&](size_t i) {
+    return PutChunk(*tier_, options_.layout, chain_[i], ParentOf(chain_, i)).has_value();
+  };
+  ASSERT_TRUE(put(0));
+  fs_.Set({.read_stall = 1});
+  const size_t read = reads_.Start(*tier_, options_.layout, chain_[0], Root());
+  ASSERT_TRUE(Eventually([&] { return fs_.faults() > 0; }));
+  ASSERT_TRUE(put(1)) << "one has its turn";
+  fs_.Expect(0, 0);
+  std::atomic<bool> released{false}, waited{false};
+  std::thread writer([&] {
+    EXPECT_TRUE(put(2));
+    waited = released.load();
+  });
+  EXPECT_TRUE(Eventually([&] { return fs_.came() >= 3; })) << "before its turn it looks around";
+  released = true;
+  fs_.Set({});
+  fs_.ReleaseStalled();
+  writer.join();
+  EXPECT_TRUE(waited);
+  EXPECT_TRUE(reads_.Wait(read).status);
 }
 
 TEST_F(DiskTierSlowMountTest, ScansAreCounted) {
