@@ -55,6 +55,7 @@ class ChunkRun {
                                                 uint64_t bytes, NumericPath path) {
     std::unique_ptr<ChunkRun> run(new ChunkRun);
     ASSIGN_OR_RETURN(PageMemory memory, PageMemoryOf(path));
+    run->dir_ = dir;
     run->root_ = KvIdentity().Add("bench", static_cast<int64_t>(chunk_bytes)).Root();
     RuntimeTiersOptions tiers;
     tiers.shared.layout = LayoutOf(chunk_bytes);
@@ -80,6 +81,7 @@ class ChunkRun {
 
   Result<Rate> Write() {
     for (const ChunkKey& key : keys_) RETURN_IF_ERROR(tier().Evict(key));
+    SettleFileSystem(dir_);
     const Stopwatch watch;
     RETURN_IF_ERROR(BesideWritesOf(keys_, [] { return Status(); }));
     return watch.Of(bytes());
@@ -95,6 +97,7 @@ class ChunkRun {
   // While as many other chunks wait to be written.
   Result<Rate> ReadBesideWrites() {
     for (const ChunkKey& key : others_) RETURN_IF_ERROR(tier().Evict(key));
+    SettleFileSystem(dir_);
     Rate rate;
     RETURN_IF_ERROR(BesideWritesOf(others_, [&]() -> Status {
       ASSIGN_OR_RETURN(rate, Read());
@@ -138,6 +141,7 @@ class ChunkRun {
   ChunkRun() = default;
   Tier& tier() const { return *tiers_->stores()[0]; }
 
+  std::string dir_;
   ChunkKey root_;
   std::unique_ptr<PagePool> pool_;
   std::unique_ptr<RuntimeTiers> tiers_;  // one, whose reads land in the pool
