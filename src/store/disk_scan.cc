@@ -33,6 +33,7 @@ void DiskScan::RunIfChanged() {
 }
 
 void DiskScan::Run(int threads) {
+  const TimedCall timed(context_.scans);
   const DiskTierOptions& options = context_.options;
   const uint64_t page_bytes = context_.page_bytes();
   Catalogue& files = context_.index.files();

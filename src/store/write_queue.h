@@ -24,7 +24,7 @@ using WriteTargets = std::bitset<2>;
 struct WriteQueueOptions {
   size_t pages_max = 4096;  // of chunks that wait or are being written, to whichever tier
   // Threads that write to each tier; no more than the tier has use for.
-  std::array<int, 2> threads = {8, 2};
+  std::array<int, 2> threads = {12, 2};
   Seconds patience{60};  // with a tier whose writes do not return
 };
 
