@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "codec/codec.h"
+#include "codec/codec_testing.h"
 
 using namespace kvcake;
 
@@ -21,11 +21,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // Memory of exactly their sizes, so that the sanitizer sees what is beyond.
   std::vector<std::byte> part(size - kHeadBytes);
   if (!part.empty()) std::memcpy(part.data(), data + kHeadBytes, part.size());
+  const auto tables = NaturalTables(row, layout);
+  const CodecSpec spec{.layout = layout, .tables = tables ? &*tables : nullptr};
+  const SlabPlace place{.layer = 0, .position = data[3]};
   std::vector<uint16_t> first;
   bool good = false;
   for (const CodecIsa isa : CodecIsas()) {
     std::vector<uint16_t> slab(2 * layout.plane_elements());
-    const Status status = row.make(layout, isa)->Decode(part, slab);
+    const Status status = row.make(spec, isa).value()->Decode(place, part, slab);
     CHECK(status || status.error().code == ErrorCode::kCorrupt);
     if (isa == CodecIsa::kPortable) {
       first = slab;
@@ -35,11 +38,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CHECK(!good || slab == first);
   }
   if (!good || row.lossy) return 0;
-  const auto codec = MakeCodec(row.codec, layout);
+  const auto codec = MakeCodec(row.codec, spec).value();
   std::vector<std::byte> again(codec->part_bytes_max());
-  const auto bytes = codec->Encode(first, again);
+  const auto bytes = codec->Encode(place, first, again);
   CHECK(bytes && *bytes <= again.size());
   std::vector<uint16_t> decoded(first.size());
-  CHECK(codec->Decode(std::span(again).first(*bytes), decoded) && decoded == first);
+  CHECK(codec->Decode(place, std::span(again).first(*bytes), decoded) && decoded == first);
   return 0;
 }

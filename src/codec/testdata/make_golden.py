@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Writes slab.bin, its parts lossless.part and int8.part, and int8.slab, the numbers of the latter
-(needs numpy from PyPI): the codecs of docs/format.md a second time, from that page alone. Its layout
-is that of golden_test.cc."""
+"""Writes slab.bin, its part NAME.part of each codec, the numbers NAME.slab of the parts that lose
+something, and NAME.tables where a codec has tables (needs numpy and xxhash from PyPI): the codecs of
+docs/format.md a second time, from that page alone. Its layout is that of golden_test.cc."""
 import pathlib
+import struct
 
 import numpy as np
+import xxhash
 
 HEADS, TOKENS, CHANNELS = 2, 160, 24
 BLOCK_TOKENS_MAX = 128
@@ -99,6 +101,70 @@ def int8(slab: np.ndarray) -> tuple[bytes, np.ndarray]:
     return part, nearest(np.concatenate([decoded.ravel(), decoded_values.ravel()]))
 
 
+def tables_file(codec: int, body: bytes) -> bytes:
+    rest = struct.pack("<IHHIIIIQ", 1, codec, 1, 1, HEADS, CHANNELS, 0, len(body)) + body
+    return b"KVTABL\x1a\n" + xxhash.xxh3_64_intdigest(rest).to_bytes(8, "little") + rest
+
+
+LANES = 16
+RANS_BITS = 12
+
+
+class CacheGen:
+    """Distributions of no model, but each level occurs: a bell around 0, wider for later channels."""
+
+    MOST = (15, 7)  # of K and V
+
+    def __init__(self, slab: np.ndarray):
+        numbers = widen(slab).reshape(2, HEADS * TOKENS * CHANNELS)
+        self.first_step = [nearest(x.max() / m / np.float32(2**10)) for x, m in zip(numbers, self.MOST)]
+        self.counts = [[self.bell(m, 0.3 + 2.5 * c / CHANNELS) for c in range(HEADS * CHANNELS)]
+                       for m in self.MOST]
+
+    @staticmethod
+    def bell(most: int, width: float) -> list[int]:
+        shape = np.exp(-0.5 * (np.arange(-most, most + 1) / most / width * 3) ** 2)
+        counts = np.maximum(1, np.floor(shape / shape.sum() * 2**RANS_BITS)).astype(int)
+        counts[most] += 2**RANS_BITS - counts.sum()
+        return counts.tolist()
+
+    def tables(self) -> bytes:
+        body = b""
+        for most, step, counts in zip(self.MOST, self.first_step, self.counts):
+            body += struct.pack("<HH", most, int(step)) + np.array(counts, "<u2").tobytes()
+        return tables_file(3, body)
+
+    def part(self, slab: np.ndarray) -> tuple[bytes, np.ndarray]:
+        """The part, and the numbers that it stands for."""
+        codes, symbols, decoded = b"", [], []
+        for plane, most in zip(range(2), self.MOST):
+            x = widen(slab).reshape(2, HEADS, TOKENS, CHANNELS)[plane]
+            steps = nearest(widen(self.first_step[plane]).astype(float) * 2 ** (np.arange(256) / 16))
+            needed = np.abs(x).max(axis=(0, 2)) / np.float32(most)
+            code = np.searchsorted(widen(steps), needed, side="left")
+            assert code.max() < 256
+            step = widen(steps[code])[None, :, None]
+            n = np.rint(x / step).clip(-most, most)
+            codes += code.astype(np.uint8).tobytes()
+            symbols.append((n + most).astype(int).transpose(0, 2, 1).reshape(-1, TOKENS))
+            decoded.append((n.astype(np.int8).astype(np.float32) * step).ravel())  # no -0
+        return padded(codes) + padded(self.rans(symbols)), nearest(np.concatenate(decoded))
+
+    def rans(self, symbols: list[np.ndarray]) -> bytes:
+        states, words = [2**16] * LANES, []
+        for plane in (1, 0):
+            for channel in reversed(range(HEADS * CHANNELS)):
+                counts = self.counts[plane][channel]
+                for token in reversed(range(TOKENS)):
+                    s = symbols[plane][channel, token]
+                    first, count, x = sum(counts[:s]), counts[s], states[token % LANES]
+                    if x >= count << (32 - RANS_BITS):
+                        words.append(x & 0xFFFF)
+                        x >>= 16
+                    states[token % LANES] = (x // count << RANS_BITS) + x % count + first
+        return np.array(states, "<u4").tobytes() + np.array(words[::-1], "<u2").tobytes()
+
+
 def main() -> None:
     rng = np.random.default_rng(1)
     shape = (HEADS, TOKENS, CHANNELS)
@@ -116,6 +182,11 @@ def main() -> None:
     part, numbers = int8(slab)
     (here / "int8.part").write_bytes(part)
     (here / "int8.slab").write_bytes(numbers.tobytes())
+    cachegen = CacheGen(slab)
+    (here / "cachegen.tables").write_bytes(cachegen.tables())
+    part, numbers = cachegen.part(slab)
+    (here / "cachegen.part").write_bytes(part)
+    (here / "cachegen.slab").write_bytes(numbers.tobytes())
 
 
 main()
