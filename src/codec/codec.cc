@@ -4,6 +4,7 @@
 #include "base/cpu.h"
 #include "codec/cachegen.h"
 #include "codec/int8.h"
+#include "codec/kvquant.h"
 #include "codec/lossless.h"
 
 namespace kvcake {
@@ -14,6 +15,7 @@ constexpr CodecRow kRows[] = {
     {Codec::kLossless, "lossless", /*lossy=*/false, MakeLosslessCodec, nullptr},
     {Codec::kInt8, "int8", /*lossy=*/true, MakeInt8Codec, nullptr},
     {Codec::kCacheGen, "cachegen", /*lossy=*/true, MakeCacheGenCodec, FitCacheGen},
+    {Codec::kKvQuant3, "kvquant3", /*lossy=*/true, MakeKvQuant3Codec, FitKvQuant3},
 };
 
 }  // namespace

@@ -276,6 +276,7 @@ TEST(CodecTable, NumbersNeverChange) {
   EXPECT_EQ(number("lossless"), 1);
   EXPECT_EQ(number("int8"), 2);
   EXPECT_EQ(number("cachegen"), 3);
+  EXPECT_EQ(number("kvquant3"), 4);
 }
 
 }  // namespace

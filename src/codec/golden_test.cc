@@ -15,7 +15,6 @@ namespace {
 
 constexpr KvLayout kGoldenLayout = {
     .layers = 1, .kv_heads = 2, .head_dim = 24, .chunk_tokens = 160};
-constexpr SlabPlace kGoldenPlace = {.layer = 0, .position = 0};
 
 std::vector<std::byte> Golden(const std::string& name) {
   std::ifstream file(SourceDir() + "/src/codec/testdata/" + name, std::ios::binary);
@@ -34,8 +33,10 @@ std::vector<uint16_t> GoldenSlab(const std::string& name) {
 }
 
 // The files of a codec: NAME.part, NAME.slab where it loses something, NAME.tables where it has
-// some.
-void ExpectGolden(const std::string& name) {
+// some; of another position than 0, NAME-POSITION.part and NAME-POSITION.slab.
+void ExpectGolden(const std::string& name, int64_t position = 0) {
+  const SlabPlace place{.layer = 0, .position = position};
+  const std::string file = position == 0 ? name : fmt::format("{}-{}", name, position);
   const CodecRow& row = **CodecNamed(name);
   const std::string dir = SourceDir() + "/src/codec/testdata/";
   std::optional<CodecTables> tables;
@@ -44,15 +45,19 @@ void ExpectGolden(const std::string& name) {
       MakeCodec(row.codec, {.layout = kGoldenLayout, .tables = tables ? &*tables : nullptr})
           .value();
   std::vector<std::byte> part(codec->part_bytes_max());
-  part.resize(codec->Encode(kGoldenPlace, GoldenSlab("slab.bin"), part).value());
-  EXPECT_EQ(part, Golden(name + ".part"));
+  part.resize(codec->Encode(place, GoldenSlab("slab.bin"), part).value());
+  EXPECT_EQ(part, Golden(file + ".part"));
   std::vector<uint16_t> decoded(2 * kGoldenLayout.plane_elements());
-  ASSERT_TRUE(codec->Decode(kGoldenPlace, Golden(name + ".part"), decoded));
-  EXPECT_EQ(decoded, GoldenSlab(row.lossy ? name + ".slab" : "slab.bin"));
+  ASSERT_TRUE(codec->Decode(place, Golden(file + ".part"), decoded));
+  EXPECT_EQ(decoded, GoldenSlab(row.lossy ? file + ".slab" : "slab.bin"));
 }
 
 TEST(Golden, LosslessIsWhatTheSpecificationSays) { ExpectGolden("lossless"); }
 TEST(Golden, Int8IsWhatTheSpecificationSays) { ExpectGolden("int8"); }
+TEST(Golden, KvQuant3IsWhatTheSpecificationSays) {
+  ExpectGolden("kvquant3");
+  ExpectGolden("kvquant3", 4096);
+}
 TEST(Golden, CacheGenIsWhatTheSpecificationSays) { ExpectGolden("cachegen"); }
 
 }  // namespace
