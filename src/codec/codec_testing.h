@@ -1,13 +1,14 @@
-// Slabs like those of a model, for tests of codecs.
+// Slabs like those of a model, and tables fitted to them, for tests of codecs.
 #pragma once
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <vector>
 
-#include "kv/kv_layout.h"
+#include "codec/codec.h"
 
 namespace kvcake {
 
@@ -48,6 +49,23 @@ inline std::vector<uint16_t> AnySlab(const KvLayout& layout, uint64_t seed) {
   std::vector<uint16_t> slab(2 * layout.plane_elements());
   for (uint16_t& value : slab) value = static_cast<uint16_t>(rng());
   return slab;
+}
+
+// The default tables of a codec that has some, fitted to natural slabs.
+inline std::optional<CodecTables> NaturalTables(const CodecRow& row, const KvLayout& layout) {
+  if (row.fit == nullptr) return {};
+  constexpr int kChunks = 2;
+  std::vector<std::vector<uint16_t>> slabs;
+  for (int i = 0; i < kChunks * layout.layers; ++i) slabs.push_back(NaturalSlab(layout, 100 + i));
+  KvSample sample{.layout = layout, .positions = {}, .inverse_frequencies = {}, .slab = {}};
+  for (int i = 0; i < kChunks; ++i) sample.positions.push_back(int64_t{i} * layout.chunk_tokens);
+  for (int i = 0; i < layout.head_dim / 2; ++i) {
+    sample.inverse_frequencies.push_back(std::pow(10000.f, -2.f * i / layout.head_dim));
+  }
+  sample.slab = [&](size_t chunk, int layer) -> std::span<const uint16_t> {
+    return slabs[chunk * layout.layers + layer];
+  };
+  return row.fit(sample)[0];
 }
 
 }  // namespace kvcake

@@ -47,7 +47,7 @@ class Int8Codec : public LayerCodec {
 
   uint64_t part_bytes_max() const override { return values_at() + plane_bytes(); }
 
-  Result<uint64_t> Encode(std::span<const uint16_t> slab,
+  Result<uint64_t> Encode(const SlabPlace&, std::span<const uint16_t> slab,
                           std::span<std::byte> part) const override {
     CHECK(slab.size() == 2 * plane_values() && part.size() >= part_bytes_max());
     std::memset(part.data(), 0, part_bytes_max());
@@ -66,7 +66,8 @@ class Int8Codec : public LayerCodec {
     return part_bytes_max();
   }
 
-  Status Decode(std::span<const std::byte> part, std::span<uint16_t> slab) const override {
+  Status Decode(const SlabPlace&, std::span<const std::byte> part,
+                std::span<uint16_t> slab) const override {
     CHECK(slab.size() == 2 * plane_values());
     if (part.size() != part_bytes_max()) {
       return Fail(ErrorCode::kCorrupt, "a part of codec int8 has {} bytes, must have {}",
@@ -188,8 +189,8 @@ class Int8Codec : public LayerCodec {
 
 }  // namespace
 
-std::unique_ptr<LayerCodec> MakeInt8Codec(const KvLayout& layout, CodecIsa isa) {
-  return std::make_unique<Int8Codec>(layout, isa);
+Result<std::unique_ptr<LayerCodec>> MakeInt8Codec(const CodecSpec& spec, CodecIsa isa) {
+  return std::make_unique<Int8Codec>(spec.layout, isa);
 }
 
 }  // namespace kvcake
