@@ -134,12 +134,15 @@ TEST_F(DiskTierSlowMountTest, WritesStandBackWhileAChunkIsRead) {
   ASSERT_TRUE(Eventually([&] { return fs_.faults() > 0; }));
   ASSERT_TRUE(put(1)) << "one has its turn";
   fs_.Expect(0, 0);
-  std::atomic<bool> released{false}, waited{false};
+  std::atomic<bool> released{false}, waited{false}, written{false};
   std::thread writer([&] {
     EXPECT_TRUE(put(2));
     waited = released.load();
+    written = true;
   });
   EXPECT_TRUE(Eventually([&] { return fs_.came() >= 3; })) << "before its turn it looks around";
+  // A write that does not stand back ends meanwhile.
+  for (int i = 0; i < 100 && !written; ++i) std::this_thread::sleep_for(Seconds(1e-3));
   released = true;
   fs_.Set({});
   fs_.ReleaseStalled();
