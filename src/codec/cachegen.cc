@@ -53,10 +53,12 @@ class RansWriter {
     states_[lane] = (state / count << kRansBits) + state % count + first;
   }
   uint64_t bytes() const { return kStatesBytes + words_.size() * sizeof(uint16_t); }
-  void Write(uint8_t* out) {
+  void Write(uint8_t* out) const {
     std::memcpy(out, states_.data(), kStatesBytes);
-    std::reverse(words_.begin(), words_.end());
-    std::memcpy(out + kStatesBytes, words_.data(), words_.size() * sizeof(uint16_t));
+    out += kStatesBytes;
+    for (auto word = words_.rbegin(); word != words_.rend(); ++word, out += sizeof(*word)) {
+      std::memcpy(out, &*word, sizeof(*word));
+    }
   }
 
  private:

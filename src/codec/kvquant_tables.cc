@@ -1,9 +1,7 @@
 #include "codec/kvquant_tables.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <span>
 
 namespace kvcake {
@@ -13,8 +11,9 @@ constexpr float kMost = 0x1p60f;  // of any number, so that their products stay 
 
 // The next numbers of a body; false where one is too large, or none.
 bool Read(std::span<const std::byte>* body, std::span<float> to) {
-  std::memcpy(to.data(), body->data(), to.size_bytes());
-  *body = body->subspan(to.size_bytes());
+  const auto bytes = std::as_writable_bytes(to);
+  std::copy_n(body->begin(), bytes.size(), bytes.begin());
+  *body = body->subspan(bytes.size());
   return std::all_of(to.begin(), to.end(), [](float x) { return std::abs(x) < kMost; });
 }
 
