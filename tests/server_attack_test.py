@@ -43,6 +43,7 @@ class FramingTest(ServerTest):
             self.refused(f"{HOST}Transfer-Encoding: {coding}\r\n", body)
         self.refused(f"{HOST}Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n", CHUNKS)
         self.refused(f"{HOST}Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n", CHUNKS)
+        self.refused(f"{HOST}Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", CHUNKS)
         self.refused(f"{HOST}Transfer-Encoding:\r\n gzip,\r\n chunked\r\n", CHUNKS)
         self.taken(f"{HOST}Transfer-Encoding: Chunked\r\n", CHUNKS)
 

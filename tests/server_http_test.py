@@ -123,6 +123,7 @@ class HttpTest(ServerTest):
         self.assertEqual(warmed["cached_tokens"], 0)
         cached = self.server.post("/v1/completions", body)["usage"]["prompt_tokens_details"]
         self.assertGreater(cached["cached_tokens"], 200)
+        eventually(lambda: self.server.metric("kvcake_writes_in_flight") == 0, "chunks written")
         self.server.post("/cache/reset", {})
         self.assertEqual(self.server.metric("kvcake_pages", state="cached"), 0)
         # What memory has forgotten, the store still has.

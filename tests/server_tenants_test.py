@@ -94,6 +94,8 @@ class ShareTest(TenantsTest):
         slow.write_text(json.dumps({**profile, "c0": 0.02}))  # so that ann's go on
         server = self.start("--api-key-file", str(self.keys), "--max-num-seqs", "2", "--queue-max",
                             "6", "--tenant-running-max", "1", "--emulate", str(slow))
+        several = {"prompt": PROMPT, "n": 5}  # more than a tenant's share can ever be
+        server.post("/v1/completions", several, status=400, headers=bearer("key-a"))
         streams = [self.begin(server, "key-a", self.LONG) for _ in range(4)]
         eventually(lambda: self.open(server, "ann") == 4, "all of ann's")
         error = self.error(server, "/v1/completions", "key-a", 400)  # no prompt
@@ -104,9 +106,11 @@ class ShareTest(TenantsTest):
         self.assertRegex(error["message"], "4 requests of ann are .*--tenant-requests-max")
         self.assertEqual(server.metric("kvcake_tenant_refused_total", tenant="ann"), 1)
         # One of ann's runs and three wait; bob's do not.
-        for _ in range(3):
-            self.cached(server, "key-b")
+        cached = sum(self.cached(server, "key-b") for _ in range(3))
         self.assertEqual(self.open(server, "ann"), 4)
+        self.assertGreater(cached, 0)
+        self.assertEqual(server.metric("kvcake_tenant_cached_tokens_total", tenant="bob"), cached)
+        self.assertEqual(server.metric("kvcake_tenant_generation_tokens_total", tenant="bob"), 3)
         self.assertEqual(server.metric("kvcake_tenant_answers_total", tenant="bob"), 3)
         self.assertEqual(server.metric("kvcake_tenant_answers_total", tenant="ann"), 0)
         _, _, text = server.request("GET", "/metrics")
