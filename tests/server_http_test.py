@@ -29,12 +29,12 @@ def curl(*arguments):
 class Raw:
     """A socket that says what it likes."""
 
-    def __init__(self, server, receive_buffer=None):
+    def __init__(self, server, receive_buffer=None, port=None):
         self.socket = socket.socket()
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(WAIT_S)
-        self.socket.connect((server.host, server.port))
+        self.socket.connect((server.host, port or server.port))
 
     def __enter__(self):
         return self
@@ -323,7 +323,11 @@ class KeysTest(OwnServersTest):
             status, answered, content = server.request("POST", "/v1/completions", "{}", headers)
             self.assertEqual((status, answered["WWW-Authenticate"]), (401, "Bearer"))
             self.assertEqual(json.loads(content)["error"]["code"], "invalid_api_key")
-        self.assertEqual(server.request("GET", "/v1/models")[0], 401)
+        for path in ("/v1/models", "/v1/models/demo"):
+            self.assertEqual(server.request("GET", path)[0], 401, path)
+        for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize",
+                     "/cache/warm", "/cache/reset"):
+            self.assertEqual(server.request("POST", path, "{}")[0], 401, path)
         self.assertEqual(server.request("GET", "/health")[0], 200)
         self.assertEqual([cached(server, key) for key in ("key-a", "key-b", "shared")], [0, 0, 0])
         self.assertGreater(cached(server, "key-a2"), 0)

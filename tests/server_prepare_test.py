@@ -93,7 +93,7 @@ class OwnQueuesTest(OwnServersTest):
     def test_large_requests_take_no_place_of_small_ones(self):
         server = self.start("--tokenizer-queue-max", "2")  # one that was answered may still count
         self.keep_full(server, ("/tokenize", "/v1/completions"), {})
-        for _ in range(20):
+        for _ in range(10):
             server.post("/v1/completions", SMALL)
             server.post("/tokenize", {"prompt": "Once"})
 
@@ -104,7 +104,7 @@ class OwnQueuesTest(OwnServersTest):
             server = self.start("--tokenizer-queue-max", "4", "--api-key-file", keys.name)
         ann, bob = ({"Authorization": "Bearer key-" + key} for key in "ab")
         self.keep_full(server, ("/tokenize", "/v1/completions"), ann)
-        for _ in range(5):
+        for _ in range(3):
             server.post("/tokenize", BIG, status=400, headers=bob)
             server.post("/v1/completions", BIG, status=400, headers=bob)
 

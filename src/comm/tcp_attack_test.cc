@@ -174,6 +174,16 @@ TEST(TcpAttackTest, WhatALeaderHasSaidCannotBePlayedBack) {
   ExpectAChain(worker);
 }
 
+// Not whoever has taken over its connection.
+TEST(TcpAttackTest, AWorkerThatIsReadyGoesOnAtItsLeadersWordOnly) {
+  Waiting worker(WithKey(Ours()));
+  Caller leader(worker);
+  ASSERT_EQ(leader.Call(Ours(), {"127.0.0.1:1"}), Answer::kReady);
+  leader.Say("go " + std::string(64, '0') + "\n");
+  EXPECT_EQ(leader.Heard(), "") << "it has hung up";
+  ExpectAChain(worker);
+}
+
 // The roster, the rank and what the leader runs: all that a call says.
 TEST(TcpAttackTest, ACallThatIsChangedOnItsWayIsRefused) {
   for (const auto& [what, with] :

@@ -30,11 +30,14 @@ bool Fails() {
 
 }  // namespace
 
-// The whole test program's; those for arrays and without exceptions call it.
+// The whole test program's. Those for arrays are as they were.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   void* const memory = Fails() ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
+}
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return Fails() ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
