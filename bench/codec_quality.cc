@@ -320,7 +320,7 @@ class CodecQuality {
     return row;
   }
 
-  // Of all that was asked.
+  // Right answers as a share of all that was asked.
   double Percent(const std::vector<int>& right) const {
     return 100.0 * std::accumulate(right.begin(), right.end(), 0) /
            std::max(1, std::accumulate(asked_.begin(), asked_.end(), 0));

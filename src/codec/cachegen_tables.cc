@@ -8,7 +8,7 @@
 namespace kvcake {
 namespace {
 
-// Of each plane, before its counts.
+// What comes before the counts of each plane.
 struct PlaneHead {
   uint16_t most, first_step;
 };

@@ -40,7 +40,7 @@ struct Made {
   KvLayout layout;
 };
 
-// Of each row, or of those with tables only.
+// The codecs of each row, or of those with tables only.
 std::vector<Made> AllMade(bool with_tables = false) {
   std::vector<Made> made;
   for (const CodecRow& row : CodecRows()) {

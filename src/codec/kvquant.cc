@@ -235,7 +235,7 @@ class KvQuantCodec : public LayerCodec {
         if (bits > 0xff) to[3 * c / 8 + 1] |= static_cast<uint8_t>(bits >> 8);
       }
     }
-    // Of each block those with the largest errors, of those as large the first.
+    // The outliers of a block are those with the largest errors, the first of those as large.
     uint8_t* indexes = out + OutliersAt(plane);
     uint8_t* kept = indexes + 2 * outliers_;
     std::vector<uint32_t> order;

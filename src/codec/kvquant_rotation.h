@@ -9,7 +9,7 @@ namespace kvcake {
 
 class KvQuantRotation {
  public:
-  // Of chunks of so many tokens, and heads of twice as many channels as there are frequencies
+  // Turns chunks of so many tokens, and heads of twice as many channels as there are frequencies
   // (radians a token); a last odd channel is not turned.
   KvQuantRotation(std::span<const float> inverse_frequencies, uint64_t tokens);
 

@@ -16,7 +16,7 @@ struct KvQuantLayer {
   // A key is offset + scale * centroid, of its channel: [kv_head][channel]. A value has its
   // token's.
   std::vector<float> key_offsets, key_scales;
-  // Of keys and of values, in order.
+  // Those of keys, then of values, each in order.
   std::array<std::array<float, kKvQuantCentroids>, 2> centroids = {};
 };
 

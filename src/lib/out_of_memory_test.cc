@@ -12,7 +12,7 @@
 
 namespace {
 
-// Of this thread. Threads of the library go on as they are.
+// Counts this thread's allocations. Threads of the library go on as they are.
 thread_local int64_t allocations_left = -1;  // until one fails; negative: none does
 thread_local bool all_after = false;         // those that come after it fail, too
 thread_local bool failed = false;            // one has

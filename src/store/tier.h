@@ -92,7 +92,8 @@ struct TierStats {
   std::optional<uint64_t> free_bytes = {};  // of the file system, where there is one
   uint64_t reads_overdue = 0;  // in flight for longer than the tier thinks sane; their buffers are
                                // still the kernel's
-  // Of a directory: files opened to be read, files looked for by name, and walks through all of it.
+  // Calls on a directory: files opened to be read, files looked for by name, and walks through all
+  // of it.
   CallTotals opens = {};
   CallTotals looks = {};
   CallTotals scans = {};
