@@ -6,10 +6,10 @@ the plugin with "load", the plugin with "cake". Documents are stored first; the 
 holds little more than one, so that each is loaded anew. Rows: {"model", "tokens", "ratio", "policy",
 "ttft_s", "ttfts_s", "bound_s", "loaded_tokens", "answers_equal", "tokens_equal",
 "logprob_difference_max"}, where ratio is the time to load over that to compute, 0 the disk as it
-is; answers are equal when the tokens are and log probabilities differ by 0.005 at most. The bound is
-the best split of the measured compute curve and the rate, plus what a prompt takes that vLLM's prefix
-cache has. With --pairs: {"test": "nothing stored"} rows, the plugin over vLLM alone, each pair one
-after the other, with a 95% interval of the mean.
+is; answers are equal when the tokens are and log probabilities differ by 0.005 at most. The bound
+is the best split of the measured compute curve and the rate, plus what a prompt takes that vLLM's
+prefix cache has. With --pairs: {"test": "nothing stored"} rows, the plugin over vLLM alone, each
+pair one after the other, with a 95% interval of the mean.
 """
 import argparse
 import contextlib

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes slab.bin, its part NAME.part of each codec, the numbers NAME.slab of the parts that lose
-something, and NAME.tables where a codec has tables (needs numpy and xxhash from PyPI): the codecs of
-docs/format.md a second time, from that page alone. Its layout is that of golden_test.cc."""
+something, and NAME.tables where a codec has tables (needs numpy and xxhash from PyPI): the codecs
+of docs/format.md a second time, from that page alone. Its layout is that of golden_test.cc."""
 import math
 import pathlib
 import struct
@@ -112,13 +112,15 @@ RANS_BITS = 12
 
 
 class CacheGen:
-    """Distributions of no model, but each level occurs: a bell around 0, wider for later channels."""
+    """Distributions of no model, but each level occurs: a bell around 0, wider for later
+    channels."""
 
     MOST = (15, 7)  # of K and V
 
     def __init__(self, slab: np.ndarray):
         numbers = widen(slab).reshape(2, HEADS * TOKENS * CHANNELS)
-        self.first_step = [nearest(x.max() / m / np.float32(2**10)) for x, m in zip(numbers, self.MOST)]
+        self.first_step = [nearest(x.max() / m / np.float32(2**10))
+                           for x, m in zip(numbers, self.MOST)]
         self.counts = [[self.bell(m, 0.3 + 2.5 * c / CHANNELS) for c in range(HEADS * CHANNELS)]
                        for m in self.MOST]
 
@@ -140,7 +142,8 @@ class CacheGen:
         codes, symbols, decoded = b"", [], []
         for plane, most in zip(range(2), self.MOST):
             x = widen(slab).reshape(2, HEADS, TOKENS, CHANNELS)[plane]
-            steps = nearest(widen(self.first_step[plane]).astype(float) * 2 ** (np.arange(256) / 16))
+            first_step = widen(self.first_step[plane]).astype(float)
+            steps = nearest(first_step * 2 ** (np.arange(256) / 16))
             needed = np.abs(x).max(axis=(0, 2)) / np.float32(most)
             code = np.searchsorted(widen(steps), needed, side="left")
             assert code.max() < 256
@@ -202,11 +205,13 @@ class KvQuant3:
         keys = np.concatenate([x * cosine + y * sine, y * cosine - x * sine], axis=2)
         wide = planes[1].astype(np.float64)
         offset = nearest(wide.mean(axis=(0, 2)))
-        scale = nearest(np.sqrt(((wide - wide.mean(axis=(0, 2))[None, :, None]) ** 2).mean(axis=(0, 2))))
+        spread = wide - wide.mean(axis=(0, 2))[None, :, None]
+        scale = nearest(np.sqrt((spread ** 2).mean(axis=(0, 2))))
         offset[:first] = scale[:first] = 0
         part = padded(offset.tobytes() + scale.tobytes())
         k = self.plane(keys, self.offsets[:, None, :], self.scales[:, None, :], 0, first)
-        v = self.plane(planes[1], widen(offset)[None, :, None], widen(scale)[None, :, None], 1, first)
+        v = self.plane(planes[1], widen(offset)[None, :, None], widen(scale)[None, :, None], 1,
+                       first)
         part += k[0] + v[0] + k[1] + v[1]
         x, y = np.split(k[2], 2, axis=2)
         turned = nearest(np.concatenate([x * cosine - y * sine, y * cosine + x * sine], axis=2))
