@@ -7,13 +7,13 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/bf16.h"
 #include "base/cpu.h"
 #include "bench/harness.h"
 #include "bench/held_out.h"
 #include "bench/lookup_documents.h"
 #include "bench/named_codecs.h"
 #include "model/score.h"
-#include "ops/bf16.h"
 #include "ops/compute.h"
 
 namespace kvcake::bench {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
+#include "base/bf16.h"
 #include "base/check.h"
 #include "codec/cachegen_kernels.h"
 #include "codec/cachegen_tables.h"
@@ -19,8 +19,6 @@ namespace {
 constexpr uint64_t kStatesBytes = kRansLanes * sizeof(uint32_t);
 // A symbol with 1 of 4096 slots takes 12 bits, and 1/16 of a slot at most is lost by rounding.
 constexpr uint64_t kSymbolBitsMost = 13;
-
-float Widened(uint16_t bf16) { return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16); }
 
 // Below 2^126, as int8 has it.
 bool IsKept(uint16_t bf16) { return (bf16 & 0x7f80) < 0x7e80; }
@@ -193,7 +191,7 @@ class CacheGenCodec : public LayerCodec {
     for (uint64_t i = 0; i < plane_values(); ++i) {
       kept &= IsKept(values[i]);
       float& of_token = largest[i / channels_ % tokens_];
-      of_token = std::max(of_token, std::abs(Widened(values[i])));
+      of_token = std::max(of_token, std::abs(Bf16ToF32(values[i])));
     }
     if (!kept) {
       return Fail(ErrorCode::kUnsupported,
@@ -203,20 +201,20 @@ class CacheGenCodec : public LayerCodec {
     for (uint64_t token = 0; token < tokens_; ++token) {
       const auto step =
           std::lower_bound(plane.steps.begin(), plane.steps.end(), largest[token] / most,
-                           [](uint16_t step, float least) { return Widened(step) < least; });
+                           [](uint16_t step, float least) { return Bf16ToF32(step) < least; });
       if (step == plane.steps.end()) {
         return Fail(ErrorCode::kUnsupported,
                     "codec cachegen: a number of {} is more than its tables of the model reach",
                     largest[token]);
       }
       codes[token] = static_cast<uint8_t>(step - plane.steps.begin());
-      steps[token] = Widened(*step);
+      steps[token] = Bf16ToF32(*step);
     }
     for (uint64_t head = 0; head < heads_; ++head) {
       for (uint64_t token = 0; token < tokens_; ++token) {
         const uint16_t* const row = values + (head * tokens_ + token) * channels_;
         for (uint64_t c = 0; c < channels_; ++c) {
-          const float n = std::clamp(Nearest(Widened(row[c]) / steps[token]), -most, most);
+          const float n = std::clamp(Nearest(Bf16ToF32(row[c]) / steps[token]), -most, most);
           symbols[(head * channels_ + c) * tokens_ + token] = static_cast<uint8_t>(n + most);
         }
       }

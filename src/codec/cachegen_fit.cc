@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/bf16.h"
 #include "base/check.h"
 #include "codec/cachegen.h"
 #include "codec/cachegen_tables.h"
@@ -27,9 +28,7 @@ int MostOf(int level, int layer, int layers, bool keys) {
   return keys ? 7 : 6;
 }
 
-float Magnitude(uint16_t bf16) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bf16 & 0x7fff) << 16);
-}
+float Magnitude(uint16_t bf16) { return Bf16ToF32(bf16 & 0x7fff); }
 
 // Shares of the whole as counts of kRansTotal, each at least 1, their sum exact.
 void ToCounts(const std::vector<double>& weights, uint16_t* counts) {

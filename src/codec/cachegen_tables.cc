@@ -1,9 +1,10 @@
 #include "codec/cachegen_tables.h"
 
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
+
+#include "base/bf16.h"
 
 namespace kvcake {
 namespace {
@@ -18,11 +19,10 @@ constexpr uint16_t kFirstStepMost = 0x7480;  // 2^106: what is decoded stays bel
 }  // namespace
 
 std::array<uint16_t, kStepCodes> CacheGenSteps(uint16_t first_step) {
-  const double first = std::bit_cast<float>(static_cast<uint32_t>(first_step) << 16);
+  const double first = Bf16ToF32(first_step);
   std::array<uint16_t, kStepCodes> steps;
   for (int code = 0; code < kStepCodes; ++code) {
-    const auto bits = std::bit_cast<uint32_t>(static_cast<float>(first * std::exp2(code / 16.0)));
-    steps[code] = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    steps[code] = NumberToBf16(static_cast<float>(first * std::exp2(code / 16.0)));
   }
   return steps;
 }

@@ -49,10 +49,10 @@ TEST(CacheGen, NoNumberIsOffByMoreThanHalfAStep) {
           for (int c = 0; c < kCacheGenLayout.head_dim; ++c) visit(first + c);
         }
       };
-      each([&](size_t i) { most = std::max(most, std::abs(ValueOfBf16(slab[i]))); });
+      each([&](size_t i) { most = std::max(most, std::abs(Bf16ToF32(slab[i]))); });
       const float step = most / static_cast<float>(planes[plane].most) * 1.055f;
       each([&](size_t i) {
-        const float was = ValueOfBf16(slab[i]), is = ValueOfBf16(decoded[i]);
+        const float was = Bf16ToF32(slab[i]), is = Bf16ToF32(decoded[i]);
         ASSERT_LE(std::abs(is - was), 0.5f * step + std::abs(is) / 256) << i;
       });
     }

@@ -139,7 +139,7 @@ TEST_P(CodecTest, NumbersThatAreAllTheSameComeBack) {
     ASSERT_TRUE(codec->Decode(kPlace, std::span(part).first(*bytes), decoded));
     if (row().fit != nullptr) continue;  // levels are those of the model's numbers
     for (size_t i = 0; i < slab.size(); ++i) {
-      const float is = ValueOfBf16(decoded[i]), was = ValueOfBf16(value);
+      const float is = Bf16ToF32(decoded[i]), was = Bf16ToF32(value);
       ASSERT_LE(std::abs(is - was), row().lossy ? std::abs(was) / 100 : 0) << value;
     }
   }

@@ -1,24 +1,16 @@
 // Slabs like those of a model, and tables fitted to them, for tests of codecs.
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <optional>
 #include <random>
 #include <vector>
 
+#include "base/bf16.h"
 #include "codec/codec.h"
 
 namespace kvcake {
-
-inline uint16_t NearestBf16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-inline float ValueOfBf16(uint16_t bf16) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16);
-}
 
 // Normal numbers; each channel of the keys has a mean and a spread of its own, as those of a model
 // do. The same for the same seed.
@@ -33,12 +25,12 @@ inline std::vector<uint16_t> NaturalSlab(const KvLayout& layout, uint64_t seed) 
     for (float& s : spread) s = std::exp(normal(rng));
     for (int token = 0; token < layout.chunk_tokens; ++token) {
       for (int c = 0; c < layout.head_dim; ++c) {
-        slab.push_back(NearestBf16(mean[c] + spread[c] * normal(rng)));
+        slab.push_back(NumberToBf16(mean[c] + spread[c] * normal(rng)));
       }
     }
   }
   for (uint64_t i = 0; i < layout.plane_elements(); ++i) {
-    slab.push_back(NearestBf16(0.1f * normal(rng)));
+    slab.push_back(NumberToBf16(0.1f * normal(rng)));
   }
   return slab;
 }

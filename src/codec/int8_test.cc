@@ -39,7 +39,7 @@ TEST(Int8, NoNumberIsOffByMoreThanHalfAStep) {
   const int block_tokens = 100;  // three of at most 128
   const auto slab = NaturalSlab(layout, 5), decoded = ThereAndBack(layout, slab);
   const auto close = [&](size_t i, float step) {
-    const float was = ValueOfBf16(slab[i]), is = ValueOfBf16(decoded[i]);
+    const float was = Bf16ToF32(slab[i]), is = Bf16ToF32(decoded[i]);
     ASSERT_LE(std::abs(is - was), 0.51f * step * (1 + 1.f / 128) + std::abs(is) / 256) << i;
   };
   for (int head = 0; head < layout.kv_heads; ++head) {
@@ -50,8 +50,8 @@ TEST(Int8, NoNumberIsOffByMoreThanHalfAStep) {
           return (static_cast<size_t>(head) * layout.chunk_tokens + token) * layout.head_dim + c;
         };
         for (int token = first; token < first + block_tokens; ++token) {
-          least = std::min(least, ValueOfBf16(slab[at(token)]));
-          most = std::max(most, ValueOfBf16(slab[at(token)]));
+          least = std::min(least, Bf16ToF32(slab[at(token)]));
+          most = std::max(most, Bf16ToF32(slab[at(token)]));
         }
         for (int token = first; token < first + block_tokens; ++token) {
           close(at(token), (most - least) / 255);
@@ -64,7 +64,7 @@ TEST(Int8, NoNumberIsOffByMoreThanHalfAStep) {
     const size_t begin = layout.plane_elements() + row * layout.head_dim;
     float most = 0;
     for (int c = 0; c < layout.head_dim; ++c) {
-      most = std::max(most, std::abs(ValueOfBf16(slab[begin + c])));
+      most = std::max(most, std::abs(Bf16ToF32(slab[begin + c])));
     }
     for (int c = 0; c < layout.head_dim; ++c) close(begin + c, most / 127);
   }
@@ -74,13 +74,13 @@ TEST(Int8, AChannelOfItsOwnScaleKeepsIt) {
   const KvLayout layout{.layers = 1, .kv_heads = 1, .head_dim = 2, .chunk_tokens = 64};
   std::vector<uint16_t> slab(2 * layout.plane_elements());
   for (int token = 0; token < 64; ++token) {
-    slab[2 * token] = NearestBf16(1000.f + static_cast<float>(token));
-    slab[2 * token + 1] = NearestBf16(1e-6f * static_cast<float>(token));
+    slab[2 * token] = NumberToBf16(1000.f + static_cast<float>(token));
+    slab[2 * token + 1] = NumberToBf16(1e-6f * static_cast<float>(token));
   }
   const auto decoded = ThereAndBack(layout, slab);
   for (int token = 0; token < 64; ++token) {
-    EXPECT_NEAR(ValueOfBf16(decoded[2 * token]), 1000 + token, 4);
-    EXPECT_NEAR(ValueOfBf16(decoded[2 * token + 1]), 1e-6 * token, 3e-7);
+    EXPECT_NEAR(Bf16ToF32(decoded[2 * token]), 1000 + token, 4);
+    EXPECT_NEAR(Bf16ToF32(decoded[2 * token + 1]), 1e-6 * token, 3e-7);
   }
 }
 
@@ -105,7 +105,7 @@ TEST(Int8, WhatIsTooLargeIsRefused) {
   ASSERT_TRUE(codec->Encode({}, apart, part));
   std::vector<uint16_t> decoded(good.size());
   ASSERT_TRUE(codec->Decode({}, part, decoded));
-  for (const uint16_t value : decoded) EXPECT_TRUE(std::isfinite(ValueOfBf16(value)));
+  for (const uint16_t value : decoded) EXPECT_TRUE(std::isfinite(Bf16ToF32(value)));
 }
 
 TEST(Int8, AStepThatIsNotFiniteIsCorrupt) {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
 
+#include "base/bf16.h"
 #include "base/check.h"
 #include "codec/kvquant_kernels.h"
 #include "codec/kvquant_rotation.h"
@@ -20,12 +20,6 @@ namespace {
 // begins, its first tokens. Its length depends on the layout and the position only.
 constexpr uint64_t kBlockValues = 65536;  // whose outliers have indexes of 16 bits
 constexpr uint64_t kValuesPerOutlier = 100;
-
-float Widened(uint16_t bf16) { return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16); }
-uint16_t Rounded(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
 
 // Below 2^126 in a part, and below 2^125 in a slab, of which keys that are turned may become sqrt 2
 // times as large.
@@ -71,7 +65,7 @@ class KvQuantCodec : public LayerCodec {
     std::vector<float> numbers = UnturnedKeys(place, slab.data());
     EncodePlane(0, numbers, QuantizeKeys(layer, place, numbers), out);
     std::transform(slab.begin() + static_cast<int64_t>(plane_values()), slab.end(), numbers.begin(),
-                   Widened);
+                   Bf16ToF32);
     EncodePlane(1, numbers, QuantizeValues(layer, place, numbers, out), out);
     ForFirstTokens(place, [&](uint64_t in_slab, uint64_t in_part) {
       std::memcpy(out + in_part, slab.data() + in_slab, channels_ * sizeof(uint16_t));
@@ -204,12 +198,12 @@ class KvQuantCodec : public LayerCodec {
       const double mean = sum / static_cast<double>(heads_ * channels_);
       ForToken(token, [&](uint64_t i) { squares += (numbers[i] - mean) * (numbers[i] - mean); });
       const double spread = std::sqrt(squares / static_cast<double>(heads_ * channels_));
-      const uint16_t offset = Rounded(static_cast<float>(mean));
-      const uint16_t scale = Rounded(static_cast<float>(spread));
+      const uint16_t offset = NumberToBf16(static_cast<float>(mean));
+      const uint16_t scale = NumberToBf16(static_cast<float>(spread));
       Put16(out + 2 * token, offset);
       Put16(out + 2 * (tokens_ + token), scale);
       ForToken(token, [&](uint64_t i) {
-        quantizer.Put(numbers[i], Widened(offset), Widened(scale), &plane.codes[i],
+        quantizer.Put(numbers[i], Bf16ToF32(offset), Bf16ToF32(scale), &plane.codes[i],
                       &plane.errors[i]);
       });
     }
@@ -250,7 +244,7 @@ class KvQuantCodec : public LayerCodec {
       std::sort(order.begin(), end);
       for (auto index = order.begin(); index != end; ++index) {
         Put16(indexes, static_cast<uint16_t>(*index));
-        Put16(kept, Rounded(numbers[first + *index]));
+        Put16(kept, NumberToBf16(numbers[first + *index]));
         indexes += 2;
         kept += 2;
       }
@@ -294,7 +288,7 @@ class KvQuantCodec : public LayerCodec {
                     numbers.data() + head * tokens_ * channels_);
     }
     ForOutliers(in + OutliersAt(0),
-                [&](uint64_t, uint64_t at, uint16_t value) { numbers[at] = Widened(value); });
+                [&](uint64_t, uint64_t at, uint16_t value) { numbers[at] = Bf16ToF32(value); });
     for (uint64_t head = 0; head < heads_; ++head) {
       const uint64_t at = head * tokens_ * channels_;
       kernels_.rotate(numbers.data() + at, angles.cosines.data(), angles.sines.data(), tokens_,
@@ -305,8 +299,8 @@ class KvQuantCodec : public LayerCodec {
   void DecodeValues(const KvQuantLayer& layer, const uint8_t* in, uint16_t* values) const {
     std::vector<float> offsets(tokens_), scales(tokens_);
     for (uint64_t token = 0; token < tokens_; ++token) {
-      offsets[token] = Widened(Get16(in + 2 * token));
-      scales[token] = Widened(Get16(in + 2 * (tokens_ + token)));
+      offsets[token] = Bf16ToF32(Get16(in + 2 * token));
+      scales[token] = Bf16ToF32(Get16(in + 2 * (tokens_ + token)));
     }
     for (uint64_t head = 0; head < heads_; ++head) {
       kernels_.values(in + CodesAt(1) + head * tokens_ * row_bytes(), layer.centroids[1].data(),

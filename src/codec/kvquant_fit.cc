@@ -1,9 +1,9 @@
 // The tables of `kvquant3`, fitted to some of a model's caches.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numeric>
 
+#include "base/bf16.h"
 #include "base/check.h"
 #include "codec/kvquant.h"
 #include "codec/kvquant_rotation.h"
@@ -16,8 +16,6 @@ constexpr int kIterationsMax = 200;
 constexpr size_t kPointsMax = 2 << 20;  // of one fit: more say no more
 constexpr double kOutlierShare = 0.01;
 constexpr float kScaleLeast = 1e-20f;  // of a channel that never changes
-
-float Widened(uint16_t bf16) { return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16); }
 
 // A number in units of its scale, which is a squared error's weight.
 struct Point {
@@ -175,7 +173,7 @@ class LayerFit {
       const auto values = sample_.slab(chunk, layer_).subspan(plane, plane);
       std::vector<double> sums(tokens_), squares(tokens_);
       for (uint64_t i = 0; i < plane; ++i) {
-        const double value = Widened(values[i]);
+        const double value = Bf16ToF32(values[i]);
         sums[i / channels_ % tokens_] += value;
         squares[i / channels_ % tokens_] += value * value;
       }
@@ -186,7 +184,7 @@ class LayerFit {
         const auto spread =
             static_cast<float>(std::sqrt(std::max(0.0, squares[token] / count - mean * mean)));
         if (IsFirst(chunk, i) || spread == 0) continue;
-        points.push_back({(Widened(values[i]) - static_cast<float>(mean)) / spread, spread});
+        points.push_back({(Bf16ToF32(values[i]) - static_cast<float>(mean)) / spread, spread});
       }
     }
     if (points.empty()) points.push_back({0, 1});

@@ -9,24 +9,18 @@
 //   V Load(const float*); V Splat(float); void Store(float*, V);
 //   V Mul(V, V); V Add(V, V); V Sub(V, V);
 //   void StoreBf16(uint16_t*, V);                   // of no NaN
-#include <bit>
-#include <cstring>
-
+#include "base/bf16.h"
 #include "codec/kvquant_kernels.h"
 
 namespace kvcake {
 namespace {
 
-// One code, and one number, where there are not kLanes of them.
+// One code, where there are not kLanes of them.
 inline unsigned CodeAt(const uint8_t* codes, uint64_t c) {
   const uint64_t bit = 3 * c;
   unsigned two = codes[bit / 8];
   if (bit % 8 > 5) two |= static_cast<unsigned>(codes[bit / 8 + 1]) << 8;
   return two >> bit % 8 & 7;
-}
-inline uint16_t Rounded(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 KVCAKE_ISA void DecodeKeys(const uint8_t* codes, const float* centroids, const float* offsets,
@@ -54,7 +48,7 @@ KVCAKE_ISA void DecodeValues(const uint8_t* codes, const float* centroids, const
       StoreBf16(numbers + c, Add(offset, Mul(scale, Lookup(lookup, codes, c))));
     }
     for (; c < channels; ++c) {
-      numbers[c] = Rounded(offsets[row] + scales[row] * centroids[CodeAt(codes, c)]);
+      numbers[c] = NumberToBf16(offsets[row] + scales[row] * centroids[CodeAt(codes, c)]);
     }
     codes += KvQuantRowBytes(channels);
     numbers += channels;
@@ -74,10 +68,10 @@ KVCAKE_ISA void Rotate(const float* numbers, const float* cosines, const float* 
     }
     for (; c < half; ++c) {
       const float x = numbers[c], y = numbers[half + c];
-      rotated[c] = Rounded(x * cosines[c] - y * sines[c]);
-      rotated[half + c] = Rounded(y * cosines[c] + x * sines[c]);
+      rotated[c] = NumberToBf16(x * cosines[c] - y * sines[c]);
+      rotated[half + c] = NumberToBf16(y * cosines[c] + x * sines[c]);
     }
-    if (channels % 2 != 0) rotated[channels - 1] = Rounded(numbers[channels - 1]);
+    if (channels % 2 != 0) rotated[channels - 1] = NumberToBf16(numbers[channels - 1]);
     numbers += channels;
     rotated += channels;
     cosines += half;

@@ -1,3 +1,4 @@
+#include "base/bf16.h"
 #include "codec/kvquant_kernels.h"
 
 #define KVCAKE_ISA
@@ -9,7 +10,6 @@ constexpr uint64_t kLanes = 1;
 using V = float;
 
 inline unsigned CodeAt(const uint8_t* codes, uint64_t c);
-inline uint16_t Rounded(float value);
 
 struct Centroids {
   explicit Centroids(const float* from) : of(from) {}
@@ -24,7 +24,7 @@ inline void Store(float* to, V value) { *to = value; }
 inline V Mul(V a, V b) { return a * b; }
 inline V Add(V a, V b) { return a + b; }
 inline V Sub(V a, V b) { return a - b; }
-inline void StoreBf16(uint16_t* to, V value) { *to = Rounded(value); }
+inline void StoreBf16(uint16_t* to, V value) { *to = NumberToBf16(value); }
 
 }  // namespace
 }  // namespace kvcake

@@ -1,7 +1,8 @@
 #include "codec/kvquant_rotation.h"
 
-#include <bit>
 #include <cmath>
+
+#include "base/bf16.h"
 
 namespace kvcake {
 
@@ -42,9 +43,7 @@ KvQuantRotation::Angles KvQuantRotation::At(int64_t position) const {
 
 void UndoRotation(const KvQuantRotation::Angles& angles, const uint16_t* keys, uint64_t tokens,
                   uint64_t channels, float* numbers) {
-  const auto widened = [&](uint64_t i) {
-    return std::bit_cast<float>(static_cast<uint32_t>(keys[i]) << 16);
-  };
+  const auto widened = [&](uint64_t i) { return Bf16ToF32(keys[i]); };
   const uint64_t half = channels / 2;
   for (uint64_t token = 0; token < tokens; ++token) {
     const uint64_t row = token * channels;

@@ -41,7 +41,7 @@ std::vector<uint16_t> KvQuantThereAndBack(const LayerCodec& codec, int64_t posit
 double RelativeRms(std::span<const uint16_t> was, std::span<const uint16_t> is) {
   double squares = 0, errors = 0;
   for (size_t i = 0; i < was.size(); ++i) {
-    const double a = ValueOfBf16(was[i]), b = ValueOfBf16(is[i]);
+    const double a = Bf16ToF32(was[i]), b = Bf16ToF32(is[i]);
     squares += a * a;
     errors += (a - b) * (a - b);
   }
@@ -73,8 +73,8 @@ TEST(KvQuant, KeysAreQuantizedBeforeRope) {
       const uint64_t row = i / half, c = i % half, angle = row % tokens * half + c;
       const auto x = static_cast<float>(1 + c), y = static_cast<float>(2 + row / tokens);
       const float cosine = angles.cosines[angle], sine = angles.sines[angle];
-      slab[row * 2 * half + c] = NearestBf16(x * cosine - y * sine);
-      slab[row * 2 * half + half + c] = NearestBf16(y * cosine + x * sine);
+      slab[row * 2 * half + c] = NumberToBf16(x * cosine - y * sine);
+      slab[row * 2 * half + half + c] = NumberToBf16(y * cosine + x * sine);
     }
     return slab;
   };
@@ -123,7 +123,7 @@ TEST(KvQuant, OutliersAreKept) {
   const auto codec = MakeKvQuant(kKvQuantLayout);
   auto slab = NaturalSlab(kKvQuantLayout, 3);
   const uint64_t plane = kKvQuantLayout.plane_elements();
-  for (uint64_t i = 0; i < plane; i += 120) slab[plane + i] = NearestBf16(37);
+  for (uint64_t i = 0; i < plane; i += 120) slab[plane + i] = NumberToBf16(37);
   const auto decoded = KvQuantThereAndBack(*codec, 128, slab);
   for (uint64_t i = 0; i < plane; i += 120) EXPECT_EQ(decoded[plane + i], slab[plane + i]);
 }
