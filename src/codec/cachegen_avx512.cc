@@ -6,13 +6,7 @@
 
 #if defined(__x86_64__)
 
-// The intrinsics of GCC 12 read values that they then ignore.
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
-#include <immintrin.h>
+#include "codec/avx512_intrinsics.h"
 
 #define KVCAKE_ISA __attribute__((target("avx2,popcnt,avx512f,avx512bw,avx512dq,avx512vl")))
 
