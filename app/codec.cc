@@ -36,15 +36,11 @@ Result<FitPages> Prefill(Runtime& runtime, std::span<const int32_t> tokens) {
   for (size_t at = 0; at < tokens.size(); at += window) {
     const auto some = tokens.subspan(at, std::min<size_t>(window, tokens.size() - at));
     const std::vector<int32_t> prompt(some.begin(), some.end());
-    RETURN_IF_ERROR(
-        bench::RunCold(runtime, prompt, Policy::kCompute, /*max_tokens=*/1, /*store=*/false));
-    int64_t position = 0;
-    for (const ChunkKey& key : ChunkKeys(runtime.model().identity().Root(), prompt, chunk)) {
-      if (std::optional<PageHandle> page = runtime.pool().Lookup(key)) {
-        all.pages.push_back(std::move(*page));
-        all.positions.push_back(position);
-      }
-      position += chunk;
+    ASSIGN_OR_RETURN(auto pages, bench::ComputedPages(runtime, prompt));
+    for (size_t i = 0; i < pages.size(); ++i) {
+      if (!pages[i]) continue;
+      all.pages.push_back(std::move(*pages[i]));
+      all.positions.push_back(static_cast<int64_t>(i) * chunk);
     }
   }
   return all;

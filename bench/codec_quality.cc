@@ -182,20 +182,14 @@ class CodecQuality {
 
   // The pages of the prompt's full chunks.
   Result<PageTable> Prefill(Runtime& runtime, const std::vector<int32_t>& prompt) const {
-    RETURN_IF_ERROR(RunCold(runtime, prompt, Policy::kCompute, 1, /*store=*/false));
-    const std::vector<ChunkKey> keys = KeysOf(runtime, prompt);
+    ASSIGN_OR_RETURN(auto computed, ComputedPages(runtime, prompt));
     PageTable pages;
-    for (const ChunkKey& key : keys) {
-      std::optional<PageHandle> page = runtime.pool().Lookup(key);
+    for (std::optional<PageHandle>& page : computed) {
       if (page) pages.push_back(std::move(*page));
     }
-    if (pages.size() == keys.size()) return pages;
+    if (pages.size() == computed.size()) return pages;
     return Fail(ErrorCode::kResourceExhausted, "of {} tokens {} chunks stayed in memory",
                 prompt.size(), pages.size());
-  }
-
-  std::vector<ChunkKey> KeysOf(Runtime& runtime, const std::vector<int32_t>& prompt) const {
-    return ChunkKeys(runtime.model().identity().Root(), prompt, layout().chunk_tokens);
   }
 
   Status AskAbout(const Document& document) {
@@ -209,7 +203,8 @@ class CodecQuality {
     pages.clear();
     for (size_t i = 0; i < codecs_.size(); ++i) {
       runtime_->pool().DropCached();
-      const std::vector<ChunkKey> keys = KeysOf(*runtime_, document.tokens);
+      const std::vector<ChunkKey> keys =
+          ChunkKeys(runtime_->model().identity().Root(), document.tokens, layout().chunk_tokens);
       PageTable published;
       for (size_t chunk = 0; chunk < keys.size(); ++chunk) {
         published.push_back(runtime_->pool().Publish(std::move(decoded[i][chunk]), keys[chunk],
@@ -229,11 +224,7 @@ class CodecQuality {
   Result<int> Right(Runtime& runtime, const Document& document) const {
     int right = 0;
     for (const Fact& fact : document.facts) {
-      ASSIGN_OR_RETURN(auto prompt, Ask(runtime.tokenizer(), document.tokens, fact.name));
-      ASSIGN_OR_RETURN(const Completion done, runtime.engine().Answer({.prompt = std::move(prompt),
-                                                                       .max_tokens = kAnswerTokens,
-                                                                       .store = false,
-                                                                       .policy = Policy::kLoad}));
+      ASSIGN_OR_RETURN(const Completion done, AskFor(runtime, document, fact));
       if (done.report.tokens_reused == 0) {
         return Fail(ErrorCode::kResourceExhausted, "the cache of {} tokens left the memory",
                     document.tokens.size());

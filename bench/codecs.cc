@@ -49,13 +49,11 @@ KvSample FitSample(const Shape& shape) {
 
 // The slabs of every full chunk of a prompt, as the model computes them.
 Result<std::vector<Slab>> SlabsOf(Runtime& runtime, const std::vector<int32_t>& tokens) {
-  RETURN_IF_ERROR(RunCold(runtime, tokens, Policy::kCompute, 1, /*store=*/false));
+  ASSIGN_OR_RETURN(const auto pages, ComputedPages(runtime, tokens));
   PagePool& pool = runtime.pool();
   const KvLayout& layout = pool.layout();
   std::vector<Slab> slabs;
-  for (const ChunkKey& key :
-       ChunkKeys(runtime.model().identity().Root(), tokens, layout.chunk_tokens)) {
-    const std::optional<PageHandle> page = pool.Lookup(key);
+  for (const std::optional<PageHandle>& page : pages) {
     if (!page) continue;
     for (int layer = 0; layer < layout.layers; ++layer) {
       const uint16_t* const slab = pool.Slab(page->id(), layer);

@@ -5,6 +5,7 @@
 #include <random>
 #include <sstream>
 
+#include "bench/harness.h"
 #include "bench/held_out.h"
 
 namespace kvcake::bench {
@@ -54,6 +55,14 @@ Result<std::vector<std::vector<Document>>> LookupDocuments(const Tokenizer& toke
     }
   }
   return all;
+}
+
+Result<Completion> AskFor(Runtime& runtime, const Document& document, const Fact& fact) {
+  ASSIGN_OR_RETURN(auto prompt, Ask(runtime.tokenizer(), document.tokens, fact.name));
+  return runtime.engine().Answer({.prompt = std::move(prompt),
+                                  .max_tokens = kAnswerTokens,
+                                  .store = false,
+                                  .policy = Policy::kLoad});
 }
 
 }  // namespace kvcake::bench

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "bench/lookups.h"
+#include "engine/runtime.h"
 
 namespace kvcake::bench {
 
@@ -24,5 +25,9 @@ Result<std::vector<std::vector<Document>>> LookupDocuments(const Tokenizer& toke
                                                            const std::string& text,
                                                            std::span<const int> lengths,
                                                            int lookups);
+
+// Asks for one of the document's facts, whose code AnswerIn finds in the tokens. What memory or a
+// store has of the document is loaded, and nothing is stored.
+Result<Completion> AskFor(Runtime& runtime, const Document& document, const Fact& fact);
 
 }  // namespace kvcake::bench

@@ -111,11 +111,7 @@ Result<std::vector<std::string>> AnswerAll(Runtime& runtime, const Document& doc
   if (restored) RETURN_IF_ERROR(Restore(runtime, document.tokens));
   std::vector<std::string> answers;
   for (const Fact& fact : document.facts) {
-    ASSIGN_OR_RETURN(auto prompt, Ask(runtime.tokenizer(), document.tokens, fact.name));
-    ASSIGN_OR_RETURN(const Completion done, runtime.engine().Answer({.prompt = std::move(prompt),
-                                                                     .max_tokens = kAnswerTokens,
-                                                                     .store = false,
-                                                                     .policy = Policy::kLoad}));
+    ASSIGN_OR_RETURN(const Completion done, AskFor(runtime, document, fact));
     answers.push_back(AnswerIn(runtime.tokenizer().Decode(done.tokens)));
   }
   return answers;
