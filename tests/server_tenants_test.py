@@ -33,6 +33,43 @@ class TenantsTest(OwnServersTest):
         return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
+class KeysTest(OwnServersTest):
+    def test_keys_and_tenants(self):
+        with tempfile.NamedTemporaryFile("w") as keys:
+            keys.write("# who\nann  key-a\nbob\tkey-b # comment\nann key-a2\n")
+            keys.flush()
+            with tempfile.TemporaryDirectory() as store:
+                self.tenants(keys.name, store)
+
+    def tenants(self, keys, store):
+        flags = ("--api-key", "shared", "--api-key-file", keys)
+        body = {"prompt": PROMPT, "max_tokens": 1, "temperature": 0}
+
+        def cached(server, key):
+            answer = server.post("/v1/completions", body, headers={"Authorization": "Bearer " + key})
+            return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        server = self.start(*flags, store=store)
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "key-a"}):
+            status, answered, content = server.request("POST", "/v1/completions", "{}", headers)
+            self.assertEqual((status, answered["WWW-Authenticate"]), (401, "Bearer"))
+            self.assertEqual(json.loads(content)["error"]["code"], "invalid_api_key")
+        for path in ("/v1/models", "/v1/models/demo"):
+            self.assertEqual(server.request("GET", path)[0], 401, path)
+        for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize",
+                     "/cache/warm", "/cache/reset"):
+            self.assertEqual(server.request("POST", path, "{}")[0], 401, path)
+        self.assertEqual(server.request("GET", "/health")[0], 200)
+        self.assertEqual([cached(server, key) for key in ("key-a", "key-b", "shared")], [0, 0, 0])
+        self.assertGreater(cached(server, "key-a2"), 0)
+        self.assertEqual(server.stop(), 0)
+        server = self.start(*flags, store=store)  # each finds its own again
+        body["kvcake"] = {"policy": "load"}
+        self.assertGreater(cached(server, "key-a"), 0)
+        self.assertGreater(cached(server, "key-b"), 0)
+        self.assertEqual(server.stop(), 0)
+
+
 class AdminTest(TenantsTest):
     def cached_pages(self, server):
         eventually(server.idle, "pages given back")
