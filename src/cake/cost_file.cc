@@ -32,6 +32,16 @@ std::string CostText(const Learners& learners) {
   return json.dump() + '\n';
 }
 
+void Load(const KeptCosts& file) {
+  const auto json = ReadJsonFile(file.path, kCostLimits);
+  if (!json && json.error().code == ErrorCode::kNotFound) return;
+  const Status taught = json ? Teach(*json, file.learners) : tl::unexpected(json.error());
+  if (taught) return;
+  const std::string& why = taught.error().message;
+  spdlog::warn("not a cost file of kvcake, measuring anew: {}",
+               json ? fmt::format("{}: {}", file.path, why) : why);  // which names the file
+}
+
 }  // namespace
 
 std::string CostPath(const std::string& store_dir, const ChunkKey& root, std::string_view device) {
@@ -39,19 +49,13 @@ std::string CostPath(const std::string& store_dir, const ChunkKey& root, std::st
                      Xxh3_64(std::as_bytes(std::span(device))));
 }
 
-void LoadCosts(const std::string& path, const Learners& learners) {
-  const auto json = ReadJsonFile(path, kCostLimits);
-  if (!json && json.error().code == ErrorCode::kNotFound) return;
-  const Status taught = json ? Teach(*json, learners) : tl::unexpected(json.error());
-  if (taught) return;
-  const std::string& why = taught.error().message;
-  spdlog::warn("not a cost file of kvcake, measuring anew: {}",
-               json ? fmt::format("{}: {}", path, why) : why);  // which names the file
+void LoadCosts(const std::vector<KeptCosts>& files) {
+  for (size_t i = files.size(); i-- > 0;) Load(files[i]);
 }
 
-CostKeeper::CostKeeper(std::vector<Kept> files, Seconds interval, FileSystem& fs)
+CostKeeper::CostKeeper(std::vector<KeptCosts> files, Seconds interval, FileSystem& fs)
     : interval_(interval), fs_(fs) {
-  for (Kept& kept : files) files_.push_back({std::move(kept)});
+  for (KeptCosts& kept : files) files_.push_back({std::move(kept)});
   thread_.At(Clock::Real().Now() + interval_, [this] { Run(); });
 }
 

@@ -26,25 +26,28 @@ struct Learners {
 
 // Where the costs of `device`, a text that names it and how it is used, are kept in a store.
 std::string CostPath(const std::string& store_dir, const ChunkKey& root, std::string_view device);
-void LoadCosts(const std::string& path, const Learners& learners);
+
+// A store's file of costs.
+struct KeptCosts {
+  std::string path;
+  Learners learners;
+};
+// Teaches what the files of all stores say: the first has the last word about compute.
+void LoadCosts(const std::vector<KeptCosts>& files);
 
 // Saves what is learnt in a file for each store: now and then, on a thread of its own, so that a
 // process that is killed loses little, and at its end. A file is replaced when all of the new one
 // is written, and left alone where nothing was learnt; what fails is only logged.
 class CostKeeper {
  public:
-  struct Kept {
-    std::string path;
-    Learners learners;
-  };
   // The learners and `fs` outlive it.
-  explicit CostKeeper(std::vector<Kept> files, Seconds interval = Seconds(60),
+  explicit CostKeeper(std::vector<KeptCosts> files, Seconds interval = Seconds(60),
                       FileSystem& fs = FileSystem::Real());
   ~CostKeeper() { stop_ = true; }
 
  private:
   struct File {
-    Kept kept;
+    KeptCosts kept;
     std::string text = {};  // as it was last tried to be written
     bool failed = false;
   };

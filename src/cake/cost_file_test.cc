@@ -43,7 +43,7 @@ class CostFileTest : public testing::Test {
   // Whether somebody who knows nothing learns from the file.
   bool Teaches() {
     ComputeCost cost;
-    LoadCosts(path_, {.compute = cost, .restorer = *restorer_});
+    LoadCosts({{path_, {.compute = cost, .restorer = *restorer_}}});
     return cost.fit().known();
   }
 

@@ -114,12 +114,12 @@ void Runtime::Wire() {
                                              .restore_wait_max = options_.restore_wait_max,
                                              .pass_over_max = options_.pass_over_max,
                                              .stall_timeout = options_.stall_timeout});
-  // The first store has the last word about compute.
-  for (size_t i = stores().size(); i-- > 0;) LoadCosts(CostPath(i), LearnersOf(i));
-  if (!options_.keep_costs) return;
-  std::vector<CostKeeper::Kept> kept;
+  std::vector<KeptCosts> kept;
   for (size_t i = 0; i < stores().size(); ++i) kept.push_back({CostPath(i), LearnersOf(i)});
-  if (!kept.empty()) cost_keeper_ = std::make_unique<CostKeeper>(std::move(kept));
+  LoadCosts(kept);
+  if (options_.keep_costs && !kept.empty()) {
+    cost_keeper_ = std::make_unique<CostKeeper>(std::move(kept));
+  }
 }
 
 // Saves what was learnt before anything else ends.

@@ -67,7 +67,7 @@ TEST_F(RuntimeTest, WhatOneProcessLearntAndKeptTheNextOneUses) {
   auto pool = PagePool::Create({.layers = 1, .kv_heads = 1, .head_dim = 16}, 1 << 20).value();
   MemoryTier tier({.layout = pool->layout()});
   const auto restorer = NewRestorer(*pool, {&tier}, cost, Clock::Real());
-  LoadCosts(CostFile(), {.compute = cost, .restorer = *restorer});
+  LoadCosts({{CostFile(), {.compute = cost, .restorer = *restorer}}});
   EXPECT_TRUE(cost.fit().known());
 }
 

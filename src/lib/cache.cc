@@ -93,14 +93,11 @@ void Cache::Wire() {
         tiers, *pool_, WriteBehindOptions{.queue_share = options_.write_queue_share});
   }
   if (options_.device.empty()) return;
-  // The first store has the last word about compute.
-  for (size_t i = stores_.size(); i-- > 0;) {
-    LoadCosts(CostPathOf(i), {cost_, *restorer_, static_cast<int>(i)});
-  }
-  std::vector<CostKeeper::Kept> kept;
+  std::vector<KeptCosts> kept;
   for (size_t i = 0; i < stores_.size(); ++i) {
     kept.push_back({CostPathOf(i), {cost_, *restorer_, static_cast<int>(i)}});
   }
+  LoadCosts(kept);
   if (!kept.empty()) cost_keeper_ = std::make_unique<CostKeeper>(std::move(kept));
 }
 
