@@ -1,0 +1,247 @@
+#include "store/redis_connection.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvcake {
+
+namespace asio = boost::asio;
+namespace ssl = boost::asio::ssl;
+
+namespace {
+
+// The most that one write takes of what waits; a value goes along whole.
+constexpr size_t kWriteCommandsMax = 64;
+constexpr size_t kWriteBytesMax = 1 << 20;  // in one call
+
+void AppendWord(std::string* out, std::string_view word) {
+  *out += fmt::format("${}\r\n", word.size());
+  *out += word;
+  *out += "\r\n";
+}
+
+size_t ValueBytes(const RedisCommand& command) {
+  size_t bytes = 0;
+  for (const auto piece : command.value) bytes += piece.size();
+  return bytes;
+}
+
+}  // namespace
+
+std::string RedisAddress::Text() const {
+  const bool is_v6 = host.find(':') != std::string::npos;
+  return is_v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+}
+
+RedisConnection::RedisConnection(asio::io_context& context, RedisConnectionOptions options,
+                                 std::function<void(const Error&)> ended)
+    : context_(context),
+      options_(std::move(options)),
+      ended_(std::move(ended)),
+      resolver_(context),
+      stream_(std::in_place_index<0>, context),
+      timer_(context) {
+  if (options_.tls) stream_.emplace<TlsStream>(context, *options_.tls);
+}
+
+RedisConnection::~RedisConnection() { CHECK(pending() == 0); }
+
+RedisConnection::Tcp::socket& RedisConnection::socket() {
+  if (auto* plain = std::get_if<Tcp::socket>(&stream_)) return *plain;
+  return std::get<TlsStream>(stream_).next_layer();
+}
+
+template <typename... Results, typename Next>
+auto RedisConnection::Then(const char* what, Next next) {
+  ++operations_;
+  return [self = shared_from_this(), what, next = std::move(next)](error_code error,
+                                                                   Results... results) {
+    --self->operations_;
+    if (self->error_) return self->EndWhenIdle();
+    if (error) {
+      return self->Fail(
+          {ErrorCode::kIo, fmt::format("{} {}: {}", what, self->address_.Text(), error.message())});
+    }
+    self->moved_ = Clock::Real().Now();
+    next(results...);
+  };
+}
+
+void RedisConnection::Start(const RedisAddress& address) {
+  address_ = address;
+  Watch(options_.connect_timeout);
+  // Counts as no operation: it has no buffers, and a name server may keep it for long.
+  resolver_.async_resolve(
+      address.host, std::to_string(address.port),
+      [self = shared_from_this()](error_code error, const Tcp::resolver::results_type& found) {
+        if (self->error_) return;
+        if (!error) return self->Connect(found);
+        self->Fail({ErrorCode::kIo,
+                    fmt::format("cannot find {}: {}", self->address_.Text(), error.message())});
+      });
+}
+
+void RedisConnection::Connect(const Tcp::resolver::results_type& found) {
+  asio::async_connect(
+      socket(), found,
+      Then<Tcp::endpoint>("cannot connect to", [this](const Tcp::endpoint&) { Handshake(); }));
+}
+
+void RedisConnection::Handshake() {
+  error_code ignored;
+  socket().set_option(Tcp::no_delay(true), ignored);
+  auto* tls = std::get_if<TlsStream>(&stream_);
+  if (tls == nullptr) return LogIn();
+  SSL_set_tlsext_host_name(tls->native_handle(), address_.host.c_str());
+  tls->set_verify_callback(ssl::host_name_verification(address_.host));
+  tls->async_handshake(ssl::stream_base::client, Then("no TLS with", [this] { LogIn(); }));
+}
+
+void RedisConnection::LogIn() {
+  Read();
+  if (options_.login.password.empty()) return Ready();
+  RedisCommand auth;
+  auth.words = {"AUTH"};
+  if (!options_.login.user.empty()) auth.words.push_back(options_.login.user);
+  auth.words.push_back(options_.login.password);
+  auth.done = [this](Result<RespReply> reply) {
+    if (!reply) return;
+    if (reply->IsText("OK")) return Ready();
+    Fail({ErrorCode::kInvalidArgument,
+          fmt::format("{} refuses the user or the password: {}", address_.Text(), reply->text)});
+  };
+  waiting_.push_front({std::move(auth), 0});
+  Write();
+}
+
+void RedisConnection::Ready() {
+  ready_ = true;
+  Watch(options_.stall_timeout);
+  Write();
+}
+
+void RedisConnection::Send(RedisCommand command) {
+  CHECK(!error_);
+  const uint64_t bytes = ValueBytes(command) + command.landing.size();
+  pending_bytes_ += bytes;
+  if (asked_.empty()) moved_ = Clock::Real().Now();
+  waiting_.push_back({std::move(command), bytes});
+  if (ready_) Write();
+}
+
+void RedisConnection::Write() {
+  if (writing_ || waiting_.empty() || error_) return;
+  writing_ = true;
+  // A login goes alone: what waits behind it may be refused.
+  const size_t commands = ready_ ? std::min(waiting_.size(), kWriteCommandsMax) : 1;
+  out_.clear();
+  std::vector<std::pair<size_t, std::span<const std::byte>>> values;  // and where they are in out_
+  for (size_t i = 0; i < commands; ++i) {
+    const RedisCommand& command = waiting_[i].command;
+    const bool has_value = !command.value.empty();
+    out_ += fmt::format("*{}\r\n", command.words.size() + has_value + command.words_behind.size());
+    for (const std::string& word : command.words) AppendWord(&out_, word);
+    if (has_value) {
+      out_ += fmt::format("${}\r\n", ValueBytes(command));
+      for (const auto piece : command.value) values.emplace_back(out_.size(), piece);
+      out_ += "\r\n";
+    }
+    for (const std::string& word : command.words_behind) AppendWord(&out_, word);
+  }
+  buffers_.clear();
+  size_t at = 0;
+  for (const auto& [where, piece] : values) {
+    if (where > at) buffers_.push_back(asio::buffer(&out_[at], where - at));
+    buffers_.push_back(asio::buffer(piece.data(), piece.size()));
+    at = where;
+  }
+  buffers_.push_back(asio::buffer(out_.data() + at, out_.size() - at));
+  asked_.insert(asked_.end(), std::make_move_iterator(waiting_.begin()),
+                std::make_move_iterator(waiting_.begin() + commands));
+  waiting_.erase(waiting_.begin(), waiting_.begin() + commands);
+  const auto written = Then<size_t>("cannot write to", [this](size_t) {
+    writing_ = false;
+    if (ready_) Write();
+  });
+  // A write of much is seen to get on.
+  const auto more = [this](error_code error, size_t) -> size_t {
+    moved_ = Clock::Real().Now();
+    return error ? 0 : kWriteBytesMax;
+  };
+  std::visit([&](auto& stream) { asio::async_write(stream, buffers_, more, written); }, stream_);
+}
+
+void RedisConnection::Read() {
+  const auto into = reader_.Prepare();
+  const auto read = Then<size_t>("cannot read from", [this](size_t bytes) {
+    if (const Status parsed = reader_.Commit(bytes); !parsed) return Fail(parsed.error());
+    if (error_) return EndWhenIdle();
+    Read();
+  });
+  std::visit(
+      [&](auto& stream) { stream.async_read_some(asio::buffer(into.data(), into.size()), read); },
+      stream_);
+}
+
+std::span<std::byte> RedisConnection::LandingFor(uint64_t) {
+  return asked_.empty() ? std::span<std::byte>() : asked_.front().command.landing;
+}
+
+void RedisConnection::OnReply(RespReply reply) {
+  if (error_) return;
+  if (asked_.empty()) {
+    return Fail(
+        {ErrorCode::kCorrupt, fmt::format("{} answers what was not asked", address_.Text())});
+  }
+  const Asked asked = std::move(asked_.front());
+  asked_.pop_front();
+  pending_bytes_ -= asked.bytes;
+  asked.command.done(std::move(reply));
+}
+
+// Looks, as often as it may be quiet, whether a byte went since.
+void RedisConnection::Watch(Seconds within) {
+  const TimePoint begun = Clock::Real().Now();
+  timer_.expires_after(std::chrono::duration_cast<std::chrono::steady_clock::duration>(within));
+  timer_.async_wait([self = shared_from_this(), within, begun](error_code error) {
+    if (error || self->error_) return;
+    const bool is_quiet = self->moved_ <= begun;
+    if (!self->ready_ || (is_quiet && !self->asked_.empty())) {
+      return self->Fail({ErrorCode::kDeadline, fmt::format("{} has been silent for {} s",
+                                                           self->address_.Text(), within.count())});
+    }
+    self->Watch(within);
+  });
+}
+
+void RedisConnection::Close() {
+  if (!error_) Fail({ErrorCode::kCancelled, "the store is closed"});
+}
+
+void RedisConnection::Fail(Error error) {
+  if (error_) return;
+  error_ = std::move(error);
+  error_code ignored;
+  resolver_.cancel();
+  timer_.cancel();
+  socket().close(ignored);
+  // Never from within Send, or a `done`.
+  asio::post(context_, [self = shared_from_this()] { self->EndWhenIdle(); });
+}
+
+void RedisConnection::EndWhenIdle() {
+  if (operations_ > 0 || !ended_) return;
+  const auto ended = std::exchange(ended_, nullptr);
+  std::deque<Asked> left = std::move(asked_);
+  left.insert(left.end(), std::make_move_iterator(waiting_.begin()),
+              std::make_move_iterator(waiting_.end()));
+  asked_.clear();
+  waiting_.clear();
+  pending_bytes_ = 0;
+  for (const Asked& asked : left) asked.command.done(tl::unexpected(*error_));
+  ended(*error_);
+}
+
+}  // namespace kvcake

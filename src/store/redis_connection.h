@@ -1,0 +1,122 @@
+// One connection to one Redis server: commands go out as fast as the socket takes them, replies
+// come back in their order, large ones straight into their landings.
+//
+// Everything happens on the thread that runs the io_context.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "store/redis_asio.h"
+#include "store/resp_reader.h"
+
+namespace kvcake {
+
+struct RedisAddress {
+  std::string host;
+  uint16_t port = 6379;
+
+  auto operator<=>(const RedisAddress&) const = default;
+  std::string Text() const;  // host:port, [host]:port
+};
+
+struct RedisLogin {
+  std::string user = {};      // of the server's ACL; empty: its default user
+  std::string password = {};  // empty: no AUTH
+};
+
+struct RedisConnectionOptions {
+  RedisLogin login = {};
+  std::shared_ptr<boost::asio::ssl::context> tls = nullptr;  // null: none
+  Seconds connect_timeout{2};                                // until the first command can go out
+  Seconds stall_timeout{5};  // without a byte either way, while replies are due
+};
+
+// A command: words, then a value that is not copied, then more words.
+struct RedisCommand {
+  std::vector<std::string> words;
+  std::vector<std::span<const std::byte>> value = {};  // in pieces; until `done`. Empty: none
+  std::vector<std::string> words_behind = {};
+  std::span<std::byte> landing = {};  // of a bulk that is as long, until `done`. Empty: text
+  // Called exactly once, never from within Send: the reply, which may be an error of the server's;
+  // or why there is none, of which it is not known what became of the command.
+  std::function<void(Result<RespReply>)> done = nullptr;
+};
+
+class RedisConnection : private RespSink, public std::enable_shared_from_this<RedisConnection> {
+ public:
+  // `context` outlives it; `ended` is called once, when the last `done` has been and none will be
+  // again, with why.
+  RedisConnection(boost::asio::io_context& context, RedisConnectionOptions options,
+                  std::function<void(const Error&)> ended);
+  ~RedisConnection() override;
+
+  // Begins to connect. Once, and first.
+  void Start(const RedisAddress& address);
+  // Commands wait until the connection is there. Not after Close, or `ended`.
+  void Send(RedisCommand command);
+  // Ends it: what has no reply yet is done with kCancelled.
+  void Close();
+
+  bool is_ending() const { return error_.has_value(); }
+  size_t pending() const { return waiting_.size() + asked_.size(); }
+  uint64_t pending_bytes() const { return pending_bytes_; }
+
+ private:
+  using Tcp = boost::asio::ip::tcp;
+  using TlsStream = boost::asio::ssl::stream<Tcp::socket>;
+  using error_code = boost::system::error_code;
+  struct Asked {
+    RedisCommand command;
+    uint64_t bytes;  // of its value and landing
+  };
+
+  std::span<std::byte> LandingFor(uint64_t bytes) override;
+  void OnReply(RespReply reply) override;
+
+  void Connect(const Tcp::resolver::results_type& found);
+  void Handshake();
+  void LogIn();
+  void Ready();
+  void Write();
+  void Read();
+  // Begins an operation on the socket, whose handler calls `next` unless the connection ends.
+  template <typename... Results, typename Next>
+  auto Then(const char* what, Next next);
+  void Watch(Seconds within);
+  // Ends the connection once the socket's operations have: until then buffers are theirs.
+  void Fail(Error error);
+  void EndWhenIdle();
+  Tcp::socket& socket();
+
+  boost::asio::io_context& context_;
+  const RedisConnectionOptions options_;
+  std::function<void(const Error&)> ended_;
+  RedisAddress address_;
+  Tcp::resolver resolver_;
+  std::variant<Tcp::socket, TlsStream> stream_;
+  boost::asio::steady_timer timer_;
+  RespReader reader_{*this};
+
+  bool ready_ = false, writing_ = false;
+  int operations_ = 0;          // on the socket
+  std::optional<Error> error_;  // it is ending, or has ended
+  TimePoint moved_{};           // when a byte last went either way, or the first reply became due
+  std::deque<Asked> waiting_, asked_;
+  uint64_t pending_bytes_ = 0;
+  std::string out_;  // what is being written, but for values
+  std::vector<boost::asio::const_buffer> buffers_;
+};
+
+}  // namespace kvcake

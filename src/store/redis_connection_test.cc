@@ -1,0 +1,160 @@
+#include "store/redis_connection.h"
+
+#include <gmock/gmock.h>
+
+#include <cstring>
+
+#include "store/redis_server_testing.h"
+
+namespace kvcake {
+namespace {
+
+using testing::HasSubstr;
+
+std::span<const std::byte> Bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+class RedisConnectionTest : public testing::Test {
+ protected:
+  ~RedisConnectionTest() override {
+    if (!ended_) connection_->Close();
+    context_.run();
+    EXPECT_TRUE(ended_);
+  }
+
+  void Connect(const RedisAddress& address, RedisConnectionOptions options = {}) {
+    connection_ = std::make_shared<RedisConnection>(context_, std::move(options),
+                                                    [this](const Error& error) { ended_ = error; });
+    connection_->Start(address);
+  }
+  // Sends a command and runs until it is done.
+  Result<RespReply> Ask(RedisCommand command) {
+    std::optional<Result<RespReply>> answer;
+    command.done = [&](Result<RespReply> reply) { answer = std::move(reply); };
+    connection_->Send(std::move(command));
+    while (!answer) context_.run_one();
+    return *answer;
+  }
+  Result<RespReply> Ask(std::initializer_list<std::string> words) {
+    return Ask(RedisCommand{.words = words});
+  }
+
+  boost::asio::io_context context_;
+  std::shared_ptr<RedisConnection> connection_;
+  std::optional<Error> ended_;
+};
+
+TEST_F(RedisConnectionTest, AValueGoesInPiecesAndComesIntoItsLanding) {
+  const RedisServer server;
+  Connect({"127.0.0.1", server.port()});
+  const std::string header = "head", body(5 << 20, 'b');
+  const auto set = Ask(RedisCommand{.words = {"SET", "key"},
+                                    .value = {Bytes(header), Bytes(body)},
+                                    .words_behind = {"PX", "60000"}});
+  ASSERT_TRUE(set) << set.error().message;
+  EXPECT_TRUE(set->IsText("OK")) << set->text;
+  std::vector<std::byte> landing(header.size() + body.size());
+  const auto got = Ask(RedisCommand{.words = {"GET", "key"}, .landing = landing});
+  ASSERT_TRUE(got);
+  EXPECT_TRUE(got->landed);
+  EXPECT_EQ(std::memcmp(landing.data(), "headbbbb", 8), 0);
+  EXPECT_EQ(landing.back(), std::byte{'b'});
+  EXPECT_EQ(Ask({"GETRANGE", "key", "2", "5"})->text, "adbb");
+  EXPECT_EQ(Ask({"GET", "none"})->kind, RespReply::Kind::kNil);
+  EXPECT_EQ(Ask({"NOSUCH"})->ErrorWord(), "ERR");
+}
+
+TEST_F(RedisConnectionTest, RepliesComeInTheOrderOfManyCommands) {
+  const RedisServer server;
+  Connect({"127.0.0.1", server.port()});
+  std::vector<int64_t> counts;
+  for (int i = 0; i < 1000; ++i) {
+    connection_->Send({.words = {"INCR", "n"}, .done = [&](Result<RespReply> reply) {
+                         counts.push_back(reply ? reply->integer : -1);
+                       }});
+  }
+  EXPECT_TRUE(counts.empty()) << "never from within Send";
+  EXPECT_EQ(connection_->pending(), 1000u);
+  while (counts.size() < 1000) context_.run_one();
+  for (int i = 0; i < 1000; ++i) ASSERT_EQ(counts[i], i + 1);
+  EXPECT_EQ(connection_->pending(), 0u);
+}
+
+TEST_F(RedisConnectionTest, AServerThatIsKilledEndsWhatIsPending) {
+  RedisServer server;
+  Connect({"127.0.0.1", server.port()});
+  ASSERT_TRUE(Ask({"PING"}));
+  server.Pause();
+  std::vector<ErrorCode> codes;
+  std::vector<std::byte> landing(100);
+  for (int i = 0; i < 3; ++i) {
+    connection_->Send({.words = {"GET", "x"}, .landing = landing, .done = [&](auto reply) {
+                         ASSERT_FALSE(reply);
+                         codes.push_back(reply.error().code);
+                       }});
+  }
+  server.Kill();
+  while (!ended_) context_.run_one();
+  EXPECT_EQ(codes, std::vector<ErrorCode>(3, ErrorCode::kIo));
+  EXPECT_EQ(ended_->code, ErrorCode::kIo);
+  EXPECT_TRUE(connection_->is_ending());
+}
+
+TEST_F(RedisConnectionTest, AServerThatFallsSilentIsGivenUp) {
+  RedisServer server;
+  Connect({"127.0.0.1", server.port()}, {.stall_timeout = Seconds(0.1)});
+  ASSERT_TRUE(Ask({"PING"}));
+  server.Pause();
+  const auto reply = Ask({"PING"});
+  ASSERT_FALSE(reply);
+  EXPECT_EQ(reply.error().code, ErrorCode::kDeadline);
+  EXPECT_THAT(reply.error().message, HasSubstr(std::to_string(server.port())));
+  while (!ended_) context_.run_one();
+}
+
+TEST_F(RedisConnectionTest, NobodyThereIsAnError) {
+  uint16_t port = 0;
+  {
+    const RedisServer server;
+    port = server.port();
+  }
+  Connect({"127.0.0.1", port});
+  const auto reply = Ask({"PING"});
+  ASSERT_FALSE(reply);
+  EXPECT_EQ(reply.error().code, ErrorCode::kIo);
+  EXPECT_THAT(reply.error().message, HasSubstr("cannot connect to 127.0.0.1"));
+}
+
+TEST_F(RedisConnectionTest, PasswordsAreSentAndWrongOnesSaid) {
+  const RedisServer server(
+      {"--requirepass", "secret", "--user", "kv", "on", ">word", "~*", "+@all"});
+  Connect({"127.0.0.1", server.port()}, {.login = {.password = "secret"}});
+  EXPECT_TRUE(Ask({"PING"})->IsText("PONG"));
+  connection_->Close();
+  while (!ended_) context_.run_one();
+  ended_.reset();
+  Connect({"127.0.0.1", server.port()}, {.login = {.user = "kv", .password = "word"}});
+  EXPECT_EQ(Ask({"ACL", "WHOAMI"})->text, "kv");
+  connection_->Close();
+  while (!ended_) context_.run_one();
+  ended_.reset();
+  Connect({"127.0.0.1", server.port()}, {.login = {.password = "wrong"}});
+  const auto reply = Ask({"PING"});
+  ASSERT_FALSE(reply);
+  EXPECT_EQ(reply.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(reply.error().message, HasSubstr("WRONGPASS"));
+  EXPECT_THAT(reply.error().message, testing::Not(HasSubstr("wrong")));
+}
+
+TEST_F(RedisConnectionTest, CloseCancelsWhatIsPending) {
+  const RedisServer server;
+  Connect({"127.0.0.1", server.port()});
+  std::optional<ErrorCode> code;
+  connection_->Send({.words = {"PING"}, .done = [&](auto reply) { code = reply.error().code; }});
+  connection_->Close();
+  EXPECT_FALSE(code) << "never from within Close";
+  while (!ended_) context_.run_one();
+  EXPECT_EQ(code, ErrorCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,121 @@
+#include "store/redis_server_testing.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string_view>
+
+#include "base/check.h"
+
+namespace kvcake {
+namespace {
+
+// A port that nobody has right now.
+uint16_t FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  CHECK(fd >= 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof(address);
+  CHECK(bind(fd, reinterpret_cast<sockaddr*>(&address), bytes) == 0);
+  CHECK(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) == 0);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+// Starts a program whose output can be read from *out, and which dies with this process.
+pid_t Spawn(const std::vector<std::string>& words, int* out) {
+  std::vector<char*> argv;
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  int ends[2];
+  CHECK(pipe2(ends, O_CLOEXEC) == 0);
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  CHECK(pid >= 0);
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(127);
+    dup2(ends[1], 1);
+    dup2(ends[1], 2);
+    execvp(argv[0], argv.data());
+    _exit(127);
+  }
+  close(ends[1]);
+  *out = ends[0];
+  return pid;
+}
+
+// Reads until `text` has come, or everything.
+std::string ReadUntil(int fd, std::string_view text) {
+  std::string all;
+  char some[4096];
+  while (text.empty() || all.find(text) == std::string::npos) {
+    const ssize_t bytes = read(fd, some, sizeof(some));
+    if (bytes <= 0) break;
+    all.append(some, bytes);
+  }
+  return all;
+}
+
+constexpr std::string_view kReady = "Ready to accept connections";
+constexpr int kTries = 20;
+
+}  // namespace
+
+RedisServer::RedisServer(std::vector<std::string> options) : options_(std::move(options)) {
+  for (int i = 0; i < kTries; ++i) {
+    port_ = FreePort();  // which somebody else may take now
+    if (TryStart()) return;
+  }
+  CHECK(!"redis-server starts: is the Debian package redis-server installed?");
+}
+
+RedisServer::~RedisServer() { Kill(); }
+
+void RedisServer::Start() { CHECK(TryStart()); }
+
+bool RedisServer::TryStart() {
+  const std::string port = std::to_string(port_);
+  std::vector<std::string> words = {"redis-server", "--bind", "127.0.0.1", "--port",
+                                    port,           "--save", "",          "--appendonly",
+                                    "no",           "--dir",  dir_.path()};
+  words.insert(words.end(), options_.begin(), options_.end());
+  int out = -1;
+  pid_ = Spawn(words, &out);
+  const bool ready = ReadUntil(out, kReady).find(kReady) != std::string::npos;
+  close(out);
+  if (!ready) Kill();
+  return ready;
+}
+
+void RedisServer::Kill() {
+  if (pid_ < 0) return;
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+}
+
+void RedisServer::Pause() { CHECK(kill(pid_, SIGSTOP) == 0); }
+
+void RedisServer::Resume() { CHECK(kill(pid_, SIGCONT) == 0); }
+
+std::string RedisServer::Cli(const std::vector<std::string>& command) const {
+  std::vector<std::string> words = {"redis-cli", "-p", std::to_string(port_)};
+  words.insert(words.end(), command.begin(), command.end());
+  int out = -1;
+  const pid_t pid = Spawn(words, &out);
+  const std::string text = ReadUntil(out, "");
+  close(out);
+  waitpid(pid, nullptr, 0);
+  return text;
+}
+
+}  // namespace kvcake
