@@ -70,6 +70,7 @@ class RedisConnection : private RespSink, public std::enable_shared_from_this<Re
   void Close();
 
   bool is_ending() const { return error_.has_value(); }
+  bool was_ready() const { return ready_; }  // it was there, whatever came of it
   size_t pending() const { return waiting_.size() + asked_.size(); }
   uint64_t pending_bytes() const { return pending_bytes_; }
 

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -9,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "base/check.h"
@@ -73,6 +75,7 @@ constexpr int kTries = 20;
 RedisServer::RedisServer(std::vector<std::string> options) : options_(std::move(options)) {
   for (int i = 0; i < kTries; ++i) {
     port_ = FreePort();  // which somebody else may take now
+    if (std::count(options_.begin(), options_.end(), "--cluster-enabled")) bus_port_ = FreePort();
     if (TryStart()) return;
   }
   CHECK(!"redis-server starts: is the Debian package redis-server installed?");
@@ -88,6 +91,7 @@ bool RedisServer::TryStart() {
                                     port,           "--save", "",          "--appendonly",
                                     "no",           "--dir",  dir_.path()};
   words.insert(words.end(), options_.begin(), options_.end());
+  if (bus_port_ > 0) words.insert(words.end(), {"--cluster-port", std::to_string(bus_port_)});
   int out = -1;
   pid_ = Spawn(words, &out);
   const bool ready = ReadUntil(out, kReady).find(kReady) != std::string::npos;
@@ -116,6 +120,29 @@ std::string RedisServer::Cli(const std::vector<std::string>& command) const {
   close(out);
   waitpid(pid, nullptr, 0);
   return text;
+}
+
+RedisMasters::RedisMasters(int masters) {
+  for (int i = 0; i < masters; ++i) {
+    servers_.push_back(std::make_unique<RedisServer>(
+        std::vector<std::string>{"--cluster-enabled", "yes", "--cluster-node-timeout", "2000"}));
+    const int first = i * 16384 / masters, last = (i + 1) * 16384 / masters - 1;
+    servers_[i]->Cli({"CLUSTER", "ADDSLOTSRANGE", std::to_string(first), std::to_string(last)});
+    servers_[0]->Cli({"CLUSTER", "MEET", "127.0.0.1", std::to_string(servers_[i]->port()),
+                      std::to_string(servers_[i]->bus_port())});
+  }
+  const std::string known = fmt::format("cluster_known_nodes:{}", masters);
+  for (const auto& server : servers_) {
+    for (std::string info; info.find("cluster_state:ok") == std::string::npos ||
+                           info.find(known) == std::string::npos;) {
+      info = server->Cli({"CLUSTER", "INFO"});
+    }
+  }
+}
+
+std::string RedisMasters::Id(int i) const {
+  const std::string id = servers_[i]->Cli({"CLUSTER", "MYID"});
+  return id.substr(0, id.find('\n'));
 }
 
 }  // namespace kvcake

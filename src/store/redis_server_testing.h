@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ class RedisServer {
   RedisServer& operator=(const RedisServer&) = delete;
 
   uint16_t port() const { return port_; }
+  uint16_t bus_port() const { return bus_port_; }  // 0: in no cluster
   const std::string& dir() const { return dir_.path(); }
 
   // Ends it at once, as a crash does.
@@ -39,8 +41,23 @@ class RedisServer {
 
   const TempDir dir_;
   const std::vector<std::string> options_;
-  uint16_t port_ = 0;
+  uint16_t port_ = 0, bus_port_ = 0;
   pid_t pid_ = -1;
+};
+
+// Masters of a cluster, with all slots between them.
+class RedisMasters {
+ public:
+  // Returns once they agree that their cluster is fine.
+  explicit RedisMasters(int masters = 3);
+
+  RedisServer& operator[](int i) { return *servers_[i]; }
+  int size() const { return static_cast<int>(servers_.size()); }
+  // Its id in the cluster.
+  std::string Id(int i) const;
+
+ private:
+  std::vector<std::unique_ptr<RedisServer>> servers_;
 };
 
 }  // namespace kvcake
