@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "store/chunk_format.h"
+#include "store/verify_read.h"
 
 namespace kvcake {
 
@@ -28,27 +28,10 @@ uint64_t PiecesMax(const DiskTierOptions& options) {
 }
 
 Result<NumericPath> VerifyLanded(const DiskRead& read, const DiskTierOptions& options) {
-  const KvLayout& layout = options.layout;
-  const auto landing = read.request.landing.first(ReadBytes(layout, read.request));
-  const auto bytes = read.header ? HeaderBytes(read.header->bytes)
-                                 : HeaderBytes(landing.first<kPageHeaderBytes>());
-  ASSIGN_OR_RETURN(const ChunkHeader header, DecodeHeader(bytes));
-  ChunkHeader expected;
-  expected.root = options.root;
-  expected.key = read.request.key;
-  expected.parent = read.request.parent;
-  expected.layout = layout;
-  RETURN_IF_ERROR(CheckSameChunk(header, expected));
-  if (!read.request.layers) {
-    RETURN_IF_ERROR(VerifySlabs(header, landing));
-    return header.numeric_path;
-  }
-  const uint64_t slab_bytes = layout.slab_bytes();
-  for (int i = 0; i < read.request.layers->count; ++i) {
-    RETURN_IF_ERROR(VerifySlab(header, read.request.layers->first + i,
-                               landing.subspan(i * slab_bytes, slab_bytes)));
-  }
-  return header.numeric_path;
+  const auto header = read.header
+                          ? ConstHeaderBytes(read.header->bytes)
+                          : ConstHeaderBytes(read.request.landing.first<kPageHeaderBytes>());
+  return VerifyRead(header, read.request, options.root, options.layout);
 }
 
 }  // namespace kvcake

@@ -44,6 +44,7 @@ class RedisClient {
   // Ends all connections; what is pending is done with kCancelled, then `closed` is called. Once,
   // and nothing is sent afterwards.
   void Close(std::function<void()> closed);
+  bool is_closing() const { return is_closing_; }
 
  private:
   struct Node;

@@ -1,0 +1,158 @@
+#include "store/redis_tier.h"
+
+#include <gmock/gmock.h>
+
+#include "store/chunk_format.h"
+#include "store/redis_server_testing.h"
+#include "store/tier_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+using testing::HasSubstr;
+
+class RedisTierTest : public testing::Test {
+ protected:
+  std::unique_ptr<RedisTier> Open(RedisTierOptions options = {}) {
+    options.client.seeds = {{"127.0.0.1", server_.port()}};
+    options.client.retry_min = Seconds(0.01);
+    options.layout = layout_;
+    options.root = Root();
+    auto tier = RedisTier::Open(std::move(options));
+    CHECK(tier.has_value());
+    return std::move(*tier);
+  }
+  std::string NameOf(const ChunkKey& key) {
+    return fmt::format("kvcake:v1:{}:{}", Root().Hex(), key.Hex());
+  }
+
+  RedisServer server_;
+  const KvLayout layout_ = SmallLayout();
+  const std::vector<ChunkKey> chain_ = Chain(4);
+};
+
+TEST_F(RedisTierTest, AnotherProcessFindsWhatWasPutWhenItLooks) {
+  const auto one = Open(), other = Open();
+  ASSERT_TRUE(PutChunk(*one, layout_, chain_[0], Root()));
+  EXPECT_EQ(other->Residency(chain_), std::vector<bool>(4));
+  EXPECT_EQ(Held(*other, chain_), (std::vector<bool>{true, false, false, false}));
+  EXPECT_EQ(other->Residency(chain_), (std::vector<bool>{true, false, false, false}));
+  EXPECT_EQ(ReadBack(*other, layout_, chain_[0], Root()), std::nullopt);
+  EXPECT_EQ(other->Stats().looks.calls, 1u);
+}
+
+TEST_F(RedisTierTest, TheValueIsAChunkFile) {
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[1], chain_[0]));
+  std::string value = server_.Cli({"GET", NameOf(chain_[1])});
+  value.pop_back();  // redis-cli's newline
+  const auto chunk = DecodeChunk(std::as_bytes(std::span(value)));
+  ASSERT_TRUE(chunk) << chunk.error().message;
+  EXPECT_EQ(chunk->key, chain_[1]);
+  EXPECT_EQ(chunk->parent, chain_[0]);
+}
+
+TEST_F(RedisTierTest, WhatIsNoChunkIsNeverServedAndRemoved) {
+  const auto tier = Open();
+  std::mt19937 random(7);
+  for (int round = 0; round < 40; ++round) {
+    ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+    const size_t at = random() % layout_.page_bytes();
+    const std::string byte =
+        server_.Cli({"GETRANGE", NameOf(chain_[0]), std::to_string(at), std::to_string(at)});
+    const std::string other(1, static_cast<char>('a' + (byte[0] == 'a')));
+    server_.Cli({"SETRANGE", NameOf(chain_[0]), std::to_string(at), other});
+    ASSERT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kCorrupt) << at;
+    EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kNotFound);
+    EXPECT_FALSE(tier->Residency(chain_)[0]);
+  }
+  EXPECT_EQ(tier->Stats().quarantined, 40u);
+  for (const size_t bytes : {size_t{1}, size_t{4095}, layout_.page_bytes() - 1}) {
+    server_.Cli({"SET", NameOf(chain_[0]), std::string(bytes, 'x')});
+    EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kCorrupt) << bytes;
+  }
+  server_.Cli({"LPUSH", NameOf(chain_[0]), "x"});
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kIo) << "it is a list";
+}
+
+TEST_F(RedisTierTest, WhatTheServerEvictsIsAMiss) {
+  server_.Cli({"CONFIG", "SET", "maxmemory", "3mb"});
+  server_.Cli({"CONFIG", "SET", "maxmemory-policy", "allkeys-lru"});
+  const auto tier = Open();
+  const auto chain = Chain(200);
+  for (size_t i = 0; i < chain.size(); ++i) {
+    ASSERT_TRUE(PutChunk(*tier, layout_, chain[i], ParentOf(chain, i)));
+  }
+  EXPECT_EQ(ReadBack(*tier, layout_, chain[0], Root()), ErrorCode::kNotFound);
+  EXPECT_EQ(ReadBack(*tier, layout_, chain[199], chain[198]), std::nullopt);
+  EXPECT_EQ(tier->Stats().reads_failed, 0u);
+}
+
+TEST_F(RedisTierTest, AFullServerThatEvictsNothingIsNoSpace) {
+  server_.Cli({"CONFIG", "SET", "maxmemory", "1mb"});
+  server_.Cli({"CONFIG", "SET", "maxmemory-policy", "noeviction"});
+  const auto tier = Open();
+  const auto chain = Chain(200);
+  std::optional<ErrorCode> refused;
+  for (size_t i = 0; i < chain.size() && !refused; ++i) {
+    if (const auto put = PutChunk(*tier, layout_, chain[i], ParentOf(chain, i)); !put) {
+      refused = put.error().code;
+    }
+  }
+  EXPECT_EQ(refused, ErrorCode::kNoSpace);
+  EXPECT_EQ(tier->Stats().writes_failed, 1u);
+}
+
+TEST_F(RedisTierTest, ChunksExpireUnlessTheyAreUsed) {
+  const auto tier = Open({.time_to_live = Seconds(3600)});
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  EXPECT_GT(std::stoi(server_.Cli({"PTTL", NameOf(chain_[0])})), 3'000'000);
+  server_.Cli({"PEXPIRE", NameOf(chain_[0]), "100000"});
+  tier->Unpin(std::span(chain_).first(1));
+  ASSERT_TRUE(Eventually([&] {
+    return std::stoi(server_.Cli({"PTTL", NameOf(chain_[0])})) > 3'000'000;
+  }));
+  const auto forever = Open();
+  ASSERT_TRUE(PutChunk(*forever, layout_, chain_[1], chain_[0]));
+  EXPECT_EQ(std::stoi(server_.Cli({"PTTL", NameOf(chain_[1])})), -1);
+}
+
+TEST_F(RedisTierTest, AServerThatDiesIsMissesAndOneThatComesBackIsUsed) {
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  server_.Kill();
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kIo);
+  EXPECT_FALSE(PutChunk(*tier, layout_, chain_[1], chain_[0]));
+  EXPECT_EQ(Held(*tier, chain_), std::vector<bool>(4));
+  server_.Start();
+  ASSERT_TRUE(Eventually([&] { return PutChunk(*tier, layout_, chain_[1], chain_[0]); }));
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[1], chain_[0]), std::nullopt);
+}
+
+TEST_F(RedisTierTest, OneThatIsDestroyedEndsReadsThatHang) {
+  auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  server_.Pause();
+  Reads reads;
+  reads.Start(*tier, layout_, chain_[0], Root());
+  std::optional<std::vector<bool>> held;
+  tier->Look({.keys = chain_, .found = [&](size_t, const std::vector<bool>& answer) {
+                held = answer;
+                return true;
+              }});
+  tier.reset();
+  EXPECT_EQ(reads.Wait(0).status.error().code, ErrorCode::kCancelled);
+  EXPECT_EQ(held, std::vector<bool>(4));
+}
+
+TEST_F(RedisTierTest, ThePutOfWhatAnotherHasPutIsOk) {
+  const auto one = Open(), other = Open();
+  ASSERT_TRUE(PutChunk(*one, layout_, chain_[0], Root()));
+  ASSERT_TRUE(PutChunk(*other, layout_, chain_[0], Root()));
+  EXPECT_EQ(other->Stats().writes, 0u);
+  EXPECT_TRUE(other->Residency(chain_)[0]);
+}
+
+}  // namespace
+}  // namespace kvcake
