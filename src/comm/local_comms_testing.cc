@@ -48,7 +48,7 @@ Comms NewLocalTcpComms(int size, uint64_t aside_bytes_max) {
 
 Comms NewLocalTlsComms(int size) {
   static const Authority authority;
-  return NewComms(size, {.addresses = {}, .tls = authority.IssueLoaded("rank")});
+  return NewComms(size, {.addresses = {}, .tls = IssueLoaded(authority, "rank")});
 }
 
 Comms NewSocketPairComms(int size) {

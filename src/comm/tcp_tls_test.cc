@@ -55,7 +55,7 @@ std::string Refusal(const JoinOptions& worker_options, const JoinOptions& leader
   const auto refused = GatherWorkers(std::vector{worker.address()}, {}, leader_options);
   if (refused) return "it was let in";
   JoinOptions own = worker_options;
-  if (!own.tls.empty()) own.tls = Cluster().IssueLoaded("another");
+  if (!own.tls.empty()) own.tls = IssueLoaded(Cluster(), "another");
   ExpectTlsChain(worker, own);
   return refused.error().message;
 }
@@ -63,21 +63,21 @@ std::string Refusal(const JoinOptions& worker_options, const JoinOptions& leader
 TEST(TcpTlsTest, RanksOfTheClustersAuthorityMeet) {
   const auto key = ClusterKey::Of("a secret of this cluster's", "test");
   for (const ClusterKey& one : {ClusterKey(), *key}) {
-    Waiting worker(InTls(Cluster().IssueLoaded("worker"), one));
-    ExpectTlsChain(worker, InTls(Cluster().IssueLoaded("leader"), one));
+    Waiting worker(InTls(IssueLoaded(Cluster(), "worker"), one));
+    ExpectTlsChain(worker, InTls(IssueLoaded(Cluster(), "leader"), one));
   }
 }
 
 TEST(TcpTlsTest, TheKeyIsAskedForInTlsToo) {
   const auto key = ClusterKey::Of("a secret of this cluster's", "test");
-  EXPECT_THAT(
-      Refusal(InTls(Cluster().IssueLoaded("worker"), *key), InTls(Cluster().IssueLoaded("leader"))),
-      HasSubstr("cluster key is not this worker's"));
+  EXPECT_THAT(Refusal(InTls(IssueLoaded(Cluster(), "worker"), *key),
+                      InTls(IssueLoaded(Cluster(), "leader"))),
+              HasSubstr("cluster key is not this worker's"));
 }
 
 // Nothing of what is said can be read on the way, nor what a proof is made of.
 TEST(TcpTlsTest, NothingGoesInTheClear) {
-  Waiting worker(InTls(Cluster().IssueLoaded("worker")));
+  Waiting worker(InTls(IssueLoaded(Cluster(), "worker")));
   boost::asio::io_context context;
   boost::asio::ip::tcp::acceptor acceptor(context, {boost::asio::ip::address_v4::loopback(), 0});
   auto tap = std::async(std::launch::async, [&] {
@@ -88,43 +88,43 @@ TEST(TcpTlsTest, NothingGoesInTheClear) {
   });
   const auto leader =
       GatherWorkers(std::vector{fmt::format("127.0.0.1:{}", acceptor.local_endpoint().port())}, {},
-                    InTls(Cluster().IssueLoaded("leader")));
+                    InTls(IssueLoaded(Cluster(), "leader")));
   EXPECT_FALSE(leader);
   EXPECT_THAT(tap.get(), testing::Not(HasSubstr("kvcake-chain")));
   worker.Stop();
 }
 
 TEST(TcpTlsTest, AStrangersAuthorityIsNotBelieved) {
-  const JoinOptions worker = InTls(Cluster().IssueLoaded("worker"));
+  const JoinOptions worker = InTls(IssueLoaded(Cluster(), "worker"));
   // Neither by the leader, nor, where that believes the worker, by the worker.
-  EXPECT_THAT(Refusal(worker, InTls(Stranger().IssueLoaded("leader"))),
+  EXPECT_THAT(Refusal(worker, InTls(IssueLoaded(Stranger(), "leader"))),
               AllOf(HasSubstr("no authority of --tls-ca has signed its certificate"),
                     HasSubstr("127.0.0.1:")));
-  RankTlsFiles files = Stranger().Issue("believing");
-  files.ca = Cluster().Issue("unused").ca;
+  RankTlsFiles files = Issue(Stranger(), "believing");
+  files.ca = Issue(Cluster(), "unused").ca;
   EXPECT_THAT(Refusal(worker, InTls(*RankTls::Load(files))),
               HasSubstr("no authority of its --tls-ca has signed this one's --tls-cert"));
 }
 
 TEST(TcpTlsTest, APlainLeaderIsToldThatTheWorkerSpeaksTls) {
-  EXPECT_THAT(Refusal(InTls(Cluster().IssueLoaded("worker")), kPatient),
+  EXPECT_THAT(Refusal(InTls(IssueLoaded(Cluster(), "worker")), kPatient),
               HasSubstr("it refuses: this worker speaks TLS: give the server --tls-cert"));
 }
 
 TEST(TcpTlsTest, ALeaderInTlsIsToldThatTheWorkerHasNone) {
-  EXPECT_THAT(Refusal(kPatient, InTls(Cluster().IssueLoaded("leader"))),
+  EXPECT_THAT(Refusal(kPatient, InTls(IssueLoaded(Cluster(), "leader"))),
               HasSubstr("in the midst of TLS' handshake: if it has none, give it --tls-cert"));
 }
 
 TEST(TcpTlsTest, StalledHandshakesHinderNobodyAndEnd) {
-  JoinOptions options = InTls(Cluster().IssueLoaded("worker"));
+  JoinOptions options = InTls(IssueLoaded(Cluster(), "worker"));
   {
     Waiting worker(options);
     std::vector<std::unique_ptr<Caller>> stalled;
     for (int i = 0; i < 100; ++i) {
       stalled.push_back(std::make_unique<Caller>(worker, i % 2 == 0 ? "" : "\x16\x03\x01"));
     }
-    ExpectTlsChain(worker, InTls(Cluster().IssueLoaded("leader")));
+    ExpectTlsChain(worker, InTls(IssueLoaded(Cluster(), "leader")));
   }
   options.patience = Seconds(0.1);
   Waiting worker(options);
@@ -142,11 +142,11 @@ TEST(TcpTlsTest, RanksThatConnectAreAskedToo) {
     options.addresses.push_back(fmt::format("127.0.0.1:{}", listener.port()));
   }
   options.timeout = Seconds(120);
-  options.tls = Cluster().IssueLoaded("rank_0");
+  options.tls = IssueLoaded(Cluster(), "rank_0");
   auto rank_0 = std::async(std::launch::async, [&] { return ConnectTcp(listeners[0], options); });
   TcpCommOptions other = options;
   other.rank = 1;
-  other.tls = Stranger().IssueLoaded("rank_1");
+  other.tls = IssueLoaded(Stranger(), "rank_1");
   const auto stranger = ConnectTcp(listeners[1], other);
   ASSERT_FALSE(stranger);
   EXPECT_EQ(stranger.error().code, ErrorCode::kInvalidArgument);
@@ -155,7 +155,7 @@ TEST(TcpTlsTest, RanksThatConnectAreAskedToo) {
   other.timeout = Seconds(0.5);
   EXPECT_FALSE(ConnectTcp(listeners[1], other)) << "in the clear";
   other.timeout = Seconds(120);
-  other.tls = Cluster().IssueLoaded("rank_1");
+  other.tls = IssueLoaded(Cluster(), "rank_1");
   const auto rank_1 = ConnectTcp(listeners[1], other);
   ASSERT_TRUE(rank_1) << rank_1.error().message;
   const auto first = rank_0.get();
@@ -163,7 +163,7 @@ TEST(TcpTlsTest, RanksThatConnectAreAskedToo) {
 }
 
 TEST(RankTlsTest, WhatCannotBeUsedIsNamed) {
-  const RankTlsFiles good = Cluster().Issue("good");
+  const RankTlsFiles good = Issue(Cluster(), "good");
   ASSERT_TRUE(RankTls::Load(good));
   ASSERT_TRUE(RankTls::Load({})->empty());
   const auto said = [](RankTlsFiles files) {
@@ -176,7 +176,7 @@ TEST(RankTlsTest, WhatCannotBeUsedIsNamed) {
   EXPECT_THAT(said({"/nowhere.pem", good.key, good.ca}), HasSubstr("--tls-cert /nowhere.pem"));
   EXPECT_THAT(said({good.certificate, "/nowhere.key", good.ca}),
               HasSubstr("--tls-key /nowhere.key is not"));
-  EXPECT_THAT(said({good.certificate, Cluster().Issue("other").key, good.ca}),
+  EXPECT_THAT(said({good.certificate, Issue(Cluster(), "other").key, good.ca}),
               AllOf(HasSubstr("is not the private key of --tls-cert"), HasSubstr("mismatch")));
   EXPECT_THAT(said({good.certificate, good.key, good.key}), HasSubstr("--tls-ca"));
   ASSERT_EQ(chmod(good.key.c_str(), 0640), 0);

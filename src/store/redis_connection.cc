@@ -208,7 +208,13 @@ void RedisConnection::Watch(Seconds within) {
   timer_.async_wait([self = shared_from_this(), within, begun](error_code error) {
     if (error || self->error_) return;
     const bool is_quiet = self->moved_ <= begun;
-    if (!self->ready_ || (is_quiet && !self->asked_.empty())) {
+    if (!self->ready_) {
+      return self->Fail(
+          {ErrorCode::kDeadline,
+           fmt::format("{} has not answered within {} s{}", self->address_.Text(), within.count(),
+                       self->options_.tls ? ": does it speak TLS?" : "")});
+    }
+    if (is_quiet && !self->asked_.empty()) {
       return self->Fail({ErrorCode::kDeadline, fmt::format("{} has been silent for {} s",
                                                            self->address_.Text(), within.count())});
     }

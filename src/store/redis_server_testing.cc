@@ -72,7 +72,8 @@ constexpr int kTries = 20;
 
 }  // namespace
 
-RedisServer::RedisServer(std::vector<std::string> options) : options_(std::move(options)) {
+RedisServer::RedisServer(std::vector<std::string> options, Transport transport)
+    : options_(std::move(options)), transport_(transport) {
   for (int i = 0; i < kTries; ++i) {
     port_ = FreePort();  // which somebody else may take now
     if (std::count(options_.begin(), options_.end(), "--cluster-enabled")) bus_port_ = FreePort();
@@ -87,9 +88,11 @@ void RedisServer::Start() { CHECK(TryStart()); }
 
 bool RedisServer::TryStart() {
   const std::string port = std::to_string(port_);
-  std::vector<std::string> words = {"redis-server", "--bind", "127.0.0.1", "--port",
-                                    port,           "--save", "",          "--appendonly",
-                                    "no",           "--dir",  dir_.path()};
+  const bool is_tls = transport_ == Transport::kTls;
+  std::vector<std::string> words = {
+      "redis-server", "--bind", "127.0.0.1", "--port",   is_tls ? "0" : port, "--save", "",
+      "--appendonly", "no",     "--dir",     dir_.path()};
+  if (is_tls) words.insert(words.end(), {"--tls-port", port});
   words.insert(words.end(), options_.begin(), options_.end());
   if (bus_port_ > 0) words.insert(words.end(), {"--cluster-port", std::to_string(bus_port_)});
   int out = -1;

@@ -15,8 +15,10 @@ namespace kvcake {
 // A redis-server with an empty data set that is kept in memory only, on a port of its own.
 class RedisServer {
  public:
+  enum class Transport { kPlain, kTls };
   // Returns once it accepts connections. `options` are as on its command line.
-  explicit RedisServer(std::vector<std::string> options = {});
+  explicit RedisServer(std::vector<std::string> options = {},
+                       Transport transport = Transport::kPlain);
   // Kills it.
   ~RedisServer();
   RedisServer(const RedisServer&) = delete;
@@ -33,7 +35,7 @@ class RedisServer {
   // Stops and resumes the process.
   void Pause();
   void Resume();
-  // What redis-cli prints for a command.
+  // What redis-cli prints for a command, in the clear.
   std::string Cli(const std::vector<std::string>& command) const;
 
  private:
@@ -41,6 +43,7 @@ class RedisServer {
 
   const TempDir dir_;
   const std::vector<std::string> options_;
+  const Transport transport_;
   uint16_t port_ = 0, bus_port_ = 0;
   pid_t pid_ = -1;
 };

@@ -1,4 +1,4 @@
-#include "comm/certificates_testing.h"
+#include "base/authority_testing.h"
 
 #include <openssl/evp.h>
 #include <openssl/pem.h>
@@ -41,6 +41,14 @@ X509* NewCertificate(const std::string& name, EVP_PKEY* key, X509* issuer, EVP_P
                           issuer == nullptr ? "critical,CA:TRUE" : "CA:FALSE");
   CHECK(extension != nullptr && X509_add_ext(made, extension, -1) == 1);
   X509_EXTENSION_free(extension);
+  // Addresses are looked for nowhere else.
+  if (ASN1_OCTET_STRING* address = a2i_IPADDRESS(name.c_str()); address != nullptr) {
+    ASN1_OCTET_STRING_free(address);
+    X509_EXTENSION* alternative =
+        X509V3_EXT_conf_nid(nullptr, &context, NID_subject_alt_name, ("IP:" + name).c_str());
+    CHECK(alternative != nullptr && X509_add_ext(made, alternative, -1) == 1);
+    X509_EXTENSION_free(alternative);
+  }
   CHECK(X509_sign(made, issuer == nullptr ? key : issuer_key, EVP_sha256()) > 0);
   return made;
 }
@@ -69,26 +77,19 @@ Authority::~Authority() {
   EVP_PKEY_free(key_);
 }
 
-RankTlsFiles Authority::Issue(const std::string& name) const {
+Authority::Files Authority::Issue(const std::string& name) const {
   EVP_PKEY* key = NewKey();
   X509* certificate = NewCertificate(name, key, certificate_, key_);
-  RankTlsFiles files = {
-      .certificate = WriteCertificate(dir_.path() + "/" + name + ".pem", certificate),
-      .key = WriteFile(dir_.path() + "/" + name + ".key",
-                       [&](FILE* file) {
-                         return PEM_write_PrivateKey(file, key, nullptr, nullptr, 0, nullptr,
-                                                     nullptr);
-                       }),
-      .ca = dir_.path() + "/ca.pem"};
+  Files files = {.certificate = WriteCertificate(dir_.path() + "/" + name + ".pem", certificate),
+                 .key = WriteFile(dir_.path() + "/" + name + ".key",
+                                  [&](FILE* file) {
+                                    return PEM_write_PrivateKey(file, key, nullptr, nullptr, 0,
+                                                                nullptr, nullptr);
+                                  }),
+                 .ca = dir_.path() + "/ca.pem"};
   X509_free(certificate);
   EVP_PKEY_free(key);
   return files;
-}
-
-RankTls Authority::IssueLoaded(const std::string& name) const {
-  auto tls = RankTls::Load(Issue(name));
-  CHECK(tls.has_value());
-  return *tls;
 }
 
 }  // namespace kvcake::testing_util
