@@ -8,6 +8,11 @@
 #include "base/check.h"
 
 namespace kvcake {
+namespace {
+
+constexpr uint64_t kNotAwaited = uint64_t{1} << 63;  // what they are numbered from
+
+}  // namespace
 
 WriteQueue::WriteQueue(std::array<Tier*, 2> tiers, PagePool& pool, WriteQueueOptions options)
     : tiers_(tiers), pool_(pool), options_(options) {
@@ -45,7 +50,7 @@ void WriteQueue::Add(Chunk chunk, WriteTargets targets) {
   if (!item.chunk.page) ++pages_;
   if (is_new) {
     item.chunk = std::move(chunk);
-    item.number = next_number_++;
+    item.number = next_number_++ + (item.chunk.awaited ? 0 : kNotAwaited);
   } else if (!item.chunk.page) {
     item.chunk.page = std::move(chunk.page);
   }

@@ -60,6 +60,7 @@ class WriteQueue {
     NumericPath path = NumericPath::kUnknown;
     PageHandle page;  // published: it does not change any more; no other chunk's
     OwnerId owner = kNobody;
+    bool awaited = false;  // other processes may wait for it: it is written before those that are not
   };
 
   // Tiers by target, of which one may be null; they and the pool outlive it.
@@ -83,7 +84,7 @@ class WriteQueue {
  private:
   struct Item {
     Chunk chunk;
-    uint64_t number = 0;                  // in the order of Add
+    uint64_t number = 0;                  // in the order of Add, what is awaited first
     WriteTargets waits = {};              // for threads of these
     WriteTargets writing = {};            // these are
     WriteTargets reading = {};            // these are, and need the page still

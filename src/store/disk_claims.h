@@ -1,0 +1,76 @@
+// Which chunks are being computed by which of the processes that share a directory.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/callback_thread.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "store/disk_context.h"
+#include "store/tier.h"
+
+namespace kvcake {
+
+// A claim is a file of the key's name that its owner has locked; the kernel unlocks it when the
+// process ends. Nothing is written to it, so it cannot be damaged; which file it is, and its time
+// as a number that changes, tell a new claim from an old one, so no two clocks are compared. One
+// thread looks at files, and calls every `done`. Thread-safe. The destructor waits until all that
+// was asked has been answered.
+class DiskClaims {
+ public:
+  // Outlives it.
+  explicit DiskClaims(DiskContext& context) : context_(context) {}
+
+  // Tier::Claim. Also false for a while after a claim could not be made, as on a directory that
+  // this process may not change, and where the device does not answer.
+  bool Claim(ClaimRequest request) EXCLUDES(mutex_);
+  // Tier::Disclaim. Where no claim is held, costs nothing.
+  void Disclaim(std::span<const ChunkKey> keys);
+  // Gives up all claims, and makes no other from now on.
+  void Stop();
+
+ private:
+  struct Held {
+    std::unique_ptr<FileLock> lock;
+    FileInfo file;
+    TimePoint until;
+  };
+  struct Seen {
+    FileInfo file;
+    TimePoint since;
+    TimePoint asked;
+  };
+
+  // All on the thread.
+  void Answer(const ClaimRequest& request) EXCLUDES(mutex_);
+  ClaimState StateOf(const ChunkKey& key, Seconds lasts) EXCLUDES(mutex_);
+  bool IsStored(const ChunkKey& key);
+  Result<ClaimState> Take(const ChunkKey& key, Seconds lasts);
+  bool HasExpired(const ChunkKey& key, const FileInfo& file, Seconds lasts);
+  void Hold(const ChunkKey& key, Held held);
+  void End(const ChunkKey& key);
+  void EndExpired();
+  void Sweep();
+  void NoteFailed(const Error& error) EXCLUDES(mutex_);
+
+  DiskContext& context_;
+  std::atomic<bool> stop_{false};
+  std::atomic<size_t> held_count_{0};
+
+  // Of the thread alone.
+  std::unordered_map<ChunkKey, Held> held_;
+  std::unordered_map<ChunkKey, Seen> seen_;  // of other processes
+  bool swept_ = false;
+
+  Mutex mutex_;
+  TimePoint paused_until_ GUARDED_BY(mutex_){};
+
+  CallbackThread thread_;  // last: it ends before the rest goes
+};
+
+}  // namespace kvcake
