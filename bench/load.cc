@@ -84,7 +84,7 @@ class ChunkRun {
       WriteBehind writer({&tier()}, *pool_, {.queue_share = std::max(1.0, share)});
       for (size_t i = 0; i < keys_.size(); ++i) {
         writer.Offer({keys_[i], i == 0 ? root_ : keys_[i - 1], static_cast<int>(i),
-                     NumericPath::kF32, sources_[i % sources_.size()].Share()});
+                      NumericPath::kF32, sources_[i % sources_.size()].Share()});
       }
       writer.Flush();
       if (const auto stats = writer.Stats(); stats.written != keys_.size()) {

@@ -140,8 +140,8 @@ uint64_t ComputeLane::Delivered() const {
 void ComputeLane::Restored(const Board& board) {
   const RestoreRequest& request = board.request();
   // Others' prompts make it later, too, and other processes.
-  const bool alone = parts_.table.boards().size() == 1 && board.share() == 1 &&
-                     !board.peers().has_waited();
+  const bool alone =
+      parts_.table.boards().size() == 1 && board.share() == 1 && !board.peers().has_waited();
   if (request.policy != Policy::kCake || request.forced_split || !alone) return;
   double late_s = board.Lateness();
   // What noise can do is not the lanes' doing.

@@ -6,24 +6,26 @@
 
 namespace kvcake {
 
-void PeerClaims::Decide(const ClaimOptions& options, TimePoint now, double finish_s,
-                        double slice_s) {
-  decided_ = true;
-  active_ = finish_s >= options.prompt_min.count();
-  done_alone_ = now + Seconds(finish_s);
-  late_max_ = Seconds(std::max(options.late_share * finish_s, options.late_slices * slice_s));
+bool PeerClaims::MayWait(const ClaimOptions& options, TimePoint now, double slice_s) {
+  has_waited_ = true;
+  if (waiting_) lost_s_ += (now - *waiting_).count();
+  waiting_ = now;
+  const double most_s = options.lost_slices * slice_s + options.lost_share * computed_s_;
+  if (lost_s_ < most_s) return true;
+  waiting_.reset();
+  return false;
 }
 
-bool PeerClaims::MayWait(const ClaimOptions& options, TimePoint now, double finish_s,
-                         double slice_s, TimePoint progressed) {
-  if (gave_up_) return false;
-  if (!has_waited_) waiting_since_ = now;
-  has_waited_ = true;
-  const TimePoint since = std::max(progressed, waiting_since_);
-  const bool late = now + Seconds(finish_s) > done_alone_ + late_max_;
-  const bool stalled = now - since > Seconds(options.stall_slices * slice_s);
-  gave_up_ = late || stalled;
-  return !gave_up_;
+void PeerClaims::Computes(double seconds) {
+  waiting_.reset();
+  computed_s_ += seconds;
+}
+
+// What was gained is not kept to be lost again: a process that stops is given up as soon as ever.
+void PeerClaims::ReachedFront(int front, double chunk_s) {
+  for (; front_ < front; ++front_) {
+    if (states_[front_] == PeerState::kCame) lost_s_ = std::max(0.0, lost_s_ - chunk_s);
+  }
 }
 
 }  // namespace kvcake

@@ -1,8 +1,9 @@
-// What one prompt knows of chunks that are claimed between processes, and how long it waits for
-// those of others.
+// What one prompt knows of chunks that are claimed between processes, and what waiting for those of
+// others has cost it.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -13,23 +14,24 @@ struct ClaimOptions;
 
 // Of each chunk, as the tier said last:
 //
-//   unasked --Begin/Answered--> mine     this process computes it; others wait
-//           |                   theirs   another computes it: ask again, until it is stored or free
-//           |                   free     nobody has claimed it, or it is stored, or nobody can
-//           \<----Answered---- (behind one that is theirs: not asked about yet)
-enum class PeerState : uint8_t { kUnasked, kMine, kTheirs, kFree };
+//   unasked ---> mine     this process computes it; others wait
+//     |  ^-----> theirs   another computes it: it is asked again, until it came or is free
+//     |--------> came     another has stored it since the restoration began
+//     \--------> free     no claim of it can be made
+enum class PeerState : uint8_t { kUnasked, kMine, kTheirs, kCame, kFree };
 
 // Unsynchronised: part of a board.
 class PeerClaims {
  public:
   explicit PeerClaims(int chunks) : states_(chunks) {}
 
-  // Whether the prompt takes part. Decided once, by the first plan that knows what things cost:
-  // alone it would be done finish_s from now, and a slice takes slice_s.
+  // Whether the prompt takes part. Decided once, when it is known what computing costs.
   bool decided() const { return decided_; }
-  void Decide(const ClaimOptions& options, TimePoint now, double finish_s, double slice_s);
   bool active() const { return active_; }
-  void Leave() { active_ = false; }
+  void Decide(bool active) {
+    decided_ = true;
+    active_ = active;
+  }
 
   PeerState state(int chunk) const { return states_[chunk]; }
   void Set(int chunk, PeerState state) { states_[chunk] = state; }
@@ -43,13 +45,14 @@ class PeerClaims {
   void EndAsk() { asking_ = false; }
   TimePoint asked() const { return asked_; }
 
-  // Whether to wait on for a chunk of another process: computing from here on ends finish_s from
-  // now, a slice takes slice_s, and something came last at `progressed`.
-  bool MayWait(const ClaimOptions& options, TimePoint now, double finish_s, double slice_s,
-               TimePoint progressed);
-  // It has waited for others at all.
+  // Whether to wait, or to wait on, for a chunk of another process. A slice takes slice_s.
+  bool MayWait(const ClaimOptions& options, TimePoint now, double slice_s);
   bool has_waited() const { return has_waited_; }
-  bool gave_up() const { return gave_up_; }
+  // A slice of its own begins, and takes so long.
+  void Computes(double seconds);
+  // All up to this chunk are resident; computing one takes chunk_s. What others made of them has
+  // paid waiting back.
+  void ReachedFront(int front, double chunk_s);
 
  private:
   std::vector<PeerState> states_;
@@ -57,11 +60,11 @@ class PeerClaims {
   bool active_ = false;
   bool asking_ = false;
   bool has_waited_ = false;
-  bool gave_up_ = false;
   TimePoint asked_{};
-  TimePoint waiting_since_{};
-  TimePoint done_alone_{};  // by the first plan
-  Seconds late_max_{0};
+  std::optional<TimePoint> waiting_;  // counted up to here
+  int front_ = 0;
+  double lost_s_ = 0;
+  double computed_s_ = 0;
 };
 
 }  // namespace kvcake

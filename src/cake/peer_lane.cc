@@ -15,14 +15,14 @@ PeerTurn PeerLane::NextTurn(Board& board) {
   const Plan& plan = board.plan()->plan;
   if (!TakesPart(board)) return {.chunks = plan.slice_chunks};
   PeerClaims& peers = board.peers();
-  if (const int chunks = ChunksToCompute(board); chunks > 0) return {.chunks = chunks};
   const int first = board.claims().first_missing();
   const TimePoint now = context_.clock.Now();
   const double slice_s = SliceSeconds(board);
   const double chunk_s = slice_s / board.request().slice_chunks_max;
+  peers.ReachedFront(first, chunk_s);
+  if (const int chunks = ChunksToCompute(board); chunks > 0) return {.chunks = chunks};
   if (peers.state(first) == PeerState::kTheirs) {
-    const bool worth = plan.finish_s > 0 && IsWorthWaiting(board);
-    if (!worth || !peers.MayWait(options_, now, plan.finish_s, slice_s, board.progressed())) {
+    if (!IsWorthWaiting(board) || !peers.MayWait(options_, now, slice_s)) {
       return {.chunks = plan.slice_chunks};
     }
     const Seconds poll = std::clamp(Seconds(slice_s / kPollsPerSlice), kPollMin, kPollMax);
@@ -47,8 +47,7 @@ bool PeerLane::TakesPart(Board& board) {
                      request.policy == Policy::kCake && !request.forced_split;
     const double finish_s = board.plan()->plan.finish_s;
     if (may && finish_s == 0) return false;  // not known yet
-    peers.Decide(options_, context_.clock.Now(), may ? finish_s : 0, SliceSeconds(board));
-    if (!may) peers.Leave();
+    peers.Decide(may && finish_s >= options_.prompt_min.count());
   }
   return peers.active();
 }
@@ -67,14 +66,22 @@ int PeerLane::ChunksToCompute(const Board& board) const {
   int chunks = 0;
   for (int i = first; i < claims.size() && chunks < wanted; ++i, ++chunks) {
     const PeerState state = board.peers().state(i);
-    if (claims.tiers(i) == 0 && state != PeerState::kMine && state != PeerState::kFree) break;
+    const bool waits = state == PeerState::kUnasked || state == PeerState::kTheirs;
+    if (claims.tiers(i) == 0 && waits) break;
   }
   return chunks;
 }
 
 void PeerLane::Began(Board& board, const Claim& slice) {
   PeerClaims& peers = board.peers();
-  if (!peers.active() || peers.asking()) return;
+  if (!peers.active()) return;
+  const int chunk_tokens = board.request().chunk_tokens;
+  peers.Computes(
+      context_.cost.fit().SecondsFor(slice.first * chunk_tokens, slice.count * chunk_tokens));
+  for (int i = slice.first; i < slice.end(); ++i) {  // nobody has made these for it
+    if (peers.state(i) == PeerState::kCame) peers.Set(i, PeerState::kFree);
+  }
+  if (peers.asking()) return;
   const int end = slice.end() + board.request().slice_chunks_max;
   for (int i = slice.end(); i < std::min(end, board.claims().size()); ++i) {
     if (peers.state(i) == PeerState::kUnasked) return Ask(board, slice.end(), end);
@@ -110,6 +117,8 @@ void PeerLane::Answered(Board& board, const ClaimCall& call,
         peers.Set(call.chunks[i], PeerState::kTheirs);
         return;  // nothing behind it was asked for
       case ClaimState::kStored:
+        peers.Set(call.chunks[i], PeerState::kCame);
+        break;
       case ClaimState::kNone:
         peers.Set(call.chunks[i], PeerState::kFree);
         break;

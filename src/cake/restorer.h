@@ -36,21 +36,19 @@ struct RestoreRequest {
 };
 
 // Single flight among the processes that share a tier: chunks are claimed there before they are
-// computed, and a prompt whose next chunk another has claimed waits for it, never for much longer
-// than computing it would take.
+// computed, and a prompt whose next chunk another process has claimed waits for it, as long as that
+// is not much slower than computing it.
 struct ClaimOptions {
   int tier = -1;  // the one that new chunks are written to; -1: nothing is claimed
   // Only for prompts that take at least this long: for less it is not worth the trouble.
   Seconds prompt_min{0.2};
-  // A prompt gives up waiting, once and for all, when what it has come to would make it later than
-  // computing alone by more than this share, or by more than so many slices if these are longer.
-  double late_share = 0.05;
-  double late_slices = 1.25;
-  // And when nothing has come for so many slices, however early it is.
-  double stall_slices = 2;
+  // What a prompt may lose by waiting: so many slices' time, and this share of what it has computed
+  // itself. What others have made for it pays its waiting back.
+  double lost_slices = 1.25;
+  double lost_share = 0.02;
   // How long to wait for the tier's answer, or a fifth of a chunk's compute time if that is less.
   Seconds answer_max{5e-3};
-  // A claim lasts as long, or four times as long as computing what is claimed if that is more.
+  // A claim lasts as long, or four times as long as computing a slice if that is more.
   Seconds lasts_min{10};
 };
 

@@ -81,9 +81,9 @@ class RestorerImpl : public Restorer {
   PeerLane peers_ GUARDED_BY(mutex_);
   ComputeLane compute_ GUARDED_BY(mutex_);
   uint64_t next_serial_ GUARDED_BY(mutex_) = 1;
-  int looks_ GUARDED_BY(mutex_) = 0;    // under way, those of prompts that have ended included
+  int looks_ GUARDED_BY(mutex_) = 0;     // under way, those of prompts that have ended included
   int claiming_ GUARDED_BY(mutex_) = 0;  // likewise, of ClaimCalls
-  int calling_ GUARDED_BY(mutex_) = 0;  // threads between the mutex and a tier
+  int calling_ GUARDED_BY(mutex_) = 0;   // threads between the mutex and a tier
   uint64_t events_ GUARDED_BY(mutex_) = 0;
   uint64_t events_seen_ GUARDED_BY(mutex_) = 0;
 };

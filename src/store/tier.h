@@ -133,10 +133,11 @@ class Tier {
   virtual void Unpin(std::span<const ChunkKey>) {}
   // Tells other processes that share the tier which keys this one computes, so that they can wait
   // for what it will Put; those of several of its prompts are its own. Keys are claimed in order up
-  // to the first that is another's. Starts and returns at once; false where there are no claims, and
-  // nothing is called. A claim ends with the Put of its key, by Disclaim, with its process, however
-  // that ends, or after `lasts`. One of another process that this one has seen unchanged for `lasts`
-  // has ended, whatever clock that has. So claims cost time at worst: two may compute one chunk.
+  // to the first that is another's. Starts and returns at once; false where there are no claims,
+  // and nothing is called. A claim ends with the Put of its key, by Disclaim, with its process,
+  // however that ends, or after `lasts`. One of another process that this one has seen unchanged
+  // for `lasts` has ended, whatever clock that has. So claims cost time at worst: two may compute
+  // one chunk.
   virtual bool Claim(ClaimRequest) { return false; }
   virtual void Disclaim(std::span<const ChunkKey>) {}
   // Starts a read and returns at once.

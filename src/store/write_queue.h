@@ -60,7 +60,8 @@ class WriteQueue {
     NumericPath path = NumericPath::kUnknown;
     PageHandle page;  // published: it does not change any more; no other chunk's
     OwnerId owner = kNobody;
-    bool awaited = false;  // other processes may wait for it: it is written before those that are not
+    bool awaited =
+        false;  // other processes may wait for it: it is written before those that are not
   };
 
   // Tiers by target, of which one may be null; they and the pool outlive it.
