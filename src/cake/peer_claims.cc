@@ -13,7 +13,15 @@ bool PeerClaims::MayWait(const ClaimOptions& options, TimePoint now, double slic
   const double most_s = options.lost_slices * slice_s + options.lost_share * computed_s_;
   if (lost_s_ < most_s) return true;
   waiting_.reset();
-  return false;
+  if (!gave_up_at_s_) gave_up_at_s_ = computed_s_;
+  // One that has stopped is not ahead of what this process has computed since.
+  if (forgave_ || computed_s_ - *gave_up_at_s_ < options.proven_slices * 0.99 * slice_s) {
+    return false;
+  }
+  forgave_ = true;
+  lost_s_ = 0;
+  waiting_ = now;
+  return true;
 }
 
 void PeerClaims::Computes(double seconds) {

@@ -65,6 +65,8 @@ class PeerClaims {
   int front_ = 0;
   double lost_s_ = 0;
   double computed_s_ = 0;
+  std::optional<double> gave_up_at_s_;  // of computed_s_, the first time
+  bool forgave_ = false;
 };
 
 }  // namespace kvcake

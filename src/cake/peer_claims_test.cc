@@ -51,12 +51,27 @@ TEST_F(PeerClaimsTest, OneThatIsSlowerIsGivenUpWhenThatHasCostEnough) {
 }
 
 TEST_F(PeerClaimsTest, WhoComputesForLongMayWaitAgain) {
+  options_.proven_slices = 1000;
   EXPECT_TRUE(MayWait(0));
   EXPECT_FALSE(MayWait(1.25));
   peers_.Computes(10);
   EXPECT_TRUE(MayWait(20)) << "the time of computing is not waiting";
   EXPECT_TRUE(MayWait(20.1));
   EXPECT_FALSE(MayWait(20.3));
+}
+
+// It may have been late for others: as they were when one was killed that all waited for.
+TEST_F(PeerClaimsTest, OneThatStaysAheadGetsASecondChanceAndNoThird) {
+  for (const bool again : {false, true}) {
+    const double at_s = again ? 100 : 0;
+    EXPECT_EQ(MayWait(at_s), !again);
+    EXPECT_FALSE(MayWait(at_s + 1.3));
+    peers_.Computes(1);
+    EXPECT_FALSE(MayWait(at_s + 3)) << "one slice ahead of where it stopped it may have claimed";
+    peers_.Computes(1);
+    EXPECT_EQ(MayWait(at_s + 4), !again);
+    EXPECT_FALSE(MayWait(at_s + 5.4));
+  }
 }
 
 TEST_F(PeerClaimsTest, OnlyWhatOthersMadeMeanwhilePaysBack) {

@@ -95,7 +95,10 @@ class FleetTier : public Tier {
   }
   void Cancel(ReadId) override {}
   bool Claim(ClaimRequest request) override {
-    if (!options_.claims) return false;
+    if (!options_.claims) {
+      agenda_.In(0, [this] { on_event(); });
+      return false;
+    }
     agenda_.In(options_.answer_s, [this, request = std::move(request)] {
       std::vector<ClaimState> states(request.keys.size(), ClaimState::kNone);
       for (size_t i = 0; i < states.size() && !dead; ++i) {

@@ -131,9 +131,13 @@ bool DiskClaims::HasExpired(const ChunkKey& key, const FileInfo& file, Seconds l
   }
   const auto [it, first] = seen_.try_emplace(key, Seen{file, now, now});
   Seen& seen = it->second;
-  if (!IsSame(seen.file, file)) seen = {file, now, now};
   seen.asked = now;
-  if (first || now - seen.since < lasts) return false;
+  if (first) return false;
+  if (!IsSame(seen.file, file)) {
+    seen = {file, now, now};
+    return false;
+  }
+  if (now - seen.since < lasts) return false;
   seen_.erase(it);
   return true;
 }
