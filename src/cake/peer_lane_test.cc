@@ -107,6 +107,9 @@ TEST_F(PeerLaneTest, OnlyWhatIsClaimedIsComputed) {
   Turn();
   Answer({kMine, kMine, kTheirs, kNone});
   EXPECT_EQ(Turn().chunks, 2);
+  ReachFront(3);
+  EXPECT_EQ(Turn().chunks, 0) << "what is behind another's was not asked for";
+  EXPECT_EQ(Asked(), KeysOf(3, 4));
 }
 
 TEST_F(PeerLaneTest, AnothersChunksAreWaitedForAndAskedForUntilTheyCome) {
