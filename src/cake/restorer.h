@@ -46,7 +46,8 @@ struct ClaimOptions {
   // itself. What others have made for it pays its waiting back.
   double lost_slices = 1.25;
   double lost_share = 0.02;
-  // Once more as much, when it has computed so many slices and another process is ahead of it still.
+  // Once more as much, when it has computed so many slices and another process is ahead of it
+  // still.
   double proven_slices = 2;
   // How long to wait for the tier's answer, or a fifth of a chunk's compute time if that is less.
   Seconds answer_max{50e-3};
