@@ -166,7 +166,9 @@ void AddQuality(CLI::App* parent, int* exit_code) {
       ->capture_default_str();
   command->add_option("--kv-codec", options->kv_codecs,
                       "instead: what these codecs do to the answers, when the cache goes through "
-                      "them: lossless, int8");
+                      "them: lossless, int8, cachegen, kvquant3");
+  command->add_option("--codec-tables", options->codec_tables,
+                      "tables of those codecs that have some, made by kvcake codec fit");
   command
       ->add_option("--kv-context", options->kv_context,
                    "tokens whose cache goes through --kv-codec: whole chunks")

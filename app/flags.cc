@@ -51,6 +51,7 @@ void AddSize(CLI::App& app, const char* name, uint64_t* value, const char* help)
 struct StoreFlags {
   std::vector<std::string> dirs, traces;
   std::vector<uint64_t> capacities;
+  std::vector<int> call_threads;
   std::vector<double> free_shares, rates, latencies, stall_shares, stalls, write_stall_shares,
       write_stalls;
 };
@@ -81,6 +82,7 @@ std::vector<StoreOptions> Stores(const StoreFlags& flags) {
     StoreOptions store = std::move(*named);
     if (auto v = Each("--disk-capacity", flags.capacities, i, n)) store.capacity_bytes = *v;
     if (auto v = Each("--disk-free-min", flags.free_shares, i, n)) store.free_share_min = *v;
+    if (auto v = Each("--store-threads", flags.call_threads, i, n)) store.call_threads = *v;
     store.load_rate_bytes_per_s = Each("--load-rate", flags.rates, i, n);
     if (auto v = Each("--load-latency", flags.latencies, i, n)) store.load_latency = Seconds(*v);
     if (auto v = Each("--load-trace", flags.traces, i, n)) store.load_trace = *v;
@@ -103,13 +105,18 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
           "new ones kept in the first");
   AddEach(app, "--disk-capacity", &flags->capacities,
           "most bytes of --store; the chunks used longest ago go first (default: 20GiB). This, "
-          "--disk-free-min and the --load and --write-stall flags: once for all stores, or once "
+          "--disk-free-min, --store-threads and the --load and --write-stall flags: once for all "
+          "stores, or once "
           "for each")
       ->transform(SizeValue());
   AddEach(app, "--disk-free-min", &flags->free_shares,
           "the share of its file system that --store leaves free: when less is, the chunks used "
           "longest ago make way; 0: none (default: 0.01)")
       ->check(CLI::Range(0.0, 0.99));
+  AddEach(app, "--store-threads", &flags->call_threads,
+          "files of --store that are opened, and as many that are looked for, at the same time, as "
+          "far as its file system takes long for each (default: 16)")
+      ->check(CLI::Range(1, kCallThreadsMax));
   AddEach(app, "--load-rate", &flags->rates,
           "let loads pass a link of this rate, e.g. 200Mbit, 10Gbit or 25MB (a second) (default: "
           "as fast as the disk)")

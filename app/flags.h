@@ -55,6 +55,7 @@ void AddBenchServeCommand(CLI::App& bench, int* exit_code);
 void AddBenchRunaheadCommand(CLI::App& bench, int* exit_code);
 void AddBenchRunaheadPapersCommand(CLI::App& bench, int* exit_code);
 void AddModelCommand(CLI::App& app, int* exit_code);
+void AddCodecCommand(CLI::App& app, int* exit_code);
 void AddStoreCommand(CLI::App& app, int* exit_code);
 void AddStoreWarmCommand(CLI::App& store, int* exit_code);
 

@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   AddBenchCommand(app, &exit_code);
   AddRunaheadCommand(app, &exit_code);
   AddModelCommand(app, &exit_code);
+  AddCodecCommand(app, &exit_code);
   AddStoreCommand(app, &exit_code);
   try {
     auto arguments = WithConfigFile(app, {argv + 1, argv + argc});

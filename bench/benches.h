@@ -155,10 +155,11 @@ struct QualityOptions {
   int lookups = 99;  // of each length
   double perplexity_change_max = 0.005;
   std::vector<std::string> kv_codecs =
-      {};                                  // not empty: what these do to it (bench/codec_quality.h)
-  int kv_context = 2048;                   // tokens whose cache goes through a codec,
-  int kv_scored = 512;                     // and tokens that are scored on it
-  std::string out_dir = "kvcake-quality";  // of the store that chunks are restored from
+      {};  // not empty: what these do to it (bench/codec_quality.h)
+  std::vector<std::string> codec_tables = {};  // files, for those of them that have tables
+  int kv_context = 2048;                       // tokens whose cache goes through a codec,
+  int kv_scored = 512;                         // and tokens that are scored on it
+  std::string out_dir = "kvcake-quality";      // of the store that chunks are restored from
   int threads = 0;
   std::string json;  // path; empty: none
 };

@@ -5,13 +5,15 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
+#include "base/bf16.h"
 #include "base/cpu.h"
 #include "bench/harness.h"
 #include "bench/held_out.h"
-#include "codec/codec.h"
+#include "bench/lookup_documents.h"
+#include "bench/named_codecs.h"
 #include "model/score.h"
-#include "ops/bf16.h"
 #include "ops/compute.h"
 
 namespace kvcake::bench {
@@ -50,6 +52,7 @@ struct Totals {
   int64_t positions = 0;
   double plain_nll = 0, nll = 0, divergence = 0;
   int64_t same_top = 0, differing = 0;
+  std::vector<int> right = {};  // answers, of each of lookup_tokens
 
   void Add(const Scores& plain, const Scores& scores) {
     for (size_t i = 0; i < plain.nll.size(); ++i) {
@@ -90,16 +93,31 @@ class CodecQuality {
     return {};
   }
 
+  // Questions about documents whose whole cache goes through a codec.
+  Status AskAll(const std::vector<std::vector<Document>>& documents) {
+    for (const auto& of_length : documents) {
+      plain_right_.push_back(0);
+      asked_.push_back(static_cast<int>(of_length.size()) * kFactsPerDocument);
+      for (Totals& totals : totals_) totals.right.push_back(0);
+      for (const Document& document : of_length) RETURN_IF_ERROR(AskAbout(document));
+    }
+    return {};
+  }
+
+  const Tokenizer& tokenizer() const { return runtime_->tokenizer(); }
+
   Status Report() const {
     if (windows_ == 0) {
       return Fail(ErrorCode::kInvalidArgument,
                   "no text has {} tokens: lower --kv-context, or give --text",
                   options_.kv_context + options_.kv_scored + 1);
     }
-    fmt::print("{}. {}: the cache of {} tokens encoded, {} tokens scored on it, {} windows.\n\n",
+    fmt::print("{}. {}: the cache of {} tokens encoded, {} tokens scored on it, {} windows;\n",
                CpuName(), options_.model_dir, options_.kv_context, options_.kv_scored, windows_);
-    fmt::print("{:<10} {:>7} {:>10} {:>9} {:>10} {:>9} {:>9} {:>9}\n", "cache", "bits",
-               "perplexity", "change", "KLD", "top-1", "RMS of K", "RMS of V");
+    fmt::print("lookups in encoded documents, of which the cache as it is answers {:.1f}%.\n\n",
+               Percent(plain_right_));
+    fmt::print("{:<10} {:>7} {:>10} {:>9} {:>10} {:>9} {:>9} {:>9} {:>8}\n", "cache", "bits",
+               "perplexity", "change", "KLD", "top-1", "RMS of K", "RMS of V", "lookups");
     auto rows = nlohmann::ordered_json::array();
     Status status;
     for (const Totals& totals : totals_) {
@@ -117,12 +135,8 @@ class CodecQuality {
   explicit CodecQuality(const QualityOptions& options) : options_(options) {}
 
   Status Open() {
-    for (const std::string& name : options_.kv_codecs) {
-      ASSIGN_OR_RETURN(const CodecRow* const row, CodecNamed(name));
-      if (row->make == nullptr) {
-        return Fail(ErrorCode::kInvalidArgument, "--kv-codec {} leaves chunks as they are", name);
-      }
-    }
+    ASSIGN_OR_RETURN(const std::vector<NamedCodec> named,
+                     CodecsNamed(options_.kv_codecs, options_.codec_tables));
     ASSIGN_OR_RETURN(
         runtime_, Runtime::Create({.model_dir = options_.model_dir, .threads = options_.threads}));
     const int chunk = layout().chunk_tokens;
@@ -130,10 +144,9 @@ class CodecQuality {
       return Fail(ErrorCode::kInvalidArgument, "--kv-context {} is not a multiple of a chunk's {}",
                   options_.kv_context, chunk);
     }
-    for (const std::string& name : options_.kv_codecs) {
-      const CodecRow& row = **CodecNamed(name);
-      codecs_.push_back(MakeCodec(row.codec, layout()));
-      totals_.push_back({.name = row.name, .exact = !row.lossy});
+    for (const NamedCodec& codec : named) {
+      ASSIGN_OR_RETURN(codecs_.emplace_back(), MakeCodec(codec.row->codec, codec.Spec(layout())));
+      totals_.push_back({.name = codec.name(), .exact = !codec.row->lossy});
     }
     // The noise floor: the same model by other arithmetic.
     const NumericPath other = NumericPath::kF32Fma;
@@ -149,7 +162,7 @@ class CodecQuality {
   const KvLayout& layout() const { return runtime_->pool().layout(); }
 
   Status ScoreWindow(const std::vector<int32_t>& window) {
-    ASSIGN_OR_RETURN(const PageTable pages, Prefill(*runtime_, window));
+    ASSIGN_OR_RETURN(const PageTable pages, PrefillContext(*runtime_, window));
     ASSIGN_OR_RETURN(const Scores plain, Score(*runtime_, window, pages));
     for (size_t i = 0; i < codecs_.size(); ++i) {
       ASSIGN_OR_RETURN(const PageTable decoded, ThroughCodec(*codecs_[i], pages, &totals_[i]));
@@ -157,25 +170,68 @@ class CodecQuality {
       totals_[i].Add(plain, scores);
     }
     if (other_ == nullptr) return {};
-    ASSIGN_OR_RETURN(const PageTable others, Prefill(*other_, window));
+    ASSIGN_OR_RETURN(const PageTable others, PrefillContext(*other_, window));
     ASSIGN_OR_RETURN(const Scores scores, Score(*other_, window, others));
     totals_.back().Add(plain, scores);
     return {};
   }
 
-  // The pages of the window's first `context` tokens.
-  Result<PageTable> Prefill(Runtime& runtime, const std::vector<int32_t>& window) const {
-    const std::vector<int32_t> prompt(window.begin(), window.begin() + options_.kv_context + 1);
-    RETURN_IF_ERROR(RunCold(runtime, prompt, Policy::kCompute, 1, /*store=*/false));
+  Result<PageTable> PrefillContext(Runtime& runtime, const std::vector<int32_t>& window) const {
+    return Prefill(runtime, {window.begin(), window.begin() + options_.kv_context + 1});
+  }
+
+  // The pages of the prompt's full chunks.
+  Result<PageTable> Prefill(Runtime& runtime, const std::vector<int32_t>& prompt) const {
+    ASSIGN_OR_RETURN(auto computed, ComputedPages(runtime, prompt));
     PageTable pages;
-    for (const ChunkKey& key :
-         ChunkKeys(runtime.model().identity().Root(), prompt, layout().chunk_tokens)) {
-      std::optional<PageHandle> page = runtime.pool().Lookup(key);
+    for (std::optional<PageHandle>& page : computed) {
       if (page) pages.push_back(std::move(*page));
     }
-    if (static_cast<int>(pages.size()) * layout().chunk_tokens == options_.kv_context) return pages;
+    if (pages.size() == computed.size()) return pages;
     return Fail(ErrorCode::kResourceExhausted, "of {} tokens {} chunks stayed in memory",
-                options_.kv_context, pages.size());
+                prompt.size(), pages.size());
+  }
+
+  Status AskAbout(const Document& document) {
+    ASSIGN_OR_RETURN(PageTable pages, Prefill(*runtime_, document.tokens));
+    std::vector<PageTable> decoded;
+    for (size_t i = 0; i < codecs_.size(); ++i) {
+      ASSIGN_OR_RETURN(decoded.emplace_back(), ThroughCodec(*codecs_[i], pages, &totals_[i]));
+    }
+    ASSIGN_OR_RETURN(const int plain_right, Right(*runtime_, document));
+    plain_right_.back() += plain_right;
+    pages.clear();
+    for (size_t i = 0; i < codecs_.size(); ++i) {
+      runtime_->pool().DropCached();
+      const std::vector<ChunkKey> keys =
+          ChunkKeys(runtime_->model().identity().Root(), document.tokens, layout().chunk_tokens);
+      PageTable published;
+      for (size_t chunk = 0; chunk < keys.size(); ++chunk) {
+        published.push_back(runtime_->pool().Publish(std::move(decoded[i][chunk]), keys[chunk],
+                                                     runtime_->model().numeric_path()));
+      }
+      ASSIGN_OR_RETURN(const int right, Right(*runtime_, document));
+      totals_[i].right.back() += right;
+    }
+    if (other_ == nullptr) return {};
+    ASSIGN_OR_RETURN(pages, Prefill(*other_, document.tokens));
+    ASSIGN_OR_RETURN(const int right, Right(*other_, document));
+    totals_.back().right.back() += right;
+    return {};
+  }
+
+  // How many of the document's facts it finds in the pages that are in memory.
+  Result<int> Right(Runtime& runtime, const Document& document) const {
+    int right = 0;
+    for (const Fact& fact : document.facts) {
+      ASSIGN_OR_RETURN(const Completion done, AskFor(runtime, document, fact));
+      if (done.report.tokens_reused == 0) {
+        return Fail(ErrorCode::kResourceExhausted, "the cache of {} tokens left the memory",
+                    document.tokens.size());
+      }
+      right += AnswerIn(runtime.tokenizer().Decode(done.tokens)) == fact.code;
+    }
+    return right;
   }
 
   Result<Scores> Score(Runtime& runtime, const std::vector<int32_t>& window,
@@ -204,8 +260,10 @@ class CodecQuality {
       for (int layer = 0; layer < layout().layers; ++layer) {
         const std::span<const uint16_t> from(pool.Slab(pages[i].id(), layer), 2 * plane);
         const std::span<uint16_t> to(pool.Slab(decoded[i].id(), layer), 2 * plane);
-        ASSIGN_OR_RETURN(const uint64_t bytes, codec.Encode(from, part));
-        RETURN_IF_ERROR(codec.Decode(std::span(part).first(bytes), to));
+        const SlabPlace place{.layer = layer,
+                              .position = static_cast<int64_t>(i) * layout().chunk_tokens};
+        ASSIGN_OR_RETURN(const uint64_t bytes, codec.Encode(place, from, part));
+        RETURN_IF_ERROR(codec.Decode(place, std::span(part).first(bytes), to));
         totals->part_bytes += bytes;
         totals->values += 2 * plane;
         for (uint64_t at = 0; at < 2 * plane; ++at) {
@@ -232,6 +290,12 @@ class CodecQuality {
                                   {"kld", totals.divergence / positions},
                                   {"top1_agreement", top1},
                                   {"cpu", CpuName()}};
+    for (size_t i = 0; i < asked_.size(); ++i) {
+      row["lookups"].push_back({{"tokens", options_.lookup_tokens[i]},
+                                {"asked", asked_[i]},
+                                {"right", totals.right[i]},
+                                {"plain_right", plain_right_[i]}});
+    }
     std::string bits, rms_k, rms_v;
     if (totals.values > 0) {
       row["payload_bits_per_value"] = totals.bits();
@@ -241,10 +305,16 @@ class CodecQuality {
       rms_k = fmt::format("{:.5f}", totals.rms(0));
       rms_v = fmt::format("{:.5f}", totals.rms(1));
     }
-    fmt::print("{:<10} {:>7} {:>10.4f} {:>+8.3f}% {:>10.6f} {:>8.2f}% {:>9} {:>9}\n", totals.name,
-               bits, perplexity, 100 * totals.change(), totals.divergence / positions, 100 * top1,
-               rms_k, rms_v);
+    fmt::print("{:<10} {:>7} {:>10.4f} {:>+8.3f}% {:>10.6f} {:>8.2f}% {:>9} {:>9} {:>7.1f}%\n",
+               totals.name, bits, perplexity, 100 * totals.change(), totals.divergence / positions,
+               100 * top1, rms_k, rms_v, Percent(totals.right));
     return row;
+  }
+
+  // Right answers as a share of all that was asked.
+  double Percent(const std::vector<int>& right) const {
+    return 100.0 * std::accumulate(right.begin(), right.end(), 0) /
+           std::max(1, std::accumulate(asked_.begin(), asked_.end(), 0));
   }
 
   const QualityOptions& options_;
@@ -252,6 +322,7 @@ class CodecQuality {
   std::vector<std::unique_ptr<LayerCodec>> codecs_;
   std::vector<Totals> totals_;  // of the codecs, then of the other arithmetic
   int windows_ = 0;
+  std::vector<int> asked_, plain_right_;  // of each of lookup_tokens
 };
 
 }  // namespace
@@ -261,7 +332,14 @@ Status RunCodecQuality(const QualityOptions& options) {
       options.text_dir.empty() ? options.model_dir + "/held_out" : options.text_dir;
   ASSIGN_OR_RETURN(const auto texts, ReadHeldOut(dir));
   ASSIGN_OR_RETURN(const auto quality, CodecQuality::Create(options));
-  for (const std::string& text : texts) RETURN_IF_ERROR(quality->ScoreText(text));
+  std::string all;
+  for (const std::string& text : texts) {
+    RETURN_IF_ERROR(quality->ScoreText(text));
+    all += text;
+  }
+  ASSIGN_OR_RETURN(const auto documents, LookupDocuments(quality->tokenizer(), dir, all,
+                                                         options.lookup_tokens, options.lookups));
+  RETURN_IF_ERROR(quality->AskAll(documents));
   return quality->Report();
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,6 +56,11 @@ std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed);
 // makes are flushed to the store if `store`. Fails when something was in memory after all.
 Result<Completion> RunCold(Runtime& runtime, const std::vector<int32_t>& prompt, Policy policy,
                            int max_tokens, bool store);
+
+// Computes `prompt` with nothing in memory, and hands out the page of each of its full chunks;
+// nothing for one that has left the memory since.
+Result<std::vector<std::optional<PageHandle>>> ComputedPages(Runtime& runtime,
+                                                             const std::vector<int32_t>& prompt);
 
 // Answers `prompt` cold under each of kPolicies, in their order. Fails when they disagree.
 Result<std::array<Completion, kPolicies.size()>> RunPolicies(Runtime& runtime,

@@ -55,6 +55,7 @@ class ChunkRun {
                                                 uint64_t bytes, NumericPath path) {
     std::unique_ptr<ChunkRun> run(new ChunkRun);
     ASSIGN_OR_RETURN(PageMemory memory, PageMemoryOf(path));
+    run->dir_ = dir;
     run->root_ = KvIdentity().Add("bench", static_cast<int64_t>(chunk_bytes)).Root();
     RuntimeTiersOptions tiers;
     tiers.shared.layout = LayoutOf(chunk_bytes);
@@ -66,7 +67,11 @@ class ChunkRun {
     ASSIGN_OR_RETURN(run->pool_,
                      PagePool::Create(LayoutOf(chunk_bytes), kPoolBytes, std::move(memory)));
     const uint64_t chunks = std::max<uint64_t>(bytes / run->page_bytes(), 1);
-    run->keys_ = ChunkKeys(run->root_, RandomPrompt(static_cast<int>(chunks), 1 << 16, 1), 1);
+    const auto keys = [&](int seed) {
+      return ChunkKeys(run->root_, RandomPrompt(static_cast<int>(chunks), 1 << 16, seed), 1);
+    };
+    run->keys_ = keys(1);
+    run->others_ = keys(2);
     run->FillPool(MemoryOf(path));
     return run;
   }
@@ -74,23 +79,11 @@ class ChunkRun {
   uint64_t page_bytes() const { return pool_->layout().page_bytes(); }
   uint64_t bytes() const { return keys_.size() * page_bytes(); }
 
-  // By the engine's writer, from pages of which each is written again and again.
   Result<Rate> Write() {
     for (const ChunkKey& key : keys_) RETURN_IF_ERROR(tier().Evict(key));
+    SettleFileSystem(dir_);
     const Stopwatch watch;
-    {
-      // All of them wait: pages are written again and again.
-      const double share = static_cast<double>(keys_.size()) / static_cast<double>(pool_->pages());
-      WriteBehind writer({&tier()}, *pool_, {.queue_share = std::max(1.0, share)});
-      for (size_t i = 0; i < keys_.size(); ++i) {
-        writer.Offer({keys_[i], i == 0 ? root_ : keys_[i - 1], static_cast<int>(i),
-                      NumericPath::kF32, sources_[i % sources_.size()].Share()});
-      }
-      writer.Flush();
-      if (const auto stats = writer.Stats(); stats.written != keys_.size()) {
-        return Fail(ErrorCode::kIo, "{} of {} chunks were written", stats.written, keys_.size());
-      }
-    }
+    RETURN_IF_ERROR(BesideWritesOf(keys_, [] { return Status(); }));
     return watch.Of(bytes());
   }
 
@@ -101,7 +94,37 @@ class ChunkRun {
     return watch.Of(bytes());
   }
 
+  // While as many other chunks wait to be written.
+  Result<Rate> ReadBesideWrites() {
+    for (const ChunkKey& key : others_) RETURN_IF_ERROR(tier().Evict(key));
+    SettleFileSystem(dir_);
+    Rate rate;
+    RETURN_IF_ERROR(BesideWritesOf(others_, [&]() -> Status {
+      ASSIGN_OR_RETURN(rate, Read());
+      return {};
+    }));
+    return rate;
+  }
+
  private:
+  // By the engine's writer, from pages of which each is written again and again; calls `beside`
+  // when all wait, and returns when all are written.
+  template <typename Beside>
+  Status BesideWritesOf(const std::vector<ChunkKey>& keys, Beside beside) {
+    const double share = static_cast<double>(keys.size()) / static_cast<double>(pool_->pages());
+    WriteBehind writer({&tier()}, *pool_, {.queue_share = std::max(1.0, share)});
+    for (size_t i = 0; i < keys.size(); ++i) {
+      writer.Offer({keys[i], i == 0 ? root_ : keys[i - 1], static_cast<int>(i), NumericPath::kF32,
+                    sources_[i % sources_.size()].Share()});
+    }
+    RETURN_IF_ERROR(beside());
+    writer.Flush();
+    if (const auto stats = writer.Stats(); stats.written != keys.size()) {
+      return Fail(ErrorCode::kIo, "{} of {} chunks were written", stats.written, keys.size());
+    }
+    return {};
+  }
+
   // Half of the pool holds what is written, the rest is where reads land; every page is touched.
   void FillPool(Memory memory) {
     std::vector<PageHandle> rest;
@@ -118,11 +141,12 @@ class ChunkRun {
   ChunkRun() = default;
   Tier& tier() const { return *tiers_->stores()[0]; }
 
+  std::string dir_;
   ChunkKey root_;
   std::unique_ptr<PagePool> pool_;
   std::unique_ptr<RuntimeTiers> tiers_;  // one, whose reads land in the pool
   std::vector<PageHandle> sources_;
-  std::vector<ChunkKey> keys_;
+  std::vector<ChunkKey> keys_, others_;
 };
 
 // As kvcake store verify does.
@@ -169,7 +193,7 @@ Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ord
   for (const uint64_t chunk_bytes : options.chunk_bytes) {
     ASSIGN_OR_RETURN(const auto run,
                      ChunkRun::Open(dir + "/store", chunk_bytes, options.bytes, options.path));
-    Cell write, read, verify;
+    Cell write, read, beside, verify;
     FioRate read_by_fio;
     for (int repeat = 0; repeat < options.repeats; ++repeat) {
       for (Cell* cell : {&write, &read}) {
@@ -186,13 +210,17 @@ Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ord
         cell->Add(rate, fio);
         if (!writes) read_by_fio = fio;
       }
+      ASSIGN_OR_RETURN(const Rate beside_writes, run->ReadBesideWrites());
+      beside.Add(beside_writes, read_by_fio);
       ASSIGN_OR_RETURN(const Rate verified, Verify(dir + "/store"));
       verify.Add(verified, read_by_fio);
     }
     Print("read", chunk_bytes, read);
+    Print("beside", chunk_bytes, beside);
     Print("write", chunk_bytes, write);
     Print("verify", chunk_bytes, verify);
     json.push_back(ToJson("read", chunk_bytes, read));
+    json.push_back(ToJson("beside", chunk_bytes, beside));
     json.push_back(ToJson("write", chunk_bytes, write));
     RETURN_IF_ERROR(ClearStore(dir + "/store"));
   }

@@ -1,6 +1,8 @@
 #include "bench/load_fio.h"
 
+#include <fcntl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -48,10 +50,18 @@ Status CheckFio() {
               "this bench compares with fio, which is not installed: apt-get install fio");
 }
 
+void SettleFileSystem(const std::string& dir) {
+  const int fd = open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  (void)syncfs(fd);
+  close(fd);
+}
+
 Result<FioRate> RunFio(const std::string& file, uint64_t bytes, bool write, bool large_pages) {
   const uint64_t large_pages_before = LargePagesMade();
   std::error_code ignored;
   if (write) std::filesystem::remove(file, ignored);
+  SettleFileSystem(std::filesystem::path(file).parent_path());
   ASSIGN_OR_RETURN(
       const std::string out,
       // glibc's malloc asks for large pages, which fio itself would only take from a reserve that

@@ -17,6 +17,9 @@ struct FioRate {
   // pages, so that others may mislead it.
   bool large_pages = false;
 };
+// Returns when the file system of `dir` has done what was asked of it before: on one that discards
+// what is removed, that would slow down the next pass.
+void SettleFileSystem(const std::string& dir);
 // One sequential pass over a file of `bytes`: 4 MiB requests, direct, io_uring, 16 in flight. A
 // write begins with no file; a read makes it first when it is missing.
 Result<FioRate> RunFio(const std::string& file, uint64_t bytes, bool write, bool large_pages);

@@ -7,23 +7,19 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <random>
-#include <sstream>
 
 #include "base/cpu.h"
 #include "bench/benches.h"
 #include "bench/codec_quality.h"
 #include "bench/harness.h"
 #include "bench/held_out.h"
-#include "bench/lookups.h"
+#include "bench/lookup_documents.h"
 #include "model/score.h"
 #include "ops/compute.h"
 #include "store/store_dir.h"
 
 namespace kvcake::bench {
 namespace {
-
-constexpr int kFactsPerDocument = 9;  // in a document: each is asked for among eight others
 
 // One way of running the model.
 struct Way {
@@ -39,11 +35,6 @@ struct Scored {
   std::vector<int32_t> top;  // the likeliest one
 };
 
-struct Document {
-  std::vector<int32_t> tokens;
-  std::vector<Fact> facts;
-};
-
 struct Task {
   std::vector<std::vector<int32_t>> windows;
   std::vector<std::vector<Document>> documents;  // of each of lookup_tokens
@@ -55,34 +46,10 @@ struct WayOutcome {
   std::vector<int> right;
 };
 
-Result<std::vector<std::string>> ReadNames(const std::string& dir) {
-  ASSIGN_OR_RETURN(const std::string text, ReadWholeText(dir + "/names.txt"));
-  std::istringstream lines(text);
-  std::vector<std::string> names;
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.empty()) names.push_back(line);
-  }
-  if (names.size() < kFactsPerDocument) {
-    return Fail(ErrorCode::kInvalidArgument, "{}/names.txt: {} names, at least {} are needed", dir,
-                names.size(), kFactsPerDocument);
-  }
-  return names;
-}
-
-std::vector<Fact> DrawFacts(std::mt19937_64& rng, std::vector<std::string>& names) {
-  std::vector<Fact> facts(kFactsPerDocument);
-  for (int i = 0; i < kFactsPerDocument; ++i) {
-    std::swap(names[i], names[i + rng() % (names.size() - i)]);
-    facts[i] = {names[i], std::to_string(1000 + rng() % 9000), (rng() % 10000) / 10000.0};
-  }
-  return facts;
-}
-
 // The same for the same files and options on every machine.
 Result<Task> MakeTask(const Tokenizer& tokenizer, const QualityOptions& options,
                       const std::string& dir, int context) {
   ASSIGN_OR_RETURN(const std::vector<std::string> texts, ReadHeldOut(dir));
-  ASSIGN_OR_RETURN(std::vector<std::string> names, ReadNames(dir));
   Task task;
   std::string all;
   for (const std::string& text : texts) {
@@ -91,17 +58,8 @@ Result<Task> MakeTask(const Tokenizer& tokenizer, const QualityOptions& options,
     task.windows.push_back(std::move(tokens));
     all += text;
   }
-  std::mt19937_64 rng(1);
-  for (const int tokens : options.lookup_tokens) {
-    std::vector<Document>& documents = task.documents.emplace_back();
-    for (int asked = 0; asked < options.lookups; asked += kFactsPerDocument) {
-      Document document{.tokens = {}, .facts = DrawFacts(rng, names)};
-      const size_t start = all.find('\n', rng() % (all.size() / 2)) + 1;
-      ASSIGN_OR_RETURN(document.tokens,
-                       PlantFacts(tokenizer, all.substr(start), document.facts, tokens));
-      documents.push_back(std::move(document));
-    }
-  }
+  ASSIGN_OR_RETURN(task.documents,
+                   LookupDocuments(tokenizer, dir, all, options.lookup_tokens, options.lookups));
   return task;
 }
 
@@ -153,11 +111,7 @@ Result<std::vector<std::string>> AnswerAll(Runtime& runtime, const Document& doc
   if (restored) RETURN_IF_ERROR(Restore(runtime, document.tokens));
   std::vector<std::string> answers;
   for (const Fact& fact : document.facts) {
-    ASSIGN_OR_RETURN(auto prompt, Ask(runtime.tokenizer(), document.tokens, fact.name));
-    ASSIGN_OR_RETURN(const Completion done, runtime.engine().Answer({.prompt = std::move(prompt),
-                                                                     .max_tokens = kAnswerTokens,
-                                                                     .store = false,
-                                                                     .policy = Policy::kLoad}));
+    ASSIGN_OR_RETURN(const Completion done, AskFor(runtime, document, fact));
     answers.push_back(AnswerIn(runtime.tokenizer().Decode(done.tokens)));
   }
   return answers;

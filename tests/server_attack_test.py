@@ -43,6 +43,7 @@ class FramingTest(ServerTest):
             self.refused(f"{HOST}Transfer-Encoding: {coding}\r\n", body)
         self.refused(f"{HOST}Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n", CHUNKS)
         self.refused(f"{HOST}Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n", CHUNKS)
+        self.refused(f"{HOST}Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", CHUNKS)
         self.refused(f"{HOST}Transfer-Encoding:\r\n gzip,\r\n chunked\r\n", CHUNKS)
         self.taken(f"{HOST}Transfer-Encoding: Chunked\r\n", CHUNKS)
 
@@ -69,6 +70,11 @@ class FramingTest(ServerTest):
         self.refused("Connection: keep-alive\r\nTransfer-Encoding: chunked\r\n", CHUNKS,
                      "POST /tokenize HTTP/1.0")
         self.taken(f"Content-Length: {len(JSON)}\r\n", JSON, "POST /tokenize HTTP/1.0")
+
+    def test_who_is_refused_hears_that_it_is_the_end(self):
+        with Raw(self.server) as raw:
+            answer = raw.send(f"GET /health HTTP/1.1\r\n{HOST}{HOST}\r\n").read_all()
+        self.assertIn(b"\r\nConnection: close\r\n", answer)
 
     def test_one_host(self):
         length = f"Content-Length: {len(JSON)}\r\n"
@@ -253,6 +259,32 @@ class CrowdTest(OwnServersTest):
         busy[0].send(" " * 98 + "}")
         self.assertIn(b"400", busy[0].read_until(b"\r\n"))
         eventually(lambda: self.count(server, "_waiting") == 1, "the one that is answered to wait")
+        self.assertEqual(server.request("GET", "/health")[0], 200)
+        self.stop(server)
+
+    def test_each_of_many_is_told_that_there_is_no_place(self):
+        server = self.start("--connections-max", "1", "--body-timeout", "600s", "--admin-port", "0")
+        self.busy(server)
+        eventually(lambda: self.count(server, "") == 1 and self.count(server, "_waiting") == 0,
+                   "its header")
+        for _ in range(100):  # one after the other: more than are talked with at once
+            with Raw(server) as more:
+                self.assertIn(b"--connections-max", more.read_all())
+        self.stop(server)
+
+    def test_admins_have_a_limit_of_their_own(self):
+        server = self.start("--admin-port", "0", "--admin-connections-max", "2", "--body-timeout",
+                            "600s")
+        body = self.BODY.replace("POST /tokenize", "POST /cache/warm").replace(
+            "Content-Length", "Expect: 100-continue\r\nContent-Length").removesuffix("{")
+        for _ in range(2):
+            raw = Raw(server, port=server.admin_port).send(body)
+            self.addCleanup(raw.socket.close)
+            self.crowd.append(raw)
+            # Whose header has come is asked for the rest; before, it would give its place away.
+            raw.read_until(b"100 Continue")
+        with Raw(server, port=server.admin_port) as more:
+            self.assertIn(b"(--admin-connections-max)", more.read_all())
         self.assertEqual(server.request("GET", "/health")[0], 200)
         self.stop(server)
 

@@ -40,9 +40,10 @@ class LoadingServer:
         with open(self.pipe, "w", encoding="utf-8") as pipe:
             pipe.write(CHATML)
 
-    def request(self, method, path, body=None):
+    def request(self, method, path, body=None, headers=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
-        connection.request(method, path, body, {"Content-Type": "application/json"})
+        connection.request(method, path, body,
+                           {"Content-Type": "application/json", **(headers or {})})
         response = connection.getresponse()
         content = json.loads(response.read())
         connection.close()
@@ -55,8 +56,8 @@ class LoadingServer:
 
 
 class LoadingTest(unittest.TestCase):
-    def start(self):
-        server = LoadingServer()
+    def start(self, *flags):
+        server = LoadingServer(*flags)
         self.addCleanup(server.kill)
         return server
 
@@ -79,6 +80,25 @@ class LoadingTest(unittest.TestCase):
             server.process.send_signal(number)
             self.assertEqual(server.process.wait(WAIT_S), 0)
             self.assertIn("while the model was being loaded", server.log())
+
+    def test_keys_that_are_to_be_read_again_while_it_loads_are(self):
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as keys:
+            keys.write("ann old\n")
+            keys.flush()
+            server = self.start("--api-key-file", keys.name)
+            keys.seek(0)
+            keys.write("ann new\n")
+            keys.flush()
+            server.process.send_signal(signal.SIGHUP)
+            self.assertEqual(server.request("GET", "/health"), (200, {}))
+            server.let_go()
+            eventually(lambda: "read again" in server.log(), "new keys")
+        status = {key: server.request("GET", "/v1/models",
+                                      headers={"Authorization": "Bearer " + key})[0]
+                  for key in ("old", "new")}
+        self.assertEqual(status, {"old": 401, "new": 200})
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.process.wait(WAIT_S), 0)
 
     def test_what_cannot_be_loaded_ends_it(self):
         server = self.start()
@@ -162,7 +182,8 @@ class ConfigTest(OwnServersTest):
         server.process.send_signal(signal.SIGHUP)
         eventually(lambda: "stay as they were" in server.log(), "a refusal")
         self.assertIn("keys:1: not a tenant's name and its key", server.log())
-        self.assertEqual(self.status(server, "new"), 200)
+        self.assertEqual([self.status(server, key) for key in ("new", "old", None)],
+                         [200, 401, 401])
         self.assertNotIn("the file with keys", server.log())
         self.assertEqual(server.stop(), 0)
 
@@ -178,6 +199,13 @@ class ConfigTest(OwnServersTest):
         for path in (keys, config):
             self.assertIn(f"the file with keys {path} has mode", server.log())
         self.assertEqual(server.stop(), 0)
+        for mode, warned in ((0o604, True), (0o640, False)):  # a group has its reasons
+            admin = self.write("admin", "root\n", mode=mode)
+            config = self.write("config.toml", 'api-key = "secret"\n', mode=mode)
+            server = self.start("--admin-key-file", admin, "--config", config)
+            for path in (admin, config):
+                self.assertIs(f"the file with keys {path} has mode" in server.log(), warned)
+            self.assertEqual(server.stop(), 0)
 
     def test_flags_come_from_a_file(self):
         config = self.write("config.toml", """
@@ -198,9 +226,10 @@ class ConfigTest(OwnServersTest):
         self.assertEqual(server.request("POST", "/tokenize", " " * 2000, headers)[0], 413)
         self.assertNotIn("everybody", server.log())
         self.assertEqual(server.stop(), 0)
-        server = self.start("--config=" + config)
+        server = self.start("--config=" + config, "--max-model-len=50")
         models = json.loads(server.request("GET", "/v1/models", headers=headers)[2])["data"]
-        self.assertEqual([model["id"] for model in models], ["one", "two"])
+        self.assertEqual([(model["id"], model["max_model_len"]) for model in models],
+                         [("one", 50), ("two", 50)])
         self.assertEqual(server.stop(), 0)
 
     def test_another_name_of_a_flag_on_the_command_line_goes_before_the_file(self):

@@ -69,6 +69,12 @@ EXPECTED = {
     "kvcake_tier_computed_twice": "counter",
     "kvcake_tier_evicted": "counter",
     "kvcake_tier_free_bytes": "gauge",
+    "kvcake_tier_opens": "counter",
+    "kvcake_tier_open_seconds": "counter",
+    "kvcake_tier_looks": "counter",
+    "kvcake_tier_look_seconds": "counter",
+    "kvcake_tier_scans": "counter",
+    "kvcake_tier_scan_seconds": "counter",
 }
 
 

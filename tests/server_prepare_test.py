@@ -1,10 +1,11 @@
 """What becomes of requests before the engine has them: small ones are not held back by large ones."""
 import concurrent.futures
 import json
+import tempfile
 import threading
 import unittest
 
-from server_fixture import OwnServersTest, ServerTest, eventually
+from server_fixture import WAIT_S, OwnServersTest, ServerTest, eventually
 
 BIG = {"prompt": "So it goes, and so it went. " * (10 * 2**20 // 28)}
 SMALL = {"prompt": "Once upon a time", "max_tokens": 1}
@@ -68,6 +69,44 @@ class FullTest(OwnServersTest):
         for retry, body in refused:
             self.assertEqual(retry, "1")
             self.assertIn(b"--tokenizer-queue-max", body)
+
+
+class OwnQueuesTest(OwnServersTest):
+    def keep_full(self, server, paths, headers):
+        """Large requests to these paths, each time more than the queue takes, until the test ends;
+        returns when one has been refused."""
+        ended = threading.Event()
+        refused = threading.Event()
+        body = json.dumps(BIG)
+
+        def post(path):
+            while not ended.is_set():
+                if server.request("POST", path, body, headers)[0] == 429:
+                    refused.set()
+        threads = [threading.Thread(target=post, args=(path,)) for path in paths * 4]
+        for thread in threads:
+            thread.start()
+            self.addCleanup(thread.join)
+        self.addCleanup(ended.set)
+        self.assertTrue(refused.wait(WAIT_S))
+
+    def test_large_requests_take_no_place_of_small_ones(self):
+        server = self.start("--tokenizer-queue-max", "2")  # one that was answered may still count
+        self.keep_full(server, ("/tokenize", "/v1/completions"), {})
+        for _ in range(10):
+            server.post("/v1/completions", SMALL)
+            server.post("/tokenize", {"prompt": "Once"})
+
+    def test_a_tenant_takes_no_place_of_anothers(self):
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as keys:
+            keys.write("ann key-a\nbob key-b\n")
+            keys.flush()
+            server = self.start("--tokenizer-queue-max", "4", "--api-key-file", keys.name)
+        ann, bob = ({"Authorization": "Bearer key-" + key} for key in "ab")
+        self.keep_full(server, ("/tokenize", "/v1/completions"), ann)
+        for _ in range(3):
+            server.post("/tokenize", BIG, status=400, headers=bob)
+            server.post("/v1/completions", BIG, status=400, headers=bob)
 
 
 if __name__ == "__main__":

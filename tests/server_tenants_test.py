@@ -33,6 +33,43 @@ class TenantsTest(OwnServersTest):
         return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
+class KeysTest(OwnServersTest):
+    def test_keys_and_tenants(self):
+        with tempfile.NamedTemporaryFile("w") as keys:
+            keys.write("# who\nann  key-a\nbob\tkey-b # comment\nann key-a2\n")
+            keys.flush()
+            with tempfile.TemporaryDirectory() as store:
+                self.tenants(keys.name, store)
+
+    def tenants(self, keys, store):
+        flags = ("--api-key", "shared", "--api-key-file", keys)
+        body = {"prompt": PROMPT, "max_tokens": 1, "temperature": 0}
+
+        def cached(server, key):
+            answer = server.post("/v1/completions", body, headers={"Authorization": "Bearer " + key})
+            return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        server = self.start(*flags, store=store)
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "key-a"}):
+            status, answered, content = server.request("POST", "/v1/completions", "{}", headers)
+            self.assertEqual((status, answered["WWW-Authenticate"]), (401, "Bearer"))
+            self.assertEqual(json.loads(content)["error"]["code"], "invalid_api_key")
+        for path in ("/v1/models", "/v1/models/demo"):
+            self.assertEqual(server.request("GET", path)[0], 401, path)
+        for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize",
+                     "/cache/warm", "/cache/reset"):
+            self.assertEqual(server.request("POST", path, "{}")[0], 401, path)
+        self.assertEqual(server.request("GET", "/health")[0], 200)
+        self.assertEqual([cached(server, key) for key in ("key-a", "key-b", "shared")], [0, 0, 0])
+        self.assertGreater(cached(server, "key-a2"), 0)
+        self.assertEqual(server.stop(), 0)
+        server = self.start(*flags, store=store)  # each finds its own again
+        body["kvcake"] = {"policy": "load"}
+        self.assertGreater(cached(server, "key-a"), 0)
+        self.assertGreater(cached(server, "key-b"), 0)
+        self.assertEqual(server.stop(), 0)
+
+
 class AdminTest(TenantsTest):
     def cached_pages(self, server):
         eventually(server.idle, "pages given back")
@@ -94,6 +131,8 @@ class ShareTest(TenantsTest):
         slow.write_text(json.dumps({**profile, "c0": 0.02}))  # so that ann's go on
         server = self.start("--api-key-file", str(self.keys), "--max-num-seqs", "2", "--queue-max",
                             "6", "--tenant-running-max", "1", "--emulate", str(slow))
+        several = {"prompt": PROMPT, "n": 5}  # more than a tenant's share can ever be
+        server.post("/v1/completions", several, status=400, headers=bearer("key-a"))
         streams = [self.begin(server, "key-a", self.LONG) for _ in range(4)]
         eventually(lambda: self.open(server, "ann") == 4, "all of ann's")
         error = self.error(server, "/v1/completions", "key-a", 400)  # no prompt
@@ -104,9 +143,11 @@ class ShareTest(TenantsTest):
         self.assertRegex(error["message"], "4 requests of ann are .*--tenant-requests-max")
         self.assertEqual(server.metric("kvcake_tenant_refused_total", tenant="ann"), 1)
         # One of ann's runs and three wait; bob's do not.
-        for _ in range(3):
-            self.cached(server, "key-b")
+        cached = sum(self.cached(server, "key-b") for _ in range(3))
         self.assertEqual(self.open(server, "ann"), 4)
+        self.assertGreater(cached, 0)
+        self.assertEqual(server.metric("kvcake_tenant_cached_tokens_total", tenant="bob"), cached)
+        self.assertEqual(server.metric("kvcake_tenant_generation_tokens_total", tenant="bob"), 3)
         self.assertEqual(server.metric("kvcake_tenant_answers_total", tenant="bob"), 3)
         self.assertEqual(server.metric("kvcake_tenant_answers_total", tenant="ann"), 0)
         _, _, text = server.request("GET", "/metrics")

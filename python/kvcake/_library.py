@@ -102,6 +102,7 @@ CALLS: dict[str, tuple] = {
     "kvcake_release": (c_int, _id),
     "kvcake_put": (c_int, _id, POINTER(Write)),
     "kvcake_flush": (c_int, _id),
+    "kvcake_learn": (c_int, _id, c_int32, c_int32, c_double),
     "kvcake_wait": (c_int, _id, c_double),
     "kvcake_stats": (c_int, _id, POINTER(StatsInfo)),
 }

@@ -271,6 +271,11 @@ class Cache:
         """Sleeps until all that was put is written or has failed."""
         _check(_lib.kvcake_flush(self._number))
 
+    def learn(self, prefix_tokens: int, tokens: int, seconds: float) -> None:
+        """What computing tokens of any prompt after others took; the planner counts with it. Not
+        what `Restoration.computed` was told."""
+        _check(_lib.kvcake_learn(self._number, prefix_tokens, tokens, seconds))
+
     def wait(self, timeout_s: float) -> None:
         """Sleeps until something came, or for so long."""
         status = _lib.kvcake_wait(self._number, timeout_s)

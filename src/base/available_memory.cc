@@ -20,7 +20,7 @@ uint64_t OfMachine(const std::filesystem::path& meminfo) {
 }
 
 // kNoLimit where the files are not there, or say "max".
-uint64_t Left(const std::filesystem::path& limit, const std::filesystem::path& usage) {
+uint64_t Left(const std::string& limit, const std::string& usage) {
   uint64_t most = 0, used = 0;
   if (!(std::ifstream(limit) >> most) || !(std::ifstream(usage) >> used)) return kNoLimit;
   return most - std::min(most, used);
@@ -31,8 +31,9 @@ uint64_t Left(const std::filesystem::path& limit, const std::filesystem::path& u
 uint64_t AvailableMemoryBytes(const CgroupFiles& files, const std::filesystem::path& meminfo) {
   uint64_t bytes = OfMachine(meminfo);
   for (const auto& dir : CgroupDirs("memory", files)) {
-    bytes = std::min({bytes, Left(dir / "memory.max", dir / "memory.current"),
-                      Left(dir / "memory.limit_in_bytes", dir / "memory.usage_in_bytes")});
+    const std::string in = dir.native() + '/';
+    bytes = std::min({bytes, Left(in + "memory.max", in + "memory.current"),
+                      Left(in + "memory.limit_in_bytes", in + "memory.usage_in_bytes")});
   }
   return bytes;
 }

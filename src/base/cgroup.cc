@@ -1,5 +1,6 @@
 #include "base/cgroup.h"
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 
@@ -18,12 +19,16 @@ std::vector<std::filesystem::path> CgroupDirs(std::string_view controller,
     if (!controllers.empty() && (',' + controllers + ',').find(wanted) == std::string::npos) {
       continue;
     }
-    auto path = std::filesystem::path(line.substr(second + 1)).relative_path();
-    const auto mount = controllers.empty() ? files.mounts : files.mounts / controllers;
+    // As text: libstdc++ 12 frees parts of a path twice when memory runs out as one is joined.
+    std::string path = line.substr(second + 1);
+    path.erase(0, std::min(path.find_first_not_of('/'), path.size()));
+    std::string mount = files.mounts.native() + '/';
+    if (!controllers.empty()) mount += controllers + '/';
     while (true) {
-      dirs.push_back(mount / path);
+      dirs.emplace_back(mount + path);
       if (path.empty()) break;
-      path = path.parent_path();
+      const size_t slash = path.rfind('/');
+      path.resize(slash == std::string::npos ? 0 : slash);
     }
   }
   return dirs;

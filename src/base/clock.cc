@@ -20,8 +20,9 @@ class RealClock : public Clock {
 }  // namespace
 
 const Clock& Clock::Real() {
-  static const RealClock clock;
-  return clock;
+  // Never destroyed, as threads may ask it as the process ends.
+  static const RealClock* const clock = new RealClock();
+  return *clock;
 }
 
 TimePoint ProcessStart() {

@@ -34,11 +34,12 @@ CpuFeatures Detect() {
 
 // quota / period of one cgroup in CPUs; `limit` where there is none.
 double QuotaCpus(const std::filesystem::path& dir, double limit) {
+  const std::string in = dir.native() + '/';
   double quota = 0, period = 0;
-  if (std::ifstream v2(dir / "cpu.max"); v2 >> quota >> period) {  // or "max"
+  if (std::ifstream v2(in + "cpu.max"); v2 >> quota >> period) {  // or "max"
     return quota > 0 && period > 0 ? std::min(limit, quota / period) : limit;
   }
-  std::ifstream quota_file(dir / "cpu.cfs_quota_us"), period_file(dir / "cpu.cfs_period_us");
+  std::ifstream quota_file(in + "cpu.cfs_quota_us"), period_file(in + "cpu.cfs_period_us");
   if (!(quota_file >> quota) || !(period_file >> period)) return limit;
   return quota > 0 && period > 0 ? std::min(limit, quota / period) : limit;  // -1: none
 }

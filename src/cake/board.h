@@ -136,6 +136,8 @@ class Board {
   const std::vector<ChunkView>& initial() const { return initial_; }
   RestoreProgress Progress() const;
   RestoreReport Report() const;  // bound_s is the planner's to add
+  // The one that was kept before it, of those that are kept.
+  void set_next_kept(std::unique_ptr<Board> next) { next_kept_ = std::move(next); }
 
  private:
   double At(TimePoint t) const { return (t - opened_).count(); }
@@ -170,6 +172,7 @@ class Board {
   int first_loaded_ = -1;
   int first_mixed_;  // chunk whose path is not ours; claims_.size() if there is none
   RestoreReport report_;
+  std::unique_ptr<Board> next_kept_;
 };
 
 }  // namespace kvcake

@@ -135,7 +135,7 @@ TEST_F(ComputeLaneTest, WhatAPromptIsLateByIsWhatTheLanesCostEachOther) {
   Start(/*chunk_s=*/10e-3);
   Board& board = *boards_[0];
   ComputeBesideALoad(40e-3);
-  clock_.Advance(Seconds(1));
+  clock_.Advance(Seconds(80e-3));
   compute_->Restored(board);
   EXPECT_EQ(lanes_[0].estimate().beside_s, 0) << "two prompts share the lanes";
   table_.Remove(*boards_[1]);
@@ -162,7 +162,7 @@ TEST_F(ComputeLaneTest, WhatNoiseCanDoIsNotTheLanesDoing) {
 TEST_F(ComputeLaneTest, APromptThatIsLoadedAloneForgetsThem) {
   Start(/*chunk_s=*/10e-6);
   table_.Remove(*boards_[1]);
-  lanes_[0].cost().AddBeside(1, 10);
+  lanes_[0].cost().AddBeside(10e-3, 10);
   const double before = lanes_[0].estimate().beside_s;
   ASSERT_EQ(Ask(0, 4).kind, Kind::kWait);
   compute_->Restored(*boards_[0]);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 namespace kvcake {
@@ -103,14 +104,28 @@ ComputeFit ComputeFit::Scaled(double by) const {
 
 void ComputeCost::Add(int prefix, int tokens, Seconds took) {
   if (prefix < 0 || tokens <= 0 || !SaneSeconds(took.count())) return;
+  // Where little is known one disturbed or cold slice explains itself by a term of its own, and
+  // what is thought to be that slow is not computed again.
+  constexpr double kFar = 3;
+  const Sample sample{static_cast<double>(prefix), static_cast<double>(tokens), took.count()};
   MutexLock lock(mutex_);
-  samples_.push_back({static_cast<double>(prefix), static_cast<double>(tokens), took.count()});
-  if (samples_.size() > static_cast<size_t>(std::max(options_.window, 1))) {
-    samples_.pop_front();
-    first_is_cold_ = false;
+  const bool far = fit_.known() && sample.seconds > kFar * fit_.SecondsFor(prefix, tokens);
+  if (far && !doubted_) {
+    doubted_ = sample;
+    return;
   }
+  if (far) Push(*doubted_);
+  doubted_.reset();
+  Push(sample);
   fit_ = FitSamples();
   fit_ = fit_.Scaled(Drift(fit_));
+}
+
+void ComputeCost::Push(const Sample& sample) {
+  samples_.push_back(sample);
+  if (samples_.size() <= static_cast<size_t>(std::max(options_.window, 1))) return;
+  samples_.pop_front();
+  first_is_cold_ = false;
 }
 
 // How much slower than the fit the last two slices were both. What noise can do is none.
@@ -233,7 +248,10 @@ void TierCost::OnDone(TimePoint now, uint64_t bytes) {
     if (first_of_burst_) {
       firsts_.push_back(sample);
       if (firsts_.size() > kFirstsMax) firsts_.pop_front();
+      gaps_between_ = std::exchange(gaps_since_, {0, 0});
     } else {
+      gaps_since_.seconds += sample.seconds;
+      gaps_since_.bytes += sample.bytes;
       AddGap(sample);
     }
     last_sample_ = now;
@@ -274,8 +292,10 @@ void TierCost::AddGap(const Sample& gap) {
 void TierCost::AddBeside(double late_s, uint64_t chunks) {
   constexpr double kShare = 0.4;  // of what it was off by
   constexpr double kFew = 8;      // chunks, which tell little
+  constexpr double kFar = 10;     // times the most: not the lanes' doing at all
   if (chunks == 0) return;
   const double off_s = late_s / (static_cast<double>(chunks) + kFew);
+  if (off_s > kFar * kBesideMax_s) return;
   estimate_.beside_s = std::clamp(estimate_.beside_s + kShare * off_s, 0.0, kBesideMax_s);
 }
 
@@ -295,14 +315,17 @@ double TierCost::Slowdown(double bytes_per_s) const {
 }
 
 // A first read takes the fixed part and its own bytes: two that were faster than both tell that
-// they have become less.
+// they have become less. How much less the gaps since tell, too: where a link lets a burst pass,
+// first reads are faster than it.
 void TierCost::HoldToFirsts() {
   if (firsts_.size() < 2) return;
   const Sample& last = firsts_.back();
   const double most_s = std::max(last.seconds, firsts_[firsts_.size() - 2].seconds);
   const double interval_s = last.bytes / estimate_.bytes_per_s;
   if (most_s <= 0 || estimate_.fixed_s + interval_s <= most_s) return;
-  estimate_.bytes_per_s = std::max(estimate_.bytes_per_s, last.bytes / most_s);
+  const double bytes = 2 * last.bytes + gaps_between_.bytes + gaps_since_.bytes;
+  const double seconds = 2 * most_s + gaps_between_.seconds + gaps_since_.seconds;
+  estimate_.bytes_per_s = std::max(estimate_.bytes_per_s, bytes / seconds);
   const double rest_s = std::max(0.0, most_s - last.bytes / estimate_.bytes_per_s);  // rounding
   estimate_.fixed_s = std::min(estimate_.fixed_s, rest_s);
 }
@@ -366,6 +389,7 @@ Status TierCost::FromJson(const nlohmann::json& json) {
   }
   // As samples, so that new ones outweigh them soon.
   firsts_.assign(1, {fixed + bytes / rate, bytes});
+  gaps_since_ = gaps_between_ = {0, 0};
   gaps_.assign(12, {bytes / rate, bytes});
   estimate_.beside_s = beside;
   Update();

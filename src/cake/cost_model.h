@@ -46,7 +46,8 @@ class ComputeCost {
   ComputeCost() : ComputeCost(Options()) {}
   explicit ComputeCost(Options options) : options_(options) {}
 
-  // `tokens` new tokens after `prefix` took this long. Ignores what cannot be.
+  // `tokens` new tokens after `prefix` took this long. Ignores what cannot be, and doubts what took
+  // far longer than expected until the next one does, too.
   void Add(int prefix, int tokens, Seconds took);
   // The fit to all samples, times what the last ones took of it: speeds change while a prompt is
   // restored, and a window of samples does not.
@@ -60,12 +61,14 @@ class ComputeCost {
   struct Sample {
     double prefix, tokens, seconds;
   };
+  void Push(const Sample& sample) REQUIRES(mutex_);
   ComputeFit FitSamples() const REQUIRES(mutex_);
   double Drift(const ComputeFit& fit) const REQUIRES(mutex_);
 
   const Options options_;
   mutable Mutex mutex_;
   std::deque<Sample> samples_ GUARDED_BY(mutex_);  // oldest first
+  std::optional<Sample> doubted_ GUARDED_BY(mutex_);
   // The front of samples_ is this process's first ever.
   bool first_is_cold_ GUARDED_BY(mutex_) = true;
   ComputeFit fit_ GUARDED_BY(mutex_);
@@ -128,6 +131,8 @@ class TierCost {
   TimePoint last_sample_{};
   std::deque<Sample> firsts_;  // first completion of a busy period, from its start
   std::deque<Sample> gaps_;    // later completions, from those before them
+  // The sums of gaps after the last of firsts_, and between it and the one before.
+  Sample gaps_since_{0, 0}, gaps_between_{0, 0};
   TierEstimate estimate_;
 };
 

@@ -72,6 +72,19 @@ TEST(ComputeCostTest, NoiseOutliersAndAColdStartDoNotMoveItMuch) {
   }
 }
 
+// A program that stood still once, early: what it would take then is no reason never to try again.
+TEST(ComputeCostTest, OneSliceThatTookFarTooLongIsNotBelievedTwoAre) {
+  ComputeCost cost;
+  cost.Add(0, 128, Seconds(6e-3));
+  cost.Add(128, 512, Seconds(3.7));
+  EXPECT_LT(cost.fit().SecondsFor(640, 512), 0.1);
+  for (int i = 0; i < 5; ++i) cost.Add(0, 512, Seconds(10e-3));
+  EXPECT_LT(cost.fit().SecondsFor(640, 512), 0.1);
+  cost.Add(512, 512, Seconds(1));
+  cost.Add(1024, 512, Seconds(1));
+  EXPECT_GT(cost.fit().SecondsFor(1024, 512), 0.3);
+}
+
 TEST(ComputeCostTest, FewSamplesAreSensible) {
   for (int n : {2, 3}) {
     ComputeCost cost;
@@ -185,6 +198,18 @@ TEST(TierCostTest, FollowsALinkThatBecomesFaster) {
   EXPECT_NEAR(cost.estimate().fixed_s, 0, 1e-4);
 }
 
+// A token bucket has saved up some bytes whenever nobody has loaded for a while.
+TEST(TierCostTest, ALinkThatLetsABurstPassIsAsFastAsItsGaps) {
+  TierCost cost;
+  TimePoint now{};
+  for (int i = 0; i < 4; ++i) {
+    Burst(cost, now, 20, -3e-3, 10e-3, 4);
+    EXPECT_NEAR(cost.estimate().IntervalFor(1000), 10e-3, 0.3e-3) << i;
+  }
+  Burst(cost, now, 1, -3e-3, 10e-3, 1);
+  EXPECT_NEAR(cost.estimate().IntervalFor(1000), 10e-3, 0.3e-3) << "as the next prompt begins";
+}
+
 TEST(TierCostTest, TheFirstReadAloneIsNotOverestimated) {
   TierCost cost;
   TimePoint now{};
@@ -228,9 +253,12 @@ TEST(TierCostTest, LearnsWhatLanesCostEachOtherAndForgetsSlowly) {
   EXPECT_GT(cost.estimate().beside_s, once) << "later than planned even so";
   cost.AddBeside(-1e-3, 20);
   EXPECT_LT(cost.estimate().beside_s, 2 * once);
-  for (int i = 0; i < 20; ++i) cost.AddBeside(100, 1);
+  const double before = cost.estimate().beside_s;
+  cost.AddBeside(100, 1);
+  EXPECT_EQ(cost.estimate().beside_s, before) << "a link that stopped is not the lanes' doing";
+  for (int i = 0; i < 20; ++i) cost.AddBeside(50e-3, 1);
   const double most = cost.estimate().beside_s;
-  EXPECT_LE(most, 1e-3) << "a link that stopped is not the lanes' doing";
+  EXPECT_EQ(most, 1e-3);
   cost.ForgetBeside();
   EXPECT_LT(cost.estimate().beside_s, most);
   EXPECT_GT(cost.estimate().beside_s, most / 2);

@@ -40,6 +40,7 @@ struct PlanInput {
   int slice_chunks_max = 4;
   int budget_chunks = 4;           // for the next slice
   double compute_busy_s = 0;       // until a slice that runs now ends
+  double last_token_s = 0;         // computing the prompt's last token, unless with the last chunk
   bool waiting = false;            // the last turn was a wait
   bool predict = true;             // false: Cake as published
   std::optional<int> fixed_split;  // compute exactly [0, split) and what no tier can load

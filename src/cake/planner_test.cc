@@ -66,6 +66,22 @@ TEST(PlannerTest, ComputeIsLeftAloneWhereItGainsLessThanItsNoise) {
   EXPECT_EQ(MakePlan(input).slice_chunks, 0);
 }
 
+// A prompt that ends with its last chunk needs that chunk's last row, which no load brings.
+TEST(PlannerTest, TheLastTokenIsComputedOnceMoreWhereItsChunkIsLoaded) {
+  PlanInput input = Input(1, 9.5e-3);
+  EXPECT_EQ(MakePlan(input).slice_chunks, 0);
+  input.last_token_s = 3e-3;
+  EXPECT_EQ(MakePlan(input).slice_chunks, 1);
+  EXPECT_NEAR(MakePlan(input).finish_s, 10e-3, 1e-9);
+  input.tiers[0].interval_s = 6e-3;
+  EXPECT_EQ(MakePlan(input).slice_chunks, 0);
+  EXPECT_NEAR(MakePlan(input).finish_s, 6e-3, 1e-9) << "when everything is resident";
+  input = Input(2, 9.5e-3);
+  input.chunks[1].state = State::kResident;
+  input.last_token_s = 3e-3;
+  EXPECT_EQ(MakePlan(input).slice_chunks, 0) << "it has to be computed anyway";
+}
+
 TEST(PlannerTest, DoesNotLoadWhatComputeReachesFirst) {
   const Plan plan = MakePlan(Input(4, 50e-3));
   EXPECT_EQ(plan.slice_chunks, 4);

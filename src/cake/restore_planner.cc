@@ -171,6 +171,9 @@ const PlanInput& RestorePlanner::View(const Board& board, const PlanBasis& basis
   const RestoreRequest& request = board.request();
   const auto& boards = table_.boards();
   input_.compute = context_.cost.fit();
+  const int full_tokens = static_cast<int>(request.keys.size()) * request.chunk_tokens;
+  input_.last_token_s =
+      request.prompt_tokens == full_tokens ? input_.compute.SecondsFor(full_tokens - 1, 1) : 0;
   input_.chunk_tokens = request.chunk_tokens;
   input_.slice_chunks_max = request.slice_chunks_max;
   input_.budget_chunks = std::min(budget_chunks, request.slice_chunks_max);

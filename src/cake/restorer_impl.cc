@@ -1,7 +1,9 @@
 #include "cake/restorer_impl.h"
 
+#include <new>
 #include <nlohmann/json.hpp>
 
+#include "base/change.h"
 #include "base/check.h"
 
 namespace kvcake {
@@ -29,7 +31,10 @@ RestorerImpl::~RestorerImpl() {
   {
     MutexLock lock(mutex_);
     CHECK(table_.boards().empty());
-    loads_.CancelAll();
+    try {
+      loads_.CancelAll();
+    } catch (const std::bad_alloc&) {  // those that are not cancelled are waited for
+    }
     calls = TakeCalls();
   }
   Make(std::move(calls));
@@ -55,14 +60,15 @@ std::shared_ptr<Restoration> RestorerImpl::Open(RestoreRequest request) {
   TierCalls calls;
   {
     TimedMutexLock lock(mutex_, times_);
+    const Change change(broken_);
     auto made =
         std::make_unique<Board>(context_, std::move(request), next_serial_++, tiers_.size());
     Board& board = *made;
-    opened = std::make_shared<RestorationImpl>(*this, std::move(made));
     for (size_t t = 0; t < residency.size(); ++t) {
       board.AddPins(static_cast<int>(t), std::move(pinned[t]));
       board.SetLoadable(static_cast<int>(t), residency[t]);
     }
+    opened = std::make_shared<RestorationImpl>(*this, std::move(made));
     table_.FindMade(board, 0, n, context_.pool);
     table_.Add(board);
     planner_.UpdateRank(board);
@@ -122,6 +128,17 @@ Status RestorerImpl::TierCostFromJson(int tier, const nlohmann::json& json) {
 void RestorerImpl::Event() {
   ++events_;
   event_.NotifyAll();
+}
+
+bool RestorerImpl::IsBroken() const {
+  TimedMutexLock lock(mutex_, times_.waited);
+  return broken_;
+}
+
+void RestorerImpl::Keep(std::unique_ptr<Board> board) {
+  TimedMutexLock lock(mutex_, times_.waited);
+  board->set_next_kept(std::move(kept_));
+  kept_ = std::move(board);
 }
 
 void RestorerImpl::Close(Board& board) {
@@ -226,6 +243,7 @@ bool RestorerImpl::OnFound(const LookCall& look, size_t first, const std::vector
   std::vector<ChunkKey> keys;
   {
     TimedMutexLock lock(mutex_, times_.waited);
+    if (broken_) return false;
     lanes_[look.tier].NoteAnswer();
     if (const Board* board = table_.Find(look.serial)) {
       for (size_t i = 0; i < held.size(); ++i) {
@@ -239,6 +257,7 @@ bool RestorerImpl::OnFound(const LookCall& look, size_t first, const std::vector
   TierCalls calls;
   {
     TimedMutexLock lock(mutex_, times_);
+    if (broken_) return false;
     Board* board = table_.Find(look.serial);
     if (board != nullptr) {
       for (size_t i = 0; i < held.size(); ++i) {
@@ -315,6 +334,10 @@ void RestorerImpl::OnRead(int tier, uint64_t number, ReadResult result) {
   TierCalls calls;
   {
     TimedMutexLock lock(mutex_, times_);
+    if (broken_) {  // whose it is cannot be said
+      (void)lanes_[tier].End(number, result.bytes, result.status.has_value());
+      return;
+    }
     loads_.EndRead(tier, number, std::move(result));
     Event();
     loads_.Pump();
@@ -324,7 +347,13 @@ void RestorerImpl::OnRead(int tier, uint64_t number, ReadResult result) {
   if (!calls.empty()) Make(std::move(calls));  // else the Restorer may have gone
 }
 
-RestorationImpl::~RestorationImpl() { Abandon(); }
+RestorationImpl::~RestorationImpl() {
+  try {
+    if (!restorer_.IsBroken()) Abandon();
+  } catch (const std::bad_alloc&) {  // it is now
+  }
+  if (restorer_.IsBroken()) restorer_.Keep(std::move(board_));
+}
 
 ComputeTurn RestorationImpl::NextTurn(const ComputeBudget& budget) {
   const TimePoint began = Clock::Real().Now();
@@ -332,6 +361,7 @@ ComputeTurn RestorationImpl::NextTurn(const ComputeBudget& budget) {
   TierCalls calls;
   {
     TimedMutexLock lock(restorer_.mutex(), restorer_.times());
+    const Change change(restorer_.broken());
     CHECK(!board_->closed() && budget.chunks >= 0 && budget.share >= 0);
     board_->CountTurn();
     if (!board_->claims().done()) {
@@ -350,6 +380,7 @@ ComputeTurn RestorationImpl::ClaimFront(int chunks) {
   TierCalls calls;
   {
     TimedMutexLock lock(restorer_.mutex(), restorer_.times());
+    const Change change(restorer_.broken());
     CHECK(!board_->closed() && board_->request().private_slices && chunks > 0);
     board_->CountTurn();
     if (!board_->claims().done()) turn = restorer_.compute().ClaimFront(*board_, chunks);
@@ -375,6 +406,7 @@ void RestorationImpl::Computed(const Claim& claim) {
   TierCalls calls;
   {
     TimedMutexLock lock(restorer_.mutex(), restorer_.times());
+    const Change change(restorer_.broken());
     CHECK(!board_->closed() && board_->slice() &&
           board_->slice()->claim.generation == claim.generation);
     restorer_.compute().Computed(*board_, claim.count);
@@ -405,6 +437,7 @@ void RestorationImpl::Abandon() {
   TierCalls calls;
   {
     TimedMutexLock lock(restorer_.mutex(), restorer_.times());
+    const Change change(restorer_.broken());
     restorer_.Close(*board_);
     calls = restorer_.TakeCalls();
   }
@@ -426,6 +459,7 @@ PageTable RestorationImpl::TakePages() {
   TierCalls calls;
   {
     TimedMutexLock lock(restorer_.mutex(), restorer_.times());
+    const Change change(restorer_.broken());
     restorer_.compute().Restored(*board_);
     pages = board_->TakePages();
     restorer_.Close(*board_);

@@ -42,12 +42,17 @@ class RestorerImpl : public Restorer {
   const RestorePlanner& planner() const REQUIRES(mutex_) { return planner_; }
   LoadScheduler& loads() REQUIRES(mutex_) { return loads_; }
   ComputeLane& compute() REQUIRES(mutex_) { return compute_; }
+  // Memory ran out in the midst of a change, as its caller has heard: it cannot go on, nor end.
+  bool& broken() REQUIRES(mutex_) { return broken_; }
+  bool IsBroken() const EXCLUDES(mutex_);
   // What its mutex has cost: all who waited for it, and what those held it for who plan under it.
   MutexTimes& times() { return times_; }
   // Something has changed that the engine thread may wait for.
   void Event() REQUIRES(mutex_);
   // Ends a prompt: nobody's claims, reads and pins are left.
   void Close(Board& board) REQUIRES(mutex_);
+  // Keeps the board of a prompt, which a broken one may still know.
+  void Keep(std::unique_ptr<Board> board) EXCLUDES(mutex_);
   // What has been collected, to be made as soon as the mutex is released.
   [[nodiscard]] TierCalls TakeCalls() REQUIRES(mutex_);
   // Calls that are not empty keep the Restorer until they have been made.
@@ -80,6 +85,8 @@ class RestorerImpl : public Restorer {
   LoadScheduler loads_ GUARDED_BY(mutex_);
   PeerLane peers_ GUARDED_BY(mutex_);
   ComputeLane compute_ GUARDED_BY(mutex_);
+  bool broken_ GUARDED_BY(mutex_) = false;
+  std::unique_ptr<Board> kept_ GUARDED_BY(mutex_);  // a list
   uint64_t next_serial_ GUARDED_BY(mutex_) = 1;
   int looks_ GUARDED_BY(mutex_) = 0;     // under way, those of prompts that have ended included
   int claiming_ GUARDED_BY(mutex_) = 0;  // likewise, of ClaimCalls
@@ -115,7 +122,7 @@ class RestorationImpl : public Restoration {
   void MakeAndCount(TierCalls calls, TimePoint began);
 
   RestorerImpl& restorer_;
-  const std::unique_ptr<Board> board_ PT_GUARDED_BY(restorer_.mutex());
+  std::unique_ptr<Board> board_ PT_GUARDED_BY(restorer_.mutex());
 };
 
 }  // namespace kvcake

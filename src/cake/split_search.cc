@@ -177,11 +177,19 @@ class SplitSearch {
     return beside_s_ * std::min(coming, compute_s / interval_s_);
   }
 
-  // The least time that one more segment brings, with the fewest loads. Its link is not kept.
+  // What the engine computes once all is resident, where the last segment is split there.
+  double LastTokenSeconds(int split) const {
+    const bool computed = split == n_ && input_.chunks[n_ - 1].state != State::kResident;
+    return computed ? 0 : input_.last_token_s;
+  }
+
+  // The least time that the last segment brings, what follows it included, with the fewest loads.
+  // Its link is not kept.
   Partial BestOf(const Segment& s, const std::vector<Partial>& partials, bool wait) const {
     Partial best{.ready_s = kNever};
     ForEachSplit(s, partials, wait,
                  [&](double ready_s, int loads, const LoadWalk&, int before, int split) {
+                   ready_s += LastTokenSeconds(split);
                    if (ready_s > best.ready_s) return;
                    if (ready_s == best.ready_s && loads >= best.loads) return;
                    best = {ready_s, loads, {}, before, split};
@@ -242,7 +250,7 @@ class SplitSearch {
   Splits Assign(const std::vector<int>& splits, double finish_s) const {
     Splits result{.sides = std::vector<Side>(n_, Side::kCompute),
                   .tiers = std::vector<int8_t>(n_, -1),
-                  .finish_s = finish_s};
+                  .finish_s = finish_s - LastTokenSeconds(splits.back())};
     LoadWalk link(input_);
     for (size_t k = 0; k < segments_.size(); ++k) {
       for (int i = segments_[k].end - 1; i >= splits[k]; --i) {

@@ -2,16 +2,20 @@
 
 #include "base/check.h"
 #include "base/cpu.h"
+#include "codec/cachegen.h"
 #include "codec/int8.h"
+#include "codec/kvquant.h"
 #include "codec/lossless.h"
 
 namespace kvcake {
 namespace {
 
 constexpr CodecRow kRows[] = {
-    {Codec::kRaw, "raw", /*lossy=*/false, nullptr},
-    {Codec::kLossless, "lossless", /*lossy=*/false, MakeLosslessCodec},
-    {Codec::kInt8, "int8", /*lossy=*/true, MakeInt8Codec},
+    {Codec::kRaw, "raw", /*lossy=*/false, nullptr, nullptr},
+    {Codec::kLossless, "lossless", /*lossy=*/false, MakeLosslessCodec, nullptr},
+    {Codec::kInt8, "int8", /*lossy=*/true, MakeInt8Codec, nullptr},
+    {Codec::kCacheGen, "cachegen", /*lossy=*/true, MakeCacheGenCodec, FitCacheGen},
+    {Codec::kKvQuant3, "kvquant3", /*lossy=*/true, MakeKvQuant3Codec, FitKvQuant3},
 };
 
 }  // namespace
@@ -53,10 +57,10 @@ Result<const CodecRow*> CodecNamed(std::string_view name) {
   return Fail(ErrorCode::kInvalidArgument, "there is no codec '{}', but {}", name, known);
 }
 
-std::unique_ptr<LayerCodec> MakeCodec(Codec codec, const KvLayout& layout) {
+Result<std::unique_ptr<LayerCodec>> MakeCodec(Codec codec, const CodecSpec& spec) {
   const CodecRow* row = FindCodec(codec);
   CHECK(row != nullptr && row->make != nullptr);
-  return row->make(layout, CodecIsas().back());
+  return row->make(spec, CodecIsas().back());
 }
 
 }  // namespace kvcake

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 
 #include "codec/codec_testing.h"
 
@@ -22,10 +23,12 @@ constexpr KvLayout kLayouts[] = {
     {.layers = 1, .kv_heads = 2, .head_dim = 24, .chunk_tokens = 300},  // blocks of two lengths
 };
 
+constexpr SlabPlace kPlace = {.layer = 0, .position = 600};
+
 // A part in memory of exactly its size, so that the sanitizer sees what is read beyond it.
 std::vector<std::byte> EncodedOf(const LayerCodec& codec, std::span<const uint16_t> slab) {
   std::vector<std::byte> part(codec.part_bytes_max());
-  const auto bytes = codec.Encode(slab, part);
+  const auto bytes = codec.Encode(kPlace, slab, part);
   EXPECT_TRUE(bytes) << bytes.error().message;
   EXPECT_LE(bytes.value_or(0), part.size());
   EXPECT_EQ(bytes.value_or(1) % kPartAlign, 0u);
@@ -37,10 +40,11 @@ struct Made {
   KvLayout layout;
 };
 
-std::vector<Made> AllMade() {
+// The codecs of each row, or of those with tables only.
+std::vector<Made> AllMade(bool with_tables = false) {
   std::vector<Made> made;
   for (const CodecRow& row : CodecRows()) {
-    if (row.make == nullptr) continue;
+    if (row.make == nullptr || (with_tables && row.fit == nullptr)) continue;
     for (const KvLayout& layout : kLayouts) made.push_back({&row, layout});
   }
   return made;
@@ -48,9 +52,20 @@ std::vector<Made> AllMade() {
 
 class CodecTest : public testing::TestWithParam<Made> {
  protected:
-  std::unique_ptr<LayerCodec> Make(CodecIsa isa) const { return row().make(layout(), isa); }
+  CodecTest() {
+    const auto tables = NaturalTables(row(), layout());
+    const CodecSpec spec{.layout = layout(), .tables = tables ? &*tables : nullptr};
+    for (const CodecIsa isa : CodecIsas()) codecs_[isa] = row().make(spec, isa).value();
+  }
+
+  const LayerCodec* Of(CodecIsa isa) const { return codecs_.at(isa).get(); }
+  const LayerCodec* Fastest() const { return Of(CodecIsas().back()); }
+  bool DecodesTheSame(const std::vector<std::byte>& part) const;
   const CodecRow& row() const { return *GetParam().row; }
   const KvLayout& layout() const { return GetParam().layout; }
+
+ private:
+  std::map<CodecIsa, std::unique_ptr<LayerCodec>> codecs_;
 };
 
 std::string NameOf(const testing::TestParamInfo<Made>& info) {
@@ -58,48 +73,51 @@ std::string NameOf(const testing::TestParamInfo<Made>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(Rows, CodecTest, testing::ValuesIn(AllMade()), NameOf);
 
+class TabledCodecTest : public CodecTest {};
+INSTANTIATE_TEST_SUITE_P(Rows, TabledCodecTest, testing::ValuesIn(AllMade(true)), NameOf);
+
 TEST_P(CodecTest, EveryInstructionSetGivesTheSame) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
     const auto slab = NaturalSlab(layout(), seed);
-    const auto part = EncodedOf(*Make(CodecIsa::kPortable), slab);
+    const auto part = EncodedOf(*Of(CodecIsa::kPortable), slab);
     std::vector<uint16_t> expected(slab.size());
-    ASSERT_TRUE(Make(CodecIsa::kPortable)->Decode(part, expected));
+    ASSERT_TRUE(Of(CodecIsa::kPortable)->Decode(kPlace, part, expected));
     if (!row().lossy) {
       EXPECT_EQ(expected, slab);
     }
     for (const CodecIsa isa : CodecIsas()) {
-      const auto codec = Make(isa);
+      const LayerCodec* const codec = Of(isa);
       EXPECT_EQ(EncodedOf(*codec, slab), part);
       std::vector<uint16_t> decoded(slab.size(), 0x1234);
-      ASSERT_TRUE(codec->Decode(part, decoded)) << CodecIsaName(isa);
+      ASSERT_TRUE(codec->Decode(kPlace, part, decoded)) << CodecIsaName(isa);
       EXPECT_EQ(decoded, expected) << CodecIsaName(isa);
     }
   }
 }
 
 TEST_P(CodecTest, WhatIsWrittenDoesNotDependOnWhatLayThere) {
-  const auto codec = MakeCodec(row().codec, layout());
+  const LayerCodec* const codec = Fastest();
   const auto slab = NaturalSlab(layout(), 1);
   std::vector<std::byte> part(codec->part_bytes_max(), std::byte{0xa5});
-  const auto bytes = codec->Encode(slab, part);
+  const auto bytes = codec->Encode(kPlace, slab, part);
   ASSERT_TRUE(bytes);
   part.resize(*bytes);
   EXPECT_EQ(part, EncodedOf(*codec, slab));
 }
 
 TEST_P(CodecTest, AnyBitsAreKeptOrRefused) {
-  const auto codec = MakeCodec(row().codec, layout());
+  const LayerCodec* const codec = Fastest();
   for (uint64_t seed = 0; seed < 4; ++seed) {
     const auto slab = AnySlab(layout(), seed);
     std::vector<std::byte> part(codec->part_bytes_max());
-    const auto bytes = codec->Encode(slab, part);
+    const auto bytes = codec->Encode(kPlace, slab, part);
     if (!bytes) {
       EXPECT_TRUE(row().lossy);
       EXPECT_EQ(bytes.error().code, ErrorCode::kUnsupported);
       continue;
     }
     std::vector<uint16_t> decoded(slab.size());
-    ASSERT_TRUE(codec->Decode(std::span(part).first(*bytes), decoded));
+    ASSERT_TRUE(codec->Decode(kPlace, std::span(part).first(*bytes), decoded));
     if (!row().lossy) {
       EXPECT_EQ(decoded, slab);
     }
@@ -107,15 +125,51 @@ TEST_P(CodecTest, AnyBitsAreKeptOrRefused) {
 }
 
 TEST_P(CodecTest, NumbersThatAreAllTheSameComeBack) {
-  const auto codec = MakeCodec(row().codec, layout());
+  const LayerCodec* const codec = Fastest();
   for (const uint16_t value : {0x0000, 0x8000, 0x3f80, 0xbf80, 0x0001, 0x7e7f, 0xfe7f}) {
     const std::vector<uint16_t> slab(2 * layout().plane_elements(), value);
+    std::vector<std::byte> part(codec->part_bytes_max());
+    const auto bytes = codec->Encode(kPlace, slab, part);
+    if (!bytes) {  // far from the model's numbers
+      EXPECT_NE(row().fit, nullptr);
+      EXPECT_EQ(bytes.error().code, ErrorCode::kUnsupported);
+      continue;
+    }
     std::vector<uint16_t> decoded(slab.size());
-    ASSERT_TRUE(codec->Decode(EncodedOf(*codec, slab), decoded));
+    ASSERT_TRUE(codec->Decode(kPlace, std::span(part).first(*bytes), decoded));
+    if (row().fit != nullptr) continue;  // levels are those of the model's numbers
     for (size_t i = 0; i < slab.size(); ++i) {
-      const float is = ValueOfBf16(decoded[i]), was = ValueOfBf16(value);
+      const float is = Bf16ToF32(decoded[i]), was = Bf16ToF32(value);
       ASSERT_LE(std::abs(is - was), row().lossy ? std::abs(was) / 100 : 0) << value;
     }
+  }
+}
+
+TEST_P(TabledCodecTest, TablesThatAreMissingOrOfAnotherModelAreNamed) {
+  const auto none = row().make({.layout = layout(), .tables = nullptr}, CodecIsa::kPortable);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(none.error().message, HasSubstr("kvcake codec fit"));
+  auto tables = *NaturalTables(row(), layout());
+  KvLayout other = layout();
+  ++other.kv_heads;
+  const auto another = row().make({.layout = other, .tables = &tables}, CodecIsa::kPortable);
+  ASSERT_FALSE(another);
+  EXPECT_EQ(another.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(another.error().message, HasSubstr("another model"));
+}
+
+TEST_P(TabledCodecTest, TablesWithABodyThatIsCutAreCorrupt) {
+  auto tables = *NaturalTables(row(), layout());
+  const auto whole = tables.body;
+  for (size_t size = 0; size <= whole.size() + 1; size += std::max<size_t>(1, whole.size() / 100)) {
+    if (size == whole.size()) continue;
+    tables.body = whole;
+    tables.body.resize(size);
+    tables.body.shrink_to_fit();
+    const auto made = row().make({.layout = layout(), .tables = &tables}, CodecIsa::kPortable);
+    ASSERT_FALSE(made) << size;
+    EXPECT_EQ(made.error().code, ErrorCode::kCorrupt);
   }
 }
 
@@ -146,16 +200,15 @@ class GuardedPart {
 
 // Reads `part` by every instruction set: none may touch anything beyond it or the slab, and all
 // must agree. Returns whether it is a part.
-bool DecodesTheSame(const CodecRow& row, const KvLayout& layout,
-                    const std::vector<std::byte>& part) {
+bool CodecTest::DecodesTheSame(const std::vector<std::byte>& part) const {
   const GuardedPart guarded(part);
   std::vector<bool> good;
   std::vector<std::vector<uint16_t>> slabs;
   for (const CodecIsa isa : CodecIsas()) {
     // One value more than the slab has, on each side, which must stay.
-    std::vector<uint16_t> memory(2 * layout.plane_elements() + 2, 0x5aa5);
+    std::vector<uint16_t> memory(2 * layout().plane_elements() + 2, 0x5aa5);
     const auto slab = std::span(memory).subspan(1, memory.size() - 2);
-    const Status status = row.make(layout, isa)->Decode(guarded.span(), slab);
+    const Status status = Of(isa)->Decode(kPlace, guarded.span(), slab);
     if (!status) {
       EXPECT_EQ(status.error().code, ErrorCode::kCorrupt);
     }
@@ -174,7 +227,7 @@ bool DecodesTheSame(const CodecRow& row, const KvLayout& layout,
 }
 
 TEST_P(CodecTest, EachByteDamagedIsReadWithinBounds) {
-  const auto codec = MakeCodec(row().codec, layout());
+  const LayerCodec* const codec = Fastest();
   const auto slab = NaturalSlab(layout(), 2);
   const auto part = EncodedOf(*codec, slab);
   // All bytes of what says how the rest lies, and of the rest some.
@@ -183,24 +236,24 @@ TEST_P(CodecTest, EachByteDamagedIsReadWithinBounds) {
     for (const int flip : {0x01, 0x80, 0xff}) {
       auto damaged = part;
       damaged[at] ^= std::byte(flip);
-      DecodesTheSame(row(), layout(), damaged);
+      DecodesTheSame(damaged);
     }
   }
 }
 
 TEST_P(CodecTest, APartThatIsCutOrTooLongIsRefused) {
-  const auto codec = MakeCodec(row().codec, layout());
+  const LayerCodec* const codec = Fastest();
   const auto part = EncodedOf(*codec, NaturalSlab(layout(), 3));
   const size_t step = std::max<size_t>(1, part.size() / 500);
   for (size_t size = 0; size < part.size(); size += size + 200 < part.size() ? step : 1) {
     auto cut = std::vector(part.begin(), part.begin() + static_cast<int64_t>(size));
     cut.shrink_to_fit();
-    EXPECT_FALSE(DecodesTheSame(row(), layout(), cut)) << size;
+    EXPECT_FALSE(DecodesTheSame(cut)) << size;
   }
   auto longer = part;
   longer.resize(part.size() + kPartAlign);
-  EXPECT_FALSE(DecodesTheSame(row(), layout(), longer));
-  EXPECT_TRUE(DecodesTheSame(row(), layout(), part));
+  EXPECT_FALSE(DecodesTheSame(longer));
+  EXPECT_TRUE(DecodesTheSame(part));
 }
 
 TEST(CodecTable, RowsAreFoundByNumberAndByName) {
@@ -222,6 +275,8 @@ TEST(CodecTable, NumbersNeverChange) {
   EXPECT_EQ(number("raw"), 0);
   EXPECT_EQ(number("lossless"), 1);
   EXPECT_EQ(number("int8"), 2);
+  EXPECT_EQ(number("cachegen"), 3);
+  EXPECT_EQ(number("kvquant3"), 4);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <optional>
 
 #include "base/source_dir_testing.h"
 #include "codec/codec.h"
@@ -31,23 +32,33 @@ std::vector<uint16_t> GoldenSlab(const std::string& name) {
   return slab;
 }
 
-void ExpectGolden(Codec row, const std::string& part_name, const std::string& slab_name) {
-  const auto codec = MakeCodec(row, kGoldenLayout);
+// The files of a codec: NAME.part, NAME.slab where it loses something, NAME.tables where it has
+// some; of another position than 0, NAME-POSITION.part and NAME-POSITION.slab.
+void ExpectGolden(const std::string& name, int64_t position = 0) {
+  const SlabPlace place{.layer = 0, .position = position};
+  const std::string file = position == 0 ? name : fmt::format("{}-{}", name, position);
+  const CodecRow& row = **CodecNamed(name);
+  const std::string dir = SourceDir() + "/src/codec/testdata/";
+  std::optional<CodecTables> tables;
+  if (row.fit != nullptr) tables = LoadTables(dir + name + ".tables").value();
+  const auto codec =
+      MakeCodec(row.codec, {.layout = kGoldenLayout, .tables = tables ? &*tables : nullptr})
+          .value();
   std::vector<std::byte> part(codec->part_bytes_max());
-  part.resize(codec->Encode(GoldenSlab("slab.bin"), part).value());
-  EXPECT_EQ(part, Golden(part_name));
+  part.resize(codec->Encode(place, GoldenSlab("slab.bin"), part).value());
+  EXPECT_EQ(part, Golden(file + ".part"));
   std::vector<uint16_t> decoded(2 * kGoldenLayout.plane_elements());
-  ASSERT_TRUE(codec->Decode(Golden(part_name), decoded));
-  EXPECT_EQ(decoded, GoldenSlab(slab_name));
+  ASSERT_TRUE(codec->Decode(place, Golden(file + ".part"), decoded));
+  EXPECT_EQ(decoded, GoldenSlab(row.lossy ? file + ".slab" : "slab.bin"));
 }
 
-TEST(Golden, LosslessIsWhatTheSpecificationSays) {
-  ExpectGolden(Codec::kLossless, "lossless.part", "slab.bin");
+TEST(Golden, LosslessIsWhatTheSpecificationSays) { ExpectGolden("lossless"); }
+TEST(Golden, Int8IsWhatTheSpecificationSays) { ExpectGolden("int8"); }
+TEST(Golden, KvQuant3IsWhatTheSpecificationSays) {
+  ExpectGolden("kvquant3");
+  ExpectGolden("kvquant3", 4096);
 }
-
-TEST(Golden, Int8IsWhatTheSpecificationSays) {
-  ExpectGolden(Codec::kInt8, "int8.part", "int8.slab");
-}
+TEST(Golden, CacheGenIsWhatTheSpecificationSays) { ExpectGolden("cachegen"); }
 
 }  // namespace
 }  // namespace kvcake

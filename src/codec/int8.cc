@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/bf16.h"
 #include "base/check.h"
 #include "codec/int8_kernels.h"
 
@@ -17,8 +18,6 @@ namespace {
 // channels, then their steps; of each head the steps of its tokens; the bytes of K; those of V.
 constexpr uint64_t kBlockTokensMax = 128;
 constexpr float kKeyMost = 255, kValueMost = 127;
-
-float Widened(uint16_t bf16) { return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16); }
 
 bool IsFinite(uint16_t bf16) { return (bf16 & 0x7f80) != 0x7f80; }
 // Below 2^126: neither a difference of two nor what is decoded of it leaves the range of bf16.
@@ -47,7 +46,7 @@ class Int8Codec : public LayerCodec {
 
   uint64_t part_bytes_max() const override { return values_at() + plane_bytes(); }
 
-  Result<uint64_t> Encode(std::span<const uint16_t> slab,
+  Result<uint64_t> Encode(const SlabPlace&, std::span<const uint16_t> slab,
                           std::span<std::byte> part) const override {
     CHECK(slab.size() == 2 * plane_values() && part.size() >= part_bytes_max());
     std::memset(part.data(), 0, part_bytes_max());
@@ -66,7 +65,8 @@ class Int8Codec : public LayerCodec {
     return part_bytes_max();
   }
 
-  Status Decode(std::span<const std::byte> part, std::span<uint16_t> slab) const override {
+  Status Decode(const SlabPlace&, std::span<const std::byte> part,
+                std::span<uint16_t> slab) const override {
     CHECK(slab.size() == 2 * plane_values());
     if (part.size() != part_bytes_max()) {
       return Fail(ErrorCode::kCorrupt, "a part of codec int8 has {} bytes, must have {}",
@@ -134,8 +134,8 @@ class Int8Codec : public LayerCodec {
       for (uint64_t c = 0; c < channels_; ++c) {
         const uint16_t key = keys[row * channels_ + c];
         kept &= IsKept(key);
-        least[c] = std::min(least[c], Widened(key));
-        most[c] = std::max(most[c], Widened(key));
+        least[c] = std::min(least[c], Bf16ToF32(key));
+        most[c] = std::max(most[c], Bf16ToF32(key));
       }
     }
     std::vector<float> per_step(channels_);
@@ -144,13 +144,13 @@ class Int8Codec : public LayerCodec {
       bases[c] = static_cast<uint16_t>(std::bit_cast<uint32_t>(least[c]) >> 16);
       bases[channels_ + c] = RoundedUp(range / kKeyMost);
       // What is divided by infinity is step 0.
-      const float step = Widened(bases[channels_ + c]);
+      const float step = Bf16ToF32(bases[channels_ + c]);
       per_step[c] = step > 0 ? step : std::numeric_limits<float>::infinity();
     }
     if (!kept) return NotKept();
     for (uint64_t row = 0; row < rows; ++row) {
       for (uint64_t c = 0; c < channels_; ++c) {
-        const float key = Widened(keys[row * channels_ + c]);
+        const float key = Bf16ToF32(keys[row * channels_ + c]);
         bytes[row * channels_ + c] = static_cast<uint8_t>(
             static_cast<int>(std::min(Nearest((key - least[c]) / per_step[c]), kKeyMost)));
       }
@@ -166,14 +166,14 @@ class Int8Codec : public LayerCodec {
       for (uint64_t c = 0; c < channels_; ++c) {
         const uint16_t value = values[row * channels_ + c];
         kept &= IsKept(value);
-        most = std::max(most, std::abs(Widened(value)));
+        most = std::max(most, std::abs(Bf16ToF32(value)));
       }
       if (!kept) return NotKept();
       steps[row] = RoundedUp(most / kValueMost);
       const float step =
-          steps[row] > 0 ? Widened(steps[row]) : std::numeric_limits<float>::infinity();
+          steps[row] > 0 ? Bf16ToF32(steps[row]) : std::numeric_limits<float>::infinity();
       for (uint64_t c = 0; c < channels_; ++c) {
-        const float n = Nearest(Widened(values[row * channels_ + c]) / step);
+        const float n = Nearest(Bf16ToF32(values[row * channels_ + c]) / step);
         bytes[row * channels_ + c] =
             static_cast<uint8_t>(static_cast<int>(std::clamp(n, -kValueMost, kValueMost)));
       }
@@ -188,8 +188,8 @@ class Int8Codec : public LayerCodec {
 
 }  // namespace
 
-std::unique_ptr<LayerCodec> MakeInt8Codec(const KvLayout& layout, CodecIsa isa) {
-  return std::make_unique<Int8Codec>(layout, isa);
+Result<std::unique_ptr<LayerCodec>> MakeInt8Codec(const CodecSpec& spec, CodecIsa isa) {
+  return std::make_unique<Int8Codec>(spec.layout, isa);
 }
 
 }  // namespace kvcake

@@ -11,6 +11,6 @@
 
 namespace kvcake {
 
-std::unique_ptr<LayerCodec> MakeInt8Codec(const KvLayout& layout, CodecIsa isa);
+Result<std::unique_ptr<LayerCodec>> MakeInt8Codec(const CodecSpec& spec, CodecIsa isa);
 
 }  // namespace kvcake

@@ -8,21 +8,11 @@
 //   V LoadBytes(const uint8_t*); V LoadBytes(const int8_t*);
 //   V Mul(V, V); V Add(V, V);
 //   void StoreBf16(uint16_t*, V);                   // of no NaN
-#include <bit>
-
+#include "base/bf16.h"
 #include "codec/int8_kernels.h"
 
 namespace kvcake {
 namespace {
-
-// One number, where there are not kLanes of them.
-inline float Widened(uint16_t bf16) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16);
-}
-inline uint16_t Rounded(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
 
 KVCAKE_ISA void DecodeKeys(const uint8_t* bytes, const uint16_t* bases, const uint16_t* steps,
                            uint64_t rows, uint64_t channels, uint16_t* values) {
@@ -35,10 +25,10 @@ KVCAKE_ISA void DecodeKeys(const uint8_t* bytes, const uint16_t* bases, const ui
     }
   }
   for (; c < channels; ++c) {
-    const float base = Widened(bases[c]), step = Widened(steps[c]);
+    const float base = Bf16ToF32(bases[c]), step = Bf16ToF32(steps[c]);
     for (uint64_t row = 0; row < rows; ++row) {
       const uint64_t at = row * channels + c;
-      values[at] = Rounded(static_cast<float>(bytes[at]) * step + base);
+      values[at] = NumberToBf16(static_cast<float>(bytes[at]) * step + base);
     }
   }
 }
@@ -53,7 +43,8 @@ KVCAKE_ISA void DecodeValues(const int8_t* bytes, const uint16_t* steps, uint64_
       StoreBf16(values + first + c, Mul(LoadBytes(bytes + first + c), step));
     }
     for (; c < channels; ++c) {
-      values[first + c] = Rounded(static_cast<float>(bytes[first + c]) * Widened(steps[row]));
+      values[first + c] =
+          NumberToBf16(static_cast<float>(bytes[first + c]) * Bf16ToF32(steps[row]));
     }
   }
 }

@@ -1,3 +1,4 @@
+#include "base/bf16.h"
 #include "codec/int8_kernels.h"
 
 #define KVCAKE_ISA
@@ -8,15 +9,13 @@ namespace {
 constexpr uint64_t kLanes = 1;
 using V = float;
 
-inline float Widened(uint16_t bf16);
-inline uint16_t Rounded(float value);
-inline V LoadBf16(const uint16_t* from) { return Widened(*from); }
-inline V Splat(uint16_t bf16) { return Widened(bf16); }
+inline V LoadBf16(const uint16_t* from) { return Bf16ToF32(*from); }
+inline V Splat(uint16_t bf16) { return Bf16ToF32(bf16); }
 inline V LoadBytes(const uint8_t* from) { return static_cast<float>(*from); }
 inline V LoadBytes(const int8_t* from) { return static_cast<float>(*from); }
 inline V Mul(V a, V b) { return a * b; }
 inline V Add(V a, V b) { return a + b; }
-inline void StoreBf16(uint16_t* to, V value) { *to = Rounded(value); }
+inline void StoreBf16(uint16_t* to, V value) { *to = NumberToBf16(value); }
 
 }  // namespace
 }  // namespace kvcake

@@ -103,7 +103,7 @@ class LosslessCodec : public LayerCodec {
     return directory_bytes() + blocks_ * 2 * rest_bytes() + kGroupValues;
   }
 
-  Result<uint64_t> Encode(std::span<const uint16_t> slab,
+  Result<uint64_t> Encode(const SlabPlace&, std::span<const uint16_t> slab,
                           std::span<std::byte> part) const override {
     CHECK(slab.size() == blocks_ * block_values_ && part.size() >= part_bytes_max());
     auto* const out = reinterpret_cast<uint8_t*>(part.data());
@@ -117,7 +117,8 @@ class LosslessCodec : public LayerCodec {
     return at + kGroupValues;
   }
 
-  Status Decode(std::span<const std::byte> part, std::span<uint16_t> slab) const override {
+  Status Decode(const SlabPlace&, std::span<const std::byte> part,
+                std::span<uint16_t> slab) const override {
     CHECK(slab.size() == blocks_ * block_values_);
     const auto* const in = reinterpret_cast<const uint8_t*>(part.data());
     if (part.size() < directory_bytes() + kGroupValues) return Corrupt("it is too short");
@@ -195,8 +196,8 @@ class LosslessCodec : public LayerCodec {
 
 }  // namespace
 
-std::unique_ptr<LayerCodec> MakeLosslessCodec(const KvLayout& layout, CodecIsa isa) {
-  return std::make_unique<LosslessCodec>(layout, isa);
+Result<std::unique_ptr<LayerCodec>> MakeLosslessCodec(const CodecSpec& spec, CodecIsa isa) {
+  return std::make_unique<LosslessCodec>(spec.layout, isa);
 }
 
 }  // namespace kvcake

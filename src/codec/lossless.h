@@ -12,6 +12,6 @@
 
 namespace kvcake {
 
-std::unique_ptr<LayerCodec> MakeLosslessCodec(const KvLayout& layout, CodecIsa isa);
+Result<std::unique_ptr<LayerCodec>> MakeLosslessCodec(const CodecSpec& spec, CodecIsa isa);
 
 }  // namespace kvcake

@@ -2,13 +2,7 @@
 
 #if defined(__x86_64__)
 
-// The intrinsics of GCC 12 read values that they then ignore.
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
-#include <immintrin.h>
+#include "codec/avx512_intrinsics.h"
 
 #define KVCAKE_ISA                                                                 \
   __attribute__((                                                                  \

@@ -10,9 +10,9 @@ namespace {
 constexpr KvLayout kLayout = {.layers = 1, .kv_heads = 2, .head_dim = 64, .chunk_tokens = 128};
 
 uint64_t PartBytes(const std::vector<uint16_t>& slab) {
-  const auto codec = MakeCodec(Codec::kLossless, kLayout);
+  const auto codec = *MakeCodec(Codec::kLossless, {.layout = kLayout});
   std::vector<std::byte> part(codec->part_bytes_max());
-  return codec->Encode(slab, part).value();
+  return codec->Encode({}, slab, part).value();
 }
 
 double BitsPerValue(const std::vector<uint16_t>& slab) {
@@ -40,16 +40,16 @@ TEST(Lossless, NoiseTakesHardlyMoreThanItDid) {
 
 // Of the first block's entry: the width and how many escapes there are.
 TEST(Lossless, EntriesThatAreWrongAreCorrupt) {
-  const auto codec = MakeCodec(Codec::kLossless, kLayout);
+  const auto codec = *MakeCodec(Codec::kLossless, {.layout = kLayout});
   const auto slab = NaturalSlab(kLayout, 1);
   std::vector<std::byte> part(codec->part_bytes_max());
-  part.resize(codec->Encode(slab, part).value());
+  part.resize(codec->Encode({}, slab, part).value());
   std::vector<uint16_t> decoded(slab.size());
   for (const size_t at : {15, 16, 17, 20, 23, 24, 31}) {
     for (const int value : {1, 5, 0x7f, 0xff}) {
       auto damaged = part;
       damaged[at] ^= std::byte(value);
-      const auto status = codec->Decode(damaged, decoded);
+      const auto status = codec->Decode({}, damaged, decoded);
       ASSERT_FALSE(status) << at;
       EXPECT_EQ(status.error().code, ErrorCode::kCorrupt);
     }

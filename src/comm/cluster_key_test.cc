@@ -62,6 +62,11 @@ TEST_F(ClusterKeyTest, WhatIsNoKeyIsRefused) {
     ASSERT_FALSE(key);
     EXPECT_THAT(key.error().message, HasSubstr("openssl rand -hex 32"));
   }
+  for (const size_t bytes : {kClusterKeyBytesMin, kClusterKeyBytesMax}) {
+    EXPECT_TRUE(ClusterKey::Of(std::string(bytes, 'x'), "test"));
+  }
+  EXPECT_FALSE(ClusterKey::Of(std::string(kClusterKeyBytesMin - 1, 'x'), "test"));
+  EXPECT_FALSE(ClusterKey::Of(std::string(kClusterKeyBytesMax + 1, 'x'), "test"));
   EXPECT_THAT(ClusterKey::Load(dir_.path()).error().message, HasSubstr("is no file"));
   EXPECT_EQ(ClusterKey::Load(dir_.path() + "/none").error().code, ErrorCode::kIo);
   setenv("KVCAKE_CLUSTER_KEY", "", 1);

@@ -56,6 +56,26 @@ TEST(JoinMessageTest, NoProofIsAnotherOnes) {
   EXPECT_EQ(talks.leader.HearAnswer(ready), LeaderTalk::Answer::kReady);
 }
 
+// What was said in one conversation means nothing in another one of the same cluster.
+TEST(JoinMessageTest, NoLineIsOfTwoConversations) {
+  Talks one, other;
+  for (Talks* talks : {&one, &other}) talks->Greet();
+  const std::string call = WithoutEnd(one.leader.CallOf(one.call));
+  const std::string other_call = WithoutEnd(other.leader.CallOf(other.call));
+  (void)other.worker.HearCall(call, &other.proved);
+  EXPECT_FALSE(other.proved);
+  ASSERT_TRUE(one.worker.HearCall(call, &one.proved));
+  ASSERT_TRUE(other.worker.HearCall(other_call, &other.proved));
+  EXPECT_TRUE(one.proved && other.proved);
+  const std::string ready = WithoutEnd(one.worker.Ready({}));
+  EXPECT_EQ(other.leader.HearAnswer(ready), LeaderTalk::Answer::kUnproved);
+  ASSERT_EQ(one.leader.HearAnswer(ready), LeaderTalk::Answer::kReady);
+  ASSERT_EQ(other.leader.HearAnswer(WithoutEnd(other.worker.Ready({}))),
+            LeaderTalk::Answer::kReady);
+  EXPECT_FALSE(other.worker.HearGo(WithoutEnd(one.leader.Go())));
+  EXPECT_TRUE(one.worker.HearGo(WithoutEnd(one.leader.Go())));
+}
+
 TEST(JoinMessageTest, EveryBitOfACallIsProved) {
   Talks talks;
   talks.Greet();

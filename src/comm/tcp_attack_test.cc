@@ -174,6 +174,16 @@ TEST(TcpAttackTest, WhatALeaderHasSaidCannotBePlayedBack) {
   ExpectAChain(worker);
 }
 
+// Not whoever has taken over its connection.
+TEST(TcpAttackTest, AWorkerThatIsReadyGoesOnAtItsLeadersWordOnly) {
+  Waiting worker(WithKey(Ours()));
+  Caller leader(worker);
+  ASSERT_EQ(leader.Call(Ours(), {"127.0.0.1:1"}), Answer::kReady);
+  leader.Say("go " + std::string(64, '0') + "\n");
+  EXPECT_EQ(leader.Heard(), "") << "it has hung up";
+  ExpectAChain(worker);
+}
+
 // The roster, the rank and what the leader runs: all that a call says.
 TEST(TcpAttackTest, ACallThatIsChangedOnItsWayIsRefused) {
   for (const auto& [what, with] :
@@ -279,7 +289,8 @@ class MeshCaller {
     boost::asio::read(socket_, boost::asio::buffer(&heard_, sizeof(heard_)));
   }
   void Prove(const Digest& proof) {
-    boost::asio::write(socket_, boost::asio::buffer(&proof, sizeof(proof)));
+    boost::system::error_code hung_up;  // as Heard will say
+    boost::asio::write(socket_, boost::asio::buffer(&proof, sizeof(proof)), hung_up);
   }
   MeshProof Proof(const ClusterKey& key, const Digest& roster) const {
     return {key, roster, told_, heard_};
@@ -321,6 +332,14 @@ TEST(TcpAttackTest, WithoutTheKeyNobodyIsARank) {
     MeshCaller caller(mesh.listeners[0], hello);
     caller.Prove(MeshProof(Ours(), mesh.options.roster, to_other, caller.heard()).OfCaller());
     EXPECT_EQ(caller.Heard(), std::nullopt);
+  }
+  // Nor who has the key and is no rank above this one, or means another rank or chain.
+  for (const MeshHello& wrong :
+       {MeshHello{.size = 2, .from = 0, .to = 0}, MeshHello{.size = 2, .from = 2, .to = 0},
+        MeshHello{.size = 3, .from = 1, .to = 0}, MeshHello{.size = 2, .from = 1, .to = 1}}) {
+    MeshCaller caller(mesh.listeners[0], wrong);
+    caller.Prove(caller.Proof(Ours(), mesh.options.roster).OfCaller());
+    EXPECT_EQ(caller.Heard(), std::nullopt) << wrong.from << " calls " << wrong.to;
   }
   const auto rank_1 = mesh.Connect(1, mesh.options).get();
   ASSERT_TRUE(rank_1) << rank_1.error().message;
@@ -387,6 +406,11 @@ TEST(TcpAttackTest, StrangersNeverTakeARanksPlace) {
     silent.emplace_back(context);
     silent.back().connect({boost::asio::ip::address_v4::loopback(), mesh.listeners[0].port()});
   }
+  // The oldest are hung up on.
+  char nothing;
+  boost::system::error_code error;
+  EXPECT_EQ(boost::asio::read(silent.front(), boost::asio::buffer(&nothing, 1), error), 0u);
+  EXPECT_TRUE(error);
   const auto rank_1 = mesh.Connect(1, mesh.options).get();
   ASSERT_TRUE(rank_1) << rank_1.error().message;
   EXPECT_TRUE(rank_0.get());

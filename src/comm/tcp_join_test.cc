@@ -101,6 +101,18 @@ TEST(TcpJoinTest, ALeaderThatVanishesIsForgotten) {
   EXPECT_TRUE(worker.Joined());
 }
 
+TEST(TcpJoinTest, OfTwoLeadersTheFirstThatCallsHasTheWorker) {
+  Waiting worker({.patience = Seconds(120), .connect = Seconds(0.2)});
+  Caller first(worker), second(worker);
+  ASSERT_TRUE(first.Greet(kNoKey));
+  ASSERT_TRUE(second.Greet(kNoKey));
+  EXPECT_EQ(first.GoOn({"127.0.0.1:1"}), LeaderTalk::Answer::kReady);
+  EXPECT_EQ(second.GoOn({"127.0.0.1:1"}), LeaderTalk::Answer::kRefused);
+  EXPECT_EQ(second.why(), "another leader has just called");
+  first.Go();
+  EXPECT_EQ(worker.Joined().error().code, ErrorCode::kDeadline) << "neither is one in truth";
+}
+
 TEST(TcpJoinTest, ALeaderThatDoesNotGoOnIsAnError) {
   Waiting worker({.patience = Seconds(120), .connect = Seconds(0.2)});
   Caller leader(worker);

@@ -44,6 +44,7 @@ TEST(AdmissionOrderTest, WhoHasFewerRunningComesFirst) {
 
 TEST(AdmissionOrderTest, WhoWasPreemptedIsPassedOverByNobody) {
   EXPECT_EQ(Order("AAab", "aaa"), (Places{0, 1, 3, 2}));
+  EXPECT_EQ(Order("baA", ""), (Places{2, 0, 1}));
 }
 
 }  // namespace

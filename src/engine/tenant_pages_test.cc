@@ -53,6 +53,15 @@ TEST_F(TenantPagesTest, WhatIsUsedStaysAndGoesTheNextTime) {
   EXPECT_EQ(pool_->Stats().cached, 0u);
 }
 
+TEST_F(TenantPagesTest, AKeyCountsOnceAndUntilItIsForgotten) {
+  Answer("ann", 3);
+  Answer("ann", 3);
+  Answer("bob", 2);
+  EXPECT_EQ(owned_.keys(), 5u);
+  owned_.Drop("ann");
+  EXPECT_EQ(owned_.keys(), 2u);
+}
+
 TEST_F(TenantPagesTest, RemembersWhatTheMemoryCanHold) {
   for (int tenant = 0; tenant < 100; ++tenant) Answer(std::to_string(tenant), 5);
   EXPECT_LE(owned_.keys(), 20u);

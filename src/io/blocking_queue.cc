@@ -22,19 +22,17 @@ class BlockingQueue : public IoQueue {
  public:
   explicit BlockingQueue(const IoQueueOptions& options)
       : requests_max_(std::max(options.requests_max, 1)), bytes_max_(options.bytes_max) {
-    for (int i = 0; i < std::max(options.helper_threads, 1); ++i) {
-      threads_.emplace_back([this] { Help(); });
+    try {
+      for (int i = 0; i < std::max(options.helper_threads, 1); ++i) {
+        threads_.emplace_back([this] { Help(); });
+      }
+    } catch (...) {  // no memory, or no thread, is left
+      JoinThreads();
+      throw;
     }
   }
 
-  ~BlockingQueue() override {
-    {
-      MutexLock lock(mutex_);
-      stop_ = true;
-    }
-    work_.NotifyAll();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~BlockingQueue() override { JoinThreads(); }
 
   bool HasRoom(uint64_t bytes) const override {
     MutexLock lock(mutex_);
@@ -92,6 +90,15 @@ class BlockingQueue : public IoQueue {
   }
 
  private:
+  void JoinThreads() {
+    {
+      MutexLock lock(mutex_);
+      stop_ = true;
+    }
+    work_.NotifyAll();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
   bool HasRoomLocked(uint64_t bytes) const REQUIRES(mutex_) {
     return in_flight_ == 0 ||
            (in_flight_ < requests_max_ && bytes_in_flight_ + bytes <= bytes_max_);

@@ -336,8 +336,9 @@ Error ErrnoError(int error, const char* action, const std::string& path) {
 }
 
 FileSystem& FileSystem::Real() {
-  static RealFileSystem fs;
-  return fs;
+  // Never destroyed, as threads may use it as the process ends.
+  static RealFileSystem* const fs = new RealFileSystem();
+  return *fs;
 }
 
 bool IsAligned(std::span<const std::byte> bytes) {

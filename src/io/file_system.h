@@ -2,9 +2,9 @@
 //
 // Errors: kNotFound (no such file), kNoSpace (no bytes or no inodes are left, or quota),
 // kResourceExhausted (no descriptors), kCorrupt (what is there is not a regular file),
-// kInvalidArgument (this user may not), kUnsupported (the file system does not do it), kIo (anything
-// else); messages name the path, the reason and, where people can do something about it, the remedy.
-// Thread-safe, except that one File is used by one thread at a time.
+// kInvalidArgument (this user may not), kUnsupported (the file system does not do it), kIo
+// (anything else); messages name the path, the reason and, where people can do something about it,
+// the remedy. Thread-safe, except that one File is used by one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ struct DirEntry {
   FileInfo info;
 };
 
-// Of a whole file system.
+// How much a whole file system has room for.
 struct SpaceInfo {
   uint64_t free_bytes = 0;  // that this user may take
   uint64_t bytes = 0;
@@ -102,7 +102,7 @@ class FileSystem {
                                         size_t bytes_max) = 0;
   // Null when another holds it (also another lock of this process). Made, mode 0600, if missing.
   virtual Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) = 0;
-  // Of the file system that the path is on.
+  // Asks the file system that the path is on.
   virtual Result<SpaceInfo> Space(const std::string& path) = 0;
   // A queue that can read this file system's files.
   virtual Result<std::unique_ptr<IoQueue>> NewQueue(const IoQueueOptions& options) = 0;

@@ -8,7 +8,7 @@
 namespace kvcake {
 
 // How a stored chunk's bytes are encoded. On-disk numbers: they never change meaning.
-enum class Codec : uint16_t { kRaw = 0, kLossless = 1, kInt8 = 2 };
+enum class Codec : uint16_t { kRaw = 0, kLossless = 1, kInt8 = 2, kCacheGen = 3, kKvQuant3 = 4 };
 
 // Which arithmetic made the numbers. On-disk numbers: they never change meaning. Chunks of
 // different paths agree up to rounding only.

@@ -91,7 +91,10 @@ PagePool::PagePool(const KvLayout& layout, PageMemory memory, uint64_t pages_per
       pages_(pages),
       states_(pages) {
   free_.reserve(pages);
-  for (uint64_t page = pages; page-- > 0;) free_.push_back(static_cast<PageId>(page));
+  for (uint64_t page = pages; page-- > 0;) {
+    free_.push_back(static_cast<PageId>(page));
+    states_[page].lru = idle_.insert(idle_.end(), static_cast<PageId>(page));
+  }
 }
 
 Status PagePool::AllocateSegments() {
@@ -131,7 +134,7 @@ std::optional<PageHandle> PagePool::DrawUnreferenced() {
     free_.pop_back();
   } else if (!lru_.empty()) {
     page = lru_.front();
-    lru_.pop_front();
+    idle_.splice(idle_.end(), lru_, lru_.begin());
     by_key_.erase(states_[page].key);
     states_[page].published = false;
     ++evicted_;
@@ -177,9 +180,16 @@ void PagePool::SetSpare(PageId page, std::optional<PageWorth> worth) {
   MutexLock lock(mutex_);
   PageState& state = states_[page];
   CHECK(state.references > 0);
-  if (state.spare) spare_.erase(*state.spare);
+  if (worth) {
+    std::set<PageWorth> made = {*worth};  // its node, before anything changes
+    if (state.spare) spare_.erase(*state.spare);
+    state.spare_node = made.extract(made.begin());
+  } else {
+    if (state.spare) spare_.erase(*state.spare);
+    state.spare_node = {};
+  }
   state.spare = worth;
-  if (worth && state.references == 1) spare_.insert(*worth);
+  if (worth && state.references == 1) spare_.insert(std::move(state.spare_node));
 }
 
 std::optional<PageWorth> PagePool::LeastSpare() const {
@@ -195,7 +205,7 @@ void PagePool::DropCached() {
     states_[page].published = false;
     free_.push_back(page);
   }
-  lru_.clear();
+  idle_.splice(idle_.end(), lru_);
 }
 
 void PagePool::DropCached(std::span<const ChunkKey> keys) {
@@ -204,7 +214,7 @@ void PagePool::DropCached(std::span<const ChunkKey> keys) {
     const auto it = by_key_.find(key);
     if (it == by_key_.end() || states_[it->second].references > 0) continue;
     PageState& state = states_[it->second];
-    lru_.erase(state.lru);
+    idle_.splice(idle_.end(), lru_, state.lru);
     state.published = false;
     free_.push_back(it->second);
     by_key_.erase(it);
@@ -232,7 +242,7 @@ std::span<std::byte> PagePool::LandingFor(PageId page, Codec codec) const {
 PageHandle PagePool::AdoptLocked(PageId page) {
   PageState& state = states_[page];
   if (state.references == 0) {
-    lru_.erase(state.lru);
+    idle_.splice(idle_.end(), lru_, state.lru);
     ++referenced_;
   }
   AddReferenceLocked(state);
@@ -240,7 +250,7 @@ PageHandle PagePool::AdoptLocked(PageId page) {
 }
 
 void PagePool::AddReferenceLocked(PageState& state) {
-  if (++state.references == 2 && state.spare) spare_.erase(*state.spare);
+  if (++state.references == 2 && state.spare) state.spare_node = spare_.extract(*state.spare);
 }
 
 void PagePool::Reference(PageId page) {
@@ -251,12 +261,12 @@ void PagePool::Reference(PageId page) {
 void PagePool::Release(PageId page) {
   MutexLock lock(mutex_);
   PageState& state = states_[page];
-  if (--state.references == 1 && state.spare) spare_.insert(*state.spare);
+  if (--state.references == 1 && state.spare) spare_.insert(std::move(state.spare_node));
   if (state.references > 0) return;
   CHECK(!state.spare);
   --referenced_;
   if (state.published) {
-    state.lru = lru_.insert(lru_.end(), page);
+    lru_.splice(lru_.end(), idle_, state.lru);
   } else {
     free_.push_back(page);
   }

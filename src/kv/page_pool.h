@@ -148,8 +148,9 @@ class PagePool {
     bool published = false;
     NumericPath path = NumericPath::kUnknown;  // valid while published
     ChunkKey key;
-    std::list<PageId>::iterator lru;  // valid while published and unreferenced
+    std::list<PageId>::iterator lru;  // its node, in lru_ or idle_
     std::optional<PageWorth> spare;
+    std::set<PageWorth>::node_type spare_node;  // while spare and not in spare_
   };
 
   PagePool(const KvLayout& layout, PageMemory memory, uint64_t pages_per_segment, uint64_t pages);
@@ -169,7 +170,10 @@ class PagePool {
   mutable Mutex mutex_;
   std::vector<PageState> states_ GUARDED_BY(mutex_);
   std::vector<PageId> free_ GUARDED_BY(mutex_);
-  std::list<PageId> lru_ GUARDED_BY(mutex_);  // published and unreferenced, coldest first
+  // Each page has a node in one of these, so that letting go of one, which destructors do, wants no
+  // memory.
+  std::list<PageId> lru_ GUARDED_BY(mutex_);   // published and unreferenced, coldest first
+  std::list<PageId> idle_ GUARDED_BY(mutex_);  // all others
   std::unordered_map<ChunkKey, PageId> by_key_ GUARDED_BY(mutex_);
   std::set<PageWorth> spare_ GUARDED_BY(mutex_);  // of pages with one handle
   uint64_t referenced_ GUARDED_BY(mutex_) = 0;

@@ -110,6 +110,7 @@ TEST_F(BadArgumentsTest, NumbersThatWereNeverGivenOutAreRefused) {
     EXPECT_NE(kvcake_stats(id, &stats), KVCAKE_OK) << id;
     EXPECT_NE(kvcake_flush(id), KVCAKE_OK);
     EXPECT_NE(kvcake_wait(id, 0), KVCAKE_OK);
+    EXPECT_NE(kvcake_learn(id, 0, 1, 1), KVCAKE_OK);
     EXPECT_NE(kvcake_end(id), KVCAKE_OK);
     EXPECT_NE(kvcake_progress(id, &progress), KVCAKE_OK);
     EXPECT_NE(kvcake_claim_front(id, 1, 1, &turn), KVCAKE_OK);
@@ -143,6 +144,9 @@ TEST_F(BadArgumentsTest, CallsAreRefusedByName) {
   uint8_t held[3];
   EXPECT_EQ(kvcake_lookup(cache_, &keys[1], 3, -1, held), KVCAKE_INVALID_ARGUMENT);
   EXPECT_EQ(kvcake_wait(cache_, NAN), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_learn(cache_, -1, 1, 1), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_learn(cache_, 0, 0, 1), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_learn(cache_, 0, 1, NAN), KVCAKE_INVALID_ARGUMENT);
 
   kvcake_restoration restoration = 0;
   auto request = Sized<kvcake_request>();

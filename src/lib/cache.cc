@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/available_memory.h"
+#include "base/change.h"
 #include "base/check.h"
 #include "base/dump_json.h"
 #include "cake/cost_file.h"
@@ -27,10 +29,13 @@ KvIdentity IdentityOf(const CacheOptions& options) {
 
 // As `kvcake store ls` shows it.
 std::string Describe(const KvIdentity& identity) {
-  nlohmann::ordered_json json;
-  json["model"] = identity.fields().front().second;
-  for (const auto& [name, value] : identity.fields()) json[name] = value;
-  return DumpJson(json, 2);
+  // Field by field: an object of nlohmann's wants memory to be destroyed, and ends the process
+  // where there is none.
+  std::string fields = "\"model\": " + DumpJson(nlohmann::json(identity.fields().front().second));
+  for (const auto& [name, value] : identity.fields()) {
+    fields += fmt::format(",\n  \"{}\": {}", name, DumpJson(nlohmann::json(value)));
+  }
+  return fmt::format("{{\n  {}\n}}", fields);
 }
 
 Status CheckMemory(const CacheOptions& options, const KvLayout& layout) {
@@ -100,13 +105,24 @@ void Cache::Wire() {
 }
 
 Cache::~Cache() {
-  {
-    MutexLock lock(mutex_);
-    CHECK(chunks_.empty());
-    for (auto& [number, opened] : restorations_) Finish(opened);
-    restorations_.clear();
+  MutexLock lock(mutex_);
+  CHECK(chunks_.empty() && restorations_.empty());
+}
+
+bool Cache::Settle() {
+  try {
+    {
+      MutexLock lock(mutex_);
+      if (lost_) return false;
+      const Change change(lost_);
+      for (auto& [number, opened] : restorations_) Finish(opened);
+      restorations_.clear();
+    }
+  } catch (const std::bad_alloc&) {
+    return false;
   }
-  cost_keeper_.reset();
+  cost_keeper_.reset();  // saves what was learnt once more
+  return true;
 }
 
 std::string Cache::CostPathOf(size_t store) const {
@@ -124,6 +140,8 @@ HeldIn Cache::Lookup(std::span<const ChunkKey> keys, Seconds patience) {
 
 Result<uint64_t> Cache::Begin(CacheRequest request) {
   MutexLock lock(mutex_);
+  RETURN_IF_ERROR(CheckNotLost());
+  const Change change(lost_);
   RETURN_IF_ERROR(keys_.Add(request.parent, request.keys));
   RestoreRequest restore{
       .keys = request.keys,
@@ -140,7 +158,15 @@ Result<uint64_t> Cache::Begin(CacheRequest request) {
   return number;
 }
 
+Status Cache::CheckNotLost() const {
+  if (!lost_) return {};
+  return Fail(ErrorCode::kCancelled,
+              "memory ran out in the midst of an earlier call, and the restorations of this cache "
+              "are lost: close it, and open another one");
+}
+
 Result<Cache::Opened*> Cache::Find(uint64_t restoration) {
+  RETURN_IF_ERROR(CheckNotLost());
   const auto it = restorations_.find(restoration);
   if (it == restorations_.end()) {
     return Fail(ErrorCode::kNotFound, "there is no such restoration, or it has ended");
@@ -169,6 +195,7 @@ void Cache::Finish(Opened& opened) {
 Status Cache::End(uint64_t restoration) {
   MutexLock lock(mutex_);
   ASSIGN_OR_RETURN(Opened* const opened, Find(restoration));
+  const Change change(lost_);
   Finish(*opened);
   restorations_.erase(restoration);
   return {};
@@ -195,6 +222,7 @@ CacheTurn Cache::Note(Opened& opened, const ComputeTurn& turn) {
 Result<CacheTurn> Cache::ClaimPlanned(uint64_t restoration, const ComputeBudget& budget) {
   MutexLock lock(mutex_);
   ASSIGN_OR_RETURN(Opened* const opened, FindUnclaimed(restoration));
+  const Change change(lost_);
   ComputeTurn turn = opened->restoration->NextTurn(budget);
   // What there is no memory to load into is computed, or nobody would ever make room.
   if (turn.kind == ComputeTurn::Kind::kWait && turn.lacks_pages &&
@@ -207,6 +235,7 @@ Result<CacheTurn> Cache::ClaimPlanned(uint64_t restoration, const ComputeBudget&
 Result<CacheTurn> Cache::Claim(uint64_t restoration, int chunks) {
   MutexLock lock(mutex_);
   ASSIGN_OR_RETURN(Opened* const opened, FindUnclaimed(restoration));
+  const Change change(lost_);
   return Note(*opened, opened->restoration->ClaimFront(chunks));
 }
 
@@ -220,6 +249,7 @@ Status Cache::Computed(uint64_t restoration, int chunks, Seconds took) {
     return Fail(ErrorCode::kInvalidArgument, "count is {}, but {} chunks are claimed", chunks,
                 opened->slice.count);
   }
+  const Change change(lost_);
   kvcake::Claim computed = std::exchange(opened->slice, {});
   computed.count = chunks;
   if (took.count() > 0 && chunks > 0) {

@@ -90,8 +90,11 @@ struct HeldIn {
 class Cache {
  public:
   static Result<std::unique_ptr<Cache>> Open(const CacheOptions& options);
-  // Nothing is acquired, and no call under way.
+  // Nothing is acquired, no call under way, and it is settled.
   ~Cache();
+  // Ends what is open, and keeps what was learnt. False where memory ran out in the midst of that,
+  // or of a restoration's call before: it is in no state to be destroyed.
+  bool Settle();
 
   const KvLayout& layout() const { return pool_->layout(); }
   uint64_t slab_bytes() const { return options_.slab_bytes; }
@@ -115,6 +118,10 @@ class Cache {
   Status Flush();
   // False: another thread waits.
   bool Wait(Seconds patience);
+  // What computing so many tokens after others took the caller.
+  void Learn(int prefix_tokens, int tokens, Seconds took) {
+    cost_.Add(prefix_tokens, tokens, took);
+  }
   CacheStats Stats() const;
 
  private:
@@ -128,6 +135,7 @@ class Cache {
   explicit Cache(const CacheOptions& options);
   Status OpenStores();
   void Wire();
+  Status CheckNotLost() const REQUIRES(mutex_);
   Result<Opened*> Find(uint64_t restoration) REQUIRES(mutex_);
   Result<Opened*> FindUnclaimed(uint64_t restoration) REQUIRES(mutex_);
   CacheTurn Note(Opened& opened, const ComputeTurn& turn) REQUIRES(mutex_);
@@ -149,6 +157,7 @@ class Cache {
 
   // Also keeps the calls of restorations one after another, as the Restorer wants them.
   mutable Mutex mutex_;
+  bool lost_ GUARDED_BY(mutex_) = false;  // what the Restorer knows may be half of a change
   uint64_t next_number_ GUARDED_BY(mutex_) = 1;
   OpenKeys keys_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Opened> restorations_ GUARDED_BY(mutex_);

@@ -183,13 +183,17 @@ int kvcake_open(const kvcake_options* options, kvcake_cache* cache) {
 
 int kvcake_close(kvcake_cache cache) {
   return Guarded([&] {
-    auto removed = Registry::Get().Remove(LibraryId::Decode(cache));
+    Registry& registry = Registry::Get();
+    auto removed = registry.Remove(LibraryId::Decode(cache));
     if (!removed) return Refuse(removed.error());
-    if (*removed == nullptr) {
+    if (removed->empty()) {
       return Refuse(KVCAKE_BUSY,
                     "chunks are acquired, or other threads are in calls: release them, and wait");
     }
-    removed->reset();
+    Cache& closed = *removed->mapped().cache;
+    if (closed.Settle()) return static_cast<int>(KVCAKE_OK);
+    registry.Keep(std::move(*removed));
+    static_cast<void>(closed.Flush());  // what waits is written all the same
     return static_cast<int>(KVCAKE_OK);
   });
 }
@@ -355,6 +359,16 @@ int kvcake_wait(kvcake_cache cache, double timeout_s) {
   });
   if (waited) return code;
   return Guarded([] { return Refuse(KVCAKE_BUSY, "another thread waits for this cache"); });
+}
+
+int kvcake_learn(kvcake_cache cache, int32_t prefix_tokens, int32_t tokens, double seconds) {
+  return WithCache(cache, [&](const Registry::Use& use) -> Status {
+    RETURN_IF_ERROR(CheckCount(prefix_tokens, 0, "prefix_tokens"));
+    RETURN_IF_ERROR(CheckCount(tokens, 1, "tokens"));
+    ASSIGN_OR_RETURN(const Seconds took, ReadSeconds(seconds, "seconds"));
+    use.cache().Learn(prefix_tokens, tokens, took);
+    return {};
+  });
 }
 
 int kvcake_stats(kvcake_cache cache, kvcake_stats_info* stats) {

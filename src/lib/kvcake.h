@@ -35,8 +35,10 @@ enum {
   KVCAKE_NOT_FOUND = 3,
   KVCAKE_CORRUPT = 4,
   KVCAKE_IO = 5,
-  KVCAKE_FULL = 6, /* a limit was reached; the message names the option that sets it */
-  KVCAKE_CANCELLED = 7,
+  KVCAKE_FULL = 6, /* a limit was reached; the message names the option that sets it; or there is no
+                      memory */
+  KVCAKE_CANCELLED = 7, /* the cache's restorations are lost: one found no memory in the midst of a
+                           call */
   KVCAKE_TIMEOUT = 8,
   KVCAKE_BUSY = 9,    /* not now: the message says what has to happen before */
   KVCAKE_FORKED = 10, /* it was opened before a fork, by another process */
@@ -222,6 +224,11 @@ KVCAKE_API int kvcake_put(kvcake_cache cache, const kvcake_write* write);
 /* Sleeps until all that was put is written or has failed. KVCAKE_TIMEOUT when nothing has been
  * written for a minute. */
 KVCAKE_API int kvcake_flush(kvcake_cache cache);
+
+/* What `tokens` after `prefix_tokens` of any prompt took the caller, alone: the planner learns from
+ * it what computing costs, as it does from kvcake_computed. Tell of each once. */
+KVCAKE_API int kvcake_learn(kvcake_cache cache, int32_t prefix_tokens, int32_t tokens,
+                            double seconds);
 
 /* ---- events and numbers */
 

@@ -231,7 +231,22 @@ TEST_F(LibraryTest, AnAcquiredChunkOutlivesItsRestoration) {
   EXPECT_EQ(kvcake_release(slabs.chunk), KVCAKE_NOT_FOUND);
 }
 
-TEST_F(LibraryTest, CostsAreKeptFromOneProcessToTheNext) {
+// Slices are of one chunk while nothing is known of compute.
+class LibraryCostsTest : public LibraryTest {
+ protected:
+  void ExpectAWholeSlice(kvcake_restoration restoration) {
+    auto turn = Sized<kvcake_turn>();
+    do {
+      ASSERT_EQ(kvcake_claim_front(restoration, 4, 1, &turn), KVCAKE_OK);
+      if (turn.kind == KVCAKE_TURN_WAIT) {
+        ASSERT_EQ(kvcake_wait(cache_, turn.wait_s), KVCAKE_OK);
+      }
+    } while (turn.kind == KVCAKE_TURN_WAIT);
+    EXPECT_EQ(turn.count, 4);
+  }
+};
+
+TEST_F(LibraryCostsTest, CostsAreKeptFromOneProcessToTheNext) {
   auto options = Options();
   options.device = "a test's";
   Open(options);
@@ -243,15 +258,18 @@ TEST_F(LibraryTest, CostsAreKeptFromOneProcessToTheNext) {
   ASSERT_EQ(kvcake_flush(cache_), KVCAKE_OK);
   Reopen(options);
   ASSERT_EQ(Begin(Keys(3, 9), &restoration), KVCAKE_OK);
-  auto turn = Sized<kvcake_turn>();
-  do {
-    ASSERT_EQ(kvcake_claim_front(restoration, 4, 1, &turn), KVCAKE_OK);
-    if (turn.kind == KVCAKE_TURN_WAIT) {
-      ASSERT_EQ(kvcake_wait(cache_, turn.wait_s), KVCAKE_OK);
-    }
-  } while (turn.kind == KVCAKE_TURN_WAIT);
-  EXPECT_EQ(turn.count, 4) << "slices are of one chunk while nothing is known of compute";
+  ExpectAWholeSlice(restoration);
   EXPECT_GT(Progress(restoration).predicted_s, 0);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
+// Nothing was claimed for a prompt of which nothing is stored, yet the next one knows what it took.
+TEST_F(LibraryCostsTest, WhatTheCallerComputedOfOtherPromptsIsLearnedFrom) {
+  Open();
+  ASSERT_EQ(kvcake_learn(cache_, 0, 4 * kLibraryChunkTokens, 4e-3), KVCAKE_OK);
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 9), &restoration), KVCAKE_OK);
+  ExpectAWholeSlice(restoration);
   ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
 }
 

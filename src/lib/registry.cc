@@ -59,16 +59,19 @@ tl::expected<Registry::Use, NoCache> Registry::Find(const LibraryId& id) {
   return Use(this, id.cache, it->second.cache.get());
 }
 
-tl::expected<std::unique_ptr<Cache>, NoCache> Registry::Remove(const LibraryId& id) {
+tl::expected<Registry::Removed, NoCache> Registry::Remove(const LibraryId& id) {
   if (id.cache == 0 || id.part != 0) return tl::unexpected(NoCache::kUnknown);
   if (id.forks != forks_) return tl::unexpected(NoCache::kForked);
   MutexLock lock(mutex_);
   const auto it = caches_.find(id.cache);
   if (it == caches_.end()) return tl::unexpected(NoCache::kUnknown);
-  if (it->second.uses > 0 || it->second.cache->acquired() > 0) return nullptr;
-  std::unique_ptr<Cache> cache = std::move(it->second.cache);
-  caches_.erase(it);
-  return cache;
+  if (it->second.uses > 0 || it->second.cache->acquired() > 0) return Removed();
+  return caches_.extract(it);
+}
+
+void Registry::Keep(Removed removed) {
+  MutexLock lock(mutex_);
+  kept_.insert(std::move(removed));
 }
 
 void Registry::EndUse(uint32_t number) {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <unordered_map>
 #include <utility>
 
 #include "base/mutex.h"
@@ -59,16 +59,18 @@ class Registry {
   // kResourceExhausted after 65,535 caches.
   Result<uint32_t> Add(std::unique_ptr<Cache> cache);
   tl::expected<Use, NoCache> Find(const LibraryId& id);
-  // A cache that nobody uses and of which no chunk is acquired, for the caller to destroy; null
-  // where somebody does.
-  tl::expected<std::unique_ptr<Cache>, NoCache> Remove(const LibraryId& id);
-
- private:
   struct Entry {
     std::unique_ptr<Cache> cache;
     uint32_t uses = 0;
   };
+  using Removed = std::map<uint32_t, Entry>::node_type;
+  // A cache that nobody uses and of which no chunk is acquired, for the caller to destroy; empty
+  // where somebody does.
+  tl::expected<Removed, NoCache> Remove(const LibraryId& id);
+  // Keeps one that is in no state to be destroyed; nobody finds it.
+  void Keep(Removed removed) EXCLUDES(mutex_);
 
+ private:
   Registry(uint32_t forks, Registry* before) : forks_(forks), before_(before) {}
   static void AfterFork();
   void EndUse(uint32_t number) EXCLUDES(mutex_);
@@ -79,7 +81,8 @@ class Registry {
 
   Mutex mutex_;
   uint32_t last_number_ GUARDED_BY(mutex_) = 0;
-  std::unordered_map<uint32_t, Entry> caches_ GUARDED_BY(mutex_);
+  std::map<uint32_t, Entry> caches_ GUARDED_BY(mutex_);
+  std::map<uint32_t, Entry> kept_ GUARDED_BY(mutex_);
 };
 
 }  // namespace kvcake

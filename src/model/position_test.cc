@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/bf16.h"
+#include "base/bf16.h"
 
 namespace kvcake {
 namespace {

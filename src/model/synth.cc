@@ -18,6 +18,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/bf16.h"
 #include "base/check.h"
 #include "base/cpu.h"
 #include "base/mutex.h"
@@ -88,12 +89,7 @@ double InverseNormal(double p) {
          (((((b[0] * r + b[1]) * r + b[2]) * r + b[3]) * r + b[4]) * r + 1);
 }
 
-uint16_t ToBf16(double value) {
-  const float narrow = static_cast<float>(value);
-  uint32_t bits;
-  std::memcpy(&bits, &narrow, sizeof(bits));
-  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
+uint16_t ToBf16(double value) { return NumberToBf16(static_cast<float>(value)); }
 
 // 2^16 equally likely values of a normal distribution: a draw is one lookup with 16 random bits.
 using NormalTable = std::array<uint16_t, 1 << 16>;

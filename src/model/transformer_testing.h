@@ -14,7 +14,7 @@
 #include "model/family.h"
 #include "model/tensor_list.h"
 #include "model/transformer.h"
-#include "ops/bf16.h"
+#include "base/bf16.h"
 #include "ops/paths_testing.h"
 
 namespace kvcake {

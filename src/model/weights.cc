@@ -8,7 +8,7 @@
 
 #include "model/tensor_list.h"
 #include "model/tensor_scan.h"
-#include "ops/bf16.h"
+#include "base/bf16.h"
 
 namespace kvcake {
 

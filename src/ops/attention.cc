@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 #include "ops/attention_backends.h"
-#include "ops/bf16.h"
+#include "base/bf16.h"
 #include "ops/cuda_device.h"
 
 namespace kvcake {

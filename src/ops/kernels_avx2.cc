@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "ops/attention.h"
-#include "ops/bf16.h"
+#include "base/bf16.h"
 
 #define KVCAKE_ISA __attribute__((target("avx2,fma")))
 #define KVCAKE_INLINE KVCAKE_ISA __attribute__((always_inline)) inline

@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "ops/attention.h"
-#include "ops/bf16.h"
+#include "base/bf16.h"
 
 #define KVCAKE_ISA \
   __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vnni")))

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "ops/attention.h"
-#include "ops/bf16.h"
+#include "base/bf16.h"
 
 #define KVCAKE_ISA
 #define KVCAKE_INLINE __attribute__((always_inline)) inline

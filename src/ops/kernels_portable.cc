@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "ops/attention.h"
-#include "ops/bf16.h"
+#include "base/bf16.h"
 #include "ops/kernels.h"
 
 #define KVCAKE_ISA

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "ops/bf16.h"
+#include "base/bf16.h"
 #include "ops/cuda_device.h"
 #include "ops/kernels.h"
 #include "ops/pack_bf16.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ops/attention.h"
-#include "ops/bf16.h"
+#include "base/bf16.h"
 #include "ops/compute.h"
 #include "ops/cuda_device.h"
 

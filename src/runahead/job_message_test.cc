@@ -93,6 +93,23 @@ TEST(JobMessageTest, APartThatDoesNotFitOrIsNobodysIsRefused) {
   EXPECT_THAT(decoded.error().message, HasSubstr("rank 0 has no part"));
 }
 
+TEST(JobMessageTest, WhatJustFitsIsTakenAndNoMore) {
+  const auto sound = [](const std::function<void(JobHeader&)>& change) {
+    JobHeader header = HeaderOf(SoundJob());
+    change(header);
+    return CheckHeader(header, LimitsOf(TinyConfig())).has_value();
+  };
+  EXPECT_TRUE(sound([](JobHeader& header) { header.tokens = 1000; }));
+  EXPECT_FALSE(sound([](JobHeader& header) { header.tokens = 1001; }));
+  const auto restored = [](int origin) {
+    return [origin](JobHeader& header) { header.tokens = 6 * kJobChunk, header.origin = origin; };
+  };
+  EXPECT_TRUE(sound(restored(5 * kJobChunk)));
+  EXPECT_FALSE(sound(restored(6 * kJobChunk)));
+  EXPECT_TRUE(sound([](JobHeader& header) { header.salt_bytes = 1 << 20; }));
+  EXPECT_FALSE(sound([](JobHeader& header) { header.salt_bytes = (1 << 20) + 1; }));
+}
+
 TEST(JobMessageTest, ARefusalIsOneLineOfText) {
   EXPECT_EQ(JobAnswer::Refusal("no").Why(), "no");
   EXPECT_EQ(JobAnswer::Refusal("a\n\x1b[31mb\x9b").Why(), "a??[31mb?");

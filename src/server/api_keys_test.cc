@@ -94,6 +94,8 @@ TEST_F(ApiKeysTest, WithoutAnAdminKeyNobodyTouchesWhatIsAnotherTenants) {
 TEST_F(ApiKeysTest, RefusesAdminKeysThatAreNoneOrSomebodyElses) {
   EXPECT_THAT(ApiKeys::Load({.file = KeyFile("ann key"), .admin_key = "key"}).error().message,
               HasSubstr("of ann"));
+  EXPECT_THAT(ApiKeys::Load({.keys = {"other", "key"}, .admin_key = "key"}).error().message,
+              HasSubstr("a key of clients too"));
   EXPECT_THAT(ApiKeys::Load({.admin_file = KeyFile(" \n")}).error().message, HasSubstr("no key"));
   EXPECT_THAT(ApiKeys::Load({.admin_key = "a", .admin_file = KeyFile("b")}).error().message,
               HasSubstr("both"));

@@ -121,6 +121,32 @@ TEST_F(EngineLoopTest, SeveralAreTakenTogetherOrNotAtAll) {
   EXPECT_EQ(first->tokens, second->tokens);
 }
 
+TEST_F(EngineLoopTest, SeveralCountAsManyAgainstEachLimit) {
+  for (const auto& [jobs_max, tenant_jobs_max] : {std::pair(3, 64), std::pair(64, 3)}) {
+    Loop(jobs_max, tenant_jobs_max);
+    std::vector<std::shared_ptr<Record>> records;
+    const auto submit = [&](int count) {
+      std::vector<EngineLoop::Entry> made;
+      for (int i = 0; i < count; ++i) {
+        records.push_back(std::make_shared<Record>());
+        made.push_back({.request = Ask(Prompt(50, 1)), .sink = records.back()});
+      }
+      return loop_->Submit(std::move(made)).has_value();
+    };
+    EXPECT_TRUE(submit(2));
+    EXPECT_EQ(loop_->Stats().open, (std::map<std::string, size_t>{{"", 2}}));
+    EXPECT_TRUE(submit(1));
+    Run();
+    for (const auto& record : records) Await(record->done);
+    StopAndJoin();
+    EXPECT_TRUE(loop_->Stats().open.empty());
+    records.clear();
+    Loop(jobs_max, tenant_jobs_max);
+    EXPECT_TRUE(submit(2));
+    EXPECT_FALSE(submit(2));
+  }
+}
+
 TEST_F(EngineLoopTest, WhatIsPostedIsDoneOnItsThread) {
   Loop();
   Run();

@@ -25,8 +25,9 @@ constexpr std::chrono::seconds kLastWords{2};  // for answers to what on_late ha
                                                // who is refused
 constexpr int kRefusalsMax = 64;               // that are being said
 
-// Who counts as one client: an address, of IPv6 the network that a site is given.
-std::string ClientKey(net::ip::address address) {
+}  // namespace
+
+std::string ClientKey(const net::ip::address& address) {
   if (address.is_v4()) return address.to_string();
   net::ip::address_v6 v6 = address.to_v6();
   if (v6.is_v4_mapped()) return net::ip::make_address_v4(net::ip::v4_mapped, v6).to_string();
@@ -34,8 +35,6 @@ std::string ClientKey(net::ip::address address) {
   std::fill(bytes.begin() + 8, bytes.end(), 0);
   return net::ip::address_v6(bytes).to_string();
 }
-
-}  // namespace
 
 void Signal::Notify() {
   if (posted_.exchange(true)) return;
@@ -202,7 +201,7 @@ void HttpServer::Take(Listener& listener, tcp::socket socket) {
   const tcp::endpoint peer = socket.remote_endpoint(error);
   if (error) return;  // it has gone already
   const auto admission = listener.table.Admit(ClientKey(peer.address()));
-  if (admission.id == 0) return Refuse(std::move(socket), admission.refusal);
+  if (admission.id == 0) return Refuse(listener, std::move(socket), admission.refusal);
   const auto evicted = listener.connections.find(admission.evicted);
   if (evicted != listener.connections.end()) evicted->second->Close();
   socket.set_option(tcp::no_delay(true), error);
@@ -214,18 +213,20 @@ void HttpServer::Take(Listener& listener, tcp::socket socket) {
       context_, [connection] { return connection->Serve(); }, net::detached);
 }
 
-void HttpServer::Refuse(tcp::socket socket, ConnectionTable::Refusal why) {
+void HttpServer::Refuse(const Listener& listener, tcp::socket socket,
+                        ConnectionTable::Refusal why) {
   error_code error;
   const tcp::endpoint peer = socket.remote_endpoint(error);
+  const bool of_client = why == ConnectionTable::Refusal::kClientFull && !listener.admin;
   const ApiError refusal = {
       .status = 503,
-      .message =
-          why == ConnectionTable::Refusal::kClientFull
-              ? fmt::format("your address has {} connections with requests already: try again "
-                            "later (--max-connections-per-client)",
-                            options_.connections_per_client_max)
-              : std::string("all connections have requests already: try again later "
-                            "(--connections-max)")};
+      .message = of_client ? fmt::format(
+                                 "your address has {} connections with requests already: try again "
+                                 "later (--max-connections-per-client)",
+                                 options_.connections_per_client_max)
+                           : fmt::format("all connections have requests already: try again later "
+                                         "(--{}connections-max)",
+                                         listener.admin ? "admin-" : "")};
   handler_->Refused({.client = peer.address().to_string()}, refusal);
   if (refusing_ >= kRefusalsMax || draining_) return;  // too many to talk with
   ++refusing_;

@@ -129,6 +129,9 @@ struct ShutdownCalls {
   std::function<void()> on_late = [] {};    // after drain_timeout: what still runs is given up
 };
 
+// Who counts as one client: an address, of IPv6 the network that a site is given.
+std::string ClientKey(const boost::asio::ip::address& address);
+
 class HttpServer {
  public:
   // `context` outlives it, and is run by Run alone.
@@ -158,7 +161,8 @@ class HttpServer {
   [[nodiscard]] Status Listen(Listener& listener);
   boost::asio::awaitable<void> Accept(Listener& listener);
   void Take(Listener& listener, boost::asio::ip::tcp::socket socket);
-  void Refuse(boost::asio::ip::tcp::socket socket, ConnectionTable::Refusal why);
+  void Refuse(const Listener& listener, boost::asio::ip::tcp::socket socket,
+              ConnectionTable::Refusal why);
   boost::asio::awaitable<void> SayRefused(boost::asio::ip::tcp::socket accepted, std::string text);
   void WaitForSignal();
   void DrainLater();

@@ -14,6 +14,17 @@ class Nobody : public HttpHandler {
 };
 
 // What comes after Run may take its time: a second signal ends that too.
+TEST(HttpServerTest, AClientIsAnAddressOrASitesNetwork) {
+  const auto key = [](const char* address) {
+    return ClientKey(boost::asio::ip::make_address(address));
+  };
+  EXPECT_EQ(key("192.0.2.7"), "192.0.2.7");
+  EXPECT_EQ(key("::ffff:192.0.2.7"), "192.0.2.7");
+  EXPECT_EQ(key("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+  EXPECT_EQ(key("2001:db8:1:2::9"), "2001:db8:1:2::");
+  EXPECT_NE(key("2001:db8:1:3::9"), "2001:db8:1:2::");
+}
+
 TEST(HttpServerTest, SignalsAreTheProcesssAgainAfterTheDrain) {
   boost::asio::io_context context;
   HttpServer server(context, {.port = 0});

@@ -79,6 +79,31 @@ TEST(PreparePoolTest, RefusesMoreOfAKindThanItsQueueHolds) {
   small.LetGo();
 }
 
+TEST(PreparePoolTest, ThreadsForAllTakeWhatIsLargeFirst) {
+  Held large, small;
+  std::string order;
+  std::promise<void> done;
+  PreparePool pool({.threads = 1});
+  ASSERT_TRUE(pool.Post(kNobody, kLarge, large.Work()));
+  large.AwaitBegin();
+  ASSERT_TRUE(pool.Post(kNobody, kSmall, small.Work()));
+  small.AwaitBegin();  // the thread for what is small takes nothing more
+  ASSERT_TRUE(pool.Post(kNobody, kSmall, [&] { order += "small", done.set_value(); }));
+  ASSERT_TRUE(pool.Post(kNobody, kLarge, [&] { order += "large, "; }));
+  large.LetGo();
+  done.get_future().wait();
+  EXPECT_EQ(order, "large, small");
+  small.LetGo();
+}
+
+TEST(PreparePoolTest, WhatIsDoneIsNoLoad) {
+  PreparePool pool({.threads = 0});  // one after the other, by the thread for what is small
+  AwaitOne(pool, kSmall);
+  std::promise<size_t> load;
+  ASSERT_TRUE(pool.Post(kNobody, kSmall, [&] { load.set_value(pool.load().small); }));
+  EXPECT_EQ(load.get_future().get(), 1u);
+}
+
 // In what order the work of tenants is done that all came while the only thread for it was held.
 TEST(PreparePoolTest, TenantsTakeTurns) {
   Held held;
@@ -107,6 +132,22 @@ TEST(PreparePoolTest, ATenantHasHalfOfTheQueue) {
   EXPECT_TRUE(pool.Post("b", kLarge, [] {}));
   EXPECT_FALSE(pool.Post("c", kLarge, [] { FAIL(); })) << "all have too many";
   held.LetGo();
+}
+
+TEST(PreparePoolTest, ATenantsShareIsItsOwnAgainWhenItsWorkIsDone) {
+  Held held, again;
+  std::promise<void> done;
+  PreparePool pool({.threads = 1, .queue_max = 4});
+  ASSERT_TRUE(pool.Post("a", kLarge, held.Work()));
+  ASSERT_TRUE(pool.Post("a", kLarge, [] {}));
+  ASSERT_TRUE(pool.Post("b", kLarge, [] {}));
+  ASSERT_TRUE(pool.Post("b", kLarge, [&] { done.set_value(); }));
+  held.LetGo();
+  done.get_future().wait();  // the last of all: both of a's have ended
+  ASSERT_TRUE(pool.Post("a", kLarge, again.Work()));
+  EXPECT_TRUE(pool.Post("a", kLarge, [] {}));
+  EXPECT_FALSE(pool.Post("a", kLarge, [] { FAIL(); }));
+  again.LetGo();
 }
 
 }  // namespace

@@ -40,6 +40,36 @@ void AddWrites(const WriteBehindStats& writes, uint64_t late_reads, const Tier* 
   dropped(store, writes);
 }
 
+// What stores have asked of their directories, and how long they waited for it.
+void AddCalls(const std::vector<Tier*>& tiers, const std::vector<TierStats>& stats,
+              PrometheusText* text) {
+  struct Row {
+    const char* calls_name;
+    const char* seconds_name;
+    const char* help;
+    CallTotals TierStats::*calls;
+  };
+  static constexpr const char* kSecondsHelp = "Time that they took together.";
+  static constexpr Row kRows[] = {
+      {"kvcake_tier_opens_total", "kvcake_tier_open_seconds_total", "Files opened to be read.",
+       &TierStats::opens},
+      {"kvcake_tier_looks_total", "kvcake_tier_look_seconds_total",
+       "Files of other processes looked for by name.", &TierStats::looks},
+      {"kvcake_tier_scans_total", "kvcake_tier_scan_seconds_total",
+       "Times that all files of the directory were listed.", &TierStats::scans},
+  };
+  for (const Row& row : kRows) {
+    for (size_t i = 0; i < stats.size(); ++i) {
+      text->AddCounter(row.calls_name, row.help, static_cast<double>((stats[i].*row.calls).calls),
+                       {{"tier", tiers[i]->name()}});
+    }
+    for (size_t i = 0; i < stats.size(); ++i) {
+      text->AddCounter(row.seconds_name, kSecondsHelp, (stats[i].*row.calls).seconds,
+                       {{"tier", tiers[i]->name()}});
+    }
+  }
+}
+
 ServerMetrics::ServerMetrics(std::string pages)
     : inter_token_s(SecondsBounds()),
       overhead_s(SecondsBounds()),
@@ -312,6 +342,7 @@ void ServerMetrics::AddTiers(Runtime& runtime, PrometheusText* text) const {
       }
     }
   }
+  AddCalls(tiers, stats, text);
   for (size_t i = 0; i < stats.size(); ++i) {
     if (!stats[i].free_bytes) continue;
     text->AddGauge("kvcake_tier_free_bytes", "Free space of the file system.",

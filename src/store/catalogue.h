@@ -117,8 +117,8 @@ class Catalogue {
   std::vector<SlotId> index_ GUARDED_BY(mutex_);
   std::vector<Root> roots_ GUARDED_BY(mutex_);  // never forgotten: there are fewer than chunks
   std::unordered_map<ChunkKey, uint32_t> root_index_ GUARDED_BY(mutex_);  // in roots_
-  OwnerLists owners_ GUARDED_BY(mutex_);                                   // of slots_
-  // Of the scan that is going on: what was new to it, and what went meanwhile.
+  OwnerLists owners_ GUARDED_BY(mutex_);                                  // of slots_
+  // What was new to the scan that is going on, and what went meanwhile.
   std::vector<SlotId> scanned_ GUARDED_BY(mutex_);
   std::vector<ChunkId> removed_ GUARDED_BY(mutex_);
   SlotId free_ GUARDED_BY(mutex_) = kNone;

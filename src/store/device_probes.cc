@@ -18,12 +18,11 @@ struct DeviceProbes::Probe {
 DeviceProbes::DeviceProbes(DeviceHealth& health, IoQueue& queue, Seconds overdue_after, Files files)
     : health_(health), queue_(queue), overdue_after_(overdue_after), files_(std::move(files)) {}
 
-// A probe may be lost as any read may: it is put aside, and another tried. Not while one is being
-// opened: the next would wait for it.
+// A probe may be lost as any read may: it is put aside, and another tried.
 bool DeviceProbes::MayStart(TimePoint now) const {
   if (probes_.size() >= kProbesMax) return false;
   return std::all_of(probes_.begin(), probes_.end(), [&](const auto& probe) {
-    return probe.second->file != nullptr && now - probe.second->started >= overdue_after_;
+    return now - probe.second->started >= overdue_after_;
   });
 }
 

@@ -6,11 +6,13 @@
 
 #include "io/file_system.h"
 #include "store/bad_files.h"
+#include "store/call_times.h"
 #include "store/device_health.h"
 #include "store/disk_index.h"
 #include "store/disk_tier_options.h"
 #include "store/owner.h"
 #include "store/store_dir.h"
+#include "store/write_turns.h"
 
 namespace kvcake {
 
@@ -23,6 +25,7 @@ struct DiskContext {
         store(options.dir),
         index(options),
         health(options),
+        write_turns(options.write_turns),
         bad_files(fs, store, {options.quarantine_files_max, options.quarantine_bytes_max}) {}
 
   ChunkId IdOf(const ChunkKey& key) const { return {options.root, key}; }
@@ -42,7 +45,9 @@ struct DiskContext {
   const StoreDir store;
   DiskIndex index;
   DeviceHealth health;
+  WriteTurns write_turns;
   BadFiles bad_files;
+  CallTimes opens, looks, scans;
 };
 
 }  // namespace kvcake

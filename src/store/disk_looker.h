@@ -2,19 +2,21 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 
-#include "base/callback_thread.h"
+#include "base/worker_threads.h"
 #include "store/disk_context.h"
 #include "store/tier.h"
 
 namespace kvcake {
 
-// One thread looks, and calls every `found`. Thread-safe. The destructor waits until all that was
-// asked has been answered.
+// DiskTierOptions::call_threads at most look, and call `found`. Thread-safe. The destructor waits
+// until all that was asked has been answered.
 class DiskLooker {
  public:
   // Outlives it.
-  explicit DiskLooker(DiskContext& context) : context_(context) {}
+  explicit DiskLooker(DiskContext& context)
+      : context_(context), threads_(context.options.call_threads) {}
 
   // Tier::Look. Also false where the device does not answer.
   bool Look(LookRequest request);
@@ -22,12 +24,15 @@ class DiskLooker {
   void Stop() { stop_ = true; }
 
  private:
-  void LookFor(const LookRequest& request);
+  class Search;
+
+  void Begin(const std::shared_ptr<Search>& search);
+  void LookForNext(Search& search, size_t i);
   bool IsOnDisk(const ChunkKey& key);
 
   DiskContext& context_;
   std::atomic<bool> stop_{false};
-  CallbackThread thread_;  // last: it ends before the rest goes
+  WorkerThreads threads_;  // last: they end before the rest goes
 };
 
 }  // namespace kvcake

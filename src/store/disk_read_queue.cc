@@ -64,6 +64,11 @@ bool DiskReadQueue::AllAreLost() const {
          !HasRoomFor(in_flight_.size() + 1);
 }
 
+bool DiskReadQueue::is_reading() const {
+  const auto lost = static_cast<uint64_t>(context_.health.reads_overdue());
+  return waiting_.size() + at_files_.size() + in_flight_.size() > lost;
+}
+
 void DiskReadQueue::Start() {
   context_.health.SetReadsLost(AllAreLost());
   if (!context_.health.MayRead()) {

@@ -31,7 +31,7 @@ class DiskReadQueue {
  public:
   // What the reads need of others; must not block.
   struct Hooks {
-    // Called by the opener's thread for each Open or MoveAway: the I/O thread then calls OnFile.
+    // Called by a thread of the opener for each Open or MoveAway: the I/O thread then calls OnFile.
     std::function<void(ReadId id, Result<std::shared_ptr<File>> file)> answer;
     // A chunk was used; called after its `done`.
     std::function<void(std::string path, int64_t now_s)> touch;
@@ -48,6 +48,8 @@ class DiskReadQueue {
   void Start();
   void OnFile(ReadId id, Result<std::shared_ptr<File>> file);
   void OnCompletion(const IoCompletion& completion);
+  // Whether a read is wanted that the device may still answer.
+  bool is_reading() const;
   bool empty() const { return waiting_.empty() && at_files_.empty() && in_flight_.empty(); }
 
   // Adds what was read and what failed. Any thread.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -53,13 +54,16 @@ class DiskReadQueueTest : public testing::Test {
     read->id = i + 1;
     reads_->Add(std::move(read));
   }
-  // Hands over what the opener has answered, once there are so many.
+  // Hands over what the opener's threads have answered, once there are so many, by the reads'
+  // numbers.
   void OnFiles(size_t count) {
     ASSERT_TRUE(Eventually([&] {
       MutexLock lock(mutex_);
       return answers_.size() >= count;
     }));
     MutexLock lock(mutex_);
+    std::sort(answers_.begin(), answers_.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
     for (auto& [id, file] : answers_) reads_->OnFile(id, std::move(file));
     answers_.clear();
   }

@@ -77,7 +77,7 @@ void DiskReader::Cancel(ReadId id) {
   queue_->Wake();
 }
 
-// On the opener's thread.
+// On a thread of the opener.
 void DiskReader::Answer(uint64_t tag, Result<std::shared_ptr<File>> file) {
   {
     MutexLock lock(mutex_);
@@ -94,6 +94,7 @@ void DiskReader::Loop() {
     context_.health.Check(now);
     if (!stopping_) probes_.StartIfDue(now);
     reads_.Start();
+    context_.write_turns.SetReading(reads_.is_reading());
     completions.clear();
     const auto waited = queue_->Wait(completions, NextCheck());
     context_.health.SetQueueFails(!waited);
@@ -110,6 +111,10 @@ void DiskReader::Loop() {
       } else {
         reads_.OnCompletion(completion);
       }
+      // What has come is verified for a while: the device reads the next meanwhile, and not after
+      // the last of those that came together.
+      (void)TakeWork();
+      reads_.Start();
     }
   }
 }

@@ -18,8 +18,8 @@
 
 namespace kvcake {
 
-// One I/O thread runs every read, calls every `done` and probes a device that does not answer; one
-// opens files for it. Thread-safe.
+// One I/O thread runs every read, calls every `done` and probes a device that does not answer; a
+// few open files for it. Thread-safe.
 class DiskReader {
  public:
   // Called after a `done`, for a file whose mtime should become now_s; must not block.

@@ -33,6 +33,7 @@ void DiskScan::RunIfChanged() {
 }
 
 void DiskScan::Run(int threads) {
+  const TimedCall timed(context_.scans);
   const DiskTierOptions& options = context_.options;
   const uint64_t page_bytes = context_.page_bytes();
   Catalogue& files = context_.index.files();
@@ -44,7 +45,7 @@ void DiskScan::Run(int threads) {
     if (id.root == options.root && info.bytes != page_bytes) {
       wrong_size.emplace_back(context_.store.ChunkPath(id), info);
     } else {
-      // Of what is known already the owner is, too.
+      // What is known already has its owner, too.
       const OwnerId owner =
           files.Contains(id) ? kNobody : context_.OwnerOf(context_.store.ChunkPath(id));
       files.Add({id, info.bytes, info.mtime_s, owner});

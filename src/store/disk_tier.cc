@@ -1,9 +1,9 @@
 // The front of a disk tier: opens its parts and hands over to them what its callers ask for.
 //
 //   DiskReader    Get, Cancel; the I/O thread. Its parts: DiskReadQueue (the reads it has taken
-//                 on), DeviceProbes (of a device that does not answer), ChunkOpener (the files
-//                 thread)
-//   DiskLooker    Look; the look thread
+//                 on), DeviceProbes (of a device that does not answer), ChunkOpener (the threads
+//                 that open files)
+//   DiskLooker    Look; the threads that look for files
 //   DiskClaims    Claim, Disclaim; the claims thread
 //   DiskUpkeep    when to look for other processes' files, and to remove; the upkeep thread
 //   DiskWriter    Put, on its callers' threads
@@ -17,6 +17,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <new>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -46,6 +47,10 @@ Status CheckOptions(const DiskTierOptions& options) {
   if (options.max_reads_in_flight < 1 || options.max_reads_in_flight > 1024) {
     return Fail(ErrorCode::kInvalidArgument, "max_reads_in_flight is {}, must be in [1, 1024]",
                 options.max_reads_in_flight);
+  }
+  if (options.call_threads < 1 || options.call_threads > 256) {
+    return Fail(ErrorCode::kInvalidArgument, "call_threads is {}, must be in [1, 256]",
+                options.call_threads);
   }
   if (options.io_bytes_max < kDirectAlign || options.io_bytes_max % kDirectAlign != 0 ||
       options.io_bytes_max > (1u << 30)) {
@@ -124,7 +129,10 @@ DiskTier::~DiskTier() {
   claims_->Stop();
   looker_->Stop();
   reader_->Stop();
-  CountUsage(*context_, Stats());
+  try {
+    CountUsage(*context_, Stats());
+  } catch (const std::bad_alloc&) {  // counts only
+  }
 }
 
 std::string_view DiskTier::name() const { return context_->options.name; }
@@ -177,6 +185,9 @@ TierStats DiskTier::Stats() const {
   stats.pinned = context_->index.pins().size();
   stats.quarantined = context_->bad_files.count();
   stats.reads_overdue = static_cast<uint64_t>(context_->health.reads_overdue());
+  stats.opens = context_->opens.totals();
+  stats.looks = context_->looks.totals();
+  stats.scans = context_->scans.totals();
   reader_->AddStats(stats);
   writer_->AddStats(stats);
   room_->AddStats(stats);

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "kv/chunk_key.h"
 #include "kv/kv_layout.h"
+#include "store/write_turns.h"
 
 namespace kvcake {
 
@@ -24,8 +25,11 @@ struct DiskTierOptions {
   uint64_t max_read_bytes_in_flight = 64ull << 20;
   int reads_in_flight_min = 4;  // so many may be in flight whatever their bytes, so that a device
                                 // has work while one that has come is verified
+  int call_threads = 16;  // that open files, and as many that look for them: on a file system whose
+                          // calls take long, so many are made at a time
   uint64_t io_bytes_max = (4ull << 20) + kPageHeaderBytes;  // of one request to the kernel
   bool direct = true;                                       // where the file system can; Open tries
+  WriteTurnsOptions write_turns = {};                       // beside reads
   bool durable = false;  // Put returns when the chunk would survive a power cut; otherwise it may
                          // be lost, or fail verification, but is never served wrong
 

@@ -57,6 +57,7 @@ TEST_F(QuarantineTest, AReadIsAnsweredOnceItsBadFileHasGoneThoughItIsCancelled) 
   const size_t bad = Start(0);
   ASSERT_TRUE(Eventually([&] { return fs_.faults() > 0; }));  // it is being moved away
   tier_->Cancel(reads_.id(bad));
+  fs_.Set({.open_stall = 1});  // the other is not read before it is cancelled
   const size_t other = Start(1);
   tier_->Cancel(reads_.id(other));
   EXPECT_EQ(reads_.Wait(other).status.error().code, ErrorCode::kCancelled);

@@ -293,7 +293,7 @@ TEST_F(SharedStoreTest, ADirectoryThatHangsBlocksNobodyWhoOnlyAsks) {
   tier->Unpin(chain_);
   EXPECT_EQ(tier->Stats().chunks, 3u);
   EXPECT_TRUE(Eventually([&] { return fs.stats > 0; }));
-  EXPECT_EQ(heard, 0u);
+  EXPECT_LE(heard, 3u) << "what was put is known without a look";
   fs.Release();
   EXPECT_TRUE(Eventually([&] { return heard == chain_.size(); }));
 }
@@ -307,7 +307,8 @@ TEST_F(SharedStoreTest, WhoWantsToKnowNoMoreIsNotTold) {
                             ++calls;
                             return false;
                           }}));
-  EXPECT_FALSE(Held(*tier, {chain_[0]})[0]);  // looks are answered in order: the first has ended
+  EXPECT_TRUE(Eventually([&] { return calls > 0; }));
+  tier.reset();  // ends when there is nothing left to tell
   EXPECT_EQ(calls, 1);
 }
 

@@ -6,7 +6,8 @@
 namespace kvcake {
 namespace {
 
-constexpr double kUpkeepShare = 0.02;  // of a core, at most
+constexpr double kUpkeepShare = 0.02;   // of a core, at most
+constexpr double kOverfullShare = 0.3;  // while there is more than may be
 
 }  // namespace
 
@@ -33,7 +34,8 @@ void DiskUpkeep::Run() {
   room_.Expire();
   room_.Shrink();
   const TimePoint now = Clock::Real().Now();
-  const Seconds pause = std::max(context_.options.upkeep_interval, (now - began) / kUpkeepShare);
+  const double share = room_.IsOverfull() ? kOverfullShare : kUpkeepShare;
+  const Seconds pause = std::max(context_.options.upkeep_interval, (now - began) / share);
   thread_.At(now + pause, [this] { Run(); });
 }
 

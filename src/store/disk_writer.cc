@@ -90,6 +90,10 @@ Status DiskWriter::Write(const ChunkWrite& chunk) {
     const Watched watched = context_.health.Watch(OverdueWatch::Kind::kWrite, path);
     RETURN_IF_ERROR(CheckNoLinks(context_.fs, context_.store, context_.IdOf(chunk.key)));
   }
+  const auto turn = context_.write_turns.Wait();
+  if (!context_.health.MayWrite()) {  // it may have been a while
+    return Fail(ErrorCode::kIo, "{} does not answer", context_.options.dir);
+  }
   RETURN_IF_ERROR(room_.MakeRoom(context_.page_bytes(), chunk.owner));
   RETURN_IF_ERROR(WriteMakingSpace(path, chunk));
   context_.index.AddWritten(chunk.key, context_.page_bytes(), chunk.owner);

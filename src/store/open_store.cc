@@ -55,6 +55,7 @@ Result<std::unique_ptr<Tier>> OpenStore(size_t number, const StoreOptions& optio
   disk.capacity_bytes = options.capacity_bytes;
   disk.owner_quota_bytes = shared.owner_quota_bytes;
   disk.free_share_min = options.free_share_min;
+  disk.call_threads = options.call_threads;
   disk.durable = shared.durable;
   disk.time_to_live = shared.time_to_live;
   ASSIGN_OR_RETURN(ThrottledTierOptions link, LinkOf(options, shared));

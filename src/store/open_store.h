@@ -18,6 +18,7 @@ struct StoreOptions {
   std::string dir;
   uint64_t capacity_bytes = 20ull << 30;
   double free_share_min = 0.01;                      // DiskTierOptions'
+  int call_threads = 16;                             // DiskTierOptions'
   std::optional<double> load_rate_bytes_per_s = {};  // a link slower than the disk
   Seconds load_latency{0};                           // of each read on that link
   std::string load_trace = {};                       // a file of both (store/link_trace.h)
@@ -44,6 +45,9 @@ struct SharedStoreOptions {
 
 // Wraps a tier between the store and its link.
 using WrapTier = std::function<Result<std::unique_ptr<Tier>>(std::unique_ptr<Tier>)>;
+
+// The most DiskTierOptions::call_threads.
+inline constexpr int kCallThreadsMax = 256;
 
 // The most stores that a process may open.
 inline constexpr size_t kStoresMax = 8;

@@ -116,10 +116,10 @@ Status ScanShards(FileSystem& fs, const std::vector<Shard>& shards, const ScanVi
       }
     }
   };
-  std::vector<std::thread> others;
+  std::vector<std::jthread> others;  // joined also where one more cannot be started
   for (int i = 1; i < threads; ++i) others.emplace_back(scan);
   scan();
-  for (std::thread& other : others) other.join();
+  for (std::jthread& other : others) other.join();
   MutexLock lock(errors.mutex);
   return errors.first;
 }

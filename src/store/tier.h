@@ -88,6 +88,12 @@ struct ChunkWrite {
   std::function<void()> page_read = {};
 };
 
+// Calls that have ended, and how long they took together.
+struct CallTotals {
+  uint64_t calls = 0;
+  double seconds = 0;
+};
+
 struct TierStats {
   uint64_t chunks = 0;
   uint64_t bytes = 0;
@@ -105,6 +111,11 @@ struct TierStats {
   std::optional<uint64_t> free_bytes = {};  // of the file system, where there is one
   uint64_t reads_overdue = 0;  // in flight for longer than the tier thinks sane; their buffers are
                                // still the kernel's
+  // Calls on a directory: files opened to be read, files looked for by name, and walks through all
+  // of it.
+  CallTotals opens = {};
+  CallTotals looks = {};
+  CallTotals scans = {};
 };
 
 // Thread-safe. No failure of a tier fails a request: it costs time only. A destructor waits until

@@ -18,6 +18,12 @@ size_t PagesMax(const PagePool& pool, double share) {
 
 bool Holds(Tier& tier, const ChunkKey& key) { return tier.Residency({&key, 1})[0]; }
 
+// Pages that are being written cannot be had when somebody wants one, those that wait can.
+int ThreadsMax(const PagePool& pool, const WriteBehindOptions& options) {
+  const size_t pages = PagesMax(pool, options.queue_share);
+  return static_cast<int>(std::clamp<size_t>(pages / 2, 1, options.threads));
+}
+
 }  // namespace
 
 std::string_view StoreWritesName(StoreWrites writes) {
@@ -48,7 +54,7 @@ WriteBehind::WriteBehind(std::vector<Tier*> stores, PagePool& pool, WriteBehindO
       seen_(options.seen_max),
       queue_({stores_.empty() ? nullptr : stores_[0], ram}, pool,
              {.pages_max = PagesMax(pool, options.queue_share),
-              .threads = {options.threads, kRamThreads},
+              .threads = {ThreadsMax(pool, options), kRamThreads},
               .patience = options.patience}) {
   CHECK(ram_ != nullptr || !stores_.empty());
   pool_.SetReclaimer([this] { return queue_.GivePage(); });

@@ -19,7 +19,7 @@ std::optional<StoreWrites> StoreWritesFromName(std::string_view name);
 
 struct WriteBehindOptions {
   double queue_share = 0.5;  // of the pool's pages, that wait to be written or are
-  int threads = 8;           // that write to the store
+  int threads = 12;          // that write to the store, at most; half of those pages can be dropped
   StoreWrites writes = StoreWrites::kAlways;
   bool promote = false;          // copy what another store holds to the first
   size_t seen_max = 1ull << 16;  // keys remembered for kSecondUse

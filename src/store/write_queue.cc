@@ -16,14 +16,20 @@ constexpr uint64_t kNotAwaited = uint64_t{1} << 63;  // what they are numbered f
 
 WriteQueue::WriteQueue(std::array<Tier*, 2> tiers, PagePool& pool, WriteQueueOptions options)
     : tiers_(tiers), pool_(pool), options_(options) {
-  for (const size_t target : {kToStore, kToRam}) {
-    if (tiers_[target] == nullptr) continue;
-    const int threads = std::min(options_.threads[target], tiers_[target]->max_writes_in_flight());
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this, target] { Loop(target); });
+  try {
+    for (const size_t target : {kToStore, kToRam}) {
+      if (tiers_[target] == nullptr) continue;
+      const int threads =
+          std::min(options_.threads[target], tiers_[target]->max_writes_in_flight());
+      for (int i = 0; i < threads; ++i) threads_.emplace_back([this, target] { Loop(target); });
+    }
+  } catch (...) {  // no memory, or no thread, is left
+    JoinThreads();
+    throw;
   }
 }
 
-WriteQueue::~WriteQueue() {
+void WriteQueue::JoinThreads() {
   {
     MutexLock lock(mutex_);
     stop_ = true;
@@ -31,6 +37,10 @@ WriteQueue::~WriteQueue() {
   }
   for (CondVar& work : work_) work.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
+}
+
+WriteQueue::~WriteQueue() {
+  JoinThreads();
   // What nobody was there to write; the pool is to forget its worth.
   MutexLock lock(mutex_);
   if (!droppable_.empty()) {
@@ -47,21 +57,37 @@ void WriteQueue::Add(Chunk chunk, WriteTargets targets) {
   Item& item = place->second;
   targets &= ~(item.waits | item.writing);
   if (targets.none()) return;
-  if (!item.chunk.page) ++pages_;
+  const bool takes_page = !item.chunk.page;
+  if (takes_page) ++pages_;
   if (is_new) {
     item.chunk = std::move(chunk);
     item.number = next_number_++ + (item.chunk.awaited ? 0 : kNotAwaited);
-  } else if (!item.chunk.page) {
+  } else if (takes_page) {
     item.chunk.page = std::move(chunk.page);
   }
   item.waits |= targets;
-  for (const size_t target : {kToStore, kToRam}) {
-    if (!targets[target]) continue;
-    CHECK(tiers_[target] != nullptr);
-    lanes_[target].waiting.emplace(item.number, &item);
-    work_[target].NotifyOne();
+  try {
+    for (const size_t target : {kToStore, kToRam}) {
+      if (!targets[target]) continue;
+      CHECK(tiers_[target] != nullptr);
+      lanes_[target].waiting.emplace(item.number, &item);
+    }
+    Settle(item);
+  } catch (...) {  // no memory is left: it is as if the chunk had not come
+    for (const size_t target : {kToStore, kToRam}) {
+      if (targets[target]) lanes_[target].waiting.erase(item.number);
+    }
+    item.waits &= ~targets;
+    if (takes_page) {
+      --pages_;
+      dropped = std::move(item.chunk.page);
+    }
+    if (is_new) items_.erase(place);
+    throw;
   }
-  Settle(item);
+  for (const size_t target : {kToStore, kToRam}) {
+    if (targets[target]) work_[target].NotifyOne();
+  }
   if (pages_ > options_.pages_max && !droppable_.empty()) {
     dropped = Drop(*droppable_.begin()->second, &WriteCounts::dropped_full);
   }
@@ -80,11 +106,18 @@ bool WriteQueue::GivePage() {
 
 PageHandle WriteQueue::Drop(Item& item, uint64_t WriteCounts::*count) {
   PageHandle page = item.chunk.page.Share();
+  WriteTargets told;
   for (const size_t target : {kToStore, kToRam}) {
     if (!item.waits[target]) continue;
     Lane& lane = lanes_[target];
     lane.waiting.erase(item.number);
-    if ((lane.counts.*count)++ > 0) continue;
+    told[target] = (lane.counts.*count)++ == 0;
+  }
+  item.waits.reset();
+  Settle(item);
+  fewer_.NotifyAll();
+  for (const size_t target : {kToStore, kToRam}) {  // last, as it may want memory
+    if (!told[target]) continue;
     if (count == &WriteCounts::dropped_full) {
       spdlog::warn("the store {} is slower than new chunks come: not all of them are kept",
                    tiers_[target]->name());
@@ -93,23 +126,24 @@ PageHandle WriteQueue::Drop(Item& item, uint64_t WriteCounts::*count) {
                    tiers_[target]->name());
     }
   }
-  item.waits.reset();
-  Settle(item);
-  fewer_.NotifyAll();
   return page;
 }
 
 void WriteQueue::Settle(Item& item) {
-  if (item.worth) droppable_.erase(*item.worth);
-  const bool had_worth = std::exchange(item.worth, std::nullopt).has_value();
   PageHandle& page = item.chunk.page;
   if (item.waits.any() && item.reading.none()) {
-    item.worth = {.kind = static_cast<int>(item.waits.to_ulong()),
-                  .position = item.chunk.position,
-                  .number = item.number};
-    droppable_.emplace(*item.worth, &item);
-    pool_.SetSpare(page.id(), item.worth);
-  } else if (had_worth) {
+    const PageWorth worth = {.kind = static_cast<int>(item.waits.to_ulong()),
+                             .position = item.chunk.position,
+                             .number = item.number};
+    if (item.worth == worth) return;
+    std::map<PageWorth, Item*> made = {{worth, &item}};  // what wants memory, before any change
+    pool_.SetSpare(page.id(), worth);
+    if (item.worth) droppable_.erase(*item.worth);
+    droppable_.merge(made);
+    item.worth = worth;
+  } else if (item.worth) {
+    droppable_.erase(*item.worth);
+    item.worth.reset();
     pool_.SetSpare(page.id(), std::nullopt);
   }
   if (item.waits.any() || item.reading.any()) return;

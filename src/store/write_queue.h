@@ -24,7 +24,7 @@ using WriteTargets = std::bitset<2>;
 struct WriteQueueOptions {
   size_t pages_max = 4096;  // of chunks that wait or are being written, to whichever tier
   // Threads that write to each tier; no more than the tier has use for.
-  std::array<int, 2> threads = {8, 2};
+  std::array<int, 2> threads = {12, 2};
   Seconds patience{60};  // with a tier whose writes do not return
 };
 
@@ -60,8 +60,7 @@ class WriteQueue {
     NumericPath path = NumericPath::kUnknown;
     PageHandle page;  // published: it does not change any more; no other chunk's
     OwnerId owner = kNobody;
-    bool awaited =
-        false;  // other processes may wait for it: it is written before those that are not
+    bool awaited = false;  // by other processes, perhaps: it is written before those that are not
   };
 
   // Tiers by target, of which one may be null; they and the pool outlive it.
@@ -101,6 +100,8 @@ class WriteQueue {
   };
 
   void Loop(size_t target) EXCLUDES(mutex_);
+  // Once they have written what is queued.
+  void JoinThreads() EXCLUDES(mutex_);
   bool FlushLane(size_t target, TimePoint until) EXCLUDES(mutex_);
   Item& Begin(size_t target) REQUIRES(mutex_);
   void PageRead(Item& item, size_t target) REQUIRES(mutex_);

@@ -28,6 +28,15 @@ class Front:
 
 
 @dataclass
+class Alone:
+    """The step computes tokens [start, end) of the request, and next to nothing else: what it takes
+    is what they cost."""
+    request: str
+    start: int
+    end: int
+
+
+@dataclass
 class Jump:
     """Chunks from `first` on are copied to these blocks before the step computes; -1: a block that
     is not to be written, as others may have it."""
@@ -56,6 +65,7 @@ class Step:
     jumps: list[Jump] = field(default_factory=list)
     fronts: list[Front] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
+    alone: Alone | None = None
     tokens: int = 0  # that the step computes, of all requests
     failures_seen: int = 0  # jumps that failed, as far as the scheduler has heard
 

@@ -9,11 +9,12 @@ import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kvcake.vllm.messages import WAIT, Begin, Front, Jump, Progress, Report, Save, Step
+from kvcake.vllm.messages import WAIT, Alone, Begin, Front, Jump, Progress, Report, Save, Step
 
 # An admission waits so many steps for the workers' first word on its prompt: pipelined schedulers
 # hear it two steps late.
 PATIENCE_STEPS = 3
+LEARNS_FROM = 0.9  # of a step's tokens that are one request's: others' time is not its
 
 
 @dataclass
@@ -182,6 +183,9 @@ class Planner:
         """What travels with a step that computes tokens [start, end) of each request."""
         step, self._next = self._next, Step()
         step.tokens, step.failures_seen = tokens, self._failures
+        for name, (start, end) in scheduled.items():
+            if end - start > 1 and end - start >= LEARNS_FROM * tokens:
+                step.alone = Alone(name, start, end)
         for begin in step.begins:
             self._requests[begin.request].told = True
         for name, (start, end) in scheduled.items():

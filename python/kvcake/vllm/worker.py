@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvcake.cache import Cache, Chunk, Error, Key, Restoration
-from kvcake.vllm.messages import WAIT, Begin, Front, Jump, Progress, Report, Save, Step
+from kvcake.vllm.messages import WAIT, Alone, Begin, Front, Jump, Progress, Report, Save, Step
 from kvcake.vllm.stats import Counts
 
 logger = logging.getLogger("vllm.kvcake")
 
-LEARNS_FROM = 0.9  # of a step's tokens that are one request's: others' time is not its
 # A step in which nobody computes has time until something came, but vLLM hears of new requests
 # between steps only.
 IDLE_WAIT_S = 0.002
@@ -65,7 +64,9 @@ class Worker:
         self._closed: dict[str, Progress] = {}  # to be reported once
         self._step: Step | None = None
         self._began = 0.0
-        self._busy_until: float | None = None  # the end of the step before, if it computed
+        self._copying_s = 0.0  # of the step
+        self._last: Alone | None = None  # what the step before computed, which ended then
+        self._last_ended = 0.0
         self._idle = False  # nobody computed in the step, and nobody waits for a first report
         self._failures = 0
         self._failed_blocks: set[int] = set()
@@ -76,7 +77,7 @@ class Worker:
 
     def bind(self, step: Step) -> None:
         """What the scheduler said with the step: ends, begins, claims for what it computes."""
-        self._step, self._began = step, self._clock()
+        self._step, self._began, self._copying_s = step, self._clock(), 0.0
         for name, epoch in step.ends:
             if (opened := self._open.get(name)) and opened.epoch == epoch:
                 self._close(name)
@@ -160,7 +161,7 @@ class Worker:
 
     # All chunks before `end` were computed, or are in vLLM's prefix cache.
     @staticmethod
-    def _confirm(opened: _Open, end: int, seconds_a_chunk: float = 0.0) -> None:
+    def _confirm(opened: _Open, end: int) -> None:
         restoration = opened.restoration
         while True:
             progress = restoration.progress()
@@ -171,7 +172,7 @@ class Worker:
                 continue
             first, last = progress.claimed_first, progress.claimed_first + progress.claimed_count
             computed = max(0, min(end, last) - first)
-            restoration.computed(computed, computed * seconds_a_chunk)
+            restoration.computed(computed)
 
     def _jump(self, jump: Jump) -> None:
         began = self._clock()
@@ -196,7 +197,9 @@ class Worker:
             assert opened is not None
             opened.loaded += count
             opened.met = jump.first if opened.met is None else opened.met
-            self.counts.copied(count * self._chunk, self._clock() - began)
+            took = self._clock() - began
+            self._copying_s += took
+            self.counts.copied(count * self._chunk, took)
 
     # The order of what travels excludes it. Should it happen, vLLM computes the blocks again; what
     # is computed on top of them until the scheduler knows is not kept.
@@ -221,24 +224,30 @@ class Worker:
         step, self._step = self._step, None
         if step is None:
             return
-        began = self._began if self._busy_until is None else self._busy_until
-        took = self._clock() - began
+        self._learn(step.alone)
         for front in step.fronts:
             if opened := self._find(front.request, front.epoch):
-                self._computed(front, opened, took, step.tokens)
+                self._computed(front, opened)
         for save in step.saves:
             self._save(save, keep=step.failures_seen == self._failures)
-        self._busy_until = self._clock() if step.tokens > 0 else None
+        self._last_ended = self._clock()
         self._idle = step.tokens == 0 and not step.begins
 
-    def _computed(self, front: Front, opened: _Open, took: float, tokens: int) -> None:
-        count = front.end - front.start
-        learns = count >= LEARNS_FROM * tokens
-        if learns:
-            self._seconds_a_token = took / count
+    # From the end of the step before where that was of the same prompt: scheduling costs, too.
+    def _learn(self, alone: Alone | None) -> None:
+        last, self._last = self._last, alone
+        if alone is None:
+            return
+        goes_on = last is not None and (last.request, last.end) == (alone.request, alone.start)
+        began = self._last_ended if goes_on else self._began
+        took, count = self._clock() - began - self._copying_s, alone.end - alone.start
+        self._seconds_a_token = took / count
+        self._cache.learn(alone.start, count, took)
+
+    def _computed(self, front: Front, opened: _Open) -> None:
         before = opened.restoration.progress().computed
         end = front.end // self._chunk
-        self._confirm(opened, end, took / count * self._chunk if learns else 0.0)
+        self._confirm(opened, end)
         opened.computed += opened.restoration.progress().computed - before
         if end >= opened.chunks:
             self._close(front.request)

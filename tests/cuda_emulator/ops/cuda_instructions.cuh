@@ -7,7 +7,7 @@
 #include <array>
 #include <vector>
 
-#include "ops/bf16.h"
+#include "base/bf16.h"
 
 namespace kvcake::cuda {
 

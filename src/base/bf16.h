@@ -8,11 +8,17 @@ namespace kvcake {
 
 inline float Bf16ToF32(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
 
-// Rounds to nearest, ties to even; a NaN stays one.
-inline uint16_t F32ToBf16(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40);
+// Rounds what is no NaN to nearest, ties to even.
+inline uint16_t NumberToBf16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// The same; a NaN stays one.
+inline uint16_t F32ToBf16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  return NumberToBf16(x);
 }
 
 inline float F16ToF32(uint16_t x) {

@@ -1,0 +1,71 @@
+#include "base/worker_threads.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <latch>
+#include <set>
+
+namespace kvcake {
+namespace {
+
+TEST(WorkerThreadsTest, FunctionsThatWaitForEachOtherRunTogether) {
+  constexpr int kThreads = 4;
+  std::latch all(kThreads);
+  WorkerThreads threads(kThreads);
+  for (int i = 0; i < kThreads; ++i) threads.Soon([&] { all.arrive_and_wait(); });
+  all.wait();
+}
+
+TEST(WorkerThreadsTest, OneThatDoesNotReturnKeepsNoOtherFromRunning) {
+  std::latch end(1), others(3);
+  WorkerThreads threads(2);
+  threads.Soon([&] { end.wait(); });
+  for (int i = 0; i < 3; ++i) threads.Soon([&] { others.count_down(); });
+  others.wait();
+  end.count_down();
+}
+
+TEST(WorkerThreadsTest, ThereAreNoMoreThreadsThanTheBound) {
+  constexpr int kThreads = 3;
+  Mutex mutex;
+  std::set<std::thread::id> seen;
+  {
+    WorkerThreads threads(kThreads);
+    for (int i = 0; i < 300; ++i) {
+      threads.Soon([&] {
+        std::this_thread::yield();
+        MutexLock lock(mutex);
+        seen.insert(std::this_thread::get_id());
+      });
+    }
+  }
+  EXPECT_LE(seen.size(), static_cast<size_t>(kThreads));
+}
+
+TEST(WorkerThreadsTest, OneThreadRunsThemInOrder) {
+  std::vector<int> order;
+  {
+    WorkerThreads threads(1);
+    for (int i = 0; i < 100; ++i) threads.Soon([&order, i] { order.push_back(i); });
+  }
+  ASSERT_EQ(order.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST(WorkerThreadsTest, TheEndRunsWhatIsLeftAndWhatThatAsksFor) {
+  std::atomic<int> runs{0};
+  {
+    WorkerThreads threads(2);
+    for (int i = 0; i < 100; ++i) {
+      threads.Soon([&] {
+        ++runs;
+        threads.Soon([&] { ++runs; });
+      });
+    }
+  }
+  EXPECT_EQ(runs, 200);
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,130 @@
+"""What kvcake.vllm tells weights and layouts apart by, and what its options may be:
+vllm_identity_test.py PATH/libkvcake.so"""
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+os.environ["KVCAKE_LIBRARY"] = sys.argv.pop(1)
+sys.path.insert(0, str(ROOT / "python"))
+from kvcake.vllm import config, identity  # noqa: E402
+
+
+class IdentityTest(unittest.TestCase):
+    def setUp(self):
+        self._dir = tempfile.TemporaryDirectory()
+        self.addCleanup(self._dir.cleanup)
+        self.folder = pathlib.Path(self._dir.name)
+
+    def write(self, name, tensors):
+        header, data = {}, b""
+        for tensor, value in tensors.items():
+            header[tensor] = {"dtype": "U8", "shape": [len(value)],
+                              "data_offsets": [len(data), len(data) + len(value)]}
+            data += value
+        text = json.dumps(header).encode()
+        (self.folder / name).write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+    def test_weights_are_told_by_their_bytes_however_they_are_spread(self):
+        self.write("a.safetensors", {"x": b"123", "y": b"45"})
+        one = identity.folder_digest(self.folder)
+        self.write("a.safetensors", {"y": b"45"})
+        self.write("b.safetensors", {"x": b"123"})
+        self.assertEqual(identity.folder_digest(self.folder), one)
+        self.write("b.safetensors", {"x": b"124"})
+        self.assertNotEqual(identity.folder_digest(self.folder), one)
+
+    def test_a_digest_is_remembered_until_a_file_changes(self):
+        remembered = self.folder / "known.json"
+        self.write("a.safetensors", {"x": b"123"})
+        one = identity.folder_digest(self.folder, remembered)
+        known = remembered.read_text()
+        self.assertEqual(identity.folder_digest(self.folder, remembered), one)
+        self.assertEqual(remembered.read_text(), known)
+        self.write("a.safetensors", {"x": b"321"})
+        self.assertNotEqual(identity.folder_digest(self.folder, remembered), one)
+
+    def test_no_weights_have_no_digest(self):
+        with self.assertRaisesRegex(identity.Unkeyed, "no files"):
+            identity.folder_digest(self.folder)
+
+    def test_code_beside_the_weights_counts(self):
+        self.write("a.safetensors", {"x": b"123"})
+        one = identity.folder_digest(self.folder)
+        (self.folder / "modeling.py").write_text("1")
+        self.assertNotEqual(identity.folder_digest(self.folder), one)
+
+    def test_an_adapter_is_its_bytes_not_its_name(self):
+        adapters = [identity.Adapters() for _ in range(3)]
+        with self.assertRaises(identity.Unkeyed):
+            adapters[0].digest(1, str(self.folder))
+        self.write("adapter_model.safetensors", {"x": b"1"})
+        (self.folder / "adapter_config.json").write_text('{"r": 8}')
+        one = adapters[0].digest(1, str(self.folder))
+        self.assertEqual(adapters[0].digest(2, str(self.folder)), one)
+        self.write("adapter_model.safetensors", {"x": b"22"})
+        two = adapters[1].digest(1, str(self.folder))
+        with self.assertRaisesRegex(identity.Unkeyed, "changed"):
+            adapters[0].digest(1, str(self.folder))
+        (self.folder / "adapter_config.json").write_text('{"r": 16}')
+        self.assertEqual(len({one, two, adapters[2].digest(1, str(self.folder))}), 3)
+
+    def test_some_ropes_depend_on_the_longest_prompt(self):
+        for rope, depends in ((None, False), ({"rope_type": "llama3"}, False),
+                              ({"type": "longrope"}, True), ({"rope_type": "dynamic"}, True)):
+            self.assertEqual(identity.depends_on_length({"rope_scaling": rope}), depends)
+        self.assertTrue(identity.depends_on_length(
+            {"text_config": {"rope_parameters": {"rope_type": "longrope"}}}))
+
+    def test_no_two_extras_are_encoded_the_same(self):
+        values = [None, "", b"", 0, "0", [], [""], ["a", "b"], ["ab"], [["a"], "b"], ("a", 1),
+                  ("a", "1"), b"a", "a", 11, [1, 1]]
+        self.assertEqual(len({identity.encode(value) for value in values}), len(values))
+        with self.assertRaises(identity.Unkeyed):
+            identity.encode([1.5])
+
+    def test_a_name_space_has_every_fact(self):
+        facts = {"weights": "w", "dtype": "bf16", "rank": [0, 2], "layout": {"shape": [1]}}
+        plain = identity.name_space(facts)
+        for name in facts:
+            self.assertNotEqual(identity.name_space({**facts, name: "other"}), plain)
+
+    def test_a_config_is_not_its_name(self):
+        one = identity.config_digest({"_name_or_path": "a", "rope_theta": 1})
+        self.assertEqual(one, identity.config_digest({"_name_or_path": "b", "rope_theta": 1}))
+        self.assertNotEqual(one, identity.config_digest({"_name_or_path": "a", "rope_theta": 2}))
+
+
+class ConfigTest(unittest.TestCase):
+    def test_reads_stores_and_options(self):
+        read = config.read_config({"stores": ["/a", {"where": "/b", "load_latency_s": 0.1}],
+                                   "policy": "load", "load_rate": 5, "memory_bytes": 1e9})
+        self.assertEqual([s.where for s in read.listed()], ["/a", "/b"])
+        self.assertEqual([s.load_rate_bytes_per_s for s in read.listed()], [5.0, 5.0])
+        self.assertEqual(read.memory_bytes, 10**9)
+
+    def test_what_it_does_not_know_is_named(self):
+        for given, name in (({"stores": ["/a"], "polciy": "cake"}, "polciy"),
+                            ({"stores": ["/a"], "policy": "fast"}, "policy"),
+                            ({"stores": "/a"}, "stores"), ({}, "directory"),
+                            ({"stores": [{"were": "/a"}]}, "were"),
+                            ({"stores": ["/a"], "memory_bytes": "1G"}, "memory_bytes"),
+                            ({"stores": ["/a"], "experimental_cuda": 1}, "experimental_cuda"),
+                            ({"stores": ["/a"], "load_rate": -1}, "load_rate")):
+            with self.assertRaisesRegex(ValueError, name):
+                config.read_config(given)
+
+    def test_an_unknown_vllm_is_refused_by_name(self):
+        for version in ("0.32.0", "0.32.1+cpu"):
+            config.check_version(version, {})
+        for version in ("0.31.0", "0.33.0", "1.32.0"):
+            with self.assertRaisesRegex(RuntimeError, version.replace(".", "\\.")):
+                config.check_version(version, {})
+            config.check_version(version, {"KVCAKE_VLLM_ANY": "1"})
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,181 @@
+"""What kvcake.vllm's scheduler plans, and what its workers learn from: vllm_planner_test.py
+PATH/libkvcake.so"""
+import os
+import pathlib
+import sys
+import unittest
+import unittest.mock
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+os.environ["KVCAKE_LIBRARY"] = sys.argv.pop(1)
+sys.path.insert(0, str(ROOT / "python"))
+import kvcake  # noqa: E402
+from kvcake.vllm.messages import WAIT, Alone, Progress, Report, Step  # noqa: E402
+from kvcake.vllm.planner import PATIENCE_STEPS, Planner, RequestKey  # noqa: E402
+from kvcake.vllm.worker import Worker  # noqa: E402
+
+
+class PlannerTest(unittest.TestCase):
+    def planner(self, **options):
+        planner = Planner(chunk_tokens=4, block_tokens=4, **options)
+        planner.add("r", list(range(42)), 42, RequestKey())
+        return planner
+
+    def step(self, planner, start, end):
+        return planner.step({"r": (start, end)}, lambda name: list(range(50)), end - start)
+
+    def hear(self, planner, front, until, chunks=10, ranks=1, epoch=1):
+        planner.hear(Report({"r": Progress(epoch, front, until, chunks, ranks)}))
+
+    def test_workers_forget_what_they_were_told_of_and_nothing_else(self):
+        for told in (False, True):
+            planner = self.planner()
+            if told:
+                self.step(planner, 0, 4)
+                self.hear(planner, 0, 0, chunks=0)  # nothing is restored any more
+                self.step(planner, 4, 8)
+            planner.preempt("r")
+            planner.finish("r")
+            step = planner.step({}, lambda name: [], 0)
+            self.assertEqual((step.begins, step.forgotten), ([], ["r"] if told else []))
+
+    def test_admission_waits_for_the_first_word_but_not_for_ever(self):
+        planner = self.planner()
+        self.assertEqual([planner.matched("r", 0) for _ in range(PATIENCE_STEPS + 1)],
+                         [None] * PATIENCE_STEPS + [0])
+        self.hear(planner, 0, 3)
+        self.assertEqual(planner.matched("r", 0), 0)
+        self.assertEqual(planner.cap("r", 0, 42, running=False), 12)
+
+    def test_admission_waits_where_the_planner_waits(self):
+        planner = self.planner()
+        self.hear(planner, 0, WAIT)
+        self.assertIsNone(planner.matched("r", 0))
+        self.hear(planner, 10, 10)
+        self.assertEqual(planner.matched("r", 0), 40)
+        self.assertEqual(planner.matched("r", 8), 32)
+        self.assertEqual(planner.cap("r", 40, 2, running=False), 2)
+
+    def test_the_worst_rank_decides_and_all_have_to_speak(self):
+        planner = self.planner(ranks=2)
+        self.hear(planner, 3, 5)
+        self.assertIsNone(planner.matched("r", 0))
+        reports = [Report({"r": Progress(1, 3, 5, 10)}), Report({"r": Progress(1, 1, WAIT, 9)})]
+        planner.hear(reports[0].aggregate(reports[1]))
+        self.assertIsNone(planner.matched("r", 0))
+        reports[1].progress["r"].until = 6
+        reports[0].progress["r"].ranks = 1
+        planner.hear(reports[1].aggregate(reports[0]))
+        self.assertEqual(planner.matched("r", 0), 4)
+
+    def test_what_the_prefix_cache_has_lost_since_is_begun_again(self):
+        planner = Planner(chunk_tokens=4, block_tokens=4)
+        planner.add("r", list(range(42)), 42, RequestKey(), cached_tokens=16)
+        self.step(planner, 0, 0)
+        self.hear(planner, 10, 10)
+        self.assertIsNone(planner.matched("r", 8))
+        step = planner.step({}, lambda name: [], 0)
+        self.assertEqual([(b.epoch, b.cached_chunks) for b in step.begins], [(2, 2)])
+        self.assertEqual(step.ends, [("r", 1)])
+        self.hear(planner, 10, 10, epoch=2)
+        self.assertEqual(planner.matched("r", 8), 32)
+
+    def test_what_is_said_of_an_earlier_epoch_is_dropped(self):
+        planner = self.planner()
+        self.hear(planner, 0, 2)
+        self.step(planner, 0, 8)
+        planner.preempt("r")
+        self.hear(planner, 10, 10, epoch=1)
+        self.assertIsNone(planner.matched("r", 0))
+        step = planner.step({}, lambda name: [], 0)
+        self.assertEqual([(end, [b.epoch for b in step.begins]) for end in step.ends],
+                         [(("r", 1), [2])])
+
+    def test_a_begin_and_an_end_of_one_step_cancel_out(self):
+        planner = self.planner()
+        planner.finish("r")
+        self.assertFalse(planner.waits())
+
+    def test_a_running_request_jumps_once_it_computes_and_waits_where_told(self):
+        planner = self.planner()
+        self.hear(planner, 0, 2)
+        self.step(planner, 0, 8)
+        self.hear(planner, 6, WAIT)
+        self.assertIsNone(planner.jump("r", 8))
+        self.assertEqual(planner.cap("r", 8, 34, running=True), 0)
+        self.hear(planner, 6, 7)
+        self.assertEqual(planner.jump("r", 8), 24)
+        self.assertEqual(planner.unjump({}), [("r", 8)])
+        self.assertEqual(planner.jump("r", 8), 24)
+        self.assertEqual(planner.unjump({"r": 4}), [])
+        step = self.step(planner, 24, 28)
+        self.assertEqual([(j.first, j.blocks) for j in step.jumps], [(2, [2, 3, 4, 5])])
+        self.assertEqual(planner.unjump({}), [])
+
+    def test_blocks_that_others_may_have_are_not_written(self):
+        planner = Planner(chunk_tokens=8, block_tokens=4)
+        planner.add("r", list(range(42)), 42, RequestKey())
+        planner.hear(Report({"r": Progress(1, 5, 5, 5)}))
+        self.assertEqual(planner.matched("r", 12), 28)
+        planner.admitted("r", 28)
+        step = planner.step({"r": (40, 42)}, lambda name: list(range(11)), 2)
+        self.assertEqual(step.jumps[0].first, 1)
+        self.assertEqual(step.jumps[0].blocks, [-1, 3, 4, 5, 6, 7, 8, 9])
+
+    def test_workers_hear_that_their_failures_are_known(self):
+        planner = self.planner()
+        planner.hear(Report({}, failures=1))
+        self.assertEqual(planner.step({}, lambda name: [], 0).failures_seen, 1)
+
+    def test_slices_end_where_chunks_do(self):
+        planner = self.planner()
+        self.hear(planner, 0, 5)
+        self.assertEqual(planner.cap("r", 0, 10, running=True), 8)
+        self.assertEqual(planner.cap("r", 0, 3, running=True), 3)
+        self.assertEqual(planner.cap("r", 30, 12, running=True), 2, "advice that is old")
+        self.hear(planner, 5, 10)
+        self.assertEqual(planner.cap("r", 20, 22, running=True), 22, "with what follows it")
+
+
+    def test_a_step_that_is_one_prompts_is_learned_from_and_no_other(self):
+        planner = self.planner()
+        planner.add("s", list(range(9)), 9, RequestKey())
+        self.assertEqual(self.step(planner, 0, 24).alone, Alone("r", 0, 24))
+        blocks = lambda name: list(range(50))  # noqa: E731
+        self.assertEqual(planner.step({"r": (24, 42), "s": (8, 9)}, blocks, 19).alone,
+                         Alone("r", 24, 42))
+        self.assertIsNone(planner.step({"r": (24, 36), "s": (0, 8)}, blocks, 20).alone)
+        self.assertIsNone(self.step(planner, 42, 43).alone, "decoding")
+
+
+class LearnsTest(unittest.TestCase):
+    """What a step took, by a clock that is set."""
+
+    def setUp(self):
+        self.now, self.learned = 0.0, []
+        cache = unittest.mock.Mock(spec=kvcake.Cache)
+        cache.learn.side_effect = lambda *what: self.learned.append(what)
+        self.worker = Worker(cache, unittest.mock.Mock(), chunk_tokens=4, blocks_a_chunk=1,
+                             slice_chunks_max=4, clock=lambda: self.now)
+
+    def step(self, alone, seconds, copying=0.0):
+        self.worker.bind(Step(alone=alone, tokens=alone.end - alone.start if alone else 0))
+        self.worker._copying_s += copying
+        self.now += seconds
+        self.worker.computed()
+
+    def test_scheduling_is_part_of_it_idle_time_and_copies_are_not(self):
+        self.now = 10.0
+        self.step(Alone("r", 0, 16), 0.5)
+        self.now += 0.25  # vLLM schedules
+        self.step(Alone("r", 16, 32), 0.5)
+        self.now += 60.0  # nobody asks anything
+        self.step(Alone("s", 0, 16), 0.5)
+        self.step(Alone("s", 24, 32), 0.5, copying=0.25)
+        self.step(None, 9.0)
+        self.assertEqual(self.learned, [(0, 16, 0.5), (16, 16, 0.75), (0, 16, 0.5),
+                                        (24, 8, 0.25)])
+
+
+if __name__ == "__main__":
+    unittest.main()
