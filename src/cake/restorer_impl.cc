@@ -301,6 +301,7 @@ void RestorerImpl::OnClaimed(const ClaimCall& call, const std::vector<ClaimState
   TierCalls calls;
   {
     TimedMutexLock lock(mutex_, times_);
+    if (broken_) return;
     if (Board* board = table_.Find(call.serial)) {
       for (size_t i = 0; i < states.size(); ++i) {
         if (states[i] == ClaimState::kStored) board->AddLoadable(call.chunks[i], tier);

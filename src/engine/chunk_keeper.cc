@@ -34,6 +34,7 @@ void ChunkKeeper::Store(Sequence& sequence) {
 }
 
 void ChunkKeeper::StoreClaimed(const Sequence& sequence, const Claim& slice) {
+  if (sequence.restoration->Progress().mixed_path) return;
   for (int i = slice.first; i < slice.end(); ++i) {
     if (!sequence.restoration->IsClaimed(i)) continue;
     PageHandle page = sequence.restoration->PageOf(i);

@@ -29,10 +29,15 @@ bool DiskClaims::Claim(ClaimRequest request) {
 }
 
 void DiskClaims::Disclaim(std::span<const ChunkKey> keys) {
-  if (held_count_ == 0) return;
-  thread_.Soon([this, keys = std::vector<ChunkKey>(keys.begin(), keys.end())] {
-    for (const ChunkKey& key : keys) End(key);
-  });
+  {
+    MutexLock lock(mutex_);
+    const bool comes = !disclaimed_.empty();
+    for (const ChunkKey& key : keys) {
+      if (claimed_.contains(key)) disclaimed_.insert(key);
+    }
+    if (comes || disclaimed_.empty()) return;
+  }
+  thread_.Soon([this] { EndDisclaimed(); });
 }
 
 void DiskClaims::Stop() {
@@ -81,6 +86,7 @@ bool DiskClaims::IsStored(const ChunkKey& key) {
   DiskIndex& index = context_.index;
   if (index.Contains(key)) return true;
   const std::string path = context_.PathOf(key);
+  const TimedCall timed(context_.looks);
   const auto info = context_.fs.Stat(path);
   if (!info || !context_.IsWhole(*info) || index.IsUnreadable(key) ||
       index.IsExpired(info->mtime_s)) {
@@ -97,6 +103,7 @@ Result<ClaimState> DiskClaims::Take(const ChunkKey& key, Seconds lasts) {
   if (const auto held = held_.find(key); held != held_.end()) {
     (void)fs.Touch(path, UnixSeconds());  // it is another claim now, to those who have seen it
     held->second.until = until;
+    SetTimer();
     return ClaimState::kMine;
   }
   for (int tries = 0; tries < kTriesMax; ++tries) {
@@ -144,20 +151,37 @@ bool DiskClaims::HasExpired(const ChunkKey& key, const FileInfo& file, Seconds l
 
 void DiskClaims::Hold(const ChunkKey& key, Held held) {
   seen_.erase(key);
-  thread_.At(held.until, [this] { EndExpired(); });
   held_.insert_or_assign(key, std::move(held));
-  held_count_ = held_.size();
+  {
+    MutexLock lock(mutex_);
+    claimed_.insert(key);
+  }
+  SetTimer();
 }
 
 void DiskClaims::End(const ChunkKey& key) {
   const auto it = held_.find(key);
   if (it == held_.end()) return;
+  {
+    MutexLock lock(mutex_);
+    claimed_.erase(key);
+    disclaimed_.erase(key);
+  }
   const std::string path = context_.store.ClaimPath(key);
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, path);
   // Another process may have taken it for expired, and have made its own.
   const auto named = context_.fs.Stat(path);
   if (named && named->inode == it->second.file.inode) (void)context_.fs.Remove(path);
   held_.erase(it);
-  held_count_ = held_.size();
+}
+
+void DiskClaims::EndDisclaimed() {
+  std::unordered_set<ChunkKey> keys;
+  {
+    MutexLock lock(mutex_);
+    keys.swap(disclaimed_);
+  }
+  for (const ChunkKey& key : keys) End(key);
 }
 
 void DiskClaims::EndExpired() {
@@ -169,11 +193,26 @@ void DiskClaims::EndExpired() {
   for (const ChunkKey& key : expired) End(key);
 }
 
+void DiskClaims::SetTimer() {
+  if (held_.empty()) return;
+  const auto earlier = [](const auto& a, const auto& b) { return a.second.until < b.second.until; };
+  const TimePoint first = std::min_element(held_.begin(), held_.end(), earlier)->second.until;
+  if (timer_ && *timer_ <= first) return;  // it looks again then
+  timer_ = first;
+  thread_.At(first, [this] {
+    timer_.reset();
+    EndExpired();
+    SetTimer();
+  });
+}
+
 // Processes that were killed leave their files. Once, after the first claim: nobody waits for it.
 void DiskClaims::Sweep() {
   if (swept_ || stop_ || held_.empty()) return;
   swept_ = true;
-  const auto files = context_.fs.List(context_.store.ClaimsDir());
+  const std::string dir = context_.store.ClaimsDir();
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, dir);
+  const auto files = context_.fs.List(dir);
   if (!files) return;
   size_t removed = 0;
   for (const DirEntry& file : *files) {

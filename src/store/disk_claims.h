@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/callback_thread.h"
@@ -25,6 +27,7 @@ class DiskClaims {
  public:
   // Outlives it.
   explicit DiskClaims(DiskContext& context) : context_(context) {}
+  ~DiskClaims() { Stop(); }
 
   // Tier::Claim. Also false for a while after a claim could not be made, as on a directory that
   // this process may not change, and where the device does not answer.
@@ -52,22 +55,27 @@ class DiskClaims {
   bool IsStored(const ChunkKey& key);
   Result<ClaimState> Take(const ChunkKey& key, Seconds lasts);
   bool HasExpired(const ChunkKey& key, const FileInfo& file, Seconds lasts);
-  void Hold(const ChunkKey& key, Held held);
-  void End(const ChunkKey& key);
-  void EndExpired();
+  void Hold(const ChunkKey& key, Held held) EXCLUDES(mutex_);
+  void End(const ChunkKey& key) EXCLUDES(mutex_);
+  void EndDisclaimed() EXCLUDES(mutex_);
+  void EndExpired() EXCLUDES(mutex_);
+  // Comes back when the first claim that is held is over.
+  void SetTimer();
   void Sweep();
   void NoteFailed(const Error& error) EXCLUDES(mutex_);
 
   DiskContext& context_;
   std::atomic<bool> stop_{false};
-  std::atomic<size_t> held_count_{0};
 
   // Of the thread alone.
   std::unordered_map<ChunkKey, Held> held_;
   std::unordered_map<ChunkKey, Seen> seen_;  // of other processes
+  std::optional<TimePoint> timer_;           // the next time at which it comes back
   bool swept_ = false;
 
   Mutex mutex_;
+  std::unordered_set<ChunkKey> claimed_ GUARDED_BY(mutex_);     // those of held_
+  std::unordered_set<ChunkKey> disclaimed_ GUARDED_BY(mutex_);  // of them, to be ended
   TimePoint paused_until_ GUARDED_BY(mutex_){};
 
   CallbackThread thread_;  // last: it ends before the rest goes

@@ -123,6 +123,13 @@ TEST_F(DiskClaimsTest, AClaimEndsByItselfAndLeavesNothing) {
   EXPECT_EQ(ClaimKey(*other, chain_[0]), kMine);
 }
 
+TEST_F(DiskClaimsTest, AClaimThatWasMadeAgainEndsByItself) {
+  const auto tier = Open();
+  EXPECT_EQ(ClaimKey(*tier, chain_[0], Seconds(0.02)), kMine);
+  EXPECT_EQ(ClaimKey(*tier, chain_[0], Seconds(0.2)), kMine);
+  EXPECT_TRUE(Eventually([&] { return Files() == 0; })) << "though nothing is claimed any more";
+}
+
 TEST_F(DiskClaimsTest, ClaimsAreBounded) {
   options_.claims_max = 3;
   const auto tier = Open();

@@ -84,15 +84,17 @@ inline std::unique_ptr<Tier> MakeStaged(World& world, std::unique_ptr<Tier> inne
 struct TierCase {
   const char* name;
   Factory make;
+  bool claims = false;  // whether it makes any
 };
 
 inline const TierCase kCases[] = {
     {"memory", MakeMemory},
     {"memory_copied", MakeCopiedMemory},
-    {"disk", MakeRealDisk},
+    {"disk", MakeRealDisk, /*claims=*/true},
     {"disk_in_pieces",
-     [](World& world) { return MakeDisk(world, FileSystem::Real(), kDirectAlign); }},
-    {"disk_without_uring", [](World& world) { return MakeDisk(world, world.blocking, 4 << 20); }},
+     [](World& world) { return MakeDisk(world, FileSystem::Real(), kDirectAlign); }, true},
+    {"disk_without_uring", [](World& world) { return MakeDisk(world, world.blocking, 4 << 20); },
+     true},
     {"throttled_memory",
      [](World& world) {
        return std::make_unique<ThrottledTier>(
@@ -103,7 +105,8 @@ inline const TierCase kCases[] = {
      [](World& world) {
        return std::make_unique<ThrottledTier>(MakeRealDisk(world),
                                               ThrottledTierOptions{.rate_bytes_per_s = 200e6});
-     }},
+     },
+     true},
     {"faulty_memory",
      [](World& world) {
        return std::make_unique<FaultyTier>(MakeMemory(world), FaultyTierOptions{.read_delay = 0.5});
@@ -119,15 +122,17 @@ inline const TierCase kCases[] = {
            std::make_unique<LateTier>(MakeRealDisk(world),
                                       LateTierOptions{.share = 0.5, .delay = Seconds(2e-3)}),
            ThrottledTierOptions{.rate_bytes_per_s = 200e6});
-     }},
+     },
+     true},
     {"throttled_faulty_disk",
      [](World& world) {
        return std::make_unique<ThrottledTier>(
            std::make_unique<FaultyTier>(MakeRealDisk(world), FaultyTierOptions{.read_delay = 0.5}),
            ThrottledTierOptions{.rate_bytes_per_s = 200e6});
-     }},
+     },
+     true},
     {"staged_memory", [](World& world) { return MakeStaged(world, MakeMemory(world)); }},
-    {"staged_disk", [](World& world) { return MakeStaged(world, MakeRealDisk(world)); }},
+    {"staged_disk", [](World& world) { return MakeStaged(world, MakeRealDisk(world)); }, true},
 };
 
 }  // namespace kvcake::testing_util

@@ -22,36 +22,64 @@ class NotingTier : public GatedTier {
     keys.push_back(chunk.key);
     return status;
   }
+  void Disclaim(std::span<const ChunkKey> keys) override {
+    MutexLock lock(mutex);
+    disclaimed.insert(disclaimed.end(), keys.begin(), keys.end());
+  }
   Mutex mutex;
-  std::vector<ChunkKey> keys GUARDED_BY(mutex);
+  std::vector<ChunkKey> keys GUARDED_BY(mutex), disclaimed GUARDED_BY(mutex);
 };
 
-TEST(WriteOrderTest, WhatOthersWaitForIsWrittenFirst) {
-  MemoryTierOptions options;
-  options.layout = kOrderLayout;
-  NotingTier tier(options);
-  const auto pool =
-      std::move(PagePool::Create(kOrderLayout, 16 * kOrderLayout.page_bytes()).value());
-  const auto offer = [&](WriteBehind& writer, int i, bool awaited) {
+class WriteOrderTest : public testing::Test {
+ protected:
+  void Offer(WriteBehind& writer, int i, bool awaited) {
     writer.Offer({.key = OrderKey(i),
                   .parent = KvIdentity().Root(),
                   .position = i,
-                  .page = std::move(*pool->Draw()),
+                  .page = std::move(*pool_->Draw()),
                   .awaited = awaited});
-  };
-  WriteBehind writer({&tier}, *pool, {.threads = 1});
-  {
-    MutexLock closed(tier.gate);
-    offer(writer, 0, false);
+  }
+  // Offers a chunk whose write begins, and does not end while the tier's gate is held.
+  void OfferFirst(WriteBehind& writer) {
+    Offer(writer, 0, false);
     ASSERT_TRUE(testing_util::Eventually([&] { return writer.Stats().writing == 1; }));
-    offer(writer, 1, false);
-    offer(writer, 2, false);
-    for (int i : {3, 4}) offer(writer, i, true);
+  }
+
+  NotingTier tier_{{.layout = kOrderLayout}};
+  std::unique_ptr<PagePool> pool_ =
+      PagePool::Create(kOrderLayout, 16 * kOrderLayout.page_bytes()).value();
+};
+
+TEST_F(WriteOrderTest, WhatOthersWaitForIsWrittenFirst) {
+  WriteBehind writer({&tier_}, *pool_, {.threads = 1});
+  {
+    MutexLock closed(tier_.gate);
+    OfferFirst(writer);
+    Offer(writer, 1, false);
+    Offer(writer, 2, false);
+    for (int i : {3, 4}) Offer(writer, i, true);
   }
   ASSERT_TRUE(writer.Flush());
-  MutexLock lock(tier.mutex);
-  EXPECT_EQ(tier.keys,
+  MutexLock lock(tier_.mutex);
+  EXPECT_EQ(tier_.keys,
             (std::vector{OrderKey(0), OrderKey(3), OrderKey(4), OrderKey(1), OrderKey(2)}));
+}
+
+TEST_F(WriteOrderTest, NobodyNeedWaitForWhatIsDropped) {
+  // Four pages may wait.
+  WriteBehind writer({&tier_}, *pool_, {.queue_share = 0.25, .threads = 1});
+  {
+    MutexLock closed(tier_.gate);
+    OfferFirst(writer);
+    for (int i = 1; i <= 4; ++i) Offer(writer, i, true);
+    EXPECT_EQ(writer.Stats().dropped(), 1u) << "the queue is full";
+    ASSERT_TRUE(pool_->Draw()) << "there are others";
+    std::vector<PageHandle> all;
+    while (writer.Stats().dropped() < 2) all.push_back(std::move(*pool_->Draw()));
+  }
+  ASSERT_TRUE(writer.Flush());
+  MutexLock lock(tier_.mutex);
+  EXPECT_EQ(tier_.disclaimed, (std::vector{OrderKey(1), OrderKey(2)}));
 }
 
 }  // namespace
