@@ -10,7 +10,7 @@ import unittest
 
 from server_fixture import OwnServersTest, eventually
 
-CHUNK, CHUNKS = 128, 64
+CHUNK, CHUNKS = 128, 24
 # A chunk takes 0.1 s whatever else the machine does: who computes waits for a clock.
 PROFILE = {"name": "slow", "layers": 4, "kv_bytes_per_token": 65536, "max_positions": 32768,
            "attention": "dense", "c0": 1e-3, "b": 0.1 / CHUNK, "a": 0.0, "floor": 0.0}

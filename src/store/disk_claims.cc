@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace kvcake {
@@ -18,13 +19,22 @@ bool IsSame(const FileInfo& a, const FileInfo& b) {
 
 }  // namespace
 
+DiskClaims::~DiskClaims() {
+  Stop();
+  thread_.reset();
+  try {
+    while (!held_.empty()) End(ChunkKey(held_.begin()->first));
+  } catch (const std::bad_alloc&) {  // their files stay, and are nobody's
+  }
+}
+
 bool DiskClaims::Claim(ClaimRequest request) {
   if (stop_ || !context_.health.MayLook() || !context_.health.MayWrite()) return false;
   {
     MutexLock lock(mutex_);
     if (Clock::Real().Now() < paused_until_) return false;
   }
-  thread_.Soon([this, request = std::move(request)] { Answer(request); });
+  thread_->Soon([this, request = std::move(request)] { Answer(request); });
   return true;
 }
 
@@ -37,14 +47,7 @@ void DiskClaims::Disclaim(std::span<const ChunkKey> keys) {
     }
     if (comes || disclaimed_.empty()) return;
   }
-  thread_.Soon([this] { EndDisclaimed(); });
-}
-
-void DiskClaims::Stop() {
-  stop_ = true;
-  thread_.Soon([this] {
-    while (!held_.empty()) End(ChunkKey(held_.begin()->first));
-  });
+  thread_->Soon([this] { EndDisclaimed(); });
 }
 
 void DiskClaims::Answer(const ClaimRequest& request) {
@@ -194,12 +197,12 @@ void DiskClaims::EndExpired() {
 }
 
 void DiskClaims::SetTimer() {
-  if (held_.empty()) return;
+  if (stop_ || held_.empty()) return;
   const auto earlier = [](const auto& a, const auto& b) { return a.second.until < b.second.until; };
   const TimePoint first = std::min_element(held_.begin(), held_.end(), earlier)->second.until;
   if (timer_ && *timer_ <= first) return;  // it looks again then
   timer_ = first;
-  thread_.At(first, [this] {
+  thread_->At(first, [this] {
     timer_.reset();
     EndExpired();
     SetTimer();

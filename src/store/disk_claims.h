@@ -8,6 +8,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/callback_thread.h"
@@ -22,20 +23,20 @@ namespace kvcake {
 // process ends. Nothing is written to it, so it cannot be damaged; which file it is, and its time
 // as a number that changes, tell a new claim from an old one, so no two clocks are compared. One
 // thread looks at files, and calls every `done`. Thread-safe. The destructor waits until all that
-// was asked has been answered.
+// was asked has been answered, and gives up all claims.
 class DiskClaims {
  public:
   // Outlives it.
   explicit DiskClaims(DiskContext& context) : context_(context) {}
-  ~DiskClaims() { Stop(); }
+  ~DiskClaims();
 
   // Tier::Claim. Also false for a while after a claim could not be made, as on a directory that
   // this process may not change, and where the device does not answer.
   bool Claim(ClaimRequest request) EXCLUDES(mutex_);
   // Tier::Disclaim. Where no claim is held, costs nothing.
   void Disclaim(std::span<const ChunkKey> keys);
-  // Gives up all claims, and makes no other from now on.
-  void Stop();
+  // Makes no claims from now on.
+  void Stop() { stop_ = true; }
 
  private:
   struct Held {
@@ -78,7 +79,7 @@ class DiskClaims {
   std::unordered_set<ChunkKey> disclaimed_ GUARDED_BY(mutex_);  // of them, to be ended
   TimePoint paused_until_ GUARDED_BY(mutex_){};
 
-  CallbackThread thread_;  // last: it ends before the rest goes
+  std::optional<CallbackThread> thread_{std::in_place};  // last: it ends before the rest goes
 };
 
 }  // namespace kvcake
