@@ -16,6 +16,8 @@ using Kind = RespReply::Kind;
 
 namespace {
 
+constexpr std::chrono::seconds kGoodbye{1};
+
 struct alignas(8) HeaderBlock {
   std::array<std::byte, kPageHeaderBytes> bytes;
 };
@@ -56,13 +58,26 @@ RedisTier::RedisTier(RedisTierOptions options)
       known_(options_.known_keys_max),
       work_(context_.get_executor()),
       client_(context_, options_.client),
+      claims_(client_, [this](const ChunkKey& key) { return NameOf(key); }),
+      goodbye_(context_),
       thread_([this] { context_.run(); }) {}
 
 RedisTier::~RedisTier() {
-  asio::post(context_, [this] { client_.Close([this] { work_.reset(); }); });
+  // Others need not wait for what this one had claimed; nor does it wait long for them to hear it.
+  asio::post(context_, [this] {
+    goodbye_.expires_after(kGoodbye);
+    goodbye_.async_wait([this](auto&&) { Close(); });
+    claims_.EndAll([this] { Close(); });
+  });
   thread_.join();
   MutexLock lock(mutex_);
   CHECK(reads_.empty());
+}
+
+void RedisTier::Close() {
+  if (client_.is_closing()) return;
+  goodbye_.cancel();
+  client_.Close([this] { work_.reset(); });
 }
 
 std::string RedisTier::NameOf(const ChunkKey& key) const {
@@ -222,6 +237,16 @@ void RedisTier::Unpin(std::span<const ChunkKey> keys) {
   });
 }
 
+bool RedisTier::Claim(ClaimRequest request) {
+  asio::post(context_,
+             [this, request = std::move(request)]() mutable { claims_.Claim(std::move(request)); });
+  return true;
+}
+
+void RedisTier::Disclaim(std::span<const ChunkKey> keys) {
+  asio::post(context_, [this, keys = std::vector(keys.begin(), keys.end())] { claims_.End(keys); });
+}
+
 Result<RespReply> RedisTier::Ask(const std::string& name, RedisCommand command) {
   std::promise<Result<RespReply>> replied;
   command.done = [&](Result<RespReply> reply) { replied.set_value(std::move(reply)); };
@@ -257,9 +282,11 @@ Status RedisTier::Put(const ChunkWrite& chunk) {
     write_faults_.Failed(status.error());
   }
   const bool found = status && reply->kind == Kind::kNil;  // another process has just put it
+  Disclaim({&chunk.key, 1});
   MutexLock lock(mutex_);
   stats_.writes_failed += !status;
   stats_.writes += status && !found;
+  stats_.writes_found += found;
   if (status && !found) stats_.write_bytes += chunk.page.size();
   return status;
 }

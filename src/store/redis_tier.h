@@ -19,6 +19,7 @@
 #include "store/call_times.h"
 #include "store/fault_log.h"
 #include "store/known_keys.h"
+#include "store/redis_claims.h"
 #include "store/redis_client.h"
 #include "store/tier.h"
 
@@ -53,6 +54,8 @@ class RedisTier : public Tier {
   bool Look(LookRequest request) override;
   // Pins nothing: a use, which renews what would expire.
   void Unpin(std::span<const ChunkKey> keys) override;
+  bool Claim(ClaimRequest request) override;
+  void Disclaim(std::span<const ChunkKey> keys) override;
   ReadId Get(ReadRequest request) override EXCLUDES(mutex_);
   // Only what has not been asked for yet ends early: the rest is on its way.
   void Cancel(ReadId id) override EXCLUDES(mutex_);
@@ -71,6 +74,7 @@ class RedisTier : public Tier {
   // Sends a command from any thread, and waits for the reply.
   Result<RespReply> Ask(const std::string& name, RedisCommand command);
   // On the tier's thread.
+  void Close();
   void Begin(const ReadPtr& read);
   void OnPart(const ReadPtr& read, bool is_header, Result<RespReply> reply);
   void Finish(const ReadPtr& read) EXCLUDES(mutex_);
@@ -85,7 +89,10 @@ class RedisTier : public Tier {
 
   boost::asio::io_context context_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
-  RedisClient client_;  // the thread's
+  // The thread's.
+  RedisClient client_;
+  RedisClaims claims_;
+  boost::asio::steady_timer goodbye_;
 
   mutable Mutex mutex_;
   std::unordered_map<ReadId, ReadPtr> reads_ GUARDED_BY(mutex_);  // that have not ended

@@ -15,6 +15,8 @@
 #include "store/faulty_tier_testing.h"
 #include "store/late_tier.h"
 #include "store/memory_tier.h"
+#include "store/redis_server_testing.h"
+#include "store/redis_tier.h"
 #include "store/staged_tier.h"
 #include "store/throttled_tier.h"
 #include "store/tier_testing.h"
@@ -29,6 +31,7 @@ struct World {
   KvLayout layout = SmallLayout();
   std::unique_ptr<std::byte, void (*)(void*)> staging{nullptr, free};
   FakeCopier copier;
+  std::unique_ptr<RedisServer> redis;  // once it is used
 };
 
 using Factory = std::function<std::unique_ptr<Tier>(World&)>;
@@ -72,6 +75,17 @@ inline std::unique_ptr<Tier> MakeRealDisk(World& world) {
   return MakeDisk(world, FileSystem::Real(), 4 << 20);
 }
 
+inline std::unique_ptr<Tier> MakeRedis(World& world) {
+  if (!world.redis) world.redis = std::make_unique<RedisServer>();
+  RedisTierOptions options;
+  options.client.seeds = {{"127.0.0.1", world.redis->port()}};
+  options.layout = world.layout;
+  options.root = Root();
+  auto tier = RedisTier::Open(std::move(options));
+  CHECK(tier.has_value());
+  return std::move(*tier);
+}
+
 inline std::unique_ptr<Tier> MakeStaged(World& world, std::unique_ptr<Tier> inner,
                                         int read_slots = 3) {
   const StagedTierOptions options{.read_slots = read_slots, .layout = world.layout};
@@ -84,7 +98,9 @@ inline std::unique_ptr<Tier> MakeStaged(World& world, std::unique_ptr<Tier> inne
 struct TierCase {
   const char* name;
   Factory make;
-  bool claims = false;  // whether it makes any
+  bool claims = false;           // whether it makes any
+  bool is_bounded = true;        // makes room itself
+  Factory other = MakeRealDisk;  // another process's tier of the same chunks, where it claims
 };
 
 inline const TierCase kCases[] = {
@@ -131,6 +147,7 @@ inline const TierCase kCases[] = {
            ThrottledTierOptions{.rate_bytes_per_s = 200e6});
      },
      true},
+    {"redis", MakeRedis, true, false, MakeRedis},
     {"staged_memory", [](World& world) { return MakeStaged(world, MakeMemory(world)); }},
     {"staged_disk", [](World& world) { return MakeStaged(world, MakeRealDisk(world)); }, true},
 };

@@ -33,11 +33,10 @@ TEST_P(TierClaimsTest, AClaimIsAnsweredOnceOrThereAreNone) {
   EXPECT_TRUE(ClaimKeys(*tier_, {})->empty());
 }
 
-// Which of the tiers share what they hold with other processes is what MakeRealDisk shares.
 TEST_P(TierClaimsTest, OneProcessHasAClaim) {
   if (!GetParam().claims) return;
   using enum ClaimState;
-  const auto other = MakeRealDisk(world_);
+  const auto other = GetParam().other(world_);
   EXPECT_EQ(*ClaimKeys(*tier_, {chain_[0], chain_[1]}), (std::vector{kMine, kMine}));
   EXPECT_EQ(*ClaimKeys(*other, {chain_[0], chain_[1], chain_[2]}),
             (std::vector{kTheirs, kNone, kNone}))
