@@ -47,14 +47,14 @@ def engine(store=None, *, scheduler="kvcake.vllm.KvcakeScheduler", vllm=None,
         llm.llm_engine.engine_core.shutdown()
 
 
-def generate(llm, prompts, *, max_tokens=4, salt=None, **sampling):
+def generate(llm, prompts, *, max_tokens=4, salt=None, lora=None, **sampling):
     """Of each prompt: tokens, their log probabilities, and how many prompt tokens were cached."""
     from vllm import SamplingParams
     params = SamplingParams(temperature=0, max_tokens=max_tokens, logprobs=0, ignore_eos=True,
                             **sampling)
     extra = {"cache_salt": salt} if salt else {}
     answers = llm.generate([{"prompt_token_ids": list(prompt), **extra} for prompt in prompts],
-                           params, use_tqdm=False)
+                           params, use_tqdm=False, lora_request=lora)
     return [(list(a.outputs[0].token_ids),
              [next(iter(p.values())).logprob for p in a.outputs[0].logprobs],
              a.num_cached_tokens) for a in answers]
