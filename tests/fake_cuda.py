@@ -46,7 +46,7 @@ class _Mark:
 
 
 class Stream:
-    """What was asked for and not done yet: calls, marks of events, and marks that are waited for."""
+    """What was asked for and not done yet: calls, marks of events, marks that are waited for."""
 
     def __init__(self, card: Card, name: str) -> None:
         self.card, self.name = card, name

@@ -17,6 +17,7 @@ import torch
 from fake_cuda import Card
 from kvcake.cache import Chunk
 from kvcake.vllm import blocks as blocks_module
+from kvcake.vllm import planner as planner_module
 from kvcake.vllm.connector import KvcakeConnector
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
@@ -265,8 +266,9 @@ class Engine:
 
     def submit(self, name, tokens, answer=6):
         params = SamplingParams(temperature=0, max_tokens=answer, ignore_eos=True)
-        self.scheduler.add_request(Request(name, list(tokens), params, None,
-                                           block_hasher=self._hasher))
+        request = Request(name, list(tokens), params, None, block_hasher=self._hasher)
+        self.scheduler.add_request(request)
+        return request
 
     def abort(self, name):
         self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
@@ -337,12 +339,12 @@ class AsyncTest(CudaTest):
         self.assertEqual(engine.finished, finished)
         self.assertEqual(self.card.blocking_copies, 0)
 
-    def fill(self):
+    def fill(self, documents=None):
         engine = Engine(self, self.store, policy="compute")
-        for i, document in enumerate(self.documents):
+        for i, document in enumerate(documents or self.documents):
             engine.submit(f"fill {i}", document)
         engine.run_all()
-        self.check(engine, 3)
+        self.check(engine, i + 1)
         engine.close()
 
     def test_what_was_kept_is_loaded_and_computed_on(self):
@@ -353,6 +355,21 @@ class AsyncTest(CudaTest):
         self.check(engine, 1)
         self.assertEqual((engine.jumps, engine.loaded), (1, 896))
         self.assertEqual(engine.model.computed, 900 - 896 + 5)
+
+    def test_a_running_request_jumps_and_counts_it_as_cached(self):
+        document = [7 + i % 89 for i in range(1940)]
+        self.fill([document])
+        with unittest.mock.patch.object(planner_module, "PATIENCE_STEPS", -1):
+            engine = self.engine(policy="load")
+            request = engine.submit("r", document)
+            stats = request.prefill_stats  # vLLM takes it away with the first token
+            engine.run_all()
+        self.check(engine, 1)
+        self.assertEqual(engine.jumps, 1)
+        self.assertGreater(engine.loaded, 0)
+        self.assertLess(engine.loaded, 1920, "it was not running when it jumped")
+        self.assertEqual(stats.num_external_cached_tokens, engine.loaded)
+        self.assertEqual(engine.model.computed, 1940 - engine.loaded + 5)
 
     def test_requests_that_come_go_and_are_preempted(self):
         self.fill()
