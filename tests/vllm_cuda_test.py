@@ -206,24 +206,26 @@ class Model:
             self.computed += count
             tokens, blocks = self.tokens[name][:end], list(self.blocks[name])
             self.card.current.queue.append(
-                lambda t=tokens, b=blocks, s=start: self._compute(t, b, s))
+                lambda n=name, t=tokens, b=blocks, s=start: self._compute(n, t, b, s))
             sampled[name] = []
             if end == len(self.tokens[name]):
                 sampled[name] = [sum(self.tokens[name]) % 97]
                 self.tokens[name] = self.tokens[name] + sampled[name]
         return sampled
 
-    def _compute(self, tokens, blocks, start):
+    def _compute(self, name, tokens, blocks, start):
         layers = [cache.as_subclass(torch.Tensor) for cache in self.memory.values()]
+        right = True  # on top of what is wrong all is
         for i in range(len(tokens) // BLOCK_TOKENS):
             end = (i + 1) * BLOCK_TOKENS
             for layer, cache in enumerate(layers):
                 wanted = truth(tokens[:end], layer)
                 if end <= start:
                     if not torch.equal(cache[blocks[i]], wanted):
-                        self.wrong.append((tokens[0], i, layer))
+                        self.wrong.append((name, i, layer))
+                        right = False
                 else:
-                    cache[blocks[i]] = wanted
+                    cache[blocks[i]] = wanted if right else -1
         if len(tokens) % BLOCK_TOKENS:
             for cache in layers:
                 cache[blocks[len(tokens) // BLOCK_TOKENS]] = 0
@@ -232,7 +234,7 @@ class Model:
 class Engine:
     """vLLM's engine core with steps that are scheduled while others compute."""
 
-    def __init__(self, test, store, *, policy, blocks=200, ahead=2, seed=0):
+    def __init__(self, test, store, *, policy, blocks=200, ahead=2, seed=0, slice_max=0):
         self.card, self.rng, self.ahead = test.card, random.Random(seed), ahead
         options = {**vllm_fixture.transfer_config(store, policy=policy, experimental_cuda=True,
                                                   look_s=5.0, memory_bytes=64 << 20)}
@@ -242,6 +244,7 @@ class Engine:
             scheduler_cls="kvcake.vllm.KvcakeAsyncScheduler",
             kv_transfer_config=KVTransferConfig(**options)).create_engine_config()
         config.scheduler_config.async_scheduling = True  # which vLLM turns off on CPUs
+        config.scheduler_config.long_prefill_token_threshold = slice_max
         config.cache_config.block_size = BLOCK_TOKENS
         config.cache_config.num_gpu_blocks = blocks
         spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=2, head_size=3,
@@ -257,7 +260,7 @@ class Engine:
         self.worker.register_kv_caches(memory)
         self.model = Model(test.card, memory)
         self.outputs = collections.deque()
-        self.loaded = self.jumps = self.finished = self.preempted = 0
+        self.loaded = self.jumps = self.finished = self.preempted = self.failed = 0
 
     def close(self):
         self.card.finish()
@@ -287,8 +290,11 @@ class Engine:
             self.outputs.append((output, self._execute(output)))
             if output.total_num_scheduled_tokens > 0 and len(self.outputs) < self.ahead:
                 return
-        if not self.outputs:
-            return
+        if self.outputs:
+            self.step_back()
+
+    def step_back(self):
+        """The scheduler hears of the step that has waited longest."""
         output, made = self.outputs.popleft()
         self.preempted += len(output.preempted_req_ids or ())
         for answers in self.scheduler.update_from_output(output, made).values():
@@ -309,6 +315,7 @@ class Engine:
         connector = KVConnectorOutput(
             invalid_block_ids=self.worker.get_block_ids_with_load_errors(),
             kv_connector_worker_meta=self.worker.build_connector_worker_meta())
+        self.failed += bool(connector.invalid_block_ids)
         stats = self.worker.get_kv_connector_stats()
         self.loaded += (stats.data if stats else {}).get("tokens_loaded", 0)
         self.worker.clear_connector_metadata()
@@ -370,6 +377,36 @@ class AsyncTest(CudaTest):
         self.assertLess(engine.loaded, 1920, "it was not running when it jumped")
         self.assertEqual(stats.num_external_cached_tokens, engine.loaded)
         self.assertEqual(engine.model.computed, 1940 - engine.loaded + 5)
+
+    def test_blocks_of_a_jump_that_failed_are_handed_to_nobody(self):
+        self.fill()
+        # Of the document vLLM has all but the last chunk. That is computed again in a step of its
+        # own, while what was computed on top of it is wrong.
+        engine = self.engine(policy="load", slice_max=128)
+        engine.submit("before", self.documents[0][:800])
+        engine.run_all()
+        prompt = self.documents[0] + [7] * 300
+        worker = engine.worker._worker
+        jump = worker._jump
+
+        def fail(message):
+            opened = worker._open[message.request].restoration
+            opened.acquire = lambda chunk: None
+            worker._jump = jump
+            jump(message)
+        worker._jump = fail
+        engine.submit("fails", prompt)
+        while not engine.failed:
+            engine.step()
+        while engine.outputs:  # until the scheduler has heard of it
+            engine.step_back()
+        with unittest.mock.patch.object(planner_module, "PATIENCE_STEPS", -1):
+            engine.submit("other", prompt)
+            engine.run_all()
+        self.card.finish()
+        self.assertEqual(engine.finished, 3)
+        # The first computes on what is missing until it is set back.
+        self.assertEqual([wrong for wrong in engine.model.wrong if wrong[0] != "fails"], [])
 
     def test_requests_that_come_go_and_are_preempted(self):
         self.fill()
