@@ -291,6 +291,8 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--documents", type=int, default=8, help="of the part documents")
+    parser.add_argument("--prompts", type=int, default=0,
+                        help="of a run of the part random; 0: 64 for demo, 16 for smollm2-135m")
     parser.add_argument("--minutes", type=float, default=0,
                         help="of each part and model, when a round that began then has ended; "
                              "0: no bound")
@@ -299,7 +301,7 @@ def main():
     args = parser.parse_args()
     if args.quick:
         args.models, args.ratios, args.repeats, args.pairs = ["demo"], [1], 3, 2
-        args.documents = 3
+        args.documents, args.prompts = 3, 8
     if args.lmcache and not bench_vllm_lmcache.can_run():
         sys.exit("there is no LMCache here: tools/lmcache_venv installs it")
     rows, loads = [], [os.getloadavg()[0]]

@@ -17,7 +17,8 @@ import bench_vllm
 import bench_vllm_lmcache
 import vllm_fixture
 
-PROMPTS, PROMPT_TOKENS, ANSWER_TOKENS = 8, 1024, 32
+PROMPTS = {"demo": 64, "smollm2-135m": 16}  # of a run, which takes seconds then
+PROMPT_TOKENS, ANSWER_TOKENS = 1024, 32
 QUESTION_TOKENS = 24
 
 
@@ -35,7 +36,7 @@ def serving(model: bench_vllm.Model, arm: str, **options) -> Iterator[int]:
         server.stop()
 
 
-def bench_serve(model: bench_vllm.Model, port: int, seed: int) -> dict:
+def bench_serve(model: bench_vllm.Model, port: int, prompts: int, seed: int) -> dict:
     """What `vllm bench serve` says, without the seconds that starting it takes."""
     from vllm.benchmarks import serve
     from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -45,12 +46,12 @@ def bench_serve(model: bench_vllm.Model, port: int, seed: int) -> dict:
         return serve.main(parser.parse_args([
             "--base-url", f"http://127.0.0.1:{port}", "--model", str(model.folder),
             "--served-model-name", "model", "--dataset-name", "random", "--num-prompts",
-            str(PROMPTS), "--random-input-len", str(PROMPT_TOKENS), "--random-output-len",
+            str(prompts), "--random-input-len", str(PROMPT_TOKENS), "--random-output-len",
             str(ANSWER_TOKENS), "--ignore-eos", "--disable-tqdm", "--seed", str(seed)]))
 
 
 def measure_random(model: bench_vllm.Model, args: argparse.Namespace, rows: list) -> None:
-    clock = bench_vllm.Clock(args.minutes)
+    clock, prompts = bench_vllm.Clock(args.minutes), args.prompts or PROMPTS[model.name]
     seconds: dict[str, list[float]] = {"alone": [], "cake": []}
     with serving(model, "alone") as alone, serving(model, "random", policy="cake") as cake:
         for pair in range(-1, args.pairs):
@@ -58,12 +59,12 @@ def measure_random(model: bench_vllm.Model, args: argparse.Namespace, rows: list
                 break
             arms = [("alone", alone), ("cake", cake)]
             for arm, port in arms if pair % 2 else arms[::-1]:
-                result = bench_serve(model, port, seed=pair + 1)
-                assert result["completed"] == PROMPTS, result["errors"]
+                result = bench_serve(model, port, prompts, seed=pair + 1)
+                assert result["completed"] == prompts, result["errors"]
                 if pair >= 0:
                     seconds[arm].append(result["duration"])
     ratios = [mine / theirs for mine, theirs in zip(seconds["cake"], seconds["alone"])]
-    rows.append({"test": "random prompts", "model": model.name, "prompts": PROMPTS,
+    rows.append({"test": "random prompts", "model": model.name, "prompts": prompts,
                  "tokens": PROMPT_TOKENS, "answer_tokens": ANSWER_TOKENS, "seconds": seconds,
                  **bench_vllm.interval(ratios)})
     low, high = rows[-1]["interval"]
