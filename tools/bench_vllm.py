@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures Cake in vLLM beside vLLM alone and beside waiting for the whole hit, in turns.
 
-Run by `./dev vllm --bench --json F`. Parts, each of which --parts can name, and --minutes bounds:
+Run by `./dev vllm --bench --json F`. Parts, which --parts can name, and --minutes bounds:
 
 ratios     Engines that live at once, each with one thread: vLLM alone, the plugin with "load", the
            plugin with "cake", and LMCache with --lmcache. Documents are stored first; the memory of
