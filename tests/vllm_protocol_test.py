@@ -11,6 +11,7 @@ import pathlib
 import random
 import sys
 import tempfile
+import threading
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -20,6 +21,7 @@ import kvcake  # noqa: E402
 from kvcake.vllm import config  # noqa: E402
 from kvcake.vllm.planner import Planner, RequestKey  # noqa: E402
 from kvcake.vllm.worker import Worker  # noqa: E402
+from relayed_store import CAN_FUSE, relayed  # noqa: E402
 
 LAYERS, BLOCK_TOKENS, BLOCK_BYTES = 2, 4, 600
 
@@ -49,6 +51,9 @@ class FakeBlocks:
                          for layer in range(LAYERS) for block in blocks)
         self._held = ctypes.create_string_buffer(slabs, len(slabs))
         return ctypes.addressof(self._held), len(blocks) * BLOCK_BYTES
+
+    def settle(self):
+        """What is called has computed when it returns."""
 
 
 class FakeRequest:
@@ -251,9 +256,6 @@ class EngineTest(unittest.TestCase):
                                            (i + 1) * BLOCK_TOKENS),
                                      f"{request.name}: block {i} of rank {rank}")
 
-    def check_store(self, ranks=1, blocks_a_chunk=1):
-        """A chunk of each request that is stored holds what its tokens want, on every rank."""
-
     def fill(self, requests, **options):
         engine = self.engine(**options)
         self.run_all(engine, requests)
@@ -422,6 +424,26 @@ class FailureTest(EngineTest):
             engine.step()
         self.assertEqual(written, [])
         engine.close()
+
+    @unittest.skipUnless(CAN_FUSE, "a store that is killed wants FUSE and fusermount3")
+    def test_what_a_killed_store_did_not_give_is_computed(self):
+        self.fill([self.prompt(100, 82)])
+        (chunks,) = pathlib.Path(self._dir.name).glob("v1/" + "?" * 64)
+        with relayed(chunks, opened=3) as relay:
+            engine = self.engine(policy="load")
+            held = []
+            killer = threading.Thread(target=lambda: (held.append(relay.wait_held()),
+                                                      relay.kill()))
+            killer.start()
+            self.run_all(engine, [self.prompt(100, 82), self.prompt(100, 82, name="s")])
+            killer.join()
+            self.assertEqual(held, [True], "it was not killed in mid-load")
+            for request in engine.finished:
+                self.check(engine, request)
+            self.assertGreater(engine.caches[0].stats().reads_failed, 0)
+            (request,) = self.run_all(engine, [self.prompt(200, 82, name="t")])[2:]
+            self.check(engine, request)
+            engine.close()
 
     def test_with_several_ranks_it_ends_the_engine(self):
         self.fill([self.prompt(100, 82)], ranks=2)
