@@ -123,6 +123,17 @@ TEST_F(DiskClaimsTest, AClaimEndsByItselfAndLeavesNothing) {
   EXPECT_EQ(ClaimKey(*other, chain_[0]), kMine);
 }
 
+TEST_F(DiskClaimsTest, AClaimEndsWithItsPutEvenIfThatFails) {
+  FaultyFileSystem fs(FileSystem::Real(), 1);
+  const auto tier = Open(fs), other = Open();
+  EXPECT_EQ(*ClaimKeys(*tier, {chain_[0], chain_[1]}), (std::vector{kMine, kMine}));
+  ASSERT_TRUE(PutChunk(*tier, options_.layout, chain_[0], Root()));
+  EXPECT_TRUE(Eventually([&] { return Files() == 1; }));
+  fs.Set({.change_error = 1});
+  EXPECT_FALSE(PutChunk(*tier, options_.layout, chain_[1], chain_[0]));
+  EXPECT_TRUE(Eventually([&] { return ClaimKey(*other, chain_[1]) == kMine; }));
+}
+
 TEST_F(DiskClaimsTest, AClaimThatWasMadeAgainEndsByItself) {
   const auto tier = Open();
   EXPECT_EQ(ClaimKey(*tier, chain_[0], Seconds(0.02)), kMine);
