@@ -68,7 +68,7 @@ class DiskClaims {
   DiskContext& context_;
   std::atomic<bool> stop_{false};
 
-  // Of the thread alone.
+  // The thread's own.
   std::unordered_map<ChunkKey, Held> held_;
   std::unordered_map<ChunkKey, Seen> seen_;  // of other processes
   std::optional<TimePoint> timer_;           // the next time at which it comes back

@@ -139,6 +139,9 @@ TEST_F(DiskClaimsTest, AClaimThatWasMadeAgainEndsByItself) {
   EXPECT_EQ(ClaimKey(*tier, chain_[0], Seconds(0.02)), kMine);
   EXPECT_EQ(ClaimKey(*tier, chain_[0], Seconds(0.2)), kMine);
   EXPECT_TRUE(Eventually([&] { return Files() == 0; })) << "though nothing is claimed any more";
+  EXPECT_EQ(ClaimKey(*tier, chain_[0]), kMine);
+  EXPECT_EQ(ClaimKey(*tier, chain_[0], Seconds(0.02)), kMine);
+  EXPECT_TRUE(Eventually([&] { return Files() == 0; })) << "earlier than it was to";
 }
 
 TEST_F(DiskClaimsTest, ClaimsAreBounded) {
