@@ -156,6 +156,26 @@ TEST_F(PeerLaneTest, NobodyWaitsForALinkThatIsSlowerThanComputing) {
   EXPECT_EQ(Turn().chunks, 4);
 }
 
+TEST_F(PeerLaneTest, NobodyWaitsForAStoreThatFails) {
+  Start();
+  Turn();
+  Answer({kTheirs});
+  EXPECT_EQ(Turn().chunks, 0);
+  for (int i = 0; i < context_->options.failures_max; ++i) board_->NoteFailure(0);
+  EXPECT_EQ(Turn().chunks, 4);
+}
+
+TEST_F(PeerLaneTest, NobodyWaitsForAStoreThatSaysNothing) {
+  Start();
+  lanes_[0].BeginLook();
+  clock_.Advance(context_->options.stall_timeout + Seconds(1));
+  lanes_[0].CheckStall();
+  ASSERT_TRUE(lanes_[0].stalled());
+  Turn();
+  Answer({kTheirs});
+  EXPECT_EQ(Turn().chunks, 4);
+}
+
 TEST_F(PeerLaneTest, NothingIsClaimedWhereNothingIsKept) {
   for (const bool keeps : {false, true}) {
     Start(keeps ? -1 : 0, keeps);
