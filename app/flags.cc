@@ -148,6 +148,13 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
          "which chunks are kept: always, those that come up for the second time, or never")
       ->check(CLI::IsMember({"always", "second-use", "never"}))
       ->default_str("always");
+  app.add_flag(
+      "--single-flight,!--no-single-flight", options->single_flight,
+      "processes that share the first --store, and keep all chunks there, compute each chunk "
+      "once (default): while one computes it and keeps it at once, others wait for it, as "
+      "long as that is no slower");
+  AddSeconds(app, "--single-flight-min", &options->single_flight_min,
+             "only of prompts that take at least so long to compute");
   app.add_option(
          "--write-queue-share", options->write_queue_share,
          "most of the KV pages that chunks may hold while they wait to be written or are, to "

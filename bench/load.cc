@@ -114,8 +114,8 @@ class ChunkRun {
     const double share = static_cast<double>(keys.size()) / static_cast<double>(pool_->pages());
     WriteBehind writer({&tier()}, *pool_, {.queue_share = std::max(1.0, share)});
     for (size_t i = 0; i < keys.size(); ++i) {
-      writer.Offer(keys[i], i == 0 ? root_ : keys[i - 1], static_cast<int>(i), NumericPath::kF32,
-                   sources_[i % sources_.size()].Share());
+      writer.Offer({keys[i], i == 0 ? root_ : keys[i - 1], static_cast<int>(i), NumericPath::kF32,
+                    sources_[i % sources_.size()].Share()});
     }
     RETURN_IF_ERROR(beside());
     writer.Flush();

@@ -66,6 +66,7 @@ EXPECTED = {
     "kvcake_tier_writes": "counter",
     "kvcake_tier_write_bytes": "counter",
     "kvcake_tier_writes_failed": "counter",
+    "kvcake_tier_computed_twice": "counter",
     "kvcake_tier_evicted": "counter",
     "kvcake_tier_free_bytes": "gauge",
     "kvcake_tier_opens": "counter",

@@ -13,6 +13,7 @@ Board::Board(const RestoreContext& context, RestoreRequest request, uint64_t ser
       serial_(serial),
       opened_(context.clock.Now()),
       claims_(static_cast<int>(request_.keys.size())),
+      peers_(claims_.size()),
       pages_(request_.keys.size()),
       initial_(request_.keys.size()),
       pinned_(tiers),

@@ -11,6 +11,7 @@
 
 #include "cake/claims.h"
 #include "cake/held_plan.h"
+#include "cake/peer_claims.h"
 #include "cake/planner.h"
 #include "cake/report.h"
 #include "cake/restore_context.h"
@@ -95,6 +96,10 @@ class Board {
   double rank() const { return rank_; }         // among restorations that load: the lowest first
   void set_rank(double rank) { rank_ = rank; }  // by its InFlightTable, which orders by it
 
+  // ---- other processes
+  PeerClaims& peers() { return peers_; }
+  const PeerClaims& peers() const { return peers_; }
+
   // ---- compute
   const std::optional<RunningSlice>& slice() const { return slice_; }
   // Claims what the plan says, as many chunks as pages were drawn; `taken` lists those that loads
@@ -146,6 +151,7 @@ class Board {
   const TimePoint opened_;
 
   Claims claims_;
+  PeerClaims peers_;
   PageTable pages_;  // of resident chunks and of the running slice
   std::vector<ChunkView> initial_;
   std::vector<std::vector<ChunkKey>> pinned_;  // at each tier

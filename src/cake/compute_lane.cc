@@ -35,7 +35,13 @@ ComputeTurn ComputeLane::NextTurn(Board& board, const ComputeBudget& budget) {
       return {.kind = ComputeTurn::Kind::kStarved,
               .claim = {.first = board.claims().first_missing()}};
     }
-    turn = StartSlice(board, plan);
+    const PeerTurn peers = peers_.NextTurn(board);
+    if (peers.chunks > 0) {
+      turn = StartSlice(board, plan, std::min(plan.slice_chunks, peers.chunks));
+    } else {
+      board.AddReason(peers.reason);
+      turn.wait_until = peers.wait_until;
+    }
   } else {
     const Seconds wait = std::max(Seconds(plan.wait_s), parts_.planner.HoldTime());
     turn.wait_until = std::max(now, board.plan()->made + wait);
@@ -81,13 +87,13 @@ ComputeTurn ComputeLane::ClaimFront(Board& board, int chunks) {
   return turn;
 }
 
-ComputeTurn ComputeLane::StartSlice(Board& board, const Plan& plan) {
+ComputeTurn ComputeLane::StartSlice(Board& board, const Plan& plan, int chunks) {
   if (board.request().private_slices) {
     board.NoteTurn(plan);
-    return BeginSlice(board, PageTable(plan.slice_chunks));
+    return BeginSlice(board, PageTable(chunks));
   }
   PageTable drawn;
-  while (static_cast<int>(drawn.size()) < plan.slice_chunks) {
+  while (static_cast<int>(drawn.size()) < chunks) {
     auto page = context_.pool.Draw();
     if (!page) break;
     drawn.push_back(std::move(*page));
@@ -121,6 +127,7 @@ ComputeTurn ComputeLane::BeginSlice(Board& board, PageTable pages) {
                     .predicted_s = context_.cost.fit().SecondsFor(
                         claim.first * request.chunk_tokens, chunks * request.chunk_tokens),
                     .delivered = Delivered()});
+  peers_.Began(board, claim);
   return {.kind = ComputeTurn::Kind::kSlice, .claim = claim};
 }
 
@@ -132,8 +139,9 @@ uint64_t ComputeLane::Delivered() const {
 
 void ComputeLane::Restored(const Board& board) {
   const RestoreRequest& request = board.request();
-  // Others' prompts make it later, too.
-  const bool alone = parts_.table.boards().size() == 1 && board.share() == 1;
+  // Others' prompts make it later, too, and other processes.
+  const bool alone =
+      parts_.table.boards().size() == 1 && board.share() == 1 && !board.peers().has_waited();
   if (request.policy != Policy::kCake || request.forced_split || !alone) return;
   double late_s = board.Lateness();
   // What noise can do is not the lanes' doing.

@@ -3,14 +3,16 @@
 
 #include "cake/board.h"
 #include "cake/load_scheduler.h"
+#include "cake/peer_lane.h"
 
 namespace kvcake {
 
 // Unsynchronised: its Restorer's mutex guards it and the parts, which it borrows.
 class ComputeLane {
  public:
-  ComputeLane(const RestoreContext& context, const RestoreParts& parts, LoadScheduler& loads)
-      : context_(context), parts_(parts), loads_(loads) {}
+  ComputeLane(const RestoreContext& context, const RestoreParts& parts, LoadScheduler& loads,
+              PeerLane& peers)
+      : context_(context), parts_(parts), loads_(loads), peers_(peers) {}
 
   // Restoration::NextTurn, for a prompt that lacks chunks.
   ComputeTurn NextTurn(Board& board, const ComputeBudget& budget);
@@ -25,13 +27,14 @@ class ComputeLane {
  private:
   bool TurnHolds(const Board& board, const ComputeBudget& budget) const;
   uint64_t Delivered() const;  // by all lanes
-  ComputeTurn StartSlice(Board& board, const Plan& plan);
+  ComputeTurn StartSlice(Board& board, const Plan& plan, int chunks);
   ComputeTurn BeginSlice(Board& board, PageTable pages);
 
   // Constant after construction.
   const RestoreContext& context_;
   const RestoreParts parts_;
   LoadScheduler& loads_;
+  PeerLane& peers_;
 };
 
 }  // namespace kvcake

@@ -28,7 +28,8 @@ class ComputeLaneTest : public testing::Test {
     planner_ = std::make_unique<RestorePlanner>(*context_, lanes_, table_);
     const RestoreParts parts{lanes_, table_, *planner_, calls_};
     loads_ = std::make_unique<LoadScheduler>(*context_, parts);
-    compute_ = std::make_unique<ComputeLane>(*context_, parts, *loads_);
+    peers_ = std::make_unique<PeerLane>(*context_, parts);
+    compute_ = std::make_unique<ComputeLane>(*context_, parts, *loads_, *peers_);
     for (int document = 1; document <= 2; ++document) {
       boards_.push_back(std::make_unique<Board>(
           *context_, testing_util::Request(document, kChunks, Policy::kCake), document, 1));
@@ -63,6 +64,7 @@ class ComputeLaneTest : public testing::Test {
   TierCalls calls_;
   std::unique_ptr<RestorePlanner> planner_;
   std::unique_ptr<LoadScheduler> loads_;
+  std::unique_ptr<PeerLane> peers_;
   std::unique_ptr<ComputeLane> compute_;
   std::vector<std::unique_ptr<Board>> boards_;
 };

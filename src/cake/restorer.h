@@ -31,6 +31,28 @@ struct RestoreRequest {
   // Slices are computed into memory that is not the pool's: they draw no pages, nobody waits for
   // them, and nobody else gets what they make.
   bool private_slices = false;
+  // What is computed is written to the tier of Options::claims at once where IsClaimed says so.
+  bool keeps_chunks = false;
+};
+
+// Single flight among the processes that share a tier: chunks are claimed there before they are
+// computed, and a prompt whose next chunk another process has claimed waits for it, as long as that
+// is not much slower than computing it.
+struct ClaimOptions {
+  int tier = -1;  // the one that new chunks are written to; -1: nothing is claimed
+  // Only for prompts that take at least this long: for less it is not worth the trouble.
+  Seconds prompt_min{0.2};
+  // What a prompt may lose by waiting: so many slices' time, and this share of what it has computed
+  // itself. What others have made for it pays its waiting back.
+  double lost_slices = 1.25;
+  double lost_share = 0.02;
+  // Once more as much, when it has computed so many slices and another process is ahead of it
+  // still.
+  double proven_slices = 2;
+  // How long to wait for the tier's answer, or a fifth of a chunk's compute time if that is less.
+  Seconds answer_max{50e-3};
+  // A claim lasts as long, or four times as long as computing a slice if that is more.
+  Seconds lasts_min{10};
 };
 
 struct ComputeTurn {
@@ -94,6 +116,8 @@ class Restoration {
   // The claim's KV is in its pages: makes them visible to everyone. With private_slices the claim
   // may be the slice's beginning, or nothing of it: the rest is given back.
   virtual void Computed(const Claim& claim) = 0;
+  // Whether this process has told others that it computes the chunk.
+  virtual bool IsClaimed(int chunk) const = 0;
   // A reference to a chunk that is in memory; empty where it is not, or not in the pool's.
   virtual PageHandle PageOf(int chunk) const = 0;
   // The request was cancelled or preempted: gives every claim and page back. Restorations of the
@@ -142,6 +166,7 @@ class Restorer {
     // What compute writes; chunks of another path, loaded or found in memory, are counted.
     NumericPath numeric_path = NumericPath::kUnknown;
     PlannerOptions planner = {};
+    ClaimOptions claims = {};
   };
 
   // Cancels reads that are still in flight and waits for them. Restorations have ended before.

@@ -19,8 +19,10 @@ RestorerImpl::RestorerImpl(PagePool& pool, std::vector<Tier*> tiers, ComputeCost
       tiers_(std::move(tiers)),
       planner_(context_, lanes_, table_),
       loads_(context_, {lanes_, table_, planner_, calls_}),
-      compute_(context_, {lanes_, table_, planner_, calls_}, loads_) {
+      peers_(context_, {lanes_, table_, planner_, calls_}),
+      compute_(context_, {lanes_, table_, planner_, calls_}, loads_, peers_) {
   CHECK(tiers_.size() <= Claims::kTiersMax);
+  CHECK(options.claims.tier < static_cast<int>(tiers_.size()));
   for (Tier* tier : tiers_) lanes_.emplace_back(context_, *tier);
 }
 
@@ -147,6 +149,7 @@ void RestorerImpl::Close(Board& board) {
     if (!board.request().private_slices) table_.Disown(board, dropped);
   }
   loads_.GiveAway(board);
+  peers_.Ended(board);
   auto pinned = board.TakePins();
   for (size_t t = 0; t < pinned.size(); ++t) {
     if (pinned[t].empty()) continue;
@@ -159,13 +162,14 @@ void RestorerImpl::Close(Board& board) {
 
 TierCalls RestorerImpl::TakeCalls() {
   if (!calls_.empty()) ++calling_;
+  claiming_ += static_cast<int>(calls_.claims.size());
   return std::exchange(calls_, {});
 }
 
 bool RestorerImpl::Idle() const {
   const bool reading = std::any_of(lanes_.begin(), lanes_.end(),
                                    [](const LoadLane& lane) { return !lane.reads().empty(); });
-  return !reading && looks_ == 0 && calling_ == 0;
+  return !reading && looks_ == 0 && claiming_ == 0 && calling_ == 0;
 }
 
 void RestorerImpl::NoteIdle() {
@@ -188,6 +192,8 @@ void RestorerImpl::Make(TierCalls calls) {
   for (const auto& [tier, id] : calls.cancels) tiers_[tier]->Cancel(id);
   for (const auto& [tier, keys] : calls.unpins) tiers_[tier]->Unpin(keys);
   for (LookCall& look : calls.looks) StartLook(std::move(look));
+  if (!calls.disclaims.empty()) tiers_[context_.options.claims.tier]->Disclaim(calls.disclaims);
+  for (ClaimCall& claim : calls.claims) StartClaim(std::move(claim));
   TimedMutexLock lock(mutex_, times_.waited);
   --calling_;
   NoteIdle();
@@ -270,6 +276,59 @@ bool RestorerImpl::OnFound(const LookCall& look, size_t first, const std::vector
   }
   if (!calls.empty()) Make(std::move(calls));  // else the Restorer may have gone
   return goes_on;
+}
+
+void RestorerImpl::StartClaim(ClaimCall call) {
+  Tier& tier = *tiers_[context_.options.claims.tier];
+  const auto asked = std::make_shared<const ClaimCall>(std::move(call));
+  if (tier.Claim({.keys = asked->keys,
+                  .lasts = asked->lasts,
+                  .done = [this, asked](const auto& states) { OnClaimed(*asked, states); }})) {
+    return;
+  }
+  TimedMutexLock lock(mutex_, times_.waited);
+  EndClaim(*asked, {});
+}
+
+void RestorerImpl::OnClaimed(const ClaimCall& call, const std::vector<ClaimState>& states) {
+  const int tier = context_.options.claims.tier;
+  std::vector<ChunkKey> stored;
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states[i] == ClaimState::kStored) stored.push_back(call.keys[i]);
+  }
+  // Without the mutex the prompt may end between here and there: then nobody else unpins these.
+  tiers_[tier]->Pin(stored);
+  TierCalls calls;
+  {
+    TimedMutexLock lock(mutex_, times_);
+    if (broken_) return;
+    if (Board* board = table_.Find(call.serial)) {
+      for (size_t i = 0; i < states.size(); ++i) {
+        if (states[i] == ClaimState::kStored) board->AddLoadable(call.chunks[i], tier);
+      }
+      board->AddPins(tier, std::move(stored));
+    } else if (!stored.empty()) {
+      calls_.unpins.push_back({tier, std::move(stored)});
+    }
+    EndClaim(call, states);
+    loads_.Pump();
+    calls = TakeCalls();
+    NoteIdle();
+  }
+  if (!calls.empty()) Make(std::move(calls));  // else the Restorer may have gone
+}
+
+// Nothing was claimed where `states` is empty.
+void RestorerImpl::EndClaim(const ClaimCall& call, const std::vector<ClaimState>& states) {
+  --claiming_;
+  if (Board* board = table_.Find(call.serial)) {
+    peers_.Answered(*board, call, states);
+  } else {
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (states[i] == ClaimState::kMine) calls_.disclaims.push_back(call.keys[i]);
+    }
+  }
+  Event();
 }
 
 void RestorerImpl::OnRead(int tier, uint64_t number, ReadResult result) {
@@ -357,6 +416,11 @@ void RestorationImpl::Computed(const Claim& claim) {
     calls = restorer_.TakeCalls();
   }
   MakeAndCount(std::move(calls), began);
+}
+
+bool RestorationImpl::IsClaimed(int chunk) const {
+  TimedMutexLock lock(restorer_.mutex(), restorer_.times().waited);
+  return board_->peers().state(chunk) == PeerState::kMine;
 }
 
 PageHandle RestorationImpl::PageOf(int chunk) const {

@@ -12,6 +12,7 @@
 #include "cake/in_flight_table.h"
 #include "cake/load_lane.h"
 #include "cake/load_scheduler.h"
+#include "cake/peer_lane.h"
 #include "cake/restore_planner.h"
 #include "cake/restorer.h"
 #include "cake/tier_calls.h"
@@ -62,6 +63,9 @@ class RestorerImpl : public Restorer {
   void EndLook(uint64_t serial, int tier) REQUIRES(mutex_);
   void StartLook(LookCall look) EXCLUDES(mutex_);
   bool OnFound(const LookCall& look, size_t first, const std::vector<bool>& held) EXCLUDES(mutex_);
+  void StartClaim(ClaimCall call) EXCLUDES(mutex_);
+  void OnClaimed(const ClaimCall& call, const std::vector<ClaimState>& states) EXCLUDES(mutex_);
+  void EndClaim(const ClaimCall& call, const std::vector<ClaimState>& states) REQUIRES(mutex_);
   void OnRead(int tier, uint64_t number, ReadResult result) EXCLUDES(mutex_);
   void NoteIdle() REQUIRES(mutex_);
   bool Idle() const REQUIRES(mutex_);
@@ -79,12 +83,14 @@ class RestorerImpl : public Restorer {
   TierCalls calls_ GUARDED_BY(mutex_);
   RestorePlanner planner_ GUARDED_BY(mutex_);
   LoadScheduler loads_ GUARDED_BY(mutex_);
+  PeerLane peers_ GUARDED_BY(mutex_);
   ComputeLane compute_ GUARDED_BY(mutex_);
   bool broken_ GUARDED_BY(mutex_) = false;
   std::unique_ptr<Board> kept_ GUARDED_BY(mutex_);  // a list
   uint64_t next_serial_ GUARDED_BY(mutex_) = 1;
-  int looks_ GUARDED_BY(mutex_) = 0;    // under way, those of prompts that have ended included
-  int calling_ GUARDED_BY(mutex_) = 0;  // threads between the mutex and a tier
+  int looks_ GUARDED_BY(mutex_) = 0;     // under way, those of prompts that have ended included
+  int claiming_ GUARDED_BY(mutex_) = 0;  // likewise, of ClaimCalls
+  int calling_ GUARDED_BY(mutex_) = 0;   // threads between the mutex and a tier
   uint64_t events_ GUARDED_BY(mutex_) = 0;
   uint64_t events_seen_ GUARDED_BY(mutex_) = 0;
 };
@@ -103,6 +109,7 @@ class RestorationImpl : public Restoration {
   std::vector<PageId> PageIds(int chunks) const override;
   ComputeNeed Need() const override;
   void Computed(const Claim& claim) override;
+  bool IsClaimed(int chunk) const override;
   PageHandle PageOf(int chunk) const override;
   void Abandon() override;
   RestoreProgress Progress() const override;

@@ -19,6 +19,14 @@ struct LookCall {
   std::vector<ChunkKey> keys = {};
 };
 
+// Chunks that are claimed at a tier for a prompt.
+struct ClaimCall {
+  uint64_t serial = 0;  // the prompt's
+  std::vector<int> chunks = {};
+  std::vector<ChunkKey> keys = {};
+  Seconds lasts{0};
+};
+
 struct TierCalls {
   struct Get {
     int tier = 0;
@@ -40,8 +48,13 @@ struct TierCalls {
   std::vector<Cancel> cancels;
   std::vector<Unpin> unpins;
   std::vector<LookCall> looks;
+  std::vector<ClaimCall> claims;
+  std::vector<ChunkKey> disclaims;
 
-  bool empty() const { return gets.empty() && cancels.empty() && unpins.empty() && looks.empty(); }
+  bool empty() const {
+    return gets.empty() && cancels.empty() && unpins.empty() && looks.empty() && claims.empty() &&
+           disclaims.empty();
+  }
 };
 
 }  // namespace kvcake

@@ -28,14 +28,32 @@ void ChunkKeeper::PublishFull(Sequence& sequence) {
 }
 
 void ChunkKeeper::Store(Sequence& sequence) {
-  for (size_t& i = sequence.chunks_offered; i < sequence.keys.size(); ++i) Offer(sequence, i);
+  for (size_t& i = sequence.chunks_offered; i < sequence.keys.size(); ++i) {
+    Offer(sequence, i, sequence.numeric_path, sequence.table[i].Share(), /*awaited=*/false);
+  }
 }
 
-void ChunkKeeper::Offer(const Sequence& sequence, size_t chunk) {
+void ChunkKeeper::StoreClaimed(const Sequence& sequence, const Claim& slice) {
+  if (sequence.restoration->Progress().mixed_path) return;
+  for (int i = slice.first; i < slice.end(); ++i) {
+    if (!sequence.restoration->IsClaimed(i)) continue;
+    PageHandle page = sequence.restoration->PageOf(i);
+    if (!page) continue;
+    const NumericPath path = pool_.path(page.id());
+    Offer(sequence, i, path, std::move(page), /*awaited=*/true);
+  }
+}
+
+void ChunkKeeper::Offer(const Sequence& sequence, size_t chunk, NumericPath path, PageHandle page,
+                        bool awaited) {
   if (writes_ == nullptr || !sequence.request.store) return;
-  writes_->Offer(sequence.keys[chunk], ParentOf(sequence, chunk), static_cast<int>(chunk),
-                 sequence.numeric_path, sequence.table[chunk].Share(),
-                 OwnerOf(sequence.request.tenant));
+  writes_->Offer({.key = sequence.keys[chunk],
+                  .parent = ParentOf(sequence, chunk),
+                  .position = static_cast<int>(chunk),
+                  .path = path,
+                  .page = std::move(page),
+                  .owner = OwnerOf(sequence.request.tenant),
+                  .awaited = awaited});
 }
 
 }  // namespace kvcake

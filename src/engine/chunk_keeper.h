@@ -19,9 +19,14 @@ class ChunkKeeper {
   // first token. Each is offered once a request, however often that is preempted: a second use is
   // another request's.
   void Store(Sequence& sequence);
+  // Offers those of the chunks of a slice that this process has claimed, before all others: other
+  // processes may wait for them. Its restoration has just had it computed. What follows another
+  // numeric path's chunks is not kept: who waits for it is done with that soon.
+  void StoreClaimed(const Sequence& sequence, const Claim& slice);
 
  private:
-  void Offer(const Sequence& sequence, size_t chunk);
+  void Offer(const Sequence& sequence, size_t chunk, NumericPath path, PageHandle page,
+             bool awaited);
 
   PagePool& pool_;
   WriteBehind* const writes_;

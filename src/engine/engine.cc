@@ -185,6 +185,7 @@ void Engine::StartRestoration(Sequence& sequence) {
       .policy = sequence.request.policy,
       .slice_chunks_max = options_.slice_tokens / chunk,
       .forced_split = first ? sequence.request.forced_split : std::nullopt,
+      .keeps_chunks = parts_.writes != nullptr && sequence.request.store && !sequence.chain,
   });
 }
 

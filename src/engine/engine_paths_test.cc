@@ -2,12 +2,33 @@
 // only, and nothing of it is kept or labelled as our own.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <vector>
 
+#include "base/callback_thread.h"
 #include "engine/engine_testing.h"
 
 namespace kvcake {
 namespace {
+
+// Grants every claim, and counts them.
+class GrantingTier : public MemoryTier {
+ public:
+  using MemoryTier::MemoryTier;
+  bool Claim(ClaimRequest request) override {
+    claims += static_cast<int>(request.keys.size());
+    thread_.Soon([request = std::move(request)] {
+      request.done(std::vector(request.keys.size(), ClaimState::kMine));
+    });
+    return true;
+  }
+  std::atomic<int> claims = 0;
+
+ private:
+  CallbackThread thread_;
+};
+
+constexpr Seconds kPatience{60};  // for an answer that has to come
 
 constexpr NumericPath kOurs = NumericPath::kF32Fma, kOthers = NumericPath::kF32;
 
@@ -55,6 +76,21 @@ TEST_F(EnginePathsTest, WhatFollowsThemIsNotKept) {
   for (int chunk = 4; chunk < 10; ++chunk) {
     EXPECT_EQ(PathOf(world, tokens, chunk), NumericPath::kUnknown) << chunk;
   }
+}
+
+// Though it is offered to the store before the restoration has ended.
+TEST_F(EnginePathsTest, WhatFollowsThemIsNotKeptWhereItIsClaimed) {
+  const auto prompt = Prompt(8 * kChunk + 5, 5);
+  const std::vector<int32_t> front(prompt.begin(), prompt.begin() + 4 * kChunk);
+  const auto tier = MakeTier<GrantingTier>();
+  World(tier.get(), {.path = kOthers}).Answer(Ask(front));
+  World world(tier.get(), {.path = kOurs, .claims = {.tier = 0, .answer_max = kPatience}});
+  world.Answer(Ask(front, Policy::kLoad));
+  for (int i = 0; i < 8; ++i) world.cost.Add(i * kChunk, kChunk, kPatience);
+  const Completion answer = world.Answer(Ask(prompt));
+  EXPECT_EQ(answer.report.chunks_mixed_path, 8);
+  EXPECT_EQ(tier->claims, 4);
+  EXPECT_EQ(world.engine->write_stats().written, 0u);
 }
 
 // Restored from our own chunks at first, then from theirs.

@@ -79,6 +79,7 @@ struct WorldOptions {
   Tier* ram = nullptr;  // in front of the store
   StoreWrites writes = StoreWrites::kAlways;
   Seconds stall_timeout{30};
+  ClaimOptions claims = {};
   const Clock* clock = &Clock::Real();
 };
 
@@ -116,6 +117,7 @@ struct World {
     Restorer::Options restore;
     restore.numeric_path = model->numeric_path();
     restore.stall_timeout = options.stall_timeout;
+    restore.claims = options.claims;
     restorer = NewRestorer(*pool, tiers, cost, clock, restore);
     if (!tiers.empty()) {
       writes = std::make_unique<WriteBehind>(

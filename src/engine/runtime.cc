@@ -88,6 +88,10 @@ void Runtime::Wire() {
   restore_options.numeric_path = model_->numeric_path();
   restore_options.load_order = options_.load_order;
   restore_options.stall_timeout = options_.stall_timeout;
+  // Others would wait in vain for what is not kept.
+  const bool keeps = !stores().empty() && options_.store_writes == StoreWrites::kAlways;
+  if (keeps && options_.single_flight) restore_options.claims.tier = tiers_->NumberOf(0);
+  restore_options.claims.prompt_min = options_.single_flight_min;
   restorer_ = NewRestorer(*pool_, tiers, *compute_cost_, Clock::Real(), restore_options);
   if (!tiers.empty()) {
     std::vector<Tier*> stores;

@@ -27,6 +27,10 @@ struct RuntimeOptions {
   // chunks are neither loaded nor kept.
   std::vector<StoreOptions> stores = {};
   StoreWrites store_writes = StoreWrites::kAlways;
+  // Processes that share the first store compute a chunk once (ClaimOptions), where all chunks are
+  // kept; of prompts that take at least so long to compute.
+  bool single_flight = true;
+  Seconds single_flight_min = ClaimOptions{}.prompt_min;
   double write_queue_share = WriteBehindOptions{}.queue_share;
   bool promote = false;  // copy hits of the other stores to the first
   Seconds store_ttl{0};  // 0: chunks do not age

@@ -35,7 +35,7 @@ void StepCommitter::CommitPart(const StepPart& part, const PartResult& result) {
   if (result.alone && !part.decodes()) cost_.Add(part.start, part.count, result.took);
   if (part.claim.count > 0) {
     sequence.restoration->Computed(part.claim);
-    if (!part.samples) return;
+    if (!part.samples) return keeper_.StoreClaimed(sequence, part.claim);
     sequence.EndRestoration(model_.layout().chunk_tokens, model_.numeric_path(), clock_.Now());
   } else if (sequence.state == Sequence::State::kPrefilling) {
     const double end_s = (clock_.Now() - sequence.opened).count();

@@ -157,11 +157,18 @@ class RealFile : public File {
 
 class RealLock : public FileLock {
  public:
-  explicit RealLock(int fd) : fd_(fd) {}
+  RealLock(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
   ~RealLock() override { close(fd_); }
+
+  Result<FileInfo> Info() override {
+    struct stat st;
+    if (fstat(fd_, &st) != 0) return FailErrno("examine", path_);
+    return InfoOf(st);
+  }
 
  private:
   const int fd_;
+  const std::string path_;
 };
 
 class RealFileSystem : public FileSystem {
@@ -277,7 +284,7 @@ class RealFileSystem : public FileSystem {
       return open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
     });
     if (fd < 0) return FailErrno("open", path);
-    auto lock = std::make_unique<RealLock>(fd);
+    auto lock = std::make_unique<RealLock>(fd, path);
     if (NoIntr([&] { return flock(fd, LOCK_EX | LOCK_NB); }) != 0) {
       if (errno == EWOULDBLOCK) return nullptr;
       return FailErrno("lock", path);

@@ -69,6 +69,9 @@ class File {
 class FileLock {
  public:
   virtual ~FileLock() = default;
+
+  // Describes the file that is locked, whatever has its name by now.
+  virtual Result<FileInfo> Info() = 0;
 };
 
 class FileSystem {

@@ -16,7 +16,10 @@ tl::unexpected<Error> FailWith(int error, const char* action, const std::string&
   return tl::unexpected(ErrnoError(error, action, path));
 }
 
-class MemoryLock : public FileLock {};
+class MemoryLock : public FileLock {
+ public:
+  Result<FileInfo> Info() override { return FileInfo{}; }
+};
 
 }  // namespace
 

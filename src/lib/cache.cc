@@ -305,8 +305,8 @@ Status Cache::Put(const CacheWrite& write) {
     page = pool_->Publish(std::move(*page), write.key, NumericPath::kUnknown);
   }
   if (writes_) {
-    writes_->Offer(write.key, write.parent, write.position, NumericPath::kUnknown,
-                   std::move(*page));
+    writes_->Offer(
+        {write.key, write.parent, write.position, NumericPath::kUnknown, std::move(*page)});
   }
   return {};
 }

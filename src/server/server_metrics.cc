@@ -318,6 +318,9 @@ void ServerMetrics::AddTiers(Runtime& runtime, PrometheusText* text) const {
       {"kvcake_tier_writes_total", "Chunks written.", &TierStats::writes, true},
       {"kvcake_tier_write_bytes_total", "Bytes of them.", &TierStats::write_bytes, true},
       {"kvcake_tier_writes_failed_total", "Writes that failed.", &TierStats::writes_failed, true},
+      {"kvcake_tier_computed_twice_total",
+       "Chunks to be written that another process had just written: both have computed them.",
+       &TierStats::writes_found, true},
       {"kvcake_tier_evicted_total", "Chunks removed to make room.", &TierStats::evicted, true},
   };
   const std::vector<Tier*> tiers = runtime.tiers();

@@ -20,8 +20,8 @@ TEST(ServerMetricsTest, PagesHeldAndWritesDroppedAreToldByWhomAndWhy) {
   MutexLock closed(ram.gate);
   const auto keys = testing_util::Chain(8);
   for (int i = 0; i < 8; ++i) {
-    writer.Offer(keys[i], testing_util::ParentOf(keys, i), i, NumericPath::kF32,
-                 std::move(*pool->Draw()));
+    writer.Offer(
+        {keys[i], testing_util::ParentOf(keys, i), i, NumericPath::kF32, std::move(*pool->Draw())});
     if (i > 1) continue;  // the first two begin to be written to the RAM tier
     EXPECT_TRUE(testing_util::Eventually(
         [&] { return writer.Stats().writing == static_cast<uint64_t>(i + 1); }));

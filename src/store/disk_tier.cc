@@ -4,6 +4,7 @@
 //                 on), DeviceProbes (of a device that does not answer), ChunkOpener (the threads
 //                 that open files)
 //   DiskLooker    Look; the threads that look for files
+//   DiskClaims    Claim, Disclaim; the claims thread
 //   DiskUpkeep    when to look for other processes' files, and to remove; the upkeep thread
 //   DiskWriter    Put, on its callers' threads
 //   DiskRoom      Evict; capacity, expiry, and DiskScan (what is in the directory, all of it)
@@ -22,6 +23,7 @@
 #include <utility>
 
 #include "store/chunk_format.h"
+#include "store/disk_claims.h"
 #include "store/disk_context.h"
 #include "store/disk_looker.h"
 #include "store/disk_reader.h"
@@ -118,11 +120,13 @@ DiskTier::DiskTier(DiskTierOptions options, FileSystem& fs, std::unique_ptr<IoQu
   };
   reader_ = std::make_unique<DiskReader>(*context_, std::move(queue), touch);
   looker_ = std::make_unique<DiskLooker>(*context_);
+  claims_ = std::make_unique<DiskClaims>(*context_);
   upkeep_->Start();
 }
 
 DiskTier::~DiskTier() {
   upkeep_->Stop();
+  claims_->Stop();
   looker_->Stop();
   reader_->Stop();
   try {
@@ -162,7 +166,16 @@ ReadId DiskTier::Get(ReadRequest request) { return reader_->Get(std::move(reques
 
 void DiskTier::Cancel(ReadId id) { reader_->Cancel(id); }
 
-Status DiskTier::Put(const ChunkWrite& chunk) { return writer_->Put(chunk); }
+bool DiskTier::Claim(ClaimRequest request) { return claims_->Claim(std::move(request)); }
+
+void DiskTier::Disclaim(std::span<const ChunkKey> keys) { claims_->Disclaim(keys); }
+
+// Kept or not, nobody need wait for it any more.
+Status DiskTier::Put(const ChunkWrite& chunk) {
+  const Status status = writer_->Put(chunk);
+  claims_->Disclaim({&chunk.key, 1});
+  return status;
+}
 
 Status DiskTier::Evict(const ChunkKey& key) { return room_->Evict(key); }
 

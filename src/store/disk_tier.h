@@ -5,6 +5,7 @@
 //   DIR/v1/<root>/model.json             what the root stands for, for people
 //   DIR/v1/quarantine/                   files that failed verification
 //   DIR/v1/lock                          held while evicting
+//   DIR/v1/claims/<key>                  locked by who computes that chunk
 //
 // Several processes may share DIR. Nothing but the files is trusted: the catalogue is rebuilt from
 // names and sizes, and every read is verified before `done`. A cache, not an archive: unless it is
@@ -24,6 +25,7 @@
 
 namespace kvcake {
 
+class DiskClaims;
 class DiskLooker;
 class DiskReader;
 class DiskRoom;
@@ -32,11 +34,11 @@ class DiskWriter;
 struct DiskContext;
 
 // One I/O thread runs every read and calls every `done`, a few open files for it, a few look for
-// the files of other processes when asked to, and one removes what is too old or too much. Put runs
-// on its caller's thread; everything else but Evict only touches memory, whatever the device does.
-// The destructor cancels what has not started and waits for what the kernel holds: a device that
-// never answers makes it wait as long (such reads are counted in Stats().reads_overdue, and
-// max_reads_in_flight caps them).
+// the files of other processes when asked to, one makes claims, and one removes what is too old or
+// too much. Put runs on its caller's thread; everything else but Evict only touches memory,
+// whatever the device does. The destructor cancels what has not started and waits for what the
+// kernel holds: a device that never answers makes it wait as long (such reads are counted in
+// Stats().reads_overdue, and max_reads_in_flight caps them).
 class DiskTier : public Tier {
  public:
   // kInvalidArgument, kUnsupported or kIo, naming the option or the path.
@@ -53,6 +55,8 @@ class DiskTier : public Tier {
   void Unpin(std::span<const ChunkKey> keys) override;
   ReadId Get(ReadRequest request) override;
   void Cancel(ReadId id) override;
+  bool Claim(ClaimRequest request) override;
+  void Disclaim(std::span<const ChunkKey> keys) override;
   Status Put(const ChunkWrite& chunk) override;
   Status Evict(const ChunkKey& key) override;
   TierStats Stats() const override;
@@ -68,6 +72,7 @@ class DiskTier : public Tier {
   const std::unique_ptr<DiskUpkeep> upkeep_;
   std::unique_ptr<DiskReader> reader_;
   std::unique_ptr<DiskLooker> looker_;
+  std::unique_ptr<DiskClaims> claims_;
 };
 
 }  // namespace kvcake

@@ -41,6 +41,8 @@ struct DiskTierOptions {
   // written.
   Seconds upkeep_interval{1};
   Seconds rescan_interval{60};
+  int claims_max = 64;              // of keys that this process computes: each has an open file
+  Seconds claims_pause{10};         // where one cannot be made, none is tried for so long
   Seconds missing_ttl{1};           // how long a key that was not on disk is not asked for again
   Seconds temporary_age_max{3600};  // older temporaries may be leftovers, whoever wrote them; they
   Seconds temporary_age_min{60};    // are, like those of writers that no process here has the pid

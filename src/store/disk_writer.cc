@@ -61,6 +61,7 @@ Status DiskWriter::Put(const ChunkWrite& chunk) {
     const Watched watched = context_.health.Watch(OverdueWatch::Kind::kWrite, path);
     const auto info = context_.fs.Stat(path);
     if (!index.IsUnreadable(chunk.key) && info && context_.IsWhole(*info)) {
+      ++writes_found_;
       index.Add(chunk.key, *info, chunk.owner);
       return context_.options.durable ? SyncNames(chunk.key) : Status();
     }
@@ -117,7 +118,7 @@ Status DiskWriter::TryWrite(const std::string& path, const ChunkWrite& chunk) {
   const Watched watched = context_.health.Watch(OverdueWatch::Kind::kWrite, path);
   const std::string temporary = TemporaryName(path);
   auto status = WriteTemporary(temporary, chunk);
-  if (status) status = MoveIntoPlace(temporary, path);
+  if (status) status = MoveIntoPlace(temporary, path, chunk.key);
   if (status && context_.options.durable) status = SyncNames(chunk.key);
   if (!status) (void)context_.fs.Remove(temporary);
   return status;
@@ -175,7 +176,9 @@ Result<std::unique_ptr<File>> DiskWriter::CreateTemporary(const std::string& pat
   return context_.fs.Create(path, direct);
 }
 
-Status DiskWriter::MoveIntoPlace(const std::string& from, const std::string& to) {
+Status DiskWriter::MoveIntoPlace(const std::string& from, const std::string& to,
+                                 const ChunkKey& key) {
+  if (!context_.index.IsUnreadable(key) && context_.fs.Stat(to)) ++writes_found_;
   auto status = context_.fs.Rename(from, to);
   if (status) return status;
   // Something that is no file, such as a directory, may have the chunk's name.
@@ -204,6 +207,7 @@ void DiskWriter::AddStats(TierStats& stats) const {
   stats.writes += writes_;
   stats.write_bytes += write_bytes_;
   stats.writes_failed += writes_failed_;
+  stats.writes_found += writes_found_;
 }
 
 }  // namespace kvcake

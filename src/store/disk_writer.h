@@ -42,7 +42,7 @@ class DiskWriter {
   void NoteOwner(File& file, OwnerId owner);
   Result<std::unique_ptr<File>> CreateTemporary(const std::string& path, const ChunkKey& key,
                                                 bool direct);
-  Status MoveIntoPlace(const std::string& from, const std::string& to);
+  Status MoveIntoPlace(const std::string& from, const std::string& to, const ChunkKey& key);
   Status SyncNames(const ChunkKey& key);
 
   DiskContext& context_;
@@ -55,6 +55,7 @@ class DiskWriter {
   uint64_t writes_ GUARDED_BY(mutex_) = 0;
   uint64_t write_bytes_ GUARDED_BY(mutex_) = 0;
   uint64_t writes_failed_ GUARDED_BY(mutex_) = 0;
+  std::atomic<uint64_t> writes_found_{0};
 };
 
 }  // namespace kvcake

@@ -354,6 +354,12 @@ Result<ClearedStore> ClearStore(const std::string& dir, std::optional<ChunkKey> 
     }
   }
   (void)fs.RemoveDir(store.QuarantineDir());
+  if (auto claims = fs.List(store.ClaimsDir())) {  // a claim that goes has ended, and no more
+    for (const DirEntry& claim : *claims) {
+      if (const auto key = ParseKeyHex(claim.name)) (void)fs.Remove(store.ClaimPath(*key));
+    }
+  }
+  (void)fs.RemoveDir(store.ClaimsDir());
   RETURN_IF_ERROR(first);
   return cleared;
 }

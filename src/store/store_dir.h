@@ -32,6 +32,8 @@ class StoreDir {
   const std::string& Base() const { return base_; }
   std::string LockPath() const { return base_ + "/lock"; }
   std::string QuarantineDir() const { return base_ + "/quarantine"; }
+  std::string ClaimsDir() const { return base_ + "/claims"; }
+  std::string ClaimPath(const ChunkKey& key) const { return ClaimsDir() + "/" + key.Hex(); }
   std::string RootDir(const ChunkKey& root) const { return base_ + "/" + root.Hex(); }
   std::string ModelPath(const ChunkKey& root) const { return RootDir(root) + "/model.json"; }
   std::string UsagePath(const ChunkKey& root) const { return RootDir(root) + "/usage.txt"; }

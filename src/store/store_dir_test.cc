@@ -170,8 +170,11 @@ TEST(StoreDirTest, ClearingDeletesOursAndNothingElse) {
   stdfs::create_directories(store.QuarantineDir() + "/empty");
   stdfs::create_directories(store.QuarantineDir() + "/full/of");
   std::ofstream(store.QuarantineDir() + "/bad") << "bytes";
+  stdfs::create_directories(store.ClaimsDir());
+  std::ofstream(store.ClaimPath(chain[0]));
   const auto rest = ClearStore(dir.path());
   ASSERT_TRUE(rest);
+  EXPECT_FALSE(stdfs::exists(store.ClaimsDir()));
   EXPECT_EQ(rest->files, 5u);
   EXPECT_EQ(stdfs::directory_iterator(store.QuarantineDir())->path().filename(), "full");
   stdfs::remove_all(store.QuarantineDir() + "/full");

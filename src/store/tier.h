@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "kv/chunk_key.h"
 #include "kv/kv_layout.h"
@@ -56,6 +57,23 @@ struct LookRequest {
   std::function<bool(size_t first, const std::vector<bool>& held)> found;
 };
 
+// What a claim of a key has come to.
+enum class ClaimState : uint8_t {
+  kMine,
+  kTheirs,  // another process has claimed it
+  kStored,  // the tier holds it: nobody need compute it. A hint, as Residency's
+  kNone,    // not claimed: one before it is another's, too many are held, or claims fail
+};
+
+// Claims keys for this process, which is about to compute them.
+struct ClaimRequest {
+  std::vector<ChunkKey> keys;  // in the order in which they will be computed
+  // By then they are kept, or claimed again, or nobody need wait for them any more.
+  Seconds lasts{30};
+  // Called exactly once, on a thread of the tier, with what became of each key. Must not block.
+  std::function<void(const std::vector<ClaimState>&)> done;
+};
+
 using ReadId = uint64_t;
 
 // A whole chunk to keep: what a chunk file holds besides its header.
@@ -86,6 +104,7 @@ struct TierStats {
   uint64_t writes = 0;
   uint64_t write_bytes = 0;
   uint64_t writes_failed = 0;
+  uint64_t writes_found = 0;  // chunks to be kept that another process had just kept: made twice
   uint64_t evicted = 0;
   uint64_t pinned = 0;            // keys, now
   uint64_t evictions_failed = 0;  // files that should have made room and could not be removed
@@ -123,6 +142,15 @@ class Tier {
   // tier need not hold them. Both return at once.
   virtual void Pin(std::span<const ChunkKey>) {}
   virtual void Unpin(std::span<const ChunkKey>) {}
+  // Tells other processes that share the tier which keys this one computes, so that they can wait
+  // for what it will Put; those of several of its prompts are its own. Keys are claimed in order up
+  // to the first that is another's. Starts and returns at once; false where there are no claims,
+  // and nothing is called. A claim ends with the Put of its key, by Disclaim, with its process,
+  // however that ends, or after `lasts`. One of another process that this one has seen unchanged
+  // for `lasts` has ended, whatever clock that has. So claims cost time at worst: two may compute
+  // one chunk.
+  virtual bool Claim(ClaimRequest) { return false; }
+  virtual void Disclaim(std::span<const ChunkKey>) {}
   // Starts a read and returns at once.
   virtual ReadId Get(ReadRequest request) = 0;
   // Asks for the read to end early: `done` is still called, with kCancelled or the result.

@@ -28,6 +28,8 @@ class TierDecorator : public Tier {
   bool Look(LookRequest request) override { return inner_->Look(std::move(request)); }
   void Pin(std::span<const ChunkKey> keys) override { inner_->Pin(keys); }
   void Unpin(std::span<const ChunkKey> keys) override { inner_->Unpin(keys); }
+  bool Claim(ClaimRequest request) override { return inner_->Claim(std::move(request)); }
+  void Disclaim(std::span<const ChunkKey> keys) override { inner_->Disclaim(keys); }
   Status Put(const ChunkWrite& chunk) override { return inner_->Put(chunk); }
   Status Evict(const ChunkKey& key) override { return inner_->Evict(key); }
   TierStats Stats() const override { return inner_->Stats(); }

@@ -223,6 +223,41 @@ inline std::vector<bool> Held(Tier& tier, const std::vector<ChunkKey>& keys) {
   return answer->held;
 }
 
+// What claiming the keys comes to; nothing where the tier makes no claims.
+inline std::optional<std::vector<ClaimState>> ClaimKeys(Tier& tier, std::vector<ChunkKey> keys,
+                                                        Seconds lasts = kPatience) {
+  struct Answer {
+    Mutex mutex;
+    CondVar changed;
+    int answers GUARDED_BY(mutex) = 0;
+    std::vector<ClaimState> states GUARDED_BY(mutex);
+  };
+  const auto answer = std::make_shared<Answer>();
+  const size_t n = keys.size();
+  const bool claims = tier.Claim({.keys = std::move(keys),
+                                  .lasts = lasts,
+                                  .done = [answer](const std::vector<ClaimState>& states) {
+                                    MutexLock lock(answer->mutex);
+                                    answer->states = states;
+                                    ++answer->answers;
+                                    answer->changed.NotifyAll();
+                                  }});
+  if (!claims) return std::nullopt;
+  MutexLock lock(answer->mutex);
+  const TimePoint deadline = Clock::Real().Now() + kPatience;
+  while (answer->answers == 0 && answer->changed.WaitUntil(answer->mutex, deadline)) continue;
+  EXPECT_EQ(answer->answers, 1);
+  EXPECT_EQ(answer->states.size(), n);
+  return answer->states;
+}
+
+// What claiming one key comes to, where the tier makes claims.
+inline ClaimState ClaimKey(Tier& tier, const ChunkKey& key, Seconds lasts = kPatience) {
+  const auto states = ClaimKeys(tier, {key}, lasts);
+  EXPECT_TRUE(states.has_value());
+  return states ? (*states)[0] : ClaimState::kNone;
+}
+
 // The code of a Get that is waited for; when it is ok, the bytes must be right.
 inline std::optional<ErrorCode> ReadBack(Tier& tier, const KvLayout& layout, const ChunkKey& key,
                                          const ChunkKey& parent) {

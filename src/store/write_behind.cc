@@ -62,12 +62,11 @@ WriteBehind::WriteBehind(std::vector<Tier*> stores, PagePool& pool, WriteBehindO
 
 WriteBehind::~WriteBehind() { pool_.SetReclaimer(nullptr); }
 
-void WriteBehind::Offer(const ChunkKey& key, const ChunkKey& parent, int position, NumericPath path,
-                        PageHandle page, OwnerId owner) {
+void WriteBehind::Offer(WriteQueue::Chunk chunk) {
   WriteTargets targets;
-  targets[kToRam] = ram_ != nullptr && !Holds(*ram_, key);
-  targets[kToStore] = !stores_.empty() && IsForStore(key);
-  if (targets.any()) queue_.Add({key, parent, position, path, std::move(page), owner}, targets);
+  targets[kToRam] = ram_ != nullptr && !Holds(*ram_, chunk.key);
+  targets[kToStore] = !stores_.empty() && IsForStore(chunk.key);
+  if (targets.any()) queue_.Add(std::move(chunk), targets);
 }
 
 bool WriteBehind::IsForStore(const ChunkKey& key) {

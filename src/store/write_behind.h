@@ -52,9 +52,8 @@ class WriteBehind {
 
   // A chunk was used, the `position`th of its prompt: queues it for the RAM tier unless that holds
   // it; and for the first store unless a store is known to hold it already (and it is not to be
-  // promoted), or it is not admitted. `page` is published: it does not change any more.
-  void Offer(const ChunkKey& key, const ChunkKey& parent, int position, NumericPath path,
-             PageHandle page, OwnerId owner = kNobody);
+  // promoted), or it is not admitted. Its page is published: it does not change any more.
+  void Offer(WriteQueue::Chunk chunk);
   // Returns when everything queued so far is written, or has failed; false, with a warning, when
   // nothing has been for options.patience, or at `until`. What it gave up is not written at the
   // end, either.

@@ -29,7 +29,7 @@ class WriteBehindTest : public testing::Test {
   }
   static ChunkKey Key(int i) { return ChunkKeys(KvIdentity().Root(), std::vector{i}, 1)[0]; }
   void Enqueue(WriteBehind& writer, int i) {
-    writer.Offer(Key(i), KvIdentity().Root(), i, NumericPath::kF32, std::move(*pool_->Draw()));
+    writer.Offer({Key(i), KvIdentity().Root(), i, NumericPath::kF32, std::move(*pool_->Draw())});
   }
   // Chunks 0 to n - 1, published and held by somebody.
   std::vector<PageHandle> Document(int n) {
@@ -41,7 +41,7 @@ class WriteBehindTest : public testing::Test {
   }
   static void Offer(WriteBehind& writer, const std::vector<PageHandle>& document) {
     for (int i = 0; i < static_cast<int>(document.size()); ++i) {
-      writer.Offer(Key(i), KvIdentity().Root(), i, NumericPath::kF32, document[i].Share());
+      writer.Offer({Key(i), KvIdentity().Root(), i, NumericPath::kF32, document[i].Share()});
     }
   }
   // As many pages as the pool has, and then one more for each that the writer gives.
@@ -71,7 +71,7 @@ TEST_F(WriteBehindTest, OwnersComeToBothTiersWithTheirChunks) {
   options.owner_quota_bytes = 1 << 30;
   MemoryTier store(options), ram(options);
   WriteBehind writer({&store}, *pool_, {}, &ram);
-  writer.Offer(Key(0), KvIdentity().Root(), 0, NumericPath::kF32, std::move(*pool_->Draw()), 7);
+  writer.Offer({Key(0), KvIdentity().Root(), 0, NumericPath::kF32, std::move(*pool_->Draw()), 7});
   Enqueue(writer, 1);
   ASSERT_TRUE(Flushed(writer));
   for (const Tier* tier : {&store, &ram}) {
@@ -126,7 +126,7 @@ TEST_F(WriteBehindTest, AllPagesAreGivenButThoseThatAreBeingWrittenOrUsed) {
     for (int i = 0; i < 7; ++i) Enqueue(writer, i);
     EXPECT_TRUE(testing_util::Eventually([&] { return writer.Stats().writing == 2; }));
     const auto used = pool_->Draw();
-    writer.Offer(Key(7), KvIdentity().Root(), 0, NumericPath::kF32, used->Share());
+    writer.Offer({Key(7), KvIdentity().Root(), 0, NumericPath::kF32, used->Share()});
     EXPECT_EQ(DrawAll(), 16 - 2 - 1);
     EXPECT_EQ(writer.Stats().dropped_wanted, 5u);
     EXPECT_EQ(writer.Stats().queued, 1u);

@@ -8,6 +8,11 @@
 #include "base/check.h"
 
 namespace kvcake {
+namespace {
+
+constexpr uint64_t kNotAwaited = uint64_t{1} << 63;  // what they are numbered from
+
+}  // namespace
 
 WriteQueue::WriteQueue(std::array<Tier*, 2> tiers, PagePool& pool, WriteQueueOptions options)
     : tiers_(tiers), pool_(pool), options_(options) {
@@ -45,7 +50,7 @@ WriteQueue::~WriteQueue() {
 }
 
 void WriteQueue::Add(Chunk chunk, WriteTargets targets) {
-  PageHandle dropped;  // goes back outside the lock, as does a page that is not needed
+  Dropped dropped;  // goes back outside the lock, as does a page that is not needed
   CHECK(targets.any());
   MutexLock lock(mutex_);
   const auto [place, is_new] = items_.try_emplace(chunk.key);
@@ -56,7 +61,7 @@ void WriteQueue::Add(Chunk chunk, WriteTargets targets) {
   if (takes_page) ++pages_;
   if (is_new) {
     item.chunk = std::move(chunk);
-    item.number = next_number_++;
+    item.number = next_number_++ + (item.chunk.awaited ? 0 : kNotAwaited);
   } else if (takes_page) {
     item.chunk.page = std::move(chunk.page);
   }
@@ -75,7 +80,7 @@ void WriteQueue::Add(Chunk chunk, WriteTargets targets) {
     item.waits &= ~targets;
     if (takes_page) {
       --pages_;
-      dropped = std::move(item.chunk.page);
+      dropped.page = std::move(item.chunk.page);
     }
     if (is_new) items_.erase(place);
     throw;
@@ -86,21 +91,30 @@ void WriteQueue::Add(Chunk chunk, WriteTargets targets) {
   if (pages_ > options_.pages_max && !droppable_.empty()) {
     dropped = Drop(*droppable_.begin()->second, &WriteCounts::dropped_full);
   }
+  lock.Unlock();
+  TellStore(dropped);
 }
 
 bool WriteQueue::GivePage() {
-  PageHandle given;  // goes back outside the lock
+  Dropped given;  // goes back outside the lock
   MutexLock lock(mutex_);
   const auto least = pool_.LeastSpare();
   if (!least) return false;
   const auto item = droppable_.find(*least);
   CHECK(item != droppable_.end());  // the pool has one reclaimer
   given = Drop(*item->second, &WriteCounts::dropped_wanted);
+  lock.Unlock();
+  TellStore(given);
   return true;
 }
 
-PageHandle WriteQueue::Drop(Item& item, uint64_t WriteCounts::*count) {
-  PageHandle page = item.chunk.page.Share();
+void WriteQueue::TellStore(const Dropped& dropped) {
+  if (dropped.for_store) tiers_[kToStore]->Disclaim({&*dropped.for_store, 1});
+}
+
+WriteQueue::Dropped WriteQueue::Drop(Item& item, uint64_t WriteCounts::*count) {
+  Dropped dropped{.page = item.chunk.page.Share()};
+  if (item.waits[kToStore]) dropped.for_store = item.chunk.key;
   WriteTargets told;
   for (const size_t target : {kToStore, kToRam}) {
     if (!item.waits[target]) continue;
@@ -121,7 +135,7 @@ PageHandle WriteQueue::Drop(Item& item, uint64_t WriteCounts::*count) {
                    tiers_[target]->name());
     }
   }
-  return page;
+  return dropped;
 }
 
 void WriteQueue::Settle(Item& item) {

@@ -60,6 +60,7 @@ class WriteQueue {
     NumericPath path = NumericPath::kUnknown;
     PageHandle page;  // published: it does not change any more; no other chunk's
     OwnerId owner = kNobody;
+    bool awaited = false;  // by other processes, perhaps: it is written before those that are not
   };
 
   // Tiers by target, of which one may be null; they and the pool outlive it.
@@ -83,7 +84,7 @@ class WriteQueue {
  private:
   struct Item {
     Chunk chunk;
-    uint64_t number = 0;                  // in the order of Add
+    uint64_t number = 0;                  // in the order of Add, what is awaited first
     WriteTargets waits = {};              // for threads of these
     WriteTargets writing = {};            // these are
     WriteTargets reading = {};            // these are, and need the page still
@@ -105,8 +106,14 @@ class WriteQueue {
   Item& Begin(size_t target) REQUIRES(mutex_);
   void PageRead(Item& item, size_t target) REQUIRES(mutex_);
   void End(Item& item, size_t target, const Status& status) REQUIRES(mutex_);
-  // Drops an item, counts it, and returns its page.
-  PageHandle Drop(Item& item, uint64_t WriteCounts::*count) REQUIRES(mutex_);
+  // What a chunk that was dropped leaves to be done without the mutex.
+  struct Dropped {
+    PageHandle page;                         // goes back
+    std::optional<ChunkKey> for_store = {};  // which others need not wait for any more
+  };
+  // Drops an item and counts it.
+  Dropped Drop(Item& item, uint64_t WriteCounts::*count) REQUIRES(mutex_);
+  void TellStore(const Dropped& dropped) EXCLUDES(mutex_);
   // Brings what follows from an item's state up to date; it may be gone afterwards.
   void Settle(Item& item) REQUIRES(mutex_);
 

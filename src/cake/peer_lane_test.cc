@@ -1,0 +1,192 @@
+#include "cake/peer_lane.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cake/fake_engine_testing.h"
+#include "store/memory_tier.h"
+
+namespace kvcake {
+namespace {
+
+// One prompt of 20 chunks of a tenth of a second, of which no tier holds any.
+class PeerLaneTest : public testing::Test {
+ protected:
+  using enum ClaimState;
+  using Keys = std::vector<ChunkKey>;
+
+  void Start(int claims_tier = 0, bool keeps_chunks = true) {
+    for (int i = 0; i < 8; ++i) cost_.Add(i * 128, 128, Seconds(0.1));
+    pool_ = std::move(
+        PagePool::Create(testing_util::kLayout, 64 * testing_util::kLayout.page_bytes()).value());
+    Restorer::Options options;
+    options.claims.tier = claims_tier;
+    context_ = std::make_unique<RestoreContext>(RestoreContext{*pool_, cost_, clock_, options});
+    lanes_.emplace_back(*context_, tier_);
+    planner_ = std::make_unique<RestorePlanner>(*context_, lanes_, table_);
+    lane_ = std::make_unique<PeerLane>(*context_, RestoreParts{lanes_, table_, *planner_, calls_});
+    RestoreRequest request = testing_util::Request(1, 20, Policy::kCake);
+    request.keeps_chunks = keeps_chunks;
+    board_ = std::make_unique<Board>(*context_, request, 1, 1);
+    table_.Add(*board_);
+  }
+  PeerTurn Turn() {
+    planner_->MakePlanFor(*board_, 4);
+    return lane_->NextTurn(*board_);
+  }
+  // The tier's answer to the last question.
+  void Answer(std::vector<ClaimState> states) {
+    ASSERT_EQ(calls_.claims.size(), 1u);
+    const ClaimCall call = std::move(calls_.claims[0]);
+    calls_.claims.clear();
+    states.resize(call.keys.size(), kNone);
+    lane_->Answered(*board_, call, states);
+  }
+  // Chunks [first, first + count) of the prompt, of which the tier is asked.
+  Keys KeysOf(int first, int count) const {
+    const auto& keys = board_->request().keys;
+    return {keys.begin() + first, keys.begin() + first + count};
+  }
+  Keys Asked() const { return calls_.claims.empty() ? Keys() : calls_.claims.back().keys; }
+  // Others have chunks up to this one in memory.
+  void ReachFront(int front) {
+    for (int i = board_->claims().first_missing(); i < front; ++i) {
+      board_->Adopt(i, pool_->Publish(std::move(*pool_->Draw()), board_->key(i), {}));
+    }
+  }
+
+  FakeClock clock_;
+  ComputeCost cost_;
+  std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<RestoreContext> context_;
+  MemoryTier tier_{{.layout = testing_util::kLayout}};
+  std::vector<LoadLane> lanes_;
+  InFlightTable table_;
+  TierCalls calls_;
+  std::unique_ptr<RestorePlanner> planner_;
+  std::unique_ptr<PeerLane> lane_;
+  std::unique_ptr<Board> board_;
+};
+
+TEST_F(PeerLaneTest, ASliceIsClaimedBeforeItIsComputedAndTheNextMeanwhile) {
+  Start();
+  const PeerTurn turn = Turn();
+  EXPECT_EQ(turn.chunks, 0);
+  EXPECT_LE(turn.wait_until - clock_.Now(), context_->options.claims.answer_max + Seconds(1e-6));
+  EXPECT_EQ(Asked(), KeysOf(0, 4));
+  Answer(std::vector(4, kMine));
+  EXPECT_EQ(Turn().chunks, 4);
+  lane_->Began(*board_, {.first = 0, .count = 4});
+  EXPECT_EQ(Asked(), KeysOf(4, 4));
+  Answer(std::vector(4, kMine));
+  ReachFront(4);
+  EXPECT_EQ(Turn().chunks, 4) << "nobody waits for an answer any more";
+  lane_->Ended(*board_);
+  EXPECT_EQ(calls_.disclaims, KeysOf(4, 4)) << "what is computed is kept, and ends then";
+}
+
+TEST_F(PeerLaneTest, NobodyWaitsLongForAnAnswer) {
+  Start();
+  const PeerTurn turn = Turn();
+  clock_.AdvanceTo(turn.wait_until);
+  EXPECT_EQ(Turn().chunks, 4);
+  EXPECT_EQ(calls_.claims.size(), 1u) << "one question at a time";
+}
+
+TEST_F(PeerLaneTest, WhereNothingCanBeClaimedAllIsComputed) {
+  Start();
+  Turn();
+  Answer(std::vector(4, kNone));
+  EXPECT_EQ(Turn().chunks, 4);
+}
+
+TEST_F(PeerLaneTest, OnlyWhatIsClaimedIsComputed) {
+  Start();
+  Turn();
+  Answer({kMine, kMine, kTheirs, kNone});
+  EXPECT_EQ(Turn().chunks, 2);
+  ReachFront(3);
+  EXPECT_EQ(Turn().chunks, 0) << "what is behind another's was not asked for";
+  EXPECT_EQ(Asked(), KeysOf(3, 4));
+}
+
+TEST_F(PeerLaneTest, AnothersChunksAreWaitedForAndAskedForUntilTheyCome) {
+  Start();
+  Turn();
+  Answer({kTheirs});
+  PeerTurn turn = Turn();
+  EXPECT_EQ(turn.chunks, 0);
+  EXPECT_TRUE(calls_.claims.empty()) << "not at once";
+  clock_.AdvanceTo(turn.wait_until);
+  EXPECT_EQ(Turn().chunks, 0);
+  Answer(std::vector(4, kStored));
+  for (int i = 0; i < 4; ++i) board_->AddLoadable(i, 0);  // as the Restorer does
+  ReachFront(4);
+  EXPECT_EQ(Turn().chunks, 0);
+  EXPECT_EQ(Asked(), KeysOf(4, 4));
+  EXPECT_TRUE(board_->peers().has_waited());
+}
+
+TEST_F(PeerLaneTest, OneThatDoesNotComeIsComputed) {
+  Start();
+  Turn();
+  Answer({kTheirs});
+  const TimePoint began = clock_.Now();
+  PeerTurn turn = Turn();
+  for (int looks = 0; turn.chunks == 0; ++looks) {
+    ASSERT_LT(looks, 100);
+    clock_.AdvanceTo(turn.wait_until);
+    if (!calls_.claims.empty()) Answer({kTheirs});
+    turn = Turn();
+  }
+  EXPECT_EQ(turn.chunks, 4);
+  EXPECT_GT(clock_.Now() - began, Seconds(0.4)) << "a slice's time";
+  EXPECT_LT(clock_.Now() - began, Seconds(0.6));
+}
+
+TEST_F(PeerLaneTest, NobodyWaitsForALinkThatIsSlowerThanComputing) {
+  Start();
+  const double bytes = context_->chunk_bytes();
+  ASSERT_TRUE(lanes_[0].cost().FromJson(
+      {{"version", 1}, {"fixed_s", 0}, {"bytes_per_s", bytes / 0.2}, {"read_bytes", bytes}}));
+  Turn();
+  Answer({kTheirs});
+  EXPECT_EQ(Turn().chunks, 4);
+}
+
+TEST_F(PeerLaneTest, NobodyWaitsForAStoreThatFails) {
+  Start();
+  Turn();
+  Answer({kTheirs});
+  EXPECT_EQ(Turn().chunks, 0);
+  for (int i = 0; i < context_->options.failures_max; ++i) board_->NoteFailure(0);
+  EXPECT_EQ(Turn().chunks, 4);
+}
+
+TEST_F(PeerLaneTest, NobodyWaitsForAStoreThatSaysNothing) {
+  Start();
+  lanes_[0].BeginLook();
+  clock_.Advance(context_->options.stall_timeout + Seconds(1));
+  lanes_[0].CheckStall();
+  ASSERT_TRUE(lanes_[0].stalled());
+  Turn();
+  Answer({kTheirs});
+  EXPECT_EQ(Turn().chunks, 4);
+}
+
+TEST_F(PeerLaneTest, NothingIsClaimedWhereNothingIsKept) {
+  for (const bool keeps : {false, true}) {
+    Start(keeps ? -1 : 0, keeps);
+    EXPECT_EQ(Turn().chunks, 4);
+    lane_->Began(*board_, {.first = 0, .count = 4});
+    lane_->Ended(*board_);
+    EXPECT_TRUE(calls_.empty());
+    table_.Remove(*board_);
+    lanes_.clear();
+  }
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,240 @@
+#include "store/disk_claims.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+namespace kvcake {
+namespace {
+
+constexpr size_t kSeenMax = 1024;
+constexpr size_t kSweepMax = 1024;  // leftovers removed by one process
+constexpr int kTriesMax = 3;        // when the file changes while it is looked at
+
+bool IsSame(const FileInfo& a, const FileInfo& b) {
+  return a.device == b.device && a.inode == b.inode && a.mtime_s == b.mtime_s;
+}
+
+}  // namespace
+
+DiskClaims::~DiskClaims() {
+  Stop();
+  thread_.reset();
+  try {
+    while (!held_.empty()) End(ChunkKey(held_.begin()->first));
+  } catch (const std::bad_alloc&) {  // their files stay, and are nobody's
+  }
+}
+
+bool DiskClaims::Claim(ClaimRequest request) {
+  if (stop_ || !context_.health.MayLook() || !context_.health.MayWrite()) return false;
+  {
+    MutexLock lock(mutex_);
+    if (Clock::Real().Now() < paused_until_) return false;
+  }
+  thread_->Soon([this, request = std::move(request)] { Answer(request); });
+  return true;
+}
+
+void DiskClaims::Disclaim(std::span<const ChunkKey> keys) {
+  {
+    MutexLock lock(mutex_);
+    const bool comes = !disclaimed_.empty();
+    for (const ChunkKey& key : keys) {
+      if (claimed_.contains(key)) disclaimed_.insert(key);
+    }
+    if (comes || disclaimed_.empty()) return;
+  }
+  thread_->Soon([this] { EndDisclaimed(); });
+}
+
+void DiskClaims::Answer(const ClaimRequest& request) {
+  EndExpired();
+  std::vector<ClaimState> states(request.keys.size(), ClaimState::kNone);
+  for (size_t i = 0; i < states.size() && !stop_; ++i) {
+    states[i] = StateOf(request.keys[i], request.lasts);
+    if (states[i] == ClaimState::kTheirs || states[i] == ClaimState::kNone) break;
+  }
+  request.done(states);
+  Sweep();
+}
+
+ClaimState DiskClaims::StateOf(const ChunkKey& key, Seconds lasts) {
+  const std::string path = context_.store.ClaimPath(key);
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, path);
+  if (IsStored(key)) {
+    End(key);
+    return ClaimState::kStored;
+  }
+  const bool mine = held_.contains(key);
+  if (!mine && held_.size() >= static_cast<size_t>(context_.options.claims_max)) {
+    return ClaimState::kNone;
+  }
+  const auto state = Take(key, lasts);
+  if (!state) {
+    NoteFailed(state.error());
+    return ClaimState::kNone;
+  }
+  // Whoever had claimed it may have kept it and ended the claim since it was looked for.
+  if (*state == ClaimState::kMine && !mine && IsStored(key)) {
+    End(key);
+    return ClaimState::kStored;
+  }
+  return *state;
+}
+
+bool DiskClaims::IsStored(const ChunkKey& key) {
+  DiskIndex& index = context_.index;
+  if (index.Contains(key)) return true;
+  const std::string path = context_.PathOf(key);
+  const TimedCall timed(context_.looks);
+  const auto info = context_.fs.Stat(path);
+  if (!info || !context_.IsWhole(*info) || index.IsUnreadable(key) ||
+      index.IsExpired(info->mtime_s)) {
+    return false;
+  }
+  index.Add(key, *info, context_.OwnerOf(path));
+  return true;
+}
+
+Result<ClaimState> DiskClaims::Take(const ChunkKey& key, Seconds lasts) {
+  FileSystem& fs = context_.fs;
+  const std::string path = context_.store.ClaimPath(key);
+  const TimePoint until = Clock::Real().Now() + lasts;
+  if (const auto held = held_.find(key); held != held_.end()) {
+    (void)fs.Touch(path, UnixSeconds());  // it is another claim now, to those who have seen it
+    held->second.until = until;
+    SetTimer();
+    return ClaimState::kMine;
+  }
+  for (int tries = 0; tries < kTriesMax; ++tries) {
+    auto lock = fs.TryLock(path);
+    if (!lock && lock.error().code == ErrorCode::kNotFound) {
+      RETURN_IF_ERROR(fs.MakeDirs(context_.store.ClaimsDir()));
+      lock = fs.TryLock(path);
+    }
+    if (!lock) return tl::unexpected(lock.error());
+    const auto named = fs.Stat(path);
+    if (*lock == nullptr) {
+      if (!named) continue;
+      if (!HasExpired(key, *named, lasts)) return ClaimState::kTheirs;
+      RETURN_IF_ERROR(fs.Remove(path));
+      continue;
+    }
+    ASSIGN_OR_RETURN(const FileInfo locked, (*lock)->Info());
+    // Whoever had it may have removed the file between its being opened and locked.
+    if (!named || named->inode != locked.inode) continue;
+    (void)fs.Touch(path, UnixSeconds());  // a dead process may have left it
+    Hold(key, {.lock = std::move(*lock), .file = locked, .until = until});
+    return ClaimState::kMine;
+  }
+  return ClaimState::kTheirs;
+}
+
+bool DiskClaims::HasExpired(const ChunkKey& key, const FileInfo& file, Seconds lasts) {
+  const TimePoint now = Clock::Real().Now();
+  if (seen_.size() >= kSeenMax) {
+    std::erase_if(seen_, [&](const auto& entry) { return entry.second.asked + lasts < now; });
+    if (seen_.size() >= kSeenMax) seen_.clear();
+  }
+  const auto [it, first] = seen_.try_emplace(key, Seen{file, now, now});
+  Seen& seen = it->second;
+  seen.asked = now;
+  if (first) return false;
+  if (!IsSame(seen.file, file)) {
+    seen = {file, now, now};
+    return false;
+  }
+  if (now - seen.since < lasts) return false;
+  seen_.erase(it);
+  return true;
+}
+
+void DiskClaims::Hold(const ChunkKey& key, Held held) {
+  seen_.erase(key);
+  held_.insert_or_assign(key, std::move(held));
+  {
+    MutexLock lock(mutex_);
+    claimed_.insert(key);
+  }
+  SetTimer();
+}
+
+void DiskClaims::End(const ChunkKey& key) {
+  const auto it = held_.find(key);
+  if (it == held_.end()) return;
+  {
+    MutexLock lock(mutex_);
+    claimed_.erase(key);
+    disclaimed_.erase(key);
+  }
+  const std::string path = context_.store.ClaimPath(key);
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, path);
+  // Another process may have taken it for expired, and have made its own.
+  const auto named = context_.fs.Stat(path);
+  if (named && named->inode == it->second.file.inode) (void)context_.fs.Remove(path);
+  held_.erase(it);
+}
+
+void DiskClaims::EndDisclaimed() {
+  std::unordered_set<ChunkKey> keys;
+  {
+    MutexLock lock(mutex_);
+    keys.swap(disclaimed_);
+  }
+  for (const ChunkKey& key : keys) End(key);
+}
+
+void DiskClaims::EndExpired() {
+  const TimePoint now = Clock::Real().Now();
+  std::vector<ChunkKey> expired;
+  for (const auto& [key, held] : held_) {
+    if (held.until <= now) expired.push_back(key);
+  }
+  for (const ChunkKey& key : expired) End(key);
+}
+
+void DiskClaims::SetTimer() {
+  if (stop_ || held_.empty()) return;
+  const auto earlier = [](const auto& a, const auto& b) { return a.second.until < b.second.until; };
+  const TimePoint first = std::min_element(held_.begin(), held_.end(), earlier)->second.until;
+  if (timer_ && *timer_ <= first) return;  // it looks again then
+  timer_ = first;
+  thread_->At(first, [this] {
+    timer_.reset();
+    EndExpired();
+    SetTimer();
+  });
+}
+
+// Processes that were killed leave their files. Once, after the first claim: nobody waits for it.
+void DiskClaims::Sweep() {
+  if (swept_ || stop_ || held_.empty()) return;
+  swept_ = true;
+  const std::string dir = context_.store.ClaimsDir();
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, dir);
+  const auto files = context_.fs.List(dir);
+  if (!files) return;
+  size_t removed = 0;
+  for (const DirEntry& file : *files) {
+    const auto key = ParseKeyHex(file.name);
+    if (!key || held_.contains(*key) || file.info.kind != FileInfo::Kind::kRegular) continue;
+    auto lock = context_.fs.TryLock(context_.store.ClaimPath(*key));
+    if (!lock || *lock == nullptr) continue;
+    const auto locked = (*lock)->Info();
+    const auto named = context_.fs.Stat(context_.store.ClaimPath(*key));
+    if (!locked || !named || locked->inode != named->inode) continue;
+    (void)context_.fs.Remove(context_.store.ClaimPath(*key));
+    if (stop_ || ++removed == kSweepMax) return;
+  }
+}
+
+void DiskClaims::NoteFailed(const Error& error) {
+  spdlog::debug("store: chunks cannot be claimed: {}", error.message);
+  MutexLock lock(mutex_);
+  paused_until_ = Clock::Real().Now() + context_.options.claims_pause;
+}
+
+}  // namespace kvcake
