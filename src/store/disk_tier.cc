@@ -113,15 +113,13 @@ DiskTier::DiskTier(DiskTierOptions options, FileSystem& fs, std::unique_ptr<IoQu
       writer_(std::make_unique<DiskWriter>(*context_, *room_)),
       upkeep_(std::make_unique<DiskUpkeep>(*context_, *room_)) {
   writer_->DescribeRoot();
-  room_->ScanFirst();
-  room_->Expire();
   const auto touch = [this](std::string path, int64_t now_s) {
     upkeep_->Touch({std::move(path)}, now_s);
   };
   reader_ = std::make_unique<DiskReader>(*context_, std::move(queue), touch);
   looker_ = std::make_unique<DiskLooker>(*context_);
   claims_ = std::make_unique<DiskClaims>(*context_);
-  upkeep_->Start();
+  upkeep_->Start(context_->options.open_wait);
 }
 
 DiskTier::~DiskTier() {

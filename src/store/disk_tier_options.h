@@ -41,6 +41,8 @@ struct DiskTierOptions {
   // written.
   Seconds upkeep_interval{1};
   Seconds rescan_interval{60};
+  Seconds open_wait{60};            // Open waits so long for the first scan at most: what is not
+                                    // known by then is found by looking
   int claims_max = 64;              // of keys that this process computes: each has an open file
   Seconds claims_pause{10};         // where one cannot be made, none is tried for so long
   Seconds missing_ttl{1};           // how long a key that was not on disk is not asked for again
