@@ -54,7 +54,7 @@ class LoadLaneTest : public testing::Test {
       Start(number + 100);
       for (uint64_t read : {number, number + 100}) {
         clock_.Advance(Seconds(interval_s));
-        lane_.End(read, kLayout.page_bytes(), /*ok=*/true);
+        lane_.End(read, {.status = {}, .bytes = kLayout.page_bytes()});
       }
     }
     ASSERT_TRUE(lane_.estimate().known);
@@ -143,7 +143,7 @@ TEST_F(LoadLaneTest, WhatComesEndsAStall) {
   clock_.Advance(Seconds(31));
   ASSERT_TRUE(lane_.CheckStall());
   lane_.Cancel(1);
-  lane_.End(1, kLayout.page_bytes(), /*ok=*/true);
+  lane_.End(1, {.status = {}, .bytes = kLayout.page_bytes()});
   EXPECT_TRUE(lane_.Usable());
 }
 

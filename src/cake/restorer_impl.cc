@@ -277,7 +277,7 @@ void RestorerImpl::OnRead(int tier, uint64_t number, ReadResult result) {
   {
     TimedMutexLock lock(mutex_, times_);
     if (broken_) {  // whose it is cannot be said
-      (void)lanes_[tier].End(number, result.bytes, result.status.has_value());
+      (void)lanes_[tier].End(number, result);
       return;
     }
     loads_.EndRead(tier, number, std::move(result));

@@ -10,6 +10,7 @@
 #include "io/faulty_file_system_testing.h"
 #include "kv/page_copier_testing.h"
 #include "store/disk_tier.h"
+#include "store/encoded_testing.h"
 #include "store/faulty_tier_testing.h"
 #include "store/late_tier.h"
 #include "store/memory_tier.h"
@@ -30,6 +31,7 @@ struct World {
   KvLayout layout = SmallLayout();
   std::unique_ptr<std::byte, void (*)(void*)> staging{nullptr, free};
   FakeCopier copier;
+  uint64_t chunk_bytes = layout.page_bytes();  // as the tier keeps them
 };
 
 using Factory = std::function<std::unique_ptr<Tier>(World&)>;
@@ -55,15 +57,20 @@ std::unique_ptr<Tier> MakeSlowMemory(World& world, PageCopier* copier) {
   return std::make_unique<MemoryTier>(options);
 }
 
-std::unique_ptr<Tier> MakeDisk(World& world, FileSystem& fs, uint64_t io_bytes_max,
-                               int max_reads_in_flight = 16) {
+DiskTierOptions DiskOptions(World& world, uint64_t io_bytes_max, int max_reads_in_flight = 16) {
   DiskTierOptions options;
   options.dir = world.dir.path();
   options.layout = world.layout;
   options.root = Root();
-  options.capacity_bytes = kCapacityChunks * world.layout.page_bytes();
+  options.capacity_bytes = kCapacityChunks * world.chunk_bytes;
   options.io_bytes_max = io_bytes_max;
   options.max_reads_in_flight = max_reads_in_flight;
+  return options;
+}
+
+std::unique_ptr<Tier> MakeDisk(World& world, FileSystem& fs, uint64_t io_bytes_max,
+                               int max_reads_in_flight = 16) {
+  const DiskTierOptions options = DiskOptions(world, io_bytes_max, max_reads_in_flight);
   auto tier = DiskTier::Open(options, fs);
   CHECK(tier.has_value());
   return std::move(*tier);
@@ -79,6 +86,28 @@ std::unique_ptr<Tier> MakeStaged(World& world, std::unique_ptr<Tier> inner, int 
   world.staging.reset(static_cast<std::byte*>(aligned_alloc(4096, bytes)));
   return std::make_unique<StagedTier>(std::move(inner), world.copier,
                                       std::span(world.staging.get(), bytes), options);
+}
+
+// A small chunk's header and its parts, rounded up to blocks. No codec makes any bits smaller.
+constexpr uint64_t kLosslessBytes = 3 * 4096, kLossyBytes = 2 * 4096;
+
+std::unique_ptr<Tier> MakeEncoded(World& world, Codec codec, FileSystem& fs = FileSystem::Real(),
+                                  uint64_t io_bytes_max = 4 << 20, int max_reads_in_flight = 16) {
+  const StoreCodec natural = NaturalCodec(codec, world.layout);
+  world.chunk_bytes = natural.row->lossy ? kLossyBytes : kLosslessBytes;
+  auto tier = OpenEncodedDisk(DiskOptions(world, io_bytes_max, max_reads_in_flight), natural, fs);
+  if (!natural.row->lossy) return tier;
+  return std::make_unique<AnyBytesTier>(std::move(tier), world.layout,
+                                        natural.Make(world.layout).value());
+}
+
+std::unique_ptr<Tier> MakeThrottledEncoded(World& world) {
+  world.chunk_bytes = kLosslessBytes;
+  const StoreCodec codec = NaturalCodec(Codec::kLossless, world.layout);
+  const DiskTierOptions options = EncodedOptions(DiskOptions(world, 4 << 20), codec);
+  auto link = std::make_unique<ThrottledTier>(DiskTier::Open(options).value(),
+                                              ThrottledTierOptions{.rate_bytes_per_s = 200e6});
+  return OverDisk(std::move(link), options, codec);
 }
 
 struct TierCase {
@@ -128,6 +157,18 @@ const TierCase kCases[] = {
      }},
     {"staged_memory", [](World& world) { return MakeStaged(world, MakeMemory(world)); }},
     {"staged_disk", [](World& world) { return MakeStaged(world, MakeRealDisk(world)); }},
+    {"lossless_disk", [](World& world) { return MakeEncoded(world, Codec::kLossless); }},
+    {"lossless_disk_in_pieces",
+     [](World& world) {
+       return MakeEncoded(world, Codec::kLossless, FileSystem::Real(), kDirectAlign);
+     }},
+    {"lossless_throttled", MakeThrottledEncoded},
+    {"lossless_staged",
+     [](World& world) { return MakeStaged(world, MakeEncoded(world, Codec::kLossless)); }},
+    {"int8_disk_without_uring",
+     [](World& world) { return MakeEncoded(world, Codec::kInt8, world.blocking); }},
+    {"cachegen_disk", [](World& world) { return MakeEncoded(world, Codec::kCacheGen); }},
+    {"kvquant3_disk", [](World& world) { return MakeEncoded(world, Codec::kKvQuant3); }},
 };
 
 class TierContractTest : public testing::TestWithParam<TierCase> {
@@ -159,11 +200,11 @@ TEST_P(TierContractTest, WhatIsPutIsReadBackBitForBit) {
   }
   const TierStats stats = tier_->Stats();
   EXPECT_EQ(stats.chunks, chain_.size());
-  EXPECT_EQ(stats.bytes, chain_.size() * layout_.page_bytes());
+  EXPECT_EQ(stats.bytes, chain_.size() * world_.chunk_bytes);
   EXPECT_EQ(stats.reads, chain_.size());
-  EXPECT_EQ(stats.read_bytes, chain_.size() * layout_.page_bytes());
+  EXPECT_EQ(stats.read_bytes, chain_.size() * world_.chunk_bytes);
   EXPECT_EQ(stats.writes, chain_.size());
-  EXPECT_EQ(stats.write_bytes, chain_.size() * layout_.page_bytes());
+  EXPECT_EQ(stats.write_bytes, chain_.size() * world_.chunk_bytes);
   EXPECT_EQ(stats.reads_failed + stats.writes_failed + stats.quarantined + stats.evicted, 0u);
 }
 
@@ -225,7 +266,7 @@ TEST_P(TierContractTest, CapacityIsKeptByEvictingTheColdest) {
   ASSERT_EQ(ReadBack(*tier_, layout_, chain[0], Root()), std::nullopt);
   for (size_t i = kCapacityChunks; i < chain.size(); ++i) {
     ASSERT_TRUE(PutChunk(*tier_, layout_, chain[i], ParentOf(chain, i)));
-    ASSERT_LE(tier_->Stats().bytes, kCapacityChunks * layout_.page_bytes());
+    ASSERT_LE(tier_->Stats().bytes, kCapacityChunks * world_.chunk_bytes);
   }
   EXPECT_EQ(tier_->Stats().evicted, 10u);
   const auto resident = tier_->Residency(chain);
@@ -356,6 +397,19 @@ const TierCase kStalledCases[] = {
     {"disk_queue",  // stalled below the tier: in the helpers' queue
      [](World& world) {
        auto tier = MakeDisk(world, world.blocking, 4 << 20);
+       world.blocking.Set({.read_stall = 1});
+       return tier;
+     }},
+    {"lossless",  // waiting for a slot
+     [](World& world) {
+       auto tier = MakeEncoded(world, Codec::kLossless, world.blocking, 4 << 20,
+                               /*max_reads_in_flight=*/1);
+       world.blocking.Set({.read_stall = 1});
+       return tier;
+     }},
+    {"lossless_queue",  // stalled below the tier
+     [](World& world) {
+       auto tier = MakeEncoded(world, Codec::kLossless, world.blocking);
        world.blocking.Set({.read_stall = 1});
        return tier;
      }},
