@@ -143,6 +143,7 @@ class Restorer {
     int cores = 1;
     // What compute writes; chunks of another path, loaded or found in memory, are counted.
     NumericPath numeric_path = NumericPath::kUnknown;
+    std::string lossy = {};  // RestoreReport's
     PlannerOptions planner = {};
   };
 

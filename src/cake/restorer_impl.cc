@@ -409,6 +409,7 @@ PageTable RestorationImpl::TakePages() {
 RestoreReport RestorationImpl::Report(std::optional<Seconds> tail) const {
   TimedMutexLock lock(restorer_.mutex(), restorer_.times().waited);
   RestoreReport report = board_->Report();
+  report.lossy = restorer_.options().lossy;
   report.bound_s = restorer_.planner().Bound(*board_, tail);
   return report;
 }

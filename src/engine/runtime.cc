@@ -89,6 +89,7 @@ void Runtime::Wire() {
   Restorer::Options restore_options;
   restore_options.numeric_path = model_->numeric_path();
   restore_options.load_order = options_.load_order;
+  restore_options.lossy = lossy_lineage();
   restore_options.cores = std::max(1, threads_->size());
   restore_options.stall_timeout = options_.stall_timeout;
   restorer_ = NewRestorer(*pool_, tiers, *compute_cost_, Clock::Real(), restore_options);

@@ -33,7 +33,8 @@ header += struct.pack("<Q", xxhash.xxh3_64_intdigest(header))
 # Parts of 128 and 64 bytes, by int8 (2), which has no tables; the chunk begins at token 8.
 parts = [bytes((layer + i) % 256 for i in range(64 * (2 - layer))) for layer in range(LAYERS)]
 entries = b"".join(
-    struct.pack("<QI", xxhash.xxh3_64_intdigest(part), len(part) // 64) + bytes(16) for part in parts
+    struct.pack("<QI", xxhash.xxh3_64_intdigest(part), len(part) // 64) + bytes(16)
+    for part in parts
 )
 encoded = b"KVCAKE\x1a\n" + struct.pack("<IIQ", 2, 4096, 0)
 encoded += struct.pack("<IIII", LAYERS, HEADS, DIM, TOKENS) + struct.pack("<HHHH", 1, 2, 1, 0)
@@ -43,6 +44,7 @@ encoded = encoded.ljust(4088, b"\0")
 encoded += struct.pack("<Q", xxhash.xxh3_64_intdigest(encoded)) + b"".join(parts)
 
 folder = sys.argv[1]
-for name, file in (("chunk_v1.bin", header + b"".join(slabs)), ("chunk_v2.bin", encoded.ljust(8192, b"\0"))):
+files = {"chunk_v1.bin": header + b"".join(slabs), "chunk_v2.bin": encoded.ljust(8192, b"\0")}
+for name, file in files.items():
     with open(f"{folder}/{name}", "wb") as out:
         out.write(file)
