@@ -102,13 +102,11 @@ std::vector<StoreOptions> Stores(const StoreFlags& flags) {
 
 void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
   auto flags = std::make_shared<StoreFlags>();
-  AddEach(
-      app, "--store", &flags->dirs,
-      "directory that keeps KV chunks between runs and processes; without it nothing is kept "
-      "or loaded. May be repeated, the fastest first: chunks are loaded from all at once, and "
-      "new ones kept in the first. DIR?codec=NAME keeps them encoded, as --kv-codec does for "
-      "all; DIR?codec=NAME&tables=PATH by tables that are not in DIR. A ? in a directory's name "
-      "is written %3F");
+  AddEach(app, "--store", &flags->dirs,
+          "directory that keeps KV chunks between runs and processes; without it nothing is kept "
+          "or loaded. May be repeated, the fastest first: chunks are loaded from all at once, and "
+          "new ones kept in the first. After a ? it may have options of its own, codec and tables, "
+          "that go before --kv-codec and --codec-tables; a ? in its name is written %3F");
   app.add_option("--kv-codec", flags->codec,
                  "how stores keep chunks, unless they say it themselves: raw, lossless (the same "
                  "bits, about a third smaller), int8, cachegen or kvquant3 (lossy: answers differ, "

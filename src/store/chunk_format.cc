@@ -37,7 +37,7 @@ enum Offset : size_t {
   kParentAt = 128,
   kRootAt = 160,
   kSlabChecksumsAt = 192,
-  // Of version 2:
+  // Version 2 has, from 72 on:
   kPositionAt = 72,
   kEncryptionAt = 80,
   kReserved82At = 82,

@@ -39,7 +39,7 @@ struct ChunkHeader {
   // XXH3-64 of each layer's slab, padding included; empty of an encoded chunk.
   std::vector<uint64_t> slab_checksums;
 
-  // Of an encoded chunk only:
+  // What only an encoded chunk has:
   int64_t position = 0;          // of its first token in its prompt
   Digest tables{};               // TablesDigest of the codec's; zeros where it has none
   std::vector<ChunkPart> parts;  // one of each layer; they follow each other without a gap

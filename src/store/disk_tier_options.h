@@ -18,7 +18,7 @@ struct DiskTierOptions {
   KvLayout layout;
   // What files have in their headers and lie under: FormRoot of the model's.
   ChunkKey root;
-  // Of the files. Where it is not raw, what is put is a whole file (ChunkWrite::page), as
+  // How files are encoded. Where it is not raw, what is put is a whole file (ChunkWrite::page), as
   // EncodedTier makes them, and what is read lands where it lies in the file: a landing has room
   // for FileBytesMax, also of a read of some layers, which lands their parts and the header.
   ChunkForm form = {};

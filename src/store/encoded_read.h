@@ -8,7 +8,7 @@ namespace kvcake {
 
 // The first pieces of a new read: as much as a chunk can have, or, for some layers, the header.
 void PlanEncoded(DiskRead& read, const DiskTierOptions& options);
-// Of a read whose pieces have all come: plans those of its layers, once. False where there are
+// Plans the pieces of a read's layers when all pieces before have come, once. False where there are
 // none, or the read has failed, also now, as the header is not the chunk's.
 bool PlanNextPieces(DiskRead& read, const DiskTierOptions& options);
 // VerifyLanded of an encoded chunk.

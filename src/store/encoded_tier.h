@@ -56,7 +56,7 @@ class EncodedTier : public TierDecorator {
   // Bytes are those of files.
   TierStats Stats() const override;
 
-  // Of all slots.
+  // The memory of all slots.
   uint64_t staging_bytes() const { return staging_bytes_; }
 
  private:
