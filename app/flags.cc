@@ -50,6 +50,7 @@ void AddSize(CLI::App& app, const char* name, uint64_t* value, const char* help)
 // As given: each once for all directories, or once for each.
 struct StoreFlags {
   std::vector<std::string> dirs, traces;
+  std::string codec, codec_tables;
   std::vector<uint64_t> capacities;
   std::vector<int> call_threads;
   std::vector<double> free_shares, rates, latencies, stall_shares, stalls, write_stall_shares,
@@ -80,6 +81,8 @@ std::vector<StoreOptions> Stores(const StoreFlags& flags) {
     auto named = ReadStoreUrl(flags.dirs[i]);
     if (!named) throw CLI::ValidationError("--store", named.error().message);
     StoreOptions store = std::move(*named);
+    if (!store.codec && !flags.codec.empty()) store.codec = (*CodecNamed(flags.codec))->codec;
+    if (store.codec_tables.empty()) store.codec_tables = flags.codec_tables;
     if (auto v = Each("--disk-capacity", flags.capacities, i, n)) store.capacity_bytes = *v;
     if (auto v = Each("--disk-free-min", flags.free_shares, i, n)) store.free_share_min = *v;
     if (auto v = Each("--store-threads", flags.call_threads, i, n)) store.call_threads = *v;
@@ -102,7 +105,19 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
   AddEach(app, "--store", &flags->dirs,
           "directory that keeps KV chunks between runs and processes; without it nothing is kept "
           "or loaded. May be repeated, the fastest first: chunks are loaded from all at once, and "
-          "new ones kept in the first");
+          "new ones kept in the first. After a ? it may have options of its own, codec and tables, "
+          "that go before --kv-codec and --codec-tables; a ? in its name is written %3F");
+  app.add_option("--kv-codec", flags->codec,
+                 "how stores keep chunks, unless they say it themselves: raw, lossless (the same "
+                 "bits, about a third smaller), int8, cachegen or kvquant3 (lossy: answers differ, "
+                 "and such a run shares chunks with none but its like) (default: raw)")
+      ->check([](const std::string& name) {
+        const auto row = CodecNamed(name);
+        return row ? std::string() : row.error().message;
+      });
+  app.add_option("--codec-tables", flags->codec_tables,
+                 "tables of cachegen or kvquant3, made by kvcake codec fit: a file, or the "
+                 "directory they are in (default: the store's)");
   AddEach(app, "--disk-capacity", &flags->capacities,
           "most bytes of --store; the chunks used longest ago go first (default: 20GiB). This, "
           "--disk-free-min, --store-threads and the --load and --write-stall flags: once for all "

@@ -336,7 +336,7 @@ void RestorerImpl::OnRead(int tier, uint64_t number, ReadResult result) {
   {
     TimedMutexLock lock(mutex_, times_);
     if (broken_) {  // whose it is cannot be said
-      (void)lanes_[tier].End(number, result.bytes, result.status.has_value());
+      (void)lanes_[tier].End(number, result);
       return;
     }
     loads_.EndRead(tier, number, std::move(result));
@@ -473,6 +473,7 @@ PageTable RestorationImpl::TakePages() {
 RestoreReport RestorationImpl::Report(std::optional<Seconds> tail) const {
   TimedMutexLock lock(restorer_.mutex(), restorer_.times().waited);
   RestoreReport report = board_->Report();
+  report.lossy = restorer_.options().lossy;
   report.bound_s = restorer_.planner().Bound(*board_, tail);
   return report;
 }

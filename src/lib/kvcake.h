@@ -78,7 +78,8 @@ typedef struct kvcake_key {
 /* A place that keeps chunks, with the meaning of `--store` and the flags beside it. */
 typedef struct kvcake_store {
   size_t struct_size;
-  const char* where;            /* what --store takes: a directory */
+  const char* where;            /* what --store takes: a directory, with ?codec=lossless
+                                 * one that keeps chunks smaller; no lossy codec is taken */
   uint64_t capacity_bytes;      /* default: 20 GiB */
   double load_rate_bytes_per_s; /* default: as it is; else a slower link, for experiments */
   double load_latency_s;

@@ -123,7 +123,7 @@ void DiskRoom::KeepToQuota(OwnerId owner, uint64_t bytes) {
   (void)EvictWhile(
       [&] {
         const bool wanted =
-            files.IsOverQuota(owner, bytes) && attempt.bytes < 2 * context_.page_bytes();
+            files.IsOverQuota(owner, bytes) && attempt.bytes < 2 * context_.file_bytes_max();
         return wanted ? files.ColdestOf(owner) : std::nullopt;
       },
       attempt, INT_MAX);
