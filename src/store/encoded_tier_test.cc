@@ -29,6 +29,8 @@ void WriteAll(const std::string& path, const std::string& bytes) {
 
 class EncodedTierTest : public testing::TestWithParam<Codec> {
  protected:
+  // Reads find what is damaged, no scan before them.
+  EncodedTierTest() { options_.upkeep_interval = Seconds(3600); }
   std::unique_ptr<EncodedTier> Open() { return OpenEncodedDisk(options_, codec_, fs_); }
   Status PutNatural(Tier& tier, const ChunkKey& key, const ChunkKey& parent) {
     const auto page = NaturalPage(key, layout_);
