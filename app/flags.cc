@@ -53,8 +53,8 @@ struct StoreFlags {
   std::string codec, codec_tables;
   std::vector<uint64_t> capacities;
   std::vector<int> call_threads;
-  std::vector<double> free_shares, rates, latencies, stall_shares, stalls, write_stall_shares,
-      write_stalls;
+  std::vector<double> free_shares, open_waits, rates, latencies, stall_shares, stalls,
+      write_stall_shares, write_stalls;
 };
 
 template <typename T>
@@ -86,6 +86,7 @@ std::vector<StoreOptions> Stores(const StoreFlags& flags) {
     if (auto v = Each("--disk-capacity", flags.capacities, i, n)) store.capacity_bytes = *v;
     if (auto v = Each("--disk-free-min", flags.free_shares, i, n)) store.free_share_min = *v;
     if (auto v = Each("--store-threads", flags.call_threads, i, n)) store.call_threads = *v;
+    if (auto v = Each("--store-open-wait", flags.open_waits, i, n)) store.open_wait = Seconds(*v);
     store.load_rate_bytes_per_s = Each("--load-rate", flags.rates, i, n);
     if (auto v = Each("--load-latency", flags.latencies, i, n)) store.load_latency = Seconds(*v);
     if (auto v = Each("--load-trace", flags.traces, i, n)) store.load_trace = *v;
@@ -120,9 +121,8 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
                  "directory they are in (default: the store's)");
   AddEach(app, "--disk-capacity", &flags->capacities,
           "most bytes of --store; the chunks used longest ago go first (default: 20GiB). This, "
-          "--disk-free-min, --store-threads and the --load and --write-stall flags: once for all "
-          "stores, or once "
-          "for each")
+          "--disk-free-min, the other --store- flags, and the --load and --write-stall flags: once "
+          "for all stores, or once for each")
       ->transform(SizeValue());
   AddEach(app, "--disk-free-min", &flags->free_shares,
           "the share of its file system that --store leaves free: when less is, the chunks used "
@@ -132,6 +132,11 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
           "files of --store that are opened, and as many that are looked for, at the same time, as "
           "far as its file system takes long for each (default: 16)")
       ->check(CLI::Range(1, kCallThreadsMax));
+  AddEach(app, "--store-open-wait", &flags->open_waits,
+          "how long to wait, at the start, for a look at all that is in --store; what is not known "
+          "by then is looked for when it is wanted (default: 1s)")
+      ->transform(DurationValue())
+      ->check(CLI::NonNegativeNumber);
   AddEach(app, "--load-rate", &flags->rates,
           "let loads pass a link of this rate, e.g. 200Mbit, 10Gbit or 25MB (a second) (default: "
           "as fast as the disk)")

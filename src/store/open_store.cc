@@ -191,6 +191,7 @@ Result<std::unique_ptr<Tier>> OpenStore(size_t number, const StoreOptions& given
   disk.owner_quota_bytes = shared.owner_quota_bytes;
   disk.free_share_min = options.free_share_min;
   disk.call_threads = options.call_threads;
+  disk.open_wait = options.open_wait;
   disk.durable = shared.durable;
   disk.time_to_live = shared.time_to_live;
   if (options.loaded->row->codec == Codec::kRaw) {

@@ -21,6 +21,7 @@ struct StoreOptions {
   uint64_t capacity_bytes = 20ull << 30;
   double free_share_min = 0.01;                      // DiskTierOptions'
   int call_threads = 16;                             // DiskTierOptions'
+  Seconds open_wait{1};                              // DiskTierOptions'
   std::optional<double> load_rate_bytes_per_s = {};  // a link slower than the disk
   Seconds load_latency{0};                           // of each read on that link
   std::string load_trace = {};                       // a file of both (store/link_trace.h)
