@@ -101,8 +101,8 @@ std::vector<StoreOptions> Stores(const StoreFlags& flags) {
   return stores;
 }
 
-void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
-  auto flags = std::make_shared<StoreFlags>();
+// Where chunks are kept, and how.
+void AddPlaceFlags(CLI::App& app, StoreFlags* flags) {
   AddEach(app, "--store", &flags->dirs,
           "directory that keeps KV chunks between runs and processes; without it nothing is kept "
           "or loaded. May be repeated, the fastest first: chunks are loaded from all at once, and "
@@ -119,24 +119,10 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
   app.add_option("--codec-tables", flags->codec_tables,
                  "tables of cachegen or kvquant3, made by kvcake codec fit: a file, or the "
                  "directory they are in (default: the store's)");
-  AddEach(app, "--disk-capacity", &flags->capacities,
-          "most bytes of --store; the chunks used longest ago go first (default: 20GiB). This, "
-          "--disk-free-min, the other --store- flags, and the --load and --write-stall flags: once "
-          "for all stores, or once for each")
-      ->transform(SizeValue());
-  AddEach(app, "--disk-free-min", &flags->free_shares,
-          "the share of its file system that --store leaves free: when less is, the chunks used "
-          "longest ago make way; 0: none (default: 0.01)")
-      ->check(CLI::Range(0.0, 0.99));
-  AddEach(app, "--store-threads", &flags->call_threads,
-          "files of --store that are opened, and as many that are looked for, at the same time, as "
-          "far as its file system takes long for each (default: 16)")
-      ->check(CLI::Range(1, kCallThreadsMax));
-  AddEach(app, "--store-open-wait", &flags->open_waits,
-          "how long to wait, at the start, for a look at all that is in --store; what is not known "
-          "by then is looked for when it is wanted (default: 1s)")
-      ->transform(DurationValue())
-      ->check(CLI::NonNegativeNumber);
+}
+
+// Links that are slower or worse than the disk is.
+void AddLinkFlags(CLI::App& app, StoreFlags* flags) {
   AddEach(app, "--load-rate", &flags->rates,
           "let loads pass a link of this rate, e.g. 200Mbit, 10Gbit or 25MB (a second) (default: "
           "as fast as the disk)")
@@ -160,6 +146,30 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
   AddEach(app, "--write-stall", &flags->write_stalls, "by how much (default: 500ms)")
       ->transform(DurationValue())
       ->check(CLI::NonNegativeNumber);
+}
+
+void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
+  auto flags = std::make_shared<StoreFlags>();
+  AddPlaceFlags(app, flags.get());
+  AddEach(app, "--disk-capacity", &flags->capacities,
+          "most bytes of --store; the chunks used longest ago go first (default: 20GiB). This, "
+          "--disk-free-min, the other --store- flags, and the --load and --write-stall flags: once "
+          "for all stores, or once for each")
+      ->transform(SizeValue());
+  AddEach(app, "--disk-free-min", &flags->free_shares,
+          "the share of its file system that --store leaves free: when less is, the chunks used "
+          "longest ago make way; 0: none (default: 0.01)")
+      ->check(CLI::Range(0.0, 0.99));
+  AddEach(app, "--store-threads", &flags->call_threads,
+          "files of --store that are opened, and as many that are looked for, at the same time, as "
+          "far as its file system takes long for each (default: 16)")
+      ->check(CLI::Range(1, kCallThreadsMax));
+  AddEach(app, "--store-open-wait", &flags->open_waits,
+          "how long to wait, at the start, for a look at all that is in --store; what is not known "
+          "by then is looked for when it is wanted (default: 1s)")
+      ->transform(DurationValue())
+      ->check(CLI::NonNegativeNumber);
+  AddLinkFlags(app, flags.get());
   app.add_flag("--promote", options->promote,
                "copy to the first --store what was loaded from another");
   app.add_option_function<std::string>(

@@ -1,5 +1,5 @@
-"""Single flight: servers that share a store and start on one document compute each chunk once, and one
-that is killed or hangs keeps the others no longer than computing would."""
+"""Single flight: servers that share a store and start on one document compute each chunk once, and
+one that is killed or hangs keeps the others no longer than computing would."""
 import json
 import pathlib
 import random

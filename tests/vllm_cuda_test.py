@@ -380,7 +380,7 @@ class AsyncTest(CudaTest):
 
     def test_blocks_of_a_jump_that_failed_are_handed_to_nobody(self):
         self.fill()
-        # Of the document vLLM has all but the last chunk. That is computed again in a step of its
+        # vLLM has all of the document but the last chunk. That is computed again in a step of its
         # own, while what was computed on top of it is wrong.
         engine = self.engine(policy="load", slice_max=128)
         engine.submit("before", self.documents[0][:800])

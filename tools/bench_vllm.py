@@ -91,7 +91,7 @@ def interval(ratios):
 
 
 def difference(pairs):
-    """Of answers: whether all tokens are equal, and how far log probabilities are apart."""
+    """Whether all tokens of answers are equal, and how far log probabilities are apart."""
     return (all(a[0] == b[0] for a, b in pairs),
             max(abs(a[1][0] - b[1][0]) for a, b in pairs))
 
@@ -122,7 +122,7 @@ class Model:
         return vllm_fixture.engine(options.pop("store", None), vllm=vllm, **options)
 
     def memory_bytes(self):
-        """Of the plugin: little more than a document."""
+        """The plugin's memory: little more than a document."""
         return int(1.3 * self.chunks * (self.chunk_bytes + 4096 * (self.layers + 1)))
 
     def measure_alone(self, llm):

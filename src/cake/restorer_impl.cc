@@ -301,7 +301,10 @@ void RestorerImpl::OnClaimed(const ClaimCall& call, const std::vector<ClaimState
   TierCalls calls;
   {
     TimedMutexLock lock(mutex_, times_);
-    if (broken_) return;
+    if (broken_) {
+      --claiming_;
+      return NoteIdle();
+    }
     if (Board* board = table_.Find(call.serial)) {
       for (size_t i = 0; i < states.size(); ++i) {
         if (states[i] == ClaimState::kStored) board->AddLoadable(call.chunks[i], tier);
@@ -324,9 +327,7 @@ void RestorerImpl::EndClaim(const ClaimCall& call, const std::vector<ClaimState>
   if (Board* board = table_.Find(call.serial)) {
     peers_.Answered(*board, call, states);
   } else {
-    for (size_t i = 0; i < states.size(); ++i) {
-      if (states[i] == ClaimState::kMine) calls_.disclaims.push_back(call.keys[i]);
-    }
+    peers_.EndedBefore(call, states);
   }
   Event();
 }

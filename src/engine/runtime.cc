@@ -11,6 +11,7 @@
 #include "ops/cuda_page_copier.h"
 #include "ops/visible_devices.h"
 #include "store/encoded_tier.h"
+#include "store/staged_tier.h"
 #include "store/store_dir.h"
 
 namespace kvcake {
@@ -154,11 +155,12 @@ std::string Runtime::CostPath(size_t store) const {
   if (options.codec && *options.codec != Codec::kRaw) {
     device += fmt::format("|codec {}", options.loaded->row->name);
   }
-  return kvcake::CostPath(options.dir, model_->identity().Root(), device);
+  return kvcake::CostPath(options.dir, FilesRoot(options, model_->identity().Root()), device);
 }
 
 ThrottledTier* Runtime::link(size_t store) {
   Tier* tier = stores().at(store).get();
+  if (auto* const staged = dynamic_cast<StagedTier*>(tier)) tier = &staged->inner();
   if (auto* const encoded = dynamic_cast<EncodedTier*>(tier)) tier = &encoded->inner();
   return dynamic_cast<ThrottledTier*>(tier);
 }

@@ -2,6 +2,7 @@
 // own.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <random>
 
@@ -155,6 +156,18 @@ TEST_F(RuntimeCodecTest, MissingTablesAreAMissAndOthersAreAnotherLineage) {
   const Answered others = Answer({store}, Policy::kLoad);
   EXPECT_EQ(others.completion.tokens, plain.completion.tokens);
   EXPECT_EQ(others.written, 0u);
+}
+
+TEST_F(RuntimeCodecTest, WhatWasLearntIsKeptBesideEncodedChunks) {
+  options_.keep_costs = true;
+  const Answered answered = Answer({Store(Codec::kLossless)}, Policy::kCompute);
+  const StoreOptions store = Store(Codec::kLossless);
+  const std::string dir = StoreDir(store.dir).RootDir(FilesRoot(store, answered.root));
+  int costs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+    costs += entry.path().filename().string().starts_with("cost-");
+  }
+  EXPECT_EQ(costs, 1);
 }
 
 }  // namespace

@@ -133,7 +133,7 @@ std::string Cache::CostPathOf(size_t store) const {
   const Codec codec = options.codec.value_or(Codec::kRaw);
   const std::string encoded =
       codec == Codec::kRaw ? "" : fmt::format("|codec {}", FindCodec(codec)->name);
-  return CostPath(options.dir, identity_.Root(), device + encoded);
+  return CostPath(options.dir, FilesRoot(options, identity_.Root()), device + encoded);
 }
 
 HeldIn Cache::Lookup(std::span<const ChunkKey> keys, Seconds patience) {

@@ -20,7 +20,7 @@ struct ChunkForm {
   uint64_t FileBytesMax(const KvLayout& layout) const;
   // Whether a file of so many bytes can be a chunk.
   bool CanHave(const KvLayout& layout, uint64_t bytes) const;
-  // For messages: "4096" or "4096 to 8192".
+  // For messages: "8192", or "a multiple of 4096 from 8192 to 16384".
   std::string FileBytesText(const KvLayout& layout) const;
 };
 

@@ -32,7 +32,7 @@ void DiskRoom::LetWritersIn() { std::this_thread::sleep_for(kBatchPause); }
 void DiskRoom::ScanFirst() {
   space_.Refresh();
   MutexLock lock(scan_mutex_);
-  scan_.RunFirst(std::min(UsableCores(), kFirstScanThreadsMax));  // nobody computes yet
+  scan_.RunFirst(std::min(UsableCores(), kFirstScanThreadsMax));
 }
 
 void DiskRoom::Refresh() {

@@ -104,8 +104,8 @@ bool DiskScan::ChangedSince(int64_t unix_s) {
   const auto roots = fs.List(base_dir);
   if (!roots) return false;
   for (const DirEntry& root : *roots) {
-    if (root.info.kind != FileInfo::Kind::kDirectory) continue;
-    if (ParseKeyHex(root.name) && changed(root.info)) return true;
+    if (root.info.kind != FileInfo::Kind::kDirectory || !ParseKeyHex(root.name)) continue;
+    if (changed(root.info)) return true;
     const auto shards = fs.List(base_dir + "/" + root.name);
     if (!shards) continue;
     for (const DirEntry& shard : *shards) {

@@ -205,7 +205,10 @@ Result<std::unique_ptr<File>> DiskWriter::CreateTemporary(const std::string& pat
 
 Status DiskWriter::MoveIntoPlace(const std::string& from, const std::string& to,
                                  const ChunkKey& key) {
-  if (!context_.index.IsUnreadable(key) && context_.fs.Stat(to)) ++writes_found_;
+  if (!context_.index.IsUnreadable(key)) {
+    const auto found = context_.fs.Stat(to);
+    if (found && context_.IsWhole(*found)) ++writes_found_;
+  }
   auto status = context_.fs.Rename(from, to);
   if (status) return status;
   // Something that is no file, such as a directory, may have the chunk's name.

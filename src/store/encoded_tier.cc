@@ -124,7 +124,14 @@ void EncodedTier::StartWaiting() {
                    .layers = request.layers};
     }
     ForwardGet(id, std::move(forwarded));
+    if (IsCancelled(id)) ForwardCancel(id);  // which came before the inner tier knew of it
   }
+}
+
+bool EncodedTier::IsCancelled(ReadId id) {
+  MutexLock lock(mutex_);
+  const auto it = reads_.find(id);
+  return it != reads_.end() && it->second.cancelled;
 }
 
 // On a thread of the inner tier, which has other reads to see to.
@@ -221,7 +228,10 @@ Status EncodedTier::Decode(const Read& read) const {
 
 Status EncodedTier::Put(const ChunkWrite& chunk) {
   CHECK(chunk.page.size() >= options_.layout.page_bytes());
-  if (inner().Residency({&chunk.key, 1})[0]) return {};  // before it is encoded for nothing
+  if (inner().Residency({&chunk.key, 1})[0]) {  // before it is encoded for nothing
+    inner().Disclaim({&chunk.key, 1});
+    return {};
+  }
   const Slot slot = DrawWriteSlot();
   const Seconds began = CoreTime();
   const auto bytes = Encode(chunk, slot);
@@ -235,6 +245,7 @@ Status EncodedTier::Put(const ChunkWrite& chunk) {
     status = inner().Put(encoded);
   } else {
     status = tl::unexpected(bytes.error());
+    inner().Disclaim({&chunk.key, 1});  // others need not wait for what will not come
   }
   GiveBackWriteSlot(slot);
   return status;
@@ -261,7 +272,8 @@ Result<uint64_t> EncodedTier::Encode(const ChunkWrite& chunk, Slot slot) const {
     header.parts.push_back({.bytes = bytes, .checksum = Xxh3_64(part.first(bytes))});
     at += bytes;
   }
-  std::memset(&slot[at], 0, header.file_bytes() - at);
+  const Slot rest = slot.subspan(at, header.file_bytes() - at);
+  std::memset(rest.data(), 0, rest.size());
   EncodeHeader(slot.first<kPageHeaderBytes>(), header);
   return header.file_bytes();
 }
@@ -285,7 +297,6 @@ TierStats EncodedTier::Stats() const {
   stats.encodes = encodes_.totals();
   stats.decodes = decodes_.totals();
   MutexLock lock(mutex_);
-  stats.reads -= std::min(stats.reads, refused_);
   stats.reads_failed += refused_;
   return stats;
 }

@@ -72,6 +72,7 @@ class EncodedTier : public TierDecorator {
   };
 
   void StartWaiting() EXCLUDES(mutex_);
+  bool IsCancelled(ReadId id) EXCLUDES(mutex_);
   void OnInnerDone(ReadId id, ReadResult result) EXCLUDES(mutex_);
   // On a decoder.
   void End(ReadId id) EXCLUDES(mutex_);

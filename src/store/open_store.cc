@@ -75,6 +75,12 @@ void LoadStoreCodec(StoreOptions& store) {
   store.loaded = StoreCodec::Load(store.codec.value_or(Codec::kRaw), store.codec_tables, store.dir);
 }
 
+ChunkKey FilesRoot(const StoreOptions& store, const ChunkKey& root) {
+  StoreOptions with_codec = store;
+  LoadStoreCodec(with_codec);
+  return FormRoot(root, with_codec.loaded->Form(/*part_bytes_max=*/0));
+}
+
 std::string LossyLineage(std::span<const StoreOptions> stores) {
   std::set<std::string> codecs;  // in an order that does not depend on the stores'
   for (const StoreOptions& store : stores) {

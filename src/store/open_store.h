@@ -42,6 +42,9 @@ void LoadStoreCodec(StoreOptions& store);
 // kInvalidArgument or kUnsupported, with the text, what is wrong with it, and what is known.
 Result<StoreOptions> ReadStoreUrl(std::string_view url);
 
+// The root that the store's files lie under, where `root` is the model's.
+ChunkKey FilesRoot(const StoreOptions& store, const ChunkKey& root);
+
 // What the KV cache of a run depends on that may load chunks from all of these, after
 // LoadStoreCodec: its lossy codecs and their tables. Empty: nothing, as what comes is what went.
 std::string LossyLineage(std::span<const StoreOptions> stores);

@@ -130,7 +130,10 @@ void StagedTier::Finish(ReadId id) {
 Status StagedTier::Put(const ChunkWrite& chunk) {
   const uint64_t bytes = options_.layout.page_bytes();
   CHECK(chunk.page.size() >= bytes);
-  if (inner().Residency({&chunk.key, 1})[0]) return {};  // before it is copied for nothing
+  if (inner().Residency({&chunk.key, 1})[0]) {  // before it is copied for nothing
+    inner().Disclaim({&chunk.key, 1});
+    return {};
+  }
   const Slot slot = DrawWriteSlot();
   CopyFromPage(copier_, slot, chunk.page.first(bytes));
   if (chunk.page_read) chunk.page_read();

@@ -52,6 +52,19 @@ TEST_P(TierClaimsTest, OneProcessHasAClaim) {
   EXPECT_EQ(ClaimKey(*other, chain_[2]), kMine) << "claims end with who made them";
 }
 
+// Whatever the Put finds: what another has put is no work, and ends the claim all the same.
+TEST_P(TierClaimsTest, APutOfWhatIsThereEndsTheClaim) {
+  if (!GetParam().another) return;
+  using enum ClaimState;
+  const auto other = GetParam().another(world_);
+  EXPECT_EQ(ClaimKey(*tier_, chain_[0]), kMine);
+  ASSERT_TRUE(PutChunk(*other, layout_, chain_[0], Root()));
+  ASSERT_EQ(Held(*tier_, {chain_[0]}), std::vector{true});
+  ASSERT_TRUE(PutChunk(*tier_, layout_, chain_[0], Root()));
+  ASSERT_TRUE(other->Evict(chain_[0]));
+  EXPECT_TRUE(Eventually([&] { return ClaimKey(*other, chain_[0]) == kMine; }));
+}
+
 TEST_P(TierClaimsTest, ClaimsFromManyThreadsAreAllAnswered) {
   if (!GetParam().another) return;
   std::atomic<int> answers = 0;
