@@ -67,9 +67,10 @@ class AnyBytesTier : public TierDecorator {
       : TierDecorator(std::move(inner)), layout_(layout), codec_(std::move(codec)) {}
 
   ReadId Get(ReadRequest request) override {
-    request.done = [this, key = request.key, landing = request.landing, layers = request.layers,
-                    done = std::move(request.done)](ReadResult result) {
-      if (result.status) Translate(key, landing, layers);
+    // Nothing of this object: the inner tier, which goes last, may call it then.
+    request.done = [layout = layout_, codec = codec_, key = request.key, landing = request.landing,
+                    layers = request.layers, done = std::move(request.done)](ReadResult result) {
+      if (result.status) Translate(layout, *codec, key, landing, layers);
       done(std::move(result));
     };
     return inner().Get(std::move(request));
@@ -83,22 +84,22 @@ class AnyBytesTier : public TierDecorator {
   }
 
  private:
-  void Translate(const ChunkKey& key, std::span<std::byte> landing,
-                 const std::optional<LayerRange>& layers) {
-    std::vector<std::byte> any(layout_.page_bytes());
+  static void Translate(const KvLayout& layout, const LayerCodec& codec, const ChunkKey& key,
+                        std::span<std::byte> landing, const std::optional<LayerRange>& layers) {
+    std::vector<std::byte> any(layout.page_bytes());
     FillPage(key, any);
-    const std::vector<std::byte> expected = DecodedPage(key, layout_, *codec_);
-    const LayerRange range = layers.value_or(LayerRange{0, layout_.layers});
+    const std::vector<std::byte> expected = DecodedPage(key, layout, codec);
+    const LayerRange range = layers.value_or(LayerRange{0, layout.layers});
     uint64_t at = layers ? 0 : kPageHeaderBytes;
-    for (int i = range.first; i < range.first + range.count; ++i, at += layout_.slab_bytes()) {
-      const uint64_t offset = layout_.slab_offset(i), bytes = layout_.slab_payload_bytes();
+    for (int i = range.first; i < range.first + range.count; ++i, at += layout.slab_bytes()) {
+      const uint64_t offset = layout.slab_offset(i), bytes = layout.slab_payload_bytes();
       if (std::memcmp(&landing[at], &expected[offset], bytes) != 0) continue;
       std::memcpy(&landing[at], &any[offset], bytes);
     }
   }
 
   const KvLayout layout_;
-  const std::unique_ptr<LayerCodec> codec_;
+  const std::shared_ptr<const LayerCodec> codec_;
 };
 
 // A disk tier's options for chunks of this codec; root and form are set.

@@ -297,6 +297,7 @@ TierStats EncodedTier::Stats() const {
   stats.encodes = encodes_.totals();
   stats.decodes = decodes_.totals();
   MutexLock lock(mutex_);
+  stats.reads -= std::min(stats.reads, refused_);
   stats.reads_failed += refused_;
   return stats;
 }

@@ -13,7 +13,6 @@
 #include "store/memory_tier.h"
 #include "store/slow_tiers_testing.h"
 #include "store/staged_tier.h"
-#include "store/tier_decorator.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {
@@ -493,38 +492,6 @@ TEST_F(WriteBehindTest, FlushGivesUpWaitingForWritesThatDoNotReturn) {
   closed.Unlock();
   EXPECT_TRUE(Flushed(writer));
   EXPECT_EQ(tier_.Stats().chunks, 3u);
-}
-
-// Notes what others need not wait for.
-class DisclaimedTier : public TierDecorator {
- public:
-  using TierDecorator::TierDecorator;
-  ReadId Get(ReadRequest request) override { return inner().Get(std::move(request)); }
-  void Cancel(ReadId id) override { inner().Cancel(id); }
-  void Disclaim(std::span<const ChunkKey> keys) override {
-    disclaimed.insert(disclaimed.end(), keys.begin(), keys.end());
-  }
-
-  std::vector<ChunkKey> disclaimed;
-};
-
-TEST_F(WriteBehindTest, NobodyWaitsForWhatAnotherStoreHas) {
-  DisclaimedTier first(std::make_unique<MemoryTier>(Options()));
-  MemoryTier second(Options());
-  ASSERT_TRUE(testing_util::PutChunk(second, kWriteLayout, Key(0), KvIdentity().Root()));
-  WriteBehind writer({&first, &second}, *pool_, {.promote = false});
-  const auto offer = [&](int i, bool awaited) {
-    writer.Offer({.key = Key(i),
-                  .parent = KvIdentity().Root(),
-                  .position = i,
-                  .path = NumericPath::kF32,
-                  .page = std::move(*pool_->Draw()),
-                  .awaited = awaited});
-  };
-  offer(0, /*awaited=*/false);
-  EXPECT_TRUE(first.disclaimed.empty());
-  offer(0, /*awaited=*/true);
-  EXPECT_EQ(first.disclaimed, std::vector{Key(0)});
 }
 
 }  // namespace
