@@ -62,7 +62,11 @@ EncodedTier::EncodedTier(std::unique_ptr<Tier> inner_tier, std::unique_ptr<Layer
   CHECK(codec_ != nullptr && !options_.form.raw() && options_.write_slots > 0);
   std::span<std::byte> left(staging_.get(), staging_bytes_);
   for (int i = 0; i < read_slots_ + options_.write_slots; ++i) {
-    (i < read_slots_ ? free_read_slots_ : free_write_slots_).push_back(left.first(slot_bytes_));
+    if (i < read_slots_) {
+      free_read_slots_.push_back(left.first(slot_bytes_));
+    } else {
+      write_slots_.GiveBack(left.first(slot_bytes_));
+    }
     left = left.subspan(slot_bytes_);
   }
 }
@@ -228,11 +232,8 @@ Status EncodedTier::Decode(const Read& read) const {
 
 Status EncodedTier::Put(const ChunkWrite& chunk) {
   CHECK(chunk.page.size() >= options_.layout.page_bytes());
-  if (inner().Residency({&chunk.key, 1})[0]) {  // before it is encoded for nothing
-    inner().Disclaim({&chunk.key, 1});
-    return {};
-  }
-  const Slot slot = DrawWriteSlot();
+  if (InnerHas(chunk.key)) return {};  // before it is encoded for nothing
+  const Slot slot = write_slots_.Draw();
   const Seconds began = CoreTime();
   const auto bytes = Encode(chunk, slot);
   encodes_.Add(CoreTime() - began);
@@ -247,7 +248,7 @@ Status EncodedTier::Put(const ChunkWrite& chunk) {
     status = tl::unexpected(bytes.error());
     inner().Disclaim({&chunk.key, 1});  // others need not wait for what will not come
   }
-  GiveBackWriteSlot(slot);
+  write_slots_.GiveBack(slot);
   return status;
 }
 
@@ -276,20 +277,6 @@ Result<uint64_t> EncodedTier::Encode(const ChunkWrite& chunk, Slot slot) const {
   std::memset(rest.data(), 0, rest.size());
   EncodeHeader(slot.first<kPageHeaderBytes>(), header);
   return header.file_bytes();
-}
-
-EncodedTier::Slot EncodedTier::DrawWriteSlot() {
-  MutexLock lock(mutex_);
-  while (free_write_slots_.empty()) changed_.Wait(mutex_);
-  const Slot slot = free_write_slots_.back();
-  free_write_slots_.pop_back();
-  return slot;
-}
-
-void EncodedTier::GiveBackWriteSlot(Slot slot) {
-  MutexLock lock(mutex_);
-  free_write_slots_.push_back(slot);
-  changed_.NotifyAll();
 }
 
 TierStats EncodedTier::Stats() const {

@@ -23,6 +23,7 @@
 #include "store/call_times.h"
 #include "store/chunk_form.h"
 #include "store/tier_decorator.h"
+#include "store/write_slots.h"
 
 namespace kvcake {
 
@@ -60,7 +61,7 @@ class EncodedTier : public TierDecorator {
   uint64_t staging_bytes() const { return staging_bytes_; }
 
  private:
-  using Slot = std::span<std::byte>;
+  using Slot = WriteSlots::Slot;
   struct Free {
     void operator()(std::byte* p) const { free(p); }
   };
@@ -80,8 +81,6 @@ class EncodedTier : public TierDecorator {
   Status Decode(const Read& read) const;
   // The length of the file that is in the slot now.
   Result<uint64_t> Encode(const ChunkWrite& chunk, Slot slot) const;
-  Slot DrawWriteSlot() EXCLUDES(mutex_);
-  void GiveBackWriteSlot(Slot slot) EXCLUDES(mutex_);
 
   // Constant after construction.
   const EncodedTierOptions options_;
@@ -94,13 +93,13 @@ class EncodedTier : public TierDecorator {
 
   // Self-synchronised.
   CallTimes encodes_, decodes_;
+  WriteSlots write_slots_;
 
   mutable Mutex mutex_;
   CondVar changed_;
   std::unordered_map<ReadId, Read> reads_ GUARDED_BY(mutex_);
   std::deque<ReadId> waiting_ GUARDED_BY(mutex_);  // for a slot, in the order of Get
   std::vector<Slot> free_read_slots_ GUARDED_BY(mutex_);
-  std::vector<Slot> free_write_slots_ GUARDED_BY(mutex_);
   int reads_forwarded_ GUARDED_BY(mutex_) = 0;  // reads that are the inner tier's now
   ReadId next_id_ GUARDED_BY(mutex_) = 1;
   uint64_t unanswered_ GUARDED_BY(mutex_) = 0;  // reads

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "store/chunk_file.h"
 #include "store/chunk_format.h"
@@ -38,6 +39,19 @@ class EncodedTierTest : public testing::TestWithParam<Codec> {
   }
   std::string PathOf(const ChunkKey& key) const {
     return StoreDir(options_.dir).ChunkPath({EncodedOptions(options_, codec_).root, key});
+  }
+  // Puts chain_[0], and changes what its header says, which is then right about itself. The file.
+  std::string PutForged(
+      const std::function<void(ChunkHeader&, std::span<const std::byte>)>& change) {
+    options_.missing_ttl = Seconds(0);
+    EXPECT_TRUE(PutNatural(*Open(), chain_[0], Root()));
+    std::string file = ReadAll(PathOf(chain_[0]));
+    const auto bytes = std::as_writable_bytes(std::span(file));
+    ChunkHeader header = DecodeChunk(bytes).value();
+    change(header, bytes);
+    EncodeHeader(HeaderBytes(bytes.first<kPageHeaderBytes>()), header);
+    WriteAll(PathOf(chain_[0]), file);
+    return file;
   }
   // The layers that were read right; what fails leaves the landing as it was or is not served.
   std::optional<ErrorCode> Read(Tier& tier, std::optional<LayerRange> layers = {}) {
@@ -114,21 +128,15 @@ TEST_P(EncodedTierTest, NoCutFileIsServed) {
 
 // Right checksums over parts of any bytes: only the codec can tell, and what it does not know goes.
 TEST_P(EncodedTierTest, WhatCannotBeDecodedIsRemovedAndAMiss) {
-  options_.missing_ttl = Seconds(0);
-  { ASSERT_TRUE(PutNatural(*Open(), chain_[0], Root())); }
-  const std::string path = PathOf(chain_[0]);
-  std::string file = ReadAll(path);
-  const auto bytes = std::as_writable_bytes(std::span(file));
-  ChunkHeader header = DecodeChunk(bytes).value();
-  // A whole unit shorter than any: the next part begins sooner.
-  header.parts[0].bytes -= kPartAlign;
-  header.parts[1].bytes += kPartAlign;
-  for (int layer = 0; layer < layout_.layers; ++layer) {
-    header.parts[layer].checksum =
-        Xxh3_64(bytes.subspan(header.layer_offset(layer), header.layer_bytes(layer)));
-  }
-  EncodeHeader(HeaderBytes(bytes.first<kPageHeaderBytes>()), header);
-  WriteAll(path, file);
+  PutForged([&](ChunkHeader& header, std::span<const std::byte> file) {
+    // A whole unit shorter than any: the next part begins sooner.
+    header.parts[0].bytes -= kPartAlign;
+    header.parts[1].bytes += kPartAlign;
+    for (int layer = 0; layer < layout_.layers; ++layer) {
+      header.parts[layer].checksum =
+          Xxh3_64(file.subspan(header.layer_offset(layer), header.layer_bytes(layer)));
+    }
+  });
   const auto tier = Open();
   EXPECT_EQ(Read(*tier), ErrorCode::kCorrupt);
   EXPECT_EQ(Read(*tier), ErrorCode::kNotFound);
@@ -141,18 +149,11 @@ TEST_P(EncodedTierTest, WhatCannotBeDecodedIsRemovedAndAMiss) {
 
 // A header that says that its layers are larger than any slot is refused before they are read.
 TEST_P(EncodedTierTest, NoHeaderMakesAReadLargerThanASlot) {
-  options_.missing_ttl = Seconds(0);
-  { ASSERT_TRUE(PutNatural(*Open(), chain_[0], Root())); }
-  const std::string path = PathOf(chain_[0]);
-  std::string file = ReadAll(path);
-  const auto bytes = std::as_writable_bytes(std::span(file));
-  ChunkHeader header = DecodeChunk(bytes).value();
-  header.parts[2].bytes = 64ull << 20;
-  EncodeHeader(HeaderBytes(bytes.first<kPageHeaderBytes>()), header);
-  WriteAll(path, file);
+  const std::string file =
+      PutForged([](ChunkHeader& header, auto) { header.parts[2].bytes = 64ull << 20; });
   const auto tier = Open();
   EXPECT_EQ(Read(*tier, LayerRange{2, 1}), ErrorCode::kCorrupt);
-  WriteAll(path, file);
+  WriteAll(PathOf(chain_[0]), file);
   EXPECT_EQ(Read(*tier), ErrorCode::kCorrupt);
 }
 
