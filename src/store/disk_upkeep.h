@@ -21,6 +21,7 @@ class DiskUpkeep {
  public:
   // Both outlive it.
   DiskUpkeep(DiskContext& context, DiskRoom& room) : context_(context), room_(room) {}
+  ~DiskUpkeep() { Stop(); }
 
   // Begins, with a look at all of the directory, for which it waits so long at most.
   void Start(Seconds wait) EXCLUDES(mutex_);
