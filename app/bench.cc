@@ -46,6 +46,13 @@ void AddTtft(CLI::App* parent, int* exit_code) {
                    "where latencies and shares but the first are measured, one at a time")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command
+      ->add_option("--kv-codec", options->kv_codec,
+                   "how the store keeps chunks; link speeds are still ratios of raw chunks")
+      ->check(CLI::IsMember({"raw", "lossless", "int8", "cachegen", "kvquant3"}))
+      ->capture_default_str();
+  command->add_option("--codec-tables", options->codec_tables,
+                      "its tables: a file, or the directory that kvcake codec fit made");
   command->add_flag("--full", options->full,
                     "every combination, on more models and contexts: takes hours");
   command->add_flag("--published,!--no-published", options->published,

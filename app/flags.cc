@@ -50,10 +50,11 @@ void AddSize(CLI::App& app, const char* name, uint64_t* value, const char* help)
 // As given: each once for all directories, or once for each.
 struct StoreFlags {
   std::vector<std::string> dirs, traces;
+  std::string codec, codec_tables;
   std::vector<uint64_t> capacities;
   std::vector<int> call_threads;
-  std::vector<double> free_shares, rates, latencies, stall_shares, stalls, write_stall_shares,
-      write_stalls;
+  std::vector<double> free_shares, open_waits, rates, latencies, stall_shares, stalls,
+      write_stall_shares, write_stalls;
 };
 
 template <typename T>
@@ -80,9 +81,12 @@ std::vector<StoreOptions> Stores(const StoreFlags& flags) {
     auto named = ReadStoreUrl(flags.dirs[i]);
     if (!named) throw CLI::ValidationError("--store", named.error().message);
     StoreOptions store = std::move(*named);
+    if (!store.codec && !flags.codec.empty()) store.codec = (*CodecNamed(flags.codec))->codec;
+    if (store.codec_tables.empty()) store.codec_tables = flags.codec_tables;
     if (auto v = Each("--disk-capacity", flags.capacities, i, n)) store.capacity_bytes = *v;
     if (auto v = Each("--disk-free-min", flags.free_shares, i, n)) store.free_share_min = *v;
     if (auto v = Each("--store-threads", flags.call_threads, i, n)) store.call_threads = *v;
+    if (auto v = Each("--store-open-wait", flags.open_waits, i, n)) store.open_wait = Seconds(*v);
     store.load_rate_bytes_per_s = Each("--load-rate", flags.rates, i, n);
     if (auto v = Each("--load-latency", flags.latencies, i, n)) store.load_latency = Seconds(*v);
     if (auto v = Each("--load-trace", flags.traces, i, n)) store.load_trace = *v;
@@ -97,26 +101,28 @@ std::vector<StoreOptions> Stores(const StoreFlags& flags) {
   return stores;
 }
 
-void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
-  auto flags = std::make_shared<StoreFlags>();
+// Where chunks are kept, and how.
+void AddPlaceFlags(CLI::App& app, StoreFlags* flags) {
   AddEach(app, "--store", &flags->dirs,
           "directory that keeps KV chunks between runs and processes; without it nothing is kept "
           "or loaded. May be repeated, the fastest first: chunks are loaded from all at once, and "
-          "new ones kept in the first");
-  AddEach(app, "--disk-capacity", &flags->capacities,
-          "most bytes of --store; the chunks used longest ago go first (default: 20GiB). This, "
-          "--disk-free-min, --store-threads and the --load and --write-stall flags: once for all "
-          "stores, or once "
-          "for each")
-      ->transform(SizeValue());
-  AddEach(app, "--disk-free-min", &flags->free_shares,
-          "the share of its file system that --store leaves free: when less is, the chunks used "
-          "longest ago make way; 0: none (default: 0.01)")
-      ->check(CLI::Range(0.0, 0.99));
-  AddEach(app, "--store-threads", &flags->call_threads,
-          "files of --store that are opened, and as many that are looked for, at the same time, as "
-          "far as its file system takes long for each (default: 16)")
-      ->check(CLI::Range(1, kCallThreadsMax));
+          "new ones kept in the first. After a ? it may have options of its own, codec and tables, "
+          "that go before --kv-codec and --codec-tables; a ? in its name is written %3F");
+  app.add_option("--kv-codec", flags->codec,
+                 "how stores keep chunks, unless they say it themselves: raw, lossless (the same "
+                 "bits, about a third smaller), int8, cachegen or kvquant3 (lossy: answers differ, "
+                 "and such a run shares chunks with none but its like) (default: raw)")
+      ->check([](const std::string& name) {
+        const auto row = CodecNamed(name);
+        return row ? std::string() : row.error().message;
+      });
+  app.add_option("--codec-tables", flags->codec_tables,
+                 "tables of cachegen or kvquant3, made by kvcake codec fit: a file, or the "
+                 "directory they are in (default: the store's)");
+}
+
+// Links that are slower or worse than the disk is.
+void AddLinkFlags(CLI::App& app, StoreFlags* flags) {
   AddEach(app, "--load-rate", &flags->rates,
           "let loads pass a link of this rate, e.g. 200Mbit, 10Gbit or 25MB (a second) (default: "
           "as fast as the disk)")
@@ -140,6 +146,30 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
   AddEach(app, "--write-stall", &flags->write_stalls, "by how much (default: 500ms)")
       ->transform(DurationValue())
       ->check(CLI::NonNegativeNumber);
+}
+
+void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
+  auto flags = std::make_shared<StoreFlags>();
+  AddPlaceFlags(app, flags.get());
+  AddEach(app, "--disk-capacity", &flags->capacities,
+          "most bytes of --store; the chunks used longest ago go first (default: 20GiB). This, "
+          "--disk-free-min, the other --store- flags, and the --load and --write-stall flags: once "
+          "for all stores, or once for each")
+      ->transform(SizeValue());
+  AddEach(app, "--disk-free-min", &flags->free_shares,
+          "the share of its file system that --store leaves free: when less is, the chunks used "
+          "longest ago make way; 0: none (default: 0.01)")
+      ->check(CLI::Range(0.0, 0.99));
+  AddEach(app, "--store-threads", &flags->call_threads,
+          "files of --store that are opened, and as many that are looked for, at the same time, as "
+          "far as its file system takes long for each (default: 16)")
+      ->check(CLI::Range(1, kCallThreadsMax));
+  AddEach(app, "--store-open-wait", &flags->open_waits,
+          "how long to wait, at the start, for a look at all that is in --store; what is not known "
+          "by then is looked for when it is wanted (default: 1s)")
+      ->transform(DurationValue())
+      ->check(CLI::NonNegativeNumber);
+  AddLinkFlags(app, flags.get());
   app.add_flag("--promote", options->promote,
                "copy to the first --store what was loaded from another");
   app.add_option_function<std::string>(

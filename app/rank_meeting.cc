@@ -135,9 +135,10 @@ namespace {
 // Beside the store, as what this process has learnt of itself.
 std::string SpeedsPath(Runtime& runtime, const PartitionTableKey& key) {
   if (runtime.stores().empty()) return {};
+  const StoreOptions& store = runtime.options().stores[0];
   return fmt::format(
       "{}/ranks-{:016x}.json",
-      StoreDir(runtime.options().stores[0].dir).RootDir(runtime.model().identity().Root()),
+      StoreDir(store.dir).RootDir(FilesRoot(store, runtime.model().identity().Root())),
       Xxh3_64(std::as_bytes(std::span(key.machine))));
 }
 

@@ -54,10 +54,12 @@ Result<RunPrompt> ReadPrompt(const RunFlags& flags) {
   return prompt;
 }
 
-nlohmann::ordered_json TierJson(const std::string& dir, const Tier& tier) {
+nlohmann::ordered_json TierJson(const StoreOptions& store, const Tier& tier) {
   const TierStats stats = tier.Stats();
   return {{"name", tier.name()},
-          {"dir", dir},
+          {"dir", store.dir},
+          {"codec", store.loaded->row->name},
+          {"lossy", store.loaded->row->lossy},
           {"chunks", stats.chunks},
           {"bytes", stats.bytes},
           {"reads", stats.reads},
@@ -65,7 +67,9 @@ nlohmann::ordered_json TierJson(const std::string& dir, const Tier& tier) {
           {"written", stats.writes},
           {"evicted", stats.evicted},
           {"quarantined", stats.quarantined},
-          {"reads_failed", stats.reads_failed}};
+          {"reads_failed", stats.reads_failed},
+          {"decode_core_s", stats.decodes.seconds},
+          {"encode_core_s", stats.encodes.seconds}};
 }
 
 // What the stores did during the run: the sums, and each; null without one.
@@ -80,10 +84,12 @@ nlohmann::ordered_json StoreJson(Runtime& runtime) {
     sum.bytes += stats.bytes;
     sum.quarantined += stats.quarantined;
     sum.reads_failed += stats.reads_failed;
-    tiers.push_back(TierJson(runtime.options().stores[i].dir, tier));
+    tiers.push_back(TierJson(runtime.options().stores[i], tier));
   }
   const WriteBehindStats writes = runtime.engine().write_stats();
-  return {{"chunks", sum.chunks},
+  return {{"codec", CodecNames(runtime.options().stores)},
+          {"lossy", !runtime.lossy_lineage().empty()},
+          {"chunks", sum.chunks},
           {"bytes", sum.bytes},
           {"quarantined", sum.quarantined},
           {"reads_failed", sum.reads_failed},

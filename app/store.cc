@@ -2,6 +2,7 @@
 #include <fmt/chrono.h>
 #include <fmt/core.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "app/flags.h"
@@ -36,6 +37,7 @@ Json Describe(const StoreRoot& root) {
   const auto model = Json::parse(root.description, nullptr, false);
   return {{"root", root.root.Hex()},
           {"model", model.is_object() ? model : Json()},
+          {"codec", CodecOf(root)},
           {"chunks", root.chunks},
           {"bytes", root.bytes},
           {"oldest_use", root.oldest_use_s},
@@ -60,12 +62,12 @@ Result<bool> List(const StoreCommandFlags& flags) {
     PrintJson(list);
     return true;
   }
-  fmt::print("{:<14} {:<28} {:>8} {:>12} {:>10}  {:<16}  {:<16}\n", "root", "model", "chunks",
-             "MiB", "hits", "oldest use", "last use");
+  fmt::print("{:<14} {:<28} {:<9} {:>8} {:>12} {:>10}  {:<16}  {:<16}\n", "root", "model", "codec",
+             "chunks", "MiB", "hits", "oldest use", "last use");
   for (const StoreRoot& root : roots) {
-    fmt::print("{:<14} {:<28} {:>8} {:>12.1f} {:>10}  {:<16}  {:<16}\n",
-               root.root.Hex().substr(0, 12), ModelName(root), root.chunks, MiB(root.bytes),
-               root.usage.reads, Day(root.oldest_use_s), Day(root.newest_use_s));
+    fmt::print("{:<14} {:<28} {:<9} {:>8} {:>12.1f} {:>10}  {:<16}  {:<16}\n",
+               root.root.Hex().substr(0, 12), ModelName(root), CodecOf(root), root.chunks,
+               MiB(root.bytes), root.usage.reads, Day(root.oldest_use_s), Day(root.newest_use_s));
   }
   return true;
 }
@@ -75,10 +77,12 @@ Result<bool> Stat(const StoreCommandFlags& flags) {
   ASSIGN_OR_RETURN(const auto quarantined, ListQuarantine(flags.dir));
   ASSIGN_OR_RETURN(const SpaceInfo space, FileSystem::Real().Space(flags.dir));
   uint64_t chunks = 0, bytes = 0, bad_bytes = 0, temporaries = 0;
+  std::map<std::string, uint64_t> codecs;  // bytes
   StoreUsage usage;
   for (const StoreRoot& root : roots) {
     chunks += root.chunks;
     bytes += root.bytes;
+    if (root.chunks > 0) codecs[CodecOf(root)] += root.bytes;
     usage.reads += root.usage.reads;
     usage.read_bytes += root.usage.read_bytes;
     usage.writes += root.usage.writes;
@@ -94,6 +98,7 @@ Result<bool> Stat(const StoreCommandFlags& flags) {
     PrintJson({{"models", roots.size()},
                {"chunks", chunks},
                {"bytes", bytes},
+               {"codec_bytes", codecs},
                {"hits", usage.reads},
                {"hit_bytes", usage.read_bytes},
                {"writes", usage.writes},
@@ -107,6 +112,9 @@ Result<bool> Stat(const StoreCommandFlags& flags) {
   }
   fmt::print("{:<16} {}\n{:<16} {} ({:.1f} MiB)\n", "models", roots.size(), "chunks", chunks,
              MiB(bytes));
+  for (const auto& [codec, of] : codecs) {
+    fmt::print("  {:<14} {:.1f} MiB\n", codec, MiB(of));
+  }
   fmt::print("{:<16} {} ({:.1f} MiB)\n{:<16} {} ({:.1f} MiB)\n", "hits", usage.reads,
              MiB(usage.read_bytes), "writes", usage.writes, MiB(usage.write_bytes));
   fmt::print("{:<16} {}\n{:<16} {} ({:.1f} MiB)\n", "evicted", usage.evicted, "quarantined",
@@ -135,13 +143,18 @@ Result<bool> Verify(const StoreCommandFlags& flags) {
     }
     PrintJson({{"chunks", verified.chunks},
                {"bytes", verified.bytes},
+               {"codecs", verified.codecs},
                {"seconds", seconds},
                {"bad", bad}});
     return verified.bad.empty();
   }
   for (const BadFile& file : verified.bad) fmt::print("{}: {}\n", file.path, file.reason);
-  fmt::print("{} chunks in order, {:.1f} MiB in {:.1f} s ({:.0f} MB/s); {} bad{}\n",
-             verified.chunks, MiB(verified.bytes), seconds,
+  std::string codecs;
+  for (const auto& [codec, chunks] : verified.codecs) {
+    codecs += fmt::format("{}{} {}", codecs.empty() ? "" : ", ", chunks, codec);
+  }
+  fmt::print("{} chunks in order ({}), {:.1f} MiB in {:.1f} s ({:.0f} MB/s); {} bad{}\n",
+             verified.chunks, codecs.empty() ? "empty" : codecs, MiB(verified.bytes), seconds,
              static_cast<double>(verified.bytes) / 1e6 / std::max(seconds, 1e-9),
              verified.bad.size(),
              verified.bad.empty() || flags.quarantine ? "" : " (--quarantine moves them away)");

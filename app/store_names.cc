@@ -4,12 +4,20 @@
 
 namespace kvcake {
 
-std::string ModelName(const StoreRoot& root) {
+namespace {
+
+std::string Described(const StoreRoot& root, const char* field, const char* otherwise) {
   const auto model = nlohmann::json::parse(root.description, nullptr, false);
-  if (!model.is_object()) return "unknown";
-  const auto name = model.find("model");
-  return name != model.end() && name->is_string() ? name->get<std::string>() : "unknown";
+  if (!model.is_object()) return otherwise;
+  const auto value = model.find(field);
+  return value != model.end() && value->is_string() ? value->get<std::string>() : otherwise;
 }
+
+}  // namespace
+
+std::string ModelName(const StoreRoot& root) { return Described(root, "model", "unknown"); }
+
+std::string CodecOf(const StoreRoot& root) { return Described(root, "codec", "raw"); }
 
 Result<std::vector<ChunkKey>> RootsOf(const std::string& dir, const std::string& model) {
   constexpr size_t kDigitsMin = 8;

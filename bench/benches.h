@@ -93,6 +93,8 @@ struct TtftOptions {
   int threads = 0;
   std::string json;  // path; empty: none
   std::string svg = "ttft.svg";
+  std::string kv_codec = "raw";   // of the store; ratios are of raw chunks on the same link
+  std::string codec_tables = {};  // its tables, where it has some (StoreCodec::Load)
 };
 Status RunTtft(const TtftOptions& options);
 

@@ -32,7 +32,7 @@ double LogSumExp(std::span<const float> logits) {
   return most + std::log(sum);
 }
 
-// Of q from p, in nats.
+// The divergence of q from p, in nats.
 double Divergence(std::span<const float> p, std::span<const float> q) {
   const double p_sum = LogSumExp(p), q_sum = LogSumExp(q);
   double sum = 0;

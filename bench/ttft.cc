@@ -90,6 +90,7 @@ nlohmann::ordered_json ToJson(const TtftOptions& options, const std::vector<Meas
                       {"bound_fractional_s", cell.bound_fractional_s()},
                       {"efficiency", cell.efficiency(kTtftPolicies[i])},
                       {"repeats", cell.ttft_s[i]},
+                      {"kv_codec", options.kv_codec},
                       {"slice_tokens", options.slice_tokens},
                       {"cpu", CpuName()},
                       {"device", DeviceName(options.path)}});
@@ -228,6 +229,9 @@ Status MeasureModel(const TtftOptions& options, const std::string& model, double
       .slice_tokens = options.slice_tokens,
       .threads = options.threads,
       .path = options.path};
+  ASSIGN_OR_RETURN(const CodecRow* const codec, CodecNamed(options.kv_codec));
+  runtime_options.stores[0].codec = codec->codec;
+  runtime_options.stores[0].codec_tables = options.codec_tables;
   // What is kept shall come over the link.
   SetPageBytes(runtime_options.ram_capacity_bytes, &runtime_options);
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(runtime_options));

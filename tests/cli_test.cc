@@ -2,6 +2,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "tests/cli_testing.h"
 
@@ -71,6 +72,50 @@ TEST_F(CliTest, SecondRunLoadsWhatTheFirstKeptAndAnswersTheSame) {
     }
     EXPECT_TRUE(again["report"]["reasons"].is_array());
   }
+}
+
+TEST_F(CliTest, StoresKeepChunksByTheCodecThatIsNamed) {
+  const json plain = RunJson(Ask());
+  const int full = plain["prompt_tokens"].get<int>() / 128 * 128;
+  const std::string at = dir_ + "/store";
+  for (const std::string codec : {"lossless", "int8"}) {
+    SCOPED_TRACE(codec);
+    const std::string named = Ask() + "--store '" + at + "?codec=" + codec + "' ";
+    EXPECT_EQ(Loaded(RunJson(named + "--policy load")), 0) << "another's chunks";
+    const json again = RunJson(Ask() + "--store " + at + " --policy load --kv-codec " + codec);
+    EXPECT_EQ(Loaded(again), full);
+    const bool lossy = codec == "int8";
+    EXPECT_EQ(again["store"]["codec"], codec);
+    EXPECT_EQ(again["store"]["lossy"], lossy);
+    EXPECT_EQ(again["report"]["lossy"], lossy ? codec : "");
+    EXPECT_GT(again["store"]["tiers"][0]["decode_core_s"].get<double>(), 0);
+    if (!lossy) {
+      EXPECT_EQ(again["tokens"], plain["tokens"]);
+    }
+  }
+  EXPECT_EQ(Loaded(RunJson(WithStore() + "--policy load")), 0) << "kept by a codec";
+  const json list = json::parse(Run("store ls '" + at + "?codec=int8' --json").out);
+  std::multiset<std::string> codecs;
+  for (const json& root : list) codecs.insert(root["codec"]);
+  EXPECT_EQ(codecs, (std::multiset<std::string>{"int8", "lossless", "raw"}));
+  const json verified = json::parse(Run("store verify " + at + " --json").out);
+  EXPECT_TRUE(verified["bad"].empty());
+  EXPECT_EQ(verified["codecs"]["int8"], full / 128);
+  EXPECT_EQ(verified["codecs"]["lossless"], full / 128);
+  const json stat = json::parse(Run("store stat " + at + " --json").out)["codec_bytes"];
+  EXPECT_LT(stat["lossless"].get<int>(), stat["raw"].get<int>() * 3 / 4);
+  EXPECT_LT(stat["int8"].get<int>(), stat["lossless"].get<int>());
+  // Without its tables a codec keeps and finds nothing, and says so.
+  const Outcome missing = Run(Ask() + "--json --store '" + at + "?codec=cachegen'");
+  EXPECT_EQ(missing.exit_code, 0);
+  EXPECT_THAT(missing.err, HasSubstr("kvcake codec fit"));
+  EXPECT_EQ(json::parse(missing.out)["tokens"], plain["tokens"]);
+
+  EXPECT_THAT(Run("run --model x --prompt a --store 's?codec=zip'").err,
+              HasSubstr("'zip', but raw, lossless, int8, cachegen, kvquant3"));
+  EXPECT_THAT(Run("run --model x --prompt a --store 's?cdec=int8'").err,
+              HasSubstr("no option 'cdec', but codec and tables"));
+  EXPECT_THAT(Run("run --model x --prompt a --kv-codec zip").err, HasSubstr("'zip', but raw"));
 }
 
 TEST_F(CliTest, SeveralStoresEachWithALinkOfItsOwn) {

@@ -75,6 +75,11 @@ EXPECTED = {
     "kvcake_tier_look_seconds": "counter",
     "kvcake_tier_scans": "counter",
     "kvcake_tier_scan_seconds": "counter",
+    "kvcake_tier_encodes": "counter",
+    "kvcake_tier_encode_core_seconds": "counter",
+    "kvcake_tier_decodes": "counter",
+    "kvcake_tier_decode_core_seconds": "counter",
+    "kvcake_store_codec_info": "gauge",
 }
 
 

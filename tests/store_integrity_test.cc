@@ -176,7 +176,8 @@ class StoreIntegrityTest : public testing::Test {
     for (int i = 0; i < 10; ++i) all.push_back(Resize("truncated", random() % bytes));
     all.push_back(Resize("too long", bytes + 1));
     all.push_back(Resize("too long", bytes + 4096));
-    all.push_back(Reseal("another version", 8, 2, "version is 2"));
+    all.push_back(Reseal("another version", 8, 3, "version is 3"));
+    all.push_back(Reseal("another form", 8, 2, "codec is 0"));
     all.push_back(Reseal("another codec", 42, 7, "codec is 7"));
     all.push_back(Reseal("another dtype", 40, 9, "dtype is 9"));
     all.push_back(Reseal("another model", 160, 0, "its root key differs"));

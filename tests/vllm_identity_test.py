@@ -118,9 +118,9 @@ class ConfigTest(unittest.TestCase):
                 config.read_config(given)
 
     def test_an_unknown_vllm_is_refused_by_name(self):
-        for version in ("0.32.0", "0.32.1+cpu"):
+        for version in ("0.31.0", "0.32.0", "0.32.1+cpu"):
             config.check_version(version, {})
-        for version in ("0.31.0", "0.33.0", "1.32.0"):
+        for version in ("0.30.2", "0.33.0", "1.32.0"):
             with self.assertRaisesRegex(RuntimeError, version.replace(".", "\\.")):
                 config.check_version(version, {})
             config.check_version(version, {"KVCAKE_VLLM_ANY": "1"})

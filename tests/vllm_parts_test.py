@@ -53,6 +53,9 @@ class KeyTest(unittest.TestCase):
     def test_salts(self):
         self.assertNotEqual(self.key(cache_salt="a"), self.key(cache_salt="b"))
         self.assertNotEqual(self.key(cache_salt="a"), self.key())
+        # In the root, and, as vLLM has it, in the first chunk: one would do.
+        for part in (0, 1):
+            self.assertNotEqual(self.key(cache_salt="a")[part], self.key(cache_salt="b")[part])
 
     def test_images_are_in_the_chunks_that_they_are_in(self):
         one = self.key(mm_features=[image("x", 5, 4)])[1]

@@ -1,11 +1,13 @@
 """The plugin in vLLM, as its users start it. Runs in a virtual environment with vLLM and kvcake."""
+import json
 import pathlib
 import shutil
 import tempfile
-import time
+import threading
 import unittest
 
-from vllm_fixture import engine, generate, score, words
+from relayed_store import CAN_FUSE, relayed
+from vllm_fixture import MODEL, engine, generate, score, words
 
 LONG = 2100  # 16 chunks and some
 # Log probabilities of vLLM alone differ by up to 0.07 between steps of 512, 256 and 128 tokens. The
@@ -118,15 +120,39 @@ class PluginTest(unittest.TestCase):
                 for mine, theirs in zip(likely, score(llm, prompt, tokens)):
                     self.assertAlmostEqual(mine, theirs, delta=2 * SLICED)
 
-    def test_an_abort_in_the_middle_leaves_nothing_behind(self):
+    def served(self, opened):
+        """The store's chunks, by a process that holds the next call when so many were opened."""
+        (chunks,) = self.store.glob("v1/" + "?" * 64)
+        return relayed(chunks, opened)
+
+    @unittest.skipUnless(CAN_FUSE, "a load that is held wants FUSE and fusermount3")
+    def test_an_abort_in_mid_load_leaves_nothing_behind(self):
         from vllm import SamplingParams
-        with engine(self.store, load_rate=256 * 1024 / 0.03) as llm:
-            for document in self.documents[:4]:
+        with self.served(opened=2) as relay, engine(self.store, policy="load") as llm:
+            for i, document in enumerate(self.documents[:3]):
                 name = llm.llm_engine.add_request(
-                    "aborted", {"prompt_token_ids": document}, SamplingParams(max_tokens=4))
-                time.sleep(0.05)
-                llm.llm_engine.abort_request([name or "aborted"], internal=bool(name))
+                    f"aborted {i}", {"prompt_token_ids": document}, SamplingParams(max_tokens=4))
+                self.assertTrue(relay.wait_held(), "nothing was loaded")
+                llm.llm_engine.abort_request([name or f"aborted {i}"], internal=bool(name))
+                relay.go_on(opened=3 if i < 2 else 10000)
             self.check_all(llm, within=SLICED)
+
+    @unittest.skipUnless(CAN_FUSE, "a store that is killed wants FUSE and fusermount3")
+    def test_a_store_that_is_killed_in_mid_load_costs_time_only(self):
+        with self.served(opened=4) as relay, engine(self.store, policy="load") as llm:
+            held = []
+            killer = threading.Thread(target=lambda: (held.append(relay.wait_held()),
+                                                      relay.kill()))
+            killer.start()
+            self.check_all(llm, within=SLICED)
+            killer.join()
+            self.assertEqual(held, [True], "it was not killed in mid-load")
+
+    def test_an_asynchronous_scheduler(self):
+        # vLLM's CPU worker computes one step at a time even then.
+        with engine(self.store, policy="load",
+                    scheduler="kvcake.vllm.KvcakeAsyncScheduler") as llm:
+            self.check_all(llm, cached=2048)
 
     def test_another_salt_shares_nothing(self):
         with engine(self.store) as llm:
@@ -135,6 +161,49 @@ class PluginTest(unittest.TestCase):
                 self.check(got, self.alone[0], SLICED)
                 self.assertEqual(got[2] > 0, stored)
                 llm.reset_prefix_cache()
+
+    def adapter(self, name, seed):
+        """A LoRA adapter that says something else."""
+        import torch
+        from safetensors.torch import save_file
+        from vllm.lora.request import LoRARequest
+        folder = pathlib.Path(self._dir.name) / name
+        folder.mkdir()
+        config = json.loads((MODEL / "config.json").read_text())
+        size = config["hidden_size"]
+        heads = config["num_attention_heads"] * config["head_dim"]
+        torch.manual_seed(seed)
+        save_file({f"base_model.model.model.layers.{i}.self_attn.q_proj.lora_{ab}.weight":
+                   torch.randn(shape).bfloat16()
+                   for i in range(config["num_hidden_layers"])
+                   for ab, shape in (("A", (8, size)), ("B", (heads, 8)))},
+                  folder / "adapter_model.safetensors")
+        (folder / "adapter_config.json").write_text(json.dumps(
+            {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj"],
+             "bias": "none"}))
+        return LoRARequest(name, seed, str(folder))
+
+    def test_adapters_share_nothing(self):
+        one, other = self.adapter("one", 1), self.adapter("other", 2)
+        said, prompts = {}, [self.documents[0]]
+        for policy in ("compute", "load"):
+            with engine(self.store, policy=policy, vllm={"enable_lora": True}) as llm:
+                for lora in (one, None, other) if policy == "compute" else (other, one, None):
+                    got = generate(llm, prompts, lora=lora)[0]
+                    name = lora and lora.lora_name
+                    if policy == "compute":
+                        said[name] = got
+                        continue
+                    self.check(got, said[name])
+                    self.assertEqual(got[2], 2048)
+        self.assertNotEqual(said["one"][1], said[None][1])
+        self.assertNotEqual(said["one"][1], said["other"][1])
+        shutil.rmtree(self.store)
+        with engine(self.store, policy="load", vllm={"enable_lora": True}) as llm:
+            for lora in (one, None, other):
+                got = generate(llm, prompts, lora=lora)[0]
+                self.check(got, said[lora and lora.lora_name])
+                self.assertEqual(got[2], 0)
 
     def test_other_weights_share_nothing(self):
         with engine(self.store, weights_id="other") as llm:

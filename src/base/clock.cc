@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <fstream>
 #include <iterator>
+#include <new>
 #include <sstream>
 #include <string>
 
@@ -19,9 +21,11 @@ class RealClock : public Clock {
 
 }  // namespace
 
-const Clock& Clock::Real() {
-  // Never destroyed, as threads may ask it as the process ends.
-  static const RealClock* const clock = new RealClock();
+const Clock& Clock::Real() noexcept {
+  // Never destroyed, as threads may ask it as the process ends; and not allocated, as those ask it
+  // that must not fail.
+  alignas(RealClock) static std::byte memory[sizeof(RealClock)];
+  static const RealClock* const clock = new (memory) RealClock();
   return *clock;
 }
 

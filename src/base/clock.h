@@ -15,7 +15,7 @@ class Clock {
   virtual TimePoint Now() const = 0;
 
   // The machine's monotonic clock; lives as long as the process.
-  static const Clock& Real();
+  static const Clock& Real() noexcept;
 };
 
 // When this process was started (exec), on Clock::Real(); up to 10 ms early, for so the kernel

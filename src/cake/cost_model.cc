@@ -273,6 +273,13 @@ void TierCost::OnLate(TimePoint now, uint64_t bytes) {
   last_progress_ = now;
 }
 
+void TierCost::AddCore(double core_s) {
+  constexpr double kShare = 0.2;  // of what it was off by
+  constexpr double kMax_s = 10;   // no chunk takes as long
+  if (core_s < 0 || core_s > kMax_s) return;
+  estimate_.core_s += (estimate_.core_s > 0 ? kShare : 1) * (core_s - estimate_.core_s);
+}
+
 // Reads that complete together are one sample: the first of them has waited for all, and the others
 // alone would look like a link without limit.
 void TierCost::AddGap(const Sample& gap) {
@@ -364,6 +371,7 @@ nlohmann::json TierCost::ToJson() const {
           {"fixed_s", estimate_.fixed_s},
           {"bytes_per_s", estimate_.bytes_per_s},
           {"beside_s", estimate_.beside_s},
+          {"core_s", estimate_.core_s},
           {"read_bytes", bytes}};
 }
 
@@ -380,8 +388,10 @@ Status TierCost::FromJson(const nlohmann::json& json) {
   const double fixed = number("fixed_s"), rate = number("bytes_per_s"),
                bytes = number("read_bytes");
   const double beside = json.contains("beside_s") ? number("beside_s") : 0;
+  const double core = json.contains("core_s") ? number("core_s") : 0;
   const bool sane = fixed >= 0 && fixed <= 1e5 && rate > 0 && rate <= 1e20 && bytes >= 1 &&
-                    bytes <= 1e15 && bytes / rate <= 1e5 && beside >= 0 && beside <= kBesideMax_s;
+                    bytes <= 1e15 && bytes / rate <= 1e5 && beside >= 0 && beside <= kBesideMax_s &&
+                    core >= 0 && core <= 1e5;
   if (!sane) {
     return Fail(ErrorCode::kInvalidArgument,
                 "a tier cost model needs fixed_s, bytes_per_s and read_bytes that can be: delete "
@@ -392,6 +402,7 @@ Status TierCost::FromJson(const nlohmann::json& json) {
   gaps_since_ = gaps_between_ = {0, 0};
   gaps_.assign(12, {bytes / rate, bytes});
   estimate_.beside_s = beside;
+  estimate_.core_s = core;
   Update();
   return {};
 }

@@ -81,6 +81,8 @@ struct TierEstimate {
   double fixed_s = 0;
   double bytes_per_s = 0;
   double beside_s = 0;  // by which both lanes end later for each chunk loaded beside a slice
+  double core_s = 0;    // that a core works for each chunk that comes, as on decoding it; beside a
+                        // slice all ends later by that, too, shared by the cores that compute
 
   double IntervalFor(double bytes) const { return known ? bytes / bytes_per_s : 0; }
 };
@@ -96,6 +98,8 @@ class TierCost {
   // instead.
   void OnCancel() { --in_flight_; }
   void OnLate(TimePoint now, uint64_t bytes);
+  // A core worked so long for a chunk that came, and computed nothing meanwhile.
+  void AddCore(double core_s);
   // A prompt was restored that much later than planned (negative: sooner), and so many chunks came
   // while slices of it ran: what the lanes cost each other on the same cores.
   void AddBeside(double late_s, uint64_t chunks);

@@ -352,6 +352,19 @@ TEST(TierCostTest, WhateverItLearntCanBeReadAgain) {
   }
 }
 
+TEST(TierCostTest, LearnsWhatDecodingTakesOfACore) {
+  TierCost cost;
+  cost.AddCore(0);
+  EXPECT_EQ(cost.estimate().core_s, 0) << "raw chunks take none";
+  cost.AddCore(10e-3);
+  EXPECT_EQ(cost.estimate().core_s, 10e-3);
+  for (int i = 0; i < 30; ++i) cost.AddCore(2e-3);
+  EXPECT_NEAR(cost.estimate().core_s, 2e-3, 1e-4);
+  cost.AddCore(-1);
+  cost.AddCore(1e9);
+  EXPECT_NEAR(cost.estimate().core_s, 2e-3, 1e-4) << "what cannot be";
+}
+
 TEST(TierCostTest, SurvivesJson) {
   TierCost cost, copy;
   ASSERT_TRUE(copy.FromJson(cost.ToJson()));
@@ -359,8 +372,10 @@ TEST(TierCostTest, SurvivesJson) {
   TimePoint now{};
   Burst(cost, now, 40, 5e-3, 10e-3, 4);
   cost.AddBeside(5e-3, 20);
+  cost.AddCore(4e-3);
   ASSERT_TRUE(copy.FromJson(nlohmann::json::parse(cost.ToJson().dump())));
   EXPECT_NEAR(copy.estimate().beside_s / cost.estimate().beside_s, 1, 1e-6);
+  EXPECT_NEAR(copy.estimate().core_s, 4e-3, 1e-9);
   EXPECT_NEAR(copy.estimate().fixed_s, cost.estimate().fixed_s, 1e-6);
   EXPECT_NEAR(copy.estimate().bytes_per_s / cost.estimate().bytes_per_s, 1, 1e-6);
   for (const char* bad : {"[]", "{}", R"({"version":1,"bytes_per_s":0})",

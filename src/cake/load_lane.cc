@@ -53,16 +53,17 @@ std::optional<ReadId> LoadLane::Cancel(uint64_t number) {
   return read.id;
 }
 
-LaneRead LoadLane::End(uint64_t number, uint64_t bytes, bool ok) {
+LaneRead LoadLane::End(uint64_t number, const ReadResult& result) {
+  const bool ok = result.status.has_value();
   auto node = reads_.extract(number);
   CHECK(!node.empty());  // called exactly once
   LaneRead& read = node.mapped();
   if (read.cancelled) {
-    cost_.OnLate(Now(), bytes);
+    cost_.OnLate(Now(), result.bytes);
   } else {
-    cost_.OnDone(Now(), bytes);
+    cost_.OnDone(Now(), result.bytes);
   }
-  if (ok) stalled_.reset(), ++delivered_;
+  if (ok) stalled_.reset(), ++delivered_, cost_.AddCore(result.core_s);
   return std::move(read);
 }
 
@@ -127,7 +128,7 @@ void LoadLane::UpdateEtas() {
 TierView LoadLane::View() const {
   return {.known = estimate().known,
           .interval_s = interval_s(),
-          .beside_s = estimate().beside_s,
+          .beside_s = estimate().beside_s + estimate().core_s / context_.options.cores,
           .drain_s = drain_s_,
           .waited_s = reads_.empty() ? INFINITY : (Now() - cost_.silent_since()).count()};
 }

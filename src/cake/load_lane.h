@@ -56,7 +56,7 @@ class LoadLane {
   // Nobody waits for it any more. The id to tell the tier of, if it is known and was not told yet.
   std::optional<ReadId> Cancel(uint64_t number);
   // The tier has called back: the read leaves the lane.
-  LaneRead End(uint64_t number, uint64_t bytes, bool ok);
+  LaneRead End(uint64_t number, const ReadResult& result);
 
   // Chunks that have come, since the beginning.
   uint64_t delivered() const { return delivered_; }

@@ -54,7 +54,7 @@ class LoadLaneTest : public testing::Test {
       Start(number + 100);
       for (uint64_t read : {number, number + 100}) {
         clock_.Advance(Seconds(interval_s));
-        lane_.End(read, kLayout.page_bytes(), /*ok=*/true);
+        lane_.End(read, {.status = {}, .bytes = kLayout.page_bytes()});
       }
     }
     ASSERT_TRUE(lane_.estimate().known);
@@ -138,12 +138,24 @@ TEST_F(LoadLaneTest, CancelledReadsThatNeverComeBackAreAStallWhenTheyLeaveNoRoom
   EXPECT_TRUE(lane_.CheckStall());
 }
 
+// Beside a slice a chunk that is decoded makes all end later by its share of the cores.
+TEST_F(LoadLaneTest, DecodingIsPricedBesideSlices) {
+  Learn(1e-3);
+  EXPECT_EQ(lane_.View().beside_s, 0);
+  Start(1);
+  lane_.End(1, {.status = {}, .bytes = kLayout.page_bytes(), .core_s = 6e-3});
+  EXPECT_DOUBLE_EQ(lane_.View().beside_s, 6e-3 / context_.options.cores);
+  Start(2);
+  lane_.End(2, {.status = Fail(ErrorCode::kIo, "injected"), .core_s = 1});
+  EXPECT_DOUBLE_EQ(lane_.View().beside_s, 6e-3 / context_.options.cores) << "nothing came";
+}
+
 TEST_F(LoadLaneTest, WhatComesEndsAStall) {
   Start(1);
   clock_.Advance(Seconds(31));
   ASSERT_TRUE(lane_.CheckStall());
   lane_.Cancel(1);
-  lane_.End(1, kLayout.page_bytes(), /*ok=*/true);
+  lane_.End(1, {.status = {}, .bytes = kLayout.page_bytes()});
   EXPECT_TRUE(lane_.Usable());
 }
 

@@ -167,7 +167,7 @@ bool LoadScheduler::CheckStalls() {
 void LoadScheduler::EndRead(int tier, uint64_t number, ReadResult result) {
   LoadLane& lane = parts_.lanes[tier];
   const bool ok = result.status.has_value();
-  LaneRead read = lane.End(number, result.bytes, ok);
+  LaneRead read = lane.End(number, result);
   if (ok && (failing_ >> tier & 1) != 0) {
     for (Board* board : parts_.table.boards()) board->ForgetFailures(tier);
     failing_ &= ~(1u << tier);

@@ -12,7 +12,7 @@ namespace kvcake {
 
 struct ClaimOptions;
 
-// Of each chunk, as the tier said last:
+// What is known of a chunk, as the tier said last:
 //
 //   unasked ---> mine     this process computes it; others wait
 //     |  ^-----> theirs   another computes it: it is asked again, until it came or is free

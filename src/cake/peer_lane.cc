@@ -81,10 +81,13 @@ void PeerLane::Began(Board& board, const Claim& slice) {
   for (int i = slice.first; i < slice.end(); ++i) {  // nobody has made these for it
     if (peers.state(i) == PeerState::kCame) peers.Set(i, PeerState::kFree);
   }
-  if (peers.asking()) return;
-  const int end = slice.end() + board.request().slice_chunks_max;
-  for (int i = slice.end(); i < std::min(end, board.claims().size()); ++i) {
-    if (peers.state(i) == PeerState::kUnasked) return Ask(board, slice.end(), end);
+  if (!peers.asking()) AskAhead(board, slice.end());
+}
+
+void PeerLane::AskAhead(Board& board, int first) {
+  const int end = first + board.request().slice_chunks_max;
+  for (int i = first; i < std::min(end, board.claims().size()); ++i) {
+    if (board.peers().state(i) == PeerState::kUnasked) return Ask(board, first, end);
   }
 }
 
@@ -108,14 +111,16 @@ void PeerLane::Answered(Board& board, const ClaimCall& call,
                         const std::vector<ClaimState>& states) {
   PeerClaims& peers = board.peers();
   peers.EndAsk();
-  for (size_t i = 0; i < call.chunks.size(); ++i) {
+  bool behind = false;  // another's: nothing of it was asked for
+  for (size_t i = 0; i < call.chunks.size() && !behind; ++i) {
     switch (states.empty() ? ClaimState::kNone : states[i]) {
       case ClaimState::kMine:
-        peers.Set(call.chunks[i], PeerState::kMine);
+        TakeMine(board, call.chunks[i]);
         break;
       case ClaimState::kTheirs:
         peers.Set(call.chunks[i], PeerState::kTheirs);
-        return;  // nothing behind it was asked for
+        behind = true;
+        break;
       case ClaimState::kStored:
         peers.Set(call.chunks[i], PeerState::kCame);
         break;
@@ -124,6 +129,19 @@ void PeerLane::Answered(Board& board, const ClaimCall& call,
         break;
     }
   }
+  // An answer about the slice that comes while it is computed already: the next one's comes in
+  // time.
+  const auto& slice = board.slice();
+  const bool is_late = slice && !call.chunks.empty() && call.chunks[0] < slice->claim.end();
+  if (is_late && !states.empty()) AskAhead(board, slice->claim.end());
+}
+
+// What was computed before the answer came is not offered to the store for others: they need not
+// wait for it.
+void PeerLane::TakeMine(Board& board, int chunk) {
+  const bool is_late = board.claims().state(chunk) == ChunkState::kResident;
+  board.peers().Set(chunk, is_late ? PeerState::kFree : PeerState::kMine);
+  if (is_late) GiveBack(&board, chunk, board.key(chunk));
 }
 
 void PeerLane::Ended(const Board& board) {
@@ -131,9 +149,23 @@ void PeerLane::Ended(const Board& board) {
   const Claims& claims = board.claims();
   for (int i = claims.first_missing(); i < claims.size(); ++i) {
     if (board.peers().state(i) == PeerState::kMine && claims.state(i) != ChunkState::kResident) {
-      parts_.calls.disclaims.push_back(board.key(i));
+      GiveBack(&board, i, board.key(i));
     }
   }
+}
+
+void PeerLane::EndedBefore(const ClaimCall& call, const std::vector<ClaimState>& states) {
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states[i] == ClaimState::kMine) GiveBack(nullptr, call.chunks[i], call.keys[i]);
+  }
+}
+
+void PeerLane::GiveBack(const Board* whose, int chunk, const ChunkKey& key) {
+  const auto has_it = [&](Board* board) {
+    return board != whose && chunk < board->claims().size() && board->key(chunk) == key &&
+           board->peers().state(chunk) == PeerState::kMine;
+  };
+  if (!std::ranges::any_of(parts_.table.boards(), has_it)) parts_.calls.disclaims.push_back(key);
 }
 
 double PeerLane::SliceSeconds(const Board& board) const {

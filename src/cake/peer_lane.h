@@ -30,6 +30,8 @@ class PeerLane {
   void Answered(Board& board, const ClaimCall& call, const std::vector<ClaimState>& states);
   // The prompt ends: others may have what it has claimed and not computed.
   void Ended(const Board& board);
+  // The answer comes to a prompt that has ended.
+  void EndedBefore(const ClaimCall& call, const std::vector<ClaimState>& states);
 
  private:
   bool TakesPart(Board& board);
@@ -37,6 +39,11 @@ class PeerLane {
   bool IsWorthWaiting(const Board& board) const;
   int ChunksToCompute(const Board& board) const;
   void Ask(Board& board, int first, int end);
+  // Asks for a slice from there on, where there is anything to be asked.
+  void AskAhead(Board& board, int first);
+  void TakeMine(Board& board, int chunk);
+  // Ends a claim, unless another prompt of this process computes the chunk.
+  void GiveBack(const Board* whose, int chunk, const ChunkKey& key);
   double SliceSeconds(const Board& board) const;
 
   // Constant after construction.

@@ -95,6 +95,47 @@ TEST_F(PeerLaneTest, NobodyWaitsLongForAnAnswer) {
   EXPECT_EQ(calls_.claims.size(), 1u) << "one question at a time";
 }
 
+// A store that answers while the slice is computed: the next one's answer is there in time.
+TEST_F(PeerLaneTest, AStoreThatIsSlowToAnswerIsWaitedForOnce) {
+  Start();
+  clock_.AdvanceTo(Turn().wait_until);
+  EXPECT_EQ(Turn().chunks, 4);
+  board_->BeginSlice({.claim = {.first = 0, .count = 4}});
+  lane_->Began(*board_, {.first = 0, .count = 4});
+  EXPECT_EQ(Asked(), KeysOf(0, 4)) << "one question at a time";
+  Answer(std::vector(4, kMine));
+  EXPECT_EQ(Asked(), KeysOf(4, 4));
+  Answer({kMine, kMine, kTheirs, kNone});
+  EXPECT_TRUE(calls_.claims.empty()) << "it is asked again when it is wanted";
+}
+
+TEST_F(PeerLaneTest, WhatIsComputedBeforeItsAnswerComesIsGivenBack) {
+  Start();
+  Turn();
+  ReachFront(2);
+  Answer(std::vector(4, kMine));
+  EXPECT_EQ(calls_.disclaims, KeysOf(0, 2));
+  EXPECT_EQ(Turn().chunks, 2) << "these are its own";
+}
+
+TEST_F(PeerLaneTest, WhatAnotherPromptComputesIsNotGivenBack) {
+  Start();
+  Turn();
+  Answer(std::vector(4, kMine));
+  RestoreRequest request = testing_util::Request(1, 20, Policy::kCake);
+  Board other(*context_, request, 2, 2);
+  table_.Add(other);
+  other.peers().Decide(true);
+  for (const int i : {1, 2}) other.peers().Set(i, PeerState::kMine);
+  lane_->Ended(*board_);
+  EXPECT_EQ(calls_.disclaims, (Keys{board_->key(0), board_->key(3)}));
+  calls_.disclaims.clear();
+  board_->peers().Set(3, PeerState::kUnasked);
+  lane_->EndedBefore({.chunks = {2, 3}, .keys = KeysOf(2, 2)}, {kMine, kMine});
+  EXPECT_EQ(calls_.disclaims, Keys{board_->key(3)});
+  table_.Remove(other);
+}
+
 TEST_F(PeerLaneTest, WhereNothingCanBeClaimedAllIsComputed) {
   Start();
   Turn();
@@ -151,6 +192,26 @@ TEST_F(PeerLaneTest, NobodyWaitsForALinkThatIsSlowerThanComputing) {
   const double bytes = context_->chunk_bytes();
   ASSERT_TRUE(lanes_[0].cost().FromJson(
       {{"version", 1}, {"fixed_s", 0}, {"bytes_per_s", bytes / 0.2}, {"read_bytes", bytes}}));
+  Turn();
+  Answer({kTheirs});
+  EXPECT_EQ(Turn().chunks, 4);
+}
+
+TEST_F(PeerLaneTest, NobodyWaitsForAStoreThatFails) {
+  Start();
+  Turn();
+  Answer({kTheirs});
+  EXPECT_EQ(Turn().chunks, 0);
+  for (int i = 0; i < context_->options.failures_max; ++i) board_->NoteFailure(0);
+  EXPECT_EQ(Turn().chunks, 4);
+}
+
+TEST_F(PeerLaneTest, NobodyWaitsForAStoreThatSaysNothing) {
+  Start();
+  lanes_[0].BeginLook();
+  clock_.Advance(context_->options.stall_timeout + Seconds(1));
+  lanes_[0].CheckStall();
+  ASSERT_TRUE(lanes_[0].stalled());
   Turn();
   Answer({kTheirs});
   EXPECT_EQ(Turn().chunks, 4);

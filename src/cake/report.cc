@@ -75,6 +75,7 @@ nlohmann::json RestoreReport::ToJson() const {
           {"tokens_reused", tokens_reused},
           {"chunks_failed", chunks_failed},
           {"chunks_mixed_path", chunks_mixed_path},
+          {"lossy", lossy},
           {"meeting_token", meeting_token},
           {"bound_s", bound_s},
           {"bound_estimated", true},

@@ -44,6 +44,9 @@ struct RestoreReport {
   std::map<std::string, int> tokens_loaded;  // by tier
   int tokens_reused = 0;                     // found in memory, or restored by another request
   int chunks_failed = 0;                     // loads that ended without a chunk
+  // The lossy codecs that loaded chunks may have gone through, as the keys' identity has them
+  // (Restorer::Options); empty: loaded is as computed.
+  std::string lossy = {};
   int chunks_mixed_path = 0;  // loaded chunks that another numeric path than ours has computed
   int meeting_token = 0;      // the first loaded token; prompt_tokens if none was
   double bound_s = 0;         // best split of the fitted curves; 0: not enough is known

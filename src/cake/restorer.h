@@ -163,8 +163,11 @@ class Restorer {
     // Compute starts after this long, or a part of a chunk's compute time if that is less
     // (PlannerOptions::blind_wait_chunks), whether or not the tiers have said what they hold.
     Seconds look_wait_max{5e-3};
+    // That compute: what a tier's decoder works on one of them, all of them are later by a share.
+    int cores = 1;
     // What compute writes; chunks of another path, loaded or found in memory, are counted.
     NumericPath numeric_path = NumericPath::kUnknown;
+    std::string lossy = {};  // RestoreReport's
     PlannerOptions planner = {};
     ClaimOptions claims = {};
   };

@@ -301,7 +301,10 @@ void RestorerImpl::OnClaimed(const ClaimCall& call, const std::vector<ClaimState
   TierCalls calls;
   {
     TimedMutexLock lock(mutex_, times_);
-    if (broken_) return;
+    if (broken_) {
+      --claiming_;
+      return NoteIdle();
+    }
     if (Board* board = table_.Find(call.serial)) {
       for (size_t i = 0; i < states.size(); ++i) {
         if (states[i] == ClaimState::kStored) board->AddLoadable(call.chunks[i], tier);
@@ -324,9 +327,7 @@ void RestorerImpl::EndClaim(const ClaimCall& call, const std::vector<ClaimState>
   if (Board* board = table_.Find(call.serial)) {
     peers_.Answered(*board, call, states);
   } else {
-    for (size_t i = 0; i < states.size(); ++i) {
-      if (states[i] == ClaimState::kMine) calls_.disclaims.push_back(call.keys[i]);
-    }
+    peers_.EndedBefore(call, states);
   }
   Event();
 }
@@ -336,7 +337,7 @@ void RestorerImpl::OnRead(int tier, uint64_t number, ReadResult result) {
   {
     TimedMutexLock lock(mutex_, times_);
     if (broken_) {  // whose it is cannot be said
-      (void)lanes_[tier].End(number, result.bytes, result.status.has_value());
+      (void)lanes_[tier].End(number, result);
       return;
     }
     loads_.EndRead(tier, number, std::move(result));
@@ -473,6 +474,7 @@ PageTable RestorationImpl::TakePages() {
 RestoreReport RestorationImpl::Report(std::optional<Seconds> tail) const {
   TimedMutexLock lock(restorer_.mutex(), restorer_.times().waited);
   RestoreReport report = board_->Report();
+  report.lossy = restorer_.options().lossy;
   report.bound_s = restorer_.planner().Bound(*board_, tail);
   return report;
 }

@@ -37,6 +37,7 @@ class RestorerImpl : public Restorer {
 
   // ---- for its restorations, which work under its mutex, and for tests
   Mutex& mutex() const RETURN_CAPABILITY(mutex_) { return mutex_; }
+  const Options& options() const { return context_.options; }
   const std::vector<LoadLane>& lanes() const REQUIRES(mutex_) { return lanes_; }
   const InFlightTable& table() const REQUIRES(mutex_) { return table_; }
   const RestorePlanner& planner() const REQUIRES(mutex_) { return planner_; }

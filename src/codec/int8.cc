@@ -106,7 +106,7 @@ class Int8Codec : public LayerCodec {
 
   uint64_t FirstToken(uint64_t block) const { return std::min(block * block_tokens_, tokens_); }
 
-  // Of the block's channels, their steps behind them.
+  // The bases of the block's channels, their steps behind them.
   uint64_t BasesAt(uint64_t head, uint64_t block) const {
     return (head * blocks_ + block) * 2 * channels_ * sizeof(uint16_t);
   }

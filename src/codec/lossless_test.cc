@@ -38,7 +38,7 @@ TEST(Lossless, NoiseTakesHardlyMoreThanItDid) {
   EXPECT_LT(BitsPerValue(AnySlab(kLayout, 1)), 16.2);
 }
 
-// Of the first block's entry: the width and how many escapes there are.
+// Reads of the first block's entry the width and how many escapes there are.
 TEST(Lossless, EntriesThatAreWrongAreCorrupt) {
   const auto codec = *MakeCodec(Codec::kLossless, {.layout = kLayout});
   const auto slab = NaturalSlab(kLayout, 1);

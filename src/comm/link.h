@@ -79,7 +79,7 @@ class Link {
   std::string WhyNot(error_code error) const;
   // Whether it is TLS that failed, and not the network: trying again is of no use.
   static bool IsOfTls(error_code error);
-  // Of those, what a handshake with one that speaks none ends with.
+  // Whether it is what a handshake with one that speaks no TLS ends with.
   static bool IsOfNoTls(error_code error);
 
   // No TLS any more: what is left of a handshake that has failed.

@@ -10,6 +10,8 @@
 #include "ops/cuda_device.h"
 #include "ops/cuda_page_copier.h"
 #include "ops/visible_devices.h"
+#include "store/encoded_tier.h"
+#include "store/staged_tier.h"
 #include "store/store_dir.h"
 
 namespace kvcake {
@@ -64,6 +66,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& given) {
     return Fail(ErrorCode::kInvalidArgument, "--store may be given {} times, not {}", kStoresMax,
                 options.stores.size());
   }
+  for (StoreOptions& store : options.stores) LoadStoreCodec(store);
   std::vector<std::string> dirs;
   for (const StoreOptions& store : options.stores) dirs.push_back(store.dir);
   RETURN_IF_ERROR(CheckDistinct(dirs));
@@ -87,6 +90,8 @@ void Runtime::Wire() {
   Restorer::Options restore_options;
   restore_options.numeric_path = model_->numeric_path();
   restore_options.load_order = options_.load_order;
+  restore_options.lossy = lossy_lineage();
+  restore_options.cores = std::max(1, threads_->size());
   restore_options.stall_timeout = options_.stall_timeout;
   // Others would wait in vain for what is not kept.
   const bool keeps = !stores().empty() && options_.store_writes == StoreWrites::kAlways;
@@ -147,7 +152,17 @@ std::string Runtime::CostPath(size_t store) const {
   if (options_.attention_backend != AttentionBackend::kAuto) {
     device += fmt::format("|attention {}", static_cast<int>(options_.attention_backend));
   }
-  return kvcake::CostPath(options.dir, model_->identity().Root(), device);
+  if (options.codec && *options.codec != Codec::kRaw) {
+    device += fmt::format("|codec {}", options.loaded->row->name);
+  }
+  return kvcake::CostPath(options.dir, FilesRoot(options, model_->identity().Root()), device);
+}
+
+ThrottledTier* Runtime::link(size_t store) {
+  Tier* tier = stores().at(store).get();
+  if (auto* const staged = dynamic_cast<StagedTier*>(tier)) tier = &staged->inner();
+  if (auto* const encoded = dynamic_cast<EncodedTier*>(tier)) tier = &encoded->inner();
+  return dynamic_cast<ThrottledTier*>(tier);
 }
 
 // A slice, and a row for each sequence that decodes beside it.
@@ -171,7 +186,8 @@ Status Runtime::OpenEmulated() {
     RETURN_IF_ERROR(LoadTokenizer());
     vocab_size = config_.vocab_size;
   }
-  model_ = std::make_unique<EmulatedModel>(*profile_, *pool_, MaxBatchTokens(), vocab_size);
+  model_ = std::make_unique<EmulatedModel>(*profile_, *pool_, MaxBatchTokens(), vocab_size,
+                                           Clock::Real(), nullptr, lossy_lineage());
   const double pairs = profile_->attention == EmulatedProfile::Attention::kDense ? 0.5 : 1;
   compute_cost_ = std::make_unique<ComputeCost>(ComputeCost::Options{
       .attention_ratio = profile_->b > 0 ? pairs * profile_->a / profile_->b : 0});
@@ -219,7 +235,8 @@ Status Runtime::OpenModel() {
                                          .path = options_.path,
                                          .weights = options_.weights,
                                          .enforce_eager = options_.enforce_eager,
-                                         .attention_backend = options_.attention_backend};
+                                         .attention_backend = options_.attention_backend,
+                                         .lossy_lineage = lossy_lineage()};
   ASSIGN_OR_RETURN(const uint64_t capacity, PagesCapacity(model_options));
   ASSIGN_OR_RETURN(PageMemory memory, PageMemoryOf(options_.path));
   ASSIGN_OR_RETURN(

@@ -110,9 +110,9 @@ class Runtime {
   std::vector<Tier*> tiers() const { return tiers_->all(); }
   // The throttle in front of a store, where it has a rate, latency or trace; else null, as where
   // reads stall.
-  ThrottledTier* link(size_t store = 0) {
-    return dynamic_cast<ThrottledTier*>(stores().at(store).get());
-  }
+  ThrottledTier* link(size_t store = 0);
+  // LossyLineage of the stores. Empty: what is answered does not depend on what was loaded.
+  std::string lossy_lineage() const { return LossyLineage(options_.stores); }
 
  private:
   explicit Runtime(const RuntimeOptions& options) : options_(options) {}

@@ -70,7 +70,7 @@ class FileLock {
  public:
   virtual ~FileLock() = default;
 
-  // Of the file that is locked, whatever has its name by now.
+  // Describes the file that is locked, whatever has its name by now.
   virtual Result<FileInfo> Info() = 0;
 };
 

@@ -39,6 +39,13 @@ Result<StoreOptions> ReadStore(const kvcake_store* given, const std::string& nam
   auto named = ReadStoreUrl(where);
   if (!named) return Fail(named.error().code, "{}.where: {}", name, named.error().message);
   StoreOptions store = std::move(*named);
+  // Which bytes of a slab are K's, which V's, and what they stand for only the caller knows.
+  const CodecRow& codec = *FindCodec(store.codec.value_or(Codec::kRaw));
+  if (codec.lossy) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "{}.where: codec {} would change the caller's bytes: raw or lossless", name,
+                codec.name);
+  }
   if (read.capacity_bytes > 0) store.capacity_bytes = read.capacity_bytes;
   constexpr double kRateMin = 1, kRateMax = 1e15;
   if (read.load_rate_bytes_per_s != 0) {

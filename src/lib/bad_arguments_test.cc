@@ -61,6 +61,8 @@ TEST_F(BadArgumentsTest, OptionsAreRefusedByName) {
       {"stores[0]", [](O&, S& s) { s.struct_size = 1; }},
       {"stores[0].where", [](O&, S& s) { s.where = nullptr; }},
       {"stores[0].where", [](O&, S& s) { s.where = "kv?"; }},
+      {"stores[0].where: codec int8", [](O&, S& s) { s.where = "kv?codec=int8"; }},
+      {"but raw, lossless", [](O&, S& s) { s.where = "kv?codec=zip"; }},
       {"stores[0].load_rate", [](O&, S& s) { s.load_rate_bytes_per_s = -1; }},
       {"stores[0].load_latency", [=](O&, S& s) { s.load_latency_s = nan; }},
       {"capacity", [](O&, S& s) { s.capacity_bytes = 1; }},

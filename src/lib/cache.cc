@@ -127,7 +127,10 @@ std::string Cache::CostPathOf(size_t store) const {
   const std::string device =
       fmt::format("library|{}|{} B/s|{} s", options_.device,
                   options.load_rate_bytes_per_s.value_or(0), options.load_latency.count());
-  return CostPath(options.dir, identity_.Root(), device);
+  const Codec codec = options.codec.value_or(Codec::kRaw);
+  const std::string encoded =
+      codec == Codec::kRaw ? "" : fmt::format("|codec {}", FindCodec(codec)->name);
+  return CostPath(options.dir, FilesRoot(options, identity_.Root()), device + encoded);
 }
 
 HeldIn Cache::Lookup(std::span<const ChunkKey> keys, Seconds patience) {

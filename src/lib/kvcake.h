@@ -78,7 +78,8 @@ typedef struct kvcake_key {
 /* A place that keeps chunks, with the meaning of `--store` and the flags beside it. */
 typedef struct kvcake_store {
   size_t struct_size;
-  const char* where;            /* what --store takes: a directory */
+  const char* where;            /* what --store takes: a directory, with ?codec=lossless
+                                 * one that keeps chunks smaller; no lossy codec is taken */
   uint64_t capacity_bytes;      /* default: 20 GiB */
   double load_rate_bytes_per_s; /* default: as it is; else a slower link, for experiments */
   double load_latency_s;
@@ -89,7 +90,7 @@ typedef struct kvcake_options {
   /* What determines the numbers and the layout of the KV cache, as text: weights, dtype, order of
    * bytes, rank. Caches share chunks exactly when their name space and the next three are equal. */
   const char* name_space;
-  int32_t layers;       /* 1 to 487 */
+  int32_t layers;       /* 1 to 487, to 136 with a codec */
   int32_t chunk_tokens; /* default: 128 */
   uint64_t slab_bytes;  /* of one layer of one chunk; what they mean is the caller's business */
   const kvcake_store* stores; /* the fastest first; chunks are loaded from all at once and kept in

@@ -116,6 +116,29 @@ TEST_F(LibraryTest, ADamagedChunkIsNeverHandedOut) {
   ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
 }
 
+// Encoded without loss: the same bytes, whatever they are, and none of the plain store's files.
+TEST_F(LibraryTest, AStoreMayKeepItsChunksEncoded) {
+  Open();
+  Keep(1, 4);
+  auto options = Options();
+  const std::string where = dir_.path() + "?codec=lossless";
+  store_.where = where.c_str();
+  Reopen(options);
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 4), &restoration, KVCAKE_POLICY_LOAD), KVCAKE_OK);
+  EXPECT_EQ(Restore(restoration).computed, 4) << "the plain chunks are the plain store's";
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+  const auto keys = Keys(1, 4);
+  for (int i = 0; i < 4; ++i) ASSERT_EQ(Put(1, i, keys), KVCAKE_OK);
+  ASSERT_EQ(kvcake_flush(cache_), KVCAKE_OK);
+  Reopen(options);
+  EXPECT_EQ(ChunkFiles().size(), 8u);
+  ASSERT_EQ(Begin(Keys(1, 4), &restoration, KVCAKE_POLICY_LOAD), KVCAKE_OK);
+  EXPECT_EQ(Restore(restoration).computed, 0);
+  EXPECT_EQ(ExpectBytes(restoration, 1), 4);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
 TEST_F(LibraryTest, OneNameSpaceSeesNothingOfAnother) {
   Open();
   Keep(1, 4);

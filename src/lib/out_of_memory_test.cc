@@ -83,13 +83,13 @@ class OutOfMemoryTest : public LibraryTest, public testing::WithParamInterface<b
   }
 
   // A restoration of the document, of a cache that is opened anew where its restorations are lost.
-  void BeginAnew() {
+  void BeginAnew(int policy = KVCAKE_POLICY_CAKE) {
     if (restoration_ != 0) kvcake_end(std::exchange(restoration_, 0));
-    int status = Begin(keys_, &restoration_);
+    int status = Begin(keys_, &restoration_, policy);
     if (status == KVCAKE_CANCELLED) {
       EXPECT_THAT(kvcake_last_error(), HasSubstr("open another"));
       Reopen();
-      status = Begin(keys_, &restoration_);
+      status = Begin(keys_, &restoration_, policy);
     }
     ASSERT_EQ(status, KVCAKE_OK) << kvcake_last_error();
   }
@@ -215,8 +215,9 @@ TEST_P(OutOfMemoryTest, Computed) {
   OpenWithDocument();
   auto turn = Sized<kvcake_turn>();
   const auto claim = [&] {
-    BeginAnew();
+    BeginAnew(KVCAKE_POLICY_COMPUTE);  // nothing is loaded before it is claimed
     ASSERT_EQ(kvcake_claim(restoration_, 2, &turn), KVCAKE_OK) << kvcake_last_error();
+    ASSERT_EQ(turn.kind, KVCAKE_TURN_SLICE);
   };
   FailEach(
       claim, [&] { return kvcake_computed(restoration_, 1, 0.5); }, [] {});

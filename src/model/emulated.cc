@@ -15,7 +15,8 @@ void SleepUntil(TimePoint t) {
       std::chrono::time_point_cast<std::chrono::steady_clock::duration>(t));
 }
 
-KvIdentity IdentityOf(const EmulatedProfile& p, const KvLayout& layout) {
+KvIdentity IdentityOf(const EmulatedProfile& p, const KvLayout& layout,
+                      std::string_view lossy_lineage) {
   KvIdentity identity;
   identity.Add("arch", "emulated")
       .Add("profile", p.name)
@@ -24,6 +25,7 @@ KvIdentity IdentityOf(const EmulatedProfile& p, const KvLayout& layout) {
       .Add("scale", kEmulatedScale)
       .Add("chunk_tokens", layout.chunk_tokens)
       .Add("layout", "v1");
+  if (!lossy_lineage.empty()) identity.Add("lossy", lossy_lineage);
   return identity;
 }
 
@@ -55,14 +57,15 @@ std::vector<int32_t> EmulatedModel::TokensOf(std::string_view text) {
 
 EmulatedModel::EmulatedModel(EmulatedProfile profile, const PagePool& pages, int max_batch_tokens,
                              int vocab_size, const Clock& clock,
-                             std::function<void(TimePoint)> sleep_until)
+                             std::function<void(TimePoint)> sleep_until,
+                             std::string_view lossy_lineage)
     : profile_(std::move(profile)),
       pages_(pages),
       max_batch_tokens_(max_batch_tokens),
       vocab_size_(vocab_size),
       clock_(clock),
       sleep_until_(sleep_until ? std::move(sleep_until) : SleepUntil),
-      identity_(IdentityOf(profile_, pages.layout())) {
+      identity_(IdentityOf(profile_, pages.layout(), lossy_lineage)) {
   CHECK(pages.layout() == LayoutFor(profile_, pages.layout().chunk_tokens));
 }
 

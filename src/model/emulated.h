@@ -33,10 +33,12 @@ class EmulatedModel : public Model {
   // Ids for a text, one for four bytes: for want of a tokenizer.
   static std::vector<int32_t> TokensOf(std::string_view text);
 
-  // Borrows the pages, whose layout must be LayoutFor. `sleep_until` is for tests.
+  // Borrows the pages, whose layout must be LayoutFor. `lossy_lineage`: MakeIdentity's.
+  // `sleep_until` is for tests.
   EmulatedModel(EmulatedProfile profile, const PagePool& pages, int max_batch_tokens,
                 int vocab_size = kVocab, const Clock& clock = Clock::Real(),
-                std::function<void(TimePoint)> sleep_until = {});
+                std::function<void(TimePoint)> sleep_until = {},
+                std::string_view lossy_lineage = {});
 
   const KvLayout& layout() const override { return pages_.layout(); }
   const KvIdentity& identity() const override { return identity_; }

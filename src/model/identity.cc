@@ -64,7 +64,8 @@ void AddBeyondLlama(const ModelConfig& config, KvIdentity* identity) {
 }  // namespace
 
 KvIdentity MakeIdentity(const ModelConfig& config, const KvLayout& layout,
-                        const Digest& weights_digest, WeightFormat weights, int arithmetic) {
+                        const Digest& weights_digest, WeightFormat weights, int arithmetic,
+                        std::string_view lossy_lineage) {
   KvIdentity identity;
   identity.Add("arch", config.family)
       .Add("layers", config.layers)
@@ -85,6 +86,7 @@ KvIdentity MakeIdentity(const ModelConfig& config, const KvLayout& layout,
       .Add("layout", "v1")
       .Add("shard", "all");
   if (arithmetic > 0) identity.Add("arithmetic", arithmetic);
+  if (!lossy_lineage.empty()) identity.Add("lossy", lossy_lineage);
   return identity;
 }
 

@@ -78,7 +78,8 @@ Result<std::unique_ptr<TransformerModel>> TransformerModel::Create(
   std::unique_ptr<TransformerModel> model(new TransformerModel(config, pages, threads, resolved));
   ASSIGN_OR_RETURN(model->weights_, LoadWeights(model->compute_, config, weights, options.weights));
   ASSIGN_OR_RETURN(const Digest digest, weights.digest());
-  model->identity_ = MakeIdentity(config, pages.layout(), digest, options.weights);
+  model->identity_ = MakeIdentity(config, pages.layout(), digest, options.weights,
+                                  kArithmeticRevision, options.lossy_lineage);
   return model;
 }
 

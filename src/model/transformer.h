@@ -28,6 +28,7 @@ struct TransformerOptions {
   WeightFormat weights = WeightFormat::kBf16;
   bool enforce_eager = false;  // enqueue every step's kernels, without CUDA graphs
   AttentionBackend attention_backend = AttentionBackend::kAuto;
+  std::string lossy_lineage = {};  // MakeIdentity's
 };
 
 class TransformerModel : public Model {

@@ -39,7 +39,7 @@ ParsedAnswer Whole(const AnswerParser::Options& options, std::string_view text) 
   return answer;
 }
 
-// Of the text as a whole, once it is the same however it is split in two, and by characters.
+// What the whole text gives, once it is the same however it is split in two, and by characters.
 ParsedAnswer Parsed(const AnswerParser::Options& options, std::string_view text) {
   const ParsedAnswer whole = Whole(options, text);
   for (size_t at = 0; at <= text.size(); ++at) {

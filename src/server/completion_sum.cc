@@ -22,7 +22,7 @@ int Badness(FinishReason reason) {
 
 void AddPrompt(const Completion& of, RestoreReport* sum) {
   const RestoreReport& report = of.report;
-  // Of each prompt the last token is computed, whatever was there.
+  // The last token of each prompt is computed, whatever was there.
   const int beyond = report.tokens_reused + report.loaded() - CachedTokens(of);
   sum->prompt_tokens += report.prompt_tokens;
   sum->tokens_computed += report.tokens_computed;

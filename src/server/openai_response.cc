@@ -71,10 +71,13 @@ std::string ErrorEvents(const ApiError& error) { return AsEvent(ErrorBody(error)
 ordered_json Usage(const Completion& completion) {
   const int prompt = completion.report.prompt_tokens;
   const int answer = static_cast<int>(completion.tokens.size());
+  ordered_json details = {{"cached_tokens", CachedTokens(completion)}};
+  const std::string& lossy = completion.report.lossy;
+  if (!lossy.empty()) details["lossy_codecs"] = lossy;
   return {{"prompt_tokens", prompt},
           {"completion_tokens", answer},
           {"total_tokens", prompt + answer},
-          {"prompt_tokens_details", {{"cached_tokens", CachedTokens(completion)}}}};
+          {"prompt_tokens_details", std::move(details)}};
 }
 
 ordered_json KvcakeReport(const Completion& completion) {

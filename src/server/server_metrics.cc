@@ -57,6 +57,10 @@ void AddCalls(const std::vector<Tier*>& tiers, const std::vector<TierStats>& sta
        "Files of other processes looked for by name.", &TierStats::looks},
       {"kvcake_tier_scans_total", "kvcake_tier_scan_seconds_total",
        "Times that all files of the directory were listed.", &TierStats::scans},
+      {"kvcake_tier_encodes_total", "kvcake_tier_encode_core_seconds_total",
+       "Chunks that a codec encoded, and what it took of a core.", &TierStats::encodes},
+      {"kvcake_tier_decodes_total", "kvcake_tier_decode_core_seconds_total",
+       "Chunks that a codec decoded, and what it took of a core.", &TierStats::decodes},
   };
   for (const Row& row : kRows) {
     for (size_t i = 0; i < stats.size(); ++i) {
@@ -343,6 +347,13 @@ void ServerMetrics::AddTiers(Runtime& runtime, PrometheusText* text) const {
     }
   }
   AddCalls(tiers, stats, text);
+  for (size_t i = 0; i < runtime.stores().size(); ++i) {
+    const CodecRow& codec = *runtime.options().stores[i].loaded->row;
+    text->AddGauge("kvcake_store_codec_info", "How the store keeps chunks.", 1,
+                   {{"tier", runtime.stores()[i]->name()},
+                    {"codec", codec.name},
+                    {"lossy", codec.lossy ? "true" : "false"}});
+  }
   for (size_t i = 0; i < stats.size(); ++i) {
     if (!stats[i].free_bytes) continue;
     text->AddGauge("kvcake_tier_free_bytes", "Free space of the file system.",

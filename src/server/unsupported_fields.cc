@@ -15,7 +15,7 @@ struct Unsupported {
   const char* remedy = nullptr;   // what to do instead; null: leave it out
 };
 
-// Of both endpoints.
+// Fields of both endpoints.
 constexpr Unsupported kCommon[] = {
     {"best_of", "1"},
     {"use_beam_search"},

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "codec/codec.h"
 
 namespace kvcake {
 namespace {
@@ -36,9 +37,21 @@ enum Offset : size_t {
   kParentAt = 128,
   kRootAt = 160,
   kSlabChecksumsAt = 192,
+  // Version 2 has, from 72 on:
+  kPositionAt = 72,
+  kEncryptionAt = 80,
+  kReserved82At = 82,
+  kTablesAt = 192,
+  kSaltAt = 224,
+  kPartsAt = 256,
   kHeaderChecksumAt = 4088,
 };
+// A part's checksum, its bytes in units of kPartAlign, and the tag of encryption.
+constexpr size_t kPartEntryBytes = 28;
+constexpr size_t kPartUnitsAt = 8, kPartTagAt = 12;
 static_assert(kSlabChecksumsAt + 8 * kChunkLayersMax == kHeaderChecksumAt);
+static_assert(kPartsAt + kPartEntryBytes * kEncodedLayersMax <= kHeaderChecksumAt);
+static_assert(kPartsAt + kPartEntryBytes * (kEncodedLayersMax + 1) > kHeaderChecksumAt);
 static_assert(kHeaderChecksumAt + 8 == kPageHeaderBytes);
 
 template <typename T>
@@ -55,14 +68,14 @@ T Load(ConstHeaderBytes in, size_t at) {
   return value;
 }
 
-void StoreKey(HeaderBytes out, size_t at, const ChunkKey& key) {
-  std::memcpy(&out[at], key.digest.data(), key.digest.size());
+void StoreDigest(HeaderBytes out, size_t at, const Digest& digest) {
+  std::memcpy(&out[at], digest.data(), digest.size());
 }
 
-ChunkKey LoadKey(ConstHeaderBytes in, size_t at) {
-  ChunkKey key;
-  std::memcpy(key.digest.data(), &in[at], key.digest.size());
-  return key;
+Digest LoadDigest(ConstHeaderBytes in, size_t at) {
+  Digest digest;
+  std::memcpy(digest.data(), &in[at], digest.size());
+  return digest;
 }
 
 bool AllZero(ConstHeaderBytes in, size_t begin, size_t end) {
@@ -92,14 +105,13 @@ Status LoadDimension(ConstHeaderBytes in, size_t at, const char* field, int& out
   return {};
 }
 
-Status LoadLayout(ConstHeaderBytes in, KvLayout& layout) {
+Status LoadLayout(ConstHeaderBytes in, int layers_max, KvLayout& layout) {
   RETURN_IF_ERROR(LoadDimension(in, kLayersAt, "layers", layout.layers));
   RETURN_IF_ERROR(LoadDimension(in, kKvHeadsAt, "kv_heads", layout.kv_heads));
   RETURN_IF_ERROR(LoadDimension(in, kHeadDimAt, "head_dim", layout.head_dim));
   RETURN_IF_ERROR(LoadDimension(in, kChunkTokensAt, "chunk_tokens", layout.chunk_tokens));
-  if (layout.layers > kChunkLayersMax) {
-    return Fail(ErrorCode::kCorrupt, "layers is {}, must be at most {}", layout.layers,
-                kChunkLayersMax);
+  if (layout.layers > layers_max) {
+    return Fail(ErrorCode::kCorrupt, "layers is {}, must be at most {}", layout.layers, layers_max);
   }
   // At most 2^62, so it has not overflowed; what is larger than any memory would further on.
   constexpr uint64_t kSlabBytesMax = 1ull << 40;
@@ -110,12 +122,89 @@ Status LoadLayout(ConstHeaderBytes in, KvLayout& layout) {
   return {};
 }
 
+void StoreLayers(HeaderBytes out, const ChunkHeader& header) {
+  for (size_t i = 0; i < header.slab_checksums.size(); ++i) {
+    Store<uint64_t>(out, kSlabChecksumsAt + 8 * i, header.slab_checksums[i]);
+  }
+  if (!header.encoded()) return;
+  Store<uint64_t>(out, kPositionAt, static_cast<uint64_t>(header.position));
+  StoreDigest(out, kTablesAt, header.tables);
+  for (size_t i = 0; i < header.parts.size(); ++i) {
+    const ChunkPart& part = header.parts[i];
+    const size_t at = kPartsAt + kPartEntryBytes * i;
+    const uint64_t units = part.bytes / kPartAlign;
+    CHECK(units > 0 && units <= UINT32_MAX && part.bytes % kPartAlign == 0);
+    Store<uint64_t>(out, at, part.checksum);
+    Store<uint32_t>(out, at + kPartUnitsAt, units);
+  }
+}
+
+Status LoadSlabs(ConstHeaderBytes in, ChunkHeader& header) {
+  const KvLayout& layout = header.layout;
+  RETURN_IF_ERROR(Expect<uint16_t>(in, kCodecAt, static_cast<uint16_t>(Codec::kRaw), "codec"));
+  const size_t checksums_end = kSlabChecksumsAt + 8 * layout.layers;
+  if (!AllZero(in, kReservedAt, kKeyAt) || !AllZero(in, checksums_end, kHeaderChecksumAt)) {
+    return Fail(ErrorCode::kCorrupt, "reserved header bytes are not zero");
+  }
+  header.slab_checksums.resize(layout.layers);
+  for (int layer = 0; layer < layout.layers; ++layer) {
+    header.slab_checksums[layer] = Load<uint64_t>(in, kSlabChecksumsAt + 8 * layer);
+  }
+  return {};
+}
+
+Status LoadParts(ConstHeaderBytes in, ChunkHeader& header) {
+  constexpr uint64_t kPositionMax = 1ull << 40;
+  const uint64_t position = Load<uint64_t>(in, kPositionAt);
+  if (position > kPositionMax) {
+    return Fail(ErrorCode::kCorrupt, "position is {}, must be at most {}", position, kPositionMax);
+  }
+  const uint16_t codec = Load<uint16_t>(in, kCodecAt);
+  const CodecRow* const row = FindCodec(static_cast<Codec>(codec));
+  if (row == nullptr || row->codec == Codec::kRaw) {
+    return Fail(ErrorCode::kCorrupt, "codec is {}, which is none of an encoded chunk", codec);
+  }
+  RETURN_IF_ERROR(Expect<uint16_t>(in, kEncryptionAt, 0, "encryption"));
+  const size_t parts_end = kPartsAt + kPartEntryBytes * header.layout.layers;
+  if (!AllZero(in, kReserved82At, kKeyAt) || !AllZero(in, kSaltAt, kPartsAt) ||
+      !AllZero(in, parts_end, kHeaderChecksumAt)) {
+    return Fail(ErrorCode::kCorrupt, "reserved header bytes are not zero");
+  }
+  header.codec = row->codec;
+  header.position = static_cast<int64_t>(position);
+  header.tables = LoadDigest(in, kTablesAt);
+  header.parts.resize(header.layout.layers);
+  for (int layer = 0; layer < header.layout.layers; ++layer) {
+    const size_t at = kPartsAt + kPartEntryBytes * layer;
+    const uint64_t units = Load<uint32_t>(in, at + kPartUnitsAt);
+    if (units == 0) return Fail(ErrorCode::kCorrupt, "the part of layer {} is empty", layer);
+    if (!AllZero(in, at + kPartTagAt, at + kPartEntryBytes)) {
+      return Fail(ErrorCode::kCorrupt, "layer {} has a tag, and nothing is encrypted", layer);
+    }
+    header.parts[layer] = {.bytes = units * kPartAlign, .checksum = Load<uint64_t>(in, at)};
+  }
+  return {};
+}
+
 }  // namespace
 
-Status CheckStorable(const KvLayout& layout) {
-  if (layout.layers > kChunkLayersMax) {
-    return Fail(ErrorCode::kUnsupported, "a chunk file holds at most {} layers, the model has {}",
-                kChunkLayersMax, layout.layers);
+uint64_t ChunkHeader::layer_offset(int layer) const {
+  if (!encoded()) return layout.slab_offset(layer);
+  uint64_t offset = kPageHeaderBytes;
+  for (int i = 0; i < layer; ++i) offset += parts[i].bytes;
+  return offset;
+}
+
+uint64_t ChunkHeader::file_bytes() const {
+  if (!encoded()) return layout.page_bytes();
+  return (layer_offset(layout.layers) + kSlabAlign - 1) / kSlabAlign * kSlabAlign;
+}
+
+Status CheckStorable(const KvLayout& layout, Codec codec) {
+  const int layers_max = codec == Codec::kRaw ? kChunkLayersMax : kEncodedLayersMax;
+  if (layout.layers > layers_max) {
+    return Fail(ErrorCode::kUnsupported, "a chunk file{} holds at most {} layers, the model has {}",
+                codec == Codec::kRaw ? "" : " with a codec", layers_max, layout.layers);
   }
   if (layout.layers < 1 || layout.kv_heads < 1 || layout.head_dim < 1 || layout.chunk_tokens < 1) {
     return Fail(ErrorCode::kInvalidArgument, "the KV layout has an empty dimension");
@@ -125,11 +214,13 @@ Status CheckStorable(const KvLayout& layout) {
 
 void EncodeHeader(HeaderBytes out, const ChunkHeader& header) {
   const KvLayout& layout = header.layout;
-  CHECK(CheckStorable(layout));
-  CHECK(header.slab_checksums.size() == static_cast<size_t>(layout.layers));
+  const auto layers = static_cast<size_t>(layout.layers);
+  CHECK(CheckStorable(layout, header.codec));
+  CHECK(header.slab_checksums.size() == (header.encoded() ? 0 : layers));
+  CHECK(header.parts.size() == (header.encoded() ? layers : 0));
   std::memset(out.data(), 0, out.size());
   std::memcpy(out.data(), kMagic.data(), kMagic.size());
-  Store<uint32_t>(out, kVersionAt, kChunkVersion);
+  Store<uint32_t>(out, kVersionAt, header.encoded() ? kEncodedChunkVersion : kChunkVersion);
   Store<uint32_t>(out, kHeaderBytesAt, kPageHeaderBytes);
   Store<uint32_t>(out, kLayersAt, layout.layers);
   Store<uint32_t>(out, kKvHeadsAt, layout.kv_heads);
@@ -138,15 +229,13 @@ void EncodeHeader(HeaderBytes out, const ChunkHeader& header) {
   Store<uint16_t>(out, kDTypeAt, kDTypeBf16);
   Store<uint16_t>(out, kCodecAt, static_cast<uint16_t>(header.codec));
   Store<uint16_t>(out, kNumericPathAt, static_cast<uint16_t>(header.numeric_path));
-  Store<uint64_t>(out, kFileBytesAt, layout.page_bytes());
+  Store<uint64_t>(out, kFileBytesAt, header.file_bytes());
   Store<uint64_t>(out, kSlabBytesAt, layout.slab_bytes());
   Store<uint64_t>(out, kSlabPayloadAt, layout.slab_payload_bytes());
-  StoreKey(out, kKeyAt, header.key);
-  StoreKey(out, kParentAt, header.parent);
-  StoreKey(out, kRootAt, header.root);
-  for (int layer = 0; layer < layout.layers; ++layer) {
-    Store<uint64_t>(out, kSlabChecksumsAt + 8 * layer, header.slab_checksums[layer]);
-  }
+  StoreDigest(out, kKeyAt, header.key.digest);
+  StoreDigest(out, kParentAt, header.parent.digest);
+  StoreDigest(out, kRootAt, header.root.digest);
+  StoreLayers(out, header);
   Store<uint64_t>(out, kHeaderChecksumAt, HeaderChecksum(out));
 }
 
@@ -154,7 +243,12 @@ Result<ChunkHeader> DecodeHeader(ConstHeaderBytes in) {
   if (std::memcmp(in.data(), kMagic.data(), kMagic.size()) != 0) {
     return Fail(ErrorCode::kCorrupt, "the magic is not that of a chunk file");
   }
-  RETURN_IF_ERROR(Expect<uint32_t>(in, kVersionAt, kChunkVersion, "version"));
+  const uint32_t version = Load<uint32_t>(in, kVersionAt);
+  const bool encoded = version == kEncodedChunkVersion;
+  if (!encoded && version != kChunkVersion) {
+    return Fail(ErrorCode::kCorrupt, "version is {}, must be {} or {}", version, kChunkVersion,
+                kEncodedChunkVersion);
+  }
   if (HeaderChecksum(in) != Load<uint64_t>(in, kHeaderChecksumAt)) {
     return Fail(ErrorCode::kCorrupt, "the header's checksum does not match its bytes");
   }
@@ -162,29 +256,23 @@ Result<ChunkHeader> DecodeHeader(ConstHeaderBytes in) {
   RETURN_IF_ERROR(Expect<uint32_t>(in, kHeaderBytesAt, kPageHeaderBytes, "header bytes"));
   RETURN_IF_ERROR(Expect<uint64_t>(in, kFlagsAt, 0, "flags"));
   ChunkHeader header;
-  RETURN_IF_ERROR(LoadLayout(in, header.layout));
+  RETURN_IF_ERROR(LoadLayout(in, encoded ? kEncodedLayersMax : kChunkLayersMax, header.layout));
   RETURN_IF_ERROR(Expect<uint16_t>(in, kDTypeAt, kDTypeBf16, "dtype"));
-  RETURN_IF_ERROR(Expect<uint16_t>(in, kCodecAt, static_cast<uint16_t>(Codec::kRaw), "codec"));
-  RETURN_IF_ERROR(Expect<uint64_t>(in, kFileBytesAt, header.layout.page_bytes(), "file bytes"));
+  if (!AllZero(in, kReserved16At, kFileBytesAt)) {
+    return Fail(ErrorCode::kCorrupt, "reserved header bytes are not zero");
+  }
+  RETURN_IF_ERROR(encoded ? LoadParts(in, header) : LoadSlabs(in, header));
+  RETURN_IF_ERROR(Expect<uint64_t>(in, kFileBytesAt, header.file_bytes(), "file bytes"));
   RETURN_IF_ERROR(Expect<uint64_t>(in, kSlabBytesAt, header.layout.slab_bytes(), "slab bytes"));
   RETURN_IF_ERROR(Expect<uint64_t>(in, kSlabPayloadAt, header.layout.slab_payload_bytes(),
                                    "slab payload bytes"));
-  const size_t checksums_end = kSlabChecksumsAt + 8 * header.layout.layers;
-  if (!AllZero(in, kReserved16At, kFileBytesAt) || !AllZero(in, kReservedAt, kKeyAt) ||
-      !AllZero(in, checksums_end, kHeaderChecksumAt)) {
-    return Fail(ErrorCode::kCorrupt, "reserved header bytes are not zero");
-  }
   const uint16_t path = Load<uint16_t>(in, kNumericPathAt);
   if (path <= static_cast<uint16_t>(NumericPath::kBf16Tensor)) {
     header.numeric_path = static_cast<NumericPath>(path);
   }
-  header.key = LoadKey(in, kKeyAt);
-  header.parent = LoadKey(in, kParentAt);
-  header.root = LoadKey(in, kRootAt);
-  header.slab_checksums.resize(header.layout.layers);
-  for (int layer = 0; layer < header.layout.layers; ++layer) {
-    header.slab_checksums[layer] = Load<uint64_t>(in, kSlabChecksumsAt + 8 * layer);
-  }
+  header.key.digest = LoadDigest(in, kKeyAt);
+  header.parent.digest = LoadDigest(in, kParentAt);
+  header.root.digest = LoadDigest(in, kRootAt);
   return header;
 }
 
@@ -197,6 +285,7 @@ Status CheckSameChunk(const ChunkHeader& header, const ChunkHeader& expected) {
   if (header.parent != expected.parent) return differs("parent key");
   if (header.layout != expected.layout) return differs("layout");
   if (header.codec != expected.codec) return differs("codec");
+  if (header.tables != expected.tables) return differs("codec tables");
   return {};
 }
 
@@ -210,24 +299,30 @@ std::vector<uint64_t> SlabChecksums(const KvLayout& layout, std::span<const std:
 }
 
 Status VerifySlab(const ChunkHeader& header, int layer, std::span<const std::byte> slab) {
-  if (Xxh3_64(slab) == header.slab_checksums[layer]) return {};
+  const uint64_t expected =
+      header.encoded() ? header.parts[layer].checksum : header.slab_checksums[layer];
+  if (Xxh3_64(slab) == expected) return {};
   return Fail(ErrorCode::kCorrupt, "the checksum of layer {} does not match its bytes", layer);
 }
 
 Status VerifySlabs(const ChunkHeader& header, std::span<const std::byte> page) {
-  const KvLayout& layout = header.layout;
-  CHECK(page.size() >= layout.page_bytes());
-  for (int layer = 0; layer < layout.layers; ++layer) {
-    RETURN_IF_ERROR(
-        VerifySlab(header, layer, page.subspan(layout.slab_offset(layer), layout.slab_bytes())));
+  CHECK(page.size() >= header.file_bytes());
+  uint64_t at = kPageHeaderBytes;
+  for (int layer = 0; layer < header.layout.layers; ++layer) {
+    const uint64_t bytes = header.layer_bytes(layer);
+    RETURN_IF_ERROR(VerifySlab(header, layer, page.subspan(at, bytes)));
+    at += bytes;
   }
-  return {};
+  const auto rest = page.subspan(at, header.file_bytes() - at);
+  if (std::all_of(rest.begin(), rest.end(), [](std::byte b) { return b == std::byte{0}; })) {
+    return {};
+  }
+  return Fail(ErrorCode::kCorrupt, "the bytes after the last layer are not zero");
 }
 
 Status CheckFileBytes(const ChunkHeader& header, uint64_t bytes) {
-  if (bytes == header.layout.page_bytes()) return {};
-  return Fail(ErrorCode::kCorrupt, "it has {} bytes, must have {}", bytes,
-              header.layout.page_bytes());
+  if (bytes == header.file_bytes()) return {};
+  return Fail(ErrorCode::kCorrupt, "it has {} bytes, must have {}", bytes, header.file_bytes());
 }
 
 Result<ChunkHeader> DecodeChunk(std::span<const std::byte> file) {

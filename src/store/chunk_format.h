@@ -1,5 +1,6 @@
 // The bytes of a chunk file: a 4 KiB header, then one slab per layer exactly as in a page
-// (kv/kv_layout.h). docs/format.md specifies it byte by byte.
+// (kv/kv_layout.h), or, of an encoded chunk, one part per layer as a codec writes them.
+// docs/format.md specifies both byte by byte.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +8,26 @@
 #include <span>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/status.h"
 #include "kv/chunk_key.h"
 #include "kv/kv_layout.h"
 
 namespace kvcake {
 
-constexpr uint32_t kChunkVersion = 1;
-// The slab checksums fill what the header has left.
+constexpr uint32_t kChunkVersion = 1;         // of raw chunks
+constexpr uint32_t kEncodedChunkVersion = 2;  // of all others
+// What is kept of each layer fills what the header has left.
 constexpr int kChunkLayersMax = 487;
+constexpr int kEncodedLayersMax = 136;
+
+// One layer of an encoded chunk.
+struct ChunkPart {
+  uint64_t bytes = 0;     // a multiple of kPartAlign, not 0
+  uint64_t checksum = 0;  // XXH3-64 of them
+
+  bool operator==(const ChunkPart&) const = default;
+};
 
 struct ChunkHeader {
   ChunkKey root;
@@ -24,7 +36,22 @@ struct ChunkHeader {
   KvLayout layout;
   Codec codec = Codec::kRaw;
   NumericPath numeric_path = NumericPath::kUnknown;
-  std::vector<uint64_t> slab_checksums;  // XXH3-64 of each layer's slab, padding included
+  // XXH3-64 of each layer's slab, padding included; empty of an encoded chunk.
+  std::vector<uint64_t> slab_checksums;
+
+  // What only an encoded chunk has:
+  int64_t position = 0;          // of its first token in its prompt
+  Digest tables{};               // TablesDigest of the codec's; zeros where it has none
+  std::vector<ChunkPart> parts;  // one of each layer; they follow each other without a gap
+
+  bool encoded() const { return codec != Codec::kRaw; }
+  // The layer's slab or part in the file.
+  uint64_t layer_offset(int layer) const;
+  uint64_t layer_bytes(int layer) const {
+    return encoded() ? parts[layer].bytes : layout.slab_bytes();
+  }
+  // A multiple of 4096: after the last part there are zeros.
+  uint64_t file_bytes() const;
 
   bool operator==(const ChunkHeader&) const = default;
 };
@@ -33,21 +60,21 @@ using HeaderBytes = std::span<std::byte, kPageHeaderBytes>;
 using ConstHeaderBytes = std::span<const std::byte, kPageHeaderBytes>;
 
 // kUnsupported when the layout has more layers than the header has room for.
-Status CheckStorable(const KvLayout& layout);
-// The header must have one checksum per layer.
+Status CheckStorable(const KvLayout& layout, Codec codec = Codec::kRaw);
+// The header must have one checksum, or one part, per layer.
 void EncodeHeader(HeaderBytes out, const ChunkHeader& header);
 // kCorrupt, with the field at fault, unless every byte is one that EncodeHeader writes. A numeric
 // path of a later version reads as kUnknown.
 Result<ChunkHeader> DecodeHeader(ConstHeaderBytes bytes);
-// kCorrupt, with the first field that differs, unless both describe the same chunk: all but numeric
-// path and checksums are compared.
+// kCorrupt, with the first field that differs, unless both describe the same chunk in the same
+// form: all but numeric path, position, sizes and checksums are compared.
 Status CheckSameChunk(const ChunkHeader& header, const ChunkHeader& expected);
 
 // The checksums of a page or file of `layout`.
 std::vector<uint64_t> SlabChecksums(const KvLayout& layout, std::span<const std::byte> page);
-// kCorrupt, with the layer, unless the slab is the one that the header names.
+// kCorrupt, with the layer, unless the slab or part is the one that the header names.
 Status VerifySlab(const ChunkHeader& header, int layer, std::span<const std::byte> slab);
-// The same for all slabs of a page or file.
+// The same for all slabs of a page or file, or all that follows the header of an encoded file.
 Status VerifySlabs(const ChunkHeader& header, std::span<const std::byte> page);
 
 // kCorrupt unless a file of the header's chunk has so many bytes.

@@ -190,36 +190,42 @@ TEST(ChunkFormatGoldenTest, AnotherVersionOrLengthIsRefusedByName) {
   const std::string golden = GoldenFile();
   EXPECT_EQ(refusal(golden), "");
   std::string later = golden;
-  later[8] = 2;
-  EXPECT_EQ(refusal(later), "version is 2, must be 1");
+  later[8] = 3;
+  EXPECT_EQ(refusal(later), "version is 3, must be 1 or 2");
   EXPECT_EQ(refusal(""), "it has 0 bytes, fewer than a header");
   EXPECT_EQ(refusal(golden.substr(0, 8192)), "it has 8192 bytes, must have 12288");
   EXPECT_EQ(refusal(golden + "x"), "it has 12289 bytes, must have 12288");
 }
 
-// The table in docs/format.md leaves no byte of the header out, and the code agrees on where its
+// The tables in docs/format.md leave no byte of the headers out, and the code agrees on where their
 // fields end: a byte of each is flipped in EveryByteClassOfAFileIsVerified.
-TEST(ChunkFormatDocumentTest, TheTableCoversTheHeader) {
+TEST(ChunkFormatDocumentTest, TheTablesCoverTheHeaders) {
   std::ifstream in(SourceDir() + "/docs/format.md");
-  std::string line;
-  std::vector<std::pair<size_t, std::string>> rows;  // offset, bytes
-  while (std::getline(in, line) && (rows.empty() || rows.back().first != 4088)) {
-    size_t offset = 0;
-    char bytes[32];
-    if (std::sscanf(line.c_str(), "| %zu | %31[^|] |", &offset, bytes) == 2) {
-      rows.emplace_back(offset, bytes);
+  for (const auto& [version, fields, layer_bytes, layers_max] :
+       {std::tuple(1, 21u, 8, kChunkLayersMax), std::tuple(2, 25u, 28, kEncodedLayersMax)}) {
+    SCOPED_TRACE(version);
+    std::string line;
+    std::vector<std::pair<size_t, std::string>> rows;  // offset, bytes
+    while ((rows.empty() || rows.back().first != 4088) && std::getline(in, line)) {
+      size_t offset = 0;
+      char bytes[32];
+      if (std::sscanf(line.c_str(), "| %zu | %31[^|] |", &offset, bytes) == 2) {
+        rows.emplace_back(offset, bytes);
+      }
     }
+    std::erase_if(rows, [](const auto& row) { return !isdigit(row.second[0]); });
+    ASSERT_EQ(rows.size(), fields);
+    size_t end = 0;
+    for (const auto& [offset, bytes] : rows) {
+      if (offset == 4088) continue;  // after the reserved bytes that follow the last layer
+      EXPECT_EQ(offset, end);
+      const bool of_layers = bytes.starts_with(fmt::format("{} * layers", layer_bytes));
+      end = offset + (of_layers ? layer_bytes * layers_max : std::stoul(bytes));
+    }
+    EXPECT_LE(end, 4088u);
+    EXPECT_GT(end + layer_bytes, 4088u) << "a layer more would fit";
+    EXPECT_EQ(rows.back(), std::pair(size_t{4088}, std::string("8 ")));
   }
-  std::erase_if(rows, [](const auto& row) { return !isdigit(row.second[0]); });
-  ASSERT_EQ(rows.size(), 21u);
-  size_t end = 0;
-  for (const auto& [offset, bytes] : rows) {
-    if (offset == 4088) continue;  // after the reserved bytes that follow the last layer
-    EXPECT_EQ(offset, end);
-    end = offset + (bytes.starts_with("8 * layers") ? 8 * kChunkLayersMax : std::stoul(bytes));
-  }
-  EXPECT_EQ(end, 4088u);
-  EXPECT_EQ(rows.back(), std::pair(size_t{4088}, std::string("8 ")));
 }
 
 // Sizes that overflow 64 bits must not come out small again.

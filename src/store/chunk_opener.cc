@@ -28,11 +28,10 @@ Result<std::shared_ptr<File>> ChunkOpener::OpenChunk(const ChunkKey& key, bool d
     return file;
   }
   ASSIGN_OR_RETURN(const FileInfo info, (*file)->Info());
-  if (info.bytes == context_.page_bytes()) return file;
-  const Error error{ErrorCode::kCorrupt, fmt::format("it has {} bytes, must have {}", info.bytes,
-                                                     context_.page_bytes())};
-  MoveAwayNow(key, path, error, info);
-  return tl::unexpected(error);
+  const auto error = context_.WrongSize(info);
+  if (!error) return file;
+  MoveAwayNow(key, path, *error, info);
+  return tl::unexpected(*error);
 }
 
 void ChunkOpener::OpenUncached(const std::string& path, uint64_t bytes, Answer answer) {

@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "base/hash.h"
+
 namespace kvcake {
 namespace {
 
@@ -22,9 +24,11 @@ bool IsSame(const FileInfo& a, const FileInfo& b) {
 DiskClaims::~DiskClaims() {
   Stop();
   thread_.reset();
+  // Where the device does not answer, their files stay, and are nobody's.
+  if (!context_.health.MayLook() || !context_.health.MayWrite()) return;
   try {
     while (!held_.empty()) End(ChunkKey(held_.begin()->first));
-  } catch (const std::bad_alloc&) {  // their files stay, and are nobody's
+  } catch (const std::bad_alloc&) {  // likewise
   }
 }
 
@@ -53,7 +57,9 @@ void DiskClaims::Disclaim(std::span<const ChunkKey> keys) {
 void DiskClaims::Answer(const ClaimRequest& request) {
   EndExpired();
   std::vector<ClaimState> states(request.keys.size(), ClaimState::kNone);
-  for (size_t i = 0; i < states.size() && !stop_; ++i) {
+  const Status fine = CheckDir();
+  if (!fine) NoteFailed(fine.error());
+  for (size_t i = 0; i < states.size() && fine && !stop_; ++i) {
     states[i] = StateOf(request.keys[i], request.lasts);
     if (states[i] == ClaimState::kTheirs || states[i] == ClaimState::kNone) break;
   }
@@ -62,8 +68,7 @@ void DiskClaims::Answer(const ClaimRequest& request) {
 }
 
 ClaimState DiskClaims::StateOf(const ChunkKey& key, Seconds lasts) {
-  const std::string path = context_.store.ClaimPath(key);
-  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, path);
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, PathOf(key));
   if (IsStored(key)) {
     End(key);
     return ClaimState::kStored;
@@ -101,13 +106,17 @@ bool DiskClaims::IsStored(const ChunkKey& key) {
 
 Result<ClaimState> DiskClaims::Take(const ChunkKey& key, Seconds lasts) {
   FileSystem& fs = context_.fs;
-  const std::string path = context_.store.ClaimPath(key);
+  const std::string path = PathOf(key);
   const TimePoint until = Clock::Real().Now() + lasts;
   if (const auto held = held_.find(key); held != held_.end()) {
-    (void)fs.Touch(path, UnixSeconds());  // it is another claim now, to those who have seen it
-    held->second.until = until;
-    SetTimer();
-    return ClaimState::kMine;
+    const auto named = fs.Stat(path);
+    if (named && named->inode == held->second.file.inode) {
+      (void)fs.Touch(path, UnixSeconds());  // it is another claim now, to those who have seen it
+      held->second.until = until;
+      SetTimer();
+      return ClaimState::kMine;
+    }
+    End(key);  // another process has taken it for expired
   }
   for (int tries = 0; tries < kTriesMax; ++tries) {
     auto lock = fs.TryLock(path);
@@ -170,7 +179,7 @@ void DiskClaims::End(const ChunkKey& key) {
     claimed_.erase(key);
     disclaimed_.erase(key);
   }
-  const std::string path = context_.store.ClaimPath(key);
+  const std::string path = PathOf(key);
   const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, path);
   // Another process may have taken it for expired, and have made its own.
   const auto named = context_.fs.Stat(path);
@@ -209,7 +218,7 @@ void DiskClaims::SetTimer() {
   });
 }
 
-// Processes that were killed leave their files. Once, after the first claim: nobody waits for it.
+// Processes that were killed leave their files. Once, after the first claim.
 void DiskClaims::Sweep() {
   if (swept_ || stop_ || held_.empty()) return;
   swept_ = true;
@@ -217,18 +226,51 @@ void DiskClaims::Sweep() {
   const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, dir);
   const auto files = context_.fs.List(dir);
   if (!files) return;
-  size_t removed = 0;
   for (const DirEntry& file : *files) {
-    const auto key = ParseKeyHex(file.name);
-    if (!key || held_.contains(*key) || file.info.kind != FileInfo::Kind::kRegular) continue;
-    auto lock = context_.fs.TryLock(context_.store.ClaimPath(*key));
-    if (!lock || *lock == nullptr) continue;
-    const auto locked = (*lock)->Info();
-    const auto named = context_.fs.Stat(context_.store.ClaimPath(*key));
-    if (!locked || !named || locked->inode != named->inode) continue;
-    (void)context_.fs.Remove(context_.store.ClaimPath(*key));
-    if (stop_ || ++removed == kSweepMax) return;
+    if (leftovers_.size() == kSweepMax) break;
+    const auto name = ParseKeyHex(file.name);
+    if (name && file.info.kind == FileInfo::Kind::kRegular) leftovers_.push_back(*name);
   }
+  SweepNext();
+}
+
+// One at a time: who asks meanwhile waits for none but that.
+void DiskClaims::SweepNext() {
+  if (leftovers_.empty() || stop_) return;
+  const std::string path = context_.store.ClaimPath(leftovers_.back());
+  leftovers_.pop_back();
+  RemoveLeftover(path);
+  thread_->Soon([this] { SweepNext(); });
+}
+
+void DiskClaims::RemoveLeftover(const std::string& path) {
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, path);
+  const auto there = context_.fs.Stat(path);
+  if (!there) return;  // locking it would make it
+  auto lock = context_.fs.TryLock(path);
+  if (!lock || *lock == nullptr) return;
+  const auto locked = (*lock)->Info();
+  const auto named = context_.fs.Stat(path);
+  if (locked && named && locked->inode == named->inode) (void)context_.fs.Remove(path);
+}
+
+// A raw chunk is of no use to who wants it in another form, and has its claim apart.
+std::string DiskClaims::PathOf(const ChunkKey& key) const {
+  const DiskTierOptions& options = context_.options;
+  if (options.form.raw()) return context_.store.ClaimPath(key);
+  Sha256 hash;
+  hash.Update(std::as_bytes(std::span(options.root.digest)));
+  hash.Update(std::as_bytes(std::span(key.digest)));
+  return context_.store.ClaimPath({hash.Finish()});
+}
+
+// What lies behind a link is not ours to lock and to remove.
+Status DiskClaims::CheckDir() const {
+  const std::string dir = context_.store.ClaimsDir();
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, dir);
+  const auto info = context_.fs.Stat(dir);
+  if (!info || info->kind == FileInfo::Kind::kDirectory) return {};  // it is made when it is wanted
+  return Fail(ErrorCode::kInvalidArgument, "{} is no directory", dir);
 }
 
 void DiskClaims::NoteFailed(const Error& error) {

@@ -63,16 +63,21 @@ class DiskClaims {
   // Comes back when the first claim that is held is over.
   void SetTimer();
   void Sweep();
+  void SweepNext();
+  void RemoveLeftover(const std::string& path);
+  std::string PathOf(const ChunkKey& key) const;
+  Status CheckDir() const;
   void NoteFailed(const Error& error) EXCLUDES(mutex_);
 
   DiskContext& context_;
   std::atomic<bool> stop_{false};
 
-  // Of the thread alone.
+  // The thread's own.
   std::unordered_map<ChunkKey, Held> held_;
   std::unordered_map<ChunkKey, Seen> seen_;  // of other processes
   std::optional<TimePoint> timer_;           // the next time at which it comes back
   bool swept_ = false;
+  std::vector<ChunkKey> leftovers_;  // names of files, to be looked at
 
   Mutex mutex_;
   std::unordered_set<ChunkKey> claimed_ GUARDED_BY(mutex_);     // those of held_

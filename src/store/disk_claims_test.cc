@@ -13,7 +13,9 @@
 
 #include "io/faulty_file_system_testing.h"
 #include "store/disk_tier.h"
+#include "store/encoded_testing.h"
 #include "store/store_dir.h"
+#include "store/store_tools.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {
@@ -123,11 +125,25 @@ TEST_F(DiskClaimsTest, AClaimEndsByItselfAndLeavesNothing) {
   EXPECT_EQ(ClaimKey(*other, chain_[0]), kMine);
 }
 
+TEST_F(DiskClaimsTest, AClaimEndsWithItsPutEvenIfThatFails) {
+  FaultyFileSystem fs(FileSystem::Real(), 1);
+  const auto tier = Open(fs), other = Open();
+  EXPECT_EQ(*ClaimKeys(*tier, {chain_[0], chain_[1]}), (std::vector{kMine, kMine}));
+  ASSERT_TRUE(PutChunk(*tier, options_.layout, chain_[0], Root()));
+  EXPECT_TRUE(Eventually([&] { return Files() == 1; }));
+  fs.Set({.change_error = 1});
+  EXPECT_FALSE(PutChunk(*tier, options_.layout, chain_[1], chain_[0]));
+  EXPECT_TRUE(Eventually([&] { return ClaimKey(*other, chain_[1]) == kMine; }));
+}
+
 TEST_F(DiskClaimsTest, AClaimThatWasMadeAgainEndsByItself) {
   const auto tier = Open();
   EXPECT_EQ(ClaimKey(*tier, chain_[0], Seconds(0.02)), kMine);
   EXPECT_EQ(ClaimKey(*tier, chain_[0], Seconds(0.2)), kMine);
   EXPECT_TRUE(Eventually([&] { return Files() == 0; })) << "though nothing is claimed any more";
+  EXPECT_EQ(ClaimKey(*tier, chain_[0]), kMine);
+  EXPECT_EQ(ClaimKey(*tier, chain_[0], Seconds(0.02)), kMine);
+  EXPECT_TRUE(Eventually([&] { return Files() == 0; })) << "earlier than it was to";
 }
 
 TEST_F(DiskClaimsTest, ClaimsAreBounded) {
@@ -223,6 +239,55 @@ TEST_F(DiskClaimsTest, AChunkThatAnotherHasWrittenMeanwhileCountsAsMadeTwice) {
   ASSERT_TRUE(PutChunk(*other, options_.layout, chain_[0], Root()));
   EXPECT_EQ(other->Stats().writes_found, 1u);
   EXPECT_EQ(other->Stats().writes, 0u);
+}
+
+TEST_F(DiskClaimsTest, NobodyWaitsForAChunkInAnotherForm) {
+  const auto raw = Open();
+  const StoreCodec codec = NaturalCodec(Codec::kLossless, options_.layout);
+  const auto encoded = OpenEncodedDisk(options_, codec), same = OpenEncodedDisk(options_, codec);
+  EXPECT_EQ(ClaimKey(*raw, chain_[0]), kMine);
+  EXPECT_EQ(ClaimKey(*encoded, chain_[0]), kMine);
+  EXPECT_EQ(ClaimKey(*same, chain_[0]), kTheirs);
+  EXPECT_EQ(Files(), 2u);
+}
+
+// What the codec cannot keep will not come.
+TEST_F(DiskClaimsTest, AChunkThatCannotBeEncodedIsNoLongerClaimed) {
+  const StoreCodec codec = NaturalCodec(Codec::kInt8, options_.layout);
+  const auto tier = OpenEncodedDisk(options_, codec), other = OpenEncodedDisk(options_, codec);
+  ASSERT_EQ(ClaimKey(*tier, chain_[0]), kMine);
+  PageBuffer page(options_.layout);
+  std::memset(page.span().data(), 0x7f, page.span().size());  // NaNs
+  EXPECT_FALSE(tier->Put({chain_[0], Root(), NumericPath::kF32, page.span()}));
+  EXPECT_TRUE(Eventually([&] { return ClaimKey(*other, chain_[0]) == kMine; }));
+}
+
+TEST_F(DiskClaimsTest, NothingBehindALinkIsLockedOrRemoved) {
+  const TempDir elsewhere;
+  const std::string file = elsewhere.path() + "/" + chain_[0].Hex();
+  std::ofstream(file) << "";
+  std::ofstream(elsewhere.path() + "/" + chain_[1].Hex()) << "a chunk";
+  stdfs::create_directories(StoreDir(dir_.path()).Base());
+  stdfs::create_directory_symlink(elsewhere.path(), StoreDir(dir_.path()).ClaimsDir());
+  {
+    const auto tier = Open();
+    EXPECT_EQ(ClaimKey(*tier, chain_[0]), kNone);
+    EXPECT_EQ(ClaimKeys(*tier, {chain_[2]}), std::nullopt) << "they are given up for a while";
+  }
+  ASSERT_TRUE(ClearStore(dir_.path()));
+  EXPECT_TRUE(stdfs::exists(file));
+  EXPECT_TRUE(stdfs::exists(elsewhere.path() + "/" + chain_[1].Hex()));
+  EXPECT_FALSE(stdfs::exists(elsewhere.path() + "/" + chain_[2].Hex()));
+}
+
+TEST_F(DiskClaimsTest, AClaimThatAnotherHasTakenIsNotRenewed) {
+  const auto tier = Open();
+  ASSERT_EQ(ClaimKey(*tier, chain_[0]), kMine);
+  stdfs::remove(PathOf(chain_[0]));  // as who takes it for expired does
+  const auto other = Open();
+  ASSERT_EQ(ClaimKey(*other, chain_[0]), kMine);
+  EXPECT_EQ(ClaimKey(*tier, chain_[0]), kTheirs);
+  EXPECT_TRUE(stdfs::exists(PathOf(chain_[0]))) << "it is the other's";
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 // known of the device.
 #pragma once
 
+#include <fmt/core.h>
+
+#include <optional>
 #include <utility>
 
 #include "io/file_system.h"
@@ -34,10 +37,17 @@ struct DiskContext {
   OwnerId OwnerOf(const std::string& path) const {
     return options.owner_quota_bytes > 0 ? ReadOwner(fs, path) : kNobody;
   }
-  uint64_t page_bytes() const { return options.layout.page_bytes(); }
+  // The most bytes of a chunk's file; of raw chunks the bytes of each.
+  uint64_t file_bytes_max() const { return options.form.FileBytesMax(options.layout); }
   // Whether what has a chunk's name can be one.
   bool IsWhole(const FileInfo& info) const {
-    return info.kind == FileInfo::Kind::kRegular && info.bytes == page_bytes();
+    return info.kind == FileInfo::Kind::kRegular && !WrongSize(info);
+  }
+  // What is wrong with the size of a file that has a chunk's name.
+  std::optional<Error> WrongSize(const FileInfo& info) const {
+    if (options.form.CanHave(options.layout, info.bytes)) return std::nullopt;
+    return Error{ErrorCode::kCorrupt, fmt::format("it has {} bytes, must have {}", info.bytes,
+                                                  options.form.FileBytesText(options.layout))};
   }
 
   const DiskTierOptions options;

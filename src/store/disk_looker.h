@@ -17,6 +17,7 @@ class DiskLooker {
   // Outlives it.
   explicit DiskLooker(DiskContext& context)
       : context_(context), threads_(context.options.call_threads) {}
+  ~DiskLooker() { Stop(); }
 
   // Tier::Look. Also false where the device does not answer.
   bool Look(LookRequest request);

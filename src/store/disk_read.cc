@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "store/encoded_read.h"
 #include "store/verify_read.h"
 
 namespace kvcake {
 
 DiskRead::DiskRead(ReadRequest read_request, const DiskTierOptions& options)
     : request(std::move(read_request)) {
+  if (!options.form.raw()) {
+    PlanEncoded(*this, options);
+    return;
+  }
   uint64_t offset = 0;
   if (request.layers) {
     header = std::make_unique<HeaderBlock>();
@@ -24,10 +29,13 @@ DiskRead::DiskRead(ReadRequest read_request, const DiskTierOptions& options)
 
 // The header of a read of some layers is a piece of its own.
 uint64_t PiecesMax(const DiskTierOptions& options) {
-  return (options.layout.page_bytes() + options.io_bytes_max - 1) / options.io_bytes_max + 1;
+  return (options.form.FileBytesMax(options.layout) + options.io_bytes_max - 1) /
+             options.io_bytes_max +
+         1;
 }
 
 Result<NumericPath> VerifyLanded(const DiskRead& read, const DiskTierOptions& options) {
+  if (!options.form.raw()) return VerifyEncoded(read, options);
   const auto header = read.header
                           ? ConstHeaderBytes(read.header->bytes)
                           : ConstHeaderBytes(read.request.landing.first<kPageHeaderBytes>());

@@ -31,11 +31,13 @@ struct DiskRead {
   ReadRequest request;
   std::unique_ptr<HeaderBlock> header;  // of a read of some layers; else it is in the landing
   std::vector<Piece> pieces;
+  bool may_end_early = false;  // the file's length is not known; else each piece comes whole
 
   ReadId id = 0;
   uint64_t watched = 0;        // by the device's health, once it has begun
   std::shared_ptr<File> file;  // in flight only
   int pieces_queued = 0;       // of them, now
+  uint64_t landed = 0;         // bytes of all pieces that have come
   bool cancelled = false;
   bool is_bad = false;                               // its file is being moved away
   Status status;                                     // the first failure

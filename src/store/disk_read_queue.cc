@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "store/encoded_read.h"
+
 namespace kvcake {
 
 DiskReadQueue::DiskReadQueue(DiskContext& context, IoQueue& queue, ChunkOpener& opener, Hooks hooks)
@@ -54,7 +56,7 @@ void DiskReadQueue::Drop(const Which& which, const Status& status) {
 
 bool DiskReadQueue::HasRoomFor(uint64_t reads) const {
   return reads <= static_cast<uint64_t>(context_.options.max_reads_in_flight) &&
-         reads * context_.page_bytes() <= context_.options.max_read_bytes_in_flight;
+         reads * context_.file_bytes_max() <= context_.options.max_read_bytes_in_flight;
 }
 
 // Each buffer that a read may have is the device's, which has forgotten it.
@@ -125,10 +127,16 @@ void DiskReadQueue::OnCompletion(const IoCompletion& completion) {
   const uint64_t expected = read.pieces[completion.user_data % pieces_].buffer.size();
   if (read.status && !completion.bytes) {
     read.status = tl::unexpected(completion.bytes.error());
-  } else if (read.status && *completion.bytes != expected) {
+  } else if (read.status && *completion.bytes != expected && !read.may_end_early) {
     read.status = Fail(ErrorCode::kCorrupt, "it ended while it was being read");
   }
-  if (--read.pieces_queued == 0) Land(read);
+  if (completion.bytes) read.landed += *completion.bytes;
+  if (--read.pieces_queued > 0) return;
+  if (!context_.options.form.raw() && PlanNextPieces(read, context_.options)) {
+    Submit(read);
+  } else {
+    Land(read);
+  }
 }
 
 // All that will come has come: the landing is ours again. A bad file is moved away before its read
@@ -158,7 +166,8 @@ void DiskReadQueue::Finish(std::unique_ptr<DiskRead> read, Status status) {
   ReadResult result;
   if (status) {
     result.numeric_path = read->numeric_path;
-    result.bytes = ReadBytes(context_.options.layout, read->request);
+    const DiskTierOptions& options = context_.options;
+    result.bytes = options.form.raw() ? ReadBytes(options.layout, read->request) : read->landed;
   } else {
     Failed(*read, status.error());
     const ErrorCode code = status.error().code;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/check.h"
 #include "base/cpu.h"
 
 namespace kvcake {
@@ -57,7 +58,11 @@ void DiskReader::Stop() {
 }
 
 ReadId DiskReader::Get(ReadRequest request) {
-  CheckLanding(context_.options.layout, request);
+  if (context_.options.form.raw()) {
+    CheckLanding(context_.options.layout, request);
+  } else {
+    CHECK(request.landing.size() >= context_.file_bytes_max() && IsAligned(request.landing));
+  }
   auto read = std::make_unique<DiskRead>(std::move(request), context_.options);
   ReadId id;
   {

@@ -32,7 +32,7 @@ void DiskRoom::LetWritersIn() { std::this_thread::sleep_for(kBatchPause); }
 void DiskRoom::ScanFirst() {
   space_.Refresh();
   MutexLock lock(scan_mutex_);
-  scan_.RunFirst(std::min(UsableCores(), kFirstScanThreadsMax));  // nobody computes yet
+  scan_.RunFirst(std::min(UsableCores(), kFirstScanThreadsMax));
 }
 
 void DiskRoom::Refresh() {
@@ -123,7 +123,7 @@ void DiskRoom::KeepToQuota(OwnerId owner, uint64_t bytes) {
   (void)EvictWhile(
       [&] {
         const bool wanted =
-            files.IsOverQuota(owner, bytes) && attempt.bytes < 2 * context_.page_bytes();
+            files.IsOverQuota(owner, bytes) && attempt.bytes < 2 * context_.file_bytes_max();
         return wanted ? files.ColdestOf(owner) : std::nullopt;
       },
       attempt, INT_MAX);

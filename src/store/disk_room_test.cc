@@ -64,15 +64,15 @@ TEST_F(DiskRoomTest, WhatWasUsedLongestAgoGoesAndWhatIsPinnedStays) {
   ASSERT_TRUE(room_->IsOverfull());
   room_->Shrink();
   EXPECT_EQ(OnDisk(), (std::vector<bool>{true, false, true, true, true}));
-  ASSERT_TRUE(room_->MakeRoom(2 * context_->page_bytes()));
+  ASSERT_TRUE(room_->MakeRoom(2 * context_->file_bytes_max()));
   EXPECT_EQ(OnDisk(), (std::vector<bool>{true, false, false, false, true}));
   EXPECT_EQ(Stats().evicted, 3u);
   context_->index.pins().Add(chain_);
-  const auto status = room_->MakeRoom(3 * context_->page_bytes());
+  const auto status = room_->MakeRoom(3 * context_->file_bytes_max());
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kResourceExhausted);
   ASSERT_TRUE(room_->Evict(chain_[0])) << "by name, though it is pinned";
-  EXPECT_TRUE(room_->MakeRoom(3 * context_->page_bytes()));
+  EXPECT_TRUE(room_->MakeRoom(3 * context_->file_bytes_max()));
 }
 
 TEST_F(DiskRoomTest, WhatAnotherProcessUsedMeanwhileStays) {
@@ -86,10 +86,11 @@ TEST_F(DiskRoomTest, WhileAnotherProcessEvictsOnlyWritesInFlightExceedTheCapacit
   Open();
   const auto lock = FileSystem::Real().TryLock(context_->store.LockPath());
   ASSERT_TRUE(lock && *lock);
-  EXPECT_TRUE(room_->MakeRoom(context_->page_bytes()));
+  EXPECT_TRUE(room_->MakeRoom(context_->file_bytes_max()));
   EXPECT_EQ(OnDisk(), std::vector<bool>(5, true));
-  for (int i = 0; i < 8; ++i) context_->index.AddWritten(Chain(8, 1)[i], context_->page_bytes());
-  EXPECT_FALSE(room_->MakeRoom(context_->page_bytes()));
+  for (int i = 0; i < 8; ++i)
+    context_->index.AddWritten(Chain(8, 1)[i], context_->file_bytes_max());
+  EXPECT_FALSE(room_->MakeRoom(context_->file_bytes_max()));
 }
 
 TEST_F(DiskRoomTest, AnOwnerIsKeptToItsQuotaUnlessAnotherProcessEvicts) {
@@ -97,7 +98,7 @@ TEST_F(DiskRoomTest, AnOwnerIsKeptToItsQuotaUnlessAnotherProcessEvicts) {
   options_.owner_quota_bytes = 2 * options_.layout.page_bytes();
   Open();
   for (size_t i = 1; i < 5; ++i) {
-    context_->index.AddWritten(chain_[i], context_->page_bytes(), i == 1 ? kBob : kAnn);
+    context_->index.AddWritten(chain_[i], context_->file_bytes_max(), i == 1 ? kBob : kAnn);
   }
   EXPECT_TRUE(room_->IsOverfull());
   auto lock = FileSystem::Real().TryLock(context_->store.LockPath()).value();
@@ -105,12 +106,12 @@ TEST_F(DiskRoomTest, AnOwnerIsKeptToItsQuotaUnlessAnotherProcessEvicts) {
   room_->KeepToQuota(kAnn);
   EXPECT_EQ(OnDisk(), std::vector<bool>(5, true));
   lock.reset();
-  ASSERT_TRUE(room_->MakeRoom(context_->page_bytes(), kBob));
+  ASSERT_TRUE(room_->MakeRoom(context_->file_bytes_max(), kBob));
   EXPECT_EQ(OnDisk(), std::vector<bool>(5, true)) << "bob has room for one more";
   room_->Shrink();
   EXPECT_EQ(OnDisk(), (std::vector<bool>{true, true, false, true, true}));
   EXPECT_FALSE(room_->IsOverfull());
-  ASSERT_TRUE(room_->MakeRoom(context_->page_bytes(), kAnn));
+  ASSERT_TRUE(room_->MakeRoom(context_->file_bytes_max(), kAnn));
   EXPECT_EQ(OnDisk(), (std::vector<bool>{true, true, false, false, true}));
 }
 
@@ -175,10 +176,10 @@ TEST_F(DiskRoomTest, AWriterWaitsForNoScan) {
   };
   std::future<void> scan;
   auto written = std::async(std::launch::async, [&] {
-    const Status first = room_->MakeRoom(context_->page_bytes());  // as five files are too many
+    const Status first = room_->MakeRoom(context_->file_bytes_max());  // as five files are too many
     scan = std::async(std::launch::async, [&] { room_->Refresh(); });
     if (!first || !Eventually([&] { return scanning.load(); })) return first;
-    return room_->MakeRoom(2 * context_->page_bytes());
+    return room_->MakeRoom(2 * context_->file_bytes_max());
   });
   const bool waited = written.wait_for(std::chrono::seconds(60)) != std::future_status::ready;
   hung = false;
@@ -220,7 +221,7 @@ TEST_F(DiskRoomTest, AWriterInADirectoryThatHoldsFarTooMuchRemovesWhatItNeeds) {
   context_.reset();
   options_.capacity_bytes = options_.layout.page_bytes();
   Open();
-  ASSERT_TRUE(room_->MakeRoom(context_->page_bytes()));
+  ASSERT_TRUE(room_->MakeRoom(context_->file_bytes_max()));
   EXPECT_EQ(OnDisk(), (std::vector<bool>{false, false, true, true, true}));
   room_->Shrink();
   EXPECT_EQ(OnDisk(), (std::vector<bool>{false, false, false, false, true}));

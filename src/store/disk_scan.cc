@@ -35,14 +35,13 @@ void DiskScan::RunIfChanged() {
 void DiskScan::Run(int threads) {
   const TimedCall timed(context_.scans);
   const DiskTierOptions& options = context_.options;
-  const uint64_t page_bytes = context_.page_bytes();
   Catalogue& files = context_.index.files();
   const int64_t now_s = UnixSeconds();
   std::vector<std::pair<std::string, FileInfo>> wrong_size;
   Suspects suspects;
   ScanVisitor visitor;
   visitor.chunk = [&](const ChunkId& id, const FileInfo& info) {
-    if (id.root == options.root && info.bytes != page_bytes) {
+    if (id.root == options.root && context_.WrongSize(info)) {
       wrong_size.emplace_back(context_.store.ChunkPath(id), info);
     } else {
       // What is known already has its owner, too.
@@ -77,9 +76,7 @@ void DiskScan::Run(int threads) {
   Sweep(ended_);
   // Chunks get their names when they are whole, so none is seen half written.
   for (const auto& [path, bad] : wrong_size) {
-    const Error error{ErrorCode::kCorrupt,
-                      fmt::format("it has {} bytes, must have {}", bad.bytes, page_bytes)};
-    context_.bad_files.MoveAway(path, error, bad);
+    context_.bad_files.MoveAway(path, *context_.WrongSize(bad), bad);
   }
 }
 
@@ -107,8 +104,8 @@ bool DiskScan::ChangedSince(int64_t unix_s) {
   const auto roots = fs.List(base_dir);
   if (!roots) return false;
   for (const DirEntry& root : *roots) {
-    if (root.info.kind != FileInfo::Kind::kDirectory) continue;
-    if (ParseKeyHex(root.name) && changed(root.info)) return true;
+    if (root.info.kind != FileInfo::Kind::kDirectory || !ParseKeyHex(root.name)) continue;
+    if (changed(root.info)) return true;
     const auto shards = fs.List(base_dir + "/" + root.name);
     if (!shards) continue;
     for (const DirEntry& shard : *shards) {

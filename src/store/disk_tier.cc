@@ -35,14 +35,14 @@ namespace kvcake {
 namespace {
 
 Status CheckOptions(const DiskTierOptions& options) {
-  RETURN_IF_ERROR(CheckStorable(options.layout));
+  RETURN_IF_ERROR(CheckStorable(options.layout, options.form.codec));
   if (options.dir.empty()) {
     return Fail(ErrorCode::kInvalidArgument, "the store needs a directory: --store DIR");
   }
-  if (options.capacity_bytes < options.layout.page_bytes()) {
+  if (options.capacity_bytes < options.form.FileBytesMax(options.layout)) {
     return Fail(ErrorCode::kInvalidArgument,
                 "--disk-capacity of {} bytes holds no chunk: one takes {} bytes",
-                options.capacity_bytes, options.layout.page_bytes());
+                options.capacity_bytes, options.form.FileBytesMax(options.layout));
   }
   if (options.max_reads_in_flight < 1 || options.max_reads_in_flight > 1024) {
     return Fail(ErrorCode::kInvalidArgument, "max_reads_in_flight is {}, must be in [1, 1024]",
@@ -82,10 +82,10 @@ void CountUsage(DiskContext& context, const TierStats& stats) {
 
 Result<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options, FileSystem& fs) {
   RETURN_IF_ERROR(CheckOptions(options));
-  const uint64_t page_bytes = options.layout.page_bytes();
+  const uint64_t file_bytes = options.form.FileBytesMax(options.layout);
   const int reads_min = std::clamp(options.reads_in_flight_min, 1, options.max_reads_in_flight);
   options.max_read_bytes_in_flight =
-      std::max(options.max_read_bytes_in_flight, static_cast<uint64_t>(reads_min) * page_bytes);
+      std::max(options.max_read_bytes_in_flight, static_cast<uint64_t>(reads_min) * file_bytes);
   if (options.time_to_live.count() > 0) {
     options.touch_interval = std::min(options.touch_interval, options.time_to_live / 4);
   }
@@ -113,15 +113,13 @@ DiskTier::DiskTier(DiskTierOptions options, FileSystem& fs, std::unique_ptr<IoQu
       writer_(std::make_unique<DiskWriter>(*context_, *room_)),
       upkeep_(std::make_unique<DiskUpkeep>(*context_, *room_)) {
   writer_->DescribeRoot();
-  room_->ScanFirst();
-  room_->Expire();
   const auto touch = [this](std::string path, int64_t now_s) {
     upkeep_->Touch({std::move(path)}, now_s);
   };
   reader_ = std::make_unique<DiskReader>(*context_, std::move(queue), touch);
   looker_ = std::make_unique<DiskLooker>(*context_);
   claims_ = std::make_unique<DiskClaims>(*context_);
-  upkeep_->Start();
+  upkeep_->Start(context_->options.open_wait);
 }
 
 DiskTier::~DiskTier() {

@@ -35,9 +35,9 @@ struct DiskContext;
 
 // One I/O thread runs every read and calls every `done`, a few open files for it, a few look for
 // the files of other processes when asked to, one makes claims, and one removes what is too old or
-// too much. Put runs on its caller's thread; everything else but Evict only touches memory, whatever
-// the device does. The destructor cancels what has not started and waits for what the kernel holds:
-// a device that never answers makes it wait as long (such reads are counted in
+// too much. Put runs on its caller's thread; everything else but Evict only touches memory,
+// whatever the device does. The destructor cancels what has not started and waits for what the
+// kernel holds: a device that never answers makes it wait as long (such reads are counted in
 // Stats().reads_overdue, and max_reads_in_flight caps them).
 class DiskTier : public Tier {
  public:

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "kv/chunk_key.h"
 #include "kv/kv_layout.h"
+#include "store/chunk_form.h"
 #include "store/write_turns.h"
 
 namespace kvcake {
@@ -15,7 +16,12 @@ struct DiskTierOptions {
   std::string name = "disk";  // in reports
   std::string dir;
   KvLayout layout;
+  // What files have in their headers and lie under: FormRoot of the model's.
   ChunkKey root;
+  // How files are encoded. Where it is not raw, what is put is a whole file (ChunkWrite::page), as
+  // EncodedTier makes them, and what is read lands where it lies in the file: a landing has room
+  // for FileBytesMax, also of a read of some layers, which lands their parts and the header.
+  ChunkForm form = {};
   std::string description;  // JSON text for model.json; empty: none is written
 
   uint64_t capacity_bytes = 20ull << 30;  // of the whole directory, all roots together
@@ -41,6 +47,8 @@ struct DiskTierOptions {
   // written.
   Seconds upkeep_interval{1};
   Seconds rescan_interval{60};
+  Seconds open_wait{60};            // Open waits so long for the first scan at most: what is not
+                                    // known by then is found by looking
   int claims_max = 64;              // of keys that this process computes: each has an open file
   Seconds claims_pause{10};         // where one cannot be made, none is tried for so long
   Seconds missing_ttl{1};           // how long a key that was not on disk is not asked for again

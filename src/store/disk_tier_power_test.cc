@@ -6,6 +6,7 @@
 #include "io/faulty_file_system_testing.h"
 #include "io/power_loss_file_system_testing.h"
 #include "store/disk_tier.h"
+#include "store/encoded_testing.h"
 #include "store/store_dir.h"
 #include "store/tier_testing.h"
 
@@ -47,12 +48,23 @@ DiskTierOptions Options(bool durable) {
   return options;
 }
 
+// A store of raw chunks, or of encoded ones.
+Result<std::unique_ptr<Tier>> OpenTier(bool durable, PowerLossFileSystem& fs, Codec codec) {
+  DiskTierOptions options = Options(durable);
+  if (codec == Codec::kRaw) return DiskTier::Open(std::move(options), fs);
+  const StoreCodec natural = NaturalCodec(codec, options.layout);
+  options = EncodedOptions(std::move(options), natural);
+  ASSIGN_OR_RETURN(auto disk, DiskTier::Open(options, fs));
+  return OverDisk(std::move(disk), options, natural);
+}
+
 // Starts again after a cut, and looks for what had been reported; what is lost is struck off. Every
 // chunk that is called right is: ReadBack compares the bytes.
-Outcome LookFor(std::vector<Link>& reported, bool durable, PowerLossFileSystem& fs) {
+Outcome LookFor(std::vector<Link>& reported, bool durable, PowerLossFileSystem& fs,
+                Codec codec = Codec::kRaw) {
   Outcome outcome;
   outcome.cuts = 1;
-  auto tier = DiskTier::Open(Options(durable), fs).value();
+  auto tier = OpenTier(durable, fs, codec).value();
   for (auto it = reported.begin(); it != reported.end();) {
     const auto error = ReadBack(*tier, SmallLayout(), it->first, it->second);
     EXPECT_TRUE(!error || error == ErrorCode::kNotFound || error == ErrorCode::kCorrupt);
@@ -79,7 +91,7 @@ void MakeHome(PowerLossFileSystem& fs) {
 }
 
 // Writes until the power goes, between two chunks, several times over one store.
-Outcome LivesAndCuts(uint64_t seed, bool durable) {
+Outcome LivesAndCuts(uint64_t seed, bool durable, Codec codec = Codec::kRaw) {
   PowerLossFileSystem fs(seed);
   MakeHome(fs);
   Outcome outcome;
@@ -87,12 +99,12 @@ Outcome LivesAndCuts(uint64_t seed, bool durable) {
   std::vector<Link> reported;
   for (int life = 0; life < kLives; ++life) {
     {
-      auto tier = DiskTier::Open(Options(durable), fs).value();
+      auto tier = OpenTier(durable, fs, codec).value();
       const auto chain = Chain(10, life);
       WriteChain(*tier, chain, 0, random() % chain.size(), reported);
     }
     fs.LosePower(0.25 * static_cast<double>(random() % 5));
-    outcome += LookFor(reported, durable, fs);
+    outcome += LookFor(reported, durable, fs, codec);
   }
   return outcome;
 }
@@ -143,6 +155,19 @@ TEST(DiskTierPowerTest, WhatADurableStoreReportedIsThereAfterwards) {
   }
   EXPECT_GT(all.reported, 200);
   PrintRow("power cut between writes, with --durable", all);
+}
+
+// Files of any length are torn no better.
+TEST(DiskTierPowerTest, NorAreEncodedChunksLostByADurableStoreOrServedWrong) {
+  Outcome all, durable;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    all += LivesAndCuts(seed, /*durable=*/false, Codec::kLossless);
+    durable += LivesAndCuts(seed, /*durable=*/true, Codec::kLossless);
+  }
+  EXPECT_GT(all.lost, 0) << "the cuts did nothing";
+  EXPECT_GT(all.bad, 0) << "no file was torn";
+  EXPECT_GT(durable.reported, 100);
+  EXPECT_EQ(durable.lost, 0);
 }
 
 TEST(DiskTierPowerTest, ACutAfterAnyCallLosesNothingThatADurableStoreReported) {

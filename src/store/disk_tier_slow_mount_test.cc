@@ -156,5 +156,57 @@ TEST_F(DiskTierSlowMountTest, ScansAreCounted) {
   EXPECT_EQ(tier_->Stats().scans.calls, 1u);
 }
 
+// A directory whose names come only once they are released.
+class HeldNames : public FaultyFileSystem {
+ public:
+  HeldNames() : FaultyFileSystem(FileSystem::Real(), 1) {}
+
+  Result<std::vector<DirEntry>> List(const std::string& path) override EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      while (!released_) changed_.Wait(mutex_);
+    }
+    return FaultyFileSystem::List(path);
+  }
+  void Release() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    released_ = true;
+    changed_.NotifyAll();
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool released_ GUARDED_BY(mutex_) = false;
+};
+
+TEST_F(DiskTierSlowMountTest, AStoreIsUsedBeforeAllOfItIsKnown) {
+  FillByAnother();
+  HeldNames fs;
+  options_.open_wait = Seconds(0.01);
+  options_.capacity_bytes = 8 * options_.layout.page_bytes();
+  const auto tier = DiskTier::Open(options_, fs).value();
+  const auto more = Chain(2, /*seed=*/1);
+  EXPECT_EQ(tier->Residency(chain_), std::vector<bool>(chain_.size()));
+  EXPECT_EQ(Held(*tier, {chain_[0], more[0]}), (std::vector{true, false}));
+  EXPECT_EQ(ReadBack(*tier, options_.layout, chain_[0], Root()), std::nullopt);
+  EXPECT_TRUE(PutChunk(*tier, options_.layout, more[0], Root()));
+  EXPECT_EQ(ReadBack(*tier, options_.layout, more[0], Root()), std::nullopt);
+  EXPECT_EQ(tier->Stats().chunks, 2u);
+  fs.Release();
+  // All is known, and what is too much goes at once, though the next look is far away.
+  EXPECT_TRUE(Eventually([&] { return tier->Stats().evicted > 0 && tier->Stats().chunks <= 8; }));
+}
+
+TEST_F(DiskTierSlowMountTest, AStoreIsClosedBeforeAllOfItIsKnown) {
+  FillByAnother();
+  HeldNames fs;
+  options_.open_wait = Seconds(0.01);
+  auto tier = DiskTier::Open(options_, fs).value();
+  std::thread closer([&] { tier.reset(); });
+  fs.Release();
+  closer.join();
+}
+
 }  // namespace
 }  // namespace kvcake

@@ -11,9 +11,11 @@ constexpr double kOverfullShare = 0.3;  // while there is more than may be
 
 }  // namespace
 
-void DiskUpkeep::Start() {
-  const Seconds pause = room_.IsOverfull() ? Seconds(0) : context_.options.upkeep_interval;
-  thread_.At(Clock::Real().Now() + pause, [this] { Run(); });
+void DiskUpkeep::Start(Seconds wait) {
+  thread_.Soon([this] { RunFirst(); });
+  MutexLock lock(mutex_);
+  const TimePoint until = Clock::Real().Now() + wait;
+  while (!is_scanned_ && scanned_.WaitUntil(mutex_, until)) continue;
 }
 
 void DiskUpkeep::Stop() {
@@ -25,6 +27,20 @@ void DiskUpkeep::Touch(std::vector<std::string> paths, int64_t now_s) {
   thread_.Soon([this, now_s, paths = std::move(paths)] {
     for (const std::string& path : paths) (void)context_.fs.Touch(path, now_s);
   });
+}
+
+void DiskUpkeep::RunFirst() {
+  if (stop_) return;
+  room_.ScanFirst();
+  room_.Expire();
+  {
+    MutexLock lock(mutex_);
+    is_scanned_ = true;
+    scanned_.NotifyAll();
+  }
+  // At once where it holds too much, as when the capacity is smaller than it was.
+  const Seconds pause = room_.IsOverfull() ? Seconds(0) : context_.options.upkeep_interval;
+  thread_.At(Clock::Real().Now() + pause, [this] { Run(); });
 }
 
 void DiskUpkeep::Run() {

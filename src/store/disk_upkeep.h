@@ -7,21 +7,24 @@
 #include <vector>
 
 #include "base/callback_thread.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "store/disk_context.h"
 #include "store/disk_room.h"
 
 namespace kvcake {
 
 // Counts what other processes have written and removes what is too much or too old, however little
-// is written here, so that the directory keeps to its capacity. Thread-safe; no call blocks.
+// is written here, so that the directory keeps to its capacity. Thread-safe; no call but Start
+// blocks.
 class DiskUpkeep {
  public:
   // Both outlive it.
   DiskUpkeep(DiskContext& context, DiskRoom& room) : context_(context), room_(room) {}
+  ~DiskUpkeep() { Stop(); }
 
-  // Begins: at once where the directory holds too much, as when the capacity is smaller than it
-  // was.
-  void Start();
+  // Begins, with a look at all of the directory, for which it waits so long at most.
+  void Start(Seconds wait) EXCLUDES(mutex_);
   // Nothing more is begun, but for what has been asked for, and what is going on ends soon.
   void Stop();
   // Says that the files were used now_s, for other processes to see. A read-only store keeps the
@@ -29,11 +32,17 @@ class DiskUpkeep {
   void Touch(std::vector<std::string> paths, int64_t now_s);
 
  private:
+  void RunFirst() EXCLUDES(mutex_);
   void Run();
 
   DiskContext& context_;
   DiskRoom& room_;
   std::atomic<bool> stop_{false};
+
+  Mutex mutex_;
+  CondVar scanned_;
+  bool is_scanned_ GUARDED_BY(mutex_) = false;
+
   CallbackThread thread_;  // last: it ends before the rest goes
 };
 

@@ -50,8 +50,12 @@ void DiskWriter::DescribeRoot() {
   if (!status) faults_.Failed(status.error());
 }
 
+uint64_t DiskWriter::FileBytes(const ChunkWrite& chunk) const {
+  return context_.options.form.raw() ? context_.file_bytes_max() : chunk.page.size();
+}
+
 Status DiskWriter::Put(const ChunkWrite& chunk) {
-  CHECK(chunk.page.size() >= context_.page_bytes());
+  CHECK(chunk.page.size() >= FileBytes(chunk));
   if (!context_.health.MayWrite()) {
     return Fail(ErrorCode::kIo, "{} does not answer", context_.options.dir);
   }
@@ -76,7 +80,7 @@ Status DiskWriter::Put(const ChunkWrite& chunk) {
   MutexLock lock(mutex_);
   if (status) {
     ++writes_;
-    write_bytes_ += context_.page_bytes();
+    write_bytes_ += FileBytes(chunk);
   } else {
     ++writes_failed_;
   }
@@ -94,9 +98,9 @@ Status DiskWriter::Write(const ChunkWrite& chunk) {
   if (!context_.health.MayWrite()) {  // it may have been a while
     return Fail(ErrorCode::kIo, "{} does not answer", context_.options.dir);
   }
-  RETURN_IF_ERROR(room_.MakeRoom(context_.page_bytes(), chunk.owner));
+  RETURN_IF_ERROR(room_.MakeRoom(FileBytes(chunk), chunk.owner));
   RETURN_IF_ERROR(WriteMakingSpace(path, chunk));
-  context_.index.AddWritten(chunk.key, context_.page_bytes(), chunk.owner);
+  context_.index.AddWritten(chunk.key, FileBytes(chunk), chunk.owner);
   room_.KeepToQuota(chunk.owner);  // other threads may have written for it meanwhile
   return {};
 }
@@ -104,10 +108,10 @@ Status DiskWriter::Write(const ChunkWrite& chunk) {
 Status DiskWriter::WriteMakingSpace(const std::string& path, const ChunkWrite& chunk) {
   for (int tries = 1;; ++tries) {
     const auto status = TryWrite(path, chunk);
-    if (status) room_.NoteWritten(context_.page_bytes(), /*after_freeing=*/tries > 1);
+    if (status) room_.NoteWritten(FileBytes(chunk), /*after_freeing=*/tries > 1);
     if (status || status.error().code != ErrorCode::kNoSpace) return status;
     if (tries == kFullTriesMax) room_.NoteStillFull();
-    if (tries == kFullTriesMax || !room_.FreeSpace(context_.page_bytes())) {
+    if (tries == kFullTriesMax || !room_.FreeSpace(FileBytes(chunk))) {
       return Fail(ErrorCode::kResourceExhausted, "{}, or lower --disk-capacity",
                   status.error().message);
     }
@@ -125,6 +129,7 @@ Status DiskWriter::TryWrite(const std::string& path, const ChunkWrite& chunk) {
 }
 
 Status DiskWriter::WriteTemporary(const std::string& path, const ChunkWrite& chunk) {
+  if (!context_.options.form.raw()) return WriteEncoded(path, chunk);
   const KvLayout& layout = context_.options.layout;
   ChunkHeader header;
   header.root = context_.options.root;
@@ -143,10 +148,32 @@ Status DiskWriter::WriteTemporary(const std::string& path, const ChunkWrite& chu
   const auto block = std::make_unique<Block>();
   EncodeHeader(block->bytes, header);
 
-  const bool direct = context_.options.direct && IsAligned(page);
-  ASSIGN_OR_RETURN(const auto file, CreateTemporary(path, chunk.key, direct));
   const std::span<const std::byte> buffers[] = {
       block->bytes, page.subspan(kPageHeaderBytes, layout.page_bytes() - kPageHeaderBytes)};
+  return WriteFile(path, chunk, buffers);
+}
+
+Status DiskWriter::WriteEncoded(const std::string& path, const ChunkWrite& chunk) {
+  const DiskTierOptions& options = context_.options;
+  // It takes 4 KiB to check that what others will trust for its header is the chunk's.
+  const auto header = DecodeHeader(chunk.page.first<kPageHeaderBytes>());
+  ChunkHeader expected;
+  expected.root = options.root;
+  expected.key = chunk.key;
+  expected.parent = chunk.parent;
+  expected.layout = options.layout;
+  expected.codec = options.form.codec;
+  expected.tables = options.form.tables;
+  CHECK(header && CheckSameChunk(*header, expected) && CheckFileBytes(*header, chunk.page.size()));
+  const std::span<const std::byte> buffers[] = {chunk.page};
+  return WriteFile(path, chunk, buffers);
+}
+
+Status DiskWriter::WriteFile(const std::string& path, const ChunkWrite& chunk,
+                             std::span<const std::span<const std::byte>> buffers) {
+  bool direct = context_.options.direct;
+  for (const auto& buffer : buffers) direct = direct && IsAligned(buffer);
+  ASSIGN_OR_RETURN(const auto file, CreateTemporary(path, chunk.key, direct));
   NoteOwner(*file, chunk.owner);
   auto status = WriteFully(*file, buffers, 0);
   if (status && context_.options.durable) status = file->Sync();
@@ -178,7 +205,10 @@ Result<std::unique_ptr<File>> DiskWriter::CreateTemporary(const std::string& pat
 
 Status DiskWriter::MoveIntoPlace(const std::string& from, const std::string& to,
                                  const ChunkKey& key) {
-  if (!context_.index.IsUnreadable(key) && context_.fs.Stat(to)) ++writes_found_;
+  if (!context_.index.IsUnreadable(key)) {
+    const auto found = context_.fs.Stat(to);
+    if (found && context_.IsWhole(*found)) ++writes_found_;
+  }
   auto status = context_.fs.Rename(from, to);
   if (status) return status;
   // Something that is no file, such as a directory, may have the chunk's name.

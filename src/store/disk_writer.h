@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/mutex.h"
@@ -31,12 +32,16 @@ class DiskWriter {
   void AddStats(TierStats& stats) const EXCLUDES(mutex_);
 
  private:
+  uint64_t FileBytes(const ChunkWrite& chunk) const;
   Status Write(const ChunkWrite& chunk);
   // Where the file system is full, evicts and tries again.
   Status WriteMakingSpace(const std::string& path, const ChunkWrite& chunk);
   // Once; leaves nothing behind where it fails.
   Status TryWrite(const std::string& path, const ChunkWrite& chunk);
   Status WriteTemporary(const std::string& path, const ChunkWrite& chunk);
+  Status WriteEncoded(const std::string& path, const ChunkWrite& chunk);
+  Status WriteFile(const std::string& path, const ChunkWrite& chunk,
+                   std::span<const std::span<const std::byte>> buffers);
   // Notes in the file whose it is, for the next start and other processes. A file system that
   // cannot is warned of once.
   void NoteOwner(File& file, OwnerId owner);

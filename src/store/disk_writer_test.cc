@@ -113,9 +113,9 @@ TEST_F(DiskWriterTest, AChunkGetsItsNameWhenItIsWholeAndIsKnownThen) {
             (Calls{"create " + name_ + ".tmp", "create " + name_ + ".tmp", "rename " + name_}))
       << "the first finds no directory";
   EXPECT_TRUE(context_->index.Contains(key_));
-  EXPECT_EQ(context_->fs.Stat(context_->PathOf(key_))->bytes, context_->page_bytes());
+  EXPECT_EQ(context_->fs.Stat(context_->PathOf(key_))->bytes, context_->file_bytes_max());
   EXPECT_EQ(Stats().writes, 1u);
-  EXPECT_EQ(Stats().write_bytes, context_->page_bytes());
+  EXPECT_EQ(Stats().write_bytes, context_->file_bytes_max());
   ASSERT_TRUE(Put(key_));
   EXPECT_EQ(fs_.Take(), Calls{}) << "it is there";
   EXPECT_EQ(Stats().writes, 1u);

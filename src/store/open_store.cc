@@ -1,9 +1,21 @@
 #include "store/open_store.h"
 
-#include <random>
-#include <utility>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/callback_thread.h"
+#include "base/check.h"
+#include "base/cpu.h"
+#include "base/dump_json.h"
 #include "store/disk_tier.h"
+#include "store/encoded_tier.h"
 #include "store/late_tier.h"
 #include "store/link_trace.h"
 #include "store/store_url.h"
@@ -13,6 +25,16 @@ namespace kvcake {
 namespace {
 
 constexpr double kNoLinkBytesPerS = 1e12;  // a link with a latency alone
+constexpr int kDecodeThreadsMax = 4;       // each may hold a slot of a chunk
+
+// Says how the files of the root are encoded, for people.
+std::string WithCodec(const std::string& description, const StoreCodec& codec) {
+  auto json = nlohmann::ordered_json::parse(description, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return description;
+  json["codec"] = codec.row->name;
+  if (codec.tables) json["codec_tables"] = ToHex(codec.tables_digest);
+  return DumpJson(json, 2);
+}
 
 Result<ThrottledTierOptions> LinkOf(const StoreOptions& options, const SharedStoreOptions& shared) {
   ThrottledTierOptions link{
@@ -33,31 +55,87 @@ Result<StoreOptions> ReadStoreUrl(std::string_view text) {
   ASSIGN_OR_RETURN(const StoreUrl url, ParseStoreUrl(text));
   StoreOptions options;
   ASSIGN_OR_RETURN(options.dir, StoreDirectory(text));
-  for (const auto& option : url.options) {
-    return Fail(ErrorCode::kUnsupported, "store '{}': a directory has no option '{}'", text,
-                option.first);
+  for (const auto& [name, value] : url.options) {
+    if (name == "codec") {
+      const auto row = CodecNamed(value);
+      if (!row) return Fail(row.error().code, "store '{}': {}", text, row.error().message);
+      options.codec = (*row)->codec;
+    } else if (name == "tables") {
+      options.codec_tables = value;
+    } else {
+      return Fail(ErrorCode::kUnsupported,
+                  "store '{}': a directory has no option '{}', but codec and tables", text, name);
+    }
   }
   return options;
 }
 
-std::string StoreName(size_t number) {
-  return number == 0 ? "disk" : fmt::format("disk{}", number + 1);
+void LoadStoreCodec(StoreOptions& store) {
+  if (store.loaded) return;
+  store.loaded = StoreCodec::Load(store.codec.value_or(Codec::kRaw), store.codec_tables, store.dir);
 }
 
-Result<std::unique_ptr<Tier>> OpenStore(size_t number, const StoreOptions& options,
-                                        const SharedStoreOptions& shared, const WrapTier& wrap) {
-  DiskTierOptions disk;
-  disk.name = StoreName(number);
-  disk.dir = options.dir;
-  disk.layout = shared.layout;
-  disk.root = shared.root;
-  disk.description = shared.description;
-  disk.capacity_bytes = options.capacity_bytes;
-  disk.owner_quota_bytes = shared.owner_quota_bytes;
-  disk.free_share_min = options.free_share_min;
-  disk.call_threads = options.call_threads;
-  disk.durable = shared.durable;
-  disk.time_to_live = shared.time_to_live;
+ChunkKey FilesRoot(const StoreOptions& store, const ChunkKey& root) {
+  StoreOptions with_codec = store;
+  LoadStoreCodec(with_codec);
+  return FormRoot(root, with_codec.loaded->Form(/*part_bytes_max=*/0));
+}
+
+std::string LossyLineage(std::span<const StoreOptions> stores) {
+  std::set<std::string> codecs;  // in an order that does not depend on the stores'
+  for (const StoreOptions& store : stores) {
+    CHECK(store.loaded.has_value());
+    const StoreCodec& codec = *store.loaded;
+    if (!codec.row->lossy) continue;
+    codecs.insert(codec.row->fit == nullptr
+                      ? codec.row->name
+                      : fmt::format("{}:{}", codec.row->name, ToHex(codec.tables_digest)));
+  }
+  return fmt::format("{}", fmt::join(codecs, ","));
+}
+
+std::string CodecNames(std::span<const StoreOptions> stores) {
+  std::set<std::string> codecs;
+  for (const StoreOptions& store : stores) {
+    codecs.insert(FindCodec(store.codec.value_or(Codec::kRaw))->name);
+  }
+  return fmt::format("{}", fmt::join(codecs, ", "));
+}
+
+namespace {
+
+// A store by a codec whose tables are not to be had: it holds nothing and keeps nothing.
+class UnusableTier : public Tier {
+ public:
+  UnusableTier(std::string name, Error why) : name_(std::move(name)), why_(std::move(why)) {}
+
+  std::string_view name() const override { return name_; }
+  int max_reads_in_flight() const override { return 1; }
+  uint64_t max_read_bytes_in_flight() const override { return 0; }
+  std::vector<bool> Residency(std::span<const ChunkKey> keys) override {
+    return std::vector<bool>(keys.size());
+  }
+  ReadId Get(ReadRequest request) override {
+    callbacks_.Soon([done = std::move(request.done)] {
+      done(ReadResult{Fail(ErrorCode::kNotFound, "the store has no tables for its codec")});
+    });
+    return 0;
+  }
+  void Cancel(ReadId) override {}
+  Status Put(const ChunkWrite&) override { return tl::unexpected(why_); }
+  Status Evict(const ChunkKey&) override { return {}; }
+  TierStats Stats() const override { return {}; }
+
+ private:
+  const std::string name_;
+  const Error why_;
+  CallbackThread callbacks_;  // last: its thread ends before the rest goes
+};
+
+// The directory, and the link to it.
+Result<std::unique_ptr<Tier>> OpenLinkedDisk(DiskTierOptions disk, const StoreOptions& options,
+                                             const SharedStoreOptions& shared,
+                                             const WrapTier& wrap) {
   ASSIGN_OR_RETURN(ThrottledTierOptions link, LinkOf(options, shared));
   ASSIGN_OR_RETURN(std::unique_ptr<Tier> store, DiskTier::Open(std::move(disk)));
   if (wrap) {
@@ -75,6 +153,57 @@ Result<std::unique_ptr<Tier>> OpenStore(size_t number, const StoreOptions& optio
                                                        .write_delay = options.write_stall});
   }
   return store;
+}
+
+// The encoded bytes pass the link; pages that no decoder can touch come last.
+Result<std::unique_ptr<Tier>> OpenEncoded(DiskTierOptions disk, const StoreOptions& options,
+                                          const SharedStoreOptions& shared, const WrapTier& wrap) {
+  const StoreCodec& codec = *options.loaded;
+  auto made = codec.Make(shared.layout);
+  if (!made) {
+    const Error error = made.error();
+    spdlog::warn("store {}: nothing is loaded from it, nor kept in it: {}", options.dir,
+                 error.message);
+    return std::make_unique<UnusableTier>(disk.name, error);
+  }
+  EncodedTierOptions encoded{.layout = shared.layout};
+  encoded.form = disk.form = codec.Form((*made)->part_bytes_max());
+  encoded.root = disk.root = FormRoot(shared.root, encoded.form);
+  encoded.decode_threads = std::clamp(UsableCores(), 1, kDecodeThreadsMax);
+  disk.description = WithCodec(disk.description, codec);
+  ASSIGN_OR_RETURN(auto linked, OpenLinkedDisk(std::move(disk), options, shared, nullptr));
+  std::unique_ptr<Tier> store =
+      std::make_unique<EncodedTier>(std::move(linked), std::move(*made), encoded);
+  return wrap ? wrap(std::move(store)) : std::move(store);
+}
+
+}  // namespace
+
+std::string StoreName(size_t number) {
+  return number == 0 ? "disk" : fmt::format("disk{}", number + 1);
+}
+
+Result<std::unique_ptr<Tier>> OpenStore(size_t number, const StoreOptions& given,
+                                        const SharedStoreOptions& shared, const WrapTier& wrap) {
+  StoreOptions options = given;
+  LoadStoreCodec(options);
+  DiskTierOptions disk;
+  disk.name = StoreName(number);
+  disk.dir = options.dir;
+  disk.layout = shared.layout;
+  disk.root = shared.root;
+  disk.description = shared.description;
+  disk.capacity_bytes = options.capacity_bytes;
+  disk.owner_quota_bytes = shared.owner_quota_bytes;
+  disk.free_share_min = options.free_share_min;
+  disk.call_threads = options.call_threads;
+  disk.open_wait = options.open_wait;
+  disk.durable = shared.durable;
+  disk.time_to_live = shared.time_to_live;
+  if (options.loaded->row->codec == Codec::kRaw) {
+    return OpenLinkedDisk(std::move(disk), options, shared, wrap);
+  }
+  return OpenEncoded(std::move(disk), options, shared, wrap);
 }
 
 }  // namespace kvcake

@@ -4,11 +4,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "store/store_codec.h"
 #include "store/tier.h"
 
 namespace kvcake {
@@ -19,6 +21,7 @@ struct StoreOptions {
   uint64_t capacity_bytes = 20ull << 30;
   double free_share_min = 0.01;                      // DiskTierOptions'
   int call_threads = 16;                             // DiskTierOptions'
+  Seconds open_wait{1};                              // DiskTierOptions'
   std::optional<double> load_rate_bytes_per_s = {};  // a link slower than the disk
   Seconds load_latency{0};                           // of each read on that link
   std::string load_trace = {};                       // a file of both (store/link_trace.h)
@@ -26,11 +29,27 @@ struct StoreOptions {
   Seconds load_stall{0.5};
   double write_stall_share = 0;  // of writes, which take write_stall longer
   Seconds write_stall{0.5};
+  // How chunks are kept; nothing: as the caller's default says, which is raw.
+  std::optional<Codec> codec = {};
+  std::string codec_tables = {};          // StoreCodec::Load's
+  std::optional<StoreCodec> loaded = {};  // of these two, once LoadStoreCodec was called
 };
 
-// What `url` (store/store_url.h) says. kInvalidArgument or kUnsupported, with the text and what is
-// wrong with it.
+// Reads the tables that the codec needs, where that was not done.
+void LoadStoreCodec(StoreOptions& store);
+
+// What `url` (store/store_url.h) says; a directory's options are `codec` and `tables`.
+// kInvalidArgument or kUnsupported, with the text, what is wrong with it, and what is known.
 Result<StoreOptions> ReadStoreUrl(std::string_view url);
+
+// The root that the store's files lie under, where `root` is the model's.
+ChunkKey FilesRoot(const StoreOptions& store, const ChunkKey& root);
+
+// What the KV cache of a run depends on that may load chunks from all of these, after
+// LoadStoreCodec: its lossy codecs and their tables. Empty: nothing, as what comes is what went.
+std::string LossyLineage(std::span<const StoreOptions> stores);
+// "int8", or "int8, raw" where stores differ; empty where there is none.
+std::string CodecNames(std::span<const StoreOptions> stores);
 
 // What several stores of one process have in common.
 struct SharedStoreOptions {

@@ -15,7 +15,11 @@ StagedTier::StagedTier(std::unique_ptr<Tier> inner, PageCopier& copier,
   CHECK(staging.size() >= options_.staging_bytes());
   const uint64_t bytes = options_.layout.page_bytes();
   for (int i = 0; i < options_.read_slots + options_.write_slots; ++i) {
-    (i < options_.read_slots ? read_slots_ : write_slots_).push_back(staging.first(bytes));
+    if (i < options_.read_slots) {
+      read_slots_.push_back(staging.first(bytes));
+    } else {
+      write_slots_.GiveBack(staging.first(bytes));
+    }
     staging = staging.subspan(bytes);
   }
 }
@@ -130,30 +134,16 @@ void StagedTier::Finish(ReadId id) {
 Status StagedTier::Put(const ChunkWrite& chunk) {
   const uint64_t bytes = options_.layout.page_bytes();
   CHECK(chunk.page.size() >= bytes);
-  if (inner().Residency({&chunk.key, 1})[0]) return {};  // before it is copied for nothing
-  const Slot slot = DrawWriteSlot();
+  if (InnerHas(chunk.key)) return {};  // before it is copied for nothing
+  const Slot slot = write_slots_.Draw();
   CopyFromPage(copier_, slot, chunk.page.first(bytes));
   if (chunk.page_read) chunk.page_read();
   ChunkWrite staged = chunk;
   staged.page = slot;
   staged.page_read = nullptr;
   Status status = inner().Put(staged);
-  GiveBackWriteSlot(slot);
+  write_slots_.GiveBack(slot);
   return status;
-}
-
-StagedTier::Slot StagedTier::DrawWriteSlot() {
-  MutexLock lock(mutex_);
-  while (write_slots_.empty()) changed_.Wait(mutex_);
-  const Slot slot = write_slots_.back();
-  write_slots_.pop_back();
-  return slot;
-}
-
-void StagedTier::GiveBackWriteSlot(Slot slot) {
-  MutexLock lock(mutex_);
-  write_slots_.push_back(slot);
-  changed_.NotifyAll();
 }
 
 }  // namespace kvcake

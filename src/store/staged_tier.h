@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "kv/page_copier.h"
 #include "store/tier_decorator.h"
+#include "store/write_slots.h"
 
 namespace kvcake {
 
@@ -50,7 +51,7 @@ class StagedTier : public TierDecorator {
   Status Put(const ChunkWrite& chunk) override;
 
  private:
-  using Slot = std::span<std::byte>;
+  using Slot = WriteSlots::Slot;
   struct Read {
     ReadRequest request;
     Slot slot = {};  // empty: waits for one
@@ -64,10 +65,6 @@ class StagedTier : public TierDecorator {
   void CancelRead(ReadId id);
   void Finish(ReadId id) EXCLUDES(mutex_);
 
-  // Writes; on the callers' threads.
-  Slot DrawWriteSlot() EXCLUDES(mutex_);
-  void GiveBackWriteSlot(Slot slot) EXCLUDES(mutex_);
-
   // Constant after construction.
   const StagedTierOptions options_;
   PageCopier& copier_;
@@ -77,9 +74,10 @@ class StagedTier : public TierDecorator {
   std::deque<ReadId> waiting_;  // for a slot, in the order of Get
   std::vector<Slot> read_slots_;
 
+  WriteSlots write_slots_;  // self-synchronised
+
   Mutex mutex_;
   CondVar changed_;
-  std::vector<Slot> write_slots_ GUARDED_BY(mutex_);
   ReadId next_id_ GUARDED_BY(mutex_) = 1;
   uint64_t unanswered_ GUARDED_BY(mutex_) = 0;  // reads
 

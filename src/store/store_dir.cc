@@ -354,7 +354,9 @@ Result<ClearedStore> ClearStore(const std::string& dir, std::optional<ChunkKey> 
     }
   }
   (void)fs.RemoveDir(store.QuarantineDir());
-  if (auto claims = fs.List(store.ClaimsDir())) {  // a claim that goes has ended, and no more
+  const auto claims_dir = fs.Stat(store.ClaimsDir());
+  const bool has_claims = claims_dir && claims_dir->kind == FileInfo::Kind::kDirectory;
+  if (auto claims = fs.List(store.ClaimsDir()); claims && has_claims) {  // one that goes has ended
     for (const DirEntry& claim : *claims) {
       if (const auto key = ParseKeyHex(claim.name)) (void)fs.Remove(store.ClaimPath(*key));
     }

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/mutex.h"
+#include "codec/codec.h"
 #include "store/chunk_file.h"
 #include "store/quarantine.h"
 
@@ -27,10 +28,10 @@ Result<std::vector<FoundChunk>> FindChunks(FileSystem& fs, const StoreDir& store
   return found;
 }
 
-// kCorrupt when it is not the chunk that its name says.
-Status VerifyFile(ChunkFileReader& reader, const StoreDir& store, const ChunkId& id) {
+// Its codec; kCorrupt when it is not the chunk that its name says.
+Result<Codec> VerifyFile(ChunkFileReader& reader, const StoreDir& store, const ChunkId& id) {
   ASSIGN_OR_RETURN(const ChunkHeader header, reader.Read(store.ChunkPath(id)));
-  if (header.key == id.key && header.root == id.root) return {};
+  if (header.key == id.key && header.root == id.root) return header.codec;
   return Fail(ErrorCode::kCorrupt, "it belongs to another chunk: {} of root {}", header.key.Hex(),
               header.root.Hex());
 }
@@ -59,7 +60,8 @@ class Verification {
     ChunkFileReader reader(fs_);
     for (size_t i = next_++; i < chunks_.size(); i = next_++) {
       const FoundChunk& chunk = chunks_[i];
-      auto status = VerifyFile(reader, store_, chunk.id);
+      const auto codec = VerifyFile(reader, store_, chunk.id);
+      Status status = codec ? Status() : tl::unexpected(codec.error());
       if (!status && status.error().code == ErrorCode::kCorrupt && options_.quarantine) {
         const auto moved =
             MoveToQuarantine(fs_, store_, store_.ChunkPath(chunk.id), chunk.info, {});
@@ -68,16 +70,17 @@ class Verification {
                         status.error().message, moved.error().message);
         }
       }
-      Note(chunk, status);
+      Note(chunk, codec.value_or(Codec::kRaw), status);
     }
   }
 
-  void Note(const FoundChunk& chunk, const Status& status) EXCLUDES(mutex_) {
+  void Note(const FoundChunk& chunk, Codec codec, const Status& status) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     done_ += chunk.info.bytes;
     if (status) {
       ++result_.chunks;
       result_.bytes += chunk.info.bytes;
+      ++result_.codecs[FindCodec(codec)->name];
     } else if (status.error().code != ErrorCode::kNotFound) {
       result_.bad.push_back({store_.ChunkPath(chunk.id), status.error().message});
     }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,7 +28,8 @@ struct BadFile {
 struct VerifiedStore {
   uint64_t chunks = 0;  // read and in order
   uint64_t bytes = 0;
-  std::vector<BadFile> bad;  // by path
+  std::map<std::string, uint64_t> codecs;  // of these chunks, how many by each
+  std::vector<BadFile> bad;                // by path
 };
 
 // Reads every chunk of every root and checks each byte; writes nothing, but to quarantine. Files

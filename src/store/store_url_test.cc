@@ -81,6 +81,37 @@ TEST(StoreUrl, UnknownOptionsOfAStoreAreRefusedByName) {
   EXPECT_THAT(refused.error().message, HasSubstr("'colour'"));
   EXPECT_FALSE(ReadStoreUrl("redis://host"));
   EXPECT_FALSE(ReadStoreUrl("kv?"));
+  EXPECT_THAT(refused.error().message, HasSubstr("codec and tables"));
+}
+
+TEST(StoreUrl, AStoreSaysHowItKeepsChunks) {
+  EXPECT_EQ(ReadStoreUrl("kv")->codec, std::nullopt);
+  const StoreOptions store = ReadStoreUrl("kv?codec=cachegen&tables=a%26b").value();
+  EXPECT_EQ(store.dir, "kv");
+  EXPECT_EQ(store.codec, Codec::kCacheGen);
+  EXPECT_EQ(store.codec_tables, "a&b");
+  EXPECT_EQ(ReadStoreUrl("kv?codec=raw")->codec, Codec::kRaw);
+  const auto refused = ReadStoreUrl("kv?codec=zip");
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("'zip', but raw, lossless, int8"));
+}
+
+// The same for the same codecs, whatever order their stores are in.
+TEST(StoreUrl, LossyCodecsMakeALineage) {
+  const auto lineage = [](std::vector<std::string> urls) {
+    std::vector<StoreOptions> stores;
+    for (const std::string& url : urls) {
+      stores.push_back(ReadStoreUrl(url).value());
+      LoadStoreCodec(stores.back());
+    }
+    return LossyLineage(stores);
+  };
+  EXPECT_EQ(lineage({}), "");
+  EXPECT_EQ(lineage({"a", "b?codec=lossless"}), "");
+  EXPECT_EQ(lineage({"a", "b?codec=int8", "c?codec=int8"}), "int8");
+  const std::string without = std::string("cachegen:") + std::string(64, '0');
+  EXPECT_EQ(lineage({"/nowhere?codec=cachegen"}), without);
+  EXPECT_EQ(lineage({"b?codec=int8", "/nowhere?codec=cachegen"}), without + ",int8");
 }
 
 }  // namespace

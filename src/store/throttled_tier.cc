@@ -34,6 +34,13 @@ ThrottledTier::~ThrottledTier() {
   thread_.join();
 }
 
+// What passes the link: of a landing that has more room than the read needed, only the tier below
+// knows how much.
+double ThrottledTier::BytesOf(const Read& read) {
+  const bool known = read.result && read.result->status;
+  return static_cast<double>(known ? read.result->bytes : read.request.landing.size());
+}
+
 ReadId ThrottledTier::Get(ReadRequest request) {
   ReadRequest forwarded = request;
   ReadId id;
@@ -67,7 +74,7 @@ void ThrottledTier::OnInnerDone(ReadId id, ReadResult result) {
     if (read.on_link) {
       // A chunk that is not there does not pass.
       const bool missing = read.result->status.error().code == ErrorCode::kNotFound;
-      const double charge_max = missing ? 0 : static_cast<double>(read.request.landing.size());
+      const double charge_max = missing ? 0 : BytesOf(read);
       TakeOffLinkLocked(id, read.result_at, charge_max);
       FinishLocked(id);
     }
@@ -84,7 +91,7 @@ void ThrottledTier::Cancel(ReadId id) {
     if (it == reads_.end() || it->second.cancelled) return;
     Read& read = it->second;
     read.cancelled = true;
-    TakeOffLinkLocked(id, now, static_cast<double>(read.request.landing.size()));
+    TakeOffLinkLocked(id, now, BytesOf(read));
     if (read.result) FinishLocked(id);
     wake_.NotifyOne();
   }
@@ -134,8 +141,8 @@ void ThrottledTier::StartHeadLocked() {
 
 TimePoint ThrottledTier::HeadEndLocked() const {
   const Read& head = reads_.at(link_.front());
-  const auto bytes = static_cast<double>(head.request.landing.size());
-  const TimePoint passed = head_since_ + Seconds(std::max(0.0, bytes - head_passed_) / rate_);
+  const TimePoint passed =
+      head_since_ + Seconds(std::max(0.0, BytesOf(head) - head_passed_) / rate_);
   // A burst shortens the transfer, not the latency.
   return std::max(passed, head.reaches);
 }
@@ -201,7 +208,7 @@ std::optional<TimePoint> ThrottledTier::DrainLocked(TimePoint now) {
     if (!read.result) break;  // the inner tier is slower than the link: its answer wakes us
     // On the absolute schedule, however late we woke; the link has waited for a late inner tier.
     link_free_ = std::max(end, read.result_at);
-    charged_bytes_ += static_cast<double>(read.request.landing.size());
+    charged_bytes_ += BytesOf(read);
     head_started_ = false;
     link_.pop_front();
     FinishLocked(id);

@@ -65,6 +65,7 @@ class ThrottledTier : public TierDecorator {
   };
   using Finished = std::pair<std::function<void(ReadResult)>, ReadResult>;
 
+  static double BytesOf(const Read& read);
   void Loop() EXCLUDES(mutex_);
   void OnInnerDone(ReadId id, ReadResult result) EXCLUDES(mutex_);
   void StartHeadLocked() REQUIRES(mutex_);

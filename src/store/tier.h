@@ -22,7 +22,8 @@ struct ReadResult {
   // ok: the landing holds the chunk, verified. kNotFound: gone since it was looked up (a miss).
   // kCorrupt: failed verification, quarantined. kCancelled, kIo.
   Status status;
-  uint64_t bytes = 0;  // delivered
+  uint64_t bytes = 0;  // delivered; of a tier below a codec, those that came from the device
+  double core_s = 0;   // that a core worked for it, other than to check it: decoding
   NumericPath numeric_path = NumericPath::kUnknown;
 };
 
@@ -81,11 +82,13 @@ struct ChunkWrite {
   ChunkKey key;
   ChunkKey parent;
   NumericPath numeric_path = NumericPath::kUnknown;
-  std::span<const std::byte> page;  // KvLayout::page_bytes(); its first 4 KiB are ignored
-  OwnerId owner = kNobody;          // against whose quota it counts, where there are quotas
+  // KvLayout::page_bytes(), of which the first 4 KiB are ignored; below a codec the whole file.
+  std::span<const std::byte> page;
+  OwnerId owner = kNobody;  // against whose quota it counts, where there are quotas
   // Called once at most, before Put returns, by a tier that has made a copy: it does not read
   // `page` any more. May be null.
   std::function<void()> page_read = {};
+  int64_t position = 0;  // of its first token in its prompt; some codecs need it
 };
 
 // Calls that have ended, and how long they took together.
@@ -116,6 +119,9 @@ struct TierStats {
   CallTotals opens = {};
   CallTotals looks = {};
   CallTotals scans = {};
+  // Chunks that a codec has written and read, and the time of a core that it took.
+  CallTotals encodes = {};
+  CallTotals decodes = {};
 };
 
 // Thread-safe. No failure of a tier fails a request: it costs time only. A destructor waits until

@@ -1,116 +1,32 @@
-// Every tier and decorator, made as the suites of promises that are run against all of them want
-// them.
+// Every tier and decorator, for the suites of promises that are run against all of them.
 #pragma once
 
-#include <stdlib.h>
-
-#include <functional>
 #include <memory>
-#include <span>
-#include <utility>
 
-#include "io/faulty_file_system_testing.h"
-#include "kv/page_copier_testing.h"
-#include "store/disk_tier.h"
 #include "store/faulty_tier_testing.h"
 #include "store/late_tier.h"
-#include "store/memory_tier.h"
-#include "store/redis_server_testing.h"
-#include "store/redis_tier.h"
-#include "store/staged_tier.h"
 #include "store/throttled_tier.h"
+#include "store/tier_contract_testing.h"
 #include "store/tier_testing.h"
 
 namespace kvcake::testing_util {
 
-inline constexpr int kCapacityChunks = 40;
-
-struct World {
-  TempDir dir;
-  FaultyFileSystem blocking{FileSystem::Real(), 1};  // without faults: the path without io_uring
-  KvLayout layout = SmallLayout();
-  std::unique_ptr<std::byte, void (*)(void*)> staging{nullptr, free};
-  FakeCopier copier;
-  std::unique_ptr<RedisServer> redis;  // once it is used
-};
-
-using Factory = std::function<std::unique_ptr<Tier>(World&)>;
-
-inline MemoryTierOptions MemoryOptions(World& world) {
-  return {.layout = world.layout, .capacity_bytes = kCapacityChunks * world.layout.page_bytes()};
-}
-
-inline std::unique_ptr<Tier> MakeMemory(World& world) {
-  return std::make_unique<MemoryTier>(MemoryOptions(world));
-}
-
-inline std::unique_ptr<Tier> MakeCopiedMemory(World& world) {
-  MemoryTierOptions options = MemoryOptions(world);
-  options.copier = &world.copier;
-  return std::make_unique<MemoryTier>(options);
-}
-
-inline std::unique_ptr<Tier> MakeSlowMemory(World& world, PageCopier* copier) {
-  MemoryTierOptions options = MemoryOptions(world);
-  options.read_latency = Seconds(0.2);
-  options.copier = copier;
-  return std::make_unique<MemoryTier>(options);
-}
-
-inline std::unique_ptr<Tier> MakeDisk(World& world, FileSystem& fs, uint64_t io_bytes_max,
-                                      int max_reads_in_flight = 16) {
-  DiskTierOptions options;
-  options.dir = world.dir.path();
-  options.layout = world.layout;
-  options.root = Root();
-  options.capacity_bytes = kCapacityChunks * world.layout.page_bytes();
-  options.io_bytes_max = io_bytes_max;
-  options.max_reads_in_flight = max_reads_in_flight;
-  auto tier = DiskTier::Open(options, fs);
-  CHECK(tier.has_value());
-  return std::move(*tier);
-}
-
-inline std::unique_ptr<Tier> MakeRealDisk(World& world) {
-  return MakeDisk(world, FileSystem::Real(), 4 << 20);
-}
-
-inline std::unique_ptr<Tier> MakeRedis(World& world) {
-  if (!world.redis) world.redis = std::make_unique<RedisServer>();
-  RedisTierOptions options;
-  options.client.seeds = {{"127.0.0.1", world.redis->port()}};
-  options.layout = world.layout;
-  options.root = Root();
-  auto tier = RedisTier::Open(std::move(options));
-  CHECK(tier.has_value());
-  return std::move(*tier);
-}
-
-inline std::unique_ptr<Tier> MakeStaged(World& world, std::unique_ptr<Tier> inner,
-                                        int read_slots = 3) {
-  const StagedTierOptions options{.read_slots = read_slots, .layout = world.layout};
-  const uint64_t bytes = options.staging_bytes();
-  world.staging.reset(static_cast<std::byte*>(aligned_alloc(4096, bytes)));
-  return std::make_unique<StagedTier>(std::move(inner), world.copier,
-                                      std::span(world.staging.get(), bytes), options);
-}
-
 struct TierCase {
   const char* name;
   Factory make;
-  bool claims = false;           // whether it makes any
-  bool is_bounded = true;        // makes room itself
-  Factory other = MakeRealDisk;  // another process's tier of the same chunks, where it claims
+  // Of the same chunks, as another process has it; where there are claims.
+  Factory another = nullptr;
+  bool is_bounded = true;  // makes room itself
 };
 
 inline const TierCase kCases[] = {
     {"memory", MakeMemory},
     {"memory_copied", MakeCopiedMemory},
-    {"disk", MakeRealDisk, /*claims=*/true},
+    {"disk", MakeRealDisk, MakeRealDisk},
     {"disk_in_pieces",
-     [](World& world) { return MakeDisk(world, FileSystem::Real(), kDirectAlign); }, true},
+     [](World& world) { return MakeDisk(world, FileSystem::Real(), kDirectAlign); }, MakeRealDisk},
     {"disk_without_uring", [](World& world) { return MakeDisk(world, world.blocking, 4 << 20); },
-     true},
+     MakeRealDisk},
     {"throttled_memory",
      [](World& world) {
        return std::make_unique<ThrottledTier>(
@@ -122,7 +38,7 @@ inline const TierCase kCases[] = {
        return std::make_unique<ThrottledTier>(MakeRealDisk(world),
                                               ThrottledTierOptions{.rate_bytes_per_s = 200e6});
      },
-     true},
+     MakeRealDisk},
     {"faulty_memory",
      [](World& world) {
        return std::make_unique<FaultyTier>(MakeMemory(world), FaultyTierOptions{.read_delay = 0.5});
@@ -139,17 +55,34 @@ inline const TierCase kCases[] = {
                                       LateTierOptions{.share = 0.5, .delay = Seconds(2e-3)}),
            ThrottledTierOptions{.rate_bytes_per_s = 200e6});
      },
-     true},
+     MakeRealDisk},
     {"throttled_faulty_disk",
      [](World& world) {
        return std::make_unique<ThrottledTier>(
            std::make_unique<FaultyTier>(MakeRealDisk(world), FaultyTierOptions{.read_delay = 0.5}),
            ThrottledTierOptions{.rate_bytes_per_s = 200e6});
      },
-     true},
-    {"redis", MakeRedis, true, false, MakeRedis},
+     MakeRealDisk},
+    {"redis", MakeRedis, MakeRedis, false},
     {"staged_memory", [](World& world) { return MakeStaged(world, MakeMemory(world)); }},
-    {"staged_disk", [](World& world) { return MakeStaged(world, MakeRealDisk(world)); }, true},
+    {"staged_disk", [](World& world) { return MakeStaged(world, MakeRealDisk(world)); },
+     MakeRealDisk},
+    {"lossless_disk", MakeLossless, MakeLossless},
+    {"lossless_disk_in_pieces",
+     [](World& world) {
+       return MakeEncoded(world, Codec::kLossless, FileSystem::Real(), kDirectAlign);
+     },
+     MakeLossless},
+    {"lossless_throttled", MakeThrottledEncoded, MakeLossless},
+    {"lossless_staged", [](World& world) { return MakeStaged(world, MakeLossless(world)); },
+     MakeLossless},
+    {"int8_disk_without_uring",
+     [](World& world) { return MakeEncoded(world, Codec::kInt8, world.blocking); },
+     [](World& world) { return MakeEncoded(world, Codec::kInt8); }},
+    {"cachegen_disk", [](World& world) { return MakeEncoded(world, Codec::kCacheGen); },
+     [](World& world) { return MakeEncoded(world, Codec::kCacheGen); }},
+    {"kvquant3_disk", [](World& world) { return MakeEncoded(world, Codec::kKvQuant3); },
+     [](World& world) { return MakeEncoded(world, Codec::kKvQuant3); }},
 };
 
 }  // namespace kvcake::testing_util

@@ -43,11 +43,11 @@ TEST_P(TierContractTest, WhatIsPutIsReadBackBitForBit) {
   }
   const TierStats stats = tier_->Stats();
   EXPECT_EQ(stats.chunks, chain_.size());
-  EXPECT_EQ(stats.bytes, chain_.size() * layout_.page_bytes());
+  EXPECT_EQ(stats.bytes, chain_.size() * world_.chunk_bytes);
   EXPECT_EQ(stats.reads, chain_.size());
-  EXPECT_EQ(stats.read_bytes, chain_.size() * layout_.page_bytes());
+  EXPECT_EQ(stats.read_bytes, chain_.size() * world_.chunk_bytes);
   EXPECT_EQ(stats.writes, chain_.size());
-  EXPECT_EQ(stats.write_bytes, chain_.size() * layout_.page_bytes());
+  EXPECT_EQ(stats.write_bytes, chain_.size() * world_.chunk_bytes);
   EXPECT_EQ(stats.reads_failed + stats.writes_failed + stats.quarantined + stats.evicted, 0u);
 }
 
@@ -110,7 +110,7 @@ TEST_P(TierContractTest, CapacityIsKeptByEvictingTheColdest) {
   ASSERT_EQ(ReadBack(*tier_, layout_, chain[0], Root()), std::nullopt);
   for (size_t i = kCapacityChunks; i < chain.size(); ++i) {
     ASSERT_TRUE(PutChunk(*tier_, layout_, chain[i], ParentOf(chain, i)));
-    ASSERT_LE(tier_->Stats().bytes, kCapacityChunks * layout_.page_bytes());
+    ASSERT_LE(tier_->Stats().bytes, kCapacityChunks * world_.chunk_bytes);
   }
   EXPECT_EQ(tier_->Stats().evicted, 10u);
   const auto resident = tier_->Residency(chain);
@@ -243,6 +243,19 @@ const TierCase kStalledCases[] = {
     {"disk_queue",  // stalled below the tier: in the helpers' queue
      [](World& world) {
        auto tier = MakeDisk(world, world.blocking, 4 << 20);
+       world.blocking.Set({.read_stall = 1});
+       return tier;
+     }},
+    {"lossless",  // waiting for a slot
+     [](World& world) {
+       auto tier = MakeEncoded(world, Codec::kLossless, world.blocking, 4 << 20,
+                               /*max_reads_in_flight=*/1);
+       world.blocking.Set({.read_stall = 1});
+       return tier;
+     }},
+    {"lossless_queue",  // stalled below the tier
+     [](World& world) {
+       auto tier = MakeEncoded(world, Codec::kLossless, world.blocking);
        world.blocking.Set({.read_stall = 1});
        return tier;
      }},

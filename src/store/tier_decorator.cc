@@ -8,6 +8,12 @@ TierDecorator::TierDecorator(std::unique_ptr<Tier> inner) : inner_(std::move(inn
   CHECK(inner_ != nullptr);
 }
 
+bool TierDecorator::InnerHas(const ChunkKey& key) {
+  if (!inner_->Residency({&key, 1})[0]) return false;
+  inner_->Disclaim({&key, 1});
+  return true;
+}
+
 void TierDecorator::ForwardGet(ReadId id, ReadRequest request) {
   {
     MutexLock lock(mutex_);

@@ -39,6 +39,9 @@ class TierDecorator : public Tier {
   const Tier& inner() const { return *inner_; }
 
  protected:
+  // Whether the inner tier is known to hold the chunk: then a Put of it, and with that its claim,
+  // ends before it has begun.
+  bool InnerHas(const ChunkKey& key);
   // Starts the inner read, which the decorator knows as `id`.
   void ForwardGet(ReadId id, ReadRequest request) EXCLUDES(mutex_);
   // Cancels it; also when ForwardGet has not returned yet. Of a read that has ended it does

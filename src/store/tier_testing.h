@@ -251,7 +251,7 @@ inline std::optional<std::vector<ClaimState>> ClaimKeys(Tier& tier, std::vector<
   return answer->states;
 }
 
-// Of one key, where the tier makes claims.
+// What claiming one key comes to, where the tier makes claims.
 inline ClaimState ClaimKey(Tier& tier, const ChunkKey& key, Seconds lasts = kPatience) {
   const auto states = ClaimKeys(tier, {key}, lasts);
   EXPECT_TRUE(states.has_value());

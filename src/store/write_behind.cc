@@ -66,6 +66,10 @@ void WriteBehind::Offer(WriteQueue::Chunk chunk) {
   WriteTargets targets;
   targets[kToRam] = ram_ != nullptr && !Holds(*ram_, chunk.key);
   targets[kToStore] = !stores_.empty() && IsForStore(chunk.key);
+  // Others need not wait for what is not written.
+  if (chunk.awaited && !targets[kToStore] && !stores_.empty()) {
+    stores_[0]->Disclaim({&chunk.key, 1});
+  }
   if (targets.any()) queue_.Add(std::move(chunk), targets);
 }
 

@@ -1,6 +1,7 @@
 // In which order chunks are written behind.
 #include <gtest/gtest.h>
 
+#include "store/memory_tier.h"
 #include "store/slow_tiers_testing.h"
 #include "store/tier_testing.h"
 #include "store/write_behind.h"
@@ -80,6 +81,20 @@ TEST_F(WriteOrderTest, NobodyNeedWaitForWhatIsDropped) {
   ASSERT_TRUE(writer.Flush());
   MutexLock lock(tier_.mutex);
   EXPECT_EQ(tier_.disclaimed, (std::vector{OrderKey(1), OrderKey(2)}));
+}
+
+TEST_F(WriteOrderTest, NobodyWaitsForWhatAnotherStoreHas) {
+  MemoryTier second({.layout = kOrderLayout});
+  ASSERT_TRUE(testing_util::PutChunk(second, kOrderLayout, OrderKey(0), KvIdentity().Root()));
+  WriteBehind writer({&tier_, &second}, *pool_, {.promote = false});
+  const auto disclaimed = [&] {
+    MutexLock lock(tier_.mutex);
+    return tier_.disclaimed;
+  };
+  Offer(writer, 0, /*awaited=*/false);
+  EXPECT_TRUE(disclaimed().empty());
+  Offer(writer, 0, /*awaited=*/true);
+  EXPECT_EQ(disclaimed(), std::vector{OrderKey(0)});
 }
 
 }  // namespace

@@ -194,6 +194,10 @@ WriteQueueStats WriteQueue::Stats() const {
           .copied = items_.size() - pages_};
 }
 
+int64_t WriteQueue::FirstToken(const Chunk& chunk) const {
+  return static_cast<int64_t>(chunk.position) * pool_.layout().chunk_tokens;
+}
+
 void WriteQueue::Loop(size_t target) {
   MutexLock lock(mutex_);
   const Lane& lane = lanes_[target];
@@ -210,10 +214,12 @@ void WriteQueue::Loop(size_t target) {
                                                .numeric_path = chunk.path,
                                                .page = {page, pool_.layout().page_bytes()},
                                                .owner = chunk.owner,
-                                               .page_read = [&] {
-                                                 MutexLock lock(mutex_);
-                                                 PageRead(item, target);
-                                               }});
+                                               .page_read =
+                                                   [&] {
+                                                     MutexLock lock(mutex_);
+                                                     PageRead(item, target);
+                                                   },
+                                               .position = FirstToken(chunk)});
     lock.Lock();
     End(item, target, status);
   }

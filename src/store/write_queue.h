@@ -100,6 +100,7 @@ class WriteQueue {
   };
 
   void Loop(size_t target) EXCLUDES(mutex_);
+  int64_t FirstToken(const Chunk& chunk) const;  // its place in its prompt
   // Once they have written what is queued.
   void JoinThreads() EXCLUDES(mutex_);
   bool FlushLane(size_t target, TimePoint until) EXCLUDES(mutex_);

@@ -8,6 +8,8 @@ import torch
 
 from kvcake.cache import Chunk
 
+STAGED = 2  # chunks on their way to a GPU: one is filled while another is copied
+
 
 def block_view(cache: torch.Tensor, block_count: int) -> torch.Tensor:
     """The layer's cache with its blocks first, wherever the backend has them. ValueError where that
@@ -21,9 +23,19 @@ def block_view(cache: torch.Tensor, block_count: int) -> torch.Tensor:
     return cache.movedim(dims[0], 0)
 
 
+class _Staging:
+    """Host memory that a chunk passes through. It is used again when the copies of its last use
+    have been done, which `copied` says where there are streams."""
+
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype, on_host: bool) -> None:
+        self.memory = torch.empty(tuple(shape), dtype=dtype, pin_memory=not on_host)
+        self.copied = None if on_host else torch.cuda.Event()
+
+
 class TorchBlocks:
     """Implements worker.Blocks. On a GPU, chunks pass through pinned memory and a side stream,
-    which the model's stream waits for, and the other way round."""
+    which waits for the model's stream before it touches blocks; the model's waits for it before it
+    computes."""
 
     def __init__(self, caches: Mapping[str, torch.Tensor], block_count: int,
                  blocks_a_chunk: int) -> None:
@@ -36,8 +48,10 @@ class TorchBlocks:
         self.block_bytes = first[0].numel() * first.element_size()
         self.slab_bytes = self.block_bytes * blocks_a_chunk
         self.on_host = self.device.type == "cpu"
-        self._staging = torch.empty((self.layers, blocks_a_chunk, *self.shape), dtype=self.dtype,
-                                    pin_memory=not self.on_host)
+        shape = (self.layers, blocks_a_chunk, *self.shape)
+        self._staging = [_Staging(shape, self.dtype, self.on_host)
+                         for _ in range(1 if self.on_host else STAGED)]
+        self._turn = 0
         self._stream = None if self.on_host else torch.cuda.Stream(self.device)
 
     def layout(self) -> dict:
@@ -54,18 +68,27 @@ class TorchBlocks:
         return flat.view(self.layers, -1)[:, :self.slab_bytes // self.dtype.itemsize].view(
             self.layers, self.blocks_a_chunk, *self.shape)
 
+    def _free_staging(self) -> _Staging:
+        staging = self._staging[self._turn]
+        self._turn = (self._turn + 1) % len(self._staging)
+        if staging.copied is not None:
+            staging.copied.synchronize()
+        return staging
+
     def write(self, chunks: Sequence[Chunk], blocks: Sequence[int]) -> None:
         if self._stream is None:
             for i, chunk in enumerate(chunks):
                 self._copy_in(self._view(chunk), blocks[i * self.blocks_a_chunk:])
             return
+        computing = torch.cuda.current_stream(self.device)
+        self._stream.wait_stream(computing)  # a step before may still use these blocks
         with torch.cuda.stream(self._stream):
-            self._stream.wait_stream(torch.cuda.default_stream(self.device))
             for i, chunk in enumerate(chunks):
-                self._staging.copy_(self._view(chunk))
-                self._copy_in(self._staging, blocks[i * self.blocks_a_chunk:])
-                self._stream.synchronize()  # there is one staging buffer
-        torch.cuda.current_stream(self.device).wait_stream(self._stream)
+                staging = self._free_staging()
+                staging.memory.copy_(self._view(chunk))  # by the CPU: the chunk may go after it
+                self._copy_in(staging.memory, blocks[i * self.blocks_a_chunk:])
+                staging.copied.record(self._stream)
+        computing.wait_stream(self._stream)
 
     def _copy_in(self, source: torch.Tensor, blocks: Sequence[int]) -> None:
         for j, block in enumerate(blocks[:self.blocks_a_chunk]):
@@ -75,16 +98,22 @@ class TorchBlocks:
                 view[block].copy_(source[layer, j], non_blocking=True)
 
     def read(self, blocks: Sequence[int]) -> tuple[int, int]:
+        staging = self._free_staging()
         if self._stream is None:
-            self._copy_out(blocks)
+            self._copy_out(blocks, staging.memory)
         else:
             self._stream.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(self._stream):
-                self._copy_out(blocks)
-            self._stream.synchronize()
-        return self._staging.data_ptr(), self.slab_bytes
+                self._copy_out(blocks, staging.memory)
+                staging.copied.record(self._stream)
+            staging.copied.synchronize()
+        return staging.memory.data_ptr(), self.slab_bytes
 
-    def _copy_out(self, blocks: Sequence[int]) -> None:
+    def _copy_out(self, blocks: Sequence[int], target: torch.Tensor) -> None:
         for j, block in enumerate(blocks):
             for layer, view in enumerate(self.views):
-                self._staging[layer, j].copy_(view[block], non_blocking=True)
+                target[layer, j].copy_(view[block], non_blocking=True)
+
+    def settle(self) -> None:
+        if not self.on_host:
+            torch.cuda.current_stream(self.device).synchronize()

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvcake.cache import Store
 
-TESTED = ("0.32",)
+TESTED = ("0.31", "0.32")
 CHUNK_TOKENS = 128  # at least: blocks are smaller on GPUs
 
 

@@ -99,7 +99,7 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
                                keep=self.config.keep)
         self._adapters = identity.Adapters()
         self._refused: set[str] = set()
-        # Of the scheduler, which says them when it has begun.
+        # What the scheduler counts, and says when it has begun.
         self.cached_tokens_of: Callable[[Any], int] = lambda request: 0
         self.blocks_of: Callable[[str], Sequence[int]] = lambda request: []
 

@@ -72,7 +72,7 @@ class Step:
 
 @dataclass
 class Progress:
-    """Of one restoration, in chunks, as `ranks` workers see it: the worst of all."""
+    """The state of one restoration, in chunks, as `ranks` workers see it: the worst of all."""
     epoch: int
     front: int = 0  # the first chunk that is neither here nor computed
     until: int = WAIT  # the planner would compute [front, until) next

@@ -31,6 +31,10 @@ class Blocks(Protocol):
         """Copies the blocks of one chunk to memory that stays until the next call: its address, and
         the stride of layers."""
 
+    def settle(self) -> None:
+        """Sleeps until the step has computed, so that the clock says what it took: a GPU computes
+        after the calls have returned."""
+
 
 @dataclass
 class _Open:
@@ -238,6 +242,7 @@ class Worker:
         last, self._last = self._last, alone
         if alone is None:
             return
+        self._blocks.settle()
         goes_on = last is not None and (last.request, last.end) == (alone.request, alone.start)
         began = self._last_ended if goes_on else self._began
         took, count = self._clock() - began - self._copying_s, alone.end - alone.start

@@ -1,0 +1,444 @@
+"""What kvcake.vllm does where copies are made late, as on a GPU, which it has never seen: against a
+played device (fake_cuda.py), vLLM's own AsyncScheduler, and a model of which each block says whose
+it is. Runs in a virtual environment with vLLM and kvcake.
+"""
+import collections
+import ctypes
+import hashlib
+import pathlib
+import random
+import tempfile
+import types
+import unittest
+import unittest.mock
+
+import vllm_fixture
+import torch
+from fake_cuda import Card
+from kvcake.cache import Chunk
+from kvcake.vllm import blocks as blocks_module
+from kvcake.vllm import planner as planner_module
+from kvcake.vllm.connector import KvcakeConnector
+from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from kvcake.vllm.scheduler import KvcakeAsyncScheduler
+
+LAYERS, BLOCK_TOKENS, SHAPE = 2, 16, (2, 3)
+
+
+def truth(tokens, layer):
+    """What a block has to hold of which the last token is the last of these."""
+    digest = hashlib.sha256(repr((list(tokens), layer)).encode()).digest()
+    return int.from_bytes(digest[:7], "little") + torch.arange(6).view(SHAPE)
+
+
+class CudaTest(unittest.TestCase):
+    def setUp(self):
+        self.card = Card()
+        patched = unittest.mock.patch.object(blocks_module, "torch", self.card.torch)
+        patched.start()
+        self.addCleanup(patched.stop)
+
+    def caches(self, block_count):
+        return {f"layer {i}": self.card.tensor(torch.zeros((block_count, *SHAPE),
+                                                           dtype=torch.int64))
+                for i in range(LAYERS)}
+
+
+class CopiesTest(CudaTest):
+    BLOCKS, A_CHUNK = 40, 2
+
+    def setUp(self):
+        super().setUp()
+        self.memory = self.caches(self.BLOCKS)
+        self.blocks = blocks_module.TorchBlocks(self.memory, self.BLOCKS, self.A_CHUNK)
+        self.held = []
+
+    def chunk(self, seed):
+        """Chunk `seed`, in memory that is its own until it is released."""
+        data = torch.stack([torch.stack([self.block(seed, j, layer) for j in range(self.A_CHUNK)])
+                            for layer in range(LAYERS)]).numpy().tobytes()
+        memory = ctypes.create_string_buffer(data, len(data))
+        self.held.append(memory)
+        return Chunk(0, ctypes.addressof(memory), len(data) // LAYERS)
+
+    @staticmethod
+    def block(seed, j, layer):
+        return truth([seed, j], layer)
+
+    def release_all(self):
+        for memory in self.held:
+            ctypes.memset(memory, 0xee, len(memory))
+
+    def write(self, seeds, first=0):
+        """As the jump does: what was written from is used for something else at once."""
+        self.blocks.write([self.chunk(seed) for seed in seeds],
+                          range(first, first + len(seeds) * self.A_CHUNK))
+        self.release_all()
+
+    def compute(self, to=None):
+        """A step that reads all blocks, and writes some; what it read is in the list."""
+        read = []
+
+        def step():
+            read.append([cache.as_subclass(torch.Tensor).clone()
+                         for cache in self.memory.values()])
+            for block, seed in (to or {}).items():
+                for layer, cache in enumerate(self.memory.values()):
+                    cache.as_subclass(torch.Tensor)[block] = self.block(seed, 0, layer)
+        self.card.current.queue.append(step)
+        return read
+
+    def check(self, read, seeds, first=0):
+        for i, seed in enumerate(seeds):
+            for j in range(self.A_CHUNK):
+                for layer in range(LAYERS):
+                    self.assertTrue(torch.equal(read[0][layer][first + i * self.A_CHUNK + j],
+                                                self.block(seed, j, layer)), (seed, j, layer))
+
+    def test_staging_is_used_again_only_when_its_copy_is_done(self):
+        self.write(range(7))
+        read = self.compute()
+        self.card.finish()
+        self.check(read, range(7))
+        self.assertEqual(self.card.blocking_copies, 0, "the CPU waited for a copy")
+
+    def test_copies_are_late_where_memory_is_left(self):
+        self.write(range(blocks_module.STAGED))
+        self.assertEqual(len(self.card.streams), 2)
+        self.assertTrue(self.card.streams[1].queue, "copies were waited for")
+        self.assertFalse(any(cache.as_subclass(torch.Tensor).any()
+                             for cache in self.memory.values()))
+
+    def test_a_step_computes_on_what_was_copied_and_no_sooner(self):
+        for seed in range(30):
+            rng = random.Random(seed)
+            chunks = range(100 * seed, 100 * seed + rng.randrange(1, 9))
+            self.write(chunks)
+            self.card.advance(rng, rng.randrange(40))
+            read = self.compute()
+            self.card.advance(rng, rng.randrange(100))
+            self.card.finish()
+            self.check(read, chunks)
+
+    def test_a_block_is_not_written_while_a_step_before_reads_it(self):
+        for stream in (self.card.computing, self.card.stream("another")):
+            self.card.current = stream  # which the model computes on
+            self.write([1, 2])
+            before, after = self.compute(), None
+            self.write([3, 4])
+            after = self.compute()
+            self.card.streams[1].synchronize()  # the copies would rather be first
+            self.card.finish()
+            self.check(before, [1, 2])
+            self.check(after, [3, 4])
+
+    def test_what_is_kept_is_what_the_step_computed(self):
+        self.compute({0: 5, 1: 6})
+        address, stride = self.blocks.read([0, 1])
+        self.compute({0: 7, 1: 8})  # the next step has the blocks already
+        data = ctypes.string_at(address, LAYERS * stride)
+        wanted = [self.block(seed, 0, layer) for layer in range(LAYERS) for seed in (5, 6)]
+        self.assertEqual(data, torch.stack(wanted).numpy().tobytes())
+        self.write([9], first=10)  # with what was read still queued behind
+        read = self.compute()
+        self.card.finish()
+        self.check(read, [9], first=10)
+
+    def test_an_abort_in_mid_copy_writes_nothing_late(self):
+        for seed in range(30):
+            rng = random.Random(seed)
+            self.write([1, 2, 3])
+            self.card.advance(rng, rng.randrange(12))
+            # Its request is aborted: vLLM gives its blocks to another one.
+            self.compute({block: 50 + block for block in range(6)})
+            read = self.compute()
+            self.card.advance(rng, rng.randrange(60))
+            self.card.finish()
+            for block in range(6):
+                for layer in range(LAYERS):
+                    self.assertTrue(torch.equal(read[0][layer][block],
+                                                self.block(50 + block, 0, layer)))
+
+    def test_the_clock_is_asked_when_the_step_has_computed(self):
+        read = self.compute()
+        self.blocks.settle()
+        self.assertTrue(read)
+
+
+class Model:
+    """vLLM's first model runner as far as blocks go: it knows requests by what the scheduler's
+    outputs say of them, and computes late."""
+
+    def __init__(self, card, memory):
+        self.card, self.memory, self.wrong = card, memory, []
+        self.tokens, self.blocks, self.prompt = {}, {}, {}
+        self.computed = 0
+
+    def run(self, output):
+        for new in output.scheduled_new_reqs:
+            self.tokens[new.req_id] = list(new.prompt_token_ids)
+            self.prompt[new.req_id] = len(new.prompt_token_ids)
+            self.blocks[new.req_id] = list(new.block_ids[0])
+        cached = output.scheduled_cached_reqs
+        starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        for i, name in enumerate(cached.req_ids):
+            more = cached.new_block_ids[i]
+            if name in cached.resumed_req_ids:
+                self.blocks[name] = list(more[0])
+            elif more is not None:
+                self.blocks[name] += more[0]
+            starts[name] = cached.num_computed_tokens[i]
+        sampled = {}
+        for name, count in output.num_scheduled_tokens.items():
+            start, end = starts[name], starts[name] + count
+            assert end <= len(self.tokens[name]), "a token is computed that was never sampled"
+            self.computed += count
+            tokens, blocks = self.tokens[name][:end], list(self.blocks[name])
+            self.card.current.queue.append(
+                lambda n=name, t=tokens, b=blocks, s=start: self._compute(n, t, b, s))
+            sampled[name] = []
+            if end == len(self.tokens[name]):
+                sampled[name] = [sum(self.tokens[name]) % 97]
+                self.tokens[name] = self.tokens[name] + sampled[name]
+        return sampled
+
+    def _compute(self, name, tokens, blocks, start):
+        layers = [cache.as_subclass(torch.Tensor) for cache in self.memory.values()]
+        right = True  # on top of what is wrong all is
+        for i in range(len(tokens) // BLOCK_TOKENS):
+            end = (i + 1) * BLOCK_TOKENS
+            for layer, cache in enumerate(layers):
+                wanted = truth(tokens[:end], layer)
+                if end <= start:
+                    if not torch.equal(cache[blocks[i]], wanted):
+                        self.wrong.append((name, i, layer))
+                        right = False
+                else:
+                    cache[blocks[i]] = wanted if right else -1
+        if len(tokens) % BLOCK_TOKENS:
+            for cache in layers:
+                cache[blocks[len(tokens) // BLOCK_TOKENS]] = 0
+
+
+class Engine:
+    """vLLM's engine core with steps that are scheduled while others compute."""
+
+    def __init__(self, test, store, *, policy, blocks=200, ahead=2, seed=0, slice_max=0):
+        self.card, self.rng, self.ahead = test.card, random.Random(seed), ahead
+        options = {**vllm_fixture.transfer_config(store, policy=policy, experimental_cuda=True,
+                                                  look_s=5.0, memory_bytes=64 << 20)}
+        config = EngineArgs(
+            model=str(vllm_fixture.MODEL), dtype="bfloat16", max_model_len=2048, block_size=32,
+            max_num_batched_tokens=512, enforce_eager=True,
+            scheduler_cls="kvcake.vllm.KvcakeAsyncScheduler",
+            kv_transfer_config=KVTransferConfig(**options)).create_engine_config()
+        config.scheduler_config.async_scheduling = True  # which vLLM turns off on CPUs
+        config.scheduler_config.long_prefill_token_threshold = slice_max
+        config.cache_config.block_size = BLOCK_TOKENS
+        config.cache_config.num_gpu_blocks = blocks
+        spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=2, head_size=3,
+                                 dtype=torch.bfloat16)
+        kv = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[],
+                           kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
+        init_none_hash(sha256)
+        self._hasher = get_request_block_hasher(BLOCK_TOKENS, sha256)
+        self.scheduler = KvcakeAsyncScheduler(
+            config, kv, StructuredOutputManager(config), BLOCK_TOKENS, log_stats=True)
+        self.worker = KvcakeConnector(config, KVConnectorRole.WORKER, kv)
+        memory = test.caches(blocks)
+        self.worker.register_kv_caches(memory)
+        self.model = Model(test.card, memory)
+        self.outputs = collections.deque()
+        self.loaded = self.jumps = self.finished = self.preempted = self.failed = 0
+
+    def close(self):
+        self.card.finish()
+        self.worker.shutdown()
+        self.scheduler.shutdown()
+
+    def submit(self, name, tokens, answer=6):
+        params = SamplingParams(temperature=0, max_tokens=answer, ignore_eos=True)
+        request = Request(name, list(tokens), params, None, block_hasher=self._hasher)
+        self.scheduler.add_request(request)
+        return request
+
+    def abort(self, name):
+        self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+
+    def run_all(self):
+        steps = 0
+        while self.scheduler.has_unfinished_requests() or self.outputs:
+            self.step()
+            steps += 1
+            assert steps < 5000, "nothing goes on"
+        return self
+
+    def step(self):
+        if self.scheduler.has_unfinished_requests():
+            output = self.scheduler.schedule()
+            self.outputs.append((output, self._execute(output)))
+            if output.total_num_scheduled_tokens > 0 and len(self.outputs) < self.ahead:
+                return
+        if self.outputs:
+            self.step_back()
+
+    def step_back(self):
+        """The scheduler hears of the step that has waited longest."""
+        output, made = self.outputs.popleft()
+        self.preempted += len(output.preempted_req_ids or ())
+        for answers in self.scheduler.update_from_output(output, made).values():
+            self.finished += sum(one.finish_reason is not None for one in answers.outputs)
+
+    def _execute(self, output: SchedulerOutput):
+        meta = output.kv_connector_metadata
+        self.jumps += len(meta.jumps)
+        self.worker.bind_connector_metadata(meta)
+        if output.has_sync_kv_loads:
+            self.worker.start_load_kv(None)
+        self.card.advance(self.rng, self.rng.randrange(20))
+        sampled = self.model.run(output)
+        self.card.advance(self.rng, self.rng.randrange(20))
+        if not output.has_sync_kv_loads:
+            self.worker.start_load_kv(None)
+        self.worker.wait_for_save()
+        connector = KVConnectorOutput(
+            invalid_block_ids=self.worker.get_block_ids_with_load_errors(),
+            kv_connector_worker_meta=self.worker.build_connector_worker_meta())
+        self.failed += bool(connector.invalid_block_ids)
+        stats = self.worker.get_kv_connector_stats()
+        self.loaded += (stats.data if stats else {}).get("tokens_loaded", 0)
+        self.worker.clear_connector_metadata()
+        names = list(output.num_scheduled_tokens)
+        return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)},
+                                 [sampled[name] for name in names],
+                                 kv_connector_output=connector)
+
+
+class AsyncTest(CudaTest):
+    """Every block that a step computes on holds what it should when the device comes to it."""
+
+    def setUp(self):
+        super().setUp()
+        self._dir = tempfile.TemporaryDirectory()
+        self.addCleanup(self._dir.cleanup)
+        self.store = pathlib.Path(self._dir.name)
+        self.documents = [[d * 1000 + i % 89 for i in range(900)] for d in range(3)]
+
+    def engine(self, **options):
+        engine = Engine(self, self.store, **options)
+        self.addCleanup(engine.close)
+        return engine
+
+    def check(self, engine, finished):
+        self.card.finish()
+        self.assertEqual(engine.model.wrong, [])
+        self.assertEqual(engine.finished, finished)
+        self.assertEqual(self.card.blocking_copies, 0)
+
+    def fill(self, documents=None):
+        engine = Engine(self, self.store, policy="compute")
+        for i, document in enumerate(documents or self.documents):
+            engine.submit(f"fill {i}", document)
+        engine.run_all()
+        self.check(engine, i + 1)
+        engine.close()
+
+    def test_what_was_kept_is_loaded_and_computed_on(self):
+        self.fill()
+        engine = self.engine(policy="load")
+        engine.submit("r", self.documents[0])
+        engine.run_all()
+        self.check(engine, 1)
+        self.assertEqual((engine.jumps, engine.loaded), (1, 896))
+        self.assertEqual(engine.model.computed, 900 - 896 + 5)
+
+    def test_a_running_request_jumps_and_counts_it_as_cached(self):
+        document = [7 + i % 89 for i in range(1940)]
+        self.fill([document])
+        with unittest.mock.patch.object(planner_module, "PATIENCE_STEPS", -1):
+            engine = self.engine(policy="load")
+            request = engine.submit("r", document)
+            stats = request.prefill_stats  # vLLM takes it away with the first token
+            engine.run_all()
+        self.check(engine, 1)
+        self.assertEqual(engine.jumps, 1)
+        self.assertGreater(engine.loaded, 0)
+        self.assertLess(engine.loaded, 1920, "it was not running when it jumped")
+        self.assertEqual(stats.num_external_cached_tokens, engine.loaded)
+        self.assertEqual(engine.model.computed, 1940 - engine.loaded + 5)
+
+    def test_blocks_of_a_jump_that_failed_are_handed_to_nobody(self):
+        self.fill()
+        # vLLM has all of the document but the last chunk. That is computed again in a step of its
+        # own, while what was computed on top of it is wrong.
+        engine = self.engine(policy="load", slice_max=128)
+        engine.submit("before", self.documents[0][:800])
+        engine.run_all()
+        prompt = self.documents[0] + [7] * 300
+        worker = engine.worker._worker
+        jump = worker._jump
+
+        def fail(message):
+            opened = worker._open[message.request].restoration
+            opened.acquire = lambda chunk: None
+            worker._jump = jump
+            jump(message)
+        worker._jump = fail
+        engine.submit("fails", prompt)
+        while not engine.failed:
+            engine.step()
+        while engine.outputs:  # until the scheduler has heard of it
+            engine.step_back()
+        with unittest.mock.patch.object(planner_module, "PATIENCE_STEPS", -1):
+            engine.submit("other", prompt)
+            engine.run_all()
+        self.card.finish()
+        self.assertEqual(engine.finished, 3)
+        # The first computes on what is missing until it is set back.
+        self.assertEqual([wrong for wrong in engine.model.wrong if wrong[0] != "fails"], [])
+
+    def test_requests_that_come_go_and_are_preempted(self):
+        self.fill()
+        totals = collections.Counter()
+        for seed, policy in enumerate(["cake", "load", "cake", "load"]):
+            rng = random.Random(seed)
+            # Two documents have room, but not for what they are answered.
+            engine = self.engine(policy=policy, blocks=120, seed=seed)
+            aborted = 0
+            for i in range(10):
+                document = rng.choice(self.documents)[:rng.randrange(400, 900)]
+                engine.submit(f"r{i}", document + [i] * rng.randrange(30), answer=70)
+                for _ in range(rng.randrange(6)):
+                    engine.step()
+                unfinished = [name for name in engine.scheduler.requests]
+                if unfinished and rng.random() < 0.3:
+                    engine.abort(rng.choice(unfinished))
+                    aborted += 1
+                if rng.random() < 0.2:
+                    engine.scheduler.reset_prefix_cache()
+            engine.run_all()
+            self.check(engine, 10 - aborted)
+            totals.update(aborted=aborted, jumps=engine.jumps, preempted=engine.preempted)
+        for what in ("aborted", "jumps", "preempted"):
+            self.assertGreater(totals[what], 0, what)
+
+    def test_it_starts_there_only_when_asked_to(self):
+        with self.assertRaisesRegex(ValueError, "experimental_cuda"):
+            KvcakeConnector.register_kv_caches(types.SimpleNamespace(
+                _kv_cache_config=types.SimpleNamespace(num_blocks=10), _a_chunk=1,
+                config=types.SimpleNamespace(experimental_cuda=False)), self.caches(10))
+
+
+if __name__ == "__main__":
+    unittest.main()
