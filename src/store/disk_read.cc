@@ -35,11 +35,15 @@ uint64_t PiecesMax(const DiskTierOptions& options) {
 }
 
 Result<NumericPath> VerifyLanded(const DiskRead& read, const DiskTierOptions& options) {
-  if (!options.form.raw()) return VerifyEncoded(read, options);
+  if (!options.form.raw() && read.landed < kPageHeaderBytes) {
+    return Fail(ErrorCode::kCorrupt, "it ended while it was being read");
+  }
   const auto header = read.header
                           ? ConstHeaderBytes(read.header->bytes)
                           : ConstHeaderBytes(read.request.landing.first<kPageHeaderBytes>());
-  return VerifyRead(header, read.request, options.root, options.layout);
+  // Of a raw chunk every piece comes whole.
+  const uint64_t bytes = options.form.raw() ? options.layout.page_bytes() : read.landed;
+  return VerifyRead(header, read.request, ChunkKind::Of(options), bytes);
 }
 
 }  // namespace kvcake

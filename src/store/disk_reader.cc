@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/cpu.h"
+#include "store/chunk_kind.h"
 
 namespace kvcake {
 namespace {
@@ -58,11 +59,8 @@ void DiskReader::Stop() {
 }
 
 ReadId DiskReader::Get(ReadRequest request) {
-  if (context_.options.form.raw()) {
-    CheckLanding(context_.options.layout, request);
-  } else {
-    CHECK(request.landing.size() >= context_.file_bytes_max() && IsAligned(request.landing));
-  }
+  ChunkKind::Of(context_.options).CheckRequest(request);
+  CHECK(context_.options.form.raw() || IsAligned(request.landing));
   auto read = std::make_unique<DiskRead>(std::move(request), context_.options);
   ReadId id;
   {

@@ -55,7 +55,7 @@ Result<std::unique_ptr<Tier>> OpenTier(bool durable, PowerLossFileSystem& fs, Co
   const StoreCodec natural = NaturalCodec(codec, options.layout);
   options = EncodedOptions(std::move(options), natural);
   ASSIGN_OR_RETURN(auto disk, DiskTier::Open(options, fs));
-  return OverDisk(std::move(disk), options, natural);
+  return OverFiles(std::move(disk), options, natural);
 }
 
 // Starts again after a cut, and looks for what had been reported; what is lost is struck off. Every

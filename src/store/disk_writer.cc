@@ -2,14 +2,11 @@
 
 #include <spdlog/spdlog.h>
 
-#include <cstring>
 #include <memory>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
-#include "store/chunk_format.h"
+#include "store/chunk_bytes.h"
 
 namespace kvcake {
 namespace {
@@ -17,23 +14,6 @@ namespace {
 // Tries to write one chunk on a full file system, where another writer may take the room that
 // eviction makes.
 constexpr int kFullTriesMax = 3;
-
-struct alignas(kDirectAlign) Block {
-  std::array<std::byte, kDirectAlign> bytes;
-};
-static_assert(sizeof(Block) == kPageHeaderBytes && kSlabAlign % sizeof(Block) == 0);
-
-// The page with zeros between a slab's payload and its end: what lies there may be of other
-// prompts.
-std::vector<Block> WithZeroPadding(const KvLayout& layout, std::span<const std::byte> page) {
-  std::vector<Block> blocks(layout.page_bytes() / sizeof(Block));
-  const auto out = std::as_writable_bytes(std::span(blocks));
-  for (int layer = 0; layer < layout.layers; ++layer) {
-    std::memcpy(&out[layout.slab_offset(layer)], &page[layout.slab_offset(layer)],
-                layout.slab_payload_bytes());
-  }
-  return blocks;
-}
 
 }  // namespace
 
@@ -129,53 +109,12 @@ Status DiskWriter::TryWrite(const std::string& path, const ChunkWrite& chunk) {
 }
 
 Status DiskWriter::WriteTemporary(const std::string& path, const ChunkWrite& chunk) {
-  if (!context_.options.form.raw()) return WriteEncoded(path, chunk);
-  const KvLayout& layout = context_.options.layout;
-  ChunkHeader header;
-  header.root = context_.options.root;
-  header.key = chunk.key;
-  header.parent = chunk.parent;
-  header.layout = layout;
-  header.numeric_path = chunk.numeric_path;
-  std::span<const std::byte> page = chunk.page;
-  std::vector<Block> padded;
-  if (layout.slab_payload_bytes() < layout.slab_bytes()) {
-    padded = WithZeroPadding(layout, page);
-    page = std::as_bytes(std::span(padded));
-  }
-  header.slab_checksums = SlabChecksums(layout, page);
-  // A block of its own: the page is published, and may be read while it is written out.
-  const auto block = std::make_unique<Block>();
-  EncodeHeader(block->bytes, header);
-
-  const std::span<const std::byte> buffers[] = {
-      block->bytes, page.subspan(kPageHeaderBytes, layout.page_bytes() - kPageHeaderBytes)};
-  return WriteFile(path, chunk, buffers);
-}
-
-Status DiskWriter::WriteEncoded(const std::string& path, const ChunkWrite& chunk) {
-  const DiskTierOptions& options = context_.options;
-  // It takes 4 KiB to check that what others will trust for its header is the chunk's.
-  const auto header = DecodeHeader(chunk.page.first<kPageHeaderBytes>());
-  ChunkHeader expected;
-  expected.root = options.root;
-  expected.key = chunk.key;
-  expected.parent = chunk.parent;
-  expected.layout = options.layout;
-  expected.codec = options.form.codec;
-  expected.tables = options.form.tables;
-  CHECK(header && CheckSameChunk(*header, expected) && CheckFileBytes(*header, chunk.page.size()));
-  const std::span<const std::byte> buffers[] = {chunk.page};
-  return WriteFile(path, chunk, buffers);
-}
-
-Status DiskWriter::WriteFile(const std::string& path, const ChunkWrite& chunk,
-                             std::span<const std::span<const std::byte>> buffers) {
+  const ChunkBytes bytes(chunk, ChunkKind::Of(context_.options));
   bool direct = context_.options.direct;
-  for (const auto& buffer : buffers) direct = direct && IsAligned(buffer);
+  for (const auto buffer : bytes.pieces()) direct = direct && IsAligned(buffer);
   ASSIGN_OR_RETURN(const auto file, CreateTemporary(path, chunk.key, direct));
   NoteOwner(*file, chunk.owner);
-  auto status = WriteFully(*file, buffers, 0);
+  auto status = WriteFully(*file, bytes.pieces(), 0);
   if (status && context_.options.durable) status = file->Sync();
   return status;
 }

@@ -4,7 +4,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "base/mutex.h"
@@ -39,9 +38,6 @@ class DiskWriter {
   // Once; leaves nothing behind where it fails.
   Status TryWrite(const std::string& path, const ChunkWrite& chunk);
   Status WriteTemporary(const std::string& path, const ChunkWrite& chunk);
-  Status WriteEncoded(const std::string& path, const ChunkWrite& chunk);
-  Status WriteFile(const std::string& path, const ChunkWrite& chunk,
-                   std::span<const std::span<const std::byte>> buffers);
   // Notes in the file whose it is, for the next start and other processes. A file system that
   // cannot is warned of once.
   void NoteOwner(File& file, OwnerId owner);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "store/chunk_format.h"
+#include "store/verify_read.h"
 
 namespace kvcake {
 namespace {
@@ -26,27 +27,6 @@ void PlanRange(DiskRead& read, const Range& range, const DiskTierOptions& option
   }
 }
 
-// kCorrupt unless the header that has landed is that of the chunk that was asked for.
-Result<ChunkHeader> LandedHeader(const DiskRead& read, const DiskTierOptions& options) {
-  if (read.landed < kPageHeaderBytes) {
-    return Fail(ErrorCode::kCorrupt, "it ended while it was being read");
-  }
-  ASSIGN_OR_RETURN(ChunkHeader header,
-                   DecodeHeader(read.request.landing.first<kPageHeaderBytes>()));
-  ChunkHeader expected;
-  expected.root = options.root;
-  expected.key = read.request.key;
-  expected.parent = read.request.parent;
-  expected.layout = options.layout;
-  expected.codec = options.form.codec;
-  expected.tables = options.form.tables;
-  RETURN_IF_ERROR(CheckSameChunk(header, expected));
-  // Its file may be of another size, but no slot is.
-  if (header.file_bytes() <= options.form.FileBytesMax(options.layout)) return header;
-  return Fail(ErrorCode::kCorrupt, "its layers have {} bytes, more than any chunk",
-              header.file_bytes());
-}
-
 }  // namespace
 
 void PlanEncoded(DiskRead& read, const DiskTierOptions& options) {
@@ -63,7 +43,8 @@ bool PlanNextPieces(DiskRead& read, const DiskTierOptions& options) {
     read.status = Fail(ErrorCode::kCancelled, "read cancelled");
     return false;
   }
-  const auto header = LandedHeader(read, options);
+  const auto header = DecodeHeaderFor(read.request.landing.first<kPageHeaderBytes>(), read.request,
+                                      ChunkKind::Of(options));
   if (!header) {
     read.status = tl::unexpected(header.error());
     return false;
@@ -71,22 +52,6 @@ bool PlanNextPieces(DiskRead& read, const DiskTierOptions& options) {
   read.pieces.clear();
   PlanRange(read, BlocksOf(*header, *read.request.layers), options);
   return true;
-}
-
-Result<NumericPath> VerifyEncoded(const DiskRead& read, const DiskTierOptions& options) {
-  ASSIGN_OR_RETURN(const ChunkHeader header, LandedHeader(read, options));
-  if (!read.request.layers) {
-    RETURN_IF_ERROR(CheckFileBytes(header, read.landed));
-    RETURN_IF_ERROR(VerifySlabs(header, read.request.landing));
-    return header.numeric_path;
-  }
-  for (int i = 0; i < read.request.layers->count; ++i) {
-    const int layer = read.request.layers->first + i;
-    RETURN_IF_ERROR(VerifySlab(
-        header, layer,
-        read.request.landing.subspan(header.layer_offset(layer), header.layer_bytes(layer))));
-  }
-  return header.numeric_path;
 }
 
 }  // namespace kvcake

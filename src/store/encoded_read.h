@@ -11,7 +11,5 @@ void PlanEncoded(DiskRead& read, const DiskTierOptions& options);
 // Plans the pieces of a read's layers when all pieces before have come, once. False where there are
 // none, or the read has failed, also now, as the header is not the chunk's.
 bool PlanNextPieces(DiskRead& read, const DiskTierOptions& options);
-// VerifyLanded of an encoded chunk.
-Result<NumericPath> VerifyEncoded(const DiskRead& read, const DiskTierOptions& options);
 
 }  // namespace kvcake

@@ -102,19 +102,20 @@ class AnyBytesTier : public TierDecorator {
   const std::shared_ptr<const LayerCodec> codec_;
 };
 
-// A disk tier's options for chunks of this codec; root and form are set.
-inline DiskTierOptions EncodedOptions(DiskTierOptions options, const StoreCodec& codec) {
+// The options of a tier of files for chunks of this codec; root and form are set.
+template <typename Options>
+Options EncodedOptions(Options options, const StoreCodec& codec) {
   const auto layer_codec = codec.Make(options.layout).value();
   options.form = codec.Form(layer_codec->part_bytes_max());
   options.root = FormRoot(options.root, options.form);
   return options;
 }
 
-inline std::unique_ptr<EncodedTier> OverDisk(std::unique_ptr<Tier> disk,
-                                             const DiskTierOptions& encoded,
-                                             const StoreCodec& codec) {
+template <typename Options>
+std::unique_ptr<EncodedTier> OverFiles(std::unique_ptr<Tier> files, const Options& encoded,
+                                       const StoreCodec& codec) {
   return std::make_unique<EncodedTier>(
-      std::move(disk), codec.Make(encoded.layout).value(),
+      std::move(files), codec.Make(encoded.layout).value(),
       EncodedTierOptions{.layout = encoded.layout, .root = encoded.root, .form = encoded.form});
 }
 
@@ -123,7 +124,7 @@ inline std::unique_ptr<EncodedTier> OpenEncodedDisk(const DiskTierOptions& optio
                                                     const StoreCodec& codec,
                                                     FileSystem& fs = FileSystem::Real()) {
   const DiskTierOptions encoded = EncodedOptions(options, codec);
-  return OverDisk(DiskTier::Open(encoded, fs).value(), encoded, codec);
+  return OverFiles(DiskTier::Open(encoded, fs).value(), encoded, codec);
 }
 
 }  // namespace kvcake::testing_util

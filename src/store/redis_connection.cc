@@ -185,8 +185,11 @@ void RedisConnection::Read() {
       stream_);
 }
 
-std::span<std::byte> RedisConnection::LandingFor(uint64_t) {
-  return asked_.empty() ? std::span<std::byte>() : asked_.front().command.landing;
+std::span<std::byte> RedisConnection::LandingFor(uint64_t bytes) {
+  if (asked_.empty()) return {};
+  const RedisCommand& command = asked_.front().command;
+  const bool is_shorter = command.may_be_shorter && bytes < command.landing.size();
+  return is_shorter ? command.landing.first(bytes) : command.landing;
 }
 
 void RedisConnection::OnReply(RespReply reply) {

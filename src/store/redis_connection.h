@@ -49,6 +49,7 @@ struct RedisCommand {
   std::vector<std::span<const std::byte>> value = {};  // in pieces; until `done`. Empty: none
   std::vector<std::string> words_behind = {};
   std::span<std::byte> landing = {};  // of a bulk that is as long, until `done`. Empty: text
+  bool may_be_shorter = false;        // than the landing: how long the bulk is is not known
   // Called exactly once, never from within Send: the reply, which may be an error of the server's;
   // or why there is none, of which it is not known what became of the command.
   std::function<void(Result<RespReply>)> done = nullptr;

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/printable.h"
+#include "store/chunk_bytes.h"
 #include "store/chunk_format.h"
 #include "store/verify_read.h"
 
@@ -25,8 +27,10 @@ struct alignas(8) HeaderBlock {
 Status StatusOf(const Result<RespReply>& reply) {
   if (!reply) return tl::unexpected(reply.error());
   if (reply->kind != Kind::kError) return {};
-  const bool is_full = reply->ErrorWord() == "OOM";
-  return Fail(is_full ? ErrorCode::kNoSpace : ErrorCode::kIo, "Redis says: {}", reply->text);
+  const bool is_full = reply->ErrorWord() == "OOM", is_login = reply->ErrorWord() == "NOAUTH";
+  return Fail(is_full ? ErrorCode::kNoSpace : ErrorCode::kIo, "Redis says: {}{}",
+              PrintableAscii(reply->text),
+              is_login ? " (KVCAKE_REDIS_PASSWORD, or redis://USER:PASSWORD@HOST)" : "");
 }
 
 }  // namespace
@@ -35,9 +39,12 @@ struct RedisTier::Read {
   ReadRequest request;
   ReadId id = 0;
   std::atomic<bool> cancelled{false};
-  HeaderBlock header;  // of a read of some layers
-  int parts = 0;       // of the value, whose replies are due
-  Status status = {};  // the first failure
+  HeaderBlock header = {};  // of a read of some layers of a raw chunk; else it is in the landing
+  int parts = 0;            // of the value, whose replies are due
+  uint64_t landed = 0;
+  bool is_whole = false;   // all of it is wanted, or
+  bool is_header = false;  // its header, to know where its layers are
+  Status status = {};      // the first failure
   NumericPath numeric_path = NumericPath::kUnknown;
 };
 
@@ -49,12 +56,13 @@ struct RedisTier::Looking {
 };
 
 Result<std::unique_ptr<RedisTier>> RedisTier::Open(RedisTierOptions options) {
-  RETURN_IF_ERROR(CheckStorable(options.layout));
+  RETURN_IF_ERROR(CheckStorable(options.layout, options.form.codec));
   return std::unique_ptr<RedisTier>(new RedisTier(std::move(options)));
 }
 
 RedisTier::RedisTier(RedisTierOptions options)
     : options_(std::move(options)),
+      kind_(ChunkKind::Of(options_)),
       known_(options_.known_keys_max),
       work_(context_.get_executor()),
       client_(context_, options_.client),
@@ -85,7 +93,7 @@ std::string RedisTier::NameOf(const ChunkKey& key) const {
 }
 
 ReadId RedisTier::Get(ReadRequest request) {
-  CheckLanding(options_.layout, request);
+  kind_.CheckRequest(request);
   const auto read = std::make_shared<Read>();
   read->request = std::move(request);
   {
@@ -107,46 +115,81 @@ void RedisTier::Begin(const ReadPtr& read) {
     read->status = Fail(ErrorCode::kCancelled, "the read was cancelled");
     return Finish(read);
   }
-  const std::string name = NameOf(read->request.key);
-  const KvLayout& layout = options_.layout;
-  const auto landing = read->request.landing.first(ReadBytes(layout, read->request));
-  const auto send = [&](std::vector<std::string> words, std::span<std::byte> into, bool is_header) {
-    ++read->parts;
-    client_.Send(name, {.words = std::move(words),
-                        .landing = into,
-                        .done = [this, read, is_header](Result<RespReply> reply) {
-                          OnPart(read, is_header, std::move(reply));
-                        }});
-  };
-  if (!read->request.layers) return send({"GET", name}, landing, true);
-  const uint64_t first = layout.slab_offset(read->request.layers->first);
-  send({"GETRANGE", name, "0", std::to_string(kPageHeaderBytes - 1)}, read->header.bytes, true);
-  send({"GETRANGE", name, std::to_string(first), std::to_string(first + landing.size() - 1)},
-       landing, false);
+  const auto landing = read->request.landing.first(kind_.LandingBytes(read->request));
+  const auto& layers = read->request.layers;
+  if (!layers) return AskForAll(read);
+  if (!options_.form.raw()) {
+    read->is_header = true;
+    return AskForPart(read, 0, landing.first<kPageHeaderBytes>());
+  }
+  AskForPart(read, 0, read->header.bytes);
+  AskForPart(read, options_.layout.slab_offset(layers->first), landing);
 }
 
-void RedisTier::OnPart(const ReadPtr& read, bool is_header, Result<RespReply> reply) {
+void RedisTier::AskForAll(const ReadPtr& read) {
+  read->is_whole = true;
+  SendFor(read, {.words = {"GET", NameOf(read->request.key)},
+                 .landing = read->request.landing.first(kind_.LandingBytes(read->request)),
+                 .may_be_shorter = !options_.form.raw()});
+}
+
+void RedisTier::AskForPart(const ReadPtr& read, uint64_t offset, std::span<std::byte> landing) {
+  SendFor(read, {.words = {"GETRANGE", NameOf(read->request.key), std::to_string(offset),
+                           std::to_string(offset + landing.size() - 1)},
+                 .landing = landing});
+}
+
+void RedisTier::SendFor(const ReadPtr& read, RedisCommand command) {
+  ++read->parts;
+  command.done = [this, read](Result<RespReply> reply) { OnPart(read, std::move(reply)); };
+  client_.Send(NameOf(read->request.key), std::move(command));
+}
+
+void RedisTier::OnPart(const ReadPtr& read, Result<RespReply> reply) {
   Status status = StatusOf(reply);
-  if (status && !reply->landed) {
-    const bool is_missing = reply->kind == Kind::kNil || reply->bulk_bytes == 0;
+  if (status && reply->landed) {
+    read->landed += reply->bulk_bytes;
+  } else if (status) {
+    // A part of what is not there is empty.
+    const bool is_missing =
+        reply->kind == Kind::kNil || (!read->is_whole && reply->bulk_bytes == 0);
     status =
         is_missing
             ? Status(Fail(ErrorCode::kNotFound, "it is not there"))
             : Status(Fail(ErrorCode::kCorrupt, "{} has {} bytes, which no chunk of this model has",
-                          is_header ? "the value" : "the part", reply->bulk_bytes));
+                          read->is_whole ? "the value" : "a part", reply->bulk_bytes));
   }
   if (read->status) read->status = std::move(status);
   if (--read->parts > 0) return;
+  if (read->status && std::exchange(read->is_header, false)) return AskForParts(read);
   if (read->status) read->status = Verify(*read);
   Finish(read);
 }
 
+void RedisTier::AskForParts(const ReadPtr& read) {
+  const auto& [key, parent, landing, done, layers] = read->request;
+  const auto header = DecodeHeaderFor(landing.first<kPageHeaderBytes>(), read->request, kind_);
+  if (!header) {
+    read->status = tl::unexpected(header.error());
+  } else if (read->cancelled || client_.is_closing()) {
+    read->status = Fail(ErrorCode::kCancelled, "the read was cancelled");
+  } else {
+    const uint64_t begin = header->layer_offset(layers->first);
+    const uint64_t end = header->layer_offset(layers->first + layers->count);
+    return AskForPart(read, begin, landing.subspan(begin, end - begin));
+  }
+  Finish(read);
+}
+
 Status RedisTier::Verify(Read& read) const {
-  const auto header = read.request.layers
-                          ? ConstHeaderBytes(read.header.bytes)
-                          : ConstHeaderBytes(read.request.landing.first<kPageHeaderBytes>());
-  ASSIGN_OR_RETURN(read.numeric_path,
-                   VerifyRead(header, read.request, options_.root, options_.layout));
+  const bool is_apart = read.request.layers && options_.form.raw();
+  const auto landing = read.request.landing;
+  if (!is_apart && read.landed < kPageHeaderBytes) {
+    return Fail(ErrorCode::kCorrupt, "it has {} bytes, fewer than a header", read.landed);
+  }
+  const auto header = is_apart ? ConstHeaderBytes(read.header.bytes)
+                               : ConstHeaderBytes(landing.first<kPageHeaderBytes>());
+  ASSIGN_OR_RETURN(read.numeric_path, VerifyRead(header, read.request, kind_, read.landed));
   return {};
 }
 
@@ -167,8 +210,10 @@ void RedisTier::Finish(const ReadPtr& read) {
     read_faults_.Failed(read->status.error());
   }
   if (corrupt) Remove(key);
-  ReadResult result{read->status, 0, read->numeric_path};
-  if (read->status) result.bytes = ReadBytes(options_.layout, read->request);
+  ReadResult result{.status = read->status, .numeric_path = read->numeric_path};
+  if (read->status) {
+    result.bytes = options_.form.raw() ? ReadBytes(options_.layout, read->request) : read->landed;
+  }
   {
     MutexLock lock(mutex_);
     stats_.reads += read->status.has_value();
@@ -212,12 +257,15 @@ bool RedisTier::Look(LookRequest request) {
 void RedisTier::OnLooked(const std::shared_ptr<Looking>& looking, size_t i,
                          Result<RespReply> reply) {
   const ChunkKey& key = looking->request.keys[i];
-  const bool held = reply && reply->kind == Kind::kInteger && reply->integer > 0;
+  const Status status = StatusOf(reply);
+  const bool held = status && reply->kind == Kind::kInteger && reply->integer > 0;
   looking->held[i] = held;
   if (held) {
     known_.Add(key);
-  } else if (reply) {
+  } else if (status) {
     known_.Remove(key);
+  } else if (status.error().code != ErrorCode::kCancelled) {
+    read_faults_.Failed(status.error());
   }
   if (--looking->due > 0) return;
   looks_.Add(Clock::Real().Now() - looking->began);
@@ -255,18 +303,14 @@ Result<RespReply> RedisTier::Ask(const std::string& name, RedisCommand command) 
 }
 
 Status RedisTier::Put(const ChunkWrite& chunk) {
-  CHECK(chunk.page.size() == options_.layout.page_bytes());
-  if (known_.Contains({&chunk.key, 1})[0]) return {};
-  HeaderBlock header;
-  EncodeHeader(header.bytes, {.root = options_.root,
-                              .key = chunk.key,
-                              .parent = chunk.parent,
-                              .layout = options_.layout,
-                              .numeric_path = chunk.numeric_path,
-                              .slab_checksums = SlabChecksums(options_.layout, chunk.page)});
+  if (known_.Contains({&chunk.key, 1})[0]) {
+    Disclaim({&chunk.key, 1});
+    return {};
+  }
+  const ChunkBytes bytes(chunk, kind_);
   const std::string name = NameOf(chunk.key);
   RedisCommand set{.words = {"SET", name},
-                   .value = {header.bytes, chunk.page.subspan(kPageHeaderBytes)},
+                   .value = {bytes.pieces().begin(), bytes.pieces().end()},
                    .words_behind = {"NX"}};
   if (options_.time_to_live.count() > 0) {
     set.words_behind.insert(
@@ -287,7 +331,7 @@ Status RedisTier::Put(const ChunkWrite& chunk) {
   stats_.writes_failed += !status;
   stats_.writes += status && !found;
   stats_.writes_found += found;
-  if (status && !found) stats_.write_bytes += chunk.page.size();
+  if (status && !found) stats_.write_bytes += bytes.bytes();
   return status;
 }
 
@@ -305,7 +349,10 @@ TierStats RedisTier::Stats() const {
   MutexLock lock(mutex_);
   TierStats stats = stats_;
   stats.chunks = known_.size();
-  stats.bytes = stats.chunks * options_.layout.page_bytes();
+  // How long an encoded chunk is only those have told that came and went.
+  const uint64_t moved = stats_.reads + stats_.writes;
+  const uint64_t mean = moved > 0 ? (stats_.read_bytes + stats_.write_bytes) / moved : 0;
+  stats.bytes = stats.chunks * (options_.form.raw() ? options_.layout.page_bytes() : mean);
   stats.looks = looks_.totals();
   return stats;
 }

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "store/call_times.h"
+#include "store/chunk_kind.h"
 #include "store/fault_log.h"
 #include "store/known_keys.h"
 #include "store/redis_claims.h"
@@ -28,7 +29,9 @@ namespace kvcake {
 struct RedisTierOptions {
   RedisClientOptions client = {};
   KvLayout layout = {};
+  // What values have in their headers and names: FormRoot of the model's.
   ChunkKey root = {};
+  ChunkForm form = {};  // how they are encoded, and what is put and lands then: DiskTierOptions'
   std::string name = "redis";
   std::string prefix = "kvcake";
   Seconds time_to_live{0};  // since the last use, which renews it; 0: as long as there is room
@@ -76,13 +79,19 @@ class RedisTier : public Tier {
   // On the tier's thread.
   void Close();
   void Begin(const ReadPtr& read);
-  void OnPart(const ReadPtr& read, bool is_header, Result<RespReply> reply);
-  void Finish(const ReadPtr& read) EXCLUDES(mutex_);
+  void AskForAll(const ReadPtr& read);
+  void AskForPart(const ReadPtr& read, uint64_t offset, std::span<std::byte> landing);
+  void SendFor(const ReadPtr& read, RedisCommand command);
+  void OnPart(const ReadPtr& read, Result<RespReply> reply);
+  // The layers of an encoded chunk, whose header says where they are.
+  void AskForParts(const ReadPtr& read);
   Status Verify(Read& read) const;
+  void Finish(const ReadPtr& read) EXCLUDES(mutex_);
   void Remove(const ChunkKey& key);
   void OnLooked(const std::shared_ptr<Looking>& looking, size_t i, Result<RespReply> reply);
 
   const RedisTierOptions options_;
+  const ChunkKind kind_;
   KnownKeys known_;
   FaultLog read_faults_{"reading chunks from Redis"}, write_faults_{"writing chunks to Redis"};
   CallTimes looks_;

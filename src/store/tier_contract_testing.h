@@ -78,15 +78,17 @@ inline std::unique_ptr<Tier> MakeRealDisk(World& world) {
   return MakeDisk(world, FileSystem::Real(), 4 << 20);
 }
 
-inline std::unique_ptr<Tier> MakeRedis(World& world) {
+inline RedisTierOptions RedisOptions(World& world) {
   if (!world.redis) world.redis = std::make_unique<RedisServer>();
   RedisTierOptions options;
   options.client.seeds = {{"127.0.0.1", world.redis->port()}};
   options.layout = world.layout;
   options.root = Root();
-  auto tier = RedisTier::Open(std::move(options));
-  CHECK(tier.has_value());
-  return std::move(*tier);
+  return options;
+}
+
+inline std::unique_ptr<Tier> MakeRedis(World& world) {
+  return RedisTier::Open(RedisOptions(world)).value();
 }
 
 inline std::unique_ptr<Tier> MakeStaged(World& world, std::unique_ptr<Tier> inner,
@@ -101,16 +103,30 @@ inline std::unique_ptr<Tier> MakeStaged(World& world, std::unique_ptr<Tier> inne
 // A small chunk's header and its parts, rounded up to blocks. No codec makes any bits smaller.
 inline constexpr uint64_t kLosslessBytes = 3 * 4096, kLossyBytes = 2 * 4096;
 
+// `tier` keeps natural numbers by this codec; any bytes can be put.
+inline std::unique_ptr<Tier> OfAnyBytes(World& world, const StoreCodec& natural,
+                                        std::unique_ptr<Tier> tier) {
+  world.chunk_bytes = natural.row->lossy ? kLossyBytes : kLosslessBytes;
+  if (!natural.row->lossy) return tier;
+  return std::make_unique<AnyBytesTier>(std::move(tier), world.layout,
+                                        natural.Make(world.layout).value());
+}
+
 inline std::unique_ptr<Tier> MakeEncoded(World& world, Codec codec,
                                          FileSystem& fs = FileSystem::Real(),
                                          uint64_t io_bytes_max = 4 << 20,
                                          int max_reads_in_flight = 16) {
   const StoreCodec natural = NaturalCodec(codec, world.layout);
-  world.chunk_bytes = natural.row->lossy ? kLossyBytes : kLosslessBytes;
-  auto tier = OpenEncodedDisk(DiskOptions(world, io_bytes_max, max_reads_in_flight), natural, fs);
-  if (!natural.row->lossy) return tier;
-  return std::make_unique<AnyBytesTier>(std::move(tier), world.layout,
-                                        natural.Make(world.layout).value());
+  world.chunk_bytes = natural.row->lossy ? kLossyBytes : kLosslessBytes;  // for its capacity
+  return OfAnyBytes(
+      world, natural,
+      OpenEncodedDisk(DiskOptions(world, io_bytes_max, max_reads_in_flight), natural, fs));
+}
+
+inline std::unique_ptr<Tier> MakeEncodedRedis(World& world, Codec codec) {
+  const StoreCodec natural = NaturalCodec(codec, world.layout);
+  const RedisTierOptions options = EncodedOptions(RedisOptions(world), natural);
+  return OfAnyBytes(world, natural, OverFiles(RedisTier::Open(options).value(), options, natural));
 }
 
 inline std::unique_ptr<Tier> MakeLossless(World& world) {
@@ -123,7 +139,7 @@ inline std::unique_ptr<Tier> MakeThrottledEncoded(World& world) {
   const DiskTierOptions options = EncodedOptions(DiskOptions(world, 4 << 20), codec);
   auto link = std::make_unique<ThrottledTier>(DiskTier::Open(options).value(),
                                               ThrottledTierOptions{.rate_bytes_per_s = 200e6});
-  return OverDisk(std::move(link), options, codec);
+  return OverFiles(std::move(link), options, codec);
 }
 
 }  // namespace kvcake::testing_util
