@@ -136,6 +136,7 @@ namespace {
 std::string SpeedsPath(Runtime& runtime, const PartitionTableKey& key) {
   if (runtime.stores().empty()) return {};
   const StoreOptions& store = runtime.options().stores[0];
+  if (!store.keeps_files()) return {};
   return fmt::format(
       "{}/ranks-{:016x}.json",
       StoreDir(store.dir).RootDir(FilesRoot(store, runtime.model().identity().Root())),

@@ -57,7 +57,7 @@ Result<RunPrompt> ReadPrompt(const RunFlags& flags) {
 nlohmann::ordered_json TierJson(const StoreOptions& store, const Tier& tier) {
   const TierStats stats = tier.Stats();
   return {{"name", tier.name()},
-          {"dir", store.dir},
+          {"dir", store.Place()},
           {"codec", store.loaded->row->name},
           {"lossy", store.loaded->row->lossy},
           {"chunks", stats.chunks},

@@ -1,4 +1,4 @@
-// kvcake store: what is kept in a store directory, and what to do about it.
+// kvcake store: what is kept in a store, and what to do about it.
 #include <fmt/chrono.h>
 #include <fmt/core.h>
 
@@ -9,9 +9,10 @@
 #include "app/progress.h"
 #include "app/store_names.h"
 #include "base/dump_json.h"
+#include "store/open_store.h"
 #include "store/quarantine.h"
+#include "store/redis_tools.h"
 #include "store/store_tools.h"
-#include "store/store_url.h"
 
 namespace kvcake {
 namespace {
@@ -19,7 +20,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct StoreCommandFlags {
-  std::string dir;
+  std::string store;                // as given
+  std::string dir;                  // that it names
+  std::optional<RedisPlace> redis;  // or this
   bool json = false;
   bool quarantine = false;  // verify
   bool clear = false;       // quarantine
@@ -54,8 +57,12 @@ std::string Day(int64_t unix_s) {
   return fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(static_cast<time_t>(unix_s)));
 }
 
+Result<std::vector<StoreRoot>> RootsIn(const StoreCommandFlags& flags) {
+  return flags.redis ? ListRedis(*flags.redis) : ListStore(flags.dir);
+}
+
 Result<bool> List(const StoreCommandFlags& flags) {
-  ASSIGN_OR_RETURN(const auto roots, ListStore(flags.dir));
+  ASSIGN_OR_RETURN(const auto roots, RootsIn(flags));
   if (flags.json) {
     auto list = Json::array();
     for (const StoreRoot& root : roots) list.push_back(Describe(root));
@@ -72,7 +79,34 @@ Result<bool> List(const StoreCommandFlags& flags) {
   return true;
 }
 
+// What a directory has and a server has not is left out.
+Result<bool> StatRedis(const StoreCommandFlags& flags) {
+  ASSIGN_OR_RETURN(const auto roots, RootsIn(flags));
+  ASSIGN_OR_RETURN(const RedisMemory memory, MemoryOfRedis(*flags.redis));
+  uint64_t chunks = 0, bytes = 0;
+  for (const StoreRoot& root : roots) {
+    chunks += root.chunks;
+    bytes += root.bytes;
+  }
+  if (flags.json) {
+    PrintJson({{"models", roots.size()},
+               {"chunks", chunks},
+               {"bytes", bytes},
+               {"used_memory", memory.used_bytes},
+               {"maxmemory", memory.max_bytes},
+               {"maxmemory_policy", memory.policy}});
+    return true;
+  }
+  fmt::print("{:<16} {}\n{:<16} {} ({:.1f} MiB)\n", "models", roots.size(), "chunks", chunks,
+             MiB(bytes));
+  fmt::print("{:<16} {:.1f} MiB of {}\n{:<16} {}\n", "memory", MiB(memory.used_bytes),
+             memory.max_bytes > 0 ? fmt::format("{:.1f} MiB", MiB(memory.max_bytes)) : "no maximum",
+             "when it is full", memory.policy);
+  return true;
+}
+
 Result<bool> Stat(const StoreCommandFlags& flags) {
+  if (flags.redis) return StatRedis(flags);
   ASSIGN_OR_RETURN(const auto roots, ListStore(flags.dir));
   ASSIGN_OR_RETURN(const auto quarantined, ListQuarantine(flags.dir));
   ASSIGN_OR_RETURN(const SpaceInfo space, FileSystem::Real().Space(flags.dir));
@@ -134,7 +168,13 @@ Result<bool> Verify(const StoreCommandFlags& flags) {
     line.Draw(static_cast<double>(done), static_cast<double>(total),
               fmt::format("{:.0f} of {:.0f} MiB", MiB(done), MiB(total)));
   };
-  ASSIGN_OR_RETURN(const VerifiedStore verified, VerifyStore(flags.dir, options));
+  if (flags.redis && flags.quarantine) {
+    return Fail(ErrorCode::kUnsupported,
+                "--quarantine: {} has no place for bad chunks; who reads one next removes it",
+                flags.redis->Text());
+  }
+  ASSIGN_OR_RETURN(const VerifiedStore verified,
+                   flags.redis ? VerifyRedis(*flags.redis) : VerifyStore(flags.dir, options));
   const double seconds = (Clock::Real().Now() - start).count();
   if (flags.json) {
     auto bad = Json::array();
@@ -153,11 +193,12 @@ Result<bool> Verify(const StoreCommandFlags& flags) {
   for (const auto& [codec, chunks] : verified.codecs) {
     codecs += fmt::format("{}{} {}", codecs.empty() ? "" : ", ", chunks, codec);
   }
-  fmt::print("{} chunks in order ({}), {:.1f} MiB in {:.1f} s ({:.0f} MB/s); {} bad{}\n",
-             verified.chunks, codecs.empty() ? "empty" : codecs, MiB(verified.bytes), seconds,
-             static_cast<double>(verified.bytes) / 1e6 / std::max(seconds, 1e-9),
-             verified.bad.size(),
-             verified.bad.empty() || flags.quarantine ? "" : " (--quarantine moves them away)");
+  fmt::print(
+      "{} chunks in order ({}), {:.1f} MiB in {:.1f} s ({:.0f} MB/s); {} bad{}\n", verified.chunks,
+      codecs.empty() ? "empty" : codecs, MiB(verified.bytes), seconds,
+      static_cast<double>(verified.bytes) / 1e6 / std::max(seconds, 1e-9), verified.bad.size(),
+      verified.bad.empty() || flags.quarantine || flags.redis ? ""
+                                                              : " (--quarantine moves them away)");
   return verified.bad.empty();
 }
 
@@ -165,7 +206,8 @@ void PrintCleared(const StoreCommandFlags& flags, const ClearedStore& cleared) {
   if (flags.json) {
     PrintJson({{"files", cleared.files}, {"bytes", cleared.bytes}});
   } else {
-    fmt::print("removed {} files, {:.1f} MiB\n", cleared.files, MiB(cleared.bytes));
+    fmt::print("removed {} {}, {:.1f} MiB\n", cleared.files, flags.redis ? "chunks" : "files",
+               MiB(cleared.bytes));
   }
 }
 
@@ -176,25 +218,29 @@ Result<bool> Evict(const StoreCommandFlags& flags) {
     rule.used_before_s = UnixSeconds() - static_cast<int64_t>(*flags.older_than_s);
   }
   if (!flags.model.empty()) {
-    ASSIGN_OR_RETURN(rule.roots, RootsOf(flags.dir, flags.model));
+    ASSIGN_OR_RETURN(const auto roots, RootsIn(flags));
+    ASSIGN_OR_RETURN(rule.roots, RootsOf(roots, flags.store, flags.model));
   }
   if (!rule.to_bytes && !rule.used_before_s && !rule.roots) {
     return Fail(ErrorCode::kInvalidArgument,
                 "say what to evict: --to SIZE, --older-than TIME or --model NAME; store clear "
                 "removes all");
   }
-  ASSIGN_OR_RETURN(const ClearedStore cleared, EvictStore(flags.dir, rule));
+  ASSIGN_OR_RETURN(const ClearedStore cleared,
+                   flags.redis ? EvictRedis(*flags.redis, rule) : EvictStore(flags.dir, rule));
   PrintCleared(flags, cleared);
   return true;
 }
 
 Result<bool> Clear(const StoreCommandFlags& flags) {
-  ASSIGN_OR_RETURN(const ClearedStore cleared, ClearStore(flags.dir));
+  ASSIGN_OR_RETURN(const ClearedStore cleared,
+                   flags.redis ? ClearRedis(*flags.redis) : ClearStore(flags.dir));
   PrintCleared(flags, cleared);
   return true;
 }
 
 Result<bool> Quarantine(const StoreCommandFlags& flags) {
+  if (flags.redis) return Fail(ErrorCode::kUnsupported, "{} has no quarantine", flags.store);
   if (flags.clear) {
     ASSIGN_OR_RETURN(const ClearedStore cleared, ClearQuarantine(flags.dir));
     PrintCleared(flags, cleared);
@@ -220,25 +266,32 @@ Result<bool> Quarantine(const StoreCommandFlags& flags) {
   return true;
 }
 
+// Reads where the store is; what is said of it from then on has no password.
+Status ReadPlace(StoreCommandFlags& flags) {
+  ASSIGN_OR_RETURN(const StoreOptions store, ReadStoreUrl(flags.store));
+  flags.dir = store.dir;
+  flags.redis = store.redis;
+  flags.store = store.Place();
+  return {};
+}
+
 }  // namespace
 
 void AddStoreCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<StoreCommandFlags>();
-  CLI::App* store = app.add_subcommand("store", "look at, check, fill or empty a store directory");
+  CLI::App* store = app.add_subcommand("store", "look at, check, fill or empty a store");
   store->require_subcommand(1);
   const auto add = [&](const char* name, const char* help,
                        Result<bool> (*body)(const StoreCommandFlags&)) {
     CLI::App* command = store->add_subcommand(name, help);
-    command->add_option("--store,dir", flags->dir, "the directory given to run as --store")
+    command->add_option("--store,dir", flags->store, "the directory or Redis URL given as --store")
         ->required();
     command->add_flag("--json", flags->json, "print JSON");
     command->callback([flags, exit_code, body] {
-      auto dir = StoreDirectory(flags->dir);
-      if (!dir) {
-        *exit_code = Fatal(dir.error());
+      if (const Status read = ReadPlace(*flags); !read) {
+        *exit_code = Fatal(read.error());
         return;
       }
-      flags->dir = std::move(*dir);
       const Result<bool> good = body(*flags);
       if (!good) *exit_code = Fatal(good.error());
       if (good && !*good) *exit_code = 1;

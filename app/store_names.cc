@@ -19,9 +19,9 @@ std::string ModelName(const StoreRoot& root) { return Described(root, "model", "
 
 std::string CodecOf(const StoreRoot& root) { return Described(root, "codec", "raw"); }
 
-Result<std::vector<ChunkKey>> RootsOf(const std::string& dir, const std::string& model) {
+Result<std::vector<ChunkKey>> RootsOf(std::span<const StoreRoot> roots, const std::string& store,
+                                      const std::string& model) {
   constexpr size_t kDigitsMin = 8;
-  ASSIGN_OR_RETURN(const auto roots, ListStore(dir));
   std::vector<ChunkKey> found;
   std::string names;
   for (const StoreRoot& root : roots) {
@@ -32,7 +32,7 @@ Result<std::vector<ChunkKey>> RootsOf(const std::string& dir, const std::string&
     names += fmt::format(" {} ({})", ModelName(root), hex.substr(0, 12));
   }
   if (!found.empty()) return found;
-  return Fail(ErrorCode::kNotFound, "--model {}: {} has nothing of it, but{}", model, dir,
+  return Fail(ErrorCode::kNotFound, "--model {}: {} has nothing of it, but{}", model, store,
               names.empty() ? " is empty" : names);
 }
 

@@ -1,6 +1,7 @@
 // The models of a store by the names that people use.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,9 @@ namespace kvcake {
 std::string ModelName(const StoreRoot& root);
 // How the root's chunks are encoded: "raw" where the store says nothing.
 std::string CodecOf(const StoreRoot& root);
-// The roots of a model's name, or of the beginning (8 digits or more) of a root; kNotFound names
-// what there is.
-Result<std::vector<ChunkKey>> RootsOf(const std::string& dir, const std::string& model);
+// Those of `roots` of a model's name, or of the beginning (8 digits or more) of a root; kNotFound
+// names what there is.
+Result<std::vector<ChunkKey>> RootsOf(std::span<const StoreRoot> roots, const std::string& store,
+                                      const std::string& model);
 
 }  // namespace kvcake

@@ -38,7 +38,7 @@ Status Warm(const WarmFlags& flags) {
   }
   if (writes.failed + writes.dropped() == 0) return {};
   return Fail(ErrorCode::kIo, "{} chunks could not be kept in {}", writes.failed + writes.dropped(),
-              flags.runtime.stores[0].dir);
+              flags.runtime.stores[0].Place());
 }
 
 }  // namespace

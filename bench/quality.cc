@@ -76,7 +76,7 @@ Result<PageTable> Restore(Runtime& runtime, const std::vector<int32_t>& tokens) 
   }
   if (done.report.loaded() == 0 || pages.empty()) {
     return Fail(ErrorCode::kNotFound, "nothing of {} tokens could be restored from {}",
-                tokens.size(), runtime.options().stores.at(0).dir);
+                tokens.size(), runtime.options().stores.at(0).Place());
   }
   return pages;
 }

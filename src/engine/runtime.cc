@@ -67,9 +67,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& given) {
                 options.stores.size());
   }
   for (StoreOptions& store : options.stores) LoadStoreCodec(store);
-  std::vector<std::string> dirs;
-  for (const StoreOptions& store : options.stores) dirs.push_back(store.dir);
-  RETURN_IF_ERROR(CheckDistinct(dirs));
+  RETURN_IF_ERROR(CheckDistinct(options.stores));
   if (!options.cuda_device.empty()) ChooseCudaDevice(options.cuda_device);
   auto runtime = std::unique_ptr<Runtime>(new Runtime(options));
   RETURN_IF_ERROR(options.emulate.empty() ? runtime->OpenModel() : runtime->OpenEmulated());
@@ -124,7 +122,9 @@ void Runtime::Wire() {
                                              .pass_over_max = options_.pass_over_max,
                                              .stall_timeout = options_.stall_timeout});
   std::vector<KeptCosts> kept;
-  for (size_t i = 0; i < stores().size(); ++i) kept.push_back({CostPath(i), LearnersOf(i)});
+  for (size_t i = 0; i < stores().size(); ++i) {
+    if (options_.stores[i].keeps_files()) kept.push_back({CostPath(i), LearnersOf(i)});
+  }
   LoadCosts(kept);
   if (options_.keep_costs && !kept.empty()) {
     cost_keeper_ = std::make_unique<CostKeeper>(std::move(kept));

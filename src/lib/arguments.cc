@@ -34,7 +34,7 @@ Result<StoreOptions> ReadStore(const kvcake_store* given, const std::string& nam
   ASSIGN_OR_RETURN(const kvcake_store read, ReadStruct(given, name.c_str()));
   ASSIGN_OR_RETURN(const std::string where, ReadText(read.where, (name + ".where").c_str()));
   if (where.empty()) {
-    return Fail(ErrorCode::kInvalidArgument, "{}.where must name a directory", name);
+    return Fail(ErrorCode::kInvalidArgument, "{}.where must name a store", name);
   }
   auto named = ReadStoreUrl(where);
   if (!named) return Fail(named.error().code, "{}.where: {}", name, named.error().message);

@@ -69,9 +69,7 @@ Result<std::unique_ptr<Cache>> Cache::Open(const CacheOptions& options) {
 Cache::Cache(const CacheOptions& options) : options_(options), identity_(IdentityOf(options)) {}
 
 Status Cache::OpenStores() {
-  std::vector<std::string> dirs;
-  for (const StoreOptions& store : options_.stores) dirs.push_back(store.dir);
-  RETURN_IF_ERROR(CheckDistinct(dirs));
+  RETURN_IF_ERROR(CheckDistinct(options_.stores));
   const SharedStoreOptions shared{.layout = pool_->layout(),
                                   .root = identity_.Root(),
                                   .description = Describe(identity_),
@@ -95,6 +93,7 @@ void Cache::Wire() {
   if (options_.device.empty()) return;
   std::vector<KeptCosts> kept;
   for (size_t i = 0; i < stores_.size(); ++i) {
+    if (!options_.stores[i].keeps_files()) continue;
     kept.push_back({CostPathOf(i), {cost_, *restorer_, static_cast<int>(i)}});
   }
   LoadCosts(kept);
@@ -314,7 +313,7 @@ Status Cache::Put(const CacheWrite& write) {
 Status Cache::Flush() {
   if (!writes_ || writes_->Flush()) return {};
   return Fail(ErrorCode::kDeadline, "nothing has been written to {} for a minute",
-              options_.stores[0].dir);
+              options_.stores[0].Place());
 }
 
 bool Cache::Wait(Seconds patience) {

@@ -18,6 +18,8 @@
 #include "store/encoded_tier.h"
 #include "store/late_tier.h"
 #include "store/link_trace.h"
+#include "store/redis_tier.h"
+#include "store/store_dir.h"
 #include "store/store_url.h"
 #include "store/throttled_tier.h"
 
@@ -52,19 +54,36 @@ Result<ThrottledTierOptions> LinkOf(const StoreOptions& options, const SharedSto
 }  // namespace
 
 Result<StoreOptions> ReadStoreUrl(std::string_view text) {
-  ASSIGN_OR_RETURN(const StoreUrl url, ParseStoreUrl(text));
+  ASSIGN_OR_RETURN(StoreUrl url, ParseStoreUrl(text));
+  const auto refuse = [&](const Error& error) {
+    return Fail(error.code, "store '{}': {}", WithoutSecrets(text), error.message);
+  };
   StoreOptions options;
-  ASSIGN_OR_RETURN(options.dir, StoreDirectory(text));
+  if (IsRedisScheme(url.scheme)) {
+    auto place = TakeRedisPlace(url);
+    if (!place) return refuse(place.error());
+    options.redis = std::move(*place);
+  } else if (url.scheme.empty()) {
+    options.dir = std::move(url.place);
+  } else {
+    return refuse({ErrorCode::kUnsupported,
+                   fmt::format("there are no stores of the kind {}://, only directories, redis://, "
+                               "rediss://, redis+cluster:// and rediss+cluster://",
+                               url.scheme)});
+  }
   for (const auto& [name, value] : url.options) {
     if (name == "codec") {
       const auto row = CodecNamed(value);
-      if (!row) return Fail(row.error().code, "store '{}': {}", text, row.error().message);
+      if (!row) return refuse(row.error());
       options.codec = (*row)->codec;
     } else if (name == "tables") {
       options.codec_tables = value;
     } else {
-      return Fail(ErrorCode::kUnsupported,
-                  "store '{}': a directory has no option '{}', but codec and tables", text, name);
+      return refuse(
+          {ErrorCode::kUnsupported,
+           fmt::format("{} has no option '{}', but codec{} tables",
+                       options.redis ? "Redis" : "a directory", name,
+                       options.redis ? ", prefix, tls-ca, tls-cert, tls-key and" : " and")});
     }
   }
   return options;
@@ -73,6 +92,20 @@ Result<StoreOptions> ReadStoreUrl(std::string_view text) {
 void LoadStoreCodec(StoreOptions& store) {
   if (store.loaded) return;
   store.loaded = StoreCodec::Load(store.codec.value_or(Codec::kRaw), store.codec_tables, store.dir);
+}
+
+Status CheckDistinct(std::span<const StoreOptions> stores) {
+  std::vector<std::string> dirs;
+  std::set<std::string> places;
+  for (const StoreOptions& store : stores) {
+    if (!store.redis) {
+      dirs.push_back(store.dir);
+    } else if (!places.insert(store.Place()).second) {
+      return Fail(ErrorCode::kInvalidArgument, "--store {} is given twice: name it once",
+                  store.Place());
+    }
+  }
+  return CheckDistinct(dirs);
 }
 
 ChunkKey FilesRoot(const StoreOptions& store, const ChunkKey& root) {
@@ -132,12 +165,58 @@ class UnusableTier : public Tier {
   CallbackThread callbacks_;  // last: its thread ends before the rest goes
 };
 
-// The directory, and the link to it.
-Result<std::unique_ptr<Tier>> OpenLinkedDisk(DiskTierOptions disk, const StoreOptions& options,
-                                             const SharedStoreOptions& shared,
-                                             const WrapTier& wrap) {
+// What differs between the tiers of files that one store may have.
+struct FilesOptions {
+  std::string name = {};
+  ChunkKey root = {};
+  ChunkForm form = {};
+  std::string description = {};
+};
+
+Result<std::unique_ptr<Tier>> OpenDisk(const StoreOptions& options,
+                                       const SharedStoreOptions& shared, FilesOptions files) {
+  DiskTierOptions disk;
+  disk.name = std::move(files.name);
+  disk.dir = options.dir;
+  disk.layout = shared.layout;
+  disk.root = files.root;
+  disk.form = files.form;
+  disk.description = std::move(files.description);
+  disk.capacity_bytes = options.capacity_bytes;
+  disk.owner_quota_bytes = shared.owner_quota_bytes;
+  disk.free_share_min = options.free_share_min;
+  disk.call_threads = options.call_threads;
+  disk.open_wait = options.open_wait;
+  disk.durable = shared.durable;
+  disk.time_to_live = shared.time_to_live;
+  return DiskTier::Open(std::move(disk));
+}
+
+Result<std::unique_ptr<Tier>> OpenRedis(const StoreOptions& options,
+                                        const SharedStoreOptions& shared, FilesOptions files) {
+  const RedisPlace& place = *options.redis;
+  if (shared.owner_quota_bytes > 0) {
+    return Fail(ErrorCode::kUnsupported,
+                "--tenant-store-bytes: {} keeps no quotas, only directories do", place.Text());
+  }
+  RedisTierOptions redis;
+  ASSIGN_OR_RETURN(redis.client, ClientOptions(place));
+  redis.layout = shared.layout;
+  redis.root = files.root;
+  redis.form = files.form;
+  redis.name = std::move(files.name);
+  redis.prefix = place.prefix;
+  redis.time_to_live = shared.time_to_live;
+  return RedisTier::Open(std::move(redis));
+}
+
+// What keeps the files, and the link to it.
+Result<std::unique_ptr<Tier>> OpenLinked(const StoreOptions& options,
+                                         const SharedStoreOptions& shared, FilesOptions files,
+                                         const WrapTier& wrap) {
   ASSIGN_OR_RETURN(ThrottledTierOptions link, LinkOf(options, shared));
-  ASSIGN_OR_RETURN(std::unique_ptr<Tier> store, DiskTier::Open(std::move(disk)));
+  ASSIGN_OR_RETURN(std::unique_ptr<Tier> store,
+                   (options.redis ? OpenRedis : OpenDisk)(options, shared, std::move(files)));
   if (wrap) {
     ASSIGN_OR_RETURN(store, wrap(std::move(store)));
   }
@@ -156,22 +235,23 @@ Result<std::unique_ptr<Tier>> OpenLinkedDisk(DiskTierOptions disk, const StoreOp
 }
 
 // The encoded bytes pass the link; pages that no decoder can touch come last.
-Result<std::unique_ptr<Tier>> OpenEncoded(DiskTierOptions disk, const StoreOptions& options,
-                                          const SharedStoreOptions& shared, const WrapTier& wrap) {
+Result<std::unique_ptr<Tier>> OpenEncoded(const StoreOptions& options,
+                                          const SharedStoreOptions& shared, FilesOptions files,
+                                          const WrapTier& wrap) {
   const StoreCodec& codec = *options.loaded;
   auto made = codec.Make(shared.layout);
   if (!made) {
     const Error error = made.error();
-    spdlog::warn("store {}: nothing is loaded from it, nor kept in it: {}", options.dir,
+    spdlog::warn("store {}: nothing is loaded from it, nor kept in it: {}", options.Place(),
                  error.message);
-    return std::make_unique<UnusableTier>(disk.name, error);
+    return std::make_unique<UnusableTier>(files.name, error);
   }
   EncodedTierOptions encoded{.layout = shared.layout};
-  encoded.form = disk.form = codec.Form((*made)->part_bytes_max());
-  encoded.root = disk.root = FormRoot(shared.root, encoded.form);
+  encoded.form = files.form = codec.Form((*made)->part_bytes_max());
+  encoded.root = files.root = FormRoot(shared.root, encoded.form);
   encoded.decode_threads = std::clamp(UsableCores(), 1, kDecodeThreadsMax);
-  disk.description = WithCodec(disk.description, codec);
-  ASSIGN_OR_RETURN(auto linked, OpenLinkedDisk(std::move(disk), options, shared, nullptr));
+  files.description = WithCodec(files.description, codec);
+  ASSIGN_OR_RETURN(auto linked, OpenLinked(options, shared, std::move(files), nullptr));
   std::unique_ptr<Tier> store =
       std::make_unique<EncodedTier>(std::move(linked), std::move(*made), encoded);
   return wrap ? wrap(std::move(store)) : std::move(store);
@@ -179,31 +259,19 @@ Result<std::unique_ptr<Tier>> OpenEncoded(DiskTierOptions disk, const StoreOptio
 
 }  // namespace
 
-std::string StoreName(size_t number) {
-  return number == 0 ? "disk" : fmt::format("disk{}", number + 1);
+std::string StoreName(size_t number, const StoreOptions& options) {
+  const char* const kind = options.redis ? "redis" : "disk";
+  return number == 0 ? kind : fmt::format("{}{}", kind, number + 1);
 }
 
 Result<std::unique_ptr<Tier>> OpenStore(size_t number, const StoreOptions& given,
                                         const SharedStoreOptions& shared, const WrapTier& wrap) {
   StoreOptions options = given;
   LoadStoreCodec(options);
-  DiskTierOptions disk;
-  disk.name = StoreName(number);
-  disk.dir = options.dir;
-  disk.layout = shared.layout;
-  disk.root = shared.root;
-  disk.description = shared.description;
-  disk.capacity_bytes = options.capacity_bytes;
-  disk.owner_quota_bytes = shared.owner_quota_bytes;
-  disk.free_share_min = options.free_share_min;
-  disk.call_threads = options.call_threads;
-  disk.open_wait = options.open_wait;
-  disk.durable = shared.durable;
-  disk.time_to_live = shared.time_to_live;
-  if (options.loaded->row->codec == Codec::kRaw) {
-    return OpenLinkedDisk(std::move(disk), options, shared, wrap);
-  }
-  return OpenEncoded(std::move(disk), options, shared, wrap);
+  FilesOptions files{
+      .name = StoreName(number, options), .root = shared.root, .description = shared.description};
+  const bool is_raw = options.loaded->row->codec == Codec::kRaw;
+  return (is_raw ? OpenLinked : OpenEncoded)(options, shared, std::move(files), wrap);
 }
 
 }  // namespace kvcake

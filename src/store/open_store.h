@@ -10,14 +10,17 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "store/redis_place.h"
 #include "store/store_codec.h"
 #include "store/tier.h"
 
 namespace kvcake {
 
-// A directory that keeps chunks, and a link to it that may be slower or worse than it is.
+// A directory or a Redis server that keeps chunks, and a link to it that may be slower or worse
+// than it is.
 struct StoreOptions {
-  std::string dir;
+  std::string dir = {};                  // empty: it is no directory
+  std::optional<RedisPlace> redis = {};  // then it is this
   uint64_t capacity_bytes = 20ull << 30;
   double free_share_min = 0.01;                      // DiskTierOptions'
   int call_threads = 16;                             // DiskTierOptions'
@@ -33,14 +36,23 @@ struct StoreOptions {
   std::optional<Codec> codec = {};
   std::string codec_tables = {};          // StoreCodec::Load's
   std::optional<StoreCodec> loaded = {};  // of these two, once LoadStoreCodec was called
+
+  // For people: the directory, or the URL without options and password.
+  std::string Place() const { return redis ? redis->Text() : dir; }
+  // Whether files that are no chunks can be kept beside them.
+  bool keeps_files() const { return !redis; }
 };
 
 // Reads the tables that the codec needs, where that was not done.
 void LoadStoreCodec(StoreOptions& store);
 
-// What `url` (store/store_url.h) says; a directory's options are `codec` and `tables`.
-// kInvalidArgument or kUnsupported, with the text, what is wrong with it, and what is known.
+// What `url` (store/store_url.h) says. A directory's options are `codec` and `tables`; Redis has
+// those of TakeRedisPlace, too. kInvalidArgument or kUnsupported, with the text but for its
+// secrets, what is wrong with it, and what is known.
 Result<StoreOptions> ReadStoreUrl(std::string_view url);
+
+// kInvalidArgument, naming both, when two of them are one place.
+Status CheckDistinct(std::span<const StoreOptions> stores);
 
 // The root that the store's files lie under, where `root` is the model's.
 ChunkKey FilesRoot(const StoreOptions& store, const ChunkKey& root);
@@ -71,10 +83,11 @@ inline constexpr int kCallThreadsMax = 256;
 // The most stores that a process may open.
 inline constexpr size_t kStoresMax = 8;
 
-// The name of the `number`th store in reports and metrics: disk, disk2, ...
-std::string StoreName(size_t number);
+// The name of the `number`th store in reports and metrics: disk, disk2, redis3, ...
+std::string StoreName(size_t number, const StoreOptions& options);
 
-// kInvalidArgument, kUnsupported or kIo, naming the option or the path.
+// kInvalidArgument, kUnsupported or kIo, naming the option or the path. A Redis server need not be
+// there: the store is empty until it answers.
 Result<std::unique_ptr<Tier>> OpenStore(size_t number, const StoreOptions& options,
                                         const SharedStoreOptions& shared,
                                         const WrapTier& wrap = nullptr);

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/printable.h"
+#include "store/redis_tls.h"
 
 namespace kvcake {
 
@@ -59,6 +60,18 @@ int RedisSlot(std::string_view key) {
   boost::crc_xmodem_t crc;
   crc.process_bytes(key.data(), key.size());
   return crc.checksum() % kRedisSlots;
+}
+
+Result<RedisClientOptions> ClientOptions(const RedisPlace& place) {
+  RedisClientOptions options;
+  options.seeds = place.seeds;
+  options.is_cluster = place.is_cluster;
+  options.connection.login = place.login;
+  options.connection.database = place.database;
+  if (place.is_tls) {
+    ASSIGN_OR_RETURN(options.connection.tls, LoadRedisTls(place.tls_files));
+  }
+  return options;
 }
 
 struct RedisClient::Node {

@@ -33,6 +33,9 @@ struct RedisClientOptions {
   Seconds refresh_min{0.5};               // between looks at which node has which slots
 };
 
+// kInvalidArgument, with the option and the file that cannot be used.
+Result<RedisClientOptions> ClientOptions(const RedisPlace& place);
+
 class RedisClient {
  public:
   // `context` outlives it.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/printable.h"
 
 namespace kvcake {
 
@@ -29,11 +30,6 @@ size_t ValueBytes(const RedisCommand& command) {
 }
 
 }  // namespace
-
-std::string RedisAddress::Text() const {
-  const bool is_v6 = host.find(':') != std::string::npos;
-  return is_v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
-}
 
 RedisConnection::RedisConnection(asio::io_context& context, RedisConnectionOptions options,
                                  std::function<void(const Error&)> ended)
@@ -101,18 +97,32 @@ void RedisConnection::Handshake() {
 
 void RedisConnection::LogIn() {
   Read();
-  if (options_.login.password.empty()) return Ready();
-  RedisCommand auth;
-  auth.words = {"AUTH"};
-  if (!options_.login.user.empty()) auth.words.push_back(options_.login.user);
-  auth.words.push_back(options_.login.password);
-  auth.done = [this](Result<RespReply> reply) {
+  const auto& [user, password] = options_.login;
+  if (password.empty()) return SelectDatabase();
+  std::vector<std::string> words = {"AUTH"};
+  if (!user.empty()) words.push_back(user);
+  words.push_back(password);
+  Prepare(std::move(words), "refuses the user or the password", &RedisConnection::SelectDatabase);
+}
+
+void RedisConnection::SelectDatabase() {
+  if (options_.database == 0) return Ready();
+  Prepare({"SELECT", std::to_string(options_.database)},
+          fmt::format("has no database {} for it", options_.database), &RedisConnection::Ready);
+}
+
+void RedisConnection::Prepare(std::vector<std::string> words, std::string refused,
+                              void (RedisConnection::*next)()) {
+  RedisCommand command;
+  command.words = std::move(words);
+  command.done = [this, refused = std::move(refused), next](Result<RespReply> reply) {
     if (!reply) return;
-    if (reply->IsText("OK")) return Ready();
+    if (reply->IsText("OK")) return (this->*next)();
+    // Only the first word: some servers repeat what they were sent.
     Fail({ErrorCode::kInvalidArgument,
-          fmt::format("{} refuses the user or the password: {}", address_.Text(), reply->text)});
+          fmt::format("{} {}: {}", address_.Text(), refused, PrintableAscii(reply->ErrorWord()))});
   };
-  waiting_.push_front({std::move(auth), 0});
+  waiting_.push_front({std::move(command), 0});
   Write();
 }
 

@@ -19,25 +19,14 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "store/redis_asio.h"
+#include "store/redis_place.h"
 #include "store/resp_reader.h"
 
 namespace kvcake {
 
-struct RedisAddress {
-  std::string host;
-  uint16_t port = 6379;
-
-  auto operator<=>(const RedisAddress&) const = default;
-  std::string Text() const;  // host:port, [host]:port
-};
-
-struct RedisLogin {
-  std::string user = {};      // of the server's ACL; empty: its default user
-  std::string password = {};  // empty: no AUTH
-};
-
 struct RedisConnectionOptions {
   RedisLogin login = {};
+  int database = 0;
   std::shared_ptr<boost::asio::ssl::context> tls = nullptr;  // null: none
   Seconds connect_timeout{2};                                // until the first command can go out
   Seconds stall_timeout{5};  // without a byte either way, while replies are due
@@ -90,6 +79,11 @@ class RedisConnection : private RespSink, public std::enable_shared_from_this<Re
   void Connect(const Tcp::resolver::results_type& found);
   void Handshake();
   void LogIn();
+  void SelectDatabase();
+  // Sends what comes before all other commands, and ends the connection with `refused` unless the
+  // server agrees.
+  void Prepare(std::vector<std::string> words, std::string refused,
+               void (RedisConnection::*next)());
   void Ready();
   void Write();
   void Read();

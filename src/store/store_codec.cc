@@ -18,6 +18,13 @@ StoreCodec StoreCodec::Load(Codec codec, const std::string& path, const std::str
   StoreCodec loaded;
   loaded.row = FindCodec(codec);
   if (loaded.row->fit == nullptr) return loaded;
+  if (path.empty() && store_dir.empty()) {
+    loaded.usable = Fail(ErrorCode::kInvalidArgument,
+                         "codec {} needs tables: name them by --codec-tables, or tables= of the "
+                         "store, which is no directory that might have them",
+                         loaded.row->name);
+    return loaded;
+  }
   auto tables = LoadTables(TablesPath(*loaded.row, path, store_dir));
   if (!tables) {
     loaded.usable = Fail(tables.error().code, "codec {} has no tables: {}", loaded.row->name,

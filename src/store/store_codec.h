@@ -18,7 +18,7 @@ struct StoreCodec {
   Status usable;
 
   // Tables are those of `path`: a file, or a directory with <codec>-1.tables, as `kvcake codec fit`
-  // makes them; empty: `store_dir`. What is wrong with them is in `usable`.
+  // makes them; empty: `store_dir`, if that is not empty. What is wrong with them is in `usable`.
   static StoreCodec Load(Codec codec, const std::string& path, const std::string& store_dir);
 
   // By the fastest instructions of this machine. kInvalidArgument where the tables are another

@@ -39,9 +39,10 @@ Result<VerifiedStore> VerifyStore(const std::string& dir, const VerifyOptions& o
 
 // Which chunks to remove; the conditions that are given must all hold.
 struct EvictRule {
-  std::optional<std::vector<ChunkKey>> roots;  // of these only
-  std::optional<int64_t> used_before_s;        // last used before this unix time
-  std::optional<uint64_t> to_bytes;  // those used longest ago, until the whole store has no more
+  std::optional<std::vector<ChunkKey>> roots = {};  // of these only
+  std::optional<int64_t> used_before_s = {};        // last used before this unix time
+  // Those used longest ago, until the whole store has no more.
+  std::optional<uint64_t> to_bytes = {};
 };
 
 // What was used after it was found stays. kIo when another process is making room just now; the

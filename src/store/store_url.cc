@@ -22,8 +22,29 @@ std::optional<int> HexDigit(char c) {
   return std::nullopt;
 }
 
-// Nothing where a '%' is not followed by the two digits of a byte that text may hold.
-std::optional<std::string> Decoded(std::string_view text) {
+std::string WithQuestionMarks(std::string_view place) {
+  std::string decoded;
+  for (size_t i = 0; i < place.size(); ++i) {
+    const std::string_view three = place.substr(i, 3);
+    if (three == "%3F" || three == "%3f") {
+      decoded += '?';
+      i += 2;
+    } else {
+      decoded += place[i];
+    }
+  }
+  return decoded;
+}
+
+// The scheme's length, where there is one.
+size_t SchemeSize(std::string_view text) {
+  const size_t mark = text.find("://");
+  return mark != text.npos && IsSchemeName(text.substr(0, mark)) ? mark : 0;
+}
+
+}  // namespace
+
+std::optional<std::string> DecodeUrlText(std::string_view text) {
   std::string decoded;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '%') {
@@ -39,33 +60,28 @@ std::optional<std::string> Decoded(std::string_view text) {
   return decoded;
 }
 
-std::string WithQuestionMarks(std::string_view place) {
-  std::string decoded;
-  for (size_t i = 0; i < place.size(); ++i) {
-    const std::string_view three = place.substr(i, 3);
-    if (three == "%3F" || three == "%3f") {
-      decoded += '?';
-      i += 2;
-    } else {
-      decoded += place[i];
-    }
-  }
-  return decoded;
+std::string WithoutSecrets(std::string_view text) {
+  const size_t scheme = SchemeSize(text), at = text.rfind('@');
+  if (scheme == 0 || at == text.npos) return std::string(text);
+  return fmt::format("{}://***{}", text.substr(0, scheme), text.substr(at));
 }
-
-}  // namespace
 
 Result<StoreUrl> ParseStoreUrl(std::string_view text) {
   const auto refuse = [&](const std::string& why) {
-    return Fail(ErrorCode::kInvalidArgument, "store '{}': {}", text, why);
+    return Fail(ErrorCode::kInvalidArgument, "store '{}': {}", WithoutSecrets(text), why);
   };
   StoreUrl url;
   const size_t question = text.find('?');
-  std::string_view place = text.substr(0, question);
-  if (const size_t mark = place.find("://");
-      mark != place.npos && IsSchemeName(place.substr(0, mark))) {
-    url.scheme = place.substr(0, mark);
-    url.place = place.substr(mark + 3);
+  const std::string_view place = text.substr(0, question);
+  if (const size_t scheme = SchemeSize(place); scheme > 0) {
+    url.scheme = place.substr(0, scheme);
+    url.place = place.substr(scheme + 3);
+    const size_t host_end = text.find_first_of("/?#", scheme + 3);
+    if (text.find('@', std::min(host_end, text.size())) != text.npos) {
+      return refuse(
+          "an '@' comes after its host (of a user or password a '/' is written %2F, a '?' %3F, a "
+          "'#' %23; elsewhere an '@' is written %40)");
+    }
   } else {
     url.place = WithQuestionMarks(place);
   }
@@ -82,7 +98,8 @@ Result<StoreUrl> ParseStoreUrl(std::string_view text) {
                       "is written %3F)",
                       option));
     }
-    auto name = Decoded(option.substr(0, equals)), value = Decoded(option.substr(equals + 1));
+    auto name = DecodeUrlText(option.substr(0, equals)),
+         value = DecodeUrlText(option.substr(equals + 1));
     if (!name || !value) {
       return refuse(
           fmt::format("'{}' has a '%' that is not followed by two hexadecimal digits of "
@@ -96,14 +113,6 @@ Result<StoreUrl> ParseStoreUrl(std::string_view text) {
     if (end == rest.npos) return url;
     rest.remove_prefix(end + 1);
   }
-}
-
-Result<std::string> StoreDirectory(std::string_view text) {
-  ASSIGN_OR_RETURN(StoreUrl url, ParseStoreUrl(text));
-  if (url.scheme.empty()) return std::move(url.place);
-  return Fail(ErrorCode::kUnsupported,
-              "store '{}': there are no stores of the kind {}://, only directories", text,
-              url.scheme);
 }
 
 }  // namespace kvcake

@@ -3,9 +3,11 @@
 //   [SCHEME://]PLACE[?NAME=VALUE[&NAME=VALUE]...]
 //
 // Without a scheme PLACE is a directory, and %3F in it stands for a '?'; nothing else of it is
-// decoded. In names and values %XX stands for a byte.
+// decoded. In names and values %XX stands for a byte. What is before an '@' of a place elsewhere is
+// a secret: no error says it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,7 +28,11 @@ struct StoreUrl {
 // kInvalidArgument, with the text and what is wrong with it.
 Result<StoreUrl> ParseStoreUrl(std::string_view text);
 
-// The directory that the text names, whatever its options. kUnsupported where it names none.
-Result<std::string> StoreDirectory(std::string_view text);
+// The text with *** for what is before an '@' of a place elsewhere: for messages.
+std::string WithoutSecrets(std::string_view text);
+
+// With a byte for each %XX; nothing where a '%' is not followed by the two digits of a byte that
+// text may hold.
+std::optional<std::string> DecodeUrlText(std::string_view text);
 
 }  // namespace kvcake

@@ -8,6 +8,7 @@ namespace kvcake {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 using Options = std::vector<std::pair<std::string, std::string>>;
 
@@ -66,12 +67,19 @@ TEST(StoreUrl, WhatIsNoUrlIsRefusedWithTheTextAndTheRemedy) {
   EXPECT_THAT(Refused("kv?a=1&b=2&a=1"), HasSubstr("'a' is given twice"));
 }
 
-TEST(StoreUrl, OnlyDirectoriesAreDirectories) {
-  EXPECT_EQ(*StoreDirectory("kv?codec=int8"), "kv");
-  const auto refused = StoreDirectory("redis://host");
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(refused.error().message, HasSubstr("redis://"));
+TEST(StoreUrl, SecretsOfPlacesElsewhereAreNotSaid) {
+  EXPECT_EQ(WithoutSecrets("redis://me:secret@host:1/2?codec=int8"),
+            "redis://***@host:1/2?codec=int8");
+  EXPECT_EQ(WithoutSecrets("redis://host"), "redis://host");
+  EXPECT_EQ(WithoutSecrets("kv@home?codec=int8"), "kv@home?codec=int8");
+  for (const char* text :
+       {"redis://me:secret@host?codec", "redis://me:secret@host?a=%", "redis://me:secr/et@host",
+        "redis://me:secr?et@host", "redis://me:se#cret@host?a=b", "redis://me:?secret=1@host"}) {
+    const auto refused = ParseStoreUrl(text);
+    ASSERT_FALSE(refused) << text;
+    EXPECT_THAT(refused.error().message, HasSubstr("redis://***@host"));
+    EXPECT_THAT(refused.error().message, Not(HasSubstr("secr")));
+  }
 }
 
 TEST(StoreUrl, UnknownOptionsOfAStoreAreRefusedByName) {
@@ -79,9 +87,17 @@ TEST(StoreUrl, UnknownOptionsOfAStoreAreRefusedByName) {
   const auto refused = ReadStoreUrl("kv?colour=red");
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("'colour'"));
-  EXPECT_FALSE(ReadStoreUrl("redis://host"));
   EXPECT_FALSE(ReadStoreUrl("kv?"));
   EXPECT_THAT(refused.error().message, HasSubstr("codec and tables"));
+}
+
+TEST(StoreUrl, AKindThatThereIsNotIsRefusedWithThoseThatThereAre) {
+  const auto refused = ReadStoreUrl("s3://me:secret@bucket");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused.error().message,
+            "store 's3://***@bucket': there are no stores of the kind s3://, only directories, "
+            "redis://, rediss://, redis+cluster:// and rediss+cluster://");
 }
 
 TEST(StoreUrl, AStoreSaysHowItKeepsChunks) {

@@ -1,0 +1,137 @@
+#include "store/redis_tools.h"
+
+#include <gmock/gmock.h>
+
+#include "store/redis_server_testing.h"
+#include "store/redis_tier.h"
+#include "store/tier_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+using testing::HasSubstr;
+
+class RedisToolsTest : public testing::Test {
+ protected:
+  // Keeps chunks of a root.
+  void Keep(const RedisPlace& place, const ChunkKey& root, std::span<const ChunkKey> chain) {
+    RedisTierOptions options;
+    options.client = ClientOptions(place).value();
+    options.layout = layout_;
+    options.root = root;
+    const auto tier = RedisTier::Open(std::move(options)).value();
+    for (size_t i = 0; i < chain.size(); ++i) {
+      ASSERT_TRUE(PutChunk(*tier, layout_, chain[i], i > 0 ? chain[i - 1] : root));
+    }
+  }
+  std::string NameOf(const ChunkKey& root, const ChunkKey& key) {
+    return fmt::format("kvcake:v1:{}:{}", root.Hex(), key.Hex());
+  }
+  RedisPlace PlaceOf(const RedisServer& server) {
+    return {.seeds = {{"127.0.0.1", server.port()}}};
+  }
+
+  const KvLayout layout_ = SmallLayout();
+  const ChunkKey other_ = KvIdentity().Add("model", "other").Root();
+};
+
+TEST_F(RedisToolsTest, WhatIsKeptIsToldByRootAndNoUseOfIt) {
+  RedisServer server;
+  const RedisPlace place = PlaceOf(server);
+  EXPECT_TRUE(ListRedis(place)->empty());
+  const auto chain = Chain(1000);
+  Keep(place, Root(), chain);
+  Keep(place, other_, std::span(chain).first(3));
+  server.Cli({"SET", "kvcake:v1:other:name", "x"});
+  server.Cli({"SET", "theirs:v1:" + Root().Hex() + ":" + chain[0].Hex(), "x"});
+  const auto roots = ListRedis(place).value();
+  ASSERT_EQ(roots.size(), 2u);
+  const StoreRoot& first = roots[0].root == Root() ? roots[0] : roots[1];
+  const StoreRoot& second = roots[0].root == Root() ? roots[1] : roots[0];
+  EXPECT_EQ(first.chunks, 1000u);
+  EXPECT_GE(first.bytes, 1000 * layout_.page_bytes());
+  EXPECT_EQ(second.root, other_);
+  EXPECT_EQ(second.chunks, 3u);
+  EXPECT_LE(std::abs(UnixSeconds() - first.newest_use_s), 600);
+  server.Cli({"CONFIG", "SET", "maxmemory-policy", "allkeys-lfu"});
+  EXPECT_EQ(ListRedis(place)->at(0).newest_use_s, 0);
+  EXPECT_EQ(MemoryOfRedis(place)->policy, "allkeys-lfu");
+  EXPECT_GT(MemoryOfRedis(place)->used_bytes, 1000 * layout_.page_bytes());
+  EXPECT_EQ(MemoryOfRedis(place)->max_bytes, 0u);
+}
+
+TEST_F(RedisToolsTest, WhatIsBadIsNamedAndLeft) {
+  RedisServer server;
+  const RedisPlace place = PlaceOf(server);
+  const auto chain = Chain(4);
+  Keep(place, Root(), chain);
+  server.Cli({"SETRANGE", NameOf(Root(), chain[1]), "5000", "!!!!"});
+  server.Cli({"COPY", NameOf(Root(), chain[0]), NameOf(other_, chain[0])});
+  server.Cli({"SET", NameOf(Root(), chain[2]), "short"});
+  const VerifiedStore verified = VerifyRedis(place).value();
+  EXPECT_EQ(verified.chunks, 2u);
+  EXPECT_EQ(verified.codecs.at("raw"), 2u);
+  std::string reasons;
+  for (const BadFile& bad : verified.bad) reasons += bad.reason + "\n";
+  EXPECT_EQ(verified.bad.size(), 3u);
+  EXPECT_THAT(reasons, HasSubstr("checksum"));
+  EXPECT_THAT(reasons, HasSubstr("another chunk"));
+  EXPECT_THAT(reasons, HasSubstr("fewer than a header"));
+  EXPECT_THAT(server.Cli({"DBSIZE"}), HasSubstr("5"));
+}
+
+TEST_F(RedisToolsTest, EvictionRemovesWhatTheRuleSays) {
+  RedisServer server;
+  const RedisPlace place = PlaceOf(server);
+  const auto chain = Chain(10);
+  Keep(place, Root(), chain);
+  Keep(place, other_, std::span(chain).first(3));
+  EXPECT_EQ(EvictRedis(place, {.roots = std::vector{other_}})->files, 3u);
+  EXPECT_EQ(EvictRedis(place, {.used_before_s = UnixSeconds() - 3600})->files, 0u);
+  const uint64_t bytes = ListRedis(place)->at(0).bytes;
+  const ClearedStore cleared = EvictRedis(place, {.to_bytes = bytes / 2}).value();
+  EXPECT_EQ(cleared.files, 5u);
+  EXPECT_EQ(cleared.bytes, bytes / 2);
+  EXPECT_EQ(EvictRedis(place, {.used_before_s = UnixSeconds() + 60})->files, 5u);
+  Keep(place, Root(), chain);
+  server.Cli({"CONFIG", "SET", "maxmemory-policy", "allkeys-lfu"});
+  EXPECT_EQ(EvictRedis(place, {.to_bytes = 0}).error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(EvictRedis(place, {.roots = std::vector{Root()}})->files, 10u);
+}
+
+TEST_F(RedisToolsTest, AClusterIsWalkedServerByServer) {
+  RedisMasters masters;
+  RedisPlace place = PlaceOf(masters[0]);
+  place.is_cluster = true;
+  Keep(place, Root(), Chain(60));
+  masters[1].Cli({"SET", "theirs", "x"});
+  EXPECT_EQ(ListRedis(place)->at(0).chunks, 60u);
+  EXPECT_EQ(VerifyRedis(place)->chunks, 60u);
+  const ClearedStore cleared = ClearRedis(place).value();
+  EXPECT_EQ(cleared.files, 60u);
+  EXPECT_TRUE(ListRedis(place)->empty());
+}
+
+TEST_F(RedisToolsTest, ClearingLeavesWhatIsOthers) {
+  RedisServer server;
+  const RedisPlace place = PlaceOf(server);
+  Keep(place, Root(), Chain(5));
+  server.Cli({"SET", NameOf(Root(), Chain(1)[0]) + ":claim", "me"});
+  server.Cli({"SET", "theirs", "x"});
+  EXPECT_EQ(ClearRedis(place)->files, 5u);
+  EXPECT_EQ(server.Cli({"KEYS", "*"}), "theirs\n");
+}
+
+TEST_F(RedisToolsTest, AServerThatIsNotThereIsNamed) {
+  RedisServer server;
+  const RedisPlace place = PlaceOf(server);
+  server.Kill();
+  const auto list = ListRedis(place);
+  ASSERT_FALSE(list);
+  EXPECT_EQ(list.error().code, ErrorCode::kIo);
+  EXPECT_THAT(list.error().message, HasSubstr(place.seeds[0].Text()));
+}
+
+}  // namespace
+}  // namespace kvcake
