@@ -1,0 +1,146 @@
+"""A Redis server as the store of `kvcake serve`: what one process keeps another restores, and one
+that is not there, dies or refuses the password costs time and no request."""
+import json
+import os
+import random
+import subprocess
+import tempfile
+import unittest
+from unittest import mock
+
+from redis_fixture import Redis
+from server_fixture import MODEL, PROGRAM, OwnServersTest, eventually
+
+CHUNK, CHUNKS = 128, 4
+TEXT = "".join(f"once upon a time {i} " for i in range(300))
+
+
+def kvcake(*arguments):
+    """What a command prints as JSON."""
+    done = subprocess.run([*PROGRAM.split(), *arguments, "--json"], check=False,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def run(*stores, policy="load", flags=()):
+    """The text of a run's answer, and each of its stores."""
+    named = [word for store in stores for word in ("--store", store)]
+    ran = kvcake("run", "--model", MODEL, "--threads", "1", "--ram-capacity", "64MiB", "--prompt",
+                 TEXT, "--max-tokens", "4", "--policy", policy, *named, *flags)
+    return ran["text"], ran["store"]["tiers"]
+
+
+class RedisStoreTest(OwnServersTest):
+    def redis(self, *options):
+        redis = Redis(*options)
+        self.addCleanup(redis.close)
+        return redis
+
+    @staticmethod
+    def ask(server, seed):
+        rng = random.Random(seed)
+        prompt = [rng.randrange(5, 4000) for _ in range(CHUNK * CHUNKS + 5)]
+        body = {"prompt": prompt, "max_tokens": 4, "temperature": 0}
+        return server.post("/v1/completions", body)["choices"][0]["text"]
+
+    def test_another_process_restores_what_one_has_kept(self):
+        redis = self.redis()
+        for options in ("", "?codec=lossless", "?prefix=mine&codec=int8", "/3"):
+            with self.subTest(options):
+                answer, (kept,) = run(redis.url + options, policy="compute")
+                self.assertGreater(kept["written"], 4)
+                again, (loaded,) = run(redis.url + options)
+                self.assertEqual((loaded["name"], loaded["reads_failed"]), ("redis", 0))
+                self.assertEqual(loaded["reads"], kept["written"])
+                if "int8" not in options:
+                    self.assertEqual(again, answer)
+        self.assertNotEqual(redis.cli("--scan", "--pattern", "mine:v1:*"), "")
+        self.assertEqual(redis.cli("-n", "3", "dbsize").strip(), str(kept["written"]))
+
+    def test_a_directory_before_it_is_another_store(self):
+        redis = self.redis()
+        answer, (kept,) = run(redis.url, policy="compute")
+        folder = tempfile.TemporaryDirectory(prefix="kvcake-redis-")
+        self.addCleanup(folder.cleanup)
+        again, (disk, second) = run(folder.name + "/store", redis.url, flags=("--promote",))
+        self.assertEqual(again, answer)
+        self.assertEqual((second["name"], second["reads"]), ("redis2", kept["written"]))
+        self.assertEqual(disk["written"], kept["written"])
+
+    def test_the_tools_see_what_runs_keep(self):
+        redis = self.redis("--requirepass", "secret")
+        url = redis.url.replace("://", "://:secret@")
+        _, (kept,) = run(url, policy="compute")
+        self.assertNotIn("secret", kept["dir"])
+        self.assertEqual([root["chunks"] for root in kvcake("store", "ls", url)],
+                         [kept["written"]])
+        self.assertEqual(kvcake("store", "stat", url)["chunks"], kept["written"])
+        self.assertEqual(kvcake("store", "verify", url)["chunks"], kept["written"])
+        root = kvcake("store", "ls", url)[0]["root"][:12]
+        self.assertEqual(kvcake("store", "evict", "--model", root, url)["files"], kept["written"])
+        self.assertEqual(kvcake("store", "clear", url)["files"], 0)
+        for refused in (("quarantine", url), ("verify", "--quarantine", url)):
+            done = subprocess.run([*PROGRAM.split(), "store", *refused], check=False,
+                                  capture_output=True, text=True)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(f"redis://127.0.0.1:{redis.port}", done.stderr)
+            self.assertNotIn("secret", done.stderr)
+
+    def test_chunks_expire(self):
+        redis = self.redis()
+        server = self.start("--store-ttl", "1h", store=redis.url)
+        self.ask(server, 0)
+        eventually(lambda: server.metric("kvcake_tier_writes_total") >= CHUNKS, "chunks are kept")
+        for name in redis.cli("--scan", "--pattern", "kvcake:v1:*").split():
+            if not name.endswith(":claim"):
+                self.assertGreater(int(redis.cli("pttl", name)), 3_000_000)
+
+    def test_requests_go_on_without_it_and_it_is_used_when_it_is_back(self):
+        redis = self.redis()
+        redis.kill()
+        server = self.start(store=redis.url)
+        self.ask(server, 0)  # it was not there at the start
+        self.assertTrue(redis.start())
+        seeds = iter(range(1, 1000))
+
+        def writes():
+            return server.metric("kvcake_tier_writes_total", tier="redis")
+
+        def is_used():
+            before = writes()
+            self.ask(server, next(seeds))
+            return writes() > before
+
+        eventually(is_used, "it is used once it is there")
+        redis.kill()
+        for _ in range(3):
+            self.ask(server, next(seeds))
+        eventually(lambda: server.metric("kvcake_tier_writes_failed_total") > 0,
+                   "what cannot be kept is counted")
+        self.assertTrue(redis.start())
+        eventually(is_used, "it is used again")
+        eventually(server.idle, "nothing is left")
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_wrong_password_is_said_and_none_is(self):
+        redis = self.redis("--requirepass", "right-secret")
+        wrong = self.start(store=f"redis://:wrong-secret@127.0.0.1:{redis.port}")
+        self.ask(wrong, 0)
+        eventually(lambda: "refuses the user or the password: WRONGPASS" in wrong.log(),
+                   "what is wrong")
+        without = self.start(store=redis.url)
+        self.ask(without, 0)
+        eventually(lambda: "KVCAKE_REDIS_PASSWORD" in without.log(), "what would be right")
+        with mock.patch.dict(os.environ, {"KVCAKE_REDIS_PASSWORD": "right-secret"}):
+            right = self.start(store=redis.url)
+        self.ask(right, 0)
+        eventually(lambda: right.metric("kvcake_tier_writes_total") >= CHUNKS, "chunks are kept")
+        for server in (wrong, without, right):
+            _, _, metrics = server.request("GET", "/metrics", port=server.admin_port)
+            self.assertNotIn("secret", metrics.decode())
+            self.assertNotIn("secret", server.log())
+
+
+if __name__ == "__main__":
+    unittest.main()
