@@ -84,8 +84,14 @@ TEST_F(RedisTierTest, WhatTheServerEvictsIsAMiss) {
   for (size_t i = 0; i < chain.size(); ++i) {
     ASSERT_TRUE(PutChunk(*tier, layout_, chain[i], ParentOf(chain, i)));
   }
-  EXPECT_EQ(ReadBack(*tier, layout_, chain[0], Root()), ErrorCode::kNotFound);
-  EXPECT_EQ(ReadBack(*tier, layout_, chain[199], chain[198]), std::nullopt);
+  size_t missing = 0;  // any of them: all were used in the same second, as Redis tells time
+  for (size_t i = 0; i < chain.size(); ++i) {
+    const auto failed = ReadBack(*tier, layout_, chain[i], ParentOf(chain, i));
+    EXPECT_EQ(failed.value_or(ErrorCode::kNotFound), ErrorCode::kNotFound);
+    missing += failed.has_value();
+  }
+  EXPECT_GT(missing, 0u);
+  EXPECT_LT(missing, chain.size());
   EXPECT_EQ(tier->Stats().reads_failed, 0u);
 }
 
