@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 #if defined(__x86_64__) && !defined(KVCAKE_WHEEL)  // Debian's static library has no dispatcher
 #include <xxh_x86dispatch.h>  // the widest vectors that the CPU has, for the same names and numbers
 #else
@@ -33,6 +34,15 @@ Digest Sha256::Finish() {
   Digest digest;
   CHECK(EVP_DigestFinal_ex(context_->evp, digest.data(), nullptr) == 1);
   CHECK(EVP_DigestInit_ex(context_->evp, nullptr, nullptr) == 1);
+  return digest;
+}
+
+Digest HmacSha256(std::string_view key, std::string_view message) {
+  Digest digest;
+  unsigned int bytes = digest.size();
+  CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+             reinterpret_cast<const unsigned char*>(message.data()), message.size(), digest.data(),
+             &bytes) != nullptr);
   return digest;
 }
 

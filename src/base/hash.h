@@ -31,6 +31,9 @@ class Sha256 {
   std::unique_ptr<Context> context_;
 };
 
+// HMAC-SHA256, whose key may be of any length.
+Digest HmacSha256(std::string_view key, std::string_view message);
+
 uint64_t Xxh3_64(std::span<const std::byte> bytes);
 
 // 128 bits, most significant byte first, of a message that comes in pieces. Not thread-safe.

@@ -18,6 +18,12 @@ TEST(HashTest, Sha256OfKnownMessages) {
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
+// RFC 4231, test case 2.
+TEST(HashTest, HmacOfAKnownMessage) {
+  EXPECT_EQ(ToHex(HmacSha256("Jefe", "what do ya want for nothing?")),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+}
+
 TEST(HashTest, Xxh3OfNothing) {
   EXPECT_EQ(Xxh3_64({}), 0x2d06800538d394c2u);
   EXPECT_EQ(ToHex(Xxh3_128Stream().Finish()), "99aa06d3014798d86001c324468d497f");
