@@ -106,8 +106,9 @@ void AddPlaceFlags(CLI::App& app, StoreFlags* flags) {
   AddEach(app, "--store", &flags->dirs,
           "directory that keeps KV chunks between runs and processes; without it nothing is kept "
           "or loaded. May be repeated, the fastest first: chunks are loaded from all at once, and "
-          "new ones kept in the first. After a ? it may have options of its own, codec and tables, "
-          "that go before --kv-codec and --codec-tables; a ? in its name is written %3F");
+          "new ones kept in the first. After a ? it may have options of its own: codec and tables, "
+          "that go before --kv-codec and --codec-tables, and key-file, by which it is encrypted; a "
+          "? in its name is written %3F");
   app.add_option("--kv-codec", flags->codec,
                  "how stores keep chunks, unless they say it themselves: raw, lossless (the same "
                  "bits, about a third smaller), int8, cachegen or kvquant3 (lossy: answers differ, "

@@ -9,9 +9,10 @@
 #include "app/progress.h"
 #include "app/store_names.h"
 #include "base/dump_json.h"
+#include "store/open_store.h"
 #include "store/quarantine.h"
+#include "store/rekey.h"
 #include "store/store_tools.h"
-#include "store/store_url.h"
 
 namespace kvcake {
 namespace {
@@ -19,10 +20,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct StoreCommandFlags {
-  std::string dir;
+  std::string dir;  // of the store; before the command's body, the text that names it
+  std::shared_ptr<const StoreKey> key = {};  // the store's, where it is named with one
   bool json = false;
-  bool quarantine = false;  // verify
-  bool clear = false;       // quarantine
+  bool quarantine = false;   // verify
+  std::string new_key_file;  // rekey
+  bool clear = false;        // quarantine
   std::optional<uint64_t> to_bytes;
   std::optional<double> older_than_s;
   std::string model;
@@ -38,6 +41,7 @@ Json Describe(const StoreRoot& root) {
   return {{"root", root.root.Hex()},
           {"model", model.is_object() ? model : Json()},
           {"codec", CodecOf(root)},
+          {"encryption", EncryptionOf(root).empty() ? Json() : Json(EncryptionOf(root))},
           {"chunks", root.chunks},
           {"bytes", root.bytes},
           {"oldest_use", root.oldest_use_s},
@@ -47,6 +51,19 @@ Json Describe(const StoreRoot& root) {
           {"writes", root.usage.writes},
           {"evicted", root.usage.evicted},
           {"quarantined", root.usage.quarantined}};
+}
+
+Json Describe(const std::vector<BadFile>& files) {
+  auto list = Json::array();
+  for (const BadFile& file : files) {
+    list.push_back({{"path", file.path}, {"reason", file.reason}});
+  }
+  return list;
+}
+
+void DrawBytes(ProgressLine& line, uint64_t done, uint64_t total) {
+  line.Draw(static_cast<double>(done), static_cast<double>(total),
+            fmt::format("{:.0f} of {:.0f} MiB", MiB(done), MiB(total)));
 }
 
 std::string Day(int64_t unix_s) {
@@ -62,11 +79,12 @@ Result<bool> List(const StoreCommandFlags& flags) {
     PrintJson(list);
     return true;
   }
-  fmt::print("{:<14} {:<28} {:<9} {:>8} {:>12} {:>10}  {:<16}  {:<16}\n", "root", "model", "codec",
+  fmt::print("{:<14} {:<28} {:<20} {:>8} {:>12} {:>10}  {:<16}  {:<16}\n", "root", "model", "codec",
              "chunks", "MiB", "hits", "oldest use", "last use");
   for (const StoreRoot& root : roots) {
-    fmt::print("{:<14} {:<28} {:<9} {:>8} {:>12.1f} {:>10}  {:<16}  {:<16}\n",
-               root.root.Hex().substr(0, 12), ModelName(root), CodecOf(root), root.chunks,
+    fmt::print("{:<14} {:<28} {:<20} {:>8} {:>12.1f} {:>10}  {:<16}  {:<16}\n",
+               root.root.Hex().substr(0, 12), ModelName(root),
+               CodecOf(root) + (EncryptionOf(root).empty() ? "" : ", encrypted"), root.chunks,
                MiB(root.bytes), root.usage.reads, Day(root.oldest_use_s), Day(root.newest_use_s));
   }
   return true;
@@ -130,22 +148,16 @@ Result<bool> Verify(const StoreCommandFlags& flags) {
   ProgressLine line;
   VerifyOptions options;
   options.quarantine = flags.quarantine;
-  options.progress = [&](uint64_t done, uint64_t total) {
-    line.Draw(static_cast<double>(done), static_cast<double>(total),
-              fmt::format("{:.0f} of {:.0f} MiB", MiB(done), MiB(total)));
-  };
+  options.key = flags.key;
+  options.progress = [&](uint64_t done, uint64_t total) { DrawBytes(line, done, total); };
   ASSIGN_OR_RETURN(const VerifiedStore verified, VerifyStore(flags.dir, options));
   const double seconds = (Clock::Real().Now() - start).count();
   if (flags.json) {
-    auto bad = Json::array();
-    for (const BadFile& file : verified.bad) {
-      bad.push_back({{"path", file.path}, {"reason", file.reason}});
-    }
     PrintJson({{"chunks", verified.chunks},
                {"bytes", verified.bytes},
                {"codecs", verified.codecs},
                {"seconds", seconds},
-               {"bad", bad}});
+               {"bad", Describe(verified.bad)}});
     return verified.bad.empty();
   }
   for (const BadFile& file : verified.bad) fmt::print("{}: {}\n", file.path, file.reason);
@@ -159,6 +171,31 @@ Result<bool> Verify(const StoreCommandFlags& flags) {
              verified.bad.size(),
              verified.bad.empty() || flags.quarantine ? "" : " (--quarantine moves them away)");
   return verified.bad.empty();
+}
+
+// False when something stays with the old key.
+Result<bool> Rekey(const StoreCommandFlags& flags) {
+  if (!flags.key) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "which key does the store have now? name it with the store: '{}?key-file=FILE'",
+                flags.dir);
+  }
+  ASSIGN_OR_RETURN(const StoreKey to, StoreKey::Load(flags.new_key_file, "--new-key-file"));
+  ProgressLine line;
+  RekeyOptions options;
+  options.progress = [&](uint64_t done, uint64_t total) { DrawBytes(line, done, total); };
+  ASSIGN_OR_RETURN(const RekeyedStore rekeyed, RekeyStore(flags.dir, *flags.key, to, options));
+  if (flags.json) {
+    PrintJson({{"chunks", rekeyed.chunks},
+               {"bytes", rekeyed.bytes},
+               {"others", rekeyed.others},
+               {"failed", Describe(rekeyed.failed)}});
+    return rekeyed.failed.empty();
+  }
+  for (const BadFile& file : rekeyed.failed) fmt::print("{}: {}\n", file.path, file.reason);
+  fmt::print("{} chunks have the new key, {:.1f} MiB; {} of other keys or none; {} failed\n",
+             rekeyed.chunks, MiB(rekeyed.bytes), rekeyed.others, rekeyed.failed.size());
+  return rekeyed.failed.empty();
 }
 
 void PrintCleared(const StoreCommandFlags& flags, const ClearedStore& cleared) {
@@ -233,12 +270,13 @@ void AddStoreCommand(CLI::App& app, int* exit_code) {
         ->required();
     command->add_flag("--json", flags->json, "print JSON");
     command->callback([flags, exit_code, body] {
-      auto dir = StoreDirectory(flags->dir);
-      if (!dir) {
-        *exit_code = Fatal(dir.error());
+      auto store = ReadStoreUrl(flags->dir);
+      if (!store) {
+        *exit_code = Fatal(store.error());
         return;
       }
-      flags->dir = std::move(*dir);
+      flags->dir = std::move(store->dir);
+      flags->key = std::move(store->key);
       const Result<bool> good = body(*flags);
       if (!good) *exit_code = Fatal(good.error());
       if (good && !*good) *exit_code = 1;
@@ -255,6 +293,9 @@ void AddStoreCommand(CLI::App& app, int* exit_code) {
   evict->add_option("--older-than", flags->older_than_s, "not used for so long, e.g. 7d or 12h")
       ->transform(DurationValue());
   evict->add_option("--model", flags->model, "of this model: its name or root as ls prints them");
+  add("rekey", "encrypt by another key what the store's key-file has encrypted", Rekey)
+      ->add_option("--new-key-file", flags->new_key_file, "the key that it gets")
+      ->required();
   add("clear", "delete every chunk (other files in the directory are left alone)", Clear);
   add("quarantine", "what failed verification, and why", Quarantine)
       ->add_flag("--clear", flags->clear, "delete it");

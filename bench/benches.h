@@ -178,6 +178,7 @@ struct LoadOptions {
   // fio reads into and writes from pages of 2 MiB, as the store does; else into those of 4 KiB that
   // it takes by itself.
   bool fio_large_pages = true;
+  bool encrypted = false;    // also what encryption leaves of the rate
   uint64_t bytes = 1 << 30;  // of each pass
   int repeats = 5;
   std::string json;  // path; empty: none

@@ -164,6 +164,7 @@ Status DiskWriter::WriteEncoded(const std::string& path, const ChunkWrite& chunk
   expected.layout = options.layout;
   expected.codec = options.form.codec;
   expected.tables = options.form.tables;
+  if (options.form.encrypted) expected.encryption.emplace();
   CHECK(header && CheckSameChunk(*header, expected) && CheckFileBytes(*header, chunk.page.size()));
   const std::span<const std::byte> buffers[] = {chunk.page};
   return WriteFile(path, chunk, buffers);

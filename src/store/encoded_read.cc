@@ -40,6 +40,7 @@ Result<ChunkHeader> LandedHeader(const DiskRead& read, const DiskTierOptions& op
   expected.layout = options.layout;
   expected.codec = options.form.codec;
   expected.tables = options.form.tables;
+  if (options.form.encrypted) expected.encryption.emplace();
   RETURN_IF_ERROR(CheckSameChunk(header, expected));
   // Its file may be of another size, but no slot is.
   if (header.file_bytes() <= options.form.FileBytesMax(options.layout)) return header;

@@ -14,10 +14,12 @@
 #include "base/check.h"
 #include "base/cpu.h"
 #include "base/dump_json.h"
+#include "store/chunk_seal.h"
 #include "store/disk_tier.h"
 #include "store/encoded_tier.h"
 #include "store/late_tier.h"
 #include "store/link_trace.h"
+#include "store/named_tier.h"
 #include "store/store_url.h"
 #include "store/throttled_tier.h"
 
@@ -27,10 +29,12 @@ namespace {
 constexpr double kNoLinkBytesPerS = 1e12;  // a link with a latency alone
 constexpr int kDecodeThreadsMax = 4;       // each may hold a slot of a chunk
 
-// Says how the files of the root are encoded, for people.
-std::string WithCodec(const std::string& description, const StoreCodec& codec) {
+// Says how the files of the root are encoded, for people; and nothing else where they are
+// encrypted.
+std::string WithCodec(const std::string& description, const StoreCodec& codec, bool encrypted) {
   auto json = nlohmann::ordered_json::parse(description, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return description;
+  if (encrypted) json = {{"encryption", "AES-256-GCM"}};
   json["codec"] = codec.row->name;
   if (codec.tables) json["codec_tables"] = ToHex(codec.tables_digest);
   return DumpJson(json, 2);
@@ -62,9 +66,14 @@ Result<StoreOptions> ReadStoreUrl(std::string_view text) {
       options.codec = (*row)->codec;
     } else if (name == "tables") {
       options.codec_tables = value;
+    } else if (name == "key-file") {
+      auto key = StoreKey::Load(value, fmt::format("store '{}': key-file", text));
+      if (!key) return tl::unexpected(key.error());
+      options.key = std::make_shared<const StoreKey>(*std::move(key));
     } else {
       return Fail(ErrorCode::kUnsupported,
-                  "store '{}': a directory has no option '{}', but codec and tables", text, name);
+                  "store '{}': a directory has no option '{}', but codec, tables and key-file",
+                  text, name);
     }
   }
   return options;
@@ -78,7 +87,8 @@ void LoadStoreCodec(StoreOptions& store) {
 ChunkKey FilesRoot(const StoreOptions& store, const ChunkKey& root) {
   StoreOptions with_codec = store;
   LoadStoreCodec(with_codec);
-  return FormRoot(root, with_codec.loaded->Form(/*part_bytes_max=*/0));
+  const ChunkKey chunks = FormRoot(root, with_codec.loaded->Form(/*part_bytes_max=*/0));
+  return store.key ? NameOf(*store.key, chunks) : chunks;
 }
 
 std::string LossyLineage(std::span<const StoreOptions> stores) {
@@ -166,12 +176,16 @@ Result<std::unique_ptr<Tier>> OpenEncoded(DiskTierOptions disk, const StoreOptio
                  error.message);
     return std::make_unique<UnusableTier>(disk.name, error);
   }
-  EncodedTierOptions encoded{.layout = shared.layout};
-  encoded.form = disk.form = codec.Form((*made)->part_bytes_max());
-  encoded.root = disk.root = FormRoot(shared.root, encoded.form);
+  EncodedTierOptions encoded{.layout = shared.layout, .key = options.key};
+  encoded.form = codec.Form((*made)->part_bytes_max());
+  encoded.form.encrypted = options.key != nullptr;
+  encoded.root = FormRoot(shared.root, encoded.form);
+  disk.form = encoded.form;
+  disk.root = FilesRoot(options, shared.root);
   encoded.decode_threads = std::clamp(UsableCores(), 1, kDecodeThreadsMax);
-  disk.description = WithCodec(disk.description, codec);
+  disk.description = WithCodec(disk.description, codec, encoded.form.encrypted);
   ASSIGN_OR_RETURN(auto linked, OpenLinkedDisk(std::move(disk), options, shared, nullptr));
+  if (options.key) linked = std::make_unique<NamedTier>(std::move(linked), options.key);
   std::unique_ptr<Tier> store =
       std::make_unique<EncodedTier>(std::move(linked), std::move(*made), encoded);
   return wrap ? wrap(std::move(store)) : std::move(store);
@@ -200,7 +214,7 @@ Result<std::unique_ptr<Tier>> OpenStore(size_t number, const StoreOptions& given
   disk.open_wait = options.open_wait;
   disk.durable = shared.durable;
   disk.time_to_live = shared.time_to_live;
-  if (options.loaded->row->codec == Codec::kRaw) {
+  if (options.loaded->row->codec == Codec::kRaw && !options.key) {
     return OpenLinkedDisk(std::move(disk), options, shared, wrap);
   }
   return OpenEncoded(std::move(disk), options, shared, wrap);

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "codec/store_key.h"
 #include "store/store_codec.h"
 #include "store/tier.h"
 
@@ -31,15 +32,17 @@ struct StoreOptions {
   Seconds write_stall{0.5};
   // How chunks are kept; nothing: as the caller's default says, which is raw.
   std::optional<Codec> codec = {};
-  std::string codec_tables = {};          // StoreCodec::Load's
-  std::optional<StoreCodec> loaded = {};  // of these two, once LoadStoreCodec was called
+  std::string codec_tables = {};             // StoreCodec::Load's
+  std::optional<StoreCodec> loaded = {};     // of these two, once LoadStoreCodec was called
+  std::shared_ptr<const StoreKey> key = {};  // encrypts what is kept; null: nothing is encrypted
 };
 
 // Reads the tables that the codec needs, where that was not done.
 void LoadStoreCodec(StoreOptions& store);
 
-// What `url` (store/store_url.h) says; a directory's options are `codec` and `tables`.
-// kInvalidArgument or kUnsupported, with the text, what is wrong with it, and what is known.
+// What `url` (store/store_url.h) says; a directory's options are `codec`, `tables` and `key-file`.
+// kInvalidArgument or kUnsupported, with the text, what is wrong with it, and what is known; or why
+// the key cannot be read.
 Result<StoreOptions> ReadStoreUrl(std::string_view url);
 
 // The root that the store's files lie under, where `root` is the model's.

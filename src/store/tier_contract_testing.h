@@ -99,6 +99,11 @@ inline std::unique_ptr<Tier> MakeEncoded(World& world, Codec codec,
                                         natural.Make(world.layout).value());
 }
 
+inline std::unique_ptr<Tier> MakeEncrypted(World& world, Codec codec) {
+  world.chunk_bytes = kLosslessBytes;
+  return OpenEncryptedDisk(DiskOptions(world, 4 << 20), NaturalCodec(codec, world.layout));
+}
+
 inline std::unique_ptr<Tier> MakeLossless(World& world) {
   return MakeEncoded(world, Codec::kLossless);
 }
