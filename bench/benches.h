@@ -142,7 +142,10 @@ Status RunPlanner(const PlannerBenchOptions& options);
 // count, dequantising takes no time.
 struct PapersOptions {
   std::string tables = "bench/papers", profiles = "bench/profiles";
-  std::string json;  // path; empty: none
+  // What `bench codecs` wrote of a machine, to see the papers' setting with them; empty: none.
+  std::string codecs;
+  int decode_cores = 4;  // of the host
+  std::string json;      // path; empty: none
 };
 Status RunPapers(const PapersOptions& options);
 

@@ -36,8 +36,8 @@ ChunkIdentity Unpack(const IdentityBytes& bytes) {
 }  // namespace
 
 Status SealChunk(const StoreKey& key, ChunkHeader& header, std::span<std::byte> file) {
-  CHECK(file.size() >= header.file_bytes());
   ChunkEncryption& encryption = header.encryption.emplace();
+  CHECK(file.size() >= header.file_bytes());
   encryption.salt = NewFileSalt();
   const IdentityBytes identity = Pack(header);
   const FileCipher cipher = key.ChunkCipher(encryption.salt, header.key.digest);

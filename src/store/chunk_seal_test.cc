@@ -185,6 +185,7 @@ TEST_F(ChunkSealTest, AsManyLayersFitAsTheHeaderSays) {
   ChunkHeader header = Header();
   header.layout = layout;
   header.parts.assign(layout.layers, {.bytes = 64});
+  header.encryption.emplace();
   std::vector<std::byte> file(header.file_bytes());
   ASSERT_TRUE(SealChunk(key_, header, file));
   EXPECT_EQ(DecodeChunk(file).value(), header);

@@ -274,6 +274,7 @@ Result<uint64_t> EncodedTier::Encode(const ChunkWrite& chunk, Slot slot) const {
   header.layout = layout;
   header.codec = options_.form.codec;
   header.tables = options_.form.tables;
+  if (options_.key) header.encryption.emplace();  // so that it has parts, whatever the codec
   header.numeric_path = chunk.numeric_path;
   header.position = chunk.position;
   uint64_t at = kPageHeaderBytes;

@@ -100,7 +100,8 @@ inline std::unique_ptr<Tier> MakeEncoded(World& world, Codec codec,
 }
 
 inline std::unique_ptr<Tier> MakeEncrypted(World& world, Codec codec) {
-  world.chunk_bytes = kLosslessBytes;
+  // Without the filling that pages have.
+  world.chunk_bytes = codec == Codec::kRaw ? 2 * 4096 : kLosslessBytes;
   return OpenEncryptedDisk(DiskOptions(world, 4 << 20), NaturalCodec(codec, world.layout));
 }
 
