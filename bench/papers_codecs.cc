@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kMachine = "LongAlpaca-13B on A100";
 constexpr double kLinksGbit[] = {2, 5, 10};
-constexpr int kTokens = 16384, kChunkTokens = 128;
+constexpr int kSettingTokens = 16384, kSettingChunkTokens = 128;
 
 struct MeasuredCodec {
   std::string name;
@@ -57,9 +57,9 @@ ScenarioResult RunSetting(const EmulatedProfile& profile, const MeasuredCodec& c
   Scenario s;
   s.profile = &profile;
   s.slice_tokens = 512;
-  s.chunk_tokens = kChunkTokens;
-  s.chunks = kTokens / kChunkTokens;
-  const double chunk_bytes = kChunkTokens * static_cast<double>(profile.kv_bytes_per_token);
+  s.chunk_tokens = kSettingChunkTokens;
+  s.chunks = kSettingTokens / kSettingChunkTokens;
+  const double chunk_bytes = kSettingChunkTokens * static_cast<double>(profile.kv_bytes_per_token);
   ScenarioTier tier;
   tier.chunk_s = chunk_bytes * codec.bits / 16 / link_bytes_per_s;
   if (codec.decode_bytes_per_s > 0) {
@@ -86,7 +86,7 @@ Status PrintCodecsSetting(const PapersOptions& options,
   fmt::print(
       "\n{}, {} tokens; codecs as {} has them, decoded by {} cores\n"
       "{:>6} {:<19} {:>6} {:>10} {:>10} {:>8} {:>10} {:>11}\n",
-      kMachine, kTokens, options.codecs, options.decode_cores, "Gbit/s", "codec", "bits",
+      kMachine, kSettingTokens, options.codecs, options.decode_cores, "Gbit/s", "codec", "bits",
       "compute s", "load s", "cake s", "of better", "bound/cake");
   for (const double gbit : kLinksGbit) {
     for (const MeasuredCodec& codec : codecs) {
@@ -96,7 +96,7 @@ Status PrintCodecsSetting(const PapersOptions& options,
                  codec.name, codec.bits, result.compute_s, result.load_s, result.cake_s,
                  result.against_better(), result.efficiency());
       json->push_back({{"machine", kMachine},
-                       {"tokens", kTokens},
+                       {"tokens", kSettingTokens},
                        {"gbps", gbit},
                        {"codec", codec.name},
                        {"bits_per_value", codec.bits},
