@@ -102,6 +102,11 @@ void AddPapers(CLI::App* parent, int* exit_code) {
       ->capture_default_str();
   command->add_option("--profiles", options->profiles, "directory of the machines, as fitted")
       ->capture_default_str();
+  command->add_option("--codecs", options->codecs,
+                      "what bench codecs --json wrote: also the papers' setting by each of them");
+  command->add_option("--decode-cores", options->decode_cores, "that decode chunks beside the GPU")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
 }
 

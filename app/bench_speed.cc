@@ -149,6 +149,8 @@ void AddLoad(CLI::App* parent, int* exit_code) {
       ->transform(SizeValue())
       ->check(CLI::Range(uint64_t{256} << 10, uint64_t{64} << 20))
       ->default_str("1MiB 4MiB 16MiB");
+  command->add_flag("--encrypted", options->encrypted,
+                    "also read from a store with a key, and say what that leaves of the rate");
   command->add_option("--bytes", options->bytes, "of each pass")
       ->transform(SizeValue())
       ->default_str("1GiB");

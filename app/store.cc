@@ -12,6 +12,7 @@
 #include "store/open_store.h"
 #include "store/quarantine.h"
 #include "store/redis_tools.h"
+#include "store/rekey.h"
 #include "store/store_tools.h"
 
 namespace kvcake {
@@ -20,12 +21,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct StoreCommandFlags {
-  std::string store;                // as given
-  std::string dir;                  // that it names
-  std::optional<RedisPlace> redis;  // or this
+  std::string store;                         // as given
+  std::string dir;                           // that it names
+  std::optional<RedisPlace> redis;           // or this
+  std::shared_ptr<const StoreKey> key = {};  // the store's, where it is named with one
   bool json = false;
-  bool quarantine = false;  // verify
-  bool clear = false;       // quarantine
+  bool quarantine = false;   // verify
+  std::string new_key_file;  // rekey
+  bool clear = false;        // quarantine
   std::optional<uint64_t> to_bytes;
   std::optional<double> older_than_s;
   std::string model;
@@ -41,6 +44,7 @@ Json Describe(const StoreRoot& root) {
   return {{"root", root.root.Hex()},
           {"model", model.is_object() ? model : Json()},
           {"codec", CodecOf(root)},
+          {"encryption", EncryptionOf(root).empty() ? Json() : Json(EncryptionOf(root))},
           {"chunks", root.chunks},
           {"bytes", root.bytes},
           {"oldest_use", root.oldest_use_s},
@@ -50,6 +54,19 @@ Json Describe(const StoreRoot& root) {
           {"writes", root.usage.writes},
           {"evicted", root.usage.evicted},
           {"quarantined", root.usage.quarantined}};
+}
+
+Json Describe(const std::vector<BadFile>& files) {
+  auto list = Json::array();
+  for (const BadFile& file : files) {
+    list.push_back({{"path", file.path}, {"reason", file.reason}});
+  }
+  return list;
+}
+
+void DrawBytes(ProgressLine& line, uint64_t done, uint64_t total) {
+  line.Draw(static_cast<double>(done), static_cast<double>(total),
+            fmt::format("{:.0f} of {:.0f} MiB", MiB(done), MiB(total)));
 }
 
 std::string Day(int64_t unix_s) {
@@ -69,11 +86,12 @@ Result<bool> List(const StoreCommandFlags& flags) {
     PrintJson(list);
     return true;
   }
-  fmt::print("{:<14} {:<28} {:<9} {:>8} {:>12} {:>10}  {:<16}  {:<16}\n", "root", "model", "codec",
+  fmt::print("{:<14} {:<28} {:<20} {:>8} {:>12} {:>10}  {:<16}  {:<16}\n", "root", "model", "codec",
              "chunks", "MiB", "hits", "oldest use", "last use");
   for (const StoreRoot& root : roots) {
-    fmt::print("{:<14} {:<28} {:<9} {:>8} {:>12.1f} {:>10}  {:<16}  {:<16}\n",
-               root.root.Hex().substr(0, 12), ModelName(root), CodecOf(root), root.chunks,
+    fmt::print("{:<14} {:<28} {:<20} {:>8} {:>12.1f} {:>10}  {:<16}  {:<16}\n",
+               root.root.Hex().substr(0, 12), ModelName(root),
+               CodecOf(root) + (EncryptionOf(root).empty() ? "" : ", encrypted"), root.chunks,
                MiB(root.bytes), root.usage.reads, Day(root.oldest_use_s), Day(root.newest_use_s));
   }
   return true;
@@ -164,28 +182,27 @@ Result<bool> Verify(const StoreCommandFlags& flags) {
   ProgressLine line;
   VerifyOptions options;
   options.quarantine = flags.quarantine;
-  options.progress = [&](uint64_t done, uint64_t total) {
-    line.Draw(static_cast<double>(done), static_cast<double>(total),
-              fmt::format("{:.0f} of {:.0f} MiB", MiB(done), MiB(total)));
-  };
+  options.key = flags.key;
+  options.progress = [&](uint64_t done, uint64_t total) { DrawBytes(line, done, total); };
   if (flags.redis && flags.quarantine) {
     return Fail(ErrorCode::kUnsupported,
                 "--quarantine: {} has no place for bad chunks; who reads one next removes it",
+                flags.redis->Text());
+  }
+  if (flags.redis && flags.key) {
+    return Fail(ErrorCode::kUnsupported,
+                "chunks of {} are checked without decrypting them: leave key-file out",
                 flags.redis->Text());
   }
   ASSIGN_OR_RETURN(const VerifiedStore verified,
                    flags.redis ? VerifyRedis(*flags.redis) : VerifyStore(flags.dir, options));
   const double seconds = (Clock::Real().Now() - start).count();
   if (flags.json) {
-    auto bad = Json::array();
-    for (const BadFile& file : verified.bad) {
-      bad.push_back({{"path", file.path}, {"reason", file.reason}});
-    }
     PrintJson({{"chunks", verified.chunks},
                {"bytes", verified.bytes},
                {"codecs", verified.codecs},
                {"seconds", seconds},
-               {"bad", bad}});
+               {"bad", Describe(verified.bad)}});
     return verified.bad.empty();
   }
   for (const BadFile& file : verified.bad) fmt::print("{}: {}\n", file.path, file.reason);
@@ -200,6 +217,36 @@ Result<bool> Verify(const StoreCommandFlags& flags) {
       verified.bad.empty() || flags.quarantine || flags.redis ? ""
                                                               : " (--quarantine moves them away)");
   return verified.bad.empty();
+}
+
+// False when something stays with the old key.
+Result<bool> Rekey(const StoreCommandFlags& flags) {
+  if (flags.redis) {
+    return Fail(ErrorCode::kUnsupported,
+                "{}: only directories get another key; what is kept by the old one goes in time",
+                flags.store);
+  }
+  if (!flags.key) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "which key does the store have now? name it with the store: '{}?key-file=FILE'",
+                flags.dir);
+  }
+  ASSIGN_OR_RETURN(const StoreKey to, StoreKey::Load(flags.new_key_file, "--new-key-file"));
+  ProgressLine line;
+  RekeyOptions options;
+  options.progress = [&](uint64_t done, uint64_t total) { DrawBytes(line, done, total); };
+  ASSIGN_OR_RETURN(const RekeyedStore rekeyed, RekeyStore(flags.dir, *flags.key, to, options));
+  if (flags.json) {
+    PrintJson({{"chunks", rekeyed.chunks},
+               {"bytes", rekeyed.bytes},
+               {"others", rekeyed.others},
+               {"failed", Describe(rekeyed.failed)}});
+    return rekeyed.failed.empty();
+  }
+  for (const BadFile& file : rekeyed.failed) fmt::print("{}: {}\n", file.path, file.reason);
+  fmt::print("{} chunks have the new key, {:.1f} MiB; {} of other keys or none; {} failed\n",
+             rekeyed.chunks, MiB(rekeyed.bytes), rekeyed.others, rekeyed.failed.size());
+  return rekeyed.failed.empty();
 }
 
 void PrintCleared(const StoreCommandFlags& flags, const ClearedStore& cleared) {
@@ -271,6 +318,7 @@ Status ReadPlace(StoreCommandFlags& flags) {
   ASSIGN_OR_RETURN(const StoreOptions store, ReadStoreUrl(flags.store));
   flags.dir = store.dir;
   flags.redis = store.redis;
+  flags.key = store.key;
   flags.store = store.Place();
   return {};
 }
@@ -308,6 +356,9 @@ void AddStoreCommand(CLI::App& app, int* exit_code) {
   evict->add_option("--older-than", flags->older_than_s, "not used for so long, e.g. 7d or 12h")
       ->transform(DurationValue());
   evict->add_option("--model", flags->model, "of this model: its name or root as ls prints them");
+  add("rekey", "encrypt by another key what the store's key-file has encrypted", Rekey)
+      ->add_option("--new-key-file", flags->new_key_file, "the key that it gets")
+      ->required();
   add("clear", "delete every chunk (other files in the directory are left alone)", Clear);
   add("quarantine", "what failed verification, and why", Quarantine)
       ->add_flag("--clear", flags->clear, "delete it");

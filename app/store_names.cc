@@ -19,6 +19,8 @@ std::string ModelName(const StoreRoot& root) { return Described(root, "model", "
 
 std::string CodecOf(const StoreRoot& root) { return Described(root, "codec", "raw"); }
 
+std::string EncryptionOf(const StoreRoot& root) { return Described(root, "encryption", ""); }
+
 Result<std::vector<ChunkKey>> RootsOf(std::span<const StoreRoot> roots, const std::string& store,
                                       const std::string& model) {
   constexpr size_t kDigitsMin = 8;

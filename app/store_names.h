@@ -13,6 +13,8 @@ namespace kvcake {
 std::string ModelName(const StoreRoot& root);
 // How the root's chunks are encoded: "raw" where the store says nothing.
 std::string CodecOf(const StoreRoot& root);
+// By what they are encrypted: empty where they are not.
+std::string EncryptionOf(const StoreRoot& root);
 // Those of `roots` of a model's name, or of the beginning (8 digits or more) of a root; kNotFound
 // names what there is.
 Result<std::vector<ChunkKey>> RootsOf(std::span<const StoreRoot> roots, const std::string& store,

@@ -142,7 +142,10 @@ Status RunPlanner(const PlannerBenchOptions& options);
 // count, dequantising takes no time.
 struct PapersOptions {
   std::string tables = "bench/papers", profiles = "bench/profiles";
-  std::string json;  // path; empty: none
+  // What `bench codecs` wrote of a machine, to see the papers' setting with them; empty: none.
+  std::string codecs;
+  int decode_cores = 4;  // of the host
+  std::string json;      // path; empty: none
 };
 Status RunPapers(const PapersOptions& options);
 
@@ -178,6 +181,7 @@ struct LoadOptions {
   // fio reads into and writes from pages of 2 MiB, as the store does; else into those of 4 KiB that
   // it takes by itself.
   bool fio_large_pages = true;
+  bool encrypted = false;    // also what encryption leaves of the rate
   uint64_t bytes = 1 << 30;  // of each pass
   int repeats = 5;
   std::string json;  // path; empty: none

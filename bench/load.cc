@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/cpu.h"
 #include "bench/benches.h"
@@ -51,8 +52,10 @@ KvLayout LayoutOf(uint64_t chunk_bytes) {
 // A store of chunks of one size, written and read once per repeat.
 class ChunkRun {
  public:
+  // Encrypted where there is a key.
   static Result<std::unique_ptr<ChunkRun>> Open(const std::string& dir, uint64_t chunk_bytes,
-                                                uint64_t bytes, NumericPath path) {
+                                                uint64_t bytes, NumericPath path,
+                                                std::shared_ptr<const StoreKey> key = nullptr) {
     std::unique_ptr<ChunkRun> run(new ChunkRun);
     ASSIGN_OR_RETURN(PageMemory memory, PageMemoryOf(path));
     run->dir_ = dir;
@@ -60,7 +63,7 @@ class ChunkRun {
     RuntimeTiersOptions tiers;
     tiers.shared.layout = LayoutOf(chunk_bytes);
     tiers.shared.root = run->root_;
-    tiers.stores = {{.dir = dir, .capacity_bytes = 1ull << 50}};
+    tiers.stores = {{.dir = dir, .capacity_bytes = 1ull << 50, .key = std::move(key)}};
     tiers.staging_capacity_bytes = RuntimeOptions{}.staging_capacity_bytes;
     ASSIGN_OR_RETURN(run->tiers_, RuntimeTiers::Open(std::move(tiers),
                                                      OnCuda(path) ? NewCudaPageCopier() : nullptr));
@@ -149,6 +152,53 @@ class ChunkRun {
   std::vector<ChunkKey> keys_, others_;
 };
 
+// What encryption leaves of the rate at which chunks are read; both are read in turn.
+class EncryptedReads {
+ public:
+  EncryptedReads(const LoadOptions& options, std::string dir, uint64_t chunk_bytes)
+      : options_(options), dir_(std::move(dir)), chunk_bytes_(chunk_bytes) {}
+
+  Status Open() {
+    ASSIGN_OR_RETURN(StoreKey key, StoreKey::Of(std::string(32, 'k'), "the bench"));
+    ASSIGN_OR_RETURN(run_, ChunkRun::Open(dir_, chunk_bytes_, options_.bytes, options_.path,
+                                          std::make_shared<const StoreKey>(std::move(key))));
+    return run_->Write().map([](const Rate&) {});
+  }
+  Status Measure(const Rate& plain) {
+    ASSIGN_OR_RETURN(const Rate rate, run_->Read());
+    rate_.push_back(rate.bytes_per_s);
+    cpu_.push_back(rate.cpu_share);
+    plain_.push_back(plain.bytes_per_s);
+    plain_cpu_.push_back(plain.cpu_share);
+    share_.push_back(rate.bytes_per_s / plain.bytes_per_s);
+    return {};
+  }
+  Status Report(nlohmann::ordered_json& json) {
+    fmt::print(
+        "{:<6} {:>8.1f} {:>10.0f} encrypted, {:.1f}% of {:.0f} as it is ({:.1f} to {:.1f}%), "
+        "{:.1f}% of one core, {:.1f}%\n",
+        "read", static_cast<double>(chunk_bytes_) / (1 << 20), Median(rate_) / 1e6,
+        100 * Median(share_), Median(plain_) / 1e6, 100 * std::ranges::min(share_),
+        100 * std::ranges::max(share_), 100 * Median(cpu_), 100 * Median(plain_cpu_));
+    json.push_back({{"op", "read encrypted"},
+                    {"chunk_bytes", chunk_bytes_},
+                    {"bytes_per_s", Median(rate_)},
+                    {"plain_bytes_per_s", Median(plain_)},
+                    {"of_plain", Median(share_)},
+                    {"cpu_share", Median(cpu_)},
+                    {"plain_cpu_share", Median(plain_cpu_)}});
+    run_.reset();
+    return ClearStore(dir_).map([](const ClearedStore&) {});
+  }
+
+ private:
+  const LoadOptions& options_;
+  const std::string dir_;
+  const uint64_t chunk_bytes_;
+  std::unique_ptr<ChunkRun> run_;
+  std::vector<double> rate_, plain_, share_, cpu_, plain_cpu_;
+};
+
 // As kvcake store verify does.
 Result<Rate> Verify(const std::string& dir) {
   const Stopwatch watch;
@@ -193,6 +243,11 @@ Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ord
   for (const uint64_t chunk_bytes : options.chunk_bytes) {
     ASSIGN_OR_RETURN(const auto run,
                      ChunkRun::Open(dir + "/store", chunk_bytes, options.bytes, options.path));
+    std::optional<EncryptedReads> encrypted;
+    if (options.encrypted) {
+      encrypted.emplace(options, dir + "/encrypted", chunk_bytes);
+      RETURN_IF_ERROR(encrypted->Open());
+    }
     Cell write, read, beside, verify;
     FioRate read_by_fio;
     for (int repeat = 0; repeat < options.repeats; ++repeat) {
@@ -209,6 +264,7 @@ Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ord
         }
         cell->Add(rate, fio);
         if (!writes) read_by_fio = fio;
+        if (!writes && encrypted) RETURN_IF_ERROR(encrypted->Measure(rate));
       }
       ASSIGN_OR_RETURN(const Rate beside_writes, run->ReadBesideWrites());
       beside.Add(beside_writes, read_by_fio);
@@ -222,6 +278,7 @@ Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ord
     json.push_back(ToJson("read", chunk_bytes, read));
     json.push_back(ToJson("beside", chunk_bytes, beside));
     json.push_back(ToJson("write", chunk_bytes, write));
+    if (encrypted) RETURN_IF_ERROR(encrypted->Report(json));
     RETURN_IF_ERROR(ClearStore(dir + "/store"));
   }
   return {};

@@ -25,7 +25,7 @@ Result<std::vector<NamedCodec>> CodecsNamed(std::span<const std::string> names,
   std::vector<NamedCodec> codecs;
   for (const std::string& name : names) {
     ASSIGN_OR_RETURN(const CodecRow* const row, CodecNamed(name));
-    if (row->make == nullptr) {
+    if (row->codec == Codec::kRaw) {
       return Fail(ErrorCode::kInvalidArgument, "--kv-codec {} leaves chunks as they are", name);
     }
     if (row->fit == nullptr) {

@@ -10,6 +10,7 @@
 #include "bench/benches.h"
 #include "bench/csv.h"
 #include "bench/harness.h"
+#include "bench/papers_codecs.h"
 #include "bench/simulate_scenario.h"
 
 namespace kvcake::bench {
@@ -148,10 +149,10 @@ Status RunPapers(const PapersOptions& options) {
   fmt::print(
       "mean and most of 1/x_io + 1/x_compute; better: the most against the better of compute-only "
       "and load-only\n");
-  if (options.json.empty()) return {};
   auto json = nlohmann::ordered_json::array();
   for (const PaperCell& cell : cells) json.push_back(ToJson(cell));
-  return WriteJson(options.json, json);
+  if (!options.codecs.empty()) RETURN_IF_ERROR(PrintCodecsSetting(options, profiles, &json));
+  return options.json.empty() ? Status() : WriteJson(options.json, json);
 }
 
 }  // namespace kvcake::bench

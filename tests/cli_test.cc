@@ -114,8 +114,45 @@ TEST_F(CliTest, StoresKeepChunksByTheCodecThatIsNamed) {
   EXPECT_THAT(Run("run --model x --prompt a --store 's?codec=zip'").err,
               HasSubstr("'zip', but raw, lossless, int8, cachegen, kvquant3"));
   EXPECT_THAT(Run("run --model x --prompt a --store 's?cdec=int8'").err,
-              HasSubstr("no option 'cdec', but codec and tables"));
+              HasSubstr("no option 'cdec', but codec, tables and key-file"));
   EXPECT_THAT(Run("run --model x --prompt a --kv-codec zip").err, HasSubstr("'zip', but raw"));
+}
+
+TEST_F(CliTest, AStoreWithAKeyIsOfUseToThoseWhoHaveIt) {
+  const auto key_file = [&](char letter) {
+    const std::string path = dir_ + "/key-" + letter;
+    std::ofstream(path) << std::string(32, letter);
+    fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
+    return path;
+  };
+  const std::string at = dir_ + "/store", old_key = key_file('a'), new_key = key_file('b');
+  const auto with = [&](const std::string& key) {
+    return Ask() + "--policy load --store '" + at + "?key-file=" + key + "' ";
+  };
+  const json plain = RunJson(with(old_key));
+  const int full = plain["prompt_tokens"].get<int>() / 128 * 128;
+  const json again = RunJson(with(old_key));
+  EXPECT_EQ(Loaded(again), full);
+  EXPECT_EQ(again["tokens"], plain["tokens"]);
+  EXPECT_EQ(Loaded(RunJson(with(new_key) + "--store-writes never")), 0);
+
+  const json list = json::parse(Run("store ls " + at + " --json").out);
+  ASSERT_GE(list.size(), 1u);
+  EXPECT_EQ(list[0]["encryption"], "AES-256-GCM");
+  EXPECT_TRUE(list[0]["model"]["model"].is_null()) << "what model it is is nobody's business";
+  EXPECT_THAT(Run("store rekey " + at + " --new-key-file " + new_key).err,
+              HasSubstr(at + "?key-file=FILE"));
+  const Outcome rekeyed =
+      Run("store rekey '" + at + "?key-file=" + old_key + "' --json --new-key-file " + new_key);
+  EXPECT_EQ(rekeyed.exit_code, 0) << rekeyed.err;
+  EXPECT_EQ(json::parse(rekeyed.out)["chunks"], full / 128);
+  EXPECT_EQ(Loaded(RunJson(with(new_key))), full);
+  const json verified =
+      json::parse(Run("store verify '" + at + "?key-file=" + new_key + "' --json").out);
+  EXPECT_TRUE(verified["bad"].empty());
+  EXPECT_GE(verified["chunks"], full / 128);
+  const Outcome none = Run("run --model x --prompt a --store 's?key-file=" + dir_ + "/none'");
+  EXPECT_THAT(none.err, HasSubstr(dir_ + "/none"));
 }
 
 TEST_F(CliTest, SeveralStoresEachWithALinkOfItsOwn) {

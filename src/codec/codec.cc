@@ -6,12 +6,13 @@
 #include "codec/int8.h"
 #include "codec/kvquant.h"
 #include "codec/lossless.h"
+#include "codec/raw.h"
 
 namespace kvcake {
 namespace {
 
 constexpr CodecRow kRows[] = {
-    {Codec::kRaw, "raw", /*lossy=*/false, nullptr, nullptr},
+    {Codec::kRaw, "raw", /*lossy=*/false, MakeRawCodec, nullptr},
     {Codec::kLossless, "lossless", /*lossy=*/false, MakeLosslessCodec, nullptr},
     {Codec::kInt8, "int8", /*lossy=*/true, MakeInt8Codec, nullptr},
     {Codec::kCacheGen, "cachegen", /*lossy=*/true, MakeCacheGenCodec, FitCacheGen},
@@ -59,7 +60,7 @@ Result<const CodecRow*> CodecNamed(std::string_view name) {
 
 Result<std::unique_ptr<LayerCodec>> MakeCodec(Codec codec, const CodecSpec& spec) {
   const CodecRow* row = FindCodec(codec);
-  CHECK(row != nullptr && row->make != nullptr);
+  CHECK(row != nullptr);
   return row->make(spec, CodecIsas().back());
 }
 

@@ -78,8 +78,8 @@ struct CodecRow {
   Codec codec;
   const char* name;  // as flags and reports have it
   bool lossy;        // what is decoded differs from what was encoded
-  // Null for raw: its chunks are pages as they are. kInvalidArgument where the tables are missing
-  // or another model's, kCorrupt where they are none that `fit` makes.
+  // kInvalidArgument where the tables are missing or another model's, kCorrupt where they are none
+  // that `fit` makes. Chunks of raw are pages as they are, unless they are encrypted.
   Result<std::unique_ptr<LayerCodec>> (*make)(const CodecSpec& spec, CodecIsa isa);
   // The tables of each quality level, the default one first, from at least one chunk. Null for a
   // codec without tables.
@@ -93,7 +93,7 @@ const CodecRow* FindCodec(Codec codec);
 // kInvalidArgument, naming those that there are.
 Result<const CodecRow*> CodecNamed(std::string_view name);
 
-// The codec of a row that is not raw, by the fastest instructions that this CPU has.
+// The codec of a row, by the fastest instructions that this CPU has.
 Result<std::unique_ptr<LayerCodec>> MakeCodec(Codec codec, const CodecSpec& spec);
 
 constexpr uint64_t RoundUpToPart(uint64_t bytes) {

@@ -34,6 +34,7 @@ Result<ChunkHeader> ChunkFileReader::ReadFrom(const std::string& path, bool dire
     return Fail(ErrorCode::kResourceExhausted, "no memory for {} bytes", info.bytes);
   }
   RETURN_IF_ERROR(ReadFully(*file, buffer, info.bytes));
+  file_bytes_ = info.bytes;
   return DecodeChunk(buffer.first(info.bytes));
 }
 

@@ -22,6 +22,9 @@ class ChunkFileReader {
   // or what OpenRead and ReadAt fail with. Memory is taken only for what begins as a chunk of its
   // size does.
   Result<ChunkHeader> Read(const std::string& path);
+  // The file that was read last, when that went well: aligned for direct I/O, and the caller's to
+  // change until the next.
+  std::span<std::byte> file() { return {data_.get(), file_bytes_}; }
 
  private:
   Result<ChunkHeader> ReadFrom(const std::string& path, bool direct);
@@ -38,6 +41,7 @@ class ChunkFileReader {
   bool direct_ = true;
   std::unique_ptr<std::byte[], Free> data_;
   uint64_t size_ = 0;
+  uint64_t file_bytes_ = 0;
 };
 
 }  // namespace kvcake

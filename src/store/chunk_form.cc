@@ -24,7 +24,7 @@ std::string ChunkForm::FileBytesText(const KvLayout& layout) const {
 }
 
 ChunkKey FormRoot(const ChunkKey& root, const ChunkForm& form) {
-  if (form.raw()) return root;
+  if (form.codec == Codec::kRaw) return root;
   KvIdentity identity;
   identity.Add("chunk_form_of", root.Hex()).Add("codec", static_cast<int64_t>(form.codec));
   if (form.tables != Digest{}) identity.Add("tables", ToHex(form.tables));

@@ -14,8 +14,10 @@ struct ChunkForm {
   Codec codec = Codec::kRaw;
   Digest tables{};              // TablesDigest of the codec's; zeros where it has none
   uint64_t part_bytes_max = 0;  // LayerCodec::part_bytes_max; 0: raw
+  bool encrypted = false;
 
-  bool raw() const { return codec == Codec::kRaw; }
+  // Whether files are pages as they are in memory.
+  bool raw() const { return codec == Codec::kRaw && !encrypted; }
   // The most bytes of a file; of raw chunks the bytes of each.
   uint64_t FileBytesMax(const KvLayout& layout) const;
   // Whether a file of so many bytes can be a chunk.
@@ -24,8 +26,9 @@ struct ChunkForm {
   std::string FileBytesText(const KvLayout& layout) const;
 };
 
-// The root that files of this form have in their headers and lie under: the model's own for raw
-// chunks. Chunks of another form, or of other tables, are never taken for each other.
+// The root of chunks of this form, which files have in their headers and lie under, by its name
+// where they are encrypted: the model's own of codec raw. Chunks of another codec, or of other
+// tables, are never taken for each other.
 ChunkKey FormRoot(const ChunkKey& root, const ChunkForm& form);
 
 }  // namespace kvcake

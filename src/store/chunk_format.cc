@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::array<char, 8> kMagic = {'K', 'V', 'C', 'A', 'K', 'E', '\x1a', '\n'};
 constexpr uint16_t kDTypeBf16 = 1;
+constexpr uint16_t kAes256Gcm = 1;  // encryption
 
 // Byte offsets in the header; docs/format.md is the same table.
 enum Offset : size_t {
@@ -44,6 +45,10 @@ enum Offset : size_t {
   kTablesAt = 192,
   kSaltAt = 224,
   kPartsAt = 256,
+  // One that is encrypted has, from 256 on:
+  kIdentityAt = 256,
+  kIdentityTagAt = 352,
+  kEncryptedPartsAt = 368,
   kHeaderChecksumAt = 4088,
 };
 // A part's checksum, its bytes in units of kPartAlign, and the tag of encryption.
@@ -52,6 +57,9 @@ constexpr size_t kPartUnitsAt = 8, kPartTagAt = 12;
 static_assert(kSlabChecksumsAt + 8 * kChunkLayersMax == kHeaderChecksumAt);
 static_assert(kPartsAt + kPartEntryBytes * kEncodedLayersMax <= kHeaderChecksumAt);
 static_assert(kPartsAt + kPartEntryBytes * (kEncodedLayersMax + 1) > kHeaderChecksumAt);
+static_assert(kEncryptedPartsAt + kPartEntryBytes * kEncryptedLayersMax <= kHeaderChecksumAt);
+static_assert(kEncryptedPartsAt + kPartEntryBytes * (kEncryptedLayersMax + 1) > kHeaderChecksumAt);
+static_assert(kAssociatedBytes == kIdentityAt);
 static_assert(kHeaderChecksumAt + 8 == kPageHeaderBytes);
 
 template <typename T>
@@ -68,14 +76,18 @@ T Load(ConstHeaderBytes in, size_t at) {
   return value;
 }
 
-void StoreDigest(HeaderBytes out, size_t at, const Digest& digest) {
-  std::memcpy(&out[at], digest.data(), digest.size());
+template <typename Bytes>
+void StoreBytes(HeaderBytes out, size_t at, const Bytes& bytes) {
+  static_assert(sizeof(bytes[0]) == 1);
+  std::memcpy(&out[at], bytes.data(), bytes.size());
 }
 
-Digest LoadDigest(ConstHeaderBytes in, size_t at) {
-  Digest digest;
-  std::memcpy(digest.data(), &in[at], digest.size());
-  return digest;
+template <typename Bytes>
+Bytes LoadBytes(ConstHeaderBytes in, size_t at) {
+  Bytes bytes;
+  static_assert(sizeof(bytes[0]) == 1);
+  std::memcpy(bytes.data(), &in[at], bytes.size());
+  return bytes;
 }
 
 bool AllZero(ConstHeaderBytes in, size_t begin, size_t end) {
@@ -122,20 +134,31 @@ Status LoadLayout(ConstHeaderBytes in, int layers_max, KvLayout& layout) {
   return {};
 }
 
+size_t PartsAt(const ChunkHeader& header) {
+  return header.encryption ? kEncryptedPartsAt : kPartsAt;
+}
+
 void StoreLayers(HeaderBytes out, const ChunkHeader& header) {
   for (size_t i = 0; i < header.slab_checksums.size(); ++i) {
     Store<uint64_t>(out, kSlabChecksumsAt + 8 * i, header.slab_checksums[i]);
   }
   if (!header.encoded()) return;
   Store<uint64_t>(out, kPositionAt, static_cast<uint64_t>(header.position));
-  StoreDigest(out, kTablesAt, header.tables);
+  if (header.encryption) {
+    Store<uint16_t>(out, kEncryptionAt, kAes256Gcm);
+    StoreBytes(out, kSaltAt, header.encryption->salt);
+    StoreBytes(out, kIdentityAt, header.encryption->identity);
+    StoreBytes(out, kIdentityTagAt, header.encryption->identity_tag);
+  }
+  StoreBytes(out, kTablesAt, header.tables);
   for (size_t i = 0; i < header.parts.size(); ++i) {
     const ChunkPart& part = header.parts[i];
-    const size_t at = kPartsAt + kPartEntryBytes * i;
+    const size_t at = PartsAt(header) + kPartEntryBytes * i;
     const uint64_t units = part.bytes / kPartAlign;
     CHECK(units > 0 && units <= UINT32_MAX && part.bytes % kPartAlign == 0);
     Store<uint64_t>(out, at, part.checksum);
     Store<uint32_t>(out, at + kPartUnitsAt, units);
+    StoreBytes(out, at + kPartTagAt, part.tag);
   }
 }
 
@@ -159,29 +182,43 @@ Status LoadParts(ConstHeaderBytes in, ChunkHeader& header) {
   if (position > kPositionMax) {
     return Fail(ErrorCode::kCorrupt, "position is {}, must be at most {}", position, kPositionMax);
   }
+  const bool encrypted = Load<uint16_t>(in, kEncryptionAt) != 0;
+  if (encrypted) {
+    RETURN_IF_ERROR(Expect<uint16_t>(in, kEncryptionAt, kAes256Gcm, "encryption"));
+    header.encryption = {
+        .salt = LoadBytes<FileSalt>(in, kSaltAt),
+        .identity = LoadBytes<decltype(ChunkEncryption::identity)>(in, kIdentityAt),
+        .identity_tag = LoadBytes<PartTag>(in, kIdentityTagAt)};
+  }
+  const int layers = header.layout.layers;
+  const int layers_max = encrypted ? kEncryptedLayersMax : kEncodedLayersMax;
+  if (layers > layers_max) {
+    return Fail(ErrorCode::kCorrupt, "layers is {}, must be at most {}", layers, layers_max);
+  }
   const uint16_t codec = Load<uint16_t>(in, kCodecAt);
   const CodecRow* const row = FindCodec(static_cast<Codec>(codec));
-  if (row == nullptr || row->codec == Codec::kRaw) {
+  if (row == nullptr || (row->codec == Codec::kRaw && !encrypted)) {
     return Fail(ErrorCode::kCorrupt, "codec is {}, which is none of an encoded chunk", codec);
   }
-  RETURN_IF_ERROR(Expect<uint16_t>(in, kEncryptionAt, 0, "encryption"));
-  const size_t parts_end = kPartsAt + kPartEntryBytes * header.layout.layers;
-  if (!AllZero(in, kReserved82At, kKeyAt) || !AllZero(in, kSaltAt, kPartsAt) ||
+  const size_t parts_end = PartsAt(header) + kPartEntryBytes * layers;
+  if (!AllZero(in, kReserved82At, kKeyAt) || (!encrypted && !AllZero(in, kSaltAt, kPartsAt)) ||
       !AllZero(in, parts_end, kHeaderChecksumAt)) {
     return Fail(ErrorCode::kCorrupt, "reserved header bytes are not zero");
   }
   header.codec = row->codec;
   header.position = static_cast<int64_t>(position);
-  header.tables = LoadDigest(in, kTablesAt);
-  header.parts.resize(header.layout.layers);
-  for (int layer = 0; layer < header.layout.layers; ++layer) {
-    const size_t at = kPartsAt + kPartEntryBytes * layer;
+  header.tables = LoadBytes<Digest>(in, kTablesAt);
+  header.parts.resize(layers);
+  for (int layer = 0; layer < layers; ++layer) {
+    const size_t at = PartsAt(header) + kPartEntryBytes * layer;
     const uint64_t units = Load<uint32_t>(in, at + kPartUnitsAt);
     if (units == 0) return Fail(ErrorCode::kCorrupt, "the part of layer {} is empty", layer);
-    if (!AllZero(in, at + kPartTagAt, at + kPartEntryBytes)) {
+    header.parts[layer] = {.bytes = units * kPartAlign,
+                           .checksum = Load<uint64_t>(in, at),
+                           .tag = LoadBytes<PartTag>(in, at + kPartTagAt)};
+    if (!encrypted && header.parts[layer].tag != PartTag{}) {
       return Fail(ErrorCode::kCorrupt, "layer {} has a tag, and nothing is encrypted", layer);
     }
-    header.parts[layer] = {.bytes = units * kPartAlign, .checksum = Load<uint64_t>(in, at)};
   }
   return {};
 }
@@ -200,11 +237,17 @@ uint64_t ChunkHeader::file_bytes() const {
   return (layer_offset(layout.layers) + kSlabAlign - 1) / kSlabAlign * kSlabAlign;
 }
 
-Status CheckStorable(const KvLayout& layout, Codec codec) {
-  const int layers_max = codec == Codec::kRaw ? kChunkLayersMax : kEncodedLayersMax;
+Status CheckStorable(const KvLayout& layout, Codec codec, bool encrypted) {
+  const bool raw = codec == Codec::kRaw;
+  const int layers_max = encrypted ? kEncryptedLayersMax
+                         : raw     ? kChunkLayersMax
+                                   : kEncodedLayersMax;
   if (layout.layers > layers_max) {
     return Fail(ErrorCode::kUnsupported, "a chunk file{} holds at most {} layers, the model has {}",
-                codec == Codec::kRaw ? "" : " with a codec", layers_max, layout.layers);
+                encrypted ? " that is encrypted"
+                : raw     ? ""
+                          : " with a codec",
+                layers_max, layout.layers);
   }
   if (layout.layers < 1 || layout.kv_heads < 1 || layout.head_dim < 1 || layout.chunk_tokens < 1) {
     return Fail(ErrorCode::kInvalidArgument, "the KV layout has an empty dimension");
@@ -215,7 +258,7 @@ Status CheckStorable(const KvLayout& layout, Codec codec) {
 void EncodeHeader(HeaderBytes out, const ChunkHeader& header) {
   const KvLayout& layout = header.layout;
   const auto layers = static_cast<size_t>(layout.layers);
-  CHECK(CheckStorable(layout, header.codec));
+  CHECK(CheckStorable(layout, header.codec, header.encryption.has_value()));
   CHECK(header.slab_checksums.size() == (header.encoded() ? 0 : layers));
   CHECK(header.parts.size() == (header.encoded() ? layers : 0));
   std::memset(out.data(), 0, out.size());
@@ -232,9 +275,9 @@ void EncodeHeader(HeaderBytes out, const ChunkHeader& header) {
   Store<uint64_t>(out, kFileBytesAt, header.file_bytes());
   Store<uint64_t>(out, kSlabBytesAt, layout.slab_bytes());
   Store<uint64_t>(out, kSlabPayloadAt, layout.slab_payload_bytes());
-  StoreDigest(out, kKeyAt, header.key.digest);
-  StoreDigest(out, kParentAt, header.parent.digest);
-  StoreDigest(out, kRootAt, header.root.digest);
+  StoreBytes(out, kKeyAt, header.key.digest);
+  StoreBytes(out, kParentAt, header.parent.digest);
+  StoreBytes(out, kRootAt, header.root.digest);
   StoreLayers(out, header);
   Store<uint64_t>(out, kHeaderChecksumAt, HeaderChecksum(out));
 }
@@ -270,9 +313,9 @@ Result<ChunkHeader> DecodeHeader(ConstHeaderBytes in) {
   if (path <= static_cast<uint16_t>(NumericPath::kBf16Tensor)) {
     header.numeric_path = static_cast<NumericPath>(path);
   }
-  header.key.digest = LoadDigest(in, kKeyAt);
-  header.parent.digest = LoadDigest(in, kParentAt);
-  header.root.digest = LoadDigest(in, kRootAt);
+  header.key.digest = LoadBytes<Digest>(in, kKeyAt);
+  header.parent.digest = LoadBytes<Digest>(in, kParentAt);
+  header.root.digest = LoadBytes<Digest>(in, kRootAt);
   return header;
 }
 
@@ -286,6 +329,8 @@ Status CheckSameChunk(const ChunkHeader& header, const ChunkHeader& expected) {
   if (header.layout != expected.layout) return differs("layout");
   if (header.codec != expected.codec) return differs("codec");
   if (header.tables != expected.tables) return differs("codec tables");
+  if (header.encryption.has_value() != expected.encryption.has_value())
+    return differs("encryption");
   return {};
 }
 

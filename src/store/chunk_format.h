@@ -3,13 +3,16 @@
 // docs/format.md specifies both byte by byte.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/hash.h"
 #include "base/status.h"
+#include "codec/store_key.h"
 #include "kv/chunk_key.h"
 #include "kv/kv_layout.h"
 
@@ -20,15 +23,27 @@ constexpr uint32_t kEncodedChunkVersion = 2;  // of all others
 // What is kept of each layer fills what the header has left.
 constexpr int kChunkLayersMax = 487;
 constexpr int kEncodedLayersMax = 136;
+constexpr int kEncryptedLayersMax = 132;
 
 // One layer of an encoded chunk.
 struct ChunkPart {
   uint64_t bytes = 0;     // a multiple of kPartAlign, not 0
-  uint64_t checksum = 0;  // XXH3-64 of them
+  uint64_t checksum = 0;  // XXH3-64 of them, as they are in the file
+  PartTag tag{};          // of an encrypted chunk's
 
   bool operator==(const ChunkPart&) const = default;
 };
 
+// What an encrypted chunk has besides (store/chunk_seal.h).
+struct ChunkEncryption {
+  FileSalt salt{};
+  std::array<std::byte, 3 * sizeof(Digest)> identity{};  // the chunk's key, parent and root, sealed
+  PartTag identity_tag{};
+
+  bool operator==(const ChunkEncryption&) const = default;
+};
+
+// Of an encrypted chunk root, key and parent are the names that the store's key gives them.
 struct ChunkHeader {
   ChunkKey root;
   ChunkKey key;
@@ -43,8 +58,10 @@ struct ChunkHeader {
   int64_t position = 0;          // of its first token in its prompt
   Digest tables{};               // TablesDigest of the codec's; zeros where it has none
   std::vector<ChunkPart> parts;  // one of each layer; they follow each other without a gap
+  std::optional<ChunkEncryption> encryption;
 
-  bool encoded() const { return codec != Codec::kRaw; }
+  // Whether it has parts: it is encrypted, or of another codec than raw.
+  bool encoded() const { return codec != Codec::kRaw || encryption; }
   // The layer's slab or part in the file.
   uint64_t layer_offset(int layer) const;
   uint64_t layer_bytes(int layer) const {
@@ -59,8 +76,12 @@ struct ChunkHeader {
 using HeaderBytes = std::span<std::byte, kPageHeaderBytes>;
 using ConstHeaderBytes = std::span<const std::byte, kPageHeaderBytes>;
 
+// How many bytes of an encrypted chunk's header each of its parts is authenticated with: all that
+// EncodeHeader knows before they are encrypted.
+constexpr size_t kAssociatedBytes = 256;
+
 // kUnsupported when the layout has more layers than the header has room for.
-Status CheckStorable(const KvLayout& layout, Codec codec = Codec::kRaw);
+Status CheckStorable(const KvLayout& layout, Codec codec = Codec::kRaw, bool encrypted = false);
 // The header must have one checksum, or one part, per layer.
 void EncodeHeader(HeaderBytes out, const ChunkHeader& header);
 // kCorrupt, with the field at fault, unless every byte is one that EncodeHeader writes. A numeric

@@ -17,13 +17,16 @@ void Put64(std::vector<std::byte>& file, size_t at, uint64_t value) {
 
 // The same for the parts of an encoded chunk.
 void MendParts(std::vector<std::byte>& file, uint32_t layers) {
+  const bool encrypted = file[80] != std::byte{0};
+  const size_t table = encrypted ? 368 : 256;
+  const uint32_t layers_max = encrypted ? kEncryptedLayersMax : kEncodedLayersMax;
   uint64_t at = kPageHeaderBytes;
-  for (uint32_t i = 0; i < std::min<uint32_t>(layers, kEncodedLayersMax); ++i) {
+  for (uint32_t i = 0; i < std::min(layers, layers_max); ++i) {
     uint32_t units = 0;
-    std::memcpy(&units, &file[256 + 28 * i + 8], 4);
+    std::memcpy(&units, &file[table + 28 * i + 8], 4);
     const uint64_t bytes = uint64_t{units} * 64;
     if (bytes > file.size() - at) break;
-    Put64(file, 256 + 28 * i, Xxh3_64(std::span(file).subspan(at, bytes)));
+    Put64(file, table + 28 * i, Xxh3_64(std::span(file).subspan(at, bytes)));
     at += bytes;
   }
 }

@@ -12,6 +12,7 @@ ChunkHeader ChunkKind::HeaderOf(const ChunkKey& key, const ChunkKey& parent) con
   header.layout = layout;
   header.codec = form.codec;
   header.tables = form.tables;
+  if (form.encrypted) header.encryption.emplace();
   return header;
 }
 

@@ -35,7 +35,7 @@ namespace kvcake {
 namespace {
 
 Status CheckOptions(const DiskTierOptions& options) {
-  RETURN_IF_ERROR(CheckStorable(options.layout, options.form.codec));
+  RETURN_IF_ERROR(CheckStorable(options.layout, options.form.codec, options.form.encrypted));
   if (options.dir.empty()) {
     return Fail(ErrorCode::kInvalidArgument, "the store needs a directory: --store DIR");
   }

@@ -13,8 +13,10 @@
 #include "base/mutex.h"
 #include "codec/codec_testing.h"
 #include "io/file_system.h"
+#include "store/chunk_seal.h"
 #include "store/disk_tier.h"
 #include "store/encoded_tier.h"
+#include "store/named_tier.h"
 #include "store/store_codec.h"
 #include "store/tier_decorator.h"
 #include "store/tier_testing.h"
@@ -104,10 +106,12 @@ class AnyBytesTier : public TierDecorator {
 
 // The options of a tier of files for chunks of this codec; root and form are set.
 template <typename Options>
-Options EncodedOptions(Options options, const StoreCodec& codec) {
+Options EncodedOptions(Options options, const StoreCodec& codec, const StoreKey* key = nullptr) {
   const auto layer_codec = codec.Make(options.layout).value();
   options.form = codec.Form(layer_codec->part_bytes_max());
+  options.form.encrypted = key != nullptr;
   options.root = FormRoot(options.root, options.form);
+  if (key != nullptr) options.root = NameOf(*key, options.root);
   return options;
 }
 
@@ -125,6 +129,21 @@ inline std::unique_ptr<EncodedTier> OpenEncodedDisk(const DiskTierOptions& optio
                                                     FileSystem& fs = FileSystem::Real()) {
   const DiskTierOptions encoded = EncodedOptions(options, codec);
   return OverFiles(DiskTier::Open(encoded, fs).value(), encoded, codec);
+}
+
+// The same, encrypted.
+inline std::unique_ptr<EncodedTier> OpenEncryptedDisk(const DiskTierOptions& options,
+                                                      const StoreCodec& codec) {
+  const auto key =
+      std::make_shared<const StoreKey>(StoreKey::Of(std::string(32, 'k'), "a test").value());
+  const DiskTierOptions encrypted = EncodedOptions(options, codec, key.get());
+  return std::make_unique<EncodedTier>(
+      std::make_unique<NamedTier>(DiskTier::Open(encrypted).value(), key),
+      codec.Make(options.layout).value(),
+      EncodedTierOptions{.layout = options.layout,
+                         .root = FormRoot(options.root, encrypted.form),
+                         .form = encrypted.form,
+                         .key = key});
 }
 
 }  // namespace kvcake::testing_util

@@ -8,11 +8,13 @@
 #include <cstring>
 #include <ctime>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "base/cpu.h"
 #include "store/chunk_format.h"
+#include "store/chunk_seal.h"
 
 namespace kvcake {
 namespace {
@@ -60,6 +62,7 @@ EncodedTier::EncodedTier(std::unique_ptr<Tier> inner_tier, std::unique_ptr<Layer
       staging_(NewStaging(staging_bytes_)),
       decoders_(options.decode_threads) {
   CHECK(codec_ != nullptr && !options_.form.raw() && options_.write_slots > 0);
+  CHECK(options_.form.encrypted == (options_.key != nullptr));
   std::span<std::byte> left(staging_.get(), staging_bytes_);
   for (int i = 0; i < read_slots_ + options_.write_slots; ++i) {
     if (i < read_slots_) {
@@ -199,17 +202,22 @@ void EncodedTier::DecodeOrRefuse(Read& read) {
     read.result.bytes = ReadBytes(options_.layout, read.request);
     return;
   }
-  spdlog::warn("store: a chunk of {} cannot be decoded, and goes: {}", name(),
-               status.error().message);
-  (void)inner().Evict(read.request.key);
-  read.result = ReadResult{Fail(ErrorCode::kCorrupt, "{}", status.error().message)};
+  if (status.error().code == ErrorCode::kCorrupt) {
+    spdlog::warn("store: a chunk of {} cannot be decoded, and goes: {}", name(),
+                 status.error().message);
+    (void)inner().Evict(read.request.key);
+  }
+  read.result = ReadResult{status};
   MutexLock lock(mutex_);
   ++refused_;
 }
 
-Status EncodedTier::Decode(const Read& read) const {
+Status EncodedTier::Decode(Read& read) const {
   const KvLayout& layout = options_.layout;
-  ASSIGN_OR_RETURN(const ChunkHeader header, DecodeHeader(read.slot.first<kPageHeaderBytes>()));
+  const ConstHeaderBytes bytes_of_header = read.slot.first<kPageHeaderBytes>();
+  ASSIGN_OR_RETURN(const ChunkHeader header, DecodeHeader(bytes_of_header));
+  std::optional<PartOpener> opener;
+  if (options_.key) opener.emplace(*options_.key, read.request.key, bytes_of_header, header);
   const auto& some = read.request.layers;
   const LayerRange layers = some.value_or(LayerRange{0, layout.layers});
   uint64_t from = header.layer_offset(layers.first);
@@ -218,10 +226,15 @@ Status EncodedTier::Decode(const Read& read) const {
     const auto slab = read.request.landing.subspan(to, layout.slab_bytes());
     const auto payload = slab.first(layout.slab_payload_bytes());
     const uint64_t bytes = header.layer_bytes(layer);
-    const auto decoded = codec_->Decode({.layer = layer, .position = header.position},
-                                        read.slot.subspan(from, bytes), Numbers<uint16_t>(payload));
+    const auto part = read.slot.subspan(from, bytes);
+    Status decoded;
+    if (opener) decoded = opener->Open(layer, part);
+    if (decoded) {
+      decoded = codec_->Decode({.layer = layer, .position = header.position}, part,
+                               Numbers<uint16_t>(payload));
+    }
     if (!decoded) {
-      return Fail(ErrorCode::kCorrupt, "layer {}: {}", layer, decoded.error().message);
+      return Fail(decoded.error().code, "layer {}: {}", layer, decoded.error().message);
     }
     std::memset(slab.data() + payload.size(), 0, slab.size() - payload.size());
     from += bytes;
@@ -261,6 +274,7 @@ Result<uint64_t> EncodedTier::Encode(const ChunkWrite& chunk, Slot slot) const {
   header.layout = layout;
   header.codec = options_.form.codec;
   header.tables = options_.form.tables;
+  if (options_.key) header.encryption.emplace();  // so that it has parts, whatever the codec
   header.numeric_path = chunk.numeric_path;
   header.position = chunk.position;
   uint64_t at = kPageHeaderBytes;
@@ -270,12 +284,17 @@ Result<uint64_t> EncodedTier::Encode(const ChunkWrite& chunk, Slot slot) const {
     ASSIGN_OR_RETURN(const uint64_t bytes,
                      codec_->Encode({.layer = layer, .position = chunk.position},
                                     Numbers<const uint16_t>(payload), part));
-    header.parts.push_back({.bytes = bytes, .checksum = Xxh3_64(part.first(bytes))});
+    header.parts.push_back({.bytes = bytes});
+    if (!options_.key) header.parts.back().checksum = Xxh3_64(part.first(bytes));
     at += bytes;
   }
   const Slot rest = slot.subspan(at, header.file_bytes() - at);
   std::memset(rest.data(), 0, rest.size());
-  EncodeHeader(slot.first<kPageHeaderBytes>(), header);
+  if (options_.key) {
+    RETURN_IF_ERROR(SealChunk(*options_.key, header, slot));
+  } else {
+    EncodeHeader(slot.first<kPageHeaderBytes>(), header);
+  }
   return header.file_bytes();
 }
 

@@ -4,10 +4,10 @@
 //   Get   waits for a slot -> inner tier (read, verified) -> decoder -> done, and the slot is free
 //   Put   waits for a slot -> encoded on its caller's thread -> inner tier -> the slot is free
 //
-// What the inner tier keeps is a whole chunk file of this form (store/chunk_format.h); it checks
-// the bytes before they are decoded. A read has its slot until it ends, one that is cancelled until
-// the inner tier has let go of it. Writes have slots of their own, so that neither kind can starve
-// the other.
+// What the inner tier keeps is a whole chunk file of this form (store/chunk_format.h), encrypted
+// where the store has a key; it checks the bytes before they are decrypted and decoded. A read has
+// its slot until it ends, one that is cancelled until the inner tier has let go of it. Writes have
+// slots of their own, so that neither kind can starve the other.
 #pragma once
 
 #include <cstdlib>
@@ -20,6 +20,7 @@
 #include "base/mutex.h"
 #include "base/worker_threads.h"
 #include "codec/codec.h"
+#include "codec/store_key.h"
 #include "store/call_times.h"
 #include "store/chunk_form.h"
 #include "store/tier_decorator.h"
@@ -29,8 +30,10 @@ namespace kvcake {
 
 struct EncodedTierOptions {
   KvLayout layout = {};
-  ChunkKey root = {};  // of the files: FormRoot
+  ChunkKey root = {};  // of the chunks: FormRoot
   ChunkForm form = {};
+  // What encrypts the files, where the form says that they are; `inner` then is a NamedTier by it.
+  std::shared_ptr<const StoreKey> key = {};
   int decode_threads = 2;  // at most, that decode one chunk each
   int write_slots = 2;     // Puts at the same time; more of them wait
 };
@@ -78,7 +81,7 @@ class EncodedTier : public TierDecorator {
   // On a decoder.
   void End(ReadId id) EXCLUDES(mutex_);
   void DecodeOrRefuse(Read& read);
-  Status Decode(const Read& read) const;
+  Status Decode(Read& read) const;
   // The length of the file that is in the slot now.
   Result<uint64_t> Encode(const ChunkWrite& chunk, Slot slot) const;
 

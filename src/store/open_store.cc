@@ -14,10 +14,12 @@
 #include "base/check.h"
 #include "base/cpu.h"
 #include "base/dump_json.h"
+#include "store/chunk_seal.h"
 #include "store/disk_tier.h"
 #include "store/encoded_tier.h"
 #include "store/late_tier.h"
 #include "store/link_trace.h"
+#include "store/named_tier.h"
 #include "store/redis_tier.h"
 #include "store/store_dir.h"
 #include "store/store_url.h"
@@ -29,10 +31,12 @@ namespace {
 constexpr double kNoLinkBytesPerS = 1e12;  // a link with a latency alone
 constexpr int kDecodeThreadsMax = 4;       // each may hold a slot of a chunk
 
-// Says how the files of the root are encoded, for people.
-std::string WithCodec(const std::string& description, const StoreCodec& codec) {
+// Says how the files of the root are encoded, for people; and nothing else where they are
+// encrypted.
+std::string WithCodec(const std::string& description, const StoreCodec& codec, bool encrypted) {
   auto json = nlohmann::ordered_json::parse(description, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return description;
+  if (encrypted) json = {{"encryption", "AES-256-GCM"}};
   json["codec"] = codec.row->name;
   if (codec.tables) json["codec_tables"] = ToHex(codec.tables_digest);
   return DumpJson(json, 2);
@@ -78,12 +82,16 @@ Result<StoreOptions> ReadStoreUrl(std::string_view text) {
       options.codec = (*row)->codec;
     } else if (name == "tables") {
       options.codec_tables = value;
+    } else if (name == "key-file") {
+      auto key = StoreKey::Load(value, fmt::format("store '{}': key-file", text));
+      if (!key) return tl::unexpected(key.error());
+      options.key = std::make_shared<const StoreKey>(*std::move(key));
     } else {
-      return refuse(
-          {ErrorCode::kUnsupported,
-           fmt::format("{} has no option '{}', but codec{} tables",
-                       options.redis ? "Redis" : "a directory", name,
-                       options.redis ? ", prefix, tls-ca, tls-cert, tls-key and" : " and")});
+      return refuse({ErrorCode::kUnsupported,
+                     fmt::format("{} has no option '{}', but codec, tables{}",
+                                 options.redis ? "Redis" : "a directory", name,
+                                 options.redis ? ", key-file, prefix, tls-ca, tls-cert and tls-key"
+                                               : " and key-file")});
     }
   }
   return options;
@@ -111,7 +119,8 @@ Status CheckDistinct(std::span<const StoreOptions> stores) {
 ChunkKey FilesRoot(const StoreOptions& store, const ChunkKey& root) {
   StoreOptions with_codec = store;
   LoadStoreCodec(with_codec);
-  return FormRoot(root, with_codec.loaded->Form(/*part_bytes_max=*/0));
+  const ChunkKey chunks = FormRoot(root, with_codec.loaded->Form(/*part_bytes_max=*/0));
+  return store.key ? NameOf(*store.key, chunks) : chunks;
 }
 
 std::string LossyLineage(std::span<const StoreOptions> stores) {
@@ -246,12 +255,16 @@ Result<std::unique_ptr<Tier>> OpenEncoded(const StoreOptions& options,
                  error.message);
     return std::make_unique<UnusableTier>(files.name, error);
   }
-  EncodedTierOptions encoded{.layout = shared.layout};
-  encoded.form = files.form = codec.Form((*made)->part_bytes_max());
-  encoded.root = files.root = FormRoot(shared.root, encoded.form);
+  EncodedTierOptions encoded{.layout = shared.layout, .key = options.key};
+  encoded.form = codec.Form((*made)->part_bytes_max());
+  encoded.form.encrypted = options.key != nullptr;
+  encoded.root = FormRoot(shared.root, encoded.form);
   encoded.decode_threads = std::clamp(UsableCores(), 1, kDecodeThreadsMax);
-  files.description = WithCodec(files.description, codec);
+  files.form = encoded.form;
+  files.root = FilesRoot(options, shared.root);
+  files.description = WithCodec(files.description, codec, encoded.form.encrypted);
   ASSIGN_OR_RETURN(auto linked, OpenLinked(options, shared, std::move(files), nullptr));
+  if (options.key) linked = std::make_unique<NamedTier>(std::move(linked), options.key);
   std::unique_ptr<Tier> store =
       std::make_unique<EncodedTier>(std::move(linked), std::move(*made), encoded);
   return wrap ? wrap(std::move(store)) : std::move(store);
@@ -270,7 +283,7 @@ Result<std::unique_ptr<Tier>> OpenStore(size_t number, const StoreOptions& given
   LoadStoreCodec(options);
   FilesOptions files{
       .name = StoreName(number, options), .root = shared.root, .description = shared.description};
-  const bool is_raw = options.loaded->row->codec == Codec::kRaw;
+  const bool is_raw = options.loaded->row->codec == Codec::kRaw && !options.key;
   return (is_raw ? OpenLinked : OpenEncoded)(options, shared, std::move(files), wrap);
 }
 

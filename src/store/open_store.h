@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "codec/store_key.h"
 #include "store/redis_place.h"
 #include "store/store_codec.h"
 #include "store/tier.h"
@@ -34,8 +35,9 @@ struct StoreOptions {
   Seconds write_stall{0.5};
   // How chunks are kept; nothing: as the caller's default says, which is raw.
   std::optional<Codec> codec = {};
-  std::string codec_tables = {};          // StoreCodec::Load's
-  std::optional<StoreCodec> loaded = {};  // of these two, once LoadStoreCodec was called
+  std::string codec_tables = {};             // StoreCodec::Load's
+  std::optional<StoreCodec> loaded = {};     // of these two, once LoadStoreCodec was called
+  std::shared_ptr<const StoreKey> key = {};  // encrypts what is kept; null: nothing is encrypted
 
   // For people: the directory, or the URL without options and password.
   std::string Place() const { return redis ? redis->Text() : dir; }
@@ -46,9 +48,9 @@ struct StoreOptions {
 // Reads the tables that the codec needs, where that was not done.
 void LoadStoreCodec(StoreOptions& store);
 
-// What `url` (store/store_url.h) says. A directory's options are `codec` and `tables`; Redis has
+// What `url` (store/store_url.h) says; options are `codec`, `tables` and `key-file`, and of Redis
 // those of TakeRedisPlace, too. kInvalidArgument or kUnsupported, with the text but for its
-// secrets, what is wrong with it, and what is known.
+// secrets, what is wrong with it, and what is known; or why the key cannot be read.
 Result<StoreOptions> ReadStoreUrl(std::string_view url);
 
 // kInvalidArgument, naming both, when two of them are one place.

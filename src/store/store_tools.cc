@@ -1,42 +1,24 @@
 #include "store/store_tools.h"
 
 #include <algorithm>
-#include <atomic>
-#include <thread>
 
 #include "base/mutex.h"
 #include "codec/codec.h"
-#include "store/chunk_file.h"
+#include "store/chunk_seal.h"
+#include "store/chunk_walk.h"
 #include "store/quarantine.h"
 
 namespace kvcake {
 namespace {
 
-struct FoundChunk {
-  ChunkId id;
-  FileInfo info;
-};
-
-Result<std::vector<FoundChunk>> FindChunks(FileSystem& fs, const StoreDir& store) {
-  std::vector<FoundChunk> found;
-  RETURN_IF_ERROR(ScanStore(fs, store,
-                            {.chunk =
-                                 [&](const ChunkId& id, const FileInfo& info) {
-                                   found.push_back({id, info});
-                                 },
-                             .temporary = {}}));
-  return found;
+// Opens every part that this key has encrypted; what another one has is as its checksums say.
+Status CheckParts(const StoreKey& key, const ChunkHeader& header, std::span<std::byte> file) {
+  if (!OpenIdentity(key, file.first<kPageHeaderBytes>(), header)) return {};
+  const auto opened = OpenChunk(key, header, file);
+  return opened ? Status() : tl::unexpected(opened.error());
 }
 
-// Its codec; kCorrupt when it is not the chunk that its name says.
-Result<Codec> VerifyFile(ChunkFileReader& reader, const StoreDir& store, const ChunkId& id) {
-  ASSIGN_OR_RETURN(const ChunkHeader header, reader.Read(store.ChunkPath(id)));
-  if (header.key == id.key && header.root == id.root) return header.codec;
-  return Fail(ErrorCode::kCorrupt, "it belongs to another chunk: {} of root {}", header.key.Hex(),
-              header.root.Hex());
-}
-
-// Threads that take one chunk after another.
+// One look at all chunks, by several threads.
 class Verification {
  public:
   Verification(FileSystem& fs, const StoreDir& store, const VerifyOptions& options,
@@ -46,9 +28,8 @@ class Verification {
   }
 
   VerifiedStore Run() {
-    std::vector<std::thread> threads;
-    for (int i = 0; i < options_.threads; ++i) threads.emplace_back([this] { Loop(); });
-    for (std::thread& thread : threads) thread.join();
+    VisitChunks(fs_, chunks_, options_.threads,
+                [this](ChunkFileReader& reader, const FoundChunk& chunk) { Visit(reader, chunk); });
     MutexLock lock(mutex_);
     std::sort(result_.bad.begin(), result_.bad.end(),
               [](const BadFile& a, const BadFile& b) { return a.path < b.path; });
@@ -56,22 +37,18 @@ class Verification {
   }
 
  private:
-  void Loop() {
-    ChunkFileReader reader(fs_);
-    for (size_t i = next_++; i < chunks_.size(); i = next_++) {
-      const FoundChunk& chunk = chunks_[i];
-      const auto codec = VerifyFile(reader, store_, chunk.id);
-      Status status = codec ? Status() : tl::unexpected(codec.error());
-      if (!status && status.error().code == ErrorCode::kCorrupt && options_.quarantine) {
-        const auto moved =
-            MoveToQuarantine(fs_, store_, store_.ChunkPath(chunk.id), chunk.info, {});
-        if (!moved) {
-          status = Fail(ErrorCode::kCorrupt, "{}; it could not be moved away: {}",
-                        status.error().message, moved.error().message);
-        }
+  void Visit(ChunkFileReader& reader, const FoundChunk& chunk) {
+    const auto header = ReadChunk(reader, store_, chunk.id);
+    Status status = header ? Status() : tl::unexpected(header.error());
+    if (status && options_.key) status = CheckParts(*options_.key, *header, reader.file());
+    if (!status && status.error().code == ErrorCode::kCorrupt && options_.quarantine) {
+      const auto moved = MoveToQuarantine(fs_, store_, store_.ChunkPath(chunk.id), chunk.info, {});
+      if (!moved) {
+        status = Fail(ErrorCode::kCorrupt, "{}; it could not be moved away: {}",
+                      status.error().message, moved.error().message);
       }
-      Note(chunk, codec.value_or(Codec::kRaw), status);
     }
+    Note(chunk, header ? header->codec : Codec::kRaw, status);
   }
 
   void Note(const FoundChunk& chunk, Codec codec, const Status& status) EXCLUDES(mutex_) {
@@ -94,7 +71,6 @@ class Verification {
   const std::vector<FoundChunk> chunks_;
   uint64_t total_ = 0;
 
-  std::atomic<size_t> next_{0};
   Mutex mutex_;
   VerifiedStore result_ GUARDED_BY(mutex_);
   uint64_t done_ GUARDED_BY(mutex_) = 0;

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "codec/store_key.h"
 #include "store/store_dir.h"
 
 namespace kvcake {
@@ -16,8 +18,10 @@ namespace kvcake {
 struct VerifyOptions {
   int threads = 8;          // that wait for the disk, and check
   bool quarantine = false;  // move bad files away
+  // Also decrypts what this key has encrypted.
+  std::shared_ptr<const StoreKey> key = {};
   // Called from any of the threads, one at a time.
-  std::function<void(uint64_t bytes_done, uint64_t bytes_total)> progress;
+  std::function<void(uint64_t bytes_done, uint64_t bytes_total)> progress = {};
 };
 
 struct BadFile {

@@ -129,6 +129,12 @@ inline std::unique_ptr<Tier> MakeEncodedRedis(World& world, Codec codec) {
   return OfAnyBytes(world, natural, OverFiles(RedisTier::Open(options).value(), options, natural));
 }
 
+inline std::unique_ptr<Tier> MakeEncrypted(World& world, Codec codec) {
+  // Without the filling that pages have.
+  world.chunk_bytes = codec == Codec::kRaw ? 2 * 4096 : kLosslessBytes;
+  return OpenEncryptedDisk(DiskOptions(world, 4 << 20), NaturalCodec(codec, world.layout));
+}
+
 inline std::unique_ptr<Tier> MakeLossless(World& world) {
   return MakeEncoded(world, Codec::kLossless);
 }

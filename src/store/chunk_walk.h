@@ -1,0 +1,27 @@
+// All chunks of a store directory, one after another, for what people do to it by hand.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "store/chunk_file.h"
+#include "store/store_dir.h"
+
+namespace kvcake {
+
+struct FoundChunk {
+  ChunkId id;
+  FileInfo info;
+};
+
+// ScanStore's chunks, of every root, in no order.
+Result<std::vector<FoundChunk>> FindChunks(FileSystem& fs, const StoreDir& store);
+
+// Calls `visit` for each of them, on several threads; a reader is one thread's.
+void VisitChunks(FileSystem& fs, const std::vector<FoundChunk>& chunks, int threads,
+                 const std::function<void(ChunkFileReader&, const FoundChunk&)>& visit);
+
+// What the file says it is; kCorrupt when a byte is wrong, or it is not the chunk of its name.
+Result<ChunkHeader> ReadChunk(ChunkFileReader& reader, const StoreDir& store, const ChunkId& id);
+
+}  // namespace kvcake

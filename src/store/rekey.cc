@@ -1,0 +1,134 @@
+#include "store/rekey.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/mutex.h"
+#include "store/chunk_seal.h"
+#include "store/chunk_walk.h"
+#include "store/owner.h"
+
+namespace kvcake {
+namespace {
+
+constexpr uint64_t kDescriptionBytesMax = 1 << 20;
+
+class Rekeying {
+ public:
+  Rekeying(FileSystem& fs, const StoreDir& store, const StoreKey& from, const StoreKey& to,
+           const RekeyOptions& options, std::vector<FoundChunk> chunks)
+      : fs_(fs),
+        store_(store),
+        from_(from),
+        to_(to),
+        options_(options),
+        chunks_(std::move(chunks)) {
+    for (const FoundChunk& chunk : chunks_) total_ += chunk.info.bytes;
+  }
+
+  RekeyedStore Run() {
+    VisitChunks(fs_, chunks_, options_.threads,
+                [this](ChunkFileReader& reader, const FoundChunk& chunk) {
+                  Note(chunk, Rekey(reader, chunk));
+                });
+    MutexLock lock(mutex_);
+    std::sort(result_.failed.begin(), result_.failed.end(),
+              [](const BadFile& a, const BadFile& b) { return a.path < b.path; });
+    return std::move(result_);
+  }
+
+ private:
+  // False where the file is none of the old key's.
+  Result<bool> Rekey(ChunkFileReader& reader, const FoundChunk& chunk) {
+    ASSIGN_OR_RETURN(ChunkHeader header, ReadChunk(reader, store_, chunk.id));
+    const std::span<std::byte> file = reader.file();
+    const ConstHeaderBytes bytes = file.first<kPageHeaderBytes>();
+    if (!header.encryption || !OpenIdentity(from_, bytes, header)) return false;
+    ASSIGN_OR_RETURN(const ChunkIdentity identity, OpenChunk(from_, header, file));
+    header.key = identity.key;
+    header.parent = identity.parent;
+    header.root = identity.root;
+    RETURN_IF_ERROR(SealChunk(to_, header, file));
+    const std::string path = store_.ChunkPath(chunk.id);
+    RETURN_IF_ERROR(Write({header.root, header.key}, file, chunk, path));
+    const auto removed = fs_.Remove(path);
+    if (!removed && removed.error().code != ErrorCode::kNotFound) {
+      return tl::unexpected(removed.error());
+    }
+    return true;
+  }
+
+  // Writes the file under its new name, on the device, with the owner and the time of the old one.
+  Status Write(const ChunkId& id, std::span<const std::byte> bytes, const FoundChunk& old,
+               const std::string& old_path) {
+    const std::string path = store_.ChunkPath(id), temporary = TemporaryName(path);
+    RETURN_IF_ERROR(CheckNoLinks(fs_, store_, id));
+    RETURN_IF_ERROR(MakeDirsDurably(fs_, store_.ShardDir(id)));
+    RETURN_IF_ERROR(Describe(id.root, old.id.root));
+    auto status = WriteTemporary(temporary, bytes, ReadOwner(fs_, old_path));
+    if (status) status = fs_.Touch(temporary, old.info.mtime_s);
+    if (status) status = fs_.Rename(temporary, path);
+    if (!status) {
+      (void)fs_.Remove(temporary);
+      return status;
+    }
+    return fs_.SyncDir(store_.ShardDir(id));
+  }
+
+  Status WriteTemporary(const std::string& path, std::span<const std::byte> bytes, OwnerId owner) {
+    ASSIGN_OR_RETURN(const auto file, fs_.Create(path, /*direct=*/false));
+    if (owner != kNobody) RETURN_IF_ERROR(WriteOwner(*file, owner));
+    const std::span<const std::byte> buffers[] = {bytes};
+    RETURN_IF_ERROR(WriteFully(*file, buffers, 0));
+    return file->Sync();
+  }
+
+  // Tells people of the new root what the old one told them.
+  Status Describe(const ChunkKey& root, const ChunkKey& old) {
+    const std::string path = store_.ModelPath(root);
+    if (fs_.Stat(path)) return {};
+    const auto text = ReadText(fs_, store_.ModelPath(old), kDescriptionBytesMax);
+    return text ? WriteText(fs_, path, *text) : Status();
+  }
+
+  void Note(const FoundChunk& chunk, const Result<bool>& rekeyed) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    done_ += chunk.info.bytes;
+    if (!rekeyed) {
+      if (rekeyed.error().code != ErrorCode::kNotFound) {  // it has gone meanwhile
+        result_.failed.push_back({store_.ChunkPath(chunk.id), rekeyed.error().message});
+      }
+    } else if (*rekeyed) {
+      ++result_.chunks;
+      result_.bytes += chunk.info.bytes;
+    } else {
+      ++result_.others;
+    }
+    if (options_.progress) options_.progress(done_, total_);
+  }
+
+  // Constant after construction.
+  FileSystem& fs_;
+  const StoreDir& store_;
+  const StoreKey& from_;
+  const StoreKey& to_;
+  const RekeyOptions& options_;
+  const std::vector<FoundChunk> chunks_;
+  uint64_t total_ = 0;
+
+  Mutex mutex_;
+  RekeyedStore result_ GUARDED_BY(mutex_);
+  uint64_t done_ GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace
+
+Result<RekeyedStore> RekeyStore(const std::string& dir, const StoreKey& from, const StoreKey& to,
+                                const RekeyOptions& options, FileSystem& fs) {
+  RETURN_IF_ERROR(CheckIsStore(fs, dir));
+  const StoreDir store(dir);
+  ASSIGN_OR_RETURN(auto chunks, FindChunks(fs, store));
+  return Rekeying(fs, store, from, to, options, std::move(chunks)).Run();
+}
+
+}  // namespace kvcake
