@@ -81,7 +81,7 @@ TEST(StoreUrl, UnknownOptionsOfAStoreAreRefusedByName) {
   EXPECT_THAT(refused.error().message, HasSubstr("'colour'"));
   EXPECT_FALSE(ReadStoreUrl("redis://host"));
   EXPECT_FALSE(ReadStoreUrl("kv?"));
-  EXPECT_THAT(refused.error().message, HasSubstr("codec and tables"));
+  EXPECT_THAT(refused.error().message, HasSubstr("codec, tables and key-file"));
 }
 
 TEST(StoreUrl, AStoreSaysHowItKeepsChunks) {
