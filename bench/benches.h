@@ -143,9 +143,9 @@ Status RunPlanner(const PlannerBenchOptions& options);
 struct PapersOptions {
   std::string tables = "bench/papers", profiles = "bench/profiles";
   // What `bench codecs` wrote of a machine, to see the papers' setting with them; empty: none.
-  std::string codecs;
-  int decode_cores = 4;  // of the host
-  std::string json;      // path; empty: none
+  std::string codecs = {};
+  int decode_cores = 4;   // of the host
+  std::string json = {};  // path; empty: none
 };
 Status RunPapers(const PapersOptions& options);
 

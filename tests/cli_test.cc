@@ -139,7 +139,7 @@ TEST_F(CliTest, AStoreWithAKeyIsOfUseToThoseWhoHaveIt) {
   const json list = json::parse(Run("store ls " + at + " --json").out);
   ASSERT_GE(list.size(), 1u);
   EXPECT_EQ(list[0]["encryption"], "AES-256-GCM");
-  EXPECT_TRUE(list[0]["model"]["model"].is_null()) << "what model it is is nobody's business";
+  EXPECT_FALSE(list[0]["model"].contains("model")) << "which one it is is nobody's business";
   EXPECT_THAT(Run("store rekey " + at + " --new-key-file " + new_key).err,
               HasSubstr(at + "?key-file=FILE"));
   const Outcome rekeyed =

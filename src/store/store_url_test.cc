@@ -88,7 +88,7 @@ TEST(StoreUrl, UnknownOptionsOfAStoreAreRefusedByName) {
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("'colour'"));
   EXPECT_FALSE(ReadStoreUrl("kv?"));
-  EXPECT_THAT(refused.error().message, HasSubstr("codec and tables"));
+  EXPECT_THAT(refused.error().message, HasSubstr("codec, tables and key-file"));
 }
 
 TEST(StoreUrl, AKindThatThereIsNotIsRefusedWithThoseThatThereAre) {
