@@ -83,7 +83,7 @@ Result<StoreOptions> ReadStoreUrl(std::string_view text) {
     } else if (name == "tables") {
       options.codec_tables = value;
     } else if (name == "key-file") {
-      auto key = StoreKey::Load(value, fmt::format("store '{}': key-file", text));
+      auto key = StoreKey::Load(value, fmt::format("store '{}': key-file", WithoutSecrets(text)));
       if (!key) return tl::unexpected(key.error());
       options.key = std::make_shared<const StoreKey>(*std::move(key));
     } else {
