@@ -201,6 +201,7 @@ Result<bool> Verify(const StoreCommandFlags& flags) {
     PrintJson({{"chunks", verified.chunks},
                {"bytes", verified.bytes},
                {"codecs", verified.codecs},
+               {"decrypted", verified.decrypted},
                {"seconds", seconds},
                {"bad", Describe(verified.bad)}});
     return verified.bad.empty();
@@ -216,6 +217,10 @@ Result<bool> Verify(const StoreCommandFlags& flags) {
       static_cast<double>(verified.bytes) / 1e6 / std::max(seconds, 1e-9), verified.bad.size(),
       verified.bad.empty() || flags.quarantine || flags.redis ? ""
                                                               : " (--quarantine moves them away)");
+  if (flags.key && verified.decrypted < verified.chunks) {
+    fmt::print("{} of them are of other keys or none, and were not decrypted\n",
+               verified.chunks - verified.decrypted);
+  }
   return verified.bad.empty();
 }
 

@@ -150,7 +150,16 @@ TEST_F(CliTest, AStoreWithAKeyIsOfUseToThoseWhoHaveIt) {
   const json verified =
       json::parse(Run("store verify '" + at + "?key-file=" + new_key + "' --json").out);
   EXPECT_TRUE(verified["bad"].empty());
-  EXPECT_GE(verified["chunks"], full / 128);
+  EXPECT_EQ(verified["decrypted"], full / 128);
+  // What was seen once is remembered beside stores without a key only.
+  RunJson(with(old_key) + "--store-writes second-use");
+  int kept = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(at)) {
+    if (!entry.path().filename().string().starts_with("cost-")) continue;
+    ++kept;
+    EXPECT_FALSE(json::parse(Read(entry.path())).contains("seen")) << entry.path();
+  }
+  EXPECT_GT(kept, 0);
   const Outcome none = Run("run --model x --prompt a --store 's?key-file=" + dir_ + "/none'");
   EXPECT_THAT(none.err, HasSubstr(dir_ + "/none"));
 }

@@ -1,6 +1,7 @@
 #include "codec/store_key.h"
 
 #include <openssl/core_names.h>
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
 #include <openssl/rand.h>
@@ -91,6 +92,13 @@ FileSalt NewFileSalt() {
   return salt;
 }
 
+FileCipher::~FileCipher() { OPENSSL_cleanse(key_.data(), key_.size()); }
+
+StoreKey::~StoreKey() {
+  OPENSSL_cleanse(names_.data(), names_.size());
+  OPENSSL_cleanse(files_.data(), files_.size());
+}
+
 Status FileCipher::Seal(uint32_t part, std::span<const std::byte> header,
                         std::span<const std::byte> plain, std::span<std::byte> sealed,
                         PartTag* tag) const {
@@ -128,8 +136,10 @@ Result<StoreKey> StoreKey::Of(std::string_view secret, const std::string& name) 
 }
 
 Result<StoreKey> StoreKey::Load(const std::string& file, std::string_view option) {
-  ASSIGN_OR_RETURN(const std::string secret, ReadSecretFile(file, option, kBytesMax));
-  return Of(secret, fmt::format("{} {}", option, file));
+  ASSIGN_OR_RETURN(std::string secret, ReadSecretFile(file, option, kBytesMax));
+  auto key = Of(secret, fmt::format("{} {}", option, file));
+  OPENSSL_cleanse(secret.data(), secret.size());
+  return key;
 }
 
 Digest StoreKey::NameOf(const Digest& digest) const {

@@ -27,6 +27,9 @@ FileSalt NewFileSalt();
 // Encrypts the parts of one file. Immutable, so any thread may call it.
 class FileCipher {
  public:
+  FileCipher(const FileCipher&) = default;
+  ~FileCipher();  // wipes the key
+
   // A part's number is its nonce: no number may be sealed twice with the same salt.
   // `header` is what is authenticated with it and not encrypted. `sealed` is as long as `plain` and
   // may be the same memory. kResourceExhausted where libcrypto has no memory.
@@ -47,6 +50,9 @@ class FileCipher {
 class StoreKey {
  public:
   static constexpr size_t kBytesMin = 32, kBytesMax = 4096;
+
+  StoreKey(const StoreKey&) = default;
+  ~StoreKey();  // wipes both keys
 
   // kInvalidArgument unless it has kBytesMin to kBytesMax bytes; `name` says where it is from.
   static Result<StoreKey> Of(std::string_view secret, const std::string& name);

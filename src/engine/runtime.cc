@@ -11,6 +11,7 @@
 #include "ops/cuda_page_copier.h"
 #include "ops/visible_devices.h"
 #include "store/encoded_tier.h"
+#include "store/named_tier.h"
 #include "store/staged_tier.h"
 #include "store/store_dir.h"
 
@@ -134,12 +135,13 @@ void Runtime::Wire() {
 // Saves what was learnt before anything else ends.
 Runtime::~Runtime() { cost_keeper_.reset(); }
 
-// Nothing is kept of the RAM tier: it is empty at the start, and one read tells.
+// Nothing is kept of the RAM tier: it is empty at the start, and one read tells. Nor what was seen
+// once beside a store with a key: keys of chunks, which nobody is to know who has not that one.
 Learners Runtime::LearnersOf(size_t store) {
   return {.compute = *compute_cost_,
           .restorer = *restorer_,
           .tier = tiers_->NumberOf(store),
-          .writes = store == 0 ? write_behind_.get() : nullptr};
+          .writes = store == 0 && !options_.stores[0].key ? write_behind_.get() : nullptr};
 }
 
 // Beside the model's chunks: one file for each way in which this machine runs it.
@@ -162,6 +164,7 @@ ThrottledTier* Runtime::link(size_t store) {
   Tier* tier = stores().at(store).get();
   if (auto* const staged = dynamic_cast<StagedTier*>(tier)) tier = &staged->inner();
   if (auto* const encoded = dynamic_cast<EncodedTier*>(tier)) tier = &encoded->inner();
+  if (auto* const named = dynamic_cast<NamedTier*>(tier)) tier = &named->inner();
   return dynamic_cast<ThrottledTier*>(tier);
 }
 

@@ -72,6 +72,13 @@ Result<ChunkIdentity> OpenIdentity(const StoreKey& key, ConstHeaderBytes bytes,
   return Unpack(plain);
 }
 
+Result<bool> IsBy(const StoreKey& key, ConstHeaderBytes bytes, const ChunkHeader& header) {
+  const auto identity = OpenIdentity(key, bytes, header);
+  if (identity) return true;
+  if (identity.error().code == ErrorCode::kCorrupt) return false;
+  return tl::unexpected(identity.error());
+}
+
 PartOpener::PartOpener(const StoreKey& key, const ChunkKey& chunk, ConstHeaderBytes bytes,
                        const ChunkHeader& header)
     : bytes_(bytes),

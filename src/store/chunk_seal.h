@@ -34,6 +34,9 @@ Status SealChunk(const StoreKey& key, ChunkHeader& header, std::span<std::byte> 
 Result<ChunkIdentity> OpenIdentity(const StoreKey& key, ConstHeaderBytes bytes,
                                    const ChunkHeader& header);
 
+// Whether SealChunk wrote the header by this key.
+Result<bool> IsBy(const StoreKey& key, ConstHeaderBytes bytes, const ChunkHeader& header);
+
 // Decrypts all parts of a whole file, as DecodeChunk has read it, where they lie. kCorrupt unless
 // it is what SealChunk wrote by this key, under names that it gives.
 Result<ChunkIdentity> OpenChunk(const StoreKey& key, const ChunkHeader& header,

@@ -190,6 +190,12 @@ TEST_F(ChunkSealTest, AsManyLayersFitAsTheHeaderSays) {
   ASSERT_TRUE(SealChunk(key_, header, file));
   EXPECT_EQ(DecodeChunk(file).value(), header);
   EXPECT_TRUE(Open(key_, file));
+  const uint32_t one_more = kEncryptedLayersMax + 1;
+  std::memcpy(&file[24], &one_more, sizeof(one_more));
+  Set(file, kHeaderChecksumAt, Xxh3_64(std::span(file).first(kHeaderChecksumAt)));
+  const auto refused = DecodeHeader(std::span(file).first<kPageHeaderBytes>());
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("at most 132"), std::string::npos);
   ++layout.layers;
   EXPECT_EQ(CheckStorable(layout, Codec::kRaw, true).error().code, ErrorCode::kUnsupported);
   EXPECT_TRUE(CheckStorable(layout, Codec::kInt8));

@@ -131,19 +131,28 @@ inline std::unique_ptr<EncodedTier> OpenEncodedDisk(const DiskTierOptions& optio
   return OverFiles(DiskTier::Open(encoded, fs).value(), encoded, codec);
 }
 
-// The same, encrypted.
+inline std::shared_ptr<const StoreKey> ATestsKey() {
+  return std::make_shared<const StoreKey>(StoreKey::Of(std::string(32, 'k'), "a test").value());
+}
+
+// Over a tier of encrypted files: `root` is the model's, `encrypted` EncodedOptions by the key.
+template <typename Options>
+std::unique_ptr<EncodedTier> OverNames(std::unique_ptr<Tier> files, const ChunkKey& root,
+                                       const Options& encrypted, const StoreCodec& codec,
+                                       std::shared_ptr<const StoreKey> key) {
+  return std::make_unique<EncodedTier>(std::make_unique<NamedTier>(std::move(files), key),
+                                       codec.Make(encrypted.layout).value(),
+                                       EncodedTierOptions{.layout = encrypted.layout,
+                                                          .root = FormRoot(root, encrypted.form),
+                                                          .form = encrypted.form,
+                                                          .key = key});
+}
+
 inline std::unique_ptr<EncodedTier> OpenEncryptedDisk(const DiskTierOptions& options,
                                                       const StoreCodec& codec) {
-  const auto key =
-      std::make_shared<const StoreKey>(StoreKey::Of(std::string(32, 'k'), "a test").value());
+  const auto key = ATestsKey();
   const DiskTierOptions encrypted = EncodedOptions(options, codec, key.get());
-  return std::make_unique<EncodedTier>(
-      std::make_unique<NamedTier>(DiskTier::Open(encrypted).value(), key),
-      codec.Make(options.layout).value(),
-      EncodedTierOptions{.layout = options.layout,
-                         .root = FormRoot(options.root, encrypted.form),
-                         .form = encrypted.form,
-                         .key = key});
+  return OverNames(DiskTier::Open(encrypted).value(), options.root, encrypted, codec, key);
 }
 
 }  // namespace kvcake::testing_util

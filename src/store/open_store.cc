@@ -38,7 +38,7 @@ std::string WithCodec(const std::string& description, const StoreCodec& codec, b
   if (!json.is_object()) return description;
   if (encrypted) json = {{"encryption", "AES-256-GCM"}};
   json["codec"] = codec.row->name;
-  if (codec.tables) json["codec_tables"] = ToHex(codec.tables_digest);
+  if (codec.tables && !encrypted) json["codec_tables"] = ToHex(codec.tables_digest);
   return DumpJson(json, 2);
 }
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <boost/crc.hpp>
+#include <cctype>
 #include <charconv>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -17,6 +19,14 @@ using Kind = RespReply::Kind;
 
 namespace {
 
+constexpr size_t kNodesMax = 1024;     // that a cluster may name
+constexpr size_t kPendingMax = 16384;  // commands that a node has not answered
+
+Error TooMuch(const RedisAddress& address) {
+  return {ErrorCode::kIo,
+          fmt::format("{} has {} commands to answer already", address.Text(), kPendingMax)};
+}
+
 // Redirections of one command; more of them are a cluster that does not agree with itself.
 constexpr int kRedirectionsMax = 5;
 
@@ -26,6 +36,17 @@ struct Redirection {
 };
 
 // Reads "MOVED 3999 127.0.0.1:6381" or "ASK ...". No host is that of who says so.
+// Whether it can be a host's name or address: it comes from a server, and goes into messages.
+bool IsHost(std::string_view text) {
+  constexpr size_t kHostBytesMax = 255;
+  const auto fits = [](unsigned char c) {
+    return std::isalnum(c) ||
+           std::string_view(".:_%-").find(static_cast<char>(c)) != std::string_view::npos;
+  };
+  return !text.empty() && text.size() <= kHostBytesMax &&
+         std::all_of(text.begin(), text.end(), fits);
+}
+
 std::optional<Redirection> ReadRedirection(std::string_view text, const RedisAddress& said_by) {
   const size_t word = text.find(' '), place = text.rfind(' '), colon = text.rfind(':');
   if (word == std::string_view::npos || place == word || colon == std::string_view::npos ||
@@ -39,6 +60,7 @@ std::optional<Redirection> ReadRedirection(std::string_view text, const RedisAdd
   std::from_chars(slot.data(), slot.data() + slot.size(), read.slot);
   std::from_chars(port.data(), port.data() + port.size(), read.to.port);
   if (read.slot < 0 || read.slot >= kRedisSlots || read.to.port == 0) return {};
+  if (!IsHost(read.to.host)) return {};
   return read;
 }
 
@@ -95,22 +117,24 @@ RedisClient::RedisClient(asio::io_context& context, RedisClientOptions options)
       refresh_timer_(context) {
   CHECK(!options_.seeds.empty() && options_.connections_per_node > 0);
   if (options_.is_cluster) return;
-  std::fill(slots_.begin(), slots_.end(), &NodeAt(options_.seeds[0]));
+  std::fill(slots_.begin(), slots_.end(), NodeAt(options_.seeds[0]));
   is_mapped_ = true;
 }
 
 RedisClient::~RedisClient() { CHECK(connections_ == 0); }
 
-RedisClient::Node& RedisClient::NodeAt(const RedisAddress& address) {
-  std::unique_ptr<Node>& node = nodes_[address];
-  if (!node) node = std::make_unique<Node>(Node{address});
-  return *node;
+RedisClient::Node* RedisClient::NodeAt(const RedisAddress& address) {
+  const auto known = nodes_.find(address);
+  if (known != nodes_.end()) return known->second.get();
+  if (nodes_.size() >= kNodesMax) return nullptr;
+  return nodes_.emplace(address, std::make_unique<Node>(Node{address})).first->second.get();
 }
 
 void RedisClient::Send(std::string_view key, RedisCommand command) {
   CHECK(!is_closing_);
   const auto asked = std::make_shared<Asked>(Asked{std::move(command), RedisSlot(key)});
   if (!is_mapped_) {
+    if (unmapped_.size() >= kPendingMax) return FailSoon(asked, TooMuch(options_.seeds[0]));
     unmapped_.push_back(asked);
     return WantRefresh();
   }
@@ -127,6 +151,7 @@ void RedisClient::SendTo(Node& node, const AskedPtr& asked, bool asking) {
     if (options_.is_cluster) WantRefresh();
     return FailSoon(asked, connection.error());
   }
+  if ((*connection)->pending() >= kPendingMax) return FailSoon(asked, TooMuch(node.address));
   if (asking) (*connection)->Send({.words = {"ASKING"}, .done = [](auto&&) {}});
   RedisCommand command = asked->command;
   command.done = [this, &node, asked](Result<RespReply> reply) {
@@ -154,12 +179,16 @@ void RedisClient::OnReply(Node& node, const AskedPtr& asked, Result<RespReply> r
     return asked->command.done(Fail(ErrorCode::kIo, "{} redirects to nowhere: {}",
                                     node.address.Text(), PrintableAscii(reply->text)));
   }
-  Node& next = NodeAt(redirection->to);
+  Node* const next = NodeAt(redirection->to);
+  if (next == nullptr) {
+    return asked->command.done(
+        Fail(ErrorCode::kIo, "{} redirects to one node too many", node.address.Text()));
+  }
   if (moved) {
-    slots_[redirection->slot] = &next;
+    slots_[redirection->slot] = next;
     WantRefresh();
   }
-  SendTo(next, asked, ask);
+  SendTo(*next, asked, ask);
 }
 
 Result<RedisConnection*> RedisClient::ConnectionTo(Node& node) {
@@ -226,11 +255,9 @@ void RedisClient::WantRefresh() {
 void RedisClient::Refresh() {
   is_refreshing_ = true;
   candidates_.clear();
+  std::set<const Node*> masters;
   for (const Node* node : slots_) {
-    if (node == nullptr || std::count(candidates_.begin(), candidates_.end(), node->address)) {
-      continue;
-    }
-    candidates_.push_back(node->address);
+    if (node != nullptr && masters.insert(node).second) candidates_.push_back(node->address);
   }
   candidates_.insert(candidates_.end(), options_.seeds.begin(), options_.seeds.end());
   AskForSlots(0);
@@ -238,12 +265,15 @@ void RedisClient::Refresh() {
 
 // Asks one node after another until one answers.
 void RedisClient::AskForSlots(size_t candidate) {
-  Node& node = NodeAt(candidates_[candidate]);
-  const Result<RedisConnection*> connection = ConnectionTo(node);
   const auto next = [this, candidate](Status failed) {
-    if (candidate + 1 < candidates_.size() && !is_closing_) return AskForSlots(candidate + 1);
-    OnSlots(std::move(failed));
+    if (candidate + 1 == candidates_.size() || is_closing_) return OnSlots(std::move(failed));
+    // By way of the loop: there may be a thousand that are not to be asked yet.
+    asio::post(context_, [this, candidate] { AskForSlots(candidate + 1); });
   };
+  Node* const known = is_closing_ ? nullptr : NodeAt(candidates_[candidate]);
+  if (known == nullptr) return next(Fail(ErrorCode::kCancelled, "it is not asked any more"));
+  Node& node = *known;
+  const Result<RedisConnection*> connection = ConnectionTo(node);
   if (!connection) return next(tl::unexpected(connection.error()));
   (*connection)
       ->Send({.words = {"CLUSTER", "SLOTS"}, .done = [this, next, &node](Result<RespReply> reply) {
@@ -271,9 +301,9 @@ Status RedisClient::ReadSlots(const RespReply& reply, const RedisAddress& told_b
     const std::string& host = range.items[2].items[0].text;
     const int64_t port = range.items[2].items[1].integer;
     if (first < 0 || last >= kRedisSlots || first > last || port < 1 || port > 65535) continue;
-    Node& node =
-        NodeAt({host.empty() || host == "?" ? told_by.host : host, static_cast<uint16_t>(port)});
-    std::fill(slots.begin() + first, slots.begin() + last + 1, &node);
+    const std::string& named = host.empty() || host == "?" ? told_by.host : host;
+    Node* const node = IsHost(named) ? NodeAt({named, static_cast<uint16_t>(port)}) : nullptr;
+    std::fill(slots.begin() + first, slots.begin() + last + 1, node);
   }
   if (std::count(slots.begin(), slots.end(), nullptr) == kRedisSlots) {
     return Fail(ErrorCode::kIo, "the Redis cluster of {} has no slots yet", told_by.Text());

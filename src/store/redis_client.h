@@ -54,7 +54,8 @@ class RedisClient {
   struct Asked;
   using AskedPtr = std::shared_ptr<Asked>;
 
-  Node& NodeAt(const RedisAddress& address);
+  // Null where there are too many already.
+  Node* NodeAt(const RedisAddress& address);
   void SendTo(Node& node, const AskedPtr& asked, bool asking);
   void OnReply(Node& node, const AskedPtr& asked, Result<RespReply> reply);
   // The connection of a node with the least to do, or why there is none.

@@ -168,11 +168,15 @@ void RedisConnection::Write() {
     at = where;
   }
   buffers_.push_back(asio::buffer(out_.data() + at, out_.size() - at));
+  if (asked_.empty()) turn_ = Clock::Real().Now();
+  unwritten_ = commands;
   asked_.insert(asked_.end(), std::make_move_iterator(waiting_.begin()),
                 std::make_move_iterator(waiting_.begin() + commands));
   waiting_.erase(waiting_.begin(), waiting_.begin() + commands);
   const auto written = Then<size_t>("cannot write to", [this](size_t) {
     writing_ = false;
+    unwritten_ = 0;
+    AnswerEarly();
     if (ready_) Write();
   });
   // A write of much is seen to get on.
@@ -208,10 +212,32 @@ void RedisConnection::OnReply(RespReply reply) {
     return Fail(
         {ErrorCode::kCorrupt, fmt::format("{} answers what was not asked", address_.Text())});
   }
-  const Asked asked = std::move(asked_.front());
+  Asked asked = std::move(asked_.front());
   asked_.pop_front();
+  turn_ = Clock::Real().Now();
+  const bool is_unwritten = asked_.size() < unwritten_;
+  if (is_unwritten) unwritten_ = asked_.size();
+  if (is_unwritten && !asked.command.value.empty()) {
+    early_.emplace_back(std::move(asked), std::move(reply));
+    return;
+  }
+  Answer(std::move(asked), std::move(reply));
+}
+
+void RedisConnection::Answer(Asked asked, RespReply reply) {
   pending_bytes_ -= asked.bytes;
   asked.command.done(std::move(reply));
+}
+
+void RedisConnection::AnswerEarly() {
+  for (auto& [asked, reply] : std::exchange(early_, {})) {
+    Answer(std::move(asked), std::move(reply));
+  }
+}
+
+bool RedisConnection::IsOverdue(TimePoint now) const {
+  const Seconds transfer(static_cast<double>(pending_bytes_) / options_.slowest_bytes_per_s);
+  return now - turn_ > options_.reply_timeout + transfer;
 }
 
 // Looks, as often as it may be quiet, whether a byte went since.
@@ -227,7 +253,13 @@ void RedisConnection::Watch(Seconds within) {
            fmt::format("{} has not answered within {} s{}", self->address_.Text(), within.count(),
                        self->options_.tls ? ": does it speak TLS?" : "")});
     }
-    if (is_quiet && !self->asked_.empty()) {
+    const bool is_due = !self->asked_.empty() || self->writing_;
+    if (is_due && self->IsOverdue(Clock::Real().Now())) {
+      return self->Fail({ErrorCode::kDeadline,
+                         fmt::format("{} answers a byte at a time, for more than {} s",
+                                     self->address_.Text(), self->options_.reply_timeout.count())});
+    }
+    if (is_quiet && is_due) {
       return self->Fail({ErrorCode::kDeadline, fmt::format("{} has been silent for {} s",
                                                            self->address_.Text(), within.count())});
     }
@@ -254,6 +286,7 @@ void RedisConnection::EndWhenIdle() {
   if (operations_ > 0 || !ended_) return;
   const auto ended = std::exchange(ended_, nullptr);
   std::deque<Asked> left = std::move(asked_);
+  for (auto& [asked, reply] : std::exchange(early_, {})) left.push_back(std::move(asked));
   left.insert(left.end(), std::make_move_iterator(waiting_.begin()),
               std::make_move_iterator(waiting_.end()));
   asked_.clear();

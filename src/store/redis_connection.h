@@ -30,6 +30,9 @@ struct RedisConnectionOptions {
   std::shared_ptr<boost::asio::ssl::context> tls = nullptr;  // null: none
   Seconds connect_timeout{2};                                // until the first command can go out
   Seconds stall_timeout{5};  // without a byte either way, while replies are due
+  // A reply may take so long, and as long again as all that is under way takes at the rate.
+  Seconds reply_timeout{30};
+  double slowest_bytes_per_s = 1 << 20;
 };
 
 // A command: words, then a value that is not copied, then more words.
@@ -61,7 +64,7 @@ class RedisConnection : private RespSink, public std::enable_shared_from_this<Re
 
   bool is_ending() const { return error_.has_value(); }
   bool was_ready() const { return ready_; }  // it was there, whatever came of it
-  size_t pending() const { return waiting_.size() + asked_.size(); }
+  size_t pending() const { return waiting_.size() + asked_.size() + early_.size(); }
   uint64_t pending_bytes() const { return pending_bytes_; }
 
  private:
@@ -90,7 +93,11 @@ class RedisConnection : private RespSink, public std::enable_shared_from_this<Re
   // Begins an operation on the socket, whose handler calls `next` unless the connection ends.
   template <typename... Results, typename Next>
   auto Then(const char* what, Next next);
+  // Hands out replies that came while what they answer was being written.
+  void AnswerEarly();
+  void Answer(Asked asked, RespReply reply);
   void Watch(Seconds within);
+  bool IsOverdue(TimePoint now) const;
   // Ends the connection once the socket's operations have: until then buffers are theirs.
   void Fail(Error error);
   void EndWhenIdle();
@@ -109,7 +116,11 @@ class RedisConnection : private RespSink, public std::enable_shared_from_this<Re
   int operations_ = 0;          // on the socket
   std::optional<Error> error_;  // it is ending, or has ended
   TimePoint moved_{};           // when a byte last went either way, or the first reply became due
+  TimePoint turn_{};            // when the first of what was asked became the first
   std::deque<Asked> waiting_, asked_;
+  size_t unwritten_ = 0;  // the last of asked_, which are being written
+  // Answered before they were written: what is being written is theirs until it has been.
+  std::vector<std::pair<Asked, RespReply>> early_;
   uint64_t pending_bytes_ = 0;
   std::string out_;  // what is being written, but for values
   std::vector<boost::asio::const_buffer> buffers_;

@@ -18,8 +18,6 @@ using Kind = RespReply::Kind;
 
 namespace {
 
-constexpr std::chrono::seconds kGoodbye{1};
-
 struct alignas(8) HeaderBlock {
   std::array<std::byte, kPageHeaderBytes> bytes;
 };
@@ -27,6 +25,9 @@ struct alignas(8) HeaderBlock {
 Status StatusOf(const Result<RespReply>& reply) {
   if (!reply) return tl::unexpected(reply.error());
   if (reply->kind != Kind::kError) return {};
+  if (reply->ErrorWord() == "WRONGTYPE") {
+    return Fail(ErrorCode::kCorrupt, "it is no string, and so no chunk");
+  }
   const bool is_full = reply->ErrorWord() == "OOM", is_login = reply->ErrorWord() == "NOAUTH";
   return Fail(is_full ? ErrorCode::kNoSpace : ErrorCode::kIo, "Redis says: {}{}",
               PrintableAscii(reply->text),
@@ -56,7 +57,7 @@ struct RedisTier::Looking {
 };
 
 Result<std::unique_ptr<RedisTier>> RedisTier::Open(RedisTierOptions options) {
-  RETURN_IF_ERROR(CheckStorable(options.layout, options.form.codec));
+  RETURN_IF_ERROR(CheckStorable(options.layout, options.form.codec, options.form.encrypted));
   return std::unique_ptr<RedisTier>(new RedisTier(std::move(options)));
 }
 
@@ -73,7 +74,8 @@ RedisTier::RedisTier(RedisTierOptions options)
 RedisTier::~RedisTier() {
   // Others need not wait for what this one had claimed; nor does it wait long for them to hear it.
   asio::post(context_, [this] {
-    goodbye_.expires_after(kGoodbye);
+    goodbye_.expires_after(
+        std::chrono::duration_cast<std::chrono::steady_clock::duration>(options_.goodbye));
     goodbye_.async_wait([this](auto&&) { Close(); });
     claims_.EndAll([this] { Close(); });
   });

@@ -37,6 +37,7 @@ struct RedisTierOptions {
   Seconds time_to_live{0};  // since the last use, which renews it; 0: as long as there is room
   int max_reads_in_flight = 32;
   uint64_t max_read_bytes_in_flight = 256ull << 20;
+  Seconds goodbye{1};  // that the end waits, at most, for the server to hear of it
   size_t known_keys_max = 1 << 20;
 };
 

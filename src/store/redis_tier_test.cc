@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "store/chunk_format.h"
+#include "store/encoded_testing.h"
 #include "store/redis_server_testing.h"
 #include "store/tier_testing.h"
 
@@ -73,7 +74,49 @@ TEST_F(RedisTierTest, WhatIsNoChunkIsNeverServedAndRemoved) {
     EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kCorrupt) << bytes;
   }
   server_.Cli({"LPUSH", NameOf(chain_[0]), "x"});
-  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kIo) << "it is a list";
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kCorrupt) << "it is a list";
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kNotFound);
+}
+
+// Only its header tells how long an encoded value is, so any length up to a slot's lands.
+TEST_F(RedisTierTest, WhatIsNoEncodedChunkIsNeverServedAndRemoved) {
+  RedisTierOptions raw;
+  raw.client.seeds = {{"127.0.0.1", server_.port()}};
+  raw.layout = layout_;
+  raw.root = Root();
+  const StoreCodec codec = NaturalCodec(Codec::kLossless, layout_);
+  const RedisTierOptions options = EncodedOptions(raw, codec);
+  const auto tier = OverFiles(RedisTier::Open(options).value(), options, codec);
+  const std::string name = fmt::format("kvcake:v1:{}:{}", options.root.Hex(), chain_[0].Hex());
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  const auto bytes = static_cast<size_t>(std::stoi(server_.Cli({"STRLEN", name})));
+  const auto damage = [&](const std::string& what, const std::vector<std::string>& command) {
+    SCOPED_TRACE(what);
+    ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+    server_.Cli(command);
+    EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kCorrupt);
+    EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kNotFound);
+  };
+  for (const size_t more : {1, 64, 4096}) {
+    damage(fmt::format("{} bytes more", more), {"APPEND", name, std::string(more, 'x')});
+  }
+  damage("a block of zeros more",
+         {"EVAL", "redis.call('APPEND', KEYS[1], string.rep('\\0', 4096))", "1", name});
+  for (const size_t less : {size_t{1}, size_t{4096}, bytes - 1}) {
+    damage(
+        fmt::format("{} bytes less", less),
+        {"EVAL", "redis.call('SET', KEYS[1], string.sub(redis.call('GET', KEYS[1]), 1, ARGV[1]))",
+         "1", name, std::to_string(bytes - less)});
+  }
+  std::mt19937 random(7);
+  for (int round = 0; round < 40; ++round) {
+    const size_t at = random() % bytes;
+    damage(fmt::format("byte {}", at),
+           {"EVAL",
+            "local b = string.byte(redis.call('GETRANGE', KEYS[1], ARGV[1], ARGV[1])) "
+            "redis.call('SETRANGE', KEYS[1], ARGV[1], string.char((b + 1) % 256))",
+            "1", name, std::to_string(at)});
+  }
 }
 
 TEST_F(RedisTierTest, WhatTheServerEvictsIsAMiss) {

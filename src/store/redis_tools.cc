@@ -19,6 +19,9 @@
 namespace kvcake {
 namespace {
 
+// What servers say is not believed beyond these.
+constexpr int64_t kValueBytesMax = 1ll << 30, kIdleMax = 1ll << 40;
+
 using Kind = RespReply::Kind;
 
 constexpr const char* kPage = "512";  // names that SCAN gives at a time, about
@@ -176,8 +179,12 @@ Status ForEachPage(const RedisPlace& place, const VisitPage& visit) {
       for (size_t i = 0; i < found.size(); ++i) {
         const RespReply& bytes = replies[2 * i];
         const RespReply& idle = replies[2 * i + 1];
-        if (bytes.kind == Kind::kInteger) found[i].bytes = bytes.integer;
-        if (idle.kind == Kind::kInteger) found[i].idle_s = idle.integer;
+        if (bytes.kind == Kind::kInteger) {
+          found[i].bytes = std::clamp<int64_t>(bytes.integer, 0, kValueBytesMax);
+        }
+        if (idle.kind == Kind::kInteger) {
+          found[i].idle_s = std::clamp<int64_t>(idle.integer, 0, kIdleMax);
+        }
       }
       // What has gone meanwhile is not there.
       std::erase_if(found, [](const FoundValue& value) { return value.bytes == 0; });
@@ -206,6 +213,9 @@ Result<Codec> VerifyValue(Asker& asker, const FoundValue& value) {
       const RespReply reply,
       asker.Ask({.words = {"GET", value.name}, .landing = bytes, .may_be_shorter = true}));
   if (reply.kind == Kind::kNil) return Fail(ErrorCode::kNotFound, "it is not there");
+  if (reply.ErrorWord() == "WRONGTYPE") {
+    return Fail(ErrorCode::kCorrupt, "it is no string, and so no chunk");
+  }
   if (!reply.landed) return Fail(ErrorCode::kCorrupt, "it has {} bytes", reply.bulk_bytes);
   ASSIGN_OR_RETURN(const ChunkHeader header, DecodeChunk(std::span(bytes).first(reply.bulk_bytes)));
   if (header.key == value.id.key && header.root == value.id.root) return header.codec;

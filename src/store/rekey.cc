@@ -43,7 +43,8 @@ class Rekeying {
     ASSIGN_OR_RETURN(ChunkHeader header, ReadChunk(reader, store_, chunk.id));
     const std::span<std::byte> file = reader.file();
     const ConstHeaderBytes bytes = file.first<kPageHeaderBytes>();
-    if (!header.encryption || !OpenIdentity(from_, bytes, header)) return false;
+    ASSIGN_OR_RETURN(const bool ours, IsBy(from_, bytes, header));
+    if (!ours) return false;
     ASSIGN_OR_RETURN(const ChunkIdentity identity, OpenChunk(from_, header, file));
     header.key = identity.key;
     header.parent = identity.parent;
@@ -66,7 +67,7 @@ class Rekeying {
     RETURN_IF_ERROR(MakeDirsDurably(fs_, store_.ShardDir(id)));
     RETURN_IF_ERROR(Describe(id.root, old.id.root));
     auto status = WriteTemporary(temporary, bytes, ReadOwner(fs_, old_path));
-    if (status) status = fs_.Touch(temporary, old.info.mtime_s);
+    if (status) status = fs_.Touch(temporary, LastUse(old, old_path, path));
     if (status) status = fs_.Rename(temporary, path);
     if (!status) {
       (void)fs_.Remove(temporary);
@@ -81,6 +82,15 @@ class Rekeying {
     const std::span<const std::byte> buffers[] = {bytes};
     RETURN_IF_ERROR(WriteFully(*file, buffers, 0));
     return file->Sync();
+  }
+
+  // As late as anybody has used it by either key meanwhile.
+  int64_t LastUse(const FoundChunk& old, const std::string& old_path, const std::string& path) {
+    int64_t mtime_s = old.info.mtime_s;
+    for (const std::string& name : {old_path, path}) {
+      if (const auto info = fs_.Stat(name)) mtime_s = std::max(mtime_s, info->mtime_s);
+    }
+    return mtime_s;
   }
 
   // Tells people of the new root what the old one told them.
@@ -125,6 +135,11 @@ class Rekeying {
 
 Result<RekeyedStore> RekeyStore(const std::string& dir, const StoreKey& from, const StoreKey& to,
                                 const RekeyOptions& options, FileSystem& fs) {
+  // Their names would be one, and what is removed the only copy.
+  if (from.NameOf({}) == to.NameOf({})) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "the new key is the one that the store has: make another, openssl rand -hex 32");
+  }
   RETURN_IF_ERROR(CheckIsStore(fs, dir));
   const StoreDir store(dir);
   ASSIGN_OR_RETURN(auto chunks, FindChunks(fs, store));

@@ -28,7 +28,8 @@ struct RekeyedStore {
 // Writes every chunk that `from` has encrypted again by `to`, under its new name, each whole and on
 // the device before the old one goes: cut short, and called once more, it goes on where it was.
 // Owners and times of last use stay. Processes that use the store by either key may go on, and find
-// of it what has theirs. kNotFound where there is no store in `dir`.
+// of it what has theirs. kNotFound where there is no store in `dir`; kInvalidArgument where both
+// are one key.
 Result<RekeyedStore> RekeyStore(const std::string& dir, const StoreKey& from, const StoreKey& to,
                                 const RekeyOptions& options = {},
                                 FileSystem& fs = FileSystem::Real());

@@ -11,11 +11,11 @@
 namespace kvcake {
 namespace {
 
-// Opens every part that this key has encrypted; what another one has is as its checksums say.
-Status CheckParts(const StoreKey& key, const ChunkHeader& header, std::span<std::byte> file) {
-  if (!OpenIdentity(key, file.first<kPageHeaderBytes>(), header)) return {};
-  const auto opened = OpenChunk(key, header, file);
-  return opened ? Status() : tl::unexpected(opened.error());
+// Opens every part, where this key has encrypted the file: false where it has not.
+Result<bool> OpenParts(const StoreKey& key, const ChunkHeader& header, std::span<std::byte> file) {
+  ASSIGN_OR_RETURN(const bool ours, IsBy(key, file.first<kPageHeaderBytes>(), header));
+  if (!ours) return false;
+  return OpenChunk(key, header, file).map([](const ChunkIdentity&) { return true; });
 }
 
 // One look at all chunks, by several threads.
@@ -40,7 +40,12 @@ class Verification {
   void Visit(ChunkFileReader& reader, const FoundChunk& chunk) {
     const auto header = ReadChunk(reader, store_, chunk.id);
     Status status = header ? Status() : tl::unexpected(header.error());
-    if (status && options_.key) status = CheckParts(*options_.key, *header, reader.file());
+    bool decrypted = false;
+    if (status && options_.key) {
+      const auto opened = OpenParts(*options_.key, *header, reader.file());
+      decrypted = opened.value_or(false);
+      if (!opened) status = tl::unexpected(opened.error());
+    }
     if (!status && status.error().code == ErrorCode::kCorrupt && options_.quarantine) {
       const auto moved = MoveToQuarantine(fs_, store_, store_.ChunkPath(chunk.id), chunk.info, {});
       if (!moved) {
@@ -48,14 +53,16 @@ class Verification {
                       status.error().message, moved.error().message);
       }
     }
-    Note(chunk, header ? header->codec : Codec::kRaw, status);
+    Note(chunk, header ? header->codec : Codec::kRaw, decrypted, status);
   }
 
-  void Note(const FoundChunk& chunk, Codec codec, const Status& status) EXCLUDES(mutex_) {
+  void Note(const FoundChunk& chunk, Codec codec, bool decrypted, const Status& status)
+      EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     done_ += chunk.info.bytes;
     if (status) {
       ++result_.chunks;
+      result_.decrypted += decrypted;
       result_.bytes += chunk.info.bytes;
       ++result_.codecs[FindCodec(codec)->name];
     } else if (status.error().code != ErrorCode::kNotFound) {

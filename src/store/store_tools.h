@@ -30,7 +30,8 @@ struct BadFile {
 };
 
 struct VerifiedStore {
-  uint64_t chunks = 0;  // read and in order
+  uint64_t chunks = 0;     // read and in order
+  uint64_t decrypted = 0;  // of these, by the key
   uint64_t bytes = 0;
   std::map<std::string, uint64_t> codecs;  // of these chunks, how many by each
   std::vector<BadFile> bad;                // by path

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <optional>
 
 namespace kvcake {
@@ -9,9 +10,9 @@ namespace {
 
 bool IsSchemeName(std::string_view name) {
   const auto fits = [](unsigned char c) {
-    return std::islower(c) || std::isdigit(c) || c == '+' || c == '-' || c == '.';
+    return std::isalnum(c) || c == '+' || c == '-' || c == '.';
   };
-  return !name.empty() && std::islower(static_cast<unsigned char>(name[0])) &&
+  return !name.empty() && std::isalpha(static_cast<unsigned char>(name[0])) &&
          std::all_of(name.begin(), name.end(), fits);
 }
 
@@ -74,7 +75,8 @@ Result<StoreUrl> ParseStoreUrl(std::string_view text) {
   const size_t question = text.find('?');
   const std::string_view place = text.substr(0, question);
   if (const size_t scheme = SchemeSize(place); scheme > 0) {
-    url.scheme = place.substr(0, scheme);
+    std::transform(place.begin(), place.begin() + scheme, std::back_inserter(url.scheme),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     url.place = place.substr(scheme + 3);
     const size_t host_end = text.find_first_of("/?#", scheme + 3);
     if (text.find('@', std::min(host_end, text.size())) != text.npos) {

@@ -66,6 +66,7 @@ inline const TierCase kCases[] = {
     {"redis", MakeRedis, MakeRedis, false},
     {"lossless_redis", [](World& world) { return MakeEncodedRedis(world, Codec::kLossless); },
      [](World& world) { return MakeEncodedRedis(world, Codec::kLossless); }, false},
+    {"encrypted_redis", MakeEncryptedRedis, MakeEncryptedRedis, false},
     {"int8_redis", [](World& world) { return MakeEncodedRedis(world, Codec::kInt8); },
      [](World& world) { return MakeEncodedRedis(world, Codec::kInt8); }, false},
     {"staged_memory", [](World& world) { return MakeStaged(world, MakeMemory(world)); }},

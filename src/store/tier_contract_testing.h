@@ -84,6 +84,7 @@ inline RedisTierOptions RedisOptions(World& world) {
   options.client.seeds = {{"127.0.0.1", world.redis->port()}};
   options.layout = world.layout;
   options.root = Root();
+  options.goodbye = kPatience;
   return options;
 }
 
@@ -102,6 +103,7 @@ inline std::unique_ptr<Tier> MakeStaged(World& world, std::unique_ptr<Tier> inne
 
 // A small chunk's header and its parts, rounded up to blocks. No codec makes any bits smaller.
 inline constexpr uint64_t kLosslessBytes = 3 * 4096, kLossyBytes = 2 * 4096;
+inline constexpr uint64_t kUnfilledBytes = 2 * 4096;  // raw, without the filling that pages have
 
 // `tier` keeps natural numbers by this codec; any bytes can be put.
 inline std::unique_ptr<Tier> OfAnyBytes(World& world, const StoreCodec& natural,
@@ -130,9 +132,17 @@ inline std::unique_ptr<Tier> MakeEncodedRedis(World& world, Codec codec) {
 }
 
 inline std::unique_ptr<Tier> MakeEncrypted(World& world, Codec codec) {
-  // Without the filling that pages have.
-  world.chunk_bytes = codec == Codec::kRaw ? 2 * 4096 : kLosslessBytes;
+  world.chunk_bytes = codec == Codec::kRaw ? kUnfilledBytes : kLosslessBytes;
   return OpenEncryptedDisk(DiskOptions(world, 4 << 20), NaturalCodec(codec, world.layout));
+}
+
+inline std::unique_ptr<Tier> MakeEncryptedRedis(World& world) {
+  world.chunk_bytes = kUnfilledBytes;
+  const RedisTierOptions raw = RedisOptions(world);
+  const auto key = ATestsKey();
+  const StoreCodec codec = NaturalCodec(Codec::kRaw, world.layout);
+  const RedisTierOptions options = EncodedOptions(raw, codec, key.get());
+  return OverNames(RedisTier::Open(options).value(), raw.root, options, codec, key);
 }
 
 inline std::unique_ptr<Tier> MakeLossless(World& world) {
