@@ -28,7 +28,8 @@ std::string Refused(std::string_view text) {
 }
 
 TEST(StoreUrl, WithoutOptionsIsTheDirectoryAsItIsSpelled) {
-  for (const char* dir : {"kv", "/var/lib/kv", "../a b", "a%20b", "100%", "a=b&c", "C:/kv", "://x",
+  for (const char* dir :
+       {"kv", "/var/lib/kv", "../a b", "a%20b", "100%", "a=b&c", "C:/kv", "://x", "a:b", "kv/"}) {
     EXPECT_EQ(Parsed(dir), (StoreUrl{.scheme = "", .place = dir, .options = {}}));
   }
 }
