@@ -128,7 +128,9 @@ RedisMasters::RedisMasters(int masters) {
   }
   const std::string known = fmt::format("cluster_known_nodes:{}", masters);
   for (const auto& server : servers_) {
-    for (std::string info; info.find("cluster_state:ok") == std::string::npos ||
+    // All slots, as a cluster that need not have them all calls itself ok before.
+    for (std::string info; info.find("cluster_slots_ok:16384") == std::string::npos ||
+                           info.find("cluster_state:ok") == std::string::npos ||
                            info.find(known) == std::string::npos;) {
       info = server->Cli({"CLUSTER", "INFO"});
     }
