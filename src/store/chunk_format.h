@@ -43,7 +43,7 @@ struct ChunkEncryption {
   bool operator==(const ChunkEncryption&) const = default;
 };
 
-// Of an encrypted chunk root, key and parent are the names that the store's key gives them.
+// Root, key and parent of an encrypted chunk are the names that the store's key gives them.
 struct ChunkHeader {
   ChunkKey root;
   ChunkKey key;

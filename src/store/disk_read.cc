@@ -41,7 +41,7 @@ Result<NumericPath> VerifyLanded(const DiskRead& read, const DiskTierOptions& op
   const auto header = read.header
                           ? ConstHeaderBytes(read.header->bytes)
                           : ConstHeaderBytes(read.request.landing.first<kPageHeaderBytes>());
-  // Of a raw chunk every piece comes whole.
+  // Every piece of a raw chunk comes whole.
   const uint64_t bytes = options.form.raw() ? options.layout.page_bytes() : read.landed;
   return VerifyRead(header, read.request, ChunkKind::Of(options), bytes);
 }

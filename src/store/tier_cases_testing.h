@@ -14,7 +14,7 @@ namespace kvcake::testing_util {
 struct TierCase {
   const char* name;
   Factory make;
-  // Of the same chunks, as another process has it; where there are claims.
+  // A tier of the same chunks, as another process has it; where there are claims.
   Factory another = nullptr;
   bool is_bounded = true;  // makes room itself
 };
