@@ -33,6 +33,17 @@ ChunkIdentity Unpack(const IdentityBytes& bytes) {
   return identity;
 }
 
+// Decrypts all parts of the chunk that the identity names.
+Status OpenParts(const StoreKey& key, const ChunkIdentity& identity, const ChunkHeader& header,
+                 std::span<std::byte> file) {
+  const PartOpener opener(key, identity.key, file.first<kPageHeaderBytes>(), header);
+  for (int layer = 0; layer < header.layout.layers; ++layer) {
+    RETURN_IF_ERROR(
+        opener.Open(layer, file.subspan(header.layer_offset(layer), header.layer_bytes(layer))));
+  }
+  return {};
+}
+
 }  // namespace
 
 Status SealChunk(const StoreKey& key, ChunkHeader& header, std::span<std::byte> file) {
@@ -72,13 +83,6 @@ Result<ChunkIdentity> OpenIdentity(const StoreKey& key, ConstHeaderBytes bytes,
   return Unpack(plain);
 }
 
-Result<bool> IsBy(const StoreKey& key, ConstHeaderBytes bytes, const ChunkHeader& header) {
-  const auto identity = OpenIdentity(key, bytes, header);
-  if (identity) return true;
-  if (identity.error().code == ErrorCode::kCorrupt) return false;
-  return tl::unexpected(identity.error());
-}
-
 PartOpener::PartOpener(const StoreKey& key, const ChunkKey& chunk, ConstHeaderBytes bytes,
                        const ChunkHeader& header)
     : bytes_(bytes),
@@ -92,14 +96,19 @@ Status PartOpener::Open(int layer, std::span<std::byte> part) const {
 
 Result<ChunkIdentity> OpenChunk(const StoreKey& key, const ChunkHeader& header,
                                 std::span<std::byte> file) {
-  const ConstHeaderBytes bytes = file.first<kPageHeaderBytes>();
-  ASSIGN_OR_RETURN(const ChunkIdentity identity, OpenIdentity(key, bytes, header));
-  const PartOpener opener(key, identity.key, bytes, header);
-  for (int layer = 0; layer < header.layout.layers; ++layer) {
-    RETURN_IF_ERROR(
-        opener.Open(layer, file.subspan(header.layer_offset(layer), header.layer_bytes(layer))));
-  }
+  ASSIGN_OR_RETURN(const ChunkIdentity identity,
+                   OpenIdentity(key, file.first<kPageHeaderBytes>(), header));
+  RETURN_IF_ERROR(OpenParts(key, identity, header, file));
   return identity;
+}
+
+Result<std::optional<ChunkIdentity>> OpenChunkIfBy(const StoreKey& key, const ChunkHeader& header,
+                                                   std::span<std::byte> file) {
+  const auto identity = OpenIdentity(key, file.first<kPageHeaderBytes>(), header);
+  if (!identity && identity.error().code == ErrorCode::kCorrupt) return std::nullopt;
+  if (!identity) return tl::unexpected(identity.error());
+  RETURN_IF_ERROR(OpenParts(key, *identity, header, file));
+  return *identity;
 }
 
 }  // namespace kvcake

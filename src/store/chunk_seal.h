@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "base/status.h"
@@ -34,13 +35,14 @@ Status SealChunk(const StoreKey& key, ChunkHeader& header, std::span<std::byte> 
 Result<ChunkIdentity> OpenIdentity(const StoreKey& key, ConstHeaderBytes bytes,
                                    const ChunkHeader& header);
 
-// Whether SealChunk wrote the header by this key.
-Result<bool> IsBy(const StoreKey& key, ConstHeaderBytes bytes, const ChunkHeader& header);
-
 // Decrypts all parts of a whole file, as DecodeChunk has read it, where they lie. kCorrupt unless
 // it is what SealChunk wrote by this key, under names that it gives.
 Result<ChunkIdentity> OpenChunk(const StoreKey& key, const ChunkHeader& header,
                                 std::span<std::byte> file);
+
+// The same; nothing, and the file as it was, where another key wrote the header or none did.
+Result<std::optional<ChunkIdentity>> OpenChunkIfBy(const StoreKey& key, const ChunkHeader& header,
+                                                   std::span<std::byte> file);
 
 // Decrypts the parts of one file. `bytes` and `header` are its header, twice, and outlive it.
 class PartOpener {

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <thread>
 
+#include "base/mutex.h"
+
 namespace kvcake {
 
 Result<std::vector<FoundChunk>> FindChunks(FileSystem& fs, const StoreDir& store) {
@@ -17,22 +19,36 @@ Result<std::vector<FoundChunk>> FindChunks(FileSystem& fs, const StoreDir& store
 }
 
 void VisitChunks(FileSystem& fs, const std::vector<FoundChunk>& chunks, int threads,
-                 const std::function<void(ChunkFileReader&, const FoundChunk&)>& visit) {
+                 const std::function<void(ChunkFileReader&, const FoundChunk&)>& visit,
+                 const std::function<void(uint64_t, uint64_t)>& progress) {
+  uint64_t total = 0, done = 0;
+  for (const FoundChunk& chunk : chunks) total += chunk.info.bytes;
+  Mutex mutex;  // of `done`, and of who tells
   std::atomic<size_t> next{0};
   const auto loop = [&] {
     ChunkFileReader reader(fs);
-    for (size_t i = next++; i < chunks.size(); i = next++) visit(reader, chunks[i]);
+    for (size_t i = next++; i < chunks.size(); i = next++) {
+      visit(reader, chunks[i]);
+      MutexLock lock(mutex);
+      done += chunks[i].info.bytes;
+      if (progress) progress(done, total);
+    }
   };
   std::vector<std::thread> running;
   for (int i = 0; i < threads; ++i) running.emplace_back(loop);
   for (std::thread& thread : running) thread.join();
 }
 
-Result<ChunkHeader> ReadChunk(ChunkFileReader& reader, const StoreDir& store, const ChunkId& id) {
-  ASSIGN_OR_RETURN(const ChunkHeader header, reader.Read(store.ChunkPath(id)));
-  if (header.key == id.key && header.root == id.root) return header;
+Status CheckNamed(const ChunkHeader& header, const ChunkId& id) {
+  if (header.key == id.key && header.root == id.root) return {};
   return Fail(ErrorCode::kCorrupt, "it belongs to another chunk: {} of root {}", header.key.Hex(),
               header.root.Hex());
+}
+
+Result<ChunkHeader> ReadChunk(ChunkFileReader& reader, const StoreDir& store, const ChunkId& id) {
+  ASSIGN_OR_RETURN(const ChunkHeader header, reader.Read(store.ChunkPath(id)));
+  RETURN_IF_ERROR(CheckNamed(header, id));
+  return header;
 }
 
 }  // namespace kvcake

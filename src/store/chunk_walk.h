@@ -1,6 +1,7 @@
 // All chunks of a store directory, one after another, for what people do to it by hand.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -17,9 +18,14 @@ struct FoundChunk {
 // ScanStore's chunks, of every root, in no order.
 Result<std::vector<FoundChunk>> FindChunks(FileSystem& fs, const StoreDir& store);
 
-// Calls `visit` for each of them, on several threads; a reader is one thread's.
+// Calls `visit` for each of them, on several threads; a reader is one thread's. Then `progress`,
+// which may be null, from any of the threads, one at a time.
 void VisitChunks(FileSystem& fs, const std::vector<FoundChunk>& chunks, int threads,
-                 const std::function<void(ChunkFileReader&, const FoundChunk&)>& visit);
+                 const std::function<void(ChunkFileReader&, const FoundChunk&)>& visit,
+                 const std::function<void(uint64_t bytes_done, uint64_t bytes_total)>& progress);
+
+// kCorrupt where the header is that of another chunk than its name says.
+Status CheckNamed(const ChunkHeader& header, const ChunkId& id);
 
 // What the file says it is; kCorrupt when a byte is wrong, or it is not the chunk of its name.
 Result<ChunkHeader> ReadChunk(ChunkFileReader& reader, const StoreDir& store, const ChunkId& id);

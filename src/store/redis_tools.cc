@@ -14,6 +14,7 @@
 #include "base/printable.h"
 #include "codec/codec.h"
 #include "store/chunk_format.h"
+#include "store/chunk_walk.h"
 #include "store/redis_client.h"
 
 namespace kvcake {
@@ -218,9 +219,8 @@ Result<Codec> VerifyValue(Asker& asker, const FoundValue& value) {
   }
   if (!reply.landed) return Fail(ErrorCode::kCorrupt, "it has {} bytes", reply.bulk_bytes);
   ASSIGN_OR_RETURN(const ChunkHeader header, DecodeChunk(std::span(bytes).first(reply.bulk_bytes)));
-  if (header.key == value.id.key && header.root == value.id.root) return header.codec;
-  return Fail(ErrorCode::kCorrupt, "it belongs to another chunk: {} of root {}", header.key.Hex(),
-              header.root.Hex());
+  RETURN_IF_ERROR(CheckNamed(header, value.id));
+  return header.codec;
 }
 
 uint64_t NumberAfter(std::string_view text, std::string_view name) {

@@ -22,18 +22,17 @@ class Rekeying {
         from_(from),
         to_(to),
         options_(options),
-        chunks_(std::move(chunks)) {
-    for (const FoundChunk& chunk : chunks_) total_ += chunk.info.bytes;
-  }
+        chunks_(std::move(chunks)) {}
 
   RekeyedStore Run() {
-    VisitChunks(fs_, chunks_, options_.threads,
-                [this](ChunkFileReader& reader, const FoundChunk& chunk) {
-                  Note(chunk, Rekey(reader, chunk));
-                });
+    VisitChunks(
+        fs_, chunks_, options_.threads,
+        [this](ChunkFileReader& reader, const FoundChunk& chunk) {
+          Note(chunk, Rekey(reader, chunk));
+        },
+        options_.progress);
     MutexLock lock(mutex_);
-    std::sort(result_.failed.begin(), result_.failed.end(),
-              [](const BadFile& a, const BadFile& b) { return a.path < b.path; });
+    std::sort(result_.failed.begin(), result_.failed.end());
     return std::move(result_);
   }
 
@@ -42,13 +41,11 @@ class Rekeying {
   Result<bool> Rekey(ChunkFileReader& reader, const FoundChunk& chunk) {
     ASSIGN_OR_RETURN(ChunkHeader header, ReadChunk(reader, store_, chunk.id));
     const std::span<std::byte> file = reader.file();
-    const ConstHeaderBytes bytes = file.first<kPageHeaderBytes>();
-    ASSIGN_OR_RETURN(const bool ours, IsBy(from_, bytes, header));
-    if (!ours) return false;
-    ASSIGN_OR_RETURN(const ChunkIdentity identity, OpenChunk(from_, header, file));
-    header.key = identity.key;
-    header.parent = identity.parent;
-    header.root = identity.root;
+    ASSIGN_OR_RETURN(const auto identity, OpenChunkIfBy(from_, header, file));
+    if (!identity) return false;
+    header.key = identity->key;
+    header.parent = identity->parent;
+    header.root = identity->root;
     RETURN_IF_ERROR(SealChunk(to_, header, file));
     const std::string path = store_.ChunkPath(chunk.id);
     RETURN_IF_ERROR(Write({header.root, header.key}, file, chunk, path));
@@ -103,7 +100,6 @@ class Rekeying {
 
   void Note(const FoundChunk& chunk, const Result<bool>& rekeyed) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    done_ += chunk.info.bytes;
     if (!rekeyed) {
       if (rekeyed.error().code != ErrorCode::kNotFound) {  // it has gone meanwhile
         result_.failed.push_back({store_.ChunkPath(chunk.id), rekeyed.error().message});
@@ -114,7 +110,6 @@ class Rekeying {
     } else {
       ++result_.others;
     }
-    if (options_.progress) options_.progress(done_, total_);
   }
 
   // Constant after construction.
@@ -124,11 +119,9 @@ class Rekeying {
   const StoreKey& to_;
   const RekeyOptions& options_;
   const std::vector<FoundChunk> chunks_;
-  uint64_t total_ = 0;
 
   Mutex mutex_;
   RekeyedStore result_ GUARDED_BY(mutex_);
-  uint64_t done_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

@@ -11,28 +11,20 @@
 namespace kvcake {
 namespace {
 
-// Opens every part, where this key has encrypted the file: false where it has not.
-Result<bool> OpenParts(const StoreKey& key, const ChunkHeader& header, std::span<std::byte> file) {
-  ASSIGN_OR_RETURN(const bool ours, IsBy(key, file.first<kPageHeaderBytes>(), header));
-  if (!ours) return false;
-  return OpenChunk(key, header, file).map([](const ChunkIdentity&) { return true; });
-}
-
 // One look at all chunks, by several threads.
 class Verification {
  public:
   Verification(FileSystem& fs, const StoreDir& store, const VerifyOptions& options,
                std::vector<FoundChunk> chunks)
-      : fs_(fs), store_(store), options_(options), chunks_(std::move(chunks)) {
-    for (const FoundChunk& chunk : chunks_) total_ += chunk.info.bytes;
-  }
+      : fs_(fs), store_(store), options_(options), chunks_(std::move(chunks)) {}
 
   VerifiedStore Run() {
-    VisitChunks(fs_, chunks_, options_.threads,
-                [this](ChunkFileReader& reader, const FoundChunk& chunk) { Visit(reader, chunk); });
+    VisitChunks(
+        fs_, chunks_, options_.threads,
+        [this](ChunkFileReader& reader, const FoundChunk& chunk) { Visit(reader, chunk); },
+        options_.progress);
     MutexLock lock(mutex_);
-    std::sort(result_.bad.begin(), result_.bad.end(),
-              [](const BadFile& a, const BadFile& b) { return a.path < b.path; });
+    std::sort(result_.bad.begin(), result_.bad.end());
     return std::move(result_);
   }
 
@@ -42,8 +34,8 @@ class Verification {
     Status status = header ? Status() : tl::unexpected(header.error());
     bool decrypted = false;
     if (status && options_.key) {
-      const auto opened = OpenParts(*options_.key, *header, reader.file());
-      decrypted = opened.value_or(false);
+      const auto opened = OpenChunkIfBy(*options_.key, *header, reader.file());
+      decrypted = opened && opened->has_value();
       if (!opened) status = tl::unexpected(opened.error());
     }
     if (!status && status.error().code == ErrorCode::kCorrupt && options_.quarantine) {
@@ -59,7 +51,6 @@ class Verification {
   void Note(const FoundChunk& chunk, Codec codec, bool decrypted, const Status& status)
       EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    done_ += chunk.info.bytes;
     if (status) {
       ++result_.chunks;
       result_.decrypted += decrypted;
@@ -68,7 +59,6 @@ class Verification {
     } else if (status.error().code != ErrorCode::kNotFound) {
       result_.bad.push_back({store_.ChunkPath(chunk.id), status.error().message});
     }
-    if (options_.progress) options_.progress(done_, total_);
   }
 
   // Constant after construction.
@@ -76,11 +66,9 @@ class Verification {
   const StoreDir& store_;
   const VerifyOptions& options_;
   const std::vector<FoundChunk> chunks_;
-  uint64_t total_ = 0;
 
   Mutex mutex_;
   VerifiedStore result_ GUARDED_BY(mutex_);
-  uint64_t done_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

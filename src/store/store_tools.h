@@ -2,6 +2,7 @@
 // processes that use the directory.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -27,6 +28,7 @@ struct VerifyOptions {
 struct BadFile {
   std::string path;
   std::string reason;
+  auto operator<=>(const BadFile&) const = default;
 };
 
 struct VerifiedStore {
