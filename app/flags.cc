@@ -107,11 +107,14 @@ void AddPlaceFlags(CLI::App& app, StoreFlags* flags) {
       app, "--store", &flags->dirs,
       "directory that keeps KV chunks between runs and processes, or a Redis server, "
       "redis://HOST:PORT (rediss:// with TLS; redis+cluster://HOST:PORT,HOST:PORT; the "
-      "password in KVCAKE_REDIS_PASSWORD); without it nothing is kept or loaded. May be "
+      "password in KVCAKE_REDIS_PASSWORD), or S3, s3://BUCKET/PREFIX (credentials in "
+      "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, ~/.aws or the instance's role); without it "
+      "nothing is kept or loaded. May be "
       "repeated, the fastest first: chunks are loaded from all at once, and new ones kept in "
       "the first. After a ? it may have options of its own: codec and tables, that go before "
-      "--kv-codec and --codec-tables, key-file, by which it is encrypted, and for Redis prefix, "
-      "tls-ca, tls-cert and tls-key; a ? in a directory's name is written %3F");
+      "--kv-codec and --codec-tables, key-file, by which it is encrypted, for Redis prefix, "
+      "tls-ca, tls-cert and tls-key, and for S3 endpoint, region, addressing, profile and tls-ca; "
+      "a ? in a directory's name is written %3F");
   app.add_option("--kv-codec", flags->codec,
                  "how stores keep chunks, unless they say it themselves: raw, lossless (the same "
                  "bits, about a third smaller), int8, cachegen or kvquant3 (lossy: answers differ, "

@@ -13,6 +13,7 @@
 #include "store/quarantine.h"
 #include "store/redis_tools.h"
 #include "store/rekey.h"
+#include "store/remote_tools.h"
 #include "store/store_tools.h"
 
 namespace kvcake {
@@ -22,8 +23,9 @@ using Json = nlohmann::ordered_json;
 
 struct StoreCommandFlags {
   std::string store;                         // as given
-  std::string dir;                           // that it names
-  std::optional<RedisPlace> redis;           // or this
+  std::string dir;                           // that it names,
+  std::shared_ptr<RemoteListing> remote;     // or a store elsewhere,
+  std::optional<RedisPlace> redis;           // which is this, if it is Redis
   std::shared_ptr<const StoreKey> key = {};  // the store's, where it is named with one
   bool json = false;
   bool quarantine = false;   // verify
@@ -75,7 +77,7 @@ std::string Day(int64_t unix_s) {
 }
 
 Result<std::vector<StoreRoot>> RootsIn(const StoreCommandFlags& flags) {
-  return flags.redis ? ListRedis(*flags.redis) : ListStore(flags.dir);
+  return flags.remote ? ListRemote(*flags.remote) : ListStore(flags.dir);
 }
 
 Result<bool> List(const StoreCommandFlags& flags) {
@@ -97,34 +99,40 @@ Result<bool> List(const StoreCommandFlags& flags) {
   return true;
 }
 
-// What a directory has and a server has not is left out.
-Result<bool> StatRedis(const StoreCommandFlags& flags) {
+// What a directory has and a store elsewhere has not is left out.
+Result<bool> StatRemote(const StoreCommandFlags& flags) {
   ASSIGN_OR_RETURN(const auto roots, RootsIn(flags));
-  ASSIGN_OR_RETURN(const RedisMemory memory, MemoryOfRedis(*flags.redis));
+  std::optional<RedisMemory> memory;
+  if (flags.redis) {
+    ASSIGN_OR_RETURN(memory, MemoryOfRedis(*flags.redis));
+  }
   uint64_t chunks = 0, bytes = 0;
   for (const StoreRoot& root : roots) {
     chunks += root.chunks;
     bytes += root.bytes;
   }
   if (flags.json) {
-    PrintJson({{"models", roots.size()},
-               {"chunks", chunks},
-               {"bytes", bytes},
-               {"used_memory", memory.used_bytes},
-               {"maxmemory", memory.max_bytes},
-               {"maxmemory_policy", memory.policy}});
+    Json json = {{"models", roots.size()}, {"chunks", chunks}, {"bytes", bytes}};
+    if (memory) {
+      json["used_memory"] = memory->used_bytes;
+      json["maxmemory"] = memory->max_bytes;
+      json["maxmemory_policy"] = memory->policy;
+    }
+    PrintJson(json);
     return true;
   }
   fmt::print("{:<16} {}\n{:<16} {} ({:.1f} MiB)\n", "models", roots.size(), "chunks", chunks,
              MiB(bytes));
-  fmt::print("{:<16} {:.1f} MiB of {}\n{:<16} {}\n", "memory", MiB(memory.used_bytes),
-             memory.max_bytes > 0 ? fmt::format("{:.1f} MiB", MiB(memory.max_bytes)) : "no maximum",
-             "when it is full", memory.policy);
+  if (!memory) return true;
+  fmt::print(
+      "{:<16} {:.1f} MiB of {}\n{:<16} {}\n", "memory", MiB(memory->used_bytes),
+      memory->max_bytes > 0 ? fmt::format("{:.1f} MiB", MiB(memory->max_bytes)) : "no maximum",
+      "when it is full", memory->policy);
   return true;
 }
 
 Result<bool> Stat(const StoreCommandFlags& flags) {
-  if (flags.redis) return StatRedis(flags);
+  if (flags.remote) return StatRemote(flags);
   ASSIGN_OR_RETURN(const auto roots, ListStore(flags.dir));
   ASSIGN_OR_RETURN(const auto quarantined, ListQuarantine(flags.dir));
   ASSIGN_OR_RETURN(const SpaceInfo space, FileSystem::Real().Space(flags.dir));
@@ -184,18 +192,18 @@ Result<bool> Verify(const StoreCommandFlags& flags) {
   options.quarantine = flags.quarantine;
   options.key = flags.key;
   options.progress = [&](uint64_t done, uint64_t total) { DrawBytes(line, done, total); };
-  if (flags.redis && flags.quarantine) {
+  if (flags.remote && flags.quarantine) {
     return Fail(ErrorCode::kUnsupported,
                 "--quarantine: {} has no place for bad chunks; who reads one next removes it",
-                flags.redis->Text());
+                flags.store);
   }
-  if (flags.redis && flags.key) {
+  if (flags.remote && flags.key) {
     return Fail(ErrorCode::kUnsupported,
                 "chunks of {} are checked without decrypting them: leave key-file out",
-                flags.redis->Text());
+                flags.store);
   }
   ASSIGN_OR_RETURN(const VerifiedStore verified,
-                   flags.redis ? VerifyRedis(*flags.redis) : VerifyStore(flags.dir, options));
+                   flags.remote ? VerifyRemote(*flags.remote) : VerifyStore(flags.dir, options));
   const double seconds = (Clock::Real().Now() - start).count();
   if (flags.json) {
     PrintJson({{"chunks", verified.chunks},
@@ -215,8 +223,8 @@ Result<bool> Verify(const StoreCommandFlags& flags) {
       "{} chunks in order ({}), {:.1f} MiB in {:.1f} s ({:.0f} MB/s); {} bad{}\n", verified.chunks,
       codecs.empty() ? "empty" : codecs, MiB(verified.bytes), seconds,
       static_cast<double>(verified.bytes) / 1e6 / std::max(seconds, 1e-9), verified.bad.size(),
-      verified.bad.empty() || flags.quarantine || flags.redis ? ""
-                                                              : " (--quarantine moves them away)");
+      verified.bad.empty() || flags.quarantine || flags.remote ? ""
+                                                               : " (--quarantine moves them away)");
   if (flags.key && verified.decrypted < verified.chunks) {
     fmt::print("{} of them are of other keys or none, and were not decrypted\n",
                verified.chunks - verified.decrypted);
@@ -226,7 +234,7 @@ Result<bool> Verify(const StoreCommandFlags& flags) {
 
 // False when something stays with the old key.
 Result<bool> Rekey(const StoreCommandFlags& flags) {
-  if (flags.redis) {
+  if (flags.remote) {
     return Fail(ErrorCode::kUnsupported,
                 "{}: only directories get another key; what is kept by the old one goes in time",
                 flags.store);
@@ -258,7 +266,7 @@ void PrintCleared(const StoreCommandFlags& flags, const ClearedStore& cleared) {
   if (flags.json) {
     PrintJson({{"files", cleared.files}, {"bytes", cleared.bytes}});
   } else {
-    fmt::print("removed {} {}, {:.1f} MiB\n", cleared.files, flags.redis ? "chunks" : "files",
+    fmt::print("removed {} {}, {:.1f} MiB\n", cleared.files, flags.remote ? "chunks" : "files",
                MiB(cleared.bytes));
   }
 }
@@ -279,20 +287,20 @@ Result<bool> Evict(const StoreCommandFlags& flags) {
                 "removes all");
   }
   ASSIGN_OR_RETURN(const ClearedStore cleared,
-                   flags.redis ? EvictRedis(*flags.redis, rule) : EvictStore(flags.dir, rule));
+                   flags.remote ? EvictRemote(*flags.remote, rule) : EvictStore(flags.dir, rule));
   PrintCleared(flags, cleared);
   return true;
 }
 
 Result<bool> Clear(const StoreCommandFlags& flags) {
   ASSIGN_OR_RETURN(const ClearedStore cleared,
-                   flags.redis ? ClearRedis(*flags.redis) : ClearStore(flags.dir));
+                   flags.remote ? ClearRemote(*flags.remote) : ClearStore(flags.dir));
   PrintCleared(flags, cleared);
   return true;
 }
 
 Result<bool> Quarantine(const StoreCommandFlags& flags) {
-  if (flags.redis) return Fail(ErrorCode::kUnsupported, "{} has no quarantine", flags.store);
+  if (flags.remote) return Fail(ErrorCode::kUnsupported, "{} has no quarantine", flags.store);
   if (flags.clear) {
     ASSIGN_OR_RETURN(const ClearedStore cleared, ClearQuarantine(flags.dir));
     PrintCleared(flags, cleared);
@@ -323,6 +331,9 @@ Status ReadPlace(StoreCommandFlags& flags) {
   ASSIGN_OR_RETURN(const StoreOptions store, ReadStoreUrl(flags.store));
   flags.dir = store.dir;
   flags.redis = store.redis;
+  if (!store.keeps_files()) {
+    ASSIGN_OR_RETURN(flags.remote, OpenRemoteListing(store));
+  }
   flags.key = store.key;
   flags.store = store.Place();
   return {};
@@ -337,7 +348,7 @@ void AddStoreCommand(CLI::App& app, int* exit_code) {
   const auto add = [&](const char* name, const char* help,
                        Result<bool> (*body)(const StoreCommandFlags&)) {
     CLI::App* command = store->add_subcommand(name, help);
-    command->add_option("--store,dir", flags->store, "the directory or Redis URL given as --store")
+    command->add_option("--store,dir", flags->store, "the directory or URL given as --store")
         ->required();
     command->add_flag("--json", flags->json, "print JSON");
     command->callback([flags, exit_code, body] {

@@ -1,34 +1,14 @@
 """A Redis server as the store of `kvcake serve`: what one process keeps another restores, and one
 that is not there, dies or refuses the password costs time and no request."""
-import json
 import os
-import random
 import subprocess
 import tempfile
 import unittest
 from unittest import mock
 
 from redis_fixture import Redis
-from server_fixture import MODEL, PROGRAM, OwnServersTest, eventually
-
-CHUNK, CHUNKS = 128, 4
-TEXT = "".join(f"once upon a time {i} " for i in range(300))
-
-
-def kvcake(*arguments):
-    """What a command prints as JSON."""
-    done = subprocess.run([*PROGRAM.split(), *arguments, "--json"], check=False,
-                          capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def run(*stores, policy="load", flags=()):
-    """The text of a run's answer, and each of its stores."""
-    named = [word for store in stores for word in ("--store", store)]
-    ran = kvcake("run", "--model", MODEL, "--threads", "1", "--ram-capacity", "64MiB", "--prompt",
-                 TEXT, "--max-tokens", "4", "--policy", policy, *named, *flags)
-    return ran["text"], ran["store"]["tiers"]
+from server_fixture import PROGRAM, OwnServersTest, eventually
+from store_fixture import CHUNKS, ask, kvcake, run
 
 
 class RedisStoreTest(OwnServersTest):
@@ -36,13 +16,6 @@ class RedisStoreTest(OwnServersTest):
         redis = Redis(*options)
         self.addCleanup(redis.close)
         return redis
-
-    @staticmethod
-    def ask(server, seed):
-        rng = random.Random(seed)
-        prompt = [rng.randrange(5, 4000) for _ in range(CHUNK * CHUNKS + 5)]
-        body = {"prompt": prompt, "max_tokens": 4, "temperature": 0}
-        return server.post("/v1/completions", body)["choices"][0]["text"]
 
     def test_another_process_restores_what_one_has_kept(self):
         redis = self.redis()
@@ -90,7 +63,7 @@ class RedisStoreTest(OwnServersTest):
     def test_chunks_expire(self):
         redis = self.redis()
         server = self.start("--store-ttl", "1h", store=redis.url)
-        self.ask(server, 0)
+        ask(server, 0)
         eventually(lambda: server.metric("kvcake_tier_writes_total") >= CHUNKS, "chunks are kept")
         for name in redis.cli("--scan", "--pattern", "kvcake:v1:*").split():
             if not name.endswith(":claim"):
@@ -100,7 +73,7 @@ class RedisStoreTest(OwnServersTest):
         redis = self.redis()
         redis.kill()
         server = self.start(store=redis.url)
-        self.ask(server, 0)  # it was not there at the start
+        ask(server, 0)  # it was not there at the start
         self.assertTrue(redis.start())
         seeds = iter(range(1, 1000))
 
@@ -109,13 +82,13 @@ class RedisStoreTest(OwnServersTest):
 
         def is_used():
             before = writes()
-            self.ask(server, next(seeds))
+            ask(server, next(seeds))
             return writes() > before
 
         eventually(is_used, "it is used once it is there")
         redis.kill()
         for _ in range(3):
-            self.ask(server, next(seeds))
+            ask(server, next(seeds))
         eventually(lambda: server.metric("kvcake_tier_writes_failed_total") > 0,
                    "what cannot be kept is counted")
         self.assertTrue(redis.start())
@@ -126,15 +99,15 @@ class RedisStoreTest(OwnServersTest):
     def test_a_wrong_password_is_said_and_none_is(self):
         redis = self.redis("--requirepass", "right-secret")
         wrong = self.start(store=f"redis://:wrong-secret@127.0.0.1:{redis.port}")
-        self.ask(wrong, 0)
+        ask(wrong, 0)
         eventually(lambda: "refuses the user or the password: WRONGPASS" in wrong.log(),
                    "what is wrong")
         without = self.start(store=redis.url)
-        self.ask(without, 0)
+        ask(without, 0)
         eventually(lambda: "KVCAKE_REDIS_PASSWORD" in without.log(), "what would be right")
         with mock.patch.dict(os.environ, {"KVCAKE_REDIS_PASSWORD": "right-secret"}):
             right = self.start(store=redis.url)
-        self.ask(right, 0)
+        ask(right, 0)
         eventually(lambda: right.metric("kvcake_tier_writes_total") >= CHUNKS, "chunks are kept")
         for server in (wrong, without, right):
             _, _, metrics = server.request("GET", "/metrics", port=server.admin_port)

@@ -150,7 +150,7 @@ TEST_F(StoreCliTest, WhatIsNoStoreIsSaidSo) {
     const Outcome outcome = Run(std::string("store ") + command + " " + dir_);
     EXPECT_EQ(outcome.exit_code, 1) << command;
     EXPECT_THAT(outcome.err, HasSubstr("store")) << command;
-    EXPECT_THAT(Run(std::string("store ") + command + " s3://bucket").err, HasSubstr("redis://"));
+    EXPECT_THAT(Run(std::string("store ") + command + " gs://bucket").err, HasSubstr("s3://"));
   }
   const Outcome outcome = Run("run --store '" + Store() + "?colour=red' --model x --prompt y");
   EXPECT_EQ(outcome.exit_code, 2);

@@ -20,7 +20,8 @@
 #include "store/late_tier.h"
 #include "store/link_trace.h"
 #include "store/named_tier.h"
-#include "store/redis_tier.h"
+#include "store/redis_store.h"
+#include "store/s3_store.h"
 #include "store/store_dir.h"
 #include "store/store_url.h"
 #include "store/throttled_tier.h"
@@ -55,6 +56,17 @@ Result<ThrottledTierOptions> LinkOf(const StoreOptions& options, const SharedSto
   return link;
 }
 
+// What a store is, and the options that it has.
+std::pair<const char*, const char*> KindOf(const StoreOptions& options) {
+  if (options.redis) {
+    return {"Redis", "codec, tables, key-file, prefix, tls-ca, tls-cert and tls-key"};
+  }
+  if (options.s3) {
+    return {"S3", "codec, tables, key-file, endpoint, region, addressing, profile and tls-ca"};
+  }
+  return {"a directory", "codec, tables and key-file"};
+}
+
 }  // namespace
 
 Result<StoreOptions> ReadStoreUrl(std::string_view text) {
@@ -67,14 +79,19 @@ Result<StoreOptions> ReadStoreUrl(std::string_view text) {
     auto place = TakeRedisPlace(url);
     if (!place) return refuse(place.error());
     options.redis = std::move(*place);
+  } else if (url.scheme == "s3") {
+    auto place = TakeS3Place(url);
+    if (!place) return refuse(place.error());
+    options.s3 = std::move(*place);
   } else if (url.scheme.empty()) {
     options.dir = std::move(url.place);
   } else {
     return refuse({ErrorCode::kUnsupported,
                    fmt::format("there are no stores of the kind {}://, only directories, redis://, "
-                               "rediss://, redis+cluster:// and rediss+cluster://",
+                               "rediss://, redis+cluster://, rediss+cluster:// and s3://",
                                url.scheme)});
   }
+  const auto [kind, known] = KindOf(options);
   for (const auto& [name, value] : url.options) {
     if (name == "codec") {
       const auto row = CodecNamed(value);
@@ -88,10 +105,7 @@ Result<StoreOptions> ReadStoreUrl(std::string_view text) {
       options.key = std::make_shared<const StoreKey>(*std::move(key));
     } else {
       return refuse({ErrorCode::kUnsupported,
-                     fmt::format("{} has no option '{}', but codec, tables{}",
-                                 options.redis ? "Redis" : "a directory", name,
-                                 options.redis ? ", key-file, prefix, tls-ca, tls-cert and tls-key"
-                                               : " and key-file")});
+                     fmt::format("{} has no option '{}', but {}", kind, name, known)});
     }
   }
   return options;
@@ -106,7 +120,7 @@ Status CheckDistinct(std::span<const StoreOptions> stores) {
   std::vector<std::string> dirs;
   std::set<std::string> places;
   for (const StoreOptions& store : stores) {
-    if (!store.redis) {
+    if (store.keeps_files()) {
       dirs.push_back(store.dir);
     } else if (!places.insert(store.Place()).second) {
       return Fail(ErrorCode::kInvalidArgument, "--store {} is given twice: name it once",
@@ -201,13 +215,16 @@ Result<std::unique_ptr<Tier>> OpenDisk(const StoreOptions& options,
   return DiskTier::Open(std::move(disk));
 }
 
+template <typename Place>
+tl::unexpected<Error> NoQuotas(const Place& place) {
+  return Fail(ErrorCode::kUnsupported,
+              "--tenant-store-bytes: {} keeps no quotas, only directories do", place.Text());
+}
+
 Result<std::unique_ptr<Tier>> OpenRedis(const StoreOptions& options,
                                         const SharedStoreOptions& shared, FilesOptions files) {
   const RedisPlace& place = *options.redis;
-  if (shared.owner_quota_bytes > 0) {
-    return Fail(ErrorCode::kUnsupported,
-                "--tenant-store-bytes: {} keeps no quotas, only directories do", place.Text());
-  }
+  if (shared.owner_quota_bytes > 0) return NoQuotas(place);
   RedisTierOptions redis;
   ASSIGN_OR_RETURN(redis.client, ClientOptions(place));
   redis.layout = shared.layout;
@@ -216,7 +233,20 @@ Result<std::unique_ptr<Tier>> OpenRedis(const StoreOptions& options,
   redis.name = std::move(files.name);
   redis.prefix = place.prefix;
   redis.time_to_live = shared.time_to_live;
-  return RedisTier::Open(std::move(redis));
+  return OpenRedisTier(std::move(redis));
+}
+
+Result<std::unique_ptr<Tier>> OpenS3(const StoreOptions& options, const SharedStoreOptions& shared,
+                                     FilesOptions files) {
+  if (shared.owner_quota_bytes > 0) return NoQuotas(*options.s3);
+  S3TierOptions s3;
+  s3.client.place = *options.s3;
+  s3.layout = shared.layout;
+  s3.root = files.root;
+  s3.form = files.form;
+  s3.name = std::move(files.name);
+  s3.time_to_live = shared.time_to_live;
+  return OpenS3Tier(s3);
 }
 
 // What keeps the files, and the link to it.
@@ -225,7 +255,9 @@ Result<std::unique_ptr<Tier>> OpenLinked(const StoreOptions& options,
                                          const WrapTier& wrap) {
   ASSIGN_OR_RETURN(ThrottledTierOptions link, LinkOf(options, shared));
   ASSIGN_OR_RETURN(std::unique_ptr<Tier> store,
-                   (options.redis ? OpenRedis : OpenDisk)(options, shared, std::move(files)));
+                   (options.redis ? OpenRedis
+                    : options.s3  ? OpenS3
+                                  : OpenDisk)(options, shared, std::move(files)));
   if (wrap) {
     ASSIGN_OR_RETURN(store, wrap(std::move(store)));
   }
@@ -273,8 +305,8 @@ Result<std::unique_ptr<Tier>> OpenEncoded(const StoreOptions& options,
 }  // namespace
 
 std::string StoreName(size_t number, const StoreOptions& options) {
-  const char* const kind = options.redis ? "redis" : "disk";
-  return number == 0 ? kind : fmt::format("{}{}", kind, number + 1);
+  const char* const kind = options.redis ? "redis" : options.s3 ? "s3" : "disk";
+  return number == 0 ? kind : fmt::format("{}{}{}", kind, options.s3 ? "-" : "", number + 1);
 }
 
 Result<std::unique_ptr<Tier>> OpenStore(size_t number, const StoreOptions& given,

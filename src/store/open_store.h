@@ -12,16 +12,18 @@
 #include "base/status.h"
 #include "codec/store_key.h"
 #include "store/redis_place.h"
+#include "store/s3_place.h"
 #include "store/store_codec.h"
 #include "store/tier.h"
 
 namespace kvcake {
 
-// A directory or a Redis server that keeps chunks, and a link to it that may be slower or worse
-// than it is.
+// A directory, Redis servers or a bucket that keep chunks, and a link to them that may be slower or
+// worse than it is.
 struct StoreOptions {
   std::string dir = {};                  // empty: it is no directory
-  std::optional<RedisPlace> redis = {};  // then it is this
+  std::optional<RedisPlace> redis = {};  // then it is this,
+  std::optional<S3Place> s3 = {};        // or this
   uint64_t capacity_bytes = 20ull << 30;
   double free_share_min = 0.01;                      // DiskTierOptions'
   int call_threads = 16;                             // DiskTierOptions'
@@ -40,16 +42,16 @@ struct StoreOptions {
   std::shared_ptr<const StoreKey> key = {};  // encrypts what is kept; null: nothing is encrypted
 
   // For people: the directory, or the URL without options and password.
-  std::string Place() const { return redis ? redis->Text() : dir; }
+  std::string Place() const { return redis ? redis->Text() : s3 ? s3->Text() : dir; }
   // Whether files that are no chunks can be kept beside them.
-  bool keeps_files() const { return !redis; }
+  bool keeps_files() const { return !redis && !s3; }
 };
 
 // Reads the tables that the codec needs, where that was not done.
 void LoadStoreCodec(StoreOptions& store);
 
-// What `url` (store/store_url.h) says; options are `codec`, `tables` and `key-file`, and of Redis
-// those of TakeRedisPlace, too. kInvalidArgument or kUnsupported, with the text but for its
+// What `url` (store/store_url.h) says; options are `codec`, `tables` and `key-file`, and those of
+// TakeRedisPlace and TakeS3Place. kInvalidArgument or kUnsupported, with the text but for its
 // secrets, what is wrong with it, and what is known; or why the key cannot be read.
 Result<StoreOptions> ReadStoreUrl(std::string_view url);
 
@@ -85,10 +87,10 @@ inline constexpr int kCallThreadsMax = 256;
 // The most stores that a process may open.
 inline constexpr size_t kStoresMax = 8;
 
-// The name of the `number`th store in reports and metrics: disk, disk2, redis3, ...
+// The name of the `number`th store in reports and metrics: disk, disk2, redis3, s3-4, ...
 std::string StoreName(size_t number, const StoreOptions& options);
 
-// kInvalidArgument, kUnsupported or kIo, naming the option or the path. A Redis server need not be
+// kInvalidArgument, kUnsupported or kIo, naming the option or the path. A server need not be
 // there: the store is empty until it answers.
 Result<std::unique_ptr<Tier>> OpenStore(size_t number, const StoreOptions& options,
                                         const SharedStoreOptions& shared,

@@ -69,22 +69,12 @@ std::string FromEnvironment(const char* name) {
   return value == nullptr ? std::string() : value;
 }
 
-// Removes an option; nothing where it is not given.
-std::optional<std::string> Take(StoreUrl& url, std::string_view name) {
-  const auto at = std::find_if(url.options.begin(), url.options.end(),
-                               [&](const auto& option) { return option.first == name; });
-  if (at == url.options.end()) return std::nullopt;
-  std::string value = std::move(at->second);
-  url.options.erase(at);
-  return value;
-}
-
 Status TakeTlsFiles(StoreUrl& url, RedisPlace& place) {
   const std::pair<const char*, std::string*> files[] = {{"tls-ca", &place.tls_files.ca},
                                                         {"tls-cert", &place.tls_files.certificate},
                                                         {"tls-key", &place.tls_files.key}};
   for (const auto& [name, file] : files) {
-    auto value = Take(url, name);
+    auto value = TakeOption(url, name);
     if (!value) continue;
     if (!place.is_tls) {
       return Refuse("{} is for TLS: {}s{}://", name, "redis", place.is_cluster ? kCluster : "");
@@ -168,7 +158,7 @@ Result<RedisPlace> TakeRedisPlace(StoreUrl& url) {
   const size_t slash = rest.find('/');
   RETURN_IF_ERROR(ReadSeeds(rest.substr(0, slash), place));
   RETURN_IF_ERROR(ReadDatabase(slash == rest.npos ? "" : rest.substr(slash), place));
-  if (auto prefix = Take(url, "prefix")) {
+  if (auto prefix = TakeOption(url, "prefix")) {
     RETURN_IF_ERROR(CheckPrefix(*prefix));
     place.prefix = std::move(*prefix);
   }

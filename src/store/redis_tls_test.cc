@@ -4,7 +4,7 @@
 
 #include "base/authority_testing.h"
 #include "store/redis_server_testing.h"
-#include "store/redis_tier.h"
+#include "store/redis_store.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {
@@ -30,7 +30,7 @@ class RedisTlsTest : public testing::Test {
     options.client.connection.connect_timeout = patience;
     options.layout = SmallLayout();
     options.root = Root();
-    const auto tier = *RedisTier::Open(options);
+    const auto tier = *OpenRedisTier(options);
     const auto key = Chain(1)[0];
     if (const Status put = PutChunk(*tier, options.layout, key, Root()); !put) {
       return put.error().message;

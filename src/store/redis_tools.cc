@@ -5,16 +5,12 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "base/printable.h"
-#include "codec/codec.h"
-#include "store/chunk_format.h"
-#include "store/chunk_walk.h"
 #include "store/redis_client.h"
 
 namespace kvcake {
@@ -27,13 +23,18 @@ using Kind = RespReply::Kind;
 
 constexpr const char* kPage = "512";  // names that SCAN gives at a time, about
 
-// One server, asked by a thread that waits for the answers.
+// A server or a cluster, asked by a thread that waits for the answers.
 class Asker {
  public:
+  // Of a cluster the node that has a key's slot is asked.
   static Result<std::unique_ptr<Asker>> Open(const RedisPlace& place) {
     ASSIGN_OR_RETURN(RedisClientOptions options, ClientOptions(place));
-    options.is_cluster = false;  // SCAN is asked of a server, not of a key's
     return std::unique_ptr<Asker>(new Asker(std::move(options)));
+  }
+  // The first of the place's servers, by itself.
+  static Result<std::unique_ptr<Asker>> OpenServer(RedisPlace place) {
+    place.is_cluster = false;
+    return Open(place);
   }
   ~Asker() {
     bool closed = false;
@@ -41,13 +42,17 @@ class Asker {
     while (!closed) context_.run_one();
   }
 
+  struct Question {
+    std::string key;  // that it is about; of a server by itself empty
+    RedisCommand command;
+  };
   // The first failure, with the server's name, or all replies, in order; some may be errors.
-  Result<std::vector<RespReply>> Ask(std::vector<RedisCommand> commands) {
-    std::vector<RespReply> replies(commands.size());
-    size_t due = commands.size();
+  Result<std::vector<RespReply>> Ask(std::vector<Question> questions) {
+    std::vector<RespReply> replies(questions.size());
+    size_t due = questions.size();
     Status status;
-    for (size_t i = 0; i < commands.size(); ++i) {
-      commands[i].done = [&, i](Result<RespReply> reply) {
+    for (size_t i = 0; i < questions.size(); ++i) {
+      questions[i].command.done = [&, i](Result<RespReply> reply) {
         --due;
         if (reply) {
           replies[i] = std::move(*reply);
@@ -55,7 +60,7 @@ class Asker {
           status = tl::unexpected(reply.error());
         }
       };
-      client_.Send("", std::move(commands[i]));
+      client_.Send(questions[i].key, std::move(questions[i].command));
     }
     while (due > 0) context_.run_one();
     RETURN_IF_ERROR(status);
@@ -63,8 +68,8 @@ class Asker {
   }
   // One reply, which is no error.
   Result<RespReply> Ask(RedisCommand command) {
-    std::vector<RedisCommand> one;
-    one.push_back(std::move(command));
+    std::vector<Question> one;
+    one.push_back({"", std::move(command)});
     ASSIGN_OR_RETURN(auto replies, Ask(std::move(one)));
     if (replies[0].kind != Kind::kError) return std::move(replies[0]);
     return Fail(ErrorCode::kIo, "{} says: {}", server_, PrintableAscii(replies[0].text));
@@ -82,8 +87,6 @@ class Asker {
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   RedisClient client_;
 };
-
-using AskServer = std::function<Status(Asker&)>;
 
 // The servers that have slots, as the cluster says.
 Result<std::vector<RedisAddress>> MastersOf(const RespReply& slots, const RedisAddress& told_by) {
@@ -109,7 +112,7 @@ Result<std::vector<RedisAddress>> ServersOf(const RedisPlace& place) {
   for (const RedisAddress& seed : place.seeds) {
     RedisPlace one = place;
     one.seeds = {seed};
-    ASSIGN_OR_RETURN(const auto asker, Asker::Open(one));
+    ASSIGN_OR_RETURN(const auto asker, Asker::OpenServer(one));
     const auto slots = asker->Ask({.words = {"CLUSTER", "SLOTS"}});
     if (slots) return MastersOf(*slots, seed);
     error = slots.error();
@@ -122,7 +125,7 @@ Status ForEachServer(const RedisPlace& place, const AskServer& ask) {
   for (const RedisAddress& server : servers) {
     RedisPlace one = place;
     one.seeds = {server};
-    ASSIGN_OR_RETURN(const auto asker, Asker::Open(one));
+    ASSIGN_OR_RETURN(const auto asker, Asker::OpenServer(one));
     RETURN_IF_ERROR(ask(*asker));
   }
   return {};
@@ -155,28 +158,39 @@ std::optional<ChunkId> IdOf(const RedisPlace& place, std::string_view name) {
   return ChunkId{*root, *key};
 }
 
-struct FoundValue {
-  ChunkId id;
-  std::string name;
-  uint64_t bytes = 0;
-  std::optional<int64_t> idle_s = {};
+class RedisListing : public RemoteListing {
+ public:
+  RedisListing(RedisPlace place, std::unique_ptr<Asker> asker)
+      : place_(std::move(place)), asker_(std::move(asker)) {}
+
+  Status ForEachPage(const std::function<Status(std::span<const FoundValue>)>& visit) override;
+  Result<std::vector<std::byte>> Read(const FoundValue& value) override;
+  Result<uint64_t> Remove(std::span<const std::string> names) override;
+  Status RemoveOthers() override;
+  std::string why_no_times() const override {
+    return place_.Text() +
+           " does not keep when its values were used (its maxmemory-policy is an LFU one)";
+  }
+
+ private:
+  const RedisPlace place_;
+  const std::unique_ptr<Asker> asker_;
 };
 
-using VisitPage = std::function<Status(Asker&, std::span<const FoundValue>)>;
-
-Status ForEachPage(const RedisPlace& place, const VisitPage& visit) {
-  return ForEachServer(place, [&](Asker& asker) {
-    return Scan(asker, place, [&](std::span<const std::string> names) -> Status {
+Status RedisListing::ForEachPage(const std::function<Status(std::span<const FoundValue>)>& visit) {
+  const int64_t now = UnixSeconds();
+  return ForEachServer(place_, [&](Asker& server) {
+    return Scan(server, place_, [&](std::span<const std::string> names) -> Status {
       std::vector<FoundValue> found;
-      std::vector<RedisCommand> commands;
+      std::vector<Asker::Question> questions;
       for (const std::string& name : names) {
-        const auto id = IdOf(place, name);
+        const auto id = IdOf(place_, name);
         if (!id) continue;
         found.push_back({*id, name});
-        commands.push_back({.words = {"MEMORY", "USAGE", name}});
-        commands.push_back({.words = {"OBJECT", "IDLETIME", name}});
+        questions.push_back({"", {.words = {"MEMORY", "USAGE", name}}});
+        questions.push_back({"", {.words = {"OBJECT", "IDLETIME", name}}});
       }
-      ASSIGN_OR_RETURN(const auto replies, asker.Ask(std::move(commands)));
+      ASSIGN_OR_RETURN(const auto replies, server.Ask(std::move(questions)));
       for (size_t i = 0; i < found.size(); ++i) {
         const RespReply& bytes = replies[2 * i];
         const RespReply& idle = replies[2 * i + 1];
@@ -184,43 +198,55 @@ Status ForEachPage(const RedisPlace& place, const VisitPage& visit) {
           found[i].bytes = std::clamp<int64_t>(bytes.integer, 0, kValueBytesMax);
         }
         if (idle.kind == Kind::kInteger) {
-          found[i].idle_s = std::clamp<int64_t>(idle.integer, 0, kIdleMax);
+          found[i].used_s = now - std::clamp<int64_t>(idle.integer, 0, kIdleMax);
         }
       }
       // What has gone meanwhile is not there.
       std::erase_if(found, [](const FoundValue& value) { return value.bytes == 0; });
-      return visit(asker, found);
+      return visit(found);
     });
   });
 }
 
-Status Remove(Asker& asker, std::span<const std::string> names, uint64_t* removed) {
-  std::vector<RedisCommand> commands;
-  for (const std::string& name : names) commands.push_back({.words = {"UNLINK", name}});
-  ASSIGN_OR_RETURN(const auto replies, asker.Ask(std::move(commands)));
-  for (const RespReply& reply : replies) {
-    if (reply.kind == Kind::kError) {
-      return Fail(ErrorCode::kIo, "Redis says: {}", PrintableAscii(reply.text));
-    }
-    *removed += reply.integer > 0;
-  }
-  return {};
-}
-
-// Its codec; kCorrupt when it is not the chunk that its name says, kNotFound when it has gone.
-Result<Codec> VerifyValue(Asker& asker, const FoundValue& value) {
+Result<std::vector<std::byte>> RedisListing::Read(const FoundValue& value) {
   std::vector<std::byte> bytes(value.bytes);  // no fewer than it has
-  ASSIGN_OR_RETURN(
-      const RespReply reply,
-      asker.Ask({.words = {"GET", value.name}, .landing = bytes, .may_be_shorter = true}));
+  std::vector<Asker::Question> one;
+  one.push_back(
+      {value.name, {.words = {"GET", value.name}, .landing = bytes, .may_be_shorter = true}});
+  ASSIGN_OR_RETURN(const auto replies, asker_->Ask(std::move(one)));
+  const RespReply& reply = replies[0];
   if (reply.kind == Kind::kNil) return Fail(ErrorCode::kNotFound, "it is not there");
   if (reply.ErrorWord() == "WRONGTYPE") {
     return Fail(ErrorCode::kCorrupt, "it is no string, and so no chunk");
   }
+  if (reply.kind == Kind::kError) {
+    return Fail(ErrorCode::kIo, "Redis says: {}", PrintableAscii(reply.text));
+  }
   if (!reply.landed) return Fail(ErrorCode::kCorrupt, "it has {} bytes", reply.bulk_bytes);
-  ASSIGN_OR_RETURN(const ChunkHeader header, DecodeChunk(std::span(bytes).first(reply.bulk_bytes)));
-  RETURN_IF_ERROR(CheckNamed(header, value.id));
-  return header.codec;
+  bytes.resize(reply.bulk_bytes);
+  return bytes;
+}
+
+Result<uint64_t> RedisListing::Remove(std::span<const std::string> names) {
+  std::vector<Asker::Question> questions;
+  for (const std::string& name : names) questions.push_back({name, {.words = {"UNLINK", name}}});
+  ASSIGN_OR_RETURN(const auto replies, asker_->Ask(std::move(questions)));
+  uint64_t removed = 0;
+  for (const RespReply& reply : replies) {
+    if (reply.kind == Kind::kError) {
+      return Fail(ErrorCode::kIo, "Redis says: {}", PrintableAscii(reply.text));
+    }
+    removed += reply.integer > 0;
+  }
+  return removed;
+}
+
+Status RedisListing::RemoveOthers() {
+  return ForEachServer(place_, [&](Asker& server) {
+    return Scan(server, place_, [&](std::span<const std::string> names) -> Status {
+      return Remove(names).map([](uint64_t) {});
+    });
+  });
 }
 
 uint64_t NumberAfter(std::string_view text, std::string_view name) {
@@ -234,28 +260,9 @@ uint64_t NumberAfter(std::string_view text, std::string_view name) {
 
 }  // namespace
 
-Result<std::vector<StoreRoot>> ListRedis(const RedisPlace& place) {
-  std::map<std::string, StoreRoot> roots;
-  const int64_t now = UnixSeconds();
-  RETURN_IF_ERROR(ForEachPage(place, [&](Asker&, std::span<const FoundValue> found) -> Status {
-    for (const FoundValue& value : found) {
-      StoreRoot& root = roots[value.id.root.Hex()];
-      root.root = value.id.root;
-      ++root.chunks;
-      root.bytes += value.bytes;
-      if (!value.idle_s) continue;
-      const int64_t used = now - *value.idle_s;
-      root.newest_use_s = std::max(root.newest_use_s, used);
-      root.oldest_use_s = root.oldest_use_s == 0 ? used : std::min(root.oldest_use_s, used);
-    }
-    return {};
-  }));
-  std::vector<StoreRoot> list;
-  for (auto& [hex, root] : roots) list.push_back(std::move(root));
-  std::stable_sort(list.begin(), list.end(), [](const StoreRoot& a, const StoreRoot& b) {
-    return a.newest_use_s > b.newest_use_s;
-  });
-  return list;
+Result<std::unique_ptr<RemoteListing>> OpenRedisListing(const RedisPlace& place) {
+  ASSIGN_OR_RETURN(auto asker, Asker::Open(place));
+  return std::make_unique<RedisListing>(place, std::move(asker));
 }
 
 Result<RedisMemory> MemoryOfRedis(const RedisPlace& place) {
@@ -278,100 +285,6 @@ Result<RedisMemory> MemoryOfRedis(const RedisPlace& place) {
   }));
   if (!is_bounded) memory.max_bytes = 0;
   return memory;
-}
-
-Result<VerifiedStore> VerifyRedis(const RedisPlace& place) {
-  VerifiedStore verified;
-  RETURN_IF_ERROR(
-      ForEachPage(place, [&](Asker& asker, std::span<const FoundValue> found) -> Status {
-        for (const FoundValue& value : found) {
-          const auto codec = VerifyValue(asker, value);
-          if (codec) {
-            ++verified.chunks;
-            verified.bytes += value.bytes;
-            ++verified.codecs[FindCodec(*codec)->name];
-          } else if (codec.error().code == ErrorCode::kCorrupt) {
-            verified.bad.push_back({value.name, codec.error().message});
-          } else if (codec.error().code != ErrorCode::kNotFound) {
-            return tl::unexpected(codec.error());
-          }
-        }
-        return {};
-      }));
-  std::sort(verified.bad.begin(), verified.bad.end(),
-            [](const BadFile& a, const BadFile& b) { return a.path < b.path; });
-  return verified;
-}
-
-Result<ClearedStore> EvictRedis(const RedisPlace& place, const EvictRule& rule) {
-  const int64_t now = UnixSeconds();
-  std::vector<FoundValue> all;
-  uint64_t bytes = 0;
-  bool has_times = true;
-  RETURN_IF_ERROR(ForEachPage(place, [&](Asker&, std::span<const FoundValue> found) -> Status {
-    for (const FoundValue& value : found) {
-      bytes += value.bytes;
-      has_times = has_times && value.idle_s;
-      all.push_back(value);
-    }
-    return {};
-  }));
-  if (!has_times && (rule.to_bytes || rule.used_before_s)) {
-    return Fail(ErrorCode::kUnsupported,
-                "{} does not keep when its values were used (its maxmemory-policy is an LFU one): "
-                "evict by --model only",
-                place.Text());
-  }
-  // Those used longest ago first.
-  std::sort(all.begin(), all.end(), [](const FoundValue& a, const FoundValue& b) {
-    return std::pair(b.idle_s, a.name) < std::pair(a.idle_s, b.name);
-  });
-  std::map<std::string, uint64_t> chosen;
-  for (const FoundValue& value : all) {
-    if (rule.to_bytes && bytes <= *rule.to_bytes) break;
-    if (rule.used_before_s && now - *value.idle_s >= *rule.used_before_s) break;
-    if (rule.roots &&
-        std::find(rule.roots->begin(), rule.roots->end(), value.id.root) == rule.roots->end()) {
-      continue;
-    }
-    bytes -= value.bytes;
-    chosen.emplace(value.name, value.bytes);
-  }
-  ClearedStore cleared;
-  RETURN_IF_ERROR(ForEachServer(place, [&](Asker& asker) {
-    return Scan(asker, place, [&](std::span<const std::string> names) -> Status {
-      std::vector<std::string> here;
-      for (const std::string& name : names) {
-        const auto at = chosen.find(name);
-        if (at == chosen.end()) continue;
-        cleared.bytes += at->second;
-        here.push_back(name);
-        chosen.erase(at);
-      }
-      return Remove(asker, here, &cleared.files);
-    });
-  }));
-  return cleared;
-}
-
-Result<ClearedStore> ClearRedis(const RedisPlace& place) {
-  ClearedStore cleared;
-  // First the chunks, which are counted, then what else there is.
-  RETURN_IF_ERROR(ForEachPage(place, [&](Asker& asker, std::span<const FoundValue> found) {
-    std::vector<std::string> names;
-    for (const FoundValue& value : found) {
-      names.push_back(value.name);
-      cleared.bytes += value.bytes;
-    }
-    return Remove(asker, names, &cleared.files);
-  }));
-  RETURN_IF_ERROR(ForEachServer(place, [&](Asker& asker) {
-    return Scan(asker, place, [&](std::span<const std::string> names) {
-      uint64_t others = 0;
-      return Remove(asker, names, &others);
-    });
-  }));
-  return cleared;
 }
 
 }  // namespace kvcake

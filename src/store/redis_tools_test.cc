@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "store/redis_server_testing.h"
-#include "store/redis_tier.h"
+#include "store/redis_store.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {
@@ -20,13 +20,16 @@ class RedisToolsTest : public testing::Test {
     options.client = ClientOptions(place).value();
     options.layout = layout_;
     options.root = root;
-    const auto tier = RedisTier::Open(std::move(options)).value();
+    const auto tier = OpenRedisTier(std::move(options)).value();
     for (size_t i = 0; i < chain.size(); ++i) {
       ASSERT_TRUE(PutChunk(*tier, layout_, chain[i], i > 0 ? chain[i - 1] : root));
     }
   }
   std::string NameOf(const ChunkKey& root, const ChunkKey& key) {
     return fmt::format("kvcake:v1:{}:{}", root.Hex(), key.Hex());
+  }
+  static std::unique_ptr<RemoteListing> Listing(const RedisPlace& place) {
+    return OpenRedisListing(place).value();
   }
   RedisPlace PlaceOf(const RedisServer& server) {
     return {.seeds = {{"127.0.0.1", server.port()}}};
@@ -39,13 +42,13 @@ class RedisToolsTest : public testing::Test {
 TEST_F(RedisToolsTest, WhatIsKeptIsToldByRootAndNoUseOfIt) {
   RedisServer server;
   const RedisPlace place = PlaceOf(server);
-  EXPECT_TRUE(ListRedis(place)->empty());
+  EXPECT_TRUE(ListRemote(*Listing(place))->empty());
   const auto chain = Chain(1000);
   Keep(place, Root(), chain);
   Keep(place, other_, std::span(chain).first(3));
   server.Cli({"SET", "kvcake:v1:other:name", "x"});
   server.Cli({"SET", "theirs:v1:" + Root().Hex() + ":" + chain[0].Hex(), "x"});
-  const auto roots = ListRedis(place).value();
+  const auto roots = ListRemote(*Listing(place)).value();
   ASSERT_EQ(roots.size(), 2u);
   const StoreRoot& first = roots[0].root == Root() ? roots[0] : roots[1];
   const StoreRoot& second = roots[0].root == Root() ? roots[1] : roots[0];
@@ -55,7 +58,7 @@ TEST_F(RedisToolsTest, WhatIsKeptIsToldByRootAndNoUseOfIt) {
   EXPECT_EQ(second.chunks, 3u);
   EXPECT_LE(std::abs(UnixSeconds() - first.newest_use_s), 600);
   server.Cli({"CONFIG", "SET", "maxmemory-policy", "allkeys-lfu"});
-  EXPECT_EQ(ListRedis(place)->at(0).newest_use_s, 0);
+  EXPECT_EQ(ListRemote(*Listing(place))->at(0).newest_use_s, 0);
   EXPECT_EQ(MemoryOfRedis(place)->policy, "allkeys-lfu");
   EXPECT_GT(MemoryOfRedis(place)->used_bytes, 1000 * layout_.page_bytes());
   EXPECT_EQ(MemoryOfRedis(place)->max_bytes, 0u);
@@ -69,7 +72,7 @@ TEST_F(RedisToolsTest, WhatIsBadIsNamedAndLeft) {
   server.Cli({"SETRANGE", NameOf(Root(), chain[1]), "5000", "!!!!"});
   server.Cli({"COPY", NameOf(Root(), chain[0]), NameOf(other_, chain[0])});
   server.Cli({"SET", NameOf(Root(), chain[2]), "short"});
-  const VerifiedStore verified = VerifyRedis(place).value();
+  const VerifiedStore verified = VerifyRemote(*Listing(place)).value();
   EXPECT_EQ(verified.chunks, 2u);
   EXPECT_EQ(verified.codecs.at("raw"), 2u);
   std::string reasons;
@@ -87,17 +90,17 @@ TEST_F(RedisToolsTest, EvictionRemovesWhatTheRuleSays) {
   const auto chain = Chain(10);
   Keep(place, Root(), chain);
   Keep(place, other_, std::span(chain).first(3));
-  EXPECT_EQ(EvictRedis(place, {.roots = std::vector{other_}})->files, 3u);
-  EXPECT_EQ(EvictRedis(place, {.used_before_s = UnixSeconds() - 3600})->files, 0u);
-  const uint64_t bytes = ListRedis(place)->at(0).bytes;
-  const ClearedStore cleared = EvictRedis(place, {.to_bytes = bytes / 2}).value();
+  EXPECT_EQ(EvictRemote(*Listing(place), {.roots = std::vector{other_}})->files, 3u);
+  EXPECT_EQ(EvictRemote(*Listing(place), {.used_before_s = UnixSeconds() - 3600})->files, 0u);
+  const uint64_t bytes = ListRemote(*Listing(place))->at(0).bytes;
+  const ClearedStore cleared = EvictRemote(*Listing(place), {.to_bytes = bytes / 2}).value();
   EXPECT_EQ(cleared.files, 5u);
   EXPECT_EQ(cleared.bytes, bytes / 2);
-  EXPECT_EQ(EvictRedis(place, {.used_before_s = UnixSeconds() + 60})->files, 5u);
+  EXPECT_EQ(EvictRemote(*Listing(place), {.used_before_s = UnixSeconds() + 60})->files, 5u);
   Keep(place, Root(), chain);
   server.Cli({"CONFIG", "SET", "maxmemory-policy", "allkeys-lfu"});
-  EXPECT_EQ(EvictRedis(place, {.to_bytes = 0}).error().code, ErrorCode::kUnsupported);
-  EXPECT_EQ(EvictRedis(place, {.roots = std::vector{Root()}})->files, 10u);
+  EXPECT_EQ(EvictRemote(*Listing(place), {.to_bytes = 0}).error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(EvictRemote(*Listing(place), {.roots = std::vector{Root()}})->files, 10u);
 }
 
 TEST_F(RedisToolsTest, AClusterIsWalkedServerByServer) {
@@ -106,11 +109,11 @@ TEST_F(RedisToolsTest, AClusterIsWalkedServerByServer) {
   place.is_cluster = true;
   Keep(place, Root(), Chain(60));
   masters[1].Cli({"SET", "theirs", "x"});
-  EXPECT_EQ(ListRedis(place)->at(0).chunks, 60u);
-  EXPECT_EQ(VerifyRedis(place)->chunks, 60u);
-  const ClearedStore cleared = ClearRedis(place).value();
+  EXPECT_EQ(ListRemote(*Listing(place))->at(0).chunks, 60u);
+  EXPECT_EQ(VerifyRemote(*Listing(place))->chunks, 60u);
+  const ClearedStore cleared = ClearRemote(*Listing(place)).value();
   EXPECT_EQ(cleared.files, 60u);
-  EXPECT_TRUE(ListRedis(place)->empty());
+  EXPECT_TRUE(ListRemote(*Listing(place))->empty());
 }
 
 TEST_F(RedisToolsTest, ClearingLeavesWhatIsOthers) {
@@ -119,7 +122,7 @@ TEST_F(RedisToolsTest, ClearingLeavesWhatIsOthers) {
   Keep(place, Root(), Chain(5));
   server.Cli({"SET", NameOf(Root(), Chain(1)[0]) + ":claim", "me"});
   server.Cli({"SET", "theirs", "x"});
-  EXPECT_EQ(ClearRedis(place)->files, 5u);
+  EXPECT_EQ(ClearRemote(*Listing(place))->files, 5u);
   EXPECT_EQ(server.Cli({"KEYS", "*"}), "theirs\n");
 }
 
@@ -127,7 +130,7 @@ TEST_F(RedisToolsTest, AServerThatIsNotThereIsNamed) {
   RedisServer server;
   const RedisPlace place = PlaceOf(server);
   server.Kill();
-  const auto list = ListRedis(place);
+  const auto list = ListRemote(*Listing(place));
   ASSERT_FALSE(list);
   EXPECT_EQ(list.error().code, ErrorCode::kIo);
   EXPECT_THAT(list.error().message, HasSubstr(place.seeds[0].Text()));

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <iterator>
 #include <optional>
+#include <utility>
 
 namespace kvcake {
 namespace {
@@ -59,6 +60,15 @@ std::optional<std::string> DecodeUrlText(std::string_view text) {
     i += 2;
   }
   return decoded;
+}
+
+std::optional<std::string> TakeOption(StoreUrl& url, std::string_view name) {
+  const auto at = std::find_if(url.options.begin(), url.options.end(),
+                               [&](const auto& option) { return option.first == name; });
+  if (at == url.options.end()) return std::nullopt;
+  std::string value = std::move(at->second);
+  url.options.erase(at);
+  return value;
 }
 
 std::string WithoutSecrets(std::string_view text) {

@@ -28,6 +28,9 @@ struct StoreUrl {
 // kInvalidArgument, with the text and what is wrong with it.
 Result<StoreUrl> ParseStoreUrl(std::string_view text);
 
+// Removes an option; nothing where it is not given.
+std::optional<std::string> TakeOption(StoreUrl& url, std::string_view name);
+
 // The text with *** for what is before an '@' of a place elsewhere: for messages.
 std::string WithoutSecrets(std::string_view text);
 

@@ -97,12 +97,12 @@ TEST(StoreUrl, UnknownOptionsOfAStoreAreRefusedByName) {
 }
 
 TEST(StoreUrl, AKindThatThereIsNotIsRefusedWithThoseThatThereAre) {
-  const auto refused = ReadStoreUrl("s3://me:secret@bucket");
+  const auto refused = ReadStoreUrl("gs://me:secret@bucket");
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(refused.error().message,
-            "store 's3://***@bucket': there are no stores of the kind s3://, only directories, "
-            "redis://, rediss://, redis+cluster:// and rediss+cluster://");
+            "store 'gs://***@bucket': there are no stores of the kind gs://, only directories, "
+            "redis://, rediss://, redis+cluster://, rediss+cluster:// and s3://");
 }
 
 TEST(StoreUrl, AStoreSaysHowItKeepsChunks) {

@@ -12,7 +12,9 @@
 #include "store/encoded_testing.h"
 #include "store/memory_tier.h"
 #include "store/redis_server_testing.h"
-#include "store/redis_tier.h"
+#include "store/redis_store.h"
+#include "store/s3_server_testing.h"
+#include "store/s3_store.h"
 #include "store/staged_tier.h"
 #include "store/throttled_tier.h"
 #include "store/tier_testing.h"
@@ -29,6 +31,7 @@ struct World {
   FakeCopier copier;
   uint64_t chunk_bytes = layout.page_bytes();  // as the tier keeps them
   std::unique_ptr<RedisServer> redis;          // once it is used
+  std::unique_ptr<S3Server> s3;                // as well
 };
 
 using Factory = std::function<std::unique_ptr<Tier>(World&)>;
@@ -89,8 +92,19 @@ inline RedisTierOptions RedisOptions(World& world) {
 }
 
 inline std::unique_ptr<Tier> MakeRedis(World& world) {
-  return RedisTier::Open(RedisOptions(world)).value();
+  return OpenRedisTier(RedisOptions(world)).value();
 }
+
+inline S3TierOptions S3Options(World& world) {
+  if (!world.s3) world.s3 = std::make_unique<S3Server>();
+  S3TierOptions options;
+  options.client = {.place = world.s3->Place(), .credentials = S3Server::Credentials()};
+  options.layout = world.layout;
+  options.root = Root();
+  return options;
+}
+
+inline std::unique_ptr<Tier> MakeS3(World& world) { return OpenS3Tier(S3Options(world)).value(); }
 
 inline std::unique_ptr<Tier> MakeStaged(World& world, std::unique_ptr<Tier> inner,
                                         int read_slots = 3) {
@@ -128,7 +142,13 @@ inline std::unique_ptr<Tier> MakeEncoded(World& world, Codec codec,
 inline std::unique_ptr<Tier> MakeEncodedRedis(World& world, Codec codec) {
   const StoreCodec natural = NaturalCodec(codec, world.layout);
   const RedisTierOptions options = EncodedOptions(RedisOptions(world), natural);
-  return OfAnyBytes(world, natural, OverFiles(RedisTier::Open(options).value(), options, natural));
+  return OfAnyBytes(world, natural, OverFiles(OpenRedisTier(options).value(), options, natural));
+}
+
+inline std::unique_ptr<Tier> MakeEncodedS3(World& world, Codec codec) {
+  const StoreCodec natural = NaturalCodec(codec, world.layout);
+  const S3TierOptions options = EncodedOptions(S3Options(world), natural);
+  return OfAnyBytes(world, natural, OverFiles(OpenS3Tier(options).value(), options, natural));
 }
 
 inline std::unique_ptr<Tier> MakeEncrypted(World& world, Codec codec) {
@@ -142,7 +162,7 @@ inline std::unique_ptr<Tier> MakeEncryptedRedis(World& world) {
   const auto key = ATestsKey();
   const StoreCodec codec = NaturalCodec(Codec::kRaw, world.layout);
   const RedisTierOptions options = EncodedOptions(raw, codec, key.get());
-  return OverNames(RedisTier::Open(options).value(), raw.root, options, codec, key);
+  return OverNames(OpenRedisTier(options).value(), raw.root, options, codec, key);
 }
 
 inline std::unique_ptr<Tier> MakeLossless(World& world) {

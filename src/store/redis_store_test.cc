@@ -1,4 +1,4 @@
-#include "store/redis_tier.h"
+#include "store/redis_store.h"
 
 #include <gmock/gmock.h>
 
@@ -13,14 +13,14 @@ namespace {
 using namespace testing_util;
 using testing::HasSubstr;
 
-class RedisTierTest : public testing::Test {
+class RedisStoreTest : public testing::Test {
  protected:
-  std::unique_ptr<RedisTier> Open(RedisTierOptions options = {}) {
+  std::unique_ptr<RemoteTier> Open(RedisTierOptions options = {}) {
     options.client.seeds = {{"127.0.0.1", server_.port()}};
     options.client.retry_min = Seconds(0.01);
     options.layout = layout_;
     options.root = Root();
-    auto tier = RedisTier::Open(std::move(options));
+    auto tier = OpenRedisTier(std::move(options));
     CHECK(tier.has_value());
     return std::move(*tier);
   }
@@ -33,7 +33,7 @@ class RedisTierTest : public testing::Test {
   const std::vector<ChunkKey> chain_ = Chain(4);
 };
 
-TEST_F(RedisTierTest, AnotherProcessFindsWhatWasPutWhenItLooks) {
+TEST_F(RedisStoreTest, AnotherProcessFindsWhatWasPutWhenItLooks) {
   const auto one = Open(), other = Open();
   ASSERT_TRUE(PutChunk(*one, layout_, chain_[0], Root()));
   EXPECT_EQ(other->Residency(chain_), std::vector<bool>(4));
@@ -43,7 +43,7 @@ TEST_F(RedisTierTest, AnotherProcessFindsWhatWasPutWhenItLooks) {
   EXPECT_EQ(other->Stats().looks.calls, 1u);
 }
 
-TEST_F(RedisTierTest, TheValueIsAChunkFile) {
+TEST_F(RedisStoreTest, TheValueIsAChunkFile) {
   const auto tier = Open();
   ASSERT_TRUE(PutChunk(*tier, layout_, chain_[1], chain_[0]));
   std::string value = server_.Cli({"GET", NameOf(chain_[1])});
@@ -54,7 +54,7 @@ TEST_F(RedisTierTest, TheValueIsAChunkFile) {
   EXPECT_EQ(chunk->parent, chain_[0]);
 }
 
-TEST_F(RedisTierTest, WhatIsNoChunkIsNeverServedAndRemoved) {
+TEST_F(RedisStoreTest, WhatIsNoChunkIsNeverServedAndRemoved) {
   const auto tier = Open();
   std::mt19937 random(7);
   for (int round = 0; round < 40; ++round) {
@@ -79,14 +79,14 @@ TEST_F(RedisTierTest, WhatIsNoChunkIsNeverServedAndRemoved) {
 }
 
 // Only its header tells how long an encoded value is, so any length up to a slot's lands.
-TEST_F(RedisTierTest, WhatIsNoEncodedChunkIsNeverServedAndRemoved) {
+TEST_F(RedisStoreTest, WhatIsNoEncodedChunkIsNeverServedAndRemoved) {
   RedisTierOptions raw;
   raw.client.seeds = {{"127.0.0.1", server_.port()}};
   raw.layout = layout_;
   raw.root = Root();
   const StoreCodec codec = NaturalCodec(Codec::kLossless, layout_);
   const RedisTierOptions options = EncodedOptions(raw, codec);
-  const auto tier = OverFiles(RedisTier::Open(options).value(), options, codec);
+  const auto tier = OverFiles(OpenRedisTier(options).value(), options, codec);
   const std::string name = fmt::format("kvcake:v1:{}:{}", options.root.Hex(), chain_[0].Hex());
   ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
   const auto bytes = static_cast<size_t>(std::stoi(server_.Cli({"STRLEN", name})));
@@ -119,7 +119,7 @@ TEST_F(RedisTierTest, WhatIsNoEncodedChunkIsNeverServedAndRemoved) {
   }
 }
 
-TEST_F(RedisTierTest, WhatTheServerEvictsIsAMiss) {
+TEST_F(RedisStoreTest, WhatTheServerEvictsIsAMiss) {
   server_.Cli({"CONFIG", "SET", "maxmemory", "3mb"});
   server_.Cli({"CONFIG", "SET", "maxmemory-policy", "allkeys-lru"});
   const auto tier = Open();
@@ -138,7 +138,7 @@ TEST_F(RedisTierTest, WhatTheServerEvictsIsAMiss) {
   EXPECT_EQ(tier->Stats().reads_failed, 0u);
 }
 
-TEST_F(RedisTierTest, AFullServerThatEvictsNothingIsNoSpace) {
+TEST_F(RedisStoreTest, AFullServerThatEvictsNothingIsNoSpace) {
   server_.Cli({"CONFIG", "SET", "maxmemory", "1mb"});
   server_.Cli({"CONFIG", "SET", "maxmemory-policy", "noeviction"});
   const auto tier = Open();
@@ -153,7 +153,7 @@ TEST_F(RedisTierTest, AFullServerThatEvictsNothingIsNoSpace) {
   EXPECT_EQ(tier->Stats().writes_failed, 1u);
 }
 
-TEST_F(RedisTierTest, ChunksExpireUnlessTheyAreUsed) {
+TEST_F(RedisStoreTest, ChunksExpireUnlessTheyAreUsed) {
   const auto tier = Open({.time_to_live = Seconds(3600)});
   ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
   EXPECT_GT(std::stoi(server_.Cli({"PTTL", NameOf(chain_[0])})), 3'000'000);
@@ -167,7 +167,7 @@ TEST_F(RedisTierTest, ChunksExpireUnlessTheyAreUsed) {
   EXPECT_EQ(std::stoi(server_.Cli({"PTTL", NameOf(chain_[1])})), -1);
 }
 
-TEST_F(RedisTierTest, AServerThatDiesIsMissesAndOneThatComesBackIsUsed) {
+TEST_F(RedisStoreTest, AServerThatDiesIsMissesAndOneThatComesBackIsUsed) {
   const auto tier = Open();
   ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
   server_.Kill();
@@ -179,7 +179,7 @@ TEST_F(RedisTierTest, AServerThatDiesIsMissesAndOneThatComesBackIsUsed) {
   EXPECT_EQ(ReadBack(*tier, layout_, chain_[1], chain_[0]), std::nullopt);
 }
 
-TEST_F(RedisTierTest, OneThatIsDestroyedEndsReadsThatHang) {
+TEST_F(RedisStoreTest, OneThatIsDestroyedEndsReadsThatHang) {
   auto tier = Open();
   ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
   server_.Pause();
@@ -195,7 +195,7 @@ TEST_F(RedisTierTest, OneThatIsDestroyedEndsReadsThatHang) {
   EXPECT_EQ(held, std::vector<bool>(4));
 }
 
-TEST_F(RedisTierTest, ThePutOfWhatAnotherHasPutIsOk) {
+TEST_F(RedisStoreTest, ThePutOfWhatAnotherHasPutIsOk) {
   const auto one = Open(), other = Open();
   ASSERT_TRUE(PutChunk(*one, layout_, chain_[0], Root()));
   ASSERT_TRUE(PutChunk(*other, layout_, chain_[0], Root()));

@@ -1,0 +1,140 @@
+#include "store/remote_tools.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "codec/codec.h"
+#include "store/chunk_format.h"
+#include "store/chunk_walk.h"
+#include "store/redis_tools.h"
+#include "store/s3_tools.h"
+
+namespace kvcake {
+namespace {
+
+constexpr size_t kRemovedAtOnce = 512;
+
+// Its codec; kCorrupt when it is not the chunk that its name says, kNotFound when it has gone.
+Result<Codec> VerifyValue(RemoteListing& listing, const FoundValue& value) {
+  ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, listing.Read(value));
+  ASSIGN_OR_RETURN(const ChunkHeader header, DecodeChunk(bytes));
+  RETURN_IF_ERROR(CheckNamed(header, value.id));
+  return header.codec;
+}
+
+Status RemoveAll(RemoteListing& listing, const std::vector<std::string>& names,
+                 ClearedStore& cleared) {
+  std::span<const std::string> left = names;
+  while (!left.empty()) {
+    const auto some = left.first(std::min(left.size(), kRemovedAtOnce));
+    ASSIGN_OR_RETURN(const uint64_t removed, listing.Remove(some));
+    cleared.files += removed;
+    left = left.subspan(some.size());
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RemoteListing>> OpenRemoteListing(const StoreOptions& options) {
+  return options.redis ? OpenRedisListing(*options.redis) : OpenS3Listing(options.s3.value());
+}
+
+Result<std::vector<StoreRoot>> ListRemote(RemoteListing& listing) {
+  std::map<std::string, StoreRoot> roots;
+  RETURN_IF_ERROR(listing.ForEachPage([&](std::span<const FoundValue> found) -> Status {
+    for (const FoundValue& value : found) {
+      StoreRoot& root = roots[value.id.root.Hex()];
+      root.root = value.id.root;
+      ++root.chunks;
+      root.bytes += value.bytes;
+      if (!value.used_s) continue;
+      root.newest_use_s = std::max(root.newest_use_s, *value.used_s);
+      root.oldest_use_s =
+          root.oldest_use_s == 0 ? *value.used_s : std::min(root.oldest_use_s, *value.used_s);
+    }
+    return {};
+  }));
+  std::vector<StoreRoot> list;
+  for (auto& [hex, root] : roots) list.push_back(std::move(root));
+  std::stable_sort(list.begin(), list.end(), [](const StoreRoot& a, const StoreRoot& b) {
+    return a.newest_use_s > b.newest_use_s;
+  });
+  return list;
+}
+
+Result<VerifiedStore> VerifyRemote(RemoteListing& listing) {
+  VerifiedStore verified;
+  RETURN_IF_ERROR(listing.ForEachPage([&](std::span<const FoundValue> found) -> Status {
+    for (const FoundValue& value : found) {
+      const auto codec = VerifyValue(listing, value);
+      if (codec) {
+        ++verified.chunks;
+        verified.bytes += value.bytes;
+        ++verified.codecs[FindCodec(*codec)->name];
+      } else if (codec.error().code == ErrorCode::kCorrupt) {
+        verified.bad.push_back({value.name, codec.error().message});
+      } else if (codec.error().code != ErrorCode::kNotFound) {
+        return tl::unexpected(codec.error());
+      }
+    }
+    return {};
+  }));
+  std::sort(verified.bad.begin(), verified.bad.end(),
+            [](const BadFile& a, const BadFile& b) { return a.path < b.path; });
+  return verified;
+}
+
+Result<ClearedStore> EvictRemote(RemoteListing& listing, const EvictRule& rule) {
+  std::vector<FoundValue> all;
+  uint64_t bytes = 0;
+  bool has_times = true;
+  RETURN_IF_ERROR(listing.ForEachPage([&](std::span<const FoundValue> found) -> Status {
+    for (const FoundValue& value : found) {
+      bytes += value.bytes;
+      has_times = has_times && value.used_s;
+      all.push_back(value);
+    }
+    return {};
+  }));
+  if (!has_times && (rule.to_bytes || rule.used_before_s)) {
+    return Fail(ErrorCode::kUnsupported, "{}: evict by --model only", listing.why_no_times());
+  }
+  // Those used longest ago first.
+  std::sort(all.begin(), all.end(), [](const FoundValue& a, const FoundValue& b) {
+    return std::tie(a.used_s, a.name) < std::tie(b.used_s, b.name);
+  });
+  ClearedStore cleared;
+  std::vector<std::string> chosen;
+  for (const FoundValue& value : all) {
+    if (rule.to_bytes && bytes <= *rule.to_bytes) break;
+    if (rule.used_before_s && *value.used_s >= *rule.used_before_s) break;
+    if (rule.roots &&
+        std::find(rule.roots->begin(), rule.roots->end(), value.id.root) == rule.roots->end()) {
+      continue;
+    }
+    bytes -= value.bytes;
+    cleared.bytes += value.bytes;
+    chosen.push_back(value.name);
+  }
+  RETURN_IF_ERROR(RemoveAll(listing, chosen, cleared));
+  return cleared;
+}
+
+Result<ClearedStore> ClearRemote(RemoteListing& listing) {
+  ClearedStore cleared;
+  RETURN_IF_ERROR(listing.ForEachPage([&](std::span<const FoundValue> found) {
+    std::vector<std::string> names;
+    for (const FoundValue& value : found) {
+      names.push_back(value.name);
+      cleared.bytes += value.bytes;
+    }
+    return RemoveAll(listing, names, cleared);
+  }));
+  RETURN_IF_ERROR(listing.RemoveOthers());
+  return cleared;
+}
+
+}  // namespace kvcake

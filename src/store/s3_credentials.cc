@@ -1,0 +1,183 @@
+#include "store/s3_credentials.h"
+
+#include <fmt/core.h>
+#include <time.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "io/file_system.h"
+
+namespace kvcake {
+namespace {
+
+constexpr const char* kNowhere =
+    "no S3 credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, write them to "
+    "~/.aws/credentials, or give the instance a role";
+// They are asked for again so long before they expire.
+constexpr int64_t kEarly_s = 300;
+// An endpoint that is there answers at once.
+constexpr Seconds kInstancePatience{2};
+constexpr const char* kTokenSeconds = "21600";
+
+std::string Environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? std::string() : value;
+}
+
+std::string Trimmed(const std::string& text) {
+  const size_t first = text.find_first_not_of(" \t\r"), last = text.find_last_not_of(" \t\r");
+  return first == std::string::npos ? std::string() : text.substr(first, last - first + 1);
+}
+
+// What a section of one of AWS's files says; nothing of a file or a section that is not there.
+std::optional<S3Credentials> ReadSection(const std::string& path, const std::string& section) {
+  std::ifstream file(path);
+  std::optional<S3Credentials> found;
+  bool is_in = false;
+  for (std::string line; std::getline(file, line);) {
+    line = Trimmed(line);
+    if (line.starts_with('[')) {
+      is_in = Trimmed(line.substr(1, line.find(']') - 1)) == section;
+      continue;
+    }
+    const size_t equals = line.find('=');
+    if (!is_in || line.starts_with('#') || line.starts_with(';') || equals == line.npos) continue;
+    const std::string name = Trimmed(line.substr(0, equals)),
+                      value = Trimmed(line.substr(equals + 1));
+    const auto set = [&](std::string S3Credentials::*field) {
+      if (!found) found.emplace();
+      (*found).*field = value;
+    };
+    if (name == "aws_access_key_id") set(&S3Credentials::access_key);
+    if (name == "aws_secret_access_key") set(&S3Credentials::secret_key);
+    if (name == "aws_session_token") set(&S3Credentials::session_token);
+  }
+  return found;
+}
+
+std::string PathOf(const char* variable, const char* name) {
+  const std::string given = Environment(variable);
+  return given.empty() ? Environment("HOME") + "/.aws/" + name : given;
+}
+
+bool IsWhole(const S3Credentials& credentials) {
+  return !credentials.access_key.empty() && !credentials.secret_key.empty();
+}
+
+}  // namespace
+
+Result<std::optional<S3Credentials>> LocalCredentials(const std::string& given) {
+  const std::string set_profile = Environment("AWS_PROFILE");
+  const std::string profile = !given.empty() ? given : set_profile;
+  const S3Credentials set{Environment("AWS_ACCESS_KEY_ID"), Environment("AWS_SECRET_ACCESS_KEY"),
+                          Environment("AWS_SESSION_TOKEN")};
+  // A profile that the store names is meant, whatever else is set.
+  if (given.empty() && (!set.access_key.empty() || !set.secret_key.empty())) {
+    if (IsWhole(set)) return set;
+    return Fail(ErrorCode::kInvalidArgument,
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY go together: {} is not set",
+                set.access_key.empty() ? "AWS_ACCESS_KEY_ID" : "AWS_SECRET_ACCESS_KEY");
+  }
+  const std::string name = profile.empty() ? "default" : profile;
+  const std::pair<std::string, std::string> sections[] = {
+      {PathOf("AWS_SHARED_CREDENTIALS_FILE", "credentials"), name},
+      {PathOf("AWS_CONFIG_FILE", "config"), name == "default" ? name : "profile " + name}};
+  for (const auto& [path, section] : sections) {
+    const auto found = ReadSection(path, section);
+    if (!found) continue;
+    if (IsWhole(*found)) return found;
+    return Fail(ErrorCode::kInvalidArgument,
+                "[{}] of {} needs both aws_access_key_id and aws_secret_access_key", section, path);
+  }
+  if (profile.empty()) return std::nullopt;
+  return Fail(ErrorCode::kInvalidArgument, "neither {} nor {} has credentials of profile '{}'",
+              sections[0].first, sections[1].first, profile);
+}
+
+Result<S3Credentials> ParseInstanceCredentials(std::string_view text) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto field = [&](const char* name) {
+    const auto at = json.is_object() ? json.find(name) : json.end();
+    return at != json.end() && at->is_string() ? at->template get<std::string>() : std::string();
+  };
+  S3Credentials credentials{field("AccessKeyId"), field("SecretAccessKey"), field("Token")};
+  tm expires = {};
+  const std::string when = field("Expiration");
+  if (!IsWhole(credentials) || strptime(when.c_str(), "%Y-%m-%dT%H:%M:%S", &expires) == nullptr) {
+    return Fail(ErrorCode::kIo, "the instance endpoint answers no credentials");
+  }
+  credentials.expires_s = timegm(&expires);
+  return credentials;
+}
+
+S3CredentialSource::S3CredentialSource(HttpClient& http, std::string profile,
+                                       std::optional<S3Credentials> given)
+    : http_(http),
+      profile_(std::move(profile)),
+      instance_endpoint_([] {
+        if (Environment("AWS_EC2_METADATA_DISABLED") == "true") return std::string();
+        const std::string given = Environment("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+        return given.empty() ? std::string("http://169.254.169.254") : given;
+      }()),
+      known_(std::move(given)) {}
+
+void S3CredentialSource::Get(Ready ready) {
+  if (known_ && (known_->expires_s == 0 || known_->expires_s - kEarly_s > UnixSeconds())) {
+    return ready(*known_);
+  }
+  if (waiting_.empty()) {
+    auto local = LocalCredentials(profile_);
+    if (!local) return ready(tl::unexpected(local.error()));
+    if (*local) {
+      known_ = **local;
+      return ready(*known_);
+    }
+    if (instance_endpoint_.empty()) return ready(Fail(ErrorCode::kInvalidArgument, "{}", kNowhere));
+  }
+  waiting_.push_back(std::move(ready));
+  if (waiting_.size() == 1) AskForToken();
+}
+
+// Version 2 of the instance endpoint: a token, then the role's name, then its credentials.
+void S3CredentialSource::AskForToken() {
+  Ask({.method = "PUT",
+       .url = instance_endpoint_ + "/latest/api/token",
+       .headers = {{"X-aws-ec2-metadata-token-ttl-seconds", kTokenSeconds}}},
+      [this](const HttpReply& reply) { AskForRole(reply.text); });
+}
+
+void S3CredentialSource::AskForRole(const std::string& token) {
+  Ask({.url = instance_endpoint_ + "/latest/meta-data/iam/security-credentials/",
+       .headers = {{"X-aws-ec2-metadata-token", token}}},
+      [this, token](const HttpReply& reply) {
+        AskForCredentials(token, reply.text.substr(0, reply.text.find('\n')));
+      });
+}
+
+void S3CredentialSource::AskForCredentials(const std::string& token, const std::string& role) {
+  Ask({.url = instance_endpoint_ + "/latest/meta-data/iam/security-credentials/" + UriEncode(role),
+       .headers = {{"X-aws-ec2-metadata-token", token}}},
+      [this](const HttpReply& reply) { Answer(ParseInstanceCredentials(reply.text)); });
+}
+
+void S3CredentialSource::Ask(HttpRequest request, std::function<void(const HttpReply&)> next) {
+  request.give_up = kInstancePatience;
+  request.is_direct = true;
+  request.done = [this, next = std::move(next)](Result<HttpReply> reply) {
+    if (reply && reply->ok()) return next(*reply);
+    Answer(Fail(ErrorCode::kIo, "{} (the instance endpoint: {})", kNowhere,
+                reply ? fmt::format("status {}", reply->status) : reply.error().message));
+  };
+  http_.Send(std::move(request));
+}
+
+void S3CredentialSource::Answer(Result<S3Credentials> result) {
+  if (result) known_ = *result;
+  const auto waiting = std::exchange(waiting_, {});
+  for (const Ready& ready : waiting) ready(result);
+}
+
+}  // namespace kvcake

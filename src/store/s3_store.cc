@@ -1,0 +1,144 @@
+#include "store/s3_store.h"
+
+#include <curl/curl.h>
+#include <fmt/core.h>
+
+#include <future>
+#include <utility>
+
+namespace kvcake {
+namespace {
+
+// What a reply that is not ok means for a chunk.
+Error ErrorOf(const HttpReply& reply, const S3Place& place) {
+  const std::string code = S3ErrorCode(reply);
+  if (reply.status == 404 && code != "NoSuchBucket") {
+    return {ErrorCode::kNotFound, "it is not there"};
+  }
+  std::string remedy;
+  if (code == "NoSuchBucket") {
+    remedy = " (create it: kvcake makes no buckets)";
+  } else if (reply.status == 403) {
+    remedy =
+        " (the credentials need s3:GetObject, s3:PutObject, s3:DeleteObject and, so that what "
+        "is missing is told from what is forbidden, s3:ListBucket)";
+  } else if (reply.status == 301 || reply.status == 307) {
+    remedy = " (its bucket is elsewhere: name its region= or endpoint=)";
+  }
+  return {ErrorCode::kIo, fmt::format("{} answers {}{}", place.Text(), S3ErrorText(reply), remedy)};
+}
+
+}  // namespace
+
+std::string S3Folder(const S3Place& place, const ChunkKey& root) {
+  return fmt::format("{}v1/{}/", place.prefix, root.Hex());
+}
+
+Result<std::unique_ptr<S3Store>> S3Store::Open(S3StoreOptions options) {
+  ASSIGN_OR_RETURN(auto client, S3Client::Open(options.client));
+  return std::unique_ptr<S3Store>(new S3Store(std::move(options), std::move(client)));
+}
+
+bool S3Store::HasExpired(const HttpReply& reply) const {
+  if (options_.time_to_live.count() <= 0) return false;
+  // By the server's clock alone.
+  const time_t now = curl_getdate(std::string(reply.Header("date")).c_str(), nullptr);
+  const time_t then = curl_getdate(std::string(reply.Header("last-modified")).c_str(), nullptr);
+  return now >= 0 && then >= 0 && static_cast<double>(now - then) >= options_.time_to_live.count();
+}
+
+Result<uint64_t> S3Store::Landed(const RemoteGet& get, const Result<HttpReply>& reply) const {
+  if (!reply) return tl::unexpected(reply.error());
+  if (reply->status == 416) {
+    return Fail(ErrorCode::kCorrupt, "it ends before byte {}", get.offset);
+  }
+  if (!reply->ok()) return tl::unexpected(ErrorOf(*reply, options_.client.place));
+  if (HasExpired(*reply)) return Fail(ErrorCode::kNotFound, "it has expired");
+  if (!get.is_whole && reply->status != 206) {
+    return Fail(ErrorCode::kIo, "{} answers {} to a request for a range: it serves no ranges",
+                options_.client.place.Text(), reply->status);
+  }
+  if (!get.may_be_shorter && reply->bytes < get.landing.size()) {
+    return Fail(ErrorCode::kCorrupt, "it has {} bytes of {} from byte {} on", reply->bytes,
+                get.landing.size(), get.offset);
+  }
+  return reply->bytes;
+}
+
+void S3Store::Get(RemoteGet get) {
+  S3Request request{.name = NameOf(get.key), .landing = get.landing, .is_wanted = get.is_wanted};
+  if (!get.is_whole) {
+    request.headers.emplace_back(
+        "range", fmt::format("bytes={}-{}", get.offset, get.offset + get.landing.size() - 1));
+  }
+  request.done = [this, get = std::move(get)](Result<HttpReply> reply) {
+    if (reply && reply->ok() && HasExpired(*reply)) Discard(get.key);
+    get.done(Landed(get, reply));
+  };
+  client_->Send(std::move(request));
+}
+
+void S3Store::Has(const ChunkKey& key, std::function<void(Result<bool>)> done) {
+  client_->Send({.method = "HEAD",
+                 .name = NameOf(key),
+                 .done = [this, done = std::move(done)](Result<HttpReply> reply) -> void {
+                   if (!reply) return done(tl::unexpected(reply.error()));
+                   if (reply->ok()) return done(!HasExpired(*reply));
+                   if (reply->status == 404) return done(false);
+                   done(tl::unexpected(ErrorOf(*reply, options_.client.place)));
+                 }});
+}
+
+void S3Store::Discard(const ChunkKey& key) {
+  client_->Send({.method = "DELETE", .name = NameOf(key), .done = [](auto&&) {}});
+}
+
+void S3Store::Close(std::function<void()> closed) {
+  client_->http().Close();
+  // Behind what Close ends.
+  client_->http().Post(std::move(closed));
+}
+
+Result<HttpReply> S3Store::Ask(S3Request request) {
+  std::promise<Result<HttpReply>> replied;
+  request.done = [&](Result<HttpReply> reply) { replied.set_value(std::move(reply)); };
+  Post([&] { client_->Send(std::move(request)); });
+  return replied.get_future().get();
+}
+
+Result<PutOutcome> S3Store::Put(const ChunkKey& key,
+                                std::span<const std::span<const std::byte>> pieces) {
+  const auto put = [&](HeaderList headers) {
+    return Ask({.method = "PUT",
+                .name = NameOf(key),
+                .headers = std::move(headers),
+                .body = {pieces.begin(), pieces.end()},
+                .payload_sha256 = PayloadSha256(pieces),
+                .done = nullptr});
+  };
+  Result<HttpReply> reply = put({{"if-none-match", "*"}});
+  if (reply && reply->status == 412) return PutOutcome::kWasThere;
+  // Servers that know no conditions say so, or pay no heed.
+  if (reply && reply->status == 501) reply = put({});
+  if (!reply) return tl::unexpected(reply.error());
+  if (!reply->ok()) return tl::unexpected(ErrorOf(*reply, options_.client.place));
+  return PutOutcome::kKept;
+}
+
+Result<bool> S3Store::Remove(const ChunkKey& key) {
+  ASSIGN_OR_RETURN(const HttpReply reply,
+                   Ask({.method = "DELETE", .name = NameOf(key), .done = nullptr}));
+  if (!reply.ok() && reply.status != 404) {
+    return tl::unexpected(ErrorOf(reply, options_.client.place));
+  }
+  return reply.ok();
+}
+
+Result<std::unique_ptr<RemoteTier>> OpenS3Tier(const S3TierOptions& options) {
+  ASSIGN_OR_RETURN(auto store, S3Store::Open({.client = options.client,
+                                              .root = options.root,
+                                              .time_to_live = options.time_to_live}));
+  return RemoteTier::Open(options, std::move(store));
+}
+
+}  // namespace kvcake

@@ -1,0 +1,409 @@
+#include "store/s3_store.h"
+
+#include <gmock/gmock.h>
+
+#include "store/chunk_format.h"
+#include "store/encoded_testing.h"
+#include "store/s3_server_testing.h"
+#include "store/tier_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+using testing::HasSubstr;
+
+class S3StoreTest : public testing::Test {
+ protected:
+  std::unique_ptr<RemoteTier> Open(S3TierOptions options = {}) {
+    options.client.place = server_.Place();
+    if (!options.client.credentials) options.client.credentials = S3Server::Credentials();
+    options.client.retry_min = options.client.retry_max = Seconds(1e-3);
+    options.layout = layout_;
+    options.root = Root();
+    return OpenS3Tier(options).value();
+  }
+  std::string NameOf(const ChunkKey& key) {
+    return fmt::format("v1/{}/{}", Root().Hex(), key.Hex());
+  }
+  size_t Count(const std::string& method) {
+    const auto seen = server_.Requests();
+    return std::count_if(seen.begin(), seen.end(),
+                         [&](const S3Seen& one) { return one.method == method; });
+  }
+
+  S3Server server_;
+  const KvLayout layout_ = SmallLayout();
+  const std::vector<ChunkKey> chain_ = Chain(4);
+};
+
+TEST_F(S3StoreTest, AnotherProcessFindsWhatWasPutWhenItLooks) {
+  const auto one = Open(), other = Open();
+  ASSERT_TRUE(PutChunk(*one, layout_, chain_[0], Root()));
+  EXPECT_EQ(other->Residency(chain_), std::vector<bool>(4));
+  EXPECT_EQ(Held(*other, chain_), (std::vector<bool>{true, false, false, false}));
+  EXPECT_EQ(other->Residency(chain_), (std::vector<bool>{true, false, false, false}));
+  EXPECT_EQ(ReadBack(*other, layout_, chain_[0], Root()), std::nullopt);
+  EXPECT_EQ(other->Stats().looks.calls, 1u);
+}
+
+TEST_F(S3StoreTest, TheObjectIsAChunkFile) {
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[1], chain_[0]));
+  const std::string object = server_.Object(NameOf(chain_[1])).value();
+  const auto chunk = DecodeChunk(std::as_bytes(std::span(object)));
+  ASSERT_TRUE(chunk) << chunk.error().message;
+  EXPECT_EQ(chunk->key, chain_[1]);
+  EXPECT_EQ(chunk->parent, chain_[0]);
+}
+
+TEST_F(S3StoreTest, WhatIsNoChunkIsNeverServedAndRemoved) {
+  const auto tier = Open();
+  std::mt19937 random(7);
+  const std::string name = NameOf(chain_[0]);
+  const auto damage = [&](const std::string& what, auto change) {
+    SCOPED_TRACE(what);
+    ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+    std::string bytes = server_.Object(name).value();
+    change(bytes);
+    server_.SetObject(name, bytes);
+    ASSERT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kCorrupt);
+    EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kNotFound);
+    EXPECT_FALSE(tier->Residency(chain_)[0]);
+  };
+  for (int round = 0; round < 40; ++round) {
+    const size_t at = random() % layout_.page_bytes();
+    damage(fmt::format("byte {}", at), [&](std::string& bytes) { bytes[at] ^= 1; });
+  }
+  damage("a byte more", [](std::string& bytes) { bytes += 'x'; });
+  damage("a byte less", [](std::string& bytes) { bytes.pop_back(); });
+  damage("nothing", [](std::string& bytes) { bytes.clear(); });
+  damage("less than a header", [](std::string& bytes) { bytes.resize(100); });
+  EXPECT_EQ(tier->Stats().quarantined, 44u);
+}
+
+// Some layers of a chunk are ranges of its object.
+TEST_F(S3StoreTest, LayersOfAnObjectThatEndsEarlyAreCorrupt) {
+  const auto tier = Open();
+  for (const size_t bytes : {size_t{0}, size_t{5000}, layout_.page_bytes() - 1}) {
+    ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+    Reads reads;
+    const size_t good = reads.Start(*tier, layout_, chain_[0], Root(), LayerRange{2, 1});
+    ASSERT_TRUE(reads.Wait(good).status);
+    EXPECT_TRUE(HoldsLayer(chain_[0], reads.landing(good), 2));
+    std::string object = server_.Object(NameOf(chain_[0])).value();
+    object.resize(bytes);
+    server_.SetObject(NameOf(chain_[0]), object);
+    const size_t bad = reads.Start(*tier, layout_, chain_[0], Root(), LayerRange{2, 1});
+    EXPECT_EQ(reads.Wait(bad).status.error().code, ErrorCode::kCorrupt) << bytes;
+  }
+}
+
+// What a server, a proxy or an attacker may answer: an error, or a miss, never wrong bytes; and the
+// chunk is served again once the fault has gone.
+TEST_F(S3StoreTest, FaultsCostTheReadAndNothingElse) {
+  S3TierOptions options;
+  options.client.stall_timeout = Seconds(1);
+  const auto tier = Open(options);
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  const struct {
+    const char* what;
+    S3Fault fault;
+    std::optional<ErrorCode> code;
+  } cases[] = {
+      {"403", {.status = 403, .code = "AccessDenied"}, ErrorCode::kIo},
+      {"404", {.status = 404, .code = "NoSuchKey"}, ErrorCode::kNotFound},
+      {"no bucket", {.status = 404, .code = "NoSuchBucket"}, ErrorCode::kIo},
+      {"500", {.status = 500, .code = "InternalError"}, ErrorCode::kIo},
+      {"503", {.status = 503, .code = "SlowDown"}, ErrorCode::kIo},
+      {"no xml", {.status = 502}, ErrorCode::kIo},
+      {"an error without an end",
+       {.status = 500, .code = "InternalError", .code_text_bytes = 9 << 20},
+       ErrorCode::kCorrupt},
+      {"elsewhere",
+       {.status = 301, .headers = {{"Location", "http://127.0.0.1:1/"}}},
+       ErrorCode::kIo},
+      {"an early end", {.cut_after = 5000}, ErrorCode::kIo},
+      {"no end", {.hang_after = 5000}, ErrorCode::kDeadline},
+      {"nothing", {.hangs = true}, ErrorCode::kDeadline},
+      {"a closed connection", {.closes = true}, ErrorCode::kIo},
+      {"another length", {.headers = {{"Content-Length", "5000"}}}, ErrorCode::kCorrupt},
+      {"a wrong ETag",
+       {.headers = {{"ETag", "\"d41d8cd98f00b204e9800998ecf8427e\""}}},
+       std::nullopt},
+      {"an empty body", {.status = 200}, ErrorCode::kCorrupt},
+  };
+  for (const auto& [what, fault, code] : cases) {
+    SCOPED_TRACE(what);
+    ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+    server_.SetFault(
+        [&, once = fault](const S3Seen& seen) { return seen.method == "GET" ? once : S3Fault{}; });
+    EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), code);
+    server_.SetFault(nullptr);
+    server_.CutConnections();
+    if (code == ErrorCode::kCorrupt || code == ErrorCode::kNotFound) {
+      EXPECT_FALSE(tier->Residency(chain_)[0]);
+      ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+    }
+    EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
+  }
+}
+
+TEST_F(S3StoreTest, WhatMayPassIsTriedAgainAFewTimes) {
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  std::atomic<int> failures{2};
+  server_.SetFault([&](const S3Seen&) {
+    return failures-- > 0 ? S3Fault{.status = 503, .code = "SlowDown"} : S3Fault{};
+  });
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
+  EXPECT_EQ(Count("GET"), 3u);
+  failures = 1000;
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kIo);
+  EXPECT_EQ(Count("GET"), 6u);
+  EXPECT_FALSE(PutChunk(*tier, layout_, chain_[1], chain_[0]));
+  failures = 2;
+  EXPECT_TRUE(PutChunk(*tier, layout_, chain_[1], chain_[0]));
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[1], chain_[0]), std::nullopt);
+  server_.SetFault([](const S3Seen&) { return S3Fault{.status = 403, .code = "AccessDenied"}; });
+  const size_t before = Count("GET");
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kIo);
+  EXPECT_EQ(Count("GET"), before + 1) << "what will not pass is not tried again";
+}
+
+// A connection that was kept may have been closed by the server meanwhile.
+TEST_F(S3StoreTest, AnIdleConnectionThatHasGoneIsReplaced) {
+  const auto tier = Open();
+  for (size_t i = 0; i < chain_.size(); ++i) {
+    ASSERT_TRUE(PutChunk(*tier, layout_, chain_[i], ParentOf(chain_, i))) << i;
+    server_.CutConnections();
+    EXPECT_EQ(ReadBack(*tier, layout_, chain_[i], ParentOf(chain_, i)), std::nullopt);
+    server_.CutConnections();
+  }
+}
+
+TEST_F(S3StoreTest, AClockThatIsWrongIsTakenIntoAccount) {
+  for (const int64_t ahead : {7200, -7200}) {
+    server_.SetClockAhead(ahead);
+    const auto tier = Open();
+    EXPECT_EQ(Held(*tier, {chain_[3]}), std::vector<bool>(1)) << "a reply to HEAD has no code";
+    ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root())) << ahead;
+    EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
+    server_.SetClockAhead(0);
+    EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt) << "and once it is right";
+    ASSERT_TRUE(tier->Evict(chain_[0]));
+  }
+}
+
+TEST_F(S3StoreTest, ABucketsRegionIsLearned) {
+  server_.SetFault([](const S3Seen& seen) {
+    const bool is_right = seen.headers.at("authorization").find("/us-east-1/") != std::string::npos;
+    return is_right ? S3Fault{}
+                    : S3Fault{.status = 400,
+                              .code = "AuthorizationHeaderMalformed",
+                              .headers = {{"x-amz-bucket-region", "us-east-1"}}};
+  });
+  S3TierOptions options;
+  options.client.place = server_.Place();
+  options.client.place.region = "eu-west-1";
+  options.client.credentials = S3Server::Credentials();
+  options.layout = layout_;
+  options.root = Root();
+  const auto tier = OpenS3Tier(options).value();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[1], chain_[0]));
+  EXPECT_EQ(Count("PUT"), 3u);
+}
+
+TEST_F(S3StoreTest, WrongCredentialsAreAnErrorThatNamesWhatTheyNeed) {
+  S3TierOptions options;
+  options.client.credentials = S3Credentials{"AKIDOFTESTS", "wrong"};
+  const auto tier = Open(options);
+  const Status put = PutChunk(*tier, layout_, chain_[0], Root());
+  ASSERT_FALSE(put);
+  EXPECT_THAT(put.error().message, HasSubstr("SignatureDoesNotMatch"));
+  EXPECT_THAT(put.error().message, HasSubstr("s3:PutObject"));
+  EXPECT_EQ(Held(*tier, chain_), std::vector<bool>(4));
+}
+
+// The instance endpoint is asked, once for all, and again when they have expired.
+TEST_F(S3StoreTest, AnInstancesRoleIsUsedAndRenewed) {
+  S3Server instance;
+  std::atomic<int> given{0};
+  instance.SetFault([&](const S3Seen& seen) {
+    S3Fault answer{.status = 200};
+    if (seen.target == "/latest/api/token") {
+      answer.body = "a token";
+      if (seen.method != "PUT") answer.status = 405;
+    } else if (seen.headers.at("x-aws-ec2-metadata-token") != "a token") {
+      answer.status = 401;
+    } else if (seen.target == "/latest/meta-data/iam/security-credentials/") {
+      answer.body = "a-role\n";
+    } else if (seen.target == "/latest/meta-data/iam/security-credentials/a-role") {
+      answer.body = fmt::format(
+          R"({{"AccessKeyId":"I","SecretAccessKey":"i","Token":"token {}",
+              "Expiration":"2099-01-01T00:00:00Z"}})",
+          given++);
+    } else {
+      answer.status = 404;
+    }
+    return answer;
+  });
+  const std::string endpoint = instance.endpoint();
+  const ScopedEnvironment environment({{"AWS_ACCESS_KEY_ID", nullptr},
+                                       {"AWS_SECRET_ACCESS_KEY", nullptr},
+                                       {"AWS_PROFILE", nullptr},
+                                       {"AWS_SHARED_CREDENTIALS_FILE", "/nowhere"},
+                                       {"AWS_CONFIG_FILE", "/nowhere"},
+                                       {"AWS_EC2_METADATA_DISABLED", nullptr},
+                                       {"AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint.c_str()}});
+  S3TierOptions options;
+  options.client.place = server_.Place();
+  options.layout = layout_;
+  options.root = Root();
+  const auto tier = OpenS3Tier(options).value();
+  server_.SetCredentials({"I", "i", "token 0"});
+  EXPECT_EQ(Held(*tier, chain_), std::vector<bool>(4));
+  EXPECT_EQ(given, 1);
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  server_.SetCredentials({"I", "i", "token 1"});
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
+  EXPECT_EQ(given, 2);
+}
+
+TEST_F(S3StoreTest, WithoutCredentialsTheErrorSaysWhereTheyBelong) {
+  const ScopedEnvironment environment({{"AWS_ACCESS_KEY_ID", nullptr},
+                                       {"AWS_SECRET_ACCESS_KEY", nullptr},
+                                       {"AWS_PROFILE", nullptr},
+                                       {"AWS_SHARED_CREDENTIALS_FILE", "/nowhere"},
+                                       {"AWS_CONFIG_FILE", "/nowhere"},
+                                       {"AWS_EC2_METADATA_DISABLED", "true"}});
+  S3TierOptions options;
+  options.client.place = server_.Place();
+  options.layout = layout_;
+  options.root = Root();
+  const auto tier = OpenS3Tier(options).value();
+  const Status put = PutChunk(*tier, layout_, chain_[0], Root());
+  ASSERT_FALSE(put);
+  EXPECT_THAT(put.error().message, HasSubstr("~/.aws/credentials"));
+}
+
+TEST_F(S3StoreTest, ALookThatFindsNothingIsShort) {
+  const auto tier = Open();
+  const auto chain = Chain(400);
+  EXPECT_EQ(Held(*tier, chain), std::vector<bool>(400));
+  EXPECT_LE(Count("HEAD"), 2u * kS3Connections);
+  for (size_t i = 0; i < 100; ++i) {
+    ASSERT_TRUE(PutChunk(*tier, layout_, chain[i], ParentOf(chain, i)));
+  }
+  const auto other = Open();
+  const auto held = Held(*other, chain);
+  EXPECT_EQ(std::count(held.begin(), held.end(), true), 100);
+  EXPECT_EQ(std::count(held.begin(), held.begin() + 100, true), 100);
+}
+
+TEST_F(S3StoreTest, AHoleDoesNotEndALook) {
+  const auto tier = Open();
+  const auto chain = Chain(3 * kS3Connections);
+  std::vector<bool> expected(chain.size());
+  for (size_t i = 0; i < chain.size(); i += 3) {
+    ASSERT_TRUE(PutChunk(*tier, layout_, chain[i], ParentOf(chain, i)));
+    expected[i] = true;
+  }
+  EXPECT_EQ(Held(*Open(), chain), expected);
+}
+
+TEST_F(S3StoreTest, WhatWasWrittenTooLongAgoIsAMissAndGoes) {
+  S3TierOptions options;
+  options.time_to_live = Seconds(3600);
+  const auto tier = Open(options);
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
+  server_.SetClockAhead(3500);
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
+  server_.SetClockAhead(3700);
+  EXPECT_EQ(Held(*Open(options), chain_), std::vector<bool>(4));
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kNotFound);
+  EXPECT_TRUE(Eventually([&] { return server_.Names().empty(); }));
+}
+
+TEST_F(S3StoreTest, ThePutOfWhatAnotherHasPutIsOk) {
+  const auto one = Open(), other = Open(), third = Open();
+  ASSERT_TRUE(PutChunk(*one, layout_, chain_[0], Root()));
+  ASSERT_TRUE(PutChunk(*other, layout_, chain_[0], Root()));
+  EXPECT_EQ(other->Stats().writes, 0u);
+  EXPECT_EQ(other->Stats().writes_found, 1u);
+  // A server that knows no conditions.
+  server_.SetFault([](const S3Seen& seen) {
+    return seen.headers.contains("if-none-match") ? S3Fault{.status = 501, .code = "NotImplemented"}
+                                                  : S3Fault{};
+  });
+  ASSERT_TRUE(PutChunk(*third, layout_, chain_[0], Root()));
+  EXPECT_EQ(third->Stats().writes, 1u);
+}
+
+// In the middle of its body, too.
+TEST_F(S3StoreTest, AReadThatNobodyWantsAnyMoreEnds) {
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  for (const S3Fault& fault : {S3Fault{.hang_after = 5000}, S3Fault{.hangs = true}}) {
+    const size_t before = Count("GET");
+    server_.SetFault([&](const S3Seen&) { return fault; });
+    Reads reads;
+    const size_t read = reads.Start(*tier, layout_, chain_[0], Root());
+    ASSERT_TRUE(Eventually([&] { return Count("GET") > before; }));
+    tier->Cancel(reads.id(read));
+    EXPECT_EQ(reads.Wait(read).status.error().code, ErrorCode::kCancelled);
+    server_.CutConnections();
+  }
+}
+
+TEST_F(S3StoreTest, OneThatIsDestroyedEndsReadsThatHang) {
+  auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  server_.SetFault([](const S3Seen&) { return S3Fault{.hangs = true}; });
+  Reads reads;
+  reads.Start(*tier, layout_, chain_[0], Root());
+  std::vector<bool> held;
+  tier->Look({.keys = Chain(100), .found = [&](size_t, const std::vector<bool>& answer) {
+                held.insert(held.end(), answer.begin(), answer.end());
+                return true;
+              }});
+  tier.reset();
+  EXPECT_EQ(reads.Wait(0).status.error().code, ErrorCode::kCancelled);
+  EXPECT_EQ(held, std::vector<bool>(100));
+}
+
+TEST_F(S3StoreTest, APlainServerRefusesTls) {
+  S3TierOptions options;
+  options.layout = layout_;
+  options.root = Root();
+  options.client.place = server_.Place();
+  options.client.place.endpoint.replace(0, 4, "https");
+  options.client.credentials = S3Server::Credentials();
+  options.client.retry_max = Seconds(1e-3);
+  const auto tier = OpenS3Tier(options).value();
+  EXPECT_FALSE(PutChunk(*tier, layout_, chain_[0], Root()));
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kIo);
+  options.client.place.ca = "/nowhere/ca.pem";
+  const auto without = OpenS3Tier(options);
+  ASSERT_FALSE(without);
+  EXPECT_THAT(without.error().message, HasSubstr("/nowhere/ca.pem"));
+}
+
+TEST_F(S3StoreTest, AServerThatIsNotThereIsMisses) {
+  S3TierOptions options;
+  options.layout = layout_;
+  options.root = Root();
+  options.client.place = server_.Place();
+  options.client.place.endpoint = "http://no-such-host.invalid";
+  options.client.credentials = S3Server::Credentials();
+  options.client.retry_max = Seconds(1e-3);
+  const auto tier = OpenS3Tier(options).value();
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kIo);
+  EXPECT_EQ(Held(*tier, chain_), std::vector<bool>(4));
+  EXPECT_FALSE(PutChunk(*tier, layout_, chain_[0], Root()));
+}
+
+}  // namespace
+}  // namespace kvcake

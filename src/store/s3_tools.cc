@@ -1,0 +1,196 @@
+#include "store/s3_tools.h"
+
+#include <fmt/core.h>
+#include <time.h>
+
+#include <boost/property_tree/xml_parser.hpp>
+#include <functional>
+#include <future>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "store/s3_client.h"
+#include "store/s3_store.h"
+
+namespace kvcake {
+namespace {
+
+// What a server says is not believed beyond it.
+constexpr uint64_t kObjectBytesMax = 1ull << 30;
+constexpr int kDepthMax = 16;
+constexpr const char* kPage = "1000";
+
+// Whether elements lie in one another no deeper than the parser, which recurses, can bear.
+bool IsShallow(std::string_view xml) {
+  int depth = 0;
+  for (size_t i = xml.find('<'); i != xml.npos; i = xml.find('<', i + 1)) {
+    const char next = i + 1 < xml.size() ? xml[i + 1] : '\0';
+    if (next == '/') {
+      --depth;
+    } else if (next != '!' && next != '?' && ++depth > kDepthMax) {
+      return false;
+    }
+    const size_t end = xml.find('>', i);
+    if (end != xml.npos && xml[end - 1] == '/') --depth;
+  }
+  return true;
+}
+
+// 2009-10-12T17:50:30.000Z
+int64_t ReadTime(const std::string& text) {
+  tm time = {};
+  return strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &time) == nullptr ? 0 : timegm(&time);
+}
+
+class S3Listing : public RemoteListing {
+ public:
+  explicit S3Listing(std::unique_ptr<S3Client> client) : client_(std::move(client)) {}
+
+  Status ForEachPage(const std::function<Status(std::span<const FoundValue>)>& visit) override;
+  Result<std::vector<std::byte>> Read(const FoundValue& value) override;
+  Result<uint64_t> Remove(std::span<const std::string> names) override;
+  std::string why_no_times() const override {
+    return client_->place().Text() + " does not say when its objects were written";
+  }
+
+ private:
+  // The replies that are not errors, in order.
+  Result<std::vector<HttpReply>> Ask(std::vector<S3Request> requests);
+  Error ErrorOf(const HttpReply& reply) const {
+    return {ErrorCode::kIo,
+            fmt::format("{} answers {}", client_->place().Text(), S3ErrorText(reply))};
+  }
+  // PREFIX/v1/ROOT/KEY
+  std::optional<ChunkId> IdOf(std::string_view name) const;
+  std::string folder() const { return client_->place().prefix + "v1/"; }
+
+  const std::unique_ptr<S3Client> client_;
+};
+
+Result<std::vector<HttpReply>> S3Listing::Ask(std::vector<S3Request> requests) {
+  std::vector<Result<HttpReply>> replies(requests.size());
+  std::promise<void> all;
+  size_t due = requests.size();  // the client's thread's
+  if (due == 0) return std::vector<HttpReply>();
+  client_->http().Post([&] {
+    for (size_t i = 0; i < requests.size(); ++i) {
+      requests[i].done = [&, i](Result<HttpReply> reply) {
+        replies[i] = std::move(reply);
+        if (--due == 0) all.set_value();
+      };
+      client_->Send(std::move(requests[i]));
+    }
+  });
+  all.get_future().wait();
+  std::vector<HttpReply> good;
+  for (auto& reply : replies) {
+    if (!reply) {
+      return Fail(reply.error().code, "{}: {}", client_->place().Text(), reply.error().message);
+    }
+    good.push_back(std::move(*reply));
+  }
+  return good;
+}
+
+std::optional<ChunkId> S3Listing::IdOf(std::string_view name) const {
+  const std::string before = folder();
+  const size_t hex = 2 * sizeof(Digest);
+  if (!name.starts_with(before)) return std::nullopt;
+  name.remove_prefix(before.size());
+  if (name.size() != 2 * hex + 1 || name[hex] != '/') return std::nullopt;
+  const auto root = ParseKeyHex(name.substr(0, hex));
+  const auto key = ParseKeyHex(name.substr(hex + 1));
+  if (!root || !key) return std::nullopt;
+  return ChunkId{*root, *key};
+}
+
+Status S3Listing::ForEachPage(const std::function<Status(std::span<const FoundValue>)>& visit) {
+  std::string next;
+  do {
+    UrlQuery query = {{"list-type", "2"}, {"max-keys", kPage}, {"prefix", folder()}};
+    if (!next.empty()) query.emplace_back("continuation-token", next);
+    std::vector<S3Request> one(1);
+    one[0].query = std::move(query);
+    ASSIGN_OR_RETURN(const auto replies, Ask(std::move(one)));
+    if (!replies[0].ok()) return tl::unexpected(ErrorOf(replies[0]));
+    ASSIGN_OR_RETURN(S3Page page, ParseS3Page(replies[0].text));
+    if (!page.next.empty() && page.next == next) {
+      return Fail(ErrorCode::kIo, "{} lists the same page again", client_->place().Text());
+    }
+    next = std::move(page.next);
+    std::vector<FoundValue> found;
+    for (S3Page::Object& object : page.objects) {
+      const auto id = IdOf(object.name);
+      if (!id) continue;
+      FoundValue value{.id = *id, .name = std::move(object.name), .bytes = object.bytes};
+      if (object.modified_s > 0) value.used_s = object.modified_s;
+      found.push_back(std::move(value));
+    }
+    if (!found.empty()) RETURN_IF_ERROR(visit(found));
+  } while (!next.empty());
+  return {};
+}
+
+Result<std::vector<std::byte>> S3Listing::Read(const FoundValue& value) {
+  std::vector<std::byte> bytes(std::max<uint64_t>(value.bytes, 1));
+  std::vector<S3Request> one(1);
+  one[0].name = value.name;
+  one[0].landing = bytes;
+  const auto replies = Ask(std::move(one));
+  if (!replies) return tl::unexpected(replies.error());
+  const HttpReply& reply = replies->front();
+  if (reply.status == 404) return Fail(ErrorCode::kNotFound, "it is not there");
+  if (!reply.ok()) return tl::unexpected(ErrorOf(reply));
+  bytes.resize(reply.bytes);
+  return bytes;
+}
+
+Result<uint64_t> S3Listing::Remove(std::span<const std::string> names) {
+  std::vector<S3Request> requests(names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    requests[i].method = "DELETE";
+    requests[i].name = names[i];
+  }
+  ASSIGN_OR_RETURN(const auto replies, Ask(std::move(requests)));
+  uint64_t removed = 0;
+  for (const HttpReply& reply : replies) {
+    if (!reply.ok() && reply.status != 404) return tl::unexpected(ErrorOf(reply));
+    removed += reply.ok();
+  }
+  return removed;
+}
+
+}  // namespace
+
+Result<S3Page> ParseS3Page(std::string_view xml) {
+  const auto refuse = [] { return Fail(ErrorCode::kIo, "it lists no objects: is it S3?"); };
+  if (!IsShallow(xml)) return refuse();
+  boost::property_tree::ptree tree;
+  try {
+    std::istringstream stream{std::string(xml)};
+    boost::property_tree::read_xml(stream, tree);
+  } catch (const boost::property_tree::xml_parser_error&) {
+    return refuse();
+  }
+  const auto list = tree.get_child_optional("ListBucketResult");
+  if (!list) return refuse();
+  S3Page page;
+  for (const auto& [tag, element] : *list) {
+    if (tag != "Contents") continue;
+    page.objects.push_back({.name = element.get<std::string>("Key", ""),
+                            .bytes = std::min(element.get<uint64_t>("Size", 0), kObjectBytesMax),
+                            .modified_s = ReadTime(element.get<std::string>("LastModified", ""))});
+  }
+  if (list->get<std::string>("IsTruncated", "") == "true") {
+    page.next = list->get<std::string>("NextContinuationToken", "");
+  }
+  return page;
+}
+
+Result<std::unique_ptr<RemoteListing>> OpenS3Listing(const S3Place& place) {
+  ASSIGN_OR_RETURN(auto client, S3Client::Open({.place = place, .connections = kS3Connections}));
+  return std::make_unique<S3Listing>(std::move(client));
+}
+
+}  // namespace kvcake

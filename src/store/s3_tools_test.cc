@@ -1,0 +1,145 @@
+#include "store/s3_tools.h"
+
+#include <gmock/gmock.h>
+
+#include "io/file_system.h"
+#include "store/remote_tools.h"
+#include "store/s3_server_testing.h"
+#include "store/s3_store.h"
+#include "store/tier_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+using testing::HasSubstr;
+
+class S3ToolsTest : public testing::Test {
+ protected:
+  // Keeps chunks of a root.
+  void Keep(const ChunkKey& root, std::span<const ChunkKey> chain) {
+    S3TierOptions options;
+    options.client.place = place_;
+    options.layout = layout_;
+    options.root = root;
+    const auto tier = OpenS3Tier(options).value();
+    for (size_t i = 0; i < chain.size(); ++i) {
+      ASSERT_TRUE(PutChunk(*tier, layout_, chain[i], i > 0 ? chain[i - 1] : root));
+    }
+  }
+  std::unique_ptr<RemoteListing> Listing() const { return OpenS3Listing(place_).value(); }
+  std::string NameOf(const ChunkKey& root, const ChunkKey& key) {
+    return fmt::format("folder/v1/{}/{}", root.Hex(), key.Hex());
+  }
+  S3Place Place() const {
+    S3Place place = server_.Place();
+    place.prefix = "folder/";
+    return place;
+  }
+
+  const ScopedEnvironment environment_{{{"AWS_ACCESS_KEY_ID", "AKIDOFTESTS"},
+                                        {"AWS_SECRET_ACCESS_KEY", "a secret/of+tests"},
+                                        {"AWS_SESSION_TOKEN", nullptr}}};
+  S3Server server_;
+  const S3Place place_ = Place();
+  const KvLayout layout_ = SmallLayout();
+  const ChunkKey other_ = KvIdentity().Add("model", "other").Root();
+};
+
+TEST_F(S3ToolsTest, WhatIsKeptIsToldByRoot) {
+  EXPECT_TRUE(ListRemote(*Listing())->empty());
+  const auto chain = Chain(1203);  // more than a page
+  Keep(Root(), chain);
+  Keep(other_, std::span(chain).first(3));
+  server_.SetObject("folder/v1/notes.txt", "x");
+  server_.SetObject("else/v1/" + Root().Hex() + "/" + chain[0].Hex(), "x");
+  const auto roots = ListRemote(*Listing()).value();
+  ASSERT_EQ(roots.size(), 2u);
+  const StoreRoot& first = roots[0].root == Root() ? roots[0] : roots[1];
+  const StoreRoot& second = roots[0].root == Root() ? roots[1] : roots[0];
+  EXPECT_EQ(first.chunks, 1203u);
+  EXPECT_EQ(first.bytes, 1203 * layout_.page_bytes());
+  EXPECT_EQ(second.root, other_);
+  EXPECT_EQ(second.chunks, 3u);
+  EXPECT_LE(std::abs(UnixSeconds() - first.newest_use_s), 600);
+}
+
+TEST_F(S3ToolsTest, WhatIsBadIsNamedAndLeft) {
+  const auto chain = Chain(4);
+  Keep(Root(), chain);
+  std::string bytes = server_.Object(NameOf(Root(), chain[1])).value();
+  bytes[5000] ^= 1;
+  server_.SetObject(NameOf(Root(), chain[1]), bytes);
+  server_.SetObject(NameOf(other_, chain[0]), server_.Object(NameOf(Root(), chain[0])).value());
+  server_.SetObject(NameOf(Root(), chain[2]), "short");
+  server_.SetObject(NameOf(Root(), other_), "");
+  const VerifiedStore verified = VerifyRemote(*Listing()).value();
+  EXPECT_EQ(verified.chunks, 2u);
+  EXPECT_EQ(verified.codecs.at("raw"), 2u);
+  std::string reasons;
+  for (const BadFile& bad : verified.bad) reasons += bad.reason + "\n";
+  EXPECT_EQ(verified.bad.size(), 4u);
+  EXPECT_THAT(reasons, HasSubstr("checksum"));
+  EXPECT_THAT(reasons, HasSubstr("another chunk"));
+  EXPECT_THAT(reasons, HasSubstr("fewer than a header"));
+  EXPECT_EQ(server_.Names().size(), 6u);
+}
+
+TEST_F(S3ToolsTest, EvictionRemovesWhatTheRuleSays) {
+  const auto chain = Chain(10);
+  Keep(Root(), chain);
+  Keep(other_, std::span(chain).first(3));
+  EXPECT_EQ(EvictRemote(*Listing(), {.roots = std::vector{other_}})->files, 3u);
+  EXPECT_EQ(EvictRemote(*Listing(), {.used_before_s = UnixSeconds() - 3600})->files, 0u);
+  const ClearedStore cleared =
+      EvictRemote(*Listing(), {.to_bytes = 5 * layout_.page_bytes()}).value();
+  EXPECT_EQ(cleared.files, 5u);
+  EXPECT_EQ(cleared.bytes, 5 * layout_.page_bytes());
+  EXPECT_EQ(EvictRemote(*Listing(), {.used_before_s = UnixSeconds() + 60})->files, 5u);
+  EXPECT_TRUE(server_.Names().empty());
+}
+
+TEST_F(S3ToolsTest, ClearingLeavesWhatIsOthers) {
+  Keep(Root(), Chain(5));
+  server_.SetObject("folder/v1/notes.txt", "x");
+  EXPECT_EQ(ClearRemote(*Listing())->files, 5u);
+  EXPECT_EQ(server_.Names(), std::vector<std::string>{"folder/v1/notes.txt"});
+}
+
+TEST_F(S3ToolsTest, WhatServersRefuseIsToldWithTheirName) {
+  server_.SetFault([](const S3Seen&) { return S3Fault{.status = 403, .code = "AccessDenied"}; });
+  const auto list = ListRemote(*Listing());
+  ASSERT_FALSE(list);
+  EXPECT_EQ(list.error().code, ErrorCode::kIo);
+  EXPECT_THAT(list.error().message, HasSubstr("AccessDenied"));
+  EXPECT_THAT(list.error().message, HasSubstr("s3://bucket/folder"));
+}
+
+TEST_F(S3ToolsTest, WhatIsNoListIsRefused) {
+  const std::string deep = std::string("<ListBucketResult>") + [] {
+    std::string all;
+    for (int i = 0; i < 100000; ++i) all += "<a>";
+    return all;
+  }();
+  for (const std::string& xml :
+       {std::string(), std::string("<html>sign in</html>"), std::string("<ListBucketResult>"),
+        std::string("{}"), deep, std::string("<ListBucketResult") + std::string(100, '<')}) {
+    EXPECT_FALSE(ParseS3Page(xml)) << xml.substr(0, 40);
+  }
+  const auto page = ParseS3Page(
+      "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">"
+      "<Contents><Key>a&amp;b</Key><Size>7</Size><LastModified>2009-10-12T17:50:30.000Z"
+      "</LastModified></Contents><Contents><Key>c</Key><Size>-1</Size></Contents>"
+      "<IsTruncated>true</IsTruncated><NextContinuationToken>n/=</NextContinuationToken>"
+      "</ListBucketResult>");
+  ASSERT_TRUE(page) << page.error().message;
+  ASSERT_EQ(page->objects.size(), 2u);
+  EXPECT_EQ(page->objects[0].name, "a&b");
+  EXPECT_EQ(page->objects[0].bytes, 7u);
+  EXPECT_EQ(page->objects[0].modified_s, 1255369830);
+  EXPECT_LE(page->objects[1].bytes, 1u << 30);
+  EXPECT_EQ(page->next, "n/=");
+}
+
+}  // namespace
+}  // namespace kvcake
