@@ -141,6 +141,9 @@ void AddLoad(CLI::App* parent, int* exit_code) {
       "load", "chunks read and written, as a share of what fio does on the same file system");
   command->add_option("--dir", options->dir, "on the file system to measure")
       ->default_str("~/.cache/kvcake");
+  command->add_option("--store", options->store,
+                      "instead of a directory: redis:// or s3://, chunks read from it, as a share "
+                      "of what a bare loop reads");
   AddNumericPathFlag(*command, &options->path);
   command->add_option("--beside", options->beside,
                       "also measure what loading does to a slice of prefill: a shape of random "

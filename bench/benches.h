@@ -177,6 +177,7 @@ struct LoadOptions {
   NumericPath path = NumericPath::kUnknown;  // whose pages; kUnknown: the CPU's
   std::string beside;  // a shape of random weights or, with a '/', a model directory; empty: none
   std::string dir;     // on the file system to measure; empty: CacheDir()
+  std::string store;   // redis:// or s3://, beside a bare loop, instead of a directory; empty: none
   std::vector<uint64_t> chunk_bytes = {1 << 20, 4 << 20, 16 << 20};
   // fio reads into and writes from pages of 2 MiB, as the store does; else into those of 4 KiB that
   // it takes by itself.

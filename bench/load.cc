@@ -6,151 +6,18 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "base/cpu.h"
 #include "bench/benches.h"
-#include "bench/chunk_loader.h"
+#include "bench/chunk_run.h"
 #include "bench/harness.h"
 #include "bench/load_beside.h"
 #include "bench/load_copies.h"
 #include "bench/load_fio.h"
+#include "bench/load_remote.h"
 #include "bench/scratch_dir.h"
-#include "engine/runtime_tiers.h"
-#include "ops/cuda_page_copier.h"
 #include "store/store_tools.h"
-#include "store/write_behind.h"
 
 namespace kvcake::bench {
 namespace {
-
-constexpr uint64_t kPoolBytes = 256 << 20;
-
-struct Rate {
-  double bytes_per_s = 0;
-  double cpu_share = 0;  // of one core, of the whole process
-};
-
-// Time and processor from its making to Of().
-class Stopwatch {
- public:
-  Rate Of(uint64_t bytes) const {
-    const double wall = (Clock::Real().Now() - start_).count();
-    return {static_cast<double>(bytes) / wall, (CpuSeconds() - cpu_) / wall};
-  }
-
- private:
-  const TimePoint start_ = Clock::Real().Now();
-  const double cpu_ = CpuSeconds();
-};
-
-// A model whose chunks are `chunk_bytes` and a header: 128 tokens, layers of 128 KiB or more.
-KvLayout LayoutOf(uint64_t chunk_bytes) {
-  const int layers = chunk_bytes <= (1 << 20) ? 8 : 32;
-  const auto heads_dim = static_cast<int>(chunk_bytes / layers / 4 / 128);
-  return {.layers = layers, .kv_heads = heads_dim / 64, .head_dim = 64, .chunk_tokens = 128};
-}
-
-// A store of chunks of one size, written and read once per repeat.
-class ChunkRun {
- public:
-  // Encrypted where there is a key.
-  static Result<std::unique_ptr<ChunkRun>> Open(const std::string& dir, uint64_t chunk_bytes,
-                                                uint64_t bytes, NumericPath path,
-                                                std::shared_ptr<const StoreKey> key = nullptr) {
-    std::unique_ptr<ChunkRun> run(new ChunkRun);
-    ASSIGN_OR_RETURN(PageMemory memory, PageMemoryOf(path));
-    run->dir_ = dir;
-    run->root_ = KvIdentity().Add("bench", static_cast<int64_t>(chunk_bytes)).Root();
-    RuntimeTiersOptions tiers;
-    tiers.shared.layout = LayoutOf(chunk_bytes);
-    tiers.shared.root = run->root_;
-    tiers.stores = {{.dir = dir, .capacity_bytes = 1ull << 50, .key = std::move(key)}};
-    tiers.staging_capacity_bytes = RuntimeOptions{}.staging_capacity_bytes;
-    ASSIGN_OR_RETURN(run->tiers_, RuntimeTiers::Open(std::move(tiers),
-                                                     OnCuda(path) ? NewCudaPageCopier() : nullptr));
-    ASSIGN_OR_RETURN(run->pool_,
-                     PagePool::Create(LayoutOf(chunk_bytes), kPoolBytes, std::move(memory)));
-    const uint64_t chunks = std::max<uint64_t>(bytes / run->page_bytes(), 1);
-    const auto keys = [&](int seed) {
-      return ChunkKeys(run->root_, RandomPrompt(static_cast<int>(chunks), 1 << 16, seed), 1);
-    };
-    run->keys_ = keys(1);
-    run->others_ = keys(2);
-    run->FillPool(MemoryOf(path));
-    return run;
-  }
-
-  uint64_t page_bytes() const { return pool_->layout().page_bytes(); }
-  uint64_t bytes() const { return keys_.size() * page_bytes(); }
-
-  Result<Rate> Write() {
-    for (const ChunkKey& key : keys_) RETURN_IF_ERROR(tier().Evict(key));
-    SettleFileSystem(dir_);
-    const Stopwatch watch;
-    RETURN_IF_ERROR(BesideWritesOf(keys_, [] { return Status(); }));
-    return watch.Of(bytes());
-  }
-
-  Result<Rate> Read() {
-    pool_->DropCached();
-    const Stopwatch watch;
-    RETURN_IF_ERROR(LoadChunks(tier(), *pool_, root_, keys_));
-    return watch.Of(bytes());
-  }
-
-  // While as many other chunks wait to be written.
-  Result<Rate> ReadBesideWrites() {
-    for (const ChunkKey& key : others_) RETURN_IF_ERROR(tier().Evict(key));
-    SettleFileSystem(dir_);
-    Rate rate;
-    RETURN_IF_ERROR(BesideWritesOf(others_, [&]() -> Status {
-      ASSIGN_OR_RETURN(rate, Read());
-      return {};
-    }));
-    return rate;
-  }
-
- private:
-  // By the engine's writer, from pages of which each is written again and again; calls `beside`
-  // when all wait, and returns when all are written.
-  template <typename Beside>
-  Status BesideWritesOf(const std::vector<ChunkKey>& keys, Beside beside) {
-    const double share = static_cast<double>(keys.size()) / static_cast<double>(pool_->pages());
-    WriteBehind writer({&tier()}, *pool_, {.queue_share = std::max(1.0, share)});
-    for (size_t i = 0; i < keys.size(); ++i) {
-      writer.Offer({keys[i], i == 0 ? root_ : keys[i - 1], static_cast<int>(i), NumericPath::kF32,
-                    sources_[i % sources_.size()].Share()});
-    }
-    RETURN_IF_ERROR(beside());
-    writer.Flush();
-    if (const auto stats = writer.Stats(); stats.written != keys.size()) {
-      return Fail(ErrorCode::kIo, "{} of {} chunks were written", stats.written, keys.size());
-    }
-    return {};
-  }
-
-  // Half of the pool holds what is written, the rest is where reads land; every page is touched.
-  void FillPool(Memory memory) {
-    std::vector<PageHandle> rest;
-    std::vector<uint64_t> words(page_bytes() / sizeof(uint64_t));
-    while (auto page = pool_->Draw()) {
-      uint64_t random = page->id();
-      for (uint64_t& word : words)
-        word = random = random * 6364136223846793005 + 1442695040888963407;
-      WriteTo(memory, pool_->Data(page->id()), std::as_bytes(std::span(words)));
-      (sources_.size() <= rest.size() / 3 ? sources_ : rest).push_back(std::move(*page));
-    }
-  }
-
-  ChunkRun() = default;
-  Tier& tier() const { return *tiers_->stores()[0]; }
-
-  std::string dir_;
-  ChunkKey root_;
-  std::unique_ptr<PagePool> pool_;
-  std::unique_ptr<RuntimeTiers> tiers_;  // one, whose reads land in the pool
-  std::vector<PageHandle> sources_;
-  std::vector<ChunkKey> keys_, others_;
-};
 
 // What encryption leaves of the rate at which chunks are read; both are read in turn.
 class EncryptedReads {
@@ -160,8 +27,8 @@ class EncryptedReads {
 
   Status Open() {
     ASSIGN_OR_RETURN(StoreKey key, StoreKey::Of(std::string(32, 'k'), "the bench"));
-    ASSIGN_OR_RETURN(run_, ChunkRun::Open(dir_, chunk_bytes_, options_.bytes, options_.path,
-                                          std::make_shared<const StoreKey>(std::move(key))));
+    ASSIGN_OR_RETURN(run_, ChunkRun::Open({.dir = dir_, .key = std::make_shared<const StoreKey>(std::move(key))},
+                                    chunk_bytes_, options_.bytes, options_.path));
     return run_->Write().map([](const Rate&) {});
   }
   Status Measure(const Rate& plain) {
@@ -242,7 +109,7 @@ Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ord
              "of fio", "of one core", "fio's pages");
   for (const uint64_t chunk_bytes : options.chunk_bytes) {
     ASSIGN_OR_RETURN(const auto run,
-                     ChunkRun::Open(dir + "/store", chunk_bytes, options.bytes, options.path));
+                     ChunkRun::Open({.dir = dir + "/store"}, chunk_bytes, options.bytes, options.path));
     std::optional<EncryptedReads> encrypted;
     if (options.encrypted) {
       encrypted.emplace(options, dir + "/encrypted", chunk_bytes);
@@ -288,6 +155,7 @@ Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ord
 
 Status RunLoad(const LoadOptions& options) {
   RETURN_IF_ERROR(CheckDevice(options.path));
+  if (!options.store.empty()) return MeasureRemote(options);
   ASSIGN_OR_RETURN(const ScratchDir dir, ScratchDir::Make(options.dir, "load"));
   fmt::print("{}, {} MiB each, median of {} repeats, in {}\n", DeviceName(options.path),
              options.bytes >> 20, options.repeats, dir.path());

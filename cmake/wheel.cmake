@@ -6,6 +6,8 @@ foreach(library XXHASH URING)
   set_target_properties(PkgConfig::${library} PROPERTIES INTERFACE_LINK_LIBRARIES
                                                          ${${library}_STATIC})
 endforeach()
+set(curl_library ${CMAKE_DL_LIBS})  # src/store/curl_loaded.cc
+set(curl_without /nothing)
 add_library(spdlog_inside INTERFACE)  # Debian's spdlog and fmt, from their headers
 target_compile_definitions(spdlog_inside INTERFACE SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY)
 target_link_libraries(spdlog_inside INTERFACE Threads::Threads)
