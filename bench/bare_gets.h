@@ -13,8 +13,8 @@ namespace kvcake::bench {
 
 // GETs all names, of values of `bytes` each: over plain connections, each with so many commands
 // under way. kUnsupported with TLS.
-Status BareRedisGets(const RedisPlace& place, const std::vector<std::string>& names,
-                     uint64_t bytes, int connections, int pipelined);
+Status BareRedisGets(const RedisPlace& place, const std::vector<std::string>& names, uint64_t bytes,
+                     int connections, int pipelined);
 
 // The same of objects: with so many handles of libcurl, which signs as it does by itself.
 Status BareS3Gets(const S3Place& place, const std::vector<std::string>& names, uint64_t bytes,

@@ -30,7 +30,7 @@ class Connection {
       return Fail(ErrorCode::kIo, "{} is not known", address.Text());
     }
     std::unique_ptr<Connection> connection(new Connection(bytes));
-    connection->socket_ = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    connection->socket_ = ::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int connected = connect(connection->socket_, found->ai_addr, found->ai_addrlen);
     freeaddrinfo(found);
     if (connected != 0) {
@@ -39,10 +39,10 @@ class Connection {
     const int on = 1;
     setsockopt(connection->socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     if (!place.login.password.empty()) {
-      RETURN_IF_ERROR(connection->Say(place.login.user.empty()
-                                          ? fmt::format("AUTH {}\r\n", place.login.password)
-                                          : fmt::format("AUTH {} {}\r\n", place.login.user,
-                                                        place.login.password)));
+      RETURN_IF_ERROR(connection->Say(
+          place.login.user.empty()
+              ? fmt::format("AUTH {}\r\n", place.login.password)
+              : fmt::format("AUTH {} {}\r\n", place.login.user, place.login.password)));
     }
     if (place.database > 0) {
       RETURN_IF_ERROR(connection->Say(fmt::format("SELECT {}\r\n", place.database)));
@@ -118,8 +118,8 @@ class Connection {
 
 }  // namespace
 
-Status BareRedisGets(const RedisPlace& place, const std::vector<std::string>& names,
-                     uint64_t bytes, int connections, int pipelined) {
+Status BareRedisGets(const RedisPlace& place, const std::vector<std::string>& names, uint64_t bytes,
+                     int connections, int pipelined) {
   if (place.is_tls) return Fail(ErrorCode::kUnsupported, "the bare loop knows no TLS");
   std::vector<std::unique_ptr<Connection>> open;
   for (int i = 0; i < connections; ++i) {
@@ -133,8 +133,8 @@ Status BareRedisGets(const RedisPlace& place, const std::vector<std::string>& na
       while (next < names.size() && connection->pending() < pipelined) {
         RETURN_IF_ERROR(connection->Ask(names[next++]));
       }
-      polled.push_back({connection->socket(),
-                        static_cast<short>(connection->pending() > 0 ? POLLIN : 0), 0});
+      polled.push_back(
+          {connection->socket(), static_cast<short>(connection->pending() > 0 ? POLLIN : 0), 0});
     }
     poll(polled.data(), polled.size(), -1);
     for (size_t i = 0; i < open.size(); ++i) {

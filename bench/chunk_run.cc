@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "bench/chunk_loader.h"
-#include "bench/scratch_dir.h"
+#include "bench/load_fio.h"
 #include "ops/cuda_page_copier.h"
 #include "store/write_behind.h"
 

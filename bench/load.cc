@@ -27,8 +27,9 @@ class EncryptedReads {
 
   Status Open() {
     ASSIGN_OR_RETURN(StoreKey key, StoreKey::Of(std::string(32, 'k'), "the bench"));
-    ASSIGN_OR_RETURN(run_, ChunkRun::Open({.dir = dir_, .key = std::make_shared<const StoreKey>(std::move(key))},
-                                    chunk_bytes_, options_.bytes, options_.path));
+    ASSIGN_OR_RETURN(
+        run_, ChunkRun::Open({.dir = dir_, .key = std::make_shared<const StoreKey>(std::move(key))},
+                             chunk_bytes_, options_.bytes, options_.path));
     return run_->Write().map([](const Rate&) {});
   }
   Status Measure(const Rate& plain) {
@@ -108,8 +109,8 @@ Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ord
   fmt::print("{:<6} {:>8} {:>10} {:>10} {:>9} {:>11} {:>12}\n", "op", "MiB", "MB/s", "fio MB/s",
              "of fio", "of one core", "fio's pages");
   for (const uint64_t chunk_bytes : options.chunk_bytes) {
-    ASSIGN_OR_RETURN(const auto run,
-                     ChunkRun::Open({.dir = dir + "/store"}, chunk_bytes, options.bytes, options.path));
+    ASSIGN_OR_RETURN(const auto run, ChunkRun::Open({.dir = dir + "/store"}, chunk_bytes,
+                                                    options.bytes, options.path));
     std::optional<EncryptedReads> encrypted;
     if (options.encrypted) {
       encrypted.emplace(options, dir + "/encrypted", chunk_bytes);

@@ -37,8 +37,8 @@ Result<Rate> ReadBare(const StoreOptions& store, const ChunkRun& run,
     RETURN_IF_ERROR(BareRedisGets(*store.redis, names, run.page_bytes(), connections,
                                   std::max(at_once / connections, 1)));
   } else {
-    RETURN_IF_ERROR(BareS3Gets(*store.s3, names, run.page_bytes(),
-                               std::min(at_once, kS3Connections)));
+    RETURN_IF_ERROR(
+        BareS3Gets(*store.s3, names, run.page_bytes(), std::min(at_once, kS3Connections)));
   }
   return watch.Of(run.bytes());
 }

@@ -46,7 +46,7 @@ struct HttpRequest {
   // Called exactly once, on the client's thread, never from within Send. kIo, with what failed, of
   // which it is not known what became of the request; kCorrupt where a body is longer than its
   // landing; kDeadline; kCancelled where it is not wanted any more, or the client is closed.
-  std::function<void(Result<HttpReply>)> done;
+  std::function<void(Result<HttpReply>)> done = nullptr;
 };
 
 struct HttpClientOptions {

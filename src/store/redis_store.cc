@@ -80,7 +80,7 @@ void RedisStore::Get(RemoteGet get) {
   const std::string name = NameOf(get.key);
   // A value of a length that is known is asked for by GET, too, where all of it is wanted; one that
   // is longer than that shows then.
-  RedisCommand command{.landing = get.landing, .may_be_shorter = get.may_be_shorter};
+  RedisCommand command{.words = {}, .landing = get.landing, .may_be_shorter = get.may_be_shorter};
   if (get.is_whole) {
     command.words = {"GET", name};
   } else {

@@ -154,7 +154,9 @@ TEST_F(RedisStoreTest, AFullServerThatEvictsNothingIsNoSpace) {
 }
 
 TEST_F(RedisStoreTest, ChunksExpireUnlessTheyAreUsed) {
-  const auto tier = Open({.time_to_live = Seconds(3600)});
+  RedisTierOptions options;
+  options.time_to_live = Seconds(3600);
+  const auto tier = Open(options);
   ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
   EXPECT_GT(std::stoi(server_.Cli({"PTTL", NameOf(chain_[0])})), 3'000'000);
   server_.Cli({"PEXPIRE", NameOf(chain_[0]), "100000"});

@@ -88,6 +88,8 @@ class Asker {
   RedisClient client_;
 };
 
+using AskServer = std::function<Status(Asker&)>;
+
 // The servers that have slots, as the cluster says.
 Result<std::vector<RedisAddress>> MastersOf(const RespReply& slots, const RedisAddress& told_by) {
   std::vector<RedisAddress> masters;

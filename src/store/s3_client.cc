@@ -141,8 +141,7 @@ void S3Client::SendSigned(const AskedPtr& asked, const S3Credentials& credential
                    .body = request.body,
                    .landing = request.landing,
                    .give_up = std::max(Left(*asked), Seconds(1e-3)),
-                   .is_wanted = request.is_wanted,
-                   .done = nullptr};
+                   .is_wanted = request.is_wanted};
   if (!request.query.empty()) http.url += '?' + UriEncode(request.query);
   http.headers.emplace_back(
       "authorization", Authorization(signable, credentials, {.region = options_.place.region}));

@@ -45,7 +45,7 @@ struct S3Request {
   std::function<bool()> is_wanted = nullptr;  // HttpRequest's; asked before each try, too
   // Called exactly once, never from within Send: what the server says of it in the end, which need
   // not be ok; or HttpRequest's errors.
-  std::function<void(Result<HttpReply>)> done;
+  std::function<void(Result<HttpReply>)> done = nullptr;
 };
 
 std::string PayloadSha256(std::span<const std::span<const std::byte>> body);

@@ -55,7 +55,7 @@ Status CheckPrefix(std::string_view prefix) {
   }
   // Some clients and proxies would take these for steps in a path.
   for (const std::string_view step : {"//", "/./", "/../"}) {
-    if (("/" + std::string(prefix)).find(step) != std::string::npos) {
+    if (fmt::format("/{}", prefix).find(step) != std::string::npos) {
       return Refuse("prefix '{}' has '{}' in it", prefix, step);
     }
   }
@@ -79,7 +79,7 @@ Status CheckEndpoint(const std::string& endpoint) {
 
 std::string S3Place::Text() const {
   std::string text = fmt::format("s3://{}", bucket);
-  if (!prefix.empty()) text += '/' + prefix.substr(0, prefix.size() - 1);
+  if (!prefix.empty()) text += fmt::format("/{}", prefix.substr(0, prefix.size() - 1));
   if (!endpoint.empty()) text += "?endpoint=" + endpoint;
   return text;
 }
@@ -87,9 +87,9 @@ std::string S3Place::Text() const {
 std::string S3Place::BaseUrl() const {
   const std::string to =
       endpoint.empty() ? fmt::format("https://s3.{}.amazonaws.com", region) : endpoint;
-  if (is_path_style) return to + '/' + UriEncode(bucket);
+  if (is_path_style) return fmt::format("{}/{}", to, UriEncode(bucket));
   const size_t host = to.find("://") + 3;
-  return to.substr(0, host) + bucket + '.' + to.substr(host);
+  return fmt::format("{}{}.{}", to.substr(0, host), bucket, to.substr(host));
 }
 
 bool IsS3Region(std::string_view name) {

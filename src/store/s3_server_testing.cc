@@ -37,7 +37,7 @@ uint64_t Number(std::string_view text) {
   return value;
 }
 
-std::string Error(const std::string& code, size_t text_bytes = 0) {
+std::string ErrorBody(const std::string& code, size_t text_bytes = 0) {
   return fmt::format(
       "<?xml version=\"1.0\"?><Error><Code>{}</Code><Message>told to{}</Message></Error>", code,
       std::string(text_bytes, '.'));
@@ -242,9 +242,10 @@ S3Server::Reply S3Server::Answer(const S3Seen& seen) {
   MutexLock lock(mutex_);
   Reply reply;
   if (fault.status > 0) {
-    reply = {.status = fault.status,
-             .headers = {},
-             .body = fault.code.empty() ? fault.body : Error(fault.code, fault.code_text_bytes)};
+    reply = {
+        .status = fault.status,
+        .headers = {},
+        .body = fault.code.empty() ? fault.body : ErrorBody(fault.code, fault.code_text_bytes)};
   } else if (auto refused = Refuse(seen)) {
     reply = std::move(*refused);
   } else {
@@ -258,7 +259,7 @@ S3Server::Reply S3Server::Answer(const S3Seen& seen) {
 
 std::optional<S3Server::Reply> S3Server::Refuse(const S3Seen& seen) {
   const auto refused = [](const char* code) {
-    return Reply{.status = 403, .headers = {}, .body = Error(code)};
+    return Reply{.status = 403, .headers = {}, .body = ErrorBody(code)};
   };
   const auto header = [&](const char* name) {
     const auto at = seen.headers.find(name);
@@ -299,7 +300,7 @@ S3Server::Reply S3Server::AnswerObject(const S3Seen& seen) {
   const bool is_there = at != objects_.end();
   if (seen.method == "PUT") {
     if (is_there && seen.headers.contains("if-none-match")) {
-      return {.status = 412, .headers = {}, .body = Error("PreconditionFailed")};
+      return {.status = 412, .headers = {}, .body = ErrorBody("PreconditionFailed")};
     }
     objects_[seen.name] = {seen.body, Now()};
     return {};
@@ -308,7 +309,7 @@ S3Server::Reply S3Server::AnswerObject(const S3Seen& seen) {
     if (is_there) objects_.erase(at);
     return {.status = 204};
   }
-  if (!is_there) return {.status = 404, .headers = {}, .body = Error("NoSuchKey")};
+  if (!is_there) return {.status = 404, .headers = {}, .body = ErrorBody("NoSuchKey")};
   const std::string& bytes = at->second.bytes;
   Reply reply{.headers = {{"Last-Modified", HttpDate(at->second.modified_s)},
                           {"ETag", fmt::format("\"{}\"", bytes.size())}},
@@ -321,7 +322,8 @@ S3Server::Reply S3Server::AnswerObject(const S3Seen& seen) {
   if (range == seen.headers.end()) return reply;
   const std::string_view text = std::string_view(range->second).substr(6);  // bytes=
   const uint64_t first = Number(text), last = Number(text.substr(text.find('-') + 1));
-  if (first >= bytes.size()) return {.status = 416, .headers = {}, .body = Error("InvalidRange")};
+  if (first >= bytes.size())
+    return {.status = 416, .headers = {}, .body = ErrorBody("InvalidRange")};
   reply.status = 206;
   reply.body = bytes.substr(first, last - first + 1);
   reply.headers["Content-Range"] =
@@ -355,7 +357,8 @@ S3Server::Reply S3Server::List(const S3Seen& seen) {
   return {.headers = {{"Content-Type", "application/xml"}}, .body = body + "</ListBucketResult>"};
 }
 
-ScopedEnvironment::ScopedEnvironment(std::vector<std::pair<const char*, const char*>> variables) {
+ScopedEnvironment::ScopedEnvironment(
+    std::initializer_list<std::pair<const char*, const char*>> variables) {
   for (const auto& [name, value] : variables) {
     const char* const before = std::getenv(name);
     before_.emplace_back(name,

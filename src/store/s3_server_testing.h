@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <set>
@@ -106,7 +107,7 @@ class S3Server {
 // Sets variables of the environment, and puts them back in the end; null: not set.
 class ScopedEnvironment {
  public:
-  explicit ScopedEnvironment(std::vector<std::pair<const char*, const char*>> variables);
+  explicit ScopedEnvironment(std::initializer_list<std::pair<const char*, const char*>> variables);
   ~ScopedEnvironment();
   ScopedEnvironment(const ScopedEnvironment&) = delete;
   ScopedEnvironment& operator=(const ScopedEnvironment&) = delete;

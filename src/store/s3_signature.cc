@@ -58,7 +58,7 @@ std::string UriEncode(const UrlQuery& query) {
   std::string text;
   for (const auto& [name, value] : encoded) {
     if (!text.empty()) text += '&';
-    text += name + '=' + value;
+    text += fmt::format("{}={}", name, value);
   }
   return text;
 }
@@ -72,14 +72,16 @@ std::string Authorization(const SignableRequest& request, const S3Credentials& c
   std::map<std::string, std::string> headers;  // sorted by name
   for (const auto& [name, value] : request.headers) {
     auto& of_name = headers[Lower(name)];
-    of_name += (of_name.empty() ? "" : ",") + Squeezed(value);
+    if (!of_name.empty()) of_name += ',';
+    of_name += Squeezed(value);
   }
   const auto date = headers.find("x-amz-date");
   CHECK(date != headers.end() && headers.contains("host"));
   std::string lines, names;
   for (const auto& [name, value] : headers) {
-    lines += name + ':' + value + '\n';
-    names += (names.empty() ? "" : ";") + name;
+    lines += fmt::format("{}:{}\n", name, value);
+    if (!names.empty()) names += ';';
+    names += name;
   }
   const std::string canonical =
       fmt::format("{}\n{}\n{}\n{}\n{}\n{}", request.method, request.path, UriEncode(request.query),

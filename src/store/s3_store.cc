@@ -90,7 +90,18 @@ void S3Store::Has(const ChunkKey& key, std::function<void(Result<bool>)> done) {
 }
 
 void S3Store::Discard(const ChunkKey& key) {
-  client_->Send({.method = "DELETE", .name = NameOf(key), .done = [](auto&&) {}});
+  const auto [at, is_new] = discarding_.try_emplace(key);
+  if (!is_new) return;
+  client_->Send({.method = "DELETE", .name = NameOf(key), .done = [this, key](auto&&) {
+                   const auto waiting = std::move(discarding_.extract(key).mapped());
+                   for (const auto& then : waiting) then();
+                 }});
+}
+
+void S3Store::AfterDiscard(const ChunkKey& key, std::function<void()> then) {
+  const auto at = discarding_.find(key);
+  if (at == discarding_.end()) return then();
+  at->second.push_back(std::move(then));
 }
 
 void S3Store::Close(std::function<void()> closed) {
@@ -99,22 +110,21 @@ void S3Store::Close(std::function<void()> closed) {
   client_->http().Post(std::move(closed));
 }
 
-Result<HttpReply> S3Store::Ask(S3Request request) {
+Result<HttpReply> S3Store::Ask(const ChunkKey& key, S3Request request) {
   std::promise<Result<HttpReply>> replied;
+  request.name = NameOf(key);
   request.done = [&](Result<HttpReply> reply) { replied.set_value(std::move(reply)); };
-  Post([&] { client_->Send(std::move(request)); });
+  Post([&] { AfterDiscard(key, [&] { client_->Send(std::move(request)); }); });
   return replied.get_future().get();
 }
 
 Result<PutOutcome> S3Store::Put(const ChunkKey& key,
                                 std::span<const std::span<const std::byte>> pieces) {
   const auto put = [&](HeaderList headers) {
-    return Ask({.method = "PUT",
-                .name = NameOf(key),
-                .headers = std::move(headers),
-                .body = {pieces.begin(), pieces.end()},
-                .payload_sha256 = PayloadSha256(pieces),
-                .done = nullptr});
+    return Ask(key, {.method = "PUT",
+                     .headers = std::move(headers),
+                     .body = {pieces.begin(), pieces.end()},
+                     .payload_sha256 = PayloadSha256(pieces)});
   };
   Result<HttpReply> reply = put({{"if-none-match", "*"}});
   if (reply && reply->status == 412) return PutOutcome::kWasThere;
@@ -125,20 +135,24 @@ Result<PutOutcome> S3Store::Put(const ChunkKey& key,
   return PutOutcome::kKept;
 }
 
+// A reply to DELETE does not say whether there was anything.
 Result<bool> S3Store::Remove(const ChunkKey& key) {
-  ASSIGN_OR_RETURN(const HttpReply reply,
-                   Ask({.method = "DELETE", .name = NameOf(key), .done = nullptr}));
-  if (!reply.ok() && reply.status != 404) {
-    return tl::unexpected(ErrorOf(reply, options_.client.place));
+  ASSIGN_OR_RETURN(const HttpReply held, Ask(key, {.method = "HEAD"}));
+  if (held.status == 404) return false;
+  ASSIGN_OR_RETURN(const HttpReply removed, Ask(key, {.method = "DELETE"}));
+  if (!removed.ok() && removed.status != 404) {
+    return tl::unexpected(ErrorOf(removed, options_.client.place));
   }
-  return reply.ok();
+  return removed.ok();
 }
 
 Result<std::unique_ptr<RemoteTier>> OpenS3Tier(const S3TierOptions& options) {
   ASSIGN_OR_RETURN(auto store, S3Store::Open({.client = options.client,
                                               .root = options.root,
                                               .time_to_live = options.time_to_live}));
-  return RemoteTier::Open(options, std::move(store));
+  RemoteTierOptions tier = options;
+  tier.looks_at_once = kS3Connections;
+  return RemoteTier::Open(std::move(tier), std::move(store));
 }
 
 }  // namespace kvcake

@@ -7,6 +7,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
+#include <vector>
 
 #include "base/clock.h"
 #include "store/remote_store.h"
@@ -52,14 +54,19 @@ class S3Store : public RemoteStore {
         client_(std::move(client)) {}
 
   std::string NameOf(const ChunkKey& key) const { return folder_ + key.Hex(); }
-  // Sends a request from any other thread, and waits for the reply.
-  Result<HttpReply> Ask(S3Request request);
+  // Sends a request about the key's object from any other thread, and waits for the reply.
+  Result<HttpReply> Ask(const ChunkKey& key, S3Request request);
   Result<uint64_t> Landed(const RemoteGet& get, const Result<HttpReply>& reply) const;
   bool HasExpired(const HttpReply& reply) const;
+  // Calls `then` once nothing of the key is being discarded; on the client's thread.
+  void AfterDiscard(const ChunkKey& key, std::function<void()> then);
 
   const S3StoreOptions options_;
   const std::string folder_;
-  const std::unique_ptr<S3Client> client_;
+  // Of keys that are being discarded, what waits for that: an object that is put meanwhile would
+  // go, too. The client's thread's.
+  std::unordered_map<ChunkKey, std::vector<std::function<void()>>> discarding_;
+  const std::unique_ptr<S3Client> client_;  // last: its thread ends before the rest goes
 };
 
 // A tier over such a store; `options` are of both.

@@ -45,7 +45,7 @@ TEST(StoreDirTest, OneDirectoryIsRecognisedHoweverItIsSpelled) {
   stdfs::create_directory(a);
   stdfs::create_symlink(a, dir.path() + "/link");
   stdfs::create_symlink(dir.path(), dir.path() + "/up");
-  EXPECT_TRUE(CheckDistinct({}));
+  EXPECT_TRUE(CheckDistinct(std::vector<std::string>()));
   EXPECT_TRUE(CheckDistinct({a}));
   EXPECT_TRUE(CheckDistinct({a, b, dir.path() + "/c", dir.path()}));
   for (const std::string& same : {a, a + "/", dir.path() + "/./b/../a", dir.path() + "/link",
