@@ -29,7 +29,7 @@ std::string_view ElementOf(std::string_view xml, std::string_view tag) {
 }
 
 // What a server that is busy, or in trouble for a moment, says.
-bool MayPass(const HttpReply& reply) {
+bool MayPass(const CurlReply& reply) {
   return reply.status == 408 || reply.status == 409 || reply.status == 429 ||
          (reply.status >= 500 && reply.status != 501);
 }
@@ -51,11 +51,11 @@ std::string PathOf(std::string_view url) {
 
 }  // namespace
 
-std::string S3ErrorCode(const HttpReply& reply) {
+std::string S3ErrorCode(const CurlReply& reply) {
   return PrintableAscii(std::string(ElementOf(reply.text, "Code")).substr(0, kMessageMax));
 }
 
-std::string S3ErrorText(const HttpReply& reply) {
+std::string S3ErrorText(const CurlReply& reply) {
   const std::string code = S3ErrorCode(reply);
   const std::string message =
       PrintableAscii(std::string(ElementOf(reply.text, "Message")).substr(0, kMessageMax));
@@ -85,7 +85,7 @@ Result<std::unique_ptr<S3Client>> S3Client::Open(S3ClientOptions options) {
   }
   std::unique_ptr<S3Client> client(new S3Client(std::move(options)));
   const S3ClientOptions& with = client->options_;
-  ASSIGN_OR_RETURN(client->http_, HttpClient::Open({.connections = with.connections,
+  ASSIGN_OR_RETURN(client->http_, CurlClient::Open({.connections = with.connections,
                                                     .connect_timeout = with.connect_timeout,
                                                     .stall_timeout = with.stall_timeout,
                                                     .ca = with.place.ca}));
@@ -135,7 +135,7 @@ void S3Client::SendSigned(const AskedPtr& asked, const S3Credentials& credential
   if (!credentials.session_token.empty()) {
     signable.headers.emplace_back("x-amz-security-token", credentials.session_token);
   }
-  HttpRequest http{.method = request.method,
+  CurlRequest http{.method = request.method,
                    .url = base.substr(0, base.size() - PathOf(base).size()) + path,
                    .headers = signable.headers,
                    .body = request.body,
@@ -145,11 +145,11 @@ void S3Client::SendSigned(const AskedPtr& asked, const S3Credentials& credential
   if (!request.query.empty()) http.url += '?' + UriEncode(request.query);
   http.headers.emplace_back(
       "authorization", Authorization(signable, credentials, {.region = options_.place.region}));
-  http.done = [this, asked](Result<HttpReply> reply) { OnReply(asked, std::move(reply)); };
+  http.done = [this, asked](Result<CurlReply> reply) { OnReply(asked, std::move(reply)); };
   http_->Send(std::move(http));
 }
 
-void S3Client::OnReply(const AskedPtr& asked, Result<HttpReply> reply) {
+void S3Client::OnReply(const AskedPtr& asked, Result<CurlReply> reply) {
   if (!reply) {
     const bool may_pass =
         reply.error().code == ErrorCode::kIo || reply.error().code == ErrorCode::kDeadline;
@@ -164,7 +164,7 @@ void S3Client::OnReply(const AskedPtr& asked, Result<HttpReply> reply) {
   asked->request.done(std::move(reply));
 }
 
-bool S3Client::Mend(const HttpReply& reply) {
+bool S3Client::Mend(const CurlReply& reply) {
   const std::string code = S3ErrorCode(reply);
   const std::string region(reply.Header("x-amz-bucket-region"));
   if (code == "ExpiredToken" || code == "InvalidToken" || code == "TokenRefreshRequired") {

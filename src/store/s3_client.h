@@ -1,6 +1,6 @@
 // Requests about the objects of one bucket, signed, and tried again where that may help.
 //
-// Everything happens on the thread of the HttpClient, but for construction and destruction.
+// Everything happens on the thread of the CurlClient, but for construction and destruction.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "store/http_client.h"
+#include "store/curl_client.h"
 #include "store/s3_credentials.h"
 #include "store/s3_place.h"
 #include "store/s3_signature.h"
@@ -41,29 +41,29 @@ struct S3Request {
   HeaderList headers = {};  // besides those that every request has; names in lower case
   std::vector<std::span<const std::byte>> body = {};
   std::string payload_sha256 = {};            // PayloadSha256(body), where it is known
-  std::span<std::byte> landing = {};          // HttpRequest's
-  std::function<bool()> is_wanted = nullptr;  // HttpRequest's; asked before each try, too
+  std::span<std::byte> landing = {};          // CurlRequest's
+  std::function<bool()> is_wanted = nullptr;  // CurlRequest's; asked before each try, too
   // Called exactly once, never from within Send: what the server says of it in the end, which need
-  // not be ok; or HttpRequest's errors.
-  std::function<void(Result<HttpReply>)> done = nullptr;
+  // not be ok; or CurlRequest's errors.
+  std::function<void(Result<CurlReply>)> done = nullptr;
 };
 
 std::string PayloadSha256(std::span<const std::span<const std::byte>> body);
 
 // What a reply that is not ok says went wrong: NoSuchKey, AccessDenied, SlowDown, ...; empty where
 // it says nothing, as replies to HEAD do.
-std::string S3ErrorCode(const HttpReply& reply);
+std::string S3ErrorCode(const CurlReply& reply);
 // For people: "403 AccessDenied: Access Denied".
-std::string S3ErrorText(const HttpReply& reply);
+std::string S3ErrorText(const CurlReply& reply);
 
 class S3Client {
  public:
-  // HttpClient::Open's errors; and kInvalidArgument where the environment or AWS's files name
+  // CurlClient::Open's errors; and kInvalidArgument where the environment or AWS's files name
   // credentials that cannot be.
   static Result<std::unique_ptr<S3Client>> Open(S3ClientOptions options);
 
   const S3Place& place() const { return options_.place; }
-  HttpClient& http() { return *http_; }
+  CurlClient& http() { return *http_; }
   void Send(S3Request request);
 
  private:
@@ -74,9 +74,9 @@ class S3Client {
 
   void Try(const AskedPtr& asked);
   void SendSigned(const AskedPtr& asked, const S3Credentials& credentials);
-  void OnReply(const AskedPtr& asked, Result<HttpReply> reply);
+  void OnReply(const AskedPtr& asked, Result<CurlReply> reply);
   // Learns from what a server refuses; whether the same request may now be answered.
-  bool Mend(const HttpReply& reply);
+  bool Mend(const CurlReply& reply);
   void Retry(const AskedPtr& asked);
   Seconds Left(const Asked& asked) const;
 
@@ -84,7 +84,7 @@ class S3Client {
   std::optional<S3CredentialSource> credentials_;
   int64_t server_ahead_s_ = 0;  // its clock against this machine's, where it complains
   std::mt19937_64 random_{std::random_device{}()};
-  std::unique_ptr<HttpClient> http_;  // last: its thread ends before the rest goes
+  std::unique_ptr<CurlClient> http_;  // last: its thread ends before the rest goes
 };
 
 }  // namespace kvcake

@@ -113,7 +113,7 @@ Result<S3Credentials> ParseInstanceCredentials(std::string_view text) {
   return credentials;
 }
 
-S3CredentialSource::S3CredentialSource(HttpClient& http, std::string profile,
+S3CredentialSource::S3CredentialSource(CurlClient& http, std::string profile,
                                        std::optional<S3Credentials> given)
     : http_(http),
       profile_(std::move(profile)),
@@ -146,13 +146,13 @@ void S3CredentialSource::AskForToken() {
   Ask({.method = "PUT",
        .url = instance_endpoint_ + "/latest/api/token",
        .headers = {{"X-aws-ec2-metadata-token-ttl-seconds", kTokenSeconds}}},
-      [this](const HttpReply& reply) { AskForRole(reply.text); });
+      [this](const CurlReply& reply) { AskForRole(reply.text); });
 }
 
 void S3CredentialSource::AskForRole(const std::string& token) {
   Ask({.url = instance_endpoint_ + "/latest/meta-data/iam/security-credentials/",
        .headers = {{"X-aws-ec2-metadata-token", token}}},
-      [this, token](const HttpReply& reply) {
+      [this, token](const CurlReply& reply) {
         AskForCredentials(token, reply.text.substr(0, reply.text.find('\n')));
       });
 }
@@ -160,13 +160,13 @@ void S3CredentialSource::AskForRole(const std::string& token) {
 void S3CredentialSource::AskForCredentials(const std::string& token, const std::string& role) {
   Ask({.url = instance_endpoint_ + "/latest/meta-data/iam/security-credentials/" + UriEncode(role),
        .headers = {{"X-aws-ec2-metadata-token", token}}},
-      [this](const HttpReply& reply) { Answer(ParseInstanceCredentials(reply.text)); });
+      [this](const CurlReply& reply) { Answer(ParseInstanceCredentials(reply.text)); });
 }
 
-void S3CredentialSource::Ask(HttpRequest request, std::function<void(const HttpReply&)> next) {
+void S3CredentialSource::Ask(CurlRequest request, std::function<void(const CurlReply&)> next) {
   request.give_up = kInstancePatience;
   request.is_direct = true;
-  request.done = [this, next = std::move(next)](Result<HttpReply> reply) {
+  request.done = [this, next = std::move(next)](Result<CurlReply> reply) {
     if (reply && reply->ok()) return next(*reply);
     Answer(Fail(ErrorCode::kIo, "{} (the instance endpoint: {})", kNowhere,
                 reply ? fmt::format("status {}", reply->status) : reply.error().message));

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "store/http_client.h"
+#include "store/curl_client.h"
 #include "store/s3_signature.h"
 
 namespace kvcake {
@@ -31,7 +31,7 @@ class S3CredentialSource {
   using Ready = std::function<void(Result<S3Credentials>)>;
 
   // `http` outlives it. `given`, where there is one, is what Get tells.
-  S3CredentialSource(HttpClient& http, std::string profile,
+  S3CredentialSource(CurlClient& http, std::string profile,
                      std::optional<S3Credentials> given = std::nullopt);
 
   // Calls `ready`, within the call where they are known. What files say is read again for each that
@@ -45,10 +45,10 @@ class S3CredentialSource {
   void AskForToken();
   void AskForRole(const std::string& token);
   void AskForCredentials(const std::string& token, const std::string& role);
-  void Ask(HttpRequest request, std::function<void(const HttpReply&)> next);
+  void Ask(CurlRequest request, std::function<void(const CurlReply&)> next);
   void Answer(Result<S3Credentials> result);
 
-  HttpClient& http_;
+  CurlClient& http_;
   const std::string profile_;
   const std::string instance_endpoint_;  // empty: it is not asked
   std::optional<S3Credentials> known_;

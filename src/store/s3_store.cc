@@ -10,7 +10,7 @@ namespace kvcake {
 namespace {
 
 // What a reply that is not ok means for a chunk.
-Error ErrorOf(const HttpReply& reply, const S3Place& place) {
+Error ErrorOf(const CurlReply& reply, const S3Place& place) {
   const std::string code = S3ErrorCode(reply);
   if (reply.status == 404 && code != "NoSuchBucket") {
     return {ErrorCode::kNotFound, "it is not there"};
@@ -39,7 +39,7 @@ Result<std::unique_ptr<S3Store>> S3Store::Open(S3StoreOptions options) {
   return std::unique_ptr<S3Store>(new S3Store(std::move(options), std::move(client)));
 }
 
-bool S3Store::HasExpired(const HttpReply& reply) const {
+bool S3Store::HasExpired(const CurlReply& reply) const {
   if (options_.time_to_live.count() <= 0) return false;
   // By the server's clock alone.
   const time_t now = curl_getdate(std::string(reply.Header("date")).c_str(), nullptr);
@@ -47,7 +47,7 @@ bool S3Store::HasExpired(const HttpReply& reply) const {
   return now >= 0 && then >= 0 && static_cast<double>(now - then) >= options_.time_to_live.count();
 }
 
-Result<uint64_t> S3Store::Landed(const RemoteGet& get, const Result<HttpReply>& reply) const {
+Result<uint64_t> S3Store::Landed(const RemoteGet& get, const Result<CurlReply>& reply) const {
   if (!reply) return tl::unexpected(reply.error());
   if (reply->status == 416) {
     return Fail(ErrorCode::kCorrupt, "it ends before byte {}", get.offset);
@@ -71,7 +71,7 @@ void S3Store::Get(RemoteGet get) {
     request.headers.emplace_back(
         "range", fmt::format("bytes={}-{}", get.offset, get.offset + get.landing.size() - 1));
   }
-  request.done = [this, get = std::move(get)](Result<HttpReply> reply) {
+  request.done = [this, get = std::move(get)](Result<CurlReply> reply) {
     if (reply && reply->ok() && HasExpired(*reply)) Discard(get.key);
     get.done(Landed(get, reply));
   };
@@ -81,7 +81,7 @@ void S3Store::Get(RemoteGet get) {
 void S3Store::Has(const ChunkKey& key, std::function<void(Result<bool>)> done) {
   client_->Send({.method = "HEAD",
                  .name = NameOf(key),
-                 .done = [this, done = std::move(done)](Result<HttpReply> reply) -> void {
+                 .done = [this, done = std::move(done)](Result<CurlReply> reply) -> void {
                    if (!reply) return done(tl::unexpected(reply.error()));
                    if (reply->ok()) return done(!HasExpired(*reply));
                    if (reply->status == 404) return done(false);
@@ -110,10 +110,10 @@ void S3Store::Close(std::function<void()> closed) {
   client_->http().Post(std::move(closed));
 }
 
-Result<HttpReply> S3Store::Ask(const ChunkKey& key, S3Request request) {
-  std::promise<Result<HttpReply>> replied;
+Result<CurlReply> S3Store::Ask(const ChunkKey& key, S3Request request) {
+  std::promise<Result<CurlReply>> replied;
   request.name = NameOf(key);
-  request.done = [&](Result<HttpReply> reply) { replied.set_value(std::move(reply)); };
+  request.done = [&](Result<CurlReply> reply) { replied.set_value(std::move(reply)); };
   Post([&] { AfterDiscard(key, [&] { client_->Send(std::move(request)); }); });
   return replied.get_future().get();
 }
@@ -126,7 +126,7 @@ Result<PutOutcome> S3Store::Put(const ChunkKey& key,
                      .body = {pieces.begin(), pieces.end()},
                      .payload_sha256 = PayloadSha256(pieces)});
   };
-  Result<HttpReply> reply = put({{"if-none-match", "*"}});
+  Result<CurlReply> reply = put({{"if-none-match", "*"}});
   if (reply && reply->status == 412) return PutOutcome::kWasThere;
   // Servers that know no conditions say so, or pay no heed.
   if (reply && reply->status == 501) reply = put({});
@@ -137,9 +137,9 @@ Result<PutOutcome> S3Store::Put(const ChunkKey& key,
 
 // A reply to DELETE does not say whether there was anything.
 Result<bool> S3Store::Remove(const ChunkKey& key) {
-  ASSIGN_OR_RETURN(const HttpReply held, Ask(key, {.method = "HEAD"}));
+  ASSIGN_OR_RETURN(const CurlReply held, Ask(key, {.method = "HEAD"}));
   if (held.status == 404) return false;
-  ASSIGN_OR_RETURN(const HttpReply removed, Ask(key, {.method = "DELETE"}));
+  ASSIGN_OR_RETURN(const CurlReply removed, Ask(key, {.method = "DELETE"}));
   if (!removed.ok() && removed.status != 404) {
     return tl::unexpected(ErrorOf(removed, options_.client.place));
   }

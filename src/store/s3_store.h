@@ -55,9 +55,9 @@ class S3Store : public RemoteStore {
 
   std::string NameOf(const ChunkKey& key) const { return folder_ + key.Hex(); }
   // Sends a request about the key's object from any other thread, and waits for the reply.
-  Result<HttpReply> Ask(const ChunkKey& key, S3Request request);
-  Result<uint64_t> Landed(const RemoteGet& get, const Result<HttpReply>& reply) const;
-  bool HasExpired(const HttpReply& reply) const;
+  Result<CurlReply> Ask(const ChunkKey& key, S3Request request);
+  Result<uint64_t> Landed(const RemoteGet& get, const Result<CurlReply>& reply) const;
+  bool HasExpired(const CurlReply& reply) const;
   // Calls `then` once nothing of the key is being discarded; on the client's thread.
   void AfterDiscard(const ChunkKey& key, std::function<void()> then);
 

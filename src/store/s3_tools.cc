@@ -56,8 +56,8 @@ class S3Listing : public RemoteListing {
 
  private:
   // The replies that are not errors, in order.
-  Result<std::vector<HttpReply>> Ask(std::vector<S3Request> requests);
-  Error ErrorOf(const HttpReply& reply) const {
+  Result<std::vector<CurlReply>> Ask(std::vector<S3Request> requests);
+  Error ErrorOf(const CurlReply& reply) const {
     return {ErrorCode::kIo,
             fmt::format("{} answers {}", client_->place().Text(), S3ErrorText(reply))};
   }
@@ -68,14 +68,14 @@ class S3Listing : public RemoteListing {
   const std::unique_ptr<S3Client> client_;
 };
 
-Result<std::vector<HttpReply>> S3Listing::Ask(std::vector<S3Request> requests) {
-  std::vector<Result<HttpReply>> replies(requests.size());
+Result<std::vector<CurlReply>> S3Listing::Ask(std::vector<S3Request> requests) {
+  std::vector<Result<CurlReply>> replies(requests.size());
   std::promise<void> all;
   size_t due = requests.size();  // the client's thread's
-  if (due == 0) return std::vector<HttpReply>();
+  if (due == 0) return std::vector<CurlReply>();
   client_->http().Post([&] {
     for (size_t i = 0; i < requests.size(); ++i) {
-      requests[i].done = [&, i](Result<HttpReply> reply) {
+      requests[i].done = [&, i](Result<CurlReply> reply) {
         replies[i] = std::move(reply);
         if (--due == 0) all.set_value();
       };
@@ -83,7 +83,7 @@ Result<std::vector<HttpReply>> S3Listing::Ask(std::vector<S3Request> requests) {
     }
   });
   all.get_future().wait();
-  std::vector<HttpReply> good;
+  std::vector<CurlReply> good;
   for (auto& reply : replies) {
     if (!reply) {
       return Fail(reply.error().code, "{}: {}", client_->place().Text(), reply.error().message);
@@ -139,7 +139,7 @@ Result<std::vector<std::byte>> S3Listing::Read(const FoundValue& value) {
   one[0].landing = bytes;
   const auto replies = Ask(std::move(one));
   if (!replies) return tl::unexpected(replies.error());
-  const HttpReply& reply = replies->front();
+  const CurlReply& reply = replies->front();
   if (reply.status == 404) return Fail(ErrorCode::kNotFound, "it is not there");
   if (!reply.ok()) return tl::unexpected(ErrorOf(reply));
   bytes.resize(reply.bytes);
@@ -154,7 +154,7 @@ Result<uint64_t> S3Listing::Remove(std::span<const std::string> names) {
   }
   ASSIGN_OR_RETURN(const auto replies, Ask(std::move(requests)));
   uint64_t removed = 0;
-  for (const HttpReply& reply : replies) {
+  for (const CurlReply& reply : replies) {
     if (!reply.ok() && reply.status != 404) return tl::unexpected(ErrorOf(reply));
     removed += reply.ok();
   }

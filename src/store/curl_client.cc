@@ -1,4 +1,4 @@
-#include "store/http_client.h"
+#include "store/curl_client.h"
 
 #include <curl/curl.h>
 #include <fmt/core.h>
@@ -36,14 +36,14 @@ long Milliseconds(Seconds time) { return std::max(1L, std::lround(time.count() *
 
 }  // namespace
 
-std::string_view HttpReply::Header(std::string_view name) const {
+std::string_view CurlReply::Header(std::string_view name) const {
   for (const auto& [of, value] : headers) {
     if (of == name) return value;
   }
   return "";
 }
 
-struct HttpClient::Curl {
+struct CurlClient::Curl {
   CURLM* multi = nullptr;
 
   ~Curl() {
@@ -51,10 +51,10 @@ struct HttpClient::Curl {
   }
 };
 
-struct HttpClient::Transfer {
-  HttpRequest request;
+struct CurlClient::Transfer {
+  CurlRequest request;
   size_t text_max = 0;
-  HttpReply reply = {};
+  CurlReply reply = {};
   curl_slist* headers = nullptr;
   size_t piece = 0, sent = 0;  // of the body: which piece, and how much of it
   bool is_too_long = false, is_unwanted = false;
@@ -136,7 +136,7 @@ struct HttpClient::Transfer {
   }
 };
 
-Result<std::unique_ptr<HttpClient>> HttpClient::Open(HttpClientOptions options) {
+Result<std::unique_ptr<CurlClient>> CurlClient::Open(CurlClientOptions options) {
   static std::once_flag once;
   static CURLcode initialised;
   std::call_once(once, [] { initialised = curl_global_init(CURL_GLOBAL_DEFAULT); });
@@ -159,13 +159,13 @@ Result<std::unique_ptr<HttpClient>> HttpClient::Open(HttpClientOptions options) 
   }
   curl_multi_setopt(curl->multi, CURLMOPT_PIPELINING, static_cast<long>(CURLPIPE_NOTHING));
   curl_multi_setopt(curl->multi, CURLMOPT_MAXCONNECTS, static_cast<long>(options.connections));
-  return std::unique_ptr<HttpClient>(new HttpClient(std::move(options), std::move(curl)));
+  return std::unique_ptr<CurlClient>(new CurlClient(std::move(options), std::move(curl)));
 }
 
-HttpClient::HttpClient(HttpClientOptions options, std::unique_ptr<Curl> curl)
+CurlClient::CurlClient(CurlClientOptions options, std::unique_ptr<Curl> curl)
     : options_(std::move(options)), curl_(std::move(curl)), thread_([this] { Run(); }) {}
 
-HttpClient::~HttpClient() {
+CurlClient::~CurlClient() {
   {
     MutexLock lock(mutex_);
     stop_ = true;
@@ -175,7 +175,7 @@ HttpClient::~HttpClient() {
   for (void* const handle : idle_handles_) curl_easy_cleanup(handle);
 }
 
-void HttpClient::Post(std::function<void()> function) {
+void CurlClient::Post(std::function<void()> function) {
   {
     MutexLock lock(mutex_);
     posted_.push_back(std::move(function));
@@ -183,19 +183,19 @@ void HttpClient::Post(std::function<void()> function) {
   curl_multi_wakeup(curl_->multi);
 }
 
-void HttpClient::Send(HttpRequest request) {
+void CurlClient::Send(CurlRequest request) {
   if (!is_closed_) return waiting_.push_back(std::move(request));
   Post([this, request = std::move(request)]() mutable {
     Finish(std::move(request), Fail(ErrorCode::kCancelled, "the client is closed"));
   });
 }
 
-void HttpClient::After(Seconds wait, std::function<void()> function) {
+void CurlClient::After(Seconds wait, std::function<void()> function) {
   if (is_closed_) return Post(std::move(function));
   timers_.emplace(Clock::Real().Now() + wait, std::move(function));
 }
 
-void HttpClient::Close() {
+void CurlClient::Close() {
   if (std::exchange(is_closed_, true)) return;
   // Not from within the call that closes it.
   Post([this] {
@@ -205,7 +205,7 @@ void HttpClient::Close() {
   });
 }
 
-void HttpClient::Run() {
+void CurlClient::Run() {
   // A connection that the server has closed is an error of a call, and no signal.
   sigset_t pipe;
   sigemptyset(&pipe);
@@ -222,7 +222,7 @@ void HttpClient::Run() {
 }
 
 // False once the client is being destroyed and nothing is left to do.
-bool HttpClient::RunPosted() {
+bool CurlClient::RunPosted() {
   while (true) {
     std::vector<std::function<void()>> posted;
     bool stop;
@@ -239,7 +239,7 @@ bool HttpClient::RunPosted() {
   }
 }
 
-void HttpClient::RunTimers() {
+void CurlClient::RunTimers() {
   const TimePoint now = Clock::Real().Now();
   while (!timers_.empty() && timers_.begin()->first <= now) {
     const auto function = std::move(timers_.begin()->second);
@@ -248,16 +248,16 @@ void HttpClient::RunTimers() {
   }
 }
 
-int HttpClient::PollMilliseconds() const {
+int CurlClient::PollMilliseconds() const {
   if (!waiting_.empty() && transfers_.size() < static_cast<size_t>(options_.connections)) return 0;
   if (timers_.empty()) return kPollMilliseconds;
   const Seconds left = timers_.begin()->first - Clock::Real().Now();
   return std::clamp(static_cast<int>(std::ceil(left.count() * 1e3)), 0, kPollMilliseconds);
 }
 
-void HttpClient::StartWaiting() {
+void CurlClient::StartWaiting() {
   while (!waiting_.empty() && transfers_.size() < static_cast<size_t>(options_.connections)) {
-    HttpRequest request = std::move(waiting_.front());
+    CurlRequest request = std::move(waiting_.front());
     waiting_.pop_front();
     if (request.is_wanted && !request.is_wanted()) {
       Finish(std::move(request), Fail(ErrorCode::kCancelled, "nobody wants it any more"));
@@ -267,7 +267,7 @@ void HttpClient::StartWaiting() {
   }
 }
 
-void HttpClient::Start(HttpRequest request) {
+void CurlClient::Start(CurlRequest request) {
   void* handle = nullptr;
   if (idle_handles_.empty()) {
     handle = curl_easy_init();
@@ -330,7 +330,7 @@ void HttpClient::Start(HttpRequest request) {
   CHECK(curl_multi_add_handle(curl_->multi, handle) == CURLM_OK);
 }
 
-void HttpClient::TakeEnded() {
+void CurlClient::TakeEnded() {
   int left = 0;
   while (const CURLMsg* const message = curl_multi_info_read(curl_->multi, &left)) {
     if (message->msg != CURLMSG_DONE) continue;
@@ -358,7 +358,7 @@ void HttpClient::TakeEnded() {
   }
 }
 
-void HttpClient::EndTransfers() {
+void CurlClient::EndTransfers() {
   auto transfers = std::exchange(transfers_, {});
   auto waiting = std::exchange(waiting_, {});
   for (auto& [handle, transfer] : transfers) {
@@ -367,10 +367,10 @@ void HttpClient::EndTransfers() {
   }
   const auto closed = Fail(ErrorCode::kCancelled, "the client is closed");
   for (auto& [handle, transfer] : transfers) Finish(std::move(transfer->request), closed);
-  for (HttpRequest& request : waiting) Finish(std::move(request), closed);
+  for (CurlRequest& request : waiting) Finish(std::move(request), closed);
 }
 
-void HttpClient::Finish(HttpRequest request, Result<HttpReply> reply) {
+void CurlClient::Finish(CurlRequest request, Result<CurlReply> reply) {
   request.done(std::move(reply));
 }
 

@@ -20,18 +20,18 @@
 
 namespace kvcake {
 
-struct HttpReply {
+struct CurlReply {
   int status = 0;
   std::vector<std::pair<std::string, std::string>> headers = {};  // names in lower case
   uint64_t bytes = 0;     // of the body, as far as it has landed
-  std::string text = {};  // a body that did not land, up to HttpClientOptions::text_max
+  std::string text = {};  // a body that did not land, up to CurlClientOptions::text_max
 
   bool ok() const { return status >= 200 && status < 300; }
   // Empty where there is none.
   std::string_view Header(std::string_view name) const;
 };
 
-struct HttpRequest {
+struct CurlRequest {
   std::string method = "GET";
   std::string url;
   std::vector<std::pair<std::string, std::string>> headers = {};
@@ -46,10 +46,10 @@ struct HttpRequest {
   // Called exactly once, on the client's thread, never from within Send. kIo, with what failed, of
   // which it is not known what became of the request; kCorrupt where a body is longer than its
   // landing; kDeadline; kCancelled where it is not wanted any more, or the client is closed.
-  std::function<void(Result<HttpReply>)> done = nullptr;
+  std::function<void(Result<CurlReply>)> done = nullptr;
 };
 
-struct HttpClientOptions {
+struct CurlClientOptions {
   int connections = 32;  // at a time, which are kept open between requests
   Seconds connect_timeout{2};
   Seconds stall_timeout{5};  // without a byte either way
@@ -57,21 +57,21 @@ struct HttpClientOptions {
   size_t text_max = 8 << 20;
 };
 
-class HttpClient {
+class CurlClient {
  public:
   // kUnsupported where libcurl cannot be had, kInvalidArgument where it cannot use the options.
-  static Result<std::unique_ptr<HttpClient>> Open(HttpClientOptions options);
+  static Result<std::unique_ptr<CurlClient>> Open(CurlClientOptions options);
   // Ends requests that are left, as Close does.
-  ~HttpClient();
-  HttpClient(const HttpClient&) = delete;
-  HttpClient& operator=(const HttpClient&) = delete;
+  ~CurlClient();
+  CurlClient(const CurlClient&) = delete;
+  CurlClient& operator=(const CurlClient&) = delete;
 
   // Runs a function on the client's thread, soon, in the order of the calls. Any thread, until
   // destruction.
   void Post(std::function<void()> function) EXCLUDES(mutex_);
 
   // The rest on the client's thread alone.
-  void Send(HttpRequest request);
+  void Send(CurlRequest request);
   // Runs a function later, or as soon as the client is closed.
   void After(Seconds wait, std::function<void()> function);
   // What has no reply yet, and what is sent from now on, ends with kCancelled.
@@ -82,23 +82,23 @@ class HttpClient {
   struct Curl;      // handles of libcurl
   struct Transfer;  // a request that is under way
 
-  HttpClient(HttpClientOptions options, std::unique_ptr<Curl> curl);
+  CurlClient(CurlClientOptions options, std::unique_ptr<Curl> curl);
 
   void Run();
   bool RunPosted() EXCLUDES(mutex_);
   void RunTimers();
   void StartWaiting();
-  void Start(HttpRequest request);
+  void Start(CurlRequest request);
   void TakeEnded();
   void EndTransfers();
-  void Finish(HttpRequest request, Result<HttpReply> reply);
+  void Finish(CurlRequest request, Result<CurlReply> reply);
   int PollMilliseconds() const;
 
-  const HttpClientOptions options_;
+  const CurlClientOptions options_;
 
   // The thread's.
   const std::unique_ptr<Curl> curl_;
-  std::deque<HttpRequest> waiting_;
+  std::deque<CurlRequest> waiting_;
   std::map<void*, std::unique_ptr<Transfer>> transfers_;  // by libcurl's easy handle
   std::vector<void*> idle_handles_;
   std::multimap<TimePoint, std::function<void()>> timers_;
