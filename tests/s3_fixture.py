@@ -1,4 +1,5 @@
-"""Starts moto's S3 server (PyPI) for the tests beside this file. It checks signatures, as AWS does."""
+"""Starts moto's S3 server (PyPI) for the tests beside this file. It checks signatures, as AWS
+does."""
 import atexit
 import os
 import pathlib
@@ -60,7 +61,8 @@ class S3:
     @property
     def environment(self):
         """The variables that name the user."""
-        return {"AWS_ACCESS_KEY_ID": self.access_key, "AWS_SECRET_ACCESS_KEY": self.secret_key}
+        return {"AWS_ACCESS_KEY_ID": self.access_key, "AWS_SECRET_ACCESS_KEY": self.secret_key,
+                "no_proxy": "127.0.0.1"}
 
     def url(self, prefix="", **options):
         named = "".join(f"&{name}={value}" for name, value in options.items())

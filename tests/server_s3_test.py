@@ -1,5 +1,5 @@
-"""S3 (moto's) as the store of `kvcake run` and `kvcake serve`: what one process keeps another restores,
-and one that is not there, dies or refuses costs time and no request."""
+"""S3 (moto's) as the store of `kvcake run` and `kvcake serve`: what one process keeps another
+restores, and one that is not there, dies or refuses costs time and no request."""
 import os
 import subprocess
 import tempfile

@@ -16,13 +16,15 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/printable.h"
 
 namespace kvcake {
 namespace {
 
 // What libcurl reads into and writes from, at a time.
 constexpr long kReadBytes = 512 << 10, kWriteBytes = 512 << 10;
-constexpr size_t kHeadersMax = 256;
+constexpr size_t kHeadersMax = 256, kHeaderBytesMax = 64 << 10, kErrorTextMax = 64 << 10;
+constexpr Seconds kBetweenLooks{0.05};  // through what waits
 constexpr int kPollMilliseconds = 1000;
 
 std::string_view Trimmed(std::string_view text) {
@@ -32,7 +34,9 @@ std::string_view Trimmed(std::string_view text) {
   return text;
 }
 
-long Milliseconds(Seconds time) { return std::max(1L, std::lround(time.count() * 1e3)); }
+long Milliseconds(Seconds time) {
+  return std::clamp(std::lround(std::min(time.count(), 1e6) * 1e3), 1L, 1000000000L);
+}
 
 }  // namespace
 
@@ -54,10 +58,14 @@ struct CurlClient::Curl {
 struct CurlClient::Transfer {
   CurlRequest request;
   size_t text_max = 0;
+  Seconds stall_timeout{};
   CurlReply reply = {};
   curl_slist* headers = nullptr;
+  size_t header_bytes = 0;
   size_t piece = 0, sent = 0;  // of the body: which piece, and how much of it
-  bool is_too_long = false, is_unwanted = false;
+  curl_off_t moved = 0;        // bytes, both ways
+  TimePoint moved_at{};
+  bool is_too_long = false, is_unwanted = false, is_stalled = false;
   std::array<char, CURL_ERROR_SIZE> error = {};
 
   ~Transfer() { curl_slist_free_all(headers); }
@@ -85,36 +93,48 @@ struct CurlClient::Transfer {
     transfer.piece = transfer.sent = 0;
     return CURL_SEEKFUNC_OK;
   }
-  static int OnProgress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+  static int OnProgress(void* self, curl_off_t, curl_off_t down, curl_off_t, curl_off_t up) {
     auto& transfer = *static_cast<Transfer*>(self);
     const auto& is_wanted = transfer.request.is_wanted;
+    const TimePoint now = Clock::Real().Now();
+    if (down + up != std::exchange(transfer.moved, down + up)) transfer.moved_at = now;
+    transfer.is_stalled = now - transfer.moved_at > transfer.stall_timeout;
     transfer.is_unwanted = is_wanted && !is_wanted();
-    return transfer.is_unwanted ? 1 : 0;
+    return transfer.is_stalled || transfer.is_unwanted ? 1 : 0;
   }
 
  private:
   size_t TakeBody(const char* data, size_t bytes) {
-    if (reply.ok() && !request.landing.empty()) {
+    if (!request.landing.empty() && reply.status == request.landing_status) {
       is_too_long = bytes > request.landing.size() - reply.bytes;
       if (is_too_long) return 0;
       std::memcpy(request.landing.data() + reply.bytes, data, bytes);
       reply.bytes += bytes;
-    } else {
+    } else if (reply.ok() && request.landing.empty()) {
       is_too_long = bytes > text_max - reply.text.size();
       if (is_too_long) return 0;
       reply.text.append(data, bytes);
+    } else {  // it tells what is wrong, if anything
+      reply.text.append(data, std::min(bytes, kErrorTextMax - reply.text.size()));
     }
     return bytes;
   }
   size_t TakeHeader(std::string_view line) {
+    if (reply.bytes > 0 || !reply.text.empty()) return line.size();  // a trailer
     if (line.starts_with("HTTP/")) {  // those of 100 Continue, and the like, are not the reply's
       reply.headers.clear();
+      reply.status = 0;
+      header_bytes = 0;
       const size_t space = std::min(line.find(' '), line.size() - 1);
       std::from_chars(line.data() + space + 1, line.data() + line.size(), reply.status);
       return line.size();
     }
     const size_t colon = line.find(':');
-    if (colon == line.npos || reply.headers.size() == kHeadersMax) return line.size();
+    header_bytes += line.size();
+    if (colon == line.npos || reply.headers.size() == kHeadersMax ||
+        header_bytes > kHeaderBytesMax) {
+      return line.size();
+    }
     std::string name(line.substr(0, colon));
     for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     reply.headers.emplace_back(std::move(name), Trimmed(line.substr(colon + 1)));
@@ -255,15 +275,28 @@ int CurlClient::PollMilliseconds() const {
   return std::clamp(static_cast<int>(std::ceil(left.count() * 1e3)), 0, kPollMilliseconds);
 }
 
+void CurlClient::LookThroughWaiting() {
+  const TimePoint now = Clock::Real().Now();
+  if (waiting_.empty() || now - looked_through_ < kBetweenLooks) return;
+  looked_through_ = now;
+  std::deque<CurlRequest> waiting = std::exchange(waiting_, {});
+  for (CurlRequest& request : waiting) {
+    if (request.is_wanted && !request.is_wanted()) {
+      Finish(std::move(request), Fail(ErrorCode::kCancelled, "nobody wants it any more"));
+    } else if (request.until <= now) {
+      Finish(std::move(request), Fail(ErrorCode::kDeadline, "too many requests were before it"));
+    } else {
+      waiting_.push_back(std::move(request));
+    }
+  }
+}
+
 void CurlClient::StartWaiting() {
+  LookThroughWaiting();
   while (!waiting_.empty() && transfers_.size() < static_cast<size_t>(options_.connections)) {
     CurlRequest request = std::move(waiting_.front());
     waiting_.pop_front();
-    if (request.is_wanted && !request.is_wanted()) {
-      Finish(std::move(request), Fail(ErrorCode::kCancelled, "nobody wants it any more"));
-    } else {
-      Start(std::move(request));
-    }
+    Start(std::move(request));
   }
 }
 
@@ -282,6 +315,8 @@ void CurlClient::Start(CurlRequest request) {
   Transfer& of = *transfer;
   of.request = std::move(request);
   of.text_max = options_.text_max;
+  of.stall_timeout = options_.stall_timeout;
+  of.moved_at = Clock::Real().Now();
   for (const auto& [name, value] : of.request.headers) {
     of.headers = curl_slist_append(of.headers, fmt::format("{}: {}", name, value).c_str());
   }
@@ -300,9 +335,7 @@ void CurlClient::Start(CurlRequest request) {
   set(CURLOPT_BUFFERSIZE, kReadBytes);
   set(CURLOPT_UPLOAD_BUFFERSIZE, kWriteBytes);
   set(CURLOPT_CONNECTTIMEOUT_MS, Milliseconds(options_.connect_timeout));
-  set(CURLOPT_TIMEOUT_MS, Milliseconds(of.request.give_up));
-  set(CURLOPT_LOW_SPEED_LIMIT, 1L);
-  set(CURLOPT_LOW_SPEED_TIME, std::max(1L, std::lround(options_.stall_timeout.count())));
+  set(CURLOPT_TIMEOUT_MS, Milliseconds(of.request.until - of.moved_at));
   set(CURLOPT_ERRORBUFFER, of.error.data());
   set(CURLOPT_WRITEFUNCTION, &Transfer::OnBody);
   set(CURLOPT_WRITEDATA, &of);
@@ -310,8 +343,12 @@ void CurlClient::Start(CurlRequest request) {
   set(CURLOPT_HEADERDATA, &of);
   set(CURLOPT_XFERINFOFUNCTION, &Transfer::OnProgress);
   set(CURLOPT_XFERINFODATA, &of);
-  set(CURLOPT_NOPROGRESS, of.request.is_wanted ? 0L : 1L);
-  if (!options_.ca.empty()) set(CURLOPT_CAINFO, options_.ca.c_str());
+  set(CURLOPT_NOPROGRESS, 0L);
+  set(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
+  if (!options_.ca.empty()) {
+    set(CURLOPT_CAINFO, options_.ca.c_str());
+    set(CURLOPT_CAPATH, static_cast<const char*>(nullptr));  // and nobody else
+  }
   if (of.request.is_direct) set(CURLOPT_NOPROXY, "*");
   if (of.request.method == "HEAD") {
     set(CURLOPT_NOBODY, 1L);
@@ -346,14 +383,19 @@ void CurlClient::TakeEnded() {
     } else if (transfer.is_unwanted) {
       Finish(std::move(transfer.request), Fail(ErrorCode::kCancelled, "nobody wants it any more"));
     } else if (transfer.is_too_long) {
+      const bool has_landed = !transfer.request.landing.empty();
+      Finish(std::move(transfer.request), Fail(has_landed ? ErrorCode::kCorrupt : ErrorCode::kIo,
+                                               "it is longer than it should be"));
+    } else if (transfer.is_stalled) {
       Finish(std::move(transfer.request),
-             Fail(ErrorCode::kCorrupt, "it is longer than it should be"));
+             Fail(ErrorCode::kDeadline, "not a byte came or went for {} s",
+                  transfer.stall_timeout.count()));
     } else {
       const bool is_slow = code == CURLE_OPERATION_TIMEDOUT;
       const std::string why =
           transfer.error[0] != '\0' ? transfer.error.data() : curl_easy_strerror(code);
       Finish(std::move(transfer.request),
-             Fail(is_slow ? ErrorCode::kDeadline : ErrorCode::kIo, "{}", why));
+             Fail(is_slow ? ErrorCode::kDeadline : ErrorCode::kIo, "{}", PrintableAscii(why)));
     }
   }
 }

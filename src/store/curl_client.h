@@ -24,7 +24,7 @@ struct CurlReply {
   int status = 0;
   std::vector<std::pair<std::string, std::string>> headers = {};  // names in lower case
   uint64_t bytes = 0;     // of the body, as far as it has landed
-  std::string text = {};  // a body that did not land, up to CurlClientOptions::text_max
+  std::string text = {};  // a body that did not land; of one that is not ok the beginning
 
   bool ok() const { return status >= 200 && status < 300; }
   // Empty where there is none.
@@ -35,12 +35,13 @@ struct CurlRequest {
   std::string method = "GET";
   std::string url;
   std::vector<std::pair<std::string, std::string>> headers = {};
-  // What is sent with PUT and POST, in pieces; until `done`.
+  // What is sent with PUT, in pieces; until `done`.
   std::vector<std::span<const std::byte>> body = {};
-  // Of the body of a reply that is ok and no longer than this, until `done`; empty: it is text.
+  // Of the body of a reply with that status, until `done`; empty: every body is text.
   std::span<std::byte> landing = {};
-  Seconds give_up{30};
-  bool is_direct = false;  // through no proxy, whatever the environment says
+  int landing_status = 200;
+  TimePoint until = TimePoint::max();  // kDeadline then, whether it was sent or not
+  bool is_direct = false;              // through no proxy, whatever the environment says
   // Asked now and then on the client's thread; false ends the request. Null: always true.
   std::function<bool()> is_wanted = nullptr;
   // Called exactly once, on the client's thread, never from within Send. kIo, with what failed, of
@@ -52,9 +53,9 @@ struct CurlRequest {
 struct CurlClientOptions {
   int connections = 32;  // at a time, which are kept open between requests
   Seconds connect_timeout{2};
-  Seconds stall_timeout{5};  // without a byte either way
-  std::string ca = {};       // whom to believe, in PEM; empty: whom the system does
-  size_t text_max = 8 << 20;
+  Seconds stall_timeout{5};   // without a byte either way
+  std::string ca = {};        // whom to believe, in PEM; empty: whom the system does
+  size_t text_max = 8 << 20;  // of a body that is ok; a longer one is kIo
 };
 
 class CurlClient {
@@ -88,6 +89,8 @@ class CurlClient {
   bool RunPosted() EXCLUDES(mutex_);
   void RunTimers();
   void StartWaiting();
+  // Ends what waits and is overdue or not wanted any more.
+  void LookThroughWaiting();
   void Start(CurlRequest request);
   void TakeEnded();
   void EndTransfers();
@@ -99,6 +102,7 @@ class CurlClient {
   // The thread's.
   const std::unique_ptr<Curl> curl_;
   std::deque<CurlRequest> waiting_;
+  TimePoint looked_through_{};
   std::map<void*, std::unique_ptr<Transfer>> transfers_;  // by libcurl's easy handle
   std::vector<void*> idle_handles_;
   std::multimap<TimePoint, std::function<void()>> timers_;

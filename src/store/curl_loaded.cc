@@ -1,6 +1,6 @@
-// libcurl's functions, for a libkvcake that is to run where nothing is known but glibc: those of the
-// machine's own library, which is looked for when the first is called. Without one curl_global_init
-// fails, after which none of the others is called.
+// libcurl's functions, for a libkvcake that is to run where nothing is known but glibc: those of
+// the machine's own library, which is looked for when the first is called. Without one
+// curl_global_init fails, after which none of the others is called.
 #include <curl/curl.h>
 #include <dlfcn.h>
 
@@ -25,14 +25,25 @@ void* Symbol(const char* name) {
 
 extern "C" {
 
+// An old one may lack some.
 CURLcode curl_global_init(long flags) {
   REAL(curl_global_init);
+  for (const char* const name :
+       {"curl_easy_strerror", "curl_easy_init", "curl_easy_cleanup", "curl_easy_reset",
+        "curl_easy_setopt", "curl_multi_init", "curl_multi_cleanup", "curl_multi_setopt",
+        "curl_multi_add_handle", "curl_multi_remove_handle", "curl_multi_perform",
+        "curl_multi_poll", "curl_multi_wakeup", "curl_multi_info_read", "curl_slist_append",
+        "curl_slist_free_all", "curl_getdate"}) {
+    if (Symbol(name) == nullptr) return CURLE_FAILED_INIT;
+  }
   return real == nullptr ? CURLE_FAILED_INIT : real(flags);
 }
 
 const char* curl_easy_strerror(CURLcode code) {
   REAL(curl_easy_strerror);
-  return real == nullptr ? "there is no libcurl.so.4 on this machine" : real(code);
+  return code == CURLE_FAILED_INIT || real == nullptr
+             ? "there is no libcurl.so.4 of 7.68 or newer on this machine"
+             : real(code);
 }
 
 CURL* curl_easy_init() {

@@ -109,7 +109,6 @@ void RedisStore::Discard(const ChunkKey& key) {
 }
 
 void RedisStore::Touch(std::span<const ChunkKey> keys) {
-  if (options_.time_to_live.count() <= 0) return;
   for (const ChunkKey& key : keys) {
     const std::string name = NameOf(key);
     client_.Send(name, {.words = {"PEXPIRE", name, Milliseconds(options_.time_to_live)},

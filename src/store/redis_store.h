@@ -36,6 +36,7 @@ class RedisStore : public RemoteStore {
   void Get(RemoteGet get) override;
   void Has(const ChunkKey& key, std::function<void(Result<bool>)> done) override;
   void Discard(const ChunkKey& key) override;
+  bool renews() const override { return options_.time_to_live.count() > 0; }
   void Touch(std::span<const ChunkKey> keys) override;
   bool Claim(ClaimRequest request) override;
   void Disclaim(std::span<const ChunkKey> keys) override;

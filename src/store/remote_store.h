@@ -45,7 +45,8 @@ class RemoteStore {
   virtual void Has(const ChunkKey& key, std::function<void(Result<bool>)> done) = 0;
   // Removes what turned out to be bad; what becomes of it nobody is told.
   virtual void Discard(const ChunkKey& key) = 0;
-  // A use of the keys, which renews what would expire.
+  // Whether a use renews what would expire, and such a use.
+  virtual bool renews() const { return false; }
   virtual void Touch(std::span<const ChunkKey>) {}
   // Tier's; false where there are no claims. What the requests say is done on the store's thread.
   virtual bool Claim(ClaimRequest) { return false; }

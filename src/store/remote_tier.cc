@@ -39,8 +39,9 @@ struct RemoteTier::Read {
 struct RemoteTier::Looking {
   LookRequest request;
   std::vector<std::optional<bool>> held;
-  size_t asked = 0, told = 0, due = 0;
-  size_t misses = 0;  // the last answers in a row, as they come
+  // How many keys, from the first on, were asked about, have answers, and were told.
+  size_t asked = 0, known = 0, told = 0;
+  size_t misses = 0;  // the last answers in a row, of those that are told
   bool is_wanted = true;
   TimePoint began{};
 };
@@ -61,13 +62,14 @@ RemoteTier::RemoteTier(RemoteTierOptions options, std::unique_ptr<RemoteStore> s
       known_(options_.known_keys_max),
       read_faults_(reading_.c_str()),
       write_faults_(writing_.c_str()),
-      store_(std::move(store)) {}
+      store_(store.get()),
+      owned_store_(std::move(store)) {}
 
 RemoteTier::~RemoteTier() {
   std::promise<void> closed;
   store_->Post([&] { store_->Close([&] { closed.set_value(); }); });
   closed.get_future().wait();
-  store_.reset();
+  owned_store_.reset();
   MutexLock lock(mutex_);
   CHECK(reads_.empty());
 }
@@ -201,26 +203,25 @@ bool RemoteTier::Look(LookRequest request) {
 }
 
 void RemoteTier::LookOn(const LookingPtr& looking) {
-  auto& [request, held, asked, told, due, misses, is_wanted, began] = *looking;
+  auto& [request, held, asked, known, told, misses, is_wanted, began] = *looking;
   if (!is_wanted) return;
+  for (; known < held.size() && held[known]; ++known) misses = *held[known] ? 0 : misses + 1;
   if (misses >= options_.looks_at_once || store_->is_closing()) {
     while (asked < held.size()) held[asked++] = false;
+    while (known < held.size() && held[known]) ++known;
   }
-  while (asked < held.size() && due < options_.looks_at_once) {
+  while (asked < held.size() && asked - known < options_.looks_at_once) {
     const size_t i = asked++;
-    ++due;
     store_->Has(request.keys[i], [this, looking, i](Result<bool> answer) {
       OnLooked(looking, i, std::move(answer));
     });
   }
-  size_t known = told;
-  while (known < held.size() && held[known]) ++known;
   const bool is_all = known == held.size();
   if (known == told || (!is_all && known - told < kToldAtOnce)) return;
-  if (is_all) looks_.Add(Clock::Real().Now() - began);
   std::vector<bool> flags;
   for (size_t at = told; at < known; ++at) flags.push_back(*held[at]);
   is_wanted = request.found(std::exchange(told, known), flags);
+  if (is_all || !is_wanted) looks_.Add(Clock::Real().Now() - began);
 }
 
 void RemoteTier::OnLooked(const LookingPtr& looking, size_t i, Result<bool> answer) {
@@ -234,12 +235,11 @@ void RemoteTier::OnLooked(const LookingPtr& looking, size_t i, Result<bool> answ
     read_faults_.Failed(answer.error());
   }
   looking->held[i] = held;
-  looking->misses = held ? 0 : looking->misses + 1;
-  --looking->due;
   LookOn(looking);
 }
 
 void RemoteTier::Unpin(std::span<const ChunkKey> keys) {
+  if (!store_->renews()) return;
   store_->Post([this, keys = std::vector(keys.begin(), keys.end())] {
     if (!store_->is_closing()) store_->Touch(keys);
   });

@@ -94,7 +94,8 @@ class RemoteTier : public Tier {
   ReadId next_id_ GUARDED_BY(mutex_) = 1;
   TierStats stats_ GUARDED_BY(mutex_);
 
-  std::unique_ptr<RemoteStore> store_;  // last: its thread ends before the rest goes
+  RemoteStore* const store_;
+  std::unique_ptr<RemoteStore> owned_store_;  // last: its thread ends before the rest goes
 };
 
 }  // namespace kvcake

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -89,10 +90,12 @@ Result<VerifiedStore> VerifyRemote(RemoteListing& listing) {
 
 Result<ClearedStore> EvictRemote(RemoteListing& listing, const EvictRule& rule) {
   std::vector<FoundValue> all;
+  std::set<std::string> names;
   uint64_t bytes = 0;
   bool has_times = true;
   RETURN_IF_ERROR(listing.ForEachPage([&](std::span<const FoundValue> found) -> Status {
     for (const FoundValue& value : found) {
+      if (!names.insert(value.name).second) continue;  // which pages may repeat
       bytes += value.bytes;
       has_times = has_times && value.used_s;
       all.push_back(value);

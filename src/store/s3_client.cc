@@ -19,15 +19,6 @@ constexpr size_t kMessageMax = 200;
 // Beyond it S3 says that a clock is wrong; less is no reason to believe the server's.
 constexpr int64_t kSkewMin_s = 60;
 
-// What is between <tag> and its end, the first time; entities stay as they are.
-std::string_view ElementOf(std::string_view xml, std::string_view tag) {
-  const std::string open = fmt::format("<{}>", tag), close = fmt::format("</{}>", tag);
-  const size_t begin = xml.find(open);
-  if (begin == xml.npos) return "";
-  const size_t from = begin + open.size(), end = xml.find(close, from);
-  return end == xml.npos ? "" : xml.substr(from, end - from);
-}
-
 // What a server that is busy, or in trouble for a moment, says.
 bool MayPass(const CurlReply& reply) {
   return reply.status == 408 || reply.status == 409 || reply.status == 429 ||
@@ -51,14 +42,22 @@ std::string PathOf(std::string_view url) {
 
 }  // namespace
 
+std::string_view XmlElement(std::string_view xml, std::string_view tag) {
+  const std::string open = fmt::format("<{}>", tag), close = fmt::format("</{}>", tag);
+  const size_t begin = xml.find(open);
+  if (begin == xml.npos) return "";
+  const size_t from = begin + open.size(), end = xml.find(close, from);
+  return end == xml.npos ? "" : xml.substr(from, end - from);
+}
+
 std::string S3ErrorCode(const CurlReply& reply) {
-  return PrintableAscii(std::string(ElementOf(reply.text, "Code")).substr(0, kMessageMax));
+  return PrintableAscii(std::string(XmlElement(reply.text, "Code")).substr(0, kMessageMax));
 }
 
 std::string S3ErrorText(const CurlReply& reply) {
   const std::string code = S3ErrorCode(reply);
   const std::string message =
-      PrintableAscii(std::string(ElementOf(reply.text, "Message")).substr(0, kMessageMax));
+      PrintableAscii(std::string(XmlElement(reply.text, "Message")).substr(0, kMessageMax));
   return fmt::format("{}{}{}{}{}", reply.status, code.empty() ? "" : " ", code,
                      message.empty() ? "" : ": ", message);
 }
@@ -74,6 +73,10 @@ struct S3Client::Asked {
   TimePoint until;
   int tries = 0;
   bool is_mended = false;
+  // What it was signed with the last time.
+  S3Credentials credentials = {};
+  std::string region = {};
+  int64_t server_ahead_s = 0;
 };
 
 Result<std::unique_ptr<S3Client>> S3Client::Open(S3ClientOptions options) {
@@ -120,10 +123,14 @@ void S3Client::Try(const AskedPtr& asked) {
 }
 
 void S3Client::SendSigned(const AskedPtr& asked, const S3Credentials& credentials) {
+  asked->credentials = credentials;
+  asked->region = options_.place.region;
+  asked->server_ahead_s = server_ahead_s_;
   const S3Request& request = asked->request;
   const std::string base = options_.place.BaseUrl();
   std::string path = PathOf(base);
-  if (!request.name.empty() || path.empty()) path += '/' + UriEncode(request.name, true);
+  if (!request.name.empty() || path.empty())
+    path.append(1, '/').append(UriEncode(request.name, true));
   SignableRequest signable{.method = request.method,
                            .path = path,
                            .query = request.query,
@@ -140,9 +147,10 @@ void S3Client::SendSigned(const AskedPtr& asked, const S3Credentials& credential
                    .headers = signable.headers,
                    .body = request.body,
                    .landing = request.landing,
-                   .give_up = std::max(Left(*asked), Seconds(1e-3)),
+                   .landing_status = request.landing_status,
+                   .until = asked->until,
                    .is_wanted = request.is_wanted};
-  if (!request.query.empty()) http.url += '?' + UriEncode(request.query);
+  if (!request.query.empty()) http.url.append(1, '?').append(UriEncode(request.query));
   http.headers.emplace_back(
       "authorization", Authorization(signable, credentials, {.region = options_.place.region}));
   http.done = [this, asked](Result<CurlReply> reply) { OnReply(asked, std::move(reply)); };
@@ -153,42 +161,53 @@ void S3Client::OnReply(const AskedPtr& asked, Result<CurlReply> reply) {
   if (!reply) {
     const bool may_pass =
         reply.error().code == ErrorCode::kIo || reply.error().code == ErrorCode::kDeadline;
-    if (may_pass && asked->tries < options_.tries && Left(*asked).count() > 0) return Retry(asked);
+    if (may_pass && MayRetry(*asked)) return Retry(asked);
   } else if (!reply->ok()) {
-    if (!asked->is_mended && Mend(*reply)) {
+    if (!asked->is_mended && Mend(*asked, *reply)) {
       asked->is_mended = true;
       return Try(asked);
     }
-    if (MayPass(*reply) && asked->tries < options_.tries) return Retry(asked);
+    if (MayPass(*reply) && MayRetry(*asked)) return Retry(asked);
   }
   asked->request.done(std::move(reply));
 }
 
-bool S3Client::Mend(const CurlReply& reply) {
+bool S3Client::MayRetry(const Asked& asked) const {
+  const int tries = asked.request.tries > 0 ? asked.request.tries : options_.tries;
+  return asked.tries < tries && Left(asked).count() > 0;
+}
+
+bool S3Client::Mend(const Asked& asked, const CurlReply& reply) {
   const std::string code = S3ErrorCode(reply);
   const std::string region(reply.Header("x-amz-bucket-region"));
-  if (code == "ExpiredToken" || code == "InvalidToken" || code == "TokenRefreshRequired") {
-    credentials_->Forget();
+  const bool is_refused = reply.status == 400 || reply.status == 403;
+  // A reply to HEAD has no code: what else could be wrong is looked at.
+  const bool is_silent = is_refused && code.empty();
+  const bool is_elsewhere = reply.status == 301 || reply.status == 307 || reply.status == 400;
+  if (is_elsewhere && IsS3Region(region) && region != asked.region) {
+    if (asked.region == options_.place.region) {
+      spdlog::warn("{}: its bucket is in {}, not in {}; name it: region={}", options_.place.Text(),
+                   region, asked.region, region);
+      options_.place.region = region;
+    }
     return true;
   }
-  // A reply to HEAD has no code: only the clock tells.
-  if (reply.status == 403 && (code == "RequestTimeTooSkewed" || code.empty())) {
+  if (code == "RequestTimeTooSkewed" || is_silent) {
     const time_t server = curl_getdate(std::string(reply.Header("date")).c_str(), nullptr);
     const int64_t ahead = server < 0 ? 0 : static_cast<int64_t>(server) - UnixSeconds();
-    if (std::abs(ahead - server_ahead_s_) < kSkewMin_s) return false;
-    spdlog::warn("{}: its clock is {} s ahead of this machine's; requests are dated by it",
-                 options_.place.Text(), ahead);
-    server_ahead_s_ = ahead;
-    return true;
+    if (std::abs(ahead - asked.server_ahead_s) >= kSkewMin_s) {
+      if (asked.server_ahead_s == server_ahead_s_) {
+        spdlog::warn("{}: its clock is {} s ahead of this machine's; requests are dated by it",
+                     options_.place.Text(), ahead);
+        server_ahead_s_ = ahead;
+      }
+      return true;
+    }
   }
-  const bool is_elsewhere = reply.status == 301 || reply.status == 307 || reply.status == 400;
-  if (is_elsewhere && IsS3Region(region) && region != options_.place.region) {
-    spdlog::warn("{}: its bucket is in {}, not in {}; name it: region={}", options_.place.Text(),
-                 region, options_.place.region, region);
-    options_.place.region = region;
-    return true;
-  }
-  return false;
+  const bool has_expired = code == "ExpiredToken" || code == "InvalidToken" ||
+                           code == "TokenRefreshRequired" ||
+                           (is_silent && !asked.credentials.session_token.empty());
+  return has_expired && credentials_->Forget(asked.credentials);
 }
 
 void S3Client::Retry(const AskedPtr& asked) {

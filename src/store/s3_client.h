@@ -11,6 +11,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -40,8 +41,10 @@ struct S3Request {
   UrlQuery query = {};      // not encoded
   HeaderList headers = {};  // besides those that every request has; names in lower case
   std::vector<std::span<const std::byte>> body = {};
-  std::string payload_sha256 = {};            // PayloadSha256(body), where it is known
-  std::span<std::byte> landing = {};          // CurlRequest's
+  std::string payload_sha256 = {};    // PayloadSha256(body), where it is known
+  std::span<std::byte> landing = {};  // CurlRequest's, as the next
+  int landing_status = 200;
+  int tries = 0;                              // 0: S3ClientOptions'
   std::function<bool()> is_wanted = nullptr;  // CurlRequest's; asked before each try, too
   // Called exactly once, never from within Send: what the server says of it in the end, which need
   // not be ok; or CurlRequest's errors.
@@ -49,6 +52,10 @@ struct S3Request {
 };
 
 std::string PayloadSha256(std::span<const std::span<const std::byte>> body);
+
+// What is between <tag> and its end, the first time; entities stay as they are. Empty where there
+// is none.
+std::string_view XmlElement(std::string_view xml, std::string_view tag);
 
 // What a reply that is not ok says went wrong: NoSuchKey, AccessDenied, SlowDown, ...; empty where
 // it says nothing, as replies to HEAD do.
@@ -75,8 +82,10 @@ class S3Client {
   void Try(const AskedPtr& asked);
   void SendSigned(const AskedPtr& asked, const S3Credentials& credentials);
   void OnReply(const AskedPtr& asked, Result<CurlReply> reply);
-  // Learns from what a server refuses; whether the same request may now be answered.
-  bool Mend(const CurlReply& reply);
+  // Learns from what a server refuses, unless another request's reply has taught it since; whether
+  // the same request may now be answered.
+  bool Mend(const Asked& asked, const CurlReply& reply);
+  bool MayRetry(const Asked& asked) const;
   void Retry(const AskedPtr& asked);
   Seconds Left(const Asked& asked) const;
 

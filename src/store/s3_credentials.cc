@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 #include <time.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -16,8 +18,9 @@ namespace {
 constexpr const char* kNowhere =
     "no S3 credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, write them to "
     "~/.aws/credentials, or give the instance a role";
-// They are asked for again so long before they expire.
+// They are asked for again so long before they expire, and no more often than that.
 constexpr int64_t kEarly_s = 300;
+constexpr Seconds kBetweenAsking{30};
 // An endpoint that is there answers at once.
 constexpr Seconds kInstancePatience{2};
 constexpr const char* kTokenSeconds = "21600";
@@ -32,6 +35,16 @@ std::string Trimmed(const std::string& text) {
   return first == std::string::npos ? std::string() : text.substr(first, last - first + 1);
 }
 
+// [default], [name], [profile name] or [profile "name"]; of the last three the name.
+std::string SectionOf(const std::string& line) {
+  std::string name = Trimmed(line.substr(1, line.find(']') - 1));
+  if (name.starts_with("profile ")) name = Trimmed(name.substr(8));
+  if (name.size() > 1 && name.front() == '"' && name.back() == '"') {
+    name = name.substr(1, name.size() - 2);
+  }
+  return name;
+}
+
 // What a section of one of AWS's files says; nothing of a file or a section that is not there.
 std::optional<S3Credentials> ReadSection(const std::string& path, const std::string& section) {
   std::ifstream file(path);
@@ -40,13 +53,14 @@ std::optional<S3Credentials> ReadSection(const std::string& path, const std::str
   for (std::string line; std::getline(file, line);) {
     line = Trimmed(line);
     if (line.starts_with('[')) {
-      is_in = Trimmed(line.substr(1, line.find(']') - 1)) == section;
+      is_in = SectionOf(line) == section;
       continue;
     }
     const size_t equals = line.find('=');
     if (!is_in || line.starts_with('#') || line.starts_with(';') || equals == line.npos) continue;
-    const std::string name = Trimmed(line.substr(0, equals)),
-                      value = Trimmed(line.substr(equals + 1));
+    std::string name = Trimmed(line.substr(0, equals));
+    const std::string value = Trimmed(line.substr(equals + 1));
+    for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     const auto set = [&](std::string S3Credentials::*field) {
       if (!found) found.emplace();
       (*found).*field = value;
@@ -63,9 +77,20 @@ std::string PathOf(const char* variable, const char* name) {
   return given.empty() ? Environment("HOME") + "/.aws/" + name : given;
 }
 
-bool IsWhole(const S3Credentials& credentials) {
-  return !credentials.access_key.empty() && !credentials.secret_key.empty();
+// What goes into headers has no ends of lines.
+bool IsPlain(const std::string& text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 0x7f; });
 }
+
+bool IsWhole(const S3Credentials& credentials) {
+  return !credentials.access_key.empty() && !credentials.secret_key.empty() &&
+         IsPlain(credentials.access_key) && IsPlain(credentials.session_token);
+}
+
+// Sources of AWS's programs that kvcake does not look at: another identity would be used instead.
+constexpr const char* kOtherSources[] = {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+                                         "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+                                         "AWS_WEB_IDENTITY_TOKEN_FILE"};
 
 }  // namespace
 
@@ -84,7 +109,7 @@ Result<std::optional<S3Credentials>> LocalCredentials(const std::string& given) 
   const std::string name = profile.empty() ? "default" : profile;
   const std::pair<std::string, std::string> sections[] = {
       {PathOf("AWS_SHARED_CREDENTIALS_FILE", "credentials"), name},
-      {PathOf("AWS_CONFIG_FILE", "config"), name == "default" ? name : "profile " + name}};
+      {PathOf("AWS_CONFIG_FILE", "config"), name}};
   for (const auto& [path, section] : sections) {
     const auto found = ReadSection(path, section);
     if (!found) continue;
@@ -92,7 +117,16 @@ Result<std::optional<S3Credentials>> LocalCredentials(const std::string& given) 
     return Fail(ErrorCode::kInvalidArgument,
                 "[{}] of {} needs both aws_access_key_id and aws_secret_access_key", section, path);
   }
-  if (profile.empty()) return std::nullopt;
+  if (profile.empty()) {
+    for (const char* const source : kOtherSources) {
+      if (Environment(source).empty()) continue;
+      return Fail(ErrorCode::kUnsupported,
+                  "S3 credentials of {} are not known to kvcake: set AWS_ACCESS_KEY_ID, "
+                  "AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN",
+                  source);
+    }
+    return std::nullopt;
+  }
   return Fail(ErrorCode::kInvalidArgument, "neither {} nor {} has credentials of profile '{}'",
               sections[0].first, sections[1].first, profile);
 }
@@ -118,17 +152,31 @@ S3CredentialSource::S3CredentialSource(CurlClient& http, std::string profile,
     : http_(http),
       profile_(std::move(profile)),
       instance_endpoint_([] {
-        if (Environment("AWS_EC2_METADATA_DISABLED") == "true") return std::string();
-        const std::string given = Environment("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+        std::string disabled = Environment("AWS_EC2_METADATA_DISABLED");
+        for (char& c : disabled) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+        if (disabled == "true") return std::string();
+        std::string given = Environment("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+        while (given.ends_with('/')) given.pop_back();
         return given.empty() ? std::string("http://169.254.169.254") : given;
       }()),
+      is_given_(given.has_value()),
       known_(std::move(given)) {}
 
-void S3CredentialSource::Get(Ready ready) {
-  if (known_ && (known_->expires_s == 0 || known_->expires_s - kEarly_s > UnixSeconds())) {
-    return ready(*known_);
+bool S3CredentialSource::Forget(const S3Credentials& bad) {
+  if (is_given_) return false;
+  if (known_ && known_->access_key == bad.access_key && known_->secret_key == bad.secret_key &&
+      known_->session_token == bad.session_token) {
+    known_.reset();
+    asked_ = {};
   }
-  if (waiting_.empty()) {
+  return true;
+}
+
+void S3CredentialSource::Get(Ready ready) {
+  const int64_t left = !known_                  ? 0
+                       : known_->expires_s == 0 ? kEarly_s + 1
+                                                : known_->expires_s - UnixSeconds();
+  if (!known_ && waiting_.empty()) {
     auto local = LocalCredentials(profile_);
     if (!local) return ready(tl::unexpected(local.error()));
     if (*local) {
@@ -137,16 +185,28 @@ void S3CredentialSource::Get(Ready ready) {
     }
     if (instance_endpoint_.empty()) return ready(Fail(ErrorCode::kInvalidArgument, "{}", kNowhere));
   }
+  const TimePoint now = Clock::Real().Now();
+  const bool may_ask = !is_asking_ && now - asked_ >= kBetweenAsking;
+  if (left > 0) {
+    if (left <= kEarly_s && may_ask) AskForToken();
+    return ready(*known_);
+  }
+  if (!is_asking_ && !may_ask) return ready(tl::unexpected(refused_));
   waiting_.push_back(std::move(ready));
-  if (waiting_.size() == 1) AskForToken();
+  if (!is_asking_) AskForToken();
 }
 
 // Version 2 of the instance endpoint: a token, then the role's name, then its credentials.
 void S3CredentialSource::AskForToken() {
+  is_asking_ = true;
+  asked_ = Clock::Real().Now();
   Ask({.method = "PUT",
        .url = instance_endpoint_ + "/latest/api/token",
        .headers = {{"X-aws-ec2-metadata-token-ttl-seconds", kTokenSeconds}}},
-      [this](const CurlReply& reply) { AskForRole(reply.text); });
+      [this](const CurlReply& reply) {
+        if (IsPlain(reply.text)) return AskForRole(reply.text);
+        Answer(Fail(ErrorCode::kIo, "{} (the instance endpoint answers no token)", kNowhere));
+      });
 }
 
 void S3CredentialSource::AskForRole(const std::string& token) {
@@ -164,10 +224,13 @@ void S3CredentialSource::AskForCredentials(const std::string& token, const std::
 }
 
 void S3CredentialSource::Ask(CurlRequest request, std::function<void(const CurlReply&)> next) {
-  request.give_up = kInstancePatience;
+  request.until = Clock::Real().Now() + kInstancePatience;
   request.is_direct = true;
   request.done = [this, next = std::move(next)](Result<CurlReply> reply) {
     if (reply && reply->ok()) return next(*reply);
+    if (!reply && reply.error().code == ErrorCode::kCancelled) {
+      return Answer(tl::unexpected(reply.error()));
+    }
     Answer(Fail(ErrorCode::kIo, "{} (the instance endpoint: {})", kNowhere,
                 reply ? fmt::format("status {}", reply->status) : reply.error().message));
   };
@@ -175,7 +238,12 @@ void S3CredentialSource::Ask(CurlRequest request, std::function<void(const CurlR
 }
 
 void S3CredentialSource::Answer(Result<S3Credentials> result) {
-  if (result) known_ = *result;
+  is_asking_ = false;
+  if (result) {
+    known_ = *result;
+  } else {
+    refused_ = result.error();
+  }
   const auto waiting = std::exchange(waiting_, {});
   for (const Ready& ready : waiting) ready(result);
 }

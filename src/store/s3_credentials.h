@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "store/curl_client.h"
 #include "store/s3_signature.h"
@@ -34,12 +35,12 @@ class S3CredentialSource {
   S3CredentialSource(CurlClient& http, std::string profile,
                      std::optional<S3Credentials> given = std::nullopt);
 
-  // Calls `ready`, within the call where they are known. What files say is read again for each that
-  // finds them expired, and once none are known; the instance endpoint is asked once for all that
-  // wait.
+  // Calls `ready`, within the call where they are known or were refused a moment ago. The instance
+  // endpoint is asked once for all that wait, and again before they expire, while these are used.
   void Get(Ready ready);
-  // The server says that they are no good any more: the next Get looks anew.
-  void Forget() { known_.reset(); }
+  // The server says that these are no good any more: the next Get looks anew, unless that has
+  // happened since. False where there is nothing else to look for.
+  bool Forget(const S3Credentials& bad);
 
  private:
   void AskForToken();
@@ -51,7 +52,11 @@ class S3CredentialSource {
   CurlClient& http_;
   const std::string profile_;
   const std::string instance_endpoint_;  // empty: it is not asked
+  const bool is_given_;
   std::optional<S3Credentials> known_;
+  Error refused_ = {};  // by the instance endpoint, the last time
+  TimePoint asked_{};   // it, the last time
+  bool is_asking_ = false;
   std::vector<Ready> waiting_;
 };
 

@@ -31,7 +31,7 @@ class S3CredentialsTest : public testing::Test {
 TEST_F(S3CredentialsTest, TheEnvironmentComesFirstThenTheFiles) {
   EXPECT_FALSE(LocalCredentials("").value());
   Write("config",
-        "[default]\nregion=x\n[profile other]\naws_access_key_id = C\n"
+        "[default]\nregion=x\n[profile \"other\"]\naws_access_key_id = C\n"
         "aws_secret_access_key = c=c\n");
   EXPECT_FALSE(LocalCredentials("").value());
   EXPECT_EQ(LocalCredentials("other").value()->secret_key, "c=c");
@@ -56,6 +56,18 @@ TEST_F(S3CredentialsTest, HalfOfThemIsRefusedByName) {
   Write("credentials", "[default]\naws_access_key_id=F\n");
   EXPECT_THAT(LocalCredentials("").error().message, HasSubstr(credentials_));
   EXPECT_THAT(LocalCredentials("nobody").error().message, HasSubstr("profile 'nobody'"));
+}
+
+TEST_F(S3CredentialsTest, SourcesThatAreNotLookedAtAreRefusedByName) {
+  const ScopedEnvironment container({{"AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://x"}});
+  EXPECT_THAT(LocalCredentials("").error().message,
+              HasSubstr("AWS_CONTAINER_CREDENTIALS_FULL_URI"));
+  Write("credentials", "[default]\nAWS_Access_Key_Id=F\naws_secret_access_key=f\n");
+  EXPECT_EQ(LocalCredentials("").value()->access_key, "F");
+  const ScopedEnvironment token({{"AWS_ACCESS_KEY_ID", "E"},
+                                 {"AWS_SECRET_ACCESS_KEY", "e"},
+                                 {"AWS_SESSION_TOKEN", "t\r\nx-evil: 1"}});
+  EXPECT_FALSE(LocalCredentials(""));
 }
 
 TEST_F(S3CredentialsTest, AnInstancesAreReadWithTheirEnd) {

@@ -72,7 +72,9 @@ Status CheckEndpoint(const std::string& endpoint) {
       IsMadeOf(rest, "-._~:/[]")) {
     return {};
   }
-  return Refuse("endpoint '{}' must be http://HOST:PORT or https://HOST", endpoint);
+  const bool has_secret = endpoint.find('@') != std::string::npos;
+  return Refuse("endpoint{} must be http://HOST:PORT or https://HOST",
+                has_secret ? "" : fmt::format(" '{}'", endpoint));
 }
 
 }  // namespace

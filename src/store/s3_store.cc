@@ -68,6 +68,7 @@ Result<uint64_t> S3Store::Landed(const RemoteGet& get, const Result<CurlReply>& 
 void S3Store::Get(RemoteGet get) {
   S3Request request{.name = NameOf(get.key), .landing = get.landing, .is_wanted = get.is_wanted};
   if (!get.is_whole) {
+    request.landing_status = 206;
     request.headers.emplace_back(
         "range", fmt::format("bytes={}-{}", get.offset, get.offset + get.landing.size() - 1));
   }
@@ -81,9 +82,14 @@ void S3Store::Get(RemoteGet get) {
 void S3Store::Has(const ChunkKey& key, std::function<void(Result<bool>)> done) {
   client_->Send({.method = "HEAD",
                  .name = NameOf(key),
-                 .done = [this, done = std::move(done)](Result<CurlReply> reply) -> void {
+                 .tries = 1,  // computing is quicker than to ask again
+                 .done = [this, key, done = std::move(done)](Result<CurlReply> reply) -> void {
                    if (!reply) return done(tl::unexpected(reply.error()));
-                   if (reply->ok()) return done(!HasExpired(*reply));
+                   if (reply->ok()) {
+                     const bool has_expired = HasExpired(*reply);
+                     if (has_expired) Discard(key);
+                     return done(!has_expired);
+                   }
                    if (reply->status == 404) return done(false);
                    done(tl::unexpected(ErrorOf(*reply, options_.client.place)));
                  }});
@@ -126,10 +132,17 @@ Result<PutOutcome> S3Store::Put(const ChunkKey& key,
                      .body = {pieces.begin(), pieces.end()},
                      .payload_sha256 = PayloadSha256(pieces)});
   };
-  Result<CurlReply> reply = put({{"if-none-match", "*"}});
-  if (reply && reply->status == 412) return PutOutcome::kWasThere;
-  // Servers that know no conditions say so, or pay no heed.
-  if (reply && reply->status == 501) reply = put({});
+  Result<CurlReply> reply =
+      put(knows_conditions_ ? HeaderList{{"if-none-match", "*"}} : HeaderList());
+  if (reply && reply->status == 412) {
+    if (options_.time_to_live.count() <= 0) return PutOutcome::kWasThere;
+    const Result<CurlReply> held = Ask(key, {.method = "HEAD"});
+    if (held && held->ok() && !HasExpired(*held)) return PutOutcome::kWasThere;
+    reply = put({});
+  } else if (reply && reply->status == 501) {  // it knows no conditions
+    knows_conditions_ = false;
+    reply = put({});
+  }
   if (!reply) return tl::unexpected(reply.error());
   if (!reply->ok()) return tl::unexpected(ErrorOf(*reply, options_.client.place));
   return PutOutcome::kKept;

@@ -3,6 +3,7 @@
 // A chunk is one object, named PREFIX/v1/ROOT/KEY. Nothing makes room but the bucket's own rules.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -63,6 +64,7 @@ class S3Store : public RemoteStore {
 
   const S3StoreOptions options_;
   const std::string folder_;
+  std::atomic<bool> knows_conditions_{true};  // the server, as far as it has said
   // Of keys that are being discarded, what waits for that: an object that is put meanwhile would
   // go, too. The client's thread's.
   std::unordered_map<ChunkKey, std::vector<std::function<void()>>> discarding_;

@@ -121,7 +121,7 @@ TEST_F(S3StoreTest, FaultsCostTheReadAndNothingElse) {
       {"no xml", {.status = 502}, ErrorCode::kIo},
       {"an error without an end",
        {.status = 500, .code = "InternalError", .code_text_bytes = 9 << 20},
-       ErrorCode::kCorrupt},
+       ErrorCode::kIo},
       {"elsewhere",
        {.status = 301, .headers = {{"Location", "http://127.0.0.1:1/"}}},
        ErrorCode::kIo},
@@ -195,6 +195,35 @@ TEST_F(S3StoreTest, AClockThatIsWrongIsTakenIntoAccount) {
     EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt) << "and once it is right";
     ASSERT_TRUE(tier->Evict(chain_[0]));
   }
+}
+
+TEST_F(S3StoreTest, AllRequestsUnderWayLearnOfTheClock) {
+  const auto chain = Chain(kS3Connections);
+  {
+    const auto tier = Open();
+    for (size_t i = 0; i < chain.size(); ++i) {
+      ASSERT_TRUE(PutChunk(*tier, layout_, chain[i], ParentOf(chain, i)));
+    }
+  }
+  server_.SetClockAhead(7200);
+  EXPECT_EQ(Held(*Open(), chain), std::vector<bool>(chain.size(), true));
+}
+
+// Its chunks are as good as before: nothing of them is removed.
+TEST_F(S3StoreTest, AServerThatServesNoRangesLosesNothing) {
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  const std::string object = server_.Object(NameOf(chain_[0])).value();
+  server_.SetFault([&](const S3Seen& seen) {
+    return seen.headers.contains("range") ? S3Fault{.status = 200, .body = object} : S3Fault{};
+  });
+  Reads reads;
+  const size_t read = reads.Start(*tier, layout_, chain_[0], Root(), LayerRange{1, 1});
+  const Status status = reads.Wait(read).status;
+  EXPECT_EQ(status.error().code, ErrorCode::kIo);
+  EXPECT_THAT(status.error().message, HasSubstr("serves no ranges"));
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
+  EXPECT_EQ(Count("DELETE"), 0u);
 }
 
 TEST_F(S3StoreTest, ABucketsRegionIsLearned) {
@@ -271,6 +300,9 @@ TEST_F(S3StoreTest, AnInstancesRoleIsUsedAndRenewed) {
   server_.SetCredentials({"I", "i", "token 1"});
   EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
   EXPECT_EQ(given, 2);
+  server_.SetCredentials({"I", "i", "token 2"});
+  EXPECT_EQ(Held(*tier, chain_), (std::vector<bool>{true, false, false, false}));
+  EXPECT_EQ(given, 3) << "once for all, though no reply to HEAD says why";
 }
 
 TEST_F(S3StoreTest, WithoutCredentialsTheErrorSaysWhereTheyBelong) {
@@ -324,9 +356,24 @@ TEST_F(S3StoreTest, WhatWasWrittenTooLongAgoIsAMissAndGoes) {
   server_.SetClockAhead(3500);
   EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
   server_.SetClockAhead(3700);
+  EXPECT_EQ(ReadBack(*Open(options), layout_, chain_[1], chain_[0]), ErrorCode::kNotFound);
   EXPECT_EQ(Held(*Open(options), chain_), std::vector<bool>(4));
   EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kNotFound);
   EXPECT_TRUE(Eventually([&] { return server_.Names().empty(); }));
+  // What has expired is no reason to keep nothing.
+  for (const bool looks : {false, true}) {
+    server_.SetClockAhead(0);
+    ASSERT_TRUE(PutChunk(*Open(options), layout_, chain_[0], Root()));
+    server_.SetClockAhead(3700);
+    const auto other = Open(options);
+    EXPECT_EQ(ReadBack(*other, layout_, chain_[1], chain_[0]), ErrorCode::kNotFound);
+    if (looks) {
+      EXPECT_EQ(Held(*other, chain_), std::vector<bool>(4));
+    }
+    ASSERT_TRUE(PutChunk(*other, layout_, chain_[0], Root()));
+    EXPECT_EQ(ReadBack(*other, layout_, chain_[0], Root()), std::nullopt) << looks;
+    ASSERT_TRUE(other->Evict(chain_[0]));
+  }
 }
 
 TEST_F(S3StoreTest, ThePutOfWhatAnotherHasPutIsOk) {
@@ -340,8 +387,12 @@ TEST_F(S3StoreTest, ThePutOfWhatAnotherHasPutIsOk) {
     return seen.headers.contains("if-none-match") ? S3Fault{.status = 501, .code = "NotImplemented"}
                                                   : S3Fault{};
   });
+  const size_t before = Count("PUT");
   ASSERT_TRUE(PutChunk(*third, layout_, chain_[0], Root()));
   EXPECT_EQ(third->Stats().writes, 1u);
+  EXPECT_EQ(Count("PUT"), before + 2);
+  ASSERT_TRUE(PutChunk(*third, layout_, chain_[1], chain_[0]));
+  EXPECT_EQ(Count("PUT"), before + 3) << "it is asked once";
 }
 
 // In the middle of its body, too.
@@ -399,7 +450,7 @@ TEST_F(S3StoreTest, AServerThatIsNotThereIsMisses) {
   options.layout = layout_;
   options.root = Root();
   options.client.place = server_.Place();
-  options.client.place.endpoint = "http://no-such-host.invalid";
+  options.client.place.endpoint = "http://127.0.0.1:1";
   options.client.credentials = S3Server::Credentials();
   options.client.retry_max = Seconds(1e-3);
   const auto tier = OpenS3Tier(options).value();

@@ -3,11 +3,11 @@
 #include <fmt/core.h>
 #include <time.h>
 
-#include <boost/property_tree/xml_parser.hpp>
+#include <algorithm>
+#include <charconv>
 #include <functional>
 #include <future>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "store/s3_client.h"
@@ -18,23 +18,25 @@ namespace {
 
 // What a server says is not believed beyond it.
 constexpr uint64_t kObjectBytesMax = 1ull << 30;
-constexpr int kDepthMax = 16;
 constexpr const char* kPage = "1000";
 
-// Whether elements lie in one another no deeper than the parser, which recurses, can bear.
-bool IsShallow(std::string_view xml) {
-  int depth = 0;
-  for (size_t i = xml.find('<'); i != xml.npos; i = xml.find('<', i + 1)) {
-    const char next = i + 1 < xml.size() ? xml[i + 1] : '\0';
-    if (next == '/') {
-      --depth;
-    } else if (next != '!' && next != '?' && ++depth > kDepthMax) {
-      return false;
+// With the characters that XML writes by name.
+std::string WithoutEntities(std::string_view text) {
+  constexpr std::pair<std::string_view, char> kNamed[] = {
+      {"&amp;", '&'}, {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}};
+  std::string plain;
+  while (!text.empty()) {
+    size_t taken = 1;
+    char c = text[0];
+    for (const auto& [name, named] : kNamed) {
+      if (!text.starts_with(name)) continue;
+      taken = name.size();
+      c = named;
     }
-    const size_t end = xml.find('>', i);
-    if (end != xml.npos && xml[end - 1] == '/') --depth;
+    plain += c;
+    text.remove_prefix(taken);
   }
-  return true;
+  return plain;
 }
 
 // 2009-10-12T17:50:30.000Z
@@ -163,27 +165,29 @@ Result<uint64_t> S3Listing::Remove(std::span<const std::string> names) {
 
 }  // namespace
 
+// Elements of which only some are looked for, and never within one another: no tree is made of what
+// a server says.
 Result<S3Page> ParseS3Page(std::string_view xml) {
-  const auto refuse = [] { return Fail(ErrorCode::kIo, "it lists no objects: is it S3?"); };
-  if (!IsShallow(xml)) return refuse();
-  boost::property_tree::ptree tree;
-  try {
-    std::istringstream stream{std::string(xml)};
-    boost::property_tree::read_xml(stream, tree);
-  } catch (const boost::property_tree::xml_parser_error&) {
-    return refuse();
+  if (xml.find("<ListBucketResult") == xml.npos || xml.find("</ListBucketResult>") == xml.npos) {
+    return Fail(ErrorCode::kIo, "it lists no objects: is it S3?");
   }
-  const auto list = tree.get_child_optional("ListBucketResult");
-  if (!list) return refuse();
   S3Page page;
-  for (const auto& [tag, element] : *list) {
-    if (tag != "Contents") continue;
-    page.objects.push_back({.name = element.get<std::string>("Key", ""),
-                            .bytes = std::min(element.get<uint64_t>("Size", 0), kObjectBytesMax),
-                            .modified_s = ReadTime(element.get<std::string>("LastModified", ""))});
+  constexpr std::string_view kBegin = "<Contents>", kEnd = "</Contents>";
+  for (size_t at = xml.find(kBegin); at != xml.npos; at = xml.find(kBegin, at)) {
+    const size_t end = xml.find(kEnd, at);
+    if (end == xml.npos) break;
+    const std::string_view object = xml.substr(at, end - at);
+    const std::string_view size = XmlElement(object, "Size");
+    uint64_t bytes = 0;
+    std::from_chars(size.data(), size.data() + size.size(), bytes);
+    page.objects.push_back(
+        {.name = WithoutEntities(XmlElement(object, "Key")),
+         .bytes = std::min(bytes, kObjectBytesMax),
+         .modified_s = ReadTime(std::string(XmlElement(object, "LastModified")))});
+    at = end;
   }
-  if (list->get<std::string>("IsTruncated", "") == "true") {
-    page.next = list->get<std::string>("NextContinuationToken", "");
+  if (XmlElement(xml, "IsTruncated") == "true") {
+    page.next = WithoutEntities(XmlElement(xml, "NextContinuationToken"));
   }
   return page;
 }
