@@ -11,7 +11,7 @@ import time
 import unittest
 
 from server_fixture import MODEL, PROGRAM, Server, eventually
-from slow_network import SlowNetwork
+from slow_network import BURST_BYTES, SlowNetwork
 
 RATE_BITS = 100_000_000
 TOKENS = 2048  # of the prompt
