@@ -4,6 +4,7 @@ The engine schedules, allocates blocks, shares them by a prefix cache, preempts 
 forward pass writes into each block what a chunk's bytes have to be, and is wrong on top of what is
 wrong. So a block that was served from elsewhere than its own tokens is seen.
 """
+import collections.abc
 import ctypes
 import hashlib
 
@@ -11,7 +12,7 @@ import kvcake
 from kvcake.vllm.planner import Planner, RequestKey
 from kvcake.vllm.worker import Worker
 
-LAYERS, BLOCK_TOKENS, BLOCK_BYTES = 2, 4, 600
+LAYERS, BLOCK_TOKENS, BLOCK_BYTES, BLOCKS = 2, 4, 600, 4000
 
 
 def truth(rank, tokens, salt, end):
@@ -20,11 +21,43 @@ def truth(rank, tokens, salt, end):
     return (seed * (LAYERS * BLOCK_BYTES // 32 + 1))[:LAYERS * BLOCK_BYTES]
 
 
-class FakeBlocks:
-    """A rank's KV cache: bytes of a block are layer by layer."""
+class BlockMemory(collections.abc.MutableMapping):
+    """What blocks hold, block by block; layer by layer in one piece of memory, as vLLM has it."""
 
-    def __init__(self, blocks_a_chunk):
-        self.a_chunk, self.data = blocks_a_chunk, {}
+    def __init__(self):
+        self._memory = ctypes.create_string_buffer(LAYERS * BLOCKS * BLOCK_BYTES)
+        self._written = set()
+
+    def address(self, layer, block):
+        return ctypes.addressof(self._memory) + (layer * BLOCKS + block) * BLOCK_BYTES
+
+    def __getitem__(self, block):
+        if block not in self._written:
+            raise KeyError(block)
+        return b"".join(ctypes.string_at(self.address(layer, block), BLOCK_BYTES)
+                        for layer in range(LAYERS))
+
+    def __setitem__(self, block, content):
+        self._written.add(block)
+        for layer in range(LAYERS):
+            ctypes.memmove(self.address(layer, block),
+                           content[layer * BLOCK_BYTES:(layer + 1) * BLOCK_BYTES], BLOCK_BYTES)
+
+    def __delitem__(self, block):
+        self._written.remove(block)
+
+    def __iter__(self):
+        return iter(self._written)
+
+    def __len__(self):
+        return len(self._written)
+
+
+class FakeBlocks:
+    """A rank's KV cache. `in_pieces`: chunks are copied out of it one after another, as on a GPU."""
+
+    def __init__(self, blocks_a_chunk, in_pieces=False):
+        self.a_chunk, self.data, self._in_pieces = blocks_a_chunk, BlockMemory(), in_pieces
 
     def write(self, chunks, blocks):
         for i, chunk in enumerate(chunks):
@@ -33,6 +66,11 @@ class FakeBlocks:
                     self.data[block] = b"".join(
                         ctypes.string_at(chunk.address + layer * chunk.stride + j * BLOCK_BYTES,
                                          BLOCK_BYTES) for layer in range(LAYERS))
+
+    def addresses(self, blocks):
+        if self._in_pieces:
+            return None
+        return [self.data.address(layer, block) for layer in range(LAYERS) for block in blocks]
 
     def read(self, blocks):
         slabs = b"".join(self.data[block][layer * BLOCK_BYTES:(layer + 1) * BLOCK_BYTES]
@@ -57,13 +95,13 @@ class FakeEngine:
     BUDGET = 24
 
     def __init__(self, folder, *, ranks=1, stale=0, blocks_a_chunk=1, policy="cake", rate=0.0,
-                 keep="all", memory_chunks=200):
+                 keep="all", memory_chunks=200, in_pieces=False):
         self.chunk, self.stale, self.late = BLOCK_TOKENS * blocks_a_chunk, stale, []
         self.planner = Planner(chunk_tokens=self.chunk, block_tokens=BLOCK_TOKENS, ranks=ranks,
                                policy=policy, keep=keep)
         self.ranks, self.caches, self.workers = [], [], []
         for rank in range(ranks):
-            self.ranks.append(FakeBlocks(blocks_a_chunk))
+            self.ranks.append(FakeBlocks(blocks_a_chunk, in_pieces))
             self.caches.append(kvcake.Cache(
                 f"rank {rank}", layers=LAYERS, chunk_tokens=self.chunk,
                 slab_bytes=BLOCK_BYTES * blocks_a_chunk,
@@ -74,7 +112,7 @@ class FakeEngine:
                 blocks_a_chunk=blocks_a_chunk, slice_chunks_max=self.BUDGET // self.chunk,
                 policy=policy, rank=rank, ranks=ranks, look_s=1.0))
         self.waiting, self.running, self.finished = [], [], []
-        self.prefix, self.free, self.poisoned = {}, list(range(4000)), set()
+        self.prefix, self.free, self.poisoned = {}, list(range(BLOCKS)), set()
         self.jumps = self.computed_tokens = self.failed = 0
 
     def close(self):

@@ -40,7 +40,8 @@ std::string Exports(const TempDir& dir) {
 std::string Sizes() {
   return SIZE_OF(kvcake_key) + SIZE_OF(kvcake_store) + SIZE_OF(kvcake_options) +
          SIZE_OF(kvcake_request) + SIZE_OF(kvcake_progress_info) + SIZE_OF(kvcake_turn) +
-         SIZE_OF(kvcake_slabs) + SIZE_OF(kvcake_write) + SIZE_OF(kvcake_stats_info);
+         SIZE_OF(kvcake_slabs) + SIZE_OF(kvcake_write) + SIZE_OF(kvcake_async_write) +
+         SIZE_OF(kvcake_stats_info);
 }
 #undef SIZE_OF
 

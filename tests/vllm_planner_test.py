@@ -10,7 +10,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ["KVCAKE_LIBRARY"] = sys.argv.pop(1)
 sys.path.insert(0, str(ROOT / "python"))
 import kvcake  # noqa: E402
-from kvcake.vllm.messages import WAIT, Alone, Progress, Report, Step  # noqa: E402
+from kvcake.vllm.messages import (  # noqa: E402
+    WAIT, Alone, Begin, Progress, Report, Save, Step)
 from kvcake.vllm.planner import PATIENCE_STEPS, Planner, RequestKey  # noqa: E402
 from kvcake.vllm.worker import Worker  # noqa: E402
 
@@ -148,12 +149,60 @@ class PlannerTest(unittest.TestCase):
         self.assertIsNone(self.step(planner, 42, 43).alone, "decoding")
 
 
+class SavesTest(unittest.TestCase):
+    """What a step fills is copied after it, and before the next one begins."""
+
+    def setUp(self):
+        self.cache = unittest.mock.Mock(spec=kvcake.Cache)
+        self.cache.put_wait.return_value = (3, 1)
+        self.cache.lookup.side_effect = lambda keys, timeout_s=0.0: bytes(len(keys))
+        self.cache.root.return_value = "root"
+        self.cache.keys.side_effect = lambda parent, tokens: [f"key {i}" for i in range(4)]
+        self.cache.put.side_effect = lambda key, *what: key != "key 2"
+        self.blocks = unittest.mock.Mock()
+        self.blocks.addresses.side_effect = lambda blocks: [100 + block for block in blocks]
+        self.blocks.read.return_value = (0, 0)
+        self.worker = Worker(self.cache, self.blocks, chunk_tokens=4, blocks_a_chunk=2,
+                             slice_chunks_max=4, look_s=0.0)
+
+    def fill(self):
+        self.worker.bind(Step(begins=[Begin("r", 1, b"", bytes(64))],
+                              saves=[Save("r", 1, [7, 8, 9, 10])]))
+        self.worker.counts.take(0)
+        self.cache.reset_mock()
+        self.worker.computed()
+
+    def test_chunks_that_lie_in_memory_are_put_beside_the_scheduler(self):
+        self.fill()
+        self.cache.put_async.assert_called_once_with(["key 1", "key 2"], "key 0", 1,
+                                                     [[107, 108], [109, 110]], 2)
+        self.blocks.read.assert_not_called()
+        self.cache.put_wait.assert_not_called()
+
+    def test_the_next_step_begins_when_they_have_been_copied(self):
+        self.fill()
+        self.cache.reset_mock()
+        self.worker.bind(Step(begins=[Begin("s", 1, b"", bytes(64))]))
+        self.assertEqual(self.cache.method_calls[0], unittest.mock.call.put_wait())
+        self.assertEqual(self.worker.counts.take(0), {"chunks_kept": 3, "chunks_dropped": 1})
+
+    def test_others_are_copied_at_once(self):
+        self.blocks.addresses.side_effect = lambda blocks: None
+        self.fill()
+        self.assertEqual([call.args[0] for call in self.blocks.read.call_args_list],
+                         [[7, 8], [9, 10]])
+        self.assertEqual([call.args[:3] for call in self.cache.put.call_args_list],
+                         [("key 1", "key 0", 1), ("key 2", "key 1", 2)])
+        self.assertEqual(self.worker.counts.take(0), {"chunks_kept": 1, "chunks_dropped": 1})
+
+
 class LearnsTest(unittest.TestCase):
     """What a step took, by a clock that is set."""
 
     def setUp(self):
         self.now, self.learned = 0.0, []
         cache = unittest.mock.Mock(spec=kvcake.Cache)
+        cache.put_wait.return_value = (0, 0)
         cache.learn.side_effect = lambda *what: self.learned.append(what)
         self.worker = Worker(cache, unittest.mock.Mock(), chunk_tokens=4, blocks_a_chunk=1,
                              slice_chunks_max=4, clock=lambda: self.now)

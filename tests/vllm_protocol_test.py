@@ -61,9 +61,9 @@ class EngineTest(unittest.TestCase):
 
 class RestoreTest(EngineTest):
     def test_what_was_kept_is_loaded_and_not_computed(self):
-        for policy in ("cake", "load"):
-            with self.subTest(policy):
-                self.fill([self.prompt(100, 82)])
+        for policy, in_pieces in (("cake", False), ("load", False), ("load", True)):
+            with self.subTest(policy, in_pieces=in_pieces):
+                self.fill([self.prompt(100, 82)], in_pieces=in_pieces)
                 engine = self.engine(policy=policy)
                 (request,) = self.run_all(engine, [self.prompt(100, 82)])
                 self.check(engine, request)

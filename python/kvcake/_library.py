@@ -65,6 +65,11 @@ class Write(Sized):
                 ("data", c_void_p), ("stride", c_uint64)]
 
 
+class AsyncWrite(Sized):
+    _fields_ = [("struct_size", c_size_t), ("key", Key), ("parent", Key), ("position", c_int32),
+                ("parts", POINTER(c_void_p)), ("parts_per_slab", c_size_t)]
+
+
 class StatsInfo(Sized):
     _fields_ = [("struct_size", c_size_t)] + [(name, c_uint64) for name in (
         "memory_chunks", "memory_referenced", "memory_cached", "restorations", "acquired", "reads",
@@ -75,6 +80,7 @@ class StatsInfo(Sized):
 STRUCTURES = {"kvcake_key": Key, "kvcake_store": Store, "kvcake_options": Options,
               "kvcake_request": Request, "kvcake_progress_info": ProgressInfo,
               "kvcake_turn": Turn, "kvcake_slabs": Slabs, "kvcake_write": Write,
+              "kvcake_async_write": AsyncWrite,
               "kvcake_stats_info": StatsInfo}
 
 LOG_FUNCTION = CFUNCTYPE(None, c_void_p, c_int, c_char_p)
@@ -101,6 +107,8 @@ CALLS: dict[str, tuple] = {
     "kvcake_acquire": (c_int, _id, c_int32, POINTER(Slabs)),
     "kvcake_release": (c_int, _id),
     "kvcake_put": (c_int, _id, POINTER(Write)),
+    "kvcake_put_async": (c_int, _id, POINTER(AsyncWrite), c_size_t),
+    "kvcake_put_wait": (c_int, _id, POINTER(c_uint64), POINTER(c_uint64)),
     "kvcake_flush": (c_int, _id),
     "kvcake_learn": (c_int, _id, c_int32, c_int32, c_double),
     "kvcake_wait": (c_int, _id, c_double),

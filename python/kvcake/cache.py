@@ -267,6 +267,27 @@ class Cache:
         _check(status)
         return True
 
+    def put_async(self, keys: Sequence[Key], parent: Key, first: int,
+                  parts: Sequence[Sequence[int]], parts_per_slab: int = 1) -> None:
+        """Has a thread of the library put chunks that follow each other from position `first` on and
+        that nobody holds: each as layers * parts_per_slab addresses of equally many bytes, which
+        stay as they are until put_wait() has returned."""
+        writes = (_library.AsyncWrite * len(keys))()
+        for i, (write, key) in enumerate(zip(writes, keys)):
+            write.struct_size = ctypes.sizeof(write)
+            write.key, write.parent = _key(key), _key(keys[i - 1] if i > 0 else parent)
+            write.position = first + i
+            write.parts = (ctypes.c_void_p * len(parts[i]))(*parts[i])
+            write.parts_per_slab = parts_per_slab
+        _check(_lib.kvcake_put_async(self._number, writes, len(keys)))
+
+    def put_wait(self) -> tuple[int, int]:
+        """Sleeps until nothing that put_async() was given is read any more: how many chunks have
+        been kept since the last call, and how many there was no memory for."""
+        kept, dropped = ctypes.c_uint64(), ctypes.c_uint64()
+        _check(_lib.kvcake_put_wait(self._number, ctypes.byref(kept), ctypes.byref(dropped)))
+        return kept.value, dropped.value
+
     def flush(self) -> None:
         """Sleeps until all that was put is written or has failed."""
         _check(_lib.kvcake_flush(self._number))

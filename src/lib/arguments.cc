@@ -182,4 +182,39 @@ Result<CacheWrite> ReadWrite(const kvcake_write* given, uint64_t slab_bytes) {
   return write;
 }
 
+Result<std::vector<AsyncWrite>> ReadAsyncWrites(const kvcake_async_write* given, size_t count,
+                                                int layers, uint64_t slab_bytes) {
+  RETURN_IF_ERROR(CheckRange<size_t>(count, 0, kKeysMax, "count"));
+  if (count > 0 && given == nullptr) return Fail(ErrorCode::kInvalidArgument, "writes is NULL");
+  std::vector<AsyncWrite> writes;
+  // They lie as the caller, for whom they may be larger, was compiled.
+  const auto* at = reinterpret_cast<const std::byte*>(given);
+  for (size_t i = 0; i < count; ++i, at += given->struct_size) {
+    const std::string name = fmt::format("writes[{}]", i);
+    ASSIGN_OR_RETURN(const kvcake_async_write read,
+                     ReadStruct(reinterpret_cast<const kvcake_async_write*>(at), name.c_str()));
+    RETURN_IF_ERROR(
+        CheckRange(read.position, 0, static_cast<int>(kKeysMax), (name + ".position").c_str()));
+    constexpr size_t kPartsMax = 4096;
+    RETURN_IF_ERROR(
+        CheckRange<size_t>(read.parts_per_slab, 1, kPartsMax, (name + ".parts_per_slab").c_str()));
+    if (slab_bytes % read.parts_per_slab != 0) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  "{}.parts_per_slab is {}, by which slab_bytes, {}, cannot be divided", name,
+                  read.parts_per_slab, slab_bytes);
+    }
+    if (read.parts == nullptr) return Fail(ErrorCode::kInvalidArgument, "{}.parts is NULL", name);
+    AsyncWrite write{
+        .key = KeyOf(read.key), .parent = KeyOf(read.parent), .position = read.position};
+    for (size_t part = 0; part < layers * read.parts_per_slab; ++part) {
+      if (read.parts[part] == nullptr) {
+        return Fail(ErrorCode::kInvalidArgument, "{}.parts[{}] is NULL", name, part);
+      }
+      write.parts.push_back(static_cast<const std::byte*>(read.parts[part]));
+    }
+    writes.push_back(std::move(write));
+  }
+  return writes;
+}
+
 }  // namespace kvcake

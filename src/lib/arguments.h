@@ -63,5 +63,7 @@ Result<Seconds> ReadSeconds(double seconds, const char* name);
 Result<CacheOptions> ReadOptions(const kvcake_options* given);
 Result<CacheRequest> ReadBegin(const kvcake_request* given, int chunk_tokens);
 Result<CacheWrite> ReadWrite(const kvcake_write* given, uint64_t slab_bytes);
+Result<std::vector<AsyncWrite>> ReadAsyncWrites(const kvcake_async_write* given, size_t count,
+                                                int layers, uint64_t slab_bytes);
 
 }  // namespace kvcake

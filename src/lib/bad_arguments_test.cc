@@ -171,6 +171,38 @@ TEST_F(BadArgumentsTest, CallsAreRefusedByName) {
   EXPECT_EQ(kvcake_end(restoration), KVCAKE_OK);
 }
 
+TEST_F(BadArgumentsTest, ChunksInPiecesAreRefusedByName) {
+  Open();
+  const auto keys = Keys(1, 1);
+  const std::vector<std::byte> bytes = BytesOf(1, 0);
+  std::vector<const void*> parts(kLibraryLayers, bytes.data());
+  const auto refused = [&](auto change, size_t count = 1) {
+    auto write = Sized<kvcake_async_write>();
+    write.parent = keys[0];
+    write.key = keys[1];
+    write.parts = parts.data();
+    write.parts_per_slab = 1;
+    change(write);
+    EXPECT_EQ(kvcake_put_async(cache_, &write, count), KVCAKE_INVALID_ARGUMENT);
+    return std::string(kvcake_last_error());
+  };
+  EXPECT_THAT(refused([](auto& write) { write.struct_size = 8; }), HasSubstr("writes[0]"));
+  EXPECT_THAT(refused([](auto& write) { write.position = -1; }), HasSubstr("writes[0].position"));
+  EXPECT_THAT(refused([](auto& write) { write.parts = nullptr; }), HasSubstr("parts is NULL"));
+  EXPECT_THAT(refused([](auto& write) { write.parts_per_slab = 0; }), HasSubstr("parts_per_slab"));
+  EXPECT_THAT(refused([](auto& write) { write.parts_per_slab = 3; }), HasSubstr("divided"));
+  EXPECT_THAT(refused([](auto& write) { write.parts_per_slab = 1 << 20; }),
+              HasSubstr("parts_per_slab"));
+  EXPECT_THAT(refused([](auto&) {}, SIZE_MAX), HasSubstr("count"));
+  parts[2] = nullptr;
+  EXPECT_THAT(refused([](auto&) {}), HasSubstr("parts[2]"));
+  EXPECT_EQ(kvcake_put_async(cache_, nullptr, 1), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_put_async(cache_, nullptr, 0), KVCAKE_OK);
+  uint64_t kept = 0;
+  ASSERT_EQ(kvcake_put_wait(cache_, &kept, nullptr), KVCAKE_OK);
+  EXPECT_EQ(kept, 0u);
+}
+
 TEST_F(BadArgumentsTest, CallsOfARestorationAreRefusedByName) {
   Open();
   const auto keys = Keys(1, 3);

@@ -102,11 +102,13 @@ void Cache::Wire() {
 
 Cache::~Cache() {
   MutexLock lock(mutex_);
+  async_puts_.reset();
   CHECK(chunks_.empty() && restorations_.empty());
 }
 
 bool Cache::Settle() {
   try {
+    WaitForPuts();
     {
       MutexLock lock(mutex_);
       if (lost_) return false;
@@ -286,7 +288,14 @@ uint64_t Cache::acquired() const {
 }
 
 Status Cache::Put(const CacheWrite& write) {
-  std::optional<PageHandle> page = pool_->Lookup(write.key);
+  return Put(write.key, write.parent, write.position, [&](int layer, std::byte* slab) {
+    std::memcpy(slab, write.data + static_cast<uint64_t>(layer) * write.stride, slab_bytes());
+  });
+}
+
+Status Cache::Put(const ChunkKey& key, const ChunkKey& parent, int position,
+                  const std::function<void(int layer, std::byte* slab)>& copy) {
+  std::optional<PageHandle> page = pool_->Lookup(key);
   if (!page) {
     page = pool_->Draw();
     if (!page) {
@@ -298,16 +307,54 @@ Status Cache::Put(const CacheWrite& write) {
     std::byte* const to = pool_->Data(page->id());
     for (int layer = 0; layer < layout().layers; ++layer) {
       std::byte* const slab = to + layout().slab_offset(layer);
-      std::memcpy(slab, write.data + static_cast<uint64_t>(layer) * write.stride, slab_bytes());
+      copy(layer, slab);
       std::memset(slab + slab_bytes(), 0, layout().slab_bytes() - slab_bytes());
     }
-    page = pool_->Publish(std::move(*page), write.key, NumericPath::kUnknown);
+    page = pool_->Publish(std::move(*page), key, NumericPath::kUnknown);
   }
   if (writes_) {
-    writes_->Offer(
-        {write.key, write.parent, write.position, NumericPath::kUnknown, std::move(*page)});
+    writes_->Offer({key, parent, position, NumericPath::kUnknown, std::move(*page)});
   }
   return {};
+}
+
+void Cache::PutAsync(std::vector<AsyncWrite> writes) {
+  MutexLock lock(mutex_);
+  if (!async_puts_) {
+    async_puts_ = std::make_unique<AsyncPuts>(
+        [this](const std::vector<AsyncWrite>& some) { return PutAll(some); });
+  }
+  async_puts_->Add(std::move(writes));
+}
+
+PutCounts Cache::WaitForPuts() {
+  AsyncPuts* puts;
+  {
+    MutexLock lock(mutex_);
+    puts = async_puts_.get();
+  }
+  return puts != nullptr ? puts->Wait() : PutCounts{};
+}
+
+PutCounts Cache::PutAll(const std::vector<AsyncWrite>& writes) {
+  std::vector<ChunkKey> keys;
+  for (const AsyncWrite& write : writes) keys.push_back(write.key);
+  const HeldIn held = Lookup(keys, Seconds(0));
+  PutCounts counts;
+  for (size_t i = 0; i < writes.size(); ++i) {
+    if (held.memory[i] || held.stores[i]) continue;
+    const AsyncWrite& write = writes[i];
+    const size_t per_slab = write.parts.size() / layout().layers;
+    const uint64_t bytes = slab_bytes() / per_slab;
+    const Status put =
+        Put(write.key, write.parent, write.position, [&](int layer, std::byte* slab) {
+          for (size_t part = 0; part < per_slab; ++part) {
+            std::memcpy(slab + part * bytes, write.parts[layer * per_slab + part], bytes);
+          }
+        });
+    ++(put ? counts.kept : counts.dropped);
+  }
+  return counts;
 }
 
 Status Cache::Flush() {

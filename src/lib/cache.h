@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +18,7 @@
 #include "cake/cost_file.h"
 #include "cake/restorer.h"
 #include "kv/page_pool.h"
+#include "lib/async_puts.h"
 #include "lib/open_keys.h"
 #include "store/open_store.h"
 #include "store/write_behind.h"
@@ -70,6 +72,13 @@ struct CacheWrite {
   uint64_t stride = 0;
 };
 
+// A chunk in pieces, which stay where they are until it has been put.
+struct AsyncWrite {
+  ChunkKey key, parent;
+  int position = 0;
+  std::vector<const std::byte*> parts = {};  // of equally many bytes, slab after slab
+};
+
 struct CacheStats {
   PagePoolStats memory;
   RestorerStats restorer;
@@ -115,6 +124,10 @@ class Cache {
   uint64_t acquired() const;
 
   Status Put(const CacheWrite& write);
+  // Puts those that nobody holds, on a thread of its own.
+  void PutAsync(std::vector<AsyncWrite> writes) EXCLUDES(mutex_);
+  // Returns when nothing of them is read any more.
+  PutCounts WaitForPuts() EXCLUDES(mutex_);
   Status Flush();
   // False: another thread waits.
   bool Wait(Seconds patience);
@@ -141,6 +154,10 @@ class Cache {
   CacheTurn Note(Opened& opened, const ComputeTurn& turn) REQUIRES(mutex_);
   void Finish(Opened& opened) REQUIRES(mutex_);
   std::string CostPathOf(size_t store) const;
+  // Keeps a chunk whose slabs `copy` writes where it is told to.
+  Status Put(const ChunkKey& key, const ChunkKey& parent, int position,
+             const std::function<void(int layer, std::byte* slab)>& copy);
+  PutCounts PutAll(const std::vector<AsyncWrite>& writes);
 
   // Constant after Open.
   const CacheOptions options_;
@@ -162,6 +179,7 @@ class Cache {
   OpenKeys keys_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Opened> restorations_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, PageHandle> chunks_ GUARDED_BY(mutex_);
+  std::unique_ptr<AsyncPuts> async_puts_ GUARDED_BY(mutex_);  // once it is used; ends first
 };
 
 }  // namespace kvcake

@@ -346,6 +346,24 @@ int kvcake_put(kvcake_cache cache, const kvcake_write* write) {
   });
 }
 
+int kvcake_put_async(kvcake_cache cache, const kvcake_async_write* writes, size_t count) {
+  return WithCache(cache, [&](const Registry::Use& use) -> Status {
+    ASSIGN_OR_RETURN(auto read, ReadAsyncWrites(writes, count, use.cache().layout().layers,
+                                                use.cache().slab_bytes()));
+    if (!read.empty()) use.cache().PutAsync(std::move(read));
+    return {};
+  });
+}
+
+int kvcake_put_wait(kvcake_cache cache, uint64_t* kept, uint64_t* dropped) {
+  return WithCache(cache, [&](const Registry::Use& use) -> Status {
+    const PutCounts counts = use.cache().WaitForPuts();
+    if (kept != nullptr) *kept = counts.kept;
+    if (dropped != nullptr) *dropped = counts.dropped;
+    return {};
+  });
+}
+
 int kvcake_flush(kvcake_cache cache) {
   return WithCache(cache, [](const Registry::Use& use) { return use.cache().Flush(); });
 }

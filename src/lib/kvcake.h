@@ -222,6 +222,23 @@ typedef struct kvcake_write {
  * KVCAKE_FULL when there is no memory for it: it is counted in writes_dropped, and nothing is kept.
  */
 KVCAKE_API int kvcake_put(kvcake_cache cache, const kvcake_write* write);
+/* One of several chunks that lie in pieces. */
+typedef struct kvcake_async_write {
+  size_t struct_size;
+  kvcake_key key;
+  kvcake_key parent; /* as of kvcake_write, and the next */
+  int32_t position;
+  const void* const* parts; /* layers * parts_per_slab addresses of equally many bytes each, which
+                               one after the other are the slabs; the array is read before the call
+                               returns, what they point to until kvcake_put_wait does */
+  size_t parts_per_slab;    /* 1 or more, by which slab_bytes can be divided */
+} kvcake_async_write;
+/* As kvcake_put of each that neither memory nor a store holds, by a thread of the library: returns
+ * at once. What there is no memory for is counted. Nothing is put where one of them is refused. */
+KVCAKE_API int kvcake_put_async(kvcake_cache cache, const kvcake_async_write* writes, size_t count);
+/* Sleeps until nothing of what kvcake_put_async was given is read any more. How many chunks have
+ * been kept since the last call, and how many there was no memory for; each may be NULL. */
+KVCAKE_API int kvcake_put_wait(kvcake_cache cache, uint64_t* kept, uint64_t* dropped);
 /* Sleeps until all that was put is written or has failed. KVCAKE_TIMEOUT when nothing has been
  * written for a minute. */
 KVCAKE_API int kvcake_flush(kvcake_cache cache);

@@ -232,6 +232,59 @@ TEST_F(LibraryTest, APutThatMemoryHasNoRoomForIsRefusedAndCounted) {
   EXPECT_EQ(Put(2, 0, more), KVCAKE_OK);
 }
 
+TEST_F(LibraryTest, WhatAThreadPutsIsRestoredWhateverBecomesOfItsPieces) {
+  Open();
+  const auto keys = Keys(1, 12);
+  std::vector<std::vector<std::byte>> pieces;
+  ASSERT_EQ(Put(1, 3, keys), KVCAKE_OK);
+  ASSERT_EQ(PutAsync(1, 12, keys, pieces), KVCAKE_OK) << kvcake_last_error();
+  uint64_t kept = 99, dropped = 99;
+  ASSERT_EQ(kvcake_put_wait(cache_, &kept, &dropped), KVCAKE_OK);
+  EXPECT_EQ(kept, 11u) << "one was there";
+  EXPECT_EQ(dropped, 0u);
+  for (auto& piece : pieces) std::fill(piece.begin(), piece.end(), std::byte{0xee});
+  ASSERT_EQ(kvcake_put_wait(cache_, &kept, nullptr), KVCAKE_OK);
+  EXPECT_EQ(kept, 0u) << "they were told";
+  ASSERT_EQ(kvcake_flush(cache_), KVCAKE_OK);
+  Reopen();
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(keys, &restoration, KVCAKE_POLICY_LOAD), KVCAKE_OK);
+  EXPECT_EQ(Restore(restoration).loaded, 12);
+  EXPECT_EQ(ExpectBytes(restoration, 1), 12);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
+TEST_F(LibraryTest, ClosingPutsWhatAThreadWasGiven) {
+  Open();
+  const auto keys = Keys(1, 12);
+  std::vector<std::vector<std::byte>> pieces;
+  ASSERT_EQ(PutAsync(1, 12, keys, pieces), KVCAKE_OK);
+  Reopen();
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(keys, &restoration, KVCAKE_POLICY_LOAD), KVCAKE_OK);
+  EXPECT_EQ(Restore(restoration).loaded, 12);
+  EXPECT_EQ(ExpectBytes(restoration, 1), 12);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
+TEST_F(LibraryTest, WhatAThreadFindsNoMemoryForIsCounted) {
+  Open(Options(/*memory_chunks=*/4));
+  const auto keys = Keys(1, 4), more = Keys(2, 3);
+  for (int i = 0; i < 4; ++i) ASSERT_EQ(Put(1, i, keys), KVCAKE_OK);
+  ASSERT_EQ(kvcake_flush(cache_), KVCAKE_OK);
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(keys, &restoration), KVCAKE_OK);
+  ASSERT_EQ(Progress(restoration).reused, 4) << "all of memory is held";
+  std::vector<std::vector<std::byte>> pieces;
+  ASSERT_EQ(PutAsync(2, 3, more, pieces), KVCAKE_OK);
+  uint64_t kept = 99, dropped = 99;
+  ASSERT_EQ(kvcake_put_wait(cache_, &kept, &dropped), KVCAKE_OK);
+  EXPECT_EQ(kept, 0u);
+  EXPECT_EQ(dropped, 3u);
+  EXPECT_EQ(Stats().writes_dropped, 3u);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
 TEST_F(LibraryTest, AnAcquiredChunkOutlivesItsRestoration) {
   Open(Options(/*memory_chunks=*/4));
   const auto keys = Keys(1, 4);

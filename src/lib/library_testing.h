@@ -71,18 +71,45 @@ class LibraryTest : public testing::Test {
     return keys;
   }
   int Put(int document, int chunk, const std::vector<kvcake_key>& keys) const {
-    std::vector<std::byte> data(kLibraryLayers * kLibrarySlabBytes);
-    for (int layer = 0; layer < kLibraryLayers; ++layer) {
-      for (size_t i = 0; i < kLibrarySlabBytes; ++i) {
-        data[layer * kLibrarySlabBytes + i] = ByteOf(document, chunk, layer, i);
-      }
-    }
+    const std::vector<std::byte> data = BytesOf(document, chunk);
     auto write = Sized<kvcake_write>();
     write.parent = keys[chunk];
     write.key = keys[chunk + 1];
     write.position = chunk;
     write.data = data.data();
     return kvcake_put(cache_, &write);
+  }
+  // The bytes of a chunk, slab after slab.
+  static std::vector<std::byte> BytesOf(int document, int chunk) {
+    std::vector<std::byte> data(kLibraryLayers * kLibrarySlabBytes);
+    for (int layer = 0; layer < kLibraryLayers; ++layer) {
+      for (size_t i = 0; i < kLibrarySlabBytes; ++i) {
+        data[layer * kLibrarySlabBytes + i] = ByteOf(document, chunk, layer, i);
+      }
+    }
+    return data;
+  }
+  // Chunks in pieces of half a slab; what `pieces` holds has to stay until they are put.
+  int PutAsync(int document, int chunks, const std::vector<kvcake_key>& keys,
+               std::vector<std::vector<std::byte>>& pieces) const {
+    constexpr size_t kHalf = kLibrarySlabBytes / 2;
+    std::vector<kvcake_async_write> writes;
+    std::vector<std::vector<const void*>> parts(chunks);
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const std::vector<std::byte> bytes = BytesOf(document, chunk);
+      for (size_t at = 0; at < bytes.size(); at += kHalf) {
+        pieces.emplace_back(bytes.begin() + at, bytes.begin() + at + kHalf);
+        parts[chunk].push_back(pieces.back().data());
+      }
+      auto write = Sized<kvcake_async_write>();
+      write.parent = keys[chunk];
+      write.key = keys[chunk + 1];
+      write.position = chunk;
+      write.parts = parts[chunk].data();
+      write.parts_per_slab = 2;
+      writes.push_back(write);
+    }
+    return kvcake_put_async(cache_, writes.data(), writes.size());
   }
   // In the store, and not in memory any more.
   void Keep(int document, int chunks) {

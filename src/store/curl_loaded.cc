@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include <cstdarg>
+#include <initializer_list>
 
 #undef curl_easy_setopt
 #undef curl_multi_setopt

@@ -52,6 +52,10 @@ class TorchBlocks:
         self._staging = [_Staging(shape, self.dtype, self.on_host)
                          for _ in range(1 if self.on_host else STAGED)]
         self._turn = 0
+        # Of the CPU's caches, where each block's bytes lie in one piece.
+        self._bases = [view.data_ptr() for view in self.views] if self.on_host and all(
+            view[0].is_contiguous() for view in self.views) else []
+        self._steps = [view.stride(0) * view.element_size() for view in self.views]
         self._stream = None if self.on_host else torch.cuda.Stream(self.device)
 
     def layout(self) -> dict:
@@ -96,6 +100,12 @@ class TorchBlocks:
                 continue
             for layer, view in enumerate(self.views):
                 view[block].copy_(source[layer, j], non_blocking=True)
+
+    def addresses(self, blocks: Sequence[int]) -> list[int] | None:
+        if not self._bases:
+            return None
+        return [base + block * step for base, step in zip(self._bases, self._steps)
+                for block in blocks]
 
     def read(self, blocks: Sequence[int]) -> tuple[int, int]:
         staging = self._free_staging()

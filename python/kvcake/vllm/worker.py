@@ -27,6 +27,10 @@ class Blocks(Protocol):
         """Copies chunks to blocks, so many a chunk; -1: the block is left out. Done, or enqueued
         before the step's computation, when it returns; chunks may be released then."""
 
+    def addresses(self, blocks: Sequence[int]) -> list[int] | None:
+        """Where the blocks of one chunk lie, layer after layer; None where they are not in host
+        memory, or in more pieces."""
+
     def read(self, blocks: Sequence[int]) -> tuple[int, int]:
         """Copies the blocks of one chunk to memory that stays until the next call: its address, and
         the stride of layers."""
@@ -81,6 +85,9 @@ class Worker:
 
     def bind(self, step: Step) -> None:
         """What the scheduler said with the step: ends, begins, claims for what it computes."""
+        kept, dropped = self._cache.put_wait()  # the step may write into any block
+        self.counts.kept(kept)
+        self.counts.dropped(dropped)
         self._step, self._began, self._copying_s = step, self._clock(), 0.0
         for name, epoch in step.ends:
             if (opened := self._open.get(name)) and opened.epoch == epoch:
@@ -266,15 +273,20 @@ class Worker:
             self.counts.dropped(len(save.blocks) // self._a_chunk)
             return
         keys = request.keys[save.first:save.first + len(save.blocks) // self._a_chunk]
+        parent = request.keys[save.first - 1] if save.first > 0 else request.root
+        blocks = [save.blocks[i * self._a_chunk:(i + 1) * self._a_chunk] for i in range(len(keys))]
+        parts = [self._blocks.addresses(of_chunk) for of_chunk in blocks]
+        if all(part is not None for part in parts):
+            # Copied while the scheduler plans; the next step begins when that is done.
+            self._cache.put_async(keys, parent, save.first, parts, self._a_chunk)
+            return
         held = self._cache.lookup(keys)
         for i, key in enumerate(keys):
             if held[i]:
                 continue
-            chunk = save.first + i
-            address, stride = self._blocks.read(
-                save.blocks[i * self._a_chunk:(i + 1) * self._a_chunk])
-            parent = request.keys[chunk - 1] if chunk > 0 else request.root
-            if self._cache.put(key, parent, chunk, address, stride):
+            address, stride = self._blocks.read(blocks[i])
+            before = keys[i - 1] if i > 0 else parent
+            if self._cache.put(key, before, save.first + i, address, stride):
                 self.counts.kept(1)
             else:
                 self.counts.dropped(1)
