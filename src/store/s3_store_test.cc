@@ -184,6 +184,20 @@ TEST_F(S3StoreTest, AnIdleConnectionThatHasGoneIsReplaced) {
   }
 }
 
+// libcurl sends again by itself what it sent over a connection that had been kept and was closing.
+TEST_F(S3StoreTest, ABodyIsSentAgainFromItsBeginning) {
+  S3TierOptions options;
+  options.client.tries = 1;
+  options.client.stall_timeout = Seconds(1);
+  const auto tier = Open(options);
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  std::atomic<int> closed{0};
+  server_.SetFault([&](const S3Seen&) { return S3Fault{.closes = closed++ == 0}; });
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[1], chain_[0]));
+  EXPECT_EQ(closed, 2);
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[1], chain_[0]), std::nullopt);
+}
+
 TEST_F(S3StoreTest, AClockThatIsWrongIsTakenIntoAccount) {
   for (const int64_t ahead : {7200, -7200}) {
     server_.SetClockAhead(ahead);
