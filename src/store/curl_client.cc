@@ -391,11 +391,12 @@ void CurlClient::TakeEnded() {
              Fail(ErrorCode::kDeadline, "not a byte came or went for {} s",
                   transfer.stall_timeout.count()));
     } else {
-      const bool is_slow = code == CURLE_OPERATION_TIMEDOUT;
+      ErrorCode error = ErrorCode::kIo;
+      if (code == CURLE_OPERATION_TIMEDOUT) error = ErrorCode::kDeadline;
+      if (code == CURLE_PEER_FAILED_VERIFICATION) error = ErrorCode::kInvalidArgument;
       const std::string why =
           transfer.error[0] != '\0' ? transfer.error.data() : curl_easy_strerror(code);
-      Finish(std::move(transfer.request),
-             Fail(is_slow ? ErrorCode::kDeadline : ErrorCode::kIo, "{}", PrintableAscii(why)));
+      Finish(std::move(transfer.request), Fail(error, "{}", PrintableAscii(why)));
     }
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -9,8 +10,10 @@
 
 namespace kvcake {
 
-// Logs a fault when it begins and when it has gone, and one that flickers at most once a minute.
-// Thread-safe; Succeeded is one load while nothing fails.
+// Logs a fault when it begins and when it has gone, and one that flickers at most once a minute. A
+// fault with another code is another one, and is logged as well: a server that has ended and comes
+// back with another password first closes connections. Thread-safe; Succeeded is one load while
+// nothing fails.
 class FaultLog {
  public:
   // `what` is being done ("reading chunks"), and outlives the log.
@@ -28,6 +31,7 @@ class FaultLog {
 
   Mutex mutex_;
   TimePoint quiet_until_ GUARDED_BY(mutex_);
+  uint32_t said_ GUARDED_BY(mutex_) = 0;  // bits of codes, since all was well
 };
 
 }  // namespace kvcake

@@ -57,10 +57,12 @@ auto RedisConnection::Then(const char* what, Next next) {
     --self->operations_;
     if (self->error_) return self->EndWhenIdle();
     if (error) {
+      // What OpenSSL refuses it will refuse again, until somebody gives it other certificates.
+      const bool is_tls = error.category() == asio::error::get_ssl_category();
       return self->Fail(
-          {ErrorCode::kIo, fmt::format("{} {}: {}", what, self->address_.Text(), error.message())});
+          {is_tls ? ErrorCode::kInvalidArgument : ErrorCode::kIo,
+           fmt::format("{} {}: {}", what, self->address_.Text(), error.message())});
     }
-    self->moved_ = Clock::Real().Now();
     next(results...);
   };
 }
@@ -173,15 +175,18 @@ void RedisConnection::Write() {
   asked_.insert(asked_.end(), std::make_move_iterator(waiting_.begin()),
                 std::make_move_iterator(waiting_.begin() + commands));
   waiting_.erase(waiting_.begin(), waiting_.begin() + commands);
-  const auto written = Then<size_t>("cannot write to", [this](size_t) {
+  const bool has_values = !values.empty();
+  const auto written = Then<size_t>("cannot write to", [this, has_values](size_t) {
+    if (has_values) moved_ = Clock::Real().Now();
     writing_ = false;
     unwritten_ = 0;
     AnswerEarly();
     if (ready_) Write();
   });
-  // A write of much is seen to get on.
-  const auto more = [this](error_code error, size_t) -> size_t {
-    moved_ = Clock::Real().Now();
+  // A write of much is seen to get on. Of little it is only known that the kernel has taken it, as
+  // it does for a server that hangs or whose cable is cut.
+  const auto more = [this, has_values](error_code error, size_t) -> size_t {
+    if (has_values) moved_ = Clock::Real().Now();
     return error ? 0 : kWriteBytesMax;
   };
   std::visit([&](auto& stream) { asio::async_write(stream, buffers_, more, written); }, stream_);
@@ -190,6 +195,7 @@ void RedisConnection::Write() {
 void RedisConnection::Read() {
   const auto into = reader_.Prepare();
   const auto read = Then<size_t>("cannot read from", [this](size_t bytes) {
+    moved_ = Clock::Real().Now();
     if (const Status parsed = reader_.Commit(bytes); !parsed) return Fail(parsed.error());
     if (error_) return EndWhenIdle();
     Read();

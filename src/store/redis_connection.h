@@ -29,7 +29,7 @@ struct RedisConnectionOptions {
   int database = 0;
   std::shared_ptr<boost::asio::ssl::context> tls = nullptr;  // null: none
   Seconds connect_timeout{2};                                // until the first command can go out
-  Seconds stall_timeout{5};  // without a byte either way, while replies are due
+  Seconds stall_timeout{5};  // without a byte, of a reply or of a value, while replies are due
   // A reply may take so long, and as long again as all that is under way takes at the rate.
   Seconds reply_timeout{30};
   double slowest_bytes_per_s = 1 << 20;
@@ -115,7 +115,8 @@ class RedisConnection : private RespSink, public std::enable_shared_from_this<Re
   bool ready_ = false, writing_ = false;
   int operations_ = 0;          // on the socket
   std::optional<Error> error_;  // it is ending, or has ended
-  TimePoint moved_{};           // when a byte last went either way, or the first reply became due
+  // When a byte last came, or one of a value went, or the first reply became due.
+  TimePoint moved_{};
   TimePoint turn_{};            // when the first of what was asked became the first
   std::deque<Asked> waiting_, asked_;
   size_t unwritten_ = 0;  // the last of asked_, which are being written

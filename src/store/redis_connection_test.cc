@@ -110,6 +110,31 @@ TEST_F(RedisConnectionTest, AServerThatFallsSilentIsGivenUp) {
   while (!ended_) context_.run_one();
 }
 
+// What the kernel takes from this end says nothing of the other.
+TEST_F(RedisConnectionTest, AServerThatFallsSilentIsGivenUpWhileMoreIsAskedOfIt) {
+  RedisServer server;
+  Connect({"127.0.0.1", server.port()},
+          {.stall_timeout = Seconds(0.2), .reply_timeout = Seconds(3600)});
+  ASSERT_TRUE(Ask({"PING"}));
+  server.Pause();
+  boost::asio::steady_timer timer(context_);
+  std::optional<ErrorCode> code;
+  const std::function<void()> ask = [&] {
+    if (connection_->is_ending()) return;
+    connection_->Send({.words = {"PING"}, .done = [&](auto reply) {
+                         if (!code) code = reply.error().code;
+                       }});
+    timer.expires_after(std::chrono::milliseconds(20));
+    timer.async_wait([&](auto error) {
+      if (!error) ask();
+    });
+  };
+  ask();
+  while (!ended_) context_.run_one();
+  EXPECT_EQ(code, ErrorCode::kDeadline);
+  EXPECT_THAT(ended_->message, HasSubstr("silent"));
+}
+
 // Not Redis: says what a test wants as soon as something has come, and reads no more.
 class Impostor {
  public:

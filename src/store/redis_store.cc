@@ -18,9 +18,12 @@ Status StatusOf(const Result<RespReply>& reply) {
   if (reply->ErrorWord() == "WRONGTYPE") {
     return Fail(ErrorCode::kCorrupt, "it is no string, and so no chunk");
   }
-  const bool is_full = reply->ErrorWord() == "OOM", is_login = reply->ErrorWord() == "NOAUTH";
-  return Fail(is_full ? ErrorCode::kNoSpace : ErrorCode::kIo, "Redis says: {}{}",
-              PrintableAscii(reply->text),
+  const std::string_view word = reply->ErrorWord();
+  const bool is_login = word == "NOAUTH";
+  ErrorCode code = ErrorCode::kIo;
+  if (word == "OOM") code = ErrorCode::kNoSpace;
+  if (is_login || word == "NOPERM") code = ErrorCode::kInvalidArgument;
+  return Fail(code, "Redis says: {}{}", PrintableAscii(reply->text),
               is_login ? " (KVCAKE_REDIS_PASSWORD, or redis://USER:PASSWORD@HOST)" : "");
 }
 

@@ -25,7 +25,8 @@ Error ErrorOf(const CurlReply& reply, const S3Place& place) {
   } else if (reply.status == 301 || reply.status == 307) {
     remedy = " (its bucket is elsewhere: name its region= or endpoint=)";
   }
-  return {ErrorCode::kIo, fmt::format("{} answers {}{}", place.Text(), S3ErrorText(reply), remedy)};
+  return {remedy.empty() ? ErrorCode::kIo : ErrorCode::kInvalidArgument,
+          fmt::format("{} answers {}{}", place.Text(), S3ErrorText(reply), remedy)};
 }
 
 }  // namespace

@@ -113,9 +113,9 @@ TEST_F(S3StoreTest, FaultsCostTheReadAndNothingElse) {
     S3Fault fault;
     std::optional<ErrorCode> code;
   } cases[] = {
-      {"403", {.status = 403, .code = "AccessDenied"}, ErrorCode::kIo},
+      {"403", {.status = 403, .code = "AccessDenied"}, ErrorCode::kInvalidArgument},
       {"404", {.status = 404, .code = "NoSuchKey"}, ErrorCode::kNotFound},
-      {"no bucket", {.status = 404, .code = "NoSuchBucket"}, ErrorCode::kIo},
+      {"no bucket", {.status = 404, .code = "NoSuchBucket"}, ErrorCode::kInvalidArgument},
       {"500", {.status = 500, .code = "InternalError"}, ErrorCode::kIo},
       {"503", {.status = 503, .code = "SlowDown"}, ErrorCode::kIo},
       {"no xml", {.status = 502}, ErrorCode::kIo},
@@ -124,7 +124,7 @@ TEST_F(S3StoreTest, FaultsCostTheReadAndNothingElse) {
        ErrorCode::kIo},
       {"elsewhere",
        {.status = 301, .headers = {{"Location", "http://127.0.0.1:1/"}}},
-       ErrorCode::kIo},
+       ErrorCode::kInvalidArgument},
       {"an early end", {.cut_after = 5000}, ErrorCode::kIo},
       {"no end", {.hang_after = 5000}, ErrorCode::kDeadline},
       {"nothing", {.hangs = true}, ErrorCode::kDeadline},
@@ -169,7 +169,7 @@ TEST_F(S3StoreTest, WhatMayPassIsTriedAgainAFewTimes) {
   EXPECT_EQ(ReadBack(*tier, layout_, chain_[1], chain_[0]), std::nullopt);
   server_.SetFault([](const S3Seen&) { return S3Fault{.status = 403, .code = "AccessDenied"}; });
   const size_t before = Count("GET");
-  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kIo);
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kInvalidArgument);
   EXPECT_EQ(Count("GET"), before + 1) << "what will not pass is not tried again";
 }
 
