@@ -11,7 +11,7 @@
 namespace kvcake::bench {
 namespace {
 
-constexpr uint64_t kPoolBytes = 256 << 20;
+constexpr uint64_t kPoolBytes = 256 << 20;  // at least
 
 // A model whose chunks are `chunk_bytes` and a header: 128 tokens, layers of 128 KiB or more.
 KvLayout LayoutOf(uint64_t chunk_bytes) {
@@ -41,8 +41,10 @@ Result<std::unique_ptr<ChunkRun>> ChunkRun::Open(StoreOptions store, uint64_t ch
   tiers.staging_capacity_bytes = RuntimeOptions{}.staging_capacity_bytes;
   ASSIGN_OR_RETURN(run->tiers_, RuntimeTiers::Open(std::move(tiers),
                                                    OnCuda(path) ? NewCudaPageCopier() : nullptr));
+  // Three quarters of it are for what is read.
+  const uint64_t pool_bytes = std::max(kPoolBytes, 2 * run->tier().max_read_bytes_in_flight());
   ASSIGN_OR_RETURN(run->pool_,
-                   PagePool::Create(LayoutOf(chunk_bytes), kPoolBytes, std::move(memory)));
+                   PagePool::Create(LayoutOf(chunk_bytes), pool_bytes, std::move(memory)));
   const uint64_t chunks = std::max<uint64_t>(bytes / run->page_bytes(), 1);
   const auto keys = [&](int seed) {
     return ChunkKeys(run->root_, RandomPrompt(static_cast<int>(chunks), 1 << 16, seed), 1);
@@ -101,7 +103,7 @@ Status ChunkRun::BesideWritesOf(const std::vector<ChunkKey>& keys,
   return {};
 }
 
-// Half of the pool holds what is written, the rest is where reads land; every page is touched.
+// A quarter of the pool holds what is written, the rest is where reads land; every page is touched.
 void ChunkRun::FillPool(Memory memory) {
   std::vector<PageHandle> rest;
   std::vector<uint64_t> words(page_bytes() / sizeof(uint64_t));
