@@ -6,8 +6,8 @@
 
 namespace kvcake::bench {
 
-// Of the store that options.store names, beside a bare loop that reads the same values in the same
-// run. What is written for it is removed. kInvalidArgument where it is a directory.
+// Measures the store that options.store names, beside a bare loop that reads the same values in the
+// same run. What is written for it is removed. kInvalidArgument where it is a directory.
 Status MeasureRemote(const LoadOptions& options);
 
 }  // namespace kvcake::bench

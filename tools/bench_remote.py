@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How fast chunks come from Redis and from S3: `kvcake bench load --store`, against servers that this
-starts. Needs redis-server and nginx (Debian), and root for --link.
+"""How fast chunks come from Redis and from S3: `kvcake bench load --store`, against servers that
+this starts. Needs redis-server and nginx (Debian), and root for --link.
 
     tools/bench_remote.py redis            a redis-server on loopback
     tools/bench_remote.py redis --link     the same behind 1 Gbit/s, by tc tbf

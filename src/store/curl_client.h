@@ -37,7 +37,7 @@ struct CurlRequest {
   std::vector<std::pair<std::string, std::string>> headers = {};
   // What is sent with PUT, in pieces; until `done`.
   std::vector<std::span<const std::byte>> body = {};
-  // Of the body of a reply with that status, until `done`; empty: every body is text.
+  // Where the body of a reply with that status goes, until `done`; empty: every body is text.
   std::span<std::byte> landing = {};
   int landing_status = 200;
   TimePoint until = TimePoint::max();  // kDeadline then, whether it was sent or not

@@ -26,7 +26,7 @@ constexpr const char* kPage = "512";  // names that SCAN gives at a time, about
 // A server or a cluster, asked by a thread that waits for the answers.
 class Asker {
  public:
-  // Of a cluster the node that has a key's slot is asked.
+  // Asks the node of a cluster that has a key's slot.
   static Result<std::unique_ptr<Asker>> Open(const RedisPlace& place) {
     ASSIGN_OR_RETURN(RedisClientOptions options, ClientOptions(place));
     return std::unique_ptr<Asker>(new Asker(std::move(options)));

@@ -45,7 +45,7 @@ class RemoteListing {
   virtual std::string why_no_times() const = 0;
 };
 
-// Of options that name a store elsewhere. The errors of opening it.
+// Opens the store elsewhere that the options name, with the errors of that.
 Result<std::unique_ptr<RemoteListing>> OpenRemoteListing(const StoreOptions& options);
 
 // By root, ordered by newest use, newest first; without descriptions and usage, which are kept in

@@ -16,7 +16,7 @@
 
 namespace kvcake {
 
-// Of AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; else of the profile in the
+// Reads AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; else the profile in the
 // files that AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE name, ~/.aws/credentials and
 // ~/.aws/config where they do not. Nothing where none of them says anything; kInvalidArgument,
 // naming the variable or the file, where one says half.

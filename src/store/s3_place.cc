@@ -37,7 +37,7 @@ std::string FromEnvironment(std::initializer_list<const char*> names) {
   return "";
 }
 
-// Of a bucket AWS wants lower case; others have older ones.
+// AWS wants lower case in new names; others have older ones.
 Status CheckBucket(std::string_view bucket) {
   const bool fits = bucket.size() >= 3 && bucket.size() <= 63 && IsMadeOf(bucket, "-._") &&
                     std::isalnum(static_cast<unsigned char>(bucket[0]));

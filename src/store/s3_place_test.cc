@@ -34,7 +34,7 @@ TEST_F(S3PlaceTest, ABucketIsAwssUnlessAnEndpointIsNamed) {
   EXPECT_EQ(Read("s3://chunks").BaseUrl(), "https://chunks.s3.us-east-1.amazonaws.com");
   EXPECT_EQ(Read("s3://chunks?region=eu-central-1").BaseUrl(),
             "https://chunks.s3.eu-central-1.amazonaws.com");
-  // Of which no certificate for *.s3... is.
+  // No certificate for *.s3... is of such a host.
   EXPECT_EQ(Read("s3://my.chunks").BaseUrl(), "https://s3.us-east-1.amazonaws.com/my.chunks");
   EXPECT_EQ(Read("s3://chunks?endpoint=http://minio:9000/").BaseUrl(), "http://minio:9000/chunks");
   EXPECT_EQ(Read("s3://chunks?endpoint=https://ceph&addressing=virtual").BaseUrl(),

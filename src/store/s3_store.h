@@ -65,8 +65,8 @@ class S3Store : public RemoteStore {
   const S3StoreOptions options_;
   const std::string folder_;
   std::atomic<bool> knows_conditions_{true};  // the server, as far as it has said
-  // Of keys that are being discarded, what waits for that: an object that is put meanwhile would
-  // go, too. The client's thread's.
+  // What waits until a key has been discarded: an object that is put meanwhile would go, too. The
+  // client's thread's.
   std::unordered_map<ChunkKey, std::vector<std::function<void()>>> discarding_;
   const std::unique_ptr<S3Client> client_;  // last: its thread ends before the rest goes
 };

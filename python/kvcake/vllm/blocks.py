@@ -52,7 +52,7 @@ class TorchBlocks:
         self._staging = [_Staging(shape, self.dtype, self.on_host)
                          for _ in range(1 if self.on_host else STAGED)]
         self._turn = 0
-        # Of the CPU's caches, where each block's bytes lie in one piece.
+        # Addresses of the CPU's caches, where each block's bytes lie in one piece.
         self._bases = [view.data_ptr() for view in self.views] if self.on_host and all(
             view[0].is_contiguous() for view in self.views) else []
         self._steps = [view.stride(0) * view.element_size() for view in self.views]
