@@ -3,7 +3,6 @@ does."""
 import atexit
 import os
 import pathlib
-import random
 import subprocess
 import sys
 import tempfile
@@ -12,8 +11,8 @@ import boto3
 from botocore.config import Config
 
 from server_fixture import eventually
+from store_fixture import TRIES, any_port
 
-TRIES = 20
 BUCKET = "chunks"
 POLICY = """{"Version": "2012-10-17",
              "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}"""
@@ -39,8 +38,7 @@ class S3:
         self.client.create_bucket(Bucket=BUCKET)
 
     def _start(self):
-        # Below those that the system gives to whoever asks for any.
-        self.port = random.randint(15000, 32000)
+        self.port = any_port()
         with open(self.folder.name + "/log", "w", encoding="utf-8") as log:
             # pylint: disable-next=consider-using-with
             self.process = subprocess.Popen(

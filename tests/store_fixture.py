@@ -1,4 +1,5 @@
-"""What the tests of stores elsewhere share: runs and requests whose prompts have chunks to keep."""
+"""What the tests of stores elsewhere share: runs and requests whose prompts have chunks to keep,
+and ports for the servers of such stores."""
 import json
 import random
 import subprocess
@@ -6,7 +7,14 @@ import subprocess
 from server_fixture import MODEL, PROGRAM
 
 CHUNK, CHUNKS = 128, 4
+TRIES = 20  # at a port that nobody has
 TEXT = "".join(f"once upon a time {i} " for i in range(300))
+
+
+def any_port():
+    """Below those that the system gives to whoever asks for any: while a server is down nobody else
+    gets its port."""
+    return random.randint(15000, 32000)
 
 
 def kvcake(*arguments):
@@ -25,9 +33,13 @@ def run(*stores, policy="load", flags=()):
     return ran["text"], ran["store"]["tiers"]
 
 
+def prompt(seed, chunks=CHUNKS):
+    """Tokens. No two seeds, nor two lengths, share a chunk."""
+    rng = random.Random(f"{seed} {chunks}")
+    return [rng.randrange(5, 4000) for _ in range(CHUNK * chunks + 5)]
+
+
 def ask(server, seed):
-    """The text of a server's answer to a prompt of CHUNKS chunks; each seed has its own."""
-    rng = random.Random(seed)
-    prompt = [rng.randrange(5, 4000) for _ in range(CHUNK * CHUNKS + 5)]
-    body = {"prompt": prompt, "max_tokens": 4, "temperature": 0}
+    """The text of a server's answer to a prompt."""
+    body = {"prompt": prompt(seed), "max_tokens": 4, "temperature": 0}
     return server.post("/v1/completions", body)["choices"][0]["text"]
