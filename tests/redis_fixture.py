@@ -1,40 +1,32 @@
 """Starts a redis-server, or a cluster of them, for the tests beside this file."""
 import atexit
 import os
-import pathlib
 import subprocess
-import tempfile
 
 from server_fixture import eventually
-from store_fixture import TRIES, any_port
+from store_fixture import StoreServer, any_port
 
 SLOTS = 16384
 
 
-class Redis:
-    """A redis-server with an empty data set that is kept in memory only, on a port of its own. It
-    ends with the test's process at the latest; so it is to be started on its main thread. `within`
-    is a command that runs others elsewhere, where `host` is. `tls`: options of TLS, which it speaks
-    instead of plain text from its next start on."""
+class Redis(StoreServer):
+    """A redis-server with an empty data set that is kept in memory only. `within` is a command that
+    runs others elsewhere, where `host` is. `tls`: options of TLS, which it speaks instead of plain
+    text from its next start on."""
 
     def __init__(self, *options, host="127.0.0.1", within=(), tls=()):
-        self.folder = tempfile.TemporaryDirectory(prefix="kvcake-redis-")
+        super().__init__("redis")
         self.options, self.host, self.within, self.tls = options, host, within, tls
-        self.process, self._password = None, ""
-        atexit.register(self.close)
-        for _ in range(TRIES):
-            self.port = any_port()
-            self.bus_port = any_port() if "--cluster-enabled" in options else None
-            if self.start():
-                return
-        raise AssertionError(self.log())
+        self._password = ""
+        self.start_at_any_port()
+
+    def take_ports(self):
+        super().take_ports()
+        self.bus_port = any_port() if "--cluster-enabled" in self.options else None
 
     @property
     def url(self):
         return f"redis{'s' if self.tls else ''}://{self.host}:{self.port}"
-
-    def log(self):
-        return pathlib.Path(self.folder.name, "log").read_text(errors="replace")
 
     def start(self):
         """Begins again, empty, on the same port. Returns whether it accepts connections."""
@@ -52,17 +44,6 @@ class Redis:
         eventually(lambda: "Ready to accept connections" in self.log() or
                    self.process.poll() is not None, "redis-server starts")
         return self.process.poll() is None
-
-    def kill(self):
-        """Ends it at once, as a crash does."""
-        if self.process:
-            self.process.kill()
-            self.process.wait()
-
-    def close(self):
-        atexit.unregister(self.close)
-        self.kill()
-        self.folder.cleanup()
 
     def cli(self, *command):
         """What redis-cli prints for a command."""

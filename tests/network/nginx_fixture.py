@@ -1,16 +1,14 @@
 """Starts nginx as what is left of S3 where nobody checks signatures: PUT and DELETE as WebDAV has
 them, GET with ranges, HEAD."""
-import atexit
 import os
 import pathlib
 import re
 import subprocess
-import tempfile
 from unittest import mock
 
 from network_fixture import listens
 from server_fixture import eventually
-from store_fixture import TRIES, any_port
+from store_fixture import StoreServer
 
 BUCKET = "chunks"
 # nginx asks for none, but nothing is sent without.
@@ -49,26 +47,18 @@ http {{
 """
 
 
-class Nginx:
-    """An nginx with an empty directory, on a port of its own. It ends with the test's process at
-    the latest; so it is to be started on its main thread. `within` is a command that runs others
-    elsewhere, where `host` is; `tls`: its certificate's file and its key's."""
+class Nginx(StoreServer):
+    """An nginx with an empty directory. `within` is a command that runs others elsewhere, where
+    `host` is; `tls`: its certificate's file and its key's."""
+
+    LOG = "error.log"
 
     def __init__(self, host="127.0.0.1", within=(), tls=()):
-        self.folder = tempfile.TemporaryDirectory(prefix="kvcake-nginx-")
+        super().__init__("nginx")
         self.data = pathlib.Path(self.folder.name, "data")
         self.data.mkdir()
         self.host, self.within, self.tls = host, within, tls
-        self.process = None
-        atexit.register(self.close)
-        for _ in range(TRIES):
-            self.port = any_port()
-            if self.start():
-                return
-        raise AssertionError(self.log())
-
-    def log(self):
-        return pathlib.Path(self.folder.name, "error.log").read_text(errors="replace")
+        self.start_at_any_port()
 
     def start(self):
         """Begins, with what it has kept, on the same port. Returns whether it does."""
@@ -114,16 +104,6 @@ class Nginx:
         """Counts those that it has answered so."""
         text = pathlib.Path(self.folder.name, "access.log").read_text()
         return len(re.findall(f"^{method} {status} ", text, flags=re.M))
-
-    def kill(self):
-        if self.process:
-            self.process.kill()
-            self.process.wait()
-
-    def close(self):
-        atexit.unregister(self.close)
-        self.kill()
-        self.folder.cleanup()
 
 
 def use_credentials(test):

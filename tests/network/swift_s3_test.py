@@ -1,20 +1,17 @@
 """OpenStack Swift, which checks signatures, lists, and knows conditions, as an S3 endpoint."""
-import atexit
 import os
 import pathlib
 import signal
 import subprocess
-import tempfile
 import unittest
 from unittest import mock
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from network_fixture import LONG, Asked, NetworkTest, listens
+from s3_fixture import client_of, names_in
 from server_fixture import eventually
-from store_fixture import TRIES, any_port, kvcake, run
+from store_fixture import StoreServer, kvcake, run
 
 BUCKET = "chunks"
 ACCESS_KEY, SECRET_KEY = "test:tester", "testing"
@@ -22,22 +19,14 @@ REQUEST_S = 21  # docs/operations.md: a request to S3 ends within so long, tries
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-class Swift:
-    """A server with one empty bucket. It ends with the test's process at the latest; so it is to be
-    started on its main thread."""
+class Swift(StoreServer):
+    """A server with one empty bucket."""
 
     def __init__(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="kvcake-swift-")
-        self.process, self.ahead_s = None, 0  # its clock's seconds, from the next start on
-        atexit.register(self.close)
-        for _ in range(TRIES):
-            self.port = any_port()
-            if self.start():
-                break
-        self.client = boto3.client(
-            "s3", endpoint_url=self.endpoint, region_name="us-east-1",
-            aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY,
-            config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 0}))
+        super().__init__("swift")
+        self.ahead_s = 0  # its clock's seconds, from the next start on
+        self.start_at_any_port()
+        self.client = client_of(self.endpoint, ACCESS_KEY, SECRET_KEY)
         # Its parts may come up after it.
         eventually(self._makes_bucket, "a bucket")
 
@@ -71,21 +60,7 @@ class Swift:
         return f"s3://{BUCKET}{prefix}?endpoint={self.endpoint}"
 
     def names(self):
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
-        return [found["Key"] for page in pages for found in page.get("Contents", [])]
-
-    def log(self):
-        return pathlib.Path(self.folder.name, "log").read_text(errors="replace")
-
-    def kill(self):
-        if self.process:
-            self.process.kill()
-            self.process.wait()
-
-    def close(self):
-        atexit.unregister(self.close)
-        self.kill()
-        self.folder.cleanup()
+        return names_in(self.client, BUCKET)
 
 
 class SwiftTest(NetworkTest):
