@@ -39,7 +39,7 @@ TEST(ChildProcess, PrintsToItsLogAndTellsHowItEnded) {
               HasSubstr("cannot write"));
 }
 
-// Of a process that is gone nothing is known, which is no success.
+// Nothing is known of a process that is gone, which is no success.
 TEST(ChildProcess, FailsWhereAnotherHasTakenItsEnd) {
   const TempDir dir;
   ChildProcess child = ChildProcess::Start({"/bin/true"}, dir.path() + "/log").value();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/cpu.h"
 #include "base/descriptors.h"
@@ -62,9 +63,8 @@ class FleetBench {
     }
     fmt::print("{}", FleetGoals(rows_));
     if (!options_.json.empty()) RETURN_IF_ERROR(WriteJson(options_.json, Json()));
-    for (const JoinRow& row : joined_) RETURN_IF_ERROR(row.Check());
-    for (const KillRow& row : killed_) RETURN_IF_ERROR(row.Check());
-    return {};
+    if (joined_) RETURN_IF_ERROR(joined_->Check());
+    return killed_ ? killed_->Check() : Status();
   }
 
  private:
@@ -191,7 +191,7 @@ class FleetBench {
     row.cached_share = counts.prompt_tokens > 0 ? counts.cached_tokens / counts.prompt_tokens : 0;
     row.chunks_loaded = counts.chunks_loaded;
     fmt::print("{}", JoinLine(row));
-    joined_.push_back(row);
+    joined_ = row;
     return {};
   }
 
@@ -237,7 +237,7 @@ class FleetBench {
     ASSIGN_OR_RETURN(const std::string log, fleet.balancer().Log());
     CountLost(result, CountBalanced(log), BalancedServerName(victim), &row);
     fmt::print("{}", KillLine(row));
-    killed_.push_back(row);
+    killed_ = row;
     return {};
   }
 
@@ -274,8 +274,8 @@ class FleetBench {
                                    {"load_rate", options_.load_rate},
                                    {"rows", nlohmann::ordered_json::array()}};
     for (const FleetRow& row : rows_) json["rows"].push_back(ToJson(row));
-    for (const JoinRow& row : joined_) json["join"] = ToJson(row);
-    for (const KillRow& row : killed_) json["kill"] = ToJson(row);
+    if (joined_) json["join"] = ToJson(*joined_);
+    if (killed_) json["kill"] = ToJson(*killed_);
     return json;
   }
 
@@ -289,8 +289,8 @@ class FleetBench {
   std::unique_ptr<RedisCluster> cluster_;  // null: nothing is shared
   std::vector<std::string> answers_;       // the first to each request of the traffic
   std::vector<FleetRow> rows_;
-  std::vector<JoinRow> joined_;  // one at most
-  std::vector<KillRow> killed_;  // one at most
+  std::optional<JoinRow> joined_;  // these two where something is shared
+  std::optional<KillRow> killed_;
 };
 
 }  // namespace

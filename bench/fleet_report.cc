@@ -14,9 +14,9 @@ using nlohmann::ordered_json;
 // document is new.
 bool IsCached(double share, double possible) { return share >= kFoundGoal * possible; }
 
-// Of the chunks computed again, the share that was stored meanwhile: all at most. More may have
-// been found stored, as chunks that a request which is counted nowhere computed first are among
-// those, and are missing from `computed`.
+// The share of the chunks computed again that was stored meanwhile: all at most. More may have been
+// found stored, as chunks that a request which is counted nowhere computed first are among those,
+// and are missing from `computed`.
 double StoredMeanwhile(const FleetRow& row) {
   const double again = row.computed - row.distinct;
   return again > 0 ? std::min(1.0, row.written_twice / again) : 0;

@@ -8,8 +8,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "base/hash.h"
 #include "bench/prompt_writer.h"
+#include "kv/chunk_key.h"
 
 namespace kvcake::bench {
 namespace {
@@ -30,19 +30,6 @@ Result<Workload> Questions(const FleetWorkloadOptions& options, int count, const
     question = what + question;
   }
   return workload;
-}
-
-// The chunks of a prompt, each by a hash of all tokens up to its end.
-std::vector<uint64_t> ChunkHashes(const PromptIds& prompt, int chunk_tokens) {
-  std::vector<uint64_t> hashes;
-  uint64_t before = 0;
-  for (size_t at = 0; at + chunk_tokens <= prompt.size(); at += chunk_tokens) {
-    const std::span<const int32_t> tokens(prompt.data() + at, chunk_tokens);
-    const std::array<uint64_t, 2> both = {before, Xxh3_64(std::as_bytes(tokens))};
-    before = Xxh3_64(std::as_bytes(std::span(both)));
-    hashes.push_back(before);
-  }
-  return hashes;
 }
 
 }  // namespace
@@ -87,9 +74,9 @@ Result<std::vector<PromptIds>> FleetPrompts::Of(const Workload& workload) const 
 }
 
 ChunkCounts CountChunks(std::span<const PromptIds> prompts, int chunk_tokens) {
-  std::unordered_map<uint64_t, int> times;
+  std::unordered_map<ChunkKey, int> times;
   for (const PromptIds& prompt : prompts) {
-    for (const uint64_t chunk : ChunkHashes(prompt, chunk_tokens)) ++times[chunk];
+    for (const ChunkKey& chunk : ChunkKeys({}, prompt, chunk_tokens)) ++times[chunk];
   }
   ChunkCounts counts;
   for (const auto& [chunk, count] : times) {
@@ -101,14 +88,14 @@ ChunkCounts CountChunks(std::span<const PromptIds> prompts, int chunk_tokens) {
 
 double KnownShare(std::span<const PromptIds> asked, std::span<const PromptIds> before,
                   int chunk_tokens) {
-  std::unordered_set<uint64_t> had;
+  std::unordered_set<ChunkKey> had;
   for (const PromptIds& prompt : before) {
-    for (const uint64_t chunk : ChunkHashes(prompt, chunk_tokens)) had.insert(chunk);
+    for (const ChunkKey& chunk : ChunkKeys({}, prompt, chunk_tokens)) had.insert(chunk);
   }
   size_t known = 0, all = 0;
   for (const PromptIds& prompt : asked) {
     all += prompt.size();
-    for (const uint64_t chunk : ChunkHashes(prompt, chunk_tokens)) {
+    for (const ChunkKey& chunk : ChunkKeys({}, prompt, chunk_tokens)) {
       if (had.contains(chunk)) known += chunk_tokens;
     }
   }

@@ -98,16 +98,12 @@ void Runtime::Wire() {
   restore_options.claims.prompt_min = options_.single_flight_min;
   restorer_ = NewRestorer(*pool_, tiers, *compute_cost_, Clock::Real(), restore_options);
   if (!tiers.empty()) {
-    std::vector<WrittenStore> written;
-    for (size_t i = 0; i < stores().size(); ++i) {
-      written.emplace_back(stores()[i].get(), WritesTo(options_.stores, i, options_.store_writes));
-    }
-    write_behind_ =
-        std::make_unique<WriteBehind>(std::move(written), *pool_,
-                                      WriteBehindOptions{.queue_share = options_.write_queue_share,
-                                                         .promote = options_.promote,
-                                                         .claims = claims.value_or(0)},
-                                      tiers_->ram());
+    write_behind_ = std::make_unique<WriteBehind>(
+        WrittenStores(options_.stores, stores(), options_.store_writes), *pool_,
+        WriteBehindOptions{.queue_share = options_.write_queue_share,
+                           .promote = options_.promote,
+                           .claims = claims.value_or(0)},
+        tiers_->ram());
   }
   engine_ =
       std::make_unique<Engine>(EngineParts{.model = *model_,

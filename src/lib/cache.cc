@@ -87,12 +87,9 @@ void Cache::Wire() {
   restorer_ =
       NewRestorer(*pool_, tiers, cost_, Clock::Real(), {.stall_timeout = options_.stall_timeout});
   if (!tiers.empty()) {
-    std::vector<WrittenStore> written;
-    for (size_t i = 0; i < tiers.size(); ++i) {
-      written.emplace_back(tiers[i], WritesTo(options_.stores, i, StoreWrites::kAlways));
-    }
     writes_ = std::make_unique<WriteBehind>(
-        std::move(written), *pool_, WriteBehindOptions{.queue_share = options_.write_queue_share});
+        WrittenStores(options_.stores, stores_, StoreWrites::kAlways), *pool_,
+        WriteBehindOptions{.queue_share = options_.write_queue_share});
   }
   if (options_.device.empty()) return;
   std::vector<KeptCosts> kept;

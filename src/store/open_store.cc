@@ -141,6 +141,17 @@ StoreWrites WritesTo(std::span<const StoreOptions> stores, size_t number, StoreW
   return stores[number].writes.value_or(number == 0 ? first : StoreWrites::kNever);
 }
 
+std::vector<WrittenStore> WrittenStores(std::span<const StoreOptions> stores,
+                                        std::span<const std::unique_ptr<Tier>> tiers,
+                                        StoreWrites first) {
+  CHECK(stores.size() == tiers.size());
+  std::vector<WrittenStore> written;
+  for (size_t i = 0; i < tiers.size(); ++i) {
+    written.emplace_back(tiers[i].get(), WritesTo(stores, i, first));
+  }
+  return written;
+}
+
 std::optional<size_t> ClaimsStore(std::span<const StoreOptions> stores, StoreWrites first) {
   std::optional<size_t> last;
   for (size_t i = stores.size(); i-- > 0;) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -65,6 +66,10 @@ Status CheckDistinct(std::span<const StoreOptions> stores);
 // What the `number`th of them keeps: as it says, or else the first what `first` says and others
 // nothing.
 StoreWrites WritesTo(std::span<const StoreOptions> stores, size_t number, StoreWrites first);
+// The tiers that the options were opened as, in their order, and what each keeps.
+std::vector<WrittenStore> WrittenStores(std::span<const StoreOptions> stores,
+                                        std::span<const std::unique_ptr<Tier>> tiers,
+                                        StoreWrites first);
 // The number of the store where processes claim what they compute: of those that keep all chunks
 // and have claims the last that is no directory, or else the last, as most of them share that.
 std::optional<size_t> ClaimsStore(std::span<const StoreOptions> stores, StoreWrites first);
