@@ -399,6 +399,7 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
   AddOutages(bench, exit_code);
   AddCapacity(bench, exit_code);
   AddBenchServeCommand(*bench, exit_code);
+  AddBenchFleetCommand(*bench, exit_code);
   AddBenchRunaheadCommand(*bench, exit_code);
   AddBenchRunaheadPapersCommand(*bench, exit_code);
   AddDemo(bench, exit_code);

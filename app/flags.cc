@@ -112,7 +112,8 @@ void AddPlaceFlags(CLI::App& app, StoreFlags* flags) {
       "nothing is kept or loaded. May be "
       "repeated, the fastest first: chunks are loaded from all at once, and new ones kept in "
       "the first. After a ? it may have options of its own: codec and tables, that go before "
-      "--kv-codec and --codec-tables, key-file, by which it is encrypted, for Redis prefix, "
+      "--kv-codec and --codec-tables, key-file, by which it is encrypted, writes, that goes before "
+      "--store-writes and is never for all but the first unless they say it, for Redis prefix, "
       "tls-ca, tls-cert and tls-key, and for S3 endpoint, region, addressing, profile and tls-ca; "
       "a ? in a directory's name is written %3F");
   app.add_option("--kv-codec", flags->codec,
@@ -178,16 +179,17 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
       ->check(CLI::NonNegativeNumber);
   AddLinkFlags(app, flags.get());
   app.add_flag("--promote", options->promote,
-               "copy to the first --store what was loaded from another");
+               "copy what was loaded from a --store to those before it that keep chunks");
   app.add_option_function<std::string>(
          "--store-writes",
          [options](const std::string& name) { options->store_writes = *StoreWritesFromName(name); },
-         "which chunks are kept: always, those that come up for the second time, or never")
+         "which chunks the first --store keeps: always, those that come up for the second time, or "
+         "never")
       ->check(CLI::IsMember({"always", "second-use", "never"}))
       ->default_str("always");
   app.add_flag(
       "--single-flight,!--no-single-flight", options->single_flight,
-      "processes that share the first --store, and keep all chunks there, compute each chunk "
+      "processes that share a --store, and keep all chunks there, compute each chunk "
       "once (default): while one computes it and keeps it at once, others wait for it, as "
       "long as that is no slower");
   AddSeconds(app, "--single-flight-min", &options->single_flight_min,

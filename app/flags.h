@@ -52,6 +52,7 @@ void AddBenchCommand(CLI::App& app, int* exit_code);
 // prefill, slices, decode, startup, load and codecs.
 void AddBenchSpeedCommands(CLI::App& bench, int* exit_code);
 void AddBenchServeCommand(CLI::App& bench, int* exit_code);
+void AddBenchFleetCommand(CLI::App& bench, int* exit_code);
 void AddBenchRunaheadCommand(CLI::App& bench, int* exit_code);
 void AddBenchRunaheadPapersCommand(CLI::App& bench, int* exit_code);
 void AddModelCommand(CLI::App& app, int* exit_code);

@@ -176,12 +176,13 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   boost::asio::io_context context(1);
   HttpServer server(context, flags.http);
   ASSIGN_OR_RETURN(const uint16_t port, server.Listen());  // before the model: a port may be taken
-  spdlog::info("listening at {} port {}; loading the model", flags.http.host, port);
   HttpThread http(context, server,
                   {.json_log = flags.log_format == "json",
                    .cpus = flags.runtime.cpus,
                    .on_signal = [&manager] { WarnUnless(manager.NotifyAtOnce("STOPPING=1")); },
                    .load_keys = [sources = flags.keys] { return LoadKeys(sources); }});
+  // Said when signals have their handlers, or wait for them.
+  spdlog::info("listening at {} port {}; loading the model", flags.http.host, port);
 
   Result<ChatTemplate> chat = LoadChatTemplate(flags);
   if (!chat && !flags.chat_template.file.empty()) return tl::unexpected<Error>(chat.error());

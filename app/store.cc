@@ -197,13 +197,9 @@ Result<bool> Verify(const StoreCommandFlags& flags) {
                 "--quarantine: {} has no place for bad chunks; who reads one next removes it",
                 flags.store);
   }
-  if (flags.remote && flags.key) {
-    return Fail(ErrorCode::kUnsupported,
-                "chunks of {} are checked without decrypting them: leave key-file out",
-                flags.store);
-  }
-  ASSIGN_OR_RETURN(const VerifiedStore verified,
-                   flags.remote ? VerifyRemote(*flags.remote) : VerifyStore(flags.dir, options));
+  ASSIGN_OR_RETURN(const VerifiedStore verified, flags.remote
+                                                     ? VerifyRemote(*flags.remote, flags.key.get())
+                                                     : VerifyStore(flags.dir, options));
   const double seconds = (Clock::Real().Now() - start).count();
   if (flags.json) {
     PrintJson({{"chunks", verified.chunks},

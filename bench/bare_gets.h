@@ -1,4 +1,4 @@
-// What a bare loop gets from a server: reads into memory, checks nothing.
+// What a bare loop gets from a server: reads into memory that is there, checks nothing.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "bench/stopwatch.h"
 #include "store/redis_place.h"
 #include "store/s3_place.h"
 
@@ -13,11 +14,11 @@ namespace kvcake::bench {
 
 // GETs all names, of values of `bytes` each: over plain connections, each with so many commands
 // under way. kUnsupported with TLS.
-Status BareRedisGets(const RedisPlace& place, const std::vector<std::string>& names, uint64_t bytes,
-                     int connections, int pipelined);
+Result<Rate> BareRedisGets(const RedisPlace& place, const std::vector<std::string>& names,
+                           uint64_t bytes, int connections, int pipelined);
 
 // The same of objects: with so many handles of libcurl, which signs as it does by itself.
-Status BareS3Gets(const S3Place& place, const std::vector<std::string>& names, uint64_t bytes,
-                  int handles);
+Result<Rate> BareS3Gets(const S3Place& place, const std::vector<std::string>& names, uint64_t bytes,
+                        int handles);
 
 }  // namespace kvcake::bench

@@ -118,14 +118,15 @@ class Connection {
 
 }  // namespace
 
-Status BareRedisGets(const RedisPlace& place, const std::vector<std::string>& names, uint64_t bytes,
-                     int connections, int pipelined) {
+Result<Rate> BareRedisGets(const RedisPlace& place, const std::vector<std::string>& names,
+                           uint64_t bytes, int connections, int pipelined) {
   if (place.is_tls) return Fail(ErrorCode::kUnsupported, "the bare loop knows no TLS");
   std::vector<std::unique_ptr<Connection>> open;
   for (int i = 0; i < connections; ++i) {
     ASSIGN_OR_RETURN(auto connection, Connection::Open(place, bytes));
     open.push_back(std::move(connection));
   }
+  const Stopwatch watch;
   size_t next = 0, pending = names.size();
   while (pending > 0) {
     std::vector<pollfd> polled;
@@ -144,7 +145,7 @@ Status BareRedisGets(const RedisPlace& place, const std::vector<std::string>& na
       pending -= static_cast<size_t>(before - open[i]->pending());
     }
   }
-  return {};
+  return watch.Of(names.size() * bytes);
 }
 
 }  // namespace kvcake::bench

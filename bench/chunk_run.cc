@@ -22,11 +22,6 @@ KvLayout LayoutOf(uint64_t chunk_bytes) {
 
 }  // namespace
 
-Rate Stopwatch::Of(uint64_t bytes) const {
-  const double wall = (Clock::Real().Now() - start_).count();
-  return {static_cast<double>(bytes) / wall, (CpuSeconds() - cpu_) / wall};
-}
-
 Result<std::unique_ptr<ChunkRun>> ChunkRun::Open(StoreOptions store, uint64_t chunk_bytes,
                                                  uint64_t bytes, NumericPath path) {
   std::unique_ptr<ChunkRun> run(new ChunkRun);

@@ -7,28 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
-#include "bench/harness.h"
+#include "bench/stopwatch.h"
 #include "engine/runtime_tiers.h"
 #include "kv/page_pool.h"
 #include "store/open_store.h"
 
 namespace kvcake::bench {
-
-struct Rate {
-  double bytes_per_s = 0;
-  double cpu_share = 0;  // of one core, of the whole process
-};
-
-// Time and processor from its making to Of().
-class Stopwatch {
- public:
-  Rate Of(uint64_t bytes) const;
-
- private:
-  const TimePoint start_ = Clock::Real().Now();
-  const double cpu_ = CpuSeconds();
-};
 
 class ChunkRun {
  public:

@@ -31,23 +31,20 @@ Result<Rate> ReadBare(const StoreOptions& store, const ChunkRun& run,
   const auto most = std::min<uint64_t>(run.tier().max_reads_in_flight(),
                                        run.tier().max_read_bytes_in_flight() / run.page_bytes());
   const auto at_once = static_cast<int>(std::max<uint64_t>(most, 1));
-  const Stopwatch watch;
   if (store.redis) {
     const int connections = RedisClientOptions{}.connections_per_node;
-    RETURN_IF_ERROR(BareRedisGets(*store.redis, names, run.page_bytes(), connections,
-                                  std::max(at_once / connections, 1)));
-  } else {
-    RETURN_IF_ERROR(
-        BareS3Gets(*store.s3, names, run.page_bytes(), std::min(at_once, kS3Connections)));
+    return BareRedisGets(*store.redis, names, run.page_bytes(), connections,
+                         std::max(at_once / connections, 1));
   }
-  return watch.Of(run.bytes());
+  return BareS3Gets(*store.s3, names, run.page_bytes(), std::min(at_once, kS3Connections));
 }
 
-struct Cell {
+struct RemoteCell {
   std::vector<double> rate, bare, share, cpu, bare_cpu;
 };
 
-void Report(const char* op, uint64_t chunk_bytes, const Cell& cell, nlohmann::ordered_json& json) {
+void Report(const char* op, uint64_t chunk_bytes, const RemoteCell& cell,
+            nlohmann::ordered_json& json) {
   fmt::print("{:<6} {:>8.1f} {:>10.0f} {:>10.0f} {:>8.1f}% {:>16} {:>10.1f}% {:>10.1f}%\n", op,
              static_cast<double>(chunk_bytes) / (1 << 20), Median(cell.rate) / 1e6,
              Median(cell.bare) / 1e6, 100 * Median(cell.share),
@@ -93,7 +90,7 @@ Status MeasureRemote(const LoadOptions& options) {
                      ChunkRun::Open(store, chunk_bytes, options.bytes, options.path));
     RETURN_IF_ERROR(run->Write());
     const std::vector<std::string> names = NamesOf(store, *run);
-    Cell read;
+    RemoteCell read;
     for (int repeat = 0; repeat < options.repeats; ++repeat) {
       Rate rate, bare;
       for (const bool ours : {repeat % 2 == 0, repeat % 2 != 0}) {  // in turn the first

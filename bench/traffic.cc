@@ -194,6 +194,9 @@ class Session {
         ++progress_.running;
         out.sent_s = NowS();
         out.answer = co_await client_.Ask(writer_->path(), std::move(body), zero_);
+        for (; !out.answer.ok() && out.tries <= options_.retries; ++out.tries) {
+          out.answer = co_await client_.Ask(writer_->path(), writer_->Body(turns), zero_);
+        }
         --progress_.running;
         slots_.Release();
         if (out.answer.ok()) progress_.ttft_s = out.ttft_s();

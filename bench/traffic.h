@@ -31,6 +31,7 @@ struct TrafficOptions {
   bool ignore_eos = false;          // answers as long as they may be
   int max_concurrency = 1024;       // more wait before they are sent
   Seconds timeout{600};             // of a request
+  int retries = 0;                  // of one that fails, at once
   bool check = false;               // ask again for everything, cold and one by one
   std::function<void(const TrafficProgress&)> progress = {};  // a few times a second
 };
@@ -41,7 +42,8 @@ struct TrafficAnswer {
   int planned_tokens = 0;  // of the prompt
   double due_s = 0;        // its arrival, or the end of the round before
   double sent_s = 0;
-  Answer answer = {};
+  int tries = 1;
+  Answer answer = {};  // to the last of them
 
   double ttft_s() const { return answer.token_s.front() - sent_s; }
 };

@@ -10,7 +10,8 @@ set_target_properties(kvcake_library PROPERTIES OUTPUT_NAME kvcake SOVERSION 0 L
                       VERSION ${PROJECT_VERSION} LINK_DEPENDS ${version_script})
 target_include_directories(kvcake_library INTERFACE ${CMAKE_SOURCE_DIR}/src/lib)
 target_link_libraries(kvcake_library PRIVATE cake)
-target_link_options(kvcake_library PRIVATE -Wl,--version-script=${version_script})
+# nodelete: where a name server hangs, a thread may be in the library after all stores are closed.
+target_link_options(kvcake_library PRIVATE -Wl,--version-script=${version_script} -Wl,-z,nodelete)
 # What docs/library.md shows, as its readers compile it.
 add_executable(restore_example examples/restore.c)
 set_target_properties(restore_example PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON

@@ -95,6 +95,54 @@ TEST_F(BenchCliTest, LoadMeasuresASliceBesideLoads) {
               row["beside_s"].get<double>() / row["alone_s"].get<double>(), 1e-6);
 }
 
+TEST_F(BenchCliTest, FleetComparesServersThatShareWithThoseThatDoNot) {
+  if (std::string(KVCAKE_PROGRAM).find(' ', 1) != std::string::npos) {
+    GTEST_SKIP() << "behind an emulator it cannot start itself";
+  }
+  std::ofstream(dir_ + "/p.json")
+      << R"({"name": "p", "layers": 4, "kv_bytes_per_token": 65536, "max_positions": 8192,)"
+      << R"( "attention": "causal", "c0": 0.02, "b": 1e-4, "a": 0})";
+  const std::string bench =
+      "bench fleet --servers 2 --questions 2 --document-length 512 --answer-tokens 4 "
+      "--max-concurrency 2 --model " KVCAKE_SOURCE_DIR "/models/demo --text " KVCAKE_SOURCE_DIR
+      "/models/demo/held_out --profile " +
+      dir_ + "/p.json --dir " + dir_ + " --json " + dir_ + "/json";
+  const Outcome few = Run(bench + " --documents 3");
+  EXPECT_EQ(few.exit_code, 1);
+  if (few.err.find("is not installed") != std::string::npos) GTEST_SKIP() << few.err;
+  EXPECT_THAT(few.err, HasSubstr("--documents 3"));
+  const Outcome outcome = Run(bench + " --documents 4");
+  if (outcome.err.find("is not installed") != std::string::npos) GTEST_SKIP() << outcome.err;
+  // Whether it then fails is a matter of time: documents of four chunks are too short for what it
+  // demands of a server that joins.
+  ASSERT_TRUE(fs::exists(dir_ + "/json")) << outcome.err;
+  const json result = json::parse(Read(dir_ + "/json"));
+  ASSERT_EQ(result["rows"].size(), 5u);
+  EXPECT_EQ(result["rows"][0]["servers"], 1);
+  EXPECT_EQ(result["rows"][0]["computed_twice"], 0);
+  // The first of two questions computes the document, and the second finds it.
+  EXPECT_GT(result["rows"][0]["hit_share"], 0.3);
+  EXPECT_LT(result["rows"][0]["hit_share"], 0.5);
+  std::vector<std::string> arrangements;
+  for (const json& row : result["rows"]) {
+    arrangements.push_back(row["store"].get<std::string>() + " " +
+                           row["balance"].get<std::string>());
+    EXPECT_LT(row["hit_share"], 1);
+    EXPECT_GT(row["requests_per_s"], 0);
+    EXPECT_GE(row["chunks_computed"], row["chunks_distinct"]);
+  }
+  EXPECT_THAT(arrangements, testing::ElementsAre("redis none", "none roundrobin", "none prefix",
+                                                 "redis roundrobin", "redis prefix"));
+  EXPECT_GT(result["join"]["requests"], 0);
+  // How many are lost, and whether those find a server when they are asked again, is a matter of
+  // when HAProxy notices that one is gone.
+  const json& kill = result["kill"];
+  EXPECT_EQ(kill["servers"], 2);
+  EXPECT_LE(kill["lost"], kill["requests"]);
+  EXPECT_LE(kill["answered"], kill["lost"]);
+  EXPECT_GE(kill["running"].get<int>() + kill["lost_elsewhere"].get<int>(), kill["lost"]);
+}
+
 TEST_F(BenchCliTest, CodecsAreMeasuredBesideMemcpyOnAModelsNumbers) {
   const Outcome outcome = Run("bench codecs --model " KVCAKE_SOURCE_DIR
                               "/models/demo --tokens 300 --repeats 1 --arch smollm2-135m --json " +

@@ -114,7 +114,7 @@ TEST_F(CliTest, StoresKeepChunksByTheCodecThatIsNamed) {
   EXPECT_THAT(Run("run --model x --prompt a --store 's?codec=zip'").err,
               HasSubstr("'zip', but raw, lossless, int8, cachegen, kvquant3"));
   EXPECT_THAT(Run("run --model x --prompt a --store 's?cdec=int8'").err,
-              HasSubstr("no option 'cdec', but codec, tables and key-file"));
+              HasSubstr("no option 'cdec', but codec, tables, key-file and writes"));
   EXPECT_THAT(Run("run --model x --prompt a --kv-codec zip").err, HasSubstr("'zip', but raw"));
 }
 

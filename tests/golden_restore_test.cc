@@ -40,7 +40,7 @@ struct World {
     Restorer::Options restore;
     restore.numeric_path = path;
     restorer = NewRestorer(*pool, {tier.get()}, cost, Clock::Real(), restore);
-    writes = std::make_unique<WriteBehind>(std::vector<Tier*>{tier.get()}, *pool);
+    writes = std::make_unique<WriteBehind>(std::vector<WrittenStore>{tier.get()}, *pool);
     engine = std::make_unique<Engine>(EngineParts{.model = *model,
                                                   .pool = *pool,
                                                   .restorer = *restorer,

@@ -12,6 +12,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ["KVCAKE_LIBRARY"] = sys.argv.pop(1)
 sys.path.insert(0, str(ROOT / "python"))
+from damage import flip  # noqa: E402
 import kvcake  # noqa: E402
 from kvcake import _library  # noqa: E402
 
@@ -146,9 +147,7 @@ class CacheTest(unittest.TestCase):
         self.keep(1)
         (chunk,) = [p for p in pathlib.Path(self._dir.name).rglob("*")
                     if len(p.name) == 64 and p.is_file()]
-        data = bytearray(chunk.read_bytes())
-        data[5000] ^= 1
-        chunk.write_bytes(data)
+        flip(chunk, 5000)
         logger = logging.getLogger("kvcake.test")
         kvcake.set_log(logger)
         self.addCleanup(kvcake.set_log, None)

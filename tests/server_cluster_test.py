@@ -7,6 +7,7 @@ import unittest
 from rogue_leader import Refused, RogueLeader
 from server_fixture import MODEL, PROGRAM, WAIT_S
 from server_ranks_test import PATIENT, RanksTestCase
+from tls_fixture import Certificates
 
 KEY = "this cluster's secret, which nobody else knows"
 
@@ -71,28 +72,15 @@ class ClusterTest(RanksTestCase):
         self.assertEqual(worker.stop(), 0)
 
     def certificate(self, name, authority):
-        """The flags of a rank whose certificate this authority signs, which is made where it is
-        new, all as an operator would."""
-        def openssl(*arguments):
-            subprocess.run(["openssl", *arguments], check=True, capture_output=True,
-                           timeout=WAIT_S, cwd=self.directory)
-        new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-        if not os.path.exists(f"{self.directory}/{authority}.pem"):
-            openssl("req", "-x509", *new_key, "-days", "2", "-subj", f"/CN={authority}",
-                    "-keyout", f"{authority}.key", "-out", f"{authority}.pem")
-        openssl("req", *new_key, "-subj", f"/CN={name}", "-keyout", f"{name}.key",
-                "-out", f"{name}.csr")
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem",
-                "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", "2",
-                "-out", f"{name}.pem")
-        os.chmod(f"{self.directory}/{name}.key", 0o600)
-        return ("--tls-cert", f"{self.directory}/{name}.pem", "--tls-key",
-                f"{self.directory}/{name}.key", "--tls-ca", f"{self.directory}/{authority}.pem")
+        """The flags of a rank whose certificate this authority has signed."""
+        certificate, key = self.certificates.issue(name, authority)
+        return ("--tls-cert", certificate, "--tls-key", key, "--tls-ca",
+                self.certificates.authority(authority))
 
     def test_ranks_in_tls(self):
         directory = tempfile.TemporaryDirectory(prefix="kvcake-certificates-")
         self.addCleanup(directory.cleanup)
-        self.directory = directory.name
+        self.certificates = Certificates(directory.name)
         with_key = ("--cluster-key-file", self.key_file())
         leader = self.certificate("leader", "ours")
         workers = [self.worker(*self.certificate(name, "ours"), *key, listen="0.0.0.0:0")

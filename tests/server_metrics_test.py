@@ -6,6 +6,7 @@ import unittest
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from damage import flip
 from server_fixture import WAIT_S, OwnServersTest, eventually
 
 PROMPT = " ".join(f"Sentence {i} says that {i * i} is the square of {i}." for i in range(40))
@@ -235,10 +236,7 @@ class MetricsTest(OwnServersTest):
         server.post("/cache/reset", {})
         paths = [path for path in server.store_path.glob("v1/*/*/*") if path.is_file()]
         for path in paths[:2]:
-            data = bytearray(path.read_bytes())
-            data[-4096] ^= 1  # a value of the last slab
-            data[5000] ^= 1
-            path.write_bytes(data)
+            flip(path, 5000, -4096)  # a value of the first slab and one of the last
         moved = self.moved(server, lambda: self.ask(server, kvcake={"policy": "load"}))
         self.assertEqual(moved("kvcake_chunks_failed_total"), 2)
         self.assertEqual(moved("kvcake_tier_reads_failed_total", tier="disk"), 2)

@@ -41,6 +41,21 @@ class RedisStoreTest(OwnServersTest):
         self.assertEqual((second["name"], second["reads"]), ("redis2", kept["written"]))
         self.assertEqual(disk["written"], kept["written"])
 
+    def test_it_gets_what_is_new_behind_a_directory_when_its_url_says_so(self):
+        redis = self.redis()
+        folders = []
+        for _ in range(2):
+            folder = tempfile.TemporaryDirectory(prefix="kvcake-redis-")
+            self.addCleanup(folder.cleanup)
+            folders.append(folder.name + "/store")
+        shared = redis.url + "?writes=always"
+        answer, (disk, server) = run(folders[0], shared, policy="compute")
+        self.assertGreater(disk["written"], 4)
+        self.assertEqual(server["written"], disk["written"])
+        again, (other, server) = run(folders[1], shared)
+        self.assertEqual(again, answer)
+        self.assertEqual((server["reads"], other["written"]), (disk["written"], 0))
+
     def test_the_tools_see_what_runs_keep(self):
         redis = self.redis("--requirepass", "secret")
         url = redis.url.replace("://", "://:secret@")

@@ -6,6 +6,7 @@ import tempfile
 import unittest
 from unittest import mock
 
+from redis_fixture import Redis
 from s3_fixture import BUCKET, S3
 from server_fixture import PROGRAM, OwnServersTest, eventually
 from store_fixture import CHUNKS, ask, kvcake, run
@@ -39,6 +40,40 @@ class S3StoreTest(OwnServersTest):
                 names = [name for name in self.s3.names()
                          if name.startswith(f"{prefix}/v1/".lstrip("/"))]
                 self.assertEqual(len(names), kept["written"])
+
+    def test_verify_decrypts_what_its_key_has_encrypted(self):
+        keys = []
+        for letter in (b"a", b"b"):
+            key_file = self.enterContext(tempfile.NamedTemporaryFile(prefix="kvcake-key-"))
+            key_file.write(32 * letter)
+            key_file.flush()
+            keys.append(self.s3.url("/sealed", **{"key-file": key_file.name}))
+        _, (kept,) = run(keys[0], policy="compute")
+        decrypted = [kvcake("store", "verify", url)["decrypted"] for url in keys]
+        self.assertEqual(decrypted, [kept["written"], 0])
+        name = next(iter(self.s3.names()))
+        body = bytearray(self.s3.client.get_object(Bucket=BUCKET, Key=name)["Body"].read())
+        body[-1] ^= 1
+        self.s3.client.put_object(Bucket=BUCKET, Key=name, Body=bytes(body))
+        done = subprocess.run([*PROGRAM.split(), "store", "verify", keys[0]], check=False,
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn(name, done.stdout)
+
+    def test_it_stands_behind_memory_a_directory_and_redis(self):
+        redis = Redis()
+        self.addCleanup(redis.close)
+        folder = self.enterContext(tempfile.TemporaryDirectory(prefix="kvcake-s3-"))
+        answer, stores = run(folder + "/store", redis.url + "?writes=always",
+                             self.s3.url(writes="always"), policy="compute")
+        self.assertGreater(stores[0]["written"], 4)
+        self.assertEqual({store["written"] for store in stores}, {stores[0]["written"]})
+        redis.cli("flushall")
+        again, (disk, between, last) = run(folder + "/empty", redis.url + "?writes=always",
+                                           self.s3.url(), flags=("--promote",))
+        self.assertEqual(again, answer)
+        self.assertEqual((disk["written"], between["written"], last["reads"]),
+                         3 * (stores[0]["written"],))
 
     def test_a_directory_before_it_is_another_store(self):
         answer, (kept,) = run(self.s3.url(), policy="compute")

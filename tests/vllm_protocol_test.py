@@ -10,6 +10,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ["KVCAKE_LIBRARY"] = sys.argv.pop(1)
 sys.path.insert(0, str(ROOT / "python"))
+from damage import flip  # noqa: E402
 from fake_vllm import BLOCK_TOKENS, FakeEngine, FakeRequest, truth  # noqa: E402
 from kvcake.vllm import config  # noqa: E402
 from kvcake.vllm.planner import RequestKey  # noqa: E402
@@ -115,9 +116,7 @@ class RestoreTest(EngineTest):
         self.fill([self.prompt(100, 82)])
         for path in pathlib.Path(self._dir.name).rglob("*"):
             if len(path.name) == 64 and path.is_file() and path.name[0] < "6":
-                data = bytearray(path.read_bytes())
-                data[4096 + 11] ^= 4
-                path.write_bytes(data)
+                flip(path, 4096 + 11, bit=2)
         engine = self.engine(policy="load")
         (request,) = self.run_all(engine, [self.prompt(100, 82)])
         self.check(engine, request)

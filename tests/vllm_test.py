@@ -6,6 +6,7 @@ import tempfile
 import threading
 import unittest
 
+from damage import flip
 from relayed_store import CAN_FUSE, relayed
 from vllm_fixture import MODEL, engine, generate, score, words
 
@@ -89,9 +90,7 @@ class PluginTest(unittest.TestCase):
 
     def test_damaged_chunks_are_computed(self):
         for path in self.chunks():
-            data = bytearray(path.read_bytes())
-            data[4096 + 1000] ^= 1
-            path.write_bytes(data)
+            flip(path, 4096 + 1000)
         with engine(self.store, policy="load") as llm:
             self.check_all(llm, cached=0)
 

@@ -7,17 +7,22 @@ this starts. Needs redis-server and nginx (Debian), and root for --link.
     tools/bench_remote.py s3               nginx, which serves files by range and takes them by PUT
     tools/bench_remote.py s3 --relay       the same through a relay of 200 MB/s, without and with a
                                            delay of 20 ms each way together
+    tools/bench_remote.py s3 --looks       through that relay: how long servers that know nothing of
+                                           a prompt look for its chunks, a HEAD for each of them,
+                                           and how long the GET of one small object takes
 
 What follows is given to `kvcake bench load`, e.g. --chunk-bytes 4MiB --json F.
 """
 import argparse
 import asyncio
+import http.client
 import multiprocessing
 import os
 import pathlib
 import random
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,6 +35,7 @@ from slow_network import SlowNetwork  # noqa: E402
 KVCAKE = ROOT / "build/release/kvcake"
 LINK_BITS = 1_000_000_000
 RELAY_BYTES_PER_S, RELAY_DELAY_S = 200e6, 0.020
+CHUNKS, REPEATS = (8, 32, 63), 5
 NGINX = """
 daemon off; master_process off; pid {folder}/pid; error_log {folder}/log; worker_rlimit_nofile 4096;
 events {{ worker_connections 1024; }}
@@ -141,12 +147,59 @@ def bench(url, rest):
     subprocess.run([KVCAKE, "bench", "load", "--store", url, *rest], check=True, env=environment)
 
 
+def look(port, folder):
+    """Prints how long looks take, a server for each, and GETs on one connection."""
+    sys.argv[1:] = [str(KVCAKE)]  # server_fixture's
+    os.environ.update({"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"})
+    from server_fixture import Server, eventually
+    store = f"s3://bench?endpoint=http://127.0.0.1:{port}"
+    pathlib.Path(folder, "data", "small").write_bytes(bytes(4096))
+
+    def ask(server, chunks, seed):
+        rng = random.Random(f"{chunks} {seed}")
+        prompt = [rng.randrange(5, 4000) for _ in range(128 * chunks + 5)]
+        server.post("/v1/completions", {"prompt": prompt, "max_tokens": 1, "temperature": 0})
+
+    for chunks in CHUNKS:
+        keeper = Server(store=store)
+        for seed in range(REPEATS):
+            ask(keeper, chunks, seed)
+        eventually(lambda: keeper.metric("kvcake_tier_writes_total") >= chunks * REPEATS,
+                   "chunks are kept")
+        keeper.stop()
+        for what, seed_of in (("stored", lambda i: i), ("not", lambda i: -1 - i)):
+            took = []
+            for i in range(REPEATS):
+                server = Server(store=store)
+                ask(server, chunks, seed_of(i))
+                eventually(lambda: server.metric("kvcake_tier_looks_total", tier="s3") >= 1,
+                           "a look has ended")
+                took.append(server.metric("kvcake_tier_look_seconds_total", tier="s3")
+                            / server.metric("kvcake_tier_looks_total", tier="s3"))
+                server.stop()
+            report(f"HEADs of {chunks} chunks, {what}", took)
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    took = []
+    for _ in range(REPEATS + 1):
+        began = time.monotonic()
+        connection.request("GET", "/small")
+        assert len(connection.getresponse().read()) == 4096
+        took.append(time.monotonic() - began)
+    report("GET of 4 KiB", took[1:])  # without the connection's making
+
+
+def report(what, took):
+    print(f"{what}: {1e3 * statistics.median(took):.1f} ms ({1e3 * min(took):.1f} to "
+          f"{1e3 * max(took):.1f}, {len(took)} times)", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=["redis", "s3"])
     parser.add_argument("--link", action="store_true")
     parser.add_argument("--relay", action="store_true")
+    parser.add_argument("--looks", action="store_true")
     args, rest = parser.parse_known_args()
     for program in ["redis-server"] if args.kind == "redis" else ["nginx"]:
         if not shutil.which(program):
@@ -163,7 +216,9 @@ def main():
         else:
             process, port = start_nginx(folder)
             processes.append(process)
-            ports = [port]
+            if args.looks:
+                look(start_relay(port, RELAY_DELAY_S), folder)
+            ports = [] if args.looks else [port]
             if args.relay:
                 ports = [start_relay(port, 0.0), start_relay(port, RELAY_DELAY_S)]
             for each in ports:

@@ -6,11 +6,12 @@
 
 namespace kvcake {
 
-bool PeerClaims::MayWait(const ClaimOptions& options, TimePoint now, double slice_s) {
+bool PeerClaims::MayWait(const ClaimOptions& options, TimePoint now, double slice_s,
+                         double turn_s) {
   has_waited_ = true;
   if (waiting_) lost_s_ += (now - *waiting_).count();
   waiting_ = now;
-  const double most_s = options.lost_slices * slice_s + options.lost_share * computed_s_;
+  const double most_s = options.lost_slices * turn_s + options.lost_share * computed_s_;
   if (lost_s_ < most_s) return true;
   waiting_.reset();
   if (!gave_up_at_s_) gave_up_at_s_ = computed_s_;

@@ -45,8 +45,9 @@ class PeerClaims {
   void EndAsk() { asking_ = false; }
   TimePoint asked() const { return asked_; }
 
-  // Whether to wait, or to wait on, for a chunk of another process. A slice takes slice_s.
-  bool MayWait(const ClaimOptions& options, TimePoint now, double slice_s);
+  // Whether to wait, or to wait on, for a chunk of another process. A slice takes slice_s, and
+  // turn_s until it has come where several prompts take turns.
+  bool MayWait(const ClaimOptions& options, TimePoint now, double slice_s, double turn_s);
   bool has_waited() const { return has_waited_; }
   // A slice of its own begins, and takes so long.
   void Computes(double seconds);

@@ -13,7 +13,7 @@ class PeerClaimsTest : public testing::Test {
   static TimePoint At(double s) {
     return TimePoint() + std::chrono::duration_cast<TimePoint::duration>(Seconds(s));
   }
-  bool MayWait(double now_s) { return peers_.MayWait(options_, At(now_s), 1); }
+  bool MayWait(double now_s) { return peers_.MayWait(options_, At(now_s), 1, turn_s_); }
   // Another process has made chunks up to this one.
   void Come(int front) {
     for (; came_ < front; ++came_) peers_.Set(came_, PeerState::kCame);
@@ -22,6 +22,7 @@ class PeerClaimsTest : public testing::Test {
   ClaimOptions options_{.lost_slices = 1.25, .lost_share = 0.02};
   PeerClaims peers_{400};
   int came_ = 0;
+  double turn_s_ = 1;
 };
 
 TEST_F(PeerClaimsTest, OneThatIsAsQuickIsWaitedForToTheEnd) {
@@ -72,6 +73,15 @@ TEST_F(PeerClaimsTest, OneThatStaysAheadGetsASecondChanceAndNoThird) {
     EXPECT_EQ(MayWait(at_s + 4), !again);
     EXPECT_FALSE(MayWait(at_s + 5.4));
   }
+}
+
+TEST_F(PeerClaimsTest, TurnsOfOtherPromptsAreTimeToWaitAndNoProofOfBeingAhead) {
+  turn_s_ = 3;
+  EXPECT_TRUE(MayWait(0));
+  EXPECT_TRUE(MayWait(3.7));
+  EXPECT_FALSE(MayWait(3.8));
+  peers_.Computes(2);
+  EXPECT_TRUE(MayWait(10)) << "two slices of its own are enough";
 }
 
 TEST_F(PeerClaimsTest, OnlyWhatOthersMadeMeanwhilePaysBack) {

@@ -22,7 +22,7 @@ PeerTurn PeerLane::NextTurn(Board& board) {
   peers.ReachedFront(first, chunk_s);
   if (const int chunks = ChunksToCompute(board); chunks > 0) return {.chunks = chunks};
   if (peers.state(first) == PeerState::kTheirs) {
-    if (!IsWorthWaiting(board) || !peers.MayWait(options_, now, slice_s)) {
+    if (!IsWorthWaiting(board) || !peers.MayWait(options_, now, slice_s, TurnSeconds(slice_s))) {
       return {.chunks = plan.slice_chunks};
     }
     const Seconds poll = std::clamp(Seconds(slice_s / kPollsPerSlice), kPollMin, kPollMax);
@@ -166,6 +166,11 @@ void PeerLane::GiveBack(const Board* whose, int chunk, const ChunkKey& key) {
            board->peers().state(chunk) == PeerState::kMine;
   };
   if (!std::ranges::any_of(parts_.table.boards(), has_it)) parts_.calls.disclaims.push_back(key);
+}
+
+double PeerLane::TurnSeconds(double slice_s) const {
+  const auto has_turns = [](const Board* board) { return !board->claims().done(); };
+  return slice_s * static_cast<double>(std::ranges::count_if(parts_.table.boards(), has_turns));
 }
 
 double PeerLane::SliceSeconds(const Board& board) const {

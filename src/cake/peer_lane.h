@@ -45,6 +45,9 @@ class PeerLane {
   // Ends a claim, unless another prompt of this process computes the chunk.
   void GiveBack(const Board* whose, int chunk, const ChunkKey& key);
   double SliceSeconds(const Board& board) const;
+  // The same where each prompt that is not resident has its turn. Another process is taken to have
+  // as many prompts as this one, as balancers have it.
+  double TurnSeconds(double slice_s) const;
 
   // Constant after construction.
   const RestoreContext& context_;

@@ -49,6 +49,18 @@ class PeerLaneTest : public testing::Test {
     const auto& keys = board_->request().keys;
     return {keys.begin() + first, keys.begin() + first + count};
   }
+  // Takes turns until it computes what another has claimed and does not make. Returns how long.
+  Seconds WaitForTheirs() {
+    const TimePoint began = clock_.Now();
+    PeerTurn turn = Turn();
+    for (int looks = 0; turn.chunks == 0 && looks < 200; ++looks) {
+      clock_.AdvanceTo(turn.wait_until);
+      if (!calls_.claims.empty()) Answer({kTheirs});
+      turn = Turn();
+    }
+    EXPECT_EQ(turn.chunks, 4);
+    return clock_.Now() - began;
+  }
   Keys Asked() const { return calls_.claims.empty() ? Keys() : calls_.claims.back().keys; }
   // Others have chunks up to this one in memory.
   void ReachFront(int front) {
@@ -174,17 +186,23 @@ TEST_F(PeerLaneTest, OneThatDoesNotComeIsComputed) {
   Start();
   Turn();
   Answer({kTheirs});
-  const TimePoint began = clock_.Now();
-  PeerTurn turn = Turn();
-  for (int looks = 0; turn.chunks == 0; ++looks) {
-    ASSERT_LT(looks, 100);
-    clock_.AdvanceTo(turn.wait_until);
-    if (!calls_.claims.empty()) Answer({kTheirs});
-    turn = Turn();
-  }
-  EXPECT_EQ(turn.chunks, 4);
-  EXPECT_GT(clock_.Now() - began, Seconds(0.4)) << "a slice's time";
-  EXPECT_LT(clock_.Now() - began, Seconds(0.6));
+  const Seconds waited = WaitForTheirs();
+  EXPECT_GT(waited, Seconds(0.4)) << "a slice's time";
+  EXPECT_LT(waited, Seconds(0.6));
+}
+
+// Prompts of this process that compute too have turns of their own, here as there.
+TEST_F(PeerLaneTest, WherePromptsTakeTurnsOneThatDoesNotComeIsGivenMoreTime) {
+  Start();
+  Board second(*context_, testing_util::Request(2, 20, Policy::kCake), 2, 1);
+  Board third(*context_, testing_util::Request(3, 20, Policy::kCake), 3, 1);
+  for (Board* other : {&second, &third}) table_.Add(*other);
+  Turn();
+  Answer({kTheirs});
+  const Seconds waited = WaitForTheirs();
+  EXPECT_GT(waited, Seconds(3 * 0.4));
+  EXPECT_LT(waited, Seconds(3 * 0.6));
+  for (Board* other : {&second, &third}) table_.Remove(*other);
 }
 
 TEST_F(PeerLaneTest, NobodyWaitsForALinkThatIsSlowerThanComputing) {

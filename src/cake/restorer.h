@@ -39,7 +39,7 @@ struct RestoreRequest {
 // computed, and a prompt whose next chunk another process has claimed waits for it, as long as that
 // is not much slower than computing it.
 struct ClaimOptions {
-  int tier = -1;  // the one that new chunks are written to; -1: nothing is claimed
+  int tier = -1;  // the store that gets all new chunks; -1: nothing is claimed
   // Only for prompts that take at least this long: for less it is not worth the trouble.
   Seconds prompt_min{0.2};
   // What a prompt may lose by waiting: so many slices' time, and this share of what it has computed

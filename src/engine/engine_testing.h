@@ -109,10 +109,13 @@ struct World {
             config, WeightSource::FromFiles(files), *pool, threads,
             {.max_batch_tokens = kSlice + 64, .path = options.path, .weights = options.weights})
             .value();
-    std::vector<Tier*> stores, tiers;
-    if (tier != nullptr) stores.push_back(tier);
+    std::vector<WrittenStore> stores;
+    std::vector<Tier*> tiers;
     if (options.ram != nullptr) tiers.push_back(options.ram);
-    tiers.insert(tiers.end(), stores.begin(), stores.end());
+    if (tier != nullptr) {
+      stores.emplace_back(tier, options.writes);
+      tiers.push_back(tier);
+    }
     model = std::make_unique<PacedModel>(*transformer, options.per_token);
     Restorer::Options restore;
     restore.numeric_path = model->numeric_path();
@@ -120,8 +123,7 @@ struct World {
     restore.claims = options.claims;
     restorer = NewRestorer(*pool, tiers, cost, clock, restore);
     if (!tiers.empty()) {
-      writes = std::make_unique<WriteBehind>(
-          stores, *pool, WriteBehindOptions{.writes = options.writes}, options.ram);
+      writes = std::make_unique<WriteBehind>(stores, *pool, WriteBehindOptions{}, options.ram);
     }
     MakeEngine({.slice_tokens = kSlice, .stall_timeout = options.stall_timeout});
   }

@@ -93,19 +93,17 @@ void Runtime::Wire() {
   restore_options.cores = std::max(1, threads_->size());
   restore_options.stall_timeout = options_.stall_timeout;
   // Others would wait in vain for what is not kept.
-  const bool keeps = !stores().empty() && options_.store_writes == StoreWrites::kAlways;
-  if (keeps && options_.single_flight) restore_options.claims.tier = tiers_->NumberOf(0);
+  const auto claims = ClaimsStore(options_.stores, options_.store_writes);
+  if (claims && options_.single_flight) restore_options.claims.tier = tiers_->NumberOf(*claims);
   restore_options.claims.prompt_min = options_.single_flight_min;
   restorer_ = NewRestorer(*pool_, tiers, *compute_cost_, Clock::Real(), restore_options);
   if (!tiers.empty()) {
-    std::vector<Tier*> stores;
-    for (const auto& store : tiers_->stores()) stores.push_back(store.get());
-    write_behind_ =
-        std::make_unique<WriteBehind>(std::move(stores), *pool_,
-                                      WriteBehindOptions{.queue_share = options_.write_queue_share,
-                                                         .writes = options_.store_writes,
-                                                         .promote = options_.promote},
-                                      tiers_->ram());
+    write_behind_ = std::make_unique<WriteBehind>(
+        WrittenStores(options_.stores, stores(), options_.store_writes), *pool_,
+        WriteBehindOptions{.queue_share = options_.write_queue_share,
+                           .promote = options_.promote,
+                           .claims = claims.value_or(0)},
+        tiers_->ram());
   }
   engine_ =
       std::make_unique<Engine>(EngineParts{.model = *model_,
@@ -135,13 +133,13 @@ void Runtime::Wire() {
 // Saves what was learnt before anything else ends.
 Runtime::~Runtime() { cost_keeper_.reset(); }
 
-// Nothing is kept of the RAM tier: it is empty at the start, and one read tells. Nor what was seen
-// once beside a store with a key: keys of chunks, which nobody is to know who has not that one.
+// Nothing is kept of the RAM tier: it is empty at the start, and one read tells.
 Learners Runtime::LearnersOf(size_t store) {
+  const bool keeps_seen = SeenStore(options_.stores, options_.store_writes) == store;
   return {.compute = *compute_cost_,
           .restorer = *restorer_,
           .tier = tiers_->NumberOf(store),
-          .writes = store == 0 && !options_.stores[0].key ? write_behind_.get() : nullptr};
+          .writes = keeps_seen ? write_behind_.get() : nullptr};
 }
 
 // Beside the model's chunks: one file for each way in which this machine runs it.

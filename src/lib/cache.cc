@@ -88,7 +88,8 @@ void Cache::Wire() {
       NewRestorer(*pool_, tiers, cost_, Clock::Real(), {.stall_timeout = options_.stall_timeout});
   if (!tiers.empty()) {
     writes_ = std::make_unique<WriteBehind>(
-        tiers, *pool_, WriteBehindOptions{.queue_share = options_.write_queue_share});
+        WrittenStores(options_.stores, stores_, StoreWrites::kAlways), *pool_,
+        WriteBehindOptions{.queue_share = options_.write_queue_share});
   }
   if (options_.device.empty()) return;
   std::vector<KeptCosts> kept;

@@ -13,7 +13,6 @@ class Nobody : public HttpHandler {
   void Refused(const HttpRequest&, const ApiError&) override {}
 };
 
-// What comes after Run may take its time: a second signal ends that too.
 TEST(HttpServerTest, AClientIsAnAddressOrASitesNetwork) {
   const auto key = [](const char* address) {
     return ClientKey(boost::asio::ip::make_address(address));
@@ -25,6 +24,7 @@ TEST(HttpServerTest, AClientIsAnAddressOrASitesNetwork) {
   EXPECT_NE(key("2001:db8:1:3::9"), "2001:db8:1:2::");
 }
 
+// What comes after Run may take its time: a second signal ends that too.
 TEST(HttpServerTest, SignalsAreTheProcesssAgainAfterTheDrain) {
   boost::asio::io_context context;
   HttpServer server(context, {.port = 0});

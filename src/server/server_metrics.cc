@@ -17,8 +17,8 @@ std::vector<double> ShareBounds() { return {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0
 
 }  // namespace
 
-void AddWrites(const WriteBehindStats& writes, uint64_t late_reads, const Tier* store,
-               const Tier* ram, PrometheusText* text) {
+void AddWrites(const WriteBehindStats& writes, uint64_t late_reads,
+               const std::vector<const Tier*>& stores, const Tier* ram, PrometheusText* text) {
   text->AddGauge("kvcake_pages_held",
                  "Pages beside those of requests: of chunks that wait to be written or are, and of "
                  "reads that nobody waits for any more.",
@@ -28,7 +28,6 @@ void AddWrites(const WriteBehindStats& writes, uint64_t late_reads, const Tier* 
   text->AddGauge("kvcake_writes_in_flight", "Chunks that are being written or wait to be.",
                  writes.in_flight());
   const auto dropped = [text](const Tier* tier, const WriteCounts& counts) {
-    if (tier == nullptr) return;
     constexpr std::string_view kName = "kvcake_writes_dropped_total";
     text->AddCounter(
         kName, "Chunks not kept: too many waited to be written, or requests needed their pages.",
@@ -36,8 +35,8 @@ void AddWrites(const WriteBehindStats& writes, uint64_t late_reads, const Tier* 
     text->AddCounter(kName, "", counts.dropped_wanted,
                      {{"tier", tier->name()}, {"reason", "page_wanted"}});
   };
-  dropped(ram, writes.ram);
-  dropped(store, writes);
+  if (ram != nullptr) dropped(ram, writes.ram);
+  for (size_t i = 0; i < stores.size(); ++i) dropped(stores[i], writes.stores[i]);
 }
 
 // What stores have asked of their directories, and how long they waited for it.
@@ -249,9 +248,9 @@ void ServerMetrics::AddGauges(Runtime& runtime, const EngineLoopStats& loop,
                    "Time that threads have waited for each other to decide it.",
                    restorer.mutex_wait.count());
   const std::vector<Tier*> tiers = runtime.tiers();
-  const bool has_store = !runtime.stores().empty();
-  AddWrites(runtime.engine().write_stats(), restorer.late_reads,
-            has_store ? runtime.stores()[0].get() : nullptr,
+  std::vector<const Tier*> stores;
+  for (const auto& store : runtime.stores()) stores.push_back(store.get());
+  AddWrites(runtime.engine().write_stats(), restorer.late_reads, stores,
             tiers.size() > runtime.stores().size() ? tiers[0] : nullptr, text);
   text->AddCounter("kvcake_steps_total", "Steps of the engine.", loop.steps);
   text->AddCounter("kvcake_step_seconds_total", "Time spent in them.", loop.step_s);

@@ -28,9 +28,9 @@ struct ServerState {
   HttpStats http = {};
 };
 
-// What holds pages beside requests, and what was not kept of all that was to be. Tiers may be null.
-void AddWrites(const WriteBehindStats& writes, uint64_t late_reads, const Tier* store,
-               const Tier* ram, PrometheusText* text);
+// What holds pages beside requests, and what was not kept of all that was to be. `ram` may be null.
+void AddWrites(const WriteBehindStats& writes, uint64_t late_reads,
+               const std::vector<const Tier*>& stores, const Tier* ram, PrometheusText* text);
 
 // Any thread.
 class ServerMetrics {

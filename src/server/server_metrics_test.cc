@@ -30,7 +30,7 @@ TEST(ServerMetricsTest, PagesHeldAndWritesDroppedAreToldByWhomAndWhy) {
   for (int i = 0; i < 4 + 3; ++i) drawn.push_back(std::move(*pool->Draw()));
 
   PrometheusText text;
-  AddWrites(writer.Stats(), 5, &store, &ram, &text);
+  AddWrites(writer.Stats(), 5, {&store}, &ram, &text);
   const auto has = [&](const std::string& line) {
     EXPECT_THAT(text.text(), HasSubstr("\n" + line + "\n"));
   };

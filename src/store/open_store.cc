@@ -59,12 +59,13 @@ Result<ThrottledTierOptions> LinkOf(const StoreOptions& options, const SharedSto
 // What a store is, and the options that it has.
 std::pair<const char*, const char*> KindOf(const StoreOptions& options) {
   if (options.redis) {
-    return {"Redis", "codec, tables, key-file, prefix, tls-ca, tls-cert and tls-key"};
+    return {"Redis", "codec, tables, key-file, writes, prefix, tls-ca, tls-cert and tls-key"};
   }
   if (options.s3) {
-    return {"S3", "codec, tables, key-file, endpoint, region, addressing, profile and tls-ca"};
+    return {"S3",
+            "codec, tables, key-file, writes, endpoint, region, addressing, profile and tls-ca"};
   }
-  return {"a directory", "codec, tables and key-file"};
+  return {"a directory", "codec, tables, key-file and writes"};
 }
 
 }  // namespace
@@ -103,6 +104,12 @@ Result<StoreOptions> ReadStoreUrl(std::string_view text) {
       auto key = StoreKey::Load(value, fmt::format("store '{}': key-file", WithoutSecrets(text)));
       if (!key) return tl::unexpected(key.error());
       options.key = std::make_shared<const StoreKey>(*std::move(key));
+    } else if (name == "writes") {
+      options.writes = StoreWritesFromName(value);
+      if (!options.writes) {
+        return refuse({ErrorCode::kInvalidArgument,
+                       fmt::format("writes is '{}', must be always, second-use or never", value)});
+      }
     } else {
       return refuse({ErrorCode::kUnsupported,
                      fmt::format("{} has no option '{}', but {}", kind, name, known)});
@@ -128,6 +135,43 @@ Status CheckDistinct(std::span<const StoreOptions> stores) {
     }
   }
   return CheckDistinct(dirs);
+}
+
+StoreWrites WritesTo(std::span<const StoreOptions> stores, size_t number, StoreWrites first) {
+  return stores[number].writes.value_or(number == 0 ? first : StoreWrites::kNever);
+}
+
+std::vector<WrittenStore> WrittenStores(std::span<const StoreOptions> stores,
+                                        std::span<const std::unique_ptr<Tier>> tiers,
+                                        StoreWrites first) {
+  CHECK(stores.size() == tiers.size());
+  std::vector<WrittenStore> written;
+  for (size_t i = 0; i < tiers.size(); ++i) {
+    written.emplace_back(tiers[i].get(), WritesTo(stores, i, first));
+  }
+  return written;
+}
+
+std::optional<size_t> ClaimsStore(std::span<const StoreOptions> stores, StoreWrites first) {
+  std::optional<size_t> last;
+  for (size_t i = stores.size(); i-- > 0;) {
+    if (!stores[i].has_claims() || WritesTo(stores, i, first) != StoreWrites::kAlways) continue;
+    if (!stores[i].keeps_files()) return i;
+    if (!last) last = i;
+  }
+  return last;
+}
+
+std::optional<size_t> SeenStore(std::span<const StoreOptions> stores, StoreWrites first) {
+  std::optional<size_t> beside;
+  bool is_wanted = false;
+  for (size_t i = 0; i < stores.size(); ++i) {
+    const bool remembers = WritesTo(stores, i, first) == StoreWrites::kSecondUse;
+    if (remembers && stores[i].key) return std::nullopt;
+    is_wanted |= remembers;
+    if (!beside && stores[i].keeps_files() && !stores[i].key) beside = i;
+  }
+  return is_wanted ? beside : std::nullopt;
 }
 
 ChunkKey FilesRoot(const StoreOptions& store, const ChunkKey& root) {

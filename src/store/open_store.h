@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -14,6 +15,7 @@
 #include "store/redis_place.h"
 #include "store/s3_place.h"
 #include "store/store_codec.h"
+#include "store/store_writes.h"
 #include "store/tier.h"
 
 namespace kvcake {
@@ -40,23 +42,42 @@ struct StoreOptions {
   std::string codec_tables = {};             // StoreCodec::Load's
   std::optional<StoreCodec> loaded = {};     // of these two, once LoadStoreCodec was called
   std::shared_ptr<const StoreKey> key = {};  // encrypts what is kept; null: nothing is encrypted
+  std::optional<StoreWrites> writes = {};    // nothing: WritesTo's
 
   // For people: the directory, or the URL without options and password.
   std::string Place() const { return redis ? redis->Text() : s3 ? s3->Text() : dir; }
   // Whether files that are no chunks can be kept beside them.
   bool keeps_files() const { return !redis && !s3; }
+  // Whether processes that share it can claim what they compute.
+  bool has_claims() const { return !s3; }
 };
 
 // Reads the tables that the codec needs, where that was not done.
 void LoadStoreCodec(StoreOptions& store);
 
-// What `url` (store/store_url.h) says; options are `codec`, `tables` and `key-file`, and those of
-// TakeRedisPlace and TakeS3Place. kInvalidArgument or kUnsupported, with the text but for its
-// secrets, what is wrong with it, and what is known; or why the key cannot be read.
+// What `url` (store/store_url.h) says; options are `codec`, `tables`, `key-file` and `writes`, and
+// those of TakeRedisPlace and TakeS3Place. kInvalidArgument or kUnsupported, with the text but for
+// its secrets, what is wrong with it, and what is known; or why the key cannot be read.
 Result<StoreOptions> ReadStoreUrl(std::string_view url);
 
 // kInvalidArgument, naming both, when two of them are one place.
 Status CheckDistinct(std::span<const StoreOptions> stores);
+
+// What the `number`th of them keeps: as it says, or else the first what `first` says and others
+// nothing.
+StoreWrites WritesTo(std::span<const StoreOptions> stores, size_t number, StoreWrites first);
+// The tiers that the options were opened as, in their order, and what each keeps.
+std::vector<WrittenStore> WrittenStores(std::span<const StoreOptions> stores,
+                                        std::span<const std::unique_ptr<Tier>> tiers,
+                                        StoreWrites first);
+// The number of the store where processes claim what they compute: of those that keep all chunks
+// and have claims the last that is no directory, or else the last, as most of them share that.
+std::optional<size_t> ClaimsStore(std::span<const StoreOptions> stores, StoreWrites first);
+
+// The number of the directory beside which keys met once are remembered, of those without a key of
+// their own the first. None where no store wants that; nor where one that does has a key: whoever
+// has not that one is not to know keys of its chunks.
+std::optional<size_t> SeenStore(std::span<const StoreOptions> stores, StoreWrites first);
 
 // The root that the store's files lie under, where `root` is the model's.
 ChunkKey FilesRoot(const StoreOptions& store, const ChunkKey& root);

@@ -35,7 +35,6 @@ struct Redirection {
   RedisAddress to;
 };
 
-// Reads "MOVED 3999 127.0.0.1:6381" or "ASK ...". No host is that of who says so.
 // Whether it can be a host's name or address: it comes from a server, and goes into messages.
 bool IsHost(std::string_view text) {
   constexpr size_t kHostBytesMax = 255;
@@ -47,6 +46,7 @@ bool IsHost(std::string_view text) {
          std::all_of(text.begin(), text.end(), fits);
 }
 
+// Reads "MOVED 3999 127.0.0.1:6381" or "ASK ...". No host is that of who says so.
 std::optional<Redirection> ReadRedirection(std::string_view text, const RedisAddress& said_by) {
   const size_t word = text.find(' '), place = text.rfind(' '), colon = text.rfind(':');
   if (word == std::string_view::npos || place == word || colon == std::string_view::npos ||

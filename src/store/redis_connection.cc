@@ -36,7 +36,7 @@ RedisConnection::RedisConnection(asio::io_context& context, RedisConnectionOptio
     : context_(context),
       options_(std::move(options)),
       ended_(std::move(ended)),
-      resolver_(context),
+      lookup_(context),
       stream_(std::in_place_index<0>, context),
       timer_(context) {
   if (options_.tls) stream_.emplace<TlsStream>(context, *options_.tls);
@@ -70,10 +70,9 @@ auto RedisConnection::Then(const char* what, Next next) {
 void RedisConnection::Start(const RedisAddress& address) {
   address_ = address;
   Watch(options_.connect_timeout);
-  // Counts as no operation: it has no buffers, and a name server may keep it for long.
-  resolver_.async_resolve(
-      address.host, std::to_string(address.port),
-      [self = shared_from_this()](error_code error, const Tcp::resolver::results_type& found) {
+  lookup_.Start(
+      address.host, address.port,
+      [self = shared_from_this()](error_code error, const NameLookup::Endpoints& found) {
         if (self->error_) return;
         if (!error) return self->Connect(found);
         self->Fail({ErrorCode::kIo,
@@ -81,7 +80,7 @@ void RedisConnection::Start(const RedisAddress& address) {
       });
 }
 
-void RedisConnection::Connect(const Tcp::resolver::results_type& found) {
+void RedisConnection::Connect(const NameLookup::Endpoints& found) {
   asio::async_connect(
       socket(), found,
       Then<Tcp::endpoint>("cannot connect to", [this](const Tcp::endpoint&) { Handshake(); }));
@@ -281,7 +280,7 @@ void RedisConnection::Fail(Error error) {
   if (error_) return;
   error_ = std::move(error);
   error_code ignored;
-  resolver_.cancel();
+  lookup_.Cancel();
   timer_.cancel();
   socket().close(ignored);
   // Never from within Send, or a `done`.

@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "store/name_lookup.h"
 #include "store/redis_asio.h"
 #include "store/redis_place.h"
 #include "store/resp_reader.h"
@@ -79,7 +80,7 @@ class RedisConnection : private RespSink, public std::enable_shared_from_this<Re
   std::span<std::byte> LandingFor(uint64_t bytes) override;
   void OnReply(RespReply reply) override;
 
-  void Connect(const Tcp::resolver::results_type& found);
+  void Connect(const NameLookup::Endpoints& found);
   void Handshake();
   void LogIn();
   void SelectDatabase();
@@ -107,7 +108,7 @@ class RedisConnection : private RespSink, public std::enable_shared_from_this<Re
   const RedisConnectionOptions options_;
   std::function<void(const Error&)> ended_;
   RedisAddress address_;
-  Tcp::resolver resolver_;
+  NameLookup lookup_;
   std::variant<Tcp::socket, TlsStream> stream_;
   boost::asio::steady_timer timer_;
   RespReader reader_{*this};

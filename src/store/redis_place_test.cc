@@ -100,9 +100,9 @@ TEST(RedisPlace, WhatIsWrongIsNamedWithWhatIsRight) {
   EXPECT_THAT(RefusedUrl("redis://host?prefix=a%7Bb"), HasSubstr("letters, digits"));
   EXPECT_THAT(RefusedUrl("redis://host?prefix=" + std::string(65, 'a')), HasSubstr("1 to 64"));
   EXPECT_THAT(RefusedUrl("redis://host?codec=zip"), HasSubstr("'zip'"));
-  EXPECT_THAT(
-      RefusedUrl("redis://host?colour=red"),
-      AllOf(HasSubstr("'colour'"), HasSubstr("key-file, prefix, tls-ca, tls-cert and tls-key")));
+  EXPECT_THAT(RefusedUrl("redis://host?colour=red"),
+              AllOf(HasSubstr("'colour'"),
+                    HasSubstr("key-file, writes, prefix, tls-ca, tls-cert and tls-key")));
 }
 
 TEST(RedisPlace, NoErrorTellsThePassword) {

@@ -8,6 +8,7 @@
 
 #include "codec/codec.h"
 #include "store/chunk_format.h"
+#include "store/chunk_seal.h"
 #include "store/chunk_walk.h"
 #include "store/redis_tools.h"
 #include "store/s3_tools.h"
@@ -17,12 +18,21 @@ namespace {
 
 constexpr size_t kRemovedAtOnce = 512;
 
-// Its codec; kCorrupt when it is not the chunk that its name says, kNotFound when it has gone.
-Result<Codec> VerifyValue(RemoteListing& listing, const FoundValue& value) {
-  ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, listing.Read(value));
+// Counts a chunk that is in order; kCorrupt when it is not what its name says, kNotFound when it
+// has gone.
+Status VerifyValue(RemoteListing& listing, const FoundValue& value, const StoreKey* key,
+                   VerifiedStore* verified) {
+  ASSIGN_OR_RETURN(std::vector<std::byte> bytes, listing.Read(value));
   ASSIGN_OR_RETURN(const ChunkHeader header, DecodeChunk(bytes));
   RETURN_IF_ERROR(CheckNamed(header, value.id));
-  return header.codec;
+  if (key != nullptr) {
+    ASSIGN_OR_RETURN(const auto opened, OpenChunkIfBy(*key, header, bytes));
+    verified->decrypted += opened.has_value();
+  }
+  ++verified->chunks;
+  verified->bytes += value.bytes;
+  ++verified->codecs[FindCodec(header.codec)->name];
+  return {};
 }
 
 Status RemoveAll(RemoteListing& listing, const std::vector<std::string>& names,
@@ -66,20 +76,14 @@ Result<std::vector<StoreRoot>> ListRemote(RemoteListing& listing) {
   return list;
 }
 
-Result<VerifiedStore> VerifyRemote(RemoteListing& listing) {
+Result<VerifiedStore> VerifyRemote(RemoteListing& listing, const StoreKey* key) {
   VerifiedStore verified;
   RETURN_IF_ERROR(listing.ForEachPage([&](std::span<const FoundValue> found) -> Status {
     for (const FoundValue& value : found) {
-      const auto codec = VerifyValue(listing, value);
-      if (codec) {
-        ++verified.chunks;
-        verified.bytes += value.bytes;
-        ++verified.codecs[FindCodec(*codec)->name];
-      } else if (codec.error().code == ErrorCode::kCorrupt) {
-        verified.bad.push_back({value.name, codec.error().message});
-      } else if (codec.error().code != ErrorCode::kNotFound) {
-        return tl::unexpected(codec.error());
-      }
+      const Status status = VerifyValue(listing, value, key, &verified);
+      if (status || status.error().code == ErrorCode::kNotFound) continue;
+      if (status.error().code != ErrorCode::kCorrupt) return status;
+      verified.bad.push_back({value.name, status.error().message});
     }
     return {};
   }));

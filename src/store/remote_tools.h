@@ -51,9 +51,9 @@ Result<std::unique_ptr<RemoteListing>> OpenRemoteListing(const StoreOptions& opt
 // By root, ordered by newest use, newest first; without descriptions and usage, which are kept in
 // directories alone. Times are 0 where they are not known.
 Result<std::vector<StoreRoot>> ListRemote(RemoteListing& listing);
-// Reads every chunk and checks each byte. Writes nothing: what is bad is removed by who reads it
-// next.
-Result<VerifiedStore> VerifyRemote(RemoteListing& listing);
+// Reads every chunk and checks each byte; also decrypts what the key, which may be null, has
+// encrypted. Writes nothing: what is bad is removed by who reads it next.
+Result<VerifiedStore> VerifyRemote(RemoteListing& listing, const StoreKey* key = nullptr);
 // kUnsupported where the rule wants times that are not known.
 Result<ClearedStore> EvictRemote(RemoteListing& listing, const EvictRule& rule);
 // Removes all that kvcake keeps there.

@@ -31,8 +31,10 @@ struct S3ClientOptions {
   Seconds stall_timeout{5};
   int tries = 3;                          // of a request, at most
   Seconds retry_min{0.05}, retry_max{1};  // between tries, at random up to a bound that doubles
-  Seconds give_up{30};                    // a request altogether, and as long again as all its
-  double slowest_bytes_per_s = 1 << 20;   // bytes take at that rate
+  // A request altogether, and as long again as all its bytes take at the rate. Restorations wait
+  // longer for a tier that is silent: it says first what is wrong.
+  Seconds give_up{20};
+  double slowest_bytes_per_s = 1 << 20;
 };
 
 struct S3Request {

@@ -93,7 +93,7 @@ TEST(StoreUrl, UnknownOptionsOfAStoreAreRefusedByName) {
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("'colour'"));
   EXPECT_FALSE(ReadStoreUrl("kv?"));
-  EXPECT_THAT(refused.error().message, HasSubstr("codec, tables and key-file"));
+  EXPECT_THAT(refused.error().message, HasSubstr("codec, tables, key-file and writes"));
 }
 
 TEST(StoreUrl, AKindThatThereIsNotIsRefusedWithThoseThatThereAre) {

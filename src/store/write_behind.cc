@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -19,81 +20,88 @@ size_t PagesMax(const PagePool& pool, double share) {
 bool Holds(Tier& tier, const ChunkKey& key) { return tier.Residency({&key, 1})[0]; }
 
 // Pages that are being written cannot be had when somebody wants one, those that wait can.
-int ThreadsMax(const PagePool& pool, const WriteBehindOptions& options) {
-  const size_t pages = PagesMax(pool, options.queue_share);
+int ThreadsMax(const PagePool& pool, const WriteBehindOptions& options, size_t written) {
+  const size_t pages = PagesMax(pool, options.queue_share) / std::max<size_t>(written, 1);
   return static_cast<int>(std::clamp<size_t>(pages / 2, 1, options.threads));
+}
+
+std::vector<WriteTarget> TargetsOf(Tier* ram, const std::vector<WrittenStore>& stores,
+                                   const PagePool& pool, const WriteBehindOptions& options) {
+  const auto is_written = [](const WrittenStore& store) {
+    return store.writes != StoreWrites::kNever;
+  };
+  const int threads =
+      ThreadsMax(pool, options, static_cast<size_t>(std::ranges::count_if(stores, is_written)));
+  std::vector<WriteTarget> targets = {{ram, kRamThreads}};
+  for (const WrittenStore& store : stores) {
+    targets.push_back({store.tier, is_written(store) ? threads : 0});
+  }
+  return targets;
 }
 
 }  // namespace
 
-std::string_view StoreWritesName(StoreWrites writes) {
-  switch (writes) {
-    case StoreWrites::kAlways:
-      return "always";
-    case StoreWrites::kSecondUse:
-      return "second-use";
-    case StoreWrites::kNever:
-      return "never";
-  }
-  return "always";
-}
-
-std::optional<StoreWrites> StoreWritesFromName(std::string_view name) {
-  for (StoreWrites writes : {StoreWrites::kAlways, StoreWrites::kSecondUse, StoreWrites::kNever}) {
-    if (StoreWritesName(writes) == name) return writes;
-  }
-  return std::nullopt;
-}
-
-WriteBehind::WriteBehind(std::vector<Tier*> stores, PagePool& pool, WriteBehindOptions options,
-                         Tier* ram)
+WriteBehind::WriteBehind(std::vector<WrittenStore> stores, PagePool& pool,
+                         WriteBehindOptions options, Tier* ram)
     : stores_(std::move(stores)),
       ram_(ram),
       pool_(pool),
       options_(options),
       seen_(options.seen_max),
-      queue_({stores_.empty() ? nullptr : stores_[0], ram}, pool,
+      queue_(TargetsOf(ram, stores_, pool, options), pool,
              {.pages_max = PagesMax(pool, options.queue_share),
-              .threads = {ThreadsMax(pool, options), kRamThreads},
+              .claims = ToStore(options.claims),
               .patience = options.patience}) {
   CHECK(ram_ != nullptr || !stores_.empty());
+  CHECK(stores_.empty() || options_.claims < stores_.size());
   pool_.SetReclaimer([this] { return queue_.GivePage(); });
 }
 
 WriteBehind::~WriteBehind() { pool_.SetReclaimer(nullptr); }
 
 void WriteBehind::Offer(WriteQueue::Chunk chunk) {
-  WriteTargets targets;
+  WriteTargets targets = ForStores(chunk);
   targets[kToRam] = ram_ != nullptr && !Holds(*ram_, chunk.key);
-  targets[kToStore] = !stores_.empty() && IsForStore(chunk.key);
   // Others need not wait for what is not written.
-  if (chunk.awaited && !targets[kToStore] && !stores_.empty()) {
-    stores_[0]->Disclaim({&chunk.key, 1});
+  if (chunk.awaited && !stores_.empty() && !targets[ToStore(options_.claims)]) {
+    stores_[options_.claims].tier->Disclaim({&chunk.key, 1});
   }
   if (targets.any()) queue_.Add(std::move(chunk), targets);
 }
 
-bool WriteBehind::IsForStore(const ChunkKey& key) {
-  const size_t looked_at = options_.promote ? 1 : stores_.size();
-  for (size_t i = 0; i < looked_at; ++i) {
-    if (Holds(*stores_[i], key)) return false;
+std::vector<bool> WriteBehind::Held(const ChunkKey& key) const {
+  std::vector<bool> held(stores_.size());
+  for (size_t i = stores_.size(); i-- > 0;) {
+    const bool is_later_held = i + 1 < stores_.size() && held[i + 1];
+    held[i] = (is_later_held && !options_.promote) || Holds(*stores_[i].tier, key);
   }
-  MutexLock lock(mutex_);
-  const bool admitted = Admits(key);
-  if (!admitted) ++not_admitted_;
-  return admitted;
+  return held;
 }
 
-bool WriteBehind::Admits(const ChunkKey& key) {
-  switch (options_.writes) {
-    case StoreWrites::kAlways:
-      return true;
-    case StoreWrites::kSecondUse:
-      return seen_.Add(key);
-    case StoreWrites::kNever:
-      return false;
+WriteTargets WriteBehind::ForStores(const WriteQueue::Chunk& chunk) {
+  WriteTargets targets;
+  const std::vector<bool> held = Held(chunk.key);
+  MutexLock lock(mutex_);
+  std::optional<bool> seen;  // for all stores, as a key that is added has been seen
+  for (size_t i = 0; i < stores_.size(); ++i) {
+    if (held[i]) continue;
+    switch (stores_[i].writes) {
+      case StoreWrites::kAlways:
+        targets.set(ToStore(i));
+        break;
+      case StoreWrites::kSecondUse:
+        // What others await is offered once more when its prompt is done: that is its use.
+        if (chunk.awaited) break;
+        if (!seen) seen = seen_.Add(chunk.key);
+        targets.set(ToStore(i), *seen);
+        break;
+      case StoreWrites::kNever:
+        break;
+    }
   }
-  return true;
+  const bool is_new = !stores_.empty() && std::ranges::find(held, true) == held.end();
+  if (is_new && targets.none() && !chunk.awaited) ++not_admitted_;
+  return targets;
 }
 
 nlohmann::json WriteBehind::SeenToJson() const {
@@ -110,8 +118,15 @@ bool WriteBehind::Flush(TimePoint until) { return queue_.Flush(until); }
 
 WriteBehindStats WriteBehind::Stats() const {
   const WriteQueueStats queue = queue_.Stats();
-  WriteBehindStats stats{queue.of[kToStore]};
+  WriteBehindStats stats;
   stats.ram = queue.of[kToRam];
+  for (size_t i = 0; i < stores_.size(); ++i) {
+    const WriteCounts& counts = stats.stores.emplace_back(queue.of[ToStore(i)]);
+    stats.written += counts.written;
+    stats.failed += counts.failed;
+    stats.dropped_full += counts.dropped_full;
+    stats.dropped_wanted += counts.dropped_wanted;
+  }
   stats.queued = queue.queued;
   stats.writing = queue.writing;
   stats.copied = queue.copied;

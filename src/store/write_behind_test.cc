@@ -273,7 +273,7 @@ TEST_F(WriteBehindTest, WhatIsKeptAlreadyIsNotWrittenAgain) {
 }
 
 TEST_F(WriteBehindTest, SecondUseWritesWhatComesUpAgain) {
-  WriteBehind writer({&tier_}, *pool_, {.writes = StoreWrites::kSecondUse, .seen_max = 4});
+  WriteBehind writer({{&tier_, StoreWrites::kSecondUse}}, *pool_, {.seen_max = 4});
   for (int i = 0; i < 4; ++i) Enqueue(writer, i);
   writer.Flush();
   EXPECT_EQ(tier_.Stats().chunks, 0u);
@@ -288,7 +288,7 @@ TEST_F(WriteBehindTest, SecondUseWritesWhatComesUpAgain) {
   EXPECT_EQ(tier_.Stats().chunks, 1u) << "forgotten";
 
   // Another process goes on with what this one has seen.
-  WriteBehind next({&tier_}, *pool_, {.writes = StoreWrites::kSecondUse});
+  WriteBehind next({{&tier_, StoreWrites::kSecondUse}}, *pool_);
   ASSERT_TRUE(next.SeenFromJson(writer.SeenToJson()));
   EXPECT_FALSE(next.SeenFromJson({1, "x"}));
   Enqueue(next, 13);
@@ -298,7 +298,7 @@ TEST_F(WriteBehindTest, SecondUseWritesWhatComesUpAgain) {
 }
 
 TEST_F(WriteBehindTest, NeverWritesNothing) {
-  WriteBehind writer({&tier_}, *pool_, {.writes = StoreWrites::kNever});
+  WriteBehind writer({{&tier_, StoreWrites::kNever}}, *pool_);
   for (int round = 0; round < 2; ++round) Enqueue(writer, 1);
   writer.Flush();
   EXPECT_EQ(tier_.Stats().chunks, 0u);
@@ -311,7 +311,7 @@ TEST_F(WriteBehindTest, WhatAnotherTierHoldsIsCopiedToTheFirstOnlyWhenPromoting)
     Enqueue(writer, 1);
   }
   for (const bool promote : {false, true}) {
-    WriteBehind writer({&tier_, &slow}, *pool_, {.promote = promote});
+    WriteBehind writer({&tier_, {&slow, StoreWrites::kNever}}, *pool_, {.promote = promote});
     Enqueue(writer, 1);
     Enqueue(writer, 2 + promote);
     writer.Flush();
@@ -351,7 +351,7 @@ TEST_F(WriteBehindTest, WhatIsWrittenToStoresIsNoRuleForTheRamTier) {
     Enqueue(writer, 1);
   }
   for (const StoreWrites writes : {StoreWrites::kNever, StoreWrites::kSecondUse}) {
-    WriteBehind writer({&first, &second}, *pool_, {.writes = writes}, &tier_);
+    WriteBehind writer({{&first, writes}, {&second, StoreWrites::kNever}}, *pool_, {}, &tier_);
     Enqueue(writer, 1);  // loaded from a store, and not promoted
     Enqueue(writer, 2);  // new, and not admitted
     writer.Flush();
@@ -425,13 +425,6 @@ TEST_F(WriteBehindTest, TheRamTierNeedsNoStore) {
   EXPECT_TRUE(writer.Flush());
   EXPECT_EQ(tier_.Stats().chunks, 8u);
   EXPECT_EQ(writer.Stats().written + writer.Stats().in_flight(), 0u);
-}
-
-TEST_F(WriteBehindTest, NamesOfPoliciesRead) {
-  for (StoreWrites writes : {StoreWrites::kAlways, StoreWrites::kSecondUse, StoreWrites::kNever}) {
-    EXPECT_EQ(StoreWritesFromName(StoreWritesName(writes)), writes);
-  }
-  EXPECT_FALSE(StoreWritesFromName("sometimes"));
 }
 
 TEST_F(WriteBehindTest, DestructionWritesWhatIsQueued) {

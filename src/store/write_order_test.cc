@@ -86,7 +86,7 @@ TEST_F(WriteOrderTest, NobodyNeedWaitForWhatIsDropped) {
 TEST_F(WriteOrderTest, NobodyWaitsForWhatAnotherStoreHas) {
   MemoryTier second({.layout = kOrderLayout});
   ASSERT_TRUE(testing_util::PutChunk(second, kOrderLayout, OrderKey(0), KvIdentity().Root()));
-  WriteBehind writer({&tier_, &second}, *pool_, {.promote = false});
+  WriteBehind writer({&tier_, {&second, StoreWrites::kNever}}, *pool_);
   const auto disclaimed = [&] {
     MutexLock lock(tier_.mutex);
     return tier_.disclaimed;

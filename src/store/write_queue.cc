@@ -14,13 +14,17 @@ constexpr uint64_t kNotAwaited = uint64_t{1} << 63;  // what they are numbered f
 
 }  // namespace
 
-WriteQueue::WriteQueue(std::array<Tier*, 2> tiers, PagePool& pool, WriteQueueOptions options)
-    : tiers_(tiers), pool_(pool), options_(options) {
+WriteQueue::WriteQueue(std::vector<WriteTarget> targets, PagePool& pool, WriteQueueOptions options)
+    : targets_(std::move(targets)),
+      pool_(pool),
+      options_(options),
+      work_(targets_.size()),
+      lanes_(targets_.size()) {
+  CHECK(targets_.size() <= WriteTargets().size());
   try {
-    for (const size_t target : {kToStore, kToRam}) {
-      if (tiers_[target] == nullptr) continue;
-      const int threads =
-          std::min(options_.threads[target], tiers_[target]->max_writes_in_flight());
+    for (size_t target = 0; target < targets_.size(); ++target) {
+      const auto [tier, threads_max] = targets_[target];
+      const int threads = tier == nullptr ? 0 : std::min(threads_max, tier->max_writes_in_flight());
       for (int i = 0; i < threads; ++i) threads_.emplace_back([this, target] { Loop(target); });
     }
   } catch (...) {  // no memory, or no thread, is left
@@ -67,14 +71,14 @@ void WriteQueue::Add(Chunk chunk, WriteTargets targets) {
   }
   item.waits |= targets;
   try {
-    for (const size_t target : {kToStore, kToRam}) {
+    for (size_t target = 0; target < targets_.size(); ++target) {
       if (!targets[target]) continue;
-      CHECK(tiers_[target] != nullptr);
+      CHECK(targets_[target].tier != nullptr);
       lanes_[target].waiting.emplace(item.number, &item);
     }
     Settle(item);
   } catch (...) {  // no memory is left: it is as if the chunk had not come
-    for (const size_t target : {kToStore, kToRam}) {
+    for (size_t target = 0; target < targets_.size(); ++target) {
       if (targets[target]) lanes_[target].waiting.erase(item.number);
     }
     item.waits &= ~targets;
@@ -85,14 +89,14 @@ void WriteQueue::Add(Chunk chunk, WriteTargets targets) {
     if (is_new) items_.erase(place);
     throw;
   }
-  for (const size_t target : {kToStore, kToRam}) {
+  for (size_t target = 0; target < targets_.size(); ++target) {
     if (targets[target]) work_[target].NotifyOne();
   }
   if (pages_ > options_.pages_max && !droppable_.empty()) {
     dropped = Drop(*droppable_.begin()->second, &WriteCounts::dropped_full);
   }
   lock.Unlock();
-  TellStore(dropped);
+  Disclaim(dropped);
 }
 
 bool WriteQueue::GivePage() {
@@ -104,19 +108,19 @@ bool WriteQueue::GivePage() {
   CHECK(item != droppable_.end());  // the pool has one reclaimer
   given = Drop(*item->second, &WriteCounts::dropped_wanted);
   lock.Unlock();
-  TellStore(given);
+  Disclaim(given);
   return true;
 }
 
-void WriteQueue::TellStore(const Dropped& dropped) {
-  if (dropped.for_store) tiers_[kToStore]->Disclaim({&*dropped.for_store, 1});
+void WriteQueue::Disclaim(const Dropped& dropped) {
+  if (dropped.claimed) targets_[options_.claims].tier->Disclaim({&*dropped.claimed, 1});
 }
 
 WriteQueue::Dropped WriteQueue::Drop(Item& item, uint64_t WriteCounts::*count) {
   Dropped dropped{.page = item.chunk.page.Share()};
-  if (item.waits[kToStore]) dropped.for_store = item.chunk.key;
+  if (item.waits[options_.claims]) dropped.claimed = item.chunk.key;
   WriteTargets told;
-  for (const size_t target : {kToStore, kToRam}) {
+  for (size_t target = 0; target < targets_.size(); ++target) {
     if (!item.waits[target]) continue;
     Lane& lane = lanes_[target];
     lane.waiting.erase(item.number);
@@ -125,14 +129,14 @@ WriteQueue::Dropped WriteQueue::Drop(Item& item, uint64_t WriteCounts::*count) {
   item.waits.reset();
   Settle(item);
   fewer_.NotifyAll();
-  for (const size_t target : {kToStore, kToRam}) {  // last, as it may want memory
+  for (size_t target = 0; target < targets_.size(); ++target) {  // last, as it may want memory
     if (!told[target]) continue;
     if (count == &WriteCounts::dropped_full) {
       spdlog::warn("the store {} is slower than new chunks come: not all of them are kept",
-                   tiers_[target]->name());
+                   targets_[target].tier->name());
     } else {
       spdlog::warn("pages of KV cache are short: chunks that wait to be written to {} give theirs",
-                   tiers_[target]->name());
+                   targets_[target].tier->name());
     }
   }
   return dropped;
@@ -141,9 +145,7 @@ WriteQueue::Dropped WriteQueue::Drop(Item& item, uint64_t WriteCounts::*count) {
 void WriteQueue::Settle(Item& item) {
   PageHandle& page = item.chunk.page;
   if (item.waits.any() && item.reading.none()) {
-    const PageWorth worth = {.kind = static_cast<int>(item.waits.to_ulong()),
-                             .position = item.chunk.position,
-                             .number = item.number};
+    const PageWorth worth = WorthOf(item);
     if (item.worth == worth) return;
     std::map<PageWorth, Item*> made = {{worth, &item}};  // what wants memory, before any change
     pool_.SetSpare(page.id(), worth);
@@ -161,12 +163,22 @@ void WriteQueue::Settle(Item& item) {
   if (item.writing.none()) items_.erase(items_.find(item.chunk.key));
 }
 
+PageWorth WriteQueue::WorthOf(const Item& item) const {
+  int kind = 0;
+  for (size_t target = 0; target < targets_.size(); ++target) {
+    kind = 2 * kind + (item.waits[target] ? 1 : 0);
+  }
+  return {.kind = kind, .position = item.chunk.position, .number = item.number};
+}
+
 bool WriteQueue::Flush(TimePoint until) {
-  const bool ram = FlushLane(kToRam, until);
-  const bool store = FlushLane(kToStore, until);
+  bool is_written = true;
+  for (size_t target = 0; target < targets_.size(); ++target) {
+    is_written = FlushLane(target, until) && is_written;
+  }
   MutexLock lock(mutex_);
-  gave_up_ = !ram || !store;
-  return !gave_up_;
+  gave_up_ = !is_written;
+  return is_written;
 }
 
 bool WriteQueue::FlushLane(size_t target, TimePoint until) {
@@ -180,7 +192,7 @@ bool WriteQueue::FlushLane(size_t target, TimePoint until) {
     }
     if (lane.done() || (lane.ended != before && now < until)) continue;
     spdlog::warn("the store {} does not take what is written to it: {} chunks may not be kept",
-                 tiers_[target]->name(), lane.waiting.size() + lane.writing);
+                 targets_[target].tier->name(), lane.waiting.size() + lane.writing);
     return false;
   }
   return true;
@@ -188,10 +200,11 @@ bool WriteQueue::FlushLane(size_t target, TimePoint until) {
 
 WriteQueueStats WriteQueue::Stats() const {
   MutexLock lock(mutex_);
-  return {.of = {lanes_[0].counts, lanes_[1].counts},
-          .queued = droppable_.size(),
-          .writing = pages_ - droppable_.size(),
-          .copied = items_.size() - pages_};
+  WriteQueueStats stats{.queued = droppable_.size(),
+                        .writing = pages_ - droppable_.size(),
+                        .copied = items_.size() - pages_};
+  for (const Lane& lane : lanes_) stats.of.push_back(lane.counts);
+  return stats;
 }
 
 int64_t WriteQueue::FirstToken(const Chunk& chunk) const {
@@ -209,17 +222,17 @@ void WriteQueue::Loop(size_t target) {
     const Chunk& chunk = item.chunk;
     const std::byte* const page = pool_.Data(chunk.page.id());
     lock.Unlock();
-    const Status status = tiers_[target]->Put({.key = chunk.key,
-                                               .parent = chunk.parent,
-                                               .numeric_path = chunk.path,
-                                               .page = {page, pool_.layout().page_bytes()},
-                                               .owner = chunk.owner,
-                                               .page_read =
-                                                   [&] {
-                                                     MutexLock lock(mutex_);
-                                                     PageRead(item, target);
-                                                   },
-                                               .position = FirstToken(chunk)});
+    const Status status = targets_[target].tier->Put({.key = chunk.key,
+                                                      .parent = chunk.parent,
+                                                      .numeric_path = chunk.path,
+                                                      .page = {page, pool_.layout().page_bytes()},
+                                                      .owner = chunk.owner,
+                                                      .page_read =
+                                                          [&] {
+                                                            MutexLock lock(mutex_);
+                                                            PageRead(item, target);
+                                                          },
+                                                      .position = FirstToken(chunk)});
     lock.Lock();
     End(item, target, status);
   }
@@ -247,7 +260,7 @@ void WriteQueue::End(Item& item, size_t target, const Status& status) {
   if (status) {
     ++lane.counts.written;
   } else if (lane.counts.failed++ == 0) {
-    spdlog::warn("a chunk could not be kept in {}: {}", tiers_[target]->name(),
+    spdlog::warn("a chunk could not be kept in {}: {}", targets_[target].tier->name(),
                  status.error().message);
   }
   --lane.writing;

@@ -1,7 +1,6 @@
-// Chunks on their way to the RAM tier and the store.
+// Chunks on their way to the RAM tier and the stores.
 #pragma once
 
-#include <array>
 #include <bitset>
 #include <cstdint>
 #include <map>
@@ -17,15 +16,20 @@
 
 namespace kvcake {
 
-// The tiers that a chunk is written to, by the bits kToStore and kToRam.
-inline constexpr size_t kToStore = 0, kToRam = 1;
-using WriteTargets = std::bitset<2>;
+// The tiers that a chunk is written to, by their numbers: the RAM tier's, and each store's.
+inline constexpr size_t kToRam = 0;
+constexpr size_t ToStore(size_t number) { return number + 1; }
+using WriteTargets = std::bitset<16>;
+
+struct WriteTarget {
+  Tier* tier = nullptr;  // may be null: nothing is written then
+  int threads = 0;       // that write to it; no more than it has use for
+};
 
 struct WriteQueueOptions {
-  size_t pages_max = 4096;  // of chunks that wait or are being written, to whichever tier
-  // Threads that write to each tier; no more than the tier has use for.
-  std::array<int, 2> threads = {12, 2};
-  Seconds patience{60};  // with a tier whose writes do not return
+  size_t pages_max = 4096;     // of chunks that wait or are being written, to whichever tier
+  size_t claims = ToStore(0);  // the target that is told which chunks it is not given after all
+  Seconds patience{60};        // with a tier whose writes do not return
 };
 
 // Counts of what one tier was to keep.
@@ -39,19 +43,19 @@ struct WriteCounts {
 };
 
 struct WriteQueueStats {
-  std::array<WriteCounts, 2> of = {};  // by target
-  uint64_t queued = 0;                 // pages of chunks that wait, now
-  uint64_t writing = 0;                // pages that tiers are reading, now
-  uint64_t copied = 0;                 // chunks being written of which a tier has its own copy, now
+  std::vector<WriteCounts> of = {};  // by target
+  uint64_t queued = 0;               // pages of chunks that wait, now
+  uint64_t writing = 0;              // pages that tiers are reading, now
+  uint64_t copied = 0;               // chunks being written of which a tier has its own copy, now
 };
 
-// A chunk is in the queue once, for one tier or both, until it is written or dropped, and holds one
+// A chunk is in the queue once, for one tier or more, until it is written or dropped, and holds one
 // page until no tier needs it. A few threads for each tier begin to write what waits in order, so
 // that a disk has work while one chunk is hashed, created or renamed. The queue is bounded: when it
 // is full the chunk that is worth least is dropped and counted, never waited for. Chunks that wait
-// for the store alone are worth less than those that wait for the RAM tier, which is rarely behind,
-// those for both most; then a chunk is worth more the later it is in its prompt: it takes longer to
-// compute. Thread-safe.
+// for stores alone are worth less than those that wait for the RAM tier, which is rarely behind, and
+// those for a later store, which is slower, less than those for one before it; then a chunk is worth
+// more the later it is in its prompt: it takes longer to compute. Thread-safe.
 class WriteQueue {
  public:
   struct Chunk {
@@ -63,15 +67,16 @@ class WriteQueue {
     bool awaited = false;  // by other processes, perhaps: it is written before those that are not
   };
 
-  // Tiers by target, of which one may be null; they and the pool outlive it.
-  WriteQueue(std::array<Tier*, 2> tiers, PagePool& pool, WriteQueueOptions options);
+  // By number; their tiers and the pool outlive it.
+  WriteQueue(std::vector<WriteTarget> targets, PagePool& pool, WriteQueueOptions options);
   // Writes what is queued, for options.patience at most, or not at all where the last Flush gave
   // up, then stops; waits for writes that have begun.
   ~WriteQueue();
   WriteQueue(const WriteQueue&) = delete;
   WriteQueue& operator=(const WriteQueue&) = delete;
 
-  // Queues it for those targets for which it neither waits nor is being written. Each has a tier.
+  // Queues it for those targets for which it neither waits nor is being written. Each has a tier
+  // and threads.
   void Add(Chunk chunk, WriteTargets targets);
   // Drops the chunk that is worth least of those whose pages nobody else holds or is reading, and
   // counts it; false when there is none.
@@ -109,25 +114,26 @@ class WriteQueue {
   void End(Item& item, size_t target, const Status& status) REQUIRES(mutex_);
   // What a chunk that was dropped leaves to be done without the mutex.
   struct Dropped {
-    PageHandle page;                         // goes back
-    std::optional<ChunkKey> for_store = {};  // which others need not wait for any more
+    PageHandle page;                       // goes back
+    std::optional<ChunkKey> claimed = {};  // which others need not wait for any more
   };
   // Drops an item and counts it.
   Dropped Drop(Item& item, uint64_t WriteCounts::*count) REQUIRES(mutex_);
-  void TellStore(const Dropped& dropped) EXCLUDES(mutex_);
+  void Disclaim(const Dropped& dropped) EXCLUDES(mutex_);
+  PageWorth WorthOf(const Item& item) const;
   // Brings what follows from an item's state up to date; it may be gone afterwards.
   void Settle(Item& item) REQUIRES(mutex_);
 
   // Constant after construction.
-  const std::array<Tier*, 2> tiers_;
+  const std::vector<WriteTarget> targets_;
   PagePool& pool_;
   const WriteQueueOptions options_;
 
-  mutable Mutex mutex_;          // before the pool's
-  std::array<CondVar, 2> work_;  // by target: something waits
-  CondVar fewer_;                // something was written or dropped
+  mutable Mutex mutex_;        // before the pool's
+  std::vector<CondVar> work_;  // by target: something waits
+  CondVar fewer_;              // something was written or dropped
   std::unordered_map<ChunkKey, Item> items_ GUARDED_BY(mutex_);
-  std::array<Lane, 2> lanes_ GUARDED_BY(mutex_);
+  std::vector<Lane> lanes_ GUARDED_BY(mutex_);
   std::map<PageWorth, Item*> droppable_ GUARDED_BY(mutex_);
   size_t pages_ GUARDED_BY(mutex_) = 0;  // items that have one
   uint64_t next_number_ GUARDED_BY(mutex_) = 0;
