@@ -201,6 +201,12 @@ class ConnectorTest(unittest.TestCase):
         for name in ("_counter_cls", "_histogram_cls", "per_engine_labelvalues"):
             self.assertIn(name, body)
 
+    def test_where_it_says_which_cpus_compute(self):
+        body = source("utils/ompmultiprocessing.py", "OMPProcessManager.configure_omp_envs")
+        for setting in ('"OMP_PLACES"] = f"{{{cpu_list_str}}}"', '"OMP_PROC_BIND"] = "true"',
+                        '"GOMP_CPU_AFFINITY"] = cpu_list_str', "proclist=[{cpu_list_str}]"):
+            self.assertIn(setting, body)
+
     def test_options_that_are_refused_exist(self):
         for file, owner, name in (
                 ("config/kv_transfer.py", "KVTransferConfig", "kv_load_failure_policy"),

@@ -6,13 +6,14 @@ import pathlib
 import tempfile
 import types
 import unittest
+import unittest.mock
 
 os.environ.setdefault("KVCAKE_VLLM_ANY", "1")
 
 import torch  # noqa: E402
 
 from kvcake.cache import Chunk  # noqa: E402
-from kvcake.vllm import identity  # noqa: E402
+from kvcake.vllm import cpus, identity  # noqa: E402
 from kvcake.vllm.blocks import TorchBlocks, block_view  # noqa: E402
 from kvcake.vllm.connector import KvcakeConnector, check_supported  # noqa: E402
 from kvcake.vllm.metrics import KvcakePromMetrics, KvcakeStats  # noqa: E402
@@ -32,6 +33,40 @@ def request(**fields):
 def image(identifier, offset, length):
     position = types.SimpleNamespace(offset=offset, length=length)
     return types.SimpleNamespace(identifier=identifier, mm_position=position, modality="image")
+
+
+class CpusTest(unittest.TestCase):
+    def test_what_vllm_says_is_understood(self):
+        for cpus_of, environment in (
+                ({0, 1, 2}, {"OMP_PLACES": "{0,1,2}", "OMP_PROC_BIND": "true"}),
+                ({0, 1, 2}, {"GOMP_CPU_AFFINITY": "0 1 2"}),
+                ({4, 5, 7}, {"GOMP_CPU_AFFINITY": "4-5 7"}),
+                ({3}, {"KMP_AFFINITY": "granularity=fine,explicit,proclist=[3]"}),
+                (set(), {}),
+                (set(), {"OMP_PLACES": "{0,1,2}"}),
+                (set(), {"OMP_PLACES": "{0:4}", "OMP_PROC_BIND": "true"}),
+                (set(), {"OMP_PLACES": "cores", "OMP_PROC_BIND": "true"}),
+                (set(), {"KMP_AFFINITY": "granularity=fine,compact,1,0"})):
+            self.assertEqual(cpus.computing(environment), cpus_of, environment)
+
+    def test_threads_get_what_is_left(self):
+        self.assertEqual(cpus.beside({0, 1}, {0}, {0, 1, 2, 3}), {2, 3})
+        self.assertEqual(cpus.beside({0, 1}, {0}, {0, 1}), {0, 1}, "or share all")
+        self.assertEqual(cpus.beside(set(), {0}, {0, 1}), {0}, "what others bound is left alone")
+
+    def test_threads_start_there(self):
+        mine = os.sched_getaffinity(0)
+        if len(mine) < 2:
+            self.skipTest("one CPU")
+        bound = min(mine)
+        with unittest.mock.patch.dict(os.environ, GOMP_CPU_AFFINITY=str(bound)):
+            os.sched_setaffinity(0, {bound})
+            self.addCleanup(os.sched_setaffinity, 0, mine)
+            there = cpus.run_beside_computing(lambda: os.sched_getaffinity(0))
+            self.assertEqual(os.sched_getaffinity(0), {bound}, "the caller stays")
+        self.assertEqual(there, os.sched_getaffinity(os.getppid()) - {bound})
+        with self.assertRaises(ZeroDivisionError):
+            cpus.run_beside_computing(lambda: 1 // 0)
 
 
 class KeyTest(unittest.TestCase):

@@ -1,10 +1,14 @@
 """The plugin in vLLM, as its users start it. Runs in a virtual environment with vLLM and kvcake."""
 import json
+import os
 import pathlib
 import shutil
 import tempfile
 import threading
 import unittest
+import unittest.mock
+
+import psutil
 
 from damage import flip
 from relayed_store import CAN_FUSE, relayed
@@ -118,6 +122,20 @@ class PluginTest(unittest.TestCase):
             for prompt, (tokens, likely, _) in zip(prompts, got):
                 for mine, theirs in zip(likely, score(llm, prompt, tokens)):
                     self.assertAlmostEqual(mine, theirs, delta=2 * SLICED)
+
+    @unittest.skipUnless(len(os.sched_getaffinity(0)) > 1, "all share one CPU")
+    def test_threads_are_not_where_vllm_computes(self):
+        bound = max(os.sched_getaffinity(0))
+        with unittest.mock.patch.dict(os.environ, VLLM_CPU_OMP_THREADS_BIND=str(bound)):
+            with engine(self.store, policy="load") as llm:
+                self.check_all(llm)
+                (worker,) = [process for process in psutil.Process().children(recursive=True)
+                             if process.name().startswith("VLLM::Worker")]
+                where = [os.sched_getaffinity(thread.id) for thread in worker.threads()]
+                self.assertEqual(os.sched_getaffinity(worker.pid), {bound}, "it is bound")
+                elsewhere = os.sched_getaffinity(0) - {bound}
+                # Twelve that write, those of the store, and one that copies.
+                self.assertGreaterEqual(where.count(elsewhere), 14)
 
     def served(self, opened):
         """The store's chunks, by a process that holds the next call when so many were opened."""

@@ -7,7 +7,8 @@
 
 namespace kvcake {
 
-WorkerThreads::WorkerThreads(int threads_max) : threads_max_(std::max(threads_max, 1)) {}
+WorkerThreads::WorkerThreads(int threads_max)
+    : threads_max_(std::max(threads_max, 1)), cpus_(AllowedCpus()) {}
 
 WorkerThreads::~WorkerThreads() {
   std::vector<std::thread> threads;
@@ -41,6 +42,7 @@ void WorkerThreads::CallThread() {
 }
 
 void WorkerThreads::Loop() {
+  (void)RestrictToCpus(cpus_);  // where that is not possible: as the thread that needed it
   RunPromptly();
   MutexLock lock(mutex_);
   calling_ = false;

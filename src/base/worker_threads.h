@@ -11,7 +11,8 @@
 namespace kvcake {
 
 // Runs functions on as many threads as are needed, up to a bound: one that does not return keeps
-// its thread, and no function from another. Thread-safe.
+// its thread, and no function from another. They run on the CPUs that the thread which makes this
+// may run on, as those that need them may be bound to one that computes. Thread-safe.
 class WorkerThreads {
  public:
   // At least one thread; each is started when it is needed for the first time.
@@ -30,6 +31,7 @@ class WorkerThreads {
   void CallThread() REQUIRES(mutex_);
 
   const int threads_max_;
+  const std::vector<int> cpus_;
 
   Mutex mutex_;
   CondVar work_;

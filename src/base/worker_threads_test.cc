@@ -5,6 +5,11 @@
 #include <atomic>
 #include <latch>
 #include <set>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "base/cpu.h"
 
 namespace kvcake {
 namespace {
@@ -24,6 +29,24 @@ TEST(WorkerThreadsTest, OneThatDoesNotReturnKeepsNoOtherFromRunning) {
   for (int i = 0; i < 3; ++i) threads.Soon([&] { others.count_down(); });
   others.wait();
   end.count_down();
+}
+
+TEST(WorkerThreadsTest, TheyRunWhereTheirMakerMay) {
+  const std::vector<int> allowed = AllowedCpus();
+  if (allowed.size() < 2) GTEST_SKIP() << "one CPU";
+  WorkerThreads threads(1);
+  std::vector<int> seen;
+  std::latch done(1);
+  std::thread bound([&] {
+    ASSERT_TRUE(RestrictToCpus(std::span(allowed).first(1)));
+    threads.Soon([&] {
+      seen = AllowedCpus();
+      done.count_down();
+    });
+  });
+  bound.join();
+  done.wait();
+  EXPECT_EQ(seen, allowed);
 }
 
 TEST(WorkerThreadsTest, ThereAreNoMoreThreadsThanTheBound) {

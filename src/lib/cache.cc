@@ -103,7 +103,6 @@ void Cache::Wire() {
 
 Cache::~Cache() {
   MutexLock lock(mutex_);
-  async_puts_.reset();
   CHECK(chunks_.empty() && restorations_.empty());
 }
 
@@ -317,24 +316,6 @@ Status Cache::Put(const ChunkKey& key, const ChunkKey& parent, int position,
     writes_->Offer({key, parent, position, NumericPath::kUnknown, std::move(*page)});
   }
   return {};
-}
-
-void Cache::PutAsync(std::vector<AsyncWrite> writes) {
-  MutexLock lock(mutex_);
-  if (!async_puts_) {
-    async_puts_ = std::make_unique<AsyncPuts>(
-        [this](const std::vector<AsyncWrite>& some) { return PutAll(some); });
-  }
-  async_puts_->Add(std::move(writes));
-}
-
-PutCounts Cache::WaitForPuts() {
-  AsyncPuts* puts;
-  {
-    MutexLock lock(mutex_);
-    puts = async_puts_.get();
-  }
-  return puts != nullptr ? puts->Wait() : PutCounts{};
 }
 
 PutCounts Cache::PutAll(const std::vector<AsyncWrite>& writes) {

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -125,9 +126,9 @@ class Cache {
 
   Status Put(const CacheWrite& write);
   // Puts those that nobody holds, on a thread of its own.
-  void PutAsync(std::vector<AsyncWrite> writes) EXCLUDES(mutex_);
+  void PutAsync(std::vector<AsyncWrite> writes) { async_puts_.Add(std::move(writes)); }
   // Returns when nothing of them is read any more.
-  PutCounts WaitForPuts() EXCLUDES(mutex_);
+  PutCounts WaitForPuts() { return async_puts_.Wait(); }
   Status Flush();
   // False: another thread waits.
   bool Wait(Seconds patience);
@@ -179,7 +180,9 @@ class Cache {
   OpenKeys keys_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Opened> restorations_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, PageHandle> chunks_ GUARDED_BY(mutex_);
-  std::unique_ptr<AsyncPuts> async_puts_ GUARDED_BY(mutex_);  // once it is used; ends first
+
+  // Last: it ends first. There from the beginning, as its thread runs where Open's caller may.
+  AsyncPuts async_puts_{[this](const std::vector<AsyncWrite>& some) { return PutAll(some); }};
 };
 
 }  // namespace kvcake

@@ -3,13 +3,20 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
 #include <fstream>
+#include <span>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "base/clock.h"
+#include "base/cpu.h"
 #include "lib/library_testing.h"
 
 namespace kvcake {
@@ -17,6 +24,18 @@ namespace {
 
 using namespace testing_util;
 using testing::HasSubstr;
+
+// Threads of this process, but for the caller, that may not run on all of its CPUs.
+int BoundThreads(size_t cpus) {
+  int bound = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    const pid_t id = std::stoi(task.path().filename());
+    cpu_set_t set;
+    if (id == gettid() || sched_getaffinity(id, sizeof(set), &set) != 0) continue;  // it has ended
+    if (CPU_COUNT(&set) != static_cast<int>(cpus)) ++bound;
+  }
+  return bound;
+}
 
 TEST_F(LibraryTest, WhatWasPutIsRestored) {
   Open();
@@ -381,6 +400,33 @@ TEST_F(LibraryTest, OneThreadAtATimeWaits) {
     if (kvcake_wait(cache_, 1e-3) == KVCAKE_BUSY) returned = 1;
   }
   waiter.join();
+}
+
+// A host may bind the thread that calls to a CPU on which it computes.
+TEST_F(LibraryTest, ThreadsRunWhereTheOneThatOpensMay) {
+  const std::vector<int> allowed = AllowedCpus();
+  if (allowed.size() < 2) GTEST_SKIP() << "one CPU";
+  Open();
+  std::thread bound([&] {
+    ASSERT_TRUE(RestrictToCpus(std::span(allowed).first(1)));
+    const auto keys = Keys(1, 12);
+    std::vector<std::vector<std::byte>> pieces;
+    ASSERT_EQ(PutAsync(1, 12, keys, pieces), KVCAKE_OK) << kvcake_last_error();
+    uint64_t kept = 0, dropped = 0;
+    ASSERT_EQ(kvcake_put_wait(cache_, &kept, &dropped), KVCAKE_OK);
+    uint8_t held = 0;
+    const kvcake_key unknown = Keys(2, 1)[1];
+    ASSERT_EQ(kvcake_lookup(cache_, &unknown, 1, 60, &held), KVCAKE_OK);
+    kvcake_restoration restoration = 0;
+    ASSERT_EQ(Begin(Keys(3, 12), &restoration), KVCAKE_OK);
+    Restore(restoration);
+    ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+    // One that has just been started may still be on its way.
+    const TimePoint end = Clock::Real().Now() + Seconds(60);
+    while (BoundThreads(allowed.size()) > 0 && Clock::Real().Now() < end) std::this_thread::yield();
+    EXPECT_EQ(BoundThreads(allowed.size()), 0);
+  });
+  bound.join();
 }
 
 TEST_F(LibraryTest, ManyThreadsShareACache) {

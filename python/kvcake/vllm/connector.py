@@ -15,7 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.core import kv_cache_utils
 
 import kvcake
-from kvcake.vllm import identity
+from kvcake.vllm import cpus, identity
 from kvcake.vllm.blocks import TorchBlocks
 from kvcake.vllm.config import CHUNK_TOKENS, Config, check_version, read_config
 from kvcake.vllm.messages import Report, Step
@@ -192,11 +192,12 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
         kvcake.set_log(logger)
         rank = self._rank()
         slice_tokens = self._vllm_config.scheduler_config.max_num_batched_tokens
-        self._cache = kvcake.Cache(
-            identity.name_space(self._facts(blocks, rank)), layers=blocks.layers,
-            chunk_tokens=self._chunk, slab_bytes=blocks.slab_bytes, stores=self.config.listed(),
+        name_space = identity.name_space(self._facts(blocks, rank))
+        self._cache = cpus.run_beside_computing(lambda: kvcake.Cache(
+            name_space, layers=blocks.layers, chunk_tokens=self._chunk,
+            slab_bytes=blocks.slab_bytes, stores=self.config.listed(),
             memory_bytes=self.config.memory_bytes, store_ttl_s=self.config.store_ttl_s,
-            stall_timeout_s=self.config.stall_timeout_s, device=self._device())
+            stall_timeout_s=self.config.stall_timeout_s, device=self._device()))
         self._worker = Worker(
             self._cache, blocks, chunk_tokens=self._chunk, blocks_a_chunk=self._a_chunk,
             slice_chunks_max=max(1, slice_tokens // self._chunk), policy=self.config.policy,
