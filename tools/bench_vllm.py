@@ -3,9 +3,10 @@
 
 Run by `./dev vllm --bench --json F`. Parts, which --parts can name, and --minutes bounds:
 
-ratios     Engines that live at once, each with one thread, on the same CPU: vLLM alone, the plugin
-           with "load", the plugin with "cake", and LMCache with --lmcache. Documents are stored
-           first; the memory of the plugin holds little more than one, so that each is loaded anew.
+ratios     Engines that live at once, each with one thread: vLLM alone, the plugin with "load", the
+           plugin with "cake", and LMCache with --lmcache. Documents are stored first; the memory of
+           the plugin holds little more than one, so that each is loaded anew. Threads are where
+           the system has them, unless VLLM_CPU_OMP_THREADS_BIND says otherwise.
            Rows: {"model", "tokens", "ratio", "policy", "ttft_s", "ttfts_s", "bound_s",
            "loaded_tokens", "answers_equal", "tokens_equal", "logprob_difference_max",
            "control_difference_max"}, where ratio is the time to load over that to compute, 0 the
@@ -39,9 +40,6 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(ROOT / "tools"))
-# As vLLM does where there are more CPUs: workers, of which one computes at a time, have one of their
-# own, and what else there is has the others.
-os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", str(max(os.sched_getaffinity(0))))
 import bench_vllm_lmcache  # noqa: E402
 import vllm_fixture  # noqa: E402
 
@@ -52,6 +50,7 @@ MEASURED = 3  # of them, for the curve of computing
 WARM = 3  # of them, for a policy at a rate: costs are learned then
 PARTS = ("ratios", "control", "nothing", "random", "documents")
 CHUNK = 128
+SPIN_S = 1.1  # for a second, the worker of an engine that has answered looks for work incessantly
 MODELS = {"demo": 6646, "smollm2-135m": 8000}
 
 
@@ -67,6 +66,7 @@ def model_folder(name):
 
 def timed(llm, document, salt=None):
     """Seconds to the first token, the token, and its log probability."""
+    time.sleep(SPIN_S)
     began = time.perf_counter()
     (answer,) = vllm_fixture.generate(llm, [document], max_tokens=1, salt=salt)
     return time.perf_counter() - began, answer
