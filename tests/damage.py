@@ -1,4 +1,13 @@
 """Damage to a store's files."""
+import os
+
+
+def flip_in(file, offset, bit=0):
+    """A bit of the byte there, of a file that is open for reading and writing."""
+    file.seek(offset, os.SEEK_END if offset < 0 else os.SEEK_SET)
+    byte = file.read(1)[0]
+    file.seek(-1, os.SEEK_CUR)
+    file.write(bytes([byte ^ 1 << bit]))
 
 
 def flip(path, *offsets, bit=0):
@@ -6,7 +15,4 @@ def flip(path, *offsets, bit=0):
     moment, as a server that uses the directory takes files of another size away."""
     with open(path, "r+b") as file:
         for offset in offsets:
-            file.seek(offset, 2 if offset < 0 else 0)
-            byte = file.read(1)[0]
-            file.seek(-1, 1)
-            file.write(bytes([byte ^ 1 << bit]))
+            flip_in(file, offset, bit)

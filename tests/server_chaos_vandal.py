@@ -6,6 +6,7 @@ import sys
 import threading
 import traceback
 
+from damage import flip_in
 from server_fixture import WAIT_S
 
 
@@ -71,10 +72,8 @@ class Vandal:
             size = os.fstat(file.fileno()).st_size  # of what is open: the name may be another's now
             if size == 0:
                 return
-            file.seek(self._rng.randrange(self._rng.choice([min(size, 4096), size])))
-            byte = file.read(1)[0]
-            file.seek(-1, os.SEEK_CUR)
-            file.write(bytes([byte ^ 1 << self._rng.randrange(8)]))
+            offset = self._rng.randrange(self._rng.choice([min(size, 4096), size]))
+            flip_in(file, offset, bit=self._rng.randrange(8))
 
     def remove(self):
         self._chunk().unlink()
