@@ -282,8 +282,9 @@ class Cache:
         _check(_lib.kvcake_put_async(self._number, writes, len(keys)))
 
     def put_wait(self) -> tuple[int, int]:
-        """Sleeps until nothing that put_async() was given is read any more: how many chunks have
-        been kept since the last call, and how many there was no memory for."""
+        """Puts what the library's thread has not begun to, and sleeps until nothing that
+        put_async() was given is read any more: how many chunks have been kept since the last
+        call, and how many there was no memory for."""
         kept, dropped = ctypes.c_uint64(), ctypes.c_uint64()
         _check(_lib.kvcake_put_wait(self._number, ctypes.byref(kept), ctypes.byref(dropped)))
         return kept.value, dropped.value

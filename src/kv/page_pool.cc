@@ -63,7 +63,11 @@ PageMemory PageMemory::Host() {
             madvise(memory, bytes, MADV_HUGEPAGE);
             return static_cast<std::byte*>(memory);
           },
-          .free = [](std::byte* segment, uint64_t bytes) { munmap(segment, bytes); }};
+          .free = [](std::byte* segment, uint64_t bytes) { munmap(segment, bytes); },
+          .populate =
+              [](std::span<std::byte> memory) {
+                return madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE) == 0;
+              }};
 }
 
 Result<std::unique_ptr<PagePool>> PagePool::Create(const KvLayout& layout, uint64_t capacity_bytes,
@@ -103,11 +107,16 @@ Status PagePool::AllocateSegments() {
     ASSIGN_OR_RETURN(std::byte* const segment, memory_.allocate(bytes));
     segments_.emplace_back(segment, bytes);
   }
+  if (memory_.populate) {
+    populator_ = std::make_unique<MemoryPopulator>(segments_, memory_.populate_ahead_bytes,
+                                                   memory_.populate);
+  }
   return {};
 }
 
 PagePool::~PagePool() {
   CHECK(referenced_ == 0);
+  populator_.reset();
   for (auto& segment : segments_) memory_.free(segment.data(), segment.size());
 }
 
@@ -143,6 +152,10 @@ std::optional<PageHandle> PagePool::DrawUnreferenced() {
   }
   states_[page].references = 1;
   ++referenced_;
+  const bool is_fresh = page >= fresh_;
+  if (is_fresh) fresh_ = page + 1;
+  lock.Unlock();
+  if (is_fresh && populator_) populator_->Used((page + 1) * layout_.page_bytes());
   return PageHandle(this, page);
 }
 

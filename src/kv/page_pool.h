@@ -26,6 +26,7 @@
 #include "base/status.h"
 #include "kv/chunk_key.h"
 #include "kv/kv_layout.h"
+#include "kv/memory_populator.h"
 
 namespace kvcake {
 
@@ -80,8 +81,10 @@ struct PageMemory {
   // Aligned to 4 KiB.
   std::function<Result<std::byte*>(uint64_t bytes)> allocate;
   std::function<void(std::byte* segment, uint64_t bytes)> free;
+  MemoryPopulator::Populate populate = nullptr;  // null: it is committed when it is allocated
+  uint64_t populate_ahead_bytes = 64 << 20;      // of the pages in use
 
-  // Anonymous segments of at most 1 GiB, committed when touched.
+  // Anonymous segments of at most 1 GiB, committed when touched or populated.
   static PageMemory Host();
 };
 
@@ -178,9 +181,12 @@ class PagePool {
   std::set<PageWorth> spare_ GUARDED_BY(mutex_);  // of pages with one handle
   uint64_t referenced_ GUARDED_BY(mutex_) = 0;
   uint64_t evicted_ GUARDED_BY(mutex_) = 0;
+  PageId fresh_ GUARDED_BY(mutex_) = 0;  // the first that nobody has drawn, nor any after it
 
   Mutex reclaim_mutex_;  // before mutex_
   std::function<bool()> reclaimer_ GUARDED_BY(reclaim_mutex_);
+
+  std::unique_ptr<MemoryPopulator> populator_;  // null where there is none
 };
 
 // The pages of one sequence's chunks in order; the last may be partly filled.

@@ -1,6 +1,7 @@
 #include "kv/page_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <map>
@@ -50,6 +51,33 @@ TEST(PagePoolTest, PagesAreAlignedDisjointAndLandInThemselves) {
     EXPECT_GE(it->first - std::prev(it)->first, static_cast<ptrdiff_t>(kLayout.page_bytes()));
   }
   EXPECT_FALSE(pool->Draw());
+}
+
+// Bytes of the pool that the kernel has given it.
+uint64_t ResidentBytes(const PagePool& pool) {
+  constexpr uint64_t kSystemPage = 4096;
+  std::vector<unsigned char> resident(pool.pages() * kLayout.page_bytes() / kSystemPage);
+  EXPECT_EQ(mincore(pool.Data(0), resident.size() * kSystemPage, resident.data()), 0);
+  return kSystemPage * std::ranges::count_if(resident, [](auto is) { return (is & 1) != 0; });
+}
+
+TEST(PagePoolTest, PagesAreCommittedAheadOfTheirUse) {
+  constexpr uint64_t kMiB = 1 << 20;
+  auto pool = MakePool(160 * kMiB / kLayout.page_bytes());
+  while (ResidentBytes(*pool) < 64 * kMiB) std::this_thread::yield();
+  EXPECT_LT(ResidentBytes(*pool), 80 * kMiB) << "not all at once";
+  std::vector<PageHandle> pages;
+  while (pages.size() < 40 * kMiB / kLayout.page_bytes()) {
+    pages.push_back(std::move(pool->Draw().value()));
+    *pool->Data(pages.back().id()) = std::byte{1};
+  }
+  while (ResidentBytes(*pool) < 104 * kMiB) std::this_thread::yield();
+  // Among them what is written while it is being committed.
+  while (auto page = pool->Draw()) {
+    pages.push_back(std::move(*page));
+    *pool->Data(pages.back().id()) = std::byte{1};
+  }
+  for (const PageHandle& page : pages) EXPECT_EQ(*pool->Data(page.id()), std::byte{1});
 }
 
 TEST(PagePoolTest, UnreferencedPagesAreAdoptedWithoutACopyUntilNeeded) {

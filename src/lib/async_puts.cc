@@ -1,5 +1,7 @@
 #include "lib/async_puts.h"
 
+#include <iterator>
+#include <new>
 #include <utility>
 
 #include "lib/cache.h"
@@ -7,24 +9,45 @@
 namespace kvcake {
 
 void AsyncPuts::Add(std::vector<AsyncWrite> writes) {
-  {
-    MutexLock lock(mutex_);
-    ++pending_;
-  }
-  thread_.Soon([this, writes = std::move(writes)] {
-    const PutCounts counts = put_(writes);
-    MutexLock lock(mutex_);
-    counts_.kept += counts.kept;
-    counts_.dropped += counts.dropped;
-    --pending_;
-    changed_.NotifyAll();
-  });
+  std::list<AsyncWrite> added(std::make_move_iterator(writes.begin()),
+                              std::make_move_iterator(writes.end()));
+  MutexLock lock(mutex_);
+  thread_.Soon([this] { PutWaiting(); });
+  waiting_.splice(waiting_.end(), added);
 }
 
+// The thread may wait for a CPU for longer than putting takes, as beside engines that look for work
+// without sleeping; who waits has one.
 PutCounts AsyncPuts::Wait() {
+  PutWaiting();
   MutexLock lock(mutex_);
-  while (pending_ > 0) changed_.Wait(mutex_);
+  while (!waiting_.empty() || putting_ > 0) changed_.Wait(mutex_);
   return std::exchange(counts_, {});
+}
+
+void AsyncPuts::PutWaiting() {
+  MutexLock lock(mutex_);
+  while (!waiting_.empty()) {
+    std::list<AsyncWrite> one;
+    one.splice(one.end(), waiting_, waiting_.begin());
+    ++putting_;
+    lock.Unlock();
+    const PutOutcome outcome = PutOrDrop(one.front());
+    one.clear();
+    lock.Lock();
+    --putting_;
+    if (outcome == PutOutcome::kKept) ++counts_.kept;
+    if (outcome == PutOutcome::kDropped) ++counts_.dropped;
+  }
+  if (putting_ == 0) changed_.NotifyAll();
+}
+
+PutOutcome AsyncPuts::PutOrDrop(const AsyncWrite& write) const {
+  try {
+    return put_(write);
+  } catch (const std::bad_alloc&) {
+    return PutOutcome::kDropped;
+  }
 }
 
 }  // namespace kvcake

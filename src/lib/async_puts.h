@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <vector>
 
 #include "base/callback_thread.h"
@@ -12,30 +13,41 @@ namespace kvcake {
 
 struct AsyncWrite;
 
+enum class PutOutcome {
+  kKept,
+  kHeld,     // there is one
+  kDropped,  // for want of memory
+};
+
 struct PutCounts {
   uint64_t kept = 0;
-  uint64_t dropped = 0;  // for want of memory
+  uint64_t dropped = 0;
 };
 
 // Thread-safe. The destructor puts what is left.
 class AsyncPuts {
  public:
-  // Puts some, on the thread, and says what became of them.
-  using PutAll = std::function<PutCounts(const std::vector<AsyncWrite>&)>;
-  explicit AsyncPuts(PutAll put) : put_(std::move(put)) {}
+  // Called on the thread, and on those that wait; an std::bad_alloc is a drop.
+  using Put = std::function<PutOutcome(const AsyncWrite&)>;
+  explicit AsyncPuts(Put put) : put_(std::move(put)) {}
   AsyncPuts(const AsyncPuts&) = delete;
   AsyncPuts& operator=(const AsyncPuts&) = delete;
 
-  // Returns at once; batches are put in order.
+  // Returns at once; they are begun in order.
   void Add(std::vector<AsyncWrite> writes) EXCLUDES(mutex_);
-  // Returns when nothing is left to be put: what was, since the last call.
+  // Puts what the thread has not begun to, and returns when nothing is left to be put: what was,
+  // since the last call.
   PutCounts Wait() EXCLUDES(mutex_);
 
  private:
-  const PutAll put_;
+  void PutWaiting() EXCLUDES(mutex_);
+  PutOutcome PutOrDrop(const AsyncWrite& write) const;
+
+  const Put put_;
   Mutex mutex_;
   CondVar changed_;
-  uint64_t pending_ GUARDED_BY(mutex_) = 0;  // batches
+  std::list<AsyncWrite> waiting_ GUARDED_BY(mutex_);
+  int putting_ GUARDED_BY(mutex_) = 0;  // threads that do
   PutCounts counts_ GUARDED_BY(mutex_);
   CallbackThread thread_;  // last: it ends before the rest goes
 };

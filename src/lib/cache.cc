@@ -60,7 +60,9 @@ Result<std::unique_ptr<Cache>> Cache::Open(const CacheOptions& options) {
   RETURN_IF_ERROR(CheckStorable(layout));
   RETURN_IF_ERROR(CheckMemory(options, layout));
   std::unique_ptr<Cache> cache(new Cache(options));
-  ASSIGN_OR_RETURN(cache->pool_, PagePool::Create(layout, options.memory_bytes));
+  PageMemory memory = PageMemory::Host();
+  memory.populate_ahead_bytes = options.memory_bytes;  // while the host starts, not while it serves
+  ASSIGN_OR_RETURN(cache->pool_, PagePool::Create(layout, options.memory_bytes, std::move(memory)));
   RETURN_IF_ERROR(cache->OpenStores());
   cache->Wire();
   return cache;
@@ -318,25 +320,17 @@ Status Cache::Put(const ChunkKey& key, const ChunkKey& parent, int position,
   return {};
 }
 
-PutCounts Cache::PutAll(const std::vector<AsyncWrite>& writes) {
-  std::vector<ChunkKey> keys;
-  for (const AsyncWrite& write : writes) keys.push_back(write.key);
-  const HeldIn held = Lookup(keys, Seconds(0));
-  PutCounts counts;
-  for (size_t i = 0; i < writes.size(); ++i) {
-    if (held.memory[i] || held.stores[i]) continue;
-    const AsyncWrite& write = writes[i];
-    const size_t per_slab = write.parts.size() / layout().layers;
-    const uint64_t bytes = slab_bytes() / per_slab;
-    const Status put =
-        Put(write.key, write.parent, write.position, [&](int layer, std::byte* slab) {
-          for (size_t part = 0; part < per_slab; ++part) {
-            std::memcpy(slab + part * bytes, write.parts[layer * per_slab + part], bytes);
-          }
-        });
-    ++(put ? counts.kept : counts.dropped);
-  }
-  return counts;
+PutOutcome Cache::PutIfNew(const AsyncWrite& write) {
+  const HeldIn held = Lookup(std::span(&write.key, 1), Seconds(0));
+  if (held.memory[0] || held.stores[0]) return PutOutcome::kHeld;
+  const size_t per_slab = write.parts.size() / layout().layers;
+  const uint64_t bytes = slab_bytes() / per_slab;
+  const Status put = Put(write.key, write.parent, write.position, [&](int layer, std::byte* slab) {
+    for (size_t part = 0; part < per_slab; ++part) {
+      std::memcpy(slab + part * bytes, write.parts[layer * per_slab + part], bytes);
+    }
+  });
+  return put ? PutOutcome::kKept : PutOutcome::kDropped;
 }
 
 Status Cache::Flush() {

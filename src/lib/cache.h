@@ -125,7 +125,7 @@ class Cache {
   uint64_t acquired() const;
 
   Status Put(const CacheWrite& write);
-  // Puts those that nobody holds, on a thread of its own.
+  // Puts those that nobody holds, on a thread of its own or on that which waits for it.
   void PutAsync(std::vector<AsyncWrite> writes) { async_puts_.Add(std::move(writes)); }
   // Returns when nothing of them is read any more.
   PutCounts WaitForPuts() { return async_puts_.Wait(); }
@@ -158,7 +158,7 @@ class Cache {
   // Keeps a chunk whose slabs `copy` writes where it is told to.
   Status Put(const ChunkKey& key, const ChunkKey& parent, int position,
              const std::function<void(int layer, std::byte* slab)>& copy);
-  PutCounts PutAll(const std::vector<AsyncWrite>& writes);
+  PutOutcome PutIfNew(const AsyncWrite& write);
 
   // Constant after Open.
   const CacheOptions options_;
@@ -182,7 +182,7 @@ class Cache {
   std::unordered_map<uint64_t, PageHandle> chunks_ GUARDED_BY(mutex_);
 
   // Last: it ends first. There from the beginning, as its thread runs where Open's caller may.
-  AsyncPuts async_puts_{[this](const std::vector<AsyncWrite>& some) { return PutAll(some); }};
+  AsyncPuts async_puts_{[this](const AsyncWrite& write) { return PutIfNew(write); }};
 };
 
 }  // namespace kvcake

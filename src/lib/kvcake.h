@@ -97,7 +97,7 @@ typedef struct kvcake_options {
                                  the first */
   size_t store_count;         /* 0 to 8 */
   uint64_t memory_bytes;      /* for chunks that are here: loaded, about to be written, or cached;
-                                 default: 1 GiB */
+                                 default: 1 GiB; taken from the system soon after opening */
   double write_queue_share;   /* of that, which chunks about to be written may take; default: 0.5 */
   double store_ttl_s;         /* chunks that nobody has used for so long go; default: never */
   double stall_timeout_s;     /* a store that is silent for so long is given up; default: 30 */
@@ -233,11 +233,13 @@ typedef struct kvcake_async_write {
                                returns, what they point to until kvcake_put_wait does */
   size_t parts_per_slab;    /* 1 or more, by which slab_bytes can be divided */
 } kvcake_async_write;
-/* As kvcake_put of each that neither memory nor a store holds, by a thread of the library: returns
- * at once. What there is no memory for is counted. Nothing is put where one of them is refused. */
+/* As kvcake_put of each that neither memory nor a store holds, by a thread of the library or by
+ * kvcake_put_wait: returns at once. What there is no memory for is counted. Nothing is put where one
+ * of them is refused. */
 KVCAKE_API int kvcake_put_async(kvcake_cache cache, const kvcake_async_write* writes, size_t count);
-/* Sleeps until nothing of what kvcake_put_async was given is read any more. How many chunks have
- * been kept since the last call, and how many there was no memory for; each may be NULL. */
+/* Puts what the thread has not begun to, then sleeps until nothing of what kvcake_put_async was
+ * given is read any more. How many chunks have been kept since the last call, and how many there
+ * was no memory for; each may be NULL. */
 KVCAKE_API int kvcake_put_wait(kvcake_cache cache, uint64_t* kept, uint64_t* dropped);
 /* Sleeps until all that was put is written or has failed. KVCAKE_TIMEOUT when nothing has been
  * written for a minute. */
