@@ -59,6 +59,7 @@ def measure_random(model: bench_vllm.Model, args: argparse.Namespace, rows: list
                 break
             arms = [("alone", alone), ("cake", cake)]
             for arm, port in arms if pair % 2 else arms[::-1]:
+                time.sleep(bench_vllm.SPIN_S)
                 result = bench_serve(model, port, prompts, seed=pair + 1)
                 assert result["completed"] == prompts, result["errors"]
                 if pair >= 0:
@@ -76,6 +77,7 @@ def measure_random(model: bench_vllm.Model, args: argparse.Namespace, rows: list
 def ask(port: int, prompt: list[int]) -> tuple[float, int]:
     """Seconds to the first token, and how many tokens of the prompt were cached."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
+    time.sleep(bench_vllm.SPIN_S)
     with contextlib.closing(connection):
         began = time.perf_counter()
         connection.request("POST", "/v1/completions", json.dumps(
