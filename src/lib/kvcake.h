@@ -234,8 +234,8 @@ typedef struct kvcake_async_write {
   size_t parts_per_slab;    /* 1 or more, by which slab_bytes can be divided */
 } kvcake_async_write;
 /* As kvcake_put of each that neither memory nor a store holds, by a thread of the library or by
- * kvcake_put_wait: returns at once. What there is no memory for is counted. Nothing is put where one
- * of them is refused. */
+ * kvcake_put_wait: returns at once. What there is no memory for is counted. Nothing is put where
+ * one of them is refused. */
 KVCAKE_API int kvcake_put_async(kvcake_cache cache, const kvcake_async_write* writes, size_t count);
 /* Puts what the thread has not begun to, then sleeps until nothing of what kvcake_put_async was
  * given is read any more. How many chunks have been kept since the last call, and how many there
