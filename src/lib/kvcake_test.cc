@@ -402,6 +402,19 @@ TEST_F(LibraryTest, OneThreadAtATimeWaits) {
   waiter.join();
 }
 
+uint64_t ResidentBytes() {
+  uint64_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST_F(LibraryTest, MemoryIsTakenAfterOpeningAndNotWhenItIsUsed) {
+  constexpr uint64_t kBytes = 200 << 20;
+  const uint64_t before = ResidentBytes();
+  Open(Options(kBytes / kLibraryPageBytes));
+  while (ResidentBytes() < before + kBytes / 10 * 9) std::this_thread::yield();
+}
+
 // A host may bind the thread that calls to a CPU on which it computes.
 TEST_F(LibraryTest, ThreadsRunWhereTheOneThatOpensMay) {
   const std::vector<int> allowed = AllowedCpus();
