@@ -34,8 +34,12 @@ void MemoryPopulator::Used(uint64_t bytes) {
 void MemoryPopulator::Loop() {
   RunInBackground();
   for (const std::span<std::byte> segment : segments_) {
-    if (!PopulateSegment(segment)) return;
+    if (!PopulateSegment(segment)) break;
   }
+  // Ends with its owner, which never does where memory ran out at a bad moment: to a sanitizer a
+  // thread that has ended before is a leak.
+  MutexLock lock(mutex_);
+  while (!stop_) changed_.Wait(mutex_);
 }
 
 bool MemoryPopulator::PopulateSegment(std::span<std::byte> segment) {
