@@ -39,6 +39,7 @@ void MemoryPopulator::Loop() {
   // Ends with its owner, which never does where memory ran out at a bad moment: to a sanitizer a
   // thread that has ended before is a leak.
   MutexLock lock(mutex_);
+  next_ = UINT64_MAX;  // use wakes nobody any more
   while (!stop_) changed_.Wait(mutex_);
 }
 
