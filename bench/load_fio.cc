@@ -9,12 +9,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/large_pages.h"
+
 namespace kvcake::bench {
 namespace {
 
 constexpr uint64_t kBlock = 4 << 20;
 constexpr uint64_t kDepth = 16;
-constexpr uint64_t kLargePage = 2 << 20;
 
 // By the whole system, since it started; 0 where it does not say.
 uint64_t LargePagesMade() {
@@ -76,7 +77,8 @@ Result<FioRate> RunFio(const std::string& file, uint64_t bytes, bool write, bool
   try {
     FioRate rate;
     rate.bytes_per_s = json.at("jobs").at(0).at(write ? "write" : "read").at("bw_bytes");
-    rate.large_pages = LargePagesMade() - large_pages_before >= kDepth * kBlock / kLargePage / 2;
+    rate.large_pages =
+        LargePagesMade() - large_pages_before >= kDepth * kBlock / kLargePageBytes / 2;
     return rate;
   } catch (const nlohmann::json::exception&) {
     return Fail(ErrorCode::kIo, "fio printed something unexpected: {}", out.substr(0, 200));

@@ -4,10 +4,9 @@
 #include <utility>
 
 #include "base/cpu.h"
+#include "base/large_pages.h"
 
 namespace kvcake {
-
-constexpr uint64_t kLargePage = 2 << 20;
 
 MemoryPopulator::MemoryPopulator(std::vector<std::span<std::byte>> segments, uint64_t ahead_bytes,
                                  Populate populate)
@@ -49,7 +48,7 @@ bool MemoryPopulator::PopulateSegment(std::span<std::byte> segment) {
     while (!stop_ && next_ >= used_ + ahead_bytes_) changed_.Wait(mutex_);
     if (stop_) return false;
     const uint64_t to_large_page =
-        kLargePage - reinterpret_cast<uintptr_t>(segment.data()) % kLargePage;
+        kLargePageBytes - reinterpret_cast<uintptr_t>(segment.data()) % kLargePageBytes;
     const auto piece = segment.first(std::min<uint64_t>(segment.size(), to_large_page));
     next_ += piece.size();
     if (next_ > used_) {

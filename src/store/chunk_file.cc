@@ -1,9 +1,8 @@
 #include "store/chunk_file.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
+
+#include "base/large_pages.h"
 
 namespace kvcake {
 namespace {
@@ -62,14 +61,11 @@ Status ChunkFileReader::ReadFully(File& file, std::span<std::byte> into, uint64_
   return {};
 }
 
-// In large pages where there are any: a request of small ones is cut up on its way to the disk.
 std::span<std::byte> ChunkFileReader::Buffer(uint64_t bytes) {
-  constexpr uint64_t kLargePage = 2 << 20;
-  const uint64_t size = std::max<uint64_t>((bytes + kLargePage - 1) / kLargePage, 1) * kLargePage;
+  const uint64_t size = RoundUpToLargePages(std::max<uint64_t>(bytes, 1));
   if (size > size_) {
-    data_.reset(static_cast<std::byte*>(aligned_alloc(kLargePage, size)));
+    data_.reset(AllocateLargePages(size));
     size_ = data_ ? size : 0;
-    if (data_) madvise(data_.get(), size_, MADV_HUGEPAGE);
   }
   return {data_.get(), size_};
 }

@@ -1,10 +1,8 @@
 #include "store/encoded_tier.h"
 
 #include <spdlog/spdlog.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <new>
@@ -13,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/cpu.h"
+#include "base/large_pages.h"
 #include "store/chunk_format.h"
 #include "store/chunk_seal.h"
 
@@ -24,13 +23,9 @@ int ReadsMax(const Tier& inner, uint64_t file_bytes) {
   return static_cast<int>(std::clamp<uint64_t>(by_bytes, 1, inner.max_reads_in_flight()));
 }
 
-// In large pages where there are any, for direct I/O.
 std::byte* NewStaging(uint64_t bytes) {
-  constexpr uint64_t kLargePage = 2 << 20;
-  const uint64_t size = (bytes + kLargePage - 1) / kLargePage * kLargePage;
-  auto* const memory = static_cast<std::byte*>(aligned_alloc(kLargePage, size));
+  std::byte* const memory = AllocateLargePages(bytes);
   if (memory == nullptr) throw std::bad_alloc();
-  madvise(memory, size, MADV_HUGEPAGE);
   return memory;
 }
 
