@@ -3,7 +3,6 @@
 #include "store/catalogue.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -12,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/cpu.h"
+#include "base/peak_rss.h"
 #include "bench/benches.h"
 #include "bench/harness.h"
 #include "bench/scratch_dir.h"
@@ -21,13 +21,6 @@ namespace kvcake::bench {
 namespace {
 
 constexpr int kLookup = 128;
-
-uint64_t ResidentBytes() {
-  std::ifstream statm("/proc/self/statm");
-  uint64_t all = 0, resident = 0;
-  statm >> all >> resident;
-  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
 
 // The n-th of as many keys as are asked for: digests as good as a hash's.
 ChunkKey KeyOf(uint64_t n) {
@@ -107,11 +100,11 @@ Status MeasureStart(const CatalogueOptions& options, const std::string& dir) {
 Status RunCatalogue(const CatalogueOptions& options) {
   fmt::print("{}, {} chunks\n", CpuName(), options.chunks);
   const ChunkKey root = KvIdentity().Add("bench", "catalogue").Root();
-  const uint64_t before = ResidentBytes();
+  const uint64_t before = RssBytes();
   Catalogue catalogue;
   for (uint64_t n = 0; n < options.chunks; ++n) catalogue.Add({{root, KeyOf(n)}, 1 << 20, 1});
   const double bytes =
-      static_cast<double>(ResidentBytes() - before) / static_cast<double>(options.chunks);
+      static_cast<double>(RssBytes() - before) / static_cast<double>(options.chunks);
   fmt::print("{:<44} {:>10.1f} bytes\n", "memory for each chunk", bytes);
   fmt::print("{:<44} {:>10.1f} MB\n", "memory for a million chunks", bytes);
   const auto lookup = [&](const std::vector<ChunkKey>& keys) {

@@ -1,5 +1,7 @@
 #include "base/peak_rss.h"
 
+#include <unistd.h>
+
 #include <fstream>
 #include <string>
 
@@ -18,6 +20,13 @@ uint64_t PeakRssBytes() {
     if (line.starts_with(key)) return std::stoull(line.substr(key.size())) << 10;
   }
   return 0;
+}
+
+uint64_t RssBytes() {
+  std::ifstream file("/proc/self/statm");
+  uint64_t size = 0, resident = 0;
+  file >> size >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 }  // namespace kvcake

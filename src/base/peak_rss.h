@@ -1,4 +1,4 @@
-// The most memory that this process has had resident.
+// The memory that this process has resident, and the most that it has had.
 #pragma once
 
 #include <cstdint>
@@ -9,5 +9,6 @@ namespace kvcake {
 // that of the process's life.
 bool ResetPeakRss();
 uint64_t PeakRssBytes();
+uint64_t RssBytes();
 
 }  // namespace kvcake

@@ -17,6 +17,7 @@ TEST(PeakRssTest, RemembersWhatIsGoneUntilItIsReset) {
   void* bytes = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(bytes, MAP_FAILED);
   std::memset(bytes, 1, kBytes);
+  EXPECT_GE(RssBytes(), kBytes);
   ASSERT_EQ(munmap(bytes, kBytes), 0);
   const uint64_t with = PeakRssBytes();
   EXPECT_GE(with, kBytes);

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/peak_rss.h"
 #include "lib/library_testing.h"
 
 namespace kvcake {
@@ -402,17 +403,11 @@ TEST_F(LibraryTest, OneThreadAtATimeWaits) {
   waiter.join();
 }
 
-uint64_t ResidentBytes() {
-  uint64_t all = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> all >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
-
 TEST_F(LibraryTest, MemoryIsTakenAfterOpeningAndNotWhenItIsUsed) {
   constexpr uint64_t kBytes = 200 << 20;
-  const uint64_t before = ResidentBytes();
+  const uint64_t before = RssBytes();
   Open(Options(kBytes / kLibraryPageBytes));
-  while (ResidentBytes() < before + kBytes / 10 * 9) std::this_thread::yield();
+  while (RssBytes() < before + kBytes / 10 * 9) std::this_thread::yield();
 }
 
 // A host may bind the thread that calls to a CPU on which it computes.
