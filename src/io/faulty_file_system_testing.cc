@@ -194,6 +194,11 @@ Status FaultyFileSystem::MakeDirs(const std::string& path) {
   return inner_.MakeDirs(path);
 }
 
+Status FaultyFileSystem::SpreadSubdirs(const std::string& path) {
+  RETURN_IF_ERROR(Change("set the flags of", path));
+  return inner_.SpreadSubdirs(path);
+}
+
 Result<std::vector<DirEntry>> FaultyFileSystem::List(const std::string& path) {
   if (Draw(&FileFaults::list_error)) return tl::unexpected(ErrnoError(EIO, "list", path));
   return inner_.List(path);

@@ -63,6 +63,7 @@ class FaultyFileSystem : public FileSystem {
   Status Remove(const std::string& path) override;
   Status RemoveDir(const std::string& path) override;
   Status MakeDirs(const std::string& path) override;
+  Status SpreadSubdirs(const std::string& path) override;
   Result<std::vector<DirEntry>> List(const std::string& path) override;
   Result<FileInfo> Stat(const std::string& path) override;
   Status Touch(const std::string& path, int64_t mtime_s) override;

@@ -2,8 +2,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
@@ -33,6 +35,7 @@ ErrorCode CodeOf(int error) {
     case ENODATA:
       return ErrorCode::kNotFound;
     case EOPNOTSUPP:
+    case ENOTTY:  // a control that the file system does not know
       return ErrorCode::kUnsupported;
     case ENOSPC:  // bytes or inodes
     case EDQUOT:
@@ -230,6 +233,20 @@ class RealFileSystem : public FileSystem {
     struct stat st;
     if (stat(path.c_str(), &st) != 0) return FailErrno("make directory", path);
     if (!S_ISDIR(st.st_mode)) return Fail(ErrorCode::kIo, "{} is not a directory", path);
+    return {};
+  }
+
+  Status SpreadSubdirs(const std::string& path) override {
+    const int fd = NoIntr([&] {
+      return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    });
+    if (fd < 0) return FailErrno("open", path);
+    const RealFile dir(fd, /*direct=*/false, path);
+    int flags = 0;  // the kernel reads an int, whatever the macros' names say
+    if (ioctl(fd, FS_IOC_GETFLAGS, &flags) != 0) return FailErrno("read the flags of", path);
+    if ((flags & FS_TOPDIR_FL) != 0) return {};
+    flags |= FS_TOPDIR_FL;
+    if (ioctl(fd, FS_IOC_SETFLAGS, &flags) != 0) return FailErrno("set the flags of", path);
     return {};
   }
 

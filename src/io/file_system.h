@@ -91,6 +91,10 @@ class FileSystem {
   virtual Status RemoveDir(const std::string& path) = 0;  // an empty directory
   // Makes the directory and those above it, mode 0700; ok when it exists.
   virtual Status MakeDirs(const std::string& path) = 0;
+  // Hints that the directories made in this one from now on, and their files, had better lie apart
+  // from each other; kUnsupported where the file system takes no such hint (all but ext2 to ext4).
+  // Follows no symbolic link at the end of the path.
+  virtual Status SpreadSubdirs(const std::string& path) = 0;
   // Every entry but "." and "..", in no order; entries that vanish meanwhile are left out, those
   // that cannot be examined are of kind kOther.
   virtual Result<std::vector<DirEntry>> List(const std::string& path) = 0;

@@ -1,7 +1,13 @@
 #include "io/file_system.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/fs.h>
+#include <linux/magic.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -73,6 +79,34 @@ TEST_F(FileSystemTest, DirectoriesAreMadeListedAndRemoved) {
   EXPECT_TRUE(fs_.RemoveDir(In("a/b/c")));
   EXPECT_GT(fs_.Space(dir_)->free_bytes, 0u);
   EXPECT_GE(fs_.Space(dir_)->bytes, fs_.Space(dir_)->free_bytes);
+}
+
+// As `lsattr -d` shows it.
+bool IsTopOfHierarchies(const std::string& dir) {
+  const int fd = open(dir.c_str(), O_RDONLY | O_DIRECTORY);
+  int flags = 0;
+  EXPECT_EQ(ioctl(fd, FS_IOC_GETFLAGS, &flags), 0);
+  close(fd);
+  return (flags & FS_TOPDIR_FL) != 0;
+}
+
+TEST_F(FileSystemTest, SubdirectoriesAreSpreadWhereThatCanBeSaid) {
+  EXPECT_EQ(fs_.SpreadSubdirs(In("missing")).error().code, ErrorCode::kNotFound);
+  ASSERT_TRUE(fs_.MakeDirs(In("a/b")));
+  stdfs::create_directory_symlink("a", In("link"));
+  EXPECT_FALSE(fs_.SpreadSubdirs(In("link"))) << "what lies behind it is not ours, perhaps";
+  struct statfs st;
+  ASSERT_EQ(statfs(dir_.c_str(), &st), 0);
+  const Status spread = fs_.SpreadSubdirs(In("a"));
+  if (st.f_type != EXT4_SUPER_MAGIC) {
+    EXPECT_EQ(spread ? ErrorCode::kUnsupported : spread.error().code, ErrorCode::kUnsupported);
+    GTEST_SKIP() << "only ext4 is known to take the hint: TMPDIR names a directory";
+  }
+  ASSERT_TRUE(spread);
+  EXPECT_TRUE(IsTopOfHierarchies(In("a")));
+  EXPECT_FALSE(IsTopOfHierarchies(In("a/b")));
+  EXPECT_TRUE(fs_.SpreadSubdirs(In("a"))) << "once more changes nothing";
+  EXPECT_TRUE(IsTopOfHierarchies(In("a")));
 }
 
 TEST_F(FileSystemTest, AttributesComeBackWhereThereAreAny) {

@@ -243,6 +243,10 @@ Status PowerLossFileSystem::MakeDirs(const std::string& path) {
   }
 }
 
+Status PowerLossFileSystem::SpreadSubdirs(const std::string& path) {
+  return FailWith(EOPNOTSUPP, "set the flags of", path);
+}
+
 Result<std::vector<DirEntry>> PowerLossFileSystem::List(const std::string& path) {
   MutexLock lock(mutex_);
   RETURN_IF_ERROR(FindLocked(path));

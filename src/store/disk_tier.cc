@@ -100,7 +100,8 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options, FileSy
   ASSIGN_OR_RETURN(auto queue, fs.NewQueue(DiskReader::QueueOptions(options)));
   // Named as the temporary of a chunk, so that one left by a crash is swept like any other.
   const ChunkId probe{options.root, options.root};
-  if (options.direct && CheckNoLinks(fs, store, probe) && fs.MakeDirs(store.ShardDir(probe))) {
+  if (options.direct && CheckNoLinks(fs, store, probe) &&
+      MakeShardDir(fs, store, probe, /*durable=*/false)) {
     options.direct = DirectIoWorks(fs, store.ChunkPath(probe));
   }
 

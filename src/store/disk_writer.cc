@@ -136,9 +136,8 @@ Result<std::unique_ptr<File>> DiskWriter::CreateTemporary(const std::string& pat
   // Its directory is not there yet, or has gone: other processes clear stores. Said before it is
   // made, lest another thread believe that its name is durable.
   shards_synced_[key.digest[0]] = false;
-  const std::string dir = context_.store.ShardDir(context_.IdOf(key));
-  RETURN_IF_ERROR(context_.options.durable ? MakeDirsDurably(context_.fs, dir)
-                                           : context_.fs.MakeDirs(dir));
+  RETURN_IF_ERROR(MakeShardDir(context_.fs, context_.store, context_.IdOf(key),
+                               context_.options.durable));
   return context_.fs.Create(path, direct);
 }
 

@@ -44,16 +44,21 @@ class RecordingFileSystem : public FaultyFileSystem {
   }
   Status MakeDirs(const std::string& path) override {
     const Status status = FaultyFileSystem::MakeDirs(path);
-    if (auto pause = std::exchange(after_make_dirs, nullptr)) pause();
+    const bool is_shard = path.size() - path.rfind('/') == 3;
+    if (auto pause = is_shard ? std::exchange(after_make_shard, nullptr) : nullptr) pause();
     return status;
+  }
+  Status SpreadSubdirs(const std::string& path) override {
+    Note("spread", path);
+    return FaultyFileSystem::SpreadSubdirs(path);
   }
   std::vector<std::string> Take() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return std::exchange(calls_, {});
   }
 
-  // Called once, before the next MakeDirs returns: the directories are there and not durable.
-  std::function<void()> after_make_dirs;
+  // Called once, before MakeDirs of a shard returns: the directories are there and not durable.
+  std::function<void()> after_make_shard;
   bool full_until_removed = false;  // faults end when a chunk is removed
 
  private:
@@ -110,7 +115,8 @@ TEST_F(DiskWriterTest, AChunkGetsItsNameWhenItIsWholeAndIsKnownThen) {
   Open();
   ASSERT_TRUE(Put(key_));
   EXPECT_EQ(fs_.Take(),
-            (Calls{"create " + name_ + ".tmp", "create " + name_ + ".tmp", "rename " + name_}))
+            (Calls{"create " + name_ + ".tmp", "spread " + Root().Hex(), "create " + name_ + ".tmp",
+                   "rename " + name_}))
       << "the first finds no directory";
   EXPECT_TRUE(context_->index.Contains(key_));
   EXPECT_EQ(context_->fs.Stat(context_->PathOf(key_))->bytes, context_->file_bytes_max());
@@ -181,7 +187,7 @@ TEST_F(DiskWriterTest, WhileDirectoriesAreMadeAnewNobodyBelievesThemDurable) {
   first.digest[31] ^= 1;
   second.digest[31] ^= 2;
   Calls of_second;
-  fs_.after_make_dirs = [&] {
+  fs_.after_make_shard = [&] {
     fs_.Take();
     std::thread([&] { EXPECT_TRUE(Put(second)); }).join();
     of_second = fs_.Take();

@@ -61,7 +61,7 @@ class Rekeying {
                const std::string& old_path) {
     const std::string path = store_.ChunkPath(id), temporary = TemporaryName(path);
     RETURN_IF_ERROR(CheckNoLinks(fs_, store_, id));
-    RETURN_IF_ERROR(MakeDirsDurably(fs_, store_.ShardDir(id)));
+    RETURN_IF_ERROR(MakeShardDir(fs_, store_, id, /*durable=*/true));
     RETURN_IF_ERROR(Describe(id.root, old.id.root));
     auto status = WriteTemporary(temporary, bytes, ReadOwner(fs_, old_path));
     if (status) status = fs_.Touch(temporary, LastUse(old, old_path, path));

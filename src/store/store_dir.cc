@@ -239,6 +239,16 @@ Status CheckNoLinks(FileSystem& fs, const StoreDir& store, const ChunkId& id) {
   return {};
 }
 
+Status MakeShardDir(FileSystem& fs, const StoreDir& store, const ChunkId& id, bool durable) {
+  const auto make = [&](const std::string& dir) {
+    return durable ? MakeDirsDurably(fs, dir) : fs.MakeDirs(dir);
+  };
+  const std::string root = store.RootDir(id.root);
+  RETURN_IF_ERROR(make(root));
+  (void)fs.SpreadSubdirs(root);
+  return make(store.ShardDir(id));
+}
+
 Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visitor, int threads) {
   std::vector<Shard> shards;
   Status first = ForEachRoot(fs, store, [&](const ChunkKey& root, const std::string& dir) {

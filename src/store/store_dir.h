@@ -55,6 +55,11 @@ Status CheckIsStore(FileSystem& fs, const std::string& dir);
 // behind a link is on another disk, perhaps, and never counted. What is missing is as good.
 Status CheckNoLinks(FileSystem& fs, const StoreDir& store, const ChunkId& id);
 
+// Makes the chunk's directory and those above it, its root's so that a file system that takes the
+// hint spreads the shards: ext4, for each new file, passes over all that were deleted within
+// minutes in the same part of the disk, as many as a full store evicts.
+Status MakeShardDir(FileSystem& fs, const StoreDir& store, const ChunkId& id, bool durable);
+
 // What a scan calls for each file; either may be empty.
 struct ScanVisitor {
   std::function<void(const ChunkId&, const FileInfo&)> chunk;

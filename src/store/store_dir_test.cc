@@ -1,5 +1,6 @@
 #include "store/store_dir.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -69,6 +70,46 @@ TEST(StoreDirTest, WhatCannotBeFollowedIsAsItIsSpelled) {
   EXPECT_TRUE(CheckDistinct({a, b}));
   EXPECT_TRUE(CheckDistinct({a + "/x", a + "/y"}));
   EXPECT_FALSE(CheckDistinct({a, b, dir.path() + "/./a"}));
+}
+
+// Writes down which directories are made and spread, and does it.
+class NotedDirs : public FaultyFileSystem {
+ public:
+  NotedDirs() : FaultyFileSystem(FileSystem::Real(), 1) {}
+  Status MakeDirs(const std::string& path) override {
+    calls.push_back("make " + path);
+    return FaultyFileSystem::MakeDirs(path);
+  }
+  Status SpreadSubdirs(const std::string& path) override {
+    calls.push_back("spread " + path);
+    return spread;
+  }
+
+  std::vector<std::string> calls;
+  Status spread;
+};
+
+TEST(StoreDirTest, TheShardsOfARootAreSpread) {
+  for (const bool durable : {false, true}) {
+    TempDir dir;
+    const StoreDir store(dir.path());
+    const ChunkId id{Root(), Chain(1)[0]};
+    NotedDirs fs;
+    ASSERT_TRUE(MakeShardDir(fs, store, id, durable));
+    EXPECT_THAT(fs.calls, testing::ElementsAre("make " + store.RootDir(id.root),
+                                               "spread " + store.RootDir(id.root),
+                                               "make " + store.ShardDir(id)));
+    EXPECT_TRUE(stdfs::is_directory(store.ShardDir(id)));
+  }
+}
+
+TEST(StoreDirTest, AHintThatIsRefusedIsNoError) {
+  TempDir dir;
+  const StoreDir store(dir.path());
+  NotedDirs fs;
+  fs.spread = Fail(ErrorCode::kUnsupported, "no such control");
+  EXPECT_TRUE(MakeShardDir(fs, store, {Root(), Chain(1)[0]}, /*durable=*/false));
+  EXPECT_TRUE(stdfs::is_directory(store.ShardDir({Root(), Chain(1)[0]})));
 }
 
 TEST(StoreDirTest, TotalsThatCannotBeReadAreNotOverwritten) {
