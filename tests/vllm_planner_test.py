@@ -168,7 +168,7 @@ class SavesTest(unittest.TestCase):
     def fill(self):
         self.worker.bind(Step(begins=[Begin("r", 1, b"", bytes(64))],
                               saves=[Save("r", 1, [7, 8, 9, 10])]))
-        self.worker.counts.take(0)
+        self.worker.counts.take()
         self.cache.reset_mock()
         self.worker.computed()
 
@@ -184,7 +184,7 @@ class SavesTest(unittest.TestCase):
         self.cache.reset_mock()
         self.worker.bind(Step(begins=[Begin("s", 1, b"", bytes(64))]))
         self.assertEqual(self.cache.method_calls[0], unittest.mock.call.put_wait())
-        self.assertEqual(self.worker.counts.take(0), {"chunks_kept": 3, "chunks_dropped": 1})
+        self.assertEqual(self.worker.counts.take(), {"chunks_kept": 3, "chunks_dropped": 1})
 
     def test_others_are_copied_at_once(self):
         self.blocks.addresses.side_effect = lambda blocks: None
@@ -193,7 +193,37 @@ class SavesTest(unittest.TestCase):
                          [[7, 8], [9, 10]])
         self.assertEqual([call.args[:3] for call in self.cache.put.call_args_list],
                          [("key 1", "key 0", 1), ("key 2", "key 1", 2)])
-        self.assertEqual(self.worker.counts.take(0), {"chunks_kept": 1, "chunks_dropped": 1})
+        self.assertEqual(self.worker.counts.take(), {"chunks_kept": 1, "chunks_dropped": 1})
+
+
+class CountsTest(unittest.TestCase):
+    """What becomes of reads is asked for while something is restored, and once more."""
+
+    def setUp(self):
+        self.cache = unittest.mock.Mock(spec=kvcake.Cache)
+        self.cache.put_wait.return_value = (0, 0)
+        self.cache.keys.side_effect = lambda parent, tokens: [f"key {i}" for i in range(4)]
+        self.cache.lookup.side_effect = lambda keys, timeout_s=0.0: b"\2" * len(keys)
+        restoration = self.cache.begin.return_value
+        restoration.progress.return_value = kvcake.Progress(4, 0, 4, 0, 0, 0, 0, 0, 0.0)
+        restoration.claim_front.return_value = kvcake.Turn("wait", 0, 0, 1.0)
+        self.worker = Worker(self.cache, unittest.mock.Mock(), chunk_tokens=4, blocks_a_chunk=1,
+                             slice_chunks_max=4)
+
+    def step(self, step, reads_failed):
+        """What was counted of reads, or None where nobody asked."""
+        self.cache.stats.reset_mock()
+        self.cache.stats.return_value.reads_failed = reads_failed
+        self.worker.bind(step)
+        self.worker.report()
+        return self.worker.counts.take().get("reads_failed", 0) if self.cache.stats.called else None
+
+    def test_reads_that_fail_are_counted_once_each(self):
+        self.assertIsNone(self.step(Step(), 0), "nothing is restored")
+        self.assertEqual(self.step(Step(begins=[Begin("r", 1, b"", bytes(64), {}, 4)]), 1), 1)
+        self.assertEqual(self.step(Step(), 1), 0)
+        self.assertEqual(self.step(Step(ends=[("r", 1)]), 3), 2, "the last are not forgotten")
+        self.assertIsNone(self.step(Step(), 3))
 
 
 class LearnsTest(unittest.TestCase):

@@ -285,9 +285,9 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
     # ---- metrics
 
     def get_kv_connector_stats(self) -> KvcakeStats | None:
-        if self._worker is None or self._cache is None:
+        if self._worker is None:
             return None
-        data = self._worker.counts.take(self._cache.stats().reads_failed)
+        data = self._worker.counts.take()
         return KvcakeStats(data=data) if data else None
 
     @classmethod

@@ -46,10 +46,13 @@ class Counts:
     def dropped(self, chunks: int) -> None:
         self._add("chunks_dropped", chunks)
 
-    def take(self, reads_failed: int) -> dict[str, float | list[float]]:
-        """What was counted; `reads_failed` since the cache was opened."""
-        self._add("reads_failed", reads_failed - self._reads_failed)
-        self._reads_failed = reads_failed
+    def reads_failed(self, reads: int) -> None:
+        """So many have failed since the cache was opened."""
+        self._add("reads_failed", reads - self._reads_failed)
+        self._reads_failed = reads
+
+    def take(self) -> dict[str, float | list[float]]:
+        """What was counted."""
         data, self._data = self._data, {}
         return data
 

@@ -76,6 +76,7 @@ class Worker:
         self._last: Alone | None = None  # what the step before computed, which ended then
         self._last_ended = 0.0
         self._idle = False  # nobody computed in the step, and nobody waits for a first report
+        self._reading = False  # something was to be restored since the last report
         self._failures = 0
         self._failed_blocks: set[int] = set()
         self._seconds_a_token = 0.0
@@ -142,6 +143,7 @@ class Worker:
             self._closed[begin.request] = Progress(begin.epoch)
             return
         opened = self._open[begin.request] = _Open(restoration, begin.epoch, chunks)
+        self._reading = True
         self._confirm(opened, begin.cached_chunks)
 
     def _extend(self, request: _Request, tokens: bytes) -> None:
@@ -268,7 +270,8 @@ class Worker:
         request = self._requests.get(save.request)
         if request is None:
             return
-        self._extend(request, save.tokens)
+        if save.tokens:
+            self._extend(request, save.tokens)
         if not keep:
             self.counts.dropped(len(save.blocks) // self._a_chunk)
             return
@@ -296,6 +299,9 @@ class Worker:
         self.computed()
         if self._idle and self._open:
             self._cache.wait(IDLE_WAIT_S)
+        if self._reading:
+            self.counts.reads_failed(self._cache.stats().reads_failed)
+            self._reading = bool(self._open)
         progress, self._closed = self._closed, {}
         for name, opened in self._open.items():
             progress[name] = self._advise(opened)
