@@ -136,8 +136,8 @@ Result<std::unique_ptr<File>> DiskWriter::CreateTemporary(const std::string& pat
   // Its directory is not there yet, or has gone: other processes clear stores. Said before it is
   // made, lest another thread believe that its name is durable.
   shards_synced_[key.digest[0]] = false;
-  RETURN_IF_ERROR(MakeShardDir(context_.fs, context_.store, context_.IdOf(key),
-                               context_.options.durable));
+  RETURN_IF_ERROR(
+      MakeShardDir(context_.fs, context_.store, context_.IdOf(key), context_.options.durable));
   return context_.fs.Create(path, direct);
 }
 

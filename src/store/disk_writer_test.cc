@@ -114,9 +114,8 @@ using Calls = std::vector<std::string>;
 TEST_F(DiskWriterTest, AChunkGetsItsNameWhenItIsWholeAndIsKnownThen) {
   Open();
   ASSERT_TRUE(Put(key_));
-  EXPECT_EQ(fs_.Take(),
-            (Calls{"create " + name_ + ".tmp", "spread " + Root().Hex(), "create " + name_ + ".tmp",
-                   "rename " + name_}))
+  EXPECT_EQ(fs_.Take(), (Calls{"create " + name_ + ".tmp", "spread " + Root().Hex(),
+                               "create " + name_ + ".tmp", "rename " + name_}))
       << "the first finds no directory";
   EXPECT_TRUE(context_->index.Contains(key_));
   EXPECT_EQ(context_->fs.Stat(context_->PathOf(key_))->bytes, context_->file_bytes_max());
