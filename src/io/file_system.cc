@@ -243,6 +243,7 @@ class RealFileSystem : public FileSystem {
     const RealFile dir(fd, /*direct=*/false, path);
     int flags = 0;  // the kernel reads an int, whatever the macros' names say
     if (ioctl(fd, FS_IOC_GETFLAGS, &flags) != 0) return FailErrno("read the flags of", path);
+    if ((flags & FS_TOPDIR_FL) != 0) return {};
     flags |= FS_TOPDIR_FL;
     if (ioctl(fd, FS_IOC_SETFLAGS, &flags) != 0) return FailErrno("set the flags of", path);
     return {};

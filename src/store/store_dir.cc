@@ -244,7 +244,7 @@ Status MakeShardDir(FileSystem& fs, const StoreDir& store, const ChunkId& id, bo
     return durable ? MakeDirsDurably(fs, dir) : fs.MakeDirs(dir);
   };
   const std::string root = store.RootDir(id.root);
-  RETURN_IF_ERROR(make(root));
+  if (!fs.Stat(root)) RETURN_IF_ERROR(make(root));
   (void)fs.SpreadSubdirs(root);
   return make(store.ShardDir(id));
 }

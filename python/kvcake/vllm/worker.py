@@ -147,6 +147,8 @@ class Worker:
         self._confirm(opened, begin.cached_chunks)
 
     def _extend(self, request: _Request, tokens: bytes) -> None:
+        if not tokens:
+            return
         size = 4 * self._chunk
         if not request.extras:
             parent = request.keys[-1] if request.keys else request.root
@@ -270,8 +272,7 @@ class Worker:
         request = self._requests.get(save.request)
         if request is None:
             return
-        if save.tokens:
-            self._extend(request, save.tokens)
+        self._extend(request, save.tokens)
         if not keep:
             self.counts.dropped(len(save.blocks) // self._a_chunk)
             return
