@@ -121,6 +121,7 @@ TEST_P(EngineContractTest, FailingLoadsCostTimeOnly) {
     options.seed = seed;
     options.read_error = 0.3;
     options.read_corrupt = 0.3;
+    options.copier = CopierOf(GetParam());
     FaultyTier faulty(std::move(kept), options);
     World world(&faulty, On());
     const Completion done = world.Answer(Ask(prompt, seed % 2 ? Policy::kLoad : Policy::kCake));

@@ -160,15 +160,19 @@ struct World {
   }
 };
 
+// For tiers whose landings are pages of that path; nullptr where these are the host's memory.
+inline PageCopier* CopierOf(NumericPath path) {
+  if (!OnCuda(path)) return nullptr;
+  static const auto copier = NewCudaPageCopier();
+  return copier.get();
+}
+
 template <typename T = MemoryTier>
 std::unique_ptr<T> MakeTier(const std::string& dir = ModelDir(),
                             NumericPath path = NumericPath::kUnknown) {
   MemoryTierOptions options;
   options.layout = TransformerModel::LayoutFor(LoadModelConfig(dir).value(), kChunk);
-  if (OnCuda(path)) {
-    static const auto copier = NewCudaPageCopier();
-    options.copier = copier.get();
-  }
+  options.copier = CopierOf(path);
   return std::make_unique<T>(options);
 }
 

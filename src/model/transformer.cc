@@ -41,7 +41,7 @@ KvLayout TransformerModel::LayoutFor(const ModelConfig& config, int chunk_tokens
 }
 
 uint64_t TransformerModel::MemoryFor(const ModelConfig& config, const TransformerOptions& options) {
-  constexpr uint64_t kPlans = 64 << 20;  // attention's partial sums and plans, and what is small
+  constexpr uint64_t kPlans = 160 << 20;  // attention's partial sums and plans, and what is small
   const auto rows = static_cast<uint64_t>(options.max_batch_tokens);
   const uint64_t logit_rows = options.max_logit_rows > 0 ? options.max_logit_rows : rows;
   const uint64_t heads = static_cast<uint64_t>(config.heads) * config.head_dim;

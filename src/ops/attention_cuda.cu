@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -10,7 +11,6 @@
 #include "ops/attention_backends.h"
 #include "ops/attention_cuda_mma.cuh"
 #include "ops/attention_cuda_sums.cuh"
-#include "ops/attention_cuda_tile.cuh"
 #include "ops/attention_cuda_wgmma.cuh"
 #include "ops/cuda_device.h"
 #include "ops/cuda_launch.h"
@@ -25,7 +25,7 @@ using cuda::AttentionTask;
 static_assert(kAttentionPartial % kAttentionBlock == 0 && kAttentionBlock == 64);
 
 // For the sums of tiles that are split. Those that find no room left are computed whole.
-constexpr int64_t kSumsBytesAll = 32 << 20;
+constexpr int64_t kSumsBytesAll = 128 << 20;
 // Positions and row numbers, and what is added to them, are ints on the device.
 constexpr int64_t kIntMax = 1 << 30;
 constexpr int kMergeThreads = 128;
@@ -33,16 +33,17 @@ constexpr int kMergeThreads = 128;
 // ---- kernels ----
 
 // A block a task, KV head, and kOut dimensions of the result.
-template <typename Products>
-__global__ void __launch_bounds__(Products::kThreads, Products::kResident)
-    Attend(const __grid_constant__ AttentionArgs args) {
-  if constexpr (Products::kCompiled) {
-    auto* const shared = cuda::DynamicShared<uint4>();
-    const int outs = Products::kDim / Products::kOut, of_task = args.kv_heads * outs;
+template <typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
+    Attend(const __grid_constant__ AttentionArgs args,
+           const __grid_constant__ cuda::TensorMap pool) {
+  if constexpr (Tile::kCompiled) {
+    auto* const shared = cuda::DynamicShared<std::byte>();
+    const int outs = Tile::kDim / Tile::kOut, of_task = args.kv_heads * outs;
     const int block = static_cast<int>(blockIdx.x), head = block % of_task;
     const AttentionTask task = args.tasks[block / of_task];
     if (task.rows == 0) return;
-    cuda::Tile<Products>(args, task, head / outs, head % outs * Products::kOut, shared).Run();
+    Tile(args, pool, task, head / outs, head % outs * Tile::kOut, shared).Run();
   } else {
     __trap();
   }
@@ -75,31 +76,45 @@ struct TileKernel {
   int threads;
   int padded_dim;
   int outs;  // blocks of threads a task and KV head
-  void (*attend)(AttentionArgs args);
+  void (*attend)(AttentionArgs args, cuda::TensorMap pool);
   int shared_bytes;
 };
 
-template <typename Products>
+template <typename Tile>
 TileKernel KernelOf() {
-  return {.tile_rows = Products::kTileRows,
-          .threads = Products::kThreads,
-          .padded_dim = Products::kDim,
-          .outs = Products::kDim / Products::kOut,
-          .attend = Attend<Products>,
-          .shared_bytes = Products::kBytes};
+  return {.tile_rows = Tile::kTileRows,
+          .threads = Tile::kThreads,
+          .padded_dim = Tile::kDim,
+          .outs = Tile::kDim / Tile::kOut,
+          .attend = Attend<Tile>,
+          .shared_bytes = Tile::kBytes};
 }
 
 TileKernel KernelFor(AttentionBackend backend, int head_dim) {
   if (backend == AttentionBackend::kWgmma) {
     CHECK(head_dim <= 128);
-    return head_dim <= 64 ? KernelOf<cuda::WgmmaProducts<64>>()
-                          : KernelOf<cuda::WgmmaProducts<128>>();
+    return head_dim <= 64 ? KernelOf<cuda::WgmmaTile<64>>() : KernelOf<cuda::WgmmaTile<128>>();
   }
-  if (head_dim <= 64) return KernelOf<cuda::MmaProducts<64, 64>>();
-  if (head_dim <= 96) return KernelOf<cuda::MmaProducts<96, 96>>();
-  if (head_dim <= 128) return KernelOf<cuda::MmaProducts<128, 128>>();
+  if (head_dim <= 64) return KernelOf<cuda::MmaTile<64, 64>>();
+  if (head_dim <= 96) return KernelOf<cuda::MmaTile<96, 96>>();
+  if (head_dim <= 128) return KernelOf<cuda::MmaTile<128, 128>>();
   static_assert(kAttentionHeadDimMax == 256);
-  return KernelOf<cuda::MmaProducts<256, 128>>();
+  return KernelOf<cuda::MmaTile<256, 128>>();
+}
+
+// The pool for TMA: dimensions of a key or value; tokens of a chunk, head after head; keys and
+// values; layers; pages. A box is 64 dimensions of some tokens of a head.
+cuda::TensorMap MapPool(const PagePool& pool, int box_tokens) {
+  const KvLayout& layout = pool.layout();
+  const auto dim = static_cast<uint64_t>(layout.head_dim);
+  return cuda::MapTensor(
+      {.data = pool.Slab(0, 0),
+       .size = {dim, static_cast<uint64_t>(layout.kv_heads) * layout.chunk_tokens, 2,
+                static_cast<uint64_t>(layout.layers), pool.pages()},
+       .stride = {sizeof(uint16_t), dim * sizeof(uint16_t),
+                  layout.plane_elements() * sizeof(uint16_t), layout.slab_bytes(),
+                  layout.page_bytes()},
+       .box = {64, static_cast<uint32_t>(box_tokens), 1, 1, 1}});
 }
 
 // ---- plans ----
@@ -271,6 +286,8 @@ class CudaAttention : public Attention {
   const PagePool& pool_;
   const AttentionLimits limits_;
   const TileKernel kernel_;
+  const int box_tokens_;  // tokens of a page that one copy takes
+  cuda::TensorMap pool_map_ = {};
   const int64_t sums_rows_;
   const Buffer sums_;
   const Buffer slopes_;  // of ALiBi; else empty
@@ -283,10 +300,12 @@ CudaAttention::CudaAttention(const Compute& compute, AttentionShape shape, const
       pool_(pool),
       limits_(limits),
       kernel_(KernelFor(backend, shape_.head_dim)),
+      box_tokens_(std::gcd(pool.layout().chunk_tokens, kAttentionBlock)),
       sums_rows_(kSumsBytesAll / (cuda::SumsStride(kernel_.padded_dim) * sizeof(float))),
       sums_(kSumsBytesAll, Memory::kDevice),
       slopes_(shape_.alibi_slopes.empty() ? Buffer() : compute.Put(shape_.alibi_slopes)) {
   CHECK(pool.contiguous());
+  if (backend == AttentionBackend::kWgmma) pool_map_ = MapPool(pool, box_tokens_);
   CUDA_CHECK(cudaFuncSetAttribute(kernel_.attend, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   kernel_.shared_bytes));
 }
@@ -308,6 +327,8 @@ void CudaAttention::Run(const AttentionPlan& of, int layer, int64_t q_stride,
       .out = reinterpret_cast<uint16_t*>(out.data),
       .sums = sums_.as<float>(),
       .chunk_tokens = layout.chunk_tokens,
+      .box_tokens = box_tokens_,
+      .layer = layer,
       .kv_heads = shape_.kv_heads,
       .group = shape_.heads / shape_.kv_heads,
       .head_dim = shape_.head_dim,
@@ -315,7 +336,8 @@ void CudaAttention::Run(const AttentionPlan& of, int layer, int64_t q_stride,
       .tile_rows = kernel_.tile_rows};
   const CudaDevice& device = *compute_.cuda();
   const int64_t tasks = std::ssize(plan.tasks()) * shape_.kv_heads * kernel_.outs;
-  cuda::Launch(device, {tasks, kernel_.threads, kernel_.shared_bytes}, kernel_.attend, args);
+  cuda::Launch(device, {tasks, kernel_.threads, kernel_.shared_bytes}, kernel_.attend, args,
+               pool_map_);
   if (plan.merges().empty()) return;
   args.tasks = plan.merges().data();
   const dim3 merges(static_cast<unsigned>(plan.merges().size() * shape_.kv_heads),

@@ -1,11 +1,10 @@
-// The products of attention by mma.sync.m16n8k16: a warp's 16 rows at once, on every device. Device
-// code of attention_cuda.cu.
+// Attention of a tile by mma.sync.m16n8k16: a warp's 16 rows at once, on every device. Device code
+// of attention_cuda.cu.
 #pragma once
 
 #include <cstdint>
 
-#include "ops/attention.h"
-#include "ops/cuda_instructions.cuh"
+#include "ops/attention_cuda_rows.cuh"
 
 namespace kvcake::cuda {
 
@@ -14,11 +13,9 @@ namespace kvcake::cuda {
 template <int kDimensions, int kOutDimensions>
 class MmaProducts {
  public:
-  static constexpr bool kCompiled = true;
   static constexpr int kDim = kDimensions, kOut = kOutDimensions;
   static constexpr int kTileRows = 64;
   static constexpr int kThreads = 2 * kTileRows;
-  static constexpr int kRowsAtOnce = 16;
   static constexpr int kResident = kDim <= 64 ? 3 : 2;  // blocks of threads that registers allow
   static constexpr int kStages = kDim <= 128 ? 2 : 1;   // blocks of keys and values in memory
   // Rows are an odd number of 16 bytes apart, so that eight of them fall into different banks.
@@ -42,9 +39,6 @@ class MmaProducts {
   static __device__ __forceinline__ uint16_t* Value(uint16_t* stage, int key, int dim) {
     return stage + kKeyElements + key * kValueStride + dim;
   }
-  // What this thread has written to a stage is for the products of those that it meets next.
-  static __device__ __forceinline__ void Publish() {}
-
   __device__ __forceinline__ uint4& Query(int step) {
     if constexpr (kSharedQueries) {
       return shared_[kStagePieces + step * kThreads + threadIdx.x];
@@ -97,5 +91,236 @@ class MmaProducts {
   const int lane_;
   uint4 queries_[kSharedQueries ? 1 : kDim / 16];
 };
+
+// A block of threads' tile, of whose results it computes kOut dimensions from first_dim on.
+template <int kDimensions, int kOutDimensions>
+class MmaTile {
+ public:
+  using Products = MmaProducts<kDimensions, kOutDimensions>;
+  static constexpr bool kCompiled = true;
+  static constexpr int kDim = Products::kDim, kOut = Products::kOut;
+  static constexpr int kTileRows = Products::kTileRows;
+  static constexpr int kThreads = Products::kThreads, kResident = Products::kResident;
+  static constexpr int kBytes = Products::kBytes;
+
+  // `shared`: kBytes.
+  __device__ __forceinline__ MmaTile(const AttentionArgs& args, const TensorMap&,
+                                     const AttentionTask& task, int kv_head, int first_dim,
+                                     std::byte* shared)
+      : args_(args),
+        task_(task),
+        kv_head_(kv_head),
+        first_dim_(first_dim),
+        shared_(reinterpret_cast<uint4*>(shared)),
+        rows_(args, task, kv_head, first_dim),
+        first_position_(rows_.PositionOf(0)),
+        end_(rows_.PositionOf(kTileRows - 1) + 1),
+        products_(shared_) {}
+
+  // To the end. All threads of the block.
+  __device__ __forceinline__ void Run();
+
+ private:
+  using Rows = TileRows<kDim, kOut>;
+  using Sums = typename Rows::Sums;
+  static constexpr int kStages = Products::kStages;
+  static constexpr int kAhead = (kStages - 1) * kAttentionBlock;
+
+  // A block's keys and values.
+  __device__ __forceinline__ uint16_t* Stage(int block) const {
+    return reinterpret_cast<uint16_t*>(shared_) +
+           block / kAttentionBlock % kStages * Products::kStageElements;
+  }
+
+  __device__ __forceinline__ void Step(int block, int to);
+  template <int kLeft>
+  __device__ __forceinline__ void Arrive() const;
+  __device__ __forceinline__ void ClearStages();
+  __device__ __forceinline__ const uint16_t* KeysInPage(int position) const;
+  template <int kColumns, typename Place>
+  __device__ __forceinline__ void CopyRows(const uint16_t* from, int dims, int rows,
+                                           Place place) const;
+  __device__ __forceinline__ void LoadBlock(int block) const;
+  // The first key of the block that not all of the tile's rows see.
+  __device__ __forceinline__ int FirstHidden(int block) const {
+    return max(first_position_ + 1 - block, 0);
+  }
+  template <typename Visit>
+  __device__ __forceinline__ void VisitHidden(int block, Visit visit) const;
+  __device__ __forceinline__ bool ValuesMayLeak(int block) const;
+  __device__ __forceinline__ void FinishPartial(bool first);
+
+  const AttentionArgs& args_;
+  const AttentionTask& task_;
+  const int kv_head_;
+  const int first_dim_;
+  uint4* const shared_;
+  const Rows rows_;
+  const int first_position_;  // of the tile's first row
+  const int end_;             // behind the position of the tile's last row
+  Products products_;
+  Sums part_;
+  Sums total_;
+};
+
+template <int kDimensions, int kOutDimensions>
+__device__ __forceinline__ void MmaTile<kDimensions, kOutDimensions>::Run() {
+  const int from = max(task_.partial, 0) * kAttentionPartial, to = from + task_.keys;
+  if (args_.head_dim < kDim) ClearStages();
+  for (int block = from; block < from + kAhead; block += kAttentionBlock) {
+    if (block < to) LoadBlock(block);
+    CommitCopies();
+  }
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step) products_.Query(step) = rows_.Query(step);
+  for (int partial = from; partial < to; partial += kAttentionPartial) {
+    part_.Clear();
+    const int end = min(to, partial + kAttentionPartial);
+    for (int block = partial; block < end; block += kAttentionBlock) Step(block, to);
+    FinishPartial(partial == from);
+  }
+  rows_.Write(total_.values, total_.rows);
+}
+
+// Adds a block, and enqueues copies of the one kAhead positions on if that is before `to`.
+template <int kDimensions, int kOutDimensions>
+__device__ __forceinline__ void MmaTile<kDimensions, kOutDimensions>::Step(int block, int to) {
+  // Now nobody needs the block before this one any more: its memory is filled again.
+  if constexpr (kStages == 1) {
+    __syncthreads();
+  } else {
+    Arrive<kStages - 2>();
+  }
+  if (block + kAhead < to) LoadBlock(block + kAhead);
+  CommitCopies();
+  if constexpr (kStages == 1) Arrive<0>();
+
+  const bool live = rows_.row() / 16 * 16 < RowsOf(args_, task_);
+  uint4 weights[4] = {};  // left operands, of 16 keys each
+  if (live) {
+    typename Rows::Scores scores;
+    products_.Score(Stage(block), scores);
+    Rows::Scale(rows_.Weigh(block, first_position_, scores, part_.rows), part_.values);
+    Rows::Pack(scores, weights);
+  }
+  // Some row of the tile does not see the last key that is there.
+  const bool ragged = min(block + kAttentionBlock, end_) - 1 > first_position_;
+  if (ragged && __syncthreads_or(ValuesMayLeak(block))) {
+    uint16_t* const stage = Stage(block);
+    const auto value = [stage](int key, int dim) { return Products::Value(stage, key, dim); };
+    if (live) rows_.AddInfinite(block, FirstHidden(block), weights, part_.values, value);
+    __syncthreads();
+    VisitHidden(block, [](uint4& values) { values = Finite(values); });
+    __syncthreads();
+  }
+  if (live) products_.AddValues(Stage(block), weights, part_.values);
+}
+
+// Until the copies of all but the last kLeft commits are there for all threads.
+template <int kDimensions, int kOutDimensions>
+template <int kLeft>
+__device__ __forceinline__ void MmaTile<kDimensions, kOutDimensions>::Arrive() const {
+  WaitForCopies<kLeft>();
+  __syncthreads();
+}
+
+// Nothing is ever copied to the dimensions from head_dim on.
+template <int kDimensions, int kOutDimensions>
+__device__ __forceinline__ void MmaTile<kDimensions, kOutDimensions>::ClearStages() {
+  constexpr int kPieces = kStages * Products::kStageElements / 8;
+  for (int i = threadIdx.x; i < kPieces; i += kThreads) shared_[i] = {0, 0, 0, 0};
+  __syncthreads();
+}
+
+template <int kDimensions, int kOutDimensions>
+__device__ __forceinline__ const uint16_t* MmaTile<kDimensions, kOutDimensions>::KeysInPage(
+    int position) const {
+  const int chunk = position / args_.chunk_tokens, token = position - chunk * args_.chunk_tokens;
+  const PageId page = __ldg(args_.pages + task_.pages + chunk);
+  return args_.slab + page * args_.page_elements +
+         (static_cast<int64_t>(kv_head_) * args_.chunk_tokens + token) * args_.head_dim;
+}
+
+// Enqueues copies of the first `dims` of kColumns columns of 16 rows, 8 columns at a time to where
+// place(row, column) says; rows from `rows` on become zeros.
+template <int kDimensions, int kOutDimensions>
+template <int kColumns, typename Place>
+__device__ __forceinline__ void MmaTile<kDimensions, kOutDimensions>::CopyRows(const uint16_t* from,
+                                                                               int dims, int rows,
+                                                                               Place place) const {
+  constexpr int kPieces = kColumns / 8, kAll = 16 * kPieces;
+#pragma unroll
+  for (int first = 0; first < kAll; first += kThreads) {
+    const int i = first + static_cast<int>(threadIdx.x), row = i / kPieces, dim = i % kPieces * 8;
+    if (i < kAll && dim < dims) {
+      CopyAsync(place(row, dim), from + row * args_.head_dim + dim, row < rows);
+    }
+  }
+}
+
+// Enqueues copies of a block's keys and values. Those behind the tile's last position, which hold
+// anything, become zeros.
+template <int kDimensions, int kOutDimensions>
+__device__ __forceinline__ void MmaTile<kDimensions, kOutDimensions>::LoadBlock(int block) const {
+  const bool one_page = args_.chunk_tokens % kAttentionBlock == 0;
+  uint16_t* const stage = Stage(block);
+  const uint16_t* keys = nullptr;
+#pragma unroll
+  for (int first = 0; first < kAttentionBlock; first += 16) {
+    if (first == 0 || !one_page) {
+      // There may be no page behind the last position's.
+      keys = KeysInPage(min(block + first, (end_ - 1) / 16 * 16));
+    } else {
+      keys += 16 * args_.head_dim;
+    }
+    const int rows = end_ - block - first;
+    CopyRows<kDim>(keys, args_.head_dim, rows,
+                   [=](int row, int dim) { return Products::Key(stage, first + row, dim); });
+    CopyRows<kOut>(keys + args_.plane_elements + first_dim_, args_.head_dim - first_dim_, rows,
+                   [=](int row, int dim) { return Products::Value(stage, first + row, dim); });
+  }
+}
+
+// This thread's share of the values that not all rows see, 8 at a time.
+template <int kDimensions, int kOutDimensions>
+template <typename Visit>
+__device__ __forceinline__ void MmaTile<kDimensions, kOutDimensions>::VisitHidden(
+    int block, Visit visit) const {
+  constexpr int kPieces = kOut / 8;
+  for (int i = FirstHidden(block) * kPieces + static_cast<int>(threadIdx.x);
+       i < kAttentionBlock * kPieces; i += kThreads) {
+    uint16_t* const piece = Products::Value(Stage(block), i / kPieces, i % kPieces * 8);
+    visit(*reinterpret_cast<uint4*>(piece));
+  }
+}
+
+template <int kDimensions, int kOutDimensions>
+__device__ __forceinline__ bool MmaTile<kDimensions, kOutDimensions>::ValuesMayLeak(
+    int block) const {
+  bool found = false;
+  VisitHidden(block, [&found](const uint4& values) { found |= !IsFinite(values); });
+  return found;
+}
+
+// Adds the partial to the total.
+template <int kDimensions, int kOutDimensions>
+__device__ __forceinline__ void MmaTile<kDimensions, kOutDimensions>::FinishPartial(bool first) {
+  Rows::FinishPart(part_.rows);
+  if (first) {
+    total_ = part_;
+    return;
+  }
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const MergeScale scale = MergeState(part_.rows[row], &total_.rows[row]);
+#pragma unroll
+    for (int n = 0; n < kOut / 8; ++n) {
+#pragma unroll
+      for (int i = 2 * row; i < 2 * row + 2; ++i) {
+        total_.values[n][i] = MergeValue(part_.values[n][i], total_.values[n][i], scale);
+      }
+    }
+  }
+}
 
 }  // namespace kvcake::cuda

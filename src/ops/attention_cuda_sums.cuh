@@ -39,6 +39,8 @@ struct AttentionArgs {
   // largest score, then the sum of the weights.
   float* sums = nullptr;
   int chunk_tokens = 0;
+  int box_tokens = 0;  // of a chunk, that one copy takes
+  int layer = 0;
   int kv_heads = 0;
   int group = 0;
   int head_dim = 0;

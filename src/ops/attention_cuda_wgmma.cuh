@@ -1,84 +1,121 @@
-// The products of attention by wgmma.m64n64k16: a warpgroup's 64 rows at once, by keys and values
-// that it reads from shared memory itself; for devices of compute capability 9.0. Device code of
+// Attention of a tile by wgmma.m64n64k16, for devices of compute capability 9.0: a warpgroup's 64
+// rows at once, by keys and values that it reads from shared memory itself. Device code of
 // attention_cuda.cu.
+//
+// Two warpgroups take 64 rows of the tile each, at their own pace; a third copies keys and values
+// by TMA, as fast as their memory becomes free, and leaves its registers to the others. While a
+// warpgroup weighs the keys of a block, the product of the weights and values before it is under
+// way.
 #pragma once
 
 #include <cstdint>
 
-#include "ops/attention.h"
-#include "ops/cuda_instructions.cuh"
+#include "ops/attention_cuda_rows.cuh"
 
 namespace kvcake::cuda {
 
-// Multiplies tiles of heads of up to kDimensions dimensions; zeros fill them up. Two warpgroups
-// share what is staged, so that it is read from L2 half as often.
-//
-// A stage is panels of 64 keys by 64 dimensions, then such panels of values. A key's 64 dimensions
-// are 128 bytes in a row, whose eight pieces of 16 bytes are permuted by key % 8: the 128-byte
-// swizzle of PTX's manual. To it the keys' panels are K-major, the values' MN-major.
+// Heads of up to kDimensions dimensions; zeros fill them up.
 template <int kDimensions>
-class WgmmaProducts {
+class WgmmaTile {
  public:
   static constexpr bool kCompiled = kWgmmaCompiled;
   static constexpr int kDim = kDimensions, kOut = kDimensions;
   static constexpr int kTileRows = 128;
-  static constexpr int kThreads = 2 * kTileRows;
-  static constexpr int kRowsAtOnce = 64;
+  static constexpr int kWarpgroups = 2, kWarpgroupRows = kTileRows / kWarpgroups;
+  static constexpr int kWarpgroupThreads = 128;
+  static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroupThreads;
   static constexpr int kResident = 1;  // blocks of threads that registers allow
   static constexpr int kStages = 4;    // blocks of keys and values in memory
-  static constexpr int kPanel = 64;    // dimensions
-  static constexpr int kPanelElements = kAttentionBlock * kPanel;
-  static constexpr int kKeyElements = kAttentionBlock * kDim;
-  static constexpr int kStageElements = 2 * kKeyElements;
-  static constexpr int kBytes = kStages * kStageElements * static_cast<int>(sizeof(uint16_t));
-  static_assert(kDim % kPanel == 0);
-
-  __device__ __forceinline__ explicit WgmmaProducts(uint4*) {}
-
-  // Where 8 dimensions of a stage's key or value lie.
-  static __device__ __forceinline__ uint16_t* Key(uint16_t* stage, int key, int dim) {
-    return stage + dim / kPanel * kPanelElements + key * kPanel + (dim / 8 ^ key) % 8 * 8;
-  }
-  static __device__ __forceinline__ uint16_t* Value(uint16_t* stage, int key, int dim) {
-    return Key(stage + kKeyElements, key, dim);
-  }
-  // What this thread has written to a stage is for the products of those that it meets next.
-  static __device__ __forceinline__ void Publish() { PublishForWgmma(); }
-
-  __device__ __forceinline__ uint4& Query(int step) { return queries_[step]; }
-
-  // Queries by keys. All warps of the warpgroup, as AddValues.
-  __device__ __forceinline__ void Score(const uint16_t* stage, float (&scores)[8][4]) {
-#pragma unroll
-    for (auto& columns : scores) {
-#pragma unroll
-      for (float& score : columns) score = 0.0f;
-    }
-    BeginWgmma(queries_, scores);
-#pragma unroll
-    for (int step = 0; step < kDim / 16; ++step) {
-      const uint16_t* keys = stage + step / 4 * kPanelElements + step % 4 * 16;
-      Wgmma<false>(queries_[step], Describe(keys), scores);
-    }
-    FinishWgmma(queries_, scores);
-  }
-
-  // Adds weights by values.
-  __device__ __forceinline__ void AddValues(const uint16_t* stage, uint4 (&weights)[4],
-                                            float (&sums)[kOut / 8][4]) const {
-    BeginWgmma(weights, sums);
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-#pragma unroll
-      for (int panel = 0; panel < kOut / kPanel; ++panel) {
-        const uint16_t* values = stage + kKeyElements + panel * kPanelElements + step * 16 * kPanel;
-        Wgmma<true>(weights[step], Describe(values), sums + panel * 8);
-      }
-    }
-    FinishWgmma(weights, sums);
-  }
 
  private:
+  using Rows = TileRows<kDim, kOut>;
+  using Values = typename Rows::Values;
+  using Sums = typename Rows::Sums;
+
+  // A block's keys, and its values, are panels of 64 by 64 dimensions. A key's 64 dimensions are
+  // 128 bytes in a row, whose eight pieces of 16 bytes are permuted by key % 8: the 128-byte
+  // swizzle of PTX's manual. To it the keys' panels are K-major, the values' MN-major.
+  static constexpr int kPanel = 64;  // dimensions
+  static constexpr int kPanelElements = kAttentionBlock * kPanel;
+  static constexpr int kPanels = kDim / kPanel;
+  static constexpr int kBlockElements = kAttentionBlock * kDim;
+  static_assert(kDim % kPanel == 0);
+
+  // Registers of a thread: a multiprocessor has 512 for each four warps.
+  static constexpr int kCopyRegisters = 32, kComputeRegisters = 240;
+
+  struct Shared {
+    uint16_t keys[kStages][kBlockElements];
+    uint16_t values[kStages][kBlockElements];
+    // A warpgroup's own copy of a block's values, without infinities.
+    uint16_t finite[kWarpgroups][kBlockElements];
+    // What the partials before the one under way come to, where a tile has several.
+    float4 totals[kWarpgroups][kOut / 8][kWarpgroupThreads];
+    Barrier keys_full[kStages], values_full[kStages];
+    Barrier keys_free[kStages], values_free[kStages];
+  };
+
+ public:
+  static constexpr int kBytes = sizeof(Shared);
+
+  // `shared`: kBytes.
+  __device__ __forceinline__ WgmmaTile(const AttentionArgs& args, const TensorMap& pool,
+                                       const AttentionTask& task, int kv_head, int /*first_dim*/,
+                                       std::byte* shared)
+      : args_(args),
+        pool_(pool),
+        task_(task),
+        kv_head_(kv_head),
+        shared_(*reinterpret_cast<Shared*>(shared)),
+        from_(max(task.partial, 0) * kAttentionPartial),
+        blocks_((task.keys + kAttentionBlock - 1) / kAttentionBlock) {}
+
+  // To the end. All threads of the block.
+  __device__ __forceinline__ void Run();
+
+ private:
+  // How often each of a ring's places has been waited for: its barrier's phase.
+  struct Place {
+    int stage = 0;
+    uint32_t phase = 0;
+
+    __device__ __forceinline__ void Next() {
+      if (++stage < kStages) return;
+      stage = 0;
+      phase ^= 1;
+    }
+  };
+
+  __device__ __forceinline__ void Load() const;
+  __device__ __forceinline__ void LoadPlane(int block, int plane, uint16_t* to,
+                                            Barrier* full) const;
+  __device__ __forceinline__ void Attend(int warpgroup);
+  __device__ __forceinline__ const uint16_t* ValuesToMultiply(const Rows& rows, int block,
+                                                              const uint4 (&weights)[4],
+                                                              uint16_t* values, int warpgroup,
+                                                              Values& sums) const;
+  __device__ __forceinline__ void KeepPartial(int warpgroup, bool first, RowState (&rows)[2]);
+  __device__ __forceinline__ void AddTotal(int warpgroup);
+  __device__ __forceinline__ float4& TotalOf(int warpgroup, int n) const {
+    return shared_.totals[warpgroup][n][threadIdx.x % kWarpgroupThreads];
+  }
+  static __device__ __forceinline__ float4 Merged(const float (&part)[4], const float4& total,
+                                                  const MergeScale (&scales)[2]) {
+    return {MergeValue(part[0], total.x, scales[0]), MergeValue(part[1], total.y, scales[0]),
+            MergeValue(part[2], total.z, scales[1]), MergeValue(part[3], total.w, scales[1])};
+  }
+  // Lets the warp that copies fill it again.
+  static __device__ __forceinline__ void Free(Barrier* barrier) {
+    if (threadIdx.x % 32 == 0) Arrive(barrier);
+  }
+
+  __device__ __forceinline__ void Score(const uint16_t* keys, typename Rows::Scores& scores);
+  static __device__ __forceinline__ void AddValues(const uint16_t* values, uint4 (&weights)[4],
+                                                   Values& sums);
+  // Where 8 dimensions of a key lie in its panels.
+  static __device__ __forceinline__ int PieceOf(int key, int dim) {
+    return dim / kPanel * kPanelElements + key * kPanel + (dim / 8 ^ key) % 8 * 8;
+  }
   // A matrix that lies in one panel, for Wgmma: from eight of its keys to the next it is 1,024
   // bytes, and nowhere else does it stride.
   static __device__ __forceinline__ uint64_t Describe(const uint16_t* first) {
@@ -88,7 +125,247 @@ class WgmmaProducts {
            (SharedAddress(first) & 0x3ffff) >> 4;
   }
 
+  const AttentionArgs& args_;
+  const TensorMap& pool_;
+  const AttentionTask& task_;
+  const int kv_head_;
+  Shared& shared_;
+  const int from_;    // position of the first key
+  const int blocks_;  // of keys
   uint4 queries_[kDim / 16];
+  Sums part_;
+  RowState total_[2];
 };
+
+template <int kDimensions>
+__device__ __forceinline__ void WgmmaTile<kDimensions>::Run() {
+  const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroupThreads;
+  const int rows = RowsOf(args_, task_);
+  if (threadIdx.x == 0) {
+    const int warps = (rows > kWarpgroupRows ? 2 : 1) * 4;  // that compute
+    for (int stage = 0; stage < kStages; ++stage) {
+      InitBarrier(&shared_.keys_full[stage], 1);
+      InitBarrier(&shared_.values_full[stage], 1);
+      InitBarrier(&shared_.keys_free[stage], warps);
+      InitBarrier(&shared_.values_free[stage], warps);
+    }
+    PublishBarriers();
+  }
+  __syncthreads();
+  if (warpgroup == kWarpgroups) {
+    LeaveRegisters<kCopyRegisters>();
+    if (threadIdx.x % kWarpgroupThreads == 0) Load();
+  } else {
+    TakeRegisters<kComputeRegisters>();
+    if (warpgroup * kWarpgroupRows < rows) Attend(warpgroup);
+  }
+}
+
+// ---- the warp that copies ----
+
+template <int kDimensions>
+__device__ __forceinline__ void WgmmaTile<kDimensions>::Load() const {
+  Place place;
+  for (int block = 0; block < blocks_; ++block, place.Next()) {
+    const int stage = place.stage;
+    AwaitPhase(&shared_.keys_free[stage], place.phase ^ 1);
+    LoadPlane(block, 0, shared_.keys[stage], &shared_.keys_full[stage]);
+    AwaitPhase(&shared_.values_free[stage], place.phase ^ 1);
+    LoadPlane(block, 1, shared_.values[stage], &shared_.values_full[stage]);
+  }
+}
+
+// Enqueues copies of a block's keys (plane 0) or values (1). What lies behind the last of the
+// tile's positions may be anything, and where it would be in another page, it is what was there
+// before.
+template <int kDimensions>
+__device__ __forceinline__ void WgmmaTile<kDimensions>::LoadPlane(int block, int plane,
+                                                                  uint16_t* to,
+                                                                  Barrier* full) const {
+  const int box = args_.box_tokens;
+  const int first = block * kAttentionBlock, keys = min(kAttentionBlock, task_.keys - first);
+  const int boxes = (keys + box - 1) / box;
+  Expect(full, boxes * box * kDim * static_cast<int>(sizeof(uint16_t)));
+  for (int i = 0; i < boxes; ++i) {
+    const int position = from_ + first + i * box;
+    const int chunk = position / args_.chunk_tokens;
+    const int row = kv_head_ * args_.chunk_tokens + position % args_.chunk_tokens;
+    const int page = static_cast<int>(__ldg(args_.pages + task_.pages + chunk));
+    for (int panel = 0; panel < kPanels; ++panel) {
+      CopyBox(to + panel * kPanelElements + i * box * kPanel, pool_,
+              {panel * kPanel, row, plane, args_.layer, page}, full);
+    }
+  }
+}
+
+// ---- the warpgroups that compute ----
+
+template <int kDimensions>
+__device__ __forceinline__ void WgmmaTile<kDimensions>::Attend(int warpgroup) {
+  const Rows rows(args_, task_, kv_head_, /*first_dim=*/0);
+  const int first_position = rows.PositionOf(warpgroup * kWarpgroupRows);
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step) queries_[step] = rows.Query(step);
+  part_.Clear();
+  uint4 weights[4];
+  Place place;
+  {
+    typename Rows::Scores scores;
+    AwaitPhase(&shared_.keys_full[0], 0);
+    Score(shared_.keys[0], scores);
+    WaitForWgmma<0>();
+    PinSums(scores);
+    Free(&shared_.keys_free[0]);
+    rows.Weigh(from_, first_position, scores, part_.rows);
+    Rows::Pack(scores, weights);
+  }
+  bool first = true;  // partial
+  int block = from_;
+  for (int left = blocks_ - 1; left > 0; --left) {
+    const Place values = place;
+    place.Next();
+    AwaitPhase(&shared_.values_full[values.stage], values.phase);
+    const uint16_t* const finite = ValuesToMultiply(
+        rows, block, weights, shared_.values[values.stage], warpgroup, part_.values);
+    typename Rows::Scores scores;
+    AwaitPhase(&shared_.keys_full[place.stage], place.phase);
+    Score(shared_.keys[place.stage], scores);
+    AddValues(finite, weights, part_.values);
+    WaitForWgmma<1>();
+    PinSums(scores);
+    Free(&shared_.keys_free[place.stage]);
+    block += kAttentionBlock;
+    const bool begins = block % kAttentionPartial == 0;
+    RowState before[2] = {part_.rows[0], part_.rows[1]};
+    if (begins) part_.rows[0] = part_.rows[1] = RowState();
+    const auto scales = rows.Weigh(block, first_position, scores, part_.rows);
+    WaitForWgmma<0>();
+    PinSums(part_.values);
+    Free(&shared_.values_free[values.stage]);
+    if (begins) {
+      KeepPartial(warpgroup, first, before);
+      first = false;
+    } else {
+      Rows::Scale(scales, part_.values);
+    }
+    Rows::Pack(scores, weights);
+  }
+  AwaitPhase(&shared_.values_full[place.stage], place.phase);
+  const uint16_t* const finite =
+      ValuesToMultiply(rows, block, weights, shared_.values[place.stage], warpgroup, part_.values);
+  AddValues(finite, weights, part_.values);
+  WaitForWgmma<0>();
+  PinSums(part_.values);
+  Rows::FinishPart(part_.rows);
+  if (!first) AddTotal(warpgroup);
+  rows.Write(part_.values, part_.rows);
+}
+
+// The block's values, or a copy of them: where some row does not see a key whose value is infinite
+// or no number, those that do get it here, and the copy has zeros in its place. Behind the tile's
+// last position the pages hold anything, and nobody sees it.
+template <int kDimensions>
+__device__ __forceinline__ const uint16_t* WgmmaTile<kDimensions>::ValuesToMultiply(
+    const Rows& rows, int block, const uint4 (&weights)[4], uint16_t* values, int warpgroup,
+    Values& sums) const {
+  const int first_hidden = max(rows.PositionOf(warpgroup * kWarpgroupRows) + 1 - block, 0);
+  if (first_hidden >= kAttentionBlock) return values;
+  constexpr int kPieces = kOut / 8;
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroupThreads;
+  bool finite = true;
+  for (int i = first_hidden * kPieces + thread; i < kAttentionBlock * kPieces;
+       i += kWarpgroupThreads) {
+    const uint16_t* const piece = values + PieceOf(i / kPieces, i % kPieces * 8);
+    finite = finite && IsFinite(*reinterpret_cast<const uint4*>(piece));
+  }
+  if (!AnyOfWarpgroup(warpgroup, !finite)) return values;
+  rows.AddInfinite(block, first_hidden, weights, sums,
+                   [values](int key, int dim) { return values + PieceOf(key, dim); });
+  uint16_t* const copy = shared_.finite[warpgroup];
+  for (int i = thread; i < kAttentionBlock * kPieces; i += kWarpgroupThreads) {
+    const int key = i / kPieces, piece = PieceOf(key, i % kPieces * 8);
+    const uint4 of = *reinterpret_cast<const uint4*>(values + piece);
+    *reinterpret_cast<uint4*>(copy + piece) = key < first_hidden ? of : Finite(of);
+  }
+  PublishForWgmma();
+  AnyOfWarpgroup(warpgroup, false);
+  return copy;
+}
+
+// Adds the part, whose rows are given, to the total of those before it, and begins another.
+template <int kDimensions>
+__device__ __forceinline__ void WgmmaTile<kDimensions>::KeepPartial(int warpgroup, bool first,
+                                                                    RowState (&rows)[2]) {
+  Rows::FinishPart(rows);
+  MergeScale scales[2] = {{0, 1}, {0, 1}};
+  for (int row = 0; row < 2; ++row) {
+    if (first) {
+      total_[row] = rows[row];
+    } else {
+      scales[row] = MergeState(rows[row], &total_[row]);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kOut / 8; ++n) {
+    float4& total = TotalOf(warpgroup, n);
+    float(&part)[4] = part_.values[n];
+    total = first ? float4{part[0], part[1], part[2], part[3]} : Merged(part, total, scales);
+    for (float& value : part) value = 0.0f;
+  }
+}
+
+template <int kDimensions>
+__device__ __forceinline__ void WgmmaTile<kDimensions>::AddTotal(int warpgroup) {
+  const MergeScale scales[2] = {MergeState(part_.rows[0], &total_[0]),
+                                MergeState(part_.rows[1], &total_[1])};
+#pragma unroll
+  for (int n = 0; n < kOut / 8; ++n) {
+    const float4 total = Merged(part_.values[n], TotalOf(warpgroup, n), scales);
+    part_.values[n][0] = total.x;
+    part_.values[n][1] = total.y;
+    part_.values[n][2] = total.z;
+    part_.values[n][3] = total.w;
+  }
+  part_.rows[0] = total_[0];
+  part_.rows[1] = total_[1];
+}
+
+// ---- products ----
+
+// Enqueues queries by keys.
+template <int kDimensions>
+__device__ __forceinline__ void WgmmaTile<kDimensions>::Score(const uint16_t* keys,
+                                                              typename Rows::Scores& scores) {
+  // By indices: with iterators the compiler keeps the array in memory.
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scores[n][i] = 0.0f;
+  }
+  BeginWgmma(queries_, scores);
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step) {
+    Wgmma<false>(queries_[step], Describe(keys + step / 4 * kPanelElements + step % 4 * 16),
+                 scores);
+  }
+  CommitWgmma();
+}
+
+// Enqueues the addition of weights by values.
+template <int kDimensions>
+__device__ __forceinline__ void WgmmaTile<kDimensions>::AddValues(const uint16_t* values,
+                                                                  uint4 (&weights)[4],
+                                                                  Values& sums) {
+  BeginWgmma(weights, sums);
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      Wgmma<true>(weights[step], Describe(values + panel * kPanelElements + step * 16 * kPanel),
+                  sums + panel * 8);
+    }
+  }
+  CommitWgmma();
+}
 
 }  // namespace kvcake::cuda

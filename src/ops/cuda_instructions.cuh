@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "ops/cuda_tensor_map.h"
+
 namespace kvcake::cuda {
 
 // What a launch gives each block; its address is a multiple of 1,024, as swizzles want it.
@@ -88,12 +90,8 @@ __device__ __forceinline__ void PublishForWgmma() {
 }
 
 // Whatever the compiler computes these by stays on one side of it.
-template <int kSteps, int kColumns>
-__device__ __forceinline__ void Pin(uint4 (&a)[kSteps], float (&c)[kColumns][4]) {
-#pragma unroll
-  for (uint4& step : a) {
-    asm volatile("" : "+r"(step.x), "+r"(step.y), "+r"(step.z), "+r"(step.w)::"memory");
-  }
+template <int kColumns>
+__device__ __forceinline__ void PinSums(float (&c)[kColumns][4]) {
 #pragma unroll
   for (auto& columns : c) {
     asm volatile(""
@@ -102,19 +100,27 @@ __device__ __forceinline__ void Pin(uint4 (&a)[kSteps], float (&c)[kColumns][4])
   }
 }
 
-// Before the first Wgmmas of these operands and sums, which nobody else touches until FinishWgmma.
+// Before the first Wgmmas of a group with these operands and sums, which nobody else touches until
+// the group has been waited for.
 template <int kSteps, int kColumns>
 __device__ __forceinline__ void BeginWgmma(uint4 (&a)[kSteps], float (&c)[kColumns][4]) {
-  Pin(a, c);
+#pragma unroll
+  for (uint4& step : a) {
+    asm volatile("" : "+r"(step.x), "+r"(step.y), "+r"(step.z), "+r"(step.w)::"memory");
+  }
+  PinSums(c);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// Until they have been done.
-template <int kSteps, int kColumns>
-__device__ __forceinline__ void FinishWgmma(uint4 (&a)[kSteps], float (&c)[kColumns][4]) {
+// Ends a group of Wgmmas.
+__device__ __forceinline__ void CommitWgmma() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-  Pin(a, c);
+}
+
+// Until all but the last kLeft groups have been done; their sums may be read behind PinSums.
+template <int kLeft>
+__device__ __forceinline__ void WaitForWgmma() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 }
 
 // Enqueues c[64][64] += a[64][16] x b[16][64]: a's and c's rows as MultiplyAdd has them, of c 8
@@ -132,6 +138,92 @@ __device__ __forceinline__ void Wgmma(const uint4& a, uint64_t b, float (*c)[4])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "n"(kNMajor ? 1 : 0)
       : "memory");
 #undef KVCAKE_SUMS
+}
+
+// Whether it is so for any thread of the warpgroup, each of which has its own number; all wait for
+// each other.
+__device__ __forceinline__ bool AnyOfWarpgroup(int warpgroup, bool value) {
+  uint32_t any;
+  asm volatile(
+      "{\n"
+      ".reg .pred mine, all;\n"
+      "setp.ne.u32 mine, %1, 0;\n"
+      "barrier.cta.red.or.aligned.pred all, %2, 128, mine;\n"
+      "selp.u32 %0, 1, 0, all;\n"
+      "}"
+      : "=r"(any)
+      : "r"(static_cast<uint32_t>(value)), "r"(warpgroup + 1)
+      : "memory");
+  return any != 0;
+}
+
+// Registers that each thread of a warpgroup has from here on: fewer, or more when others have left
+// them.
+template <int kRegisters>
+__device__ __forceinline__ void LeaveRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void TakeRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// ---- mbarriers and TMA, for compute capability 9.0 ----
+
+// A barrier in shared memory. Its phases end one after the other, each when so many arrivals have
+// come as it began with, and all bytes that are expected of copies.
+using Barrier = uint64_t;
+
+__device__ __forceinline__ void InitBarrier(Barrier* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+
+// Barriers that this thread has begun are for all behind the next __syncthreads, and for copies.
+__device__ __forceinline__ void PublishBarriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void Arrive(Barrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier)) : "memory");
+}
+
+// Arrives, and has the phase wait for so many bytes of copies.
+__device__ __forceinline__ void Expect(Barrier* barrier, int bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)),
+      "r"(bytes)
+      : "memory");
+}
+
+// Until a phase of that parity has ended: the first is 0, that before it 1.
+__device__ __forceinline__ void AwaitPhase(Barrier* barrier, uint32_t parity) {
+  uint32_t ended;
+  do {
+    asm volatile(
+        "{\n"
+        ".reg .pred ended;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, ended;\n"
+        "}"
+        : "=r"(ended)
+        : "r"(SharedAddress(barrier)), "r"(parity)
+        : "memory");
+  } while (ended == 0);
+}
+
+// Enqueues a copy of the box at those coordinates of a tensor to shared memory, swizzled; zeros for
+// what is beyond the tensor. The barrier gets the bytes of all of the box.
+__device__ __forceinline__ void CopyBox(void* shared, const TensorMap& tensor,
+                                        const BoxCoordinates& at, Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(SharedAddress(shared)),
+      "l"(&tensor), "r"(SharedAddress(barrier)), "r"(at.of[0]), "r"(at.of[1]), "r"(at.of[2]),
+      "r"(at.of[3]), "r"(at.of[4])
+      : "memory");
 }
 
 }  // namespace kvcake::cuda

@@ -66,7 +66,7 @@ void FaultyTier::OnInnerDone(ReadId id, ReadResult result) {
              range * std::uniform_real_distribution<double>(0, 1)(random_);
     } else if (fault != Fault::kNone) {
       if (result.status) ++reads_failed_;
-      SpoilLocked(fault, read.request.landing);
+      SpoilLandingLocked(fault, read.request.landing);
     }
   }
   if (result.status && fault == Fault::kError) {
@@ -78,17 +78,27 @@ void FaultyTier::OnInnerDone(ReadId id, ReadResult result) {
   FinishSoon(id, std::move(result), when);
 }
 
+void FaultyTier::SpoilLandingLocked(Fault fault, std::span<std::byte> landing) {
+  if (options_.copier == nullptr) return SpoilLocked(fault, landing);
+  std::vector<std::byte> bytes(landing.size());
+  CopyFromPage(*options_.copier, bytes, landing);
+  SpoilLocked(fault, bytes);
+  AwaitCopies(1, [&](int64_t, std::function<void()> done) {
+    options_.copier->ToPage(landing, bytes, std::move(done));
+  });
+}
+
 // Densely, so that it never meets padding only; one bit is in the landing's first payload.
-void FaultyTier::SpoilLocked(Fault fault, std::span<std::byte> landing) {
+void FaultyTier::SpoilLocked(Fault fault, std::span<std::byte> bytes) {
   if (fault == Fault::kFlip) {
-    const size_t header = landing.size() > kPageHeaderBytes ? kPageHeaderBytes : 0;
-    landing[header + random_() % 64] ^= std::byte{1} << (random_() % 8);
+    const size_t header = bytes.size() > kPageHeaderBytes ? kPageHeaderBytes : 0;
+    bytes[header + random_() % 64] ^= std::byte{1} << (random_() % 8);
     return;
   }
-  const size_t begin = random_() % (fault == Fault::kShort ? landing.size() / 2 : 64);
-  for (size_t at = begin; at < landing.size();) {
-    const size_t next = std::min<size_t>(at + 1 + random_() % 4096, landing.size());
-    for (; at < next; at += 64) landing[at] ^= std::byte{0x40};
+  const size_t begin = random_() % (fault == Fault::kShort ? bytes.size() / 2 : 64);
+  for (size_t at = begin; at < bytes.size();) {
+    const size_t next = std::min<size_t>(at + 1 + random_() % 4096, bytes.size());
+    for (; at < next; at += 64) bytes[at] ^= std::byte{0x40};
     at = next;
   }
 }

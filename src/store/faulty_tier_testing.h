@@ -8,6 +8,7 @@
 #include "base/callback_thread.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "kv/page_copier.h"
 #include "store/tier_decorator.h"
 
 namespace kvcake {
@@ -26,6 +27,7 @@ struct FaultyTierOptions {
   double write_lost = 0;    // ok, but nothing is kept
   Seconds delay_min{0};
   Seconds delay_max{0.002};
+  PageCopier* copier = nullptr;  // where landings are not the host's memory; outlives the tier
 };
 
 // Same contract as any tier. The sequence of faults depends on the seed and the order of calls
@@ -53,7 +55,8 @@ class FaultyTier : public TierDecorator {
   };
   Fault DrawFaultLocked() REQUIRES(mutex_);
   void OnInnerDone(ReadId id, ReadResult result) EXCLUDES(mutex_);
-  void SpoilLocked(Fault fault, std::span<std::byte> landing) REQUIRES(mutex_);
+  void SpoilLandingLocked(Fault fault, std::span<std::byte> landing) REQUIRES(mutex_);
+  void SpoilLocked(Fault fault, std::span<std::byte> bytes) REQUIRES(mutex_);
   void FinishSoon(ReadId id, ReadResult result, TimePoint when);
   void FinishStalled(const Error& error) EXCLUDES(mutex_);
 

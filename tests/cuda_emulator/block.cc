@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -48,7 +49,16 @@ struct Fiber {
   std::deque<std::vector<Copy>> commits;
 };
 
+struct Barrier {
+  int arrivals = 0, left = 0;  // of a phase
+  int64_t bytes = 0;           // that are expected and not there
+  Meeting phase = {};          // its generation: how many have ended
+  std::vector<std::pair<int64_t, std::function<void()>>> copies = {};
+  bool awaited = false;  // by some thread, in this phase
+};
+
 struct Block {
+  std::map<const void*, Barrier> barriers;
   std::vector<Fiber> fibers = std::vector<Fiber>(kThreadsMax);
   std::vector<Meeting> warps = std::vector<Meeting>(kThreadsMax / kWarp);
   std::vector<Meeting> warpgroups = std::vector<Meeting>(kThreadsMax / kWarpgroup);
@@ -157,6 +167,7 @@ void RunBlock(int threads) {
   for (Meeting& warp : block.warps) warp.arrived = 0;
   for (Meeting& warpgroup : block.warpgroups) warpgroup.arrived = warpgroup.sum = 0;
   block.all.arrived = block.all.sum = 0;
+  block.barriers.clear();
   for (int i = 0; i < threads; ++i) Prepare(&block.fibers[i]);
   while (RunWarps(threads)) {
   }
@@ -178,6 +189,29 @@ void Meet(Meeting* meeting, int size, Last last) {
   fiber.waits = meeting;
   fiber.generation = meeting->generation;
   Yield();
+}
+
+Barrier& BarrierAt(const void* barrier) {
+  const auto found = TheBlock().barriers.find(barrier);
+  if (found == TheBlock().barriers.end()) Die("a barrier that nobody has begun");
+  return found->second;
+}
+
+void EndPhase(Barrier* barrier) {
+  if (barrier->left > 0 || barrier->bytes > 0) return;
+  if (barrier->bytes < 0) Die("more bytes were copied than were expected");
+  barrier->left = barrier->arrivals;
+  barrier->awaited = false;
+  ++barrier->phase.generation;
+}
+
+void LandCopies(Barrier* barrier) {
+  if (barrier->copies.empty()) return;
+  for (const auto& [bytes, copy] : std::exchange(barrier->copies, {})) {
+    copy();
+    barrier->bytes -= bytes;
+  }
+  EndPhase(barrier);
 }
 
 int MeetSum(Meeting* meeting, int size, int value) {
@@ -233,6 +267,37 @@ int MeetBlock(int value) { return MeetSum(&TheBlock().all, TheBlock().threads, v
 
 int MeetWarpgroup(int value) {
   return MeetSum(&TheBlock().warpgroups[thread_index.x / kWarpgroup], kWarpgroup, value);
+}
+
+void InitBarrier(const void* barrier, int arrivals) {
+  if (TheBlock().barriers.contains(barrier)) Die("a barrier is begun twice");
+  TheBlock().barriers[barrier] = {.arrivals = arrivals, .left = arrivals};
+}
+
+void ArriveAtBarrier(const void* barrier, int64_t expected_bytes) {
+  Barrier& of = BarrierAt(barrier);
+  of.bytes += expected_bytes;
+  if (--of.left < 0) Die("more threads arrive than a barrier's phase has");
+  EndPhase(&of);
+}
+
+void CopyAtBarrier(const void* barrier, int64_t bytes, std::function<void()> copy) {
+  Barrier& of = BarrierAt(barrier);
+  of.copies.emplace_back(bytes, std::move(copy));
+  if (of.awaited) LandCopies(&of);
+}
+
+void AwaitBarrier(const void* barrier, unsigned parity) {
+  Barrier& of = BarrierAt(barrier);
+  while (of.phase.generation % 2 == parity) {
+    LandCopies(&of);
+    if (of.phase.generation % 2 != parity) return;
+    of.awaited = true;
+    Fiber& fiber = TheBlock().fibers[TheBlock().current];
+    fiber.waits = &of.phase;
+    fiber.generation = of.phase.generation;
+    Yield();
+  }
 }
 
 void MeetWarp(Combine combine, const void* value, int value_bytes, void* result, int result_bytes) {

@@ -44,6 +44,14 @@ void CopyAsync(void* shared, const void* global, bool read);
 void CommitCopies();
 void WaitForCopies(int left);
 
+// A barrier in shared memory, as mbarriers are: a phase ends when so many arrivals have come as it
+// began with, and all bytes that are expected. Copies land when somebody waits for the barrier.
+void InitBarrier(const void* barrier, int arrivals);
+void ArriveAtBarrier(const void* barrier, int64_t expected_bytes);
+void CopyAtBarrier(const void* barrier, int64_t bytes, std::function<void()> copy);
+// Until a phase of that parity has ended.
+void AwaitBarrier(const void* barrier, unsigned parity);
+
 [[noreturn]] void Die(const char* why);
 
 }  // namespace cuda_emulator

@@ -128,6 +128,8 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
 
 // ---- the runtime ----
 
+#define CUDART_VERSION 13000
+
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorMemoryAllocation = 2,
@@ -137,6 +139,8 @@ enum cudaMemcpyKind {
   cudaMemcpyDeviceToHost = 2,
 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess = 0 };
+constexpr unsigned long long cudaEnableDefault = 0;
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 constexpr unsigned cudaStreamNonBlocking = 1;
 constexpr unsigned cudaEventBlockingSync = 1;
@@ -190,6 +194,9 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult* result);
 
 template <typename Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda.h"
 #include "cuda_runtime.h"
 
 using Operation = std::function<void()>;
@@ -54,9 +55,31 @@ Device& TheDevice() {
 
 using Lock = std::lock_guard<std::recursive_mutex>;
 
+// The host may touch the device's memory while this lives: operations do. Otherwise it faults, as
+// on a machine that has a device.
+class Touch {
+ public:
+  Touch() {
+    if (touches_++ == 0) Protect(PROT_READ | PROT_WRITE);
+  }
+  ~Touch() {
+    if (--touches_ == 0) Protect(PROT_NONE);
+  }
+  Touch(const Touch&) = delete;
+  Touch& operator=(const Touch&) = delete;
+
+ private:
+  static void Protect(int protection) {
+    for (const auto& [first, size] : TheDevice().memory) mprotect(first, size, protection);
+  }
+  static inline int touches_ = 0;  // guarded by the device's mutex
+};
+
 // All of a stream's operations up to that number.
 void Run(CUstream_st* stream, uint64_t number = UINT64_MAX) {
   if (stream->capture != nullptr) Die("a stream is waited for while it is captured");
+  if (stream->queue.empty() || stream->queue.front().first > number) return;
+  const Touch touch;
   while (!stream->queue.empty() && stream->queue.front().first <= number) {
     const Operation operation = std::move(stream->queue.front().second);
     stream->queue.pop_front();
@@ -153,6 +176,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   auto* const first = static_cast<std::byte*>(pages) + kPage;
   mprotect(first, bytes, PROT_READ | PROT_WRITE);
   if (bytes <= kFilledMax) std::memset(first, 0xff, bytes);
+  mprotect(first, bytes, PROT_NONE);
   device.memory[first] = bytes;
   device.used += bytes;
   *memory = first;
@@ -282,4 +306,38 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   delete exec;
   return cudaSuccess;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  if (std::strcmp(name, "cuTensorMapEncodeTiled") != 0) Die("the driver has no such function here");
+  *function = reinterpret_cast<void*>(&cuTensorMapEncodeTiled);
+  *result = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* data,
+                                const cuuint64_t* size, const cuuint64_t* stride,
+                                const cuuint32_t* box, const cuuint32_t* steps,
+                                CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                CUtensorMapFloatOOBfill) {
+  constexpr uint64_t kSizeMax = uint64_t{1} << 32, kStrideMax = uint64_t{1} << 40;
+  constexpr uint32_t kBoxMax = 256, kSwizzled = 64;  // elements, of 128 bytes
+  if (rank != CUtensorMap::kRank || reinterpret_cast<uintptr_t>(data) % 16 != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *map = {.data = data};
+  for (int i = 0; i < CUtensorMap::kRank; ++i) {
+    map->size[i] = size[i];
+    map->stride[i] = i == 0 ? sizeof(uint16_t) : stride[i - 1];
+    map->box[i] = box[i];
+    if (size[i] < 1 || size[i] > kSizeMax || box[i] < 1 || box[i] > kBoxMax || steps[i] != 1) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (i > 0 && (map->stride[i] % 16 != 0 || map->stride[i] >= kStrideMax)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  return box[0] > kSwizzled ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }

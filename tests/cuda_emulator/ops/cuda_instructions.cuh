@@ -5,9 +5,12 @@
 #include <cuda_runtime.h>
 
 #include <array>
+#include <deque>
+#include <utility>
 #include <vector>
 
 #include "base/bf16.h"
+#include "ops/cuda_tensor_map.h"
 
 namespace kvcake::cuda {
 
@@ -136,8 +139,8 @@ class WgmmaMatrix {
   const uint32_t start_, leading_, stride_;
 };
 
-// A thread's part of wgmmas that have been enqueued. They are done when they are waited for: what
-// is changed or read too early shows.
+// A thread's part of wgmmas that have been enqueued. They are done when their group is waited for:
+// what is changed or read too early shows.
 struct Wgmmas {
   struct Product {
     const uint4* a;
@@ -146,12 +149,16 @@ struct Wgmmas {
     float (*c)[4];
   };
   bool begun = false;
-  std::vector<Product> products;
+  std::vector<Product> products;  // of the next group
+  std::deque<std::vector<Product>> groups;
 };
 inline Wgmmas& TheWgmmas() {
   static auto* const threads = new std::array<Wgmmas, 1024>();
   return (*threads)[cuda_emulator::thread_index.x];
 }
+
+template <int kColumns>
+void PinSums(float (&)[kColumns][4]) {}
 
 template <int kSteps, int kColumns>
 void BeginWgmma(uint4 (&)[kSteps], float (&)[kColumns][4]) {
@@ -164,24 +171,92 @@ void Wgmma(const uint4& a, uint64_t b, float (*c)[4]) {
   TheWgmmas().products.push_back({&a, b, kNMajor, c});
 }
 
-template <int kSteps, int kColumns>
-void FinishWgmma(uint4 (&)[kSteps], float (&)[kColumns][4]) {
+inline void CommitWgmma() {
   Wgmmas& mine = TheWgmmas();
+  mine.groups.push_back(std::exchange(mine.products, {}));
+  mine.begun = false;
+}
+
+inline void MultiplyGroup(const std::vector<Wgmmas::Product>& group) {
   uint64_t all = 0;
-  for (const Wgmmas::Product& product : mine.products) all = all * 31 + product.descriptor;
+  for (const Wgmmas::Product& product : group) all = all * 31 + product.descriptor;
   const int digest = static_cast<int>(all % 1'000'003);
   if (cuda_emulator::MeetWarpgroup(digest) != 128 * digest) {
     cuda_emulator::Die("threads of a warpgroup multiply by different matrices");
   }
   const int k = cuda_emulator::Lane() % 4 * 2, n = cuda_emulator::Lane() / 4;
-  for (const auto& [a, descriptor, n_major, c] : mine.products) {
+  for (const auto& [a, descriptor, n_major, c] : group) {
     const WgmmaMatrix b(descriptor, n_major);
     for (int column = 0; column < 8; ++column) {
       const int at = column * 8 + n;
       MultiplyAdd(*a, b.Pair(k, at), b.Pair(k + 8, at), c[column]);
     }
   }
-  mine = {};
+}
+
+template <int kLeft>
+void WaitForWgmma() {
+  auto& groups = TheWgmmas().groups;
+  while (static_cast<int>(groups.size()) > kLeft) {
+    MultiplyGroup(groups.front());
+    groups.pop_front();
+  }
+}
+
+inline bool AnyOfWarpgroup(int, bool value) {
+  return cuda_emulator::MeetWarpgroup(value ? 1 : 0) > 0;
+}
+
+template <int kRegisters>
+void LeaveRegisters() {}
+template <int kRegisters>
+void TakeRegisters() {}
+
+// ---- mbarriers and TMA ----
+
+using Barrier = uint64_t;
+
+inline void InitBarrier(Barrier* barrier, int arrivals) {
+  cuda_emulator::InitBarrier(barrier, arrivals);
+}
+inline void PublishBarriers() {}
+inline void Arrive(Barrier* barrier) { cuda_emulator::ArriveAtBarrier(barrier, 0); }
+inline void Expect(Barrier* barrier, int bytes) { cuda_emulator::ArriveAtBarrier(barrier, bytes); }
+inline void AwaitPhase(Barrier* barrier, uint32_t parity) {
+  cuda_emulator::AwaitBarrier(barrier, parity);
+}
+
+// The rows of a box, one after the other, are 128 bytes each, swizzled as WgmmaMatrix reads them.
+inline void CopyBox(void* shared, const TensorMap& tensor, const BoxCoordinates& at,
+                    Barrier* barrier) {
+  const uint32_t address = SharedAddress(shared);
+  if (address % 1024 != 0) cuda_emulator::Die("a swizzled box is not aligned");
+  constexpr int kRowElements = 64;
+  const int64_t rows = int64_t{tensor.box[1]} * tensor.box[2] * tensor.box[3] * tensor.box[4];
+  if (tensor.box[0] != kRowElements || rows != tensor.box[1]) {
+    cuda_emulator::Die("only boxes of rows of 64 elements are known here");
+  }
+  const int64_t bytes = rows * kRowElements * static_cast<int64_t>(sizeof(uint16_t));
+  std::memset(shared, 0xff, bytes);  // who still reads it comes too late
+  const auto copy = [=] {
+    const auto* const data = static_cast<const std::byte*>(tensor.data);
+    for (int row = 0; row < rows; ++row) {
+      for (int i = 0; i < kRowElements; ++i) {
+        const int of[kTensorRank] = {at.of[0] + i, at.of[1] + row, at.of[2], at.of[3], at.of[4]};
+        uint16_t value = 0;
+        uint64_t offset = 0;
+        bool inside = true;
+        for (int d = 0; d < kTensorRank; ++d) {
+          inside = inside && of[d] >= 0 && static_cast<uint64_t>(of[d]) < tensor.size[d];
+          offset += of[d] * tensor.stride[d];
+        }
+        if (inside) std::memcpy(&value, data + offset, sizeof(value));
+        const int piece = i / 8 ^ row % 8;
+        static_cast<uint16_t*>(shared)[row * kRowElements + piece * 8 + i % 8] = value;
+      }
+    }
+  };
+  cuda_emulator::CopyAtBarrier(barrier, bytes, copy);
 }
 
 }  // namespace kvcake::cuda

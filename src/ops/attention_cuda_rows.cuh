@@ -1,0 +1,306 @@
+// What one thread has of a tile of rows, whatever multiplies them: queries, weights, sums, results.
+// Device code of attention_cuda.cu.
+//
+// Row r of a slice is query head r % group of its token r / group, all of one KV head. A tile is
+// some of them in a row, 16 a warp, which are multiplied by the keys, then the values, of blocks of
+// 64 positions. What a row adds up does not depend on the rows beside it: its products are its own,
+// weights of keys that it may not see are zeros, and a step that adds zeros and scales by one
+// leaves sums as they were, but for the sign of a zero, which Finished() forgets. The softmax is
+// written with intrinsics, as the compiler may fuse a * b + c here and not there.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/attention_cuda_sums.cuh"
+
+namespace kvcake::cuda {
+
+// A pair of bf16, with zeros for infinities and NaNs.
+__device__ __forceinline__ uint32_t Finite(uint32_t pair) {
+  if ((pair & 0x7f80) == 0x7f80) pair &= 0xffff0000;
+  if ((pair & 0x7f800000) == 0x7f800000) pair &= 0x0000ffff;
+  return pair;
+}
+
+__device__ __forceinline__ uint4 Finite(const uint4& pairs) {
+  return {Finite(pairs.x), Finite(pairs.y), Finite(pairs.z), Finite(pairs.w)};
+}
+
+__device__ __forceinline__ bool IsFinite(const uint4& pairs) {
+  const uint4 finite = Finite(pairs);
+  return pairs.x == finite.x && pairs.y == finite.y && pairs.z == finite.z && pairs.w == finite.w;
+}
+
+// Of a 16 x 8 product a thread holds two columns, column_ and the next, of two rows, row_ and
+// row_ + 8: [0] and [1], then [2] and [3].
+template <int kDim, int kOut>
+class TileRows {
+ public:
+  using Scores = float[8][4];         // of 8 keys each; then weights
+  using Values = float[kOut / 8][4];  // weighted and added up, of 8 dimensions each
+  struct Sums {
+    Values values;
+    RowState rows[2];
+
+    __device__ __forceinline__ void Clear() {
+#pragma unroll
+      for (auto& columns : values) {
+#pragma unroll
+        for (float& value : columns) value = 0.0f;
+      }
+      rows[0] = rows[1] = RowState();
+    }
+  };
+  struct RowScales {
+    float of[2];
+  };
+
+  // Of dimensions [first_dim, first_dim + kOut) of the results; 16 rows a warp.
+  __device__ __forceinline__ TileRows(const AttentionArgs& args, const AttentionTask& task,
+                                      int kv_head, int first_dim)
+      : args_(args),
+        task_(task),
+        kv_head_(kv_head),
+        first_dim_(first_dim),
+        lane_(threadIdx.x % 32),
+        row_(threadIdx.x / 32 * 16 + lane_ / 4),
+        column_(lane_ % 4 * 2) {
+    for (int i = 0; i < 2; ++i) position_[i] = PositionOf(row_ + 8 * i);
+  }
+
+  __device__ __forceinline__ int row() const { return row_; }
+  // Of a row of the tile. Rows past the slice's last are like that one, and go nowhere.
+  __device__ __forceinline__ int PositionOf(int row) const {
+    return task_.start + RowInSlice(row) / args_.group;
+  }
+
+  // The left operand of products with dimensions [16 step, 16 step + 16) of keys.
+  __device__ __forceinline__ uint4 Query(int step) const;
+
+  // One step of online softmax: turns the scores of the keys at [block, block + kAttentionBlock)
+  // into weights, which are zeros for keys behind a row. What has been summed before it is to be
+  // scaled by what it returns. `first_position`: of the first of the rows beside this one.
+  __device__ __forceinline__ RowScales Weigh(int block, int first_position, Scores& scores,
+                                             RowState (&rows)[2]) const;
+  static __device__ __forceinline__ void Scale(const RowScales& scales, Values& values);
+  // As left operands, of 16 keys each.
+  static __device__ __forceinline__ void Pack(const Scores& scores, uint4 (&weights)[4]);
+
+  // Adds the weighted infinities and NaNs of the block's keys from first_hidden on, for the rows
+  // that see them. value(key, dim): where that of the dimensions from dim on lies. Such a value
+  // times a weight of zero is no zero, so where some rows of the tile do not see it, those that do
+  // get it here, one by one, and the product goes without. What a sum becomes by it, an infinity
+  // or NaN, does not depend on the order: finite values add up to a finite sum.
+  template <typename Value>
+  __device__ __forceinline__ void AddInfinite(int block, int first_hidden,
+                                              const uint4 (&weights)[4], Values& values,
+                                              const Value& value) const;
+
+  // Ends a partial: adds up what the row's threads have.
+  static __device__ __forceinline__ void FinishPart(RowState (&rows)[2]);
+  // To the tile's place in `out`, or to that of its partial in the sums.
+  __device__ __forceinline__ void Write(const Values& values, const RowState (&rows)[2]) const;
+
+ private:
+  __device__ __forceinline__ int RowInSlice(int row) const {
+    return min(task_.row + row, task_.rows - 1);
+  }
+  __device__ __forceinline__ void AddAlibi(int block, Scores& scores) const;
+  __device__ __forceinline__ void Mask(int block, Scores& scores) const;
+
+  const AttentionArgs& args_;
+  const AttentionTask& task_;
+  const int kv_head_;
+  const int first_dim_;
+  const int lane_;
+  const int row_;     // in the tile
+  const int column_;  // of 8
+  int position_[2];
+};
+
+template <int kDim, int kOut>
+__device__ __forceinline__ uint4 TileRows<kDim, kOut>::Query(int step) const {
+  if (step * 16 >= args_.head_dim) return {0, 0, 0, 0};
+  const float* rows[2];
+  for (int i = 0; i < 2; ++i) {
+    const int row = RowInSlice(row_ + 8 * i), head = kv_head_ * args_.group + row % args_.group;
+    rows[i] =
+        task_.q + row / args_.group * args_.q_stride + head * args_.head_dim + column_ + step * 16;
+  }
+  const float *a = rows[0], *b = rows[1];
+  return {PackBf16(a[0], a[1]), PackBf16(b[0], b[1]), PackBf16(a[8], a[9]), PackBf16(b[8], b[9])};
+}
+
+// ---- weights ----
+
+template <int kDim, int kOut>
+__device__ __forceinline__ typename TileRows<kDim, kOut>::RowScales TileRows<kDim, kOut>::Weigh(
+    int block, int first_position, Scores& scores, RowState (&rows)[2]) const {
+  constexpr float kLog2E = 1.44269504f;
+  if (args_.slopes != nullptr) AddAlibi(block, scores);
+  if (block + kAttentionBlock - 1 > first_position) Mask(block, scores);
+  RowScales scales;
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    RowState& state = rows[row];
+    float max = -INFINITY;
+#pragma unroll
+    for (const auto& columns : scores) {
+      max = fmaxf(max, fmaxf(columns[2 * row], columns[2 * row + 1]));
+    }
+    // The row's other columns are in this lane's group of four.
+    max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, 1));
+    max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, 2));
+    max = fmaxf(state.max, __fmul_rn(max, kLog2E));
+    // While the row has seen nothing: any number, as weights and sums are zeros.
+    const float base = max == -INFINITY ? 0.0f : max;
+    scales.of[row] = Exp2(__fsub_rn(state.max, base));
+    float sum = 0.0f;  // of this lane's columns
+#pragma unroll
+    for (auto& columns : scores) {
+#pragma unroll
+      for (int i = 2 * row; i < 2 * row + 2; ++i) {
+        columns[i] = Exp2(__fmaf_rn(columns[i], kLog2E, -base));
+        sum = __fadd_rn(sum, columns[i]);
+      }
+    }
+    state.sum = __fmaf_rn(state.sum, scales.of[row], sum);
+    state.max = max;
+  }
+  return scales;
+}
+
+// Slope and product are rounded to bf16, as Hugging Face transformers has them.
+template <int kDim, int kOut>
+__device__ __forceinline__ void TileRows<kDim, kOut>::AddAlibi(int block, Scores& scores) const {
+  const float scale = __frsqrt_rn(static_cast<float>(args_.head_dim));
+  float slopes[2];
+  for (int i = 0; i < 2; ++i) {
+    const int head = RowInSlice(row_ + 8 * i) % args_.group;
+    slopes[i] = __ldg(args_.slopes + kv_head_ * args_.group + head);
+  }
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int key = block + n * 8 + column_ + i % 2;
+      const float position = RoundToBf16(static_cast<float>(key));
+      const float bias = RoundToBf16(__fmul_rn(slopes[i / 2], position));
+      scores[n][i] = __fmaf_rn(bias, scale, scores[n][i]);
+    }
+  }
+}
+
+// Whatever the score of a key behind the row's position is, NaN too.
+template <int kDim, int kOut>
+__device__ __forceinline__ void TileRows<kDim, kOut>::Mask(int block, Scores& scores) const {
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int key = block + n * 8 + column_ + i % 2;
+      if (key > position_[i / 2]) scores[n][i] = -INFINITY;
+    }
+  }
+}
+
+template <int kDim, int kOut>
+__device__ __forceinline__ void TileRows<kDim, kOut>::Scale(const RowScales& scales,
+                                                            Values& values) {
+#pragma unroll
+  for (auto& columns : values) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) columns[i] = __fmul_rn(columns[i], scales.of[i / 2]);
+  }
+}
+
+template <int kDim, int kOut>
+__device__ __forceinline__ void TileRows<kDim, kOut>::Pack(const Scores& scores,
+                                                           uint4 (&weights)[4]) {
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    const float(&a)[4] = scores[2 * step], (&b)[4] = scores[2 * step + 1];
+    weights[step] = {PackBf16(a[0], a[1]), PackBf16(a[2], a[3]), PackBf16(b[0], b[1]),
+                     PackBf16(b[2], b[3])};
+  }
+}
+
+template <int kDim, int kOut>
+template <typename Value>
+__device__ __forceinline__ void TileRows<kDim, kOut>::AddInfinite(int block, int first_hidden,
+                                                                  const uint4 (&weights)[4],
+                                                                  Values& values,
+                                                                  const Value& value) const {
+#pragma unroll 1
+  for (int key = first_hidden; key < kAttentionBlock; ++key) {
+    float weight[2];
+    for (int row = 0; row < 2; ++row) {
+      uint32_t pair = 0;  // of the key and the one beside it, in the lane that has them
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        const uint4& of = weights[step];
+        if (key / 8 == 2 * step) pair = row == 0 ? of.x : of.y;
+        if (key / 8 == 2 * step + 1) pair = row == 0 ? of.z : of.w;
+      }
+      pair = __shfl_sync(0xffffffff, pair, lane_ / 4 * 4 + key % 8 / 2);
+      weight[row] = __uint_as_float(key % 2 == 0 ? pair << 16 : pair & 0xffff0000);
+    }
+#pragma unroll
+    for (int n = 0; n < kOut / 8; ++n) {
+      const uint32_t pair = *reinterpret_cast<const uint32_t*>(value(key, n * 8) + column_);
+      const uint32_t infinite = pair ^ Finite(pair);
+      if (infinite == 0) continue;
+      const float both[2] = {__uint_as_float(infinite << 16),
+                             __uint_as_float(infinite & 0xffff0000)};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (block + key > position_[i / 2]) continue;
+        values[n][i] = __fmaf_rn(weight[i / 2], both[i % 2], values[n][i]);
+      }
+    }
+  }
+}
+
+// ---- results ----
+
+template <int kDim, int kOut>
+__device__ __forceinline__ void TileRows<kDim, kOut>::FinishPart(RowState (&rows)[2]) {
+#pragma unroll
+  for (RowState& state : rows) {
+    state.sum = __fadd_rn(state.sum, __shfl_xor_sync(0xffffffff, state.sum, 1));
+    state.sum = __fadd_rn(state.sum, __shfl_xor_sync(0xffffffff, state.sum, 2));
+  }
+}
+
+template <int kDim, int kOut>
+__device__ __forceinline__ void TileRows<kDim, kOut>::Write(const Values& values,
+                                                            const RowState (&rows)[2]) const {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = row_ + 8 * i;
+    if (row >= RowsOf(args_, task_)) continue;
+    if (task_.partial < 0) {
+      uint16_t* out = OutOf(args_, task_, kv_head_, row);
+#pragma unroll
+      for (int n = 0; n < kOut / 8; ++n) {
+        const int dim = first_dim_ + n * 8 + column_;
+        const float* pair = &values[n][2 * i];
+        if (dim >= args_.head_dim) continue;
+        *reinterpret_cast<uint32_t*>(out + dim) =
+            PackBf16(Finished(pair[0], rows[i]), Finished(pair[1], rows[i]));
+      }
+      continue;
+    }
+    float* sums = SumsOf(args_, task_, kv_head_, task_.partial, row);
+#pragma unroll
+    for (int n = 0; n < kOut / 8; ++n) {
+      float* to = sums + first_dim_ + n * 8 + column_;
+      *reinterpret_cast<float2*>(to) = {values[n][2 * i], values[n][2 * i + 1]};
+    }
+    if (column_ != 0) continue;
+    sums[kDim] = rows[i].max;  // by the threads of every first_dim, the same
+    sums[kDim + 1] = rows[i].sum;
+  }
+}
+
+}  // namespace kvcake::cuda
