@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     auto* const shared = cuda::DynamicShared<std::byte>();
     const int outs = Tile::kDim / Tile::kOut, of_task = args.kv_heads * outs;
     const int block = static_cast<int>(blockIdx.x), head = block % of_task;
-    const AttentionTask task = args.tasks[block / of_task];
+    const AttentionTask& task = args.tasks[block / of_task];
     if (task.rows == 0) return;
     Tile(args, pool, task, head / outs, head % outs * Tile::kOut, shared).Run();
   } else {

@@ -91,9 +91,10 @@ class WgmmaTile {
                                             Barrier* full) const;
   __device__ __forceinline__ void Attend(int warpgroup);
   __device__ __forceinline__ const uint16_t* ValuesToMultiply(const Rows& rows, int block,
+                                                              int first_position,
                                                               const uint4 (&weights)[4],
-                                                              uint16_t* values, int warpgroup,
-                                                              Values& sums) const;
+                                                              const uint16_t* values,
+                                                              int warpgroup);
   __device__ __forceinline__ void KeepPartial(int warpgroup, bool first, RowState (&rows)[2]);
   __device__ __forceinline__ void AddTotal(int warpgroup);
   __device__ __forceinline__ float4& TotalOf(int warpgroup, int n) const {
@@ -225,20 +226,21 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::Attend(int warpgroup) {
     const Place values = place;
     place.Next();
     AwaitPhase(&shared_.values_full[values.stage], values.phase);
-    const uint16_t* const finite = ValuesToMultiply(
-        rows, block, weights, shared_.values[values.stage], warpgroup, part_.values);
+    const uint16_t* const finite = ValuesToMultiply(rows, block, first_position, weights,
+                                                    shared_.values[values.stage], warpgroup);
     typename Rows::Scores scores;
     AwaitPhase(&shared_.keys_full[place.stage], place.phase);
     Score(shared_.keys[place.stage], scores);
     AddValues(finite, weights, part_.values);
     WaitForWgmma<1>();
     PinSums(scores);
-    Free(&shared_.keys_free[place.stage]);
     block += kAttentionBlock;
     const bool begins = block % kAttentionPartial == 0;
     RowState before[2] = {part_.rows[0], part_.rows[1]};
     if (begins) part_.rows[0] = part_.rows[1] = RowState();
     const auto scales = rows.Weigh(block, first_position, scores, part_.rows);
+    // Nothing but this keeps the weights' arithmetic before the wait, beside the product.
+    ArriveAfter(part_.rows[0].sum, part_.rows[1].sum, &shared_.keys_free[place.stage]);
     WaitForWgmma<0>();
     PinSums(part_.values);
     Free(&shared_.values_free[values.stage]);
@@ -251,8 +253,8 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::Attend(int warpgroup) {
     Rows::Pack(scores, weights);
   }
   AwaitPhase(&shared_.values_full[place.stage], place.phase);
-  const uint16_t* const finite =
-      ValuesToMultiply(rows, block, weights, shared_.values[place.stage], warpgroup, part_.values);
+  const uint16_t* const finite = ValuesToMultiply(rows, block, first_position, weights,
+                                                  shared_.values[place.stage], warpgroup);
   AddValues(finite, weights, part_.values);
   WaitForWgmma<0>();
   PinSums(part_.values);
@@ -266,9 +268,9 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::Attend(int warpgroup) {
 // last position the pages hold anything, and nobody sees it.
 template <int kDimensions>
 __device__ __forceinline__ const uint16_t* WgmmaTile<kDimensions>::ValuesToMultiply(
-    const Rows& rows, int block, const uint4 (&weights)[4], uint16_t* values, int warpgroup,
-    Values& sums) const {
-  const int first_hidden = max(rows.PositionOf(warpgroup * kWarpgroupRows) + 1 - block, 0);
+    const Rows& rows, int block, int first_position, const uint4 (&weights)[4],
+    const uint16_t* values, int warpgroup) {
+  const int first_hidden = max(first_position + 1 - block, 0);
   if (first_hidden >= kAttentionBlock) return values;
   constexpr int kPieces = kOut / 8;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroupThreads;
@@ -279,7 +281,7 @@ __device__ __forceinline__ const uint16_t* WgmmaTile<kDimensions>::ValuesToMulti
     finite = finite && IsFinite(*reinterpret_cast<const uint4*>(piece));
   }
   if (!AnyOfWarpgroup(warpgroup, !finite)) return values;
-  rows.AddInfinite(block, first_hidden, weights, sums,
+  rows.AddInfinite(block, first_hidden, weights, part_.values,
                    [values](int key, int dim) { return values + PieceOf(key, dim); });
   uint16_t* const copy = shared_.finite[warpgroup];
   for (int i = thread; i < kAttentionBlock * kPieces; i += kWarpgroupThreads) {

@@ -190,6 +190,15 @@ __device__ __forceinline__ void Arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier)) : "memory");
 }
 
+// Arrives once two numbers have been computed, which are never negative: the address depends on
+// them. Lane 0 of the warp does.
+__device__ __forceinline__ void ArriveAfter(float a, float b, Barrier* barrier) {
+  const uint32_t never = a < 0.0f || b < 0.0f ? 8 : 0;
+  const uint32_t address = SharedAddress(barrier) + never;
+  if (threadIdx.x % 32 != 0) return;
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
+}
+
 // Arrives, and has the phase wait for so many bytes of copies.
 __device__ __forceinline__ void Expect(Barrier* barrier, int bytes) {
   asm volatile(

@@ -221,6 +221,10 @@ inline void InitBarrier(Barrier* barrier, int arrivals) {
 }
 inline void PublishBarriers() {}
 inline void Arrive(Barrier* barrier) { cuda_emulator::ArriveAtBarrier(barrier, 0); }
+inline void ArriveAfter(float a, float b, Barrier* barrier) {
+  if (a < 0 || b < 0) cuda_emulator::Die("a sum of weights is negative");
+  if (threadIdx.x % 32 == 0) Arrive(barrier);
+}
 inline void Expect(Barrier* barrier, int bytes) { cuda_emulator::ArriveAtBarrier(barrier, bytes); }
 inline void AwaitPhase(Barrier* barrier, uint32_t parity) {
   cuda_emulator::AwaitBarrier(barrier, parity);
