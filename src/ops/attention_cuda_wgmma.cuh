@@ -41,8 +41,12 @@ class WgmmaTile {
   static constexpr int kBlockElements = kAttentionBlock * kDim;
   static_assert(kDim % kPanel == 0);
 
-  // Registers of a thread: a multiprocessor has 512 for each four warps.
-  static constexpr int kCopyRegisters = 32, kComputeRegisters = 240;
+  // Registers of a thread. A block begins with as many as are left by three warpgroups of a
+  // multiprocessor's 65,536, in steps of 8; who takes more than others leave waits for ever.
+  static constexpr int kBeginRegisters = 65536 / kThreads / 8 * 8;
+  static constexpr int kCopyRegisters = 24, kComputeRegisters = 240;
+  static_assert(kWarpgroups * kComputeRegisters + kCopyRegisters <=
+                (kWarpgroups + 1) * kBeginRegisters);
 
   struct Shared {
     uint16_t keys[kStages][kBlockElements];
