@@ -86,7 +86,7 @@ void ExpectNear(const std::vector<float>& got, const std::vector<float>& want, d
 }
 
 TEST_F(CudaTest, NormsAreTheCpus) {
-  for (const int64_t k : {16, 48, 576, 4544, 16384}) {
+  for (const int64_t k : {16, 48, 576, 4096, 4544, 16384}) {
     const int64_t rows = 19;
     const auto x = RandomFloats(rng_, rows * k, 3.0f), weight = RandomFloats(rng_, k);
     const auto bias = RandomFloats(rng_, k);
@@ -107,9 +107,9 @@ TEST_F(CudaTest, NormsAreTheCpus) {
 }
 
 TEST_F(CudaTest, HeadsAreNormalizedRotatedAndStored) {
-  for (const int dim : {16, 80, 128}) {
-    const QkvShape shape{.heads = 3, .kv_heads = 2, .head_dim = dim};
-    const int64_t rows = 10, row_size = 7 * dim, head = 32 * dim, layer = 2 * head;
+  for (const auto& [heads, dim] : {std::pair(3, 16), {3, 80}, {29, 128}}) {
+    const QkvShape shape{.heads = heads, .kv_heads = 2, .head_dim = dim};
+    const int64_t rows = 10, row_size = (heads + 4) * dim, head = 32 * dim, layer = 2 * head;
     auto qkv = RandomFloats(rng_, rows * row_size);
     const auto q = RandomFloats(rng_, dim), k = RandomFloats(rng_, dim);
     std::vector<float> inv_freq, table(rows * dim);
@@ -144,7 +144,7 @@ TEST_F(CudaTest, HeadsAreNormalizedRotatedAndStored) {
     ExpectNear(Get(device_table.as<float>(), table.size()), table, 0, 2e-6);
     const auto got = Get(device_qkv.as<float>(), qkv.size());
     for (int64_t i = 0; i < rows * row_size; ++i) {
-      if (i % row_size < 3 * dim) {
+      if (i % row_size < heads * dim) {
         ASSERT_NEAR(got[i], qkv[i], 1e-4) << "query " << i;
       }
     }
@@ -161,23 +161,26 @@ TEST_F(CudaTest, HeadsAreNormalizedRotatedAndStored) {
 }
 
 TEST_F(CudaTest, RowsAreEmbeddedAndTaken) {
-  const int64_t k = 80, vocab = 37;
-  const auto bits = RandomBf16(rng_, vocab * k);
-  const WeightRows rows{bits.data(), WeightType::kBf16, vocab};
-  const PackedMatrix table(*cuda_, std::span(&rows, 1), k);
-  const std::vector<int32_t> tokens = {36, 0, 5, 5, 11};
-  const Buffer device_tokens = Put(tokens), out(tokens.size() * k * sizeof(float), Memory::kDevice);
-  const std::span<const int32_t> on_device(device_tokens.as<int32_t>(), tokens.size());
-  Embed(*cuda_, table, on_device, out.as<float>());
-  const auto got = Get(out.as<float>(), tokens.size() * k);
-  for (size_t i = 0; i < got.size(); ++i) {
-    ASSERT_EQ(got[i], Bf16ToF32(bits[tokens[i / k] * k + i % k]));
+  for (const int64_t k : {80, 2064}) {
+    const int64_t vocab = 37;
+    const auto bits = RandomBf16(rng_, vocab * k);
+    const WeightRows rows{bits.data(), WeightType::kBf16, vocab};
+    const PackedMatrix table(*cuda_, std::span(&rows, 1), k);
+    const std::vector<int32_t> tokens = {36, 0, 5, 5, 11};
+    const Buffer device_tokens = Put(tokens),
+                 out(tokens.size() * k * sizeof(float), Memory::kDevice);
+    const std::span<const int32_t> on_device(device_tokens.as<int32_t>(), tokens.size());
+    Embed(*cuda_, table, on_device, out.as<float>());
+    const auto got = Get(out.as<float>(), tokens.size() * k);
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_EQ(got[i], Bf16ToF32(bits[tokens[i / k] * k + i % k]));
+    }
+    const auto x = RandomFloats(rng_, 40 * k);
+    const Buffer from = Put(x);
+    TakeRows(*cuda_, from.as<float>(), on_device, k, out.as<float>());
+    const auto taken = Get(out.as<float>(), tokens.size() * k);
+    for (size_t i = 0; i < taken.size(); ++i) ASSERT_EQ(taken[i], x[tokens[i / k] * k + i % k]);
   }
-  const auto x = RandomFloats(rng_, 40 * k);
-  const Buffer from = Put(x);
-  TakeRows(*cuda_, from.as<float>(), on_device, k, out.as<float>());
-  const auto taken = Get(out.as<float>(), tokens.size() * k);
-  for (size_t i = 0; i < taken.size(); ++i) ASSERT_EQ(taken[i], x[tokens[i / k] * k + i % k]);
 }
 
 struct Shape {

@@ -1,23 +1,11 @@
 #include "ops/matmul_cuda_few.cuh"
 
 #include "base/check.h"
+#include "ops/cuda_counters.h"
 #include "ops/cuda_launch.h"
 
 namespace kvcake::cuda {
 namespace {
-
-// Tiles of one product that several blocks may share.
-constexpr int64_t kSplitTilesMax = 4096;
-
-unsigned* ArrivedOf(CudaDevice& device) {
-  static unsigned* const arrived = [&device] {  // there is one device
-    constexpr uint64_t kBytes = kSplitTilesMax * sizeof(unsigned);
-    std::byte* const counters = device.Allocate(kBytes).value();
-    device.Zero(counters, kBytes);
-    return reinterpret_cast<unsigned*>(counters);
-  }();
-  return arrived;
-}
 
 template <typename T>
 int64_t TilesOf(const FewRowsProduct& p) {
@@ -29,7 +17,7 @@ template <typename T>
 bool CanSplit(const FewRowsProduct& p) {
   constexpr int64_t kTileBytes = kChains * T::kTokenTiles * T::kThreads * sizeof(float4);
   const int64_t tiles = TilesOf<T>(p);
-  return tiles <= kSplitTilesMax && tiles * kTileBytes <= CudaDevice::kScratchBytes;
+  return tiles <= kCountersMax && tiles * kTileBytes <= CudaDevice::kScratchBytes;
 }
 
 template <typename T>
@@ -45,7 +33,7 @@ void Start(CudaDevice& device, FewRowsProduct p) {
   if constexpr (T::kSplit) {
     CHECK(CanSplit<T>(p));
     p.partials = reinterpret_cast<float4*>(device.scratch());
-    p.arrived = ArrivedOf(device);
+    p.arrived = CountersOf(device);
   }
   Launch(device, {TilesOf<T>(p) * T::kChainBlocks, T::kThreads, T::SharedBytes(p.rows)}, kernel, p);
 }
