@@ -2,6 +2,7 @@
 // where there is no device.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -85,7 +86,7 @@ void ExpectNear(const std::vector<float>& got, const std::vector<float>& want, d
 }
 
 TEST_F(CudaTest, NormsAreTheCpus) {
-  for (const int64_t k : {16, 48, 576, 4544, 16384}) {
+  for (const int64_t k : {16, 48, 576, 4096, 4544, 16384}) {
     const int64_t rows = 19;
     const auto x = RandomFloats(rng_, rows * k, 3.0f), weight = RandomFloats(rng_, k);
     const auto bias = RandomFloats(rng_, k);
@@ -106,9 +107,9 @@ TEST_F(CudaTest, NormsAreTheCpus) {
 }
 
 TEST_F(CudaTest, HeadsAreNormalizedRotatedAndStored) {
-  for (const int dim : {16, 80, 128}) {
-    const QkvShape shape{.heads = 3, .kv_heads = 2, .head_dim = dim};
-    const int64_t rows = 10, row_size = 7 * dim, head = 32 * dim, layer = 2 * head;
+  for (const auto& [heads, dim] : {std::pair(3, 16), {3, 80}, {29, 128}}) {
+    const QkvShape shape{.heads = heads, .kv_heads = 2, .head_dim = dim};
+    const int64_t rows = 10, row_size = (heads + 4) * dim, head = 32 * dim, layer = 2 * head;
     auto qkv = RandomFloats(rng_, rows * row_size);
     const auto q = RandomFloats(rng_, dim), k = RandomFloats(rng_, dim);
     std::vector<float> inv_freq, table(rows * dim);
@@ -143,7 +144,7 @@ TEST_F(CudaTest, HeadsAreNormalizedRotatedAndStored) {
     ExpectNear(Get(device_table.as<float>(), table.size()), table, 0, 2e-6);
     const auto got = Get(device_qkv.as<float>(), qkv.size());
     for (int64_t i = 0; i < rows * row_size; ++i) {
-      if (i % row_size < 3 * dim) {
+      if (i % row_size < heads * dim) {
         ASSERT_NEAR(got[i], qkv[i], 1e-4) << "query " << i;
       }
     }
@@ -160,35 +161,46 @@ TEST_F(CudaTest, HeadsAreNormalizedRotatedAndStored) {
 }
 
 TEST_F(CudaTest, RowsAreEmbeddedAndTaken) {
-  const int64_t k = 80, vocab = 37;
-  const auto bits = RandomBf16(rng_, vocab * k);
-  const WeightRows rows{bits.data(), WeightType::kBf16, vocab};
-  const PackedMatrix table(*cuda_, std::span(&rows, 1), k);
-  const std::vector<int32_t> tokens = {36, 0, 5, 5, 11};
-  const Buffer device_tokens = Put(tokens), out(tokens.size() * k * sizeof(float), Memory::kDevice);
-  const std::span<const int32_t> on_device(device_tokens.as<int32_t>(), tokens.size());
-  Embed(*cuda_, table, on_device, out.as<float>());
-  const auto got = Get(out.as<float>(), tokens.size() * k);
-  for (size_t i = 0; i < got.size(); ++i) {
-    ASSERT_EQ(got[i], Bf16ToF32(bits[tokens[i / k] * k + i % k]));
+  for (const int64_t k : {80, 2064}) {
+    const int64_t vocab = 37;
+    const auto bits = RandomBf16(rng_, vocab * k);
+    const WeightRows rows{bits.data(), WeightType::kBf16, vocab};
+    const PackedMatrix table(*cuda_, std::span(&rows, 1), k);
+    const std::vector<int32_t> tokens = {36, 0, 5, 5, 11};
+    const Buffer device_tokens = Put(tokens),
+                 out(tokens.size() * k * sizeof(float), Memory::kDevice);
+    const std::span<const int32_t> on_device(device_tokens.as<int32_t>(), tokens.size());
+    Embed(*cuda_, table, on_device, out.as<float>());
+    const auto got = Get(out.as<float>(), tokens.size() * k);
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_EQ(got[i], Bf16ToF32(bits[tokens[i / k] * k + i % k]));
+    }
+    const auto x = RandomFloats(rng_, 40 * k);
+    const Buffer from = Put(x);
+    TakeRows(*cuda_, from.as<float>(), on_device, k, out.as<float>());
+    const auto taken = Get(out.as<float>(), tokens.size() * k);
+    for (size_t i = 0; i < taken.size(); ++i) ASSERT_EQ(taken[i], x[tokens[i / k] * k + i % k]);
   }
-  const auto x = RandomFloats(rng_, 40 * k);
-  const Buffer from = Put(x);
-  TakeRows(*cuda_, from.as<float>(), on_device, k, out.as<float>());
-  const auto taken = Get(out.as<float>(), tokens.size() * k);
-  for (size_t i = 0; i < taken.size(); ++i) ASSERT_EQ(taken[i], x[tokens[i / k] * k + i % k]);
 }
 
 struct Shape {
   int64_t rows, n, k;
 };
-constexpr Shape kShapes[] = {{1, 16, 16}, {3, 208, 64}, {29, 96, 576}, {515, 48, 4096}};
+// Few rows in every tiling, by matrices that are read in a tile or several, and by parts of k that
+// are even or not; and more rows.
+constexpr Shape kShapes[] = {
+    {1, 16, 16},    {3, 208, 64}, {2, 32, 14336}, {4, 64, 1040},   {5, 48, 80},    {8, 160, 4096},
+    {9, 96, 144},   {16, 32, 16}, {17, 352, 112}, {29, 96, 576},   {32, 64, 4096}, {33, 16, 2064},
+    {64, 320, 528}, {65, 32, 64}, {1, 48, 272},   {515, 48, 4096}, {7, 16928, 16}, {31, 16928, 16}};
 
 TEST_F(CudaTest, ProductsAreTheCpus) {
-  for (const auto& [rows, n, k] : kShapes) {
+  std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
+  shapes.insert(shapes.end(), {{1, 2, 32}, {6, 36, 96}, {20, 1000, 48}, {64, 130, 160}});
+  for (const auto& [rows, n, k] : shapes) {
     SCOPED_TRACE(testing::Message() << rows << "x" << n << "x" << k);
     const Layer layer = RandomLayer(rows, n, k);
-    const PackedMatrix cpu_w = layer.Pack(cpu_), cuda_w = layer.Pack(*cuda_);
+    const bool biased = rows % 4 != 0;
+    const PackedMatrix cpu_w = layer.Pack(cpu_, biased), cuda_w = layer.Pack(*cuda_, biased);
     const ActivationBuffer a = layer.Rows(cpu_), device_a = layer.Rows(*cuda_);
     const int64_t stride = n + 4;
     std::vector<float> want(rows * stride, 1.0f);
@@ -243,14 +255,46 @@ TEST_F(CudaTest, ActivationsOfProductsAreTheCpus) {
   }
 }
 
-// The last rows of a product that the scratch does not hold at once are as they are alone: sums of
-// small integers are the same in any order.
+// Few rows: each result is the same, to the bit, whatever rows are beside it.
+TEST_F(CudaTest, ProductsOfARowAreThoseOfItAmongOthers) {
+  constexpr int64_t kMost = 64;
+  for (const auto& [n, k] : {std::pair(96, 16), {64, 1040}, {160, 528}, {32, 4112}, {16960, 48}}) {
+    Layer layer = RandomLayer(kMost, n, k);
+    const PackedMatrix w = layer.Pack(*cuda_);
+    const PackedMatrix gate_up = PackedMatrix::GateUp(*cuda_, layer.Half(0), layer.Half(1), k);
+    const ActivationBuffer a = layer.Rows(*cuda_);
+    const auto results = [&](int64_t rows) {
+      const Buffer set = Put(std::vector<float>(rows * n, NAN));
+      const Buffer added = Put(std::vector<float>(rows * n, 0.5f));
+      const ActivationBuffer gelu(kCuda, rows, n), gated(kCuda, rows, n / 2);
+      MatMul(*cuda_, a.Rows(rows), w, set.as<float>(), n);
+      MatMulAdd(*cuda_, a.Rows(rows), w, added.as<float>(), n);
+      MatMulGelu(*cuda_, a.Rows(rows), w, gelu.Rows(rows));
+      MatMulSwiGlu(*cuda_, a.Rows(rows), gate_up, gated.Rows(rows));
+      return std::array{Get(set.as<float>(), rows * n), Get(added.as<float>(), rows * n),
+                        RowsOf(kCuda, gelu.Rows(rows)), RowsOf(kCuda, gated.Rows(rows))};
+    };
+    const auto all = results(kMost);
+    for (const int64_t rows : {1, 2, 4, 5, 8, 9, 16, 17, 32, 33, 63}) {
+      if (n > 1000 && rows % 16 > 1) continue;  // slow
+      const auto some = results(rows);
+      for (size_t op = 0; op < all.size(); ++op) {
+        ASSERT_EQ(std::memcmp(some[op].data(), all[op].data(), some[op].size() * sizeof(float)), 0)
+            << rows << " rows by " << n << "x" << k << ", operation " << op;
+      }
+    }
+  }
+}
+
+// The last rows of a product that the scratch does not hold at once are as they are alone, and
+// those of few rows as those of many: sums of whole 64ths are the same in any order, and what is
+// rounded to bf16 is told from what is not.
 TEST_F(CudaTest, ActivationsOfMoreRowsThanTheScratchHolds) {
   const int64_t n = 1 << 17, k = 16, rows = 1041, last = 33;
   static_assert(n * 2 * 1024 == CudaDevice::kScratchBytes);
   Layer layer = RandomLayer(rows, n, k);
   for (float& x : layer.x) x = static_cast<float>(rng_() % 5) - 2;
-  for (uint16_t& w : layer.w) w = F32ToBf16((static_cast<float>(rng_() % 5) - 2) / 4);
+  for (uint16_t& w : layer.w) w = F32ToBf16((static_cast<float>(rng_() % 129) - 64) / 64);
   const PackedMatrix gelu = layer.Pack(*cuda_);
   const PackedMatrix gate_up = PackedMatrix::GateUp(*cuda_, layer.Half(0), layer.Half(1), k);
   const ActivationBuffer every_row = layer.Rows(*cuda_);

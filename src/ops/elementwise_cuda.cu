@@ -2,8 +2,10 @@
 #include <cuda_bf16.h>
 
 #include <cmath>
+#include <type_traits>
 
 #include "base/check.h"
+#include "ops/cuda_activations.cuh"
 #include "ops/cuda_instructions.cuh"
 #include "ops/cuda_kernels.h"
 #include "ops/cuda_launch.h"
@@ -14,15 +16,17 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Sums the values of a block of kThreads; every thread gets the sum.
+// Sums the values of a block; every thread gets the sum.
+template <int kOfThreads = kThreads>
 __device__ float BlockSum(float value) {
-  __shared__ float warps[kThreads / kWarp];
+  __shared__ float warps[kOfThreads / kWarp];
   value = WarpSum(value);
   __syncthreads();  // those of the sum before have been read
   if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = value;
   __syncthreads();
   float sum = 0;
-  for (int warp = 0; warp < kThreads / kWarp; ++warp) sum += warps[warp];
+#pragma unroll
+  for (int warp = 0; warp < kOfThreads / kWarp; ++warp) sum += warps[warp];
   return sum;
 }
 
@@ -32,7 +36,31 @@ __device__ void StoreBf16x4(float4 x, __nv_bfloat16* out) {
   pairs[1] = __floats2bfloat162_rn(x.z, x.w);
 }
 
-// A block a row.
+// Columns [at, at + 8) of a row of sums in bf16, and their bias, where there is one.
+__device__ void LoadSums(const uint16_t* row, const float* bias, int64_t at, float (&x)[8]) {
+  const uint4 bits = *reinterpret_cast<const uint4*>(row + at);
+  const uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    x[2 * i] = __uint_as_float(pairs[i] << 16);
+    x[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000);
+  }
+  if (bias == nullptr) return;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] += bias[at + i];
+}
+
+// By an intrinsic: of an assignment the compiler makes four stores.
+__device__ void StoreBf16x8(const float (&x)[8], __nv_bfloat16* out) {
+  __stwb(reinterpret_cast<uint4*>(out), make_uint4(PackBf16(x[0], x[1]), PackBf16(x[2], x[3]),
+                                                   PackBf16(x[4], x[5]), PackBf16(x[6], x[7])));
+}
+
+__device__ float4 Scaled(const float4& v, float scale, const float4& w) {
+  return {v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w};
+}
+
+// A block a row, of any length.
 __global__ void RmsNormRows(const float* x, const float* weight, float eps, int64_t k,
                             __nv_bfloat16* out, int64_t out_stride) {
   const auto* row = reinterpret_cast<const float4*>(x + blockIdx.x * k);
@@ -44,9 +72,37 @@ __global__ void RmsNormRows(const float* x, const float* weight, float eps, int6
   }
   const float scale = 1.0f / sqrtf(BlockSum(squares) / static_cast<float>(k) + eps);
   for (int64_t i = threadIdx.x; i < k / 4; i += kThreads) {
-    const float4 v = row[i], w = weights[i];
-    StoreBf16x4({v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w},
-                out + blockIdx.x * out_stride + 4 * i);
+    StoreBf16x4(Scaled(row[i], scale, weights[i]), out + blockIdx.x * out_stride + 4 * i);
+  }
+}
+
+// A block a row of up to 4 * kVectors * kNormThreads, which is in registers between its sum and the
+// result: memory is waited for once.
+constexpr int kNormThreads = 512;
+template <int kVectors>
+__global__ void __launch_bounds__(kNormThreads)
+    RmsNormShortRows(const float* x, const float* weight, float eps, int k, __nv_bfloat16* out,
+                     int64_t out_stride) {
+  const auto* row = reinterpret_cast<const float4*>(x + static_cast<int64_t>(blockIdx.x) * k);
+  const auto* weights = reinterpret_cast<const float4*>(weight);
+  float4 v[kVectors], w[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int at = i * kNormThreads + static_cast<int>(threadIdx.x);
+    v[i] = at < k / 4 ? row[at] : float4{0, 0, 0, 0};
+    w[i] = at < k / 4 ? weights[at] : float4{0, 0, 0, 0};
+  }
+  float squares = 0;
+#pragma unroll
+  for (const float4& of : v) {
+    squares += of.x * of.x + of.y * of.y + of.z * of.z + of.w * of.w;
+  }
+  const float sum = BlockSum<kNormThreads>(squares);
+  const float scale = 1.0f / sqrtf(sum / static_cast<float>(k) + eps);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int at = i * kNormThreads + static_cast<int>(threadIdx.x);
+    if (at < k / 4) StoreBf16x4(Scaled(v[i], scale, w[i]), out + blockIdx.x * out_stride + 4 * at);
   }
 }
 
@@ -93,70 +149,84 @@ __global__ void NormHeadsRows(QkvShape shape, const float* q, float q_eps, const
   }
 }
 
-// A block a row, whose threads take pairs of a head that rotate together; then the values.
+__device__ float4 LoadFloats(const float* from) { return *reinterpret_cast<const float4*>(from); }
+__device__ void StoreFloats(const float4& x, float* to) { *reinterpret_cast<float4*>(to) = x; }
+
+// Four pairs that rotate together, of a head's lower and upper half.
+struct Pairs {
+  float4 low, high;
+
+  __device__ Pairs(const float* x, int half) : low(LoadFloats(x)), high(LoadFloats(x + half)) {}
+  __device__ void Rotate(const float* cos, const float* sin) {
+    const float4 c = LoadFloats(cos), s = LoadFloats(sin), x = low, y = high;
+    low = {x.x * c.x - y.x * s.x, x.y * c.y - y.y * s.y, x.z * c.z - y.z * s.z,
+           x.w * c.w - y.w * s.w};
+    high = {y.x * c.x + x.x * s.x, y.y * c.y + x.y * s.y, y.z * c.z + x.z * s.z,
+            y.w * c.w + x.w * s.w};
+  }
+};
+
+__device__ float4 Times(const float4& x, float y) { return {x.x * y, x.y * y, x.z * y, x.w * y}; }
+
+// What threads take of a row, one each: four pairs of a query or key head, or eight values.
+__host__ __device__ int RopeTasks(const QkvShape& shape) {
+  return (shape.heads + 2 * shape.kv_heads) * (shape.head_dim / 8);
+}
+
+// Blocks (row, some tasks).
 __global__ void RopeAndStoreKvRows(QkvShape shape, float* qkv, const float* table,
                                    const KvSlot* slots, KvStride stride, float scale) {
-  const int dim = shape.head_dim, half = dim / 2;
+  const int dim = shape.head_dim, half = dim / 2, of_head = dim / 8;
+  const int task = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
+  if (task >= RopeTasks(shape)) return;
+  const int head = task / of_head, part = task % of_head;
   const int64_t row = blockIdx.x;
-  const float *cos = table + row * dim, *sin = cos + half;
-  float* q = qkv + row * (shape.heads + 2 * shape.kv_heads) * dim;
-  for (int i = threadIdx.x; i < shape.heads * half; i += kThreads) {
-    float* x = q + i / half * dim + i % half;
-    const float low = x[0], high = x[half], c = cos[i % half], s = sin[i % half];
-    x[0] = (low * c - high * s) * scale;
-    x[half] = (high * c + low * s) * scale;
+  const float* cos = table + row * dim + 4 * part;
+  float* x = qkv + (row * (shape.heads + 2 * shape.kv_heads) + head) * dim;
+  if (head < shape.heads) {
+    Pairs pairs(x + 4 * part, half);
+    pairs.Rotate(cos, cos + half);
+    StoreFloats(Times(pairs.low, scale), x + 4 * part);
+    StoreFloats(Times(pairs.high, scale), x + 4 * part + half);
+    return;
   }
   const KvSlot slot = slots[row];
   if (slot.k == nullptr) return;
-  const float *k = q + shape.heads * dim, *v = k + shape.kv_heads * dim;
-  auto* to_k = reinterpret_cast<__nv_bfloat16*>(slot.k) + stride.layer;
-  auto* to_v = reinterpret_cast<__nv_bfloat16*>(slot.v) + stride.layer;
-  for (int i = threadIdx.x; i < shape.kv_heads * half; i += kThreads) {
-    const int head = i / half, at = i % half;
-    const float low = k[head * dim + at], high = k[head * dim + at + half];
-    const float c = cos[at], s = sin[at];
-    to_k[head * stride.head + at] = __float2bfloat16_rn(low * c - high * s);
-    to_k[head * stride.head + at + half] = __float2bfloat16_rn(high * c + low * s);
+  if (head < shape.heads + shape.kv_heads) {
+    Pairs pairs(x + 4 * part, half);
+    pairs.Rotate(cos, cos + half);
+    auto* to = reinterpret_cast<__nv_bfloat16*>(slot.k) + stride.layer +
+               (head - shape.heads) * stride.head + 4 * part;
+    StoreBf16x4(pairs.low, to);
+    StoreBf16x4(pairs.high, to + half);
+    return;
   }
-  for (int i = threadIdx.x; i < shape.kv_heads * dim; i += kThreads) {
-    to_v[i / dim * stride.head + i % dim] = __float2bfloat16_rn(v[i]);
-  }
+  auto* to = reinterpret_cast<__nv_bfloat16*>(slot.v) + stride.layer +
+             (head - shape.heads - shape.kv_heads) * stride.head + 8 * part;
+  const float4 low = LoadFloats(x + 8 * part), high = LoadFloats(x + 8 * part + 4);
+  StoreBf16x8({low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, to);
 }
 
-__global__ void EmbedRows(const __nv_bfloat16* table, int64_t k, const int32_t* tokens,
-                          float* out) {
-  const __nv_bfloat16* from = table + tokens[blockIdx.x] * k;
-  for (int64_t i = threadIdx.x; i < k; i += kThreads) {
-    out[blockIdx.x * k + i] = __bfloat162float(from[i]);
-  }
+// Blocks (row, some columns); eight columns a thread.
+__global__ void EmbedRows(const uint16_t* table, int64_t k, const int32_t* tokens, float* out) {
+  const int64_t i = 8 * (blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x);
+  if (i >= k) return;
+  float x[8];
+  LoadSums(table + tokens[blockIdx.x] * k, nullptr, i, x);
+  float* to = out + blockIdx.x * k + i;
+  StoreFloats({x[0], x[1], x[2], x[3]}, to);
+  StoreFloats({x[4], x[5], x[6], x[7]}, to + 4);
 }
 
+// Blocks (row, some columns); eight columns a thread.
 __global__ void TakeRowsKernel(const float* x, const int32_t* rows, int64_t k, float* out) {
-  const auto* from = reinterpret_cast<const float4*>(x + rows[blockIdx.x] * k);
-  auto* to = reinterpret_cast<float4*>(out + blockIdx.x * k);
-  for (int64_t i = threadIdx.x; i < k / 4; i += kThreads) to[i] = from[i];
-}
-
-__device__ float Silu(float x) { return x / (1.0f + __expf(-x)); }
-
-// Columns [at, at + 8) of a row of sums in bf16, and their bias, where there is one.
-__device__ void LoadSums(const uint16_t* row, const float* bias, int64_t at, float (&x)[8]) {
-  const uint4 bits = *reinterpret_cast<const uint4*>(row + at);
-  const uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    x[2 * i] = __uint_as_float(pairs[i] << 16);
-    x[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000);
-  }
-  if (bias == nullptr) return;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) x[i] += bias[at + i];
-}
-
-// By an intrinsic: of an assignment the compiler makes four stores.
-__device__ void StoreBf16x8(const float (&x)[8], __nv_bfloat16* out) {
-  __stwb(reinterpret_cast<uint4*>(out), make_uint4(PackBf16(x[0], x[1]), PackBf16(x[2], x[3]),
-                                                   PackBf16(x[4], x[5]), PackBf16(x[6], x[7])));
+  const int64_t i = 8 * (blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x);
+  if (i >= k) return;
+  const float* from = x + rows[blockIdx.x] * k + i;
+  float* to = out + blockIdx.x * k + i;
+  const float4 low = LoadFloats(from), high = LoadFloats(from + 4);
+  StoreFloats(low, to);
+  StoreFloats(high, to + 4);
 }
 
 // Blocks (row, some columns); eight columns a thread.
@@ -169,11 +239,9 @@ __global__ void SwiGluRows(const uint16_t* gate_up, const float* bias, int64_t k
   LoadSums(gate_up + row * 2 * k, bias, i, gate);
   LoadSums(gate_up + row * 2 * k, bias, k + i, up);
 #pragma unroll
-  for (int j = 0; j < 8; ++j) up[j] *= Silu(gate[j]);
+  for (int j = 0; j < 8; ++j) up[j] *= SiluOf(gate[j]);
   StoreBf16x8(up, out + row * out_stride + i);
 }
-
-__device__ float GeluOf(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
 
 __global__ void GeluRows(const uint16_t* sums, const float* bias, int64_t k, __nv_bfloat16* out,
                          int64_t out_stride) {
@@ -189,17 +257,30 @@ __global__ void GeluRows(const uint16_t* sums, const float* bias, int64_t k, __n
 
 __nv_bfloat16* Elements(const Activations& a) { return reinterpret_cast<__nv_bfloat16*>(a.data); }
 
+// Rows by blocks that cover so many tasks, one a thread.
+dim3 RowsAndTasks(int64_t rows, int64_t tasks) {
+  return dim3(static_cast<unsigned>(rows),
+              static_cast<unsigned>((tasks + kThreads - 1) / kThreads));
+}
+
 // Rows by blocks that cover k columns, eight a thread.
 dim3 RowsAndColumns(int64_t rows, int64_t k) {
   CHECK(k % 8 == 0);
-  const int64_t columns = (k / 8 + kThreads - 1) / kThreads;
-  return dim3(static_cast<unsigned>(rows), static_cast<unsigned>(columns));
+  return RowsAndTasks(rows, k / 8);
 }
 
 }  // namespace
 
 void RmsNorm(CudaDevice& device, const float* x, const NormWeights& norm, const Activations& out) {
   if (out.rows == 0) return;
+  const auto start = [&](auto vectors) {
+    Launch(device, {out.rows, kNormThreads}, RmsNormShortRows<decltype(vectors)::value>, x,
+           norm.weight, norm.eps, static_cast<int>(out.k), Elements(out), out.stride);
+  };
+  constexpr int64_t kOneVector = 4 * kNormThreads;
+  if (out.k <= kOneVector) return start(std::integral_constant<int, 1>());
+  if (out.k <= 2 * kOneVector) return start(std::integral_constant<int, 2>());
+  if (out.k <= 4 * kOneVector) return start(std::integral_constant<int, 4>());
   Launch(device, {out.rows, kThreads}, RmsNormRows, x, norm.weight, norm.eps, out.k, Elements(out),
          out.stride);
 }
@@ -230,22 +311,22 @@ void RopeAndStoreKv(CudaDevice& device, const QkvShape& shape, float* qkv, const
                     std::span<const KvSlot> slots, const KvStride& stride) {
   if (slots.empty()) return;
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
-  Launch(device, {std::ssize(slots), kThreads}, RopeAndStoreKvRows, shape, qkv, table, slots.data(),
-         stride, scale);
+  Launch(device, {RowsAndTasks(std::ssize(slots), RopeTasks(shape)), kThreads}, RopeAndStoreKvRows,
+         shape, qkv, table, slots.data(), stride, scale);
 }
 
 void Embed(CudaDevice& device, const PackedMatrix& table, std::span<const int32_t> tokens,
            float* out) {
   if (tokens.empty()) return;
-  Launch(device, {std::ssize(tokens), kThreads}, EmbedRows,
-         reinterpret_cast<const __nv_bfloat16*>(table.DeviceRows()), table.k(), tokens.data(), out);
+  Launch(device, {RowsAndColumns(std::ssize(tokens), table.k()), kThreads}, EmbedRows,
+         table.DeviceRows(), table.k(), tokens.data(), out);
 }
 
 void TakeRows(CudaDevice& device, const float* x, std::span<const int32_t> rows, int64_t k,
               float* out) {
-  CHECK(k % 4 == 0);
   if (rows.empty()) return;
-  Launch(device, {std::ssize(rows), kThreads}, TakeRowsKernel, x, rows.data(), k, out);
+  Launch(device, {RowsAndColumns(std::ssize(rows), k), kThreads}, TakeRowsKernel, x, rows.data(), k,
+         out);
 }
 
 void SwiGlu(CudaDevice& device, const uint16_t* gate_up, const float* bias,

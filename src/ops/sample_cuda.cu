@@ -1,5 +1,8 @@
-// A block a row. Amounts are whole numbers, so their sums are the same in whatever order the
-// threads add them up.
+// Several blocks look for a row's likeliest token; the last of them to end chooses. Amounts are
+// whole numbers, so their sums are the same in whatever order the threads add them up.
+#include <algorithm>
+
+#include "ops/cuda_counters.h"
 #include "ops/cuda_kernels.h"
 #include "ops/cuda_launch.h"
 #include "ops/cuda_warp.cuh"
@@ -67,12 +70,32 @@ struct Row {
 
   __device__ bool Kept(int i) const { return Rank(logits[i], i) >= last; }
 
-  __device__ uint64_t Likeliest(Shared& shared) const {
+  // The highest rank of [begin, end): four logits a load, where those are aligned.
+  __device__ uint64_t Likeliest(int begin, int end, Shared& shared) const {
+    constexpr int kVector = 4;
+    const auto misaligned =
+        static_cast<int>(reinterpret_cast<uintptr_t>(logits + begin) / sizeof(float) % kVector);
+    const int first = min(end, begin + (kVector - misaligned) % kVector);
+    const int vectors = (end - first) / kVector;
     uint64_t best = 0;
-    for (int i = threadIdx.x; i < vocab; i += kThreads) {
-      const uint64_t rank = Rank(logits[i], i);
+    const auto see = [&best](float logit, int i) {
+      const uint64_t rank = Rank(logit, i);
       if (rank > best) best = rank;
+    };
+    const int thread = static_cast<int>(threadIdx.x);
+    if (begin + thread < first) see(logits[begin + thread], begin + thread);
+    const auto* four = reinterpret_cast<const float4*>(logits + first);
+#pragma unroll 4
+    for (int i = thread; i < vectors; i += kThreads) {
+      const float4 x = four[i];
+      const int at = first + i * kVector;
+      see(x.x, at);
+      see(x.y, at + 1);
+      see(x.z, at + 2);
+      see(x.w, at + 3);
     }
+    const int rest = first + vectors * kVector + thread;
+    if (rest < end) see(logits[rest], rest);
     ShareWarps(WarpMax(best), shared);
     for (const uint64_t of_warp : shared.warps) {
       if (of_warp > best) best = of_warp;
@@ -125,8 +148,8 @@ struct Row {
   }
 };
 
-__device__ int32_t TokenOf(Row row, const RowSampling& sampling, Shared& shared) {
-  const int32_t likeliest = IdOf(row.Likeliest(shared));
+__device__ int32_t TokenOf(Row row, int32_t likeliest, const RowSampling& sampling,
+                           Shared& shared) {
   const float best = row.logits[likeliest];
   if (sampling.temperature == 0 || !isfinite(best)) return likeliest;
   if (sampling.top_k > 0 && sampling.top_k < row.vocab) {
@@ -144,12 +167,42 @@ __device__ int32_t TokenOf(Row row, const RowSampling& sampling, Shared& shared)
   return IndexThatReaches(&units, row.vocab, weight, shared);
 }
 
+// Blocks (row, part). parts: [row][part], the likeliest of each; ended: [row], how many, which is 0
+// between kernels.
 __global__ void __launch_bounds__(kThreads)
-    SampleRows(LogitRows logits, const RowSampling* rows, int32_t* tokens) {
+    SampleRows(LogitRows logits, const RowSampling* rows, int32_t* tokens, uint64_t* parts,
+               unsigned* ended) {
   __shared__ Shared shared;
   const Row row{logits.data + blockIdx.x * logits.stride, static_cast<int>(logits.vocab)};
-  const int32_t token = TokenOf(row, rows[blockIdx.x], shared);
+  const int part = (row.vocab + static_cast<int>(gridDim.y) - 1) / static_cast<int>(gridDim.y);
+  const int begin = min(row.vocab, static_cast<int>(blockIdx.y) * part);
+  uint64_t best = row.Likeliest(begin, min(row.vocab, begin + part), shared);
+  if (gridDim.y > 1) {
+    uint64_t* of_row = parts + blockIdx.x * gridDim.y;
+    bool last = false;
+    if (threadIdx.x == 0) {
+      __stcg(&of_row[blockIdx.y], best);
+      __threadfence();
+      last = atomicAdd(&ended[blockIdx.x], 1u) == gridDim.y - 1;
+    }
+    if (!__syncthreads_or(last)) return;
+    __threadfence();
+    if (threadIdx.x == 0) ended[blockIdx.x] = 0;
+    for (unsigned i = 0; i < gridDim.y; ++i) {
+      const uint64_t of_part = __ldcg(&of_row[i]);
+      if (of_part > best) best = of_part;
+    }
+  }
+  const int32_t token = TokenOf(row, IdOf(best), rows[blockIdx.x], shared);
   if (threadIdx.x == 0) tokens[blockIdx.x] = token;
+}
+
+// Few rows are divided among the multiprocessors, as long as every thread of a block has some.
+int64_t PartsOf(const CudaDevice& device, int64_t rows, int64_t vocab) {
+  constexpr int64_t kPartsMax = 32, kLeast = 4 * kThreads;
+  if (rows > kCountersMax) return 1;
+  return std::clamp<int64_t>(std::min(device.multiprocessors() / rows, vocab / kLeast), 1,
+                             kPartsMax);
 }
 
 }  // namespace
@@ -157,7 +210,10 @@ __global__ void __launch_bounds__(kThreads)
 void SampleTokens(CudaDevice& device, const LogitRows& logits, std::span<const RowSampling> rows,
                   int32_t* tokens) {
   if (rows.empty()) return;
-  Launch(device, {std::ssize(rows), kThreads}, SampleRows, logits, rows.data(), tokens);
+  const int64_t count = std::ssize(rows), parts = PartsOf(device, count, logits.vocab);
+  const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(parts));
+  Launch(device, {grid, kThreads}, SampleRows, logits, rows.data(), tokens,
+         reinterpret_cast<uint64_t*>(device.scratch()), CountersOf(device));
 }
 
 }  // namespace kvcake::cuda

@@ -153,6 +153,10 @@ TEST_P(SampleTest, TheLowestIdIsTheLikeliestOfEquals) {
   EXPECT_EQ(Token({1, 3, 3, 2}, {}), 1);
   EXPECT_EQ(Token({-1, -0.0f, 0.0f, -2}, {}), 1);
   EXPECT_EQ(Token({-1, 0.0f, -0.0f, -2}, {.temperature = 1, .uniform = 0.9, .top_k = 1}), 1);
+  std::vector<float> many(40000, 2.0f);
+  EXPECT_EQ(Token(many, {}), 0);
+  many[31234] = many[12345] = many[39999] = 3.0f;
+  EXPECT_EQ(Token(many, {}), 12345);
   std::vector<float> row(2000, 1.5f);
   EXPECT_EQ(EndsOf(row, {.temperature = 1, .top_k = 700}), Ends(0, 699));
   EXPECT_EQ(EndsOf(row, {.temperature = 1, .top_p = 0.25}), Ends(0, 499));

@@ -74,6 +74,14 @@ T __ldcs(const T* from) {
   return *from;
 }
 template <typename T>
+T __ldcg(const T* from) {
+  return *from;
+}
+template <typename T>
+void __stcg(T* to, T value) {
+  *to = value;
+}
+template <typename T>
 void __stwb(T* to, T value) {
   *to = value;
 }
@@ -86,6 +94,7 @@ T atomicAdd(T* to, T value) {
 }
 
 [[noreturn]] inline void __trap() { cuda_emulator::Die("a kernel that was not compiled for it"); }
+inline void __threadfence() {}
 inline void __syncthreads() { cuda_emulator::MeetBlock(0); }
 inline int __syncthreads_or(int value) { return cuda_emulator::MeetBlock(value != 0) > 0; }
 
