@@ -175,6 +175,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   if (pages == MAP_FAILED) return cudaErrorMemoryAllocation;
   auto* const first = static_cast<std::byte*>(pages) + kPage;
   mprotect(first, bytes, PROT_READ | PROT_WRITE);
+  madvise(first, bytes, MADV_HUGEPAGE);  // fewer pages to protect
   if (bytes <= kFilledMax) std::memset(first, 0xff, bytes);
   mprotect(first, bytes, PROT_NONE);
   device.memory[first] = bytes;
