@@ -22,15 +22,47 @@ struct Blocks {
   int shared_bytes;
 };
 
-// Enqueues a kernel.
-template <typename... Parameters, typename... Arguments>
-void Launch(const CudaDevice& device, const Blocks& blocks, void (*kernel)(Parameters...),
-            Arguments&&... arguments) {
+inline cudaLaunchConfig_t ConfigOf(const CudaDevice& device, const Blocks& blocks) {
   cudaLaunchConfig_t config = {};
   config.gridDim = blocks.grid;
   config.blockDim = dim3(blocks.threads);
   config.dynamicSmemBytes = blocks.shared_bytes;
   config.stream = device.stream();
+  return config;
+}
+
+// Whether any kernel starts early; false: each waits until the one before it has ended.
+constexpr bool kEarlyStarts = true;
+
+// Enqueues a kernel, which runs when all before it has ended.
+template <typename... Parameters, typename... Arguments>
+void Launch(const CudaDevice& device, const Blocks& blocks, void (*kernel)(Parameters...),
+            Arguments&&... arguments) {
+  const cudaLaunchConfig_t config = ConfigOf(device, blocks);
+  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
+}
+
+// Enqueues a kernel whose blocks may start while the kernel before it runs, if that one lets them
+// (programmatic dependent launch, of compute capability 9.0). Every thread of it calls
+// WaitForEarlierKernels, whatever else it does, and before that it touches only its registers and
+// shared memory, and reads what no kernel writes: weights.
+//
+// So a kernel that has ended has waited for the one before it to end, as that one has, and so on:
+// when WaitForEarlierKernels returns, all that was enqueued before has been done, as if nothing
+// started early, however many kernels have let the next one start meanwhile. One that was enqueued
+// by Launch or by cuBLASLt, and a copy, begin when the kernel before them has ended: for them, too,
+// that is when all before has. What follows a copy does not start early.
+template <typename... Parameters, typename... Arguments>
+void LaunchEarly(const CudaDevice& device, const Blocks& blocks, void (*kernel)(Parameters...),
+                 Arguments&&... arguments) {
+  cudaLaunchConfig_t config = ConfigOf(device, blocks);
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  if (kEarlyStarts && device.capability() >= 90) {
+    config.attrs = &early;
+    config.numAttrs = 1;
+  }
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
 }
 

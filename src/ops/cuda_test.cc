@@ -286,6 +286,35 @@ TEST_F(CudaTest, ProductsOfARowAreThoseOfItAmongOthers) {
   }
 }
 
+// What is not finite stays in its row, and is multiplied by nothing but its weight: no sum of
+// it is NaN where it is infinite.
+TEST_F(CudaTest, InfinitiesAndNansStayInTheirRow) {
+  const int64_t n = 32;
+  for (const auto& [rows, k] : {std::pair(4, 80), {7, 80}, {30, 80}, {64, 1040}}) {
+    Layer layer = RandomLayer(rows, n, k);
+    for (uint16_t& w : layer.w) w |= 1;  // not 0
+    const auto product = [&] {
+      const PackedMatrix w = layer.Pack(*cuda_);
+      const Buffer out(rows * n * sizeof(float), Memory::kDevice);
+      MatMul(*cuda_, layer.Rows(*cuda_).Rows(rows), w, out.as<float>(), n);
+      return Get(out.as<float>(), rows * n);
+    };
+    const auto usual = product();
+    layer.x[0] = layer.x[k + 33] = INFINITY;
+    layer.x[3 * k - 1] = NAN;
+    const auto got = product();
+    for (int64_t i = 0; i < rows * n; ++i) {
+      if (i / n < 2) {
+        ASSERT_TRUE(std::isinf(got[i])) << got[i] << " at " << i;
+      } else if (i / n == 2) {
+        ASSERT_TRUE(std::isnan(got[i])) << got[i] << " at " << i;
+      } else {
+        ASSERT_EQ(got[i], usual[i]) << "at " << i;
+      }
+    }
+  }
+}
+
 // The last rows of a product that the scratch does not hold at once are as they are alone, and
 // those of few rows as those of many: sums of whole 64ths are the same in any order, and what is
 // rounded to bf16 is told from what is not.

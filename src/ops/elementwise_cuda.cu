@@ -16,6 +16,12 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// What every kernel here does before all else: it may have started early.
+__device__ void Begin() {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
+}
+
 // Sums the values of a block; every thread gets the sum.
 template <int kOfThreads = kThreads>
 __device__ float BlockSum(float value) {
@@ -63,6 +69,7 @@ __device__ float4 Scaled(const float4& v, float scale, const float4& w) {
 // A block a row, of any length.
 __global__ void RmsNormRows(const float* x, const float* weight, float eps, int64_t k,
                             __nv_bfloat16* out, int64_t out_stride) {
+  Begin();
   const auto* row = reinterpret_cast<const float4*>(x + blockIdx.x * k);
   const auto* weights = reinterpret_cast<const float4*>(weight);
   float squares = 0;
@@ -83,14 +90,20 @@ template <int kVectors>
 __global__ void __launch_bounds__(kNormThreads)
     RmsNormShortRows(const float* x, const float* weight, float eps, int k, __nv_bfloat16* out,
                      int64_t out_stride) {
+  LetNextKernelStart();
   const auto* row = reinterpret_cast<const float4*>(x + static_cast<int64_t>(blockIdx.x) * k);
   const auto* weights = reinterpret_cast<const float4*>(weight);
   float4 v[kVectors], w[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int at = i * kNormThreads + static_cast<int>(threadIdx.x);
-    v[i] = at < k / 4 ? row[at] : float4{0, 0, 0, 0};
     w[i] = at < k / 4 ? weights[at] : float4{0, 0, 0, 0};
+  }
+  WaitForEarlierKernels();
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int at = i * kNormThreads + static_cast<int>(threadIdx.x);
+    v[i] = at < k / 4 ? row[at] : float4{0, 0, 0, 0};
   }
   float squares = 0;
 #pragma unroll
@@ -108,6 +121,7 @@ __global__ void __launch_bounds__(kNormThreads)
 
 __global__ void LayerNormRows(const float* x, const float* weight, const float* bias, float eps,
                               int64_t k, __nv_bfloat16* out, int64_t out_stride) {
+  Begin();
   const float* row = x + blockIdx.x * k;
   float sum = 0;
   for (int64_t i = threadIdx.x; i < k; i += kThreads) sum += row[i];
@@ -125,6 +139,7 @@ __global__ void LayerNormRows(const float* x, const float* weight, const float* 
 
 __global__ void RopeTableRows(const int32_t* positions, const float* inv_freq, int half,
                               float* table) {
+  Begin();
   for (int i = threadIdx.x; i < half; i += blockDim.x) {
     const float angle = static_cast<float>(positions[blockIdx.x]) * inv_freq[i];
     float* cos = table + static_cast<int64_t>(blockIdx.x) * 2 * half;
@@ -135,6 +150,7 @@ __global__ void RopeTableRows(const int32_t* positions, const float* inv_freq, i
 // A warp a head of queries or keys, in place.
 __global__ void NormHeadsRows(QkvShape shape, const float* q, float q_eps, const float* k,
                               float k_eps, float* qkv) {
+  Begin();
   const int dim = shape.head_dim, lane = threadIdx.x % kWarp;
   float* row = qkv + static_cast<int64_t>(blockIdx.x) * (shape.heads + 2 * shape.kv_heads) * dim;
   for (int head = threadIdx.x / kWarp; head < shape.heads + shape.kv_heads;
@@ -176,6 +192,7 @@ __host__ __device__ int RopeTasks(const QkvShape& shape) {
 // Blocks (row, some tasks).
 __global__ void RopeAndStoreKvRows(QkvShape shape, float* qkv, const float* table,
                                    const KvSlot* slots, KvStride stride, float scale) {
+  Begin();
   const int dim = shape.head_dim, half = dim / 2, of_head = dim / 8;
   const int task = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
   if (task >= RopeTasks(shape)) return;
@@ -209,6 +226,7 @@ __global__ void RopeAndStoreKvRows(QkvShape shape, float* qkv, const float* tabl
 
 // Blocks (row, some columns); eight columns a thread.
 __global__ void EmbedRows(const uint16_t* table, int64_t k, const int32_t* tokens, float* out) {
+  Begin();
   const int64_t i = 8 * (blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x);
   if (i >= k) return;
   float x[8];
@@ -220,6 +238,7 @@ __global__ void EmbedRows(const uint16_t* table, int64_t k, const int32_t* token
 
 // Blocks (row, some columns); eight columns a thread.
 __global__ void TakeRowsKernel(const float* x, const int32_t* rows, int64_t k, float* out) {
+  Begin();
   const int64_t i = 8 * (blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x);
   if (i >= k) return;
   const float* from = x + rows[blockIdx.x] * k + i;
@@ -232,6 +251,7 @@ __global__ void TakeRowsKernel(const float* x, const int32_t* rows, int64_t k, f
 // Blocks (row, some columns); eight columns a thread.
 __global__ void SwiGluRows(const uint16_t* gate_up, const float* bias, int64_t k,
                            __nv_bfloat16* out, int64_t out_stride) {
+  Begin();
   const int64_t row = blockIdx.x;
   const int64_t i = 8 * (blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x);
   if (i >= k) return;
@@ -245,6 +265,7 @@ __global__ void SwiGluRows(const uint16_t* gate_up, const float* bias, int64_t k
 
 __global__ void GeluRows(const uint16_t* sums, const float* bias, int64_t k, __nv_bfloat16* out,
                          int64_t out_stride) {
+  Begin();
   const int64_t row = blockIdx.x;
   const int64_t i = 8 * (blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x);
   if (i >= k) return;
@@ -274,72 +295,72 @@ dim3 RowsAndColumns(int64_t rows, int64_t k) {
 void RmsNorm(CudaDevice& device, const float* x, const NormWeights& norm, const Activations& out) {
   if (out.rows == 0) return;
   const auto start = [&](auto vectors) {
-    Launch(device, {out.rows, kNormThreads}, RmsNormShortRows<decltype(vectors)::value>, x,
-           norm.weight, norm.eps, static_cast<int>(out.k), Elements(out), out.stride);
+    LaunchEarly(device, {out.rows, kNormThreads}, RmsNormShortRows<decltype(vectors)::value>, x,
+                norm.weight, norm.eps, static_cast<int>(out.k), Elements(out), out.stride);
   };
   constexpr int64_t kOneVector = 4 * kNormThreads;
   if (out.k <= kOneVector) return start(std::integral_constant<int, 1>());
   if (out.k <= 2 * kOneVector) return start(std::integral_constant<int, 2>());
   if (out.k <= 4 * kOneVector) return start(std::integral_constant<int, 4>());
-  Launch(device, {out.rows, kThreads}, RmsNormRows, x, norm.weight, norm.eps, out.k, Elements(out),
-         out.stride);
+  LaunchEarly(device, {out.rows, kThreads}, RmsNormRows, x, norm.weight, norm.eps, out.k,
+              Elements(out), out.stride);
 }
 
 void LayerNorm(CudaDevice& device, const float* x, const NormWeights& norm,
                const Activations& out) {
   if (out.rows == 0) return;
-  Launch(device, {out.rows, kThreads}, LayerNormRows, x, norm.weight, norm.bias, norm.eps, out.k,
-         Elements(out), out.stride);
+  LaunchEarly(device, {out.rows, kThreads}, LayerNormRows, x, norm.weight, norm.bias, norm.eps,
+              out.k, Elements(out), out.stride);
 }
 
 void RopeTable(CudaDevice& device, std::span<const int32_t> positions,
                std::span<const float> inv_freq, float* table) {
   if (positions.empty()) return;
-  Launch(device, {std::ssize(positions), kWarp}, RopeTableRows, positions.data(), inv_freq.data(),
-         static_cast<int>(inv_freq.size()), table);
+  LaunchEarly(device, {std::ssize(positions), kWarp}, RopeTableRows, positions.data(),
+              inv_freq.data(), static_cast<int>(inv_freq.size()), table);
 }
 
 void NormHeads(CudaDevice& device, const QkvShape& shape, const NormWeights& q,
                const NormWeights& k, std::span<float> qkv) {
   const int64_t row_size = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
   if (qkv.empty()) return;
-  Launch(device, {std::ssize(qkv) / row_size, kThreads}, NormHeadsRows, shape, q.weight, q.eps,
-         k.weight, k.eps, qkv.data());
+  LaunchEarly(device, {std::ssize(qkv) / row_size, kThreads}, NormHeadsRows, shape, q.weight, q.eps,
+              k.weight, k.eps, qkv.data());
 }
 
 void RopeAndStoreKv(CudaDevice& device, const QkvShape& shape, float* qkv, const float* table,
                     std::span<const KvSlot> slots, const KvStride& stride) {
   if (slots.empty()) return;
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
-  Launch(device, {RowsAndTasks(std::ssize(slots), RopeTasks(shape)), kThreads}, RopeAndStoreKvRows,
-         shape, qkv, table, slots.data(), stride, scale);
+  LaunchEarly(device, {RowsAndTasks(std::ssize(slots), RopeTasks(shape)), kThreads},
+              RopeAndStoreKvRows, shape, qkv, table, slots.data(), stride, scale);
 }
 
 void Embed(CudaDevice& device, const PackedMatrix& table, std::span<const int32_t> tokens,
            float* out) {
   if (tokens.empty()) return;
-  Launch(device, {RowsAndColumns(std::ssize(tokens), table.k()), kThreads}, EmbedRows,
-         table.DeviceRows(), table.k(), tokens.data(), out);
+  LaunchEarly(device, {RowsAndColumns(std::ssize(tokens), table.k()), kThreads}, EmbedRows,
+              table.DeviceRows(), table.k(), tokens.data(), out);
 }
 
 void TakeRows(CudaDevice& device, const float* x, std::span<const int32_t> rows, int64_t k,
               float* out) {
   if (rows.empty()) return;
-  Launch(device, {RowsAndColumns(std::ssize(rows), k), kThreads}, TakeRowsKernel, x, rows.data(), k,
-         out);
+  LaunchEarly(device, {RowsAndColumns(std::ssize(rows), k), kThreads}, TakeRowsKernel, x,
+              rows.data(), k, out);
 }
 
 void SwiGlu(CudaDevice& device, const uint16_t* gate_up, const float* bias,
             const Activations& out) {
   if (out.rows == 0) return;
-  Launch(device, {RowsAndColumns(out.rows, out.k), kThreads}, SwiGluRows, gate_up, bias, out.k,
-         Elements(out), out.stride);
+  LaunchEarly(device, {RowsAndColumns(out.rows, out.k), kThreads}, SwiGluRows, gate_up, bias, out.k,
+              Elements(out), out.stride);
 }
 
 void Gelu(CudaDevice& device, const uint16_t* x, const float* bias, const Activations& out) {
   if (out.rows == 0) return;
-  Launch(device, {RowsAndColumns(out.rows, out.k), kThreads}, GeluRows, x, bias, out.k,
-         Elements(out), out.stride);
+  LaunchEarly(device, {RowsAndColumns(out.rows, out.k), kThreads}, GeluRows, x, bias, out.k,
+              Elements(out), out.stride);
 }
 
 }  // namespace kvcake::cuda

@@ -35,7 +35,8 @@ void Start(CudaDevice& device, FewRowsProduct p) {
     p.partials = reinterpret_cast<float4*>(device.scratch());
     p.arrived = CountersOf(device);
   }
-  Launch(device, {TilesOf<T>(p) * T::kChainBlocks, T::kThreads, T::SharedBytes(p.rows)}, kernel, p);
+  LaunchEarly(device, {TilesOf<T>(p) * T::kChainBlocks, T::kThreads, T::SharedBytes(p.rows)},
+              kernel, p);
 }
 
 // A sum's chains are of the warps of a block: least to do when it ends, but each block reads all
@@ -46,9 +47,11 @@ using Narrow = FewRowsTuning<1, 1, kChains, /*split=*/false, /*depth=*/8, /*roun
 // give every multiprocessor some, a block has one chain.
 template <int kTokenTiles>
 void StartWide(CudaDevice& device, const FewRowsProduct& p) {
-  constexpr int kBlocks = kTokenTiles > 4 ? 1 : 2;
-  using Whole = FewRowsTuning<kTokenTiles, 8, 1, /*split=*/false, 8, 4, kBlocks>;
-  using Split = FewRowsTuning<kTokenTiles, 8, 1, /*split=*/true, 8, 4, kBlocks>;
+  // With what enters they fit in 99 KiB, which is what an L4's blocks can have, and in registers.
+  constexpr int kDepth = kTokenTiles > 4 ? 4 : 8, kRound = kTokenTiles > 4 ? 2 : 4;
+  using Whole = FewRowsTuning<kTokenTiles, 8, 1, /*split=*/false, kDepth, kRound, 2>;
+  using Split = FewRowsTuning<kTokenTiles, 8, 1, /*split=*/true, kDepth, kRound, 2>;
+  static_assert(Whole::SharedBytes(kTokenTiles * kTokenTile) <= 99 << 10);
   if (TilesOf<Whole>(p) < device.multiprocessors() && CanSplit<Split>(p)) {
     Start<Split>(device, p);
   } else {

@@ -43,17 +43,16 @@ struct FewRowsTuning {
   // A token's columns of one round, and a gap: neighbours are read without bank conflicts.
   static constexpr int kLineBytes = (kRoundK + kStepK) * 2;
   static constexpr int kStages = kDepth / kRound + 1;  // as early as the weights, and the one used
-  // A stage's lines. Those of tokens that are not there are zeros; one for all, if a tile is all.
+  // A stage's lines: of whole tiles, or of the tokens that are there, if one tile is all.
   __host__ __device__ static constexpr int Lines(int rows) {
     return kChainWarps * (kTokenTiles == 1 ? rows : kTokenTiles * kTokenTile);
   }
   __host__ __device__ static constexpr int SharedBytes(int rows) {
-    return kWeightBytes + (kStages * Lines(rows) + (kTokenTiles == 1 ? 1 : 0)) * kLineBytes;
+    return kWeightBytes + kStages * Lines(rows) * kLineBytes;
   }
 
   static_assert(kChainWarps == 1 || (kChainWarps == kChains && !kSplit));
-  static_assert(kLineBytes / 16 <= kThreads && kRound % 2 == 0 && kDepth % kRound == 0 &&
-                kThreads % (kRoundK / 8) == 0);
+  static_assert(kRound % 2 == 0 && kDepth % kRound == 0 && kThreads % (kRoundK / 8) == 0);
   static_assert(kChainWarps == 1 || kTokenTiles * 16 <= kDepth * 32,
                 "the chains of a block's warps have room where the weights were");
 };
@@ -151,20 +150,21 @@ class FewRowsBlock {
         columns_(p, tile_ * T::kRowWarps + warp_ / T::kChainWarps, lane_ / 4) {}
 
   __device__ void Run() {
+    LetNextKernelStart();
     const int chain = T::kChainWarps > 1 ? warp_ % kChains : first_chain_;
     weights_at_ = {chain * p_.chain_k(), 0};
     lines_at_ = {T::kChainWarps > 1 ? 0 : chain * p_.chain_k(), 0};
-    ClearLines();
 #pragma unroll
-    for (int round = 0; round < T::kDepth / T::kRound; ++round) {
+    for (int round = 0; round < kRoundsAhead; ++round) {
       const RoundWeights weights = NextWeights();
-      CopyLines(round);
 #pragma unroll
       for (int step = 0; step < T::kRound; ++step) {
         CopyWeights(weights, step, round * T::kRound + step);
         CommitCopies();
       }
     }
+    WaitForEarlierKernels();  // nothing writes weights: their copies are under way
+    LoadFirstLines();
     float old[kOwned][2];  // asked for early
     if constexpr (T::kChainWarps > 1) {
 #pragma unroll
@@ -182,6 +182,7 @@ class FewRowsBlock {
 
  private:
   static constexpr int kTiles = T::kTokenTiles;
+  static constexpr int kRoundsAhead = T::kDepth / T::kRound;
   static constexpr int kOwned = (2 * kTiles + kChains - 1) / kChains;
 
   // Where a round begins: in k, and from there.
@@ -224,41 +225,64 @@ class FewRowsBlock {
     const int tokens = T::Lines(p_.rows) / T::kChainWarps;
     return lines_ + ((stage * T::kChainWarps + chain_warp) * tokens + token) * T::kLineBytes;
   }
-  // Where a lane's columns of its tokens begin.
+  // Where a lane's columns of its tokens begin. Of tokens beyond the last, whose sums nobody wants,
+  // it reads whatever is there.
   __device__ const char* LaneLine(int stage) const {
-    const int token = lane_ / 4;
-    const char* line = kTiles == 1 && token >= p_.rows ? Line(T::kStages, 0, 0)
-                                                       : Line(stage, warp_ % T::kChainWarps, token);
-    return line + lane_ % 4 * 16;
+    const int token = kTiles == 1 ? min(lane_ / 4, p_.rows - 1) : lane_ / 4;
+    return Line(stage, warp_ % T::kChainWarps, token) + lane_ % 4 * 16;
   }
 
-  __device__ void ClearLines() {
-    constexpr int kPieces = T::kLineBytes / 16;
-    if (kTiles == 1) {
-      auto* zeros = reinterpret_cast<uint4*>(Line(T::kStages, 0, 0));
-      if (threadIdx.x < kPieces) zeros[threadIdx.x] = uint4{0, 0, 0, 0};
-      return;
-    }
-    const int pieces = (kTiles * kTokenTile - p_.rows) * kPieces;
-    for (int lines = 0; lines < T::kStages * T::kChainWarps; ++lines) {
-      auto* zeros = reinterpret_cast<uint4*>(Line(0, lines, p_.rows));
-      for (int i = threadIdx.x; i < pieces; i += T::kThreads) zeros[i] = uint4{0, 0, 0, 0};
-    }
+  // A thread's pieces of 16 bytes of a round's lines: the same one of some lines.
+  static constexpr int kPieces = T::kRoundK / 8;  // of a line
+  static constexpr int kLinesAtOnce = T::kThreads / kPieces;
+  struct Piece {
+    uint16_t* to;
+    const uint16_t* from;
+    bool there;
+  };
+  __device__ Piece PieceOf(int stage, int line) const {
+    const int chain_warp = line % T::kChainWarps, token = line / T::kChainWarps;
+    const int piece = static_cast<int>(threadIdx.x) % kPieces * 8, at = lines_at_.at + piece;
+    const int chain_at = lines_at_.chain_at + chain_warp * p_.chain_k();
+    const bool there = at < Columns(chain_at);
+    return {reinterpret_cast<uint16_t*>(Line(stage, chain_warp, token)) + piece,
+            p_.a + token * p_.a_stride + (there ? chain_at + at : 0), there};
   }
 
   // The activations of the next round.
   __device__ void CopyLines(int stage) {
-    constexpr int kPieces = T::kRoundK / 8;  // of a line
-    const int piece = static_cast<int>(threadIdx.x) % kPieces, at = lines_at_.at + piece * 8;
     for (int line = static_cast<int>(threadIdx.x) / kPieces; line < p_.rows * T::kChainWarps;
-         line += T::kThreads / kPieces) {
-      const int chain_warp = line % T::kChainWarps, token = line / T::kChainWarps;
-      const int chain_at = lines_at_.chain_at + chain_warp * p_.chain_k();
-      const bool there = at < Columns(chain_at);
-      CopyAsync(Line(stage, chain_warp, token) + piece * 16,
-                p_.a + token * p_.a_stride + (there ? chain_at + at : 0), there);
+         line += kLinesAtOnce) {
+      const Piece piece = PieceOf(stage, line);
+      CopyAsync(piece.to, piece.from, piece.there);
     }
     Advance(&lines_at_);
+  }
+
+  // Those of the first rounds, whose weights have been asked for before: not by copies, which would
+  // be waited for together with the weights.
+  __device__ void LoadFirstLines() {
+    constexpr int kPasses =
+        (T::kChainWarps * kTiles * kTokenTile + kLinesAtOnce - 1) / kLinesAtOnce;
+    uint4 values[kRoundsAhead][kPasses];
+    const Place first = lines_at_;
+    const auto for_each = [&](const auto& use) {
+      lines_at_ = first;
+#pragma unroll
+      for (int round = 0; round < kRoundsAhead; ++round, Advance(&lines_at_)) {
+#pragma unroll
+        for (int pass = 0; pass < kPasses; ++pass) {
+          const int line = pass * kLinesAtOnce + static_cast<int>(threadIdx.x) / kPieces;
+          if (line < p_.rows * T::kChainWarps) use(PieceOf(round, line), &values[round][pass]);
+        }
+      }
+    };
+    for_each([](const Piece& piece, uint4* value) {
+      *value = piece.there ? *reinterpret_cast<const uint4*>(piece.from) : uint4{0, 0, 0, 0};
+    });
+    for_each([](const Piece& piece, const uint4* value) {
+      *reinterpret_cast<uint4*>(piece.to) = *value;
+    });
   }
 
   __device__ void MultiplyStep(const uint4* slot, const char* line) {

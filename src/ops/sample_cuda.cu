@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/cuda_counters.h"
+#include "ops/cuda_instructions.cuh"
 #include "ops/cuda_kernels.h"
 #include "ops/cuda_launch.h"
 #include "ops/cuda_warp.cuh"
@@ -172,6 +173,8 @@ __device__ int32_t TokenOf(Row row, int32_t likeliest, const RowSampling& sampli
 __global__ void __launch_bounds__(kThreads)
     SampleRows(LogitRows logits, const RowSampling* rows, int32_t* tokens, uint64_t* parts,
                unsigned* ended) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   __shared__ Shared shared;
   const Row row{logits.data + blockIdx.x * logits.stride, static_cast<int>(logits.vocab)};
   const int part = (row.vocab + static_cast<int>(gridDim.y) - 1) / static_cast<int>(gridDim.y);
@@ -212,8 +215,8 @@ void SampleTokens(CudaDevice& device, const LogitRows& logits, std::span<const R
   if (rows.empty()) return;
   const int64_t count = std::ssize(rows), parts = PartsOf(device, count, logits.vocab);
   const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(parts));
-  Launch(device, {grid, kThreads}, SampleRows, logits, rows.data(), tokens,
-         reinterpret_cast<uint64_t*>(device.scratch()), CountersOf(device));
+  LaunchEarly(device, {grid, kThreads}, SampleRows, logits, rows.data(), tokens,
+              reinterpret_cast<uint64_t*>(device.scratch()), CountersOf(device));
 }
 
 }  // namespace kvcake::cuda

@@ -43,6 +43,7 @@ struct Fiber {
   char* stack = nullptr;
   void* stack_pointer = nullptr;
   bool done = false;
+  bool waited = false;             // for earlier kernels
   const Meeting* waits = nullptr;  // for its next generation
   unsigned generation = 0;
   std::vector<Copy> copies;  // not committed yet
@@ -69,6 +70,7 @@ struct Block {
   const std::function<void()>* kernel = nullptr;
   void* scheduler = nullptr;  // its stack pointer
   int threads = 0, current = 0;
+  bool early = false;
 
   Block() {
     for (Fiber& fiber : fibers) {
@@ -113,6 +115,7 @@ extern "C" void CudaEmulatorThread() {
   Block& block = TheBlock();
   (*block.kernel)();
   Fiber& fiber = block.fibers[block.current];
+  if (block.early && !fiber.waited) Die("a thread that starts early waits for no earlier kernel");
   fiber.done = true;
   CudaEmulatorSwitch(&fiber.stack_pointer, block.scheduler);
   Die("a thread ran on after its end");
@@ -126,7 +129,7 @@ void Yield() {
 }
 
 void Prepare(Fiber* fiber) {
-  fiber->done = false;
+  fiber->done = fiber->waited = false;
   fiber->waits = nullptr;
   fiber->copies.clear();
   fiber->commits.clear();
@@ -240,10 +243,12 @@ const std::byte* SharedAt(uint32_t address, int bytes) {
   return TheBlock().shared + offset;
 }
 
-void RunGrid(Index grid, int threads, int64_t shared_bytes, const std::function<void()>& kernel) {
+void RunGrid(Index grid, int threads, int64_t shared_bytes, bool early,
+             const std::function<void()>& kernel) {
   Block& block = TheBlock();
   if (threads < 1 || threads > kThreadsMax) Die("a block has 1 to 1024 threads");
   block.threads = threads;
+  block.early = early;
   block.kernel = &kernel;
   block_size = {static_cast<unsigned>(threads), 1, 1};
   grid_size = grid;
@@ -262,6 +267,8 @@ void RunGrid(Index grid, int threads, int64_t shared_bytes, const std::function<
     }
   }
 }
+
+void WaitForEarlierKernels() { TheBlock().fibers[TheBlock().current].waited = true; }
 
 int MeetBlock(int value) { return MeetSum(&TheBlock().all, TheBlock().threads, value); }
 

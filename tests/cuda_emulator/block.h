@@ -21,11 +21,15 @@ void* DynamicShared();  // at a multiple of 1,024
 uint32_t SharedAddress(const void* shared);
 const std::byte* SharedAt(uint32_t address, int bytes);
 
-// Runs kernel() for every thread of every block.
-void RunGrid(Index grid, int threads, int64_t shared_bytes, const std::function<void()>& kernel);
+// Runs kernel() for every thread of every block. early: on a GPU they may start before the kernels
+// enqueued before have ended, so each calls WaitForEarlierKernels. (Here nothing starts early: what
+// they touch before that does not show.)
+void RunGrid(Index grid, int threads, int64_t shared_bytes, bool early,
+             const std::function<void()>& kernel);
 
 // ---- called by a thread of a kernel ----
 
+void WaitForEarlierKernels();
 // Until all threads of the block are here; the sum of their values.
 int MeetBlock(int value);
 // The same of four warps.

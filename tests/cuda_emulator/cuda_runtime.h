@@ -167,10 +167,19 @@ struct cudaDeviceProp {
   int major, minor, multiProcessorCount;
   size_t totalGlobalMem;
 };
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    int programmaticStreamSerializationAllowed;
+  } val;
+};
 struct cudaLaunchConfig_t {
   dim3 gridDim = {}, blockDim = {};
   size_t dynamicSmemBytes = 0;
   cudaStream_t stream = nullptr;
+  cudaLaunchAttribute* attrs = nullptr;
+  unsigned numAttrs = 0;
 };
 
 const char* cudaGetErrorString(cudaError_t error);
@@ -226,10 +235,11 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   const std::function<void()> thread = [kernel, ... values = Parameters(arguments)] {
     kernel(values...);
   };
-  cuda_emulator::Enqueue(config->stream, [config = *config, thread] {
+  const bool early = config->numAttrs > 0;  // the one attribute that is known here
+  cuda_emulator::Enqueue(config->stream, [config = *config, early, thread] {
     cuda_emulator::RunGrid({config.gridDim.x, config.gridDim.y, config.gridDim.z},
                            static_cast<int>(config.blockDim.x),
-                           static_cast<int64_t>(config.dynamicSmemBytes), thread);
+                           static_cast<int64_t>(config.dynamicSmemBytes), early, thread);
   });
   return cudaSuccess;
 }
