@@ -31,6 +31,9 @@ inline cuda_emulator::Index &threadIdx = cuda_emulator::thread_index,
 struct alignas(8) float2 {
   float x, y;
 };
+struct alignas(8) uint2 {
+  uint32_t x, y;
+};
 struct alignas(16) float4 {
   float x, y, z, w;
 };
@@ -74,6 +77,10 @@ T __ldcs(const T* from) {
   return *from;
 }
 template <typename T>
+T __ldcg(const T* from) {
+  return *from;
+}
+template <typename T>
 void __stwb(T* to, T value) {
   *to = value;
 }
@@ -84,6 +91,12 @@ T atomicAdd(T* to, T value) {
   *to += value;
   return old;
 }
+inline unsigned atomicInc(unsigned* to, unsigned last) {
+  const unsigned old = *to;
+  *to = old >= last ? 0 : old + 1;
+  return old;
+}
+inline void __threadfence() {}
 
 [[noreturn]] inline void __trap() { cuda_emulator::Die("a kernel that was not compiled for it"); }
 inline void __syncthreads() { cuda_emulator::MeetBlock(0); }
@@ -117,6 +130,11 @@ inline int Lane() { return static_cast<int>(thread_index.x % 32); }
 
 }  // namespace cuda_emulator
 
+inline void __syncwarp() {
+  char nothing = 0;
+  cuda_emulator::MeetWarp([](const cuda_emulator::Lanes&, cuda_emulator::Lanes*) {}, &nothing,
+                          sizeof(nothing), &nothing, sizeof(nothing));
+}
 template <typename T>
 T __shfl_sync(unsigned, T value, int from) {
   return cuda_emulator::Shuffle(value, from);
@@ -137,7 +155,11 @@ enum cudaMemcpyKind {
   cudaMemcpyDeviceToHost = 2,
 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaFuncAttribute {
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+  cudaFuncAttributePreferredSharedMemoryCarveout = 9,
+};
+constexpr int cudaSharedmemCarveoutMaxShared = 100;
 constexpr unsigned cudaStreamNonBlocking = 1;
 constexpr unsigned cudaEventBlockingSync = 1;
 constexpr unsigned cudaEventDisableTiming = 2;
@@ -152,7 +174,7 @@ using cudaGraphExec_t = struct CUgraphExec_st*;
 struct cudaDeviceProp {
   char name[256];
   int major, minor, multiProcessorCount;
-  size_t totalGlobalMem;
+  size_t totalGlobalMem, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
 };
 struct cudaLaunchConfig_t {
   dim3 gridDim = {}, blockDim = {};
