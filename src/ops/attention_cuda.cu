@@ -1,5 +1,6 @@
-// The plan of attention on CUDA, and its kernels. Tiles of rows are computed whole, or partial by
-// partial and then merged; a row's bits are the same.
+// The plan of attention on CUDA, and the kernels of slices of several rows. Tiles of rows are
+// computed whole, or partial by partial and then merged; a row's bits are the same. Slices of one
+// row, as decode has them, are CudaDecode's.
 #include <algorithm>
 #include <bit>
 #include <functional>
@@ -9,6 +10,7 @@
 
 #include "base/check.h"
 #include "ops/attention_backends.h"
+#include "ops/attention_cuda_decode.h"
 #include "ops/attention_cuda_mma.cuh"
 #include "ops/attention_cuda_sums.cuh"
 #include "ops/attention_cuda_wgmma.cuh"
@@ -37,6 +39,7 @@ template <typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     Attend(const __grid_constant__ AttentionArgs args,
            const __grid_constant__ cuda::TensorMap pool) {
+  cuda::BeginEarly();
   if constexpr (Tile::kCompiled) {
     auto* const shared = cuda::DynamicShared<std::byte>();
     const int outs = Tile::kDim / Tile::kOut, of_task = args.kv_heads * outs;
@@ -51,6 +54,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
 
 // Blocks (task and KV head, row): adds up a split tile's partials.
 __global__ void __launch_bounds__(kMergeThreads) Merge(const __grid_constant__ AttentionArgs args) {
+  cuda::BeginEarly();
   const int block = static_cast<int>(blockIdx.x), row = static_cast<int>(blockIdx.y);
   const int kv_head = block % args.kv_heads;
   const AttentionTask task = args.tasks[block / args.kv_heads];
@@ -121,6 +125,8 @@ cuda::TensorMap MapPool(const PagePool& pool, int box_tokens) {
 
 struct PlanLimits {
   int64_t tile_rows = 0;
+  int64_t decode_rows = 0;   // of a tile of a slice of one row
+  int64_t decode_tiles = 0;  // of such a slice
   int64_t group = 0;
   int64_t kv_heads = 0;
   int64_t chunk_tokens = 0;
@@ -130,26 +136,37 @@ struct PlanLimits {
 
   // Tiles, some of which are split, and a merge for each of those; then what Pad adds.
   int64_t max_tasks() const {
-    const int64_t tiles = all.rows * group / tile_rows + all.slices;
-    return (2 * tiles + sums_rows / kv_heads) * 5 / 4 + 2;
+    const int64_t tiles = all.rows * group / tile_rows + all.slices * (1 + decode_tiles);
+    return (2 * tiles + sums_rows / kv_heads) * 5 / 4 + 3;
   }
 };
 
 class CudaPlan : public AttentionPlan {
  public:
-  CudaPlan(const Compute& compute, const PlanLimits& limits);
+  CudaPlan(const Compute& compute, const CudaDecode& decode, const PlanLimits& limits);
 
   // dense_keys cost time where they are computed, and change no result: here they are not.
   void Set(std::span<const AttentionSlice> slices) override;
   std::vector<uint64_t> launches() const override {
-    return {tasks_.size(), merges_.size(), static_cast<uint64_t>(merge_rows_)};
+    return {tasks_.size(),
+            merges_.size(),
+            static_cast<uint64_t>(merge_rows_),
+            decodes_.size(),
+            static_cast<uint64_t>(decode_launch_.outs),
+            static_cast<uint64_t>(decode_launch_.slots)};
   }
 
   // On the device.
   std::span<const AttentionTask> tasks() const { return on_device_.first(tasks_.size()); }
-  std::span<const AttentionTask> merges() const { return on_device_.subspan(tasks_.size()); }
+  std::span<const AttentionTask> merges() const {
+    return on_device_.subspan(tasks_.size(), merges_.size());
+  }
+  std::span<const AttentionTask> decodes() const {
+    return on_device_.subspan(tasks_.size() + merges_.size());
+  }
   const PageId* pages() const { return pages_on_device_.data(); }
   int merge_rows() const { return merge_rows_; }  // the most of one merge
+  const DecodeLaunch& decode_launch() const { return decode_launch_; }
 
  private:
   int64_t Pages(const AttentionSlice& slice) const {
@@ -159,17 +176,21 @@ class CudaPlan : public AttentionPlan {
     return (slice.rows * limits_.group + limits_.tile_rows - 1) / limits_.tile_rows;
   }
   void AddTiles(const AttentionSlice& slice, int64_t pages, bool split);
-  // False when there is too little room left for its sums.
-  bool Split(AttentionTask tile);
+  // Adds the tile's partials to `tasks`. False when there is too little room left for its sums.
+  bool Split(AttentionTask* tile, int64_t rows, std::vector<AttentionTask>* tasks);
   void Commit();
 
   const Compute& compute_;
+  const CudaDecode& decode_;
   const PlanLimits limits_;
   std::vector<AttentionTask> tasks_;
-  std::vector<AttentionTask> merges_;  // a split tile each
-  int64_t sums_rows_ = 0;              // taken
+  std::vector<AttentionTask> merges_;   // a split tile of them each
+  std::vector<AttentionTask> decodes_;  // of slices of one row
+  int decode_tiles_ = 0;                // that are split
+  DecodeLaunch decode_launch_;
+  int64_t sums_rows_ = 0;  // taken
   int merge_rows_ = 0;
-  StepArray<AttentionTask> array_;  // tasks, then merges
+  StepArray<AttentionTask> array_;  // tasks, then merges, then decodes
   StepArray<PageId> page_array_;    // the slices' lists
   std::span<const AttentionTask> on_device_;
   std::span<const PageId> pages_on_device_;
@@ -182,8 +203,9 @@ void Pad(std::vector<AttentionTask>* tasks) {
   tasks->resize((size + step - 1) / step * step);
 }
 
-CudaPlan::CudaPlan(const Compute& compute, const PlanLimits& limits)
+CudaPlan::CudaPlan(const Compute& compute, const CudaDecode& decode, const PlanLimits& limits)
     : compute_(compute),
+      decode_(decode),
       limits_(limits),
       array_(compute, limits.max_tasks()),
       page_array_(compute, limits.all.slices * limits.pool_pages) {}
@@ -191,6 +213,8 @@ CudaPlan::CudaPlan(const Compute& compute, const PlanLimits& limits)
 void CudaPlan::Set(std::span<const AttentionSlice> slices) {
   tasks_.clear();
   merges_.clear();
+  decodes_.clear();
+  decode_tiles_ = 0;
   sums_rows_ = 0;
   merge_rows_ = 0;
   int64_t rows = 0, pages = 0, tiles = 0;
@@ -199,12 +223,12 @@ void CudaPlan::Set(std::span<const AttentionSlice> slices) {
     CHECK(Pages(slice) <= std::ssize(slice.pages));
     rows += slice.rows;
     pages += Pages(slice);
-    tiles += Tiles(slice);
+    if (slice.rows > 1) tiles += Tiles(slice);
   }
   CHECK(std::ssize(slices) <= limits_.all.slices);
   CHECK(rows <= limits_.all.rows && rows * limits_.group <= kIntMax && pages <= kIntMax);
-  // The partials of a single row, whose tile is mostly empty, are always computed side by side;
-  // those of others where their tiles alone would leave multiprocessors idle.
+  // The partials of a single row are always computed side by side; those of others where their
+  // tiles alone would leave multiprocessors idle.
   const bool idle = tiles * limits_.kv_heads < compute_.cuda()->multiprocessors();
   int64_t at = 0;
   for (const AttentionSlice& slice : slices) {
@@ -214,41 +238,46 @@ void CudaPlan::Set(std::span<const AttentionSlice> slices) {
   }
   // Longest first, so that the last ones to end are short.
   std::ranges::sort(tasks_, std::greater(), &AttentionTask::keys);
+  std::ranges::sort(decodes_, std::greater(), &AttentionTask::keys);
   pages_on_device_ = page_array_.Commit(compute_, pages);
   Commit();
 }
 
 void CudaPlan::AddTiles(const AttentionSlice& slice, int64_t pages, bool split) {
+  const bool decode = slice.rows == 1;
   const int64_t rows = slice.rows * limits_.group;
-  for (int64_t row = 0; row < rows; row += limits_.tile_rows) {
-    const int64_t last = std::min(row + limits_.tile_rows, rows) - 1;
+  const int64_t tile_rows = decode ? limits_.decode_rows : limits_.tile_rows;
+  std::vector<AttentionTask>& tasks = decode ? decodes_ : tasks_;
+  for (int64_t row = 0; row < rows; row += tile_rows) {
+    const int64_t last = std::min(row + tile_rows, rows) - 1;
     const int64_t keys = slice.start + last / limits_.group + 1;
-    const AttentionTask tile = {
-        .q = slice.q,
-        .pages = static_cast<int32_t>(pages),
-        .start = static_cast<int32_t>(slice.start),
-        .out_row = static_cast<int32_t>(slice.out_row),
-        .rows = static_cast<int32_t>(rows),
-        .row = static_cast<int32_t>(row),
-        .partials = static_cast<int32_t>((keys - 1) / kAttentionPartial + 1),
-        .keys = static_cast<int32_t>(keys)};
-    if (split && tile.partials > 1 && Split(tile)) continue;
-    tasks_.push_back(tile);
+    AttentionTask tile = {.q = slice.q,
+                          .pages = static_cast<int32_t>(pages),
+                          .start = static_cast<int32_t>(slice.start),
+                          .out_row = static_cast<int32_t>(slice.out_row),
+                          .rows = static_cast<int32_t>(rows),
+                          .row = static_cast<int32_t>(row),
+                          .partials = static_cast<int32_t>((keys - 1) / kAttentionPartial + 1),
+                          .keys = static_cast<int32_t>(keys)};
+    if (!split || tile.partials == 1 || !Split(&tile, last + 1 - row, &tasks)) {
+      tasks.push_back(tile);
+    } else if (!decode) {
+      merges_.push_back(tile);
+      merge_rows_ = std::max(merge_rows_, static_cast<int>(last + 1 - row));
+    }
   }
 }
 
-bool CudaPlan::Split(AttentionTask tile) {
-  const int rows = std::min(static_cast<int>(limits_.tile_rows), tile.rows - tile.row);
-  const int64_t wanted = limits_.kv_heads * tile.partials * rows;
+bool CudaPlan::Split(AttentionTask* tile, int64_t rows, std::vector<AttentionTask>* tasks) {
+  const int64_t wanted = limits_.kv_heads * tile->partials * rows;
   if (sums_rows_ + wanted > limits_.sums_rows) return false;
-  tile.sums = static_cast<int32_t>(sums_rows_);
+  tile->sums = static_cast<int32_t>(sums_rows_);
   sums_rows_ += wanted;
-  merge_rows_ = std::max(merge_rows_, rows);
-  merges_.push_back(tile);
-  const int keys = tile.keys;
-  for (tile.partial = 0; tile.partial < tile.partials; ++tile.partial) {
-    tile.keys = std::min(kAttentionPartial, keys - tile.partial * kAttentionPartial);
-    tasks_.push_back(tile);
+  if (tasks == &decodes_) tile->tile = decode_tiles_++;
+  AttentionTask task = *tile;
+  for (task.partial = 0; task.partial < task.partials; ++task.partial) {
+    task.keys = std::min(kAttentionPartial, tile->keys - task.partial * kAttentionPartial);
+    tasks->push_back(task);
   }
   return true;
 }
@@ -256,8 +285,11 @@ bool CudaPlan::Split(AttentionTask tile) {
 void CudaPlan::Commit() {
   Pad(&tasks_);
   Pad(&merges_);
-  const auto size = static_cast<int64_t>(tasks_.size() + merges_.size());
-  std::ranges::copy(merges_, std::ranges::copy(tasks_, array_.host().begin()).out);
+  Pad(&decodes_);
+  decode_launch_ = decode_.LaunchOf(decodes_);
+  const auto size = static_cast<int64_t>(tasks_.size() + merges_.size() + decodes_.size());
+  const auto merges = std::ranges::copy(tasks_, array_.host().begin()).out;
+  std::ranges::copy(decodes_, std::ranges::copy(merges_, merges).out);
   on_device_ = array_.Commit(compute_, size);
 }
 
@@ -269,8 +301,10 @@ class CudaAttention : public Attention {
                 const AttentionLimits& limits, AttentionBackend backend);
 
   std::unique_ptr<AttentionPlan> NewPlan() override {
-    return std::make_unique<CudaPlan>(compute_,
+    return std::make_unique<CudaPlan>(compute_, decode_,
                                       PlanLimits{.tile_rows = kernel_.tile_rows,
+                                                 .decode_rows = decode_.tile_rows(),
+                                                 .decode_tiles = decode_.tiles(),
                                                  .group = shape_.heads / shape_.kv_heads,
                                                  .kv_heads = shape_.kv_heads,
                                                  .chunk_tokens = pool_.layout().chunk_tokens,
@@ -286,6 +320,7 @@ class CudaAttention : public Attention {
   const PagePool& pool_;
   const AttentionLimits limits_;
   const TileKernel kernel_;
+  const CudaDecode decode_;
   const int box_tokens_;  // tokens of a page that one copy takes
   cuda::TensorMap pool_map_ = {};
   const int64_t sums_rows_;
@@ -300,6 +335,7 @@ CudaAttention::CudaAttention(const Compute& compute, AttentionShape shape, const
       pool_(pool),
       limits_(limits),
       kernel_(KernelFor(backend, shape_.head_dim)),
+      decode_(compute, shape_, limits.slices),
       box_tokens_(std::gcd(pool.layout().chunk_tokens, kAttentionBlock)),
       sums_rows_(kSumsBytesAll / (cuda::SumsStride(kernel_.padded_dim) * sizeof(float))),
       sums_(kSumsBytesAll, Memory::kDevice),
@@ -313,7 +349,6 @@ CudaAttention::CudaAttention(const Compute& compute, AttentionShape shape, const
 void CudaAttention::Run(const AttentionPlan& of, int layer, int64_t q_stride,
                         const Activations& out) {
   const auto& plan = static_cast<const CudaPlan&>(of);
-  if (plan.tasks().empty()) return;
   const KvLayout& layout = pool_.layout();
   AttentionArgs args = {
       .tasks = plan.tasks().data(),
@@ -335,14 +370,21 @@ void CudaAttention::Run(const AttentionPlan& of, int layer, int64_t q_stride,
       .padded_dim = kernel_.padded_dim,
       .tile_rows = kernel_.tile_rows};
   const CudaDevice& device = *compute_.cuda();
-  const int64_t tasks = std::ssize(plan.tasks()) * shape_.kv_heads * kernel_.outs;
-  cuda::Launch(device, {tasks, kernel_.threads, kernel_.shared_bytes}, kernel_.attend, args,
-               pool_map_);
-  if (plan.merges().empty()) return;
-  args.tasks = plan.merges().data();
-  const dim3 merges(static_cast<unsigned>(plan.merges().size() * shape_.kv_heads),
-                    static_cast<unsigned>(plan.merge_rows()));
-  cuda::Launch(device, {merges, kMergeThreads}, Merge, args);
+  if (!plan.tasks().empty()) {
+    const int64_t tasks = std::ssize(plan.tasks()) * shape_.kv_heads * kernel_.outs;
+    cuda::LaunchEarly(device, {tasks, kernel_.threads, kernel_.shared_bytes}, kernel_.attend, args,
+                      pool_map_);
+  }
+  if (!plan.merges().empty()) {
+    args.tasks = plan.merges().data();
+    const dim3 merges(static_cast<unsigned>(plan.merges().size() * shape_.kv_heads),
+                      static_cast<unsigned>(plan.merge_rows()));
+    cuda::LaunchEarly(device, {merges, kMergeThreads}, Merge, args);
+  }
+  if (!plan.decodes().empty()) {
+    args.tasks = plan.decodes().data();
+    decode_.Run(args, std::ssize(plan.decodes()), plan.decode_launch());
+  }
 }
 
 }  // namespace

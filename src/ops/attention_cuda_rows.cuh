@@ -5,12 +5,12 @@
 // some of them in a row, 16 a warp, which are multiplied by the keys, then the values, of blocks of
 // 64 positions. What a row adds up does not depend on the rows beside it: its products are its own,
 // weights of keys that it may not see are zeros, and a step that adds zeros and scales by one
-// leaves sums as they were, but for the sign of a zero, which Finished() forgets. The softmax is
-// written with intrinsics, as the compiler may fuse a * b + c here and not there.
+// leaves sums as they were, but for the sign of a zero, which Finished() forgets.
 #pragma once
 
 #include <cstdint>
 
+#include "ops/attention_cuda_softmax.cuh"
 #include "ops/attention_cuda_sums.cuh"
 
 namespace kvcake::cuda {
@@ -136,41 +136,20 @@ __device__ __forceinline__ uint4 TileRows<kDim, kOut>::Query(int step) const {
 template <int kDim, int kOut>
 __device__ __forceinline__ typename TileRows<kDim, kOut>::RowScales TileRows<kDim, kOut>::Weigh(
     int block, int first_position, Scores& scores, RowState (&rows)[2]) const {
-  constexpr float kLog2E = 1.44269504f;
   if (args_.slopes != nullptr) AddAlibi(block, scores);
   if (block + kAttentionBlock - 1 > first_position) Mask(block, scores);
   RowScales scales;
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     RowState& state = rows[row];
-    float max = -INFINITY;
-#pragma unroll
-    for (const auto& columns : scores) {
-      max = fmaxf(max, fmaxf(columns[2 * row], columns[2 * row + 1]));
-    }
-    // The row's other columns are in this lane's group of four.
-    max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, 1));
-    max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, 2));
-    max = fmaxf(state.max, __fmul_rn(max, kLog2E));
-    // While the row has seen nothing: any number, as weights and sums are zeros.
-    const float base = max == -INFINITY ? 0.0f : max;
-    scales.of[row] = Exp2(__fsub_rn(state.max, base));
-    float sum = 0.0f;  // of this lane's columns
-#pragma unroll
-    for (auto& columns : scores) {
-#pragma unroll
-      for (int i = 2 * row; i < 2 * row + 2; ++i) {
-        columns[i] = Exp2(__fmaf_rn(columns[i], kLog2E, -base));
-        sum = __fadd_rn(sum, columns[i]);
-      }
-    }
-    state.sum = __fmaf_rn(state.sum, scales.of[row], sum);
-    state.max = max;
+    const SoftmaxStep step = SoftmaxStep::From(state.max, RowMax(scores, row));
+    scales.of[row] = step.scale;
+    state.sum = __fmaf_rn(state.sum, step.scale, step.Weigh(scores, row));
+    state.max = step.max;
   }
   return scales;
 }
 
-// Slope and product are rounded to bf16, as Hugging Face transformers has them.
 template <int kDim, int kOut>
 __device__ __forceinline__ void TileRows<kDim, kOut>::AddAlibi(int block, Scores& scores) const {
   const float scale = __frsqrt_rn(static_cast<float>(args_.head_dim));
@@ -184,9 +163,7 @@ __device__ __forceinline__ void TileRows<kDim, kOut>::AddAlibi(int block, Scores
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int key = block + n * 8 + column_ + i % 2;
-      const float position = RoundToBf16(static_cast<float>(key));
-      const float bias = RoundToBf16(__fmul_rn(slopes[i / 2], position));
-      scores[n][i] = __fmaf_rn(bias, scale, scores[n][i]);
+      scores[n][i] = cuda::AddAlibi(scores[n][i], slopes[i / 2], key, scale);
     }
   }
 }

@@ -22,6 +22,7 @@ struct AttentionTask {
   int32_t partial = -1;      // -1: all of them, to `out`; else this one, to `sums`
   int32_t keys = 0;          // of these partials
   int32_t sums = 0;          // the tile's first row in AttentionArgs::sums
+  int32_t tile = 0;          // its number among the split ones of single tokens
 };
 
 // What the tasks of one run have in common.

@@ -50,6 +50,8 @@ Result<CudaDevice*> CudaDevice::Open() {
   device->name_ = properties.name;
   device->capability_ = capability;
   device->multiprocessors_ = properties.multiProcessorCount;
+  device->block_shared_bytes_ = static_cast<int>(properties.sharedMemPerBlockOptin);
+  device->multiprocessor_shared_bytes_ = static_cast<int>(properties.sharedMemPerMultiprocessor);
   device->memory_bytes_ = properties.totalGlobalMem;
   CUDA_CHECK(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking));
   ASSIGN_OR_RETURN(device->scratch_, device->Allocate(kScratchBytes));

@@ -24,6 +24,9 @@ class CudaDevice {
   const std::string& name() const { return name_; }
   int capability() const { return capability_; }  // to compute; 90 is 9.0
   int multiprocessors() const { return multiprocessors_; }
+  // Shared memory: the most of one block of threads, and of all that a multiprocessor holds.
+  int block_shared_bytes() const { return block_shared_bytes_; }
+  int multiprocessor_shared_bytes() const { return multiprocessor_shared_bytes_; }
   uint64_t memory_bytes() const { return memory_bytes_; }
   uint64_t free_bytes() const;  // now
   CUstream_st* stream() const { return stream_; }
@@ -54,6 +57,8 @@ class CudaDevice {
   std::string name_;
   int capability_ = 0;
   int multiprocessors_ = 0;
+  int block_shared_bytes_ = 0;
+  int multiprocessor_shared_bytes_ = 0;
   uint64_t memory_bytes_ = 0;
   CUstream_st* stream_ = nullptr;
   std::byte* scratch_ = nullptr;

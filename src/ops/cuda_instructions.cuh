@@ -64,6 +64,12 @@ __device__ __forceinline__ void LetNextKernelStart() {
 #endif
 }
 
+// What a kernel that may start early does first, where it reads nothing before.
+__device__ __forceinline__ void BeginEarly() {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
+}
+
 // Four 8 x 8 matrices, whose rows lanes 0-7, 8-15, 16-23 and 24-31 point to.
 __device__ __forceinline__ void LoadMatrices(const uint16_t* row, uint32_t (&to)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

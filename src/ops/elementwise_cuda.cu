@@ -16,12 +16,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// What every kernel here does before all else: it may have started early.
-__device__ void Begin() {
-  LetNextKernelStart();
-  WaitForEarlierKernels();
-}
-
 // Sums the values of a block; every thread gets the sum.
 template <int kOfThreads = kThreads>
 __device__ float BlockSum(float value) {
@@ -69,7 +63,7 @@ __device__ float4 Scaled(const float4& v, float scale, const float4& w) {
 // A block a row, of any length.
 __global__ void RmsNormRows(const float* x, const float* weight, float eps, int64_t k,
                             __nv_bfloat16* out, int64_t out_stride) {
-  Begin();
+  BeginEarly();
   const auto* row = reinterpret_cast<const float4*>(x + blockIdx.x * k);
   const auto* weights = reinterpret_cast<const float4*>(weight);
   float squares = 0;
@@ -121,7 +115,7 @@ __global__ void __launch_bounds__(kNormThreads)
 
 __global__ void LayerNormRows(const float* x, const float* weight, const float* bias, float eps,
                               int64_t k, __nv_bfloat16* out, int64_t out_stride) {
-  Begin();
+  BeginEarly();
   const float* row = x + blockIdx.x * k;
   float sum = 0;
   for (int64_t i = threadIdx.x; i < k; i += kThreads) sum += row[i];
@@ -139,7 +133,7 @@ __global__ void LayerNormRows(const float* x, const float* weight, const float* 
 
 __global__ void RopeTableRows(const int32_t* positions, const float* inv_freq, int half,
                               float* table) {
-  Begin();
+  BeginEarly();
   for (int i = threadIdx.x; i < half; i += blockDim.x) {
     const float angle = static_cast<float>(positions[blockIdx.x]) * inv_freq[i];
     float* cos = table + static_cast<int64_t>(blockIdx.x) * 2 * half;
@@ -150,7 +144,7 @@ __global__ void RopeTableRows(const int32_t* positions, const float* inv_freq, i
 // A warp a head of queries or keys, in place.
 __global__ void NormHeadsRows(QkvShape shape, const float* q, float q_eps, const float* k,
                               float k_eps, float* qkv) {
-  Begin();
+  BeginEarly();
   const int dim = shape.head_dim, lane = threadIdx.x % kWarp;
   float* row = qkv + static_cast<int64_t>(blockIdx.x) * (shape.heads + 2 * shape.kv_heads) * dim;
   for (int head = threadIdx.x / kWarp; head < shape.heads + shape.kv_heads;
@@ -192,7 +186,7 @@ __host__ __device__ int RopeTasks(const QkvShape& shape) {
 // Blocks (row, some tasks).
 __global__ void RopeAndStoreKvRows(QkvShape shape, float* qkv, const float* table,
                                    const KvSlot* slots, KvStride stride, float scale) {
-  Begin();
+  BeginEarly();
   const int dim = shape.head_dim, half = dim / 2, of_head = dim / 8;
   const int task = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
   if (task >= RopeTasks(shape)) return;
@@ -226,7 +220,7 @@ __global__ void RopeAndStoreKvRows(QkvShape shape, float* qkv, const float* tabl
 
 // Blocks (row, some columns); eight columns a thread.
 __global__ void EmbedRows(const uint16_t* table, int64_t k, const int32_t* tokens, float* out) {
-  Begin();
+  BeginEarly();
   const int64_t i = 8 * (blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x);
   if (i >= k) return;
   float x[8];
@@ -238,7 +232,7 @@ __global__ void EmbedRows(const uint16_t* table, int64_t k, const int32_t* token
 
 // Blocks (row, some columns); eight columns a thread.
 __global__ void TakeRowsKernel(const float* x, const int32_t* rows, int64_t k, float* out) {
-  Begin();
+  BeginEarly();
   const int64_t i = 8 * (blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x);
   if (i >= k) return;
   const float* from = x + rows[blockIdx.x] * k + i;
@@ -251,7 +245,7 @@ __global__ void TakeRowsKernel(const float* x, const int32_t* rows, int64_t k, f
 // Blocks (row, some columns); eight columns a thread.
 __global__ void SwiGluRows(const uint16_t* gate_up, const float* bias, int64_t k,
                            __nv_bfloat16* out, int64_t out_stride) {
-  Begin();
+  BeginEarly();
   const int64_t row = blockIdx.x;
   const int64_t i = 8 * (blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x);
   if (i >= k) return;
@@ -265,7 +259,7 @@ __global__ void SwiGluRows(const uint16_t* gate_up, const float* bias, int64_t k
 
 __global__ void GeluRows(const uint16_t* sums, const float* bias, int64_t k, __nv_bfloat16* out,
                          int64_t out_stride) {
-  Begin();
+  BeginEarly();
   const int64_t row = blockIdx.x;
   const int64_t i = 8 * (blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x);
   if (i >= k) return;

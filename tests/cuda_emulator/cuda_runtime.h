@@ -31,6 +31,9 @@ inline cuda_emulator::Index &threadIdx = cuda_emulator::thread_index,
 struct alignas(8) float2 {
   float x, y;
 };
+struct alignas(8) uint2 {
+  uint32_t x, y;
+};
 struct alignas(16) float4 {
   float x, y, z, w;
 };
@@ -92,9 +95,14 @@ T atomicAdd(T* to, T value) {
   *to += value;
   return old;
 }
+inline unsigned atomicInc(unsigned* to, unsigned last) {
+  const unsigned old = *to;
+  *to = old >= last ? 0 : old + 1;
+  return old;
+}
+inline void __threadfence() {}
 
 [[noreturn]] inline void __trap() { cuda_emulator::Die("a kernel that was not compiled for it"); }
-inline void __threadfence() {}
 inline void __syncthreads() { cuda_emulator::MeetBlock(0); }
 inline int __syncthreads_or(int value) { return cuda_emulator::MeetBlock(value != 0) > 0; }
 
@@ -126,6 +134,11 @@ inline int Lane() { return static_cast<int>(thread_index.x % 32); }
 
 }  // namespace cuda_emulator
 
+inline void __syncwarp() {
+  char nothing = 0;
+  cuda_emulator::MeetWarp([](const cuda_emulator::Lanes&, cuda_emulator::Lanes*) {}, &nothing,
+                          sizeof(nothing), &nothing, sizeof(nothing));
+}
 template <typename T>
 T __shfl_sync(unsigned, T value, int from) {
   return cuda_emulator::Shuffle(value, from);
@@ -150,7 +163,11 @@ enum cudaMemcpyKind {
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess = 0 };
 constexpr unsigned long long cudaEnableDefault = 0;
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaFuncAttribute {
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+  cudaFuncAttributePreferredSharedMemoryCarveout = 9,
+};
+constexpr int cudaSharedmemCarveoutMaxShared = 100;
 constexpr unsigned cudaStreamNonBlocking = 1;
 constexpr unsigned cudaEventBlockingSync = 1;
 constexpr unsigned cudaEventDisableTiming = 2;
@@ -165,7 +182,7 @@ using cudaGraphExec_t = struct CUgraphExec_st*;
 struct cudaDeviceProp {
   char name[256];
   int major, minor, multiProcessorCount;
-  size_t totalGlobalMem;
+  size_t totalGlobalMem, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
 };
 enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
 struct cudaLaunchAttribute {

@@ -111,6 +111,8 @@ bool IsOfDevice(const void* memory, size_t bytes) {
 
 namespace cuda_emulator {
 
+constexpr size_t kSharedMax = 227 << 10;  // of a block on an H100
+
 void Enqueue(cudaStream_t stream, Operation operation) {
   const Lock lock(TheDevice().mutex);
   if (stream == nullptr) Die("the default stream is not for kvcake: it waits for all others");
@@ -123,8 +125,7 @@ void Enqueue(cudaStream_t stream, Operation operation) {
 }
 
 void CheckLaunch(const cudaLaunchConfig_t& config) {
-  constexpr size_t kSharedMax = 227 << 10;  // of an H100
-  constexpr unsigned kGridMax = 65535;      // but for x
+  constexpr unsigned kGridMax = 65535;  // but for x
   const dim3& grid = config.gridDim;
   if (grid.x < 1 || grid.y < 1 || grid.y > kGridMax || grid.z != 1) Die("no such grid");
   if (config.blockDim.y != 1 || config.blockDim.z != 1) Die("blocks are lines here");
@@ -148,7 +149,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
                  .major = 9,
                  .minor = 0,
                  .multiProcessorCount = 132,
-                 .totalGlobalMem = TheDevice().bytes};
+                 .totalGlobalMem = TheDevice().bytes,
+                 .sharedMemPerBlockOptin = cuda_emulator::kSharedMax,
+                 .sharedMemPerMultiprocessor = 228 << 10};
   return cudaSuccess;
 }
 

@@ -42,6 +42,11 @@ void WaitForCopies() {
 inline void WaitForEarlierKernels() { cuda_emulator::WaitForEarlierKernels(); }
 inline void LetNextKernelStart() {}
 
+inline void BeginEarly() {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
+}
+
 template <bool kTransposed>
 void LoadFragments(const uint16_t* row, uint32_t (&to)[4]) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) cuda_emulator::Die("a row is not aligned");

@@ -1,0 +1,90 @@
+// Attention of single tokens: on CUDA kernels of their own compute it, to the bits of others.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "ops/attention_testing.h"
+
+namespace kvcake {
+namespace {
+
+class AttentionDecodeTest : public AttentionTest {};
+
+// Heads that decode takes apart otherwise: groups of more than 8 and 16, every padded size of
+// heads, and contexts about blocks and partials. What prefill has for these rows is checked by
+// others.
+TEST_P(AttentionDecodeTest, EveryShapeDecodesToTheBitsOfPrefill) {
+  std::mt19937 rng(12);
+  for (const AttentionShape& shape :
+       {AttentionShape{12, 1, 128}, AttentionShape{17, 1, 64}, AttentionShape{32, 2, 48},
+        AttentionShape{40, 1, 96}, AttentionShape{96, 1, 16}, AttentionShape{2, 1, 256},
+        AttentionShape{9, 1, 240},
+        AttentionShape{
+            12,
+            1,
+            112,
+            {0.5f, 0.1f, 0.02f, 1e-3f, 0.3f, 0.2f, 0.7f, 0.9f, 1.0f, 0.05f, 0.03f, 0.4f}}}) {
+    if (!CheckAttentionBackend(backend(), path(), shape.head_dim)) continue;
+    SCOPED_TRACE(
+        fmt::format("groups of {} heads of {}", shape.heads / shape.kv_heads, shape.head_dim));
+    const int64_t tokens = kAttentionPartial + 2;
+    Sequence sequence(GetParam(), rng, shape, tokens, 48);
+    sequence.ScaleQueries(0.5f);
+    for (const int64_t token : {0l, 1l, 62l, 63l, 64l, 200l, 1022l, 1023l, 1024l, 1025l}) {
+      // With the row before it or behind, it is no single one.
+      const int64_t begin = std::max<int64_t>(token - 1, 0);
+      const auto want = sequence.Run(2, begin, begin + 2);
+      ASSERT_TRUE(
+          SameBits(sequence.Run(2, token, token + 1), &want[(token - begin) * sequence.q_size()]))
+          << "decode " << token;
+    }
+  }
+}
+
+// However many there are, and again: few are spread over a device otherwise than many.
+TEST_P(AttentionDecodeTest, EveryNumberOfSequencesDecodesToTheSameBits) {
+  std::mt19937 rng(13);
+  const std::vector<int64_t> contexts = {5000, 1, 63, 64, 1023, 1024, 1025, 2048, 300, 2049};
+  for (const int head_dim : {32, 128, 256}) {
+    const AttentionShape shape{20, 2, head_dim};
+    if (!CheckAttentionBackend(backend(), path(), shape.head_dim)) continue;
+    Sequence sequence(GetParam(), rng, shape, contexts[0], 64);
+    sequence.ScaleQueries(0.5f);
+    std::vector<std::vector<float>> wants;
+    for (const int64_t context : contexts) {
+      const int64_t begin = std::max<int64_t>(context - 2, 0);
+      auto want = sequence.Run(2, begin, begin + 2);
+      want.erase(want.begin(), want.begin() + (context - 1 - begin) * sequence.q_size());
+      want.resize(sequence.q_size());
+      wants.push_back(std::move(want));
+    }
+    ThreadPool workers(2);
+    const Compute compute(workers, path());
+    const int64_t most = 70;
+    const auto attention =
+        Attention::Create(compute, shape, sequence.pool(), {most, most}, backend());
+    const auto plan = attention->NewPlan();
+    for (const int64_t rows : {int64_t{1}, int64_t{10}, int64_t{30}, most}) {
+      ActivationBuffer out(path(), rows, sequence.q_size());
+      std::vector<AttentionSlice> slices;
+      for (int64_t i = 0; i < rows; ++i) {
+        const int64_t context = contexts[i % std::ssize(contexts)];
+        slices.push_back(sequence.Slice(context - 1, context, i));
+      }
+      for (int again = 0; again < 2; ++again) {
+        plan->Set(slices);
+        attention->Run(*plan, 1, sequence.q_size(), out.Rows(rows));
+        const auto got = RowsOf(path(), out.Rows(rows));
+        for (int64_t i = 0; i < rows; ++i) {
+          ASSERT_TRUE(SameBits(wants[i % std::ssize(contexts)], &got[i * sequence.q_size()]))
+              << i << " of " << rows << " heads of " << head_dim;
+        }
+      }
+    }
+  }
+}
+
+KVCAKE_EVERY_WAY(AttentionDecodeTest);
+
+}  // namespace
+}  // namespace kvcake
