@@ -321,6 +321,7 @@ CudaAttention::CudaAttention(const Compute& compute, AttentionShape shape, const
       sums_(kSumsBytesAll, Memory::kDevice),
       slopes_(shape_.alibi_slopes.empty() ? Buffer() : compute.Put(shape_.alibi_slopes)) {
   CHECK(pool.contiguous());
+  CHECK(static_cast<int64_t>(pool.layout().plane_elements()) <= kIntMax);
   CUDA_CHECK(cudaFuncSetAttribute(kernel_.attend, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   kernel_.shared_bytes));
 }
