@@ -342,6 +342,7 @@ CudaAttention::CudaAttention(const Compute& compute, AttentionShape shape, const
       slopes_(shape_.alibi_slopes.empty() ? Buffer() : compute.Put(shape_.alibi_slopes)) {
   CHECK(pool.contiguous());
   if (backend == AttentionBackend::kWgmma) pool_map_ = MapPool(pool, box_tokens_);
+  CHECK(static_cast<int64_t>(pool.layout().plane_elements()) <= kIntMax);
   CUDA_CHECK(cudaFuncSetAttribute(kernel_.attend, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   kernel_.shared_bytes));
 }

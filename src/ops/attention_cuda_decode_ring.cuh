@@ -92,12 +92,19 @@ class DecodeRing {
     return memory_ + slot_ * Shape::kSlotElements;
   }
   __device__ __forceinline__ int slots() const { return slots_; }
-  __device__ __forceinline__ int stages() const { return stages_; }
+  __device__ __forceinline__ int stages() const {
+    return (keys_ + Shape::kStageKeys - 1) / Shape::kStageKeys;
+  }
 
  private:
+  // Of the keys, by each warp.
+  __device__ __forceinline__ int KeyLoads() const {
+    constexpr int kAtOnce = Shape::kWarps * kAttentionBlock;
+    return (keys_ + kAtOnce - 1) / kAtOnce * Shape::kLoadsOfBlock;
+  }
   __device__ __forceinline__ void FindPages(int from) const;
   template <int kRows, int kColumns, int kStride>
-  __device__ __forceinline__ void Copy(uint16_t* to, int key, int64_t offset, int dims) const;
+  __device__ __forceinline__ void Copy(uint16_t* to, int key, int offset, int dims) const;
   __device__ __forceinline__ void Load(int number, int slot) const;
 
   const AttentionArgs& args_;
@@ -111,10 +118,8 @@ class DecodeRing {
   const uint16_t** const pages_;  // [group]: its first key
 
   int keys_ = 0;
-  int key_loads_ = 0;  // of each warp
-  int stages_ = 0;     // of values
-  int load_ = 0;       // the current one: of the keys, then of the stages
-  int slot_ = 0;       // its
+  int load_ = 0;  // the current one: of the keys, then of the stages
+  int slot_ = 0;  // its
 };
 
 // Where the partial's keys lie, by 16.
@@ -132,7 +137,7 @@ __device__ __forceinline__ void DecodeRing<Shape>::FindPages(int from) const {
 // that nobody sees, which hold anything, become zeros.
 template <typename Shape>
 template <int kRows, int kColumns, int kStride>
-__device__ __forceinline__ void DecodeRing<Shape>::Copy(uint16_t* to, int key, int64_t offset,
+__device__ __forceinline__ void DecodeRing<Shape>::Copy(uint16_t* to, int key, int offset,
                                                         int dims) const {
   constexpr int kPieces = kColumns / 8, kStep = 32 / kPieces;  // rows at once
   constexpr int kOfGroup = kRows < 16 ? kRows : 16;
@@ -169,17 +174,19 @@ __device__ __forceinline__ void DecodeRing<Shape>::Copy(uint16_t* to, int key, i
 template <typename Shape>
 __device__ __forceinline__ void DecodeRing<Shape>::Load(int number, int slot) const {
   uint16_t* const to = memory_ + slot * Shape::kSlotElements + warp_ * Shape::kWarpElements;
-  const bool values = number >= key_loads_;
-  if (number < key_loads_ + stages_) {
+  const bool values = number >= KeyLoads();
+  if (number < KeyLoads() + stages()) {
     const int block = number / Shape::kLoadsOfBlock * Shape::kWarps + warp_;
     const int key = block * kAttentionBlock + number % Shape::kLoadsOfBlock * Shape::kKeys;
-    const int value = (number - key_loads_) * Shape::kStageKeys + warp_ * Shape::kValues;
+    const int value = (number - KeyLoads()) * Shape::kStageKeys + warp_ * Shape::kValues;
     if (Shape::kOuts == 1 || !values) {
       Copy<Shape::kKeys, Shape::kDim, Shape::kKeyStride>(
-          to, values ? value : key, values ? args_.plane_elements : 0, args_.head_dim);
+          to, values ? value : key, values ? static_cast<int>(args_.plane_elements) : 0,
+          args_.head_dim);
     } else {
       Copy<Shape::kValues, Shape::kOut, Shape::kValueStride>(
-          to, value, args_.plane_elements + first_dim_, args_.head_dim - first_dim_);
+          to, value, static_cast<int>(args_.plane_elements) + first_dim_,
+          args_.head_dim - first_dim_);
     }
   }
   CommitCopies();
@@ -187,10 +194,7 @@ __device__ __forceinline__ void DecodeRing<Shape>::Load(int number, int slot) co
 
 template <typename Shape>
 __device__ __forceinline__ void DecodeRing<Shape>::Begin(int from, int keys) {
-  constexpr int kAtOnce = Shape::kWarps * kAttentionBlock;
   keys_ = keys;
-  key_loads_ = (keys + kAtOnce - 1) / kAtOnce * Shape::kLoadsOfBlock;
-  stages_ = (keys + Shape::kStageKeys - 1) / Shape::kStageKeys;
   load_ = slot_ = 0;
   FindPages(from);
   __syncthreads();
