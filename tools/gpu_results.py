@@ -102,7 +102,7 @@ def print_speeds(results):
         if of:
             print(f"{row['op']} {row['chunk_bytes'] >> 20} MiB: {row['bytes_per_s'] / 1e9:.2f} GB/s, "
                   f"{row['bytes_per_s'] / of:.1%} of {'fio' if 'fio_bytes_per_s' in row else 'plain'}")
-        if row["op"] == "beside":
+        if "slowdown" in row:
             print(f"a slice beside loads from {row['source']}: {row['slowdown']:.3f} times as long "
                   "(goal below 1.05)")
 

@@ -2,7 +2,6 @@
 // where there is no device.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -186,17 +185,11 @@ TEST_F(CudaTest, RowsAreEmbeddedAndTaken) {
 struct Shape {
   int64_t rows, n, k;
 };
-// Few rows in every tiling, by matrices that are read in a tile or several, and by parts of k that
-// are even or not; and more rows.
-constexpr Shape kShapes[] = {
-    {1, 16, 16},    {3, 208, 64}, {2, 32, 14336}, {4, 64, 1040},   {5, 48, 80},    {8, 160, 4096},
-    {9, 96, 144},   {16, 32, 16}, {17, 352, 112}, {29, 96, 576},   {32, 64, 4096}, {33, 16, 2064},
-    {64, 320, 528}, {65, 32, 64}, {1, 48, 272},   {515, 48, 4096}, {7, 16928, 16}, {31, 16928, 16}};
+constexpr Shape kShapes[] = {{1, 16, 16},   {3, 208, 64},   {2, 32, 14336},
+                             {29, 96, 576}, {64, 320, 528}, {515, 48, 4096}};
 
 TEST_F(CudaTest, ProductsAreTheCpus) {
-  std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
-  shapes.insert(shapes.end(), {{1, 2, 32}, {6, 36, 96}, {20, 1000, 48}, {64, 130, 160}});
-  for (const auto& [rows, n, k] : shapes) {
+  for (const auto& [rows, n, k] : kShapes) {
     SCOPED_TRACE(testing::Message() << rows << "x" << n << "x" << k);
     const Layer layer = RandomLayer(rows, n, k);
     const bool biased = rows % 4 != 0;
@@ -255,69 +248,8 @@ TEST_F(CudaTest, ActivationsOfProductsAreTheCpus) {
   }
 }
 
-// Few rows: each result is the same, to the bit, whatever rows are beside it.
-TEST_F(CudaTest, ProductsOfARowAreThoseOfItAmongOthers) {
-  constexpr int64_t kMost = 64;
-  for (const auto& [n, k] : {std::pair(96, 16), {64, 1040}, {160, 528}, {32, 4112}, {16960, 48}}) {
-    Layer layer = RandomLayer(kMost, n, k);
-    const PackedMatrix w = layer.Pack(*cuda_);
-    const PackedMatrix gate_up = PackedMatrix::GateUp(*cuda_, layer.Half(0), layer.Half(1), k);
-    const ActivationBuffer a = layer.Rows(*cuda_);
-    const auto results = [&](int64_t rows) {
-      const Buffer set = Put(std::vector<float>(rows * n, NAN));
-      const Buffer added = Put(std::vector<float>(rows * n, 0.5f));
-      const ActivationBuffer gelu(kCuda, rows, n), gated(kCuda, rows, n / 2);
-      MatMul(*cuda_, a.Rows(rows), w, set.as<float>(), n);
-      MatMulAdd(*cuda_, a.Rows(rows), w, added.as<float>(), n);
-      MatMulGelu(*cuda_, a.Rows(rows), w, gelu.Rows(rows));
-      MatMulSwiGlu(*cuda_, a.Rows(rows), gate_up, gated.Rows(rows));
-      return std::array{Get(set.as<float>(), rows * n), Get(added.as<float>(), rows * n),
-                        RowsOf(kCuda, gelu.Rows(rows)), RowsOf(kCuda, gated.Rows(rows))};
-    };
-    const auto all = results(kMost);
-    for (const int64_t rows : {1, 2, 4, 5, 8, 9, 16, 17, 32, 33, 63}) {
-      if (n > 1000 && rows % 16 > 1) continue;  // slow
-      const auto some = results(rows);
-      for (size_t op = 0; op < all.size(); ++op) {
-        ASSERT_EQ(std::memcmp(some[op].data(), all[op].data(), some[op].size() * sizeof(float)), 0)
-            << rows << " rows by " << n << "x" << k << ", operation " << op;
-      }
-    }
-  }
-}
-
-// What is not finite stays in its row, and is multiplied by nothing but its weight: no sum of
-// it is NaN where it is infinite.
-TEST_F(CudaTest, InfinitiesAndNansStayInTheirRow) {
-  const int64_t n = 32;
-  for (const auto& [rows, k] : {std::pair(4, 80), {7, 80}, {30, 80}, {64, 1040}}) {
-    Layer layer = RandomLayer(rows, n, k);
-    for (uint16_t& w : layer.w) w |= 1;  // not 0
-    const auto product = [&] {
-      const PackedMatrix w = layer.Pack(*cuda_);
-      const Buffer out(rows * n * sizeof(float), Memory::kDevice);
-      MatMul(*cuda_, layer.Rows(*cuda_).Rows(rows), w, out.as<float>(), n);
-      return Get(out.as<float>(), rows * n);
-    };
-    const auto usual = product();
-    layer.x[0] = layer.x[k + 33] = INFINITY;
-    layer.x[3 * k - 1] = NAN;
-    const auto got = product();
-    for (int64_t i = 0; i < rows * n; ++i) {
-      if (i / n < 2) {
-        ASSERT_TRUE(std::isinf(got[i])) << got[i] << " at " << i;
-      } else if (i / n == 2) {
-        ASSERT_TRUE(std::isnan(got[i])) << got[i] << " at " << i;
-      } else {
-        ASSERT_EQ(got[i], usual[i]) << "at " << i;
-      }
-    }
-  }
-}
-
-// The last rows of a product that the scratch does not hold at once are as they are alone, and
-// those of few rows as those of many: sums of whole 64ths are the same in any order, and what is
-// rounded to bf16 is told from what is not.
+// The last rows of a product that the scratch does not hold at once are as they are alone: sums of
+// whole 64ths are the same in any order.
 TEST_F(CudaTest, ActivationsOfMoreRowsThanTheScratchHolds) {
   const int64_t n = 1 << 17, k = 16, rows = 1041, last = 33;
   static_assert(n * 2 * 1024 == CudaDevice::kScratchBytes);

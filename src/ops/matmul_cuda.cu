@@ -1,6 +1,5 @@
-// Products in bf16 with f32 sums: of few rows by kernels of our own (matmul_cuda_few.h), of more by
-// cuBLASLt. Which of its kernels runs, and so the order of a sum, may follow from the number of
-// rows: a row's result is the same up to rounding only.
+// Products by cuBLASLt, in bf16 with f32 sums. Which of its kernels runs, and so the order of a
+// sum, may follow from the number of rows: a row's result is the same up to rounding only.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -11,7 +10,6 @@
 #include "base/check.h"
 #include "ops/cuda_check.h"
 #include "ops/cuda_kernels.h"
-#include "ops/matmul_cuda_few.h"
 
 namespace kvcake::cuda {
 namespace {
@@ -165,11 +163,8 @@ void ForRowsOfScratch(CudaDevice& device, const Activations& a, const PackedMatr
 
 void MatMul(CudaDevice& device, const Activations& a, const PackedMatrix& w, float* out,
             int64_t stride, bool add) {
-  if (a.rows <= kFewRowsMax) {
-    const auto kind = add ? ProductOut::Kind::kAdd : ProductOut::Kind::kSet;
-    return MultiplyFewRows(device, a, w, {kind, out, stride});
-  }
   Problem problem = ProblemOf(a, w, stride);
+  if (a.rows == 0) return;
   problem.bias = w.DeviceBias() != nullptr;
   problem.add = add;
   ProductsOf(device).Run(problem, a.data, w, out);
@@ -177,9 +172,6 @@ void MatMul(CudaDevice& device, const Activations& a, const PackedMatrix& w, flo
 
 void MatMulSwiGlu(CudaDevice& device, const Activations& a, const PackedMatrix& w,
                   const Activations& out) {
-  if (a.rows <= kFewRowsMax) {
-    return MultiplyFewRows(device, a, w, {ProductOut::Kind::kSwiGlu, out.data, out.stride});
-  }
   ForRowsOfScratch(device, a, w, out, [&](const uint16_t* sums, const Activations& to) {
     SwiGlu(device, sums, w.DeviceBias(), to);
   });
@@ -187,9 +179,6 @@ void MatMulSwiGlu(CudaDevice& device, const Activations& a, const PackedMatrix& 
 
 void MatMulGelu(CudaDevice& device, const Activations& a, const PackedMatrix& w,
                 const Activations& out) {
-  if (a.rows <= kFewRowsMax) {
-    return MultiplyFewRows(device, a, w, {ProductOut::Kind::kGelu, out.data, out.stride});
-  }
   ForRowsOfScratch(device, a, w, out, [&](const uint16_t* sums, const Activations& to) {
     Gelu(device, sums, w.DeviceBias(), to);
   });
