@@ -59,18 +59,8 @@ __global__ void __launch_bounds__(kMergeThreads) Merge(const __grid_constant__ A
   const int kv_head = block % args.kv_heads;
   const AttentionTask task = args.tasks[block / args.kv_heads];
   if (row >= cuda::RowsOf(args, task)) return;
-  const int padded = args.padded_dim;
-  for (int dim = threadIdx.x; dim < args.head_dim; dim += kMergeThreads) {
-    const float* first = cuda::SumsOf(args, task, kv_head, 0, row);
-    cuda::RowState total{first[padded], first[padded + 1]};
-    float value = first[dim];
-    for (int partial = 1; partial < task.partials; ++partial) {
-      const float* next = cuda::SumsOf(args, task, kv_head, partial, row);
-      const cuda::MergeScale scale = cuda::MergeState({next[padded], next[padded + 1]}, &total);
-      value = cuda::MergeValue(next[dim], value, scale);
-    }
-    cuda::OutOf(args, task, kv_head, row)[dim] =
-        static_cast<uint16_t>(cuda::PackBf16(cuda::Finished(value, total), 0.0f));
+  for (int dim = 2 * static_cast<int>(threadIdx.x); dim < args.head_dim; dim += 2 * kMergeThreads) {
+    cuda::MergePair(args, task, kv_head, row, dim);
   }
 }
 

@@ -43,10 +43,7 @@ class Decode {
   static constexpr int kDim = Shape::kDim, kOut = Shape::kOut, kWarps = Shape::kWarps;
   static constexpr int kTiles = Shape::kTiles, kKeys = Shape::kKeys;
   using Scores = float[kAttentionBlock / 8][4];  // of a block, 8 keys each
-  struct Sums {
-    float values[kTiles][4];
-    RowState rows[2];
-  };
+  using Sums = RowSums<kTiles>;
 
   // Where a block's state of one row lies.
   __device__ __forceinline__ int At(int block, int row) const { return block * rows_ + row; }
@@ -69,10 +66,8 @@ class Decode {
   __device__ __forceinline__ void Weigh(int block, Scores& scores) const;
   __device__ __forceinline__ void AddBlock(int block, const uint16_t* values);
   __device__ __forceinline__ void AddValues();
-  __device__ __forceinline__ void FinishPartial(bool first);
   __device__ __forceinline__ void Write() const;
   __device__ __forceinline__ void MergeIfLast() const;
-  __device__ __forceinline__ void Merge() const;
 
   const AttentionArgs& args_;
   const AttentionTask& task_;
@@ -95,9 +90,8 @@ class Decode {
   int* const last_;       // whether this is the last block of threads of its tile
 
   DecodeRing<Shape> ring_;
-  // Of the partial.
-  int from_ = 0;  // its first key's position
-  int keys_ = 0;
+  int from_ = 0;  // position of the partial's first key
+  int keys_ = 0;  // of the partial
   int blocks_ = 0;
   Sums part_;
   Sums total_;
@@ -149,7 +143,7 @@ __device__ __forceinline__ void Decode<Shape>::Run() {
       Take(scores[1], scores[0]);
     }
     AddValues();
-    FinishPartial(first);
+    AddPart(first, part_, total_);
   }
   Write();
   if (task_.partial >= 0) MergeIfLast();
@@ -226,23 +220,14 @@ __device__ __forceinline__ void Decode<Shape>::Score(Scores (&scores)[Shape::kBl
   if (blocks_ <= kWarps) Take(scores[1], scores[0]);
 }
 
-// As Tile has it.
 template <typename Shape>
 __device__ __forceinline__ void Decode<Shape>::AddAlibi(int block, Scores& scores) const {
-  const float scale = __frsqrt_rn(static_cast<float>(args_.head_dim));
   float slopes[2];
   for (int i = 0; i < 2; ++i) {
     const int head = min(task_.row + row_ + 8 * i, args_.group - 1);
     slopes[i] = __ldg(args_.slopes + kv_head_ * args_.group + head);
   }
-#pragma unroll
-  for (int n = 0; n < kAttentionBlock / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int key = from_ + block * kAttentionBlock + n * 8 + column_ + i % 2;
-      scores[n][i] = cuda::AddAlibi(scores[n][i], slopes[i / 2], key, scale);
-    }
-  }
+  cuda::AddAlibi(slopes, from_ + block * kAttentionBlock + column_, args_.head_dim, scores);
 }
 
 // Adds what else a block's scores have, hides keys that are not there, whatever their scores are,
@@ -343,7 +328,7 @@ __device__ __forceinline__ void Decode<Shape>::AddBlock(int block, const uint16_
 template <typename Shape>
 __device__ __forceinline__ void Decode<Shape>::AddValues() {
   constexpr int kStageBlocks = Shape::kStageKeys / kAttentionBlock;
-  part_ = {};
+  part_.Clear();
 #pragma unroll 1
   for (int stage = 0; stage < ring_.stages(); ++stage) {
     ring_.Await();
@@ -359,27 +344,6 @@ __device__ __forceinline__ void Decode<Shape>::AddValues() {
 }
 
 // ---- results ----
-
-// Adds the partial to the total.
-template <typename Shape>
-__device__ __forceinline__ void Decode<Shape>::FinishPartial(bool first) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    RowState& state = part_.rows[half];
-    state.sum = __fadd_rn(state.sum, __shfl_xor_sync(0xffffffff, state.sum, 1));
-    state.sum = __fadd_rn(state.sum, __shfl_xor_sync(0xffffffff, state.sum, 2));
-    if (first) continue;
-    const MergeScale scale = MergeState(state, &total_.rows[half]);
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        total_.values[n][i] = MergeValue(part_.values[n][i], total_.values[n][i], scale);
-      }
-    }
-  }
-  if (first) total_ = part_;
-}
 
 template <typename Shape>
 __device__ __forceinline__ void Decode<Shape>::Write() const {
@@ -422,43 +386,11 @@ __device__ __forceinline__ void Decode<Shape>::MergeIfLast() const {
   __syncthreads();
   if (*last_ == 0) return;
   __threadfence();
-  Merge();
-}
-
-template <typename Shape>
-__device__ __forceinline__ void Decode<Shape>::Merge() const {
-  constexpr int kAtOnce = 8;  // loads that are under way
-  const int rows = RowsOf(args_, task_), padded = args_.padded_dim;
-  const int64_t stride = int64_t{rows} * SumsStride(padded);  // from partial to partial
-  for (int i = static_cast<int>(threadIdx.x); i < rows * kOut / 2; i += Shape::kThreads) {
-    const int row = i / (kOut / 2), dim = first_dim_ + i % (kOut / 2) * 2;
-    if (dim >= args_.head_dim) continue;
-    const float* const sums = SumsOf(args_, task_, kv_head_, 0, row);
-    // What other multiprocessors have written is in L2, and here perhaps not.
-    const auto load = [sums, stride](int partial, int at) {
-      return __ldcg(reinterpret_cast<const float2*>(sums + partial * stride + at));
-    };
-    const float2 state = load(0, padded);
-    float2 value = load(0, dim);
-    RowState total{state.x, state.y};
-    for (int first = 1; first < task_.partials; first += kAtOnce) {
-      float2 states[kAtOnce], values[kAtOnce];
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        const int partial = min(first + k, task_.partials - 1);
-        states[k] = load(partial, padded);
-        values[k] = load(partial, dim);
-      }
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        if (first + k >= task_.partials) break;
-        const MergeScale scale = MergeState({states[k].x, states[k].y}, &total);
-        value.x = MergeValue(values[k].x, value.x, scale);
-        value.y = MergeValue(values[k].y, value.y, scale);
-      }
-    }
-    *reinterpret_cast<uint32_t*>(OutOf(args_, task_, kv_head_, row) + dim) =
-        PackBf16(Finished(value.x, total), Finished(value.y, total));
+  constexpr int kPairs = kOut / 2;
+  const int pairs = RowsOf(args_, task_) * kPairs;
+  for (int i = static_cast<int>(threadIdx.x); i < pairs; i += Shape::kThreads) {
+    const int dim = first_dim_ + i % kPairs * 2;
+    if (dim < args_.head_dim) MergePair(args_, task_, kv_head_, i / kPairs, dim);
   }
 }
 

@@ -40,7 +40,7 @@ struct DecodeShape {
   static_assert(kKeys * kKeyStride <= kWarpElements && kStageKeys % kAttentionBlock == 0);
   static_assert(kBlocks % kWarps == 0 && kOut % 16 == 0);
 
-  // In bytes, in the order in which they lie in shared memory. `rows`: of a tile.
+  // Bytes of shared memory. `rows`: of a tile.
   static constexpr __host__ __device__ int SlotBytes() { return kSlotElements * 2; }
   static constexpr __host__ __device__ int WeightBytes(int rows) {
     return rows / 8 * kBlocks * kSteps * 32 * static_cast<int>(sizeof(uint2));
@@ -97,7 +97,7 @@ class DecodeRing {
   }
 
  private:
-  // Of the keys, by each warp.
+  // How often each warp loads keys.
   __device__ __forceinline__ int KeyLoads() const {
     constexpr int kAtOnce = Shape::kWarps * kAttentionBlock;
     return (keys_ + kAtOnce - 1) / kAtOnce * Shape::kLoadsOfBlock;

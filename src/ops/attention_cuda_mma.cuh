@@ -148,7 +148,6 @@ class MmaTile {
   template <typename Visit>
   __device__ __forceinline__ void VisitHidden(int block, Visit visit) const;
   __device__ __forceinline__ bool ValuesMayLeak(int block) const;
-  __device__ __forceinline__ void FinishPartial(bool first);
 
   const AttentionArgs& args_;
   const AttentionTask& task_;
@@ -177,7 +176,7 @@ __device__ __forceinline__ void MmaTile<kDimensions, kOutDimensions>::Run() {
     part_.Clear();
     const int end = min(to, partial + kAttentionPartial);
     for (int block = partial; block < end; block += kAttentionBlock) Step(block, to);
-    FinishPartial(partial == from);
+    AddPart(partial == from, part_, total_);
   }
   rows_.Write(total_.values, total_.rows);
 }
@@ -300,27 +299,6 @@ __device__ __forceinline__ bool MmaTile<kDimensions, kOutDimensions>::ValuesMayL
   bool found = false;
   VisitHidden(block, [&found](const uint4& values) { found |= !IsFinite(values); });
   return found;
-}
-
-// Adds the partial to the total.
-template <int kDimensions, int kOutDimensions>
-__device__ __forceinline__ void MmaTile<kDimensions, kOutDimensions>::FinishPartial(bool first) {
-  Rows::FinishPart(part_.rows);
-  if (first) {
-    total_ = part_;
-    return;
-  }
-#pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    const MergeScale scale = MergeState(part_.rows[row], &total_.rows[row]);
-#pragma unroll
-    for (int n = 0; n < kOut / 8; ++n) {
-#pragma unroll
-      for (int i = 2 * row; i < 2 * row + 2; ++i) {
-        total_.values[n][i] = MergeValue(part_.values[n][i], total_.values[n][i], scale);
-      }
-    }
-  }
 }
 
 }  // namespace kvcake::cuda

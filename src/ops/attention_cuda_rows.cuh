@@ -31,31 +31,19 @@ __device__ __forceinline__ bool IsFinite(const uint4& pairs) {
   return pairs.x == finite.x && pairs.y == finite.y && pairs.z == finite.z && pairs.w == finite.w;
 }
 
-// Of a 16 x 8 product a thread holds two columns, column_ and the next, of two rows, row_ and
-// row_ + 8: [0] and [1], then [2] and [3].
+// The two columns of a 16 x 8 product that this thread has begin at column_, its rows are row_ and
+// row_ + 8.
 template <int kDim, int kOut>
 class TileRows {
  public:
   using Scores = float[8][4];         // of 8 keys each; then weights
   using Values = float[kOut / 8][4];  // weighted and added up, of 8 dimensions each
-  struct Sums {
-    Values values;
-    RowState rows[2];
-
-    __device__ __forceinline__ void Clear() {
-#pragma unroll
-      for (auto& columns : values) {
-#pragma unroll
-        for (float& value : columns) value = 0.0f;
-      }
-      rows[0] = rows[1] = RowState();
-    }
-  };
+  using Sums = RowSums<kOut / 8>;
   struct RowScales {
     float of[2];
   };
 
-  // Of dimensions [first_dim, first_dim + kOut) of the results; 16 rows a warp.
+  // Computes dimensions [first_dim, first_dim + kOut) of the results; 16 rows a warp.
   __device__ __forceinline__ TileRows(const AttentionArgs& args, const AttentionTask& task,
                                       int kv_head, int first_dim)
       : args_(args),
@@ -69,7 +57,7 @@ class TileRows {
   }
 
   __device__ __forceinline__ int row() const { return row_; }
-  // Of a row of the tile. Rows past the slice's last are like that one, and go nowhere.
+  // Where a row of the tile stands. Rows past the slice's last are like that one, and go nowhere.
   __device__ __forceinline__ int PositionOf(int row) const {
     return task_.start + RowInSlice(row) / args_.group;
   }
@@ -96,8 +84,6 @@ class TileRows {
                                               const uint4 (&weights)[4], Values& values,
                                               const Value& value) const;
 
-  // Ends a partial: adds up what the row's threads have.
-  static __device__ __forceinline__ void FinishPart(RowState (&rows)[2]);
   // To the tile's place in `out`, or to that of its partial in the sums.
   __device__ __forceinline__ void Write(const Values& values, const RowState (&rows)[2]) const;
 
@@ -152,20 +138,12 @@ __device__ __forceinline__ typename TileRows<kDim, kOut>::RowScales TileRows<kDi
 
 template <int kDim, int kOut>
 __device__ __forceinline__ void TileRows<kDim, kOut>::AddAlibi(int block, Scores& scores) const {
-  const float scale = __frsqrt_rn(static_cast<float>(args_.head_dim));
   float slopes[2];
   for (int i = 0; i < 2; ++i) {
     const int head = RowInSlice(row_ + 8 * i) % args_.group;
     slopes[i] = __ldg(args_.slopes + kv_head_ * args_.group + head);
   }
-#pragma unroll
-  for (int n = 0; n < 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int key = block + n * 8 + column_ + i % 2;
-      scores[n][i] = cuda::AddAlibi(scores[n][i], slopes[i / 2], key, scale);
-    }
-  }
+  cuda::AddAlibi(slopes, block + column_, args_.head_dim, scores);
 }
 
 // Whatever the score of a key behind the row's position is, NaN too.
@@ -239,15 +217,6 @@ __device__ __forceinline__ void TileRows<kDim, kOut>::AddInfinite(int block, int
 }
 
 // ---- results ----
-
-template <int kDim, int kOut>
-__device__ __forceinline__ void TileRows<kDim, kOut>::FinishPart(RowState (&rows)[2]) {
-#pragma unroll
-  for (RowState& state : rows) {
-    state.sum = __fadd_rn(state.sum, __shfl_xor_sync(0xffffffff, state.sum, 1));
-    state.sum = __fadd_rn(state.sum, __shfl_xor_sync(0xffffffff, state.sum, 2));
-  }
-}
 
 template <int kDim, int kOut>
 __device__ __forceinline__ void TileRows<kDim, kOut>::Write(const Values& values,

@@ -11,16 +11,26 @@ namespace kvcake::cuda {
 
 // Scores of 16 rows by 64 keys are 16 x 8 products; `half` 0 is this thread's row of the first 8.
 
-// Slope and product are rounded to bf16, as Hugging Face transformers has them. `scale`: 1 /
-// sqrt(head_dim).
-__device__ __forceinline__ float AddAlibi(float score, float slope, int key, float scale) {
-  const float position = RoundToBf16(static_cast<float>(key));
-  return __fmaf_rn(RoundToBf16(__fmul_rn(slope, position)), scale, score);
+constexpr float kLog2E = 1.44269504f;
+
+// Adds ALiBi to the scores of keys from first_key on, this thread's first, by the slopes of its two
+// rows. Slope and product are rounded to bf16, as Hugging Face transformers has them.
+__device__ __forceinline__ void AddAlibi(const float (&slopes)[2], int first_key, int head_dim,
+                                         float (&scores)[8][4]) {
+  const float scale = __frsqrt_rn(static_cast<float>(head_dim));
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float position = RoundToBf16(static_cast<float>(first_key + n * 8 + i % 2));
+      const float bias = RoundToBf16(__fmul_rn(slopes[i / 2], position));
+      scores[n][i] = __fmaf_rn(bias, scale, scores[n][i]);
+    }
+  }
 }
 
 // The largest score of a row, as a power of two. All lanes of the warp.
 __device__ __forceinline__ float RowMax(const float (&scores)[8][4], int half) {
-  constexpr float kLog2E = 1.44269504f;
   float max = -INFINITY;
 #pragma unroll
   for (const auto& columns : scores) {
@@ -48,7 +58,6 @@ struct SoftmaxStep {
 
   // Turns this thread's scores of a row into weights; returns their sum.
   __device__ __forceinline__ float Weigh(float (&scores)[8][4], int half) const {
-    constexpr float kLog2E = 1.44269504f;
     float sum = 0.0f;
 #pragma unroll
     for (auto& columns : scores) {

@@ -82,6 +82,52 @@ __device__ __forceinline__ float MergeValue(float part, float total, const Merge
   return __fmaf_rn(part, scale.part, __fmul_rn(total, scale.total));
 }
 
+// What one thread has of 16 x 8 products: two columns, a pair beside each other, of two rows, eight
+// apart: [0] and [1], then [2] and [3].
+template <int kColumns>
+struct RowSums {
+  float values[kColumns][4];
+  RowState rows[2];
+
+  __device__ __forceinline__ void Clear() {
+#pragma unroll
+    for (auto& columns : values) {
+#pragma unroll
+      for (float& value : columns) value = 0.0f;
+    }
+    rows[0] = rows[1] = RowState();
+  }
+};
+
+// Ends a partial: adds up what a row's four threads have.
+__device__ __forceinline__ void FinishPart(RowState (&rows)[2]) {
+#pragma unroll
+  for (RowState& state : rows) {
+    state.sum = __fadd_rn(state.sum, __shfl_xor_sync(0xffffffff, state.sum, 1));
+    state.sum = __fadd_rn(state.sum, __shfl_xor_sync(0xffffffff, state.sum, 2));
+  }
+}
+
+// Ends a partial, and adds it to the total of those before it; the `first` is the total.
+template <int kColumns>
+__device__ __forceinline__ void AddPart(bool first, RowSums<kColumns>& part,
+                                        RowSums<kColumns>& total) {
+  FinishPart(part.rows);
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    if (first) continue;
+    const MergeScale scale = MergeState(part.rows[row], &total.rows[row]);
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+      for (int i = 2 * row; i < 2 * row + 2; ++i) {
+        total.values[n][i] = MergeValue(part.values[n][i], total.values[n][i], scale);
+      }
+    }
+  }
+  if (first) total = part;
+}
+
 __device__ __forceinline__ float Finished(float value, const RowState& state) {
   return __fmaf_rn(value, __frcp_rn(state.sum), 0.0f);  // -0 becomes 0
 }
@@ -104,6 +150,40 @@ __device__ __forceinline__ uint16_t* OutOf(const AttentionArgs& args, const Atte
   const int at = task.row + row, token = at / args.group, head = at % args.group;
   return args.out + (static_cast<int64_t>(task.out_row) + token) * args.out_stride +
          (static_cast<int64_t>(kv_head) * args.group + head) * args.head_dim;
+}
+
+// Merges the partials of a split tile: two dimensions of a row, from `dim` on, to `out`.
+__device__ __forceinline__ void MergePair(const AttentionArgs& args, const AttentionTask& task,
+                                          int kv_head, int row, int dim) {
+  constexpr int kAtOnce = 8;  // loads that are under way
+  const int padded = args.padded_dim;
+  const int64_t stride = int64_t{RowsOf(args, task)} * SumsStride(padded);  // between partials
+  const float* const sums = SumsOf(args, task, kv_head, 0, row);
+  // What other multiprocessors have written is in L2, and here perhaps not.
+  const auto load = [sums, stride](int partial, int at) {
+    return __ldcg(reinterpret_cast<const float2*>(sums + partial * stride + at));
+  };
+  const float2 state = load(0, padded);
+  float2 value = load(0, dim);
+  RowState total{state.x, state.y};
+  for (int first = 1; first < task.partials; first += kAtOnce) {
+    float2 states[kAtOnce], values[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int partial = min(first + k, task.partials - 1);
+      states[k] = load(partial, padded);
+      values[k] = load(partial, dim);
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + k >= task.partials) break;
+      const MergeScale scale = MergeState({states[k].x, states[k].y}, &total);
+      value.x = MergeValue(values[k].x, value.x, scale);
+      value.y = MergeValue(values[k].y, value.y, scale);
+    }
+  }
+  *reinterpret_cast<uint32_t*>(OutOf(args, task, kv_head, row) + dim) =
+      PackBf16(Finished(value.x, total), Finished(value.y, total));
 }
 
 }  // namespace kvcake::cuda

@@ -262,7 +262,7 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::Attend(int warpgroup) {
   AddValues(finite, weights, part_.values);
   WaitForWgmma<0>();
   PinSums(part_.values);
-  Rows::FinishPart(part_.rows);
+  FinishPart(part_.rows);
   if (!first) AddTotal(warpgroup);
   rows.Write(part_.values, part_.rows);
 }
@@ -302,7 +302,7 @@ __device__ __forceinline__ const uint16_t* WgmmaTile<kDimensions>::ValuesToMulti
 template <int kDimensions>
 __device__ __forceinline__ void WgmmaTile<kDimensions>::KeepPartial(int warpgroup, bool first,
                                                                     RowState (&rows)[2]) {
-  Rows::FinishPart(rows);
+  FinishPart(rows);
   MergeScale scales[2] = {{0, 1}, {0, 1}};
   for (int row = 0; row < 2; ++row) {
     if (first) {

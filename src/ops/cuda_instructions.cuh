@@ -214,10 +214,8 @@ __device__ __forceinline__ void Arrive(Barrier* barrier) {
 // Arrives once two numbers have been computed, which are never negative: the address depends on
 // them. Lane 0 of the warp does.
 __device__ __forceinline__ void ArriveAfter(float a, float b, Barrier* barrier) {
-  const uint32_t never = a < 0.0f || b < 0.0f ? 8 : 0;
-  const uint32_t address = SharedAddress(barrier) + never;
-  if (threadIdx.x % 32 != 0) return;
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
+  const int never = a < 0.0f || b < 0.0f ? 1 : 0;
+  if (threadIdx.x % 32 == 0) Arrive(barrier + never);
 }
 
 // Arrives, and has the phase wait for so many bytes of copies.

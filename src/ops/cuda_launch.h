@@ -31,9 +31,6 @@ inline cudaLaunchConfig_t ConfigOf(const CudaDevice& device, const Blocks& block
   return config;
 }
 
-// Whether any kernel starts early; false: each waits until the one before it has ended.
-constexpr bool kEarlyStarts = true;
-
 // Enqueues a kernel, which runs when all before it has ended.
 template <typename... Parameters, typename... Arguments>
 void Launch(const CudaDevice& device, const Blocks& blocks, void (*kernel)(Parameters...),
@@ -59,7 +56,7 @@ void LaunchEarly(const CudaDevice& device, const Blocks& blocks, void (*kernel)(
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
-  if (kEarlyStarts && device.capability() >= 90) {
+  if (device.capability() >= 90) {
     config.attrs = &early;
     config.numAttrs = 1;
   }

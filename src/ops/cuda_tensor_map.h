@@ -13,7 +13,7 @@ constexpr int kTensorRank = 5;
 // For kernels, as a __grid_constant__ parameter.
 using TensorMap = CUtensorMap;
 
-// Of a box's first element, the innermost dimension first.
+// Where a box's first element is, the innermost dimension first.
 struct BoxCoordinates {
   int of[kTensorRank];
 };
@@ -23,8 +23,8 @@ struct TensorShape {
   const void* data = nullptr;                // a multiple of 16
   std::array<uint64_t, kTensorRank> size;    // elements
   std::array<uint64_t, kTensorRank> stride;  // bytes, multiples of 16 but for [0], which is 2
-  // Of the first dimension, 64: 128 bytes, whose eight pieces of 16 are permuted by the number of
-  // the row, modulo 8 (CU_TENSOR_MAP_SWIZZLE_128B).
+  // The first is 64: 128 bytes, whose eight pieces of 16 are permuted by the number of the row,
+  // modulo 8 (CU_TENSOR_MAP_SWIZZLE_128B).
   std::array<uint32_t, kTensorRank> box;
 };
 

@@ -241,7 +241,7 @@ __global__ void TakeRowsKernel(const float* x, const int32_t* rows, int64_t k, f
   StoreFloats(high, to + 4);
 }
 
-__device__ float SiluOf(float x) { return x / (1.0f + __expf(-x)); }
+__device__ float Silu(float x) { return x / (1.0f + __expf(-x)); }
 
 // Blocks (row, some columns); eight columns a thread.
 __global__ void SwiGluRows(const uint16_t* gate_up, const float* bias, int64_t k,
@@ -254,7 +254,7 @@ __global__ void SwiGluRows(const uint16_t* gate_up, const float* bias, int64_t k
   LoadSums(gate_up + row * 2 * k, bias, i, gate);
   LoadSums(gate_up + row * 2 * k, bias, k + i, up);
 #pragma unroll
-  for (int j = 0; j < 8; ++j) up[j] *= SiluOf(gate[j]);
+  for (int j = 0; j < 8; ++j) up[j] *= Silu(gate[j]);
   StoreBf16x8(up, out + row * out_stride + i);
 }
 

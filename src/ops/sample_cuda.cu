@@ -2,7 +2,6 @@
 // whole numbers, so their sums are the same in whatever order the threads add them up.
 #include <algorithm>
 
-#include "ops/cuda_counters.h"
 #include "ops/cuda_instructions.cuh"
 #include "ops/cuda_kernels.h"
 #include "ops/cuda_launch.h"
@@ -173,8 +172,7 @@ __device__ int32_t TokenOf(Row row, int32_t likeliest, const RowSampling& sampli
 __global__ void __launch_bounds__(kThreads)
     SampleRows(LogitRows logits, const RowSampling* rows, int32_t* tokens, uint64_t* parts,
                unsigned* ended) {
-  LetNextKernelStart();
-  WaitForEarlierKernels();
+  BeginEarly();
   __shared__ Shared shared;
   const Row row{logits.data + blockIdx.x * logits.stride, static_cast<int>(logits.vocab)};
   const int part = (row.vocab + static_cast<int>(gridDim.y) - 1) / static_cast<int>(gridDim.y);
@@ -186,11 +184,11 @@ __global__ void __launch_bounds__(kThreads)
     if (threadIdx.x == 0) {
       __stcg(&of_row[blockIdx.y], best);
       __threadfence();
-      last = atomicAdd(&ended[blockIdx.x], 1u) == gridDim.y - 1;
+      // Becomes 0 again by the last one.
+      last = atomicInc(&ended[blockIdx.x], gridDim.y - 1) == gridDim.y - 1;
     }
     if (!__syncthreads_or(last)) return;
     __threadfence();
-    if (threadIdx.x == 0) ended[blockIdx.x] = 0;
     for (unsigned i = 0; i < gridDim.y; ++i) {
       const uint64_t of_part = __ldcg(&of_row[i]);
       if (of_part > best) best = of_part;
@@ -198,6 +196,19 @@ __global__ void __launch_bounds__(kThreads)
   }
   const int32_t token = TokenOf(row, IdOf(best), rows[blockIdx.x], shared);
   if (threadIdx.x == 0) tokens[blockIdx.x] = token;
+}
+
+constexpr int64_t kCountersMax = 4096;
+
+// kCountersMax of the device's, 0 between kernels. The first call takes their memory.
+unsigned* CountersOf(CudaDevice& device) {
+  static unsigned* const counters = [&device] {  // there is one device
+    constexpr uint64_t kBytes = kCountersMax * sizeof(unsigned);
+    std::byte* const memory = device.Allocate(kBytes).value();
+    device.Zero(memory, kBytes);
+    return reinterpret_cast<unsigned*>(memory);
+  }();
+  return counters;
 }
 
 // Few rows are divided among the multiprocessors, as long as every thread of a block has some.

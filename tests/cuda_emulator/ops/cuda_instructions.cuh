@@ -244,8 +244,8 @@ inline void CopyBox(void* shared, const TensorMap& tensor, const BoxCoordinates&
   const uint32_t address = SharedAddress(shared);
   if (address % 1024 != 0) cuda_emulator::Die("a swizzled box is not aligned");
   constexpr int kRowElements = 64;
-  const int64_t rows = int64_t{tensor.box[1]} * tensor.box[2] * tensor.box[3] * tensor.box[4];
-  if (tensor.box[0] != kRowElements || rows != tensor.box[1]) {
+  const int64_t rows = tensor.box[1];
+  if (tensor.box[0] != kRowElements || tensor.box[2] * tensor.box[3] * tensor.box[4] != 1) {
     cuda_emulator::Die("only boxes of rows of 64 elements are known here");
   }
   const int64_t bytes = rows * kRowElements * static_cast<int64_t>(sizeof(uint16_t));
