@@ -218,8 +218,8 @@ void CudaPlan::Set(std::span<const AttentionSlice> slices) {
   CHECK(std::ssize(slices) <= limits_.all.slices);
   CHECK(rows <= limits_.all.rows && rows * limits_.group <= kIntMax && pages <= kIntMax);
   // The partials of a single row are always computed side by side; those of others where their
-  // tiles alone would leave multiprocessors idle.
-  const bool idle = tiles * limits_.kv_heads < compute_.cuda()->multiprocessors();
+  // tiles alone would leave more than a fifth of the multiprocessors idle: splitting costs that.
+  const bool idle = 5 * tiles * limits_.kv_heads < 4 * compute_.cuda()->multiprocessors();
   int64_t at = 0;
   for (const AttentionSlice& slice : slices) {
     std::ranges::copy(slice.pages.first(Pages(slice)), page_array_.host().begin() + at);

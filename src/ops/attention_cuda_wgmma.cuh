@@ -90,9 +90,17 @@ class WgmmaTile {
     }
   };
 
+  // Some keys, or values, of a block that lie beside each other in a page.
+  struct Box {
+    int in_block;  // its first key
+    int row;       // of the page
+    int page;
+    bool there;
+  };
+
   __device__ __forceinline__ void Load() const;
-  __device__ __forceinline__ void LoadPlane(int block, int plane, uint16_t* to,
-                                            Barrier* full) const;
+  __device__ __forceinline__ void Copy(const Box& box, int plane, uint16_t* to,
+                                       Barrier* full) const;
   __device__ __forceinline__ void Attend(int warpgroup);
   __device__ __forceinline__ const uint16_t* ValuesToMultiply(const Rows& rows, int block,
                                                               int first_position,
@@ -122,12 +130,14 @@ class WgmmaTile {
     return dim / kPanel * kPanelElements + key * kPanel + (dim / 8 ^ key) % 8 * 8;
   }
   // A matrix that lies in one panel, for Wgmma: from eight of its keys to the next it is 1,024
-  // bytes, and nowhere else does it stride.
-  static __device__ __forceinline__ uint64_t Describe(const uint16_t* first) {
-    constexpr uint64_t kSwizzle128 = 1;
-    constexpr uint64_t kStride = 8 * kPanel * sizeof(uint16_t) / 16;
-    return kSwizzle128 << 62 | kStride << 32 | kStride << 16 |
-           (SharedAddress(first) & 0x3ffff) >> 4;
+  // bytes, and nowhere else does it stride. It begins `offset` elements behind `first`, as adding
+  // to a descriptor is cheaper than making one.
+  static __device__ __forceinline__ uint64_t Describe(const uint16_t* first, int offset) {
+    constexpr uint32_t kSwizzle128 = 1;
+    constexpr uint32_t kStride = 8 * kPanel * sizeof(uint16_t) / 16;
+    const uint32_t low = kStride << 16 | (SharedAddress(first) & 0x3ffff) >> 4;
+    const uint32_t high = kSwizzle128 << 30 | kStride;
+    return uint64_t{high} << 32 | (low + offset * static_cast<int>(sizeof(uint16_t)) / 16);
   }
 
   const AttentionArgs& args_;
@@ -146,11 +156,12 @@ template <int kDimensions>
 __device__ __forceinline__ void WgmmaTile<kDimensions>::Run() {
   const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroupThreads;
   const int rows = RowsOf(args_, task_);
+  const int boxes = kAttentionBlock / args_.box_tokens;  // of a block: up to 4
   if (threadIdx.x == 0) {
     const int warps = (rows > kWarpgroupRows ? 2 : 1) * 4;  // that compute
     for (int stage = 0; stage < kStages; ++stage) {
-      InitBarrier(&shared_.keys_full[stage], 1);
-      InitBarrier(&shared_.values_full[stage], 1);
+      InitBarrier(&shared_.keys_full[stage], boxes);
+      InitBarrier(&shared_.values_full[stage], boxes);
       InitBarrier(&shared_.keys_free[stage], warps);
       InitBarrier(&shared_.values_free[stage], warps);
     }
@@ -159,7 +170,7 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::Run() {
   __syncthreads();
   if (warpgroup == kWarpgroups) {
     LeaveRegisters<kCopyRegisters>();
-    if (threadIdx.x % kWarpgroupThreads == 0) Load();
+    if (static_cast<int>(threadIdx.x) % kWarpgroupThreads < boxes) Load();
   } else {
     TakeRegisters<kComputeRegisters>();
     if (warpgroup * kWarpgroupRows < rows) Attend(warpgroup);
@@ -168,38 +179,49 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::Run() {
 
 // ---- the warp that copies ----
 
+// Lane i copies the i-th box of each block. Nothing that takes long lies between two copies: no
+// division, and the page of a box has been read a block before.
 template <int kDimensions>
 __device__ __forceinline__ void WgmmaTile<kDimensions>::Load() const {
+  const int chunk_tokens = args_.chunk_tokens, keys = task_.keys;
+  int key = static_cast<int>(threadIdx.x) % kWarpgroupThreads * args_.box_tokens;
+  const int in_block = key, position = from_ + key;
+  int token = position % chunk_tokens;  // of the page
+  const PageId* next = args_.pages + task_.pages + position / chunk_tokens;
+  PageId page = key < keys ? __ldg(next) : 0;
   Place place;
   for (int block = 0; block < blocks_; ++block, place.Next()) {
+    const Box box = {.in_block = in_block,
+                     .row = kv_head_ * chunk_tokens + token,
+                     .page = static_cast<int>(page),
+                     .there = key < keys};
+    key += kAttentionBlock;
+    token += kAttentionBlock;
+    while (token >= chunk_tokens) token -= chunk_tokens, ++next;
+    if (key < keys) page = __ldg(next);
     const int stage = place.stage;
     AwaitPhase(&shared_.keys_free[stage], place.phase ^ 1);
-    LoadPlane(block, 0, shared_.keys[stage], &shared_.keys_full[stage]);
+    Copy(box, 0, shared_.keys[stage], &shared_.keys_full[stage]);
     AwaitPhase(&shared_.values_free[stage], place.phase ^ 1);
-    LoadPlane(block, 1, shared_.values[stage], &shared_.values_full[stage]);
+    Copy(box, 1, shared_.values[stage], &shared_.values_full[stage]);
   }
 }
 
-// Enqueues copies of a block's keys (plane 0) or values (1). What lies behind the last of the
-// tile's positions may be anything, and where it would be in another page, it is what was there
-// before.
+// Enqueues copies of a box's keys (plane 0) or values (1). What lies behind the last of the tile's
+// positions may be anything, and where it would be in another box, it is what was there before.
 template <int kDimensions>
-__device__ __forceinline__ void WgmmaTile<kDimensions>::LoadPlane(int block, int plane,
-                                                                  uint16_t* to,
-                                                                  Barrier* full) const {
-  const int box = args_.box_tokens;
-  const int first = block * kAttentionBlock, keys = min(kAttentionBlock, task_.keys - first);
-  const int boxes = (keys + box - 1) / box;
-  Expect(full, boxes * box * kDim * static_cast<int>(sizeof(uint16_t)));
-  for (int i = 0; i < boxes; ++i) {
-    const int position = from_ + first + i * box;
-    const int chunk = position / args_.chunk_tokens;
-    const int row = kv_head_ * args_.chunk_tokens + position % args_.chunk_tokens;
-    const int page = static_cast<int>(__ldg(args_.pages + task_.pages + chunk));
-    for (int panel = 0; panel < kPanels; ++panel) {
-      CopyBox(to + panel * kPanelElements + i * box * kPanel, pool_,
-              {panel * kPanel, row, plane, args_.layer, page}, full);
-    }
+__device__ __forceinline__ void WgmmaTile<kDimensions>::Copy(const Box& box, int plane,
+                                                             uint16_t* to, Barrier* full) const {
+  constexpr int kTokenBytes = kDim * static_cast<int>(sizeof(uint16_t));
+  if (!box.there) {
+    Arrive(full);
+    return;
+  }
+  Expect(full, args_.box_tokens * kTokenBytes);
+#pragma unroll
+  for (int panel = 0; panel < kPanels; ++panel) {
+    CopyBox(to + panel * kPanelElements + box.in_block * kPanel, pool_,
+            {panel * kPanel, box.row, plane, args_.layer, box.page}, full);
   }
 }
 
@@ -229,12 +251,12 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::Attend(int warpgroup) {
   for (int left = blocks_ - 1; left > 0; --left) {
     const Place values = place;
     place.Next();
-    AwaitPhase(&shared_.values_full[values.stage], values.phase);
-    const uint16_t* const finite = ValuesToMultiply(rows, block, first_position, weights,
-                                                    shared_.values[values.stage], warpgroup);
     typename Rows::Scores scores;
     AwaitPhase(&shared_.keys_full[place.stage], place.phase);
     Score(shared_.keys[place.stage], scores);
+    AwaitPhase(&shared_.values_full[values.stage], values.phase);
+    const uint16_t* const finite = ValuesToMultiply(rows, block, first_position, weights,
+                                                    shared_.values[values.stage], warpgroup);
     AddValues(finite, weights, part_.values);
     WaitForWgmma<1>();
     PinSums(scores);
@@ -351,8 +373,7 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::Score(const uint16_t* ke
   BeginWgmma(queries_, scores);
 #pragma unroll
   for (int step = 0; step < kDim / 16; ++step) {
-    Wgmma<false>(queries_[step], Describe(keys + step / 4 * kPanelElements + step % 4 * 16),
-                 scores);
+    Wgmma<false>(queries_[step], Describe(keys, step / 4 * kPanelElements + step % 4 * 16), scores);
   }
   CommitWgmma();
 }
@@ -367,7 +388,7 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::AddValues(const uint16_t
   for (int step = 0; step < 4; ++step) {
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel) {
-      Wgmma<true>(weights[step], Describe(values + panel * kPanelElements + step * 16 * kPanel),
+      Wgmma<true>(weights[step], Describe(values, panel * kPanelElements + step * 16 * kPanel),
                   sums + panel * 8);
     }
   }

@@ -252,6 +252,35 @@ TEST_P(AttentionTest, OneObjectDecodesAsFreshOnesDo) {
   }
 }
 
+// Merges are planned while tiles alone would leave more than a fifth of a device idle.
+TEST_P(AttentionTest, TilesAreSplitWhileADeviceWouldBeIdle) {
+  if (!OnCuda(path())) GTEST_SKIP() << "the CPU has no tiles";
+  std::mt19937 rng(14);
+  const AttentionShape shape{4, 4, 64};
+  const int64_t rows = 1 << 14;
+  ThreadPool workers(2);
+  const Compute compute(workers, path());
+  const int multiprocessors = compute.cuda()->multiprocessors();
+  const Sequence sequence(GetParam(), rng, shape, rows, 128);
+  const auto attention =
+      Attention::Create(compute, shape, sequence.pool(), {rows, rows}, backend());
+  const auto plan = attention->NewPlan();
+  struct Launch {
+    uint64_t tasks, merges;
+  };
+  const auto launch_of = [&](int64_t of_rows) {
+    const AttentionSlice slice = sequence.Slice(rows - of_rows, rows);
+    plan->Set(std::span(&slice, 1));
+    return Launch{plan->launches()[0], plan->launches()[1]};
+  };
+  const int64_t tile_rows = backend() == AttentionBackend::kMma ? 64 : 128;
+  const int64_t fives = 5 * shape.kv_heads, enough = (4 * multiprocessors + fives - 1) / fives;
+  const Launch split = launch_of((enough - 1) * tile_rows);
+  EXPECT_GE(split.merges, static_cast<uint64_t>(enough - 1));
+  EXPECT_GT(split.tasks, split.merges);
+  EXPECT_EQ(launch_of(enough * tile_rows).merges, 0u);
+}
+
 // Random shapes, chunks, slices and strides; what lies between the rows is left alone.
 TEST_P(AttentionTest, RandomShapesAgreeWithTheFormula) {
   std::mt19937 rng(7);
