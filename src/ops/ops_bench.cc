@@ -1,29 +1,75 @@
-// One benchmark for every operation, on the fastest path of this machine, in shapes of Llama 3.2
-// 1B: e.g. ops_bench --benchmark_filter=MatMul. Rates are counted in operations or in bytes a
-// second.
+// One benchmark for every operation: on the fastest path of this CPU in shapes of Llama 3.2 1B, or
+// on CUDA in those of Llama 3.1 8B, e.g. ops_bench --backend=cuda --benchmark_filter=MatMul. Rates
+// are counted in operations or in bytes a second; those of SumWords and of the largest MatMul are
+// what the others may come to.
 #include <benchmark/benchmark.h>
+#include <fmt/core.h>
 
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bf16.h"
 #include "base/cpu.h"
 #include "ops/attention.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
+#include "ops/sample.h"
+#include "ops/sum_words.h"
 
 namespace kvcake {
 namespace {
 
-constexpr int64_t kHidden = 2048, kInner = 8192;
-constexpr QkvShape kQkv{.heads = 32, .kv_heads = 8, .head_dim = 64};
-constexpr int64_t kQkvSize = (kQkv.heads + 2 * kQkv.kv_heads) * kQkv.head_dim;
+struct Shapes {
+  int64_t hidden, inner, vocab;
+  QkvShape qkv;
 
-struct Machine {
-  ThreadPool pool{UsableCores()};
-  Compute compute{pool};
+  int64_t qkv_size() const { return int64_t{qkv.heads + 2 * qkv.kv_heads} * qkv.head_dim; }
 };
+constexpr Shapes kLlama1B{2048, 8192, 128256, {.heads = 32, .kv_heads = 8, .head_dim = 64}};
+constexpr Shapes kLlama8B{4096, 14336, 128256, {.heads = 32, .kv_heads = 8, .head_dim = 128}};
 
-const Compute& OnThisMachine() {
-  static Machine machine;
-  return machine.compute;
-}
+// What is measured, and the memory that its operations take.
+class Bench {
+ public:
+  explicit Bench(NumericPath path)
+      : shapes_(OnCuda(path) ? kLlama8B : kLlama1B), compute_(pool_, path) {}
+
+  const Compute& compute() const { return compute_; }
+  const Shapes& shapes() const { return shapes_; }
+  NumericPath path() const { return compute_.path(); }
+  bool cuda() const { return OnCuda(path()); }
+
+  // How many copies of so many bytes are used in turn, so that none is still in a cache, as none
+  // would be in a model.
+  static int64_t Copies(int64_t bytes) {
+    constexpr int64_t kBeyondCaches = 256 << 20;
+    return (kBeyondCaches + bytes - 1) / bytes;
+  }
+
+  template <typename T>
+  Buffer Put(const std::vector<T>& values) const {
+    Buffer buffer(values.size() * sizeof(T), MemoryOf(path()));
+    WriteTo(MemoryOf(path()), buffer.data(), std::as_bytes(std::span(values)));
+    return buffer;
+  }
+  Buffer Room(int64_t bytes) const { return Buffer(bytes, MemoryOf(path())); }
+
+  // Repeats op(). On CUDA it is enqueued, so often that waiting for the last is little of it all.
+  template <typename Op>
+  void Repeat(benchmark::State& state, const Op& op) const {
+    const int batch = cuda() ? 64 : 1;
+    while (state.KeepRunningBatch(batch)) {
+      for (int i = 0; i < batch; ++i) op();
+      compute_.Wait();
+    }
+  }
+
+ private:
+  const Shapes shapes_;
+  ThreadPool pool_{UsableCores()};
+  const Compute compute_;
+};
 
 void CountOperations(benchmark::State& state, double each) {
   state.counters["op/s"] = benchmark::Counter(each, benchmark::Counter::kIsIterationInvariantRate);
@@ -39,179 +85,293 @@ std::vector<float> Values(int64_t n) {
   return values;
 }
 
+// ---- products ----
+
 struct Product {
-  Product(int64_t rows, int64_t n, int64_t k, WeightFormat format, bool gate_up = false)
-      : weights(Values(n * k)), a(OnThisMachine().path(), rows, k), out(rows * n) {
-    const WeightRows all{weights.data(), WeightType::kF32, n};
-    const WeightRows half{weights.data(), WeightType::kF32, n / 2};
-    w = gate_up ? PackedMatrix::GateUp(OnThisMachine(), half, half, k, format)
-                : PackedMatrix(OnThisMachine(), std::span(&all, 1), k, format);
-    const auto x = Values(k);
-    const std::vector<float> ones(k, 1.0f);
-    for (int64_t row = 0; row < rows; ++row) {
-      Activations one = a.Rows(1);
-      one.data += row * one.stride * ActivationBytes(OnThisMachine().path());
-      RmsNorm(OnThisMachine(), x.data(), {.weight = ones.data()}, one);
+  Product(const Bench& bench, int64_t rows, int64_t n, int64_t k, WeightFormat format,
+          bool gate_up = false)
+      : a(bench.path(), rows, k), out(bench.Room(rows * n * sizeof(float))) {
+    std::vector<uint16_t> weights;
+    for (const float weight : Values(n * k)) weights.push_back(F32ToBf16(weight));
+    const WeightRows all{weights.data(), WeightType::kBf16, n};
+    const WeightRows half{weights.data(), WeightType::kBf16, n / 2};
+    const Compute& compute = bench.compute();
+    for (int64_t copy = bench.Copies(2 * n * k); copy > 0; --copy) {
+      w.push_back(gate_up ? PackedMatrix::GateUp(compute, half, half, k, format)
+                          : PackedMatrix(compute, std::span(&all, 1), k, format));
     }
+    const Buffer x = bench.Put(Values(rows * k));
+    const Buffer ones = bench.Put(std::vector<float>(k, 1.0f));
+    RmsNorm(compute, x.as<float>(), {.weight = ones.as<float>()}, a.Rows(rows));
+    compute.Wait();
   }
+  const PackedMatrix& Next() { return w[next++ % w.size()]; }
   // Decoding reads the weights once a step; prefill multiplies.
   void Count(benchmark::State& state) const {
-    CountOperations(state, 2.0 * state.range(0) * w.n() * w.k());
-    const double weight = w.format() == WeightFormat::kInt8 ? 1 : 2;
-    CountBytes(state, weight * w.n() * w.k());
+    const auto size = static_cast<double>(w[0].n() * w[0].k());
+    CountOperations(state, 2.0 * state.range(0) * size);
+    CountBytes(state, w[0].format() == WeightFormat::kInt8 ? size : 2 * size);
   }
 
-  const std::vector<float> weights;
-  PackedMatrix w;
+  std::vector<PackedMatrix> w;
+  size_t next = 0;
   const ActivationBuffer a;
-  std::vector<float> out;
+  const Buffer out;
 };
 
 template <WeightFormat kFormat>
-void BM_MatMul(benchmark::State& state) {
+void BenchMatMul(const Bench& bench, benchmark::State& state) {
   const int64_t rows = state.range(0), n = state.range(1), k = state.range(2);
-  Product product(rows, n, k, kFormat);
-  for (auto _ : state) {
-    MatMul(OnThisMachine(), product.a.Rows(rows), product.w, product.out.data(), n);
-  }
+  Product product(bench, rows, n, k, kFormat);
+  bench.Repeat(state, [&] {
+    MatMul(bench.compute(), product.a.Rows(rows), product.Next(), product.out.as<float>(), n);
+  });
   product.Count(state);
 }
 
 template <WeightFormat kFormat>
-void BM_MatMulAdd(benchmark::State& state) {
-  const int64_t rows = state.range(0);
-  Product product(rows, kHidden, kInner, kFormat);
-  for (auto _ : state) {
-    MatMulAdd(OnThisMachine(), product.a.Rows(rows), product.w, product.out.data(), kHidden);
-  }
+void BenchMatMulAdd(const Bench& bench, benchmark::State& state) {
+  const int64_t rows = state.range(0), n = bench.shapes().hidden;
+  Product product(bench, rows, n, state.range(1), kFormat);
+  bench.Repeat(state, [&] {
+    MatMulAdd(bench.compute(), product.a.Rows(rows), product.Next(), product.out.as<float>(), n);
+  });
   product.Count(state);
 }
 
 template <WeightFormat kFormat>
-void BM_MatMulSwiGlu(benchmark::State& state) {
-  const int64_t rows = state.range(0);
-  Product product(rows, 2 * kInner, kHidden, kFormat, /*gate_up=*/true);
-  const ActivationBuffer out(OnThisMachine().path(), rows, kInner);
-  for (auto _ : state) {
-    MatMulSwiGlu(OnThisMachine(), product.a.Rows(rows), product.w, out.Rows(rows));
-  }
+void BenchMatMulSwiGlu(const Bench& bench, benchmark::State& state) {
+  const int64_t rows = state.range(0), inner = bench.shapes().inner;
+  Product product(bench, rows, 2 * inner, bench.shapes().hidden, kFormat, /*gate_up=*/true);
+  const ActivationBuffer out(bench.path(), rows, inner);
+  bench.Repeat(state, [&] {
+    MatMulSwiGlu(bench.compute(), product.a.Rows(rows), product.Next(), out.Rows(rows));
+  });
   product.Count(state);
 }
 
 template <WeightFormat kFormat>
-void BM_MatMulGelu(benchmark::State& state) {
-  const int64_t rows = state.range(0);
-  Product product(rows, kInner, kHidden, kFormat);
-  const ActivationBuffer out(OnThisMachine().path(), rows, kInner);
-  for (auto _ : state) {
-    MatMulGelu(OnThisMachine(), product.a.Rows(rows), product.w, out.Rows(rows));
-  }
+void BenchMatMulGelu(const Bench& bench, benchmark::State& state) {
+  const int64_t rows = state.range(0), inner = bench.shapes().inner;
+  Product product(bench, rows, inner, bench.shapes().hidden, kFormat);
+  const ActivationBuffer out(bench.path(), rows, inner);
+  bench.Repeat(state, [&] {
+    MatMulGelu(bench.compute(), product.a.Rows(rows), product.Next(), out.Rows(rows));
+  });
   product.Count(state);
 }
 
-void BM_CopyRow(benchmark::State& state) {
-  Product product(1, 1024, kHidden, static_cast<WeightFormat>(state.range(0)));
+void BenchCopyRow(const Bench& bench, benchmark::State& state) {
+  Product product(bench, 1, 1024, bench.shapes().hidden, static_cast<WeightFormat>(state.range(0)));
   int64_t row = 0;
-  for (auto _ : state) product.w.CopyRow(row++ % 1024, product.out.data());
+  for (auto _ : state) product.Next().CopyRow(row++ % 1024, product.out.as<float>());
 }
 
-// Rows at the end of a context of range(1) tokens.
-void BM_Attention(benchmark::State& state) {
-  const int64_t rows = state.range(0), context = state.range(1);
-  const KvLayout layout{.layers = 1, .kv_heads = kQkv.kv_heads, .head_dim = kQkv.head_dim};
+// ---- attention ----
+
+// range(0) rows at the end of a context of range(1) tokens, of each of range(2) sequences.
+void BenchAttention(const Bench& bench, benchmark::State& state) {
+  const int64_t rows = state.range(0), context = state.range(1), sequences = state.range(2);
+  const QkvShape& qkv = bench.shapes().qkv;
+  KvLayout layout{.layers = 1, .kv_heads = qkv.kv_heads, .head_dim = qkv.head_dim};
   const int64_t pages = (context + layout.chunk_tokens - 1) / layout.chunk_tokens;
-  const auto pool = PagePool::Create(layout, pages * layout.page_bytes()).value();
+  const int64_t layers = bench.Copies(sequences * pages * layout.page_bytes());
+  layout.layers = static_cast<int>(layers);
+  const auto pool = PagePool::Create(layout, sequences * pages * layout.page_bytes(),
+                                     PageMemoryOf(bench.path()).value())
+                        .value();
+  const std::vector<std::byte> page(layout.page_bytes(), std::byte{0x3c});
   PageTable table;
   std::vector<PageId> ids;
-  for (int64_t i = 0; i < pages; ++i) {
+  for (int64_t i = 0; i < sequences * pages; ++i) {
     ids.push_back(table.emplace_back(*pool->Draw()).id());
-    std::fill_n(pool->Slab(ids.back(), 0), layout.slab_bytes() / 2, 0x3c3c);
+    WriteTo(MemoryOf(bench.path()), pool->Data(ids.back()), page);
   }
-  const int64_t width = int64_t{kQkv.heads} * kQkv.head_dim;
-  const auto q = Values(rows * width);
+  const int64_t width = int64_t{qkv.heads} * qkv.head_dim, all = rows * sequences;
+  const Buffer q = bench.Put(Values(all * width));
   const AttentionShape shape{
-      .heads = kQkv.heads, .kv_heads = kQkv.kv_heads, .head_dim = kQkv.head_dim};
-  const auto attention = Attention::Create(OnThisMachine(), shape, *pool, {rows, rows});
+      .heads = qkv.heads, .kv_heads = qkv.kv_heads, .head_dim = qkv.head_dim};
+  const auto attention = Attention::Create(bench.compute(), shape, *pool, {all, sequences});
   const auto plan = attention->NewPlan();
-  const ActivationBuffer out(OnThisMachine().path(), rows, width);
-  const AttentionSlice slice{.q = q.data(), .rows = rows, .start = context - rows, .pages = ids};
-  for (auto _ : state) {
-    plan->Set(std::span(&slice, 1));
-    attention->Run(*plan, 0, width, out.Rows(rows));
+  const ActivationBuffer out(bench.path(), all, width);
+  std::vector<AttentionSlice> slices;
+  for (int64_t i = 0; i < sequences; ++i) {
+    slices.push_back({.q = q.as<float>() + i * rows * width,
+                      .rows = rows,
+                      .start = context - rows,
+                      .pages = std::span(ids).subspan(i * pages, pages),
+                      .out_row = i * rows});
   }
-  const double pairs = static_cast<double>(rows) * (context - 0.5 * (rows - 1));
+  plan->Set(slices);
+  int64_t next = 0;
+  bench.Repeat(state, [&] {
+    attention->Run(*plan, static_cast<int>(next++ % layers), width, out.Rows(all));
+  });
+  const double pairs = static_cast<double>(all) * (context - 0.5 * (rows - 1));
   CountOperations(state, 4.0 * width * pairs);
-  CountBytes(state, 4.0 * kQkv.kv_heads * kQkv.head_dim * context);
+  CountBytes(state, 4.0 * qkv.kv_heads * qkv.head_dim * context * sequences);
 }
 
-void BM_Norm(benchmark::State& state) {
-  const int64_t rows = state.range(0);
-  const auto norm = state.range(1) == 0 ? RmsNorm : LayerNorm;
-  const auto x = Values(rows * kHidden), weight = Values(kHidden);
-  const ActivationBuffer out(OnThisMachine().path(), rows, kHidden);
-  for (auto _ : state) {
-    norm(OnThisMachine(), x.data(), {weight.data(), weight.data(), 1e-5f}, out.Rows(rows));
-  }
-  CountBytes(state, 4.0 * rows * kHidden);
+// ---- between products ----
+
+template <auto kNorm>
+void BenchNorm(const Bench& bench, benchmark::State& state) {
+  const int64_t rows = state.range(0), hidden = bench.shapes().hidden;
+  const Buffer x = bench.Put(Values(rows * hidden)), weight = bench.Put(Values(hidden));
+  const NormWeights norm{weight.as<float>(), weight.as<float>(), 1e-5f};
+  const ActivationBuffer out(bench.path(), rows, hidden);
+  bench.Repeat(state, [&] { kNorm(bench.compute(), x.as<float>(), norm, out.Rows(rows)); });
+  CountBytes(state, 4.0 * rows * hidden);
 }
 
-void BM_NormHeads(benchmark::State& state) {
-  auto qkv = Values(state.range(0) * kQkvSize);
-  const std::vector<float> weight(kQkv.head_dim, 1.0f);
-  const NormWeights norm{.weight = weight.data(), .eps = 1e-5f};
-  for (auto _ : state) NormHeads(OnThisMachine(), kQkv, norm, norm, qkv);
-  CountBytes(state, 4.0 * qkv.size());
+void BenchNormHeads(const Bench& bench, benchmark::State& state) {
+  const Shapes& shapes = bench.shapes();
+  const int64_t size = state.range(0) * shapes.qkv_size();
+  const Buffer qkv = bench.Put(Values(size));
+  const Buffer weight = bench.Put(std::vector<float>(shapes.qkv.head_dim, 1.0f));
+  const NormWeights norm{.weight = weight.as<float>(), .eps = 1e-5f};
+  bench.Repeat(state, [&] {
+    NormHeads(bench.compute(), shapes.qkv, norm, norm, {qkv.as<float>(), qkv.as<float>() + size});
+  });
+  CountBytes(state, 4.0 * size);
 }
 
-void BM_RopeTable(benchmark::State& state) {
-  const int64_t rows = state.range(0);
+void BenchRopeTable(const Bench& bench, benchmark::State& state) {
+  const int64_t rows = state.range(0), half = bench.shapes().qkv.head_dim / 2;
   std::vector<int32_t> positions(rows);
   for (int64_t i = 0; i < rows; ++i) positions[i] = static_cast<int32_t>(i);
-  const std::vector<float> inv_freq(kQkv.head_dim / 2, 0.1f);
-  std::vector<float> table(rows * kQkv.head_dim);
-  for (auto _ : state) RopeTable(OnThisMachine(), positions, inv_freq, table.data());
+  const Buffer at = bench.Put(positions), inv_freq = bench.Put(std::vector<float>(half, 0.1f));
+  const Buffer table = bench.Room(rows * 2 * half * sizeof(float));
+  bench.Repeat(state, [&] {
+    RopeTable(bench.compute(), std::span(at.as<int32_t>(), rows),
+              std::span(inv_freq.as<float>(), half), table.as<float>());
+  });
 }
 
-void BM_RopeAndStoreKv(benchmark::State& state) {
-  const int64_t rows = state.range(0), head_stride = rows * kQkv.head_dim;
-  auto qkv = Values(rows * kQkvSize);
-  const std::vector<float> table(rows * kQkv.head_dim, 0.7f);
-  std::vector<uint16_t> kv(2 * kQkv.kv_heads * head_stride);
-  std::vector<KvSlot> slots;
+void BenchRopeAndStoreKv(const Bench& bench, benchmark::State& state) {
+  const Shapes& shapes = bench.shapes();
+  const int64_t rows = state.range(0), dim = shapes.qkv.head_dim, head_stride = rows * dim;
+  const Buffer qkv = bench.Put(Values(rows * shapes.qkv_size()));
+  const Buffer table = bench.Put(std::vector<float>(rows * dim, 0.7f));
+  const int64_t plane = shapes.qkv.kv_heads * head_stride;
+  const Buffer kv = bench.Room(2 * plane * sizeof(uint16_t));
+  std::vector<KvSlot> host_slots;
   for (int64_t row = 0; row < rows; ++row) {
-    uint16_t* k = &kv[row * kQkv.head_dim];
-    slots.push_back({.k = k, .v = k + kQkv.kv_heads * head_stride});
+    uint16_t* const k = kv.as<uint16_t>() + row * dim;
+    host_slots.push_back({.k = k, .v = k + plane});
   }
-  for (auto _ : state) {
-    RopeAndStoreKv(OnThisMachine(), kQkv, qkv.data(), table.data(), slots, {.head = head_stride});
-  }
-  CountBytes(state, 4.0 * qkv.size());
+  const Buffer slots = bench.Put(host_slots);
+  bench.Repeat(state, [&] {
+    RopeAndStoreKv(bench.compute(), shapes.qkv, qkv.as<float>(), table.as<float>(),
+                   std::span(slots.as<KvSlot>(), rows), {.head = head_stride});
+  });
+  CountBytes(state, 4.0 * rows * shapes.qkv_size());
 }
 
-void Rows(benchmark::internal::Benchmark* b) {
-  b->Arg(1)->Arg(8)->Arg(32)->Arg(512)->UseRealTime();
+// ---- what a step begins and ends with ----
+
+void BenchSampleTokens(const Bench& bench, benchmark::State& state) {
+  const int64_t rows = state.range(0), vocab = bench.shapes().vocab;
+  const Buffer logits = bench.Put(Values(rows * vocab)), tokens = bench.Room(rows * 4);
+  const RowSampling sampling{.temperature = static_cast<double>(state.range(1)), .uniform = 0.5};
+  const Buffer each = bench.Put(std::vector<RowSampling>(rows, sampling));
+  bench.Repeat(state, [&] {
+    SampleTokens(bench.compute(), {logits.as<float>(), vocab, vocab},
+                 std::span(each.as<RowSampling>(), rows), tokens.as<int32_t>());
+  });
+  CountBytes(state, 4.0 * rows * vocab);
 }
 
-BENCHMARK(BM_MatMul<WeightFormat::kBf16>)
-    ->ArgsProduct({{1, 8, 32, 512}, {3072, 128256}, {kHidden}})
-    ->UseRealTime();
-BENCHMARK(BM_MatMul<WeightFormat::kInt8>)
-    ->ArgsProduct({{1, 8, 32, 512}, {3072, 128256}, {kHidden}})
-    ->UseRealTime();
-BENCHMARK(BM_MatMulAdd<WeightFormat::kBf16>)->Apply(Rows);
-BENCHMARK(BM_MatMulAdd<WeightFormat::kInt8>)->Apply(Rows);
-BENCHMARK(BM_MatMulSwiGlu<WeightFormat::kBf16>)->Apply(Rows);
-BENCHMARK(BM_MatMulSwiGlu<WeightFormat::kInt8>)->Apply(Rows);
-BENCHMARK(BM_MatMulGelu<WeightFormat::kBf16>)->Apply(Rows);
-BENCHMARK(BM_MatMulGelu<WeightFormat::kInt8>)->Apply(Rows);
-BENCHMARK(BM_CopyRow)->Arg(0)->Arg(1);
-BENCHMARK(BM_Attention)->ArgsProduct({{1, 512}, {512, 2048, 8192}})->UseRealTime();
-BENCHMARK(BM_Norm)->ArgsProduct({{1, 512}, {0, 1}})->UseRealTime();
-BENCHMARK(BM_NormHeads)->Arg(1)->Arg(512)->UseRealTime();
-BENCHMARK(BM_RopeTable)->Arg(1)->Arg(512)->UseRealTime();
-BENCHMARK(BM_RopeAndStoreKv)->Arg(1)->Arg(512)->UseRealTime();
+void BenchSumWords(const Bench& bench, benchmark::State& state) {
+  const int64_t words = state.range(0);
+  const Buffer memory = bench.Put(std::vector<uint64_t>(words, 1)), sum = bench.Room(64);
+  bench.Repeat(state, [&] {
+    SumWords(bench.compute(), std::span(memory.as<uint64_t>(), words), sum.as<uint64_t>());
+  });
+  CountBytes(state, 8.0 * words);
+}
+
+// ---- all of them ----
+
+class Registry {
+ public:
+  explicit Registry(const Bench& bench) : bench_(bench) {
+    if (bench.cuda()) rows_.push_back(2048);
+  }
+
+  void AddAll() {
+    Add("SumWords", BenchSumWords)->Arg(1 << 27);
+    if (bench_.cuda()) {
+      Add("MatMul/bf16", BenchMatMul<WeightFormat::kBf16>)->Args({8192, 8192, 8192});
+    } else {
+      AddProducts<WeightFormat::kInt8>();
+      Add("CopyRow", BenchCopyRow)->Arg(0)->Arg(1);
+    }
+    AddProducts<WeightFormat::kBf16>();
+    AddAttention();
+    Add("RmsNorm", BenchNorm<RmsNorm>)->ArgsProduct({few_});
+    Add("LayerNorm", BenchNorm<LayerNorm>)->ArgsProduct({few_});
+    Add("NormHeads", BenchNormHeads)->ArgsProduct({few_});
+    Add("RopeTable", BenchRopeTable)->ArgsProduct({few_});
+    Add("RopeAndStoreKv", BenchRopeAndStoreKv)->ArgsProduct({few_});
+    Add("SampleTokens", BenchSampleTokens)
+        ->ArgNames({"rows", "temperature"})
+        ->ArgsProduct({{1, 32}, {0, 1}});
+  }
+
+ private:
+  template <typename Run>
+  benchmark::internal::Benchmark* Add(const std::string& name, Run run) {
+    return benchmark::RegisterBenchmark(
+               name.c_str(), [&bench = bench_, run](benchmark::State& state) { run(bench, state); })
+        ->UseRealTime();
+  }
+
+  template <WeightFormat kFormat>
+  void AddProducts() {
+    const Shapes& shapes = bench_.shapes();
+    const std::string format = std::string("/") + WeightFormatName(kFormat);
+    Add("MatMul" + format, BenchMatMul<kFormat>)
+        ->ArgsProduct({rows_, {shapes.qkv_size()}, {shapes.hidden}})
+        ->ArgsProduct({{1, 8, 32}, {shapes.vocab}, {shapes.hidden}});
+    Add("MatMulAdd" + format, BenchMatMulAdd<kFormat>)
+        ->ArgsProduct({rows_, {shapes.hidden, shapes.inner}});
+    Add("MatMulSwiGlu" + format, BenchMatMulSwiGlu<kFormat>)->ArgsProduct({rows_});
+    Add("MatMulGelu" + format, BenchMatMulGelu<kFormat>)->ArgsProduct({rows_});
+  }
+
+  void AddAttention() {
+    auto* const all = Add("Attention", BenchAttention)->ArgNames({"rows", "context", "of"});
+    all->ArgsProduct({few_, {512, 2048, 8192}, {1}})->Args({1, 1024, 1})->Args({1, 1024, 32});
+    if (!bench_.cuda()) return;
+    all->Args({512, 16896, 1})->Args({2048, 18432, 1})->Args({8192, 32768, 1});
+  }
+
+  const Bench& bench_;
+  const std::vector<int64_t> few_ = {1, 512};
+  std::vector<int64_t> rows_ = {1, 8, 32, 512};
+};
 
 }  // namespace
 }  // namespace kvcake
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  const std::string_view backend = argc == 2 ? argv[1] : "--backend=cpu";
+  if (argc > 2 || (backend != "--backend=cpu" && backend != "--backend=cuda")) {
+    fmt::print(stderr, "ops_bench [--backend=cpu|cuda] [--benchmark_...]\n");
+    return 2;
+  }
+  using kvcake::NumericPath;
+  const NumericPath path =
+      backend == "--backend=cuda" ? NumericPath::kBf16Tensor : kvcake::BestPath();
+  if (!kvcake::PathAvailable(path)) {
+    fmt::print(stderr, "no CUDA device is here\n");
+    return 1;
+  }
+  const kvcake::Bench bench(path);
+  benchmark::AddCustomContext("device", kvcake::DeviceName(path));
+  kvcake::Registry(bench).AddAll();
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+}
