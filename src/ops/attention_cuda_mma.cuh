@@ -170,8 +170,12 @@ __device__ __forceinline__ void MmaTile<kDimensions, kOutDimensions>::Run() {
     if (block < to) LoadBlock(block);
     CommitCopies();
   }
+  {
+    uint4 queries[kDim / 16];
+    rows_.LoadQueries(queries);
 #pragma unroll
-  for (int step = 0; step < kDim / 16; ++step) products_.Query(step) = rows_.Query(step);
+    for (int step = 0; step < kDim / 16; ++step) products_.Query(step) = queries[step];
+  }
   for (int partial = from; partial < to; partial += kAttentionPartial) {
     part_.Clear();
     const int end = min(to, partial + kAttentionPartial);

@@ -62,8 +62,8 @@ class TileRows {
     return task_.start + RowInSlice(row) / args_.group;
   }
 
-  // The left operand of products with dimensions [16 step, 16 step + 16) of keys.
-  __device__ __forceinline__ uint4 Query(int step) const;
+  // The left operands of products with keys, of 16 dimensions each.
+  __device__ __forceinline__ void LoadQueries(uint4 (&queries)[kDim / 16]) const;
 
   // One step of online softmax: turns the scores of the keys at [block, block + kAttentionBlock)
   // into weights, which are zeros for keys behind a row. What has been summed before it is to be
@@ -105,16 +105,30 @@ class TileRows {
 };
 
 template <int kDim, int kOut>
-__device__ __forceinline__ uint4 TileRows<kDim, kOut>::Query(int step) const {
-  if (step * 16 >= args_.head_dim) return {0, 0, 0, 0};
+__device__ __forceinline__ void TileRows<kDim, kOut>::LoadQueries(
+    uint4 (&queries)[kDim / 16]) const {
   const float* rows[2];
   for (int i = 0; i < 2; ++i) {
     const int row = RowInSlice(row_ + 8 * i), head = kv_head_ * args_.group + row % args_.group;
-    rows[i] =
-        task_.q + row / args_.group * args_.q_stride + head * args_.head_dim + column_ + step * 16;
+    rows[i] = task_.q + row / args_.group * args_.q_stride + head * args_.head_dim + column_;
   }
-  const float *a = rows[0], *b = rows[1];
-  return {PackBf16(a[0], a[1]), PackBf16(b[0], b[1]), PackBf16(a[8], a[9]), PackBf16(b[8], b[9])};
+  // All reads are under way before the first is waited for.
+  float2 pairs[kDim / 16][4];
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* const from = rows[i % 2] + step * 16 + i / 2 * 8;
+      pairs[step][i] =
+          step * 16 < args_.head_dim ? *reinterpret_cast<const float2*>(from) : float2{0.0f, 0.0f};
+    }
+  }
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step) {
+    const float2(&of)[4] = pairs[step];
+    queries[step] = {PackBf16(of[0].x, of[0].y), PackBf16(of[1].x, of[1].y),
+                     PackBf16(of[2].x, of[2].y), PackBf16(of[3].x, of[3].y)};
+  }
 }
 
 // ---- weights ----

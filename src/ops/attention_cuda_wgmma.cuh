@@ -231,8 +231,7 @@ template <int kDimensions>
 __device__ __forceinline__ void WgmmaTile<kDimensions>::Attend(int warpgroup) {
   const Rows rows(args_, task_, kv_head_, /*first_dim=*/0);
   const int first_position = rows.PositionOf(warpgroup * kWarpgroupRows);
-#pragma unroll
-  for (int step = 0; step < kDim / 16; ++step) queries_[step] = rows.Query(step);
+  rows.LoadQueries(queries_);
   part_.Clear();
   uint4 weights[4];
   Place place;
