@@ -34,6 +34,12 @@ uint64_t DiskWriter::FileBytes(const ChunkWrite& chunk) const {
   return context_.options.form.raw() ? context_.file_bytes_max() : chunk.page.size();
 }
 
+bool DiskWriter::IsKept(const ChunkKey& key, const Result<FileInfo>& there) const {
+  const DiskIndex& index = context_.index;
+  return there && context_.IsWhole(*there) && !index.IsUnreadable(key) &&
+         !index.IsExpired(there->mtime_s);
+}
+
 Status DiskWriter::Put(const ChunkWrite& chunk) {
   CHECK(chunk.page.size() >= FileBytes(chunk));
   if (!context_.health.MayWrite()) {
@@ -44,7 +50,7 @@ Status DiskWriter::Put(const ChunkWrite& chunk) {
   {
     const Watched watched = context_.health.Watch(OverdueWatch::Kind::kWrite, path);
     const auto info = context_.fs.Stat(path);
-    if (!index.IsUnreadable(chunk.key) && info && context_.IsWhole(*info)) {
+    if (IsKept(chunk.key, info)) {
       ++writes_found_;
       index.Add(chunk.key, *info, chunk.owner);
       return context_.options.durable ? SyncNames(chunk.key) : Status();
@@ -143,10 +149,7 @@ Result<std::unique_ptr<File>> DiskWriter::CreateTemporary(const std::string& pat
 
 Status DiskWriter::MoveIntoPlace(const std::string& from, const std::string& to,
                                  const ChunkKey& key) {
-  if (!context_.index.IsUnreadable(key)) {
-    const auto found = context_.fs.Stat(to);
-    if (found && context_.IsWhole(*found)) ++writes_found_;
-  }
+  if (IsKept(key, context_.fs.Stat(to))) ++writes_found_;
   auto status = context_.fs.Rename(from, to);
   if (status) return status;
   // Something that is no file, such as a directory, may have the chunk's name.

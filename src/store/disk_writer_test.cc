@@ -79,6 +79,9 @@ class DiskWriterTest : public testing::Test {
   void Open(bool durable = false) {
     DiskTierOptions options = SmallOptions(dir_.path());
     options.durable = durable;
+    options.time_to_live = time_to_live_;
+    writer_.reset();
+    room_.reset();
     context_.emplace(options, fs_);
     room_.emplace(*context_);
     writer_.emplace(*context_, *room_);
@@ -102,6 +105,7 @@ class DiskWriterTest : public testing::Test {
 
   TempDir dir_;
   RecordingFileSystem fs_;
+  Seconds time_to_live_{0};
   const ChunkKey key_ = Chain(1)[0];
   const std::string name_ = key_.Hex(), shard_ = name_.substr(0, 2);
   std::optional<DiskContext> context_;
@@ -133,6 +137,25 @@ TEST_F(DiskWriterTest, AFileThatCannotBeReadIsWrittenAnewAndThenIsLikeAnyOther) 
   ASSERT_TRUE(Put(key_));
   ASSERT_TRUE(Put(key_));
   EXPECT_EQ(Stats().writes, 2u);
+}
+
+// What nobody has used for too long is not there, to who looks for it, and goes at the next chance:
+// so would a chunk that was only just kept.
+TEST_F(DiskWriterTest, AFileThatHasExpiredIsWrittenAnew) {
+  time_to_live_ = Seconds(3600);
+  Open();
+  ASSERT_TRUE(Put(key_));
+  const std::string path = context_->PathOf(key_);
+  ASSERT_TRUE(fs_.Touch(path, UnixSeconds() - 7200));
+  Open();  // another process, which has not seen the file yet
+  ASSERT_TRUE(Put(key_));
+  EXPECT_FALSE(context_->index.IsExpired(fs_.Stat(path)->mtime_s));
+  EXPECT_EQ(Stats().writes, 1u);
+  EXPECT_EQ(Stats().writes_found, 0u) << "nobody else has made it";
+  room_->ScanFirst();
+  room_->Expire();
+  EXPECT_TRUE(context_->index.Contains(key_));
+  EXPECT_TRUE(stdfs::exists(path));
 }
 
 TEST_F(DiskWriterTest, WhateverFailsLeavesNothingBehind) {
