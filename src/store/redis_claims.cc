@@ -33,6 +33,7 @@ std::string Milliseconds(Seconds time) {
 struct RedisClaims::Asking {
   struct OfKey {
     bool stored = false, theirs = false, mine = false;
+    bool taken = false;  // by this request: it may have been another prompt's before
   };
 
   ClaimRequest request;
@@ -103,7 +104,7 @@ void RedisClaims::Take(const AskingPtr& asking) {
     if (held_.size() >= kHeldMax) continue;
     Ask(asking, ClaimOf(key), {"SET", ClaimOf(key), owner_, "NX", "PX", lasts},
         [&of_key](const RespReply& reply) {
-          of_key.mine = reply.IsText("OK");
+          of_key.mine = of_key.taken = reply.IsText("OK");
           of_key.theirs = reply.kind == Kind::kNil;
         });
   }
@@ -119,7 +120,7 @@ void RedisClaims::Answer(const AskingPtr& asking) {
     const ChunkKey& key = asking->request.keys[i];
     if (of_key.mine && !of_key.stored) held_[key] = until;
     if (is_behind) {
-      End({&key, 1});
+      if (of_key.taken) End({&key, 1});
     } else if (of_key.stored) {
       states[i] = ClaimState::kStored;
     } else if (of_key.theirs) {

@@ -52,6 +52,20 @@ TEST_P(TierClaimsTest, OneProcessHasAClaim) {
   EXPECT_EQ(ClaimKey(*other, chain_[2]), kMine) << "claims end with who made them";
 }
 
+// A claim of one prompt is not ended by another prompt of the process, which asks for it behind
+// what another process has, and so does not get it.
+TEST_P(TierClaimsTest, AClaimBehindAnothersStaysWhoseItWas) {
+  if (!GetParam().another) return;
+  using enum ClaimState;
+  const auto other = GetParam().another(world_);
+  EXPECT_EQ(ClaimKey(*tier_, chain_[1]), kMine);
+  EXPECT_EQ(ClaimKey(*other, chain_[0]), kMine);
+  EXPECT_EQ(*ClaimKeys(*tier_, {chain_[0], chain_[1]}), (std::vector{kTheirs, kNone}));
+  // What that ends has ended by the time that this is answered.
+  EXPECT_EQ(ClaimKey(*tier_, chain_[2]), kMine);
+  EXPECT_EQ(ClaimKey(*other, chain_[1]), kTheirs);
+}
+
 // Whatever the Put finds: what another has put is no work, and ends the claim all the same.
 TEST_P(TierClaimsTest, APutOfWhatIsThereEndsTheClaim) {
   if (!GetParam().another) return;
