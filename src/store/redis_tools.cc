@@ -71,8 +71,13 @@ class Asker {
     std::vector<Question> one;
     one.push_back({"", std::move(command)});
     ASSIGN_OR_RETURN(auto replies, Ask(std::move(one)));
-    if (replies[0].kind != Kind::kError) return std::move(replies[0]);
-    return Fail(ErrorCode::kIo, "{} says: {}", server_, PrintableAscii(replies[0].text));
+    RETURN_IF_ERROR(Check(replies[0]));
+    return std::move(replies[0]);
+  }
+  // What the server says, with its name, where the reply is an error.
+  Status Check(const RespReply& reply) const {
+    if (reply.kind != Kind::kError) return {};
+    return Fail(ErrorCode::kIo, "{} says: {}", server_, PrintableAscii(reply.text));
   }
 
  private:
@@ -196,6 +201,10 @@ Status RedisListing::ForEachPage(const std::function<Status(std::span<const Foun
       for (size_t i = 0; i < found.size(); ++i) {
         const RespReply& bytes = replies[2 * i];
         const RespReply& idle = replies[2 * i + 1];
+        // A server that does not tell what is there is not taken for an empty one. It may not know
+        // when values were used, but not forbid to ask.
+        RETURN_IF_ERROR(server.Check(bytes));
+        if (idle.ErrorWord() == "NOPERM") RETURN_IF_ERROR(server.Check(idle));
         if (bytes.kind == Kind::kInteger) {
           found[i].bytes = std::clamp<int64_t>(bytes.integer, 0, kValueBytesMax);
         }

@@ -126,6 +126,27 @@ TEST_F(RedisToolsTest, ClearingLeavesWhatIsOthers) {
   EXPECT_EQ(server.Cli({"KEYS", "*"}), "theirs\n");
 }
 
+// What the server does not let its user see is not taken for nothing: a store that looks empty
+// would be all in order, too.
+TEST_F(RedisToolsTest, AUserWhoMayNotLookIsTold) {
+  for (const char* const forbidden : {"memory", "object"}) {
+    RedisServer server;
+    RedisPlace place = PlaceOf(server);
+    Keep(place, Root(), Chain(3));
+    server.Cli(
+        {"ACL", "SETUSER", "tools", "on", ">secret", "~*", "+@all", fmt::format("-{}", forbidden)});
+    place.login = {"tools", "secret"};
+    const auto listing = Listing(place);
+    const auto list = ListRemote(*listing);
+    ASSERT_FALSE(list) << forbidden;
+    EXPECT_EQ(list.error().code, ErrorCode::kIo);
+    EXPECT_THAT(list.error().message, HasSubstr(place.seeds[0].Text()));
+    EXPECT_THAT(list.error().message, HasSubstr("NOPERM"));
+    EXPECT_FALSE(VerifyRemote(*listing)) << forbidden;
+    EXPECT_FALSE(EvictRemote(*listing, {.to_bytes = 0})) << forbidden;
+  }
+}
+
 TEST_F(RedisToolsTest, AServerThatIsNotThereIsNamed) {
   RedisServer server;
   const RedisPlace place = PlaceOf(server);
