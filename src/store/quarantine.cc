@@ -77,6 +77,12 @@ std::string WhyQuarantined(const QuarantinedFile& file, FileSystem& fs) {
 
 Result<ClearedStore> ClearQuarantine(const std::string& dir, FileSystem& fs) {
   ASSIGN_OR_RETURN(const auto files, ListQuarantine(dir, fs));
+  const std::string quarantine = StoreDir(dir).QuarantineDir();
+  const auto there = fs.Stat(quarantine);
+  if (there && there->kind != FileInfo::Kind::kDirectory) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "{} is a link or a file where a directory should be: remove it", quarantine);
+  }
   ClearedStore cleared;
   Status first;
   for (const QuarantinedFile& file : files) {
@@ -95,7 +101,7 @@ Result<ClearedStore> ClearQuarantine(const std::string& dir, FileSystem& fs) {
     }
   }
   RETURN_IF_ERROR(first);
-  (void)fs.RemoveDir(StoreDir(dir).QuarantineDir());
+  (void)fs.RemoveDir(quarantine);
   return cleared;
 }
 

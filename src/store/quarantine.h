@@ -33,7 +33,7 @@ Result<std::vector<QuarantinedFile>> ListQuarantine(const std::string& dir,
 // What is wrong with it; reads all of it.
 std::string WhyQuarantined(const QuarantinedFile& file, FileSystem& fs = FileSystem::Real());
 // Deletes all but directories that are not empty: those are named in the error, and the rest is
-// deleted nevertheless.
+// deleted nevertheless. kInvalidArgument, and nothing is deleted, where a link is in its place.
 Result<ClearedStore> ClearQuarantine(const std::string& dir, FileSystem& fs = FileSystem::Real());
 
 }  // namespace kvcake

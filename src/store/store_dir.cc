@@ -346,14 +346,20 @@ Result<ClearedStore> ClearStore(const std::string& dir, std::optional<ChunkKey> 
   RETURN_IF_ERROR(CheckIsStore(fs, dir));
   const StoreDir store(dir);
   ClearedStore cleared;
+  // What lies behind a link is another directory's.
+  const auto is_ours = [&](const std::string& path) {
+    const auto info = fs.Stat(path);
+    return info && info->kind == FileInfo::Kind::kDirectory;
+  };
   if (root) {
-    RETURN_IF_ERROR(ClearRoot(fs, store, *root, cleared));
+    if (is_ours(store.RootDir(*root))) RETURN_IF_ERROR(ClearRoot(fs, store, *root, cleared));
     return cleared;
   }
   Status first = ForEachRoot(fs, store, [&](const ChunkKey& each, const std::string&) {
     return ClearRoot(fs, store, each, cleared);
   });
-  if (auto bad = fs.List(store.QuarantineDir())) {
+  const bool has_quarantine = is_ours(store.QuarantineDir());
+  if (auto bad = fs.List(store.QuarantineDir()); bad && has_quarantine) {
     for (const DirEntry& entry : *bad) {
       const std::string path = store.QuarantineDir() + "/" + entry.name;
       if (entry.info.kind == FileInfo::Kind::kDirectory) {
@@ -364,8 +370,7 @@ Result<ClearedStore> ClearStore(const std::string& dir, std::optional<ChunkKey> 
     }
   }
   (void)fs.RemoveDir(store.QuarantineDir());
-  const auto claims_dir = fs.Stat(store.ClaimsDir());
-  const bool has_claims = claims_dir && claims_dir->kind == FileInfo::Kind::kDirectory;
+  const bool has_claims = is_ours(store.ClaimsDir());
   if (auto claims = fs.List(store.ClaimsDir()); claims && has_claims) {  // one that goes has ended
     for (const DirEntry& claim : *claims) {
       if (const auto key = ParseKeyHex(claim.name)) (void)fs.Remove(store.ClaimPath(*key));

@@ -110,7 +110,8 @@ struct ClearedStore {
   uint64_t bytes = 0;
 };
 // Deletes what kvcake wrote in `dir`, of one root or (none given) of all; anything else is left,
-// with the directories that hold it, and the lock that others may have.
+// with the directories that hold it, what lies behind links below `dir`, and the lock that others
+// may have.
 Result<ClearedStore> ClearStore(const std::string& dir, std::optional<ChunkKey> root = {},
                                 FileSystem& fs = FileSystem::Real());
 

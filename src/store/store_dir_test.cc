@@ -226,5 +226,23 @@ TEST(StoreDirTest, ClearingDeletesOursAndNothingElse) {
   EXPECT_TRUE(stdfs::exists(dir.path()));
 }
 
+// What lies behind a link is not ours, whatever its name: another directory's, another store's.
+TEST(StoreDirTest, ClearingDeletesNothingBehindALink) {
+  TempDir dir, elsewhere;
+  const auto chain = Chain(1);
+  const std::string theirs = elsewhere.path() + "/theirs.txt";
+  std::ofstream(theirs) << "theirs";
+  ASSERT_TRUE(
+      PutChunk(*OpenTier(elsewhere.path(), Root(), "one"), SmallLayout(), chain[0], Root()));
+  const StoreDir store(dir.path()), other(elsewhere.path());
+  stdfs::create_directories(store.Base());
+  stdfs::create_symlink(elsewhere.path(), store.QuarantineDir());
+  stdfs::create_symlink(other.RootDir(Root()), store.RootDir(Root()));
+  ASSERT_TRUE(ClearStore(dir.path()));
+  ASSERT_TRUE(ClearStore(dir.path(), Root()));
+  EXPECT_TRUE(stdfs::exists(theirs));
+  EXPECT_TRUE(stdfs::exists(other.ChunkPath({Root(), chain[0]})));
+}
+
 }  // namespace
 }  // namespace kvcake

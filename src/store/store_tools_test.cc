@@ -168,6 +168,18 @@ TEST_F(StoreToolsTest, ClearingTheQuarantineGoesOnAfterADirectoryThatHoldsSometh
   EXPECT_TRUE(stdfs::exists(full + "/of"));
 }
 
+TEST_F(StoreToolsTest, AQuarantineBehindALinkIsNotCleared) {
+  const TempDir elsewhere;
+  const std::string theirs = elsewhere.path() + "/theirs.txt";
+  std::ofstream(theirs) << "theirs";
+  stdfs::create_symlink(elsewhere.path(), store_.QuarantineDir());
+  const auto cleared = ClearQuarantine(dir_.path());
+  ASSERT_FALSE(cleared);
+  EXPECT_EQ(cleared.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(cleared.error().message.find(store_.QuarantineDir()), std::string::npos);
+  EXPECT_TRUE(stdfs::exists(theirs));
+}
+
 // Another process uses a chunk as soon as the first is removed.
 class UsedMeanwhileFileSystem : public FaultyFileSystem {
  public:
