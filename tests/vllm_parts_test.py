@@ -97,6 +97,8 @@ class KeyTest(unittest.TestCase):
         self.assertEqual(set(one), {1, 2})
         self.assertNotEqual(one, self.key(mm_features=[image("y", 5, 4)])[1])
         self.assertNotEqual(one, self.key(mm_features=[image("x", 6, 4)])[1])
+        # The last chunk of all is full when the answer has filled it.
+        self.assertEqual(set(self.key(mm_features=[image("x", 11, 2)])[1]), {2, 3})
 
     def test_adapters(self):
         with tempfile.TemporaryDirectory() as name:

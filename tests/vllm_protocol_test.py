@@ -144,6 +144,27 @@ class RestoreTest(EngineTest):
             self.assertEqual(len({made[i] for made in keys.values()}), 1 if i < 2 else 3)
         engine.close()
 
+    def test_what_is_no_token_counts_in_a_chunk_that_the_answer_fills(self):
+        engine = self.engine()
+        worker = engine.workers[0]
+        blocks = [engine.free.pop() for _ in range(3)]
+        keys = set()
+        for name in ("image", "other"):
+            tokens = list(range(10))
+            engine.planner.add(name, tokens, 10, RequestKey(b"", {2: name.encode()}))
+            for end in (10, 12):
+                worker.bind(engine.planner.step({name: (0, end)}, lambda name: blocks, end))
+                worker.report()
+                tokens += [7, 8]
+            keys.add(worker._requests[name].keys[2])
+            engine.planner.preempt(name)  # with which it is looked for in stores
+            worker.bind(engine.planner.step({}, lambda name: [], 0))
+            keys.add(worker._requests[name].keys[2])
+            engine.planner.finish(name)
+        self.assertEqual(len(keys), 2)
+        worker.bind(engine.planner.step({}, lambda name: [], 0))
+        engine.close()
+
     def test_an_answer_that_fills_a_chunk_is_kept(self):
         request = self.prompt(100, 78)
         self.fill([request])

@@ -132,11 +132,12 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
         return RequestKey(salt, self._extras(request))
 
     # vLLM's own extra keys of the prompt's blocks: what it does not share, we do not either. The
-    # adapter, which it knows by its name and path, is in the salt by its bytes.
+    # adapter, which it knows by its name and path, is in the salt by its bytes. The chunk that the
+    # prompt ends in counts: the answer fills it.
     def _extras(self, request: Any) -> dict[int, bytes]:
         made: dict[int, bytes] = {}
         feature = 0
-        for chunk in range(request.num_prompt_tokens // self._chunk):
+        for chunk in range(-(-request.num_prompt_tokens // self._chunk)):
             start = chunk * self._chunk
             extra, feature = kv_cache_utils.generate_block_hash_extra_keys(
                 request, start, start + self._chunk, feature)

@@ -13,7 +13,7 @@ class Begin:
     epoch: int
     salt: bytes
     tokens: bytes  # of its full chunks, 32 bits each
-    extras: dict[int, bytes] = field(default_factory=dict)  # by chunk: what is no token
+    extras: dict[int, bytes] = field(default_factory=dict)  # by chunk, full or not: no tokens
     restore_chunks: int = 0  # of them may be loaded; 0: none
     cached_chunks: int = 0  # that vLLM's prefix cache has
 

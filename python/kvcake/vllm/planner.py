@@ -90,8 +90,7 @@ class Planner:
         if not may_load and self._keep == "none":
             return
         self._next.begins.append(Begin(
-            request, self._epochs, state.key.salt, self._packed(state, 0, full),
-            {chunk: extra for chunk, extra in state.key.extras.items() if chunk < full},
+            request, self._epochs, state.key.salt, self._packed(state, 0, full), state.key.extras,
             chunks if may_load else 0, cached))
 
     def _end(self, request: str) -> None:
