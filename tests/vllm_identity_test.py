@@ -72,6 +72,24 @@ class IdentityTest(unittest.TestCase):
         (self.folder / "adapter_config.json").write_text('{"r": 16}')
         self.assertEqual(len({one, two, adapters[2].digest(1, str(self.folder))}), 3)
 
+    def test_an_adapter_that_cannot_be_read_has_no_key(self):
+        (self.folder / "adapter_config.json").write_text("{}")
+        self.write("whole", {"x": b"123"})
+        whole = (self.folder / "whole").read_bytes()
+        file = self.folder / "adapter_model.safetensors"  # as it is while somebody writes it
+        for size in range(len(whole)):
+            file.write_bytes(whole[:size])
+            with self.subTest(size), self.assertRaises(identity.Unkeyed):
+                identity.Adapters().digest(1, str(self.folder))
+        for header in ("[]", '{"x": 1}', '{"x": {}}'):
+            file.write_bytes(len(header).to_bytes(8, "little") + header.encode())
+            with self.subTest(header), self.assertRaises(identity.Unkeyed):
+                identity.Adapters().digest(1, str(self.folder))
+        file.unlink()
+        file.mkdir()
+        with self.assertRaises(identity.Unkeyed):
+            identity.Adapters().digest(1, str(self.folder))
+
     def test_some_ropes_depend_on_the_longest_prompt(self):
         for rope, depends in ((None, False), ({"rope_type": "llama3"}, False),
                               ({"type": "longrope"}, True), ({"rope_type": "dynamic"}, True)):

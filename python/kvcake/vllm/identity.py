@@ -37,17 +37,19 @@ def _hash_range(path: pathlib.Path, start: int, count: int) -> str:
 
 def _safetensors(path: pathlib.Path) -> list[list]:
     """[name, dtype, shape, digest] of each tensor."""
-    with open(path, "rb") as file:
-        (size,) = struct.unpack("<Q", file.read(8))
-        if size > 100 << 20:
-            raise Unkeyed(f"{path} is no safetensors file")
-        header = json.loads(file.read(size))
-    header.pop("__metadata__", None)
-    base = 8 + size
-    return [[name, one["dtype"], one["shape"],
-             _hash_range(path, base + one["data_offsets"][0],
-                         one["data_offsets"][1] - one["data_offsets"][0])]
-            for name, one in header.items()]
+    try:
+        with open(path, "rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            if size > 100 << 20:
+                raise Unkeyed(f"{path} is no safetensors file")
+            header = json.loads(file.read(size))
+        tensors = [(name, one["dtype"], one["shape"], *one["data_offsets"])
+                   for name, one in header.items() if name != "__metadata__"]
+        base = 8 + size
+        return [[name, dtype, shape, _hash_range(path, base + start, end - start)]
+                for name, dtype, shape, start, end in tensors]
+    except (struct.error, ValueError, LookupError, TypeError, AttributeError) as why:
+        raise Unkeyed(f"{path} is no whole safetensors file") from why
 
 
 def _stamp(path: pathlib.Path) -> list:
@@ -137,9 +139,12 @@ class Adapters:
         files = weight_files(path) + sorted(path.glob("adapter_config.json"))
         if len(files) < 2:
             raise Unkeyed(f"the LoRA adapter's files are not in a folder {folder}")
-        stamp = json.dumps([_stamp(file) for file in files])
-        if number not in self._known:
-            self._known[number] = (stamp, files_digest(files))
+        try:
+            stamp = json.dumps([_stamp(file) for file in files])
+            if number not in self._known:
+                self._known[number] = (stamp, files_digest(files))
+        except OSError as why:
+            raise Unkeyed(f"the LoRA adapter in {folder} cannot be read: {why}") from why
         known, digest = self._known[number]
         if known != stamp:
             raise Unkeyed(f"the LoRA adapter in {folder} has changed since it was loaded")
