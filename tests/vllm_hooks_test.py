@@ -207,6 +207,10 @@ class ConnectorTest(unittest.TestCase):
                         '"GOMP_CPU_AFFINITY"] = cpu_list_str', "proclist=[{cpu_list_str}]"):
             self.assertIn(setting, body)
 
+    def test_how_images_are_processed(self):
+        self.assertIn("multimodal_config", fields("config/model.py", "ModelConfig"))
+        self.assertIn("mm_processor_kwargs", fields("config/multimodal.py", "MultiModalConfig"))
+
     def test_options_that_are_refused_exist(self):
         for file, owner, name in (
                 ("config/kv_transfer.py", "KVTransferConfig", "kv_load_failure_policy"),

@@ -57,6 +57,15 @@ class IdentityTest(unittest.TestCase):
         (self.folder / "modeling.py").write_text("1")
         self.assertNotEqual(identity.folder_digest(self.folder), one)
 
+    def test_what_makes_pictures_of_files_counts(self):
+        self.write("a.safetensors", {"x": b"123"})
+        digests = [identity.folder_digest(self.folder)]
+        for name in ("preprocessor_config.json", "processor_config.json",
+                     "video_preprocessor_config.json"):
+            (self.folder / name).write_text('{"image_mean": [0.5, 0.5, 0.5]}')
+            digests.append(identity.folder_digest(self.folder))
+        self.assertEqual(len(set(digests)), 4)
+
     def test_an_adapter_is_its_bytes_not_its_name(self):
         adapters = [identity.Adapters() for _ in range(3)]
         with self.assertRaises(identity.Unkeyed):

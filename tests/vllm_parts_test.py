@@ -13,7 +13,7 @@ os.environ.setdefault("KVCAKE_VLLM_ANY", "1")
 import torch  # noqa: E402
 
 from kvcake.cache import Chunk  # noqa: E402
-from kvcake.vllm import cpus, identity  # noqa: E402
+from kvcake.vllm import config, cpus, identity  # noqa: E402
 from kvcake.vllm.blocks import TorchBlocks, block_view  # noqa: E402
 from kvcake.vllm.connector import KvcakeConnector, check_supported  # noqa: E402
 from kvcake.vllm.metrics import KvcakePromMetrics, KvcakeStats  # noqa: E402
@@ -174,6 +174,26 @@ class SupportTest(unittest.TestCase):
                 check_supported(*self.configs(**change))
 
 
+class NameSpaceTest(unittest.TestCase):
+    def name_space(self, images):
+        space = types.SimpleNamespace
+        connector = object.__new__(KvcakeConnector)
+        connector.config = config.Config(weights_id="w")
+        connector._block, connector._ranks = CHUNK, 1
+        connector._vllm_config = space(
+            model_config=space(hf_config=space(to_dict=dict), dtype=torch.bfloat16,
+                               quantization=None, multimodal_config=images),
+            cache_config=space(cache_dtype="auto"))
+        return identity.name_space(connector._facts(space(layout=dict), 0))
+
+    def test_what_vllm_makes_of_images_counts(self):
+        # vLLM's hashes of images have what a request says of it, not what the engine was told.
+        made = {self.name_space(types.SimpleNamespace(mm_processor_kwargs=kwargs))
+                for kwargs in (None, {"do_normalize": False}, {"do_normalize": True})}
+        self.assertEqual(len(made), 3)
+        self.assertNotIn(self.name_space(None), made)
+
+
 class BlocksTest(unittest.TestCase):
     BLOCKS = 11
 
@@ -230,8 +250,8 @@ class MetricsTest(unittest.TestCase):
         registry = CollectorRegistry()
         kinds = {kind: (lambda kind: lambda **fields: kind(registry=registry, **fields))(kind)
                  for kind in (Counter, Gauge, Histogram)}
-        config = types.SimpleNamespace(kv_transfer_config=None)
-        metrics = KvcakePromMetrics(config, kinds, ["engine"], {0: ["0"]})
+        vllm = types.SimpleNamespace(kv_transfer_config=None)
+        metrics = KvcakePromMetrics(vllm, kinds, ["engine"], {0: ["0"]})
         stats = KvcakeStats(data={"tokens_loaded": 128, "meeting_point": [0.25]})
         stats = stats.aggregate(KvcakeStats(data={"tokens_loaded": 256, "chunks_kept": 1,
                                                   "meeting_point": [0.75]}))

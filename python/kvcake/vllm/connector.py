@@ -220,13 +220,19 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
     def _facts(self, blocks: TorchBlocks, rank: int) -> dict[str, Any]:
         model, cache = self._vllm_config.model_config, self._vllm_config.cache_config
         config = model.hf_config.to_dict()
-        return {"vllm": vllm.__version__, "weights": self._weights(),
-                "config": identity.config_digest(config),
-                "longest": model.max_model_len if identity.depends_on_length(config) else None,
-                "dtype": str(model.dtype), "kv_cache_dtype": str(cache.cache_dtype),
-                "quantization": str(model.quantization), "block_tokens": self._block,
-                "layout": blocks.layout(), "instructions": _instructions(),
-                "tensor_parallel": [rank, self._ranks]}
+        facts = {
+            "vllm": vllm.__version__, "weights": self._weights(),
+            "config": identity.config_digest(config),
+            "longest": model.max_model_len if identity.depends_on_length(config) else None,
+            "dtype": str(model.dtype), "kv_cache_dtype": str(cache.cache_dtype),
+            "quantization": str(model.quantization), "block_tokens": self._block,
+            "layout": blocks.layout(), "instructions": _instructions(),
+            "tensor_parallel": [rank, self._ranks]}
+        # vLLM's hashes of images have what a request says of their processing, not what it was
+        # started with.
+        if images := getattr(model, "multimodal_config", None):
+            facts["processing"] = identity.config_digest(images.mm_processor_kwargs or {})
+        return facts
 
     def _weights(self) -> str:
         if self.config.weights_id:

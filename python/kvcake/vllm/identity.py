@@ -102,11 +102,13 @@ def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def folder_digest(folder: pathlib.Path, remembered: pathlib.Path | None = None) -> str:
-    """Of a model's weights, and of the code that may come with them."""
+    """Of a model's weights, and of what may come with them: code, and how images become input."""
     weights = weight_files(folder)
     if not weights:
         raise Unkeyed(f"{folder} has no files of weights")
-    return files_digest(weights + sorted(folder.glob("*.py")), remembered)
+    beside = [file for pattern in ("*.py", "*processor_config.json")
+              for file in folder.glob(pattern)]
+    return files_digest(weights + beside, remembered)
 
 
 # ---- what beside tokens a request's chunks depend on
