@@ -127,11 +127,13 @@ class IdentityTest(unittest.TestCase):
 
 class ConfigTest(unittest.TestCase):
     def test_reads_stores_and_options(self):
-        read = config.read_config({"stores": ["/a", {"where": "/b", "load_latency_s": 0.1}],
+        read = config.read_config({"stores": ["/a", {"where": "/b", "load_latency_s": 0.1,
+                                                      "capacity_bytes": 1e9}],
                                    "policy": "load", "load_rate": 5, "memory_bytes": 1e9})
         self.assertEqual([s.where for s in read.listed()], ["/a", "/b"])
         self.assertEqual([s.load_rate_bytes_per_s for s in read.listed()], [5.0, 5.0])
         self.assertEqual(read.memory_bytes, 10**9)
+        self.assertEqual([repr(s.capacity_bytes) for s in read.listed()], ["0", "1000000000"])
 
     def test_what_it_does_not_know_is_named(self):
         for given, name in (({"stores": ["/a"], "polciy": "cake"}, "polciy"),
@@ -140,7 +142,19 @@ class ConfigTest(unittest.TestCase):
                             ({"stores": [{"were": "/a"}]}, "were"),
                             ({"stores": ["/a"], "memory_bytes": "1G"}, "memory_bytes"),
                             ({"stores": ["/a"], "experimental_cuda": 1}, "experimental_cuda"),
-                            ({"stores": ["/a"], "load_rate": -1}, "load_rate")):
+                            ({"stores": ["/a"], "load_rate": -1}, "load_rate"),
+                            ({"stores": ["/a"], "load_rate": float("inf")}, "load_rate"),
+                            ({"stores": ["/a"], "memory_bytes": float("nan")}, "memory_bytes"),
+                            ({"stores": ["/a"], "memory_bytes": 1 << 64}, "memory_bytes"),
+                            ({"stores": [{"capacity_bytes": 1}]}, "where"),
+                            ({"stores": [{"where": 1}]}, "where"),
+                            ({"stores": [1]}, "directory"),
+                            ({"stores": [{"where": "/a", "capacity_bytes": -1}]},
+                             "capacity_bytes"),
+                            ({"stores": [{"where": "/a", "capacity_bytes": "1G"}]},
+                             "capacity_bytes"),
+                            ({"stores": [{"where": "/a", "load_latency_s": None}]},
+                             "load_latency_s")):
             with self.assertRaisesRegex(ValueError, name):
                 config.read_config(given)
 

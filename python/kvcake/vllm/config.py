@@ -60,10 +60,11 @@ def read_config(given: Mapping[str, Any]) -> Config:
 
 
 def _scalar(name: str, value: Any, wanted: type) -> Any:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) \
+        and 0 <= value < 1 << 64
     fits = {bool: isinstance(value, bool), str: isinstance(value, str), float: is_number,
             int: is_number and int(value) == value}[wanted]
-    if not fits or (is_number and value < 0):
+    if not fits:
         raise ValueError(f"kvcake: {name} is {value!r}, must be "
                          f"{ {bool: 'true or false', str: 'text'}.get(wanted, 'a number from 0') }")
     return wanted(value)
@@ -72,13 +73,15 @@ def _scalar(name: str, value: Any, wanted: type) -> Any:
 def _stores(value: Any) -> tuple[Store, ...]:
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"kvcake: stores is {value!r}, must be a list of directories")
+    kinds = {one.name: str if one.name == "where" else type(one.default) for one in fields(Store)}
     made = []
     for one in value:
-        try:
-            made.append(Store(one) if isinstance(one, str) else Store(**one))
-        except TypeError as error:
+        given = {"where": one} if isinstance(one, str) else one
+        if not isinstance(given, Mapping) or "where" not in given or given.keys() - kinds.keys():
             raise ValueError(f"kvcake: stores has {one!r}: must be a directory, or an object with "
-                             f"{', '.join(f.name for f in fields(Store))}") from error
+                             f"{', '.join(kinds)}")
+        made.append(Store(**{name: _scalar(f"{name} of stores", what, kinds[name])
+                             for name, what in given.items()}))
     return tuple(made)
 
 
