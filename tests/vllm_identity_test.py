@@ -10,6 +10,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ["KVCAKE_LIBRARY"] = sys.argv.pop(1)
 sys.path.insert(0, str(ROOT / "python"))
+from kvcake.cache import Store  # noqa: E402
 from kvcake.vllm import config, identity  # noqa: E402
 
 
@@ -157,6 +158,12 @@ class ConfigTest(unittest.TestCase):
                              "load_latency_s")):
             with self.assertRaisesRegex(ValueError, name):
                 config.read_config(given)
+
+    def test_where_a_store_is_is_said_without_its_secrets(self):
+        for where, shown in (("/a@b?codec=lossless", "/a@b?codec=lossless"),
+                             ("redis://u:p@host:1/0", "redis://***@host:1/0"),
+                             ("rediss+cluster://:p%40@host", "rediss+cluster://***@host")):
+            self.assertEqual(config.shown(Store(where)), shown)
 
     def test_an_unknown_vllm_is_refused_by_name(self):
         for version in ("0.31.0", "0.32.0", "0.32.1+cpu"):

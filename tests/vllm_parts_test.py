@@ -194,6 +194,28 @@ class NameSpaceTest(unittest.TestCase):
         self.assertNotIn(self.name_space(None), made)
 
 
+    def weights_of(self, folder, *stores):
+        space = types.SimpleNamespace
+        connector = object.__new__(KvcakeConnector)
+        connector.config = config.read_config({"stores": stores})
+        connector._vllm_config = space(model_config=space(model=folder),
+                                       load_config=space(load_format="auto"))
+        return connector._weights()
+
+    def test_digests_are_remembered_in_the_first_directory(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "weights.bin").write_bytes(b"1")
+            self.addCleanup(os.chdir, os.getcwd())
+            os.chdir(name)  # where what is no directory would be made one
+            digest = self.weights_of(name, "s3://bucket/chunks", "redis://u:secret@host",
+                                     f"{name}/a%3F?codec=lossless", f"{name}/b")
+            self.assertEqual({path.name for path in folder.iterdir()}, {"weights.bin", "a?"})
+            self.assertEqual([path.name for path in (folder / "a?").iterdir()],
+                             ["vllm-weights.json"])
+            self.assertEqual(self.weights_of(name, "s3://bucket/chunks"), digest)
+
+
 class BlocksTest(unittest.TestCase):
     BLOCKS = 11
 

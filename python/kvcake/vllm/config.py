@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import os
+import pathlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -10,6 +12,7 @@ from kvcake.cache import Store
 
 TESTED = ("0.31", "0.32")
 CHUNK_TOKENS = 128  # at least: blocks are smaller on GPUs
+_SCHEME = "[A-Za-z][A-Za-z0-9+.-]*://"  # of a store that is no directory
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,17 @@ def _stores(value: Any) -> tuple[Store, ...]:
         made.append(Store(**{name: _scalar(f"{name} of stores", what, kinds[name])
                              for name, what in given.items()}))
     return tuple(made)
+
+
+def folder_of(store: Store) -> pathlib.Path | None:
+    """The directory that it is; None where it is elsewhere."""
+    place = store.where.partition("?")[0]
+    return None if re.match(_SCHEME, place) else pathlib.Path(re.sub("%3[Ff]", "?", place))
+
+
+def shown(store: Store) -> str:
+    """Where it is, for a log: without a user and a password."""
+    return re.sub(f"^({_SCHEME}).*@", r"\1***@", store.where)
 
 
 def check_version(version: str, environment: Mapping[str, str] = os.environ) -> None:

@@ -17,7 +17,8 @@ from vllm.v1.core import kv_cache_utils
 import kvcake
 from kvcake.vllm import cpus, identity
 from kvcake.vllm.blocks import TorchBlocks
-from kvcake.vllm.config import CHUNK_TOKENS, Config, check_version, read_config
+from kvcake.vllm.config import (CHUNK_TOKENS, Config, check_version, folder_of, read_config,
+                                shown)
 from kvcake.vllm.messages import Report, Step
 from kvcake.vllm.metrics import KvcakePromMetrics, KvcakeStats
 from kvcake.vllm.planner import Planner, RequestKey
@@ -205,7 +206,7 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
             rank=rank, ranks=self._ranks, look_s=self.config.look_s)
         logger.info("kvcake %s: %d chunks of %d tokens in %s", kvcake.__version__,
                     self._cache.stats().stored_chunks, self._chunk,
-                    ", ".join(store.where for store in self.config.stores))
+                    ", ".join(map(shown, self.config.stores)))
 
     def _rank(self) -> int:
         if self._ranks == 1:
@@ -247,8 +248,10 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
                 folder = pathlib.Path(snapshot_download(
                     model.model, revision=model.revision, cache_dir=load.download_dir,
                     local_files_only=True))
-            remembered = pathlib.Path(self.config.stores[0].where) / "vllm-weights.json"
-            remembered.parent.mkdir(parents=True, exist_ok=True)
+            remembered = next(filter(None, map(folder_of, self.config.stores)), None)
+            if remembered is not None:
+                remembered.mkdir(parents=True, exist_ok=True)
+                remembered /= "vllm-weights.json"
             return identity.folder_digest(folder, remembered)
         except (identity.Unkeyed, OSError, ValueError) as why:
             raise ValueError(f"kvcake: the weights of {model.model} cannot be told by their bytes: "
