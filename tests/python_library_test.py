@@ -135,6 +135,27 @@ class CacheTest(unittest.TestCase):
         with self.assertRaisesRegex(kvcake.Error, "no such cache"):
             cache.stats()
 
+    def test_what_is_too_short_is_not_read_behind_its_end(self):
+        with self.open() as cache:
+            root, *keys = self.keys(cache, 2)
+            for wrong in ([keys[0], b"short"], [keys[0][:31], keys[1] + b"x"]):
+                with self.assertRaisesRegex(ValueError, "32 bytes"):
+                    cache.lookup(wrong)
+                with self.assertRaisesRegex(ValueError, "32 bytes"):
+                    cache.begin(root, wrong)
+            data = ctypes.create_string_buffer(SLAB)
+            slabs = [ctypes.addressof(data)] * LAYERS
+            for parts in ([slabs], [slabs, slabs[1:]], [slabs, slabs, slabs]):
+                with self.assertRaisesRegex(ValueError, "parts"):
+                    cache.put_async(keys, root, 0, parts)
+            self.assertEqual(cache.put_wait(), (0, 0))
+            cache.put_async(keys, root, 0, [slabs, slabs])
+            self.assertEqual(cache.put_wait(), (2, 0))
+
+    def test_a_name_ends_where_it_ends(self):
+        with self.assertRaisesRegex(ValueError, "null"):
+            kvcake.Cache("a\0b", layers=1, chunk_tokens=4, slab_bytes=4)
+
     def test_extras_and_salts_part_keys(self):
         with self.open() as cache:
             root = cache.root()

@@ -109,15 +109,28 @@ class Stats(NamedTuple):
 
 
 def _keys(keys: Sequence[Key]) -> ctypes.Array:
+    for key in keys:
+        _check_key(key)
     made = (_library.Key * len(keys))()
     ctypes.memmove(made, b"".join(keys), 32 * len(keys))
     return made
 
 
 def _key(key: Key) -> _library.Key:
+    _check_key(key)
+    return _library.Key.from_buffer_copy(key)
+
+
+def _check_key(key: Key) -> None:
     if len(key) != 32:
         raise ValueError(f"a key has 32 bytes, not {len(key)}")
-    return _library.Key.from_buffer_copy(key)
+
+
+def _text(value: str) -> bytes:
+    """C's text ends at the first null byte: what follows one would be left out."""
+    if "\0" in value:
+        raise ValueError(f"{value!r} has a null character")
+    return value.encode()
 
 
 class Chunk:
@@ -194,15 +207,15 @@ class Cache:
         self.layers, self.chunk_tokens, self.slab_bytes = layers, chunk_tokens, slab_bytes
         listed = list(stores)
         array_of = (_library.Store * max(1, len(listed)))(*(
-            _library.Store(where=s.where.encode(), capacity_bytes=s.capacity_bytes,
+            _library.Store(where=_text(s.where), capacity_bytes=s.capacity_bytes,
                            load_rate_bytes_per_s=s.load_rate_bytes_per_s,
                            load_latency_s=s.load_latency_s) for s in listed))
         options = _library.Options(
-            name_space=name_space.encode(), layers=layers, chunk_tokens=chunk_tokens,
+            name_space=_text(name_space), layers=layers, chunk_tokens=chunk_tokens,
             slab_bytes=slab_bytes, stores=array_of, store_count=len(listed),
             memory_bytes=memory_bytes, write_queue_share=write_queue_share,
             store_ttl_s=store_ttl_s, stall_timeout_s=stall_timeout_s,
-            device=device.encode() or None)
+            device=_text(device) or None)
         number = ctypes.c_uint64()
         _check(_lib.kvcake_open(ctypes.byref(options), ctypes.byref(number)))
         self._number = number.value
@@ -272,6 +285,9 @@ class Cache:
         """Has a thread of the library put chunks that follow each other from position `first` on and
         that nobody holds: each as layers * parts_per_slab addresses of equally many bytes, which
         stay as they are until put_wait() has returned."""
+        wanted = self.layers * parts_per_slab
+        if [len(of_chunk) for of_chunk in parts] != [wanted] * len(keys):
+            raise ValueError(f"parts must have {wanted} addresses for each of {len(keys)} keys")
         writes = (_library.AsyncWrite * len(keys))()
         for i, (write, key) in enumerate(zip(writes, keys)):
             write.struct_size = ctypes.sizeof(write)
