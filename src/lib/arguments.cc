@@ -11,7 +11,6 @@ constexpr size_t kTextMax = 1 << 16;
 constexpr size_t kKeysMax = 1 << 20;
 constexpr int kChunkTokensMax = 1 << 16;
 constexpr uint64_t kSlabBytesMax = 1ull << 30;
-constexpr int64_t kPromptTokensMax = 1 << 30;
 constexpr int kSliceChunksMax = 1 << 16;
 
 Result<std::string> ReadText(const char* text, const char* name) {

@@ -12,6 +12,8 @@
 
 namespace kvcake {
 
+inline constexpr int kPromptTokensMax = 1 << 30;
+
 // Structures begin with the size that the caller was compiled with. One that is newer than the
 // library is as good as long as what the library does not know is zero.
 template <typename T>

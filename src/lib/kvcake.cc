@@ -108,11 +108,10 @@ Status CheckPointer(const void* pointer, const char* name) {
   return Fail(ErrorCode::kInvalidArgument, "{} is NULL", name);
 }
 
-Status CheckCount(int count, int least, const char* name) {
-  constexpr int kMost = 1 << 20;
-  if (count >= least && count <= kMost) return {};
+Status CheckCount(int count, int least, const char* name, int most = 1 << 20) {
+  if (count >= least && count <= most) return {};
   return Fail(ErrorCode::kInvalidArgument, "{} is {}, must be in [{}, {}]", name, count, least,
-              kMost);
+              most);
 }
 
 void WriteTurn(const CacheTurn& turn, kvcake_turn* out) {
@@ -381,8 +380,8 @@ int kvcake_wait(kvcake_cache cache, double timeout_s) {
 
 int kvcake_learn(kvcake_cache cache, int32_t prefix_tokens, int32_t tokens, double seconds) {
   return WithCache(cache, [&](const Registry::Use& use) -> Status {
-    RETURN_IF_ERROR(CheckCount(prefix_tokens, 0, "prefix_tokens"));
-    RETURN_IF_ERROR(CheckCount(tokens, 1, "tokens"));
+    RETURN_IF_ERROR(CheckCount(prefix_tokens, 0, "prefix_tokens", kPromptTokensMax));
+    RETURN_IF_ERROR(CheckCount(tokens, 1, "tokens", kPromptTokensMax));
     ASSIGN_OR_RETURN(const Seconds took, ReadSeconds(seconds, "seconds"));
     use.cache().Learn(prefix_tokens, tokens, took);
     return {};

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <climits>
 #include <filesystem>
 #include <fstream>
 #include <span>
@@ -367,6 +368,12 @@ TEST_F(LibraryCostsTest, WhatTheCallerComputedOfOtherPromptsIsLearnedFrom) {
   ASSERT_EQ(Begin(Keys(1, 9), &restoration), KVCAKE_OK);
   ExpectAWholeSlice(restoration);
   ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
+TEST_F(LibraryTest, CostsAreLearnedOfPromptsAsLongAsCanBeRestored) {
+  Open();
+  EXPECT_EQ(kvcake_learn(cache_, (1 << 30) - 1, 1 << 21, 1), KVCAKE_OK);
+  EXPECT_EQ(kvcake_learn(cache_, INT_MAX, 1, 1), KVCAKE_INVALID_ARGUMENT);
 }
 
 TEST_F(LibraryTest, AChildOfForkCannotTouchItsParentsCaches) {
