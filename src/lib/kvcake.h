@@ -105,8 +105,8 @@ typedef struct kvcake_options {
                          stores by it; default: nothing is kept */
 } kvcake_options;
 
-/* Opens the stores and reads their directories. The cache's threads run on the CPUs that the calling
- * thread may run on. KVCAKE_INVALID_ARGUMENT, KVCAKE_NOT_FOUND, KVCAKE_IO, KVCAKE_FULL. */
+/* Opens the stores and reads their directories. The cache's threads run on the CPUs that the
+ * calling thread may run on. KVCAKE_INVALID_ARGUMENT, KVCAKE_NOT_FOUND, KVCAKE_IO, KVCAKE_FULL. */
 KVCAKE_API int kvcake_open(const kvcake_options* options, kvcake_cache* cache);
 /* Ends the cache's restorations, writes what waits to be written, waits for reads that are under
  * way, and closes the stores. KVCAKE_BUSY while chunks are acquired, or calls on it are under way:
