@@ -45,6 +45,10 @@ class IdentityTest(unittest.TestCase):
         known = remembered.read_text()
         self.assertEqual(identity.folder_digest(self.folder, remembered), one)
         self.assertEqual(remembered.read_text(), known)
+        for spoilt in ("[]", "{", "1"):
+            remembered.write_text(spoilt)
+            self.assertEqual(identity.folder_digest(self.folder, remembered), one)
+            self.assertEqual(remembered.read_text(), known)
         self.write("a.safetensors", {"x": b"321"})
         self.assertNotEqual(identity.folder_digest(self.folder, remembered), one)
 

@@ -97,6 +97,13 @@ class PlannerTest(unittest.TestCase):
         planner.finish("r")
         self.assertFalse(planner.waits())
 
+    def test_what_ends_before_workers_hear_of_it_restores_nothing(self):
+        planner = self.planner()
+        planner.hear(Report(failures=1))  # of another request, while this one's begin is on its way
+        step = self.step(planner, 0, 4)
+        self.assertEqual([(b.epoch, b.restore_chunks) for b in step.begins], [(1, 0)])
+        self.assertEqual(step.ends, [])
+
     def test_a_running_request_jumps_once_it_computes_and_waits_where_told(self):
         planner = self.planner()
         self.hear(planner, 0, 2)

@@ -65,8 +65,8 @@ def files_digest(files: Iterable[pathlib.Path], remembered: pathlib.Path | None 
     cache: dict[str, list] = {}
     if remembered is not None:
         try:
-            cache = json.loads(remembered.read_text())
-        except (OSError, ValueError):
+            cache = dict(json.loads(remembered.read_text()))
+        except (OSError, ValueError, TypeError):
             pass
 
     def digest(path: pathlib.Path) -> tuple[str, list]:

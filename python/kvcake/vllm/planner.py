@@ -95,8 +95,11 @@ class Planner:
 
     def _end(self, request: str) -> None:
         state = self._requests[request]
-        if state.restoring and not any(b.epoch == state.epoch for b in self._next.begins):
+        untold = [b for b in self._next.begins if b.epoch == state.epoch]
+        if state.restoring and not untold:
             self._next.ends.append((request, state.epoch))
+        for begin in untold:
+            begin.restore_chunks = 0
         state.restoring, state.jump = False, None
 
     def _packed(self, state: _Request, first: int, end: int) -> bytes:
