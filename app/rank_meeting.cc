@@ -110,6 +110,7 @@ Status WorkForLeader(Comm& comm, Runtime& runtime, const WorkOptions& options) {
                              .pool = runtime.pool(),
                              .restore_prefix = restore,
                              .options = {.timeout = options.timeout,
+                                         .restore_timeout = options.restore_timeout,
                                          .authenticated = options.authenticated,
                                          .staging = runtime.rank_staging()}});
 }

@@ -48,8 +48,9 @@ std::vector<Fact> FactsOf(Runtime& runtime);
 // the ranks and their links. kInvalidArgument names what differs.
 [[nodiscard]] Result<Survey> MeetRanks(Comm& comm, Runtime& runtime, Seconds timeout);
 struct WorkOptions {
-  Seconds timeout{30};         // ChainOptions::timeout
-  bool authenticated = false;  // ChainOptions::authenticated
+  Seconds timeout{30};           // ChainOptions::timeout
+  Seconds restore_timeout{600};  // ChainOptions::restore_timeout
+  bool authenticated = false;    // ChainOptions::authenticated
   // Asked while it restores prompts; closing the Comm ends the rest.
   std::function<bool()> stopping = {};
 };

@@ -86,6 +86,13 @@ class Meeting {
   const std::string& name() const { return name_; }
   bool authenticated() const { return !listener_ || options_.authenticated(); }
 
+  // What is asked of it: a server gives its ranks no longer to restore than for anything else.
+  WorkOptions work(Seconds timeout) const {
+    WorkOptions work{.timeout = timeout, .authenticated = authenticated()};
+    if (listener_) work.restore_timeout = timeout;
+    return work;
+  }
+
   // For what goes well, of which who has started this worker tells.
   spdlog::level::level_enum log_level() const {
     return listener_ ? spdlog::level::info : spdlog::level::debug;
@@ -145,7 +152,7 @@ Status WorkFor(Comm& comm, Runtime& runtime, WorkOptions options, const std::sto
 void WorkUntil(const std::stop_token& stop, const Meeting& meeting, Runtime& runtime,
                Seconds timeout) {
   const Digest facts = FactsDigest(FactsOf(runtime));
-  const WorkOptions options{.timeout = timeout, .authenticated = meeting.authenticated()};
+  const WorkOptions options = meeting.work(timeout);
   while (!stop.stop_requested()) {
     const auto chain = meeting.Await(facts, stop);
     if (!chain) {

@@ -149,6 +149,13 @@ class Worker {
  private:
   TimePoint Deadline() const { return Clock::Real().Now() + worker_.options.timeout; }
 
+  // Without progress of the exchange: while others are restoring still, nothing comes from them, or
+  // goes on to them.
+  Seconds ExchangeTimeout(const RankJob& job) const {
+    const ChainOptions& options = worker_.options;
+    return job.origin > 0 ? options.restore_timeout + options.timeout : options.timeout;
+  }
+
   WorkerLimits Limits() const {
     return {.ranks = comm_.size(),
             .rank = comm_.rank(),
@@ -217,7 +224,7 @@ class Worker {
     ASSIGN_OR_RETURN(
         const auto gate,
         KvGate::Create(comm_, worker_.pool, ids, RoutesOf(job, place, first_rank, chunk),
-                       worker_.options.timeout, worker_.options.staging));
+                       ExchangeTimeout(job), worker_.options.staging));
     const std::vector<Slice> batch = SlicesOf(job, place, ids, gate.get());
     const TimePoint began = Clock::Real().Now();
     RETURN_IF_ERROR(worker_.model.Forward(batch).map([](auto) {}));

@@ -66,32 +66,43 @@ struct StagedRank {
   testing_util::FakeCopier copier;
 };
 
+// Of all ranks but the leader.
+struct WorkerOptions {
+  Seconds timeout{10};
+  std::function<void(int rank)> at_restoring = {};
+};
+
 // Every rank a thread with a model of its own.
 class Ranks {
  public:
   // `at_layer` is called by all but the leader. `staged`: pieces, of ranks that stage them; 0:
   // none.
   Ranks(const ModelConfig& config, int ranks, std::vector<std::unique_ptr<Comm>> comms,
-        std::function<void(Ranks&, int rank, int layer)> at_layer = {}, size_t staged = 0)
+        std::function<void(Ranks&, int rank, int layer)> at_layer = {}, size_t staged = 0,
+        const WorkerOptions& workers = {})
       : comms_(std::move(comms)), results_(ranks), at_layer_(std::move(at_layer)) {
     for (int rank = 0; rank < ranks; ++rank) {
+      const Seconds timeout = rank + 1 < ranks ? workers.timeout : Seconds(10);
       rigs_.push_back(std::make_unique<Rig>(config, NumericPath::kF32, 1, kChunk));
-      options_.push_back({.timeout = Seconds(10), .restore_timeout = Seconds(10)});
+      options_.push_back({.timeout = timeout, .restore_timeout = Seconds(10)});
       if (staged == 0) continue;
       staged_.push_back(std::make_unique<StagedRank>(rigs_[rank]->pages->layout(), staged));
       options_[rank].staging = staged_[rank]->staging();
     }
     for (int rank = 0; rank + 1 < ranks; ++rank) {
-      threads_.emplace_back([this, rank] {
+      threads_.emplace_back([this, rank, at_restoring = workers.at_restoring] {
         Rig& rig = *rigs_[rank];
         WatchedModel model(*rig.model, [this, rank](int layer) {
           if (at_layer_) at_layer_(*this, rank, layer);
         });
-        const ChainWorker worker{
-            .model = model,
-            .pool = *rig.pages,
-            .restore_prefix = [&](const RankJob& job) { return Restore(rig, job); },
-            .options = options_[rank]};
+        const ChainWorker worker{.model = model,
+                                 .pool = *rig.pages,
+                                 .restore_prefix =
+                                     [&](const RankJob& job) {
+                                       if (at_restoring) at_restoring(rank);
+                                       return Restore(rig, job);
+                                     },
+                                 .options = options_[rank]};
         results_[rank] = WorkForChain(*comms_[rank], worker);
       });
     }
@@ -304,6 +315,30 @@ TEST(ChainTest, ASilentRankIsGivenUp) {
   ASSERT_FALSE(gate);
   EXPECT_EQ(gate.error().code, ErrorCode::kDeadline);
   EXPECT_FALSE(chain.ok());
+}
+
+// Rank 1 has its prefix long before rank 0, and nothing of the chain comes to it until then.
+TEST(ChainTest, ARankThatRestoresForLongIsNotLost) {
+  const ModelConfig config = TinyConfig();
+  static constexpr Seconds kTimeout(0.2);
+  const auto slowly = [](int rank) {
+    if (rank == 0) std::this_thread::sleep_for(2 * kTimeout);
+  };
+  Ranks all(config, 3, NewMemoryComms(3), {}, 0, {.timeout = kTimeout, .at_restoring = slowly});
+  const RankJob job{.salt = "",
+                    .tokens = Prompt(1, 200, config.vocab_size),
+                    .origin = 2 * kChunk,
+                    .partition = EvenPartition(200 - 2 * kChunk, 3)};
+  {
+    ChainLeader chain(all.comm(), *all.leader().pages, all.options());
+    PageTable pages;
+    const auto logits = all.Prefill(chain, job, &pages);
+    EXPECT_TRUE(logits) << logits.error().message;
+  }
+  all.Join();
+  for (const int rank : {0, 1}) {
+    EXPECT_TRUE(all.result(rank)) << all.result(rank).error().message;
+  }
 }
 
 // It has the job and sends nothing of it.
