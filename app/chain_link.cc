@@ -184,6 +184,7 @@ void ChainLink::HandOver() {
   leader_ = std::make_unique<ChainLeader>(*chain_.comm, runtime_->pool(),
                                           ChainOptions{.timeout = timeout,
                                                        .restore_timeout = timeout,
+                                                       .tokens_max = flags_.ranks.tokens_max,
                                                        .authenticated = authenticated(),
                                                        .staging = runtime_->rank_staging(),
                                                        .on_lost = lost});

@@ -111,6 +111,7 @@ Status WorkForLeader(Comm& comm, Runtime& runtime, const WorkOptions& options) {
                              .restore_prefix = restore,
                              .options = {.timeout = options.timeout,
                                          .restore_timeout = options.restore_timeout,
+                                         .tokens_max = runtime.options().rank_tokens_max,
                                          .authenticated = options.authenticated,
                                          .staging = runtime.rank_staging()}});
 }

@@ -126,6 +126,7 @@ Status Ranks::Lead(Runtime& runtime) {
   leader_ = std::make_unique<ChainLeader>(
       *comm_, runtime.pool(),
       ChainOptions{.timeout = Seconds(flags_.timeout_s),
+                   .tokens_max = flags_.tokens_max,
                    .authenticated = kAuthenticated,
                    .staging = runtime.rank_staging(),
                    .on_lost = [this](const Error& error) {

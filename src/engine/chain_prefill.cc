@@ -23,12 +23,13 @@ void ChainPrefill::Divide(Sequence& sequence) {
   const int origin = std::min(static_cast<int>(end - known.begin()), (tokens - 1) / chunk) * chunk;
   std::optional<Partition> partition = planner_.Plan(origin, tokens - origin, leader_.ranks());
   if (!partition || partition->ranks() < 2) return;
+  const int most = std::min(model_.max_batch_tokens(), leader_.tokens_max());
   for (int i = 0; i < partition->ranks(); ++i) {
-    if (partition->size(i) <= model_.max_batch_tokens()) continue;
+    if (partition->size(i) <= most) continue;
     spdlog::warn(
         "a prompt of {} tokens is prefilled by this process alone: a rank would compute "
         "{}, more than --rank-tokens-max {}",
-        tokens, partition->size(i), model_.max_batch_tokens());
+        tokens, partition->size(i), most);
     return;
   }
   sequence.keys.resize(origin / chunk);

@@ -206,6 +206,22 @@ TEST_F(EngineChainTest, ALostRankCostsTheChainAndNoAnswer) {
   EXPECT_FALSE(leader_->ok());
 }
 
+// Not even where this process' model takes more at once: the other ranks' may not.
+TEST_F(EngineChainTest, NoRankComputesMoreOfAPromptThanEachMay) {
+  options_.tokens_max = 150;
+  Start(2);
+  World alone(nullptr);
+  ASSERT_GT(world_->model->max_batch_tokens(), 360 / 2);
+  for (const int tokens : {360, 290}) {
+    SCOPED_TRACE(tokens);
+    const std::vector<int32_t> prompt = Prompt(tokens, tokens);
+    const Completion got = world_->Answer(Ask(prompt));
+    ExpectSame(got, alone.Answer(Ask(prompt)));
+    EXPECT_EQ(got.chain.has_value(), tokens / 2 <= options_.tokens_max);
+  }
+  EXPECT_TRUE(leader_->ok());
+}
+
 // Decoding sequences and other prompts go on after a chain's step.
 TEST_F(EngineChainTest, WhatAChainThatIsTakenAwayWasToPrefillIsComputedAlone) {
   Start(3);

@@ -1,5 +1,7 @@
 #include "runahead/chain.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/peak_rss.h"
 #include "runahead/job_message.h"
@@ -157,12 +159,13 @@ class Worker {
   }
 
   WorkerLimits Limits() const {
+    const int most = std::min(worker_.model.max_batch_tokens(), worker_.options.tokens_max);
     return {.ranks = comm_.size(),
             .rank = comm_.rank(),
             .chunk_tokens = worker_.pool.layout().chunk_tokens,
             .vocab_size = worker_.model.vocab_size(),
             .positions_max = worker_.model.max_positions(),
-            .batch_tokens_max = worker_.model.max_batch_tokens()};
+            .batch_tokens_max = most};
   }
 
   // A job that it can do, of which the prefix is restored.

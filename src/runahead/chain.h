@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,6 +21,8 @@ namespace kvcake {
 struct ChainOptions {
   Seconds timeout{30};           // without any progress, a rank is taken for lost
   Seconds restore_timeout{600};  // of every rank, for what is kept of a prompt's beginning
+  // The most that a rank computes of a prompt, the same for all; their models may take more.
+  int tokens_max = std::numeric_limits<int>::max();
   // Every rank is known to be one of ours: it has proved that it has the cluster's key, or nobody
   // else could be in its place. Else KV caches that came from others are used for the prompt that
   // they were asked for, and published under no key: a forger's would be in later answers.
@@ -63,6 +66,7 @@ class ChainLeader {
   // Once a prompt has failed the chain is gone: no job is taken any more.
   bool ok() const { return !lost_; }
   bool authenticated() const { return options_.authenticated; }
+  int tokens_max() const { return options_.tokens_max; }  // of each rank
 
   // Starts a job: the gate is that of this rank's slices (RangesOf its last place). `pages` cover
   // the job's tokens and stay drawn until End.
