@@ -207,7 +207,7 @@ RestoreProgress Board::Progress() const {
           .computed = report_.tokens_computed,
           .loaded = report_.loaded(),
           .reused = report_.tokens_reused,
-          .mixed_path = report_.chunks_mixed_path > 0,
+          .mixed_path = mixes_paths(),
           .front = claims_.first_missing(),
           .back = back,
           .loading = claims_.loading()};

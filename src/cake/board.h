@@ -59,6 +59,8 @@ class Board {
   void Loaded(int chunk, std::string_view tier, PageHandle page);
   // The pages of chunks [0, chunks), resident or in the running slice.
   std::vector<PageId> PageIds(int chunks) const;
+  // Another numeric path made some of its chunks: what is computed after them is not kept.
+  bool mixes_paths() const { return report_.chunks_mixed_path > 0; }
   // A reference to a chunk's page; empty where there is none.
   PageHandle PageOf(int chunk) const;
   // All of its pages, once all chunks are resident.

@@ -15,6 +15,7 @@ PeerTurn PeerLane::NextTurn(Board& board) {
   const Plan& plan = board.plan()->plan;
   if (!TakesPart(board)) return {.chunks = plan.slice_chunks};
   PeerClaims& peers = board.peers();
+  if (board.mixes_paths()) GiveBackMine(board);
   const int first = board.claims().first_missing();
   const TimePoint now = context_.clock.Now();
   const double slice_s = SliceSeconds(board);
@@ -136,12 +137,22 @@ void PeerLane::Answered(Board& board, const ClaimCall& call,
   if (is_late && !states.empty()) AskAhead(board, slice->claim.end());
 }
 
-// What was computed before the answer came is not offered to the store for others: they need not
-// wait for it.
+// What was computed before the answer came is not offered to the store for others, nor what follows
+// another path's chunks: they need not wait for it.
 void PeerLane::TakeMine(Board& board, int chunk) {
   const bool is_late = board.claims().state(chunk) == ChunkState::kResident;
-  board.peers().Set(chunk, is_late ? PeerState::kFree : PeerState::kMine);
-  if (is_late) GiveBack(&board, chunk, board.key(chunk));
+  const bool is_kept = !is_late && !board.mixes_paths();
+  board.peers().Set(chunk, is_kept ? PeerState::kMine : PeerState::kFree);
+  if (!is_kept) GiveBack(&board, chunk, board.key(chunk));
+}
+
+// What was claimed before a chunk of another path came.
+void PeerLane::GiveBackMine(Board& board) {
+  for (int i = board.claims().first_missing(); i < board.claims().size(); ++i) {
+    if (board.peers().state(i) != PeerState::kMine) continue;
+    board.peers().Set(i, PeerState::kFree);
+    GiveBack(&board, i, board.key(i));
+  }
 }
 
 void PeerLane::Ended(const Board& board) {

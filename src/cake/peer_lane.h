@@ -42,6 +42,7 @@ class PeerLane {
   // Asks for a slice from there on, where there is anything to be asked.
   void AskAhead(Board& board, int first);
   void TakeMine(Board& board, int chunk);
+  void GiveBackMine(Board& board);
   // Ends a claim, unless another prompt of this process computes the chunk.
   void GiveBack(const Board* whose, int chunk, const ChunkKey& key);
   double SliceSeconds(const Board& board) const;

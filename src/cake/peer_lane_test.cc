@@ -68,6 +68,10 @@ class PeerLaneTest : public testing::Test {
       board_->Adopt(i, pool_->Publish(std::move(*pool_->Draw()), board_->key(i), {}));
     }
   }
+  void AdoptOfAnotherPath(int chunk) {
+    auto page = pool_->Publish(std::move(*pool_->Draw()), board_->key(chunk), NumericPath::kF32);
+    board_->Adopt(chunk, std::move(page));
+  }
 
   FakeClock clock_;
   ComputeCost cost_;
@@ -119,6 +123,25 @@ TEST_F(PeerLaneTest, AStoreThatIsSlowToAnswerIsWaitedForOnce) {
   EXPECT_EQ(Asked(), KeysOf(4, 4));
   Answer({kMine, kMine, kTheirs, kNone});
   EXPECT_TRUE(calls_.claims.empty()) << "it is asked again when it is wanted";
+}
+
+// Another numeric path's: what is computed after it is offered to no store.
+TEST_F(PeerLaneTest, WhatWillNotBeKeptIsNotWaitedFor) {
+  Start();
+  Turn();
+  Answer(std::vector(4, kMine));
+  AdoptOfAnotherPath(10);
+  EXPECT_EQ(Turn().chunks, 4);
+  EXPECT_EQ(calls_.disclaims, KeysOf(0, 4));
+  calls_.disclaims.clear();
+  lane_->Began(*board_, {.first = 0, .count = 4});
+  EXPECT_EQ(Asked(), KeysOf(4, 4)) << "others may be at it, and keep it";
+  Answer({kMine, kMine, kTheirs});
+  EXPECT_EQ(calls_.disclaims, KeysOf(4, 2));
+  ReachFront(4);
+  EXPECT_EQ(Turn().chunks, 2) << "what is free";
+  lane_->Ended(*board_);
+  EXPECT_EQ(calls_.disclaims, KeysOf(4, 2)) << "once";
 }
 
 TEST_F(PeerLaneTest, WhatIsComputedBeforeItsAnswerComesIsGivenBack) {
