@@ -325,6 +325,18 @@ class LimitsTest(OwnServersTest):
         self.assertEqual(answer["error"]["code"], "context_length_exceeded")
         self.assertEqual(server.stop(), 0)
 
+    def test_answers_that_all_fail_at_once_end(self):
+        """The engine takes none of a stream's answers, and says so of all in one go."""
+        server = self.start("--drain-timeout", "1s")
+        for prompt in ("", ["", "", ""]):
+            answer = server.post("/v1/completions", {"prompt": prompt, "n": 8, "stream": True},
+                                 status=400)
+            self.assertEqual(answer["error"]["message"], "the prompt has no tokens")
+        # The one that asks for the metrics.
+        eventually(lambda: server.metric("kvcake_http_connections", listener="clients") == 1,
+                   "the end of the others")
+        self.assertEqual(server.stop(), 0)
+
     def test_more_answers_than_pages(self):
         """The youngest give their pages up and are restored: every answer is as if it were alone."""
         server = self.start("--max-num-seqs", "16", ram="12MiB")

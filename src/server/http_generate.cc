@@ -330,16 +330,18 @@ net::awaitable<bool> HttpApi::AwaitAccepted(Exchange& exchange, Answering& answe
   std::vector<News> more;
   while (!answering.AllAccepted()) {
     if (!co_await Await(exchange, answering, &more)) co_return false;
-    for (News& one : more) {
+    for (News& one : more) {  // all of them: an end comes once
+      Choice& choice = answering.choices[one.choice];
       if (!one.delta.accepted && one.delta.completion) {  // before it was accepted it only failed
-        exchange.record.error =
-            TakeEnd(std::move(*one.delta.completion), answering.choices[one.choice]);
-        co_return false;
+        auto failure = TakeEnd(std::move(*one.delta.completion), choice);
+        if (!exchange.record.error) exchange.record.error = std::move(failure);
+        continue;
       }
       // What has ended has nothing new to come.
-      if (one.delta.completion) answering.choices[one.choice].ended = true;
+      if (one.delta.completion) choice.ended = true;
       news->push_back(std::move(one));
     }
+    if (exchange.record.error) co_return false;
   }
   co_return true;
 }
