@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "base/json_file.h"
 #include "server/unsupported_fields.h"
@@ -25,6 +26,30 @@ size_t MostMembers(const json& value) {
   return most;
 }
 
+// The same as the text has them, which is JSON: a name that is written again counts again, with
+// what it once meant. The parser that keeps their order looks each up among all before it.
+size_t MostMembersWritten(std::string_view text) {
+  size_t most = 0;
+  std::vector<size_t> open;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      in_string = c != '"';
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      open.push_back(0);
+    } else if (c == '}' || c == ']') {
+      open.pop_back();
+    } else if (c == ':') {
+      most = std::max(most, ++open.back());
+    }
+  }
+  return most;
+}
+
 class ChatReader {
  public:
   ChatReader(const ChatLimits& limits, RequestFields* fields, ChatPrompt* prompt)
@@ -43,6 +68,10 @@ class ChatReader {
     CheckTools();
     CheckDocuments();
     ReadFlags();
+    if (MostMembersWritten(text) > limits_.object_members_max) {
+      fields_.Fail({.message = fmt::format("the request has an object with more than {} members",
+                                           limits_.object_members_max)});
+    }
     if (fields_.error()) return;
     ordered_json body = ordered_json::parse(text);
     prompt_.messages = std::move(body["messages"]);
@@ -166,7 +195,7 @@ class ChatReader {
     if (!parsed || !parsed->is_object()) {
       return function->Fail("arguments", "must be a JSON object written out in a text");
     }
-    if (MostMembers(*parsed) > limits_.object_members_max) {
+    if (MostMembersWritten(text) > limits_.object_members_max) {
       function->Fail("arguments", fmt::format("has an object with more than {} members",
                                               limits_.object_members_max));
     }

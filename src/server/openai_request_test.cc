@@ -303,6 +303,33 @@ TEST(OpenAiRequestTest, ErrorsNameTheTool) {
   EXPECT_EQ(ChatWith(wide + "}]}").error().param, "chat_template_kwargs");
 }
 
+// All of a chat's body is parsed with its order, not only what is kept of it.
+TEST(OpenAiRequestTest, ObjectsOfAChatAreBoundedWhereverTheyStand) {
+  std::string wide = "{\"0\": 0";
+  for (int i = 1; i < 2000; ++i) wide += ",\"" + std::to_string(i) + "\":0";
+  wide += '}';
+  std::string written = wide;
+  for (size_t at = 0; (at = written.find('"', at)) != std::string::npos; at += 2) {
+    written.insert(at, 1, '\\');
+  }
+  const std::string fields[] = {
+      R"("unknown": )" + wide,
+      wide.substr(1, wide.size() - 2),
+      R"("documents": )" + wide + R"(, "documents": [])",
+      R"("chat_template_kwargs": {"a": )" + wide + R"(, "a": 1})",
+      R"("messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f",
+          "arguments": "{\"a\": )" +
+          written + R"(, \"a\": 1}"}}]}])",
+  };
+  for (const std::string& field : fields) {
+    const auto request = ChatWith(field);
+    ASSERT_FALSE(request) << field.substr(0, 80);
+    EXPECT_THAT(request.error().message, HasSubstr("an object with more than 1024 members"));
+  }
+  EXPECT_TRUE(ChatWith(R"("unknown": {"a": ":\":{:", "b": "::"})"));
+  EXPECT_TRUE(With(R"("unknown": )" + wide));
+}
+
 TEST(OpenAiRequestTest, ErrorsNameTheMessage) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({})", "messages"},
