@@ -213,6 +213,19 @@ class FlagsTest(OwnServersTest):
             self.start("--generation-config", "/nonexistent")
         self.assertIn("generation_config.json", str(error.exception))
 
+    def test_defaults_yield_where_there_is_less_room(self):
+        chat = {"messages": [{"role": "user", "content": "hi"}], "ignore_eos": True}
+        with tempfile.TemporaryDirectory() as directory:
+            pathlib.Path(directory, "generation_config.json").write_text(
+                '{"max_new_tokens": 4096}', encoding="utf-8")
+            server = self.start("--generation-config", directory, "--max-model-len", "64")
+        for path, body in (("/v1/chat/completions", chat),
+                           ("/v1/completions", {"prompt": [5] * 60, "ignore_eos": True})):
+            self.assertEqual(server.post(path, body)["usage"]["total_tokens"], 64)
+            error = server.post(path, {**body, "max_tokens": 64}, status=400)["error"]
+            self.assertEqual((error["param"], error["code"]),
+                             ("max_tokens", "context_length_exceeded"))
+
 
 if __name__ == "__main__":
     unittest.main()

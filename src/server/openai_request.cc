@@ -235,6 +235,7 @@ ApiResult<GenerateRequest> ParseCompletion(const RequestBody& body, const Reques
   fields.Read("echo", &request.echo);
   // With echo, 0 asks for the prompt and its logprobs alone.
   fields.Read("max_tokens", request.echo ? 0 : 1, kIntMax, &request.max_tokens);
+  request.max_tokens_asked = request.max_tokens.has_value();
   if (!request.max_tokens) request.max_tokens = 16;  // OpenAI's default
   CheckMinTokens(&fields, request);
   LimitMaxTokens(rules.defaults, &request);
@@ -256,6 +257,7 @@ ApiResult<GenerateRequest> ParseChat(const RequestBody& body, const RequestRules
   ReadCommon(&fields, rules, &request);
   fields.Read("max_tokens", 1, kIntMax, &request.max_tokens);
   fields.Read("max_completion_tokens", 1, kIntMax, &request.max_tokens);
+  request.max_tokens_asked = request.max_tokens.has_value();
   CheckMinTokens(&fields, request);
   LimitMaxTokens(rules.defaults, &request);
   fields.Read("logprobs", &request.logprobs);

@@ -35,6 +35,7 @@ struct GenerateRequest {
   int n = 1;                        // answers to each prompt
   std::optional<bool> add_special;  // what the tokenizer adds; absent: yes, for text
   std::optional<int> max_tokens;
+  bool max_tokens_asked = false;  // else it is a default, and yields where there is less room
   int min_tokens = 0;
   SamplingParams sampling;
   std::optional<uint64_t> seed;

@@ -101,7 +101,7 @@ ApiResult<int> RequestPreparer::AnswerTokens(const GenerateRequest& asked,
         .param = field,
         .code = "context_length_exceeded"});
   }
-  if (!asked.max_tokens) return room;
+  if (!asked.max_tokens_asked) return std::min(asked.max_tokens.value_or(room), room);
   if (*asked.max_tokens > room) {
     return tl::unexpected<ApiError>(ApiError{
         .message = fmt::format("max_tokens of {} and a prompt of {} tokens are more than this "
