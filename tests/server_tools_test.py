@@ -225,6 +225,10 @@ class FlagsTest(OwnServersTest):
             error = server.post(path, {**body, "max_tokens": 64}, status=400)["error"]
             self.assertEqual((error["param"], error["code"]),
                              ("max_tokens", "context_length_exceeded"))
+        server = self.start("--chunk-tokens", "128", ram="8MiB")  # a fourth of the context
+        self.assertEqual(server.post("/v1/chat/completions", chat)["usage"]["total_tokens"] % 128, 0)
+        error = server.post("/v1/chat/completions", {**chat, "max_tokens": 8192}, status=400)
+        self.assertIn("--ram-capacity", error["error"]["message"])
 
 
 if __name__ == "__main__":

@@ -140,6 +140,10 @@ Result<SequenceId> Engine::Submit(Request request) {
   RETURN_IF_ERROR(CheckRequest(request, model));
   const int prompt = static_cast<int>(request.prompt.size());
   request.max_tokens = std::min(request.max_tokens, model.max_positions() - prompt);
+  if (request.max_tokens_yields) {
+    const int64_t tokens = admission_->pages_max() * parts_.pool.layout().chunk_tokens;
+    request.max_tokens = std::clamp<int64_t>(tokens - prompt, 1, request.max_tokens);
+  }
   const uint64_t pages = admission_->PagesFor(prompt + request.max_tokens);
   if (pages > admission_->pages_max()) {
     return Fail(ErrorCode::kResourceExhausted,

@@ -132,6 +132,19 @@ TEST(EngineTest, RefusesWhatItCanNeverAnswer) {
   EXPECT_FALSE(world.engine->Step().value());
 }
 
+TEST(EngineTest, WhatWasNotAskedForYieldsToThePagesThatThereAre) {
+  World world(nullptr, {.pages = kReserved + 3});
+  Request request = Ask(Prompt(kChunk + 1, 1));
+  request.max_tokens = 1000 * kChunk;
+  EXPECT_FALSE(world.engine->Submit(request));
+  request.max_tokens_yields = true;
+  EXPECT_EQ(world.Answer(request).tokens.size(), 2u * kChunk - 1);
+  request.max_tokens = 3;
+  EXPECT_EQ(world.Answer(request).tokens.size(), 3u);
+  request.prompt = Prompt(3 * kChunk, 1);  // no room for a single one
+  EXPECT_FALSE(world.engine->Submit(request));
+}
+
 // A store whose writes take their time holds pages of finished sequences: that may cost chunks, not
 // requests.
 TEST(EngineTest, ASlowStoreDropsChunksAndDelaysNobody) {

@@ -30,6 +30,8 @@ struct TokenEvent {
 struct Request {
   std::vector<int32_t> prompt;  // at least one token
   int max_tokens = 16;
+  // Fewer will do where there are not, and never will be, the pages for so many.
+  bool max_tokens_yields = false;
   int min_tokens = 0;  // the answer has so many before one of end_tokens may be chosen
   SamplingParams sampling = {};
   std::vector<int32_t> end_tokens = {};  // generation stops after any of these

@@ -147,6 +147,7 @@ Request RequestPreparer::RequestOf(const GenerateRequest& of, const std::string&
   const bool scores_only = of.max_tokens == 0;
   request.sampling = of.sampling;
   request.min_tokens = of.min_tokens;
+  request.max_tokens_yields = !of.max_tokens_asked;
   if (!scores_only) request.end_tokens = of.stop_tokens;
   if (!of.ignore_eos && !scores_only) {
     const auto& eos = runtime_.config().eos_tokens;
