@@ -157,6 +157,18 @@ class ShareTest(TenantsTest):
         eventually(server.idle, "pages given back")
         self.assertEqual(server.stop(), 0)
 
+    def test_prompts_that_are_only_scored_are_counted(self):
+        server = self.start("--api-key-file", str(self.keys))
+        body = {"prompt": "Once", "max_tokens": 0, "echo": True, "logprobs": 1}
+        usage = server.post("/v1/completions", body, headers=bearer("key-a"))["usage"]
+        self.assertEqual(usage["completion_tokens"], 0)
+        eventually(lambda: server.metric("kvcake_overhead_seconds_count") == 1, "its metrics")
+        self.assertEqual(server.metric("kvcake_tenant_answers_total", tenant="ann"), 1)
+        self.assertEqual(server.metric("kvcake_tenant_prompt_tokens_total", tenant="ann"),
+                         usage["prompt_tokens"])
+        self.assertEqual(server.metric("kvcake_tenant_generation_tokens_total", tenant="ann"), 0)
+        self.assertEqual(server.stop(), 0)
+
 
 class StoreQuotaTest(TenantsTest):
     def ask(self, server, key, *prompts):

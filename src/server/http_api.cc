@@ -142,14 +142,15 @@ void HttpApi::Ended(Exchange& exchange) {
   LogRequest(record, options_.json_log);
   if (record.status == 429) metrics_.tenants.Refused(record.tenant);
   if (!record.completion) return;
-  if (!record.completion->tokens.empty()) {
-    const Completion& completion = *record.completion;
+  const Completion& completion = *record.completion;
+  // Of a prompt that was only scored there are no tokens.
+  if (!completion.tokens.empty() || !FailureOf(completion)) {
     metrics_.tenants.Answered(
         record.tenant, {.prompt_tokens = static_cast<uint64_t>(completion.report.prompt_tokens),
                         .cached_tokens = static_cast<uint64_t>(CachedTokens(completion)),
                         .answer_tokens = completion.tokens.size()});
   }
-  metrics_.overhead_s.Observe(std::max(0.0, record.total_s - record.completion->steps_s));
+  metrics_.overhead_s.Observe(std::max(0.0, record.total_s - completion.steps_s));
   if (traces_ != nullptr) traces_->Write(record.id, std::move(record.completion->report));
 }
 
