@@ -208,6 +208,28 @@ TEST_P(IoQueueTest, AStalledOperationEndsCancelled) {
   queue_.reset();
 }
 
+// A part has been read when Cancel comes: the kernel has nothing to cancel then, and the rest would
+// be waited for.
+TEST(UringQueueTest, ACancelledOperationDoesNotGoOn) {
+  PipeFile pipe;
+  const auto queue = NewUringQueue({});
+  if (!queue) GTEST_SKIP() << queue.error().message;
+  std::vector<std::byte> bytes(8192);
+  pipe.Feed(std::span(bytes).first(4096));
+  ASSERT_TRUE((*queue)->Submit({&pipe, 0, bytes, 1}));
+  (*queue)->Cancel(1);
+  std::vector<IoCompletion> completions;
+  const TimePoint deadline = Clock::Real().Now() + Seconds(60);
+  while (completions.empty() && Clock::Real().Now() < deadline) {
+    ASSERT_TRUE((*queue)->Wait(completions, deadline));
+  }
+  if (completions.empty()) pipe.Feed(std::span(bytes).last(4096));  // what the destructor awaits
+  ASSERT_EQ(completions.size(), 1u) << "it was begun again";
+  ASSERT_FALSE(completions[0].bytes);
+  EXPECT_EQ(completions[0].bytes.error().code, ErrorCode::kCancelled);
+  EXPECT_EQ((*queue)->in_flight(), 0);
+}
+
 TEST_P(IoQueueTest, AWakeEndsAWait) {
   if (!queue_) return;
   std::vector<IoCompletion> completions;

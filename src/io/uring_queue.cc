@@ -49,10 +49,10 @@ class UringQueue : public IoQueue {
                   transfers_.size(), bytes_in_flight_);
     }
     const uint64_t tag = next_tag_++;
-    auto it = transfers_.emplace(tag, Transfer(op)).first;
+    auto it = transfers_.emplace(tag, Cancellable{Transfer(op)}).first;
     bytes_in_flight_ += op.buffer.size();
     CHECK(tags_.emplace(op.user_data, tag).second);
-    Prepare(tag, it->second);
+    Prepare(tag, it->second.transfer);
     Flush();
     return {};
   }
@@ -60,6 +60,7 @@ class UringQueue : public IoQueue {
   void Cancel(uint64_t user_data) override {
     auto it = tags_.find(user_data);
     if (it == tags_.end()) return;
+    transfers_.at(it->second).cancelled = true;
     io_uring_sqe* sqe = NextSqe();
     io_uring_prep_cancel64(sqe, it->second, 0);
     sqe->user_data = kCancelTag;
@@ -99,6 +100,12 @@ class UringQueue : public IoQueue {
   int in_flight() const override { return static_cast<int>(transfers_.size()); }
 
  private:
+  struct Cancellable {
+    Transfer transfer;
+    // The kernel finds nothing to cancel between two calls, and may end one with EINTR.
+    bool cancelled = false;
+  };
+
   explicit UringQueue(const IoQueueOptions& options)
       : requests_max_(std::max(options.requests_max, 1)), bytes_max_(options.bytes_max) {}
 
@@ -170,17 +177,15 @@ class UringQueue : public IoQueue {
   void OnCompletion(uint64_t tag, int32_t res, std::vector<IoCompletion>& completions) {
     auto it = transfers_.find(tag);
     CHECK(it != transfers_.end());
-    Transfer& transfer = it->second;
-    if (res == -EINTR || res == -EAGAIN) {
-      Prepare(tag, transfer);
-      return;
-    }
-    if (res >= 0 && !transfer.Advance(static_cast<uint64_t>(res))) {
+    auto& [transfer, cancelled] = it->second;
+    const bool has_ended =
+        res >= 0 ? transfer.Advance(static_cast<uint64_t>(res)) : res != -EINTR && res != -EAGAIN;
+    if (!has_ended && !cancelled) {
       Prepare(tag, transfer);
       return;
     }
     const IoOp op = transfer.op();
-    completions.push_back({op.user_data, ResultOf(transfer, res)});
+    completions.push_back({op.user_data, ResultOf(transfer, has_ended ? res : -ECANCELED)});
     bytes_in_flight_ -= op.buffer.size();
     tags_.erase(op.user_data);
     transfers_.erase(it);
@@ -200,8 +205,8 @@ class UringQueue : public IoQueue {
 
   // The owning thread's; Wake touches event_fd_ only.
   io_uring ring_{};
-  std::unordered_map<uint64_t, Transfer> transfers_;  // by tag
-  std::unordered_map<uint64_t, uint64_t> tags_;       // by user_data
+  std::unordered_map<uint64_t, Cancellable> transfers_;  // by tag
+  std::unordered_map<uint64_t, uint64_t> tags_;          // by user_data
   uint64_t next_tag_ = kFirstTag;
   uint64_t bytes_in_flight_ = 0;
 };
