@@ -7,14 +7,14 @@
 
 namespace kvcake {
 
-Result<std::vector<FoundChunk>> FindChunks(FileSystem& fs, const StoreDir& store) {
-  std::vector<FoundChunk> found;
-  RETURN_IF_ERROR(ScanStore(fs, store,
-                            {.chunk =
-                                 [&](const ChunkId& id, const FileInfo& info) {
-                                   found.push_back({id, info});
-                                 },
-                             .temporary = {}}));
+FoundChunks FindChunks(FileSystem& fs, const StoreDir& store) {
+  FoundChunks found;
+  found.status = ScanStore(fs, store,
+                           {.chunk =
+                                [&](const ChunkId& id, const FileInfo& info) {
+                                  found.chunks.push_back({id, info});
+                                },
+                            .temporary = {}});
   return found;
 }
 

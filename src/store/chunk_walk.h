@@ -15,8 +15,12 @@ struct FoundChunk {
   FileInfo info;
 };
 
-// ScanStore's chunks, of every root, in no order.
-Result<std::vector<FoundChunk>> FindChunks(FileSystem& fs, const StoreDir& store);
+// ScanStore's, with the chunks of every root, in no order.
+struct FoundChunks {
+  std::vector<FoundChunk> chunks;
+  Status status;  // the first error; without what could not be listed
+};
+FoundChunks FindChunks(FileSystem& fs, const StoreDir& store);
 
 // Calls `visit` for each of them, on several threads; a reader is one thread's. Then `progress`,
 // which may be null, from any of the threads, one at a time.

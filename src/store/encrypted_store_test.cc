@@ -218,6 +218,17 @@ TEST_P(EncryptedStoreTest, WhatWasCutShortLosesNothingAndGoesOn) {
   EXPECT_EQ(Readable('a'), 0u);
 }
 
+TEST_P(EncryptedStoreTest, WhatCannotBeListedStaysWithTheOldKeyAndIsSaid) {
+  Fill(*Open('a'));
+  FaultyFileSystem fs(FileSystem::Real(), 1);
+  fs.Set({.list_error = 1});
+  const auto rekeyed = RekeyStore(dir_.path(), KeyOf('a'), KeyOf('b'), {}, fs);
+  ASSERT_TRUE(rekeyed) << rekeyed.error().message;
+  ASSERT_EQ(rekeyed->failed.size(), 1u);
+  EXPECT_EQ(rekeyed->failed[0].path, StoreDir(dir_.path()).Base());
+  EXPECT_EQ(Readable('a'), kChunks);
+}
+
 TEST_P(EncryptedStoreTest, TheKeyThatItHasIsNoNewOne) {
   Fill(*Open('a'));
   EXPECT_EQ(RekeyStore(dir_.path(), KeyOf('a'), KeyOf('a')).error().code,

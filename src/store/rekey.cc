@@ -135,8 +135,10 @@ Result<RekeyedStore> RekeyStore(const std::string& dir, const StoreKey& from, co
   }
   RETURN_IF_ERROR(CheckIsStore(fs, dir));
   const StoreDir store(dir);
-  ASSIGN_OR_RETURN(auto chunks, FindChunks(fs, store));
-  return Rekeying(fs, store, from, to, options, std::move(chunks)).Run();
+  auto [chunks, found] = FindChunks(fs, store);
+  RekeyedStore rekeyed = Rekeying(fs, store, from, to, options, std::move(chunks)).Run();
+  if (!found) rekeyed.failed.insert(rekeyed.failed.begin(), {store.Base(), found.error().message});
+  return rekeyed;
 }
 
 }  // namespace kvcake

@@ -22,7 +22,7 @@ struct RekeyedStore {
   uint64_t chunks = 0;  // have the new key now
   uint64_t bytes = 0;
   uint64_t others = 0;          // of other keys or none; left as they are
-  std::vector<BadFile> failed;  // by path; left as they are
+  std::vector<BadFile> failed;  // by path; left as they are. `v1` where not all can be listed
 };
 
 // Writes every chunk that `from` has encrypted again by `to`, under its new name, each whole and on

@@ -77,8 +77,10 @@ Result<VerifiedStore> VerifyStore(const std::string& dir, const VerifyOptions& o
                                   FileSystem& fs) {
   RETURN_IF_ERROR(CheckIsStore(fs, dir));
   const StoreDir store(dir);
-  ASSIGN_OR_RETURN(auto chunks, FindChunks(fs, store));
-  return Verification(fs, store, options, std::move(chunks)).Run();
+  auto [chunks, found] = FindChunks(fs, store);
+  VerifiedStore verified = Verification(fs, store, options, std::move(chunks)).Run();
+  if (!found) verified.bad.insert(verified.bad.begin(), {store.Base(), found.error().message});
+  return verified;
 }
 
 Result<ClearedStore> EvictStore(const std::string& dir, const EvictRule& rule, FileSystem& fs) {
@@ -86,14 +88,13 @@ Result<ClearedStore> EvictStore(const std::string& dir, const EvictRule& rule, F
   const StoreDir store(dir);
   ASSIGN_OR_RETURN(const auto lock, fs.TryLock(store.LockPath()));
   if (!lock) return Fail(ErrorCode::kIo, "another process is making room in {}: try again", dir);
-  ASSIGN_OR_RETURN(auto chunks, FindChunks(fs, store));
+  auto [chunks, first] = FindChunks(fs, store);
   std::sort(chunks.begin(), chunks.end(), [](const FoundChunk& a, const FoundChunk& b) {
     return std::pair(a.info.mtime_s, a.id) < std::pair(b.info.mtime_s, b.id);
   });
   uint64_t bytes = 0;
   for (const FoundChunk& chunk : chunks) bytes += chunk.info.bytes;
   ClearedStore cleared;
-  Status first;
   for (const FoundChunk& chunk : chunks) {
     if (rule.to_bytes && bytes <= *rule.to_bytes) break;
     if (rule.used_before_s && chunk.info.mtime_s >= *rule.used_before_s) break;

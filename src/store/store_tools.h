@@ -40,7 +40,8 @@ struct VerifiedStore {
 };
 
 // Reads every chunk of every root and checks each byte; writes nothing, but to quarantine. Files
-// that vanish meanwhile are passed over; one that cannot be read is bad, and never moved.
+// that vanish meanwhile are passed over; one that cannot be read is bad, and never moved, and so is
+// `v1` where a directory of it cannot be listed: the others are verified all the same.
 Result<VerifiedStore> VerifyStore(const std::string& dir, const VerifyOptions& options,
                                   FileSystem& fs = FileSystem::Real());
 
@@ -53,7 +54,7 @@ struct EvictRule {
 };
 
 // What was used after it was found stays. kIo when another process is making room just now; the
-// first failure to remove a file, once the others have been tried.
+// first failure to list a directory or to remove a file, once the others have been tried.
 Result<ClearedStore> EvictStore(const std::string& dir, const EvictRule& rule,
                                 FileSystem& fs = FileSystem::Real());
 

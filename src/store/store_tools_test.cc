@@ -215,6 +215,40 @@ TEST_F(StoreToolsTest, WhatIsUsedMeanwhileIsNotEvicted) {
   }
 }
 
+// One of its directories cannot be listed.
+class UnlistedFileSystem : public FaultyFileSystem {
+ public:
+  explicit UnlistedFileSystem(std::string dir)
+      : FaultyFileSystem(FileSystem::Real(), 1), dir_(std::move(dir)) {}
+  Result<std::vector<DirEntry>> List(const std::string& path) override {
+    if (path == dir_) return Fail(ErrorCode::kIo, "cannot list {}", path);
+    return FaultyFileSystem::List(path);
+  }
+
+ private:
+  const std::string dir_;
+};
+
+TEST_F(StoreToolsTest, ADirectoryThatCannotBeListedIsBadAndTheOthersAreVerified) {
+  const std::string dir = store_.ShardDir({Root(), chain_[0]});
+  UnlistedFileSystem fs(dir);
+  const auto verified = VerifyStore(dir_.path(), {}, fs);
+  ASSERT_TRUE(verified) << verified.error().message;
+  EXPECT_EQ(verified->chunks, chain_.size() - 1);
+  ASSERT_EQ(verified->bad.size(), 1u);
+  EXPECT_EQ(verified->bad[0].path, store_.Base());
+  EXPECT_NE(verified->bad[0].reason.find(dir), std::string::npos);
+}
+
+TEST_F(StoreToolsTest, EvictionGoesOnAfterADirectoryThatCannotBeListed) {
+  const std::string dir = store_.ShardDir({Root(), chain_[0]});
+  UnlistedFileSystem fs(dir);
+  const auto evicted = EvictStore(dir_.path(), {.to_bytes = 0}, fs);
+  ASSERT_FALSE(evicted);
+  EXPECT_NE(evicted.error().message.find(dir), std::string::npos);
+  for (size_t i = 0; i < chain_.size(); ++i) EXPECT_EQ(stdfs::exists(PathOf(i)), i == 0) << i;
+}
+
 TEST_F(StoreToolsTest, OnlyTheHolderOfTheLockEvicts) {
   const auto lock = FileSystem::Real().TryLock(store_.LockPath()).value();
   ASSERT_TRUE(lock);
