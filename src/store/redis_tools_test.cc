@@ -103,6 +103,45 @@ TEST_F(RedisToolsTest, EvictionRemovesWhatTheRuleSays) {
   EXPECT_EQ(EvictRemote(*Listing(place), {.roots = std::vector{Root()}})->files, 10u);
 }
 
+// A listing as a server's that rehashes: SCAN may give a name more than once.
+class RepeatingListing : public RemoteListing {
+ public:
+  explicit RepeatingListing(std::unique_ptr<RemoteListing> inner) : inner_(std::move(inner)) {}
+  Status ForEachPage(const std::function<Status(std::span<const FoundValue>)>& visit) override {
+    return inner_->ForEachPage([&](std::span<const FoundValue> found) -> Status {
+      RETURN_IF_ERROR(visit(found));
+      return visit(found);
+    });
+  }
+  Result<std::vector<std::byte>> Read(const FoundValue& value) override {
+    return inner_->Read(value);
+  }
+  Result<uint64_t> Remove(std::span<const std::string> names) override {
+    return inner_->Remove(names);
+  }
+  std::string why_no_times() const override { return inner_->why_no_times(); }
+
+ private:
+  const std::unique_ptr<RemoteListing> inner_;
+};
+
+TEST_F(RedisToolsTest, WhatIsFoundAgainCountsOnce) {
+  RedisServer server;
+  const RedisPlace place = PlaceOf(server);
+  const auto chain = Chain(10);
+  Keep(place, Root(), chain);
+  server.Cli({"SET", NameOf(Root(), chain[0]), "short"});
+  RepeatingListing listing(Listing(place));
+  EXPECT_EQ(ListRemote(listing)->at(0).chunks, 10u);
+  EXPECT_EQ(ListRemote(listing)->at(0).bytes, ListRemote(*Listing(place))->at(0).bytes);
+  const VerifiedStore verified = VerifyRemote(listing).value();
+  EXPECT_EQ(verified.chunks, 9u);
+  EXPECT_EQ(verified.bad.size(), 1u);
+  const ClearedStore cleared = EvictRemote(listing, {.to_bytes = 0}).value();
+  EXPECT_EQ(cleared.files, 10u);
+  EXPECT_TRUE(ListRemote(listing)->empty());
+}
+
 TEST_F(RedisToolsTest, AClusterIsWalkedServerByServer) {
   RedisMasters masters;
   RedisPlace place = PlaceOf(masters[0]);

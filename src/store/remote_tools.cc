@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 
 #include "codec/codec.h"
@@ -35,6 +35,17 @@ Status VerifyValue(RemoteListing& listing, const FoundValue& value, const StoreK
   return {};
 }
 
+// Pages may repeat a chunk: it is visited once.
+Status ForEachChunk(RemoteListing& listing, const std::function<Status(const FoundValue&)>& visit) {
+  std::unordered_set<ChunkId> seen;
+  return listing.ForEachPage([&](std::span<const FoundValue> found) -> Status {
+    for (const FoundValue& value : found) {
+      if (seen.insert(value.id).second) RETURN_IF_ERROR(visit(value));
+    }
+    return {};
+  });
+}
+
 Status RemoveAll(RemoteListing& listing, const std::vector<std::string>& names,
                  ClearedStore& cleared) {
   std::span<const std::string> left = names;
@@ -55,17 +66,15 @@ Result<std::unique_ptr<RemoteListing>> OpenRemoteListing(const StoreOptions& opt
 
 Result<std::vector<StoreRoot>> ListRemote(RemoteListing& listing) {
   std::map<std::string, StoreRoot> roots;
-  RETURN_IF_ERROR(listing.ForEachPage([&](std::span<const FoundValue> found) -> Status {
-    for (const FoundValue& value : found) {
-      StoreRoot& root = roots[value.id.root.Hex()];
-      root.root = value.id.root;
-      ++root.chunks;
-      root.bytes += value.bytes;
-      if (!value.used_s) continue;
-      root.newest_use_s = std::max(root.newest_use_s, *value.used_s);
-      root.oldest_use_s =
-          root.oldest_use_s == 0 ? *value.used_s : std::min(root.oldest_use_s, *value.used_s);
-    }
+  RETURN_IF_ERROR(ForEachChunk(listing, [&](const FoundValue& value) -> Status {
+    StoreRoot& root = roots[value.id.root.Hex()];
+    root.root = value.id.root;
+    ++root.chunks;
+    root.bytes += value.bytes;
+    if (!value.used_s) return {};
+    root.newest_use_s = std::max(root.newest_use_s, *value.used_s);
+    root.oldest_use_s =
+        root.oldest_use_s == 0 ? *value.used_s : std::min(root.oldest_use_s, *value.used_s);
     return {};
   }));
   std::vector<StoreRoot> list;
@@ -78,13 +87,11 @@ Result<std::vector<StoreRoot>> ListRemote(RemoteListing& listing) {
 
 Result<VerifiedStore> VerifyRemote(RemoteListing& listing, const StoreKey* key) {
   VerifiedStore verified;
-  RETURN_IF_ERROR(listing.ForEachPage([&](std::span<const FoundValue> found) -> Status {
-    for (const FoundValue& value : found) {
-      const Status status = VerifyValue(listing, value, key, &verified);
-      if (status || status.error().code == ErrorCode::kNotFound) continue;
-      if (status.error().code != ErrorCode::kCorrupt) return status;
-      verified.bad.push_back({value.name, status.error().message});
-    }
+  RETURN_IF_ERROR(ForEachChunk(listing, [&](const FoundValue& value) -> Status {
+    const Status status = VerifyValue(listing, value, key, &verified);
+    if (status || status.error().code == ErrorCode::kNotFound) return {};
+    if (status.error().code != ErrorCode::kCorrupt) return status;
+    verified.bad.push_back({value.name, status.error().message});
     return {};
   }));
   std::sort(verified.bad.begin(), verified.bad.end(),
@@ -94,16 +101,12 @@ Result<VerifiedStore> VerifyRemote(RemoteListing& listing, const StoreKey* key) 
 
 Result<ClearedStore> EvictRemote(RemoteListing& listing, const EvictRule& rule) {
   std::vector<FoundValue> all;
-  std::set<std::string> names;
   uint64_t bytes = 0;
   bool has_times = true;
-  RETURN_IF_ERROR(listing.ForEachPage([&](std::span<const FoundValue> found) -> Status {
-    for (const FoundValue& value : found) {
-      if (!names.insert(value.name).second) continue;  // which pages may repeat
-      bytes += value.bytes;
-      has_times = has_times && value.used_s;
-      all.push_back(value);
-    }
+  RETURN_IF_ERROR(ForEachChunk(listing, [&](const FoundValue& value) -> Status {
+    bytes += value.bytes;
+    has_times = has_times && value.used_s;
+    all.push_back(value);
     return {};
   }));
   if (!has_times && (rule.to_bytes || rule.used_before_s)) {
