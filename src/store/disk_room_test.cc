@@ -153,6 +153,30 @@ TEST_F(DiskRoomTest, ATemporaryThatSeemsLeftIsSweptWhenItHasBeenSeenUnchanged) {
   EXPECT_EQ(context_->bad_files.count(), 0u);
 }
 
+TEST_F(DiskRoomTest, TemporariesOfWhatIsKeptBesideChunksAreSweptToo) {
+  const StoreDir store(options_.dir);
+  const std::string root = store.RootDir(Root());
+  const std::string cost = root + "/cost-0123456789abcdef.json";
+  const std::string ranks = root + "/ranks-0123456789abcdef.json";
+  const std::string foreign = root + "/notes.txt.tmp.0.1", young = TemporaryName(cost);
+  std::vector<std::string> left;
+  for (const auto& path : {store.ModelPath(Root()), store.UsagePath(Root()), cost, ranks}) {
+    left.push_back(path + ".tmp.0.1");
+    WriteFile(path, 5, 1000);
+    WriteFile(left.back(), 5, 1000);
+  }
+  WriteFile(foreign, 5, 1000);
+  WriteFile(young, 5, UnixSeconds());
+  options_.temporary_age_min = Seconds(0);
+  Open();
+  DiskScan scan(*context_);
+  scan.Run();
+  for (const std::string& path : left) EXPECT_FALSE(stdfs::exists(path)) << path;
+  for (const std::string& path : {cost, ranks, foreign, young, store.UsagePath(Root())}) {
+    EXPECT_TRUE(stdfs::exists(path)) << path;
+  }
+}
+
 TEST_F(DiskRoomTest, IsRefreshedByWhatComesAndGoes) {
   Open();
   stdfs::remove(PathOf(0));

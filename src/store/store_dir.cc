@@ -29,14 +29,29 @@ void NoteFirst(Status& first, Status status) {
   if (first && !status) first = std::move(status);
 }
 
-std::optional<int> ParseTemporary(std::string_view name) {
+bool IsKeyHex(std::string_view name) { return ParseKeyHex(name).has_value(); }
+
+// What is kept beside a root's shards, and replaced by way of temporaries.
+bool IsBesideShards(std::string_view name) {
+  return name == "model.json" || name == "usage.txt" ||
+         ((name.starts_with("cost-") || name.starts_with("ranks-")) && name.ends_with(".json"));
+}
+
+// The process that writes a temporary for what has one of our names.
+std::optional<int> ParseTemporary(std::string_view name, bool (*is_ours)(std::string_view)) {
   const size_t mark = name.find(kTemporaryMark);
-  if (mark == std::string_view::npos || !ParseKeyHex(name.substr(0, mark))) return std::nullopt;
+  if (mark == std::string_view::npos || !is_ours(name.substr(0, mark))) return std::nullopt;
   name.remove_prefix(mark + kTemporaryMark.size());
   int pid = 0;
   auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
   if (error != std::errc() || end == name.data() + name.size() || *end != '.') return std::nullopt;
   return pid;
+}
+
+void VisitTemporary(const std::string& dir, const DirEntry& entry,
+                    bool (*is_ours)(std::string_view), const ScanVisitor& visitor) {
+  const auto pid = ParseTemporary(entry.name, is_ours);
+  if (pid && visitor.temporary) visitor.temporary(dir + "/" + entry.name, *pid, entry.info);
 }
 
 // A directory of chunks.
@@ -55,8 +70,8 @@ void VisitShard(const Shard& shard, const std::vector<DirEntry>& entries,
     }
     if (auto key = ParseKeyHex(entry.name)) {
       if (visitor.chunk) visitor.chunk({shard.root, *key}, entry.info);
-    } else if (auto pid = ParseTemporary(entry.name)) {
-      if (visitor.temporary) visitor.temporary(shard.dir + "/" + entry.name, *pid, entry.info);
+    } else {
+      VisitTemporary(shard.dir, entry, IsKeyHex, visitor);
     }
   }
 }
@@ -81,13 +96,16 @@ Status ForEachRoot(FileSystem& fs, const StoreDir& store, Visit visit) {
 }
 
 Status ListShards(FileSystem& fs, const ChunkKey& root, const std::string& dir,
-                  std::vector<Shard>& shards) {
+                  const ScanVisitor& visitor, std::vector<Shard>& shards) {
   auto entries = fs.List(dir);
   if (Gone(entries)) return {};
   if (!entries) return tl::unexpected(entries.error());
   for (const DirEntry& entry : *entries) {
-    if (entry.info.kind != FileInfo::Kind::kDirectory || !IsShardName(entry.name)) continue;
-    shards.push_back({root, dir + "/" + entry.name, entry.name});
+    if (entry.info.kind == FileInfo::Kind::kRegular) {
+      VisitTemporary(dir, entry, IsBesideShards, visitor);
+    } else if (entry.info.kind == FileInfo::Kind::kDirectory && IsShardName(entry.name)) {
+      shards.push_back({root, dir + "/" + entry.name, entry.name});
+    }
   }
   return {};
 }
@@ -127,7 +145,7 @@ Status ScanShards(FileSystem& fs, const std::vector<Shard>& shards, const ScanVi
 Status ScanRoot(FileSystem& fs, const ChunkKey& root, const std::string& dir,
                 const ScanVisitor& visitor) {
   std::vector<Shard> shards;
-  RETURN_IF_ERROR(ListShards(fs, root, dir, shards));
+  RETURN_IF_ERROR(ListShards(fs, root, dir, visitor, shards));
   return ScanShards(fs, shards, visitor, /*threads=*/1);
 }
 
@@ -152,21 +170,12 @@ Status ClearRoot(FileSystem& fs, const StoreDir& store, const ChunkKey& root,
   for (const auto& [path, bytes] : files) {
     NoteFirst(first, RemoveCounted(fs, path, bytes, cleared));
   }
-  (void)fs.Remove(store.ModelPath(root));
-  (void)fs.Remove(store.UsagePath(root));
+  // Directories that still hold something foreign stay.
   if (auto entries = fs.List(store.RootDir(root))) {
     for (const DirEntry& entry : *entries) {
-      // Temporaries of either too.
-      if (entry.name.starts_with("model.json.tmp.") || entry.name.starts_with("usage.txt.tmp.") ||
-          (entry.name.starts_with("cost-") && entry.name.find(".json") != std::string::npos)) {
-        (void)fs.Remove(store.RootDir(root) + "/" + entry.name);
-      }
-    }
-  }
-  // Directories that still hold something foreign stay.
-  if (auto shards = fs.List(store.RootDir(root))) {
-    for (const DirEntry& entry : *shards) {
-      if (IsShardName(entry.name)) (void)fs.RemoveDir(store.RootDir(root) + "/" + entry.name);
+      const std::string path = store.RootDir(root) + "/" + entry.name;
+      if (IsBesideShards(entry.name)) (void)fs.Remove(path);
+      if (IsShardName(entry.name)) (void)fs.RemoveDir(path);
     }
   }
   (void)fs.RemoveDir(store.RootDir(root));
@@ -252,7 +261,7 @@ Status MakeShardDir(FileSystem& fs, const StoreDir& store, const ChunkId& id, bo
 Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visitor, int threads) {
   std::vector<Shard> shards;
   Status first = ForEachRoot(fs, store, [&](const ChunkKey& root, const std::string& dir) {
-    return ListShards(fs, root, dir, shards);
+    return ListShards(fs, root, dir, visitor, shards);
   });
   NoteFirst(first, ScanShards(fs, shards, visitor, threads));
   return first;

@@ -68,10 +68,11 @@ struct ScanVisitor {
   // Asked before each directory, by any thread: whether to end here. May be null.
   std::function<bool()> stop = {};
 };
-// Every regular file with a chunk's or a temporary's name in its key's shard, of every root. A
-// missing directory is an empty one; one that cannot be listed is passed over, and the first such
-// error returned at the end; kCancelled where the visitor said to stop. The visitor is called by
-// all of the threads, never by two at once.
+// Every regular file with a chunk's or a temporary's name in its key's shard, of every root, and
+// the temporaries of what is kept beside the shards, such as model.json. A missing directory is an
+// empty one; one that cannot be listed is passed over, and the first such error returned at the
+// end; kCancelled where the visitor said to stop. The visitor is called by all of the threads,
+// never by two at once.
 Status ScanStore(FileSystem& fs, const StoreDir& store, const ScanVisitor& visitor,
                  int threads = 1);
 

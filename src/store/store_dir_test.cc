@@ -194,15 +194,17 @@ TEST(StoreDirTest, ClearingDeletesOursAndNothingElse) {
   const std::string foreign = store.ShardDir({Root(), chain[0]}) + "/notes.txt";
   std::ofstream(foreign) << "mine";
   const std::string cost = store.RootDir(Root()) + "/cost-0123456789abcdef.json";
+  const std::string ranks = store.RootDir(Root()) + "/ranks-0123456789abcdef.json";
   const std::string torn = store.ModelPath(Root()) + ".tmp.1.1";
-  for (const std::string& path : {cost, cost + ".tmp.1.1", torn}) std::ofstream(path) << "{}";
+  const std::vector<std::string> beside = {cost, ranks, cost + ".tmp.1.1", torn};
+  for (const std::string& path : beside) std::ofstream(path) << "{}";
   const auto one = ClearStore(dir.path(), Root());
   ASSERT_TRUE(one) << one.error().message;
-  EXPECT_EQ(one->files, 3u);
-  EXPECT_EQ(one->bytes, 3 * SmallLayout().page_bytes());
+  EXPECT_EQ(one->files, 3u + 2) << "chunks and temporaries";
+  EXPECT_EQ(one->bytes, 3 * SmallLayout().page_bytes() + 2 * 2);
   EXPECT_TRUE(stdfs::exists(foreign));
   EXPECT_FALSE(stdfs::exists(store.ModelPath(Root())));
-  EXPECT_FALSE(stdfs::exists(cost) || stdfs::exists(cost + ".tmp.1.1") || stdfs::exists(torn));
+  for (const std::string& path : beside) EXPECT_FALSE(stdfs::exists(path)) << path;
   EXPECT_EQ(ListStore(dir.path())->front().chunks, 3u) << "the other root is untouched";
   // A tier that is open takes it as misses, and goes on.
   EXPECT_EQ(ReadBack(*tier, SmallLayout(), chain[0], Root()), ErrorCode::kNotFound);
