@@ -1,9 +1,9 @@
 #include "store/chunk_walk.h"
 
 #include <atomic>
-#include <thread>
 
 #include "base/mutex.h"
+#include "base/on_threads.h"
 
 namespace kvcake {
 
@@ -25,7 +25,7 @@ void VisitChunks(FileSystem& fs, const std::vector<FoundChunk>& chunks, int thre
   for (const FoundChunk& chunk : chunks) total += chunk.info.bytes;
   Mutex mutex;  // of `done`, and of who tells
   std::atomic<size_t> next{0};
-  const auto loop = [&] {
+  OnThreads(threads, [&] {
     ChunkFileReader reader(fs);
     for (size_t i = next++; i < chunks.size(); i = next++) {
       visit(reader, chunks[i]);
@@ -33,10 +33,7 @@ void VisitChunks(FileSystem& fs, const std::vector<FoundChunk>& chunks, int thre
       done += chunks[i].info.bytes;
       if (progress) progress(done, total);
     }
-  };
-  std::vector<std::thread> running;
-  for (int i = 0; i < threads; ++i) running.emplace_back(loop);
-  for (std::thread& thread : running) thread.join();
+  });
 }
 
 Status CheckNamed(const ChunkHeader& header, const ChunkId& id) {

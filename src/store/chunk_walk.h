@@ -22,8 +22,8 @@ struct FoundChunks {
 };
 FoundChunks FindChunks(FileSystem& fs, const StoreDir& store);
 
-// Calls `visit` for each of them, on several threads; a reader is one thread's. Then `progress`,
-// which may be null, from any of the threads, one at a time.
+// Calls `visit` for each of them, on several threads, as OnThreads has them; a reader is one
+// thread's. Then `progress`, which may be null, from any of the threads, one at a time.
 void VisitChunks(FileSystem& fs, const std::vector<FoundChunk>& chunks, int threads,
                  const std::function<void(ChunkFileReader&, const FoundChunk&)>& visit,
                  const std::function<void(uint64_t bytes_done, uint64_t bytes_total)>& progress);

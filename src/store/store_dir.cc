@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/mutex.h"
+#include "base/on_threads.h"
 
 namespace kvcake {
 namespace {
@@ -118,7 +119,7 @@ Status ScanShards(FileSystem& fs, const std::vector<Shard>& shards, const ScanVi
     Mutex mutex;  // visits
     Status first GUARDED_BY(mutex);
   } errors;
-  const auto scan = [&] {
+  OnThreads(threads, [&] {
     for (size_t i = next++; i < shards.size(); i = next++) {
       if (visitor.stop && visitor.stop()) {
         MutexLock lock(errors.mutex);
@@ -133,11 +134,7 @@ Status ScanShards(FileSystem& fs, const std::vector<Shard>& shards, const ScanVi
         NoteFirst(errors.first, tl::unexpected(entries.error()));
       }
     }
-  };
-  std::vector<std::jthread> others;  // joined also where one more cannot be started
-  for (int i = 1; i < threads; ++i) others.emplace_back(scan);
-  scan();
-  for (std::jthread& other : others) other.join();
+  });
   MutexLock lock(errors.mutex);
   return errors.first;
 }
