@@ -51,6 +51,7 @@ void RedisClaims::Claim(ClaimRequest request) {
   const auto asking = std::make_shared<Asking>();
   asking->request = std::move(request);
   asking->keys.resize(asking->request.keys.size());
+  ++under_way_;
   ++asking->due;
   for (size_t i = 0; i < asking->keys.size(); ++i) {
     const ChunkKey& key = asking->request.keys[i];
@@ -93,7 +94,7 @@ void RedisClaims::Take(const AskingPtr& asking) {
   for (size_t i = 0; i < asking->keys.size(); ++i) {
     Asking::OfKey& of_key = asking->keys[i];
     const ChunkKey& key = asking->request.keys[i];
-    if ((of_key.theirs && !of_key.stored) || client_.is_closing()) break;
+    if ((of_key.theirs && !of_key.stored) || ended_ || client_.is_closing()) break;
     asking->taking = i + 1;
     if (of_key.stored) continue;
     if (of_key.mine) {
@@ -131,30 +132,32 @@ void RedisClaims::Answer(const AskingPtr& asking) {
     is_behind = is_behind || states[i] == ClaimState::kTheirs;
   }
   asking->request.done(states);
+  if (ended_) End(asking->request.keys);
+  CountDown();
 }
 
 void RedisClaims::End(std::span<const ChunkKey> keys) {
   for (const ChunkKey& key : keys) {
-    if (held_.erase(key) > 0 && !client_.is_closing()) SendEnd(key, [] {});
+    if (held_.erase(key) > 0 && !client_.is_closing()) SendEnd(key);
   }
 }
 
 void RedisClaims::EndAll(std::function<void()> ended) {
-  const auto due = std::make_shared<size_t>(1);
-  const auto one = [due, ended = std::move(ended)] {
-    if (--*due == 0) ended();
-  };
-  for (const auto& [key, until] : std::exchange(held_, {})) {
-    ++*due;
-    SendEnd(key, one);
-  }
-  one();
+  ended_ = std::move(ended);
+  ++under_way_;
+  for (const auto& [key, until] : std::exchange(held_, {})) SendEnd(key);
+  CountDown();
 }
 
-void RedisClaims::SendEnd(const ChunkKey& key, std::function<void()> ended) {
+void RedisClaims::SendEnd(const ChunkKey& key) {
   const std::string name = ClaimOf(key);
+  ++under_way_;
   client_.Send(name, {.words = {"EVAL", kEndScript, "1", name, owner_},
-                      .done = [ended = std::move(ended)](auto&&) { ended(); }});
+                      .done = [this](auto&&) { CountDown(); }});
+}
+
+void RedisClaims::CountDown() {
+  if (--under_way_ == 0 && ended_) ended_();
 }
 
 void RedisClaims::ForgetExpired() {

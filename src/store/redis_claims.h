@@ -26,7 +26,8 @@ class RedisClaims {
   void Claim(ClaimRequest request);
   // Ends those of the claims that are held.
   void End(std::span<const ChunkKey> keys);
-  // Ends all, and calls `ended` when the servers have heard of it.
+  // Ends all, also those that are being asked for, and calls `ended` when the servers have heard of
+  // it. Once, and nothing is claimed afterwards.
   void EndAll(std::function<void()> ended);
 
  private:
@@ -40,13 +41,16 @@ class RedisClaims {
   void GoOn(const AskingPtr& asking);
   void Take(const AskingPtr& asking);
   void Answer(const AskingPtr& asking);
-  void SendEnd(const ChunkKey& key, std::function<void()> ended);
+  void SendEnd(const ChunkKey& key);
+  void CountDown();
   void ForgetExpired();
 
   RedisClient& client_;
   const std::function<std::string(const ChunkKey&)> name_of_;
   const std::string owner_;                       // no other process's
   std::unordered_map<ChunkKey, TimePoint> held_;  // until then
+  size_t under_way_ = 0;                          // requests and ends of claims, until answered
+  std::function<void()> ended_;                   // null until all are to end
 };
 
 }  // namespace kvcake
