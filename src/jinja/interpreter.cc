@@ -1,5 +1,6 @@
 #include "jinja/interpreter.h"
 
+#include <algorithm>
 #include <ctime>
 
 namespace kvcake::jinja {
@@ -45,15 +46,35 @@ void Interpreter::Append(std::string_view text, std::string* out) {
   out->append(text);
 }
 
-Value Interpreter::MakeNamespace(Args& args) {
+namespace {
+
+// What dict() and namespace() are given. A name takes the place of the dictionary's.
+Items ItemsOf(const Args& args, std::string_view what) {
+  if (args.values.size() > 1) Raise("{}() takes at most one value without a name", what);
   Items items;
   for (const Value& value : args.values) {
-    if (!value.Is(Type::kDict)) RaiseUnsupported("namespace() of what is no dictionary");
-    items.insert(items.end(), value.Dict().begin(), value.Dict().end());
+    if (!value.Is(Type::kDict)) RaiseUnsupported("{}() of what is no dictionary", what);
+    items = value.Dict();
   }
+  for (const auto& [name, value] : args.named) {
+    Budget::Spend(items.size() / 8);
+    const auto found = std::find_if(items.begin(), items.end(), [&name](const auto& item) {
+      return item.first.Is(Type::kString) && item.first.Text() == name;
+    });
+    if (found != items.end()) {
+      found->second = value;
+    } else {
+      items.emplace_back(Value::String(name), value);
+    }
+  }
+  return items;
+}
+
+}  // namespace
+
+Value Interpreter::MakeNamespace(Args& args) {
   Value value = Value::Dict({});
-  for (auto& [name, item] : args.named) items.emplace_back(Value::String(name), std::move(item));
-  value.Dict() = std::move(items);
+  value.Dict() = ItemsOf(args, "namespace");
   value.type = Type::kNamespace;
   cyclic_.push_back(value.object);
   return value;
@@ -83,15 +104,7 @@ Value Range(Args& args) {
   return Value::List(std::move(values), Type::kSequence, std::move(text));
 }
 
-Value Dictionary(Args& args) {
-  Items items;
-  for (const Value& value : args.values) {
-    if (!value.Is(Type::kDict)) RaiseUnsupported("dict() of what is no dictionary");
-    items.insert(items.end(), value.Dict().begin(), value.Dict().end());
-  }
-  for (const auto& [name, value] : args.named) items.emplace_back(Value::String(name), value);
-  return Value::Dict(std::move(items));
-}
+Value Dictionary(Args& args) { return Value::Dict(ItemsOf(args, "dict")); }
 
 Value StrftimeNow(Args& args) {
   const auto bound = Bind(args, "strftime_now", {"format"});

@@ -296,6 +296,8 @@ TEMPLATES = [
     "{% macro f() %}{% for x in l %}{{ n }}{% endfor %}{% set n = 2 %}{{ n }}{% endmacro %}{{ f() }}",
     "{% macro f() %}{{ caller() }}{% endmacro %}{% call f() %}{% for x in l %}{{ s }}{% endfor %}"
     "{% set s = 2 %}{{ s }}{% endcall %}{{ s }}",
+    "{{ dict(d, b=5, z=2) }}{{ dict(d, b=5).b }}{{ dict(nested[0], **{'r': 'x'}).r }}",
+    "{% set ns = namespace(d, b=5) %}{{ ns.b }}", "{{ dict(d, d) }}", "{{ namespace(d, d).b }}",
     "{{ dict(**{'a': 1}) }}{{ range(*[2]) | list }}", "{{ raise_exception('no') }}",
 ]
 
