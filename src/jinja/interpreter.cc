@@ -220,15 +220,15 @@ Interpreter::Flow Interpreter::ExecOne(const Node& node, const ScopePtr& scope, 
     case NodeKind::kIf:
       return Exec(Eval(*node.children[0], scope).Truth() ? node.body : node.other, scope, out);
     case NodeKind::kFor:
-      RunLoop(node, Eval(*node.children[1], scope), scope, 1, out);
-      break;
+      return RunLoop(node, Eval(*node.children[1], scope), scope, 1, out);
     case NodeKind::kSet:
       Assign(*node.children[0], Eval(*node.children[1], scope), scope);
       break;
     case NodeKind::kSetBlock:
     case NodeKind::kFilterBlock: {
       std::string text;
-      Exec(node.body, Inside(scope, node.undefined), &text);
+      const Flow flow = Exec(node.body, Inside(scope, node.undefined), &text);
+      if (flow != Flow::kNext) return flow;  // the block is left, its text lost
       const bool sets = node.kind == NodeKind::kSetBlock;
       Value value = Value::String(std::move(text));
       const Node* filter = node.children[sets ? 1 : 0].get();
@@ -269,8 +269,8 @@ Interpreter::Flow Interpreter::ExecOne(const Node& node, const ScopePtr& scope, 
   return Flow::kNext;
 }
 
-void Interpreter::RunLoop(const Node& node, const Value& iterable, const ScopePtr& scope, int depth,
-                          std::string* out) {
+Interpreter::Flow Interpreter::RunLoop(const Node& node, const Value& iterable,
+                                       const ScopePtr& scope, int depth, std::string* out) {
   auto items = std::make_shared<Values>(Iterate(iterable));
   if (node.children[2]) {
     Values kept;
@@ -281,18 +281,20 @@ void Interpreter::RunLoop(const Node& node, const Value& iterable, const ScopePt
     }
     *items = std::move(kept);
   }
-  if (items->empty()) {
-    Exec(node.other, Inside(scope, node.undefined_other), out);
-    return;
-  }
   auto changed = std::make_shared<Value>(Value::Undefined("changed"));
+  bool whole = false;  // the body came to its end
   for (size_t i = 0; i < items->size(); ++i) {
     Budget::Spend(4);
     const ScopePtr inner = Inside(scope, node.undefined);
     inner->Set("loop", MakeLoop(node, items, i, scope, depth, changed));
     Assign(*node.children[0], (*items)[i], inner);
-    if (Exec(node.body, inner, out) == Flow::kBreak) break;
+    const Flow flow = Exec(node.body, inner, out);
+    if (flow == Flow::kBreak) break;
+    whole = whole || flow == Flow::kNext;
   }
+  // The else is run in jinja2, too, where each turn is broken off.
+  if (whole) return Flow::kNext;
+  return Exec(node.other, Inside(scope, node.undefined_other), out);
 }
 
 Value Interpreter::MakeLoop(const Node& node, std::shared_ptr<Values> items, size_t index,

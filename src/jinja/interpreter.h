@@ -41,7 +41,7 @@ class Interpreter {
   Args EvalArgs(const Node& node, const ScopePtr& scope);
   Flow Exec(const Nodes& nodes, const ScopePtr& scope, std::string* out);
   Flow ExecOne(const Node& node, const ScopePtr& scope, std::string* out);
-  void RunLoop(const Node& node, const Value& iterable, const ScopePtr& scope, int depth,
+  Flow RunLoop(const Node& node, const Value& iterable, const ScopePtr& scope, int depth,
                std::string* out);
   Value MakeLoop(const Node& node, std::shared_ptr<Values> items, size_t index,
                  const ScopePtr& scope, int depth, std::shared_ptr<Value> changed);

@@ -137,7 +137,10 @@ class Parser : public ExpressionParser {
     --loops_;
     if (SkipName("else")) {
       ExpectBlockEnd();
+      // The else of a recursive loop is a function's, outside of every loop.
+      const int loops = node->recursive ? std::exchange(loops_, 0) : loops_;
       node->other = Body({"endfor"});
+      loops_ = loops;
     }
     ++pos_;
     ExpectBlockEnd();

@@ -256,6 +256,18 @@ TEMPLATES = [
     "{% for x in missing %}a{% else %}b{% endfor %}", "{% for c in 'añb' %}{{ c }}.{% endfor %}",
     "{% for x in l %}{% if x == 1 %}{% continue %}{% endif %}{{ x }}{% endfor %}",
     "{% for x in l %}{% if x == 1 %}{% break %}{% endif %}{{ x }}{% endfor %}", "{% break %}",
+    "{% for x in l %}{{ x }}{% break %}{% else %}E{% endfor %}",
+    "{% for x in l %}{% continue %}{% else %}E{% endfor %}",
+    "{% for x in l %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% else %}E{% endfor %}",
+    "{% set x = 7 %}{% for x in l if x > 1 %}{% break %}{% else %}{{ x }}{% endfor %}",
+    "{% for x in l %}{{ x }}{% for y in [] %}{% else %}{% break %}{% endfor %}{% endfor %}",
+    "{% for x in l %}{% for y in [] %}{% else %}{% continue %}{% endfor %}{{ x }}{% endfor %}",
+    "{% for x in l %}{% for y in [] recursive %}{% else %}{% break %}{% endfor %}{% endfor %}",
+    "{% for x in l recursive %}{% for y in [] %}{% else %}{% break %}{% endfor %}{{ x }}{% endfor %}",
+    "{% for x in l %}{% set q %}a{% if x == 1 %}{% continue %}{% endif %}b{% endset %}{{ q }}"
+    "{% endfor %}{{ q }}",
+    "{% for x in l %}{% filter upper %}a{% if x == 1 %}{% break %}{% endif %}b{% endfilter %}"
+    "{% endfor %}",
     "{% for t in tree recursive %}{{ t.v }}@{{ loop.depth }}[{{ loop(t.k) }}]{% endfor %}",
     "{% set x = 1 %}{% for i in l %}{% set x = x + i %}{{ x }},{% endfor %}{{ x }}",
     "{% set ns = namespace(x=1) %}{% for i in l %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x }}",
