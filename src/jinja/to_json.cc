@@ -132,7 +132,7 @@ class Writer {
         out_ += "\\b";
       } else if (c == '\f') {
         out_ += "\\f";
-      } else if (c < 0x20 || (ascii_ && c >= 0x7F && c < 0x10000 && c != 0x7F)) {
+      } else if (c < 0x20 || (ascii_ && c >= 0x7F && c < 0x10000)) {
         Escape(c);
       } else if (ascii_ && c >= 0x10000) {
         Escape(0xD800 + ((c - 0x10000) >> 10));

@@ -80,7 +80,7 @@ FILTERED = """
 missing | default('x');e | default('x', true);no | d('x');e | d('x');l | length;s | count
 n | length;missing | length;l | join(', ');nested | join('-', attribute='r');s | join('.');d | tojson
 l | tojson;d | tojson(indent=2);d | tojson(indent=4, sort_keys=true);s | tojson(ensure_ascii=true)
-l | tojson(separators=(',', ':'));html | tojson;missing | tojson;[] | tojson(indent=2);2.0 | tojson
+l | tojson(separators=(',', ':'));html | tojson;missing | tojson;[] | tojson(indent=2);2.0 | tojson;'a\\x7f\\x1fé😀' | tojson;'a\\x7f\\x1fé😀' | tojson(ensure_ascii=true)
 {1: true, none: 1.5} | tojson;(1, 2) | tojson;w | trim ~ '|';'xax' | trim('x');n | trim
 'aB' | upper;'aB' | lower;'aB c' | capitalize;s | replace('l', 'L');s | replace('l', 'L', 1)
 l | map('string') | list;nested | map(attribute='r') | list;nested | map(attribute='c.t') | list
