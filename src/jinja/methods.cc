@@ -25,6 +25,13 @@ Value StripMethod(const Value& self, Args& args) {
   return Value::String(Strip(self.Text(), given ? &TextOf(bound[0], "strip") : nullptr, side));
 }
 
+// One more part of a text. Parts are values in the end, which may be much larger than the text.
+void AddPart(std::string part, std::vector<std::string>* parts) {
+  Budget::Spend(1);
+  Budget::CheckSize((parts->size() + 1) * sizeof(Value));
+  parts->push_back(std::move(part));
+}
+
 Value Texts(const std::vector<std::string>& texts) {
   Values values;
   for (const auto& text : texts) values.push_back(Value::String(text));
@@ -38,12 +45,12 @@ std::vector<std::string> SplitSpace(const std::string& text, int64_t count) {
   size_t i = 0;
   while (i < codes.size()) {
     if (count-- == 0) {
-      out.push_back(FromCodes(std::u32string_view(codes).substr(i)));
+      AddPart(FromCodes(std::u32string_view(codes).substr(i)), &out);
       break;
     }
     const size_t begin = i;
     while (i < codes.size() && !IsSpaceCode(codes[i])) ++i;
-    out.push_back(FromCodes(std::u32string_view(codes).substr(begin, i - begin)));
+    AddPart(FromCodes(std::u32string_view(codes).substr(begin, i - begin)), &out);
     while (i < codes.size() && IsSpaceCode(codes[i])) ++i;
   }
   return out;
@@ -55,12 +62,12 @@ std::vector<std::string> RSplitSpace(const std::string& text, int64_t count) {
   size_t i = codes.size();
   while (i > 0) {
     if (count-- == 0) {
-      out.push_back(FromCodes(std::u32string_view(codes).substr(0, i)));
+      AddPart(FromCodes(std::u32string_view(codes).substr(0, i)), &out);
       break;
     }
     const size_t end = i;
     while (i > 0 && !IsSpaceCode(codes[i - 1])) --i;
-    out.push_back(FromCodes(std::u32string_view(codes).substr(i, end - i)));
+    AddPart(FromCodes(std::u32string_view(codes).substr(i, end - i)), &out);
     while (i > 0 && IsSpaceCode(codes[i - 1])) --i;
   }
   return {out.rbegin(), out.rend()};
@@ -77,10 +84,10 @@ Value Split(const Value& self, Args& args) {
   for (; count != 0; --count) {
     const size_t at = self.Text().find(sep, begin);
     if (at == std::string::npos) break;
-    out.push_back(self.Text().substr(begin, at - begin));
+    AddPart(self.Text().substr(begin, at - begin), &out);
     begin = at + sep.size();
   }
-  out.push_back(self.Text().substr(begin));
+  AddPart(self.Text().substr(begin), &out);
   return Texts(out);
 }
 
@@ -116,11 +123,11 @@ Value SplitLines(const Value& self, Args& args) {
     if (!((c >= 10 && c <= 13) || (c >= 28 && c <= 30) || c == 0x85 || c == 0x2028 || c == 0x2029))
       continue;
     const size_t end = c == '\r' && i + 1 < codes.size() && codes[i + 1] == '\n' ? i + 2 : i + 1;
-    out.push_back(FromCodes(codes.substr(begin, (keep ? end : i) - begin)));
+    AddPart(FromCodes(codes.substr(begin, (keep ? end : i) - begin)), &out);
     begin = end;
     i = end - 1;
   }
-  if (begin < codes.size()) out.push_back(FromCodes(codes.substr(begin)));
+  if (begin < codes.size()) AddPart(FromCodes(codes.substr(begin)), &out);
   return Texts(out);
 }
 
@@ -350,6 +357,18 @@ Value ListCount(const Value& self, Args& args) {
   return Value::Int(count);
 }
 
+// A method may look at all of its text, and at each place for what it is given.
+void SpendOn(const Value& self, const Args& args) {
+  if (!self.Is(Type::kString)) return;
+  size_t longest = 0;
+  const auto count = [&longest](const Value& arg) {
+    if (arg.Is(Type::kString)) longest = std::max(longest, arg.Text().size());
+  };
+  for (const Value& arg : args.values) count(arg);
+  for (const auto& [name, arg] : args.named) count(arg);
+  Budget::SpendOnSearch(self.Text().size(), longest);
+}
+
 using Methods = std::map<std::string_view, Method>;
 
 const Methods& StringMethods() {
@@ -446,7 +465,10 @@ bool FindMethod(const Value& object, const std::string& name, Value* method) {
   }
   if (object.Is(Type::kString) && object.safe) RaiseUnsupported("the method {} of safe text", name);
   const Method call = found->second;
-  *method = Value::Callable(name, [object, call](Args& args) { return call(object, args); });
+  *method = Value::Callable(name, [object, call](Args& args) {
+    SpendOn(object, args);
+    return call(object, args);
+  });
   return true;
 }
 

@@ -9,16 +9,18 @@ namespace {
 // "a.b.0" of an item, as map(attribute=...) and the like have it.
 Value AttributeOf(Value item, const Value& path) {
   if (path.IsInteger()) return GetItem(item, path);
-  std::string rest = Str(path);
+  const std::string text = Str(path);
+  std::string_view rest = text;
   while (true) {
+    Budget::Spend(1);
     const size_t dot = rest.find('.');
-    const std::string name = rest.substr(0, dot);
+    const std::string name(rest.substr(0, dot));
     const bool digits =
         !name.empty() && name.size() < 10 && name.find_first_not_of("0123456789") == name.npos;
     // environment.getitem: an item first, an attribute then.
     item = GetItem(item, digits ? Value::Int(std::stoll(name)) : Value::String(name));
     if (dot == rest.npos) return item;
-    rest = rest.substr(dot + 1);
+    rest.remove_prefix(dot + 1);
   }
 }
 
@@ -28,6 +30,7 @@ Values PathsOf(const Value& attributes) {
   Values paths;
   std::string_view rest = attributes.Text();
   while (true) {
+    Budget::CheckSize((paths.size() + 1) * sizeof(Value));
     const size_t comma = rest.find(',');
     paths.push_back(Value::String(std::string(rest.substr(0, comma))));
     if (comma == rest.npos) return paths;

@@ -79,5 +79,31 @@ TEST(Template, AHostileTemplateMeetsALimit) {
   }
 }
 
+TEST(Template, AHostileTemplatePaysForTheTextThatItLooksThrough) {
+  const auto of = [](const std::string& part, int doublings, const std::string& rest) {
+    return "{% set ns = namespace(x='" + part + "') %}{% for i in range(" +
+           std::to_string(doublings) + ") %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}" + rest;
+  };
+  const auto often = [](const std::string& expression) {
+    return "{% for i in range(99999) %}{% set y = " + expression + " %}{% endfor %}";
+  };
+  for (const std::string& source :
+       {of("a", 20, often("ns.x.count('b')")), of("a", 20, often("ns.x.rfind('b')")),
+        of("a", 20, often("ns.x.startswith('b')")), of("a", 20, often("ns.x.isascii()")),
+        of("a", 20, "{% set z = ns.x ~ 'b' %}" + often("ns.x < z")),
+        of("a", 20, "{% set d = {ns.x ~ 'b': 1} %}{% set z = ns.x ~ 'c' %}" + often("d.get(z)")),
+        of("ab", 18, "{% set z = ns.x[:262144] ~ 'b' %}" + often("ns.x.find(z)")),
+        of("ab", 18, "{% set z = ns.x[:262144] ~ 'b' %}" + often("z in ns.x")),
+        of("ab", 18, "{% set z = ns.x[:262144] ~ 'b' %}" + often("ns.x | replace(z, '')")),
+        of("b", 17, "{% set z = ns.x %}" + of("a", 17, "{{ ns.x.strip(z ~ 'a') }}")),
+        of("a,", 21, "{{ ns.x.split(',') | length }}"), of("a ", 21, "{{ ns.x.split()[0] }}"),
+        of("a,", 21, "{{ [1] | sort(attribute=ns.x) }}"),
+        of("0.", 24, "{{ ['a'] | map(attribute=ns.x ~ '0') | list }}")}) {
+    const auto text = Rendered(source, nlohmann::ordered_json::object());
+    ASSERT_FALSE(text) << source;
+    EXPECT_EQ(text.error().code, ErrorCode::kResourceExhausted) << text.error().message;
+  }
+}
+
 }  // namespace
 }  // namespace kvcake::jinja

@@ -96,6 +96,7 @@ std::string Strip(std::string_view text, const std::string* characters, Side sid
   const auto codes = ToCodes(text);
   const auto chars = characters ? ToCodes(*characters) : std::u32string();
   const auto goes = [&](char32_t c) {
+    Budget::Spend(chars.size() / 64);
     return characters ? chars.find(c) != chars.npos : IsSpaceCode(c);
   };
   size_t begin = 0;
@@ -131,6 +132,7 @@ std::string ReplaceEmpty(std::string_view text, std::string_view to, int64_t cou
 std::string Replace(std::string_view text, std::string_view from, std::string_view to,
                     int64_t count) {
   if (from.empty()) return ReplaceEmpty(text, to, count);
+  Budget::SpendOnSearch(text.size(), from.size());
   std::string out;
   while (count != 0) {
     const size_t at = text.find(from);

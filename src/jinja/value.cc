@@ -94,6 +94,9 @@ void Budget::Spend(uint64_t steps) {
   }
   budget->steps -= steps;
 }
+void Budget::SpendOnSearch(size_t text, size_t word) {
+  Spend(uint64_t{text / 256} * (1 + word / 256));
+}
 void Budget::CheckSize(uint64_t bytes) {
   if (Current() && bytes > Current()->bytes) {
     throw Failure{ErrorCode::kResourceExhausted, "the template makes more text than it may"};
@@ -255,7 +258,7 @@ const Value* Value::Find(const Value& key) const {
   return nullptr;
 }
 const Value* Value::Find(std::string_view key) const {
-  Budget::Spend(Dict().size() / 8);
+  Budget::Spend(Dict().size() / 8 + key.size() / 256);
   for (const auto& item : Dict()) {
     if (item.first.Is(Type::kString) && item.first.Text() == key) return &item.second;
   }
@@ -363,6 +366,7 @@ int Compare(const Value& a, const Value& b) {
     return (a.AsDouble() > b.AsDouble()) - (a.AsDouble() < b.AsDouble());
   }
   if (a.Is(Type::kString) && b.Is(Type::kString)) {
+    Budget::Spend(std::min(a.Text().size(), b.Text().size()) / 256);
     const int order = a.Text().compare(b.Text());
     return (order > 0) - (order < 0);
   }
@@ -381,6 +385,7 @@ bool Contains(const Value& item, const Value& container) {
   if (container.Is(Type::kString)) {
     if (!item.Is(Type::kString)) Raise("a string has only strings in it, not {}", TypeName(item));
     Budget::Spend(container.Text().size() / 64);
+    Budget::SpendOnSearch(container.Text().size(), item.Text().size());
     return container.Text().find(item.Text()) != std::string::npos;
   }
   if (container.Is(Type::kDict)) return container.Find(item) != nullptr;

@@ -37,6 +37,8 @@ struct Budget {
 
   static Budget*& Current();
   static void Spend(uint64_t steps);
+  // Pays for looking for a word of so many bytes at each place of a text.
+  static void SpendOnSearch(size_t text, size_t word);
   static void CheckSize(uint64_t bytes);
 };
 
