@@ -393,13 +393,16 @@ Value Interpreter::CallMacro(const Node& node, const ScopePtr& scope, Args& args
   if (node.uses_caller) inner->Set("caller", caller);
   if (node.uses_varargs) inner->Set("varargs", Value::List(std::move(more), Type::kTuple));
   if (node.uses_kwargs) inner->Set("kwargs", Value::Dict(std::move(named)));
-  const size_t required = count - node.children.size();
+  // In a default a parameter hides what has its name outside, also before it has a value.
   for (size_t i = 0; i < count; ++i) {
     if (given[i]) continue;
-    inner->Set(node.parameters[i], i < required
-                                       ? Value::Undefined(fmt::format(
-                                             "parameter '{}' was not provided", node.parameters[i]))
-                                       : Eval(*node.children[i - required], inner));
+    inner->Set(node.parameters[i], Value::Undefined(fmt::format("parameter '{}' was not provided",
+                                                                node.parameters[i])));
+  }
+  const size_t required = count - node.children.size();
+  for (size_t i = required; i < count; ++i) {
+    if (given[i]) continue;
+    inner->Set(node.parameters[i], Eval(*node.children[i - required], inner));
   }
   const int line = line_;
   std::string out;

@@ -280,6 +280,9 @@ TEMPLATES = [
     "{% set c = 3 %}{% endwith %}{{ a }}{{ c }}",
     "{% macro m(a, b=2, c=a) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(1) }}{{ m(1, c=5) }}"
     "{{ m() }}{{ m(1, 2, 3) }}",
+    "{% macro m(s=s) %}[{{ s }}]{% endmacro %}{{ m() }}{{ m(1) }}{{ s }}",
+    "{% macro m(a=n, n=2) %}[{{ a }}{{ n }}]{% endmacro %}{{ m() }}{{ m(n=3) }}{{ m(1) }}",
+    "{% macro m(a, n=a.x) %}{{ n }}{% endmacro %}{{ m() }}",
     "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", "{% macro m(a) %}{% endmacro %}{{ m(x=2) }}",
     "{% macro m(a) %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, 3, x=4) }}",
     "{% macro m() %}<{{ caller() }}>{% endmacro %}{% call m() %}in {{ n }}{% endcall %}",
