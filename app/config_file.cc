@@ -52,6 +52,20 @@ Status CheckSection(const std::vector<const CLI::App*>& commands, const std::str
               CLI::detail::join(section, "."), names);
 }
 
+// Adds the flags that the arguments do not have. Whether any is a key.
+bool AddMissing(const CLI::App* command, const std::vector<CLI::ConfigItem>& items,
+                std::vector<std::string>* arguments) {
+  const std::vector<std::string> given = *arguments;
+  bool keys = false;
+  for (const CLI::ConfigItem& item : items) {
+    const std::string flag = "--" + item.name;
+    if (Has(command, given, flag)) continue;
+    keys = keys || flag == "--api-key" || flag == "--admin-key";
+    for (const std::string& input : item.inputs) arguments->push_back(flag + "=" + input);
+  }
+  return keys;
+}
+
 }  // namespace
 
 void WarnIfOthersRead(const std::string& path) {
@@ -79,25 +93,23 @@ Result<std::vector<std::string>> WithConfigFile(const CLI::App& app,
   } catch (const CLI::Error& error) {
     return Fail(ErrorCode::kInvalidArgument, "--config {}: {}", path, error.what());
   }
-  const std::vector<std::string> given = arguments;
+  const std::string name = arguments[0];
   const std::vector<const CLI::App*> commands = Commands(app);
   const auto found = std::ranges::find_if(
-      commands, [&](const CLI::App* command) { return command->get_name() == given[0]; });
+      commands, [&](const CLI::App* command) { return command->get_name() == name; });
   const CLI::App* const command = found == commands.end() ? nullptr : *found;
-  bool keys = false;
-  for (const CLI::ConfigItem& item : items) {
+  std::vector<CLI::ConfigItem> own, of_all;
+  for (CLI::ConfigItem& item : items) {
     RETURN_IF_ERROR(CheckSection(commands, path, item.parents));
     if (item.name == "++" || item.name == "--") continue;  // a section begins or ends
-    const std::string flag = "--" + item.name;
-    if (flag == "--config") {
+    if (item.name == "config") {
       return Fail(ErrorCode::kInvalidArgument, "--config {} names another: there may be one", path);
     }
-    const bool ours = item.parents.empty() || item.parents[0] == given[0];
-    if (!ours || Has(command, given, flag)) continue;
-    keys = keys || flag == "--api-key" || flag == "--admin-key";
-    for (const std::string& input : item.inputs) arguments.push_back(flag + "=" + input);
+    const bool ours = item.parents.empty() || item.parents[0] == name;
+    if (ours) (item.parents.empty() ? of_all : own).push_back(std::move(item));
   }
-  if (keys) WarnIfOthersRead(path);
+  const bool keys = AddMissing(command, own, &arguments);
+  if (AddMissing(command, of_all, &arguments) || keys) WarnIfOthersRead(path);
   return arguments;
 }
 

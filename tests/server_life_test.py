@@ -241,6 +241,24 @@ class ConfigTest(OwnServersTest):
             self.assertEqual(headers["Access-Control-Allow-Origin"], allowed)
         self.assertEqual(server.stop(), 0)
 
+    def test_a_commands_section_goes_before_what_is_for_all(self):
+        config = self.write("config.toml", """
+            max-model-len = 100
+            served-model-name = ["one", "two"]
+            allowed-origins = "https://one.example"
+            [serve]
+            max-model-len = 50
+            served-model-name = "three"
+            allowed-origin = "https://two.example"
+            """)
+        server = self.start("--config", config)
+        _, headers, models = server.request("GET", "/v1/models",
+                                            headers={"Origin": "https://two.example"})
+        self.assertEqual([(model["id"], model["max_model_len"])
+                          for model in json.loads(models)["data"]], [("three", 50)])
+        self.assertEqual(headers["Access-Control-Allow-Origin"], "https://two.example")
+        self.assertEqual(server.stop(), 0)
+
     def test_the_flags_of_other_commands_come_from_a_file_too(self):
         config = self.write("config.toml", f"""
             model = "{MODEL}"
