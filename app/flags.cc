@@ -329,9 +329,9 @@ void AddModelFlags(CLI::App& app, RuntimeOptions* options) {
   AddCudaFlags(app, options);
 }
 
-void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options) {
+void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options, const char* slice_tokens) {
   AddModelFlags(app, options);
-  app.add_option("--slice-tokens", options->slice_tokens,
+  app.add_option(slice_tokens, options->slice_tokens,
                  "most tokens that one step computes; at least a chunk")
       ->default_str(kDefaultSliceTokens);
   AddStoreFlags(app, options);

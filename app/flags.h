@@ -34,8 +34,10 @@ void AddNumericPathFlag(CLI::App& app, NumericPath* path);
 void AddAttentionBackendFlag(CLI::App& app, AttentionBackend* backend);
 // The flags that every command which runs a model understands.
 void AddModelFlags(CLI::App& app, RuntimeOptions* options);
-// Those, and the ones of commands that answer prompts and keep chunks.
-void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options);
+// Those, and the ones of commands that answer prompts and keep chunks. `slice_tokens`: the names of
+// the flag that says how many tokens a step computes.
+void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options,
+                     const char* slice_tokens = "--slice-tokens");
 // --temperature, --top-k, --top-p, --seed.
 void AddSamplingFlags(CLI::App& app, SamplingParams* sampling);
 // --chat-template and its content format and limits.

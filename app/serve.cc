@@ -402,7 +402,7 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* serve = app.add_subcommand("serve", "answer requests as OpenAI's API does, over HTTP");
   AddConfigFlag(*serve);
-  AddRuntimeFlags(*serve, &flags->runtime);
+  AddRuntimeFlags(*serve, &flags->runtime, "--slice-tokens,--max-num-batched-tokens");
   AddChainFlags(*serve, &flags->chain);
   AddHttpFlags(*serve, &flags->http);
   AddBrowserFlags(*serve, &flags->http, &flags->api.any_content_type);
@@ -411,11 +411,6 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
   serve->add_option("--max-num-seqs", flags->runtime.max_sequences, "requests answered at once")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  serve
-      ->add_option("--max-num-batched-tokens", flags->runtime.slice_tokens,
-                   "most tokens that one step computes; another name of --slice-tokens")
-      ->excludes("--slice-tokens")
-      ->default_str(kDefaultSliceTokens);
   serve
       ->add_option(
           "--queue-max", flags->runtime.waiting_max,

@@ -240,6 +240,9 @@ class ConfigTest(OwnServersTest):
             headers = server.request("GET", "/health", headers={"Origin": origin})[1]
             self.assertEqual(headers["Access-Control-Allow-Origin"], allowed)
         self.assertEqual(server.stop(), 0)
+        config = self.write("config.toml", "slice-tokens = 1\n")  # by itself less than a chunk
+        server = self.start("--config", config, "--max-num-batched-tokens", "256")
+        self.assertEqual(server.stop(), 0)
 
     def test_a_commands_section_goes_before_what_is_for_all(self):
         config = self.write("config.toml", """
