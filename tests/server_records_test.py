@@ -100,6 +100,10 @@ class ScoreTest(unittest.TestCase):
         self.streamed(server, {**ask, "prompt": PROMPT, "max_tokens": 3})
         refused = server.post("/v1/completions", {"prompt": "x", "max_tokens": 0}, status=400)
         self.assertEqual(refused["error"]["param"], "max_tokens")
+        eventually(server.answers_nothing, "the end of all")
+        self.assertEqual(server.metric("vllm:request_generation_tokens_count"), 5)
+        self.assertEqual(server.metric("vllm:request_generation_tokens_sum"),
+                         server.metric("vllm:generation_tokens_total"))
         self.assertEqual(server.stop(), 0)
 
 

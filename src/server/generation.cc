@@ -79,6 +79,7 @@ bool Generation::OnToken(const TokenEvent& event) {
 }
 
 void Generation::OnDone(Result<Completion> completion) {
+  if (completion && options_.prompt_only) completion->tokens.clear();
   if (completion) metrics_.Finished(*completion);
   std::string text;
   if (!options_.stops.empty()) {
@@ -89,7 +90,6 @@ void Generation::OnDone(Result<Completion> completion) {
       completion->finish_reason = FinishReason::kStop;
     }
   }
-  if (completion && options_.prompt_only) completion->tokens.clear();
   Publish([&](Delta* delta) {
     delta->text += text;
     delta->completion = std::move(completion);

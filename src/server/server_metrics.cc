@@ -1,5 +1,7 @@
 #include "server/server_metrics.h"
 
+#include "server/openai_response.h"
+
 namespace kvcake {
 namespace {
 
@@ -101,7 +103,8 @@ void ServerMetrics::Finished(const Completion& completion) {
     MutexLock lock(mutex_);
     ++finished_[cancelled ? "abort" : FinishReasonName(completion.finish_reason)];  // vLLM's
   }
-  if (completion.tokens.empty()) return;  // cancelled before its first token
+  // Ended before its first token. Of a prompt that was only scored there are none.
+  if (completion.tokens.empty() && FailureOf(completion)) return;
   const int cached = report.tokens_reused + report.loaded();
   prompt_tokens_.Add(report.prompt_tokens);
   computed_tokens_.Add(report.tokens_computed);
