@@ -270,7 +270,7 @@ class OpenAiTest(ServerTest):
     def test_errors(self):
         for fields, param in (({"temperature": -1}, "temperature"), ({"n": 0}, "n"),
                               ({"max_tokens": 0}, "max_tokens"), ({"logprobs": 100}, "logprobs"),
-                              ({"prompt": ""}, None), ({"prompt": [99999]}, "prompt")):
+                              ({"prompt": ""}, "prompt"), ({"prompt": [99999]}, "prompt")):
             with self.assertRaises(openai.BadRequestError) as error:
                 self.complete(**fields)
             self.assertEqual(error.exception.param, param)

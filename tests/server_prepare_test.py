@@ -50,6 +50,44 @@ class PrepareTest(ServerTest):
         self.assertEqual((error["param"], error["code"]), ("messages", "context_length_exceeded"))
 
 
+class RefusedTest(OwnServersTest):
+    def test_what_never_fits_is_refused(self):
+        server = self.start("--max-model-len", "4096", ram="8MiB")
+        chat = {"messages": [{"role": "user", "content": "x"}]}
+        long = {"prompt": [5] * 4000}
+        for path, body, param in (("/v1/completions", {**long, "max_tokens": 90}, "max_tokens"),
+                                  ("/v1/completions", {**long, "max_tokens": 1}, "prompt"),
+                                  ("/v1/completions", long, "prompt"),
+                                  ("/cache/warm", long, "prompt"),
+                                  ("/v1/chat/completions", {**chat, "max_tokens": 4000},
+                                   "max_tokens"),
+                                  ("/v1/chat/completions", {**chat, "max_completion_tokens": 4000},
+                                   "max_completion_tokens")):
+            error = server.post(path, body, status=400)["error"]
+            self.assertIn("--ram-capacity", error["message"])
+            self.assertEqual(error["param"], param)
+        for path, body, param in (("/v1/completions", {"prompt": [5] * 4090, "max_tokens": 90},
+                                   "max_tokens"),
+                                  ("/v1/chat/completions", {**chat, "max_completion_tokens": 4096},
+                                   "max_completion_tokens")):
+            error = server.post(path, body, status=400)["error"]
+            self.assertEqual((error["param"], error["code"]), (param, "context_length_exceeded"))
+            self.assertIn(param, error["message"])
+        self.assertEqual(server.stop(), 0)
+
+    def test_prompts_without_tokens_are_refused(self):
+        server = self.start(template="{{ '' }}")
+        chat = {"messages": [{"role": "user", "content": "x"}]}
+        for path, body, param in (("/v1/completions", {"prompt": ""}, "prompt"),
+                                  ("/v1/completions", {"prompt": ["x", ""]}, "prompt"),
+                                  ("/cache/warm", {"prompt": ""}, "prompt"),
+                                  ("/v1/chat/completions", chat, "messages")):
+            error = server.post(path, body, status=400)["error"]
+            self.assertEqual((error["message"], error["param"]),
+                             ("the prompt has no tokens", param))
+        self.assertEqual(server.stop(), 0)
+
+
 class FullTest(OwnServersTest):
     def test_more_than_the_queue_holds_are_told_so(self):
         server = self.start("--tokenizer-queue-max", "1")

@@ -27,7 +27,8 @@ struct HttpApi::Choice {
   JobId job = 0;
   std::shared_ptr<Generation> generation = {};
   AnswerParser parser;
-  std::string echo = {};  // the prompt, where it is part of the answer and still to be sent
+  std::string echo = {};          // the prompt, where it is part of the answer and still to be sent
+  std::string length_field = {};  // what the client may make less of where memory is too small
   bool accepted = false;
   bool ended = false;
   std::optional<Completion> completion = {};  // where it has ended with one
@@ -91,7 +92,10 @@ HttpApi::Choice HttpApi::MakeChoice(const Prepared& prepared, size_t index, bool
               // Who waits for the last piece waits for nothing else.
               [this, signal](bool done) { news_.Add(signal, /*first=*/done); }),
           .parser = AnswerParser(parsing),
-          .echo = asked.echo ? prompt_text : ""};
+          .echo = asked.echo ? prompt_text : "",
+          .length_field = asked.max_tokens_field.empty() || request.max_tokens == 1
+                              ? FieldOf(asked.prompts.front())
+                              : asked.max_tokens_field};
 }
 
 net::awaitable<bool> HttpApi::Submit(Exchange& exchange, Prepared prepared, bool chat,
@@ -135,7 +139,11 @@ ApiError ClientGone() { return {.status = 499, .message = "the client has gone"}
 // Keeps the end of an answer. Why there is none, or none any more, where that is so.
 std::optional<ApiError> HttpApi::TakeEnd(Result<Completion> end, Choice& choice) {
   choice.ended = true;
-  if (!end) return ToApiError(end.error());
+  if (!end) {
+    ApiError error = ToApiError(end.error());
+    if (end.error().code == ErrorCode::kResourceExhausted) error.param = choice.length_field;
+    return error;
+  }
   choice.completion = std::move(*end);
   return FailureOf(*choice.completion);
 }

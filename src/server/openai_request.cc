@@ -215,6 +215,10 @@ ApiResult<T> Checked(const RequestFields& fields, T value) {
 
 }  // namespace
 
+const char* FieldOf(const Prompt& prompt) {
+  return std::holds_alternative<ChatPrompt>(prompt) ? "messages" : "prompt";
+}
+
 ApiResult<RequestBody> ParseBody(std::string_view body, const RequestLimits& limits) {
   auto parsed = ParseJson(body, "the request's body",
                           {.max_bytes = std::numeric_limits<uint64_t>::max(),
@@ -235,7 +239,7 @@ ApiResult<GenerateRequest> ParseCompletion(const RequestBody& body, const Reques
   fields.Read("echo", &request.echo);
   // With echo, 0 asks for the prompt and its logprobs alone.
   fields.Read("max_tokens", request.echo ? 0 : 1, kIntMax, &request.max_tokens);
-  request.max_tokens_asked = request.max_tokens.has_value();
+  if (request.max_tokens) request.max_tokens_field = "max_tokens";
   if (!request.max_tokens) request.max_tokens = 16;  // OpenAI's default
   CheckMinTokens(&fields, request);
   LimitMaxTokens(rules.defaults, &request);
@@ -255,9 +259,10 @@ ApiResult<GenerateRequest> ParseChat(const RequestBody& body, const RequestRules
   request.prompts.emplace_back(std::move(prompt));
   RefuseUnsupported(Endpoint::kChat, &fields);
   ReadCommon(&fields, rules, &request);
-  fields.Read("max_tokens", 1, kIntMax, &request.max_tokens);
-  fields.Read("max_completion_tokens", 1, kIntMax, &request.max_tokens);
-  request.max_tokens_asked = request.max_tokens.has_value();
+  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
+    fields.Read(name, 1, kIntMax, &request.max_tokens);
+    if (!fields[name].null()) request.max_tokens_field = name;
+  }
   CheckMinTokens(&fields, request);
   LimitMaxTokens(rules.defaults, &request);
   fields.Read("logprobs", &request.logprobs);

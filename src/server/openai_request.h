@@ -20,6 +20,9 @@ namespace kvcake {
 // Text, token ids, or messages for the model's chat template.
 using Prompt = std::variant<std::string, std::vector<int32_t>, ChatPrompt>;
 
+// The field that a request has it in.
+const char* FieldOf(const Prompt& prompt);
+
 // The "kvcake" field.
 struct KvcakeFields {
   bool report = false;  // add the RestoreReport to the answer
@@ -35,7 +38,7 @@ struct GenerateRequest {
   int n = 1;                        // answers to each prompt
   std::optional<bool> add_special;  // what the tokenizer adds; absent: yes, for text
   std::optional<int> max_tokens;
-  bool max_tokens_asked = false;  // else it is a default, and yields where there is less room
+  std::string max_tokens_field;  // that asks for them; empty: a default, that yields to less room
   int min_tokens = 0;
   SamplingParams sampling;
   std::optional<uint64_t> seed;

@@ -35,10 +35,9 @@ ApiResult<std::vector<int32_t>> RequestPreparer::Encode(const Prompt& prompt,
     return BadField("prompt", fmt::format("prompt has the id {}: the vocabulary has {} tokens",
                                           *unknown, vocab));
   }
-  const char* field = "prompt";
+  const char* field = FieldOf(prompt);
   bool special = add_special.value_or(true);
   if (const auto* asked = std::get_if<ChatPrompt>(&prompt)) {
-    field = "messages";
     special = add_special.value_or(false);  // templates write them out
     if (!chat_) return BadField(field, chat_.error().message);
     auto rendered = chat_->Render(*asked);
@@ -91,8 +90,8 @@ ApiResult<std::string> RequestPreparer::DetokenizeBody(const std::string& body) 
 ApiResult<int> RequestPreparer::AnswerTokens(const GenerateRequest& asked,
                                              int prompt_tokens) const {
   const int room = options_.model_len_max - prompt_tokens;
-  const char* field =
-      std::holds_alternative<ChatPrompt>(asked.prompts.front()) ? "messages" : "prompt";
+  const char* field = FieldOf(asked.prompts.front());
+  if (prompt_tokens == 0) return BadField(field, "the prompt has no tokens");
   if (room < 1) {
     return tl::unexpected<ApiError>(ApiError{
         .message = fmt::format("the prompt has {} tokens and leaves no room for an answer: "
@@ -101,13 +100,14 @@ ApiResult<int> RequestPreparer::AnswerTokens(const GenerateRequest& asked,
         .param = field,
         .code = "context_length_exceeded"});
   }
-  if (!asked.max_tokens_asked) return std::min(asked.max_tokens.value_or(room), room);
+  if (asked.max_tokens_field.empty()) return std::min(asked.max_tokens.value_or(room), room);
   if (*asked.max_tokens > room) {
     return tl::unexpected<ApiError>(ApiError{
-        .message = fmt::format("max_tokens of {} and a prompt of {} tokens are more than this "
-                               "server's context of {} tokens",
-                               *asked.max_tokens, prompt_tokens, options_.model_len_max),
-        .param = "max_tokens",
+        .message = fmt::format("{} of {} and a prompt of {} tokens are more than this server's "
+                               "context of {} tokens",
+                               asked.max_tokens_field, *asked.max_tokens, prompt_tokens,
+                               options_.model_len_max),
+        .param = asked.max_tokens_field,
         .code = "context_length_exceeded"});
   }
   return *asked.max_tokens;
@@ -147,7 +147,7 @@ Request RequestPreparer::RequestOf(const GenerateRequest& of, const std::string&
   const bool scores_only = of.max_tokens == 0;
   request.sampling = of.sampling;
   request.min_tokens = of.min_tokens;
-  request.max_tokens_yields = !of.max_tokens_asked;
+  request.max_tokens_yields = of.max_tokens_field.empty();
   if (!scores_only) request.end_tokens = of.stop_tokens;
   if (!of.ignore_eos && !scores_only) {
     const auto& eos = runtime_.config().eos_tokens;
