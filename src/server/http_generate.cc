@@ -34,10 +34,12 @@ struct HttpApi::Choice {
   std::optional<Completion> completion = {};  // where it has ended with one
 };
 
-// What is new of one of them.
+// What is new of one of them. At its end its choice has the completion.
 struct HttpApi::News {
   size_t choice = 0;
+  bool ends = false;
   Generation::Delta delta = {};
+  std::optional<ApiError> failure = {};  // why there is no answer, or not all of it
 };
 
 // All of them: n in a row are to the same prompt.
@@ -161,7 +163,10 @@ net::awaitable<bool> HttpApi::Await(Exchange& exchange, Answering& answering,
       const bool is_new = !delta.text.empty() || !delta.tokens.empty() || delta.completion ||
                           delta.accepted != choice.accepted;
       choice.accepted = delta.accepted;
-      if (is_new) news->push_back({.choice = i, .delta = std::move(delta)});
+      if (!is_new) continue;
+      News& one = news->emplace_back(News{.choice = i, .ends = delta.completion.has_value()});
+      if (one.ends) one.failure = TakeEnd(std::move(*delta.completion), choice);
+      one.delta = std::move(delta);
     }
     if (!news->empty()) co_return true;
     const bool gone = exchange.reply.client_gone();
@@ -254,10 +259,8 @@ net::awaitable<bool> HttpApi::Gather(Exchange& exchange, Answering& answering,
       Gathered& of = (*gathered)[one.choice];
       of.text += one.delta.text;
       std::move(one.delta.tokens.begin(), one.delta.tokens.end(), std::back_inserter(of.tokens));
-      if (!one.delta.completion) continue;
-      auto failure = TakeEnd(std::move(*one.delta.completion), answering.choices[one.choice]);
-      if (!failure) continue;
-      exchange.record.error = std::move(failure);
+      if (!one.failure) continue;
+      exchange.record.error = std::move(one.failure);
       goes_on = false;
     }
     if (goes_on) continue;
@@ -315,15 +318,14 @@ net::awaitable<void> HttpApi::WriteNews(Exchange& exchange, Answering& answering
   for (News& one : news) {
     Choice& choice = answering.choices[one.choice];
     Generation::Delta& delta = one.delta;
-    const bool ends = delta.completion.has_value();
-    AnswerDelta text = choice.parser.Take(std::exchange(choice.echo, "") + delta.text, ends);
+    AnswerDelta text = choice.parser.Take(std::exchange(choice.echo, "") + delta.text, one.ends);
     if (*open) {
       *open = co_await WriteDelta(exchange, answering, one.choice, std::move(text), delta.tokens,
                                   events);
     }
-    if (!ends) continue;
-    if (auto failure = TakeEnd(std::move(*delta.completion), choice)) {
-      if (!exchange.record.error) exchange.record.error = std::move(failure);
+    if (!one.ends) continue;
+    if (one.failure) {
+      if (!exchange.record.error) exchange.record.error = std::move(one.failure);
     } else {
       *events += answering.writer->LastEvent(static_cast<int>(one.choice), *choice.completion,
                                              choice.parser.called());
@@ -338,15 +340,11 @@ net::awaitable<bool> HttpApi::AwaitAccepted(Exchange& exchange, Answering& answe
   std::vector<News> more;
   while (!answering.AllAccepted()) {
     if (!co_await Await(exchange, answering, &more)) co_return false;
-    for (News& one : more) {  // all of them: an end comes once
-      Choice& choice = answering.choices[one.choice];
-      if (!one.delta.accepted && one.delta.completion) {  // before it was accepted it only failed
-        auto failure = TakeEnd(std::move(*one.delta.completion), choice);
-        if (!exchange.record.error) exchange.record.error = std::move(failure);
+    for (News& one : more) {
+      if (one.ends && !one.delta.accepted) {  // before it was accepted it only failed
+        if (!exchange.record.error) exchange.record.error = std::move(one.failure);
         continue;
       }
-      // What has ended has nothing new to come.
-      if (one.delta.completion) choice.ended = true;
       news->push_back(std::move(one));
     }
     if (exchange.record.error) co_return false;
