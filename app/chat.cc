@@ -16,6 +16,7 @@ struct ChatFlags {
   RuntimeOptions runtime;
   std::string system;
   ChatTemplateOptions chat_template;
+  std::string policy = "cake";
   int max_tokens = 1024;
   SamplingParams sampling = {.temperature = 0.7, .top_p = 0.95};
 };
@@ -45,6 +46,7 @@ class Chat {
     Request request;
     ASSIGN_OR_RETURN(request.prompt, runtime_.tokenizer().Encode(text, /*add_special=*/false));
     request.max_tokens = flags_.max_tokens;
+    request.policy = *PolicyFromName(flags_.policy);
     request.sampling = flags_.sampling;
     request.end_tokens = runtime_.config().eos_tokens;
     Detokenizer detokenizer(runtime_.tokenizer());
@@ -123,6 +125,7 @@ void AddChatCommand(CLI::App& app, int* exit_code) {
   chat->add_option("--max-tokens", flags->max_tokens, "most tokens of an answer")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  AddPolicyFlag(*chat, &flags->policy);
   AddSamplingFlags(*chat, &flags->sampling);
   RunWhenChosen(chat, Talk, flags, exit_code);
 }

@@ -345,6 +345,14 @@ int Fatal(const Error& error) {
   return 1;
 }
 
+void AddPolicyFlag(CLI::App& app, std::string* policy) {
+  app.add_option("--policy", *policy,
+                 "how a prompt's KV cache is restored: cake computes and loads at once, compute "
+                 "and load do only the one (load computes what is kept nowhere)")
+      ->check(CLI::IsMember({"cake", "compute", "load"}))
+      ->capture_default_str();
+}
+
 void AddSamplingFlags(CLI::App& app, SamplingParams* sampling) {
   app.add_option("--temperature", sampling->temperature, "0: always the likeliest token")
       ->check(CLI::NonNegativeNumber)

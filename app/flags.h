@@ -38,6 +38,8 @@ void AddModelFlags(CLI::App& app, RuntimeOptions* options);
 // the flag that says how many tokens a step computes.
 void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options,
                      const char* slice_tokens = "--slice-tokens");
+// --policy; a name that PolicyFromName knows.
+void AddPolicyFlag(CLI::App& app, std::string* policy);
 // --temperature, --top-k, --top-p, --seed.
 void AddSamplingFlags(CLI::App& app, SamplingParams* sampling);
 // --chat-template and its content format and limits.

@@ -325,11 +325,7 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
       ->capture_default_str();
   run->add_option("--stop", flags->stops, "end the answer before this text; may be repeated");
   run->add_flag("--ignore-eos", flags->ignore_eos, "go on after the model's end token");
-  run->add_option("--policy", flags->policy,
-                  "how the prompt's KV cache is restored: cake computes and loads at once, compute "
-                  "and load do only the one (load computes what is kept nowhere)")
-      ->check(CLI::IsMember({"cake", "compute", "load"}))
-      ->capture_default_str();
+  AddPolicyFlag(*run, &flags->policy);
   run->add_option(
          "--planner", flags->planner,
          "off: cake as published, both lanes go on until they meet and nothing is predicted")

@@ -13,7 +13,7 @@ import unittest
 from server_fixture import CHATML, MODEL, PROGRAM, SANITIZER_REPORT, WAIT_S
 
 LONG = " ".join(f"Sentence {i} says that {i * i} is the square of {i}." for i in range(40))
-VERY_LONG = " ".join([LONG] * 4)  # loading it is faster, however busy the machine is
+VERY_LONG = " ".join([LONG] * 4)
 LAST_LINE = r"\[(\d+) prompt tokens, (\d+) computed; first token after [0-9.]+ s\]"
 FOREVER = 8000  # tokens: more than anybody waits for
 
@@ -133,10 +133,11 @@ class ChatTest(unittest.TestCase):
         first, computed = self.ask(VERY_LONG)
         self.assertEqual(computed, first)
         self.end("\n")  # an empty line
-        self.open(*flags)
+        # Where the machine is busy elsewhere, cake may have computed all before a chunk is there.
+        self.open(*flags, "--policy", "load")
         again, computed = self.ask(VERY_LONG)
         self.assertEqual(again, first)
-        self.assertLess(computed, first)
+        self.assertLess(computed, 128)  # what fills no chunk
         self.end("\x04")
 
     def test_an_interrupt_ends_the_answer(self):
