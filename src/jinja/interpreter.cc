@@ -56,15 +56,15 @@ Items ItemsOf(const Args& args, std::string_view what) {
     if (!value.Is(Type::kDict)) RaiseUnsupported("{}() of what is no dictionary", what);
     items = value.Dict();
   }
-  for (const auto& [name, value] : args.named) {
+  for (const auto& named : args.named) {
     Budget::Spend(items.size() / 8);
-    const auto found = std::find_if(items.begin(), items.end(), [&name](const auto& item) {
-      return item.first.Is(Type::kString) && item.first.Text() == name;
+    const auto found = std::find_if(items.begin(), items.end(), [&named](const auto& item) {
+      return item.first.Is(Type::kString) && item.first.Text() == named.first;
     });
     if (found != items.end()) {
-      found->second = value;
+      found->second = named.second;
     } else {
-      items.emplace_back(Value::String(name), value);
+      items.emplace_back(Value::String(named.first), named.second);
     }
   }
   return items;
