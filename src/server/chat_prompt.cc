@@ -26,14 +26,16 @@ size_t MostMembers(const json& value) {
   return most;
 }
 
-// The same as the text has them, which is JSON: a name that is written again counts again, with
-// what it once meant. The parser that keeps their order looks each up among all before it.
+// The same as the text has them, which is JSON up to its end or a null byte: a name that is written
+// again counts again, with what it once meant. The parser that keeps their order looks each up
+// among all before it.
 size_t MostMembersWritten(std::string_view text) {
   size_t most = 0;
   std::vector<size_t> open;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
+    if (c == '\0') break;  // to the parser the end
     if (in_string) {
       if (c == '\\') ++i;
       in_string = c != '"';

@@ -330,6 +330,16 @@ TEST(OpenAiRequestTest, ObjectsOfAChatAreBoundedWhereverTheyStand) {
   EXPECT_TRUE(With(R"("unknown": )" + wide));
 }
 
+// The parser takes a null byte for the text's end: what is behind it belongs to no object.
+TEST(OpenAiRequestTest, WhatIsBehindANullByteIsNotCounted) {
+  for (const std::string json : {"22", "{}", R"({"messages": []})"}) {
+    const std::string text = json + std::string(1, '\0') + ":}]:{:\"";
+    const auto body = ParseBody(text);
+    ASSERT_TRUE(body) << json;
+    EXPECT_FALSE(ParseChat(*body)) << json;
+  }
+}
+
 TEST(OpenAiRequestTest, ErrorsNameTheMessage) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({})", "messages"},
