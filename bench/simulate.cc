@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/cpu.h"
+#include "base/on_threads.h"
 #include "bench/benches.h"
 #include "bench/harness.h"
 #include "bench/simulate_summary.h"
@@ -23,17 +23,12 @@ std::vector<ScenarioRow> RunAll(const SimulateOptions& options,
                                 const ScenarioTraces& traces) {
   std::vector<ScenarioRow> rows(options.scenarios);
   std::atomic<int> next = 0;
-  const auto work = [&] {
+  OnThreads(options.threads > 0 ? options.threads : UsableCores(), [&] {
     for (int i = next++; i < options.scenarios; i = next++) {
       rows[i].scenario = RandomScenario(options.seed + i, profiles, traces);
       rows[i].result = RunScenario(rows[i].scenario);
     }
-  };
-  std::vector<std::thread> threads;
-  const int count = options.threads > 0 ? options.threads : UsableCores();
-  for (int i = 1; i < count; ++i) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
+  });
   return rows;
 }
 

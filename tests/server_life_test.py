@@ -166,6 +166,11 @@ class ConfigTest(OwnServersTest):
         path.chmod(mode)
         return str(path)
 
+    def models(self, server, headers):
+        """[(id, length)] of what it serves."""
+        listed = json.loads(server.request("GET", "/v1/models", headers=headers)[2])["data"]
+        return [(model["id"], model["max_model_len"]) for model in listed]
+
     def status(self, server, key=None):
         headers = {"Authorization": "Bearer " + key} if key else {}
         return server.request("GET", "/v1/models", headers=headers)[0]
@@ -220,16 +225,13 @@ class ConfigTest(OwnServersTest):
             """)
         server = self.start("--config", config, "--served-model-name", "three")
         headers = {"Authorization": "Bearer secret"}
-        models = json.loads(server.request("GET", "/v1/models", headers=headers)[2])["data"]
-        self.assertEqual([(model["id"], model["max_model_len"]) for model in models],
-                         [("three", 100)])  # the command line goes before the file
+        # The command line goes before the file.
+        self.assertEqual(self.models(server, headers), [("three", 100)])
         self.assertEqual(server.request("POST", "/tokenize", " " * 2000, headers)[0], 413)
         self.assertNotIn("everybody", server.log())
         self.assertEqual(server.stop(), 0)
         server = self.start("--config=" + config, "--max-model-len=50")
-        models = json.loads(server.request("GET", "/v1/models", headers=headers)[2])["data"]
-        self.assertEqual([(model["id"], model["max_model_len"]) for model in models],
-                         [("one", 50), ("two", 50)])
+        self.assertEqual(self.models(server, headers), [("one", 50), ("two", 50)])
         self.assertEqual(server.stop(), 0)
 
     def test_another_name_of_a_flag_on_the_command_line_goes_before_the_file(self):
@@ -255,10 +257,9 @@ class ConfigTest(OwnServersTest):
             allowed-origin = "https://two.example"
             """)
         server = self.start("--config", config)
-        _, headers, models = server.request("GET", "/v1/models",
-                                            headers={"Origin": "https://two.example"})
-        self.assertEqual([(model["id"], model["max_model_len"])
-                          for model in json.loads(models)["data"]], [("three", 50)])
+        origin = {"Origin": "https://two.example"}
+        self.assertEqual(self.models(server, origin), [("three", 50)])
+        headers = server.request("GET", "/v1/models", headers=origin)[1]
         self.assertEqual(headers["Access-Control-Allow-Origin"], "https://two.example")
         self.assertEqual(server.stop(), 0)
 

@@ -86,4 +86,10 @@ void WriteTo(Memory memory, std::byte* to, std::span<const std::byte> bytes) {
   }
 }
 
+Buffer CopyOf(Memory memory, std::span<const std::byte> bytes) {
+  Buffer buffer(bytes.size(), memory);
+  WriteTo(memory, buffer.data(), bytes);
+  return buffer;
+}
+
 }  // namespace kvcake

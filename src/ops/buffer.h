@@ -42,4 +42,7 @@ class Buffer {
 // Copies bytes of any memory of the host to memory of that kind, where they are when it returns.
 void WriteTo(Memory memory, std::byte* to, std::span<const std::byte> bytes);
 
+// A buffer with a copy of them.
+Buffer CopyOf(Memory memory, std::span<const std::byte> bytes);
+
 }  // namespace kvcake

@@ -71,9 +71,7 @@ Compute::Compute(ThreadPool& pool, NumericPath path)
       scratch_(cuda_ != nullptr ? 0 : static_cast<uint64_t>(pool.size()) * kScratchBytes) {}
 
 Buffer Compute::Put(std::span<const float> values) const {
-  Buffer buffer(values.size_bytes(), MemoryOf(path_));
-  WriteTo(MemoryOf(path_), buffer.data(), std::as_bytes(values));
-  return buffer;
+  return CopyOf(MemoryOf(path_), std::as_bytes(values));
 }
 
 void Compute::Wait() const {

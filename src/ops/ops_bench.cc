@@ -49,9 +49,7 @@ class Bench {
 
   template <typename T>
   Buffer Put(const std::vector<T>& values) const {
-    Buffer buffer(values.size() * sizeof(T), MemoryOf(path()));
-    WriteTo(MemoryOf(path()), buffer.data(), std::as_bytes(std::span(values)));
-    return buffer;
+    return CopyOf(MemoryOf(path()), std::as_bytes(std::span(values)));
   }
   Buffer Room(int64_t bytes) const { return Buffer(bytes, MemoryOf(path())); }
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/attention.h"
 #include "base/bf16.h"
+#include "ops/attention.h"
 #include "ops/compute.h"
 #include "ops/cuda_device.h"
 
@@ -81,9 +81,7 @@ inline std::vector<uint16_t> RandomBf16(std::mt19937& rng, int64_t n, float scal
 // Copies of values to and from where the path's kernels read and write them.
 template <typename T>
 Buffer ToKernels(NumericPath path, const std::vector<T>& values) {
-  Buffer buffer(values.size() * sizeof(T), MemoryOf(path));
-  WriteTo(MemoryOf(path), buffer.data(), std::as_bytes(std::span(values)));
-  return buffer;
+  return CopyOf(MemoryOf(path), std::as_bytes(std::span(values)));
 }
 template <typename T>
 std::vector<T> FromKernels(NumericPath path, const T* from, int64_t count) {

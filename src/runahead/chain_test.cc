@@ -66,7 +66,7 @@ struct StagedRank {
   testing_util::FakeCopier copier;
 };
 
-// Of all ranks but the leader.
+// What all ranks but the leader are given.
 struct WorkerOptions {
   Seconds timeout{10};
   std::function<void(int rank)> at_restoring = {};

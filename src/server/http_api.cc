@@ -143,8 +143,7 @@ void HttpApi::Ended(Exchange& exchange) {
   if (record.status == 429) metrics_.tenants.Refused(record.tenant);
   if (!record.completion) return;
   const Completion& completion = *record.completion;
-  // Of a prompt that was only scored there are no tokens.
-  if (!completion.tokens.empty() || !FailureOf(completion)) {
+  if (HasAnswer(completion)) {
     metrics_.tenants.Answered(
         record.tenant, {.prompt_tokens = static_cast<uint64_t>(completion.report.prompt_tokens),
                         .cached_tokens = static_cast<uint64_t>(CachedTokens(completion)),

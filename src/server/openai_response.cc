@@ -66,6 +66,10 @@ std::optional<ApiError> FailureOf(const Completion& completion) {
   return std::nullopt;
 }
 
+bool HasAnswer(const Completion& completion) {
+  return !completion.tokens.empty() || !FailureOf(completion);
+}
+
 std::string ErrorEvents(const ApiError& error) { return AsEvent(ErrorBody(error)).append(kDone); }
 
 ordered_json Usage(const Completion& completion) {

@@ -28,6 +28,9 @@ struct TokenInfo {
 std::string_view OpenAiFinishReason(FinishReason reason);
 // Why it ended without an answer, or with part of one.
 std::optional<ApiError> FailureOf(const Completion& completion);
+// Whether there is anything to count: what failed before its first token is no answer; that to a
+// prompt which was only scored has none.
+bool HasAnswer(const Completion& completion);
 // The end of a stream that cannot go on.
 std::string ErrorEvents(const ApiError& error);
 // prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details; of a request's SumOf.

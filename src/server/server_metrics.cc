@@ -103,8 +103,7 @@ void ServerMetrics::Finished(const Completion& completion) {
     MutexLock lock(mutex_);
     ++finished_[cancelled ? "abort" : FinishReasonName(completion.finish_reason)];  // vLLM's
   }
-  // Ended before its first token. Of a prompt that was only scored there are none.
-  if (completion.tokens.empty() && FailureOf(completion)) return;
+  if (!HasAnswer(completion)) return;
   const int cached = report.tokens_reused + report.loaded();
   prompt_tokens_.Add(report.prompt_tokens);
   computed_tokens_.Add(report.tokens_computed);

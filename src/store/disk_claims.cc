@@ -96,10 +96,7 @@ bool DiskClaims::IsStored(const ChunkKey& key) {
   const std::string path = context_.PathOf(key);
   const TimedCall timed(context_.looks);
   const auto info = context_.fs.Stat(path);
-  if (!info || !context_.IsWhole(*info) || index.IsUnreadable(key) ||
-      index.IsExpired(info->mtime_s)) {
-    return false;
-  }
+  if (!context_.IsKept(key, info)) return false;
   index.Add(key, *info, context_.OwnerOf(path));
   return true;
 }

@@ -43,6 +43,10 @@ struct DiskContext {
   bool IsWhole(const FileInfo& info) const {
     return info.kind == FileInfo::Kind::kRegular && !WrongSize(info);
   }
+  // Whether what has the chunk's name is one that stays: a file that has expired goes soon.
+  bool IsKept(const ChunkKey& key, const Result<FileInfo>& info) const {
+    return info && IsWhole(*info) && !index.IsUnreadable(key) && !index.IsExpired(info->mtime_s);
+  }
   // What is wrong with the size of a file that has a chunk's name.
   std::optional<Error> WrongSize(const FileInfo& info) const {
     if (options.form.CanHave(options.layout, info.bytes)) return std::nullopt;

@@ -1,20 +1,15 @@
 // A disk tier where the system forbids what makes it fast, as containers and ordinary users meet
 // it: it works, and says once what is slow.
-#include <errno.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <sstream>
 
+#include "base/seccomp_testing.h"
 #include "store/disk_tier.h"
 #include "store/tier_testing.h"
 
@@ -27,15 +22,8 @@ constexpr int kWorks = 0, kFails = 1, kCannotForbid = 2, kDidNotWarnOnce = 3;
 
 // From now on io_uring_setup fails, as under a container's seccomp profile.
 bool ForbidUring() {
-  sock_filter code[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program = {std::size(code), code};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+  constexpr uint32_t kSetup[] = {__NR_io_uring_setup};
+  return ForbidCalls(kSetup, EPERM);
 }
 
 bool ForbidLockedMemory() {

@@ -34,12 +34,6 @@ uint64_t DiskWriter::FileBytes(const ChunkWrite& chunk) const {
   return context_.options.form.raw() ? context_.file_bytes_max() : chunk.page.size();
 }
 
-bool DiskWriter::IsKept(const ChunkKey& key, const Result<FileInfo>& there) const {
-  const DiskIndex& index = context_.index;
-  return there && context_.IsWhole(*there) && !index.IsUnreadable(key) &&
-         !index.IsExpired(there->mtime_s);
-}
-
 Status DiskWriter::Put(const ChunkWrite& chunk) {
   CHECK(chunk.page.size() >= FileBytes(chunk));
   if (!context_.health.MayWrite()) {
@@ -50,7 +44,7 @@ Status DiskWriter::Put(const ChunkWrite& chunk) {
   {
     const Watched watched = context_.health.Watch(OverdueWatch::Kind::kWrite, path);
     const auto info = context_.fs.Stat(path);
-    if (IsKept(chunk.key, info)) {
+    if (context_.IsKept(chunk.key, info)) {
       ++writes_found_;
       index.Add(chunk.key, *info, chunk.owner);
       return context_.options.durable ? SyncNames(chunk.key) : Status();
@@ -149,7 +143,7 @@ Result<std::unique_ptr<File>> DiskWriter::CreateTemporary(const std::string& pat
 
 Status DiskWriter::MoveIntoPlace(const std::string& from, const std::string& to,
                                  const ChunkKey& key) {
-  if (IsKept(key, context_.fs.Stat(to))) ++writes_found_;
+  if (context_.IsKept(key, context_.fs.Stat(to))) ++writes_found_;
   auto status = context_.fs.Rename(from, to);
   if (status) return status;
   // Something that is no file, such as a directory, may have the chunk's name.

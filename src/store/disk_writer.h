@@ -32,8 +32,6 @@ class DiskWriter {
 
  private:
   uint64_t FileBytes(const ChunkWrite& chunk) const;
-  // Whether what has the chunk's name is as good as a new file: one that has expired would go soon.
-  bool IsKept(const ChunkKey& key, const Result<FileInfo>& there) const;
   Status Write(const ChunkWrite& chunk);
   // Where the file system is full, evicts and tries again.
   Status WriteMakingSpace(const std::string& path, const ChunkWrite& chunk);
