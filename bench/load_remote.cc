@@ -62,6 +62,34 @@ void Report(const char* op, uint64_t chunk_bytes, const RemoteCell& cell,
                   {"bare_cpu_share", Median(cell.bare_cpu)}});
 }
 
+// Writes the chunks, and reads them in turn with the bare loop.
+Status MeasureReads(const LoadOptions& options, const StoreOptions& store, ChunkRun& run,
+                    RemoteCell* read) {
+  RETURN_IF_ERROR(run.Write());
+  const std::vector<std::string> names = NamesOf(store, run);
+  for (int repeat = 0; repeat < options.repeats; ++repeat) {
+    Rate rate, bare;
+    for (const bool ours : {repeat % 2 == 0, repeat % 2 != 0}) {  // in turn the first
+      if (ours) {
+        ASSIGN_OR_RETURN(rate, run.Read());
+      } else {
+        ASSIGN_OR_RETURN(bare, ReadBare(store, run, names));
+      }
+    }
+    read->rate.push_back(rate.bytes_per_s);
+    read->bare.push_back(bare.bytes_per_s);
+    read->share.push_back(rate.bytes_per_s / bare.bytes_per_s);
+    read->cpu.push_back(rate.cpu_share);
+    read->bare_cpu.push_back(bare.cpu_share);
+  }
+  return {};
+}
+
+Status RemoveAll(const ChunkRun& run) {
+  for (const ChunkKey& key : run.keys()) RETURN_IF_ERROR(run.tier().Evict(key));
+  return {};
+}
+
 }  // namespace
 
 Status MeasureRemote(const LoadOptions& options) {
@@ -76,6 +104,10 @@ Status MeasureRemote(const LoadOptions& options) {
                 "--store {}: the bare loop that is compared with asks one server, not a cluster",
                 store.Place());
   }
+  if (store.redis && store.redis->is_tls) {
+    return Fail(ErrorCode::kUnsupported,
+                "--store {}: the bare loop that is compared with knows no TLS", store.Place());
+  }
   if (store.codec.value_or(Codec::kRaw) != Codec::kRaw || store.key) {
     return Fail(ErrorCode::kUnsupported, "--store {}: bench load reads raw chunks", store.Place());
   }
@@ -88,26 +120,12 @@ Status MeasureRemote(const LoadOptions& options) {
   for (const uint64_t chunk_bytes : options.chunk_bytes) {
     ASSIGN_OR_RETURN(const auto run,
                      ChunkRun::Open(store, chunk_bytes, options.bytes, options.path));
-    RETURN_IF_ERROR(run->Write());
-    const std::vector<std::string> names = NamesOf(store, *run);
     RemoteCell read;
-    for (int repeat = 0; repeat < options.repeats; ++repeat) {
-      Rate rate, bare;
-      for (const bool ours : {repeat % 2 == 0, repeat % 2 != 0}) {  // in turn the first
-        if (ours) {
-          ASSIGN_OR_RETURN(rate, run->Read());
-        } else {
-          ASSIGN_OR_RETURN(bare, ReadBare(store, *run, names));
-        }
-      }
-      read.rate.push_back(rate.bytes_per_s);
-      read.bare.push_back(bare.bytes_per_s);
-      read.share.push_back(rate.bytes_per_s / bare.bytes_per_s);
-      read.cpu.push_back(rate.cpu_share);
-      read.bare_cpu.push_back(bare.cpu_share);
-    }
+    const Status measured = MeasureReads(options, store, *run, &read);
+    const Status removed = RemoveAll(*run);
+    RETURN_IF_ERROR(measured);
+    RETURN_IF_ERROR(removed);
     Report("read", chunk_bytes, read, json);
-    for (const ChunkKey& key : run->keys()) RETURN_IF_ERROR(run->tier().Evict(key));
   }
   return options.json.empty() ? Status() : WriteJson(options.json, json);
 }
