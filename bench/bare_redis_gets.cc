@@ -17,6 +17,8 @@
 namespace kvcake::bench {
 namespace {
 
+using Words = std::vector<std::string>;
+
 // A connection that has sent commands, and reads their replies in order.
 class Connection {
  public:
@@ -38,14 +40,13 @@ class Connection {
     }
     const int on = 1;
     setsockopt(connection->socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    if (!place.login.password.empty()) {
-      RETURN_IF_ERROR(connection->Say(
-          place.login.user.empty()
-              ? fmt::format("AUTH {}\r\n", place.login.password)
-              : fmt::format("AUTH {} {}\r\n", place.login.user, place.login.password)));
+    const auto& [user, password] = place.login;
+    if (!password.empty()) {
+      RETURN_IF_ERROR(
+          connection->Tell(user.empty() ? Words{"AUTH", password} : Words{"AUTH", user, password}));
     }
     if (place.database > 0) {
-      RETURN_IF_ERROR(connection->Say(fmt::format("SELECT {}\r\n", place.database)));
+      RETURN_IF_ERROR(connection->Tell({"SELECT", std::to_string(place.database)}));
     }
     return connection;
   }
@@ -56,7 +57,7 @@ class Connection {
 
   Status Ask(const std::string& name) {
     ++pending_;
-    return SendAll(fmt::format("*2\r\n$3\r\nGET\r\n${}\r\n{}\r\n", name.size(), name));
+    return Send({"GET", name});
   }
   // Reads what has come, once.
   Status Read() {
@@ -88,8 +89,17 @@ class Connection {
     }
     return {};
   }
-  Status Say(std::string_view line) {
-    RETURN_IF_ERROR(SendAll(line));
+  // With the length of each word, which may be of any bytes.
+  Status Send(const Words& command) {
+    std::string text = fmt::format("*{}\r\n", command.size());
+    for (const std::string& word : command) {
+      text += fmt::format("${}\r\n{}\r\n", word.size(), word);
+    }
+    return SendAll(text);
+  }
+  // Fails where the answer is not OK.
+  Status Tell(const Words& command) {
+    RETURN_IF_ERROR(Send(command));
     std::string reply;
     for (char c = 0; c != '\n'; reply += c) {
       if (recv(socket_, &c, 1, 0) != 1) return Fail(ErrorCode::kIo, "Redis does not answer");

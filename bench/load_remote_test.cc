@@ -40,5 +40,12 @@ TEST(LoadRemote, RefusesTlsBeforeAnythingIsWritten) {
   EXPECT_THAT(measured.error().message, HasSubstr("TLS"));
 }
 
+TEST(LoadRemote, LogsInWithAnyPassword) {
+  const RedisServer locked({"--requirepass", "two words \"and\" more"});
+  const Status measured = MeasureQuarters(
+      fmt::format("redis://:two%20words%20%22and%22%20more@127.0.0.1:{}", locked.port()));
+  EXPECT_TRUE(measured) << measured.error().message;
+}
+
 }  // namespace
 }  // namespace kvcake::bench
