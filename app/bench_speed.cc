@@ -148,7 +148,9 @@ void AddLoad(CLI::App* parent, int* exit_code) {
   command->add_option("--beside", options->beside,
                       "also measure what loading does to a slice of prefill: a shape of random "
                       "weights, or a model directory (with a slash)");
-  command->add_option("--chunk-bytes", options->chunk_bytes, "sizes of chunks, e.g. 1MiB 16MiB")
+  command
+      ->add_option("--chunk-bytes", options->chunk_bytes,
+                   "sizes of chunks, multiples of 256KiB, e.g. 1MiB 16MiB")
       ->transform(SizeValue())
       ->check(CLI::Range(uint64_t{256} << 10, uint64_t{64} << 20))
       ->default_str("1MiB 4MiB 16MiB");

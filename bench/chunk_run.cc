@@ -13,11 +13,22 @@ namespace {
 
 constexpr uint64_t kPoolBytes = 256 << 20;  // at least
 
-// A model whose chunks are `chunk_bytes` and a header: 128 tokens, layers of 128 KiB or more.
-KvLayout LayoutOf(uint64_t chunk_bytes) {
-  const int layers = chunk_bytes <= (1 << 20) ? 8 : 32;
-  const auto heads_dim = static_cast<int>(chunk_bytes / layers / 4 / 128);
-  return {.layers = layers, .kv_heads = heads_dim / 64, .head_dim = 64, .chunk_tokens = 128};
+constexpr uint64_t kHeadBytes = 4 * 128 * 64;  // keys and values of one head, at one layer
+constexpr uint64_t kFewLayers = 8, kManyLayers = 32;
+
+// A model whose chunks are `chunk_bytes` and a header: 128 tokens, layers of 32 KiB or more.
+Result<KvLayout> LayoutOf(uint64_t chunk_bytes) {
+  const bool many = chunk_bytes > (1 << 20) && chunk_bytes % (kManyLayers * kHeadBytes) == 0;
+  const uint64_t layers = many ? kManyLayers : kFewLayers;
+  if (chunk_bytes % (layers * kHeadBytes) != 0) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--chunk-bytes {}: a chunk is whole heads of {} layers, a multiple of {} KiB",
+                chunk_bytes, layers, layers * kHeadBytes >> 10);
+  }
+  return KvLayout{.layers = static_cast<int>(layers),
+                  .kv_heads = static_cast<int>(chunk_bytes / layers / kHeadBytes),
+                  .head_dim = 64,
+                  .chunk_tokens = 128};
 }
 
 }  // namespace
@@ -25,12 +36,13 @@ KvLayout LayoutOf(uint64_t chunk_bytes) {
 Result<std::unique_ptr<ChunkRun>> ChunkRun::Open(StoreOptions store, uint64_t chunk_bytes,
                                                  uint64_t bytes, NumericPath path) {
   std::unique_ptr<ChunkRun> run(new ChunkRun);
+  ASSIGN_OR_RETURN(const KvLayout layout, LayoutOf(chunk_bytes));
   ASSIGN_OR_RETURN(PageMemory memory, PageMemoryOf(path));
   run->dir_ = store.dir;
   run->root_ = KvIdentity().Add("bench", static_cast<int64_t>(chunk_bytes)).Root();
   store.capacity_bytes = 1ull << 50;
   RuntimeTiersOptions tiers;
-  tiers.shared.layout = LayoutOf(chunk_bytes);
+  tiers.shared.layout = layout;
   tiers.shared.root = run->root_;
   tiers.stores = {std::move(store)};
   tiers.staging_capacity_bytes = RuntimeOptions{}.staging_capacity_bytes;
@@ -38,8 +50,7 @@ Result<std::unique_ptr<ChunkRun>> ChunkRun::Open(StoreOptions store, uint64_t ch
                                                    OnCuda(path) ? NewCudaPageCopier() : nullptr));
   // Three quarters of it are for what is read.
   const uint64_t pool_bytes = std::max(kPoolBytes, 2 * run->tier().max_read_bytes_in_flight());
-  ASSIGN_OR_RETURN(run->pool_,
-                   PagePool::Create(LayoutOf(chunk_bytes), pool_bytes, std::move(memory)));
+  ASSIGN_OR_RETURN(run->pool_, PagePool::Create(layout, pool_bytes, std::move(memory)));
   const uint64_t chunks = std::max<uint64_t>(bytes / run->page_bytes(), 1);
   const auto keys = [&](int seed) {
     return ChunkKeys(run->root_, RandomPrompt(static_cast<int>(chunks), 1 << 16, seed), 1);

@@ -17,6 +17,7 @@ namespace kvcake::bench {
 class ChunkRun {
  public:
   // `bytes` in all, of chunks of `chunk_bytes` and a header, in pages of the path's memory.
+  // kInvalidArgument: no chunk is that large.
   static Result<std::unique_ptr<ChunkRun>> Open(StoreOptions store, uint64_t chunk_bytes,
                                                 uint64_t bytes, NumericPath path);
 
