@@ -146,6 +146,7 @@ Status Measure(const LoadOptions& options, const std::string& dir, nlohmann::ord
     json.push_back(ToJson("read", chunk_bytes, read));
     json.push_back(ToJson("beside", chunk_bytes, beside));
     json.push_back(ToJson("write", chunk_bytes, write));
+    json.push_back(ToJson("verify", chunk_bytes, verify));
     if (encrypted) RETURN_IF_ERROR(encrypted->Report(json));
     RETURN_IF_ERROR(ClearStore(dir + "/store"));
   }

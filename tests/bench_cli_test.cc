@@ -95,6 +95,16 @@ TEST_F(BenchCliTest, LoadMeasuresASliceBesideLoads) {
               row["beside_s"].get<double>() / row["alone_s"].get<double>(), 1e-6);
 }
 
+TEST_F(BenchCliTest, LoadWritesEveryRowThatItPrints) {
+  const Outcome outcome = Run("bench load --bytes 1MiB --chunk-bytes 256KiB --repeats 1 --dir " +
+                              dir_ + " --json " + dir_ + "/json");
+  if (outcome.err.find("apt-get install fio") != std::string::npos) GTEST_SKIP() << outcome.err;
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  std::vector<std::string> ops;
+  for (const json& row : json::parse(Read(dir_ + "/json"))) ops.push_back(row["op"]);
+  EXPECT_THAT(ops, testing::ElementsAre("read", "beside", "write", "verify"));
+}
+
 TEST_F(BenchCliTest, FleetComparesServersThatShareWithThoseThatDoNot) {
   if (std::string(KVCAKE_PROGRAM).find(' ', 1) != std::string::npos) {
     GTEST_SKIP() << "behind an emulator it cannot start itself";
