@@ -138,6 +138,10 @@ Status RunTiers(const TiersOptions& options) {
   if (options.runtime.stores.size() == 1) {
     return Fail(ErrorCode::kInvalidArgument, "give --store twice or more, or not at all");
   }
+  if (options.context < options.runtime.chunk_tokens) {
+    return Fail(ErrorCode::kInvalidArgument, "--context {} is too short: at least {} tokens",
+                options.context, options.runtime.chunk_tokens);
+  }
   ScratchDir scratch;
   if (options.runtime.stores.empty()) {
     ASSIGN_OR_RETURN(scratch, ScratchDir::Make("", "tiers"));

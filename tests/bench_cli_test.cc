@@ -264,6 +264,12 @@ TEST_F(BenchCliTest, CodecsWithTablesAnswerAsWellAsTheyPromise) {
   EXPECT_THAT(unused.err, HasSubstr("--codec-tables"));
 }
 
+TEST_F(BenchCliTest, TiersRefuseAPromptWithoutAChunk) {
+  const Outcome outcome = Run("bench tiers --repeats 1 --context 100 --model " + model_);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("--context 100"));
+}
+
 TEST_F(BenchCliTest, PlannerSaysWhatAStepCostsAndThatCakeReadsAsFastAsLoad) {
   const Outcome outcome =
       Run("bench planner --restorations 1 3 --chunks 1024 16 --ratios 0.01 1 --steps 3 --json " +
