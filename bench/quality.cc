@@ -232,6 +232,12 @@ std::vector<Way> WaysOfThisMachine() {
 
 Status RunQuality(const QualityOptions& options) {
   if (!options.kv_codecs.empty()) return RunCodecQuality(options);
+  // A restored chunk, a token that sees it, and the one that this token predicts.
+  if (const int least = RuntimeOptions{}.chunk_tokens + 2; options.window_tokens < least) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--window-tokens {} leaves nothing to score on restored chunks: at least {}",
+                options.window_tokens, least);
+  }
   const auto begin = std::chrono::steady_clock::now();
   const std::string dir =
       options.text_dir.empty() ? options.model_dir + "/held_out" : options.text_dir;

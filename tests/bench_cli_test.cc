@@ -270,6 +270,14 @@ TEST_F(BenchCliTest, TiersRefuseAPromptWithoutAChunk) {
   EXPECT_THAT(outcome.err, HasSubstr("--context 100"));
 }
 
+TEST_F(BenchCliTest, QualityRefusesWindowsWithNothingToScoreOnARestoredChunk) {
+  const Outcome outcome =
+      Run("bench quality --window-tokens 128 --lookup-tokens 512 --lookups 9 --out " + dir_ +
+          "/quality --model " KVCAKE_SOURCE_DIR "/models/demo");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("--window-tokens 128"));
+}
+
 TEST_F(BenchCliTest, PlannerSaysWhatAStepCostsAndThatCakeReadsAsFastAsLoad) {
   const Outcome outcome =
       Run("bench planner --restorations 1 3 --chunks 1024 16 --ratios 0.01 1 --steps 3 --json " +
