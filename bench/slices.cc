@@ -29,7 +29,7 @@ class SliceRun {
     int end = 0, longest = 0;
     for (int prefix : options.prefixes) {
       for (int tokens : options.tokens) {
-        if (prefix + tokens > config.max_positions) continue;
+        if (prefix > config.max_positions - tokens) continue;
         run.cells_.push_back({.prefix = prefix, .tokens = tokens});
         end = std::max(end, prefix + tokens);
         longest = std::max(longest, tokens);

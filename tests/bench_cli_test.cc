@@ -278,6 +278,12 @@ TEST_F(BenchCliTest, QualityRefusesWindowsWithNothingToScoreOnARestoredChunk) {
   EXPECT_THAT(outcome.err, HasSubstr("--window-tokens 128"));
 }
 
+TEST_F(BenchCliTest, SlicesBeyondAnyContextAreRefused) {
+  const Outcome outcome = Run("bench slices --prefix 2147483647 --model " + model_);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("has room for none"));
+}
+
 TEST_F(BenchCliTest, PlannerSaysWhatAStepCostsAndThatCakeReadsAsFastAsLoad) {
   const Outcome outcome =
       Run("bench planner --restorations 1 3 --chunks 1024 16 --ratios 0.01 1 --steps 3 --json " +
