@@ -184,6 +184,7 @@ ordered_json TrafficJson(const TrafficResult& result, const TrafficSummary& summ
   }
   if (result.checked > 0) {
     json["checked"] = result.checked;
+    json["checked_cached"] = result.checked_cached;
     json["differences"] = ordered_json::array();
     for (const TrafficDifference& difference : result.differences) {
       ordered_json one = {{"request", difference.request}, {"position", difference.position}};

@@ -45,8 +45,8 @@ Status Verdict(const TrafficResult& result, const TrafficSummary& summary) {
                result.checked_cached, result.checked);
   }
   if (result.differences.empty()) {
-    fmt::print("{} answers checked: each is what the server computes from nothing\n",
-               result.checked);
+    fmt::print("{} answers checked: each is what the server {}\n", result.checked,
+               result.checked_cached == 0 ? "computes from nothing" : "answers when asked again");
     return {};
   }
   for (size_t i = 0; i < std::min(result.differences.size(), kDifferencesShown); ++i) {

@@ -333,6 +333,8 @@ class MisbehaviourTest(unittest.TestCase):
         run = Run(fake.url, *FEW, "--num-prompts", "3", "--check")
         self.assertEqual(run.code, 0, run.err)
         self.assertIn("3 of the 3 cold runs had cached tokens", run.out)
+        self.assertNotIn("computes from nothing", run.out)
+        self.assertEqual((run.json["checked"], run.json["checked_cached"]), (3, 3))
 
     def test_timeout(self):
         stop = threading.Event()
