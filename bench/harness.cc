@@ -14,6 +14,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "base/dump_json.h"
 #include "model/synth.h"
 
 namespace kvcake::bench {
@@ -173,7 +174,7 @@ Status WriteFile(const std::string& path, const std::string& text) {
 }
 
 Status WriteJson(const std::string& path, const nlohmann::json& json) {
-  return WriteFile(path, json.dump(2) + "\n");
+  return WriteFile(path, DumpJson(json, 2) + "\n");
 }
 
 }  // namespace kvcake::bench
