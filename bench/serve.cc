@@ -60,7 +60,7 @@ struct Body {
 
 // What the server has counted.
 struct Counters {
-  double steps = 0, step_s = 0, delivery_s = 0, prompt_tokens = 0;
+  double steps = 0, step_s = 0, delivery_s = 0, prompt_tokens = 0, cached_tokens = 0;
 };
 
 Result<Counters> ReadCounters(uint16_t port) {
@@ -69,6 +69,7 @@ Result<Counters> ReadCounters(uint16_t port) {
   ASSIGN_OR_RETURN(counters.step_s, ReadMetric(port, "kvcake_step_seconds_total"));
   ASSIGN_OR_RETURN(counters.delivery_s, ReadMetric(port, "kvcake_delivery_seconds_total"));
   ASSIGN_OR_RETURN(counters.prompt_tokens, ReadMetric(port, "vllm:prompt_tokens_total"));
+  ASSIGN_OR_RETURN(counters.cached_tokens, ReadMetric(port, "vllm:prefix_cache_hits_total"));
   return counters;
 }
 
@@ -147,16 +148,18 @@ class ServeBench {
 
   Status Measure(const ServeChild& server, const char* engine, const Traffic& traffic) {
     const uint16_t port = server.port();
-    const auto run = [&](int requests) {
+    const auto run = [&](int first, int requests) {
       return RunStreams(port, {.streams = options_.streams,
                                .requests = requests,
                                .reconnect_every = 0,
-                               .body = traffic.body});
+                               .body = [&, first](int i) { return traffic.body(first + i); }});
     };
-    ASSIGN_OR_RETURN(const auto warm, run(std::min(traffic.requests, options_.streams)));
+    // With prompts of its own, which leave nothing in memory of those that are measured.
+    ASSIGN_OR_RETURN(const auto warm,
+                     run(traffic.requests, std::min(traffic.requests, options_.streams)));
     const TimePoint began = Clock::Real().Now();
     ASSIGN_OR_RETURN(const Counters before, ReadCounters(port));
-    ASSIGN_OR_RETURN(const auto answers, run(traffic.requests));
+    ASSIGN_OR_RETURN(const auto answers, run(0, traffic.requests));
     ASSIGN_OR_RETURN(const Counters after, ReadCounters(port));
     const double wall_s = (Clock::Real().Now() - began).count();
     std::vector<double> overhead_ms;
@@ -168,6 +171,7 @@ class ServeBench {
     const double steps = after.steps - before.steps, step_s = after.step_s - before.step_s;
     const double delivery_us = 1e6 * (after.delivery_s - before.delivery_s) / steps;
     const double tokens = (after.prompt_tokens - before.prompt_tokens) / traffic.requests;
+    const double cached = (after.cached_tokens - before.cached_tokens) / traffic.requests;
     const double p50 = Quantile(overhead_ms, 0.5), p99 = Quantile(overhead_ms, 0.99);
     fmt::print(
         "{:<9} {:<7} {:>7.0f} {:>7.0f} {:>9.2f} {:>12.1f} {:>9.2f} {:>9.2f} {:>6.0f} {:>13.3f}\n",
@@ -176,6 +180,7 @@ class ServeBench {
     json_["traffic"].push_back({{"engine", engine},
                                 {"prompts", traffic.name},
                                 {"prompt_tokens", tokens},
+                                {"cached_tokens", cached},
                                 {"streams", options_.streams},
                                 {"requests", traffic.requests},
                                 {"steps", steps},

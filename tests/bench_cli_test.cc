@@ -284,6 +284,23 @@ TEST_F(BenchCliTest, SlicesBeyondAnyContextAreRefused) {
   EXPECT_THAT(outcome.err, HasSubstr("has room for none"));
 }
 
+TEST_F(BenchCliTest, ServeAsksForNothingThatItsWarmUpHasLeftInMemory) {
+  if (std::string(KVCAKE_PROGRAM).find(' ', 1) != std::string::npos) {
+    GTEST_SKIP() << "behind an emulator it cannot start itself";
+  }
+  const Outcome outcome =
+      Run("bench serve --streams 2 --requests 3 --answer-tokens 2 --idle 0 --sequence 0 "
+          "--model " KVCAKE_SOURCE_DIR "/models/demo --dir " +
+          dir_ + " --json " + dir_ + "/json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json rows = json::parse(Read(dir_ + "/json"))["traffic"];
+  ASSERT_EQ(rows.size(), 4u);
+  for (const json& row : rows) {
+    EXPECT_GT(row["prompt_tokens"], 128) << "a chunk that could be in memory";
+    EXPECT_EQ(row["cached_tokens"], 0) << row;
+  }
+}
+
 TEST_F(BenchCliTest, PlannerSaysWhatAStepCostsAndThatCakeReadsAsFastAsLoad) {
   const Outcome outcome =
       Run("bench planner --restorations 1 3 --chunks 1024 16 --ratios 0.01 1 --steps 3 --json " +
