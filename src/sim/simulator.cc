@@ -18,7 +18,6 @@ constexpr TimePoint kNever = TimePoint::max();
 struct Simulator::Running {
   const SimRequest* request;
   size_t index;
-  TimePoint opened;
   std::shared_ptr<Restoration> restoration;
 };
 
@@ -134,7 +133,7 @@ void Simulator::Starve(int chunk) {
 
 void Simulator::Finish(Running& running, SimOutcome& outcome) {
   outcome.done = true;
-  outcome.seconds = (clock_.Now() - running.opened).count();
+  outcome.seconds = (clock_.Now() - begin_).count() - running.request->at_s;
   const auto& keys = running.request->restore.keys;
   outcome.report = running.restoration->Report(Seconds(0));
   const PageTable pages = running.restoration->TakePages();
@@ -259,8 +258,7 @@ std::vector<SimOutcome> Simulator::Run(const std::vector<SimRequest>& requests) 
     while (!waiting.empty() && arrival() <= clock_.Now()) {
       const size_t i = waiting.back();
       waiting.pop_back();
-      const TimePoint now = clock_.Now();
-      running.push_back({&requests[i], i, now, restorer_->Open(requests[i].restore)});
+      running.push_back({&requests[i], i, restorer_->Open(requests[i].restore)});
       Check();
     }
     if (Happens(rng_, options_.publish_share)) PublishBehind(requests);

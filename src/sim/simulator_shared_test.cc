@@ -39,6 +39,17 @@ double Mean(const std::vector<SimOutcome>& outcomes) {
   return sum / static_cast<double>(outcomes.size());
 }
 
+TEST(SimulatorSharedTest, TimeCountsFromTheArrivalInTheMiddleOfAStep) {
+  SimOptions options = Checked();
+  options.compute = {.b = 0.1 / 512, .samples = 1};
+  Simulator sim(options);
+  SimRequest first{.restore = sim.Request(1, 4, Policy::kCompute), .cancel_s = {}};
+  SimRequest second{.restore = sim.Request(2, 4, Policy::kCompute), .at_s = 0.04, .cancel_s = {}};
+  const auto outcomes = sim.Run({first, second});
+  EXPECT_NEAR(outcomes[0].seconds, 0.1, 1e-9);
+  EXPECT_NEAR(outcomes[1].seconds, 0.2 - 0.04, 1e-9) << "a step of each, one after the other";
+}
+
 TEST(SimulatorSharedTest, ALongOneDoesNotHoldUpTenShortOnes) {
   Crowd crowd;
   crowd.options.compute = {.c0 = 1e-3, .b = 1e-4, .a = 1e-9, .samples = 1};
