@@ -103,10 +103,13 @@ class ScheduleBench {
   // The long prompt into the store; what computing it takes.
   Status Prepare() {
     ASSIGN_OR_RETURN(const auto runtime, Open(Schedule::kFcfs, 1e-3));
-    if (options_.longest >= runtime->model().max_positions() ||
-        options_.context + options_.answer_tokens > runtime->model().max_positions()) {
-      return Fail(ErrorCode::kInvalidArgument, "--context {} is more than the model's {} tokens",
-                  options_.context, runtime->model().max_positions());
+    const int room = runtime->model().max_positions();
+    const int longest = std::max(options_.context, options_.longest);
+    if (longest > room - options_.answer_tokens) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  "--context {} and --answer-tokens {}: the longest prompt ({} tokens) and its "
+                  "answer are more than the model's {} tokens",
+                  options_.context, options_.answer_tokens, longest, room);
     }
     const int vocab = runtime->model().vocab_size();
     prompts_.push_back(RandomPrompt(options_.context, vocab, 1));

@@ -301,6 +301,18 @@ TEST_F(BenchCliTest, ServeAsksForNothingThatItsWarmUpHasLeftInMemory) {
   }
 }
 
+TEST_F(BenchCliTest, ScheduleSaysWhatDoesNotFitIntoTheContext) {
+  ASSERT_EQ(setenv("XDG_CACHE_HOME", dir_.c_str(), 1), 0);
+  const auto outcome = [&](const std::string& flags) {
+    return Run("bench schedule --crowds 0 --svg " + dir_ + "/s.svg --model " + model_ + flags);
+  };
+  const Outcome answers = outcome(" --context 1024 --answer-tokens 16000");
+  EXPECT_EQ(answers.exit_code, 1);
+  EXPECT_THAT(answers.err, HasSubstr("--context 1024 and --answer-tokens 16000"));
+  EXPECT_THAT(answers.err, HasSubstr("16384"));
+  ASSERT_EQ(unsetenv("XDG_CACHE_HOME"), 0);
+}
+
 TEST_F(BenchCliTest, PlannerSaysWhatAStepCostsAndThatCakeReadsAsFastAsLoad) {
   const Outcome outcome =
       Run("bench planner --restorations 1 3 --chunks 1024 16 --ratios 0.01 1 --steps 3 --json " +
