@@ -65,9 +65,9 @@ TrafficOptions PolicyLab::Ask(const ServeChild& server, Policy policy) {
 Status PolicyLab::Calibrate() {
   ASSIGN_OR_RETURN(const auto server, Start({}));
   WorkloadOptions asked;
-  asked.num_documents = 5;
-  asked.repeat_count = 1;
-  asked.document_tokens = options_.document_tokens;
+  asked.name = "random-prefill";  // a document is all of the prompt: no question is
+  asked.num_prompts = 5;
+  asked.input_tokens = options_.document_tokens;
   asked.output_tokens = 1;
   asked.seed = options_.seed + 1000;
   ASSIGN_OR_RETURN(const Workload workload, MakeWorkload(asked));

@@ -313,6 +313,25 @@ TEST_F(BenchCliTest, ScheduleSaysWhatDoesNotFitIntoTheContext) {
   ASSERT_EQ(unsetenv("XDG_CACHE_HOME"), 0);
 }
 
+TEST_F(BenchCliTest, LinksOfPoliciesAreHeldAgainstADocumentWithoutAQuestion) {
+  if (std::string(KVCAKE_PROGRAM).find(' ', 1) != std::string::npos) {
+    GTEST_SKIP() << "behind an emulator it cannot start itself";
+  }
+  const fs::path here = fs::current_path();
+  fs::current_path(KVCAKE_SOURCE_DIR);  // where its text and its model are
+  ASSERT_EQ(setenv("XDG_CACHE_HOME", dir_.c_str(), 1), 0);
+  const Outcome outcome =
+      Run("bench policies --workload long-doc-qa --document-length 256 --num-documents 2 "
+          "--repeat-count 2 --ratios 1 --repeats 1");
+  ASSERT_EQ(unsetenv("XDG_CACHE_HOME"), 0);
+  fs::current_path(here);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  constexpr std::string_view kBefore = "a document of ";
+  const size_t at = outcome.out.find(kBefore);
+  ASSERT_NE(at, std::string::npos) << outcome.out;
+  EXPECT_NEAR(std::atoi(outcome.out.c_str() + at + kBefore.size()), 256, 16);
+}
+
 TEST_F(BenchCliTest, PlannerSaysWhatAStepCostsAndThatCakeReadsAsFastAsLoad) {
   const Outcome outcome =
       Run("bench planner --restorations 1 3 --chunks 1024 16 --ratios 0.01 1 --steps 3 --json " +
