@@ -95,7 +95,8 @@ void AddBenchRunaheadPapersCommand(CLI::App& bench, int* exit_code) {
   command->add_option("--json", options->json, "also write the results to this file");
   command->add_option("--svg", options->svg,
                       "also draw times and partitions on 4: of Llama 7B, or --only");
-  command->add_option("--timeline", options->timeline, "also draw what each rank does when");
+  command->add_option("--timeline", options->timeline,
+                      "also draw what each rank of Llama 7B does when");
   command->callback([options, exit_code] {
     std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
     const Status status = bench::RunRunaheadPapers(*options);

@@ -33,10 +33,15 @@ class PapersBench {
   explicit PapersBench(const RunaheadPapersOptions& options) : options_(options) {}
 
   Status Run() {
+    const bool has_llama = options_.model.empty() || options_.model == kLlama;
+    if (!options_.timeline.empty() && !has_llama) {
+      return Fail(ErrorCode::kInvalidArgument, "--timeline is of {}, which --only {} leaves out",
+                  kLlama, options_.model);
+    }
     ASSIGN_OR_RETURN(const auto list, LoadEmulatedProfiles(options_.profiles));
     for (const EmulatedProfile& profile : list) profiles_[profile.name] = profile;
     RETURN_IF_ERROR(Lengths());
-    if (options_.model.empty() || options_.model == kLlama) {
+    if (has_llama) {
       RETURN_IF_ERROR(SlowLinks());
       RETURN_IF_ERROR(NoisyLinks());
       RETURN_IF_ERROR(SlowRank());
