@@ -34,15 +34,24 @@ class HindsightBound {
 
   Hindsight Least() const {
     Hindsight least;
-    // All before a hole is resident when it is computed; then come the holes after it.
+    // A hole is computed by a slice that begins with it or before it, when all before that slice is
+    // resident; then come the holes behind the slice.
+    const std::vector<double> holes = Holes(n_);
+    std::vector<double> befores(n_, kNever);  // of [0, i), as far as they are asked for
     for (int hole = 0; hole < n_; ++hole) {
       if (loadable_[hole] || (hole > 0 && !loadable_[hole - 1])) continue;
-      const double s = ComputeEnd(Before(hole).bound_s, Holes(hole, n_)[0]);
-      least.bound_s = std::max(least.bound_s, s);
+      double end_s = kNever;
+      for (int first = std::max(0, hole + 1 - slice_); first <= hole; ++first) {
+        if (befores[first] == kNever) befores[first] = TimeOf(first);
+        for (int count = hole + 1 - first; count <= std::min(slice_, n_ - first); ++count) {
+          const double work_s = Slice(first, count) + holes[first + count];
+          end_s = std::min(end_s, ComputeEnd(befores[first], work_s));
+        }
+      }
+      least.bound_s = std::max(least.bound_s, end_s);
     }
-    const Hindsight all = Before(n_);
-    least.split = all.split;
-    least.bound_s = std::max(least.bound_s, all.bound_s);
+    least.split = BestSplit(n_).split;
+    least.bound_s = std::max(least.bound_s, TimeOf(n_));
     least.bound_s = s_.compute_speed.EndOf(least.bound_s, s_.SliceSeconds(s_.tokens(), 1));
     return least;
   }
@@ -70,16 +79,34 @@ class HindsightBound {
   }
   void FillPrefixes() {
     if (s_.share) return FillSharedPrefixes();
-    std::vector<double> work(n_ + 1, kNever);
-    work[0] = 0;
+    FillWork();
+    for (int i = 0; i <= n_; ++i) prefixes_.push_back(ComputeEnd(0, Work(i, i)));
+  }
+  // Goes over all choices of chunks to compute: those that are stored nowhere, and any others.
+  void FillWork() {
+    work_.assign(static_cast<size_t>(n_ + 1) * (n_ + 1), kNever);
+    Work(0, 0) = 0;
+    const auto relax = [&](int end, int computed, double work_s) {
+      Work(end, computed) = std::min(Work(end, computed), work_s);
+    };
     for (int i = 0; i < n_; ++i) {
-      for (int count = 1; count <= std::min(slice_, n_ - i); ++count) {
-        work[i + count] = std::min(work[i + count], work[i] + Slice(i, count));
+      for (int computed = 0; computed <= i; ++computed) {
+        const double work_s = Work(i, computed);
+        if (work_s == kNever) continue;
+        if (loadable_[i]) relax(i + 1, computed, work_s);
+        for (int count = 1; count <= std::min(slice_, n_ - i); ++count) {
+          relax(i + count, computed + count, work_s + Slice(i, count));
+        }
       }
     }
-    for (const double w : work) prefixes_.push_back(ComputeEnd(0, w));
   }
-  // Steps last as long as full ones, and chunks are done when theirs is.
+  double& Work(int end, int computed) {
+    return work_[static_cast<size_t>(end) * (n_ + 1) + computed];
+  }
+  double Work(int end, int computed) const {
+    return work_[static_cast<size_t>(end) * (n_ + 1) + computed];
+  }
+  // Steps last as long as full ones, one after the other, and chunks are done when theirs is.
   void FillSharedPrefixes() {
     ComputeShare share(Shares(), s_.slice_tokens, s_.chunk_tokens);
     prefixes_ = {0};
@@ -100,14 +127,14 @@ class HindsightBound {
     }
     std::sort(loads_.begin(), loads_.end());
   }
-  // The least work that computes every hole of [i, end), at [i - begin].
-  std::vector<double> Holes(int begin, int end) const {
-    std::vector<double> work(end - begin + 1, 0);
-    for (int i = end - 1; i >= begin; --i) {
-      work[i - begin] = loadable_[i] ? work[i + 1 - begin] : kNever;
+  // The least work that computes every hole of [i, end), at [i].
+  std::vector<double> Holes(int end) const {
+    std::vector<double> work(end + 1, 0);
+    for (int i = end - 1; i >= 0; --i) {
+      work[i] = loadable_[i] ? work[i + 1] : kNever;
       if (loadable_[i]) continue;
       for (int count = 1; count <= std::min(slice_, end - i); ++count) {
-        work[i - begin] = std::min(work[i - begin], Slice(i, count) + work[i + count - begin]);
+        work[i] = std::min(work[i], Slice(i, count) + work[i + count]);
       }
     }
     return work;
@@ -116,9 +143,20 @@ class HindsightBound {
   double ComputeEnd(double start_s, double work_s) const {
     return s_.compute_speed.EndOf(start_s, work_s);
   }
+  // The least time in which [0, end) can be there.
+  double TimeOf(int end) const {
+    if (s_.share) return BestSplit(end).bound_s;
+    double least_s = kNever;
+    for (int computed = 0; computed <= end; ++computed) {
+      const double work_s = Work(end, computed);
+      if (work_s == kNever) continue;
+      least_s = std::min(least_s, std::max(ComputeEnd(0, work_s), loads_[end - computed]));
+    }
+    return least_s;
+  }
   // The best of all splits of [0, end).
-  Hindsight Before(int end) const {
-    const std::vector<double> holes = Holes(0, end);
+  Hindsight BestSplit(int end) const {
+    const std::vector<double> holes = Holes(end);
     Hindsight best{.bound_s = kNever, .split = end};
     int loads = 0;
     for (int split = end; split >= 0; --split) {
@@ -133,6 +171,7 @@ class HindsightBound {
   const int n_, slice_;
   std::vector<bool> loadable_;    // from some tier
   std::vector<double> slices_;    // [first][count - 1]
+  std::vector<double> work_;      // [end][computed]: the least that makes so many of [0, end)
   std::vector<double> prefixes_;  // when [0, i) can be computed
   std::vector<double> loads_;     // seconds, [0] is 0
 };

@@ -68,7 +68,9 @@ Scenario RandomScenario(uint64_t seed, const std::vector<EmulatedProfile>& profi
                         const ScenarioTraces& traces);
 
 // The least time in which the prompt could be restored and its last token computed by whoever knew
-// all speeds beforehand: of splits into whole chunks. `split`: the best one's.
+// all speeds beforehand, whichever chunks are computed and whichever loaded. Of shared steps: when
+// chunks are computed from the front and where there are holes, a step after the other. `split`:
+// where computing from the front should end, the best of splits into whole chunks.
 struct Hindsight {
   double bound_s = 0;
   int split = 0;

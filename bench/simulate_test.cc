@@ -101,6 +101,33 @@ TEST(SimulateTest, NoSplitBeatsTheBound) {
   }
 }
 
+// A slice takes the chunks before a hole with it, which then need not be there before.
+TEST(SimulateTest, AHoleMayBeComputedTogetherWithWhatIsBeforeIt) {
+  const EmulatedProfile profile{
+      .name = "long slices", .max_positions = 32768, .c0 = 0.1, .b = 1e-5};
+  Scenario s;
+  s.profile = &profile;
+  s.chunks = 3;
+  s.tiers = {{.chunk_s = 0.3, .held = {true, false, false}}};
+  EXPECT_NEAR(LeastTime(s).bound_s, s.SliceSeconds(0, 384) + s.SliceSeconds(384, 1), 1e-9);
+}
+
+// Of shares that change none is known: a step that waits for a better one may be worth it.
+TEST(SimulateTest, NoRestorationWithHolesBeatsTheBound) {
+  int tried = 0;
+  for (const char* folder : {"/bench/profiles", "/bench/profiles/kvr"}) {
+    const auto profiles = LoadEmulatedProfiles(SourceDir() + folder).value();
+    for (uint64_t seed = 5000000; seed < 5001500; ++seed) {
+      const Scenario s = RandomScenario(seed, profiles, {});
+      if (s.noisy() || s.tiers.size() > 1 || s.present == 1 || s.share) continue;
+      ++tried;
+      const double cake_s = RunPolicy(s, Policy::kCake).seconds;
+      EXPECT_GE(cake_s, LeastTime(s).bound_s * 0.9999) << "seed " << seed << ": " << s.Describe();
+    }
+  }
+  EXPECT_GT(tried, 200);
+}
+
 // Tries every choice of chunks to compute of a prompt whose chunks several tiers hold between them.
 TEST(SimulateTest, NoChoiceOfChunksBeatsTheBoundOfSeveralTiers) {
   const auto profiles = Profiles();
