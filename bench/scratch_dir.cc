@@ -1,5 +1,6 @@
 #include "bench/scratch_dir.h"
 
+#include <fmt/core.h>
 #include <stdlib.h>
 
 #include <filesystem>
