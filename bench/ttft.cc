@@ -288,7 +288,9 @@ Status RunTtft(const TtftOptions& given) {
       RETURN_IF_ERROR(MeasureModel(options, model, share, &all));
     }
   }
-  if (all.empty()) return {};
+  if (all.empty()) {
+    return Fail(ErrorCode::kInvalidArgument, "no model has room for any of these --context");
+  }
   Summarise(all);
   if (!options.svg.empty()) {
     const auto cells = ToDraw(all);

@@ -52,6 +52,14 @@ TEST_F(BenchCliTest, TtftTakesLinksByTheirRateAndSharesOfTheCompute) {
   EXPECT_EQ(Run("bench ttft --link-gbit 7 --ratios 1").exit_code, 2);
 }
 
+TEST_F(BenchCliTest, TtftFailsWhereNoPromptFitsIntoTheContext) {
+  const Outcome outcome = Run("bench ttft --context 16384 --repeats 1 --model " + model_ +
+                              " --svg " + dir_ + "/ttft.svg --dir " + dir_);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.out, HasSubstr("its context of 16384 has no room for 16384 tokens"));
+  EXPECT_THAT(outcome.err, HasSubstr("--context"));
+}
+
 TEST_F(BenchCliTest, SlicesAreWhatEachCellAsksFor) {
   const json models = Measure("slices --prefix 0 256 16300 --tokens 16 128 --repeats 2");
   ASSERT_EQ(models.size(), 1u);
