@@ -134,5 +134,45 @@ class ContainerTest(ServerTest):
             self.assertRegex(DOCKERFILE, line)
 
 
+class PackageTest(unittest.TestCase):
+    def run_script(self, name, argument, failing=""):
+        """The exit code of a maintainer script where systemd runs, and what it has systemctl do;
+        that of `failing` fails."""
+        with tempfile.TemporaryDirectory() as folder:
+            text = (ROOT / "packaging" / name).read_text()
+            for path in ("/run/systemd/system", "/var/cache/kvcake"):
+                text = text.replace(path, folder)
+            script = pathlib.Path(folder, "script")
+            script.write_text(text)
+            for fake in ("systemctl", "systemd-sysusers"):
+                path = pathlib.Path(folder, fake)
+                path.write_text(f'#!/bin/sh\necho {fake} "$@" >> {folder}/log\n'
+                                f'[ "$1" != "{failing}" ]\n')
+                path.chmod(0o755)
+            log = pathlib.Path(folder, "log")
+            log.write_text("")
+            log = os.open(log, os.O_RDONLY)  # is still there when the folder is purged
+            done = subprocess.run(["sh", script, argument], stderr=subprocess.PIPE, check=False,
+                                  env={"PATH": f"{folder}:{os.environ['PATH']}"})
+            said = os.read(log, 1 << 16).decode().splitlines()
+            os.close(log)
+            return done.returncode, said
+
+    def test_a_server_that_does_not_come_up_leaves_the_package_installed(self):
+        for failing in ("", "try-restart", "daemon-reload"):
+            code, said = self.run_script("postinst", "configure", failing)
+            self.assertEqual(code, 0, failing)
+            self.assertIn("systemctl try-restart kvcake.service", said)
+
+    def test_a_server_that_does_not_stop_lets_the_package_go(self):
+        for failing in ("", "disable"):
+            self.assertEqual(self.run_script("prerm", "remove", failing),
+                             (0, ["systemctl disable --now kvcake.service"]))
+        self.assertEqual(self.run_script("prerm", "upgrade"), (0, []))
+        for argument in ("remove", "purge"):
+            self.assertEqual(self.run_script("postrm", argument, "daemon-reload"),
+                             (0, ["systemctl daemon-reload"]))
+
+
 if __name__ == "__main__":
     unittest.main()
