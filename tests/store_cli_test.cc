@@ -143,6 +143,9 @@ TEST_F(StoreCliTest, EvictRemovesWhatMeetsTheConditions) {
   EXPECT_EQ(Run("store evict " + Store()).exit_code, 1) << "never all by accident";
   EXPECT_EQ(Run("store evict --to 5parsec " + Store()).exit_code, 2);
   EXPECT_EQ(Run("store evict --older-than 7x " + Store()).exit_code, 2);
+  Warm("prompt");
+  EXPECT_EQ(Run("store evict --older-than=-7d " + Store()).exit_code, 2);
+  EXPECT_FALSE(ChunkFiles().empty()) << "nothing was used after now";
 }
 
 TEST_F(StoreCliTest, WhatIsNoStoreIsSaidSo) {
