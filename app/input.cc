@@ -1,11 +1,11 @@
 #include "app/input.h"
 
+#include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -42,21 +42,25 @@ std::optional<std::vector<int32_t>> TokensFromWords(const std::string& text) {
   return tokens;
 }
 
+// All that comes until the end of `file`, whose name is `path`.
+Result<std::string> ReadAll(std::FILE* file, const std::string& path) {
+  std::string text;
+  std::array<char, 1 << 16> bytes;
+  while (const size_t n = std::fread(bytes.data(), 1, bytes.size(), file)) {
+    text.append(bytes.data(), n);
+  }
+  if (std::ferror(file) == 0) return text;
+  return Fail(ErrorCode::kIo, "cannot read {}: {}", path, std::strerror(errno));
+}
+
 }  // namespace
 
 Result<std::string> ReadText(const std::string& path) {
-  std::ostringstream text;
-  if (path == "-") {
-    text << std::cin.rdbuf();
-    return text.str();
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path)) {
-    return Fail(ErrorCode::kIo, "cannot read {}: {}", path,
-                file ? "it is a directory" : std::strerror(errno));
-  }
-  text << file.rdbuf();
-  return text.str();
+  if (path == "-") return ReadAll(stdin, "stdin");
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
+                                                             &std::fclose);
+  if (file) return ReadAll(file.get(), path);
+  return Fail(ErrorCode::kIo, "cannot read {}: {}", path, std::strerror(errno));
 }
 
 Result<std::vector<int32_t>> ReadTokens(const std::string& path) {

@@ -57,6 +57,8 @@ TEST_F(TokenizeCliTest, FailuresSayWhat) {
   expect("detokenize" + model + "--file " + Write("ids", "[1, 2.5]"), 1, "token ids");
   expect("detokenize" + model + "--file " + Write("ids", "99999999999"), 1, "token ids");
   expect("tokenize" + model + "--file " + dir_ + "/none", 1, "none");
+  expect("tokenize" + model + "--file /proc/self/mem", 1, "/proc/self/mem: Input/output error");
+  expect("tokenize" + model + "< " + dir_, 1, "stdin: Is a directory");
   expect("tokenize --model " + dir_ + " < /dev/null", 1, "tokenizer.json");
   Write("tokenizer.json", R"({"model": {"type": "Unigram", "vocab": [["a", 0]]}})");
   expect("tokenize --model " + dir_ + " < /dev/null", 1, "Unigram");
