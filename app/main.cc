@@ -8,6 +8,26 @@
 #include "app/flags.h"
 #include "app/runahead.h"
 
+namespace kvcake {
+namespace {
+
+// CLI11 would take the argument after "--name=" for its value, whatever that is.
+std::vector<std::string> WithEmptyValues(const std::vector<std::string>& arguments) {
+  constexpr char kNameCharacters[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
+  std::vector<std::string> words;
+  for (const std::string& argument : arguments) {
+    const bool empty = argument.starts_with("--") &&
+                       argument.find_first_not_of(kNameCharacters) == argument.size() - 1 &&
+                       argument.ends_with('=');
+    words.push_back(empty ? argument.substr(0, argument.size() - 1) : argument);
+    if (empty) words.emplace_back();
+  }
+  return words;
+}
+
+}  // namespace
+}  // namespace kvcake
+
 int main(int argc, char** argv) {
   using namespace kvcake;
   spdlog::set_default_logger(spdlog::stderr_color_mt("kvcake"));  // stdout is for answers
@@ -40,8 +60,9 @@ int main(int argc, char** argv) {
       Fatal(arguments.error());
       return 2;
     }
-    std::reverse(arguments->begin(), arguments->end());  // as CLI11 wants them
-    app.parse(std::move(*arguments));
+    std::vector<std::string> words = WithEmptyValues(*arguments);
+    std::reverse(words.begin(), words.end());  // as CLI11 wants them
+    app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const std::exception& error) {  // e.g. no memory or threads left for what was asked

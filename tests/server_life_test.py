@@ -234,6 +234,20 @@ class ConfigTest(OwnServersTest):
         self.assertEqual(self.models(server, headers), [("one", 50), ("two", 50)])
         self.assertEqual(server.stop(), 0)
 
+    def test_an_empty_value_is_not_the_next_flag(self):
+        done = subprocess.run([*PROGRAM.split(), "serve", "--api-key=", f"--model={MODEL}"],
+                              stderr=subprocess.PIPE, check=False, timeout=WAIT_S)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"--api-key is empty", done.stderr)
+        config = self.write("config.toml", """
+            allowed-origins = ""
+            served-model-name = "one"
+            max-model-len = 50
+            """)
+        server = self.start("--config", config)
+        self.assertEqual(self.models(server, {}), [("one", 50)])
+        self.assertEqual(server.stop(), 0)
+
     def test_another_name_of_a_flag_on_the_command_line_goes_before_the_file(self):
         config = self.write("config.toml", 'allowed-origins = ["https://one.example"]\n')
         server = self.start("--config", config, "--allowed-origin", "https://two.example")
