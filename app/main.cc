@@ -7,6 +7,7 @@
 #include "app/config_file.h"
 #include "app/flags.h"
 #include "app/runahead.h"
+#include "app/standard_streams.h"
 
 namespace kvcake {
 namespace {
@@ -25,11 +26,7 @@ std::vector<std::string> WithEmptyValues(const std::vector<std::string>& argumen
   return words;
 }
 
-}  // namespace
-}  // namespace kvcake
-
-int main(int argc, char** argv) {
-  using namespace kvcake;
+int Run(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("kvcake"));  // stdout is for answers
   spdlog::set_pattern("kvcake: %^%l%$: %v");
 
@@ -69,4 +66,13 @@ int main(int argc, char** argv) {
     return Fatal({ErrorCode::kResourceExhausted, error.what()});
   }
   return exit_code;
+}
+
+}  // namespace
+}  // namespace kvcake
+
+int main(int argc, char** argv) {
+  if (const int exit_code = kvcake::Run(argc, argv); exit_code != 0) return exit_code;
+  const kvcake::Status printed = kvcake::FlushStdout();
+  return printed ? 0 : kvcake::Fatal(printed.error());
 }

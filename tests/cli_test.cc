@@ -34,6 +34,12 @@ class CliTest : public ProgramTest {
               answer["prompt_tokens"].get<int>());
   }
 
+  // -1: a signal has ended it.
+  static int ExitCode(const std::string& command) {
+    const int status = std::system(("exec " + command).c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
   const std::string document_ = "/usr/share/common-licenses/Artistic";
 };
 
@@ -291,6 +297,16 @@ TEST_F(CliTest, PromptsComeAsTextFileTokensOrStdin) {
   std::ofstream(dir_ + "/ids") << "[5, 6, 7]";
   EXPECT_EQ(RunJson(run + "--prompt-tokens " + dir_ + "/ids")["prompt_tokens"], 3);
   EXPECT_EQ(Run(run + "--prompt 'The licence of'").out, text["text"].get<std::string>() + "\n");
+}
+
+TEST_F(CliTest, WhatCannotBePrintedIsAFailure) {
+  const std::string run =
+      KVCAKE_PROGRAM " run --model " KVCAKE_SOURCE_DIR "/models/demo --prompt a --max-tokens 4 ";
+  for (const char* ask : {"", "--json "}) {
+    EXPECT_EQ(ExitCode(run + ask + "> /dev/full 2> " + dir_ + "/err"), 1) << ask;
+    EXPECT_THAT(Read(dir_ + "/err"), HasSubstr("stdout: No space left on device"));
+  }
+  EXPECT_EQ(ExitCode(KVCAKE_PROGRAM " --version > /dev/full 2> /dev/null"), 1);
 }
 
 TEST_F(CliTest, SeedsAndStopStrings) {
