@@ -341,7 +341,8 @@ void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options, const char* slice_t
 }
 
 int Fatal(const Error& error) {
-  fmt::print(stderr, "kvcake: {}\n", error.message);
+  // Not by fmt::print, which throws where stderr cannot be written.
+  std::fputs(fmt::format("kvcake: {}\n", error.message).c_str(), stderr);
   return 1;
 }
 

@@ -307,6 +307,10 @@ TEST_F(CliTest, WhatCannotBePrintedIsAFailure) {
     EXPECT_THAT(Read(dir_ + "/err"), HasSubstr("stdout: No space left on device"));
   }
   EXPECT_EQ(ExitCode(KVCAKE_PROGRAM " --version > /dev/full 2> /dev/null"), 1);
+
+  EXPECT_EQ(ExitCode(run + "> " + dir_ + "/out 2> /dev/full"), 1);
+  EXPECT_EQ(Read(dir_ + "/out").size(), 5u);
+  EXPECT_EQ(ExitCode(KVCAKE_PROGRAM " run --model x --prompt a 2> /dev/full"), 1);
 }
 
 TEST_F(CliTest, SeedsAndStopStrings) {
