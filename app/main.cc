@@ -72,6 +72,7 @@ int Run(int argc, char** argv) {
 }  // namespace kvcake
 
 int main(int argc, char** argv) {
+  kvcake::FillStandardStreams();
   if (const int exit_code = kvcake::Run(argc, argv); exit_code != 0) return exit_code;
   const kvcake::Status printed = kvcake::FlushStdout();
   return printed ? 0 : kvcake::Fatal(printed.error());

@@ -313,6 +313,11 @@ TEST_F(CliTest, WhatCannotBePrintedIsAFailure) {
   EXPECT_EQ(ExitCode(KVCAKE_PROGRAM " run --model x --prompt a 2> /dev/full"), 1);
 }
 
+TEST_F(CliTest, WhatIsPrintedToNobodyGoesIntoNoFile) {
+  EXPECT_EQ(ExitCode(KVCAKE_PROGRAM " " + WithStore() + "<&- >&- 2>&-"), 0);
+  EXPECT_EQ(Run("store verify " + dir_ + "/store").exit_code, 0);
+}
+
 TEST_F(CliTest, SeedsAndStopStrings) {
   const std::string run =
       "run --model " KVCAKE_SOURCE_DIR "/models/demo --prompt 'This program is' --max-tokens 24 ";
