@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,6 +37,19 @@ CLI::AsNumberWithUnit DurationValue() {
   std::map<std::string, double> units = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1},
                                          {"min", 60},  {"h", 3600},  {"d", 86400}};
   return CLI::AsNumberWithUnit(units, CLI::AsNumberWithUnit::CASE_INSENSITIVE, "TIME");
+}
+
+CLI::Validator Between(double least, double most) {
+  struct Finite : CLI::Range {
+    Finite(double least, double most) : CLI::Range(least, most) {
+      func_ = [range = func_](std::string& text) {
+        double value = 0;
+        const bool none = CLI::detail::lexical_cast(text, value) && std::isnan(value);
+        return none ? text + " is no number" : range(text);
+      };
+    }
+  };
+  return Finite(least, most);
 }
 
 namespace {
@@ -144,13 +158,13 @@ void AddLinkFlags(CLI::App& app, StoreFlags* flags) {
           "latency in seconds");
   AddEach(app, "--load-stall-share", &flags->stall_shares,
           "for drills: let this share of reads answer late, by --load-stall, e.g. 0.01")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(Between(0.0, 1.0));
   AddEach(app, "--load-stall", &flags->stalls, "how late (default: 500ms)")
       ->transform(DurationValue())
       ->check(CLI::NonNegativeNumber);
   AddEach(app, "--write-stall-share", &flags->write_stall_shares,
           "for drills: let this share of writes take longer, by --write-stall, e.g. 0.01")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(Between(0.0, 1.0));
   AddEach(app, "--write-stall", &flags->write_stalls, "by how much (default: 500ms)")
       ->transform(DurationValue())
       ->check(CLI::NonNegativeNumber);
@@ -167,7 +181,7 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
   AddEach(app, "--disk-free-min", &flags->free_shares,
           "the share of its file system that --store leaves free: when less is, the chunks used "
           "longest ago make way; 0: none (default: 0.01)")
-      ->check(CLI::Range(0.0, 0.99));
+      ->check(Between(0.0, 0.99));
   AddEach(app, "--store-threads", &flags->call_threads,
           "files of --store that are opened, and as many that are looked for, at the same time, as "
           "far as its file system takes long for each (default: 16)")
@@ -199,7 +213,7 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
          "most of the KV pages that chunks may hold while they wait to be written or are, to "
          "the RAM tier and the store together; when a request wants a page and none is free "
          "they give theirs")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(Between(0.0, 1.0))
       ->capture_default_str();
   AddSeconds(app, "--stall-timeout", &options->stall_timeout,
              "a store from which nothing comes for so long is given up until something does; "
@@ -215,7 +229,7 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
 void AddCudaFlags(CLI::App& app, RuntimeOptions* options) {
   app.add_option("--gpu-memory-utilization", options->gpu_memory_utilization,
                  "with --backend cuda, the share of its memory for weights, scratch and KV pages")
-      ->check(CLI::Range(0.01, 1.0))
+      ->check(Between(0.01, 1.0))
       ->capture_default_str();
   AddSize(app, "--staging-capacity", &options->staging_capacity_bytes,
           "with --backend cuda, page-locked host memory that a store's chunks pass through, and as "

@@ -17,6 +17,8 @@ CLI::AsSizeValue SizeValue();
 CLI::AsNumberWithUnit RateValue();
 // "10ms", "250us", "1s", "5min", "12h", "7d"; gives seconds.
 CLI::AsNumberWithUnit DurationValue();
+// As CLI::Range, but NaN, which that takes, is outside.
+CLI::Validator Between(double least, double most);
 
 // A flag of a time from a millisecond on.
 void AddSeconds(CLI::App& app, const char* name, Seconds* value, const char* help);

@@ -297,7 +297,7 @@ void AddEmulationFlags(CLI::App& run, RunFlags* flags) {
       run.add_option("--compute-share", flags->compute_share,
                      "of each step, that restoring may compute; requests made up for it take the "
                      "rest, and the step lasts as long as a full one")
-          ->check(CLI::Range(1e-3, 1.0));
+          ->check(Between(1e-3, 1.0));
   run.add_option("--compute-trace", flags->compute_trace,
                  "a file of how that share changes: lines of seconds since the first step, share "
                  "(0 is legal, but not at the end)")

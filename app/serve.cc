@@ -424,7 +424,7 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
           "--step-ms-max", [flags](double ms) { flags->runtime.step_max = Seconds(ms / 1e3); },
           "how long a step may be expected to take while answers are being written: prompts are "
           "computed in smaller slices, of a chunk at least; 0: no limit")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(Between(0.0, 1e6))
       ->default_str("100");
   AddScheduleFlags(*serve, &flags->runtime);
   serve->callback([flags, serve, exit_code] {

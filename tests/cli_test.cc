@@ -413,6 +413,8 @@ TEST_F(CliTest, FailuresSayWhatAndExitCodesKeepTheirMeaning) {
   EXPECT_EQ(Run("run --model x --prompt a --temperature -1").exit_code, 2);
   EXPECT_EQ(Run("run --model x --prompt a --top-p 2").exit_code, 2);
   EXPECT_EQ(Run("run --model x --prompt a --threads 200000").exit_code, 2);
+  EXPECT_EQ(Run("run --model x --prompt a --compute-share nan").exit_code, 2);
+  EXPECT_EQ(Run("run --model x --prompt a --store y --disk-free-min nan").exit_code, 2);
   EXPECT_EQ(Run("run --model x --prompt-file /").exit_code, 1);
 
   const std::string run = "run --prompt a --model ";
