@@ -62,7 +62,8 @@ TEST(TcpCommTest, ListensWhereItIsTold) {
   const auto again = TcpListener::Open(AddressOf(listener));
   ASSERT_FALSE(again);
   EXPECT_THAT(again.error().message, HasSubstr("cannot listen at " + AddressOf(listener)));
-  for (const char* address : {"", "127.0.0.1", "127.0.0.1:", ":http", "127.0.0.1:12x"}) {
+  for (const char* address : {"", "127.0.0.1", "127.0.0.1:", ":http", "127.0.0.1:12x",
+                              "127.0.0.1:65536", "127.0.0.1:99999999999"}) {
     const auto bad = TcpListener::Open(address);
     ASSERT_FALSE(bad) << address;
     EXPECT_EQ(bad.error().code, ErrorCode::kInvalidArgument) << address;

@@ -1,7 +1,9 @@
 #include "comm/tcp_mesh.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 
 #include "base/check.h"
@@ -276,9 +278,12 @@ class Mesh {
 
 Result<std::vector<tcp::endpoint>> Resolve(net::io_context& context, const std::string& address) {
   const size_t colon = address.rfind(':');
-  const bool has_port = colon != std::string::npos && colon + 1 < address.size() &&
-                        address.find_first_not_of("0123456789", colon + 1) == std::string::npos;
-  if (!has_port) {
+  uint16_t port = 0;  // getaddrinfo would take the lowest 16 bits of a larger number
+  const char* const end = address.data() + address.size();
+  const auto [parsed, no_port] = colon == std::string::npos
+                                     ? std::from_chars_result{end, std::errc::invalid_argument}
+                                     : std::from_chars(&address[colon + 1], end, port);
+  if (no_port != std::errc() || parsed != end) {
     return Fail(ErrorCode::kInvalidArgument, "{} is no address: give host:port", address);
   }
   std::string host = address.substr(0, colon);
@@ -287,7 +292,7 @@ Result<std::vector<tcp::endpoint>> Resolve(net::io_context& context, const std::
   }
   error_code error;
   tcp::resolver resolver(context);
-  const auto found = resolver.resolve(host, address.substr(colon + 1), error);
+  const auto found = resolver.resolve(host, std::to_string(port), error);
   if (error) return Fail(ErrorCode::kIo, "cannot find {}: {}", address, error.message());
   std::vector<tcp::endpoint> endpoints;
   for (const auto& entry : found) endpoints.push_back(entry.endpoint());
