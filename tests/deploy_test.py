@@ -158,6 +158,12 @@ class PackageTest(unittest.TestCase):
             os.close(log)
             return done.returncode, said
 
+    def test_what_it_installs_is_built_for_it(self):
+        cmake = "".join(path.read_text() for path in (ROOT / "cmake").glob("*.cmake"))
+        built = re.search(r"\n  package\)\n.*?\n    build release (.*?)\n",
+                          (ROOT / "dev").read_text(), re.DOTALL)[1].split()
+        self.assertEqual(sorted(built), sorted(re.findall(r"install\(TARGETS (\w+)", cmake)))
+
     def test_a_server_that_does_not_come_up_leaves_the_package_installed(self):
         for failing in ("", "try-restart", "daemon-reload"):
             code, said = self.run_script("postinst", "configure", failing)
