@@ -110,6 +110,7 @@ class ContainerTest(ServerTest):
         self.assertTrue(healthy("kvcake", "serve", KVCAKE_PORT=port))
         self.assertFalse(healthy("kvcake", "serve", "--port", "1"))
         self.assertFalse(healthy("kvcake", "serve", "--port", port, KVCAKE_TLS="1"))
+        self.assertTrue(healthy("kvcake", "worker", "--listen", "10.0.0.1:7100"))
 
     def test_its_health_is_asked_for_in_tls(self):
         with tempfile.TemporaryDirectory() as folder:
