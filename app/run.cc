@@ -323,7 +323,8 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
   run->add_option("--max-tokens", flags->max_tokens, "most tokens to generate")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  run->add_option("--stop", flags->stops, "end the answer before this text; may be repeated");
+  run->add_option("--stop", flags->stops, "end the answer before this text; may be repeated")
+      ->allow_extra_args(false);  // else CLI11 takes "[a,b]" for a list
   run->add_flag("--ignore-eos", flags->ignore_eos, "go on after the model's end token");
   AddPolicyFlag(*run, &flags->policy);
   run->add_option(

@@ -335,6 +335,8 @@ TEST_F(CliTest, SeedsAndStopStrings) {
   const json stopped = RunJson(run + "--temperature 1 --seed 1 --stop '" + stop + "'");
   EXPECT_EQ(stopped["text"], text.substr(0, text.find(stop)));
   EXPECT_EQ(stopped["finish_reason"], "stop");
+  const std::string brackets = "[" + stop + "]";  // as in [/INST]: they are part of the text
+  EXPECT_EQ(RunJson(run + "--temperature 1 --seed 1 --stop '" + brackets + "'")["text"], text);
 }
 
 TEST_F(CliTest, TraceIsChromeTraceJson) {
