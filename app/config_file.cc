@@ -3,7 +3,11 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstring>
+#include <sstream>
+#include <string_view>
 
+#include "app/input.h"
 #include "base/file_mode.h"
 
 namespace kvcake {
@@ -16,6 +20,45 @@ std::string ValueOf(const std::vector<std::string>& arguments, const std::string
     if (arguments[i].starts_with(flag + "=")) return arguments[i].substr(flag.size() + 1);
   }
   return "";
+}
+
+// Stands for a '#' in quotes, which CLI11 takes for the beginning of a comment, too.
+constexpr char kHash = '\x01';
+
+// Without comments, and with kHash.
+std::string WithoutComments(std::string_view text) {
+  std::string rest;
+  char quote = 0;      // that has begun
+  char before = '\n';  // this character, besides blanks
+  bool comment = false;
+  for (const char c : text) {
+    if (c == '\n') quote = 0, comment = false;
+    comment = comment || (c == '#' && quote == 0);
+    if (comment) continue;
+    rest += c == '#' ? kHash : c;
+    if (c == quote) {
+      quote = 0;
+    } else if ((c == '"' || c == '\'') && quote == 0 && std::strchr("=[,\n", before) != nullptr) {
+      quote = c;
+    }
+    if (c != ' ' && c != '\t') before = c;
+  }
+  return rest;
+}
+
+Result<std::vector<CLI::ConfigItem>> ReadItems(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadText(path));
+  std::istringstream lines(WithoutComments(text));
+  std::vector<CLI::ConfigItem> items;
+  try {
+    items = CLI::ConfigTOML().from_config(lines);
+  } catch (const CLI::Error& error) {
+    return Fail(ErrorCode::kInvalidArgument, "{}: {}", path, error.what());
+  }
+  for (CLI::ConfigItem& item : items) {
+    for (std::string& input : item.inputs) std::ranges::replace(input, kHash, '#');
+  }
+  return items;
 }
 
 // Whether the flag is given, by this name or another one of the same.
@@ -87,19 +130,15 @@ Result<std::vector<std::string>> WithConfigFile(const CLI::App& app,
                                                 std::vector<std::string> arguments) {
   const std::string path = ValueOf(arguments, "--config");
   if (path.empty()) return arguments;
-  std::vector<CLI::ConfigItem> items;
-  try {
-    items = CLI::ConfigTOML().from_file(path);
-  } catch (const CLI::Error& error) {
-    return Fail(ErrorCode::kInvalidArgument, "--config {}: {}", path, error.what());
-  }
+  auto items = ReadItems(path);
+  if (!items) return Fail(items.error().code, "--config: {}", items.error().message);
   const std::string name = arguments[0];
   const std::vector<const CLI::App*> commands = Commands(app);
   const auto found = std::ranges::find_if(
       commands, [&](const CLI::App* command) { return command->get_name() == name; });
   const CLI::App* const command = found == commands.end() ? nullptr : *found;
   std::vector<CLI::ConfigItem> own, of_all;
-  for (CLI::ConfigItem& item : items) {
+  for (CLI::ConfigItem& item : *items) {
     RETURN_IF_ERROR(CheckSection(commands, path, item.parents));
     if (item.name == "++" || item.name == "--") continue;  // a section begins or ends
     if (item.name == "config") {

@@ -234,6 +234,19 @@ class ConfigTest(OwnServersTest):
         self.assertEqual(self.models(server, headers), [("one", 50), ("two", 50)])
         self.assertEqual(server.stop(), 0)
 
+    def test_a_hash_in_quotes_begins_no_comment(self):
+        config = self.write("config.toml", """
+            # Keys' "quotes
+            api-key = 'a#b'  # of all
+            served-model-name = ["one#1",  # the first's
+                                 "two"]
+            max-model-len = 50# tokens
+            """)
+        server = self.start("--config", config)
+        self.assertEqual(self.models(server, {"Authorization": "Bearer a#b"}),
+                         [("one#1", 50), ("two", 50)])
+        self.assertEqual(server.stop(), 0)
+
     def test_an_empty_value_is_not_the_next_flag(self):
         done = subprocess.run([*PROGRAM.split(), "serve", "--api-key=", f"--model={MODEL}"],
                               stderr=subprocess.PIPE, check=False, timeout=WAIT_S)
