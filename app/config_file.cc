@@ -22,20 +22,39 @@ std::string ValueOf(const std::vector<std::string>& arguments, const std::string
   return "";
 }
 
-// Stands for a '#' in quotes, which CLI11 takes for the beginning of a comment, too.
-constexpr char kHash = '\x01';
+// What CLI11 would not take as it is in quotes; 1 stands for the first of them, and so on.
+constexpr std::string_view kHidden = "#\n\t\r\"\\";
 
-// Without comments, and with kHash.
+char Hide(char c) { return static_cast<char>(1 + kHidden.find(c)); }
+
+void Show(std::string* text) {
+  for (char& c : *text) {
+    if (c >= 1 && static_cast<size_t>(c) <= kHidden.size()) c = kHidden[c - 1];
+  }
+}
+
+// Without comments; what CLI11 takes for the beginning of one in quotes, and TOML's escapes, are
+// hidden.
 std::string WithoutComments(std::string_view text) {
+  constexpr std::string_view kEscapes = "ntr\"\\", kMeant = "\n\t\r\"\\";
   std::string rest;
   char quote = 0;      // that has begun
   char before = '\n';  // this character, besides blanks
   bool comment = false;
-  for (const char c : text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     if (c == '\n') quote = 0, comment = false;
     comment = comment || (c == '#' && quote == 0);
     if (comment) continue;
-    rest += c == '#' ? kHash : c;
+    const size_t escape = quote == '"' && c == '\\' && i + 1 < text.size()
+                              ? kEscapes.find(text[i + 1])
+                              : std::string_view::npos;
+    if (escape != std::string_view::npos) {
+      rest += Hide(kMeant[escape]);
+      ++i;
+      continue;
+    }
+    rest += c == '#' ? Hide(c) : c;
     if (c == quote) {
       quote = 0;
     } else if ((c == '"' || c == '\'') && quote == 0 && std::strchr("=[,\n", before) != nullptr) {
@@ -56,7 +75,7 @@ Result<std::vector<CLI::ConfigItem>> ReadItems(const std::string& path) {
     return Fail(ErrorCode::kInvalidArgument, "{}: {}", path, error.what());
   }
   for (CLI::ConfigItem& item : items) {
-    for (std::string& input : item.inputs) std::ranges::replace(input, kHash, '#');
+    for (std::string& input : item.inputs) Show(&input);
   }
   return items;
 }

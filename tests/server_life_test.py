@@ -247,6 +247,16 @@ class ConfigTest(OwnServersTest):
                          [("one#1", 50), ("two", 50)])
         self.assertEqual(server.stop(), 0)
 
+    def test_escapes_in_quotes_are_tomls(self):
+        config = self.write("config.toml", r"""
+            served-model-name = ["a\tb", "a\"b\\n", 'a\tb', "a\d \" # b"]
+            max-model-len = 50
+            """)
+        server = self.start("--config", config)
+        self.assertEqual([name for name, _ in self.models(server, {})],
+                         ["a\tb", 'a"b\\n', "a\\tb", 'a\\d " # b'])
+        self.assertEqual(server.stop(), 0)
+
     def test_an_empty_value_is_not_the_next_flag(self):
         done = subprocess.run([*PROGRAM.split(), "serve", "--api-key=", f"--model={MODEL}"],
                               stderr=subprocess.PIPE, check=False, timeout=WAIT_S)
