@@ -70,14 +70,20 @@ Status LoadCertificate(ServeFlags* flags) {
   return {};
 }
 
+// As a URL has it.
+std::string HostAndPort(const std::string& host, uint16_t port) {
+  const bool is_v6 = host.find(':') != std::string::npos;
+  return is_v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+}
+
 void SayWhere(const ServeFlags& flags, const HttpServer& server, uint16_t port) {
   const char* const scheme = flags.http.tls ? "https" : "http";
   if (const auto admin_port = server.admin_port()) {
-    spdlog::info("for those who run it: {}://{}:{}/metrics", scheme, flags.http.admin_host,
-                 *admin_port);
+    spdlog::info("for those who run it: {}://{}/metrics", scheme,
+                 HostAndPort(flags.http.admin_host, *admin_port));
   }
-  spdlog::info("serving {} at {}://{}:{}/v1", flags.api.requests.model_names[0], scheme,
-               flags.http.host, port);
+  spdlog::info("serving {} at {}://{}/v1", flags.api.requests.model_names[0], scheme,
+               HostAndPort(flags.http.host, port));
 }
 
 // Half of all is a tenant's share where there are several, unless another was given.
