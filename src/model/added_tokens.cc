@@ -1,5 +1,6 @@
 #include "model/added_tokens.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/utf8.h"
@@ -96,7 +97,9 @@ void AddedTokens::Split(std::string_view text, std::vector<Part>* parts) const {
         (EndsWithWord(text.substr(0, begin)) || StartsWithWord(text.substr(end)))) {
       continue;
     }
-    if (token->strip_left && begin > done) {
+    if (token->strip_left) {
+      begin = std::max(begin, done);  // the token before it may have taken all of it along
+      if (begin >= end) continue;
       begin -= TrailingSpace(text.substr(done, begin - done));
     }
     if (token->strip_right) end += LeadingSpace(text.substr(end));

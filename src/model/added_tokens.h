@@ -27,7 +27,8 @@ class AddedTokens {
 
   void Add(AddedToken token);
   // Cuts valid UTF-8 at the tokens: the leftmost first, of those the longest. (Where a token that
-  // itself contains white space follows one that strips it, parts overlap, as in Hugging Face.)
+  // itself contains white space follows one that strips it, parts overlap, as in Hugging Face,
+  // unless it strips what is before it.)
   void Split(std::string_view text, std::vector<Part>* parts) const;
 
  private:
