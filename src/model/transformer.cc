@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -16,6 +17,20 @@ AttentionShape AttentionShapeOf(const ModelConfig& c) {
   AttentionShape shape{.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = c.head_dim};
   if (c.position == PositionKind::kAlibi) shape.alibi_slopes = AlibiSlopes(c.heads);
   return shape;
+}
+
+// Whether every row of every matrix is short enough for products of integers.
+Status CheckInt8(const ModelConfig& c) {
+  for (const auto& [field, size] :
+       {std::pair("hidden_size", int64_t{c.hidden_size}),
+        std::pair("intermediate_size", int64_t{c.intermediate_size}),
+        std::pair("num_attention_heads x head_dim", int64_t{c.heads} * c.head_dim)}) {
+    if (size <= kInt8DepthMax) continue;
+    return Fail(ErrorCode::kUnsupported,
+                "the model: {} is {}, but --weights int8 takes up to {}: use bf16", field, size,
+                kInt8DepthMax);
+  }
+  return {};
 }
 
 // Each graph has some 400 kernels.
@@ -72,6 +87,7 @@ Result<std::unique_ptr<TransformerModel>> TransformerModel::Create(
   if (OnCuda(resolved.path) && options.weights == WeightFormat::kInt8) {
     return Fail(ErrorCode::kUnsupported, "--backend cuda has no --weights int8: use bf16");
   }
+  if (options.weights == WeightFormat::kInt8) RETURN_IF_ERROR(CheckInt8(config));
   RETURN_IF_ERROR(CheckAttentionBackend(options.attention_backend, resolved.path, config.head_dim));
   // Before the scratch, which a senseless configuration would make huge.
   RETURN_IF_ERROR(CheckWeights(config, weights));

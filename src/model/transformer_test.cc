@@ -283,6 +283,26 @@ TEST(TransformerCreateTest, RefusesByName) {
   }
 }
 
+// Sums of more products than that are beyond 32 bits.
+TEST(TransformerCreateTest, RefusesInt8WhereSumsWouldOverflow) {
+  ThreadPool workers(1);
+  for (auto& [change, name] : std::vector<std::pair<void (*)(ModelConfig&), const char*>>{
+           {[](ModelConfig& c) { c.hidden_size = 65552; }, "hidden_size is 65552"},
+           {[](ModelConfig& c) { c.intermediate_size = 65552; }, "intermediate_size is 65552"},
+           {[](ModelConfig& c) { c.kv_heads = (c.heads = 4097); },
+            "num_attention_heads x head_dim"}}) {
+    ModelConfig config = TinyConfig();
+    change(config);
+    auto pages = PagePool::Create(TransformerModel::LayoutFor(config, 32), 64 << 20).value();
+    RandomWeights weights(TinyConfig());
+    const auto model = TransformerModel::Create(config, weights.Source(), *pages, workers,
+                                                {.weights = WeightFormat::kInt8});
+    ASSERT_FALSE(model) << name;
+    EXPECT_EQ(model.error().code, ErrorCode::kUnsupported);
+    EXPECT_NE(model.error().message.find(name), std::string::npos) << model.error().message;
+  }
+}
+
 // On an H100 its heads are too large, elsewhere there is no wgmma.
 TEST(TransformerCreateTest, RefusesWgmmaWhereItCannotBe) {
   constexpr NumericPath kCuda = NumericPath::kBf16Tensor;

@@ -41,12 +41,10 @@ struct MultiplyInt8Args {
   const float* column_scales = nullptr;
   int64_t panels = 0;            // 1, or wide_panels for a single row
   bool more = false;             // the panel behind these is multiplied next
-  int64_t k = 0;                 // at most kInt8DepthMax
+  int64_t k = 0;                 // at most kInt8DepthMax (ops/packed_matrix.h)
   float* c = nullptr;            // [rows][panels * panel_width] without gaps
   std::byte* scratch = nullptr;  // kMultiplyScratchBytes
 };
-// 255 * 127 * k fits 31 bits.
-constexpr int64_t kInt8DepthMax = 1 << 16;
 // Weights are held as what they are above -kInt8Offset.
 constexpr int kInt8Offset = 128;
 // Rows whose largest magnitude is below this are zero: its inverse might not be finite.

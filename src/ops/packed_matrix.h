@@ -23,6 +23,8 @@ struct WeightRows {
 // How weights are held. kInt8: a byte each and a scale a row (an output), so that products are of
 // integers; the rows that enter are rounded likewise, each by its own largest magnitude.
 enum class WeightFormat { kBf16, kInt8 };
+// The most elements of a row of kInt8: 255 * 127 * k fits 31 bits.
+constexpr int64_t kInt8DepthMax = 1 << 16;
 
 const char* WeightFormatName(WeightFormat format);  // "bf16", "int8"
 
