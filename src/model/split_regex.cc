@@ -36,6 +36,9 @@ class Translator {
         if (Next() == ']') return Refuse("a class that begins with ]");
       } else if (c == '(') {
         RETURN_IF_ERROR(Group());
+      } else if (c == ')') {
+        if (caseless_.size() > 1) caseless_.pop_back();
+        Copy(1);
       } else if (c == '}' &&
                  (pattern_.substr(at_ + 1, 1) == "+" || pattern_.substr(at_ + 1, 1) == "?")) {
         return Refuse("}+ or }? (not the same to PCRE2 and Oniguruma)");
@@ -73,12 +76,18 @@ class Translator {
         "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?i)"};
     if (pattern_.substr(at_, 2) != "(?") {
       if (pattern_.substr(at_, 2) == "(*") return Refuse("(*");
+      caseless_.push_back(caseless_.back());
       Copy(1);
       return {};
     }
     for (const std::string_view known : kKnown) {
       if (pattern_.substr(at_, known.size()) == known) {
-        if (known == "(?i)" && at_ != 0) return Refuse("(?i) but at the start");
+        if (known == "(?i)") {
+          if (at_ != 0) return Refuse("(?i) but at the start");
+          caseless_.back() = true;
+        } else {
+          caseless_.push_back(caseless_.back() || known == "(?i:");
+        }
         Copy(known.size());
         return {};
       }
@@ -111,6 +120,12 @@ class Translator {
 
   bool Follows(char c) const { return at_ + 2 < pattern_.size() && pattern_[at_ + 2] == c; }
 
+  // Whether a property has all that differs by case only from what it has. Scripts lack the signs
+  // that they share, and a mark (U+0345) is a form of iota.
+  static bool IsClosedUnderCase(std::string_view name) {
+    return name.size() <= 2 && name != "Lu" && name != "Ll" && name != "Lt" && name[0] != 'M';
+  }
+
   // General categories are the same to both; PCRE2 takes the bare name of a script for the
   // characters that the script shares with others too.
   Status Property() {
@@ -131,6 +146,9 @@ class Translator {
         std::find(std::begin(kNotScripts), std::end(kNotScripts), name) != std::end(kNotScripts)) {
       return Refuse(pattern_.substr(at_, end + 1 - at_));
     }
+    if (in_class_ && caseless_.back() && !IsClosedUnderCase(name)) {
+      return Refuse(fmt::format("\\p{{{}}} in a class where case does not count", name));
+    }
     out_ += negated ? "\\P{" : "\\p{";
     if (name.size() > 2) out_ += "sc:";
     out_ += name;
@@ -142,6 +160,7 @@ class Translator {
   const std::string_view pattern_;
   size_t at_ = 0;
   bool in_class_ = false;
+  std::vector<bool> caseless_ = {false};  // of the pattern and of each group that is open
   std::string out_;
 };
 
