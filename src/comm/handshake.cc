@@ -9,12 +9,11 @@
 
 #include "base/check.h"
 #include "base/printable.h"
+#include "comm/room_tags.h"
 #include "comm/wait.h"
 
 namespace kvcake {
 namespace {
-
-constexpr int kHelloTag = kTagLimit;
 
 // The bytes of its facts, each name and value ended by a zero, and zeros behind them.
 using Hello = std::array<std::byte, kFactsBytesMax + 2>;

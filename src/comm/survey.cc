@@ -6,12 +6,12 @@
 #include <limits>
 #include <memory>
 
+#include "comm/room_tags.h"
 #include "comm/wait.h"
 
 namespace kvcake {
 namespace {
 
-constexpr int kProbeTag = kTagLimit + 1, kEchoTag = kTagLimit + 2, kRecordTag = kTagLimit + 3;
 constexpr size_t kShortBytes = 8, kLongBytes = 2 << 20;
 constexpr int kShortRounds = 16, kLongRounds = 3;
 

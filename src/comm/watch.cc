@@ -3,12 +3,9 @@
 #include <array>
 #include <memory>
 
+#include "comm/room_tags.h"
+
 namespace kvcake {
-namespace {
-
-constexpr int kWatchTag = kTagLimit + 1;  // that nobody sends anything with
-
-}  // namespace
 
 void WatchPeers(Comm& comm, const std::function<void(const Error&)>& lost) {
   for (int peer = 0; peer < comm.size(); ++peer) {

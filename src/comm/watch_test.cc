@@ -6,6 +6,7 @@
 #include <future>
 
 #include "comm/local_comms_testing.h"
+#include "comm/survey.h"
 
 namespace kvcake {
 namespace {
@@ -26,6 +27,20 @@ TEST(WatchTest, ARankThatGoesIsNamedWhileNothingIsSent) {
   EXPECT_THAT(error.message, HasSubstr("rank 1 at "));
   comms[2].reset();  // its own end is told for the other one
   EXPECT_EQ(calls, 2);
+}
+
+TEST(WatchTest, WhatRanksSayToEachOtherIsNoLoss) {
+  auto comms = testing_util::NewLocalTcpComms(2);
+  std::atomic<int> lost = 0;
+  for (const auto& comm : comms) WatchPeers(*comm, [&](const Error&) { ++lost; });
+  const Seconds patience(120);
+  auto first =
+      std::async(std::launch::async, [&] { return SurveyRanks(*comms[0], "a", patience); });
+  const auto survey = SurveyRanks(*comms[1], "b", patience);
+  EXPECT_TRUE(survey) << survey.error().message;
+  EXPECT_TRUE(first.get());
+  EXPECT_EQ(lost, 0);
+  comms.clear();  // whose ends are told of while what counts them is there
 }
 
 }  // namespace
