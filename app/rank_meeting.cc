@@ -101,10 +101,13 @@ Status WorkForLeader(Comm& comm, Runtime& runtime, const WorkOptions& options) {
     const auto prefix = std::span(job.tokens).first(job.origin + 1);
     Request request{.prompt = {prefix.begin(), prefix.end()}, .max_tokens = 1, .salt = job.salt};
     request.store = false;
+    Status wanted;
     const auto after_step = [&](SequenceId id) {
-      if (options.stopping && options.stopping()) runtime.engine().Cancel(id);
+      if (options.still_wanted) wanted = options.still_wanted();
+      if (!wanted) runtime.engine().Cancel(id);
     };
-    return runtime.engine().Answer(std::move(request), after_step).map([](auto) {});
+    RETURN_IF_ERROR(runtime.engine().Answer(std::move(request), after_step).map([](auto) {}));
+    return wanted;
   };
   return WorkForChain(comm, {.model = runtime.model(),
                              .pool = runtime.pool(),

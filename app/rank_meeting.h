@@ -51,8 +51,9 @@ struct WorkOptions {
   Seconds timeout{30};           // ChainOptions::timeout
   Seconds restore_timeout{600};  // ChainOptions::restore_timeout
   bool authenticated = false;    // ChainOptions::authenticated
-  // Asked while it restores prompts; closing the Comm ends the rest.
-  std::function<bool()> stopping = {};
+  // Asked while it restores a prompt: why that is of no use any more. Closing the Comm ends the
+  // rest.
+  std::function<Status()> still_wanted = {};
 };
 // A worker's: works until the leader lets go. An error is why it could not; `comm` is closed then.
 [[nodiscard]] Status WorkForLeader(Comm& comm, Runtime& runtime, const WorkOptions& options);

@@ -19,8 +19,10 @@
 #include "app/log_format.h"
 #include "app/rank_meeting.h"
 #include "app/worker_process.h"
+#include "base/mutex.h"
 #include "comm/local_join.h"
 #include "comm/tcp_join.h"
+#include "comm/watch.h"
 
 namespace kvcake {
 namespace {
@@ -140,12 +142,32 @@ class Meeting {
   int control_ = -1;
 };
 
+// The first error of a chain's, by whatever thread.
+class Loss {
+ public:
+  void Note(const Error& why) {
+    MutexLock lock(mutex_);
+    if (status_) status_ = tl::unexpected(why);
+  }
+  Status status() const {
+    MutexLock lock(mutex_);
+    return status_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  Status status_ GUARDED_BY(mutex_);
+};
+
 Status WorkFor(Comm& comm, Runtime& runtime, WorkOptions options, const std::stop_token& stop) {
   const std::stop_callback closes(stop, [&] {
     comm.Close({ErrorCode::kCancelled, "this worker is told to stop"});
   });
-  options.stopping = [&] { return stop.stop_requested(); };
   RETURN_IF_ERROR(MeetRanks(comm, runtime, options.timeout).map([](auto) {}));
+  // Nothing is sent or received while it restores that would tell that the others have gone.
+  const auto lost = std::make_shared<Loss>();
+  WatchPeers(comm, [lost](const Error& why) { lost->Note(why); });
+  options.still_wanted = [lost] { return lost->status(); };
   return WorkForLeader(comm, runtime, options);
 }
 

@@ -79,14 +79,18 @@ class RogueLeader:
             self.send(ECHO_TAG, self.receive(PROBE_TAG)[:8])
         self.receive(RECORD_TAG)
 
-    def ask(self, tokens, origin=0, bounds=None, parts=None, count=None):
+    def ask(self, tokens, **options):
         """A job; the worker's reason to refuse it, "" where it does not."""
+        self.say(tokens, **options)
+        refused, why = struct.unpack("<i508s", self.receive(ANSWER_TAG))
+        return why.rstrip(b"\0").decode() if refused else ""
+
+    def say(self, tokens, origin=0, bounds=None, parts=None, count=None):
+        """A job."""
         bounds = bounds or [0, (len(tokens) - origin) // 2, len(tokens) - origin]
         self.send(HEADER_TAG, struct.pack("<7i", len(tokens) if count is None else count, origin,
                                           len(bounds) - 1 if parts is None else parts, 0, 1, 0, 0))
         self.send(BODY_TAG, struct.pack(f"<{len(bounds) + len(tokens)}i", *bounds, *tokens))
-        refused, why = struct.unpack("<i508s", self.receive(ANSWER_TAG))
-        return why.rstrip(b"\0").decode() if refused else ""
 
     def send(self, tag, data):
         self.chain.sendall(struct.pack("<IiQ", FRAME_MAGIC, tag, len(data)) + data)

@@ -1,4 +1,6 @@
 """Who may be a rank: a server's workers with and without the cluster's key, and strangers."""
+import contextlib
+import json
 import os
 import subprocess
 import tempfile
@@ -148,6 +150,24 @@ class ClusterTest(RanksTestCase):
                             "--partition", "even", *PATIENT)
         self.check(server, 1, ranks=2)
         self.assertEqual(server.stop(), 0)
+        self.assertEqual(worker.stop(), 0)
+
+    def test_a_worker_that_restores_for_a_leader_that_is_gone_hears_the_next(self):
+        slow = tempfile.NamedTemporaryFile("w", prefix="kvcake-profile-", suffix=".json")
+        self.addCleanup(slow.close)
+        json.dump({"name": "slow", "source": "this test", "fit": {"cells": 1, "mean_error": 0,
+                                                                  "worst_error": 0},
+                   "layers": 2, "kv_bytes_per_token": 4096, "max_positions": 1 << 20,
+                   "attention": "causal", "c0": 0, "b": 1e-3, "a": 0}, slow)
+        slow.flush()
+        worker = self.worker("--emulate", slow.name, *PATIENT)
+        tokens = [i % 100 for i in range(2 * 1000 * WAIT_S // 128 * 128 + 256)]
+        with contextlib.closing(self.rogue(worker)) as gone:
+            gone.join()
+            gone.echo_facts()
+            gone.say(tokens, origin=len(tokens) - 256)  # takes twice as long as this test waits
+        self.assertIn("is gone", self.logged(worker, "no more led from"))
+        self.rogue(worker).join()
         self.assertEqual(worker.stop(), 0)
 
 
