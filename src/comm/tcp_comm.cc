@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -18,6 +19,7 @@
 #include "base/check.h"
 #include "base/mutex.h"
 #include "comm/asio.h"
+#include "comm/delivery.h"
 #include "comm/link.h"
 #include "comm/tcp_mesh.h"
 
@@ -32,6 +34,7 @@ namespace {
 constexpr uint32_t kMagic = 0x3143564b;  // "KVC1"
 constexpr size_t kSkipBytes = 64 << 10;  // of an unwanted message, at once
 constexpr uint64_t kAsideBytes = 128;    // that a message aside takes beside its own, however short
+constexpr int kLooksInSilence = 5;       // for whether a rank still takes what it is sent
 
 // Before each message; its bytes never change meaning.
 struct FrameHeader {
@@ -64,7 +67,8 @@ std::optional<typename Queues::mapped_type::value_type> TakeFirst(Queues& queues
 
 // A connection; everything here is the thread's.
 struct Peer {
-  Peer(int rank, std::string address) : rank(rank), address(std::move(address)) {}
+  Peer(net::io_context& context, int rank, std::string address)
+      : rank(rank), address(std::move(address)), timer(context) {}
 
   const int rank;
   const std::string address;
@@ -74,6 +78,8 @@ struct Peer {
 
   std::deque<Outgoing> outgoing;  // the first one is being written
   FrameHeader out_header;
+  net::steady_timer timer;  // of AwaitDelivery
+  bool awaiting = false;
 
   FrameHeader in_header;  // of the message being read, or of the one that reading pauses at
   bool paused = false;
@@ -108,9 +114,11 @@ class StreamComm : public Comm {
   StreamComm(const TcpCommOptions& options, std::vector<RawLink> links)
       : rank_(options.rank),
         aside_bytes_max_(options.aside_bytes_max),
+        silence_(options.silence),
         work_(context_.get_executor()) {
     for (size_t rank = 0; rank < links.size(); ++rank) {
-      peers_.push_back(std::make_unique<Peer>(static_cast<int>(rank), options.addresses[rank]));
+      peers_.push_back(
+          std::make_unique<Peer>(context_, static_cast<int>(rank), options.addresses[rank]));
       if (links[rank].fd < 0) continue;
       Peer& peer = *peers_.back();
       SetOptions(links[rank].fd);
@@ -165,10 +173,11 @@ class StreamComm : public Comm {
   uint64_t sent_bytes() const override { return sent_bytes_; }
 
  private:
+  static Error Gone(const Peer& peer, const std::string& why) {
+    return Fail(ErrorCode::kIo, "rank {} at {} is gone: {}", peer.rank, peer.address, why).value();
+  }
   static Error Gone(const Peer& peer, error_code error) {
-    return Fail(ErrorCode::kIo, "rank {} at {} is gone: {}", peer.rank, peer.address,
-                peer.link->WhyNot(error))
-        .value();
+    return Gone(peer, peer.link->WhyNot(error));
   }
 
   // Once the socket is closed by its thread nothing touches a buffer.
@@ -176,6 +185,7 @@ class StreamComm : public Comm {
     if (peer.lost) return;
     peer.lost = why;
     if (peer.link) peer.link->Close();
+    peer.timer.cancel();
     LoseSending(peer, why);
     if (peer.reading) peer.reading->done(tl::unexpected(why));
     peer.reading.reset();
@@ -193,7 +203,27 @@ class StreamComm : public Comm {
     }
   }
 
+  // Until it has taken all that it was sent: then keepalive tells whether it is there.
+  void AwaitDelivery(Peer& peer) {
+    if (peer.awaiting) return;
+    peer.awaiting = true;
+    peer.timer.expires_after(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(silence_ / kLooksInSilence));
+    peer.timer.async_wait([this, &peer](error_code) {
+      peer.awaiting = false;
+      if (peer.lost) return;
+      const Delivery delivery = DeliveryOf(peer.link->fd(), silence_);
+      if (delivery == Delivery::kUnanswered) {
+        Lose(peer,
+             Gone(peer, fmt::format("it has acknowledged nothing for {:g} s", silence_.count())));
+      } else if (delivery == Delivery::kUnderWay || !peer.outgoing.empty()) {
+        AwaitDelivery(peer);
+      }
+    });
+  }
+
   void Write(Peer& peer) {
+    AwaitDelivery(peer);
     const Outgoing& outgoing = peer.outgoing.front();
     peer.out_header = {.tag = outgoing.tag, .bytes = outgoing.data.size()};
     const std::array<net::const_buffer, 2> buffers = {
@@ -313,6 +343,7 @@ class StreamComm : public Comm {
 
   const int rank_;
   const uint64_t aside_bytes_max_;
+  const Seconds silence_;
   std::atomic<uint64_t> sent_bytes_ = 0;
   net::io_context context_{1};
   net::executor_work_guard<net::io_context::executor_type> work_;

@@ -48,6 +48,7 @@ struct TcpCommOptions {
   std::vector<std::string> addresses;      // "host:port" of every rank, as this one reaches it
   Seconds timeout{30};                     // until every rank is connected
   uint64_t aside_bytes_max = 64ull << 20;  // from each rank
+  Seconds silence{25};                     // of a rank that is sent something, until it is lost
   // What both ends of each connection prove (mesh_hello.h).
   ClusterKey key = {};
   Digest roster = {};

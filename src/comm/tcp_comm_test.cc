@@ -13,6 +13,7 @@
 #include "comm/contract_testing.h"
 #include "comm/local_comms_testing.h"
 #include "comm/mesh_hello.h"
+#include "comm/vanish_testing.h"
 
 namespace kvcake {
 namespace {
@@ -54,6 +55,16 @@ int Stranger(const TcpListener& listener, std::string_view says) {
   CHECK(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
   Say(fd, says);
   return fd;
+}
+
+// From somebody who can say hello as rank 1 of two does.
+int RankOne(const TcpListener& rank_0) {
+  MeshHello hello{.size = 2, .from = 1, .to = 0}, answer;
+  const int peer = Stranger(rank_0, PartOf(hello));
+  CHECK(recv(peer, &answer, sizeof(answer), MSG_WAITALL) == ssize_t{sizeof(answer)});
+  const Digest proof = MeshProof(ClusterKey(), Digest{}, hello, answer).OfCaller();
+  Say(peer, PartOf(proof));
+  return peer;
 }
 
 TEST(TcpCommTest, ListensWhereItIsTold) {
@@ -149,15 +160,10 @@ TEST(TcpCommTest, AListenerServesOneChainAfterTheOther) {
   }
 }
 
-// From somebody who can say hello as rank 1 does.
 TEST(TcpCommTest, WhatIsNoMessageEndsTheTransfersWithThatPeer) {
   const TcpListener rank_0 = Listen();
   auto connecting = Connect(rank_0, 0, {AddressOf(rank_0), "127.0.0.1:9"});
-  MeshHello hello{.size = 2, .from = 1, .to = 0}, answer;
-  const int peer = Stranger(rank_0, PartOf(hello));
-  ASSERT_EQ(recv(peer, &answer, sizeof(answer), MSG_WAITALL), ssize_t{sizeof(answer)});
-  const Digest proof = MeshProof(ClusterKey(), Digest{}, hello, answer).OfCaller();
-  Say(peer, PartOf(proof));
+  const int peer = RankOne(rank_0);
   Say(peer, "these bytes are no frame");
   const ConnectResult comm = connecting.get();
   ASSERT_TRUE(comm) << comm.error().message;
@@ -166,6 +172,28 @@ TEST(TcpCommTest, WhatIsNoMessageEndsTheTransfersWithThatPeer) {
   ExpectCode(status, ErrorCode::kCorrupt);
   EXPECT_EQ(status.error().message, "what rank 1 at 127.0.0.1:9 sends is no message");
   ExpectCode(SendAndWait(**comm, 1, 1, into), ErrorCode::kCorrupt);
+  close(peer);
+}
+
+// As a machine does that loses its power while something is on its way to it.
+TEST(TcpCommTest, ARankThatVanishesIsMissed) {
+  const TcpListener rank_0 = Listen();
+  auto connecting = std::async(std::launch::async, [&] {
+    return ConnectTcp(rank_0, {.addresses = {AddressOf(rank_0), "127.0.0.1:9"},
+                               .timeout = Seconds(120),
+                               .silence = Seconds(0.1)});
+  });
+  const int peer = RankOne(rank_0);
+  const ConnectResult comm = connecting.get();
+  ASSERT_TRUE(comm) << comm.error().message;
+  if (!TellsOfDelivery(peer)) GTEST_SKIP();
+  Vanish(peer);
+  Bytes into(1);
+  ExpectOk(SendAndWait(**comm, 1, 1, into));  // the kernel has it
+  const Status status = ReceiveAndWait(**comm, 1, 1, into);
+  ExpectCode(status, ErrorCode::kIo);
+  EXPECT_THAT(status.error().message,
+              HasSubstr("rank 1 at 127.0.0.1:9 is gone: it has acknowledged nothing for"));
   close(peer);
 }
 
