@@ -11,7 +11,8 @@ namespace kvcake {
 namespace {
 
 constexpr std::string_view kChain = "kvcake-chain 2", kWorker = "kvcake-worker 2";
-constexpr std::string_view kCall = "call", kReady = "ready", kRefused = "refused", kGo = "go";
+constexpr std::string_view kCall = "call", kReady = "ready", kRefused = "refused", kTaken = "taken",
+                           kGo = "go";
 constexpr std::string_view kCallProof = "kvcake 2: a leader calls a worker";
 constexpr std::string_view kReadyProof = "kvcake 2: a worker is ready for a leader";
 constexpr std::string_view kGoProof = "kvcake 2: a leader lets a worker go on";
@@ -68,6 +69,12 @@ bool HearNonce(std::string_view line, std::string_view greeting, std::string* sa
   return true;
 }
 
+// One that is no proof.
+std::string Answer(std::string_view word, const std::string& why) {
+  const size_t room = kAnswerBytesMax - word.size() - 2;
+  return fmt::format("{} {}\n", word, PrintableAscii(why).substr(0, room));
+}
+
 // What follows a call's proof.
 std::optional<Call> ParseCall(std::string_view rest) {
   Call call;
@@ -120,6 +127,10 @@ LeaderTalk::Answer LeaderTalk::HearAnswer(std::string_view line) {
     why_ = PrintableAscii(rest);
     return Answer::kRefused;
   }
+  if (TakeWord(&rest, kTaken)) {
+    why_ = PrintableAscii(rest);
+    return Answer::kTaken;
+  }
   Digest proof, facts;
   if (!TakeWord(&rest, kReady) || !TakeHex(&rest, &proof)) return Answer::kStranger;
   const std::string_view proved = rest;
@@ -157,10 +168,9 @@ std::string WorkerTalk::Ready(const Digest& facts) {
   return Line(fmt::format("{} {} {}", kReady, ToHex(proof), rest), &said_);
 }
 
-std::string WorkerTalk::Refused(const std::string& why) {
-  const size_t room = kAnswerBytesMax - kRefused.size() - 2;
-  return fmt::format("{} {}\n", kRefused, PrintableAscii(why).substr(0, room));
-}
+std::string WorkerTalk::Refused(const std::string& why) { return Answer(kRefused, why); }
+
+std::string WorkerTalk::Taken(const std::string& why) { return Answer(kTaken, why); }
 
 bool WorkerTalk::HearGo(std::string_view line) const {
   Digest proof;

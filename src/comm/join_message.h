@@ -6,7 +6,7 @@
 //   leader: kvcake-chain 2 NONCE
 //   worker: kvcake-worker 2 NONCE     or: refused WHY
 //   leader: call PROOF CHAIN FACTS RANK ADDRESS...
-//   worker: ready PROOF FACTS         or: refused WHY
+//   worker: ready PROOF FACTS         or: refused WHY, or: taken WHY, which will pass
 //   leader: go PROOF                  when all are ready
 //
 // CHAIN is the leader's nonce for this chain, the same for all its workers; FACTS the digest of
@@ -51,9 +51,9 @@ class LeaderTalk {
   std::string Greeting();
   bool HearGreeting(std::string_view line);
   std::string CallOf(const Call& call);
-  enum class Answer { kReady, kRefused, kUnproved, kStranger };
+  enum class Answer { kReady, kRefused, kTaken, kUnproved, kStranger };
   Answer HearAnswer(std::string_view line);
-  // Why kRefused, or instead of a greeting; printable.
+  // Why kRefused or kTaken, or instead of a greeting; printable.
   const std::string& why() const { return why_; }
   std::string Go() const;
 
@@ -72,6 +72,7 @@ class WorkerTalk {
   std::optional<Call> HearCall(std::string_view line, bool* proved);
   std::string Ready(const Digest& facts);
   static std::string Refused(const std::string& why);
+  static std::string Taken(const std::string& why);
   bool HearGo(std::string_view line) const;
 
  private:

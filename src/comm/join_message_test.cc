@@ -133,6 +133,9 @@ TEST(JoinMessageTest, ARefusalIsOneLineOfText) {
   EXPECT_THAT(talks.leader.why(), testing::StartsWith("a??[1mbxxx"));
   EXPECT_EQ(talks.leader.HearAnswer("refused a\x9b\x1b"), LeaderTalk::Answer::kRefused);
   EXPECT_EQ(talks.leader.why(), "a??");
+  EXPECT_EQ(talks.leader.HearAnswer(WithoutEnd(WorkerTalk::Taken("b"))),
+            LeaderTalk::Answer::kTaken);
+  EXPECT_EQ(talks.leader.why(), "b");
 }
 
 TEST(JoinMessageTest, ARosterIsItsChainAndItsAddresses) {

@@ -153,6 +153,23 @@ class Relay {
   std::thread thread_;
 };
 
+// Whom another one was faster than in the midst of its call: that is no mistake of its own.
+TEST(TcpAttackTest, ALeaderThatComesSecondMayAskAgain) {
+  Waiting worker;
+  Caller first(worker);
+  ASSERT_TRUE(first.Greet(kNoKey));
+  Relay relay(worker, [&](std::string line) {
+    if (!line.starts_with("call ")) return line;
+    EXPECT_EQ(first.GoOn({"127.0.0.1:1"}), Answer::kReady);
+    return line;
+  });
+  const auto second = GatherWorkers(std::vector{relay.address()}, {}, kPatient);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, ErrorCode::kIo);
+  EXPECT_THAT(second.error().message, HasSubstr("another leader has just called"));
+  worker.Stop();
+}
+
 TEST(TcpAttackTest, WhatALeaderHasSaidCannotBePlayedBack) {
   std::vector<std::string> heard;
   {

@@ -144,7 +144,7 @@ class LeaderWait {
     if (const std::string why = WhyNot(caller->call->roster); !why.empty()) {
       return Refuse(caller, why);
     }
-    if (chosen_) return Refuse(caller, "another leader has just called");
+    if (chosen_) return Decline(caller, WorkerTalk::Taken("another leader has just called"));
     chosen_ = caller;
     acceptor_.cancel();
     Tell(caller, caller->talk.Ready(options_.facts), [this, caller] {
@@ -174,7 +174,11 @@ class LeaderWait {
   }
 
   void Refuse(const CallerPtr& caller, const std::string& why) {
-    Tell(caller, WorkerTalk::Refused(why), [this, caller] { Drop(caller); });
+    Decline(caller, WorkerTalk::Refused(why));
+  }
+
+  void Decline(const CallerPtr& caller, std::string answer) {
+    Tell(caller, std::move(answer), [this, caller] { Drop(caller); });
   }
 
   template <typename Next>
@@ -338,6 +342,8 @@ class Gathering {
         return Ended(worker, "");
       case LeaderTalk::Answer::kRefused:
         return Mistaken(worker, "it refuses: " + worker.talk.why());
+      case LeaderTalk::Answer::kTaken:
+        return Ended(worker, "it is taken: " + worker.talk.why());
       case LeaderTalk::Answer::kUnproved:
         return Mistaken(worker,
                         "it does not know this server's cluster key: give both the same "

@@ -107,7 +107,7 @@ TEST(TcpJoinTest, OfTwoLeadersTheFirstThatCallsHasTheWorker) {
   ASSERT_TRUE(first.Greet(kNoKey));
   ASSERT_TRUE(second.Greet(kNoKey));
   EXPECT_EQ(first.GoOn({"127.0.0.1:1"}), LeaderTalk::Answer::kReady);
-  EXPECT_EQ(second.GoOn({"127.0.0.1:1"}), LeaderTalk::Answer::kRefused);
+  EXPECT_EQ(second.GoOn({"127.0.0.1:1"}), LeaderTalk::Answer::kTaken);
   EXPECT_EQ(second.why(), "another leader has just called");
   first.Go();
   EXPECT_EQ(worker.Joined().error().code, ErrorCode::kDeadline) << "neither is one in truth";
