@@ -45,7 +45,9 @@ class TcpListener {
 
 struct TcpCommOptions {
   int rank = 0;
-  std::vector<std::string> addresses;      // "host:port" of every rank, as this one reaches it
+  std::vector<std::string> addresses;  // "host:port" of every rank, as this one reaches it
+  // Likewise, of those before this one, where they have been looked up already: in their place.
+  std::vector<std::string> reached = {};
   Seconds timeout{30};                     // until every rank is connected
   uint64_t aside_bytes_max = 64ull << 20;  // from each rank
   Seconds silence{25};                     // of a rank that is sent something, until it is lost

@@ -28,6 +28,12 @@ std::chrono::nanoseconds Nanoseconds(Seconds seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(seconds);
 }
 
+std::string NameOf(const tcp::endpoint& endpoint) {
+  const std::string address = endpoint.address().to_string();
+  const bool bare = endpoint.address().is_v4();
+  return fmt::format("{}:{}", bare ? address : "[" + address + "]", endpoint.port());
+}
+
 // Whether strangers of other machines are no part of it: what a worker without a key may connect
 // with. Names are not looked up for who has proved nothing.
 bool IsLoopback(const std::string& address) {
@@ -94,7 +100,7 @@ class LeaderWait {
     while (!chosen_ && callers_.size() >= kCallersMax) Drop(WhoMakesRoom(callers_));
     callers_.push_back(caller);
     caller->address = from.address();
-    caller->name = fmt::format("{}:{}", from.address().to_string(), from.port());
+    caller->name = NameOf(from);
     caller->link =
         std::make_unique<Link>(std::move(caller->socket), options_.tls, Link::Role::kIsCalled);
     BePatient(caller);
@@ -246,13 +252,20 @@ class Gathering {
   }
 
   Status Run(const std::stop_token& stop) {
-    for (const auto& worker : workers_) RETURN_IF_ERROR(Begin(*worker));
+    for (const auto& worker : workers_) RETURN_IF_ERROR(LookUp(*worker));
+    for (const auto& worker : workers_) Begin(*worker);
     const std::stop_callback stops(stop, [this] { context_.stop(); });
     RETURN_IF_ERROR(AwaitAll(stop));
     for (const auto& worker : workers_) Go(*worker);
     return AwaitAll(stop);
   }
   const Roster& roster() const { return roster_; }
+  // Where the workers are, once all are ready.
+  std::vector<std::string> Reached() const {
+    std::vector<std::string> addresses;
+    for (const auto& worker : workers_) addresses.push_back(worker->reached);
+    return addresses;
+  }
 
  private:
   struct Worker {
@@ -263,6 +276,7 @@ class Gathering {
     tcp::socket socket;  // until it is connected; then
     std::unique_ptr<Link> link;
     std::vector<tcp::endpoint> endpoints;
+    std::string reached;  // the address of the one that it is connected with
     LeaderTalk talk;
     std::string told, text;
     bool ready = false;
@@ -280,7 +294,8 @@ class Gathering {
     return AllReady();
   }
 
-  Status Begin(Worker& worker) {
+  // May take the system long: nobody waits for what this leader says meanwhile.
+  Status LookUp(Worker& worker) {
     if (worker.address.find_first_of(" \n") != std::string::npos) {
       return Fail(ErrorCode::kInvalidArgument, "\"{}\" is no address", worker.address);
     }
@@ -300,13 +315,18 @@ class Gathering {
                   "answers there is given prompts, and believed: {}",
                   worker.address, kClusterKeyRemedy);
     }
+    return {};
+  }
+
+  void Begin(Worker& worker) {
+    if (worker.endpoints.empty()) return;
     ++waiting_;
     net::async_connect(worker.socket, worker.endpoints,
-                       [this, &worker](error_code error, const tcp::endpoint&) {
+                       [this, &worker](error_code error, const tcp::endpoint& endpoint) {
                          if (error) return Ended(worker, error.message());
+                         worker.reached = NameOf(endpoint);
                          Shake(worker);
                        });
-    return {};
   }
 
   void Shake(Worker& worker) {
@@ -462,6 +482,7 @@ Result<std::unique_ptr<Comm>> GatherWorkers(std::span<const std::string> workers
   addresses.emplace_back("the leader");
   return ConnectTcp(unused, {.rank = static_cast<int>(workers.size()),
                              .addresses = std::move(addresses),
+                             .reached = gathering.Reached(),
                              .timeout = options.connect,
                              .key = options.key,
                              .roster = gathering.roster().digest(),

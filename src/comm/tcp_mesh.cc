@@ -35,8 +35,9 @@ class Mesh {
   Result<std::vector<RawLink>> Connect() {
     const auto deadline = std::chrono::steady_clock::now() +
                           std::chrono::duration_cast<std::chrono::nanoseconds>(options_.timeout);
+    const auto& addresses = options_.reached.empty() ? options_.addresses : options_.reached;
     for (int peer = 0; peer < options_.rank; ++peer) {
-      ASSIGN_OR_RETURN(auto endpoints, Resolve(context_, options_.addresses[peer]));
+      ASSIGN_OR_RETURN(auto endpoints, Resolve(context_, addresses[peer]));
       Call(peer, std::move(endpoints));
     }
     Accept();
