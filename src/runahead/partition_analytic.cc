@@ -67,15 +67,24 @@ std::vector<double> BalancedBounds(const ChainCost& cost, double tokens) {
   return Reach(cost, high_s, tokens);
 }
 
+// Whether there is effort for one prediction more, which is spent then.
+bool Spend(const ChainCost& cost, Effort* effort) {
+  const auto ranks = static_cast<int64_t>(cost.ranks.size());
+  const int64_t messages = cost.layers * ranks * (ranks + 1) / 2;
+  if (effort->messages < messages) return false;
+  effort->messages -= messages;
+  return true;
+}
+
 // Moves bounds first..last together where that helps, as far as it does; true if it did.
-bool TryMove(const ChainCost& cost, Partition& best, double& best_s, int first, int last,
-             int step) {
+bool TryMove(const ChainCost& cost, Partition& best, double& best_s, int first, int last, int step,
+             Effort* effort) {
   bool moved = false;
   for (const int by : {step, -step}) {
     while (true) {
       Partition next = best;
       for (int i = first; i <= last; ++i) next.bounds[i] += by;
-      if (next.size(first - 1) < 1 || next.size(last) < 1) break;
+      if (next.size(first - 1) < 1 || next.size(last) < 1 || !Spend(cost, effort)) break;
       const double next_s = TtftSeconds(cost, next);
       if (next_s >= best_s) break;
       best = std::move(next), best_s = next_s, moved = true;
@@ -94,7 +103,10 @@ Partition BalancedPartition(const ChainCost& cost, int tokens) {
   return RoundedPartition(bounds);
 }
 
-Partition ImprovePartition(const ChainCost& cost, Partition partition, int stride_tokens) {
+Partition ImprovePartition(const ChainCost& cost, Partition partition, int stride_tokens,
+                           Effort* effort) {
+  Effort own;
+  if (effort == nullptr) effort = &own;
   constexpr int kSweepsMax = 4;  // at each stride
   constexpr int kStrides = 16;   // of the longest, in a prompt
   const int last = partition.ranks() - 1;
@@ -108,7 +120,7 @@ Partition ImprovePartition(const ChainCost& cost, Partition partition, int strid
       // Tokens from the rank after a run of bounds to the one before it, or back.
       for (int from = 1; from <= last; ++from) {
         for (int to = from; to <= last; ++to) {
-          moved |= TryMove(cost, partition, best_s, from, to, static_cast<int>(stride));
+          moved |= TryMove(cost, partition, best_s, from, to, static_cast<int>(stride), effort);
         }
       }
     }
@@ -116,7 +128,7 @@ Partition ImprovePartition(const ChainCost& cost, Partition partition, int strid
   return partition;
 }
 
-Partition AnalyticPartition(const ChainCost& cost, int tokens) {
+Partition AnalyticPartition(const ChainCost& cost, int tokens, Effort* effort) {
   constexpr int kStepsOfAPrompt = 2048;  // finer ones change nothing that can be measured
   constexpr double kGainMin = 0.01;
   ChainCost free = cost;
@@ -130,17 +142,17 @@ Partition AnalyticPartition(const ChainCost& cost, int tokens) {
     const double seconds = TtftSeconds(cost, start);
     if (seconds < best_s) best = start, best_s = seconds;
   }
-  best = ImprovePartition(cost, std::move(best), std::max(1, tokens / kStepsOfAPrompt));
+  best = ImprovePartition(cost, std::move(best), std::max(1, tokens / kStepsOfAPrompt), effort);
   // Where the costs hardly tell parts apart, they say nothing for odd ones.
   return even_s <= TtftSeconds(cost, best) * (1 + kGainMin) ? even : best;
 }
 
 Partition ChunkedPartition(const ChainCost& cost, const Partition& partition, int chunk_tokens,
-                           double dearer_max) {
+                           double dearer_max, Effort* effort) {
   if (!HasMultiples(partition.tokens(), partition.ranks(), chunk_tokens)) return partition;
   const double exact_s = TtftSeconds(cost, partition);
   const Partition chunked =
-      ImprovePartition(cost, OnMultiples(partition, chunk_tokens), chunk_tokens);
+      ImprovePartition(cost, OnMultiples(partition, chunk_tokens), chunk_tokens, effort);
   return TtftSeconds(cost, chunked) <= exact_s * (1 + dearer_max) ? chunked : partition;
 }
 
@@ -149,10 +161,15 @@ RanksChoice BestRanks(const ChainCost& cost, int tokens, const RanksOptions& opt
   RanksChoice choice;
   std::vector<Partition> partitions;
   const int ranks_max = std::min(static_cast<int>(cost.ranks.size()), tokens);
+  Effort left = options.effort;
   for (int ranks = 1; ranks <= ranks_max; ++ranks) {
     const ChainCost some = cost.Last(ranks);
-    partitions.push_back(
-        ChunkedPartition(some, AnalyticPartition(some, tokens), options.chunk_tokens));
+    const int64_t share = left.messages / (ranks_max - ranks + 1);
+    Effort first{share / 2};
+    const Partition any = AnalyticPartition(some, tokens, &first);
+    Effort rest{share - share / 2 + first.messages};
+    partitions.push_back(ChunkedPartition(some, any, options.chunk_tokens, kDearerMax, &rest));
+    left.messages -= share - rest.messages;
     choice.ttft_by_ranks_s.push_back(TtftSeconds(some, partitions.back()));
   }
   const std::vector<double>& ttft_s = choice.ttft_by_ranks_s;

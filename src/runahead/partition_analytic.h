@@ -1,7 +1,8 @@
-// Partitions computed from costs, in milliseconds, where KV-Runahead searches for hours by
-// measuring.
+// Partitions computed from costs, in milliseconds (of dozens of ranks some tenths of a second),
+// where KV-Runahead searches for hours by measuring.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "runahead/chain_cost.h"
@@ -14,25 +15,36 @@ namespace kvcake {
 // within layers. tokens >= ranks.
 Partition BalancedPartition(const ChainCost& cost, int tokens);
 
+// What searches may still cost: messages between ranks that PredictChain follows, some 5 ns each. A
+// search ends when none are left, at the best that it has found. One that is given no effort has
+// all of this for itself.
+struct Effort {
+  int64_t messages = 10'000'000;
+};
+
 // Lowers PredictChain's time to the first token by moving bounds, one and several together, by
 // `stride_tokens` doubled up to 1/16 of the prompt and back; never makes it longer. A bound that is
 // a multiple of stride_tokens stays one.
-Partition ImprovePartition(const ChainCost& cost, Partition partition, int stride_tokens = 1);
+Partition ImprovePartition(const ChainCost& cost, Partition partition, int stride_tokens = 1,
+                           Effort* effort = nullptr);
 
 // The best by PredictChain of EvenPartition and BalancedPartition, with the links and as if they
 // were free; improved to within a step of 1/2048 of the prompt.
-Partition AnalyticPartition(const ChainCost& cost, int tokens);
+Partition AnalyticPartition(const ChainCost& cost, int tokens, Effort* effort = nullptr);
+
+inline constexpr double kDearerMax = 0.01;
 
 // With bounds that are multiples of chunk_tokens, unless PredictChain takes over `dearer_max`
 // longer with the best of those found: then as it was.
 Partition ChunkedPartition(const ChainCost& cost, const Partition& partition, int chunk_tokens,
-                           double dearer_max = 0.01);
+                           double dearer_max = kDearerMax, Effort* effort = nullptr);
 
 struct RanksOptions {
   int chunk_tokens = 1;
   // More ranks must be worth their trouble: with fewer the first token would come later by this
   // share at least.
   double gain_min = 0.03;
+  Effort effort = {};  // of the search on all numbers of ranks together
 };
 
 struct RanksChoice {

@@ -175,6 +175,21 @@ TEST(BestRanksTest, OnASlowLinkFewerOrNoneHelp) {
   EXPECT_EQ(BestRanks(cost, 2000).partition.ranks(), 1);
 }
 
+// What a full search predicts grows with the fifth power of the ranks: for these it took minutes.
+TEST(BestRanksTest, ManyRanksAreSearchedAsFarAsEffortGoes) {
+  ChainCost cost = EqualChain(64, {.b = 1e-4, .a = 1e-8});
+  cost.layers = 32;
+  cost.link = {.alpha_s = 1e-5, .bytes_per_s = 1e10};
+  for (size_t i = 0; i < cost.ranks.size(); i += 3) cost.ranks[i].speed = 0.8;
+  const RanksChoice choice = BestRanks(cost, 16384, {.chunk_tokens = 128});
+  ASSERT_EQ(choice.ttft_by_ranks_s.size(), 64u);
+  for (int ranks = 1; ranks <= 64; ++ranks) {
+    const ChainCost some = cost.Last(ranks);
+    const double balanced_s = Ttft(some, BalancedPartition(some, 16384));
+    EXPECT_LE(choice.ttft_by_ranks_s[ranks - 1], balanced_s * 1.01) << ranks;
+  }
+}
+
 TEST(BestRanksTest, MoreRanksMustBeWorthIt) {
   std::mt19937 rng(8);
   for (int i = 0; i < 50; ++i) {
