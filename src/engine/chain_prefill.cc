@@ -44,17 +44,19 @@ Result<StepRun> ChainPrefill::Run(const StepPart& part) {
   const RankJob& job = *sequence.chain;
   CHECK(sequence.kv_tokens == job.origin);  // what follows is nobody's yet
   StepRun run{.began = clock_.Now()};
-  ASSIGN_OR_RETURN(const auto gate, leader_.Start(job, part.pages));
+  ASSIGN_OR_RETURN(const auto gate, leader_.Start(job, part.pages));  // when all have restored
+  const TimePoint started = clock_.Now();
   const Slice slice{.tokens = std::span(sequence.tokens).subspan(part.start, part.count),
                     .start = part.start,
                     .pages = part.pages,
                     .logits = Slice::Logits::kLast,
                     .gate = gate.get()};
   const auto forward = model_.Forward(std::span(&slice, 1));
-  run.took = clock_.Now() - run.began;
+  const TimePoint ended = clock_.Now();
+  run.took = ended - run.began;
   const Seconds waited = gate->waited();
   ASSIGN_OR_RETURN(auto reports, leader_.End(*gate, forward.map([](auto) {})));
-  reports.push_back({.compute_s = (run.took - waited).count(),
+  reports.push_back({.compute_s = (ended - started - waited).count(),
                      .wait_s = waited.count(),
                      .sent_bytes = gate->sent_bytes(),
                      .peak_rss_bytes = PeakRssBytes()});

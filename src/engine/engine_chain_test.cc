@@ -1,6 +1,8 @@
 // Prompts that several ranks prefill, through the engine.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -37,6 +39,7 @@ class EngineChainTest : public testing::Test {
       workers_.emplace_back([this, rank] {
         World world(nullptr);
         const auto restore = [&](const RankJob& job) {
+          if (at_restoring_) at_restoring_();
           const auto prefix = std::span(job.tokens).first(job.origin + 1);
           Request request{.prompt = {prefix.begin(), prefix.end()}, .max_tokens = 1};
           request.salt = job.salt;
@@ -48,7 +51,7 @@ class EngineChainTest : public testing::Test {
                                                       .options = options_});
       });
     }
-    world_.emplace(tier, WorldOptions{.writes = writes});
+    world_.emplace(tier, WorldOptions{.writes = writes, .clock = clock_});
     leader_.emplace(*comms_.back(), *world_->pool, options_);
     world_->engine->SetChain(&*leader_, &planner_);
   }
@@ -64,6 +67,8 @@ class EngineChainTest : public testing::Test {
   static inline const ChainOptions kOptions{
       .timeout = Seconds(10), .restore_timeout = Seconds(10), .authenticated = true};
   ChainOptions options_ = kOptions;
+  std::function<void()> at_restoring_ = {};  // of each worker
+  const Clock* clock_ = &Clock::Real();      // the leader's
   EvenPlanner planner_;
   std::vector<std::unique_ptr<Comm>> comms_;
   std::vector<Status> results_;
@@ -148,6 +153,28 @@ TEST_F(EngineChainTest, AKeptPrefixShiftsTheOrigin) {
   const Completion again = world_->Answer(Ask(prompt));
   ExpectSame(again, want);
   EXPECT_FALSE(again.chain);
+  End();
+}
+
+// The leader's speed is learnt from what it says that it took.
+TEST_F(EngineChainTest, WhatOthersTakeToRestoreIsNotTheLeadersComputing) {
+  struct AdjustedClock : Clock {
+    TimePoint Now() const override { return Real().Now() + Seconds(ahead_s); }
+    std::atomic<int> ahead_s = 0;
+  } clock;
+  const auto tier = MakeTier();
+  const std::vector<int32_t> prompt = Prompt(15 * kChunk + 5, 3);
+  {
+    World before(tier.get());
+    before.Answer(Ask({prompt.begin(), prompt.begin() + 5 * kChunk + 9}));
+  }
+  clock_ = &clock;
+  at_restoring_ = [&] { clock.ahead_s += 10'000; };
+  Start(2, tier.get());
+  const Completion got = world_->Answer(Ask(prompt));
+  ASSERT_TRUE(got.chain);
+  EXPECT_EQ(clock.ahead_s, 10'000);
+  EXPECT_LT(got.chain->ranks[1].compute_s, 10'000);
   End();
 }
 
