@@ -362,7 +362,7 @@ class StreamComm : public Comm {
 
 Result<TcpListener> TcpListener::Open(const std::string& address) {
   net::io_context context;
-  ASSIGN_OR_RETURN(const auto endpoints, Resolve(context, address));
+  ASSIGN_OR_RETURN(const Endpoints endpoints, Resolve(context, address));
   tcp::acceptor acceptor(context);
   const tcp::endpoint& endpoint = endpoints.front();
   error_code error;

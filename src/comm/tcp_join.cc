@@ -252,7 +252,7 @@ class Gathering {
   }
 
   Status Run(const std::stop_token& stop) {
-    for (const auto& worker : workers_) RETURN_IF_ERROR(LookUp(*worker));
+    RETURN_IF_ERROR(LookUp());
     for (const auto& worker : workers_) Begin(*worker);
     const std::stop_callback stops(stop, [this] { context_.stop(); });
     RETURN_IF_ERROR(AwaitAll(stop));
@@ -275,7 +275,7 @@ class Gathering {
     const std::string address;
     tcp::socket socket;  // until it is connected; then
     std::unique_ptr<Link> link;
-    std::vector<tcp::endpoint> endpoints;
+    Endpoints endpoints;
     std::string reached;  // the address of the one that it is connected with
     LeaderTalk talk;
     std::string told, text;
@@ -295,17 +295,23 @@ class Gathering {
   }
 
   // May take the system long: nobody waits for what this leader says meanwhile.
-  Status LookUp(Worker& worker) {
-    if (worker.address.find_first_of(" \n") != std::string::npos) {
-      return Fail(ErrorCode::kInvalidArgument, "\"{}\" is no address", worker.address);
+  Status LookUp() {
+    for (const std::string& address : roster_.addresses) {
+      if (address.find_first_of(" \n") == std::string::npos) continue;
+      return Fail(ErrorCode::kInvalidArgument, "\"{}\" is no address", address);
     }
-    auto endpoints = Resolve(context_, worker.address);
-    if (!endpoints && endpoints.error().code == ErrorCode::kInvalidArgument) {
-      return tl::unexpected<Error>(endpoints.error());
+    auto found = ResolveAll(context_, roster_.addresses);
+    for (size_t rank = 0; rank < found.size(); ++rank) {
+      RETURN_IF_ERROR(Find(*workers_[rank], std::move(found[rank])));
     }
+    return {};
+  }
+
+  Status Find(Worker& worker, Result<Endpoints> endpoints) {
     if (!endpoints) {
       worker.error = endpoints.error().message;
-      return {};
+      if (endpoints.error().code != ErrorCode::kInvalidArgument) return {};
+      return tl::unexpected<Error>(endpoints.error());
     }
     worker.endpoints = std::move(*endpoints);
     for (const tcp::endpoint& endpoint : worker.endpoints) {

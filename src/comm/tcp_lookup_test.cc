@@ -4,10 +4,12 @@
 #include <netdb.h>
 #include <poll.h>
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <string_view>
 
+#include "base/mutex.h"
 #include "comm/tcp_join_testing.h"
 
 namespace {
@@ -37,7 +39,7 @@ using namespace testing_util;
 // The patience of one that waits for a caller's first word does not have to outlast lookups.
 TEST(TcpLookupTest, NobodyIsCalledBeforeAllAreFound) {
   const TcpListener first = ListenLocally(), second = ListenLocally();
-  int lookups = 0;
+  std::atomic<int> lookups = 0;
   NameServer() = [&](std::string_view) {
     ++lookups;
     for (const TcpListener* listener : {&first, &second}) {
@@ -64,6 +66,29 @@ TEST(TcpLookupTest, ALeaderConnectsWithWhomItHasGathered) {
   ASSERT_TRUE(leader) << leader.error().message;
   EXPECT_TRUE(worker.Joined());
   EXPECT_EQ(lookups, 1);
+}
+
+// A name server that takes 5 s does so once, however many ranks there are.
+TEST(TcpLookupTest, NamesAreLookedUpSideBySide) {
+  Mutex mutex;
+  CondVar begun;
+  int lookups = 0;
+  NameServer() = [&](std::string_view) {
+    MutexLock lock(mutex);
+    ++lookups;
+    begun.NotifyAll();
+    const TimePoint deadline = Clock::Real().Now() + Seconds(10);
+    while (lookups < 2 && begun.WaitUntil(mutex, deadline)) {
+    }
+    EXPECT_EQ(lookups, 2) << "the other one waits for this";
+    return "127.0.0.1";
+  };
+  const std::vector<std::string> names = {"first.test:9", "second.test:9"};
+  EXPECT_FALSE(GatherWorkers(names, {}, {.patience = Seconds(0.01)}));
+  lookups = 0;
+  const TcpListener last = ListenLocally();
+  EXPECT_FALSE(ConnectTcp(
+      last, {.rank = 2, .addresses = {names[0], names[1], "this one"}, .timeout = Seconds(0.01)}));
 }
 
 }  // namespace

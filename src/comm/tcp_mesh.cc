@@ -4,6 +4,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <memory>
 
 #include "base/check.h"
@@ -36,8 +37,9 @@ class Mesh {
     const auto deadline = std::chrono::steady_clock::now() +
                           std::chrono::duration_cast<std::chrono::nanoseconds>(options_.timeout);
     const auto& addresses = options_.reached.empty() ? options_.addresses : options_.reached;
+    auto found = ResolveAll(context_, std::span(addresses).first(options_.rank));
     for (int peer = 0; peer < options_.rank; ++peer) {
-      ASSIGN_OR_RETURN(auto endpoints, Resolve(context_, addresses[peer]));
+      ASSIGN_OR_RETURN(Endpoints endpoints, std::move(found[peer]));
       Call(peer, std::move(endpoints));
     }
     Accept();
@@ -60,7 +62,7 @@ class Mesh {
     std::unique_ptr<Link> link;
     net::ip::address address;  // of who calls
     net::steady_timer timer;
-    std::vector<tcp::endpoint> endpoints;
+    Endpoints endpoints;
     MeshHello heard, told;
     Digest proof_heard, proof_told;
   };
@@ -105,7 +107,7 @@ class Mesh {
   }
 
   // ---- the caller's side
-  void Call(int peer, std::vector<tcp::endpoint> endpoints) {
+  void Call(int peer, Endpoints endpoints) {
     const auto attempt = std::make_shared<Attempt>(context_);
     attempt->endpoints = std::move(endpoints);
     net::async_connect(attempt->socket, attempt->endpoints,
@@ -277,7 +279,7 @@ class Mesh {
 
 }  // namespace
 
-Result<std::vector<tcp::endpoint>> Resolve(net::io_context& context, const std::string& address) {
+Result<Endpoints> Resolve(net::io_context& context, const std::string& address) {
   const size_t colon = address.rfind(':');
   uint16_t port = 0;  // getaddrinfo would take the lowest 16 bits of a larger number
   const char* const end = address.data() + address.size();
@@ -295,9 +297,20 @@ Result<std::vector<tcp::endpoint>> Resolve(net::io_context& context, const std::
   tcp::resolver resolver(context);
   const auto found = resolver.resolve(host, std::to_string(port), error);
   if (error) return Fail(ErrorCode::kIo, "cannot find {}: {}", address, error.message());
-  std::vector<tcp::endpoint> endpoints;
+  Endpoints endpoints;
   for (const auto& entry : found) endpoints.push_back(entry.endpoint());
   return endpoints;
+}
+
+std::vector<Result<Endpoints>> ResolveAll(net::io_context& context,
+                                          std::span<const std::string> addresses) {
+  std::vector<std::future<Result<Endpoints>>> lookups;
+  for (const std::string& address : addresses) {
+    lookups.push_back(std::async(std::launch::async, [&] { return Resolve(context, address); }));
+  }
+  std::vector<Result<Endpoints>> found;
+  for (auto& lookup : lookups) found.push_back(lookup.get());
+  return found;
 }
 
 tcp::acceptor Duplicate(net::io_context& context, const TcpListener& listener) {

@@ -1,6 +1,7 @@
 // How the ranks of a chain over TCP find each other.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,11 @@
 namespace kvcake {
 
 // Resolves "host:port" or "[IPv6]:port"; kInvalidArgument, or kIo where the name is not known.
-Result<std::vector<boost::asio::ip::tcp::endpoint>> Resolve(boost::asio::io_context& context,
-                                                            const std::string& address);
+using Endpoints = std::vector<boost::asio::ip::tcp::endpoint>;
+Result<Endpoints> Resolve(boost::asio::io_context& context, const std::string& address);
+// Side by side: it takes as long as the slowest.
+std::vector<Result<Endpoints>> ResolveAll(boost::asio::io_context& context,
+                                          std::span<const std::string> addresses);
 
 // For the caller to accept with; the listener stays open when it closes.
 boost::asio::ip::tcp::acceptor Duplicate(boost::asio::io_context& context,
