@@ -142,12 +142,12 @@ class Meeting {
   int control_ = -1;
 };
 
-// The first error of a chain's, by whatever thread.
+// What is noted on a thread of the Comm's, and read on the engine's.
 class Loss {
  public:
   void Note(const Error& why) {
     MutexLock lock(mutex_);
-    if (status_) status_ = tl::unexpected(why);
+    status_ = tl::unexpected(why);
   }
   Status status() const {
     MutexLock lock(mutex_);
@@ -164,9 +164,10 @@ Status WorkFor(Comm& comm, Runtime& runtime, WorkOptions options, const std::sto
     comm.Close({ErrorCode::kCancelled, "this worker is told to stop"});
   });
   RETURN_IF_ERROR(MeetRanks(comm, runtime, options.timeout).map([](auto) {}));
-  // Nothing is sent or received while it restores that would tell that the others have gone.
+  // Nothing is sent or received while it restores that would tell that the leader has gone: which
+  // goes where one is lost that the prompt needs.
   const auto lost = std::make_shared<Loss>();
-  WatchPeers(comm, [lost](const Error& why) { lost->Note(why); });
+  WatchPeer(comm, comm.size() - 1, [lost](const Error& why) { lost->Note(why); });
   options.still_wanted = [lost] { return lost->status(); };
   return WorkForLeader(comm, runtime, options);
 }

@@ -29,6 +29,19 @@ TEST(WatchTest, ARankThatGoesIsNamedWhileNothingIsSent) {
   EXPECT_EQ(calls, 2);
 }
 
+TEST(WatchTest, OneMayBeWatchedAndNoOther) {
+  auto comms = testing_util::NewLocalTcpComms(3);
+  std::promise<Error> first, other;
+  WatchPeer(*comms[1], 2, [&](const Error& error) { first.set_value(error); });
+  WatchPeer(*comms[1], 0, [&](const Error& error) { other.set_value(error); });
+  comms[0].reset();
+  EXPECT_THAT(other.get_future().get().message, HasSubstr("rank 0 at "));
+  auto watched = first.get_future();
+  EXPECT_EQ(watched.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  comms[2].reset();
+  EXPECT_THAT(watched.get().message, HasSubstr("rank 2 at "));
+}
+
 TEST(WatchTest, WhatRanksSayToEachOtherIsNoLoss) {
   auto comms = testing_util::NewLocalTcpComms(2);
   std::atomic<int> lost = 0;
