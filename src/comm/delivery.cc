@@ -11,7 +11,8 @@
 namespace kvcake {
 namespace {
 
-constexpr int kTriesMin = 3;  // in vain: what is sent again seldom says little however late it is
+// In vain: the last acknowledgement may be old only because nothing was sent since.
+constexpr int kTriesMin = 3;
 
 }  // namespace
 
