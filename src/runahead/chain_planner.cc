@@ -3,14 +3,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
-#include "base/json_file.h"
-#include "io/file_system.h"
 #include "runahead/partition_analytic.h"
+#include "runahead/speeds_file.h"
 
 namespace kvcake {
 namespace {
@@ -25,35 +23,12 @@ SliceTime After(SliceTime time, int origin) {
   return time;
 }
 
-// Whether machines can differ by as much.
-bool IsSpeed(double value) { return value >= 1e-3 && value <= 1e3; }
-
-std::vector<double> LoadSpeeds(const std::string& path) {
-  if (path.empty()) return {};
-  const auto json = ReadJsonFile(path);
-  if (!json && json.error().code == ErrorCode::kNotFound) return {};
-  std::vector<double> speeds;
-  if (json && json->is_array()) {
-    for (const auto& speed : *json) {
-      const double value = speed.is_number() ? speed.get<double>() : 0;
-      if (IsSpeed(value)) speeds.push_back(value);
-    }
-    if (speeds.size() == json->size()) return speeds;
-  }
-  spdlog::warn("{} is not a file of ranks' speeds, learning them anew", path);
-  return {};
-}
-
-void SaveSpeeds(const std::string& path, const std::vector<double>& speeds) {
-  if (path.empty()) return;
-  const Status saved = WriteText(FileSystem::Real(), path, nlohmann::json(speeds).dump() + "\n");
-  if (!saved) spdlog::warn("the ranks' speeds are not kept: {}", saved.error().message);
-}
-
 class Planner : public ChainPlanner {
  public:
   explicit Planner(ChainPlannerOptions options)
-      : options_(std::move(options)), speeds_(LoadSpeeds(options_.speeds_path)) {}
+      : options_(std::move(options)),
+        file_(options_.speeds_path, options_.fs != nullptr ? *options_.fs : FileSystem::Real()),
+        speeds_(file_.Load()) {}
 
   std::optional<Partition> Plan(int origin, int tokens, int ranks) override {
     if (tokens < ranks * options_.chunk_tokens) return std::nullopt;
@@ -84,7 +59,7 @@ class Planner : public ChainPlanner {
       double& speed = speeds_[before + i];
       speed += kNewest * (measured - speed);
     }
-    SaveSpeeds(options_.speeds_path, speeds_);
+    file_.Save(speeds_);
   }
 
  private:
@@ -106,6 +81,7 @@ class Planner : public ChainPlanner {
   }
 
   const ChainPlannerOptions options_;
+  SpeedsFile file_;
   std::vector<double> speeds_;  // of each rank, against `time`
 };
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "io/file_system.h"
 #include "kv/slice_time.h"
 #include "runahead/chain.h"
 #include "runahead/chain_cost.h"
@@ -27,7 +28,9 @@ struct ChainPlannerOptions {
   std::function<SliceTime()> time;
   // How fast each rank has been found to be, against `time`, is kept here after each prompt, and
   // read at the start: whatever is there that is no such file teaches nothing. Empty: nowhere.
+  // Nobody waits for a directory that hangs.
   std::string speeds_path = {};
+  FileSystem* fs = nullptr;  // nullptr: the real one
 };
 
 // kInvalidArgument names --partition; kNotFound: no entry of the table is for the key.
