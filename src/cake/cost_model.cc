@@ -133,7 +133,8 @@ double ComputeCost::Drift(const ComputeFit& fit) const {
   constexpr size_t kEnough = 8;  // fewer follow every change by themselves
   if (samples_.size() < kEnough) return 1;
   const auto slower = [&fit](const Sample& s) {
-    return s.seconds / fit.SecondsFor(s.prefix, s.tokens);
+    const double expected = fit.SecondsFor(s.prefix, s.tokens);
+    return expected > 0 ? s.seconds / expected : 1;  // 0: the fit says nothing of such a slice
   };
   return Agreed(slower(samples_.back()), slower(*std::prev(samples_.end(), 2)),
                 std::max(0.05, fit.noise));

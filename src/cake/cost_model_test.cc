@@ -137,6 +137,19 @@ void Burst(TierCost& cost, TimePoint& now, int reads, double fixed, double inter
   now += Seconds(1);
 }
 
+// What somebody else has written may be that a slice at a prompt's beginning takes nothing.
+TEST(ComputeCostTest, StaysFiniteWhateverAFileSays) {
+  ComputeCost cost;
+  ASSERT_TRUE(cost.FromJson(nlohmann::json::parse(R"({"version": 1, "samples": [
+      [1000, 128, 1e-6], [10000, 128, 1e3], [2000, 128, 10], [2500, 128, 5e4], [7000, 128, 4e-5],
+      [9700, 128, 0.1]]})")));
+  ASSERT_EQ(cost.fit().SecondsFor(0, 128), 0);
+  for (int i = 0; i < 8; ++i) {
+    cost.Add(0, 128, Seconds(1e-3));
+    EXPECT_TRUE(std::isfinite(cost.fit().SecondsFor(4096, 512))) << i;
+  }
+}
+
 TEST(TierCostTest, SeparatesTheRateFromTheFixedCost) {
   TierCost cost;
   EXPECT_FALSE(cost.estimate().known);
