@@ -32,17 +32,24 @@ void SpinThenWait(const std::atomic<T>& value, T old) {
 
 ThreadPool::ThreadPool(int threads, std::span<const int> cpus) {
   CHECK(threads >= 1 && (cpus.empty() || cpus.size() >= static_cast<size_t>(threads)));
-  for (int worker = 1; worker < threads; ++worker) {
-    const int cpu = cpus.empty() ? -1 : cpus[worker];
-    threads_.emplace_back([this, worker, cpu] {
-      // Elsewhere it works as well, only perhaps slower.
-      if (cpu >= 0) (void)RestrictToCpus(std::span(&cpu, 1));
-      WorkerLoop(worker);
-    });
+  try {
+    for (int worker = 1; worker < threads; ++worker) {
+      const int cpu = cpus.empty() ? -1 : cpus[worker];
+      threads_.emplace_back([this, worker, cpu] {
+        // Elsewhere it works as well, only perhaps slower.
+        if (cpu >= 0) (void)RestrictToCpus(std::span(&cpu, 1));
+        WorkerLoop(worker);
+      });
+    }
+  } catch (...) {  // no memory, or no thread, is left
+    JoinThreads();
+    throw;
   }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { JoinThreads(); }
+
+void ThreadPool::JoinThreads() {
   stop_ = true;
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();

@@ -39,6 +39,7 @@ class ThreadPool {
 
  private:
   using Function = void (*)(void* context, int64_t index, int worker);
+  void JoinThreads();
   void Run(int64_t n, Function function, void* context);
   void Work(int worker);
   void WorkerLoop(int worker);

@@ -1,6 +1,11 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <system_error>
 
 #include "base/cpu.h"
 
@@ -42,6 +47,28 @@ TEST(PinnedThreadPoolTest, WorkersStayOnTheirCpus) {
   }
   EXPECT_TRUE(pinned);
   EXPECT_EQ(AllowedCpus(), allowed) << "the caller is not moved";
+}
+
+// From now on this process gets so many bytes more: room for the stacks of a few threads.
+bool LimitAddressSpace(uint64_t more) {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t limit = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) + more;
+  const rlimit limits = {.rlim_cur = limit, .rlim_max = limit};
+  return pages > 0 && setrlimit(RLIMIT_AS, &limits) == 0;
+}
+
+TEST(ThreadPoolDeathTest, AThreadThatCannotBeStartedIsItsMakersToHearOf) {
+  const auto make = [] {
+    if (!LimitAddressSpace(100 << 20)) _exit(2);
+    try {
+      ThreadPool pool(1024);
+    } catch (const std::system_error&) {
+      _exit(0);
+    }
+    _exit(1);
+  };
+  EXPECT_EXIT(make(), testing::ExitedWithCode(0), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPoolTest, testing::Values(1, 2, 3, 8));
