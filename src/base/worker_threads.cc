@@ -34,7 +34,12 @@ void WorkerThreads::CallThread() {
   if (idle_ > 0) {
     work_.NotifyOne();
   } else if (static_cast<int>(threads_.size()) < threads_max_) {
-    threads_.emplace_back([this] { Loop(); });
+    try {
+      threads_.emplace_back([this] { Loop(); });
+    } catch (...) {  // no memory, or no thread, is left: those that there are do the work
+      if (threads_.empty()) throw;
+      return;
+    }
   } else {
     return;
   }

@@ -2,14 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <latch>
 #include <set>
 #include <span>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "base/cpu.h"
+#include "base/seccomp_testing.h"
 
 namespace kvcake {
 namespace {
@@ -88,6 +91,36 @@ TEST(WorkerThreadsTest, TheEndRunsWhatIsLeftAndWhatThatAsksFor) {
     }
   }
   EXPECT_EQ(runs, 200);
+}
+
+// As where the system has no more threads.
+bool ForbidThreads() {
+  constexpr std::array<uint32_t, 2> kCalls = {__NR_clone, __NR_clone3};
+  return testing_util::ForbidCalls(kCalls, EAGAIN);
+}
+
+TEST(WorkerThreadsTest, WhereNoMoreCanBeStartedTheOthersDoTheWork) {
+  std::latch begun(1), end(1), all(3);
+  bool is_forbidden = false, has_thrown = false;
+  WorkerThreads threads(3);
+  threads.Soon([&] {
+    is_forbidden = ForbidThreads();  // to the first of them, too
+    begun.count_down();
+    end.wait();
+  });
+  begun.wait();
+  std::thread([&] {
+    if (!is_forbidden || !ForbidThreads()) return;
+    try {
+      for (int i = 0; i < 3; ++i) threads.Soon([&] { all.count_down(); });
+    } catch (const std::system_error&) {
+      has_thrown = true;
+    }
+  }).join();
+  end.count_down();
+  if (!is_forbidden) GTEST_SKIP() << "no seccomp here";
+  ASSERT_FALSE(has_thrown);
+  all.wait();
 }
 
 }  // namespace
