@@ -65,7 +65,7 @@ class Board {
   PageHandle PageOf(int chunk) const;
   // All of its pages, once all chunks are resident.
   PageTable TakePages();
-  // Drops the pages. Nothing but the report may be asked for afterwards.
+  // Drops the pages. Nothing but the report and the progress may be asked for afterwards.
   void Close();
   bool closed() const { return closed_; }
 

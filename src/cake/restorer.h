@@ -121,14 +121,16 @@ class Restoration {
   // A reference to a chunk that is in memory; empty where it is not, or not in the pool's.
   virtual PageHandle PageOf(int chunk) const = 0;
   // The request was cancelled or preempted: gives every claim and page back. Restorations of the
-  // same document go on where this one was. Nothing may be called afterwards but Report.
+  // same document go on where this one was. Nothing may be called afterwards but Report and
+  // Progress.
   virtual void Abandon() = 0;
 
   virtual RestoreProgress Progress() const = 0;
   virtual bool done() const = 0;
   // When done; ends the restoration like Abandon.
   virtual PageTable TakePages() = 0;
-  // tail: what the prompt's last part took, or nothing to have it estimated.
+  // Takes what follows the full chunks for computed. tail: what that took, or nothing to have it
+  // estimated.
   virtual RestoreReport Report(std::optional<Seconds> tail = {}) const = 0;
 };
 

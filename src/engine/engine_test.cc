@@ -223,6 +223,21 @@ TEST(EngineTest, AFullyRestoredPromptWritesNoKv) {
   world.engine.reset();  // before the model that it borrows
 }
 
+TEST(EngineTest, APromptThatIsCancelledReportsNoMoreThanWasComputedOfIt) {
+  World world(nullptr);
+  Request scored = Ask(Prompt(5 * kChunk + 5, 1));  // none of its chunks is restored
+  scored.logprobs = scored.prompt_logprobs = true;
+  const SequenceId first = world.engine->Submit(scored).value();
+  const SequenceId second = world.engine->Submit(Ask(Prompt(3 * kChunk + 5, 2))).value();
+  ASSERT_TRUE(world.engine->Step());
+  world.engine->Cancel(first);
+  world.engine->Cancel(second);
+  const RestoreReport report = world.engine->Take(first)->report;
+  EXPECT_EQ(report.prompt_tokens, 5 * kChunk + 5);
+  EXPECT_EQ(report.tokens_computed, kSlice);
+  EXPECT_EQ(world.engine->Take(second)->report.tokens_computed, kChunk);
+}
+
 // What is restored already goes before what still computes: it needs one short slice.
 TEST(EngineTest, ARestoredPromptDoesNotQueueBehindALongOne) {
   World world(nullptr);

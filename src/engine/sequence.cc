@@ -1,5 +1,6 @@
 #include "engine/sequence.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace kvcake {
@@ -21,6 +22,11 @@ void Sequence::MixPaths() {
 
 void Sequence::ReportRestoration() {
   completion.report = restoration->Report(tail);
+  if (generated() == 0) {  // the prompt's end, which the report takes for computed, may not be
+    const RestoreProgress restored = restoration->Progress();
+    const int resident = restored.computed + restored.loaded + restored.reused;
+    completion.report.tokens_computed = restored.computed + std::max(0, kv_tokens - resident);
+  }
   for (TimelineEntry& entry : tail_slices) completion.report.AddTimeline(std::move(entry));
   tail_slices.clear();
   completion.report.SetActual(Seconds(completion.ttft_s));

@@ -58,7 +58,8 @@ struct Sequence {
   // Some of its pages are another numeric path's: what is computed after them is right to rounding
   // only, and a header cannot say so: it is used, but not kept.
   void MixPaths();
-  // Says in the completion how the prompt was restored, up to the first token.
+  // Says in the completion how the prompt was restored, up to the first token or to its end before
+  // that.
   void ReportRestoration();
   // Gives every page back, and the claims of a restoration under way.
   void ReleasePages();
