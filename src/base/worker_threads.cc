@@ -8,7 +8,11 @@
 namespace kvcake {
 
 WorkerThreads::WorkerThreads(int threads_max)
-    : threads_max_(std::max(threads_max, 1)), cpus_(AllowedCpus()) {}
+    : threads_max_(std::max(threads_max, 1)), cpus_(AllowedCpus()) {
+  MutexLock lock(mutex_);
+  threads_.emplace_back([this] { Loop(); });
+  calling_ = true;
+}
 
 WorkerThreads::~WorkerThreads() {
   std::vector<std::thread> threads;
@@ -37,7 +41,6 @@ void WorkerThreads::CallThread() {
     try {
       threads_.emplace_back([this] { Loop(); });
     } catch (...) {  // no memory, or no thread, is left: those that there are do the work
-      if (threads_.empty()) throw;
       return;
     }
   } else {

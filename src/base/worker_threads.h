@@ -15,7 +15,8 @@ namespace kvcake {
 // may run on, as those that need them may be bound to one that computes. Thread-safe.
 class WorkerThreads {
  public:
-  // At least one thread; each is started when it is needed for the first time.
+  // At least one thread, which is started at once, as there may be none to be had later; each other
+  // when it is needed for the first time, if it can be then.
   explicit WorkerThreads(int threads_max);
   // Runs what is left, then ends the threads.
   ~WorkerThreads();

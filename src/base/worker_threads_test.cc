@@ -99,6 +99,24 @@ bool ForbidThreads() {
   return testing_util::ForbidCalls(kCalls, EAGAIN);
 }
 
+TEST(WorkerThreadsTest, WhereNoneCanBeStartedAnyMoreThereIsOne) {
+  std::latch done(1);
+  bool is_forbidden = false, has_thrown = false;
+  WorkerThreads threads(2);
+  std::thread([&] {
+    is_forbidden = ForbidThreads();
+    if (!is_forbidden) return;
+    try {
+      threads.Soon([&] { done.count_down(); });
+    } catch (const std::system_error&) {
+      has_thrown = true;
+    }
+  }).join();
+  if (!is_forbidden) GTEST_SKIP() << "no seccomp here";
+  ASSERT_FALSE(has_thrown);
+  done.wait();
+}
+
 TEST(WorkerThreadsTest, WhereNoMoreCanBeStartedTheOthersDoTheWork) {
   std::latch begun(1), end(1), all(3);
   bool is_forbidden = false, has_thrown = false;
