@@ -189,6 +189,42 @@ TEST_F(DiskRoomTest, IsRefreshedByWhatComesAndGoes) {
   EXPECT_EQ(context_->index.Totals().first, 5u);
 }
 
+// As those of a file server are, by a clock that is not ours.
+TEST_F(DiskRoomTest, DirectoriesMayHaveTimesOfAnotherClock) {
+  TimePoint now = Clock::Real().Now();
+  for (const int64_t ahead : {int64_t{-3600}, int64_t{3600}}) {
+    int64_t time_s = UnixSeconds() + ahead;
+    const auto set_times = [&] {
+      const std::string base = StoreDir(options_.dir).Base();
+      ASSERT_TRUE(FileSystem::Real().Touch(base, time_s));
+      for (const auto& entry : stdfs::recursive_directory_iterator(base)) {
+        if (!entry.is_directory()) continue;
+        ASSERT_TRUE(FileSystem::Real().Touch(entry.path(), time_s));
+      }
+    };
+    set_times();
+    Open();
+    DiskScan scan(*context_);
+    const auto scans = [&] {
+      now += Seconds(10);
+      const uint64_t before = context_->scans.totals().calls;
+      scan.RunIfChanged(now);
+      return context_->scans.totals().calls - before;
+    };
+    scan.RunFirst(1, now);
+    scans();  // its second may not have been over
+    EXPECT_EQ(scans(), 0u) << ahead;
+    const ChunkKey key = Chain(1, 1 + (ahead > 0))[0];
+    WriteFile(StoreDir(options_.dir).ChunkPath({Root(), key}), options_.layout.page_bytes(), 1000);
+    time_s += 100;
+    set_times();
+    EXPECT_EQ(scans(), 1u) << ahead;
+    EXPECT_TRUE(context_->index.Contains(key)) << ahead;
+    scans();
+    EXPECT_EQ(scans(), 0u) << ahead;
+  }
+}
+
 TEST_F(DiskRoomTest, AWriterWaitsForNoScan) {
   options_.rescan_interval = Seconds(0);
   Open();

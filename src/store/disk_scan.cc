@@ -1,16 +1,21 @@
 #include "store/disk_scan.h"
 
+#include <fmt/core.h>
 #include <signal.h>
 
 #include <cerrno>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "base/hash.h"
 
 namespace kvcake {
 namespace {
 
 constexpr size_t kSuspectsMax = 1024;
+constexpr Seconds kTimeStep{1};  // of directories' times
 
 bool IsSame(const FileInfo& a, const FileInfo& b) {
   return a.inode == b.inode && a.bytes == b.bytes && a.mtime_s == b.mtime_s;
@@ -21,15 +26,13 @@ bool ProcessIsDead(int pid) { return pid <= 0 || (kill(pid, 0) != 0 && errno == 
 
 }  // namespace
 
-void DiskScan::RunFirst(int threads) {
-  seen_unix_s_ = UnixSeconds();
+void DiskScan::RunFirst(int threads, TimePoint now) {
+  (void)NoteTimes(now);
   Run(threads);
 }
 
-void DiskScan::RunIfChanged() {
-  if (!ChangedSince(seen_unix_s_)) return;
-  seen_unix_s_ = UnixSeconds();
-  Run();
+void DiskScan::RunIfChanged(TimePoint now) {
+  if (NoteTimes(now)) Run();
 }
 
 void DiskScan::Run(int threads) {
@@ -90,29 +93,40 @@ void DiskScan::Sweep(TimePoint now) {
   });
 }
 
-// A directory's mtime may be of this second and a change still come: such a directory counts as
-// changed once more.
-bool DiskScan::ChangedSince(int64_t unix_s) {
-  FileSystem& fs = context_.fs;
-  const std::string& base_dir = context_.store.Base();
-  const auto changed = [&](const FileInfo& info) { return info.mtime_s + 1 >= unix_s; };
-  const auto base = fs.Stat(base_dir);
-  if (!base) {
-    return base.error().code == ErrorCode::kNotFound && context_.index.files().bytes() > 0;
+bool DiskScan::NoteTimes(TimePoint now) {
+  const uint64_t times = DigestOfTimes();
+  if (times != std::exchange(times_, times)) {
+    changed_ = now;
+  } else if (heeded_ - changed_ >= kTimeStep) {
+    return false;
   }
-  if (changed(*base)) return true;
-  const auto roots = fs.List(base_dir);
-  if (!roots) return false;
+  heeded_ = now;
+  return true;
+}
+
+// A sum, as directories are listed in no order.
+uint64_t DiskScan::DigestOfTimes() const {
+  uint64_t digest = 0;
+  const auto add = [&](const std::string& path, const FileInfo& info) {
+    const std::string text = fmt::format("{} {} {}", path, info.inode, info.mtime_s);
+    digest += Xxh3_64(std::as_bytes(std::span(text)));
+  };
+  FileSystem& fs = context_.fs;
+  const std::string& base = context_.store.Base();
+  if (const auto info = fs.Stat(base)) add(base, *info);
+  const auto roots = fs.List(base);
+  if (!roots) return digest;
   for (const DirEntry& root : *roots) {
     if (root.info.kind != FileInfo::Kind::kDirectory || !ParseKeyHex(root.name)) continue;
-    if (changed(root.info)) return true;
-    const auto shards = fs.List(base_dir + "/" + root.name);
+    const std::string path = base + "/" + root.name;
+    add(path, root.info);
+    const auto shards = fs.List(path);
     if (!shards) continue;
     for (const DirEntry& shard : *shards) {
-      if (shard.info.kind == FileInfo::Kind::kDirectory && changed(shard.info)) return true;
+      if (shard.info.kind == FileInfo::Kind::kDirectory) add(path + "/" + shard.name, shard.info);
     }
   }
-  return false;
+  return digest;
 }
 
 }  // namespace kvcake

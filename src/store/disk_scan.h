@@ -18,7 +18,8 @@ namespace kvcake {
 //
 // A temporary may be of a process that no pid here tells of, and have its time from another clock
 // than ours. So the one of a writer that seems dead, or that seems very old, is a suspect only, and
-// is removed when this process has seen it unchanged for temporary_age_min.
+// is removed when this process has seen it unchanged for temporary_age_min. For the same reason
+// directories' times are compared with one another alone.
 class DiskScan {
  public:
   explicit DiskScan(DiskContext& context) : context_(context) {}
@@ -26,9 +27,9 @@ class DiskScan {
   // Looks at every file, by so many threads.
   void Run(int threads = 1);
   // The first one: what changes from now on is what RunIfChanged looks for.
-  void RunFirst(int threads);
+  void RunFirst(int threads, TimePoint now);
   // Runs where a file came or went in any directory of chunks since this was last so.
-  void RunIfChanged();
+  void RunIfChanged(TimePoint now);
   // Whether rescan_interval has passed since the last one ended: one that takes longer than that
   // is not begun again at once.
   bool IsDue(TimePoint now) const { return now - ended_ > context_.options.rescan_interval; }
@@ -44,14 +45,20 @@ class DiskScan {
   };
   using Suspects = std::unordered_map<std::string, Suspect>;  // by path
 
-  bool ChangedSince(int64_t unix_s);
+  // Whether the directories of chunks have other times than when this was last asked; or may have
+  // changed since, within the second that they were first seen to have these.
+  bool NoteTimes(TimePoint now);
+  // 0 where the store's own directory cannot be examined.
+  uint64_t DigestOfTimes() const;
 
   DiskContext& context_;
   FaultLog faults_{"looking for files"};
   std::atomic<bool> stop_{false};
   Suspects suspects_;
   TimePoint ended_{};
-  int64_t seen_unix_s_ = 0;  // until then RunIfChanged has seen all changes
+  uint64_t times_ = 0;  // the last DigestOfTimes
+  // When it was first that, and when that was last a reason to scan.
+  TimePoint changed_{}, heeded_{};
 };
 
 }  // namespace kvcake
