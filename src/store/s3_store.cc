@@ -6,6 +6,8 @@
 #include <future>
 #include <utility>
 
+#include "base/printable.h"
+
 namespace kvcake {
 namespace {
 
@@ -48,16 +50,26 @@ bool S3Store::HasExpired(const CurlReply& reply) const {
   return now >= 0 && then >= 0 && static_cast<double>(now - then) >= options_.time_to_live.count();
 }
 
+// What is no reply to the request, as by a proxy, says nothing of the object: it is no kCorrupt.
 Result<uint64_t> S3Store::Landed(const RemoteGet& get, const Result<CurlReply>& reply) const {
-  if (!reply) return tl::unexpected(reply.error());
+  if (!reply) {
+    const bool is_range_too_long = !get.is_whole && reply.error().code == ErrorCode::kCorrupt;
+    return Fail(is_range_too_long ? ErrorCode::kIo : reply.error().code, "{}",
+                reply.error().message);
+  }
   if (reply->status == 416) {
     return Fail(ErrorCode::kCorrupt, "it ends before byte {}", get.offset);
   }
   if (!reply->ok()) return tl::unexpected(ErrorOf(*reply, options_.client.place));
   if (HasExpired(*reply)) return Fail(ErrorCode::kNotFound, "it has expired");
-  if (!get.is_whole && reply->status != 206) {
-    return Fail(ErrorCode::kIo, "{} answers {} to a request for a range: it serves no ranges",
-                options_.client.place.Text(), reply->status);
+  if (reply->status != (get.is_whole ? 200 : 206)) {
+    return Fail(ErrorCode::kIo, "{} answers {} to a request for {}", options_.client.place.Text(),
+                reply->status, get.is_whole ? "an object" : "a range: it serves no ranges");
+  }
+  const std::string_view range = reply->Header("content-range");
+  if (!get.is_whole && !range.empty() && !range.starts_with(fmt::format("bytes {}-", get.offset))) {
+    return Fail(ErrorCode::kIo, "{} answers a request for byte {} and what follows with {}",
+                options_.client.place.Text(), get.offset, PrintableAscii(range));
   }
   if (!get.may_be_shorter && reply->bytes < get.landing.size()) {
     return Fail(ErrorCode::kCorrupt, "it has {} bytes of {} from byte {} on", reply->bytes,

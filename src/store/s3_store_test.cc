@@ -244,6 +244,35 @@ TEST_F(S3StoreTest, AServerThatServesNoRangesLosesNothing) {
   EXPECT_EQ(Count("DELETE"), 0u);
 }
 
+// Nor where something between it and kvcake answers with other bytes than were asked for.
+TEST_F(S3StoreTest, RepliesToWhatWasNotAskedForLoseNothing) {
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  const std::string object = server_.Object(NameOf(chain_[0])).value();
+  const S3Fault replies[] = {
+      {.status = 206, .body = object, .headers = {{"Content-Range", "bytes 0-4095/*"}}},
+      {.status = 206,
+       .body = object.substr(0, 4096),
+       .headers = {{"Content-Range", "bytes 100-4195/*"}}},
+      {.status = 206,
+       .body = object.substr(0, layout_.slab_bytes()),
+       .headers = {{"Content-Range", "bytes 100-4195/*"}}},
+      {.status = 203, .body = object},
+      {.status = 204},
+  };
+  for (const S3Fault& fault : replies) {
+    server_.SetFault([&](const S3Seen& seen) { return seen.method == "GET" ? fault : S3Fault{}; });
+    Reads reads;
+    const size_t read = reads.Start(*tier, layout_, chain_[0], Root(), LayerRange{1, 1});
+    EXPECT_EQ(reads.Wait(read).status.error().code, ErrorCode::kIo) << fault.status;
+    EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kIo) << fault.status;
+  }
+  server_.SetFault(nullptr);
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
+  EXPECT_EQ(tier->Stats().quarantined, 0u);
+  EXPECT_EQ(Count("DELETE"), 0u);
+}
+
 TEST_F(S3StoreTest, ABucketsRegionIsLearned) {
   server_.SetFault([](const S3Seen& seen) {
     const bool is_right = seen.headers.at("authorization").find("/us-east-1/") != std::string::npos;
