@@ -91,6 +91,7 @@ struct CurlClient::Transfer {
     if (offset != 0 || origin != SEEK_SET) return CURL_SEEKFUNC_CANTSEEK;
     auto& transfer = *static_cast<Transfer*>(self);
     transfer.piece = transfer.sent = 0;
+    transfer.reply.is_sent_again = true;
     return CURL_SEEKFUNC_OK;
   }
   static int OnProgress(void* self, curl_off_t, curl_off_t down, curl_off_t, curl_off_t up) {

@@ -25,6 +25,9 @@ struct CurlReply {
   std::vector<std::pair<std::string, std::string>> headers = {};  // names in lower case
   uint64_t bytes = 0;     // of the body, as far as it has landed
   std::string text = {};  // a body that did not land; of one that is not ok the beginning
+  // The body was sent before, too, over a connection that turned out to be closing: the server may
+  // have taken it.
+  bool is_sent_again = false;
 
   bool ok() const { return status >= 200 && status < 300; }
   // Empty where there is none.

@@ -25,6 +25,9 @@ bool MayPass(const CurlReply& reply) {
          (reply.status >= 500 && reply.status != 501);
 }
 
+// Whether what was asked for may be done all the same.
+bool MayBeDone(const CurlReply& reply) { return reply.status >= 500 && reply.status != 503; }
+
 // host or host:port, as the Host header has it: without the port that the scheme implies.
 std::string HostOf(std::string_view url) {
   const bool is_tls = url.starts_with("https:");
@@ -73,6 +76,7 @@ struct S3Client::Asked {
   TimePoint until;
   int tries = 0;
   bool is_mended = false;
+  bool may_be_done = false;  // by an earlier try
   // What it was signed with the last time.
   S3Credentials credentials = {};
   std::string region = {};
@@ -161,14 +165,15 @@ void S3Client::OnReply(const AskedPtr& asked, Result<CurlReply> reply) {
   if (!reply) {
     const bool may_pass =
         reply.error().code == ErrorCode::kIo || reply.error().code == ErrorCode::kDeadline;
-    if (may_pass && MayRetry(*asked)) return Retry(asked);
+    if (may_pass && MayRetry(*asked)) return Retry(asked, true);
   } else if (!reply->ok()) {
     if (!asked->is_mended && Mend(*asked, *reply)) {
       asked->is_mended = true;
       return Try(asked);
     }
-    if (MayPass(*reply) && MayRetry(*asked)) return Retry(asked);
+    if (MayPass(*reply) && MayRetry(*asked)) return Retry(asked, MayBeDone(*reply));
   }
+  if (reply) reply->is_sent_again |= asked->may_be_done;
   asked->request.done(std::move(reply));
 }
 
@@ -210,7 +215,8 @@ bool S3Client::Mend(const Asked& asked, const CurlReply& reply) {
   return has_expired && credentials_->Forget(asked.credentials);
 }
 
-void S3Client::Retry(const AskedPtr& asked) {
+void S3Client::Retry(const AskedPtr& asked, bool may_be_done) {
+  asked->may_be_done |= may_be_done;
   const double most =
       std::min(options_.retry_max.count(),
                options_.retry_min.count() * static_cast<double>(1 << std::min(asked->tries, 20)));

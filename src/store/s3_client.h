@@ -49,7 +49,8 @@ struct S3Request {
   int tries = 0;                              // 0: S3ClientOptions'
   std::function<bool()> is_wanted = nullptr;  // CurlRequest's; asked before each try, too
   // Called exactly once, never from within Send: what the server says of it in the end, which need
-  // not be ok; or CurlRequest's errors.
+  // not be ok; or CurlRequest's errors. Its is_sent_again is also that of tries before, which may
+  // have been carried out.
   std::function<void(Result<CurlReply>)> done = nullptr;
 };
 
@@ -88,7 +89,7 @@ class S3Client {
   // the same request may now be answered.
   bool Mend(const Asked& asked, const CurlReply& reply);
   bool MayRetry(const Asked& asked) const;
-  void Retry(const AskedPtr& asked);
+  void Retry(const AskedPtr& asked, bool may_be_done);
   Seconds Left(const Asked& asked) const;
 
   S3ClientOptions options_;

@@ -148,9 +148,11 @@ Result<PutOutcome> S3Store::Put(const ChunkKey& key,
   Result<CurlReply> reply =
       put(knows_conditions_ ? HeaderList{{"if-none-match", "*"}} : HeaderList());
   if (reply && reply->status == 412) {
-    if (options_.time_to_live.count() <= 0) return PutOutcome::kWasThere;
+    // What was sent before, and not answered, is what is there.
+    const PutOutcome there = reply->is_sent_again ? PutOutcome::kKept : PutOutcome::kWasThere;
+    if (options_.time_to_live.count() <= 0) return there;
     const Result<CurlReply> held = Ask(key, {.method = "HEAD"});
-    if (held && held->ok() && !HasExpired(*held)) return PutOutcome::kWasThere;
+    if (held && held->ok() && !HasExpired(*held)) return there;
     reply = put({});
   } else if (reply && reply->status == 501) {  // it knows no conditions
     knows_conditions_ = false;

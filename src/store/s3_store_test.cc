@@ -442,6 +442,20 @@ TEST_F(S3StoreTest, ThePutOfWhatAnotherHasPutIsOk) {
   EXPECT_EQ(Count("PUT"), before + 3) << "it is asked once";
 }
 
+// It is sent again by libcurl where its connection had been kept, else by S3Client.
+TEST_F(S3StoreTest, APutWhoseReplyIsLostHasWrittenTheChunk) {
+  const auto tier = Open();
+  for (const size_t i : {0, 1}) {
+    std::atomic<int> puts{0};
+    server_.SetFault(
+        [&](const S3Seen& seen) { return S3Fault{.closes = seen.method == "PUT" && puts++ == 0}; });
+    ASSERT_TRUE(PutChunk(*tier, layout_, chain_[i], ParentOf(chain_, i)));
+    EXPECT_EQ(puts, 2);
+    EXPECT_EQ(tier->Stats().writes, i + 1) << "nobody else has";
+    EXPECT_EQ(tier->Stats().writes_found, 0u);
+  }
+}
+
 // In the middle of its body, too.
 TEST_F(S3StoreTest, AReadThatNobodyWantsAnyMoreEnds) {
   const auto tier = Open();
