@@ -101,7 +101,8 @@ struct RedisClient::Node {
   std::vector<std::shared_ptr<RedisConnection>> connections = {};
   Seconds backoff{0};  // none while it can be reached
   TimePoint retry_at{};
-  Error error{};  // the last that ended a connection
+  Error error{};         // the last that ended a connection
+  TimePoint renew_at{};  // not before
 };
 
 struct RedisClient::Asked {
@@ -161,7 +162,13 @@ void RedisClient::SendTo(Node& node, const AskedPtr& asked, bool asking) {
 }
 
 void RedisClient::OnReply(Node& node, const AskedPtr& asked, Result<RespReply> reply) {
-  if (!options_.is_cluster || is_closing_ || (reply && reply->kind != Kind::kError)) {
+  if (is_closing_ || (reply && reply->kind != Kind::kError)) {
+    return asked->command.done(std::move(reply));
+  }
+  if (!options_.is_cluster) {
+    // After a failover its name is another server's.
+    const std::string_view word = reply ? reply->ErrorWord() : "";
+    if (word == "READONLY" || word == "MASTERDOWN") Renew(node);
     return asked->command.done(std::move(reply));
   }
   if (!reply) {
@@ -225,12 +232,21 @@ void RedisClient::OnEnded(Node& node, const RedisConnection* connection, const E
   CHECK(ended != node.connections.end());
   const bool was_up = (*ended)->was_ready();
   node.connections.erase(ended);
-  node.error = error;
-  if (was_up) node.backoff = Seconds(0);
-  node.backoff = std::clamp(node.backoff * 2, options_.retry_min, options_.retry_max);
-  node.retry_at = Clock::Real().Now() + Jittered(node.backoff);
+  if (error.code != ErrorCode::kCancelled) {  // which is our own wish
+    node.error = error;
+    if (was_up) node.backoff = Seconds(0);
+    node.backoff = std::clamp(node.backoff * 2, options_.retry_min, options_.retry_max);
+    node.retry_at = Clock::Real().Now() + Jittered(node.backoff);
+  }
   --connections_;
   EndWhenClosed();
+}
+
+void RedisClient::Renew(Node& node) {
+  const TimePoint now = Clock::Real().Now();
+  if (now < node.renew_at) return;
+  node.renew_at = now + options_.retry_max;
+  for (const auto& connection : node.connections) connection->Retire();
 }
 
 void RedisClient::FailSoon(const AskedPtr& asked, Error error) {

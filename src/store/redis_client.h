@@ -62,6 +62,8 @@ class RedisClient {
   Result<RedisConnection*> ConnectionTo(Node& node);
   void OnEnded(Node& node, const RedisConnection* connection, const Error& error);
   void FailSoon(const AskedPtr& asked, Error error);
+  // Has what comes next connect anew, and its name be looked up, unless that has been a moment ago.
+  void Renew(Node& node);
 
   // Looks which node has which slots, now or as soon as it may.
   void WantRefresh();

@@ -86,6 +86,29 @@ TEST_F(RedisClientTest, ADeadServerIsNotTriedForEachCommand) {
   EXPECT_THAT(server.Cli({"INFO", "stats"}), HasSubstr("total_connections_received:1\r"));
 }
 
+// After a failover its name is another server's, while it goes on to serve who is connected.
+TEST_F(RedisClientTest, AServerThatHasBecomeReadOnlyIsConnectedToAnew) {
+  RedisServer server;
+  Open({.seeds = {{"127.0.0.1", server.port()}}, .connections_per_node = 1});
+  const auto connection = [&] { return Ask("a", {"CLIENT", "ID"})->integer; };
+  ASSERT_TRUE(Set("a"));
+  const int64_t first = connection();
+  server.Cli({"REPLICAOF", "127.0.0.1", "1"});
+  std::vector<std::string> replies;
+  const auto note = [&](Result<RespReply> reply) {
+    replies.push_back(reply ? reply->text : "none: " + reply.error().message);
+  };
+  client_->Send("a", {.words = {"SET", "a", "other"}, .done = note});
+  client_->Send("a", {.words = {"GET", "a"}, .done = note});
+  while (replies.size() < 2) context_.run_one();
+  EXPECT_THAT(replies[0], HasSubstr("READONLY"));
+  EXPECT_EQ(replies[1], "value") << "what is under way is waited for";
+  const int64_t second = connection();
+  EXPECT_NE(second, first);
+  EXPECT_EQ(Set("a")->ErrorWord(), "READONLY");
+  EXPECT_EQ(connection(), second) << "not for each command";
+}
+
 TEST_F(RedisClientTest, AClusterIsFoundFromAnySeedAndKeysGoWhereTheyBelong) {
   RedisMasters masters;
   uint16_t dead = 0;

@@ -134,7 +134,7 @@ void RedisConnection::Ready() {
 }
 
 void RedisConnection::Send(RedisCommand command) {
-  CHECK(!error_);
+  CHECK(!is_ending());
   const uint64_t bytes = ValueBytes(command) + command.landing.size();
   pending_bytes_ += bytes;
   if (asked_.empty()) moved_ = Clock::Real().Now();
@@ -232,6 +232,7 @@ void RedisConnection::OnReply(RespReply reply) {
 void RedisConnection::Answer(Asked asked, RespReply reply) {
   pending_bytes_ -= asked.bytes;
   asked.command.done(std::move(reply));
+  if (is_retiring_ && pending() == 0) Close();
 }
 
 void RedisConnection::AnswerEarly() {
@@ -274,6 +275,11 @@ void RedisConnection::Watch(Seconds within) {
 
 void RedisConnection::Close() {
   if (!error_) Fail({ErrorCode::kCancelled, "the store is closed"});
+}
+
+void RedisConnection::Retire() {
+  is_retiring_ = true;
+  if (pending() == 0) Close();
 }
 
 void RedisConnection::Fail(Error error) {

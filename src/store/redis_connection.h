@@ -58,12 +58,14 @@ class RedisConnection : private RespSink, public std::enable_shared_from_this<Re
 
   // Begins to connect. Once, and first.
   void Start(const RedisAddress& address);
-  // Commands wait until the connection is there. Not after Close, or `ended`.
+  // Commands wait until the connection is there. Not after Close, Retire, or `ended`.
   void Send(RedisCommand command);
   // Ends it: what has no reply yet is done with kCancelled.
   void Close();
+  // Ends it once all that was sent has its reply; nothing more is sent.
+  void Retire();
 
-  bool is_ending() const { return error_.has_value(); }
+  bool is_ending() const { return is_retiring_ || error_.has_value(); }
   bool was_ready() const { return ready_; }  // it was there, whatever came of it
   size_t pending() const { return waiting_.size() + asked_.size() + early_.size(); }
   uint64_t pending_bytes() const { return pending_bytes_; }
@@ -113,7 +115,7 @@ class RedisConnection : private RespSink, public std::enable_shared_from_this<Re
   boost::asio::steady_timer timer_;
   RespReader reader_{*this};
 
-  bool ready_ = false, writing_ = false;
+  bool ready_ = false, writing_ = false, is_retiring_ = false;
   int operations_ = 0;          // on the socket
   std::optional<Error> error_;  // it is ending, or has ended
   // When a byte last came, or one of a value went, or the first reply became due.
