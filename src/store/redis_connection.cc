@@ -195,7 +195,10 @@ void RedisConnection::Read() {
   const auto into = reader_.Prepare();
   const auto read = Then<size_t>("cannot read from", [this](size_t bytes) {
     moved_ = Clock::Real().Now();
-    if (const Status parsed = reader_.Commit(bytes); !parsed) return Fail(parsed.error());
+    // Nothing follows for what was asked for: it is no kCorrupt.
+    if (const Status parsed = reader_.Commit(bytes); !parsed) {
+      return Fail({ErrorCode::kIo, parsed.error().message});
+    }
     if (error_) return EndWhenIdle();
     Read();
   });
@@ -214,8 +217,7 @@ std::span<std::byte> RedisConnection::LandingFor(uint64_t bytes) {
 void RedisConnection::OnReply(RespReply reply) {
   if (error_) return;
   if (asked_.empty()) {
-    return Fail(
-        {ErrorCode::kCorrupt, fmt::format("{} answers what was not asked", address_.Text())});
+    return Fail({ErrorCode::kIo, fmt::format("{} answers what was not asked", address_.Text())});
   }
   Asked asked = std::move(asked_.front());
   asked_.pop_front();

@@ -202,6 +202,22 @@ TEST_F(RedisConnectionTest, AServerThatAnswersAByteAtATimeIsGivenUp) {
   server.Close();
 }
 
+// As a proxy does: chunks that were asked for meanwhile are as good as before.
+TEST_F(RedisConnectionTest, WhatIsNoReplySaysNothingOfValues) {
+  for (const char* const text : {"HTTP/1.1 502 Bad Gateway\r\n", "$1\r\nabcd\r\n", "*-2\r\n"}) {
+    context_.restart();
+    ended_.reset();
+    Impostor server(context_, text);
+    Connect(server.address());
+    std::vector<std::byte> landing(1);
+    const auto reply = Ask(RedisCommand{.words = {"GET", "key"}, .landing = landing});
+    ASSERT_FALSE(reply) << text;
+    EXPECT_EQ(reply.error().code, ErrorCode::kIo) << text;
+    while (!ended_) context_.run_one();
+    server.Close();
+  }
+}
+
 TEST_F(RedisConnectionTest, NobodyThereIsAnError) {
   uint16_t port = 0;
   {
