@@ -52,6 +52,28 @@ class IdentityTest(unittest.TestCase):
         self.write("a.safetensors", {"x": b"321"})
         self.assertNotEqual(identity.folder_digest(self.folder, remembered), one)
 
+    def test_the_files_of_the_format_that_is_loaded_count(self):
+        self.write("a.safetensors", {"x": b"123"})
+        (self.folder / "a.pt").write_bytes(b"1")
+        (self.folder / "a.bin").write_bytes(b"1")
+        formats = {"auto": "a.safetensors", "safetensors": "a.safetensors", "pt": "a.pt",
+                   "npcache": "a.bin"}
+
+        def digests():
+            return {name: identity.folder_digest(self.folder, load_format=name) for name in formats}
+
+        before = digests()
+        self.assertEqual(identity.folder_digest(self.folder), before["auto"])
+        for file in ("a.pt", "a.bin"):
+            (self.folder / file).write_bytes(b"2")
+            after = digests()
+            changed = {name for name in formats if after[name] != before[name]}
+            self.assertEqual(changed, {name for name in formats if formats[name] == file})
+            before = after
+        for unknown in ("tensorizer", "somebodys_own"):
+            with self.assertRaisesRegex(identity.Unkeyed, unknown):
+                identity.folder_digest(self.folder, load_format=unknown)
+
     def test_no_weights_have_no_digest(self):
         with self.assertRaisesRegex(identity.Unkeyed, "no files"):
             identity.folder_digest(self.folder)

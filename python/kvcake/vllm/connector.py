@@ -240,7 +240,8 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
             return "named " + self.config.weights_id
         model, load = self._vllm_config.model_config, self._vllm_config.load_config
         try:
-            if str(load.load_format).endswith("dummy"):
+            load_format = str(load.load_format).rpartition(".")[2].lower()
+            if load_format == "dummy":
                 raise identity.Unkeyed("they are made up (--load-format dummy)")
             folder = pathlib.Path(model.model)
             if not folder.is_dir():
@@ -252,7 +253,7 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
             if remembered is not None:
                 remembered.mkdir(parents=True, exist_ok=True)
                 remembered /= "vllm-weights.json"
-            return identity.folder_digest(folder, remembered)
+            return identity.folder_digest(folder, remembered, load_format)
         except (identity.Unkeyed, OSError, ValueError) as why:
             raise ValueError(f"kvcake: the weights of {model.model} cannot be told by their bytes: "
                              f'{why}. Name them by "weights_id" in kv_connector_extra_config, '

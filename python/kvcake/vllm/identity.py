@@ -91,19 +91,26 @@ def files_digest(files: Iterable[pathlib.Path], remembered: pathlib.Path | None 
 
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+# What vLLM's --load-format has it load, whatever else is there; others are as "auto".
+_OF_FORMAT = {"pt": ("*.pt",), "npcache": ("*.bin",), "gguf": ("*.gguf",)}
+_AS_AUTO = ("auto", "hf", "safetensors", "fastsafetensors", "mistral", "bitsandbytes",
+            "sharded_state", "runai_streamer", "runai_streamer_sharded")
 
 
-def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
+def weight_files(folder: pathlib.Path, load_format: str = "auto") -> list[pathlib.Path]:
     """Those that vLLM would load: of one format, as it does."""
-    for pattern in _WEIGHTS:
+    if load_format not in _OF_FORMAT and load_format not in _AS_AUTO:
+        raise Unkeyed(f"which files --load-format {load_format} loads is not known")
+    for pattern in _OF_FORMAT.get(load_format, _WEIGHTS):
         if found := sorted(folder.glob(pattern)):
             return found
     return []
 
 
-def folder_digest(folder: pathlib.Path, remembered: pathlib.Path | None = None) -> str:
+def folder_digest(folder: pathlib.Path, remembered: pathlib.Path | None = None,
+                  load_format: str = "auto") -> str:
     """Of a model's weights, and of what may come with them: code, and how images become input."""
-    weights = weight_files(folder)
+    weights = weight_files(folder, load_format)
     if not weights:
         raise Unkeyed(f"{folder} has no files of weights")
     beside = [file for pattern in ("*.py", "*processor_config.json")
