@@ -108,6 +108,18 @@ class IdentityTest(unittest.TestCase):
         (self.folder / "adapter_config.json").write_text('{"r": 16}')
         self.assertEqual(len({one, two, adapters[2].digest(1, str(self.folder))}), 3)
 
+    def test_adapters_that_were_used_last_are_known(self):
+        self.write("adapter_model.safetensors", {"x": b"1"})
+        (self.folder / "adapter_config.json").write_text("{}")
+        adapters = identity.Adapters(known_max=3)
+        for number in (1, 2, 3, 1, 4, 5):
+            adapters.digest(number, str(self.folder))
+        self.write("adapter_model.safetensors", {"x": b"22"})
+        for number in (1, 4, 5):
+            with self.assertRaisesRegex(identity.Unkeyed, "changed"):
+                adapters.digest(number, str(self.folder))
+        adapters.digest(2, str(self.folder))
+
     def test_an_adapter_that_cannot_be_read_has_no_key(self):
         (self.folder / "adapter_config.json").write_text("{}")
         self.write("whole", {"x": b"123"})

@@ -140,8 +140,10 @@ class Adapters:
     tomorrow. An adapter whose files have changed since it was first seen has no key: which of both
     vLLM has loaded is not known."""
 
-    def __init__(self) -> None:
+    def __init__(self, known_max: int = 1 << 13) -> None:
+        # The last used last; vLLM has fewer in memory, so one that is left out is loaded again.
         self._known: dict[int, tuple[str, str]] = {}
+        self._known_max = known_max
 
     def digest(self, number: int, folder: str) -> str:
         path = pathlib.Path(folder)
@@ -150,11 +152,12 @@ class Adapters:
             raise Unkeyed(f"the LoRA adapter's files are not in a folder {folder}")
         try:
             stamp = json.dumps([_stamp(file) for file in files])
-            if number not in self._known:
-                self._known[number] = (stamp, files_digest(files))
+            known, digest = self._known.pop(number, None) or (stamp, files_digest(files))
         except OSError as why:
             raise Unkeyed(f"the LoRA adapter in {folder} cannot be read: {why}") from why
-        known, digest = self._known[number]
+        self._known[number] = known, digest
+        if len(self._known) > self._known_max:
+            del self._known[next(iter(self._known))]
         if known != stamp:
             raise Unkeyed(f"the LoRA adapter in {folder} has changed since it was loaded")
         return digest
