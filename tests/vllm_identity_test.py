@@ -84,6 +84,36 @@ class IdentityTest(unittest.TestCase):
         (self.folder / "modeling.py").write_text("1")
         self.assertNotEqual(identity.folder_digest(self.folder), one)
 
+    def test_code_of_other_repositories_counts(self):
+        for name in ("own/code", "other/code"):
+            (self.folder / name).mkdir(parents=True)
+            (self.folder / name / "modeling.py").write_text(name)
+        asked = []
+
+        def digest(of, revision=None):
+            def folder_of(repository):
+                asked.append(repository)
+                return self.folder / repository
+
+            return identity.code_digest({"auto_map": {"AutoModel": of}}, "own/code", revision,
+                                        folder_of)
+
+        self.assertEqual(digest("modeling.Model"), "")
+        self.assertEqual(digest("own/code--modeling.Model"), "", "it is beside the weights")
+        self.assertEqual(asked, [])
+        one = digest("other/code--modeling.Model")
+        self.assertEqual(asked, ["other/code"])
+        self.assertEqual(digest(["other/code--modeling.Model", None]), one)
+        self.assertNotIn(digest("own/code--modeling.Model", "main"), (one, ""))
+        (self.folder / "other/code/modeling.py").write_text("changed")
+        self.assertNotIn(digest("other/code--modeling.Model"), (one, ""))
+        inner = {"text_config": {"auto_map": {"AutoModel": "other/code--modeling.Model"}}}
+        self.assertNotEqual(identity.code_digest(inner, "own/code", None,
+                                                 lambda name: self.folder / name), "")
+        (self.folder / "other/code/modeling.py").unlink()
+        with self.assertRaisesRegex(identity.Unkeyed, "other/code"):
+            digest("other/code--modeling.Model")
+
     def test_what_makes_pictures_of_files_counts(self):
         self.write("a.safetensors", {"x": b"123"})
         digests = [identity.folder_digest(self.folder)]

@@ -198,7 +198,7 @@ class NameSpaceTest(unittest.TestCase):
         space = types.SimpleNamespace
         connector = object.__new__(KvcakeConnector)
         connector.config = config.read_config({"stores": stores})
-        connector._vllm_config = space(model_config=space(model=folder),
+        connector._vllm_config = space(model_config=space(model=folder, trust_remote_code=False),
                                        load_config=space(load_format="auto"))
         return connector._weights()
 

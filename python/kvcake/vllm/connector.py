@@ -245,15 +245,18 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
                 raise identity.Unkeyed("they are made up (--load-format dummy)")
             folder = pathlib.Path(model.model)
             if not folder.is_dir():
-                from huggingface_hub import snapshot_download
-                folder = pathlib.Path(snapshot_download(
-                    model.model, revision=model.revision, cache_dir=load.download_dir,
-                    local_files_only=True))
+                folder = _snapshot(model.model, model.revision, load.download_dir)
             remembered = next(filter(None, map(folder_of, self.config.stores)), None)
             if remembered is not None:
                 remembered.mkdir(parents=True, exist_ok=True)
                 remembered /= "vllm-weights.json"
-            return identity.folder_digest(folder, remembered, load_format)
+            digest = identity.folder_digest(folder, remembered, load_format)
+            if not model.trust_remote_code:
+                return digest
+            revision = model.code_revision
+            code = identity.code_digest(model.hf_config.to_dict(), model.model, revision,
+                                        lambda name: _snapshot(name, revision, None))
+            return f"{digest} {code}" if code else digest
         except (identity.Unkeyed, OSError, ValueError) as why:
             raise ValueError(f"kvcake: the weights of {model.model} cannot be told by their bytes: "
                              f'{why}. Name them by "weights_id" in kv_connector_extra_config, '
@@ -309,6 +312,13 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
     def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: list[str],
                            per_engine_labelvalues: dict[int, list[object]]) -> KvcakePromMetrics:
         return KvcakePromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+
+# What was downloaded of a repository of Hugging Face.
+def _snapshot(name: str, revision: str | None, cache: str | None) -> pathlib.Path:
+    from huggingface_hub import snapshot_download
+    return pathlib.Path(snapshot_download(name, revision=revision, cache_dir=cache,
+                                          local_files_only=True))
 
 
 # vLLM lays out its cache on CPUs by what the CPU has; so do its numbers depend on it.

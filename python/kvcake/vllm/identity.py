@@ -9,7 +9,7 @@ import json
 import os
 import pathlib
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
@@ -116,6 +116,36 @@ def folder_digest(folder: pathlib.Path, remembered: pathlib.Path | None = None,
     beside = [file for pattern in ("*.py", "*processor_config.json")
               for file in folder.glob(pattern)]
     return files_digest(weights + beside, remembered)
+
+
+def _code_repositories(config: Mapping[str, Any]) -> set[str]:
+    """Those that auto_map names: "repository--module.Class"; without one it is the model's own."""
+    named: set[str] = set()
+    for name, value in config.items():
+        if not isinstance(value, Mapping):
+            continue
+        if name != "auto_map":
+            named |= _code_repositories(value)
+            continue
+        for one in value.values():
+            places = one if isinstance(one, (list, tuple)) else [one]
+            named.update(place.partition("--")[0] for place in places
+                         if isinstance(place, str) and "--" in place)
+    return named
+
+
+def code_digest(config: Mapping[str, Any], own: str, revision: str | None,
+                folder_of: Callable[[str], pathlib.Path]) -> str:
+    """Of code that does not come with the weights of the model `own`, but from repositories that
+    its configuration names, or from another `revision`; empty where there is none."""
+    repositories = sorted(_code_repositories(config) - ({own} if revision is None else set()))
+    found: list[list[str]] = []
+    for repository in repositories:
+        files = list(folder_of(repository).glob("*.py"))
+        if not files:
+            raise Unkeyed(f"the code of {repository} is not there")
+        found.append([repository, files_digest(files)])
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest() if found else ""
 
 
 # ---- what beside tokens a request's chunks depend on
