@@ -164,11 +164,15 @@ S3CredentialSource::S3CredentialSource(CurlClient& http, std::string profile,
 
 bool S3CredentialSource::Forget(const S3Credentials& bad) {
   if (is_given_) return false;
-  if (known_ && known_->access_key == bad.access_key && known_->secret_key == bad.secret_key &&
-      known_->session_token == bad.session_token) {
-    known_.reset();
-    asked_ = {};
-  }
+  const auto are_bad = [&](const std::optional<S3Credentials>& some) {
+    return some && some->access_key == bad.access_key && some->secret_key == bad.secret_key &&
+           some->session_token == bad.session_token;
+  };
+  if (!are_bad(known_)) return true;
+  // The instance endpoint had no others a moment ago: something else is refused.
+  if (are_bad(forgotten_) && Clock::Real().Now() - asked_ < kBetweenAsking) return false;
+  forgotten_ = std::exchange(known_, std::nullopt);
+  asked_ = {};
   return true;
 }
 

@@ -53,7 +53,7 @@ class S3CredentialSource {
   const std::string profile_;
   const std::string instance_endpoint_;  // empty: it is not asked
   const bool is_given_;
-  std::optional<S3Credentials> known_;
+  std::optional<S3Credentials> known_, forgotten_;
   Error refused_ = {};  // by the instance endpoint, the last time
   TimePoint asked_{};   // it, the last time
   bool is_asking_ = false;

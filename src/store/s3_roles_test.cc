@@ -1,0 +1,101 @@
+// S3 stores of instances, whose credentials are a role's.
+#include <gmock/gmock.h>
+
+#include <atomic>
+
+#include "store/s3_server_testing.h"
+#include "store/s3_store.h"
+#include "store/tier_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+using testing::HasSubstr;
+
+class S3RolesTest : public testing::Test {
+ protected:
+  // The instance endpoint counts the credentials that it has given; each have another token, or all
+  // the same.
+  void StartInstance(bool has_others) {
+    instance_.SetFault([this, has_others](const S3Seen& seen) {
+      S3Fault answer{.status = 200};
+      if (seen.target == "/latest/api/token") {
+        answer.body = "a token";
+        if (seen.method != "PUT") answer.status = 405;
+      } else if (seen.headers.at("x-aws-ec2-metadata-token") != "a token") {
+        answer.status = 401;
+      } else if (seen.target == "/latest/meta-data/iam/security-credentials/") {
+        answer.body = "a-role\n";
+      } else if (seen.target == "/latest/meta-data/iam/security-credentials/a-role") {
+        const int number = given_++;
+        answer.body = fmt::format(
+            R"({{"AccessKeyId":"I","SecretAccessKey":"i","Token":"token {}",
+                "Expiration":"2099-01-01T00:00:00Z"}})",
+            has_others ? number : 0);
+      } else {
+        answer.status = 404;
+      }
+      return answer;
+    });
+    server_.SetCredentials({"I", "i", "token 0"});
+  }
+  std::unique_ptr<RemoteTier> Open() {
+    S3TierOptions options;
+    options.client.place = server_.Place();
+    options.layout = layout_;
+    options.root = Root();
+    return OpenS3Tier(options).value();
+  }
+
+  S3Server server_, instance_;
+  std::atomic<int> given_{0};
+  const std::string endpoint_ = instance_.endpoint();
+  const ScopedEnvironment environment_{{{"AWS_ACCESS_KEY_ID", nullptr},
+                                        {"AWS_SECRET_ACCESS_KEY", nullptr},
+                                        {"AWS_PROFILE", nullptr},
+                                        {"AWS_SHARED_CREDENTIALS_FILE", "/nowhere"},
+                                        {"AWS_CONFIG_FILE", "/nowhere"},
+                                        {"AWS_EC2_METADATA_DISABLED", nullptr},
+                                        {"AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint_.c_str()}}};
+  const KvLayout layout_ = SmallLayout();
+  const std::vector<ChunkKey> chain_ = Chain(4);
+};
+
+// The instance endpoint is asked, once for all, and again when they have expired.
+TEST_F(S3RolesTest, AnInstancesRoleIsUsedAndRenewed) {
+  StartInstance(/*has_others=*/true);
+  const auto tier = Open();
+  EXPECT_EQ(Held(*tier, chain_), std::vector<bool>(4));
+  EXPECT_EQ(given_, 1);
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  server_.SetCredentials({"I", "i", "token 1"});
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
+  EXPECT_EQ(given_, 2);
+  server_.SetCredentials({"I", "i", "token 2"});
+  EXPECT_EQ(Held(*tier, chain_), (std::vector<bool>{true, false, false, false}));
+  EXPECT_EQ(given_, 3) << "once for all, though no reply to HEAD says why";
+}
+
+// Without s3:ListBucket what is missing is forbidden, and a reply to HEAD does not say why.
+TEST_F(S3RolesTest, AnInstanceIsNotAskedForEachRequestThatIsRefused) {
+  StartInstance(/*has_others=*/false);
+  server_.SetFault([&](const S3Seen& seen) {
+    return seen.method == "HEAD" && !server_.Object(seen.name) ? S3Fault{.status = 403} : S3Fault{};
+  });
+  const auto tier = Open();
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(Held(*tier, chain_), std::vector<bool>(4));
+  EXPECT_EQ(given_, 2) << "at first, and whether it has others";
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  EXPECT_EQ(Held(*tier, chain_), (std::vector<bool>{true, false, false, false}));
+}
+
+TEST_F(S3RolesTest, WithoutCredentialsTheErrorSaysWhereTheyBelong) {
+  const ScopedEnvironment no_instance({{"AWS_EC2_METADATA_DISABLED", "true"}});
+  const Status put = PutChunk(*Open(), layout_, chain_[0], Root());
+  ASSERT_FALSE(put);
+  EXPECT_THAT(put.error().message, HasSubstr("~/.aws/credentials"));
+}
+
+}  // namespace
+}  // namespace kvcake
