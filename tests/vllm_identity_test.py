@@ -6,6 +6,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ["KVCAKE_LIBRARY"] = sys.argv.pop(1)
@@ -51,6 +52,19 @@ class IdentityTest(unittest.TestCase):
             self.assertEqual(remembered.read_text(), known)
         self.write("a.safetensors", {"x": b"321"})
         self.assertNotEqual(identity.folder_digest(self.folder, remembered), one)
+
+    def test_few_files_that_are_not_there_any_more_are_remembered(self):
+        remembered = self.folder / "known.json"
+        for i in range(9):
+            self.write("a.safetensors", {"x": bytes([i])})
+            (self.folder / "b.safetensors").unlink(missing_ok=True)
+            self.write("b.safetensors", {"y": bytes([i, i])})
+            with unittest.mock.patch.object(identity, "_REMEMBERED_MAX", 4):
+                one = identity.folder_digest(self.folder, remembered)
+            known = json.loads(remembered.read_text())
+            self.assertLessEqual(len(known), 4)
+            self.assertEqual(identity.folder_digest(self.folder, remembered), one)
+            self.assertEqual(json.loads(remembered.read_text()), known, "these are")
 
     def test_the_files_of_the_format_that_is_loaded_count(self):
         self.write("a.safetensors", {"x": b"123"})

@@ -20,6 +20,7 @@ class Unkeyed(Exception):
 # ---- weights
 
 _READ_BYTES = 1 << 22
+_REMEMBERED_MAX = 512  # files, the last hashed: weights may be copied anew at each start
 
 
 def _hash_range(path: pathlib.Path, start: int, count: int) -> str:
@@ -81,8 +82,11 @@ def files_digest(files: Iterable[pathlib.Path], remembered: pathlib.Path | None 
         made = dict(pool.map(digest, listed))
     if remembered is not None and any(stamp not in cache for stamp in made):
         try:
+            others = [stamp for stamp in cache if stamp not in made]
+            too_many = max(0, len(others) + len(made) - _REMEMBERED_MAX)
+            kept = {stamp: cache[stamp] for stamp in others[too_many:]}
             partial = remembered.with_name(f"{remembered.name}.{os.getpid()}")
-            partial.write_text(json.dumps({**cache, **made}))
+            partial.write_text(json.dumps({**kept, **made}))
             partial.replace(remembered)
         except OSError:
             pass  # it is hashed again at the next start
