@@ -160,18 +160,14 @@ class RealFile : public File {
 
 class RealLock : public FileLock {
  public:
-  RealLock(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
-  ~RealLock() override { close(fd_); }
+  RealLock(int fd, std::string path) : file_(fd, /*direct=*/false, std::move(path)) {}
+  // A process that was forked meanwhile has it open, too.
+  ~RealLock() override { (void)flock(file_.fd(), LOCK_UN); }
 
-  Result<FileInfo> Info() override {
-    struct stat st;
-    if (fstat(fd_, &st) != 0) return FailErrno("examine", path_);
-    return InfoOf(st);
-  }
+  Result<FileInfo> Info() override { return file_.Info(); }
 
  private:
-  const int fd_;
-  const std::string path_;
+  RealFile file_;
 };
 
 class RealFileSystem : public FileSystem {

@@ -7,6 +7,7 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -143,6 +144,29 @@ TEST_F(FileSystemTest, ALockIsExclusiveUntilItGoes) {
   auto third = fs_.TryLock(In("lock"));
   ASSERT_TRUE(third);
   EXPECT_NE(*third, nullptr);
+}
+
+// One that was forked while it was held, and lives on, has its descriptor, too.
+TEST_F(FileSystemTest, AForkedProcessKeepsNoLock) {
+  auto lock = fs_.TryLock(In("lock"));
+  ASSERT_TRUE(lock && *lock);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(ends[1]);
+    char byte;
+    _exit(static_cast<int>(read(ends[0], &byte, 1)));  // 0: the parent has closed its end
+  }
+  ASSERT_GT(child, 0);
+  lock->reset();
+  const auto again = fs_.TryLock(In("lock"));
+  EXPECT_TRUE(again && *again);
+  close(ends[0]);
+  close(ends[1]);
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(FileSystemTest, TemporaryNamesNeverRepeat) {
