@@ -190,12 +190,16 @@ void S3CredentialSource::Get(Ready ready) {
     if (instance_endpoint_.empty()) return ready(Fail(ErrorCode::kInvalidArgument, "{}", kNowhere));
   }
   const TimePoint now = Clock::Real().Now();
-  const bool may_ask = !is_asking_ && now - asked_ >= kBetweenAsking;
+  const bool was_asked = asked_ != TimePoint{} && now - asked_ < kBetweenAsking;
+  const bool may_ask = !is_asking_ && !was_asked;
   if (left > 0) {
     if (left <= kEarly_s && may_ask) AskForToken();
     return ready(*known_);
   }
-  if (!is_asking_ && !may_ask) return ready(tl::unexpected(refused_));
+  if (!is_asking_ && !may_ask) {
+    if (refused_) return ready(tl::unexpected(*refused_));
+    return ready(*known_);  // given a moment ago: one of the clocks is wrong
+  }
   waiting_.push_back(std::move(ready));
   if (!is_asking_) AskForToken();
 }
@@ -243,6 +247,7 @@ void S3CredentialSource::Ask(CurlRequest request, std::function<void(const CurlR
 
 void S3CredentialSource::Answer(Result<S3Credentials> result) {
   is_asking_ = false;
+  refused_.reset();
   if (result) {
     known_ = *result;
   } else {

@@ -54,8 +54,8 @@ class S3CredentialSource {
   const std::string instance_endpoint_;  // empty: it is not asked
   const bool is_given_;
   std::optional<S3Credentials> known_, forgotten_;
-  Error refused_ = {};  // by the instance endpoint, the last time
-  TimePoint asked_{};   // it, the last time
+  std::optional<Error> refused_;  // by the instance endpoint, the last time
+  TimePoint asked_{};             // it, the last time
   bool is_asking_ = false;
   std::vector<Ready> waiting_;
 };

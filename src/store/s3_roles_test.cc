@@ -31,8 +31,8 @@ class S3RolesTest : public testing::Test {
         const int number = given_++;
         answer.body = fmt::format(
             R"({{"AccessKeyId":"I","SecretAccessKey":"i","Token":"token {}",
-                "Expiration":"2099-01-01T00:00:00Z"}})",
-            has_others ? number : 0);
+                "Expiration":"{}-01-01T00:00:00Z"}})",
+            has_others ? number : 0, expires_);
       } else {
         answer.status = 404;
       }
@@ -50,6 +50,7 @@ class S3RolesTest : public testing::Test {
 
   S3Server server_, instance_;
   std::atomic<int> given_{0};
+  int expires_ = 2099;  // at its beginning
   const std::string endpoint_ = instance_.endpoint();
   const ScopedEnvironment environment_{{{"AWS_ACCESS_KEY_ID", nullptr},
                                         {"AWS_SECRET_ACCESS_KEY", nullptr},
@@ -88,6 +89,19 @@ TEST_F(S3RolesTest, AnInstanceIsNotAskedForEachRequestThatIsRefused) {
   EXPECT_EQ(given_, 2) << "at first, and whether it has others";
   ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
   EXPECT_EQ(Held(*tier, chain_), (std::vector<bool>{true, false, false, false}));
+}
+
+// Its own clock may be wrong, or this machine's: what was given just now is all there is.
+TEST_F(S3RolesTest, WhatSeemsToHaveExpiredWhenItIsGivenIsUsed) {
+  expires_ = 2001;
+  StartInstance(/*has_others=*/false);
+  const auto tier = Open();
+  for (size_t i = 0; i < chain_.size(); ++i) {
+    const Status put = PutChunk(*tier, layout_, chain_[i], ParentOf(chain_, i));
+    EXPECT_TRUE(put) << put.error().message;
+    EXPECT_EQ(ReadBack(*tier, layout_, chain_[i], ParentOf(chain_, i)), std::nullopt);
+  }
+  EXPECT_EQ(given_, 1);
 }
 
 TEST_F(S3RolesTest, WithoutCredentialsTheErrorSaysWhereTheyBelong) {
