@@ -119,6 +119,10 @@ void RedisConnection::Prepare(std::vector<std::string> words, std::string refuse
   command.done = [this, refused = std::move(refused), next](Result<RespReply> reply) {
     if (!reply) return;
     if (reply->IsText("OK")) return (this->*next)();
+    if (reply->text.starts_with("ERR max number of clients")) {  // said before it reads anything
+      return Fail({ErrorCode::kIo, fmt::format("{} has as many clients as it may have: maxclients",
+                                               address_.Text())});
+    }
     // Only the first word: some servers repeat what they were sent.
     Fail({ErrorCode::kInvalidArgument,
           fmt::format("{} {}: {}", address_.Text(), refused, PrintableAscii(reply->ErrorWord()))});

@@ -252,6 +252,21 @@ TEST_F(RedisConnectionTest, PasswordsAreSentAndWrongOnesSaid) {
   EXPECT_THAT(reply.error().message, testing::Not(HasSubstr("wrong")));
 }
 
+// It says so before it has read who comes, as if to the login.
+TEST_F(RedisConnectionTest, AServerThatHasTooManyClientsRefusesNoPassword) {
+  const RedisServer server({"--requirepass", "secret", "--maxclients", "1"});
+  boost::asio::ip::tcp::socket first(context_);
+  first.connect({boost::asio::ip::address_v4::loopback(), server.port()});
+  boost::asio::write(first, boost::asio::buffer("PING\r\n", 6));
+  char some[16];
+  first.read_some(boost::asio::buffer(some));  // it is one of its clients now
+  Connect({"127.0.0.1", server.port()}, {.login = {.password = "secret"}});
+  const auto reply = Ask({"PING"});
+  ASSERT_FALSE(reply);
+  EXPECT_EQ(reply.error().code, ErrorCode::kIo);
+  EXPECT_THAT(reply.error().message, HasSubstr("maxclients"));
+}
+
 TEST_F(RedisConnectionTest, CloseCancelsWhatIsPending) {
   const RedisServer server;
   Connect({"127.0.0.1", server.port()});
