@@ -105,5 +105,17 @@ TEST(Template, AHostileTemplatePaysForTheTextThatItLooksThrough) {
   }
 }
 
+TEST(Template, LookingForATextIsPaidForOnce) {
+  const std::string doublings =
+      "{% set ns = namespace(x='a') %}{% for i in range(18) %}{% set ns.x = ns.x ~ ns.x %}"
+      "{% endfor %}";
+  const nlohmann::ordered_json none = nlohmann::ordered_json::object();
+  for (const char* const expression : {"ns.x.find('b')", "'b' in ns.x", "'b' not in ns.x"}) {
+    const std::string often =
+        fmt::format("{{% for i in range(100) %}}{{% set y = {} %}}{{% endfor %}}", expression);
+    EXPECT_TRUE(Rendered(doublings + often, none, {.steps = 130'000})) << expression;
+  }
+}
+
 }  // namespace
 }  // namespace kvcake::jinja
