@@ -83,7 +83,9 @@ class Parser : public ExpressionParser {
       node->body = BodyTo("endfilter");
     } else if (tag == "generation") {
       node->kind = K::kScope;
+      const int loops = std::exchange(loops_, 0);  // the body is a function's, as a call's is
       node->body = BodyTo("endgeneration");
+      loops_ = loops;
     } else if (tag == "with") {
       node->kind = K::kScope;
       while (!IsKind(TokenKind::kBlockEnd)) {

@@ -292,6 +292,9 @@ TEMPLATES = [
     "{{ m() }}{{ q }}", "{% macro m() %}{{ v }}{% endmacro %}{% set v = 3 %}{{ m() }}",
     "{% macro m() %} a {% endmacro %}{{ m() | trim }}{{ m() ~ '|' }}{{ m()|length }}",
     "{% generation %}{{ s }}{% set g = 1 %}{% endgeneration %}{{ g }}",
+    "{% for x in l %}{% generation %}{% break %}{% endgeneration %}{% endfor %}",
+    "{% for x in l %}{% generation %}{% for y in l %}{{ y }}{% break %}{% endfor %}{% endgeneration %}"
+    "{% continue %}{% endfor %}",
     "{% if z %}a{% elif n > 5 %}b{% else %}c{% endif %}", "{% if missing %}a{% endif %}b",
     "{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.current }}",
     "{% set j = joiner('|') %}{{ j() }}a{{ j() }}b{{ j() }}", "{{ 1, 2 }}", "{% if %}{% endif %}",
