@@ -24,6 +24,14 @@ void CheckPower(const Node& node, const Value& base) {
 
 }  // namespace
 
+void Interpreter::AddNamed(const std::string& name, Value value, Args* args) {
+  Budget::Spend(args->named.size() / 8);
+  for (const auto& entry : args->named) {
+    if (entry.first == name) Raise("there are two values for the keyword argument {}", name);
+  }
+  args->named.emplace_back(name, std::move(value));
+}
+
 Args Interpreter::EvalArgs(const Node& node, const ScopePtr& scope) {
   Args args;
   for (const auto& arg : node.args) args.values.push_back(Eval(*arg, scope));
@@ -34,7 +42,7 @@ Args Interpreter::EvalArgs(const Node& node, const ScopePtr& scope) {
   if (node.star_star) {
     const Value more = Eval(*node.star_star, scope);
     if (!more.Is(Type::kDict)) Raise("** takes a dictionary");
-    for (const auto& [key, value] : more.Dict()) args.named.emplace_back(Str(key), value);
+    for (const auto& [key, value] : more.Dict()) AddNamed(Str(key), value, &args);
   }
   return args;
 }

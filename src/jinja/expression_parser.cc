@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <memory>
+#include <set>
 
 namespace kvcake::jinja {
 
@@ -319,9 +320,11 @@ void ExpressionParser::Arguments(Node* call) {
     if (!first) ExpectOp(",");
     if (!first && SkipOp(")")) break;
     first = false;
+    if (call->star_star) Raise("an argument follows **");
     if (SkipOp("**")) {
       call->star_star = Expression();
     } else if (SkipOp("*")) {
+      if (call->star) Raise("an argument follows another *");
       call->star = Expression();
     } else if (IsKind(TokenKind::kName) && pos_ + 1 < tokens_.size() &&
                Peek(1).kind == TokenKind::kOperator && Peek(1).text == "=") {
@@ -331,6 +334,12 @@ void ExpressionParser::Arguments(Node* call) {
     } else {
       if (!call->named.empty() || call->star) Raise("a value follows a named argument");
       call->args.push_back(Expression());
+    }
+  }
+  std::set<std::string_view> names;
+  for (const auto& entry : call->named) {
+    if (!names.insert(entry.first).second) {
+      Raise("the keyword argument {} is repeated", entry.first);
     }
   }
 }

@@ -248,7 +248,7 @@ Interpreter::Flow Interpreter::ExecOne(const Node& node, const ScopePtr& scope, 
       const Node& call = *node.children[0];
       const Value callee = Eval(*call.children[0], scope);
       Args args = EvalArgs(call, scope);
-      args.named.emplace_back("caller", MakeMacro(*node.children[1], scope));
+      AddNamed("caller", MakeMacro(*node.children[1], scope), &args);
       Append(Str(Call(callee, args)), out);
       break;
     }

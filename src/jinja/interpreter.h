@@ -39,6 +39,7 @@ class Interpreter {
   Value Comparison(const Node& node, const ScopePtr& scope);
   Value ApplyFilter(const Node& node, const Value* piped, const ScopePtr& scope);
   Args EvalArgs(const Node& node, const ScopePtr& scope);
+  static void AddNamed(const std::string& name, Value value, Args* args);
   Flow Exec(const Nodes& nodes, const ScopePtr& scope, std::string* out);
   Flow ExecOne(const Node& node, const ScopePtr& scope, std::string* out);
   Flow RunLoop(const Node& node, const Value& iterable, const ScopePtr& scope, int depth,

@@ -316,7 +316,14 @@ TEMPLATES = [
     "{% set s = 2 %}{{ s }}{% endcall %}{{ s }}",
     "{{ dict(d, b=5, z=2) }}{{ dict(d, b=5).b }}{{ dict(nested[0], **{'r': 'x'}).r }}",
     "{% set ns = namespace(d, b=5) %}{{ ns.b }}", "{{ dict(d, d) }}", "{{ namespace(d, d).b }}",
-    "{{ dict(**{'a': 1}) }}{{ range(*[2]) | list }}", "{{ raise_exception('no') }}",
+    "{{ dict(**{'a': 1}) }}{{ range(*[2]) | list }}", "{{ dict(a=n, a=2) }}",
+    "{{ s | replace(old='H', old='l', new='J') }}", "{{ n is eq(b=n, b=2) }}",
+    "{{ range(*[1], *[2]) | list }}", "{{ range(*[1], 2) | list }}", "{{ dict(**d, **d) }}",
+    "{{ dict(**d, x=1) }}", "{{ range(**{}, 2) }}", "{{ range(**{}, *[2]) }}",
+    "{{ dict(x=1, **{'y': 2}) }}", "{{ dict(b=n, **d) }}", "{{ namespace(b=n, **d).b }}",
+    "{% macro m() %}{{ kwargs }}{% endmacro %}{{ m(b=1, **d) }}",
+    "{% macro m() %}{{ caller() }}{% endmacro %}{% call m(caller=n) %}x{% endcall %}",
+    "{% macro m() %}{{ caller() }}{% endmacro %}{% call m(**{'caller': n}) %}x{% endcall %}", "{{ raise_exception('no') }}",
 ]
 
 
