@@ -68,12 +68,9 @@ void JoinParts(ordered_json* messages) {
   for (ordered_json& message : *messages) {
     const auto content = message.find("content");
     if (content == message.end() || !content->is_array()) continue;
-    std::string text;
-    for (const ordered_json& part : *content) {
-      if (!text.empty()) text += '\n';
-      text += part["text"].get<std::string>();
-    }
-    *content = std::move(text);
+    std::vector<std::string> texts;
+    for (const ordered_json& part : *content) texts.push_back(part["text"].get<std::string>());
+    *content = fmt::format("{}", fmt::join(texts, "\n"));
   }
 }
 

@@ -133,6 +133,10 @@ TEST(ChatTemplateTest, PartsAreJoinedWhereTheTemplateTakesNone) {
   const char* const prints = "{% for m in messages %}{{ m.content }}{% endfor %}";
   EXPECT_EQ(Of(loops).Render(Asking(parts)).value(), "[A][B]");
   EXPECT_EQ(Of(prints).Render(Asking(parts)).value(), "A\nB");
+  const ordered_json begins_empty = {
+      {{"role", "user"},
+       {"content", {{{"type", "text"}, {"text", ""}}, {{"type", "text"}, {"text", "B"}}}}}};
+  EXPECT_EQ(Of(prints).Render(Asking(begins_empty)).value(), "\nB");
   EXPECT_EQ(Of(kChatMl).Render(Asking(parts)).value(),
             "<|im_start|>user\nA\nB<|im_end|>\n<|im_start|>assistant\n");
   ChatTemplateOptions options;
