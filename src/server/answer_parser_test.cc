@@ -185,6 +185,14 @@ TEST(ReasoningParserTest, ThoughtsAreApart) {
   EXPECT_FALSE(ReasoningParser::IsName("granite"));
 }
 
+// The connections' thread reads an answer's spaces, and a bias may have a model write only these.
+TEST(ReasoningParserTest, SpacesBeforeThoughtsAreReadOnce) {
+  const std::string spaces(1 << 20, ' ');
+  EXPECT_EQ(Whole({.reasoning_parser = "qwen3"}, spaces + "<think>hm</think>Yes"),
+            (ParsedAnswer{.content = "Yes", .reasoning = "hm"}));
+  EXPECT_EQ(Whole({.reasoning_parser = "qwen3"}, spaces).content, spaces);
+}
+
 TEST(AnswerParserTest, CallsComeAfterThoughts) {
   AnswerParser::Options options{.tool_parser = "hermes", .reasoning_parser = "qwen3"};
   const std::string text =

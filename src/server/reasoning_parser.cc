@@ -38,9 +38,9 @@ std::string ReasoningParser::Append(std::string_view text, AnswerDelta* out) {
 
 void ReasoningParser::Next(char c, std::string* answer, AnswerDelta* out) {
   if (part_ == Part::kStart) {
+    if (held_.size() == spaces_ && IsJsonSpace(c)) ++spaces_;
     held_ += c;
-    std::string_view said = held_;
-    while (!said.empty() && IsJsonSpace(said.front())) said.remove_prefix(1);
+    const std::string_view said = std::string_view(held_).substr(spaces_);
     if (said == kThink) {
       held_.clear();
       part_ = Part::kThoughts;

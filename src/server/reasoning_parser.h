@@ -31,7 +31,8 @@ class ReasoningParser {
 
   bool thinks_ = false;  // also where it does not say so
   Part part_ = Part::kStart;
-  std::string held_;  // of the start, which may become <think>
+  std::string held_;   // of the start, which may become <think>
+  size_t spaces_ = 0;  // that it begins with
   MarkerFinder end_;
 };
 
