@@ -143,9 +143,10 @@ void HttpApi::Ended(Exchange& exchange) {
   if (record.status == 429) metrics_.tenants.Refused(record.tenant);
   if (!record.completion) return;
   const Completion& completion = *record.completion;
-  if (HasAnswer(completion)) {
+  if (record.answers > 0) {
     metrics_.tenants.Answered(
-        record.tenant, {.prompt_tokens = static_cast<uint64_t>(completion.report.prompt_tokens),
+        record.tenant, {.answers = record.answers,
+                        .prompt_tokens = static_cast<uint64_t>(completion.report.prompt_tokens),
                         .cached_tokens = static_cast<uint64_t>(CachedTokens(completion)),
                         .answer_tokens = completion.tokens.size()});
   }

@@ -38,40 +38,72 @@ class Client : public HttpReply {
   const std::string body_;
 };
 
+// An api whose engine runs when a test says so.
+class HttpApiTest : public testing::Test {
+ protected:
+  void Handle(const HttpRequest& request, Client& client) {
+    boost::asio::co_spawn(context_, api_.Handle(request, client), boost::asio::detached);
+  }
+  // Hands in a completion that has so many answers, and has the engine answer them to the end.
+  void Complete(Client& client, size_t answers) {
+    Handle(ask_, client);
+    while (loop_.Stats().waiting < answers) ASSERT_GT(context_.run_one(), 0u);
+    loop_.Stop();
+    loop_.Run();
+    context_.run();
+  }
+  std::string Scrape() {
+    Client scraper;
+    Handle(scrape_, scraper);
+    context_.restart();
+    context_.run();
+    return scraper.answer.body;
+  }
+
+  const HttpRequest ask_{
+      .method = "POST", .path = "/v1/completions", .content_type = "application/json"};
+  const HttpRequest scrape_{.method = "GET", .path = "/metrics"};
+  const std::unique_ptr<Runtime> runtime_ =
+      Runtime::Create({.model_dir = SourceDir() + "/models/demo",
+                       .ram_capacity_bytes = 8 << 20,
+                       .threads = 1,
+                       .keep_costs = false})
+          .value();
+  EngineLoop loop_{runtime_->engine(), runtime_->restorer(), {.jobs_max = 4}};
+  boost::asio::io_context context_;
+  HttpApi api_{context_,
+               *runtime_,
+               loop_,
+               Fail(ErrorCode::kNotFound, "no template"),
+               ApiKeys(),
+               nullptr,
+               {.requests = {.model_names = {"m"}, .model_len_max = 4096}, .version = "1"}};
+};
+
 // The engine may be done with what it takes before a connection hears of it.
-TEST(HttpApiTest, AnAnswerThatHasEndedCountsWhereAnotherOfItsRequestIsRefused) {
-  const auto runtime = Runtime::Create({.model_dir = SourceDir() + "/models/demo",
-                                        .ram_capacity_bytes = 8 << 20,
-                                        .threads = 1,
-                                        .keep_costs = false})
-                           .value();
-  EngineLoop loop(runtime->engine(), runtime->restorer(), {.jobs_max = 2});
-  boost::asio::io_context context;
-  HttpApi api(context, *runtime, loop, Fail(ErrorCode::kNotFound, "no template"), ApiKeys(),
-              nullptr, {.requests = {.model_names = {"m"}, .model_len_max = 4096}, .version = "1"});
-  const auto handle = [&](const HttpRequest& request, Client& client) {
-    boost::asio::co_spawn(context, api.Handle(request, client), boost::asio::detached);
-  };
+TEST_F(HttpApiTest, AnAnswerThatHasEndedCountsWhereAnotherOfItsRequestIsRefused) {
   std::string body = R"({"stream": true, "max_tokens": 2, "prompt": [[5], [5)";
   for (int i = 0; i < 4000; ++i) body += ",5";
   Client client(body + "]]}");
-  const HttpRequest ask{
-      .method = "POST", .path = "/v1/completions", .content_type = "application/json"};
-  handle(ask, client);
-  while (loop.Stats().waiting < 2) ASSERT_GT(context.run_one(), 0u);
-  loop.Stop();
-  loop.Run();  // to the end of both
-  context.run();
+  Complete(client, 2);
   EXPECT_EQ(client.answer.status, 400);
   EXPECT_THAT(client.answer.body, HasSubstr("--ram-capacity"));
+  EXPECT_THAT(Scrape(), HasSubstr("kvcake_overhead_seconds_count{model_name=\"m\"} 1\n"));
+}
 
-  Client scraper;
-  const HttpRequest scrape{.method = "GET", .path = "/metrics"};
-  handle(scrape, scraper);
-  context.restart();
-  context.run();
-  EXPECT_THAT(scraper.answer.body,
-              HasSubstr("kvcake_overhead_seconds_count{model_name=\"m\"} 1\n"));
+TEST_F(HttpApiTest, EachAnswerOfARequestCountsForItsTenant) {
+  Client client(R"({"max_tokens": 2, "ignore_eos": true, "n": 3, "prompt": [5, 6]})");
+  Complete(client, 3);
+  EXPECT_EQ(client.answer.status, 200);
+  const std::string text = Scrape();
+  const auto has = [&](const char* name, int value) {
+    EXPECT_THAT(text, HasSubstr(fmt::format("\nkvcake_tenant_{}{{model_name=\"m\",tenant=\"-\"}} "
+                                            "{}\n",
+                                            name, value)));
+  };
+  has("answers_total", 3);
+  has("generation_tokens_total", 6);
+  has("prompt_tokens_total", 2);  // which the three have in common
 }
 
 }  // namespace

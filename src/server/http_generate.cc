@@ -208,6 +208,7 @@ std::vector<Completion> HttpApi::SumUp(Answering& answering, RequestRecord* reco
   }
   if (completions.empty()) return {};
   record->choices = completions.size();
+  record->answers = std::ranges::count_if(completions, HasAnswer);
   const bool all = completions.size() == answering.choices.size();
   record->completion = SumOf(completions, all ? answering.n : 1);
   return completions;

@@ -27,7 +27,8 @@ struct RequestRecord {
   double total_s = 0;                         // from the request's arrival to the end of the answer
   std::optional<ApiError> error = {};         // why there is no answer, or not all of it
   std::optional<Completion> completion = {};  // where the engine took it: SumOf all answers
-  size_t choices = 0;                         // so many answers
+  size_t choices = 0;                         // so many answers,
+  size_t answers = 0;                         // of which so many are there to be counted
 };
 
 // With what the request says of itself.

@@ -23,13 +23,13 @@ TenantMetrics::Counts& TenantMetrics::Of(const std::string& tenant) {
   return counts_[LabelOf(tenant)];
 }
 
-void TenantMetrics::Answered(const std::string& tenant, const Answer& answer) {
+void TenantMetrics::Answered(const std::string& tenant, const Answers& answers) {
   MutexLock lock(mutex_);
-  Counts& counts = Of(tenant);
-  ++counts.answers;
-  counts.tokens.prompt_tokens += answer.prompt_tokens;
-  counts.tokens.cached_tokens += answer.cached_tokens;
-  counts.tokens.answer_tokens += answer.answer_tokens;
+  Answers& had = Of(tenant).had;
+  had.answers += answers.answers;
+  had.prompt_tokens += answers.prompt_tokens;
+  had.cached_tokens += answers.cached_tokens;
+  had.answer_tokens += answers.answer_tokens;
 }
 
 void TenantMetrics::Refused(const std::string& tenant) {
@@ -59,16 +59,16 @@ void TenantMetrics::AddTo(const std::map<std::string, size_t>& open, PrometheusT
     }
   };
   counter("kvcake_tenant_answers_total", "Answers that a tenant's requests have had.",
-          [](const Counts& c) { return c.answers; });
+          [](const Counts& c) { return c.had.answers; });
   counter("kvcake_tenant_refused_total",
           "Requests refused as a queue, or the tenant's share, was full.",
           [](const Counts& c) { return c.refused; });
   counter("kvcake_tenant_prompt_tokens_total", "Prompt tokens of those answers.",
-          [](const Counts& c) { return c.tokens.prompt_tokens; });
+          [](const Counts& c) { return c.had.prompt_tokens; });
   counter("kvcake_tenant_cached_tokens_total", "Of these, tokens that were loaded or in memory.",
-          [](const Counts& c) { return c.tokens.cached_tokens; });
+          [](const Counts& c) { return c.had.cached_tokens; });
   counter("kvcake_tenant_generation_tokens_total", "Tokens generated for a tenant.",
-          [](const Counts& c) { return c.tokens.answer_tokens; });
+          [](const Counts& c) { return c.had.answer_tokens; });
 }
 
 void TenantMetrics::AddStored(std::span<const TierOwners> tiers, PrometheusText* text) const {

@@ -28,13 +28,15 @@ class TenantMetrics {
  public:
   explicit TenantMetrics(size_t labels_max = 128) : labels_max_(labels_max) {}
 
-  struct Answer {
+  // What the answers of one request come to, together.
+  struct Answers {
+    uint64_t answers = 0;
     uint64_t prompt_tokens = 0;
     uint64_t cached_tokens = 0;
     uint64_t answer_tokens = 0;
   };
   // By the tenant's name in the key file; "" is everybody without one.
-  void Answered(const std::string& tenant, const Answer& answer) EXCLUDES(mutex_);
+  void Answered(const std::string& tenant, const Answers& answers) EXCLUDES(mutex_);
   // Its share, or all there is, was taken.
   void Refused(const std::string& tenant) EXCLUDES(mutex_);
   // Who there is, by name: the owners of chunks are told by these.
@@ -47,9 +49,8 @@ class TenantMetrics {
 
  private:
   struct Counts {
-    uint64_t answers = 0;
     uint64_t refused = 0;
-    Answer tokens = {};
+    Answers had = {};
   };
   Counts& Of(const std::string& tenant) REQUIRES(mutex_);
   // A label is kept once it is given.

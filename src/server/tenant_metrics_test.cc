@@ -11,8 +11,10 @@ using testing::Not;
 
 TEST(TenantMetricsTest, CountsWhatEachTenantGotAndBoundsTheirNumber) {
   TenantMetrics metrics(/*labels_max=*/2);
-  metrics.Answered("ann", {.prompt_tokens = 10, .cached_tokens = 4, .answer_tokens = 2});
-  metrics.Answered("ann", {.prompt_tokens = 10, .cached_tokens = 4, .answer_tokens = 2});
+  metrics.Answered("ann",
+                   {.answers = 1, .prompt_tokens = 10, .cached_tokens = 4, .answer_tokens = 2});
+  metrics.Answered("ann",
+                   {.answers = 1, .prompt_tokens = 10, .cached_tokens = 4, .answer_tokens = 2});
   metrics.Refused("");
   metrics.Refused("bob");  // no label is left for either
   metrics.Refused("eve");
