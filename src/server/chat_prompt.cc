@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -52,6 +53,33 @@ size_t MostMembersWritten(std::string_view text) {
   return most;
 }
 
+// A number that may have been an integer which no type of the parser holds.
+bool HasHuge(const json& value) {
+  constexpr double kIntegersEnd = 0x1p63;
+  if (value.is_number_float()) return std::fabs(value.get<double>()) >= kIntegersEnd;
+  return value.is_structured() && std::any_of(value.begin(), value.end(), HasHuge);
+}
+
+// Whether the text, which is JSON, has an integer that no type of the parser holds.
+bool HasHugeInteger(std::string_view text) {
+  bool in_string = false;
+  for (size_t i = 0; i < text.size() && text[i] != '\0'; ++i) {
+    if (in_string) {
+      if (text[i] == '\\') ++i;
+      in_string = text[i] != '"';
+    } else if (text[i] == '"') {
+      in_string = true;
+    } else if (text[i] == '-' || (text[i] >= '0' && text[i] <= '9')) {
+      const size_t end = std::min(text.find_first_not_of("+-.0123456789Ee", i), text.size());
+      const std::string_view number = text.substr(i, end - i);
+      const auto parsed = json::parse(number, nullptr, /*allow_exceptions=*/false);
+      if (parsed.is_number_float() && number.find_first_of(".Ee") == number.npos) return true;
+      i = end - 1;
+    }
+  }
+  return false;
+}
+
 class ChatReader {
  public:
   ChatReader(const ChatLimits& limits, RequestFields* fields, ChatPrompt* prompt)
@@ -64,6 +92,9 @@ class ChatReader {
       if (MostMembers(fields_[name].value()) > limits_.object_members_max) {
         return fields_.Fail(name, fmt::format("has an object with more than {} members",
                                               limits_.object_members_max));
+      }
+      if (HasHuge(fields_[name].value()) && HasHugeInteger(text)) {
+        return fields_.Fail(name, "has an integer beyond 64 bits");
       }
     }
     CheckMessages();
@@ -200,6 +231,9 @@ class ChatReader {
     if (MostMembersWritten(text) > limits_.object_members_max) {
       function->Fail("arguments", fmt::format("has an object with more than {} members",
                                               limits_.object_members_max));
+    }
+    if (HasHuge(*parsed) && HasHugeInteger(text)) {
+      function->Fail("arguments", "has an integer beyond 64 bits");
     }
   }
 

@@ -303,6 +303,30 @@ TEST(OpenAiRequestTest, ErrorsNameTheTool) {
   EXPECT_EQ(ChatWith(wide + "}]}").error().param, "chat_template_kwargs");
 }
 
+// The JSON parser makes floats of integers beyond 64 bits, and a template would print these.
+TEST(OpenAiRequestTest, IntegersOfAChatThatNoTypeHoldsAreRefused) {
+  const std::string call = R"("messages": [{"role": "assistant", "tool_calls": [{"function":
+      {"name": "f", "arguments": )";
+  const std::pair<std::string, const char*> cases[] = {
+      {R"("tools": [{"function": {"name": "f", "parameters": {"maximum": 18446744073709551616}}}])",
+       "tools"},
+      {R"("chat_template_kwargs": {"a": [1, -9223372036854775809]})", "chat_template_kwargs"},
+      {R"("documents": [{"a": 1e20, "b":100000000000000000000}])", "documents"},
+      {call + R"({"wei": 100000000000000000000}}}]}])", "messages"},
+      {call + R"("{\"wei\": 100000000000000000000}"}}]}])",
+       "messages[0].tool_calls[0].function.arguments"},
+  };
+  for (const auto& [field, param] : cases) {
+    const auto request = ChatWith(field);
+    ASSERT_FALSE(request) << field;
+    EXPECT_EQ(request.error().param, param) << field;
+    EXPECT_THAT(request.error().message, HasSubstr("an integer beyond 64 bits"));
+  }
+  EXPECT_TRUE(ChatWith(R"("documents": [{"a": 1e20, "b": 1.7976931348623157E308, "c": -1e300}])"));
+  EXPECT_TRUE(ChatWith(R"("documents": [{"a": 1e20, "b": "100000000000000000000"}])"));
+  EXPECT_TRUE(ChatWith(R"("unknown": 100000000000000000000, "seed": 18446744073709551615)"));
+}
+
 // All of a chat's body is parsed with its order, not only what is kept of it.
 TEST(OpenAiRequestTest, ObjectsOfAChatAreBoundedWhereverTheyStand) {
   std::string wide = "{\"0\": 0";
