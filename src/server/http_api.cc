@@ -151,7 +151,6 @@ void HttpApi::Ended(Exchange& exchange) {
                         .answer_tokens = completion.tokens.size()});
   }
   metrics_.overhead_s.Observe(std::max(0.0, record.total_s - completion.steps_s));
-  if (traces_ != nullptr) traces_->Write(record.id, std::move(record.completion->report));
 }
 
 net::awaitable<void> HttpApi::Send(Exchange& exchange, HttpResponse response) {

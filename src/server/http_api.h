@@ -108,7 +108,7 @@ class HttpApi : public HttpHandler {
   // What Await gave up is cancelled; the client is told if nothing was sent, and the end awaited.
   boost::asio::awaitable<void> GiveUp(Exchange& exchange, Answering& answering);
   static std::optional<ApiError> TakeEnd(Result<Completion> end, Choice& choice);
-  static std::vector<Completion> SumUp(Answering& answering, RequestRecord* record);
+  std::vector<Completion> SumUp(Answering& answering, RequestRecord* record);
   void Ended(Exchange& exchange);
   AnswerWriter MakeWriter(const Exchange& exchange, const Prepared& prepared, bool chat) const;
   Choice MakeChoice(const Prepared& prepared, size_t index, bool chat,

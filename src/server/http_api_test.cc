@@ -2,6 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 
 #include "base/source_dir_testing.h"
 
@@ -41,6 +45,11 @@ class Client : public HttpReply {
 // An api whose engine runs when a test says so.
 class HttpApiTest : public testing::Test {
  protected:
+  ~HttpApiTest() override {
+    traces_.reset();  // nothing more is written there
+    std::filesystem::remove_all(traces_dir_);
+  }
+
   void Handle(const HttpRequest& request, Client& client) {
     boost::asio::co_spawn(context_, api_.Handle(request, client), boost::asio::detached);
   }
@@ -69,6 +78,8 @@ class HttpApiTest : public testing::Test {
                        .threads = 1,
                        .keep_costs = false})
           .value();
+  const std::string traces_dir_ = testing::TempDir() + "kvcake-api-" + std::to_string(getpid());
+  std::unique_ptr<TraceFiles> traces_ = TraceFiles::Open(traces_dir_, 8).value();
   EngineLoop loop_{runtime_->engine(), runtime_->restorer(), {.jobs_max = 4}};
   boost::asio::io_context context_;
   HttpApi api_{context_,
@@ -76,7 +87,7 @@ class HttpApiTest : public testing::Test {
                loop_,
                Fail(ErrorCode::kNotFound, "no template"),
                ApiKeys(),
-               nullptr,
+               traces_.get(),
                {.requests = {.model_names = {"m"}, .model_len_max = 4096}, .version = "1"}};
 };
 
@@ -104,6 +115,20 @@ TEST_F(HttpApiTest, EachAnswerOfARequestCountsForItsTenant) {
   has("answers_total", 3);
   has("generation_tokens_total", 6);
   has("prompt_tokens_total", 2);  // which the three have in common
+}
+
+TEST_F(HttpApiTest, EachAnswerOfARequestHasATrace) {
+  std::vector<std::vector<int>> prompts = {std::vector(300, 5), std::vector(300, 6)};
+  Client client(nlohmann::json{{"max_tokens", 1}, {"prompt", prompts}}.dump());
+  Complete(client, 2);
+  ASSERT_EQ(client.answer.status, 200);
+  traces_.reset();  // when all of them are written
+  const std::string id = nlohmann::json::parse(client.answer.body)["id"];
+  for (const char* const index : {"-0", "-1"}) {
+    std::ifstream file(traces_dir_ + "/" + id + index + ".trace.json");
+    const auto trace = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+    EXPECT_THAT(trace.dump(), HasSubstr("\"tokens\":\"[0, ")) << index;
+  }
 }
 
 }  // namespace

@@ -200,16 +200,24 @@ net::awaitable<void> HttpApi::GiveUp(Exchange& exchange, Answering& answering) {
   SumUp(answering, &record);
 }
 
-// The record has what the engine did, once all have ended; so have the completions.
+// The record has what the engine did, once all have ended; so have the completions. Each of these
+// has a trace.
 std::vector<Completion> HttpApi::SumUp(Answering& answering, RequestRecord* record) {
   std::vector<Completion> completions;
-  for (Choice& choice : answering.choices) {
-    if (choice.completion) completions.push_back(std::move(*choice.completion));
+  const size_t asked = answering.choices.size();
+  for (size_t i = 0; i < asked; ++i) {
+    auto& completion = answering.choices[i].completion;
+    if (!completion) continue;
+    if (traces_ != nullptr) {
+      traces_->Write(asked > 1 ? fmt::format("{}-{}", record->id, i) : record->id,
+                     completion->report);
+    }
+    completions.push_back(std::move(*completion));
   }
   if (completions.empty()) return {};
   record->choices = completions.size();
   record->answers = std::ranges::count_if(completions, HasAnswer);
-  const bool all = completions.size() == answering.choices.size();
+  const bool all = completions.size() == asked;
   record->completion = SumOf(completions, all ? answering.n : 1);
   return completions;
 }
