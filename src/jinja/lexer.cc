@@ -5,13 +5,13 @@
 #include <optional>
 
 #include "base/utf8.h"
+#include "jinja/text.h"
+#include "jinja/value.h"
 
 namespace kvcake::jinja {
 namespace {
 
-bool IsSpace(char c) {
-  return c == ' ' || (c >= '\t' && c <= '\r') || (c >= '\x1c' && c <= '\x1f');
-}
+bool IsSpace(std::string_view text) { return Strip(text, nullptr, Side::kLeft).empty(); }
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsNamePart(char c) {
   return IsDigit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
@@ -51,7 +51,8 @@ class Lexer {
   char At(size_t i) const { return i < rest_.size() ? rest_[i] : '\0'; }
   bool Has(size_t i, std::string_view word) const { return rest_.substr(i).starts_with(word); }
   size_t SkipSpace(size_t i) const {
-    while (i < rest_.size() && IsSpace(rest_[i])) ++i;
+    size_t size = 0;
+    while (i < rest_.size() && IsSpaceCode(DecodeUtf8(rest_.substr(i), &size))) i += size;
     return i;
   }
   void Add(TokenKind kind, std::string text) { tokens_.push_back({kind, std::move(text), line_}); }
@@ -63,17 +64,16 @@ class Lexer {
 
   // Text before a tag at `end` whose sign may be - or +; a variable keeps its line's indentation.
   void AddText(size_t end, char sign, bool is_variable) {
-    std::string_view text = rest_.substr(pos_, end - pos_);
+    std::string text(rest_.substr(pos_, end - pos_));
     if (sign == '-') {
-      while (!text.empty() && IsSpace(text.back())) text.remove_suffix(1);
+      text = Strip(text, nullptr, Side::kRight);
     } else if (sign != '+' && !is_variable) {
       const size_t line = text.rfind('\n') + 1;
-      const auto indent = text.substr(line);
-      if ((line > 0 || at_line_start_) && std::all_of(indent.begin(), indent.end(), IsSpace)) {
-        text = text.substr(0, line);
+      if ((line > 0 || at_line_start_) && IsSpace(std::string_view(text).substr(line))) {
+        text.resize(line);
       }
     }
-    if (!text.empty()) Add(TokenKind::kText, std::string(text));
+    if (!text.empty()) Add(TokenKind::kText, std::move(text));
     MoveTo(end);
   }
 
