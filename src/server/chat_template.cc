@@ -74,6 +74,17 @@ void JoinParts(ordered_json* messages) {
   }
 }
 
+ordered_json TextPart(const std::string& text) { return {{"type", "text"}, {"text", text}}; }
+
+// Makes a part of each text, as vLLM does for a template that takes parts.
+void MakeParts(ordered_json* messages) {
+  for (ordered_json& message : *messages) {
+    const auto content = message.find("content");
+    if (content == message.end() || !content->is_string()) continue;
+    *content = ordered_json::array({TextPart(content->get<std::string>())});
+  }
+}
+
 // As transformers does before it runs a template: members that are null are none, and thoughts are
 // there under every name that templates read.
 void Normalise(ordered_json* messages) {
@@ -217,17 +228,21 @@ Status ChatTemplate::ReadConfig(const json& config, const std::string& source) {
 }
 
 // vLLM's "auto" looks for a loop over a message's content. Asking the template is surer: one that
-// writes a part's text, and nothing of how Python writes an array, takes parts.
+// writes a part's text, and nothing of how Python writes an array, takes parts; and where it does
+// not write a text that stands alone, it takes nothing else.
 void ChatTemplate::ChooseContentFormat() {
-  keep_parts_ = options_.content_format == "openai";
-  if (options_.content_format != "auto") return;
-  ChatPrompt probe;
-  probe.messages = {
-      {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "kvcake-content-probe"}}}}}};
-  const auto text = Run(probe, /*keep_parts=*/true);
-  keep_parts_ = text && text->find("kvcake-content-probe") != std::string::npos &&
-                text->find("'type'") == std::string::npos &&
-                text->find("\"type\"") == std::string::npos;
+  if (options_.content_format == "string") return;
+  static constexpr const char* kText = "kvcake-content-probe";
+  const auto takes = [this](const ordered_json& content) {
+    ChatPrompt probe;
+    probe.messages = {{{"role", "user"}, {"content", content}}};
+    const auto text = Run(probe, /*keep_parts=*/true);
+    return text && text->find(kText) != std::string::npos &&
+           text->find("'type'") == std::string::npos && text->find("\"type\"") == std::string::npos;
+  };
+  const bool takes_parts = takes(ordered_json::array({TextPart(kText)}));
+  keep_parts_ = takes_parts || options_.content_format == "openai";
+  texts_as_parts_ = takes_parts && !takes(kText);
 }
 
 std::string ChatTemplate::Names() const {
@@ -257,6 +272,7 @@ Result<std::string> ChatTemplate::Run(const ChatPrompt& prompt, bool keep_parts)
   for (const auto& [name, value] : prompt.kwargs.items()) context[name] = value;
   ordered_json& messages = context["messages"] = prompt.messages;
   if (!keep_parts) JoinParts(&messages);
+  if (texts_as_parts_) MakeParts(&messages);
   Normalise(&messages);
   std::string last;
   if (prompt.continue_final_message) {

@@ -50,7 +50,8 @@ class ChatTemplate {
   nlohmann::ordered_json special_tokens_;
   ChatTemplateOptions options_;
   std::map<std::string, jinja::Template> templates_;  // by name: "default", "tool_use"
-  bool keep_parts_ = false;  // contents stay arrays of parts where the client wrote them so
+  bool keep_parts_ = false;      // contents stay arrays of parts where the client wrote them so,
+  bool texts_as_parts_ = false;  // and texts become such arrays
 };
 
 }  // namespace kvcake

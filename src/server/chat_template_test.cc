@@ -146,6 +146,31 @@ TEST(ChatTemplateTest, PartsAreJoinedWhereTheTemplateTakesNone) {
   EXPECT_EQ(Of(loops, {}, options).Render(Asking(parts)).value(), "[][][]");
 }
 
+// Templates like those of Llama Guard 3 and LLaVA are silent about a text.
+TEST(ChatTemplateTest, TextsArePartsWhereTheTemplateTakesNothingElse) {
+  const ordered_json text = {{{"role", "user"}, {"content", "Hi"}}};
+  const char* const selects =
+      "{% for m in messages %}{% for c in m.content | selectattr('type', 'equalto', 'text') %}"
+      "[{{ c.text }}]{% endfor %}{% endfor %}";
+  const char* const takes_both =
+      "{% for m in messages %}{% if m.content is string %}<{{ m.content }}>{% else %}"
+      "{% for c in m.content %}[{{ c.text }}]{% endfor %}{% endif %}{% endfor %}";
+  EXPECT_EQ(Of(selects).Render(Asking(text)).value(), "[Hi]");
+  EXPECT_EQ(Of(takes_both).Render(Asking(text)).value(), "<Hi>");
+  EXPECT_EQ(Of(kChatMl).Render(Asking(text)).value(),
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  ChatPrompt prompt = Asking({{{"role", "assistant"}, {"content", "Well"}}});
+  prompt.continue_final_message = true;
+  prompt.add_generation_prompt = false;
+  EXPECT_EQ(Of(selects).Render(prompt).value(), "[Well");
+  for (const char* const format : {"openai", "string"}) {
+    ChatTemplateOptions options;
+    options.content_format = format;
+    EXPECT_EQ(Of(selects, {}, options).Render(Asking(text)).value(),
+              format == std::string("openai") ? "[Hi]" : "");
+  }
+}
+
 TEST(ChatTemplateTest, GoesOnWithTheLastMessage) {
   const auto go_on = [](const char* jinja, const ordered_json& content) {
     ChatPrompt prompt = Asking(
