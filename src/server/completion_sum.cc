@@ -23,11 +23,16 @@ int Badness(FinishReason reason) {
 void AddPrompt(const Completion& of, RestoreReport* sum) {
   const RestoreReport& report = of.report;
   // The last token of each prompt is computed, whatever was there.
-  const int beyond = report.tokens_reused + report.loaded() - CachedTokens(of);
+  int beyond = report.tokens_reused + report.loaded() - CachedTokens(of);
+  const auto kept = [&beyond](int tokens) {
+    const int gone = std::min(tokens, beyond);
+    beyond -= gone;
+    return tokens - gone;
+  };
   sum->prompt_tokens += report.prompt_tokens;
   sum->tokens_computed += report.tokens_computed;
-  sum->tokens_reused += report.tokens_reused - beyond;
-  for (const auto& [tier, tokens] : report.tokens_loaded) sum->tokens_loaded[tier] += tokens;
+  sum->tokens_reused += kept(report.tokens_reused);
+  for (const auto& [tier, tokens] : report.tokens_loaded) sum->tokens_loaded[tier] += kept(tokens);
   sum->chunks_failed += report.chunks_failed;
 }
 

@@ -44,5 +44,13 @@ TEST(CompletionSumTest, PromptsCountOnceAndAnswersAll) {
   EXPECT_EQ(sum.error, "no pages");
 }
 
+TEST(CompletionSumTest, APromptThatWasLoadedToItsLastTokenHasNoneReused) {
+  const std::vector<Completion> all = {Answered(128, 0, 128, {1}), Answered(256, 0, 256, {2})};
+  const Completion sum = SumOf(all, 1);
+  EXPECT_EQ(sum.report.tokens_reused, 0);
+  EXPECT_EQ(sum.report.tokens_loaded.at("disk"), 127 + 255);
+  EXPECT_EQ(CachedTokens(sum), 127 + 255);
+}
+
 }  // namespace
 }  // namespace kvcake
