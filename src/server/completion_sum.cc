@@ -34,6 +34,7 @@ void AddPrompt(const Completion& of, RestoreReport* sum) {
   sum->tokens_reused += kept(report.tokens_reused);
   for (const auto& [tier, tokens] : report.tokens_loaded) sum->tokens_loaded[tier] += kept(tokens);
   sum->chunks_failed += report.chunks_failed;
+  if (!report.lossy.empty()) sum->lossy = report.lossy;  // one process has the same for all
 }
 
 void AddAnswer(const Completion& of, Completion* sum) {

@@ -52,5 +52,13 @@ TEST(CompletionSumTest, APromptThatWasLoadedToItsLastTokenHasNoneReused) {
   EXPECT_EQ(CachedTokens(sum), 127 + 255);
 }
 
+TEST(CompletionSumTest, SaysThatChunksHaveGoneThroughALossyCodec) {
+  std::vector<Completion> all = {Answered(300, 256, 0, {1}), Answered(300, 256, 0, {2})};
+  for (Completion& one : all) one.report.lossy = "int8";
+  EXPECT_EQ(SumOf(all, 2).report.lossy, "int8");
+  all[1].report.lossy = "";  // it failed before it was restored
+  EXPECT_EQ(SumOf(all, 1).report.lossy, "int8");
+}
+
 }  // namespace
 }  // namespace kvcake
