@@ -303,6 +303,24 @@ TEST(OpenAiRequestTest, ErrorsNameTheTool) {
   EXPECT_EQ(ChatWith(wide + "}]}").error().param, "chat_template_kwargs");
 }
 
+// Some clients know no other numbers, and vLLM takes them so.
+TEST(OpenAiRequestTest, WholeNumbersMayBeWrittenWithAPoint) {
+  const auto request = With(R"("max_tokens": 7.0, "n": 2.0, "top_k": -1.0, "seed": -42.0,
+      "logprobs": 3.0, "min_tokens": 1e0)");
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_EQ(request->max_tokens, 7);
+  EXPECT_EQ(request->n, 2);
+  EXPECT_EQ(request->sampling.top_k, 0);
+  EXPECT_EQ(request->seed, static_cast<uint64_t>(-42));
+  EXPECT_EQ(request->top_logprobs, 3);
+  EXPECT_EQ(request->min_tokens, 1);
+  for (const char* const field :
+       {R"("max_tokens": 7.5)", R"("max_tokens": 1e10)", R"("n": 0.0)", R"("logprobs": 20.5)",
+        R"("seed": 0.5)", R"("seed": 1e30)", R"("seed": 9007199254740993.0)"}) {
+    EXPECT_FALSE(With(field)) << field;
+  }
+}
+
 // The JSON parser makes floats of integers beyond 64 bits, and a template would print these.
 TEST(OpenAiRequestTest, IntegersOfAChatThatNoTypeHoldsAreRefused) {
   const std::string call = R"("messages": [{"role": "assistant", "tool_calls": [{"function":

@@ -1,5 +1,6 @@
 #include "server/request_fields.h"
 
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -50,7 +51,23 @@ Result<std::vector<int32_t>> TokenIds(const JsonField& field, size_t count_max) 
   return tokens;
 }
 
+// A whole number that is written with a point, as by clients that know no integers.
+std::optional<int64_t> WholeFloat(const JsonField& field) {
+  constexpr double kExactEnd = 0x1p53;
+  if (!field.value().is_number_float()) return std::nullopt;
+  const auto number = field.value().get<double>();
+  if (number != std::trunc(number) || std::fabs(number) >= kExactEnd) return std::nullopt;
+  return static_cast<int64_t>(number);
+}
+
+Result<int> Int(const JsonField& field, int least, int most) {
+  const auto whole = WholeFloat(field);
+  if (whole && *whole >= least && *whole <= most) return static_cast<int>(*whole);
+  return field.Int(least, most);
+}
+
 Result<uint64_t> Integer(const JsonField& field) {
+  if (const auto whole = WholeFloat(field)) return static_cast<uint64_t>(*whole);
   const nlohmann::json& value = field.value();
   if (!value.is_number_integer()) return field.Not("an integer");
   return value.is_number_unsigned() ? value.get<uint64_t>()
@@ -92,12 +109,13 @@ void RequestFields::Read(std::string_view name, double least, double most, doubl
 }
 
 void RequestFields::Read(std::string_view name, int least, int most, int* out) {
-  Take(name, object_[name].Int(least, most, *out), out);
+  const JsonField field = object_[name];
+  if (!field.null()) Take(name, Int(field, least, most), out);
 }
 
 void RequestFields::Read(std::string_view name, int least, int most, std::optional<int>* out) {
   const JsonField field = object_[name];
-  if (!field.null()) Take(name, field.Int(least, most), out);
+  if (!field.null()) Take(name, Int(field, least, most), out);
 }
 
 void RequestFields::Read(std::string_view name, size_t count_max, size_t bytes_max,

@@ -34,7 +34,7 @@ class RequestFields {
   // The same of a value that goes by this name.
   void Read(std::string_view name, const JsonField& value, size_t count_max,
             std::vector<int32_t>* out);
-  // Any integer of 64 bits, signed or not.
+  // Any integer of 64 bits, signed or not. Like those above it may be written with a point (7.0).
   void Read(std::string_view name, std::optional<uint64_t>* out);
   JsonField operator[](std::string_view name) const { return object_[name]; }
 
