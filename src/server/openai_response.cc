@@ -14,6 +14,7 @@ using nlohmann::ordered_json;
 
 namespace {
 
+constexpr size_t kTokensAtOnce = 256;  // whose logprobs are JSON values, on the way to text
 constexpr std::string_view kDone = "data: [DONE]\n\n";
 
 std::string AsEvent(const std::string& json) { return fmt::format("data: {}\n\n", json); }
@@ -40,6 +41,12 @@ ordered_json ChatCalls(std::span<const ToolCallDelta> calls, bool whole) {
     list.push_back(std::move(one));
   }
   return list;
+}
+
+// Has the text of an object, which ends in its brace, go on with another's.
+void AppendMembers(std::string_view object, std::string* text) {
+  text->back() = ',';
+  text->append(object.substr(1));
 }
 
 std::string_view ReasonWithTools(FinishReason reason, bool called) {
@@ -176,7 +183,34 @@ ordered_json AnswerWriter::Logprobs(int choice, std::span<const TokenInfo> token
   return options_.chat ? ChatLogprobs(tokens) : CompletionLogprobs(tokens, &text_offsets_[choice]);
 }
 
-ordered_json AnswerWriter::WholeChoice(int index, const Choice& choice) {
+// Adds what Logprobs makes as text. JSON values take ten times what their text does, so only those
+// of a few tokens are there at once.
+void AnswerWriter::AddLogprobs(int choice, std::span<const TokenInfo> tokens, std::string* text) {
+  if (!options_.logprobs) {
+    *text += "null";
+    return;
+  }
+  std::vector<std::string> lists;  // the elements of each member, which is an array
+  ordered_json some;
+  do {
+    const auto few = tokens.first(std::min(tokens.size(), kTokensAtOnce));
+    tokens = tokens.subspan(few.size());
+    some = Logprobs(choice, few);
+    lists.resize(some.size());
+    for (size_t i = 0; const ordered_json& array : some) {
+      if (!lists[i].empty()) lists[i] += ',';
+      const std::string written = DumpJson(array);
+      lists[i++].append(written, 1, written.size() - 2);
+    }
+  } while (!tokens.empty());
+  for (size_t i = 0; const auto& member : some.items()) {
+    *text += fmt::format("{}\"{}\":[", i == 0 ? '{' : ',', member.key());
+    text->append(lists[i++]).append("]");
+  }
+  *text += '}';
+}
+
+std::string AnswerWriter::WholeChoice(int index, const Choice& choice) {
   ordered_json json = {{"index", index}};
   const bool called = !choice.text.calls.empty();
   if (options_.chat) {
@@ -189,23 +223,30 @@ ordered_json AnswerWriter::WholeChoice(int index, const Choice& choice) {
   } else {
     json["text"] = choice.text.content;
   }
-  json["logprobs"] = Logprobs(index, choice.tokens);
-  json["finish_reason"] = ReasonWithTools(choice.completion->finish_reason, called);
-  if (options_.report && options_.choices > 1) json["kvcake"] = KvcakeReport(*choice.completion);
-  return json;
+  std::string text = DumpJson(json);
+  AppendMembers("{\"logprobs\":", &text);
+  AddLogprobs(index, choice.tokens, &text);
+  text += '}';
+  ordered_json end = {{"finish_reason", ReasonWithTools(choice.completion->finish_reason, called)}};
+  if (options_.report && options_.choices > 1) end["kvcake"] = KvcakeReport(*choice.completion);
+  AppendMembers(DumpJson(end), &text);
+  return text;
 }
 
 std::string AnswerWriter::Whole(std::span<const Choice> choices, const Completion& sum) {
-  ordered_json body = Head(/*whole=*/true);
-  body["choices"] = ordered_json::array();
+  std::string text = DumpJson(Head(/*whole=*/true));
+  AppendMembers("{\"choices\":[", &text);
   for (size_t i = 0; i < choices.size(); ++i) {
-    body["choices"].push_back(WholeChoice(static_cast<int>(i), choices[i]));
+    if (i > 0) text += ',';
+    text += WholeChoice(static_cast<int>(i), choices[i]);
   }
-  body["usage"] = Usage(sum);
+  text += "]}";
+  ordered_json end = {{"usage", Usage(sum)}};
   if (options_.report && choices.size() == 1) {
-    body["kvcake"] = KvcakeReport(*choices.front().completion);
+    end["kvcake"] = KvcakeReport(*choices.front().completion);
   }
-  return DumpJson(body);
+  AppendMembers(DumpJson(end), &text);
+  return text;
 }
 
 std::string AnswerWriter::Chunk(ordered_json choice) const {

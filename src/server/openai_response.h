@@ -73,8 +73,9 @@ class AnswerWriter {
 
  private:
   nlohmann::ordered_json Head(bool whole) const;
-  nlohmann::ordered_json WholeChoice(int index, const Choice& choice);
+  std::string WholeChoice(int index, const Choice& choice);
   nlohmann::ordered_json Logprobs(int choice, std::span<const TokenInfo> tokens);
+  void AddLogprobs(int choice, std::span<const TokenInfo> tokens, std::string* text);
   nlohmann::ordered_json ChatLogprobs(std::span<const TokenInfo> tokens) const;
   nlohmann::ordered_json CompletionLogprobs(std::span<const TokenInfo> tokens, size_t* text_offset);
   nlohmann::ordered_json TopLogprobs(const TokenInfo& info) const;

@@ -1,6 +1,9 @@
 #include "server/openai_response.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
 
 #include "base/source_dir_testing.h"
 
@@ -232,6 +235,45 @@ TEST(OpenAiResponseTest, TopLogprobsOfTheSameTextStayApart) {
   EXPECT_EQ(top["The"], -0.5);
   EXPECT_EQ(top["token_id:" + std::to_string(the)], -1);
   EXPECT_EQ(top["A"], -2);
+}
+
+// JSON values take ten times what their text does.
+TEST(OpenAiResponseTest, LogprobsOfManyTokensAreWrittenFewAtATime) {
+  std::vector<AnswerWriter::Choice> choices(1);
+  choices[0].tokens.resize(64 << 10, {.token = 5, .logprob = -1});
+  for (TokenInfo& info : choices[0].tokens) info.top.resize(20, {.token = 5, .logprob = -1});
+  const Completion completion = Finished(FinishReason::kStop);
+  choices[0].completion = &completion;
+  const auto peak_bytes = [] {
+    struct rusage usage = {};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss * 1024;
+  };
+  const auto before = peak_bytes();
+  const std::string body = Writer({.chat = true, .logprobs = true}).Whole(choices, completion);
+  EXPECT_LT(peak_bytes() - before, 8 * static_cast<int64_t>(body.size()));
+  EXPECT_EQ(std::ranges::count(body, '['), 2 + (64 << 10) * 22);
+}
+
+TEST(OpenAiResponseTest, LogprobsOfAWholeAnswerAreThoseOfItsEvents) {
+  std::vector<TokenInfo> tokens(1000);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto token = static_cast<int32_t>(5 + i);
+    tokens[i] = {.token = token, .logprob = -1, .top = {{token, -1}, {4, -2}}};
+  }
+  const Completion completion = Finished(FinishReason::kStop);
+  for (const bool chat : {false, true}) {
+    for (const size_t count : {size_t{0}, size_t{1}, tokens.size()}) {
+      const std::vector<TokenInfo> some(tokens.begin(), tokens.begin() + count);
+      const std::vector<AnswerWriter::Choice> choices = {
+          {.text = {.content = "a"}, .tokens = some, .completion = &completion}};
+      const AnswerWriter::Options options = {.chat = chat, .logprobs = true};
+      const json whole = json::parse(Writer(options).Whole(choices, completion));
+      const json event = Events(Writer(options).Event(0, {.content = "a"}, some)).at(0);
+      EXPECT_EQ(whole["choices"][0]["logprobs"], event["choices"][0]["logprobs"]);
+      EXPECT_EQ(whole["choices"][0]["finish_reason"], "stop");
+    }
+  }
 }
 
 }  // namespace
