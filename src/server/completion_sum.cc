@@ -40,6 +40,7 @@ void AddPrompt(const Completion& of, RestoreReport* sum) {
 void AddAnswer(const Completion& of, Completion* sum) {
   sum->tokens.insert(sum->tokens.end(), of.tokens.begin(), of.tokens.end());
   sum->preemptions += of.preemptions;
+  if (!sum->chain) sum->chain = of.chain;  // the others found in memory what it had computed
   for (const auto time : {&Completion::queue_s, &Completion::restore_s, &Completion::ttft_s,
                           &Completion::decode_s, &Completion::steps_s}) {
     sum->*time = std::max(sum->*time, of.*time);

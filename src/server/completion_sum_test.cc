@@ -52,6 +52,15 @@ TEST(CompletionSumTest, APromptThatWasLoadedToItsLastTokenHasNoneReused) {
   EXPECT_EQ(CachedTokens(sum), 127 + 255);
 }
 
+TEST(CompletionSumTest, SaysWhichChainHasPrefilledThePrompt) {
+  std::vector<Completion> all = {Answered(300, 0, 0, {1}), Answered(300, 256, 0, {2})};
+  EXPECT_FALSE(SumOf(all, 2).chain);
+  all[0].chain.emplace().ranks.resize(3);
+  const Completion sum = SumOf(all, 2);
+  ASSERT_TRUE(sum.chain);
+  EXPECT_EQ(sum.chain->ranks.size(), 3u);
+}
+
 TEST(CompletionSumTest, SaysThatChunksHaveGoneThroughALossyCodec) {
   std::vector<Completion> all = {Answered(300, 256, 0, {1}), Answered(300, 256, 0, {2})};
   for (Completion& one : all) one.report.lossy = "int8";
