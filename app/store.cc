@@ -367,7 +367,7 @@ void AddStoreCommand(CLI::App& app, int* exit_code) {
       ->transform(SizeValue());
   evict->add_option("--older-than", flags->older_than_s, "not used for so long, e.g. 7d or 12h")
       ->transform(DurationValue())
-      ->check(CLI::Range(0.0, 1e9));
+      ->check(Between(0.0, 1e9));
   evict->add_option("--model", flags->model, "of this model: its name or root as ls prints them");
   add("rekey", "encrypt by another key what the store's key-file has encrypted", Rekey)
       ->add_option("--new-key-file", flags->new_key_file, "the key that it gets")
