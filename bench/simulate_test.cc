@@ -112,7 +112,7 @@ TEST(SimulateTest, AHoleMayBeComputedTogetherWithWhatIsBeforeIt) {
   EXPECT_NEAR(LeastTime(s).bound_s, s.SliceSeconds(0, 384) + s.SliceSeconds(384, 1), 1e-9);
 }
 
-// Of shares that change none is known: a step that waits for a better one may be worth it.
+// No bound is known where shares change: it may pay a step to wait for a better one.
 TEST(SimulateTest, NoRestorationWithHolesBeatsTheBound) {
   int tried = 0;
   for (const char* folder : {"/bench/profiles", "/bench/profiles/kvr"}) {
