@@ -70,8 +70,8 @@ class IdentityTest(unittest.TestCase):
         self.write("a.safetensors", {"x": b"123"})
         (self.folder / "a.pt").write_bytes(b"1")
         (self.folder / "a.bin").write_bytes(b"1")
-        formats = {"auto": "a.safetensors", "safetensors": "a.safetensors", "pt": "a.pt",
-                   "npcache": "a.bin"}
+        formats = {"auto": "a.safetensors", "safetensors": "a.safetensors",
+                   "instanttensor": "a.safetensors", "pt": "a.pt", "npcache": "a.bin"}
 
         def digests():
             return {name: identity.folder_digest(self.folder, load_format=name) for name in formats}

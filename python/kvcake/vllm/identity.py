@@ -97,8 +97,8 @@ def files_digest(files: Iterable[pathlib.Path], remembered: pathlib.Path | None 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 # What vLLM's --load-format has it load, whatever else is there; others are as "auto".
 _OF_FORMAT = {"pt": ("*.pt",), "npcache": ("*.bin",), "gguf": ("*.gguf",)}
-_AS_AUTO = ("auto", "hf", "safetensors", "fastsafetensors", "mistral", "bitsandbytes",
-            "sharded_state", "runai_streamer", "runai_streamer_sharded")
+_AS_AUTO = ("auto", "hf", "safetensors", "fastsafetensors", "instanttensor", "mistral",
+            "bitsandbytes", "sharded_state", "runai_streamer", "runai_streamer_sharded")
 
 
 def weight_files(folder: pathlib.Path, load_format: str = "auto") -> list[pathlib.Path]:
