@@ -27,32 +27,6 @@ size_t MostMembers(const json& value) {
   return most;
 }
 
-// The same as the text has them, which is JSON up to its end or a null byte: a name that is written
-// again counts again, with what it once meant. The parser that keeps their order looks each up
-// among all before it.
-size_t MostMembersWritten(std::string_view text) {
-  size_t most = 0;
-  std::vector<size_t> open;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '\0') break;  // to the parser the end
-    if (in_string) {
-      if (c == '\\') ++i;
-      in_string = c != '"';
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      open.push_back(0);
-    } else if (c == '}' || c == ']') {
-      open.pop_back();
-    } else if (c == ':') {
-      most = std::max(most, ++open.back());
-    }
-  }
-  return most;
-}
-
 // A number that may have been an integer which no type of the parser holds.
 bool HasHuge(const json& value) {
   constexpr double kIntegersEnd = 0x1p63;
@@ -60,25 +34,50 @@ bool HasHuge(const json& value) {
   return value.is_structured() && std::any_of(value.begin(), value.end(), HasHuge);
 }
 
-// Whether the text, which is JSON, has an integer that no type of the parser holds.
-bool HasHugeInteger(std::string_view text) {
-  bool in_string = false;
-  for (size_t i = 0; i < text.size() && text[i] != '\0'; ++i) {
-    if (in_string) {
-      if (text[i] == '\\') ++i;
-      in_string = text[i] != '"';
-    } else if (text[i] == '"') {
-      in_string = true;
-    } else if (text[i] == '-' || (text[i] >= '0' && text[i] <= '9')) {
-      const size_t end = std::min(text.find_first_not_of("+-.0123456789Ee", i), text.size());
-      const std::string_view number = text.substr(i, end - i);
-      const auto parsed = json::parse(number, nullptr, /*allow_exceptions=*/false);
-      if (parsed.is_number_float() && number.find_first_of(".Ee") == number.npos) return true;
-      i = end - 1;
-    }
+// What a text, which is JSON, has as it is written.
+class WrittenJson : public json::json_sax_t {
+ public:
+  explicit WrittenJson(std::string_view text) { json::sax_parse(text, this); }
+
+  // The most members of one object. A name that is written again counts again, with what it once
+  // meant: the parser that keeps their order looks each up among all before it.
+  size_t most_members() const { return most_members_; }
+  // Whether there is an integer that no type of the parser holds.
+  bool has_huge_integer() const { return has_huge_integer_; }
+
+  bool start_object(size_t) override {
+    members_.push_back(0);
+    return true;
   }
-  return false;
-}
+  bool key(string_t&) override {
+    most_members_ = std::max(most_members_, ++members_.back());
+    return true;
+  }
+  bool end_object() override {
+    members_.pop_back();
+    return true;
+  }
+  bool number_float(number_float_t, const string_t& text) override {
+    has_huge_integer_ = has_huge_integer_ || text.find_first_of(".Ee") == text.npos;
+    return true;
+  }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
+
+ private:
+  std::vector<size_t> members_;  // of the objects that are open
+  size_t most_members_ = 0;
+  bool has_huge_integer_ = false;
+};
 
 class ChatReader {
  public:
@@ -88,12 +87,13 @@ class ChatReader {
   void Read(std::string_view text) {
     static constexpr const char* kPrinted[] = {"messages", "tools", "documents",
                                                "chat_template_kwargs"};
+    const WrittenJson written(text);
     for (const char* name : kPrinted) {
       if (MostMembers(fields_[name].value()) > limits_.object_members_max) {
         return fields_.Fail(name, fmt::format("has an object with more than {} members",
                                               limits_.object_members_max));
       }
-      if (HasHuge(fields_[name].value()) && HasHugeInteger(text)) {
+      if (written.has_huge_integer() && HasHuge(fields_[name].value())) {
         return fields_.Fail(name, "has an integer beyond 64 bits");
       }
     }
@@ -101,7 +101,7 @@ class ChatReader {
     CheckTools();
     CheckDocuments();
     ReadFlags();
-    if (MostMembersWritten(text) > limits_.object_members_max) {
+    if (written.most_members() > limits_.object_members_max) {
       fields_.Fail({.message = fmt::format("the request has an object with more than {} members",
                                            limits_.object_members_max)});
     }
@@ -228,11 +228,12 @@ class ChatReader {
     if (!parsed || !parsed->is_object()) {
       return function->Fail("arguments", "must be a JSON object written out in a text");
     }
-    if (MostMembersWritten(text) > limits_.object_members_max) {
+    const WrittenJson written(text);
+    if (written.most_members() > limits_.object_members_max) {
       function->Fail("arguments", fmt::format("has an object with more than {} members",
                                               limits_.object_members_max));
     }
-    if (HasHuge(*parsed) && HasHugeInteger(text)) {
+    if (written.has_huge_integer() && HasHuge(*parsed)) {
       function->Fail("arguments", "has an integer beyond 64 bits");
     }
   }

@@ -330,6 +330,7 @@ TEST(OpenAiRequestTest, IntegersOfAChatThatNoTypeHoldsAreRefused) {
        "tools"},
       {R"("chat_template_kwargs": {"a": [1, -9223372036854775809]})", "chat_template_kwargs"},
       {R"("documents": [{"a": 1e20, "b":100000000000000000000}])", "documents"},
+      {R"("documents": [{"a": "an \" inch", "b": 100000000000000000000}])", "documents"},
       {call + R"({"wei": 100000000000000000000}}}]}])", "messages"},
       {call + R"("{\"wei\": 100000000000000000000}"}}]}])",
        "messages[0].tool_calls[0].function.arguments"},
@@ -342,6 +343,7 @@ TEST(OpenAiRequestTest, IntegersOfAChatThatNoTypeHoldsAreRefused) {
   }
   EXPECT_TRUE(ChatWith(R"("documents": [{"a": 1e20, "b": 1.7976931348623157E308, "c": -1e300}])"));
   EXPECT_TRUE(ChatWith(R"("documents": [{"a": 1e20, "b": "100000000000000000000"}])"));
+  EXPECT_TRUE(ChatWith(R"("documents": [{"a": 1e20, "b": "\"100000000000000000000"}])"));
   EXPECT_TRUE(ChatWith(R"("unknown": 100000000000000000000, "seed": 18446744073709551615)"));
 }
 
