@@ -10,6 +10,7 @@
 #include "app/http_thread.h"
 #include "app/log_format.h"
 #include "base/descriptors.h"
+#include "base/host_port.h"
 #include "server/generation_config.h"
 #include "server/http_api.h"
 #include "server/http_tls.h"
@@ -68,12 +69,6 @@ Status LoadCertificate(ServeFlags* flags) {
   if (flags->certificate_file.empty()) return {};
   ASSIGN_OR_RETURN(flags->http.tls, LoadTls(flags->certificate_file, flags->key_file));
   return {};
-}
-
-// As a URL has it.
-std::string HostAndPort(const std::string& host, uint16_t port) {
-  const bool is_v6 = host.find(':') != std::string::npos;
-  return is_v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }
 
 void SayWhere(const ServeFlags& flags, const HttpServer& server, uint16_t port) {

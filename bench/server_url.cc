@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/host_port.h"
+
 namespace kvcake::bench {
 
 Result<ServerUrl> ServerUrl::Parse(const std::string& url) {
@@ -47,9 +49,6 @@ Result<ServerUrl> ServerUrl::Parse(const std::string& url) {
   return parsed;
 }
 
-std::string ServerUrl::HostHeader() const {
-  const bool brackets = host.find(':') != std::string::npos;
-  return (brackets ? "[" + host + "]" : host) + ":" + port;
-}
+std::string ServerUrl::HostHeader() const { return HostAndPort(host, port); }
 
 }  // namespace kvcake::bench

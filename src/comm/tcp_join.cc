@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/host_port.h"
 #include "comm/crowd.h"
 #include "comm/join_message.h"
 #include "comm/link.h"
@@ -29,9 +30,7 @@ std::chrono::nanoseconds Nanoseconds(Seconds seconds) {
 }
 
 std::string NameOf(const tcp::endpoint& endpoint) {
-  const std::string address = endpoint.address().to_string();
-  const bool bare = endpoint.address().is_v4();
-  return fmt::format("{}:{}", bare ? address : "[" + address + "]", endpoint.port());
+  return HostAndPort(endpoint.address().to_string(), endpoint.port());
 }
 
 // Whether strangers of other machines are no part of it: what a worker without a key may connect

@@ -281,12 +281,11 @@ class Mesh {
 
 Result<Endpoints> Resolve(net::io_context& context, const std::string& address) {
   const size_t colon = address.rfind(':');
-  uint16_t port = 0;  // getaddrinfo would take the lowest 16 bits of a larger number
   const char* const end = address.data() + address.size();
-  const auto [parsed, no_port] = colon == std::string::npos
-                                     ? std::from_chars_result{end, std::errc::invalid_argument}
-                                     : std::from_chars(&address[colon + 1], end, port);
-  if (no_port != std::errc() || parsed != end) {
+  const char* const digits = colon == std::string::npos ? end : address.data() + colon + 1;
+  uint16_t port = 0;  // getaddrinfo would take the lowest 16 bits of a larger number
+  const auto [parsed, wrong] = std::from_chars(digits, end, port);
+  if (wrong != std::errc() || parsed != end) {
     return Fail(ErrorCode::kInvalidArgument, "{} is no address: give host:port", address);
   }
   std::string host = address.substr(0, colon);

@@ -11,8 +11,9 @@
 
 namespace kvcake {
 
-// Resolves "host:port" or "[IPv6]:port"; kInvalidArgument, or kIo where the name is not known.
 using Endpoints = std::vector<boost::asio::ip::tcp::endpoint>;
+
+// Resolves "host:port" or "[IPv6]:port"; kInvalidArgument, or kIo where the name is not known.
 Result<Endpoints> Resolve(boost::asio::io_context& context, const std::string& address);
 // Side by side: it takes as long as the slowest.
 std::vector<Result<Endpoints>> ResolveAll(boost::asio::io_context& context,

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/host_port.h"
+
 namespace kvcake {
 namespace {
 
@@ -125,10 +127,7 @@ Status ReadSeeds(std::string_view hosts, RedisPlace& place) {
 
 }  // namespace
 
-std::string RedisAddress::Text() const {
-  const bool is_v6 = host.find(':') != std::string::npos;
-  return is_v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
-}
+std::string RedisAddress::Text() const { return HostAndPort(host, port); }
 
 std::string RedisPlace::Text() const {
   std::string text = fmt::format("redis{}{}://", is_tls ? "s" : "", is_cluster ? kCluster : "");
