@@ -40,16 +40,13 @@ CLI::AsNumberWithUnit DurationValue() {
 }
 
 CLI::Validator Between(double least, double most) {
-  struct Finite : CLI::Range {
-    Finite(double least, double most) : CLI::Range(least, most) {
-      func_ = [range = func_](std::string& text) {
-        double value = 0;
-        const bool none = CLI::detail::lexical_cast(text, value) && std::isnan(value);
-        return none ? text + " is no number" : range(text);
-      };
-    }
+  const CLI::Range range(least, most);
+  const auto check = [range](std::string& text) {
+    double value = 0;
+    const bool none = CLI::detail::lexical_cast(text, value) && std::isnan(value);
+    return none ? text + " is no number" : range(text);
   };
-  return Finite(least, most);
+  return CLI::Validator(check, range.get_description());
 }
 
 namespace {
