@@ -76,9 +76,7 @@ TEST_F(BenchCliTest, SlicesAreWhatEachCellAsksFor) {
 }
 
 TEST_F(BenchCliTest, DecodeHoldsSpeedsAgainstTheLimitsOfTheSameRun) {
-  if (std::string(KVCAKE_PROGRAM).find(' ', 1) != std::string::npos) {
-    GTEST_SKIP() << "behind an emulator the matmul rate takes minutes";
-  }
+  if (IsEmulated()) GTEST_SKIP() << "behind an emulator the matmul rate takes minutes";
   const json rows = Measure(
       "decode --weights bf16 --sequences 1 2 --context 100 --steps 2 "
       "--mixed-decodes 2 --slice-tokens 64 --repeats 1");
@@ -114,9 +112,7 @@ TEST_F(BenchCliTest, LoadWritesEveryRowThatItPrints) {
 }
 
 TEST_F(BenchCliTest, FleetComparesServersThatShareWithThoseThatDoNot) {
-  if (std::string(KVCAKE_PROGRAM).find(' ', 1) != std::string::npos) {
-    GTEST_SKIP() << "behind an emulator it cannot start itself";
-  }
+  if (IsEmulated()) GTEST_SKIP() << "behind an emulator it cannot start itself";
   std::ofstream(dir_ + "/p.json")
       << R"({"name": "p", "layers": 4, "kv_bytes_per_token": 65536, "max_positions": 8192,)"
       << R"( "attention": "causal", "c0": 0.02, "b": 1e-4, "a": 0})";
@@ -293,9 +289,7 @@ TEST_F(BenchCliTest, SlicesBeyondAnyContextAreRefused) {
 }
 
 TEST_F(BenchCliTest, ServeAsksForNothingThatItsWarmUpHasLeftInMemory) {
-  if (std::string(KVCAKE_PROGRAM).find(' ', 1) != std::string::npos) {
-    GTEST_SKIP() << "behind an emulator it cannot start itself";
-  }
+  if (IsEmulated()) GTEST_SKIP() << "behind an emulator it cannot start itself";
   const Outcome outcome =
       Run("bench serve --streams 2 --requests 3 --answer-tokens 2 --idle 0 --sequence 0 "
           "--model " KVCAKE_SOURCE_DIR "/models/demo --dir " +
@@ -322,9 +316,7 @@ TEST_F(BenchCliTest, ScheduleSaysWhatDoesNotFitIntoTheContext) {
 }
 
 TEST_F(BenchCliTest, LinksOfPoliciesAreHeldAgainstADocumentWithoutAQuestion) {
-  if (std::string(KVCAKE_PROGRAM).find(' ', 1) != std::string::npos) {
-    GTEST_SKIP() << "behind an emulator it cannot start itself";
-  }
+  if (IsEmulated()) GTEST_SKIP() << "behind an emulator it cannot start itself";
   const fs::path here = fs::current_path();
   fs::current_path(KVCAKE_SOURCE_DIR);  // where its text and its model are
   ASSERT_EQ(setenv("XDG_CACHE_HOME", dir_.c_str(), 1), 0);

@@ -379,9 +379,7 @@ TEST_F(CliTest, SimulatesTheSameScenariosForTheSameSeed) {
 }
 
 TEST_F(CliTest, MeasuresWhatTheServerCosts) {
-  if (std::string(KVCAKE_PROGRAM).find(' ', 1) != std::string::npos) {
-    GTEST_SKIP() << "behind an emulator it cannot start itself";
-  }
+  if (IsEmulated()) GTEST_SKIP() << "behind an emulator it cannot start itself";
   const Outcome outcome =
       Run("bench serve --model " KVCAKE_SOURCE_DIR
           "/models/demo --threads 1 --streams 2 --requests 6 --answer-tokens 4 --step-ms 1 "

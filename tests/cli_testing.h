@@ -34,6 +34,8 @@ class ProgramTest : public testing::Test {
     std::ofstream(dir_ + "/" + name, std::ios::binary) << text;
     return dir_ + "/" + name;
   }
+  // Whether it is started by an emulator, and cannot start itself.
+  static bool IsEmulated() { return std::string(KVCAKE_PROGRAM).find(' ', 1) != std::string::npos; }
   // `arguments` as the shell reads them.
   Outcome Run(const std::string& arguments) const {
     const std::string command =

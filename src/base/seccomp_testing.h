@@ -31,4 +31,10 @@ inline bool ForbidCalls(std::span<const uint32_t> numbers, int error) {
          prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
+// From now on the calling thread starts no other, as where the system has no more.
+inline bool ForbidThreads() {
+  constexpr uint32_t kClones[] = {__NR_clone3, __NR_clone};
+  return ForbidCalls(kClones, EAGAIN);
+}
+
 }  // namespace kvcake::testing_util

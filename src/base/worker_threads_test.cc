@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
 #include <latch>
 #include <set>
@@ -93,18 +92,12 @@ TEST(WorkerThreadsTest, TheEndRunsWhatIsLeftAndWhatThatAsksFor) {
   EXPECT_EQ(runs, 200);
 }
 
-// As where the system has no more threads.
-bool ForbidThreads() {
-  constexpr std::array<uint32_t, 2> kCalls = {__NR_clone, __NR_clone3};
-  return testing_util::ForbidCalls(kCalls, EAGAIN);
-}
-
 TEST(WorkerThreadsTest, WhereNoneCanBeStartedAnyMoreThereIsOne) {
   std::latch done(1);
   bool is_forbidden = false, has_thrown = false;
   WorkerThreads threads(2);
   std::thread([&] {
-    is_forbidden = ForbidThreads();
+    is_forbidden = testing_util::ForbidThreads();
     if (!is_forbidden) return;
     try {
       threads.Soon([&] { done.count_down(); });
@@ -122,13 +115,13 @@ TEST(WorkerThreadsTest, WhereNoMoreCanBeStartedTheOthersDoTheWork) {
   bool is_forbidden = false, has_thrown = false;
   WorkerThreads threads(3);
   threads.Soon([&] {
-    is_forbidden = ForbidThreads();  // to the first of them, too
+    is_forbidden = testing_util::ForbidThreads();  // to the first of them, too
     begun.count_down();
     end.wait();
   });
   begun.wait();
   std::thread([&] {
-    if (!is_forbidden || !ForbidThreads()) return;
+    if (!is_forbidden || !testing_util::ForbidThreads()) return;
     try {
       for (int i = 0; i < 3; ++i) threads.Soon([&] { all.count_down(); });
     } catch (const std::system_error&) {

@@ -13,12 +13,6 @@ namespace {
 
 using namespace testing_util;
 
-// From now on the calling thread starts no other, as where the system has no more.
-bool ForbidThreads() {
-  constexpr uint32_t kClones[] = {__NR_clone3, __NR_clone};
-  return ForbidCalls(kClones, EAGAIN);
-}
-
 TEST(ChunkWalkTest, WithoutThreadsTheCallerVisitsAll) {
   std::vector<FoundChunk> chunks;
   for (const ChunkKey& key : Chain(20)) chunks.push_back({{Root(), key}, FileInfo{}});
