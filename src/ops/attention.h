@@ -42,7 +42,8 @@ struct AttentionShape {
 
 // Consecutive queries of one sequence. Their keys and values are in the pages already.
 struct AttentionSlice {
-  const float* q = nullptr;  // [rows][q_stride], heads first; scaled by 1/sqrt(head_dim), rotated
+  // [rows][q_stride], heads first; scaled by 1/sqrt(head_dim), rotated. 8-byte aligned.
+  const float* q = nullptr;
   int64_t rows = 0;
   int64_t start = 0;              // position of the first row
   std::span<const PageId> pages;  // page of chunk i at [i]; covers [0, start + rows)
@@ -82,7 +83,8 @@ class Attention {
   virtual ~Attention() = default;
 
   virtual std::unique_ptr<AttentionPlan> NewPlan() = 0;
-  // out: [..][heads * head_dim], ready to enter the output projection.
+  // q_stride: even, as CUDA's kernels read a query's floats in pairs. out: [..][heads * head_dim],
+  // ready to enter the output projection.
   virtual void Run(const AttentionPlan& plan, int layer, int64_t q_stride,
                    const Activations& out) = 0;
 };

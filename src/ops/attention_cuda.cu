@@ -31,6 +31,7 @@ constexpr int64_t kSumsBytesAll = 128 << 20;
 // Positions and row numbers, and what is added to them, are ints on the device.
 constexpr int64_t kIntMax = 1 << 30;
 constexpr int kMergeThreads = 128;
+constexpr int kQueryFloats = 2;  // that TileRows reads at once
 
 // ---- kernels ----
 
@@ -211,6 +212,7 @@ void CudaPlan::Set(std::span<const AttentionSlice> slices) {
   for (const AttentionSlice& slice : slices) {
     CHECK(slice.start >= 0 && slice.start + slice.rows <= kIntMax);
     CHECK(Pages(slice) <= std::ssize(slice.pages));
+    CHECK(reinterpret_cast<uintptr_t>(slice.q) % (kQueryFloats * sizeof(float)) == 0);
     rows += slice.rows;
     pages += Pages(slice);
     if (slice.rows > 1) tiles += Tiles(slice);
@@ -339,6 +341,7 @@ CudaAttention::CudaAttention(const Compute& compute, AttentionShape shape, const
 
 void CudaAttention::Run(const AttentionPlan& of, int layer, int64_t q_stride,
                         const Activations& out) {
+  CHECK(q_stride % kQueryFloats == 0);
   const auto& plan = static_cast<const CudaPlan&>(of);
   const KvLayout& layout = pool_.layout();
   AttentionArgs args = {
