@@ -53,10 +53,15 @@ class Bench {
   }
   Buffer Room(int64_t bytes) const { return Buffer(bytes, MemoryOf(path())); }
 
-  // Repeats op(). On CUDA it is enqueued, so often that waiting for the last is little of it all.
+  // Repeats op(). On CUDA it is enqueued, so often that waiting for the last is little of it all;
+  // its first call, in which kernels are loaded, is not measured.
   template <typename Op>
   void Repeat(benchmark::State& state, const Op& op) const {
     const int batch = cuda() ? 64 : 1;
+    if (cuda()) {
+      op();
+      compute_.Wait();
+    }
     while (state.KeepRunningBatch(batch)) {
       for (int i = 0; i < batch; ++i) op();
       compute_.Wait();
