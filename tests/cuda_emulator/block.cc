@@ -217,6 +217,10 @@ void LandCopies(Barrier* barrier) {
   EndPhase(barrier);
 }
 
+bool IsAligned(const void* memory, uintptr_t bytes) {
+  return reinterpret_cast<uintptr_t>(memory) % bytes == 0;
+}
+
 int MeetSum(Meeting* meeting, int size, int value) {
   meeting->sum += value;
   Meet(meeting, size, [meeting] { meeting->result = std::exchange(meeting->sum, 0); });
@@ -277,6 +281,7 @@ int MeetWarpgroup(int value) {
 }
 
 void InitBarrier(const void* barrier, int arrivals) {
+  if (!IsAligned(barrier, 8)) Die("a barrier is not aligned");
   if (TheBlock().barriers.contains(barrier)) Die("a barrier is begun twice");
   TheBlock().barriers[barrier] = {.arrivals = arrivals, .left = arrivals};
 }
@@ -318,10 +323,7 @@ void MeetWarp(Combine combine, const void* value, int value_bytes, void* result,
 }
 
 void CopyAsync(void* shared, const void* global, bool read) {
-  const auto at = reinterpret_cast<uintptr_t>(shared);
-  if (at % 16 != 0 || (read && reinterpret_cast<uintptr_t>(global) % 16 != 0)) {
-    Die("a copy of 16 bytes is not aligned");
-  }
+  if (!IsAligned(shared, 16) || !IsAligned(global, 16)) Die("a copy of 16 bytes is not aligned");
   std::memset(shared, 0xff, 16);  // who still reads it comes too late
   TheBlock().fibers[TheBlock().current].copies.push_back({shared, global, read});
 }

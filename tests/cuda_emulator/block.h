@@ -42,8 +42,8 @@ struct Lanes {
 };
 using Combine = void (*)(const Lanes& values, Lanes* results);
 void MeetWarp(Combine combine, const void* value, int value_bytes, void* result, int result_bytes);
-// Copies of 16 bytes (zeros if not read) that land when this thread has waited for all but the last
-// `left` commits.
+// Copies of 16 bytes (zeros if not read), aligned on both sides, that land when this thread has
+// waited for all but the last `left` commits.
 void CopyAsync(void* shared, const void* global, bool read);
 void CommitCopies();
 void WaitForCopies(int left);

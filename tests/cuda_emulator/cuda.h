@@ -13,7 +13,7 @@ enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_128B = 3 };
 enum CUtensorMapL2promotion { CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3 };
 enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
 
-struct CUtensorMap {
+struct alignas(64) CUtensorMap {
   static constexpr int kRank = 5;
   const void* data = nullptr;
   std::array<uint64_t, kRank> size = {};

@@ -1,6 +1,7 @@
 // What kvcake uses of CUDA's runtime and of its kernel language, on the CPU: for tests of the CUDA
-// backend where there is no device. It shows what is wrong in plans, indices, waits and lifetimes;
-// it says nothing about speed, nor about what NVIDIA's compiler and hardware make of the code.
+// backend where there is no device. It shows what is wrong in plans, indices, alignment, waits and
+// lifetimes; it says nothing about speed, nor about what NVIDIA's compiler and hardware make of the
+// code.
 #pragma once
 
 #include <algorithm>
