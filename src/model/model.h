@@ -14,7 +14,7 @@
 
 namespace kvcake {
 
-// The tokens that one step computes for one sequence.
+// The tokens that one step computes for one sequence, of which it has no other slice.
 struct Slice {
   enum class Logits { kNone, kLast, kAll };
 

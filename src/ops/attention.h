@@ -40,7 +40,9 @@ struct AttentionShape {
   std::vector<float> alibi_slopes = {};
 };
 
-// Consecutive queries of one sequence. Their keys and values are in the pages already.
+// Consecutive queries of one sequence. Their keys and values are in the pages already, and those
+// before `start` have been since the step began: on CUDA they may be read before what was enqueued
+// earlier in the step has been done.
 struct AttentionSlice {
   // [rows][q_stride], heads first; scaled by 1/sqrt(head_dim), rotated. 8-byte aligned.
   const float* q = nullptr;

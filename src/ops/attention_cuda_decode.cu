@@ -17,12 +17,15 @@ constexpr int kOutsMax = 4;
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, cuda::kDecodeResident)
     DecodeTasks(const __grid_constant__ cuda::DecodeArgs args) {
-  cuda::BeginEarly();
+  cuda::LetNextKernelStart();
   const int of_task = args.run.kv_heads * Shape::kOuts;
   const int block = static_cast<int>(blockIdx.x), head = block % of_task;
   const cuda::AttentionTask task = args.run.tasks[block / of_task];
   const int out = head % Shape::kOuts;
-  if (task.rows == 0 || out * Shape::kOut >= args.run.head_dim) return;
+  if (task.rows == 0 || out * Shape::kOut >= args.run.head_dim) {
+    cuda::WaitForEarlierKernels();
+    return;
+  }
   cuda::Decode<Shape>(args, task, head / Shape::kOuts, out, cuda::DynamicShared<std::byte>()).Run();
 }
 

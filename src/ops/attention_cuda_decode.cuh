@@ -131,8 +131,12 @@ __device__ __forceinline__ void Decode<Shape>::Run() {
     from_ = partial;
     keys_ = min(kAttentionPartial, to - partial);
     blocks_ = (keys_ + kAttentionBlock - 1) / kAttentionBlock;
-    ring_.Begin(from_, keys_);
-    if (first) LoadQueries();
+    if (first) {
+      ring_.BeginEarly(from_, keys_, /*old_keys=*/task_.start - from_);
+      LoadQueries();
+    } else {
+      ring_.Begin(from_, keys_);
+    }
     __syncthreads();
     Scores scores[Shape::kBlocksOfWarp] = {};
     Score(scores);
@@ -262,7 +266,7 @@ __device__ __forceinline__ void Decode<Shape>::Weigh(int block, Scores& scores) 
     const int row = row_ + 8 * half;
     float before = -INFINITY;
 #pragma unroll 4
-    for (int b = 0; b < block; ++b) before = fmaxf(before, maxes_[At(b, row)]);
+    for (int b = 0; b < block; ++b) before = NextMax(before, maxes_[At(b, row)]);
     const auto step = SoftmaxStep::From(before, maxes_[At(block, row)]);
     const float sum = step.Weigh(scores, half);
     sums_[At(block, row) * 4 + lane_ % 4] = sum;
@@ -287,7 +291,7 @@ __device__ __forceinline__ void Decode<Shape>::AddBlock(int block, const uint16_
     const float scale = scales_[at];
     RowState& state = part_.rows[half];
     state.sum = __fmaf_rn(state.sum, scale, sums_[at * 4 + lane_ % 4]);
-    state.max = fmaxf(state.max, maxes_[at]);
+    state.max = NextMax(state.max, maxes_[at]);
 #pragma unroll
     for (auto& columns : part_.values) {
       columns[2 * half] = __fmul_rn(columns[2 * half], scale);

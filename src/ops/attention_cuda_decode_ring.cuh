@@ -79,6 +79,9 @@ class DecodeRing {
 
   // Starts the loads of `keys` keys from position `from` on. All threads of the block.
   __device__ __forceinline__ void Begin(int from, int keys);
+  // The same, and waits for the kernels before this one as late as it may: the first old_keys keys
+  // and their values, and the lists of pages, were there when the step began.
+  __device__ __forceinline__ void BeginEarly(int from, int keys, int old_keys);
   // Until this thread's share of the current load is there: the threads that read it meet next.
   __device__ __forceinline__ void Await() const;
   // Goes on to the next load, and fills the current one's slot again, which nobody reads any more.
@@ -103,6 +106,8 @@ class DecodeRing {
     return (keys_ + kAtOnce - 1) / kAtOnce * Shape::kLoadsOfBlock;
   }
   __device__ __forceinline__ void FindPages(int from) const;
+  // The keys, or values, of this warp's number-th load: some from First on.
+  __device__ __forceinline__ int First(int number) const;
   template <int kRows, int kColumns, int kStride>
   __device__ __forceinline__ void Copy(uint16_t* to, int key, int offset, int dims) const;
   __device__ __forceinline__ void Load(int number, int slot) const;
@@ -176,20 +181,25 @@ __device__ __forceinline__ void DecodeRing<Shape>::Load(int number, int slot) co
   uint16_t* const to = memory_ + slot * Shape::kSlotElements + warp_ * Shape::kWarpElements;
   const bool values = number >= KeyLoads();
   if (number < KeyLoads() + stages()) {
-    const int block = number / Shape::kLoadsOfBlock * Shape::kWarps + warp_;
-    const int key = block * kAttentionBlock + number % Shape::kLoadsOfBlock * Shape::kKeys;
-    const int value = (number - KeyLoads()) * Shape::kStageKeys + warp_ * Shape::kValues;
+    const int first = First(number);
     if (Shape::kOuts == 1 || !values) {
       Copy<Shape::kKeys, Shape::kDim, Shape::kKeyStride>(
-          to, values ? value : key, values ? static_cast<int>(args_.plane_elements) : 0,
-          args_.head_dim);
+          to, first, values ? static_cast<int>(args_.plane_elements) : 0, args_.head_dim);
     } else {
       Copy<Shape::kValues, Shape::kOut, Shape::kValueStride>(
-          to, value, static_cast<int>(args_.plane_elements) + first_dim_,
+          to, first, static_cast<int>(args_.plane_elements) + first_dim_,
           args_.head_dim - first_dim_);
     }
   }
   CommitCopies();
+}
+
+template <typename Shape>
+__device__ __forceinline__ int DecodeRing<Shape>::First(int number) const {
+  const int stage = number - KeyLoads();
+  if (stage >= 0) return stage * Shape::kStageKeys + warp_ * Shape::kValues;
+  const int block = number / Shape::kLoadsOfBlock * Shape::kWarps + warp_;
+  return block * kAttentionBlock + number % Shape::kLoadsOfBlock * Shape::kKeys;
 }
 
 template <typename Shape>
@@ -200,6 +210,26 @@ __device__ __forceinline__ void DecodeRing<Shape>::Begin(int from, int keys) {
   __syncthreads();
 #pragma unroll 1
   for (int slot = 0; slot < slots_; ++slot) Load(slot, slot);
+}
+
+template <typename Shape>
+__device__ __forceinline__ void DecodeRing<Shape>::BeginEarly(int from, int keys, int old_keys) {
+  static_assert(Shape::kKeys <= Shape::kValues);
+  keys_ = keys;
+  load_ = slot_ = 0;
+  FindPages(from);
+  __syncthreads();
+  bool waited = false;
+#pragma unroll 1
+  for (int slot = 0; slot < slots_; ++slot) {
+    const int first = First(slot);
+    if (!waited && first < keys && first + Shape::kValues > old_keys) {
+      WaitForEarlierKernels();
+      waited = true;
+    }
+    Load(slot, slot);
+  }
+  if (!waited) WaitForEarlierKernels();
 }
 
 template <typename Shape>

@@ -41,6 +41,8 @@ class TileRows {
   using Sums = RowSums<kOut / 8>;
   struct RowScales {
     float of[2];
+
+    __device__ __forceinline__ bool AreNotOne() const { return of[0] != 1.0f || of[1] != 1.0f; }
   };
 
   // Computes dimensions [first_dim, first_dim + kOut) of the results; 16 rows a warp.
@@ -70,6 +72,13 @@ class TileRows {
   // scaled by what it returns. `first_position`: of the first of the rows beside this one.
   __device__ __forceinline__ RowScales Weigh(int block, int first_position, Scores& scores,
                                              RowState (&rows)[2]) const;
+  // The same of two blocks, the second of which begins at block + kAttentionBlock. What has been
+  // summed is to be scaled by *between before the second's values are added. kPlain: the tile's
+  // rows see all of both, and there is no ALiBi.
+  template <bool kPlain>
+  __device__ __forceinline__ RowScales WeighPair(int block, int first_position, Scores& lower,
+                                                 Scores& upper, RowState (&rows)[2],
+                                                 RowScales* between) const;
   static __device__ __forceinline__ void Scale(const RowScales& scales, Values& values);
   // As left operands, of 16 keys each.
   static __device__ __forceinline__ void Pack(const Scores& scores, uint4 (&weights)[4]);
@@ -151,6 +160,36 @@ __device__ __forceinline__ typename TileRows<kDim, kOut>::RowScales TileRows<kDi
 }
 
 template <int kDim, int kOut>
+template <bool kPlain>
+__device__ __forceinline__ typename TileRows<kDim, kOut>::RowScales TileRows<kDim, kOut>::WeighPair(
+    int block, int first_position, Scores& lower, Scores& upper, RowState (&rows)[2],
+    RowScales* between) const {
+  if (!kPlain && args_.slopes != nullptr) {
+    AddAlibi(block, lower);
+    AddAlibi(block + kAttentionBlock, upper);
+  }
+  if (!kPlain && block + 2 * kAttentionBlock - 1 > first_position) {
+    Mask(block, lower);
+    Mask(block + kAttentionBlock, upper);
+  }
+  float maxes[2][2];
+  RowMaxes(lower, upper, maxes);
+  RowScales scales;
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    RowState& state = rows[row];
+    const SoftmaxStep first = SoftmaxStep::From(state.max, maxes[row][0]);
+    const SoftmaxStep second = SoftmaxStep::From(first.max, maxes[row][1]);
+    scales.of[row] = first.scale;
+    between->of[row] = second.scale;
+    state.sum = __fmaf_rn(state.sum, first.scale, first.Weigh(lower, row));
+    state.sum = __fmaf_rn(state.sum, second.scale, second.Weigh(upper, row));
+    state.max = second.max;
+  }
+  return scales;
+}
+
+template <int kDim, int kOut>
 __device__ __forceinline__ void TileRows<kDim, kOut>::AddAlibi(int block, Scores& scores) const {
   float slopes[2];
   for (int i = 0; i < 2; ++i) {
@@ -176,10 +215,11 @@ __device__ __forceinline__ void TileRows<kDim, kOut>::Mask(int block, Scores& sc
 template <int kDim, int kOut>
 __device__ __forceinline__ void TileRows<kDim, kOut>::Scale(const RowScales& scales,
                                                             Values& values) {
+  if (!__any_sync(0xffffffff, scales.AreNotOne())) return;
 #pragma unroll
-  for (auto& columns : values) {
+  for (int n = 0; n < kOut / 8; ++n) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) columns[i] = __fmul_rn(columns[i], scales.of[i / 2]);
+    for (int i = 0; i < 4; ++i) values[n][i] = __fmul_rn(values[n][i], scales.of[i / 2]);
   }
 }
 

@@ -114,10 +114,16 @@ __device__ __forceinline__ void PublishForWgmma() {
 template <int kColumns>
 __device__ __forceinline__ void PinSums(float (&c)[kColumns][4]) {
 #pragma unroll
-  for (auto& columns : c) {
-    asm volatile(""
-                 : "+f"(columns[0]), "+f"(columns[1]), "+f"(columns[2]),
-                   "+f"(columns[3])::"memory");
+  for (int n = 0; n < kColumns; ++n) {
+    asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])::"memory");
+  }
+}
+
+template <int kSteps>
+__device__ __forceinline__ void PinOperands(uint4 (&a)[kSteps]) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    asm volatile("" : "+r"(a[step].x), "+r"(a[step].y), "+r"(a[step].z), "+r"(a[step].w)::"memory");
   }
 }
 
@@ -125,10 +131,7 @@ __device__ __forceinline__ void PinSums(float (&c)[kColumns][4]) {
 // the group has been waited for.
 template <int kSteps, int kColumns>
 __device__ __forceinline__ void BeginWgmma(uint4 (&a)[kSteps], float (&c)[kColumns][4]) {
-#pragma unroll
-  for (uint4& step : a) {
-    asm volatile("" : "+r"(step.x), "+r"(step.y), "+r"(step.z), "+r"(step.w)::"memory");
-  }
+  PinOperands(a);
   PinSums(c);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -144,22 +147,46 @@ __device__ __forceinline__ void WaitForWgmma() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 }
 
-// Enqueues c[64][64] += a[64][16] x b[16][64]: a's and c's rows as MultiplyAdd has them, of c 8
-// columns after the other. `b` is PTX's descriptor of the matrix in shared memory; kNMajor: of rows
-// of 64, else of columns of 16.
+// Enqueues c[64][n] += a[64][16] x b[16][n], n = 64 or 128: a's and c's rows as MultiplyAdd has
+// them, of c 8 columns after the other. `b` is PTX's descriptor of the matrix in shared memory;
+// kNMajor: of rows of n, else of columns of 16.
+#define KVCAKE_SUMS(c, n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 template <bool kNMajor>
-__device__ __forceinline__ void Wgmma(const uint4& a, uint64_t b, float (*c)[4]) {
-#define KVCAKE_SUMS(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
+__device__ __forceinline__ void Wgmma(const uint4& a, uint64_t b, float (&c)[8][4]) {
   asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, "
-      "%9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, "
-      "%27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, 1, 1, 1, %37;"
-      : KVCAKE_SUMS(0), KVCAKE_SUMS(1), KVCAKE_SUMS(2), KVCAKE_SUMS(3), KVCAKE_SUMS(4),
-        KVCAKE_SUMS(5), KVCAKE_SUMS(6), KVCAKE_SUMS(7)
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, "
+      "%6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "
+      "%23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, 1, 1, "
+      "1, %37;"
+      : KVCAKE_SUMS(c, 0), KVCAKE_SUMS(c, 1), KVCAKE_SUMS(c, 2), KVCAKE_SUMS(c, 3),
+        KVCAKE_SUMS(c, 4), KVCAKE_SUMS(c, 5), KVCAKE_SUMS(c, 6), KVCAKE_SUMS(c, 7)
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "n"(kNMajor ? 1 : 0)
       : "memory");
-#undef KVCAKE_SUMS
 }
+// The first 64 of 128 columns, and the others.
+template <bool kNMajor>
+__device__ __forceinline__ void Wgmma(const uint4& a, uint64_t b, float (&lower)[8][4],
+                                      float (&upper)[8][4]) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, "
+      "%6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "
+      "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, "
+      "%39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, "
+      "%55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, 1, 1, "
+      "1, %69;"
+      : KVCAKE_SUMS(lower, 0), KVCAKE_SUMS(lower, 1), KVCAKE_SUMS(lower, 2), KVCAKE_SUMS(lower, 3),
+        KVCAKE_SUMS(lower, 4), KVCAKE_SUMS(lower, 5), KVCAKE_SUMS(lower, 6), KVCAKE_SUMS(lower, 7),
+        KVCAKE_SUMS(upper, 0), KVCAKE_SUMS(upper, 1), KVCAKE_SUMS(upper, 2), KVCAKE_SUMS(upper, 3),
+        KVCAKE_SUMS(upper, 4), KVCAKE_SUMS(upper, 5), KVCAKE_SUMS(upper, 6), KVCAKE_SUMS(upper, 7)
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "n"(kNMajor ? 1 : 0)
+      : "memory");
+}
+template <bool kNMajor>
+__device__ __forceinline__ void Wgmma(const uint4& a, uint64_t b, float (&c)[16][4]) {
+  Wgmma<kNMajor>(a, b, reinterpret_cast<float(&)[8][4]>(c[0]),
+                 reinterpret_cast<float(&)[8][4]>(c[8]));
+}
+#undef KVCAKE_SUMS
 
 // Whether it is so for any thread of the warpgroup, each of which has its own number; all wait for
 // each other.
@@ -190,6 +217,13 @@ __device__ __forceinline__ void TakeRegisters() {
 }
 
 // ---- mbarriers and TMA, for compute capability 9.0 ----
+
+// Whether the code that is compiled may have them.
+#if __CUDA_ARCH__ >= 900
+constexpr bool kTmaCompiled = true;
+#else
+constexpr bool kTmaCompiled = false;
+#endif
 
 // A barrier in shared memory. Its phases end one after the other, each when so many arrivals have
 // come as it began with, and all bytes that are expected of copies.
@@ -240,6 +274,17 @@ __device__ __forceinline__ void AwaitPhase(Barrier* barrier, uint32_t parity) {
         : "r"(SharedAddress(barrier)), "r"(parity)
         : "memory");
   } while (ended == 0);
+}
+
+// Enqueues a copy of so many bytes, a multiple of 16, as are the addresses, to shared memory. The
+// barrier gets the bytes.
+__device__ __forceinline__ void CopyBulk(void* shared, const void* global, int bytes,
+                                         Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(SharedAddress(shared)),
+      "l"(global), "r"(bytes), "r"(SharedAddress(barrier))
+      : "memory");
 }
 
 // Enqueues a copy of the box at those coordinates of a tensor to shared memory, swizzled; zeros for

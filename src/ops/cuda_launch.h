@@ -42,7 +42,8 @@ void Launch(const CudaDevice& device, const Blocks& blocks, void (*kernel)(Param
 // Enqueues a kernel whose blocks may start while the kernel before it runs, if that one lets them
 // (programmatic dependent launch, of compute capability 9.0). Every thread of it calls
 // WaitForEarlierKernels, whatever else it does, and before that it touches only its registers and
-// shared memory, and reads what no kernel writes: weights.
+// shared memory, and reads what was there when the step began: weights, the step's arrays, keys and
+// values of earlier tokens. A step begins with copies of its arrays.
 //
 // So a kernel that has ended has waited for the one before it to end, as that one has, and so on:
 // when WaitForEarlierKernels returns, all that was enqueued before has been done, as if nothing
@@ -53,12 +54,16 @@ template <typename... Parameters, typename... Arguments>
 void LaunchEarly(const CudaDevice& device, const Blocks& blocks, void (*kernel)(Parameters...),
                  Arguments&&... arguments) {
   cudaLaunchConfig_t config = ConfigOf(device, blocks);
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  // The same division of L1 cache and shared memory for all: a multiprocessor that has another has
+  // to be empty before it takes a block, which then would not start early.
+  attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
   if (device.capability() >= 90) {
-    config.attrs = &early;
-    config.numAttrs = 1;
+    config.attrs = attributes;
+    config.numAttrs = 2;
   }
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
 }

@@ -144,6 +144,20 @@ template <typename T>
 T __shfl_sync(unsigned, T value, int from) {
   return cuda_emulator::Shuffle(value, from);
 }
+inline int __any_sync(unsigned, int value) {
+  const auto any = [](const cuda_emulator::Lanes& values, cuda_emulator::Lanes* results) {
+    int found = 0;
+    for (const auto& bytes : values.bytes) {
+      int of_lane;
+      std::memcpy(&of_lane, bytes, sizeof(of_lane));
+      found |= of_lane;
+    }
+    for (auto& bytes : results->bytes) std::memcpy(bytes, &found, sizeof(found));
+  };
+  value = value != 0;
+  cuda_emulator::MeetWarp(any, &value, sizeof(value), &value, sizeof(value));
+  return value;
+}
 template <typename T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
   return cuda_emulator::Shuffle(value, cuda_emulator::Lane() ^ mask);
@@ -185,11 +199,15 @@ struct cudaDeviceProp {
   int major, minor, multiProcessorCount;
   size_t totalGlobalMem, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
 };
-enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeProgrammaticStreamSerialization = 6,
+  cudaLaunchAttributePreferredSharedMemoryCarveout = 14,
+};
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
-  struct {
+  union {
     int programmaticStreamSerializationAllowed;
+    unsigned sharedMemCarveout;
   } val;
 };
 struct cudaLaunchConfig_t {
@@ -253,7 +271,11 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   const std::function<void()> thread = [kernel, ... values = Parameters(arguments)] {
     kernel(values...);
   };
-  const bool early = config->numAttrs > 0;  // the one attribute that is known here
+  const bool early = std::any_of(
+      config->attrs, config->attrs + config->numAttrs, [](const cudaLaunchAttribute& attribute) {
+        return attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization &&
+               attribute.val.programmaticStreamSerializationAllowed != 0;
+      });
   cuda_emulator::Enqueue(config->stream, [config = *config, early, thread] {
     cuda_emulator::RunGrid({config.gridDim.x, config.gridDim.y, config.gridDim.z},
                            static_cast<int>(config.blockDim.x),

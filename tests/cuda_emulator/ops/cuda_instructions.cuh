@@ -154,7 +154,7 @@ struct Wgmmas {
     const uint4* a;
     uint64_t descriptor;
     bool n_major;
-    float (*c)[4];
+    std::vector<float (*)[4]> c;  // 64 columns each
   };
   bool begun = false;
   std::vector<Product> products;  // of the next group
@@ -168,15 +168,29 @@ inline Wgmmas& TheWgmmas() {
 template <int kColumns>
 void PinSums(float (&)[kColumns][4]) {}
 
+template <int kSteps>
+void PinOperands(uint4 (&)[kSteps]) {}
+
 template <int kSteps, int kColumns>
 void BeginWgmma(uint4 (&)[kSteps], float (&)[kColumns][4]) {
   TheWgmmas().begun = true;
 }
 
-template <bool kNMajor>
-void Wgmma(const uint4& a, uint64_t b, float (*c)[4]) {
+inline void Enqueue(Wgmmas::Product product) {
   if (!TheWgmmas().begun) cuda_emulator::Die("wgmma without a fence before it");
-  TheWgmmas().products.push_back({&a, b, kNMajor, c});
+  TheWgmmas().products.push_back(std::move(product));
+}
+template <bool kNMajor>
+void Wgmma(const uint4& a, uint64_t b, float (&c)[8][4]) {
+  Enqueue({&a, b, kNMajor, {c}});
+}
+template <bool kNMajor>
+void Wgmma(const uint4& a, uint64_t b, float (&lower)[8][4], float (&upper)[8][4]) {
+  Enqueue({&a, b, kNMajor, {lower, upper}});
+}
+template <bool kNMajor>
+void Wgmma(const uint4& a, uint64_t b, float (&c)[16][4]) {
+  Enqueue({&a, b, kNMajor, {c, c + 8}});
 }
 
 inline void CommitWgmma() {
@@ -195,9 +209,9 @@ inline void MultiplyGroup(const std::vector<Wgmmas::Product>& group) {
   const int k = cuda_emulator::Lane() % 4 * 2, n = cuda_emulator::Lane() / 4;
   for (const auto& [a, descriptor, n_major, c] : group) {
     const WgmmaMatrix b(descriptor, n_major);
-    for (int column = 0; column < 8; ++column) {
+    for (int column = 0; column < 8 * static_cast<int>(c.size()); ++column) {
       const int at = column * 8 + n;
-      MultiplyAdd(*a, b.Pair(k, at), b.Pair(k + 8, at), c[column]);
+      MultiplyAdd(*a, b.Pair(k, at), b.Pair(k + 8, at), c[column / 8][column % 8]);
     }
   }
 }
@@ -222,6 +236,8 @@ void TakeRegisters() {}
 
 // ---- mbarriers and TMA ----
 
+constexpr bool kTmaCompiled = true;
+
 using Barrier = uint64_t;
 
 inline void InitBarrier(Barrier* barrier, int arrivals) {
@@ -236,6 +252,15 @@ inline void ArriveAfter(float a, float b, Barrier* barrier) {
 inline void Expect(Barrier* barrier, int bytes) { cuda_emulator::ArriveAtBarrier(barrier, bytes); }
 inline void AwaitPhase(Barrier* barrier, uint32_t parity) {
   cuda_emulator::AwaitBarrier(barrier, parity);
+}
+
+inline void CopyBulk(void* shared, const void* global, int bytes, Barrier* barrier) {
+  const auto from = reinterpret_cast<uintptr_t>(global), to = reinterpret_cast<uintptr_t>(shared);
+  if (from % 16 != 0 || to % 16 != 0 || bytes % 16 != 0 || bytes <= 0) {
+    cuda_emulator::Die("a copy in bulk is not of whole 16 bytes");
+  }
+  std::memset(shared, 0xff, bytes);  // who still reads it comes too late
+  cuda_emulator::CopyAtBarrier(barrier, bytes, [=] { std::memcpy(shared, global, bytes); });
 }
 
 // The rows of a box, one after the other, are 128 bytes each, swizzled as WgmmaMatrix reads them.
