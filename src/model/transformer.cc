@@ -180,8 +180,8 @@ Status TransformerModel::Layers(const Rows& step, LayerGate* gate) {
             std::span<const float>(inv_freq_.as<float>(), config_.head_dim / 2), rope_.as<float>());
   for (int i = 0; i < config_.layers; ++i) {
     const LayerWeights& layer = weights_.layers[i];
-    Normalize(layer.attention_norm, x, rows);
-    MatMul(compute_, normed_.Rows(rows), layer.qkv, qkv_.as<float>(), qkv_size());
+    MatMul(compute_, Normalize(layer.attention_norm, x, rows), layer.qkv, qkv_.as<float>(),
+           qkv_size());
     RotateAndWriteKv(step.slots, i);
     if (gate != nullptr) {
       RETURN_IF_ERROR(gate->AfterKv(i));
@@ -197,31 +197,37 @@ Status TransformerModel::Layers(const Rows& step, LayerGate* gate) {
     attention_->Run(last ? *wanted_rows_ : *every_row_, i, qkv_size(), attended_.Rows(rows));
     // In parallel, the MLP looks at the residual stream as attention found it.
     const bool parallel = config_.block != BlockKind::kSequential;
-    if (parallel) Normalize(layer.mlp_norm, x, rows);
+    Activations normed;
+    if (parallel) normed = Normalize(layer.mlp_norm, x, rows);
     MatMulAdd(compute_, attended_.Rows(rows), layer.o, x, hidden);
-    if (!parallel) Normalize(layer.mlp_norm, x, rows);
-    Mlp(layer, x, rows);
+    if (!parallel) normed = Normalize(layer.mlp_norm, x, rows);
+    Mlp(layer, normed, x);
   }
-  Normalize(weights_.final_norm, x, rows);
   const int64_t vocab = config_.vocab_size, returned = rows - std::ssize(step.sampling);
-  MatMul(compute_, normed_.Rows(rows), head(), logits_.kernels(), vocab);
+  MatMul(compute_, Normalize(weights_.final_norm, x, rows), head(), logits_.kernels(), vocab);
   SampleTokens(compute_,
                {.data = logits_.kernels() + returned * vocab, .vocab = vocab, .stride = vocab},
                step.sampling, sampled_.kernels());
   return {};
 }
 
-// normed_ = x, normalized.
-void TransformerModel::Normalize(const NormTensors& norm, const float* x, int64_t rows) {
-  const auto normalize = config_.norm == NormKind::kRms ? RmsNorm : LayerNorm;
-  normalize(compute_, x, norm.view(), normed_.Rows(rows));
+// x, normalized, for products until the next call; those of sequential blocks enter some before x
+// changes.
+Activations TransformerModel::Normalize(const NormTensors& norm, const float* x, int64_t rows) {
+  const Activations normed = normed_.Rows(rows);
+  if (config_.norm == NormKind::kRms && config_.block == BlockKind::kSequential) {
+    return LazyRmsNorm(compute_, x, norm.view(), normed);
+  }
+  (config_.norm == NormKind::kRms ? RmsNorm : LayerNorm)(compute_, x, norm.view(), normed);
+  return normed;
 }
 
-// Adds the MLP of normed_ to the residual stream x.
-void TransformerModel::Mlp(const LayerWeights& layer, float* x, int64_t rows) {
+// Adds the MLP of `normed` to the residual stream x.
+void TransformerModel::Mlp(const LayerWeights& layer, const Activations& normed, float* x) {
   const auto up = config_.mlp == MlpKind::kSwiGlu ? MatMulSwiGlu : MatMulGelu;
-  up(compute_, normed_.Rows(rows), layer.up, gated_.Rows(rows));
-  MatMulAdd(compute_, gated_.Rows(rows), layer.down, x, config_.hidden_size);
+  const Activations gated = gated_.Rows(normed.rows);
+  up(compute_, normed, layer.up, gated);
+  MatMulAdd(compute_, gated, layer.down, x, config_.hidden_size);
 }
 
 // The wanted rows' logits, and the tokens of those at their end that are sampled, once all of the

@@ -79,8 +79,8 @@ class TransformerModel : public Model {
   void PlanAttention(std::span<const Slice> batch, bool wanted_only);
   StepGraphs::Key GraphKey(const Rows& step) const;
   Status Layers(const Rows& step, LayerGate* gate);
-  void Normalize(const NormTensors& norm, const float* x, int64_t rows);
-  void Mlp(const LayerWeights& layer, float* x, int64_t rows);
+  Activations Normalize(const NormTensors& norm, const float* x, int64_t rows);
+  void Mlp(const LayerWeights& layer, const Activations& normed, float* x);
   void RotateAndWriteKv(std::span<const KvSlot> slots, int layer);
   std::span<const float> Fetch(const Rows& step);
   static int64_t WantedRows(const Slice& slice);

@@ -76,6 +76,11 @@ struct Activations {
   int64_t quantized_stride = 0;    // bytes
   float* scales = nullptr;         // [rows]
   float* sums = nullptr;           // [rows], of the quantised values
+  // Rows that products on CUDA normalize themselves, and of which `data` has room for the result
+  // (LazyRmsNorm).
+  const float* unnormalized = nullptr;  // [rows][k]; nullptr: `data` has the rows
+  const float* norm_weight = nullptr;   // [k]
+  float norm_eps = 0;
 };
 
 // Owns the memory of up to max_rows rows of up to k elements.

@@ -32,6 +32,10 @@ void Embed(CudaDevice& device, const PackedMatrix& table, std::span<const int32_
 void TakeRows(CudaDevice& device, const float* x, std::span<const int32_t> rows, int64_t k,
               float* out);
 
+// Whether products of such rows had better normalize them than RmsNorm before them. They do what
+// LazyRmsNorm left to them in any case.
+bool ProductsNormalize(const CudaDevice& device, const Activations& rows);
+
 // matmul.h; where `add`, MatMulAdd.
 void MatMul(CudaDevice& device, const Activations& a, const PackedMatrix& w, float* out,
             int64_t stride, bool add);

@@ -185,8 +185,9 @@ TEST_F(CudaTest, RowsAreEmbeddedAndTaken) {
 struct Shape {
   int64_t rows, n, k;
 };
-constexpr Shape kShapes[] = {{1, 16, 16},   {3, 208, 64},   {2, 32, 14336},
-                             {29, 96, 576}, {64, 320, 528}, {515, 48, 4096}};
+constexpr Shape kShapes[] = {{1, 16, 16},    {3, 208, 64},   {2, 32, 14336},
+                             {9, 96, 1040},  {29, 96, 576},  {32, 64, 528},
+                             {33, 16, 2064}, {64, 320, 528}, {515, 48, 4096}};
 
 TEST_F(CudaTest, ProductsAreTheCpus) {
   for (const auto& [rows, n, k] : kShapes) {
@@ -245,6 +246,132 @@ TEST_F(CudaTest, ActivationsOfProductsAreTheCpus) {
     }
     ExpectNear(RowsOf(kCuda, device_out.Rows(rows)), RowsOf(cpu_.path(), out.Rows(rows)), kBf16Half,
                2e-4, slack);
+  }
+}
+
+// Few rows, whose products have a kernel of their own where the weights are enough for all of a
+// device's multiprocessors: to the bit, as sums of whole 64ths are the same in any order, and
+// twice, as it leaves nothing behind. Tiles of rows that are there in part, blocks of threads with
+// several tiles, k that ends within a stage, and more stages than a ring holds.
+TEST_F(CudaTest, ProductsOfFewRowsAreExact) {
+  for (const auto& [rows, n, k] : {Shape{1, 2112, 16},
+                                   {2, 2113, 48},
+                                   {3, 2131, 112},
+                                   {4, 4322, 144},
+                                   {1, 2136, 1072},
+                                   {4, 2098, 2064},
+                                   {1, 4300, 4096},
+                                   {2, 2104, 4112},
+                                   {5, 2130, 112},
+                                   {3, 35, 112},
+                                   {1, 18, 14336}}) {
+    SCOPED_TRACE(testing::Message() << rows << "x" << n << "x" << k);
+    Layer layer = RandomLayer(rows, n, k);
+    for (float& x : layer.x) x = static_cast<float>(rng_() % 5) - 2;
+    for (uint16_t& w : layer.w) w = F32ToBf16((static_cast<float>(rng_() % 129) - 64) / 64);
+    for (float& bias : layer.bias) bias = (static_cast<float>(rng_() % 1025) - 512) / 64;
+    const auto pack = [&](const Compute& compute) {
+      const WeightRows all{layer.w.data(), WeightType::kBf16, n,
+                           rows % 4 == 0 ? nullptr : layer.bias.data()};
+      return PackedMatrix(compute, std::span(&all, 1), k);
+    };
+    const PackedMatrix cpu_w = pack(cpu_);
+    const PackedMatrix cuda_w = pack(*cuda_);
+    const ActivationBuffer a = layer.Rows(cpu_), device_a = layer.Rows(*cuda_);
+    const int64_t stride = n + 3;
+    std::vector<float> want(rows * stride, 1.0f);
+    const Buffer got = Put(want);
+    const auto expect_same = [&] {
+      const auto values = Get(got.as<float>(), want.size());
+      for (size_t i = 0; i < want.size(); ++i) ASSERT_EQ(values[i], want[i]) << "at " << i;
+    };
+    MatMul(cpu_, a.Rows(rows), cpu_w, want.data(), stride);
+    for (int run = 0; run < 2; ++run) {
+      MatMul(*cuda_, device_a.Rows(rows), cuda_w, got.as<float>(), stride);
+      expect_same();
+    }
+    for (int run = 0; run < 2; ++run) {
+      MatMulAdd(cpu_, a.Rows(rows), cpu_w, want.data(), stride);
+      MatMulAdd(*cuda_, device_a.Rows(rows), cuda_w, got.as<float>(), stride);
+      expect_same();
+    }
+  }
+}
+
+// Rows that products normalize themselves, in slices of k too, are those of RmsNorm before them, to
+// the bit: sums of small squares are the same in any order.
+TEST_F(CudaTest, ProductsNormalizeRowsAsRmsNormDoes) {
+  for (const auto& [rows, n, k] : {Shape{1, 48, 64},
+                                   {1, 2208, 1072},
+                                   {2, 2112, 4096},
+                                   {1, 2112, 8192},
+                                   {2, 2112, 8208},
+                                   {3, 2112, 64},
+                                   {40, 32, 64}}) {
+    SCOPED_TRACE(testing::Message() << rows << "x" << n << "x" << k);
+    const Layer layer = RandomLayer(rows, n, k);
+    const PackedMatrix w = layer.Pack(*cuda_);
+    std::vector<float> x(rows * k), weight(k);
+    for (float& value : x) value = static_cast<float>(rng_() % 9) - 4;
+    for (float& value : weight) value = static_cast<float>(rng_() % 33) / 16;
+    const Buffer device_x = Put(x), device_weight = Put(weight);
+    const NormWeights norm{.weight = device_weight.as<float>(), .eps = 1e-5f};
+    const ActivationBuffer room(kCuda, rows, k);
+    const auto results = [&](const Activations& a) {
+      const Buffer out = Put(std::vector<float>(rows * n, 1.0f));
+      const ActivationBuffer gelu(kCuda, rows, n);
+      MatMulAdd(*cuda_, a, w, out.as<float>(), n);
+      MatMulGelu(*cuda_, a, w, gelu.Rows(rows));
+      return std::pair(Get(out.as<float>(), rows * n), RowsOf(kCuda, gelu.Rows(rows)));
+    };
+    RmsNorm(*cuda_, device_x.as<float>(), norm, room.Rows(rows));
+    const auto want = results(room.Rows(rows));
+    SetActivations(kCuda, std::vector<float>(rows * k, NAN), room.Rows(rows));
+    Activations lazy = LazyRmsNorm(*cuda_, device_x.as<float>(), norm, room.Rows(rows));
+    const bool early = CudaDevice::Get().value()->capability() >= 90;
+    EXPECT_EQ(lazy.unnormalized != nullptr, early && rows <= 2 && k <= 8192);
+    EXPECT_EQ(results(lazy), want);
+    // What was left to a product that cannot is done before it.
+    lazy.unnormalized = device_x.as<float>();
+    lazy.norm_weight = norm.weight;
+    lazy.norm_eps = norm.eps;
+    EXPECT_EQ(results(lazy), want);
+  }
+}
+
+// Few rows among many, which cuBLASLt multiplies: what is rounded to bf16 is told from what is not.
+TEST_F(CudaTest, ActivationsOfFewRowsAreThoseOfMany) {
+  constexpr int64_t kMany = 40;
+  for (const auto& [n, k] : {std::pair(2112, 16), {4288, 80}, {2144, 1072}, {96, 4096}}) {
+    Layer layer = RandomLayer(kMany, n, k);
+    for (float& x : layer.x) x = static_cast<float>(rng_() % 5) - 2;
+    for (uint16_t& w : layer.w) w = F32ToBf16((static_cast<float>(rng_() % 129) - 64) / 64);
+    const ActivationBuffer a = layer.Rows(*cuda_);
+    for (const bool biased : {true, false}) {
+      const PackedMatrix gelu = layer.Pack(*cuda_, biased);
+      const PackedMatrix gate_up = n % 32 != 0 ? PackedMatrix()
+                                               : PackedMatrix::GateUp(*cuda_, layer.Half(0, biased),
+                                                                      layer.Half(1, biased), k);
+      for (const auto& [op, w] :
+           {std::pair(&MatMulGelu, &gelu), std::pair(&MatMulSwiGlu, &gate_up)}) {
+        const int64_t columns = w == &gelu ? n : n / 2;
+        if (w->n() == 0) continue;
+        const auto results = [&, op = op, w = w](int64_t rows) {
+          const ActivationBuffer out(kCuda, kMany, columns);
+          SetActivations(kCuda, std::vector<float>(kMany * columns, 7.0f), out.Rows(kMany));
+          op(*cuda_, a.Rows(rows), *w, out.Rows(rows));
+          return RowsOf(kCuda, out.Rows(kMany));
+        };
+        const auto all = results(kMany);
+        for (const int64_t rows : {1, 2, 4, 5}) {
+          SCOPED_TRACE(testing::Message() << rows << "x" << n << "x" << k);
+          const auto some = results(rows);
+          for (int64_t i = 0; i < kMany * columns; ++i) {
+            ASSERT_EQ(some[i], i < rows * columns ? all[i] : 7.0f) << "at " << i;
+          }
+        }
+      }
+    }
   }
 }
 

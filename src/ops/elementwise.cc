@@ -34,6 +34,19 @@ void RmsNorm(const Compute& compute, const float* x, const NormWeights& norm,
   });
 }
 
+Activations LazyRmsNorm(const Compute& compute, const float* x, const NormWeights& norm,
+                        const Activations& out) {
+  if (compute.cuda() != nullptr && cuda::ProductsNormalize(*compute.cuda(), out)) {
+    Activations lazy = out;
+    lazy.unnormalized = x;
+    lazy.norm_weight = norm.weight;
+    lazy.norm_eps = norm.eps;
+    return lazy;
+  }
+  RmsNorm(compute, x, norm, out);
+  return out;
+}
+
 void LayerNorm(const Compute& compute, const float* x, const NormWeights& norm,
                const Activations& out) {
   CHECK(out.k % 16 == 0);

@@ -20,6 +20,11 @@ struct NormWeights {
 void RmsNorm(const Compute& compute, const float* x, const NormWeights& norm,
              const Activations& out);
 
+// The rows that RmsNorm would leave in `out`, for products. On CUDA it leaves a few rows to the
+// products, which read x, so x stays as it is until those have been enqueued.
+Activations LazyRmsNorm(const Compute& compute, const float* x, const NormWeights& norm,
+                        const Activations& out);
+
 // out[row] = (x[row] - mean) / sqrt(variance + eps) * weight + bias, of the same shapes.
 void LayerNorm(const Compute& compute, const float* x, const NormWeights& norm,
                const Activations& out);

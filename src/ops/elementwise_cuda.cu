@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "ops/cuda_activations.cuh"
 #include "ops/cuda_instructions.cuh"
 #include "ops/cuda_kernels.h"
 #include "ops/cuda_launch.h"
@@ -241,8 +242,6 @@ __global__ void TakeRowsKernel(const float* x, const int32_t* rows, int64_t k, f
   StoreFloats(high, to + 4);
 }
 
-__device__ float Silu(float x) { return x / (1.0f + __expf(-x)); }
-
 // Blocks (row, some columns); eight columns a thread.
 __global__ void SwiGluRows(const uint16_t* gate_up, const float* bias, int64_t k,
                            __nv_bfloat16* out, int64_t out_stride) {
@@ -254,11 +253,9 @@ __global__ void SwiGluRows(const uint16_t* gate_up, const float* bias, int64_t k
   LoadSums(gate_up + row * 2 * k, bias, i, gate);
   LoadSums(gate_up + row * 2 * k, bias, k + i, up);
 #pragma unroll
-  for (int j = 0; j < 8; ++j) up[j] *= Silu(gate[j]);
+  for (int j = 0; j < 8; ++j) up[j] *= SiluOf(gate[j]);
   StoreBf16x8(up, out + row * out_stride + i);
 }
-
-__device__ float GeluOf(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
 
 __global__ void GeluRows(const uint16_t* sums, const float* bias, int64_t k, __nv_bfloat16* out,
                          int64_t out_stride) {

@@ -1,15 +1,18 @@
-// Products by cuBLASLt, in bf16 with f32 sums. Which of its kernels runs, and so the order of a
-// sum, may follow from the number of rows: a row's result is the same up to rounding only.
+// Products in bf16 with f32 sums: of few rows by a kernel of our own (matmul_cuda_few.h), of more
+// by cuBLASLt. The order of a sum follows from the number of rows, too: a row's result is the same
+// up to rounding only.
 #include <cublasLt.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "base/check.h"
 #include "ops/cuda_check.h"
 #include "ops/cuda_kernels.h"
+#include "ops/matmul_cuda_few.h"
 
 namespace kvcake::cuda {
 namespace {
@@ -159,26 +162,53 @@ void ForRowsOfScratch(CudaDevice& device, const Activations& a, const PackedMatr
   }
 }
 
+// The rows, once they are there.
+Activations Normalized(CudaDevice& device, Activations rows) {
+  if (rows.unnormalized == nullptr) return rows;
+  const NormWeights norm{.weight = rows.norm_weight, .eps = rows.norm_eps};
+  RmsNorm(device, std::exchange(rows.unnormalized, nullptr), norm, rows);
+  return rows;
+}
+
+// By MultiplyFewRows; else false, and the rows are there.
+bool ByFewRows(CudaDevice& device, const PackedMatrix& w, const ProductOut& out, Activations* a) {
+  if (!FewRowsNormalize(device, *a)) *a = Normalized(device, *a);
+  if (MultiplyFewRows(device, *a, w, out)) return true;
+  *a = Normalized(device, *a);
+  return false;
+}
+
 }  // namespace
 
-void MatMul(CudaDevice& device, const Activations& a, const PackedMatrix& w, float* out,
+bool ProductsNormalize(const CudaDevice& device, const Activations& rows) {
+  return FewRowsNormalize(device, rows);
+}
+
+void MatMul(CudaDevice& device, const Activations& rows, const PackedMatrix& w, float* out,
             int64_t stride, bool add) {
+  if (rows.rows == 0) return;
+  Activations a = rows;
+  const auto kind = add ? ProductOut::Kind::kAdd : ProductOut::Kind::kSet;
+  if (ByFewRows(device, w, {kind, out, stride}, &a)) return;
   Problem problem = ProblemOf(a, w, stride);
-  if (a.rows == 0) return;
   problem.bias = w.DeviceBias() != nullptr;
   problem.add = add;
   ProductsOf(device).Run(problem, a.data, w, out);
 }
 
-void MatMulSwiGlu(CudaDevice& device, const Activations& a, const PackedMatrix& w,
+void MatMulSwiGlu(CudaDevice& device, const Activations& rows, const PackedMatrix& w,
                   const Activations& out) {
+  Activations a = rows;
+  if (ByFewRows(device, w, {ProductOut::Kind::kSwiGlu, out.data, out.stride}, &a)) return;
   ForRowsOfScratch(device, a, w, out, [&](const uint16_t* sums, const Activations& to) {
     SwiGlu(device, sums, w.DeviceBias(), to);
   });
 }
 
-void MatMulGelu(CudaDevice& device, const Activations& a, const PackedMatrix& w,
+void MatMulGelu(CudaDevice& device, const Activations& rows, const PackedMatrix& w,
                 const Activations& out) {
+  Activations a = rows;
+  if (ByFewRows(device, w, {ProductOut::Kind::kGelu, out.data, out.stride}, &a)) return;
   ForRowsOfScratch(device, a, w, out, [&](const uint16_t* sums, const Activations& to) {
     Gelu(device, sums, w.DeviceBias(), to);
   });

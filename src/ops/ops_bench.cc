@@ -164,6 +164,34 @@ void BenchMatMulGelu(const Bench& bench, benchmark::State& state) {
   product.Count(state);
 }
 
+// What a layer of a model does beside attention: its products, and the norms before them.
+template <WeightFormat kFormat>
+void BenchLayer(const Bench& bench, benchmark::State& state) {
+  const Shapes& shapes = bench.shapes();
+  const int64_t rows = state.range(0), hidden = shapes.hidden, inner = shapes.inner;
+  Product qkv(bench, rows, shapes.qkv_size(), hidden, kFormat),
+      o(bench, rows, hidden, hidden, kFormat),
+      up(bench, rows, 2 * inner, hidden, kFormat, /*gate_up=*/true),
+      down(bench, rows, hidden, inner, kFormat);
+  const Compute& compute = bench.compute();
+  const Buffer x = bench.Put(Values(rows * hidden));
+  const Buffer ones = bench.Put(std::vector<float>(hidden, 1.0f));
+  const NormWeights norm{.weight = ones.as<float>(), .eps = 1e-5f};
+  const Activations normed = up.a.Rows(rows), gated = down.a.Rows(rows);
+  bench.Repeat(state, [&] {
+    MatMul(compute, LazyRmsNorm(compute, x.as<float>(), norm, normed), qkv.Next(),
+           qkv.out.as<float>(), shapes.qkv_size());
+    MatMulAdd(compute, o.a.Rows(rows), o.Next(), x.as<float>(), hidden);
+    MatMulSwiGlu(compute, LazyRmsNorm(compute, x.as<float>(), norm, normed), up.Next(), gated);
+    MatMulAdd(compute, gated, down.Next(), x.as<float>(), hidden);
+  });
+  double weights = 0;
+  for (const Product* product : {&qkv, &o, &up, &down}) {
+    weights += static_cast<double>(product->w[0].n() * product->w[0].k());
+  }
+  CountBytes(state, kFormat == WeightFormat::kInt8 ? weights : 2 * weights);
+}
+
 void BenchCopyRow(const Bench& bench, benchmark::State& state) {
   Product product(bench, 1, 1024, bench.shapes().hidden, static_cast<WeightFormat>(state.range(0)));
   int64_t row = 0;
@@ -341,6 +369,7 @@ class Registry {
         ->ArgsProduct({rows_, {shapes.hidden, shapes.inner}});
     Add("MatMulSwiGlu" + format, BenchMatMulSwiGlu<kFormat>)->ArgsProduct({rows_});
     Add("MatMulGelu" + format, BenchMatMulGelu<kFormat>)->ArgsProduct({rows_});
+    Add("Layer" + format, BenchLayer<kFormat>)->Arg(1)->Arg(8)->Arg(32);
   }
 
   void AddAttention() {

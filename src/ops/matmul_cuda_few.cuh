@@ -1,0 +1,400 @@
+// The kernel of matmul_cuda_few.h. A block of threads on each multiprocessor runs from its
+// beginning to its end, and takes tiles of 16 rows of the weights, which warps hand to each other:
+// 1. loaders copy pieces of the weights' rows into a ring in shared memory, by TMA. They begin
+//    before the kernels enqueued before have ended, as no kernel writes weights, and wait for
+//    nothing but room.
+// 2. multipliers share the columns of each stage of the ring. The rows that enter lie in shared
+//    memory from the beginning to the end.
+// 3. finishers add up the multipliers' sums, in their order, while those are at the next tile, and
+//    store the result.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/cuda_activations.cuh"
+#include "ops/cuda_instructions.cuh"
+#include "ops/cuda_warp.cuh"
+#include "ops/matmul_cuda_few.h"
+
+namespace kvcake::cuda {
+
+constexpr int kFewRowsMax = 4;
+constexpr int kTileRows = 16;  // of the weights: what mma.sync has
+constexpr int kHalfRows = kTileRows / 2;
+constexpr int kTokens = 8;  // rows that enter, likewise
+
+constexpr int kLoaders = 4, kMultipliers = 8, kFinishers = 1;  // warps, in this order
+constexpr int kFewRowsThreads = (kLoaders + kMultipliers + kFinishers) * kWarp;
+constexpr int kMultiplierThreads = kMultipliers * kWarp;
+constexpr int kLoaderRows = kTileRows / kLoaders;
+
+// A stage of the ring: a tile's rows, some columns of each. Rows are an odd number of 16 bytes
+// apart, so that eight of them fall into different banks.
+constexpr int kStageK = 512;
+constexpr int kPieceStride = kStageK + 8;
+constexpr int kStageElements = kTileRows * kPieceStride;
+constexpr int kStageBytes = kStageElements * 2;
+constexpr int kSlotsMax = 16;                   // stages of a ring
+constexpr int kPartK = kStageK / kMultipliers;  // columns of a stage, of a multiplier
+static_assert(kPartK % 32 == 0);
+constexpr int kRowChunks = 4;    // in which the rows that enter come: products begin with the first
+constexpr int kNormVectors = 8;  // of 4 elements of a row, of a multiplier's thread
+
+struct FewRowsProduct {
+  const uint16_t* a;  // [rows][a_stride]
+  const uint16_t* w;  // [n][k]
+  const float* bias;  // [n], or nullptr
+  int64_t a_stride;
+  int rows, n, k;
+  ProductOut out;
+  // Instead of a: [rows][k], and what RmsNorm needs.
+  const float* unnormalized = nullptr;
+  const float* norm_weight = nullptr;
+  float norm_eps = 0;
+  int tiles = 0;  // of the result
+  int slots = 0;  // of the ring
+
+  __host__ __device__ bool gated() const { return out.kind == ProductOut::Kind::kSwiGlu; }
+  // In shared memory: an odd number of 16 bytes, too.
+  __host__ __device__ int a_row_elements() const { return (k + 63) / 64 * 64 + 8; }
+  // The first half of a tile's columns, and the second: SwiGLU's gates, and what they let through.
+  __device__ int Low(int tile, int i) const { return tile * (gated() ? kHalfRows : kTileRows) + i; }
+  __device__ int High(int tile, int i) const {
+    return gated() ? n / 2 + Low(tile, i) : Low(tile, i) + kHalfRows;
+  }
+};
+
+// Shared memory, behind the ring and the rows that enter.
+struct FewRowsShared {
+  float4 sums[2][kMultipliers][kWarp];  // of a tile, twice
+  float squares[kFewRowsMax][kMultipliers];
+  Barrier full[kSlotsMax], free[kSlotsMax];
+  Barrier summed[2], taken[2];  // the sums
+  Barrier loaded[kRowChunks];   // of the rows that enter
+  Barrier normalized;           // or of all of them
+};
+
+inline int FewRowsSharedBytes(const FewRowsProduct& p) {
+  return p.slots * kStageBytes + p.rows * p.a_row_elements() * 2 +
+         static_cast<int>(sizeof(FewRowsShared));
+}
+
+// What a thread has of a tile for one token: one of its low columns of the result and a high one,
+// which SwiGLU makes one.
+class ResultColumns {
+ public:
+  __device__ ResultColumns(const FewRowsProduct& p, int tile, int i)
+      : p_(p), low_(p.Low(tile, i)), high_(p.High(tile, i)) {}
+
+  // What is there before, where the result is added to it.
+  __device__ float2 Old(int token) const {
+    float2 old = {0, 0};
+    if (p_.out.kind != ProductOut::Kind::kAdd || token >= p_.rows) return old;
+    const float* row = static_cast<const float*>(p_.out.data) + token * p_.out.stride;
+    if (low_ < p_.n) old.x = __ldcg(row + low_);
+    if (high_ < p_.n) old.y = __ldcg(row + high_);
+    return old;
+  }
+
+  __device__ void Store(int token, const float2& sums, const float2& old) const {
+    if (token >= p_.rows) return;
+    const int64_t at = token * p_.out.stride;
+    if (p_.gated()) {
+      if (low_ >= p_.n / 2) return;
+      const float gate = Biased(low_, Rounded(sums.x)), up = Biased(high_, Rounded(sums.y));
+      Bf16Out()[at + low_] = __float2bfloat16_rn(up * SiluOf(gate));
+      return;
+    }
+    StoreOne(at, low_, sums.x, old.x);
+    StoreOne(at, high_, sums.y, old.y);
+  }
+
+ private:
+  __device__ static float Rounded(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
+  __device__ float Biased(int column, float x) const {
+    return p_.bias == nullptr ? x : x + p_.bias[column];
+  }
+  __device__ __nv_bfloat16* Bf16Out() const { return static_cast<__nv_bfloat16*>(p_.out.data); }
+
+  __device__ void StoreOne(int64_t at, int column, float sum, float old) const {
+    if (column >= p_.n) return;
+    if (p_.out.kind == ProductOut::Kind::kGelu) {
+      Bf16Out()[at + column] = __float2bfloat16_rn(GeluOf(Biased(column, Rounded(sum))));
+      return;
+    }
+    const float value = Biased(column, sum);
+    static_cast<float*>(p_.out.data)[at + column] =
+        p_.out.kind == ProductOut::Kind::kAdd ? old + value : value;
+  }
+
+  const FewRowsProduct& p_;
+  const int low_, high_;
+};
+
+// One thread's part of a block.
+class FewRowsBlock {
+ public:
+  __device__ __forceinline__ FewRowsBlock(const FewRowsProduct& p, std::byte* shared)
+      : p_(p),
+        ring_(reinterpret_cast<uint16_t*>(shared)),
+        a_(ring_ + p.slots * kStageElements),
+        shared_(*reinterpret_cast<FewRowsShared*>(a_ + p.rows * p.a_row_elements())),
+        warp_(static_cast<int>(threadIdx.x) / kWarp - kLoaders),
+        lane_(static_cast<int>(threadIdx.x) % kWarp),
+        first_tile_(static_cast<int>(blockIdx.x)),
+        blocks_(static_cast<int>(gridDim.x)) {}
+
+  __device__ __forceinline__ void Run() {
+    LetNextKernelStart();
+    InitBarriers();
+    if (warp_ < 0) {
+      Load((warp_ + kLoaders) * kLoaderRows + lane_);
+      WaitForEarlierKernels();
+    } else if (warp_ < kMultipliers) {
+      if (p_.unnormalized != nullptr) {
+        NormalizeRows();
+      } else {
+        WaitForEarlierKernels();
+      }
+      Multiply();
+    } else {
+      WaitForEarlierKernels();
+      if (p_.unnormalized == nullptr) LoadRows();
+      Finish();
+    }
+  }
+
+ private:
+  // A slot of the ring, and the parity of the phase in which it is filled.
+  struct Place {
+    int slot = 0;
+    uint32_t phase = 0;
+    __device__ __forceinline__ void Next(int slots) {
+      if (++slot < slots) return;
+      slot = 0;
+      phase ^= 1;
+    }
+  };
+
+  __device__ __forceinline__ void ArriveOnce(Barrier* barrier) const {
+    __syncwarp();
+    if (lane_ == 0) Arrive(barrier);
+  }
+
+  __device__ __forceinline__ void InitBarriers() const {
+    if (threadIdx.x == 0) {
+      for (int slot = 0; slot < p_.slots; ++slot) {
+        InitBarrier(&shared_.full[slot], kLoaders);
+        InitBarrier(&shared_.free[slot], kMultipliers);
+      }
+      for (int buffer = 0; buffer < 2; ++buffer) {
+        InitBarrier(&shared_.summed[buffer], kMultipliers);
+        InitBarrier(&shared_.taken[buffer], kFinishers);
+      }
+      for (Barrier& loaded : shared_.loaded) InitBarrier(&loaded, 1);
+      InitBarrier(&shared_.normalized, kMultipliers);
+      PublishBarriers();
+    }
+    __syncthreads();
+  }
+
+  // ---- loaders ----
+
+  // One of a tile's rows of weights; of those beyond the last, the last.
+  __device__ __forceinline__ const uint16_t* WeightsOf(int tile, int row) const {
+    const bool low = row < kHalfRows;
+    const int last = p_.gated() && low ? p_.n / 2 - 1 : p_.n - 1;
+    const int column = low ? p_.Low(tile, row) : p_.High(tile, row - kHalfRows);
+    return p_.w + static_cast<int64_t>(min(column, last)) * p_.k;
+  }
+
+  // Each has some of a tile's rows, a lane a row.
+  __device__ __forceinline__ void Load(int row) const {
+    Place place;
+    for (int tile = first_tile_; tile < p_.tiles; tile += blocks_) {
+      const uint16_t* const weights = lane_ < kLoaderRows ? WeightsOf(tile, row) : p_.w;
+      for (int at = 0; at < p_.k; at += kStageK, place.Next(p_.slots)) {
+        const int bytes = min(kStageK, p_.k - at) * 2;
+        Barrier* const full = &shared_.full[place.slot];
+        AwaitPhase(&shared_.free[place.slot], place.phase ^ 1);
+        if (lane_ == 0) Expect(full, kLoaderRows * bytes);
+        __syncwarp();
+        if (lane_ >= kLoaderRows) continue;
+        CopyBulk(ring_ + place.slot * kStageElements + row * kPieceStride, weights + at, bytes,
+                 full);
+      }
+    }
+  }
+
+  // ---- the rows that enter ----
+
+  // By one warp, a chunk after the other.
+  __device__ __forceinline__ void LoadRows() const {
+    for (int at = 0, chunk = 0; at < p_.k; at += ChunkK(), ++chunk) {
+      Barrier* const loaded = &shared_.loaded[chunk];
+      const int bytes = min(ChunkK(), p_.k - at) * 2;
+      if (lane_ == 0) Expect(loaded, p_.rows * bytes);
+      __syncwarp();
+      if (lane_ < p_.rows) {
+        CopyBulk(a_ + lane_ * p_.a_row_elements() + at, p_.a + lane_ * p_.a_stride + at, bytes,
+                 loaded);
+      }
+    }
+  }
+  // The columns of a chunk: whole stages.
+  __device__ __forceinline__ int ChunkK() const {
+    constexpr int kChunkStages = kRowChunks * kStageK;
+    return (p_.k + kChunkStages - 1) / kChunkStages * kStageK;
+  }
+
+  // Or by all multipliers: RmsNorm's result.
+  __device__ __forceinline__ void NormalizeRows() const {
+    const int thread = warp_ * kWarp + lane_, vectors = p_.k / 4;
+    const auto* const weights = reinterpret_cast<const float4*>(p_.norm_weight);
+    float4 weight[kNormVectors];
+#pragma unroll
+    for (int i = 0; i < kNormVectors; ++i) {
+      const int at = i * kMultiplierThreads + thread;
+      weight[i] = at < vectors ? weights[at] : float4{0, 0, 0, 0};
+    }
+    WaitForEarlierKernels();
+    uint32_t phase = 0;
+    for (int row = 0; row < p_.rows; ++row, phase ^= 1) {
+      const auto* const x = reinterpret_cast<const float4*>(p_.unnormalized) + row * vectors;
+      float4 v[kNormVectors];
+#pragma unroll
+      for (int i = 0; i < kNormVectors; ++i) {
+        const int at = i * kMultiplierThreads + thread;
+        v[i] = at < vectors ? x[at] : float4{0, 0, 0, 0};
+      }
+      float squares = 0;
+#pragma unroll
+      for (int i = 0; i < kNormVectors; ++i) {
+        squares += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
+      }
+      squares = WarpSum(squares);
+      if (lane_ == 0) shared_.squares[row][warp_] = squares;
+      ArriveOnce(&shared_.normalized);
+      AwaitPhase(&shared_.normalized, phase);
+      float sum = 0;
+#pragma unroll
+      for (int warp = 0; warp < kMultipliers; ++warp) sum += shared_.squares[row][warp];
+      const float scale = 1.0f / sqrtf(sum / static_cast<float>(p_.k) + p_.norm_eps);
+#pragma unroll
+      for (int i = 0; i < kNormVectors; ++i) {
+        const int at = i * kMultiplierThreads + thread;
+        if (at >= vectors) continue;
+        const float4 &of = v[i], &w = weight[i];
+        *reinterpret_cast<uint2*>(a_ + row * p_.a_row_elements() + 4 * at) = {
+            PackBf16(of.x * scale * w.x, of.y * scale * w.y),
+            PackBf16(of.z * scale * w.z, of.w * scale * w.w)};
+      }
+    }
+    ArriveOnce(&shared_.normalized);
+    AwaitPhase(&shared_.normalized, phase);
+  }
+
+  // ---- multipliers ----
+
+  __device__ __forceinline__ void Multiply() const {
+    const int first_k = warp_ * kPartK;  // of a stage
+    const uint16_t* w = ring_ + lane_ % 16 * kPieceStride + lane_ / 16 * 8 + first_k;
+    // Of tokens that are not there, nobody reads the sums.
+    const int token = min(lane_ % kTokens, p_.rows - 1);
+    const uint16_t* a = a_ + token * p_.a_row_elements() + lane_ / 8 * 8 + first_k;
+    Place place;
+    int buffer = 0;
+    uint32_t phase = 0;  // of the buffer
+    for (int tile = first_tile_; tile < p_.tiles; tile += blocks_) {
+      float sums[4] = {};
+      for (int at = 0; at < p_.k; at += kStageK, place.Next(p_.slots)) {
+        const int left = p_.k - at - first_k;  // columns from this warp's first on
+        if (p_.unnormalized == nullptr && tile == first_tile_ && at % ChunkK() == 0) {
+          AwaitPhase(&shared_.loaded[at / ChunkK()], 0);
+        }
+        AwaitPhase(&shared_.full[place.slot], place.phase);
+        if (left >= kPartK) {
+          AddStage<true>(w, place.slot, a + at, left, sums);
+        } else {
+          AddStage<false>(w, place.slot, a + at, left, sums);
+        }
+      }
+      AwaitPhase(&shared_.taken[buffer], phase ^ 1);
+      shared_.sums[buffer][warp_][lane_] = {sums[0], sums[1], sums[2], sums[3]};
+      ArriveOnce(&shared_.summed[buffer]);
+      phase ^= buffer;
+      buffer ^= 1;
+    }
+  }
+
+  // Adds a stage's products, and frees it before. kWhole: all columns of this warp are there.
+  template <bool kWhole>
+  __device__ __forceinline__ void AddStage(const uint16_t* w, int slot, const uint16_t* a, int left,
+                                           float (&sums)[4]) const {
+    uint32_t weights[kPartK / 16][4], rows[kPartK / 32][4];
+#pragma unroll
+    for (int step = 0; step < kPartK / 16; ++step) {
+      if (!kWhole && step * 16 >= left) break;
+      LoadMatrices(w + slot * kStageElements + step * 16, weights[step]);
+    }
+#pragma unroll
+    for (int step = 0; step < kPartK / 32; ++step) {
+      if (!kWhole && step * 32 >= left) break;
+      LoadMatrices(a + step * 32, rows[step]);
+    }
+    ArriveOnce(&shared_.free[slot]);
+#pragma unroll
+    for (int step = 0; step < kPartK / 16; ++step) {
+      if (!kWhole && step * 16 >= left) break;
+      const uint4 of = {weights[step][0], weights[step][1], weights[step][2], weights[step][3]};
+      MultiplyAdd(of, rows[step / 2][step % 2 * 2], rows[step / 2][step % 2 * 2 + 1], sums);
+    }
+  }
+
+  // ---- finishers ----
+
+  // A lane has two tokens for one low and high column.
+  __device__ __forceinline__ void Finish() const {
+    const int token = lane_ % 4 * 2;
+    int buffer = 0;
+    uint32_t phase = 0;
+    for (int tile = first_tile_; tile < p_.tiles; tile += blocks_) {
+      const ResultColumns columns(p_, tile, lane_ / 4);
+      const float2 old[2] = {columns.Old(token), columns.Old(token + 1)};  // early
+      AwaitPhase(&shared_.summed[buffer], phase);
+      float4 sums = shared_.sums[buffer][0][lane_];
+#pragma unroll
+      for (int part = 1; part < kMultipliers; ++part) {
+        const float4& of = shared_.sums[buffer][part][lane_];
+        sums = {sums.x + of.x, sums.y + of.y, sums.z + of.z, sums.w + of.w};
+      }
+      ArriveOnce(&shared_.taken[buffer]);
+      columns.Store(token, {sums.x, sums.z}, old[0]);
+      columns.Store(token + 1, {sums.y, sums.w}, old[1]);
+      phase ^= buffer;
+      buffer ^= 1;
+    }
+  }
+
+  const FewRowsProduct& p_;
+  uint16_t* const ring_;  // [slot][kTileRows][kPieceStride]
+  uint16_t* const a_;     // [row][a_row_elements]
+  FewRowsShared& shared_;
+  const int warp_;  // of the multipliers, and after them of the finishers
+  const int lane_;
+  const int first_tile_, blocks_;
+};
+
+__global__ void __launch_bounds__(kFewRowsThreads, 1)
+    MultiplyFewRowsKernel(const __grid_constant__ FewRowsProduct product) {
+  if constexpr (kTmaCompiled) {
+    FewRowsBlock(product, DynamicShared<std::byte>()).Run();
+  } else {
+    __trap();
+  }
+}
+
+}  // namespace kvcake::cuda
