@@ -254,17 +254,18 @@ TEST_F(CudaTest, ActivationsOfProductsAreTheCpus) {
 // twice, as it leaves nothing behind. Tiles of rows that are there in part, blocks of threads with
 // several tiles, k that ends within a stage, and more stages than a ring holds.
 TEST_F(CudaTest, ProductsOfFewRowsAreExact) {
-  for (const auto& [rows, n, k] : {Shape{1, 2112, 16},
-                                   {2, 2113, 48},
-                                   {3, 2131, 112},
-                                   {4, 4322, 144},
-                                   {1, 2136, 1072},
-                                   {4, 2098, 2064},
-                                   {1, 4300, 4096},
-                                   {2, 2104, 4112},
-                                   {5, 2130, 112},
-                                   {3, 35, 112},
-                                   {1, 18, 14336}}) {
+  for (const Shape& shape : {Shape{1, 2112, 16},
+                             {2, 2113, 48},
+                             {3, 2131, 112},
+                             {4, 4322, 144},
+                             {1, 2136, 1072},
+                             {4, 2098, 2064},
+                             {1, 4300, 4096},
+                             {2, 2104, 4112},
+                             {5, 2130, 112},
+                             {3, 35, 112},
+                             {1, 18, 14336}}) {
+    const int64_t rows = shape.rows, n = shape.n, k = shape.k;
     SCOPED_TRACE(testing::Message() << rows << "x" << n << "x" << k);
     Layer layer = RandomLayer(rows, n, k);
     for (float& x : layer.x) x = static_cast<float>(rng_() % 5) - 2;
@@ -301,13 +302,14 @@ TEST_F(CudaTest, ProductsOfFewRowsAreExact) {
 // Rows that products normalize themselves, in slices of k too, are those of RmsNorm before them, to
 // the bit: sums of small squares are the same in any order.
 TEST_F(CudaTest, ProductsNormalizeRowsAsRmsNormDoes) {
-  for (const auto& [rows, n, k] : {Shape{1, 48, 64},
-                                   {1, 2208, 1072},
-                                   {2, 2112, 4096},
-                                   {1, 2112, 8192},
-                                   {2, 2112, 8208},
-                                   {3, 2112, 64},
-                                   {40, 32, 64}}) {
+  for (const Shape& shape : {Shape{1, 48, 64},
+                             {1, 2208, 1072},
+                             {2, 2112, 4096},
+                             {1, 2112, 8192},
+                             {2, 2112, 8208},
+                             {3, 2112, 64},
+                             {40, 32, 64}}) {
+    const int64_t rows = shape.rows, n = shape.n, k = shape.k;
     SCOPED_TRACE(testing::Message() << rows << "x" << n << "x" << k);
     const Layer layer = RandomLayer(rows, n, k);
     const PackedMatrix w = layer.Pack(*cuda_);
