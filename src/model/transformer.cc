@@ -313,6 +313,7 @@ void TransformerModel::PlanAttention(std::span<const Slice> batch, bool wanted_o
     slices_.push_back({.q = qkv_.as<float>() + (row - rows) * qkv_size(),
                        .rows = rows,
                        .start = slice.start + n - rows,
+                       .old_keys = slice.start,
                        .pages = slice.pages,
                        .out_row = out_row,
                        .dense_keys = slice.dense_keys});

@@ -40,14 +40,16 @@ struct AttentionShape {
   std::vector<float> alibi_slopes = {};
 };
 
-// Consecutive queries of one sequence. Their keys and values are in the pages already, and those
-// before `start` have been since the step began: on CUDA they may be read before what was enqueued
-// earlier in the step has been done.
+// Consecutive queries of one sequence, whose keys and values are in the pages already.
 struct AttentionSlice {
   // [rows][q_stride], heads first; scaled by 1/sqrt(head_dim), rotated. 8-byte aligned.
   const float* q = nullptr;
   int64_t rows = 0;
-  int64_t start = 0;              // position of the first row
+  int64_t start = 0;  // position of the first row
+  // No operation of the step writes the first so many keys and values: on CUDA they may be read
+  // before what was enqueued earlier has been done. That is not always `start`: a prompt's last row
+  // may attend alone to what its step has computed.
+  int64_t old_keys = 0;
   std::span<const PageId> pages;  // page of chunk i at [i]; covers [0, start + rows)
   int64_t out_row = 0;            // of the first row
   // Beyond start + rows: the blocks up to here are computed too, by every row, and dropped, as by

@@ -211,6 +211,7 @@ void CudaPlan::Set(std::span<const AttentionSlice> slices) {
   int64_t rows = 0, pages = 0, tiles = 0;
   for (const AttentionSlice& slice : slices) {
     CHECK(slice.start >= 0 && slice.start + slice.rows <= kIntMax);
+    CHECK(slice.old_keys >= 0 && slice.old_keys <= slice.start + slice.rows);
     CHECK(Pages(slice) <= std::ssize(slice.pages));
     CHECK(reinterpret_cast<uintptr_t>(slice.q) % (kQueryFloats * sizeof(float)) == 0);
     rows += slice.rows;
@@ -246,6 +247,7 @@ void CudaPlan::AddTiles(const AttentionSlice& slice, int64_t pages, bool split) 
     AttentionTask tile = {.q = slice.q,
                           .pages = static_cast<int32_t>(pages),
                           .start = static_cast<int32_t>(slice.start),
+                          .old_keys = static_cast<int32_t>(slice.old_keys),
                           .out_row = static_cast<int32_t>(slice.out_row),
                           .rows = static_cast<int32_t>(rows),
                           .row = static_cast<int32_t>(row),

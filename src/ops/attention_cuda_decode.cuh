@@ -132,7 +132,7 @@ __device__ __forceinline__ void Decode<Shape>::Run() {
     keys_ = min(kAttentionPartial, to - partial);
     blocks_ = (keys_ + kAttentionBlock - 1) / kAttentionBlock;
     if (first) {
-      ring_.BeginEarly(from_, keys_, /*old_keys=*/task_.start - from_);
+      ring_.BeginEarly(from_, keys_, task_.old_keys - from_);
       LoadQueries();
     } else {
       ring_.Begin(from_, keys_);

@@ -79,8 +79,8 @@ class DecodeRing {
 
   // Starts the loads of `keys` keys from position `from` on. All threads of the block.
   __device__ __forceinline__ void Begin(int from, int keys);
-  // The same, and waits for the kernels before this one as late as it may: the first old_keys keys
-  // and their values, and the lists of pages, were there when the step began.
+  // The same, and waits for the kernels before this one as late as it may: none of them writes the
+  // first old_keys keys and their values, nor the lists of pages.
   __device__ __forceinline__ void BeginEarly(int from, int keys, int old_keys);
   // Until this thread's share of the current load is there: the threads that read it meet next.
   __device__ __forceinline__ void Await() const;

@@ -15,6 +15,7 @@ struct AttentionTask {
   const float* q = nullptr;  // of the slice's first token
   int32_t pages = 0;         // where the list of the slice's pages begins
   int32_t start = 0;         // position of the slice's first token
+  int32_t old_keys = 0;      // of the slice
   int32_t out_row = 0;       // of the slice's first token
   int32_t rows = 0;          // of the slice
   int32_t row = 0;           // of the slice, the tile's first

@@ -88,6 +88,7 @@ class Sequence {
     return {.q = kernel_q_.as<float>() + begin * q_size(),
             .rows = end - begin,
             .start = begin,
+            .old_keys = begin,
             .pages = ids_,
             .out_row = out_row};
   }

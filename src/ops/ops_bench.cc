@@ -230,6 +230,7 @@ void BenchAttention(const Bench& bench, benchmark::State& state) {
     slices.push_back({.q = q.as<float>() + i * rows * width,
                       .rows = rows,
                       .start = context - rows,
+                      .old_keys = context - rows,
                       .pages = std::span(ids).subspan(i * pages, pages),
                       .out_row = i * rows});
   }

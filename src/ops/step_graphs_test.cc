@@ -151,6 +151,7 @@ TEST_P(StepGraphsPathTest, AttentionIsReplayedWhereItsPlansLaunchesAreTheSame) {
       slices.push_back({.q = q.as<float>() + std::ssize(slices) * row,
                         .rows = 1,
                         .start = context + step,
+                        .old_keys = context + step,
                         .pages = ids,
                         .out_row = std::ssize(slices)});
     }

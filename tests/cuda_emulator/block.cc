@@ -8,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,8 @@ struct Block {
   void* scheduler = nullptr;  // its stack pointer
   int threads = 0, current = 0;
   bool early = false;
+  bool begins = false;  // BeginGrid: threads stay where they wait for earlier kernels
+  std::vector<EarlyRead> reads;
 
   Block() {
     for (Fiber& fiber : fibers) {
@@ -174,6 +177,7 @@ void RunBlock(int threads) {
   for (int i = 0; i < threads; ++i) Prepare(&block.fibers[i]);
   while (RunWarps(threads)) {
   }
+  if (block.begins) return;
   for (int i = 0; i < threads; ++i) {
     if (!block.fibers[i].done) Die("threads wait for each other");
   }
@@ -227,6 +231,11 @@ int MeetSum(Meeting* meeting, int size, int value) {
   return meeting->result;
 }
 
+uint64_t HashOf(const void* memory, int bytes) {
+  return std::hash<std::string_view>()(
+      {static_cast<const char*>(memory), static_cast<size_t>(bytes)});
+}
+
 }  // namespace
 
 void Die(const char* why) {
@@ -247,21 +256,21 @@ const std::byte* SharedAt(uint32_t address, int bytes) {
   return TheBlock().shared + offset;
 }
 
-void RunGrid(Index grid, int threads, int64_t shared_bytes, bool early,
-             const std::function<void()>& kernel) {
+void RunGrid(const Grid& grid, const std::function<void()>& kernel) {
   Block& block = TheBlock();
+  const auto& [blocks, threads, shared_bytes, early] = grid;
   if (threads < 1 || threads > kThreadsMax) Die("a block has 1 to 1024 threads");
   block.threads = threads;
   block.early = early;
   block.kernel = &kernel;
   block_size = {static_cast<unsigned>(threads), 1, 1};
-  grid_size = grid;
+  grid_size = blocks;
   block.shared_memory.resize(shared_bytes + kGuardBytes + kSharedAlignment);
   const auto begin = reinterpret_cast<uintptr_t>(block.shared_memory.data());
   block.shared = block.shared_memory.data() + (kSharedAlignment - begin % kSharedAlignment);
   block.shared_bytes = shared_bytes;
-  for (unsigned y = 0; y < grid.y; ++y) {
-    for (unsigned x = 0; x < grid.x; ++x) {
+  for (unsigned y = 0; y < blocks.y; ++y) {
+    for (unsigned x = 0; x < blocks.x; ++x) {
       std::fill_n(block.shared, shared_bytes + kGuardBytes, std::byte{0xff});
       block_index = {x, y, 0};
       RunBlock(threads);
@@ -272,7 +281,35 @@ void RunGrid(Index grid, int threads, int64_t shared_bytes, bool early,
   }
 }
 
-void WaitForEarlierKernels() { TheBlock().fibers[TheBlock().current].waited = true; }
+std::vector<EarlyRead> BeginGrid(const Grid& grid, const std::function<void()>& kernel) {
+  Block& block = TheBlock();
+  block.begins = true;
+  RunGrid(grid, kernel);
+  block.begins = false;
+  return std::exchange(block.reads, {});
+}
+
+void CheckEarlyReads(const std::vector<EarlyRead>& reads) {
+  for (const auto& [from, bytes, hash] : reads) {
+    if (HashOf(from, bytes) != hash) Die("a kernel reads too early what one before it writes");
+  }
+}
+
+void WaitForEarlierKernels() {
+  Block& block = TheBlock();
+  Fiber& fiber = block.fibers[block.current];
+  fiber.waited = true;
+  if (!block.begins) return;
+  static const Meeting never = {};
+  fiber.waits = &never;
+  fiber.generation = never.generation;
+  Yield();
+}
+
+void NoteRead(const void* global, int bytes) {
+  Block& block = TheBlock();
+  if (block.begins) block.reads.push_back({global, bytes, HashOf(global, bytes)});
+}
 
 int MeetBlock(int value) { return MeetSum(&TheBlock().all, TheBlock().threads, value); }
 
@@ -324,6 +361,7 @@ void MeetWarp(Combine combine, const void* value, int value_bytes, void* result,
 
 void CopyAsync(void* shared, const void* global, bool read) {
   if (!IsAligned(shared, 16) || !IsAligned(global, 16)) Die("a copy of 16 bytes is not aligned");
+  if (read) NoteRead(global, 16);
   std::memset(shared, 0xff, 16);  // who still reads it comes too late
   TheBlock().fibers[TheBlock().current].copies.push_back({shared, global, read});
 }

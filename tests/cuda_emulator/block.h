@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 namespace cuda_emulator {
 
@@ -21,11 +22,30 @@ void* DynamicShared();  // at a multiple of 1,024
 uint32_t SharedAddress(const void* shared);
 const std::byte* SharedAt(uint32_t address, int bytes);
 
-// Runs kernel() for every thread of every block. early: on a GPU they may start before the kernels
-// enqueued before have ended, so each calls WaitForEarlierKernels. (Here nothing starts early: what
-// they touch before that does not show.)
-void RunGrid(Index grid, int threads, int64_t shared_bytes, bool early,
-             const std::function<void()>& kernel);
+struct Grid {
+  Index blocks;
+  int threads = 0;  // of a block
+  int64_t shared_bytes = 0;
+  // On a GPU its threads may start before the kernels enqueued before have ended, so each calls
+  // WaitForEarlierKernels.
+  bool early = false;
+};
+
+// Runs kernel() for every thread of every block.
+void RunGrid(const Grid& grid, const std::function<void()>& kernel);
+
+// What was read, and what was there.
+struct EarlyRead {
+  const void* from;
+  int bytes;
+  uint64_t hash;
+};
+// Runs each block's threads until they wait for earlier kernels, or for each other, and then no
+// further; returns what they have enqueued copies of.
+std::vector<EarlyRead> BeginGrid(const Grid& grid, const std::function<void()>& kernel);
+// Aborts where something else is there now: then an earlier kernel writes what is read before it is
+// waited for.
+void CheckEarlyReads(const std::vector<EarlyRead>& reads);
 
 // ---- called by a thread of a kernel ----
 
@@ -53,6 +73,8 @@ void WaitForCopies(int left);
 void InitBarrier(const void* barrier, int arrivals);
 void ArriveAtBarrier(const void* barrier, int64_t expected_bytes);
 void CopyAtBarrier(const void* barrier, int64_t bytes, std::function<void()> copy);
+// That a copy of so many bytes is enqueued.
+void NoteRead(const void* global, int bytes);
 // Until a phase of that parity has ended.
 void AwaitBarrier(const void* barrier, unsigned parity);
 

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <utility>
+#include <vector>
 
 #include "block.h"
 
@@ -259,7 +261,9 @@ cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
 
 namespace cuda_emulator {
 
-void Enqueue(cudaStream_t stream, std::function<void()> operation);
+// `begin`: of kernels that may start early, BeginGrid.
+void Enqueue(cudaStream_t stream, std::function<void()> operation,
+             std::function<std::vector<EarlyRead>()> begin = nullptr);
 void CheckLaunch(const cudaLaunchConfig_t& config);
 
 }  // namespace cuda_emulator
@@ -271,15 +275,17 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   const std::function<void()> thread = [kernel, ... values = Parameters(arguments)] {
     kernel(values...);
   };
-  const bool early = std::any_of(
+  cuda_emulator::Grid grid = {.blocks = {config->gridDim.x, config->gridDim.y, config->gridDim.z},
+                              .threads = static_cast<int>(config->blockDim.x),
+                              .shared_bytes = static_cast<int64_t>(config->dynamicSmemBytes)};
+  grid.early = std::any_of(
       config->attrs, config->attrs + config->numAttrs, [](const cudaLaunchAttribute& attribute) {
         return attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization &&
                attribute.val.programmaticStreamSerializationAllowed != 0;
       });
-  cuda_emulator::Enqueue(config->stream, [config = *config, early, thread] {
-    cuda_emulator::RunGrid({config.gridDim.x, config.gridDim.y, config.gridDim.z},
-                           static_cast<int>(config.blockDim.x),
-                           static_cast<int64_t>(config.dynamicSmemBytes), early, thread);
-  });
+  std::function<std::vector<cuda_emulator::EarlyRead>()> begin;
+  if (grid.early) begin = [grid, thread] { return cuda_emulator::BeginGrid(grid, thread); };
+  cuda_emulator::Enqueue(
+      config->stream, [grid, thread] { cuda_emulator::RunGrid(grid, thread); }, std::move(begin));
   return cudaSuccess;
 }

@@ -1,11 +1,14 @@
 // The first stream, that of the kernels, holds what is enqueued until somebody waits for it: as
-// late as CUDA may run it. What is enqueued on others runs as late, or at once.
+// late as CUDA may run it. What is enqueued on others runs as late, or at once. Kernels that may
+// start early all begin before the first of a row of them runs: what they copy before they wait for
+// each other may not change meanwhile.
 #include <sys/mman.h>
 
 #include <cstdlib>
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <utility>
@@ -14,10 +17,15 @@
 #include "cuda.h"
 #include "cuda_runtime.h"
 
-using Operation = std::function<void()>;
+struct Operation {
+  std::function<void()> run;
+  std::function<std::vector<cuda_emulator::EarlyRead>()> begin;  // where it may start early
+  uint64_t number = 0;                                           // of the stream's operations
+  std::optional<std::vector<cuda_emulator::EarlyRead>> reads = std::nullopt;  // once it has begun
+};
 
 struct CUstream_st {
-  std::deque<std::pair<uint64_t, Operation>> queue;  // with their numbers
+  std::deque<Operation> queue;
   uint64_t enqueued = 0;
   CUgraph_st* capture = nullptr;
 };
@@ -26,10 +34,10 @@ struct CUevent_st {
   uint64_t number = 0;  // of the last operation before it
 };
 struct CUgraph_st {
-  std::vector<Operation> operations;
+  std::deque<Operation> operations;
 };
 struct CUgraphExec_st {
-  std::vector<Operation> operations;
+  std::deque<Operation> operations;
 };
 
 namespace {
@@ -75,15 +83,25 @@ class Touch {
   static inline int touches_ = 0;  // guarded by the device's mutex
 };
 
+// The first of some operations, and the beginnings of those that may start before it has ended.
+void RunFirst(std::deque<Operation>* operations) {
+  for (Operation& operation : *operations) {
+    if (!operation.begin) break;
+    if (!operation.reads) operation.reads = operation.begin();
+  }
+  const Operation first = std::move(operations->front());
+  operations->pop_front();
+  if (first.reads) cuda_emulator::CheckEarlyReads(*first.reads);
+  first.run();
+}
+
 // All of a stream's operations up to that number.
 void Run(CUstream_st* stream, uint64_t number = UINT64_MAX) {
   if (stream->capture != nullptr) Die("a stream is waited for while it is captured");
-  if (stream->queue.empty() || stream->queue.front().first > number) return;
+  if (stream->queue.empty() || stream->queue.front().number > number) return;
   const Touch touch;
-  while (!stream->queue.empty() && stream->queue.front().first <= number) {
-    const Operation operation = std::move(stream->queue.front().second);
-    stream->queue.pop_front();
-    operation();
+  while (!stream->queue.empty() && stream->queue.front().number <= number) {
+    RunFirst(&stream->queue);
   }
 }
 
@@ -113,13 +131,16 @@ namespace cuda_emulator {
 
 constexpr size_t kSharedMax = 227 << 10;  // of a block on an H100
 
-void Enqueue(cudaStream_t stream, Operation operation) {
+void Enqueue(cudaStream_t stream, std::function<void()> run,
+             std::function<std::vector<EarlyRead>()> begin) {
+  Operation operation = {.run = std::move(run), .begin = std::move(begin)};
   const Lock lock(TheDevice().mutex);
   if (stream == nullptr) Die("the default stream is not for kvcake: it waits for all others");
   if (stream->capture != nullptr) {
     stream->capture->operations.push_back(std::move(operation));
   } else {
-    stream->queue.emplace_back(++stream->enqueued, std::move(operation));
+    operation.number = ++stream->enqueued;
+    stream->queue.push_back(std::move(operation));
     if (stream != TheDevice().kernels && TheDevice().random() % 2 == 0) Run(stream);
   }
 }
@@ -297,7 +318,8 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess;
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   cuda_emulator::Enqueue(stream, [operations = exec->operations] {
-    for (const Operation& operation : operations) operation();
+    std::deque<Operation> left = operations;
+    while (!left.empty()) RunFirst(&left);
   });
   return cudaSuccess;
 }

@@ -259,6 +259,7 @@ inline void CopyBulk(void* shared, const void* global, int bytes, Barrier* barri
   if (from % 16 != 0 || to % 16 != 0 || bytes % 16 != 0 || bytes <= 0) {
     cuda_emulator::Die("a copy in bulk is not of whole 16 bytes");
   }
+  cuda_emulator::NoteRead(global, bytes);
   std::memset(shared, 0xff, bytes);  // who still reads it comes too late
   cuda_emulator::CopyAtBarrier(barrier, bytes, [=] { std::memcpy(shared, global, bytes); });
 }
