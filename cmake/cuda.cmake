@@ -7,8 +7,8 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nv
 endif()
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_EXTENSIONS OFF)
-if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12)
-  message(FATAL_ERROR "nvcc ${CMAKE_CUDA_COMPILER_VERSION} is too old: kvcake needs 12 or newer")
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.5)  # ops/cuda_launch.h, ops/cuda_tensor_map.cu
+  message(FATAL_ERROR "nvcc ${CMAKE_CUDA_COMPILER_VERSION} is too old: kvcake needs 12.5 or newer")
 endif()
 find_package(CUDAToolkit REQUIRED)
 # fmt 9 checks format strings in a way that nvcc cannot hand on to g++.
