@@ -43,7 +43,7 @@ void Launch(const CudaDevice& device, const Blocks& blocks, void (*kernel)(Param
 // (programmatic dependent launch, of compute capability 9.0). Every thread of it calls
 // WaitForEarlierKernels, whatever else it does, and before that it touches only its registers and
 // shared memory, and reads what was there when the step began: weights, the step's arrays, keys and
-// values of earlier tokens. A step begins with copies of its arrays.
+// values of earlier steps (AttentionSlice::old_keys). A step begins with copies of its arrays.
 //
 // So a kernel that has ended has waited for the one before it to end, as that one has, and so on:
 // when WaitForEarlierKernels returns, all that was enqueued before has been done, as if nothing

@@ -299,8 +299,8 @@ TEST_F(CudaTest, ProductsOfFewRowsAreExact) {
   }
 }
 
-// Rows that products normalize themselves, in slices of k too, are those of RmsNorm before them, to
-// the bit: sums of small squares are the same in any order.
+// Rows that products normalize themselves are those of RmsNorm before them, to the bit: sums of
+// small squares are the same in any order.
 TEST_F(CudaTest, ProductsNormalizeRowsAsRmsNormDoes) {
   for (const Shape& shape : {Shape{1, 48, 64},
                              {1, 2208, 1072},

@@ -187,6 +187,7 @@ bool ProductsNormalize(const CudaDevice& device, const Activations& rows) {
 void MatMul(CudaDevice& device, const Activations& rows, const PackedMatrix& w, float* out,
             int64_t stride, bool add) {
   if (rows.rows == 0) return;
+  CHECK(rows.unnormalized == nullptr || rows.unnormalized != out);
   Activations a = rows;
   const auto kind = add ? ProductOut::Kind::kAdd : ProductOut::Kind::kSet;
   if (ByFewRows(device, w, {kind, out, stride}, &a)) return;

@@ -302,7 +302,7 @@ class FewRowsBlock {
   __device__ __forceinline__ void Multiply() const {
     const int first_k = warp_ * kPartK;  // of a stage
     const uint16_t* w = ring_ + lane_ % 16 * kPieceStride + lane_ / 16 * 8 + first_k;
-    // Of tokens that are not there, nobody reads the sums.
+    // Nobody reads the sums of tokens that are not there.
     const int token = min(lane_ % kTokens, p_.rows - 1);
     const uint16_t* a = a_ + token * p_.a_row_elements() + lane_ / 8 * 8 + first_k;
     Place place;
