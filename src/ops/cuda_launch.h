@@ -57,16 +57,13 @@ void LaunchEarly(const CudaDevice& device, const Blocks& blocks, void (*kernel)(
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  unsigned count = 1;
-#if CUDART_VERSION >= 12060  // which certainly has it
   // The same division of L1 cache and shared memory for all: a multiprocessor that has another has
   // to be empty before it takes a block, which then would not start early.
-  attributes[count].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-  attributes[count++].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
-#endif
+  attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
   if (device.capability() >= 90) {
     config.attrs = attributes;
-    config.numAttrs = count;
+    config.numAttrs = 2;
   }
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
 }
