@@ -146,6 +146,30 @@ TEST_P(TransformerDecodeTest, ReplayedStepsGiveTheLogitsOfEnqueuedOnes) {
   }
 }
 
+// With matrices of which CUDA multiplies single rows by a kernel of its own, norms and all.
+TEST_P(TransformerDecodeTest, StepsOfOneTokenGiveTheLogitsOfAllAtOnce) {
+  ModelConfig config = TinyConfig();
+  config.vocab_size = 2120;
+  config.intermediate_size = 1056;
+  Rig at_once(config, GetParam(), 2), steps(config, GetParam(), 2);
+  const auto tokens = Prompt(5, 12);
+  const PageTable table = at_once.Draw(12), steps_table = steps.Draw(12);
+  const auto want = RunAll(at_once, tokens, IdsOf(table));
+  const auto ids = IdsOf(steps_table);
+  float largest = 0;
+  for (const float logit : want) largest = std::max(largest, std::abs(logit));
+  for (int i = 0; i < 12; ++i) {
+    const Slice step{.tokens = std::span(tokens).subspan(i, 1),
+                     .start = i,
+                     .pages = ids,
+                     .logits = Slice::Logits::kLast};
+    const auto got = steps.model->Forward(std::span(&step, 1)).value();
+    for (int v = 0; v < config.vocab_size; ++v) {
+      ASSERT_NEAR(got[v], want[i * config.vocab_size + v], 0.02f * largest) << i << ", token " << v;
+    }
+  }
+}
+
 KVCAKE_EVERY_PATH_AND_CUDA(TransformerDecodeTest);
 
 using TransformerSamplingTest = PathTest;
