@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/json_watch.h"
 #include "base/utf8.h"
 
 namespace kvcake {
@@ -59,7 +60,7 @@ Status CheckShape(std::string_view text, const std::string& source, const JsonLi
 
 // Goes through a text that the parser would take, or up to where it would not. A callback of the
 // parser could know as much, but then the parser's time grows with the square of the text.
-class NameWatch : public nlohmann::json::json_sax_t {
+class NameWatch : public JsonWatch {
  public:
   explicit NameWatch(bool unique) : unique_(unique) {}
   const std::string& twice() const { return twice_; }  // a name that one object has twice
@@ -77,18 +78,6 @@ class NameWatch : public nlohmann::json::json_sax_t {
   bool end_object() override {
     open_.pop_back();
     return true;
-  }
-  bool start_array(size_t) override { return true; }
-  bool end_array() override { return true; }
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override {
-    return false;
   }
 
  private:

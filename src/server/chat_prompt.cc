@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/json_file.h"
+#include "base/json_watch.h"
 #include "server/unsupported_fields.h"
 
 namespace kvcake {
@@ -35,7 +36,7 @@ bool HasHuge(const json& value) {
 }
 
 // What a text, which is JSON, has as it is written.
-class WrittenJson : public json::json_sax_t {
+class WrittenJson : public JsonWatch {
  public:
   explicit WrittenJson(std::string_view text) { json::sax_parse(text, this); }
 
@@ -60,17 +61,6 @@ class WrittenJson : public json::json_sax_t {
   bool number_float(number_float_t, const string_t& text) override {
     has_huge_integer_ = has_huge_integer_ || text.find_first_of(".Ee") == text.npos;
     return true;
-  }
-  bool start_array(size_t) override { return true; }
-  bool end_array() override { return true; }
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override {
-    return false;
   }
 
  private:
