@@ -131,12 +131,8 @@ __device__ __forceinline__ void Decode<Shape>::Run() {
     from_ = partial;
     keys_ = min(kAttentionPartial, to - partial);
     blocks_ = (keys_ + kAttentionBlock - 1) / kAttentionBlock;
-    if (first) {
-      ring_.BeginEarly(from_, keys_, task_.old_keys - from_);
-      LoadQueries();
-    } else {
-      ring_.Begin(from_, keys_);
-    }
+    ring_.Begin(from_, keys_, task_.old_keys - from_);
+    if (first) LoadQueries();
     __syncthreads();
     Scores scores[Shape::kBlocksOfWarp] = {};
     Score(scores);

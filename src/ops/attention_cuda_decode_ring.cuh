@@ -77,11 +77,10 @@ class DecodeRing {
         memory_(memory),
         pages_(pages) {}
 
-  // Starts the loads of `keys` keys from position `from` on. All threads of the block.
-  __device__ __forceinline__ void Begin(int from, int keys);
-  // The same, and waits for the kernels before this one as late as it may: none of them writes the
-  // first old_keys keys and their values, nor the lists of pages.
-  __device__ __forceinline__ void BeginEarly(int from, int keys, int old_keys);
+  // Starts the loads of `keys` keys from position `from` on, and waits for the kernels before this
+  // one as late as it may: none of them writes the first old_keys keys and their values, nor the
+  // lists of pages. All threads of the block.
+  __device__ __forceinline__ void Begin(int from, int keys, int old_keys);
   // Until this thread's share of the current load is there: the threads that read it meet next.
   __device__ __forceinline__ void Await() const;
   // Goes on to the next load, and fills the current one's slot again, which nobody reads any more.
@@ -203,17 +202,7 @@ __device__ __forceinline__ int DecodeRing<Shape>::First(int number) const {
 }
 
 template <typename Shape>
-__device__ __forceinline__ void DecodeRing<Shape>::Begin(int from, int keys) {
-  keys_ = keys;
-  load_ = slot_ = 0;
-  FindPages(from);
-  __syncthreads();
-#pragma unroll 1
-  for (int slot = 0; slot < slots_; ++slot) Load(slot, slot);
-}
-
-template <typename Shape>
-__device__ __forceinline__ void DecodeRing<Shape>::BeginEarly(int from, int keys, int old_keys) {
+__device__ __forceinline__ void DecodeRing<Shape>::Begin(int from, int keys, int old_keys) {
   static_assert(Shape::kKeys <= Shape::kValues);
   keys_ = keys;
   load_ = slot_ = 0;
