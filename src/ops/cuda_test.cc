@@ -67,6 +67,13 @@ class CudaTest : public testing::Test {
             RandomBf16(rng_, n * k, 1.0f / std::sqrt(static_cast<float>(k))),
             RandomFloats(rng_, n)};
   }
+  // Small whole numbers by whole 64ths, whose sums are the same in any order; any bias.
+  Layer ExactLayer(int64_t rows, int64_t n, int64_t k) {
+    Layer layer = RandomLayer(rows, n, k);
+    for (float& x : layer.x) x = static_cast<float>(rng_() % 5) - 2;
+    for (uint16_t& w : layer.w) w = F32ToBf16((static_cast<float>(rng_() % 129) - 64) / 64);
+    return layer;
+  }
 
   std::mt19937 rng_{1};
   ThreadPool threads_{2};
@@ -267,9 +274,7 @@ TEST_F(CudaTest, ProductsOfFewRowsAreExact) {
                              {1, 18, 14336}}) {
     const int64_t rows = shape.rows, n = shape.n, k = shape.k;
     SCOPED_TRACE(testing::Message() << rows << "x" << n << "x" << k);
-    Layer layer = RandomLayer(rows, n, k);
-    for (float& x : layer.x) x = static_cast<float>(rng_() % 5) - 2;
-    for (uint16_t& w : layer.w) w = F32ToBf16((static_cast<float>(rng_() % 129) - 64) / 64);
+    Layer layer = ExactLayer(rows, n, k);
     for (float& bias : layer.bias) bias = (static_cast<float>(rng_() % 1025) - 512) / 64;
     const auto pack = [&](const Compute& compute) {
       const WeightRows all{layer.w.data(), WeightType::kBf16, n,
@@ -345,9 +350,7 @@ TEST_F(CudaTest, ProductsNormalizeRowsAsRmsNormDoes) {
 TEST_F(CudaTest, ActivationsOfFewRowsAreThoseOfMany) {
   constexpr int64_t kMany = 40;
   for (const auto& [n, k] : {std::pair(2112, 16), {4288, 80}, {2144, 1072}, {96, 4096}}) {
-    Layer layer = RandomLayer(kMany, n, k);
-    for (float& x : layer.x) x = static_cast<float>(rng_() % 5) - 2;
-    for (uint16_t& w : layer.w) w = F32ToBf16((static_cast<float>(rng_() % 129) - 64) / 64);
+    Layer layer = ExactLayer(kMany, n, k);
     const ActivationBuffer a = layer.Rows(*cuda_);
     for (const bool biased : {true, false}) {
       const PackedMatrix gelu = layer.Pack(*cuda_, biased);
@@ -382,9 +385,7 @@ TEST_F(CudaTest, ActivationsOfFewRowsAreThoseOfMany) {
 TEST_F(CudaTest, ActivationsOfMoreRowsThanTheScratchHolds) {
   const int64_t n = 1 << 17, k = 16, rows = 1041, last = 33;
   static_assert(n * 2 * 1024 == CudaDevice::kScratchBytes);
-  Layer layer = RandomLayer(rows, n, k);
-  for (float& x : layer.x) x = static_cast<float>(rng_() % 5) - 2;
-  for (uint16_t& w : layer.w) w = F32ToBf16((static_cast<float>(rng_() % 129) - 64) / 64);
+  Layer layer = ExactLayer(rows, n, k);
   const PackedMatrix gelu = layer.Pack(*cuda_);
   const PackedMatrix gate_up = PackedMatrix::GateUp(*cuda_, layer.Half(0), layer.Half(1), k);
   const ActivationBuffer every_row = layer.Rows(*cuda_);

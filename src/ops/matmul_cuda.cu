@@ -172,17 +172,13 @@ Activations Normalized(CudaDevice& device, Activations rows) {
 
 // By MultiplyFewRows; else false, and the rows are there.
 bool ByFewRows(CudaDevice& device, const PackedMatrix& w, const ProductOut& out, Activations* a) {
-  if (!FewRowsNormalize(device, *a)) *a = Normalized(device, *a);
+  if (!ProductsNormalize(device, *a)) *a = Normalized(device, *a);
   if (MultiplyFewRows(device, *a, w, out)) return true;
   *a = Normalized(device, *a);
   return false;
 }
 
 }  // namespace
-
-bool ProductsNormalize(const CudaDevice& device, const Activations& rows) {
-  return FewRowsNormalize(device, rows);
-}
 
 void MatMul(CudaDevice& device, const Activations& rows, const PackedMatrix& w, float* out,
             int64_t stride, bool add) {

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "ops/cuda_check.h"
+#include "ops/cuda_kernels.h"
 #include "ops/cuda_launch.h"
 
 namespace kvcake::cuda {
@@ -26,7 +27,7 @@ bool SizeRing(const CudaDevice& device, FewRowsProduct* p) {
 
 // Each block reads and normalizes all of the rows: that costs less than another kernel as long as
 // they are very few.
-bool FewRowsNormalize(const CudaDevice& device, const Activations& rows) {
+bool ProductsNormalize(const CudaDevice& device, const Activations& rows) {
   constexpr int64_t kRowsMax = 2, kElementsMax = 4 * kNormVectors * kMultiplierThreads;
   return rows.rows <= kRowsMax && rows.k <= kElementsMax && device.capability() >= kCapabilityMin;
 }

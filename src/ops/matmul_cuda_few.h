@@ -28,7 +28,4 @@ struct ProductOut {
 bool MultiplyFewRows(CudaDevice& device, const Activations& a, const PackedMatrix& w,
                      const ProductOut& out);
 
-// Whether MultiplyFewRows normalizes such rows (LazyRmsNorm).
-bool FewRowsNormalize(const CudaDevice& device, const Activations& rows);
-
 }  // namespace kvcake::cuda
