@@ -69,7 +69,12 @@ auto RedisConnection::Then(const char* what, Next next) {
 
 void RedisConnection::Start(const RedisAddress& address) {
   address_ = address;
-  Watch(options_.connect_timeout);
+  After(options_.connect_timeout, [this] {
+    if (ready_) return;  // at the same moment
+    Fail({ErrorCode::kDeadline, fmt::format("{} has not answered within {} s{}", address_.Text(),
+                                            options_.connect_timeout.count(),
+                                            options_.tls ? ": does it speak TLS?" : "")});
+  });
   lookup_.Start(
       address.host, address.port,
       [self = shared_from_this()](error_code error, const NameLookup::Endpoints& found) {
@@ -133,7 +138,8 @@ void RedisConnection::Prepare(std::vector<std::string> words, std::string refuse
 
 void RedisConnection::Ready() {
   ready_ = true;
-  Watch(options_.stall_timeout);
+  moved_ = Clock::Real().Now();
+  WatchReplies();
   Write();
 }
 
@@ -252,30 +258,28 @@ bool RedisConnection::IsOverdue(TimePoint now) const {
   return now - turn_ > options_.reply_timeout + transfer;
 }
 
-// Looks, as often as it may be quiet, whether a byte went since.
-void RedisConnection::Watch(Seconds within) {
-  const TimePoint begun = Clock::Real().Now();
-  timer_.expires_after(std::chrono::duration_cast<std::chrono::steady_clock::duration>(within));
-  timer_.async_wait([self = shared_from_this(), within, begun](error_code error) {
-    if (error || self->error_) return;
-    const bool is_quiet = self->moved_ <= begun;
-    if (!self->ready_) {
-      return self->Fail(
-          {ErrorCode::kDeadline,
-           fmt::format("{} has not answered within {} s{}", self->address_.Text(), within.count(),
-                       self->options_.tls ? ": does it speak TLS?" : "")});
+template <typename Next>
+void RedisConnection::After(Seconds delay, Next next) {
+  timer_.expires_after(std::chrono::duration_cast<std::chrono::steady_clock::duration>(delay));
+  timer_.async_wait([self = shared_from_this(), next](error_code error) {
+    if (!error && !self->error_) next();
+  });
+}
+
+void RedisConnection::WatchReplies() {
+  After(std::min(options_.stall_timeout, options_.reply_timeout), [this] {
+    const TimePoint now = Clock::Real().Now();
+    const bool is_due = !asked_.empty() || writing_;
+    if (is_due && IsOverdue(now)) {
+      return Fail(
+          {ErrorCode::kDeadline, fmt::format("{} answers a byte at a time, for more than {} s",
+                                             address_.Text(), options_.reply_timeout.count())});
     }
-    const bool is_due = !self->asked_.empty() || self->writing_;
-    if (is_due && self->IsOverdue(Clock::Real().Now())) {
-      return self->Fail({ErrorCode::kDeadline,
-                         fmt::format("{} answers a byte at a time, for more than {} s",
-                                     self->address_.Text(), self->options_.reply_timeout.count())});
+    if (is_due && now - moved_ >= options_.stall_timeout) {
+      return Fail({ErrorCode::kDeadline, fmt::format("{} has been silent for {} s", address_.Text(),
+                                                     options_.stall_timeout.count())});
     }
-    if (is_quiet && is_due) {
-      return self->Fail({ErrorCode::kDeadline, fmt::format("{} has been silent for {} s",
-                                                           self->address_.Text(), within.count())});
-    }
-    self->Watch(within);
+    WatchReplies();
   });
 }
 

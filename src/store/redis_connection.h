@@ -99,7 +99,11 @@ class RedisConnection : private RespSink, public std::enable_shared_from_this<Re
   // Hands out replies that came while what they answer was being written.
   void AnswerEarly();
   void Answer(Asked asked, RespReply reply);
-  void Watch(Seconds within);
+  // Calls `next` unless the connection ends before; instead of what it was to call.
+  template <typename Next>
+  void After(Seconds delay, Next next);
+  // Ends the connection when what is due does not come.
+  void WatchReplies();
   bool IsOverdue(TimePoint now) const;
   // Ends the connection once the socket's operations have: until then buffers are theirs.
   void Fail(Error error);
