@@ -365,7 +365,7 @@ void CudaAttention::Run(const AttentionPlan& of, int layer, int64_t q_stride,
       .head_dim = shape_.head_dim,
       .padded_dim = kernel_.padded_dim,
       .tile_rows = kernel_.tile_rows};
-  const CudaDevice& device = *compute_.cuda();
+  CudaDevice& device = *compute_.cuda();
   if (!plan.tasks().empty()) {
     const int64_t tasks = std::ssize(plan.tasks()) * shape_.kv_heads * kernel_.outs;
     cuda::LaunchEarly(device, {tasks, kernel_.threads, kernel_.shared_bytes}, kernel_.attend, args,

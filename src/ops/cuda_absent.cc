@@ -37,6 +37,7 @@ Result<std::unique_ptr<StepGraph>> Capture(CudaDevice&, const StepGraphs::Enqueu
 
 void RmsNorm(CudaDevice&, const float*, const NormWeights&, const Activations&) { std::abort(); }
 bool ProductsNormalize(const CudaDevice&, const Activations&) { std::abort(); }
+void JoinProducts(CudaDevice&, bool) { std::abort(); }
 void LayerNorm(CudaDevice&, const float*, const NormWeights&, const Activations&) { std::abort(); }
 void RopeTable(CudaDevice&, std::span<const int32_t>, std::span<const float>, float*) {
   std::abort();

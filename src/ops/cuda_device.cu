@@ -55,6 +55,9 @@ Result<CudaDevice*> CudaDevice::Open() {
   device->memory_bytes_ = properties.totalGlobalMem;
   CUDA_CHECK(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking));
   ASSIGN_OR_RETURN(device->scratch_, device->Allocate(kScratchBytes));
+  ASSIGN_OR_RETURN(std::byte * arrived, device->Allocate(sizeof(unsigned)));
+  device->Zero(arrived, sizeof(unsigned));
+  device->arrived_ = reinterpret_cast<unsigned*>(arrived);
   return device.release();  // for as long as the process: static objects may hold its memory
 }
 
@@ -87,7 +90,10 @@ Result<std::byte*> CudaDevice::AllocatePinned(uint64_t bytes) {
               cudaGetErrorString(error));
 }
 
-void CudaDevice::Free(std::byte* memory) { CUDA_CHECK(cudaFree(memory)); }
+void CudaDevice::Free(std::byte* memory) {
+  stream();  // what was gathered may use it
+  CUDA_CHECK(cudaFree(memory));
+}
 
 void CudaDevice::FreePinned(std::byte* memory, uint64_t bytes) {
   CUDA_CHECK(cudaHostUnregister(memory));
@@ -95,15 +101,15 @@ void CudaDevice::FreePinned(std::byte* memory, uint64_t bytes) {
 }
 
 void CudaDevice::CopyToDevice(void* to, const void* from, uint64_t bytes) {
-  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));
+  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream()));
 }
 
 void CudaDevice::CopyToHost(void* to, const void* from, uint64_t bytes) {
-  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_));
+  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream()));
 }
 
 void CudaDevice::Zero(void* memory, uint64_t bytes) {
-  CUDA_CHECK(cudaMemsetAsync(memory, 0, bytes, stream_));
+  CUDA_CHECK(cudaMemsetAsync(memory, 0, bytes, stream()));
 }
 
 void CudaDevice::Upload(void* to, const void* from, uint64_t bytes) {
@@ -111,6 +117,6 @@ void CudaDevice::Upload(void* to, const void* from, uint64_t bytes) {
   Wait();
 }
 
-void CudaDevice::Wait() { CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+void CudaDevice::Wait() { CUDA_CHECK(cudaStreamSynchronize(stream())); }
 
 }  // namespace kvcake

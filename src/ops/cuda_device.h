@@ -5,12 +5,22 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/status.h"
 
 struct CUstream_st;
 
 namespace kvcake {
+
+// Operations that have been asked for and not been enqueued yet, as those to come may join them.
+class GatheredOperations {
+ public:
+  virtual void Enqueue() = 0;
+
+ protected:
+  ~GatheredOperations() = default;
+};
 
 // Operations are enqueued on one stream, from one thread (they share the scratch), and happen in
 // order. What goes wrong on the device afterwards ends the process with CUDA's message: its memory
@@ -29,10 +39,18 @@ class CudaDevice {
   int multiprocessor_shared_bytes() const { return multiprocessor_shared_bytes_; }
   uint64_t memory_bytes() const { return memory_bytes_; }
   uint64_t free_bytes() const;  // now
-  CUstream_st* stream() const { return stream_; }
+  // What is enqueued there comes behind all that was gathered.
+  CUstream_st* stream() {
+    if (gathered_ != nullptr) std::exchange(gathered_, nullptr)->Enqueue();
+    return stream_;
+  }
+  // Enqueued before anything else is, or is waited for. Borrowed; there is none before.
+  void SetGathered(GatheredOperations* gathered) { gathered_ = gathered; }
   // kScratchBytes for one operation, contents undefined between operations.
   std::byte* scratch() const { return scratch_; }
   static constexpr int64_t kScratchBytes = 256 << 20;
+  // Counts the blocks of one kernel; 0 between kernels.
+  unsigned* arrived() const { return arrived_; }
 
   // Memory of the device, undefined, or whole pages of the host's, page-locked and zero-filled.
   // kResourceExhausted names the numbers.
@@ -61,7 +79,9 @@ class CudaDevice {
   int multiprocessor_shared_bytes_ = 0;
   uint64_t memory_bytes_ = 0;
   CUstream_st* stream_ = nullptr;
+  GatheredOperations* gathered_ = nullptr;
   std::byte* scratch_ = nullptr;
+  unsigned* arrived_ = nullptr;
 };
 
 }  // namespace kvcake

@@ -70,6 +70,30 @@ __device__ __forceinline__ void BeginEarly() {
   WaitForEarlierKernels();
 }
 
+// Adds one to a number by which blocks count; what it was. What is seen by this thread will be by
+// those that see the sum in AwaitCount.
+__device__ __forceinline__ unsigned CountOne(unsigned* number) {
+  unsigned old;
+  asm volatile("atom.release.gpu.global.add.u32 %0, [%1], 1;" : "=r"(old) : "l"(number) : "memory");
+  return old;
+}
+
+// Until the number is so large, or larger.
+__device__ __forceinline__ void AwaitCount(const unsigned* number, unsigned count) {
+  unsigned now;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(number) : "memory");
+  } while (now < count);
+}
+
+// Copies that are enqueued behind it see what this thread sees, and write after what it has waited
+// for.
+__device__ __forceinline__ void OrderCopies() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async;" ::: "memory");
+#endif
+}
+
 // Four 8 x 8 matrices, whose rows lanes 0-7, 8-15, 16-23 and 24-31 point to.
 __device__ __forceinline__ void LoadMatrices(const uint16_t* row, uint32_t (&to)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -22,7 +22,7 @@ struct Blocks {
   int shared_bytes;
 };
 
-inline cudaLaunchConfig_t ConfigOf(const CudaDevice& device, const Blocks& blocks) {
+inline cudaLaunchConfig_t ConfigOf(CudaDevice& device, const Blocks& blocks) {
   cudaLaunchConfig_t config = {};
   config.gridDim = blocks.grid;
   config.blockDim = dim3(blocks.threads);
@@ -33,9 +33,30 @@ inline cudaLaunchConfig_t ConfigOf(const CudaDevice& device, const Blocks& block
 
 // Enqueues a kernel, which runs when all before it has ended.
 template <typename... Parameters, typename... Arguments>
-void Launch(const CudaDevice& device, const Blocks& blocks, void (*kernel)(Parameters...),
+void Launch(CudaDevice& device, const Blocks& blocks, void (*kernel)(Parameters...),
             Arguments&&... arguments) {
   const cudaLaunchConfig_t config = ConfigOf(device, blocks);
+  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
+}
+
+// As LaunchEarly and LaunchEarlyTogether below.
+template <typename... Parameters, typename... Arguments>
+void LaunchEarly(CudaDevice& device, const Blocks& blocks, bool together,
+                 void (*kernel)(Parameters...), Arguments&&... arguments) {
+  cudaLaunchConfig_t config = ConfigOf(device, blocks);
+  cudaLaunchAttribute attributes[3] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  // The same division of L1 cache and shared memory for all: a multiprocessor that has another has
+  // to be empty before it takes a block, which then would not start early.
+  attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  attributes[2].id = cudaLaunchAttributeCooperative;
+  attributes[2].val.cooperative = 1;
+  if (device.capability() >= 90) {
+    config.attrs = attributes;
+    config.numAttrs = together ? 3 : 2;
+  }
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
 }
 
@@ -51,21 +72,16 @@ void Launch(const CudaDevice& device, const Blocks& blocks, void (*kernel)(Param
 // by Launch or by cuBLASLt, and a copy, begin when the kernel before them has ended: for them, too,
 // that is when all before has. What follows a copy does not start early.
 template <typename... Parameters, typename... Arguments>
-void LaunchEarly(const CudaDevice& device, const Blocks& blocks, void (*kernel)(Parameters...),
+void LaunchEarly(CudaDevice& device, const Blocks& blocks, void (*kernel)(Parameters...),
                  Arguments&&... arguments) {
-  cudaLaunchConfig_t config = ConfigOf(device, blocks);
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  // The same division of L1 cache and shared memory for all: a multiprocessor that has another has
-  // to be empty before it takes a block, which then would not start early.
-  attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-  attributes[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
-  if (device.capability() >= 90) {
-    config.attrs = attributes;
-    config.numAttrs = 2;
-  }
-  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
+  LaunchEarly(device, blocks, false, kernel, std::forward<Arguments>(arguments)...);
+}
+// The same, but blocks are resident all at once or not at all, so that they may wait for each
+// other. They may be as many as multiprocessors have room for.
+template <typename... Parameters, typename... Arguments>
+void LaunchEarlyTogether(CudaDevice& device, const Blocks& blocks, void (*kernel)(Parameters...),
+                         Arguments&&... arguments) {
+  LaunchEarly(device, blocks, true, kernel, std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace kvcake::cuda

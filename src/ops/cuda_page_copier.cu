@@ -115,7 +115,7 @@ class CudaPageCopier : public PageCopier {
   }
 
  private:
-  const CudaDevice& device_ = **CudaDevice::Get();
+  CudaDevice& device_ = **CudaDevice::Get();
   CopyLane to_pages_{cudaMemcpyHostToDevice};
   CopyLane from_pages_{cudaMemcpyDeviceToHost};
 };

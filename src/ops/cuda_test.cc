@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "ops/attention.h"
+#include "ops/cuda_kernels.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
 #include "ops/paths_testing.h"
@@ -343,6 +344,51 @@ TEST_F(CudaTest, ProductsNormalizeRowsAsRmsNormDoes) {
     lazy.norm_weight = norm.weight;
     lazy.norm_eps = norm.eps;
     EXPECT_EQ(results(lazy), want);
+  }
+}
+
+// What a layer multiplies, twice over: each product's rows are results of others, each way that
+// rows enter and results go is there, and stages, chunks of rows and tiles end unevenly.
+TEST_F(CudaTest, JoinedProductsAreThoseOneByOne) {
+  constexpr int64_t kHidden = 2128, kInner = 1072, kQkv = 4240;
+  for (const int64_t rows : {1, 3}) {
+    SCOPED_TRACE(rows);
+    const Layer o = RandomLayer(rows, kHidden, 2064), up = RandomLayer(rows, 2 * kInner, kHidden),
+                down = RandomLayer(rows, kHidden, kInner), qkv = RandomLayer(rows, kQkv, kHidden),
+                wide = RandomLayer(rows, 2 * kHidden, kHidden),
+                back = RandomLayer(rows, kHidden, 2 * kHidden);
+    const PackedMatrix o_w = o.Pack(*cuda_), down_w = down.Pack(*cuda_, false),
+                       qkv_w = qkv.Pack(*cuda_), wide_w = wide.Pack(*cuda_),
+                       back_w = back.Pack(*cuda_),
+                       up_w = PackedMatrix::GateUp(*cuda_, up.Half(0), up.Half(1), kHidden);
+    const ActivationBuffer attended = o.Rows(*cuda_), normed(kCuda, rows, kHidden),
+                           inner(kCuda, rows, kInner), gelu(kCuda, rows, 2 * kHidden);
+    const Buffer weight = Put(RandomFloats(rng_, kHidden));
+    const NormWeights norm{.weight = weight.as<float>(), .eps = 1e-5f};
+    const std::vector<float> residual = RandomFloats(rng_, rows * kHidden);
+    const auto results = [&](bool joined) {
+      cuda::JoinProducts(*cuda_->cuda(), joined);
+      const Buffer x = Put(residual), out = Put(std::vector<float>(rows * kQkv, NAN));
+      std::vector<std::vector<float>> all;
+      for (int layer = 0; layer < 2; ++layer) {
+        const auto normalized = [&] {
+          return LazyRmsNorm(*cuda_, x.as<float>(), norm, normed.Rows(rows));
+        };
+        MatMulAdd(*cuda_, attended.Rows(rows), o_w, x.as<float>(), kHidden);
+        MatMulSwiGlu(*cuda_, normalized(), up_w, inner.Rows(rows));
+        MatMulAdd(*cuda_, inner.Rows(rows), down_w, x.as<float>(), kHidden);
+        MatMul(*cuda_, normalized(), qkv_w, out.as<float>(), kQkv);
+        MatMulGelu(*cuda_, normalized(), wide_w, gelu.Rows(rows));
+        all.push_back(Get(x.as<float>(), rows * kHidden));
+        MatMulAdd(*cuda_, gelu.Rows(rows), back_w, x.as<float>(), kHidden);
+        all.push_back(Get(out.as<float>(), rows * kQkv));
+      }
+      all.push_back(Get(x.as<float>(), rows * kHidden));
+      cuda::JoinProducts(*cuda_->cuda(), false);
+      return all;
+    };
+    const auto want = results(false);
+    for (int run = 0; run < 2; ++run) EXPECT_EQ(results(true), want);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "ops/matmul_cuda_few.cuh"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "ops/cuda_check.h"
@@ -16,14 +17,69 @@ constexpr int kCapabilityMin = 90;
 constexpr int kLeftBytes = 4096;
 // What has to be under way to keep memory busy.
 constexpr int kRingBytesMin = 64 << 10;
-// As many stages of the ring as have room; false if they are too few.
-bool SizeRing(const CudaDevice& device, FewRowsProduct* p) {
-  const int left = device.block_shared_bytes() - kLeftBytes - FewRowsSharedBytes(*p);
-  p->slots = std::min(left / kStageBytes, kSlotsMax);
-  return p->slots * kStageBytes >= kRingBytesMin;
+
+// The products that run in the next kernel.
+class Joined : public GatheredOperations {
+ public:
+  explicit Joined(CudaDevice& device) : device_(device) {
+    CUDA_CHECK(cudaFuncSetAttribute(MultiplyFewRowsKernel,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    device.block_shared_bytes() - kLeftBytes));
+  }
+
+  void set_enabled(bool enabled) { enabled_ = enabled; }
+
+  // False where shared memory has no room for its rows and a ring.
+  bool Add(const FewRowsProduct& product) {
+    if (!HasRing(With(FewRowsProducts(), product))) return false;
+    if (products_.count == FewRowsProducts::kMax || !HasRing(With(products_, product))) {
+      device_.stream();  // enqueues those before
+    }
+    products_ = With(products_, product);
+    device_.SetGathered(this);
+    if (!enabled_) device_.stream();
+    return true;
+  }
+
+  void Enqueue() override {
+    const FewRowsProducts products = std::exchange(products_, {});
+    const Blocks blocks(device_.multiprocessors(), kFewRowsThreads, FewRowsSharedBytes(products));
+    if (products.count > 1) {
+      LaunchEarlyTogether(device_, blocks, MultiplyFewRowsKernel, products);
+    } else {
+      LaunchEarly(device_, blocks, MultiplyFewRowsKernel, products);
+    }
+  }
+
+ private:
+  // With as many stages of the ring as have room.
+  FewRowsProducts With(FewRowsProducts products, const FewRowsProduct& product) const {
+    products.of[products.count++] = product;
+    products.row_elements =
+        std::max(products.row_elements, product.rows * product.a_row_elements());
+    products.arrived = device_.arrived();
+    products.slots = 0;
+    const int left = device_.block_shared_bytes() - kLeftBytes - FewRowsSharedBytes(products);
+    products.slots = std::min(left / kStageBytes, kSlotsMax);
+    return products;
+  }
+  static bool HasRing(const FewRowsProducts& products) {
+    return products.slots * kStageBytes >= kRingBytesMin;
+  }
+
+  CudaDevice& device_;
+  FewRowsProducts products_;
+  bool enabled_ = false;
+};
+
+Joined& JoinedOf(CudaDevice& device) {
+  static auto* const joined = new Joined(device);  // there is one device
+  return *joined;
 }
 
 }  // namespace
+
+void JoinProducts(CudaDevice& device, bool joined) { JoinedOf(device).set_enabled(joined); }
 
 // Each block reads and normalizes all of the rows: that costs less than another kernel as long as
 // they are very few.
@@ -42,29 +98,18 @@ bool MultiplyFewRows(CudaDevice& device, const Activations& a, const PackedMatri
   CHECK(a.k == w.k() && w.format() == WeightFormat::kBf16);
   CHECK(a.k % 16 == 0 && a.stride % 8 == 0);
   if (a.rows == 0) return true;
-  FewRowsProduct p{.a = reinterpret_cast<const uint16_t*>(a.data),
-                   .w = w.DeviceRows(),
-                   .bias = w.DeviceBias(),
-                   .a_stride = a.stride,
-                   .rows = static_cast<int>(a.rows),
-                   .n = static_cast<int>(w.n()),
-                   .k = static_cast<int>(w.k()),
-                   .out = out,
-                   .unnormalized = a.unnormalized,
-                   .norm_weight = a.norm_weight,
-                   .norm_eps = a.norm_eps,
-                   .tiles = static_cast<int>(tiles)};
-  if (!SizeRing(device, &p)) return false;
-  static const bool prepared = [&] {
-    CUDA_CHECK(cudaFuncSetAttribute(MultiplyFewRowsKernel,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    device.block_shared_bytes() - kLeftBytes));
-    return true;
-  }();
-  static_cast<void>(prepared);
-  LaunchEarly(device, {device.multiprocessors(), kFewRowsThreads, FewRowsSharedBytes(p)},
-              MultiplyFewRowsKernel, p);
-  return true;
+  return JoinedOf(device).Add({.a = reinterpret_cast<const uint16_t*>(a.data),
+                               .w = w.DeviceRows(),
+                               .bias = w.DeviceBias(),
+                               .a_stride = a.stride,
+                               .rows = static_cast<int>(a.rows),
+                               .n = static_cast<int>(w.n()),
+                               .k = static_cast<int>(w.k()),
+                               .out = out,
+                               .unnormalized = a.unnormalized,
+                               .norm_weight = a.norm_weight,
+                               .norm_eps = a.norm_eps,
+                               .tiles = static_cast<int>(tiles)});
 }
 
 }  // namespace kvcake::cuda

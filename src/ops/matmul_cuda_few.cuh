@@ -1,12 +1,14 @@
-// The kernel of matmul_cuda_few.h. A block of threads on each multiprocessor runs from its
-// beginning to its end, and takes tiles of 16 rows of the weights, which warps hand to each other:
+// The kernel of matmul_cuda_few.h: a product, or a few that follow each other. A block of threads
+// on each multiprocessor runs from its beginning to its end, and takes tiles of 16 rows of the
+// weights, which warps hand to each other:
 // 1. loaders copy pieces of the weights' rows into a ring in shared memory, by TMA. They begin
-//    before the kernels enqueued before have ended, as no kernel writes weights, and wait for
-//    nothing but room.
+//    before the kernels enqueued before have ended, as no kernel writes weights, go on to the next
+//    product's weights while the others are at this one's, and wait for nothing but room.
 // 2. multipliers share the columns of each stage of the ring. The rows that enter lie in shared
-//    memory from the beginning to the end.
+//    memory from a product's beginning to its end.
 // 3. finishers add up the multipliers' sums, in their order, while those are at the next tile, and
-//    store the result.
+//    store the result. They wait for all blocks' results before the next product, whose rows these
+//    are.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -55,7 +57,6 @@ struct FewRowsProduct {
   const float* norm_weight = nullptr;
   float norm_eps = 0;
   int tiles = 0;  // of the result
-  int slots = 0;  // of the ring
 
   __host__ __device__ bool gated() const { return out.kind == ProductOut::Kind::kSwiGlu; }
   // In shared memory: an odd number of 16 bytes, too.
@@ -67,6 +68,17 @@ struct FewRowsProduct {
   }
 };
 
+// Products whose rows are results of those before them.
+struct FewRowsProducts {
+  static constexpr int kMax = 4;  // of a layer and the next one's: between attention and attention
+
+  FewRowsProduct of[kMax];
+  int count = 0;
+  int slots = 0;                // of the ring
+  int row_elements = 0;         // room for the rows that enter, of any of them
+  unsigned* arrived = nullptr;  // blocks whose results are there: 0 before and after the kernel
+};
+
 // Shared memory, behind the ring and the rows that enter.
 struct FewRowsShared {
   float4 sums[2][kMultipliers][kWarp];  // of a tile, twice
@@ -75,10 +87,11 @@ struct FewRowsShared {
   Barrier summed[2], taken[2];  // the sums
   Barrier loaded[kRowChunks];   // of the rows that enter
   Barrier normalized;           // or of all of them
+  Barrier ready;                // results of the product before
 };
 
-inline int FewRowsSharedBytes(const FewRowsProduct& p) {
-  return p.slots * kStageBytes + p.rows * p.a_row_elements() * 2 +
+inline int FewRowsSharedBytes(const FewRowsProducts& products) {
+  return products.slots * kStageBytes + products.row_elements * 2 +
          static_cast<int>(sizeof(FewRowsShared));
 }
 
@@ -137,11 +150,11 @@ class ResultColumns {
 // One thread's part of a block.
 class FewRowsBlock {
  public:
-  __device__ __forceinline__ FewRowsBlock(const FewRowsProduct& p, std::byte* shared)
-      : p_(p),
+  __device__ __forceinline__ FewRowsBlock(const FewRowsProducts& products, std::byte* shared)
+      : products_(products),
         ring_(reinterpret_cast<uint16_t*>(shared)),
-        a_(ring_ + p.slots * kStageElements),
-        shared_(*reinterpret_cast<FewRowsShared*>(a_ + p.rows * p.a_row_elements())),
+        a_(ring_ + products.slots * kStageElements),
+        shared_(*reinterpret_cast<FewRowsShared*>(a_ + products.row_elements)),
         warp_(static_cast<int>(threadIdx.x) / kWarp - kLoaders),
         lane_(static_cast<int>(threadIdx.x) % kWarp),
         first_tile_(static_cast<int>(blockIdx.x)),
@@ -151,19 +164,15 @@ class FewRowsBlock {
     LetNextKernelStart();
     InitBarriers();
     if (warp_ < 0) {
-      Load((warp_ + kLoaders) * kLoaderRows + lane_);
+      Place place;
+      for (int i = 0; i < products_.count; ++i) {
+        Load(products_.of[i], (warp_ + kLoaders) * kLoaderRows + lane_, &place);
+      }
       WaitForEarlierKernels();
     } else if (warp_ < kMultipliers) {
-      if (p_.unnormalized != nullptr) {
-        NormalizeRows();
-      } else {
-        WaitForEarlierKernels();
-      }
-      Multiply();
+      RunMultiplier();
     } else {
-      WaitForEarlierKernels();
-      if (p_.unnormalized == nullptr) LoadRows();
-      Finish();
+      RunFinisher();
     }
   }
 
@@ -178,6 +187,46 @@ class FewRowsBlock {
       phase ^= 1;
     }
   };
+  // One of the two buffers of sums, likewise.
+  struct SumsPlace {
+    int buffer = 0;
+    uint32_t phase = 0;
+    __device__ __forceinline__ void Next() {
+      phase ^= buffer;
+      buffer ^= 1;
+    }
+  };
+
+  __device__ __forceinline__ void RunMultiplier() const {
+    Place place;
+    SumsPlace sums;
+    uint32_t loaded = 0, normalized = 0;  // phases
+    for (int i = 0; i < products_.count; ++i) {
+      const FewRowsProduct& p = products_.of[i];
+      if (p.unnormalized != nullptr) {
+        NormalizeRows(p, i, &normalized);
+      } else if (i == 0) {
+        WaitForEarlierKernels();
+      }
+      Multiply(p, loaded, &place, &sums);
+      if (p.unnormalized == nullptr) loaded ^= 1;
+    }
+  }
+
+  __device__ __forceinline__ void RunFinisher() const {
+    SumsPlace sums;
+    WaitForEarlierKernels();
+    for (int i = 0; i < products_.count; ++i) {
+      const FewRowsProduct& p = products_.of[i];
+      if (i > 0) {
+        AwaitBlocks(i * blocks_);
+        ArriveOnce(&shared_.ready);
+      }
+      if (p.unnormalized == nullptr) LoadRows(p);
+      Finish(p, &sums);
+      if (products_.count > 1) ArriveOfBlock();
+    }
+  }
 
   __device__ __forceinline__ void ArriveOnce(Barrier* barrier) const {
     __syncwarp();
@@ -186,7 +235,7 @@ class FewRowsBlock {
 
   __device__ __forceinline__ void InitBarriers() const {
     if (threadIdx.x == 0) {
-      for (int slot = 0; slot < p_.slots; ++slot) {
+      for (int slot = 0; slot < products_.slots; ++slot) {
         InitBarrier(&shared_.full[slot], kLoaders);
         InitBarrier(&shared_.free[slot], kMultipliers);
       }
@@ -196,34 +245,51 @@ class FewRowsBlock {
       }
       for (Barrier& loaded : shared_.loaded) InitBarrier(&loaded, 1);
       InitBarrier(&shared_.normalized, kMultipliers);
+      InitBarrier(&shared_.ready, 1);
       PublishBarriers();
     }
     __syncthreads();
   }
 
+  // ---- blocks that wait for each other ----
+
+  // That this block's results are there. The last of all begins to count anew for the next kernel.
+  __device__ __forceinline__ void ArriveOfBlock() const {
+    const unsigned all = products_.count * blocks_;
+    __syncwarp();
+    if (lane_ == 0 && CountOne(products_.arrived) + 1 == all) *products_.arrived = 0;
+  }
+
+  // Until so many blocks' are, for all that follows, copies by TMA, too.
+  __device__ __forceinline__ void AwaitBlocks(unsigned count) const {
+    if (lane_ == 0) AwaitCount(products_.arrived, count);
+    __syncwarp();
+    OrderCopies();
+  }
+
   // ---- loaders ----
 
   // One of a tile's rows of weights; of those beyond the last, the last.
-  __device__ __forceinline__ const uint16_t* WeightsOf(int tile, int row) const {
+  __device__ __forceinline__ const uint16_t* WeightsOf(const FewRowsProduct& p, int tile,
+                                                       int row) const {
     const bool low = row < kHalfRows;
-    const int last = p_.gated() && low ? p_.n / 2 - 1 : p_.n - 1;
-    const int column = low ? p_.Low(tile, row) : p_.High(tile, row - kHalfRows);
-    return p_.w + static_cast<int64_t>(min(column, last)) * p_.k;
+    const int last = p.gated() && low ? p.n / 2 - 1 : p.n - 1;
+    const int column = low ? p.Low(tile, row) : p.High(tile, row - kHalfRows);
+    return p.w + static_cast<int64_t>(min(column, last)) * p.k;
   }
 
   // Each has some of a tile's rows, a lane a row.
-  __device__ __forceinline__ void Load(int row) const {
-    Place place;
-    for (int tile = first_tile_; tile < p_.tiles; tile += blocks_) {
-      const uint16_t* const weights = lane_ < kLoaderRows ? WeightsOf(tile, row) : p_.w;
-      for (int at = 0; at < p_.k; at += kStageK, place.Next(p_.slots)) {
-        const int bytes = min(kStageK, p_.k - at) * 2;
-        Barrier* const full = &shared_.full[place.slot];
-        AwaitPhase(&shared_.free[place.slot], place.phase ^ 1);
+  __device__ __forceinline__ void Load(const FewRowsProduct& p, int row, Place* place) const {
+    for (int tile = first_tile_; tile < p.tiles; tile += blocks_) {
+      const uint16_t* const weights = lane_ < kLoaderRows ? WeightsOf(p, tile, row) : p.w;
+      for (int at = 0; at < p.k; at += kStageK, place->Next(products_.slots)) {
+        const int bytes = min(kStageK, p.k - at) * 2;
+        Barrier* const full = &shared_.full[place->slot];
+        AwaitPhase(&shared_.free[place->slot], place->phase ^ 1);
         if (lane_ == 0) Expect(full, kLoaderRows * bytes);
         __syncwarp();
         if (lane_ >= kLoaderRows) continue;
-        CopyBulk(ring_ + place.slot * kStageElements + row * kPieceStride, weights + at, bytes,
+        CopyBulk(ring_ + place->slot * kStageElements + row * kPieceStride, weights + at, bytes,
                  full);
       }
     }
@@ -232,43 +298,47 @@ class FewRowsBlock {
   // ---- the rows that enter ----
 
   // By one warp, a chunk after the other.
-  __device__ __forceinline__ void LoadRows() const {
-    for (int at = 0, chunk = 0; at < p_.k; at += ChunkK(), ++chunk) {
+  __device__ __forceinline__ void LoadRows(const FewRowsProduct& p) const {
+    for (int chunk = 0; chunk < kRowChunks; ++chunk) {
       Barrier* const loaded = &shared_.loaded[chunk];
-      const int bytes = min(ChunkK(), p_.k - at) * 2;
-      if (lane_ == 0) Expect(loaded, p_.rows * bytes);
+      const int at = chunk * ChunkK(p), bytes = max(min(ChunkK(p), p.k - at), 0) * 2;
+      if (lane_ == 0) Expect(loaded, p.rows * bytes);
       __syncwarp();
-      if (lane_ < p_.rows) {
-        CopyBulk(a_ + lane_ * p_.a_row_elements() + at, p_.a + lane_ * p_.a_stride + at, bytes,
+      if (lane_ < p.rows && bytes > 0) {
+        CopyBulk(a_ + lane_ * p.a_row_elements() + at, p.a + lane_ * p.a_stride + at, bytes,
                  loaded);
       }
     }
   }
   // The columns of a chunk: whole stages.
-  __device__ __forceinline__ int ChunkK() const {
+  __device__ __forceinline__ static int ChunkK(const FewRowsProduct& p) {
     constexpr int kChunkStages = kRowChunks * kStageK;
-    return (p_.k + kChunkStages - 1) / kChunkStages * kStageK;
+    return (p.k + kChunkStages - 1) / kChunkStages * kStageK;
   }
 
   // Or by all multipliers: RmsNorm's result.
-  __device__ __forceinline__ void NormalizeRows() const {
-    const int thread = warp_ * kWarp + lane_, vectors = p_.k / 4;
-    const auto* const weights = reinterpret_cast<const float4*>(p_.norm_weight);
+  __device__ __forceinline__ void NormalizeRows(const FewRowsProduct& p, int index,
+                                                uint32_t* phase) const {
+    const int thread = warp_ * kWarp + lane_, vectors = p.k / 4;
+    const auto* const weights = reinterpret_cast<const float4*>(p.norm_weight);
     float4 weight[kNormVectors];
 #pragma unroll
     for (int i = 0; i < kNormVectors; ++i) {
       const int at = i * kMultiplierThreads + thread;
       weight[i] = at < vectors ? weights[at] : float4{0, 0, 0, 0};
     }
-    WaitForEarlierKernels();
-    uint32_t phase = 0;
-    for (int row = 0; row < p_.rows; ++row, phase ^= 1) {
-      const auto* const x = reinterpret_cast<const float4*>(p_.unnormalized) + row * vectors;
+    if (index == 0) {
+      WaitForEarlierKernels();
+    } else {
+      AwaitPhase(&shared_.ready, (index - 1) % 2);
+    }
+    for (int row = 0; row < p.rows; ++row, *phase ^= 1) {
+      const auto* const x = reinterpret_cast<const float4*>(p.unnormalized) + row * vectors;
       float4 v[kNormVectors];
 #pragma unroll
       for (int i = 0; i < kNormVectors; ++i) {
         const int at = i * kMultiplierThreads + thread;
-        v[i] = at < vectors ? x[at] : float4{0, 0, 0, 0};
+        v[i] = at < vectors ? __ldcg(x + at) : float4{0, 0, 0, 0};
       }
       float squares = 0;
 #pragma unroll
@@ -278,55 +348,54 @@ class FewRowsBlock {
       squares = WarpSum(squares);
       if (lane_ == 0) shared_.squares[row][warp_] = squares;
       ArriveOnce(&shared_.normalized);
-      AwaitPhase(&shared_.normalized, phase);
+      AwaitPhase(&shared_.normalized, *phase);
       float sum = 0;
 #pragma unroll
       for (int warp = 0; warp < kMultipliers; ++warp) sum += shared_.squares[row][warp];
-      const float scale = 1.0f / sqrtf(sum / static_cast<float>(p_.k) + p_.norm_eps);
+      const float scale = 1.0f / sqrtf(sum / static_cast<float>(p.k) + p.norm_eps);
 #pragma unroll
       for (int i = 0; i < kNormVectors; ++i) {
         const int at = i * kMultiplierThreads + thread;
         if (at >= vectors) continue;
         const float4 &of = v[i], &w = weight[i];
-        *reinterpret_cast<uint2*>(a_ + row * p_.a_row_elements() + 4 * at) = {
+        *reinterpret_cast<uint2*>(a_ + row * p.a_row_elements() + 4 * at) = {
             PackBf16(of.x * scale * w.x, of.y * scale * w.y),
             PackBf16(of.z * scale * w.z, of.w * scale * w.w)};
       }
     }
     ArriveOnce(&shared_.normalized);
-    AwaitPhase(&shared_.normalized, phase);
+    AwaitPhase(&shared_.normalized, *phase);
+    *phase ^= 1;
   }
 
   // ---- multipliers ----
 
-  __device__ __forceinline__ void Multiply() const {
+  // `loaded`: the parity of the phase in which the rows are.
+  __device__ __forceinline__ void Multiply(const FewRowsProduct& p, uint32_t loaded, Place* place,
+                                           SumsPlace* to) const {
     const int first_k = warp_ * kPartK;  // of a stage
     const uint16_t* w = ring_ + lane_ % 16 * kPieceStride + lane_ / 16 * 8 + first_k;
     // Nobody reads the sums of tokens that are not there.
-    const int token = min(lane_ % kTokens, p_.rows - 1);
-    const uint16_t* a = a_ + token * p_.a_row_elements() + lane_ / 8 * 8 + first_k;
-    Place place;
-    int buffer = 0;
-    uint32_t phase = 0;  // of the buffer
-    for (int tile = first_tile_; tile < p_.tiles; tile += blocks_) {
+    const int token = min(lane_ % kTokens, p.rows - 1);
+    const uint16_t* a = a_ + token * p.a_row_elements() + lane_ / 8 * 8 + first_k;
+    for (int tile = first_tile_; tile < p.tiles; tile += blocks_) {
       float sums[4] = {};
-      for (int at = 0; at < p_.k; at += kStageK, place.Next(p_.slots)) {
-        const int left = p_.k - at - first_k;  // columns from this warp's first on
-        if (p_.unnormalized == nullptr && tile == first_tile_ && at % ChunkK() == 0) {
-          AwaitPhase(&shared_.loaded[at / ChunkK()], 0);
+      for (int at = 0; at < p.k; at += kStageK, place->Next(products_.slots)) {
+        const int left = p.k - at - first_k;  // columns from this warp's first on
+        if (p.unnormalized == nullptr && tile == first_tile_ && at % ChunkK(p) == 0) {
+          AwaitPhase(&shared_.loaded[at / ChunkK(p)], loaded);
         }
-        AwaitPhase(&shared_.full[place.slot], place.phase);
+        AwaitPhase(&shared_.full[place->slot], place->phase);
         if (left >= kPartK) {
-          AddStage<true>(w, place.slot, a + at, left, sums);
+          AddStage<true>(w, place->slot, a + at, left, sums);
         } else {
-          AddStage<false>(w, place.slot, a + at, left, sums);
+          AddStage<false>(w, place->slot, a + at, left, sums);
         }
       }
-      AwaitPhase(&shared_.taken[buffer], phase ^ 1);
-      shared_.sums[buffer][warp_][lane_] = {sums[0], sums[1], sums[2], sums[3]};
-      ArriveOnce(&shared_.summed[buffer]);
-      phase ^= buffer;
-      buffer ^= 1;
+      AwaitPhase(&shared_.taken[to->buffer], to->phase ^ 1);
+      shared_.sums[to->buffer][warp_][lane_] = {sums[0], sums[1], sums[2], sums[3]};
+      ArriveOnce(&shared_.summed[to->buffer]);
+      to->Next();
     }
   }
 
@@ -357,29 +426,26 @@ class FewRowsBlock {
   // ---- finishers ----
 
   // A lane has two tokens for one low and high column.
-  __device__ __forceinline__ void Finish() const {
+  __device__ __forceinline__ void Finish(const FewRowsProduct& p, SumsPlace* from) const {
     const int token = lane_ % 4 * 2;
-    int buffer = 0;
-    uint32_t phase = 0;
-    for (int tile = first_tile_; tile < p_.tiles; tile += blocks_) {
-      const ResultColumns columns(p_, tile, lane_ / 4);
+    for (int tile = first_tile_; tile < p.tiles; tile += blocks_) {
+      const ResultColumns columns(p, tile, lane_ / 4);
       const float2 old[2] = {columns.Old(token), columns.Old(token + 1)};  // early
-      AwaitPhase(&shared_.summed[buffer], phase);
-      float4 sums = shared_.sums[buffer][0][lane_];
+      AwaitPhase(&shared_.summed[from->buffer], from->phase);
+      float4 sums = shared_.sums[from->buffer][0][lane_];
 #pragma unroll
       for (int part = 1; part < kMultipliers; ++part) {
-        const float4& of = shared_.sums[buffer][part][lane_];
+        const float4& of = shared_.sums[from->buffer][part][lane_];
         sums = {sums.x + of.x, sums.y + of.y, sums.z + of.z, sums.w + of.w};
       }
-      ArriveOnce(&shared_.taken[buffer]);
+      ArriveOnce(&shared_.taken[from->buffer]);
       columns.Store(token, {sums.x, sums.z}, old[0]);
       columns.Store(token + 1, {sums.y, sums.w}, old[1]);
-      phase ^= buffer;
-      buffer ^= 1;
+      from->Next();
     }
   }
 
-  const FewRowsProduct& p_;
+  const FewRowsProducts& products_;
   uint16_t* const ring_;  // [slot][kTileRows][kPieceStride]
   uint16_t* const a_;     // [row][a_row_elements]
   FewRowsShared& shared_;
@@ -389,9 +455,9 @@ class FewRowsBlock {
 };
 
 __global__ void __launch_bounds__(kFewRowsThreads, 1)
-    MultiplyFewRowsKernel(const __grid_constant__ FewRowsProduct product) {
+    MultiplyFewRowsKernel(const __grid_constant__ FewRowsProducts products) {
   if constexpr (kTmaCompiled) {
-    FewRowsBlock(product, DynamicShared<std::byte>()).Run();
+    FewRowsBlock(products, DynamicShared<std::byte>()).Run();
   } else {
     __trap();
   }

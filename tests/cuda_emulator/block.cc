@@ -8,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -69,6 +70,7 @@ struct Block {
   std::byte* shared = nullptr;
   int64_t shared_bytes = 0;
   const std::function<void()>* kernel = nullptr;
+  Index index;
   void* scheduler = nullptr;  // its stack pointer
   int threads = 0, current = 0;
   bool early = false;
@@ -76,19 +78,20 @@ struct Block {
   std::vector<EarlyRead> reads;
 
   Block() {
-    for (Fiber& fiber : fibers) {
-      void* stack =
-          mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (stack == MAP_FAILED) Die("there is no memory for stacks");
-      fiber.stack = static_cast<char*>(stack);
+    void* const stacks = mmap(nullptr, kThreadsMax * kStackBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stacks == MAP_FAILED) Die("there is no memory for stacks");
+    for (int i = 0; i < kThreadsMax; ++i) {
+      fibers[i].stack = static_cast<char*>(stacks) + i * kStackBytes;
     }
   }
 };
 
-Block& TheBlock() {
-  static auto* const block = new Block();
-  return *block;
-}
+Block* the_block = nullptr;  // that runs
+Block& TheBlock() { return *the_block; }
+
+// The numbers by which blocks count each other: its generation grows with each.
+Meeting counts;
 
 // Saves what calls preserve and the stack pointer, and goes on at another. (swapcontext would call
 // the kernel each time, for the signal mask.)
@@ -168,18 +171,47 @@ bool RunWarps(int threads) {
   return ran;
 }
 
-void RunBlock(int threads) {
-  Block& block = TheBlock();
-  for (Meeting& warp : block.warps) warp.arrived = 0;
-  for (Meeting& warpgroup : block.warpgroups) warpgroup.arrived = warpgroup.sum = 0;
-  block.all.arrived = block.all.sum = 0;
-  block.barriers.clear();
-  for (int i = 0; i < threads; ++i) Prepare(&block.fibers[i]);
-  while (RunWarps(threads)) {
-  }
+// Of the blocks that are there at the same time.
+Block& BlockAt(size_t i) {
+  static auto* const blocks = new std::vector<std::unique_ptr<Block>>();
+  while (blocks->size() <= i) blocks->push_back(std::make_unique<Block>());
+  return *(*blocks)[i];
+}
+
+void BeginBlock(Block* block, const Grid& grid, const Index& index,
+                const std::function<void()>& kernel) {
+  block->index = index;
+  block->threads = grid.threads;
+  block->early = grid.early;
+  block->kernel = &kernel;
+  block->shared_memory.resize(grid.shared_bytes + kGuardBytes + kSharedAlignment);
+  const auto begin = reinterpret_cast<uintptr_t>(block->shared_memory.data());
+  block->shared = block->shared_memory.data() + (kSharedAlignment - begin % kSharedAlignment);
+  block->shared_bytes = grid.shared_bytes;
+  std::fill_n(block->shared, grid.shared_bytes + kGuardBytes, std::byte{0xff});
+  for (Meeting& warp : block->warps) warp.arrived = 0;
+  for (Meeting& warpgroup : block->warpgroups) warpgroup.arrived = warpgroup.sum = 0;
+  block->all.arrived = block->all.sum = 0;
+  block->barriers.clear();
+  for (int i = 0; i < grid.threads; ++i) Prepare(&block->fibers[i]);
+}
+
+// As far as it comes without the other blocks; false if that is nowhere.
+bool AdvanceBlock(Block* block) {
+  the_block = block;
+  block_index = block->index;
+  bool ran = false;
+  while (RunWarps(block->threads)) ran = true;
+  return ran;
+}
+
+void EndBlock(const Block& block) {
   if (block.begins) return;
-  for (int i = 0; i < threads; ++i) {
+  for (int i = 0; i < block.threads; ++i) {
     if (!block.fibers[i].done) Die("threads wait for each other");
+  }
+  for (int64_t i = 0; i < kGuardBytes; ++i) {
+    if (block.shared[block.shared_bytes + i] != std::byte{0xff}) Die("shared memory was overrun");
   }
 }
 
@@ -257,34 +289,31 @@ const std::byte* SharedAt(uint32_t address, int bytes) {
 }
 
 void RunGrid(const Grid& grid, const std::function<void()>& kernel) {
-  Block& block = TheBlock();
-  const auto& [blocks, threads, shared_bytes, early] = grid;
-  if (threads < 1 || threads > kThreadsMax) Die("a block has 1 to 1024 threads");
-  block.threads = threads;
-  block.early = early;
-  block.kernel = &kernel;
-  block_size = {static_cast<unsigned>(threads), 1, 1};
-  grid_size = blocks;
-  block.shared_memory.resize(shared_bytes + kGuardBytes + kSharedAlignment);
-  const auto begin = reinterpret_cast<uintptr_t>(block.shared_memory.data());
-  block.shared = block.shared_memory.data() + (kSharedAlignment - begin % kSharedAlignment);
-  block.shared_bytes = shared_bytes;
-  for (unsigned y = 0; y < blocks.y; ++y) {
-    for (unsigned x = 0; x < blocks.x; ++x) {
-      std::fill_n(block.shared, shared_bytes + kGuardBytes, std::byte{0xff});
-      block_index = {x, y, 0};
-      RunBlock(threads);
-      for (int64_t i = 0; i < kGuardBytes; ++i) {
-        if (block.shared[shared_bytes + i] != std::byte{0xff}) Die("shared memory was overrun");
+  if (grid.threads < 1 || grid.threads > kThreadsMax) Die("a block has 1 to 1024 threads");
+  block_size = {static_cast<unsigned>(grid.threads), 1, 1};
+  grid_size = grid.blocks;
+  const size_t together = grid.together ? size_t{grid.blocks.x} * grid.blocks.y : 1;
+  size_t begun = 0;
+  for (unsigned y = 0; y < grid.blocks.y; ++y) {
+    for (unsigned x = 0; x < grid.blocks.x; ++x) {
+      BeginBlock(&BlockAt(begun++), grid, {x, y, 0}, kernel);
+      if (begun < together) continue;
+      bool ran = true;
+      while (std::exchange(ran, false)) {
+        for (size_t i = 0; i < begun; ++i) ran |= AdvanceBlock(&BlockAt(i));
       }
+      for (size_t i = 0; i < begun; ++i) EndBlock(BlockAt(i));
+      begun = 0;
     }
   }
 }
 
 std::vector<EarlyRead> BeginGrid(const Grid& grid, const std::function<void()>& kernel) {
-  Block& block = TheBlock();
+  Block& block = BlockAt(0);
+  Grid one_by_one = grid;
+  one_by_one.together = false;
   block.begins = true;
-  RunGrid(grid, kernel);
+  RunGrid(one_by_one, kernel);
   block.begins = false;
   return std::exchange(block.reads, {});
 }
@@ -357,6 +386,20 @@ void MeetWarp(Combine combine, const void* value, int value_bytes, void* result,
   std::memcpy(warp.values.bytes[lane], value, value_bytes);
   Meet(&warp, kWarp, [&warp] { warp.combine(warp.values, &warp.results); });
   std::memcpy(result, warp.results.bytes[lane], result_bytes);
+}
+
+unsigned CountOne(unsigned* number) {
+  ++counts.generation;
+  return (*number)++;
+}
+
+void AwaitCount(const unsigned* number, unsigned count) {
+  while (*number < count) {
+    Fiber& fiber = TheBlock().fibers[TheBlock().current];
+    fiber.waits = &counts;
+    fiber.generation = counts.generation;
+    Yield();
+  }
 }
 
 void CopyAsync(void* shared, const void* global, bool read) {

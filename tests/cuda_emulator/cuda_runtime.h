@@ -202,12 +202,14 @@ struct cudaDeviceProp {
   size_t totalGlobalMem, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
 };
 enum cudaLaunchAttributeID {
+  cudaLaunchAttributeCooperative = 2,
   cudaLaunchAttributeProgrammaticStreamSerialization = 6,
   cudaLaunchAttributePreferredSharedMemoryCarveout = 14,
 };
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
   union {
+    int cooperative;
     int programmaticStreamSerializationAllowed;
     unsigned sharedMemCarveout;
   } val;
@@ -278,11 +280,13 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   cuda_emulator::Grid grid = {.blocks = {config->gridDim.x, config->gridDim.y, config->gridDim.z},
                               .threads = static_cast<int>(config->blockDim.x),
                               .shared_bytes = static_cast<int64_t>(config->dynamicSmemBytes)};
-  grid.early = std::any_of(
-      config->attrs, config->attrs + config->numAttrs, [](const cudaLaunchAttribute& attribute) {
-        return attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization &&
-               attribute.val.programmaticStreamSerializationAllowed != 0;
-      });
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const auto& [id, value] = config->attrs[i];
+    if (id == cudaLaunchAttributeProgrammaticStreamSerialization) {
+      grid.early = value.programmaticStreamSerializationAllowed != 0;
+    }
+    if (id == cudaLaunchAttributeCooperative) grid.together = value.cooperative != 0;
+  }
   std::function<std::vector<cuda_emulator::EarlyRead>()> begin;
   if (grid.early) begin = [grid, thread] { return cuda_emulator::BeginGrid(grid, thread); };
   cuda_emulator::Enqueue(

@@ -47,6 +47,12 @@ inline void BeginEarly() {
   WaitForEarlierKernels();
 }
 
+inline unsigned CountOne(unsigned* number) { return cuda_emulator::CountOne(number); }
+inline void AwaitCount(const unsigned* number, unsigned count) {
+  cuda_emulator::AwaitCount(number, count);
+}
+inline void OrderCopies() {}
+
 template <bool kTransposed>
 void LoadFragments(const uint16_t* row, uint32_t (&to)[4]) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) cuda_emulator::Die("a row is not aligned");
