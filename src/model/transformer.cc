@@ -180,9 +180,7 @@ Status TransformerModel::Layers(const Rows& step, LayerGate* gate) {
             std::span<const float>(inv_freq_.as<float>(), config_.head_dim / 2), rope_.as<float>());
   for (int i = 0; i < config_.layers; ++i) {
     const LayerWeights& layer = weights_.layers[i];
-    MatMul(compute_, Normalize(layer.attention_norm, x, rows), layer.qkv, qkv_.as<float>(),
-           qkv_size());
-    RotateAndWriteKv(step.slots, i);
+    Qkv(layer, Normalize(layer.attention_norm, x, rows), step.slots, i);
     if (gate != nullptr) {
       RETURN_IF_ERROR(gate->AfterKv(i));
       RETURN_IF_ERROR(gate->BeforeAttention(i));
@@ -220,6 +218,23 @@ Activations TransformerModel::Normalize(const NormTensors& norm, const float* x,
   }
   (config_.norm == NormKind::kRms ? RmsNorm : LayerNorm)(compute_, x, norm.view(), normed);
   return normed;
+}
+
+// Queries to qkv_, keys and values to their pages.
+void TransformerModel::Qkv(const LayerWeights& layer, const Activations& normed,
+                           std::span<const KvSlot> slots, int index) {
+  const KvLayout& kv = layout();
+  const KvStride stride{.layer = index * static_cast<int64_t>(kv.slab_bytes() / sizeof(uint16_t)),
+                        .head = static_cast<int64_t>(kv.chunk_tokens) * kv.head_dim};
+  float* const qkv = qkv_.as<float>();
+  if (!config_.qk_norm) {
+    return MatMulQkv(compute_, normed, layer.qkv, qkv_shape_, qkv, rope_.as<float>(), slots,
+                     stride);
+  }
+  MatMul(compute_, normed, layer.qkv, qkv, qkv_size());
+  NormHeads(compute_, qkv_shape_, layer.q_norm.view(), layer.k_norm.view(),
+            std::span(qkv, slots.size() * qkv_size()));
+  RopeAndStoreKv(compute_, qkv_shape_, qkv, rope_.as<float>(), slots, stride);
 }
 
 // Adds the MLP of `normed` to the residual stream x.
@@ -287,18 +302,6 @@ TransformerModel::Rows TransformerModel::Gather(std::span<const Slice> batch) {
           .slots = slots_.Commit(compute_, row),
           .wanted = wanted_.Commit(compute_, wanted_rows),
           .sampling = sampling_.Commit(compute_, sampled_rows)};
-}
-
-void TransformerModel::RotateAndWriteKv(std::span<const KvSlot> slots, int layer) {
-  const KvLayout& kv = layout();
-  if (config_.qk_norm) {
-    const LayerWeights& weights = weights_.layers[layer];
-    NormHeads(compute_, qkv_shape_, weights.q_norm.view(), weights.k_norm.view(),
-              std::span(qkv_.as<float>(), slots.size() * qkv_size()));
-  }
-  const KvStride stride{.layer = layer * static_cast<int64_t>(kv.slab_bytes() / sizeof(uint16_t)),
-                        .head = static_cast<int64_t>(kv.chunk_tokens) * kv.head_dim};
-  RopeAndStoreKv(compute_, qkv_shape_, qkv_.as<float>(), rope_.as<float>(), slots, stride);
 }
 
 // Every row, or only those whose logits are wanted.

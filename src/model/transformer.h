@@ -80,8 +80,9 @@ class TransformerModel : public Model {
   StepGraphs::Key GraphKey(const Rows& step) const;
   Status Layers(const Rows& step, LayerGate* gate);
   Activations Normalize(const NormTensors& norm, const float* x, int64_t rows);
+  void Qkv(const LayerWeights& layer, const Activations& normed, std::span<const KvSlot> slots,
+           int index);
   void Mlp(const LayerWeights& layer, const Activations& normed, float* x);
-  void RotateAndWriteKv(std::span<const KvSlot> slots, int layer);
   std::span<const float> Fetch(const Rows& step);
   static int64_t WantedRows(const Slice& slice);
   int64_t qkv_size() const { return (config_.heads + 2 * config_.kv_heads) * config_.head_dim; }

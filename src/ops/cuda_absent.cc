@@ -37,6 +37,10 @@ Result<std::unique_ptr<StepGraph>> Capture(CudaDevice&, const StepGraphs::Enqueu
 
 void RmsNorm(CudaDevice&, const float*, const NormWeights&, const Activations&) { std::abort(); }
 bool ProductsNormalize(const CudaDevice&, const Activations&) { std::abort(); }
+void MatMulQkv(CudaDevice&, const Activations&, const PackedMatrix&, const QkvShape&, float*,
+               const float*, std::span<const KvSlot>, const KvStride&) {
+  std::abort();
+}
 void JoinProducts(CudaDevice&, bool) { std::abort(); }
 void LayerNorm(CudaDevice&, const float*, const NormWeights&, const Activations&) { std::abort(); }
 void RopeTable(CudaDevice&, std::span<const int32_t>, std::span<const float>, float*) {

@@ -43,9 +43,13 @@ void MatMulSwiGlu(CudaDevice& device, const Activations& a, const PackedMatrix& 
                   const Activations& out);
 void MatMulGelu(CudaDevice& device, const Activations& a, const PackedMatrix& w,
                 const Activations& out);
-// Whether products of few rows that follow each other become one kernel, which copies the weights of
-// one while blocks wait for the results of the one before; they are enqueued when something else is.
-// Not unless it is asked for: no device has measured it yet.
+void MatMulQkv(CudaDevice& device, const Activations& a, const PackedMatrix& w,
+               const QkvShape& shape, float* qkv, const float* table, std::span<const KvSlot> slots,
+               const KvStride& stride);
+
+// Whether products of few rows that follow each other become one kernel, which copies the weights
+// of one while blocks wait for the results of the one before; they are enqueued when something else
+// is. Not unless it is asked for: no device has measured it yet.
 void JoinProducts(CudaDevice& device, bool joined);
 
 // sample.h

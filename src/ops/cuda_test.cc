@@ -347,6 +347,52 @@ TEST_F(CudaTest, ProductsNormalizeRowsAsRmsNormDoes) {
   }
 }
 
+// Heads whose queries are rotated and whose keys and values are stored on their way out of a
+// product are those of RopeAndStoreKv behind it, to the bit: the sums are the same ones.
+TEST_F(CudaTest, ProductsRotateAndStoreHeadsAsRopeAndStoreKvDoes) {
+  for (const auto& [shape, k] : {std::pair(QkvShape{133, 2, 16}, 48),
+                                 {{23, 2, 80}, 1072},
+                                 {{13, 3, 128}, 112},
+                                 {{3, 1, 16}, 32}}) {
+    const auto [heads, kv_heads, dim] = shape;
+    const int64_t n = (heads + 2 * kv_heads) * dim, head = 32 * dim, layer = kv_heads * head;
+    for (const int64_t rows : {1, 3, 4, 5}) {
+      SCOPED_TRACE(testing::Message() << rows << " rows of " << heads << " heads of " << dim);
+      const Layer of = RandomLayer(rows, n, k);
+      const PackedMatrix w = of.Pack(*cuda_, rows % 2 != 0);
+      const ActivationBuffer a = of.Rows(*cuda_);
+      const Buffer table = Put(RandomFloats(rng_, rows * dim));
+      const auto results = [&](bool fused) {
+        // Two layers of K and V of every row, in a page of its own; row 1 goes nowhere.
+        const Buffer pages = Put(std::vector<uint16_t>(rows * 4 * layer, 0xabcd));
+        const Buffer qkv = Put(std::vector<float>(rows * n, 7.0f));
+        std::vector<KvSlot> slots;
+        for (int64_t r = 0; r < rows; ++r) {
+          uint16_t* const page = pages.as<uint16_t>() + r * 4 * layer + 5 * dim;
+          slots.push_back(r == 1 ? KvSlot{} : KvSlot{page, page + layer});
+        }
+        const Buffer device_slots = Put(slots);
+        const std::span<const KvSlot> all{device_slots.as<KvSlot>(), slots.size()};
+        const KvStride stride{.layer = 2 * layer, .head = head};
+        if (fused) {
+          MatMulQkv(*cuda_, a.Rows(rows), w, shape, qkv.as<float>(), table.as<float>(), all,
+                    stride);
+        } else {
+          MatMul(*cuda_, a.Rows(rows), w, qkv.as<float>(), n);
+          RopeAndStoreKv(*cuda_, shape, qkv.as<float>(), table.as<float>(), all, stride);
+        }
+        std::vector<float> queries;
+        const auto got = Get(qkv.as<float>(), rows * n);
+        for (int64_t i = 0; i < rows * n; ++i) {
+          if (i % n < heads * dim) queries.push_back(got[i]);
+        }
+        return std::pair(queries, Get(pages.as<uint16_t>(), rows * 4 * layer));
+      };
+      EXPECT_EQ(results(true), results(false));
+    }
+  }
+}
+
 // What a layer multiplies, twice over: each product's rows are results of others, each way that
 // rows enter and results go is there, and stages, chunks of rows and tiles end unevenly.
 TEST_F(CudaTest, JoinedProductsAreThoseOneByOne) {

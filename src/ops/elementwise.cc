@@ -94,7 +94,7 @@ void RopeAndStoreKv(const Compute& compute, const QkvShape& shape, float* qkv, c
     return cuda::RopeAndStoreKv(*compute.cuda(), shape, qkv, table, slots, stride);
   }
   const int64_t dim = shape.head_dim, row_size = (shape.heads + 2 * shape.kv_heads) * dim;
-  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+  const float scale = QueryScale(shape);
   const Kernels& kernels = compute.kernels();
   ForEachRow(compute, static_cast<int64_t>(slots.size()), [&](int64_t row) {
     const float* rotation = table + row * dim;

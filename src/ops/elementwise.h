@@ -2,6 +2,7 @@
 // Sizes are multiples of 16.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -39,6 +40,10 @@ struct QkvShape {
   int kv_heads = 0;
   int head_dim = 0;
 };
+// What RopeAndStoreKv multiplies queries by.
+inline float QueryScale(const QkvShape& shape) {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
+}
 
 // Normalizes every query head by `q` and every key head by `k` in place: RmsNorm over head_dim.
 // `qkv` is whole rows of the projection.

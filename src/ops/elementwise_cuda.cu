@@ -168,11 +168,11 @@ struct Pairs {
 
   __device__ Pairs(const float* x, int half) : low(LoadFloats(x)), high(LoadFloats(x + half)) {}
   __device__ void Rotate(const float* cos, const float* sin) {
-    const float4 c = LoadFloats(cos), s = LoadFloats(sin), x = low, y = high;
-    low = {x.x * c.x - y.x * s.x, x.y * c.y - y.y * s.y, x.z * c.z - y.z * s.z,
-           x.w * c.w - y.w * s.w};
-    high = {y.x * c.x + x.x * s.x, y.y * c.y + x.y * s.y, y.z * c.z + x.z * s.z,
-            y.w * c.w + x.w * s.w};
+    const float4 c = LoadFloats(cos), s = LoadFloats(sin);
+    const float2 x = Rotated(low.x, high.x, c.x, s.x), y = Rotated(low.y, high.y, c.y, s.y),
+                 z = Rotated(low.z, high.z, c.z, s.z), w = Rotated(low.w, high.w, c.w, s.w);
+    low = {x.x, y.x, z.x, w.x};
+    high = {x.y, y.y, z.y, w.y};
   }
 };
 
@@ -325,9 +325,8 @@ void NormHeads(CudaDevice& device, const QkvShape& shape, const NormWeights& q,
 void RopeAndStoreKv(CudaDevice& device, const QkvShape& shape, float* qkv, const float* table,
                     std::span<const KvSlot> slots, const KvStride& stride) {
   if (slots.empty()) return;
-  const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
   LaunchEarly(device, {RowsAndTasks(std::ssize(slots), RopeTasks(shape)), kThreads},
-              RopeAndStoreKvRows, shape, qkv, table, slots.data(), stride, scale);
+              RopeAndStoreKvRows, shape, qkv, table, slots.data(), stride, QueryScale(shape));
 }
 
 void Embed(CudaDevice& device, const PackedMatrix& table, std::span<const int32_t> tokens,

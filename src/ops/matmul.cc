@@ -147,6 +147,18 @@ void MatMulAdd(const Compute& compute, const Activations& a, const PackedMatrix&
   });
 }
 
+void MatMulQkv(const Compute& compute, const Activations& a, const PackedMatrix& w,
+               const QkvShape& shape, float* qkv, const float* table,
+               std::span<const KvSlot> slots, const KvStride& stride) {
+  CHECK(w.n() == (shape.heads + 2 * shape.kv_heads) * shape.head_dim);
+  CHECK(shape.head_dim % 16 == 0 && std::ssize(slots) == a.rows);
+  if (compute.cuda() != nullptr) {
+    return cuda::MatMulQkv(*compute.cuda(), a, w, shape, qkv, table, slots, stride);
+  }
+  MatMul(compute, a, w, qkv, w.n());
+  RopeAndStoreKv(compute, shape, qkv, table, slots, stride);
+}
+
 void MatMulSwiGlu(const Compute& compute, const Activations& a, const PackedMatrix& w,
                   const Activations& out) {
   CHECK(out.rows == a.rows && out.k * 2 == w.n());

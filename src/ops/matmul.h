@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "ops/compute.h"
+#include "ops/elementwise.h"
 #include "ops/packed_matrix.h"
 
 namespace kvcake {
@@ -19,6 +20,11 @@ void MatMul(const Compute& compute, const Activations& a, const PackedMatrix& w,
 // out += a x w^T + bias.
 void MatMulAdd(const Compute& compute, const Activations& a, const PackedMatrix& w, float* out,
                int64_t stride);
+// MatMul to `qkv`, whole rows of the fused projection, and RopeAndStoreKv of these. Keys and values
+// are in the pages only: their part of `qkv` is undefined.
+void MatMulQkv(const Compute& compute, const Activations& a, const PackedMatrix& w,
+               const QkvShape& shape, float* qkv, const float* table, std::span<const KvSlot> slots,
+               const KvStride& stride);
 // out = silu(a x gate^T + bias) * (a x up^T + bias), ready to enter the next product; w is made by
 // GateUp and out.k is w.n() / 2.
 void MatMulSwiGlu(const Compute& compute, const Activations& a, const PackedMatrix& w,

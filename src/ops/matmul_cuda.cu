@@ -193,6 +193,23 @@ void MatMul(CudaDevice& device, const Activations& rows, const PackedMatrix& w, 
   ProductsOf(device).Run(problem, a.data, w, out);
 }
 
+void MatMulQkv(CudaDevice& device, const Activations& rows, const PackedMatrix& w,
+               const QkvShape& shape, float* qkv, const float* table, std::span<const KvSlot> slots,
+               const KvStride& stride) {
+  const ProductOut out = {.kind = ProductOut::Kind::kQkv,
+                          .data = qkv,
+                          .stride = w.n(),
+                          .shape = shape,
+                          .rope = table,
+                          .slots = slots.data(),
+                          .kv_stride = stride,
+                          .query_scale = QueryScale(shape)};
+  Activations a = rows;
+  if (ByFewRows(device, w, out, &a)) return;
+  MatMul(device, a, w, qkv, w.n(), false);
+  RopeAndStoreKv(device, shape, qkv, table, slots, stride);
+}
+
 void MatMulSwiGlu(CudaDevice& device, const Activations& rows, const PackedMatrix& w,
                   const Activations& out) {
   Activations a = rows;

@@ -61,10 +61,19 @@ struct FewRowsProduct {
   __host__ __device__ bool gated() const { return out.kind == ProductOut::Kind::kSwiGlu; }
   // In shared memory: an odd number of 16 bytes, too.
   __host__ __device__ int a_row_elements() const { return (k + 63) / 64 * 64 + 8; }
-  // The first half of a tile's columns, and the second: SwiGLU's gates, and what they let through.
-  __device__ int Low(int tile, int i) const { return tile * (gated() ? kHalfRows : kTileRows) + i; }
+  __host__ __device__ bool rotated() const { return out.kind == ProductOut::Kind::kQkv; }
+  // The first half of a tile's columns, and the second: SwiGLU's gates, and what they let through;
+  // a head's dimensions, and those that rotate with them.
+  __device__ int Low(int tile, int i) const {
+    if (rotated()) {
+      const int of_head = out.shape.head_dim / kTileRows;
+      return tile / of_head * out.shape.head_dim + tile % of_head * kHalfRows + i;
+    }
+    return tile * (gated() ? kHalfRows : kTileRows) + i;
+  }
   __device__ int High(int tile, int i) const {
-    return gated() ? n / 2 + Low(tile, i) : Low(tile, i) + kHalfRows;
+    const int distance = gated() ? n / 2 : rotated() ? out.shape.head_dim / 2 : kHalfRows;
+    return Low(tile, i) + distance;
   }
 };
 
@@ -96,23 +105,36 @@ inline int FewRowsSharedBytes(const FewRowsProducts& products) {
 }
 
 // What a thread has of a tile for one token: one of its low columns of the result and a high one,
-// which SwiGLU makes one.
+// which SwiGLU makes one, and which rotate together.
 class ResultColumns {
  public:
   __device__ ResultColumns(const FewRowsProduct& p, int tile, int i)
       : p_(p), low_(p.Low(tile, i)), high_(p.High(tile, i)) {}
 
-  // What is there before, where the result is added to it.
-  __device__ float2 Old(int token) const {
-    float2 old = {0, 0};
-    if (p_.out.kind != ProductOut::Kind::kAdd || token >= p_.rows) return old;
-    const float* row = static_cast<const float*>(p_.out.data) + token * p_.out.stride;
-    if (low_ < p_.n) old.x = __ldcg(row + low_);
-    if (high_ < p_.n) old.y = __ldcg(row + high_);
-    return old;
+  // What is known of a token before its sums are.
+  struct Before {
+    float2 by = {0, 0};  // what the result is added to; cosine and sine of the rotation
+    KvSlot slot = {};
+  };
+
+  __device__ Before Load(int token) const {
+    Before before;
+    if (token >= p_.rows) return before;
+    if (p_.out.kind == ProductOut::Kind::kAdd) {
+      const float* row = static_cast<const float*>(p_.out.data) + token * p_.out.stride;
+      if (low_ < p_.n) before.by.x = __ldcg(row + low_);
+      if (high_ < p_.n) before.by.y = __ldcg(row + high_);
+    }
+    if (p_.rotated()) {
+      const int dim = p_.out.shape.head_dim;
+      const float* cos = p_.out.rope + token * dim + low_ % dim;
+      before.by = {cos[0], cos[dim / 2]};
+      before.slot = p_.out.slots[token];
+    }
+    return before;
   }
 
-  __device__ void Store(int token, const float2& sums, const float2& old) const {
+  __device__ void Store(int token, const float2& sums, const Before& before) const {
     if (token >= p_.rows) return;
     const int64_t at = token * p_.out.stride;
     if (p_.gated()) {
@@ -121,8 +143,9 @@ class ResultColumns {
       Bf16Out()[at + low_] = __float2bfloat16_rn(up * SiluOf(gate));
       return;
     }
-    StoreOne(at, low_, sums.x, old.x);
-    StoreOne(at, high_, sums.y, old.y);
+    if (p_.rotated()) return StoreHeads(at, {Biased(low_, sums.x), Biased(high_, sums.y)}, before);
+    StoreOne(at, low_, sums.x, before.by.x);
+    StoreOne(at, high_, sums.y, before.by.y);
   }
 
  private:
@@ -141,6 +164,25 @@ class ResultColumns {
     const float value = Biased(column, sum);
     static_cast<float*>(p_.out.data)[at + column] =
         p_.out.kind == ProductOut::Kind::kAdd ? old + value : value;
+  }
+
+  // Two dimensions of a head of queries, keys or values.
+  __device__ void StoreHeads(int64_t at, float2 x, const Before& before) const {
+    const auto& [heads, kv_heads, dim] = p_.out.shape;
+    const int head = low_ / dim, d = low_ % dim;
+    if (head < heads + kv_heads) x = Rotated(x.x, x.y, before.by.x, before.by.y);
+    if (head < heads) {
+      float* const q = static_cast<float*>(p_.out.data) + at;
+      q[low_] = x.x * p_.out.query_scale;
+      q[high_] = x.y * p_.out.query_scale;
+      return;
+    }
+    if (before.slot.k == nullptr) return;
+    const bool is_key = head < heads + kv_heads;
+    auto* const to = reinterpret_cast<__nv_bfloat16*>(is_key ? before.slot.k : before.slot.v) +
+                     p_.out.kv_stride.layer + (head - heads) % kv_heads * p_.out.kv_stride.head + d;
+    to[0] = __float2bfloat16_rn(x.x);
+    to[dim / 2] = __float2bfloat16_rn(x.y);
   }
 
   const FewRowsProduct& p_;
@@ -430,7 +472,7 @@ class FewRowsBlock {
     const int token = lane_ % 4 * 2;
     for (int tile = first_tile_; tile < p.tiles; tile += blocks_) {
       const ResultColumns columns(p, tile, lane_ / 4);
-      const float2 old[2] = {columns.Old(token), columns.Old(token + 1)};  // early
+      const ResultColumns::Before before[2] = {columns.Load(token), columns.Load(token + 1)};
       AwaitPhase(&shared_.summed[from->buffer], from->phase);
       float4 sums = shared_.sums[from->buffer][0][lane_];
 #pragma unroll
@@ -439,8 +481,8 @@ class FewRowsBlock {
         sums = {sums.x + of.x, sums.y + of.y, sums.z + of.z, sums.w + of.w};
       }
       ArriveOnce(&shared_.taken[from->buffer]);
-      columns.Store(token, {sums.x, sums.z}, old[0]);
-      columns.Store(token + 1, {sums.y, sums.w}, old[1]);
+      columns.Store(token, {sums.x, sums.z}, before[0]);
+      columns.Store(token + 1, {sums.y, sums.w}, before[1]);
       from->Next();
     }
   }

@@ -5,6 +5,7 @@
 
 #include "ops/compute.h"
 #include "ops/cuda_device.h"
+#include "ops/elementwise.h"
 #include "ops/packed_matrix.h"
 
 namespace kvcake::cuda {
@@ -16,10 +17,17 @@ struct ProductOut {
     kAdd,     // f32[rows][stride] += sums + bias
     kGelu,    // bf16[rows][stride] = gelu(bf16(sums) + bias)
     kSwiGlu,  // bf16[rows][stride] = silu(bf16(gate's sums) + bias) * (bf16(up's sums) + bias)
+    kQkv,     // what RopeAndStoreKv makes of sums + bias: queries in f32[rows][stride]
   };
   Kind kind = Kind::kSet;
   void* data = nullptr;  // on the device, borrowed
   int64_t stride = 0;
+  // kQkv's.
+  QkvShape shape = {};
+  const float* rope = nullptr;    // [rows][head_dim]
+  const KvSlot* slots = nullptr;  // [rows]
+  KvStride kv_stride = {};
+  float query_scale = 0;
 };
 
 // Enqueues a x w^T for up to four rows of a, on devices of compute capability 9.0 or above. False,
