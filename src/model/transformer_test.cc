@@ -5,6 +5,7 @@
 
 #include "model/identity.h"
 #include "model/transformer_testing.h"
+#include "ops/cuda_kernels.h"
 
 namespace kvcake {
 namespace {
@@ -146,28 +147,48 @@ TEST_P(TransformerDecodeTest, ReplayedStepsGiveTheLogitsOfEnqueuedOnes) {
   }
 }
 
-// With matrices of which CUDA multiplies single rows by a kernel of its own, norms and all.
-TEST_P(TransformerDecodeTest, StepsOfOneTokenGiveTheLogitsOfAllAtOnce) {
-  ModelConfig config = TinyConfig();
-  config.vocab_size = 2120;
-  config.intermediate_size = 1056;
-  Rig at_once(config, GetParam(), 2), steps(config, GetParam(), 2);
-  const auto tokens = Prompt(5, 12);
-  const PageTable table = at_once.Draw(12), steps_table = steps.Draw(12);
-  const auto want = RunAll(at_once, tokens, IdsOf(table));
-  const auto ids = IdsOf(steps_table);
-  float largest = 0;
-  for (const float logit : want) largest = std::max(largest, std::abs(logit));
-  for (int i = 0; i < 12; ++i) {
-    const Slice step{.tokens = std::span(tokens).subspan(i, 1),
-                     .start = i,
+// The logits of all tokens, one a step.
+std::vector<float> StepByStep(Rig& rig, std::span<const int32_t> tokens) {
+  const PageTable table = rig.Draw(std::ssize(tokens));
+  const auto ids = IdsOf(table);
+  std::vector<float> all;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const Slice step{.tokens = tokens.subspan(i, 1),
+                     .start = static_cast<int>(i),
                      .pages = ids,
                      .logits = Slice::Logits::kLast};
-    const auto got = steps.model->Forward(std::span(&step, 1)).value();
-    for (int v = 0; v < config.vocab_size; ++v) {
-      ASSERT_NEAR(got[v], want[i * config.vocab_size + v], 0.02f * largest) << i << ", token " << v;
-    }
+    const auto logits = rig.model->Forward(std::span(&step, 1)).value();
+    all.insert(all.end(), logits.begin(), logits.end());
   }
+  return all;
+}
+
+// With matrices of which CUDA multiplies single rows by a kernel of its own: norms, heads and all,
+// each product by itself and joined.
+TEST_P(TransformerDecodeTest, StepsOfOneTokenGiveTheLogitsOfAllAtOnce) {
+  ModelConfig config = TinyConfig();
+  config.hidden_size = 2112;
+  config.heads = 32;
+  config.head_dim = 64;
+  config.layers = 2;
+  config.vocab_size = 2120;
+  config.intermediate_size = 1056;
+  Rig rig(config, GetParam(), 2);
+  const auto tokens = Prompt(5, 5);
+  const PageTable table = rig.Draw(std::ssize(tokens));
+  const auto want = RunAll(rig, tokens, IdsOf(table));
+  const auto got = StepByStep(rig, tokens);
+  float largest = 0;
+  for (const float logit : want) largest = std::max(largest, std::abs(logit));
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 0.02f * largest) << i;
+  if (!OnCuda(GetParam())) return;
+  Rig joined(config, GetParam(), 2);
+  CudaDevice& device = *CudaDevice::Get().value();
+  cuda::JoinProducts(device, true);
+  EXPECT_TRUE(SameBits(StepByStep(joined, tokens), got.data()));
+  cuda::JoinProducts(device, false);
+  EXPECT_GT(joined.model->graph_launches(), 0u);
 }
 
 KVCAKE_EVERY_PATH_AND_CUDA(TransformerDecodeTest);

@@ -1,7 +1,7 @@
 // One benchmark for every operation: on the fastest path of this CPU in shapes of Llama 3.2 1B, or
 // on CUDA in those of Llama 3.1 8B, e.g. ops_bench --backend=cuda --benchmark_filter=MatMul. Rates
 // are counted in operations or in bytes a second; those of SumWords and of the largest MatMul are
-// what the others may come to.
+// what the others may come to. --join: products of few rows are one kernel (ops/cuda_kernels.h).
 #include <benchmark/benchmark.h>
 #include <fmt/core.h>
 
@@ -12,6 +12,7 @@
 #include "base/bf16.h"
 #include "base/cpu.h"
 #include "ops/attention.h"
+#include "ops/cuda_kernels.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
 #include "ops/sample.h"
@@ -164,7 +165,30 @@ void BenchMatMulGelu(const Bench& bench, benchmark::State& state) {
   product.Count(state);
 }
 
-// What a layer of a model does beside attention: its products, and the norms before them.
+// Where rows of the fused projection go, in one layer's pages.
+struct KvRows {
+  KvRows(const Bench& bench, int64_t rows)
+      : head_stride(rows * bench.shapes().qkv.head_dim),
+        table(bench.Put(std::vector<float>(head_stride, 0.7f))),
+        kv(bench.Room(2 * bench.shapes().qkv.kv_heads * head_stride * sizeof(uint16_t))) {
+    std::vector<KvSlot> all;
+    for (int64_t row = 0; row < rows; ++row) {
+      uint16_t* const k = kv.as<uint16_t>() + row * bench.shapes().qkv.head_dim;
+      all.push_back({.k = k, .v = k + bench.shapes().qkv.kv_heads * head_stride});
+    }
+    slots = bench.Put(all);
+  }
+  std::span<const KvSlot> Slots(int64_t rows) const {
+    return std::span<const KvSlot>(slots.as<KvSlot>(), rows);
+  }
+
+  const int64_t head_stride;
+  const Buffer table, kv;
+  Buffer slots;
+};
+
+// What a layer of a model does beside attention: its products, the norms before them, and what is
+// done to queries, keys and values.
 template <WeightFormat kFormat>
 void BenchLayer(const Bench& bench, benchmark::State& state) {
   const Shapes& shapes = bench.shapes();
@@ -178,9 +202,10 @@ void BenchLayer(const Bench& bench, benchmark::State& state) {
   const Buffer ones = bench.Put(std::vector<float>(hidden, 1.0f));
   const NormWeights norm{.weight = ones.as<float>(), .eps = 1e-5f};
   const Activations normed = up.a.Rows(rows), gated = down.a.Rows(rows);
+  const KvRows kv(bench, rows);
   bench.Repeat(state, [&] {
-    MatMul(compute, LazyRmsNorm(compute, x.as<float>(), norm, normed), qkv.Next(),
-           qkv.out.as<float>(), shapes.qkv_size());
+    MatMulQkv(compute, LazyRmsNorm(compute, x.as<float>(), norm, normed), qkv.Next(), shapes.qkv,
+              qkv.out.as<float>(), kv.table.as<float>(), kv.Slots(rows), {.head = kv.head_stride});
     MatMulAdd(compute, o.a.Rows(rows), o.Next(), x.as<float>(), hidden);
     MatMulSwiGlu(compute, LazyRmsNorm(compute, x.as<float>(), norm, normed), up.Next(), gated);
     MatMulAdd(compute, gated, down.Next(), x.as<float>(), hidden);
@@ -282,20 +307,12 @@ void BenchRopeTable(const Bench& bench, benchmark::State& state) {
 
 void BenchRopeAndStoreKv(const Bench& bench, benchmark::State& state) {
   const Shapes& shapes = bench.shapes();
-  const int64_t rows = state.range(0), dim = shapes.qkv.head_dim, head_stride = rows * dim;
+  const int64_t rows = state.range(0);
   const Buffer qkv = bench.Put(Values(rows * shapes.qkv_size()));
-  const Buffer table = bench.Put(std::vector<float>(rows * dim, 0.7f));
-  const int64_t plane = shapes.qkv.kv_heads * head_stride;
-  const Buffer kv = bench.Room(2 * plane * sizeof(uint16_t));
-  std::vector<KvSlot> host_slots;
-  for (int64_t row = 0; row < rows; ++row) {
-    uint16_t* const k = kv.as<uint16_t>() + row * dim;
-    host_slots.push_back({.k = k, .v = k + plane});
-  }
-  const Buffer slots = bench.Put(host_slots);
+  const KvRows kv(bench, rows);
   bench.Repeat(state, [&] {
-    RopeAndStoreKv(bench.compute(), shapes.qkv, qkv.as<float>(), table.as<float>(),
-                   std::span(slots.as<KvSlot>(), rows), {.head = head_stride});
+    RopeAndStoreKv(bench.compute(), shapes.qkv, qkv.as<float>(), kv.table.as<float>(),
+                   kv.Slots(rows), {.head = kv.head_stride});
   });
   CountBytes(state, 4.0 * rows * shapes.qkv_size());
 }
@@ -390,19 +407,23 @@ class Registry {
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
-  const std::string_view backend = argc == 2 ? argv[1] : "--backend=cpu";
-  if (argc > 2 || (backend != "--backend=cpu" && backend != "--backend=cuda")) {
-    fmt::print(stderr, "ops_bench [--backend=cpu|cuda] [--benchmark_...]\n");
+  bool cuda = false, join = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view option = argv[i];
+    cuda |= option == "--backend=cuda";
+    join |= option == "--join";
+    if (option == "--backend=cpu" || option == "--backend=cuda" || option == "--join") continue;
+    fmt::print(stderr, "ops_bench [--backend=cpu|cuda] [--join] [--benchmark_...]\n");
     return 2;
   }
   using kvcake::NumericPath;
-  const NumericPath path =
-      backend == "--backend=cuda" ? NumericPath::kBf16Tensor : kvcake::BestPath();
+  const NumericPath path = cuda ? NumericPath::kBf16Tensor : kvcake::BestPath();
   if (!kvcake::PathAvailable(path)) {
     fmt::print(stderr, "no CUDA device is here\n");
     return 1;
   }
   const kvcake::Bench bench(path);
+  if (cuda) kvcake::cuda::JoinProducts(*bench.compute().cuda(), join);
   benchmark::AddCustomContext("device", kvcake::DeviceName(path));
   kvcake::Registry(bench).AddAll();
   benchmark::RunSpecifiedBenchmarks();
