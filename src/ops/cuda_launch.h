@@ -39,23 +39,27 @@ void Launch(CudaDevice& device, const Blocks& blocks, void (*kernel)(Parameters.
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
 }
 
-// As LaunchEarly and LaunchEarlyTogether below.
+// What LaunchEarly and LaunchEarlyTogether do.
 template <typename... Parameters, typename... Arguments>
-void LaunchEarly(CudaDevice& device, const Blocks& blocks, bool together,
-                 void (*kernel)(Parameters...), Arguments&&... arguments) {
+void EnqueueEarly(CudaDevice& device, const Blocks& blocks, bool together,
+                  void (*kernel)(Parameters...), Arguments&&... arguments) {
   cudaLaunchConfig_t config = ConfigOf(device, blocks);
   cudaLaunchAttribute attributes[3] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  // The same division of L1 cache and shared memory for all: a multiprocessor that has another has
-  // to be empty before it takes a block, which then would not start early.
-  attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-  attributes[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
-  attributes[2].id = cudaLaunchAttributeCooperative;
-  attributes[2].val.cooperative = 1;
+  config.attrs = attributes;
   if (device.capability() >= 90) {
-    config.attrs = attributes;
-    config.numAttrs = together ? 3 : 2;
+    cudaLaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    // The same division of L1 cache and shared memory for all: a multiprocessor that has another
+    // has to be empty before it takes a block, which then would not start early.
+    cudaLaunchAttribute& carveout = attributes[config.numAttrs++];
+    carveout.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    carveout.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  }
+  if (together) {
+    cudaLaunchAttribute& cooperative = attributes[config.numAttrs++];
+    cooperative.id = cudaLaunchAttributeCooperative;
+    cooperative.val.cooperative = 1;
   }
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
 }
@@ -74,14 +78,14 @@ void LaunchEarly(CudaDevice& device, const Blocks& blocks, bool together,
 template <typename... Parameters, typename... Arguments>
 void LaunchEarly(CudaDevice& device, const Blocks& blocks, void (*kernel)(Parameters...),
                  Arguments&&... arguments) {
-  LaunchEarly(device, blocks, false, kernel, std::forward<Arguments>(arguments)...);
+  EnqueueEarly(device, blocks, false, kernel, std::forward<Arguments>(arguments)...);
 }
 // The same, but blocks are resident all at once or not at all, so that they may wait for each
 // other. They may be as many as multiprocessors have room for.
 template <typename... Parameters, typename... Arguments>
 void LaunchEarlyTogether(CudaDevice& device, const Blocks& blocks, void (*kernel)(Parameters...),
                          Arguments&&... arguments) {
-  LaunchEarly(device, blocks, true, kernel, std::forward<Arguments>(arguments)...);
+  EnqueueEarly(device, blocks, true, kernel, std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace kvcake::cuda

@@ -30,9 +30,10 @@ struct ProductOut {
   float query_scale = 0;
 };
 
-// Enqueues a x w^T for up to four rows of a, on devices of compute capability 9.0 or above. False,
-// and nothing is done, elsewhere, for more rows, where w is too small to keep all of a device's
-// multiprocessors busy, and where rows are so long that shared memory has too little room besides.
+// Enqueues a x w^T, or gathers it (JoinProducts), for up to four rows of a, on devices of compute
+// capability 9.0 or above. False, and nothing is done, elsewhere, for more rows, where w is too
+// small to keep all of a device's multiprocessors busy, and where rows are so long that shared
+// memory has too little room besides.
 bool MultiplyFewRows(CudaDevice& device, const Activations& a, const PackedMatrix& w,
                      const ProductOut& out);
 
