@@ -33,7 +33,7 @@ Status CheckInt8(const ModelConfig& c) {
   return {};
 }
 
-// Each graph has some 400 kernels.
+// Each graph has hundreds of kernels.
 constexpr size_t kGraphsMax = 128;
 
 // Steps that come again, and are short enough for the host to be in the way: every slice is one

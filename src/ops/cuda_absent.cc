@@ -41,7 +41,7 @@ void MatMulQkv(CudaDevice&, const Activations&, const PackedMatrix&, const QkvSh
                const float*, std::span<const KvSlot>, const KvStride&) {
   std::abort();
 }
-void JoinProducts(CudaDevice&, bool) { std::abort(); }
+void JoinProducts(CudaDevice&, Join) { std::abort(); }
 void LayerNorm(CudaDevice&, const float*, const NormWeights&, const Activations&) { std::abort(); }
 void RopeTable(CudaDevice&, std::span<const int32_t>, std::span<const float>, float*) {
   std::abort();

@@ -44,8 +44,9 @@ class CudaDevice {
     if (gathered_ != nullptr) std::exchange(gathered_, nullptr)->Enqueue();
     return stream_;
   }
-  // Enqueued before anything else is, or is waited for. Borrowed; there is none before.
+  // Enqueued before anything else is, or is waited for. Borrowed, until then; there is no other.
   void SetGathered(GatheredOperations* gathered) { gathered_ = gathered; }
+  bool gathers() const { return gathered_ != nullptr; }
   // kScratchBytes for one operation, contents undefined between operations.
   std::byte* scratch() const { return scratch_; }
   static constexpr int64_t kScratchBytes = 256 << 20;

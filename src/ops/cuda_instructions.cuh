@@ -82,8 +82,14 @@ __device__ __forceinline__ unsigned CountOne(unsigned* number) {
 __device__ __forceinline__ void AwaitCount(const unsigned* number, unsigned count) {
   unsigned now;
   do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(number) : "memory");
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(number) : "memory");
   } while (now < count);
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
+// The number is 0 again.
+__device__ __forceinline__ void BeginCount(unsigned* number) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" ::"l"(number) : "memory");
 }
 
 // Copies that are enqueued behind it see what this thread sees, and write after what it has waited

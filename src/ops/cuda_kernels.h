@@ -48,9 +48,14 @@ void MatMulQkv(CudaDevice& device, const Activations& a, const PackedMatrix& w,
                const KvStride& stride);
 
 // Whether products of few rows that follow each other become one kernel, which copies the weights
-// of one while blocks wait for the results of the one before; they are enqueued when something else
-// is. Not unless it is asked for: no device has measured it yet.
-void JoinProducts(CudaDevice& device, bool joined);
+// of one while its blocks wait for the results of the one before; they are enqueued when something
+// else is. Not unless it is asked for: no device has measured it yet.
+enum class Join {
+  kNo,
+  kEarly,     // blocks start where there is room, as the kernel before ends
+  kTogether,  // all at once: no other process' blocks can keep some of them out, for ever
+};
+void JoinProducts(CudaDevice& device, Join join);
 
 // sample.h
 void SampleTokens(CudaDevice& device, const LogitRows& logits, std::span<const RowSampling> rows,

@@ -80,8 +80,8 @@ void LaunchEarly(CudaDevice& device, const Blocks& blocks, void (*kernel)(Parame
                  Arguments&&... arguments) {
   EnqueueEarly(device, blocks, false, kernel, std::forward<Arguments>(arguments)...);
 }
-// The same, but blocks are resident all at once or not at all, so that they may wait for each
-// other. They may be as many as multiprocessors have room for.
+// The same, for blocks that wait for each other: none is left out as long as others are resident
+// (a cooperative launch). They may be as many as multiprocessors have room for.
 template <typename... Parameters, typename... Arguments>
 void LaunchEarlyTogether(CudaDevice& device, const Blocks& blocks, void (*kernel)(Parameters...),
                          Arguments&&... arguments) {

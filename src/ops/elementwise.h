@@ -22,7 +22,7 @@ void RmsNorm(const Compute& compute, const float* x, const NormWeights& norm,
              const Activations& out);
 
 // The rows that RmsNorm would leave in `out`, for products. On CUDA it leaves a few rows to the
-// products, which read x: it stays as it is until those have been enqueued, and none adds to it.
+// products, which read x: what changes it comes behind those, and none of them adds to it.
 Activations LazyRmsNorm(const Compute& compute, const float* x, const NormWeights& norm,
                         const Activations& out);
 

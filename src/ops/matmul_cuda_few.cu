@@ -22,32 +22,33 @@ constexpr int kRingBytesMin = 64 << 10;
 class Joined : public GatheredOperations {
  public:
   explicit Joined(CudaDevice& device) : device_(device) {
-    CUDA_CHECK(cudaFuncSetAttribute(MultiplyFewRowsKernel,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    device.block_shared_bytes() - kLeftBytes));
+    for (const auto kernel : {MultiplyFewRowsKernel<false>, MultiplyFewRowsKernel<true>}) {
+      CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      device.block_shared_bytes() - kLeftBytes));
+    }
   }
 
-  void set_enabled(bool enabled) { enabled_ = enabled; }
+  void set_join(Join join) { join_ = join; }
 
   // False where shared memory has no room for its rows and a ring.
   bool Add(const FewRowsProduct& product) {
     if (!HasRing(With(FewRowsProducts(), product))) return false;
-    if (products_.count == FewRowsProducts::kMax || !HasRing(With(products_, product))) {
-      device_.stream();  // enqueues those before
-    }
+    if (products_.count == FewRowsProducts::kMax) device_.stream();  // enqueues them
     products_ = With(products_, product);
     device_.SetGathered(this);
-    if (!enabled_) device_.stream();
+    if (join_ == Join::kNo) device_.stream();
     return true;
   }
 
   void Enqueue() override {
     const FewRowsProducts products = std::exchange(products_, {});
     const Blocks blocks(device_.multiprocessors(), kFewRowsThreads, FewRowsSharedBytes(products));
-    if (products.count > 1) {
-      LaunchEarlyTogether(device_, blocks, MultiplyFewRowsKernel, products);
+    if (products.count == 1) {
+      LaunchEarly(device_, blocks, MultiplyFewRowsKernel<false>, products);
+    } else if (join_ == Join::kEarly) {
+      LaunchEarly(device_, blocks, MultiplyFewRowsKernel<true>, products);
     } else {
-      LaunchEarly(device_, blocks, MultiplyFewRowsKernel, products);
+      LaunchEarlyTogether(device_, blocks, MultiplyFewRowsKernel<true>, products);
     }
   }
 
@@ -69,7 +70,7 @@ class Joined : public GatheredOperations {
 
   CudaDevice& device_;
   FewRowsProducts products_;
-  bool enabled_ = false;
+  Join join_ = Join::kNo;
 };
 
 Joined& JoinedOf(CudaDevice& device) {
@@ -79,7 +80,10 @@ Joined& JoinedOf(CudaDevice& device) {
 
 }  // namespace
 
-void JoinProducts(CudaDevice& device, bool joined) { JoinedOf(device).set_enabled(joined); }
+void JoinProducts(CudaDevice& device, Join join) {
+  device.stream();
+  JoinedOf(device).set_join(join);
+}
 
 // Each block reads and normalizes all of the rows: that costs less than another kernel as long as
 // they are very few.

@@ -189,7 +189,8 @@ class ResultColumns {
   const int low_, high_;
 };
 
-// One thread's part of a block.
+// One thread's part of a block. kJoined: there are several products, which costs registers.
+template <bool kJoined>
 class FewRowsBlock {
  public:
   __device__ __forceinline__ FewRowsBlock(const FewRowsProducts& products, std::byte* shared)
@@ -207,8 +208,8 @@ class FewRowsBlock {
     InitBarriers();
     if (warp_ < 0) {
       Place place;
-      for (int i = 0; i < products_.count; ++i) {
-        Load(products_.of[i], (warp_ + kLoaders) * kLoaderRows + lane_, &place);
+      for (int i = 0; i < Count(); ++i) {
+        Load(Of(i), (warp_ + kLoaders) * kLoaderRows + lane_, &place);
       }
       WaitForEarlierKernels();
     } else if (warp_ < kMultipliers) {
@@ -219,6 +220,11 @@ class FewRowsBlock {
   }
 
  private:
+  __device__ __forceinline__ int Count() const { return kJoined ? products_.count : 1; }
+  __device__ __forceinline__ const FewRowsProduct& Of(int i) const {
+    return products_.of[kJoined ? i : 0];
+  }
+
   // A slot of the ring, and the parity of the phase in which it is filled.
   struct Place {
     int slot = 0;
@@ -243,8 +249,8 @@ class FewRowsBlock {
     Place place;
     SumsPlace sums;
     uint32_t loaded = 0, normalized = 0;  // phases
-    for (int i = 0; i < products_.count; ++i) {
-      const FewRowsProduct& p = products_.of[i];
+    for (int i = 0; i < Count(); ++i) {
+      const FewRowsProduct& p = Of(i);
       if (p.unnormalized != nullptr) {
         NormalizeRows(p, i, &normalized);
       } else if (i == 0) {
@@ -258,15 +264,18 @@ class FewRowsBlock {
   __device__ __forceinline__ void RunFinisher() const {
     SumsPlace sums;
     WaitForEarlierKernels();
-    for (int i = 0; i < products_.count; ++i) {
-      const FewRowsProduct& p = products_.of[i];
+    for (int i = 0; i < Count(); ++i) {
+      const FewRowsProduct& p = Of(i);
       if (i > 0) {
         AwaitBlocks(i * blocks_);
         ArriveOnce(&shared_.ready);
       }
-      if (p.unnormalized == nullptr) LoadRows(p);
+      if (p.unnormalized == nullptr) {
+        if (i > 0) OrderCopies();
+        LoadRows(p);
+      }
       Finish(p, &sums);
-      if (products_.count > 1) ArriveOfBlock();
+      if (kJoined) ArriveOfBlock();
     }
   }
 
@@ -295,18 +304,18 @@ class FewRowsBlock {
 
   // ---- blocks that wait for each other ----
 
-  // That this block's results are there. The last of all begins to count anew for the next kernel.
+  // That this block's results are there. The last of all lets the next kernel count from 0.
   __device__ __forceinline__ void ArriveOfBlock() const {
     const unsigned all = products_.count * blocks_;
     __syncwarp();
-    if (lane_ == 0 && CountOne(products_.arrived) + 1 == all) *products_.arrived = 0;
+    if (lane_ == 0 && CountOne(products_.arrived) + 1 == all) BeginCount(products_.arrived);
   }
 
-  // Until so many blocks' are, for all that follows, copies by TMA, too.
+  // Until so many blocks' are.
   __device__ __forceinline__ void AwaitBlocks(unsigned count) const {
+    static_assert(kFinishers == 1);
     if (lane_ == 0) AwaitCount(products_.arrived, count);
     __syncwarp();
-    OrderCopies();
   }
 
   // ---- loaders ----
@@ -496,10 +505,11 @@ class FewRowsBlock {
   const int first_tile_, blocks_;
 };
 
+template <bool kJoined>
 __global__ void __launch_bounds__(kFewRowsThreads, 1)
     MultiplyFewRowsKernel(const __grid_constant__ FewRowsProducts products) {
   if constexpr (kTmaCompiled) {
-    FewRowsBlock(products, DynamicShared<std::byte>()).Run();
+    FewRowsBlock<kJoined>(products, DynamicShared<std::byte>()).Run();
   } else {
     __trap();
   }

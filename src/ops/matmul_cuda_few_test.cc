@@ -185,12 +185,16 @@ TEST_F(CudaTest, WhatWasGatheredComesFirst) {
 }
 
 // What a layer multiplies, twice over: each product's rows are results of others, each way that
-// rows enter and results go is there, and stages, chunks of rows and tiles end unevenly.
+// rows enter and results go is there, and stages, chunks of rows and tiles end unevenly or evenly.
 TEST_F(CudaTest, JoinedProductsAreThoseOneByOne) {
-  constexpr int64_t kHidden = 2128, kInner = 1072, kQkv = 4240;
-  for (const int64_t rows : {1, 3}) {
+  constexpr int64_t kHidden = 2128, kAttended = 4096, kInner = 1072;
+  constexpr QkvShape kShape{.heads = 129, .kv_heads = 2, .head_dim = 16};
+  constexpr int64_t kQkv = 133 * 16, kPage = 2 * 2 * 16;
+  for (const auto& [rows, join] :
+       {std::pair(1, cuda::Join::kTogether), {1, cuda::Join::kEarly}, {3, cuda::Join::kTogether}}) {
     SCOPED_TRACE(rows);
-    const Layer o = RandomLayer(rows, kHidden, 2064), up = RandomLayer(rows, 2 * kInner, kHidden),
+    const Layer o = RandomLayer(rows, kHidden, kAttended),
+                up = RandomLayer(rows, 2 * kInner, kHidden),
                 down = RandomLayer(rows, kHidden, kInner), qkv = RandomLayer(rows, kQkv, kHidden),
                 wide = RandomLayer(rows, 2 * kHidden, kHidden),
                 back = RandomLayer(rows, kHidden, 2 * kHidden);
@@ -200,32 +204,46 @@ TEST_F(CudaTest, JoinedProductsAreThoseOneByOne) {
                        up_w = PackedMatrix::GateUp(*cuda_, up.Half(0), up.Half(1), kHidden);
     const ActivationBuffer attended = o.Rows(*cuda_), normed(kCuda, rows, kHidden),
                            inner(kCuda, rows, kInner), gelu(kCuda, rows, 2 * kHidden);
-    const Buffer weight = Put(RandomFloats(rng_, kHidden));
+    const Buffer weight = Put(RandomFloats(rng_, kHidden)),
+                 table = Put(RandomFloats(rng_, rows * 16));
     const NormWeights norm{.weight = weight.as<float>(), .eps = 1e-5f};
     const std::vector<float> residual = RandomFloats(rng_, rows * kHidden);
-    const auto results = [&](bool joined) {
-      cuda::JoinProducts(*cuda_->cuda(), joined);
-      const Buffer x = Put(residual), out = Put(std::vector<float>(rows * kQkv, NAN));
+    CudaDevice& device = *cuda_->cuda();
+    const auto results = [&, rows = rows](cuda::Join how) {
+      cuda::JoinProducts(device, how);
+      const Buffer x = Put(residual), out = Put(std::vector<float>(rows * kQkv, 7.0f));
+      const Buffer pages = Put(std::vector<uint16_t>(rows * kPage, 0xabcd));
+      std::vector<KvSlot> slots;
+      for (int row = 0; row < rows; ++row) {
+        uint16_t* const page = pages.as<uint16_t>() + row * kPage;
+        slots.push_back({page, page + kPage / 2});
+      }
+      const Buffer device_slots = Put(slots);
       std::vector<std::vector<float>> all;
       for (int layer = 0; layer < 2; ++layer) {
         const auto normalized = [&] {
           return LazyRmsNorm(*cuda_, x.as<float>(), norm, normed.Rows(rows));
         };
         MatMulAdd(*cuda_, attended.Rows(rows), o_w, x.as<float>(), kHidden);
+        EXPECT_EQ(device.gathers(), how != cuda::Join::kNo && device.capability() >= 90);
         MatMulSwiGlu(*cuda_, normalized(), up_w, inner.Rows(rows));
         MatMulAdd(*cuda_, inner.Rows(rows), down_w, x.as<float>(), kHidden);
-        MatMul(*cuda_, normalized(), qkv_w, out.as<float>(), kQkv);
+        MatMulQkv(*cuda_, normalized(), qkv_w, kShape, out.as<float>(), table.as<float>(),
+                  {device_slots.as<KvSlot>(), slots.size()}, {.head = 16});
         MatMulGelu(*cuda_, normalized(), wide_w, gelu.Rows(rows));
         all.push_back(Get(x.as<float>(), rows * kHidden));
         MatMulAdd(*cuda_, gelu.Rows(rows), back_w, x.as<float>(), kHidden);
         all.push_back(Get(out.as<float>(), rows * kQkv));
+        all.emplace_back();
+        for (const uint16_t bits : Get(pages.as<uint16_t>(), rows * kPage)) {
+          all.back().push_back(Bf16ToF32(bits));
+        }
       }
       all.push_back(Get(x.as<float>(), rows * kHidden));
-      cuda::JoinProducts(*cuda_->cuda(), false);
+      cuda::JoinProducts(device, cuda::Join::kNo);
       return all;
     };
-    const auto want = results(false);
-    EXPECT_EQ(results(true), want);
+    EXPECT_EQ(results(join), results(cuda::Join::kNo));
   }
 }
 

@@ -1,7 +1,7 @@
 // One benchmark for every operation: on the fastest path of this CPU in shapes of Llama 3.2 1B, or
 // on CUDA in those of Llama 3.1 8B, e.g. ops_bench --backend=cuda --benchmark_filter=MatMul. Rates
 // are counted in operations or in bytes a second; those of SumWords and of the largest MatMul are
-// what the others may come to. --join: products of few rows are one kernel (ops/cuda_kernels.h).
+// what the others may come to. --join: products of few rows are one kernel (cuda::Join).
 #include <benchmark/benchmark.h>
 #include <fmt/core.h>
 
@@ -407,14 +407,22 @@ class Registry {
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
-  bool cuda = false, join = false;
+  using kvcake::cuda::Join;
+  bool cuda = false;
+  Join join = Join::kNo;
   for (int i = 1; i < argc; ++i) {
     const std::string_view option = argv[i];
-    cuda |= option == "--backend=cuda";
-    join |= option == "--join";
-    if (option == "--backend=cpu" || option == "--backend=cuda" || option == "--join") continue;
-    fmt::print(stderr, "ops_bench [--backend=cpu|cuda] [--join] [--benchmark_...]\n");
-    return 2;
+    if (option == "--backend=cuda") {
+      cuda = true;
+    } else if (option == "--join=early") {
+      join = Join::kEarly;
+    } else if (option == "--join=together") {
+      join = Join::kTogether;
+    } else if (option != "--backend=cpu") {
+      fmt::print(stderr,
+                 "ops_bench [--backend=cpu|cuda] [--join=early|together] [--benchmark_...]\n");
+      return 2;
+    }
   }
   using kvcake::NumericPath;
   const NumericPath path = cuda ? NumericPath::kBf16Tensor : kvcake::BestPath();

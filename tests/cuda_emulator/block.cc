@@ -23,6 +23,7 @@ constexpr int kThreadsMax = 1024;
 constexpr int kWarp = 32;
 constexpr size_t kStackBytes = 128 << 10;
 constexpr int kWarpgroup = 128;
+constexpr size_t kBlocksMax = 132;  // resident, where each has a multiprocessor to itself
 constexpr int64_t kGuardBytes = 64;
 constexpr int64_t kSharedAlignment = 1024;
 constexpr uint32_t kSharedAddress = 1024;  // where it begins, as on an H100
@@ -171,7 +172,7 @@ bool RunWarps(int threads) {
   return ran;
 }
 
-// Of the blocks that are there at the same time.
+// One of those that are there at the same time.
 Block& BlockAt(size_t i) {
   static auto* const blocks = new std::vector<std::unique_ptr<Block>>();
   while (blocks->size() <= i) blocks->push_back(std::make_unique<Block>());
@@ -205,14 +206,19 @@ bool AdvanceBlock(Block* block) {
   return ran;
 }
 
-void EndBlock(const Block& block) {
-  if (block.begins) return;
+// False if it waits for other blocks.
+bool EndBlock(const Block& block) {
+  if (block.begins) return true;
+  bool waits_for_blocks = false, done = true;
   for (int i = 0; i < block.threads; ++i) {
-    if (!block.fibers[i].done) Die("threads wait for each other");
+    waits_for_blocks |= block.fibers[i].waits == &counts;
+    done &= block.fibers[i].done;
   }
+  if (!done && !waits_for_blocks) Die("threads wait for each other");
   for (int64_t i = 0; i < kGuardBytes; ++i) {
     if (block.shared[block.shared_bytes + i] != std::byte{0xff}) Die("shared memory was overrun");
   }
+  return done;
 }
 
 // Waits for the others; the last one to come calls `last` before it lets them go.
@@ -292,28 +298,29 @@ void RunGrid(const Grid& grid, const std::function<void()>& kernel) {
   if (grid.threads < 1 || grid.threads > kThreadsMax) Die("a block has 1 to 1024 threads");
   block_size = {static_cast<unsigned>(grid.threads), 1, 1};
   grid_size = grid.blocks;
-  const size_t together = grid.together ? size_t{grid.blocks.x} * grid.blocks.y : 1;
-  size_t begun = 0;
+  std::vector<Block*> waiting;
   for (unsigned y = 0; y < grid.blocks.y; ++y) {
     for (unsigned x = 0; x < grid.blocks.x; ++x) {
-      BeginBlock(&BlockAt(begun++), grid, {x, y, 0}, kernel);
-      if (begun < together) continue;
-      bool ran = true;
-      while (std::exchange(ran, false)) {
-        for (size_t i = 0; i < begun; ++i) ran |= AdvanceBlock(&BlockAt(i));
-      }
-      for (size_t i = 0; i < begun; ++i) EndBlock(BlockAt(i));
-      begun = 0;
+      Block& block = BlockAt(waiting.size());
+      BeginBlock(&block, grid, {x, y, 0}, kernel);
+      AdvanceBlock(&block);
+      if (!EndBlock(block)) waiting.push_back(&block);
+      if (waiting.size() > kBlocksMax)
+        Die("more blocks wait for each other than there is room for");
     }
+  }
+  while (!waiting.empty()) {
+    bool ran = false;
+    for (Block* block : waiting) ran |= AdvanceBlock(block);
+    if (!ran) Die("blocks wait for each other");
+    std::erase_if(waiting, [](const Block* block) { return EndBlock(*block); });
   }
 }
 
 std::vector<EarlyRead> BeginGrid(const Grid& grid, const std::function<void()>& kernel) {
   Block& block = BlockAt(0);
-  Grid one_by_one = grid;
-  one_by_one.together = false;
   block.begins = true;
-  RunGrid(one_by_one, kernel);
+  RunGrid(grid, kernel);
   block.begins = false;
   return std::exchange(block.reads, {});
 }

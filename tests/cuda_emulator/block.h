@@ -1,6 +1,6 @@
 // One block of threads at a time, as fibers of the calling thread: a thread runs until it waits for
-// others of its warp or block, a warp until all of its threads do, and a block to its end, or, in
-// grids whose blocks wait for each other, until it waits for others. What a GPU leaves undefined
+// others of its warp or block, a warp until all of its threads do, and a block to its end, or until
+// it waits for others (AwaitCount). What a GPU leaves undefined
 // is made to show: shared memory begins as ones, and is ones from when a copy to it is enqueued
 // until the copy is waited for, lanes that part at a warp's instruction abort.
 #pragma once
@@ -30,7 +30,6 @@ struct Grid {
   // On a GPU its threads may start before the kernels enqueued before have ended, so each calls
   // WaitForEarlierKernels.
   bool early = false;
-  bool together = false;  // its blocks may wait for each other
 };
 
 // Runs kernel() for every thread of every block.
@@ -82,7 +81,7 @@ void AwaitBarrier(const void* barrier, unsigned parity);
 
 // Adds one to a number by which the blocks of a grid count; what it was.
 unsigned CountOne(unsigned* number);
-// Until it is so large.
+// Until it is so large, which takes other blocks of the grid.
 void AwaitCount(const unsigned* number, unsigned count);
 
 [[noreturn]] void Die(const char* why);

@@ -285,7 +285,6 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     if (id == cudaLaunchAttributeProgrammaticStreamSerialization) {
       grid.early = value.programmaticStreamSerializationAllowed != 0;
     }
-    if (id == cudaLaunchAttributeCooperative) grid.together = value.cooperative != 0;
   }
   std::function<std::vector<cuda_emulator::EarlyRead>()> begin;
   if (grid.early) begin = [grid, thread] { return cuda_emulator::BeginGrid(grid, thread); };

@@ -51,6 +51,7 @@ inline unsigned CountOne(unsigned* number) { return cuda_emulator::CountOne(numb
 inline void AwaitCount(const unsigned* number, unsigned count) {
   cuda_emulator::AwaitCount(number, count);
 }
+inline void BeginCount(unsigned* number) { *number = 0; }
 inline void OrderCopies() {}
 
 template <bool kTransposed>
