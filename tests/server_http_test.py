@@ -144,6 +144,13 @@ class HttpTest(ServerTest):
         self.assertEqual((status, headers["Allow"]), (405, "POST"))
         self.assertIn("error", json.loads(body))
         self.assertEqual(self.server.request("GET", "/health?x=1")[0], 200)
+        # As clients write it that take the server for a proxy (RFC 9112, 3.2.2).
+        for target, want in (("http://example.com/health", b"200"),
+                             ("HTTPS://x:1/health?y=/z", b"200"), ("http://x/nowhere", b"404"),
+                             ("http://x", b"404"), ("http://x?/health", b"404"),
+                             ("ftp://x/health", b"404")):
+            request = f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            self.assertEqual(self.status_of(request), [want], target)
         status, headers, _ = self.server.request(
             "OPTIONS", "/v1/chat/completions",
             headers={"Origin": "http://localhost:3000", "Access-Control-Request-Method": "POST"})

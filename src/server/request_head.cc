@@ -1,7 +1,9 @@
 #include "server/request_head.h"
 
 #include <algorithm>
+#include <boost/algorithm/string/predicate.hpp>
 #include <boost/beast/core/string.hpp>
+#include <string_view>
 
 namespace kvcake {
 
@@ -17,6 +19,17 @@ ApiError Refusal(std::string message) {
 bool IsNumber(beast::string_view text) {
   return !text.empty() &&
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// Without the server's name, which is there for a proxy (RFC 9112, 3.2.2), and without the query.
+std::string PathOf(std::string target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!boost::istarts_with(target, scheme)) continue;
+    const size_t path = target.find_first_of("/?", scheme.size());
+    target = path == target.npos || target[path] == '?' ? "/" : target.substr(path);
+    break;
+  }
+  return target.substr(0, target.find('?'));
 }
 
 }  // namespace
@@ -50,8 +63,7 @@ bool IsSaneRequestId(std::string_view id) {
 HttpRequest ToRequest(const RequestHead& head) {
   HttpRequest request;
   request.method = std::string(head.method_string());
-  const auto target = head.target();
-  request.path = std::string(target.substr(0, target.find('?')));
+  request.path = PathOf(std::string(head.target()));
   request.authorization = std::string(head[http::field::authorization]);
   request.content_type = std::string(head[http::field::content_type]);
   const auto id = head["X-Request-Id"];
