@@ -1,9 +1,9 @@
 # What `cmake --install` installs, and the Debian package that `cpack` makes of it: the program, its
 # unit, documentation and the demo model, so that it answers as soon as it is installed.
 install(TARGETS kvcake RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(FILES README.md docs/serving.md docs/operations.md docs/format.md docs/architecture.md
-              docs/runahead.md docs/cli.md docs/library.md docs/vllm.md docs/scale.md
-        DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}
+        FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
 install(DIRECTORY models/demo DESTINATION ${CMAKE_INSTALL_DATADIR}/kvcake/models
         PATTERN held_out EXCLUDE)
