@@ -32,7 +32,7 @@ void DiskRoom::LetWritersIn() { std::this_thread::sleep_for(kBatchPause); }
 void DiskRoom::ScanFirst() {
   space_.Refresh();
   MutexLock lock(scan_mutex_);
-  scan_.RunFirst(std::min(UsableCores(), kFirstScanThreadsMax), Clock::Real().Now());
+  scan_.RunFirst(std::min(UsableCores(), kFirstScanThreadsMax));
 }
 
 void DiskRoom::Refresh() {
@@ -40,7 +40,7 @@ void DiskRoom::Refresh() {
   if (scan_.IsDue(Clock::Real().Now()) && written_.exchange(false)) {
     scan_.Run();
   } else {
-    scan_.RunIfChanged(Clock::Real().Now());
+    scan_.RunIfChanged();
   }
   scan_.Sweep(Clock::Real().Now());
 }

@@ -191,7 +191,7 @@ TEST_F(DiskRoomTest, IsRefreshedByWhatComesAndGoes) {
 
 // As those of a file server are, by a clock that is not ours.
 TEST_F(DiskRoomTest, DirectoriesMayHaveTimesOfAnotherClock) {
-  TimePoint now = Clock::Real().Now();
+  FakeClock clock;
   for (const int64_t ahead : {int64_t{-3600}, int64_t{3600}}) {
     int64_t time_s = UnixSeconds() + ahead;
     const auto set_times = [&] {
@@ -204,14 +204,14 @@ TEST_F(DiskRoomTest, DirectoriesMayHaveTimesOfAnotherClock) {
     };
     set_times();
     Open();
-    DiskScan scan(*context_);
+    DiskScan scan(*context_, clock);
     const auto scans = [&] {
-      now += Seconds(10);
+      clock.Advance(Seconds(10));
       const uint64_t before = context_->scans.totals().calls;
-      scan.RunIfChanged(now);
+      scan.RunIfChanged();
       return context_->scans.totals().calls - before;
     };
-    scan.RunFirst(1, now);
+    scan.RunFirst(1);
     scans();  // its second may not have been over
     EXPECT_EQ(scans(), 0u) << ahead;
     const ChunkKey key = Chain(1, 1 + (ahead > 0))[0];
@@ -223,6 +223,44 @@ TEST_F(DiskRoomTest, DirectoriesMayHaveTimesOfAnotherClock) {
     scans();
     EXPECT_EQ(scans(), 0u) << ahead;
   }
+}
+
+// Of what happens within a second directories' times show the first only. It is over a second after
+// they were read, however long that took.
+TEST_F(DiskRoomTest, WhatComesWithinTheSecondOfAnotherChangeIsSeen) {
+  const auto chain = Chain(2, 1);
+  const StoreDir store(options_.dir);
+  const auto set_times = [&](int64_t time_s) {
+    for (const ChunkKey& key : chain) {
+      const std::string shard = store.ShardDir({Root(), key});
+      stdfs::create_directories(shard);
+      for (const std::string& dir : {store.RootDir(Root()), shard}) {
+        ASSERT_TRUE(FileSystem::Real().Touch(dir, time_s));
+      }
+    }
+  };
+  const auto add = [&](const ChunkKey& key) {
+    WriteFile(store.ChunkPath({Root(), key}), options_.layout.page_bytes(), 1000);
+    set_times(2000);
+  };
+  set_times(1000);
+  Open();
+  FakeClock clock;
+  DiskScan scan(*context_, clock);
+  scan.RunFirst(1);
+  add(chain[0]);
+  fs_.before_list = [&](const std::string&) {  // as if the process were stopped meanwhile
+    fs_.before_list = nullptr;
+    clock.Advance(Seconds(5));
+  };
+  scan.RunIfChanged();
+  clock.Advance(Seconds(0.05));
+  scan.RunIfChanged();
+  EXPECT_TRUE(context_->index.Contains(chain[0]));
+  add(chain[1]);
+  clock.Advance(Seconds(0.05));
+  scan.RunIfChanged();
+  EXPECT_TRUE(context_->index.Contains(chain[1]));
 }
 
 TEST_F(DiskRoomTest, AWriterWaitsForNoScan) {

@@ -15,7 +15,8 @@ namespace kvcake {
 namespace {
 
 constexpr size_t kSuspectsMax = 1024;
-constexpr Seconds kTimeStep{1};  // of directories' times
+// A second of directories' times, and what the clock that they are taken from may be behind.
+constexpr Seconds kTimeStep{1.02};
 
 bool IsSame(const FileInfo& a, const FileInfo& b) {
   return a.inode == b.inode && a.bytes == b.bytes && a.mtime_s == b.mtime_s;
@@ -26,13 +27,13 @@ bool ProcessIsDead(int pid) { return pid <= 0 || (kill(pid, 0) != 0 && errno == 
 
 }  // namespace
 
-void DiskScan::RunFirst(int threads, TimePoint now) {
-  (void)NoteTimes(now);
+void DiskScan::RunFirst(int threads) {
+  (void)NoteTimes();
   Run(threads);
 }
 
-void DiskScan::RunIfChanged(TimePoint now) {
-  if (NoteTimes(now)) Run();
+void DiskScan::RunIfChanged() {
+  if (NoteTimes()) Run();
 }
 
 void DiskScan::Run(int threads) {
@@ -59,7 +60,7 @@ void DiskScan::Run(int threads) {
     if (suspects.size() >= kSuspectsMax) return;  // they are other scans'
     const auto before = suspects_.find(path);
     const bool known = before != suspects_.end() && IsSame(before->second.info, info);
-    suspects[path] = known ? before->second : Suspect{info, Clock::Real().Now()};
+    suspects[path] = known ? before->second : Suspect{info, clock_.Now()};
   };
   visitor.stop = [&] { return stop_.load(); };
   files.BeginScan();
@@ -69,7 +70,7 @@ void DiskScan::Run(int threads) {
     const auto info = context_.fs.Stat(context_.store.ChunkPath(id));
     if (!info && info.error().code == ErrorCode::kNotFound) files.Remove(id);
   }
-  ended_ = Clock::Real().Now();
+  ended_ = clock_.Now();
   if (status) {
     faults_.Succeeded();
   } else if (status.error().code != ErrorCode::kCancelled) {
@@ -93,8 +94,9 @@ void DiskScan::Sweep(TimePoint now) {
   });
 }
 
-bool DiskScan::NoteTimes(TimePoint now) {
+bool DiskScan::NoteTimes() {
   const uint64_t times = DigestOfTimes();
+  const TimePoint now = clock_.Now();  // not before they were read, nor after the scan begins
   if (times != std::exchange(times_, times)) {
     changed_ = now;
   } else if (heeded_ - changed_ >= kTimeStep) {

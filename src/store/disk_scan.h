@@ -22,14 +22,16 @@ namespace kvcake {
 // directories' times are compared with one another alone.
 class DiskScan {
  public:
-  explicit DiskScan(DiskContext& context) : context_(context) {}
+  // The clock outlives it.
+  explicit DiskScan(DiskContext& context, const Clock& clock = Clock::Real())
+      : context_(context), clock_(clock) {}
 
   // Looks at every file, by so many threads.
   void Run(int threads = 1);
   // The first one: what changes from now on is what RunIfChanged looks for.
-  void RunFirst(int threads, TimePoint now);
+  void RunFirst(int threads);
   // Runs where a file came or went in any directory of chunks since this was last so.
-  void RunIfChanged(TimePoint now);
+  void RunIfChanged();
   // Whether rescan_interval has passed since the last one ended: one that takes longer than that
   // is not begun again at once.
   bool IsDue(TimePoint now) const { return now - ended_ > context_.options.rescan_interval; }
@@ -47,11 +49,12 @@ class DiskScan {
 
   // Whether the directories of chunks have other times than when this was last asked; or may have
   // changed since, within the second that they were first seen to have these.
-  bool NoteTimes(TimePoint now);
+  bool NoteTimes();
   // 0 where the store's own directory cannot be examined.
   uint64_t DigestOfTimes() const;
 
   DiskContext& context_;
+  const Clock& clock_;
   FaultLog faults_{"looking for files"};
   std::atomic<bool> stop_{false};
   Suspects suspects_;
