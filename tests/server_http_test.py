@@ -148,7 +148,7 @@ class HttpTest(ServerTest):
         for target, want in (("http://example.com/health", b"200"),
                              ("HTTPS://x:1/health?y=/z", b"200"), ("http://x/nowhere", b"404"),
                              ("http://x", b"404"), ("http://x?/health", b"404"),
-                             ("ftp://x/health", b"404")):
+                             ("ftp://x/health", b"404"), ("http:///health", b"404")):
             request = f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"
             self.assertEqual(self.status_of(request), [want], target)
         status, headers, _ = self.server.request(

@@ -20,7 +20,7 @@ class PageCopier {
   virtual void FromPage(std::span<std::byte> staging, std::span<const std::byte> page,
                         std::function<void()> done) = 0;
   // Every FromPage after it copies what the operations that the device has been given by now leave
-  // in the page; `reached` is called when they have been done. Called by the thread that gives them.
+  // in the page; `reached` is called when they have been done. For the thread that gives them.
   virtual void AfterOperations(std::function<void()> reached) = 0;
 };
 

@@ -22,8 +22,8 @@ class GatheredOperations {
   ~GatheredOperations() = default;
 };
 
-// Operations are enqueued on one stream, from one thread (they share the scratch), and happen in
-// order. What goes wrong on the device afterwards ends the process with CUDA's message: its memory
+// Operations are enqueued on one stream, from one thread (they share the scratch, and memory is
+// freed behind them), and happen in order. What goes wrong on the device afterwards ends the process with CUDA's message: its memory
 // can't be trusted then.
 class CudaDevice {
  public:

@@ -52,8 +52,9 @@ void MatMulQkv(CudaDevice& device, const Activations& a, const PackedMatrix& w,
 // else is. Not unless it is asked for: no device has measured it yet.
 enum class Join {
   kNo,
-  kEarly,     // blocks start where there is room, as the kernel before ends
-  kTogether,  // all at once: no other process' blocks can keep some of them out, for ever
+  kEarly,     // blocks start where there is room, as the kernel before ends. Where two processes
+              // that do so share a device (MPS), both may wait for ever for the room of the other
+  kTogether,  // all at once
 };
 void JoinProducts(CudaDevice& device, Join join);
 

@@ -174,18 +174,20 @@ TEST_F(CudaTest, WhatWasGatheredComesFirst) {
         SumWords(*cuda_, {words, 16}, words + 16);
       },
   };
-  int want = 0;
   for (const auto& operation : operations) {
+    gathered.enqueued = 0;
     device.SetGathered(&gathered);
     operation();
-    EXPECT_EQ(gathered.enqueued, ++want);
+    EXPECT_EQ(gathered.enqueued, 1);
   }
+  device.Wait();
   device.FreePinned(host, 4096);
   device.Free(memory);
 }
 
-// What a layer multiplies, twice over: each product's rows are results of others, each way that
-// rows enter and results go is there, and stages, chunks of rows and tiles end unevenly or evenly.
+// What two layers multiply, in kernels of four products and of three: each product's rows are
+// results of others, each way that rows enter and results go is there, and stages, chunks of rows
+// and tiles end unevenly or evenly.
 TEST_F(CudaTest, JoinedProductsAreThoseOneByOne) {
   constexpr int64_t kHidden = 2128, kAttended = 4096, kInner = 1072;
   constexpr QkvShape kShape{.heads = 129, .kv_heads = 2, .head_dim = 16};
@@ -211,7 +213,8 @@ TEST_F(CudaTest, JoinedProductsAreThoseOneByOne) {
     CudaDevice& device = *cuda_->cuda();
     const auto results = [&, rows = rows](cuda::Join how) {
       cuda::JoinProducts(device, how);
-      const Buffer x = Put(residual), out = Put(std::vector<float>(rows * kQkv, 7.0f));
+      const Buffer x = Put(residual), out = Put(std::vector<float>(rows * kQkv, 7.0f)),
+                   set = Put(std::vector<float>(rows * 2 * kHidden, 7.0f));
       const Buffer pages = Put(std::vector<uint16_t>(rows * kPage, 0xabcd));
       std::vector<KvSlot> slots;
       for (int row = 0; row < rows; ++row) {
@@ -225,14 +228,16 @@ TEST_F(CudaTest, JoinedProductsAreThoseOneByOne) {
           return LazyRmsNorm(*cuda_, x.as<float>(), norm, normed.Rows(rows));
         };
         MatMulAdd(*cuda_, attended.Rows(rows), o_w, x.as<float>(), kHidden);
-        EXPECT_EQ(device.gathers(), how != cuda::Join::kNo && device.capability() >= 90);
+        EXPECT_EQ(device.gathers(), how != cuda::Join::kNo && device.capability() >= 90 &&
+                                        device.multiprocessors() <= kHidden / 16);
         MatMulSwiGlu(*cuda_, normalized(), up_w, inner.Rows(rows));
         MatMulAdd(*cuda_, inner.Rows(rows), down_w, x.as<float>(), kHidden);
         MatMulQkv(*cuda_, normalized(), qkv_w, kShape, out.as<float>(), table.as<float>(),
                   {device_slots.as<KvSlot>(), slots.size()}, {.head = 16});
         MatMulGelu(*cuda_, normalized(), wide_w, gelu.Rows(rows));
-        all.push_back(Get(x.as<float>(), rows * kHidden));
         MatMulAdd(*cuda_, gelu.Rows(rows), back_w, x.as<float>(), kHidden);
+        MatMul(*cuda_, normalized(), wide_w, set.as<float>(), 2 * kHidden);
+        all.push_back(Get(set.as<float>(), rows * 2 * kHidden));
         all.push_back(Get(out.as<float>(), rows * kQkv));
         all.emplace_back();
         for (const uint16_t bits : Get(pages.as<uint16_t>(), rows * kPage)) {

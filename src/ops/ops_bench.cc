@@ -424,6 +424,10 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
+  if (join != Join::kNo && !cuda) {
+    fmt::print(stderr, "--join is for --backend=cuda\n");
+    return 2;
+  }
   using kvcake::NumericPath;
   const NumericPath path = cuda ? NumericPath::kBf16Tensor : kvcake::BestPath();
   if (!kvcake::PathAvailable(path)) {
@@ -431,7 +435,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   const kvcake::Bench bench(path);
-  if (cuda) kvcake::cuda::JoinProducts(*bench.compute().cuda(), join);
+  if (join != Join::kNo) kvcake::cuda::JoinProducts(*bench.compute().cuda(), join);
   benchmark::AddCustomContext("device", kvcake::DeviceName(path));
   kvcake::Registry(bench).AddAll();
   benchmark::RunSpecifiedBenchmarks();

@@ -26,6 +26,7 @@ std::string PathOf(std::string target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (!boost::istarts_with(target, scheme)) continue;
     const size_t path = target.find_first_of("/?", scheme.size());
+    if (path == scheme.size()) break;  // a server without a name is none
     target = path == target.npos || target[path] == '?' ? "/" : target.substr(path);
     break;
   }

@@ -96,7 +96,7 @@ void DiskScan::Sweep(TimePoint now) {
 
 bool DiskScan::NoteTimes() {
   const uint64_t times = DigestOfTimes();
-  const TimePoint now = clock_.Now();  // not before they were read, nor after the scan begins
+  const TimePoint now = clock_.Now();  // after they were read, before a scan begins
   if (times != std::exchange(times_, times)) {
     changed_ = now;
   } else if (heeded_ - changed_ >= kTimeStep) {

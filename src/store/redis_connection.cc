@@ -267,17 +267,19 @@ void RedisConnection::After(Seconds delay, Next next) {
 }
 
 void RedisConnection::WatchReplies() {
-  After(std::min(options_.stall_timeout, options_.reply_timeout), [this] {
+  const Seconds patience = std::min(options_.stall_timeout, options_.reply_timeout);
+  After(patience, [this, patience] {
     const TimePoint now = Clock::Real().Now();
     const bool is_due = !asked_.empty() || writing_;
-    if (is_due && IsOverdue(now)) {
-      return Fail(
-          {ErrorCode::kDeadline, fmt::format("{} answers a byte at a time, for more than {} s",
-                                             address_.Text(), options_.reply_timeout.count())});
+    const bool is_overdue = is_due && IsOverdue(now);
+    if (is_overdue && now - moved_ < options_.reply_timeout) {
+      return Fail({ErrorCode::kDeadline,
+                   fmt::format("{} answers a byte at a time, for more than {} s", address_.Text(),
+                               options_.reply_timeout.count())});
     }
-    if (is_due && now - moved_ >= options_.stall_timeout) {
-      return Fail({ErrorCode::kDeadline, fmt::format("{} has been silent for {} s", address_.Text(),
-                                                     options_.stall_timeout.count())});
+    if (is_overdue || (is_due && now - moved_ >= options_.stall_timeout)) {
+      return Fail({ErrorCode::kDeadline, fmt::format("{} has been silent for {} s",
+                                                     address_.Text(), patience.count())});
     }
     WatchReplies();
   });

@@ -99,7 +99,7 @@ class RedisConnection : private RespSink, public std::enable_shared_from_this<Re
   // Hands out replies that came while what they answer was being written.
   void AnswerEarly();
   void Answer(Asked asked, RespReply reply);
-  // Calls `next` unless the connection ends before; instead of what it was to call.
+  // Calls `next` unless the connection ends before, or After is called again.
   template <typename Next>
   void After(Seconds delay, Next next);
   // Ends the connection when what is due does not come.

@@ -135,8 +135,8 @@ TEST_F(S3StoreTest, FaultsCostTheReadAndNothingElse) {
     S3TierOptions options;
     options.client.tries = 2;
     if (code == ErrorCode::kDeadline) options.client.stall_timeout = Seconds(1);
+    ASSERT_TRUE(PutChunk(*Open(), layout_, chain_[0], Root()));
     const auto tier = Open(options);
-    ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
     server_.SetFault(
         [&, once = fault](const S3Seen& seen) { return seen.method == "GET" ? once : S3Fault{}; });
     EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), code);

@@ -23,7 +23,6 @@ constexpr int kThreadsMax = 1024;
 constexpr int kWarp = 32;
 constexpr size_t kStackBytes = 128 << 10;
 constexpr int kWarpgroup = 128;
-constexpr size_t kBlocksMax = 132;  // resident, where each has a multiprocessor to itself
 constexpr int64_t kGuardBytes = 64;
 constexpr int64_t kSharedAlignment = 1024;
 constexpr uint32_t kSharedAddress = 1024;  // where it begins, as on an H100
@@ -211,8 +210,9 @@ bool EndBlock(const Block& block) {
   if (block.begins) return true;
   bool waits_for_blocks = false, done = true;
   for (int i = 0; i < block.threads; ++i) {
-    waits_for_blocks |= block.fibers[i].waits == &counts;
-    done &= block.fibers[i].done;
+    const Fiber& fiber = block.fibers[i];
+    waits_for_blocks |= fiber.waits == &counts;
+    done &= fiber.done;
   }
   if (!done && !waits_for_blocks) Die("threads wait for each other");
   for (int64_t i = 0; i < kGuardBytes; ++i) {
@@ -305,7 +305,7 @@ void RunGrid(const Grid& grid, const std::function<void()>& kernel) {
       BeginBlock(&block, grid, {x, y, 0}, kernel);
       AdvanceBlock(&block);
       if (!EndBlock(block)) waiting.push_back(&block);
-      if (waiting.size() > kBlocksMax)
+      if (waiting.size() > kMultiprocessors)
         Die("more blocks wait for each other than there is room for");
     }
   }
@@ -406,6 +406,7 @@ void AwaitCount(const unsigned* number, unsigned count) {
     fiber.waits = &counts;
     fiber.generation = counts.generation;
     Yield();
+    fiber.waits = nullptr;
   }
 }
 

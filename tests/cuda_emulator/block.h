@@ -1,8 +1,9 @@
 // One block of threads at a time, as fibers of the calling thread: a thread runs until it waits for
 // others of its warp or block, a warp until all of its threads do, and a block to its end, or until
-// it waits for others (AwaitCount). What a GPU leaves undefined
-// is made to show: shared memory begins as ones, and is ones from when a copy to it is enqueued
-// until the copy is waited for, lanes that part at a warp's instruction abort.
+// it waits for others (AwaitCount; these have dynamic shared memory each, and would share what is
+// __shared__). What a GPU leaves undefined is made to show: shared memory begins as ones, and is
+// ones from when a copy to it is enqueued until the copy is waited for, lanes that part at a warp's
+// instruction abort.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +12,9 @@
 #include <vector>
 
 namespace cuda_emulator {
+
+// One block that waits for others has each to itself.
+constexpr unsigned kMultiprocessors = 132;
 
 struct Index {
   unsigned x = 0, y = 0, z = 0;

@@ -169,7 +169,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {.name = "emulated CUDA device",
                  .major = 9,
                  .minor = 0,
-                 .multiProcessorCount = 132,
+                 .multiProcessorCount = cuda_emulator::kMultiprocessors,
                  .totalGlobalMem = TheDevice().bytes,
                  .sharedMemPerBlockOptin = cuda_emulator::kSharedMax,
                  .sharedMemPerMultiprocessor = 228 << 10};
