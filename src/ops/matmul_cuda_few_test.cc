@@ -109,11 +109,15 @@ TEST_F(CudaTest, ProductsNormalizeRowsAsRmsNormDoes) {
 // Heads whose queries are rotated and whose keys and values are stored on their way out of a
 // product are those of RopeAndStoreKv behind it, to the bit: the sums are the same ones.
 TEST_F(CudaTest, ProductsRotateAndStoreHeadsAsRopeAndStoreKvDoes) {
-  for (const auto& [shape, k] : {std::pair(QkvShape{133, 2, 16}, 48),
-                                 {{23, 2, 80}, 1072},
-                                 {{13, 3, 128}, 112},
-                                 {{3, 1, 16}, 32}}) {
-    const auto [heads, kv_heads, dim] = shape;
+  struct Case {
+    QkvShape shape;
+    int64_t k;
+  };
+  for (const Case& of_case :
+       {Case{{133, 2, 16}, 48}, {{23, 2, 80}, 1072}, {{13, 3, 128}, 112}, {{3, 1, 16}, 32}}) {
+    const QkvShape& shape = of_case.shape;
+    const int64_t k = of_case.k, heads = shape.heads, kv_heads = shape.kv_heads,
+                  dim = shape.head_dim;
     const int64_t n = (heads + 2 * kv_heads) * dim, head = 32 * dim, layer = kv_heads * head;
     for (const int64_t rows : {1, 3, 4, 5}) {
       SCOPED_TRACE(testing::Message() << rows << " rows of " << heads << " heads of " << dim);
