@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "ops/attention_cuda_rows.cuh"
+#include "ops/cuda_ring.cuh"
 
 namespace kvcake::cuda {
 
@@ -89,18 +90,6 @@ class WgmmaTile {
   __device__ __forceinline__ void Run();
 
  private:
-  // How often each of a ring's places has been waited for: its barrier's phase.
-  struct Place {
-    int stage = 0;
-    uint32_t phase = 0;
-
-    __device__ __forceinline__ void Next() {
-      static_assert(kStages == 2);
-      phase ^= stage;
-      stage ^= 1;
-    }
-  };
-
   // Some keys, or values, of a pair that lie beside each other in a page.
   struct Box {
     int in_pair;  // its first key
@@ -118,14 +107,14 @@ class WgmmaTile {
     return args_.slopes == nullptr ? min((first_position_ + 1 - from_) / kPair, pairs_) : 0;
   }
   template <bool kPlain>
-  __device__ __forceinline__ void NextPair(const Rows& rows, int pair, Place* place);
-  __device__ __forceinline__ void Score(const Place& place, Scores& lower, Scores& upper);
+  __device__ __forceinline__ void NextPair(const Rows& rows, int pair, RingPlace* place);
+  __device__ __forceinline__ void Score(const RingPlace& place, Scores& lower, Scores& upper);
   // The scores of the pair from `block` on are enqueued, and kLeft groups behind them.
   template <bool kPlain, int kLeft>
-  __device__ __forceinline__ RowScales Weigh(const Rows& rows, int block, const Place& place,
+  __device__ __forceinline__ RowScales Weigh(const Rows& rows, int block, const RingPlace& place,
                                              Scores& lower, Scores& upper);
   template <bool kPlain>
-  __device__ __forceinline__ void AddValues(const Rows& rows, int block, const Place& place);
+  __device__ __forceinline__ void AddValues(const Rows& rows, int block, const RingPlace& place);
   __device__ __forceinline__ void AddBlock(uint64_t values, uint4 (&weights)[4]);
   template <bool kPlain>
   __device__ __forceinline__ uint64_t ValuesToMultiply(const Rows& rows, int block,
@@ -232,8 +221,9 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::Load(int plane) const {
   Barrier* const full = plane == 0 ? shared_.keys_full : shared_.values_full;
   Barrier* const free = plane == 0 ? shared_.keys_free : shared_.values_free;
   uint16_t(*const stages)[kStageElements] = plane == 0 ? shared_.keys : shared_.values;
-  Place place;
-  for (int pair = 0; pair < pairs_; ++pair, place.Next()) {
+  static_assert(kStages == 2);
+  RingPlace place;
+  for (int pair = 0; pair < pairs_; ++pair, place.NextOfTwo()) {
     const Box box = {.in_pair = in_pair,
                      .row = kv_head_ * chunk_tokens + token,
                      .page = static_cast<int>(page),
@@ -242,8 +232,8 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::Load(int plane) const {
     token += kPair;
     while (token >= chunk_tokens) token -= chunk_tokens, ++next;
     if (key < keys) page = __ldg(next);
-    AwaitPhase(&free[place.stage], place.phase ^ 1);
-    Copy(box, plane, stages[place.stage], &full[place.stage]);
+    AwaitPhase(&free[place.slot], place.phase ^ 1);
+    Copy(box, plane, stages[place.slot], &full[place.slot]);
   }
 }
 
@@ -272,7 +262,7 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::Attend() {
   const Rows rows(args_, task_, kv_head_, /*first_dim=*/0);
   rows.LoadQueries(queries_);
   part_.Clear();
-  Place place;
+  RingPlace place;
   {
     Scores lower, upper;
     Score(place, lower, upper);
@@ -297,10 +287,10 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::Attend() {
 template <int kDimensions>
 template <bool kPlain>
 __device__ __forceinline__ void WgmmaTile<kDimensions>::NextPair(const Rows& rows, int pair,
-                                                                 Place* place) {
+                                                                 RingPlace* place) {
   const int block = from_ + pair * kPair;
-  const Place values = *place;
-  place->Next();
+  const RingPlace values = *place;
+  place->NextOfTwo();
   Scores lower, upper;
   const bool in_turn = RowsOf(args_, task_) > kWarpgroupRows;
   if (in_turn) AwaitPhase(&shared_.turn[warpgroup_], (pair + warpgroup_) % 2);
@@ -315,7 +305,7 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::NextPair(const Rows& row
   const RowScales scales = Weigh<kPlain, 2>(rows, block, *place, lower, upper);
   WaitForWgmma<0>();
   PinSums(part_.values);
-  Free(&shared_.values_free[values.stage]);
+  Free(&shared_.values_free[values.slot]);
   Rows::Scale(scales, part_.values);
   Rows::Pack(lower, lower_);
   Rows::Pack(upper, upper_);
@@ -323,7 +313,7 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::NextPair(const Rows& row
 
 // Enqueues queries by the keys of a pair.
 template <int kDimensions>
-__device__ __forceinline__ void WgmmaTile<kDimensions>::Score(const Place& place, Scores& lower,
+__device__ __forceinline__ void WgmmaTile<kDimensions>::Score(const RingPlace& place, Scores& lower,
                                                               Scores& upper) {
   // By indices: with iterators the compiler keeps the array in memory.
 #pragma unroll
@@ -331,10 +321,10 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::Score(const Place& place
 #pragma unroll
     for (int i = 0; i < 4; ++i) lower[n][i] = upper[n][i] = 0.0f;
   }
-  AwaitPhase(&shared_.keys_full[place.stage], place.phase);
+  AwaitPhase(&shared_.keys_full[place.slot], place.phase);
   PinSums(lower);
   BeginWgmma(queries_, upper);
-  const uint64_t keys = Describe<kPair>(shared_.keys[place.stage]);
+  const uint64_t keys = Describe<kPair>(shared_.keys[place.slot]);
 #pragma unroll
   for (int step = 0; step < kDim / 16; ++step) {
     Wgmma<false>(queries_[step], Behind(keys, step / 4 * kPair * kPanel + step % 4 * 16), lower,
@@ -347,7 +337,7 @@ __device__ __forceinline__ void WgmmaTile<kDimensions>::Score(const Place& place
 template <int kDimensions>
 template <bool kPlain, int kLeft>
 __device__ __forceinline__ typename WgmmaTile<kDimensions>::RowScales WgmmaTile<kDimensions>::Weigh(
-    const Rows& rows, int block, const Place& place, Scores& lower, Scores& upper) {
+    const Rows& rows, int block, const RingPlace& place, Scores& lower, Scores& upper) {
   WaitForWgmma<kLeft>();
   PinSums(lower);
   PinSums(upper);
@@ -356,7 +346,7 @@ __device__ __forceinline__ typename WgmmaTile<kDimensions>::RowScales WgmmaTile<
   scales_between_ = AnyOfWarpgroup(warpgroup_, between_.AreNotOne());
   // Nothing but this keeps the weights' arithmetic before the wait that follows, beside the
   // product.
-  ArriveAfter(part_.rows[0].sum, part_.rows[1].sum, &shared_.keys_free[place.stage]);
+  ArriveAfter(part_.rows[0].sum, part_.rows[1].sum, &shared_.keys_free[place.slot]);
   return scales;
 }
 
@@ -364,9 +354,9 @@ __device__ __forceinline__ typename WgmmaTile<kDimensions>::RowScales WgmmaTile<
 template <int kDimensions>
 template <bool kPlain>
 __device__ __forceinline__ void WgmmaTile<kDimensions>::AddValues(const Rows& rows, int block,
-                                                                  const Place& place) {
-  AwaitPhase(&shared_.values_full[place.stage], place.phase);
-  const uint16_t* const values = shared_.values[place.stage];
+                                                                  const RingPlace& place) {
+  AwaitPhase(&shared_.values_full[place.slot], place.phase);
+  const uint16_t* const values = shared_.values[place.slot];
   AddBlock(ValuesToMultiply<kPlain>(rows, block, lower_, values), lower_);
   if (scales_between_) {
     WaitForWgmma<0>();

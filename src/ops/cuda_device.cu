@@ -91,7 +91,7 @@ Result<std::byte*> CudaDevice::AllocatePinned(uint64_t bytes) {
 }
 
 void CudaDevice::Free(std::byte* memory) {
-  stream();  // what was gathered may use it
+  EnqueueGathered();  // it may use the memory
   CUDA_CHECK(cudaFree(memory));
 }
 

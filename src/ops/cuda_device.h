@@ -23,8 +23,8 @@ class GatheredOperations {
 };
 
 // Operations are enqueued on one stream, from one thread (they share the scratch, and memory is
-// freed behind them), and happen in order. What goes wrong on the device afterwards ends the process with CUDA's message: its memory
-// can't be trusted then.
+// freed behind them), and happen in order. What goes wrong on the device afterwards ends the
+// process with CUDA's message: its memory can't be trusted then.
 class CudaDevice {
  public:
   // The first device that CUDA_VISIBLE_DEVICES leaves, opened by the first call and never closed.
@@ -41,8 +41,11 @@ class CudaDevice {
   uint64_t free_bytes() const;  // now
   // What is enqueued there comes behind all that was gathered.
   CUstream_st* stream() {
-    if (gathered_ != nullptr) std::exchange(gathered_, nullptr)->Enqueue();
+    EnqueueGathered();
     return stream_;
+  }
+  void EnqueueGathered() {
+    if (gathered_ != nullptr) std::exchange(gathered_, nullptr)->Enqueue();
   }
   // Enqueued before anything else is, or is waited for. Borrowed, until then; there is no other.
   void SetGathered(GatheredOperations* gathered) { gathered_ = gathered; }

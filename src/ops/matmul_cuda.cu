@@ -178,6 +178,14 @@ bool ByFewRows(CudaDevice& device, const PackedMatrix& w, const ProductOut& out,
   return false;
 }
 
+void ByCublas(CudaDevice& device, const Activations& a, const PackedMatrix& w, float* out,
+              int64_t stride, bool add) {
+  Problem problem = ProblemOf(a, w, stride);
+  problem.bias = w.DeviceBias() != nullptr;
+  problem.add = add;
+  ProductsOf(device).Run(problem, a.data, w, out);
+}
+
 }  // namespace
 
 void MatMul(CudaDevice& device, const Activations& rows, const PackedMatrix& w, float* out,
@@ -186,16 +194,13 @@ void MatMul(CudaDevice& device, const Activations& rows, const PackedMatrix& w, 
   CHECK(rows.unnormalized == nullptr || rows.unnormalized != out);
   Activations a = rows;
   const auto kind = add ? ProductOut::Kind::kAdd : ProductOut::Kind::kSet;
-  if (ByFewRows(device, w, {kind, out, stride}, &a)) return;
-  Problem problem = ProblemOf(a, w, stride);
-  problem.bias = w.DeviceBias() != nullptr;
-  problem.add = add;
-  ProductsOf(device).Run(problem, a.data, w, out);
+  if (!ByFewRows(device, w, {kind, out, stride}, &a)) ByCublas(device, a, w, out, stride, add);
 }
 
 void MatMulQkv(CudaDevice& device, const Activations& rows, const PackedMatrix& w,
                const QkvShape& shape, float* qkv, const float* table, std::span<const KvSlot> slots,
                const KvStride& stride) {
+  if (rows.rows == 0) return;
   const ProductOut out = {.kind = ProductOut::Kind::kQkv,
                           .data = qkv,
                           .stride = w.n(),
@@ -206,7 +211,7 @@ void MatMulQkv(CudaDevice& device, const Activations& rows, const PackedMatrix& 
                           .query_scale = QueryScale(shape)};
   Activations a = rows;
   if (ByFewRows(device, w, out, &a)) return;
-  MatMul(device, a, w, qkv, w.n(), false);
+  ByCublas(device, a, w, qkv, w.n(), /*add=*/false);
   RopeAndStoreKv(device, shape, qkv, table, slots, stride);
 }
 

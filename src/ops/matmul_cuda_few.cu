@@ -33,10 +33,10 @@ class Joined : public GatheredOperations {
   // False where shared memory has no room for its rows and a ring.
   bool Add(const FewRowsProduct& product) {
     if (!HasRing(With(FewRowsProducts(), product))) return false;
-    if (products_.count == FewRowsProducts::kMax) device_.stream();  // enqueues them
+    if (products_.count == FewRowsProducts::kMax) device_.EnqueueGathered();
     products_ = With(products_, product);
     device_.SetGathered(this);
-    if (join_ == Join::kNo) device_.stream();
+    if (join_ == Join::kNo) device_.EnqueueGathered();
     return true;
   }
 
@@ -81,7 +81,7 @@ Joined& JoinedOf(CudaDevice& device) {
 }  // namespace
 
 void JoinProducts(CudaDevice& device, Join join) {
-  device.stream();
+  device.EnqueueGathered();
   JoinedOf(device).set_join(join);
 }
 
@@ -94,26 +94,22 @@ bool ProductsNormalize(const CudaDevice& device, const Activations& rows) {
 
 bool MultiplyFewRows(CudaDevice& device, const Activations& a, const PackedMatrix& w,
                      const ProductOut& out) {
-  const int64_t tiles = (w.n() + kTileRows - 1) / kTileRows;
-  if (a.rows > kFewRowsMax || device.capability() < kCapabilityMin ||
-      tiles < device.multiprocessors()) {
-    return false;
-  }
+  if (a.rows > kFewRowsMax || device.capability() < kCapabilityMin) return false;
+  const FewRowsProduct product = {.a = reinterpret_cast<const uint16_t*>(a.data),
+                                  .w = w.DeviceRows(),
+                                  .bias = w.DeviceBias(),
+                                  .a_stride = a.stride,
+                                  .rows = static_cast<int>(a.rows),
+                                  .n = static_cast<int>(w.n()),
+                                  .k = static_cast<int>(w.k()),
+                                  .out = out,
+                                  .unnormalized = a.unnormalized,
+                                  .norm_weight = a.norm_weight,
+                                  .norm_eps = a.norm_eps};
+  if (product.tiles() < device.multiprocessors()) return false;
   CHECK(a.k == w.k() && w.format() == WeightFormat::kBf16);
   CHECK(a.k % 16 == 0 && a.stride % 8 == 0);
-  if (a.rows == 0) return true;
-  return JoinedOf(device).Add({.a = reinterpret_cast<const uint16_t*>(a.data),
-                               .w = w.DeviceRows(),
-                               .bias = w.DeviceBias(),
-                               .a_stride = a.stride,
-                               .rows = static_cast<int>(a.rows),
-                               .n = static_cast<int>(w.n()),
-                               .k = static_cast<int>(w.k()),
-                               .out = out,
-                               .unnormalized = a.unnormalized,
-                               .norm_weight = a.norm_weight,
-                               .norm_eps = a.norm_eps,
-                               .tiles = static_cast<int>(tiles)});
+  return a.rows == 0 || JoinedOf(device).Add(product);
 }
 
 }  // namespace kvcake::cuda

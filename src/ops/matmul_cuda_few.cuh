@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "ops/cuda_instructions.cuh"
+#include "ops/cuda_ring.cuh"
 #include "ops/cuda_warp.cuh"
 #include "ops/matmul_cuda_few.h"
 #include "ops/matmul_cuda_few_result.cuh"
@@ -22,7 +23,7 @@
 namespace kvcake::cuda {
 
 constexpr int kFewRowsMax = 4;
-constexpr int kTokens = 8;  // rows that enter, likewise
+constexpr int kTokens = 8;  // rows that enter: what mma.sync has
 
 constexpr int kLoaders = 4, kMultipliers = 8, kFinishers = 1;  // warps, in this order
 constexpr int kFewRowsThreads = (kLoaders + kMultipliers + kFinishers) * kWarp;
@@ -86,7 +87,7 @@ class FewRowsBlock {
     LetNextKernelStart();
     InitBarriers();
     if (warp_ < 0) {
-      Place place;
+      RingPlace place;
       for (int i = 0; i < Count(); ++i) {
         Load(Of(i), (warp_ + kLoaders) * kLoaderRows + lane_, &place);
       }
@@ -104,29 +105,8 @@ class FewRowsBlock {
     return products_.of[kJoined ? i : 0];
   }
 
-  // A slot of the ring, and the parity of the phase in which it is filled.
-  struct Place {
-    int slot = 0;
-    uint32_t phase = 0;
-    __device__ __forceinline__ void Next(int slots) {
-      if (++slot < slots) return;
-      slot = 0;
-      phase ^= 1;
-    }
-  };
-  // One of the two buffers of sums, likewise.
-  struct SumsPlace {
-    int buffer = 0;
-    uint32_t phase = 0;
-    __device__ __forceinline__ void Next() {
-      phase ^= buffer;
-      buffer ^= 1;
-    }
-  };
-
   __device__ __forceinline__ void RunMultiplier() const {
-    Place place;
-    SumsPlace sums;
+    RingPlace place, sums;
     uint32_t loaded = 0, normalized = 0;  // phases
     for (int i = 0; i < Count(); ++i) {
       const FewRowsProduct& p = Of(i);
@@ -141,7 +121,7 @@ class FewRowsBlock {
   }
 
   __device__ __forceinline__ void RunFinisher() const {
-    SumsPlace sums;
+    RingPlace sums;
     WaitForEarlierKernels();
     for (int i = 0; i < Count(); ++i) {
       const FewRowsProduct& p = Of(i);
@@ -209,8 +189,8 @@ class FewRowsBlock {
   }
 
   // Each has some of a tile's rows, a lane a row.
-  __device__ __forceinline__ void Load(const FewRowsProduct& p, int row, Place* place) const {
-    for (int tile = first_tile_; tile < p.tiles; tile += blocks_) {
+  __device__ __forceinline__ void Load(const FewRowsProduct& p, int row, RingPlace* place) const {
+    for (int tile = first_tile_; tile < p.tiles(); tile += blocks_) {
       const uint16_t* const weights = lane_ < kLoaderRows ? WeightsOf(p, tile, row) : p.w;
       for (int at = 0; at < p.k; at += kStageK, place->Next(products_.slots)) {
         const int bytes = min(kStageK, p.k - at) * 2;
@@ -301,14 +281,14 @@ class FewRowsBlock {
   // ---- multipliers ----
 
   // `loaded`: the parity of the phase in which the rows are.
-  __device__ __forceinline__ void Multiply(const FewRowsProduct& p, uint32_t loaded, Place* place,
-                                           SumsPlace* to) const {
+  __device__ __forceinline__ void Multiply(const FewRowsProduct& p, uint32_t loaded,
+                                           RingPlace* place, RingPlace* to) const {
     const int first_k = warp_ * kPartK;  // of a stage
     const uint16_t* w = ring_ + lane_ % 16 * kPieceStride + lane_ / 16 * 8 + first_k;
     // Nobody reads the sums of tokens that are not there.
     const int token = min(lane_ % kTokens, p.rows - 1);
     const uint16_t* a = a_ + token * p.a_row_elements() + lane_ / 8 * 8 + first_k;
-    for (int tile = first_tile_; tile < p.tiles; tile += blocks_) {
+    for (int tile = first_tile_; tile < p.tiles(); tile += blocks_) {
       float sums[4] = {};
       for (int at = 0; at < p.k; at += kStageK, place->Next(products_.slots)) {
         const int left = p.k - at - first_k;  // columns from this warp's first on
@@ -322,10 +302,10 @@ class FewRowsBlock {
           AddStage<false>(w, place->slot, a + at, left, sums);
         }
       }
-      AwaitPhase(&shared_.taken[to->buffer], to->phase ^ 1);
-      shared_.sums[to->buffer][warp_][lane_] = {sums[0], sums[1], sums[2], sums[3]};
-      ArriveOnce(&shared_.summed[to->buffer]);
-      to->Next();
+      AwaitPhase(&shared_.taken[to->slot], to->phase ^ 1);
+      shared_.sums[to->slot][warp_][lane_] = {sums[0], sums[1], sums[2], sums[3]};
+      ArriveOnce(&shared_.summed[to->slot]);
+      to->NextOfTwo();
     }
   }
 
@@ -356,22 +336,22 @@ class FewRowsBlock {
   // ---- finishers ----
 
   // A lane has two tokens for one low and high column.
-  __device__ __forceinline__ void Finish(const FewRowsProduct& p, SumsPlace* from) const {
+  __device__ __forceinline__ void Finish(const FewRowsProduct& p, RingPlace* from) const {
     const int token = lane_ % 4 * 2;
-    for (int tile = first_tile_; tile < p.tiles; tile += blocks_) {
+    for (int tile = first_tile_; tile < p.tiles(); tile += blocks_) {
       const ResultColumns columns(p, tile, lane_ / 4);
       const ResultColumns::Before before[2] = {columns.Load(token), columns.Load(token + 1)};
-      AwaitPhase(&shared_.summed[from->buffer], from->phase);
-      float4 sums = shared_.sums[from->buffer][0][lane_];
+      AwaitPhase(&shared_.summed[from->slot], from->phase);
+      float4 sums = shared_.sums[from->slot][0][lane_];
 #pragma unroll
       for (int part = 1; part < kMultipliers; ++part) {
-        const float4& of = shared_.sums[from->buffer][part][lane_];
+        const float4& of = shared_.sums[from->slot][part][lane_];
         sums = {sums.x + of.x, sums.y + of.y, sums.z + of.z, sums.w + of.w};
       }
-      ArriveOnce(&shared_.taken[from->buffer]);
+      ArriveOnce(&shared_.taken[from->slot]);
       columns.Store(token, {sums.x, sums.z}, before[0]);
       columns.Store(token + 1, {sums.y, sums.w}, before[1]);
-      from->Next();
+      from->NextOfTwo();
     }
   }
 

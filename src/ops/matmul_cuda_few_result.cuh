@@ -25,8 +25,8 @@ struct FewRowsProduct {
   const float* unnormalized = nullptr;
   const float* norm_weight = nullptr;
   float norm_eps = 0;
-  int tiles = 0;  // of the result
 
+  __host__ __device__ int tiles() const { return (n + kTileRows - 1) / kTileRows; }
   __host__ __device__ bool gated() const { return out.kind == ProductOut::Kind::kSwiGlu; }
   // In shared memory: an odd number of 16 bytes, too.
   __host__ __device__ int a_row_elements() const { return (k + 63) / 64 * 64 + 8; }

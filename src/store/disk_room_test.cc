@@ -225,8 +225,8 @@ TEST_F(DiskRoomTest, DirectoriesMayHaveTimesOfAnotherClock) {
   }
 }
 
-// Of what happens within a second directories' times show the first only. It is over a second after
-// they were read, however long that took.
+// Directories' times show the first only of all changes within a second, which is over a second
+// after they were read, however long that took.
 TEST_F(DiskRoomTest, WhatComesWithinTheSecondOfAnotherChangeIsSeen) {
   const auto chain = Chain(2, 1);
   const StoreDir store(options_.dir);

@@ -285,10 +285,6 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     if (id == cudaLaunchAttributeProgrammaticStreamSerialization) {
       grid.early = value.programmaticStreamSerializationAllowed != 0;
     }
-    if (id == cudaLaunchAttributeCooperative && value.cooperative != 0 &&
-        config->gridDim.x > cuda_emulator::kMultiprocessors) {
-      cuda_emulator::Die("a cooperative grid has more blocks than there is room for");
-    }
   }
   std::function<std::vector<cuda_emulator::EarlyRead>()> begin;
   if (grid.early) begin = [grid, thread] { return cuda_emulator::BeginGrid(grid, thread); };

@@ -151,6 +151,13 @@ void CheckLaunch(const cudaLaunchConfig_t& config) {
   if (grid.x < 1 || grid.y < 1 || grid.y > kGridMax || grid.z != 1) Die("no such grid");
   if (config.blockDim.y != 1 || config.blockDim.z != 1) Die("blocks are lines here");
   if (config.dynamicSmemBytes > kSharedMax) Die("no block has so much shared memory");
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    const auto& [id, value] = config.attrs[i];
+    if (id == cudaLaunchAttributeCooperative && value.cooperative != 0 &&
+        grid.x > kMultiprocessors) {
+      Die("a cooperative grid has more blocks than there is room for");
+    }
+  }
 }
 
 }  // namespace cuda_emulator
