@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,9 @@ namespace kvcake {
 namespace {
 
 constexpr double kNewest = 0.5;  // weight of a job's speeds against those before
+// What a rank that is too slow to be used is thought faster by with each prompt: nothing else tells
+// that it has become faster. One of half the speed that pays is tried again after 35 prompts.
+constexpr double kForgotten = 1.02;
 
 // Gives the time of slices after `origin` as one of their own.
 SliceTime After(SliceTime time, int origin) {
@@ -71,7 +75,18 @@ class Planner : public ChainPlanner {
     cost.layers = options_.layers;
     cost.bytes_per_token_layer = options_.bytes_per_token_layer;
     for (const double speed : speeds_) cost.ranks.push_back({.time = time, .speed = speed});
-    return BestRanks(cost, tokens, {.chunk_tokens = options_.chunk_tokens}).partition;
+    const RanksOptions by_chunks{.chunk_tokens = options_.chunk_tokens};
+    Partition best = BestRanks(cost, tokens, by_chunks).partition;
+    // Ranks are left out for short prompts and slow links too, which says nothing of their speeds.
+    const int left_out = ranks - best.ranks();
+    const std::span slow(speeds_.data(), left_out);
+    if (std::any_of(slow.begin(), slow.end(), [](double speed) { return speed < 1; })) {
+      for (int i = 0; i < left_out; ++i) cost.ranks[i].speed = std::max(1.0, speeds_[i]);
+      if (BestRanks(cost, tokens, by_chunks).partition.ranks() > best.ranks()) {
+        for (double& speed : slow) speed = std::max(speed, std::min(1.0, speed * kForgotten));
+      }
+    }
+    return best;
   }
 
   std::optional<Partition> FromTable(int tokens) {

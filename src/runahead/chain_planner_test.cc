@@ -88,6 +88,38 @@ TEST(ChainPlannerTest, NothingIsLearntFromWhatCannotBe) {
   }
 }
 
+TEST(ChainPlannerTest, ARankThatWasTooSlowIsTriedAgain) {
+  const auto planner = New(Options());
+  const auto used = [&] { return planner->Plan(0, 4096, 2)->ranks() == 2; };
+  ASSERT_TRUE(used());
+  for (int i = 0; i < 20; ++i) Teach(*planner, 0.01, 1);
+  const auto prompts_without = [&] {
+    int prompts = 0;
+    while (!used() && prompts < 1000) ++prompts;
+    return prompts;
+  };
+  const int first = prompts_without();
+  EXPECT_GT(first, 20) << "one that stays slow costs few prompts something";
+  EXPECT_LT(first, 200);
+  Teach(*planner, 0.01, 1);
+  const int second = prompts_without();
+  EXPECT_GT(second, 20);
+  EXPECT_LT(second, 200);
+  for (int i = 0; i < 20; ++i) Teach(*planner, 1, 1);
+  EXPECT_EQ(planner->Plan(0, 4096, 2), New(Options())->Plan(0, 4096, 2));
+}
+
+TEST(ChainPlannerTest, PromptsThatAreTooShortForARankLeaveItsSpeed) {
+  ChainPlannerOptions options = Options();
+  options.link.alpha_s = 0.1;
+  const auto planner = New(options);
+  ASSERT_EQ(planner->Plan(0, 4096, 2)->ranks(), 2);
+  for (int i = 0; i < 20; ++i) Teach(*planner, 0.5, 1);
+  const Partition before = *planner->Plan(0, 4096, 2);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(planner->Plan(0, 256, 2)->ranks(), 1);
+  EXPECT_EQ(*planner->Plan(0, 4096, 2), before);
+}
+
 TEST(ChainPlannerTest, SpeedsComeBackFromTheirFile) {
   const TempDir dir;
   ChainPlannerOptions options = Options();
