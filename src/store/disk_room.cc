@@ -37,12 +37,12 @@ void DiskRoom::ScanFirst() {
 
 void DiskRoom::Refresh() {
   MutexLock lock(scan_mutex_);
-  if (scan_.IsDue(Clock::Real().Now()) && written_.exchange(false)) {
+  if (scan_.IsDue() && written_.exchange(false)) {
     scan_.Run();
   } else {
     scan_.RunIfChanged();
   }
-  scan_.Sweep(Clock::Real().Now());
+  scan_.Sweep();
 }
 
 void DiskRoom::StopUpkeep() {

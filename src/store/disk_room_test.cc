@@ -140,14 +140,16 @@ TEST_F(DiskRoomTest, ATemporaryThatSeemsLeftIsSweptWhenItHasBeenSeenUnchanged) {
   WriteFile(young, 5, UnixSeconds());
   options_.temporary_age_min = Seconds(1000);
   Open();
-  DiskScan scan(*context_);
+  FakeClock clock;
+  DiskScan scan(*context_, clock);
   scan.Run();
-  const TimePoint later = Clock::Real().Now() + Seconds(1000);
-  scan.Sweep(later - Seconds(100));
+  clock.Advance(Seconds(900));
+  scan.Sweep();
   for (const std::string& path : {dead, old, written}) EXPECT_TRUE(stdfs::exists(path)) << path;
   WriteFile(written, 6, 1000);
   scan.Run();  // knows the others still
-  scan.Sweep(later);
+  clock.Advance(Seconds(100));
+  scan.Sweep();
   EXPECT_FALSE(stdfs::exists(dead) || stdfs::exists(old));
   EXPECT_TRUE(stdfs::exists(written) && stdfs::exists(young));
   EXPECT_EQ(context_->bad_files.count(), 0u);
@@ -304,14 +306,13 @@ TEST_F(DiskRoomTest, WhatIsEvictedAfterItWasListedIsForgotten) {
 TEST_F(DiskRoomTest, AScanThatTakesLongerThanTheIntervalIsNotDueAtItsEnd) {
   options_.rescan_interval = Seconds(1000);
   Open();
-  DiskScan scan(*context_);
-  const TimePoint began = Clock::Real().Now();
-  fs_.before_list = [&](const std::string&) {
-    EXPECT_TRUE(Eventually([&] { return Clock::Real().Now() > began + Seconds(0.02); }));
-  };
+  FakeClock clock;
+  DiskScan scan(*context_, clock);
+  fs_.before_list = [&](const std::string&) { clock.Advance(Seconds(2000)); };
   scan.Run();
-  EXPECT_FALSE(scan.IsDue(began + Seconds(1000.01)));
-  EXPECT_TRUE(scan.IsDue(Clock::Real().Now() + Seconds(1000.01)));
+  EXPECT_FALSE(scan.IsDue());
+  clock.Advance(Seconds(1000.01));
+  EXPECT_TRUE(scan.IsDue());
 }
 
 TEST_F(DiskRoomTest, AWriterInADirectoryThatHoldsFarTooMuchRemovesWhatItNeeds) {

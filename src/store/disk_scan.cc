@@ -77,14 +77,15 @@ void DiskScan::Run(int threads) {
     faults_.Failed(status.error());
   }
   suspects_ = std::move(suspects);
-  Sweep(ended_);
+  Sweep();
   // Chunks get their names when they are whole, so none is seen half written.
   for (const auto& [path, bad] : wrong_size) {
     context_.bad_files.MoveAway(path, *context_.WrongSize(bad), bad);
   }
 }
 
-void DiskScan::Sweep(TimePoint now) {
+void DiskScan::Sweep() {
+  const TimePoint now = clock_.Now();
   std::erase_if(suspects_, [&](const auto& entry) {
     const auto& [path, suspect] = entry;
     if (now - suspect.since < context_.options.temporary_age_min) return false;

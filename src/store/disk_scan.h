@@ -34,9 +34,9 @@ class DiskScan {
   void RunIfChanged();
   // Whether rescan_interval has passed since the last one ended: one that takes longer than that
   // is not begun again at once.
-  bool IsDue(TimePoint now) const { return now - ended_ > context_.options.rescan_interval; }
+  bool IsDue() const { return clock_.Now() - ended_ > context_.options.rescan_interval; }
   // Removes suspects whose time has come.
-  void Sweep(TimePoint now);
+  void Sweep();
   // Ends the one that is going on, and any later one, with the directory that it is at.
   void Stop() { stop_ = true; }
 
