@@ -14,7 +14,8 @@
 
 namespace kvcake {
 
-// The tokens that one step computes for one sequence, of which it has no other slice.
+// The tokens that one step computes for one sequence, of which it has no other slice: but for
+// those of one gate, which are of one prompt, the earlier first.
 struct Slice {
   enum class Logits { kNone, kLast, kAll };
 

@@ -280,6 +280,7 @@ TransformerModel::Rows TransformerModel::Gather(std::span<const Slice> batch) {
     CHECK(end <= std::ssize(slice.pages) * kv.chunk_tokens);
     CHECK(slice.dense_keys <= std::ssize(slice.pages) * kv.chunk_tokens);
     CHECK(slice.gate == batch[0].gate);
+    CHECK(slice.gate == nullptr || slice.start >= batch[0].start);
     CHECK(wanted_rows + WantedRows(slice) <= wanted.size());
     CHECK(!slice.sampling || slice.logits == Slice::Logits::kLast);
     if (slice.sampling) sampling[sampled_rows++] = *slice.sampling;
@@ -313,10 +314,12 @@ void TransformerModel::PlanAttention(std::span<const Slice> batch, bool wanted_o
     const int64_t rows = wanted_only ? WantedRows(slice) : n;
     row += n;
     if (rows == 0) continue;
+    // A gate's slices are of one prompt: an earlier one writes keys before a later one's start.
+    const int written_from = slice.gate != nullptr ? batch.front().start : slice.start;
     slices_.push_back({.q = qkv_.as<float>() + (row - rows) * qkv_size(),
                        .rows = rows,
                        .start = slice.start + n - rows,
-                       .old_keys = slice.start,
+                       .old_keys = written_from,
                        .pages = slice.pages,
                        .out_row = out_row,
                        .dense_keys = slice.dense_keys});

@@ -147,6 +147,13 @@ TEST_P(TransformerDecodeTest, ReplayedStepsGiveTheLogitsOfEnqueuedOnes) {
   }
 }
 
+void ExpectNear(std::span<const float> got, std::span<const float> want) {
+  float largest = 0;
+  for (const float logit : want) largest = std::max(largest, std::abs(logit));
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 0.02f * largest) << i;
+}
+
 // The logits of all tokens, one a step.
 std::vector<float> StepByStep(Rig& rig, std::span<const int32_t> tokens) {
   const PageTable table = rig.Draw(std::ssize(tokens));
@@ -178,10 +185,7 @@ TEST_P(TransformerDecodeTest, StepsOfOneTokenGiveTheLogitsOfAllAtOnce) {
   const PageTable table = rig.Draw(std::ssize(tokens));
   const auto want = RunAll(rig, tokens, IdsOf(table));
   const auto got = StepByStep(rig, tokens);
-  float largest = 0;
-  for (const float logit : want) largest = std::max(largest, std::abs(logit));
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 0.02f * largest) << i;
+  ExpectNear(got, want);
   if (!OnCuda(GetParam())) return;
   Rig joined(config, GetParam(), 2);
   CudaDevice& device = *CudaDevice::Get().value();
@@ -189,6 +193,31 @@ TEST_P(TransformerDecodeTest, StepsOfOneTokenGiveTheLogitsOfAllAtOnce) {
   EXPECT_TRUE(SameBits(StepByStep(joined, tokens), got.data()));
   cuda::JoinProducts(device, cuda::Join::kNo);
   EXPECT_GT(joined.model->graph_launches(), 0u);
+}
+
+class IdleGate : public LayerGate {
+ public:
+  Status AfterKv(int layer) override { return {}; }
+  Status BeforeAttention(int layer) override { return {}; }
+};
+
+// As a rank has them that computes the first part of a prompt and the last. On CUDA attention of a
+// single row reads early what no operation of the step writes.
+TEST_P(TransformerDecodeTest, SlicesOfOneGateSeeEachOthersKeys) {
+  const int64_t n = 200;
+  Rig rig(TinyConfig(), GetParam(), 2);
+  const auto tokens = Prompt(2, n);
+  const PageTable whole_table = rig.Draw(n), table = rig.Draw(n);
+  const auto want = RunAll(rig, tokens, IdsOf(whole_table));
+  const auto ids = IdsOf(table);
+  IdleGate gate;
+  const Slice first{.tokens = std::span(tokens).first(100), .pages = ids, .gate = &gate};
+  Slice last = first;
+  last.tokens = std::span(tokens).subspan(100);
+  last.start = 100;
+  last.logits = Slice::Logits::kLast;
+  const auto got = rig.model->Forward(std::vector{first, last}).value();
+  ExpectNear(got, std::span(want).last(got.size()));
 }
 
 KVCAKE_EVERY_PATH_AND_CUDA(TransformerDecodeTest);

@@ -73,8 +73,9 @@ void EnqueueEarly(CudaDevice& device, const Blocks& blocks, bool together,
 // So a kernel that has ended has waited for the one before it to end, as that one has, and so on:
 // when WaitForEarlierKernels returns, all that was enqueued before has been done, as if nothing
 // started early, however many kernels have let the next one start meanwhile. One that was enqueued
-// by Launch or by cuBLASLt, and a copy, begin when the kernel before them has ended: for them, too,
-// that is when all before has. What follows a copy does not start early.
+// by Launch, and a copy, begin when the kernel before them has ended: for them, too, that is when
+// all before has. cuBLASLt's kernels do so as well, or wait like ours before they touch anything.
+// What follows a copy does not start early.
 template <typename... Parameters, typename... Arguments>
 void LaunchEarly(CudaDevice& device, const Blocks& blocks, void (*kernel)(Parameters...),
                  Arguments&&... arguments) {

@@ -166,6 +166,7 @@ class FewRowsBlock {
   // That this block's results are there. The last of all lets the next kernel count from 0.
   __device__ __forceinline__ void ArriveOfBlock() const {
     const unsigned all = products_.count * blocks_;
+    OrderCopies();  // as other blocks' loaders read the results
     __syncwarp();
     if (lane_ == 0 && CountOne(products_.arrived) + 1 == all) BeginCount(products_.arrived);
   }
