@@ -23,12 +23,19 @@ void KnownKeys::Add(const ChunkKey& key) {
   keys_.emplace(key, used_.insert(used_.end(), key));
 }
 
-void KnownKeys::Remove(const ChunkKey& key) {
+bool KnownKeys::Remove(const ChunkKey& key) {
   MutexLock lock(mutex_);
   const auto at = keys_.find(key);
-  if (at == keys_.end()) return;
+  if (at == keys_.end()) return false;
   used_.erase(at->second);
   keys_.erase(at);
+  return true;
+}
+
+void KnownKeys::Clear() {
+  MutexLock lock(mutex_);
+  keys_.clear();
+  used_.clear();
 }
 
 size_t KnownKeys::size() const {

@@ -22,7 +22,9 @@ class KnownKeys {
   std::vector<bool> Contains(std::span<const ChunkKey> keys) const EXCLUDES(mutex_);
   // It is held, and used now.
   void Add(const ChunkKey& key) EXCLUDES(mutex_);
-  void Remove(const ChunkKey& key) EXCLUDES(mutex_);
+  // Whether it was held.
+  bool Remove(const ChunkKey& key) EXCLUDES(mutex_);
+  void Clear() EXCLUDES(mutex_);
   size_t size() const EXCLUDES(mutex_);
 
  private:

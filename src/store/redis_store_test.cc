@@ -54,6 +54,22 @@ TEST_F(RedisStoreTest, TheValueIsAChunkFile) {
   EXPECT_EQ(chunk->parent, chain_[0]);
 }
 
+// Else each request would find out about the few chunks that it reads, and none of the others would
+// be looked for or written anew.
+TEST_F(RedisStoreTest, AMissWhereAChunkWasKnownForgetsAllThatWas) {
+  const auto tier = Open();
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(PutChunk(*tier, layout_, chain_[i], i == 0 ? Root() : chain_[i - 1]));
+  }
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[3], chain_[2]), ErrorCode::kNotFound);
+  EXPECT_TRUE(tier->Residency(chain_)[0]) << "that one was not known";
+  server_.Cli({"FLUSHALL"});
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[1], chain_[0]), ErrorCode::kNotFound);
+  EXPECT_THAT(tier->Residency(chain_), testing::Each(false));
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[2], chain_[1]));
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[2], chain_[1]), std::nullopt);
+}
+
 TEST_F(RedisStoreTest, WhatIsNoChunkIsNeverServedAndRemoved) {
   const auto tier = Open();
   std::mt19937 random(7);

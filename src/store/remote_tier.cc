@@ -168,8 +168,8 @@ void RemoteTier::Finish(const ReadPtr& read) {
   if (read->status) {
     known_.Add(key);
     read_faults_.Succeeded();
-  } else if (corrupt || missing) {
-    known_.Remove(key);
+  } else if ((corrupt || missing) && known_.Remove(key) && missing) {
+    known_.Clear();  // it has been emptied, or evicts: what else is still there has to be asked
   }
   if (!read->status && !missing && !cancelled) {
     read->status.error().message =
