@@ -12,6 +12,9 @@ using Kind = RespReply::Kind;
 
 namespace {
 
+// Commands, of which a connection takes 16384: for several prompts at once, and for reads beside.
+constexpr size_t kLooksAtOnce = 2048;
+
 Status StatusOf(const Result<RespReply>& reply) {
   if (!reply) return tl::unexpected(reply.error());
   if (reply->kind != Kind::kError) return {};
@@ -156,12 +159,15 @@ Result<bool> RedisStore::Remove(const ChunkKey& key) {
 }
 
 Result<std::unique_ptr<RemoteTier>> OpenRedisTier(const RedisTierOptions& options) {
+  RemoteTierOptions tier = options;
+  tier.looks_at_once = kLooksAtOnce;
   return RemoteTier::Open(
-      options, std::make_unique<RedisStore>(RedisStoreOptions{.client = options.client,
-                                                              .root = options.root,
-                                                              .prefix = options.prefix,
-                                                              .time_to_live = options.time_to_live,
-                                                              .goodbye = options.goodbye}));
+      std::move(tier),
+      std::make_unique<RedisStore>(RedisStoreOptions{.client = options.client,
+                                                     .root = options.root,
+                                                     .prefix = options.prefix,
+                                                     .time_to_live = options.time_to_live,
+                                                     .goodbye = options.goodbye}));
 }
 
 }  // namespace kvcake

@@ -43,6 +43,13 @@ TEST_F(RedisStoreTest, AnotherProcessFindsWhatWasPutWhenItLooks) {
   EXPECT_EQ(other->Stats().looks.calls, 1u);
 }
 
+// More of them than commands may wait for a server's answers.
+TEST_F(RedisStoreTest, ALongPromptIsLookedForToItsEnd) {
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  EXPECT_THAT(Held(*Open(), std::vector(40'000, chain_[0])), testing::Each(true));
+}
+
 TEST_F(RedisStoreTest, TheValueIsAChunkFile) {
   const auto tier = Open();
   ASSERT_TRUE(PutChunk(*tier, layout_, chain_[1], chain_[0]));
