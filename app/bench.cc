@@ -19,7 +19,7 @@ void AddTtft(CLI::App* parent, int* exit_code) {
       ->capture_default_str();
   AddNumericPathFlag(*command, &options->path);
   command->add_option("--context", options->contexts, "prompt tokens")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command
       ->add_option("--compute-share", options->compute_shares,
@@ -27,7 +27,7 @@ void AddTtft(CLI::App* parent, int* exit_code) {
       ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str();
   command->add_option("--ratios", options->ratios, "link speeds, as load time / compute time")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command
       ->add_option("--link-gbit", options->link_gbit,
@@ -36,7 +36,7 @@ void AddTtft(CLI::App* parent, int* exit_code) {
       ->excludes("--ratios");
   command->add_option("--latencies", options->latencies_s, "of each read, e.g. 0 1ms 10ms")
       ->transform(DurationValue())
-      ->check(CLI::NonNegativeNumber)
+      ->check(NotNegative())
       ->default_str("[0,1ms,10ms]");
   command->add_option("--present", options->presents, "shares of the chunks that are stored")
       ->check(CLI::Range(0.0, 1.0))
@@ -44,7 +44,7 @@ void AddTtft(CLI::App* parent, int* exit_code) {
   command
       ->add_option("--variant-ratios", options->variant_ratios,
                    "where latencies and shares but the first are measured, one at a time")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command
       ->add_option("--kv-codec", options->kv_codec,
@@ -62,7 +62,7 @@ void AddTtft(CLI::App* parent, int* exit_code) {
       ->default_str(kDefaultSliceTokens);
   command->add_option("--dir", options->dir, "for the store (default: the cache directory)");
   command->add_option("--repeats", options->repeats, "of each cell, interleaved")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
   command->add_option("--svg", options->svg, "the picture")->capture_default_str();
@@ -79,13 +79,13 @@ void AddChanges(CLI::App* parent, int* exit_code) {
       ->check(CLI::IsMember(SynthArchNames()))
       ->capture_default_str();
   command->add_option("--context", options->context, "prompt tokens")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--ratio", options->ratio, "the link's speed at the start, as load / compute")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--repeats", options->repeats, "of each row")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--dir", options->dir, "for the store (default: the cache directory)");
   command->add_option("--json", options->json, "also write the results to this file");
@@ -144,7 +144,7 @@ void AddPlanner(CLI::App* parent, int* exit_code) {
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   command->add_option("--ratios", options->ratios, "what loading a chunk takes / computing it")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--steps", options->steps, "of 100 ms on a fake clock")
       ->check(CLI::Range(1, 1 << 20))
@@ -169,12 +169,12 @@ void AddQuality(CLI::App* parent, int* exit_code) {
       ->check(CLI::Range(256, 1 << 20))
       ->capture_default_str();
   command->add_option("--lookups", options->lookups, "of each length")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command
       ->add_option("--max-perplexity-change", options->perplexity_change_max,
                    "against the plain run; more fails")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NotNegative())
       ->capture_default_str();
   command->add_option("--kv-codec", options->kv_codecs,
                       "instead: what these codecs do to the answers, when the cache goes through "
@@ -218,10 +218,10 @@ void AddTiers(CLI::App* parent, int* exit_code) {
       ->check(CLI::IsMember(SynthArchNames()))
       ->capture_default_str();
   command->add_option("--context", options->context, "prompt tokens")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--repeats", options->repeats, "of everything, interleaved")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
   RunWhenChosen(command, bench::RunTiers, options, exit_code);
@@ -250,13 +250,13 @@ void AddSchedule(CLI::App* parent, int* exit_code) {
       ->check(CLI::Range(2, 1 << 16))
       ->capture_default_str();
   command->add_option("--ratios", options->ratios, "link speeds, as load time / compute time")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--repeats", options->repeats, "of each cell, interleaved")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--crowds", options->crowds, "of restorations, on a fake clock")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NotNegative())
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
   command->add_option("--svg", options->svg, "the picture")->capture_default_str();
@@ -271,17 +271,17 @@ void AddLabFlags(CLI::App* command, bench::PolicyLabOptions* lab) {
       ->check(CLI::Range(256, 1 << 20))
       ->capture_default_str();
   command->add_option("--num-documents", lab->documents, "documents, and users who chat")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--repeat-count", lab->repeat_count, "questions on each, rounds of each chat")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--trace", lab->trace, "Mooncake's JSON lines")->capture_default_str();
   command->add_option("--length-scale", lab->length_scale, "of the trace's prompts")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--num-prompts", lab->trace_requests, "of the trace")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--ram-capacity", lab->ram, "of each server's pages")->capture_default_str();
   command->add_option("--seed", lab->seed, "of the workloads")->capture_default_str();
@@ -311,10 +311,10 @@ void AddPolicies(CLI::App* parent, int* exit_code) {
   AddWorkload(command, &options->workloads);
   AddLoadFlag(command, &options->load);
   command->add_option("--ratios", options->ratios, "link speeds, as load time / compute time")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--repeats", options->repeats, "of each cell, interleaved")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
 }
@@ -329,7 +329,7 @@ void AddOutages(CLI::App* parent, int* exit_code) {
   AddWorkload(command, &options->workload);
   AddLoadFlag(command, &options->load);
   command->add_option("--ratio", options->ratio, "link speed, as load time / compute time")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--load-stall-share", options->stall_share, "of reads that are late")
       ->check(CLI::Range(0.0, 1.0))
@@ -338,7 +338,7 @@ void AddOutages(CLI::App* parent, int* exit_code) {
       ->transform(DurationValue())
       ->default_str("500ms");
   command->add_option("--repeats", options->repeats, "of each cell, interleaved")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
 }
@@ -351,16 +351,16 @@ void AddCapacity(CLI::App* parent, int* exit_code) {
   AddLabFlags(command, options.get());
   AddWorkload(command, &options->workload);
   command->add_option("--ratios", options->ratios, "link speeds, as load time / compute time")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command
       ->add_option("--ttft-max", options->ttft_max_s,
                    "that 95% of first tokens must keep (default: twice as long as computing a "
                    "document)")
       ->transform(DurationValue())
-      ->check(CLI::PositiveNumber);
+      ->check(Positive());
   command->add_option("--repeats", options->repeats, "of each rate; the median counts")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
 }

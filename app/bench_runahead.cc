@@ -43,7 +43,7 @@ void AddBenchRunaheadCommand(CLI::App& bench, int* exit_code) {
       ->check(CLI::Range(512, 1 << 20))
       ->capture_default_str();
   command->add_option("--repeats", flags->bench.repeats, "of each cell, interleaved")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command
       ->add_option("--attention", flags->attention,
@@ -78,7 +78,7 @@ void AddBenchRunaheadPapersCommand(CLI::App& bench, int* exit_code) {
       ->capture_default_str();
   command->add_option("--only", options->model, "this model, as the tables name it");
   command->add_option("--repeats", options->repeats, "of each cell, interleaved")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--noise-slowdown", options->noise.slowdown, "of a noisy link")
       ->check(CLI::Range(1.0, 1e6))

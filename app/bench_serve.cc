@@ -28,7 +28,7 @@ void AddOverheadFlags(CLI::App& command, bench::ServeOptions* options, CLI::Opti
   add(command
           .add_option("--requests", options->requests,
                       "with short prompts; a quarter of it with long ones")
-          ->check(CLI::PositiveNumber)
+          ->check(Positive())
           ->capture_default_str());
   add(command.add_option("--answer-tokens", options->answer_tokens, "of a request, on average")
           ->check(CLI::Range(2, 4096))
@@ -88,7 +88,7 @@ void AddWorkloadFlags(TrafficFlags& flags, bench::WorkloadOptions* options) {
   flags
       .Add("--num-prompts", options->num_prompts,
            "only the first so many (default: all; 100 of random-prefill)")
-      ->check(CLI::PositiveNumber);
+      ->check(Positive());
   flags.Count("--output-len,--answer-len", options->output_tokens, 1,
               "tokens of an answer, at most (a trace has its own)");
   flags.Add("--seed", options->seed, "the same seed asks the same")->capture_default_str();

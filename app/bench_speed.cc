@@ -21,9 +21,9 @@ void AddPrefill(CLI::App* parent, int* exit_code) {
   command
       ->add_option("--tokens", options->tokens,
                    "prompt lengths (default: 512 2048 8192, and 16384 for models below 500M)")
-      ->check(CLI::PositiveNumber);
+      ->check(Positive());
   command->add_option("--repeats", options->repeats, "of each length up to 2048; longer run once")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_flag("--full", options->full, "repeat the longer ones as well");
   command->add_option("--json", options->json, "also write the results to this file");
@@ -41,13 +41,13 @@ void AddSlices(CLI::App* parent, int* exit_code) {
       ->capture_default_str();
   AddNumericPathFlag(*command, &options->path);
   command->add_option("--prefix", options->prefixes, "tokens before the slice")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NotNegative())
       ->capture_default_str();
   command->add_option("--tokens", options->tokens, "of the slice")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   command->add_option("--repeats", options->repeats, "of each, interleaved")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
 }
@@ -92,7 +92,7 @@ void AddDecode(CLI::App* parent, int* exit_code) {
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   command->add_option("--repeats", options->repeats, "of everything, interleaved")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
 }
@@ -108,7 +108,7 @@ void AddStartup(CLI::App* parent, int* exit_code) {
       ->check(CLI::IsMember(SynthArchNames()))
       ->capture_default_str();
   command->add_option("--repeats", options->repeats, "of each, interleaved")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
 }
@@ -124,13 +124,13 @@ void AddCodecs(CLI::App* parent, int* exit_code) {
   command->add_option("--text", options->text,
                       "a file, or a directory of *.txt (default: held_out in the model's)");
   command->add_option("--tokens", options->tokens, "of that text, whose chunks are encoded")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--arch", options->archs, "other shapes, made of the same numbers")
       ->check(CLI::IsMember(SynthArchNames()))
       ->capture_default_str();
   command->add_option("--repeats", options->repeats, "of each row, interleaved")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
 }
@@ -162,7 +162,7 @@ void AddLoad(CLI::App* parent, int* exit_code) {
   command->add_flag("--fio-large-pages,!--no-fio-large-pages", options->fio_large_pages,
                     "give fio pages of 2 MiB as the store has; else those that it takes itself");
   command->add_option("--repeats", options->repeats, "of each pass, interleaved with fio's")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
   RunWhenChosen(command, bench::RunLoad, options, exit_code);

@@ -123,7 +123,7 @@ void AddChatCommand(CLI::App& app, int* exit_code) {
   chat->add_option("--system", flags->system, "a system message to begin with");
   AddChatTemplateFlags(*chat, &flags->chat_template);
   chat->add_option("--max-tokens", flags->max_tokens, "most tokens of an answer")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   AddPolicyFlag(*chat, &flags->policy);
   AddSamplingFlags(*chat, &flags->sampling);

@@ -33,19 +33,21 @@ void Show(std::string* text) {
   }
 }
 
-// Without comments; what CLI11 takes for the beginning of one in quotes, and TOML's escapes, are
-// hidden.
+// Without comments, and with arrays in one line, as CLI11 wants them; what it takes for the
+// beginning of a comment in quotes, and TOML's escapes, are hidden.
 std::string WithoutComments(std::string_view text) {
   constexpr std::string_view kEscapes = "ntr\"\\", kMeant = "\n\t\r\"\\";
   std::string rest;
   char quote = 0;      // that has begun
   char before = '\n';  // this character, besides blanks
-  bool comment = false;
+  bool comment = false, array = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '\n') quote = 0, comment = false;
     comment = comment || (c == '#' && quote == 0);
     if (comment) continue;
+    if (quote == 0 && c == '[' && before == '=') array = true;
+    if (quote == 0 && c == ']') array = false;
     const size_t escape = quote == '"' && c == '\\' && i + 1 < text.size()
                               ? kEscapes.find(text[i + 1])
                               : std::string_view::npos;
@@ -54,6 +56,7 @@ std::string WithoutComments(std::string_view text) {
       ++i;
       continue;
     }
+    if (array && c == '\n') continue;
     rest += c == '#' ? Hide(c) : c;
     if (c == quote) {
       quote = 0;
@@ -67,7 +70,9 @@ std::string WithoutComments(std::string_view text) {
 
 Result<std::vector<CLI::ConfigItem>> ReadItems(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadText(path));
-  std::istringstream lines(WithoutComments(text));
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  const size_t begin = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+  std::istringstream lines(WithoutComments(std::string_view(text).substr(begin)));
   std::vector<CLI::ConfigItem> items;
   try {
     items = CLI::ConfigTOML().from_config(lines);
@@ -87,6 +92,10 @@ bool Has(const CLI::App* command, const std::vector<std::string>& arguments,
   const CLI::Option* option = command == nullptr ? nullptr : command->get_option_no_throw(flag);
   if (option != nullptr) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    // The model may be named by itself, behind the command.
+    if (option->get_positional() && arguments.size() > 1 && !arguments[1].starts_with('-')) {
+      return true;
+    }
   }
   return std::ranges::any_of(arguments, [&](const std::string& argument) {
     return std::ranges::any_of(names, [&](const std::string& name) {
@@ -164,6 +173,10 @@ Result<std::vector<std::string>> WithConfigFile(const CLI::App& app,
       return Fail(ErrorCode::kInvalidArgument, "--config {} names another: there may be one", path);
     }
     const bool ours = item.parents.empty() || item.parents[0] == name;
+    if (ours && command != nullptr && command->get_option_no_throw("--" + item.name) == nullptr) {
+      return Fail(ErrorCode::kInvalidArgument, "--config {}: {} has no flag --{}", path, name,
+                  item.name);
+    }
     if (ours) (item.parents.empty() ? of_all : own).push_back(std::move(item));
   }
   const bool keys = AddMissing(command, own, &arguments);

@@ -39,6 +39,19 @@ CLI::AsNumberWithUnit DurationValue() {
   return CLI::AsNumberWithUnit(units, CLI::AsNumberWithUnit::CASE_INSENSITIVE, "TIME");
 }
 
+namespace {
+
+CLI::Validator NumberThat(bool (*holds)(double), const std::string& what, const char* name) {
+  const auto check = [=](std::string& text) {
+    double value = 0;
+    const bool is_finite = CLI::detail::lexical_cast(text, value) && std::isfinite(value);
+    return is_finite && holds(value) ? "" : fmt::format("{} is not {}", text, what);
+  };
+  return CLI::Validator(check, name);
+}
+
+}  // namespace
+
 CLI::Validator Between(double least, double most) {
   const CLI::Range range(least, most);
   const auto check = [range](std::string& text) {
@@ -47,6 +60,14 @@ CLI::Validator Between(double least, double most) {
     return none ? text + " is no number" : range(text);
   };
   return CLI::Validator(check, range.get_description());
+}
+
+CLI::Validator Positive() {
+  return NumberThat([](double value) { return value > 0; }, "above 0", "POSITIVE");
+}
+
+CLI::Validator NotNegative() {
+  return NumberThat([](double value) { return value >= 0; }, "0 or above", "NONNEGATIVE");
 }
 
 namespace {
@@ -146,10 +167,10 @@ void AddLinkFlags(CLI::App& app, StoreFlags* flags) {
           "let loads pass a link of this rate, e.g. 200Mbit, 10Gbit or 25MB (a second) (default: "
           "as fast as the disk)")
       ->transform(RateValue())
-      ->check(CLI::PositiveNumber);
+      ->check(Positive());
   AddEach(app, "--load-latency", &flags->latencies, "added to each read on that link, e.g. 1ms")
       ->transform(DurationValue())
-      ->check(CLI::NonNegativeNumber);
+      ->check(NotNegative());
   AddEach(app, "--load-trace", &flags->traces,
           "a file of how that link changes: lines of seconds since the first read, bytes/s, "
           "latency in seconds");
@@ -158,13 +179,13 @@ void AddLinkFlags(CLI::App& app, StoreFlags* flags) {
       ->check(Between(0.0, 1.0));
   AddEach(app, "--load-stall", &flags->stalls, "how late (default: 500ms)")
       ->transform(DurationValue())
-      ->check(CLI::NonNegativeNumber);
+      ->check(NotNegative());
   AddEach(app, "--write-stall-share", &flags->write_stall_shares,
           "for drills: let this share of writes take longer, by --write-stall, e.g. 0.01")
       ->check(Between(0.0, 1.0));
   AddEach(app, "--write-stall", &flags->write_stalls, "by how much (default: 500ms)")
       ->transform(DurationValue())
-      ->check(CLI::NonNegativeNumber);
+      ->check(NotNegative());
 }
 
 void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
@@ -187,7 +208,7 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
           "how long to wait, at the start, for a look at all that is in --store; what is not known "
           "by then is looked for when it is wanted (default: 1s)")
       ->transform(DurationValue())
-      ->check(CLI::NonNegativeNumber);
+      ->check(NotNegative());
   AddLinkFlags(app, flags.get());
   app.add_flag("--promote", options->promote,
                "copy what was loaded from a --store to those before it that keep chunks");
@@ -307,7 +328,7 @@ void AddAttentionBackendFlag(CLI::App& app, AttentionBackend* backend) {
 }
 
 void AddModelFlags(CLI::App& app, RuntimeOptions* options) {
-  app.add_option("--model", options->model_dir,
+  app.add_option("--model,model", options->model_dir,
                  "Hugging Face model directory: config.json, tokenizer.json, *.safetensors")
       ->required();
   AddSize(app, "--ram-capacity", &options->ram_capacity_bytes,
@@ -367,10 +388,10 @@ void AddPolicyFlag(CLI::App& app, std::string* policy) {
 
 void AddSamplingFlags(CLI::App& app, SamplingParams* sampling) {
   app.add_option("--temperature", sampling->temperature, "0: always the likeliest token")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NotNegative())
       ->capture_default_str();
   app.add_option("--top-k", sampling->top_k, "sample among the K likeliest; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NotNegative())
       ->capture_default_str();
   app.add_option("--top-p", sampling->top_p,
                  "sample among the likeliest that together have this probability")
@@ -392,7 +413,7 @@ void AddChatTemplateFlags(CLI::App& app, ChatTemplateOptions* options) {
       ->capture_default_str();
   app.add_option("--chat-template-steps", options->limits.steps,
                  "most steps that a template may take to write one chat")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   app.add_option("--chat-template-output", options->limits.output_bytes,
                  "most bytes that it may write")

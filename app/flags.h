@@ -19,6 +19,10 @@ CLI::AsNumberWithUnit RateValue();
 CLI::AsNumberWithUnit DurationValue();
 // As CLI::Range, but NaN, which that takes, is outside.
 CLI::Validator Between(double least, double most);
+// As CLI::PositiveNumber and CLI::NonNegativeNumber, which say so by the numbers of 309 digits that
+// they allow.
+CLI::Validator Positive();
+CLI::Validator NotNegative();
 
 // A flag of a time from a millisecond on.
 void AddSeconds(CLI::App& app, const char* name, Seconds* value, const char* help);

@@ -26,6 +26,28 @@ std::vector<std::string> WithEmptyValues(const std::vector<std::string>& argumen
   return words;
 }
 
+// The command that is asked for and is not there, or nothing: CLI11 says no more than that one is
+// required.
+std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const CLI::App* at = &app;
+  std::string before, names;
+  for (const std::string& word : arguments) {
+    const auto commands = at->get_subcommands(  // without groups of flags, which have no names
+        [](const CLI::App* command) { return !command->get_name().empty(); });
+    if (word.starts_with('-') || commands.empty()) return "";
+    const auto found = std::ranges::find(commands, word, &CLI::App::get_name);
+    if (found == commands.end()) {
+      for (const CLI::App* command : commands) {
+        names += (names.empty() ? "" : ", ") + command->get_name();
+      }
+      return fmt::format("there is no command {}{}: there are {}", before, word, names);
+    }
+    at = *found;
+    before += word + " ";
+  }
+  return "";
+}
+
 int Run(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("kvcake"));  // stdout is for answers
   spdlog::set_pattern("kvcake: %^%l%$: %v");
@@ -40,6 +62,7 @@ int Run(int argc, char** argv) {
       "Exit codes: 0 done, 1 failed (stderr says what, and what to do), 2 wrong usage.\n"
       "kvcake COMMAND --help explains a command.");
   int exit_code = 0;
+  const std::vector<std::string> given(argv + 1, argv + argc);
   AddRunCommand(app, &exit_code);
   AddChatCommand(app, &exit_code);
   AddServeCommand(app, &exit_code);
@@ -52,7 +75,11 @@ int Run(int argc, char** argv) {
   AddCodecCommand(app, &exit_code);
   AddStoreCommand(app, &exit_code);
   try {
-    auto arguments = WithConfigFile(app, {argv + 1, argv + argc});
+    if (const std::string unknown = UnknownCommand(app, given); !unknown.empty()) {
+      Fatal({ErrorCode::kInvalidArgument, unknown});
+      return 2;
+    }
+    auto arguments = WithConfigFile(app, given);
     if (!arguments) {
       Fatal(arguments.error());
       return 2;

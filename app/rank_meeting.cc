@@ -43,10 +43,10 @@ void AddPartitionFlags(CLI::App& app, RankFlags* flags) {
                  "of the network from each of them to the next, e.g. 10Gbit or 1GB (a second), for "
                  "--partition analytic (default: measured when they meet)")
       ->transform(RateValue())
-      ->check(CLI::PositiveNumber);
+      ->check(Positive());
   app.add_option("--link-latency", flags->link_latency_s, "of a message on it, e.g. 50us")
       ->transform(DurationValue())
-      ->check(CLI::NonNegativeNumber);
+      ->check(NotNegative());
 }
 
 void AddRankLimitFlags(CLI::App& app, RankFlags* flags) {

@@ -321,7 +321,7 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
                      "stdin");
   prompt->require_option(1);
   run->add_option("--max-tokens", flags->max_tokens, "most tokens to generate")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   run->add_option("--stop", flags->stops, "end the answer before this text; may be repeated")
       ->allow_extra_args(false);  // else CLI11 takes "[a,b]" for a list

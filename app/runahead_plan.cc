@@ -156,11 +156,11 @@ void AddRunaheadPlanCommand(CLI::App& runahead, int* exit_code) {
                    "of the links from each to the next, e.g. 10Gbit 1GB 300GB (a second) (default: "
                    "as if they cost nothing)")
       ->transform(RateValue())
-      ->check(CLI::PositiveNumber);
+      ->check(Positive());
   plan->add_option("--link-latency", flags->link_latency_s,
                    "of a message on them, e.g. 50us (default: the profile's, or none)")
       ->transform(DurationValue())
-      ->check(CLI::NonNegativeNumber);
+      ->check(NotNegative());
   plan->add_option("--json", flags->json, "write JSON to this file; without one, to stdout")
       ->expected(0, 1)
       ->default_str("-");

@@ -172,7 +172,7 @@ void AddRunaheadSearchCommand(CLI::App& runahead, int* exit_code) {
                    "bounds are multiples of so many tokens (default: --chunk-tokens)")
       ->check(CLI::Range(1, 1 << 20));
   search->add_option("--repeats", flags->repeats, "runs of each partition, of which the median")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   search->add_flag("--json", flags->json, "print JSON");
   search->callback([flags, exit_code] {

@@ -212,13 +212,16 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
 void AddHttpFlags(CLI::App& app, HttpOptions* http) {
   app.add_option("--host", http->host, "address to listen at; 0.0.0.0 or :: for all")
       ->capture_default_str();
-  app.add_option("--port", http->port, "0: one that is free")->capture_default_str();
+  app.add_option("--port", http->port, "0: one that is free")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
   app.add_option("--admin-host", http->admin_host, "address of --admin-port")
       ->capture_default_str();
   app.add_option("--admin-port", http->admin_port,
                  "listen there, too, for those who run the server: /ready, /metrics and /cache are "
                  "there then and nowhere else, /health and /version there as well; 0: one that is "
-                 "free");
+                 "free")
+      ->check(CLI::Range(0, 65535));
   app.add_option("--connections-max", http->connections_max,
                  "for another one the one is closed that has had no request for the longest time; "
                  "if all have one it is refused (503)")

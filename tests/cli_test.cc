@@ -435,6 +435,53 @@ TEST_F(CliTest, FailuresSayWhatAndExitCodesKeepTheirMeaning) {
   EXPECT_THAT(outcome.err, HasSubstr("/dev/null"));
 }
 
+TEST_F(CliTest, WrongUsageIsNamed) {
+  for (const auto& [arguments, named] : std::vector<std::pair<std::string, std::string>>{
+           {"serv --model x", "there is no command serv: "},
+           {"serv --model x", "run, chat, serve"},
+           {"store lst x", "there is no command store lst: "},
+           {"bench", "A subcommand is required"},
+           {"run --model x --prompt a --temperature -1", "-1 is not 0 or above"},
+           {"run --model x --prompt a --load-rate 0", "0 is not above 0"},
+           {"run --model x --prompt a --temperature nan", "nan is not 0 or above"},
+           {"serve --model x --port 99999", "99999 not in range 0 to 65535"}}) {
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << arguments;
+    EXPECT_THAT(outcome.err, HasSubstr(named));
+  }
+}
+
+TEST_F(CliTest, TheModelMayBeNamedByItself) {
+  const std::string rest = " --prompt 'the code of' --max-tokens 2";
+  const Outcome flag = Run("run --model " KVCAKE_SOURCE_DIR "/models/demo" + rest);
+  const Outcome plain = Run("run " KVCAKE_SOURCE_DIR "/models/demo" + rest);
+  EXPECT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_EQ(plain.out, flag.out);
+}
+
+TEST_F(CliTest, AFileOfFlags) {
+  const auto run = [&](const std::string& text) {
+    return Run("run --config " + Write("flags.toml", text));
+  };
+  const std::string demo = "model = \"" KVCAKE_SOURCE_DIR "/models/demo\"\n";
+  Outcome outcome = run("\xef\xbb\xbf" + demo +
+                        "prompt = \"the code\"\nmax-tokens = 1\n"
+                        "store = [  # two\n  \"" + dir_ + "/a\",\n\n  \"" + dir_ +
+                        "/b, [c\",\n]\nstop = []\n");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(std::filesystem::exists(dir_ + "/a"));
+  EXPECT_TRUE(std::filesystem::exists(dir_ + "/b, [c"));
+  Write("flags.toml", "model = \"x\"\nprompt = \"the code\"\nmax-tokens = 1\n");
+  outcome = Run("run " KVCAKE_SOURCE_DIR "/models/demo --config " + dir_ + "/flags.toml");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  outcome = run("modle = \"x\"\n");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("run has no flag --modle"));
+  outcome = run("model: x\n");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("model:"));
+}
+
 TEST_F(CliTest, CudaIsRefusedWhereThereIsNone) {
   const std::string demo = "--model " KVCAKE_SOURCE_DIR "/models/demo ";
   const Outcome there = Run("run --prompt a --max-tokens 1 --backend cuda " + demo);
