@@ -71,6 +71,26 @@ Status LoadCertificate(ServeFlags* flags) {
   return {};
 }
 
+// As vLLM says it.
+void SayRoom(const Engine& engine, int model_len_max) {
+  const int64_t tokens = engine.tokens_max();
+  const double requests = static_cast<double>(tokens) / model_len_max;
+  spdlog::info("KV cache: {} tokens, {:.1f} requests of {} tokens (--max-model-len)", tokens,
+               requests, model_len_max);
+  if (requests < 1) {
+    spdlog::warn("requests of more than {} tokens are refused, as they do not fit into memory",
+                 tokens);
+  }
+}
+
+void FinishWrites(Engine& engine) {
+  if (const uint64_t chunks = engine.write_stats().in_flight(); chunks > 0) {
+    spdlog::info("{} chunks are still to be kept: for at most {} s", chunks,
+                 kLastWritesMax.count());
+  }
+  engine.FlushStore(Clock::Real().Now() + kLastWritesMax);
+}
+
 void SayWhere(const ServeFlags& flags, const HttpServer& server, uint16_t port) {
   const char* const scheme = flags.http.tls ? "https" : "http";
   if (const auto admin_port = server.admin_port()) {
@@ -201,10 +221,11 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
       manager.Notify(fmt::format("READY=1\nSTATUS=serving {}", flags.api.requests.model_names[0])));
   ServiceManager watchdog(ServiceManager::FromEnvironment());  // ends before what it watches
   watchdog.Watch([&api] { return api.Ailment().empty(); });
+  SayRoom(runtime->engine(), flags.api.requests.model_len_max);
   SayWhere(flags, server, port);
   loop.Run();
   if (chain) chain->End();
-  runtime->engine().FlushStore(Clock::Real().Now() + kLastWritesMax);
+  FinishWrites(runtime->engine());
   http.Join();
   return {};
 }

@@ -424,6 +424,12 @@ TEST_F(CliTest, FailuresSayWhatAndExitCodesKeepTheirMeaning) {
   outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --ram-capacity 1KiB");
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("--ram-capacity"));
+  outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --ram-capacity 4MiB");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("--ram-capacity leaves 15 pages of 266240 bytes"));
+  outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --max-tokens 1 --ram-capacity 1TiB");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("--ram-capacity is 1048576 MiB, and this process may take"));
   outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --chunk-tokens 100");
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("multiple of 16"));

@@ -141,8 +141,7 @@ Result<SequenceId> Engine::Submit(Request request) {
   const int prompt = static_cast<int>(request.prompt.size());
   request.max_tokens = std::min(request.max_tokens, model.max_positions() - prompt);
   if (request.max_tokens_yields) {
-    const int64_t tokens = admission_->pages_max() * parts_.pool.layout().chunk_tokens;
-    request.max_tokens = std::clamp<int64_t>(tokens - prompt, 1, request.max_tokens);
+    request.max_tokens = std::clamp<int64_t>(tokens_max() - prompt, 1, request.max_tokens);
   }
   const uint64_t pages = admission_->PagesFor(prompt + request.max_tokens);
   if (pages > admission_->pages_max()) {
@@ -332,6 +331,10 @@ void Engine::FlushStore(TimePoint until) {
 
 WriteBehindStats Engine::write_stats() const {
   return parts_.writes != nullptr ? parts_.writes->Stats() : WriteBehindStats{};
+}
+
+int64_t Engine::tokens_max() const {
+  return static_cast<int64_t>(admission_->pages_max()) * parts_.pool.layout().chunk_tokens;
 }
 
 size_t Engine::waiting() const { return admission_->waiting(); }

@@ -117,6 +117,9 @@ class Engine {
   WriteBehindStats write_stats() const;  // any thread
   // Any thread: has memory forget what requests of this tenant that have ended left in it.
   void DropCachedOf(const std::string& tenant);
+  // That all requests together may have, in prompts and answers: the pool's, without the pages that
+  // reads in flight draw.
+  int64_t tokens_max() const;
   size_t waiting() const;
   size_t running() const;
   uint64_t preemptions() const;

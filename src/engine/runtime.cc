@@ -1,5 +1,7 @@
 #include "engine/runtime.h"
 
+#include <spdlog/spdlog.h>
+
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -75,6 +77,14 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& given) {
   RETURN_IF_ERROR(runtime->OpenTiers());
   RETURN_IF_ERROR(runtime->OpenRankStaging());
   runtime->Wire();
+  if (runtime->engine_->tokens_max() == 0) {
+    const PagePool& pool = *runtime->pool_;
+    return Fail(ErrorCode::kResourceExhausted,
+                "{} leaves {} pages of {} bytes, and reads from stores have {} for themselves: "
+                "there is none for a request; raise it",
+                PagesFlag(runtime->model_->numeric_path()), pool.pages(),
+                pool.layout().page_bytes(), EngineOptions{}.read_reserve_pages);
+  }
   // Only now: the threads that do I/O may go where there is room.
   if (!options.cpus.empty()) {
     RETURN_IF_ERROR(RestrictToCpus(std::span(options.cpus).first(1)));
@@ -204,7 +214,15 @@ Status Runtime::LoadTokenizer() {
 
 // On CUDA what the model leaves of the memory that may be used.
 Result<uint64_t> Runtime::PagesCapacity(const TransformerOptions& model_options) const {
-  if (!OnCuda(options_.path)) return options_.ram_capacity_bytes;
+  if (!OnCuda(options_.path)) {
+    if (const uint64_t available = AvailableMemoryBytes();
+        options_.ram_capacity_bytes > available) {
+      spdlog::warn("--ram-capacity is {} MiB, and this process may take {} MiB more: it will be "
+                   "ended when the pages are used, unless memory is freed until then",
+                   options_.ram_capacity_bytes >> 20, available >> 20);
+    }
+    return options_.ram_capacity_bytes;
+  }
   ASSIGN_OR_RETURN(const CudaDevice* const device, CudaDevice::Get());
   // For kernels, graphs of them, and what allocations are rounded up by.
   constexpr uint64_t kSpare = 512ull << 20;
