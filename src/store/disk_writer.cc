@@ -138,6 +138,7 @@ Result<std::unique_ptr<File>> DiskWriter::CreateTemporary(const std::string& pat
   shards_synced_[key.digest[0]] = false;
   RETURN_IF_ERROR(
       MakeShardDir(context_.fs, context_.store, context_.IdOf(key), context_.options.durable));
+  DescribeRoot();  // that went, too
   return context_.fs.Create(path, direct);
 }
 

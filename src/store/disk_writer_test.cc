@@ -80,6 +80,7 @@ class DiskWriterTest : public testing::Test {
     DiskTierOptions options = SmallOptions(dir_.path());
     options.durable = durable;
     options.time_to_live = time_to_live_;
+    options.description = "{}";
     writer_.reset();
     room_.reset();
     context_.emplace(options, fs_);
@@ -199,6 +200,13 @@ TEST_F(DiskWriterTest, ANameIsDurableWhenTheDirectoriesDownToItAre) {
   const std::string top = dir_.path().substr(dir_.path().rfind('/') + 1);
   EXPECT_EQ(fs_.Take(), (Calls{"sync " + shard_, "sync " + Root().Hex(), "sync v1", "sync " + top}))
       << "another process may have written it and not have said so yet";
+}
+
+TEST_F(DiskWriterTest, AStoreThatAnotherProcessClearedIsDescribedAnew) {
+  Open();
+  stdfs::remove_all(context_->store.Base());
+  ASSERT_TRUE(Put(key_));
+  EXPECT_EQ(ReadText(FileSystem::Real(), context_->store.ModelPath(Root()), 100), "{}");
 }
 
 TEST_F(DiskWriterTest, WhileDirectoriesAreMadeAnewNobodyBelievesThemDurable) {
