@@ -29,8 +29,17 @@ Status CheckModelDir(const std::string& dir) {
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(dir.c_str()), closedir);
   if (!listing) {
     const int error = errno;
-    return Fail(error == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
-                "cannot open model directory {}: {}", dir, std::strerror(error));
+    for (const ForeignWeights& foreign : kForeign) {
+      if (!dir.ends_with(foreign.ending)) continue;
+      return Fail(ErrorCode::kUnsupported, "{}: {}", dir, foreign.remedy);
+    }
+    if (error == ENOENT) {
+      return Fail(ErrorCode::kNotFound,
+                  "cannot open model directory {}: {} (nothing is downloaded: hf download NAME "
+                  "--local-dir DIR does that)",
+                  dir, std::strerror(error));
+    }
+    return Fail(ErrorCode::kIo, "cannot open model directory {}: {}", dir, std::strerror(error));
   }
   const ForeignWeights* found = nullptr;
   std::string file;

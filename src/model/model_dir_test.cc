@@ -24,7 +24,8 @@ TEST(ModelDirTest, SaysWhatIsThereAndWhatToDo) {
     EXPECT_EQ(status.error().code, code);
     EXPECT_THAT(status.error().message, AllOf(HasSubstr(dir), HasSubstr(part)));
   };
-  refused(dir, ErrorCode::kNotFound, "No such file or directory");
+  refused(dir, ErrorCode::kNotFound, "No such file or directory (nothing is downloaded: hf ");
+  refused(dir + "/none.gguf", ErrorCode::kUnsupported, "none.gguf: GGUF weights are not");
   std::filesystem::create_directory(dir);
   EXPECT_TRUE(CheckModelDir(dir));
   EXPECT_THAT(TensorFiles::Open(dir).error().message, HasSubstr("has neither model.safetensors"));
@@ -36,7 +37,9 @@ TEST(ModelDirTest, SaysWhatIsThereAndWhatToDo) {
   std::ofstream(dir + "/llama.Q4_K_M.gguf");
   refused(dir, ErrorCode::kUnsupported, "llama.Q4_K_M.gguf: GGUF weights are not supported");
   EXPECT_THAT(TensorFiles::Open(dir).error().message, HasSubstr("GGUF"));
-  refused(dir + "/llama.Q4_K_M.gguf", ErrorCode::kIo, "Not a directory");
+  refused(dir + "/llama.Q4_K_M.gguf", ErrorCode::kUnsupported, "GGUF weights are not supported");
+  std::ofstream(dir + "/config.json");
+  refused(dir + "/config.json", ErrorCode::kIo, "Not a directory");
 
   std::ofstream(dir + "/model-00001-of-00002.safetensors");
   EXPECT_TRUE(CheckModelDir(dir));
