@@ -12,7 +12,7 @@ import tempfile
 import time
 import unittest
 
-from server_fixture import WAIT_S, OwnServersTest, ServerTest, eventually
+from server_fixture import MODEL, WAIT_S, OwnServersTest, ServerTest, eventually
 
 PROMPT = " ".join(f"Sentence {i} says that {i * i} is the square of {i}." for i in range(40))
 HOST = "Host: localhost\r\n"
@@ -168,6 +168,13 @@ class HttpTest(ServerTest):
         for path in ("/v1/completions", "/tokenize", "/cache/warm"):
             answer = self.server.post(path, {"prompt": [5, 2**31 - 1]}, status=400)
             self.assertEqual(answer["error"]["param"], "prompt")
+        vocab = json.loads(pathlib.Path(MODEL, "config.json").read_text())["vocab_size"]
+        for last, known in ((vocab - 1, True), (vocab, False), (-1, False)):
+            answer = self.server.post("/detokenize", {"tokens": [72, last, 73]},
+                                      status=200 if known else 400)
+            if not known:
+                self.assertEqual(answer["error"]["param"].split("[")[0], "tokens")
+                self.assertIn(str(last), answer["error"]["message"])
 
     def test_bodies_that_are_no_requests(self):
         deep = b'{"prompt":' * 1 + b"[" * 1000000

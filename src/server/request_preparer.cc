@@ -23,17 +23,25 @@ std::optional<ApiError> RequestPreparer::CheckModel(const std::string& model) co
       .code = "model_not_found"};
 }
 
+// Ids that the vocabulary lacks are refused, as none of its tokens could have been meant.
+std::optional<ApiError> RequestPreparer::CheckIds(const char* field,
+                                                  std::span<const int32_t> ids) const {
+  const int vocab = runtime_.model().vocab_size();
+  const auto unknown =
+      std::find_if(ids.begin(), ids.end(), [vocab](int32_t id) { return id >= vocab; });
+  if (unknown == ids.end()) return std::nullopt;
+  return ApiError{.message = fmt::format("{} has the id {}: the vocabulary has {} tokens", field,
+                                         *unknown, vocab),
+                  .param = field};
+}
+
 ApiResult<std::vector<int32_t>> RequestPreparer::Encode(const Prompt& prompt,
                                                         std::optional<bool> add_special,
                                                         size_t tokens_max,
                                                         std::string* text) const {
   if (const auto* tokens = std::get_if<std::vector<int32_t>>(&prompt)) {
-    const int vocab = runtime_.model().vocab_size();
-    const auto unknown = std::find_if(tokens->begin(), tokens->end(),
-                                      [vocab](int32_t token) { return token >= vocab; });
-    if (unknown == tokens->end()) return *tokens;
-    return BadField("prompt", fmt::format("prompt has the id {}: the vocabulary has {} tokens",
-                                          *unknown, vocab));
+    if (auto error = CheckIds("prompt", *tokens)) return tl::unexpected<ApiError>(*error);
+    return *tokens;
   }
   const char* field = FieldOf(prompt);
   bool special = add_special.value_or(true);
@@ -83,6 +91,7 @@ ApiResult<std::string> RequestPreparer::DetokenizeBody(const std::string& body) 
   const auto asked = ParseDetokenize(*read, options_.rules.limits);
   if (!asked) return tl::unexpected<ApiError>(asked.error());
   if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
+  if (auto error = CheckIds("tokens", asked->tokens)) return tl::unexpected<ApiError>(*error);
   return DumpJson(
       ordered_json{{"prompt", runtime_.tokenizer().Decode(asked->tokens, /*skip_special=*/false)}});
 }
@@ -163,24 +172,14 @@ Request RequestPreparer::RequestOf(const GenerateRequest& of, const std::string&
   return request;
 }
 
-// Ids that the vocabulary lacks are refused, as none of its tokens could have been meant.
-std::optional<ApiError> RequestPreparer::CheckBiases(const SamplingParams& sampling) const {
-  const int vocab = runtime_.model().vocab_size();
-  for (const auto& [token, bias] : sampling.logit_bias) {
-    if (token < vocab) continue;
-    return ApiError{.message = fmt::format("logit_bias has the id {}: the vocabulary has {} tokens",
-                                           token, vocab),
-                    .param = "logit_bias"};
-  }
-  return std::nullopt;
-}
-
 ApiResult<PreparedRequest> RequestPreparer::Prepare(const std::string& body, Ask ask,
                                                     const std::string& tenant) const {
   auto asked = ParseAsked(body, ask);
   if (!asked) return tl::unexpected<ApiError>(asked.error());
   if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
-  if (auto error = CheckBiases(asked->sampling)) return tl::unexpected<ApiError>(std::move(*error));
+  std::vector<int32_t> biased;
+  for (const auto& [token, bias] : asked->sampling.logit_bias) biased.push_back(token);
+  if (auto error = CheckIds("logit_bias", biased)) return tl::unexpected<ApiError>(*error);
   PreparedRequest prepared{.asked = std::move(*asked)};
   const GenerateRequest& of = prepared.asked;
   prepared.scores_only = of.max_tokens == 0;
