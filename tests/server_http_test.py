@@ -331,6 +331,19 @@ class LimitsTest(OwnServersTest):
             self.assertIn(b"[DONE]", second.read_until(b"[DONE]"))
         self.assertEqual(server.stop(), 0)
 
+    def test_too_many_answers_are_told_of_the_flags_that_bound_them(self):
+        both = ("--max-num-seqs", "2", "--queue-max", "3")
+        for flags, most, named in ((both, 5, "(--max-num-seqs and --queue-max together)"),
+                                   ((*both, "--tenant-requests-max", "4"), 4,
+                                    "(--tenant-requests-max)"),
+                                   ((*both, "--choices-max", "3"), 3, "(--choices-max)")):
+            server = self.start(*flags)
+            for field in ({"n": most + 1}, {"prompt": ["x"] * (most + 1)}):
+                answer = server.post("/v1/completions", {"prompt": "x", **field}, status=400)
+                self.assertIn(f"more than the limit of {most} ", answer["error"]["message"])
+                self.assertIn(named, answer["error"]["message"])
+            self.assertEqual(server.stop(), 0)
+
     def test_answers_that_all_fail_at_once_end(self):
         """The engine takes none of a stream's answers, and says so of all in one go."""
         server = self.start("--drain-timeout", "1s", ram="8MiB")

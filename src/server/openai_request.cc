@@ -68,9 +68,8 @@ void ReadN(RequestFields* fields, const RequestLimits& limits, GenerateRequest* 
   const auto prompts = static_cast<int64_t>(request->prompts.size());
   if (prompts * request->n <= limits.choices_max) return;
   fields->Fail(request->n > 1 ? "n" : "prompt",
-               fmt::format("asks for {} answers, more than the limit of {} a request "
-                           "(--choices-max)",
-                           prompts * request->n, limits.choices_max));
+               fmt::format("asks for {} answers, more than the limit of {} a request ({})",
+                           prompts * request->n, limits.choices_max, limits.choices_flag));
 }
 
 void ReadKvcake(RequestFields* fields, KvcakeFields* kvcake) {
@@ -151,8 +150,8 @@ void ReadPrompts(RequestFields* fields, const RequestLimits& limits, std::vector
   if (count > static_cast<size_t>(limits.choices_max)) {
     return fields->Fail("prompt",
                         fmt::format("has {} prompts, more than the limit of {} answers a request "
-                                    "(--choices-max)",
-                                    count, limits.choices_max));
+                                    "({})",
+                                    count, limits.choices_max, limits.choices_flag));
   }
   size_t ids = 0;
   for (size_t i = 0; i < count; ++i) {
