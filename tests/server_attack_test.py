@@ -189,7 +189,9 @@ class BrowserTest(OwnServersTest):
         with Raw(server) as raw:  # what fetch(url, {method: "POST"}) sends
             raw.send(f"POST /cache/reset HTTP/1.1\r\n{HOST}Connection: close\r\n"
                      "Content-Length: 0\r\n\r\n")
-            self.assertEqual(statuses(raw.read_all()), [415])
+            answer = raw.read_all()
+        self.assertEqual(statuses(answer), [415])
+        self.assertIn(b"header Content-Type: application/json, with or without a body", answer)
         self.assertEqual(self.status(server, "POST", "/tokenize", JSON,
                                      Content_Type="application/json; charset=utf-8")[0], 200)
         self.assertEqual(server.stop(), 0)

@@ -113,8 +113,8 @@ std::optional<ApiError> CheckJsonType(std::string_view content_type) {
   }
   return ApiError{.status = 415,
                   .message =
-                      "the body must be JSON and say so: add the header Content-Type: "
-                      "application/json (curl -H), or start the server with "
+                      "a POST must have the header Content-Type: application/json, with or "
+                      "without a body: add it (curl -H), or start the server with "
                       "--any-content-type",
                   .code = "unsupported_content_type"};
 }

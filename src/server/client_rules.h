@@ -46,8 +46,8 @@ class OriginRule {
   const bool any_;
 };
 
-// The error to answer a body of another type than JSON with. Any page's script can have a browser
-// send the types of forms, without asking first.
+// The error to answer a POST of another type than JSON with. Any page's script can have a browser
+// send the types of forms, and no type with an empty body, without asking first.
 std::optional<ApiError> CheckJsonType(std::string_view content_type);
 
 // The elements of a list as people write it: "a,b", or as JSON, ["a", "b"].
