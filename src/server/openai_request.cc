@@ -76,6 +76,11 @@ void ReadKvcake(RequestFields* fields, KvcakeFields* kvcake) {
   const JsonField value = (*fields)["kvcake"];
   if (value.null()) return;
   RequestFields own(value);
+  // Other servers have no such object: what is not known here is a slip, not theirs.
+  for (const auto& [name, member] : value.value().items()) {
+    if (name == "report" || name == "store" || name == "policy") continue;
+    own.Fail(name, "is not known: it must be report, store or policy");
+  }
   own.Read("report", &kvcake->report);
   own.Read("store", &kvcake->store);
   std::string policy(PolicyName(kvcake->policy));

@@ -1,5 +1,6 @@
 // What clients ask for, as OpenAI's API and vLLM's extensions of it spell it. Fields that kvcake
-// knows and does not honour are refused (unsupported_fields.h); unknown ones are ignored.
+// knows and does not honour are refused (unsupported_fields.h); unknown ones are ignored, but in
+// its own "kvcake" object.
 #pragma once
 
 #include <cstdint>

@@ -125,6 +125,8 @@ TEST(OpenAiRequestTest, ErrorsNameTheField) {
       {R"("kvcake": 1)", "kvcake"},
       {R"("kvcake": {"policy": "magic"})", "kvcake.policy"},
       {R"("kvcake": {"store": "no"})", "kvcake.store"},
+      {R"("kvcake": {"polcy": "load"})", "kvcake.polcy"},
+      {R"("kvcake": {"Store": null})", "kvcake.Store"},
       {R"("stop_token_ids": ["a"])", "stop_token_ids"},
   };
   for (const auto& [field, param] : cases) {
@@ -134,6 +136,8 @@ TEST(OpenAiRequestTest, ErrorsNameTheField) {
     EXPECT_THAT(request.error().message, HasSubstr(param)) << field;
     EXPECT_EQ(request.error().status, 400);
   }
+  EXPECT_THAT(With(R"("kvcake": {"polcy": "load"})").error().message,
+              HasSubstr("report, store or policy"));
   std::string stops = R"("stop": ["a")";
   for (int i = 0; i < 16; ++i) stops += ", \"a\"";
   EXPECT_EQ(With(stops + "]").error().param, "stop");
