@@ -119,6 +119,17 @@ std::optional<ApiError> CheckJsonType(std::string_view content_type) {
                   .code = "unsupported_content_type"};
 }
 
+std::optional<ApiError> CheckUncoded(std::string_view content_encoding) {
+  const std::string coding = Lower(Trimmed(content_encoding));
+  if (coding.empty() || coding == "identity") return std::nullopt;
+  return ApiError{
+      .status = 415,
+      .message = fmt::format("the header Content-Encoding says that the body is \"{}\": "
+                             "this server takes bodies that are not compressed",
+                             coding.substr(0, kNameShown)),
+      .code = "unsupported_content_encoding"};
+}
+
 std::vector<std::string> SplitList(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   std::vector<std::string> list;

@@ -50,6 +50,9 @@ class OriginRule {
 // send the types of forms, and no type with an empty body, without asking first.
 std::optional<ApiError> CheckJsonType(std::string_view content_type);
 
+// The error to answer a body with that is compressed, as its Content-Encoding says.
+std::optional<ApiError> CheckUncoded(std::string_view content_encoding);
+
 // The elements of a list as people write it: "a,b", or as JSON, ["a", "b"].
 std::vector<std::string> SplitList(const std::string& text);
 

@@ -86,6 +86,18 @@ TEST(ContentTypeTest, FormsAreNoJson) {
   }
 }
 
+TEST(ContentCodingTest, BodiesAreTakenAsTheyAre) {
+  for (const char* coding : {"", "identity", " Identity "}) EXPECT_FALSE(CheckUncoded(coding));
+  for (const std::string coding : {"gzip", "br", "identity, gzip", "identityx"}) {
+    const auto error = CheckUncoded(coding);
+    ASSERT_TRUE(error) << coding;
+    EXPECT_EQ(error->status, 415);
+    EXPECT_THAT(error->message, HasSubstr("header Content-Encoding"));
+    EXPECT_THAT(error->message, HasSubstr("\"" + coding + "\""));
+  }
+  EXPECT_LT(CheckUncoded(std::string(10000, 'x')).value().message.size(), 300u);
+}
+
 TEST(SplitListTest, AsPeopleAndVllmWriteThem) {
   EXPECT_THAT(SplitList("a, b,,c"), ElementsAre("a", "b", "c"));
   EXPECT_THAT(SplitList(R"(["http://a", "http://[::1]:80"])"),

@@ -208,10 +208,10 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
     if (error) co_return co_await SendError(exchange, std::move(*error));
   }
   if (route->method == "POST") {
-    if (auto error = CheckJsonType(request.content_type); error && !options_.any_content_type) {
-      co_await SendError(exchange, std::move(*error));
-      co_return;
-    }
+    std::optional<ApiError> error;
+    if (!options_.any_content_type) error = CheckJsonType(request.content_type);
+    if (!error) error = CheckUncoded(request.content_encoding);
+    if (error) co_return co_await SendError(exchange, std::move(*error));
     if (!co_await ReadBody(exchange)) co_return;
   }
   if (path == "/v1/completions") co_return co_await Generate(exchange, Ask::kCompletion);
