@@ -7,6 +7,7 @@ namespace kvcake {
 namespace {
 
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 
 ApiResult<GenerateRequest> Parsed(const std::string& body) {
@@ -141,6 +142,18 @@ TEST(OpenAiRequestTest, ErrorsNameTheField) {
   std::string stops = R"("stop": ["a")";
   for (int i = 0; i < 16; ++i) stops += ", \"a\"";
   EXPECT_EQ(With(stops + "]").error().param, "stop");
+}
+
+// Whichever bound is missed.
+TEST(OpenAiRequestTest, ErrorsTellTheWholeRange) {
+  for (const char* bad : {"0", "-1", "1.5", "\"x\""}) {
+    EXPECT_THAT(With(std::string("\"top_p\": ") + bad).error().message,
+                HasSubstr("must be a number above 0 and at most 1"));
+  }
+  for (const char* bad : {"0", "-1", "\"x\""}) {
+    EXPECT_THAT(With(std::string("\"repetition_penalty\": ") + bad).error().message,
+                EndsWith("must be a number above 0"));
+  }
 }
 
 TEST(OpenAiRequestTest, KnownFieldsThatWouldChangeTheAnswerAreRefused) {
