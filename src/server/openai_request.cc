@@ -286,6 +286,7 @@ ApiResult<TokenizeRequest> ParseTokenize(const RequestBody& body, const RequestL
   } else if (auto prompt = ReadOnePrompt(&fields, limits, fields["prompt"])) {
     request.prompt = std::move(*prompt);
   }
+  RefuseUnsupported(Endpoint::kTokenize, &fields);
   if (!fields["add_special_tokens"].null()) {
     bool add_special = false;
     fields.Read("add_special_tokens", &add_special);

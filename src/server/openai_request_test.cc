@@ -183,6 +183,18 @@ TEST(OpenAiRequestTest, KnownFieldsThatWouldChangeTheAnswerAreRefused) {
   EXPECT_TRUE(ChatWith(R"("tools": [], "tool_choice": "none", "modalities": ["text"], "n": 1)"));
 }
 
+TEST(OpenAiRequestTest, TokenizingRefusesWhatItWouldNotHonour) {
+  const auto refused = [](const char* field, const char* value) -> std::string {
+    const std::string body = fmt::format(R"({{"prompt": "x", "{}": {}}})", field, value);
+    const auto request = ParseTokenize(ParseBody(body).value());
+    return request ? "" : request.error().param;
+  };
+  for (const char* field : {"return_token_strs", "chat_template"}) {
+    EXPECT_EQ(refused(field, "true"), field);
+    EXPECT_EQ(refused(field, "false"), "");
+  }
+}
+
 TEST(OpenAiRequestTest, SeveralPromptsAndAnswers) {
   const auto texts = Parsed(R"({"prompt": ["a", "b", [3, 4]], "n": 2})");
   ASSERT_EQ(texts.value().prompts.size(), 3u);
