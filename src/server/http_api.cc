@@ -97,7 +97,7 @@ HttpApi::HttpApi(net::io_context& context, Runtime& runtime, EngineLoop& loop,
       options_(std::move(options)),
       preparer_(runtime, std::move(chat), options_.requests),
       created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())),
-      metrics_(OnCuda(runtime.model().numeric_path()) ? "gpu" : "ram"),
+      metrics_(OnCuda(runtime.model().numeric_path()) ? "gpu" : "ram", runtime.tiers()),
       news_(context),
       id_salt_(Random()),
       pool_(PoolOptions(options_.prepare, runtime)) {
@@ -291,7 +291,8 @@ net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
                                   {.loop = loop_.Stats(),
                                    .chain = options_.chain(),
                                    .preparing = pool_.load(),
-                                   .http = options_.connections()});
+                                   .http = options_.connections(),
+                                   .version = options_.version});
   } else if (path == "/cache/reset") {
     const std::string& tenant = exchange.record.tenant;
     tenant.empty() ? runtime_.pool().DropCached() : runtime_.engine().DropCachedOf(tenant);
