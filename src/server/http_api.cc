@@ -271,7 +271,7 @@ net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
   }
   if (path == "/ready" || path == "/health") {
     if (std::string ailment = Ailment(); !ailment.empty()) {
-      ApiError error{.status = 503, .message = std::move(ailment), .code = "engine_stuck"};
+      ApiError error{.status = 503, .message = std::move(ailment), .code = kEngineStuck};
       co_await SendError(exchange, std::move(error));
       co_return;
     }
