@@ -137,6 +137,17 @@ Status CheckTenantQuota(const ServeFlags& flags) {
   return {};
 }
 
+// All answers to a request wait or run at once: no more can be asked for than may.
+void LimitChoices(const JobLimits& jobs, RequestLimits* limits) {
+  const auto bound = [limits](size_t most, const char* flag) {
+    if (most >= static_cast<size_t>(limits->choices_max)) return;
+    limits->choices_max = static_cast<int>(most);
+    limits->choices_flag = flag;
+  };
+  bound(jobs.jobs_max, "--max-num-seqs and --queue-max together");
+  bound(jobs.tenant_jobs_max, "--tenant-requests-max");
+}
+
 // Fills in what only the loaded model tells.
 Status CompleteApiOptions(Runtime& runtime, ServeFlags* flags) {
   const int positions = runtime.model().max_positions();
@@ -148,9 +159,7 @@ Status CompleteApiOptions(Runtime& runtime, ServeFlags* flags) {
   if (flags->api.requests.model_len_max == 0) flags->api.requests.model_len_max = positions;
   RequestLimits& limits = flags->api.requests.rules.limits;
   limits.ids_max = std::max<size_t>(limits.ids_max, flags->api.requests.model_len_max);
-  const JobLimits jobs = LimitJobs(*flags);
-  limits.choices_max = static_cast<int>(
-      std::min({static_cast<size_t>(limits.choices_max), jobs.jobs_max, jobs.tenant_jobs_max}));
+  LimitChoices(LimitJobs(*flags), &limits);
   ASSIGN_OR_RETURN(flags->api.requests.rules.defaults, LoadDefaults(*flags));
   flags->api.requests.model_names = ModelNames(*flags);
   flags->api.json_log = flags->log_format == "json";

@@ -1,4 +1,5 @@
 """What strangers send to `kvcake serve`, over real sockets, and what they get."""
+import gzip
 import http.client
 import json
 import re
@@ -189,9 +190,15 @@ class BrowserTest(OwnServersTest):
         with Raw(server) as raw:  # what fetch(url, {method: "POST"}) sends
             raw.send(f"POST /cache/reset HTTP/1.1\r\n{HOST}Connection: close\r\n"
                      "Content-Length: 0\r\n\r\n")
-            self.assertEqual(statuses(raw.read_all()), [415])
+            answer = raw.read_all()
+        self.assertEqual(statuses(answer), [415])
+        self.assertIn(b"header Content-Type: application/json, with or without a body", answer)
         self.assertEqual(self.status(server, "POST", "/tokenize", JSON,
                                      Content_Type="application/json; charset=utf-8")[0], 200)
+        status, _, content = self.status(server, "POST", "/tokenize", gzip.compress(JSON.encode()),
+                                         Content_Type="application/json", Content_Encoding="gzip")
+        self.assertEqual(status, 415)
+        self.assertIn(b"header Content-Encoding", content)
         self.assertEqual(server.stop(), 0)
 
     def test_forms_are_taken_where_that_is_wanted(self):

@@ -12,7 +12,7 @@ import tempfile
 import time
 import unittest
 
-from server_fixture import WAIT_S, OwnServersTest, ServerTest, eventually
+from server_fixture import MODEL, WAIT_S, OwnServersTest, ServerTest, eventually
 
 PROMPT = " ".join(f"Sentence {i} says that {i * i} is the square of {i}." for i in range(40))
 HOST = "Host: localhost\r\n"
@@ -168,6 +168,13 @@ class HttpTest(ServerTest):
         for path in ("/v1/completions", "/tokenize", "/cache/warm"):
             answer = self.server.post(path, {"prompt": [5, 2**31 - 1]}, status=400)
             self.assertEqual(answer["error"]["param"], "prompt")
+        vocab = json.loads(pathlib.Path(MODEL, "config.json").read_text())["vocab_size"]
+        for last, known in ((vocab - 1, True), (vocab, False), (-1, False)):
+            answer = self.server.post("/detokenize", {"tokens": [72, last, 73]},
+                                      status=200 if known else 400)
+            if not known:
+                self.assertEqual(answer["error"]["param"].split("[")[0], "tokens")
+                self.assertIn(str(last), answer["error"]["message"])
 
     def test_bodies_that_are_no_requests(self):
         deep = b'{"prompt":' * 1 + b"[" * 1000000
@@ -323,6 +330,19 @@ class LimitsTest(OwnServersTest):
             self.assertIn(b"[DONE]", first.read_until(b"[DONE]"))
             self.assertIn(b"[DONE]", second.read_until(b"[DONE]"))
         self.assertEqual(server.stop(), 0)
+
+    def test_too_many_answers_are_told_of_the_flags_that_bound_them(self):
+        both = ("--max-num-seqs", "2", "--queue-max", "3")
+        for flags, most, named in ((both, 5, "(--max-num-seqs and --queue-max together)"),
+                                   ((*both, "--tenant-requests-max", "4"), 4,
+                                    "(--tenant-requests-max)"),
+                                   ((*both, "--choices-max", "3"), 3, "(--choices-max)")):
+            server = self.start(*flags)
+            for field in ({"n": most + 1}, {"prompt": ["x"] * (most + 1)}):
+                answer = server.post("/v1/completions", {"prompt": "x", **field}, status=400)
+                self.assertIn(f"more than the limit of {most} ", answer["error"]["message"])
+                self.assertIn(named, answer["error"]["message"])
+            self.assertEqual(server.stop(), 0)
 
     def test_answers_that_all_fail_at_once_end(self):
         """The engine takes none of a stream's answers, and says so of all in one go."""

@@ -68,6 +68,8 @@ class LoadingTest(unittest.TestCase):
         for method, path in (("GET", "/ready"), ("POST", "/v1/completions"), ("GET", "/v1/models")):
             status, content = server.request(method, path, body if method == "POST" else None)
             self.assertEqual((status, content["error"]["code"]), (503, "loading"))
+        eventually(lambda: "/v1/models 503" in server.log(), "the last one's line")
+        self.assertNotIn("/ready 503", server.log())  # a probe would fill the log
         server.let_go()
         eventually(lambda: server.request("GET", "/ready")[0] == 200, "the model")
         self.assertEqual(server.request("POST", "/v1/completions", body)[0], 200)

@@ -81,6 +81,14 @@ EXPECTED = {
     "kvcake_tier_decodes": "counter",
     "kvcake_tier_decode_core_seconds": "counter",
     "kvcake_store_codec_info": "gauge",
+    "kvcake_build_info": "gauge",
+    # As Prometheus' own clients have them.
+    "process_resident_memory_bytes": "gauge",
+    "process_virtual_memory_bytes": "gauge",
+    "process_start_time_seconds": "gauge",
+    "process_cpu_seconds": "counter",
+    "process_open_fds": "gauge",
+    "process_max_fds": "gauge",
 }
 
 
@@ -94,7 +102,8 @@ class MetricsTest(OwnServersTest):
         for family in self.families:
             for sample in family.samples:
                 labels = dict(sample.labels)
-                self.assertEqual(labels.pop("model_name"), "demo")
+                own = not sample.name.startswith("process_")
+                self.assertEqual(labels.pop("model_name", None), "demo" if own else None)
                 key = tuple(sorted(labels.items()))
                 self.assertNotIn(key, values.setdefault(sample.name, {}))
                 values[sample.name][key] = sample.value
@@ -121,9 +130,22 @@ class MetricsTest(OwnServersTest):
         self.scrape(server)
         types = {family.name: family.type for family in self.families}
         self.assertLessEqual(EXPECTED.items(), types.items())
-        self.assertFalse([name for name in types if not name.startswith(("vllm:", "kvcake_"))])
+        self.assertFalse([name for name in types
+                          if not name.startswith(("vllm:", "kvcake_", "process_"))])
         for family in self.families:
             self.assertTrue(family.documentation, family.name)
+        self.assertEqual(server.stop(), 0)
+
+    def test_counters_are_there_before_their_first_event(self):
+        server = self.start()
+        values = self.scrape(server)
+        self.assertEqual(values["vllm:request_success_total"],
+                         {(("finished_reason", reason),): 0
+                          for reason in ("stop", "length", "abort", "error")})
+        self.assertEqual(values["kvcake_hit_tokens_total"],
+                         {(("tier", tier),): 0 for tier in ("ram", "disk")})
+        version = json.loads(server.request("GET", "/version")[2])["version"]
+        self.assertEqual(values["kvcake_build_info"], {(("version", version),): 1})
         self.assertEqual(server.stop(), 0)
 
     def test_computed_then_in_memory_then_from_the_store(self):

@@ -5,9 +5,10 @@ import unittest
 
 import openai
 
-from server_fixture import MODEL, PROGRAM, ServerTest, eventually
+from server_fixture import MODEL, PROGRAM, Server, ServerTest, eventually
 
 PROMPT = " ".join(f"Sentence {i} says that {i * i} is the square of {i}." for i in range(60))
+CONTEXT = 8448  # tokens of models/demo
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who are you?"}]
 
 
@@ -259,6 +260,28 @@ class OpenAiTest(ServerTest):
         plain = self.complete(prompt="Once upon")
         self.assertEqual(self.complete(prompt="Once upon", echo=True).choices[0].text,
                          "Once upon" + plain.choices[0].text)
+
+    def test_a_prompt_that_is_scored_may_fill_the_context(self):
+        """All that the model has, or less by a flag; one that is to be answered may not."""
+        for flags, length in (((), CONTEXT), (("--max-model-len", "100"), 100)):
+            server = Server(*flags)
+            self.addCleanup(server.kill)
+            ids = [5 + i % 90 for i in range(length)]
+            fields = {"prompt": ids, "echo": True, "max_tokens": 0, "logprobs": 1}
+            full = server.post("/v1/completions", fields)
+            self.assertEqual(full["usage"]["total_tokens"], length)
+            shorter = server.post("/v1/completions", {**fields, "prompt": ids[:-1]})
+            scores, fewer = (answer["choices"][0]["logprobs"]["token_logprobs"]
+                             for answer in (full, shorter))
+            self.assertEqual(len(scores), length)
+            self.assertEqual(scores[:-1], fewer)
+            unscored = {**fields, "logprobs": None, "stream": True}
+            self.assertEqual(server.request("POST", "/v1/completions", unscored)[0], 200)
+            for refused in ({**fields, "prompt": [*ids, 5]}, {**fields, "max_tokens": 1}):
+                error = server.post("/v1/completions", refused, status=400)["error"]
+                self.assertEqual(error["code"], "context_length_exceeded")
+            eventually(server.idle, "pages given back")
+            self.assertEqual(server.stop(), 0)
 
     def test_report(self):
         answer = self.complete(extra_body={"kvcake": {"report": True, "policy": "compute"}})

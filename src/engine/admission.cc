@@ -23,7 +23,8 @@ uint64_t Admission::PagesFor(int tokens) const {
 }
 
 uint64_t Admission::PagesToRun(const Sequence& sequence) const {
-  return PagesFor(static_cast<int>(sequence.tokens.size()) + 1);
+  const int next = std::min(sequence.request.max_tokens, 1);
+  return PagesFor(static_cast<int>(sequence.tokens.size()) + next);
 }
 
 void Admission::NoteRoom(uint64_t available_before) {

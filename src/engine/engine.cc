@@ -49,16 +49,16 @@ Status CheckRequest(const Request& request, const Model& model) {
                   model.vocab_size());
     }
   }
-  if (request.max_tokens < 1) {
-    return Fail(ErrorCode::kInvalidArgument, "max_tokens must be 1 or more, not {}",
+  if (request.max_tokens < 0) {
+    return Fail(ErrorCode::kInvalidArgument, "max_tokens must be 0 or more, not {}",
                 request.max_tokens);
   }
   const int prompt = static_cast<int>(request.prompt.size());
-  if (prompt >= model.max_positions()) {
+  if (prompt + std::min(request.max_tokens, 1) > model.max_positions()) {
     return Fail(ErrorCode::kInvalidArgument,
-                "the prompt has {} tokens and leaves no room for an answer: the model's context is "
-                "{} tokens",
-                prompt, model.max_positions());
+                "the prompt has {} tokens{}: the model's context is {} tokens", prompt,
+                request.max_tokens > 0 ? " and leaves no room for an answer" : "",
+                model.max_positions());
   }
   return {};
 }

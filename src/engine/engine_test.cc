@@ -123,8 +123,11 @@ TEST(EngineTest, RefusesWhatItCanNeverAnswer) {
   EXPECT_NE(message(Ask({-1})).find("vocabulary"), std::string::npos);
   EXPECT_NE(message(Ask(Prompt(16384, 1))).find("context is 16384"), std::string::npos);
   EXPECT_NE(message(Ask(Prompt(500, 1))).find("--ram-capacity"), std::string::npos);
-  Request request = Ask({1});
+  Request request = Ask(Prompt(16385, 1));
   request.max_tokens = 0;
+  EXPECT_NE(message(request).find("context is 16384"), std::string::npos);
+  request = Ask({1});
+  request.max_tokens = -1;
   EXPECT_NE(message(request).find("max_tokens"), std::string::npos);
   request = Ask({1});
   request.sampling.top_p = 2;
@@ -143,6 +146,19 @@ TEST(EngineTest, WhatWasNotAskedForYieldsToThePagesThatThereAre) {
   EXPECT_EQ(world.Answer(request).tokens.size(), 3u);
   request.prompt = Prompt(3 * kChunk, 1);  // no room for a single one
   EXPECT_FALSE(world.engine->Submit(request));
+}
+
+// The second has the pages that the first gives back, and waits for no more.
+TEST(EngineTest, APromptThatIsOnlyScoredNeedsNoPageBeyondItsOwn) {
+  World world(nullptr, {.pages = kReserved + 3});
+  Request request = Ask(Prompt(3 * kChunk, 1));
+  request.logprobs = request.prompt_logprobs = true;
+  request.max_tokens = 0;
+  for (int i = 0; i < 2; ++i) {
+    const Completion completion = world.Answer(request);
+    EXPECT_EQ(completion.finish_reason, FinishReason::kLength);
+    EXPECT_EQ(completion.prompt_scores.size(), 3u * kChunk - 1);
+  }
 }
 
 // A store whose writes take their time holds pages of finished sequences: that may cost chunks, not

@@ -29,6 +29,8 @@ struct TokenEvent {
 
 struct Request {
   std::vector<int32_t> prompt;  // at least one token
+  // 0: only the prompt is of interest, which may fill the context. One token is chosen all the
+  // same, and has no page: nothing is computed of it.
   int max_tokens = 16;
   // Fewer will do where there are not, and never will be, the pages for so many.
   bool max_tokens_yields = false;

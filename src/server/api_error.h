@@ -15,6 +15,9 @@ struct ApiError {
   std::string code = {};   // "model_not_found"; empty: none
 };
 
+// The code of a server whose engine does not come around.
+inline constexpr char kEngineStuck[] = "engine_stuck";
+
 template <typename T>
 using ApiResult = tl::expected<T, ApiError>;
 

@@ -113,10 +113,21 @@ std::optional<ApiError> CheckJsonType(std::string_view content_type) {
   }
   return ApiError{.status = 415,
                   .message =
-                      "the body must be JSON and say so: add the header Content-Type: "
-                      "application/json (curl -H), or start the server with "
+                      "a POST must have the header Content-Type: application/json, with or "
+                      "without a body: add it (curl -H), or start the server with "
                       "--any-content-type",
                   .code = "unsupported_content_type"};
+}
+
+std::optional<ApiError> CheckUncoded(std::string_view content_encoding) {
+  const std::string coding = Lower(Trimmed(content_encoding));
+  if (coding.empty() || coding == "identity") return std::nullopt;
+  return ApiError{
+      .status = 415,
+      .message = fmt::format("the header Content-Encoding says that the body is \"{}\": "
+                             "this server takes bodies that are not compressed",
+                             coding.substr(0, kNameShown)),
+      .code = "unsupported_content_encoding"};
 }
 
 std::vector<std::string> SplitList(const std::string& text) {

@@ -46,9 +46,12 @@ class OriginRule {
   const bool any_;
 };
 
-// The error to answer a body of another type than JSON with. Any page's script can have a browser
-// send the types of forms, without asking first.
+// The error to answer a POST of another type than JSON with. Any page's script can have a browser
+// send the types of forms, and no type with an empty body, without asking first.
 std::optional<ApiError> CheckJsonType(std::string_view content_type);
+
+// The error to answer a body with that is compressed, as its Content-Encoding says.
+std::optional<ApiError> CheckUncoded(std::string_view content_encoding);
 
 // The elements of a list as people write it: "a,b", or as JSON, ["a", "b"].
 std::vector<std::string> SplitList(const std::string& text);

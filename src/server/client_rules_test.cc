@@ -81,8 +81,21 @@ TEST(ContentTypeTest, FormsAreNoJson) {
     const auto error = CheckJsonType(type);
     ASSERT_TRUE(error) << type;
     EXPECT_EQ(error->status, 415);
-    EXPECT_THAT(error->message, HasSubstr("application/json"));
+    EXPECT_THAT(error->message, HasSubstr("header Content-Type: application/json"));
+    EXPECT_THAT(error->message, HasSubstr("with or without a body"));
   }
+}
+
+TEST(ContentCodingTest, BodiesAreTakenAsTheyAre) {
+  for (const char* coding : {"", "identity", " Identity "}) EXPECT_FALSE(CheckUncoded(coding));
+  for (const std::string coding : {"gzip", "br", "identity, gzip", "identityx"}) {
+    const auto error = CheckUncoded(coding);
+    ASSERT_TRUE(error) << coding;
+    EXPECT_EQ(error->status, 415);
+    EXPECT_THAT(error->message, HasSubstr("header Content-Encoding"));
+    EXPECT_THAT(error->message, HasSubstr("\"" + coding + "\""));
+  }
+  EXPECT_LT(CheckUncoded(std::string(10000, 'x')).value().message.size(), 300u);
 }
 
 TEST(SplitListTest, AsPeopleAndVllmWriteThem) {

@@ -97,7 +97,7 @@ HttpApi::HttpApi(net::io_context& context, Runtime& runtime, EngineLoop& loop,
       options_(std::move(options)),
       preparer_(runtime, std::move(chat), options_.requests),
       created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())),
-      metrics_(OnCuda(runtime.model().numeric_path()) ? "gpu" : "ram"),
+      metrics_(OnCuda(runtime.model().numeric_path()) ? "gpu" : "ram", runtime.tiers()),
       news_(context),
       id_salt_(Random()),
       pool_(PoolOptions(options_.prepare, runtime)) {
@@ -208,10 +208,10 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
     if (error) co_return co_await SendError(exchange, std::move(*error));
   }
   if (route->method == "POST") {
-    if (auto error = CheckJsonType(request.content_type); error && !options_.any_content_type) {
-      co_await SendError(exchange, std::move(*error));
-      co_return;
-    }
+    std::optional<ApiError> error;
+    if (!options_.any_content_type) error = CheckJsonType(request.content_type);
+    if (!error) error = CheckUncoded(request.content_encoding);
+    if (error) co_return co_await SendError(exchange, std::move(*error));
     if (!co_await ReadBody(exchange)) co_return;
   }
   if (path == "/v1/completions") co_return co_await Generate(exchange, Ask::kCompletion);
@@ -271,7 +271,7 @@ net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
   }
   if (path == "/ready" || path == "/health") {
     if (std::string ailment = Ailment(); !ailment.empty()) {
-      ApiError error{.status = 503, .message = std::move(ailment), .code = "engine_stuck"};
+      ApiError error{.status = 503, .message = std::move(ailment), .code = kEngineStuck};
       co_await SendError(exchange, std::move(error));
       co_return;
     }
@@ -291,7 +291,8 @@ net::awaitable<void> HttpApi::AnswerAtOnce(Exchange& exchange) {
                                   {.loop = loop_.Stats(),
                                    .chain = options_.chain(),
                                    .preparing = pool_.load(),
-                                   .http = options_.connections()});
+                                   .http = options_.connections(),
+                                   .version = options_.version});
   } else if (path == "/cache/reset") {
     const std::string& tenant = exchange.record.tenant;
     tenant.empty() ? runtime_.pool().DropCached() : runtime_.engine().DropCachedOf(tenant);

@@ -95,7 +95,7 @@ HttpApi::Choice HttpApi::MakeChoice(const Prepared& prepared, size_t index, bool
               [this, signal](bool done) { news_.Add(signal, /*first=*/done); }),
           .parser = AnswerParser(parsing),
           .echo = asked.echo ? prompt_text : "",
-          .length_field = asked.max_tokens_field.empty() || request.max_tokens == 1
+          .length_field = asked.max_tokens_field.empty() || request.max_tokens <= 1
                               ? FieldOf(asked.prompts.front())
                               : asked.max_tokens_field};
 }

@@ -68,15 +68,19 @@ void ReadN(RequestFields* fields, const RequestLimits& limits, GenerateRequest* 
   const auto prompts = static_cast<int64_t>(request->prompts.size());
   if (prompts * request->n <= limits.choices_max) return;
   fields->Fail(request->n > 1 ? "n" : "prompt",
-               fmt::format("asks for {} answers, more than the limit of {} a request "
-                           "(--choices-max)",
-                           prompts * request->n, limits.choices_max));
+               fmt::format("asks for {} answers, more than the limit of {} a request ({})",
+                           prompts * request->n, limits.choices_max, limits.choices_flag));
 }
 
 void ReadKvcake(RequestFields* fields, KvcakeFields* kvcake) {
   const JsonField value = (*fields)["kvcake"];
   if (value.null()) return;
   RequestFields own(value);
+  // Other servers have no such object: what is not known here is a slip, not theirs.
+  for (const auto& [name, member] : value.value().items()) {
+    if (name == "report" || name == "store" || name == "policy") continue;
+    own.Fail(name, "is not known: it must be report, store or policy");
+  }
   own.Read("report", &kvcake->report);
   own.Read("store", &kvcake->store);
   std::string policy(PolicyName(kvcake->policy));
@@ -151,8 +155,8 @@ void ReadPrompts(RequestFields* fields, const RequestLimits& limits, std::vector
   if (count > static_cast<size_t>(limits.choices_max)) {
     return fields->Fail("prompt",
                         fmt::format("has {} prompts, more than the limit of {} answers a request "
-                                    "(--choices-max)",
-                                    count, limits.choices_max));
+                                    "({})",
+                                    count, limits.choices_max, limits.choices_flag));
   }
   size_t ids = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -282,6 +286,7 @@ ApiResult<TokenizeRequest> ParseTokenize(const RequestBody& body, const RequestL
   } else if (auto prompt = ReadOnePrompt(&fields, limits, fields["prompt"])) {
     request.prompt = std::move(*prompt);
   }
+  RefuseUnsupported(Endpoint::kTokenize, &fields);
   if (!fields["add_special_tokens"].null()) {
     bool add_special = false;
     fields.Read("add_special_tokens", &add_special);

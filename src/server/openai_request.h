@@ -1,5 +1,6 @@
 // What clients ask for, as OpenAI's API and vLLM's extensions of it spell it. Fields that kvcake
-// knows and does not honour are refused (unsupported_fields.h); unknown ones are ignored.
+// knows and does not honour are refused (unsupported_fields.h); unknown ones are ignored, but in
+// its own "kvcake" object.
 #pragma once
 
 #include <cstdint>
@@ -77,7 +78,9 @@ struct RequestLimits {
   size_t stops_max = 16;
   size_t stop_bytes_max = 1024;
   size_t ids_max = 1 << 20;  // of tokens: in, and out of /tokenize
-  int choices_max = 128;     // answers to one request: its prompts, n times
+  // Answers to one request: its prompts, n times; and what says so many, for messages.
+  int choices_max = 128;
+  std::string choices_flag = "--choices-max";
   size_t biases_max = 1024;
   int top_logprobs_max = 20;
 };

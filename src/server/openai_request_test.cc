@@ -7,6 +7,7 @@ namespace kvcake {
 namespace {
 
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 
 ApiResult<GenerateRequest> Parsed(const std::string& body) {
@@ -125,6 +126,8 @@ TEST(OpenAiRequestTest, ErrorsNameTheField) {
       {R"("kvcake": 1)", "kvcake"},
       {R"("kvcake": {"policy": "magic"})", "kvcake.policy"},
       {R"("kvcake": {"store": "no"})", "kvcake.store"},
+      {R"("kvcake": {"polcy": "load"})", "kvcake.polcy"},
+      {R"("kvcake": {"Store": null})", "kvcake.Store"},
       {R"("stop_token_ids": ["a"])", "stop_token_ids"},
   };
   for (const auto& [field, param] : cases) {
@@ -134,9 +137,23 @@ TEST(OpenAiRequestTest, ErrorsNameTheField) {
     EXPECT_THAT(request.error().message, HasSubstr(param)) << field;
     EXPECT_EQ(request.error().status, 400);
   }
+  EXPECT_THAT(With(R"("kvcake": {"polcy": "load"})").error().message,
+              HasSubstr("report, store or policy"));
   std::string stops = R"("stop": ["a")";
   for (int i = 0; i < 16; ++i) stops += ", \"a\"";
   EXPECT_EQ(With(stops + "]").error().param, "stop");
+}
+
+// Whichever bound is missed.
+TEST(OpenAiRequestTest, ErrorsTellTheWholeRange) {
+  for (const char* bad : {"0", "-1", "1.5", "\"x\""}) {
+    EXPECT_THAT(With(std::string("\"top_p\": ") + bad).error().message,
+                HasSubstr("must be a number above 0 and at most 1"));
+  }
+  for (const char* bad : {"0", "-1", "\"x\""}) {
+    EXPECT_THAT(With(std::string("\"repetition_penalty\": ") + bad).error().message,
+                EndsWith("must be a number above 0"));
+  }
 }
 
 TEST(OpenAiRequestTest, KnownFieldsThatWouldChangeTheAnswerAreRefused) {
@@ -164,6 +181,18 @@ TEST(OpenAiRequestTest, KnownFieldsThatWouldChangeTheAnswerAreRefused) {
                       "response_format": {"type": "text"}, "min_tokens": 0, "guided_regex": "",
                       "use_beam_search": false, "spaces_between_special_tokens": true)"));
   EXPECT_TRUE(ChatWith(R"("tools": [], "tool_choice": "none", "modalities": ["text"], "n": 1)"));
+}
+
+TEST(OpenAiRequestTest, TokenizingRefusesWhatItWouldNotHonour) {
+  const auto refused = [](const char* field, const char* value) -> std::string {
+    const std::string body = fmt::format(R"({{"prompt": "x", "{}": {}}})", field, value);
+    const auto request = ParseTokenize(ParseBody(body).value());
+    return request ? "" : request.error().param;
+  };
+  for (const char* field : {"return_token_strs", "chat_template"}) {
+    EXPECT_EQ(refused(field, "true"), field);
+    EXPECT_EQ(refused(field, "false"), "");
+  }
 }
 
 TEST(OpenAiRequestTest, SeveralPromptsAndAnswers) {

@@ -8,9 +8,11 @@ namespace kvcake {
 namespace {
 
 Result<double> NumberAbove(const JsonField& field, double least, double most) {
-  ASSIGN_OR_RETURN(const double number, field.Number(least, most));
-  if (number == least) return field.Not(fmt::format("a number above {}", least));
-  return number;
+  const auto number = field.Number(least, most);
+  if (number && *number > least) return *number;
+  const bool bounded = most < std::numeric_limits<double>::max();
+  return field.Not(fmt::format("a number above {}{}", least,
+                               bounded ? fmt::format(" and at most {}", most) : ""));
 }
 
 Result<std::vector<std::string>> Texts(const JsonField& field, size_t count_max, size_t bytes_max) {

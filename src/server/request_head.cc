@@ -67,6 +67,7 @@ HttpRequest ToRequest(const RequestHead& head) {
   request.path = PathOf(std::string(head.target()));
   request.authorization = std::string(head[http::field::authorization]);
   request.content_type = std::string(head[http::field::content_type]);
+  request.content_encoding = std::string(head[http::field::content_encoding]);
   const auto id = head["X-Request-Id"];
   if (head.count("X-Request-Id") == 1 && IsSaneRequestId({id.data(), id.size()})) {
     request.id = std::string(id);

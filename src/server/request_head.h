@@ -17,6 +17,7 @@ struct HttpRequest {
   std::string path = {};    // without the query
   std::string authorization = {};
   std::string content_type = {};
+  std::string content_encoding = {};
   std::string id = {};      // X-Request-Id, the client's where it has a sane one
   std::string client = {};  // its address
   bool admin = false;       // it has come to the listener for those who run the server

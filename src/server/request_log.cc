@@ -27,9 +27,13 @@ std::string Shown(const std::string& text) {
   return Printable(text.size() <= kShownMax ? text : text.substr(0, kShownMax) + "...");
 }
 
-// Asked every few seconds by machines, and answered.
+// Asked every few seconds by machines, and answered as is to be expected: that the server is not
+// ready is no fault while it loads its model, or goes away.
 bool IsProbe(const RequestRecord& record) {
-  return record.status == 200 && (record.method == "GET" || record.method == "HEAD") &&
+  if (record.method != "GET" && record.method != "HEAD") return false;
+  const bool unready = record.status == 503 && record.error && record.error->code != kEngineStuck;
+  if (record.path == "/ready" && unready) return true;
+  return record.status == 200 &&
          (record.path == "/health" || record.path == "/ready" || record.path == "/metrics");
 }
 
@@ -100,9 +104,9 @@ std::string RequestText(const RequestRecord& record) {
 
 void LogRequest(const RequestRecord& record, bool json) {
   const bool ours = record.error && record.error->status >= 500;
-  const auto level = ours              ? spdlog::level::warn
-                     : IsProbe(record) ? spdlog::level::debug
-                                       : spdlog::level::info;
+  const auto level = IsProbe(record) ? spdlog::level::debug
+                     : ours          ? spdlog::level::warn
+                                     : spdlog::level::info;
   if (!spdlog::should_log(level)) return;
   spdlog::log(level, "{}", json ? DumpJson(RequestJson(record)) : RequestText(record));
 }

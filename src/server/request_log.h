@@ -37,8 +37,8 @@ RequestRecord RecordOf(const HttpRequest& request);
 // Fields of what did not come to pass (times, tokens, the restoration) are left out.
 nlohmann::ordered_json RequestJson(const RequestRecord& record);
 std::string RequestText(const RequestRecord& record);
-// To the log, as either: at level debug where a probe has been answered, warning where the server
-// is to blame, else info.
+// To the log, as either: at level debug where a probe has been answered, or told that the server is
+// not ready, warning where the server is to blame, else info.
 void LogRequest(const RequestRecord& record, bool json);
 
 }  // namespace kvcake

@@ -1,6 +1,10 @@
 #include "server/request_log.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <sstream>
 
 namespace kvcake {
 namespace {
@@ -108,6 +112,32 @@ TEST(RequestLogTest, WhatWasCancelledHasBoth) {
   EXPECT_EQ(line["error"]["message"], "the client has gone");
   EXPECT_EQ(line["answer_tokens"], 3);
   EXPECT_EQ(line["ttft_s"], 0.5);
+}
+
+// A probe asks every few seconds: what it is told is for it to act upon, not for the log.
+TEST(RequestLogTest, ProbesAreLoggedWhereSomethingIsWrong) {
+  const std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
+  const auto level = [](const char* path, int status, const char* code = "") {
+    RequestRecord record{.method = "GET", .path = path, .status = status};
+    if (status != 200) record.error = ApiError{.status = status, .code = code};
+    std::ostringstream text;
+    const auto logger = std::make_shared<spdlog::logger>(
+        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));
+    logger->set_pattern("%l\n");
+    logger->set_level(spdlog::level::debug);
+    spdlog::set_default_logger(logger);
+    LogRequest(record, /*json=*/false);
+    return text.str().substr(0, text.str().find('\n'));
+  };
+  EXPECT_EQ(level("/ready", 200), "debug");
+  EXPECT_EQ(level("/ready", 503, "loading"), "debug");
+  EXPECT_EQ(level("/ready", 503), "debug");  // it shuts down
+  EXPECT_EQ(level("/ready", 503, "engine_stuck"), "warning");
+  EXPECT_EQ(level("/health", 503, "engine_stuck"), "warning");
+  EXPECT_EQ(level("/v1/models", 503, "loading"), "warning");
+  EXPECT_EQ(level("/v1/models", 200), "info");
+  EXPECT_EQ(level("/healthz", 404), "info");
+  spdlog::set_default_logger(before);
 }
 
 }  // namespace

@@ -13,6 +13,13 @@ namespace kvcake {
 
 using nlohmann::ordered_json;
 
+namespace {
+
+// Tokens that an answer has at least: none where the prompt alone is asked for.
+int AnswerRoom(const GenerateRequest& asked) { return asked.max_tokens == 0 ? 0 : 1; }
+
+}  // namespace
+
 std::optional<ApiError> RequestPreparer::CheckModel(const std::string& model) const {
   const auto& names = options_.model_names;
   if (model.empty() || std::find(names.begin(), names.end(), model) != names.end()) return {};
@@ -23,17 +30,25 @@ std::optional<ApiError> RequestPreparer::CheckModel(const std::string& model) co
       .code = "model_not_found"};
 }
 
+// Ids that the vocabulary lacks are refused, as none of its tokens could have been meant.
+std::optional<ApiError> RequestPreparer::CheckIds(const char* field,
+                                                  std::span<const int32_t> ids) const {
+  const int vocab = runtime_.model().vocab_size();
+  const auto unknown =
+      std::find_if(ids.begin(), ids.end(), [vocab](int32_t id) { return id >= vocab; });
+  if (unknown == ids.end()) return std::nullopt;
+  return ApiError{.message = fmt::format("{} has the id {}: the vocabulary has {} tokens", field,
+                                         *unknown, vocab),
+                  .param = field};
+}
+
 ApiResult<std::vector<int32_t>> RequestPreparer::Encode(const Prompt& prompt,
                                                         std::optional<bool> add_special,
                                                         size_t tokens_max,
                                                         std::string* text) const {
   if (const auto* tokens = std::get_if<std::vector<int32_t>>(&prompt)) {
-    const int vocab = runtime_.model().vocab_size();
-    const auto unknown = std::find_if(tokens->begin(), tokens->end(),
-                                      [vocab](int32_t token) { return token >= vocab; });
-    if (unknown == tokens->end()) return *tokens;
-    return BadField("prompt", fmt::format("prompt has the id {}: the vocabulary has {} tokens",
-                                          *unknown, vocab));
+    if (auto error = CheckIds("prompt", *tokens)) return tl::unexpected<ApiError>(*error);
+    return *tokens;
   }
   const char* field = FieldOf(prompt);
   bool special = add_special.value_or(true);
@@ -83,6 +98,7 @@ ApiResult<std::string> RequestPreparer::DetokenizeBody(const std::string& body) 
   const auto asked = ParseDetokenize(*read, options_.rules.limits);
   if (!asked) return tl::unexpected<ApiError>(asked.error());
   if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
+  if (auto error = CheckIds("tokens", asked->tokens)) return tl::unexpected<ApiError>(*error);
   return DumpJson(
       ordered_json{{"prompt", runtime_.tokenizer().Decode(asked->tokens, /*skip_special=*/false)}});
 }
@@ -92,11 +108,12 @@ ApiResult<int> RequestPreparer::AnswerTokens(const GenerateRequest& asked,
   const int room = options_.model_len_max - prompt_tokens;
   const char* field = FieldOf(asked.prompts.front());
   if (prompt_tokens == 0) return BadField(field, "the prompt has no tokens");
-  if (room < 1) {
+  if (room < AnswerRoom(asked)) {
     return tl::unexpected<ApiError>(ApiError{
-        .message = fmt::format("the prompt has {} tokens and leaves no room for an answer: "
-                               "this server's context is {} tokens",
-                               prompt_tokens, options_.model_len_max),
+        .message = fmt::format("the prompt has {} tokens{}: this server's context is {} tokens",
+                               prompt_tokens,
+                               AnswerRoom(asked) > 0 ? " and leaves no room for an answer" : "",
+                               options_.model_len_max),
         .param = field,
         .code = "context_length_exceeded"});
   }
@@ -144,7 +161,7 @@ ApiResult<GenerateRequest> RequestPreparer::ParseAsked(const std::string& body, 
 // What is the same of all requests for answers to `of`.
 Request RequestPreparer::RequestOf(const GenerateRequest& of, const std::string& tenant) const {
   Request request;
-  const bool scores_only = of.max_tokens == 0;
+  const bool scores_only = AnswerRoom(of) == 0;
   request.sampling = of.sampling;
   request.min_tokens = of.min_tokens;
   request.max_tokens_yields = of.max_tokens_field.empty();
@@ -163,34 +180,23 @@ Request RequestPreparer::RequestOf(const GenerateRequest& of, const std::string&
   return request;
 }
 
-// Ids that the vocabulary lacks are refused, as none of its tokens could have been meant.
-std::optional<ApiError> RequestPreparer::CheckBiases(const SamplingParams& sampling) const {
-  const int vocab = runtime_.model().vocab_size();
-  for (const auto& [token, bias] : sampling.logit_bias) {
-    if (token < vocab) continue;
-    return ApiError{.message = fmt::format("logit_bias has the id {}: the vocabulary has {} tokens",
-                                           token, vocab),
-                    .param = "logit_bias"};
-  }
-  return std::nullopt;
-}
-
 ApiResult<PreparedRequest> RequestPreparer::Prepare(const std::string& body, Ask ask,
                                                     const std::string& tenant) const {
   auto asked = ParseAsked(body, ask);
   if (!asked) return tl::unexpected<ApiError>(asked.error());
   if (auto error = CheckModel(asked->model)) return tl::unexpected<ApiError>(std::move(*error));
-  if (auto error = CheckBiases(asked->sampling)) return tl::unexpected<ApiError>(std::move(*error));
+  std::vector<int32_t> biased;
+  for (const auto& [token, bias] : asked->sampling.logit_bias) biased.push_back(token);
+  if (auto error = CheckIds("logit_bias", biased)) return tl::unexpected<ApiError>(*error);
   PreparedRequest prepared{.asked = std::move(*asked)};
   const GenerateRequest& of = prepared.asked;
-  prepared.scores_only = of.max_tokens == 0;
+  prepared.scores_only = AnswerRoom(of) == 0;
   const Request common = RequestOf(of, tenant);
   const size_t ids_max = options_.rules.limits.ids_max;
   size_t ids = 0;
   for (const Prompt& prompt : of.prompts) {
     std::string text;
-    // One token is the answer's at least.
-    auto tokens = Encode(prompt, of.add_special, options_.model_len_max - 1, &text);
+    auto tokens = Encode(prompt, of.add_special, options_.model_len_max - AnswerRoom(of), &text);
     if (!tokens) return tl::unexpected<ApiError>(tokens.error());
     ids += tokens->size() * of.n;
     if (ids > ids_max && of.n * of.prompts.size() > 1) {
@@ -205,7 +211,7 @@ ApiResult<PreparedRequest> RequestPreparer::Prepare(const std::string& body, Ask
     for (int i = 0; i < of.n; ++i) {
       Request& request = prepared.requests.emplace_back(common);
       request.prompt = *tokens;
-      request.max_tokens = std::max(*answer, 1);  // somebody must be asked for something
+      request.max_tokens = *answer;
       // As vLLM has it, answers to the same prompt have seeds in a row.
       request.sampling.seed = of.seed ? *of.seed + i : std::random_device()();
     }

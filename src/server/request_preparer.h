@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,7 @@ class RequestPreparer {
 
  private:
   ApiResult<GenerateRequest> ParseAsked(const std::string& body, Ask ask) const;
-  std::optional<ApiError> CheckBiases(const SamplingParams& sampling) const;
+  std::optional<ApiError> CheckIds(const char* field, std::span<const int32_t> ids) const;
   // At most `tokens_max` of them: a text that has more for certain is not even tokenized.
   ApiResult<std::vector<int32_t>> Encode(const Prompt& prompt, std::optional<bool> add_special,
                                          size_t tokens_max, std::string* text) const;

@@ -1,6 +1,7 @@
 #include "server/server_metrics.h"
 
 #include "server/openai_response.h"
+#include "server/process_metrics.h"
 
 namespace kvcake {
 namespace {
@@ -75,7 +76,19 @@ void AddCalls(const std::vector<Tier*>& tiers, const std::vector<TierStats>& sta
   }
 }
 
-ServerMetrics::ServerMetrics(std::string pages)
+namespace {
+
+constexpr FinishReason kReasons[] = {FinishReason::kStop, FinishReason::kLength,
+                                     FinishReason::kCancelled, FinishReason::kError};
+
+// As vLLM says it.
+std::string ReasonLabel(FinishReason reason) {
+  return reason == FinishReason::kCancelled ? "abort" : FinishReasonName(reason);
+}
+
+}  // namespace
+
+ServerMetrics::ServerMetrics(std::string pages, const std::vector<Tier*>& tiers)
     : inter_token_s(SecondsBounds()),
       overhead_s(SecondsBounds()),
       pages_(std::move(pages)),
@@ -89,7 +102,12 @@ ServerMetrics::ServerMetrics(std::string pages)
       efficiency_(ShareBounds()),
       prompt_length_(TokenBounds()),
       answer_length_(TokenBounds()),
-      step_tokens_(TokenBounds()) {}
+      step_tokens_(TokenBounds()) {
+  // A counter whose first value is not 0 hides its first events from rate().
+  for (const FinishReason reason : kReasons) finished_[ReasonLabel(reason)] = 0;
+  hit_tokens_[pages_] = 0;
+  for (const Tier* tier : tiers) hit_tokens_[std::string(tier->name())] = 0;
+}
 
 void ServerMetrics::Responded(int status) {
   MutexLock lock(mutex_);
@@ -98,10 +116,9 @@ void ServerMetrics::Responded(int status) {
 
 void ServerMetrics::Finished(const Completion& completion) {
   const RestoreReport& report = completion.report;
-  const bool cancelled = completion.finish_reason == FinishReason::kCancelled;
   {
     MutexLock lock(mutex_);
-    ++finished_[cancelled ? "abort" : FinishReasonName(completion.finish_reason)];  // vLLM's
+    ++finished_[ReasonLabel(completion.finish_reason)];
   }
   if (!HasAnswer(completion)) return;
   const int cached = report.tokens_reused + report.loaded();
@@ -144,6 +161,7 @@ void ServerMetrics::Stepped(const StepRecord& step) {
 std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
                                 const ServerState& state) const {
   PrometheusText text({{"model_name", model_name}});
+  text.AddGauge("kvcake_build_info", "The version that runs.", 1, {{"version", state.version}});
   AddGauges(runtime, state.loop, &text);
   const auto preparing = [&](const char* size, size_t n) {
     text.AddGauge(
@@ -222,7 +240,9 @@ std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
   AddConnections(state.http, &text);
   text.AddCounter("kvcake_tls_handshakes_failed_total",
                   "Connections that ended before TLS was agreed on.", state.http.handshakes_failed);
-  return text.text();
+  PrometheusText process;  // has no labels, as with Prometheus' own clients
+  AddProcess(&process);
+  return text.text() + process.text();
 }
 
 void ServerMetrics::AddGauges(Runtime& runtime, const EngineLoopStats& loop,

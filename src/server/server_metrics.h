@@ -26,6 +26,7 @@ struct ServerState {
   ChainStats chain = {};
   PreparePool::Load preparing = {};
   HttpStats http = {};
+  std::string version = {};
 };
 
 // What holds pages beside requests, and what was not kept of all that was to be. `ram` may be null.
@@ -35,8 +36,9 @@ void AddWrites(const WriteBehindStats& writes, uint64_t late_reads,
 // Any thread.
 class ServerMetrics {
  public:
-  // `pages`: what hits in pages are counted as, by where these are: "ram" or "gpu".
-  explicit ServerMetrics(std::string pages);
+  // `pages`: what hits in pages are counted as, by where these are: "ram" or "gpu". `tiers`: by
+  // name, what else is hit.
+  ServerMetrics(std::string pages, const std::vector<Tier*>& tiers);
   // A request that the engine took has ended.
   void Finished(const Completion& completion);
   void Stepped(const StepRecord& step);

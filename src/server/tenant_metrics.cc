@@ -11,11 +11,9 @@ constexpr char kOthers[] = "other";
 }  // namespace
 
 std::string TenantMetrics::LabelOf(const std::string& tenant) const {
-  const std::string label = tenant.empty() ? kNoName : tenant;
-  if (!labels_.contains(label)) {
-    if (labels_.size() >= labels_max_) return kOthers;
-    labels_.insert(label);
-  }
+  std::string label = tenant.empty() ? kNoName : tenant;
+  if (!counts_.contains(label) && counts_.size() >= labels_max_) label = kOthers;
+  counts_.try_emplace(label);
   return label;
 }
 
@@ -42,15 +40,17 @@ void TenantMetrics::SetNames(const std::set<std::string>& tenants) {
   for (const std::string& tenant : tenants) names.emplace(OwnerOf(tenant), tenant);
   MutexLock lock(mutex_);
   names_ = std::move(names);
+  if (tenants.size() > labels_max_) return;  // those have one that come first
+  for (const std::string& tenant : tenants) LabelOf(tenant);
 }
 
 void TenantMetrics::AddTo(const std::map<std::string, size_t>& open, PrometheusText* text) const {
   MutexLock lock(mutex_);
   std::map<std::string, size_t> open_by_label;
   for (const auto& [tenant, n] : open) open_by_label[LabelOf(tenant)] += n;
-  for (const auto& [label, n] : open_by_label) {
+  for (const auto& [label, counts] : counts_) {
     text->AddGauge("kvcake_tenant_requests_open", "Requests of a tenant that run or wait.",
-                   static_cast<double>(n), {{"tenant", label}});
+                   static_cast<double>(open_by_label[label]), {{"tenant", label}});
   }
   const auto counter = [&](const char* name, const char* help, auto value) {
     mutex_.AssertHeld();

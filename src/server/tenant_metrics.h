@@ -39,7 +39,8 @@ class TenantMetrics {
   void Answered(const std::string& tenant, const Answers& answers) EXCLUDES(mutex_);
   // Its share, or all there is, was taken.
   void Refused(const std::string& tenant) EXCLUDES(mutex_);
-  // Who there is, by name: the owners of chunks are told by these.
+  // Who there is, by name: the owners of chunks are told by these. All of them have labels now,
+  // unless they are more than these.
   void SetNames(const std::set<std::string>& tenants) EXCLUDES(mutex_);
   // `open`: its requests that run or wait now.
   void AddTo(const std::map<std::string, size_t>& open, PrometheusText* text) const
@@ -53,13 +54,12 @@ class TenantMetrics {
     Answers had = {};
   };
   Counts& Of(const std::string& tenant) REQUIRES(mutex_);
-  // A label is kept once it is given.
+  // A label is kept once it is given, and told of from then on.
   std::string LabelOf(const std::string& tenant) const REQUIRES(mutex_);
 
   const size_t labels_max_;
   mutable Mutex mutex_;
-  mutable std::set<std::string> labels_ GUARDED_BY(mutex_);
-  std::map<std::string, Counts> counts_ GUARDED_BY(mutex_);  // by label
+  mutable std::map<std::string, Counts> counts_ GUARDED_BY(mutex_);  // by label
   std::unordered_map<OwnerId, std::string> names_ GUARDED_BY(mutex_);
 };
 

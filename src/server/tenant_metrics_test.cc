@@ -35,6 +35,29 @@ TEST(TenantMetricsTest, CountsWhatEachTenantGotAndBoundsTheirNumber) {
   EXPECT_THAT(text.text(), Not(HasSubstr("bob")));
 }
 
+TEST(TenantMetricsTest, BeginsAtZeroAndGoesBackToIt) {
+  TenantMetrics metrics(/*labels_max=*/2);
+  metrics.SetNames({"ann"});
+  const auto text = [&](const std::map<std::string, size_t>& open) {
+    PrometheusText scrape;
+    metrics.AddTo(open, &scrape);
+    return scrape.text();
+  };
+  const auto has = [](const std::string& scrape, const std::string& line) {
+    EXPECT_THAT(scrape, HasSubstr("\n" + line + "\n"));
+  };
+  has(text({}), "kvcake_tenant_requests_open{tenant=\"ann\"} 0");
+  has(text({}), "kvcake_tenant_answers_total{tenant=\"ann\"} 0");
+  has(text({{"", 1}, {"bob", 2}}), "kvcake_tenant_requests_open{tenant=\"other\"} 2");
+  const std::string quiet = text({});
+  for (const std::string label : {"ann", "-", "other"}) {
+    has(quiet, "kvcake_tenant_requests_open{tenant=\"" + label + "\"} 0");
+    has(quiet, "kvcake_tenant_answers_total{tenant=\"" + label + "\"} 0");
+  }
+  metrics.SetNames({"bob", "eve", "joe"});  // too many
+  EXPECT_THAT(text({}), Not(HasSubstr("eve")));
+}
+
 TEST(TenantMetricsTest, TellsWhatEachTenantHasInStores) {
   TenantMetrics metrics(/*labels_max=*/2);
   metrics.SetNames({"ann", "bob", "eve"});

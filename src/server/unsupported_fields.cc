@@ -63,6 +63,12 @@ constexpr Unsupported kChat[] = {
     {"echo"},
 };
 
+constexpr Unsupported kTokenize[] = {
+    {"return_token_strs", nullptr, "ask /detokenize for the text of ids"},
+    {"chat_template", nullptr, "start the server with --chat-template FILE"},
+    {"mm_processor_kwargs"},
+};
+
 void Refuse(std::span<const Unsupported> table, RequestFields* fields) {
   for (const Unsupported& field : table) {
     const json& value = (*fields)[field.name].value();
@@ -91,6 +97,7 @@ bool AsksForNothing(const json& value) {
 }
 
 void RefuseUnsupported(Endpoint endpoint, RequestFields* fields) {
+  if (endpoint == Endpoint::kTokenize) return Refuse(kTokenize, fields);
   Refuse(endpoint == Endpoint::kChat ? std::span<const Unsupported>(kChat) : kCompletion, fields);
   Refuse(kCommon, fields);
 }

@@ -9,7 +9,7 @@
 
 namespace kvcake {
 
-enum class Endpoint { kCompletion, kChat };
+enum class Endpoint { kCompletion, kChat, kTokenize };
 
 // Notes an error for the first field of the request that is not honoured.
 void RefuseUnsupported(Endpoint endpoint, RequestFields* fields);
