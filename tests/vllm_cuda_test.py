@@ -408,6 +408,21 @@ class AsyncTest(CudaTest):
         # The first computes on what is missing until it is set back.
         self.assertEqual([wrong for wrong in engine.model.wrong if wrong[0] != "fails"], [])
 
+    def test_a_connector_that_is_reset_loads_and_keeps_nothing(self):
+        self.fill()
+        engine = self.engine(policy="load", slice_max=128)
+        engine.submit("r", [5] * 900)
+        engine.step()
+        stored = engine.worker._cache.stats().stored_chunks
+        reset = engine.scheduler.reset_prefix_cache(reset_running_requests=True,
+                                                    reset_connector=True)
+        self.assertTrue(reset)
+        engine.submit("s", self.documents[0])
+        engine.run_all()
+        self.check(engine, 2)
+        engine.worker._cache.flush()
+        self.assertEqual((engine.loaded, engine.worker._cache.stats().stored_chunks), (0, stored))
+
     def test_requests_that_come_go_and_are_preempted(self):
         self.fill()
         totals = collections.Counter()

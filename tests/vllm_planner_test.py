@@ -104,6 +104,18 @@ class PlannerTest(unittest.TestCase):
         self.assertEqual([(b.epoch, b.restore_chunks) for b in step.begins], [(1, 0)])
         self.assertEqual(step.ends, [])
 
+    def test_one_that_has_retired_restores_and_keeps_nothing(self):
+        planner = self.planner()
+        planner.add("s", list(range(42)), 42, RequestKey())
+        self.step(planner, 0, 4)
+        self.hear(planner, 6, 7)
+        planner.retire()
+        self.assertEqual(planner.matched("s", 0), 0)
+        self.assertIsNone(planner.jump("r", 4))
+        planner.add("t", list(range(42)), 42, RequestKey())
+        step = self.step(planner, 4, 42)
+        self.assertEqual((step.ends, step.begins, step.saves), ([("r", 1), ("s", 2)], [], []))
+
     def test_a_running_request_jumps_once_it_computes_and_waits_where_told(self):
         planner = self.planner()
         self.hear(planner, 0, 2)

@@ -176,6 +176,48 @@ class RestoreTest(EngineTest):
         engine.close()
         self.assertIn("prompts", config.read_config({"stores": ["d"], "keep": "prompts"}).keep)
 
+    def test_workers_that_have_retired_load_and_keep_nothing(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks), tempfile.TemporaryDirectory() as name:
+                self._dir.name = name
+                self.fill([self.prompt(100, 82)], ranks=ranks)
+                engine = self.engine(policy="load", ranks=ranks, stale=1)
+                other = self.prompt(200, 20, name="other")
+                other.answer = 1000
+                for request in (self.prompt(100, 82), other):
+                    engine.submit(request)
+                heard = engine.planner._requests["r"]
+                while not (heard.progress and heard.progress.front == heard.progress.chunks):
+                    engine.step()
+                for cache in engine.caches:
+                    cache.put_wait()
+                    cache.flush()
+                kept = [cache.stats().stored_chunks for cache in engine.caches]
+                for worker in engine.workers:
+                    worker.retire()  # while the scheduler believes that something is here
+                other.answer = 100
+                self.run_all(engine, [self.prompt(100, 82, name="later")])
+                self.assertGreater(engine.failed, 0, "no jump was on its way")
+                for request in engine.finished:
+                    self.check(engine, request)
+                for cache, worker in zip(engine.caches, engine.workers):
+                    cache.flush()
+                    self.assertNotIn("tokens_loaded", worker.counts.take())
+                self.assertEqual(kept, [cache.stats().stored_chunks for cache in engine.caches])
+                engine.close()
+
+    def test_nobody_waits_for_workers_that_have_retired(self):
+        self.fill([self.prompt(100, 82)])
+        engine = self.engine(policy="load", rate=1.0)
+        engine.submit(self.prompt(100, 82))
+        while engine.planner._requests["r"].progress is None:
+            engine.step()
+        engine.workers[0].retire()
+        (request,) = self.run_all(engine)
+        self.check(engine, request)
+        self.assertEqual(engine.computed_tokens, 82 + 3)
+        engine.close()
+
     def test_no_memory_is_no_failure(self):
         self.fill([self.prompt(100, 82)])
         engine = self.engine(memory_chunks=4)

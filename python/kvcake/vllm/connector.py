@@ -1,6 +1,7 @@
 """The connector: what vLLM calls in the scheduler's process, and in each worker's."""
 from __future__ import annotations
 
+import functools
 import logging
 import pathlib
 from collections.abc import Callable, Sequence
@@ -68,6 +69,20 @@ def check_supported(vllm_config: Any, kv_cache_config: Any) -> None:
                          "layers is supported")
 
 
+def before_reloads(tell: Callable[[], None]) -> None:
+    """Calls `tell` before a model runner of this process loads weights anew, of which vLLM tells
+    connectors nothing."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+    reload = GPUModelRunner.reload_weights
+
+    @functools.wraps(reload)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        tell()
+        return reload(*args, **kwargs)
+
+    GPUModelRunner.reload_weights = told
+
+
 class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
     """Cake for vLLM: prompts are computed from the front while stores load them from the back."""
 
@@ -82,10 +97,20 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
         self._a_chunk = -(-CHUNK_TOKENS // self._block)
         self._chunk = self._block * self._a_chunk
         self._ranks = vllm_config.parallel_config.tensor_parallel_size
+        self._retired = False
         self._worker: Worker | None = None
         self._cache: kvcake.Cache | None = None
         if role == KVConnectorRole.SCHEDULER:
             self._start_scheduler(vllm_config)
+
+    # What is stored is of the weights that vLLM started with, and others have no name: from then on
+    # nothing is loaded or kept.
+    def _retire(self, side: Planner | Worker) -> None:
+        if not self._retired:
+            self._retired = True
+            side.retire()
+            logger.warning("kvcake: weights were loaded anew, or caches reset as if they were: "
+                           "nothing is loaded from stores or kept until vLLM starts again")
 
     # ---- in the scheduler's process
 
@@ -178,6 +203,11 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
                                     ) -> tuple[bool, None]:
         return self.request_finished(request, [])
 
+    def reset_cache(self) -> bool:
+        # It is asked for by those who have changed weights, in ways that nobody may see.
+        self._retire(self.planner)
+        return True
+
     @property
     def requires_kv_delivery(self) -> bool:
         return False  # a save that is dropped is a miss some day
@@ -204,6 +234,7 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
             self._cache, blocks, chunk_tokens=self._chunk, blocks_a_chunk=self._a_chunk,
             slice_chunks_max=max(1, slice_tokens // self._chunk), policy=self.config.policy,
             rank=rank, ranks=self._ranks, look_s=self.config.look_s)
+        before_reloads(self._retire_worker)
         logger.info("kvcake %s: %d chunks of %d tokens in %s", kvcake.__version__,
                     self._cache.stats().stored_chunks, self._chunk,
                     ", ".join(map(shown, self.config.stores)))
@@ -261,6 +292,10 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
             raise ValueError(f"kvcake: the weights of {model.model} cannot be told by their bytes: "
                              f'{why}. Name them by "weights_id" in kv_connector_extra_config, '
                              "another name for other weights") from why
+
+    def _retire_worker(self) -> None:
+        if self._worker is not None:
+            self._retire(self._worker)
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)

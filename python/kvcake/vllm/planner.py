@@ -77,6 +77,12 @@ class Planner:
             if self._requests.pop(request).told:
                 self._next.forgotten.append(request)
 
+    def retire(self) -> None:
+        """Nothing is restored or kept any more."""
+        self._policy, self._keep = "compute", "none"
+        for request in self._requests:
+            self._end(request)
+
     def _begin(self, request: str, cached_tokens: int) -> None:
         state = self._requests[request]
         self._epochs += 1
