@@ -229,7 +229,8 @@ class ConnectorTest(unittest.TestCase):
         for file, owner, name in (
                 ("config/kv_transfer.py", "KVTransferConfig", "kv_load_failure_policy"),
                 ("config/parallel.py", "ParallelConfig", "pipeline_parallel_size"),
-                ("config/cache.py", "CacheConfig", "cache_dtype")):
+                ("config/cache.py", "CacheConfig", "cache_dtype"),
+                ("v1/kv_cache_interface.py", "FullAttentionSpec", "non_causal")):
             self.assertIn(name, fields(file, owner))
 
 

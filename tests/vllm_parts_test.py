@@ -194,6 +194,7 @@ class SupportTest(unittest.TestCase):
     def test_what_cannot_be_is_named(self):
         check_supported(*self.configs())
         window = type("SlidingWindowSpec", (), {})()
+        both_ways = type("FullAttentionSpec", (), {"non_causal": True})()
         for change, named in (
                 ({"parallel_config__pipeline_parallel_size": 2}, "pipeline"),
                 ({"parallel_config__decode_context_parallel_size": 2}, "context"),
@@ -204,6 +205,7 @@ class SupportTest(unittest.TestCase):
                 ({"kv_transfer_config__kv_load_failure_policy": "fail"}, "recompute"),
                 ({"kv_transfer_config__kv_role": "kv_consumer"}, "kv_both"),
                 ({"groups": [types.SimpleNamespace(kv_cache_spec=window)]}, "full attention"),
+                ({"groups": [types.SimpleNamespace(kv_cache_spec=both_ways)]}, "causal"),
                 ({"groups": []}, "full attention")):
             with self.assertRaisesRegex(ValueError, named):
                 check_supported(*self.configs(**change))

@@ -64,9 +64,9 @@ def check_supported(vllm_config: Any, kv_cache_config: Any) -> None:
     specs = [type(group.kv_cache_spec).__name__ for group in groups]
     spec = groups[0].kv_cache_spec if len(groups) == 1 else None
     if specs != ["FullAttentionSpec"] or getattr(spec, "sliding_window", None) \
-            or getattr(spec, "attention_chunk_size", None):
-        raise ValueError(f"kvcake: the model's KV cache is {specs}: only full attention in all "
-                         "layers is supported")
+            or getattr(spec, "attention_chunk_size", None) or getattr(spec, "non_causal", False):
+        raise ValueError(f"kvcake: the model's KV cache is {specs}: only causal full attention in "
+                         "all layers is supported")
 
 
 def before_reloads(tell: Callable[[], None]) -> None:
