@@ -233,6 +233,9 @@ class ConnectorTest(unittest.TestCase):
                 ("v1/kv_cache_interface.py", "FullAttentionSpec", "non_causal")):
             self.assertIn(name, fields(file, owner))
 
+    def test_models_that_are_refused_say_so(self):
+        self.assertLessEqual({"is_mm_prefix_lm"}, set(methods("config/model.py", "ModelConfig")))
+
 
 @unittest.skipUnless(INSTALLED, "what is only read is not imported")
 class InstalledTest(unittest.TestCase):

@@ -41,16 +41,19 @@ class WorkerReport(Report, KVConnectorWorkerMetadata):
 def check_supported(vllm_config: Any, kv_cache_config: Any) -> None:
     """ValueError that names what the plugin cannot do, and what to set instead."""
     parallel, transfer = vllm_config.parallel_config, vllm_config.kv_transfer_config
+    model = vllm_config.model_config
     refused = {
         "pipeline parallelism": parallel.pipeline_parallel_size > 1,
         "context parallelism": getattr(parallel, "decode_context_parallel_size", 1) > 1
         or getattr(parallel, "prefill_context_parallel_size", 1) > 1,
         "speculative decoding": vllm_config.speculative_config is not None,
         "changing the weights of a running engine (--enable-sleep-mode, weight transfer)":
-            bool(getattr(vllm_config.model_config, "enable_sleep_mode", False))
+            bool(getattr(model, "enable_sleep_mode", False))
             or getattr(vllm_config, "weight_transfer_config", None) is not None,
         "KV scales that are computed on the fly (--calculate-kv-scales)":
             bool(getattr(vllm_config.cache_config, "calculate_kv_scales", False)),
+        "attention in both directions within images, which no slice may cut":
+            bool(getattr(model, "is_mm_prefix_lm", False)),
     }
     for what, asked in refused.items():
         if asked:
