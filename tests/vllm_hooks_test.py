@@ -234,7 +234,9 @@ class ConnectorTest(unittest.TestCase):
             self.assertIn(name, fields(file, owner))
 
     def test_models_that_are_refused_say_so(self):
-        self.assertLessEqual({"is_mm_prefix_lm"}, set(methods("config/model.py", "ModelConfig")))
+        self.assertLessEqual({"is_mm_prefix_lm", "is_chunked_prefill_supported",
+                              "is_prefix_caching_supported"},
+                             set(methods("config/model.py", "ModelConfig")))
 
 
 @unittest.skipUnless(INSTALLED, "what is only read is not imported")

@@ -202,6 +202,8 @@ class SupportTest(unittest.TestCase):
                 ({"model_config__enable_sleep_mode": True}, "weights"),
                 ({"weight_transfer_config": object()}, "weights"),
                 ({"model_config__is_mm_prefix_lm": True}, "images"),
+                ({"model_config__is_chunked_prefill_supported": False}, "pooling"),
+                ({"model_config__is_prefix_caching_supported": False}, "pooling"),
                 ({"cache_config__calculate_kv_scales": True}, "scales"),
                 ({"kv_transfer_config__kv_load_failure_policy": "fail"}, "recompute"),
                 ({"kv_transfer_config__kv_role": "kv_consumer"}, "kv_both"),

@@ -54,6 +54,9 @@ def check_supported(vllm_config: Any, kv_cache_config: Any) -> None:
             bool(getattr(vllm_config.cache_config, "calculate_kv_scales", False)),
         "attention in both directions within images, which no slice may cut":
             bool(getattr(model, "is_mm_prefix_lm", False)),
+        "a model that wants whole prompts in one step, as pooling by MEAN or CLS does,":
+            not getattr(model, "is_chunked_prefill_supported", True)
+            or not getattr(model, "is_prefix_caching_supported", True),
     }
     for what, asked in refused.items():
         if asked:
