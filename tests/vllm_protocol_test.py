@@ -6,13 +6,14 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ["KVCAKE_LIBRARY"] = sys.argv.pop(1)
 sys.path.insert(0, str(ROOT / "python"))
 from damage import flip  # noqa: E402
 from fake_vllm import BLOCK_TOKENS, FakeEngine, FakeRequest, truth  # noqa: E402
-from kvcake.vllm import config  # noqa: E402
+from kvcake.vllm import config, planner  # noqa: E402
 from kvcake.vllm.planner import RequestKey  # noqa: E402
 from relayed_store import CAN_FUSE, relayed  # noqa: E402
 
@@ -228,6 +229,21 @@ class RestoreTest(EngineTest):
         engine.close()
 
 
+    def test_a_queue_that_is_longer_than_what_is_advised_goes_on(self):
+        names = [f"r{i}" for i in range(12)]
+        self.fill([self.prompt(100 * i, 82, name=name) for i, name in enumerate(names)])
+        for policy in ("cake", "load"):
+            with unittest.mock.patch.object(planner, "ADVISED", 2):
+                engine = self.engine(policy=policy, rate=400 * 4096.0)
+                finished = self.run_all(engine, [self.prompt(100 * i, 82, name=name)
+                                                 for i, name in enumerate(names)])
+                for request in finished:
+                    self.check(engine, request)
+                if policy == "load":
+                    self.assertEqual(engine.computed_tokens, 12 * (2 + 3))
+                engine.close()
+
+
 class FailureTest(EngineTest):
     def fail_jumps(self, engine, count):
         """The next jumps find a chunk missing."""
@@ -309,7 +325,8 @@ class ChaosTest(EngineTest):
         seen = {"jumps": 0, "preempted": 0, "aborted": 0, "computed": 0}
         for seed, (ranks, stale, a_chunk) in enumerate(
                 [(1, 0, 1), (1, 1, 2), (2, 0, 1), (2, 2, 2), (1, 2, 1), (2, 1, 3)]):
-            with self.subTest(seed=seed), tempfile.TemporaryDirectory() as name:
+            with self.subTest(seed=seed), tempfile.TemporaryDirectory() as name, \
+                    unittest.mock.patch.object(planner, "ADVISED", 1 + seed % 2):
                 self._dir.name = name
                 self.chaos(random.Random(seed), seen, ranks=ranks, stale=stale,
                            blocks_a_chunk=a_chunk)

@@ -71,6 +71,7 @@ class Worker:
         self._open: dict[str, _Open] = {}
         self._closed: dict[str, Progress] = {}  # to be reported once
         self._step: Step | None = None
+        self._advised: list[str] = []  # with the report of the step
         self._began = 0.0
         self._copying_s = 0.0  # of the step
         self._last: Alone | None = None  # what the step before computed, which ended then
@@ -91,6 +92,7 @@ class Worker:
         self.counts.kept(kept)
         self.counts.dropped(dropped)
         self._step, self._began, self._copying_s = step, self._clock(), 0.0
+        self._advised = [*dict.fromkeys([begin.request for begin in step.begins] + step.advise)]
         for name, epoch in step.ends:
             if (opened := self._open.get(name)) and opened.epoch == epoch:
                 self._close(name)
@@ -318,8 +320,9 @@ class Worker:
             self.counts.reads_failed(self._cache.stats().reads_failed)
             self._reading = bool(self._open)
         progress, self._closed = self._closed, {}
-        for name, opened in self._open.items():
-            progress[name] = self._advise(opened)
+        for name in self._advised:
+            if opened := self._open.get(name):
+                progress[name] = self._advise(opened)
         if not progress and self._failures == 0:
             return None
         return Report(progress, self._failures)
