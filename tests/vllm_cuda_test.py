@@ -234,13 +234,14 @@ class Model:
 class Engine:
     """vLLM's engine core with steps that are scheduled while others compute."""
 
-    def __init__(self, test, store, *, policy, blocks=200, ahead=2, seed=0, slice_max=0):
+    def __init__(self, test, store, *, policy, blocks=200, ahead=2, seed=0, slice_max=0,
+                 order="fcfs"):
         self.card, self.rng, self.ahead = test.card, random.Random(seed), ahead
         options = {**vllm_fixture.transfer_config(store, policy=policy, experimental_cuda=True,
                                                   look_s=5.0, memory_bytes=64 << 20)}
         config = EngineArgs(
             model=str(vllm_fixture.MODEL), dtype="bfloat16", max_model_len=2048, block_size=32,
-            max_num_batched_tokens=512, enforce_eager=True,
+            max_num_batched_tokens=512, enforce_eager=True, scheduling_policy=order,
             scheduler_cls="kvcake.vllm.KvcakeAsyncScheduler",
             kv_transfer_config=KVTransferConfig(**options)).create_engine_config()
         config.scheduler_config.async_scheduling = True  # which vLLM turns off on CPUs
@@ -267,9 +268,10 @@ class Engine:
         self.worker.shutdown()
         self.scheduler.shutdown()
 
-    def submit(self, name, tokens, answer=6):
+    def submit(self, name, tokens, answer=6, priority=0):
         params = SamplingParams(temperature=0, max_tokens=answer, ignore_eos=True)
-        request = Request(name, list(tokens), params, None, block_hasher=self._hasher)
+        request = Request(name, list(tokens), params, None, block_hasher=self._hasher,
+                          priority=priority)
         self.scheduler.add_request(request)
         return request
 
@@ -407,6 +409,56 @@ class AsyncTest(CudaTest):
         self.assertEqual(engine.finished, 3)
         # The first computes on what is missing until it is set back.
         self.assertEqual([wrong for wrong in engine.model.wrong if wrong[0] != "fails"], [])
+
+    def test_a_jump_that_is_preempted_leaves_no_blocks_to_others(self):
+        document = [7 + i % 89 for i in range(1034)]
+        self.fill([document])
+        # Blocks for the document and for 16 tokens, but not for the 17th.
+        engine = self.engine(policy="load", blocks=67, order="priority")
+        planner, urgent = engine.scheduler._planner, None
+        jump, cap = planner.jump, planner.cap
+
+        def is_due():  # the other needs one more block in this step
+            return urgent is not None and urgent.num_computed_tokens >= 16
+
+        def jump_when_due(name, computed):
+            after = jump(name, computed)
+            if is_due():
+                return after
+            planner._requests[name].jump = None
+            return None
+
+        def cap_until_due(name, computed, new, *, running):
+            waits = name == "low" and running and not is_due()
+            return 0 if waits else cap(name, computed, new, running=running)
+
+        planner.jump, planner.cap = jump_when_due, cap_until_due
+        with unittest.mock.patch.object(planner_module, "PATIENCE_STEPS", -1):
+            engine.submit("low", document, priority=1)
+            heard = planner._requests["low"]
+            while not (heard.progress and heard.progress.front == heard.progress.chunks):
+                engine.step()
+            urgent = engine.submit("high", range(5000, 5016))
+            engine.run_all()
+            engine.submit("later", document)
+            engine.run_all()
+        self.check(engine, 3)
+        self.assertEqual(engine.preempted, 1)
+
+    def test_a_connector_that_is_reset_loads_and_keeps_nothing(self):
+        self.fill()
+        engine = self.engine(policy="load", slice_max=128)
+        engine.submit("r", [5] * 900)
+        engine.step()
+        stored = engine.worker._cache.stats().stored_chunks
+        reset = engine.scheduler.reset_prefix_cache(reset_running_requests=True,
+                                                    reset_connector=True)
+        self.assertTrue(reset)
+        engine.submit("s", self.documents[0])
+        engine.run_all()
+        self.check(engine, 2)
+        engine.worker._cache.flush()
+        self.assertEqual((engine.loaded, engine.worker._cache.stats().stored_chunks), (0, stored))
 
     def test_requests_that_come_go_and_are_preempted(self):
         self.fill()

@@ -147,6 +147,12 @@ class SchedulerHooksTest(unittest.TestCase):
         self.assertIn("Scheduler", bases(ASYNC_SCHEDULER, "AsyncScheduler"))
         self.assertIn("get_scheduler_cls", methods("config/scheduler.py", "SchedulerConfig"))
 
+    def test_a_connector_is_reset(self):
+        self.assertIn("self.connector.reset_cache()",
+                      source(SCHEDULER, "Scheduler.reset_connector_cache"))
+        self.assertIn("self.reset_connector_cache()",
+                      source(SCHEDULER, "Scheduler.reset_prefix_cache"))
+
     def test_the_second_model_runner_is_known(self):
         self.assertIn("self.use_v2_model_runner =", source(SCHEDULER, "Scheduler.__init__"))
 
@@ -207,6 +213,14 @@ class ConnectorTest(unittest.TestCase):
                         '"GOMP_CPU_AFFINITY"] = cpu_list_str', "proclist=[{cpu_list_str}]"):
             self.assertIn(setting, body)
 
+    def test_all_weights_that_are_loaded_anew_pass_there(self):
+        self.assertIn("self.model_runner.reload_weights(",
+                      source("v1/worker/gpu_worker.py", "Worker.reload_weights"))
+        self.assertIn("reload_weights", methods("v1/worker/gpu_model_runner.py", "GPUModelRunner"))
+        for file, name in (("cpu_model_runner.py", "CPUModelRunner"),
+                           ("cpu_worker.py", "CPUWorker")):
+            self.assertNotIn("reload_weights", methods(f"v1/worker/{file}", name))
+
     def test_how_images_are_processed(self):
         self.assertIn("multimodal_config", fields("config/model.py", "ModelConfig"))
         self.assertIn("mm_processor_kwargs", fields("config/multimodal.py", "MultiModalConfig"))
@@ -215,8 +229,14 @@ class ConnectorTest(unittest.TestCase):
         for file, owner, name in (
                 ("config/kv_transfer.py", "KVTransferConfig", "kv_load_failure_policy"),
                 ("config/parallel.py", "ParallelConfig", "pipeline_parallel_size"),
-                ("config/cache.py", "CacheConfig", "cache_dtype")):
+                ("config/cache.py", "CacheConfig", "cache_dtype"),
+                ("v1/kv_cache_interface.py", "FullAttentionSpec", "non_causal")):
             self.assertIn(name, fields(file, owner))
+
+    def test_models_that_are_refused_say_so(self):
+        self.assertLessEqual({"is_mm_prefix_lm", "is_chunked_prefill_supported",
+                              "is_prefix_caching_supported"},
+                             set(methods("config/model.py", "ModelConfig")))
 
 
 @unittest.skipUnless(INSTALLED, "what is only read is not imported")

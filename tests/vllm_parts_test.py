@@ -15,7 +15,7 @@ import torch  # noqa: E402
 from kvcake.cache import Chunk  # noqa: E402
 from kvcake.vllm import config, cpus, identity  # noqa: E402
 from kvcake.vllm.blocks import TorchBlocks, block_view  # noqa: E402
-from kvcake.vllm.connector import KvcakeConnector, check_supported  # noqa: E402
+from kvcake.vllm.connector import KvcakeConnector, before_reloads, check_supported  # noqa: E402
 from kvcake.vllm.metrics import KvcakePromMetrics, KvcakeStats  # noqa: E402
 from kvcake.vllm.planner import Planner  # noqa: E402
 
@@ -133,6 +133,41 @@ class KeyTest(unittest.TestCase):
         self.assertEqual([begin.restore_chunks for begin in step.begins], [0])
 
 
+class WeightsTest(unittest.TestCase):
+    """What is stored is of the weights that vLLM started with."""
+
+    def setUp(self):
+        self.connector = object.__new__(KvcakeConnector)
+        self.connector._retired = False
+
+    def test_workers_retire_before_weights_are_loaded_anew(self):
+        from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+        calls = self.connector._worker = unittest.mock.Mock()
+        runner = object.__new__(CPUModelRunner)
+        with unittest.mock.patch.object(GPUModelRunner, "reload_weights", calls.reload):
+            before_reloads(self.connector._retire_worker)
+            with self.assertLogs("vllm.kvcake", "WARNING") as logged:
+                for path in ("there", "elsewhere"):
+                    runner.reload_weights(weights_path=path)
+            self.connector._worker = None  # it has shut down
+            runner.reload_weights()
+        self.assertEqual(len(logged.output), 1)
+        self.assertEqual(calls.mock_calls, [
+            unittest.mock.call.retire(),
+            unittest.mock.call.reload(runner, weights_path="there"),
+            unittest.mock.call.reload(runner, weights_path="elsewhere"),
+            unittest.mock.call.reload(runner)])
+
+    def test_a_reset_retires_the_scheduler(self):
+        self.connector.planner = unittest.mock.Mock()
+        with self.assertLogs("vllm.kvcake", "WARNING") as logged:
+            self.assertIs(self.connector.reset_cache(), True)
+            self.assertIs(self.connector.reset_cache(), True)
+        self.connector.planner.retire.assert_called_once_with()
+        self.assertEqual(len(logged.output), 1)
+
+
 class SupportTest(unittest.TestCase):
     def configs(self, **changes):
         spec = type("FullAttentionSpec", (), {"sliding_window": None,
@@ -159,16 +194,21 @@ class SupportTest(unittest.TestCase):
     def test_what_cannot_be_is_named(self):
         check_supported(*self.configs())
         window = type("SlidingWindowSpec", (), {})()
+        both_ways = type("FullAttentionSpec", (), {"non_causal": True})()
         for change, named in (
                 ({"parallel_config__pipeline_parallel_size": 2}, "pipeline"),
                 ({"parallel_config__decode_context_parallel_size": 2}, "context"),
                 ({"speculative_config": object()}, "speculative"),
                 ({"model_config__enable_sleep_mode": True}, "weights"),
                 ({"weight_transfer_config": object()}, "weights"),
+                ({"model_config__is_mm_prefix_lm": True}, "images"),
+                ({"model_config__is_chunked_prefill_supported": False}, "pooling"),
+                ({"model_config__is_prefix_caching_supported": False}, "pooling"),
                 ({"cache_config__calculate_kv_scales": True}, "scales"),
                 ({"kv_transfer_config__kv_load_failure_policy": "fail"}, "recompute"),
                 ({"kv_transfer_config__kv_role": "kv_consumer"}, "kv_both"),
                 ({"groups": [types.SimpleNamespace(kv_cache_spec=window)]}, "full attention"),
+                ({"groups": [types.SimpleNamespace(kv_cache_spec=both_ways)]}, "causal"),
                 ({"groups": []}, "full attention")):
             with self.assertRaisesRegex(ValueError, named):
                 check_supported(*self.configs(**change))

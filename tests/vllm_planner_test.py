@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT / "python"))
 import kvcake  # noqa: E402
 from kvcake.vllm.messages import (  # noqa: E402
     WAIT, Alone, Begin, Progress, Report, Save, Step)
-from kvcake.vllm.planner import PATIENCE_STEPS, Planner, RequestKey  # noqa: E402
+from kvcake.vllm.planner import ADVISED, PATIENCE_STEPS, Planner, RequestKey  # noqa: E402
 from kvcake.vllm.worker import Worker  # noqa: E402
 
 
@@ -103,6 +103,31 @@ class PlannerTest(unittest.TestCase):
         step = self.step(planner, 0, 4)
         self.assertEqual([(b.epoch, b.restore_chunks) for b in step.begins], [(1, 0)])
         self.assertEqual(step.ends, [])
+
+    def test_workers_are_asked_for_advice_that_the_next_step_may_want(self):
+        planner = self.planner()
+        queue = [f"queued {i}" for i in range(ADVISED + 9)]
+        for name in queue:
+            planner.add(name, list(range(42)), 42, RequestKey())
+        planner.add("done", list(range(3)), 3, RequestKey())
+        self.assertEqual(self.step(planner, 0, 4).advise, [], "of what begins they speak anyway")
+        planner.jump("r", 4)
+        for name in ("done", *reversed(queue)):  # as vLLM has put them in order
+            planner.matched(name, 0)
+        self.assertEqual(self.step(planner, 4, 8).advise, ["r", *queue[:9:-1]])
+        self.assertEqual(self.step(planner, 8, 12).advise, [])
+
+    def test_one_that_has_retired_restores_and_keeps_nothing(self):
+        planner = self.planner()
+        planner.add("s", list(range(42)), 42, RequestKey())
+        self.step(planner, 0, 4)
+        self.hear(planner, 6, 7)
+        planner.retire()
+        self.assertEqual(planner.matched("s", 0), 0)
+        self.assertIsNone(planner.jump("r", 4))
+        planner.add("t", list(range(42)), 42, RequestKey())
+        step = self.step(planner, 4, 42)
+        self.assertEqual((step.ends, step.begins, step.saves), ([("r", 1), ("s", 2)], [], []))
 
     def test_a_running_request_jumps_once_it_computes_and_waits_where_told(self):
         planner = self.planner()
@@ -231,6 +256,31 @@ class CountsTest(unittest.TestCase):
         self.assertEqual(self.step(Step(), 1), 0)
         self.assertEqual(self.step(Step(ends=[("r", 1)]), 3), 2, "the last are not forgotten")
         self.assertIsNone(self.step(Step(), 3))
+
+
+class AdviceTest(unittest.TestCase):
+    def test_it_is_made_of_what_begins_and_of_what_the_scheduler_asks_for(self):
+        cache = unittest.mock.Mock(spec=kvcake.Cache)
+        cache.put_wait.return_value = (0, 0)
+        cache.keys.side_effect = lambda parent, tokens: [f"key {i}" for i in range(4)]
+        cache.lookup.side_effect = lambda keys, timeout_s=0.0: b"\2" * len(keys)
+        cache.stats.return_value.reads_failed = 0
+        restoration = cache.begin.return_value
+        restoration.progress.return_value = kvcake.Progress(4, 0, 4, 0, 0, 0, 0, 0, 0.0)
+        restoration.claim_front.return_value = kvcake.Turn("wait", 0, 0, 1.0)
+        worker = Worker(cache, unittest.mock.Mock(), chunk_tokens=4, blocks_a_chunk=1,
+                        slice_chunks_max=4)
+
+        def advised(step):
+            worker.bind(step)
+            report = worker.report()
+            return set(report.progress) if report else set()
+
+        begins = [Begin(name, i + 1, b"", bytes(64), {}, 4) for i, name in enumerate("abc")]
+        self.assertEqual(advised(Step(begins=begins)), {"a", "b", "c"})
+        self.assertEqual(advised(Step()), set())
+        self.assertEqual(advised(Step(advise=["b", "unknown"])), {"b"})
+        self.assertEqual(advised(Step(ends=[("b", 2)], advise=["b", "c"])), {"c"})
 
 
 class LearnsTest(unittest.TestCase):

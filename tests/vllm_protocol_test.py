@@ -6,13 +6,14 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ["KVCAKE_LIBRARY"] = sys.argv.pop(1)
 sys.path.insert(0, str(ROOT / "python"))
 from damage import flip  # noqa: E402
 from fake_vllm import BLOCK_TOKENS, FakeEngine, FakeRequest, truth  # noqa: E402
-from kvcake.vllm import config  # noqa: E402
+from kvcake.vllm import config, planner  # noqa: E402
 from kvcake.vllm.planner import RequestKey  # noqa: E402
 from relayed_store import CAN_FUSE, relayed  # noqa: E402
 
@@ -176,6 +177,48 @@ class RestoreTest(EngineTest):
         engine.close()
         self.assertIn("prompts", config.read_config({"stores": ["d"], "keep": "prompts"}).keep)
 
+    def test_workers_that_have_retired_load_and_keep_nothing(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks), tempfile.TemporaryDirectory() as name:
+                self._dir.name = name
+                self.fill([self.prompt(100, 82)], ranks=ranks)
+                engine = self.engine(policy="load", ranks=ranks, stale=1)
+                other = self.prompt(200, 20, name="other")
+                other.answer = 1000
+                for request in (self.prompt(100, 82), other):
+                    engine.submit(request)
+                heard = engine.planner._requests["r"]
+                while not (heard.progress and heard.progress.front == heard.progress.chunks):
+                    engine.step()
+                for cache in engine.caches:
+                    cache.put_wait()
+                    cache.flush()
+                kept = [cache.stats().stored_chunks for cache in engine.caches]
+                for worker in engine.workers:
+                    worker.retire()  # while the scheduler believes that something is here
+                other.answer = 100
+                self.run_all(engine, [self.prompt(100, 82, name="later")])
+                self.assertGreater(engine.failed, 0, "no jump was on its way")
+                for request in engine.finished:
+                    self.check(engine, request)
+                for cache, worker in zip(engine.caches, engine.workers):
+                    cache.flush()
+                    self.assertNotIn("tokens_loaded", worker.counts.take())
+                self.assertEqual(kept, [cache.stats().stored_chunks for cache in engine.caches])
+                engine.close()
+
+    def test_nobody_waits_for_workers_that_have_retired(self):
+        self.fill([self.prompt(100, 82)])
+        engine = self.engine(policy="load", rate=1.0)
+        engine.submit(self.prompt(100, 82))
+        while engine.planner._requests["r"].progress is None:
+            engine.step()
+        engine.workers[0].retire()
+        (request,) = self.run_all(engine)
+        self.check(engine, request)
+        self.assertEqual(engine.computed_tokens, 82 + 3)
+        engine.close()
+
     def test_no_memory_is_no_failure(self):
         self.fill([self.prompt(100, 82)])
         engine = self.engine(memory_chunks=4)
@@ -184,6 +227,21 @@ class RestoreTest(EngineTest):
         for request in finished:
             self.check(engine, request)
         engine.close()
+
+
+    def test_a_queue_that_is_longer_than_what_is_advised_goes_on(self):
+        names = [f"r{i}" for i in range(12)]
+        self.fill([self.prompt(100 * i, 82, name=name) for i, name in enumerate(names)])
+        for policy in ("cake", "load"):
+            with unittest.mock.patch.object(planner, "ADVISED", 2):
+                engine = self.engine(policy=policy, rate=400 * 4096.0)
+                finished = self.run_all(engine, [self.prompt(100 * i, 82, name=name)
+                                                 for i, name in enumerate(names)])
+                for request in finished:
+                    self.check(engine, request)
+                if policy == "load":
+                    self.assertEqual(engine.computed_tokens, 12 * (2 + 3))
+                engine.close()
 
 
 class FailureTest(EngineTest):
@@ -267,7 +325,8 @@ class ChaosTest(EngineTest):
         seen = {"jumps": 0, "preempted": 0, "aborted": 0, "computed": 0}
         for seed, (ranks, stale, a_chunk) in enumerate(
                 [(1, 0, 1), (1, 1, 2), (2, 0, 1), (2, 2, 2), (1, 2, 1), (2, 1, 3)]):
-            with self.subTest(seed=seed), tempfile.TemporaryDirectory() as name:
+            with self.subTest(seed=seed), tempfile.TemporaryDirectory() as name, \
+                    unittest.mock.patch.object(planner, "ADVISED", 1 + seed % 2):
                 self._dir.name = name
                 self.chaos(random.Random(seed), seen, ranks=ranks, stale=stale,
                            blocks_a_chunk=a_chunk)

@@ -226,6 +226,30 @@ class PluginTest(unittest.TestCase):
         with engine(self.store, weights_id="other") as llm:
             self.check_all(llm, cached=0)
 
+    def other_weights(self):
+        """A model as the other is, that says something else."""
+        from safetensors.torch import load_file, save_file
+        folder = pathlib.Path(self._dir.name) / "other"
+        shutil.copytree(MODEL, folder)
+        tensors = load_file(folder / "model.safetensors")
+        turned = {name: -tensor if tensor.dim() == 1 else tensor
+                  for name, tensor in tensors.items()}
+        save_file(turned, folder / "model.safetensors", metadata={"format": "pt"})
+        return folder
+
+    def test_weights_that_are_loaded_anew_share_nothing_and_are_not_kept(self):
+        other, chunks = self.other_weights(), set(self.chunks())
+        with engine(self.store, policy="load") as llm:
+            llm.collective_rpc("reload_weights", kwargs={"weights_path": str(other)})
+            for document, alone in zip(self.documents, self.alone):
+                tokens, _, cached = generate(llm, [document])[0]
+                self.assertNotEqual(tokens, alone[0], "they were not loaded")
+                self.assertEqual(cached, 0)
+            generate(llm, [words(LONG, 6)])
+            self.assertTrue(llm.reset_prefix_cache(reset_connector=True))
+            self.assertEqual(generate(llm, [self.documents[0]])[0][2], 0)
+        self.assertEqual(set(self.chunks()), chunks)
+
     def test_tensor_parallel(self):
         folder = pathlib.Path(self._dir.name) / "ranks"
         two = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}

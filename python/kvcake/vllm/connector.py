@@ -1,6 +1,7 @@
 """The connector: what vLLM calls in the scheduler's process, and in each worker's."""
 from __future__ import annotations
 
+import functools
 import logging
 import pathlib
 from collections.abc import Callable, Sequence
@@ -40,16 +41,22 @@ class WorkerReport(Report, KVConnectorWorkerMetadata):
 def check_supported(vllm_config: Any, kv_cache_config: Any) -> None:
     """ValueError that names what the plugin cannot do, and what to set instead."""
     parallel, transfer = vllm_config.parallel_config, vllm_config.kv_transfer_config
+    model = vllm_config.model_config
     refused = {
         "pipeline parallelism": parallel.pipeline_parallel_size > 1,
         "context parallelism": getattr(parallel, "decode_context_parallel_size", 1) > 1
         or getattr(parallel, "prefill_context_parallel_size", 1) > 1,
         "speculative decoding": vllm_config.speculative_config is not None,
         "changing the weights of a running engine (--enable-sleep-mode, weight transfer)":
-            bool(getattr(vllm_config.model_config, "enable_sleep_mode", False))
+            bool(getattr(model, "enable_sleep_mode", False))
             or getattr(vllm_config, "weight_transfer_config", None) is not None,
         "KV scales that are computed on the fly (--calculate-kv-scales)":
             bool(getattr(vllm_config.cache_config, "calculate_kv_scales", False)),
+        "attention in both directions within images, which no slice may cut":
+            bool(getattr(model, "is_mm_prefix_lm", False)),
+        "a model that wants whole prompts in one step, as pooling by MEAN or CLS does,":
+            not getattr(model, "is_chunked_prefill_supported", True)
+            or not getattr(model, "is_prefix_caching_supported", True),
     }
     for what, asked in refused.items():
         if asked:
@@ -63,9 +70,23 @@ def check_supported(vllm_config: Any, kv_cache_config: Any) -> None:
     specs = [type(group.kv_cache_spec).__name__ for group in groups]
     spec = groups[0].kv_cache_spec if len(groups) == 1 else None
     if specs != ["FullAttentionSpec"] or getattr(spec, "sliding_window", None) \
-            or getattr(spec, "attention_chunk_size", None):
-        raise ValueError(f"kvcake: the model's KV cache is {specs}: only full attention in all "
-                         "layers is supported")
+            or getattr(spec, "attention_chunk_size", None) or getattr(spec, "non_causal", False):
+        raise ValueError(f"kvcake: the model's KV cache is {specs}: only causal full attention in "
+                         "all layers is supported")
+
+
+def before_reloads(tell: Callable[[], None]) -> None:
+    """Calls `tell` before a model runner of this process loads weights anew, of which vLLM tells
+    connectors nothing."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+    reload = GPUModelRunner.reload_weights
+
+    @functools.wraps(reload)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        tell()
+        return reload(*args, **kwargs)
+
+    GPUModelRunner.reload_weights = told
 
 
 class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
@@ -82,10 +103,20 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
         self._a_chunk = -(-CHUNK_TOKENS // self._block)
         self._chunk = self._block * self._a_chunk
         self._ranks = vllm_config.parallel_config.tensor_parallel_size
+        self._retired = False
         self._worker: Worker | None = None
         self._cache: kvcake.Cache | None = None
         if role == KVConnectorRole.SCHEDULER:
             self._start_scheduler(vllm_config)
+
+    # What is stored is of the weights that vLLM started with, and others have no name: from then on
+    # nothing is loaded or kept.
+    def _retire(self, side: Planner | Worker) -> None:
+        if not self._retired:
+            self._retired = True
+            side.retire()
+            logger.warning("kvcake: weights were loaded anew, or caches reset as if they were: "
+                           "nothing is loaded from stores or kept until vLLM starts again")
 
     # ---- in the scheduler's process
 
@@ -178,6 +209,11 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
                                     ) -> tuple[bool, None]:
         return self.request_finished(request, [])
 
+    def reset_cache(self) -> bool:
+        # It is asked for by those who have changed weights, in ways that nobody may see.
+        self._retire(self.planner)
+        return True
+
     @property
     def requires_kv_delivery(self) -> bool:
         return False  # a save that is dropped is a miss some day
@@ -204,6 +240,7 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
             self._cache, blocks, chunk_tokens=self._chunk, blocks_a_chunk=self._a_chunk,
             slice_chunks_max=max(1, slice_tokens // self._chunk), policy=self.config.policy,
             rank=rank, ranks=self._ranks, look_s=self.config.look_s)
+        before_reloads(self._retire_worker)
         logger.info("kvcake %s: %d chunks of %d tokens in %s", kvcake.__version__,
                     self._cache.stats().stored_chunks, self._chunk,
                     ", ".join(map(shown, self.config.stores)))
@@ -261,6 +298,10 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
             raise ValueError(f"kvcake: the weights of {model.model} cannot be told by their bytes: "
                              f'{why}. Name them by "weights_id" in kv_connector_extra_config, '
                              "another name for other weights") from why
+
+    def _retire_worker(self) -> None:
+        if self._worker is not None:
+            self._retire(self._worker)
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)

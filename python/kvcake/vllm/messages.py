@@ -65,6 +65,7 @@ class Step:
     jumps: list[Jump] = field(default_factory=list)
     fronts: list[Front] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
+    advise: list[str] = field(default_factory=list)  # requests, beside those of `begins`
     alone: Alone | None = None
     tokens: int = 0  # that the step computes, of all requests
     failures_seen: int = 0  # jumps that failed, as far as the scheduler has heard

@@ -14,6 +14,9 @@ from kvcake.vllm.messages import WAIT, Alone, Begin, Front, Jump, Progress, Repo
 # An admission waits so many steps for the workers' first word on its prompt: pipelined schedulers
 # hear it two steps late.
 PATIENCE_STEPS = 3
+# Advice on restorations that workers give after a step, beside that on what begins: it has its
+# price, and few of a long queue can be admitted.
+ADVISED = 64
 LEARNS_FROM = 0.9  # of a step's tokens that are one request's: others' time is not its
 
 
@@ -52,6 +55,7 @@ class Planner:
         self._policy, self._keep = policy, keep
         self._requests: dict[str, _Request] = {}
         self._next = Step()
+        self._asked: list[str] = []  # restorations that vLLM asked for since the last step
         self._epochs = self._failures = 0
 
     # ---- requests come and go
@@ -76,6 +80,12 @@ class Planner:
             self._next.begins = [b for b in self._next.begins if b.request != request]
             if self._requests.pop(request).told:
                 self._next.forgotten.append(request)
+
+    def retire(self) -> None:
+        """Nothing is restored or kept any more."""
+        self._policy, self._keep = "compute", "none"
+        for request in self._requests:
+            self._end(request)
 
     def _begin(self, request: str, cached_tokens: int) -> None:
         state = self._requests[request]
@@ -113,6 +123,8 @@ class Planner:
         state = self._requests.get(request)
         if state is None or not state.restoring:
             return 0
+        if len(self._asked) < ADVISED:
+            self._asked.append(request)
         if computed // self._chunk < state.cached:  # the prefix cache has lost some since
             self._end(request)
             self._begin(request, computed)
@@ -138,10 +150,11 @@ class Planner:
         """For a running request: how many tokens are there after the jump, if it can jump now. The
         step has to schedule it, or unjump() takes it back."""
         state = self._requests.get(request)
-        if state is None or not state.restoring or state.progress is None:
+        if state is None or not state.restoring:
             return None
+        self._asked.append(request)
         progress = state.progress
-        if progress.front <= computed // self._chunk:
+        if progress is None or progress.front <= computed // self._chunk:
             return None
         if progress.until == WAIT and progress.front < progress.chunks:
             return None  # it would compute nothing in this step
@@ -185,6 +198,7 @@ class Planner:
         """What travels with a step that computes tokens [start, end) of each request."""
         step, self._next = self._next, Step()
         step.tokens, step.failures_seen = tokens, self._failures
+        step.advise, self._asked = self._asked, []
         for name, (start, end) in scheduled.items():
             if end - start > 1 and end - start >= LEARNS_FROM * tokens:
                 step.alone = Alone(name, start, end)

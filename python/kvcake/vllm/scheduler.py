@@ -83,15 +83,20 @@ class CakeScheduling:
     def _handle_invalid_blocks(self, invalid_block_ids: set[int], *args: Any) -> set[str]:
         affected = super()._handle_invalid_blocks(invalid_block_ids, *args)
         for name in affected:
-            request = self.requests[name]
-            blocks = self.kv_cache_manager.get_block_ids(name)[0]
-            self.kv_cache_manager.evict_blocks(
-                set(blocks[request.num_computed_tokens // self.block_size:]))
+            self._evict_after(name, self.requests[name].num_computed_tokens)
         return affected
 
+    def _evict_after(self, name: str, tokens: int) -> None:
+        blocks = self.kv_cache_manager.get_block_ids(name)[0]
+        self.kv_cache_manager.evict_blocks(set(blocks[tokens // self.block_size:]))
+
+    # With priorities a request may be preempted in the step that has scheduled it. Its blocks are
+    # in vLLM's prefix cache by then, but nobody computes them, or copies what it jumps over.
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        name = request.request_id
+        self._evict_after(name, request.num_computed_tokens - self._jumping.get(name, 0))
         super()._preempt_request(request, *args, **kwargs)
-        self._planner.preempt(request.request_id)
+        self._planner.preempt(name)
 
 
 class KvcakeScheduler(CakeScheduling, Scheduler):

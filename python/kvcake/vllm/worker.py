@@ -71,12 +71,14 @@ class Worker:
         self._open: dict[str, _Open] = {}
         self._closed: dict[str, Progress] = {}  # to be reported once
         self._step: Step | None = None
+        self._advised: list[str] = []  # with the report of the step
         self._began = 0.0
         self._copying_s = 0.0  # of the step
         self._last: Alone | None = None  # what the step before computed, which ended then
         self._last_ended = 0.0
         self._idle = False  # nobody computed in the step, and nobody waits for a first report
         self._reading = False  # something was to be restored since the last report
+        self._retired = False
         self._failures = 0
         self._failed_blocks: set[int] = set()
         self._seconds_a_token = 0.0
@@ -90,6 +92,7 @@ class Worker:
         self.counts.kept(kept)
         self.counts.dropped(dropped)
         self._step, self._began, self._copying_s = step, self._clock(), 0.0
+        self._advised = [*dict.fromkeys([begin.request for begin in step.begins] + step.advise)]
         for name, epoch in step.ends:
             if (opened := self._open.get(name)) and opened.epoch == epoch:
                 self._close(name)
@@ -121,7 +124,19 @@ class Worker:
             self.counts.restored(opened.loaded * self._chunk, opened.computed * self._chunk,
                                  opened.met, opened.chunks, saved_s)
 
+    def retire(self) -> None:
+        """Nothing is loaded or kept any more, whatever the scheduler says. Between steps, and on
+        all ranks between the same ones."""
+        for name, opened in list(self._open.items()):
+            self._closed[name] = Progress(opened.epoch)
+            self._close(name)
+        self._requests.clear()  # without which nothing is saved
+        self._retired = True
+
     def _begin(self, begin: Begin) -> None:
+        if self._retired:
+            self._closed[begin.request] = Progress(begin.epoch)
+            return
         if begin.request in self._open:
             self._close(begin.request)
         root = self._cache.root(begin.salt)
@@ -216,10 +231,11 @@ class Worker:
             self._copying_s += took
             self.counts.copied(count * self._chunk, took)
 
-    # The order of what travels excludes it. Should it happen, vLLM computes the blocks again; what
-    # is computed on top of them until the scheduler knows is not kept.
+    # The order of what travels excludes it, but for a jump that was on its way to a worker that has
+    # retired. Should it happen, vLLM computes the blocks again; what is computed on top of them
+    # until the scheduler knows is not kept.
     def _fail(self, jump: Jump) -> None:
-        if self._ranks > 1:
+        if self._ranks > 1 and not self._retired:  # as all ranks have, then
             # Other ranks compute on top of what is missing here, and do not know it.
             raise RuntimeError(f"kvcake: chunks of request {jump.request} are not in memory")
         self._failures += 1
@@ -304,8 +320,9 @@ class Worker:
             self.counts.reads_failed(self._cache.stats().reads_failed)
             self._reading = bool(self._open)
         progress, self._closed = self._closed, {}
-        for name, opened in self._open.items():
-            progress[name] = self._advise(opened)
+        for name in self._advised:
+            if opened := self._open.get(name):
+                progress[name] = self._advise(opened)
         if not progress and self._failures == 0:
             return None
         return Report(progress, self._failures)
