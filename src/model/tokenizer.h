@@ -63,7 +63,10 @@ class Tokenizer {
 // with Finish's, is what Decode makes of all the ids. The tokenizer outlives it. One thread.
 class Detokenizer {
  public:
-  explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = true);
+  // The text goes on behind that of `before`, a prompt's ids: some tokenizers leave out a space at
+  // the start of a text only where nothing stands before it.
+  explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = true,
+                       std::span<const int32_t> before = {});
 
   std::string Append(int32_t id);
   // What is still held back, with U+FFFD where it is no character; ready for another text.
