@@ -34,7 +34,7 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::Load(const std::string& dir, const TokenizerOptions& options) {
-  ASSIGN_OR_RETURN(TokenizerFile file, ReadTokenizerFile(dir + "/tokenizer.json", options));
+  ASSIGN_OR_RETURN(TokenizerFile file, ReadTokenizerFile(dir, options));
   return Tokenizer(std::make_unique<State>(std::move(file), options));
 }
 

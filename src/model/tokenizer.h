@@ -25,8 +25,9 @@ struct TokenizerOptions {
 // Immutable after Load; every method may be called from any thread.
 class Tokenizer {
  public:
-  // Reads DIR/tokenizer.json. What kvcake cannot do exactly is refused by name (kUnsupported); a
-  // file that contradicts itself is kInvalidArgument and names the entry.
+  // Reads DIR/tokenizer.json, and what tokenizer_config.json names beside it. What kvcake cannot do
+  // exactly is refused by name (kUnsupported); files that contradict themselves or each other are
+  // kInvalidArgument, which names the entry.
   static Result<Tokenizer> Load(const std::string& dir, const TokenizerOptions& options = {});
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

@@ -35,6 +35,7 @@ struct TokenizerFile {
   size_t token_bytes_max = 0;   // most bytes of a text that one token stands for; 0: no bound
 };
 
-Result<TokenizerFile> ReadTokenizerFile(const std::string& path, const TokenizerOptions& options);
+// DIR/tokenizer.json, with the tokens that only the files beside it name.
+Result<TokenizerFile> ReadTokenizerFile(const std::string& dir, const TokenizerOptions& options);
 
 }  // namespace kvcake

@@ -13,6 +13,7 @@ import sys
 import unicodedata
 from pathlib import Path
 
+from goldens import named_tokens
 from goldens.files import write_json
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -496,7 +497,8 @@ def make_demo(out_dir, tokenizer_path=ROOT / "models" / "demo" / "tokenizer.json
 
 
 def make(out_dir):
-    """OUT/tokenizers: strings.json, NAME/tokenizer.json, NAME/cases.json and demo_cases.json."""
+    """OUT/tokenizers: strings.json, NAME/tokenizer.json, NAME/cases.json, named_tokens.json and
+    demo_cases.json."""
     out = Path(out_dir) / "tokenizers"
     make_strings(out / "strings.json")
     strings = json.loads((out / "strings.json").read_text(encoding="utf-8"))
@@ -504,4 +506,5 @@ def make(out_dir):
         directory = out / build.__name__
         write_json(directory / "tokenizer.json", build(), separators=(",", ":"))
         write_golden(directory / "tokenizer.json", strings, directory / "cases.json")
+    named_tokens.make(out)
     make_demo(out_dir)
