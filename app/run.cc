@@ -327,7 +327,8 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
       ->capture_default_str();
   run->add_option("--stop", flags->stops, "end the answer before this text; may be repeated")
       ->allow_extra_args(false);  // else CLI11 takes "[a,b]" for a list
-  run->add_flag("--ignore-eos", flags->ignore_eos, "go on after the model's end token");
+  run->add_flag("--ignore-eos", flags->ignore_eos,
+                "go on after the end tokens of the model and its tokenizer");
   AddPolicyFlag(*run, &flags->policy);
   run->add_option(
          "--planner", flags->planner,

@@ -62,6 +62,14 @@ class TokenizerTest(unittest.TestCase):
             input=text.encode(), stdout=subprocess.PIPE, timeout=WAIT_S, check=True)
         return done.stdout.decode()
 
+    def chat(self, model, message):
+        """Three tokens of an answer to the message's own tokens."""
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as template:
+            template.write("{{ messages[-1]['content'] }}")
+            template.flush()
+            return self.ask("chat", model, "--chat-template", template.name, "--max-tokens", "3",
+                            text=message + "\n")
+
 
 FILES = {"tokenizer.json": sentence_piece(), "tokenizer_config.json": {}}
 
@@ -103,12 +111,41 @@ class LeadingSpaceTest(TokenizerTest):
         tokens = [spelling(token) for token in answer["tokens"] if token > 1]
         self.assertTrue(tokens and tokens[0].startswith("\u2581"), tokens)
         self.assertEqual(answer["text"], "".join(tokens).replace("\u2581", " "))
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as template:
-            template.write("{{ messages[-1]['content'] }}")
-            template.flush()
-            text = self.ask("chat", model, "--chat-template", template.name, "--max-tokens", "3",
-                            text="w100 w200 w300\n")
+        text = self.chat(model, "w100 w200 w300")
         self.assertTrue(text.startswith(" w"), text)
+
+
+class EndTokenTest(TokenizerTest):
+    """The tokenizer's end token ends an answer, beside those of the model, which is 0 here."""
+
+    def files(self):
+        return {**FILES, "tokenizer_config.json": {"eos_token": spelling(WORD)}}
+
+    def test_completions(self):
+        server = self.serve(self.files())
+
+        def complete(token, **fields):
+            asked = {"prompt": "w100", "max_tokens": 3, "logit_bias": {str(token): 100}, **fields}
+            answer = server.post("/v1/completions", asked)
+            choice = answer["choices"][0]
+            return choice["text"], choice["finish_reason"], answer["usage"]["completion_tokens"]
+
+        for token in (0, WORD):
+            self.assertEqual(complete(token), ("", "stop", 1))
+            self.assertEqual(complete(token, ignore_eos=True)[1:], ("length", 3))
+        self.assertEqual(complete(WORD + 1), (" w501 w501 w501", "length", 3))
+
+    def test_run_and_chat(self):
+        plain = self.model(FILES)
+        run = ("--prompt", "w100 w200 w300", "--max-tokens", "3", "--json")
+        first = json.loads(self.ask("run", plain, *run, "--ignore-eos"))["tokens"][0]
+        named = self.model({**FILES, "tokenizer_config.json": {"eos_token": spelling(first)}})
+        answer = json.loads(self.ask("run", named, *run))
+        self.assertEqual((answer["tokens"], answer["finish_reason"]), ([first], "stop"))
+        ignoring = json.loads(self.ask("run", named, *run, "--ignore-eos"))
+        self.assertEqual(len(ignoring["tokens"]), 3)
+        self.assertEqual(self.chat(named, "w100 w200 w300"), "\n")
+        self.assertNotEqual(self.chat(plain, "w100 w200 w300"), "\n")
 
 
 if __name__ == "__main__":

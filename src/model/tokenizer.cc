@@ -115,6 +115,8 @@ bool Tokenizer::IsSpecial(int32_t id) const {
   return HasToken(id) && state_->file.tokens[id].special;
 }
 
+std::optional<int32_t> Tokenizer::eos_token() const { return state_->file.eos; }
+
 Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special,
                          std::span<const int32_t> before)
     : tokenizer_(tokenizer),

@@ -51,6 +51,8 @@ class Tokenizer {
   int vocab_size() const;
   bool HasToken(int32_t id) const;
   bool IsSpecial(int32_t id) const;
+  // The token that ends an answer, where the files beside tokenizer.json name one.
+  std::optional<int32_t> eos_token() const;
 
  private:
   friend class Detokenizer;

@@ -57,6 +57,7 @@ class Reader {
     RETURN_IF_ERROR(ReadExtra(map_fields[kExtra]));
     if (!fields[kIds].null()) RETURN_IF_ERROR(ReadIds(fields[kIds]));
     RETURN_IF_ERROR(ReadAdded(JsonField(added, dir_ + "/added_tokens.json")));
+    config_.eos = named_["eos_token"].listed.token.content;
     Order();
     return std::move(config_);
   }

@@ -32,6 +32,7 @@ struct TokenizerConfig {
 
   // In the order in which transformers adds those that tokenizer.json does not list. Each once.
   std::vector<Token> tokens;
+  std::string eos;  // the content of the one that ends an answer; empty: none
 };
 
 }  // namespace kvcake

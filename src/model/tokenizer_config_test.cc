@@ -59,6 +59,7 @@ TEST_P(NamedTokensTest, AreTokensAsTransformersHasThem) {
   }
   const auto tokenizer = Load(file, golden["files"]);
   ASSERT_TRUE(tokenizer) << tokenizer.error().message;
+  EXPECT_EQ(tokenizer->eos_token() ? json(*tokenizer->eos_token()) : json(), golden["eos"]);
   for (const json& test : golden["texts"]) {
     const Ids ids = test["ids"];
     EXPECT_EQ(*tokenizer->Encode(test["text"].get<std::string>()), ids) << test["text"];

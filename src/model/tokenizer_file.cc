@@ -237,6 +237,7 @@ class Reader {
       if (added_.contains(named.listed.token.content)) continue;
       RETURN_IF_ERROR(AddListed(JsonField(json(), named.source), named.listed));
     }
+    if (!config_.eos.empty()) file_.eos = added_.at(config_.eos);
     // Hugging Face skips a special token by what it is decoded to.
     for (const auto& [spelling, id] : spellings_) {
       file_.tokens[id].special = special_.contains(spelling);
