@@ -49,7 +49,7 @@ class Chat {
     request.policy = *PolicyFromName(flags_.policy);
     request.sampling = flags_.sampling;
     request.end_tokens = runtime_.config().eos_tokens;
-    Detokenizer detokenizer(runtime_.tokenizer());
+    Detokenizer detokenizer(runtime_.tokenizer(), /*skip_special=*/true, request.prompt);
     std::string answer;
     const auto emit = [&](const std::string& piece) {
       answer += piece;

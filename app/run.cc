@@ -184,8 +184,10 @@ Result<Request> MakeRequest(const RunFlags& flags, const RunPrompt& prompt, Runt
 // The answer as it grows: text, or ids where there is no tokenizer.
 class AnswerText {
  public:
-  AnswerText(const Runtime& runtime, const std::vector<std::string>& stops) : stops_(stops) {
-    if (runtime.has_tokenizer()) detokenizer_.emplace(runtime.tokenizer());
+  AnswerText(const Runtime& runtime, const Request& request, const std::vector<std::string>& stops)
+      : stops_(stops) {
+    if (!runtime.has_tokenizer()) return;
+    detokenizer_.emplace(runtime.tokenizer(), /*skip_special=*/true, request.prompt);
   }
   std::string Append(int32_t token) {
     return stops_.Append(detokenizer_ ? detokenizer_->Append(token) : fmt::format("{} ", token));
@@ -223,7 +225,7 @@ Status Answer(const RunFlags& flags, Ranks* ranks) {
   ASSIGN_OR_RETURN(Request request, MakeRequest(flags, prompt, *runtime));
   const Seconds tokenized = clock.Now() - began;
 
-  AnswerText answer(*runtime, flags.stops);
+  AnswerText answer(*runtime, request, flags.stops);
   ProgressBar bar;
   std::string text;
   const auto emit = [&](const std::string& piece) {
@@ -325,7 +327,8 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
       ->capture_default_str();
   run->add_option("--stop", flags->stops, "end the answer before this text; may be repeated")
       ->allow_extra_args(false);  // else CLI11 takes "[a,b]" for a list
-  run->add_flag("--ignore-eos", flags->ignore_eos, "go on after the model's end token");
+  run->add_flag("--ignore-eos", flags->ignore_eos,
+                "go on after the end tokens of the model and its tokenizer");
   AddPolicyFlag(*run, &flags->policy);
   run->add_option(
          "--planner", flags->planner,

@@ -26,8 +26,10 @@ class JsonField {
   // Absent where this is no object that has the member, no array that is as long.
   JsonField operator[](std::string_view member) const;
   JsonField operator[](size_t element) const;
+  // "SOURCE: PATH"
+  std::string Place() const { return fmt::format("{}: {}", source_, path_); }
   // The same value as a root: errors say "SOURCE: PATH: FIELD what".
-  JsonField AsRoot() const { return {*value_, fmt::format("{}: {}", source_, path_)}; }
+  JsonField AsRoot() const { return {*value_, Place()}; }
 
   // kInvalidArgument where it is something else, or beyond the bounds. With `absent`, null counts
   // as that.

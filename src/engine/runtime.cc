@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -209,6 +210,12 @@ Status Runtime::LoadTokenizer() {
   ASSIGN_OR_RETURN(config_, LoadModelConfig(options_.model_dir));
   ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(options_.model_dir));
   tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer));
+  // Fine-tunes may name their end token here, and the base model's in config.json.
+  const std::optional<int32_t> eos = tokenizer_->eos_token();
+  std::vector<int32_t>& ends = config_.eos_tokens;
+  if (eos && *eos < config_.vocab_size && std::find(ends.begin(), ends.end(), *eos) == ends.end()) {
+    ends.push_back(*eos);
+  }
   return {};
 }
 

@@ -88,7 +88,8 @@ class Runtime {
   const RuntimeOptions& options() const { return options_; }
   bool emulated() const { return profile_.has_value(); }
   const std::optional<EmulatedProfile>& profile() const { return profile_; }
-  // Empty of an emulated model without a model_dir, as is the tokenizer.
+  // The model's, but that the tokenizer's end token is among eos_tokens. Empty of an emulated model
+  // without a model_dir, as is the tokenizer.
   const ModelConfig& config() const { return config_; }
   bool has_tokenizer() const { return tokenizer_ != nullptr; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }

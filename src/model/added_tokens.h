@@ -12,7 +12,7 @@ namespace kvcake {
 
 struct AddedToken {
   int32_t id = 0;
-  std::string content;
+  std::string content = {};
   bool strip_left = false;  // takes the white space before it along
   bool strip_right = false;
   bool single_word = false;  // not where a letter, digit or the like touches it

@@ -84,6 +84,13 @@ Status CheckNotQuantized(const JsonField& fields) {
   return {};
 }
 
+// A model that was made to embed texts may see what follows a token, too.
+Status CheckCausal(const JsonField& fields) {
+  ASSIGN_OR_RETURN(const bool causal, fields["is_causal"].Flag(true));
+  if (causal) return {};
+  return fields.Unsupported("is_causal is false; kvcake computes causal attention only");
+}
+
 Result<std::vector<int32_t>> ReadEos(const JsonField& fields, int vocab_size) {
   std::vector<int32_t> tokens;
   const JsonField field = fields["eos_token_id"];
@@ -116,6 +123,7 @@ Result<ModelConfig> ReadModelConfig(const json& object, const std::string& path)
   const JsonField fields(object, path);
   ASSIGN_OR_RETURN(const Family* family, FindFamily(fields));
   RETURN_IF_ERROR(CheckNotQuantized(fields));
+  RETURN_IF_ERROR(CheckCausal(fields));
   ModelConfig config;
   config.family = family->model_type;
   RETURN_IF_ERROR(family->read(fields, family->defaults, &config));

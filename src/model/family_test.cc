@@ -113,6 +113,17 @@ TEST_F(FamilyTest, QwenSlidesOnlyWhereItsWindowIsUsed) {
   }
 }
 
+TEST_F(FamilyTest, NoFamilySeesWhatFollowsAToken) {
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
+    const json config = With(kLlamaLike, {{"model_type", type}, {"sliding_window", nullptr}});
+    EXPECT_EQ(Read(With(config, {{"is_causal", true}})), Read(config));
+    ExpectRefused(With(config, {{"is_causal", false}}),
+                  "is_causal is false; kvcake computes causal attention only");
+  }
+  ExpectRefused(With(kFalcon7B, {{"is_causal", false}}), "is_causal is false");
+  EXPECT_EQ(Read(With(kFalcon7B, {{"is_causal", nullptr}})), Read(kFalcon7B));
+}
+
 TEST_F(FamilyTest, QwensDifferInBiasesAndHeadNorms) {
   const ModelConfig qwen2 = Read(With(kLlamaLike, {{"model_type", "qwen2"}}));
   EXPECT_TRUE(qwen2.qkv_bias);

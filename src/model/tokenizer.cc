@@ -34,7 +34,7 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::Load(const std::string& dir, const TokenizerOptions& options) {
-  ASSIGN_OR_RETURN(TokenizerFile file, ReadTokenizerFile(dir + "/tokenizer.json", options));
+  ASSIGN_OR_RETURN(TokenizerFile file, ReadTokenizerFile(dir, options));
   return Tokenizer(std::make_unique<State>(std::move(file), options));
 }
 
@@ -115,10 +115,19 @@ bool Tokenizer::IsSpecial(int32_t id) const {
   return HasToken(id) && state_->file.tokens[id].special;
 }
 
-Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special)
+std::optional<int32_t> Tokenizer::eos_token() const { return state_->file.eos; }
+
+Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special,
+                         std::span<const int32_t> before)
     : tokenizer_(tokenizer),
       skip_special_(skip_special),
-      strip_left_(tokenizer.state_->file.decoder.strip_start()) {}
+      strip_left_(tokenizer.state_->file.decoder.strip_start()) {
+  for (const int32_t id : before) {
+    if (!first_ && strip_left_ == 0) break;  // the start of the text is past
+    Append(id);
+  }
+  Stripped(TakeRun());
+}
 
 std::string Detokenizer::Append(int32_t id) {
   const TokenizerFile& file = tokenizer_.state_->file;

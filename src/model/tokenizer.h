@@ -25,8 +25,9 @@ struct TokenizerOptions {
 // Immutable after Load; every method may be called from any thread.
 class Tokenizer {
  public:
-  // Reads DIR/tokenizer.json. What kvcake cannot do exactly is refused by name (kUnsupported); a
-  // file that contradicts itself is kInvalidArgument and names the entry.
+  // Reads DIR/tokenizer.json, and what tokenizer_config.json names beside it. What kvcake cannot do
+  // exactly is refused by name (kUnsupported); files that contradict themselves or each other are
+  // kInvalidArgument, which names the entry.
   static Result<Tokenizer> Load(const std::string& dir, const TokenizerOptions& options = {});
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
@@ -50,6 +51,8 @@ class Tokenizer {
   int vocab_size() const;
   bool HasToken(int32_t id) const;
   bool IsSpecial(int32_t id) const;
+  // The token that ends an answer, where the files beside tokenizer.json name one.
+  std::optional<int32_t> eos_token() const;
 
  private:
   friend class Detokenizer;
@@ -63,7 +66,10 @@ class Tokenizer {
 // with Finish's, is what Decode makes of all the ids. The tokenizer outlives it. One thread.
 class Detokenizer {
  public:
-  explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = true);
+  // The text goes on behind that of `before`, a prompt's ids: some tokenizers leave out a space at
+  // the start of a text only where nothing stands before it.
+  explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = true,
+                       std::span<const int32_t> before = {});
 
   std::string Append(int32_t id);
   // What is still held back, with U+FFFD where it is no character; ready for another text.

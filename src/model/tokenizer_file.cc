@@ -10,6 +10,7 @@
 #include "base/json_file.h"
 #include "base/utf8.h"
 #include "model/byte_level.h"
+#include "model/tokenizer_config.h"
 
 namespace kvcake {
 
@@ -26,8 +27,9 @@ bool InUtf8(int byte) { return byte < 0xc0 || (byte >= 0xc2 && byte <= 0xf4); }
 
 class Reader {
  public:
-  Reader(const json& root, const std::string& path, const TokenizerOptions& options)
-      : root_(root, path), options_(options) {}
+  Reader(const json& root, const std::string& path, const TokenizerConfig& config,
+         const TokenizerOptions& options)
+      : root_(root, path), config_(config), options_(options) {}
 
   Result<TokenizerFile> Read() {
     RETURN_IF_ERROR(root_.CheckObject());
@@ -218,65 +220,74 @@ class Reader {
 
   Status ReadAddedTokens() {
     const JsonField tokens = root_["added_tokens"];
-    if (tokens.null()) return {};
-    ASSIGN_OR_RETURN(const size_t size, tokens.ArraySize());
-    const auto vocabulary = static_cast<int32_t>(root_["model"]["vocab"].value().size());
-    size_t added_bytes = 0;
-    int32_t last = -1;  // the largest id of an added token
-    StringMap<int32_t> seen;
-    std::vector<std::pair<std::string, int32_t>> spellings;  // as decoded
-    std::unordered_set<std::string> special;
+    ASSIGN_OR_RETURN(const size_t size, tokens.null() ? 0 : tokens.ArraySize());
     for (size_t i = 0; i < size; ++i) {
       const JsonField entry = tokens[i];
-      AddedToken token;
-      ASSIGN_OR_RETURN(token.content, entry["content"].Text());
-      if (token.content.empty()) return entry["content"].Bad("is empty");
-      ASSIGN_OR_RETURN(token.id, entry["id"].Int(0, options_.max_token_id));
-      const std::string shown = Clip(token.content, kShownBytes);
-      if (!seen.emplace(token.content, token.id).second) {
-        return entry["content"].Bad(shown + " is listed twice");
+      ASSIGN_OR_RETURN(ListedToken listed, ListedToken::Read(entry));
+      const std::string& content = listed.token.content;
+      if (content.empty()) return entry["content"].Bad("is empty");
+      if (added_.contains(content)) {
+        return entry["content"].Bad(Clip(content, kShownBytes) + " is listed twice");
       }
-      if (const auto known = FindInVocabulary(token.content)) {
-        if (*known != token.id) {
-          return entry["id"].Bad(fmt::format("of {} has id {}, but in model.vocab it has {}", shown,
-                                             token.id, *known));
-        }
-      } else {
-        RETURN_IF_ERROR(AddToken(entry, token.content, token.id));
-        const int32_t next = last >= vocabulary ? last + 1 : vocabulary;
-        if (token.id != next) {
-          return entry["id"].Bad(fmt::format(
-              "of {} is {}, but Hugging Face, which counts on from the vocabulary, gives it {}",
-              shown, token.id, next));
-        }
-      }
-      last = std::max(last, token.id);
-      ASSIGN_OR_RETURN(const bool is_special, entry["special"].Flag(false));
-      ASSIGN_OR_RETURN(const bool normalized, entry["normalized"].Flag(!is_special));
-      ASSIGN_OR_RETURN(token.strip_left, entry["lstrip"].Flag(false));
-      ASSIGN_OR_RETURN(token.strip_right, entry["rstrip"].Flag(false));
-      ASSIGN_OR_RETURN(token.single_word, entry["single_word"].Flag(false));
-      loses_text_ = loses_text_ || token.strip_left || token.strip_right;
-      piece_bytes_max_ = std::max(piece_bytes_max_, token.content.size());
-      if (is_special) special.insert(token.content);
-      if (normalized) {  // what is searched for, and what comes back
-        auto content = file_.normalizer.Run(std::move(token.content), kMaxTokenBytes);
-        if (!content) return entry.Bad(content.error().message);
-        token.content = *std::move(content);
-        piece_bytes_max_ = std::max(piece_bytes_max_, token.content.size());
-        RETURN_IF_ERROR(SetText(entry, token.content, token.id));
-      }
-      added_bytes += token.content.size();
-      if (added_bytes > kMaxAddedBytes) {
-        return tokens.Bad(fmt::format("have more than {} bytes together", kMaxAddedBytes));
-      }
-      spellings.emplace_back(token.content, token.id);
-      (normalized ? file_.added_normalized : file_.added).Add(std::move(token));
+      ASSIGN_OR_RETURN(listed.token.id, entry["id"].Int(0, options_.max_token_id));
+      RETURN_IF_ERROR(AddListed(entry, std::move(listed)));
     }
+    // Tokens that only the files beside this one name.
+    for (const TokenizerConfig::Token& named : config_.tokens) {
+      if (added_.contains(named.listed.token.content)) continue;
+      RETURN_IF_ERROR(AddListed(JsonField(json(), named.source), named.listed));
+    }
+    if (!config_.eos.empty()) file_.eos = added_.at(config_.eos);
     // Hugging Face skips a special token by what it is decoded to.
-    for (const auto& [spelling, id] : spellings) {
-      file_.tokens[id].special = special.contains(spelling);
+    for (const auto& [spelling, id] : spellings_) {
+      file_.tokens[id].special = special_.contains(spelling);
     }
+    return {};
+  }
+
+  // Where the token has no id, it gets its own.
+  Status AddListed(const JsonField& entry, ListedToken listed) {
+    AddedToken& token = listed.token;
+    const std::string shown = Clip(token.content, kShownBytes);
+    const auto vocabulary = static_cast<int32_t>(root_["model"]["vocab"].value().size());
+    const auto known = FindInVocabulary(token.content);
+    const int32_t next = last_added_ >= vocabulary ? last_added_ + 1 : vocabulary;
+    if (token.id < 0) token.id = known.value_or(next);
+    if (token.id > options_.max_token_id) {
+      return entry.Bad(fmt::format("gives {} the id {}; the limit is {}", shown, token.id,
+                                   options_.max_token_id));
+    }
+    if (known && *known != token.id) {
+      return entry["id"].Bad(
+          fmt::format("of {} has id {}, but in model.vocab it has {}", shown, token.id, *known));
+    }
+    if (!known) {
+      RETURN_IF_ERROR(AddToken(entry, token.content, token.id));
+      if (token.id != next) {
+        return entry["id"].Bad(fmt::format(
+            "of {} is {}, but Hugging Face, which counts on from the vocabulary, gives it {}",
+            shown, token.id, next));
+      }
+    }
+    added_.emplace(token.content, token.id);
+    last_added_ = std::max(last_added_, token.id);
+    loses_text_ = loses_text_ || token.strip_left || token.strip_right;
+    piece_bytes_max_ = std::max(piece_bytes_max_, token.content.size());
+    if (listed.special) special_.insert(token.content);
+    if (listed.normalized) {  // what is searched for, and what comes back
+      auto content = file_.normalizer.Run(std::move(token.content), kMaxTokenBytes);
+      if (!content) return entry.Bad(content.error().message);
+      token.content = *std::move(content);
+      piece_bytes_max_ = std::max(piece_bytes_max_, token.content.size());
+      RETURN_IF_ERROR(SetText(entry, token.content, token.id));
+    }
+    added_bytes_ += token.content.size();
+    if (added_bytes_ > kMaxAddedBytes) {
+      return root_["added_tokens"].Bad(
+          fmt::format("have more than {} bytes together", kMaxAddedBytes));
+    }
+    spellings_.emplace_back(token.content, token.id);
+    (listed.normalized ? file_.added_normalized : file_.added).Add(std::move(token));
     return {};
   }
 
@@ -321,21 +332,29 @@ class Reader {
   }
 
   const JsonField root_;
+  const TokenizerConfig& config_;
   const TokenizerOptions& options_;
   StringMap<int32_t> other_ids_;  // as spelled in the vocabulary; tokens that are not in bpe.ids
   uint64_t text_bytes_ = 0;       // of what tokens decode to
   bool template_ = false;         // seen in the post processor
   size_t piece_bytes_max_ = 4;    // of what one token is made of; a character may be unknown
   bool loses_text_ = false;       // any number of bytes may end up in one token, or in none
+  StringMap<int32_t> added_;      // added tokens by content
+  int32_t last_added_ = -1;       // their largest id
+  size_t added_bytes_ = 0;
+  std::vector<std::pair<std::string, int32_t>> spellings_;  // of them, as decoded
+  std::unordered_set<std::string> special_;                 // of them, by content
   TokenizerFile file_;
 };
 
 }  // namespace
 
-Result<TokenizerFile> ReadTokenizerFile(const std::string& path, const TokenizerOptions& options) {
+Result<TokenizerFile> ReadTokenizerFile(const std::string& dir, const TokenizerOptions& options) {
+  const std::string path = dir + "/tokenizer.json";
   const JsonLimits limits = {.max_bytes = options.max_file_bytes};
   ASSIGN_OR_RETURN(const json root, ReadJsonFile(path, limits));
-  return Reader(root, path, options).Read();
+  ASSIGN_OR_RETURN(const TokenizerConfig config, TokenizerConfig::Read(dir));
+  return Reader(root, path, config, options).Read();
 }
 
 }  // namespace kvcake

@@ -1,6 +1,7 @@
 // tokenizer.json, read and checked: what Tokenizer runs on.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,10 @@ struct TokenizerFile {
   std::vector<int32_t> prefix;  // what the post processor puts before the text,
   std::vector<int32_t> suffix;  // and after
   size_t token_bytes_max = 0;   // most bytes of a text that one token stands for; 0: no bound
+  std::optional<int32_t> eos;   // what ends an answer
 };
 
-Result<TokenizerFile> ReadTokenizerFile(const std::string& path, const TokenizerOptions& options);
+// DIR/tokenizer.json, with the tokens that only the files beside it name.
+Result<TokenizerFile> ReadTokenizerFile(const std::string& dir, const TokenizerOptions& options);
 
 }  // namespace kvcake

@@ -64,8 +64,8 @@ class TokenizerGoldenTest : public testing::TestWithParam<GoldenCase> {
   }
 
   // As Detokenizer streams it; every piece must be whole characters.
-  std::string Stream(const Ids& ids, bool skip_special) const {
-    Detokenizer detokenizer(*tokenizer_, skip_special);
+  std::string Stream(const Ids& ids, bool skip_special, const Ids& before = {}) const {
+    Detokenizer detokenizer(*tokenizer_, skip_special, before);
     std::string text;
     for (const int32_t id : ids) {
       const std::string piece = detokenizer.Append(id);
@@ -137,6 +137,14 @@ TEST_P(TokenizerGoldenTest, Cases) {
     EXPECT_EQ(tokenizer_->Decode(plain, false), test["decoded_plain"]) << test["text"];
     EXPECT_EQ(tokenizer_->Decode(plain), test["decoded_plain_skipping"]) << test["text"];
     EXPECT_EQ(Stream(whole, true), test["decoded_skipping"]) << test["text"];
+  }
+}
+
+// An answer behind its prompt: a space at its start is one, unless nothing stands before it.
+TEST_P(TokenizerGoldenTest, Continuations) {
+  EXPECT_GT(golden_["continuations"].size(), 30u);
+  for (const json& test : golden_["continuations"]) {
+    EXPECT_EQ(Stream(test["ids"], test["skip"], test["before"]), test["text"]) << test;
   }
 }
 

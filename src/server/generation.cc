@@ -5,12 +5,12 @@
 
 namespace kvcake {
 
-Generation::Generation(const Tokenizer& tokenizer, Options options, ServerMetrics& metrics,
+Generation::Generation(Detokenizer detokenizer, Options options, ServerMetrics& metrics,
                        std::function<void(bool done)> notify)
     : options_(std::move(options)),
       metrics_(metrics),
       notify_(std::move(notify)),
-      detokenizer_(tokenizer, options_.skip_special),
+      detokenizer_(std::move(detokenizer)),
       stops_(options_.stops) {}
 
 template <typename F>

@@ -22,7 +22,6 @@ class Generation : public AnswerSink {
     std::vector<std::string> stops = {};
     int min_tokens = 0;                    // stop strings are looked for in what follows so many
     std::vector<int32_t> end_tokens = {};  // are no part of the text
-    bool skip_special = true;
     bool logprobs = false;
     std::vector<int32_t> prompt = {};  // to be among the tokens, with logprobs
   };
@@ -35,8 +34,9 @@ class Generation : public AnswerSink {
   };
 
   // `notify` is called on the engine thread when there is something new and Take has been called
-  // since the last time, and at the end (done). The tokenizer and the metrics outlive it.
-  Generation(const Tokenizer& tokenizer, Options options, ServerMetrics& metrics,
+  // since the last time, and at the end (done). The detokenizer's tokenizer and the metrics outlive
+  // it.
+  Generation(Detokenizer detokenizer, Options options, ServerMetrics& metrics,
              std::function<void(bool done)> notify);
 
   // The engine thread's.

@@ -79,7 +79,6 @@ HttpApi::Choice HttpApi::MakeChoice(const Prepared& prepared, size_t index, bool
   options.min_tokens = asked.min_tokens;
   options.prompt_only = prepared.scores_only;
   options.end_tokens = request.end_tokens;
-  options.skip_special = asked.skip_special;
   options.logprobs = asked.logprobs;
   if (request.prompt_logprobs) options.prompt = request.prompt;
   AnswerParser::Options parsing;
@@ -90,7 +89,8 @@ HttpApi::Choice HttpApi::MakeChoice(const Prepared& prepared, size_t index, bool
   parsing.prompt = prompt_text;
   parsing.salt = id_salt_ + next_id_++;
   return {.generation = std::make_shared<Generation>(
-              runtime_.tokenizer(), std::move(options), metrics_,
+              Detokenizer(runtime_.tokenizer(), asked.skip_special, request.prompt),
+              std::move(options), metrics_,
               // Who waits for the last piece waits for nothing else.
               [this, signal](bool done) { news_.Add(signal, /*first=*/done); }),
           .parser = AnswerParser(parsing),

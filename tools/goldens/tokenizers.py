@@ -13,6 +13,7 @@ import sys
 import unicodedata
 from pathlib import Path
 
+from goldens import named_tokens
 from goldens.files import write_json
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -43,6 +44,8 @@ for (int i = 0; i < n; ++i) { sum += a[i] * b[i]; }   // trailing   \r\n\r\n<htm
 SPECIAL = ["<|endoftext|>", "<|begin|>", "<|eot|>", "<|eot_id|>", "<|im_start|>", "<mask>", "[word]",
            "héllo", "e\u0301\u0323t", ">>TITLE<<", "<s>", "</s>", "<unk>", "[INST]", "[/INST]", "foo",
            "<sep>", "<0x41>", "<0xE2>"]
+
+CONTINUED = ["The quick brown fox", " quick  brown", "  fox", "é日👍 fox"]
 
 
 def training_text():
@@ -426,6 +429,33 @@ def case(tokenizer, text):
     }
 
 
+def stream(tokenizer, before, ids, skip):
+    """The text of ids as vLLM streams it where others stand before them."""
+    from tokenizers.decoders import DecodeStream
+
+    decoder = DecodeStream(ids=before, skip_special_tokens=skip)
+    return "".join(decoder.step(tokenizer, token) or "" for token in ids)
+
+
+def continuations(tokenizer, texts):
+    """What ids mean behind others. Left out are those of which one part ends within a character."""
+    special = [i for i, t in sorted(tokenizer.get_added_tokens_decoder().items()) if t.special][:2]
+    for text in texts:
+        ids = tokenizer.encode(text).ids
+        splits = [(ids[:cut], ids[cut:]) for cut in (0, 1, 2, 3, len(ids) // 2)]
+        splits += [(special[-1:], ids), (special, ids[1:]), (ids[:3] + special, ids[3:])]
+        for before, after in splits:
+            after = after[:6]
+            for skip in (True, False):
+                start = tokenizer.decode(before, skip_special_tokens=skip)
+                whole = tokenizer.decode(before + after, skip_special_tokens=skip)
+                if start.endswith("\ufffd") or whole.endswith("\ufffd"):
+                    continue
+                streamed = stream(tokenizer, before, after, skip)
+                assert start + streamed == whole, (before, after)
+                yield {"before": before, "ids": after, "skip": skip, "text": streamed}
+
+
 def hash_case(tokenizer, text):
     value = case(tokenizer, text)
     lists = (",".join(map(str, value[key])) for key in ("ids", "with_special"))
@@ -448,6 +478,7 @@ def write_golden(tokenizer_path, strings, path):
         "tokenizer_sha256": hashlib.sha256(tokenizer_path.read_bytes()).hexdigest(),
         "vocab_size": vocab_size,
         "cases": [case(tokenizer, text) for text in [*SAMPLES, *with_tokens(rng, own, 20)]],
+        "continuations": list(continuations(tokenizer, CONTINUED)),
         "fixed": "".join(hash_case(tokenizer, text) for text in strings["fixed"]),
         "random": "".join(hash_case(tokenizer, text) for text in strings["random"]),
         "blocks": "".join(hash_case(tokenizer, text) for text in block_strings(strings)),
@@ -466,7 +497,8 @@ def make_demo(out_dir, tokenizer_path=ROOT / "models" / "demo" / "tokenizer.json
 
 
 def make(out_dir):
-    """OUT/tokenizers: strings.json, NAME/tokenizer.json, NAME/cases.json and demo_cases.json."""
+    """OUT/tokenizers: strings.json, NAME/tokenizer.json, NAME/cases.json, named_tokens.json and
+    demo_cases.json."""
     out = Path(out_dir) / "tokenizers"
     make_strings(out / "strings.json")
     strings = json.loads((out / "strings.json").read_text(encoding="utf-8"))
@@ -474,4 +506,5 @@ def make(out_dir):
         directory = out / build.__name__
         write_json(directory / "tokenizer.json", build(), separators=(",", ":"))
         write_golden(directory / "tokenizer.json", strings, directory / "cases.json")
+    named_tokens.make(out)
     make_demo(out_dir)

@@ -1,0 +1,38 @@
+// What tokenizer_config.json, and older files beside it, say of a tokenizer's tokens.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/json_field.h"
+#include "base/status.h"
+#include "model/added_tokens.h"
+
+namespace kvcake {
+
+// An added token as files list it.
+struct ListedToken {
+  // All but the id, which not every file gives: of an object with "content", "special" and so on.
+  static Result<ListedToken> Read(const JsonField& entry);
+
+  AddedToken token = {.id = -1};
+  bool special = false;
+  bool normalized = true;  // found in the normalised text
+};
+
+struct TokenizerConfig {
+  struct Token {
+    ListedToken listed;
+    std::string source;  // the file and the field
+  };
+
+  // Of DIR/tokenizer_config.json; where that lists no tokens by their ids, as older ones do not,
+  // special_tokens_map.json and added_tokens.json count as well. Files may be missing.
+  static Result<TokenizerConfig> Read(const std::string& dir);
+
+  // In the order in which transformers adds those that tokenizer.json does not list. Each once.
+  std::vector<Token> tokens;
+  std::string eos;  // the content of the one that ends an answer; empty: none
+};
+
+}  // namespace kvcake

@@ -1,0 +1,108 @@
+#include "model/tokenizer_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/source_dir_testing.h"
+#include "base/temp_dir_testing.h"
+#include "model/tokenizer.h"
+
+namespace kvcake {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using Ids = std::vector<int32_t>;
+
+const std::string kTokenizersMade = SourceDir() + "/tests/golden/tokenizers/";
+
+json ReadGolden(const std::string& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file) << path;
+  return json::parse(file);
+}
+
+class TokenizerConfigTest : public testing::Test {
+ protected:
+  Result<Tokenizer> Load(const json& tokenizer, const json& files) const {
+    std::ofstream(temp_.path() + "/tokenizer.json") << tokenizer;
+    for (const auto& [name, value] : files.items()) {
+      std::ofstream(temp_.path() + "/" + name) << value;
+    }
+    return Tokenizer::Load(temp_.path());
+  }
+  void ExpectRefused(const json& files, const std::string& part) const {
+    const auto loaded = Load(base_, files);
+    ASSERT_FALSE(loaded) << files;
+    EXPECT_EQ(loaded.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(loaded.error().message, HasSubstr(temp_.path() + "/" + part));
+  }
+
+  const TempDir temp_;
+  const json base_ = ReadGolden(kTokenizersMade + "llama2/tokenizer.json");
+};
+
+class NamedTokensTest : public TokenizerConfigTest, public testing::WithParamInterface<json> {};
+
+// What transformers made of texts with them: tools/goldens/named_tokens.py.
+TEST_P(NamedTokensTest, AreTokensAsTransformersHasThem) {
+  const json& golden = GetParam();
+  json file = base_;
+  if (!golden["listed"]) file["added_tokens"] = json::array();
+  json& vocabulary = file["model"]["vocab"];
+  for (const std::string word : golden["words"]) {
+    const size_t id = vocabulary.size();
+    vocabulary[word] = id;
+  }
+  const auto tokenizer = Load(file, golden["files"]);
+  ASSERT_TRUE(tokenizer) << tokenizer.error().message;
+  EXPECT_EQ(tokenizer->eos_token() ? json(*tokenizer->eos_token()) : json(), golden["eos"]);
+  for (const json& test : golden["texts"]) {
+    const Ids ids = test["ids"];
+    EXPECT_EQ(*tokenizer->Encode(test["text"].get<std::string>()), ids) << test["text"];
+    EXPECT_EQ(tokenizer->Decode(ids, /*skip_special=*/false), test["decoded"]) << test["text"];
+    EXPECT_EQ(tokenizer->Decode(ids), test["decoded_skipping"]) << test["text"];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, NamedTokensTest,
+                         testing::ValuesIn(ReadGolden(kTokenizersMade + "named_tokens.json")),
+                         [](const auto& info) { return "Case" + std::to_string(info.index); });
+
+TEST_F(TokenizerConfigTest, AContradictionIsNamed) {
+  const auto by_id = [](const char* id, const char* content) {
+    return json{{"tokenizer_config.json",
+                 {{"added_tokens_decoder", {{id, {{"content", content}, {"special", true}}}}}}}};
+  };
+  ExpectRefused(by_id("900", "<x>"),
+                "tokenizer_config.json: added_tokens_decoder.900: id of <x> "
+                "is 900, but Hugging Face, which counts on from the "
+                "vocabulary, gives it 863");
+  ExpectRefused(by_id("5", "<0x41>"),
+                "tokenizer_config.json: added_tokens_decoder.5: id of <0x41> "
+                "has id 5, but in model.vocab it has 68");
+  ExpectRefused(by_id("99999999", "<x>"),
+                "tokenizer_config.json: added_tokens_decoder.99999999: "
+                "gives <x> the id 99999999; the limit is 1048575");
+  ExpectRefused(by_id("x", "<x>"),
+                "tokenizer_config.json: added_tokens_decoder.x is not named by an id");
+  EXPECT_TRUE(Load(base_, by_id("7", "</s>")));  // tokenizer.json's counts
+}
+
+TEST_F(TokenizerConfigTest, WhatIsNoTokenIsNamed) {
+  ExpectRefused({{"tokenizer_config.json", json::array()}}, "tokenizer_config.json");
+  ExpectRefused({{"tokenizer_config.json", {{"eos_token", 2}}}},
+                "tokenizer_config.json: eos_token is 2; it must be a token");
+  ExpectRefused({{"tokenizer_config.json", {{"eos_token", {{"content", 2}}}}}},
+                "tokenizer_config.json: eos_token.content is 2; it must be text");
+  ExpectRefused({{"tokenizer_config.json", {{"extra_special_tokens", "<x>"}}}},
+                "tokenizer_config.json: extra_special_tokens is");
+  ExpectRefused({{"tokenizer_config.json", json::object()}, {"added_tokens.json", {{"<x>", "y"}}}},
+                "added_tokens.json: <x> is");
+}
+
+}  // namespace
+}  // namespace kvcake
