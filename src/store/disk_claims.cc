@@ -25,7 +25,7 @@ DiskClaims::~DiskClaims() {
   Stop();
   thread_.reset();
   // Where the device does not answer, their files stay, and are nobody's.
-  if (!context_.health.MayLook() || !context_.health.MayWrite()) return;
+  if (!context_.health.MayClaim()) return;
   try {
     while (!held_.empty()) End(ChunkKey(held_.begin()->first));
   } catch (const std::bad_alloc&) {  // likewise
@@ -33,7 +33,7 @@ DiskClaims::~DiskClaims() {
 }
 
 bool DiskClaims::Claim(ClaimRequest request) {
-  if (stop_ || !context_.health.MayLook() || !context_.health.MayWrite()) return false;
+  if (stop_ || !context_.health.MayClaim()) return false;
   {
     MutexLock lock(mutex_);
     if (Clock::Real().Now() < paused_until_) return false;
@@ -68,7 +68,7 @@ void DiskClaims::Answer(const ClaimRequest& request) {
 }
 
 ClaimState DiskClaims::StateOf(const ChunkKey& key, Seconds lasts) {
-  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, PathOf(key));
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kClaim, PathOf(key));
   if (IsStored(key)) {
     End(key);
     return ClaimState::kStored;
@@ -177,7 +177,7 @@ void DiskClaims::End(const ChunkKey& key) {
     disclaimed_.erase(key);
   }
   const std::string path = PathOf(key);
-  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, path);
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kClaim, path);
   // Another process may have taken it for expired, and have made its own.
   const auto named = context_.fs.Stat(path);
   if (named && named->inode == it->second.file.inode) (void)context_.fs.Remove(path);
@@ -220,7 +220,7 @@ void DiskClaims::Sweep() {
   if (swept_ || stop_ || held_.empty()) return;
   swept_ = true;
   const std::string dir = context_.store.ClaimsDir();
-  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, dir);
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kClaim, dir);
   const auto files = context_.fs.List(dir);
   if (!files) return;
   for (const DirEntry& file : *files) {
@@ -241,7 +241,7 @@ void DiskClaims::SweepNext() {
 }
 
 void DiskClaims::RemoveLeftover(const std::string& path) {
-  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, path);
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kClaim, path);
   const auto there = context_.fs.Stat(path);
   if (!there) return;  // locking it would make it
   auto lock = context_.fs.TryLock(path);
@@ -264,7 +264,7 @@ std::string DiskClaims::PathOf(const ChunkKey& key) const {
 // What lies behind a link is not ours to lock and to remove.
 Status DiskClaims::CheckDir() const {
   const std::string dir = context_.store.ClaimsDir();
-  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, dir);
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kClaim, dir);
   const auto info = context_.fs.Stat(dir);
   if (!info || info->kind == FileInfo::Kind::kDirectory) return {};  // it is made when it is wanted
   return Fail(ErrorCode::kInvalidArgument, "{} is no directory", dir);
