@@ -126,7 +126,8 @@ Result<ClaimState> DiskClaims::Take(const ChunkKey& key, Seconds lasts) {
     if (*lock == nullptr) {
       if (!named) continue;
       if (!HasExpired(key, *named, lasts)) return ClaimState::kTheirs;
-      RETURN_IF_ERROR(fs.Remove(path));
+      ASSIGN_OR_RETURN(const bool ended, EndTheirs(path, *named));
+      if (!ended) return ClaimState::kTheirs;
       continue;
     }
     ASSIGN_OR_RETURN(const FileInfo locked, (*lock)->Info());
@@ -137,6 +138,16 @@ Result<ClaimState> DiskClaims::Take(const ChunkKey& key, Seconds lasts) {
     return ClaimState::kMine;
   }
   return ClaimState::kTheirs;
+}
+
+// Others may find it expired as well, and who is late would remove the new claim of who was first:
+// so the directory's lock is held. False where another has it.
+Result<bool> DiskClaims::EndTheirs(const std::string& path, const FileInfo& expired) {
+  ASSIGN_OR_RETURN(const auto alone, context_.fs.TryLock(context_.store.LockPath()));
+  if (!alone) return false;
+  const auto named = context_.fs.Stat(path);
+  if (named && IsSame(*named, expired)) RETURN_IF_ERROR(context_.fs.Remove(path));
+  return true;
 }
 
 bool DiskClaims::HasExpired(const ChunkKey& key, const FileInfo& file, Seconds lasts) {
@@ -153,9 +164,7 @@ bool DiskClaims::HasExpired(const ChunkKey& key, const FileInfo& file, Seconds l
     seen = {file, now, now};
     return false;
   }
-  if (now - seen.since < lasts) return false;
-  seen_.erase(it);
-  return true;
+  return now - seen.since >= lasts;
 }
 
 void DiskClaims::Hold(const ChunkKey& key, Held held) {

@@ -46,11 +46,15 @@ class HookedFileSystem : public FaultyFileSystem {
     return FaultyFileSystem::Remove(path);
   }
 
+  Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) override {
+    if (before_lock) before_lock(path);
+    return FaultyFileSystem::TryLock(path);
+  }
   Result<SpaceInfo> Space(const std::string& path) override {
     return space ? *space : FaultyFileSystem::Space(path);
   }
 
-  Hook before_list, after_list, before_create, before_remove;
+  Hook before_list, after_list, before_create, before_remove, before_lock;
   std::optional<Result<SpaceInfo>> space;  // in the place of the real one
 };
 
