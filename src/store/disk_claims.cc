@@ -97,7 +97,7 @@ bool DiskClaims::IsStored(const ChunkKey& key) {
   const TimedCall timed(context_.looks);
   const auto info = context_.fs.Stat(path);
   if (!context_.IsKept(key, info)) return false;
-  index.Add(key, *info, context_.OwnerOf(path));
+  index.Add(key, context_.Dated(path, *info), context_.OwnerOf(path));
   return true;
 }
 
