@@ -1,7 +1,10 @@
 #include "cake/load_lane.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 
@@ -10,6 +13,7 @@ namespace {
 
 // A tier that was silent for so long is asked again after this share of it.
 constexpr double kRetryShare = 1.0 / 30;
+constexpr Seconds kQuiet{60};
 
 }  // namespace
 
@@ -20,7 +24,7 @@ LoadLane::LoadLane(const RestoreContext& context, const Tier& tier)
           std::max(0, tier.max_reads_in_flight()),
           tier.max_read_bytes_in_flight() / context.pool.layout().page_bytes())) {}
 
-bool LoadLane::Usable() const { return !stalled_ && reads_max_ > 0; }
+bool LoadLane::Usable() const { return !stalled() && reads_max_ > 0; }
 
 bool LoadLane::HasRoom() const {
   if (!Usable() || reads_.size() >= reads_max_) return false;
@@ -63,46 +67,65 @@ LaneRead LoadLane::End(uint64_t number, const ReadResult& result) {
   } else {
     cost_.OnDone(Now(), result.bytes);
   }
-  if (ok) stalled_.reset(), ++delivered_, cost_.AddCore(result.core_s);
+  if (ok) Answered(), ++delivered_, cost_.AddCore(result.core_s);
   return std::move(read);
 }
 
 bool LoadLane::CheckStall() {
   const TimePoint now = Now();
-  if (stalled_) {
-    // Asked again after a while, soon at first, when there is room for a read: some of those that
-    // were cancelled may never come back, and keep theirs.
-    const TimePoint since = *stalled_;
-    const Seconds silent = since - cost_.silent_since();
-    const Seconds pause = std::min(context_.options.probe_interval, kRetryShare * silent);
-    if (looks_ > 0 || now - since <= pause) return false;
-    stalled_.reset();
-    if (!HasRoom()) stalled_ = since;
+  if (stalled()) {
+    // Asked again when there is room for a read: some of those that were cancelled may never come
+    // back, and keep theirs.
+    if (now <= *stalled_until_) return false;
+    const auto until = std::exchange(stalled_until_, std::nullopt);
+    if (!HasRoom()) stalled_until_ = until;
     return false;
   }
-  if (looks_ > 0 && now - look_progress_ > context_.options.stall_timeout) {
-    stalled_ = now;  // and no reads are started; those in flight are the tier's to answer
-    return false;
-  }
+  const Seconds timeout = context_.options.stall_timeout;
   const Seconds expected(estimate().fixed_s + interval_s());
   // Cancelled reads that never come back may leave no room for others.
   const bool blocked = cost_.in_flight() > 0 || (!reads_.empty() && !HasRoom());
-  if (!blocked ||
-      now - cost_.last_progress() <= std::max(context_.options.stall_timeout, 8 * expected)) {
-    return false;
+  if (blocked && now - cost_.last_progress() > std::max(timeout, 8 * expected)) {
+    GiveUp(cost_.silent_since());
+    return true;
   }
-  stalled_ = now;
-  return true;
+  // No reads are started then; those in flight are the tier's to answer.
+  const TimePoint progress = std::max(look_progress_, cost_.last_progress());
+  if (looks_ > lost_looks_ && now - progress > timeout) GiveUp(progress);
+  return false;
+}
+
+// Tries it again after a while, soon at first.
+void LoadLane::GiveUp(TimePoint silent_since) {
+  const TimePoint now = Now();
+  const Seconds silent = now - silent_since;
+  stalled_until_ = now + std::min(context_.options.probe_interval, kRetryShare * silent);
+  lost_looks_ = looks_;
+  if (logged_ || now < quiet_until_) return;
+  logged_ = true;
+  quiet_until_ = now + kQuiet;
+  spdlog::warn(
+      "store: nothing has come from {} for {:.0f} s: its chunks are computed, and it is asked "
+      "again after a while",
+      name_, silent.count());
+}
+
+void LoadLane::Answered() {
+  stalled_until_.reset();
+  if (std::exchange(logged_, false)) spdlog::info("store: {} answers again", name_);
 }
 
 void LoadLane::BeginLook() {
-  if (looks_++ == 0) look_progress_ = Now();
+  if (looks_++ == lost_looks_) look_progress_ = Now();
 }
 
 void LoadLane::NoteAnswer() {
   look_progress_ = Now();
-  if (reads_.empty()) stalled_.reset();
+  if (reads_.empty()) Answered();
 }
+
+// Nobody says which of them has ended: the lost ones are taken to be the last.
+void LoadLane::EndLook() { lost_looks_ = std::min(lost_looks_, --looks_); }
 
 void LoadLane::UpdateEtas() {
   const TimePoint now = Now();

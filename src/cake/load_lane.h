@@ -62,7 +62,7 @@ class LoadLane {
   uint64_t delivered() const { return delivered_; }
 
   // ---- stalls: a tier from which nothing comes is given up until something does
-  bool stalled() const { return stalled_.has_value(); }
+  bool stalled() const { return stalled_until_.has_value(); }
   // Gives up a tier that is silent for too long, or asks it again after a while. True: it has been
   // given up now, and its reads are to be cancelled.
   bool CheckStall();
@@ -70,7 +70,7 @@ class LoadLane {
   // ---- looks: questions what it holds
   void BeginLook();
   void NoteAnswer();  // of a look under way
-  void EndLook() { --looks_; }
+  void EndLook();
 
   // ---- for the planner
   // When the reads in flight should complete: in order of issue, at the tier's rate.
@@ -82,6 +82,8 @@ class LoadLane {
 
  private:
   TimePoint Now() const { return context_.clock.Now(); }
+  void GiveUp(TimePoint silent_since);
+  void Answered();
 
   // Constant after construction.
   const RestoreContext& context_;
@@ -91,10 +93,13 @@ class LoadLane {
   TierCost cost_;
   std::map<uint64_t, LaneRead> reads_;
   uint64_t delivered_ = 0;
-  std::optional<TimePoint> stalled_;  // given up since
-  int looks_ = 0;                     // under way
-  TimePoint look_progress_{};         // the last answer, or the start of the first look since
-  double drain_s_ = 0;                // until one more read could begin to be delivered
+  std::optional<TimePoint> stalled_until_;  // given up: then it is asked again
+  bool logged_ = false;                     // that it was, since it has answered
+  TimePoint quiet_until_{};                 // one that flickers is logged once a minute
+  int looks_ = 0;                           // under way
+  int lost_looks_ = 0;                      // of them, those of which nothing is expected any more
+  TimePoint look_progress_{};  // the last answer, or the start of the first of the others since
+  double drain_s_ = 0;         // until one more read could begin to be delivered
 };
 
 }  // namespace kvcake

@@ -1,15 +1,21 @@
 #include "cake/load_lane.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include <cmath>
 #include <memory>
+#include <sstream>
 
 #include "cake/fake_engine_testing.h"
 
 namespace kvcake {
 namespace {
 
+using testing::AllOf;
+using testing::HasSubstr;
 using testing_util::kLayout;
 
 class LimitedTier : public Tier {
@@ -39,6 +45,11 @@ class LoadLaneTest : public testing::Test {
                          .page = {},
                          .start = clock_.Now(),
                          .id = {}});
+  }
+  bool StallsAfter(Seconds wait) {
+    clock_.Advance(wait);
+    lane_.CheckStall();
+    return lane_.stalled();
   }
   // Reads that a lane of the tier as it is now takes.
   int Room() {
@@ -161,14 +172,69 @@ TEST_F(LoadLaneTest, WhatComesEndsAStall) {
 
 TEST_F(LoadLaneTest, ATierThatDoesNotSayWhatItHoldsIsGivenUpUntilItDoes) {
   lane_.BeginLook();
-  clock_.Advance(Seconds(31));
-  EXPECT_FALSE(lane_.CheckStall()) << "reads in flight are the tier's to answer";
-  EXPECT_TRUE(lane_.stalled());
-  clock_.Advance(Seconds(100));
-  EXPECT_FALSE(lane_.CheckStall());
-  EXPECT_TRUE(lane_.stalled()) << "while the question is open";
+  EXPECT_FALSE(StallsAfter(Seconds(30)));
+  EXPECT_TRUE(StallsAfter(Seconds(1)));
   lane_.NoteAnswer();
   EXPECT_FALSE(lane_.stalled());
+}
+
+TEST_F(LoadLaneTest, ALookThatNeverEndsCostsOneWait) {
+  lane_.BeginLook();
+  ASSERT_TRUE(StallsAfter(Seconds(31)));
+  EXPECT_FALSE(StallsAfter(Seconds(1.1))) << "it is asked again after a thirtieth of its silence";
+  EXPECT_FALSE(StallsAfter(Seconds(1000))) << "nothing more is expected of that look";
+  lane_.BeginLook();
+  lane_.EndLook();
+  EXPECT_FALSE(StallsAfter(Seconds(31))) << "what is refused is not under way";
+  lane_.BeginLook();
+  EXPECT_FALSE(StallsAfter(Seconds(30)));
+  EXPECT_TRUE(StallsAfter(Seconds(1))) << "of another one an answer is expected";
+  EXPECT_FALSE(StallsAfter(Seconds(1.1)));
+  lane_.NoteAnswer();
+  lane_.EndLook();
+  lane_.EndLook();
+  lane_.BeginLook();
+  EXPECT_TRUE(StallsAfter(Seconds(31)));
+}
+
+TEST_F(LoadLaneTest, ATierThatIsReadFromAnswersThoughALookDoesNot) {
+  lane_.BeginLook();
+  EXPECT_FALSE(StallsAfter(Seconds(20)));
+  Start(1);
+  lane_.End(1, {.status = {}, .bytes = kLayout.page_bytes()});
+  EXPECT_FALSE(StallsAfter(Seconds(30)));
+  EXPECT_TRUE(StallsAfter(Seconds(1)));
+}
+
+// Their chunks are given back, where a look alone would leave them to a tier that is silent.
+TEST_F(LoadLaneTest, ReadsThatAreOverdueBesideALookAreCancelled) {
+  lane_.BeginLook();
+  Start(1);
+  clock_.Advance(Seconds(31));
+  EXPECT_TRUE(lane_.CheckStall());
+}
+
+TEST_F(LoadLaneTest, SaysThatATierIsGivenUpAndThatItAnswersAgain) {
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  Start(1);
+  EXPECT_TRUE(StallsAfter(Seconds(31)));
+  EXPECT_THAT(log.str(), AllOf(HasSubstr("limited"), HasSubstr("31 s")));
+  const std::string said = log.str();
+  lane_.Cancel(1);
+  EXPECT_FALSE(StallsAfter(Seconds(100)));
+  EXPECT_EQ(log.str(), said) << "it is asked again, and has not answered";
+  Start(2);
+  EXPECT_TRUE(StallsAfter(Seconds(31)));
+  EXPECT_EQ(log.str(), said) << "once";
+  lane_.End(2, {.status = {}, .bytes = kLayout.page_bytes()});
+  EXPECT_THAT(log.str(), HasSubstr("again"));
+  const std::string answered = log.str();
+  lane_.End(1, {.status = {}, .bytes = kLayout.page_bytes()});
+  EXPECT_EQ(log.str(), answered);
+  spdlog::set_default_logger(before);
 }
 
 TEST_F(LoadLaneTest, ALinkThatWasNotMeasuredForLongWantsOneRead) {

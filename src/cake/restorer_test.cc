@@ -78,7 +78,7 @@ class HeldTier : public Tier {
 class HungTier : public HeldTier {
  public:
   std::vector<bool> Residency(std::span<const ChunkKey> keys) override {
-    return std::vector<bool>(keys.size());
+    return std::vector<bool>(keys.size(), knows);
   }
   bool Look(LookRequest request) override {
     looks.push_back(std::move(request));
@@ -98,6 +98,7 @@ class HungTier : public HeldTier {
     return looks.front().found(first, std::vector<bool>(count, true));
   }
 
+  bool knows = false;  // all there is, from now on
   std::deque<LookRequest> looks;
   std::function<void()> on_pin;  // called before a Pin counts
   std::atomic<size_t> pinned = 0;
@@ -218,6 +219,37 @@ TEST(RestorerTest, ATierThatHangsWhenAskedDelaysNoRestoration) {
   ASSERT_EQ(tier.looks.size(), 1u);
   EXPECT_FALSE(tier.Tell(0, 3)) << "nobody wants to know any more";
   EXPECT_EQ(tier.pinned, 0u);
+}
+
+TEST(RestorerTest, ALookThatNeverReturnsKeepsNothingElseFromBeingLoaded) {
+  auto pool = std::move(PagePool::Create(kLayout, 64 * kLayout.page_bytes()).value());
+  HungTier tier;
+  ComputeCost cost;
+  for (int i = 0; i < 8; ++i) cost.Add(i * 128, 128, Seconds(10));  // loading is worth it
+  FakeClock clock;
+  const auto restorer = NewRestorer(*pool, {&tier}, cost, clock);
+  auto first = restorer->Open(Request(1, 8, Policy::kLoad));
+  ASSERT_EQ(tier.looks.size(), 1u);
+  clock.Advance(Seconds(31));
+  (void)first->NextTurn({.chunks = 4});
+  tier.knows = true;  // as all is well but for that look
+  auto second = restorer->Open(Request(2, 8, Policy::kCake));
+  EXPECT_EQ(tier.gets, 0u) << "given up";
+  clock.Advance(Seconds(2));
+  (void)second->NextTurn({.chunks = 4});
+  EXPECT_GT(tier.gets, 0u) << "asked again";
+  while (!tier.reads.empty()) tier.DeliverAll();
+  second.reset();
+  clock.Advance(Seconds(1000));  // nobody reads for long
+  auto third = restorer->Open(Request(3, 8, Policy::kCake));
+  (void)third->NextTurn({.chunks = 4});
+  EXPECT_FALSE(tier.reads.empty()) << "and for good";
+  while (!tier.reads.empty()) tier.DeliverAll();
+  EXPECT_EQ(third->Report().loaded(), 8 * 128);
+  CheckInvariants(*restorer);
+  first.reset();
+  third.reset();
+  EXPECT_FALSE(tier.Tell(0, 8));
 }
 
 TEST(RestorerTest, WhatATierSaysLateIsPinnedAndLoaded) {

@@ -27,16 +27,25 @@ struct SpeedsFile::State {
     while (next) {
       const std::string text = *std::exchange(next, std::nullopt);
       lock.Unlock();
-      const Status saved = WriteText(fs, path, text);
-      if (!saved) spdlog::warn("the ranks' speeds are not kept: {}", saved.error().message);
+      Note(WriteText(fs, path, text));
       lock.Lock();
     }
     writing = false;
     written.NotifyAll();
   }
 
+  // A directory that is not there has been cleared, and there is nothing to keep speeds for.
+  void Note(const Status& saved) {
+    const bool fails = !saved && saved.error().code != ErrorCode::kNotFound;
+    if (fails && !failed) {
+      spdlog::warn("the ranks' speeds are not kept: {}", saved.error().message);
+    }
+    failed = fails;
+  }
+
   const std::string path;
   FileSystem& fs;
+  bool failed = false;  // the last write did; the thread's
   Mutex mutex;
   CondVar written;
   std::optional<std::string> next GUARDED_BY(mutex);

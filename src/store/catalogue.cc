@@ -57,7 +57,8 @@ bool Catalogue::Use(const ChunkId& id, int64_t now_s, int64_t touch_after_s) {
   Unlink(*found);
   LinkWarmest(*found);
   Slot& slot = slots_[*found];
-  if (now_s - int64_t{slot.mtime_s} < touch_after_s) return false;
+  const int64_t mtime_s = slot.mtime_s;
+  if (now_s - mtime_s < touch_after_s && !IsAhead(mtime_s, now_s)) return false;
   slot.mtime_s = static_cast<uint32_t>(now_s);
   return true;
 }

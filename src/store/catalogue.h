@@ -29,6 +29,13 @@ struct CatalogueEntry {
 // A file's time as an entry has it, which may be a stranger's.
 inline int64_t ClampMtime(int64_t mtime_s) { return std::clamp<int64_t>(mtime_s, 0, UINT32_MAX); }
 
+// Whether a clock that was wrong has given a file its time: right ones differ by less. One that is
+// earlier than kvcake is itself wrong, as of a machine that starts and has not asked the network.
+inline bool IsAhead(int64_t mtime_s, int64_t now_s) {
+  constexpr int64_t kBegan = 1735689600;  // 2025
+  return now_s >= kBegan && mtime_s > now_s + 60;
+}
+
 // Thread-safe.
 class Catalogue {
  public:
@@ -42,8 +49,8 @@ class Catalogue {
   // Adds the file, or renews what is known about it, its owner where one is given; a later mtime
   // counts as a use.
   void Add(const CatalogueEntry& entry) EXCLUDES(mutex_);
-  // Marks a use by this process. True when the file's mtime is older than touch_after_s and should
-  // be renewed; it is taken to be now_s from then on.
+  // Marks a use by this process. True when the file's mtime is older than touch_after_s, or ahead,
+  // and should be renewed; it is taken to be now_s from then on.
   bool Use(const ChunkId& id, int64_t now_s, int64_t touch_after_s) EXCLUDES(mutex_);
   // False when it was not known.
   bool Remove(const ChunkId& id) EXCLUDES(mutex_);

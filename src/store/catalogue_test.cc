@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "io/file_system.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {
@@ -120,6 +121,18 @@ TEST(CatalogueTest, OwnersHaveTheirFilesInTheOrderOfUseToo) {
   EXPECT_EQ(catalogue.Owners(), (std::vector<OwnedBytes>{{kBob, 10}}));
   catalogue.Add({id(4), 10, 1, kAnn});  // in a slot that was another's
   EXPECT_EQ(coldest(), id(4));
+}
+
+TEST(CatalogueTest, AUseRenewsATimeThatIsAhead) {
+  Catalogue catalogue;
+  const ChunkId id{Root(), Chain(1)[0]};
+  const int64_t now_s = UnixSeconds();
+  catalogue.Add({id, 10, now_s + 5000});
+  EXPECT_FALSE(catalogue.Use(id, now_s + 4950, 600)) << "clocks differ a little";
+  EXPECT_FALSE(catalogue.Use(id, 5, 600)) << "this clock is what is wrong";
+  EXPECT_TRUE(catalogue.Use(id, now_s, 600));
+  EXPECT_EQ(catalogue.Coldest()->mtime_s, now_s);
+  EXPECT_FALSE(catalogue.Use(id, now_s + 100, 600));
 }
 
 // Keys that collide in the index, added and removed in every order: none is lost, none stays.

@@ -21,20 +21,27 @@ class DeviceHealth {
   explicit DeviceHealth(const DiskTierOptions& options)
       : breaker_(options.failures_max, options.probe_interval),
         watch_(options.overdue_after),
-        overdue_after_(options.overdue_after) {}
+        overdue_after_(options.overdue_after),
+        look_threads_(options.call_threads) {}
 
   // Whether a read that has been taken on, or a look, may go on to the device.
   bool answers() const { return !breaker_.open(); }
   // Whether anything can be read, so that it is worth telling what is there.
   bool MayRead() const { return answers() && !reads_lost_ && !queue_fails_; }
-  bool MayLook() const { return MayRead() && watch_.overdue(OverdueWatch::Kind::kLook) == 0; }
+  // A look that never returns has one of the threads that look; a claim has the only one.
+  bool MayLook() const {
+    return MayRead() && watch_.overdue(OverdueWatch::Kind::kLook) < look_threads_;
+  }
+  bool MayClaim() const {
+    return MayRead() && MayWrite() && watch_.overdue(OverdueWatch::Kind::kClaim) == 0;
+  }
   // Where reads fail writes may not, and what they leave is a file that a probe can read.
   bool MayWrite() const {
     return !breaker_.hangs() && watch_.overdue(OverdueWatch::Kind::kWrite) == 0;
   }
   int reads_overdue() const { return watch_.overdue(OverdueWatch::Kind::kRead); }
 
-  // A look or a write is asked of `path`, until what is returned goes.
+  // A look, a claim or a write is asked of `path`, until what is returned goes.
   Watched Watch(OverdueWatch::Kind kind, std::string path) {
     return Watched(watch_, kind, std::move(path));
   }
@@ -67,6 +74,7 @@ class DeviceHealth {
   Breaker breaker_;
   OverdueWatch watch_;
   const Seconds overdue_after_;
+  const int look_threads_;
   std::atomic<bool> reads_lost_{false};
   std::atomic<bool> queue_fails_{false};
 };

@@ -17,6 +17,7 @@ class DeviceHealthTest : public testing::Test {
     options.failures_max = 3;
     options.overdue_after = Seconds(10);
     options.probe_interval = Seconds(5);
+    options.call_threads = 2;
     return options;
   }
 
@@ -50,16 +51,36 @@ TEST_F(DeviceHealthTest, AWriteThatIsOverdueStopsWritesAlone) {
   EXPECT_TRUE(health_.MayWrite());
 }
 
-TEST_F(DeviceHealthTest, ALookThatIsOverdueIsNotFollowedByAnother) {
+TEST_F(DeviceHealthTest, LooksThatAreOverdueAreNotFollowedByOthersOnceTheyHaveEachThread) {
+  const Watched first = health_.Watch(Kind::kLook, "file");
+  health_.Check(later_);
+  EXPECT_FALSE(health_.answers() || health_.MayLook());
+  health_.Succeeded();
+  EXPECT_TRUE(health_.MayRead() && health_.MayLook());
   {
-    const Watched look = health_.Watch(Kind::kLook, "file");
+    const Watched second = health_.Watch(Kind::kLook, "file");
     health_.Check(later_);
-    EXPECT_FALSE(health_.answers());
     health_.Succeeded();
-    EXPECT_TRUE(health_.MayRead());
-    EXPECT_FALSE(health_.MayLook()) << "it would wait behind the first";
+    EXPECT_TRUE(health_.MayRead() && health_.MayClaim());
+    EXPECT_FALSE(health_.MayLook()) << "it would wait behind them";
   }
   EXPECT_TRUE(health_.MayLook());
+}
+
+// There is one thread for claims.
+TEST_F(DeviceHealthTest, AClaimThatIsOverdueIsNotFollowedByAnother) {
+  {
+    const Watched claim = health_.Watch(Kind::kClaim, "file");
+    health_.Check(later_);
+    EXPECT_FALSE(health_.answers() || health_.MayClaim());
+    health_.Succeeded();
+    EXPECT_TRUE(health_.MayRead() && health_.MayLook() && health_.MayWrite());
+    EXPECT_FALSE(health_.MayClaim()) << "it would wait behind the first";
+  }
+  EXPECT_TRUE(health_.MayClaim());
+  const Watched write = health_.Watch(Kind::kWrite, "file");
+  health_.Check(later_);
+  EXPECT_FALSE(health_.MayClaim()) << "nor where nothing can be written";
 }
 
 TEST_F(DeviceHealthTest, WhereReadsFailWritesGoOn) {

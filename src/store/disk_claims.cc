@@ -25,7 +25,7 @@ DiskClaims::~DiskClaims() {
   Stop();
   thread_.reset();
   // Where the device does not answer, their files stay, and are nobody's.
-  if (!context_.health.MayLook() || !context_.health.MayWrite()) return;
+  if (!context_.health.MayClaim()) return;
   try {
     while (!held_.empty()) End(ChunkKey(held_.begin()->first));
   } catch (const std::bad_alloc&) {  // likewise
@@ -33,7 +33,7 @@ DiskClaims::~DiskClaims() {
 }
 
 bool DiskClaims::Claim(ClaimRequest request) {
-  if (stop_ || !context_.health.MayLook() || !context_.health.MayWrite()) return false;
+  if (stop_ || !context_.health.MayClaim()) return false;
   {
     MutexLock lock(mutex_);
     if (Clock::Real().Now() < paused_until_) return false;
@@ -68,7 +68,7 @@ void DiskClaims::Answer(const ClaimRequest& request) {
 }
 
 ClaimState DiskClaims::StateOf(const ChunkKey& key, Seconds lasts) {
-  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, PathOf(key));
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kClaim, PathOf(key));
   if (IsStored(key)) {
     End(key);
     return ClaimState::kStored;
@@ -97,7 +97,7 @@ bool DiskClaims::IsStored(const ChunkKey& key) {
   const TimedCall timed(context_.looks);
   const auto info = context_.fs.Stat(path);
   if (!context_.IsKept(key, info)) return false;
-  index.Add(key, *info, context_.OwnerOf(path));
+  index.Add(key, context_.Dated(path, *info), context_.OwnerOf(path));
   return true;
 }
 
@@ -126,7 +126,8 @@ Result<ClaimState> DiskClaims::Take(const ChunkKey& key, Seconds lasts) {
     if (*lock == nullptr) {
       if (!named) continue;
       if (!HasExpired(key, *named, lasts)) return ClaimState::kTheirs;
-      RETURN_IF_ERROR(fs.Remove(path));
+      ASSIGN_OR_RETURN(const bool ended, EndTheirs(path, *named));
+      if (!ended) return ClaimState::kTheirs;
       continue;
     }
     ASSIGN_OR_RETURN(const FileInfo locked, (*lock)->Info());
@@ -137,6 +138,16 @@ Result<ClaimState> DiskClaims::Take(const ChunkKey& key, Seconds lasts) {
     return ClaimState::kMine;
   }
   return ClaimState::kTheirs;
+}
+
+// Others may find it expired as well, and who is late would remove the new claim of who was first:
+// so the directory's lock is held. False where another has it.
+Result<bool> DiskClaims::EndTheirs(const std::string& path, const FileInfo& expired) {
+  ASSIGN_OR_RETURN(const auto alone, context_.fs.TryLock(context_.store.LockPath()));
+  if (!alone) return false;
+  const auto named = context_.fs.Stat(path);
+  if (named && IsSame(*named, expired)) RETURN_IF_ERROR(context_.fs.Remove(path));
+  return true;
 }
 
 bool DiskClaims::HasExpired(const ChunkKey& key, const FileInfo& file, Seconds lasts) {
@@ -153,9 +164,7 @@ bool DiskClaims::HasExpired(const ChunkKey& key, const FileInfo& file, Seconds l
     seen = {file, now, now};
     return false;
   }
-  if (now - seen.since < lasts) return false;
-  seen_.erase(it);
-  return true;
+  return now - seen.since >= lasts;
 }
 
 void DiskClaims::Hold(const ChunkKey& key, Held held) {
@@ -177,7 +186,7 @@ void DiskClaims::End(const ChunkKey& key) {
     disclaimed_.erase(key);
   }
   const std::string path = PathOf(key);
-  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, path);
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kClaim, path);
   // Another process may have taken it for expired, and have made its own.
   const auto named = context_.fs.Stat(path);
   if (named && named->inode == it->second.file.inode) (void)context_.fs.Remove(path);
@@ -220,7 +229,7 @@ void DiskClaims::Sweep() {
   if (swept_ || stop_ || held_.empty()) return;
   swept_ = true;
   const std::string dir = context_.store.ClaimsDir();
-  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, dir);
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kClaim, dir);
   const auto files = context_.fs.List(dir);
   if (!files) return;
   for (const DirEntry& file : *files) {
@@ -241,7 +250,7 @@ void DiskClaims::SweepNext() {
 }
 
 void DiskClaims::RemoveLeftover(const std::string& path) {
-  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, path);
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kClaim, path);
   const auto there = context_.fs.Stat(path);
   if (!there) return;  // locking it would make it
   auto lock = context_.fs.TryLock(path);
@@ -264,7 +273,7 @@ std::string DiskClaims::PathOf(const ChunkKey& key) const {
 // What lies behind a link is not ours to lock and to remove.
 Status DiskClaims::CheckDir() const {
   const std::string dir = context_.store.ClaimsDir();
-  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kLook, dir);
+  const Watched watched = context_.health.Watch(OverdueWatch::Kind::kClaim, dir);
   const auto info = context_.fs.Stat(dir);
   if (!info || info->kind == FileInfo::Kind::kDirectory) return {};  // it is made when it is wanted
   return Fail(ErrorCode::kInvalidArgument, "{} is no directory", dir);

@@ -56,6 +56,7 @@ class DiskClaims {
   bool IsStored(const ChunkKey& key);
   Result<ClaimState> Take(const ChunkKey& key, Seconds lasts);
   bool HasExpired(const ChunkKey& key, const FileInfo& file, Seconds lasts);
+  Result<bool> EndTheirs(const std::string& path, const FileInfo& expired);
   void Hold(const ChunkKey& key, Held held) EXCLUDES(mutex_);
   void End(const ChunkKey& key) EXCLUDES(mutex_);
   void EndDisclaimed() EXCLUDES(mutex_);

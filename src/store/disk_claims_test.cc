@@ -10,8 +10,10 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "io/faulty_file_system_testing.h"
+#include "store/disk_testing.h"
 #include "store/disk_tier.h"
 #include "store/encoded_testing.h"
 #include "store/store_dir.h"
@@ -101,6 +103,52 @@ TEST_F(DiskClaimsTest, WhoseClaimWasTakenLeavesTheNewOneAlone) {
   slow->Disclaim(std::vector{chain_[0]});
   EXPECT_EQ(ClaimKey(*slow, chain_[1]), kMine);  // so the other has ended
   EXPECT_EQ(ClaimKey(*third, chain_[0]), kTheirs);
+}
+
+// The second would remove the first one's new file.
+TEST_F(DiskClaimsTest, OfTwoWhoFindAClaimExpiredAtOnceOneHasIt) {
+  for (const bool late : {false, true}) {
+    const ChunkKey key = chain_[late];
+    const auto hung = Open(), first = Open();
+    HookedFileSystem fs;
+    bool armed = false;
+    ClaimState firsts = kNone;
+    const auto overtake = [&](const std::string& path, const std::string& at) {
+      if (path != at || !std::exchange(armed, false)) return;
+      (void)ClaimKey(*first, key, Seconds(0));
+      firsts = ClaimKey(*first, key);
+    };
+    if (late) {
+      fs.before_remove = [&](const std::string& path) { overtake(path, PathOf(key)); };
+    } else {
+      fs.before_lock = [&](const std::string& path) {
+        overtake(path, StoreDir(dir_.path()).LockPath());
+      };
+    }
+    const auto second = Open(fs), third = Open();
+    EXPECT_EQ(ClaimKey(*hung, key), kMine);
+    for (const auto* tier : {&first, &second}) {
+      EXPECT_EQ(ClaimKey(**tier, key, Seconds(0)), kTheirs) << "seen for the first time";
+    }
+    armed = true;
+    (void)ClaimKey(*second, key, Seconds(0));
+    EXPECT_FALSE(armed);
+    const ClaimState seconds = ClaimKey(*second, key);
+    EXPECT_EQ(firsts, late ? kTheirs : kMine);
+    EXPECT_EQ(seconds, late ? kMine : kTheirs);
+    EXPECT_EQ(ClaimKey(*third, key), kTheirs);
+  }
+}
+
+TEST_F(DiskClaimsTest, AClaimThatHasExpiredIsTakenWhenNobodyElseIsAtIt) {
+  const auto hung = Open(), tier = Open();
+  EXPECT_EQ(ClaimKey(*hung, chain_[0]), kMine);
+  EXPECT_EQ(ClaimKey(*tier, chain_[0], Seconds(0)), kTheirs) << "seen for the first time";
+  auto lock = FileSystem::Real().TryLock(StoreDir(dir_.path()).LockPath()).value();
+  ASSERT_TRUE(lock);
+  EXPECT_EQ(ClaimKey(*tier, chain_[0], Seconds(0)), kTheirs);
+  lock.reset();
+  TakeExpired(*tier);
 }
 
 // A claim that is made again looks new to those who have seen it, and the times of files are

@@ -37,6 +37,14 @@ struct DiskContext {
   OwnerId OwnerOf(const std::string& path) const {
     return options.owner_quota_bytes > 0 ? ReadOwner(fs, path) : kNobody;
   }
+  // A file that was found, with a time that counts: one that is ahead would keep it from expiring,
+  // and from being evicted after the next start, so it is set to now. Where it stays as it is, that
+  // is what counts. May block.
+  FileInfo Dated(const std::string& path, const FileInfo& found) const {
+    const int64_t now_s = UnixSeconds();
+    if (!IsAhead(found.mtime_s, now_s) || !fs.Touch(path, now_s)) return found;
+    return fs.Stat(path).value_or(found);
+  }
   // The most bytes of a chunk's file; of raw chunks the bytes of each.
   uint64_t file_bytes_max() const { return options.form.FileBytesMax(options.layout); }
   // Whether what has a chunk's name can be one.

@@ -113,7 +113,7 @@ bool DiskLooker::IsOnDisk(const ChunkKey& key) {
   const TimedCall timed(context_.looks);
   const auto info = context_.fs.Stat(path);
   if (info && context_.IsWhole(*info) && !index.IsExpired(info->mtime_s)) {
-    index.Add(key, *info, context_.OwnerOf(path));
+    index.Add(key, context_.Dated(path, *info), context_.OwnerOf(path));
     return true;
   }
   index.NoteMissing(key);

@@ -232,7 +232,7 @@ DiskRoom::Eviction DiskRoom::EvictColdest(const CatalogueEntry& coldest) {
   const auto info = context_.fs.Stat(path);
   if (info && ClampMtime(info->mtime_s) > coldest.mtime_s) {
     // Another process has used it: it is not the coldest after all.
-    files.Add({coldest.id, info->bytes, info->mtime_s});
+    files.Add({coldest.id, info->bytes, context_.Dated(path, *info).mtime_s});
     return Eviction::kKept;
   }
   const auto removed = context_.fs.Remove(path);
@@ -297,8 +297,17 @@ void DiskRoom::KeepSpaceFree() {
 }
 
 void DiskRoom::Expire() {
+  if (context_.options.time_to_live.count() == 0) return;
+  Catalogue& files = context_.index.files();
   EvictInBatches([&](const Attempt&) {
-    const auto coldest = context_.index.files().Coldest();
+    auto coldest = files.Coldest();
+    // A time that is ahead, as this process's clock was, would keep all that was used after that
+    // file, too: it begins to age now.
+    const int64_t now_s = UnixSeconds();
+    while (coldest && IsAhead(coldest->mtime_s, now_s)) {
+      files.Use(coldest->id, now_s, /*touch_after_s=*/0);
+      coldest = files.Coldest();
+    }
     return coldest && context_.index.IsExpired(coldest->mtime_s) ? coldest : std::nullopt;
   });
 }

@@ -34,6 +34,8 @@ class DiskRoomTest : public testing::Test {
   std::string PathOf(size_t i) const {
     return StoreDir(options_.dir).ChunkPath({Root(), chain_[i]});
   }
+  int64_t TimeOf(size_t i) const { return FileSystem::Real().Stat(PathOf(i))->mtime_s; }
+  int64_t Ahead() const { return now_s_ + 1000000; }
   static void WriteFile(const std::string& path, uint64_t bytes, int64_t mtime_s) {
     stdfs::create_directories(stdfs::path(path).parent_path());
     std::ofstream(path) << std::string(bytes, 'x');
@@ -50,6 +52,7 @@ class DiskRoomTest : public testing::Test {
     return stats;
   }
 
+  const int64_t now_s_ = UnixSeconds();
   TempDir dir_;
   HookedFileSystem fs_;
   DiskTierOptions options_;
@@ -122,6 +125,67 @@ TEST_F(DiskRoomTest, WhatHasExpiredGoesThoughThereIsRoom) {
   Open();
   room_->Expire();
   EXPECT_EQ(OnDisk(), (std::vector<bool>{true, false, false, false, false}));
+}
+
+// As a clock that was ahead has left it. It would be the last to go after each start.
+TEST_F(DiskRoomTest, AFileOfTheFutureCountsAsUsedWhenItIsFound) {
+  const int64_t began_s = UnixSeconds();
+  ASSERT_TRUE(FileSystem::Real().Touch(PathOf(0), Ahead()));
+  Open();
+  EXPECT_LE(TimeOf(0), UnixSeconds());
+  EXPECT_GE(TimeOf(0), began_s);
+  EXPECT_EQ(context_->index.files().Coldest()->id.key, chain_[1]);
+  for (size_t i = 1; i < 5; ++i) ASSERT_TRUE(FileSystem::Real().Touch(PathOf(i), TimeOf(0) + 10));
+  Open();
+  EXPECT_EQ(context_->index.files().Coldest()->id.key, chain_[0]);
+}
+
+// A file server's clock may be ahead, or that of another host which uses the files: scans leave
+// alone what they know.
+TEST_F(DiskRoomTest, AFileOfTheFutureIsSetBackOnceByScans) {
+  for (const bool keeps_times : {true, false}) {
+    for (size_t i = 0; i < 5; ++i) ASSERT_TRUE(FileSystem::Real().Touch(PathOf(i), Ahead()));
+    fs_.keeps_times = keeps_times;
+    fs_.touches = 0;
+    Open();
+    EXPECT_EQ(fs_.touches, 5);
+    for (size_t i = 0; i < 5; ++i) ASSERT_TRUE(FileSystem::Real().Touch(PathOf(i), Ahead() + 9));
+    DiskScan(*context_).Run();
+    EXPECT_EQ(fs_.touches, 5);
+    EXPECT_EQ(context_->index.Totals().first, 5u);
+  }
+}
+
+TEST_F(DiskRoomTest, WhatAHostWhoseClockIsAheadUsedMeanwhileStaysAndNotForEver) {
+  for (const bool keeps_times : {true, false}) {
+    fs_.keeps_times = keeps_times;
+    for (size_t i = 0; i < 5; ++i) WriteFile(PathOf(i), options_.layout.page_bytes(), 1000);
+    Open();
+    const ChunkKey key = context_->index.files().Coldest()->id.key;
+    const auto used = std::find(chain_.begin(), chain_.end(), key) - chain_.begin();
+    ASSERT_TRUE(FileSystem::Real().Touch(PathOf(used), Ahead()));
+    room_->Shrink();
+    EXPECT_TRUE(OnDisk()[used]) << keeps_times;
+    EXPECT_EQ(TimeOf(used) <= UnixSeconds(), keeps_times) << "and is set back";
+    ASSERT_TRUE(room_->MakeRoom(3 * context_->file_bytes_max()));
+    EXPECT_TRUE(OnDisk()[used]) << "it was used last";
+    ASSERT_TRUE(room_->MakeRoom(4 * context_->file_bytes_max()));
+    EXPECT_EQ(OnDisk(), std::vector<bool>(5)) << keeps_times;
+  }
+}
+
+TEST_F(DiskRoomTest, AFileOfTheFutureKeepsNoOtherFromExpiring) {
+  options_.capacity_bytes = 100 * options_.layout.page_bytes();
+  options_.time_to_live = Seconds(1000);
+  ASSERT_TRUE(FileSystem::Real().Touch(PathOf(0), Ahead()));
+  fs_.keeps_times = false;
+  Open();
+  Catalogue& files = context_->index.files();
+  for (size_t i = 1; i < 5; ++i) files.Postpone({Root(), chain_[i]});
+  ASSERT_EQ(files.Coldest()->mtime_s, Ahead());
+  room_->Expire();
+  EXPECT_EQ(OnDisk(), (std::vector<bool>{true, false, false, false, false}));
+  EXPECT_LE(files.Coldest()->mtime_s, UnixSeconds()) << "it begins to age";
 }
 
 TEST_F(DiskRoomTest, AScanMovesBadFilesAway) {

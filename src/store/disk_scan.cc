@@ -48,10 +48,12 @@ void DiskScan::Run(int threads) {
     if (id.root == options.root && context_.WrongSize(info)) {
       wrong_size.emplace_back(context_.store.ChunkPath(id), info);
     } else {
-      // What is known already has its owner, too.
-      const OwnerId owner =
-          files.Contains(id) ? kNobody : context_.OwnerOf(context_.store.ChunkPath(id));
-      files.Add({id, info.bytes, info.mtime_s, owner});
+      // What is known already has its owner, too, and its time is what others have made it since:
+      // where a server's clock is ahead, or another host's, no scan sets back all of them again.
+      const bool known = files.Contains(id);
+      const std::string path = context_.store.ChunkPath(id);
+      const FileInfo file = known ? info : context_.Dated(path, info);
+      files.Add({id, file.bytes, file.mtime_s, known ? kNobody : context_.OwnerOf(path)});
     }
   };
   visitor.temporary = [&](const std::string& path, int pid, const FileInfo& info) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -46,12 +47,22 @@ class HookedFileSystem : public FaultyFileSystem {
     return FaultyFileSystem::Remove(path);
   }
 
+  Status Touch(const std::string& path, int64_t mtime_s) override {
+    ++touches;
+    return keeps_times ? FaultyFileSystem::Touch(path, mtime_s) : Status();
+  }
+  Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) override {
+    if (before_lock) before_lock(path);
+    return FaultyFileSystem::TryLock(path);
+  }
   Result<SpaceInfo> Space(const std::string& path) override {
     return space ? *space : FaultyFileSystem::Space(path);
   }
 
-  Hook before_list, after_list, before_create, before_remove;
+  Hook before_list, after_list, before_create, before_remove, before_lock;
   std::optional<Result<SpaceInfo>> space;  // in the place of the real one
+  std::atomic<int> touches = 0;
+  bool keeps_times = true;  // else a Touch changes nothing
 };
 
 // Counts itself in `open` while it is there.

@@ -37,10 +37,21 @@ class DiskTierBreakerTest : public testing::Test {
       EXPECT_TRUE(PutChunk(*tier_, options_.layout, chain_[i], ParentOf(chain_, i)));
     }
   }
+  ~DiskTierBreakerTest() override {  // nothing is waited for that a test has left behind
+    fs_.Set({});
+    fs_.ReleaseStalled();
+  }
   void ReadAll() {
     for (size_t i = 0; i < chain_.size(); ++i) {
       reads_->Start(*tier_, options_.layout, chain_[i], ParentOf(chain_, i));
     }
+  }
+  bool Look(int seed) {
+    return tier_->Look(
+        {.keys = Chain(3, seed), .found = [this](size_t, const std::vector<bool>& held) {
+           heard_ += static_cast<int>(held.size());
+           return true;
+         }});
   }
   void ExpectLeftAlone() {
     EXPECT_EQ(tier_->Residency(chain_), std::vector<bool>(chain_.size()));
@@ -60,6 +71,7 @@ class DiskTierBreakerTest : public testing::Test {
   FaultyFileSystem fs_{FileSystem::Real(), 1};
   DiskTierOptions options_;
   const std::vector<ChunkKey> chain_ = Chain(40);
+  std::atomic<int> heard_{0};                  // answers to looks
   std::optional<Reads> reads_{std::in_place};  // outlives the tier
   std::unique_ptr<DiskTier> tier_;
 };
@@ -104,23 +116,30 @@ TEST_F(DiskTierBreakerTest, ReadsAreCancelledAndTheTierEndsWhileAnOpenHangs) {
   end.join();
 }
 
-TEST_F(DiskTierBreakerTest, ALookThatHangsCostsOneWait) {
-  std::atomic<int> heard{0};
-  const auto look = [&] {
-    return tier_->Look({.keys = Chain(3, 1), .found = [&](size_t, const std::vector<bool>& held) {
-                          heard += static_cast<int>(held.size());
-                          return true;
-                        }});
-  };
+TEST_F(DiskTierBreakerTest, LooksThatHangCostOneWait) {
   fs_.Set({.stat_stall = 1});
-  ASSERT_TRUE(look());
-  EXPECT_TRUE(Eventually([&] { return !look(); })) << "overdue: nobody waits for the same again";
-  EXPECT_EQ(heard, 0);
+  ASSERT_TRUE(Look(1));
+  EXPECT_TRUE(Eventually([&] { return !Look(1); })) << "overdue: nobody waits for the same again";
+  EXPECT_EQ(heard_, 0);
   EndAndExpectRecovery();
-  EXPECT_TRUE(Eventually([&] { return heard >= 3; }));
+  EXPECT_TRUE(Eventually([&] { return heard_ >= 3; }));
   // Once what was not there may be looked for again.
-  EXPECT_TRUE(Eventually(look));
-  tier_.reset();  // before what it tells goes
+  EXPECT_TRUE(Eventually([&] { return Look(1); }));
+}
+
+TEST_F(DiskTierBreakerTest, ALookThatIsLostForEverKeepsNoOtherWaiting) {
+  fs_.Set({.stat_stall = 1});
+  ASSERT_TRUE(Look(1));
+  EXPECT_TRUE(Eventually([&] { return fs_.faults() > 0; }));
+  fs_.Set({.read_error = 1});  // so that it is seen to be overdue
+  const std::vector<bool> none(chain_.size());
+  EXPECT_TRUE(Eventually([&] { return tier_->Residency(chain_) == none; }));
+  fs_.Set({});
+  EXPECT_TRUE(Eventually([&] { return tier_->Residency(chain_) != none; })) << "a probe went well";
+  ASSERT_TRUE(Look(2));
+  EXPECT_TRUE(Eventually([&] { return heard_ == 3; }));
+  fs_.ReleaseStalled();
+  EXPECT_TRUE(Eventually([&] { return heard_ == 6; }));
 }
 
 // One lost request on a device that is otherwise well: probes find out.

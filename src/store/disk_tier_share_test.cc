@@ -350,6 +350,22 @@ TEST_F(SharedStoreTest, AFileOfTheFarFutureIsEvictedLikeAnyOther) {
   EXPECT_LE(BytesOnDisk(), options_.capacity_bytes);
 }
 
+TEST_F(SharedStoreTest, AFileOfTheFutureIsSetBackByWhoComesAcrossIt) {
+  options_.upkeep_interval = kPatience;  // no scan does
+  auto other = Open(), tier = Open();
+  for (size_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(Put(*other, chain_, i));
+    ASSERT_TRUE(FileSystem::Real().Touch(PathOf(chain_[i]), UnixSeconds() + 1000000));
+  }
+  EXPECT_TRUE(Held(*tier, {chain_[0]})[0]);
+  EXPECT_EQ(ClaimKey(*tier, chain_[1]), ClaimState::kStored);
+  EXPECT_TRUE(Put(*tier, chain_, 2));
+  EXPECT_EQ(tier->Stats().writes_found, 1u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_LE(FileSystem::Real().Stat(PathOf(chain_[i]))->mtime_s, UnixSeconds()) << i;
+  }
+}
+
 TEST_F(SharedStoreTest, ADirectoryThatIsRemovedIsNoticedAtOnce) {
   options_.capacity_bytes = 4 * options_.layout.page_bytes();
   auto tier = Open();

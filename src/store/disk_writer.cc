@@ -46,7 +46,7 @@ Status DiskWriter::Put(const ChunkWrite& chunk) {
     const auto info = context_.fs.Stat(path);
     if (context_.IsKept(chunk.key, info)) {
       ++writes_found_;
-      index.Add(chunk.key, *info, chunk.owner);
+      index.Add(chunk.key, context_.Dated(path, *info), chunk.owner);
       return context_.options.durable ? SyncNames(chunk.key) : Status();
     }
   }

@@ -17,7 +17,7 @@ namespace kvcake {
 // Thread-safe; overdue() is one load.
 class OverdueWatch {
  public:
-  enum class Kind { kRead, kLook, kWrite };
+  enum class Kind { kRead, kLook, kClaim, kWrite };
 
   explicit OverdueWatch(Seconds overdue_after) : overdue_after_(overdue_after) {}
 
@@ -25,8 +25,8 @@ class OverdueWatch {
   uint64_t Begin(Kind kind, std::string path) EXCLUDES(mutex_);
   void End(uint64_t id) EXCLUDES(mutex_);
 
-  // Counts what has become overdue. The path of such a read or look, if any: the device does not
-  // answer. A write may hang where reads do not, as on a file system that is frozen.
+  // Counts what has become overdue. The path of such a read, look or claim, if any: the device does
+  // not answer. A write may hang where reads do not, as on a file system that is frozen.
   std::optional<std::string> Check(TimePoint now) EXCLUDES(mutex_);
   // When Check may find something next.
   std::optional<TimePoint> next_check() const EXCLUDES(mutex_);
@@ -45,7 +45,7 @@ class OverdueWatch {
   // Counts, by kind, what is overdue in asked_. Atomic, so that overdue() needs no mutex: each
   // count is read alone. Check and End change it together with asked_, for which the compiler has
   // them hold the mutex.
-  std::array<std::atomic<int>, 3> overdue_{};
+  std::array<std::atomic<int>, 4> overdue_{};
 
   mutable Mutex mutex_;
   std::unordered_map<uint64_t, Asked> asked_ GUARDED_BY(mutex_);
