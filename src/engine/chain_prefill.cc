@@ -9,34 +9,69 @@
 
 namespace kvcake {
 
+namespace {
+
+// Bound what a prompt waits for stores: this, or a share of what computing it takes. One that has
+// waited in vain spares those of the next second, so that a store that hangs costs 5% at most.
+constexpr Seconds kLookMax{50e-3}, kNoLook{1};
+constexpr double kLookShareMax = 0.2;
+
+}  // namespace
+
 void ChainPrefill::Divide(Sequence& sequence) {
   const Request& request = sequence.request;
   const bool may = request.policy == Policy::kCake || request.policy == Policy::kCompute;
   if (!leader_.ok() || !may || sequence.scores_prompt() || request.forced_split) return;
+  const bool stored = request.policy != Policy::kCompute;
+  const std::vector<bool> known = restorer_.Known(sequence.keys, stored);
+  std::optional<RankJob> job = JobAfter(sequence, known);
+  if (job && stored) {
+    const std::vector<bool> held = Look(sequence);
+    if (held != known) job = JobAfter(sequence, held);
+  }
+  if (!job || !RanksMay(*job)) return;
+  sequence.keys.resize(job->origin / model_.layout().chunk_tokens);
+  sequence.chain = std::move(job);
+}
+
+// What stores elsewhere and other processes have kept is known to nobody who has not asked.
+std::vector<bool> ChainPrefill::Look(const Sequence& sequence) {
+  if (clock_.Now() < look_from_) return restorer_.Known(sequence.keys, /*stored=*/true);
+  const ComputeFit fit = cost_.fit();
+  const Seconds share(kLookShareMax * fit.SecondsFor(0, sequence.prefill_tokens));
+  StoreLook look =
+      restorer_.Look(sequence.keys, fit.known() ? std::min(share, kLookMax) : kLookMax);
+  if (!look.complete) look_from_ = clock_.Now() + kNoLook;
+  return std::move(look.held);
+}
+
+std::optional<RankJob> ChainPrefill::JobAfter(const Sequence& sequence,
+                                              const std::vector<bool>& kept) {
   const int chunk = model_.layout().chunk_tokens;
   const int tokens = sequence.prefill_tokens;
-  const std::vector<bool> known =
-      restorer_.Known(sequence.keys, /*stored=*/request.policy != Policy::kCompute);
-  const auto end = std::find(known.begin(), known.end(), false);
+  const auto end = std::find(kept.begin(), kept.end(), false);
   // What is kept behind a hole is loaded, if this process does it all.
-  if (std::find(end, known.end(), true) != known.end()) return;
-  const int origin = std::min(static_cast<int>(end - known.begin()), (tokens - 1) / chunk) * chunk;
+  if (std::find(end, kept.end(), true) != kept.end()) return std::nullopt;
+  const int origin = std::min(static_cast<int>(end - kept.begin()), (tokens - 1) / chunk) * chunk;
   std::optional<Partition> partition = planner_.Plan(origin, tokens - origin, leader_.ranks());
-  if (!partition || partition->ranks() < 2) return;
+  if (!partition || partition->ranks() < 2) return std::nullopt;
+  return RankJob{.salt = sequence.request.salt,
+                 .tokens = sequence.tokens,
+                 .origin = origin,
+                 .partition = std::move(*partition)};
+}
+
+bool ChainPrefill::RanksMay(const RankJob& job) const {
   const int most = std::min(model_.max_batch_tokens(), leader_.tokens_max());
-  for (int i = 0; i < partition->ranks(); ++i) {
-    if (partition->size(i) <= most) continue;
+  for (int i = 0; i < job.partition.ranks(); ++i) {
+    if (job.partition.size(i) <= most) continue;
     spdlog::warn(
         "a prompt of {} tokens is prefilled by this process alone: a rank would compute "
         "{}, more than --rank-tokens-max {}",
-        tokens, partition->size(i), most);
-    return;
+        job.tokens.size(), job.partition.size(i), most);
+    return false;
   }
-  sequence.keys.resize(origin / chunk);
-  sequence.chain = RankJob{.salt = request.salt,
-                           .tokens = sequence.tokens,
-                           .origin = origin,
-                           .partition = std::move(*partition)};
+  return true;
 }
 
 Result<StepRun> ChainPrefill::Run(const StepPart& part) {

@@ -1,7 +1,11 @@
 // Prompts that several ranks prefill, of which this process is the last (runahead/chain.h).
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "base/clock.h"
+#include "cake/cost_model.h"
 #include "cake/restorer.h"
 #include "engine/step_plan.h"
 #include "model/model.h"
@@ -14,12 +18,18 @@ class ChainPrefill {
  public:
   // Borrows all.
   ChainPrefill(ChainLeader& leader, ChainPlanner& planner, Model& model, const Restorer& restorer,
-               const Clock& clock)
-      : leader_(leader), planner_(planner), model_(model), restorer_(restorer), clock_(clock) {}
+               const ComputeCost& cost, const Clock& clock)
+      : leader_(leader),
+        planner_(planner),
+        model_(model),
+        restorer_(restorer),
+        cost_(cost),
+        clock_(clock) {}
 
   // Before a prompt's restoration is opened: has the ranks prefill what is left of it after the
   // chunks at its beginning that are kept somewhere, where that pays. Every rank restores those for
-  // itself first, so the sequence's keys are cut to them, and its `chain` is the job.
+  // itself first, so the sequence's keys are cut to them, and its `chain` is the job. Asks stores
+  // what they hold, and waits for that a little.
   void Divide(Sequence& sequence);
   // Runs the job of a chained part together with the other ranks; says so in the completion, and
   // ends the sequence's chain. An error is the end of the leader's, and the prompt is this
@@ -27,11 +37,18 @@ class ChainPrefill {
   [[nodiscard]] Result<StepRun> Run(const StepPart& part);
 
  private:
+  // The job of a prompt of which these chunks are kept; none: one process is as fast.
+  std::optional<RankJob> JobAfter(const Sequence& sequence, const std::vector<bool>& kept);
+  std::vector<bool> Look(const Sequence& sequence);
+  bool RanksMay(const RankJob& job) const;
+
   ChainLeader& leader_;
   ChainPlanner& planner_;
   Model& model_;
   const Restorer& restorer_;
+  const ComputeCost& cost_;
   const Clock& clock_;
+  TimePoint look_from_{};  // stores are asked no sooner
 };
 
 }  // namespace kvcake

@@ -122,7 +122,7 @@ void Engine::SetChain(ChainLeader* chain, ChainPlanner* planner) {
   chain_.reset();
   if (chain != nullptr) {
     chain_ = std::make_unique<ChainPrefill>(*chain, *planner, parts_.model, parts_.restorer,
-                                            parts_.clock);
+                                            parts_.cost, parts_.clock);
   }
   admission_->SharePages(chain_ == nullptr);  // ranks send into pages of its own
   for (const auto& sequence : admission_->running()) sequence->chain.reset();

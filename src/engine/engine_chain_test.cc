@@ -3,11 +3,14 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
+#include <set>
 #include <thread>
 #include <vector>
 
+#include "base/callback_thread.h"
 #include "comm/memory_comm.h"
 #include "engine/engine_testing.h"
 #include "store/faulty_tier_testing.h"
@@ -27,6 +30,70 @@ class EvenPlanner : public ChainPlanner {
   }
   int least = 6 * kChunk;
   std::vector<size_t> learnt;
+};
+
+// Is known to hold nothing until it is looked for, as a store elsewhere is.
+class UnknownTier : public TierDecorator {
+ public:
+  using TierDecorator::TierDecorator;
+  ~UnknownTier() override { Answer(); }
+  std::vector<bool> Residency(std::span<const ChunkKey> keys) override {
+    MutexLock lock(mutex_);
+    std::vector<bool> held;
+    for (const ChunkKey& key : keys) held.push_back(found_.contains(key));
+    return held;
+  }
+  bool Look(LookRequest request) override {
+    ++looks;
+    if (hangs) {
+      MutexLock lock(mutex_);
+      unanswered_.push_back(std::move(request));
+    } else {
+      std::promise<void> answered;  // before anybody's patience is at its end
+      thread_.Soon([&] { Find(request), answered.set_value(); });
+      answered.get_future().wait();
+    }
+    return true;
+  }
+  ReadId Get(ReadRequest request) override {
+    ForwardGet(++reads_, std::move(request));
+    return reads_;
+  }
+  void Cancel(ReadId id) override { ForwardCancel(id); }
+  // Answers what it was asked for while it hung.
+  void Answer() {
+    std::vector<LookRequest> requests;
+    {
+      MutexLock lock(mutex_);
+      requests.swap(unanswered_);
+    }
+    for (const LookRequest& request : requests) Find(request);
+  }
+  std::atomic<bool> hangs = false;
+  std::atomic<int> looks = 0;
+
+ private:
+  void Find(const LookRequest& request) {
+    const std::vector<bool> held = inner().Residency(request.keys);
+    {
+      MutexLock lock(mutex_);
+      for (size_t i = 0; i < held.size(); ++i) {
+        if (held[i]) found_.insert(request.keys[i]);
+      }
+    }
+    request.found(0, held);
+  }
+
+  Mutex mutex_;
+  std::set<ChunkKey> found_ GUARDED_BY(mutex_);
+  std::vector<LookRequest> unanswered_ GUARDED_BY(mutex_);
+  std::atomic<ReadId> reads_ = 0;
+  CallbackThread thread_;
+};
+
+struct AdjustedClock : Clock {
+  TimePoint Now() const override { return Real().Now() + Seconds(ahead_s); }
+  std::atomic<int> ahead_s = 0;
 };
 
 // Ranks as threads, each with a world of its own; the last one's engine is the test's.
@@ -156,12 +223,65 @@ TEST_F(EngineChainTest, AKeptPrefixShiftsTheOrigin) {
   End();
 }
 
+// Of a store elsewhere a new process knows nothing: it is asked.
+TEST_F(EngineChainTest, WhatStoresAreNotKnownToHoldIsLookedFor) {
+  auto tier = MakeTier();
+  const std::vector<int32_t> prompt = Prompt(15 * kChunk + 5, 3);
+  World alone(nullptr);
+  const Completion want = alone.Answer(Ask(prompt));
+  {
+    World before(tier.get());
+    before.Answer(Ask({prompt.begin(), prompt.begin() + 5 * kChunk + 9}));
+  }
+  UnknownTier unknown(std::move(tier));
+  Start(2, &unknown);
+  const Completion got = world_->Answer(Ask(prompt));
+  ExpectSame(got, want);
+  ASSERT_TRUE(got.chain);
+  EXPECT_EQ(got.chain->job.origin, 5 * kChunk);
+  EXPECT_EQ(unknown.looks, 1);
+  End();
+}
+
+TEST_F(EngineChainTest, AStoreThatHangsKeepsOnePromptInAWhileWaiting) {
+  AdjustedClock clock;
+  clock_ = &clock;
+  UnknownTier unknown(MakeTier());
+  Start(2, &unknown);
+  unknown.hangs = true;
+  const auto looks = [&](int seed) {
+    const int before = unknown.looks;
+    const Completion got = world_->engine->Answer(Ask(Prompt(350, seed))).value();
+    EXPECT_TRUE(got.chain) << "it computes all of it";
+    return unknown.looks - before;
+  };
+  EXPECT_EQ(looks(1), 1);
+  EXPECT_EQ(looks(2), 0);
+  clock.ahead_s += 10;
+  EXPECT_EQ(looks(3), 1);
+  clock.ahead_s += 10;
+  unknown.hangs = false;
+  unknown.Answer();
+  EXPECT_EQ(looks(4), 1);
+  EXPECT_EQ(looks(5), 1) << "it answers again";
+  End();
+}
+
+TEST_F(EngineChainTest, ShortPromptsAndThoseThatAreToBeComputedAskNoStoreFirst) {
+  UnknownTier unknown(MakeTier());
+  Start(2, &unknown);
+  unknown.hangs = true;
+  EXPECT_TRUE(world_->engine->Answer(Ask(Prompt(350, 1), Policy::kCompute)).value().chain);
+  EXPECT_EQ(unknown.looks, 0);
+  EXPECT_FALSE(world_->engine->Answer(Ask(Prompt(2 * kChunk + 1, 2))).value().chain);
+  EXPECT_EQ(unknown.looks, 1) << "its restoration's, which does not wait";
+  unknown.Answer();
+  End();
+}
+
 // The leader's speed is learnt from what it says that it took.
 TEST_F(EngineChainTest, WhatOthersTakeToRestoreIsNotTheLeadersComputing) {
-  struct AdjustedClock : Clock {
-    TimePoint Now() const override { return Real().Now() + Seconds(ahead_s); }
-    std::atomic<int> ahead_s = 0;
-  } clock;
+  AdjustedClock clock;
   const auto tier = MakeTier();
   const std::vector<int32_t> prompt = Prompt(15 * kChunk + 5, 3);
   {
