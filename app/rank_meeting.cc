@@ -155,6 +155,9 @@ Result<std::unique_ptr<ChainPlanner>> PlannerFor(Runtime& runtime, const RankFla
   const PartitionTableKey key = TableKeyOf(runtime, survey);
   ChainPlannerOptions options = PlannerOptionsOf(runtime, LinkOf(flags, survey));
   options.partition = flags.partition;
+  if (!flags.link_rate_bytes_per_s || !flags.link_latency_s) {
+    options.link_of = [flags](const Survey& newer) { return LinkOf(flags, newer); };
+  }
   options.table_key = key;
   options.speeds_path = SpeedsPath(runtime, key);
   if (flags.partition != "table") return NewChainPlanner(std::move(options));

@@ -15,13 +15,18 @@ namespace {
 // waited in vain spares those of the next second, so that a store that hangs costs 5% at most.
 constexpr Seconds kLookMax{50e-3}, kNoLook{1};
 constexpr double kLookShareMax = 0.2;
+// Bounds the time that surveys of slow links take.
+constexpr double kSurveyShareMax = 0.01;
 
 }  // namespace
 
-void ChainPrefill::Divide(Sequence& sequence) {
+Status ChainPrefill::Divide(Sequence& sequence) {
   const Request& request = sequence.request;
   const bool may = request.policy == Policy::kCake || request.policy == Policy::kCompute;
-  if (!leader_.ok() || !may || sequence.scores_prompt() || request.forced_split) return;
+  if (!leader_.ok() || !may || sequence.scores_prompt() || request.forced_split) return {};
+  const int chunk = model_.layout().chunk_tokens;
+  if (sequence.prefill_tokens < leader_.ranks() * chunk) return {};
+  RETURN_IF_ERROR(SurveyLinks());
   const bool stored = request.policy != Policy::kCompute;
   const std::vector<bool> known = restorer_.Known(sequence.keys, stored);
   std::optional<RankJob> job = JobAfter(sequence, known);
@@ -29,9 +34,22 @@ void ChainPrefill::Divide(Sequence& sequence) {
     const std::vector<bool> held = Look(sequence);
     if (held != known) job = JobAfter(sequence, held);
   }
-  if (!job || !RanksMay(*job)) return;
-  sequence.keys.resize(job->origin / model_.layout().chunk_tokens);
+  if (!job || !RanksMay(*job)) return {};
+  sequence.keys.resize(job->origin / chunk);
   sequence.chain = std::move(job);
+  return {};
+}
+
+// A link that was slow when ranks met need not stay so, nor a fast one, and prompts that are not
+// divided for its sake would never tell.
+Status ChainPrefill::SurveyLinks() {
+  const TimePoint began = clock_.Now();
+  if (!planner_.learns_links() || began < survey_at_) return {};
+  ASSIGN_OR_RETURN(const Survey survey, leader_.SurveyLinks());
+  planner_.LearnLinks(survey);
+  const TimePoint ended = clock_.Now();
+  survey_at_ = ended + std::max(kSurveyEvery, (ended - began) / kSurveyShareMax);
+  return {};
 }
 
 // What stores elsewhere and other processes have kept is known to nobody who has not asked.

@@ -16,6 +16,9 @@ namespace kvcake {
 // Engine thread only.
 class ChainPrefill {
  public:
+  // Lies between two surveys of the ranks' links at least.
+  static constexpr Seconds kSurveyEvery{60};
+
   // Borrows all.
   ChainPrefill(ChainLeader& leader, ChainPlanner& planner, Model& model, const Restorer& restorer,
                const ComputeCost& cost, const Clock& clock)
@@ -24,19 +27,22 @@ class ChainPrefill {
         model_(model),
         restorer_(restorer),
         cost_(cost),
-        clock_(clock) {}
+        clock_(clock),
+        survey_at_(clock.Now() + kSurveyEvery) {}
 
   // Before a prompt's restoration is opened: has the ranks prefill what is left of it after the
   // chunks at its beginning that are kept somewhere, where that pays. Every rank restores those for
   // itself first, so the sequence's keys are cut to them, and its `chain` is the job. Asks stores
   // what they hold, and waits for that a little.
-  void Divide(Sequence& sequence);
+  // An error is the end of the leader's.
+  [[nodiscard]] Status Divide(Sequence& sequence);
   // Runs the job of a chained part together with the other ranks; says so in the completion, and
   // ends the sequence's chain. An error is the end of the leader's, and the prompt is this
   // process's.
   [[nodiscard]] Result<StepRun> Run(const StepPart& part);
 
  private:
+  Status SurveyLinks();
   // The job of a prompt of which these chunks are kept; none: one process is as fast.
   std::optional<RankJob> JobAfter(const Sequence& sequence, const std::vector<bool>& kept);
   std::vector<bool> Look(const Sequence& sequence);
@@ -49,6 +55,7 @@ class ChainPrefill {
   const ComputeCost& cost_;
   const Clock& clock_;
   TimePoint look_from_{};  // stores are asked no sooner
+  TimePoint survey_at_;    // nor are links measured, which they were when ranks met
 };
 
 }  // namespace kvcake

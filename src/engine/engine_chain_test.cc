@@ -28,6 +28,13 @@ class EvenPlanner : public ChainPlanner {
   void Learn(const RankJob&, std::span<const RankReport> ranks) override {
     learnt.push_back(ranks.size());
   }
+  bool learns_links() const override { return learns; }
+  void LearnLinks(const Survey& survey) override {
+    EXPECT_GT(survey.bytes_per_s, 0);
+    ++surveys;
+  }
+  bool learns = true;
+  int surveys = 0;
   int least = 6 * kChunk;
   std::vector<size_t> learnt;
 };
@@ -335,6 +342,48 @@ TEST_F(EngineChainTest, WhatIsKeptBehindAHoleIsLoaded) {
   ExpectSame(got, want);
   EXPECT_FALSE(got.chain);
   End();
+}
+
+// What links were when ranks met is not believed for ever.
+TEST_F(EngineChainTest, LinksAreMeasuredAgainAfterAWhile) {
+  AdjustedClock clock;
+  clock_ = &clock;
+  Start(3);
+  const auto surveys = [&](int tokens) {
+    const int before = planner_.surveys;
+    EXPECT_TRUE(world_->engine->Answer(Ask(Prompt(tokens, tokens))));
+    return planner_.surveys - before;
+  };
+  EXPECT_EQ(surveys(400), 0) << "they have just met";
+  clock.ahead_s += 100;
+  EXPECT_EQ(surveys(kChunk), 0) << "too short to be divided";
+  EXPECT_EQ(surveys(401), 1);
+  EXPECT_EQ(surveys(402), 0);
+  clock.ahead_s += 100;
+  planner_.least = 1000;
+  EXPECT_EQ(surveys(403), 1) << "also when none is divided for the links' sake";
+  clock.ahead_s += 100;
+  planner_.learns = false;
+  EXPECT_EQ(surveys(404), 0);
+  EXPECT_TRUE(leader_->ok());
+}
+
+TEST_F(EngineChainTest, ARankThatIsLostWhenLinksAreMeasuredCostsNoAnswer) {
+  AdjustedClock clock;
+  clock_ = &clock;
+  Start(3);
+  World alone(nullptr);
+  const std::vector<int32_t> prompt = Prompt(400, 1);
+  const auto waiting = world_->engine->Submit(Ask(Prompt(400, 2))).value();
+  const auto admits = world_->engine->Submit(Ask(prompt)).value();
+  clock.ahead_s += 100;
+  comms_[1]->Close({ErrorCode::kIo, "the plug was pulled"});
+  while (world_->engine->Step().value()) {
+  }
+  EXPECT_FALSE(world_->engine->Take(waiting).value().chain);
+  EXPECT_EQ(world_->engine->Take(admits).value().tokens, alone.Answer(Ask(prompt)).tokens);
+  EXPECT_EQ(planner_.surveys, 0);
+  EXPECT_FALSE(leader_->ok());
 }
 
 TEST_F(EngineChainTest, ALostRankCostsTheChainAndNoAnswer) {

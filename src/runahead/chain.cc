@@ -55,6 +55,17 @@ Status ChainLeader::Lose(Error error) {
   return tl::unexpected<Error>(std::move(error));
 }
 
+Result<Survey> ChainLeader::SurveyLinks() {
+  CHECK(!lost_);
+  TransferWait sent;
+  for (int rank = 0; rank + 1 < comm_.size(); ++rank) {
+    SendKept(comm_, rank, kHeaderTag, BytesOf(JobHeader{.parts = kAsksLinks}), sent);
+  }
+  Result<Survey> survey = SurveyRanks(comm_, /*machine=*/"", options_.timeout);
+  if (!survey) RETURN_IF_ERROR(Lose(survey.error()));
+  return survey;
+}
+
 Result<std::unique_ptr<KvGate>> ChainLeader::Start(const RankJob& job,
                                                    std::span<const PageId> pages) {
   CHECK(!lost_ && job.places() > 1 && job.places() <= comm_.size());
@@ -138,7 +149,12 @@ class Worker {
       RETURN_IF_ERROR(ReceiveNow(comm_, leader, kHeaderTag,
                                  std::as_writable_bytes(std::span(&header, 1)), TimePoint::max(),
                                  "a job"));
-      if (header.parts == 0) return {};
+      if (header.parts == kLetsGo) return {};
+      if (header.parts == kAsksLinks) {
+        RETURN_IF_ERROR(
+            SurveyRanks(comm_, /*machine=*/"", worker_.options.timeout).map([](auto) {}));
+        continue;
+      }
       const Result<RankJob> job = Accept(header);
       if (!job) return Refuse(job.error());
       ASSIGN_OR_RETURN(const RankReport report, Prefill(*job));

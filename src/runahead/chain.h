@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "comm/comm.h"
+#include "comm/survey.h"
 #include "comm/wait.h"
 #include "model/model.h"
 #include "runahead/job.h"
@@ -50,6 +51,9 @@ class ChainPlanner {
   virtual std::optional<Partition> Plan(int origin, int tokens, int ranks) = 0;
   // What a job took: each part's rank, in order.
   virtual void Learn(const RankJob& job, std::span<const RankReport> ranks) = 0;
+  // Whether it goes by what surveys find of links, and what the newest has found.
+  virtual bool learns_links() const = 0;
+  virtual void LearnLinks(const Survey& survey) = 0;
 };
 
 // The leader's side. One prompt at a time, on one thread.
@@ -68,6 +72,8 @@ class ChainLeader {
   bool authenticated() const { return options_.authenticated; }
   int tokens_max() const { return options_.tokens_max; }  // of each rank
 
+  // Between jobs: SurveyRanks by all ranks once more. An error is the chain's end.
+  Result<Survey> SurveyLinks();
   // Starts a job: the gate is that of this rank's slices (RangesOf its last place). `pages` cover
   // the job's tokens and stay drawn until End.
   Result<std::unique_ptr<KvGate>> Start(const RankJob& job, std::span<const PageId> pages);

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <utility>
 #include <vector>
@@ -32,6 +33,7 @@ class Planner : public ChainPlanner {
   explicit Planner(ChainPlannerOptions options)
       : options_(std::move(options)),
         file_(options_.speeds_path, options_.fs != nullptr ? *options_.fs : FileSystem::Real()),
+        link_(options_.link),
         speeds_(file_.Load()) {}
 
   std::optional<Partition> Plan(int origin, int tokens, int ranks) override {
@@ -66,12 +68,22 @@ class Planner : public ChainPlanner {
     file_.Save(speeds_);
   }
 
+  bool learns_links() const override {
+    return options_.link_of && (options_.partition == "analytic" || options_.partition == "table");
+  }
+
+  void LearnLinks(const Survey& survey) override {
+    const LinkCost link = options_.link_of(survey);
+    const bool possible = link.alpha_s >= 0 && std::isfinite(link.alpha_s) && link.bytes_per_s > 0;
+    if (possible) link_ = link;  // whatever a rank says
+  }
+
  private:
   std::optional<Partition> Analytic(int origin, int tokens, int ranks) {
     const SliceTime time = After(options_.time(), origin);
     if (time.b <= 0) return EvenPartition(tokens, ranks);
     ChainCost cost;
-    cost.link = options_.link;
+    cost.link = link_;
     cost.layers = options_.layers;
     cost.bytes_per_token_layer = options_.bytes_per_token_layer;
     for (const double speed : speeds_) cost.ranks.push_back({.time = time, .speed = speed});
@@ -97,6 +109,7 @@ class Planner : public ChainPlanner {
 
   const ChainPlannerOptions options_;
   SpeedsFile file_;
+  LinkCost link_;
   std::vector<double> speeds_;  // of each rank, against `time`
 };
 

@@ -75,6 +75,29 @@ TEST(ChainPlannerTest, ASlowLinkLeavesOneProcess) {
   EXPECT_EQ(New(options)->Plan(0, 4096, 2)->ranks(), 1);
 }
 
+TEST(ChainPlannerTest, ANewSurveyChangesThePlan) {
+  ChainPlannerOptions options = Options();
+  EXPECT_FALSE(New(options)->learns_links()) << "what links are is believed";
+  options.link_of = [](const Survey& survey) -> LinkCost {
+    return {.alpha_s = survey.latency_s, .bytes_per_s = survey.bytes_per_s};
+  };
+  const auto planner = New(options);
+  ASSERT_TRUE(planner->learns_links());
+  const Partition fast = *planner->Plan(0, 4096, 2);
+  ASSERT_EQ(fast.ranks(), 2);
+  const double slow = 4096 * 4000 / kTime.SecondsFor(0, 4096) / 10;
+  planner->LearnLinks({.bytes_per_s = slow});
+  EXPECT_EQ(planner->Plan(0, 4096, 2)->ranks(), 1);
+  for (const double nonsense : {std::nan(""), -1.0, 0.0}) {
+    planner->LearnLinks({.bytes_per_s = nonsense});
+    EXPECT_EQ(planner->Plan(0, 4096, 2)->ranks(), 1) << nonsense;
+  }
+  planner->LearnLinks({.bytes_per_s = 1e12});
+  EXPECT_EQ(*planner->Plan(0, 4096, 2), fast);
+  options.partition = "even";
+  EXPECT_FALSE(New(options)->learns_links());
+}
+
 TEST(ChainPlannerTest, NothingIsLearntFromWhatCannotBe) {
   const auto planner = New(Options());
   const Partition before = *planner->Plan(0, 4096, 2);
