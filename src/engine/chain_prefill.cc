@@ -11,9 +11,7 @@ namespace kvcake {
 
 namespace {
 
-// Bound what a prompt waits for stores: this, or a share of what computing it takes. One that has
-// waited in vain spares those of the next second, so that a store that hangs costs 5% at most.
-constexpr Seconds kLookMax{50e-3}, kNoLook{1};
+// Bounds what a prompt waits for stores, against what computing it takes.
 constexpr double kLookShareMax = 0.2;
 // Bounds the time that surveys of slow links take.
 constexpr double kSurveyShareMax = 0.01;
@@ -34,9 +32,23 @@ Status ChainPrefill::Divide(Sequence& sequence) {
     const std::vector<bool> held = Look(sequence);
     if (held != known) job = JobAfter(sequence, held);
   }
+  if (job && job->origin > 0) RETURN_IF_ERROR(LowerOrigin(sequence, &job));
   if (!job || !RanksMay(*job)) return {};
   sequence.keys.resize(job->origin / chunk);
   sequence.chain = std::move(job);
+  return {};
+}
+
+// What only the leader has of the prompt the others would have to compute, each alone: the chain
+// computes it, too, or the leader all that is left.
+Status ChainPrefill::LowerOrigin(const Sequence& sequence, std::optional<RankJob>* job) {
+  const int chunk = model_.layout().chunk_tokens;
+  const int has = (*job)->origin;
+  const auto keys = std::span(sequence.keys).first(has / chunk);
+  ASSIGN_OR_RETURN(const int kept, leader_.KeptByAll(keys));
+  if (kept * chunk == has) return {};
+  *job = JobAfter(sequence, kept * chunk);
+  if (*job && !planner_.Pays((*job)->origin, (*job)->partition, has)) job->reset();
   return {};
 }
 
@@ -52,15 +64,11 @@ Status ChainPrefill::SurveyLinks() {
   return {};
 }
 
-// What stores elsewhere and other processes have kept is known to nobody who has not asked.
 std::vector<bool> ChainPrefill::Look(const Sequence& sequence) {
-  if (clock_.Now() < look_from_) return restorer_.Known(sequence.keys, /*stored=*/true);
   const ComputeFit fit = cost_.fit();
   const Seconds share(kLookShareMax * fit.SecondsFor(0, sequence.prefill_tokens));
-  StoreLook look =
-      restorer_.Look(sequence.keys, fit.known() ? std::min(share, kLookMax) : kLookMax);
-  if (!look.complete) look_from_ = clock_.Now() + kNoLook;
-  return std::move(look.held);
+  constexpr Seconds kMost = PatientLook::kPatience;
+  return look_.Held(sequence.keys, fit.known() ? std::min(share, kMost) : kMost);
 }
 
 std::optional<RankJob> ChainPrefill::JobAfter(const Sequence& sequence,
@@ -70,7 +78,12 @@ std::optional<RankJob> ChainPrefill::JobAfter(const Sequence& sequence,
   const auto end = std::find(kept.begin(), kept.end(), false);
   // What is kept behind a hole is loaded, if this process does it all.
   if (std::find(end, kept.end(), true) != kept.end()) return std::nullopt;
-  const int origin = std::min(static_cast<int>(end - kept.begin()), (tokens - 1) / chunk) * chunk;
+  return JobAfter(sequence,
+                  std::min(static_cast<int>(end - kept.begin()), (tokens - 1) / chunk) * chunk);
+}
+
+std::optional<RankJob> ChainPrefill::JobAfter(const Sequence& sequence, int origin) {
+  const int tokens = sequence.prefill_tokens;
   std::optional<Partition> partition = planner_.Plan(origin, tokens - origin, leader_.ranks());
   if (!partition || partition->ranks() < 2) return std::nullopt;
   return RankJob{.salt = sequence.request.salt,

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "cake/cost_model.h"
 #include "cake/restorer.h"
+#include "engine/patient_look.h"
 #include "engine/step_plan.h"
 #include "model/model.h"
 #include "runahead/chain.h"
@@ -26,15 +27,16 @@ class ChainPrefill {
         planner_(planner),
         model_(model),
         restorer_(restorer),
+        look_(restorer, clock),
         cost_(cost),
         clock_(clock),
         survey_at_(clock.Now() + kSurveyEvery) {}
 
   // Before a prompt's restoration is opened: has the ranks prefill what is left of it after the
-  // chunks at its beginning that are kept somewhere, where that pays. Every rank restores those for
-  // itself first, so the sequence's keys are cut to them, and its `chain` is the job. Asks stores
-  // what they hold, and waits for that a little.
-  // An error is the end of the leader's.
+  // chunks at its beginning that every rank has kept somewhere, where that pays. Each restores
+  // those for itself first, so the sequence's keys are cut to them, and its `chain` is the job.
+  // Asks stores and ranks what they hold, and waits for stores a little. An error is the end of the
+  // leader's.
   [[nodiscard]] Status Divide(Sequence& sequence);
   // Runs the job of a chained part together with the other ranks; says so in the completion, and
   // ends the sequence's chain. An error is the end of the leader's, and the prompt is this
@@ -43,8 +45,11 @@ class ChainPrefill {
 
  private:
   Status SurveyLinks();
-  // The job of a prompt of which these chunks are kept; none: one process is as fast.
+  Status LowerOrigin(const Sequence& sequence, std::optional<RankJob>* job);
+  // The job of a prompt of which these chunks are kept, or after its first `origin` tokens; none:
+  // one process is as fast.
   std::optional<RankJob> JobAfter(const Sequence& sequence, const std::vector<bool>& kept);
+  std::optional<RankJob> JobAfter(const Sequence& sequence, int origin);
   std::vector<bool> Look(const Sequence& sequence);
   bool RanksMay(const RankJob& job) const;
 
@@ -52,10 +57,10 @@ class ChainPrefill {
   ChainPlanner& planner_;
   Model& model_;
   const Restorer& restorer_;
+  PatientLook look_;
   const ComputeCost& cost_;
   const Clock& clock_;
-  TimePoint look_from_{};  // stores are asked no sooner
-  TimePoint survey_at_;    // nor are links measured, which they were when ranks met
+  TimePoint survey_at_;  // links are measured no sooner, which they were when ranks met
 };
 
 }  // namespace kvcake

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "runahead/chain_model.h"
 #include "runahead/partition_analytic.h"
 #include "runahead/speeds_file.h"
 
@@ -68,6 +69,16 @@ class Planner : public ChainPlanner {
     file_.Save(speeds_);
   }
 
+  bool Pays(int origin, const Partition& partition, int alone_from) override {
+    const SliceTime time = options_.time();
+    const bool always = options_.partition != "analytic" && options_.partition != "table";
+    if (always || time.b <= 0) return true;
+    const int end = origin + partition.tokens();
+    const double alone_s = time.SecondsFor(alone_from, end - alone_from) / speeds_.back();
+    const ChainCost cost = CostAfter(time, origin).Last(partition.ranks());
+    return PredictChain(cost, partition).ttft_s * (1 + RanksOptions().gain_min) <= alone_s;
+  }
+
   bool learns_links() const override {
     return options_.link_of && (options_.partition == "analytic" || options_.partition == "table");
   }
@@ -80,13 +91,9 @@ class Planner : public ChainPlanner {
 
  private:
   std::optional<Partition> Analytic(int origin, int tokens, int ranks) {
-    const SliceTime time = After(options_.time(), origin);
+    const SliceTime time = options_.time();
     if (time.b <= 0) return EvenPartition(tokens, ranks);
-    ChainCost cost;
-    cost.link = link_;
-    cost.layers = options_.layers;
-    cost.bytes_per_token_layer = options_.bytes_per_token_layer;
-    for (const double speed : speeds_) cost.ranks.push_back({.time = time, .speed = speed});
+    ChainCost cost = CostAfter(time, origin);
     const RanksOptions by_chunks{.chunk_tokens = options_.chunk_tokens};
     Partition best = BestRanks(cost, tokens, by_chunks).partition;
     // Ranks are left out for short prompts and slow links too, which says nothing of their speeds.
@@ -99,6 +106,17 @@ class Planner : public ChainPlanner {
       }
     }
     return best;
+  }
+
+  ChainCost CostAfter(const SliceTime& time, int origin) const {
+    ChainCost cost;
+    cost.link = link_;
+    cost.layers = options_.layers;
+    cost.bytes_per_token_layer = options_.bytes_per_token_layer;
+    for (const double speed : speeds_) {
+      cost.ranks.push_back({.time = After(time, origin), .speed = speed});
+    }
+    return cost;
   }
 
   std::optional<Partition> FromTable(int tokens) {

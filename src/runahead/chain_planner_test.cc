@@ -98,6 +98,21 @@ TEST(ChainPlannerTest, ANewSurveyChangesThePlan) {
   EXPECT_FALSE(New(options)->learns_links());
 }
 
+TEST(ChainPlannerTest, AChainThatBeginsBeforeTheLeaderMustMakeUpForThat) {
+  const auto planner = New(Options());
+  const auto pays = [&](int alone_from) {
+    return planner->Pays(2048, *planner->Plan(2048, 4096, 2), alone_from);
+  };
+  EXPECT_TRUE(pays(2048));
+  EXPECT_TRUE(pays(2048 + 512));
+  EXPECT_FALSE(pays(2048 + 2200)) << "half of it is there already";
+  EXPECT_FALSE(pays(2048 + 4000));
+  const auto always = New(Options("even"));
+  EXPECT_TRUE(always->Pays(2048, *always->Plan(2048, 4096, 2), 2048 + 4000));
+  for (int i = 0; i < 20; ++i) Teach(*planner, 0.5, 1);
+  EXPECT_FALSE(pays(2048 + 1600)) << "the other rank is slower";
+}
+
 TEST(ChainPlannerTest, NothingIsLearntFromWhatCannotBe) {
   const auto planner = New(Options());
   const Partition before = *planner->Plan(0, 4096, 2);
