@@ -1,7 +1,10 @@
 #include "app/rank_meeting.h"
 
+#include <algorithm>
+
 #include "app/flags.h"
 #include "bench/harness.h"
+#include "engine/patient_look.h"
 #include "engine/rank_costs.h"
 #include "engine/warm_up.h"
 #include "runahead/chain_planner.h"
@@ -109,6 +112,11 @@ Status WorkForLeader(Comm& comm, Runtime& runtime, const WorkOptions& options) {
     RETURN_IF_ERROR(runtime.engine().Answer(std::move(request), after_step).map([](auto) {}));
     return wanted;
   };
+  PatientLook look(runtime.restorer(), Clock::Real());
+  const auto kept = [&](std::span<const ChunkKey> keys) {
+    const std::vector<bool> held = look.Held(keys);
+    return static_cast<int>(std::find(held.begin(), held.end(), false) - held.begin());
+  };
   return WorkForChain(comm, {.model = runtime.model(),
                              .pool = runtime.pool(),
                              .restore_prefix = restore,
@@ -116,7 +124,8 @@ Status WorkForLeader(Comm& comm, Runtime& runtime, const WorkOptions& options) {
                                          .restore_timeout = options.restore_timeout,
                                          .tokens_max = runtime.options().rank_tokens_max,
                                          .authenticated = options.authenticated,
-                                         .staging = runtime.rank_staging()}});
+                                         .staging = runtime.rank_staging()},
+                             .kept = kept});
 }
 
 LinkCost LinkOf(const RankFlags& flags, const Survey& survey) {
@@ -155,6 +164,9 @@ Result<std::unique_ptr<ChainPlanner>> PlannerFor(Runtime& runtime, const RankFla
   const PartitionTableKey key = TableKeyOf(runtime, survey);
   ChainPlannerOptions options = PlannerOptionsOf(runtime, LinkOf(flags, survey));
   options.partition = flags.partition;
+  if (!flags.link_rate_bytes_per_s || !flags.link_latency_s) {
+    options.link_of = [flags](const Survey& newer) { return LinkOf(flags, newer); };
+  }
   options.table_key = key;
   options.speeds_path = SpeedsPath(runtime, key);
   if (flags.partition != "table") return NewChainPlanner(std::move(options));

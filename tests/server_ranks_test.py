@@ -8,9 +8,12 @@ import tempfile
 import threading
 import unittest
 
+from redis_fixture import Redis
 from server_fixture import (MODEL, PROGRAM, SANITIZER_REPORT, WAIT_S, OwnServersTest, Server,
                             eventually)
+from store_fixture import CHUNK, prompt as tokens
 
+PROFILE = str(pathlib.Path(__file__).parent.parent / "bench/profiles/kvr/a100-llama-7b.json")
 PATIENT = ("--rank-timeout", "300s")  # so that nothing ends for its sake
 
 
@@ -156,6 +159,20 @@ class RanksTest(RanksTestCase):
         self.assertEqual(server.metric("kvcake_chain_lost_total"), 0)
         self.assertEqual(server.stop(), 0)
         eventually(lambda: not any(map(runs, workers)), "the workers' end")
+
+    def test_what_another_process_keeps_in_redis_is_restored(self):
+        redis = Redis()
+        self.addCleanup(redis.close)
+        kept = tokens(9, chunks=8)
+        first = self.start("--emulate", PROFILE, store=redis.url)
+        first.post("/v1/completions", {"prompt": kept, "max_tokens": 1})
+        first.stop()
+        server = self.start("--emulate", PROFILE, "--ranks", "2", "--partition", "even",
+                            *PATIENT, store=redis.url)
+        said = server.post("/v1/completions", {"prompt": kept + tokens(10, chunks=16),
+                                               "max_tokens": 1, "kvcake": {"report": True}})
+        self.assertEqual(said["kvcake"]["chain"]["origin"], 8 * CHUNK, server.log())
+        self.assertIn("redis", said["kvcake"]["report"]["tokens_loaded"])
 
     def test_workers_end_with_a_server_that_is_killed(self):
         server = self.start("--ranks", "2", *PATIENT)

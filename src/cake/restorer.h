@@ -15,6 +15,7 @@
 #include "cake/planner.h"
 #include "cake/report.h"
 #include "kv/page_pool.h"
+#include "store/store_look.h"
 #include "store/tier.h"
 
 namespace kvcake {
@@ -182,6 +183,9 @@ class Restorer {
   virtual std::shared_ptr<Restoration> Open(RestoreRequest request) = 0;
   // Which chunks are in memory or, with `stored`, known to be held by a tier.
   virtual std::vector<bool> Known(std::span<const ChunkKey> keys, bool stored) const = 0;
+  // Whether each is in memory or held by a tier; asks tiers for what they are not known to hold,
+  // and waits for `patience` at most.
+  virtual StoreLook Look(std::span<const ChunkKey> keys, Seconds patience) const = 0;
   // Engine thread: sleeps until something was published, failed or returned since the last call
   // returned, Wake was called, or the (real) clock reaches the deadline.
   virtual void WaitForEvent(TimePoint deadline) = 0;

@@ -91,6 +91,10 @@ std::vector<bool> RestorerImpl::Known(std::span<const ChunkKey> keys, bool store
   return known;
 }
 
+StoreLook RestorerImpl::Look(std::span<const ChunkKey> keys, Seconds patience) const {
+  return LookInStores(tiers_, keys, Known(keys, /*stored=*/false), patience);
+}
+
 void RestorerImpl::WaitForEvent(TimePoint deadline) {
   // The deadline is the Restorer's clock's, which a test may have stopped.
   const TimePoint until = Clock::Real().Now() + (deadline - context_.clock.Now());

@@ -29,6 +29,7 @@ class RestorerImpl : public Restorer {
 
   std::shared_ptr<Restoration> Open(RestoreRequest request) override;
   std::vector<bool> Known(std::span<const ChunkKey> keys, bool stored) const override;
+  StoreLook Look(std::span<const ChunkKey> keys, Seconds patience) const override;
   void WaitForEvent(TimePoint deadline) override;
   void Wake() override;
   RestorerStats Stats() const override;

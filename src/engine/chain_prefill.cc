@@ -9,34 +9,100 @@
 
 namespace kvcake {
 
-void ChainPrefill::Divide(Sequence& sequence) {
+namespace {
+
+// Bounds what a prompt waits for stores, against what computing it takes.
+constexpr double kLookShareMax = 0.2;
+// Bounds the time that surveys of slow links take.
+constexpr double kSurveyShareMax = 0.01;
+
+}  // namespace
+
+Status ChainPrefill::Divide(Sequence& sequence) {
   const Request& request = sequence.request;
   const bool may = request.policy == Policy::kCake || request.policy == Policy::kCompute;
-  if (!leader_.ok() || !may || sequence.scores_prompt() || request.forced_split) return;
+  if (!leader_.ok() || !may || sequence.scores_prompt() || request.forced_split) return {};
+  const int chunk = model_.layout().chunk_tokens;
+  if (sequence.prefill_tokens < leader_.ranks() * chunk) return {};
+  RETURN_IF_ERROR(SurveyLinks());
+  const bool stored = request.policy != Policy::kCompute;
+  const std::vector<bool> known = restorer_.Known(sequence.keys, stored);
+  std::optional<RankJob> job = JobAfter(sequence, known);
+  if (job && stored) {
+    const std::vector<bool> held = Look(sequence);
+    if (held != known) job = JobAfter(sequence, held);
+  }
+  if (job && job->origin > 0) RETURN_IF_ERROR(LowerOrigin(sequence, &job));
+  if (!job || !RanksMay(*job)) return {};
+  sequence.keys.resize(job->origin / chunk);
+  sequence.chain = std::move(job);
+  return {};
+}
+
+// What only the leader has of the prompt the others would have to compute, each alone: the chain
+// computes it, too, or the leader all that is left.
+Status ChainPrefill::LowerOrigin(const Sequence& sequence, std::optional<RankJob>* job) {
+  const int chunk = model_.layout().chunk_tokens;
+  const int has = (*job)->origin;
+  const auto keys = std::span(sequence.keys).first(has / chunk);
+  ASSIGN_OR_RETURN(const int kept, leader_.KeptByAll(keys));
+  if (kept * chunk == has) return {};
+  *job = JobAfter(sequence, kept * chunk);
+  if (*job && !planner_.Pays((*job)->origin, (*job)->partition, has)) job->reset();
+  return {};
+}
+
+// A link that was slow when ranks met need not stay so, nor a fast one, and prompts that are not
+// divided for its sake would never tell.
+Status ChainPrefill::SurveyLinks() {
+  const TimePoint began = clock_.Now();
+  if (!planner_.learns_links() || began < survey_at_) return {};
+  ASSIGN_OR_RETURN(const Survey survey, leader_.SurveyLinks());
+  planner_.LearnLinks(survey);
+  const TimePoint ended = clock_.Now();
+  survey_at_ = ended + std::max(kSurveyEvery, (ended - began) / kSurveyShareMax);
+  return {};
+}
+
+std::vector<bool> ChainPrefill::Look(const Sequence& sequence) {
+  const ComputeFit fit = cost_.fit();
+  const Seconds share(kLookShareMax * fit.SecondsFor(0, sequence.prefill_tokens));
+  constexpr Seconds kMost = PatientLook::kPatience;
+  return look_.Held(sequence.keys, fit.known() ? std::min(share, kMost) : kMost);
+}
+
+std::optional<RankJob> ChainPrefill::JobAfter(const Sequence& sequence,
+                                              const std::vector<bool>& kept) {
   const int chunk = model_.layout().chunk_tokens;
   const int tokens = sequence.prefill_tokens;
-  const std::vector<bool> known =
-      restorer_.Known(sequence.keys, /*stored=*/request.policy != Policy::kCompute);
-  const auto end = std::find(known.begin(), known.end(), false);
+  const auto end = std::find(kept.begin(), kept.end(), false);
   // What is kept behind a hole is loaded, if this process does it all.
-  if (std::find(end, known.end(), true) != known.end()) return;
-  const int origin = std::min(static_cast<int>(end - known.begin()), (tokens - 1) / chunk) * chunk;
+  if (std::find(end, kept.end(), true) != kept.end()) return std::nullopt;
+  return JobAfter(sequence,
+                  std::min(static_cast<int>(end - kept.begin()), (tokens - 1) / chunk) * chunk);
+}
+
+std::optional<RankJob> ChainPrefill::JobAfter(const Sequence& sequence, int origin) {
+  const int tokens = sequence.prefill_tokens;
   std::optional<Partition> partition = planner_.Plan(origin, tokens - origin, leader_.ranks());
-  if (!partition || partition->ranks() < 2) return;
+  if (!partition || partition->ranks() < 2) return std::nullopt;
+  return RankJob{.salt = sequence.request.salt,
+                 .tokens = sequence.tokens,
+                 .origin = origin,
+                 .partition = std::move(*partition)};
+}
+
+bool ChainPrefill::RanksMay(const RankJob& job) const {
   const int most = std::min(model_.max_batch_tokens(), leader_.tokens_max());
-  for (int i = 0; i < partition->ranks(); ++i) {
-    if (partition->size(i) <= most) continue;
+  for (int i = 0; i < job.partition.ranks(); ++i) {
+    if (job.partition.size(i) <= most) continue;
     spdlog::warn(
         "a prompt of {} tokens is prefilled by this process alone: a rank would compute "
         "{}, more than --rank-tokens-max {}",
-        tokens, partition->size(i), most);
-    return;
+        job.tokens.size(), job.partition.size(i), most);
+    return false;
   }
-  sequence.keys.resize(origin / chunk);
-  sequence.chain = RankJob{.salt = request.salt,
-                           .tokens = sequence.tokens,
-                           .origin = origin,
-                           .partition = std::move(*partition)};
+  return true;
 }
 
 Result<StepRun> ChainPrefill::Run(const StepPart& part) {

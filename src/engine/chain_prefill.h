@@ -1,8 +1,13 @@
 // Prompts that several ranks prefill, of which this process is the last (runahead/chain.h).
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "base/clock.h"
+#include "cake/cost_model.h"
 #include "cake/restorer.h"
+#include "engine/patient_look.h"
 #include "engine/step_plan.h"
 #include "model/model.h"
 #include "runahead/chain.h"
@@ -12,26 +17,50 @@ namespace kvcake {
 // Engine thread only.
 class ChainPrefill {
  public:
+  // Lies between two surveys of the ranks' links at least.
+  static constexpr Seconds kSurveyEvery{60};
+
   // Borrows all.
   ChainPrefill(ChainLeader& leader, ChainPlanner& planner, Model& model, const Restorer& restorer,
-               const Clock& clock)
-      : leader_(leader), planner_(planner), model_(model), restorer_(restorer), clock_(clock) {}
+               const ComputeCost& cost, const Clock& clock)
+      : leader_(leader),
+        planner_(planner),
+        model_(model),
+        restorer_(restorer),
+        look_(restorer, clock),
+        cost_(cost),
+        clock_(clock),
+        survey_at_(clock.Now() + kSurveyEvery) {}
 
   // Before a prompt's restoration is opened: has the ranks prefill what is left of it after the
-  // chunks at its beginning that are kept somewhere, where that pays. Every rank restores those for
-  // itself first, so the sequence's keys are cut to them, and its `chain` is the job.
-  void Divide(Sequence& sequence);
+  // chunks at its beginning that every rank has kept somewhere, where that pays. Each restores
+  // those for itself first, so the sequence's keys are cut to them, and its `chain` is the job.
+  // Asks stores and ranks what they hold, and waits for stores a little. An error is the end of the
+  // leader's.
+  [[nodiscard]] Status Divide(Sequence& sequence);
   // Runs the job of a chained part together with the other ranks; says so in the completion, and
   // ends the sequence's chain. An error is the end of the leader's, and the prompt is this
   // process's.
   [[nodiscard]] Result<StepRun> Run(const StepPart& part);
 
  private:
+  Status SurveyLinks();
+  Status LowerOrigin(const Sequence& sequence, std::optional<RankJob>* job);
+  // The job of a prompt of which these chunks are kept, or after its first `origin` tokens; none:
+  // one process is as fast.
+  std::optional<RankJob> JobAfter(const Sequence& sequence, const std::vector<bool>& kept);
+  std::optional<RankJob> JobAfter(const Sequence& sequence, int origin);
+  std::vector<bool> Look(const Sequence& sequence);
+  bool RanksMay(const RankJob& job) const;
+
   ChainLeader& leader_;
   ChainPlanner& planner_;
   Model& model_;
   const Restorer& restorer_;
+  PatientLook look_;
+  const ComputeCost& cost_;
   const Clock& clock_;
+  TimePoint survey_at_;  // links are measured no sooner, which they were when ranks met
 };
 
 }  // namespace kvcake

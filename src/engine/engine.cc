@@ -122,7 +122,7 @@ void Engine::SetChain(ChainLeader* chain, ChainPlanner* planner) {
   chain_.reset();
   if (chain != nullptr) {
     chain_ = std::make_unique<ChainPrefill>(*chain, *planner, parts_.model, parts_.restorer,
-                                            parts_.clock);
+                                            parts_.cost, parts_.clock);
   }
   admission_->SharePages(chain_ == nullptr);  // ranks send into pages of its own
   for (const auto& sequence : admission_->running()) sequence->chain.reset();
@@ -177,7 +177,9 @@ void Engine::StartRestoration(Sequence& sequence) {
   const bool first = sequence.generated() == 0;
   sequence.state = Sequence::State::kRestoring;
   sequence.prefill_tokens = static_cast<int>(sequence.tokens.size());
-  if (chain_ && first) chain_->Divide(sequence);
+  if (chain_ && first) {
+    if (const Status divided = chain_->Divide(sequence); !divided) LoseChain(divided.error());
+  }
   sequence.opened = parts_.clock.Now();
   if (first) sequence.completion.queue_s = (sequence.opened - sequence.submitted).count();
   sequence.restoration = parts_.restorer.Open({
@@ -268,9 +270,13 @@ Status Engine::Run(const StepPlan& plan, std::span<const Slice> batch) {
 void Engine::RunChained(const StepPlan& plan) {
   const auto run = chain_->Run(plan.parts[0]);
   if (run) return Commit(plan, *run);
-  // Nothing of the prompt is lost but time: this process computes it.
+  LoseChain(run.error());
+}
+
+// Nothing of its prompts is lost but time: this process computes them.
+void Engine::LoseChain(const Error& why) {
   spdlog::error("the chain of ranks is lost, prompts are prefilled by this process alone: {}",
-                run.error().message);
+                why.message);
   for (const auto& sequence : admission_->running()) sequence->chain.reset();
 }
 

@@ -129,6 +129,7 @@ class Engine {
   std::vector<Slice> BatchOf(const StepPlan& plan);
   [[nodiscard]] Status Run(const StepPlan& plan, std::span<const Slice> batch);
   void RunChained(const StepPlan& plan);
+  void LoseChain(const Error& why);
   void Commit(const StepPlan& plan, const StepRun& run);
   void Sleep(TimePoint wake_at);
 

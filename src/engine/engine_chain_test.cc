@@ -1,81 +1,10 @@
 // Prompts that several ranks prefill, through the engine.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <thread>
-#include <vector>
-
-#include "comm/memory_comm.h"
-#include "engine/engine_testing.h"
-#include "store/faulty_tier_testing.h"
+#include "engine/engine_chain_testing.h"
 
 namespace kvcake {
 namespace {
-
-// Divides what is longer than `least` tokens evenly.
-class EvenPlanner : public ChainPlanner {
- public:
-  std::optional<Partition> Plan(int, int tokens, int ranks) override {
-    if (tokens <= least) return std::nullopt;
-    return EvenPartition(tokens, ranks);
-  }
-  void Learn(const RankJob&, std::span<const RankReport> ranks) override {
-    learnt.push_back(ranks.size());
-  }
-  int least = 6 * kChunk;
-  std::vector<size_t> learnt;
-};
-
-// Ranks as threads, each with a world of its own; the last one's engine is the test's.
-class EngineChainTest : public testing::Test {
- protected:
-  void Start(int ranks, Tier* tier = nullptr, StoreWrites writes = StoreWrites::kAlways) {
-    comms_ = NewMemoryComms(ranks);
-    results_.resize(ranks - 1);
-    for (int rank = 0; rank + 1 < ranks; ++rank) {
-      workers_.emplace_back([this, rank] {
-        World world(nullptr);
-        const auto restore = [&](const RankJob& job) {
-          if (at_restoring_) at_restoring_();
-          const auto prefix = std::span(job.tokens).first(job.origin + 1);
-          Request request{.prompt = {prefix.begin(), prefix.end()}, .max_tokens = 1};
-          request.salt = job.salt;
-          return world.engine->Answer(std::move(request)).map([](auto) {});
-        };
-        results_[rank] = WorkForChain(*comms_[rank], {.model = *world.model,
-                                                      .pool = *world.pool,
-                                                      .restore_prefix = restore,
-                                                      .options = options_});
-      });
-    }
-    world_.emplace(tier, WorldOptions{.writes = writes, .clock = clock_});
-    leader_.emplace(*comms_.back(), *world_->pool, options_);
-    world_->engine->SetChain(&*leader_, &planner_);
-  }
-  void TearDown() override { End(); }
-  // Before a tier of the test's goes.
-  void End() {
-    leader_.reset();
-    for (std::thread& worker : workers_) worker.join();
-    workers_.clear();
-    world_.reset();
-  }
-
-  static inline const ChainOptions kOptions{
-      .timeout = Seconds(10), .restore_timeout = Seconds(10), .authenticated = true};
-  ChainOptions options_ = kOptions;
-  std::function<void()> at_restoring_ = {};  // of each worker
-  const Clock* clock_ = &Clock::Real();      // the leader's
-  EvenPlanner planner_;
-  std::vector<std::unique_ptr<Comm>> comms_;
-  std::vector<Status> results_;
-  std::vector<std::thread> workers_;
-  std::optional<World> world_;
-  std::optional<ChainLeader> leader_;
-};
 
 TEST_F(EngineChainTest, LongPromptsAreDividedAndAnsweredAlike) {
   Start(3);
@@ -132,89 +61,46 @@ TEST_F(EngineChainTest, WhatUnprovenRanksHaveSentIsKeptNowhere) {
   End();
 }
 
-// What is kept of a prompt is restored by every rank; the chain computes the rest.
-TEST_F(EngineChainTest, AKeptPrefixShiftsTheOrigin) {
-  const auto tier = MakeTier();
-  const std::vector<int32_t> prompt = Prompt(15 * kChunk + 5, 3);
-  const std::vector<int32_t> prefix(prompt.begin(), prompt.begin() + 5 * kChunk + 9);
-  World alone(nullptr);
-  const Completion want = alone.Answer(Ask(prompt));
-  {
-    World before(tier.get());
-    before.Answer(Ask(prefix));
-  }
-  Start(2, tier.get());
-  const Completion got = world_->Answer(Ask(prompt));
-  ExpectSame(got, want);
-  ASSERT_TRUE(got.chain);
-  EXPECT_EQ(got.chain->job.origin, 5 * kChunk);
-  EXPECT_GT(got.report.loaded() + got.report.tokens_reused, 0);
-  // Now all of it is in memory.
-  const Completion again = world_->Answer(Ask(prompt));
-  ExpectSame(again, want);
-  EXPECT_FALSE(again.chain);
-  End();
-}
-
-// The leader's speed is learnt from what it says that it took.
-TEST_F(EngineChainTest, WhatOthersTakeToRestoreIsNotTheLeadersComputing) {
-  struct AdjustedClock : Clock {
-    TimePoint Now() const override { return Real().Now() + Seconds(ahead_s); }
-    std::atomic<int> ahead_s = 0;
-  } clock;
-  const auto tier = MakeTier();
-  const std::vector<int32_t> prompt = Prompt(15 * kChunk + 5, 3);
-  {
-    World before(tier.get());
-    before.Answer(Ask({prompt.begin(), prompt.begin() + 5 * kChunk + 9}));
-  }
+// What links were when ranks met is not believed for ever.
+TEST_F(EngineChainTest, LinksAreMeasuredAgainAfterAWhile) {
+  AdjustedClock clock;
   clock_ = &clock;
-  at_restoring_ = [&] { clock.ahead_s += 10'000; };
-  Start(2, tier.get());
-  const Completion got = world_->Answer(Ask(prompt));
-  ASSERT_TRUE(got.chain);
-  EXPECT_EQ(clock.ahead_s, 10'000);
-  EXPECT_LT(got.chain->ranks[1].compute_s, 10'000);
-  End();
+  Start(3);
+  const auto surveys = [&](int tokens) {
+    const int before = planner_.surveys;
+    EXPECT_TRUE(world_->engine->Answer(Ask(Prompt(tokens, tokens))));
+    return planner_.surveys - before;
+  };
+  EXPECT_EQ(surveys(400), 0) << "they have just met";
+  clock.ahead_s += 100;
+  EXPECT_EQ(surveys(kChunk), 0) << "too short to be divided";
+  EXPECT_EQ(surveys(401), 1);
+  EXPECT_EQ(surveys(402), 0);
+  clock.ahead_s += 100;
+  planner_.least = 1000;
+  EXPECT_EQ(surveys(403), 1) << "also when none is divided for the links' sake";
+  clock.ahead_s += 100;
+  planner_.learns = false;
+  EXPECT_EQ(surveys(404), 0);
+  EXPECT_TRUE(leader_->ok());
 }
 
-// The kept chunk cannot be read: it is computed, and nothing of what the chain is to compute.
-TEST_F(EngineChainTest, AKeptPrefixThatCannotBeReadIsComputed) {
-  auto tier = MakeTier();
-  const std::vector<int32_t> prompt = Prompt(100, 3);
+TEST_F(EngineChainTest, ARankThatIsLostWhenLinksAreMeasuredCostsNoAnswer) {
+  AdjustedClock clock;
+  clock_ = &clock;
+  Start(3);
   World alone(nullptr);
-  const Completion want = alone.Answer(Ask(prompt));
-  {
-    World before(tier.get());
-    before.Answer(Ask({prompt.begin(), prompt.begin() + kChunk + 1}));
+  const std::vector<int32_t> prompt = Prompt(400, 1);
+  const auto waiting = world_->engine->Submit(Ask(Prompt(400, 2))).value();
+  const auto admits = world_->engine->Submit(Ask(prompt)).value();
+  clock.ahead_s += 100;
+  comms_[1]->Close({ErrorCode::kIo, "the plug was pulled"});
+  while (world_->engine->Step().value()) {
   }
-  FaultyTier broken(std::move(tier), {.read_error = 1});
-  planner_.least = 2 * kChunk;
-  Start(2, &broken);
-  const Completion got = world_->Answer(Ask(prompt));
-  ExpectSame(got, want);
-  ASSERT_TRUE(got.chain);
-  EXPECT_EQ(got.chain->job.origin, kChunk);
-  End();
-}
-
-// One process loads what several would compute again.
-TEST_F(EngineChainTest, WhatIsKeptBehindAHoleIsLoaded) {
-  const auto tier = MakeTier();
-  const std::vector<int32_t> prompt = Prompt(15 * kChunk, 3);
-  Completion want;
-  ChunkKey first;
-  {
-    World before(tier.get());
-    want = before.Answer(Ask(prompt));
-    first = ChunkKeys(before.model->identity().Root(), prompt, kChunk)[0];
-  }
-  ASSERT_TRUE(tier->Evict(first));
-  Start(2, tier.get());
-  const Completion got = world_->Answer(Ask(prompt, Policy::kCake));
-  ExpectSame(got, want);
-  EXPECT_FALSE(got.chain);
-  End();
+  EXPECT_FALSE(world_->engine->Take(waiting).value().chain);
+  EXPECT_EQ(world_->engine->Take(admits).value().tokens, alone.Answer(Ask(prompt)).tokens);
+  EXPECT_EQ(planner_.surveys, 0);
+  EXPECT_FALSE(leader_->ok());
 }
 
 TEST_F(EngineChainTest, ALostRankCostsTheChainAndNoAnswer) {

@@ -8,8 +8,16 @@
 namespace kvcake {
 
 StepPlan StepPlanner::Plan() {
+  std::optional<StepPlan> chained, shared;
+  if (!was_chained_) chained = PlanChained();
+  if (!chained) shared = PlanShared();
+  if (was_chained_ && shared->parts.empty()) chained = PlanChained();
+  was_chained_ = chained.has_value();
+  return chained ? *std::move(chained) : *std::move(shared);
+}
+
+StepPlan StepPlanner::PlanShared() {
   StepPlan plan;
-  if (PlanChained(&plan)) return plan;
   PlanDecodes(&plan);
   // However many decode, one chunk of prefill still fits: max_batch_tokens has room for both.
   int budget =
@@ -32,8 +40,8 @@ void StepPlanner::EndRestorationIfDone(Sequence& sequence) {
   sequence.EndRestoration(chunk_tokens(), options_.numeric_path, clock_.Now());
 }
 
-// A chain's slice is the only one of its step.
-bool StepPlanner::PlanChained(StepPlan* plan) {
+// A chain's slice is the only one of its step. None: no prompt of it is ready.
+std::optional<StepPlan> StepPlanner::PlanChained() {
   for (const auto& sequence : admission_.running()) {
     if (!sequence->chain) continue;
     EndRestorationIfDone(*sequence);
@@ -42,15 +50,16 @@ bool StepPlanner::PlanChained(StepPlan* plan) {
     if (!EnsurePages(*sequence, tokens)) continue;
     const RankJob& job = *sequence->chain;
     const int start = job.origin + job.partition.begin(job.partition.ranks() - 1);
-    plan->parts.push_back({.sequence = sequence.get(),
-                           .start = start,
-                           .count = tokens - start,
-                           .samples = true,
-                           .chained = true,
-                           .pages = IdsOf(sequence->table)});
-    return true;
+    StepPlan plan;
+    plan.parts.push_back({.sequence = sequence.get(),
+                          .start = start,
+                          .count = tokens - start,
+                          .samples = true,
+                          .chained = true,
+                          .pages = IdsOf(sequence->table)});
+    return plan;
   }
-  return false;
+  return std::nullopt;
 }
 
 void StepPlanner::PlanDecodes(StepPlan* plan) {

@@ -40,13 +40,15 @@ class StepPlanner {
 
   // Plans the next step of those that run: promises and draws pages for what they compute, which
   // may preempt the youngest, claims the chunks of slices that restore, and ends restorations that
-  // are done. A prompt that several ranks prefill has a step of its own.
+  // are done. A prompt that several ranks prefill has a step of its own, and one step of all others
+  // follows it, so that answers go on however many such prompts there are.
   StepPlan Plan();
 
  private:
   class Turns;
 
-  bool PlanChained(StepPlan* plan);
+  std::optional<StepPlan> PlanChained();
+  StepPlan PlanShared();
   void PlanDecodes(StepPlan* plan);
   void PlanPrefills(int budget, StepPlan* plan);
   int PlanPrefill(Sequence& sequence, int tokens_max, StepPlan* plan);
@@ -64,6 +66,7 @@ class StepPlanner {
   const Clock& clock_;
   const StepPlannerOptions options_;
   StepBudget* budget_ = nullptr;  // may be null
+  bool was_chained_ = false;      // the last step
 };
 
 }  // namespace kvcake

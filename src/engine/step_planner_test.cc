@@ -58,6 +58,15 @@ class StepPlannerTest : public testing::Test {
     sequence.restoration = Open(sequence);
     return sequence;
   }
+  // Three ranks prefill it, and nothing of it is kept.
+  Sequence& Divided(int prompt_tokens) {
+    Sequence& sequence = Admit(prompt_tokens);
+    sequence.state = Sequence::State::kRestoring;
+    sequence.restoration = Open(sequence);
+    sequence.chain =
+        RankJob{.tokens = sequence.tokens, .partition = EvenPartition(prompt_tokens, 3)};
+    return sequence;
+  }
   std::shared_ptr<Restoration> Open(const Sequence& sequence) {
     return restorer_->Open({.keys = sequence.keys,
                             .root = sequence.root,
@@ -89,6 +98,7 @@ class StepPlannerTest : public testing::Test {
           continue;
         }
       }
+      if (part.chained) sequence.chain.reset();
       sequence.kv_tokens = std::max(sequence.kv_tokens, part.start + part.count);
       if (!part.samples) continue;
       sequence.tokens.push_back(1);
@@ -350,17 +360,39 @@ TEST_F(StepPlannerTest, ARestorationWithoutBudgetStarvesInOthersSteps) {
 
 TEST_F(StepPlannerTest, ADividedPromptHasAStepOfItsOwn) {
   Decoding(20);
-  Sequence& divided = Restoring(6 * kPlanChunk);
-  divided.restoration->Abandon();
-  divided.keys.clear();  // nothing of it is kept: the ranks compute all
-  divided.restoration = Open(divided);
-  divided.chain = RankJob{.tokens = divided.tokens, .partition = EvenPartition(6 * kPlanChunk, 3)};
+  Sequence& divided = Divided(6 * kPlanChunk);
   StepPlanner planner = Planner();
   const StepPlan plan = planner.Plan();
   EXPECT_TRUE(plan.chained());
   EXPECT_EQ(Parts(plan), "2: 64+32s");
   divided.chain.reset();
   EXPECT_EQ(Parts(planner.Plan()), "1: 20+1s 2: 0+96s") << "alone, after all";
+}
+
+TEST_F(StepPlannerTest, DividedPromptsAndAllElseTakeTurns) {
+  Decoding(20);
+  for (int i = 0; i < 3; ++i) Divided(6 * kPlanChunk);
+  Restoring(12 * kPlanChunk);
+  StepPlanner planner = Planner();
+  const auto next = [&] {
+    const StepPlan plan = planner.Plan();
+    Run(plan);
+    return Parts(plan);
+  };
+  EXPECT_EQ(next(), "2: 64+32s");
+  EXPECT_EQ(next(), "1: 20+1s 2: 96+1s 5: 0+112") << "who decodes, and a prompt of this process";
+  EXPECT_EQ(next(), "3: 64+32s");
+  EXPECT_EQ(next(), "1: 21+1s 2: 97+1s 3: 96+1s 5: 112+80s");
+  EXPECT_EQ(next(), "4: 64+32s");
+  EXPECT_EQ(next(), "1: 22+1s 2: 98+1s 3: 97+1s 4: 96+1s 5: 192+1s");
+  EXPECT_EQ(next(), "1: 23+1s 2: 99+1s 3: 98+1s 4: 97+1s 5: 193+1s") << "none is left";
+}
+
+TEST_F(StepPlannerTest, DividedPromptsFollowEachOtherWhereThereIsNothingElse) {
+  Divided(6 * kPlanChunk), Divided(6 * kPlanChunk);
+  StepPlanner planner = Planner();
+  EXPECT_EQ(Parts(planner.Plan()), "1: 64+32s");
+  EXPECT_EQ(Parts(planner.Plan()), "1: 64+32s") << "nothing of it was run";
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include "base/check.h"
 #include "base/dump_json.h"
 #include "cake/cost_file.h"
-#include "lib/store_look.h"
 #include "store/chunk_format.h"
 #include "store/store_dir.h"
 
@@ -137,8 +136,10 @@ std::string Cache::CostPathOf(size_t store) const {
 }
 
 HeldIn Cache::Lookup(std::span<const ChunkKey> keys, Seconds patience) {
+  std::vector<Tier*> stores;
+  for (const auto& store : stores_) stores.push_back(store.get());
   return {.memory = restorer_->Known(keys, /*stored=*/false),
-          .stores = LookInStores(stores_, keys, patience)};
+          .stores = LookInStores(stores, keys, std::vector<bool>(keys.size()), patience).held};
 }
 
 Result<uint64_t> Cache::Begin(CacheRequest request) {

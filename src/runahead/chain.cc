@@ -10,7 +10,7 @@ namespace kvcake {
 namespace {
 
 // Tags of what is said about a prompt.
-enum : int { kHeaderTag, kBodyTag, kAnswerTag, kReportTag };
+enum : int { kHeaderTag, kBodyTag, kAnswerTag, kReportTag, kKeptTag };
 
 std::span<const std::byte> BytesOf(const auto& value) {
   return std::as_bytes(std::span(&value, 1));
@@ -53,6 +53,41 @@ Status ChainLeader::Lose(Error error) {
   if (options_.on_lost) options_.on_lost(error);
   comm_.Close(error);
   return tl::unexpected<Error>(std::move(error));
+}
+
+Result<Survey> ChainLeader::SurveyLinks() {
+  CHECK(!lost_);
+  TransferWait sent;
+  for (int rank = 0; rank + 1 < comm_.size(); ++rank) {
+    SendKept(comm_, rank, kHeaderTag, BytesOf(JobHeader{.parts = kAsksLinks}), sent);
+  }
+  Result<Survey> survey = SurveyRanks(comm_, /*machine=*/"", options_.timeout);
+  if (!survey) RETURN_IF_ERROR(Lose(survey.error()));
+  return survey;
+}
+
+Result<int> ChainLeader::KeptByAll(std::span<const ChunkKey> keys) {
+  CHECK(!lost_ && !keys.empty());
+  const auto chunks = static_cast<int32_t>(keys.size());
+  const JobHeader header{.tokens = chunks, .parts = kAsksKept};
+  const TimePoint deadline = Clock::Real().Now() + options_.timeout;
+  TransferWait wait;
+  std::vector<int32_t> kept(comm_.size() - 1);
+  for (int rank = 0; rank + 1 < comm_.size(); ++rank) {
+    SendKept(comm_, rank, kHeaderTag, BytesOf(header), wait);
+    SendKept(comm_, rank, kBodyTag, std::as_bytes(keys), wait);
+    comm_.Receive(rank, kKeptTag, std::as_writable_bytes(std::span(&kept[rank], 1)), wait.Add());
+  }
+  if (const Status all = wait.Wait(deadline, "what ranks have kept"); !all) {
+    RETURN_IF_ERROR(Lose(all.error()));  // after which `kept` is not written to
+  }
+  const auto [least, most] = std::minmax_element(kept.begin(), kept.end());
+  if (*least < 0 || *most > chunks) {
+    RETURN_IF_ERROR(
+        Lose({ErrorCode::kCorrupt, fmt::format("ranks say that they have {} to {} of {} chunks",
+                                               *least, *most, chunks)}));
+  }
+  return *least;
 }
 
 Result<std::unique_ptr<KvGate>> ChainLeader::Start(const RankJob& job,
@@ -138,7 +173,16 @@ class Worker {
       RETURN_IF_ERROR(ReceiveNow(comm_, leader, kHeaderTag,
                                  std::as_writable_bytes(std::span(&header, 1)), TimePoint::max(),
                                  "a job"));
-      if (header.parts == 0) return {};
+      if (header.parts == kLetsGo) return {};
+      if (header.parts == kAsksLinks) {
+        RETURN_IF_ERROR(
+            SurveyRanks(comm_, /*machine=*/"", worker_.options.timeout).map([](auto) {}));
+        continue;
+      }
+      if (header.parts == kAsksKept) {
+        RETURN_IF_ERROR(SayKept(header.tokens));
+        continue;
+      }
       const Result<RankJob> job = Accept(header);
       if (!job) return Refuse(job.error());
       ASSIGN_OR_RETURN(const RankReport report, Prefill(*job));
@@ -166,6 +210,22 @@ class Worker {
             .vocab_size = worker_.model.vocab_size(),
             .positions_max = worker_.model.max_positions(),
             .batch_tokens_max = most};
+  }
+
+  Status SayKept(int chunks) {
+    const int leader = comm_.size() - 1;
+    if (chunks < 1 || chunks > Limits().positions_max / Limits().chunk_tokens) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  "the leader asks for {} chunks, and the model has positions for {} tokens",
+                  chunks, Limits().positions_max);
+    }
+    std::vector<ChunkKey> keys(chunks);
+    RETURN_IF_ERROR(ReceiveNow(comm_, leader, kBodyTag, std::as_writable_bytes(std::span(keys)),
+                               Deadline(), "a question"));
+    const int32_t kept = worker_.kept ? worker_.kept(keys) : chunks;
+    TransferWait told;
+    SendKept(comm_, leader, kKeptTag, BytesOf(kept), told);
+    return told.Wait(Deadline(), "an answer");
   }
 
   // A job that it can do, of which the prefix is restored.

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "comm/comm.h"
+#include "comm/survey.h"
 #include "comm/wait.h"
 #include "model/model.h"
 #include "runahead/job.h"
@@ -50,6 +51,12 @@ class ChainPlanner {
   virtual std::optional<Partition> Plan(int origin, int tokens, int ranks) = 0;
   // What a job took: each part's rank, in order.
   virtual void Learn(const RankJob& job, std::span<const RankReport> ranks) = 0;
+  // Whether a partition of what follows `origin` is expected to be worth the trouble, where the
+  // leader alone would have to compute only what follows `alone_from`.
+  virtual bool Pays(int origin, const Partition& partition, int alone_from) = 0;
+  // Whether it goes by what surveys find of links, and what the newest has found.
+  virtual bool learns_links() const = 0;
+  virtual void LearnLinks(const Survey& survey) = 0;
 };
 
 // The leader's side. One prompt at a time, on one thread.
@@ -68,6 +75,11 @@ class ChainLeader {
   bool authenticated() const { return options_.authenticated; }
   int tokens_max() const { return options_.tokens_max; }  // of each rank
 
+  // Between jobs: SurveyRanks by all ranks once more. An error is the chain's end.
+  Result<Survey> SurveyLinks();
+  // Between jobs: how many of these chunks, from the first on, every other rank has or can load. An
+  // error is the chain's end.
+  Result<int> KeptByAll(std::span<const ChunkKey> keys);
   // Starts a job: the gate is that of this rank's slices (RangesOf its last place). `pages` cover
   // the job's tokens and stay drawn until End.
   Result<std::unique_ptr<KvGate>> Start(const RankJob& job, std::span<const PageId> pages);
@@ -94,6 +106,8 @@ struct ChainWorker {
   // Has the pages of the job's first `origin` tokens published in the pool.
   std::function<Status(const RankJob&)> restore_prefix;
   ChainOptions options = {};
+  // How many of a prompt's chunks, from the first on, restore_prefix need not compute. Empty: all.
+  std::function<int(std::span<const ChunkKey>)> kept = {};
   // Called after each forward pass. May be empty.
   std::function<void(const RankJob&, const KvGate&)> on_done = {};
 };

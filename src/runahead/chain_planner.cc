@@ -3,11 +3,13 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "runahead/chain_model.h"
 #include "runahead/partition_analytic.h"
 #include "runahead/speeds_file.h"
 
@@ -32,6 +34,7 @@ class Planner : public ChainPlanner {
   explicit Planner(ChainPlannerOptions options)
       : options_(std::move(options)),
         file_(options_.speeds_path, options_.fs != nullptr ? *options_.fs : FileSystem::Real()),
+        link_(options_.link),
         speeds_(file_.Load()) {}
 
   std::optional<Partition> Plan(int origin, int tokens, int ranks) override {
@@ -66,15 +69,31 @@ class Planner : public ChainPlanner {
     file_.Save(speeds_);
   }
 
+  bool Pays(int origin, const Partition& partition, int alone_from) override {
+    const SliceTime time = options_.time();
+    const bool always = options_.partition != "analytic" && options_.partition != "table";
+    if (always || time.b <= 0) return true;
+    const int end = origin + partition.tokens();
+    const double alone_s = time.SecondsFor(alone_from, end - alone_from) / speeds_.back();
+    const ChainCost cost = CostAfter(time, origin).Last(partition.ranks());
+    return PredictChain(cost, partition).ttft_s * (1 + RanksOptions().gain_min) <= alone_s;
+  }
+
+  bool learns_links() const override {
+    return options_.link_of && (options_.partition == "analytic" || options_.partition == "table");
+  }
+
+  void LearnLinks(const Survey& survey) override {
+    const LinkCost link = options_.link_of(survey);
+    const bool possible = link.alpha_s >= 0 && std::isfinite(link.alpha_s) && link.bytes_per_s > 0;
+    if (possible) link_ = link;  // whatever a rank says
+  }
+
  private:
   std::optional<Partition> Analytic(int origin, int tokens, int ranks) {
-    const SliceTime time = After(options_.time(), origin);
+    const SliceTime time = options_.time();
     if (time.b <= 0) return EvenPartition(tokens, ranks);
-    ChainCost cost;
-    cost.link = options_.link;
-    cost.layers = options_.layers;
-    cost.bytes_per_token_layer = options_.bytes_per_token_layer;
-    for (const double speed : speeds_) cost.ranks.push_back({.time = time, .speed = speed});
+    ChainCost cost = CostAfter(time, origin);
     const RanksOptions by_chunks{.chunk_tokens = options_.chunk_tokens};
     Partition best = BestRanks(cost, tokens, by_chunks).partition;
     // Ranks are left out for short prompts and slow links too, which says nothing of their speeds.
@@ -89,6 +108,17 @@ class Planner : public ChainPlanner {
     return best;
   }
 
+  ChainCost CostAfter(const SliceTime& time, int origin) const {
+    ChainCost cost;
+    cost.link = link_;
+    cost.layers = options_.layers;
+    cost.bytes_per_token_layer = options_.bytes_per_token_layer;
+    for (const double speed : speeds_) {
+      cost.ranks.push_back({.time = After(time, origin), .speed = speed});
+    }
+    return cost;
+  }
+
   std::optional<Partition> FromTable(int tokens) {
     const auto partition = options_.table.PartitionFor(options_.table_key, tokens);
     CHECK(partition);  // as NewChainPlanner has seen
@@ -97,6 +127,7 @@ class Planner : public ChainPlanner {
 
   const ChainPlannerOptions options_;
   SpeedsFile file_;
+  LinkCost link_;
   std::vector<double> speeds_;  // of each rank, against `time`
 };
 

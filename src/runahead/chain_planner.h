@@ -24,6 +24,8 @@ struct ChainPlannerOptions {
   int layers = 1;
   double bytes_per_token_layer = 0;
   LinkCost link = {};
+  // What a later survey makes of it; empty: it stays.
+  std::function<LinkCost(const Survey&)> link_of = {};
   // What a slice takes on the leader, as it is known by now; b = 0: nothing is.
   std::function<SliceTime()> time;
   // How fast each rank has been found to be, against `time`, is kept here after each prompt, and

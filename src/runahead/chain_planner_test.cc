@@ -75,6 +75,44 @@ TEST(ChainPlannerTest, ASlowLinkLeavesOneProcess) {
   EXPECT_EQ(New(options)->Plan(0, 4096, 2)->ranks(), 1);
 }
 
+TEST(ChainPlannerTest, ANewSurveyChangesThePlan) {
+  ChainPlannerOptions options = Options();
+  EXPECT_FALSE(New(options)->learns_links()) << "what links are is believed";
+  options.link_of = [](const Survey& survey) -> LinkCost {
+    return {.alpha_s = survey.latency_s, .bytes_per_s = survey.bytes_per_s};
+  };
+  const auto planner = New(options);
+  ASSERT_TRUE(planner->learns_links());
+  const Partition fast = *planner->Plan(0, 4096, 2);
+  ASSERT_EQ(fast.ranks(), 2);
+  const double slow = 4096 * 4000 / kTime.SecondsFor(0, 4096) / 10;
+  planner->LearnLinks({.bytes_per_s = slow});
+  EXPECT_EQ(planner->Plan(0, 4096, 2)->ranks(), 1);
+  for (const double nonsense : {std::nan(""), -1.0, 0.0}) {
+    planner->LearnLinks({.bytes_per_s = nonsense});
+    EXPECT_EQ(planner->Plan(0, 4096, 2)->ranks(), 1) << nonsense;
+  }
+  planner->LearnLinks({.bytes_per_s = 1e12});
+  EXPECT_EQ(*planner->Plan(0, 4096, 2), fast);
+  options.partition = "even";
+  EXPECT_FALSE(New(options)->learns_links());
+}
+
+TEST(ChainPlannerTest, AChainThatBeginsBeforeTheLeaderMustMakeUpForThat) {
+  const auto planner = New(Options());
+  const auto pays = [&](int alone_from) {
+    return planner->Pays(2048, *planner->Plan(2048, 4096, 2), alone_from);
+  };
+  EXPECT_TRUE(pays(2048));
+  EXPECT_TRUE(pays(2048 + 512));
+  EXPECT_FALSE(pays(2048 + 2200)) << "half of it is there already";
+  EXPECT_FALSE(pays(2048 + 4000));
+  const auto always = New(Options("even"));
+  EXPECT_TRUE(always->Pays(2048, *always->Plan(2048, 4096, 2), 2048 + 4000));
+  for (int i = 0; i < 20; ++i) Teach(*planner, 0.5, 1);
+  EXPECT_FALSE(pays(2048 + 1600)) << "the other rank is slower";
+}
+
 TEST(ChainPlannerTest, NothingIsLearntFromWhatCannotBe) {
   const auto planner = New(Options());
   const Partition before = *planner->Plan(0, 4096, 2);

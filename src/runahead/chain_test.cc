@@ -341,6 +341,29 @@ TEST(ChainTest, ARankThatRestoresForLongIsNotLost) {
   }
 }
 
+// Links are measured between jobs, and jobs go on.
+TEST(ChainTest, LinksAreMeasuredBetweenJobs) {
+  const ModelConfig config = TinyConfig();
+  for (const bool tcp : {false, true}) {
+    Ranks all(config, 3, testing_util::NewLocalComms(tcp, 3));
+    {
+      ChainLeader chain(all.comm(), *all.leader().pages, all.options());
+      const RankJob job{.salt = "",
+                        .tokens = Prompt(1, 200, config.vocab_size),
+                        .partition = EvenPartition(200, 2)};
+      for (int round = 0; round < 2; ++round) {
+        PageTable pages;
+        EXPECT_TRUE(all.Prefill(chain, job, &pages));
+        const auto survey = chain.SurveyLinks();
+        ASSERT_TRUE(survey) << survey.error().message;
+        EXPECT_GT(survey->bytes_per_s, 0);
+      }
+    }
+    all.Join();
+    EXPECT_TRUE(all.result(0) && all.result(1));
+  }
+}
+
 // It has the job and sends nothing of it.
 TEST(ChainTest, AGateDoesNotWaitForEver) {
   const auto comms = NewMemoryComms(2);

@@ -13,7 +13,14 @@
 
 namespace kvcake {
 
-// Before each job; all zeros: there will be none. Ranks are of one build (comm/handshake.h).
+// Stand for what is not a job in the place of JobHeader::parts.
+inline constexpr int32_t kLetsGo = 0;      // there will be none any more
+inline constexpr int32_t kAsksLinks = -1;  // every rank calls SurveyRanks
+// What follows are `tokens` keys of a prompt's chunks; the answer is of how many, from the first
+// on, the rank has the KV cache or can load it.
+inline constexpr int32_t kAsksKept = -2;
+
+// Before each job. Ranks are of one build (comm/handshake.h).
 struct JobHeader {
   int32_t tokens = 0;
   int32_t origin = 0;

@@ -214,6 +214,21 @@ TEST(JobMessageTest, AWorkerPublishesWhatProvenRanksHaveSentAndNothingElse) {
   }
 }
 
+TEST(JobMessageTest, AWorkerIsAskedForChunksThatAPromptCanHaveAndNoOthers) {
+  Rig rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);
+  for (const int32_t chunks : {0, -1, INT32_MAX, rig.model->max_positions() / kJobChunk + 1}) {
+    const auto comms = NewMemoryComms(2);
+    TransferWait sent;
+    const JobHeader header{.tokens = chunks, .parts = kAsksKept};
+    comms[1]->Send(0, 0, std::as_bytes(std::span(&header, 1)), sent.Add());
+    const Status worked =
+        WorkForChain(*comms[0], {.model = *rig.model, .pool = *rig.pages, .restore_prefix = {}});
+    ASSERT_FALSE(worked);
+    EXPECT_EQ(worked.error().code, ErrorCode::kInvalidArgument) << chunks;
+    (void)sent.Wait(Clock::Real().Now() + Seconds(120), "a question");
+  }
+}
+
 TEST(JobMessageTest, TheLeaderSaysWhatAWorkerHasRefused) {
   const auto comms = testing_util::NewLocalComms(/*tcp=*/true, 2);
   Rig worker_rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);

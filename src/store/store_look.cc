@@ -1,4 +1,4 @@
-#include "lib/store_look.h"
+#include "store/store_look.h"
 
 #include <utility>
 
@@ -10,7 +10,7 @@ namespace {
 // Lives until the last store has answered, who may be later than anybody waits.
 class Answers {
  public:
-  explicit Answers(size_t keys) : held_(keys) {}
+  explicit Answers(std::vector<bool> held) : held_(std::move(held)) {}
 
   void Expect() {
     MutexLock lock(mutex_);
@@ -29,12 +29,12 @@ class Answers {
     return wanted_;
   }
   // What came until then; more is not wanted.
-  std::vector<bool> Await(TimePoint until) {
+  StoreLook Await(TimePoint until) {
     MutexLock lock(mutex_);
     while (expected_ > 0 && all_.WaitUntil(mutex_, until)) {
     }
     wanted_ = false;
-    return held_;
+    return {.held = held_, .complete = expected_ == 0};
   }
 
  private:
@@ -67,20 +67,17 @@ void Look(Tier& store, std::span<const ChunkKey> keys, const std::vector<bool>& 
 
 }  // namespace
 
-std::vector<bool> LookInStores(std::span<const std::unique_ptr<Tier>> stores,
-                               std::span<const ChunkKey> keys, Seconds patience) {
+StoreLook LookInStores(std::span<Tier* const> stores, std::span<const ChunkKey> keys,
+                       std::vector<bool> held, Seconds patience) {
   const TimePoint until = Clock::Real().Now() + patience;
-  const auto answers = std::make_shared<Answers>(keys.size());
-  std::vector<bool> held(keys.size());
-  for (const auto& store : stores) {
+  for (Tier* store : stores) {
     const std::vector<bool> known = store->Residency(keys);
     for (size_t i = 0; i < keys.size(); ++i) held[i] = held[i] || known[i];
   }
-  if (patience.count() == 0) return held;
-  for (const auto& store : stores) Look(*store, keys, held, answers);
-  const std::vector<bool> found = answers->Await(until);
-  for (size_t i = 0; i < keys.size(); ++i) held[i] = held[i] || found[i];
-  return held;
+  if (patience.count() == 0) return {.held = std::move(held)};
+  const auto answers = std::make_shared<Answers>(held);
+  for (Tier* store : stores) Look(*store, keys, held, answers);
+  return answers->Await(until);
 }
 
 }  // namespace kvcake
