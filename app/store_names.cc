@@ -34,7 +34,8 @@ Result<std::vector<ChunkKey>> RootsOf(std::span<const StoreRoot> roots, const st
     names += fmt::format(" {} ({})", ModelName(root), hex.substr(0, 12));
   }
   if (!found.empty()) return found;
-  return Fail(ErrorCode::kNotFound, "--model {}: {} has nothing of it (a name, or 8 digits of a root at least), but{}",
+  return Fail(ErrorCode::kNotFound,
+              "--model {}: {} has nothing of it (a name, or 8 digits of a root at least), but{}",
               model, store, names.empty() ? " is empty" : names);
 }
 

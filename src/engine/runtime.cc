@@ -224,9 +224,10 @@ Result<uint64_t> Runtime::PagesCapacity(const TransformerOptions& model_options)
   if (!OnCuda(options_.path)) {
     if (const uint64_t available = AvailableMemoryBytes();
         options_.ram_capacity_bytes > available) {
-      spdlog::warn("--ram-capacity is {} MiB, and this process may take {} MiB more: it will be "
-                   "ended when the pages are used, unless memory is freed until then",
-                   options_.ram_capacity_bytes >> 20, available >> 20);
+      spdlog::warn(
+          "--ram-capacity is {} MiB, and this process may take {} MiB more: it will be "
+          "ended when the pages are used, unless memory is freed until then",
+          options_.ram_capacity_bytes >> 20, available >> 20);
     }
     return options_.ram_capacity_bytes;
   }

@@ -26,7 +26,7 @@ struct TokenizerConfig {
     std::string source;  // the file and the field
   };
 
-  // Of DIR/tokenizer_config.json; where that lists no tokens by their ids, as older ones do not,
+  // Reads DIR/tokenizer_config.json; where it lists no tokens by their ids, as older ones do not,
   // special_tokens_map.json and added_tokens.json count as well. Files may be missing.
   static Result<TokenizerConfig> Read(const std::string& dir);
 

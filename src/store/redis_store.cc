@@ -161,13 +161,12 @@ Result<bool> RedisStore::Remove(const ChunkKey& key) {
 Result<std::unique_ptr<RemoteTier>> OpenRedisTier(const RedisTierOptions& options) {
   RemoteTierOptions tier = options;
   tier.looks_at_once = kLooksAtOnce;
-  return RemoteTier::Open(
-      std::move(tier),
-      std::make_unique<RedisStore>(RedisStoreOptions{.client = options.client,
-                                                     .root = options.root,
-                                                     .prefix = options.prefix,
-                                                     .time_to_live = options.time_to_live,
-                                                     .goodbye = options.goodbye}));
+  return RemoteTier::Open(std::move(tier), std::make_unique<RedisStore>(RedisStoreOptions{
+                                               .client = options.client,
+                                               .root = options.root,
+                                               .prefix = options.prefix,
+                                               .time_to_live = options.time_to_live,
+                                               .goodbye = options.goodbye}));
 }
 
 }  // namespace kvcake

@@ -1,0 +1,99 @@
+// What the program says to those who use it wrong, and how it may be told what to do.
+#include "tests/cli_testing.h"
+
+namespace kvcake {
+namespace {
+
+using testing::HasSubstr;
+
+using UsageCliTest = ProgramTest;
+
+TEST_F(UsageCliTest, FailuresSayWhatAndExitCodesKeepTheirMeaning) {
+  EXPECT_EQ(Run("--version").exit_code, 0);
+  EXPECT_THAT(Run("--version").out, HasSubstr("kvcake "));
+  EXPECT_EQ(Run("run --help").exit_code, 0);
+  EXPECT_EQ(Run("").exit_code, 2);
+  EXPECT_EQ(Run("run --model x").exit_code, 2);
+  EXPECT_EQ(Run("run --model x --prompt a --policy sometimes").exit_code, 2);
+  EXPECT_EQ(Run("run --model x --prompt a --load-rate 5parsec").exit_code, 2);
+  EXPECT_EQ(Run("run --model x --prompt a --load-rate 5Mb").exit_code, 2) << "bits or bytes?";
+  EXPECT_EQ(Run("run --model x --prompt a --temperature -1").exit_code, 2);
+  EXPECT_EQ(Run("run --model x --prompt a --top-p 2").exit_code, 2);
+  EXPECT_EQ(Run("run --model x --prompt a --threads 200000").exit_code, 2);
+  EXPECT_EQ(Run("run --model x --prompt a --compute-share nan").exit_code, 2);
+  EXPECT_EQ(Run("run --model x --prompt a --store y --disk-free-min nan").exit_code, 2);
+  EXPECT_EQ(Run("run --model x --prompt-file /").exit_code, 1);
+
+  const std::string run = "run --prompt a --model ";
+  Outcome outcome = Run(run + dir_ + "/none");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("model directory " + dir_ + "/none"));
+  outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --ram-capacity 1KiB");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("--ram-capacity"));
+  outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --ram-capacity 4MiB");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("--ram-capacity leaves 15 pages of 266240 bytes"));
+  outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --max-tokens 1 --ram-capacity 1TiB");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("--ram-capacity is 1048576 MiB, and this process may take"));
+  outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --chunk-tokens 100");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("multiple of 16"));
+  outcome = Run("run --model " KVCAKE_SOURCE_DIR "/models/demo --prompt-tokens /etc/hostname");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("JSON array of token ids"));
+  outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --store /dev/null");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("/dev/null"));
+}
+
+TEST_F(UsageCliTest, WrongUsageIsNamed) {
+  for (const auto& [arguments, named] : std::vector<std::pair<std::string, std::string>>{
+           {"serv --model x", "there is no command serv: "},
+           {"serv --model x", "run, chat, serve"},
+           {"store lst x", "there is no command store lst: "},
+           {"bench", "A subcommand is required"},
+           {"run --model x --prompt a --temperature -1", "-1 is not 0 or above"},
+           {"run --model x --prompt a --load-rate 0", "0 is not above 0"},
+           {"run --model x --prompt a --temperature nan", "nan is not 0 or above"},
+           {"serve --model x --port 99999", "99999 not in range 0 to 65535"}}) {
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << arguments;
+    EXPECT_THAT(outcome.err, HasSubstr(named));
+  }
+}
+
+TEST_F(UsageCliTest, TheModelMayBeNamedByItself) {
+  const std::string rest = " --prompt 'the code of' --max-tokens 2";
+  const Outcome flag = Run("run --model " KVCAKE_SOURCE_DIR "/models/demo" + rest);
+  const Outcome plain = Run("run " KVCAKE_SOURCE_DIR "/models/demo" + rest);
+  EXPECT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_EQ(plain.out, flag.out);
+}
+
+TEST_F(UsageCliTest, AFileOfFlags) {
+  const auto run = [&](const std::string& text) {
+    return Run("run --config " + Write("flags.toml", text));
+  };
+  const std::string demo = "model = \"" KVCAKE_SOURCE_DIR "/models/demo\"\n";
+  Outcome outcome = run("\xef\xbb\xbf" + demo +
+                        "prompt = \"the code\"\nmax-tokens = 1\n"
+                        "store = [  # two\n  \"" +
+                        dir_ + "/a\",\n\n  \"" + dir_ + "/b, [c\",\n]\nstop = []\n");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(std::filesystem::exists(dir_ + "/a"));
+  EXPECT_TRUE(std::filesystem::exists(dir_ + "/b, [c"));
+  Write("flags.toml", "model = \"x\"\nprompt = \"the code\"\nmax-tokens = 1\n");
+  outcome = Run("run " KVCAKE_SOURCE_DIR "/models/demo --config " + dir_ + "/flags.toml");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  outcome = run("modle = \"x\"\n");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("run has no flag --modle"));
+  outcome = run("model: x\n");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("model:"));
+}
+
+}  // namespace
+}  // namespace kvcake
