@@ -113,7 +113,8 @@ TEST_F(SharedStepsTest, WithoutSharesThereIsNone) {
 
 TEST_F(SharedStepsTest, ItsPagesMustFit) {
   RuntimeOptions options = Emulated();
-  options.ram_capacity_bytes = 64 << 10;
+  options.slice_tokens = 2048;
+  options.ram_capacity_bytes = 1 << 20;
   const auto runtime = Open(options);
   const auto shared = SharedSteps::Install(*runtime, SpeedTrace({{0, 0.5}}));
   ASSERT_FALSE(shared);
