@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "app/flags.h"
 #include "app/input.h"
 #include "base/file_mode.h"
 
@@ -113,14 +114,12 @@ std::vector<const CLI::App*> Commands(const CLI::App& app) {
 Status CheckSection(const std::vector<const CLI::App*>& commands, const std::string& path,
                     const std::vector<std::string>& section) {
   if (section.empty()) return {};
-  std::string names;
   for (const CLI::App* command : commands) {
     if (section.size() == 1 && section[0] == command->get_name()) return {};
-    names += (names.empty() ? "" : ", ") + command->get_name();
   }
   return Fail(ErrorCode::kInvalidArgument,
               "--config {}: [{}] is no command whose flags may be in a file; there are {}", path,
-              CLI::detail::join(section, "."), names);
+              CLI::detail::join(section, "."), NamesOf(commands));
 }
 
 // Adds the flags that the arguments do not have. Whether any is a key.

@@ -372,6 +372,11 @@ void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options, const char* slice_t
                "but never loaded wrong");
 }
 
+std::string NamesOf(const std::vector<const CLI::App*>& commands) {
+  const auto name = [](const CLI::App* command) { return command->get_name(); };
+  return CLI::detail::join(commands, name, ", ");
+}
+
 int Fatal(const Error& error) {
   // Not by fmt::print, which throws where stderr cannot be written.
   std::fputs(fmt::format("kvcake: {}\n", error.message).c_str(), stderr);

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/runtime.h"
 
@@ -69,6 +70,9 @@ void AddModelCommand(CLI::App& app, int* exit_code);
 void AddCodecCommand(CLI::App& app, int* exit_code);
 void AddStoreCommand(CLI::App& app, int* exit_code);
 void AddStoreWarmCommand(CLI::App& store, int* exit_code);
+
+// "run, chat, serve".
+std::string NamesOf(const std::vector<const CLI::App*>& commands);
 
 // Prints what failed and what to do to stderr; returns exit code 1.
 int Fatal(const Error& error);

@@ -30,17 +30,14 @@ std::vector<std::string> WithEmptyValues(const std::vector<std::string>& argumen
 // required.
 std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& arguments) {
   const CLI::App* at = &app;
-  std::string before, names;
+  std::string before;
   for (const std::string& word : arguments) {
     const auto commands = at->get_subcommands(  // without groups of flags, which have no names
         [](const CLI::App* command) { return !command->get_name().empty(); });
     if (word.starts_with('-') || commands.empty()) return "";
     const auto found = std::ranges::find(commands, word, &CLI::App::get_name);
     if (found == commands.end()) {
-      for (const CLI::App* command : commands) {
-        names += (names.empty() ? "" : ", ") + command->get_name();
-      }
-      return fmt::format("there is no command {}{}: there are {}", before, word, names);
+      return fmt::format("there is no command {}{}: there are {}", before, word, NamesOf(commands));
     }
     at = *found;
     before += word + " ";
