@@ -138,7 +138,8 @@ Result<std::unique_ptr<File>> DiskWriter::CreateTemporary(const std::string& pat
   shards_synced_[key.digest[0]] = false;
   RETURN_IF_ERROR(
       MakeShardDir(context_.fs, context_.store, context_.IdOf(key), context_.options.durable));
-  DescribeRoot();  // that went, too
+  // Clearing takes the root's description, too; most shards that are new are a new store's.
+  if (!context_.fs.Stat(context_.store.ModelPath(context_.options.root))) DescribeRoot();
   return context_.fs.Create(path, direct);
 }
 
