@@ -232,10 +232,13 @@ void DiskClaims::Sweep() {
   const Watched watched = context_.health.Watch(OverdueWatch::Kind::kClaim, dir);
   const auto files = context_.fs.List(dir);
   if (!files) return;
+  std::unordered_set<std::string> own;
+  for (const auto& [key, held] : held_) own.insert(PathOf(ChunkKey(key)));
   for (const DirEntry& file : *files) {
     if (leftovers_.size() == kSweepMax) break;
     const auto name = ParseKeyHex(file.name);
-    if (name && file.info.kind == FileInfo::Kind::kRegular) leftovers_.push_back(*name);
+    if (!name || file.info.kind != FileInfo::Kind::kRegular) continue;
+    if (!own.contains(context_.store.ClaimPath(*name))) leftovers_.push_back(*name);
   }
   SweepNext();
 }

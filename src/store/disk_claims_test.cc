@@ -10,7 +10,6 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
-#include <utility>
 
 #include "io/faulty_file_system_testing.h"
 #include "store/disk_testing.h"
@@ -111,10 +110,10 @@ TEST_F(DiskClaimsTest, OfTwoWhoFindAClaimExpiredAtOnceOneHasIt) {
     const ChunkKey key = chain_[late];
     const auto hung = Open(), first = Open();
     HookedFileSystem fs;
-    bool armed = false;
+    std::atomic<bool> armed = false;  // claims of no time at all end on a thread of their own
     ClaimState firsts = kNone;
     const auto overtake = [&](const std::string& path, const std::string& at) {
-      if (path != at || !std::exchange(armed, false)) return;
+      if (path != at || !armed.exchange(false)) return;
       (void)ClaimKey(*first, key, Seconds(0));
       firsts = ClaimKey(*first, key);
     };
@@ -215,6 +214,18 @@ TEST_F(DiskClaimsTest, WhatDeadProcessesLeftIsRemovedAndForeignFilesAreNot) {
   EXPECT_EQ(ClaimKey(*other, chain_[7]), kMine);
   EXPECT_TRUE(Eventually([&] { return Files() == 2; })) << "the claim and the notes";
   EXPECT_TRUE(stdfs::exists(store.ClaimsDir() + "/notes.txt"));
+}
+
+// Its name would be made again if another process had ended it meanwhile.
+TEST_F(DiskClaimsTest, WhatAProcessHasClaimedItselfIsNotSwept) {
+  ASSERT_TRUE(FileSystem::Real().MakeDirs(StoreDir(dir_.path()).ClaimsDir()));
+  HookedFileSystem fs;
+  std::atomic<int> locks = 0;
+  fs.before_lock = [&](const std::string& path) { locks += path == PathOf(chain_[0]); };
+  const auto tier = Open(fs);
+  EXPECT_EQ(ClaimKey(*tier, chain_[0]), kMine);
+  EXPECT_EQ(ClaimKey(*tier, chain_[1]), kMine);  // so what was there has been swept
+  EXPECT_EQ(locks, 1);
 }
 
 TEST_F(DiskClaimsTest, AFileThatIsDamagedIsAClaimAllTheSame) {
