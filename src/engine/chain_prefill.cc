@@ -27,10 +27,17 @@ Status ChainPrefill::Divide(Sequence& sequence) {
   RETURN_IF_ERROR(SurveyLinks());
   const bool stored = request.policy != Policy::kCompute;
   const std::vector<bool> known = restorer_.Known(sequence.keys, stored);
-  std::optional<RankJob> job = JobAfter(sequence, known);
+  std::optional<int> origin = OriginOf(sequence, known);
+  std::optional<RankJob> job = JobAfter(sequence, origin);
   if (job && stored) {
     const std::vector<bool> held = Look(sequence);
-    if (held != known) job = JobAfter(sequence, held);
+    if (held != known) {
+      origin = OriginOf(sequence, held);
+      job = JobAfter(sequence, origin);
+    }
+  }
+  if (origin) {
+    planner_.ForgetSlowness(*origin, sequence.prefill_tokens - *origin, leader_.ranks());
   }
   if (job && job->origin > 0) RETURN_IF_ERROR(LowerOrigin(sequence, &job));
   if (!job || !RanksMay(*job)) return {};
@@ -71,24 +78,24 @@ std::vector<bool> ChainPrefill::Look(const Sequence& sequence) {
   return look_.Held(sequence.keys, fit.known() ? std::min(share, kMost) : kMost);
 }
 
-std::optional<RankJob> ChainPrefill::JobAfter(const Sequence& sequence,
-                                              const std::vector<bool>& kept) {
+std::optional<int> ChainPrefill::OriginOf(const Sequence& sequence,
+                                          const std::vector<bool>& kept) const {
   const int chunk = model_.layout().chunk_tokens;
-  const int tokens = sequence.prefill_tokens;
   const auto end = std::find(kept.begin(), kept.end(), false);
   // What is kept behind a hole is loaded, if this process does it all.
   if (std::find(end, kept.end(), true) != kept.end()) return std::nullopt;
-  return JobAfter(sequence,
-                  std::min(static_cast<int>(end - kept.begin()), (tokens - 1) / chunk) * chunk);
+  const int most = (sequence.prefill_tokens - 1) / chunk;
+  return std::min(static_cast<int>(end - kept.begin()), most) * chunk;
 }
 
-std::optional<RankJob> ChainPrefill::JobAfter(const Sequence& sequence, int origin) {
+std::optional<RankJob> ChainPrefill::JobAfter(const Sequence& sequence, std::optional<int> origin) {
+  if (!origin) return std::nullopt;
   const int tokens = sequence.prefill_tokens;
-  std::optional<Partition> partition = planner_.Plan(origin, tokens - origin, leader_.ranks());
+  std::optional<Partition> partition = planner_.Plan(*origin, tokens - *origin, leader_.ranks());
   if (!partition || partition->ranks() < 2) return std::nullopt;
   return RankJob{.salt = sequence.request.salt,
                  .tokens = sequence.tokens,
-                 .origin = origin,
+                 .origin = *origin,
                  .partition = std::move(*partition)};
 }
 

@@ -46,10 +46,11 @@ class ChainPrefill {
  private:
   Status SurveyLinks();
   Status LowerOrigin(const Sequence& sequence, std::optional<RankJob>* job);
-  // The job of a prompt of which these chunks are kept, or after its first `origin` tokens; none:
-  // one process is as fast.
-  std::optional<RankJob> JobAfter(const Sequence& sequence, const std::vector<bool>& kept);
-  std::optional<RankJob> JobAfter(const Sequence& sequence, int origin);
+  // How many tokens at the beginning of a prompt need not be computed, of which these chunks are
+  // kept; none: more is kept behind a hole.
+  std::optional<int> OriginOf(const Sequence& sequence, const std::vector<bool>& kept) const;
+  // The job of what follows `origin`; none: one process is as fast.
+  std::optional<RankJob> JobAfter(const Sequence& sequence, std::optional<int> origin);
   std::vector<bool> Look(const Sequence& sequence);
   bool RanksMay(const RankJob& job) const;
 

@@ -176,6 +176,8 @@ TEST_F(EngineChainKeptTest, WhatOnlyTheLeaderHasTheChainComputesToo) {
   EXPECT_EQ(got.chain->job.origin, 2 * kChunk);
   EXPECT_THAT(planner_.asked,
               testing::ElementsAre(std::array{2 * kChunk, 13 * kChunk + 5, 5 * kChunk}));
+  EXPECT_THAT(planner_.told, testing::ElementsAre(std::array{5 * kChunk, 10 * kChunk + 5}))
+      << "once, though it was planned more often";
   EXPECT_TRUE(leader_->ok());
   End();
 }

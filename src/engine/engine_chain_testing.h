@@ -23,6 +23,7 @@ class EvenPlanner : public ChainPlanner {
     if (tokens <= least) return std::nullopt;
     return EvenPartition(tokens, ranks);
   }
+  void ForgetSlowness(int origin, int tokens, int) override { told.push_back({origin, tokens}); }
   void Learn(const RankJob&, std::span<const RankReport> ranks) override {
     learnt.push_back(ranks.size());
   }
@@ -32,6 +33,7 @@ class EvenPlanner : public ChainPlanner {
   }
   bool pays = true;
   std::vector<std::array<int, 3>> asked;
+  std::vector<std::array<int, 2>> told;
   bool learns_links() const override { return learns; }
   void LearnLinks(const Survey& survey) override {
     EXPECT_GT(survey.bytes_per_s, 0);

@@ -40,17 +40,28 @@ class Planner : public ChainPlanner {
   std::optional<Partition> Plan(int origin, int tokens, int ranks) override {
     if (tokens < ranks * options_.chunk_tokens) return std::nullopt;
     if (static_cast<int>(speeds_.size()) != ranks) speeds_.assign(ranks, 1);
-    const bool table = options_.partition == "table";
-    if (options_.partition == "analytic" || (table && origin > 0)) {
-      return Analytic(origin, tokens, ranks);
-    }
-    if (table) return FromTable(tokens);
+    if (IsAnalytic(origin)) return Analytic(origin, tokens, ranks);
+    if (options_.partition == "table") return FromTable(tokens);
     if (options_.partition == "even") return EvenPartition(tokens, ranks);
     Result<Partition> partition = ParsePartition(options_.partition, tokens, ranks);
     if (partition) return *std::move(partition);
     spdlog::warn("one process prefills a prompt of {} tokens: {}", tokens,
                  partition.error().message);
     return std::nullopt;
+  }
+
+  // Ranks are left out for short prompts and slow links too, which says nothing of their speeds.
+  void ForgetSlowness(int origin, int tokens, int ranks) override {
+    const auto is_slow = [](double speed) { return speed < 1; };
+    if (std::none_of(speeds_.begin(), speeds_.end(), is_slow)) return;
+    const std::optional<Partition> now = Plan(origin, tokens, ranks);
+    const SliceTime time = options_.time();
+    if (!now || !IsAnalytic(origin) || time.b <= 0) return;
+    const std::span unused(speeds_.data(), ranks - now->ranks());
+    ChainCost cost = CostAfter(time, origin);
+    for (size_t i = 0; i < unused.size(); ++i) cost.ranks[i].speed = std::max(1.0, unused[i]);
+    if (BestRanks(cost, tokens, by_chunks()).partition.ranks() == now->ranks()) return;
+    for (double& speed : unused) speed = std::max(speed, std::min(1.0, speed * kForgotten));
   }
 
   void Learn(const RankJob& job, std::span<const RankReport> ranks) override {
@@ -90,22 +101,16 @@ class Planner : public ChainPlanner {
   }
 
  private:
-  std::optional<Partition> Analytic(int origin, int tokens, int ranks) {
+  bool IsAnalytic(int origin) const {
+    return options_.partition == "analytic" || (options_.partition == "table" && origin > 0);
+  }
+
+  RanksOptions by_chunks() const { return {.chunk_tokens = options_.chunk_tokens}; }
+
+  Partition Analytic(int origin, int tokens, int ranks) const {
     const SliceTime time = options_.time();
     if (time.b <= 0) return EvenPartition(tokens, ranks);
-    ChainCost cost = CostAfter(time, origin);
-    const RanksOptions by_chunks{.chunk_tokens = options_.chunk_tokens};
-    Partition best = BestRanks(cost, tokens, by_chunks).partition;
-    // Ranks are left out for short prompts and slow links too, which says nothing of their speeds.
-    const int left_out = ranks - best.ranks();
-    const std::span slow(speeds_.data(), left_out);
-    if (std::any_of(slow.begin(), slow.end(), [](double speed) { return speed < 1; })) {
-      for (int i = 0; i < left_out; ++i) cost.ranks[i].speed = std::max(1.0, speeds_[i]);
-      if (BestRanks(cost, tokens, by_chunks).partition.ranks() > best.ranks()) {
-        for (double& speed : slow) speed = std::max(speed, std::min(1.0, speed * kForgotten));
-      }
-    }
-    return best;
+    return BestRanks(CostAfter(time, origin), tokens, by_chunks()).partition;
   }
 
   ChainCost CostAfter(const SliceTime& time, int origin) const {
