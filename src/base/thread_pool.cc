@@ -65,13 +65,13 @@ void ThreadPool::Run(int64_t n, Function function, void* context) {
   context_ = context;
   n_ = n;
   next_.store(0, std::memory_order_relaxed);
-  running_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
+  inside_.store(0, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
   Work(0);
-  for (int left = running_.load(std::memory_order_acquire); left != 0;
-       left = running_.load(std::memory_order_acquire)) {
-    SpinThenWait(running_, left);
+  uint32_t inside = inside_.fetch_or(kClosed, std::memory_order_acq_rel) | kClosed;
+  for (; inside != kClosed; inside = inside_.load(std::memory_order_acquire)) {
+    SpinThenWait(inside_, inside);
   }
 }
 
@@ -82,14 +82,22 @@ void ThreadPool::Work(int worker) {
   }
 }
 
+void ThreadPool::Join(int worker) {
+  uint32_t inside = inside_.load(std::memory_order_relaxed);
+  do {
+    if ((inside & kClosed) != 0) return;
+  } while (!inside_.compare_exchange_weak(inside, inside + 1, std::memory_order_acquire,
+                                          std::memory_order_relaxed));
+  Work(worker);
+  if (inside_.fetch_sub(1, std::memory_order_acq_rel) == (kClosed | 1)) inside_.notify_one();
+}
+
 void ThreadPool::WorkerLoop(int worker) {
-  uint32_t seen = 0;
-  while (true) {
+  for (uint32_t seen = 0;;) {
     SpinThenWait(epoch_, seen);
-    ++seen;  // the caller waits for every worker, so an epoch is never skipped
+    seen = epoch_.load(std::memory_order_acquire);  // who was away for long has missed some
     if (stop_) return;
-    Work(worker);
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+    Join(worker);
   }
 }
 

@@ -26,7 +26,8 @@ class ThreadPool {
   int size() const { return static_cast<int>(threads_.size()) + 1; }
 
   // Calls body(index, worker) for every index in [0, n), worker in [0, size()), in any order, and
-  // returns when all are done. Indices are handed out one by one, so uneven work balances.
+  // returns when all are done. Indices are handed out one by one, so uneven work balances, and a
+  // worker that gets no core, as beside other programs, is waited for only if it has an index.
   template <typename Body>
   void ParallelFor(int64_t n, Body&& body) {
     Run(
@@ -39,19 +40,23 @@ class ThreadPool {
 
  private:
   using Function = void (*)(void* context, int64_t index, int worker);
+  static constexpr uint32_t kClosed = 1u << 31;
+
   void JoinThreads();
   void Run(int64_t n, Function function, void* context);
   void Work(int worker);
+  // Works on the call that is open now, if one is.
+  void Join(int worker);
   void WorkerLoop(int worker);
 
   std::vector<std::thread> threads_;
-  // The current call; written by the caller before the epoch moves.
+  // The current call; written by the caller while it is closed and nobody is inside.
   Function function_ = nullptr;
   void* context_ = nullptr;
   int64_t n_ = 0;
   std::atomic<int64_t> next_{0};
   std::atomic<uint32_t> epoch_{0};
-  std::atomic<int> running_{0};
+  std::atomic<uint32_t> inside_{kClosed};  // workers that work on the call; kClosed: none may begin
   std::atomic<bool> stop_{false};
 };
 

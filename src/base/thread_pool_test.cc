@@ -1,10 +1,14 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
+#include <future>
 #include <system_error>
 
 #include "base/cpu.h"
@@ -47,6 +51,47 @@ TEST(PinnedThreadPoolTest, WorkersStayOnTheirCpus) {
   }
   EXPECT_TRUE(pinned);
   EXPECT_EQ(AllowedCpus(), allowed) << "the caller is not moved";
+}
+
+std::atomic<bool> g_away, g_stay_away;
+
+// A worker that the kernel gives no core for a while, as beside another program that computes.
+TEST(AbsentWorkerTest, OneThatHasNotComeYetIsNotWaitedFor) {
+  ThreadPool pool(3);
+  std::atomic<pthread_t> absent = 0;
+  while (absent == 0) {
+    pool.ParallelFor(64, [&](int64_t, int worker) {
+      if (worker == 1) absent = pthread_self();
+    });
+  }
+  g_stay_away = true;
+  g_away = false;
+  struct sigaction stay = {}, before;
+  stay.sa_handler = [](int) {
+    for (g_away = true; g_stay_away;) usleep(100);
+  };
+  ASSERT_EQ(sigaction(SIGUSR1, &stay, &before), 0);
+  ASSERT_EQ(pthread_kill(absent, SIGUSR1), 0);
+  while (!g_away) std::this_thread::yield();
+
+  std::atomic<int> runs = 0, by_absent = 0;
+  const auto call_often = [&] {
+    for (int call = 0; call < 100; ++call) {
+      pool.ParallelFor(17, [&](int64_t, int worker) {
+        ++runs;
+        by_absent += worker == 1;
+      });
+    }
+  };
+  auto calls = std::async(std::launch::async, call_often);
+  EXPECT_EQ(calls.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  EXPECT_EQ(by_absent, 0);
+  g_stay_away = false;
+  calls.get();
+  EXPECT_EQ(runs, 100 * 17);
+
+  while (by_absent == 0) call_often();  // it has come back, though it has missed many calls
+  sigaction(SIGUSR1, &before, nullptr);
 }
 
 // From now on this process gets so many bytes more: room for the stacks of a few threads.
