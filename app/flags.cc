@@ -89,9 +89,12 @@ struct StoreFlags {
       write_stall_shares, write_stalls;
 };
 
+// After --store, without which it would be of no use, and is an error.
 template <typename T>
 CLI::Option* AddEach(CLI::App& app, const char* name, std::vector<T>* values, const char* help) {
-  return app.add_option(name, *values, help)->allow_extra_args(false);
+  return app.add_option(name, *values, help)
+      ->allow_extra_args(false)
+      ->needs(app.get_option("--store"));
 }
 
 // values[i] or the only one, where there are any.
@@ -135,19 +138,20 @@ std::vector<StoreOptions> Stores(const StoreFlags& flags) {
 
 // Where chunks are kept, and how.
 void AddPlaceFlags(CLI::App& app, StoreFlags* flags) {
-  AddEach(
-      app, "--store", &flags->dirs,
-      "directory that keeps KV chunks between runs and processes, or a Redis server, "
-      "redis://HOST:PORT (rediss:// with TLS; redis+cluster://HOST:PORT,HOST:PORT; the "
-      "password in KVCAKE_REDIS_PASSWORD), or S3, s3://BUCKET/PREFIX (credentials in "
-      "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, ~/.aws or the instance's role); without it "
-      "nothing is kept or loaded. May be "
-      "repeated, the fastest first: chunks are loaded from all at once, and new ones kept in "
-      "the first. After a ? it may have options of its own: codec and tables, that go before "
-      "--kv-codec and --codec-tables, key-file, by which it is encrypted, writes, that goes before "
-      "--store-writes and is never for all but the first unless they say it, for Redis prefix, "
-      "tls-ca, tls-cert and tls-key, and for S3 endpoint, region, addressing, profile and tls-ca; "
-      "a ? in a directory's name is written %3F");
+  app.add_option(
+         "--store", flags->dirs,
+         "directory that keeps KV chunks between runs and processes, or a Redis server, "
+         "redis://HOST:PORT (rediss:// with TLS; redis+cluster://HOST:PORT,HOST:PORT; the "
+         "password in KVCAKE_REDIS_PASSWORD), or S3, s3://BUCKET/PREFIX (credentials in "
+         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, ~/.aws or the instance's role); without it "
+         "nothing is kept or loaded. May be "
+         "repeated, the fastest first: chunks are loaded from all at once, and new ones kept in "
+         "the first. After a ? it may have options of its own: codec and tables, that go before "
+         "--kv-codec and --codec-tables, key-file, by which it is encrypted, writes, that goes "
+         "before --store-writes and is never for all but the first unless they say it, for Redis "
+         "prefix, tls-ca, tls-cert and tls-key, and for S3 endpoint, region, addressing, profile "
+         "and tls-ca; a ? in a directory's name is written %3F")
+      ->allow_extra_args(false);
   app.add_option("--kv-codec", flags->codec,
                  "how stores keep chunks, unless they say it themselves: raw, lossless (the same "
                  "bits, about a third smaller), int8, cachegen or kvquant3 (lossy: answers differ, "
@@ -155,10 +159,12 @@ void AddPlaceFlags(CLI::App& app, StoreFlags* flags) {
       ->check([](const std::string& name) {
         const auto row = CodecNamed(name);
         return row ? std::string() : row.error().message;
-      });
+      })
+      ->needs(app.get_option("--store"));
   app.add_option("--codec-tables", flags->codec_tables,
                  "tables of cachegen or kvquant3, made by kvcake codec fit: a file, or the "
-                 "directory they are in (default: the store's)");
+                 "directory they are in (default: the store's)")
+      ->needs(app.get_option("--store"));
 }
 
 // Links that are slower or worse than the disk is.

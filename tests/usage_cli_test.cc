@@ -15,8 +15,9 @@ TEST_F(UsageCliTest, FailuresSayWhatAndExitCodesKeepTheirMeaning) {
   EXPECT_EQ(Run("").exit_code, 2);
   EXPECT_EQ(Run("run --model x").exit_code, 2);
   EXPECT_EQ(Run("run --model x --prompt a --policy sometimes").exit_code, 2);
-  EXPECT_EQ(Run("run --model x --prompt a --load-rate 5parsec").exit_code, 2);
-  EXPECT_EQ(Run("run --model x --prompt a --load-rate 5Mb").exit_code, 2) << "bits or bytes?";
+  EXPECT_EQ(Run("run --model x --prompt a --store y --load-rate 5parsec").exit_code, 2);
+  EXPECT_EQ(Run("run --model x --prompt a --store y --load-rate 5Mb").exit_code, 2)
+      << "bits or bytes?";
   EXPECT_EQ(Run("run --model x --prompt a --temperature -1").exit_code, 2);
   EXPECT_EQ(Run("run --model x --prompt a --top-p 2").exit_code, 2);
   EXPECT_EQ(Run("run --model x --prompt a --threads 200000").exit_code, 2);
@@ -56,6 +57,8 @@ TEST_F(UsageCliTest, WrongUsageIsNamed) {
            {"bench", "A subcommand is required"},
            {"run --model x --prompt a --temperature -1", "-1 is not 0 or above"},
            {"run --model x --prompt a --load-rate 0", "0 is not above 0"},
+           {"run --model x --prompt a --disk-capacity 1GiB", "--disk-capacity requires --store"},
+           {"serve --model x --kv-codec int8", "--kv-codec requires --store"},
            {"run --model x --prompt a --temperature nan", "nan is not 0 or above"},
            {"serve --model x --port 99999", "99999 not in range 0 to 65535"}}) {
     const Outcome outcome = Run(arguments);
