@@ -1,6 +1,7 @@
 #include "io/faulty_file_system_testing.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "io/io_queue.h"
@@ -58,6 +59,13 @@ class FaultyFileSystem::FaultyFile : public File {
   Status Sync() override {
     RETURN_IF_ERROR(fs_.SyncFault(path()));
     return inner_->Sync();
+  }
+  Status Close() override {
+    RETURN_IF_ERROR(inner_->Close());
+    if (!fs_.Draw(&FileFaults::no_space_at_close)) return {};
+    std::error_code none;
+    std::filesystem::resize_file(path(), 0, none);
+    return Fail(ErrorCode::kNoSpace, "injected: no space left on device");
   }
   Status SetAttribute(const char* name, std::string_view value) override {
     RETURN_IF_ERROR(fs_.Change("set an attribute of", path()));

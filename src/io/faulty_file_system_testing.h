@@ -33,10 +33,11 @@ struct FileFaults {
   double bit_flip = 0;      // one bit of what was read
   double write_error = 0;   // kIo
   double short_write = 0;
-  double no_space = 0;      // kNoSpace from a write
-  double direct_error = 0;  // kIo from any read or write of a file opened for direct I/O
-  double lost_write = 0;    // said to be written, but is not
-  double rename_error = 0;  // kIo
+  double no_space = 0;           // kNoSpace from a write
+  double no_space_at_close = 0;  // kNoSpace from Close: nothing of what was written is kept
+  double direct_error = 0;       // kIo from any read or write of a file opened for direct I/O
+  double lost_write = 0;         // said to be written, but is not
+  double rename_error = 0;       // kIo
   // Fails any call that would change something (Create, a write, Rename, MakeDirs, Remove, Touch,
   // ...).
   double change_error = 0;

@@ -109,7 +109,9 @@ class RealFile : public File {
  public:
   RealFile(int fd, bool direct, std::string path)
       : fd_(fd), direct_(direct), path_(std::move(path)) {}
-  ~RealFile() override { close(fd_); }
+  ~RealFile() override {
+    if (fd_ >= 0) close(fd_);
+  }
 
   Result<size_t> ReadAt(std::span<std::byte> buffer, uint64_t offset) override {
     const ssize_t n = NoIntr(
@@ -141,6 +143,12 @@ class RealFile : public File {
     return {};
   }
 
+  Status Close() override {
+    // Where that was interrupted, the descriptor is gone all the same.
+    if (close(std::exchange(fd_, -1)) != 0 && errno != EINTR) return FailErrno("close", path_);
+    return {};
+  }
+
   Status SetAttribute(const char* name, std::string_view value) override {
     if (fsetxattr(fd_, name, value.data(), value.size(), 0) != 0) {
       return FailErrno("set an attribute of", path_);
@@ -153,7 +161,7 @@ class RealFile : public File {
   const std::string& path() const override { return path_; }
 
  private:
-  const int fd_;
+  int fd_;
   const bool direct_;
   const std::string path_;
 };
@@ -445,6 +453,7 @@ Status TryBlock(FileSystem& fs, const std::string& path, bool direct) {
     ASSIGN_OR_RETURN(auto file, fs.Create(path, direct));
     const std::span<const std::byte> bytes = out->bytes;
     RETURN_IF_ERROR(WriteFully(*file, {&bytes, 1}, 0));
+    RETURN_IF_ERROR(file->Close());
   }
   ASSIGN_OR_RETURN(auto file, fs.OpenRead(path, direct));
   ASSIGN_OR_RETURN(const size_t n, file->ReadAt(in->bytes, 0));
@@ -483,7 +492,9 @@ Status WriteText(FileSystem& fs, const std::string& path, const std::string& tex
   {
     ASSIGN_OR_RETURN(auto file, fs.Create(temporary, /*direct=*/false));
     const std::span<const std::byte> bytes = std::as_bytes(std::span(text));
-    if (auto status = WriteFully(*file, {&bytes, 1}, 0); !status) {
+    auto status = WriteFully(*file, {&bytes, 1}, 0);
+    if (status) status = file->Close();
+    if (!status) {
       (void)fs.Remove(temporary);
       return status;
     }

@@ -57,6 +57,9 @@ class File {
   virtual Result<FileInfo> Info() = 0;
   // Returns when what was written, attributes too, is on the device.
   virtual Status Sync() = 0;
+  // Ends the file's use: nothing may be called after. File systems of networks say only now that
+  // they had no room for what was written. The destructor does the same, and tells nobody.
+  virtual Status Close() = 0;
   // Sets an extended attribute ("user. ..."); kUnsupported where the file system has none.
   virtual Status SetAttribute(const char* name, std::string_view value) = 0;
   // The descriptor, or -1 when the file is not the kernel's (fakes and decorators).

@@ -82,6 +82,29 @@ TEST_F(FileSystemTest, DirectoriesAreMadeListedAndRemoved) {
   EXPECT_GE(fs_.Space(dir_)->bytes, fs_.Space(dir_)->free_bytes);
 }
 
+TEST_F(FileSystemTest, WhatTheSystemSaysAtTheEndOfAFileIsTold) {
+  auto file = fs_.Create(In("file"), /*direct=*/false).value();
+  const int fd = file->fd();
+  EXPECT_TRUE(file->Close());
+  EXPECT_EQ(fcntl(fd, F_GETFD), -1) << "it is closed";
+  file = fs_.Create(In("other"), /*direct=*/false).value();
+  close(file->fd());
+  const Status closed = file->Close();
+  ASSERT_FALSE(closed);
+  EXPECT_NE(closed.error().message.find(In("other")), std::string::npos);
+}
+
+TEST_F(FileSystemTest, ATextThatIsNotKeptLeavesTheOldOne) {
+  FaultyFileSystem full(fs_, 1);
+  ASSERT_TRUE(WriteText(full, In("text"), "old"));
+  for (const FileFaults& faults : {FileFaults{.no_space = 1}, FileFaults{.no_space_at_close = 1}}) {
+    full.Set(faults);
+    EXPECT_FALSE(WriteText(full, In("text"), "new"));
+    EXPECT_EQ(fs_.List(dir_)->size(), 1u);
+    EXPECT_EQ(fs_.Stat(In("text"))->bytes, 3u);
+  }
+}
+
 // As `lsattr -d` shows it.
 bool IsTopOfHierarchies(const std::string& dir) {
   const int fd = open(dir.c_str(), O_RDONLY | O_DIRECTORY);

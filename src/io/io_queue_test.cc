@@ -171,6 +171,7 @@ class PipeFile : public File {
   }
   Result<FileInfo> Info() override { return FileInfo{}; }
   Status Sync() override { return {}; }
+  Status Close() override { return {}; }
   Status SetAttribute(const char*, std::string_view) override { return {}; }
   int fd() const override { return ends_[0]; }
   bool direct() const override { return false; }

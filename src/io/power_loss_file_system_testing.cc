@@ -64,6 +64,8 @@ class PowerLossFileSystem::MemoryFile : public File {
     return {};
   }
 
+  Status Close() override { return {}; }
+
   Status SetAttribute(const char* name, std::string_view value) override {
     MutexLock lock(fs_.mutex_);
     RETURN_IF_ERROR(fs_.PowerLocked());

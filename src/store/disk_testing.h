@@ -76,6 +76,7 @@ class FakeFile : public File {
   }
   Result<FileInfo> Info() override { return FileInfo{}; }
   Status Sync() override { return {}; }
+  Status Close() override { return {}; }
   Status SetAttribute(const char*, std::string_view) override { return {}; }
   int fd() const override { return -1; }
   bool direct() const override { return true; }

@@ -116,6 +116,7 @@ Status DiskWriter::WriteTemporary(const std::string& path, const ChunkWrite& chu
   NoteOwner(*file, chunk.owner);
   auto status = WriteFully(*file, bytes.pieces(), 0);
   if (status && context_.options.durable) status = file->Sync();
+  if (status) status = file->Close();
   return status;
 }
 

@@ -164,7 +164,8 @@ TEST_F(DiskWriterTest, WhateverFailsLeavesNothingBehind) {
   ASSERT_TRUE(Put(Chain(1, 1)[0]));
   for (const FileFaults& faults :
        {FileFaults{.create_error = 1}, FileFaults{.write_error = 1}, FileFaults{.no_space = 1},
-        FileFaults{.sync_error = 1}, FileFaults{.rename_error = 1}}) {
+        FileFaults{.sync_error = 1}, FileFaults{.no_space_at_close = 1},
+        FileFaults{.rename_error = 1}}) {
     const uint64_t failed = Stats().writes_failed;
     fs_.Set(faults);
     EXPECT_FALSE(Put(key_));
@@ -176,13 +177,16 @@ TEST_F(DiskWriterTest, WhateverFailsLeavesNothingBehind) {
   EXPECT_TRUE(Put(key_));
 }
 
+// As NFS does, some tell only at the end that they are full.
 TEST_F(DiskWriterTest, AFullDiskNamesWhatCanBeDone) {
   Open();
-  fs_.Set({.no_space = 1});
-  const auto status = Put(key_);
-  ASSERT_FALSE(status);
-  EXPECT_EQ(status.error().code, ErrorCode::kResourceExhausted);
-  EXPECT_NE(status.error().message.find("lower --disk-capacity"), std::string::npos);
+  for (const FileFaults& full : {FileFaults{.no_space = 1}, FileFaults{.no_space_at_close = 1}}) {
+    fs_.Set(full);
+    const auto status = Put(key_);
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, ErrorCode::kResourceExhausted);
+    EXPECT_NE(status.error().message.find("lower --disk-capacity"), std::string::npos);
+  }
 }
 
 TEST_F(DiskWriterTest, ANameIsDurableWhenTheDirectoriesDownToItAre) {

@@ -78,7 +78,8 @@ class Rekeying {
     if (owner != kNobody) RETURN_IF_ERROR(WriteOwner(*file, owner));
     const std::span<const std::byte> buffers[] = {bytes};
     RETURN_IF_ERROR(WriteFully(*file, buffers, 0));
-    return file->Sync();
+    RETURN_IF_ERROR(file->Sync());
+    return file->Close();
   }
 
   // As late as anybody has used it by either key meanwhile.

@@ -103,6 +103,7 @@ class CountingFileSystem : public FaultyFileSystem {
     }
     Result<FileInfo> Info() override { return inner_->Info(); }
     Status Sync() override { return inner_->Sync(); }
+    Status Close() override { return inner_->Close(); }
     Status SetAttribute(const char* name, std::string_view value) override {
       return inner_->SetAttribute(name, value);
     }
