@@ -109,6 +109,10 @@ std::optional<ChunkId> S3Listing::IdOf(std::string_view name) const {
 
 Status S3Listing::ForEachPage(const std::function<Status(std::span<const FoundValue>)>& visit) {
   std::string next;
+  // Finds pages that name one another in a circle: they come back to the token that is kept, which
+  // is replaced at ever longer intervals (Brent, 1980).
+  std::string kept;
+  uint64_t pages = 0, keep_at = 1;
   do {
     UrlQuery query = {{"list-type", "2"}, {"max-keys", kPage}, {"prefix", folder()}};
     if (!next.empty()) query.emplace_back("continuation-token", next);
@@ -117,10 +121,14 @@ Status S3Listing::ForEachPage(const std::function<Status(std::span<const FoundVa
     ASSIGN_OR_RETURN(const auto replies, Ask(std::move(one)));
     if (!replies[0].ok()) return tl::unexpected(ErrorOf(replies[0]));
     ASSIGN_OR_RETURN(S3Page page, ParseS3Page(replies[0].text));
-    if (!page.next.empty() && page.next == next) {
+    if (!page.next.empty() && page.next == kept) {
       return Fail(ErrorCode::kIo, "{} lists the same page again", client_->place().Text());
     }
     next = std::move(page.next);
+    if (++pages == keep_at) {
+      kept = next;
+      keep_at *= 2;
+    }
     std::vector<FoundValue> found;
     for (S3Page::Object& object : page.objects) {
       const auto id = IdOf(object.name);

@@ -1,6 +1,9 @@
 #include "store/s3_tools.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
+
+#include <atomic>
 
 #include "io/file_system.h"
 #include "store/remote_tools.h"
@@ -113,6 +116,26 @@ TEST_F(S3ToolsTest, WhatServersRefuseIsToldWithTheirName) {
   EXPECT_EQ(list.error().code, ErrorCode::kIo);
   EXPECT_THAT(list.error().message, HasSubstr("AccessDenied"));
   EXPECT_THAT(list.error().message, HasSubstr("s3://bucket/folder"));
+}
+
+// Each page names the next, and the last of them the third again.
+TEST_F(S3ToolsTest, PagesInACircleEnd) {
+  for (const int circle : {1, 2, 5}) {
+    std::atomic<int> pages = 0;
+    server_.SetFault([&](const S3Seen&) {
+      const int page = pages++;
+      const int next = page < 3 ? page : 3 + (page - 3) % circle;
+      return S3Fault{.status = 200,
+                     .body = fmt::format("<ListBucketResult><IsTruncated>true</IsTruncated>"
+                                         "<NextContinuationToken>{}</NextContinuationToken>"
+                                         "</ListBucketResult>",
+                                         next)};
+    });
+    const auto list = ListRemote(*Listing());
+    ASSERT_FALSE(list);
+    EXPECT_THAT(list.error().message, HasSubstr("lists the same page again"));
+    EXPECT_LT(pages, 4 * (3 + circle));
+  }
 }
 
 TEST_F(S3ToolsTest, WhatIsNoListIsRefused) {
