@@ -17,7 +17,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <random>
 #include <utility>
 
@@ -27,58 +26,6 @@ namespace kvcake {
 namespace {
 
 constexpr int kIovecsMax = 64;
-
-ErrorCode CodeOf(int error) {
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-    case ENODATA:
-      return ErrorCode::kNotFound;
-    case EOPNOTSUPP:
-    case ENOTTY:  // a control that the file system does not know
-      return ErrorCode::kUnsupported;
-    case ENOSPC:  // bytes or inodes
-    case EDQUOT:
-      return ErrorCode::kNoSpace;
-    case EMFILE:
-    case ENFILE:
-    case ERANGE:
-      return ErrorCode::kResourceExhausted;
-    case ELOOP:  // O_NOFOLLOW met a symbolic link
-    case EISDIR:
-    case ENXIO:  // a socket
-      return ErrorCode::kCorrupt;
-    case EACCES:
-    case EPERM:
-      return ErrorCode::kInvalidArgument;
-    default:
-      return ErrorCode::kIo;
-  }
-}
-
-// What a person can do about it; may be empty.
-const char* RemedyOf(int error) {
-  switch (error) {
-    case ENOSPC:
-      return "; free space on that file system";
-    case EDQUOT:
-      return "; free space or raise the quota";
-    case EROFS:
-      return "; mount that file system writable";
-    case EACCES:
-    case EPERM:
-      return "; let this user read and write there";
-    case EMFILE:
-    case ENFILE:
-      return "; raise the limit of open files (ulimit -n)";
-    case ELOOP:
-      return "; symbolic links are not followed";
-    case EIO:
-      return "; the device may be failing: see the kernel's log";
-    default:
-      return "";
-  }
-}
 
 tl::unexpected<Error> FailErrno(const char* action, const std::string& path) {
   return tl::unexpected(ErrnoError(errno, action, path));
@@ -349,11 +296,6 @@ class RealFileSystem : public FileSystem {
 };
 
 }  // namespace
-
-Error ErrnoError(int error, const char* action, const std::string& path) {
-  return {CodeOf(error),
-          fmt::format("cannot {} {}: {}{}", action, path, std::strerror(error), RemedyOf(error))};
-}
 
 FileSystem& FileSystem::Real() {
   // Never destroyed, as threads may use it as the process ends.
