@@ -10,6 +10,7 @@
 #include <fstream>
 #include <future>
 #include <system_error>
+#include <thread>
 
 #include "base/cpu.h"
 
@@ -44,6 +45,7 @@ TEST(PinnedThreadPoolTest, WorkersStayOnTheirCpus) {
   std::atomic<int> seen{0};
   while (seen == 0) {
     pool.ParallelFor(64, [&](int64_t, int worker) {
+      std::this_thread::yield();  // there may be one core for both
       if (worker == 0) return;
       ++seen;
       if (AllowedCpus() != std::vector<int>{allowed[0]}) pinned = false;
@@ -62,6 +64,7 @@ TEST(AbsentWorkerTest, OneThatHasNotComeYetIsNotWaitedFor) {
   while (absent == 0) {
     pool.ParallelFor(64, [&](int64_t, int worker) {
       if (worker == 1) absent = pthread_self();
+      std::this_thread::yield();  // there may be one core for all
     });
   }
   g_stay_away = true;
@@ -80,6 +83,7 @@ TEST(AbsentWorkerTest, OneThatHasNotComeYetIsNotWaitedFor) {
       pool.ParallelFor(17, [&](int64_t, int worker) {
         ++runs;
         by_absent += worker == 1;
+        std::this_thread::yield();
       });
     }
   };
