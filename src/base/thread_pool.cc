@@ -18,14 +18,16 @@ inline void Pause() {
 #endif
 }
 
-// Returns when `value` is no longer `old`.
+// Waits until `value` is no longer `old`; returns what it is then.
 template <typename T>
-void SpinThenWait(const std::atomic<T>& value, T old) {
+T SpinThenWait(const std::atomic<T>& value, T old) {
   for (int i = 0; i < kSpins; ++i) {
-    if (value.load(std::memory_order_acquire) != old) return;
+    const T now = value.load(std::memory_order_acquire);
+    if (now != old) return now;
     Pause();
   }
   value.wait(old, std::memory_order_acquire);
+  return value.load(std::memory_order_acquire);
 }
 
 }  // namespace
@@ -70,9 +72,7 @@ void ThreadPool::Run(int64_t n, Function function, void* context) {
   epoch_.notify_all();
   Work(0);
   uint32_t inside = inside_.fetch_or(kClosed, std::memory_order_acq_rel) | kClosed;
-  for (; inside != kClosed; inside = inside_.load(std::memory_order_acquire)) {
-    SpinThenWait(inside_, inside);
-  }
+  while (inside != kClosed) inside = SpinThenWait(inside_, inside);
 }
 
 void ThreadPool::Work(int worker) {
@@ -94,8 +94,7 @@ void ThreadPool::Join(int worker) {
 
 void ThreadPool::WorkerLoop(int worker) {
   for (uint32_t seen = 0;;) {
-    SpinThenWait(epoch_, seen);
-    seen = epoch_.load(std::memory_order_acquire);  // who was away for long has missed some
+    seen = SpinThenWait(epoch_, seen);  // who was away for long has missed some
     if (stop_) return;
     Join(worker);
   }

@@ -37,7 +37,9 @@ Status ChainPrefill::Divide(Sequence& sequence) {
     }
   }
   if (origin) {
-    planner_.ForgetSlowness(*origin, sequence.prefill_tokens - *origin, leader_.ranks());
+    const int left = sequence.prefill_tokens - *origin;
+    planner_.ForgetSlowness(*origin, job ? job->partition : EvenPartition(left, 1),
+                            leader_.ranks());
   }
   if (job && job->origin > 0) RETURN_IF_ERROR(LowerOrigin(sequence, &job));
   if (!job || !RanksMay(*job)) return {};

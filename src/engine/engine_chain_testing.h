@@ -23,7 +23,9 @@ class EvenPlanner : public ChainPlanner {
     if (tokens <= least) return std::nullopt;
     return EvenPartition(tokens, ranks);
   }
-  void ForgetSlowness(int origin, int tokens, int) override { told.push_back({origin, tokens}); }
+  void ForgetSlowness(int origin, const Partition& planned, int) override {
+    told.push_back({origin, planned.tokens()});
+  }
   void Learn(const RankJob&, std::span<const RankReport> ranks) override {
     learnt.push_back(ranks.size());
   }

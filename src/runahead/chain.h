@@ -49,9 +49,9 @@ class ChainPlanner {
   // Divides the tokens [origin, origin + tokens) into at most so many parts; empty: one process is
   // as fast.
   virtual std::optional<Partition> Plan(int origin, int tokens, int ranks) = 0;
-  // Told once of each prompt that is planned: a rank that is left out of it for being slow is
-  // thought a little faster from then on, and tried again in time.
-  virtual void ForgetSlowness(int origin, int tokens, int ranks) = 0;
+  // Told once of each prompt, with what was planned for it, one part where none was: a rank that is
+  // left out of it for being slow is thought a little faster from then on, and tried again in time.
+  virtual void ForgetSlowness(int origin, const Partition& planned, int ranks) = 0;
   // What a job took: each part's rank, in order.
   virtual void Learn(const RankJob& job, std::span<const RankReport> ranks) = 0;
   // Whether a partition of what follows `origin` is expected to be worth the trouble, where the

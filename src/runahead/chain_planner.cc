@@ -51,16 +51,17 @@ class Planner : public ChainPlanner {
   }
 
   // Ranks are left out for short prompts and slow links too, which says nothing of their speeds.
-  void ForgetSlowness(int origin, int tokens, int ranks) override {
-    const auto is_slow = [](double speed) { return speed < 1; };
-    if (std::none_of(speeds_.begin(), speeds_.end(), is_slow)) return;
-    const std::optional<Partition> now = Plan(origin, tokens, ranks);
+  void ForgetSlowness(int origin, const Partition& planned, int ranks) override {
     const SliceTime time = options_.time();
-    if (!now || !IsAnalytic(origin) || time.b <= 0) return;
-    const std::span unused(speeds_.data(), ranks - now->ranks());
+    const bool too_short = planned.tokens() < ranks * options_.chunk_tokens;
+    if (too_short || !IsAnalytic(origin) || time.b <= 0) return;
+    const std::span unused(speeds_.data(), ranks - planned.ranks());
+    const auto is_slow = [](double speed) { return speed < 1; };
+    if (std::none_of(unused.begin(), unused.end(), is_slow)) return;
     ChainCost cost = CostAfter(time, origin);
     for (size_t i = 0; i < unused.size(); ++i) cost.ranks[i].speed = std::max(1.0, unused[i]);
-    if (BestRanks(cost, tokens, by_chunks()).partition.ranks() == now->ranks()) return;
+    const Partition otherwise = BestRanks(cost, planned.tokens(), by_chunks()).partition;
+    if (otherwise.ranks() <= planned.ranks()) return;
     for (double& speed : unused) speed = std::max(speed, std::min(1.0, speed * kForgotten));
   }
 
@@ -82,17 +83,14 @@ class Planner : public ChainPlanner {
 
   bool Pays(int origin, const Partition& partition, int alone_from) override {
     const SliceTime time = options_.time();
-    const bool always = options_.partition != "analytic" && options_.partition != "table";
-    if (always || time.b <= 0) return true;
+    if (!goes_by_costs() || time.b <= 0) return true;
     const int end = origin + partition.tokens();
     const double alone_s = time.SecondsFor(alone_from, end - alone_from) / speeds_.back();
     const ChainCost cost = CostAfter(time, origin).Last(partition.ranks());
     return PredictChain(cost, partition).ttft_s * (1 + RanksOptions().gain_min) <= alone_s;
   }
 
-  bool learns_links() const override {
-    return options_.link_of && (options_.partition == "analytic" || options_.partition == "table");
-  }
+  bool learns_links() const override { return options_.link_of && goes_by_costs(); }
 
   void LearnLinks(const Survey& survey) override {
     const LinkCost link = options_.link_of(survey);
@@ -101,6 +99,9 @@ class Planner : public ChainPlanner {
   }
 
  private:
+  bool goes_by_costs() const {
+    return options_.partition == "analytic" || options_.partition == "table";
+  }
   bool IsAnalytic(int origin) const {
     return options_.partition == "analytic" || (options_.partition == "table" && origin > 0);
   }

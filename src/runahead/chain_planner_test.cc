@@ -135,7 +135,7 @@ TEST(ChainPlannerTest, ARankThatWasTooSlowIsTriedAgain) {
     int prompts = 0;
     for (; !used() && prompts < 1000; ++prompts) {
       EXPECT_FALSE(used()) << "planning again says nothing of ranks";
-      planner->ForgetSlowness(0, 4096, 2);
+      planner->ForgetSlowness(0, *planner->Plan(0, 4096, 2), 2);
     }
     return prompts;
   };
@@ -159,7 +159,7 @@ TEST(ChainPlannerTest, PromptsThatAreTooShortForARankLeaveItsSpeed) {
   const Partition before = *planner->Plan(0, 4096, 2);
   for (int i = 0; i < 100; ++i) {
     ASSERT_EQ(planner->Plan(0, 256, 2)->ranks(), 1);
-    planner->ForgetSlowness(0, 256, 2);
+    planner->ForgetSlowness(0, *planner->Plan(0, 256, 2), 2);
   }
   EXPECT_EQ(*planner->Plan(0, 4096, 2), before);
 }
