@@ -36,12 +36,14 @@ Status ChainPrefill::Divide(Sequence& sequence) {
       job = JobAfter(sequence, origin);
     }
   }
-  if (origin) {
-    const int left = sequence.prefill_tokens - *origin;
-    planner_.ForgetSlowness(*origin, job ? job->partition : EvenPartition(left, 1),
-                            leader_.ranks());
+  if (!origin) return {};
+  const int has = *origin;
+  if (job && has > 0) {
+    ASSIGN_OR_RETURN(origin, LowerOrigin(sequence, &job));
   }
-  if (job && job->origin > 0) RETURN_IF_ERROR(LowerOrigin(sequence, &job));
+  const int left = sequence.prefill_tokens - *origin;
+  planner_.ForgetSlowness(*origin, job ? job->partition : EvenPartition(left, 1), leader_.ranks(),
+                          has);
   if (!job || !RanksMay(*job)) return {};
   sequence.keys.resize(job->origin / chunk);
   sequence.chain = std::move(job);
@@ -49,16 +51,22 @@ Status ChainPrefill::Divide(Sequence& sequence) {
 }
 
 // What only the leader has of the prompt the others would have to compute, each alone: the chain
-// computes it, too, or the leader all that is left.
-Status ChainPrefill::LowerOrigin(const Sequence& sequence, std::optional<RankJob>* job) {
+// computes it, too, or the leader all that is left. A rank that has no part in it is not asked; one
+// that has only as the chain begins sooner is asked, too.
+Result<int> ChainPrefill::LowerOrigin(const Sequence& sequence, std::optional<RankJob>* job) {
   const int chunk = model_.layout().chunk_tokens;
   const int has = (*job)->origin;
-  const auto keys = std::span(sequence.keys).first(has / chunk);
-  ASSIGN_OR_RETURN(const int kept, leader_.KeptByAll(keys));
-  if (kept * chunk == has) return {};
-  *job = JobAfter(sequence, kept * chunk);
-  if (*job && !planner_.Pays((*job)->origin, (*job)->partition, has)) job->reset();
-  return {};
+  int origin = has;
+  for (int asked = 1; *job && origin > 0 && (*job)->partition.ranks() > asked;) {
+    asked = (*job)->partition.ranks();
+    const auto keys = std::span(sequence.keys).first(origin / chunk);
+    ASSIGN_OR_RETURN(const int kept, leader_.KeptByLast(asked, keys));
+    if (kept * chunk == origin) break;
+    origin = kept * chunk;
+    *job = JobAfter(sequence, origin);
+  }
+  if (*job && origin < has && !planner_.Pays(origin, (*job)->partition, has)) job->reset();
+  return origin;
 }
 
 // A link that was slow when ranks met need not stay so, nor a fast one, and prompts that are not

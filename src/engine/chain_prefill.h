@@ -45,7 +45,8 @@ class ChainPrefill {
 
  private:
   Status SurveyLinks();
-  Status LowerOrigin(const Sequence& sequence, std::optional<RankJob>* job);
+  // Where the chain begins in the end.
+  Result<int> LowerOrigin(const Sequence& sequence, std::optional<RankJob>* job);
   // How many tokens at the beginning of a prompt need not be computed, of which these chunks are
   // kept; none: more is kept behind a hole.
   std::optional<int> OriginOf(const Sequence& sequence, const std::vector<bool>& kept) const;

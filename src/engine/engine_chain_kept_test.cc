@@ -176,7 +176,8 @@ TEST_F(EngineChainKeptTest, WhatOnlyTheLeaderHasTheChainComputesToo) {
   EXPECT_EQ(got.chain->job.origin, 2 * kChunk);
   EXPECT_THAT(planner_.asked,
               testing::ElementsAre(std::array{2 * kChunk, 13 * kChunk + 5, 5 * kChunk}));
-  EXPECT_THAT(planner_.told, testing::ElementsAre(std::array{5 * kChunk, 10 * kChunk + 5}))
+  EXPECT_THAT(planner_.told,
+              testing::ElementsAre(std::array{2 * kChunk, 13 * kChunk + 5, 3, 5 * kChunk}))
       << "once, though it was planned more often";
   EXPECT_TRUE(leader_->ok());
   End();
@@ -188,11 +189,46 @@ TEST_F(EngineChainKeptTest, TheLeaderComputesAloneWhatItAloneHasTheBeginningOfWh
   planner_.pays = false;
   Start(3);
   world_->Answer(Ask({prompt.begin(), prompt.begin() + 5 * kChunk + 9}));
+  planner_.told.clear();
   const Completion got = world_->Answer(Ask(prompt));
   EXPECT_FALSE(got.chain);
   EXPECT_GE(got.report.tokens_reused, 5 * kChunk);
+  EXPECT_THAT(planner_.told, testing::ElementsAre(std::array{0, 15 * kChunk + 5, 1, 5 * kChunk}));
   EXPECT_TRUE(world_->Answer(Ask(Prompt(400, 4))).chain) << "nothing is kept of it";
   EXPECT_TRUE(leader_->ok());
+}
+
+// The first rank is left out for being slow, say: what it has not kept is nobody's loss.
+TEST_F(EngineChainKeptTest, ARankWithoutAPartIsNotAskedWhatItHasKept) {
+  const std::vector<int32_t> prompt = Prompt(12 * kChunk + 5, 3);
+  std::atomic<int> asked = 0;
+  kept_ = [&](std::span<const ChunkKey>) { return ++asked, 3; };
+  planner_.ranks_after = [](int) { return 2; };
+  Start(3);
+  world_->Answer(Ask({prompt.begin(), prompt.begin() + 5 * kChunk + 9}));
+  const Completion got = world_->Answer(Ask(prompt));
+  ASSERT_TRUE(got.chain);
+  EXPECT_EQ(got.chain->job.origin, 3 * kChunk);
+  EXPECT_EQ(asked, 1);
+}
+
+TEST_F(EngineChainKeptTest, ARankThatHasAPartOnlyAsTheChainBeginsSoonerIsAskedToo) {
+  const std::vector<int32_t> prompt = Prompt(15 * kChunk + 5, 3);
+  std::mutex mutex;
+  std::vector<size_t> asked_for;
+  kept_ = [&](std::span<const ChunkKey> keys) {
+    const std::lock_guard lock(mutex);
+    asked_for.push_back(keys.size());
+    return asked_for.size() == 1 ? 3 : 1;
+  };
+  planner_.ranks_after = [](int origin) { return origin == 5 * kChunk ? 2 : 3; };
+  Start(3);
+  world_->Answer(Ask({prompt.begin(), prompt.begin() + 5 * kChunk + 9}));
+  const Completion got = world_->Answer(Ask(prompt));
+  ASSERT_TRUE(got.chain);
+  EXPECT_EQ(got.chain->job.origin, kChunk);
+  EXPECT_EQ(got.chain->ranks.size(), 3u);
+  EXPECT_THAT(asked_for, testing::ElementsAre(5, 3, 3));
 }
 
 TEST_F(EngineChainKeptTest, ARankThatHasWhatCannotBeIsLost) {

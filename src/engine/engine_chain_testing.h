@@ -19,12 +19,12 @@ namespace kvcake {
 // Divides what is longer than `least` tokens evenly.
 class EvenPlanner : public ChainPlanner {
  public:
-  std::optional<Partition> Plan(int, int tokens, int ranks) override {
+  std::optional<Partition> Plan(int origin, int tokens, int ranks) override {
     if (tokens <= least) return std::nullopt;
-    return EvenPartition(tokens, ranks);
+    return EvenPartition(tokens, ranks_after ? ranks_after(origin) : ranks);
   }
-  void ForgetSlowness(int origin, const Partition& planned, int) override {
-    told.push_back({origin, planned.tokens()});
+  void ForgetSlowness(int origin, const Partition& planned, int, int alone_from) override {
+    told.push_back({origin, planned.tokens(), planned.ranks(), alone_from});
   }
   void Learn(const RankJob&, std::span<const RankReport> ranks) override {
     learnt.push_back(ranks.size());
@@ -35,7 +35,7 @@ class EvenPlanner : public ChainPlanner {
   }
   bool pays = true;
   std::vector<std::array<int, 3>> asked;
-  std::vector<std::array<int, 2>> told;
+  std::vector<std::array<int, 4>> told;
   bool learns_links() const override { return learns; }
   void LearnLinks(const Survey& survey) override {
     EXPECT_GT(survey.bytes_per_s, 0);
@@ -44,11 +44,13 @@ class EvenPlanner : public ChainPlanner {
   bool learns = true;
   int surveys = 0;
   int least = 6 * kChunk;
+  std::function<int(int)> ranks_after = {};  // an origin; empty: all ranks
   std::vector<size_t> learnt;
 };
 
+// Goes on only when it is told, on any thread.
 struct AdjustedClock : Clock {
-  TimePoint Now() const override { return Real().Now() + Seconds(ahead_s); }
+  TimePoint Now() const override { return TimePoint() + Seconds(ahead_s); }
   std::atomic<int> ahead_s = 0;
 };
 

@@ -66,17 +66,18 @@ Result<Survey> ChainLeader::SurveyLinks() {
   return survey;
 }
 
-Result<int> ChainLeader::KeptByAll(std::span<const ChunkKey> keys) {
-  CHECK(!lost_ && !keys.empty());
+Result<int> ChainLeader::KeptByLast(int ranks, std::span<const ChunkKey> keys) {
+  CHECK(!lost_ && !keys.empty() && ranks > 1 && ranks <= comm_.size());
   const auto chunks = static_cast<int32_t>(keys.size());
   const JobHeader header{.tokens = chunks, .parts = kAsksKept};
   const TimePoint deadline = Clock::Real().Now() + options_.timeout;
   TransferWait wait;
-  std::vector<int32_t> kept(comm_.size() - 1);
-  for (int rank = 0; rank + 1 < comm_.size(); ++rank) {
+  std::vector<int32_t> kept(ranks - 1);
+  int rank = comm_.size() - ranks;
+  for (int32_t& chunks_of : kept) {
     SendKept(comm_, rank, kHeaderTag, BytesOf(header), wait);
     SendKept(comm_, rank, kBodyTag, std::as_bytes(keys), wait);
-    comm_.Receive(rank, kKeptTag, std::as_writable_bytes(std::span(&kept[rank], 1)), wait.Add());
+    comm_.Receive(rank++, kKeptTag, std::as_writable_bytes(std::span(&chunks_of, 1)), wait.Add());
   }
   if (const Status all = wait.Wait(deadline, "what ranks have kept"); !all) {
     RETURN_IF_ERROR(Lose(all.error()));  // after which `kept` is not written to

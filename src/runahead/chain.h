@@ -49,9 +49,10 @@ class ChainPlanner {
   // Divides the tokens [origin, origin + tokens) into at most so many parts; empty: one process is
   // as fast.
   virtual std::optional<Partition> Plan(int origin, int tokens, int ranks) = 0;
-  // Told once of each prompt, with what was planned for it, one part where none was: a rank that is
-  // left out of it for being slow is thought a little faster from then on, and tried again in time.
-  virtual void ForgetSlowness(int origin, const Partition& planned, int ranks) = 0;
+  // Told once of each prompt, with what is done of it, one part where the leader computes it alone,
+  // then only what follows `alone_from`: a rank that is left out of it for being slow is thought a
+  // little faster from then on, and tried again in time.
+  virtual void ForgetSlowness(int origin, const Partition& planned, int ranks, int alone_from) = 0;
   // What a job took: each part's rank, in order.
   virtual void Learn(const RankJob& job, std::span<const RankReport> ranks) = 0;
   // Whether a partition of what follows `origin` is expected to be worth the trouble, where the
@@ -80,9 +81,9 @@ class ChainLeader {
 
   // Between jobs: SurveyRanks by all ranks once more. An error is the chain's end.
   Result<Survey> SurveyLinks();
-  // Between jobs: how many of these chunks, from the first on, every other rank has or can load. An
-  // error is the chain's end.
-  Result<int> KeptByAll(std::span<const ChunkKey> keys);
+  // Between jobs: how many of these chunks, from the first on, each other one of the last `ranks`
+  // ranks has or can load. An error is the chain's end.
+  Result<int> KeptByLast(int ranks, std::span<const ChunkKey> keys);
   // Starts a job: the gate is that of this rank's slices (RangesOf its last place). `pages` cover
   // the job's tokens and stay drawn until End.
   Result<std::unique_ptr<KvGate>> Start(const RankJob& job, std::span<const PageId> pages);

@@ -50,8 +50,9 @@ class Planner : public ChainPlanner {
     return std::nullopt;
   }
 
-  // Ranks are left out for short prompts and slow links too, which says nothing of their speeds.
-  void ForgetSlowness(int origin, const Partition& planned, int ranks) override {
+  // Ranks are left out for short prompts, slow links and what the leader alone has of a prompt, too,
+  // which says nothing of their speeds.
+  void ForgetSlowness(int origin, const Partition& planned, int ranks, int alone_from) override {
     const SliceTime time = options_.time();
     const bool too_short = planned.tokens() < ranks * options_.chunk_tokens;
     if (too_short || !IsAnalytic(origin) || time.b <= 0) return;
@@ -61,7 +62,7 @@ class Planner : public ChainPlanner {
     ChainCost cost = CostAfter(time, origin);
     for (size_t i = 0; i < unused.size(); ++i) cost.ranks[i].speed = std::max(1.0, unused[i]);
     const Partition otherwise = BestRanks(cost, planned.tokens(), by_chunks()).partition;
-    if (otherwise.ranks() <= planned.ranks()) return;
+    if (otherwise.ranks() <= planned.ranks() || !Pays(cost, otherwise, origin, alone_from)) return;
     for (double& speed : unused) speed = std::max(speed, std::min(1.0, speed * kForgotten));
   }
 
@@ -84,10 +85,7 @@ class Planner : public ChainPlanner {
   bool Pays(int origin, const Partition& partition, int alone_from) override {
     const SliceTime time = options_.time();
     if (!goes_by_costs() || time.b <= 0) return true;
-    const int end = origin + partition.tokens();
-    const double alone_s = time.SecondsFor(alone_from, end - alone_from) / speeds_.back();
-    const ChainCost cost = CostAfter(time, origin).Last(partition.ranks());
-    return PredictChain(cost, partition).ttft_s * (1 + RanksOptions().gain_min) <= alone_s;
+    return Pays(CostAfter(time, origin), partition, origin, alone_from);
   }
 
   bool learns_links() const override { return options_.link_of && goes_by_costs(); }
@@ -104,6 +102,13 @@ class Planner : public ChainPlanner {
   }
   bool IsAnalytic(int origin) const {
     return options_.partition == "analytic" || (options_.partition == "table" && origin > 0);
+  }
+
+  bool Pays(const ChainCost& cost, const Partition& partition, int origin, int alone_from) const {
+    const int count = origin + partition.tokens() - alone_from;
+    const double alone_s = options_.time().SecondsFor(alone_from, count) / speeds_.back();
+    const double chain_s = PredictChain(cost.Last(partition.ranks()), partition).ttft_s;
+    return chain_s * (1 + RanksOptions().gain_min) <= alone_s;
   }
 
   RanksOptions by_chunks() const { return {.chunk_tokens = options_.chunk_tokens}; }

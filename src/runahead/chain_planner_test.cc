@@ -135,7 +135,7 @@ TEST(ChainPlannerTest, ARankThatWasTooSlowIsTriedAgain) {
     int prompts = 0;
     for (; !used() && prompts < 1000; ++prompts) {
       EXPECT_FALSE(used()) << "planning again says nothing of ranks";
-      planner->ForgetSlowness(0, *planner->Plan(0, 4096, 2), 2);
+      planner->ForgetSlowness(0, *planner->Plan(0, 4096, 2), 2, 0);
     }
     return prompts;
   };
@@ -150,6 +150,27 @@ TEST(ChainPlannerTest, ARankThatWasTooSlowIsTriedAgain) {
   EXPECT_EQ(planner->Plan(0, 4096, 2), New(Options())->Plan(0, 4096, 2));
 }
 
+// Only the leader has the prompt's beginning: the plan uses the other rank, and does not pay.
+TEST(ChainPlannerTest, ARankThatIsTooSlowForWhatTheLeaderHasIsTriedAgain) {
+  const auto planner = New(Options());
+  constexpr int kHas = 1536, kTokens = 4096;
+  const auto pays = [&] { return planner->Pays(0, *planner->Plan(0, kTokens, 2), kHas); };
+  const auto forget = [&](int alone_from) {
+    planner->ForgetSlowness(0, EvenPartition(kTokens, 1), 2, alone_from);
+  };
+  ASSERT_TRUE(pays());
+  for (int i = 0; i < 20; ++i) Teach(*planner, 0.4, 1);
+  ASSERT_EQ(planner->Plan(0, kTokens, 2)->ranks(), 2);
+  ASSERT_FALSE(pays());
+  const Partition before = *planner->Plan(0, kTokens, 2);
+  for (int i = 0; i < 1000; ++i) forget(4000);
+  EXPECT_EQ(*planner->Plan(0, kTokens, 2), before) << "of no use, however fast it is";
+  int prompts = 0;
+  for (; !pays() && prompts < 1000; ++prompts) forget(kHas);
+  EXPECT_GT(prompts, 5);
+  EXPECT_LT(prompts, 100);
+}
+
 TEST(ChainPlannerTest, PromptsThatAreTooShortForARankLeaveItsSpeed) {
   ChainPlannerOptions options = Options();
   options.link.alpha_s = 0.1;
@@ -159,7 +180,7 @@ TEST(ChainPlannerTest, PromptsThatAreTooShortForARankLeaveItsSpeed) {
   const Partition before = *planner->Plan(0, 4096, 2);
   for (int i = 0; i < 100; ++i) {
     ASSERT_EQ(planner->Plan(0, 256, 2)->ranks(), 1);
-    planner->ForgetSlowness(0, *planner->Plan(0, 256, 2), 2);
+    planner->ForgetSlowness(0, *planner->Plan(0, 256, 2), 2, 0);
   }
   EXPECT_EQ(*planner->Plan(0, 4096, 2), before);
 }
