@@ -122,6 +122,16 @@ Status CheckSection(const std::vector<const CLI::App*>& commands, const std::str
               CLI::detail::join(section, "."), NamesOf(commands));
 }
 
+// Whether all that the flag cannot do without is given.
+bool HasNeeded(const CLI::App* command, const std::vector<std::string>& arguments,
+               const std::string& flag) {
+  const CLI::Option* option = command == nullptr ? nullptr : command->get_option_no_throw(flag);
+  return option == nullptr ||
+         std::ranges::all_of(option->get_needs(), [&](const CLI::Option* needed) {
+           return Has(command, arguments, "--" + needed->get_lnames().front());
+         });
+}
+
 // Adds the flags that the arguments do not have. Whether any is a key.
 bool AddMissing(const CLI::App* command, const std::vector<CLI::ConfigItem>& items,
                 std::vector<std::string>* arguments) {
@@ -179,6 +189,12 @@ Result<std::vector<std::string>> WithConfigFile(const CLI::App& app,
     if (ours) (item.parents.empty() ? of_all : own).push_back(std::move(item));
   }
   const bool keys = AddMissing(command, own, &arguments);
+  // What is for all need not suit each of them: some have no store, say, and so no codec of it.
+  std::vector<std::string> given = arguments;
+  for (const CLI::ConfigItem& item : of_all) given.push_back("--" + item.name);
+  std::erase_if(of_all, [&](const CLI::ConfigItem& item) {
+    return !HasNeeded(command, given, "--" + item.name);
+  });
   if (AddMissing(command, of_all, &arguments) || keys) WarnIfOthersRead(path);
   return arguments;
 }

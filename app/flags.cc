@@ -217,7 +217,8 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
       ->check(NotNegative());
   AddLinkFlags(app, flags.get());
   app.add_flag("--promote", options->promote,
-               "copy what was loaded from a --store to those before it that keep chunks");
+               "copy what was loaded from a --store to those before it that keep chunks")
+      ->needs(app.get_option("--store"));
   app.add_option_function<std::string>(
          "--store-writes",
          [options](const std::string& name) { options->store_writes = *StoreWritesFromName(name); },
@@ -246,7 +247,8 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
          "--store-ttl", [options](double s) { options->store_ttl = Seconds(s); },
          "remove chunks that nobody has used for this long, e.g. 12h or 7d (default: never)")
       ->transform(DurationValue())
-      ->check(CLI::Range(1.0, 1e9));
+      ->check(CLI::Range(1.0, 1e9))
+      ->needs(app.get_option("--store"));
   app.parse_complete_callback([flags, options] { options->stores = Stores(*flags); });
 }
 
@@ -375,7 +377,8 @@ void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options, const char* slice_t
   AddStoreFlags(app, options);
   app.add_flag("--durable", options->durable,
                "let chunks that are kept survive a power cut (slower); without it one may be lost, "
-               "but never loaded wrong");
+               "but never loaded wrong")
+      ->needs(app.get_option("--store"));
 }
 
 std::string NamesOf(const std::vector<const CLI::App*>& commands) {

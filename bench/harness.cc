@@ -167,7 +167,8 @@ Status WriteFile(const std::string& path, const std::string& text) {
   if (!parent.empty()) std::filesystem::create_directories(parent, ignored);
   std::ofstream file(path, std::ios::binary);
   file << text;
-  if (!file.flush()) {
+  file.close();
+  if (!file) {
     return Fail(ErrorCode::kIo, "cannot write {}: {}", path, std::strerror(errno));
   }
   return {};

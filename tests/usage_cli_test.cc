@@ -1,4 +1,7 @@
 // What the program says to those who use it wrong, and how it may be told what to do.
+#include <fmt/format.h>
+
+#include "base/available_memory.h"
 #include "tests/cli_testing.h"
 
 namespace kvcake {
@@ -35,9 +38,12 @@ TEST_F(UsageCliTest, FailuresSayWhatAndExitCodesKeepTheirMeaning) {
   outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --ram-capacity 4MiB");
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("--ram-capacity leaves 15 pages of 266240 bytes"));
-  outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --max-tokens 1 --ram-capacity 1TiB");
+  const uint64_t twice_mib = (AvailableMemoryBytes() >> 19) + 1024;  // of what there is
+  outcome = Run(fmt::format("{}{}/models/demo --max-tokens 1 --ram-capacity {}MiB", run,
+                            KVCAKE_SOURCE_DIR, twice_mib));
   EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_THAT(outcome.err, HasSubstr("--ram-capacity is 1048576 MiB, and this process may take"));
+  EXPECT_THAT(outcome.err, HasSubstr(fmt::format("--ram-capacity is {} MiB, and this process may",
+                                                 twice_mib)));
   outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --chunk-tokens 100");
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("multiple of 16"));
@@ -59,6 +65,9 @@ TEST_F(UsageCliTest, WrongUsageIsNamed) {
            {"run --model x --prompt a --load-rate 0", "0 is not above 0"},
            {"run --model x --prompt a --disk-capacity 1GiB", "--disk-capacity requires --store"},
            {"serve --model x --kv-codec int8", "--kv-codec requires --store"},
+           {"serve --model x --store-ttl 7d", "--store-ttl requires --store"},
+           {"chat --model x --durable", "--durable requires --store"},
+           {"serve --model x --promote", "--promote requires --store"},
            {"run --model x --prompt a --temperature nan", "nan is not 0 or above"},
            {"serve --model x --port 99999", "99999 not in range 0 to 65535"}}) {
     const Outcome outcome = Run(arguments);
@@ -90,6 +99,15 @@ TEST_F(UsageCliTest, AFileOfFlags) {
   Write("flags.toml", "model = \"x\"\nprompt = \"the code\"\nmax-tokens = 1\n");
   outcome = Run("run " KVCAKE_SOURCE_DIR "/models/demo --config " + dir_ + "/flags.toml");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::string codec = "prompt = \"the code\"\nmax-tokens = 1\nkv-codec = \"lossless\"\n";
+  outcome = run(demo + codec + "[serve]\nstore = \"" + dir_ + "/c\"\n");
+  EXPECT_EQ(outcome.exit_code, 0) << "its own need no codec: " << outcome.err;
+  outcome = run(demo + codec + "store = \"" + dir_ + "/c\"\n");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(std::filesystem::exists(dir_ + "/c"));
+  outcome = run(demo + codec + "[run]\nkv-codec = \"lossless\"\n");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--kv-codec requires --store"));
   outcome = run("modle = \"x\"\n");
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("run has no flag --modle"));

@@ -27,7 +27,7 @@ class ThreadPool {
 
   // Calls body(index, worker) for every index in [0, n), worker in [0, size()), in any order, and
   // returns when all are done. Indices are handed out one by one, so uneven work balances, and a
-  // worker that gets no core, as beside other programs, is waited for only if it has an index.
+  // worker that gets no core, as beside other programs, is waited for only once it has begun.
   template <typename Body>
   void ParallelFor(int64_t n, Body&& body) {
     Run(

@@ -388,6 +388,37 @@ TEST(TcpAttackTest, ARankThatCannotProveWhoItIsIsAnError) {
   }
 }
 
+// The other rank's time is up first, say: it hangs up on whoever calls then.
+TEST(TcpAttackTest, WhatWasNotProvedIsSaidThoughTheNextCallsEndSooner) {
+  const TcpListener rank_1 = ListenLocally();
+  boost::asio::io_context context;
+  tcp::acceptor acceptor(context, {boost::asio::ip::address_v4::loopback(), 0});
+  const auto port = acceptor.local_endpoint().port();
+  std::atomic<bool> over = false;
+  auto stranger = std::async(std::launch::async, [&] {
+    for (bool first = true;; first = false) {
+      tcp::socket socket = acceptor.accept();
+      if (over) return;
+      if (!first) continue;
+      MeshHello heard, told{.size = 2, .from = 0, .to = 1};
+      Digest proof;
+      boost::asio::read(socket, boost::asio::buffer(&heard, sizeof(heard)));
+      boost::asio::write(socket, boost::asio::buffer(&told, sizeof(told)));
+      boost::asio::read(socket, boost::asio::buffer(&proof, sizeof(proof)));
+    }
+  });
+  const auto joined =
+      ConnectTcp(rank_1, {.rank = 1,
+                          .addresses = {fmt::format("127.0.0.1:{}", port), "127.0.0.1:9"},
+                          .timeout = Seconds(5),
+                          .key = Ours()});
+  over = true;
+  tcp::socket(context).connect({boost::asio::ip::address_v4::loopback(), port});
+  stranger.get();
+  ASSERT_FALSE(joined);
+  EXPECT_THAT(joined.error().message, HasSubstr("has not proved that it has this chain's"));
+}
+
 // It takes the caller's proof, and has none of its own.
 TEST(TcpAttackTest, WhoAnswersForARankIsAskedToo) {
   const TcpListener rank_1 = ListenLocally();

@@ -118,10 +118,9 @@ class Mesh {
   }
 
   void Shake(int peer, const AttemptPtr& attempt) {
-    // What it failed to prove the last time says more, should time be up in the midst of this one.
-    if (errors_[peer] != kUnproved) errors_[peer] = "it does not answer";
     attempt->link =
         std::make_unique<Link>(std::move(attempt->socket), options_.tls, Link::Role::kCalls);
+    SetError(peer, attempt, "it does not answer");
     attempt->link->AsyncHandshake([this, peer, attempt](error_code error) {
       if (!error) return Greet(peer, attempt);
       const std::string why = attempt->link->WhyNot(error);
@@ -132,11 +131,18 @@ class Mesh {
   }
 
   void CallAgain(int peer, const AttemptPtr& attempt, std::string why) {
-    errors_[peer] = std::move(why);
+    SetError(peer, attempt, std::move(why));
     attempt->timer.expires_after(kRetry);
     attempt->timer.async_wait([this, peer, attempt](error_code error) {
       if (!error) Call(peer, std::move(attempt->endpoints));
     });
+  }
+
+  // What it failed to prove the last time says more than that time is up in the midst of this one,
+  // or was for it.
+  void SetError(int peer, const AttemptPtr& attempt, std::string why) {
+    const bool connected = attempt->link != nullptr;
+    if (!connected || errors_[peer] != kUnproved) errors_[peer] = std::move(why);
   }
 
   void Greet(int peer, const AttemptPtr& attempt) {

@@ -141,7 +141,8 @@ Status WriteAll(int fd, const void* data, size_t bytes, uint64_t offset, const s
 Status WriteText(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text << '\n';
-  if (!file.flush()) return Fail(ErrorCode::kIo, "cannot write {}", path);
+  file.close();  // some file systems say only then that they are full
+  if (!file) return Fail(ErrorCode::kIo, "cannot write {}", path);
   return {};
 }
 
@@ -151,7 +152,8 @@ struct File {
   ~File() {
     if (fd >= 0) close(fd);
   }
-  const int fd;
+  bool Close() { return close(std::exchange(fd, -1)) == 0; }
+  int fd;
 };
 
 class ShardWriter {
@@ -169,7 +171,7 @@ class ShardWriter {
   // `first` is the place of the first tensor in the model: it seeds the numbers, so that they do
   // not depend on the sharding.
   Status Write(const std::string& path, std::span<const Tensor> tensors, size_t first) {
-    const File file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+    File file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
     if (file.fd < 0) {
       return Fail(ErrorCode::kIo, "cannot create {}: {}", path, std::strerror(errno));
     }
@@ -202,7 +204,9 @@ class ShardWriter {
       }
     });
     MutexLock lock(wrote_all.mutex);
-    return wrote_all.status;
+    RETURN_IF_ERROR(wrote_all.status);
+    if (file.Close()) return {};
+    return Fail(ErrorCode::kIo, "cannot write {}: {}", path, std::strerror(errno));
   }
 
  private:

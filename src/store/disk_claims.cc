@@ -146,7 +146,11 @@ Result<bool> DiskClaims::EndTheirs(const std::string& path, const FileInfo& expi
   ASSIGN_OR_RETURN(const auto alone, context_.fs.TryLock(context_.store.LockPath()));
   if (!alone) return false;
   const auto named = context_.fs.Stat(path);
-  if (named && IsSame(*named, expired)) RETURN_IF_ERROR(context_.fs.Remove(path));
+  if (!named || !IsSame(*named, expired)) return true;
+  const Status removed = context_.fs.Remove(path);
+  if (!removed && removed.error().code != ErrorCode::kNotFound) {  // its owner may end it just now
+    return tl::unexpected(removed.error());
+  }
   return true;
 }
 

@@ -139,6 +139,21 @@ TEST_F(DiskClaimsTest, OfTwoWhoFindAClaimExpiredAtOnceOneHasIt) {
   }
 }
 
+TEST_F(DiskClaimsTest, AClaimThatItsOwnerEndsAsItIsTakenForExpiredIsTheNext) {
+  auto slow = Open();
+  HookedFileSystem fs;
+  std::atomic<bool> ended = false;  // claims of no time at all end on a thread of their own
+  fs.before_remove = [&](const std::string& path) {
+    if (path == PathOf(chain_[0]) && !ended.exchange(true)) slow.reset();
+  };
+  const auto quick = Open(fs);
+  EXPECT_EQ(ClaimKey(*slow, chain_[0]), kMine);
+  EXPECT_EQ(ClaimKey(*quick, chain_[0], Seconds(0)), kTheirs) << "seen for the first time";
+  EXPECT_EQ(ClaimKey(*quick, chain_[0], Seconds(0)), kMine);
+  EXPECT_TRUE(ended);
+  EXPECT_EQ(ClaimKey(*quick, chain_[1]), kMine) << "nothing has failed";
+}
+
 TEST_F(DiskClaimsTest, AClaimThatHasExpiredIsTakenWhenNobodyElseIsAtIt) {
   const auto hung = Open(), tier = Open();
   EXPECT_EQ(ClaimKey(*hung, chain_[0]), kMine);
