@@ -41,8 +41,10 @@ Ended RunAs(const std::string& launcher, const std::string& what) {
   return ended;
 }
 
+// By the loopback interface alone: those that other tests make are gone a little later.
 Ended MpiRun(int ranks, const std::string& what) {
   return RunAs(fmt::format("env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+                           "OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo "
                            "mpirun -n {} --oversubscribe",
                            ranks),
                what);

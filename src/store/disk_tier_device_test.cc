@@ -155,12 +155,25 @@ TEST_F(DiskTierBreakerTest, AReadThatIsLostForEverDoesNotCloseTheStore) {
   EXPECT_TRUE(reads_->Wait(0).status);
 }
 
-TEST_F(DiskTierBreakerTest, AnOpenThatIsLostForEverKeepsNoOtherWaiting) {
+TEST_F(DiskTierBreakerTest, AnOpenThatHangsKeepsNoOtherWaiting) {
+  options_.overdue_after = Seconds(1000);
+  tier_.reset();
+  tier_ = DiskTier::Open(options_, fs_).value();
   fs_.Set({.open_stall = 1});
   reads_->Start(*tier_, options_.layout, chain_[0], Root());
   EXPECT_TRUE(Eventually([&] { return fs_.faults() > 0; }));
   fs_.Set({});
   EXPECT_EQ(ReadBack(*tier_, options_.layout, chain_[1], chain_[0]), std::nullopt);
+  EXPECT_EQ(reads_->answers(0), 0);
+  fs_.ReleaseStalled();
+  EXPECT_TRUE(reads_->Wait(0).status);
+}
+
+TEST_F(DiskTierBreakerTest, AnOpenThatIsLostForEverIsAnErrorAndNoOthers) {
+  fs_.Set({.open_stall = 1});
+  reads_->Start(*tier_, options_.layout, chain_[0], Root());
+  EXPECT_TRUE(Eventually([&] { return fs_.faults() > 0; }));
+  fs_.Set({});
   EXPECT_EQ(reads_->Wait(0).status.error().code, ErrorCode::kIo) << "it is overdue";
   EXPECT_TRUE(Eventually([&] { return !ReadBack(*tier_, options_.layout, chain_[2], chain_[1]); }))
       << "a probe finds that the device answers";
@@ -223,7 +236,7 @@ TEST_F(DiskTierBreakerTest, WritesThatHangRefuseFurtherOnesAndNoReads) {
       written += PutChunk(*tier_, options_.layout, more[i], ParentOf(more, i)).has_value();
     });
   }
-  EXPECT_TRUE(Eventually([&] { return fs_.faults() > 0; }));
+  EXPECT_TRUE(Eventually([&] { return fs_.faults() >= 2; }));
   // What is there already need not be written: this one never hangs.
   const auto refused = [&] { return !PutChunk(*tier_, options_.layout, chain_[0], Root()); };
   EXPECT_TRUE(Eventually(refused));

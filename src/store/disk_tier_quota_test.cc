@@ -30,6 +30,7 @@ class DiskTierQuotaTest : public testing::Test {
     options.root = Root();
     options.durable = true;
     options.owner_quota_bytes = quota_chunks * layout_.page_bytes();
+    options.upkeep_interval = Seconds(3600);  // it finds what others wrote, some time or other
     return DiskTier::Open(options, fs).value();
   }
   void Put(Tier& tier, const std::vector<ChunkKey>& chain, size_t begin, size_t end,

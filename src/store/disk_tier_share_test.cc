@@ -165,7 +165,8 @@ TEST_F(SharedStoreTest, CapacityHoldsForTheDirectory) {
       auto tier = Open();
       const auto chain = Chain(100, 10 + writer);
       for (size_t i = 0; i < chain.size(); ++i) {
-        if (!Put(*tier, chain, i)) return false;
+        // Who makes room may be kept waiting, and with it everybody.
+        if (!Eventually([&] { return Put(*tier, chain, i).has_value(); })) return false;
         if (i % 10 == 9) std::this_thread::sleep_for(std::chrono::milliseconds(60));
       }
       // Until the others, too, have been heard of.

@@ -272,7 +272,7 @@ void RedisConnection::WatchReplies() {
     const TimePoint now = Clock::Real().Now();
     const bool is_due = !asked_.empty() || writing_;
     const bool is_overdue = is_due && IsOverdue(now);
-    if (is_overdue && now - moved_ < options_.reply_timeout) {
+    if (is_overdue && moved_ > turn_) {
       return Fail({ErrorCode::kDeadline,
                    fmt::format("{} answers a byte at a time, for more than {} s", address_.Text(),
                                options_.reply_timeout.count())});

@@ -66,6 +66,7 @@ inline DiskTierOptions DiskOptions(World& world, uint64_t io_bytes_max,
   options.capacity_bytes = kCapacityChunks * world.chunk_bytes;
   options.io_bytes_max = io_bytes_max;
   options.max_reads_in_flight = max_reads_in_flight;
+  options.upkeep_interval = Seconds(3600);  // what a scan finds counts as used when it ends
   return options;
 }
 

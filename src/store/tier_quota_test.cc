@@ -44,6 +44,7 @@ std::unique_ptr<Tier> QuotaDisk(QuotaWorld& world) {
   options.root = Root();
   options.capacity_bytes = kQuotaCapacity * world.layout.page_bytes();
   options.owner_quota_bytes = kQuotaChunks * world.layout.page_bytes();
+  options.upkeep_interval = Seconds(3600);
   return DiskTier::Open(options).value();
 }
 
