@@ -42,8 +42,8 @@ TEST_F(UsageCliTest, FailuresSayWhatAndExitCodesKeepTheirMeaning) {
   outcome = Run(fmt::format("{}{}/models/demo --max-tokens 1 --ram-capacity {}MiB", run,
                             KVCAKE_SOURCE_DIR, twice_mib));
   EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_THAT(outcome.err, HasSubstr(fmt::format("--ram-capacity is {} MiB, and this process may",
-                                                 twice_mib)));
+  EXPECT_THAT(outcome.err,
+              HasSubstr(fmt::format("--ram-capacity is {} MiB, and this process may", twice_mib)));
   outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --chunk-tokens 100");
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("multiple of 16"));

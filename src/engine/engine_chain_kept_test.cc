@@ -214,10 +214,10 @@ TEST_F(EngineChainKeptTest, ARankWithoutAPartIsNotAskedWhatItHasKept) {
 
 TEST_F(EngineChainKeptTest, ARankThatHasAPartOnlyAsTheChainBeginsSoonerIsAskedToo) {
   const std::vector<int32_t> prompt = Prompt(15 * kChunk + 5, 3);
-  std::mutex mutex;
+  Mutex mutex;
   std::vector<size_t> asked_for;
   kept_ = [&](std::span<const ChunkKey> keys) {
-    const std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     asked_for.push_back(keys.size());
     return asked_for.size() == 1 ? 3 : 1;
   };

@@ -50,8 +50,8 @@ class Planner : public ChainPlanner {
     return std::nullopt;
   }
 
-  // Ranks are left out for short prompts, slow links and what the leader alone has of a prompt, too,
-  // which says nothing of their speeds.
+  // Ranks are left out for short prompts, slow links and what the leader alone has of a prompt,
+  // too, which says nothing of their speeds.
   void ForgetSlowness(int origin, const Partition& planned, int ranks, int alone_from) override {
     const SliceTime time = options_.time();
     const bool too_short = planned.tokens() < ranks * options_.chunk_tokens;
