@@ -2,6 +2,7 @@
 // sockets, against a cluster that has a key.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <functional>
 #include <future>
 #include <thread>

@@ -45,7 +45,8 @@ class Mesh {
     Accept();
     while (Missing() > 0 && failure_ && context_.run_one_until(deadline) > 0) {
     }
-    if (failure_) context_.poll();  // what came while this process was kept waiting
+    // What came while this process was itself kept waiting counts.
+    if (Missing() > 0 && failure_) context_.poll();
     RETURN_IF_ERROR(failure_);
     if (Missing() > 0) return TimedOut();
     std::vector<RawLink> links(size_);

@@ -73,11 +73,12 @@ Result<int> ChainLeader::KeptByLast(int ranks, std::span<const ChunkKey> keys) {
   const TimePoint deadline = Clock::Real().Now() + options_.timeout;
   TransferWait wait;
   std::vector<int32_t> kept(ranks - 1);
-  int rank = comm_.size() - ranks;
-  for (int32_t& chunks_of : kept) {
+  const int first_rank = comm_.size() - ranks;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const int rank = first_rank + static_cast<int>(i);
     SendKept(comm_, rank, kHeaderTag, BytesOf(header), wait);
     SendKept(comm_, rank, kBodyTag, std::as_bytes(keys), wait);
-    comm_.Receive(rank++, kKeptTag, std::as_writable_bytes(std::span(&chunks_of, 1)), wait.Add());
+    comm_.Receive(rank, kKeptTag, std::as_writable_bytes(std::span(&kept[i], 1)), wait.Add());
   }
   if (const Status all = wait.Wait(deadline, "what ranks have kept"); !all) {
     RETURN_IF_ERROR(Lose(all.error()));  // after which `kept` is not written to

@@ -400,7 +400,7 @@ TEST_F(DiskTierTest, FilesThatCannotBeRemovedDoNotStopEviction) {
 }
 
 TEST_F(DiskTierTest, FaultsOfTheDiskCostMissesNeverWrongAnswers) {
-  int wrote = 0, read = 0;
+  size_t failed = 0;
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     FaultyFileSystem fs(FileSystem::Real(), seed);
     options_.io_bytes_max = 8192;
@@ -418,12 +418,16 @@ TEST_F(DiskTierTest, FaultsOfTheDiskCostMissesNeverWrongAnswers) {
             .lost_write = 0.05,
             .rename_error = 0.05});
     const auto chain = Chain(40, static_cast<int>(seed));
+    size_t wrote = 0, read = 0;
     for (size_t i = 0; i < chain.size(); ++i) {
       wrote += PutChunk(*tier_, layout_, chain[i], ParentOf(chain, i)).has_value();
       // ReadBack checks the bytes of whatever is called right.
       read += !ReadBack(*tier_, layout_, chain[i], ParentOf(chain, i));
     }
     EXPECT_GT(fs.faults(), 20u);
+    EXPECT_GT(wrote, 10u);
+    EXPECT_GT(read, 5u);
+    failed += chain.size() - wrote;
     // The fault goes away: the tier recovers without being opened anew.
     fs.Set({});
     for (size_t i = 0; i < chain.size(); ++i) {
@@ -435,9 +439,7 @@ TEST_F(DiskTierTest, FaultsOfTheDiskCostMissesNeverWrongAnswers) {
     tier_.reset();
   }
   // Whose turn it is to meet a fault is up to the threads: one seed alone may spare every write.
-  EXPECT_GT(wrote, 50);
-  EXPECT_LT(wrote, 200);
-  EXPECT_GT(read, 25);
+  EXPECT_GT(failed, 0u);
 }
 
 TEST_F(DiskTierTest, AFullDiskIsAClearStatusAndLeavesNothingBehind) {
