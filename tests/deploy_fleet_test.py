@@ -284,16 +284,16 @@ class BalancerTest(unittest.TestCase):
             self.addCleanup(server.shutdown)
             config = config.replace(f"{name}:8000", f"127.0.0.1:{server.server_port}")
         config = config.replace("check port 9000 ", "check ")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        config = config.replace("bind :8000", f"bind 127.0.0.1:{self.port}")
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        self.port = listener.getsockname()[1]
+        config = config.replace("bind :8000", f"bind fd@{listener.fileno()}")
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         path = pathlib.Path(folder.name, "haproxy.cfg")
         path.write_text(config)
         # pylint: disable-next=consider-using-with
-        process = subprocess.Popen(["haproxy", "-db", "-f", path],
+        process = subprocess.Popen(["haproxy", "-db", "-f", path], pass_fds=[listener.fileno()],
                                    env={**os.environ, "KVCAKE_BALANCE": how},
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(process.wait)

@@ -203,8 +203,8 @@ int Do(const std::string& what, Comm& comm) {
 }
 
 int RankMain(const std::string& what) {
-  auto session = StartMpi(
-      {.close_timeout = Seconds(0.5), .end_timeout = Seconds(what == "absent" ? 0.5 : 10)});
+  auto session = StartMpi({.close_timeout = Seconds(what == "close" ? 60 : 0.5),
+                           .end_timeout = Seconds(what == "absent" ? 0.5 : 60)});
   CHECK(session.has_value());
   auto comm = (*session)->NewComm();
   const int status = Do(what, *comm);

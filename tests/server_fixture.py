@@ -33,10 +33,11 @@ def eventually(condition, what):
 
 class Server:
     """A running `kvcake serve` of models/demo with a store of its own. It ends with the test's
-    process at the latest, however that ends; so it is to be started on its main thread."""
+    process at the latest, however that ends; so it is to be started on its main thread. With step_s
+    each step of the engine takes so long, on an emulated machine."""
 
     def __init__(self, *flags, store=None, ram="64MiB", wrapper=(), tls=None, model=MODEL,
-                 template=CHATML):
+                 template=CHATML, step_s=None):
         self.tls = tls  # what clients know of the server's certificate, where it has one
         self.dir = tempfile.TemporaryDirectory(prefix="kvcake-serve-")
         self.store = store or self.dir.name + "/store"
@@ -45,6 +46,11 @@ class Server:
         if template is not None:  # else the model's own
             own = ["--chat-template", self.dir.name + "/template.jinja"]
             pathlib.Path(own[1]).write_text(template, encoding="utf-8")
+        if step_s is not None:
+            own += ["--emulate", self.dir.name + "/steps.json"]
+            pathlib.Path(own[-1]).write_text(json.dumps(
+                {"name": "steps", "layers": 4, "kv_bytes_per_token": 65536, "max_positions": 32768,
+                 "attention": "dense", "c0": step_s, "b": 0.0, "a": 0.0}), encoding="utf-8")
         self.log_path = pathlib.Path(self.dir.name, "log")
         command = ["setpriv", "--pdeathsig", "KILL", *wrapper, *PROGRAM.split(), "serve",
                    "--model", model, "--port", "0", "--threads", "1", "--ram-capacity", ram,

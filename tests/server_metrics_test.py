@@ -275,7 +275,7 @@ class MetricsTest(OwnServersTest):
         self.assertEqual(server.stop(), 0)
 
     def test_what_runs_and_what_waits(self):
-        server = self.start("--max-num-seqs", "1")
+        server = self.start("--max-num-seqs", "1", step_s=0.02)
         slow = {"prompt": PROMPT, "max_tokens": 3000, "ignore_eos": True, "stream": True}
         connections = [http.client.HTTPConnection(server.host, server.port, timeout=WAIT_S)
                        for _ in range(3)]

@@ -215,7 +215,8 @@ class RanksTest(RanksTestCase):
             other.sendall(b"GET / HTTP/1.1\r\n\r\n")
             self.assertEqual(other.recv(1), b"")
         server = self.start("--workers", worker.address, "--partition", "even", "--rank-timeout",
-                            "1s")
+                            "5s")
+        self.connected(server, 2)
         self.check(server, 1, ranks=2)
         worker.process.send_signal(signal.SIGSTOP)
         self.check(server, 2, ranks=1)
@@ -238,9 +239,11 @@ class RanksTest(RanksTestCase):
 
     def test_a_worker_may_come_late(self):
         early = self.worker()
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{taken.getsockname()[1]}"
+        kept = socket.socket()  # the port is the worker's, which may listen there beside it
+        self.addCleanup(kept.close)
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{kept.getsockname()[1]}"
         server = self.start("--workers", f"{early.address},{address}", "--partition", "even",
                             *PATIENT)
         self.assertIn(f"the worker at {address} is not ready: Connection refused", server.log())

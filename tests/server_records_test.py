@@ -20,7 +20,7 @@ class LogTest(unittest.TestCase):
 
     def test_one_line_for_each_request_whatever_became_of_it(self):
         server = Server("--log-format", "json", "--max-num-seqs", "1", "--queue-max", "1",
-                        "--api-key", "k")
+                        "--api-key", "k", step_s=0.02)
         key = {"Authorization": "Bearer k"}
         server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2}, headers=key)
         server.post("/v1/completions", {"prompt": PROMPT, "n": 0}, status=400, headers=key)

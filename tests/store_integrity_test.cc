@@ -100,7 +100,7 @@ class StoreIntegrityTest : public testing::Test {
     disk.root = model_->identity().Root();
     disk.quarantine_files_max = 1000;
     disk.missing_ttl = Seconds(0);
-    disk.overdue_after = Seconds(0.5);
+    disk.overdue_after = overdue_after_;
     DiskTier& tier = *(tier_ = DiskTier::Open(disk, *files_).value());
     if (apply_) apply_();  // after the catalogue has been made: only the read can find out
     ComputeCost cost;
@@ -213,6 +213,7 @@ class StoreIntegrityTest : public testing::Test {
   std::vector<int32_t> prompt_;
   std::vector<ChunkKey> keys_;
   std::function<void()> apply_;
+  Seconds overdue_after_ = DiskTierOptions().overdue_after;
   TierStats stats_;
   std::ostringstream log_;
   std::shared_ptr<spdlog::logger> logger_;
@@ -246,6 +247,7 @@ TEST_F(StoreIntegrityTest, ADirectoryThatHangsCostsOneWaitAndTheAnswerIsRight) {
   const Completion first = Answer(Policy::kCompute);
   files_ = &faulty_;
   apply_ = [&] { faulty_.Set({.open_stall = 1}); };
+  overdue_after_ = Seconds(0.5);
   const Completion again = Answer(Policy::kLoad);
   EXPECT_EQ(again.tokens, first.tokens);
   EXPECT_EQ(again.logprobs, first.logprobs);
@@ -255,6 +257,7 @@ TEST_F(StoreIntegrityTest, ADirectoryThatHangsCostsOneWaitAndTheAnswerIsRight) {
   faulty_.Set({});
   faulty_.ReleaseStalled();
   apply_ = {};
+  overdue_after_ = DiskTierOptions().overdue_after;
   EXPECT_EQ(Answer(Policy::kLoad).report.loaded(), kChunk * kChunks);
 }
 

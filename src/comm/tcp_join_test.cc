@@ -81,7 +81,7 @@ TEST(TcpJoinTest, OfMoreSilentCallersThanItListensToTheOldestAreHungUpOn) {
 }
 
 TEST(TcpJoinTest, SilentCallersAreHungUpOn) {
-  Waiting worker({.patience = Seconds(2), .connect = Seconds(120)});
+  Waiting worker({.patience = Seconds(5), .connect = Seconds(120)});
   EXPECT_EQ(Caller(worker).Heard(), "");
   Caller greets(worker);
   LeaderTalk talk{ClusterKey()};
@@ -133,7 +133,7 @@ TEST(TcpJoinTest, WorkersThatAreNotReadyAreNamed) {
   }
   const std::string silent = fmt::format("127.0.0.1:{}", busy.port());
   const auto leader = GatherWorkers(std::vector{nobody, ready.address(), silent}, {},
-                                    {.patience = Seconds(2), .connect = Seconds(120)});
+                                    {.patience = Seconds(5), .connect = Seconds(120)});
   ASSERT_FALSE(leader);
   EXPECT_EQ(leader.error().code, ErrorCode::kIo);
   EXPECT_EQ(leader.error().message,

@@ -320,7 +320,7 @@ TEST(ChainTest, ASilentRankIsGivenUp) {
 // Rank 1 has its prefix long before rank 0, and nothing of the chain comes to it until then.
 TEST(ChainTest, ARankThatRestoresForLongIsNotLost) {
   const ModelConfig config = TinyConfig();
-  static constexpr Seconds kTimeout(1);  // long for all else that it holds for
+  static constexpr Seconds kTimeout(2);  // long for all else that it holds for
   const auto slowly = [](int rank) {
     if (rank == 0) std::this_thread::sleep_for(2 * kTimeout);
   };

@@ -63,8 +63,8 @@ class DiskTierBreakerTest : public testing::Test {
     fs_.Set({});
     fs_.ReleaseStalled();
     EXPECT_TRUE(Eventually(
-        [&] { return tier_->Residency(chain_) == std::vector<bool>(chain_.size(), true); }));
-    EXPECT_EQ(ReadBack(*tier_, options_.layout, chain_[5], chain_[4]), std::nullopt);
+        [&] { return Held(*tier_, chain_) == std::vector<bool>(chain_.size(), true); }));
+    EXPECT_TRUE(Eventually([&] { return !ReadBack(*tier_, options_.layout, chain_[5], chain_[4]); }));
   }
 
   TempDir dir_;
@@ -242,12 +242,17 @@ TEST_F(DiskTierBreakerTest, WritesThatHangRefuseFurtherOnesAndNoReads) {
   EXPECT_TRUE(Eventually(refused));
   EXPECT_FALSE(PutChunk(*tier_, options_.layout, more[2], more[1]));
   EXPECT_EQ(written, 0);
-  EXPECT_EQ(ReadBack(*tier_, options_.layout, chain_[1], chain_[0]), std::nullopt);
+  const auto reads = [&] { return !ReadBack(*tier_, options_.layout, chain_[1], chain_[0]); };
+  EXPECT_TRUE(Eventually(reads));
+  EXPECT_EQ(written, 0);
   fs_.Set({});
   fs_.ReleaseStalled();
   for (std::thread& writer : writers) writer.join();
   EXPECT_EQ(written, 2);
-  EXPECT_TRUE(PutChunk(*tier_, options_.layout, more[2], more[1]));
+  const auto writes = [&]() -> bool {
+    return PutChunk(*tier_, options_.layout, more[2], more[1]).has_value();
+  };
+  EXPECT_TRUE(Eventually(writes));
 }
 
 // Reads go to a queue that can be told to fail.

@@ -114,7 +114,7 @@ TEST_F(RedisConnectionTest, AServerThatFallsSilentIsGivenUp) {
 TEST_F(RedisConnectionTest, AServerThatFallsSilentIsGivenUpWhileMoreIsAskedOfIt) {
   RedisServer server;
   Connect({"127.0.0.1", server.port()},
-          {.stall_timeout = Seconds(1), .reply_timeout = Seconds(3600)});
+          {.stall_timeout = Seconds(3), .reply_timeout = Seconds(3600)});
   ASSERT_TRUE(Ask({"PING"}));
   server.Pause();
   boost::asio::steady_timer timer(context_);
