@@ -52,7 +52,7 @@ inline std::unique_ptr<Tier> MakeCopiedMemory(World& world) {
 
 inline std::unique_ptr<Tier> MakeSlowMemory(World& world, PageCopier* copier) {
   MemoryTierOptions options = MemoryOptions(world);
-  options.read_latency = Seconds(0.2);
+  options.read_latency = Seconds(2);
   options.copier = copier;
   return std::make_unique<MemoryTier>(options);
 }
