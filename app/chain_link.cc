@@ -24,13 +24,16 @@ void AddChainFlags(CLI::App& app, ChainFlags* flags) {
                      "cores unless --threads says otherwise")
           ->check(CLI::Range(1, 64))
           ->capture_default_str();
-  app.add_option("--workers", flags->workers,
-                 "HOST:PORT,...: prefill long prompts with these, each a kvcake worker; every one "
-                 "of them must reach the others by these addresses, too")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->excludes(ranks);
-  AddClusterFlags(app, &flags->ranks);
+  CLI::Option* workers =
+      app.add_option(
+             "--workers", flags->workers,
+             "HOST:PORT,...: prefill long prompts with these, each a kvcake worker; every one "
+             "of them must reach the others by these addresses, too")
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->excludes(ranks);
+  // Whoever takes --tls-cert for --ssl-certfile is not to serve in the clear.
+  for (CLI::Option* flag : AddClusterFlags(app, &flags->ranks)) flag->needs(workers);
   AddPartitionFlags(app, &flags->ranks);
   AddRankLimitFlags(app, &flags->ranks);
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <sstream>
 #include <string_view>
 
@@ -86,6 +87,20 @@ Result<std::vector<CLI::ConfigItem>> ReadItems(const std::string& path) {
   return items;
 }
 
+// Whether one of the arguments is neither a flag nor the value of one.
+bool HasPositional(const CLI::App& command, const std::vector<std::string>& arguments) {
+  int values = 0;  // of the flag before
+  for (const std::string& argument : std::span(arguments).subspan(1)) {
+    if (argument.starts_with('-')) {
+      const CLI::Option* option = command.get_option_no_throw(argument);
+      values = option == nullptr ? 0 : option->get_items_expected_max();
+    } else if (values-- <= 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Whether the flag is given, by this name or another one of the same.
 bool Has(const CLI::App* command, const std::vector<std::string>& arguments,
          const std::string& flag) {
@@ -94,9 +109,7 @@ bool Has(const CLI::App* command, const std::vector<std::string>& arguments,
   if (option != nullptr) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
     // The model may be named by itself, behind the command.
-    if (option->get_positional() && arguments.size() > 1 && !arguments[1].starts_with('-')) {
-      return true;
-    }
+    if (option->get_positional() && HasPositional(*command, arguments)) return true;
   }
   return std::ranges::any_of(arguments, [&](const std::string& argument) {
     return std::ranges::any_of(names, [&](const std::string& name) {
@@ -122,14 +135,13 @@ Status CheckSection(const std::vector<const CLI::App*>& commands, const std::str
               CLI::detail::join(section, "."), NamesOf(commands));
 }
 
-// Whether all that the flag cannot do without is given.
-bool HasNeeded(const CLI::App* command, const std::vector<std::string>& arguments,
-               const std::string& flag) {
-  const CLI::Option* option = command == nullptr ? nullptr : command->get_option_no_throw(flag);
-  return option == nullptr ||
-         std::ranges::all_of(option->get_needs(), [&](const CLI::Option* needed) {
-           return Has(command, arguments, "--" + needed->get_lnames().front());
-         });
+// Whether the flag says how a store is used, and none is given.
+bool LacksStore(const CLI::App& command, const std::vector<std::string>& arguments,
+                const std::string& flag) {
+  const CLI::Option* option = command.get_option_no_throw(flag);
+  const CLI::Option* store = command.get_option_no_throw("--store");
+  return option != nullptr && store != nullptr &&
+         std::ranges::count(option->get_needs(), store) > 0 && !Has(&command, arguments, "--store");
 }
 
 // Adds the flags that the arguments do not have. Whether any is a key.
@@ -189,11 +201,11 @@ Result<std::vector<std::string>> WithConfigFile(const CLI::App& app,
     if (ours) (item.parents.empty() ? of_all : own).push_back(std::move(item));
   }
   const bool keys = AddMissing(command, own, &arguments);
-  // What is for all need not suit each of them: some have no store, say, and so no codec of it.
+  // Not all of them need have a store.
   std::vector<std::string> given = arguments;
   for (const CLI::ConfigItem& item : of_all) given.push_back("--" + item.name);
   std::erase_if(of_all, [&](const CLI::ConfigItem& item) {
-    return !HasNeeded(command, given, "--" + item.name);
+    return command != nullptr && LacksStore(*command, given, "--" + item.name);
   });
   if (AddMissing(command, of_all, &arguments) || keys) WarnIfOthersRead(path);
   return arguments;

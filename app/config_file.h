@@ -16,7 +16,7 @@ void AddConfigFlag(CLI::App& command);
 // file that --config names, but for those that the arguments have themselves, by whatever name:
 // `max-num-seqs = 4` becomes --max-num-seqs=4, a list the flag once for each element, and what
 // stands under [name] is for the command of that name alone, and goes there before what is for all;
-// of that flags are left out that need another, as a store's do, where nobody gives it.
+// of that the flags of stores are left out where nobody gives a --store.
 // kInvalidArgument, naming the section, where there is no such command. A file with keys that
 // others may read is a warning.
 Result<std::vector<std::string>> WithConfigFile(const CLI::App& app,

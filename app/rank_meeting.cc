@@ -73,18 +73,21 @@ void AddRankFlags(CLI::App& app, RankFlags* flags) {
   AddRankLimitFlags(app, flags);
 }
 
-void AddClusterFlags(CLI::App& app, RankFlags* flags) {
-  app.add_option("--cluster-key-file", flags->cluster_key_file,
-                 "a secret of 16 bytes at least (openssl rand -hex 32), the same for a server and "
-                 "its workers, that none but its owner may read: without it they meet on this "
-                 "machine only. Or KVCAKE_CLUSTER_KEY in the environment");
-  app.add_option("--tls-cert", flags->tls.certificate,
-                 "speak TLS with the other ranks, with this PEM file's certificates, this rank's "
-                 "first; they must show one, too, that --tls-ca has signed");
-  app.add_option("--tls-key", flags->tls.key,
-                 "a PEM file with the private key of --tls-cert, that none but its owner may read");
-  app.add_option("--tls-ca", flags->tls.ca,
-                 "a PEM file with the authority that signs the ranks' certificates, and no others");
+std::vector<CLI::Option*> AddClusterFlags(CLI::App& app, RankFlags* flags) {
+  return {
+      app.add_option("--cluster-key-file", flags->cluster_key_file,
+                     "a secret of 16 bytes at least (openssl rand -hex 32), the same for a server "
+                     "and its workers, that none but its owner may read: without it they meet on "
+                     "this machine only. Or KVCAKE_CLUSTER_KEY in the environment"),
+      app.add_option("--tls-cert", flags->tls.certificate,
+                     "speak TLS with the other ranks, with this PEM file's certificates, this "
+                     "rank's first; they must show one, too, that --tls-ca has signed"),
+      app.add_option("--tls-key", flags->tls.key,
+                     "a PEM file with the private key of --tls-cert, that none but its owner may "
+                     "read"),
+      app.add_option("--tls-ca", flags->tls.ca,
+                     "a PEM file with the authority that signs the ranks' certificates, and no "
+                     "others")};
 }
 
 std::vector<Fact> FactsOf(Runtime& runtime) {

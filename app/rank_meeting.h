@@ -35,7 +35,7 @@ void AddRankFlags(CLI::App& app, RankFlags* flags);
 void AddPartitionFlags(CLI::App& app, RankFlags* flags);
 void AddRankLimitFlags(CLI::App& app, RankFlags* flags);
 // --cluster-key-file and --tls-..., of ranks that meet over TCP.
-void AddClusterFlags(CLI::App& app, RankFlags* flags);
+std::vector<CLI::Option*> AddClusterFlags(CLI::App& app, RankFlags* flags);
 // --partition-table, of commands that make one too.
 void AddPartitionTableFlag(CLI::App& app, std::string* path);
 // The file that this user's partitions are in unless --partition-table names another.

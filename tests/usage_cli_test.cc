@@ -108,6 +108,18 @@ TEST_F(UsageCliTest, AFileOfFlags) {
   outcome = run(demo + codec + "[run]\nkv-codec = \"lossless\"\n");
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("--kv-codec requires --store"));
+  outcome = Run("run --config " + Write("flags.toml", "model = \"x\"\n" + codec) + " " +
+                KVCAKE_SOURCE_DIR "/models/demo");
+  EXPECT_EQ(outcome.exit_code, 0) << "the model comes after a flag with a value: " << outcome.err;
+  const std::string pem = dir_ + "/flags.toml";  // it is not opened
+  outcome = Run("serve --config " + Write("flags.toml", demo + "ssl-certfile = \"" + pem + "\"\n"));
+  EXPECT_EQ(outcome.exit_code, 2) << "or it would serve in the clear";
+  EXPECT_THAT(outcome.err, HasSubstr("--ssl-certfile requires --ssl-keyfile"));
+  for (const std::string& flags : {"--tls-cert " + pem, std::string("--cluster-key-file ") + pem}) {
+    outcome = Run("serve --model " KVCAKE_SOURCE_DIR "/models/demo " + flags);
+    EXPECT_EQ(outcome.exit_code, 2) << flags;
+    EXPECT_THAT(outcome.err, HasSubstr("requires --workers")) << flags;
+  }
   outcome = run("modle = \"x\"\n");
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("run has no flag --modle"));
