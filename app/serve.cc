@@ -137,6 +137,16 @@ Status CheckTenantQuota(const ServeFlags& flags) {
   return {};
 }
 
+// A body that fits into no room for all would be refused for ever, as if it were worth a retry.
+Status CheckBodies(const HttpOptions& http) {
+  if (http.body_bytes_max > http.bodies_bytes_max) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "--body-max of {} bytes is above --bodies-max of {}, which is for all together",
+                http.body_bytes_max, http.bodies_bytes_max);
+  }
+  return {};
+}
+
 // All answers to a request wait or run at once: no more can be asked for than may.
 void LimitChoices(const JobLimits& jobs, RequestLimits* limits) {
   const auto bound = [limits](size_t most, const char* flag) {
@@ -193,6 +203,7 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   UseLogFormat(flags.log_format);
   RETURN_IF_ERROR(CheckParsers(flags.api));
   RETURN_IF_ERROR(CheckTenantQuota(flags));
+  RETURN_IF_ERROR(CheckBodies(flags.http));
   RETURN_IF_ERROR(FitConnections(&flags.http));
   ASSIGN_OR_RETURN(ApiKeys keys, LoadKeys(flags.keys));
   ServiceManager manager(ServiceManager::FromEnvironment());

@@ -244,6 +244,21 @@ class HttpTest(ServerTest):
             answer = raw.read_all()
         self.assertLess(answer.index(b"[DONE]"), answer.index(b"version"))
 
+    def test_an_empty_line_after_a_body_is_no_request(self):
+        with Raw(self.server) as raw:
+            raw.post("/tokenize", {"prompt": "x"}).send("\r\n")
+            self.assertIn(b"200 OK", raw.read_until(b"}"))
+            raw.send(f"\r\nGET /version HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n")
+            answer = raw.read_all()
+        self.assertTrue(answer.startswith(b"HTTP/1.1 200 OK"), answer)
+        self.assertIn(b"version", answer)
+
+    def test_http_1_0_expects_no_100(self):
+        with Raw(self.server) as raw:
+            raw.send(f"POST /tokenize HTTP/1.0\r\n{JSON_TYPE}Expect: 100-continue\r\n"
+                     'Content-Length: 15\r\n\r\n{"prompt": "x"}')
+            self.assertRegex(raw.read_all(), rb"\AHTTP/1\.[01] 200 OK")
+
     def test_http_1_0(self):
         body = json.dumps({**LONG, "max_tokens": 5})
         with Raw(self.server) as raw:
@@ -410,6 +425,10 @@ class LimitsTest(OwnServersTest):
             self.assertIn(status, answer.split(b"\r\n")[0])
             self.assertIn(b"Connection: close", answer)
         self.assertEqual(server.stop(), 0)
+
+    def test_one_body_fits_into_all(self):
+        with self.assertRaisesRegex(AssertionError, "--body-max of 2097152 .*--bodies-max of 1024"):
+            self.start("--body-max", "2MiB", "--bodies-max", "1KiB")
 
     def test_a_large_body_is_asked_for(self):
         """curl sends it once it has heard 100 Continue."""

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 
 #include "jinja/filters.h"
 #include "jinja/text.h"
@@ -81,12 +82,13 @@ Value MapFilter(const Value& value, Args& args) {
   Values out;
   const bool by_attribute = args.values.empty();
   Function filter = nullptr;
-  Value attribute, otherwise;
+  Value attribute;
+  std::optional<Value> otherwise;
   if (by_attribute) {
     const auto bound = Bind(args, "map", {"attribute", "default"});
     if (!bound[0]) Raise("map requires a filter argument");
     attribute = *bound[0];
-    if (bound[1]) otherwise = *bound[1];
+    if (bound[1] && !bound[1]->Is(Type::kNone)) otherwise = *bound[1];
   } else {
     filter = FindFilter(Str(args.values[0]));
     if (!filter) RaiseUnsupported("the filter {}", Str(args.values[0]));
@@ -94,7 +96,7 @@ Value MapFilter(const Value& value, Args& args) {
   for (const Value& item : Iterate(value)) {
     Budget::Spend(2);
     Value mapped = by_attribute ? AttributeOf(item, attribute) : Apply(filter, item, args, 1);
-    if (by_attribute && mapped.Is(Type::kUndefined) && otherwise.object) mapped = otherwise;
+    if (by_attribute && mapped.Is(Type::kUndefined) && otherwise) mapped = *otherwise;
     out.push_back(std::move(mapped));
   }
   return Generator(std::move(out));

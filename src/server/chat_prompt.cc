@@ -146,8 +146,8 @@ class ChatReader {
     const bool calls = !AsksForNothing((*message)["tool_calls"].value());
     if (calls && role != "assistant") message->Fail("tool_calls", "are an assistant's alone");
     if (calls) CheckToolCalls(message);
-    // Who has called a tool may have said nothing, or only thought.
-    CheckContent(message, /*may_lack=*/role == "assistant");
+    // Who has called a tool may have said nothing, or only thought, and a tool may return nothing.
+    CheckContent(message, /*may_lack=*/role == "assistant" || role == "tool");
     std::string ignored;
     for (const char* text : {"name", "tool_call_id"}) message->Read(text, &ignored, kShortBytesMax);
     for (const char* text : {"reasoning_content", "reasoning"}) {

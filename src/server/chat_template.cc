@@ -63,11 +63,13 @@ void AddSpecialTokens(const json& from, ordered_json* tokens) {
   if (!texts.empty()) (*tokens)["additional_special_tokens"] = std::move(texts);
 }
 
-// Parts are joined as vLLM joins them.
-void JoinParts(ordered_json* messages) {
+// Parts are joined as vLLM joins them: those of a tool's result always, which templates print as
+// they are, also where they go through a user's parts.
+void JoinParts(ordered_json* messages, bool of_tools_alone) {
   for (ordered_json& message : *messages) {
     const auto content = message.find("content");
     if (content == message.end() || !content->is_array()) continue;
+    if (of_tools_alone && message["role"] != "tool") continue;
     std::vector<std::string> texts;
     for (const ordered_json& part : *content) texts.push_back(part["text"].get<std::string>());
     *content = fmt::format("{}", fmt::join(texts, "\n"));
@@ -100,6 +102,14 @@ void Normalise(ordered_json* messages) {
       message["reasoning_content"] = value;
       break;
     }
+  }
+}
+
+// Gives every message a content, as vLLM does: an assistant's that calls tools often has none, and
+// templates look for words in it.
+void FillContents(ordered_json* messages, const ordered_json& empty) {
+  for (ordered_json& message : *messages) {
+    if (!message.contains("content")) message["content"] = empty;
   }
 }
 
@@ -271,13 +281,14 @@ Result<std::string> ChatTemplate::Run(const ChatPrompt& prompt, bool keep_parts)
   ordered_json context = special_tokens_;
   for (const auto& [name, value] : prompt.kwargs.items()) context[name] = value;
   ordered_json& messages = context["messages"] = prompt.messages;
-  if (!keep_parts) JoinParts(&messages);
+  JoinParts(&messages, /*of_tools_alone=*/keep_parts);
   if (texts_as_parts_) MakeParts(&messages);
   Normalise(&messages);
   std::string last;
   if (prompt.continue_final_message) {
     ASSIGN_OR_RETURN(last, MarkEnd(&messages));
   }
+  FillContents(&messages, texts_as_parts_ ? ordered_json::array() : ordered_json(""));
   context["tools"] = prompt.tools;
   context["documents"] = prompt.documents;
   context["add_generation_prompt"] = prompt.add_generation_prompt;

@@ -93,10 +93,40 @@ TEST(ChatTemplateTest, TellsTheTemplateAllThatTransformersDoes) {
 }
 
 TEST(ChatTemplateTest, MembersThatAreNullAreNone) {
-  const ChatTemplate chat = Of("{{ messages[0].content is defined }} {{ messages[0].role }}");
+  const ChatTemplate chat = Of("{{ messages[0].x is defined }} {{ messages[0].role }}");
   EXPECT_EQ(
-      chat.Render(Asking({{{"content", nullptr}, {"role", "assistant"}, {"x", nullptr}}})).value(),
+      chat.Render(Asking({{{"content", "c"}, {"role", "assistant"}, {"x", nullptr}}})).value(),
       "False assistant");
+}
+
+// As a client says again what it was answered: Qwen3's template looks for a word in the content.
+TEST(ChatTemplateTest, WhoCallsToolsNeedsNoContent) {
+  const ChatTemplate looks =
+      Of("{% for m in messages %}{% if '</think>' in m.content %}!{% endif %}<{{ m.content }}>"
+         "{% endfor %}");
+  const ChatTemplate takes_parts =
+      Of("{% for m in messages %}{% for c in m.content | selectattr('type', 'equalto', 'text') %}"
+         "[{{ c.text }}]{% endfor %};{% endfor %}");
+  const ordered_json calls = {
+      {{"function", {{"name", "f"}, {"arguments", ordered_json::object()}}}}};
+  for (const bool is_null : {false, true}) {
+    ordered_json asks = {{"role", "assistant"}, {"tool_calls", calls}};
+    if (is_null) asks["content"] = nullptr;
+    const ordered_json messages = {
+        {{"role", "user"}, {"content", "Hi"}}, asks, {{"role", "tool"}, {"content", "22"}}};
+    EXPECT_EQ(looks.Render(Asking(messages)).value(), "<Hi><><22>");
+    EXPECT_EQ(takes_parts.Render(Asking(messages)).value(), "[Hi];;[22];");
+  }
+}
+
+TEST(ChatTemplateTest, AToolsPartsAreJoinedWhateverTheTemplateTakesFromUsers) {
+  const ordered_json parts = {{{"type", "text"}, {"text", "A"}}, {{"type", "text"}, {"text", "B"}}};
+  const ordered_json messages = {{{"role", "user"}, {"content", parts}},
+                                 {{"role", "tool"}, {"content", parts}}};
+  const ChatTemplate chat =
+      Of("{% for m in messages %}{% if m.role == 'tool' or m.content is string %}<{{ m.content }}>"
+         "{% else %}{% for c in m.content %}[{{ c.text }}]{% endfor %}{% endif %}{% endfor %}");
+  EXPECT_EQ(chat.Render(Asking(messages)).value(), "[A][B]<A\nB>");
 }
 
 TEST(ChatTemplateTest, ErrorsNameLineAndConstruct) {

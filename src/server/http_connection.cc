@@ -105,18 +105,30 @@ net::awaitable<bool> HttpServer::Connection::Handshake() {
   co_return agreed;
 }
 
+// Some clients end a body with one, which RFC 9112, 2.2, has a server ignore.
+void HttpServer::Connection::DropEmptyLines() {
+  const auto bytes = buffer_.data();
+  std::string_view text(static_cast<const char*>(bytes.data()), bytes.size());
+  while (text.starts_with("\r\n")) text.remove_prefix(2);
+  buffer_.consume(bytes.size() - text.size());
+}
+
 // For as long as a connection may be idle.
 net::awaitable<bool> HttpServer::Connection::AwaitRequest() {
+  DropEmptyLines();
   if (buffer_.size() > 0) co_return true;
   parser_.reset();  // a connection that waits keeps no memory
   buffer_.clear();
   buffer_.shrink_to_fit();
   stream_.tcp().expires_after(Millis(server_.options_.idle_timeout));
   error_code error;
-  const auto space = buffer_.prepare(kBufferMin);
-  const size_t n =
-      co_await stream_.async_read_some(space, net::redirect_error(net::use_awaitable, error));
-  buffer_.commit(n);
+  while (!error && buffer_.size() == 0) {
+    const auto space = buffer_.prepare(kBufferMin);
+    const size_t n =
+        co_await stream_.async_read_some(space, net::redirect_error(net::use_awaitable, error));
+    buffer_.commit(n);
+    DropEmptyLines();
+  }
   co_return !error;
 }
 
@@ -170,7 +182,9 @@ net::awaitable<ApiResult<std::string>> HttpServer::Connection::ReadBody() {
   const HttpOptions& options = server_.options_;
   stream_.tcp().expires_after(Millis(options.body_timeout));
   error_code error;
-  if (!parser_->is_done() && beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
+  const bool asks = version_ >= 11 &&  // HTTP/1.0 knows no such answer
+                    beast::iequals(parser_->get()[http::field::expect], "100-continue");
+  if (!parser_->is_done() && asks) {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     co_await net::async_write(stream_, net::buffer(kContinue),
                               net::redirect_error(net::use_awaitable, error));

@@ -85,6 +85,8 @@ l | tojson(separators=(',', ':'));html | tojson;missing | tojson;[] | tojson(ind
 'aB' | upper;'aB' | lower;'aB c' | capitalize;s | replace('l', 'L');s | replace('l', 'L', 1)
 l | map('string') | list;nested | map(attribute='r') | list;nested | map(attribute='c.t') | list
 nested | map(attribute='q', default='z') | list;['a', 'b'] | map('upper') | join;l | select('odd') | list
+nested | map(attribute='q', default=1) | list;nested | map(attribute='q', default=false) | list
+nested | map(attribute='q', default=none) | list;nested | map(attribute='q', default=0.5) | list
 l | reject('gt', 1) | list;l | select | list;nested | selectattr('r', 'equalto', 'user') | list
 nested | rejectattr('r', 'eq', 'user') | list;nested | selectattr('r') | list | length;l | first
 l | last;[] | first;s | first;s | last;s | list;d | list;d | items | list;n | items | list;missing | items | list
