@@ -42,7 +42,10 @@ void PrintJson(const Json& json) { fmt::print("{}\n", DumpJson(json, 2)); }
 double MiB(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 Json Describe(const StoreRoot& root) {
-  const auto model = Json::parse(root.description, nullptr, false);
+  // Whoever may write to the directory has written it, and to print it recurs.
+  constexpr int kDepthMax = 64;
+  const auto model = Json::parse(
+      root.description, [](int depth, auto&&...) { return depth < kDepthMax; }, false);
   return {{"root", root.root.Hex()},
           {"model", model.is_object() ? model : Json()},
           {"codec", CodecOf(root)},
@@ -72,8 +75,11 @@ void DrawBytes(ProgressLine& line, uint64_t done, uint64_t total) {
 }
 
 std::string Day(int64_t unix_s) {
-  if (unix_s == 0) return "-";
-  return fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(static_cast<time_t>(unix_s)));
+  const auto time = static_cast<time_t>(unix_s);
+  std::tm local = {};
+  // There are file systems whose times are in no year.
+  if (unix_s == 0 || localtime_r(&time, &local) == nullptr) return "-";
+  return fmt::format("{:%Y-%m-%d %H:%M}", local);
 }
 
 Result<std::vector<StoreRoot>> RootsIn(const StoreCommandFlags& flags) {

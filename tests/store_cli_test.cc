@@ -1,4 +1,7 @@
 // kvcake store as a user runs it.
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -69,6 +72,16 @@ TEST_F(StoreCliTest, WarmFillsAndRunLoads) {
   EXPECT_EQ(stat["being_written"], 0);
   EXPECT_GT(stat["free_bytes"].get<uint64_t>(), 0u);
   EXPECT_THAT(Run("store stat " + Store()).out, HasSubstr("hits"));
+
+  // To warm is to say that the chunks are to be kept, whatever waits for a second use.
+  const std::string warm = "warm --ram-capacity 256MiB --model " KVCAKE_SOURCE_DIR
+                           "/models/demo --prompt-file " +
+                           dir_ + "/prompt --store ";
+  EXPECT_EQ(Json(warm + "'" + dir_ + "/second?writes=second-use'")["written"], chunks);
+  EXPECT_EQ(Json(warm + dir_ + "/third --store-writes second-use")["written"], chunks);
+  const Outcome never = Run("store " + warm + dir_ + "/never --store-writes never");
+  EXPECT_EQ(never.exit_code, 1);
+  EXPECT_THAT(never.err, HasSubstr("nothing would be kept in " + dir_ + "/never"));
 
   const Outcome missing = Run("store warm --model " KVCAKE_SOURCE_DIR "/models/demo --store " +
                               Store() + " --prompt-file /nothing");
@@ -146,6 +159,29 @@ TEST_F(StoreCliTest, EvictRemovesWhatMeetsTheConditions) {
   Warm("prompt");
   EXPECT_EQ(Run("store evict --older-than=-7d " + Store()).exit_code, 2);
   EXPECT_FALSE(ChunkFiles().empty()) << "nothing was used after now";
+}
+
+TEST_F(StoreCliTest, WhateverIsWrittenBesideChunksTheyAreListed) {
+  Warm("prompt");
+  const std::string root = Json("ls " + Store())[0]["root"];
+  std::string deep = "{\"model\": ";
+  for (int i = 0; i < 170'000; ++i) deep += "{\"a\":";
+  Write("store/v1/" + root + "/model.json", deep + "1" + std::string(170'001, '}'));
+  EXPECT_EQ(Json("ls " + Store())[0]["root"], root);
+  const std::string far = "/dev/shm" + dir_;  // a file system that knows such times
+  fs::create_directories(far);
+  fs::copy(Store(), far + "/store", fs::copy_options::recursive);
+  for (const auto& entry : fs::recursive_directory_iterator(far + "/store")) {
+    const timespec times[] = {{.tv_sec = 9'000'000'000'000'000'000, .tv_nsec = 0},
+                              {.tv_sec = 9'000'000'000'000'000'000, .tv_nsec = 0}};
+    if (entry.is_regular_file()) {
+      EXPECT_EQ(utimensat(AT_FDCWD, entry.path().c_str(), times, 0), 0);
+    }
+  }
+  const Outcome list = Run("store ls " + far + "/store");
+  EXPECT_EQ(list.exit_code, 0) << list.err;
+  EXPECT_THAT(list.out, HasSubstr(root.substr(0, 12)));
+  fs::remove_all(far);
 }
 
 TEST_F(StoreCliTest, WhatIsNoStoreIsSaidSo) {

@@ -331,8 +331,8 @@ Status Engine::WarmUp() {
                         {.slice_tokens = options_.slice_tokens, .max = options_.warm_up_max});
 }
 
-void Engine::FlushStore(TimePoint until) {
-  if (parts_.writes != nullptr) parts_.writes->Flush(until);
+bool Engine::FlushStore(TimePoint until) {
+  return parts_.writes == nullptr || parts_.writes->Flush(until);
 }
 
 WriteBehindStats Engine::write_stats() const {

@@ -100,9 +100,9 @@ class Engine {
 
   // Runs short forward passes so that memory is touched and the compute cost has its first samples.
   [[nodiscard]] Status WarmUp();
-  // Returns when every chunk queued for the store is written or has failed, or is given up: at
-  // `until`, or when the store takes none for long.
-  void FlushStore(TimePoint until = TimePoint::max());
+  // Returns when every chunk queued for the store is written or has failed; false when some are
+  // given up: at `until`, or when the store takes none for long.
+  bool FlushStore(TimePoint until = TimePoint::max());
   // Called on the engine thread after every step that ran the model.
   void SetStepObserver(std::function<void(const StepRecord&)> observer) {
     observer_ = std::move(observer);

@@ -8,7 +8,6 @@ namespace kvcake {
 namespace {
 
 constexpr uint64_t kIoBytes = 4 << 20;
-constexpr uint64_t kFileBytesMax = 1ull << 32;  // no chunk is as large
 
 }  // namespace
 
@@ -41,7 +40,7 @@ Result<ChunkHeader> ChunkFileReader::ReadFrom(const std::string& path, bool dire
 Status ChunkFileReader::CheckSize(File& file, uint64_t bytes) {
   const std::span<std::byte> block = Buffer(kPageHeaderBytes);
   if (bytes <= block.size()) return {};
-  if (bytes > kFileBytesMax) {
+  if (bytes > kChunkBytesMax) {
     return Fail(ErrorCode::kCorrupt, "it has {} bytes, more than any chunk", bytes);
   }
   if (block.empty()) return Fail(ErrorCode::kResourceExhausted, "no memory for a header");

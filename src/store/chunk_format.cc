@@ -252,6 +252,12 @@ Status CheckStorable(const KvLayout& layout, Codec codec, bool encrypted) {
   if (layout.layers < 1 || layout.kv_heads < 1 || layout.head_dim < 1 || layout.chunk_tokens < 1) {
     return Fail(ErrorCode::kInvalidArgument, "the KV layout has an empty dimension");
   }
+  if (layout.page_bytes() > kChunkBytesMax) {
+    return Fail(ErrorCode::kUnsupported,
+                "a chunk of {} tokens has {} bytes, more than the {} that are stored in one: give "
+                "fewer --chunk-tokens",
+                layout.chunk_tokens, layout.page_bytes(), kChunkBytesMax);
+  }
   return {};
 }
 

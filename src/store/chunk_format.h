@@ -80,7 +80,11 @@ using ConstHeaderBytes = std::span<const std::byte, kPageHeaderBytes>;
 // EncodeHeader knows before they are encrypted.
 constexpr size_t kAssociatedBytes = 256;
 
-// kUnsupported when the layout has more layers than the header has room for.
+// What claims to be larger is no chunk: a file of a stranger's costs so much memory at most.
+constexpr uint64_t kChunkBytesMax = 1ull << 32;
+
+// kUnsupported when the layout has more layers than the header has room for, or larger pages than
+// kChunkBytesMax.
 Status CheckStorable(const KvLayout& layout, Codec codec = Codec::kRaw, bool encrypted = false);
 // The header must have one checksum, or one part, per layer.
 void EncodeHeader(HeaderBytes out, const ChunkHeader& header);

@@ -1,5 +1,6 @@
 #include "store/chunk_format.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -147,6 +148,17 @@ TEST(ChunkFormatLimitsTest, TheDeepestModelFitsTheHeader) {
   EXPECT_EQ(CheckStorable(layout).error().code, ErrorCode::kUnsupported);
   layout.layers = 0;
   EXPECT_EQ(CheckStorable(layout).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(ChunkFormatLimitsTest, WhatVerifyWouldTakeForNoChunkIsNotStored) {
+  // Slabs of 64 MiB; with the header all of them are a little more than 4 GiB.
+  KvLayout layout{.layers = 64, .kv_heads = 64, .head_dim = 128, .chunk_tokens = 2048};
+  const auto large = CheckStorable(layout);
+  ASSERT_FALSE(large);
+  EXPECT_EQ(large.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(large.error().message, testing::HasSubstr("--chunk-tokens"));
+  layout.layers = 63;
+  EXPECT_TRUE(CheckStorable(layout));
 }
 
 std::string GoldenFile() {

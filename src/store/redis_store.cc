@@ -1,5 +1,7 @@
 #include "store/redis_store.h"
 
+#include <spdlog/spdlog.h>
+
 #include <future>
 #include <utility>
 
@@ -14,6 +16,7 @@ namespace {
 
 // Commands, of which a connection takes 16384: for several prompts at once, and for reads beside.
 constexpr size_t kLooksAtOnce = 2048;
+constexpr uint64_t kValueBytesMax = 512ull << 20;  // proto-max-bulk-len's default
 
 Status StatusOf(const Result<RespReply>& reply) {
   if (!reply) return tl::unexpected(reply.error());
@@ -161,6 +164,12 @@ Result<bool> RedisStore::Remove(const ChunkKey& key) {
 Result<std::unique_ptr<RemoteTier>> OpenRedisTier(const RedisTierOptions& options) {
   RemoteTierOptions tier = options;
   tier.looks_at_once = kLooksAtOnce;
+  if (const uint64_t bytes = tier.form.FileBytesMax(tier.layout); bytes > kValueBytesMax) {
+    spdlog::warn(
+        "a chunk has up to {} bytes, and Redis takes no value of more than {} unless its "
+        "proto-max-bulk-len was raised: give fewer --chunk-tokens",
+        bytes, kValueBytesMax);
+  }
   return RemoteTier::Open(std::move(tier), std::make_unique<RedisStore>(RedisStoreOptions{
                                                .client = options.client,
                                                .root = options.root,

@@ -1,5 +1,6 @@
 #include "store/remote_tier.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <future>
@@ -48,6 +49,9 @@ struct RemoteTier::Looking {
 
 Result<std::unique_ptr<RemoteTier>> RemoteTier::Open(RemoteTierOptions options,
                                                      std::unique_ptr<RemoteStore> store) {
+  const uint64_t reads_min = std::clamp(options.max_reads_in_flight, 1, kReadsMin);
+  options.max_read_bytes_in_flight = std::max(
+      options.max_read_bytes_in_flight, reads_min * options.form.FileBytesMax(options.layout));
   std::unique_ptr<RemoteTier> tier(new RemoteTier(std::move(options), std::move(store)));
   RETURN_IF_ERROR(CheckStorable(tier->options_.layout, tier->options_.form.codec,
                                 tier->options_.form.encrypted));

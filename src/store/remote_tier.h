@@ -31,7 +31,7 @@ struct RemoteTierOptions {
   ChunkForm form = {};  // how they are encoded, and what is put and lands then: DiskTierOptions'
   std::string name = "remote";
   int max_reads_in_flight = 32;
-  uint64_t max_read_bytes_in_flight = 256ull << 20;
+  uint64_t max_read_bytes_in_flight = 256ull << 20;  // of whole chunks, but for kReadsMin of them
   size_t known_keys_max = 1 << 20;
   // Keys that are looked for at the same time. Where there is a bound, so many misses in a row end
   // a look: what follows is not held, as far as it says.
@@ -41,6 +41,7 @@ struct RemoteTierOptions {
 // The store's thread asks, verifies what comes, and calls `done`.
 class RemoteTier : public Tier {
  public:
+  static constexpr int kReadsMin = 4;  // may be in flight however large a chunk is
   // kUnsupported where a chunk's header has no room for so many layers.
   static Result<std::unique_ptr<RemoteTier>> Open(RemoteTierOptions options,
                                                   std::unique_ptr<RemoteStore> store);

@@ -47,6 +47,14 @@ TEST_F(S3StoreTest, AnotherProcessFindsWhatWasPutWhenItLooks) {
   EXPECT_EQ(other->Stats().looks.calls, 1u);
 }
 
+TEST_F(S3StoreTest, AFewReadsAreInFlightHoweverLargeAChunkIs) {
+  S3TierOptions options;
+  options.max_read_bytes_in_flight = layout_.page_bytes() - 1;
+  EXPECT_EQ(Open(options)->max_read_bytes_in_flight() / layout_.page_bytes(), 4u);
+  options.max_reads_in_flight = 2;
+  EXPECT_EQ(Open(options)->max_read_bytes_in_flight() / layout_.page_bytes(), 2u);
+}
+
 TEST_F(S3StoreTest, TheObjectIsAChunkFile) {
   const auto tier = Open();
   ASSERT_TRUE(PutChunk(*tier, layout_, chain_[1], chain_[0]));
@@ -340,7 +348,7 @@ TEST_F(S3StoreTest, WhatWasWrittenTooLongAgoIsAMissAndGoes) {
   EXPECT_EQ(Held(*Open(options), chain_), std::vector<bool>(4));
   EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kNotFound);
   EXPECT_TRUE(Eventually([&] { return server_.Names().empty(); }));
-  (void)tier->Evict(chain_[0]);  // waits for the DELETE of what this one has found, which may be late
+  (void)tier->Evict(chain_[0]);  // waits for its DELETE of what it has found, which may be late
   // What has expired is no reason to keep nothing.
   for (const bool looks : {false, true}) {
     server_.SetClockAhead(0);

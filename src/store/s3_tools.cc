@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "store/chunk_format.h"
 #include "store/s3_client.h"
 #include "store/s3_store.h"
 
@@ -17,7 +18,7 @@ namespace kvcake {
 namespace {
 
 // What a server says is not believed beyond it.
-constexpr uint64_t kObjectBytesMax = 1ull << 30;
+constexpr uint64_t kObjectBytesMax = kChunkBytesMax;
 constexpr const char* kPage = "1000";
 
 // With the characters that XML writes by name.
@@ -157,16 +158,20 @@ Result<std::vector<std::byte>> S3Listing::Read(const FoundValue& value) {
 }
 
 Result<uint64_t> S3Listing::Remove(std::span<const std::string> names) {
-  std::vector<S3Request> requests(names.size());
-  for (size_t i = 0; i < names.size(); ++i) {
-    requests[i].method = "DELETE";
-    requests[i].name = names[i];
-  }
-  ASSIGN_OR_RETURN(const auto replies, Ask(std::move(requests)));
   uint64_t removed = 0;
-  for (const CurlReply& reply : replies) {
-    if (!reply.ok() && reply.status != 404) return tl::unexpected(ErrorOf(reply));
-    removed += reply.ok();
+  // No more than there are connections, as the time of a request begins before it has one.
+  while (!names.empty()) {
+    std::vector<S3Request> requests(std::min<size_t>(names.size(), kS3Connections));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      requests[i].method = "DELETE";
+      requests[i].name = names[i];
+    }
+    names = names.subspan(requests.size());
+    ASSIGN_OR_RETURN(const auto replies, Ask(std::move(requests)));
+    for (const CurlReply& reply : replies) {
+      if (!reply.ok() && reply.status != 404) return tl::unexpected(ErrorOf(reply));
+      removed += reply.ok();
+    }
   }
   return removed;
 }
