@@ -62,9 +62,10 @@ class DiskTierBreakerTest : public testing::Test {
   void EndAndExpectRecovery() {
     fs_.Set({});
     fs_.ReleaseStalled();
-    EXPECT_TRUE(Eventually(
-        [&] { return Held(*tier_, chain_) == std::vector<bool>(chain_.size(), true); }));
-    EXPECT_TRUE(Eventually([&] { return !ReadBack(*tier_, options_.layout, chain_[5], chain_[4]); }));
+    EXPECT_TRUE(
+        Eventually([&] { return Held(*tier_, chain_) == std::vector<bool>(chain_.size(), true); }));
+    EXPECT_TRUE(
+        Eventually([&] { return !ReadBack(*tier_, options_.layout, chain_[5], chain_[4]); }));
   }
 
   TempDir dir_;
