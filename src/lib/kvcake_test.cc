@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <spdlog/spdlog.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <climits>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <span>
 #include <string>
 #include <thread>
@@ -394,6 +396,33 @@ TEST_F(LibraryTest, AChildOfForkCannotTouchItsParentsCaches) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(kvcake_end(restoration), KVCAKE_OK) << "the parent goes on";
+}
+
+// Python's atexit does it, in every child that multiprocessing forks.
+TEST_F(LibraryTest, AChildOfForkLogsThoughAThreadOfItsParentWasLogging) {
+  static std::promise<void> entered, go_on;
+  ASSERT_EQ(kvcake_set_log(
+                [](void*, int, const char*) {
+                  entered.set_value();
+                  go_on.get_future().wait();
+                },
+                nullptr),
+            KVCAKE_OK);
+  std::thread logs([] { spdlog::warn("a warning"); });
+  entered.get_future().wait();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    const bool is_set = kvcake_set_log(nullptr, nullptr) == KVCAKE_OK;
+    spdlog::warn("a child's warning");
+    _exit(is_set ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  go_on.set_value();
+  logs.join();
+  ASSERT_EQ(kvcake_set_log(nullptr, nullptr), KVCAKE_OK);
 }
 
 TEST_F(LibraryTest, OneThreadAtATimeWaits) {

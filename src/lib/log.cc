@@ -1,5 +1,6 @@
 #include "lib/log.h"
 
+#include <pthread.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -11,6 +12,7 @@
 namespace kvcake {
 namespace {
 
+// Has no lock but its own, which a child of fork can do without.
 class LibrarySink : public spdlog::sinks::sink {
  public:
   void log(const spdlog::details::log_msg& message) override {
@@ -19,9 +21,16 @@ class LibrarySink : public spdlog::sinks::sink {
     const std::string text(message.payload.data(), message.payload.size());
     function_(context_, static_cast<int>(message.level), text.c_str());
   }
-  void flush() override { to_stderr_.flush(); }
-  void set_pattern(const std::string& pattern) override { to_stderr_.set_pattern(pattern); }
+  void flush() override {
+    MutexLock lock(mutex_);
+    to_stderr_.flush();
+  }
+  void set_pattern(const std::string& pattern) override {
+    MutexLock lock(mutex_);
+    to_stderr_.set_pattern(pattern);
+  }
   void set_formatter(std::unique_ptr<spdlog::formatter> formatter) override {
+    MutexLock lock(mutex_);
     to_stderr_.set_formatter(std::move(formatter));
   }
   void Set(kvcake_log_function function, void* context) {
@@ -29,24 +38,43 @@ class LibrarySink : public spdlog::sinks::sink {
     function_ = function;
     context_ = context;
   }
+  // For a process's only thread: whoever else had the lock is not there to give it back.
+  std::shared_ptr<LibrarySink> Renewed() const {
+    mutex_.AssertHeld();
+    auto renewed = std::make_shared<LibrarySink>();
+    renewed->Set(function_, context_);
+    return renewed;
+  }
 
  private:
-  spdlog::sinks::stderr_color_sink_mt to_stderr_;
   Mutex mutex_;
+  spdlog::sinks::stderr_color_sink_st to_stderr_ GUARDED_BY(mutex_);
   kvcake_log_function function_ GUARDED_BY(mutex_) = nullptr;
   void* context_ GUARDED_BY(mutex_) = nullptr;
 };
 
 // Never destroyed, as threads may log as the process ends.
-const std::shared_ptr<LibrarySink>& Sink() {
-  static const auto* const sink = new std::shared_ptr(std::make_shared<LibrarySink>());
+spdlog::logger* logger = nullptr;
+
+std::shared_ptr<LibrarySink>& Sink() {
+  static auto* const sink = new std::shared_ptr(std::make_shared<LibrarySink>());
   return *sink;
+}
+
+// In a child's only thread. What the parent's had is left as it is.
+void AfterFork() {
+  auto* const parents = new std::shared_ptr(Sink());
+  Sink() = (*parents)->Renewed();
+  logger->sinks() = {Sink()};
 }
 
 // Not by std::call_once, after whose exception ThreadSanitizer waits for ever.
 void Install() {
   [[maybe_unused]] static const bool installed = [] {
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>("kvcake", Sink()));
+    auto ours = std::make_shared<spdlog::logger>("kvcake", Sink());
+    logger = (new std::shared_ptr(ours))->get();
+    spdlog::set_default_logger(std::move(ours));
+    pthread_atfork(nullptr, nullptr, AfterFork);
     return true;
   }();
 }
