@@ -38,6 +38,22 @@ def sentence_piece():
                   "vocab": {spelling(token): token for token in range(VOCABULARY)}}}
 
 
+def byte_token(byte):
+    return 3 + byte
+
+
+def byte_fallback():
+    """The same with a token for each byte, as Llama 2 has them: "\\n" is none of its words."""
+    file = sentence_piece()
+    file["decoder"]["decoders"].insert(1, {"type": "ByteFallback"})
+    model = file["model"]
+    model["byte_fallback"] = True
+    for byte in range(256):
+        del model["vocab"][spelling(byte_token(byte))]
+        model["vocab"][f"<0x{byte:02X}>"] = byte_token(byte)
+    return file
+
+
 class TokenizerTest(unittest.TestCase):
     def model(self, files):
         """models/demo with these files instead of its own."""
@@ -113,6 +129,22 @@ class LeadingSpaceTest(TokenizerTest):
         self.assertEqual(answer["text"], "".join(tokens).replace("\u2581", " "))
         text = self.chat(model, "w100 w200 w300")
         self.assertTrue(text.startswith(" w"), text)
+
+
+class ByteFallbackTest(TokenizerTest):
+    """What bytes mean is known when a character of them is whole, not when another token comes."""
+
+    def test_a_stop_string_of_bytes_stops_at_once(self):
+        server = self.serve({**FILES, "tokenizer.json": byte_fallback()})
+        asked = {"prompt": "w300", "max_tokens": 4, "logit_bias": {str(byte_token(10)): 100}}
+        plain = server.post("/v1/completions", asked)
+        self.assertEqual(plain["choices"][0]["text"], "\n" * 4)
+        for stop, tokens in (("\n", 1), ("\n\n", 2)):
+            answer = server.post("/v1/completions", {**asked, "stop": stop, "logprobs": 0})
+            choice = answer["choices"][0]
+            self.assertEqual((choice["text"], choice["finish_reason"]), ("", "stop"))
+            self.assertEqual(answer["usage"]["completion_tokens"], tokens)
+            self.assertEqual(choice["logprobs"]["tokens"], ["\n"] * tokens)
 
 
 class EndTokenTest(TokenizerTest):

@@ -13,6 +13,13 @@ namespace {
 // How much a text may grow by being normalised: " " becomes "▁"; a short one may get a prefix.
 constexpr size_t kMaxGrowth = 3, kMaxGrowthBytes = 4096;
 
+// U+FFFD for each of so many bytes.
+std::string AsReplacements(size_t bytes) {
+  std::string text;
+  for (size_t i = 0; i < bytes; ++i) text += "\xef\xbf\xbd";
+  return text;
+}
+
 }  // namespace
 
 struct Tokenizer::State {
@@ -96,6 +103,7 @@ size_t Tokenizer::TokensAtLeast(size_t text_bytes) const {
 
 std::string Tokenizer::Decode(std::span<const int32_t> ids, bool skip_special) const {
   Detokenizer detokenizer(*this, skip_special);
+  detokenizer.whole_runs_ = true;
   std::string text;
   for (const int32_t id : ids) text += detokenizer.Append(id);
   return text + detokenizer.Finish();
@@ -126,7 +134,7 @@ Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special,
     if (!first_ && strip_left_ == 0) break;  // the start of the text is past
     Append(id);
   }
-  Stripped(TakeRun());
+  Stripped(EndRun());
 }
 
 std::string Detokenizer::Append(int32_t id) {
@@ -141,11 +149,8 @@ std::string Detokenizer::Append(int32_t id) {
     pending_.erase(0, whole);
     return text;
   }
-  if (token.fallback_byte) {
-    pending_ += token.text;
-    return "";
-  }
-  std::string text = TakeRun();
+  if (token.fallback_byte) return Stripped(AddToRun(token.text));
+  std::string text = EndRun();
   const auto other = first ? file.first_texts.find(id) : file.first_texts.end();
   text += other == file.first_texts.end() ? token.text : other->second;
   return Stripped(std::move(text));
@@ -153,20 +158,29 @@ std::string Detokenizer::Append(int32_t id) {
 
 std::string Detokenizer::Finish() {
   const TokenDecoder& decoder = tokenizer_.state_->file.decoder;
-  std::string text = decoder.byte_level() ? ReplaceInvalidUtf8(pending_) : Stripped(TakeRun());
+  std::string text = decoder.byte_level() ? ReplaceInvalidUtf8(pending_) : Stripped(EndRun());
   pending_.clear();
   first_ = true;
   strip_left_ = decoder.strip_start();
   return text;
 }
 
-// The run of byte tokens that has ended, as text.
-std::string Detokenizer::TakeRun() {
-  std::string run = std::exchange(pending_, {});
-  if (IsValidUtf8(run)) return run;
-  std::string text;
-  for (size_t i = 0; i < run.size(); ++i) text += "\xef\xbf\xbd";
-  return text;
+// Goes on with a run of byte tokens; returns what is certain now. Waits for the rest of a
+// character, but not for the run's end: stop strings and streams want "\n" when it comes.
+std::string Detokenizer::AddToRun(std::string_view byte) {
+  pending_ += byte;
+  if (whole_runs_) return "";
+  if (!damaged_ && IncompleteUtf8Suffix(pending_) == pending_.size()) return "";
+  damaged_ = damaged_ || !IsValidUtf8(pending_);
+  std::string ready = std::exchange(pending_, {});
+  return damaged_ ? AsReplacements(ready.size()) : ready;
+}
+
+// The rest of a run of byte tokens that has ended, as text.
+std::string Detokenizer::EndRun() {
+  damaged_ = false;
+  std::string rest = std::exchange(pending_, {});
+  return IsValidUtf8(rest) ? rest : AsReplacements(rest.size());
 }
 
 std::string Detokenizer::Stripped(std::string text) {

@@ -62,8 +62,10 @@ class Tokenizer {
   std::unique_ptr<State> state_;
 };
 
-// Text from tokens as they come: Append returns whole characters only, and all that was returned,
-// with Finish's, is what Decode makes of all the ids. The tokenizer outlives it. One thread.
+// Text from tokens as they come: Append returns whole characters only, each with the token that
+// completes it, and all that was returned, with Finish's, is what Decode makes of all the ids; but
+// where a run of byte tokens is no UTF-8, which Decode makes U+FFFD of, one for each byte, its
+// valid start has been returned by then, and stays. The tokenizer outlives it. One thread.
 class Detokenizer {
  public:
   // The text goes on behind that of `before`, a prompt's ids: some tokenizers leave out a space at
@@ -76,16 +78,18 @@ class Detokenizer {
   std::string Finish();
 
  private:
-  std::string TakeRun();
+  friend class Tokenizer;
+  std::string AddToRun(std::string_view byte);
+  std::string EndRun();
   std::string Stripped(std::string text);
 
   const Tokenizer& tokenizer_;
   const bool skip_special_;
-  // The start of a character, at most 3 bytes. With byte fallback: the run of byte tokens up to
-  // here, since what the first of them mean depends on the last.
-  std::string pending_;
-  bool first_ = true;      // no token has come yet
-  size_t strip_left_ = 0;  // characters that the decoder may yet take from the start
+  bool whole_runs_ = false;  // Decode's: what a run's first byte means depends on its last
+  std::string pending_;      // the start of a character, at most 3 bytes; with whole_runs_, a run's
+  bool damaged_ = false;     // the run of byte tokens that goes on is no UTF-8
+  bool first_ = true;        // no token has come yet
+  size_t strip_left_ = 0;    // characters that the decoder may yet take from the start
 };
 
 }  // namespace kvcake

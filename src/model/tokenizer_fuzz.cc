@@ -25,7 +25,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       text += piece;
     }
     text += detokenizer.Finish();
-    CHECK(text == tokenizer->Decode(*ids, skip));
+    const std::string decoded = tokenizer->Decode(*ids, skip);
+    // A run of byte tokens that is no UTF-8 may differ.
+    CHECK(text == decoded || decoded.find("\ufffd") != std::string::npos);
   }
   return 0;
 }

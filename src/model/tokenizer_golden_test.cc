@@ -1,9 +1,11 @@
 // What Hugging Face's tokenizers made of several thousand strings, and what kvcake makes of them.
 // tools/goldens/tokenizers.py made the strings, the hashes and the cases.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -50,6 +52,11 @@ class TokenizerGoldenTest : public testing::TestWithParam<GoldenCase> {
     ASSERT_EQ(golden_["tokenizer_sha256"], Sha256Of(ReadFile(GetParam().dir + "/tokenizer.json")))
         << "tokenizer.json has changed: run tools/make_goldens.py";
     EXPECT_EQ(tokenizer_->vocab_size(), golden_["vocab_size"]);
+    const json file = json::parse(ReadFile(GetParam().dir + "/tokenizer.json"));
+    for (int byte = 0; byte < 256; ++byte) {
+      const int32_t id = file["model"]["vocab"].value(fmt::format("<0x{:02X}>", byte), -1);
+      if (tokenizer_->Bytes(id) == std::string(1, static_cast<char>(byte))) byte_ids_[byte] = id;
+    }
   }
 
   static const json& Strings() {
@@ -109,8 +116,55 @@ class TokenizerGoldenTest : public testing::TestWithParam<GoldenCase> {
     EXPECT_EQ(differing, 0) << "of " << strings.size();
   }
 
+  // The text as tokens of byte fallback; none where one of them is missing.
+  Ids ByteIds(std::string_view text) const {
+    Ids ids;
+    for (const char byte : text) {
+      const auto id = byte_ids_.find(byte & 0xff);
+      if (id == byte_ids_.end()) return {};
+      ids.push_back(id->second);
+    }
+    return ids;
+  }
+
+  // The ids with U+FFFD instead of all bytes of a run behind its valid start.
+  Ids Mended(const Ids& ids, bool skip_special) const {
+    Ids mended;
+    std::string run;
+    const auto end_run = [&] {
+      size_t valid = run.size();
+      while (!IsValidUtf8(run.substr(0, valid))) --valid;
+      std::string text = run.substr(0, valid);
+      for (size_t i = valid; i < run.size(); ++i) text += "\ufffd";
+      const Ids bytes = ByteIds(text);
+      mended.insert(mended.end(), bytes.begin(), bytes.end());
+      run.clear();
+    };
+    for (const int32_t id : ids) {
+      if (!tokenizer_->HasToken(id) || (skip_special && tokenizer_->IsSpecial(id))) continue;
+      const std::string bytes = tokenizer_->Bytes(id);
+      const auto byte = bytes.size() == 1 ? byte_ids_.find(bytes[0] & 0xff) : byte_ids_.end();
+      if (byte != byte_ids_.end() && byte->second == id) {
+        run += bytes;
+      } else {
+        end_run();
+        mended.push_back(id);
+      }
+    }
+    end_run();
+    return mended;
+  }
+
+  void ExpectStreams(const Ids& ids) const {
+    if (!byte_ids_.empty() && ByteIds("\ufffd").empty()) return;  // cannot be mended
+    for (const bool skip : {false, true}) {
+      EXPECT_EQ(Stream(ids, skip), tokenizer_->Decode(Mended(ids, skip), skip)) << json(ids);
+    }
+  }
+
   std::unique_ptr<Tokenizer> tokenizer_;
   json golden_;
+  std::map<int, int32_t> byte_ids_;  // tokens of byte fallback
 };
 
 std::vector<GoldenCase> Cases() {
@@ -184,11 +238,53 @@ TEST_P(TokenizerGoldenTest, RandomIdsDecode) {
   for (int i = 0; i < Strings()["random_ids"]; ++i) {
     Ids ids(1 + draw(24));
     for (int32_t& id : ids) id = draw(golden_["vocab_size"]);
-    const std::string texts = Stream(ids, false) + '\0' + Stream(ids, true);
+    const std::string texts = tokenizer_->Decode(ids, false) + '\0' + tokenizer_->Decode(ids, true);
     EXPECT_EQ(Sha256Of(texts).substr(0, kHashSize), hashes.substr(i * kHashSize, kHashSize))
         << json(ids);
-    EXPECT_EQ(tokenizer_->Decode(ids, false), Stream(ids, false));
+    ExpectStreams(ids);
   }
+}
+
+// Whatever is whole has been streamed, also within a run of byte tokens, and is what Decode says.
+TEST_P(TokenizerGoldenTest, WholeCharactersAreStreamedAtOnce) {
+  std::mt19937 random(7);
+  const char* characters[] = {"\n", "a", " ", "é", "日", "🙂", "\u07ff", "\uffff", "\U0010ffff"};
+  for (int i = 0; i < 300; ++i) {
+    Detokenizer detokenizer(*tokenizer_);
+    Ids ids;
+    std::string text;
+    for (size_t n = 1 + random() % 12; n > 0; --n) {
+      const std::string character = characters[random() % std::size(characters)];
+      Ids whole = ByteIds(character);
+      if (whole.empty() || random() % 4 == 0) whole = Encode(character, false);
+      for (const int32_t id : whole) {
+        const std::string piece = detokenizer.Append(id);
+        EXPECT_TRUE(IsValidUtf8(piece));
+        text += piece;
+        ids.push_back(id);
+      }
+      EXPECT_EQ(text, tokenizer_->Decode(ids)) << json(ids);
+    }
+    EXPECT_EQ(detokenizer.Finish(), "");
+  }
+}
+
+TEST_P(TokenizerGoldenTest, RunsOfRandomBytes) {
+  if (byte_ids_.empty()) return;
+  std::mt19937 random(8);
+  int differing = 0;
+  for (int i = 0; i < 3000; ++i) {
+    Ids ids;
+    for (size_t n = 1 + random() % 8; n > 0; --n) {
+      const Ids byte =
+          ByteIds(std::string(1, "\n \xc3\xa9\xc3\xa9\xf0\x9f\x8d\xff"[random() % 10]));
+      ids.insert(ids.end(), byte.begin(), byte.end());
+      if (random() % 8 == 0) ids.push_back(static_cast<int32_t>(random() % 300));
+    }
+    ExpectStreams(ids);
+    differing += Stream(ids, true) != tokenizer_->Decode(ids);
+  }
+  EXPECT_GT(differing, 100);
 }
 
 TEST_P(TokenizerGoldenTest, InvalidUtf8CountsAsReplacementCharacters) {

@@ -406,20 +406,19 @@ TEST_F(ByteFallbackTest, ReplacementsThatExplodeAreRefused) {
   EXPECT_THAT(Load(file).error().message, HasSubstr("added_tokens have more than 1048576 bytes"));
 }
 
-TEST_F(ByteFallbackTest, StreamsRunsOfBytesWhenTheyHaveEnded) {
+TEST_F(ByteFallbackTest, StreamsCharactersOfBytesWhenTheyAreWhole) {
   const auto tokenizer = Load(good_);
   ASSERT_TRUE(tokenizer) << tokenizer.error().message;
   Detokenizer detokenizer(*tokenizer);
-  EXPECT_EQ(detokenizer.Append(257), "");  // the only space that the decoder strips
-  EXPECT_EQ(detokenizer.Append(259), " a");
-  EXPECT_EQ(detokenizer.Append(0xc3), "");
-  EXPECT_EQ(detokenizer.Append(0xa9), "");
-  EXPECT_EQ(detokenizer.Append(260), "");  // skipped: the run goes on
-  EXPECT_EQ(detokenizer.Append(258), "éa");
-  EXPECT_EQ(detokenizer.Append(0xc3), "");
-  EXPECT_EQ(detokenizer.Append(0xa9), "");
-  EXPECT_EQ(detokenizer.Append(0xff), "");
-  EXPECT_EQ(detokenizer.Finish(), "\ufffd\ufffd\ufffd");  // as Hugging Face has it
+  const Ids ids = {257, 259, 0xc3, 260, 0xa9, '\n', 258, '\n', 0xc3, 'a', 'a', 258, 0xc3};
+  std::vector<std::string> pieces;
+  for (const int32_t id : ids) pieces.push_back(detokenizer.Append(id));
+  // The decoder strips one space; 260 is skipped, and no run ends with it.
+  EXPECT_EQ(pieces, (std::vector<std::string>{"", " a", "", "", "é", "\n", "a", "\n", "",
+                                              "\ufffd\ufffd", "\ufffd", "a", ""}));
+  EXPECT_EQ(detokenizer.Finish(), "\ufffd");
+  // As Hugging Face has it: the damage takes the line end before it, too.
+  EXPECT_EQ(tokenizer->Decode(ids), " aé\na\ufffd\ufffd\ufffd\ufffda\ufffd");
   EXPECT_EQ(detokenizer.Append(259), "a") << "another text, stripped as the first";
   EXPECT_EQ(detokenizer.Finish(), "");
 }
