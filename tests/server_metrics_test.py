@@ -148,6 +148,17 @@ class MetricsTest(OwnServersTest):
         self.assertEqual(values["kvcake_build_info"], {(("version", version),): 1})
         self.assertEqual(server.stop(), 0)
 
+    def test_a_stop_that_the_last_token_completes_counts_as_one(self):
+        server = self.start()
+        part = server.post("/tokenize", {"prompt": "\u2603"})["tokens"][0]  # of a character
+        answers = []
+        moved = self.moved(server, lambda: answers.append(self.ask(
+            server, max_tokens=1, logit_bias={str(part): 100}, stop="\ufffd")))
+        self.assertEqual(answers[0]["choices"][0]["finish_reason"], "stop")
+        for reason, by in (("stop", 1), ("length", 0)):
+            self.assertEqual(moved("vllm:request_success_total", finished_reason=reason), by)
+        self.assertEqual(server.stop(), 0)
+
     def test_computed_then_in_memory_then_from_the_store(self):
         server = self.start()
         tokens = server.post("/tokenize", {"prompt": PROMPT})["count"]

@@ -80,7 +80,6 @@ bool Generation::OnToken(const TokenEvent& event) {
 
 void Generation::OnDone(Result<Completion> completion) {
   if (completion && options_.prompt_only) completion->tokens.clear();
-  if (completion) metrics_.Finished(*completion);
   std::string text;
   if (!options_.stops.empty()) {
     text = stops_.Append(detokenizer_.Finish());
@@ -90,6 +89,7 @@ void Generation::OnDone(Result<Completion> completion) {
       completion->finish_reason = FinishReason::kStop;
     }
   }
+  if (completion) metrics_.Finished(*completion);
   Publish([&](Delta* delta) {
     delta->text += text;
     delta->completion = std::move(completion);
