@@ -168,6 +168,20 @@ class OpenAiTest(ServerTest):
         self.assertLess(early.usage.completion_tokens, 20)
         self.assertGreaterEqual(late.usage.completion_tokens, 20)
 
+    def test_a_stop_may_begin_in_the_fewest_tokens(self):
+        """As vLLM has it: what counts is where it is complete."""
+        plain = self.complete(max_tokens=9, logprobs=0).choices[0]
+        tokens = plain.logprobs.tokens
+        stop, before = "".join(tokens[3:6]), "".join(tokens[:3])
+        self.assertEqual(plain.text.index(stop), len(before))
+        for least, expected in ((0, (before, "stop")), (4, (before, "stop")),
+                                (5, (before, "stop")), (6, (plain.text, "length"))):
+            fields = {"max_tokens": 9, "stop": stop, "extra_body": {"min_tokens": least}}
+            answer = self.complete(**fields).choices[0]
+            self.assertEqual((answer.text, answer.finish_reason), expected, least)
+            streamed = "".join(c.choices[0].text for c in self.complete(stream=True, **fields))
+            self.assertEqual(streamed, answer.text)
+
     def test_twenty_top_logprobs_are_distinct(self):
         answer = self.complete(logprobs=20, max_tokens=8, temperature=1, seed=3)
         for top in answer.choices[0].logprobs.top_logprobs:

@@ -23,15 +23,27 @@ std::string StopStrings::Append(std::string_view text) {
   if (found_) return "";
   held_ += text;
   size_t cut = std::string::npos;
-  size_t keep = 0;
   for (const std::string& stop : stops_) {
-    cut = std::min(cut, held_.find(stop));
-    keep = std::max(keep, Overlap(held_, stop));
+    const size_t from = early_ < stop.size() ? 0 : early_ - stop.size() + 1;  // ends behind early_
+    cut = std::min(cut, held_.find(stop, from));
   }
   found_ = cut != std::string::npos;
-  std::string out = held_.substr(0, found_ ? cut : held_.size() - keep);
-  held_.erase(0, found_ ? held_.size() : out.size());
-  return out;
+  return found_ ? std::exchange(held_, "").substr(0, cut) : TakeCertain();
+}
+
+std::string StopStrings::AppendEarly(std::string_view text) {
+  held_ += text;
+  early_ = held_.size();
+  return TakeCertain();
+}
+
+std::string StopStrings::TakeCertain() {
+  size_t keep = 0;
+  for (const std::string& stop : stops_) keep = std::max(keep, Overlap(held_, stop));
+  std::string certain = held_.substr(0, held_.size() - keep);
+  held_.erase(0, certain.size());
+  early_ -= std::min(early_, certain.size());
+  return certain;
 }
 
 std::string StopStrings::Finish() { return std::exchange(held_, ""); }

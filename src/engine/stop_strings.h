@@ -14,13 +14,20 @@ class StopStrings {
 
   // Returns what is now certain to precede any stop string; holds back what may begin one.
   std::string Append(std::string_view text);
+  // The same of text that may begin a stop string, and completes none: what it has of whole ones
+  // is text. Comes before what is appended.
+  std::string AppendEarly(std::string_view text);
   // What was held back and turned out to be text after all.
   std::string Finish();
   bool found() const { return found_; }
 
  private:
+  // What of the held text begins no stop string.
+  std::string TakeCertain();
+
   std::vector<std::string> stops_;
   std::string held_;  // shorter than the longest stop string
+  size_t early_ = 0;  // so much of its start completes none
   bool found_ = false;
 };
 

@@ -42,6 +42,44 @@ TEST(StopStringsTest, AnySplittingGivesTheTextBeforeTheFirstStop) {
   EXPECT_GT(found, 1000);
 }
 
+// The definition: everything before the first occurrence that ends behind the early text.
+TEST(StopStringsTest, EarlyTextBeginsStopsAndCompletesNone) {
+  std::mt19937 rng(2);
+  auto random_text = [&](int length) {
+    std::string text;
+    for (int i = 0; i < length; ++i) text += "ab"[rng() % 2];
+    return text;
+  };
+  int begun_early = 0;
+  for (int round = 0; round < 5000; ++round) {
+    const std::vector<std::string> stops = {random_text(1 + rng() % 5), random_text(1 + rng() % 5)};
+    const std::string early = random_text(rng() % 8), late = random_text(1 + rng() % 8);
+    const std::string text = early + late;
+    StopStrings matcher(stops);
+    std::string out;
+    size_t cut = std::string::npos;
+    const auto looks = [&](size_t size) {  // as soon as there is one
+      for (size_t at = 0; at < size; ++at) {
+        for (const auto& stop : stops) {
+          const size_t end = at + stop.size();
+          if (text.compare(at, stop.size(), stop) != 0 || end > size) continue;
+          if (end > early.size()) cut = std::min(cut, at);
+        }
+      }
+    };
+    for (const char c : early) out += matcher.AppendEarly(std::string(1, c));
+    for (size_t at = 0; at < late.size(); ++at) {
+      out += matcher.Append(late.substr(at, 1));
+      if (cut == std::string::npos) looks(early.size() + at + 1);
+      ASSERT_EQ(matcher.found(), cut != std::string::npos);
+    }
+    out += matcher.Finish();
+    ASSERT_EQ(out, text.substr(0, cut)) << early << ' ' << late;
+    begun_early += cut < early.size();
+  }
+  EXPECT_GT(begun_early, 500);
+}
+
 TEST(StopStringsTest, HoldsBackNoMoreThanNeeded) {
   StopStrings matcher({"stop", ""});
   EXPECT_EQ(matcher.Append("go on, s"), "go on, ");

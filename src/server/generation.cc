@@ -46,9 +46,9 @@ std::vector<TokenInfo> Generation::PromptInfos(const TokenEvent& event) const {
   return infos;
 }
 
-std::string Generation::BeforeStop(int32_t token) {
-  std::string text = detokenizer_.Append(token);
-  return tokens_ <= options_.min_tokens ? text : stops_.Append(text);
+// As vLLM does it: a stop string may begin in the first min_tokens.
+std::string Generation::BeforeStop(std::string_view text) {
+  return tokens_ <= options_.min_tokens ? stops_.AppendEarly(text) : stops_.Append(text);
 }
 
 bool Generation::OnToken(const TokenEvent& event) {
@@ -63,7 +63,7 @@ bool Generation::OnToken(const TokenEvent& event) {
   if (options_.logprobs && first) infos = PromptInfos(event);
   std::string text;
   ++tokens_;
-  if (is_text && !options_.stops.empty()) text = BeforeStop(event.token);
+  if (is_text && !options_.stops.empty()) text = BeforeStop(detokenizer_.Append(event.token));
   Publish([&](Delta* delta) {
     delta->text += text;
     mutex_.AssertHeld();
@@ -82,7 +82,7 @@ void Generation::OnDone(Result<Completion> completion) {
   if (completion && options_.prompt_only) completion->tokens.clear();
   std::string text;
   if (!options_.stops.empty()) {
-    text = stops_.Append(detokenizer_.Finish());
+    text = BeforeStop(detokenizer_.Finish());
     if (!stops_.found()) text += stops_.Finish();
     // A stop string may be complete only now.
     if (completion && stops_.found() && completion->finish_reason == FinishReason::kLength) {

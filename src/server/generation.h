@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/mutex.h"
@@ -20,7 +21,7 @@ class Generation : public AnswerSink {
   struct Options {
     bool prompt_only = false;  // the answer is not wanted
     std::vector<std::string> stops = {};
-    int min_tokens = 0;                    // stop strings are looked for in what follows so many
+    int min_tokens = 0;                    // stop strings end behind so many
     std::vector<int32_t> end_tokens = {};  // are no part of the text
     bool logprobs = false;
     std::vector<int32_t> prompt = {};  // to be among the tokens, with logprobs
@@ -52,8 +53,8 @@ class Generation : public AnswerSink {
   template <typename F>
   void Publish(F change) EXCLUDES(mutex_);
   bool IsText(int32_t token) const;
-  // The text of the next token that is certain to precede any stop string.
-  std::string BeforeStop(int32_t token);
+  // What is certain to precede any stop string, with text of the last token.
+  std::string BeforeStop(std::string_view text);
   std::vector<TokenInfo> PromptInfos(const TokenEvent& event) const;
 
   // Constant after construction.
