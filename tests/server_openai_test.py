@@ -235,6 +235,30 @@ class OpenAiTest(ServerTest):
         streamed = "".join(c.choices[0].text for c in self.complete(stop=stop, stream=True))
         self.assertEqual(streamed, cut.choices[0].text)
 
+    def test_what_stopped_an_answer(self):
+        """As vLLM says it: a stop string, a token of stop_token_ids, or null."""
+        def chat(**fields):
+            fields = {"model": "demo", "temperature": 0, "max_tokens": 24, **fields}
+            return self.client.chat.completions.create(messages=MESSAGES, **fields)
+
+        stops = [(self.complete, self.complete().choices[0].text[8:12]),
+                 (chat, chat().choices[0].message.content[4:8])]
+        token, eos = 500, 0
+        for ask, stop in stops:
+            for fields, expected in (
+                    ({"max_tokens": 2}, ("length", None)),
+                    ({"stop": ["never to be seen", stop]}, ("stop", stop)),
+                    ({"forced": token, "stop_token_ids": [eos, token]}, ("stop", token)),
+                    ({"forced": eos, "stop_token_ids": [eos, token]}, ("stop", None)),
+                    ({"forced": eos, "stop_token_ids": [eos], "ignore_eos": True}, ("stop", eos))):
+                fields = {"extra_body": fields}
+                if "forced" in fields["extra_body"]:
+                    fields["logit_bias"] = {str(fields["extra_body"].pop("forced")): 100}
+                choice = ask(**fields).choices[0]
+                self.assertEqual((choice.finish_reason, choice.stop_reason), expected)
+                last = list(ask(stream=True, **fields))[-1].choices[0]
+                self.assertEqual((last.finish_reason, last.stop_reason), expected)
+
     def test_logprobs(self):
         answer = self.complete(logprobs=3, max_tokens=6)
         logprobs = answer.choices[0].logprobs

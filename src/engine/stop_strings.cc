@@ -23,11 +23,14 @@ std::string StopStrings::Append(std::string_view text) {
   if (found_) return "";
   held_ += text;
   size_t cut = std::string::npos;
-  for (const std::string& stop : stops_) {
-    const size_t from = early_ < stop.size() ? 0 : early_ - stop.size() + 1;  // ends behind early_
-    cut = std::min(cut, held_.find(stop, from));
+  for (size_t i = 0; i < stops_.size(); ++i) {
+    const size_t size = stops_[i].size();
+    const size_t from = early_ < size ? 0 : early_ - size + 1;  // ends behind early_
+    const size_t at = held_.find(stops_[i], from);
+    if (at >= cut) continue;
+    cut = at;
+    found_ = i;
   }
-  found_ = cut != std::string::npos;
   return found_ ? std::exchange(held_, "").substr(0, cut) : TakeCertain();
 }
 

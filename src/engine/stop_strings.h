@@ -1,6 +1,7 @@
 // Cuts streamed text before the first of some stop strings, wherever the pieces are split.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,16 +20,18 @@ class StopStrings {
   std::string AppendEarly(std::string_view text);
   // What was held back and turned out to be text after all.
   std::string Finish();
-  bool found() const { return found_; }
+  bool found() const { return found_.has_value(); }
+  // The one that was found; of several at one place that which was named first.
+  const std::string& stop() const { return stops_[*found_]; }
 
  private:
   // What of the held text begins no stop string.
   std::string TakeCertain();
 
   std::vector<std::string> stops_;
-  std::string held_;  // shorter than the longest stop string
-  size_t early_ = 0;  // so much of its start completes none
-  bool found_ = false;
+  std::string held_;                  // shorter than the longest stop string
+  size_t early_ = 0;                  // so much of its start completes none
+  std::optional<size_t> found_ = {};  // which of them
 };
 
 }  // namespace kvcake

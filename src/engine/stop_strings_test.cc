@@ -38,6 +38,7 @@ TEST(StopStringsTest, AnySplittingGivesTheTextBeforeTheFirstStop) {
     found += matcher.found();
     ASSERT_EQ(out, CutAtFirstStop(text, stops));
     ASSERT_EQ(matcher.found(), out.size() < text.size());
+    ASSERT_TRUE(!matcher.found() || text.substr(out.size()).starts_with(matcher.stop()));
   }
   EXPECT_GT(found, 1000);
 }
@@ -78,6 +79,12 @@ TEST(StopStringsTest, EarlyTextBeginsStopsAndCompletesNone) {
     begun_early += cut < early.size();
   }
   EXPECT_GT(begun_early, 500);
+}
+
+TEST(StopStringsTest, SaysWhichOneItWas) {
+  StopStrings matcher({"", "never", "ef", "cde", "cd"});
+  EXPECT_EQ(matcher.Append("abcdef"), "ab");
+  EXPECT_EQ(matcher.stop(), "cde");
 }
 
 TEST(StopStringsTest, HoldsBackNoMoreThanNeeded) {

@@ -34,6 +34,17 @@ bool Generation::IsText(int32_t token) const {
   return !options_.prompt_only && std::find(ends.begin(), ends.end(), token) == ends.end();
 }
 
+// As vLLM says it: the model's own end tokens are none.
+StopReason Generation::ReasonOf(const Completion& completion) const {
+  if (completion.finish_reason != FinishReason::kStop) return {};
+  if (stops_.found()) return stops_.stop();
+  const auto& named = options_.stop_tokens;
+  if (completion.tokens.empty()) return {};
+  const int32_t last = completion.tokens.back();
+  if (std::find(named.begin(), named.end(), last) == named.end()) return {};
+  return last;
+}
+
 // Moves the scores, which may be many, out of the event.
 std::vector<TokenInfo> Generation::PromptInfos(const TokenEvent& event) const {
   std::vector<TokenInfo> infos(options_.prompt.size());
@@ -89,9 +100,14 @@ void Generation::OnDone(Result<Completion> completion) {
       completion->finish_reason = FinishReason::kStop;
     }
   }
-  if (completion) metrics_.Finished(*completion);
+  StopReason reason;
+  if (completion) {
+    metrics_.Finished(*completion);
+    reason = ReasonOf(*completion);
+  }
   Publish([&](Delta* delta) {
     delta->text += text;
+    delta->stop_reason = std::move(reason);
     delta->completion = std::move(completion);
   });
 }

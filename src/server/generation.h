@@ -21,8 +21,9 @@ class Generation : public AnswerSink {
   struct Options {
     bool prompt_only = false;  // the answer is not wanted
     std::vector<std::string> stops = {};
-    int min_tokens = 0;                    // stop strings end behind so many
-    std::vector<int32_t> end_tokens = {};  // are no part of the text
+    int min_tokens = 0;                     // stop strings end behind so many
+    std::vector<int32_t> end_tokens = {};   // are no part of the text
+    std::vector<int32_t> stop_tokens = {};  // those of them that the client named
     bool logprobs = false;
     std::vector<int32_t> prompt = {};  // to be among the tokens, with logprobs
   };
@@ -32,6 +33,7 @@ class Generation : public AnswerSink {
     std::string text = {};
     std::vector<TokenInfo> tokens = {};                 // only with logprobs
     std::optional<Result<Completion>> completion = {};  // the last thing to come
+    StopReason stop_reason = {};                        // comes with it
   };
 
   // `notify` is called on the engine thread when there is something new and Take has been called
@@ -53,6 +55,7 @@ class Generation : public AnswerSink {
   template <typename F>
   void Publish(F change) EXCLUDES(mutex_);
   bool IsText(int32_t token) const;
+  StopReason ReasonOf(const Completion& completion) const;
   // What is certain to precede any stop string, with text of the last token.
   std::string BeforeStop(std::string_view text);
   std::vector<TokenInfo> PromptInfos(const TokenEvent& event) const;

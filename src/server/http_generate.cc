@@ -32,6 +32,7 @@ struct HttpApi::Choice {
   bool accepted = false;
   bool ended = false;
   std::optional<Completion> completion = {};  // where it has ended with one
+  StopReason stop_reason = {};                // likewise
 };
 
 // What is new of one of them. At its end its choice has the completion.
@@ -79,6 +80,12 @@ HttpApi::Choice HttpApi::MakeChoice(const Prepared& prepared, size_t index, bool
   options.min_tokens = asked.min_tokens;
   options.prompt_only = prepared.scores_only;
   options.end_tokens = request.end_tokens;
+  options.stop_tokens = asked.stop_tokens;
+  if (!asked.ignore_eos) {
+    const auto& eos = runtime_.config().eos_tokens;
+    std::erase_if(options.stop_tokens,
+                  [&](int32_t token) { return std::ranges::count(eos, token) > 0; });
+  }
   options.logprobs = asked.logprobs;
   if (request.prompt_logprobs) options.prompt = request.prompt;
   AnswerParser::Options parsing;
@@ -165,7 +172,10 @@ net::awaitable<bool> HttpApi::Await(Exchange& exchange, Answering& answering,
       choice.accepted = delta.accepted;
       if (!is_new) continue;
       News& one = news->emplace_back(News{.choice = i, .ends = delta.completion.has_value()});
-      if (one.ends) one.failure = TakeEnd(std::move(*delta.completion), choice);
+      if (one.ends) {
+        choice.stop_reason = std::move(delta.stop_reason);
+        one.failure = TakeEnd(std::move(*delta.completion), choice);
+      }
       one.delta = std::move(delta);
     }
     if (!news->empty()) co_return true;
@@ -290,6 +300,7 @@ net::awaitable<void> HttpApi::AnswerWhole(Exchange& exchange, Answering& answeri
     choices[i].text = choice.parser.Take(choice.echo + gathered[i].text, /*ends=*/true);
     choices[i].tokens = std::move(gathered[i].tokens);
     choices[i].completion = &completions[i];
+    choices[i].stop_reason = std::move(choice.stop_reason);
     tokens += choices[i].tokens.size();
   }
   std::function<std::string()> write = [&] {
@@ -337,7 +348,7 @@ net::awaitable<void> HttpApi::WriteNews(Exchange& exchange, Answering& answering
       if (!exchange.record.error) exchange.record.error = std::move(one.failure);
     } else {
       *events += answering.writer->LastEvent(static_cast<int>(one.choice), *choice.completion,
-                                             choice.parser.called());
+                                             choice.stop_reason, choice.parser.called());
     }
   }
 }

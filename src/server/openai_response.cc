@@ -53,6 +53,12 @@ std::string_view ReasonWithTools(FinishReason reason, bool called) {
   return called && reason == FinishReason::kStop ? "tool_calls" : OpenAiFinishReason(reason);
 }
 
+ordered_json StopReasonJson(const StopReason& reason) {
+  if (const auto* text = std::get_if<std::string>(&reason)) return *text;
+  if (const auto* token = std::get_if<int32_t>(&reason)) return *token;
+  return nullptr;
+}
+
 }  // namespace
 
 std::string_view OpenAiFinishReason(FinishReason reason) {
@@ -227,7 +233,8 @@ std::string AnswerWriter::WholeChoice(int index, const Choice& choice) {
   AppendMembers("{\"logprobs\":", &text);
   AddLogprobs(index, choice.tokens, &text);
   text += '}';
-  ordered_json end = {{"finish_reason", ReasonWithTools(choice.completion->finish_reason, called)}};
+  ordered_json end = {{"finish_reason", ReasonWithTools(choice.completion->finish_reason, called)},
+                      {"stop_reason", StopReasonJson(choice.stop_reason)}};
   if (options_.report && options_.choices > 1) end["kvcake"] = KvcakeReport(*choice.completion);
   AppendMembers(DumpJson(end), &text);
   return text;
@@ -284,7 +291,8 @@ std::string AnswerWriter::Event(int choice, const AnswerDelta& text,
   return Chunk(std::move(json));
 }
 
-std::string AnswerWriter::LastEvent(int choice, const Completion& completion, bool called) {
+std::string AnswerWriter::LastEvent(int choice, const Completion& completion,
+                                    const StopReason& stop_reason, bool called) {
   ordered_json json = {{"index", choice}};
   if (options_.chat) {
     json["delta"] = ordered_json::object();
@@ -293,6 +301,7 @@ std::string AnswerWriter::LastEvent(int choice, const Completion& completion, bo
   }
   json["logprobs"] = nullptr;
   json["finish_reason"] = ReasonWithTools(completion.finish_reason, called);
+  json["stop_reason"] = StopReasonJson(stop_reason);
   ordered_json last = Head(/*whole=*/false);
   last["choices"] = ordered_json::array({std::move(json)});
   if (options_.usage_in_stream) last["usage"] = nullptr;

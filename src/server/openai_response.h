@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "engine/request.h"
@@ -23,6 +24,9 @@ struct TokenInfo {
   std::optional<float> logprob = {};  // none of a prompt's first
   std::vector<TokenLogprob> top = {};
 };
+
+// What of that which the client named has ended an answer: a stop string or token, or nothing.
+using StopReason = std::variant<std::monostate, std::string, int32_t>;
 
 // "stop" or "length".
 std::string_view OpenAiFinishReason(FinishReason reason);
@@ -47,6 +51,7 @@ class AnswerWriter {
     AnswerDelta text = {};  // all of it
     std::vector<TokenInfo> tokens = {};
     const Completion* completion = nullptr;
+    StopReason stop_reason = {};
   };
   struct Options {
     bool chat = false;
@@ -66,8 +71,9 @@ class AnswerWriter {
   // Says whose turn it is in a chat; empty for a completion.
   std::string FirstEvents();
   std::string Event(int choice, const AnswerDelta& text, std::span<const TokenInfo> tokens);
-  // The reason for a choice's end. `called`: it has called tools.
-  std::string LastEvent(int choice, const Completion& completion, bool called);
+  // The reasons for a choice's end. `called`: it has called tools.
+  std::string LastEvent(int choice, const Completion& completion, const StopReason& stop_reason,
+                        bool called);
   // The usage where it was asked for, and the end of the stream.
   std::string End(const Completion& sum);
 

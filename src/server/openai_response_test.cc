@@ -61,7 +61,7 @@ std::vector<json> Events(const std::string& text, bool done = false) {
 
 std::string End(AnswerWriter& writer, FinishReason reason, bool called = false) {
   const Completion completion = Finished(reason);
-  return writer.LastEvent(0, completion, called) + writer.End(completion);
+  return writer.LastEvent(0, completion, {}, called) + writer.End(completion);
 }
 
 TEST(OpenAiResponseTest, SeveralAnswersHaveIndices) {
@@ -83,7 +83,7 @@ TEST(OpenAiResponseTest, SeveralAnswersHaveIndices) {
   const auto first = Events(writer.FirstEvents());
   ASSERT_EQ(first.size(), 2u);
   EXPECT_EQ(first[1]["choices"][0]["index"], 1);
-  EXPECT_EQ(Events(writer.LastEvent(1, ends[1], false)).at(0)["choices"][0]["index"], 1);
+  EXPECT_EQ(Events(writer.LastEvent(1, ends[1], {}, false)).at(0)["choices"][0]["index"], 1);
 }
 
 TEST(OpenAiResponseTest, ThoughtsAndCallsAreApart) {
@@ -113,7 +113,8 @@ TEST(OpenAiResponseTest, WholeAnswers) {
   const json chat = Whole({.chat = true}, {.content = "Hi \"you\"\n"}, FinishReason::kStop);
   EXPECT_EQ(chat, json::parse(R"({"id": "id-1", "object": "chat.completion", "created": 1234,
     "model": "m", "choices": [{"index": 0, "message": {"role": "assistant",
-    "content": "Hi \"you\"\n"}, "logprobs": null, "finish_reason": "stop"}],
+    "content": "Hi \"you\"\n"}, "logprobs": null, "finish_reason": "stop",
+    "stop_reason": null}],
     "usage": {"prompt_tokens": 300, "completion_tokens": 3, "total_tokens": 303,
     "prompt_tokens_details": {"cached_tokens": 192}}})"));
   const json text = Whole({.report = true}, {.content = "x"}, FinishReason::kLength);
@@ -122,6 +123,24 @@ TEST(OpenAiResponseTest, WholeAnswers) {
   EXPECT_EQ(text["choices"][0]["finish_reason"], "length");
   EXPECT_EQ(text["kvcake"]["ttft_s"], 0.5);
   EXPECT_EQ(text["kvcake"]["report"]["tokens_loaded"]["disk"], 64);
+}
+
+TEST(OpenAiResponseTest, WhatStoppedThemIsSaid) {
+  const Completion completion = Finished(FinishReason::kStop);
+  for (const bool chat : {false, true}) {
+    for (const auto& [reason, expected] :
+         {std::pair(StopReason(), json()), std::pair(StopReason("\n"), json("\n")),
+          std::pair(StopReason(7), json(7))}) {
+      const std::vector<AnswerWriter::Choice> choices = {
+          {.completion = &completion, .stop_reason = reason}};
+      AnswerWriter writer = Writer({.chat = chat});
+      const json whole = json::parse(writer.Whole(choices, completion))["choices"][0];
+      EXPECT_EQ(whole.at("stop_reason"), expected);
+      const json last = Events(writer.LastEvent(0, completion, reason, false)).at(0)["choices"][0];
+      EXPECT_EQ(last.at("stop_reason"), expected);
+      EXPECT_FALSE(Events(writer.Event(0, {}, {})).at(0)["choices"][0].contains("stop_reason"));
+    }
+  }
 }
 
 TEST(OpenAiResponseTest, WhatFailsIsNotWhatIsGivenUp) {
