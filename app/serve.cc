@@ -373,7 +373,7 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
                  "how the model writes calls of tools")
       ->check(CLI::IsMember({"hermes", "llama3_json", "mistral"}));
   app.add_option("--reasoning-parser", flags->api.reasoning_parser,
-                 "how the model writes its thoughts, which become reasoning_content")
+                 "how the model writes its thoughts, which become reasoning and reasoning_content")
       ->check(CLI::IsMember({"deepseek_r1", "qwen3"}));
   app.add_option("--choices-max", flags->api.requests.rules.limits.choices_max,
                  "most answers to one request: its prompts times n")

@@ -71,8 +71,9 @@ void AnswerReader::TakeEvent(std::string_view data, double now_s) {
 
 void AnswerReader::TakeChoice(const json& choice, double now_s) {
   const json& delta = Member(choice, "delta");
-  // Some servers set a model's thoughts apart: these are tokens, too.
-  const std::string_view thought = StringOf(Member(delta, "reasoning_content"));
+  // Some servers set a model's thoughts apart, by either name: these are tokens, too.
+  const bool thinks = !StringOf(Member(delta, "reasoning")).empty() ||
+                      !StringOf(Member(delta, "reasoning_content")).empty();
   const std::string_view text =
       StringOf(delta.is_object() ? Member(delta, "content") : Member(choice, "text"));
   const std::string_view finish = StringOf(Member(choice, "finish_reason"));
@@ -80,7 +81,7 @@ void AnswerReader::TakeChoice(const json& choice, double now_s) {
   if (!finish.empty()) answer_.finish_reason = finish;
   // An answer without any text has come when it has ended.
   const bool empty = !finish.empty() && answer_.token_s.empty();
-  if (!text.empty() || !thought.empty() || empty) answer_.token_s.push_back(now_s);
+  if (!text.empty() || thinks || empty) answer_.token_s.push_back(now_s);
 }
 
 Answer AnswerReader::Finish() {

@@ -75,12 +75,13 @@ TEST(AnswerReader, ReadsAChat) {
   reader.Feed(
       "data: {\"choices\": [{\"delta\": {\"role\": \"assistant\", \"content\": \"\"}}]}\n\n", 1);
   reader.Feed("data: {\"choices\": [{\"delta\": {\"reasoning_content\": \"hm\"}}]}\n\n", 2);
-  reader.Feed("data: {\"choices\": [{\"delta\": {\"content\": \"Yes\"}}]}\n\n", 3);
-  reader.Feed("data: {\"choices\": [{\"delta\": {}, \"finish_reason\": \"stop\"}]}\n\n", 4);
+  reader.Feed("data: {\"choices\": [{\"delta\": {\"reasoning\": \"hm\"}}]}\n\n", 3);
+  reader.Feed("data: {\"choices\": [{\"delta\": {\"content\": \"Yes\"}}]}\n\n", 4);
+  reader.Feed("data: {\"choices\": [{\"delta\": {}, \"finish_reason\": \"stop\"}]}\n\n", 5);
   const Answer answer = reader.Finish();  // some servers say no [DONE]
   EXPECT_TRUE(answer.ok()) << answer.error;
   EXPECT_EQ(answer.text, "Yes");
-  EXPECT_THAT(answer.token_s, ElementsAre(2, 3));
+  EXPECT_THAT(answer.token_s, ElementsAre(2, 3, 4));
   EXPECT_FALSE(answer.cached_tokens);
 }
 

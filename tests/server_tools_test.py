@@ -80,15 +80,19 @@ class ToolsTest(ServerTest):
     def test_thoughts(self):
         fields = {"max_tokens": 40, "stop": "<|im_end|>"}
         message = self.chat(pattern(THOUGHT), **fields).choices[0].message
-        self.assertEqual(message.model_extra["reasoning_content"], "Once upon a time.")
+        for name in ("reasoning", "reasoning_content"):  # as vLLM has it, and had it
+            self.assertEqual(message.model_extra[name], "Once upon a time.")
         self.assertTrue(message.content.startswith("There was a cat."), message.content)
-        thoughts = content = ""
+        thoughts = older = content = ""
         for chunk in self.chat(pattern(THOUGHT), stream=True, **fields):
-            thoughts += chunk.choices[0].delta.model_extra.get("reasoning_content", "")
+            thoughts += chunk.choices[0].delta.model_extra.get("reasoning", "")
+            older += chunk.choices[0].delta.model_extra.get("reasoning_content", "")
             content += chunk.choices[0].delta.content or ""
         self.assertEqual((thoughts, content), ("Once upon a time.", message.content))
+        self.assertEqual(older, thoughts)
         silent = self.chat(pattern(THOUGHT), extra_body={"include_reasoning": False}, **fields)
-        self.assertNotIn("reasoning_content", silent.choices[0].message.model_extra)
+        for name in ("reasoning", "reasoning_content"):
+            self.assertNotIn(name, silent.choices[0].message.model_extra)
 
     def test_what_the_template_writes_can_be_seen(self):
         messages = pattern("x", 1)

@@ -43,6 +43,13 @@ ordered_json ChatCalls(std::span<const ToolCallDelta> calls, bool whole) {
   return list;
 }
 
+// vLLM has renamed them: clients look for the one name or the other.
+void AddReasoning(const std::string& reasoning, ordered_json* message) {
+  if (reasoning.empty()) return;
+  (*message)["reasoning"] = reasoning;
+  (*message)["reasoning_content"] = reasoning;
+}
+
 // Has the text of an object, which ends in its brace, go on with another's.
 void AppendMembers(std::string_view object, std::string* text) {
   text->back() = ',';
@@ -223,7 +230,7 @@ std::string AnswerWriter::WholeChoice(int index, const Choice& choice) {
     ordered_json message = {{"role", "assistant"}, {"content", choice.text.content}};
     const bool only_calls = called && choice.text.content.empty();
     if (only_calls) message["content"] = nullptr;
-    if (!choice.text.reasoning.empty()) message["reasoning_content"] = choice.text.reasoning;
+    AddReasoning(choice.text.reasoning, &message);
     if (called) message["tool_calls"] = ChatCalls(choice.text.calls, /*whole=*/true);
     json["message"] = std::move(message);
   } else {
@@ -279,7 +286,7 @@ std::string AnswerWriter::Event(int choice, const AnswerDelta& text,
   ordered_json json = {{"index", choice}};
   if (options_.chat) {
     auto delta = ordered_json::object();
-    if (!text.reasoning.empty()) delta["reasoning_content"] = text.reasoning;
+    AddReasoning(text.reasoning, &delta);
     if (!text.content.empty() || text.empty()) delta["content"] = text.content;
     if (!text.calls.empty()) delta["tool_calls"] = ChatCalls(text.calls, /*whole=*/false);
     json["delta"] = std::move(delta);

@@ -92,7 +92,7 @@ TEST(OpenAiResponseTest, ThoughtsAndCallsAreApart) {
   const json whole = Whole({.chat = true}, text, FinishReason::kStop)["choices"][0];
   EXPECT_EQ(whole["finish_reason"], "tool_calls");
   EXPECT_EQ(whole["message"], json::parse(R"({"role": "assistant", "content": null,
-    "reasoning_content": "hm", "tool_calls": [{"id": "a", "type": "function",
+    "reasoning": "hm", "reasoning_content": "hm", "tool_calls": [{"id": "a", "type": "function",
     "function": {"name": "f", "arguments": "{}"}}]})"));
   EXPECT_EQ(Whole({.chat = true}, text, FinishReason::kLength)["choices"][0]["finish_reason"],
             "length");
@@ -100,8 +100,8 @@ TEST(OpenAiResponseTest, ThoughtsAndCallsAreApart) {
   const auto delta = [&](const AnswerDelta& piece) {
     return Events(writer.Event(0, piece, {})).at(0)["choices"][0]["delta"];
   };
-  EXPECT_EQ(delta(text), json::parse(R"({"reasoning_content": "hm", "tool_calls": [{"index": 0,
-    "id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]})"));
+  EXPECT_EQ(delta(text), json::parse(R"({"reasoning": "hm", "reasoning_content": "hm",
+    "tool_calls": [{"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]})"));
   EXPECT_EQ(delta({.calls = {{.index = 1, .arguments = "x"}}}),
             json::parse(R"({"tool_calls": [{"index": 1, "function": {"arguments": "x"}}]})"));
   EXPECT_EQ(delta({}), json({{"content", ""}}));  // its tokens have log probabilities alone
