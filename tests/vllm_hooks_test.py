@@ -225,6 +225,11 @@ class ConnectorTest(unittest.TestCase):
         self.assertIn("multimodal_config", fields("config/model.py", "ModelConfig"))
         self.assertIn("mm_processor_kwargs", fields("config/multimodal.py", "MultiModalConfig"))
 
+    def test_what_is_made_of_adapters(self):
+        self.assertLessEqual({"target_modules", "lora_dtype"},
+                             fields("config/lora.py", "LoRAConfig"))
+        self.assertIn("lora_config", fields("config/vllm.py", "VllmConfig"))
+
     def test_options_that_are_refused_exist(self):
         for file, owner, name in (
                 ("config/kv_transfer.py", "KVTransferConfig", "kv_load_failure_policy"),

@@ -73,7 +73,7 @@ class KeyTest(unittest.TestCase):
     def setUp(self):
         self.connector = object.__new__(KvcakeConnector)
         self.connector._chunk = CHUNK
-        self.connector._adapters = identity.Adapters()
+        self.connector._adapters, self.connector._adapter_options = identity.Adapters(), []
         self.connector._refused = set()
         self.connector.planner = Planner(chunk_tokens=CHUNK, block_tokens=CHUNK)
         self.connector.cached_tokens_of = lambda request: 0
@@ -115,6 +115,30 @@ class KeyTest(unittest.TestCase):
                 self.key(lora_request=lora)
             lora.lora_int_id = 2
             self.assertNotEqual(self.key(lora_request=lora), one)
+
+    def test_what_vllm_makes_of_adapters_counts(self):
+        lora = types.SimpleNamespace(lora_int_id=1, lora_name="n", lora_path="",
+                                     tensorizer_config_dict=None)
+        self.connector._adapters = unittest.mock.Mock(digest=lambda number, path: "0")
+        plain, alone, made = self.key(lora_request=lora), self.key(), set()
+        for options in ({"target_modules": []}, {"target_modules": ["o_proj"]},
+                        {"target_modules": ["o_proj", "qkv_proj"]}, {"lora_dtype": torch.float16},
+                        {"enable_moe_shared_loras": True}, {"enable_mixed_moe_lora_format": True}):
+            self.connector._adapter_options = identity.adapter_options(
+                types.SimpleNamespace(**options), torch.bfloat16)
+            made.add(self.key(lora_request=lora)[0])
+            self.assertEqual(self.key(), alone, "they say nothing of others")
+        self.assertEqual(len(made - {plain[0], alone[0]}), 6)
+
+    def test_adapters_keep_their_keys_where_vllm_is_told_nothing(self):
+        from vllm.config.lora import LoRAConfig
+        config = LoRAConfig()
+        for lora_dtype in ("auto", torch.bfloat16):  # before and after vLLM has seen the model
+            config.lora_dtype = lora_dtype
+            self.assertEqual(identity.adapter_options(config, torch.bfloat16), [])
+        self.assertEqual(identity.adapter_options(None, torch.bfloat16), [])
+        config.target_modules = ["q", "o", "q"]
+        self.assertEqual(identity.adapter_options(config, torch.bfloat16)[0], ["o", "q"])
 
     def test_what_has_no_key_is_neither_restored_nor_kept(self):
         for fields in ({"prompt_embeds": torch.zeros(14, 2)}, {"prompt_token_ids": None},

@@ -130,6 +130,8 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
                                ranks=self._ranks, policy=self.config.policy,
                                keep=self.config.keep)
         self._adapters = identity.Adapters()
+        self._adapter_options = identity.adapter_options(
+            getattr(vllm_config, "lora_config", None), vllm_config.model_config.dtype)
         self._refused: set[str] = set()
         # What the scheduler counts, and says when it has begun.
         self.cached_tokens_of: Callable[[Any], int] = lambda request: 0
@@ -160,6 +162,8 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
             if getattr(lora, "tensorizer_config_dict", None):
                 raise identity.Unkeyed("a LoRA adapter of tensorizer")
             parts.append(self._adapters.digest(lora.lora_int_id, lora.lora_path))
+            if self._adapter_options:
+                parts.append(self._adapter_options)
         salt = identity.encode([parts, request.cache_salt]) if parts or request.cache_salt else b""
         return RequestKey(salt, self._extras(request))
 

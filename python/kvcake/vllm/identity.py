@@ -197,6 +197,18 @@ class Adapters:
         return digest
 
 
+def adapter_options(lora: Any, dtype: Any) -> list[Any]:
+    """What vLLM makes of any adapter's bytes by its options; empty where it was told nothing, as
+    keys of adapters had none of them once. `dtype`: the model's, which "auto" means."""
+    targets = getattr(lora, "target_modules", None)
+    own = str(getattr(lora, "lora_dtype", None)).removeprefix("torch.")
+    told = [None if targets is None else sorted(set(targets)),
+            None if own in ("None", "auto", str(dtype).removeprefix("torch.")) else own]
+    told += [bool(getattr(lora, name, None)) or None
+             for name in ("enable_moe_shared_loras", "enable_mixed_moe_lora_format")]
+    return told if any(one is not None for one in told) else []
+
+
 def config_digest(config: Mapping[str, Any]) -> str:
     """Of a model's configuration, without what names it."""
     kept = {name: value for name, value in config.items()
