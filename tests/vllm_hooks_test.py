@@ -225,6 +225,10 @@ class ConnectorTest(unittest.TestCase):
         self.assertIn("multimodal_config", fields("config/model.py", "ModelConfig"))
         self.assertIn("mm_processor_kwargs", fields("config/multimodal.py", "MultiModalConfig"))
 
+    def test_how_weights_are_quantized(self):
+        self.assertLessEqual({"quantization", "quantization_config"},
+                             fields("config/model.py", "ModelConfig"))
+
     def test_what_is_made_of_adapters(self):
         self.assertLessEqual({"target_modules", "lora_dtype"},
                              fields("config/lora.py", "LoRAConfig"))

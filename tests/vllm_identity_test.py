@@ -3,8 +3,10 @@ vllm_identity_test.py PATH/libkvcake.so"""
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
+import textwrap
 import unittest
 import unittest.mock
 
@@ -206,6 +208,27 @@ class IdentityTest(unittest.TestCase):
         one = identity.config_digest({"_name_or_path": "a", "rope_theta": 1})
         self.assertEqual(one, identity.config_digest({"_name_or_path": "b", "rope_theta": 1}))
         self.assertNotEqual(one, identity.config_digest({"_name_or_path": "a", "rope_theta": 2}))
+
+    def test_options_are_the_same_in_every_process(self):
+        program = textwrap.dedent("""
+            import dataclasses, enum, json, sys
+            from kvcake.vllm import identity
+            Kind = enum.Enum("Kind", ["A", "B"])
+            Spec = dataclasses.make_dataclass("Spec", ["kind", "layers"])
+            print(identity.options_digest(
+                {"b": Spec(Kind[sys.argv[1]], {"x", "y", "z"}), "a": [None, 0.5]}))
+            """)
+
+        def digest(kind):
+            return subprocess.run([sys.executable, "-c", program, kind], check=True, text=True,
+                                  stdout=subprocess.PIPE,
+                                  env={**os.environ, "PYTHONPATH": str(ROOT / "python")}).stdout
+
+        self.assertEqual(digest("A"), digest("A"))
+        self.assertNotEqual(digest("A"), digest("B"))
+        for unknown in (object(), [lambda: 0]):
+            with self.assertRaisesRegex(ValueError, "option"):
+                identity.options_digest({"x": unknown})
 
 
 class ConfigTest(unittest.TestCase):

@@ -239,14 +239,14 @@ class SupportTest(unittest.TestCase):
 
 
 class NameSpaceTest(unittest.TestCase):
-    def name_space(self, images):
+    def name_space(self, images, **model):
         space = types.SimpleNamespace
         connector = object.__new__(KvcakeConnector)
         connector.config = config.Config(weights_id="w")
         connector._block, connector._ranks = CHUNK, 1
         connector._vllm_config = space(
             model_config=space(hf_config=space(to_dict=dict), dtype=torch.bfloat16,
-                               quantization=None, multimodal_config=images),
+                               multimodal_config=images, **{"quantization": None, **model}),
             cache_config=space(cache_dtype="auto"))
         return identity.name_space(connector._facts(space(layout=dict), 0))
 
@@ -257,6 +257,18 @@ class NameSpaceTest(unittest.TestCase):
         self.assertEqual(len(made), 3)
         self.assertNotIn(self.name_space(None), made)
 
+    def test_how_weights_are_quantized_counts(self):
+        from vllm.config.quantization import QuantizationConfigArgs
+        plain = self.name_space(None, quantization="online")
+        self.assertEqual(self.name_space(None, quantization="online", quantization_config=None),
+                         plain, "stores that are filled stay so")
+        made = [self.name_space(None, quantization="online",
+                                quantization_config=QuantizationConfigArgs(**options))
+                for options in ({"linear": "fp8_per_block"}, {"linear": "mxfp8"},
+                                {"linear": "mxfp8", "ignore": ["re:.*qkv_proj"]},
+                                {"linear": "mxfp8"}, {"targets": {"*": "mxfp8"}})]
+        self.assertEqual(made[1], made[3])
+        self.assertEqual(len({plain, *made}), 5)
 
     def weights_of(self, folder, *stores):
         space = types.SimpleNamespace

@@ -270,6 +270,9 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
             "quantization": str(model.quantization), "block_tokens": self._block,
             "layout": blocks.layout(), "instructions": _instructions(),
             "tensor_parallel": [rank, self._ranks]}
+        # Which layers are quantized, and how, where vLLM does it as it loads them.
+        if (quantized := getattr(model, "quantization_config", None)) is not None:
+            facts["quantization_options"] = identity.options_digest(quantized)
         # vLLM's hashes of images have what a request says of their processing, not what it was
         # started with.
         if images := getattr(model, "multimodal_config", None):

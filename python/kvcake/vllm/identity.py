@@ -4,10 +4,12 @@ their bytes, LoRA adapters by theirs, and vLLM's own extra keys. What has no key
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import hashlib
 import json
 import os
 import pathlib
+import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -215,6 +217,24 @@ def config_digest(config: Mapping[str, Any]) -> str:
             if name not in ("_name_or_path", "name_or_path", "transformers_version", "torch_dtype",
                             "dtype", "use_cache")}
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+def options_digest(options: Any) -> str:
+    """The same in each process that was given them. ValueError where one of them is only known by
+    where it lies in memory."""
+    def plain(value: Any) -> Any:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+        if isinstance(value, Mapping):
+            return dict(value)
+        if isinstance(value, (set, frozenset)):
+            return sorted(map(repr, value))
+        text = repr(value)
+        if re.search(" at 0x[0-9a-fA-F]+", text):
+            raise ValueError(f"kvcake: an option of vLLM has {text}, which nothing tells from others")
+        return text
+
+    return hashlib.sha256(json.dumps(options, sort_keys=True, default=plain).encode()).hexdigest()
 
 
 # What numbers of these depend on is in the configuration; of others, also on how long prompts may be.
