@@ -223,7 +223,12 @@ class ConnectorTest(unittest.TestCase):
 
     def test_how_images_are_processed(self):
         self.assertIn("multimodal_config", fields("config/model.py", "ModelConfig"))
-        self.assertIn("mm_processor_kwargs", fields("config/multimodal.py", "MultiModalConfig"))
+        self.assertLessEqual(
+            {"mm_processor_kwargs", "media_io_kwargs", "video_pruning_rate", "video_pruning_method",
+             "mm_encoder_attn_dtype", "mm_encoder_fp8_scale_path", "mm_device_do_normalize"},
+            fields("config/multimodal.py", "MultiModalConfig"))
+        self.assertIn("self._model_info.supports_mm_device_do_normalize",
+                      source("config/model.py", "ModelConfig"))
 
     def test_how_weights_are_quantized(self):
         self.assertLessEqual({"quantization", "quantization_config"},

@@ -11,6 +11,7 @@ import unittest.mock
 os.environ.setdefault("KVCAKE_VLLM_ANY", "1")
 
 import torch  # noqa: E402
+from vllm.v1.core import kv_cache_utils  # noqa: E402
 
 from kvcake.cache import Chunk  # noqa: E402
 from kvcake.vllm import config, cpus, identity  # noqa: E402
@@ -99,6 +100,20 @@ class KeyTest(unittest.TestCase):
         self.assertNotEqual(one, self.key(mm_features=[image("x", 6, 4)])[1])
         # The last chunk of all is full when the answer has filled it.
         self.assertEqual(set(self.key(mm_features=[image("x", 11, 2)])[1]), {2, 3})
+
+    def test_how_long_images_are_is_in_each_of_their_chunks(self):
+        short, long = (self.key(mm_features=[image("x", 2, length)])[1] for length in (8, 9))
+        self.assertEqual((set(short), set(long)), ({0, 1, 2}, {0, 1, 2}))
+        for chunk in short:  # those that it fills have no other token
+            self.assertNotEqual(short[chunk], long[chunk])
+
+    def test_what_has_no_image_keeps_its_extras(self):
+        salted = request(cache_salt="a")
+        vllms, _ = kv_cache_utils.generate_block_hash_extra_keys(salted, 0, CHUNK, 0)
+        of_salt = identity.encode(list(vllms))
+        self.assertEqual(self.connector._key(salted).extras, {0: of_salt})
+        elsewhere = self.key(cache_salt="a", mm_features=[image("x", 12, 2)])[1]
+        self.assertEqual((set(elsewhere), elsewhere[0]), ({0, 3}, of_salt))
 
     def test_adapters(self):
         with tempfile.TemporaryDirectory() as name:
@@ -256,6 +271,29 @@ class NameSpaceTest(unittest.TestCase):
                 for kwargs in (None, {"do_normalize": False}, {"do_normalize": True})}
         self.assertEqual(len(made), 3)
         self.assertNotIn(self.name_space(None), made)
+
+    def test_what_vllm_was_told_of_images_and_videos_counts(self):
+        from vllm.config.multimodal import MultiModalConfig
+        # As it was when nothing of them was in it: stores that are filled stay so.
+        plain = self.name_space(types.SimpleNamespace(mm_processor_kwargs=None))
+        self.assertEqual(self.name_space(MultiModalConfig()), plain)
+        self.assertEqual(self.name_space(MultiModalConfig(video_pruning_rate=0.0)), plain)
+        model = {"_model_info": types.SimpleNamespace(supports_mm_device_do_normalize=False)}
+        unable = MultiModalConfig(mm_device_do_normalize=False)
+        self.assertEqual(self.name_space(unable, **model), plain)
+        with tempfile.NamedTemporaryFile("w") as scales:
+            fp8 = {"mm_encoder_attn_dtype": "fp8", "mm_encoder_fp8_scale_path": scales.name}
+            made = [plain] + [self.name_space(MultiModalConfig(**options)) for options in (
+                {"media_io_kwargs": {"image": {"rgba_background_color": [0, 0, 0]}}},
+                {"media_io_kwargs": {"video": {"num_frames": 40}}}, {"video_pruning_rate": 0.5},
+                {"video_pruning_rate": 0.75},
+                {"video_pruning_rate": 0.5, "video_pruning_method": "vidcom2"},
+                {"mm_encoder_attn_dtype": "fp8"}, fp8, {"mm_device_do_normalize": False},
+                {"mm_processor_kwargs": {"num_frames": 40}})]
+            scales.write("{}")
+            scales.flush()
+            made.append(self.name_space(MultiModalConfig(**fp8)))
+        self.assertEqual(len(set(made)), len(made))
 
     def test_how_weights_are_quantized_counts(self):
         from vllm.config.quantization import QuantizationConfigArgs

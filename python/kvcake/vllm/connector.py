@@ -168,10 +168,16 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
         return RequestKey(salt, self._extras(request))
 
     # vLLM's own extra keys of the prompt's blocks: what it does not share, we do not either. The
-    # adapter, which it knows by its name and path, is in the salt by its bytes. The chunk that the
-    # prompt ends in counts: the answer fills it.
+    # adapter, which it knows by its name and path, is in the salt by its bytes. How many tokens an
+    # image or a video became parts the chunks that it fills, which have no other token. The chunk
+    # that the prompt ends in counts: the answer fills it.
     def _extras(self, request: Any) -> dict[int, bytes]:
         made: dict[int, bytes] = {}
+        lengths: dict[int, list[int]] = {}
+        for place in (one.mm_position for one in request.mm_features or ()):
+            last = place.offset + place.length - 1
+            for chunk in range(place.offset // self._chunk, last // self._chunk + 1):
+                lengths.setdefault(chunk, []).append(place.length)
         feature = 0
         for chunk in range(-(-request.num_prompt_tokens // self._chunk)):
             start = chunk * self._chunk
@@ -179,7 +185,7 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
                 request, start, start + self._chunk, feature)
             kept = [key for key in extra or () if not isinstance(key, tuple) or key[0] != "lora"]
             if kept:
-                made[chunk] = identity.encode(kept)
+                made[chunk] = identity.encode(kept + lengths.get(chunk, []))
         return made
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int
@@ -277,6 +283,10 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
         # started with.
         if images := getattr(model, "multimodal_config", None):
             facts["processing"] = identity.config_digest(images.mm_processor_kwargs or {})
+            normalizes = getattr(getattr(model, "_model_info", None),
+                                 "supports_mm_device_do_normalize", True)
+            if told := identity.media_options(images, normalizes):
+                facts["media_options"] = identity.options_digest(told)
         return facts
 
     def _weights(self) -> str:

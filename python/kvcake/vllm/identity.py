@@ -211,6 +211,22 @@ def adapter_options(lora: Any, dtype: Any) -> list[Any]:
     return told if any(one is not None for one in told) else []
 
 
+def media_options(images: Any, normalizes: bool) -> dict[str, Any]:
+    """What vLLM was told of how images and videos become input, beside what processors are given;
+    empty where it was told nothing, as name spaces had none of it once. `normalizes`: the model
+    does so on its device where nobody says otherwise."""
+    rate = getattr(images, "video_pruning_rate", None)
+    method = getattr(images, "video_pruning_method", None)
+    on_device = getattr(images, "mm_device_do_normalize", None)
+    scales = getattr(images, "mm_encoder_fp8_scale_path", None)
+    told = {"media_io_kwargs": getattr(images, "media_io_kwargs", None) or None,
+            "video_pruning": [rate, method] if rate else None,
+            "mm_encoder_attn_dtype": getattr(images, "mm_encoder_attn_dtype", None),
+            "mm_encoder_fp8_scales": files_digest([pathlib.Path(scales)]) if scales else None,
+            "mm_device_do_normalize": on_device if on_device != normalizes else None}
+    return {name: value for name, value in told.items() if value is not None}
+
+
 def config_digest(config: Mapping[str, Any]) -> str:
     """Of a model's configuration, without what names it."""
     kept = {name: value for name, value in config.items()
@@ -231,7 +247,7 @@ def options_digest(options: Any) -> str:
             return sorted(map(repr, value))
         text = repr(value)
         if re.search(" at 0x[0-9a-fA-F]+", text):
-            raise ValueError(f"kvcake: an option of vLLM has {text}, which nothing tells from others")
+            raise ValueError(f"kvcake: an option of vLLM is {text}: nothing tells it from others")
         return text
 
     return hashlib.sha256(json.dumps(options, sort_keys=True, default=plain).encode()).hexdigest()
