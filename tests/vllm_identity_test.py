@@ -239,6 +239,7 @@ class ConfigTest(unittest.TestCase):
         self.assertEqual([s.where for s in read.listed()], ["/a", "/b"])
         self.assertEqual([s.load_rate_bytes_per_s for s in read.listed()], [5.0, 5.0])
         self.assertEqual(read.memory_bytes, 10**9)
+        self.assertEqual(config.read_config({"stores": ["/a"], "look_s": 60}).look_s, 60.0)
         self.assertEqual([repr(s.capacity_bytes) for s in read.listed()], ["0", "1000000000"])
 
     def test_what_it_does_not_know_is_named(self):
@@ -252,6 +253,9 @@ class ConfigTest(unittest.TestCase):
                             ({"stores": ["/a"], "load_rate": float("inf")}, "load_rate"),
                             ({"stores": ["/a"], "memory_bytes": float("nan")}, "memory_bytes"),
                             ({"stores": ["/a"], "memory_bytes": 1 << 64}, "memory_bytes"),
+                            ({"stores": ["/a"], "look_s": -1}, "look_s.*a number from 0 to 60"),
+                            ({"stores": ["/a"], "look_s": 60.1}, "look_s is 60.1.* 0 to 60"),
+                            ({"stores": ["/a"], "look_s": 1e11}, "look_s"),
                             ({"stores": [{"capacity_bytes": 1}]}, "where"),
                             ({"stores": [{"where": 1}]}, "where"),
                             ({"stores": [1]}, "directory"),

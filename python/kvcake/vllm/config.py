@@ -37,6 +37,7 @@ class Config:
                 for store in self.stores]
 
 
+_MOST = {"look_s": 60.0}  # steps wait for so long
 _CHOICES = {"policy": ("cake", "compute", "load"), "keep": ("all", "prompts", "none")}
 
 
@@ -64,12 +65,13 @@ def read_config(given: Mapping[str, Any]) -> Config:
 
 def _scalar(name: str, value: Any, wanted: type) -> Any:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) \
-        and 0 <= value < 1 << 64
+        and 0 <= value < 1 << 64 and value <= _MOST.get(name, value)
     fits = {bool: isinstance(value, bool), str: isinstance(value, str), float: is_number,
             int: is_number and int(value) == value}[wanted]
     if not fits:
+        number = "a number from 0" + (f" to {_MOST[name]:g}" if name in _MOST else "")
         raise ValueError(f"kvcake: {name} is {value!r}, must be "
-                         f"{ {bool: 'true or false', str: 'text'}.get(wanted, 'a number from 0') }")
+                         f"{ {bool: 'true or false', str: 'text'}.get(wanted, number) }")
     return wanted(value)
 
 
