@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "python"))
 from damage import flip  # noqa: E402
 from fake_vllm import BLOCK_TOKENS, FakeEngine, FakeRequest, truth  # noqa: E402
 from kvcake.vllm import config, planner  # noqa: E402
+from kvcake.vllm.messages import Begin, Step  # noqa: E402
 from kvcake.vllm.planner import RequestKey  # noqa: E402
 from relayed_store import CAN_FUSE, relayed  # noqa: E402
 
@@ -112,6 +113,47 @@ class RestoreTest(EngineTest):
         while engine.running or engine.waiting:
             self.assertTrue(engine.step(), "nobody waits for anything")
         engine.close()
+
+    def look(self, begins, answers, after_s=0.0):
+        """How long looks could wait that the worker of this test made in one step of so many
+        prompts, each of which takes `answers` seconds, or all that it may."""
+        waited = []
+
+        def lookup(keys, timeout_s=0.0):
+            if timeout_s > 0:
+                waited.append(timeout_s)
+                self.now += min(timeout_s, answers)
+            return bytes(len(keys))
+
+        self.now += after_s
+        tokens = bytes(4 * BLOCK_TOKENS)
+        with unittest.mock.patch.object(self.worker._cache, "lookup", lookup):
+            self.worker.bind(Step(begins=[Begin(f"r{i}", 1, b"", tokens, restore_chunks=1)
+                                          for i in range(begins)]))
+        return waited
+
+    def looker(self):
+        engine, self.now = self.engine(), 128.0
+        self.addCleanup(engine.close)
+        (self.worker,) = engine.workers
+        self.worker._clock, self.worker._look_s = lambda: self.now, 0.125
+
+    def test_what_begins_in_a_step_shares_the_time_of_one_look(self):
+        self.looker()
+        for _ in range(2):
+            self.assertEqual(self.look(4, answers=0.046875), [0.125, 0.078125, 0.03125])
+        self.assertEqual(self.look(1, answers=9), [0.125], "what little was left says nothing")
+
+    def test_looks_do_not_wait_for_stores_that_are_silent(self):
+        self.looker()
+        for quiet_s in (2.5, 5, 10, 20, 30, 30):
+            self.assertEqual(self.look(3, answers=9), [0.125])
+            self.assertEqual(self.look(3, answers=9), [])
+            self.assertEqual(self.look(3, answers=9, after_s=quiet_s - 0.25), [])
+            self.now += 0.25
+        self.assertEqual(self.look(1, answers=0.0625), [0.125])
+        self.assertEqual(self.look(1, answers=9), [0.125], "they are not silent any more")
+        self.assertEqual(self.look(1, answers=9, after_s=2.5), [0.125])
 
     def test_a_damaged_chunk_is_computed(self):
         self.fill([self.prompt(100, 82)])

@@ -27,7 +27,7 @@ class Config:
     store_ttl_s: float = 0.0  # chunks that nobody has used for so long go; 0: never
     load_rate: float = 0.0  # bytes/s of each store and worker, for experiments; 0: as it is
     stall_timeout_s: float = 30.0  # a store that is silent for so long is given up
-    look_s: float = 0.005  # a new prompt waits so long to hear what stores have
+    look_s: float = 0.005  # a step waits so long to hear what stores have
     weights_id: str = ""  # names the weights where their files cannot be read
     experimental_cuda: bool = False
 

@@ -19,6 +19,10 @@ logger = logging.getLogger("vllm.kvcake")
 # between steps only.
 IDLE_WAIT_S = 0.002
 
+# After a look that nobody answered in time none waits for so many times as long, and twice as long
+# after each more: a store that is silent shall not stop every step.
+QUIET_LOOKS, QUIET_S_MAX = 20, 30.0
+
 
 class Blocks(Protocol):
     """vLLM's KV cache on this rank, as blocks of all layers."""
@@ -74,6 +78,9 @@ class Worker:
         self._advised: list[str] = []  # with the report of the step
         self._began = 0.0
         self._copying_s = 0.0  # of the step
+        self._looking_s = 0.0  # of the step
+        self._quiet_s = 0.0  # how long no look waits after the last that nobody answered
+        self._quiet_until = 0.0
         self._last: Alone | None = None  # what the step before computed, which ended then
         self._last_ended = 0.0
         self._idle = False  # nobody computed in the step, and nobody waits for a first report
@@ -91,7 +98,7 @@ class Worker:
         kept, dropped = self._cache.put_wait()  # the step may write into any block
         self.counts.kept(kept)
         self.counts.dropped(dropped)
-        self._step, self._began, self._copying_s = step, self._clock(), 0.0
+        self._step, self._began, self._copying_s, self._looking_s = step, self._clock(), 0.0, 0.0
         self._advised = [*dict.fromkeys([begin.request for begin in step.begins] + step.advise)]
         for name, epoch in step.ends:
             if (opened := self._open.get(name)) and opened.epoch == epoch:
@@ -145,7 +152,7 @@ class Worker:
         if begin.restore_chunks == 0:
             return
         keys = request.keys[:begin.restore_chunks]
-        held = self._cache.lookup(keys, self._look_s)
+        held = self._look(keys)
         chunks = len(held.rstrip(b"\0"))  # what nobody has at the end is no part of it
         if not any(held[begin.cached_chunks:]):
             self._closed[begin.request] = Progress(begin.epoch)
@@ -160,6 +167,25 @@ class Worker:
         opened = self._open[begin.request] = _Open(restoration, begin.epoch, chunks)
         self._reading = True
         self._confirm(opened, begin.cached_chunks)
+
+    # A byte for each key of one prompt. What begins in a step shares one look's time: prompts are
+    # looked for one after another, as a bucket is asked for no more of a prompt than what follows
+    # on what it has.
+    def _look(self, keys: Sequence[Key]) -> bytes:
+        known = self._cache.lookup(keys)
+        began = self._clock()
+        patience = self._look_s - self._looking_s
+        if patience <= 0 or began < self._quiet_until or all(known):
+            return known
+        held = self._cache.lookup(keys, patience)
+        took = self._clock() - began
+        self._looking_s += took
+        if took < patience or held != known:
+            self._quiet_s = 0.0
+        elif patience > self._look_s / 2:  # what little was left says nothing of the stores
+            self._quiet_s = min(max(2 * self._quiet_s, QUIET_LOOKS * self._look_s), QUIET_S_MAX)
+            self._quiet_until = began + took + self._quiet_s
+        return held
 
     def _extend(self, request: _Request, tokens: bytes) -> None:
         if not tokens:
