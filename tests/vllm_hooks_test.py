@@ -221,6 +221,13 @@ class ConnectorTest(unittest.TestCase):
                            ("cpu_worker.py", "CPUWorker")):
             self.assertNotIn("reload_weights", methods(f"v1/worker/{file}", name))
 
+    def test_adapters_that_are_loaded_ahead_pass_there(self):
+        self.assertEqual(arguments("v1/engine/core.py", "EngineCore.add_lora"),
+                         ["self", "lora_request"])
+        self.assertNotIn("add_lora", methods("v1/engine/core.py", "EngineCoreProc"))
+        self.assertLessEqual({"lora_int_id", "lora_path", "load_inplace"},
+                             fields("lora/request.py", "LoRARequest"))
+
     def test_how_images_are_processed(self):
         self.assertIn("multimodal_config", fields("config/model.py", "ModelConfig"))
         self.assertLessEqual(

@@ -154,6 +154,23 @@ class IdentityTest(unittest.TestCase):
         (self.folder / "adapter_config.json").write_text('{"r": 16}')
         self.assertEqual(len({one, two, adapters[2].digest(1, str(self.folder))}), 3)
 
+    def test_an_adapter_is_what_it_was_when_it_was_loaded(self):
+        adapters = identity.Adapters()
+        adapters.loads(1, str(self.folder))  # nothing is there
+        self.write("adapter_model.safetensors", {"x": b"1"})
+        (self.folder / "adapter_config.json").write_text("{}")
+        adapters.loads(2, str(self.folder))
+        one = identity.Adapters().digest(2, str(self.folder))
+        self.assertEqual(adapters.digest(2, str(self.folder)), one)
+        adapters.loads(3, str(self.folder))
+        self.write("adapter_model.safetensors", {"x": b"22"})
+        adapters.loads(2, str(self.folder))  # vLLM has it already
+        for number in (1, 2, 3):
+            with self.assertRaisesRegex(identity.Unkeyed, "changed"):
+                adapters.digest(number, str(self.folder))
+        adapters.loads(4, str(self.folder))
+        self.assertNotEqual(adapters.digest(4, str(self.folder)), one)
+
     def test_adapters_that_were_used_last_are_known(self):
         self.write("adapter_model.safetensors", {"x": b"1"})
         (self.folder / "adapter_config.json").write_text("{}")

@@ -10,13 +10,16 @@ import unittest.mock
 
 os.environ.setdefault("KVCAKE_VLLM_ANY", "1")
 
+import msgspec  # noqa: E402
 import torch  # noqa: E402
 from vllm.v1.core import kv_cache_utils  # noqa: E402
 
 from kvcake.cache import Chunk  # noqa: E402
 from kvcake.vllm import config, cpus, identity  # noqa: E402
 from kvcake.vllm.blocks import TorchBlocks, block_view  # noqa: E402
-from kvcake.vllm.connector import KvcakeConnector, before_reloads, check_supported  # noqa: E402
+from kvcake.vllm.connector import (  # noqa: E402
+    KvcakeConnector, before_adapters, before_reloads, check_supported)
+from kvcake.vllm.messages import Progress, Report  # noqa: E402
 from kvcake.vllm.metrics import KvcakePromMetrics, KvcakeStats  # noqa: E402
 from kvcake.vllm.planner import Planner  # noqa: E402
 
@@ -130,6 +133,51 @@ class KeyTest(unittest.TestCase):
                 self.key(lora_request=lora)
             lora.lora_int_id = 2
             self.assertNotEqual(self.key(lora_request=lora), one)
+            lora.load_inplace = True
+            with self.assertRaisesRegex(identity.Unkeyed, "load_inplace"):
+                self.key(lora_request=lora)
+
+    def test_an_adapter_that_changes_before_it_is_loaded_has_no_key(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "adapter_model.bin").write_bytes(b"1")
+            (folder / "adapter_config.json").write_text("{}")
+            lora = types.SimpleNamespace(lora_int_id=1, lora_name="n", lora_path=name,
+                                         tensorizer_config_dict=None)
+            changes, other = request(lora_request=lora), request(request_id="other")
+
+            def ask(one):
+                return self.connector.get_num_new_matched_tokens(one, 0)
+
+            for one in (changes, other):
+                self.connector.on_new_request(one)
+                self.assertEqual(ask(one), (None, False))
+                self.connector.planner.hear(Report({one.request_id: Progress(
+                    self.connector.planner._epochs, front=2, until=3, chunks=3)}))
+                self.assertEqual(ask(one), (2 * CHUNK, False))
+            (folder / "adapter_model.bin").write_bytes(b"22")
+            for logs in (self.assertLogs, self.assertNoLogs):
+                with logs("vllm.kvcake", "WARNING"):
+                    self.assertEqual(ask(changes), (0, False))
+            self.assertEqual(ask(other), (2 * CHUNK, False))
+            begun = self.connector.planner.step({}, lambda name: [], 0).begins
+            self.assertEqual([begin.request for begin in begun], ["other"])
+
+    def test_an_adapter_is_known_before_vllm_loads_it(self):
+        from vllm.lora.request import LoRARequest
+        from vllm.v1.engine.core import EngineCore, EngineCoreProc
+        calls, lora = unittest.mock.Mock(), LoRARequest("n", 1, "/nowhere")
+        core = object.__new__(EngineCoreProc)
+        core.model_executor = calls
+        load = EngineCore.add_lora
+        with unittest.mock.patch.object(EngineCore, "add_lora", load):
+            before_adapters(calls.tell)
+            sent = msgspec.to_builtins(lora)
+            (received,) = core._convert_msgspec_args(core.add_lora, [sent])
+            core.add_lora(received)
+        self.assertIs(EngineCore.add_lora, load)
+        self.assertEqual(calls.mock_calls, [unittest.mock.call.tell(lora),
+                                            unittest.mock.call.add_lora(lora)])
 
     def test_what_vllm_makes_of_adapters_counts(self):
         lora = types.SimpleNamespace(lora_int_id=1, lora_name="n", lora_path="",

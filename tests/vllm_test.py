@@ -222,6 +222,20 @@ class PluginTest(unittest.TestCase):
                 self.check(got, said[lora and lora.lora_name])
                 self.assertEqual(got[2], 0)
 
+    def test_an_adapter_that_is_replaced_after_vllm_has_loaded_it_is_not_kept(self):
+        one, other = self.adapter("old", 3), self.adapter("new", 4)
+        shutil.rmtree(self.store)
+        with engine(self.store, vllm={"enable_lora": True}) as llm:
+            llm.llm_engine.add_lora(one)  # as a server does when it starts
+            shutil.copy(f"{other.lora_path}/adapter_model.safetensors", one.lora_path)
+            before = generate(llm, [self.documents[0]], lora=one)[0]
+        self.assertEqual(self.chunks(), [])
+        with engine(self.store, policy="load", vllm={"enable_lora": True}) as llm:
+            after = generate(llm, [self.documents[0]], lora=one)[0]
+        self.assertEqual(after[2], 0)
+        self.assertNotEqual(after[1], before[1])
+        self.assertEqual(len(self.chunks()), 16)
+
     def test_other_weights_share_nothing(self):
         with engine(self.store, weights_id="other") as llm:
             self.check_all(llm, cached=0)

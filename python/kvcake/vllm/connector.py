@@ -89,6 +89,20 @@ def before_reloads(tell: Callable[[], None]) -> None:
     GPUModelRunner.reload_weights = told
 
 
+def before_adapters(tell: Callable[[Any], None]) -> None:
+    """Calls `tell` before the engine core of this process loads a LoRA adapter that no prompt has
+    asked for yet, as servers do, of which vLLM tells connectors nothing."""
+    from vllm.v1.engine.core import EngineCore
+    load = EngineCore.add_lora
+
+    @functools.wraps(load)  # whose annotation says what vLLM makes of the argument
+    def told(self: EngineCore, lora_request: Any) -> Any:
+        tell(lora_request)
+        return load(self, lora_request)
+
+    EngineCore.add_lora = told
+
+
 class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
     """Cake for vLLM: prompts are computed from the front while stores load them from the back."""
 
@@ -132,6 +146,7 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
         self._adapters = identity.Adapters()
         self._adapter_options = identity.adapter_options(
             getattr(vllm_config, "lora_config", None), vllm_config.model_config.dtype)
+        before_adapters(lambda lora: self._adapters.loads(lora.lora_int_id, lora.lora_path))
         self._refused: set[str] = set()
         # What the scheduler counts, and says when it has begun.
         self.cached_tokens_of: Callable[[Any], int] = lambda request: 0
@@ -141,15 +156,18 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
         try:
             key = self._key(request)
         except identity.Unkeyed as why:
-            if str(why) not in self._refused and len(self._refused) < 100:
-                self._refused.add(str(why))
-                logger.warning("kvcake: requests are neither restored nor kept: %s", why)
-            self.planner.finish(request.request_id)
+            self._leave_out(request, why)
             return
         restores = not getattr(request, "skip_reading_prefix_cache", False)
         self.planner.add(request.request_id, request._all_token_ids, request.num_prompt_tokens, key,
                          restores=restores,
                          cached_tokens=self.cached_tokens_of(request) if restores else 0)
+
+    def _leave_out(self, request: Any, why: identity.Unkeyed) -> None:
+        if str(why) not in self._refused and len(self._refused) < 100:
+            self._refused.add(str(why))
+            logger.warning("kvcake: requests are neither restored nor kept: %s", why)
+        self.planner.finish(request.request_id)
 
     def _key(self, request: Any) -> RequestKey:
         if request.prompt_token_ids is None or getattr(request, "prompt_embeds", None) is not None:
@@ -161,6 +179,8 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
         if lora is not None:
             if getattr(lora, "tensorizer_config_dict", None):
                 raise identity.Unkeyed("a LoRA adapter of tensorizer")
+            if getattr(lora, "load_inplace", False):
+                raise identity.Unkeyed("a LoRA adapter that each step loads anew (load_inplace)")
             parts.append(self._adapters.digest(lora.lora_int_id, lora.lora_path))
             if self._adapter_options:
                 parts.append(self._adapter_options)
@@ -190,7 +210,16 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int
                                    ) -> tuple[int | None, bool]:
-        return self.planner.matched(request.request_id, num_computed_tokens), False
+        tokens = self.planner.matched(request.request_id, num_computed_tokens)
+        lora = request.lora_request
+        if tokens is not None and lora is not None and self.planner.knows(request.request_id):
+            # It may have waited for long, and vLLM may load its adapter in this step only.
+            try:
+                self._adapters.digest(lora.lora_int_id, lora.lora_path)
+            except identity.Unkeyed as why:
+                self._leave_out(request, why)
+                tokens = 0
+        return tokens, False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         self.planner.admitted(request.request_id, num_external_tokens)

@@ -173,8 +173,8 @@ def encode(value: Any) -> bytes:
 
 class Adapters:
     """Digests of LoRA adapters, which vLLM knows by a number and a name that may mean another one
-    tomorrow. An adapter whose files have changed since it was first seen has no key: which of both
-    vLLM has loaded is not known."""
+    tomorrow. An adapter whose files have changed since it was first seen, by loads() or digest(),
+    has no key: which of both vLLM has loaded is not known."""
 
     def __init__(self, known_max: int = 1 << 13) -> None:
         # The last used last; vLLM has fewer in memory, so one that is left out is loaded again.
@@ -191,12 +191,24 @@ class Adapters:
             known, digest = self._known.pop(number, None) or (stamp, files_digest(files))
         except OSError as why:
             raise Unkeyed(f"the LoRA adapter in {folder} cannot be read: {why}") from why
-        self._known[number] = known, digest
-        if len(self._known) > self._known_max:
-            del self._known[next(iter(self._known))]
+        self._know(number, known, digest)
         if known != stamp:
             raise Unkeyed(f"the LoRA adapter in {folder} has changed since it was loaded")
         return digest
+
+    def loads(self, number: int, folder: str) -> None:
+        """vLLM loads it next, maybe long before a prompt asks for it: what is there now counts.
+        Where that cannot be told it has no key later."""
+        try:
+            self.digest(number, folder)
+        except Unkeyed:
+            if number not in self._known:
+                self._know(number, "", "")
+
+    def _know(self, number: int, stamp: str, digest: str) -> None:
+        self._known[number] = stamp, digest
+        if len(self._known) > self._known_max:
+            del self._known[next(iter(self._known))]
 
 
 def adapter_options(lora: Any, dtype: Any) -> list[Any]:

@@ -81,6 +81,10 @@ class Planner:
             if self._requests.pop(request).told:
                 self._next.forgotten.append(request)
 
+    def knows(self, request: str) -> bool:
+        """Whether it is restored or kept."""
+        return request in self._requests
+
     def retire(self) -> None:
         """Nothing is restored or kept any more."""
         self._policy, self._keep = "compute", "none"
