@@ -225,7 +225,7 @@ class ConnectorTest(unittest.TestCase):
         self.assertEqual(arguments("v1/engine/core.py", "EngineCore.add_lora"),
                          ["self", "lora_request"])
         self.assertNotIn("add_lora", methods("v1/engine/core.py", "EngineCoreProc"))
-        self.assertLessEqual({"lora_int_id", "lora_path", "load_inplace"},
+        self.assertLessEqual({"lora_int_id", "lora_path", "load_inplace", "is_3d_lora_weight"},
                              fields("lora/request.py", "LoRARequest"))
 
     def test_how_images_are_processed(self):

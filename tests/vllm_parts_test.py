@@ -192,6 +192,8 @@ class KeyTest(unittest.TestCase):
             made.add(self.key(lora_request=lora)[0])
             self.assertEqual(self.key(), alone, "they say nothing of others")
         self.assertEqual(len(made - {plain[0], alone[0]}), 6)
+        lora.is_3d_lora_weight = True  # as a request says of its experts' layout
+        self.assertNotIn(self.key(lora_request=lora)[0], made)
 
     def test_adapters_keep_their_keys_where_vllm_is_told_nothing(self):
         from vllm.config.lora import LoRAConfig

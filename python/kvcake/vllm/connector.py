@@ -184,6 +184,8 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
             parts.append(self._adapters.digest(lora.lora_int_id, lora.lora_path))
             if self._adapter_options:
                 parts.append(self._adapter_options)
+            if getattr(lora, "is_3d_lora_weight", False):  # how the same bytes are read
+                parts.append("3d")
         salt = identity.encode([parts, request.cache_salt]) if parts or request.cache_salt else b""
         return RequestKey(salt, self._extras(request))
 
