@@ -243,7 +243,7 @@ class PluginTest(unittest.TestCase):
     def other_weights(self):
         """A model as the other is, that says something else."""
         from safetensors.torch import load_file, save_file
-        folder = pathlib.Path(self._dir.name) / "other"
+        folder = pathlib.Path(self._dir.name) / "turned"
         shutil.copytree(MODEL, folder)
         tensors = load_file(folder / "model.safetensors")
         turned = {name: -tensor if tensor.dim() == 1 else tensor
