@@ -30,11 +30,6 @@ class PluginTest(unittest.TestCase):
         cls.filled = pathlib.Path(cls._dir.name) / "filled"
         with engine(cls.filled, policy="compute") as llm:
             cls.alone = [generate(llm, [document])[0] for document in cls.documents]
-            # With vLLM's prefix cache emptied: what it makes of them when they come together.
-            cls.together = []
-            for _ in range(2):
-                llm.reset_prefix_cache()
-                cls.together.append(generate(llm, cls.documents))
 
     @classmethod
     def tearDownClass(cls):
@@ -44,11 +39,25 @@ class PluginTest(unittest.TestCase):
         self.store = pathlib.Path(self._dir.name) / "store"
         shutil.rmtree(self.store, ignore_errors=True)
         shutil.copytree(self.filled, self.store)
+        self.parted = []  # prompts and answers
+
+    def tearDown(self):
+        """Greedy answers part at near ties: what vLLM alone thinks of these very tokens is
+        compared."""
+        if self.parted:
+            with engine() as llm:
+                for prompt, (tokens, likely, _) in self.parted:
+                    for mine, theirs in zip(likely, score(llm, prompt, tokens), strict=True):
+                        self.assertAlmostEqual(mine, theirs, delta=2 * SLICED)
 
     def chunks(self):
         return [path for path in self.store.rglob("*") if len(path.name) == 64 and path.is_file()]
 
-    def check(self, got, wanted, within=SAME):
+    def check(self, got, wanted, within=SAME, prompt=None):
+        """`prompt`: one whose answer may part from what is wanted at a near tie."""
+        if prompt and got[0] != wanted[0]:
+            self.parted.append((prompt, got))
+            return
         self.assertEqual(got[0], wanted[0])
         for mine, theirs in zip(got[1], wanted[1]):
             self.assertAlmostEqual(mine, theirs, delta=within)
@@ -58,7 +67,7 @@ class PluginTest(unittest.TestCase):
         many as the planner likes."""
         for document, alone in zip(self.documents, self.alone):
             got = generate(llm, [document])[0]
-            self.check(got, alone, within)
+            self.check(got, alone, within, document if within == SLICED else None)
             if cached is not None:
                 self.assertEqual(got[2], cached)
 
@@ -77,16 +86,16 @@ class PluginTest(unittest.TestCase):
             cached = []
             for document, alone in zip(self.documents, self.alone):
                 got = generate(llm, [document])[0]
-                self.check(got, alone, SLICED)
+                self.check(got, alone, SLICED, document)
                 cached.append(got[2])
             self.assertGreater(max(cached), 0)
             self.assertLess(min(cached), 2048)
 
-    def test_requests_together_differ_no_more_than_alone(self):
-        differs = sum(a[0] != b[0] for a, b in zip(*self.together))
+    def test_requests_together_are_answered_as_alone(self):
         with engine(self.store) as llm:
             got = generate(llm, self.documents)
-            self.assertLessEqual(sum(a[0] != b[0] for a, b in zip(got, self.together[0])), differs)
+            for one, alone, document in zip(got, self.alone, self.documents):
+                self.check(one, alone, SLICED, document)
             self.assertGreater(min(one[2] for one in got), 0)
             # Ten requests on one document: vLLM's prefix cache has it after the first.
             many = generate(llm, [self.documents[0] + [7 + i] for i in range(10)])
@@ -113,15 +122,10 @@ class PluginTest(unittest.TestCase):
                  "disable_log_stats": False}
         prompts = [document[:1200] for document in self.documents]
         with engine(self.store, vllm=small) as llm:
-            got = generate(llm, prompts, max_tokens=120)
+            self.parted = list(zip(prompts, generate(llm, prompts, max_tokens=120)))
             preemptions = sum(metric.value for metric in llm.get_metrics()
                               if metric.name == "vllm:num_preemptions")
         self.assertGreater(preemptions, 0)
-        # Greedy answers part at near ties: what vLLM alone thinks of these very tokens is compared.
-        with engine() as llm:
-            for prompt, (tokens, likely, _) in zip(prompts, got):
-                for mine, theirs in zip(likely, score(llm, prompt, tokens)):
-                    self.assertAlmostEqual(mine, theirs, delta=2 * SLICED)
 
     @unittest.skipUnless(len(os.sched_getaffinity(0)) > 1, "all share one CPU")
     def test_threads_are_not_where_vllm_computes(self):
@@ -175,7 +179,7 @@ class PluginTest(unittest.TestCase):
         with engine(self.store) as llm:
             for stored in (False, True):
                 got = generate(llm, [self.documents[0]], salt="mine")[0]
-                self.check(got, self.alone[0], SLICED)
+                self.check(got, self.alone[0], SLICED, self.documents[0])
                 self.assertEqual(got[2] > 0, stored)
                 llm.reset_prefix_cache()
 
@@ -271,7 +275,7 @@ class PluginTest(unittest.TestCase):
             wanted = generate(llm, [self.documents[0]])[0]
         with engine(folder, vllm=two) as llm:
             got = generate(llm, [self.documents[0]])[0]
-            self.check(got, wanted, SLICED)
+            self.check(got, wanted, SLICED, self.documents[0])
             self.assertGreater(got[2], 0)
 
 
