@@ -59,8 +59,7 @@ void ReadSampling(RequestFields* fields, const RequestLimits& limits, GenerateRe
   fields->Read("presence_penalty", -2, 2, &sampling.presence_penalty);
   fields->Read("frequency_penalty", -2, 2, &sampling.frequency_penalty);
   fields->Read("seed", &request->seed);
-  const json& seed = (*fields)["seed"].value();
-  if (!seed.is_number_unsigned() && seed == -1) request->seed.reset();  // "any", as vLLM has it
+  if ((*fields)["seed"].value() == -1) request->seed.reset();  // "any", as vLLM has it
   ReadBiases(fields, limits, &sampling);
 }
 

@@ -7,7 +7,6 @@ namespace kvcake {
 namespace {
 
 using testing::ElementsAre;
-using testing::EndsWith;
 using testing::HasSubstr;
 
 ApiResult<GenerateRequest> Parsed(const std::string& body) {
@@ -152,7 +151,7 @@ TEST(OpenAiRequestTest, ErrorsTellTheWholeRange) {
   }
   for (const char* bad : {"0", "-1", "\"x\""}) {
     EXPECT_THAT(With(std::string("\"repetition_penalty\": ") + bad).error().message,
-                EndsWith("must be a number above 0"));
+                testing::EndsWith("must be a number above 0"));
   }
 }
 
@@ -278,7 +277,7 @@ TEST(OpenAiRequestTest, ReadsToolsAndTheirCalls) {
            "function": {"name": "f", "arguments": "{\"z\": 1, \"b\": {\"y\": 2, \"a\": 3}}"}},
           {"id": "b", "function": {"arguments": {"q": 1}, "name": "g"}},
           {"function": {"name": "h"}}]},
-      {"role": "tool", "tool_call_id": "a", "content": "42"}],
+      {"role": "tool", "tool_call_id": "a", "content": "42"}, {"role": "tool", "content": null}],
     "tools": [{"type": "function", "function": {"name": "f", "description": "d",
                "parameters": {"type": "object", "properties": {"z": {}, "b": {}}}}}],
     "documents": [{"title": "t", "text": "x"}], "chat_template_kwargs": {"z": 1, "a": true},
@@ -344,7 +343,6 @@ TEST(OpenAiRequestTest, WholeNumbersMayBeWrittenWithAPoint) {
   EXPECT_EQ(request->top_logprobs, 3);
   EXPECT_EQ(request->min_tokens, 1);
   EXPECT_EQ(With(R"("seed": -1)")->seed, std::nullopt);
-  EXPECT_EQ(With(R"("seed": 18446744073709551615)")->seed, UINT64_MAX);
   for (const char* const field :
        {R"("max_tokens": 7.5)", R"("max_tokens": 1e10)", R"("n": 0.0)", R"("logprobs": 20.5)",
         R"("seed": 0.5)", R"("seed": 1e30)", R"("seed": 9007199254740993.0)"}) {
@@ -477,7 +475,7 @@ TEST(OpenAiRequestTest, ReadsWhatTokenizersAreAsked) {
   const auto chat =
       ParseTokenize(ParseBody(R"({"messages": [{"role": "user", "content": "x"}]})").value());
   EXPECT_EQ(std::get<ChatPrompt>(chat.value().prompt).messages.size(), 1u);
-  EXPECT_THAT(ParseDetokenize(ParseBody(R"({"tokens": [3, 4]})").value()).value().tokens,
+  EXPECT_THAT(ParseDetokenize(ParseBody(R"({"tokens": [3, 4]})").value())->tokens,
               ElementsAre(3, 4));
   EXPECT_EQ(ParseDetokenize(ParseBody("{}").value()).error().param, "tokens");
   EXPECT_EQ(ParseDetokenize(ParseBody(R"({"tokens": [-1]})").value()).error().param, "tokens");
