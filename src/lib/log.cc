@@ -38,12 +38,12 @@ class LibrarySink : public spdlog::sinks::sink {
     function_ = function;
     context_ = context;
   }
-  // For a process's only thread: whoever else had the lock is not there to give it back.
-  std::shared_ptr<LibrarySink> Renewed() const {
-    mutex_.AssertHeld();
-    auto renewed = std::make_shared<LibrarySink>();
-    renewed->Set(function_, context_);
-    return renewed;
+  // For a process's only thread, as that of `parents`: whoever else had its lock is not there to
+  // give it back. It stays as it is.
+  void TakeOver(std::shared_ptr<LibrarySink> parents) {
+    parents->mutex_.AssertHeld();
+    Set(parents->function_, parents->context_);
+    parents_ = std::move(parents);
   }
 
  private:
@@ -51,6 +51,7 @@ class LibrarySink : public spdlog::sinks::sink {
   spdlog::sinks::stderr_color_sink_st to_stderr_ GUARDED_BY(mutex_);
   kvcake_log_function function_ GUARDED_BY(mutex_) = nullptr;
   void* context_ GUARDED_BY(mutex_) = nullptr;
+  std::shared_ptr<LibrarySink> parents_;
 };
 
 // Never destroyed, as threads may log as the process ends.
@@ -61,10 +62,11 @@ std::shared_ptr<LibrarySink>& Sink() {
   return *sink;
 }
 
-// In a child's only thread. What the parent's had is left as it is.
+// In a child's only thread.
 void AfterFork() {
-  auto* const parents = new std::shared_ptr(Sink());
-  Sink() = (*parents)->Renewed();
+  auto renewed = std::make_shared<LibrarySink>();
+  renewed->TakeOver(Sink());
+  Sink() = std::move(renewed);
   logger->sinks() = {Sink()};
 }
 
@@ -72,7 +74,8 @@ void AfterFork() {
 void Install() {
   [[maybe_unused]] static const bool installed = [] {
     auto ours = std::make_shared<spdlog::logger>("kvcake", Sink());
-    logger = (new std::shared_ptr(ours))->get();
+    static const auto* const kept = new std::shared_ptr(ours);
+    logger = kept->get();
     spdlog::set_default_logger(std::move(ours));
     pthread_atfork(nullptr, nullptr, AfterFork);
     return true;
