@@ -172,6 +172,7 @@ class RedisListing : public RemoteListing {
 
   Status ForEachPage(const std::function<Status(std::span<const FoundValue>)>& visit) override;
   Result<std::vector<std::byte>> Read(const FoundValue& value) override;
+  size_t remove_max() const override { return 512; }
   Result<uint64_t> Remove(std::span<const std::string> names) override;
   Status RemoveOthers() override;
   std::string why_no_times() const override {

@@ -116,7 +116,9 @@ class RepeatingListing : public RemoteListing {
   Result<std::vector<std::byte>> Read(const FoundValue& value) override {
     return inner_->Read(value);
   }
+  size_t remove_max() const override { return 3; }
   Result<uint64_t> Remove(std::span<const std::string> names) override {
+    EXPECT_LE(names.size(), remove_max());
     return inner_->Remove(names);
   }
   std::string why_no_times() const override { return inner_->why_no_times(); }

@@ -16,8 +16,6 @@
 namespace kvcake {
 namespace {
 
-constexpr size_t kRemovedAtOnce = 512;
-
 // Counts a chunk that is in order; kCorrupt when it is not what its name says, kNotFound when it
 // has gone.
 Status VerifyValue(RemoteListing& listing, const FoundValue& value, const StoreKey* key,
@@ -50,7 +48,7 @@ Status RemoveAll(RemoteListing& listing, const std::vector<std::string>& names,
                  ClearedStore& cleared) {
   std::span<const std::string> left = names;
   while (!left.empty()) {
-    const auto some = left.first(std::min(left.size(), kRemovedAtOnce));
+    const auto some = left.first(std::min(left.size(), listing.remove_max()));
     ASSIGN_OR_RETURN(const uint64_t removed, listing.Remove(some));
     cleared.files += removed;
     left = left.subspan(some.size());

@@ -37,6 +37,8 @@ class RemoteListing {
   virtual Status ForEachPage(const std::function<Status(std::span<const FoundValue>)>& visit) = 0;
   // kNotFound when it has gone, kCorrupt when it is no value that could be a chunk's.
   virtual Result<std::vector<std::byte>> Read(const FoundValue& value) = 0;
+  // So many names may be removed with one call.
+  virtual size_t remove_max() const = 0;
   // How many of them there were.
   virtual Result<uint64_t> Remove(std::span<const std::string> names) = 0;
   // What is kept beside chunks, such as claims.

@@ -52,6 +52,8 @@ class S3Listing : public RemoteListing {
 
   Status ForEachPage(const std::function<Status(std::span<const FoundValue>)>& visit) override;
   Result<std::vector<std::byte>> Read(const FoundValue& value) override;
+  // As the time of a request begins before it has a connection.
+  size_t remove_max() const override { return kS3Connections; }
   Result<uint64_t> Remove(std::span<const std::string> names) override;
   std::string why_no_times() const override {
     return client_->place().Text() + " does not say when its objects were written";
@@ -158,20 +160,16 @@ Result<std::vector<std::byte>> S3Listing::Read(const FoundValue& value) {
 }
 
 Result<uint64_t> S3Listing::Remove(std::span<const std::string> names) {
+  std::vector<S3Request> requests(names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    requests[i].method = "DELETE";
+    requests[i].name = names[i];
+  }
+  ASSIGN_OR_RETURN(const auto replies, Ask(std::move(requests)));
   uint64_t removed = 0;
-  // No more than there are connections, as the time of a request begins before it has one.
-  while (!names.empty()) {
-    std::vector<S3Request> requests(std::min<size_t>(names.size(), kS3Connections));
-    for (size_t i = 0; i < requests.size(); ++i) {
-      requests[i].method = "DELETE";
-      requests[i].name = names[i];
-    }
-    names = names.subspan(requests.size());
-    ASSIGN_OR_RETURN(const auto replies, Ask(std::move(requests)));
-    for (const CurlReply& reply : replies) {
-      if (!reply.ok() && reply.status != 404) return tl::unexpected(ErrorOf(reply));
-      removed += reply.ok();
-    }
+  for (const CurlReply& reply : replies) {
+    if (!reply.ok() && reply.status != 404) return tl::unexpected(ErrorOf(reply));
+    removed += reply.ok();
   }
   return removed;
 }
