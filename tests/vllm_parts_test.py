@@ -1,5 +1,6 @@
 """Parts of kvcake.vllm that want vLLM's or torch's objects, but no engine. Runs in a virtual
 environment with vLLM and kvcake."""
+import contextlib
 import ctypes
 import os
 import pathlib
@@ -118,13 +119,18 @@ class KeyTest(unittest.TestCase):
         elsewhere = self.key(cache_salt="a", mm_features=[image("x", 12, 2)])[1]
         self.assertEqual((set(elsewhere), elsewhere[0]), ({0, 3}, of_salt))
 
-    def test_adapters(self):
+    @contextlib.contextmanager
+    def adapter(self):
+        """One in a folder of its own, and that."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             (folder / "adapter_model.bin").write_bytes(b"1")
             (folder / "adapter_config.json").write_text("{}")
-            lora = types.SimpleNamespace(lora_int_id=1, lora_name="n", lora_path=name,
-                                         tensorizer_config_dict=None)
+            yield types.SimpleNamespace(lora_int_id=1, lora_name="n", lora_path=name,
+                                        tensorizer_config_dict=None), folder
+
+    def test_adapters(self):
+        with self.adapter() as (lora, folder):
             one = self.key(lora_request=lora)
             self.assertNotEqual(one, self.key())
             self.assertEqual(one[1], {}, "its name and path are no part of the key")
@@ -138,12 +144,7 @@ class KeyTest(unittest.TestCase):
                 self.key(lora_request=lora)
 
     def test_an_adapter_that_changes_before_it_is_loaded_has_no_key(self):
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            (folder / "adapter_model.bin").write_bytes(b"1")
-            (folder / "adapter_config.json").write_text("{}")
-            lora = types.SimpleNamespace(lora_int_id=1, lora_name="n", lora_path=name,
-                                         tensorizer_config_dict=None)
+        with self.adapter() as (lora, folder):
             changes, other = request(lora_request=lora), request(request_id="other")
 
             def ask(one):

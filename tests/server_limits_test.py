@@ -1,0 +1,166 @@
+"""What clients may have of `kvcake serve`, and what they hear beyond it."""
+import concurrent.futures
+import contextlib
+import json
+import os
+import select
+import socket
+import tempfile
+import unittest
+
+from server_fixture import WAIT_S, OwnServersTest, eventually
+from server_http_test import HOST, JSON_TYPE, LONG, PROMPT, Raw, curl
+
+
+class LimitsTest(OwnServersTest):
+    def test_a_full_queue_is_429_and_nothing_is_lost(self):
+        server = self.start("--max-num-seqs", "1", "--queue-max", "1", step_s=0.02)
+        with Raw(server) as first, Raw(server) as second:
+            first.post("/v1/completions", {**LONG, "max_tokens": 300}).read_until(b"data: ")
+            second.post("/v1/completions", {**LONG, "max_tokens": 2})
+            eventually(lambda: server.metric("vllm:num_requests_waiting") == 1, "the second to wait")
+            status, headers, content = server.request("POST", "/v1/completions", json.dumps(LONG))
+            self.assertEqual(status, 429)
+            self.assertGreater(int(headers["Retry-After"]), 0)
+            self.assertEqual(json.loads(content)["error"]["code"], "queue_full")
+            self.assertIn(b"[DONE]", first.read_until(b"[DONE]"))
+            self.assertIn(b"[DONE]", second.read_until(b"[DONE]"))
+        self.assertEqual(server.stop(), 0)
+
+    def test_too_many_answers_are_told_of_the_flags_that_bound_them(self):
+        both = ("--max-num-seqs", "2", "--queue-max", "3")
+        for flags, most, named in ((both, 5, "(--max-num-seqs and --queue-max together)"),
+                                   ((*both, "--tenant-requests-max", "4"), 4,
+                                    "(--tenant-requests-max)"),
+                                   ((*both, "--choices-max", "3"), 3, "(--choices-max)")):
+            server = self.start(*flags)
+            for field in ({"n": most + 1}, {"prompt": ["x"] * (most + 1)}):
+                answer = server.post("/v1/completions", {"prompt": "x", **field}, status=400)
+                self.assertIn(f"more than the limit of {most} ", answer["error"]["message"])
+                self.assertIn(named, answer["error"]["message"])
+            self.assertEqual(server.stop(), 0)
+
+    def test_answers_that_all_fail_at_once_end(self):
+        """The engine takes none of a stream's answers, and says so of all in one go."""
+        server = self.start("--drain-timeout", "1s", ram="8MiB")
+        prompt = [5] * 4000
+        for prompts in (prompt, [prompt] * 3):
+            answer = server.post("/v1/completions", {"prompt": prompts, "n": 8, "stream": True},
+                                 status=400)
+            self.assertIn("--ram-capacity", answer["error"]["message"])
+        # The one that asks for the metrics.
+        eventually(lambda: server.metric("kvcake_http_connections", listener="clients") == 1,
+                   "the end of the others")
+        self.assertEqual(server.stop(), 0)
+
+    def test_more_answers_than_pages(self):
+        """The youngest give their pages up and are restored: every answer is as if it were alone."""
+        server = self.start("--max-num-seqs", "16", ram="12MiB")
+        bodies = [{"prompt": PROMPT[i * 40:i * 40 + 900], "max_tokens": 400, "ignore_eos": True,
+                   "seed": i, "kvcake": {"report": True}} for i in range(12)]
+        with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
+            together = list(pool.map(lambda body: server.post("/v1/completions", body), bodies))
+        self.assertGreater(server.metric("vllm:num_preemptions_total"), 0)
+        self.assertGreater(sum(answer["kvcake"]["preemptions"] for answer in together), 0)
+        eventually(server.idle, "pages given back")
+        for body, answer in zip(bodies, together):
+            alone = server.post("/v1/completions", body)
+            self.assertEqual(answer["usage"]["completion_tokens"], 400)
+            self.assertEqual(answer["choices"], alone["choices"])
+        self.assertEqual(server.stop(), 0)
+
+    def test_as_many_connections_as_descriptors(self):
+        server = self.start(wrapper=("prlimit", "--nofile=100:259"))
+        self.assertIn("--connections-max 4096 is 3:", server.log())
+        with Raw(server) as first, Raw(server), Raw(server), Raw(server):
+            self.assertEqual(first.read_all(), b"")  # it gives its place to the fourth
+        self.assertEqual(server.stop(), 0)
+        with self.assertRaisesRegex(AssertionError, "ulimit -n"):
+            self.start(wrapper=("prlimit", "--nofile=100:256"))
+
+    def test_bodies_count_as_they_come_and_until_they_are_read(self):
+        server = self.start("--body-max", "2MiB", "--bodies-max", "3MiB", "--api-key", "k",
+                            "--body-timeout", "600s")
+        key = "Authorization: Bearer k\r\n"
+        head = f"POST /v1/completions HTTP/1.1\r\n{HOST}{JSON_TYPE}{key}"
+        promised = [Raw(server).send(f"{head}Content-Length: 2000000\r\n\r\n{{") for _ in range(3)]
+        promised += [Raw(server).send(f"{head}Transfer-Encoding: chunked\r\n\r\n1\r\n{{\r\n")
+                     for _ in range(3)]
+        large = {**LONG, "user": "x" * 1900000}
+        streams = [Raw(server), Raw(server)]
+        for stream in streams:
+            self.assertIn(b"200", stream.post("/v1/completions", large, key).read_until(b"data: "))
+        # Whichever of the two is read first, the other one is too much.
+        both = [Raw(server).send(f"{head}Content-Length: 2000000\r\n\r\n" + "x" * 1990000)
+                for _ in range(2)]
+        answered, _, _ = select.select([raw.socket for raw in both], [], [], WAIT_S)
+        refused = [raw for raw in both if raw.socket in answered]
+        self.assertEqual(len(refused), 1)
+        self.assertIn(b"503", refused[0].read_until(b"\r\n"))
+        for raw in (*promised, *streams, *both):
+            raw.socket.close()
+        eventually(server.idle, "pages given back")
+        self.assertEqual(server.stop(), 0)
+
+    def test_no_body_is_read_for_those_who_may_not_send_it(self):
+        server = self.start("--api-key", "k", "--body-timeout", "600s")
+        for path, status in (("/v1/completions", b"401"), ("/nowhere", b"404"), ("/health", b"405")):
+            with Raw(server) as raw:
+                raw.send(f"POST {path} HTTP/1.1\r\n{HOST}{JSON_TYPE}"
+                         "Content-Length: 1000\r\n\r\n{")
+                answer = raw.read_all()
+            self.assertIn(status, answer.split(b"\r\n")[0])
+            self.assertIn(b"Connection: close", answer)
+        self.assertEqual(server.stop(), 0)
+
+    def test_one_body_fits_into_all(self):
+        with self.assertRaisesRegex(AssertionError, "--body-max of 2097152 .*--bodies-max of 1024"):
+            self.start("--body-max", "2MiB", "--bodies-max", "1KiB")
+
+    def test_a_large_body_is_asked_for(self):
+        """curl sends it once it has heard 100 Continue."""
+        server = self.start()
+        with tempfile.NamedTemporaryFile("w") as file:
+            json.dump({"prompt": "x " * 600000}, file)
+            file.flush()
+            self.assertIn("tokens", curl(server.url + "/tokenize", "-d", "@" + file.name, "-H",
+                                         "Expect: 100-continue"))
+        self.assertEqual(server.stop(), 0)
+
+    def test_ids_are_bounded(self):
+        server = self.start()
+        ids = {"tokens": [5] * (1 << 20)}
+        self.assertEqual(len(server.post("/detokenize", ids)["prompt"]), 1 << 20)
+        ids["tokens"].append(5)
+        refused = server.post("/detokenize", ids, status=400)
+        self.assertEqual(refused["error"]["param"], "tokens")
+        refused = server.post("/tokenize", {"prompt": ids["tokens"]}, status=400)
+        self.assertEqual(refused["error"]["param"], "prompt")
+        refused = server.post("/tokenize", {"prompt": "x y " * (1 << 19)}, status=400)
+        self.assertIn("more than the limit of 1048576", refused["error"]["message"])
+        self.assertEqual(server.stop(), 0)
+
+    def test_warming_needs_no_room_for_an_answer(self):
+        server = self.start("--max-model-len", "400")
+        self.assertEqual(server.post("/cache/warm", {"prompt": [5] * 399})["prompt_tokens"], 399)
+        refused = server.post("/cache/warm", {"prompt": [5] * 400}, status=400)
+        self.assertEqual(refused["error"]["code"], "context_length_exceeded")
+        self.assertEqual(server.stop(), 0)
+
+    def test_workers_share_no_cpu_with_the_engine(self):
+        cpus = sorted(os.sched_getaffinity(0))[:2]
+        if len(cpus) < 2:
+            self.skipTest("one CPU")
+        server = self.start("--cpu-list", ",".join(map(str, cpus)))
+        server.post("/tokenize", {"prompt": "x"})
+        pinned = []
+        for thread in map(int, os.listdir(f"/proc/{server.process.pid}/task")):
+            with contextlib.suppress(ProcessLookupError):  # it may have ended
+                if len(os.sched_getaffinity(thread)) == 1:
+                    pinned.append(thread)
+        self.assertEqual(pinned, [server.process.pid])
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
