@@ -14,13 +14,15 @@ std::string CutAtFirstStop(const std::string& text, const std::vector<std::strin
   return text.substr(0, cut);
 }
 
+std::string RandomText(std::string_view letters, int length, std::mt19937& rng) {
+  std::string text;
+  for (int i = 0; i < length; ++i) text += letters[rng() % letters.size()];
+  return text;
+}
+
 TEST(StopStringsTest, AnySplittingGivesTheTextBeforeTheFirstStop) {
   std::mt19937 rng(1);
-  auto random_text = [&](int length) {
-    std::string text;
-    for (int i = 0; i < length; ++i) text += "ab\n"[rng() % 3];
-    return text;
-  };
+  const auto random_text = [&](int length) { return RandomText("ab\n", length, rng); };
   int found = 0;
   for (int round = 0; round < 5000; ++round) {
     // Two stops of one length: neither contains the other, so the first to begin ends first.
@@ -46,11 +48,7 @@ TEST(StopStringsTest, AnySplittingGivesTheTextBeforeTheFirstStop) {
 // The definition: everything before the first occurrence that ends behind the early text.
 TEST(StopStringsTest, EarlyTextBeginsStopsAndCompletesNone) {
   std::mt19937 rng(2);
-  auto random_text = [&](int length) {
-    std::string text;
-    for (int i = 0; i < length; ++i) text += "ab"[rng() % 2];
-    return text;
-  };
+  const auto random_text = [&](int length) { return RandomText("ab", length, rng); };
   int begun_early = 0;
   for (int round = 0; round < 5000; ++round) {
     const std::vector<std::string> stops = {random_text(1 + rng() % 5), random_text(1 + rng() % 5)};
