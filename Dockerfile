@@ -1,11 +1,11 @@
 # kvcake serve in a container:
 #
-#   docker build -t kvcake .
+#   docker build -t kvcake:0.1.0 .
 #   docker run -p 127.0.0.1:8000:8000 -v kvcake:/var/cache/kvcake --stop-timeout 120 \
-#       -e KVCAKE_API_KEY=a-long-random-string kvcake
+#       -e KVCAKE_API_KEY=a-long-random-string kvcake:0.1.0
 #
 # Without a key, one is made and written to the log. Another model:
-# -v DIR:/model:ro kvcake serve --host 0.0.0.0 --model /model --store /var/cache/kvcake
+# -v DIR:/model:ro kvcake:0.1.0 serve --host 0.0.0.0 --model /model --store /var/cache/kvcake
 FROM debian:bookworm AS build
 WORKDIR /src
 COPY . .
@@ -15,7 +15,7 @@ FROM debian:bookworm-slim
 COPY --from=build /src/build/release/kvcake_*.deb /tmp/
 COPY deploy/container-start deploy/container-health /usr/local/bin/
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends /tmp/kvcake_*.deb openssl \
+    && apt-get install -y --no-install-recommends /tmp/kvcake_*.deb ca-certificates openssl \
     && rm -rf /var/lib/apt/lists/* /tmp/kvcake_*.deb \
     && useradd --system --uid 999 --home-dir /var/cache/kvcake --shell /usr/sbin/nologin kvcake \
     && install -d -o kvcake -g kvcake -m 700 /var/cache/kvcake

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "bench/harness.h"
 #include "bench/named_codecs.h"
+#include "codec/codec_tables.h"
 
 namespace kvcake {
 namespace {
@@ -29,14 +30,31 @@ struct FitPages {
   std::vector<int64_t> positions;
 };
 
+// All of them are held to the end, and the last window's unfinished ones.
+Status CheckRoom(Runtime& runtime, size_t tokens) {
+  const uint64_t needed = tokens / runtime.options().chunk_tokens + 2;
+  const PagePool& pool = runtime.pool();
+  if (needed <= pool.pages()) return {};
+  return Fail(ErrorCode::kResourceExhausted,
+              "the KV cache of {} tokens needs {} pages of {} bytes, and --ram-capacity has {}: "
+              "raise it, or lower --tokens",
+              tokens, needed, pool.layout().page_bytes(), pool.pages());
+}
+
 Result<FitPages> Prefill(Runtime& runtime, std::span<const int32_t> tokens) {
+  RETURN_IF_ERROR(CheckRoom(runtime, tokens.size()));
   const int chunk = runtime.options().chunk_tokens;
   const int window = std::min(kWindowTokens, runtime.model().max_positions() - 1);
   FitPages all;
   for (size_t at = 0; at < tokens.size(); at += window) {
     const auto some = tokens.subspan(at, std::min<size_t>(window, tokens.size() - at));
     const std::vector<int32_t> prompt(some.begin(), some.end());
-    ASSIGN_OR_RETURN(auto pages, bench::ComputedPages(runtime, prompt));
+    // What a window before has in common with it is in memory: the numbers are the same.
+    RETURN_IF_ERROR(
+        runtime.engine()
+            .Answer({.prompt = prompt, .max_tokens = 1, .store = false, .policy = Policy::kCompute})
+            .map([](auto) {}));
+    auto pages = bench::PagesInMemory(runtime, prompt);
     for (size_t i = 0; i < pages.size(); ++i) {
       if (!pages[i]) continue;
       all.pages.push_back(std::move(*pages[i]));
@@ -46,9 +64,27 @@ Result<FitPages> Prefill(Runtime& runtime, std::span<const int32_t> tokens) {
   return all;
 }
 
+// No codec that has tables keeps others, or larger ones than tables can say.
+Status CheckNumbers(const KvSample& sample) {
+  constexpr uint32_t kLeastTooLarge = 0x5d80;  // 2^60 as a bf16, which infinities and NaNs follow
+  for (int layer = 0; layer < sample.layout.layers; ++layer) {
+    for (size_t chunk = 0; chunk < sample.chunks(); ++chunk) {
+      for (const uint16_t value : sample.slab(chunk, layer)) {
+        if ((value & 0x7fff) < kLeastTooLarge) continue;
+        return Fail(ErrorCode::kUnsupported,
+                    "the model's KV cache has numbers in layer {} that are not finite, or 2^60 "
+                    "and more: codecs with tables keep none such",
+                    layer);
+      }
+    }
+  }
+  return {};
+}
+
 Status Fit(const FitFlags& flags) {
   ASSIGN_OR_RETURN(const std::string text, ReadText(flags.text_file));
-  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(flags.runtime.model_dir));
+  ASSIGN_OR_RETURN(const ModelConfig config,
+                   LoadModelConfig(flags.runtime.model_dir, flags.runtime.within_window));
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
   ASSIGN_OR_RETURN(std::vector<int32_t> tokens, runtime->tokenizer().Encode(text));
   tokens.resize(std::min<size_t>(tokens.size(), flags.tokens));
@@ -66,11 +102,14 @@ Status Fit(const FitFlags& flags) {
                         .slab = [&](size_t chunk, int layer) -> std::span<const uint16_t> {
                           return {pool.Slab(fit.pages[chunk].id(), layer), values};
                         }};
+  RETURN_IF_ERROR(CheckNumbers(sample));
+  const uint32_t model = TablesModel(runtime->model().identity());
   std::error_code ignored;
   std::filesystem::create_directories(flags.out_dir, ignored);
   for (const CodecRow& row : CodecRows()) {
     if (row.fit == nullptr) continue;
-    for (const CodecTables& tables : row.fit(sample)) {
+    for (CodecTables& tables : row.fit(sample)) {
+      tables.model = model;
       const std::string path =
           fmt::format("{}/{}-{}.tables", flags.out_dir, row.name, tables.level);
       RETURN_IF_ERROR(SaveTables(tables, path));

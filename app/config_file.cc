@@ -195,8 +195,11 @@ Result<std::vector<std::string>> WithConfigFile(const CLI::App& app,
     }
     const bool ours = item.parents.empty() || item.parents[0] == name;
     if (ours && command != nullptr && command->get_option_no_throw("--" + item.name) == nullptr) {
-      return Fail(ErrorCode::kInvalidArgument, "--config {}: {} has no flag --{}", path, name,
-                  item.name);
+      return Fail(ErrorCode::kInvalidArgument, "--config {}: {} has no flag --{}{}", path, name,
+                  item.name,
+                  item.parents.empty() ? "; those of another command alone go under its name, as "
+                                         "behind a line [serve]"
+                                       : "");
     }
     if (ours) (item.parents.empty() ? of_all : own).push_back(std::move(item));
   }

@@ -17,7 +17,9 @@ CLI::AsSizeValue SizeValue() {
   struct Unsigned : CLI::AsSizeValue {
     Unsigned() : CLI::AsSizeValue(/*kb_is_1000=*/false) {
       func_ = [parse = func_](std::string& text) {
-        return text.starts_with('-') ? "a size is not negative: " + text : parse(text);
+        if (text.starts_with('-')) return "a size is not negative: " + text;
+        if (text.find('.') == text.npos) return parse(text);
+        return "a size is a whole number and a unit, as 1536MiB: " + text;
       };
     }
   };
@@ -109,6 +111,17 @@ std::optional<T> Each(const char* name, const std::vector<T>& values, size_t i, 
   return values[values.size() == 1 ? 0 : i];
 }
 
+bool HasTables(const StoreOptions& store) {
+  return FindCodec(store.codec.value_or(Codec::kRaw))->fit != nullptr;
+}
+
+void CheckTablesAreOfUse(const std::string& url, const StoreOptions& store) {
+  if (store.codec_tables.empty() || HasTables(store)) return;
+  throw CLI::ValidationError(
+      "--store", fmt::format("{}: codec {} has no tables, as cachegen and kvquant3 have", url,
+                             FindCodec(store.codec.value_or(Codec::kRaw))->name));
+}
+
 std::vector<StoreOptions> Stores(const StoreFlags& flags) {
   std::vector<StoreOptions> stores;
   const size_t n = flags.dirs.size();
@@ -117,7 +130,8 @@ std::vector<StoreOptions> Stores(const StoreFlags& flags) {
     if (!named) throw CLI::ValidationError("--store", named.error().message);
     StoreOptions store = std::move(*named);
     if (!store.codec && !flags.codec.empty()) store.codec = (*CodecNamed(flags.codec))->codec;
-    if (store.codec_tables.empty()) store.codec_tables = flags.codec_tables;
+    CheckTablesAreOfUse(flags.dirs[i], store);
+    if (HasTables(store) && store.codec_tables.empty()) store.codec_tables = flags.codec_tables;
     if (auto v = Each("--disk-capacity", flags.capacities, i, n)) store.capacity_bytes = *v;
     if (auto v = Each("--disk-free-min", flags.free_shares, i, n)) store.free_share_min = *v;
     if (auto v = Each("--store-threads", flags.call_threads, i, n)) store.call_threads = *v;
@@ -132,6 +146,11 @@ std::vector<StoreOptions> Stores(const StoreFlags& flags) {
     }
     if (auto v = Each("--write-stall", flags.write_stalls, i, n)) store.write_stall = Seconds(*v);
     stores.push_back(std::move(store));
+  }
+  if (!flags.codec_tables.empty() && std::ranges::none_of(stores, HasTables)) {
+    throw CLI::ValidationError("--codec-tables",
+                               "no store has a codec with tables: say --kv-codec cachegen or "
+                               "kvquant3, or codec= of the store");
   }
   return stores;
 }
@@ -365,6 +384,9 @@ void AddModelFlags(CLI::App& app, RuntimeOptions* options) {
           },
           "CPUS"));
   AddWeightsFlag(app, &options->weights);
+  app.add_flag("--disable-sliding-window", options->within_window,
+               "where a model's attention has a sliding window, which kvcake does not compute, let "
+               "its context end with the window; else the model is refused");
   AddNumericPathFlag(app, &options->path);
   AddCudaFlags(app, options);
 }

@@ -45,6 +45,23 @@ std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& 
   return "";
 }
 
+// What is wrong with the flags of the command that is asked for, where it is that it has no such
+// one: CLI11 lists values that it cannot place first.
+std::string UnknownFlag(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const CLI::App* at = &app;
+  for (const std::string& word : arguments) {
+    if (!word.starts_with("--")) {
+      for (const CLI::App* next : at->get_subcommands({})) {
+        if (next->get_name() == word) at = next;
+      }
+    } else if (const std::string name = word.substr(0, word.find('='));
+               at->get_option_no_throw(name) == nullptr) {
+      return fmt::format("{} has no flag {}", at->get_name(), name);
+    }
+  }
+  return "";
+}
+
 int Run(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("kvcake"));  // stdout is for answers
   spdlog::set_pattern("kvcake: %^%l%$: %v");
@@ -84,6 +101,11 @@ int Run(int argc, char** argv) {
     std::vector<std::string> words = WithEmptyValues(*arguments);
     std::reverse(words.begin(), words.end());  // as CLI11 wants them
     app.parse(std::move(words));
+  } catch (const CLI::ExtrasError& error) {
+    const std::string unknown = UnknownFlag(app, given);
+    if (unknown.empty()) return app.exit(error) == 0 ? 0 : 2;
+    Fatal({ErrorCode::kInvalidArgument, unknown});
+    return 2;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const std::exception& error) {  // e.g. no memory or threads left for what was asked

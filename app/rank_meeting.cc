@@ -13,6 +13,8 @@
 namespace kvcake {
 namespace {
 
+constexpr size_t kFactBytesMax = 100;  // all of them are a message
+
 // What tells machines apart whose partitions and speeds differ.
 std::string MachineName(Runtime& runtime) {
   return fmt::format(
@@ -91,10 +93,15 @@ std::vector<CLI::Option*> AddClusterFlags(CLI::App& app, RankFlags* flags) {
 }
 
 std::vector<Fact> FactsOf(Runtime& runtime) {
-  return {{"version", KVCAKE_VERSION},
-          {"model", runtime.model().identity().Root().Hex()},
-          {"numeric path", NumericPathName(runtime.model().numeric_path())},
-          {"--rank-tokens-max", std::to_string(runtime.options().rank_tokens_max)}};
+  const KvIdentity& model = runtime.model().identity();
+  std::vector<Fact> facts = {{"version", KVCAKE_VERSION}};
+  for (const auto& [name, value] : model.fields()) {
+    facts.push_back({name, value.substr(0, kFactBytesMax)});
+  }
+  facts.push_back({"model", model.Root().Hex()});  // of what values say beyond that
+  facts.push_back({"numeric path", NumericPathName(runtime.model().numeric_path())});
+  facts.push_back({"--rank-tokens-max", std::to_string(runtime.options().rank_tokens_max)});
+  return facts;
 }
 
 Result<Survey> MeetRanks(Comm& comm, Runtime& runtime, Seconds timeout) {

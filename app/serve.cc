@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 #include <spdlog/spdlog.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "app/chain_link.h"
@@ -187,7 +188,21 @@ Result<ChatTemplate> LoadChatTemplate(const ServeFlags& flags) {
   return chat;
 }
 
+// A secret that is not there leaves an empty variable, which is as none to the flags: the server
+// would ask nobody for a key.
+Status CheckNotEmpty(const char* variable, bool given) {
+  const char* const value = std::getenv(variable);
+  if (given || value == nullptr || *value != '\0') return {};
+  return Fail(
+      ErrorCode::kInvalidArgument,
+      "{} is set, and empty: give it a key, or unset it where nobody is to be asked for one",
+      variable);
+}
+
 Result<ApiKeys> LoadKeys(const KeySources& sources) {
+  RETURN_IF_ERROR(CheckNotEmpty("KVCAKE_API_KEY", !sources.keys.empty() || !sources.file.empty()));
+  RETURN_IF_ERROR(
+      CheckNotEmpty("KVCAKE_ADMIN_KEY", sources.admin_key || !sources.admin_file.empty()));
   for (const std::string& file : {sources.file, sources.admin_file}) {
     if (!file.empty()) WarnIfOthersRead(file);
   }
@@ -256,13 +271,15 @@ void AddHttpFlags(CLI::App& app, HttpOptions* http) {
   app.add_option("--port", http->port, "0: one that is free")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
+  CLI::Option* admin_port =
+      app.add_option("--admin-port", http->admin_port,
+                     "listen there, too, for those who run the server: /ready, /metrics and /cache "
+                     "are there then and nowhere else, /health and /version there as well; 0: one "
+                     "that is free")
+          ->check(CLI::Range(0, 65535));
   app.add_option("--admin-host", http->admin_host, "address of --admin-port")
-      ->capture_default_str();
-  app.add_option("--admin-port", http->admin_port,
-                 "listen there, too, for those who run the server: /ready, /metrics and /cache are "
-                 "there then and nowhere else, /health and /version there as well; 0: one that is "
-                 "free")
-      ->check(CLI::Range(0, 65535));
+      ->capture_default_str()
+      ->needs(admin_port);
   app.add_option("--connections-max", http->connections_max,
                  "for another one the one is closed that has had no request for the longest time; "
                  "if all have one it is refused (503)")
@@ -393,13 +410,15 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
                  "KiB; more are refused (429)")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--trace-dir", flags->trace_dir,
-                 "write the timeline of each answer's restoration there, as kvcake run --trace "
-                 "does; the file is named after the answer's id");
+  CLI::Option* trace_dir =
+      app.add_option("--trace-dir", flags->trace_dir,
+                     "write the timeline of each answer's restoration there, as kvcake run --trace "
+                     "does; the file is named after the answer's id");
   app.add_option("--trace-files-max", flags->trace_files_max,
                  "most traces in --trace-dir; the oldest are removed")
       ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs(trace_dir);
   AddLogFormatFlag(app, &flags->log_format);
   AddLogLevelFlag(app);
 }

@@ -9,6 +9,7 @@
 #include "app/progress.h"
 #include "app/store_names.h"
 #include "base/dump_json.h"
+#include "base/utf8.h"
 #include "store/open_store.h"
 #include "store/quarantine.h"
 #include "store/redis_tools.h"
@@ -98,9 +99,10 @@ Result<bool> List(const StoreCommandFlags& flags) {
              "chunks", "MiB", "hits", "oldest use", "last use");
   for (const StoreRoot& root : roots) {
     fmt::print("{:<14} {:<28} {:<20} {:>8} {:>12.1f} {:>10}  {:<16}  {:<16}\n",
-               root.root.Hex().substr(0, 12), ModelName(root),
-               CodecOf(root) + (EncryptionOf(root).empty() ? "" : ", encrypted"), root.chunks,
-               MiB(root.bytes), root.usage.reads, Day(root.oldest_use_s), Day(root.newest_use_s));
+               root.root.Hex().substr(0, 12), Printable(ModelName(root)),
+               Printable(CodecOf(root)) + (EncryptionOf(root).empty() ? "" : ", encrypted"),
+               root.chunks, MiB(root.bytes), root.usage.reads, Day(root.oldest_use_s),
+               Day(root.newest_use_s));
   }
   return true;
 }
@@ -179,7 +181,7 @@ Result<bool> Stat(const StoreCommandFlags& flags) {
   fmt::print("{:<16} {}\n{:<16} {} ({:.1f} MiB)\n", "models", roots.size(), "chunks", chunks,
              MiB(bytes));
   for (const auto& [codec, of] : codecs) {
-    fmt::print("  {:<14} {:.1f} MiB\n", codec, MiB(of));
+    fmt::print("  {:<14} {:.1f} MiB\n", Printable(codec), MiB(of));
   }
   fmt::print("{:<16} {} ({:.1f} MiB)\n{:<16} {} ({:.1f} MiB)\n", "hits", usage.reads,
              MiB(usage.read_bytes), "writes", usage.writes, MiB(usage.write_bytes));

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/utf8.h"
+
 namespace kvcake {
 
 namespace {
@@ -31,7 +33,7 @@ Result<std::vector<ChunkKey>> RootsOf(std::span<const StoreRoot> roots, const st
     if (ModelName(root) == model || (model.size() >= kDigitsMin && hex.starts_with(model))) {
       found.push_back(root.root);
     }
-    names += fmt::format(" {} ({})", ModelName(root), hex.substr(0, 12));
+    names += fmt::format(" {} ({})", Printable(ModelName(root)), hex.substr(0, 12));
   }
   if (!found.empty()) return found;
   return Fail(ErrorCode::kNotFound,

@@ -1,4 +1,5 @@
-// The models of a store by the names that people use.
+// The models of a store by the names that people use. Whoever may write into the store has said
+// what they are: a terminal gets them Printable().
 #pragma once
 
 #include <span>

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <stop_token>
 #include <thread>
@@ -95,6 +96,11 @@ class Meeting {
     return work;
   }
 
+  // While it has this leader: none other is left waiting.
+  void Decline(const std::stop_token& stop, const std::string& leader) const {
+    if (listener_) DeclineLeaders(*listener_, stop, options_, leader);
+  }
+
   // For what goes well, of which who has started this worker tells.
   spdlog::level::level_enum log_level() const {
     return listener_ ? spdlog::level::info : spdlog::level::debug;
@@ -159,11 +165,14 @@ class Loss {
   Status status_ GUARDED_BY(mutex_);
 };
 
-Status WorkFor(Comm& comm, Runtime& runtime, WorkOptions options, const std::stop_token& stop) {
+// Calls `met` once the ranks run the same.
+Status WorkFor(Comm& comm, Runtime& runtime, WorkOptions options, const std::stop_token& stop,
+               const std::function<void()>& met) {
   const std::stop_callback closes(stop, [&] {
     comm.Close({ErrorCode::kCancelled, "this worker is told to stop"});
   });
   RETURN_IF_ERROR(MeetRanks(comm, runtime, options.timeout).map([](auto) {}));
+  met();
   // Nothing is sent or received while it restores that would tell that the leader has gone: which
   // goes where one is lost that the prompt needs.
   const auto lost = std::make_shared<Loss>();
@@ -176,19 +185,34 @@ void WorkUntil(const std::stop_token& stop, const Meeting& meeting, Runtime& run
                Seconds timeout) {
   const Digest facts = FactsDigest(FactsOf(runtime));
   const WorkOptions options = meeting.work(timeout);
+  std::string told;  // since a leader was met: servers call in vain every few seconds
+  const auto warn = [&told](const std::string& what, const Error& why) {
+    if (why.message == told) return;
+    told = why.message;
+    spdlog::warn("{}: {}", what, told);
+  };
   while (!stop.stop_requested()) {
     const auto chain = meeting.Await(facts, stop);
     if (!chain) {
       if (stop.stop_requested() || chain.error().code == ErrorCode::kNotFound) return;
-      spdlog::warn("a leader has called in vain: {}", chain.error().message);
+      warn("a leader has called in vain", chain.error());
       continue;
     }
-    spdlog::log(meeting.log_level(), "rank {} of {}, led from {}", chain->comm->rank(),
-                chain->comm->size(), chain->leader);
-    if (const Status status = WorkFor(*chain->comm, runtime, options, stop); status) {
+    const auto met = [&] {
+      told.clear();
+      spdlog::log(meeting.log_level(), "rank {} of {}, led from {}", chain->comm->rank(),
+                  chain->comm->size(), chain->leader);
+    };
+    const std::jthread declines(
+        [&](const std::stop_token& ended) { meeting.Decline(ended, chain->leader); });
+    if (const Status status = WorkFor(*chain->comm, runtime, options, stop, met); status) {
       spdlog::log(meeting.log_level(), "the leader at {} has let this worker go", chain->leader);
+    } else if (stop.stop_requested() && status.error().code == ErrorCode::kCancelled) {
+      // Asked for: by who has led it and is done, too, before the worker has heard that it is.
+      spdlog::log(meeting.log_level(), "no more led from {}: this worker is told to stop",
+                  chain->leader);
     } else {
-      spdlog::warn("no more led from {}: {}", chain->leader, status.error().message);
+      warn("no more led from " + chain->leader, status.error());
     }
   }
 }

@@ -145,7 +145,8 @@ class CodecQuality {
                   options_.kv_context, chunk);
     }
     for (const NamedCodec& codec : named) {
-      ASSIGN_OR_RETURN(codecs_.emplace_back(), MakeCodec(codec.row->codec, codec.Spec(layout())));
+      const CodecSpec spec = codec.Spec(layout(), TablesModel(runtime_->model().identity()));
+      ASSIGN_OR_RETURN(codecs_.emplace_back(), MakeCodec(codec.row->codec, spec));
       totals_.push_back({.name = codec.name(), .exact = !codec.row->lossy});
     }
     // The noise floor: the same model by other arithmetic.

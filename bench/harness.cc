@@ -135,15 +135,20 @@ Result<Completion> RunCold(Runtime& runtime, const std::vector<int32_t>& prompt,
   return completion;
 }
 
-Result<std::vector<std::optional<PageHandle>>> ComputedPages(Runtime& runtime,
-                                                             const std::vector<int32_t>& prompt) {
-  RETURN_IF_ERROR(RunCold(runtime, prompt, Policy::kCompute, /*max_tokens=*/1, /*store=*/false));
+std::vector<std::optional<PageHandle>> PagesInMemory(Runtime& runtime,
+                                                     const std::vector<int32_t>& prompt) {
   std::vector<std::optional<PageHandle>> pages;
   for (const ChunkKey& key :
        ChunkKeys(runtime.model().identity().Root(), prompt, runtime.pool().layout().chunk_tokens)) {
     pages.push_back(runtime.pool().Lookup(key));
   }
   return pages;
+}
+
+Result<std::vector<std::optional<PageHandle>>> ComputedPages(Runtime& runtime,
+                                                             const std::vector<int32_t>& prompt) {
+  RETURN_IF_ERROR(RunCold(runtime, prompt, Policy::kCompute, /*max_tokens=*/1, /*store=*/false));
+  return PagesInMemory(runtime, prompt);
 }
 
 Result<std::array<Completion, kPolicies.size()>> RunPolicies(Runtime& runtime,

@@ -57,8 +57,12 @@ std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed);
 Result<Completion> RunCold(Runtime& runtime, const std::vector<int32_t>& prompt, Policy policy,
                            int max_tokens, bool store);
 
-// Computes `prompt` with nothing in memory, and hands out the page of each of its full chunks;
-// nothing for one that has left the memory since.
+// The page of each full chunk of a prompt that was answered; nothing for one that has left the
+// memory since.
+std::vector<std::optional<PageHandle>> PagesInMemory(Runtime& runtime,
+                                                     const std::vector<int32_t>& prompt);
+
+// Computes `prompt` with nothing in memory, and hands out PagesInMemory.
 Result<std::vector<std::optional<PageHandle>>> ComputedPages(Runtime& runtime,
                                                              const std::vector<int32_t>& prompt);
 

@@ -11,8 +11,8 @@ std::string NamedCodec::name() const {
   return fmt::format("{}-{}", row->name, tables->level);
 }
 
-CodecSpec NamedCodec::Spec(const KvLayout& layout) const {
-  return {.layout = layout, .tables = tables ? &*tables : nullptr};
+CodecSpec NamedCodec::Spec(const KvLayout& layout, uint32_t model) const {
+  return {.layout = layout, .tables = tables ? &*tables : nullptr, .model = model};
 }
 
 Result<std::vector<NamedCodec>> CodecsNamed(std::span<const std::string> names,

@@ -17,7 +17,7 @@ struct NamedCodec {
 
   // "cachegen", and of other quality levels than the first "cachegen-2".
   std::string name() const;
-  CodecSpec Spec(const KvLayout& layout) const;
+  CodecSpec Spec(const KvLayout& layout, uint32_t model = 0) const;  // CodecSpec::model
 };
 
 // In the order of `names`; a codec with tables once for each of the files that are its.

@@ -2,13 +2,19 @@
 # unit, documentation and the demo model, so that it answers as soon as it is installed.
 install(TARGETS kvcake RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR}  # as README.md links to them
         FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
 install(DIRECTORY models/demo DESTINATION ${CMAKE_INSTALL_DATADIR}/kvcake/models
         PATTERN held_out EXCLUDE)
-install(FILES deploy/kvcake.service DESTINATION lib/systemd/system)
-install(FILES deploy/kvcake.sysusers DESTINATION lib/sysusers.d RENAME kvcake.conf)
+# The unit names paths of /usr; elsewhere it would hide that of the package.
+install(CODE "
+  if(CMAKE_INSTALL_PREFIX STREQUAL \"/usr\")
+    file(INSTALL DESTINATION \"/usr/lib/systemd/system\" TYPE FILE
+         FILES \"${CMAKE_SOURCE_DIR}/deploy/kvcake.service\")
+    file(INSTALL DESTINATION \"/usr/lib/sysusers.d\" TYPE FILE RENAME kvcake.conf
+         FILES \"${CMAKE_SOURCE_DIR}/deploy/kvcake.sysusers\")
+  endif()")
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
@@ -20,6 +26,8 @@ set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "computes and loads the KV cache of long p
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+# Stores and ranks that speak TLS with who has a public authority's certificate.
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS ca-certificates)
 # A yardstick of `kvcake bench prefill`; mpirun, for ranks on several machines.
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libopenblas0, openmpi-bin")
 set(packaging ${CMAKE_SOURCE_DIR}/packaging)

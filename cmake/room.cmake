@@ -1,31 +1,40 @@
 # Most of the time to build went into what every file parses and instantiates anew: gtest, gmock,
-# JSON, CLI11. So tests, benches and the program, which nothing includes, are compiled several files
-# at once; a name of one file's anonymous namespace must not be another's of the same target. Tests
-# run for milliseconds, and flags are read once: they are optimised less; benches, which measure,
-# are not.
-option(KVCAKE_UNITY "Compile several files of a test, of the benches and of the program at once" ON)
+# JSON, CLI11. So several files of a target are compiled at once; a name of one file's anonymous
+# namespace must not be another's of the same target. The fuzz preset, where clang compiles the
+# rooms, takes each alone: so that each includes what it needs. Tests run for milliseconds, and
+# flags are read once: they are optimised less; benches, which measure, are not.
+option(KVCAKE_UNITY "Compile several files of a target at once" ON)
 function(kvcake_in_batches target files)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${KVCAKE_UNITY}
                                              UNITY_BUILD_BATCH_SIZE ${files})
   # Where the sources are is not in what was compiled, so that ccache knows it again elsewhere.
   target_compile_options(${target} PRIVATE -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=)
 endfunction()
+# These two checks cost as much to compile as all others: tests, benches and the program go without.
+function(kvcake_sanitized_less target)
+  if(KVCAKE_SANITIZE MATCHES "undefined")
+    target_compile_options(${target} PRIVATE -fno-sanitize=null,alignment)
+  endif()
+endfunction()
 function(kvcake_test_options test)
   kvcake_in_batches(${test} 6)
+  kvcake_sanitized_less(${test})
   target_compile_options(${test} PRIVATE "$<$<CONFIG:Release>:-O1>")
 endfunction()
 
-# kvcake_room(NAME [IN_LIBRARY] [DIR dir] [WITHOUT regex] [DEPS rooms...] [LIBS targets...]) makes
-# the library of a room from its sources (src/NAME unless DIR is given, without those whose path
-# matches the regex) and one test program from the *_test.cc beside them; its tests carry the room's
-# name as their ctest label. What tests share in files called x_testing.cc is the library NAME_testing, which
-# holds that of the rooms below, too: the tests of the room and of those above it link it, no
-# program does. Each x_fuzz.cc becomes a test that replays its corpus and some mutations of it, and
-# with KVCAKE_FUZZ a libFuzzer program NAME_x_fuzz. Files called x_bench.cc become the Google
-# Benchmark program NAME_bench. With KVCAKE_CUDA a room's .cu files are sources, too. IN_LIBRARY:
-# libkvcake.so holds it, too, where nobody but itself sees its names.
+# kvcake_room(NAME [IN_LIBRARY] [ALONE] [DIR dir] [WITHOUT regex] [DEPS rooms...]
+# [LIBS targets...]) makes the library of a room from its sources (src/NAME unless DIR is given,
+# without those whose path matches the regex) and one test program from the *_test.cc beside them;
+# its tests carry the room's name as their ctest label. What tests share in files called
+# x_testing.cc is the library NAME_testing, which holds that of the rooms below, too: the tests of
+# the room and of those above it link it, no program does. Each x_fuzz.cc becomes a test that
+# replays its corpus and some mutations of it, and with KVCAKE_FUZZ a libFuzzer program NAME_x_fuzz.
+# Files called x_bench.cc become the Google Benchmark program NAME_bench. With KVCAKE_CUDA a room's
+# .cu files are sources, too. IN_LIBRARY: libkvcake.so holds it, too, where nobody but itself sees
+# its names. ALONE: its sources are compiled one by one, as those for each instruction set have the
+# same names.
 function(kvcake_room name)
-  cmake_parse_arguments(ROOM "IN_LIBRARY" "DIR;WITHOUT" "DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ROOM "IN_LIBRARY;ALONE" "DIR;WITHOUT" "DEPS;LIBS" ${ARGN})
   if(NOT ROOM_DIR)
     set(ROOM_DIR src/${name})
   endif()
@@ -50,6 +59,9 @@ function(kvcake_room name)
     add_library(${name} STATIC ${sources})
     target_link_libraries(${name} PUBLIC ${ROOM_DEPS} ${ROOM_LIBS})
     target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
+    if(NOT ROOM_ALONE)
+      kvcake_in_batches(${name} 6)
+    endif()
     if(ROOM_IN_LIBRARY)
       set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON
                             CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)

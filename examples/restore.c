@@ -3,12 +3,15 @@
  *
  *   cc -std=c99 restore.c -lkvcake && ./a.out DIR
  *
- * What a model would compute is made up here: byte b of layer l of chunk c is c + l + b.
+ * What a model would compute is made up here: byte b of layer l of chunk c is c + l + b, and a
+ * chunk takes 10 ms.
  */
+#define _POSIX_C_SOURCE 199309L /* for clock_gettime and nanosleep */
 #include <kvcake.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { kLayers = 4, kChunkTokens = 16, kChunks = 24, kTokens = kChunks * kChunkTokens };
 enum { kSlabBytes = 6000, kChunkBytes = kLayers * kSlabBytes };
@@ -19,12 +22,24 @@ static void check(int status, const char* what) {
   exit(1);
 }
 
-static void compute_chunk(int chunk, unsigned char* slabs) {
+static double now_s(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void make_chunk(int chunk, unsigned char* slabs) {
   for (int layer = 0; layer < kLayers; ++layer) {
     for (int i = 0; i < kSlabBytes; ++i) {
       slabs[layer * kSlabBytes + i] = (unsigned char)(chunk + layer + i);
     }
   }
+}
+
+static void compute_chunk(int chunk, unsigned char* slabs) {
+  const struct timespec takes = {0, 10 * 1000 * 1000};
+  nanosleep(&takes, NULL);
+  make_chunk(chunk, slabs);
 }
 
 static kvcake_cache open_cache(const char* dir) {
@@ -62,7 +77,7 @@ static void keep(const char* dir) {
   prompt_keys(cache, keys);
   for (int chunk = 0; chunk < kChunks; ++chunk) {
     kvcake_write write;
-    compute_chunk(chunk, slabs);
+    make_chunk(chunk, slabs);
     memset(&write, 0, sizeof(write));
     write.struct_size = sizeof(write);
     write.parent = keys[chunk];
@@ -112,6 +127,7 @@ static void restore(const char* dir) {
   check(kvcake_begin(cache, &request, &restoration), "kvcake_begin");
   for (;;) {
     kvcake_turn turn;
+    double began;
     memset(&turn, 0, sizeof(turn));
     turn.struct_size = sizeof(turn);
     check(kvcake_claim_front(restoration, 4, 1.0, &turn), "kvcake_claim_front");
@@ -120,17 +136,18 @@ static void restore(const char* dir) {
       check(kvcake_wait(cache, turn.wait_s), "kvcake_wait");
       continue;
     }
+    began = now_s();
     for (int i = turn.first; i < turn.first + turn.count; ++i) {
       compute_chunk(i, kv + i * kChunkBytes);
     }
-    check(kvcake_computed(restoration, turn.count, 0), "kvcake_computed");
+    check(kvcake_computed(restoration, turn.count, now_s() - began), "kvcake_computed");
     computed += turn.count;
   }
   loaded = copy_loaded(restoration, kv);
   check(kvcake_end(restoration), "kvcake_end");
   check(kvcake_close(cache), "kvcake_close");
   for (int chunk = 0; chunk < kChunks; ++chunk) {
-    compute_chunk(chunk, expected);
+    make_chunk(chunk, expected);
     if (memcmp(kv + chunk * kChunkBytes, expected, kChunkBytes) != 0) {
       fprintf(stderr, "chunk %d was not restored\n", chunk);
       exit(1);

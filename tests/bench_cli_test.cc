@@ -268,6 +268,54 @@ TEST_F(BenchCliTest, CodecsWithTablesAnswerAsWellAsTheyPromise) {
   EXPECT_THAT(unused.err, HasSubstr("--codec-tables"));
 }
 
+// The models differ in nothing but how RoPE turns: they have one shape, and the same weights.
+TEST_F(BenchCliTest, TablesOfAnotherModelAreRefused) {
+  const std::string other = dir_ + "/other";
+  fs::create_directory(other);
+  for (const auto& entry : fs::directory_iterator(KVCAKE_SOURCE_DIR "/models/demo")) {
+    if (entry.is_regular_file()) {
+      fs::create_symlink(entry.path(), other + "/" + entry.path().filename().string());
+    }
+  }
+  json config = json::parse(Read(other + "/config.json"));
+  config["rope_theta"] = 2 * config.value("rope_theta", 1e4);
+  fs::remove(other + "/config.json");
+  std::ofstream(other + "/config.json") << config;
+  const Outcome fit =
+      Run("codec fit --tokens 1024 --model " + other +
+          " --text " KVCAKE_SOURCE_DIR "/docs/architecture.md --out " + dir_ + "/tables");
+  ASSERT_EQ(fit.exit_code, 0) << fit.err;
+  const std::string tables = dir_ + "/tables/kvquant3-1.tables";
+  const std::string run = " --prompt-file " KVCAKE_SOURCE_DIR
+                          "/README.md --max-tokens 1 --json --kv-codec kvquant3 --store " +
+                          dir_ + "/store --codec-tables " + tables + " --model ";
+  const Outcome ours = Run("run" + run + other);
+  ASSERT_EQ(ours.exit_code, 0) << ours.err;
+  EXPECT_EQ(ours.err.find("another model"), std::string::npos) << ours.err;
+  const Outcome wrong = Run("run" + run + KVCAKE_SOURCE_DIR "/models/demo");
+  EXPECT_EQ(wrong.exit_code, 0) << "it is computed";
+  EXPECT_THAT(wrong.err, HasSubstr(tables + ": the tables of codec kvquant3 are those of another "
+                                            "model of the same shape"));
+  const Outcome quality = Run("bench quality --model " KVCAKE_SOURCE_DIR
+                              "/models/demo --kv-codec kvquant3 --codec-tables " +
+                              tables);
+  EXPECT_EQ(quality.exit_code, 1);
+  EXPECT_THAT(quality.err, HasSubstr("another model"));
+}
+
+TEST_F(BenchCliTest, AFitTakesWindowsThatBeginAlikeAndSaysWhatHasNoRoom) {
+  std::ofstream text(dir_ + "/text");
+  for (int i = 0; i < 40'000; ++i) text << "ab ";
+  text.close();
+  const std::string fit = "codec fit --model " KVCAKE_SOURCE_DIR "/models/demo --text " + dir_ +
+                          "/text --out " + dir_ + "/tables --tokens 8600";
+  EXPECT_EQ(Run(fit).exit_code, 0) << "its second window is its first";
+  const Outcome little = Run(fit + " --ram-capacity 16MiB");
+  EXPECT_EQ(little.exit_code, 1);
+  EXPECT_THAT(little.err, HasSubstr("--ram-capacity has"));
+  EXPECT_THAT(little.err, HasSubstr("lower --tokens"));
+}
+
 TEST_F(BenchCliTest, TiersRefuseAPromptWithoutAChunk) {
   const Outcome outcome = Run("bench tiers --repeats 1 --context 100 --model " + model_);
   EXPECT_EQ(outcome.exit_code, 1);

@@ -122,6 +122,12 @@ TEST_F(CliTest, StoresKeepChunksByTheCodecThatIsNamed) {
   EXPECT_THAT(Run("run --model x --prompt a --store 's?cdec=int8'").err,
               HasSubstr("no option 'cdec', but codec, tables, key-file and writes"));
   EXPECT_THAT(Run("run --model x --prompt a --kv-codec zip").err, HasSubstr("'zip', but raw"));
+  for (const char* const of : {"--store s --codec-tables t", "--store 's?codec=lossless&tables=t'",
+                               "--store 's?tables=t' --kv-codec int8"}) {
+    const Outcome useless = Run(std::string("run --model x --prompt a ") + of);
+    EXPECT_EQ(useless.exit_code, 2) << of;
+    EXPECT_THAT(useless.err, HasSubstr("kvquant3")) << of;
+  }
 }
 
 TEST_F(CliTest, AStoreWithAKeyIsOfUseToThoseWhoHaveIt) {

@@ -1,9 +1,11 @@
 """What deploy/ and the Dockerfile say, against the program and the schemas of those who read it."""
+import io
 import os
 import pathlib
 import re
 import ssl
 import subprocess
+import tarfile
 import tempfile
 import unittest
 
@@ -15,6 +17,7 @@ from server_fixture import PROGRAM, ROOT, Server, ServerTest
 DEPLOY = ROOT / "deploy"
 MANIFESTS = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+SERVICE = (DEPLOY / "kvcake.service").read_text()
 
 
 def known_flags():
@@ -58,6 +61,12 @@ class KubernetesTest(ServerTest):
             self.assertEqual((asked["path"], asked["port"]), (path, "admin"))
             self.assertEqual(
                 self.server.request("GET", path, port=self.server.admin_port)[0], 200)
+
+    def test_the_image_is_one_that_the_page_builds(self):
+        image = self.container["image"]
+        self.assertRegex(image, r":\d+\.\d+\.\d+$")  # Kubernetes always asks a registry for :latest
+        for text in (DOCKERFILE, (ROOT / "docs" / "serving.md").read_text()):
+            self.assertIn(f"docker build -t {image} .", text)
 
     def test_there_is_time_to_drain(self):
         delay = seconds(self.flags["--shutdown-delay"])
@@ -108,9 +117,12 @@ class ContainerTest(ServerTest):
         for flags in (("--port", port), (f"--port={port}",)):
             self.assertTrue(healthy("kvcake", "serve", *flags))
         self.assertTrue(healthy("kvcake", "serve", KVCAKE_PORT=port))
+        self.assertTrue(healthy("kvcake", "serve", "--port", port,
+                                KVCAKE_PORT="tcp://10.96.1.2:8000"), "as Kubernetes has it")
         self.assertFalse(healthy("kvcake", "serve", "--port", "1"))
         self.assertFalse(healthy("kvcake", "serve", "--port", port, KVCAKE_TLS="1"))
         self.assertTrue(healthy("kvcake", "worker", "--listen", "10.0.0.1:7100"))
+        self.assertFalse(healthy("kvcake", "serve", "--served-model-name", "worker", "--port", "1"))
 
     def test_its_health_is_asked_for_in_tls(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -131,7 +143,8 @@ class ContainerTest(ServerTest):
     def test_the_dockerfile_uses_both(self):
         for line in ('HEALTHCHECK .*CMD \\["container-health"\\]',
                      'ENTRYPOINT \\["container-start"\\]',
-                     'COPY deploy/container-start deploy/container-health /usr/local/bin/'):
+                     'COPY deploy/container-start deploy/container-health /usr/local/bin/',
+                     'install .* ca-certificates '):
             self.assertRegex(DOCKERFILE, line)
 
 
@@ -145,7 +158,8 @@ class PackageTest(unittest.TestCase):
                 text = text.replace(path, folder)
             script = pathlib.Path(folder, "script")
             script.write_text(text)
-            for fake in ("systemctl", "systemd-sysusers"):
+            fakes = ["systemctl", "systemd-sysusers"] + (["rm"] if failing == "-rf" else [])
+            for fake in fakes:
                 path = pathlib.Path(folder, fake)
                 path.write_text(f'#!/bin/sh\necho {fake} "$@" >> {folder}/log\n'
                                 f'[ "$1" != "{failing}" ]\n')
@@ -159,17 +173,54 @@ class PackageTest(unittest.TestCase):
             os.close(log)
             return done.returncode, said
 
+    def test_what_is_in_it(self):
+        build = pathlib.Path(PROGRAM.split()[-1]).parent
+        if re.search("^KVCAKE_SANITIZE:.*=.", (build / "CMakeCache.txt").read_text(), re.MULTILINE):
+            self.skipTest("nobody packs what sanitizers watch")
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(["cpack", "-B", folder], cwd=build, check=True, stdout=subprocess.DEVNULL)
+            (package,) = pathlib.Path(folder).glob("kvcake_*.deb")
+            names = subprocess.run(["dpkg-deb", "--fsys-tarfile", package], check=True,
+                                   stdout=subprocess.PIPE).stdout
+            files = tarfile.open(fileobj=io.BytesIO(names)).getnames()
+            told = subprocess.run(["dpkg-deb", "--field", package], check=True,
+                                  stdout=subprocess.PIPE).stdout.decode()
+        for name in ("bin/kvcake", "lib/libkvcake.so.0", "lib/systemd/system/kvcake.service",
+                     "lib/sysusers.d/kvcake.conf", "share/kvcake/models/demo/config.json",
+                     "share/doc/kvcake/copyright"):
+            self.assertIn(f"./usr/{name}", files)
+        for page in re.findall(r"\]\((docs/[a-z.-]+)", (ROOT / "README.md").read_text()):
+            self.assertIn(f"./usr/share/doc/kvcake/{page}", files)
+        documentation = re.search("^Documentation=file://(.*)$", SERVICE, re.MULTILINE)[1]
+        self.assertIn(f".{documentation}", files)
+        self.assertRegex(told, r"\nDepends: .*libc6")
+        self.assertIn("\nRecommends: ca-certificates\n", told)
+
     def test_what_it_installs_is_built_for_it(self):
         cmake = "".join(path.read_text() for path in (ROOT / "cmake").glob("*.cmake"))
         built = re.search(r"\n  package\)\n.*?\n    build release (.*?)\n",
                           (ROOT / "dev").read_text(), re.DOTALL)[1].split()
         self.assertEqual(sorted(built), sorted(re.findall(r"install\(TARGETS (\w+)", cmake)))
 
+    def test_the_unit_is_installed_where_its_paths_are(self):
+        script = (pathlib.Path(PROGRAM.split()[-1]).parent / "cmake_install.cmake").read_text()
+        with tempfile.TemporaryDirectory() as folder:
+            for prefix, installed in (("/usr", True), ("/usr/local", False)):
+                # What it installs beside programs, which need not be built yet.
+                part = script[script.index("if(CMAKE_INSTALL_PREFIX STREQUAL"):]
+                path = pathlib.Path(folder, "install.cmake")
+                path.write_text(part[:part.index("endif()") + len("endif()\n")])
+                root = f"{folder}{prefix.replace('/', '-')}"
+                subprocess.run(["cmake", f"-DCMAKE_INSTALL_PREFIX={prefix}", "-P", path], check=True,
+                               stdout=subprocess.DEVNULL, env={**os.environ, "DESTDIR": root})
+                for name in ("systemd/system/kvcake.service", "sysusers.d/kvcake.conf"):
+                    self.assertEqual(pathlib.Path(root, "usr/lib", name).exists(), installed)
+
     def test_a_server_that_does_not_come_up_leaves_the_package_installed(self):
         for failing in ("", "try-restart", "daemon-reload"):
             code, said = self.run_script("postinst", "configure", failing)
             self.assertEqual(code, 0, failing)
-            self.assertIn("systemctl try-restart kvcake.service", said)
+            self.assertIn("systemctl try-restart --no-block kvcake.service", said)
 
     def test_a_server_that_does_not_stop_lets_the_package_go(self):
         for failing in ("", "disable"):
@@ -179,6 +230,8 @@ class PackageTest(unittest.TestCase):
         for argument in ("remove", "purge"):
             self.assertEqual(self.run_script("postrm", argument, "daemon-reload"),
                              (0, ["systemctl daemon-reload"]))
+        code, said = self.run_script("postrm", "purge", "-rf")
+        self.assertEqual((code, said[1][:7]), (0, "rm -rf "), "a disk is mounted there")
 
 
 if __name__ == "__main__":

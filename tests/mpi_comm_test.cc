@@ -94,7 +94,7 @@ TEST(MpiTest, ARankThatLeavesWithoutAWordEndsTheOthers) {
 TEST(MpiTest, ARankThatStandsStillIsADeadlineOfTheOthers) {
   const Ended ended = MpiRun(2, "stall");
   EXPECT_EQ(ended.status, 5) << ended.output;
-  EXPECT_THAT(ended.output, HasSubstr("rank 0: layer 7: 2 transfers have not ended in time"));
+  EXPECT_THAT(ended.output, HasSubstr("rank 0: layer 7: rank 1 is not done in time"));
 }
 
 TEST(MpiTest, WhatCloseTakesBackDoesNotKeepTheRankFromEnding) {
@@ -149,8 +149,8 @@ int Stall(Comm& comm) {
   }
   TransferWait wait;
   Bytes out(20 << 20), in(1);
-  comm.Send(1, 1, out, wait.Add());
-  comm.Receive(1, 1, in, wait.Add());
+  comm.Send(1, 1, out, wait.Add(1));
+  comm.Receive(1, 1, in, wait.Add(1));
   return 5 * Print(comm, wait.Wait(Clock::Real().Now() + Seconds(0.5), "layer 7"));
 }
 

@@ -31,7 +31,7 @@ class BindingTest(unittest.TestCase):
         self.assertEqual(set(declared), set(_library.CALLS))
         kinds = {"int": ctypes.c_int, "const char*": ctypes.c_char_p}
         numbers = {"int": ctypes.c_int, "size_t": ctypes.c_size_t, "double": ctypes.c_double,
-                   "int32_t": ctypes.c_int32, "kvcake_cache": ctypes.c_uint64,
+                   "int32_t": _library.Int32, "kvcake_cache": ctypes.c_uint64,
                    "kvcake_restoration": ctypes.c_uint64, "kvcake_chunk": ctypes.c_uint64}
         for name, (returns, arguments) in declared.items():
             bound_returns, *bound = _library.CALLS[name]
@@ -134,6 +134,59 @@ class CacheTest(unittest.TestCase):
                     restoration.computed(1)
         with self.assertRaisesRegex(kvcake.Error, "no such cache"):
             cache.stats()
+
+    def test_numbers_that_their_fields_cannot_hold_are_errors(self):
+        for options in ({"layers": 2**32 + 4}, {"memory_bytes": -1}, {"slab_bytes": 2**64 + 1000},
+                        {"stores": [kvcake.Store(self._dir.name, capacity_bytes=-5)]}):
+            with self.assertRaisesRegex(ValueError, list(options)[0].replace("stores", "capacity")):
+                kvcake.Cache("test", **{"layers": 1, "slab_bytes": 1000, **options})
+
+    def test_arguments_that_do_not_fit_are_errors(self):
+        self.keep(1)
+        with self.open() as cache:
+            keys = self.keys(cache, 1)
+            with self.assertRaisesRegex(ValueError, "'fast', and may be one of .*'cake'"):
+                cache.begin(keys[0], keys[1:], policy="fast")
+            with cache.begin(keys[0], keys[1:], policy="load") as restoration:
+                for call in (restoration.acquire, restoration.claim_front):
+                    with self.assertRaisesRegex(ctypes.ArgumentError, "has more than 32 bits"):
+                        call(1 << 32 | 1)
+            slabs = [ctypes.addressof(ctypes.create_string_buffer(SLAB))] * LAYERS
+            with self.assertRaisesRegex(ValueError, "position"):
+                cache.put_async(keys[1:], keys[0], 1 << 32, [slabs])
+
+    def test_chunks_of_a_restoration_that_has_ended_are_an_error(self):
+        self.keep(1)
+        with self.open() as cache:
+            keys = self.keys(cache, 1)
+            with cache.begin(keys[0], keys[1:], policy="load") as restoration:
+                pass
+            with self.assertRaisesRegex(kvcake.Error, "no such restoration"):
+                restoration.acquire(0)
+
+    def test_chunks_have_the_librarys_tokens_where_nothing_is_said(self):
+        default = int(re.search(r"chunk_tokens; +/\* default: (\d+)",
+                                (ROOT / "src/lib/kvcake.h").read_text())[1])
+        for options in ({}, {"chunk_tokens": 0}):
+            with kvcake.Cache("test", layers=1, slab_bytes=1000, **options) as cache:
+                self.assertEqual(cache.chunk_tokens, default)
+                self.assertEqual(len(cache.keys(cache.root(), range(3 * default))), 3)
+
+    def test_an_error_inside_is_not_hidden_by_chunks_that_are_held(self):
+        self.keep(1)
+        cache, held = self.open(), []
+        with self.assertRaises(ZeroDivisionError), cache:
+            keys = self.keys(cache, 1)
+            with cache.begin(keys[0], keys[1:], policy="load") as restoration:
+                while restoration.claim_front(1).kind != "done":
+                    cache.wait(1.0)
+                held.append(restoration.acquire(0))
+                1 / 0
+        with self.assertRaisesRegex(kvcake.Error, "busy"), cache:
+            pass
+        with held[0] as chunk:
+            self.assertEqual(ctypes.string_at(chunk.address, 4), self.content(0)[:4])
+        cache.close()
 
     def test_what_is_too_short_is_not_read_behind_its_end(self):
         with self.open() as cache:

@@ -91,7 +91,7 @@ TEST_F(RanksTest, SaysWhatIsWrong) {
               ": -n 1 --oversubscribe " KVCAKE_PROGRAM " " + Ask("--weights int8"));
   EXPECT_NE(bad.exit_code, 0);
   EXPECT_NE(bad.exit_code, 124) << "hangs";
-  EXPECT_THAT(bad.err, HasSubstr("another model"));
+  EXPECT_THAT(bad.err, HasSubstr("another weights than rank 0 (int8; rank 0: bf16)"));
 }
 
 TEST_F(RanksTest, PlanSaysHowManyPayAtEachLink) {

@@ -84,6 +84,14 @@ class FramingTest(ServerTest):
         self.refused(HOST + HOST, "", "GET /health HTTP/1.0")
         self.taken(HOST + length, JSON)
 
+    def test_one_key(self):
+        """Where there are two, a proxy in front may have looked at the other."""
+        length = f"Content-Length: {len(JSON)}\r\n"
+        one, other = "Authorization: Bearer a\r\n", "authorization: Bearer b\r\n"
+        for fields in (one + other, other + "X: y\r\n" + one, one + one):
+            self.refused(HOST + length + fields, JSON)
+        self.taken(HOST + length + one, JSON)
+
     def test_lines_that_others_might_read_otherwise(self):
         length = f"Content-Length: {len(JSON)}\r\n"
         for fields in (f"Content-Length : {len(JSON)}\r\n", f"X: y\n{length}",

@@ -1,6 +1,7 @@
 """`kvcake serve` and its clients, well-behaved and not: curl, sockets, signals."""
 import json
 import pathlib
+import re
 import signal
 import socket
 import struct
@@ -319,6 +320,37 @@ class HttpTest(ServerTest):
                 got = reader.read_all()
             self.assertNotIn(b"[DONE]", got)
             self.assertFalse(got.endswith(b"0\r\n\r\n"))
+
+    def long_answer(self, raw):
+        """Asks for some megabytes: more than the kernel keeps for a reader."""
+        vocab = json.loads(pathlib.Path(MODEL, "tokenizer.json").read_text())["model"]["vocab"]
+        longest = max(filter(str.isascii, vocab), key=len)
+        raw.post("/detokenize", {"tokens": [vocab[longest]] * 300000})
+        head = raw.read_until(b"\r\n\r\n")
+        return head, int(re.search(rb"Content-Length: (\d+)", head)[1])
+
+    def test_slow_readers_who_do_read_get_all(self):
+        with Raw(self.server, receive_buffer=65536) as raw:
+            head, length = self.long_answer(raw)
+            got = len(head.split(b"\r\n\r\n", 1)[1])
+            began = time.monotonic()
+            while time.monotonic() - began < 4.5:  # half as long again as --idle-timeout
+                piece = raw.socket.recv(16384)
+                if not piece:
+                    break
+                got += len(piece)
+                time.sleep(0.02)
+            self.assertLess(got, length, "the answer is too short for this test")
+            while got < length and (piece := raw.socket.recv(65536)):
+                got += len(piece)
+        self.assertEqual(got, length)
+
+    def test_the_log_says_who_has_left_an_answer(self):
+        said = r"/detokenize 200: the client has gone; \d+ B in, (\d+) B out"
+        with Raw(self.server, receive_buffer=4096) as raw:
+            _, length = self.long_answer(raw)
+            eventually(lambda: re.search(said, self.server.log()), "a line that says so")
+        self.assertLess(int(re.search(said, self.server.log())[1]), length)
 
 
 class SignalTest(OwnServersTest):

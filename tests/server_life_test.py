@@ -189,6 +189,10 @@ class ConfigTest(OwnServersTest):
         server.process.send_signal(signal.SIGHUP)
         eventually(lambda: "stay as they were" in server.log(), "a refusal")
         self.assertIn("keys:1: not a tenant's name and its key", server.log())
+        os.remove(keys)
+        os.mkfifo(keys, 0o600)  # that nobody ever writes to
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "is not a regular file" in server.log(), "another refusal")
         self.assertEqual([self.status(server, key) for key in ("new", "old", None)],
                          [200, 401, 401])
         self.assertNotIn("the file with keys", server.log())
@@ -215,6 +219,18 @@ class ConfigTest(OwnServersTest):
         server = self.start(wrapper=("env", "KVCAKE_API_KEY=secret"))
         self.assertEqual((self.status(server), self.status(server, "secret")), (401, 200))
         self.assertEqual(server.stop(), 0)
+
+    def test_a_key_that_is_lost_on_its_way_is_not_taken_for_none(self):
+        for name in ("api", "admin"):
+            variable, flag = f"KVCAKE_{name.upper()}_KEY", f"--{name}-key"
+            for value, says in (("", "set, and empty"), ("secret\n", "white space")):
+                refused = subprocess.run(
+                    [*PROGRAM.split(), "serve", "--model", MODEL, "--port", "0"], text=True,
+                    env={**os.environ, variable: value}, capture_output=True)
+                self.assertEqual(refused.returncode, 1, refused.stderr)
+                self.assertRegex(refused.stderr, f"{variable}.*{says}")
+            server = self.start(flag, "secret", wrapper=("env", f"{variable}="))
+            self.assertEqual(server.stop(), 0)
 
     def test_files_that_others_may_read_are_warned_of(self):
         keys = self.write("keys", "ann key\n", mode=0o644)
@@ -280,7 +296,7 @@ class ConfigTest(OwnServersTest):
         done = subprocess.run([*PROGRAM.split(), "serve", "--api-key=", f"--model={MODEL}"],
                               stderr=subprocess.PIPE, check=False, timeout=WAIT_S)
         self.assertEqual(done.returncode, 1)
-        self.assertIn(b"--api-key is empty", done.stderr)
+        self.assertIn(b"--api-key (or KVCAKE_API_KEY) is empty", done.stderr)
         config = self.write("config.toml", """
             allowed-origins = ""
             served-model-name = "one"

@@ -140,6 +140,25 @@ class LimitsTest(OwnServersTest):
         self.assertIn("more than the limit of 1048576", refused["error"]["message"])
         self.assertEqual(server.stop(), 0)
 
+    def test_scores_are_bounded(self):
+        server = self.start()
+        prompt = [5] * 8000
+        for fields in ({"prompt": prompt, "n": 24, "echo": True, "max_tokens": 0},
+                       {"prompt": [prompt] * 24, "echo": True, "max_tokens": 0},
+                       {"prompt": "x", "n": 24, "max_tokens": 8400}):
+            refused = server.post("/v1/completions", {**fields, "logprobs": 20}, status=400)
+            self.assertEqual(refused["error"]["param"], "logprobs")
+            self.assertIn("more than the limit of 4000000", refused["error"]["message"])
+        chat = {"messages": [{"role": "user", "content": "x"}], "n": 24, "logprobs": True,
+                "top_logprobs": 20}
+        refused = server.post("/v1/chat/completions", {**chat, "max_tokens": 8300}, status=400)
+        self.assertEqual(refused["error"]["param"], "logprobs")
+        with Raw(server) as raw:  # what nobody has asked for yields
+            raw.post("/v1/chat/completions", {**chat, "stream": True})
+            self.assertIn(b"200", raw.read_until(b"\r\n").split(b"\r\n")[0])
+        eventually(server.idle, "pages given back")
+        self.assertEqual(server.stop(), 0)
+
     def test_warming_needs_no_room_for_an_answer(self):
         server = self.start("--max-model-len", "400")
         self.assertEqual(server.post("/cache/warm", {"prompt": [5] * 399})["prompt_tokens"], 399)

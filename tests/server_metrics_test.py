@@ -159,6 +159,30 @@ class MetricsTest(OwnServersTest):
             self.assertEqual(moved("vllm:request_success_total", finished_reason=reason), by)
         self.assertEqual(server.stop(), 0)
 
+    def test_a_prompt_is_counted_with_its_first_token(self):
+        server = self.start("--max-num-seqs", "1", step_s=0.02)
+        tokens = server.post("/tokenize", {"prompt": PROMPT})["count"]
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WAIT_S)
+        client.request("POST", "/v1/completions", json.dumps({
+            "prompt": PROMPT, "max_tokens": 2000, "ignore_eos": True, "stream": True}),
+            {"Content-Type": "application/json"})
+        response = client.getresponse()
+        self.assertTrue(response.readline().startswith(b"data:"))
+        counted = {"vllm:time_to_first_token_seconds_count": 1, "vllm:prompt_tokens_total": tokens,
+                   "vllm:prefix_cache_queries_total": tokens,
+                   "vllm:request_prompt_tokens_sum": tokens,
+                   "kvcake_computed_tokens_total": tokens}
+        values = self.scrape(server)
+        self.assertEqual(values["vllm:num_requests_running"][()], 1)
+        self.assertEqual({name: values[name][()] for name in counted}, counted)
+        client.close()
+        response.close()
+        eventually(server.idle, "the answer is given up")
+        values = self.scrape(server)
+        self.assertEqual({name: values[name][()] for name in counted}, counted)
+        self.assertEqual(values["vllm:e2e_request_latency_seconds_count"][()], 1)
+        self.assertEqual(server.stop(), 0)
+
     def test_computed_then_in_memory_then_from_the_store(self):
         server = self.start()
         tokens = server.post("/tokenize", {"prompt": PROMPT})["count"]

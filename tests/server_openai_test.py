@@ -1,6 +1,10 @@
 """The openai package against `kvcake serve`: what its users do."""
 import json
+import os
+import pathlib
+import shutil
 import subprocess
+import tempfile
 import unittest
 
 import openai
@@ -8,7 +12,6 @@ import openai
 from server_fixture import MODEL, PROGRAM, Server, ServerTest, eventually
 
 PROMPT = " ".join(f"Sentence {i} says that {i * i} is the square of {i}." for i in range(60))
-CONTEXT = 8448  # tokens of models/demo
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who are you?"}]
 
 
@@ -301,8 +304,15 @@ class OpenAiTest(ServerTest):
 
     def test_a_prompt_that_is_scored_may_fill_the_context(self):
         """All that the model has, or less by a flag; one that is to be answered may not."""
-        for flags, length in (((), CONTEXT), (("--max-model-len", "100"), 100)):
-            server = Server(*flags)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        model = pathlib.Path(folder.name, "small")
+        shutil.copytree(MODEL, model, copy_function=os.symlink)
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").unlink()
+        (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 700}))
+        for flags, length in (((), 700), (("--max-model-len", "100"), 100)):
+            server = Server(*flags, model=str(model))
             self.addCleanup(server.kill)
             ids = [5 + i % 90 for i in range(length)]
             fields = {"prompt": ids, "echo": True, "max_tokens": 0, "logprobs": 1}

@@ -62,11 +62,11 @@ def listeners(pid):
 class Worker:
     """A running `kvcake worker`."""
 
-    def __init__(self, *flags, listen="127.0.0.1:0"):
+    def __init__(self, *flags, listen="127.0.0.1:0", ram="64MiB"):
         self.log_file = tempfile.NamedTemporaryFile(prefix="kvcake-worker-")
         self.process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *PROGRAM.split(), "worker", "--model", MODEL,
-             "--listen", listen, "--threads", "1", "--ram-capacity", "64MiB", *flags],
+             "--listen", listen, "--threads", "1", "--ram-capacity", ram, *flags],
             stdout=subprocess.PIPE, stderr=self.log_file)
         self.address = self.process.stdout.readline().decode().strip()
         assert self.address, self.log()
@@ -233,8 +233,21 @@ class RanksTest(RanksTestCase):
         self.check(server, 3, ranks=2)
         self.assertIn("let this worker go", worker.log())
         self.assertEqual(worker.stop(), 0)
+        (told,) = [line for line in worker.log().splitlines() if "is told to stop" in line]
+        self.assertNotIn("warning", told, "it was asked for")
         eventually(lambda: server.metric("kvcake_chain_lost_total") == 1, "the loss")
         self.check(server, 4, ranks=1)
+        self.assertEqual(server.stop(), 0)
+
+    def test_the_server_tells_why_a_worker_could_not(self):
+        worker = self.worker("--chunk-tokens", "16", ram="700KiB")
+        server = self.start("--workers", worker.address, "--partition", "even",
+                            "--chunk-tokens", "16", *PATIENT)
+        self.connected(server, 2)
+        self.check(server, 1, ranks=1)
+        (lost,) = [line for line in server.log().splitlines() if "ranks is lost" in line]
+        self.assertRegex(lost, r"rank 0 at 127\.0\.0\.1:\d+ is gone: it says: rank 0: \d+ tokens "
+                               r"need more pages than --ram-capacity has: raise it")
         self.assertEqual(server.stop(), 0)
 
     def test_a_worker_may_come_late(self):
@@ -259,7 +272,10 @@ class RanksTest(RanksTestCase):
         serve = [*PROGRAM.split(), "serve", "--model", MODEL, "--port", "0", "--threads", "1",
                  "--ram-capacity", "64MiB"]
         for flags, why in (
-                (("--workers", worker.address), "another model"),
+                (("--workers", worker.address), "another weights than rank 0 (bf16; rank 0: int8)"),
+                (("--workers", worker.address), "another weights"),
+                (("--workers", worker.address, "--weights", "int8", "--chunk-tokens", "64"),
+                 "another chunk_tokens than rank 0 (64; rank 0: 128)"),
                 (("--workers", worker.address, "--weights", "int8", "--rank-tokens-max", "512"),
                  "another --rank-tokens-max"),
                 (("--workers", worker.address, "--ranks", "2"), "excludes"),
@@ -271,8 +287,11 @@ class RanksTest(RanksTestCase):
                                       check=False)
                 self.assertIn(done.returncode, (1, 2))
                 self.assertIn(why, done.stderr.decode())
+        self.assertEqual(worker.log().count("another weights"), 1, "said once, not at each call")
+        self.assertNotIn("led from", worker.log().replace("no more led from", ""))
         server = self.start("--workers", worker.address, "--weights", "int8")
         self.connected(server, 2)
+        self.assertIn("rank 0 of 2, led from", worker.log())
         self.assertEqual(server.stop(), 0)
 
 

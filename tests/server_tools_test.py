@@ -66,6 +66,15 @@ class ToolsTest(ServerTest):
         self.assertEqual(choice.finish_reason, "length")
         self.assertIn(choice.message.content or CALL, CALL)
 
+    def test_a_chat_goes_on_with_whatever_was_called(self):
+        for arguments in ('{"of": "a"}', '{"of": "a', '"a"', "null", "", '{"of": "x\ny"}'):
+            call = {"id": "c", "type": "function",
+                    "function": {"name": "count", "arguments": arguments}}
+            said = {"role": "assistant", "content": None, "tool_calls": [call]}
+            found = {"role": "tool", "tool_call_id": "c", "content": "3"}
+            answer = self.chat(pattern(CALL, 1) + [said, found], tools=TOOLS, max_tokens=1)
+            self.assertEqual(answer.usage.completion_tokens, 1, arguments)
+
     def test_what_is_refused(self):
         named = {"type": "function", "function": {"name": "count"}}
         for choice in ("required", named):

@@ -13,7 +13,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 class StoreCliTest : public ProgramTest {
  protected:
@@ -182,6 +184,23 @@ TEST_F(StoreCliTest, WhateverIsWrittenBesideChunksTheyAreListed) {
   EXPECT_EQ(list.exit_code, 0) << list.err;
   EXPECT_THAT(list.out, HasSubstr(root.substr(0, 12)));
   fs::remove_all(far);
+}
+
+TEST_F(StoreCliTest, NamesThatOthersWroteDoNothingToTheTerminal) {
+  Warm("prompt");
+  const std::string root = Json("ls " + Store())[0]["root"];
+  Write("store/v1/" + root + "/model.json",
+        R"({"model": "caf\u00e9\u001b[2J\n", "codec": "\u001b]0;raw\u0007"})");
+  const Outcome list = Run("store ls " + Store());
+  EXPECT_THAT(list.out,
+              AllOf(HasSubstr("caf\xc3\xa9\\x1b[2J\\x0a"), HasSubstr("\\x1b]0;raw\\x07")));
+  const Outcome stat = Run("store stat " + Store());
+  EXPECT_THAT(stat.out, HasSubstr("\\x1b]0;raw\\x07"));
+  const Outcome unknown = Run("store evict --model other " + Store());
+  EXPECT_THAT(unknown.err, HasSubstr("caf\xc3\xa9\\x1b[2J"));
+  for (const std::string* printed : {&list.out, &stat.out, &unknown.err}) {
+    EXPECT_THAT(*printed, Not(HasSubstr("\x1b"))) << *printed;
+  }
 }
 
 TEST_F(StoreCliTest, WhatIsNoStoreIsSaidSo) {

@@ -35,7 +35,10 @@ TEST_F(UsageCliTest, FailuresSayWhatAndExitCodesKeepTheirMeaning) {
   outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --ram-capacity 1KiB");
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("--ram-capacity"));
-  outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --ram-capacity 4MiB");
+  const std::string small =
+      run + KVCAKE_SOURCE_DIR "/models/demo --max-tokens 1 --ram-capacity 4MiB";
+  EXPECT_EQ(Run(small).exit_code, 0);
+  outcome = Run(small + " --store " + dir_ + "/store");
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("--ram-capacity leaves 15 pages of 266240 bytes"));
   const uint64_t twice_mib = (AvailableMemoryBytes() >> 19) + 1024;  // of what there is
@@ -69,6 +72,11 @@ TEST_F(UsageCliTest, WrongUsageIsNamed) {
            {"chat --model x --durable", "--durable requires --store"},
            {"serve --model x --promote", "--promote requires --store"},
            {"run --model x --prompt a --temperature nan", "nan is not 0 or above"},
+           {"run --model x --stor /tmp/x --prompt a", "run has no flag --stor"},
+           {"bench ttft --contxt=3", "ttft has no flag --contxt"},
+           {"run --model x --prompt a --ram-capacity 1.5GiB", "as 1536MiB: 1.5GiB"},
+           {"serve --model x --admin-host ::1", "--admin-host requires --admin-port"},
+           {"serve --model x --trace-files-max 3", "--trace-files-max requires --trace-dir"},
            {"serve --model x --port 99999", "99999 not in range 0 to 65535"}}) {
     const Outcome outcome = Run(arguments);
     EXPECT_EQ(outcome.exit_code, 2) << arguments;

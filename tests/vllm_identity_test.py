@@ -46,6 +46,7 @@ class IdentityTest(unittest.TestCase):
         self.write("a.safetensors", {"x": b"123"})
         one = identity.folder_digest(self.folder, remembered)
         known = remembered.read_text()
+        self.assertEqual(remembered.stat().st_mode & 0o077, 0, "as what the library keeps there")
         self.assertEqual(identity.folder_digest(self.folder, remembered), one)
         self.assertEqual(remembered.read_text(), known)
         for spoilt in ("[]", "{", "1"):

@@ -105,6 +105,12 @@ class KeyTest(unittest.TestCase):
         # The last chunk of all is full when the answer has filled it.
         self.assertEqual(set(self.key(mm_features=[image("x", 11, 2)])[1]), {2, 3})
 
+    def test_an_image_may_be_called_lora(self):
+        self.assertEqual(set(self.key(mm_features=[image("lora", 5, 4)])[1]), {1, 2})
+        with self.adapter() as (lora, _):
+            self.assertEqual(set(self.key(lora_request=lora,
+                                          mm_features=[image("lora", 5, 4)])[1]), {1, 2})
+
     def test_how_long_images_are_is_in_each_of_their_chunks(self):
         short, long = (self.key(mm_features=[image("x", 2, length)])[1] for length in (8, 9))
         self.assertEqual((set(short), set(long)), ({0, 1, 2}, {0, 1, 2}))
@@ -376,6 +382,7 @@ class NameSpaceTest(unittest.TestCase):
             digest = self.weights_of(name, "s3://bucket/chunks", "redis://u:secret@host",
                                      f"{name}/a%3F?codec=lossless", f"{name}/b")
             self.assertEqual({path.name for path in folder.iterdir()}, {"weights.bin", "a?"})
+            self.assertEqual((folder / "a?").stat().st_mode & 0o777, 0o700)
             self.assertEqual([path.name for path in (folder / "a?").iterdir()],
                              ["vllm-weights.json"])
             self.assertEqual(self.weights_of(name, "s3://bucket/chunks"), digest)

@@ -227,6 +227,15 @@ class SavesTest(unittest.TestCase):
                          [("key 1", "key 0", 1), ("key 2", "key 1", 2)])
         self.assertEqual(self.worker.counts.take(), {"chunks_kept": 1, "chunks_dropped": 1})
 
+    def test_what_no_store_holds_is_put_again(self):
+        self.blocks.addresses.side_effect = lambda blocks: None
+        for held, put in ((b"\1\2", ["key 1"]), (b"\2\3", []), (b"\3\0", ["key 2"])):
+            self.cache.lookup.side_effect = lambda keys, timeout_s=0.0: held[:len(keys)]
+            self.cache.put.side_effect = lambda *what: True
+            self.fill()
+            self.assertEqual([call.args[0] for call in self.cache.put.call_args_list], put)
+            self.assertEqual(self.worker.counts.take().get("chunks_kept", 0), held.count(0))
+
 
 class CountsTest(unittest.TestCase):
     """What becomes of reads is asked for while something is restored, and once more."""
@@ -290,12 +299,19 @@ class LearnsTest(unittest.TestCase):
         self.now, self.learned = 0.0, []
         cache = unittest.mock.Mock(spec=kvcake.Cache)
         cache.put_wait.return_value = (0, 0)
+        cache.keys.side_effect = lambda parent, tokens: ["key"]
+        cache.lookup.side_effect = self.lookup
         cache.learn.side_effect = lambda *what: self.learned.append(what)
         self.worker = Worker(cache, unittest.mock.Mock(), chunk_tokens=4, blocks_a_chunk=1,
                              slice_chunks_max=4, clock=lambda: self.now)
 
-    def step(self, alone, seconds, copying=0.0):
-        self.worker.bind(Step(alone=alone, tokens=alone.end - alone.start if alone else 0))
+    def lookup(self, keys, timeout_s=0.0):
+        self.now += timeout_s
+        return bytes(len(keys))
+
+    def step(self, alone, seconds, copying=0.0, begins=()):
+        self.worker.bind(Step(alone=alone, begins=list(begins),
+                              tokens=alone.end - alone.start if alone else 0))
         self.worker._copying_s += copying
         self.now += seconds
         self.worker.computed()
@@ -311,6 +327,11 @@ class LearnsTest(unittest.TestCase):
         self.step(None, 9.0)
         self.assertEqual(self.learned, [(0, 16, 0.5), (16, 16, 0.75), (0, 16, 0.5),
                                         (24, 8, 0.25)])
+
+    def test_looking_into_slow_stores_is_none_of_it(self):
+        self.worker._look_s = 2.0
+        self.step(Alone("r", 0, 16), 0.5, begins=[Begin("r", 1, b"", bytes(64), {}, 1)])
+        self.assertEqual((self.now, self.learned), (2.5, [(0, 16, 0.5)]))
 
 
 if __name__ == "__main__":

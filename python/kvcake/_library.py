@@ -10,6 +10,7 @@ from ctypes import (CFUNCTYPE, POINTER, c_char_p, c_double, c_int, c_int32, c_si
 ABI = 0
 
 OK, NOT_FOUND, FULL, TIMEOUT, BUSY = 0, 3, 6, 8, 9
+IN_MEMORY, STORED = 1, 2
 TURN_SLICE, TURN_WAIT, TURN_DONE = 0, 1, 2
 POLICIES = {"cake": 0, "compute": 1, "load": 2}
 
@@ -18,7 +19,11 @@ class Sized(ctypes.Structure):
     """A structure that begins with its size; zeros otherwise, which are the defaults."""
 
     def __init__(self, **fields: object) -> None:
+        """ValueError for a number that its field cannot hold, which ctypes would cut."""
         super().__init__(ctypes.sizeof(self), **fields)
+        for name, value in fields.items():
+            if isinstance(value, int) and (getattr(self, name) or 0) != value:
+                raise ValueError(f"{name} cannot be {value}")
 
 
 class Key(ctypes.Structure):
@@ -85,6 +90,18 @@ STRUCTURES = {"kvcake_key": Key, "kvcake_store": Store, "kvcake_options": Option
 
 LOG_FUNCTION = CFUNCTYPE(None, c_void_p, c_int, c_char_p)
 
+
+class Int32(c_int32):
+    """An argument that is refused where it does not fit, which ctypes would cut."""
+
+    @classmethod
+    def from_param(cls, value: int) -> c_int32:
+        """ValueError, which ctypes makes its ArgumentError, for what has more bits."""
+        if c_int32(value).value != value:
+            raise ValueError(f"{value} has more than 32 bits")
+        return c_int32(value)
+
+
 _id = c_uint64
 # Name: what it returns, then its arguments.
 CALLS: dict[str, tuple] = {
@@ -101,16 +118,16 @@ CALLS: dict[str, tuple] = {
     "kvcake_begin": (c_int, _id, POINTER(Request), POINTER(_id)),
     "kvcake_end": (c_int, _id),
     "kvcake_progress": (c_int, _id, POINTER(ProgressInfo)),
-    "kvcake_claim_front": (c_int, _id, c_int32, c_double, POINTER(Turn)),
-    "kvcake_claim": (c_int, _id, c_int32, POINTER(Turn)),
-    "kvcake_computed": (c_int, _id, c_int32, c_double),
-    "kvcake_acquire": (c_int, _id, c_int32, POINTER(Slabs)),
+    "kvcake_claim_front": (c_int, _id, Int32, c_double, POINTER(Turn)),
+    "kvcake_claim": (c_int, _id, Int32, POINTER(Turn)),
+    "kvcake_computed": (c_int, _id, Int32, c_double),
+    "kvcake_acquire": (c_int, _id, Int32, POINTER(Slabs)),
     "kvcake_release": (c_int, _id),
     "kvcake_put": (c_int, _id, POINTER(Write)),
     "kvcake_put_async": (c_int, _id, POINTER(AsyncWrite), c_size_t),
     "kvcake_put_wait": (c_int, _id, POINTER(c_uint64), POINTER(c_uint64)),
     "kvcake_flush": (c_int, _id),
-    "kvcake_learn": (c_int, _id, c_int32, c_int32, c_double),
+    "kvcake_learn": (c_int, _id, Int32, Int32, c_double),
     "kvcake_wait": (c_int, _id, c_double),
     "kvcake_stats": (c_int, _id, POINTER(StatsInfo)),
 }

@@ -13,6 +13,8 @@ from kvcake import _library
 from kvcake._library import LIBRARY as _lib
 
 Key = bytes  # 32 of them
+STORED = _library.STORED  # of what lookup() says
+CHUNK_TOKENS = 128  # where nothing else is said
 _LEVELS = {0: 5, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR,
            5: logging.CRITICAL}
 
@@ -134,10 +136,17 @@ def _text(value: str) -> bytes:
 
 
 class Chunk:
-    """A chunk that is held: verified, unchanged and at its address until it is released."""
+    """A chunk that is held: verified, unchanged and at its address until it is released. Release
+    it, or use it as a context manager: the cache is not closed before."""
 
     def __init__(self, number: int, address: int, stride: int) -> None:
         self._number, self.address, self.stride = number, address, stride
+
+    def __enter__(self) -> Chunk:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def release(self) -> None:
         _check(_lib.kvcake_release(self._number))
@@ -182,7 +191,8 @@ class Restoration:
         return Turn(_KINDS[turn.kind], turn.first, turn.count, turn.wait_s)
 
     def computed(self, count: int, seconds: float = 0.0) -> None:
-        """So many chunks of the slice were computed; 0 seconds teach nothing."""
+        """So many chunks of the slice were computed, in so many seconds; 0 teach the planner
+        nothing, and it has single chunks computed while it does not know how long they take."""
         _check(_lib.kvcake_computed(self._number, count, seconds))
 
     def acquire(self, chunk: int) -> Chunk | None:
@@ -190,6 +200,7 @@ class Restoration:
         slabs = _library.Slabs()
         status = _lib.kvcake_acquire(self._number, chunk, ctypes.byref(slabs))
         if status == _library.NOT_FOUND:
+            self.progress()  # which raises where it is the restoration that is not there
             return None
         _check(status)
         return Chunk(slabs.chunk, slabs.data, slabs.stride)
@@ -198,20 +209,21 @@ class Restoration:
 class Cache:
     """Stores, and memory for chunks. Calls may be made from any thread; close it at the end."""
 
-    def __init__(self, name_space: str, *, layers: int, chunk_tokens: int, slab_bytes: int,
+    def __init__(self, name_space: str, *, layers: int, slab_bytes: int, chunk_tokens: int = 0,
                  stores: Iterable[Store] = (), memory_bytes: int = 0,
                  write_queue_share: float = 0.0, store_ttl_s: float = 0.0,
                  stall_timeout_s: float = 0.0, device: str = "") -> None:
         """`name_space` says all that the chunks' numbers and layout depend on. 0 and "" are the
         library's defaults."""
-        self.layers, self.chunk_tokens, self.slab_bytes = layers, chunk_tokens, slab_bytes
+        self.layers, self.slab_bytes = layers, slab_bytes
+        self.chunk_tokens = chunk_tokens or CHUNK_TOKENS
         listed = list(stores)
         array_of = (_library.Store * max(1, len(listed)))(*(
             _library.Store(where=_text(s.where), capacity_bytes=s.capacity_bytes,
                            load_rate_bytes_per_s=s.load_rate_bytes_per_s,
                            load_latency_s=s.load_latency_s) for s in listed))
         options = _library.Options(
-            name_space=_text(name_space), layers=layers, chunk_tokens=chunk_tokens,
+            name_space=_text(name_space), layers=layers, chunk_tokens=self.chunk_tokens,
             slab_bytes=slab_bytes, stores=array_of, store_count=len(listed),
             memory_bytes=memory_bytes, write_queue_share=write_queue_share,
             store_ttl_s=store_ttl_s, stall_timeout_s=stall_timeout_s,
@@ -223,8 +235,12 @@ class Cache:
     def __enter__(self) -> Cache:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except Error:
+            if raised is None:
+                raise  # else what was raised inside says more, and may be why chunks are held
 
     def close(self) -> None:
         """Writes what is queued. Error while chunks are held or other threads call."""
@@ -254,7 +270,8 @@ class Cache:
         return bytes(extended.bytes)
 
     def lookup(self, keys: Sequence[Key], timeout_s: float = 0.0) -> bytes:
-        """A byte for each key: 0 where nobody is known to have it."""
+        """A byte for each key: 0 where nobody is known to have it; STORED is set where a store
+        has."""
         held = (ctypes.c_uint8 * len(keys))()
         _check(_lib.kvcake_lookup(self._number, _keys(keys), len(keys), timeout_s, held))
         return bytes(held)
@@ -262,6 +279,8 @@ class Cache:
     def begin(self, parent: Key, keys: Sequence[Key], *, policy: str = "cake",
               slice_chunks_max: int = 0) -> Restoration:
         """Begins to load a prompt's chunks; `policy` is "cake", "compute" or "load"."""
+        if policy not in _library.POLICIES:
+            raise ValueError(f"policy is {policy!r}, and may be one of {list(_library.POLICIES)}")
         request = _library.Request(
             keys=_keys(keys), key_count=len(keys), parent=ctypes.pointer(_key(parent)),
             policy=_library.POLICIES[policy], slice_chunks_max=slice_chunks_max)
@@ -282,19 +301,16 @@ class Cache:
 
     def put_async(self, keys: Sequence[Key], parent: Key, first: int,
                   parts: Sequence[Sequence[int]], parts_per_slab: int = 1) -> None:
-        """Has a thread of the library put chunks that follow each other from position `first` on and
-        that nobody holds: each as layers * parts_per_slab addresses of equally many bytes, which
-        stay as they are until put_wait() has returned."""
+        """Has a thread of the library put chunks that follow each other from position `first` on
+        and that no store holds: each as layers * parts_per_slab addresses of equally many bytes,
+        which stay as they are until put_wait() has returned."""
         wanted = self.layers * parts_per_slab
         if [len(of_chunk) for of_chunk in parts] != [wanted] * len(keys):
             raise ValueError(f"parts must have {wanted} addresses for each of {len(keys)} keys")
-        writes = (_library.AsyncWrite * len(keys))()
-        for i, (write, key) in enumerate(zip(writes, keys)):
-            write.struct_size = ctypes.sizeof(write)
-            write.key, write.parent = _key(key), _key(keys[i - 1] if i > 0 else parent)
-            write.position = first + i
-            write.parts = (ctypes.c_void_p * len(parts[i]))(*parts[i])
-            write.parts_per_slab = parts_per_slab
+        writes = (_library.AsyncWrite * len(keys))(*(
+            _library.AsyncWrite(key=_key(key), parent=_key(keys[i - 1] if i > 0 else parent),
+                                position=first + i, parts=(ctypes.c_void_p * wanted)(*parts[i]),
+                                parts_per_slab=parts_per_slab) for i, key in enumerate(keys)))
         _check(_lib.kvcake_put_async(self._number, writes, len(keys)))
 
     def put_wait(self) -> tuple[int, int]:
@@ -315,10 +331,8 @@ class Cache:
         _check(_lib.kvcake_learn(self._number, prefix_tokens, tokens, seconds))
 
     def wait(self, timeout_s: float) -> None:
-        """Sleeps until something came, or for so long."""
-        status = _lib.kvcake_wait(self._number, timeout_s)
-        if status != _library.BUSY:
-            _check(status)
+        """Sleeps until something came since this thread waited last, or for so long."""
+        _check(_lib.kvcake_wait(self._number, timeout_s))
 
     def stats(self) -> Stats:
         info = _library.StatsInfo()

@@ -21,14 +21,15 @@ EVP_PKEY* NewKey() {
 }
 
 // Signed by itself where there is no issuer.
-X509* NewCertificate(const std::string& name, EVP_PKEY* key, X509* issuer, EVP_PKEY* issuer_key) {
+X509* NewCertificate(const std::string& name, EVP_PKEY* key, X509* issuer, EVP_PKEY* issuer_key,
+                     const Authority::Validity& validity = {}) {
   static std::atomic<int> serial = 1;
   X509* made = X509_new();
   CHECK(made != nullptr);
   X509_set_version(made, 2);
   ASN1_INTEGER_set(X509_get_serialNumber(made), serial++);
-  X509_gmtime_adj(X509_getm_notBefore(made), -3600);
-  X509_gmtime_adj(X509_getm_notAfter(made), 3600L * 48);
+  X509_gmtime_adj(X509_getm_notBefore(made), validity.from_s);
+  X509_gmtime_adj(X509_getm_notAfter(made), validity.until_s);
   X509_NAME_add_entry_by_txt(X509_get_subject_name(made), "CN", MBSTRING_ASC,
                              reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
   X509* const by = issuer == nullptr ? made : issuer;
@@ -77,9 +78,9 @@ Authority::~Authority() {
   EVP_PKEY_free(key_);
 }
 
-Authority::Files Authority::Issue(const std::string& name) const {
+Authority::Files Authority::Issue(const std::string& name, const Validity& validity) const {
   EVP_PKEY* key = NewKey();
-  X509* certificate = NewCertificate(name, key, certificate_, key_);
+  X509* certificate = NewCertificate(name, key, certificate_, key_, validity);
   Files files = {.certificate = WriteCertificate(dir_.path() + "/" + name + ".pem", certificate),
                  .key = WriteFile(dir_.path() + "/" + name + ".key",
                                   [&](FILE* file) {

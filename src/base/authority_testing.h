@@ -21,8 +21,14 @@ class Authority {
   struct Files {
     std::string certificate, key, ca;
   };
+  // When a certificate is valid, in seconds from now.
+  struct Validity {
+    long from_s = -3600;
+    long until_s = 48 * 3600;
+  };
   // A new one's, that believes this authority. `name` is a host's, or its address.
-  Files Issue(const std::string& name) const;
+  Files Issue(const std::string& name) const { return Issue(name, Validity()); }
+  Files Issue(const std::string& name, const Validity& validity) const;
 
  private:
   const TempDir dir_;

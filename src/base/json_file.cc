@@ -1,26 +1,22 @@
 #include "base/json_file.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <unordered_set>
 #include <vector>
 
 #include "base/json_watch.h"
+#include "base/read_file.h"
 #include "base/utf8.h"
 
 namespace kvcake {
 
 namespace {
 
-constexpr size_t kShownBytes = 200;
+constexpr size_t kMessageBytes = 200;
 
-std::string Quoted(std::string_view name) { return '"' + Clip(name, kShownBytes) + '"'; }
+std::string Quoted(std::string_view name) { return '"' + Clip(name, kMessageBytes) + '"'; }
 
 // Counts before parsing, because the parser allocates as it goes.
 Status CheckShape(std::string_view text, const std::string& source, const JsonLimits& limits) {
@@ -108,26 +104,12 @@ Result<nlohmann::json> ParseJson(std::string_view text, const std::string& sourc
     const std::string at =
         watch.last().empty() ? "" : fmt::format(" (at the field {})", Quoted(watch.last()));
     return Fail(ErrorCode::kInvalidArgument, "{}: not JSON: {}{}", source,
-                Clip(e.what(), kShownBytes), at);
+                Clip(e.what(), kMessageBytes), at);
   }
 }
 
 Result<nlohmann::json> ReadJsonFile(const std::string& path, const JsonLimits& limits) {
-  struct stat info;
-  if (stat(path.c_str(), &info) != 0) {
-    return Fail(errno == ENOENT || errno == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kIo,
-                "cannot open {}: {}", path, std::strerror(errno));
-  }
-  if (!S_ISREG(info.st_mode)) return Fail(ErrorCode::kIo, "{} is not a regular file", path);
-  if (static_cast<uint64_t>(info.st_size) > limits.max_bytes) {
-    return Fail(ErrorCode::kResourceExhausted, "{}: {} bytes, more than the limit of {}", path,
-                info.st_size, limits.max_bytes);
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<size_t>(info.st_size), '\0');
-  if (!file.read(text.data(), static_cast<std::streamsize>(text.size()))) {
-    return Fail(ErrorCode::kIo, "cannot read {}", path);
-  }
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, limits.max_bytes));
   return ParseJson(text, path, limits);
 }
 

@@ -34,12 +34,17 @@ Result<std::string> ReadOpen(int fd, const std::string& file, std::string_view f
     return Fail(ErrorCode::kIo, "{} {}: {}", flag, file, std::strerror(errno));
   }
   text.resize(bytes);
-  text.erase(text.find_last_not_of(kWhiteSpace) + 1);
+  text = WithoutSpaceAtEnd(std::move(text));
   if (text.size() > bytes_max) text.resize(bytes_max + 1);
   return text;
 }
 
 }  // namespace
+
+std::string WithoutSpaceAtEnd(std::string text) {
+  text.erase(text.find_last_not_of(kWhiteSpace) + 1);
+  return text;
+}
 
 Result<std::string> ReadSecretFile(const std::string& file, std::string_view flag,
                                    size_t bytes_max) {

@@ -16,4 +16,7 @@ namespace kvcake {
 Result<std::string> ReadSecretFile(const std::string& file, std::string_view flag,
                                    size_t bytes_max);
 
+// Secrets end where their text does: what writes them often adds a line's end.
+std::string WithoutSpaceAtEnd(std::string text);
+
 }  // namespace kvcake

@@ -122,6 +122,9 @@ class Board {
   Claim DropSlice();
   double share() const { return share_; }  // of a step, as the engine said last
   void set_share(double share) { share_ = share; }
+  // Whether it has had all steps since it was opened to itself.
+  bool alone() const { return alone_; }
+  void NoteOthers() { alone_ = false; }
   bool waiting() const { return waiting_; }  // the last turn was a wait
   void set_waiting() { waiting_ = true; }
   // When a chunk became resident or a slice began.
@@ -168,6 +171,7 @@ class Board {
   double planned_s_ = 0;
   uint64_t beside_ = 0;
   double share_ = 1;
+  bool alone_ = true;
   bool waiting_ = false;
   bool closed_ = false;
   TimePoint progressed_;

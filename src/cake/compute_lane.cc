@@ -13,6 +13,7 @@ constexpr Seconds kPageRetry{10e-3};  // nobody tells when a page becomes free
 
 ComputeTurn ComputeLane::NextTurn(Board& board, const ComputeBudget& budget) {
   const TimePoint now = context_.clock.Now();
+  if (!budget.alone) board.NoteOthers();
   ComputeTurn turn{.kind = ComputeTurn::Kind::kWait};
   if (board.slice()) {
     turn.wait_until = now + kPageRetry;
@@ -139,9 +140,9 @@ uint64_t ComputeLane::Delivered() const {
 
 void ComputeLane::Restored(const Board& board) {
   const RestoreRequest& request = board.request();
-  // Others' prompts make it later, too, and other processes.
-  const bool alone =
-      parts_.table.boards().size() == 1 && board.share() == 1 && !board.peers().has_waited();
+  // Others' prompts and answers make it later, too, and other processes.
+  const bool alone = parts_.table.boards().size() == 1 && board.share() == 1 && board.alone() &&
+                     !board.peers().has_waited();
   if (request.policy != Policy::kCake || request.forced_split || !alone) return;
   double late_s = board.Lateness();
   // What noise can do is not the lanes' doing.

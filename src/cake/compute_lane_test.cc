@@ -143,6 +143,16 @@ TEST_F(ComputeLaneTest, WhatAPromptIsLateByIsWhatTheLanesCostEachOther) {
   EXPECT_GT(lanes_[0].estimate().beside_s, 0);
 }
 
+TEST_F(ComputeLaneTest, WhatOthersInItsStepsMakeItLateByIsNotTheLanesDoing) {
+  Start(/*chunk_s=*/10e-3);
+  table_.Remove(*boards_[1]);
+  ComputeBesideALoad(40e-3);
+  compute_->NextTurn(*boards_[0], {.chunks = 0, .share = 1, .alone = false});
+  clock_.Advance(Seconds(80e-3));
+  compute_->Restored(*boards_[0]);
+  EXPECT_EQ(lanes_[0].estimate().beside_s, 0);
+}
+
 TEST_F(ComputeLaneTest, WhatNoiseCanDoIsNotTheLanesDoing) {
   Start(/*chunk_s=*/10e-3);
   for (int i = 0; i < 32; ++i) cost_.Add(i * 128, 128, Seconds(i % 2 == 0 ? 9e-3 : 11e-3));

@@ -247,6 +247,7 @@ void TierCost::OnDone(TimePoint now, uint64_t bytes) {
     const Sample sample{.seconds = (now - last_progress_).count(),
                         .bytes = static_cast<double>(bytes)};
     if (first_of_burst_) {
+      if (std::exchange(kept_, false)) DropKeptIfSlower(sample);
       firsts_.push_back(sample);
       if (firsts_.size() > kFirstsMax) firsts_.pop_front();
       gaps_between_ = std::exchange(gaps_since_, {0, 0});
@@ -262,6 +263,14 @@ void TierCost::OnDone(TimePoint now, uint64_t bytes) {
   }
   first_of_burst_ = false;
   last_progress_ = now;
+}
+
+// What another process has left may be one bad moment's, and a process that loads nothing because
+// of it measures no more than this.
+void TierCost::DropKeptIfSlower(const Sample& first) {
+  const double least_bytes_per_s = first.bytes / std::max(first.seconds, 1e-9);
+  if (first.seconds < estimate_.fixed_s + first.bytes / estimate_.bytes_per_s) firsts_.clear();
+  if (estimate_.bytes_per_s < least_bytes_per_s) gaps_.clear();
 }
 
 void TierCost::OnLate(TimePoint now, uint64_t bytes) {
@@ -402,6 +411,7 @@ Status TierCost::FromJson(const nlohmann::json& json) {
   firsts_.assign(1, {fixed + bytes / rate, bytes});
   gaps_since_ = gaps_between_ = {0, 0};
   gaps_.assign(12, {bytes / rate, bytes});
+  kept_ = true;
   estimate_.beside_s = beside;
   estimate_.core_s = core;
   Update();

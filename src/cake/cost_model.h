@@ -124,6 +124,7 @@ class TierCost {
     int reads = 1;  // that came together
   };
   void AddGap(const Sample& gap);
+  void DropKeptIfSlower(const Sample& first);
   void Update();
   double Slowdown(double bytes_per_s) const;
   void HoldToFirsts();
@@ -133,6 +134,7 @@ class TierCost {
   TimePoint last_progress_{};
   std::optional<TimePoint> silent_since_;
   TimePoint last_sample_{};
+  bool kept_ = false;          // firsts_ and gaps_ are FromJson's alone
   std::deque<Sample> firsts_;  // first completion of a busy period, from its start
   std::deque<Sample> gaps_;    // later completions, from those before them
   // The sums of gaps after the last of firsts_, and between it and the one before.

@@ -378,6 +378,31 @@ TEST(TierCostTest, LearnsWhatDecodingTakesOfACore) {
   EXPECT_NEAR(cost.estimate().core_s, 2e-3, 1e-4) << "what cannot be";
 }
 
+// Each process measures one read, as where what was kept makes it load nothing.
+TEST(TierCostTest, WhatWasKeptOfABadMomentIsOutweighedByOneRead) {
+  const auto estimate_after = [](nlohmann::json kept) {
+    TierCost cost;
+    EXPECT_TRUE(cost.FromJson(kept));
+    TimePoint now{};
+    Burst(cost, now, 1, 1e-3, 0, 1);
+    return cost.estimate();
+  };
+  const nlohmann::json good = {
+      {"version", 1}, {"fixed_s", 1e-3}, {"bytes_per_s", 1e7}, {"read_bytes", 1000}};
+  nlohmann::json slow = good;
+  slow["fixed_s"] = 1.0;
+  EXPECT_LT(estimate_after(slow).fixed_s, 2e-3);
+  EXPECT_NEAR(estimate_after(slow).bytes_per_s, 1e7, 1) << "of which one read tells nothing";
+  slow["bytes_per_s"] = 1e3;
+  EXPECT_LT(estimate_after(slow).fixed_s, 2e-3);
+  EXPECT_LT(estimate_after(slow).IntervalFor(1000), 2e-3);
+  EXPECT_NEAR(estimate_after(good).fixed_s, 1e-3, 2e-4);
+  EXPECT_NEAR(estimate_after(good).bytes_per_s, 1e7, 1);
+  nlohmann::json fast = good;
+  fast["fixed_s"] = 1e-5;
+  EXPECT_GT(estimate_after(fast).fixed_s, 1e-4) << "and a slow one counts as any";
+}
+
 TEST(TierCostTest, SurvivesJson) {
   TierCost cost, copy;
   ASSERT_TRUE(copy.FromJson(cost.ToJson()));

@@ -34,7 +34,12 @@ bool LoadLane::HasRoom() const {
     const int most = std::max(ahead, context_.options.reads_ahead_max);
     ahead = static_cast<int>(std::clamp<double>(std::ceil(hidden) + 2, ahead, most));
   }
-  return reads_.size() < static_cast<size_t>(ahead);
+  return reads_due() < static_cast<size_t>(ahead);
+}
+
+size_t LoadLane::reads_due() const {
+  return std::ranges::count_if(reads_,
+                               [&](const auto& read) { return !IsLost(read.first, read.second); });
 }
 
 void LoadLane::Start(uint64_t number, LaneRead read) {
@@ -67,12 +72,31 @@ LaneRead LoadLane::End(uint64_t number, const ReadResult& result) {
   } else {
     cost_.OnDone(Now(), result.bytes);
   }
-  if (ok) Answered(), ++delivered_, cost_.AddCore(result.core_s);
+  if (ok) {
+    Answered();
+    ++delivered_;
+    newest_delivered_ = std::max(newest_delivered_, number);
+    cost_.AddCore(result.core_s);
+  }
   return std::move(read);
+}
+
+// Each once: what it holds until it is back, if ever.
+void LoadLane::TellOfLost() {
+  const Seconds timeout = context_.options.stall_timeout;
+  for (auto& [number, read] : reads_) {
+    if (read.told || !IsLost(number, read) || Now() - read.start <= timeout) continue;
+    read.told = true;
+    spdlog::warn(
+        "store: a read from {} that others have overtaken has not ended for {:.0f} s: it keeps its "
+        "memory and one of {} places until it does",
+        name_, timeout.count(), reads_max_);
+  }
 }
 
 bool LoadLane::CheckStall() {
   const TimePoint now = Now();
+  TellOfLost();
   if (stalled()) {
     // Asked again when there is room for a read: some of those that were cancelled may never come
     // back, and keep theirs.
@@ -132,6 +156,7 @@ void LoadLane::UpdateEtas() {
   const double fixed_s = estimate().fixed_s, interval = interval_s();
   double s = (cost_.last_progress() - now).count();
   bool head = true;
+  const size_t due = reads_due();
   for (auto& [number, read] : reads_) {
     if (read.cancelled && read.id) continue;  // on its way out
     s = std::max(s, (read.start - now).count() + fixed_s) + interval;
@@ -140,12 +165,12 @@ void LoadLane::UpdateEtas() {
     head = false;
     read.eta_s = std::max(s, 0.0);
   }
-  if (head && !reads_.empty()) {
+  if (head && due > 0) {
     // Only cancelled reads, which take up room until they are back. What is overdue may take as
     // long again.
     s = (now - cost_.last_progress()).count() - fixed_s - interval;
   }
-  drain_s_ = reads_.empty() ? fixed_s : std::max(s, fixed_s);
+  drain_s_ = due == 0 ? fixed_s : std::max(s, fixed_s);
 }
 
 TierView LoadLane::View() const {
@@ -153,11 +178,14 @@ TierView LoadLane::View() const {
           .interval_s = interval_s(),
           .beside_s = estimate().beside_s + estimate().core_s / context_.options.cores,
           .drain_s = drain_s_,
-          .waited_s = reads_.empty() ? INFINITY : (Now() - cost_.silent_since()).count()};
+          .waited_s = reads_due() == 0 ? INFINITY : (Now() - cost_.silent_since()).count()};
 }
 
 bool LoadLane::WantsProbe() const {
-  return reads_.empty() && !cost_.measured_since(Now() - context_.options.probe_interval);
+  if (cost_.in_flight() > 0 || !HasRoom()) return false;
+  if (reads_.empty()) return !cost_.measured_since(Now() - context_.options.probe_interval);
+  const Seconds soon = kRetryShare * context_.options.probe_interval;
+  return estimate().known && !cost_.measured_since(Now() - soon);
 }
 
 }  // namespace kvcake

@@ -25,6 +25,7 @@ struct LaneRead {
   double eta_s = 0;          // from now, as of the last UpdateEtas
   std::optional<ReadId> id;  // the tier's; known once Get has returned
   bool cancelled = false;    // nothing is expected of it any more
+  bool told = false;         // the log has it that it does not come back
 };
 
 // Unsynchronised: its Restorer's mutex guards it. Calls no tier.
@@ -77,11 +78,21 @@ class LoadLane {
   void UpdateEtas();
   // For this lane alone, whatever other prompts want of it.
   TierView View() const;
-  // Nothing is in flight, and nothing was measured for so long that one read is worth trying.
+  // Nothing that anybody wants is in flight, and nothing was measured for so long that one read is
+  // worth trying: sooner while cancelled reads are out, of which one more may show that they are
+  // lost.
   bool WantsProbe() const;
 
  private:
   TimePoint Now() const { return context_.clock.Now(); }
+  // Cancelled, and what was asked for later has come: the tier is none the slower for it, and it
+  // may never end.
+  bool IsLost(uint64_t number, const LaneRead& read) const {
+    return read.cancelled && number < newest_delivered_;
+  }
+  // Those that still have a part of the link, or may have: all but the lost.
+  size_t reads_due() const;
+  void TellOfLost();
   void GiveUp(TimePoint silent_since);
   void Answered();
 
@@ -93,6 +104,7 @@ class LoadLane {
   TierCost cost_;
   std::map<uint64_t, LaneRead> reads_;
   uint64_t delivered_ = 0;
+  uint64_t newest_delivered_ = 0;           // the largest number of those
   std::optional<TimePoint> stalled_until_;  // given up: then it is asked again
   bool logged_ = false;                     // that it was, since it has answered
   TimePoint quiet_until_{};                 // one that flickers is logged once a minute

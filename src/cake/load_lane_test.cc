@@ -149,6 +149,83 @@ TEST_F(LoadLaneTest, CancelledReadsThatNeverComeBackAreAStallWhenTheyLeaveNoRoom
   EXPECT_TRUE(lane_.CheckStall());
 }
 
+// One read hangs, as of a file on a server that has gone, and compute has taken its chunk.
+TEST_F(LoadLaneTest, AReadThatOthersHaveOvertakenCostsItsPlaceAlone) {
+  Learn(1e-3);
+  lane_.UpdateEtas();
+  const double drain_s = lane_.View().drain_s;
+  Start(500);
+  Start(501);
+  lane_.Issued(500, 1);
+  lane_.Cancel(500);
+  clock_.Advance(Seconds(1e-3));
+  lane_.End(501, {.status = {}, .bytes = kLayout.page_bytes()});
+  clock_.Advance(Seconds(120));
+  EXPECT_FALSE(lane_.CheckStall());
+  lane_.UpdateEtas();
+  EXPECT_NEAR(lane_.View().drain_s, drain_s, 1e-3);
+  EXPECT_TRUE(std::isinf(lane_.View().waited_s));
+  EXPECT_TRUE(lane_.WantsProbe());
+  int room = 0;
+  for (uint64_t number = 600; lane_.HasRoom(); ++number, ++room) Start(number);
+  EXPECT_EQ(room, 4) << "Options::reads_ahead, as if it were not there";
+}
+
+TEST_F(LoadLaneTest, WhetherACancelledReadIsLostAnotherWillTell) {
+  Learn(1e-3);
+  Start(500);
+  lane_.Issued(500, 1);
+  lane_.Cancel(500);
+  clock_.Advance(Seconds(1));
+  lane_.UpdateEtas();
+  EXPECT_GT(lane_.View().drain_s, 0.9) << "the link may be that slow";
+  EXPECT_FALSE(lane_.WantsProbe());
+  clock_.Advance(Seconds(1.5));
+  EXPECT_TRUE(lane_.WantsProbe());
+  Start(501);
+  EXPECT_FALSE(lane_.WantsProbe());
+  clock_.Advance(Seconds(1e-3));
+  lane_.End(501, {.status = {}, .bytes = kLayout.page_bytes()});
+  clock_.Advance(Seconds(100));
+  lane_.UpdateEtas();
+  EXPECT_LT(lane_.View().drain_s, 0.1);
+}
+
+TEST_F(LoadLaneTest, LostReadsKeepTheTiersPlaces) {
+  tier_.reads_max = 5;
+  LoadLane lane(context_, tier_);
+  for (uint64_t number = 0; number < 3; ++number) {
+    lane.Start(number, {});
+    lane.Cancel(number);
+  }
+  lane.Start(3, {});
+  lane.End(3, {.status = {}, .bytes = kLayout.page_bytes()});
+  int room = 0;
+  for (uint64_t number = 10; lane.HasRoom(); ++number, ++room) lane.Start(number, {});
+  EXPECT_EQ(room, 2);
+}
+
+TEST_F(LoadLaneTest, AReadThatIsLostIsToldOfOnce) {
+  const auto before = spdlog::default_logger();
+  std::ostringstream log;
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_st>(log)));
+  Start(1);
+  Start(2);
+  lane_.Cancel(1);
+  lane_.End(2, {.status = {}, .bytes = kLayout.page_bytes()});
+  lane_.CheckStall();
+  EXPECT_EQ(log.str(), "");
+  clock_.Advance(Seconds(31));
+  lane_.CheckStall();
+  EXPECT_THAT(log.str(), HasSubstr("a read from limited that others have overtaken"));
+  const std::string told = log.str();
+  clock_.Advance(Seconds(31));
+  lane_.CheckStall();
+  EXPECT_EQ(log.str(), told);
+  spdlog::set_default_logger(before);
+}
+
 // Beside a slice a chunk that is decoded makes all end later by its share of the cores.
 TEST_F(LoadLaneTest, DecodingIsPricedBesideSlices) {
   Learn(1e-3);

@@ -26,20 +26,22 @@ std::vector<PrefillTurn> OrderPrefills(Schedule schedule, const std::vector<Pref
   const auto fresh = [](const PrefillNeed& need) {
     return !need.restoring || need.fresh_chunks > 0;
   };
+  const auto tail = [](const PrefillNeed& need) {
+    return !need.restoring && need.fresh_chunks == 0;
+  };
   int starved = -1;
   Seconds longest = restore_wait_max;
   bool next = true;  // of the fresh ones
   for (const PrefillTurn& turn : turns) {
     const PrefillNeed& need = needs[turn.index];
-    if (!need.restoring || (fresh(need) && !std::exchange(next, false))) continue;
+    if (tail(need) || (fresh(need) && !std::exchange(next, false))) continue;
     if (need.idle <= longest) continue;
     starved = turn.index;
     longest = need.idle;
   }
   const auto key = [&](const PrefillTurn& turn) {
     const PrefillNeed& need = needs[turn.index];
-    const bool tail = !need.restoring && need.fresh_chunks == 0;
-    const int group = turn.index == starved ? 0 : tail ? 1 : fresh(need) ? 2 : 3;
+    const int group = turn.index == starved ? 0 : tail(need) ? 1 : fresh(need) ? 2 : 3;
     const double rank = group == 2   ? need.fresh_s - kPrefillAging * need.age_s
                         : group == 3 ? need.rank
                                      : 0;

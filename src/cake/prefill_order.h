@@ -25,7 +25,7 @@ struct PrefillNeed {
   bool restoring = false;  // false: its full chunks are there, or are not wanted
   double fresh_s = 0;      // that these take to compute; 0: nothing is known of it yet
   double age_s = 0;        // since it was asked for
-  Seconds idle{0};         // a restoration: since it came any further
+  Seconds idle{0};         // since it came any further
   double rank = 0;         // of restorations: the lowest first
 };
 // Every second of age is worth this much of fresh_s: a prompt that has waited four times as long as
@@ -39,9 +39,9 @@ struct PrefillTurn {
 };
 
 // needs: in order of arrival. All of them, in the order of their turns. With kAdaptive, of the
-// restorations that are idle for longer than restore_wait_max, and the first of those that nothing
-// but compute can help, the one that is so for the longest has its turn before all others: however
-// slow its loads are, and whatever comes, it comes further.
+// restorations that are idle for longer than restore_wait_max, and the first prompt of those that
+// nothing but compute can help, the one that is so for the longest has its turn before all others:
+// however slow its loads are, and whatever comes, it comes further.
 std::vector<PrefillTurn> OrderPrefills(Schedule schedule, const std::vector<PrefillNeed>& needs,
                                        Seconds restore_wait_max);
 

@@ -92,5 +92,20 @@ TEST(PrefillOrderTest, ARestorationThatStandsStillComesBeforeAllButOnlyOne) {
             (std::vector{2, 1, 4, 3, 0}));
 }
 
+// Scored prompts are not restored, and the last tokens of others' never end.
+TEST(PrefillOrderTest, APromptThatStandsStillComesBeforeAllButOnlyTheFirst) {
+  const auto order = [](Seconds first, Seconds second) {
+    return Indices(OrderPrefills(Schedule::kAdaptive,
+                                 {{.fresh_chunks = 0, .idle = Seconds(99)},
+                                  {.fresh_chunks = 2, .fresh_s = 1, .idle = first},
+                                  {.fresh_chunks = 2, .fresh_s = 2, .idle = second},
+                                  {.fresh_chunks = 0, .restoring = true, .idle = Seconds(5)}},
+                                 Seconds(1)));
+  };
+  EXPECT_EQ(order(Seconds(9), Seconds(99)), (std::vector{1, 0, 2, 3}));
+  EXPECT_EQ(order(Seconds(3), Seconds(99)), (std::vector{3, 0, 1, 2})) << "a restoration, longer";
+  EXPECT_EQ(order(Seconds(0), Seconds(99)), (std::vector{3, 0, 1, 2}));
+}
+
 }  // namespace
 }  // namespace kvcake

@@ -75,6 +75,8 @@ struct ComputeBudget {
   // Expected share of this and future steps, each of which lasts as long as a full one; 0 means
   // load only.
   double share = 1;
+  // Nobody else's tokens are in the step: what it takes is this restoration's doing.
+  bool alone = true;
 };
 
 // What the compute lane is wanted for, for who shares it among restorations.
@@ -189,6 +191,9 @@ class Restorer {
   // Engine thread: sleeps until something was published, failed or returned since the last call
   // returned, Wake was called, or the (real) clock reaches the deadline.
   virtual void WaitForEvent(TimePoint deadline) = 0;
+  // Any thread, several at once: sleeps until there have been other events than `seen`, or the
+  // (real) clock reaches the deadline; returns how many there have been.
+  virtual uint64_t EventsAfter(uint64_t seen, TimePoint deadline) = 0;
   // Any thread: ends the engine's WaitForEvent, this one or the next.
   virtual void Wake() = 0;
   virtual RestorerStats Stats() const = 0;

@@ -87,7 +87,7 @@ std::vector<bool> RestorerImpl::Known(std::span<const ChunkKey> keys, bool store
     const std::vector<bool> held = tier->Residency(keys);
     for (size_t i = 0; i < known.size(); ++i) known[i] = known[i] || held[i];
   }
-  for (size_t i = 0; i < known.size(); ++i) known[i] = known[i] || context_.pool.Lookup(keys[i]);
+  for (size_t i = 0; i < known.size(); ++i) known[i] = known[i] || context_.pool.Contains(keys[i]);
   return known;
 }
 
@@ -95,13 +95,13 @@ StoreLook RestorerImpl::Look(std::span<const ChunkKey> keys, Seconds patience) c
   return LookInStores(tiers_, keys, Known(keys, /*stored=*/false), patience);
 }
 
-void RestorerImpl::WaitForEvent(TimePoint deadline) {
+uint64_t RestorerImpl::EventsAfter(uint64_t seen, TimePoint deadline) {
   // The deadline is the Restorer's clock's, which a test may have stopped.
   const TimePoint until = Clock::Real().Now() + (deadline - context_.clock.Now());
   TimedMutexLock lock(mutex_, times_.waited);
-  while (events_ == events_seen_ && event_.WaitUntil(mutex_, until)) {
+  while (events_ == seen && event_.WaitUntil(mutex_, until)) {
   }
-  events_seen_ = events_;
+  return events_;
 }
 
 void RestorerImpl::Wake() {

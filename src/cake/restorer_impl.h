@@ -30,7 +30,10 @@ class RestorerImpl : public Restorer {
   std::shared_ptr<Restoration> Open(RestoreRequest request) override;
   std::vector<bool> Known(std::span<const ChunkKey> keys, bool stored) const override;
   StoreLook Look(std::span<const ChunkKey> keys, Seconds patience) const override;
-  void WaitForEvent(TimePoint deadline) override;
+  void WaitForEvent(TimePoint deadline) override {
+    engine_seen_ = EventsAfter(engine_seen_, deadline);
+  }
+  uint64_t EventsAfter(uint64_t seen, TimePoint deadline) override;
   void Wake() override;
   RestorerStats Stats() const override;
   nlohmann::json TierCostToJson(int tier) const override;
@@ -78,7 +81,7 @@ class RestorerImpl : public Restorer {
 
   mutable Mutex mutex_;
   mutable MutexTimes times_;                        // guarded by mutex_, through TimedMutexLock
-  CondVar event_;                                   // for the engine thread
+  CondVar event_;                                   // for the engine thread, or libkvcake's callers
   CondVar idle_;                                    // for the destructor
   std::vector<LoadLane> lanes_ GUARDED_BY(mutex_);  // one for each of tiers_
   InFlightTable table_ GUARDED_BY(mutex_);
@@ -94,7 +97,7 @@ class RestorerImpl : public Restorer {
   int claiming_ GUARDED_BY(mutex_) = 0;  // likewise, of ClaimCalls
   int calling_ GUARDED_BY(mutex_) = 0;   // threads between the mutex and a tier
   uint64_t events_ GUARDED_BY(mutex_) = 0;
-  uint64_t events_seen_ GUARDED_BY(mutex_) = 0;
+  uint64_t engine_seen_ = 0;  // of events_; the engine thread's
 };
 
 // One prompt's handle: its board lives as long as it does.

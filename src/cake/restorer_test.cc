@@ -41,6 +41,17 @@ TEST(RestorerTest, APromptWithoutAFullChunkIsDoneAtOnce) {
   EXPECT_TRUE(restoration->TakePages().empty());
 }
 
+TEST(RestorerTest, ToAskWhatIsInMemoryIsNoUseOfIt) {
+  auto pool = std::move(PagePool::Create(kLayout, 2 * kLayout.page_bytes()).value());
+  ComputeCost cost;
+  const auto restorer = NewRestorer(*pool, {}, cost, Clock::Real());
+  const std::vector<ChunkKey> keys = Request(1, 2, Policy::kCake).keys;
+  for (const ChunkKey& key : keys) pool->Publish(*pool->Draw(), key, NumericPath::kUnknown);
+  EXPECT_EQ(restorer->Known(std::span(keys).first(1), false), std::vector{true});
+  ASSERT_TRUE(pool->Draw()) << "in the place of what was used longest ago";
+  EXPECT_EQ(restorer->Known(keys, false), (std::vector{false, true}));
+}
+
 // Holds its reads until told to deliver them.
 class HeldTier : public Tier {
  public:

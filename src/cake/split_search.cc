@@ -10,7 +10,7 @@ namespace kvcake {
 namespace {
 
 using State = ChunkView::State;
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr size_t kPartialMax = 8;  // what is tried grows no further, however many the holes
 
 bool Computable(State state) { return state == State::kAbsent || state == State::kInFlight; }
@@ -186,7 +186,7 @@ class SplitSearch {
   // The least time that the last segment brings, what follows it included, with the fewest loads.
   // Its link is not kept.
   Partial BestOf(const Segment& s, const std::vector<Partial>& partials, bool wait) const {
-    Partial best{.ready_s = kNever};
+    Partial best{.ready_s = kInfinity};
     ForEachSplit(s, partials, wait,
                  [&](double ready_s, int loads, const LoadWalk&, int before, int split) {
                    ready_s += LastTokenSeconds(split);
@@ -201,7 +201,7 @@ class SplitSearch {
   std::vector<Partial> Extend(const Segment& s, const std::vector<Partial>& partials, bool wait) {
     const int loads_min = partials.front().loads;
     const int loads_max = partials.back().loads + (s.end - s.begin);
-    std::vector<Partial> best(loads_max - loads_min + 1, {.ready_s = kNever});
+    std::vector<Partial> best(loads_max - loads_min + 1, {.ready_s = kInfinity});
     ForEachSplit(s, partials, wait,
                  [&](double ready_s, int loads, const LoadWalk& link, int before, int split) {
                    Partial& with = best[loads - loads_min];
@@ -209,7 +209,7 @@ class SplitSearch {
                  });
     std::vector<Partial> next;
     for (Partial& partial : best) {
-      if (partial.ready_s < kNever && (next.empty() || partial.ready_s < next.back().ready_s)) {
+      if (partial.ready_s < kInfinity && (next.empty() || partial.ready_s < next.back().ready_s)) {
         next.push_back(std::move(partial));
       }
     }
@@ -295,7 +295,7 @@ double LoadWalk::interval_s() const {
 
 double LoadWalk::Load(const ChunkView& chunk, int8_t* from) {
   int best = -1;
-  double best_s = kNever;
+  double best_s = kInfinity;
   for (uint32_t rest = chunk.tiers; rest != 0; rest &= rest - 1) {
     const int tier = std::countr_zero(rest);
     const double s = free_s_[tier] + input_->tiers[tier].interval_s;

@@ -231,7 +231,7 @@ class CacheGenCodec : public LayerCodec {
 }  // namespace
 
 Result<std::unique_ptr<LayerCodec>> MakeCacheGenCodec(const CodecSpec& spec, CodecIsa isa) {
-  RETURN_IF_ERROR(CheckTables(spec.tables, Codec::kCacheGen, "cachegen", spec.layout));
+  RETURN_IF_ERROR(CheckTables(spec, Codec::kCacheGen, "cachegen"));
   ASSIGN_OR_RETURN(const std::vector<CacheGenPlane> planes, ParseCacheGen(*spec.tables));
   return std::make_unique<CacheGenCodec>(spec.layout, planes, isa);
 }

@@ -59,6 +59,7 @@ struct CodecSpec {
   KvLayout layout;
   // The model's, for a codec that has tables; read by `make` only.
   const CodecTables* tables = nullptr;
+  uint32_t model = 0;  // TablesModel of the one whose chunks these are; 0: tables are believed
 };
 
 // KV caches of a model, from which tables are fitted: `chunks` chunks of the layout.

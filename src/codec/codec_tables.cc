@@ -10,6 +10,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
+
+#include "base/read_file.h"
+#include "codec/codec.h"
 
 namespace kvcake {
 namespace {
@@ -26,7 +30,7 @@ struct Header {
   uint32_t version;
   uint16_t codec, level;
   uint32_t layers, kv_heads, head_dim;
-  uint32_t reserved;
+  uint32_t model;
   uint64_t body_bytes;
 };
 static_assert(sizeof(Header) == 48);
@@ -46,7 +50,7 @@ std::vector<std::byte> TablesFile(const CodecTables& tables) {
                       .layers = static_cast<uint32_t>(tables.layers),
                       .kv_heads = static_cast<uint32_t>(tables.kv_heads),
                       .head_dim = static_cast<uint32_t>(tables.head_dim),
-                      .reserved = 0,
+                      .model = tables.model,
                       .body_bytes = tables.body.size()};
   std::vector<std::byte> file(sizeof(header) + tables.body.size());
   std::memcpy(file.data(), &header, sizeof(header));
@@ -74,7 +78,7 @@ Result<CodecTables> ParseTables(std::span<const std::byte> file, const std::stri
   constexpr uint32_t kMost = 1 << 20;
   const auto fits = [](uint32_t n) { return n >= 1 && n <= kMost; };
   if (!fits(header.layers) || !fits(header.kv_heads) || !fits(header.head_dim) ||
-      header.level < 1 || header.reserved != 0) {
+      header.level < 1) {
     return bad("has a header that is not one");
   }
   return CodecTables{.codec = static_cast<Codec>(header.codec),
@@ -82,26 +86,18 @@ Result<CodecTables> ParseTables(std::span<const std::byte> file, const std::stri
                      .layers = static_cast<int>(header.layers),
                      .kv_heads = static_cast<int>(header.kv_heads),
                      .head_dim = static_cast<int>(header.head_dim),
+                     .model = header.model,
                      .body = {file.begin() + sizeof(header), file.end()}};
 }
 
 Result<CodecTables> LoadTables(const std::string& path) {
-  std::ifstream in(path, std::ios::binary | std::ios::ate);
-  if (!in) {
-    return Fail(ErrorCode::kNotFound, "cannot read {}: {}; kvcake codec fit makes codec tables",
-                path, std::strerror(errno));
+  const auto file = ReadFile(path, kTablesBytesMax);
+  if (file) return ParseTables(std::as_bytes(std::span(*file)), path);
+  if (file.error().code == ErrorCode::kNotFound) {
+    return Fail(ErrorCode::kNotFound, "{}; kvcake codec fit makes codec tables",
+                file.error().message);
   }
-  const auto size = static_cast<int64_t>(in.tellg());
-  if (size < 0 || static_cast<uint64_t>(size) > kTablesBytesMax) {
-    return Fail(ErrorCode::kCorrupt, "{}: is no file of codec tables, or larger than {} bytes",
-                path, kTablesBytesMax);
-  }
-  std::vector<std::byte> file(static_cast<size_t>(size));
-  in.seekg(0);
-  if (!in.read(reinterpret_cast<char*>(file.data()), size)) {
-    return Fail(ErrorCode::kIo, "cannot read {}", path);
-  }
-  return ParseTables(file, path);
+  return tl::unexpected(file.error());
 }
 
 Status SaveTables(const CodecTables& tables, const std::string& path) {
@@ -116,21 +112,47 @@ Status SaveTables(const CodecTables& tables, const std::string& path) {
   return Fail(ErrorCode::kIo, "cannot write {}: {}", path, std::strerror(error));
 }
 
-Status CheckTables(const CodecTables* tables, Codec codec, const char* name,
-                   const KvLayout& layout) {
-  if (tables == nullptr || tables->codec != codec) {
+uint32_t TablesModel(const KvIdentity& identity) {
+  constexpr std::string_view kNot[] = {"weights", "chunk_tokens", "layout",
+                                       "shard",   "arithmetic",   "lossy"};
+  KvIdentity model;
+  for (const auto& [name, value] : identity.fields()) {
+    if (std::ranges::find(kNot, name) == std::end(kNot)) model.Add(name, value);
+  }
+  uint32_t told;
+  std::memcpy(&told, model.Root().digest.data(), sizeof(told));
+  return std::max(told, 1u);
+}
+
+Status CheckTables(const CodecSpec& spec, Codec codec, const char* name) {
+  const CodecTables* const tables = spec.tables;
+  const KvLayout& layout = spec.layout;
+  if (tables == nullptr) {
     return Fail(ErrorCode::kInvalidArgument,
                 "codec {} needs tables of the model: make them with kvcake codec fit", name);
   }
-  if (tables->layers == layout.layers && tables->kv_heads == layout.kv_heads &&
-      tables->head_dim == layout.head_dim) {
-    return {};
+  if (tables->codec != codec) {
+    const CodecRow* const row = FindCodec(tables->codec);
+    return Fail(ErrorCode::kInvalidArgument,
+                "codec {} is given tables of codec {}: name the file of its own, or the directory "
+                "that kvcake codec fit has made",
+                name, row != nullptr ? row->name : "of another version");
   }
-  return Fail(ErrorCode::kInvalidArgument,
-              "the tables of codec {} are those of another model: they have {} layers of {} heads "
-              "of {}, this one {} of {} of {}",
-              name, tables->layers, tables->kv_heads, tables->head_dim, layout.layers,
-              layout.kv_heads, layout.head_dim);
+  if (tables->layers != layout.layers || tables->kv_heads != layout.kv_heads ||
+      tables->head_dim != layout.head_dim) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "the tables of codec {} are those of another model: they have {} layers of {} "
+                "heads of {}, this one {} of {} of {}; make its own with kvcake codec fit",
+                name, tables->layers, tables->kv_heads, tables->head_dim, layout.layers,
+                layout.kv_heads, layout.head_dim);
+  }
+  if (tables->model != 0 && spec.model != 0 && tables->model != spec.model) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "the tables of codec {} are those of another model of the same shape, and would "
+                "spoil what this one keeps: make its own with kvcake codec fit",
+                name);
+  }
+  return {};
 }
 
 }  // namespace kvcake

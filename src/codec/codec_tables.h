@@ -10,6 +10,7 @@
 
 #include "base/hash.h"
 #include "base/status.h"
+#include "kv/chunk_key.h"
 #include "kv/kv_layout.h"
 
 namespace kvcake {
@@ -18,6 +19,7 @@ struct CodecTables {
   Codec codec = Codec::kRaw;
   int level = 1;  // of quality, from 1 on; the codec says what it means
   int layers = 0, kv_heads = 0, head_dim = 0;
+  uint32_t model = 0;  // TablesModel of the one that they are fitted to; 0: it is not known
   std::vector<std::byte> body;  // the codec's own; its `make` checks it
 
   bool operator==(const CodecTables&) const = default;
@@ -37,9 +39,13 @@ Result<CodecTables> LoadTables(const std::string& path);
 // Replaces the file at once, by way of a temporary one beside it.
 Status SaveTables(const CodecTables& tables, const std::string& path);
 
-// kInvalidArgument where there are no tables of this codec, or they are another model's; `name` is
-// the codec's.
-Status CheckTables(const CodecTables* tables, Codec codec, const char* name,
-                   const KvLayout& layout);
+// Tells a model from others, by all that its identity says but what tables do not depend on: how
+// chunks are cut, what weights are stored as, which lossy codecs are used. Never 0.
+uint32_t TablesModel(const KvIdentity& identity);
+
+struct CodecSpec;
+// kInvalidArgument where there are no tables, or they are another codec's or model's; `name` is the
+// codec's.
+Status CheckTables(const CodecSpec& spec, Codec codec, const char* name);
 
 }  // namespace kvcake

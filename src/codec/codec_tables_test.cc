@@ -1,10 +1,12 @@
 #include "codec/codec_tables.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <fstream>
 
 #include "base/temp_dir_testing.h"
+#include "codec/codec.h"
 
 namespace kvcake {
 namespace {
@@ -17,6 +19,7 @@ CodecTables SomeTables() {
           .layers = 3,
           .kv_heads = 4,
           .head_dim = 5,
+          .model = 6,
           .body = {std::byte{1}, std::byte{2}, std::byte{3}}};
 }
 
@@ -52,6 +55,46 @@ TEST(CodecTables, EveryDamagedOrMissingByteIsSeen) {
   EXPECT_FALSE(ParseTables(longer, "x"));
 }
 
+// By what its numbers are, not by how they are kept.
+TEST(CodecTables, AModelIsToldFromOthers) {
+  const auto identity = [](const char* theta) {
+    return KvIdentity().Add("arch", "llama").Add("rope_theta", theta).Add("weights_digest", "ab");
+  };
+  const uint32_t model = TablesModel(identity("1e4"));
+  EXPECT_NE(model, 0u);
+  EXPECT_NE(model, TablesModel(identity("1e6")));
+  EXPECT_NE(model, TablesModel(identity("1e4").Add("qk_norm", "rms")));
+  EXPECT_EQ(model, TablesModel(identity("1e4")
+                                   .Add("weights", "int8")
+                                   .Add("chunk_tokens", 64)
+                                   .Add("layout", "v1")
+                                   .Add("shard", "all")
+                                   .Add("arithmetic", 2)
+                                   .Add("lossy", "int8")));
+}
+
+TEST(CodecTables, WhatIsWrongWithThemIsSaid) {
+  const KvLayout layout{.layers = 3, .kv_heads = 4, .head_dim = 5};
+  const CodecTables tables = SomeTables();
+  const auto why = [&](const CodecSpec& spec, Codec codec = Codec::kCacheGen) -> std::string {
+    const Status status = CheckTables(spec, codec, "this");
+    return status ? "" : status.error().message;
+  };
+  EXPECT_EQ(why({.layout = layout, .tables = &tables}), "");
+  EXPECT_EQ(why({.layout = layout, .tables = &tables, .model = 6}), "");
+  EXPECT_THAT(why({.layout = layout, .tables = &tables, .model = 7}),
+              HasSubstr("another model of the same shape"));
+  EXPECT_THAT(why({.layout = layout}), HasSubstr("needs tables"));
+  EXPECT_THAT(why({.layout = layout, .tables = &tables}, Codec::kKvQuant3),
+              HasSubstr("codec this is given tables of codec cachegen"));
+  const KvLayout wider{.layers = 3, .kv_heads = 4, .head_dim = 6};
+  EXPECT_THAT(why({.layout = wider, .tables = &tables}),
+              HasSubstr("3 layers of 4 heads of 5, this one 3 of 4 of 6"));
+  CodecTables unknown = tables;
+  unknown.model = 0;
+  EXPECT_EQ(why({.layout = layout, .tables = &unknown, .model = 7}), "");
+}
+
 TEST(CodecTables, AFileThatIsNotThereSaysWhatMakesOne) {
   const auto loaded = LoadTables("/nowhere/a.tables");
   ASSERT_FALSE(loaded);
@@ -59,6 +102,16 @@ TEST(CodecTables, AFileThatIsNotThereSaysWhatMakesOne) {
   EXPECT_THAT(loaded.error().message, HasSubstr("kvcake codec fit"));
   EXPECT_FALSE(LoadTables("/"));
   EXPECT_FALSE(SaveTables(SomeTables(), "/nowhere/a.tables"));
+}
+
+// They lie in a store's directory, where others may write.
+TEST(CodecTables, APipeIsNotWaitedFor) {
+  const TempDir dir;
+  const std::string path = dir.path() + "/a.tables";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const auto loaded = LoadTables(path);
+  ASSERT_FALSE(loaded);
+  EXPECT_THAT(loaded.error().message, HasSubstr(path + " is not a regular file"));
 }
 
 }  // namespace

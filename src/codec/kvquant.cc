@@ -321,7 +321,7 @@ class KvQuantCodec : public LayerCodec {
 }  // namespace
 
 Result<std::unique_ptr<LayerCodec>> MakeKvQuant3Codec(const CodecSpec& spec, CodecIsa isa) {
-  RETURN_IF_ERROR(CheckTables(spec.tables, Codec::kKvQuant3, "kvquant3", spec.layout));
+  RETURN_IF_ERROR(CheckTables(spec, Codec::kKvQuant3, "kvquant3"));
   ASSIGN_OR_RETURN(KvQuantTables tables, ParseKvQuant(*spec.tables));
   return std::make_unique<KvQuantCodec>(spec.layout, std::move(tables), isa);
 }

@@ -15,3 +15,16 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 // clang-format on
+
+#include <chrono>
+
+#include "base/clock.h"
+
+namespace kvcake {
+
+// As timers take them.
+inline std::chrono::nanoseconds Nanoseconds(Seconds seconds) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(seconds);
+}
+
+}  // namespace kvcake

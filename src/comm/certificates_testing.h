@@ -10,14 +10,16 @@
 namespace kvcake::testing_util {
 
 // What an authority issues to a rank.
-inline RankTlsFiles Issue(const Authority& authority, const std::string& name) {
-  const Authority::Files files = authority.Issue(name);
+inline RankTlsFiles Issue(const Authority& authority, const std::string& name,
+                          const Authority::Validity& validity = {}) {
+  const Authority::Files files = authority.Issue(name, validity);
   return {files.certificate, files.key, files.ca};
 }
 
 // The same, loaded.
-inline RankTls IssueLoaded(const Authority& authority, const std::string& name) {
-  auto tls = RankTls::Load(Issue(authority, name));
+inline RankTls IssueLoaded(const Authority& authority, const std::string& name,
+                           const Authority::Validity& validity = {}) {
+  auto tls = RankTls::Load(Issue(authority, name, validity));
   CHECK(tls.has_value());
   return *tls;
 }

@@ -43,7 +43,7 @@ Result<ClusterKey> ClusterKey::Load(const std::string& file) {
   if (file.empty()) {
     const char* secret = std::getenv(kVariable);
     if (secret == nullptr) return ClusterKey();
-    return Of(secret, kVariable);
+    return Of(WithoutSpaceAtEnd(secret), kVariable);
   }
   ASSIGN_OR_RETURN(const std::string secret, ReadSecretFile(file, kFlag, kClusterKeyBytesMax));
   return Of(secret, fmt::format("{} {}", kFlag, file));

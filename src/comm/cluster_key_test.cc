@@ -38,10 +38,12 @@ TEST_F(ClusterKeyTest, IsOfAFileOrOfTheEnvironmentOrThereIsNone) {
   const auto file = ClusterKey::Load(File(std::string(kSecret) + "\n"));
   ASSERT_TRUE(file) << file.error().message;
   EXPECT_FALSE(file->empty());
-  setenv("KVCAKE_CLUSTER_KEY", kSecret, 1);
-  const auto environment = ClusterKey::Load("");
-  ASSERT_TRUE(environment);
-  EXPECT_EQ(environment->Prove("p", {"t"}), file->Prove("p", {"t"}));
+  for (const char* end : {"", "\n", " \r\n"}) {  // as of `echo KEY`
+    setenv("KVCAKE_CLUSTER_KEY", (std::string(kSecret) + end).c_str(), 1);
+    const auto environment = ClusterKey::Load("");
+    ASSERT_TRUE(environment);
+    EXPECT_EQ(environment->Prove("p", {"t"}), file->Prove("p", {"t"}));
+  }
   EXPECT_NE(none->Prove("p", {"t"}), file->Prove("p", {"t"}));
 }
 

@@ -37,8 +37,9 @@ class Comm {
 
   // Ends every unfinished transfer and every later one with `why`. When it returns the `done` of
   // every transfer before it has run and their buffers are touched no more, and the other ranks'
-  // transfers with this one end in an error (kIo) that names it; mpi_comm.h says what MPI cannot
-  // promise. From any thread but a `done`'s; the first `why` stays.
+  // transfers with this one end in an error (kIo) that names it, and says why where nothing was on
+  // its way to them; mpi_comm.h says what MPI cannot promise. From any thread but a `done`'s; the
+  // first `why` stays.
   virtual void Close(Error why) = 0;
 
   // Payload bytes of this rank's sends that have ended well.

@@ -83,7 +83,7 @@ TEST_P(CommCloseTest, EndsWhatIsLeftAndWhatComesLater) {
   Bytes never(1), half(large.size());
   comms[1]->Receive(0, 1, half, [](Status) {});
   comms[0]->Send(1, 1, large, [&](Status) { ++sends_ended; });
-  comms[1]->Receive(0, 99, never, peers.Add());
+  comms[1]->Receive(0, 99, never, peers.Add(0));
   comms[0]->Close(Stop());
   EXPECT_EQ(receives_stopped, kReceives);
   EXPECT_EQ(sends_ended, 1);
@@ -94,14 +94,14 @@ TEST_P(CommCloseTest, EndsWhatIsLeftAndWhatComesLater) {
   EXPECT_THAT(status.error().message, HasSubstr("rank 0"));
   const Bytes message(100);
   TransferWait late;
-  for (int tag = 0; tag < kReceives; ++tag) comms[1 + tag % 2]->Send(0, tag, message, late.Add());
+  for (int tag = 0; tag < kReceives; ++tag) comms[1 + tag % 2]->Send(0, tag, message, late.Add(0));
   comms[0]->Close({ErrorCode::kCancelled, "the second reason"});
   EXPECT_EQ(ReceiveAndWait(*comms[0], 1, 5, into[5]).error().message, "stop");
   EXPECT_EQ(SendAndWait(*comms[0], 1, 5, message).error().message, "stop");
   for (const Bytes& bytes : into) EXPECT_EQ(bytes, Bytes(100, std::byte{0xee}));
 
   Bytes heard(100, std::byte{1});
-  comms[1]->Send(2, 3, message, peers.Add());
+  comms[1]->Send(2, 3, message, peers.Add(2));
   ExpectOk(ReceiveAndWait(*comms[2], 1, 3, heard));
   EXPECT_EQ(heard, message) << "the others are not concerned";
   comms.clear();
@@ -113,12 +113,12 @@ TEST_P(CommCloseTest, ALostPeerIsAnErrorOfTheTransfersWithIt) {
   const Bytes large = Pattern(1, 4 << 20);
   TransferWait with_1, with_2;
   Bytes from_1(large.size()), never(1), from_2(large.size());
-  comms[0]->Receive(1, 1, from_1, with_1.Add());
-  comms[0]->Receive(2, 1, from_2, with_2.Add());
+  comms[0]->Receive(1, 1, from_1, with_1.Add(1));
+  comms[0]->Receive(2, 1, from_2, with_2.Add(2));
   comms[1]->Send(0, 1, large, [](Status) {});
   comms[2]->Send(0, 1, large, [](Status) {});
   ExpectOk(with_1.Wait(Patience(), "what was sent"));
-  comms[0]->Receive(1, 2, never, with_1.Add());
+  comms[0]->Receive(1, 2, never, with_1.Add(1));
   comms[1]->Receive(0, 9, never, [](Status) {});
   comms[1].reset();
   const Status status = with_1.Wait(Patience(), "the lost peer");
@@ -131,9 +131,27 @@ TEST_P(CommCloseTest, ALostPeerIsAnErrorOfTheTransfersWithIt) {
   ExpectOk(with_2.Wait(Patience(), "the other peer"));
   EXPECT_TRUE(from_2 == large);
   TransferWait more;
-  comms[2]->Receive(0, 5, from_2, more.Add());
+  comms[2]->Receive(0, 5, from_2, more.Add(0));
   ExpectOk(SendAndWait(*comms[0], 2, 5, large));
   ExpectOk(more.Wait(Patience(), "the other peer"));
+}
+
+// One that waits for the rank, and one that it does not read from.
+TEST_P(CommCloseTest, OthersHearWhy) {
+  Comms comms = GetParam().make(3);
+  Bytes never(1);
+  const Bytes small(1), large(80 << 20);
+  TransferWait waits, sends;
+  comms[1]->Receive(0, 1, never, waits.Add(0));
+  comms[2]->Send(0, 2, large, sends.Add(0));
+  comms[0]->Send(1, 3, small, [](Status) {});  // has just begun
+  comms[0]->Close({ErrorCode::kResourceExhausted, "out of pages: raise --ram-capacity"});
+  for (const TransferWait* wait : {&waits, &sends}) {
+    const Status status = wait->Wait(Patience(), "the peer");
+    ExpectCode(status, ErrorCode::kIo);
+    EXPECT_THAT(status.error().message, HasSubstr("rank 0"));
+    EXPECT_THAT(status.error().message, HasSubstr("out of pages: raise --ram-capacity"));
+  }
 }
 
 // Traffic in all directions when a rank closes, at any moment; whatever it was given has ended when
@@ -152,7 +170,7 @@ TEST_P(CommCloseTest, AtAnyMoment) {
       for (int i = 0; i < kMessages; ++i) {
         for (int peer : {1, 2}) {
           comms[0]->Send(peer, i % 5, (*bytes)[next++], [&](Status) { ++ended; });
-          const Comm::Done one = i == 3 * round ? some.Add() : Comm::Done([](Status) {});
+          const Comm::Done one = i == 3 * round ? some.Add(peer) : Comm::Done([](Status) {});
           comms[0]->Receive(peer, i % 5, (*bytes)[next++], [&ended, one](Status status) {
             ++ended;
             one(std::move(status));
@@ -166,8 +184,8 @@ TEST_P(CommCloseTest, AtAnyMoment) {
         for (int i = 0; i < kMessages; ++i) {
           for (int peer = 0; peer < 3; ++peer) {
             if (peer == rank) continue;
-            comms[rank]->Send(peer, i % 5, theirs[next++], others.Add());
-            comms[rank]->Receive(peer, i % 5, theirs[next++], others.Add());
+            comms[rank]->Send(peer, i % 5, theirs[next++], others.Add(peer));
+            comms[rank]->Receive(peer, i % 5, theirs[next++], others.Add(peer));
           }
         }
       });

@@ -33,13 +33,13 @@ inline TimePoint Patience() { return Clock::Real().Now() + Seconds(120); }
 
 inline Status SendAndWait(Comm& comm, int to, int tag, std::span<const std::byte> data) {
   TransferWait wait;
-  comm.Send(to, tag, data, wait.Add());
+  comm.Send(to, tag, data, wait.Add(to));
   return wait.Wait(Patience(), "send");
 }
 
 inline Status ReceiveAndWait(Comm& comm, int from, int tag, std::span<std::byte> into) {
   TransferWait wait;
-  comm.Receive(from, tag, into, wait.Add());
+  comm.Receive(from, tag, into, wait.Add(from));
   return wait.Wait(Patience(), "receive");
 }
 
@@ -62,7 +62,7 @@ inline void KeepsTheOrderWithinATag(Comm& comm) {
     for (int tag : {7, 8}) {
       for (int i = 0; i < kMessages; ++i) {
         messages.push_back(Pattern(1000 * comm.rank() + 100 * tag + i, 100));
-        comm.Send(peer, tag, messages.back(), sent.Add());
+        comm.Send(peer, tag, messages.back(), sent.Add(peer));
       }
     }
   }
@@ -87,13 +87,13 @@ inline void ReceivesMayComeBeforeOrAfter(Comm& comm) {
     ExpectOk(ReceiveAndWait(comm, 1, 2, ready));
     ExpectOk(SendAndWait(comm, 1, 1, message));
     TransferWait sent;
-    comm.Send(1, 3, message, sent.Add());
-    comm.Send(1, 4, note, sent.Add());
+    comm.Send(1, 3, message, sent.Add(1));
+    comm.Send(1, 4, note, sent.Add(1));
     ExpectOk(sent.Wait(Patience(), "sends"));
   } else {
     Bytes before(message.size()), after(message.size()), noted(1);
     TransferWait received;
-    comm.Receive(0, 1, before, received.Add());
+    comm.Receive(0, 1, before, received.Add(0));
     ExpectOk(SendAndWait(comm, 0, 2, note));
     ExpectOk(received.Wait(Patience(), "receive"));
     ExpectOk(ReceiveAndWait(comm, 0, 4, noted));
@@ -116,8 +116,8 @@ inline void CarriesEverySize(Comm& comm) {
     out.push_back(Pattern(size + comm.rank(), size));
     in.emplace_back(size);
     total += size;
-    comm.Receive(previous, static_cast<int>(size), in.back(), all.Add());
-    comm.Send(next, static_cast<int>(size), out.back(), all.Add());
+    comm.Receive(previous, static_cast<int>(size), in.back(), all.Add(previous));
+    comm.Send(next, static_cast<int>(size), out.back(), all.Add(next));
   }
   ExpectOk(all.Wait(Patience(), "all sizes"));
   for (size_t i = 0; i < in.size(); ++i) {
@@ -138,7 +138,7 @@ inline void AnotherSizeIsCorrupt(Comm& comm) {
     std::deque<Bytes> messages;
     for (const Case& c : cases) {
       messages.push_back(Pattern(c.sent, c.sent));
-      comm.Send(1, 5, messages.back(), sent.Add());
+      comm.Send(1, 5, messages.back(), sent.Add(1));
     }
     ExpectOk(sent.Wait(Patience(), "sends"));
   } else if (comm.rank() == 1) {
@@ -202,7 +202,7 @@ inline void ManyTagsFromManyThreads(Comm& comm) {
       for (int tag : ShuffledTags(plan, lane.half, 1)) {
         const size_t i = next[tag]++;
         lane.out.push_back(Pattern(SeedOf(comm.rank(), lane.peer, tag, i), plan.at(tag)[i]));
-        comm.Send(lane.peer, tag, lane.out.back(), all.Add());
+        comm.Send(lane.peer, tag, lane.out.back(), all.Add(lane.peer));
       }
     });
     threads.emplace_back([&comm, &all, &lane] {
@@ -212,7 +212,7 @@ inline void ManyTagsFromManyThreads(Comm& comm) {
         const size_t i = next[tag]++;
         lane.in.emplace_back(plan.at(tag)[i]);
         lane.received.emplace_back(tag, i);
-        comm.Receive(lane.peer, tag, lane.in.back(), all.Add());
+        comm.Receive(lane.peer, tag, lane.in.back(), all.Add(lane.peer));
       }
     });
   }
@@ -233,7 +233,7 @@ inline void CallbacksMaySendAndReceive(Comm& comm) {
   struct Ball {
     Comm& comm;
     TransferWait wait = {};
-    Comm::Done finished = wait.Add();
+    Comm::Done finished = wait.Add(next());
     Bytes value = Bytes(8);
     int rounds = 0;
 

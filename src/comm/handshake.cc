@@ -50,20 +50,25 @@ std::vector<Fact> Decode(const Hello& hello) {
   }
 }
 
+// Some models have facts that others lack.
+std::string ValueOf(const std::vector<Fact>& facts, const std::string& name) {
+  const auto found = std::ranges::find(facts, name, &Fact::name);
+  return found != facts.end() ? found->value : "nothing";
+}
+
 Status Compare(const std::vector<Hello>& hellos) {
   const std::vector<Fact> first = Decode(hellos[0]);
   for (size_t rank = 1; rank < hellos.size(); ++rank) {
     const std::vector<Fact> other = Decode(hellos[rank]);
-    for (size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
-      const Fact none = {"", "nothing"};
-      const Fact& one = i < first.size() ? first[i] : none;
-      const Fact& two = i < other.size() ? other[i] : none;
-      if (one.name == two.name && one.value == two.value) continue;
-      const std::string& name = one.name.empty() ? two.name : one.name;
+    std::vector<Fact> named = first;
+    named.insert(named.end(), other.begin(), other.end());
+    for (const Fact& fact : named) {
+      const std::string one = ValueOf(first, fact.name), two = ValueOf(other, fact.name);
+      if (one == two) continue;
       return Fail(ErrorCode::kInvalidArgument,
                   "rank {} has another {} than rank 0 ({}; rank 0: {}): start every rank with the "
                   "same program, model and options",
-                  rank, PrintableAscii(name), PrintableAscii(two.value), PrintableAscii(one.value));
+                  rank, PrintableAscii(fact.name), PrintableAscii(two), PrintableAscii(one));
     }
   }
   return {};
@@ -82,7 +87,7 @@ Status Handshake(Comm& comm, std::span<const Fact> facts, Seconds timeout) {
   for (int peer = 0; peer < comm.size(); ++peer) {
     if (peer == comm.rank()) continue;
     const auto keep = [&](TransferWait& wait) -> Comm::Done {
-      return [hellos, done = wait.Add()](Status status) { done(std::move(status)); };
+      return [hellos, done = wait.Add(peer)](Status status) { done(std::move(status)); };
     };
     comm.Receive(peer, kHelloTag, (*hellos)[peer], keep(heard[peer]));
     comm.Send(peer, kHelloTag, (*hellos)[comm.rank()], keep(told[peer]));

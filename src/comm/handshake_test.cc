@@ -78,6 +78,19 @@ TEST_P(HandshakeTest, AnOlderVersionMayKnowFewerFacts) {
   }
 }
 
+TEST_P(HandshakeTest, AFactThatSomeLackIsComparedWithNoOther) {
+  const Comms comms = Make(2);
+  for (const Status& status : All(comms, [](Comm& comm) {
+         std::vector<Fact> facts = {{"version", "1"}, {"lossy", "int8"}, {"model", "ab"}};
+         if (comm.rank() == 1) facts = {{"version", "1"}, {"model", "cd"}};
+         return Handshake(comm, facts, kPatience);
+       })) {
+    ExpectCode(status, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(status.error().message,
+                HasSubstr("rank 1 has another lossy than rank 0 (nothing; rank 0: int8)"));
+  }
+}
+
 TEST_P(HandshakeTest, ARankThatDoesNotAnswerIsNamed) {
   const Comms comms = Make(4);
   const auto statuses = All(comms, [](Comm& comm) {

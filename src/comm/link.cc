@@ -65,6 +65,11 @@ int FamilyOf(int fd) {
   return name.ss_family;
 }
 
+// Whether a certificate is fine but for its dates.
+bool IsOfTime(long verdict) {
+  return verdict == X509_V_ERR_CERT_HAS_EXPIRED || verdict == X509_V_ERR_CERT_NOT_YET_VALID;
+}
+
 int ReasonOf(error_code error) { return ERR_GET_REASON(static_cast<unsigned>(error.value())); }
 
 }  // namespace
@@ -149,7 +154,9 @@ std::string Link::WhyNot(error_code error) const {
     return error == net::error::eof ? "it closed the connection" : error.message();
   }
   if (const long verdict = SSL_get_verify_result(tls_.get()); verdict != X509_V_OK) {
-    return fmt::format("no authority of --tls-ca has signed its certificate: {}",
+    return fmt::format("{}: {}",
+                       IsOfTime(verdict) ? "its certificate, or its authority's, is not valid now"
+                                         : "no authority of --tls-ca has signed its certificate",
                        X509_verify_cert_error_string(verdict));
   }
   if (IsOfNoTls(error)) return fmt::format("it speaks no TLS: give it {}, too", kTlsFlags);
@@ -159,8 +166,18 @@ std::string Link::WhyNot(error_code error) const {
     case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
     case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:  // another authority of the same name
       return "no authority of its --tls-ca has signed this one's --tls-cert";
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
+      return "by its clock this one's --tls-cert, or its authority's, has expired";
     default:
       return "TLS: " + error.message();
+  }
+}
+
+void Link::SendAtOnce(std::span<const std::byte> bytes) {
+  if (tls_) {
+    (void)Try({Action::kWrite, const_cast<std::byte*>(bytes.data()), bytes.size()});
+  } else {
+    (void)send(fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 }
 

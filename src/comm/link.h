@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -84,6 +85,8 @@ class Link {
 
   // No TLS any more: what is left of a handshake that has failed.
   void GoPlain() { tls_.reset(); }
+  // What of it goes without waiting, if it is the last that is sent and nothing is on its way.
+  void SendAtOnce(std::span<const std::byte> bytes);
   // The other end hears that nothing more comes; what it sends can still be read.
   void EndSending();
   // No buffer is touched any more; transfers end with an error.

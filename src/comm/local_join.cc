@@ -17,11 +17,11 @@
 namespace kvcake {
 namespace {
 
-constexpr uint32_t kMagic = 0x314c564b;  // "KVL1"
+constexpr uint32_t kCallMagic = 0x314c564b;  // "KVL1"
 
 // With it come size - 1 descriptors: those of the connections with the others, in their order.
 struct LocalCall {
-  uint32_t magic = kMagic;
+  uint32_t magic = kCallMagic;
   int32_t rank = 0, size = 0;
 };
 
@@ -137,7 +137,7 @@ Result<std::unique_ptr<Comm>> TakeCall(int control) {
   if (got < 0) return Fail(ErrorCode::kIo, "no call from the leader: {}", std::strerror(errno));
   std::vector<Descriptor> sockets = DescriptorsOf(message.header);
   const LocalCall& call = message.call;
-  const bool sound = got == sizeof(call) && call.magic == kMagic &&
+  const bool sound = got == sizeof(call) && call.magic == kCallMagic &&
                      (message.header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 && call.size > 1 &&
                      call.size <= kLocalRanksMax && call.rank >= 0 && call.rank + 1 < call.size &&
                      sockets.size() + 1 == static_cast<size_t>(call.size);

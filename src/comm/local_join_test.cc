@@ -59,7 +59,7 @@ TEST(LocalJoinTest, AWorkerHasOneChainAfterTheOther) {
     const Bytes out = Pattern(chain, 3 << 20);
     Bytes in(out.size());
     TransferWait sent;
-    (*rank_0)->Send(1, chain, out, sent.Add());
+    (*rank_0)->Send(1, chain, out, sent.Add(1));
     ExpectOk(ReceiveAndWait(**rank_1, 0, chain, in));
     ExpectOk(sent.Wait(Patience(), "send"));
     EXPECT_TRUE(in == out);
@@ -84,7 +84,7 @@ TEST(LocalJoinTest, ChainsThatAreOverEndAtOnce) {
   const auto worker = Await(control).get();
   ASSERT_TRUE(worker);
   TransferWait sent;
-  (*leader)->Send(0, 0, std::span(&byte, 1), sent.Add());
+  (*leader)->Send(0, 0, std::span(&byte, 1), sent.Add(0));
   ExpectOk(ReceiveAndWait(**worker, 1, 0, std::span(&received, 1)));
   ExpectOk(sent.Wait(Patience(), "send"));
   EXPECT_EQ(received, byte);

@@ -20,12 +20,12 @@ struct Route {
   auto operator<=>(const Route&) const = default;
 };
 
-struct Outgoing {
+struct WaitingSend {
   std::span<const std::byte> data;
   Comm::Done done;
 };
 
-struct Incoming {
+struct WaitingReceive {
   std::span<std::byte> into;
   Comm::Done done;
 };
@@ -37,7 +37,7 @@ class Group {
 
   int size() const { return size_; }
 
-  void Send(const Route& route, Outgoing outgoing) {
+  void Send(const Route& route, WaitingSend outgoing) {
     MutexLock lock(mutex_);
     if (const auto error = ErrorLocked(route.from, route.to)) {
       return EndLocked(route.from, std::move(outgoing.done), *error);
@@ -48,7 +48,7 @@ class Group {
     sends_[route].push_back(std::move(outgoing));
   }
 
-  void Receive(const Route& route, Incoming incoming) {
+  void Receive(const Route& route, WaitingReceive incoming) {
     MutexLock lock(mutex_);
     if (const auto error = ErrorLocked(route.to, route.from)) {
       return EndLocked(route.to, std::move(incoming.done), *error);
@@ -129,7 +129,8 @@ class Group {
     }
   }
 
-  void DeliverLocked(const Route& route, Outgoing outgoing, Incoming incoming) REQUIRES(mutex_) {
+  void DeliverLocked(const Route& route, WaitingSend outgoing, WaitingReceive incoming)
+      REQUIRES(mutex_) {
     RunLocked({route.from, route.to},
               [this, route, outgoing = std::move(outgoing), incoming = std::move(incoming)] {
                 const Status status =
@@ -161,8 +162,8 @@ class Group {
   mutable Mutex mutex_;
   CondVar idle_;
   std::vector<Rank> ranks_ GUARDED_BY(mutex_);
-  Queues<Outgoing> sends_ GUARDED_BY(mutex_);
-  Queues<Incoming> receives_ GUARDED_BY(mutex_);
+  Queues<WaitingSend> sends_ GUARDED_BY(mutex_);
+  Queues<WaitingReceive> receives_ GUARDED_BY(mutex_);
 
   CallbackThread thread_;
 };

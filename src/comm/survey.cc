@@ -89,12 +89,12 @@ class Surveyor {
 
   Status Send(int to, int tag, std::span<const std::byte> data) {
     TransferWait wait;
-    comm_.Send(to, tag, data, Keep(wait.Add()));
+    comm_.Send(to, tag, data, Keep(wait.Add(to)));
     return wait.Wait(deadline_, "measuring the links between ranks");
   }
   Status Receive(int from, int tag, std::span<std::byte> into) {
     TransferWait wait;
-    comm_.Receive(from, tag, into, Keep(wait.Add()));
+    comm_.Receive(from, tag, into, Keep(wait.Add(from)));
     return wait.Wait(deadline_, "measuring the links between ranks");
   }
   Comm::Done Keep(Comm::Done done) const {

@@ -40,7 +40,7 @@ void ExpectAChain(Waiting& worker) {
   const Bytes out = Pattern(1, 1000);
   Bytes in(1000);
   TransferWait sent;
-  (*leader)->Send(0, 1, out, sent.Add());
+  (*leader)->Send(0, 1, out, sent.Add(0));
   ExpectOk(ReceiveAndWait(*joined->comm, 1, 1, in));
   ExpectOk(sent.Wait(Patience(), "send"));
   EXPECT_EQ(in, out);
@@ -366,7 +366,7 @@ TEST(TcpAttackTest, WithoutTheKeyNobodyIsARank) {
   Bytes in(10);
   TransferWait sent;
   const Bytes out = Pattern(1, 10);
-  (*rank_1)->Send(0, 1, out, sent.Add());
+  (*rank_1)->Send(0, 1, out, sent.Add(0));
   ExpectOk(ReceiveAndWait(**first, 1, 1, in));
   ExpectOk(sent.Wait(Patience(), "send"));
   EXPECT_EQ(in, out);

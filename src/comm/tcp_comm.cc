@@ -13,11 +13,13 @@
 #include <future>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
 #include "base/mutex.h"
+#include "base/printable.h"
 #include "comm/asio.h"
 #include "comm/delivery.h"
 #include "comm/link.h"
@@ -35,6 +37,10 @@ constexpr uint32_t kMagic = 0x3143564b;  // "KVC1"
 constexpr size_t kSkipBytes = 64 << 10;  // of an unwanted message, at once
 constexpr uint64_t kAsideBytes = 128;    // that a message aside takes beside its own, however short
 constexpr int kLooksInSilence = 5;       // for whether a rank still takes what it is sent
+
+constexpr int kPartingTag = -1;  // of the text that says why a rank closes
+constexpr size_t kPartingBytesMax = 500;
+constexpr int kLooksInVain = 4;  // for whether more has been sent
 
 // Before each message; its bytes never change meaning.
 struct FrameHeader {
@@ -75,6 +81,8 @@ struct Peer {
   std::unique_ptr<Link> link;  // null: this rank itself
   // Once set, nothing is sent or read any more, and handlers that come later find nothing to do.
   std::optional<Error> send_lost, lost;
+  // Nothing more can be written: what is to be sent is lost when reading ends, too, or pauses.
+  std::optional<Error> write_failed;
 
   std::deque<Outgoing> outgoing;  // the first one is being written
   FrameHeader out_header;
@@ -129,7 +137,7 @@ class StreamComm : public Comm {
   }
 
   ~StreamComm() override {
-    StreamComm::Close(Fail(ErrorCode::kCancelled, "rank {} has ended", rank_).value());
+    End(Fail(ErrorCode::kCancelled, "rank {} has ended", rank_).value(), /*says_why=*/false);
     work_.reset();
     thread_.join();
   }
@@ -157,18 +165,7 @@ class StreamComm : public Comm {
     });
   }
 
-  void Close(Error why) override {
-    CHECK(std::this_thread::get_id() != thread_.get_id());
-    std::promise<void> ended;
-    net::post(context_, [&] {
-      if (!closed_) {
-        closed_ = std::move(why);
-        for (const auto& peer : peers_) Lose(*peer, *closed_);
-      }
-      ended.set_value();
-    });
-    ended.get_future().wait();
-  }
+  void Close(Error why) override { End(std::move(why), /*says_why=*/true); }
 
   uint64_t sent_bytes() const override { return sent_bytes_; }
 
@@ -178,6 +175,50 @@ class StreamComm : public Comm {
   }
   static Error Gone(const Peer& peer, error_code error) {
     return Gone(peer, peer.link->WhyNot(error));
+  }
+
+  void End(Error why, bool says_why) {
+    CHECK(std::this_thread::get_id() != thread_.get_id());
+    std::promise<void> ended;
+    net::post(context_, [&] {
+      if (!closed_) closed_ = std::move(why);
+      LoseAll({.says_why = says_why}, ended);
+    });
+    ended.get_future().wait();
+  }
+
+  struct Ending {
+    bool says_why;
+    size_t unsent = SIZE_MAX;  // messages, when it last looked
+    int in_vain = 0;           // looks since that became less
+  };
+  // Once no more of what is to be sent goes without waiting: the thread's handlers have a few
+  // turns, as each writes a part of a message.
+  void LoseAll(Ending ending, std::promise<void>& ended) {
+    size_t unsent = 0;
+    for (const auto& peer : peers_) unsent += peer->outgoing.size();
+    ending.in_vain = unsent < ending.unsent ? 0 : ending.in_vain + 1;
+    ending.unsent = unsent;
+    if (unsent > 0 && ending.in_vain < kLooksInVain) {
+      net::post(context_, [this, ending, &ended] { LoseAll(ending, ended); });
+      return;
+    }
+    for (const auto& peer : peers_) {
+      if (ending.says_why) SayWhy(*peer, closed_->message);
+      Lose(*peer, *closed_);
+    }
+    ended.set_value();
+  }
+
+  static void SayWhy(Peer& peer, std::string_view why) {
+    const bool may = peer.link && !peer.lost && !peer.write_failed && peer.outgoing.empty();
+    if (!may) return;
+    why = why.substr(0, kPartingBytesMax);
+    const FrameHeader header{.tag = kPartingTag, .bytes = why.size()};
+    std::vector<std::byte> frame(sizeof(header) + why.size());
+    std::memcpy(frame.data(), &header, sizeof(header));
+    std::memcpy(frame.data() + sizeof(header), why.data(), why.size());
+    peer.link->SendAtOnce(frame);
   }
 
   // Once the socket is closed by its thread nothing touches a buffer.
@@ -207,8 +248,7 @@ class StreamComm : public Comm {
   void AwaitDelivery(Peer& peer) {
     if (peer.awaiting) return;
     peer.awaiting = true;
-    peer.timer.expires_after(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(silence_ / kLooksInSilence));
+    peer.timer.expires_after(Nanoseconds(silence_ / kLooksInSilence));
     peer.timer.async_wait([this, &peer](error_code) {
       peer.awaiting = false;
       if (peer.lost) return;
@@ -231,13 +271,20 @@ class StreamComm : public Comm {
         net::buffer(outgoing.data.data(), outgoing.data.size())};
     net::async_write(*peer.link, buffers, Everything, [this, &peer](error_code error, size_t) {
       if (peer.send_lost) return;
-      if (error) return LoseSending(peer, Gone(peer, error));
+      if (error) return FailWriting(peer, error);
       const Outgoing sent = std::move(peer.outgoing.front());
       peer.outgoing.pop_front();
       if (!peer.outgoing.empty()) Write(peer);
       sent_bytes_ += sent.data.size();
       sent.done({});
     });
+  }
+
+  // The end of what can be read says more than that nothing can be written.
+  void FailWriting(Peer& peer, error_code error) {
+    peer.write_failed = Gone(peer, error);
+    const bool ends = error == net::error::broken_pipe || error == net::error::connection_reset;
+    if (!ends || peer.paused) LoseSending(peer, *peer.write_failed);
   }
 
   // In the order of the calls, of whatever threads: what Asio's own thread posts may be overtaken.
@@ -267,10 +314,23 @@ class StreamComm : public Comm {
 
   void ReadHeader(Peer& peer) {
     Read(peer, net::buffer(&peer.in_header, sizeof(FrameHeader)), [this, &peer] {
-      if (peer.in_header.magic == kMagic && peer.in_header.tag >= 0) return ReadBody(peer);
+      const FrameHeader& header = peer.in_header;
+      if (header.magic == kMagic && header.tag >= 0) return ReadBody(peer);
+      if (header.magic == kMagic && header.tag == kPartingTag && header.bytes <= kPartingBytesMax) {
+        return ReadParting(peer);
+      }
       Lose(peer, Fail(ErrorCode::kCorrupt, "what rank {} at {} sends is no message", peer.rank,
                       peer.address)
                      .value());
+    });
+  }
+
+  void ReadParting(Peer& peer) {
+    peer.filling.resize(peer.in_header.bytes);
+    Read(peer, net::buffer(peer.filling), [this, &peer] {
+      const std::string_view why(reinterpret_cast<const char*>(peer.filling.data()),
+                                 peer.filling.size());
+      Lose(peer, Gone(peer, "it says: " + PrintableAscii(why)));
     });
   }
 
@@ -301,6 +361,7 @@ class StreamComm : public Comm {
       });
     } else {
       peer.paused = true;
+      if (peer.write_failed) LoseSending(peer, *peer.write_failed);
     }
   }
 

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <future>
 #include <optional>
 
@@ -102,10 +103,9 @@ TEST(TcpCommTest, AMissingRankIsNamed) {
     const TcpListener closed = Listen();
     nobody = AddressOf(closed);
   }
-  const ConnectResult result =
-      ConnectTcp(middle, {.rank = 1,
-                          .addresses = {nobody, AddressOf(middle), "127.0.0.1:9"},
-                          .timeout = Seconds(1)});
+  const ConnectResult result = ConnectTcp(
+      middle,
+      {.rank = 1, .addresses = {nobody, AddressOf(middle), "127.0.0.1:9"}, .timeout = Seconds(1)});
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code, ErrorCode::kDeadline);
   EXPECT_EQ(result.error().message,
@@ -153,7 +153,7 @@ TEST(TcpCommTest, AListenerServesOneChainAfterTheOther) {
     const Bytes out = Pattern(chain, 1000);
     Bytes in(1000);
     TransferWait sent;
-    (*a)->Send(1, chain, out, sent.Add());
+    (*a)->Send(1, chain, out, sent.Add(1));
     ExpectOk(ReceiveAndWait(**b, 0, chain, in));
     EXPECT_EQ(in, out);
     ExpectOk(sent.Wait(Patience(), "send"));
@@ -173,6 +173,39 @@ TEST(TcpCommTest, WhatIsNoMessageEndsTheTransfersWithThatPeer) {
   EXPECT_EQ(status.error().message, "what rank 1 at 127.0.0.1:9 sends is no message");
   ExpectCode(SendAndWait(**comm, 1, 1, into), ErrorCode::kCorrupt);
   close(peer);
+}
+
+// Its word is shown on one line, and no longer than a line.
+TEST(TcpCommTest, WhatAPeerSaysAsItGoesIsTold) {
+  constexpr uint32_t kMagic = 0x3143564b;
+  const auto frame = [&](int32_t tag, uint64_t bytes, const std::string& text) {
+    std::string all(16, '\0');
+    std::memcpy(all.data(), &kMagic, 4);
+    std::memcpy(all.data() + 4, &tag, 4);
+    std::memcpy(all.data() + 8, &bytes, 8);
+    return all + text;
+  };
+  const std::string gone = "rank 1 at 127.0.0.1:9 is gone: ";
+  const std::string nonsense = "what rank 1 at 127.0.0.1:9 sends is no message";
+  const std::pair<std::string, std::string> cases[] = {
+      {frame(-1, 13, "no\x1b[2J\nmemory and more"), gone + "it says: no?[2J?memory"},
+      {frame(-1, 0, ""), gone + "it says: "},
+      {frame(-1, 500, std::string(500, 'x')), gone + "it says: " + std::string(500, 'x')},
+      {frame(-1, 501, std::string(501, 'x')), nonsense},
+      {frame(-1, 500, "too short"), gone + "it closed the connection"},
+      {frame(-2, 4, "what"), nonsense}};
+  for (const auto& [said, told] : cases) {
+    const TcpListener rank_0 = Listen();
+    auto connecting = Connect(rank_0, 0, {AddressOf(rank_0), "127.0.0.1:9"});
+    const int peer = RankOne(rank_0);
+    Say(peer, said);
+    shutdown(peer, SHUT_WR);
+    const ConnectResult comm = connecting.get();
+    ASSERT_TRUE(comm) << comm.error().message;
+    Bytes into(1);
+    EXPECT_EQ(ReceiveAndWait(**comm, 1, 1, into).error().message, told);
+    close(peer);
+  }
 }
 
 // As a machine does that loses its power while something is on its way to it.
@@ -215,11 +248,11 @@ TEST(TcpCommTest, BeyondTheBoundReadingPausesAndGoesOn) {
   const Bytes large = Pattern(1, 20 << 20), small = Pattern(2, 500);
   Bytes into_large(large.size()), into_small(small.size());
   TransferWait sent, behind;
-  sender.Send(1, 1, small, sent.Add());  // is kept aside
+  sender.Send(1, 1, small, sent.Add(1));  // is kept aside
   ExpectOk(sent.Wait(Patience(), "a message that is kept aside"));
-  sender.Send(1, 2, large, sent.Add());  // is not
-  sender.Send(1, 3, small, sent.Add());
-  receiver.Receive(0, 3, into_small, behind.Add());
+  sender.Send(1, 2, large, sent.Add(1));  // is not
+  sender.Send(1, 3, small, sent.Add(1));
+  receiver.Receive(0, 3, into_small, behind.Add(0));
   Bytes first(small.size());
   ExpectOk(ReceiveAndWait(receiver, 0, 1, first));
   EXPECT_FALSE(sent.Done()) << "more than any kernel's buffers";
@@ -236,9 +269,9 @@ TEST(TcpCommTest, EmptyMessagesAreKeptAsideWithinTheBound) {
   auto comms = NewLocalTcpComms(2, 10'000);
   Bytes none, last(1);
   TransferWait sent, behind;
-  comms[1]->Receive(0, kMessages, last, behind.Add());
-  for (int tag = 0; tag < kMessages; ++tag) comms[0]->Send(1, tag, none, sent.Add());
-  comms[0]->Send(1, kMessages, last, sent.Add());
+  comms[1]->Receive(0, kMessages, last, behind.Add(0));
+  for (int tag = 0; tag < kMessages; ++tag) comms[0]->Send(1, tag, none, sent.Add(1));
+  comms[0]->Send(1, kMessages, last, sent.Add(1));
   ExpectOk(sent.Wait(Patience(), "what the kernel has room for"));
   for (int tag = 0; tag < kMessages; ++tag) {
     if (tag < kMessages / 2) {

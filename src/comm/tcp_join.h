@@ -40,6 +40,11 @@ struct JoinedChain {
 Result<JoinedChain> AwaitLeader(const TcpListener& listener, const std::stop_token& stop,
                                 const JoinOptions& options = {});
 
+// Called by a worker that has a leader: tells those who call that it is taken, by whom, until
+// `stop` is asked for. As many are listened to at once, and `listener` stays open.
+void DeclineLeaders(const TcpListener& listener, const std::stop_token& stop,
+                    const JoinOptions& options, const std::string& leader);
+
 // Called by the leader: makes a chain with these ("host:port" as every rank reaches it) before it.
 // An error names each that is not ready: kInvalidArgument where something else than a worker with
 // the same key answers there, or an address is none; kCancelled: `stop` was asked for.

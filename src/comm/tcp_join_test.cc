@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 
 #include <future>
+#include <thread>
 
+#include "comm/contract_testing.h"
 #include "comm/handshake.h"
 #include "comm/tcp_join_testing.h"
 
@@ -113,6 +115,34 @@ TEST(TcpJoinTest, OfTwoLeadersTheFirstThatCallsHasTheWorker) {
   EXPECT_EQ(worker.Joined().error().code, ErrorCode::kDeadline) << "neither is one in truth";
 }
 
+// Nobody who looks whether it lives is left waiting for ever.
+TEST(TcpJoinTest, AWorkerThatIsTakenSaysSo) {
+  Waiting worker;
+  const auto call = [&] { return GatherWorkers(std::vector{worker.address()}, {}, kPatient); };
+  const auto leader = call();
+  ASSERT_TRUE(leader) << leader.error().message;
+  const auto joined = worker.Joined();
+  ASSERT_TRUE(joined) << joined.error().message;
+  {
+    const std::jthread declines([&](const std::stop_token& stop) {
+      DeclineLeaders(worker.listener(), stop, kPatient, joined->leader);
+    });
+    for (int round = 0; round < 3; ++round) {
+      EXPECT_EQ(Caller(worker, "GET / HTTP/1.1\r\n\r\n").Heard(), "");
+      const auto other = call();
+      ASSERT_FALSE(other);
+      EXPECT_EQ(other.error().code, ErrorCode::kIo) << "it may be free later";
+      EXPECT_THAT(other.error().message,
+                  HasSubstr("it is taken: its leader called from " + joined->leader));
+    }
+    EXPECT_TRUE(SendAndWait(**leader, 0, 1, Bytes(1))) << "the chain is not concerned";
+  }
+  worker.Again();
+  const auto next = call();
+  EXPECT_TRUE(next) << next.error().message;
+  EXPECT_TRUE(worker.Joined());
+}
+
 TEST(TcpJoinTest, ALeaderThatDoesNotGoOnIsAnError) {
   Waiting worker({.patience = Seconds(120), .connect = Seconds(0.2)});
   Caller leader(worker);
@@ -162,6 +192,16 @@ TEST(TcpJoinTest, SomethingElseThanAWorkerIsAMistake) {
     const auto none = GatherWorkers(std::vector<std::string>{bad}, {}, kPatient);
     ASSERT_FALSE(none) << bad;
     EXPECT_EQ(none.error().code, ErrorCode::kInvalidArgument) << bad;
+  }
+}
+
+TEST(TcpJoinTest, AWorkerThatIsNamedTwiceIsAMistake) {
+  for (const char* again : {"127.0.0.1:7100", "127.1:7100"}) {
+    const auto leader =
+        GatherWorkers(std::vector<std::string>{"127.0.0.1:7100", again}, {}, kPatient);
+    ASSERT_FALSE(leader);
+    EXPECT_EQ(leader.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(leader.error().message, HasSubstr(std::string(again) + " are one and the same"));
   }
 }
 

@@ -32,6 +32,7 @@ class Waiting {
 
   std::string address() const { return fmt::format("127.0.0.1:{}", listener_.port()); }
   uint16_t port() const { return listener_.port(); }
+  const TcpListener& listener() const { return listener_; }
   void Stop() { stop_.request_stop(); }
   // What the wait came to; once.
   Result<JoinedChain> Joined() { return joined_.get(); }

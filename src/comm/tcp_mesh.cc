@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/check.h"
+#include "base/host_port.h"
 #include "comm/crowd.h"
 #include "comm/mesh_hello.h"
 
@@ -18,8 +19,6 @@ using boost::system::error_code;
 using net::ip::tcp;
 
 namespace {
-
-constexpr std::chrono::milliseconds kRetry{50};
 
 class Mesh {
  public:
@@ -34,8 +33,7 @@ class Mesh {
   }
 
   Result<std::vector<RawLink>> Connect() {
-    const auto deadline = std::chrono::steady_clock::now() +
-                          std::chrono::duration_cast<std::chrono::nanoseconds>(options_.timeout);
+    const auto deadline = std::chrono::steady_clock::now() + Nanoseconds(options_.timeout);
     const auto& addresses = options_.reached.empty() ? options_.addresses : options_.reached;
     auto found = ResolveAll(context_, std::span(addresses).first(options_.rank));
     for (int peer = 0; peer < options_.rank; ++peer) {
@@ -134,7 +132,7 @@ class Mesh {
 
   void CallAgain(int peer, const AttemptPtr& attempt, std::string why) {
     SetError(peer, attempt, std::move(why));
-    attempt->timer.expires_after(kRetry);
+    attempt->timer.expires_after(kTryAgainAfter);
     attempt->timer.async_wait([this, peer, attempt](error_code error) {
       if (!error) Call(peer, std::move(attempt->endpoints));
     });
@@ -202,7 +200,7 @@ class Mesh {
     const auto attempt = std::make_shared<Attempt>(context_);
     acceptor_.async_accept(attempt->socket, [this, attempt](error_code error) {
       if (error) {  // no descriptors left, say
-        retry_.expires_after(kRetry);
+        retry_.expires_after(kTryAgainAfter);
         retry_.async_wait([this](error_code) { Accept(); });
         return;
       }
@@ -318,6 +316,24 @@ std::vector<Result<Endpoints>> ResolveAll(net::io_context& context,
   std::vector<Result<Endpoints>> found;
   for (auto& lookup : lookups) found.push_back(lookup.get());
   return found;
+}
+
+Status CheckDistinct(std::span<const std::string> addresses,
+                     std::span<const Result<Endpoints>> found) {
+  for (size_t i = 1; i < addresses.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const bool same = found[i] && found[j] && *found[i] == *found[j];
+      if (!same && addresses[i] != addresses[j]) continue;
+      return Fail(ErrorCode::kInvalidArgument,
+                  "the workers at {} and {} are one and the same: name each once", addresses[j],
+                  addresses[i]);
+    }
+  }
+  return {};
+}
+
+std::string NameOf(const tcp::endpoint& endpoint) {
+  return HostAndPort(endpoint.address().to_string(), endpoint.port());
 }
 
 tcp::acceptor Duplicate(net::io_context& context, const TcpListener& listener) {

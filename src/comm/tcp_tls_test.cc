@@ -41,8 +41,8 @@ void ExpectTlsChain(Waiting& worker, const JoinOptions& options) {
   const Bytes out = Pattern(1, 5 << 20);
   Bytes there(out.size()), back(out.size());
   TransferWait sent;
-  (*leader)->Send(0, 1, out, sent.Add());
-  joined->comm->Send(1, 2, out, sent.Add());
+  (*leader)->Send(0, 1, out, sent.Add(0));
+  joined->comm->Send(1, 2, out, sent.Add(1));
   ExpectOk(ReceiveAndWait(*joined->comm, 1, 1, there));
   ExpectOk(ReceiveAndWait(**leader, 0, 2, back));
   ExpectOk(sent.Wait(Patience(), "send"));
@@ -104,6 +104,24 @@ TEST(TcpTlsTest, AStrangersAuthorityIsNotBelieved) {
   files.ca = Issue(Cluster(), "unused").ca;
   EXPECT_THAT(Refusal(worker, InTls(*RankTls::Load(files))),
               HasSubstr("no authority of its --tls-ca has signed this one's --tls-cert"));
+}
+
+// Which no other authority mends.
+TEST(TcpTlsTest, ACertificateOfAnotherTimeIsCalledThat) {
+  const Authority::Validity past = {-7200, -3600}, future = {3600, 7200};
+  const JoinOptions ours = InTls(IssueLoaded(Cluster(), "ours"));
+  const std::pair<Authority::Validity, std::string> cases[] = {
+      {past, "certificate has expired"}, {future, "certificate is not yet valid"}};
+  for (const auto& [validity, why] : cases) {
+    Waiting worker(InTls(IssueLoaded(Cluster(), "worker", validity)));
+    const auto refused = GatherWorkers(std::vector{worker.address()}, {}, ours);
+    ASSERT_FALSE(refused);
+    EXPECT_THAT(refused.error().message,
+                HasSubstr("its certificate, or its authority's, is not valid now: " + why));
+    worker.Stop();
+  }
+  EXPECT_THAT(Refusal(ours, InTls(IssueLoaded(Cluster(), "leader", past))),
+              HasSubstr("by its clock this one's --tls-cert, or its authority's, has expired"));
 }
 
 TEST(TcpTlsTest, APlainLeaderIsToldThatTheWorkerSpeaksTls) {

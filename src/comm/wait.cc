@@ -1,5 +1,8 @@
 #include "comm/wait.h"
 
+#include <fmt/ranges.h>
+
+#include <set>
 #include <utility>
 
 #include "base/mutex.h"
@@ -9,18 +12,18 @@ namespace kvcake {
 struct TransferWait::State {
   Mutex mutex;
   CondVar changed;
-  int open GUARDED_BY(mutex) = 0;
+  std::multiset<int> open GUARDED_BY(mutex);  // peers, of each transfer
   Status status GUARDED_BY(mutex);
 };
 
 TransferWait::TransferWait() : state_(std::make_shared<State>()) {}
 
-Comm::Done TransferWait::Add() {
+Comm::Done TransferWait::Add(int peer) {
   MutexLock lock(state_->mutex);
-  ++state_->open;
-  return [state = state_](Status status) {
+  state_->open.insert(peer);
+  return [state = state_, peer](Status status) {
     MutexLock lock(state->mutex);
-    --state->open;
+    state->open.erase(state->open.find(peer));
     if (state->status) state->status = std::move(status);
     state->changed.NotifyAll();
   };
@@ -28,15 +31,19 @@ Comm::Done TransferWait::Add() {
 
 Status TransferWait::Wait(TimePoint deadline, std::string_view what) const {
   MutexLock lock(state_->mutex);
-  while (state_->open > 0 && state_->status && state_->changed.WaitUntil(state_->mutex, deadline)) {
+  while (!state_->open.empty() && state_->status &&
+         state_->changed.WaitUntil(state_->mutex, deadline)) {
   }
-  if (state_->open == 0 || !state_->status) return state_->status;
-  return Fail(ErrorCode::kDeadline, "{}: {} transfers have not ended in time", what, state_->open);
+  if (state_->open.empty() || !state_->status) return state_->status;
+  const std::set<int> late(state_->open.begin(), state_->open.end());
+  return Fail(ErrorCode::kDeadline,
+              "{}: rank {} is not done in time: it hangs, or the network does (--rank-timeout)",
+              what, fmt::join(late, ", "));
 }
 
 bool TransferWait::Done() const {
   MutexLock lock(state_->mutex);
-  return state_->open == 0;
+  return state_->open.empty();
 }
 
 }  // namespace kvcake

@@ -1,4 +1,4 @@
-// Waiting for transfers: counts the `done`s that are still to come.
+// Waiting for transfers: knows whose `done`s are still to come.
 #pragma once
 
 #include <memory>
@@ -14,11 +14,11 @@ class TransferWait {
  public:
   TransferWait();
 
-  // For one transfer more to wait for.
-  [[nodiscard]] Comm::Done Add();
+  // For one transfer more to wait for, with this rank.
+  [[nodiscard]] Comm::Done Add(int peer);
   // Sleeps until every transfer added so far has ended: the first error among them. Earlier, with
-  // the first error of a transfer or with kDeadline, which names how many are left and `what`: then
-  // buffers are still the transfers', until Done() or the Comm is closed.
+  // the first error of a transfer or with kDeadline, which names `what` and the ranks that are
+  // left: then buffers are still the transfers', until Done() or the Comm is closed.
   Status Wait(TimePoint deadline, std::string_view what) const;
   // Whether every transfer added so far has ended.
   bool Done() const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "engine/admission_order.h"
 
 namespace kvcake {
@@ -43,11 +44,6 @@ void Admission::SetHeld(uint64_t pages) {
   NoteRoom(before);
 }
 
-void Admission::SharePages(bool share) {
-  shares_pages_ = share;
-  ++room_;
-}
-
 std::optional<TimePoint> Admission::short_since() const {
   std::optional<TimePoint> since;
   for (const auto& sequence : running_) {
@@ -57,17 +53,18 @@ std::optional<TimePoint> Admission::short_since() const {
   return since;
 }
 
-std::vector<Sequence*> Admission::Admit(TimePoint now) {
+std::vector<Sequence*> Admission::Admit(TimePoint now, size_t most,
+                                        const std::function<bool(const Sequence&)>& may) {
   constexpr size_t kLookedAt = 64;  // of those that wait: a step is not to take long for their sake
   std::vector<Sequence*> admitted;
   if (short_since()) return admitted;
-  uint64_t spare = 0;
-  for (const auto& sequence : running_) spare += MayGrow(*sequence) ? 1 : 0;
+  uint64_t spare = Spare();
   if (running_.size() >= static_cast<size_t>(options_.max_sequences)) return admitted;
   for (const size_t place : AdmissionOrder(waiting_, running_, kLookedAt)) {
     if (running_.size() >= static_cast<size_t>(options_.max_sequences)) break;
+    if (admitted.size() == most) break;
     Sequence& next = *waiting_[place];
-    if (!MayRun(next.request.tenant)) continue;
+    if (!MayRun(next.request.tenant) || (may && !may(next))) continue;
     if (next.refused_at == room_ || !Promise(next, spare)) {
       next.refused_at = room_;
       if (!next.passed_over) next.passed_over = now;
@@ -92,16 +89,15 @@ bool Admission::MayRun(const std::string& tenant) const {
 }
 
 bool Admission::Promise(Sequence& sequence, uint64_t spare) {
-  const size_t shared = shares_pages_ ? sequence.keys.size() : 0;
-  const std::span<const ChunkKey> chunks = std::span(sequence.keys).first(shared);
-  const uint64_t own = PagesToRun(sequence) - shared;
-  lookups_ += shared;
+  const std::span<const ChunkKey> chunks = sequence.keys;
+  const uint64_t own = PagesToRun(sequence) - chunks.size();
+  lookups_ += chunks.size();
   const uint64_t pages = promised_.NewOf(chunks) + own;
   // One alone has been found to fit; whether it does now, it will see.
   const bool fits = promised_.pages() + pages + spare <= available();
   if (!fits && (!running_.empty() || held_ > options_.read_reserve_pages)) return false;
   promised_.Add(chunks, own);
-  sequence.keys_promised = shared;
+  sequence.keys_promised = chunks.size();
   sequence.pages_promised = own;
   sequence.passed_over.reset();
   sequence.unservable.reset();
@@ -128,6 +124,10 @@ std::unique_ptr<Sequence> Admission::TakeUnservable(TimePoint now, Seconds limit
   return nullptr;
 }
 
+uint64_t Admission::Spare() const {
+  return std::ranges::count_if(running_, [this](const auto& one) { return MayGrow(*one); });
+}
+
 bool Admission::MayGrow(const Sequence& sequence) const {
   return sequence.promised() < PagesFor(sequence.prompt_tokens() + sequence.request.max_tokens);
 }
@@ -144,6 +144,23 @@ bool Admission::Grow(Sequence& sequence) {
     PreemptYoungest();
     if (itself) return false;
   }
+  return true;
+}
+
+bool Admission::OwnPagesFrom(Sequence& sequence, size_t first) {
+  CHECK(first <= sequence.keys_promised && sequence.keys_promised == sequence.keys.size());
+  const std::span<const ChunkKey> chunks = std::span(sequence.keys).subspan(first);
+  promised_.Remove(chunks, 0);
+  const uint64_t shared = chunks.size() - promised_.NewOf(chunks);
+  const bool fits = shared == 0 || promised_.pages() + chunks.size() + Spare() <= available();
+  if (!fits) {
+    promised_.Add(chunks, 0);
+    return false;
+  }
+  promised_.Add({}, chunks.size());
+  sequence.pages_promised += chunks.size();
+  sequence.keys_promised = first;
+  sequence.keys.resize(first);
   return true;
 }
 

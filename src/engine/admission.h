@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,9 +46,6 @@ class Admission {
   // So many are held by late reads and writes now: what exceeds the reserve cannot be promised.
   void SetHeld(uint64_t pages);
   uint64_t held() const { return held_; }
-  // Whether sequences on the same chunks share their pages (as is so at first). Of those that are
-  // admitted from now on.
-  void SharePages(bool share);
   // The most that sequences can be promised together: ever, and now.
   uint64_t pages_max() const { return PagesBeside(options_.read_reserve_pages); }
   uint64_t available() const { return PagesBeside(std::max(options_.read_reserve_pages, held_)); }
@@ -65,8 +63,10 @@ class Admission {
   // grow: nobody is preempted for the sake of a newcomer's first tokens. Whoever was preempted is
   // passed over by nobody, but for one that could not even run alone; it comes back when somebody
   // has given pages back since. Returns the new ones, whose restorations are the caller's to begin;
-  // valid until the next call of any kind.
-  std::vector<Sequence*> Admit(TimePoint now);
+  // valid until the next call of any kind. At most so many, and those that `may`, where it is said;
+  // others wait for their turn.
+  std::vector<Sequence*> Admit(TimePoint now, size_t most = SIZE_MAX,
+                               const std::function<bool(const Sequence&)>& may = {});
   // Takes out one that waits and that could not run even alone for longer than `limit`, as others
   // hold too many pages; null: there is none.
   std::unique_ptr<Sequence> TakeUnservable(TimePoint now, Seconds limit);
@@ -74,6 +74,10 @@ class Admission {
   // are none. False when that was this one: it does not run any more. The oldest is never
   // preempted, and alone it always fits: so all come to their end.
   bool Grow(Sequence& sequence);
+  // From chunk `first` on a running sequence writes into pages of its own from now on: `keys` end
+  // there, and what it had in common with others is promised once more. False, and nothing has
+  // changed, when there are no pages for that.
+  bool OwnPagesFrom(Sequence& sequence, size_t first);
   // Since when somebody who runs goes without a page; none: all have what they asked for.
   std::optional<TimePoint> short_since() const;
   // The one that was submitted last goes back to the front of those that wait: it is restored from
@@ -97,6 +101,8 @@ class Admission {
  private:
   bool MayRun(const std::string& tenant) const;
   bool MayGrow(const Sequence& sequence) const;
+  // Pages that are kept for those who run and may grow, one each.
+  uint64_t Spare() const;
   uint64_t PagesBeside(uint64_t kept) const;
   bool Promise(Sequence& sequence, uint64_t spare);
   void NoteRoom(uint64_t available_before);
@@ -109,7 +115,6 @@ class Admission {
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;
   PagePromises promised_;  // to running_
-  bool shares_pages_ = true;
   uint64_t held_ = 0;
   // Counts what may let somebody in who did not fit: promises that are given back, and pages that
   // others give back. Further promises never do, as what is shared is counted already.

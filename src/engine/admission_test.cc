@@ -159,10 +159,46 @@ TEST_F(AdmissionTest, ChunksInCommonArePromisedOnce) {
   EXPECT_EQ(Admit(), 2u);
 }
 
-TEST_F(AdmissionTest, WhereRanksSendIntoPagesNothingIsShared) {
-  admission_.SharePages(false);
-  for (int i = 0; i < 2; ++i) Add(12 * kPoolChunk + 1, 1, 1);
+TEST_F(AdmissionTest, WhatOneWritesIntoPagesOfItsOwnIsPromisedAgain) {
+  Sequence& first = Add(6 * kPoolChunk + 1, 1, 1);   // 7 of 16 pages
+  Sequence& second = Add(6 * kPoolChunk + 1, 1, 1);  // one more
+  ASSERT_EQ(Admit(), 2u);
+  ASSERT_TRUE(admission_.OwnPagesFrom(second, 2));  // four more
+  EXPECT_EQ(second.keys.size(), 2u);
+  EXPECT_EQ(second.keys_promised, 2u);
+  EXPECT_EQ(second.pages_promised, 5u);
+  Add(4 * kPoolChunk, 1);
+  EXPECT_EQ(Admit(), 0u);
+  Add(3 * kPoolChunk, 1);
+  EXPECT_EQ(Admit(), 1u) << "four are left";
+  Finish(first);
   EXPECT_EQ(Admit(), 1u);
+  Finish(second);
+  EXPECT_EQ(admission_.running().size(), 2u);
+  Add(6 * kPoolChunk, 1);
+  EXPECT_EQ(Admit(), 1u) << "seven are, which is all that the others leave";
+}
+
+TEST_F(AdmissionTest, PagesOfItsOwnAreRefusedWhereOthersNeedThem) {
+  Sequence& first = Add(7 * kPoolChunk, kPoolChunk + 1, 1);  // 8 of 16 pages, and may grow
+  Sequence& second = Add(7 * kPoolChunk, 1, 1);              // one more
+  ASSERT_EQ(Admit(), 2u);
+  EXPECT_FALSE(admission_.OwnPagesFrom(second, 0)) << "seven more would leave none to grow";
+  EXPECT_EQ(second.keys.size(), 7u);
+  EXPECT_EQ(second.keys_promised, 7u);
+  EXPECT_EQ(second.pages_promised, 1u);
+  EXPECT_TRUE(admission_.OwnPagesFrom(second, 1));
+  first.tokens.resize(8 * kPoolChunk + 1);
+  EXPECT_TRUE(admission_.Grow(first));
+  EXPECT_EQ(admission_.running().size(), 2u) << "that page was there for it";
+}
+
+TEST_F(AdmissionTest, WhoSharesNothingAlwaysHasPagesOfItsOwn) {
+  Sequence& only = Add(15 * kPoolChunk, 1, 1);
+  ASSERT_EQ(Admit(), 1u);
+  admission_.SetHeld(10);
+  EXPECT_TRUE(admission_.OwnPagesFrom(only, 3));
+  EXPECT_EQ(only.promised(), 16u);
 }
 
 TEST_F(AdmissionTest, WhoDoesNotFitIsPassedOverForAWhile) {
@@ -266,9 +302,6 @@ TEST_F(AdmissionTest, WhoDoesNotFitIsLookedUpAgainWhenSomethingMayHaveChanged) {
   Finish(second);
   EXPECT_EQ(Admit(), 1u) << "the last";
   EXPECT_EQ(looked_up(), 8u + 9u + 5u);
-  admission_.SharePages(true);
-  EXPECT_EQ(Admit(), 0u);
-  EXPECT_EQ(looked_up(), 8u + 9u);
   admission_.SetAside(2);
   EXPECT_EQ(Admit(), 0u);
   EXPECT_EQ(looked_up(), 0u);

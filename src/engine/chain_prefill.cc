@@ -16,6 +16,22 @@ constexpr double kLookShareMax = 0.2;
 // Bounds the time that surveys of slow links take.
 constexpr double kSurveyShareMax = 0.01;
 
+// Tells of each layer that has come so far as to wait for others.
+class ObservedGate : public LayerGate {
+ public:
+  ObservedGate(LayerGate& inner, const std::function<void()>& on_layer)
+      : inner_(inner), on_layer_(on_layer) {}
+  Status AfterKv(int layer) override {
+    on_layer_();
+    return inner_.AfterKv(layer);
+  }
+  Status BeforeAttention(int layer) override { return inner_.BeforeAttention(layer); }
+
+ private:
+  LayerGate& inner_;
+  const std::function<void()>& on_layer_;
+};
+
 }  // namespace
 
 Status ChainPrefill::Divide(Sequence& sequence) {
@@ -24,6 +40,7 @@ Status ChainPrefill::Divide(Sequence& sequence) {
   if (!leader_.ok() || !may || sequence.scores_prompt() || request.forced_split) return {};
   const int chunk = model_.layout().chunk_tokens;
   if (sequence.prefill_tokens < leader_.ranks() * chunk) return {};
+  if (!leader_.authenticated() && IsUnderWay(sequence)) return {};
   RETURN_IF_ERROR(SurveyLinks());
   const bool stored = request.policy != Policy::kCompute;
   const std::vector<bool> known = restorer_.Known(sequence.keys, stored);
@@ -45,9 +62,24 @@ Status ChainPrefill::Divide(Sequence& sequence) {
   planner_.ForgetSlowness(*origin, job ? job->partition : EvenPartition(left, 1), leader_.ranks(),
                           has);
   if (!job || !RanksMay(*job)) return {};
-  sequence.keys.resize(job->origin / chunk);
-  sequence.chain = std::move(job);
+  if (admission_.OwnPagesFrom(sequence, job->origin / chunk)) sequence.chain = std::move(job);
   return {};
+}
+
+bool ChainPrefill::ShouldWait(const Sequence& sequence) const {
+  return leader_.authenticated() && IsUnderWay(sequence);
+}
+
+bool ChainPrefill::IsUnderWay(const Sequence& sequence) const {
+  const Request& request = sequence.request;
+  const bool finds = request.policy == Policy::kCake && !request.forced_split;
+  if (!finds || sequence.scores_prompt() || sequence.generated() > 0) return false;
+  return std::ranges::any_of(admission_.running(), [&](const auto& other) {
+    if (!other->chain || other->root != sequence.root) return false;
+    const auto parted = std::ranges::mismatch(other->tokens, sequence.tokens);
+    const int64_t origin = other->chain->origin, shared = parted.in2 - sequence.tokens.begin();
+    return 2 * (shared - origin) >= std::ssize(sequence.tokens) - origin;
+  });
 }
 
 // What only the leader has of the prompt the others would have to compute, each alone: the chain
@@ -129,11 +161,12 @@ Result<StepRun> ChainPrefill::Run(const StepPart& part) {
   StepRun run{.began = clock_.Now()};
   ASSIGN_OR_RETURN(const auto gate, leader_.Start(job, part.pages));  // when all have restored
   const TimePoint started = clock_.Now();
+  ObservedGate observed(*gate, on_layer_);
   const Slice slice{.tokens = std::span(sequence.tokens).subspan(part.start, part.count),
                     .start = part.start,
                     .pages = part.pages,
                     .logits = Slice::Logits::kLast,
-                    .gate = gate.get()};
+                    .gate = &observed};
   const auto forward = model_.Forward(std::span(&slice, 1));
   const TimePoint ended = clock_.Now();
   run.took = ended - run.began;

@@ -1,12 +1,15 @@
 // Prompts that several ranks prefill, of which this process is the last (runahead/chain.h).
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "cake/cost_model.h"
 #include "cake/restorer.h"
+#include "engine/admission.h"
 #include "engine/patient_look.h"
 #include "engine/step_plan.h"
 #include "model/model.h"
@@ -20,30 +23,39 @@ class ChainPrefill {
   // Lies between two surveys of the ranks' links at least.
   static constexpr Seconds kSurveyEvery{60};
 
-  // Borrows all.
-  ChainPrefill(ChainLeader& leader, ChainPlanner& planner, Model& model, const Restorer& restorer,
-               const ComputeCost& cost, const Clock& clock)
+  // Borrows all. `on_layer` is called at each layer of what Run computes.
+  ChainPrefill(ChainLeader& leader, ChainPlanner& planner, Admission& admission, Model& model,
+               const Restorer& restorer, const ComputeCost& cost, std::function<void()> on_layer,
+               const Clock& clock)
       : leader_(leader),
         planner_(planner),
+        admission_(admission),
         model_(model),
         restorer_(restorer),
         look_(restorer, clock),
         cost_(cost),
+        on_layer_(std::move(on_layer)),
         clock_(clock),
         survey_at_(clock.Now() + kSurveyEvery) {}
 
-  // Before a prompt's restoration is opened: has the ranks prefill what is left of it after the
-  // chunks at its beginning that every rank has kept somewhere, where that pays. Each restores
-  // those for itself first, so the sequence's keys are cut to them, and its `chain` is the job.
+  // Before the restoration of a prompt that runs is opened: has the ranks prefill what is left of
+  // it after the chunks at its beginning that every rank has kept somewhere, where that pays and
+  // there are pages that ranks can send into, its own. Each restores those chunks for itself first,
+  // so the sequence's keys are cut to them, and its `chain` is the job.
   // Asks stores and ranks what they hold, and waits for stores a little. An error is the end of the
   // leader's.
   [[nodiscard]] Status Divide(Sequence& sequence);
+  // Whether a prompt should start after one that runs, whose chain prefills most of what it needs,
+  // and find that. Where what ranks send is kept nowhere none does: Divide leaves it undivided.
+  bool ShouldWait(const Sequence& sequence) const;
   // Runs the job of a chained part together with the other ranks; says so in the completion, and
   // ends the sequence's chain. An error is the end of the leader's, and the prompt is this
   // process's.
   [[nodiscard]] Result<StepRun> Run(const StepPart& part);
 
  private:
+  // Whether the chain of one that runs prefills most of what the prompt needs, too.
+  bool IsUnderWay(const Sequence& sequence) const;
   Status SurveyLinks();
   // Where the chain begins in the end.
   Result<int> LowerOrigin(const Sequence& sequence, std::optional<RankJob>* job);
@@ -57,10 +69,12 @@ class ChainPrefill {
 
   ChainLeader& leader_;
   ChainPlanner& planner_;
+  Admission& admission_;
   Model& model_;
   const Restorer& restorer_;
   PatientLook look_;
   const ComputeCost& cost_;
+  const std::function<void()> on_layer_;
   const Clock& clock_;
   TimePoint survey_at_;  // links are measured no sooner, which they were when ranks met
 };

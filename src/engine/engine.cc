@@ -121,10 +121,12 @@ Engine::~Engine() = default;
 void Engine::SetChain(ChainLeader* chain, ChainPlanner* planner) {
   chain_.reset();
   if (chain != nullptr) {
-    chain_ = std::make_unique<ChainPrefill>(*chain, *planner, parts_.model, parts_.restorer,
-                                            parts_.cost, parts_.clock);
+    const auto on_layer = [this] {
+      if (layer_observer_) layer_observer_();
+    };
+    chain_ = std::make_unique<ChainPrefill>(*chain, *planner, *admission_, parts_.model,
+                                            parts_.restorer, parts_.cost, on_layer, parts_.clock);
   }
-  admission_->SharePages(chain_ == nullptr);  // ranks send into pages of its own
   for (const auto& sequence : admission_->running()) sequence->chain.reset();
 }
 
@@ -141,7 +143,8 @@ Result<SequenceId> Engine::Submit(Request request) {
   const int prompt = static_cast<int>(request.prompt.size());
   request.max_tokens = std::min(request.max_tokens, model.max_positions() - prompt);
   if (request.max_tokens_yields) {
-    request.max_tokens = std::clamp<int64_t>(tokens_max() - prompt, 1, request.max_tokens);
+    request.max_tokens = std::clamp<int64_t>(tokens_max() - prompt, std::min(request.max_tokens, 1),
+                                             request.max_tokens);
   }
   const uint64_t pages = admission_->PagesFor(prompt + request.max_tokens);
   if (pages > admission_->pages_max()) {
@@ -178,8 +181,10 @@ void Engine::StartRestoration(Sequence& sequence) {
   sequence.state = Sequence::State::kRestoring;
   sequence.prefill_tokens = static_cast<int>(sequence.tokens.size());
   if (chain_ && first) {
-    if (const Status divided = chain_->Divide(sequence); !divided) LoseChain(divided.error());
+    const Status divided = chain_->Divide(sequence);
+    if (!divided) LoseChain(divided.error());
   }
+  sequence.divided = sequence.chain.has_value();
   sequence.opened = parts_.clock.Now();
   if (first) sequence.completion.queue_s = (sequence.opened - sequence.submitted).count();
   sequence.restoration = parts_.restorer.Open({
@@ -194,9 +199,24 @@ void Engine::StartRestoration(Sequence& sequence) {
   });
 }
 
+// Where a chain may begin with each of them, one after the other: the next may share its prompt.
+void Engine::StartAdmitted() {
+  const TimePoint now = parts_.clock.Now();
+  if (!chain_) {
+    for (Sequence* sequence : admission_->Admit(now)) StartRestoration(*sequence);
+    return;
+  }
+  const auto may = [this](const Sequence& sequence) { return !chain_->ShouldWait(sequence); };
+  for (;;) {
+    const std::vector<Sequence*> admitted = admission_->Admit(now, 1, may);
+    if (admitted.empty()) return;
+    StartRestoration(*admitted[0]);
+  }
+}
+
 Result<bool> Engine::Step() {
   shortage_->Look(parts_.restorer.Stats().late_reads + write_stats().writing);
-  for (Sequence* sequence : admission_->Admit(parts_.clock.Now())) StartRestoration(*sequence);
+  StartAdmitted();
   if (admission_->running().empty()) {
     if (admission_->idle()) return false;
     Sleep(TimePoint::max());  // until pages come back

@@ -38,10 +38,11 @@ struct EngineOptions {
   // The most that a step computes of prompts that are scored: each of their tokens has logits,
   // which take memory.
   int scored_tokens_max = 512;
-  int max_sequences = 64;            // running at once; more wait
-  int waiting_max = 1024;            // beyond max_sequences; more are refused
-  int tenant_running_max = 0;        // of one tenant at once; 0: no limit of its own
-  uint64_t read_reserve_pages = 16;  // never promised to sequences: reads in flight draw them
+  int max_sequences = 64;      // running at once; more wait
+  int waiting_max = 1024;      // beyond max_sequences; more are refused
+  int tenant_running_max = 0;  // of one tenant at once; 0: no limit of its own
+  // Never promised to sequences: reads in flight draw them. 0 where nothing is read.
+  uint64_t read_reserve_pages = 16;
   Seconds step_max{0};  // while anything decodes, slices are expected to end by then; 0: no limit
   Schedule schedule = Schedule::kAdaptive;
   Seconds restore_wait_max{1};  // OrderPrefills'
@@ -107,6 +108,9 @@ class Engine {
   void SetStepObserver(std::function<void(const StepRecord&)> observer) {
     observer_ = std::move(observer);
   }
+  // Called on the engine thread at each layer of a prompt that ranks prefill, which is one step and
+  // may take minutes.
+  void SetLayerObserver(std::function<void()> observer) { layer_observer_ = std::move(observer); }
   // Long prompts are prefilled by several ranks from now on, as the planner says; borrows both.
   // Prompts that the chain before was to prefill, and with null all, are this process's alone.
   void SetChain(ChainLeader* chain, ChainPlanner* planner);
@@ -125,6 +129,7 @@ class Engine {
   uint64_t preemptions() const;
 
  private:
+  void StartAdmitted();
   void StartRestoration(Sequence& sequence);
   std::vector<Slice> BatchOf(const StepPlan& plan);
   [[nodiscard]] Status Run(const StepPlan& plan, std::span<const Slice> batch);
@@ -146,6 +151,7 @@ class Engine {
   std::unique_ptr<ChainPrefill> chain_;  // null: this process prefills all prompts alone
   StepBudget* budget_ = nullptr;         // may be null
   std::function<void(const StepRecord&)> observer_;
+  std::function<void()> layer_observer_;
   SequenceId next_id_ = 1;
 };
 

@@ -284,6 +284,60 @@ TEST_F(EngineChainKeptTest, AKeptPrefixThatCannotBeReadIsComputed) {
   End();
 }
 
+// As many run as without ranks.
+TEST_F(EngineChainKeptTest, PromptsOnWhatIsKeptShareItsPages) {
+  constexpr int kDocument = 10, kAsked = 3;
+  const auto document = Prompt(kDocument * kChunk, 3);
+  pages_ = static_cast<int>(EngineOptions{}.read_reserve_pages) + kDocument + 3 * kAsked;
+  Start(3);
+  Engine& engine = *world_->engine;
+  world_->Answer(Ask(document));
+  std::vector<SequenceId> ids;
+  for (int i = 0; i < kAsked; ++i) {
+    Request request = Ask(document);
+    request.prompt.push_back(i);
+    request.max_tokens = 2 * kChunk;
+    ids.push_back(engine.Submit(std::move(request)).value());
+  }
+  size_t most = 0;
+  while (engine.Step().value()) most = std::max(most, engine.running());
+  EXPECT_EQ(most, 3u);
+  for (const SequenceId id : ids) {
+    EXPECT_EQ(engine.Take(id)->report.tokens_reused, kDocument * kChunk);
+  }
+}
+
+// What another's pages hold already ranks send into pages of its own, where there are some.
+TEST_F(EngineChainKeptTest, APromptIsDividedWhereThereArePagesOfItsOwn) {
+  const auto prompt = Prompt(15 * kChunk + 5, 3);
+  Request shorter = Ask({prompt.begin(), prompt.begin() + 5 * kChunk + 5});
+  World alone(nullptr);
+  const Completion want = alone.Answer(Ask(prompt));
+  kept_ = [](std::span<const ChunkKey>) { return 0; };
+  for (const int spare : {4, 5}) {
+    SCOPED_TRACE(spare);
+    pages_ = static_cast<int>(EngineOptions{}.read_reserve_pages) + 6 + 11 + spare;
+    Start(3);
+    Engine& engine = *world_->engine;
+    const SequenceId first = engine.Submit(shorter).value();
+    for (int step = 0; step < 3; ++step) ASSERT_TRUE(engine.Step().value());
+    Request request = Ask(prompt);
+    request.logprobs = true;
+    const SequenceId id = engine.Submit(std::move(request)).value();
+    ASSERT_TRUE(engine.Step().value());
+    EXPECT_EQ(engine.running(), 2u);
+    while (engine.Step().value()) {
+    }
+    const Completion got = *engine.Take(id);
+    ExpectSame(got, want);
+    EXPECT_EQ(got.chain.has_value(), spare == 5);
+    EXPECT_EQ(got.report.tokens_reused, spare == 5 ? 0 : 5 * kChunk);
+    EXPECT_TRUE(engine.Take(first));
+    EXPECT_EQ(engine.preemptions(), 0u);
+    End();
+  }
+}
+
 // One process loads what several would compute again.
 TEST_F(EngineChainKeptTest, WhatIsKeptBehindAHoleIsLoaded) {
   const auto tier = MakeTier();

@@ -25,6 +25,16 @@ TEST_F(EngineChainTest, LongPromptsAreDividedAndAnsweredAlike) {
   EXPECT_EQ(planner_.learnt, std::vector<size_t>(4, 3));
 }
 
+TEST_F(EngineChainTest, EachLayerOfAChainIsToldOf) {
+  Start(3);
+  int layers = 0;
+  world_->engine->SetLayerObserver([&] { ++layers; });
+  world_->Answer(Ask(Prompt(40, 1)));
+  EXPECT_EQ(layers, 0) << "it is computed alone";
+  EXPECT_TRUE(world_->Answer(Ask(Prompt(450, 2))).chain);
+  EXPECT_EQ(layers, world_->model->layout().layers);
+}
+
 TEST_F(EngineChainTest, AChunkThatAChainComputesIsUsedOnce) {
   const auto tier = MakeTier();
   Start(3, tier.get(), StoreWrites::kSecondUse);
@@ -33,6 +43,57 @@ TEST_F(EngineChainTest, AChunkThatAChainComputesIsUsedOnce) {
   EXPECT_EQ(world_->engine->write_stats().written, 0u);
   EXPECT_EQ(world_->engine->write_stats().not_admitted, 15u);
   End();
+}
+
+// They would each be prefilled by the chain, one after the other.
+TEST_F(EngineChainTest, PromptsThatShareTheirBeginningAreDividedOnce) {
+  Start(3);
+  World alone(nullptr);
+  const std::vector<int32_t> prompt = Prompt(15 * kChunk + 5, 3);
+  std::vector<int32_t> longer = prompt, other = Prompt(15 * kChunk + 5, 4);
+  const auto tail = Prompt(7 * kChunk, 5);
+  longer.insert(longer.end(), tail.begin(), tail.end());
+  std::vector<SequenceId> ids;
+  for (const auto& asked : {prompt, prompt, prompt, longer, other}) {
+    Request request = Ask(asked);
+    request.logprobs = true;
+    ids.push_back(world_->engine->Submit(std::move(request)).value());
+  }
+  while (*world_->engine->Step()) {
+  }
+  std::vector<Completion> done;
+  for (const SequenceId id : ids) done.push_back(*world_->engine->Take(id));
+  ASSERT_TRUE(done[0].chain);
+  EXPECT_FALSE(done[1].chain || done[2].chain) << "they came after it";
+  EXPECT_EQ(done[2].report.tokens_reused, 15 * kChunk);
+  ASSERT_TRUE(done[3].chain) << "of its tail";
+  EXPECT_EQ(done[3].chain->job.origin, 15 * kChunk);
+  ASSERT_TRUE(done[4].chain);
+  EXPECT_EQ(done[4].chain->job.origin, 0);
+  const Completion want = alone.Answer(Ask(prompt));
+  for (int i = 0; i < 3; ++i) ExpectSame(done[i], want);
+  ExpectSame(done[3], alone.Answer(Ask(longer)));
+}
+
+TEST_F(EngineChainTest, WherePromptsWouldFindNothingAllButOneAreComputedAlone) {
+  options_.authenticated = false;
+  Start(3);
+  World alone(nullptr);
+  const std::vector<int32_t> prompt = Prompt(15 * kChunk + 5, 3);
+  std::vector<SequenceId> ids;
+  for (int i = 0; i < 3; ++i) {
+    Request request = Ask(prompt);
+    request.logprobs = true;
+    ids.push_back(world_->engine->Submit(std::move(request)).value());
+  }
+  while (*world_->engine->Step()) {
+  }
+  const Completion want = alone.Answer(Ask(prompt));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const Completion done = *world_->engine->Take(ids[i]);
+    EXPECT_EQ(done.chain.has_value(), i == 0);
+    ExpectSame(done, want);
+  }
 }
 
 // Ranks that anybody may be: their KV cache is in this answer, and in no other one.
@@ -115,6 +176,7 @@ TEST_F(EngineChainTest, ALostRankCostsTheChainAndNoAnswer) {
     const Completion got = world_->Answer(Ask(prompt));
     ExpectSame(got, want);
     EXPECT_FALSE(got.chain);
+    EXPECT_EQ(got.report.bound_s > 0, i > 0) << "of the first nothing was planned that came true";
   }
   EXPECT_FALSE(leader_->ok());
 }

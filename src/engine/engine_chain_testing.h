@@ -77,7 +77,7 @@ class EngineChainTest : public testing::Test {
                                                       .kept = kept_});
       });
     }
-    world_.emplace(tier, WorldOptions{.writes = writes, .clock = clock_});
+    world_.emplace(tier, WorldOptions{.pages = pages_, .writes = writes, .clock = clock_});
     leader_.emplace(*comms_.back(), *world_->pool, options_);
     world_->engine->SetChain(&*leader_, &planner_);
   }
@@ -95,7 +95,8 @@ class EngineChainTest : public testing::Test {
   ChainOptions options_ = kOptions;
   std::function<void()> at_restoring_ = {};  // of each worker, as is the next
   std::function<int(std::span<const ChunkKey>)> kept_ = {};
-  const Clock* clock_ = &Clock::Real();  // the leader's
+  int pages_ = WorldOptions{}.pages;  // the leader's, as is the next
+  const Clock* clock_ = &Clock::Real();
   EvenPlanner planner_;
   std::vector<std::unique_ptr<Comm>> comms_;
   std::vector<Status> results_;

@@ -181,7 +181,7 @@ TEST(EngineTest, ASlowStoreDropsChunksAndDelaysNobody) {
 // Nor steps: somebody decodes all the while, so that the engine never sleeps.
 TEST(EngineTest, QueuedWritesGiveTheirPagesToANewPromptAtOnce) {
   const auto tier = MakeTier<GatedTier>();
-  World world(tier.get(), {.pages = 26});
+  World world(tier.get(), {.pages = 23});
   MutexLock closed(tier->gate);
   world.MakeEngine({.slice_tokens = kSlice, .read_reserve_pages = 2});
   for (int i = 0; i < 3; ++i) {

@@ -17,10 +17,12 @@ class StepLeft {
   int tokens() const { return tokens_; }
 
   // The last tokens of other prompts, one after the other, must not hold up a chunk for ever: the
-  // first slice has room for one.
-  void ForceChunk() {
+  // first slice has room for one. A restoration gets no more than its share.
+  void ForceChunk(bool restoring) {
     const int chunk = budget_.chunk_tokens;
-    if (!sliced_ && tokens_ < chunk && !restorations_ && room_ >= chunk) tokens_ = chunk;
+    if (sliced_ || tokens_ >= chunk || room_ < chunk || (restoring && restorations_)) return;
+    tokens_ = chunk;
+    sliced_ = true;
   }
 
   ComputeBudget ForRestoration(std::optional<int> chunks_max) const {
@@ -79,11 +81,12 @@ PrefillTurns TakePrefillTurns(const PrefillBudget& budget, const std::vector<Pre
     if (!turns.wanted_chunk) turns.wanted_chunk = turn.claim.first;
   };
   for (const PrefillTurn& next : OrderPrefills(budget.schedule, needs, budget.restore_wait_max)) {
-    if (!needs[next.index].restoring) {
+    const PrefillNeed& need = needs[next.index];
+    if (need.restoring || need.fresh_chunks > 0) left.ForceChunk(need.restoring);
+    if (!need.restoring) {
       left.Prefilled(taker.Prefill(next.index, left.tokens()));
       continue;
     }
-    left.ForceChunk();
     const ComputeBudget compute = left.ForRestoration(next.chunks_max);
     const ComputeTurn turn = taker.Ask(next.index, compute);
     switch (turn.kind) {

@@ -16,7 +16,7 @@ namespace kvcake {
 // What one step has for prompts.
 struct PrefillBudget {
   int tokens = 0;  // that prompts may compute
-  // That the step can hold: a starved restoration gets a chunk beyond `tokens`.
+  // That the step can hold: a prompt of which chunks are missing gets one beyond `tokens`.
   int room_tokens = 0;
   int chunk_tokens = 128;
   Schedule schedule = Schedule::kAdaptive;

@@ -88,6 +88,26 @@ TEST(PrefillTurnsTest, AChunkIsForcedInOnceAndWhereThereIsRoom) {
   EXPECT_EQ(once.turns.size(), 3u);
 }
 
+// A scored prompt is not restored.
+TEST(PrefillTurnsTest, AChunkIsForcedInForAPromptOfWhichChunksAreMissing) {
+  constexpr PrefillNeed kFresh{.fresh_chunks = 2};
+  PrefillBudget budget = Budget(1);
+  const std::vector<PrefillNeed> needs = {kTail, kFresh, kFresh, kRestoring};
+  Script none({10, 40, 40, 1});
+  TakePrefillTurns(budget, needs, TimePoint(), none);
+  EXPECT_THAT(none.turns, ElementsAre(Script::Turn{0, 16}, Script::Turn{1, 6}, Script::Turn{2, 0},
+                                      Script::Turn{3, 0, 0.0}));
+  budget.room_tokens = 10 + 3 * kTurnChunk;
+  Script once({10, 40, 40, 1});
+  TakePrefillTurns(budget, needs, TimePoint(), once);
+  EXPECT_THAT(once.turns, ElementsAre(Script::Turn{0, 16}, Script::Turn{1, 16}, Script::Turn{2, 0},
+                                      Script::Turn{3, 0, 0.0}));
+  budget.restorations = ComputeBudget{.chunks = 1, .share = 0.5};  // it has none of that
+  Script shared({10, 40, 40, 1});
+  TakePrefillTurns(budget, needs, TimePoint(), shared);
+  EXPECT_EQ(shared.turns[1], (Script::Turn{1, 16}));
+}
+
 TEST(PrefillTurnsTest, RestorationsGetNoMoreThanTheirShare) {
   PrefillBudget budget = Budget(4);
   budget.restorations = ComputeBudget{.chunks = 3, .share = 0.7};

@@ -18,6 +18,8 @@ namespace kvcake {
 
 using SequenceId = uint64_t;
 
+struct Completion;
+
 // One new token. Delivered on the engine thread, in order.
 struct TokenEvent {
   int32_t token = 0;
@@ -25,6 +27,8 @@ struct TokenEvent {
   std::span<const TokenLogprob> top = {};  // the request's top_logprobs; valid during the call
   // With the first: Completion::prompt_scores; likewise. May be moved from.
   std::span<TokenScore> prompt = {};
+  // With the first: what came of the prompt; valid during the call.
+  const Completion* begun = nullptr;
 };
 
 struct Request {

@@ -9,6 +9,7 @@
 #include "base/available_memory.h"
 #include "base/cpu.h"
 #include "base/dump_json.h"
+#include "codec/codec_tables.h"
 #include "model/safetensors.h"
 #include "ops/cuda_device.h"
 #include "ops/cuda_page_copier.h"
@@ -80,11 +81,12 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& given) {
   runtime->Wire();
   if (runtime->engine_->tokens_max() == 0) {
     const PagePool& pool = *runtime->pool_;
-    return Fail(ErrorCode::kResourceExhausted,
-                "{} leaves {} pages of {} bytes, and reads from stores have {} for themselves: "
-                "there is none for a request; raise it",
-                PagesFlag(runtime->model_->numeric_path()), pool.pages(),
-                pool.layout().page_bytes(), EngineOptions{}.read_reserve_pages);
+    const uint64_t reserve = runtime->ReadReservePages();
+    return Fail(
+        ErrorCode::kResourceExhausted,
+        "{} leaves {} pages of {} bytes{}: there is none for a request; raise it",
+        PagesFlag(runtime->model_->numeric_path()), pool.pages(), pool.layout().page_bytes(),
+        reserve == 0 ? "" : fmt::format(", and reads from stores have {} for themselves", reserve));
   }
   // Only now: the threads that do I/O may go where there is room.
   if (!options.cpus.empty()) {
@@ -93,6 +95,12 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& given) {
   runtime->first_forward_at_ = Clock::Real().Now();
   RETURN_IF_ERROR(runtime->engine_->WarmUp());
   return runtime;
+}
+
+// Nothing is read where there is no tier, and no rank that sends chunks.
+uint64_t Runtime::ReadReservePages() const {
+  const bool reads = !tiers_->all().empty() || options_.rank_tokens_max > 0;
+  return reads ? EngineOptions{}.read_reserve_pages : 0;
 }
 
 void Runtime::Wire() {
@@ -126,6 +134,7 @@ void Runtime::Wire() {
                                              .max_sequences = options_.max_sequences,
                                              .waiting_max = options_.waiting_max,
                                              .tenant_running_max = options_.tenant_running_max,
+                                             .read_reserve_pages = ReadReservePages(),
                                              .step_max = options_.step_max,
                                              .schedule = options_.schedule,
                                              .restore_wait_max = options_.restore_wait_max,
@@ -207,7 +216,7 @@ Status Runtime::OpenEmulated() {
 }
 
 Status Runtime::LoadTokenizer() {
-  ASSIGN_OR_RETURN(config_, LoadModelConfig(options_.model_dir));
+  ASSIGN_OR_RETURN(config_, LoadModelConfig(options_.model_dir, options_.within_window));
   ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(options_.model_dir));
   tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer));
   // Fine-tunes may name their end token here, and the base model's in config.json.
@@ -280,6 +289,7 @@ Status Runtime::OpenTiers() {
   RuntimeTiersOptions tiers;
   tiers.shared.layout = pool_->layout();
   tiers.shared.root = model_->identity().Root();
+  tiers.shared.tables_model = TablesModel(model_->identity());
   tiers.shared.description =
       DescribeIdentity(model_->identity(), emulated() ? options_.emulate : options_.model_dir);
   tiers.shared.time_to_live = options_.store_ttl;

@@ -23,6 +23,7 @@ struct RuntimeOptions {
   // real time. Rates of links are scaled down with its chunks. Of model_dir, where it is given, the
   // tokenizer and the config are used then.
   std::string emulate = {};
+  bool within_window = false;  // LoadModelConfig's
   // The fastest first; chunks are loaded from all at once, and new ones kept in the first. None:
   // chunks are neither loaded nor kept.
   std::vector<StoreOptions> stores = {};
@@ -126,6 +127,7 @@ class Runtime {
   int MaxLogitRows() const;
   Status OpenTiers();
   Status OpenRankStaging();
+  uint64_t ReadReservePages() const;
   void Wire();
   std::string CostPath(size_t store) const;
   Learners LearnersOf(size_t store);

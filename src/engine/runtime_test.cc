@@ -163,6 +163,25 @@ TEST_F(RuntimeTest, SeveralStoresAreLoadedFromAtOnce) {
   }
 }
 
+TEST_F(RuntimeTest, WithoutAStoreEveryPageIsTheRequests) {
+  const auto pages_of = [](Runtime& runtime) { return runtime.engine().tokens_max() / 32; };
+  const auto stored = Runtime::Create(options_).value();
+  const auto expected = stored->engine().Answer(Ask()).value().tokens;
+  options_.stores.clear();
+  EXPECT_EQ(pages_of(*Runtime::Create(options_).value()), pages_of(*stored) + 16);
+
+  const uint64_t page = stored->model().layout().page_bytes();
+  options_.ram_capacity_bytes = 19 * page;  // 604 tokens
+  const auto tight = Runtime::Create(options_).value();
+  EXPECT_EQ(pages_of(*tight), 19);
+  EXPECT_EQ(tight->engine().Answer(Ask()).value().tokens, expected);
+  options_.stores = {{.dir = dir_ + "/store"}};
+  EXPECT_EQ(pages_of(*Runtime::Create(options_).value()), 3);
+  options_.ram_capacity_bytes = 16 * page;
+  EXPECT_NE(Runtime::Create(options_).error().message.find("reads from stores have 16"),
+            std::string::npos);
+}
+
 TEST_F(RuntimeTest, NamesTheModelWithOrWithoutASlash) {
   KvIdentity identity;
   for (const char* dir : {"models/demo", "models/demo/", "models/x/../demo"}) {

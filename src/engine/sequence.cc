@@ -12,6 +12,7 @@ void Sequence::EndRestoration(int chunk_tokens, NumericPath path, TimePoint now)
   numeric_path = path;
   if (restoration->Progress().mixed_path) MixPaths();
   state = State::kPrefilling;
+  progressed = now;
   if (generated() == 0) completion.restore_s = (now - opened).count();
 }
 
@@ -30,7 +31,8 @@ void Sequence::ReportRestoration() {
   for (TimelineEntry& entry : tail_slices) completion.report.AddTimeline(std::move(entry));
   tail_slices.clear();
   completion.report.SetActual(Seconds(completion.ttft_s));
-  if (completion.chain) completion.report.bound_s = completion.report.efficiency = 0;  // of one
+  // The bound is that of one process, and of chunks that were planned.
+  if (divided) completion.report.bound_s = completion.report.efficiency = 0;
 }
 
 void Sequence::MakeKeys(int chunk_tokens) {

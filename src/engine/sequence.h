@@ -22,7 +22,8 @@ struct Sequence {
   Request request;
   State state = State::kWaiting;
   TimePoint submitted;
-  TimePoint opened;  // when its (last) restoration began
+  TimePoint opened;      // when its (last) restoration began
+  TimePoint progressed;  // while it prefills: when it came any further
   TimePoint first_token;
   // What it may hold; nothing while it waits: pages of the first of `keys`, which others may be
   // promised as well, and of its own.
@@ -46,6 +47,7 @@ struct Sequence {
   std::vector<TimelineEntry> tail_slices;
   std::optional<Seconds> tail;
   std::optional<RankJob> chain;  // several ranks prefill it, after what is restored first
+  bool divided = false;          // so it began, wherever it ended: `keys` are those before that
   NumericPath numeric_path = NumericPath::kUnknown;  // of its pages; unknown when mixed
   // Ranks that have not proved who they are have made some of its KV cache: none of that, or of
   // what is computed after it, is published.

@@ -12,6 +12,7 @@ bool ModelSamples(const Model& model, const StepPart& part) {
 }
 
 void StepCommitter::Commit(const StepPlan& plan, const StepRun& run) {
+  LearnCost(plan, run.took);
   std::span<const int32_t> sampled = model_.sampled();
   std::span<const float> logits = run.logits;
   for (const StepPart& part : plan.parts) {
@@ -29,16 +30,34 @@ void StepCommitter::Commit(const StepPlan& plan, const StepRun& run) {
   }
 }
 
+// What a step of several prompts took says nothing of either. A token that is decoded beside a
+// slice counts as one more of the slice: on a server that always decodes, speeds are to be known,
+// too.
+void StepCommitter::LearnCost(const StepPlan& plan, Seconds took) {
+  const StepPart* slice = nullptr;
+  int decoded = 0;
+  for (const StepPart& part : plan.parts) {
+    if (part.decodes()) {
+      ++decoded;
+    } else if (slice != nullptr || part.chained || part.logit_rows() > 1) {
+      return;
+    } else {
+      slice = &part;
+    }
+  }
+  if (slice == nullptr || slice->count < decoded || plan.shared_at) return;
+  cost_.Add(slice->start, slice->count + decoded, took);
+}
+
 void StepCommitter::CommitPart(const StepPart& part, const PartResult& result) {
   Sequence& sequence = *part.sequence;
-  // What several sequences shared, and what a decode took, says nothing about slices.
-  if (result.alone && !part.decodes()) cost_.Add(part.start, part.count, result.took);
   if (part.claim.count > 0) {
     sequence.restoration->Computed(part.claim);
     if (!part.samples) return keeper_.StoreClaimed(sequence, part.claim);
     sequence.EndRestoration(model_.layout().chunk_tokens, model_.numeric_path(), clock_.Now());
   } else if (sequence.state == Sequence::State::kPrefilling) {
-    const double end_s = (clock_.Now() - sequence.opened).count();
+    sequence.progressed = clock_.Now();
+    const double end_s = (sequence.progressed - sequence.opened).count();
     sequence.tail_slices.push_back({.lane = "compute",
                                     .first_token = part.start,
                                     .tokens = part.count,
@@ -93,9 +112,10 @@ void StepCommitter::AcceptToken(Sequence& sequence, int32_t token, std::span<con
   if (first) {
     sequence.first_token = clock_.Now();
     completion.ttft_s = (sequence.first_token - sequence.submitted).count();
+    sequence.ReportRestoration();
+    event.begun = &completion;
   }
   const bool goes_on = !request.on_token || request.on_token(event);
-  if (first) sequence.ReportRestoration();
   if (prefilled) {
     sequence.restoration.reset();
     keeper_.Store(sequence);

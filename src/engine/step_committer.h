@@ -36,6 +36,7 @@ class StepCommitter {
     std::optional<int32_t> token = {};
   };
 
+  void LearnCost(const StepPlan& plan, Seconds took);
   void CommitPart(const StepPart& part, const PartResult& result);
   void ScorePrompt(const StepPart& part, std::span<const float> logits);
   void AcceptToken(Sequence& sequence, int32_t token, std::span<const float> logits);

@@ -88,7 +88,9 @@ class StepPlanner::Turns : public PrefillTaker {
   }
   ComputeTurn Ask(int index, const ComputeBudget& budget) override {
     Sequence& sequence = *sequences_[index];
-    const ComputeTurn turn = sequence.restoration->NextTurn(budget);
+    ComputeBudget shared = budget;
+    shared.alone = plan_.parts.empty();
+    const ComputeTurn turn = sequence.restoration->NextTurn(shared);
     // Without compute it did not come to want a page.
     if (turn.kind != ComputeTurn::Kind::kStarved) planner_.NoteShortage(sequence, turn.lacks_pages);
     return turn;
@@ -140,7 +142,8 @@ std::optional<PrefillNeed> StepPlanner::NeedOf(const Sequence& sequence, const C
   const int left = sequence.prefill_tokens - sequence.kv_tokens;
   return PrefillNeed{.fresh_chunks = left / chunk_tokens(),
                      .fresh_s = fit.SecondsFor(sequence.kv_tokens, left),
-                     .age_s = age_s};
+                     .age_s = age_s,
+                     .idle = now - sequence.progressed};
 }
 
 int StepPlanner::PlanPrefill(Sequence& sequence, int tokens_max, StepPlan* plan) {

@@ -245,6 +245,21 @@ TEST_F(StepPlannerTest, ARestorationThatIsLeftLessThanAChunkGetsOne) {
   EXPECT_EQ(Parts(Planner().Plan()), "2: 0+10s 1: 0+16");
 }
 
+// Scored prompts are not restored. Short ones come for ever.
+TEST_F(StepPlannerTest, SoDoesAScoredPromptAndAfterAWaitAllOfTheStep) {
+  options_.slice_tokens = kPlanChunk;
+  options_.max_batch_tokens = 40;
+  options_.schedule = Schedule::kAdaptive;
+  Restoring(8 * kPlanChunk, /*scores=*/true);
+  Restoring(10);
+  Restoring(10);
+  StepPlanner planner = Planner();
+  const StepPlan plan = planner.Plan();
+  EXPECT_EQ(Parts(plan), "2: 0+10s 3: 0+6 1: 0+16");
+  clock_.Advance(1.5 * options_.restore_wait_max);
+  EXPECT_EQ(Parts(planner.Plan()), "1: 0+16");
+}
+
 TEST_F(StepPlannerTest, ItGetsNoneWhereTheStepHasNoRoom) {
   options_.slice_tokens = kPlanChunk;
   options_.max_batch_tokens = 25;

@@ -289,7 +289,10 @@ Interpreter::Flow Interpreter::RunLoop(const Node& node, const Value& iterable,
     inner->Set("loop", MakeLoop(node, items, i, scope, depth, changed));
     Assign(*node.children[0], (*items)[i], inner);
     const Flow flow = Exec(node.body, inner, out);
-    if (flow == Flow::kBreak) break;
+    if (flow == Flow::kBreak) {
+      if (iterable.IsGenerator()) Leave(iterable);
+      break;
+    }
     whole = whole || flow == Flow::kNext;
   }
   // The else is run in jinja2, too, where each turn is broken off.

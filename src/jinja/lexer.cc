@@ -11,7 +11,7 @@
 namespace kvcake::jinja {
 namespace {
 
-bool IsSpace(std::string_view text) { return Strip(text, nullptr, Side::kLeft).empty(); }
+bool IsBlank(std::string_view text) { return Strip(text, nullptr, Side::kLeft).empty(); }
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsNamePart(char c) {
   return IsDigit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
@@ -69,7 +69,7 @@ class Lexer {
       text = Strip(text, nullptr, Side::kRight);
     } else if (sign != '+' && !is_variable) {
       const size_t line = text.rfind('\n') + 1;
-      if ((line > 0 || at_line_start_) && IsSpace(std::string_view(text).substr(line))) {
+      if ((line > 0 || at_line_start_) && IsBlank(std::string_view(text).substr(line))) {
         text.resize(line);
       }
     }

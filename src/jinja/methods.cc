@@ -25,13 +25,6 @@ Value StripMethod(const Value& self, Args& args) {
   return Value::String(Strip(self.Text(), given ? &TextOf(bound[0], "strip") : nullptr, side));
 }
 
-// One more part of a text. Parts are values in the end, which may be much larger than the text.
-void AddPart(std::string part, std::vector<std::string>* parts) {
-  Budget::Spend(1);
-  Budget::CheckSize((parts->size() + 1) * sizeof(Value));
-  parts->push_back(std::move(part));
-}
-
 Value Texts(const std::vector<std::string>& texts) {
   Values values;
   for (const auto& text : texts) values.push_back(Value::String(text));
@@ -114,21 +107,7 @@ Value RSplit(const Value& self, Args& args) {
 
 Value SplitLines(const Value& self, Args& args) {
   const auto bound = Bind(args, "splitlines", {"keepends"});
-  const bool keep = bound[0] && bound[0]->Truth();
-  std::vector<std::string> out;
-  const auto codes = ToCodes(self.Text());
-  size_t begin = 0;
-  for (size_t i = 0; i < codes.size(); ++i) {
-    const char32_t c = codes[i];
-    if (!((c >= 10 && c <= 13) || (c >= 28 && c <= 30) || c == 0x85 || c == 0x2028 || c == 0x2029))
-      continue;
-    const size_t end = c == '\r' && i + 1 < codes.size() && codes[i + 1] == '\n' ? i + 2 : i + 1;
-    AddPart(FromCodes(codes.substr(begin, (keep ? end : i) - begin)), &out);
-    begin = end;
-    i = end - 1;
-  }
-  if (begin < codes.size()) AddPart(FromCodes(codes.substr(begin)), &out);
-  return Texts(out);
+  return Texts(Lines(self.Text(), bound[0] && bound[0]->Truth()));
 }
 
 // text[start:end] as str.find and the like take it. None where start lies behind the end, in which
@@ -349,6 +328,10 @@ Value ListIndex(const Value& self, Args& args) {
   }
   Raise("{} is not in list", Repr(*bound[0]));
 }
+Value ListCopy(const Value& self, Args& args) {
+  Bind(args, "copy", {});
+  return Value::List(self.List());
+}
 Value ListCount(const Value& self, Args& args) {
   const auto bound = Bind(args, "count", {"value"});
   if (!bound[0]) Raise("count() takes an argument");
@@ -425,18 +408,32 @@ const Methods& DictMethods() {
   return methods;
 }
 const Methods& ListMethods() {
-  static const Methods methods = {{"index", ListIndex}, {"count", ListCount}};
+  static const Methods methods = {{"index", ListIndex}, {"count", ListCount}, {"copy", ListCopy}};
   return methods;
+}
+
+// Methods that make safe text of safe text.
+bool KeepsSafe(std::string_view name) {
+  static constexpr std::string_view kNames[] = {"strip", "lstrip", "rstrip",     "upper",
+                                                "lower", "title",  "capitalize", "swapcase"};
+  return std::ranges::find(kNames, name) != std::end(kNames);
+}
+
+// What transformers' environment hides, as it changes what it is called of.
+bool IsUnsafe(const Value& object, std::string_view name) {
+  static constexpr std::string_view kDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
+  static constexpr std::string_view kList[] = {"append", "clear",  "extend",  "insert",
+                                               "pop",    "remove", "reverse", "sort"};
+  if (object.Is(Type::kDict)) return std::ranges::find(kDict, name) != std::end(kDict);
+  return object.Is(Type::kList) && std::ranges::find(kList, name) != std::end(kList);
 }
 
 // What Python's types have besides, so that it is not taken for something undefined.
 bool IsKnownToPython(const Value& object, std::string_view name) {
   static constexpr std::string_view kString = " encode format_map maketrans translate ";
-  static constexpr std::string_view kDict = " clear fromkeys pop popitem setdefault update ";
+  static constexpr std::string_view kDict = " fromkeys ";
   static constexpr std::string_view kList =
-      " append clear copy count index extend insert pop remove reverse sort start stop step "
-      "mapping "
-      "isdisjoint send throw close ";
+      " copy count index start stop step mapping isdisjoint send throw close ";
   static constexpr std::string_view kNumber =
       " real imag numerator denominator conjugate bit_length bit_count to_bytes from_bytes "
       "as_integer_ratio is_integer hex fromhex ";
@@ -458,16 +455,25 @@ bool FindMethod(const Value& object, const std::string& name, Value* method) {
                                                                                : none;
   const auto found = methods.find(name);
   if (found == methods.end()) {
+    if (IsUnsafe(object, name)) {
+      *method = Value::Undefined(fmt::format("access to attribute '{}' of '{}' object is unsafe.",
+                                             name, TypeName(object)));
+      return true;
+    }
     if (IsKnownToPython(object, name)) {
       RaiseUnsupported("the attribute {} of '{}'", name, TypeName(object));
     }
     return false;
   }
-  if (object.Is(Type::kString) && object.safe) RaiseUnsupported("the method {} of safe text", name);
+  const bool safe = object.Is(Type::kString) && object.safe;
+  if (safe && !KeepsSafe(name)) RaiseUnsupported("the method {} of safe text", name);
   const Method call = found->second;
-  *method = Value::Callable(name, [object, call](Args& args) {
+  *method = Value::Callable(name, [object, call, safe](Args& args) {
+    if (safe && !args.values.empty()) RaiseUnsupported("arguments of a method of safe text");
     SpendOn(object, args);
-    return call(object, args);
+    Value made = call(object, args);
+    if (safe) made.safe = true;
+    return made;
   });
   return true;
 }

@@ -53,7 +53,7 @@ Value LengthOf(const Value& value, Args& args) {
   return Value::Int(Length(value));
 }
 
-Value Join(const Value& value, Args& args) {
+Value JoinFilter(const Value& value, Args& args) {
   const auto bound = Bind(args, "join", {"d", "attribute"});
   const std::string sep = bound[0] ? Str(*bound[0]) : "";
   std::string out;
@@ -125,8 +125,14 @@ Value Select(const Value& value, Args& args) {
 template <bool last>
 Value End(const Value& value, Args& args) {
   Bind(args, "the filter", {});
-  if (last && value.Is(Type::kSequence) && value.Kind() == "generator") {
-    Raise("'generator' object is not reversible");
+  if (value.IsGenerator()) {
+    if (last) Raise("'generator' object is not reversible");
+    Values& remaining = RemainingOf(value);
+    if (remaining.empty()) return Value::Undefined("No item, sequence was empty.");
+    Budget::Spend(remaining.size() / 4);
+    const Value first = remaining.front();
+    remaining.erase(remaining.begin());
+    return first;
   }
   const Values values = Iterate(value);
   if (values.empty()) return Value::Undefined("No item, sequence was empty.");
@@ -313,7 +319,7 @@ const Filters& SequenceFilters() {
       {"d", Default},
       {"length", LengthOf},
       {"count", LengthOf},
-      {"join", Join},
+      {"join", JoinFilter},
       {"tojson", ToJsonFilter},
       {"map", MapFilter},
       {"select", Select<true, false>},

@@ -53,6 +53,22 @@ TEST(Template, WhatIsNotKnownWhenItRunsIsNamedToo) {
   EXPECT_EQ(text.error().message, "line 2: the attribute encode of 'str' is not known");
 }
 
+// How much is left depends on whether the loop has looked ahead.
+TEST(Template, WhatABrokenOffLoopLeavesOfAGeneratorIsNotKnown) {
+  const std::string loop =
+      "{% set g = l | map('string') %}{% for x in g %}{% if x == '2' %}"
+      "{% break %}{% endif %}{{ x }}{% endfor %}";
+  const nlohmann::ordered_json context = {{"l", {1, 2, 3}}};
+  EXPECT_EQ(Rendered(loop, context).value_or(""), "1");
+  for (const char* const use : {"{{ g | list }}", "{{ g }}", "{{ g | first }}", "{{ '3' in g }}"}) {
+    const auto text = Rendered(loop + use, context);
+    ASSERT_FALSE(text) << use << " makes " << *text;
+    EXPECT_EQ(text.error().code, ErrorCode::kUnsupported) << use;
+  }
+  EXPECT_EQ(Rendered(loop + "{{ 'T' if g else 'F' }}", context).value_or(""), "1T");
+  EXPECT_FALSE(Rendered(loop + "{{ g | length }}", context)) << "as of any generator";
+}
+
 TEST(Template, RoundingToMoreThanAnIntegerHasIsNotKnown) {
   const auto text =
       Rendered("{{ 7 | round(-9223372036854775807 - 1) }}", nlohmann::ordered_json::object());
@@ -103,6 +119,19 @@ TEST(Template, AHostileTemplatePaysForTheTextThatItLooksThrough) {
     ASSERT_FALSE(text) << source;
     EXPECT_EQ(text.error().code, ErrorCode::kResourceExhausted) << text.error().message;
   }
+}
+
+// Steps bound memory, too: some forty bytes each.
+TEST(Template, EachValueThatIsKeptIsAStep) {
+  const nlohmann::ordered_json none = nlohmann::ordered_json::object();
+  const auto renders = [&](const char* expression, uint64_t steps) {
+    const std::string source = fmt::format("{{% set x = {} %}}", expression);
+    return Rendered(source, none, {.steps = steps}).has_value();
+  };
+  EXPECT_TRUE(renders("range(1000)", 1'100));
+  EXPECT_FALSE(renders("range(1000)", 900));
+  EXPECT_FALSE(renders("[1] | slice(1000)", 3'000)) << "rows of nothing are objects";
+  EXPECT_TRUE(renders("[1] | slice(1000)", 6'000));
 }
 
 TEST(Template, LookingForATextIsPaidForOnce) {

@@ -159,6 +159,30 @@ std::string Pad(std::string_view text, int64_t width, char32_t fill, Side side) 
          FromCodes(std::u32string(pad - left, fill));
 }
 
+void AddPart(std::string part, std::vector<std::string>* parts) {
+  Budget::Spend(1);
+  Budget::CheckSize((parts->size() + 1) * sizeof(Value));
+  parts->push_back(std::move(part));
+}
+
+std::vector<std::string> Lines(std::string_view text, bool ends) {
+  std::vector<std::string> lines;
+  const auto codes = ToCodes(text);
+  size_t begin = 0;
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const char32_t c = codes[i];
+    const bool ended =
+        (c >= 10 && c <= 13) || (c >= 28 && c <= 30) || c == 0x85 || c == 0x2028 || c == 0x2029;
+    if (!ended) continue;
+    const size_t end = c == '\r' && i + 1 < codes.size() && codes[i + 1] == '\n' ? i + 2 : i + 1;
+    AddPart(FromCodes(codes.substr(begin, (ends ? end : i) - begin)), &lines);
+    begin = end;
+    i = end - 1;
+  }
+  if (begin < codes.size()) AddPart(FromCodes(codes.substr(begin)), &lines);
+  return lines;
+}
+
 std::string Upper(std::string_view text) { return MapAll(text, Case::kUpper); }
 
 std::string Lower(std::string_view text) { return MapEach(text, MapLower); }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "jinja/unicode_table.h"
 
@@ -14,6 +15,10 @@ enum class Side { kLeft = 1, kRight = 2, kBoth = 3 };
 std::string Strip(std::string_view text, const std::string* characters, Side side);
 std::string Replace(std::string_view text, std::string_view from, std::string_view to,
                     int64_t count);
+// One more part of a text. Parts are values in the end, which may be much larger than the text.
+void AddPart(std::string part, std::vector<std::string>* parts);
+// As str.splitlines has them, with their ends or without.
+std::vector<std::string> Lines(std::string_view text, bool ends);
 // To `width` characters; in the middle with kBoth, else spaces come on that side.
 std::string Pad(std::string_view text, int64_t width, char32_t fill, Side side);
 

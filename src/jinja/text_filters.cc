@@ -18,7 +18,7 @@ Value Trim(const Value& value, Args& args) {
 template <std::string (*map)(std::string_view)>
 Value MapText(const Value& value, Args& args) {
   Bind(args, "the filter", {});
-  return Value::String(map(PlainText(value, "of case")));
+  return Value::String(map(Str(value)), value.safe);
 }
 
 // Words begin behind spaces, hyphens and opening brackets.
@@ -44,11 +44,16 @@ std::string TitleWords(std::string_view text) {
   return out;
 }
 
+Value Title(const Value& value, Args& args) {
+  Bind(args, "title", {});
+  return Value::String(TitleWords(Str(value)));  // of safe text it is plain in jinja2, too
+}
+
 Value ReplaceFilter(const Value& value, Args& args) {
   const auto bound = Bind(args, "replace", {"old", "new", "count"});
   if (!bound[0] || !bound[1]) Raise("replace takes two arguments");
   const int64_t count = bound[2] && bound[2]->IsInteger() ? bound[2]->integer : -1;
-  return Value::String(Replace(PlainText(value, "replace"), Str(*bound[0]), Str(*bound[1]), count));
+  return Value::String(Replace(Str(value), Str(*bound[0]), Str(*bound[1]), count));
 }
 
 Value StringFilter(const Value& value, Args& args) {
@@ -79,18 +84,15 @@ Value Indent(const Value& value, Args& args) {
     pad.assign(std::max<int64_t>(bound[0]->integer, 0), ' ');
   }
   if (!value.Is(Type::kString)) Raise("indent takes a string");
-  const std::string text = PlainText(value, "indent");
-  if (text.find_first_of("\r\v\f\x1c\x1d\x1e") != text.npos || text.find("\xc2\x85") != text.npos ||
-      text.find("\xe2\x80\xa8") != text.npos || text.find("\xe2\x80\xa9") != text.npos) {
-    RaiseUnsupported("the filter indent of line ends other than \\n");
-  }
   const bool blank = bound[2] && bound[2]->Truth();
   std::string out = bound[1] && bound[1]->Truth() ? pad : "";
-  for (size_t i = 0; i < text.size(); ++i) {
-    out += text[i];
-    if (text[i] != '\n') continue;
-    const bool empty = i + 1 == text.size() || text[i + 1] == '\n';
-    if (!empty || blank) out += pad;
+  bool first = true;
+  // The last line has an end, too, as in jinja2: text that ends with one goes on with an empty one.
+  for (const std::string& line : Lines(PlainText(value, "indent") + "\n", false)) {
+    if (!first) out += '\n';
+    if (!first && (blank || !line.empty())) out += pad;
+    out += line;
+    first = false;
     Budget::CheckSize(out.size());
   }
   return Value::String(std::move(out));
@@ -202,7 +204,7 @@ const Filters& TextFilters() {
       {"upper", MapText<Upper>},
       {"lower", MapText<Lower>},
       {"capitalize", MapText<Capitalize>},
-      {"title", MapText<TitleWords>},
+      {"title", Title},
       {"replace", ReplaceFilter},
       {"string", StringFilter},
       {"safe", Safe},

@@ -1,6 +1,5 @@
 #include "jinja/value.h"
 
-#include <charconv>
 #include <cmath>
 
 #include "base/utf8.h"
@@ -9,7 +8,8 @@
 namespace kvcake::jinja {
 namespace {
 
-constexpr int kMaxNesting = 200;  // of lists and dictionaries
+constexpr int kMaxNesting = 200;    // of lists and dictionaries
+constexpr size_t kObjectSteps = 2;  // of one: as much memory as two values
 
 int NestingOf(const Value& value) {
   if (value.IsListLike()) return static_cast<ListObject&>(*value.object).depth;
@@ -22,62 +22,10 @@ void AddNesting(const Value& value, int* depth) {
   if (*depth > kMaxNesting) Raise("lists are nested more than {} deep", kMaxNesting);
 }
 
-std::string ReprString(const std::string& text) {
-  const char quote = text.find('\'') != text.npos && text.find('"') == text.npos ? '"' : '\'';
-  std::string out(1, quote);
-  for (const char32_t c : ToCodes(text)) {
-    if (c == U'\\' || c == static_cast<char32_t>(quote)) {
-      out += '\\';
-      out += static_cast<char>(c);
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\r') {
-      out += "\\r";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (Has(c, kPrintable)) {
-      AppendUtf8(c, &out);
-    } else if (c < 0x100) {
-      out += fmt::format("\\x{:02x}", static_cast<uint32_t>(c));
-    } else if (c < 0x10000) {
-      out += fmt::format("\\u{:04x}", static_cast<uint32_t>(c));
-    } else {
-      out += fmt::format("\\U{:08x}", static_cast<uint32_t>(c));
-    }
-  }
-  return out + quote;
-}
-
 void CheckHashable(const Value& key) {
   if (key.Is(Type::kList) || key.Is(Type::kDict)) Raise("unhashable type: '{}'", TypeName(key));
   if (!key.Is(Type::kTuple)) return;
   for (const Value& part : key.List()) CheckHashable(part);
-}
-
-std::string ReprItems(const Items& items) {
-  std::string out = "{";
-  for (const auto& [key, value] : items) {
-    if (out.size() > 1) out += ", ";
-    out += Repr(key) + ": " + Repr(value);
-    Budget::CheckSize(out.size());
-  }
-  return out + "}";
-}
-
-std::string ReprList(const Value& value) {
-  if (value.Is(Type::kSequence) && value.Kind() == "generator") {
-    RaiseUnsupported("printing what {} makes: add |list", "map, select or the like");
-  }
-  if (value.Is(Type::kSequence) && value.Kind().starts_with("range")) return value.Kind();
-  std::string out;
-  for (const Value& item : value.List()) {
-    if (!out.empty()) out += ", ";
-    out += Repr(item);
-    Budget::CheckSize(out.size());
-  }
-  if (value.Is(Type::kTuple)) return "(" + out + (value.List().size() == 1 ? ",)" : ")");
-  out = "[" + out + "]";
-  return value.Is(Type::kSequence) ? value.Kind() + "(" + out + ")" : out;
 }
 
 }  // namespace
@@ -155,7 +103,7 @@ Value Value::String(std::string text, bool safe) {
 }
 Value Value::List(Values values, Type type, std::string kind) {
   Budget::CheckSize(values.size() * sizeof(Value));
-  Budget::Spend(values.size() / 4);
+  Budget::Spend(kObjectSteps + values.size());
   auto object = std::make_shared<ListObject>();
   for (const Value& item : values) AddNesting(item, &object->depth);
   object->values = std::move(values);
@@ -166,7 +114,7 @@ Value Value::List(Values values, Type type, std::string kind) {
   return value;
 }
 Value Value::Dict(Items items) {
-  Budget::Spend(items.size() / 4);
+  Budget::Spend(kObjectSteps + 2 * items.size());
   auto object = std::make_shared<DictObject>();
   for (const auto& item : items) {
     AddNesting(item.first, &object->depth);
@@ -272,59 +220,6 @@ std::string_view TypeName(const Value& value) {
   return kNames[static_cast<int>(value.type)];
 }
 
-std::string FloatRepr(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  char buffer[64];
-  const auto end =
-      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
-  const std::string text(buffer, end);
-  const size_t mark = text.find('e');
-  const int exponent = std::stoi(text.substr(mark + 1));
-  if (exponent < -4 || exponent >= 16) return text;
-  const auto fixed =
-      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed).ptr;
-  std::string out(buffer, fixed);
-  return out.find('.') == out.npos ? out + ".0" : out;
-}
-
-std::string Repr(const Value& value) {
-  if (value.Is(Type::kString)) {
-    return value.safe ? "Markup(" + ReprString(value.Text()) + ")" : ReprString(value.Text());
-  }
-  if (value.Is(Type::kUndefined)) return "Undefined";
-  return Str(value);
-}
-
-std::string Str(const Value& value) {
-  const DepthGuard guard;
-  Budget::Spend(1);
-  switch (value.type) {
-    case Type::kUndefined:
-      return "";
-    case Type::kNone:
-      return "None";
-    case Type::kBool:
-      return value.integer ? "True" : "False";
-    case Type::kInt:
-      return std::to_string(value.integer);
-    case Type::kFloat:
-      return FloatRepr(value.real);
-    case Type::kString:
-      return value.Text();
-    case Type::kList:
-    case Type::kTuple:
-    case Type::kSequence:
-      return ReprList(value);
-    case Type::kDict:
-      return ReprItems(value.Dict());
-    case Type::kNamespace:
-      return "<Namespace " + ReprItems(value.Dict()) + ">";
-    default:
-      RaiseUnsupported("printing a {}", TypeName(value));
-  }
-}
-
 bool Equal(const Value& a, const Value& b) {
   const DepthGuard guard;
   Budget::Spend(1);
@@ -388,18 +283,34 @@ bool Contains(const Value& item, const Value& container) {
     return container.Text().find(item.Text()) != std::string::npos;
   }
   if (container.Is(Type::kDict)) return container.Find(item) != nullptr;
+  if (container.IsGenerator()) {  // up to the item, which is taken out
+    Values& remaining = RemainingOf(container);
+    const auto found =
+        std::ranges::find_if(remaining, [&](const Value& v) { return Equal(v, item); });
+    const bool finds = found != remaining.end();
+    remaining.erase(remaining.begin(), finds ? found + 1 : found);
+    return finds;
+  }
   for (const Value& value : Iterate(container)) {
     if (Equal(value, item)) return true;
   }
   return false;
 }
 
+void Leave(const Value& generator) { static_cast<ListObject&>(*generator.object).left = true; }
+
+Values& RemainingOf(const Value& generator) {
+  auto& object = static_cast<ListObject&>(*generator.object);
+  if (object.left) RaiseUnsupported("what remains of a generator that a loop has left by break");
+  return object.values;
+}
+
 Values Iterate(const Value& value) {
   Values out;
   if (value.IsListLike()) {
     Budget::Spend(value.List().size() / 4);
-    if (value.Is(Type::kSequence) && value.Kind() == "generator") {
-      std::swap(out, value.List());
+    if (value.IsGenerator()) {
+      std::swap(out, RemainingOf(value));
       return out;
     }
     return value.List();

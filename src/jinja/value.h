@@ -99,6 +99,7 @@ struct Value {
   bool IsNumber() const { return type >= Type::kBool && type <= Type::kFloat; }
   bool IsInteger() const { return type == Type::kBool || type == Type::kInt; }
   bool IsListLike() const { return type >= Type::kList && type <= Type::kSequence; }
+  bool IsGenerator() const { return Is(Type::kSequence) && Kind() == "generator"; }
   double AsDouble() const { return type == Type::kFloat ? real : static_cast<double>(integer); }
   const std::string& Text() const;
   Values& List() const;
@@ -115,6 +116,7 @@ struct StringObject : Object {
 struct ListObject : Object {
   Values values;
   std::string kind;
+  bool left = false;  // a generator
   int depth = 0;
 };
 struct DictObject : Object {
@@ -138,6 +140,11 @@ bool Equal(const Value& a, const Value& b);
 int Compare(const Value& a, const Value& b);  // raises where Python would
 bool Contains(const Value& item, const Value& container);
 Values Iterate(const Value& value);  // a generator can be iterated once
+// Marks a generator that a loop has left before its end: how much remains depends on whether the
+// loop has looked ahead, and to ask for it again is an error.
+void Leave(const Value& generator);
+// What a generator has not given yet.
+Values& RemainingOf(const Value& generator);
 int64_t Length(const Value& value);
 std::string ToJson(const Value& value, const Args& args);
 std::string FloatRepr(double value);

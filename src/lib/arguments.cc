@@ -29,8 +29,7 @@ Status CheckRange(T value, T least, T most, const char* name) {
               most);
 }
 
-Result<StoreOptions> ReadStore(const kvcake_store* given, const std::string& name) {
-  ASSIGN_OR_RETURN(const kvcake_store read, ReadStruct(given, name.c_str()));
+Result<StoreOptions> ReadStore(const kvcake_store& read, const std::string& name) {
   ASSIGN_OR_RETURN(const std::string where, ReadText(read.where, (name + ".where").c_str()));
   if (where.empty()) {
     return Fail(ErrorCode::kInvalidArgument, "{}.where must name a store", name);
@@ -63,13 +62,11 @@ Status ReadStores(const kvcake_options& read, CacheOptions* options) {
     return Fail(ErrorCode::kInvalidArgument, "stores is NULL, and store_count {}",
                 read.store_count);
   }
-  // They lie as the caller, for whom they may be larger, was compiled.
-  const auto* at = reinterpret_cast<const std::byte*>(read.stores);
   for (size_t i = 0; i < read.store_count; ++i) {
-    const auto* const store = reinterpret_cast<const kvcake_store*>(at);
-    ASSIGN_OR_RETURN(StoreOptions opened, ReadStore(store, fmt::format("stores[{}]", i)));
+    const std::string name = fmt::format("stores[{}]", i);
+    ASSIGN_OR_RETURN(const kvcake_store store, ReadElement(read.stores, i, name));
+    ASSIGN_OR_RETURN(StoreOptions opened, ReadStore(store, name));
     options->stores.push_back(std::move(opened));
-    at += read.stores[0].struct_size;
   }
   return {};
 }
@@ -186,12 +183,9 @@ Result<std::vector<AsyncWrite>> ReadAsyncWrites(const kvcake_async_write* given,
   RETURN_IF_ERROR(CheckRange<size_t>(count, 0, kKeysMax, "count"));
   if (count > 0 && given == nullptr) return Fail(ErrorCode::kInvalidArgument, "writes is NULL");
   std::vector<AsyncWrite> writes;
-  // They lie as the caller, for whom they may be larger, was compiled.
-  const auto* at = reinterpret_cast<const std::byte*>(given);
-  for (size_t i = 0; i < count; ++i, at += given->struct_size) {
+  for (size_t i = 0; i < count; ++i) {
     const std::string name = fmt::format("writes[{}]", i);
-    ASSIGN_OR_RETURN(const kvcake_async_write read,
-                     ReadStruct(reinterpret_cast<const kvcake_async_write*>(at), name.c_str()));
+    ASSIGN_OR_RETURN(const kvcake_async_write read, ReadElement(given, i, name));
     RETURN_IF_ERROR(
         CheckRange(read.position, 0, static_cast<int>(kKeysMax), (name + ".position").c_str()));
     constexpr size_t kPartsMax = 4096;

@@ -39,6 +39,18 @@ Result<T> ReadStruct(const T* given, const char* name) {
   return read;
 }
 
+// Element i of an array, where those before it have been read. They lie as the caller, for whom
+// they may be larger, was compiled: all are as large as the first.
+template <typename T>
+Result<T> ReadElement(const T* first, size_t i, const std::string& name) {
+  const auto* const bytes = reinterpret_cast<const std::byte*>(first);
+  const auto* const given = reinterpret_cast<const T*>(bytes + i * first->struct_size);
+  if (given->struct_size == first->struct_size) return ReadStruct(given, name.c_str());
+  return Fail(ErrorCode::kInvalidArgument,
+              "struct_size of {} is {}, and {} of the first: set it to its sizeof", name,
+              given->struct_size, first->struct_size);
+}
+
 // Where a structure is to be written to: kInvalidArgument unless it has room for all of it.
 template <typename T>
 Status CheckOut(const T* out, const char* name) {

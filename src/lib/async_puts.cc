@@ -18,10 +18,15 @@ void AsyncPuts::Add(std::vector<AsyncWrite> writes) {
 
 // The thread may wait for a CPU for longer than putting takes, as beside engines that look for work
 // without sleeping; who waits has one.
-PutCounts AsyncPuts::Wait() {
+void AsyncPuts::Drain() {
   PutWaiting();
   MutexLock lock(mutex_);
   while (!waiting_.empty() || putting_ > 0) changed_.Wait(mutex_);
+}
+
+PutCounts AsyncPuts::Wait() {
+  Drain();
+  MutexLock lock(mutex_);
   return std::exchange(counts_, {});
 }
 

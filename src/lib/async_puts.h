@@ -35,8 +35,9 @@ class AsyncPuts {
 
   // Returns at once; they are begun in order.
   void Add(std::vector<AsyncWrite> writes) EXCLUDES(mutex_);
-  // Puts what the thread has not begun to, and returns when nothing is left to be put: what was,
-  // since the last call.
+  // Puts what the thread has not begun to, and returns when nothing is left to be put.
+  void Drain() EXCLUDES(mutex_);
+  // As Drain; what was put since the last call.
   PutCounts Wait() EXCLUDES(mutex_);
 
  private:

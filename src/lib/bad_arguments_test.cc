@@ -13,6 +13,7 @@ namespace kvcake {
 namespace {
 
 using namespace testing_util;
+using testing::AllOf;
 using testing::HasSubstr;
 
 class BadArgumentsTest : public LibraryTest {
@@ -65,7 +66,7 @@ TEST_F(BadArgumentsTest, OptionsAreRefusedByName) {
       {"but raw, lossless", [](O&, S& s) { s.where = "kv?codec=zip"; }},
       {"stores[0].load_rate", [](O&, S& s) { s.load_rate_bytes_per_s = -1; }},
       {"stores[0].load_latency", [=](O&, S& s) { s.load_latency_s = nan; }},
-      {"capacity", [](O&, S& s) { s.capacity_bytes = 1; }},
+      {"stores[0]: --disk-capacity", [](O&, S& s) { s.capacity_bytes = 1; }},
   };
   for (const auto& row : rows) EXPECT_THAT(Refusal(row.spoil), HasSubstr(row.named));
   EXPECT_THAT(Refusal([](O& o, S&) { o.memory_bytes = UINT64_MAX; }, KVCAKE_FULL),
@@ -80,7 +81,7 @@ TEST_F(BadArgumentsTest, AStoreThatCannotBeOpenedIsAnError) {
   const std::string file = dir_.path() + "/file";
   std::fclose(std::fopen(file.c_str(), "w"));
   const auto spoil = [&](kvcake_options&, kvcake_store& store) { store.where = file.c_str(); };
-  EXPECT_THAT(Refusal(spoil, KVCAKE_NOT_FOUND), HasSubstr(file));
+  EXPECT_THAT(Refusal(spoil, KVCAKE_NOT_FOUND), AllOf(HasSubstr("stores[0]: "), HasSubstr(file)));
 }
 
 // A caller that was compiled with a later header.
@@ -201,6 +202,40 @@ TEST_F(BadArgumentsTest, ChunksInPiecesAreRefusedByName) {
   uint64_t kept = 0;
   ASSERT_EQ(kvcake_put_wait(cache_, &kept, nullptr), KVCAKE_OK);
   EXPECT_EQ(kept, 0u);
+}
+
+// What one says of its size must not have the next, or what follows the array, read as a part of
+// it.
+TEST_F(BadArgumentsTest, ElementsOfOneArrayAreOfOneSize) {
+  std::vector<kvcake_store> stores(2, store_);
+  auto options = Options();
+  stores[0] = stores[1] = store_;
+  stores[1].struct_size = 8192;
+  options.stores = stores.data();
+  options.store_count = 2;
+  kvcake_cache cache = 0;
+  EXPECT_EQ(kvcake_open(&options, &cache), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_THAT(kvcake_last_error(), HasSubstr("struct_size of stores[1] is 8192"));
+  Open();
+  std::vector<kvcake_async_write> writes(2, Sized<kvcake_async_write>());
+  const std::vector<std::byte> bytes = BytesOf(1, 0);
+  const std::vector<const void*> parts(kLibraryLayers, bytes.data());
+  for (auto& write : writes) {
+    write.parts = parts.data();
+    write.parts_per_slab = 1;
+  }
+  writes[1].struct_size = 8192;
+  EXPECT_EQ(kvcake_put_async(cache_, writes.data(), 2), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_THAT(kvcake_last_error(), HasSubstr("struct_size of writes[1] is 8192"));
+}
+
+TEST_F(BadArgumentsTest, MoreTokensThanAPromptCanHaveAreRefused) {
+  Open();
+  kvcake_key root, key;
+  ASSERT_EQ(kvcake_root(cache_, nullptr, 0, &root), KVCAKE_OK);
+  const int32_t token = 1;
+  EXPECT_EQ(kvcake_keys(cache_, &root, &token, SIZE_MAX, &key, 1), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_THAT(kvcake_last_error(), HasSubstr("token_count"));
 }
 
 TEST_F(BadArgumentsTest, CallsOfARestorationAreRefusedByName) {

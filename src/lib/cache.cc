@@ -61,7 +61,9 @@ Result<std::unique_ptr<Cache>> Cache::Open(const CacheOptions& options) {
   std::unique_ptr<Cache> cache(new Cache(options));
   PageMemory memory = PageMemory::Host();
   memory.populate_ahead_bytes = options.memory_bytes;  // while the host starts, not while it serves
-  ASSIGN_OR_RETURN(cache->pool_, PagePool::Create(layout, options.memory_bytes, std::move(memory)));
+  auto pool = PagePool::Create(layout, options.memory_bytes, std::move(memory));
+  if (!pool) return Fail(pool.error().code, "memory_bytes: {}", pool.error().message);
+  cache->pool_ = std::move(*pool);
   RETURN_IF_ERROR(cache->OpenStores());
   cache->Wire();
   return cache;
@@ -76,8 +78,9 @@ Status Cache::OpenStores() {
                                   .description = Describe(identity_),
                                   .time_to_live = options_.store_ttl};
   for (size_t i = 0; i < options_.stores.size(); ++i) {
-    ASSIGN_OR_RETURN(auto store, OpenStore(i, options_.stores[i], shared));
-    stores_.push_back(std::move(store));
+    auto store = OpenStore(i, options_.stores[i], shared);
+    if (!store) return Fail(store.error().code, "stores[{}]: {}", i, store.error().message);
+    stores_.push_back(std::move(*store));
   }
   return {};
 }
@@ -323,7 +326,8 @@ Status Cache::Put(const ChunkKey& key, const ChunkKey& parent, int position,
 
 PutOutcome Cache::PutIfNew(const AsyncWrite& write) {
   const HeldIn held = Lookup(std::span(&write.key, 1), Seconds(0));
-  if (held.memory[0] || held.stores[0]) return PutOutcome::kHeld;
+  // What memory alone holds may have been dropped on its way to a store: it is offered again.
+  if (held.stores[0] || (held.memory[0] && !writes_)) return PutOutcome::kHeld;
   const size_t per_slab = write.parts.size() / layout().layers;
   const uint64_t bytes = slab_bytes() / per_slab;
   const Status put = Put(write.key, write.parent, write.position, [&](int layer, std::byte* slab) {
@@ -331,20 +335,19 @@ PutOutcome Cache::PutIfNew(const AsyncWrite& write) {
       std::memcpy(slab + part * bytes, write.parts[layer * per_slab + part], bytes);
     }
   });
-  return put ? PutOutcome::kKept : PutOutcome::kDropped;
+  if (!put) return PutOutcome::kDropped;
+  return held.memory[0] ? PutOutcome::kHeld : PutOutcome::kKept;
 }
 
 Status Cache::Flush() {
+  async_puts_.Drain();
   if (!writes_ || writes_->Flush()) return {};
   return Fail(ErrorCode::kDeadline, "nothing has been written to {} for a minute",
               options_.stores[0].Place());
 }
 
-bool Cache::Wait(Seconds patience) {
-  if (waits_.exchange(true)) return false;
-  restorer_->WaitForEvent(Clock::Real().Now() + patience);
-  waits_ = false;
-  return true;
+uint64_t Cache::Wait(uint64_t seen, Seconds patience) {
+  return restorer_->EventsAfter(seen, Clock::Real().Now() + patience);
 }
 
 CacheStats Cache::Stats() const {

@@ -130,8 +130,8 @@ class Cache {
   // Returns when nothing of them is read any more.
   PutCounts WaitForPuts() { return async_puts_.Wait(); }
   Status Flush();
-  // False: another thread waits.
-  bool Wait(Seconds patience);
+  // Sleeps until there have been other events than `seen`: how many there have been.
+  uint64_t Wait(uint64_t seen, Seconds patience);
   // What computing so many tokens after others took the caller.
   void Learn(int prefix_tokens, int tokens, Seconds took) {
     cost_.Add(prefix_tokens, tokens, took);
@@ -170,7 +170,6 @@ class Cache {
   std::unique_ptr<WriteBehind> writes_;      // null without a store
   std::unique_ptr<CostKeeper> cost_keeper_;  // null where nothing is kept
 
-  std::atomic<bool> waits_ = false;         // a thread, for an event
   std::atomic<uint64_t> puts_dropped_ = 0;  // counts only
 
   // Also keeps the calls of restorations one after another, as the Restorer wants them.

@@ -1,6 +1,7 @@
 // The C API: numbers become objects, errors codes, and no exception goes further.
 #include "lib/kvcake.h"
 
+#include <array>
 #include <exception>
 #include <iterator>
 #include <new>
@@ -16,6 +17,29 @@ namespace kvcake {
 namespace {
 
 thread_local std::string last_error;
+
+// Which events of a cache a thread has heard of, so that none is told twice. Of the caches that it
+// waited for last: another's is told what it may know already.
+class EventsHeard {
+ public:
+  uint64_t& Of(kvcake_cache cache) {
+    for (Heard& heard : heard_) {
+      if (heard.cache == cache) return heard.events;
+    }
+    Heard& oldest = heard_[next_++ % heard_.size()];
+    oldest = {.cache = cache};
+    return oldest.events;
+  }
+
+ private:
+  struct Heard {
+    kvcake_cache cache = 0;
+    uint64_t events = 0;
+  };
+  std::array<Heard, 16> heard_;
+  size_t next_ = 0;
+};
+thread_local EventsHeard events_heard;
 
 int Refuse(int code, std::string message) {
   last_error = std::move(message);
@@ -190,9 +214,8 @@ int kvcake_close(kvcake_cache cache) {
                     "chunks are acquired, or other threads are in calls: release them, and wait");
     }
     Cache& closed = *removed->mapped().cache;
-    if (closed.Settle()) return static_cast<int>(KVCAKE_OK);
-    registry.Keep(std::move(*removed));
-    static_cast<void>(closed.Flush());  // what waits is written all the same
+    if (!closed.Settle()) registry.Keep(std::move(*removed));
+    static_cast<void>(closed.Flush());  // for as long as the stores take something
     return static_cast<int>(KVCAKE_OK);
   });
 }
@@ -211,6 +234,10 @@ int kvcake_keys(kvcake_cache cache, const kvcake_key* parent, const int32_t* tok
                 size_t token_count, kvcake_key* keys, size_t key_count) {
   return WithCache(cache, [&](const Registry::Use& use) -> Status {
     RETURN_IF_ERROR(CheckPointer(parent, "parent"));
+    if (token_count > kPromptTokensMax) {
+      return Fail(ErrorCode::kInvalidArgument, "token_count is {}, and may be {} at most",
+                  token_count, kPromptTokensMax);
+    }
     const size_t chunk_tokens = use.cache().layout().chunk_tokens;
     const size_t full = std::min(token_count / chunk_tokens, key_count);
     if (full == 0) return {};
@@ -368,14 +395,12 @@ int kvcake_flush(kvcake_cache cache) {
 }
 
 int kvcake_wait(kvcake_cache cache, double timeout_s) {
-  bool waited = true;
-  const int code = WithCache(cache, [&](const Registry::Use& use) -> Status {
+  return WithCache(cache, [&](const Registry::Use& use) -> Status {
     ASSIGN_OR_RETURN(const Seconds patience, ReadSeconds(timeout_s, "timeout_s"));
-    waited = use.cache().Wait(patience);
+    uint64_t& heard = events_heard.Of(cache);
+    heard = use.cache().Wait(heard, patience);
     return {};
   });
-  if (waited) return code;
-  return Guarded([] { return Refuse(KVCAKE_BUSY, "another thread waits for this cache"); });
 }
 
 int kvcake_learn(kvcake_cache cache, int32_t prefix_tokens, int32_t tokens, double seconds) {

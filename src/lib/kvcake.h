@@ -4,8 +4,8 @@
  * Rules that hold for every call:
  * - It returns KVCAKE_OK or one of the codes below; kvcake_last_error() has the message. What it
  * was to write is untouched when it fails.
- * - It may be made from any thread, also at the same time as any other, but kvcake_wait: one thread
- *   at a time waits for a cache. It sleeps only where it says so.
+ * - It may be made from any thread, also at the same time as any other. It sleeps only where it
+ *   says so.
  * - Caches, restorations and chunks are numbers, never reused: a wrong or an old one is an error.
  * - Structures begin with their size, as the caller was compiled. Set them to zeros first: a zero
  * is the default.
@@ -78,8 +78,9 @@ typedef struct kvcake_key {
 /* A place that keeps chunks, with the meaning of `--store` and the flags beside it. */
 typedef struct kvcake_store {
   size_t struct_size;
-  const char* where;            /* what --store takes: a directory, with ?codec=lossless
-                                 * one that keeps chunks smaller; no lossy codec is taken */
+  const char* where;            /* what --store takes: a directory, redis://... or s3://...; with
+                                 * ?codec=lossless one that keeps chunks smaller; no lossy codec is
+                                 * taken */
   uint64_t capacity_bytes;      /* default: 20 GiB */
   double load_rate_bytes_per_s; /* default: as it is; else a slower link, for experiments */
   double load_latency_s;
@@ -90,7 +91,7 @@ typedef struct kvcake_options {
   /* What determines the numbers and the layout of the KV cache, as text: weights, dtype, order of
    * bytes, rank. Caches share chunks exactly when their name space and the next three are equal. */
   const char* name_space;
-  int32_t layers;       /* 1 to 487, to 136 with a codec */
+  int32_t layers;       /* 1 to 487, to 136 with a codec, to 132 encrypted */
   int32_t chunk_tokens; /* default: 128 */
   uint64_t slab_bytes;  /* of one layer of one chunk; what they mean is the caller's business */
   const kvcake_store* stores; /* the fastest first; chunks are loaded from all at once and kept in
@@ -106,10 +107,12 @@ typedef struct kvcake_options {
 } kvcake_options;
 
 /* Opens the stores and reads their directories. The cache's threads run on the CPUs that the
- * calling thread may run on. KVCAKE_INVALID_ARGUMENT, KVCAKE_NOT_FOUND, KVCAKE_IO, KVCAKE_FULL. */
+ * calling thread may run on. KVCAKE_INVALID_ARGUMENT, KVCAKE_UNSUPPORTED, KVCAKE_NOT_FOUND,
+ * KVCAKE_IO, KVCAKE_FULL. */
 KVCAKE_API int kvcake_open(const kvcake_options* options, kvcake_cache* cache);
 /* Ends the cache's restorations, writes what waits to be written, waits for reads that are under
- * way, and closes the stores. KVCAKE_BUSY while chunks are acquired, or calls on it are under way:
+ * way, and closes the stores; of writes those are given up that wait when nothing has been written
+ * for a minute. KVCAKE_BUSY while chunks are acquired, or calls on it are under way:
  * nothing is closed then. */
 KVCAKE_API int kvcake_close(kvcake_cache cache);
 
@@ -190,7 +193,8 @@ KVCAKE_API int kvcake_claim_front(kvcake_restoration restoration, int32_t chunks
  * them anyway. KVCAKE_BUSY while a slice is claimed. */
 KVCAKE_API int kvcake_claim(kvcake_restoration restoration, int32_t chunks, kvcake_turn* turn);
 /* `count` chunks of the claimed slice were computed, in `seconds` (0: do not learn from it), and
- * lie where the caller keeps them; the rest of the slice, if any, is given back. */
+ * lie where the caller keeps them; the rest of the slice, if any, is given back. While nothing was
+ * learnt of what computing costs, slices are of one chunk. */
 KVCAKE_API int kvcake_computed(kvcake_restoration restoration, int32_t count, double seconds);
 
 /* ---- what was loaded */
@@ -202,7 +206,7 @@ typedef struct kvcake_slabs {
   uint64_t stride;
 } kvcake_slabs;
 /* Holds a chunk that was loaded or is in memory. KVCAKE_NOT_FOUND where it is not, or was computed
- * by the caller. */
+ * by the caller; also where there is no such restoration any more, as kvcake_progress tells. */
 KVCAKE_API int kvcake_acquire(kvcake_restoration restoration, int32_t chunk, kvcake_slabs* slabs);
 /* Nobody reads at its address any more. Also after kvcake_end. */
 KVCAKE_API int kvcake_release(kvcake_chunk chunk);
@@ -233,16 +237,16 @@ typedef struct kvcake_async_write {
                                returns, what they point to until kvcake_put_wait does */
   size_t parts_per_slab;    /* 1 or more, by which slab_bytes can be divided */
 } kvcake_async_write;
-/* As kvcake_put of each that neither memory nor a store holds, by a thread of the library or by
- * kvcake_put_wait: returns at once. What there is no memory for is counted. Nothing is put where
- * one of them is refused. */
+/* As kvcake_put of each that no store holds, by a thread of the library or by kvcake_put_wait:
+ * returns at once. What is in memory is not copied again. What there is no memory for is counted.
+ * Nothing is put where one of them is refused. */
 KVCAKE_API int kvcake_put_async(kvcake_cache cache, const kvcake_async_write* writes, size_t count);
 /* Puts what the thread has not begun to, then sleeps until nothing of what kvcake_put_async was
  * given is read any more. How many chunks have been kept since the last call, and how many there
  * was no memory for; each may be NULL. */
 KVCAKE_API int kvcake_put_wait(kvcake_cache cache, uint64_t* kept, uint64_t* dropped);
-/* Sleeps until all that was put is written or has failed. KVCAKE_TIMEOUT when nothing has been
- * written for a minute. */
+/* Sleeps until all that was put, kvcake_put_async included, is written or has failed.
+ * KVCAKE_TIMEOUT when nothing has been written for a minute. */
 KVCAKE_API int kvcake_flush(kvcake_cache cache);
 
 /* What `tokens` after `prefix_tokens` of any prompt took the caller, alone: the planner learns from
@@ -252,8 +256,9 @@ KVCAKE_API int kvcake_learn(kvcake_cache cache, int32_t prefix_tokens, int32_t t
 
 /* ---- events and numbers */
 
-/* Sleeps until a chunk came or a restoration should be asked for its turn again, or for timeout_s.
- * KVCAKE_OK in all cases; KVCAKE_BUSY while another thread waits for the same cache. */
+/* Sleeps until a chunk came or a restoration should be asked for its turn again, or for timeout_s;
+ * not at all where that has happened since the thread waited for this cache last. KVCAKE_OK in all
+ * cases. */
 KVCAKE_API int kvcake_wait(kvcake_cache cache, double timeout_s);
 
 typedef struct kvcake_stats_info {

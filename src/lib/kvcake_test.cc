@@ -235,13 +235,9 @@ TEST_F(LibraryTest, WhatMemoryHasNoRoomForIsComputed) {
 }
 
 TEST_F(LibraryTest, APutThatMemoryHasNoRoomForIsRefusedAndCounted) {
-  Open(Options(/*memory_chunks=*/4));
-  const auto keys = Keys(1, 4), more = Keys(2, 1);
-  for (int i = 0; i < 4; ++i) ASSERT_EQ(Put(1, i, keys), KVCAKE_OK);
-  ASSERT_EQ(kvcake_flush(cache_), KVCAKE_OK);
   kvcake_restoration restoration = 0;
-  ASSERT_EQ(Begin(keys, &restoration), KVCAKE_OK);
-  ASSERT_EQ(Progress(restoration).reused, 4) << "all of memory is held";
+  HoldAllOfMemory(4, &restoration);
+  const auto keys = Keys(1, 4), more = Keys(2, 1);
   EXPECT_EQ(Put(2, 0, more), KVCAKE_FULL);
   EXPECT_THAT(kvcake_last_error(), HasSubstr("memory_bytes"));
   EXPECT_EQ(Stats().writes_dropped, 1u);
@@ -249,59 +245,6 @@ TEST_F(LibraryTest, APutThatMemoryHasNoRoomForIsRefusedAndCounted) {
   EXPECT_EQ(ExpectBytes(restoration, 1), 4);
   ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
   EXPECT_EQ(Put(2, 0, more), KVCAKE_OK);
-}
-
-TEST_F(LibraryTest, WhatAThreadPutsIsRestoredWhateverBecomesOfItsPieces) {
-  Open();
-  const auto keys = Keys(1, 12);
-  std::vector<std::vector<std::byte>> pieces;
-  ASSERT_EQ(Put(1, 3, keys), KVCAKE_OK);
-  ASSERT_EQ(PutAsync(1, 12, keys, pieces), KVCAKE_OK) << kvcake_last_error();
-  uint64_t kept = 99, dropped = 99;
-  ASSERT_EQ(kvcake_put_wait(cache_, &kept, &dropped), KVCAKE_OK);
-  EXPECT_EQ(kept, 11u) << "one was there";
-  EXPECT_EQ(dropped, 0u);
-  for (auto& piece : pieces) std::fill(piece.begin(), piece.end(), std::byte{0xee});
-  ASSERT_EQ(kvcake_put_wait(cache_, &kept, nullptr), KVCAKE_OK);
-  EXPECT_EQ(kept, 0u) << "they were told";
-  ASSERT_EQ(kvcake_flush(cache_), KVCAKE_OK);
-  Reopen();
-  kvcake_restoration restoration = 0;
-  ASSERT_EQ(Begin(keys, &restoration, KVCAKE_POLICY_LOAD), KVCAKE_OK);
-  EXPECT_EQ(Restore(restoration).loaded, 12);
-  EXPECT_EQ(ExpectBytes(restoration, 1), 12);
-  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
-}
-
-TEST_F(LibraryTest, ClosingPutsWhatAThreadWasGiven) {
-  Open();
-  const auto keys = Keys(1, 12);
-  std::vector<std::vector<std::byte>> pieces;
-  ASSERT_EQ(PutAsync(1, 12, keys, pieces), KVCAKE_OK);
-  Reopen();
-  kvcake_restoration restoration = 0;
-  ASSERT_EQ(Begin(keys, &restoration, KVCAKE_POLICY_LOAD), KVCAKE_OK);
-  EXPECT_EQ(Restore(restoration).loaded, 12);
-  EXPECT_EQ(ExpectBytes(restoration, 1), 12);
-  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
-}
-
-TEST_F(LibraryTest, WhatAThreadFindsNoMemoryForIsCounted) {
-  Open(Options(/*memory_chunks=*/4));
-  const auto keys = Keys(1, 4), more = Keys(2, 3);
-  for (int i = 0; i < 4; ++i) ASSERT_EQ(Put(1, i, keys), KVCAKE_OK);
-  ASSERT_EQ(kvcake_flush(cache_), KVCAKE_OK);
-  kvcake_restoration restoration = 0;
-  ASSERT_EQ(Begin(keys, &restoration), KVCAKE_OK);
-  ASSERT_EQ(Progress(restoration).reused, 4) << "all of memory is held";
-  std::vector<std::vector<std::byte>> pieces;
-  ASSERT_EQ(PutAsync(2, 3, more, pieces), KVCAKE_OK);
-  uint64_t kept = 99, dropped = 99;
-  ASSERT_EQ(kvcake_put_wait(cache_, &kept, &dropped), KVCAKE_OK);
-  EXPECT_EQ(kept, 0u);
-  EXPECT_EQ(dropped, 3u);
-  EXPECT_EQ(Stats().writes_dropped, 3u);
-  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
 }
 
 TEST_F(LibraryTest, AnAcquiredChunkOutlivesItsRestoration) {
@@ -374,18 +317,34 @@ TEST_F(LibraryTest, CostsAreLearnedOfPromptsAsLongAsCanBeRestored) {
   EXPECT_EQ(kvcake_learn(cache_, INT_MAX, 1, 1), KVCAKE_INVALID_ARGUMENT);
 }
 
-TEST_F(LibraryTest, OneThreadAtATimeWaits) {
+TEST_F(LibraryTest, ThreadsThatWaitTogetherSleep) {
   Open();
-  std::atomic<int> returned = 0;
-  std::thread waiter([&] {
-    while (returned == 0) {
-      if (kvcake_wait(cache_, 1e-3) == KVCAKE_BUSY) returned = 1;
-    }
-  });
-  while (returned == 0) {
-    if (kvcake_wait(cache_, 1e-3) == KVCAKE_BUSY) returned = 1;
-  }
-  waiter.join();
+  const auto wait = [&] {
+    const auto began = std::chrono::steady_clock::now();
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(kvcake_wait(cache_, 0.02), KVCAKE_OK);
+    EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(100));
+  };
+  std::thread other(wait);
+  wait();
+  other.join();
+}
+
+TEST_F(LibraryTest, EachThreadHearsOfAnEventOnce) {
+  Open();
+  Keep(1, 1);
+  constexpr double kForEver = 1e9;
+  const auto wait = [&] { EXPECT_EQ(kvcake_wait(cache_, kForEver), KVCAKE_OK); };
+  std::thread one(wait), two(wait);
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 1), &restoration, KVCAKE_POLICY_LOAD), KVCAKE_OK);
+  one.join();
+  two.join();
+  Restore(restoration);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+  wait();  // for what has come before
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_EQ(kvcake_wait(cache_, 0.02), KVCAKE_OK);
+  EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(20));
 }
 
 TEST_F(LibraryTest, MemoryIsTakenAfterOpeningAndNotWhenItIsUsed) {

@@ -127,6 +127,15 @@ class LibraryTest : public testing::Test {
     request.policy = policy;
     return kvcake_begin(cache_, &request, restoration);
   }
+  // Opens a cache whose memory is all held by a restoration of document 1.
+  void HoldAllOfMemory(int chunks, kvcake_restoration* restoration) {
+    Open(Options(chunks));
+    const auto keys = Keys(1, chunks);
+    for (int i = 0; i < chunks; ++i) ASSERT_EQ(Put(1, i, keys), KVCAKE_OK);
+    ASSERT_EQ(kvcake_flush(cache_), KVCAKE_OK);
+    ASSERT_EQ(Begin(keys, restoration), KVCAKE_OK);
+    ASSERT_EQ(Progress(*restoration).reused, chunks);
+  }
   kvcake_progress_info Progress(kvcake_restoration restoration) const {
     auto progress = Sized<kvcake_progress_info>();
     EXPECT_EQ(kvcake_progress(restoration, &progress), KVCAKE_OK) << kvcake_last_error();

@@ -137,6 +137,20 @@ Result<json> ReadObject(const std::string& path) {
   return Fail(ErrorCode::kInvalidArgument, "{}: not a JSON object", path);
 }
 
+// kvcake computes full attention only, which is the same as far as the window reaches.
+Status EndWithWindow(const std::string& path, bool within_window, ModelConfig* config) {
+  if (config->sliding_window == 0) return {};
+  if (!within_window) {
+    return Fail(ErrorCode::kUnsupported,
+                "{}: sliding_window is {}, smaller than the context of {}; kvcake computes full "
+                "attention only: give --disable-sliding-window, or lower max_position_embeddings "
+                "to {}, to run within the window",
+                path, config->sliding_window, config->max_positions, config->sliding_window);
+  }
+  config->max_positions = std::exchange(config->sliding_window, 0);
+  return {};
+}
+
 }  // namespace
 
 int64_t ModelConfig::parameters() const {
@@ -168,11 +182,12 @@ Status CheckRunnable(const ModelConfig& c, const std::string& source) {
   return require(c.vocab_size > 0, "vocab_size", c.vocab_size, "a token");
 }
 
-Result<ModelConfig> LoadModelConfig(const std::string& dir) {
+Result<ModelConfig> LoadModelConfig(const std::string& dir, bool within_window) {
   RETURN_IF_ERROR(CheckModelDir(dir));
   const std::string path = dir + "/config.json";
   ASSIGN_OR_RETURN(const json object, ReadObject(path));
   ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(object, path));
+  RETURN_IF_ERROR(EndWithWindow(path, within_window, &config));
   RETURN_IF_ERROR(CheckRunnable(config, path));
 
   const std::string generation_path = dir + "/generation_config.json";

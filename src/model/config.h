@@ -70,7 +70,8 @@ struct ModelConfig {
   int kv_heads = 0;
   int head_dim = 0;
   int vocab_size = 0;
-  int max_positions = 0;  // linear RoPE stretches what config.json says by its factor
+  int max_positions = 0;   // linear RoPE stretches what config.json says by its factor
+  int sliding_window = 0;  // tokens that some layer sees of more max_positions; 0: all see all
   NormKind norm = NormKind::kRms;
   double norm_eps = 1e-5;
   bool qk_norm = false;  // RMS norm of every query and key head, before RoPE
@@ -93,8 +94,9 @@ struct ModelConfig {
 
 // Reads DIR/config.json and DIR/generation_config.json (optional). What kvcake cannot run exactly
 // as Hugging Face transformers runs it is refused by name (kUnsupported); a missing or senseless
-// field is kInvalidArgument and names it.
-Result<ModelConfig> LoadModelConfig(const std::string& dir);
+// field is kInvalidArgument and names it. `within_window`: where a window slides, which is not
+// supported, the context ends with it, and the model is exact.
+Result<ModelConfig> LoadModelConfig(const std::string& dir, bool within_window = false);
 // Whether kvcake's kernels can run the shape; kUnsupported names the field, after `source`.
 Status CheckRunnable(const ModelConfig& config, const std::string& source);
 // The text of a config.json that LoadModelConfig reads as `config`; kInvalidArgument when its

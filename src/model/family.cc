@@ -82,33 +82,32 @@ Result<std::optional<bool>> LayerTypesSlide(const JsonField& fields) {
   return slide;
 }
 
-// A layer that slides is computed as a full one, which it is when its window hides nothing.
-Status CheckWindow(const JsonField& fields, const ModelConfig& config, int window) {
-  if (window >= config.max_positions) return {};
+// A layer that slides is computed as a full one, which it is when its window hides nothing; a
+// window that hides something is noted.
+Status ReadWindow(const JsonField& fields, int window, ModelConfig* config) {
+  if (window >= config->max_positions) return {};
   if (window == 0) {
     return fields.Unsupported(
         "layer_types has sliding_attention, but there is no sliding_window; kvcake computes full "
         "attention only");
   }
-  return fields.Unsupported(
-      fmt::format("sliding_window is {}, smaller than the context of {}; kvcake computes full "
-                  "attention only: lower max_position_embeddings to {} to run within the window",
-                  window, config.max_positions, window));
+  config->sliding_window = window;
+  return {};
 }
 
 // The window of families where it slides in every layer. 0: none.
-Status CheckWindowOfAllLayers(const JsonField& fields, const ModelConfig& config, int absent) {
+Status ReadWindowOfAllLayers(const JsonField& fields, int absent, ModelConfig* config) {
   ASSIGN_OR_RETURN(const int window,
                    fields["sliding_window"].Int(1, kMaxPositions,
                                                 IsNull(fields["sliding_window"]) ? 0 : absent));
   ASSIGN_OR_RETURN(const std::optional<bool> slide, LayerTypesSlide(fields));
   if (window == 0 && !slide.value_or(false)) return {};
-  return CheckWindow(fields, config, window);
+  return ReadWindow(fields, window, config);
 }
 
 // Qwen's window slides where layer_types says so, else from layer max_window_layers on, and only
 // when it is used at all.
-Status CheckQwenWindow(const JsonField& fields, const ModelConfig& config) {
+Status ReadQwenWindow(const JsonField& fields, ModelConfig* config) {
   ASSIGN_OR_RETURN(const bool use, fields["use_sliding_window"].Flag(false));
   ASSIGN_OR_RETURN(
       const int named,
@@ -116,8 +115,8 @@ Status CheckQwenWindow(const JsonField& fields, const ModelConfig& config) {
   ASSIGN_OR_RETURN(const int first, fields["max_window_layers"].Int(0, kMaxPositions, 28));
   ASSIGN_OR_RETURN(const std::optional<bool> slide, LayerTypesSlide(fields));
   const int window = use ? named : 0;
-  if (!slide.value_or(window > 0 && first < config.layers)) return {};
-  return CheckWindow(fields, config, window);
+  if (!slide.value_or(window > 0 && first < config->layers)) return {};
+  return ReadWindow(fields, window, config);
 }
 
 Status ReadLlama(const JsonField& fields, const FamilyDefaults& defaults, ModelConfig* config) {
@@ -125,7 +124,7 @@ Status ReadLlama(const JsonField& fields, const FamilyDefaults& defaults, ModelC
   ASSIGN_OR_RETURN(config->qkv_bias, fields["attention_bias"].Flag(false));
   config->o_bias = config->qkv_bias;
   ASSIGN_OR_RETURN(config->mlp_bias, fields["mlp_bias"].Flag(false));
-  return CheckWindowOfAllLayers(fields, *config, 0);
+  return ReadWindowOfAllLayers(fields, 0, config);
 }
 
 void WriteLlama(const ModelConfig& config, json* out) {
@@ -136,7 +135,7 @@ void WriteLlama(const ModelConfig& config, json* out) {
 
 Status ReadMistral(const JsonField& fields, const FamilyDefaults& defaults, ModelConfig* config) {
   RETURN_IF_ERROR(ReadCommon(fields, defaults, config));
-  return CheckWindowOfAllLayers(fields, *config, 4096);
+  return ReadWindowOfAllLayers(fields, 4096, config);
 }
 
 void WriteMistral(const ModelConfig& config, json* out) {
@@ -147,7 +146,7 @@ void WriteMistral(const ModelConfig& config, json* out) {
 Status ReadQwen2(const JsonField& fields, const FamilyDefaults& defaults, ModelConfig* config) {
   RETURN_IF_ERROR(ReadCommon(fields, defaults, config));
   config->qkv_bias = true;
-  return CheckQwenWindow(fields, *config);
+  return ReadQwenWindow(fields, config);
 }
 
 void WriteQwen2(const ModelConfig& config, json* out) {
@@ -160,7 +159,7 @@ Status ReadQwen3(const JsonField& fields, const FamilyDefaults& defaults, ModelC
   config->qk_norm = true;
   ASSIGN_OR_RETURN(config->qkv_bias, fields["attention_bias"].Flag(false));
   config->o_bias = config->qkv_bias;
-  return CheckQwenWindow(fields, *config);
+  return ReadQwenWindow(fields, config);
 }
 
 void WriteQwen3(const ModelConfig& config, json* out) {

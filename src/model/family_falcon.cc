@@ -47,16 +47,17 @@ Status ReadBlock(const JsonField& fields, ModelConfig* config) {
   const bool old = type.starts_with("RefinedWeb");
   ASSIGN_OR_RETURN(const bool said, Flag(fields, "new_decoder_architecture", type == "RefinedWeb"));
   const bool grouped = said || type == "RefinedWeb";
-  ASSIGN_OR_RETURN(const bool parallel, Flag(fields, "parallel_attn", !old || grouped));
+  ASSIGN_OR_RETURN(const bool said_parallel, Flag(fields, "parallel_attn", !old || grouped));
   ASSIGN_OR_RETURN(const bool multi_query, Flag(fields, "multi_query", !old));
   ASSIGN_OR_RETURN(const int kv_heads, fields[Named(fields, "num_kv_heads", "n_head_kv")].Int(
                                            1, kMaxDimension, config->heads));
   ASSIGN_OR_RETURN(const int norms, fields["num_ln_in_parallel_attn"].Int(1, 2, grouped ? 2 : 1));
-  if (grouped && !parallel) {
+  if (grouped && norms == 1 && !said_parallel) {
     return fields.Unsupported(
-        "new_decoder_architecture is true, but parallel_attn is false; the new architecture is "
-        "parallel");
+        "new_decoder_architecture is true with one norm, but parallel_attn is false; the new "
+        "architecture is parallel");
   }
+  const bool parallel = said_parallel || grouped;  // which transformers does not ask
   if (!grouped && parallel && norms == 2) {
     return fields.Unsupported(
         "num_ln_in_parallel_attn is 2, but new_decoder_architecture is false; only the new "

@@ -84,6 +84,10 @@ TEST_F(FamilyTest, MistralHasAWindowUnlessItSaysNot) {
   ExpectRefused(With(mistral, {{"sliding_window", 4095}}), "sliding_window is 4095");
   const json longer = With(mistral, {{"max_position_embeddings", 32768}});
   ExpectRefused(longer, "sliding_window is 4096, smaller than the context of 32768");
+  ExpectRefused(longer, "--disable-sliding-window");
+  const auto within = LoadModelConfig(dir_, /*within_window=*/true);
+  EXPECT_EQ(within.value(), config) << "but for its positions it is the same";
+  EXPECT_EQ(within->max_positions, 4096);
   Read(With(longer, {{"sliding_window", nullptr}}));
   Read(With(longer, {{"sliding_window", 32768}}));
   for (const json& senseless : {json(0), json(-1), json("4096"), json(1.5)}) {
@@ -181,7 +185,9 @@ TEST_F(FamilyTest, FalconsNewDecoder) {
   const ModelConfig one_norm = Read(With(grouped, {{"num_ln_in_parallel_attn", 1}}));
   EXPECT_EQ(one_norm.block, BlockKind::kParallel);
   EXPECT_EQ(one_norm.names.attention_norm, "input_layernorm");
-  ExpectRefused(With(grouped, {{"parallel_attn", false}}), "parallel_attn");
+  EXPECT_EQ(Read(With(grouped, {{"parallel_attn", false}})).block, BlockKind::kParallelTwoNorms);
+  ExpectRefused(With(grouped, {{"parallel_attn", false}, {"num_ln_in_parallel_attn", 1}}),
+                "parallel_attn");
   ExpectRefused(With(kFalcon7B, {{"num_ln_in_parallel_attn", 2}}), "num_ln_in_parallel_attn");
 }
 

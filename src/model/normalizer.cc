@@ -47,7 +47,13 @@ Result<std::string> Normalizer::Run(std::string text, size_t max_bytes) const {
     if (std::holds_alternative<Nfc>(step)) {
       text = kvcake::Nfc(text);
     } else if (const auto* prepend = std::get_if<Prepend>(&step)) {
-      if (!text.empty()) text.insert(0, prepend->text);
+      if (text.empty()) continue;
+      if (prepend->text.size() > max_bytes || text.size() > max_bytes - prepend->text.size()) {
+        return Fail(ErrorCode::kResourceExhausted,
+                    "\"{}\" before a text of {} bytes makes more than {} of them",
+                    Clip(prepend->text, 40), text.size(), max_bytes);
+      }
+      text.insert(0, prepend->text);
     } else {
       const auto& replace = std::get<Replace>(step);
       ASSIGN_OR_RETURN(text, ReplaceAll(std::move(text), replace.from, replace.to, max_bytes));

@@ -161,12 +161,13 @@ Result<TensorFiles> TensorFiles::Open(const std::string& dir) {
     ASSIGN_OR_RETURN(std::vector<TensorEntry> entries, ReadSafetensorsHeader(mapping->bytes, path));
     files.mappings_.push_back(std::move(*mapping));
     for (TensorEntry& entry : entries) {
-      if (!files.tensors_.emplace(entry.name, std::move(entry.view)).second) {
-        return Fail(ErrorCode::kCorrupt, "{}: tensor {} is in another shard too", path, entry.name);
-      }
       // What an index places must be found there; what it leaves out is a tensor all the same.
       if (const auto it = shard_of.find(entry.name); it != shard_of.end() && it->second == shard) {
         shard_of.erase(it);
+      }
+      if (!entry.read) continue;
+      if (!files.tensors_.emplace(entry.name, std::move(entry.view)).second) {
+        return Fail(ErrorCode::kCorrupt, "{}: tensor {} is in another shard too", path, entry.name);
       }
     }
   }

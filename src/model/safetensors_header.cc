@@ -225,7 +225,6 @@ Result<std::vector<TensorEntry>> ReadSafetensorsHeader(std::span<const std::byte
     entries.push_back(std::move(entry));
   }
   RETURN_IF_ERROR(CheckTiling(entries, data.size(), path));
-  std::erase_if(entries, [](const TensorEntry& entry) { return !entry.read; });
   return entries;
 }
 

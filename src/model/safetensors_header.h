@@ -16,11 +16,11 @@ struct TensorEntry {
   std::string name;
   TensorView view;  // into the file
   uint64_t begin = 0;
-  bool read = true;  // false: of another type, and no weight or bias; the result has none
+  bool read = true;  // false: of another type, and no weight or bias: `view` has no bytes of it
 };
 
 // All tensors of a mapped file, in the order of their bytes, which they fill without overlap or
-// hole, but for those that no model reads. kCorrupt and kUnsupported name the file and the tensor;
+// hole. kCorrupt and kUnsupported name the file and the tensor;
 // `path` is only for that. Takes memory for the header's entries alone, and only once its size is
 // known to be true.
 Result<std::vector<TensorEntry>> ReadSafetensorsHeader(std::span<const std::byte> file,

@@ -70,6 +70,27 @@ TEST_F(SafetensorsTest, PassesOverWhatNoModelReads) {
   EXPECT_TRUE(files->Get("a.weight", std::vector<int64_t>{2}));
 }
 
+TEST_F(SafetensorsTest, AnIndexMayNameWhatNoModelReads) {
+  const json first = {{"a.weight", Tensor("BF16", {2}, 0, 4)}};
+  const json second = {{"position_ids", Tensor("I64", {1}, 0, 8)},
+                       {"b.weight", Tensor("BF16", {2}, 8, 12)}};
+  Write("1.safetensors", FileBytes(first.dump(), std::string(4, 'x')));
+  Write("2.safetensors", FileBytes(second.dump(), std::string(12, 'x')));
+  json index = {{"weight_map",
+                 {{"a.weight", "1.safetensors"},
+                  {"b.weight", "2.safetensors"},
+                  {"position_ids", "2.safetensors"}}}};
+  Write("model.safetensors.index.json", index.dump());
+  const auto files = TensorFiles::Open(dir_);
+  ASSERT_TRUE(files) << files.error().message;
+  EXPECT_EQ(files->tensors().size(), 2u);
+  index["weight_map"]["position_ids"] = "1.safetensors";
+  Write("model.safetensors.index.json", index.dump());
+  const auto elsewhere = TensorFiles::Open(dir_);
+  ASSERT_FALSE(elsewhere);
+  EXPECT_THAT(elsewhere.error().message, HasSubstr("tensor position_ids is not in 1.safetensors"));
+}
+
 TEST_F(SafetensorsTest, RefusesBrokenHeaders) {
   ExpectRefused({{"a.weight", Tensor("I64", {2}, 0, 16)}}, 16, "tensor a.weight: dtype I64",
                 ErrorCode::kUnsupported);

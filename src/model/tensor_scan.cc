@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "base/check.h"
 #include "base/cpu.h"
@@ -24,14 +26,15 @@ std::span<const std::byte> Part(std::span<const std::byte> bytes, size_t at, siz
   return bytes.subspan(at, std::min(count, bytes.size() - at));
 }
 
-// Whether every value is finite: in none are all bits of the exponent set.
+// Whether every value is finite as a bf16: none without its sign is as large as `too_large`.
 template <typename Word>
-bool AllFinite(std::span<const std::byte> bytes, Word exponent) {
+bool AllBelow(std::span<const std::byte> bytes, Word too_large) {
+  constexpr Word kMagnitude = std::numeric_limits<std::make_signed_t<Word>>::max();
   Word found = 0;  // lanes of the values' own width: the compiler makes vectors of them
   for (size_t at = 0; at < bytes.size(); at += sizeof(Word)) {
     Word word;  // a file may place its tensors at any byte
     std::memcpy(&word, bytes.data() + at, sizeof(word));
-    found |= static_cast<Word>((word & exponent) == exponent);
+    found |= static_cast<Word>((word & kMagnitude) >= too_large);
   }
   return found == 0;
 }
@@ -39,11 +42,11 @@ bool AllFinite(std::span<const std::byte> bytes, Word exponent) {
 bool AllFinite(DType dtype, std::span<const std::byte> bytes) {
   switch (dtype) {
     case DType::kBf16:
-      return AllFinite<uint16_t>(bytes, 0x7f80);
+      return AllBelow<uint16_t>(bytes, 0x7f80);
     case DType::kF16:
-      return AllFinite<uint16_t>(bytes, 0x7c00);
+      return AllBelow<uint16_t>(bytes, 0x7c00);
     case DType::kF32:
-      return AllFinite<uint32_t>(bytes, 0x7f800000);
+      return AllBelow<uint32_t>(bytes, 0x7f7f8000);  // from there on it is rounded to infinity
   }
   return false;
 }

@@ -58,9 +58,12 @@ TEST_F(TensorScanTest, FindsTheOneValueThatIsNoNumber) {
                                          {"F16", 0x7bff, true},
                                          {"F16", 0x7c00, false},
                                          {"F16", 0xfe00, false},
-                                         {"F32", 0x7f7fffff, true},
+                                         {"F32", 0x7f7fffff, false},
                                          {"F32", 0xff800000, false},
-                                         {"F32", 0x7f800001, false}}) {
+                                         {"F32", 0x7f800001, false},
+                                         {"F32", 0x7f7f8000, false},
+                                         {"F32", 0xff7f8000, false},
+                                         {"F32", 0x7f7f7fff, true}}) {
     const uint64_t width = c.dtype == std::string("F32") ? 4 : 2, values = 100'003;
     const uint64_t at = random() % values;
     SCOPED_TRACE(testing::Message() << c.dtype << " " << c.bits << " at " << at);

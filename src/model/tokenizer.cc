@@ -1,5 +1,7 @@
 #include "model/tokenizer.h"
 
+#include <spdlog/spdlog.h>
+
 #include <utility>
 
 #include "base/utf8.h"
@@ -42,6 +44,7 @@ Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::Load(const std::string& dir, const TokenizerOptions& options) {
   ASSIGN_OR_RETURN(TokenizerFile file, ReadTokenizerFile(dir, options));
+  if (!file.disagreement.empty()) spdlog::warn("{}: {}", dir, file.disagreement);
   return Tokenizer(std::make_unique<State>(std::move(file), options));
 }
 

@@ -25,7 +25,7 @@ constexpr const char* kNames[] = {"bos_token", "eos_token", "unk_token", "sep_to
                                   "pad_token", "cls_token", "mask_token"};
 
 // An object; an empty one where there is no such file.
-Result<json> ReadObject(const std::string& path) {
+Result<json> ReadObjectIfThere(const std::string& path) {
   Result<json> object = ReadJsonFile(path);
   if (!object && object.error().code == ErrorCode::kNotFound) return json::object();
   if (object) RETURN_IF_ERROR(JsonField(*object, path).CheckObject());
@@ -36,18 +36,18 @@ bool IsToken(const JsonField& field) {
   return field.value().is_string() || field.value().is_object();
 }
 
-class Reader {
+class ConfigReader {
  public:
-  explicit Reader(const std::string& dir) : dir_(dir) {}
+  explicit ConfigReader(const std::string& dir) : dir_(dir) {}
 
   Result<TokenizerConfig> Read() {
-    ASSIGN_OR_RETURN(const json config, ReadObject(dir_ + "/tokenizer_config.json"));
+    ASSIGN_OR_RETURN(const json config, ReadObjectIfThere(dir_ + "/tokenizer_config.json"));
     const JsonField fields(config, dir_ + "/tokenizer_config.json");
     json map = json::object(), added = json::object();
     const JsonField map_fields(map, dir_ + "/special_tokens_map.json");
     if (fields[kIds].absent()) {
-      ASSIGN_OR_RETURN(map, ReadObject(dir_ + "/special_tokens_map.json"));
-      ASSIGN_OR_RETURN(added, ReadObject(dir_ + "/added_tokens.json"));
+      ASSIGN_OR_RETURN(map, ReadObjectIfThere(dir_ + "/special_tokens_map.json"));
+      ASSIGN_OR_RETURN(added, ReadObjectIfThere(dir_ + "/added_tokens.json"));
     }
     RETURN_IF_ERROR(ReadNames(fields));
     RETURN_IF_ERROR(ReadNames(map_fields));
@@ -57,6 +57,7 @@ class Reader {
     RETURN_IF_ERROR(ReadExtra(map_fields[kExtra]));
     if (!fields[kIds].null()) RETURN_IF_ERROR(ReadIds(fields[kIds]));
     RETURN_IF_ERROR(ReadAdded(JsonField(added, dir_ + "/added_tokens.json")));
+    ReadAdds(fields);
     config_.eos = named_["eos_token"].listed.token.content;
     Order();
     return std::move(config_);
@@ -99,6 +100,17 @@ class Reader {
       ASSIGN_OR_RETURN(named_[name], ReadToken(fields[name]));
     }
     return {};
+  }
+
+  void ReadAdds(const JsonField& fields) {
+    const json& name = fields["tokenizer_class"].value();
+    if (name != "LlamaTokenizer" && name != "LlamaTokenizerFast") return;
+    const auto adds = [&](const char* field, bool otherwise) {
+      const json& value = fields[field].value();
+      return value.is_boolean() ? value.get<bool>() : otherwise;
+    };
+    config_.adds_bos = adds("add_bos_token", true);
+    config_.adds_eos = adds("add_eos_token", false);
   }
 
   // A list, or by names.
@@ -189,6 +201,8 @@ Result<ListedToken> ListedToken::Read(const JsonField& entry) {
   return read;
 }
 
-Result<TokenizerConfig> TokenizerConfig::Read(const std::string& dir) { return Reader(dir).Read(); }
+Result<TokenizerConfig> TokenizerConfig::Read(const std::string& dir) {
+  return ConfigReader(dir).Read();
+}
 
 }  // namespace kvcake

@@ -1,6 +1,7 @@
 // What tokenizer_config.json, and older files beside it, say of a tokenizer's tokens.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,9 @@ struct TokenizerConfig {
   // In the order in which transformers adds those that tokenizer.json does not list. Each once.
   std::vector<Token> tokens;
   std::string eos;  // the content of the one that ends an answer; empty: none
+  // Whether transformers 4 puts a BOS token before prompts and an EOS token behind them, whatever
+  // tokenizer.json says, as it does for LlamaTokenizer; empty: as tokenizer.json says.
+  std::optional<bool> adds_bos = {}, adds_eos = {};
 };
 
 }  // namespace kvcake

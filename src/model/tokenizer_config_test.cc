@@ -9,6 +9,7 @@
 #include "base/source_dir_testing.h"
 #include "base/temp_dir_testing.h"
 #include "model/tokenizer.h"
+#include "model/tokenizer_file.h"
 
 namespace kvcake {
 namespace {
@@ -44,6 +45,35 @@ class TokenizerConfigTest : public testing::Test {
   const TempDir temp_;
   const json base_ = ReadGolden(kTokenizersMade + "llama2/tokenizer.json");
 };
+
+// What transformers 4.57 and 5.24 made of them: 4 goes by the class and its flags, 5 does not.
+TEST_F(TokenizerConfigTest, FlagsThatTransformers4AloneGoesByAreToldOf) {
+  const auto told = [&](const json& tokenizer, const json& config) {
+    EXPECT_TRUE(Load(tokenizer, {{"tokenizer_config.json", config}}));
+    return ReadTokenizerFile(temp_.path(), {}).value().disagreement;
+  };
+  json bare = base_;  // base_ adds a BOS token
+  bare["post_processor"] = nullptr;
+  const json llama = {{"tokenizer_class", "LlamaTokenizerFast"}};
+  const auto with = [&](const char* field, const json& value) {
+    json config = llama;
+    config[field] = value;
+    return config;
+  };
+  EXPECT_EQ(told(base_, llama), "");
+  EXPECT_EQ(told(base_, with("add_bos_token", nullptr)), "");
+  EXPECT_THAT(told(base_, with("add_bos_token", false)),
+              HasSubstr("add_bos_token of tokenizer_config.json is false, and tokenizer.json adds "
+                        "one"));
+  EXPECT_THAT(told(base_, with("add_eos_token", true)),
+              HasSubstr("add_eos_token of tokenizer_config.json is true, and tokenizer.json adds "
+                        "none"));
+  EXPECT_THAT(told(bare, llama), HasSubstr("add_bos_token"));
+  EXPECT_EQ(told(bare, with("add_bos_token", false)), "");
+  EXPECT_EQ(told(bare, {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"add_bos_token", true}}),
+            "");
+  EXPECT_EQ(told(bare, {{"add_bos_token", true}}), "");
+}
 
 class NamedTokensTest : public TokenizerConfigTest, public testing::WithParamInterface<json> {};
 

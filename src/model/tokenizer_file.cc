@@ -347,6 +347,20 @@ class Reader {
   TokenizerFile file_;
 };
 
+// Transformers 5 puts in front and behind what tokenizer.json says alone, and so does kvcake.
+std::string Disagreement(const TokenizerConfig& config, const TokenizerFile& file) {
+  const auto part = [](std::optional<bool> adds, const std::vector<int32_t>& ids,
+                       const char* name) -> std::string {
+    if (adds.value_or(!ids.empty()) == !ids.empty()) return "";
+    return fmt::format("add_{}_token of tokenizer_config.json is {}, and tokenizer.json {}; ", name,
+                       *adds, ids.empty() ? "adds none" : "adds one");
+  };
+  const std::string parts =
+      part(config.adds_bos, file.prefix, "bos") + part(config.adds_eos, file.suffix, "eos");
+  if (parts.empty()) return "";
+  return parts + "prompts are as tokenizer.json has them, as with transformers 5, not 4";
+}
+
 }  // namespace
 
 Result<TokenizerFile> ReadTokenizerFile(const std::string& dir, const TokenizerOptions& options) {
@@ -354,7 +368,9 @@ Result<TokenizerFile> ReadTokenizerFile(const std::string& dir, const TokenizerO
   const JsonLimits limits = {.max_bytes = options.max_file_bytes};
   ASSIGN_OR_RETURN(const json root, ReadJsonFile(path, limits));
   ASSIGN_OR_RETURN(const TokenizerConfig config, TokenizerConfig::Read(dir));
-  return Reader(root, path, config, options).Read();
+  ASSIGN_OR_RETURN(TokenizerFile file, Reader(root, path, config, options).Read());
+  file.disagreement = Disagreement(config, file);
+  return file;
 }
 
 }  // namespace kvcake

@@ -35,6 +35,7 @@ struct TokenizerFile {
   std::vector<int32_t> suffix;  // and after
   size_t token_bytes_max = 0;   // most bytes of a text that one token stands for; 0: no bound
   std::optional<int32_t> eos;   // what ends an answer
+  std::string disagreement;     // of tokenizer_config.json about prefix or suffix; empty: none
 };
 
 // DIR/tokenizer.json, with the tokens that only the files beside it name.

@@ -19,13 +19,14 @@ std::span<const std::byte> BytesOf(const auto& value) {
 // Sends bytes that it keeps until they are gone.
 void SendKept(Comm& comm, int to, int tag, std::span<const std::byte> bytes, TransferWait& wait) {
   const auto kept = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
-  comm.Send(to, tag, *kept, [kept, done = wait.Add()](Status status) { done(std::move(status)); });
+  comm.Send(to, tag, *kept,
+            [kept, done = wait.Add(to)](Status status) { done(std::move(status)); });
 }
 
 Status ReceiveNow(Comm& comm, int from, int tag, std::span<std::byte> into, TimePoint deadline,
                   const char* what) {
   TransferWait wait;
-  comm.Receive(from, tag, into, wait.Add());
+  comm.Receive(from, tag, into, wait.Add(from));
   Status status = wait.Wait(deadline, what);
   // The buffer is the caller's again only when nothing can come into it.
   if (!status && !wait.Done()) comm.Close(status.error());
@@ -78,7 +79,7 @@ Result<int> ChainLeader::KeptByLast(int ranks, std::span<const ChunkKey> keys) {
     const int rank = first_rank + static_cast<int>(i);
     SendKept(comm_, rank, kHeaderTag, BytesOf(header), wait);
     SendKept(comm_, rank, kBodyTag, std::as_bytes(keys), wait);
-    comm_.Receive(rank, kKeptTag, std::as_writable_bytes(std::span(&kept[i], 1)), wait.Add());
+    comm_.Receive(rank, kKeptTag, std::as_writable_bytes(std::span(&kept[i], 1)), wait.Add(rank));
   }
   if (const Status all = wait.Wait(deadline, "what ranks have kept"); !all) {
     RETURN_IF_ERROR(Lose(all.error()));  // after which `kept` is not written to
@@ -111,8 +112,9 @@ Result<std::unique_ptr<KvGate>> ChainLeader::Start(const RankJob& job,
   std::vector<JobAnswer> answers(comm_.size() - 1 - first_rank);
   TransferWait restored;
   for (size_t i = 0; i < answers.size(); ++i) {
-    comm_.Receive(first_rank + static_cast<int>(i), kAnswerTag,
-                  std::as_writable_bytes(std::span(&answers[i], 1)), restored.Add());
+    const int rank = first_rank + static_cast<int>(i);
+    comm_.Receive(rank, kAnswerTag, std::as_writable_bytes(std::span(&answers[i], 1)),
+                  restored.Add(rank));
   }
   const Seconds patience = job.origin > 0 ? options_.restore_timeout : options_.timeout;
   if (const Status all = restored.Wait(Clock::Real().Now() + patience, "ranks to be ready"); !all) {
@@ -126,8 +128,9 @@ Result<std::unique_ptr<KvGate>> ChainLeader::Start(const RankJob& job,
   }
   reports_.assign(comm_.size() - 1 - first_rank, {});
   for (size_t i = 0; i < reports_.size(); ++i) {
-    comm_.Receive(first_rank + static_cast<int>(i), kReportTag,
-                  std::as_writable_bytes(std::span(&reports_[i], 1)), reported_.Add());
+    const int rank = first_rank + static_cast<int>(i);
+    comm_.Receive(rank, kReportTag, std::as_writable_bytes(std::span(&reports_[i], 1)),
+                  reported_.Add(rank));
   }
   auto routes = RoutesOf(job, job.places() - 1, first_rank, pool_.layout().chunk_tokens);
   auto gate =
@@ -292,7 +295,11 @@ class Worker {
                        ExchangeTimeout(job), worker_.options.staging));
     const std::vector<Slice> batch = SlicesOf(job, place, ids, gate.get());
     const TimePoint began = Clock::Real().Now();
-    RETURN_IF_ERROR(worker_.model.Forward(batch).map([](auto) {}));
+    const auto forward = worker_.model.Forward(batch);
+    if (!forward) {  // told as it is, before the gate goes
+      comm_.Close(forward.error());
+      return tl::unexpected<Error>(forward.error());
+    }
     const Seconds waited = gate->waited(), took = Clock::Real().Now() - began;
     RETURN_IF_ERROR(gate->Finish());
     if (worker_.on_done) worker_.on_done(job, *gate);

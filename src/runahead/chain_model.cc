@@ -25,8 +25,8 @@ struct Piece {
 bool ReadyBefore(const Piece& a, const Piece& b) { return a.ready_s < b.ready_s; }
 
 // The rank's layers, given what has come to it.
-RankTimes Compute(const ChainCost& cost, int rank, const Partition& partition,
-                  const std::vector<Piece>& arrived) {
+RankTimes ComputeTimes(const ChainCost& cost, int rank, const Partition& partition,
+                       const std::vector<Piece>& arrived) {
   const RankCost& own = cost.ranks[rank];
   RankTimes times;
   times.compute_s = own.SecondsFor(partition.begin(rank), partition.size(rank));
@@ -102,7 +102,7 @@ ChainTimes PredictChain(const ChainCost& cost, const Partition& partition) {
   ChainTimes chain;
   std::vector<Piece> arrived;  // at the rank, in this order
   for (int rank = 0; rank < ranks; ++rank) {
-    chain.ranks.push_back(Compute(cost, rank, partition, arrived));
+    chain.ranks.push_back(ComputeTimes(cost, rank, partition, arrived));
     if (rank + 1 < ranks) arrived = Send(cost, rank, partition, arrived, chain.ranks.back());
   }
   Finish(chain, ranks - 1);

@@ -154,6 +154,10 @@ Result<std::unique_ptr<ChainPlanner>> NewChainPlanner(ChainPlannerOptions option
     constexpr int kTokens = 1 << 20;
     const auto count = static_cast<int>(std::count(how.begin(), how.end(), ',')) + 1;
     const bool shares = how.find('.') != std::string::npos;
+    if (const int ranks = options.table_key.ranks; count != ranks) {
+      return Fail(ErrorCode::kInvalidArgument, "--partition {}: {} parts for {} ranks", how, count,
+                  ranks);
+    }
     if (count < 2 || shares) {
       RETURN_IF_ERROR(ParsePartition(how, kTokens, count).map([](auto) {}));
     }

@@ -68,6 +68,16 @@ TEST(ChainPlannerTest, ATableWithoutTheKeyIsAnErrorAtOnce) {
   EXPECT_FALSE(NewChainPlanner(options));
 }
 
+TEST(ChainPlannerTest, SharesAreAsManyAsTheRanks) {
+  EXPECT_TRUE(NewChainPlanner(Options("0.5,0.5")));
+  for (const char* wrong : {"0.5,0.3,0.2", "4096", "2048,1024,1024", "nonsense", ""}) {
+    const auto planner = NewChainPlanner(Options(wrong));
+    ASSERT_FALSE(planner) << wrong;
+    EXPECT_EQ(planner.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(planner.error().message, HasSubstr("for 2 ranks")) << wrong;
+  }
+}
+
 TEST(ChainPlannerTest, ASlowLinkLeavesOneProcess) {
   ChainPlannerOptions options = Options();
   EXPECT_EQ(New(options)->Plan(0, 4096, 2)->ranks(), 2);

@@ -26,26 +26,30 @@ constexpr int kChunk = 32;
 // A gate that does more.
 class WatchedGate : public LayerGate {
  public:
-  WatchedGate(LayerGate& inner, const std::function<void(int)>& at_layer)
-      : inner_(inner), at_layer_(at_layer) {}
+  WatchedGate(LayerGate& inner, const std::function<void(int)>& at_layer, const Status& second)
+      : inner_(inner), at_layer_(at_layer), second_(second) {}
   Status AfterKv(int layer) override {
     at_layer_(layer);
     return inner_.AfterKv(layer);
   }
-  Status BeforeAttention(int layer) override { return inner_.BeforeAttention(layer); }
+  Status BeforeAttention(int layer) override {
+    if (layer == 1) RETURN_IF_ERROR(second_);
+    return inner_.BeforeAttention(layer);
+  }
 
  private:
   LayerGate& inner_;
   const std::function<void(int)>& at_layer_;
+  const Status& second_;
 };
 
-// A model whose gates say which layer they are at.
+// A model whose gates say which layer they are at, and which may fail at the second one.
 class WatchedModel : public ModelDecorator {
  public:
-  WatchedModel(Model& inner, std::function<void(int)> at_layer)
-      : ModelDecorator(inner), at_layer_(std::move(at_layer)) {}
+  WatchedModel(Model& inner, std::function<void(int)> at_layer, Status second)
+      : ModelDecorator(inner), at_layer_(std::move(at_layer)), second_(std::move(second)) {}
   Result<std::span<const float>> Forward(std::span<const Slice> batch) override {
-    WatchedGate gate(*batch[0].gate, at_layer_);
+    WatchedGate gate(*batch[0].gate, at_layer_, second_);
     std::vector<Slice> watched(batch.begin(), batch.end());
     for (Slice& slice : watched) slice.gate = &gate;
     return inner_.Forward(watched);
@@ -53,6 +57,7 @@ class WatchedModel : public ModelDecorator {
 
  private:
   const std::function<void(int)> at_layer_;
+  const Status second_;
 };
 
 // A rank takes its pages for those of a device, with room for so many pieces on their way.
@@ -70,6 +75,7 @@ struct StagedRank {
 struct WorkerOptions {
   Seconds timeout{10};
   std::function<void(int rank)> at_restoring = {};
+  Status second_layer_of_first = {};  // of rank 0's model
 };
 
 // Every rank a thread with a model of its own.
@@ -90,11 +96,13 @@ class Ranks {
       options_[rank].staging = staged_[rank]->staging();
     }
     for (int rank = 0; rank + 1 < ranks; ++rank) {
-      threads_.emplace_back([this, rank, at_restoring = workers.at_restoring] {
+      threads_.emplace_back([this, rank, at_restoring = workers.at_restoring,
+                             second = rank == 0 ? workers.second_layer_of_first : Status()] {
         Rig& rig = *rigs_[rank];
-        WatchedModel model(*rig.model, [this, rank](int layer) {
+        const auto at_layer = [this, rank](int layer) {
           if (at_layer_) at_layer_(*this, rank, layer);
-        });
+        };
+        WatchedModel model(*rig.model, at_layer, second);
         const ChainWorker worker{.model = model,
                                  .pool = *rig.pages,
                                  .restore_prefix =
@@ -170,6 +178,13 @@ Partition RandomPartition(std::mt19937& rng, int tokens, int ranks) {
     std::sort(bounds.begin(), bounds.end());
   }
   return partition;
+}
+
+// All of a prompt, in parts of one size.
+RankJob EvenJob(const ModelConfig& config, int tokens, int ranks) {
+  return {.salt = "",
+          .tokens = Prompt(1, tokens, config.vocab_size),
+          .partition = EvenPartition(tokens, ranks)};
 }
 
 // Payload bytes that the rank at this place sends: in a chain all it has, to the next one; around a
@@ -258,8 +273,7 @@ TEST(ChainTest, ALostRankEndsTheChainOnEveryOther) {
   const ModelConfig config = TinyConfig();
   Ranks all(config, 3, NewMemoryComms(3));
   ChainLeader chain(all.comm(), *all.leader().pages, all.options());
-  RankJob job{
-      .salt = "", .tokens = Prompt(1, 200, config.vocab_size), .partition = EvenPartition(200, 3)};
+  const RankJob job = EvenJob(config, 200, 3);
   PageTable pages;
   ASSERT_TRUE(all.Prefill(chain, job, &pages));
   all.comm(0).Close({ErrorCode::kIo, "the plug was pulled"});
@@ -289,9 +303,7 @@ TEST(ChainTest, ARankIsLostAtEveryLayer) {
           },
           staged);
       ChainLeader chain(all.comm(), *all.leader().pages, all.options());
-      const RankJob job{.salt = "",
-                        .tokens = Prompt(1, 400, config.vocab_size),
-                        .partition = EvenPartition(400, 3)};
+      const RankJob job = EvenJob(config, 400, 3);
       PageTable pages;
       EXPECT_FALSE(all.Prefill(chain, job, &pages));
       EXPECT_FALSE(chain.ok());
@@ -308,12 +320,12 @@ TEST(ChainTest, ASilentRankIsGivenUp) {
   const ModelConfig config = TinyConfig();
   Rig rig(config, NumericPath::kF32, 1, kChunk);
   ChainLeader chain(*comms[1], *rig.pages, {.timeout = Seconds(0.05)});
-  const RankJob job{
-      .salt = "", .tokens = Prompt(1, 100, config.vocab_size), .partition = EvenPartition(100, 2)};
+  const RankJob job = EvenJob(config, 100, 2);
   const PageTable pages = rig.Draw(100);
   const auto gate = chain.Start(job, IdsOf(pages));
   ASSERT_FALSE(gate);
   EXPECT_EQ(gate.error().code, ErrorCode::kDeadline);
+  EXPECT_THAT(gate.error().message, HasSubstr("rank 0"));
   EXPECT_FALSE(chain.ok());
 }
 
@@ -348,9 +360,7 @@ TEST(ChainTest, LinksAreMeasuredBetweenJobs) {
     Ranks all(config, 3, testing_util::NewLocalComms(tcp, 3));
     {
       ChainLeader chain(all.comm(), *all.leader().pages, all.options());
-      const RankJob job{.salt = "",
-                        .tokens = Prompt(1, 200, config.vocab_size),
-                        .partition = EvenPartition(200, 2)};
+      const RankJob job = EvenJob(config, 200, 2);
       for (int round = 0; round < 2; ++round) {
         PageTable pages;
         EXPECT_TRUE(all.Prefill(chain, job, &pages));
@@ -385,14 +395,30 @@ TEST(ChainTest, StagingOfOnePieceIsRefused) {
   const ModelConfig config = TinyConfig();
   Ranks all(config, 3, NewMemoryComms(3), {}, 1);
   ChainLeader chain(all.comm(), *all.leader().pages, all.options());
-  const RankJob job{
-      .salt = "", .tokens = Prompt(1, 400, config.vocab_size), .partition = EvenPartition(400, 3)};
+  const RankJob job = EvenJob(config, 400, 3);
   PageTable pages;
-  EXPECT_FALSE(all.Prefill(chain, job, &pages));
+  const auto failed = all.Prefill(chain, job, &pages);
+  ASSERT_FALSE(failed);
+  EXPECT_THAT(failed.error().message, HasSubstr("--staging-capacity")) << "the leader hears of it";
   all.Join();
   ASSERT_FALSE(all.result(1));
   EXPECT_EQ(all.result(1).error().code, ErrorCode::kResourceExhausted);
   EXPECT_THAT(all.result(1).error().message, HasSubstr("--staging-capacity"));
+}
+
+// With transfers under way, which end, too.
+TEST(ChainTest, ARankWhoseModelFailsSaysWhy) {
+  const ModelConfig config = TinyConfig();
+  const Status lost = Fail(ErrorCode::kIo, "the device is lost");
+  Ranks all(config, 3, NewMemoryComms(3), {}, 0, {.second_layer_of_first = lost});
+  ChainLeader chain(all.comm(), *all.leader().pages, all.options());
+  const RankJob job = EvenJob(config, 400, 3);
+  PageTable pages;
+  const auto failed = all.Prefill(chain, job, &pages);
+  ASSERT_FALSE(failed);
+  EXPECT_THAT(failed.error().message, HasSubstr("the device is lost"));
+  all.Join();
+  EXPECT_THAT(all.result(1).error().message, HasSubstr("the device is lost"));
 }
 
 TEST(ChainTest, ARankThatCannotDoItsPartSaysWhy) {

@@ -13,15 +13,15 @@ constexpr int32_t kSaltBytesMax = 1 << 20;
 constexpr int32_t kMethodMax = static_cast<int32_t>(RankMethod::kZigzag);
 
 template <typename... Args>
-tl::unexpected<Error> Refuse(fmt::format_string<Args...> format, Args&&... args) {
+tl::unexpected<Error> RefuseJob(fmt::format_string<Args...> format, Args&&... args) {
   return Fail(ErrorCode::kInvalidArgument, format, std::forward<Args>(args)...);
 }
 
 Status CheckTokens(const RankJob& job, int vocab_size) {
   for (size_t i = 0; i < job.tokens.size(); ++i) {
     if (job.tokens[i] >= 0 && job.tokens[i] < vocab_size) continue;
-    return Refuse("token {} of the job is {}: the model's vocabulary goes from 0 to {}", i,
-                  job.tokens[i], vocab_size - 1);
+    return RefuseJob("token {} of the job is {}: the model's vocabulary goes from 0 to {}", i,
+                     job.tokens[i], vocab_size - 1);
   }
   return {};
 }
@@ -29,13 +29,13 @@ Status CheckTokens(const RankJob& job, int vocab_size) {
 Status CheckPart(const RankJob& job, const WorkerLimits& limits) {
   const int place = limits.rank - (limits.ranks - job.places());
   if (place < 0) {
-    return Refuse("the job is for {} of {} ranks, and rank {} has no part in it", job.places(),
-                  limits.ranks, limits.rank);
+    return RefuseJob("the job is for {} of {} ranks, and rank {} has no part in it", job.places(),
+                     limits.ranks, limits.rank);
   }
   int tokens = 0;
   for (const TokenRange& range : RangesOf(job, place)) tokens += range.size();
   if (tokens > limits.batch_tokens_max) {
-    return Refuse(
+    return RefuseJob(
         "the job's part of rank {} has {} tokens, and at most {} fit "
         "(--rank-tokens-max)",
         limits.rank, tokens, limits.batch_tokens_max);
@@ -83,15 +83,16 @@ std::vector<std::byte> EncodeBody(const RankJob& job) {
 
 Status CheckHeader(const JobHeader& header, const WorkerLimits& limits) {
   if (header.method < 0 || header.method > kMethodMax) {
-    return Refuse("the job's method is {}, and those known are 0 to {}", header.method, kMethodMax);
+    return RefuseJob("the job's method is {}, and those known are 0 to {}", header.method,
+                     kMethodMax);
   }
   if (header.tokens <= 0 || header.tokens > limits.positions_max) {
-    return Refuse("the job has {} tokens, and the model has positions for 1 to {}", header.tokens,
-                  limits.positions_max);
+    return RefuseJob("the job has {} tokens, and the model has positions for 1 to {}",
+                     header.tokens, limits.positions_max);
   }
   if (header.origin < 0 || header.origin >= header.tokens ||
       header.origin % limits.chunk_tokens != 0) {
-    return Refuse(
+    return RefuseJob(
         "the job's first {} of {} tokens are to be restored: that is no number of whole "
         "chunks of {} tokens before the last token",
         header.origin, header.tokens, limits.chunk_tokens);
@@ -99,11 +100,11 @@ Status CheckHeader(const JobHeader& header, const WorkerLimits& limits) {
   const bool zigzag = header.method == static_cast<int32_t>(RankMethod::kZigzag);
   const int parts_max = zigzag ? 2 * limits.ranks : limits.ranks;
   if (header.parts < 2 || header.parts > parts_max || (zigzag && header.parts % 2 != 0)) {
-    return Refuse("the job has {} parts, for {} ranks", header.parts, limits.ranks);
+    return RefuseJob("the job has {} parts, for {} ranks", header.parts, limits.ranks);
   }
   if (header.salt_bytes < 0 || header.salt_bytes > kSaltBytesMax) {
-    return Refuse("the job's salt has {} bytes, and at most {} are taken", header.salt_bytes,
-                  kSaltBytesMax);
+    return RefuseJob("the job's salt has {} bytes, and at most {} are taken", header.salt_bytes,
+                     kSaltBytesMax);
   }
   return {};
 }

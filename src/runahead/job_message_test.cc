@@ -135,9 +135,9 @@ class Leader {
     const std::vector<std::byte> body = EncodeBody(job);
     JobAnswer answer;
     TransferWait sent, heard;
-    comms_[1]->Receive(0, 2, std::as_writable_bytes(std::span(&answer, 1)), heard.Add());
-    comms_[1]->Send(0, 0, std::as_bytes(std::span(&header, 1)), sent.Add());
-    comms_[1]->Send(0, 1, body, sent.Add());
+    comms_[1]->Receive(0, 2, std::as_writable_bytes(std::span(&answer, 1)), heard.Add(0));
+    comms_[1]->Send(0, 0, std::as_bytes(std::span(&header, 1)), sent.Add(0));
+    comms_[1]->Send(0, 1, body, sent.Add(0));
     EXPECT_TRUE(heard.Wait(Clock::Real().Now() + Seconds(120), "an answer"));
     EXPECT_TRUE(sent.Wait(Clock::Real().Now() + Seconds(120), "a job"));
     return answer;
@@ -220,7 +220,7 @@ TEST(JobMessageTest, AWorkerIsAskedForChunksThatAPromptCanHaveAndNoOthers) {
     const auto comms = NewMemoryComms(2);
     TransferWait sent;
     const JobHeader header{.tokens = chunks, .parts = kAsksKept};
-    comms[1]->Send(0, 0, std::as_bytes(std::span(&header, 1)), sent.Add());
+    comms[1]->Send(0, 0, std::as_bytes(std::span(&header, 1)), sent.Add(0));
     const Status worked =
         WorkForChain(*comms[0], {.model = *rig.model, .pool = *rig.pages, .restore_prefix = {}});
     ASSERT_FALSE(worked);

@@ -96,11 +96,13 @@ void KvGate::PostReceives() {
 }
 
 KvGate::~KvGate() {
+  Error why = {ErrorCode::kCancelled, "the ranks' prompt has failed"};
   {
     MutexLock lock(mutex_);
     if (DoneLocked()) return;
+    if (error_) why = *error_;
   }
-  comm_.Close({ErrorCode::kCancelled, "the ranks' prompt has failed"});
+  comm_.Close(std::move(why));
   // A send that a `done` had begun may end after the others, and copies may.
   MutexLock lock(mutex_);
   while (transfers_ > 0) wake_.Wait(mutex_);

@@ -55,7 +55,7 @@ class KvGate : public LayerGate {
                                                 std::vector<KvRoute> routes, Seconds timeout,
                                                 const KvStaging& staging = {},
                                                 const Clock& clock = Clock::Real());
-  // Closes the Comm if transfers are left: the prompt has failed.
+  // Closes the Comm if transfers are left, with what has made the prompt fail if the gate knows it.
   ~KvGate() override;
   KvGate(const KvGate&) = delete;
   KvGate& operator=(const KvGate&) = delete;

@@ -7,7 +7,7 @@ AnswerParser::AnswerParser(const Options& options)
       include_reasoning_(options.include_reasoning),
       tools_(MakeToolParser(options.tool_parser, options.salt)) {
   if (!options.reasoning_parser.empty()) {
-    reasoning_.emplace(options.reasoning_parser, options.prompt);
+    reasoning_.emplace(options.reasoning_parser, options.prompt, options.continued);
   }
 }
 

@@ -19,6 +19,7 @@ class AnswerParser {
     std::string reasoning_parser = {};  // by name; empty: thoughts are content
     bool include_reasoning = true;      // else thoughts are dropped
     std::string_view prompt = {};       // the text that the answer follows; needed for reasoning
+    std::string_view continued = {};    // the message that it goes on with; likewise
     uint64_t salt = 0;                  // for ids of calls
   };
   explicit AnswerParser(const Options& options);

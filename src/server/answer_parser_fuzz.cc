@@ -51,5 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Sum whole = Parse(options, text, std::max<size_t>(text.size(), 1));
   CHECK(Parse(options, text, data[1] % 32 + 1) == whole);
   CHECK(whole.content.size() + whole.reasoning.size() <= text.size());
+  const bool plain = options.reasoning_parser.empty() && whole.calls.empty();
+  CHECK(!plain || whole.content == text);
   return 0;
 }

@@ -150,6 +150,30 @@ TEST(ToolParserTest, Mistral) {
     ExpectContentAlone("mistral", text);
   }
   ExpectContentAlone("mistral", "[TOOL_CALLS]" + std::string(600, 'x') + "{}");
+  for (const char* text :
+       {"[TOOL_CALLS] I will use {braces}", "[TOOL_CALLS]foo[TOOL_CALLS]", "[TOOL_CALLS]f[x]{}",
+        "[TOOL_CALLS]f[ARGS]x{}", R"([TOOL_CALLS]{"name":"x[TOOL_CALLS])"}) {
+    ExpectContentAlone("mistral", text);
+  }
+  answer = Tools("mistral", R"([TOOL_CALLS]foo[TOOL_CALLS]bar{"a": 1})");
+  EXPECT_EQ(answer.content, "[TOOL_CALLS]foo");
+  EXPECT_EQ(Calls(answer), R"(bar {"a":1})");
+  EXPECT_EQ(Calls(Tools("mistral", "[TOOL_CALLS] f [CALL_ID] abc123def [ARGS] {}")), "f {}");
+}
+
+// As models write them who are to give a text of several lines.
+TEST(ToolParserTest, ControlCharactersInStringsAreEscaped) {
+  const std::string arguments = "{\"a\":\n\"x\ny\tz\x01\\n\\\n\"}";
+  const std::string object = "{\"name\": \"f\", \"arguments\": " + arguments + "}";
+  for (const auto& [family, text] :
+       {std::pair<const char*, std::string>{"hermes", "<tool_call>" + object + "</tool_call>"},
+        {"llama3_json", object},
+        {"mistral", "[TOOL_CALLS]f" + arguments}}) {
+    const ParsedAnswer answer = Tools(family, text);
+    ASSERT_EQ(answer.calls.size(), 1u) << family;
+    EXPECT_EQ(answer.calls[0].arguments, "{\"a\":\n\"x\\ny\\tz\\u0001\\n\\\\\\n\"}") << family;
+    EXPECT_EQ(json::parse(answer.calls[0].arguments)["a"], "x\ny\tz\x01\n\\\n");
+  }
 }
 
 TEST(ToolParserTest, DeepOrBrokenValuesEndACall) {
@@ -183,6 +207,23 @@ TEST(ReasoningParserTest, ThoughtsAreApart) {
   EXPECT_EQ(Thoughts("qwen3", "a</think>b"), is("", "a</think>b"));
   EXPECT_EQ(Thoughts("qwen3", " <thin"), is("", " <thin"));
   EXPECT_FALSE(ReasoningParser::IsName("granite"));
+}
+
+// By that message, not by how the prompt ends.
+TEST(ReasoningParserTest, AMessageThatGoesOnIsWhereItWas) {
+  const auto after = [](const char* name, const char* continued, const char* prompt = "") {
+    return Parsed({.reasoning_parser = name, .prompt = prompt, .continued = continued},
+                  "more</think>x");
+  };
+  const ParsedAnswer thinks{.content = "x", .reasoning = "more"};
+  const ParsedAnswer answers{.content = "more</think>x", .reasoning = ""};
+  for (const char* const name : {"deepseek_r1", "qwen3"}) {
+    EXPECT_EQ(after(name, "<think>I was"), thinks);
+    EXPECT_EQ(after(name, "<think>"), thinks);
+    EXPECT_EQ(after(name, "<think>I was</think>There"), answers);
+    EXPECT_EQ(after(name, "There was"), answers);
+    EXPECT_EQ(after(name, " ", "<think>\n"), thinks) << "nothing has been said";
+  }
 }
 
 // The connections' thread reads an answer's spaces, and a bias may have a model write only these.

@@ -5,13 +5,15 @@
 #include <strings.h>
 
 #include <algorithm>
-#include <fstream>
 #include <sstream>
+
+#include "base/read_file.h"
 
 namespace kvcake {
 namespace {
 
 constexpr size_t kKeysMax = 1 << 16;
+constexpr uint64_t kKeyFileBytesMax = 16 << 20;
 
 Digest HashKey(std::string_view key) { return Sha256().Update(key).Finish(); }
 
@@ -21,6 +23,23 @@ std::optional<Digest> BearerKey(std::string_view authorization) {
   const std::string scheme(authorization.substr(0, kBearer.size()));
   if (strcasecmp(scheme.c_str(), kBearer.data()) != 0) return std::nullopt;
   return HashKey(authorization.substr(kBearer.size()));
+}
+
+// Whether a header can carry the key: a secret's file often ends in a newline that no client sends.
+Status CheckKey(std::string_view key, const char* flags) {
+  if (key.empty()) return Fail(ErrorCode::kInvalidArgument, "{} is empty", flags);
+  const auto odd = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  if (std::ranges::none_of(key, odd) && key.front() != ' ' && key.back() != ' ') return {};
+  return Fail(ErrorCode::kInvalidArgument,
+              "{} begins or ends with white space, or has a control character in it, as a line's "
+              "end: no client could send it",
+              flags);
+}
+
+Result<std::istringstream> Open(const char* flag, const std::string& path) {
+  auto text = ReadFile(path, kKeyFileBytesMax);
+  if (text) return std::istringstream(*std::move(text));
+  return Fail(text.error().code, "{}: {}", flag, text.error().message);
 }
 
 // Compares in constant time.
@@ -33,7 +52,7 @@ bool Same(const Digest& a, const Digest& b) {
 Result<ApiKeys> ApiKeys::Load(const KeySources& sources) {
   ApiKeys made;
   for (const std::string& key : sources.keys) {
-    if (key.empty()) return Fail(ErrorCode::kInvalidArgument, "--api-key is empty");
+    RETURN_IF_ERROR(CheckKey(key, "--api-key (or KVCAKE_API_KEY)"));
     made.Add(key, "");
   }
   if (!sources.file.empty()) RETURN_IF_ERROR(made.Read(sources.file));
@@ -42,15 +61,15 @@ Result<ApiKeys> ApiKeys::Load(const KeySources& sources) {
 }
 
 Status ApiKeys::ReadAdmin(const KeySources& sources) {
-  std::string key = sources.admin_key;
+  std::string key = sources.admin_key.value_or("");
+  if (sources.admin_key) RETURN_IF_ERROR(CheckKey(key, "--admin-key (or KVCAKE_ADMIN_KEY)"));
   if (!sources.admin_file.empty()) {
-    if (!key.empty()) {
+    if (sources.admin_key) {
       return Fail(ErrorCode::kInvalidArgument,
                   "--admin-key (or KVCAKE_ADMIN_KEY) and --admin-key-file are both given: which is "
                   "the key?");
     }
-    std::ifstream in(sources.admin_file);
-    if (!in) return Fail(ErrorCode::kIo, "cannot open --admin-key-file {}", sources.admin_file);
+    ASSIGN_OR_RETURN(std::istringstream in, Open("--admin-key-file", sources.admin_file));
     if (!(in >> key)) {
       return Fail(ErrorCode::kInvalidArgument, "--admin-key-file {} has no key",
                   sources.admin_file);
@@ -78,8 +97,7 @@ bool ApiKeys::Add(std::string_view key, const std::string& tenant) {
 }
 
 Status ApiKeys::Read(const std::string& file) {
-  std::ifstream in(file);
-  if (!in) return Fail(ErrorCode::kIo, "cannot open --api-key-file {}", file);
+  ASSIGN_OR_RETURN(std::istringstream in, Open("--api-key-file", file));
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
     std::istringstream words(line);

@@ -12,11 +12,12 @@
 
 namespace kvcake {
 
-// Where keys come from. All may be empty.
+// Where keys come from: all may be missing, but a key that is given is a word that a header can
+// carry.
 struct KeySources {
   std::vector<std::string> keys = {};  // of clients that share one cache
   std::string file = {};               // of tenants
-  std::string admin_key = {};
+  std::optional<std::string> admin_key = {};
   std::string admin_file = {};  // whose first word is the admin key
 };
 

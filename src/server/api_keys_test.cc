@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <set>
@@ -53,8 +55,29 @@ TEST_F(ApiKeysTest, RefusesFilesThatAreNotWhatTheySeem) {
               HasSubstr(":2:"));
   EXPECT_THAT(ApiKeys::Load({.keys = {"key"}, .file = KeyFile("ann key")}).error().message,
               HasSubstr("of ann"));
-  EXPECT_EQ(ApiKeys::Load({.file = "/nowhere/keys"}).error().code, ErrorCode::kIo);
-  EXPECT_FALSE(ApiKeys::Load({.keys = {""}}));
+  EXPECT_EQ(ApiKeys::Load({.file = "/nowhere/keys"}).error().code, ErrorCode::kNotFound);
+}
+
+// The thread that reads them again serves all clients.
+TEST_F(ApiKeysTest, FilesThatCouldKeepItsReaderAreRefused) {
+  const std::string pipe = dir_.path() + "/pipe", zeros = dir_.path() + "/zeros";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  ASSERT_EQ(symlink("/dev/zero", zeros.c_str()), 0);
+  for (const std::string& path : {pipe, zeros}) {
+    EXPECT_THAT(ApiKeys::Load({.file = path}).error().message,
+                HasSubstr("--api-key-file: " + path + " is not a regular file"));
+    EXPECT_THAT(ApiKeys::Load({.admin_file = path}).error().message,
+                HasSubstr("--admin-key-file: " + path + " is not a regular file"));
+  }
+}
+
+TEST_F(ApiKeysTest, RefusesKeysThatNoClientCouldSend) {
+  for (const char* key : {"", "k\n", "\tk", "k\r\nk", "k ", " k", "k\x7f"}) {
+    EXPECT_THAT(ApiKeys::Load({.keys = {key}}).error().message, HasSubstr("KVCAKE_API_KEY")) << key;
+    EXPECT_THAT(ApiKeys::Load({.admin_key = key}).error().message, HasSubstr("KVCAKE_ADMIN_KEY"))
+        << key;
+  }
+  EXPECT_TRUE(ApiKeys::Load({.keys = {"two words"}, .admin_key = "k\xc3\xa9"}));
 }
 
 using Admin = ApiKeys::Admin;
@@ -99,7 +122,7 @@ TEST_F(ApiKeysTest, RefusesAdminKeysThatAreNoneOrSomebodyElses) {
   EXPECT_THAT(ApiKeys::Load({.admin_file = KeyFile(" \n")}).error().message, HasSubstr("no key"));
   EXPECT_THAT(ApiKeys::Load({.admin_key = "a", .admin_file = KeyFile("b")}).error().message,
               HasSubstr("both"));
-  EXPECT_EQ(ApiKeys::Load({.admin_file = "/nowhere/key"}).error().code, ErrorCode::kIo);
+  EXPECT_EQ(ApiKeys::Load({.admin_file = "/nowhere/key"}).error().code, ErrorCode::kNotFound);
 }
 
 TEST_F(ApiKeysTest, SaltsDifferForEveryPair) {

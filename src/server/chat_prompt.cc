@@ -43,6 +43,8 @@ class WrittenJson : public JsonWatch {
   // The most members of one object. A name that is written again counts again, with what it once
   // meant: the parser that keeps their order looks each up among all before it.
   size_t most_members() const { return most_members_; }
+  // The steps that this parser takes so: the squares of all objects' members.
+  uint64_t look_ups() const { return look_ups_; }
   // Whether there is an integer that no type of the parser holds.
   bool has_huge_integer() const { return has_huge_integer_; }
 
@@ -55,6 +57,7 @@ class WrittenJson : public JsonWatch {
     return true;
   }
   bool end_object() override {
+    look_ups_ += uint64_t{members_.back()} * members_.back();
     members_.pop_back();
     return true;
   }
@@ -66,8 +69,15 @@ class WrittenJson : public JsonWatch {
  private:
   std::vector<size_t> members_;  // of the objects that are open
   size_t most_members_ = 0;
+  uint64_t look_ups_ = 0;
   bool has_huge_integer_ = false;
 };
+
+// Whether a text is an object. Makes nothing of it, which may be large.
+bool IsObjectText(const std::string& text) {
+  const size_t begins = text.find_first_not_of("\xef\xbb\xbf \t\r\n");  // a byte order mark, too
+  return begins != text.npos && text[begins] == '{' && json::accept(text);
+}
 
 class ChatReader {
  public:
@@ -94,6 +104,12 @@ class ChatReader {
     if (written.most_members() > limits_.object_members_max) {
       fields_.Fail({.message = fmt::format("the request has an object with more than {} members",
                                            limits_.object_members_max)});
+    }
+    if (written.look_ups() + argument_look_ups_ > limits_.look_ups_max) {
+      fields_.Fail({.message = fmt::format("the request has too many objects with many members: "
+                                           "the squares of their numbers of members add up to more "
+                                           "than the limit of {}",
+                                           limits_.look_ups_max)});
     }
     if (fields_.error()) return;
     ordered_json body = ordered_json::parse(text);
@@ -147,7 +163,7 @@ class ChatReader {
     if (calls && role != "assistant") message->Fail("tool_calls", "are an assistant's alone");
     if (calls) CheckToolCalls(message);
     // Who has called a tool may have said nothing, or only thought, and a tool may return nothing.
-    CheckContent(message, /*may_lack=*/role == "assistant" || role == "tool");
+    CheckContent(message, role);
     std::string ignored;
     for (const char* text : {"name", "tool_call_id"}) message->Read(text, &ignored, kShortBytesMax);
     for (const char* text : {"reasoning_content", "reasoning"}) {
@@ -155,8 +171,9 @@ class ChatReader {
     }
   }
 
-  // A text, or an array of parts that are texts.
-  static void CheckContent(RequestFields* message, bool may_lack) {
+  // A text, or an array of parts that are texts; an assistant's may say that it refuses.
+  static void CheckContent(RequestFields* message, const std::string& role) {
+    const bool may_lack = role == "assistant" || role == "tool";
     const JsonField parts = (*message)["content"];
     const json& content = parts.value();
     if (content.is_string() || (may_lack && parts.null())) return;
@@ -167,8 +184,12 @@ class ChatReader {
       RequestFields part(parts[i]);
       std::string type;
       part.Read("type", &type, kShortBytesMax);
-      if (type != "text") part.Fail("type", "must be \"text\": this server takes no other parts");
-      if (!part["text"].value().is_string()) part.Fail("text", "must be a text");
+      const bool refuses = type == "refusal" && role == "assistant";
+      if (type != "text" && !refuses) {
+        part.Fail("type", "must be \"text\": this server takes no other parts");
+      }
+      const char* const text = refuses ? "refusal" : "text";
+      if (!part[text].value().is_string()) part.Fail(text, "must be a text");
       if (part.error()) return message->Fail(*part.error());
     }
   }
@@ -203,22 +224,25 @@ class ChatReader {
     if (name.empty()) function->Fail("name", "is missing or empty");
   }
 
-  // An object, or one written out in a text, as OpenAI has it.
-  void CheckArguments(RequestFields* function) const {
+  // An object, or a text, as OpenAI has it. The text is an object that is written out, unless the
+  // model that wrote it did not get that right: a chat goes on with what this server has answered.
+  void CheckArguments(RequestFields* function) {
     const json& arguments = (*function)["arguments"].value();
     if (arguments.is_null() || arguments.is_object()) return;
     if (!arguments.is_string()) {
       return function->Fail("arguments", "must be a JSON object written out in a text");
     }
     const auto& text = arguments.get_ref<const std::string&>();
-    if (text.empty()) return;
+    if (!IsObjectText(text)) return;
     const auto parsed = ParseJson(
-        text, (*function)["arguments"].path(),
+        text, "arguments",
         {.max_bytes = std::numeric_limits<uint64_t>::max(), .max_depth = kArgumentsDepthMax});
-    if (!parsed || !parsed->is_object()) {
-      return function->Fail("arguments", "must be a JSON object written out in a text");
+    if (!parsed) {
+      return function->Fail("arguments",
+                            fmt::format("is nested more than {} deep", kArgumentsDepthMax));
     }
     const WrittenJson written(text);
+    argument_look_ups_ += written.look_ups();
     if (written.most_members() > limits_.object_members_max) {
       function->Fail("arguments", fmt::format("has an object with more than {} members",
                                               limits_.object_members_max));
@@ -286,6 +310,12 @@ class ChatReader {
 
   static void Normalise(ordered_json* message) {
     if ((*message)["role"] == "developer") (*message)["role"] = "system";  // OpenAI's newer name
+    const auto content = message->find("content");
+    if (content != message->end() && content->is_array()) {
+      for (ordered_json& part : *content) {
+        if (part["type"] == "refusal") part = {{"type", "text"}, {"text", part["refusal"]}};
+      }
+    }
     const auto calls = message->find("tool_calls");
     if (calls == message->end()) return;
     if (!calls->is_array() || calls->empty()) {
@@ -295,18 +325,29 @@ class ChatReader {
     for (ordered_json& call : *calls) {
       ordered_json& arguments = call["function"]["arguments"];
       if (arguments.is_object()) continue;
-      const bool empty = !arguments.is_string() || arguments.get_ref<std::string&>().empty();
-      arguments = empty ? ordered_json::object()
-                        : ordered_json::parse(arguments.get_ref<const std::string&>());
+      const bool written = arguments.is_string() && IsObjectText(arguments.get_ref<std::string&>());
+      arguments = written ? ordered_json::parse(arguments.get_ref<const std::string&>())
+                          : ordered_json::object();
     }
   }
 
   const ChatLimits& limits_;
   RequestFields& fields_;
   ChatPrompt& prompt_;
+  uint64_t argument_look_ups_ = 0;  // in arguments that are texts
 };
 
 }  // namespace
+
+std::string ContinuedText(const ChatPrompt& prompt) {
+  if (!prompt.continue_final_message || prompt.messages.empty()) return "";
+  const auto content = prompt.messages.back().find("content");
+  if (content == prompt.messages.back().end()) return "";
+  if (content->is_string()) return content->get<std::string>();
+  std::string text;
+  for (const ordered_json& part : *content) text += part.value("text", "");
+  return text;
+}
 
 ChatPrompt ReadChatPrompt(std::string_view text, const ChatLimits& limits, RequestFields* fields) {
   ChatPrompt prompt;

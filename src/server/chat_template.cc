@@ -9,6 +9,7 @@
 
 #include "base/json_field.h"
 #include "base/json_file.h"
+#include "base/read_file.h"
 #include "jinja/text.h"
 
 namespace kvcake {
@@ -26,17 +27,16 @@ constexpr std::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
 constexpr const char* kTokenNames[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                        "pad_token", "cls_token", "mask_token"};
 
-Result<std::string> ReadTemplate(const std::string& path) {
+// What the user names may be a pipe, as a shell's <(...) is.
+Result<std::string> ReadNamed(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
+  if (!file) return Fail(ErrorCode::kNotFound, "cannot open {}", path);
   std::string text(kTemplateBytesMax + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad() || (!file.is_open())) return Fail(ErrorCode::kIo, "{} cannot be read", path);
+  if (file.bad()) return Fail(ErrorCode::kIo, "cannot read {}", path);
   text.resize(file.gcount());
-  if (text.size() > kTemplateBytesMax) {
-    return Fail(ErrorCode::kResourceExhausted, "{} has more than {} bytes", path,
-                kTemplateBytesMax);
-  }
-  return text;
+  if (text.size() <= kTemplateBytesMax) return text;
+  return Fail(ErrorCode::kResourceExhausted, "{} has more than {} bytes", path, kTemplateBytesMax);
 }
 
 // A text, or an object with the text as "content".
@@ -173,7 +173,7 @@ Result<ChatTemplate> ChatTemplate::Load(const std::string& dir,
   }
   ChatTemplate chat(std::move(tokens), options);
   if (!options.file.empty()) {
-    ASSIGN_OR_RETURN(const std::string text, ReadTemplate(options.file));
+    ASSIGN_OR_RETURN(const std::string text, ReadNamed(options.file));
     if (auto added = chat.Add(kDefault, text); !added) {
       return Fail(added.error().code, "{}: {}", options.file, added.error().message);
     }
@@ -209,7 +209,7 @@ Status ChatTemplate::ReadFiles(const std::string& dir) {
   namespace fs = std::filesystem;
   std::error_code none;
   const auto read = [&](const std::string& name, const std::string& path) -> Status {
-    ASSIGN_OR_RETURN(const std::string text, ReadTemplate(path));
+    ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kTemplateBytesMax));
     if (auto added = Add(name, text); !added) {
       return Fail(added.error().code, "{}: {}", path, added.error().message);
     }

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -289,7 +291,10 @@ TEST_F(ChatTemplateFilesTest, ErrorsNameTheFile) {
   EXPECT_THAT(Load().error().message, HasSubstr("chat_template.jinja"));
   Write("chat_template.jinja", std::string((1 << 20) + 1, 'x'));
   EXPECT_EQ(Load().error().code, ErrorCode::kResourceExhausted);
-  EXPECT_EQ(Load(dir() + "/none").error().code, ErrorCode::kIo);
+  EXPECT_EQ(Load(dir() + "/none").error().code, ErrorCode::kNotFound);
+  ASSERT_EQ(unlink((dir() + "/chat_template.jinja").c_str()), 0);
+  ASSERT_EQ(mkfifo((dir() + "/chat_template.jinja").c_str(), 0600), 0);
+  EXPECT_THAT(Load().error().message, HasSubstr("chat_template.jinja is not a regular file"));
 }
 
 }  // namespace

@@ -108,11 +108,18 @@ void EngineLoop::Post(std::function<void()> work) {
 }
 
 void EngineLoop::Run() {
+  engine_.SetLayerObserver([this] { BeginTurn(); });
   while (TakeIn()) {
     told_();
     SetGauges();
     if (!live_.empty()) RunStep();
   }
+  engine_.SetLayerObserver({});
+}
+
+void EngineLoop::BeginTurn() {
+  MutexLock lock(mutex_);
+  turn_began_ = Clock::Real().Now();
 }
 
 // Does what was posted, starts and cancels what was asked for since the last call; sleeps first

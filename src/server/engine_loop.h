@@ -81,8 +81,8 @@ class EngineLoop {
   // No more requests; Run returns when those that there are have been answered.
   void Stop();
   EngineLoopStats Stats() const;
-  // For how long the engine thread has been at what it does now, a step or handing out; 0 while it
-  // sleeps. Much longer than any step takes: it is stuck.
+  // For how long the engine thread has been at what it does now, a step, one layer of a prompt that
+  // ranks prefill, or handing out; 0 while it sleeps. Much longer than any takes: it is stuck.
   Seconds SinceTurn() const;
   // Done on the engine thread before its next step; never, when Run has returned.
   void Post(std::function<void()> work);
@@ -112,6 +112,7 @@ class EngineLoop {
   void Start(Job job);
   void HandOut();
   void RunStep() EXCLUDES(mutex_);
+  void BeginTurn() EXCLUDES(mutex_);
   // What steps have taken so far, the one that runs included.
   double StepsSeconds() const EXCLUDES(mutex_);
   double StepsSecondsLocked() const REQUIRES(mutex_);

@@ -7,7 +7,7 @@
 #include <random>
 #include <thread>
 
-#include "engine/engine_testing.h"
+#include "engine/engine_chain_testing.h"
 
 namespace kvcake {
 namespace {
@@ -309,6 +309,43 @@ TEST_F(EngineLoopTest, TellsForHowLongItsThreadHasNotComeAround) {
   }
   StopAndJoin();
   EXPECT_EQ(loop_->SinceTurn(), Seconds(0));
+}
+
+// Runs what it is given when its first token comes.
+class FirstTokenRecord : public Record {
+ public:
+  explicit FirstTokenRecord(std::function<void()> first) : first_(std::move(first)) {}
+  bool OnToken(const TokenEvent& event) override {
+    if (tokens.empty()) first_();
+    return Record::OnToken(event);
+  }
+
+ private:
+  const std::function<void()> first_;
+};
+
+using EngineLoopChainTest = EngineChainTest;
+
+// One step, and as long as the prompt is.
+TEST_F(EngineLoopChainTest, ItsThreadComesAroundWithEachLayerThatRanksPrefill) {
+  const auto prompt = Prompt(450, 1);
+  std::atomic<TimePoint> restoring;
+  at_restoring_ = [&] { restoring = Clock::Real().Now(); };  // in the step, before its layers
+  Start(3);
+  world_->Answer(Ask({prompt.begin(), prompt.begin() + kChunk + 1}));
+  EngineLoop loop(*world_->engine, *world_->restorer, {.jobs_max = 1, .tenant_jobs_max = 1});
+  Seconds since_turn{0}, since_restoring{0};
+  const auto record = std::make_shared<FirstTokenRecord>([&] {
+    since_turn = loop.SinceTurn();
+    since_restoring = Clock::Real().Now() - restoring.load();
+  });
+  ASSERT_TRUE(loop.Submit(Ask(prompt), record));
+  loop.Stop();
+  loop.Run();
+  ASSERT_TRUE(record->result);
+  ASSERT_TRUE(record->result->chain);
+  EXPECT_NE(restoring.load(), TimePoint{});
+  EXPECT_LT(since_turn, since_restoring);
 }
 
 TEST_F(EngineLoopTest, NoTenantGetsMoreThanItsShareOfTheQueue) {

@@ -44,11 +44,13 @@ bool Feed(kvcake::RequestParser& parser, std::string_view sent, size_t step, siz
   return true;
 }
 
-// Once the head is read, before trailers join its fields: it names one host, and one length.
+// Once the head is read, before trailers join its fields: it names one host, one length, and at
+// most one key.
 void CheckHead(const kvcake::RequestParser& parser, size_t head_bytes) {
   const auto& head = parser.get();
   CHECK(head.count(http::field::host) == 1 ||
         (head.version() == 10 && head[http::field::host].empty()));
+  CHECK(head.count(http::field::authorization) <= 1);
   if (parser.chunked()) {
     CHECK(head.count(http::field::content_length) == 0 && head.version() == 11);
     CHECK(beast::iequals(head[http::field::transfer_encoding], "chunked"));

@@ -67,6 +67,7 @@ bool Generation::OnToken(const TokenEvent& event) {
   const TimePoint now = Clock::Real().Now();
   if (last_token_) metrics_.inter_token_s.Observe((now - *last_token_).count());
   last_token_ = now;
+  if (event.begun != nullptr) metrics_.Begun(*event.begun);
   if (!options_.prompt_only) metrics_.generation_tokens.Add();
 
   const bool is_text = IsText(event.token);

@@ -156,7 +156,8 @@ void HttpApi::Ended(Exchange& exchange) {
 net::awaitable<void> HttpApi::Send(Exchange& exchange, HttpResponse response) {
   exchange.record.status = response.status;
   metrics_.Responded(response.status);
-  co_await exchange.reply.Send(std::move(response));
+  const bool sent = co_await exchange.reply.Send(std::move(response));
+  if (!sent && !exchange.record.error) exchange.record.error = ClientGone();
 }
 
 net::awaitable<void> HttpApi::SendError(Exchange& exchange, ApiError error) {
@@ -340,6 +341,8 @@ std::string HttpApi::Models() const {
   for (const std::string& name : options_.requests.model_names) data.push_back(ModelJson(name));
   return DumpJson(ordered_json{{"object", "list"}, {"data", std::move(data)}});
 }
+
+ApiError HttpApi::ClientGone() { return {.status = 499, .message = "the client has gone"}; }
 
 ApiError HttpApi::PoolFull() {
   return {.status = 429,

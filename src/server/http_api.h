@@ -116,6 +116,8 @@ class HttpApi : public HttpHandler {
   // Submits; an error has been sent when false.
   boost::asio::awaitable<bool> Submit(Exchange& exchange, Prepared prepared, bool chat,
                                       Answering* answering);
+  // In the log alone; the status is the one that proxies write there.
+  static ApiError ClientGone();
   static ApiError PoolFull();
   std::string Models() const;
   nlohmann::ordered_json ModelJson(const std::string& name) const;

@@ -2,6 +2,10 @@
 
 #include <poll.h>
 
+#include <algorithm>
+#include <array>
+#include <sstream>
+
 namespace kvcake {
 
 namespace net = boost::asio;
@@ -29,6 +33,12 @@ std::string_view Field(const RequestHead& head, http::field field) {
 
 bool IsHttpError(const error_code& error) {
   return error.category() == make_error_code(http::error::bad_method).category();
+}
+
+std::string Written(const AnswerHead& head) {
+  std::ostringstream text;
+  text << head.base();
+  return std::move(text).str();
 }
 
 // What to say of a request that could not be read to its end; 499 where nobody listens.
@@ -236,9 +246,7 @@ net::awaitable<void> HttpServer::Connection::Linger() {
   }
 }
 
-template <typename Body>
-void HttpServer::Connection::SetHead(const HttpResponse& response,
-                                     http::response<Body>* message) const {
+void HttpServer::Connection::SetHead(const HttpResponse& response, AnswerHead* message) const {
   message->version(version_);
   message->result(static_cast<unsigned>(response.status));
   message->set(http::field::server, "kvcake");
@@ -256,66 +264,73 @@ void HttpServer::Connection::SetHead(const HttpResponse& response,
 net::awaitable<bool> HttpServer::Connection::Send(HttpResponse response) {
   StopWatching();
   if (server_.draining_ || !parser_->is_done()) keep_alive_ = false;
-  http::response<http::string_body> message;
+  AnswerHead message;
   SetHead(response, &message);
   message.keep_alive(keep_alive_);
-  message.body() = std::move(response.body);
-  if (response.status != 204) message.prepare_payload();  // it has no length either
-  if (head_only_) message.body().clear();
-  sent_bytes_ = message.body().size();
-  stream_.tcp().expires_after(Millis(server_.options_.idle_timeout));
-  error_code error;
-  co_await http::async_write(stream_, message, net::redirect_error(net::use_awaitable, error));
-  gone_ = gone_ || error.failed();
+  if (response.status != 204) message.content_length(response.body.size());  // it has none
+  if (head_only_) response.body.clear();
+  const std::string head = Written(message);
+  const std::array<net::const_buffer, 2> buffers = {net::buffer(head), net::buffer(response.body)};
+  const size_t taken = co_await WriteAll(buffers);
+  sent_bytes_ = taken - std::min(taken, head.size());
   co_return !gone_;
 }
 
-net::awaitable<bool> HttpServer::Connection::StartStream(HttpResponse head) {
+net::awaitable<bool> HttpServer::Connection::StartStream(HttpResponse response) {
   chunked_ = version_ >= 11;  // before, a body without a length ends with the connection
   if (!chunked_ || server_.draining_ || !parser_->is_done()) keep_alive_ = false;
-  http::response<http::empty_body> message;
-  SetHead(head, &message);
+  AnswerHead message;
+  SetHead(response, &message);
   message.chunked(chunked_);
   message.keep_alive(keep_alive_);
-  http::response_serializer<http::empty_body> serializer(message);
-  stream_.tcp().expires_after(Millis(server_.options_.idle_timeout));
-  error_code error;
-  co_await http::async_write_header(stream_, serializer,
-                                    net::redirect_error(net::use_awaitable, error));
-  gone_ = gone_ || error.failed();
+  const std::string head = Written(message);
+  co_await WriteAll(net::buffer(head));
   co_return !gone_;
 }
 
 net::awaitable<bool> HttpServer::Connection::Write(std::string_view piece) {
   if (gone_) co_return false;
   if (piece.empty()) co_return true;  // a chunk of nothing would be the last
-  sent_bytes_ += piece.size();
-  if (chunked_) co_return co_await WriteAll(http::make_chunk(net::buffer(piece)));
-  co_return co_await WriteAll(net::buffer(piece));
+  size_t taken = 0;
+  if (chunked_) {
+    taken = co_await WriteAll(http::make_chunk(net::buffer(piece)));
+  } else {
+    taken = co_await WriteAll(net::buffer(piece));
+  }
+  sent_bytes_ += std::min(taken, piece.size());  // a chunk's frame is not of the body
+  co_return !gone_;
 }
 
-// What the kernel takes at once does not wait for its turn behind all other streams.
+// How many bytes the client has taken: all of them, or it has gone. One that takes any has as long
+// again for the rest, so only who reads nothing is hung up on. What the kernel takes at once does
+// not wait for its turn behind all other streams.
 template <typename Buffers>
-net::awaitable<bool> HttpServer::Connection::WriteAll(const Buffers& buffers) {
+net::awaitable<size_t> HttpServer::Connection::WriteAll(const Buffers& buffers) {
   error_code error;
-  size_t sent = 0;
-  if (!stream_.encrypted()) sent = stream_.socket().write_some(buffers, error);
-  if (error == net::error::would_block || (!error && sent < beast::buffer_bytes(buffers))) {
-    beast::buffers_suffix<Buffers> rest(buffers);
-    rest.consume(sent);
+  size_t taken = 0;
+  if (!stream_.encrypted()) taken = stream_.socket().write_some(buffers, error);
+  if (error == net::error::would_block) error = {};
+  const size_t all = beast::buffer_bytes(buffers);
+  beast::buffers_suffix<Buffers> rest(buffers);
+  rest.consume(taken);
+  while (!error && taken < all) {
     stream_.tcp().expires_after(Millis(server_.options_.idle_timeout));
-    co_await net::async_write(stream_, rest, net::redirect_error(net::use_awaitable, error));
+    const size_t some =
+        co_await stream_.async_write_some(rest, net::redirect_error(net::use_awaitable, error));
     stream_.tcp().expires_never();
+    rest.consume(some);
+    taken += some;
   }
   gone_ = gone_ || error.failed();
-  co_return !gone_;
+  co_return taken;
 }
 
 net::awaitable<bool> HttpServer::Connection::EndStream() {
   StopWatching();
   if (gone_) co_return false;
   if (!chunked_) co_return true;
-  co_return co_await WriteAll(http::make_chunk_last());
+  co_await WriteAll(http::make_chunk_last());
+  co_return !gone_;
 }
 
 void HttpServer::Connection::WatchClient(std::shared_ptr<Signal> signal) {

@@ -14,6 +14,8 @@
 
 namespace kvcake {
 
+using AnswerHead = boost::beast::http::response<boost::beast::http::empty_body>;
+
 struct HttpServer::Listener {
   Listener(HttpServer& server, bool is_admin);
 
@@ -43,7 +45,7 @@ class HttpServer::Connection : public HttpReply,
   boost::asio::awaitable<ApiResult<std::string>> ReadBody() override;
   void BodyDropped() override { ChargeBody(0); }
   boost::asio::awaitable<bool> Send(HttpResponse response) override;
-  boost::asio::awaitable<bool> StartStream(HttpResponse head) override;
+  boost::asio::awaitable<bool> StartStream(HttpResponse response) override;
   boost::asio::awaitable<bool> Write(std::string_view piece) override;
   boost::asio::awaitable<bool> EndStream() override;
   void WatchClient(std::shared_ptr<Signal> signal) override;
@@ -58,10 +60,9 @@ class HttpServer::Connection : public HttpReply,
   boost::asio::awaitable<bool> AwaitRequest();
   boost::asio::awaitable<void> Refuse(ApiError error);
   boost::asio::awaitable<void> Linger();
-  template <typename Body>
-  void SetHead(const HttpResponse& response, boost::beast::http::response<Body>* message) const;
+  void SetHead(const HttpResponse& response, AnswerHead* message) const;
   template <typename Buffers>
-  boost::asio::awaitable<bool> WriteAll(const Buffers& buffers);
+  boost::asio::awaitable<size_t> WriteAll(const Buffers& buffers);
   void ChargeBody(uint64_t bytes);
   void Watched();
   void StopWatching();

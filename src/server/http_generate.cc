@@ -94,6 +94,9 @@ HttpApi::Choice HttpApi::MakeChoice(const Prepared& prepared, size_t index, bool
   parsing.parallel_tool_calls = asked.parallel_tool_calls;
   parsing.include_reasoning = asked.include_reasoning;
   parsing.prompt = prompt_text;
+  const auto* messages = std::get_if<ChatPrompt>(&asked.prompts[index / asked.n]);
+  const std::string continued = messages != nullptr ? ContinuedText(*messages) : "";
+  parsing.continued = continued;
   parsing.salt = id_salt_ + next_id_++;
   return {.generation = std::make_shared<Generation>(
               Detokenizer(runtime_.tokenizer(), asked.skip_special, request.prompt),
@@ -139,9 +142,6 @@ namespace {
 ApiError TimedOut() {
   return {.status = 503, .message = "the answer took too long (--request-timeout)"};
 }
-
-// In the log alone; the status is the one that proxies write there.
-ApiError ClientGone() { return {.status = 499, .message = "the client has gone"}; }
 
 }  // namespace
 

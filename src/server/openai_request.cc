@@ -184,6 +184,7 @@ void ReadToolChoice(RequestFields* fields, const ChatPrompt& prompt, GenerateReq
   const json& choice = field.value();
   if (choice == "none") return;
   if (choice == "auto") {
+    if (!tools && (*fields)["tools"].value().is_array()) return;  // there are none to call
     if (!tools) return fields->Fail("tool_choice", "needs tools");
     request->tool_choice = ToolChoice::kAuto;
     return;

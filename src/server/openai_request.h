@@ -83,6 +83,8 @@ struct RequestLimits {
   std::string choices_flag = "--choices-max";
   size_t biases_max = 1024;
   int top_logprobs_max = 20;
+  // Log probabilities in one answer: of all its tokens, each with its alternatives.
+  int64_t scores_max = 4'000'000;
 };
 
 // What counts where a request says nothing.

@@ -413,43 +413,6 @@ TEST(OpenAiRequestTest, WhatIsBehindANullByteIsNotCounted) {
   }
 }
 
-TEST(OpenAiRequestTest, ErrorsNameTheMessage) {
-  const std::pair<const char*, const char*> cases[] = {
-      {R"({})", "messages"},
-      {R"({"messages": []})", "messages"},
-      {R"({"messages": "hi"})", "messages"},
-      {R"({"messages": ["hi"]})", "messages[0]"},
-      {R"({"messages": [{"role": "user", "content": "x"}, {"role": "pope", "content": "x"}]})",
-       "messages[1].role"},
-      {R"({"messages": [{"content": "x"}]})", "messages[0].role"},
-      {R"({"messages": [{"role": "user"}]})", "messages[0].content"},
-      {R"({"messages": [{"role": "user", "content": 3}]})", "messages[0].content"},
-      {R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
-       "messages[0].content[0].type"},
-      {R"({"messages": [{"role": "user", "content": [{"type": "text"}]}]})",
-       "messages[0].content[0].text"},
-      {R"({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]})",
-       "messages[0].tool_calls[0].function"},
-      {R"({"messages": [{"role": "user", "content": "", "tool_calls": [{}]}]})",
-       "messages[0].tool_calls"},
-      {R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f",
-          "arguments": "[1]"}}]}]})",
-       "messages[0].tool_calls[0].function.arguments"},
-      {R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f",
-          "arguments": "{"}}]}]})",
-       "messages[0].tool_calls[0].function.arguments"},
-      {R"({"messages": [{"role": "assistant", "tool_calls": [{"type": "custom"}]}]})",
-       "messages[0].tool_calls[0].type"},
-  };
-  for (const auto& [body, param] : cases) {
-    const auto request = Chat(body);
-    ASSERT_FALSE(request) << body;
-    EXPECT_EQ(request.error().param, param) << body;
-  }
-  EXPECT_EQ(ChatWith(R"("top_logprobs": 2)").error().param, "top_logprobs");
-  EXPECT_EQ(ChatWith(R"("logprobs": 2)").error().param, "logprobs");
-}
-
 TEST(OpenAiRequestTest, BodiesThatAreNoJsonAreRefused) {
   for (const std::string& body :
        {std::string(""), std::string("{"), std::string("[1,"),

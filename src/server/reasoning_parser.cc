@@ -21,9 +21,15 @@ bool ReasoningParser::IsName(std::string_view name) {
   return name == "deepseek_r1" || name == "qwen3";
 }
 
-ReasoningParser::ReasoningParser(std::string_view name, std::string_view prompt) : end_(kThinkEnd) {
+ReasoningParser::ReasoningParser(std::string_view name, std::string_view prompt,
+                                 std::string_view continued)
+    : end_(kThinkEnd) {
   prompt = WithoutSpaces(prompt);
-  if (prompt.ends_with(kThinkEnd)) {
+  if (!WithoutSpaces(continued).empty()) {
+    // One more than where they are, or 0: npos is as large as can be.
+    const size_t begins = continued.rfind(kThink) + 1, ends = continued.rfind(kThinkEnd) + 1;
+    part_ = begins > ends ? Part::kThoughts : Part::kAnswer;
+  } else if (prompt.ends_with(kThinkEnd)) {
     part_ = Part::kAnswer;
   } else {
     thinks_ = name == "deepseek_r1" || prompt.ends_with(kThink);

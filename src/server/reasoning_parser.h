@@ -15,8 +15,9 @@ class ReasoningParser {
   static bool IsName(std::string_view name);
   // `prompt` is the text that the answer follows. Where it ends in <think>, the answer begins with
   // thoughts, where it ends in </think>, there are none; else deepseek_r1 begins with thoughts,
-  // and qwen3 if it says so.
-  ReasoningParser(std::string_view name, std::string_view prompt);
+  // and qwen3 if it says so. In a message that the answer goes on with, `continued`, the last of
+  // these marks counts, wherever it is; without one it has no thoughts.
+  ReasoningParser(std::string_view name, std::string_view prompt, std::string_view continued = {});
 
   // Adds thoughts to the delta, and returns what is none of them. The pieces say the same however
   // the text is split.

@@ -52,6 +52,7 @@ std::optional<ApiError> CheckFraming(const RequestHead& head) {
   }
   if (hosts > 1) return Refusal("more than one Host");
   if (hosts == 0 && head.version() >= 11) return Refusal("HTTP/1.1 needs a Host");
+  if (head.count(http::field::authorization) > 1) return Refusal("more than one Authorization");
   return std::nullopt;
 }
 

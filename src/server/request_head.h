@@ -28,8 +28,8 @@ using HeadFields = boost::beast::http::fields;
 using RequestHead = boost::beast::http::header<true, HeadFields>;
 
 // Why the request cannot be taken: two readers of it, a proxy and we, might not agree on where it
-// ends (RFC 9112, 6.3), or on whom it is for (3.2). What follows it on its connection must then not
-// be read as another request.
+// ends (RFC 9112, 6.3), on whom it is for (3.2), or on whose it is. What follows it on its
+// connection must then not be read as another request.
 std::optional<ApiError> CheckFraming(const RequestHead& head);
 
 HttpRequest ToRequest(const RequestHead& head);

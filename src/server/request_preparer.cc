@@ -18,6 +18,11 @@ namespace {
 // Tokens that an answer has at least: none where the prompt alone is asked for.
 int AnswerRoom(const GenerateRequest& asked) { return asked.max_tokens == 0 ? 0 : 1; }
 
+// Log probabilities that so many tokens have in all answers to a prompt.
+int64_t Scores(const GenerateRequest& asked, int64_t tokens) {
+  return asked.logprobs ? tokens * asked.n * (1 + asked.top_logprobs) : 0;
+}
+
 }  // namespace
 
 std::optional<ApiError> RequestPreparer::CheckModel(const std::string& model) const {
@@ -117,7 +122,14 @@ ApiResult<int> RequestPreparer::AnswerTokens(const GenerateRequest& asked,
         .param = field,
         .code = "context_length_exceeded"});
   }
-  if (asked.max_tokens_field.empty()) return std::min(asked.max_tokens.value_or(room), room);
+  if (asked.max_tokens_field.empty()) {
+    const int answer = std::min(asked.max_tokens.value_or(room), room);
+    const int64_t each = Scores(asked, 1);
+    if (each == 0) return answer;
+    // What nobody has asked for yields to the limit.
+    const int64_t most = std::max<int64_t>(options_.rules.limits.scores_max / each, 1);
+    return static_cast<int>(std::min<int64_t>(answer, most));
+  }
   if (*asked.max_tokens > room) {
     return tl::unexpected<ApiError>(ApiError{
         .message = fmt::format("{} of {} and a prompt of {} tokens are more than this server's "
@@ -193,7 +205,9 @@ ApiResult<PreparedRequest> RequestPreparer::Prepare(const std::string& body, Ask
   prepared.scores_only = AnswerRoom(of) == 0;
   const Request common = RequestOf(of, tenant);
   const size_t ids_max = options_.rules.limits.ids_max;
+  const int64_t scores_max = options_.rules.limits.scores_max;
   size_t ids = 0;
+  int64_t scores = 0;
   for (const Prompt& prompt : of.prompts) {
     std::string text;
     auto tokens = Encode(prompt, of.add_special, options_.model_len_max - AnswerRoom(of), &text);
@@ -207,6 +221,14 @@ ApiResult<PreparedRequest> RequestPreparer::Prepare(const std::string& body, Ask
     }
     const auto answer = AnswerTokens(of, static_cast<int>(tokens->size()));
     if (!answer) return tl::unexpected<ApiError>(answer.error());
+    scores += Scores(of, *answer + (of.echo ? static_cast<int64_t>(tokens->size()) : 0));
+    if (scores > scores_max) {
+      return BadField("logprobs",
+                      fmt::format("logprobs asks for more than the limit of {} log probabilities a "
+                                  "request, those of alternatives included: ask for fewer "
+                                  "alternatives, tokens, prompts or answers (n)",
+                                  scores_max));
+    }
     if (of.echo && text.empty()) text = runtime_.tokenizer().Decode(*tokens, of.skip_special);
     for (int i = 0; i < of.n; ++i) {
       Request& request = prepared.requests.emplace_back(common);

@@ -114,13 +114,8 @@ void ServerMetrics::Responded(int status) {
   ++responses_[std::to_string(status)];
 }
 
-void ServerMetrics::Finished(const Completion& completion) {
+void ServerMetrics::Begun(const Completion& completion) {
   const RestoreReport& report = completion.report;
-  {
-    MutexLock lock(mutex_);
-    ++finished_[ReasonLabel(completion.finish_reason)];
-  }
-  if (!HasAnswer(completion)) return;
   const int cached = report.tokens_reused + report.loaded();
   prompt_tokens_.Add(report.prompt_tokens);
   computed_tokens_.Add(report.tokens_computed);
@@ -141,13 +136,21 @@ void ServerMetrics::Finished(const Completion& completion) {
   queue_s_.Observe(completion.queue_s);
   restore_s_.Observe(completion.restore_s);
   suffix_s_.Observe(completion.ttft_s - completion.queue_s - completion.restore_s);
+  if (report.efficiency > 0) efficiency_.Observe(report.efficiency);
+  prompt_length_.Observe(report.prompt_tokens);
+}
+
+void ServerMetrics::Finished(const Completion& completion) {
+  {
+    MutexLock lock(mutex_);
+    ++finished_[ReasonLabel(completion.finish_reason)];
+  }
+  if (!HasAnswer(completion)) return;
   decode_s_.Observe(completion.decode_s);
   e2e_s_.Observe(completion.ttft_s + completion.decode_s);
   if (completion.tokens.size() > 1) {
     tpot_s_.Observe(completion.decode_s / static_cast<double>(completion.tokens.size() - 1));
   }
-  if (report.efficiency > 0) efficiency_.Observe(report.efficiency);
-  prompt_length_.Observe(report.prompt_tokens);
   answer_length_.Observe(static_cast<double>(completion.tokens.size()));
 }
 
@@ -171,7 +174,7 @@ std::string ServerMetrics::Text(const std::string& model_name, Runtime& runtime,
   };
   preparing("small", state.preparing.small);
   preparing("large", state.preparing.large);
-  text.AddCounter("vllm:prompt_tokens_total", "Prompt tokens of answered requests.",
+  text.AddCounter("vllm:prompt_tokens_total", "Prompt tokens of requests that have got a token.",
                   prompt_tokens_.value());
   text.AddCounter("vllm:generation_tokens_total", "Tokens generated.", generation_tokens.value());
   text.AddCounter("vllm:prefix_cache_queries_total", "Prompt tokens looked up.",

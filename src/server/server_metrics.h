@@ -39,6 +39,8 @@ class ServerMetrics {
   // `pages`: what hits in pages are counted as, by where these are: "ram" or "gpu". `tiers`: by
   // name, what else is hit.
   ServerMetrics(std::string pages, const std::vector<Tier*>& tiers);
+  // A request has its first token, and what it says of the prompt is known.
+  void Begun(const Completion& completion);
   // A request that the engine took has ended.
   void Finished(const Completion& completion);
   void Stepped(const StepRecord& step);

@@ -1,5 +1,7 @@
 #include "server/tool_call_scanner.h"
 
+#include <fmt/core.h>
+
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -47,6 +49,13 @@ JsonValueScanner::State JsonValueScanner::Next(char c) {
   return State::kMore;
 }
 
+std::string JsonValueScanner::Escaped(char c) const {
+  if (!in_string_ || static_cast<unsigned char>(c) >= ' ') return {c};
+  const std::string escaped = c == '\n' ? "\\n" : c == '\t' ? "\\t" : fmt::format("\\u{:04x}", c);
+  // A backslash before it, as where a shell's line goes on, is one that was meant.
+  return escaped_ ? "\\" + escaped : escaped;
+}
+
 std::string ToolCallScanner::TakeArguments() { return std::exchange(arguments_, {}); }
 
 ToolCallScanner::State ToolCallScanner::Next(char c) {
@@ -82,12 +91,13 @@ ToolCallScanner::State ToolCallScanner::InKey(char c) {
 }
 
 ToolCallScanner::State ToolCallScanner::InValue(char c) {
+  const std::string escaped = scanner_.Escaped(c);
   const JsonValueScanner::State state = scanner_.Next(c);
   if (state == JsonValueScanner::State::kBad) return State::kBad;
   if (state != JsonValueScanner::State::kDoneBefore) {
     if (IsArguments() && !arguments_done_) {
       arguments_begun_ = true;
-      arguments_ += c;
+      arguments_ += escaped;
     } else if (key_ == "\"name\"") {
       value_ += c;
     }

@@ -18,6 +18,8 @@ class JsonValueScanner {
 
   // The first character is the value's first.
   State Next(char c);
+  // The next character as JSON has it: models write control characters into strings as they are.
+  std::string Escaped(char c) const;
 
  private:
   State Open(char c);

@@ -11,10 +11,32 @@ namespace kvcake {
 namespace {
 
 constexpr std::string_view kMistralMarker = "[TOOL_CALLS]";
+constexpr std::string_view kCallId = "[CALL_ID]", kArgs = "[ARGS]";
 constexpr size_t kHeadBytesMax = 512;  // of a name and what stands before the arguments
 
 bool IsNameCharacter(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.';
+}
+
+// Whether a text is the beginning of name, name[ARGS] or name[CALL_ID]id[ARGS].
+bool MayBeHead(std::string_view text) {
+  const auto word = [&text] {  // takes one away, and spaces around it
+    const auto take = [&text](auto is) {
+      text.remove_prefix(std::ranges::find_if_not(text, is) - text.begin());
+    };
+    take(IsJsonSpace);
+    take(IsNameCharacter);
+    take(IsJsonSpace);
+  };
+  const auto tag = [&text](std::string_view whole) {
+    if (!text.starts_with(whole)) return false;
+    text.remove_prefix(whole.size());
+    return true;
+  };
+  word();
+  if (tag(kCallId)) word();
+  if (tag(kArgs)) return std::ranges::all_of(text, IsJsonSpace);
+  return kArgs.starts_with(text) || kCallId.starts_with(text);
 }
 
 class MistralParser : public ToolParser {
@@ -22,7 +44,7 @@ class MistralParser : public ToolParser {
   using ToolParser::ToolParser;
 
   void Finish(AnswerDelta* out) override {
-    if (part_ != Part::kText) GiveUp(out);
+    while (part_ != Part::kText) GiveUp(out);  // which may find another marker
     AddContent(finder_.TakeHeld(), out);
   }
 
@@ -108,10 +130,7 @@ class MistralParser : public ToolParser {
   void InHead(char c, AnswerDelta* out) {
     if (c != '{') {
       head_ += c;
-      const bool tagged = head_.find('[') != std::string::npos;
-      if (head_.size() > kHeadBytesMax || (!tagged && !IsNameCharacter(c) && !IsJsonSpace(c))) {
-        GiveUp(out);
-      }
+      if (head_.size() > kHeadBytesMax || !MayBeHead(head_)) GiveUp(out);
       return;
     }
     std::string name = head_.substr(0, head_.find('['));
@@ -125,8 +144,9 @@ class MistralParser : public ToolParser {
   }
 
   void InArguments(char c, AnswerDelta* out) {
+    const std::string escaped = arguments_.Escaped(c);
     const JsonValueScanner::State state = arguments_.Next(c);
-    if (state != JsonValueScanner::State::kBad) AddArguments({&c, 1}, out);
+    if (state != JsonValueScanner::State::kBad) AddArguments(escaped, out);
     if (state != JsonValueScanner::State::kMore) part_ = Part::kText;
   }
 

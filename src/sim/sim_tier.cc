@@ -9,7 +9,6 @@
 namespace kvcake {
 namespace {
 
-constexpr TimePoint kNever = TimePoint::max();
 constexpr int kGarbage = 0xdb;
 
 }  // namespace

@@ -18,6 +18,8 @@
 
 namespace kvcake {
 
+inline constexpr TimePoint kNever = TimePoint::max();
+
 struct SimTierOptions {
   std::string name = "disk";
   double chunk_s = 0.01;     // the link's time for one chunk

@@ -9,11 +9,6 @@
 #include "sim/chance.h"
 
 namespace kvcake {
-namespace {
-
-constexpr TimePoint kNever = TimePoint::max();
-
-}  // namespace
 
 struct Simulator::Running {
   const SimRequest* request;

@@ -15,7 +15,7 @@ constexpr size_t kSeenMax = 1024;
 constexpr size_t kSweepMax = 1024;  // leftovers removed by one process
 constexpr int kTriesMax = 3;        // when the file changes while it is looked at
 
-bool IsSame(const FileInfo& a, const FileInfo& b) {
+bool IsSameClaim(const FileInfo& a, const FileInfo& b) {
   return a.device == b.device && a.inode == b.inode && a.mtime_s == b.mtime_s;
 }
 
@@ -146,7 +146,7 @@ Result<bool> DiskClaims::EndTheirs(const std::string& path, const FileInfo& expi
   ASSIGN_OR_RETURN(const auto alone, context_.fs.TryLock(context_.store.LockPath()));
   if (!alone) return false;
   const auto named = context_.fs.Stat(path);
-  if (!named || !IsSame(*named, expired)) return true;
+  if (!named || !IsSameClaim(*named, expired)) return true;
   const Status removed = context_.fs.Remove(path);
   if (!removed && removed.error().code != ErrorCode::kNotFound) {  // its owner may end it just now
     return tl::unexpected(removed.error());
@@ -164,7 +164,7 @@ bool DiskClaims::HasExpired(const ChunkKey& key, const FileInfo& file, Seconds l
   Seen& seen = it->second;
   seen.asked = now;
   if (first) return false;
-  if (!IsSame(seen.file, file)) {
+  if (!IsSameClaim(seen.file, file)) {
     seen = {file, now, now};
     return false;
   }

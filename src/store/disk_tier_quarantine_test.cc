@@ -96,6 +96,17 @@ TEST_F(QuarantineTest, ItsRoomIsWhatIsThereNow) {
   EXPECT_EQ(tier_->Stats().quarantined, 3u);
 }
 
+// Who shares the directory could have files moved to where only this process may write.
+TEST_F(QuarantineTest, ALinkInItsPlaceIsNotFollowed) {
+  const TempDir other;
+  stdfs::create_symlink(other.path(), StoreDir(options_.dir).QuarantineDir());
+  Damage(0);
+  EXPECT_EQ(Read(0), ErrorCode::kCorrupt);
+  EXPECT_TRUE(stdfs::is_empty(other.path()));
+  EXPECT_EQ(tier_->Stats().quarantined, 0u);
+  EXPECT_FALSE(Held(*tier_, {chain_[0]})[0]);
+}
+
 TEST_F(QuarantineTest, ABadFileThatCannotBeMovedIsLeftAloneAndReplaced) {
   Damage(0);
   fs_.Set({.change_error = 1});

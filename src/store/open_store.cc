@@ -324,7 +324,7 @@ Result<std::unique_ptr<Tier>> OpenEncoded(const StoreOptions& options,
                                           const SharedStoreOptions& shared, FilesOptions files,
                                           const WrapTier& wrap) {
   const StoreCodec& codec = *options.loaded;
-  auto made = codec.Make(shared.layout);
+  auto made = codec.Make(shared.layout, shared.tables_model);
   if (!made) {
     const Error error = made.error();
     spdlog::warn("store {}: nothing is loaded from it, nor kept in it: {}", options.Place(),

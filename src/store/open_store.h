@@ -92,6 +92,7 @@ std::string CodecNames(std::span<const StoreOptions> stores);
 struct SharedStoreOptions {
   KvLayout layout = {};
   ChunkKey root = {};
+  uint32_t tables_model = 0;     // CodecSpec::model
   std::string description = {};  // DiskTierOptions'
   Seconds time_to_live{0};
   uint64_t owner_quota_bytes = 0;  // in each store; 0: no quotas

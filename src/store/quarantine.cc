@@ -37,6 +37,11 @@ Result<Quarantined> MoveToQuarantine(FileSystem& fs, const StoreDir& store, cons
                                      const FileInfo& bad, const QuarantineBounds& bounds) {
   const auto info = fs.Stat(path);
   if (!info || info->inode != bad.inode || info->device != bad.device) return Quarantined::kGone;
+  // Whoever may write here could have files moved to where only this process may write.
+  if (const auto dir = fs.Stat(store.QuarantineDir());
+      dir && dir->kind != FileInfo::Kind::kDirectory) {
+    return Fail(ErrorCode::kCorrupt, "{} is no directory: remove it", store.QuarantineDir());
+  }
   if (HasRoom(fs, store, bounds, info->bytes)) {
     RETURN_IF_ERROR(fs.MakeDirs(store.QuarantineDir()));
     RETURN_IF_ERROR(fs.Rename(path, QuarantineName(store, path)));

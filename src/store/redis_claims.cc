@@ -23,10 +23,6 @@ std::string NewOwner() {
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
-std::string Milliseconds(Seconds time) {
-  return std::to_string(std::max<int64_t>(1, static_cast<int64_t>(time.count() * 1e3)));
-}
-
 }  // namespace
 
 // A request on its way: first it is seen what there is of each key, then what may be is taken.
@@ -90,7 +86,7 @@ void RedisClaims::GoOn(const AskingPtr& asking) {
 void RedisClaims::Take(const AskingPtr& asking) {
   asking->is_looking = false;
   ++asking->due;
-  const std::string lasts = Milliseconds(asking->request.lasts);
+  const std::string lasts = RedisMilliseconds(asking->request.lasts);
   for (size_t i = 0; i < asking->keys.size(); ++i) {
     Asking::OfKey& of_key = asking->keys[i];
     const ChunkKey& key = asking->request.keys[i];

@@ -72,6 +72,10 @@ Seconds Jittered(Seconds time) {
 
 }  // namespace
 
+std::string RedisMilliseconds(Seconds time) {
+  return std::to_string(std::max<int64_t>(1, static_cast<int64_t>(time.count() * 1e3)));
+}
+
 int RedisSlot(std::string_view key) {
   if (const size_t open = key.find('{'); open != std::string_view::npos) {
     const size_t close = key.find('}', open + 1);

@@ -33,6 +33,9 @@ struct RedisClientOptions {
   Seconds refresh_min{0.5};               // between looks at which node has which slots
 };
 
+// A time as commands take it: 1 at least, as Redis takes no 0.
+std::string RedisMilliseconds(Seconds time);
+
 // kInvalidArgument, with the option and the file that cannot be used.
 Result<RedisClientOptions> ClientOptions(const RedisPlace& place);
 

@@ -26,11 +26,6 @@ std::optional<int> ReadNumber(std::string_view text, int least, int most) {
   return value;
 }
 
-template <typename... Args>
-auto Refuse(fmt::format_string<Args...> format, Args&&... args) {
-  return Fail(ErrorCode::kInvalidArgument, "{}", fmt::format(format, std::forward<Args>(args)...));
-}
-
 // host, host:port or [host]:port.
 Result<RedisAddress> ReadAddress(std::string_view text) {
   const bool has_brackets = text.starts_with('[');
@@ -38,15 +33,15 @@ Result<RedisAddress> ReadAddress(std::string_view text) {
   RedisAddress address{std::string(text.substr(0, host_end))};
   std::string_view rest = host_end == text.npos ? "" : text.substr(host_end);
   if (has_brackets) {
-    if (rest.empty()) return Refuse("'{}' has a '[' without its ']'", text);
+    if (rest.empty()) return RefuseUrl("'{}' has a '[' without its ']'", text);
     address.host.erase(0, 1);
     rest.remove_prefix(1);
   }
-  if (address.host.empty()) return Refuse("'{}' names no host: HOST or HOST:PORT", text);
+  if (address.host.empty()) return RefuseUrl("'{}' names no host: HOST or HOST:PORT", text);
   if (rest.empty()) return address;
   const auto port = rest[0] == ':' ? ReadNumber(rest.substr(1), 1, 65535) : std::nullopt;
   if (!port) {
-    return Refuse(
+    return RefuseUrl(
         "'{}' has a bad port: HOST:PORT with a PORT from 1 to 65535 (an IPv6 address is "
         "written [HOST]:PORT)",
         text);
@@ -61,7 +56,7 @@ Result<RedisLogin> ReadLogin(std::string_view text) {
   const auto user = DecodeUrlText(text.substr(0, colon));
   const auto password = DecodeUrlText(colon == text.npos ? "" : text.substr(colon + 1));
   if (user && password) return RedisLogin{*user, *password};
-  return Refuse(
+  return RefuseUrl(
       "a '%' of its user or password is not followed by two hexadecimal digits (a '%' is "
       "written %25)");
 }
@@ -79,12 +74,12 @@ Status TakeTlsFiles(StoreUrl& url, RedisPlace& place) {
     auto value = TakeOption(url, name);
     if (!value) continue;
     if (!place.is_tls) {
-      return Refuse("{} is for TLS: {}s{}://", name, "redis", place.is_cluster ? kCluster : "");
+      return RefuseUrl("{} is for TLS: {}s{}://", name, "redis", place.is_cluster ? kCluster : "");
     }
     *file = std::move(*value);
   }
   if (place.tls_files.certificate.empty() == place.tls_files.key.empty()) return {};
-  return Refuse("tls-cert and tls-key go together");
+  return RefuseUrl("tls-cert and tls-key go together");
 }
 
 // Names can be looked for by a pattern, and a cluster takes what is in braces for the whole.
@@ -97,14 +92,14 @@ Status CheckPrefix(const std::string& prefix) {
       std::all_of(prefix.begin(), prefix.end(), fits)) {
     return {};
   }
-  return Refuse("prefix '{}' must be 1 to {} letters, digits and -_.:/", prefix, kPrefixMax);
+  return RefuseUrl("prefix '{}' must be 1 to {} letters, digits and -_.:/", prefix, kPrefixMax);
 }
 
 Status ReadDatabase(std::string_view path, RedisPlace& place) {
   if (path.empty() || path == "/") return {};
-  if (place.is_cluster) return Refuse("'{}': a cluster has no numbered databases", path);
+  if (place.is_cluster) return RefuseUrl("'{}': a cluster has no numbered databases", path);
   const auto number = ReadNumber(path.substr(1), 0, kDatabaseMax);
-  if (!number) return Refuse("'{}' is no number of a database: HOST:PORT/0", path);
+  if (!number) return RefuseUrl("'{}' is no number of a database: HOST:PORT/0", path);
   place.database = *number;
   return {};
 }
@@ -116,10 +111,13 @@ Status ReadSeeds(std::string_view hosts, RedisPlace& place) {
     place.seeds.push_back(std::move(address));
     if (comma == hosts.npos) break;
     if (!place.is_cluster) {
-      return Refuse("one server has one HOST:PORT; nodes of a cluster are named by {}+cluster://",
-                    place.is_tls ? "rediss" : "redis");
+      return RefuseUrl(
+          "one server has one HOST:PORT; nodes of a cluster are named by {}+cluster://",
+          place.is_tls ? "rediss" : "redis");
     }
-    if (place.seeds.size() == kSeedsMax) return Refuse("more than {} nodes are named", kSeedsMax);
+    if (place.seeds.size() == kSeedsMax) {
+      return RefuseUrl("more than {} nodes are named", kSeedsMax);
+    }
     hosts.remove_prefix(comma + 1);
   }
   return {};
@@ -165,7 +163,8 @@ Result<RedisPlace> TakeRedisPlace(StoreUrl& url) {
   if (place.login.user.empty()) place.login.user = FromEnvironment("KVCAKE_REDIS_USER");
   if (place.login.password.empty()) place.login.password = FromEnvironment("KVCAKE_REDIS_PASSWORD");
   if (!place.login.user.empty() && place.login.password.empty()) {
-    return Refuse("it names a user and no password: USER:PASSWORD@HOST, or KVCAKE_REDIS_PASSWORD");
+    return RefuseUrl(
+        "it names a user and no password: USER:PASSWORD@HOST, or KVCAKE_REDIS_PASSWORD");
   }
   return place;
 }

@@ -45,10 +45,6 @@ Result<uint64_t> Landed(const Result<RespReply>& reply, bool is_whole) {
               is_whole ? "the value" : "a part", reply->bulk_bytes);
 }
 
-std::string Milliseconds(Seconds time) {
-  return std::to_string(static_cast<int64_t>(time.count() * 1e3));
-}
-
 }  // namespace
 
 RedisStore::RedisStore(RedisStoreOptions options)
@@ -120,7 +116,7 @@ void RedisStore::Discard(const ChunkKey& key) {
 void RedisStore::Touch(std::span<const ChunkKey> keys) {
   for (const ChunkKey& key : keys) {
     const std::string name = NameOf(key);
-    client_.Send(name, {.words = {"PEXPIRE", name, Milliseconds(options_.time_to_live)},
+    client_.Send(name, {.words = {"PEXPIRE", name, RedisMilliseconds(options_.time_to_live)},
                         .done = [](auto&&) {}});
   }
 }
@@ -147,7 +143,8 @@ Result<PutOutcome> RedisStore::Put(const ChunkKey& key,
   RedisCommand set{
       .words = {"SET", name}, .value = {pieces.begin(), pieces.end()}, .words_behind = {"NX"}};
   if (options_.time_to_live.count() > 0) {
-    set.words_behind.insert(set.words_behind.end(), {"PX", Milliseconds(options_.time_to_live)});
+    set.words_behind.insert(set.words_behind.end(),
+                            {"PX", RedisMilliseconds(options_.time_to_live)});
   }
   const Result<RespReply> reply = Ask(name, std::move(set));
   RETURN_IF_ERROR(StatusOf(reply));

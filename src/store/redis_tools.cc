@@ -17,7 +17,7 @@ namespace kvcake {
 namespace {
 
 // What servers say is not believed beyond these.
-constexpr int64_t kValueBytesMax = 1ll << 30, kIdleMax = 1ll << 40;
+constexpr int64_t kToldBytesMax = 1ll << 30, kIdleMax = 1ll << 40;
 
 using Kind = RespReply::Kind;
 
@@ -207,7 +207,7 @@ Status RedisListing::ForEachPage(const std::function<Status(std::span<const Foun
         RETURN_IF_ERROR(server.Check(bytes));
         if (idle.ErrorWord() == "NOPERM") RETURN_IF_ERROR(server.Check(idle));
         if (bytes.kind == Kind::kInteger) {
-          found[i].bytes = std::clamp<int64_t>(bytes.integer, 0, kValueBytesMax);
+          found[i].bytes = std::clamp<int64_t>(bytes.integer, 0, kToldBytesMax);
         }
         if (idle.kind == Kind::kInteger) {
           found[i].used_s = now - std::clamp<int64_t>(idle.integer, 0, kIdleMax);

@@ -11,8 +11,6 @@
 namespace kvcake {
 namespace {
 
-constexpr uint64_t kDescriptionBytesMax = 1 << 20;
-
 class Rekeying {
  public:
   Rekeying(FileSystem& fs, const StoreDir& store, const StoreKey& from, const StoreKey& to,

@@ -16,16 +16,16 @@ namespace kvcake {
 
 namespace {
 
-struct alignas(8) HeaderBlock {
-  std::array<std::byte, kPageHeaderBytes> bytes;
-};
-
 // Answers of a look are told so many at a time, or all that are left.
 constexpr size_t kToldAtOnce = 32;
 
 }  // namespace
 
 struct RemoteTier::Read {
+  struct alignas(8) HeaderBlock {
+    std::array<std::byte, kPageHeaderBytes> bytes;
+  };
+
   ReadRequest request;
   ReadId id = 0;
   std::atomic<bool> cancelled{false};

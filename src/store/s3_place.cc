@@ -14,13 +14,8 @@
 namespace kvcake {
 namespace {
 
-constexpr size_t kPrefixMax = 512, kRegionMax = 64;
+constexpr size_t kS3PrefixMax = 512, kRegionMax = 64;
 constexpr std::string_view kDefaultRegion = "us-east-1";
-
-template <typename... Args>
-auto Refuse(fmt::format_string<Args...> format, Args&&... args) {
-  return Fail(ErrorCode::kInvalidArgument, "{}", fmt::format(format, std::forward<Args>(args)...));
-}
 
 bool IsMadeOf(std::string_view text, std::string_view others) {
   return std::all_of(text.begin(), text.end(), [&](unsigned char c) {
@@ -42,21 +37,21 @@ Status CheckBucket(std::string_view bucket) {
   const bool fits = bucket.size() >= 3 && bucket.size() <= 63 && IsMadeOf(bucket, "-._") &&
                     std::isalnum(static_cast<unsigned char>(bucket[0]));
   if (fits) return {};
-  return Refuse(
+  return RefuseUrl(
       "'{}' is no name of a bucket: s3://BUCKET/PREFIX, with 3 to 63 letters, digits, "
       "'-', '.' and '_'",
       bucket);
 }
 
 Status CheckPrefix(std::string_view prefix) {
-  if (prefix.size() > kPrefixMax || !IsMadeOf(prefix, "-_.~/=+:")) {
-    return Refuse("prefix '{}' must be at most {} letters, digits and -_.~/=+:", prefix,
-                  kPrefixMax);
+  if (prefix.size() > kS3PrefixMax || !IsMadeOf(prefix, "-_.~/=+:")) {
+    return RefuseUrl("prefix '{}' must be at most {} letters, digits and -_.~/=+:", prefix,
+                     kS3PrefixMax);
   }
   // Some clients and proxies would take these for steps in a path.
   for (const std::string_view step : {"//", "/./", "/../"}) {
     if (fmt::format("/{}", prefix).find(step) != std::string::npos) {
-      return Refuse("prefix '{}' has '{}' in it", prefix, step);
+      return RefuseUrl("prefix '{}' has '{}' in it", prefix, step);
     }
   }
   return {};
@@ -73,8 +68,8 @@ Status CheckEndpoint(const std::string& endpoint) {
     return {};
   }
   const bool has_secret = endpoint.find('@') != std::string::npos;
-  return Refuse("endpoint{} must be http://HOST:PORT or https://HOST",
-                has_secret ? "" : fmt::format(" '{}'", endpoint));
+  return RefuseUrl("endpoint{} must be http://HOST:PORT or https://HOST",
+                   has_secret ? "" : fmt::format(" '{}'", endpoint));
 }
 
 }  // namespace
@@ -101,7 +96,7 @@ bool IsS3Region(std::string_view name) {
 Result<S3Place> TakeS3Place(StoreUrl& url) {
   S3Place place;
   if (url.place.find('@') != std::string::npos) {
-    return Refuse(
+    return RefuseUrl(
         "credentials are not part of an s3:// URL: set AWS_ACCESS_KEY_ID and "
         "AWS_SECRET_ACCESS_KEY, or write them to ~/.aws/credentials");
   }
@@ -122,7 +117,8 @@ Result<S3Place> TakeS3Place(StoreUrl& url) {
       TakeOption(url, "region").value_or(FromEnvironment({"AWS_REGION", "AWS_DEFAULT_REGION"}));
   if (place.region.empty()) place.region = kDefaultRegion;
   if (!IsS3Region(place.region)) {
-    return Refuse("region '{}' must be letters, digits and '-', as in eu-central-1", place.region);
+    return RefuseUrl("region '{}' must be letters, digits and '-', as in eu-central-1",
+                     place.region);
   }
   // A bucket with a dot in its name is no name of one host under a certificate for *.s3....
   const bool has_dot = place.bucket.find('.') != std::string::npos;
@@ -130,13 +126,13 @@ Result<S3Place> TakeS3Place(StoreUrl& url) {
       TakeOption(url, "addressing")
           .value_or(place.endpoint.empty() && !has_dot ? "virtual" : "path");
   if (addressing != "path" && addressing != "virtual") {
-    return Refuse("addressing '{}' must be path or virtual", addressing);
+    return RefuseUrl("addressing '{}' must be path or virtual", addressing);
   }
   place.is_path_style = addressing == "path";
   place.profile = TakeOption(url, "profile").value_or("");
   place.ca = TakeOption(url, "tls-ca").value_or("");
   if (!place.ca.empty() && place.endpoint.starts_with("http:")) {
-    return Refuse("tls-ca is for TLS: endpoint=https://...");
+    return RefuseUrl("tls-ca is for TLS: endpoint=https://...");
   }
   return place;
 }

@@ -19,7 +19,7 @@ namespace {
 
 // What a server says is not believed beyond it.
 constexpr uint64_t kObjectBytesMax = kChunkBytesMax;
-constexpr const char* kPage = "1000";
+constexpr const char* kNamesAtOnce = "1000";
 
 // With the characters that XML writes by name.
 std::string WithoutEntities(std::string_view text) {
@@ -117,7 +117,7 @@ Status S3Listing::ForEachPage(const std::function<Status(std::span<const FoundVa
   std::string kept;
   uint64_t pages = 0, keep_at = 1;
   do {
-    UrlQuery query = {{"list-type", "2"}, {"max-keys", kPage}, {"prefix", folder()}};
+    UrlQuery query = {{"list-type", "2"}, {"max-keys", kNamesAtOnce}, {"prefix", folder()}};
     if (!next.empty()) query.emplace_back("continuation-token", next);
     std::vector<S3Request> one(1);
     one[0].query = std::move(query);

@@ -25,7 +25,8 @@ StoreCodec StoreCodec::Load(Codec codec, const std::string& path, const std::str
                          loaded.row->name);
     return loaded;
   }
-  auto tables = LoadTables(TablesPath(*loaded.row, path, store_dir));
+  loaded.tables_path = TablesPath(*loaded.row, path, store_dir);
+  auto tables = LoadTables(loaded.tables_path);
   if (!tables) {
     loaded.usable = Fail(tables.error().code, "codec {} has no tables: {}", loaded.row->name,
                          tables.error().message);
@@ -36,9 +37,11 @@ StoreCodec StoreCodec::Load(Codec codec, const std::string& path, const std::str
   return loaded;
 }
 
-Result<std::unique_ptr<LayerCodec>> StoreCodec::Make(const KvLayout& layout) const {
+Result<std::unique_ptr<LayerCodec>> StoreCodec::Make(const KvLayout& layout, uint32_t model) const {
   if (!usable) return tl::unexpected(usable.error());
-  return MakeCodec(row->codec, {.layout = layout, .tables = tables.get()});
+  auto made = MakeCodec(row->codec, {.layout = layout, .tables = tables.get(), .model = model});
+  if (made || tables_path.empty()) return made;
+  return Fail(made.error().code, "{}: {}", tables_path, made.error().message);
 }
 
 }  // namespace kvcake

@@ -14,6 +14,7 @@ struct StoreCodec {
   const CodecRow* row = &CodecRows()[0];      // raw
   std::shared_ptr<const CodecTables> tables;  // null: it has none, or they are not to be had
   Digest tables_digest{};                     // zeros without tables
+  std::string tables_path = {};
   // Why chunks can be neither read nor written: nothing is found in such a store.
   Status usable;
 
@@ -21,9 +22,10 @@ struct StoreCodec {
   // makes them; empty: `store_dir`, if that is not empty. What is wrong with them is in `usable`.
   static StoreCodec Load(Codec codec, const std::string& path, const std::string& store_dir);
 
-  // By the fastest instructions of this machine. kInvalidArgument where the tables are another
-  // model's, kCorrupt where they are none of the codec's; not of raw chunks.
-  Result<std::unique_ptr<LayerCodec>> Make(const KvLayout& layout) const;
+  // By the fastest instructions of this machine, for chunks of a model that TablesModel calls so.
+  // kInvalidArgument, with their file, where the tables are another model's or codec's, kCorrupt
+  // where they are none of the codec's; not of raw chunks.
+  Result<std::unique_ptr<LayerCodec>> Make(const KvLayout& layout, uint32_t model = 0) const;
   ChunkForm Form(uint64_t part_bytes_max) const {
     return {.codec = row->codec, .tables = tables_digest, .part_bytes_max = part_bytes_max};
   }

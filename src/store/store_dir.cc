@@ -17,7 +17,6 @@ namespace kvcake {
 namespace {
 
 constexpr std::string_view kTemporaryMark = ".tmp.";
-constexpr uint64_t kDescriptionBytesMax = 1 << 20;
 
 // A file or directory may vanish at any time: another process evicts and clears.
 template <typename T>

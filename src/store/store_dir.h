@@ -15,6 +15,9 @@
 
 namespace kvcake {
 
+// The most of a model.json that is read.
+inline constexpr uint64_t kDescriptionBytesMax = 1 << 20;
+
 struct ChunkId {
   ChunkKey root;
   ChunkKey key;

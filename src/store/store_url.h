@@ -28,6 +28,12 @@ struct StoreUrl {
 // kInvalidArgument, with the text and what is wrong with it.
 Result<StoreUrl> ParseStoreUrl(std::string_view text);
 
+// kInvalidArgument: what a URL must say, and does not.
+template <typename... Args>
+[[nodiscard]] tl::unexpected<Error> RefuseUrl(fmt::format_string<Args...> format, Args&&... args) {
+  return Fail(ErrorCode::kInvalidArgument, format, std::forward<Args>(args)...);
+}
+
 // Removes an option; nothing where it is not given.
 std::optional<std::string> TakeOption(StoreUrl& url, std::string_view name);
 

@@ -205,7 +205,7 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
             start = chunk * self._chunk
             extra, feature = kv_cache_utils.generate_block_hash_extra_keys(
                 request, start, start + self._chunk, feature)
-            kept = [key for key in extra or () if not isinstance(key, tuple) or key[0] != "lora"]
+            kept = [key for key in extra or () if not _names_adapter(request, key)]
             if kept:
                 made[chunk] = identity.encode(kept + lengths.get(chunk, []))
         return made
@@ -333,7 +333,7 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
                 folder = _snapshot(model.model, model.revision, load.download_dir)
             remembered = next(filter(None, map(folder_of, self.config.stores)), None)
             if remembered is not None:
-                remembered.mkdir(parents=True, exist_ok=True)
+                remembered.mkdir(mode=0o700, parents=True, exist_ok=True)
                 remembered /= "vllm-weights.json"
             digest = identity.folder_digest(folder, remembered, load_format)
             if not model.trust_remote_code:
@@ -401,6 +401,13 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
     def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: list[str],
                            per_engine_labelvalues: dict[int, list[object]]) -> KvcakePromMetrics:
         return KvcakePromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+
+def _names_adapter(request: Any, key: Any) -> bool:
+    """Whether vLLM's extra key is that of the request's adapter, whose digest says more. A tuple of
+    a name and an offset is an image's, which a client may call "lora"."""
+    return (request.lora_request is not None and isinstance(key, tuple) and key[0] == "lora"
+            and not isinstance(key[1], int))
 
 
 # What was downloaded of a repository of Hugging Face.

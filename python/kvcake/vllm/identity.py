@@ -88,7 +88,8 @@ def files_digest(files: Iterable[pathlib.Path], remembered: pathlib.Path | None 
             too_many = max(0, len(others) + len(made) - _REMEMBERED_MAX)
             kept = {stamp: cache[stamp] for stamp in others[too_many:]}
             partial = remembered.with_name(f"{remembered.name}.{os.getpid()}")
-            partial.write_text(json.dumps({**kept, **made}))
+            with open(partial, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                json.dump({**kept, **made}, file)
             partial.replace(remembered)
         except OSError:
             pass  # it is hashed again at the next start

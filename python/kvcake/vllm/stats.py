@@ -7,8 +7,8 @@ COUNTERS = {
     "restorations": "Prompts of which something was restored.",
     "seconds_saved": "Estimated time that computing the tokens loaded would have taken.",
     "copy_seconds": "Time that copying them to blocks took.",
-    "chunks_kept": "Chunks that were given to a store.",
-    "chunks_dropped": "Chunks that were not kept for want of memory or time.",
+    "chunks_kept": "Chunks that were queued for a store.",
+    "chunks_dropped": "Chunks that were not queued for want of memory or time.",
     "reads_failed": "Reads of stores that failed or were damaged.",
 }
 MEETING_POINT = "meeting_point"  # of each: where compute and load met, as a share of the prompt

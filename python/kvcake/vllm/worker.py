@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kvcake.cache import Cache, Chunk, Error, Key, Restoration
+from kvcake.cache import STORED, Cache, Chunk, Error, Key, Restoration
 from kvcake.vllm.messages import WAIT, Alone, Begin, Front, Jump, Progress, Report, Save, Step
 from kvcake.vllm.stats import Counts
 
@@ -298,7 +298,8 @@ class Worker:
         self._blocks.settle()
         goes_on = last is not None and (last.request, last.end) == (alone.request, alone.start)
         began = self._last_ended if goes_on else self._began
-        took, count = self._clock() - began - self._copying_s, alone.end - alone.start
+        took = self._clock() - began - self._copying_s - self._looking_s
+        count = alone.end - alone.start
         self._seconds_a_token = took / count
         self._cache.learn(alone.start, count, took)
 
@@ -328,12 +329,12 @@ class Worker:
             return
         held = self._cache.lookup(keys)
         for i, key in enumerate(keys):
-            if held[i]:
+            if held[i] & STORED:
                 continue
             address, stride = self._blocks.read(blocks[i])
             before = keys[i - 1] if i > 0 else parent
             if self._cache.put(key, before, save.first + i, address, stride):
-                self.counts.kept(1)
+                self.counts.kept(0 if held[i] else 1)  # in memory, it has been counted
             else:
                 self.counts.dropped(1)
 

@@ -104,7 +104,10 @@ l | sort(reverse=true);['b', 'A', 'a', 'B'] | sort;['b', 'A'] | sort(case_sensit
 nested | sort(attribute='r') | map(attribute='r') | list;['a', 1] | sort;l | dictsort
 {'b': 1, 'A': 2, 'c': 0} | dictsort;{'b': 1, 'A': 2} | dictsort(by='value', reverse=true)
 [1, 2, 1, 'a', 'A', 1.0] | unique | list;[[1]] | unique | list;l | sum;[] | sum;['a'] | sum
-[{'n': 1}, {'n': 2}] | sum(attribute='n');[{'n': 1}] | sum('n', 5);n | indent;missing is sequence;html | safe | list;no | selectattr('x') | list;no | map('upper') | list;n[1:];d.items() | list;d.items() | length;d.keys() | list | tojson
+[{'n': 1}, {'n': 2}] | sum(attribute='n');[{'n': 1}] | sum('n', 5);n | indent;'a\\r\\nb' | indent(2);'a\\u2028b\\rc\\n' | indent(2);'' | indent(2, true);'\\n\\n' | indent(2, false, true);'a\\n' | indent
+(nested | map(attribute='r') | first);d['update'] is defined;d['pop'];l.append is defined;l.copy();l.copy() == l
+html | safe | upper + '<';html | e | lower + '<';html | safe | replace('<', '[') + '<';(html | safe).strip() + '<'
+{'k': html | safe}.get('k') + '<';html | e | title + '<';html | e | capitalize + '<';missing is sequence;html | safe | list;no | selectattr('x') | list;no | map('upper') | list;n[1:];d.items() | list;d.items() | length;d.keys() | list | tojson
 """
 # Methods and filters of text, numbers and formats; one a line.
 TEXTS = """
@@ -245,6 +248,9 @@ l | select('nothing') | list
 'ß' in 'Maß'
 """
 TEMPLATES = [
+    "{% set g = nested | selectattr('r') %}{{ (g | first).r }}|{{ g | map(attribute='r') | join }}",
+    "{% set g = l | map('string') %}{{ '1' in g }}|{{ g | list }}",
+    "{% set g = l | map('string') %}{{ 'q' in g }}|{{ g | list }}",
     "{% for x in l %}{{ loop.index }}{{ loop.index0 }}{{ loop.first }}{{ loop.last }}{{ x }};"
     "{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.length }}{{ loop.depth }}\n{% endfor %}",
     "{% for x in l %}{{ loop.previtem }}<{{ x }}>{{ loop.nextitem }}{{ loop.cycle('a', 'b') }}"

@@ -1,0 +1,49 @@
+#include "base/read_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace kvcake {
+namespace {
+
+Result<std::string> ReadOpen(int fd, const std::string& path, uint64_t bytes_max) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) {
+    return Fail(ErrorCode::kIo, "cannot read {}: {}", path, std::strerror(errno));
+  }
+  if (!S_ISREG(info.st_mode)) return Fail(ErrorCode::kIo, "{} is not a regular file", path);
+  if (static_cast<uint64_t>(info.st_size) > bytes_max) {
+    return Fail(ErrorCode::kResourceExhausted, "{}: {} bytes, more than the limit of {}", path,
+                info.st_size, bytes_max);
+  }
+  std::string text(static_cast<size_t>(info.st_size), '\0');
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t bytes = read(fd, text.data() + done, text.size() - done);
+    if (bytes > 0) {
+      done += bytes;
+    } else if (bytes == 0 || errno != EINTR) {
+      return Fail(ErrorCode::kIo, "cannot read {}: {}", path,
+                  bytes == 0 ? "it has become shorter" : std::strerror(errno));
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<std::string> ReadFile(const std::string& path, uint64_t bytes_max) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
+    return Fail(errno == ENOENT || errno == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kIo,
+                "cannot open {}: {}", path, std::strerror(errno));
+  }
+  Result<std::string> text = ReadOpen(fd, path, bytes_max);
+  close(fd);
+  return text;
+}
+
+}  // namespace kvcake

@@ -1,0 +1,15 @@
+// Files that others may have put there, read whole.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace kvcake {
+
+// A regular file, through links; what waits for a writer, or never ends, is none, and is not waited
+// for. kNotFound: no such file; kResourceExhausted: it has more than bytes_max.
+Result<std::string> ReadFile(const std::string& path, uint64_t bytes_max);
+
+}  // namespace kvcake

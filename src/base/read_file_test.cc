@@ -1,0 +1,52 @@
+#include "base/read_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <optional>
+
+#include "base/temp_dir_testing.h"
+
+namespace kvcake {
+namespace {
+
+class ReadFileTest : public testing::Test {
+ protected:
+  std::string In(const std::string& name) const { return dir_.path() + "/" + name; }
+  std::optional<ErrorCode> Refused(const std::string& name) const {
+    const auto text = ReadFile(In(name), 100);
+    if (text) return std::nullopt;
+    EXPECT_NE(text.error().message.find(In(name)), std::string::npos) << text.error().message;
+    return text.error().code;
+  }
+
+  const TempDir dir_;
+};
+
+TEST_F(ReadFileTest, ReadsAFileAndALinkToIt) {
+  const std::string bytes("a\0\r\n\xff", 5);
+  std::ofstream(In("file")) << bytes;
+  std::ofstream(In("empty"));
+  ASSERT_EQ(symlink(In("file").c_str(), In("link").c_str()), 0);
+  EXPECT_EQ(ReadFile(In("file"), 5), bytes);
+  EXPECT_EQ(ReadFile(In("link"), 5), bytes);
+  EXPECT_EQ(ReadFile(In("empty"), 0), "");
+}
+
+TEST_F(ReadFileTest, WhatIsNoFileIsNotWaitedFor) {
+  ASSERT_EQ(mkfifo(In("pipe").c_str(), 0600), 0);
+  ASSERT_EQ(symlink("/dev/zero", In("zeros").c_str()), 0);
+  ASSERT_EQ(mkdir(In("dir").c_str(), 0700), 0);
+  for (const char* name : {"pipe", "zeros", "dir"}) EXPECT_EQ(Refused(name), ErrorCode::kIo) << name;
+  EXPECT_EQ(Refused("none"), ErrorCode::kNotFound);
+}
+
+TEST_F(ReadFileTest, WhatIsTooLongIsNotRead) {
+  std::ofstream(In("long")) << std::string(101, 'x');
+  EXPECT_EQ(Refused("long"), ErrorCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace kvcake

@@ -1,0 +1,146 @@
+#include "server/chat_prompt.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include "server/openai_request.h"
+
+namespace kvcake {
+namespace {
+
+ApiResult<GenerateRequest> Chat(const std::string& body) {
+  const auto read = ParseBody(body);
+  if (!read) return tl::unexpected<ApiError>(read.error());
+  return ParseChat(*read);
+}
+// {"messages": [...], FIELD}
+ApiResult<GenerateRequest> ChatWith(const std::string& field) {
+  return Chat(R"({"messages": [{"role": "user", "content": "x"}], )" + field + "}");
+}
+
+// What this server has answered comes back with the next turn, however a model wrote it.
+TEST(ChatPromptTest, ArgumentsThatAreNoObjectAreEmptyToTemplates) {
+  for (const std::string& arguments :
+       {std::string("\\\"a\\\""), std::string("{\\\"of\\\": \\\"a"), std::string("null"),
+        std::string("[1]"), std::string("{\\\"a\\\": \\\"x\\ny\\\"}"), std::string(" ")}) {
+    const auto request = ChatWith(R"("messages": [{"role": "assistant", "tool_calls": [{"function":
+        {"name": "f", "arguments": ")" +
+                                  arguments + R"("}}]}])");
+    ASSERT_TRUE(request) << arguments << ": " << request.error().message;
+    const auto& prompt = std::get<ChatPrompt>(request->prompts[0]);
+    EXPECT_EQ(prompt.messages[0]["tool_calls"][0]["function"]["arguments"].dump(), "{}")
+        << arguments;
+  }
+}
+
+TEST(ChatPromptTest, ArgumentsThatAreTooDeepAreRefused) {
+  const auto nested = [](int depth) {
+    return ChatWith(R"("messages": [{"role": "assistant", "tool_calls": [{"function":
+        {"name": "f", "arguments": "{\"a\": )" +
+                    std::string(depth - 1, '[') + std::string(depth - 1, ']') + R"(}"}}]}])");
+  };
+  EXPECT_TRUE(nested(32));
+  const auto deep = nested(33);
+  ASSERT_FALSE(deep);
+  EXPECT_EQ(deep.error().param, "messages[0].tool_calls[0].function.arguments");
+  EXPECT_NE(deep.error().message.find("more than 32 deep"), std::string::npos);
+}
+
+// The parser that keeps the order of members looks each up among all before it.
+TEST(ChatPromptTest, ManyLargeObjectsAreRefused) {
+  const auto object = [](const std::string& quote) {
+    std::string text = "{";
+    for (int i = 0; i < 1024; ++i) text += fmt::format("{0}{1}{0}:0,", quote, i);
+    text.back() = '}';
+    return text;
+  };
+  const auto unused = [&](int count) {
+    std::string list;
+    for (int i = 0; i < count; ++i) list += "," + object("\"");
+    return ChatWith("\"metadata\": [" + list.substr(1) + "]");
+  };
+  const auto called = [&](int count) {
+    std::string list;
+    for (int i = 0; i < count; ++i) {
+      list += R"(,{"function": {"name": "f", "arguments": ")" + object("\\\"") + "\"}}";
+    }
+    return ChatWith(R"("messages": [{"role": "assistant", "tool_calls": [)" + list.substr(1) +
+                    "]}]");
+  };
+  EXPECT_TRUE(unused(60));
+  EXPECT_TRUE(called(60));
+  for (const auto& refused : {unused(64), called(64)}) {
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().message.find("too many objects with many members"),
+              std::string::npos);
+  }
+}
+
+TEST(ChatPromptTest, AnAssistantsRefusalIsItsText) {
+  const auto request = ChatWith(R"("messages": [{"role": "assistant", "content":
+      [{"type": "refusal", "refusal": "I will not."}]}])");
+  ASSERT_TRUE(request) << request.error().message;
+  const auto& prompt = std::get<ChatPrompt>(request->prompts[0]);
+  EXPECT_EQ(prompt.messages[0]["content"].dump(), R"([{"type":"text","text":"I will not."}])");
+}
+
+TEST(ChatPromptTest, NoToolsAreNothingToChooseFrom) {
+  const auto request = ChatWith(R"("tools": [], "tool_choice": "auto")");
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_EQ(request->tool_choice, ToolChoice::kNone);
+  EXPECT_FALSE(ChatWith(R"("tool_choice": "auto")"));
+}
+
+TEST(ChatPromptTest, WhatIsContinuedIsTheLastMessage) {
+  const auto continued = [](const std::string& content, const char* flag = "true") {
+    const auto request = ChatWith(R"("messages": [{"role": "user", "content": "hi"}, {"role":
+        "assistant", "content": )" +
+                                  content + R"(}], "continue_final_message": )" + flag);
+    return ContinuedText(std::get<ChatPrompt>(request->prompts[0]));
+  };
+  EXPECT_EQ(continued(R"("There was")"), "There was");
+  EXPECT_EQ(continued(R"([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])"), "ab");
+  EXPECT_EQ(continued("null"), "");
+  EXPECT_EQ(continued(R"("There was")", "false"), "");
+}
+
+TEST(ChatPromptTest, ErrorsNameTheMessage) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({})", "messages"},
+      {R"({"messages": []})", "messages"},
+      {R"({"messages": "hi"})", "messages"},
+      {R"({"messages": ["hi"]})", "messages[0]"},
+      {R"({"messages": [{"role": "user", "content": "x"}, {"role": "pope", "content": "x"}]})",
+       "messages[1].role"},
+      {R"({"messages": [{"content": "x"}]})", "messages[0].role"},
+      {R"({"messages": [{"role": "user"}]})", "messages[0].content"},
+      {R"({"messages": [{"role": "user", "content": 3}]})", "messages[0].content"},
+      {R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
+       "messages[0].content[0].type"},
+      {R"({"messages": [{"role": "user", "content": [{"type": "text"}]}]})",
+       "messages[0].content[0].text"},
+      {R"({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]})",
+       "messages[0].tool_calls[0].function"},
+      {R"({"messages": [{"role": "user", "content": "", "tool_calls": [{}]}]})",
+       "messages[0].tool_calls"},
+      {R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f",
+          "arguments": [1]}}]}]})",
+       "messages[0].tool_calls[0].function.arguments"},
+      {R"({"messages": [{"role": "user", "content": [{"type": "refusal", "refusal": "no"}]}]})",
+       "messages[0].content[0].type"},
+      {R"({"messages": [{"role": "assistant", "content": [{"type": "refusal"}]}]})",
+       "messages[0].content[0].refusal"},
+      {R"({"messages": [{"role": "assistant", "tool_calls": [{"type": "custom"}]}]})",
+       "messages[0].tool_calls[0].type"},
+  };
+  for (const auto& [body, param] : cases) {
+    const auto request = Chat(body);
+    ASSERT_FALSE(request) << body;
+    EXPECT_EQ(request.error().param, param) << body;
+  }
+  EXPECT_EQ(ChatWith(R"("top_logprobs": 2)").error().param, "top_logprobs");
+  EXPECT_EQ(ChatWith(R"("logprobs": 2)").error().param, "logprobs");
+}
+
+}  // namespace
+}  // namespace kvcake
