@@ -1,7 +1,6 @@
 #include "bench/matmul_peak.h"
 
 #include <fmt/core.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <atomic>
@@ -16,6 +15,9 @@
 #include "ops/compute.h"
 #include "ops/cuda_device.h"
 #include "ops/matmul.h"
+
+// libgomp's, which oneDNN computes with: its header comes with g++ alone.
+extern "C" void omp_set_num_threads(int threads);
 
 namespace kvcake::bench {
 namespace {

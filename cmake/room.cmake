@@ -1,8 +1,7 @@
 # Most of the time to build went into what every file parses and instantiates anew: gtest, gmock,
 # JSON, CLI11. So several files of a target are compiled at once; a name of one file's anonymous
-# namespace must not be another's of the same target. The fuzz preset, where clang compiles the
-# rooms, takes each alone: so that each includes what it needs. Tests run for milliseconds, and
-# flags are read once: they are optimised less; benches, which measure, are not.
+# namespace must not be another's of the same target. Tests run for milliseconds, and flags are read
+# once: they are optimised less; benches, which measure, are not.
 option(KVCAKE_UNITY "Compile several files of a target at once" ON)
 function(kvcake_in_batches target files)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${KVCAKE_UNITY}
@@ -10,15 +9,8 @@ function(kvcake_in_batches target files)
   # Where the sources are is not in what was compiled, so that ccache knows it again elsewhere.
   target_compile_options(${target} PRIVATE -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=)
 endfunction()
-# These two checks cost as much to compile as all others: tests, benches and the program go without.
-function(kvcake_sanitized_less target)
-  if(KVCAKE_SANITIZE MATCHES "undefined")
-    target_compile_options(${target} PRIVATE -fno-sanitize=null,alignment)
-  endif()
-endfunction()
 function(kvcake_test_options test)
   kvcake_in_batches(${test} 6)
-  kvcake_sanitized_less(${test})
   target_compile_options(${test} PRIVATE "$<$<CONFIG:Release>:-O1>")
 endfunction()
 
@@ -85,7 +77,8 @@ function(kvcake_room name)
   foreach(source ${fuzzers})
     get_filename_component(fuzzer ${source} NAME_WE)
     set(fuzzer ${name}_${fuzzer})
-    if(KVCAKE_FUZZ)
+    if(KVCAKE_FUZZ)  # which looks for ways through the room, not through those below
+      target_compile_options(${name} PRIVATE -fsanitize=fuzzer-no-link)
       add_executable(${fuzzer} ${source})
       target_link_libraries(${fuzzer} PRIVATE ${name} -fsanitize=fuzzer)
     endif()

@@ -93,8 +93,9 @@ TEST_P(NamedTokensTest, AreTokensAsTransformersHasThem) {
   for (const json& test : golden["texts"]) {
     const Ids ids = test["ids"];
     EXPECT_EQ(*tokenizer->Encode(test["text"].get<std::string>()), ids) << test["text"];
-    EXPECT_EQ(tokenizer->Decode(ids, /*skip_special=*/false), test["decoded"]) << test["text"];
-    EXPECT_EQ(tokenizer->Decode(ids), test["decoded_skipping"]) << test["text"];
+    EXPECT_EQ(json(tokenizer->Decode(ids, /*skip_special=*/false)), test["decoded"])
+        << test["text"];
+    EXPECT_EQ(json(tokenizer->Decode(ids)), test["decoded_skipping"]) << test["text"];
   }
 }
 
