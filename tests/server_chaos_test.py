@@ -19,7 +19,7 @@ import traceback
 
 from server_chaos_clients import CONNECTION_ERRORS, Client, Reference, Wrong, make_asks
 from server_chaos_vandal import Vandal
-from server_fixture import SANITIZER_REPORT, WAIT_S, Server, eventually
+from server_fixture import SANITIZED, SANITIZER_REPORT, WAIT_S, Server, eventually
 
 RSS_SLACK_BYTES = 64 << 20  # for what allocators keep; what grows with requests passes it
 COUNTED = ("vllm:num_preemptions_total", "kvcake_chunks_failed_total",
@@ -98,7 +98,7 @@ class Life:
         eventually(self.server.idle, "pages, reads and requests given back")
         eventually(lambda: self.server.descriptors() <= self.descriptors, "descriptors closed")
         grown = self.server.rss_bytes() - self.rss_bytes
-        if not self.server.sanitized and grown > (self.ram_mib << 20) + RSS_SLACK_BYTES:
+        if not SANITIZED and grown > (self.ram_mib << 20) + RSS_SLACK_BYTES:
             raise Wrong(f"the server has grown by {grown >> 20} MiB")
         return grown
 
@@ -107,10 +107,9 @@ class Chaos:
     def __init__(self, options):
         self._rng = random.Random(options.seed)
         self._reference = Reference()
-        slow = self._reference.server.sanitized
-        seconds = options.seconds or (75 if slow else 25)
+        seconds = options.seconds or (75 if SANITIZED else 25)
         self._deadline = time.monotonic() + seconds
-        self._asks = make_asks(self._rng, max(40, seconds // 4), slow)
+        self._asks = make_asks(self._rng, max(40, seconds // 4), slow=SANITIZED)
         self._lives = itertools.count(1 + self._rng.randrange(9))
         self._dir = tempfile.TemporaryDirectory(prefix="kvcake-chaos-")
         self._vandal = Vandal(self._dir.name + "/store", random.Random(self._rng.random()))
@@ -184,7 +183,7 @@ class Chaos:
         try:
             self._tell(life)
             while True:
-                longer = 4 if life.server.sanitized else 2 if life.hangs else 1
+                longer = 4 if SANITIZED else 2 if life.hangs else 1
                 seconds = self._rng.uniform(1, 4) * longer
                 if self._rng.random() < 0.7:
                     with self._vandal:
@@ -220,8 +219,7 @@ class Chaos:
 
     def _has_shown_little(self, lives):
         """Whether another server may restore what those before, whose stores hung, have not."""
-        return (self.counts.get("tokens from disk", 0) == 0 and lives < LIVES_MAX and
-                not self._reference.server.sanitized)
+        return self.counts.get("tokens from disk", 0) == 0 and lives < LIVES_MAX and not SANITIZED
 
     def run(self):
         for client in self._clients:
@@ -241,7 +239,7 @@ class Chaos:
             raise Wrong("the reference did not end in order")
         print(f"{lives} servers, {hung} of them on a store that hangs; {self.counts}; "
               f"the store: {self._vandal.done}")
-        if self.counts.get("tokens from disk", 0) == 0 and not self._reference.server.sanitized:
+        if self.counts.get("tokens from disk", 0) == 0 and not SANITIZED:
             raise Wrong(f"nothing was restored from the store by {lives} servers")
 
 

@@ -2,6 +2,7 @@
 import atexit
 import http.client
 import json
+import mmap
 import os
 import pathlib
 import re
@@ -19,6 +20,10 @@ CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\
           "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"
           "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
 SANITIZER_REPORT = re.compile(r"ERROR: \w+Sanitizer|WARNING: \w+Sanitizer|: runtime error: ")
+# Whether one watches the program; clang puts its sanitizers inside, g++ beside it.
+with open(PROGRAM.split()[-1], "rb") as executable:
+    with mmap.mmap(executable.fileno(), 0, access=mmap.ACCESS_READ) as program_bytes:
+        SANITIZED = re.search(rb"__[at]san_init", program_bytes) is not None
 WAIT_S = 180  # for what must come, on a machine that others use too; nothing is measured
 
 
@@ -64,7 +69,6 @@ class Server:
         self.host, self.port = self._address()
         admin = re.search(r"https?://[0-9.]+:(\d+)/metrics", self.log())
         self.admin_port = admin and int(admin[1])  # of --admin-port
-        self.sanitized = re.search("lib[atu]+san", self._proc("maps")) is not None
 
     def _address(self):
         match = re.search(r"https?://([0-9.]+):(\d+)/v1", self.log())

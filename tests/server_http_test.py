@@ -9,7 +9,7 @@ import subprocess
 import time
 import unittest
 
-from server_fixture import MODEL, WAIT_S, OwnServersTest, ServerTest, eventually
+from server_fixture import MODEL, SANITIZED, WAIT_S, OwnServersTest, ServerTest, eventually
 
 PROMPT = " ".join(f"Sentence {i} says that {i * i} is the square of {i}." for i in range(40))
 HOST = "Host: localhost\r\n"
@@ -314,7 +314,7 @@ class HttpTest(ServerTest):
         eventually(hung_up, "the end of their connections, though they do not read")
         eventually(self.server.idle, "pages given back")
         # Sanitizers keep what is freed for a while.
-        self.assertLess(max(grown), (512 if self.server.sanitized else 64) << 20)
+        self.assertLess(max(grown), (512 if SANITIZED else 64) << 20)
         for reader in readers:
             with reader:
                 got = reader.read_all()

@@ -291,9 +291,9 @@ TEST_F(DiskClaimsTest, ADirectoryThatIsReadOnlyMakesNoClaimsAndServesWhatItHas) 
 TEST_F(DiskClaimsTest, ADeviceThatHangsKeepsNobodyWhoAsks) {
   FaultyFileSystem fs(FileSystem::Real(), 1);
   options_.overdue_after = Seconds(0.01);
+  std::atomic<int> answers = 0;  // outlives the tier, which answers each that was asked
   const auto tier = Open(fs);
   fs.Set({.change_stall = 1});
-  std::atomic<int> answers = 0;
   const auto ask = [&] {
     return tier->Claim(
         {.keys = {chain_[0]}, .lasts = kPatience, .done = [&](const auto&) { ++answers; }});
