@@ -52,6 +52,13 @@ Ended MpiRun(int ranks, const std::string& what) {
 
 constexpr int kTimedOut = 124;
 
+// A rank has ended all with this status, which mpirun passes on, unless it crashes while it ends,
+// as that of Open MPI 4.1 sometimes does after MPI_Abort.
+void ExpectAbort(const Ended& ended, int status) {
+  const bool is_crash_of_mpirun = ended.output.find("(PMIx_server_finalize") != std::string::npos;
+  EXPECT_EQ(ended.status, is_crash_of_mpirun ? 128 + SIGSEGV : status) << ended.output;
+}
+
 class MpiContractTest : public testing::TestWithParam<int> {};
 
 TEST_P(MpiContractTest, Holds) {
@@ -75,7 +82,7 @@ TEST(MpiTest, WithoutMpirunThereIsOneRank) {
 
 TEST(MpiTest, RanksThatDifferSaySoAndEnd) {
   const Ended ended = MpiRun(3, "differ");
-  EXPECT_EQ(ended.status, 3) << ended.output;
+  ExpectAbort(ended, 3);
   EXPECT_THAT(ended.output, HasSubstr("rank 1 has another model than rank 0 (m1; rank 0: m0)"));
 }
 
@@ -93,7 +100,7 @@ TEST(MpiTest, ARankThatLeavesWithoutAWordEndsTheOthers) {
 
 TEST(MpiTest, ARankThatStandsStillIsADeadlineOfTheOthers) {
   const Ended ended = MpiRun(2, "stall");
-  EXPECT_EQ(ended.status, 5) << ended.output;
+  ExpectAbort(ended, 5);
   EXPECT_THAT(ended.output, HasSubstr("rank 0: layer 7: rank 1 is not done in time"));
 }
 
@@ -104,7 +111,7 @@ TEST(MpiTest, WhatCloseTakesBackDoesNotKeepTheRankFromEnding) {
 
 TEST(MpiTest, TransfersThatCannotEndEndTheProcess) {
   const Ended ended = MpiRun(2, "unfinished");
-  EXPECT_EQ(ended.status, 1) << ended.output;
+  ExpectAbort(ended, 1);
   EXPECT_THAT(ended.output, HasSubstr("rank 0 ends all ranks: it has transfers that cannot end"));
 }
 
