@@ -1,11 +1,14 @@
 #include "app/log_format.h"
 
+#include <signal.h>
 #include <spdlog/formatter.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/spdlog.h>
 
 #include <memory>
+#include <utility>
 
+#include "app/log_sink.h"
 #include "base/dump_json.h"
 #include "base/utf8.h"
 
@@ -72,12 +75,16 @@ void AddLogLevelFlag(CLI::App& app) {
       ->default_str("info");
 }
 
-void UseLogFormat(const std::string& format) {
+void BeginLog(const std::string& format) {
+  signal(SIGPIPE, SIG_IGN);
+  auto log = std::make_shared<spdlog::logger>("kvcake", std::make_shared<LogSink>());
+  log->set_level(spdlog::get_level());
   if (format == "json") {
-    spdlog::set_formatter(std::make_unique<JsonFormatter>());
+    log->set_formatter(std::make_unique<JsonFormatter>());
   } else {
-    spdlog::set_formatter(TextFormatter());
+    log->set_formatter(TextFormatter());
   }
+  spdlog::set_default_logger(std::move(log));
 }
 
 }  // namespace kvcake

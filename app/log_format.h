@@ -10,6 +10,8 @@ namespace kvcake {
 void AddLogFormatFlag(CLI::App& app, std::string* format);
 // --log-level trace|debug|info|warning|error|critical|off.
 void AddLogLevelFlag(CLI::App& app);
-void UseLogFormat(const std::string& format);
+// From now on lines are so, on stderr, and neither a reader that stands still nor one that has gone
+// stops this program (LogSink).
+void BeginLog(const std::string& format);
 
 }  // namespace kvcake

@@ -215,7 +215,7 @@ void WarnUnless(const Status& told) {
 }
 
 Status Serve(ServeFlags flags, const CLI::App& command) {
-  UseLogFormat(flags.log_format);
+  BeginLog(flags.log_format);
   RETURN_IF_ERROR(CheckParsers(flags.api));
   RETURN_IF_ERROR(CheckTenantQuota(flags));
   RETURN_IF_ERROR(CheckBodies(flags.http));

@@ -223,7 +223,7 @@ Status Work(const WorkerFlags& flags) {
   }
   EndSignals signals;
   if (flags.parent != 0) RETURN_IF_ERROR(EndWith(flags.parent));
-  UseLogFormat(flags.log_format);
+  BeginLog(flags.log_format);
   ASSIGN_OR_RETURN(const Meeting meeting, Meeting::Open(flags));
   RuntimeOptions options = flags.runtime;
   options.rank_tokens_max = flags.ranks.tokens_max;

@@ -1,0 +1,82 @@
+#include "app/log_sink.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <spdlog/details/os.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+
+namespace kvcake {
+namespace {
+
+// A reader gets some time to come around; one that did not, none for a while: who logs may serve
+// everybody.
+constexpr int kPatienceMs = 100;
+constexpr Seconds kPause{10};
+
+std::string_view ColorOf(spdlog::level::level_enum level) {
+  if (level >= spdlog::level::err) return "\033[31m\033[1m";
+  if (level == spdlog::level::warn) return "\033[33m\033[1m";
+  return level == spdlog::level::info ? "\033[32m" : "\033[36m";
+}
+
+}  // namespace
+
+LogSink::LogSink()
+    : colors_(spdlog::details::os::in_terminal(stderr) &&
+              spdlog::details::os::is_color_terminal()) {}
+
+void LogSink::sink_it_(const spdlog::details::log_msg& message) {
+  if (lost_ > 0) {
+    const std::string text = fmt::format("{} of the log {} lost: its reader stood still",
+                                         lost_ == 1 ? "a line" : fmt::format("{} lines", lost_),
+                                         lost_ == 1 ? "is" : "are");
+    if (Write(Line({message.time, {}, message.logger_name, spdlog::level::warn, text}))) lost_ = 0;
+  }
+  if (lost_ > 0 || !Write(Line(message))) {
+    ++lost_;
+    lost_at_ = Clock::Real().Now();
+  }
+}
+
+std::string LogSink::Line(const spdlog::details::log_msg& message) {
+  spdlog::memory_buf_t buffer;
+  formatter_->format(message, buffer);
+  std::string line(buffer.data(), buffer.size());
+  const size_t begin = message.color_range_start, end = message.color_range_end;
+  if (colors_ && begin < end) {
+    line.insert(end, "\033[0m").insert(begin, ColorOf(message.level));
+  }
+  return line;
+}
+
+bool LogSink::Write(const std::string& line) {
+  std::string_view left = line;
+  if (torn_ && HasRoom()) torn_ = write(STDERR_FILENO, "\n", 1) != 1;
+  if (torn_) return false;
+  // What a pipe that is writable takes without waiting.
+  while (!left.empty() && HasRoom()) {
+    const ssize_t written =
+        write(STDERR_FILENO, left.data(), std::min<size_t>(left.size(), PIPE_BUF));
+    if (written < 0 && errno != EINTR) break;
+    left.remove_prefix(std::max<ssize_t>(written, 0));
+  }
+  torn_ = !left.empty() && left.size() < line.size();
+  return left.empty();
+}
+
+bool LogSink::HasRoom() {
+  const bool patient = !lost_at_ || Clock::Real().Now() - *lost_at_ > kPause;
+  pollfd stream{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  int ready;
+  do {
+    ready = poll(&stream, 1, patient ? kPatienceMs : 0);
+  } while (ready < 0 && errno == EINTR);
+  return ready == 1 && stream.revents == POLLOUT;
+}
+
+}  // namespace kvcake

@@ -1,0 +1,114 @@
+"""The log's reader stands still, or has gone: that is no reason for a server to do either."""
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import unittest
+
+from server_fixture import MODEL, PROGRAM, WAIT_S, OwnServersTest, eventually
+
+ROOM = 1 << 14  # of the pipe
+
+
+class PipedProgram:
+    """A program whose stderr is a pipe."""
+
+    def __init__(self, *words):
+        self.read_end, write_end = os.pipe()
+        fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, ROOM)
+        self.process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", *PROGRAM.split(), *words, "--model", MODEL,
+             "--threads", "1", "--ram-capacity", "64MiB"], stdout=subprocess.PIPE, stderr=write_end)
+        os.close(write_end)
+        self.said = ""
+
+    def read_until(self, pattern):
+        while not (match := re.search(pattern, self.said)):
+            read = os.read(self.read_end, 1 << 16).decode()
+            if not read:
+                raise AssertionError(f"{pattern} never came: {self.said}")
+            self.said += read
+        return match
+
+    def read_to_the_end(self):
+        while read := os.read(self.read_end, 1 << 16).decode():
+            self.said += read
+
+    def close_log(self):
+        if self.read_end is not None:
+            os.close(self.read_end)
+        self.read_end = None
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(WAIT_S)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        self.close_log()
+
+
+class LogTest(OwnServersTest):
+    def piped(self, *words):
+        program = PipedProgram(*words)
+        self.addCleanup(program.kill)
+        return program
+
+    def serve(self, *flags):
+        server = self.piped("serve", "--port", "0", *flags)
+        server.port = server.read_until(r"http://127.0.0.1:(\d+)/v1")[1]
+        return server
+
+    def ask(self, server, path="/v1/models"):
+        """The status of the answer to one request."""
+        url = f"http://127.0.0.1:{server.port}{path}"
+        done = subprocess.run(["curl", "-s", "-m", str(WAIT_S), "-o", "/dev/null", "-w",
+                               "%{http_code}", url], stdout=subprocess.PIPE, check=False)
+        return done.stdout
+
+    def test_a_reader_that_has_gone_ends_nothing(self):
+        server = self.serve()
+        server.close_log()
+        self.assertEqual([self.ask(server) for _ in range(3)], [b"200"] * 3)
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_worker_without_a_reader_is_led_and_works_on(self):
+        worker = self.piped("worker", "--listen", "127.0.0.1:0")
+        address = worker.process.stdout.readline().decode().strip()
+        worker.close_log()
+        for _ in range(2):
+            server = self.start("--workers", address)
+            self.assertEqual(server.stop(), 0)
+        self.assertEqual(worker.stop(), 0)
+
+    def test_a_reader_that_stands_still_loses_lines_and_stops_nobody(self):
+        server = self.serve("--log-format", "json")
+        # A line has over 100 bytes.
+        self.assertEqual({self.ask(server) for _ in range(ROOM // 100)}, {b"200"})
+        self.assertEqual(self.ask(server, "/health"), b"200")
+
+        def told():
+            server.said += os.read(server.read_end, 1 << 16).decode()
+            self.assertEqual(self.ask(server), b"200")
+            return "of the log are lost" in server.said
+        eventually(told, "that lines are lost")
+        self.assertEqual(server.stop(), 0)
+        server.read_to_the_end()
+        lines = [json.loads(line) for line in server.said.splitlines()]
+        lost = [int(found[1]) for line in lines
+                if (found := re.match(r"(\d+) lines of the log are lost", line.get("message", "")))]
+        self.assertGreater(sum("/v1/models" in str(line) for line in lines), 10)
+        self.assertGreater(sum(lost), 10)
+
+    def test_it_ends_although_nobody_reads(self):
+        server = self.serve()
+        self.assertEqual({self.ask(server) for _ in range(ROOM // 100)}, {b"200"})
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
