@@ -36,7 +36,7 @@ struct WorkerFlags {
   pid_t parent = 0;  // whose end is this process's; 0: nobody's
 };
 
-// SIGTERM and SIGINT: the first asks for a stop, or ends what has not begun; the second ends at
+// SIGTERM and SIGINT: the first asks for a stop, or ends what has not begun; SIGINT after it ends at
 // once.
 class EndSignals {
  public:
@@ -52,7 +52,9 @@ class EndSignals {
       sigwait(&signals, &signal);
       if (!*begun) std::_Exit(0);
       stop.request_stop();
-      sigwait(&signals, &signal);
+      do {
+        sigwait(&signals, &signal);
+      } while (signal != SIGINT);
       std::_Exit(1);
     }).detach();
   }

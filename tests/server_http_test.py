@@ -376,14 +376,28 @@ class SignalTest(OwnServersTest):
         self.assertEqual(server.process.wait(WAIT_S), 0)
         server.stop()
 
-    def test_a_second_signal_ends_it_now(self):
+    def test_sigint_after_a_signal_ends_it_now(self):
+        for first in (signal.SIGTERM, signal.SIGINT):
+            server = self.start()
+            with Raw(server) as raw:
+                raw.post("/v1/completions", LONG).read_until(b"data: ")
+                server.process.send_signal(first)
+                eventually(lambda: "finishing" in server.log(), "the first")
+                server.process.send_signal(signal.SIGINT)
+                self.assertEqual(server.process.wait(WAIT_S), 128 + signal.SIGINT)
+            server.stop()
+
+    def test_sigterm_again_says_nothing_new(self):
+        """timeout(1) sends it to the process, and then to its group."""
         server = self.start()
         with Raw(server) as raw:
-            raw.post("/v1/completions", LONG).read_until(b"data: ")
+            raw.post("/v1/completions", {**LONG, "max_tokens": 1000}).read_until(b"data: ")
             server.process.send_signal(signal.SIGTERM)
             eventually(lambda: "finishing" in server.log(), "the first")
             server.process.send_signal(signal.SIGTERM)
-            self.assertEqual(server.process.wait(WAIT_S), 128 + signal.SIGTERM)
+            raw.read_until(b"data: [DONE]")
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.wait(WAIT_S), 0)
         server.stop()
 
     def test_json_log(self):

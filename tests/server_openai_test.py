@@ -75,6 +75,32 @@ class OpenAiTest(ServerTest):
         for chunk in self.complete(stream=True):
             self.assertIsNone(chunk.usage)
 
+    def test_usage_in_every_chunk(self):
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        prompts = ["Once upon a time", PROMPT]
+        whole = [self.complete(prompt=prompt).usage for prompt in prompts]
+        chunks = list(self.complete(prompt=prompts, stream=True, stream_options=options))
+        for index, expected in enumerate(whole):
+            own = [chunk.usage for chunk in chunks
+                   if chunk.choices and chunk.choices[0].index == index]
+            counts = [usage.completion_tokens for usage in own]
+            self.assertEqual(counts, sorted(counts))
+            self.assertEqual(counts[-1], expected.completion_tokens)
+            self.assertLess(counts[0], counts[-1])
+            self.assertEqual({usage.prompt_tokens for usage in own}, {expected.prompt_tokens})
+            for usage in own:
+                self.assertEqual(usage.total_tokens, usage.prompt_tokens + usage.completion_tokens)
+        self.assertEqual(chunks[-1].usage.completion_tokens,
+                         sum(usage.completion_tokens for usage in whole))
+        first = next(iter(self.client.chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": "hi"}], max_tokens=2, stream=True,
+            stream_options=options)))
+        self.assertEqual(first.usage.completion_tokens, 0)
+        self.assertGreater(first.usage.prompt_tokens, 0)
+        alone = {"continuous_usage_stats": True}  # says nothing by itself, as in vLLM
+        for chunk in self.complete(stream=True, stream_options=alone):
+            self.assertIsNone(chunk.usage)
+
     def test_several_prompts_and_answers(self):
         prompts = ["Once upon a time", PROMPT]
         alone = [self.complete(prompt=prompt) for prompt in prompts]

@@ -78,6 +78,7 @@ bool Generation::OnToken(const TokenEvent& event) {
   if (is_text && !options_.stops.empty()) text = BeforeStop(detokenizer_.Append(event.token));
   Publish([&](Delta* delta) {
     delta->text += text;
+    delta->generated = options_.prompt_only ? 0 : tokens_;
     mutex_.AssertHeld();
     if (is_text && options_.stops.empty()) new_tokens_.push_back(event.token);
     if (!options_.logprobs) return;
@@ -120,7 +121,7 @@ Generation::Delta Generation::Take() {
     MutexLock lock(mutex_);
     notified_ = false;
     delta = std::move(delta_);
-    delta_ = {.accepted = delta.accepted};
+    delta_ = {.accepted = delta.accepted, .generated = delta.generated};
     taken_.swap(new_tokens_);
   }
   if (!options_.stops.empty()) return delta;

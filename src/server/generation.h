@@ -32,6 +32,7 @@ class Generation : public AnswerSink {
     bool accepted = false;  // ever
     std::string text = {};
     std::vector<TokenInfo> tokens = {};                 // only with logprobs
+    int generated = 0;                                  // tokens of the answer, of all so far
     std::optional<Result<Completion>> completion = {};  // the last thing to come
     StopReason stop_reason = {};                        // comes with it
   };

@@ -29,6 +29,7 @@ struct HttpApi::Choice {
   AnswerParser parser;
   std::string echo = {};          // the prompt, where it is part of the answer and still to be sent
   std::string length_field = {};  // what the client may make less of where memory is too small
+  int prompt_tokens = 0;
   bool accepted = false;
   bool ended = false;
   std::optional<Completion> completion = {};  // where it has ended with one
@@ -66,6 +67,7 @@ AnswerWriter HttpApi::MakeWriter(const Exchange& exchange, const Prepared& prepa
   writing.logprobs = asked.logprobs;
   writing.report = asked.kvcake.report;
   writing.usage_in_stream = asked.include_usage;
+  writing.usage_in_chunks = asked.include_usage && asked.continuous_usage;
   writing.choices = static_cast<int>(prepared.requests.size());
   return AnswerWriter(runtime_.tokenizer(), std::move(writing));
 }
@@ -107,7 +109,8 @@ HttpApi::Choice HttpApi::MakeChoice(const Prepared& prepared, size_t index, bool
           .echo = asked.echo ? prompt_text : "",
           .length_field = asked.max_tokens_field.empty() || request.max_tokens <= 1
                               ? FieldOf(asked.prompts.front())
-                              : asked.max_tokens_field};
+                              : asked.max_tokens_field,
+          .prompt_tokens = static_cast<int>(request.prompt.size())};
 }
 
 net::awaitable<bool> HttpApi::Submit(Exchange& exchange, Prepared prepared, bool chat,
@@ -118,9 +121,10 @@ net::awaitable<bool> HttpApi::Submit(Exchange& exchange, Prepared prepared, bool
   answering->writer.emplace(MakeWriter(exchange, prepared, chat));
   std::vector<EngineLoop::Entry> entries;
   for (size_t i = 0; i < prepared.requests.size(); ++i) {
-    answering->choices.push_back(MakeChoice(prepared, i, chat, answering->signal));
-    entries.push_back(
-        {.request = std::move(prepared.requests[i]), .sink = answering->choices.back().generation});
+    const Choice& choice =
+        answering->choices.emplace_back(MakeChoice(prepared, i, chat, answering->signal));
+    answering->writer->Count(static_cast<int>(i), choice.prompt_tokens, /*generated=*/0);
+    entries.push_back({.request = std::move(prepared.requests[i]), .sink = choice.generation});
   }
   const auto jobs = loop_.Submit(std::move(entries), exchange.arrived);
   if (!jobs) {
@@ -339,6 +343,7 @@ net::awaitable<void> HttpApi::WriteNews(Exchange& exchange, Answering& answering
     Choice& choice = answering.choices[one.choice];
     Generation::Delta& delta = one.delta;
     AnswerDelta text = choice.parser.Take(std::exchange(choice.echo, "") + delta.text, one.ends);
+    answering.writer->Count(static_cast<int>(one.choice), choice.prompt_tokens, delta.generated);
     if (*open) {
       *open = co_await WriteDelta(exchange, answering, one.choice, std::move(text), delta.tokens,
                                   events);

@@ -157,13 +157,14 @@ void HttpServer::Stop() {
 void HttpServer::WaitForSignal() {
   signals_.async_wait([this](error_code error, int signal) {
     if (error) return;
+    WaitForSignal();
     if (std::exchange(stopping_, true)) {
-      spdlog::warn("a second signal: gone at once");
+      if (signal != SIGINT) return;
+      spdlog::warn("SIGINT again: gone at once");
       _exit(128 + signal);
     }
-    spdlog::info("signal {}: finishing what runs, for at most {} s", signal,
+    spdlog::info("signal {}: finishing what runs, for at most {} s; SIGINT ends it at once", signal,
                  options_.drain_timeout.count());
-    WaitForSignal();
     calls_.on_signal();
     DrainLater();
   });
@@ -307,9 +308,9 @@ void HttpServer::Closed(Listener& listener, ConnectionTable::Id id) {
 void HttpServer::EndIfDrained() {
   if (!draining_ || !Connections().empty()) return;
   drain_timer_.cancel();
-  // A signal means again what it means without us: nobody would be here to see a second one.
+  // SIGINT means again what it means without us: nobody would be here to see it.
   error_code error;
-  signals_.clear(error);
+  signals_.remove(SIGINT, error);
   signals_.cancel(error);
 }
 

@@ -147,8 +147,9 @@ class HttpServer {
   // The context's thread.
   HttpStats Stats() const;
   // Answers requests until SIGTERM or SIGINT, and for shutdown_delay after it; then drains: accepts
-  // nothing more, and returns when every request has been answered. A second signal ends the
-  // process, then as after Run.
+  // nothing more, and returns when every request has been answered. SIGINT ends the process from
+  // then on, after Run, too. SIGTERM says nothing new: who sends it may send it to a process and to
+  // its group, as timeout(1) does.
   void Run(HttpHandler& handler, ShutdownCalls calls);
   // Any thread: drains now, as after a signal and its delay.
   void Stop();

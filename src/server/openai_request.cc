@@ -109,9 +109,7 @@ void ReadCommon(RequestFields* fields, const RequestRules& rules, GenerateReques
   if (!stream_options.null()) {
     RequestFields options(stream_options);
     options.Read("include_usage", &request->include_usage);
-    if (!AsksForNothing(options["continuous_usage_stats"].value())) {
-      options.Fail("continuous_usage_stats", "is not supported by this server: leave it out");
-    }
+    options.Read("continuous_usage_stats", &request->continuous_usage);
     if (options.error()) fields->Fail(*options.error());
     if (!request->stream) fields->Fail("stream_options", "is for requests with stream: true");
   }

@@ -49,6 +49,7 @@ struct GenerateRequest {
   int top_logprobs = 0;
   bool stream = false;
   bool include_usage = false;
+  bool continuous_usage = false;  // in every chunk
   bool ignore_eos = false;
   bool echo = false;
   bool skip_special = true;

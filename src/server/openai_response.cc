@@ -92,16 +92,19 @@ bool HasAnswer(const Completion& completion) {
 
 std::string ErrorEvents(const ApiError& error) { return AsEvent(ErrorBody(error)).append(kDone); }
 
+ordered_json UsageOf(int prompt, int answer) {
+  return {
+      {"prompt_tokens", prompt}, {"completion_tokens", answer}, {"total_tokens", prompt + answer}};
+}
+
 ordered_json Usage(const Completion& completion) {
-  const int prompt = completion.report.prompt_tokens;
-  const int answer = static_cast<int>(completion.tokens.size());
   ordered_json details = {{"cached_tokens", CachedTokens(completion)}};
   const std::string& lossy = completion.report.lossy;
   if (!lossy.empty()) details["lossy_codecs"] = lossy;
-  return {{"prompt_tokens", prompt},
-          {"completion_tokens", answer},
-          {"total_tokens", prompt + answer},
-          {"prompt_tokens_details", std::move(details)}};
+  ordered_json usage =
+      UsageOf(completion.report.prompt_tokens, static_cast<int>(completion.tokens.size()));
+  usage["prompt_tokens_details"] = std::move(details);
+  return usage;
 }
 
 ordered_json KvcakeReport(const Completion& completion) {
@@ -112,7 +115,10 @@ ordered_json KvcakeReport(const Completion& completion) {
 }
 
 AnswerWriter::AnswerWriter(const Tokenizer& tokenizer, Options options)
-    : tokenizer_(tokenizer), options_(std::move(options)), text_offsets_(options_.choices) {}
+    : tokenizer_(tokenizer),
+      options_(std::move(options)),
+      text_offsets_(options_.choices),
+      usage_so_far_(options_.choices) {}
 
 ordered_json AnswerWriter::Head(bool whole) const {
   const char* object = !options_.chat ? "text_completion"
@@ -263,20 +269,24 @@ std::string AnswerWriter::Whole(std::span<const Choice> choices, const Completio
   return text;
 }
 
-std::string AnswerWriter::Chunk(ordered_json choice) const {
+void AnswerWriter::Count(int choice, int prompt_tokens, int generated) {
+  if (options_.usage_in_chunks) usage_so_far_[choice] = UsageOf(prompt_tokens, generated);
+}
+
+ordered_json AnswerWriter::ChunkBody(int index, ordered_json choice) const {
   ordered_json body = Head(/*whole=*/false);
   body["choices"] = ordered_json::array({std::move(choice)});
-  if (options_.usage_in_stream) body["usage"] = nullptr;
-  return AsEvent(body);
+  if (options_.usage_in_stream) body["usage"] = usage_so_far_[index];
+  return body;
 }
 
 std::string AnswerWriter::FirstEvents() {
   std::string events;
   for (int i = 0; options_.chat && i < options_.choices; ++i) {
-    events += Chunk({{"index", i},
-                     {"delta", {{"role", "assistant"}, {"content", ""}}},
-                     {"logprobs", nullptr},
-                     {"finish_reason", nullptr}});
+    events += AsEvent(ChunkBody(i, {{"index", i},
+                                    {"delta", {{"role", "assistant"}, {"content", ""}}},
+                                    {"logprobs", nullptr},
+                                    {"finish_reason", nullptr}}));
   }
   return events;
 }
@@ -295,7 +305,7 @@ std::string AnswerWriter::Event(int choice, const AnswerDelta& text,
   }
   json["logprobs"] = Logprobs(choice, tokens);
   json["finish_reason"] = nullptr;
-  return Chunk(std::move(json));
+  return AsEvent(ChunkBody(choice, std::move(json)));
 }
 
 std::string AnswerWriter::LastEvent(int choice, const Completion& completion,
@@ -309,9 +319,7 @@ std::string AnswerWriter::LastEvent(int choice, const Completion& completion,
   json["logprobs"] = nullptr;
   json["finish_reason"] = ReasonWithTools(completion.finish_reason, called);
   json["stop_reason"] = StopReasonJson(stop_reason);
-  ordered_json last = Head(/*whole=*/false);
-  last["choices"] = ordered_json::array({std::move(json)});
-  if (options_.usage_in_stream) last["usage"] = nullptr;
+  ordered_json last = ChunkBody(choice, std::move(json));
   if (options_.report) last["kvcake"] = KvcakeReport(completion);
   return AsEvent(last);
 }

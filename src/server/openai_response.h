@@ -61,6 +61,7 @@ class AnswerWriter {
     bool logprobs = false;
     bool report = false;
     bool usage_in_stream = false;
+    bool usage_in_chunks = false;  // and in every chunk, that of its choice so far
     int choices = 1;
   };
   // The tokenizer outlives it.
@@ -68,6 +69,8 @@ class AnswerWriter {
 
   // `sum` is SumOf their completions.
   std::string Whole(std::span<const Choice> choices, const Completion& sum);
+  // What the choice's chunks say of usage, from now on.
+  void Count(int choice, int prompt_tokens, int generated);
   // Says whose turn it is in a chat; empty for a completion.
   std::string FirstEvents();
   std::string Event(int choice, const AnswerDelta& text, std::span<const TokenInfo> tokens);
@@ -86,11 +89,12 @@ class AnswerWriter {
   nlohmann::ordered_json CompletionLogprobs(std::span<const TokenInfo> tokens, size_t* text_offset);
   nlohmann::ordered_json TopLogprobs(const TokenInfo& info) const;
   std::string TokenText(int32_t token) const;
-  std::string Chunk(nlohmann::ordered_json choice) const;
+  nlohmann::ordered_json ChunkBody(int index, nlohmann::ordered_json choice) const;
 
   const Tokenizer& tokenizer_;
   const Options options_;
   std::vector<size_t> text_offsets_;  // characters of each choice's tokens that were written
+  std::vector<nlohmann::ordered_json> usage_so_far_;  // of each choice
 };
 
 }  // namespace kvcake
