@@ -9,7 +9,7 @@ import unittest
 
 import openai
 
-from server_fixture import MODEL, PROGRAM, Server, ServerTest, eventually
+from server_fixture import MODEL, PROGRAM, OwnServersTest, Server, ServerTest, eventually
 
 PROMPT = " ".join(f"Sentence {i} says that {i * i} is the square of {i}." for i in range(60))
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who are you?"}]
@@ -390,6 +390,20 @@ class OpenAiTest(ServerTest):
         eventually(lambda: self.server.metric("vllm:request_success_total",
                                               finished_reason="abort") > cancelled, "the cancel")
         eventually(self.server.idle, "pages given back")
+
+
+class TimeoutTest(OwnServersTest):
+    def test_what_took_too_long_is_not_asked_for_again(self):
+        server = self.start("--request-timeout", "300ms", step_s=0.1)
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none")  # which would try again
+        with self.assertRaises(openai.InternalServerError) as error:
+            client.completions.create(model="demo", prompt="Once", max_tokens=1000)
+        self.assertEqual(error.exception.status_code, 504)
+        self.assertIn("max_tokens", error.exception.message)
+        self.assertNotIn("Retry-After", error.exception.response.headers)
+        eventually(server.idle, "pages given back")
+        self.assertEqual(server.log().count("POST /v1/completions"), 1, server.log())
+        self.assertEqual(server.stop(), 0)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ struct ApiError {
   std::string message = {};
   std::string param = {};  // the offending field: "messages[0].content"; empty: none
   std::string code = {};   // "model_not_found"; empty: none
+  bool final = false;      // asking again would end in the same way
 };
 
 // The code of a server whose engine does not come around.

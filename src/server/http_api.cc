@@ -164,6 +164,7 @@ net::awaitable<void> HttpApi::SendError(Exchange& exchange, ApiError error) {
   HttpResponse response{.status = error.status};
   response.body = ErrorBody(error);
   if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (error.final) response.headers.emplace_back("x-should-retry", "false");  // OpenAI's clients'
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   exchange.record.error = std::move(error);
   co_await Send(exchange, std::move(response));

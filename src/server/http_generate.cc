@@ -144,7 +144,10 @@ net::awaitable<bool> HttpApi::Submit(Exchange& exchange, Prepared prepared, bool
 namespace {
 
 ApiError TimedOut() {
-  return {.status = 503, .message = "the answer took too long (--request-timeout)"};
+  return {.status = 504,
+          .message = "the answer took longer than the server gives any (--request-timeout): ask for "
+                     "fewer max_tokens",
+          .final = true};
 }
 
 }  // namespace
