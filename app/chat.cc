@@ -38,10 +38,17 @@ class Chat {
     if (!flags.system.empty()) Add("system", flags.system);
   }
 
-  // Answers one message, printing as it goes, until it is interrupted. A conversation that outgrows
-  // the context is an error.
+  // Answers one message, printing as it goes, until it is interrupted. A message that cannot be
+  // answered, as in a conversation that outgrows the context, is an error, and is no part of it.
   Status Say(const std::string& message) {
     Add("user", message);
+    Status answered = Answer();
+    if (!answered) DropLast();
+    return answered;
+  }
+
+ private:
+  Status Answer() {
     ASSIGN_OR_RETURN(const std::string text, style_.Render(prompt_));
     Request request;
     ASSIGN_OR_RETURN(request.prompt, runtime_.tokenizer().Encode(text, /*add_special=*/false));
@@ -74,14 +81,14 @@ class Chat {
                  completion.ttft_s);
     }
     if (completion.tokens.empty()) {  // interrupted: as if nothing had been asked
-      prompt_.messages.erase(prompt_.messages.size() - 1);
+      DropLast();
     } else {
       Add("assistant", answer);
     }
     return {};
   }
 
- private:
+  void DropLast() { prompt_.messages.erase(prompt_.messages.size() - 1); }
   void Add(const char* role, const std::string& text) {
     prompt_.messages.push_back({{"role", role}, {"content", text}});
   }
@@ -107,7 +114,12 @@ Status Talk(const ChatFlags& flags) {
   for (;;) {
     if (terminal) fmt::print(stderr, "> ");
     if (!std::getline(std::cin, line) || line.empty()) break;
-    RETURN_IF_ERROR(chat.Say(line));
+    const Status said = chat.Say(line);
+    if (!said && !terminal) return said;
+    if (!said) {
+      fmt::print(stderr, "kvcake: {}\n[the message is dropped: send a shorter one, or begin anew]\n",
+                 said.error().message);
+    }
   }
   runtime->engine().FlushStore();
   return {};

@@ -127,6 +127,20 @@ class ChatTest(unittest.TestCase):
         self.assertLess(computed, third / 2)
         self.end("\x04")  # Ctrl-D
 
+    def test_a_message_that_is_too_long_is_dropped_and_the_rest_is_not(self):
+        self.open("--max-tokens", "4")
+        first, _ = self.ask("Who are you?")
+        for _ in range(100):
+            self.say(LONG + "\n")
+            if self.expect(LAST_LINE + "|context is")[0] == "context is":
+                break
+            self.expect("> ")
+        self.expect("the message is dropped.*\n> ")
+        prompt, computed = self.ask("And then?")
+        self.assertGreater(prompt, first)
+        self.assertLess(computed, prompt / 2)  # the conversation is still there
+        self.end("\x04")
+
     def test_another_day_it_comes_from_the_store(self):
         flags = ("--max-tokens", "8", "--store", self.dir.name + "/store")
         self.open(*flags)
