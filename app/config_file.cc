@@ -1,6 +1,6 @@
 #include "app/config_file.h"
 
-#include <spdlog/spdlog.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,7 +10,6 @@
 
 #include "app/flags.h"
 #include "app/input.h"
-#include "base/file_mode.h"
 
 namespace kvcake {
 namespace {
@@ -160,19 +159,11 @@ bool AddMissing(const CLI::App* command, const std::vector<CLI::ConfigItem>& ite
 
 }  // namespace
 
-void WarnIfOthersRead(const std::string& path) {
-  const std::string fault = ModeFault(path, kEverybody);
-  if (!fault.empty()) spdlog::warn("the file with keys {} {}", path, fault);
-}
-
 void AddConfigFlag(CLI::App& command) {
-  command
-      .add_option_function<std::string>(
-          "--config", [](const std::string&) {},  // WithConfigFile has read it
-          "a TOML or INI file of these flags: ram-capacity = \"16GiB\"; those of the command line "
-          "go "
-          "before it, and it before the environment")
-      ->check(CLI::ExistingFile);
+  command.add_option_function<std::string>(
+      "--config", [](const std::string&) {},  // WithConfigFile has read it
+      "a TOML or INI file of these flags: ram-capacity = \"16GiB\"; those of the command line "
+      "go before it, and it before the environment");
 }
 
 Result<std::vector<std::string>> WithConfigFile(const CLI::App& app,
@@ -210,7 +201,9 @@ Result<std::vector<std::string>> WithConfigFile(const CLI::App& app,
   std::erase_if(of_all, [&](const CLI::ConfigItem& item) {
     return command != nullptr && LacksStore(*command, given, "--" + item.name);
   });
-  if (AddMissing(command, of_all, &arguments) || keys) WarnIfOthersRead(path);
+  if (AddMissing(command, of_all, &arguments) || keys) {
+    arguments.push_back(fmt::format("{}={}", kConfigKeysFlag, path));
+  }
   return arguments;
 }
 

@@ -17,12 +17,11 @@ void AddConfigFlag(CLI::App& command);
 // `max-num-seqs = 4` becomes --max-num-seqs=4, a list the flag once for each element, and what
 // stands under [name] is for the command of that name alone, and goes there before what is for all;
 // of that the flags of stores are left out where nobody gives a --store.
-// kInvalidArgument, naming the section, where there is no such command. A file with keys that
-// others may read is a warning.
+// kInvalidArgument, naming the section, where there is no such command.
 Result<std::vector<std::string>> WithConfigFile(const CLI::App& app,
                                                 std::vector<std::string> arguments);
 
-// Warns that everybody on this machine may read the keys in a file, where that is so.
-void WarnIfOthersRead(const std::string& path);
+// Added to the arguments with the file's path where some of the flags from it are keys.
+inline constexpr char kConfigKeysFlag[] = "--config-with-keys";
 
 }  // namespace kvcake

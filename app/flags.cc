@@ -440,8 +440,7 @@ void AddSamplingFlags(CLI::App& app, SamplingParams* sampling) {
 
 void AddChatTemplateFlags(CLI::App& app, ChatTemplateOptions* options) {
   app.add_option("--chat-template", options->file,
-                 "a file with a chat template, instead of the model's own")
-      ->check(CLI::ExistingFile);
+                 "a file with a chat template, instead of the model's own");
   app.add_option("--chat-template-content-format", options->content_format,
                  "string: parts of a message are joined; openai: the template gets them as they "
                  "are; auto: as the template takes them")

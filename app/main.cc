@@ -95,8 +95,8 @@ int Run(int argc, char** argv) {
     }
     auto arguments = WithConfigFile(app, given);
     if (!arguments) {
-      Fatal(arguments.error());
-      return 2;
+      const int failed = Fatal(arguments.error());
+      return arguments.error().code == ErrorCode::kInvalidArgument ? 2 : failed;
     }
     std::vector<std::string> words = WithEmptyValues(*arguments);
     std::reverse(words.begin(), words.end());  // as CLI11 wants them

@@ -9,6 +9,7 @@
 #include "app/config_file.h"
 #include "app/flags.h"
 #include "app/http_thread.h"
+#include "app/key_flags.h"
 #include "app/log_format.h"
 #include "base/descriptors.h"
 #include "base/host_port.h"
@@ -188,27 +189,6 @@ Result<ChatTemplate> LoadChatTemplate(const ServeFlags& flags) {
   return chat;
 }
 
-// A secret that is not there leaves an empty variable, which is as none to the flags: the server
-// would ask nobody for a key.
-Status CheckNotEmpty(const char* variable, bool given) {
-  const char* const value = std::getenv(variable);
-  if (given || value == nullptr || *value != '\0') return {};
-  return Fail(
-      ErrorCode::kInvalidArgument,
-      "{} is set, and empty: give it a key, or unset it where nobody is to be asked for one",
-      variable);
-}
-
-Result<ApiKeys> LoadKeys(const KeySources& sources) {
-  RETURN_IF_ERROR(CheckNotEmpty("KVCAKE_API_KEY", !sources.keys.empty() || !sources.file.empty()));
-  RETURN_IF_ERROR(
-      CheckNotEmpty("KVCAKE_ADMIN_KEY", sources.admin_key || !sources.admin_file.empty()));
-  for (const std::string& file : {sources.file, sources.admin_file}) {
-    if (!file.empty()) WarnIfOthersRead(file);
-  }
-  return ApiKeys::Load(sources);
-}
-
 // A manager that does not listen stops nothing.
 void WarnUnless(const Status& told) {
   if (!told) spdlog::warn("{}", told.error().message);
@@ -329,14 +309,11 @@ void AddList(CLI::App& app, const char* name, std::vector<std::string>* list, co
 }
 
 void AddTlsFlags(CLI::App& app, ServeFlags* flags) {
-  auto* certificate =
-      app.add_option(
-             "--ssl-certfile", flags->certificate_file,
-             "speak TLS (1.2 or 1.3), with this PEM file's certificates, the server's first")
-          ->check(CLI::ExistingFile);
+  auto* certificate = app.add_option(
+      "--ssl-certfile", flags->certificate_file,
+      "speak TLS (1.2 or 1.3), with this PEM file's certificates, the server's first");
   auto* key = app.add_option("--ssl-keyfile", flags->key_file,
-                             "a PEM file with the private key of --ssl-certfile")
-                  ->check(CLI::ExistingFile);
+                             "a PEM file with the private key of --ssl-certfile");
   certificate->needs(key);
   key->needs(certificate);
 }
@@ -365,20 +342,7 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
   app.add_option("--max-model-len", flags->api.requests.model_len_max,
                  "most tokens of prompt and answer together (default: the model's context)")
       ->check(CLI::Range(2, 1 << 30));
-  app.add_option("--api-key", flags->keys.keys,
-                 "ask for one of these keys; may be repeated; better said in the environment or a "
-                 "file, as everybody sees a command line")
-      ->allow_extra_args(false)
-      ->envname("KVCAKE_API_KEY");
-  app.add_option("--api-key-file", flags->keys.file,
-                 "a file of tenants, NAME KEY on each line, whose caches are separate")
-      ->check(CLI::ExistingFile);
-  app.add_option("--admin-key", flags->keys.admin_key,
-                 "the key for what touches all tenants (/cache/reset); better said in the "
-                 "environment or a file, as everybody sees a command line")
-      ->envname("KVCAKE_ADMIN_KEY");
-  app.add_option("--admin-key-file", flags->keys.admin_file, "a file with that key")
-      ->check(CLI::ExistingFile);
+  AddKeyFlags(app, &flags->keys);
   AddChatTemplateFlags(app, &flags->chat_template);
   app.add_option("--generation-config", flags->generation_config,
                  "where sampling defaults come from: auto: generation_config.json of the model; "

@@ -247,6 +247,16 @@ class ConfigTest(OwnServersTest):
                 self.assertIs(f"the file with keys {path} has mode" in server.log(), warned)
             self.assertEqual(server.stop(), 0)
 
+    def test_a_warning_of_the_file_of_flags_is_a_line_of_the_log(self):
+        config = self.write("config.toml", 'admin-key = "root"\nlog-format = "json"\n', mode=0o604)
+        server = self.start("--config", config)
+        lines = [json.loads(line) for line in server.log().splitlines()]
+        self.assertEqual(sum("config.toml has mode" in line["message"] for line in lines), 1)
+        self.assertEqual(server.stop(), 0)
+        server = self.start("--config", config, "--admin-key", "other", "--log-level", "info")
+        self.assertNotIn("has mode", server.log())  # its key is not used
+        self.assertEqual(server.stop(), 0)
+
     def test_flags_come_from_a_file(self):
         config = self.write("config.toml", """
             max-model-len = 100

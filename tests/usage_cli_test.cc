@@ -27,6 +27,17 @@ TEST_F(UsageCliTest, FailuresSayWhatAndExitCodesKeepTheirMeaning) {
   EXPECT_EQ(Run("run --model x --prompt a --compute-share nan").exit_code, 2);
   EXPECT_EQ(Run("run --model x --prompt a --store y --disk-free-min nan").exit_code, 2);
   EXPECT_EQ(Run("run --model x --prompt-file /").exit_code, 1);
+  for (const std::string flag : {"--config", "--chat-template", "--api-key-file",
+                                 "--admin-key-file", "--ssl-keyfile {0} --ssl-certfile",
+                                 "--cluster-key-file", "--tls-key {0} --tls-ca {0} --tls-cert"}) {
+    const std::string none = dir_ + "/none";
+    const Outcome outcome =
+        Run("serve --model " KVCAKE_SOURCE_DIR "/models/demo --port 0 --workers 127.0.0.1:9 " +
+            fmt::format(fmt::runtime(flag), none) + " " + none);
+    EXPECT_EQ(outcome.exit_code, 1) << flag;
+    EXPECT_THAT(outcome.err, HasSubstr(flag.substr(flag.rfind("--")))) << flag;
+    EXPECT_THAT(outcome.err, HasSubstr(none + ": No such file or directory")) << flag;
+  }
 
   const std::string run = "run --prompt a --model ";
   Outcome outcome = Run(run + dir_ + "/none");

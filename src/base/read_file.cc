@@ -33,17 +33,26 @@ Result<std::string> ReadOpen(int fd, const std::string& path, uint64_t bytes_max
   return text;
 }
 
+Result<int> Open(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd >= 0) return fd;
+  return Fail(errno == ENOENT || errno == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kIo,
+              "cannot open {}: {}", path, std::strerror(errno));
+}
+
 }  // namespace
 
 Result<std::string> ReadFile(const std::string& path, uint64_t bytes_max) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) {
-    return Fail(errno == ENOENT || errno == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kIo,
-                "cannot open {}: {}", path, std::strerror(errno));
-  }
+  ASSIGN_OR_RETURN(const int fd, Open(path));
   Result<std::string> text = ReadOpen(fd, path, bytes_max);
   close(fd);
   return text;
+}
+
+Status CheckOpens(const std::string& path) {
+  ASSIGN_OR_RETURN(const int fd, Open(path));
+  close(fd);
+  return {};
 }
 
 }  // namespace kvcake

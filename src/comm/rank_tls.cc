@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/file_mode.h"
+#include "base/read_file.h"
 
 namespace kvcake {
 namespace {
@@ -15,13 +16,17 @@ std::string LastError() {
   return reason == nullptr ? "it cannot be read" : reason;
 }
 
-Status CheckAllNamed(const RankTlsFiles& files) {
+Status CheckGiven(const RankTlsFiles& files) {
   for (const auto& [flag, file] :
        {std::pair("--tls-cert", files.certificate), std::pair("--tls-key", files.key),
         std::pair("--tls-ca", files.ca)}) {
-    if (!file.empty()) continue;
-    return Fail(ErrorCode::kInvalidArgument,
-                "--tls-cert, --tls-key and --tls-ca are given together: {} is missing", flag);
+    if (file.empty()) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  "--tls-cert, --tls-key and --tls-ca are given together: {} is missing", flag);
+    }
+    if (const Status opens = CheckOpens(file); !opens) {
+      return Fail(opens.error().code, "{}: {}", flag, opens.error().message);
+    }
   }
   return {};
 }
@@ -57,7 +62,7 @@ Status LoadFiles(SSL_CTX* context, const RankTlsFiles& files) {
 Result<RankTls> RankTls::Load(const RankTlsFiles& files) {
   RankTls tls;
   if (files.certificate.empty() && files.key.empty() && files.ca.empty()) return tls;
-  RETURN_IF_ERROR(CheckAllNamed(files));
+  RETURN_IF_ERROR(CheckGiven(files));
   tls.context_ = {SSL_CTX_new(TLS_method()), SSL_CTX_free};
   SSL_CTX* const context = tls.context_.get();
   CHECK(context != nullptr);

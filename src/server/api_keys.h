@@ -18,7 +18,8 @@ struct KeySources {
   std::vector<std::string> keys = {};  // of clients that share one cache
   std::string file = {};               // of tenants
   std::optional<std::string> admin_key = {};
-  std::string admin_file = {};  // whose first word is the admin key
+  std::string admin_file = {};   // whose first word is the admin key
+  std::string config_file = {};  // that some of these are from
 };
 
 // Immutable after Load. Keys are kept as digests only, and compared in constant time.

@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -29,11 +31,15 @@ constexpr const char* kTokenNames[] = {"bos_token", "eos_token", "unk_token", "s
 
 // What the user names may be a pipe, as a shell's <(...) is.
 Result<std::string> ReadNamed(const std::string& path) {
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
-  if (!file) return Fail(ErrorCode::kNotFound, "cannot open {}", path);
+  if (!file) {
+    return Fail(ErrorCode::kNotFound, "--chat-template: cannot open {}: {}", path,
+                std::strerror(errno));
+  }
   std::string text(kTemplateBytesMax + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) return Fail(ErrorCode::kIo, "cannot read {}", path);
+  if (file.bad()) return Fail(ErrorCode::kIo, "--chat-template: cannot read {}", path);
   text.resize(file.gcount());
   if (text.size() <= kTemplateBytesMax) return text;
   return Fail(ErrorCode::kResourceExhausted, "{} has more than {} bytes", path, kTemplateBytesMax);

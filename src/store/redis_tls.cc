@@ -2,6 +2,10 @@
 
 #include <openssl/ssl.h>
 
+#include <utility>
+
+#include "base/read_file.h"
+
 namespace kvcake {
 
 namespace ssl = boost::asio::ssl;
@@ -10,6 +14,14 @@ using boost::system::error_code;
 Result<std::shared_ptr<ssl::context>> LoadRedisTls(const RedisTlsFiles& files) {
   if (files.certificate.empty() != files.key.empty()) {
     return Fail(ErrorCode::kInvalidArgument, "a store's tls-cert and tls-key go together");
+  }
+  for (const auto& [name, file] :
+       {std::pair("tls-ca", files.ca), std::pair("tls-cert", files.certificate),
+        std::pair("tls-key", files.key)}) {
+    if (file.empty()) continue;
+    if (const Status opens = CheckOpens(file); !opens) {
+      return Fail(opens.error().code, "{}: {}", name, opens.error().message);
+    }
   }
   auto context = std::make_shared<ssl::context>(ssl::context::tls_client);
   SSL_CTX_set_min_proto_version(context->native_handle(), TLS1_2_VERSION);
