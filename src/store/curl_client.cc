@@ -65,7 +65,7 @@ struct CurlClient::Transfer {
   size_t piece = 0, sent = 0;  // of the body: which piece, and how much of it
   curl_off_t moved = 0;        // bytes, both ways
   TimePoint moved_at{};
-  bool is_too_long = false, is_unwanted = false, is_stalled = false;
+  bool is_too_long = false, is_told = false, is_unwanted = false, is_stalled = false;
   std::array<char, CURL_ERROR_SIZE> error = {};
 
   ~Transfer() { curl_slist_free_all(headers); }
@@ -117,6 +117,8 @@ struct CurlClient::Transfer {
       reply.text.append(data, bytes);
     } else {  // it tells what is wrong, if anything
       reply.text.append(data, std::min(bytes, kErrorTextMax - reply.text.size()));
+      is_told = reply.text.size() == kErrorTextMax;  // what follows nobody reads
+      if (is_told) return 0;
     }
     return bytes;
   }
@@ -379,7 +381,7 @@ void CurlClient::TakeEnded() {
     Transfer& transfer = *node.mapped();
     curl_easy_reset(handle);  // it knows the transfer no more
     idle_handles_.push_back(handle);
-    if (code == CURLE_OK) {
+    if (code == CURLE_OK || transfer.is_told) {
       Finish(std::move(transfer.request), std::move(transfer.reply));
     } else if (transfer.is_unwanted) {
       Finish(std::move(transfer.request), Fail(ErrorCode::kCancelled, "nobody wants it any more"));

@@ -35,17 +35,6 @@ struct Redirection {
   RedisAddress to;
 };
 
-// Whether it can be a host's name or address: it comes from a server, and goes into messages.
-bool IsHost(std::string_view text) {
-  constexpr size_t kHostBytesMax = 255;
-  const auto fits = [](unsigned char c) {
-    return std::isalnum(c) ||
-           std::string_view(".:_%-").find(static_cast<char>(c)) != std::string_view::npos;
-  };
-  return !text.empty() && text.size() <= kHostBytesMax &&
-         std::all_of(text.begin(), text.end(), fits);
-}
-
 // Reads "MOVED 3999 127.0.0.1:6381" or "ASK ...". No host is that of who says so.
 std::optional<Redirection> ReadRedirection(std::string_view text, const RedisAddress& said_by) {
   const size_t word = text.find(' '), place = text.rfind(' '), colon = text.rfind(':');

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
@@ -28,6 +29,9 @@ std::optional<int> ReadNumber(std::string_view text, int least, int most) {
 
 // host, host:port or [host]:port.
 Result<RedisAddress> ReadAddress(std::string_view text) {
+  if (text.find("%40") != text.npos) {  // what is before it may be a password
+    return RefuseUrl("the '@' between a password and the host is written as it is, not %40");
+  }
   const bool has_brackets = text.starts_with('[');
   const size_t host_end = has_brackets ? text.find(']') : text.find(':');
   RedisAddress address{std::string(text.substr(0, host_end))};
@@ -124,6 +128,16 @@ Status ReadSeeds(std::string_view hosts, RedisPlace& place) {
 }
 
 }  // namespace
+
+bool IsHost(std::string_view text) {
+  constexpr size_t kHostBytesMax = 255;
+  const auto fits = [](unsigned char c) {
+    return std::isalnum(c) ||
+           std::string_view(".:_%-").find(static_cast<char>(c)) != std::string_view::npos;
+  };
+  return !text.empty() && text.size() <= kHostBytesMax &&
+         std::all_of(text.begin(), text.end(), fits);
+}
 
 std::string RedisAddress::Text() const { return HostAndPort(host, port); }
 

@@ -18,6 +18,9 @@ struct RedisAddress {
   std::string Text() const;  // host:port, [host]:port
 };
 
+// Whether it can be a host's name or address: some come from servers, and go into messages.
+bool IsHost(std::string_view text);
+
 struct RedisLogin {
   std::string user = {};      // of the server's ACL; empty: its default user
   std::string password = {};  // empty: no AUTH

@@ -29,8 +29,10 @@ Status StatusOf(const Result<RespReply>& reply) {
   ErrorCode code = ErrorCode::kIo;
   if (word == "OOM") code = ErrorCode::kNoSpace;
   if (is_login || word == "NOPERM") code = ErrorCode::kInvalidArgument;
-  return Fail(code, "Redis says: {}{}", PrintableAscii(reply->text),
-              is_login ? " (KVCAKE_REDIS_PASSWORD, or redis://USER:PASSWORD@HOST)" : "");
+  const char* remedy = "";
+  if (is_login) remedy = " (KVCAKE_REDIS_PASSWORD, or redis://USER:PASSWORD@HOST)";
+  if (word == "MOVED") remedy = " (it is a node of a cluster: redis+cluster://HOST:PORT)";
+  return Fail(code, "Redis says: {}{}", PrintableAscii(reply->text), remedy);
 }
 
 // What came of a value, or of a part of one, that was asked for.

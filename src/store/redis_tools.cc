@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "store/pages_seen.h"
 #include "store/redis_client.h"
 
 namespace kvcake {
@@ -103,8 +104,9 @@ Result<std::vector<RedisAddress>> MastersOf(const RespReply& slots, const RedisA
     const std::string& host = range.items[2].items[0].text;
     const int64_t port = range.items[2].items[1].integer;
     if (port < 1 || port > 65535) continue;
-    const RedisAddress master{host.empty() || host == "?" ? told_by.host : host,
-                              static_cast<uint16_t>(port)};
+    const bool unnamed = host.empty() || host == "?";
+    if (!unnamed && !IsHost(host)) continue;
+    const RedisAddress master{unnamed ? told_by.host : host, static_cast<uint16_t>(port)};
     if (std::find(masters.begin(), masters.end(), master) == masters.end()) {
       masters.push_back(master);
     }
@@ -142,6 +144,7 @@ Status ForEachServer(const RedisPlace& place, const AskServer& ask) {
 Status Scan(Asker& asker, const RedisPlace& place,
             const std::function<Status(std::span<const std::string>)>& page) {
   std::string cursor = "0";
+  PagesSeen pages;
   do {
     ASSIGN_OR_RETURN(
         RespReply reply,
@@ -151,6 +154,9 @@ Status Scan(Asker& asker, const RedisPlace& place,
     std::vector<std::string> names;
     for (RespReply& item : reply.items[1].items) names.push_back(std::move(item.text));
     if (!names.empty()) RETURN_IF_ERROR(page(names));
+    if (const Status on = cursor == "0" ? Status() : pages.GoOnTo(cursor); !on) {
+      return Fail(on.error().code, "{}: {}", place.Text(), on.error().message);
+    }
   } while (cursor != "0");
   return {};
 }
@@ -173,7 +179,7 @@ class RedisListing : public RemoteListing {
   Status ForEachPage(const std::function<Status(std::span<const FoundValue>)>& visit) override;
   Result<std::vector<std::byte>> Read(const FoundValue& value) override;
   size_t remove_max() const override { return 512; }
-  Result<uint64_t> Remove(std::span<const std::string> names) override;
+  Result<RemovedValues> Remove(std::span<const std::string> names) override;
   Status RemoveOthers() override;
   std::string why_no_times() const override {
     return place_.Text() +
@@ -239,16 +245,16 @@ Result<std::vector<std::byte>> RedisListing::Read(const FoundValue& value) {
   return bytes;
 }
 
-Result<uint64_t> RedisListing::Remove(std::span<const std::string> names) {
+Result<RemovedValues> RedisListing::Remove(std::span<const std::string> names) {
   std::vector<Asker::Question> questions;
   for (const std::string& name : names) questions.push_back({name, {.words = {"UNLINK", name}}});
   ASSIGN_OR_RETURN(const auto replies, asker_->Ask(std::move(questions)));
-  uint64_t removed = 0;
+  RemovedValues removed;
   for (const RespReply& reply : replies) {
     if (reply.kind == Kind::kError) {
       return Fail(ErrorCode::kIo, "Redis says: {}", PrintableAscii(reply.text));
     }
-    removed += reply.integer > 0;
+    removed.count += reply.integer > 0;
   }
   return removed;
 }
@@ -256,7 +262,7 @@ Result<uint64_t> RedisListing::Remove(std::span<const std::string> names) {
 Status RedisListing::RemoveOthers() {
   return ForEachServer(place_, [&](Asker& server) {
     return Scan(server, place_, [&](std::span<const std::string> names) -> Status {
-      return Remove(names).map([](uint64_t) {});
+      return Remove(names).map([](const RemovedValues&) {});
     });
   });
 }

@@ -2,6 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <array>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
+#include <thread>
+
 #include "store/redis_server_testing.h"
 #include "store/redis_store.h"
 #include "store/tier_testing.h"
@@ -117,7 +123,7 @@ class RepeatingListing : public RemoteListing {
     return inner_->Read(value);
   }
   size_t remove_max() const override { return 3; }
-  Result<uint64_t> Remove(std::span<const std::string> names) override {
+  Result<RemovedValues> Remove(std::span<const std::string> names) override {
     EXPECT_LE(names.size(), remove_max());
     return inner_->Remove(names);
   }
@@ -186,6 +192,54 @@ TEST_F(RedisToolsTest, AUserWhoMayNotLookIsTold) {
     EXPECT_FALSE(VerifyRemote(*listing)) << forbidden;
     EXPECT_FALSE(EvictRemote(*listing, {.to_bytes = 0})) << forbidden;
   }
+}
+
+// Answers every command of a connection with the same.
+class ParrotServer {
+ public:
+  explicit ParrotServer(std::string reply) : thread_([this, reply] { Serve(reply); }) {}
+  ~ParrotServer() { thread_.join(); }  // when the client has gone
+  RedisPlace Place() const { return {.seeds = {{"127.0.0.1", acceptor_.local_endpoint().port()}}}; }
+
+ private:
+  using tcp = boost::asio::ip::tcp;
+
+  void Serve(const std::string& reply) {
+    tcp::socket socket = acceptor_.accept();
+    boost::system::error_code error;
+    std::array<char, 4096> bytes;
+    while (!error) {
+      const size_t read = socket.read_some(boost::asio::buffer(bytes), error);
+      const std::string_view some(bytes.data(), read);
+      for (size_t i = 0; i < some.size() && !error; ++i) {
+        if (some[i] != '*' || (i > 0 && some[i - 1] != '\n')) continue;  // begins no command
+        boost::asio::write(socket, boost::asio::buffer(reply), error);
+      }
+    }
+  }
+
+  boost::asio::io_context context_;
+  tcp::acceptor acceptor_{context_, {boost::asio::ip::address_v4::loopback(), 0}};
+  std::thread thread_;
+};
+
+TEST_F(RedisToolsTest, PagesInACircleEnd) {
+  ParrotServer server("*2\r\n$2\r\n17\r\n*0\r\n");
+  RedisPlace place = server.Place();
+  const auto list = ListRemote(*Listing(place));
+  ASSERT_FALSE(list);
+  EXPECT_THAT(list.error().message, HasSubstr("lists the same page again"));
+  EXPECT_THAT(list.error().message, HasSubstr(place.Text()));
+}
+
+// It would go into messages, and so to a terminal.
+TEST_F(RedisToolsTest, AHostOfAClusterThatIsNoneIsNotAsked) {
+  ParrotServer server("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\nx\033[31m\r\ny\r\n:6379\r\n");
+  RedisPlace place = server.Place();
+  place.is_cluster = true;
+  const auto list = ListRemote(*Listing(place));
+  ASSERT_FALSE(list);
+  EXPECT_THAT(list.error().message, HasSubstr("has no slots"));
 }
 
 TEST_F(RedisToolsTest, AServerThatIsNotThereIsNamed) {

@@ -33,28 +33,53 @@ Status VerifyValue(RemoteListing& listing, const FoundValue& value, const StoreK
   return {};
 }
 
+// Of which the names take some gigabytes.
+constexpr size_t kChunksMax = 1 << 25;
+// Values in a row that cannot be read: then it is the store that does not answer.
+constexpr int kUnreadInARow = 8;
+
 // Pages may repeat a chunk: it is visited once.
 Status ForEachChunk(RemoteListing& listing, const std::function<Status(const FoundValue&)>& visit) {
   std::unordered_set<ChunkId> seen;
   return listing.ForEachPage([&](std::span<const FoundValue> found) -> Status {
     for (const FoundValue& value : found) {
       if (seen.insert(value.id).second) RETURN_IF_ERROR(visit(value));
+      if (seen.size() <= kChunksMax) continue;
+      return Fail(ErrorCode::kResourceExhausted, "it lists over {} chunks", kChunksMax);
     }
     return {};
   });
 }
 
-Status RemoveAll(RemoteListing& listing, const std::vector<std::string>& names,
-                 ClearedStore& cleared) {
-  std::span<const std::string> left = names;
-  while (!left.empty()) {
-    const auto some = left.first(std::min(left.size(), listing.remove_max()));
-    ASSIGN_OR_RETURN(const uint64_t removed, listing.Remove(some));
-    cleared.files += removed;
-    left = left.subspan(some.size());
+// Removes what it may: one that is refused keeps nothing else.
+class Remover {
+ public:
+  explicit Remover(RemoteListing& listing) : listing_(listing) {}
+
+  Status Remove(const std::vector<std::string>& names) {
+    std::span<const std::string> left = names;
+    while (!left.empty()) {
+      const auto some = left.first(std::min(left.size(), listing_.remove_max()));
+      ASSIGN_OR_RETURN(const RemovedValues removed, listing_.Remove(some));
+      count_ += removed.count;
+      refused_ += removed.refused.size();
+      if (first_.path.empty() && !removed.refused.empty()) first_ = removed.refused[0];
+      left = left.subspan(some.size());
+    }
+    return {};
   }
-  return {};
-}
+  // How many were removed, or what was not.
+  Result<uint64_t> End() const {
+    if (refused_ == 0) return count_;
+    return Fail(ErrorCode::kIo, "{} chunks are removed, and {} are not; {}: {}", count_, refused_,
+                first_.path, first_.reason);
+  }
+
+ private:
+  RemoteListing& listing_;
+  uint64_t count_ = 0, refused_ = 0;
+  BadFile first_;
+};
 
 }  // namespace
 
@@ -85,10 +110,14 @@ Result<std::vector<StoreRoot>> ListRemote(RemoteListing& listing) {
 
 Result<VerifiedStore> VerifyRemote(RemoteListing& listing, const StoreKey* key) {
   VerifiedStore verified;
+  int unread = 0;
   RETURN_IF_ERROR(ForEachChunk(listing, [&](const FoundValue& value) -> Status {
     const Status status = VerifyValue(listing, value, key, &verified);
-    if (status || status.error().code == ErrorCode::kNotFound) return {};
-    if (status.error().code != ErrorCode::kCorrupt) return status;
+    const ErrorCode code = status ? ErrorCode::kNotFound : status.error().code;
+    const bool told = code == ErrorCode::kNotFound || code == ErrorCode::kCorrupt;
+    unread = told ? 0 : unread + 1;
+    if (unread == kUnreadInARow) return status;
+    if (code == ErrorCode::kNotFound) return {};
     verified.bad.push_back({value.name, status.error().message});
     return {};
   }));
@@ -127,21 +156,25 @@ Result<ClearedStore> EvictRemote(RemoteListing& listing, const EvictRule& rule) 
     cleared.bytes += value.bytes;
     chosen.push_back(value.name);
   }
-  RETURN_IF_ERROR(RemoveAll(listing, chosen, cleared));
+  Remover remover(listing);
+  RETURN_IF_ERROR(remover.Remove(chosen));
+  ASSIGN_OR_RETURN(cleared.files, remover.End());
   return cleared;
 }
 
 Result<ClearedStore> ClearRemote(RemoteListing& listing) {
   ClearedStore cleared;
+  Remover remover(listing);
   RETURN_IF_ERROR(listing.ForEachPage([&](std::span<const FoundValue> found) {
     std::vector<std::string> names;
     for (const FoundValue& value : found) {
       names.push_back(value.name);
       cleared.bytes += value.bytes;
     }
-    return RemoveAll(listing, names, cleared);
+    return remover.Remove(names);
   }));
   RETURN_IF_ERROR(listing.RemoveOthers());
+  ASSIGN_OR_RETURN(cleared.files, remover.End());
   return cleared;
 }
 

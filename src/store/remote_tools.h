@@ -21,6 +21,11 @@
 
 namespace kvcake {
 
+struct RemovedValues {
+  uint64_t count = 0;
+  std::vector<BadFile> refused = {};  // names that stay, and why
+};
+
 struct FoundValue {
   ChunkId id;
   std::string name;
@@ -35,12 +40,12 @@ class RemoteListing {
 
   // Calls `visit` with a page of chunks after another; it may remove what it is shown.
   virtual Status ForEachPage(const std::function<Status(std::span<const FoundValue>)>& visit) = 0;
-  // kNotFound when it has gone, kCorrupt when it is no value that could be a chunk's.
+  // kNotFound when it has gone, kCorrupt when it is no value that could be a chunk's. Takes memory
+  // for no more than a chunk has.
   virtual Result<std::vector<std::byte>> Read(const FoundValue& value) = 0;
   // So many names may be removed with one call.
   virtual size_t remove_max() const = 0;
-  // How many of them there were.
-  virtual Result<uint64_t> Remove(std::span<const std::string> names) = 0;
+  virtual Result<RemovedValues> Remove(std::span<const std::string> names) = 0;
   // What is kept beside chunks, such as claims.
   virtual Status RemoveOthers() { return {}; }
   // Why nothing can be said of when chunks were used.

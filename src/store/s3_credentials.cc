@@ -169,6 +169,8 @@ bool S3CredentialSource::Forget(const S3Credentials& bad) {
            some->session_token == bad.session_token;
   };
   if (!are_bad(known_)) return true;
+  // The environment and the files say what they said: something else is refused.
+  if (const auto local = LocalCredentials(profile_); local && are_bad(*local)) return false;
   // The instance endpoint had no others a moment ago: something else is refused.
   if (are_bad(forgotten_) && Clock::Real().Now() - asked_ < kBetweenAsking) return false;
   forgotten_ = std::exchange(known_, std::nullopt);

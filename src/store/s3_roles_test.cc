@@ -91,6 +91,19 @@ TEST_F(S3RolesTest, AnInstanceIsNotAskedForEachRequestThatIsRefused) {
   EXPECT_EQ(Held(*tier, chain_), (std::vector<bool>{true, false, false, false}));
 }
 
+// The environment says what it said.
+TEST_F(S3RolesTest, CredentialsOfTheEnvironmentThatAreRefusedAreNotTriedTwice) {
+  const ScopedEnvironment environment(
+      {{"AWS_ACCESS_KEY_ID", "E"}, {"AWS_SECRET_ACCESS_KEY", "e"}, {"AWS_SESSION_TOKEN", "old"}});
+  server_.SetCredentials({"E", "e", "new"});
+  server_.SetFault([](const S3Seen&) { return S3Fault{.status = 403, .code = "ExpiredToken"}; });
+  const Status put = PutChunk(*Open(), layout_, chain_[0], Root());
+  ASSERT_FALSE(put);
+  EXPECT_NE(put.error().message.find("set new credentials"), std::string::npos)
+      << put.error().message;
+  EXPECT_EQ(server_.Requests().size(), 1u);
+}
+
 // Its own clock may be wrong, or this machine's: what was given just now is all there is.
 TEST_F(S3RolesTest, WhatSeemsToHaveExpiredWhenItIsGivenIsUsed) {
   expires_ = 2001;

@@ -9,10 +9,8 @@
 #include "base/printable.h"
 
 namespace kvcake {
-namespace {
 
-// What a reply that is not ok means for a chunk.
-Error ErrorOf(const CurlReply& reply, const S3Place& place) {
+Error S3ReplyError(const CurlReply& reply, const S3Place& place) {
   const std::string code = S3ErrorCode(reply);
   if (reply.status == 404 && code != "NoSuchBucket") {
     return {ErrorCode::kNotFound, "it is not there"};
@@ -20,6 +18,12 @@ Error ErrorOf(const CurlReply& reply, const S3Place& place) {
   std::string remedy;
   if (code == "NoSuchBucket") {
     remedy = " (create it: kvcake makes no buckets)";
+  } else if (code == "ExpiredToken" || code == "InvalidToken") {
+    remedy =
+        " (set new credentials and start again; those of AWS's credentials file are read again by "
+        "themselves)";
+  } else if (code == "InvalidObjectState") {
+    remedy = " (it is archived: have the bucket's rules expire objects, not move them)";
   } else if (reply.status == 403) {
     remedy =
         " (the credentials need s3:GetObject, s3:PutObject, s3:DeleteObject and, so that what "
@@ -30,8 +34,6 @@ Error ErrorOf(const CurlReply& reply, const S3Place& place) {
   return {remedy.empty() ? ErrorCode::kIo : ErrorCode::kInvalidArgument,
           fmt::format("{} answers {}{}", place.Text(), S3ErrorText(reply), remedy)};
 }
-
-}  // namespace
 
 std::string S3Folder(const S3Place& place, const ChunkKey& root) {
   return fmt::format("{}v1/{}/", place.prefix, root.Hex());
@@ -60,7 +62,7 @@ Result<uint64_t> S3Store::Landed(const RemoteGet& get, const Result<CurlReply>& 
   if (reply->status == 416) {
     return Fail(ErrorCode::kCorrupt, "it ends before byte {}", get.offset);
   }
-  if (!reply->ok()) return tl::unexpected(ErrorOf(*reply, options_.client.place));
+  if (!reply->ok()) return tl::unexpected(S3ReplyError(*reply, options_.client.place));
   if (HasExpired(*reply)) return Fail(ErrorCode::kNotFound, "it has expired");
   if (reply->status != (get.is_whole ? 200 : 206)) {
     return Fail(ErrorCode::kIo, "{} answers {} to a request for {}", options_.client.place.Text(),
@@ -104,7 +106,7 @@ void S3Store::Has(const ChunkKey& key, std::function<void(Result<bool>)> done) {
                      return done(!has_expired);
                    }
                    if (reply->status == 404) return done(false);
-                   done(tl::unexpected(ErrorOf(*reply, options_.client.place)));
+                   done(tl::unexpected(S3ReplyError(*reply, options_.client.place)));
                  }});
 }
 
@@ -159,7 +161,7 @@ Result<PutOutcome> S3Store::Put(const ChunkKey& key,
     reply = put({});
   }
   if (!reply) return tl::unexpected(reply.error());
-  if (!reply->ok()) return tl::unexpected(ErrorOf(*reply, options_.client.place));
+  if (!reply->ok()) return tl::unexpected(S3ReplyError(*reply, options_.client.place));
   return PutOutcome::kKept;
 }
 
@@ -169,7 +171,7 @@ Result<bool> S3Store::Remove(const ChunkKey& key) {
   if (held.status == 404) return false;
   ASSIGN_OR_RETURN(const CurlReply removed, Ask(key, {.method = "DELETE"}));
   if (!removed.ok() && removed.status != 404) {
-    return tl::unexpected(ErrorOf(removed, options_.client.place));
+    return tl::unexpected(S3ReplyError(removed, options_.client.place));
   }
   return removed.ok();
 }

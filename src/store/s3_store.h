@@ -24,6 +24,10 @@ inline constexpr int kS3Connections = 32;
 // What the names of a root's objects begin with.
 std::string S3Folder(const S3Place& place, const ChunkKey& root);
 
+// What a reply that is not ok means for a chunk, or a list of them: with the place, and what to do
+// about it. kNotFound: there is no such object; kInvalidArgument: asking again is no help.
+Error S3ReplyError(const CurlReply& reply, const S3Place& place);
+
 struct S3StoreOptions {
   S3ClientOptions client = {};
   ChunkKey root = {};

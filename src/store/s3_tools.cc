@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "store/chunk_format.h"
+#include "store/pages_seen.h"
 #include "store/s3_client.h"
 #include "store/s3_store.h"
 
@@ -20,6 +21,8 @@ namespace {
 // What a server says is not believed beyond it.
 constexpr uint64_t kObjectBytesMax = kChunkBytesMax;
 constexpr const char* kNamesAtOnce = "1000";
+// What no chunk of a usual model has: memory for more is taken when a header says so, too.
+constexpr uint64_t kReadUnseenMax = 64 << 20;
 
 // With the characters that XML writes by name.
 std::string WithoutEntities(std::string_view text) {
@@ -54,7 +57,7 @@ class S3Listing : public RemoteListing {
   Result<std::vector<std::byte>> Read(const FoundValue& value) override;
   // As the time of a request begins before it has a connection.
   size_t remove_max() const override { return kS3Connections; }
-  Result<uint64_t> Remove(std::span<const std::string> names) override;
+  Result<RemovedValues> Remove(std::span<const std::string> names) override;
   std::string why_no_times() const override {
     return client_->place().Text() + " does not say when its objects were written";
   }
@@ -62,10 +65,11 @@ class S3Listing : public RemoteListing {
  private:
   // The replies that are not errors, in order.
   Result<std::vector<CurlReply>> Ask(std::vector<S3Request> requests);
-  Error ErrorOf(const CurlReply& reply) const {
-    return {ErrorCode::kIo,
-            fmt::format("{} answers {}", client_->place().Text(), S3ErrorText(reply))};
+  tl::unexpected<Error> Named(const Error& error) const {
+    return Fail(error.code, "{}: {}", client_->place().Text(), error.message);
   }
+  // The first `count` bytes of an object, or all, which are no more.
+  Result<std::vector<std::byte>> ReadFirst(const std::string& name, uint64_t count, bool all);
   // PREFIX/v1/ROOT/KEY
   std::optional<ChunkId> IdOf(std::string_view name) const;
   std::string folder() const { return client_->place().prefix + "v1/"; }
@@ -90,9 +94,7 @@ Result<std::vector<CurlReply>> S3Listing::Ask(std::vector<S3Request> requests) {
   all.get_future().wait();
   std::vector<CurlReply> good;
   for (auto& reply : replies) {
-    if (!reply) {
-      return Fail(reply.error().code, "{}: {}", client_->place().Text(), reply.error().message);
-    }
+    if (!reply) return Named(reply.error());
     good.push_back(std::move(*reply));
   }
   return good;
@@ -112,28 +114,22 @@ std::optional<ChunkId> S3Listing::IdOf(std::string_view name) const {
 
 Status S3Listing::ForEachPage(const std::function<Status(std::span<const FoundValue>)>& visit) {
   std::string next;
-  // Finds pages that name one another in a circle: they come back to the token that is kept, which
-  // is replaced at ever longer intervals (Brent, 1980).
-  std::string kept;
-  uint64_t pages = 0, keep_at = 1;
+  PagesSeen pages;
   do {
     UrlQuery query = {{"list-type", "2"}, {"max-keys", kNamesAtOnce}, {"prefix", folder()}};
     if (!next.empty()) query.emplace_back("continuation-token", next);
     std::vector<S3Request> one(1);
     one[0].query = std::move(query);
     ASSIGN_OR_RETURN(const auto replies, Ask(std::move(one)));
-    if (!replies[0].ok()) return tl::unexpected(ErrorOf(replies[0]));
-    ASSIGN_OR_RETURN(S3Page page, ParseS3Page(replies[0].text));
-    if (!page.next.empty() && page.next == kept) {
-      return Fail(ErrorCode::kIo, "{} lists the same page again", client_->place().Text());
-    }
-    next = std::move(page.next);
-    if (++pages == keep_at) {
-      kept = next;
-      keep_at *= 2;
+    if (!replies[0].ok()) return tl::unexpected(S3ReplyError(replies[0], client_->place()));
+    auto page = ParseS3Page(replies[0].text);
+    if (!page) return Named(page.error());
+    next = std::move(page->next);
+    if (const Status on = next.empty() ? Status() : pages.GoOnTo(next); !on) {
+      return Named(on.error());
     }
     std::vector<FoundValue> found;
-    for (S3Page::Object& object : page.objects) {
+    for (S3Page::Object& object : page->objects) {
       const auto id = IdOf(object.name);
       if (!id) continue;
       FoundValue value{.id = *id, .name = std::move(object.name), .bytes = object.bytes};
@@ -146,30 +142,51 @@ Status S3Listing::ForEachPage(const std::function<Status(std::span<const FoundVa
 }
 
 Result<std::vector<std::byte>> S3Listing::Read(const FoundValue& value) {
-  std::vector<std::byte> bytes(std::max<uint64_t>(value.bytes, 1));
+  if (value.bytes > kReadUnseenMax) {
+    ASSIGN_OR_RETURN(const auto first, ReadFirst(value.name, kPageHeaderBytes, /*all=*/false));
+    if (first.size() < kPageHeaderBytes) {
+      return Fail(ErrorCode::kCorrupt, "it has {} bytes, fewer than a header", first.size());
+    }
+    const ConstHeaderBytes bytes(first.data(), kPageHeaderBytes);
+    ASSIGN_OR_RETURN(const ChunkHeader header, DecodeHeader(bytes));
+    if (header.file_bytes() != value.bytes) {
+      return Fail(ErrorCode::kCorrupt, "it has {} bytes, and its header says {}", value.bytes,
+                  header.file_bytes());
+    }
+  }
+  return ReadFirst(value.name, std::max<uint64_t>(value.bytes, 1), /*all=*/true);
+}
+
+Result<std::vector<std::byte>> S3Listing::ReadFirst(const std::string& name, uint64_t count,
+                                                    bool all) {
+  std::vector<std::byte> bytes(count);
   std::vector<S3Request> one(1);
-  one[0].name = value.name;
+  one[0].name = name;
   one[0].landing = bytes;
-  const auto replies = Ask(std::move(one));
-  if (!replies) return tl::unexpected(replies.error());
-  const CurlReply& reply = replies->front();
-  if (reply.status == 404) return Fail(ErrorCode::kNotFound, "it is not there");
-  if (!reply.ok()) return tl::unexpected(ErrorOf(reply));
+  if (!all) {
+    one[0].headers = {{"range", fmt::format("bytes=0-{}", count - 1)}};
+    one[0].landing_status = 206;
+  }
+  ASSIGN_OR_RETURN(const auto replies, Ask(std::move(one)));
+  const CurlReply& reply = replies.front();
+  if (!reply.ok()) return tl::unexpected(S3ReplyError(reply, client_->place()));
   bytes.resize(reply.bytes);
   return bytes;
 }
 
-Result<uint64_t> S3Listing::Remove(std::span<const std::string> names) {
+Result<RemovedValues> S3Listing::Remove(std::span<const std::string> names) {
   std::vector<S3Request> requests(names.size());
   for (size_t i = 0; i < names.size(); ++i) {
     requests[i].method = "DELETE";
     requests[i].name = names[i];
   }
   ASSIGN_OR_RETURN(const auto replies, Ask(std::move(requests)));
-  uint64_t removed = 0;
-  for (const CurlReply& reply : replies) {
-    if (!reply.ok() && reply.status != 404) return tl::unexpected(ErrorOf(reply));
-    removed += reply.ok();
+  RemovedValues removed;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const CurlReply& reply = replies[i];
+    removed.count += reply.ok();
+    if (reply.ok() || reply.status == 404) continue;
+    removed.refused.push_back({names[i], S3ReplyError(reply, client_->place()).message});
   }
   return removed;
 }
@@ -199,6 +216,11 @@ Result<S3Page> ParseS3Page(std::string_view xml) {
   }
   if (XmlElement(xml, "IsTruncated") == "true") {
     page.next = WithoutEntities(XmlElement(xml, "NextContinuationToken"));
+    if (page.next.empty()) {
+      return Fail(ErrorCode::kIo,
+                  "it lists a part of its objects and not how to go on: does it know "
+                  "ListObjectsV2?");
+    }
   }
   return page;
 }

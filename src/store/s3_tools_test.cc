@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "io/file_system.h"
+#include "store/pages_seen.h"
 #include "store/remote_tools.h"
 #include "store/s3_server_testing.h"
 #include "store/s3_store.h"
@@ -113,9 +114,98 @@ TEST_F(S3ToolsTest, WhatServersRefuseIsToldWithTheirName) {
   server_.SetFault([](const S3Seen&) { return S3Fault{.status = 403, .code = "AccessDenied"}; });
   const auto list = ListRemote(*Listing());
   ASSERT_FALSE(list);
-  EXPECT_EQ(list.error().code, ErrorCode::kIo);
+  EXPECT_EQ(list.error().code, ErrorCode::kInvalidArgument);
   EXPECT_THAT(list.error().message, HasSubstr("AccessDenied"));
   EXPECT_THAT(list.error().message, HasSubstr("s3://bucket/folder"));
+  EXPECT_THAT(list.error().message, HasSubstr("s3:ListBucket"));
+}
+
+TEST_F(S3ToolsTest, WhatAnErrorSaysIsNotWaitedForToItsEnd) {
+  server_.SetFault([](const S3Seen&) {
+    return S3Fault{
+        .status = 403, .code = "AccessDenied", .code_text_bytes = 1 << 20, .hang_after = 512 << 10};
+  });
+  const auto list = ListRemote(*Listing());
+  ASSERT_FALSE(list);
+  EXPECT_THAT(list.error().message, HasSubstr("403 AccessDenied"));
+  server_.CutConnections();
+}
+
+TEST_F(S3ToolsTest, AnObjectThatCannotBeReadIsNamedAndTheOthersAreRead) {
+  const auto chain = Chain(4);
+  Keep(Root(), chain);
+  const std::string archived = NameOf(Root(), chain[1]);
+  server_.SetFault([&](const S3Seen& seen) {
+    return seen.method == "GET" && seen.name == archived
+               ? S3Fault{.status = 403, .code = "InvalidObjectState"}
+               : S3Fault{};
+  });
+  const VerifiedStore verified = VerifyRemote(*Listing()).value();
+  EXPECT_EQ(verified.chunks, 3u);
+  ASSERT_EQ(verified.bad.size(), 1u);
+  EXPECT_EQ(verified.bad[0].path, archived);
+  EXPECT_THAT(verified.bad[0].reason, HasSubstr("it is archived"));
+}
+
+// Where none can be read it is the store that answers nothing.
+TEST_F(S3ToolsTest, AStoreOfWhichNothingCanBeReadIsAnError) {
+  Keep(Root(), Chain(20));
+  std::atomic<int> read = 0;
+  server_.SetFault([&](const S3Seen& seen) {
+    if (seen.method != "GET" || seen.name.empty()) return S3Fault{};
+    ++read;
+    return S3Fault{.status = 403, .code = "AccessDenied"};
+  });
+  const auto verified = VerifyRemote(*Listing());
+  ASSERT_FALSE(verified);
+  EXPECT_THAT(verified.error().message, HasSubstr("AccessDenied"));
+  EXPECT_EQ(read, 8);
+}
+
+// A list is believed no more than a header.
+TEST_F(S3ToolsTest, MemoryIsTakenForChunksAlone) {
+  const auto chain = Chain(2);
+  Keep(Root(), chain);
+  const auto size = [](uint64_t bytes) { return fmt::format("<Size>{}</Size>", bytes); };
+  std::string contents;
+  for (const ChunkKey& key : chain) {
+    contents += fmt::format("<Contents><Key>{}</Key>{}</Contents>", NameOf(Root(), key),
+                            size(uint64_t{1} << 40));
+  }
+  std::vector<std::string> ranges;  // the server's thread's
+  server_.SetFault([&](const S3Seen& seen) {
+    if (seen.method != "GET") return S3Fault{};
+    if (!seen.name.empty()) {
+      ranges.push_back(seen.headers.count("range") > 0 ? seen.headers.at("range") : "all");
+      return S3Fault{};
+    }
+    return S3Fault{.status = 200, .body = "<ListBucketResult>" + contents + "</ListBucketResult>"};
+  });
+  const VerifiedStore verified = VerifyRemote(*Listing()).value();
+  EXPECT_EQ(verified.bad.size(), 2u);
+  EXPECT_EQ(ranges, (std::vector<std::string>{"bytes=0-4095", "bytes=0-4095"}));
+}
+
+TEST_F(S3ToolsTest, WhatMayNotBeRemovedKeepsNothingElse) {
+  const auto chain = Chain(100);
+  Keep(Root(), chain);
+  const std::string kept = NameOf(Root(), chain[7]);
+  server_.SetFault([&](const S3Seen& seen) {
+    return seen.method == "DELETE" && seen.name == kept
+               ? S3Fault{.status = 403, .code = "AccessDenied"}
+               : S3Fault{};
+  });
+  for (const auto& cleared : {ClearRemote(*Listing()), EvictRemote(*Listing(), {.to_bytes = 0})}) {
+    ASSERT_FALSE(cleared);
+    EXPECT_THAT(cleared.error().message, HasSubstr("and 1 are not; " + kept));
+    EXPECT_EQ(server_.Names(), std::vector{kept});
+  }
+}
+
+TEST(PagesSeenTest, MorePagesThanAnyStoreHasAreNone) {
+  PagesSeen pages;
+  for (uint64_t i = 0; i < PagesSeen::kPagesMax; ++i) ASSERT_TRUE(pages.GoOnTo(fmt::to_string(i)));
+  EXPECT_FALSE(pages.GoOnTo("last"));
 }
 
 // Each page names the next, and the last of them the third again.
@@ -146,6 +236,9 @@ TEST_F(S3ToolsTest, WhatIsNoListIsRefused) {
   }();
   for (const std::string& xml :
        {std::string(), std::string("<html>sign in</html>"), std::string("<ListBucketResult>"),
+        // A part, as what knows the first version of lists alone gives.
+        std::string("<ListBucketResult><IsTruncated>true</IsTruncated>"
+                    "<NextMarker>x</NextMarker></ListBucketResult>"),
         std::string("{}"), deep, std::string("<ListBucketResult") + std::string(100, '<')}) {
     EXPECT_FALSE(ParseS3Page(xml)) << xml.substr(0, 40);
   }

@@ -72,7 +72,10 @@ std::optional<std::string> TakeOption(StoreUrl& url, std::string_view name) {
 }
 
 std::string WithoutSecrets(std::string_view text) {
-  const size_t scheme = SchemeSize(text), at = text.rfind('@');
+  const size_t scheme = SchemeSize(text);
+  size_t at = text.rfind('@');
+  const size_t encoded = text.rfind("%40");  // as some write the one before the host
+  if (at == text.npos || (encoded != text.npos && encoded > at)) at = encoded;
   if (scheme == 0 || at == text.npos) return std::string(text);
   return fmt::format("{}://***{}", text.substr(0, scheme), text.substr(at));
 }

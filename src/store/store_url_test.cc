@@ -80,6 +80,15 @@ TEST(StoreUrl, SecretsOfPlacesElsewhereAreNotSaid) {
     EXPECT_THAT(refused.error().message, HasSubstr("redis://***@host"));
     EXPECT_THAT(refused.error().message, Not(HasSubstr("secr")));
   }
+  // As a message tells to write an '@' elsewhere, and some do before the host.
+  for (const char* text : {"redis://me:secret%40host", "redis://me:secret%40host:1",
+                           "rediss+cluster://me:secret%40host,other", "redis://us@me:secret%40host",
+                           "s3://b123?endpoint=http://me:secret%40host"}) {
+    const auto refused = ReadStoreUrl(text);
+    ASSERT_FALSE(refused) << text;
+    EXPECT_THAT(refused.error().message, HasSubstr("://***%40host")) << text;
+    EXPECT_THAT(refused.error().message, Not(HasSubstr("secr"))) << text;
+  }
 }
 
 TEST(StoreUrl, SchemesAreWrittenInAnyCase) {

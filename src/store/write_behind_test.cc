@@ -477,6 +477,31 @@ TEST_F(WriteBehindTest, AFlushEndsWhenWhatItWaitsForIsGivenUp) {
   EXPECT_TRUE(flush.get());
 }
 
+// A store that takes connections and says nothing fails each write after a while.
+class FailingTier : public MemoryTier {
+ public:
+  using MemoryTier::MemoryTier;
+  std::atomic<int> failed = 0;
+
+  Status Put(const ChunkWrite&) override {
+    std::this_thread::sleep_for(Seconds(0.01));
+    ++failed;
+    return Fail(ErrorCode::kIo, "no answer");
+  }
+};
+
+TEST_F(WriteBehindTest, WritesThatFailSlowlyDoNotMakeAnEndWaitForAllOfThem) {
+  constexpr int kChunks = 16;
+  FailingTier tier(Options());
+  {
+    WriteBehind writer({&tier}, *pool_, {.queue_share = 1, .threads = 1, .patience = Seconds(0)});
+    for (int i = 0; i < kChunks; ++i) Enqueue(writer, i);
+    EXPECT_FALSE(writer.Flush());
+    EXPECT_LT(tier.failed, kChunks);
+  }
+  EXPECT_LT(tier.failed, kChunks);
+}
+
 TEST_F(WriteBehindTest, FlushGivesUpWaitingForWritesThatDoNotReturn) {
   WriteBehind writer({&tier_}, *pool_, {.threads = 1, .patience = Seconds(0.02)});
   MutexLock closed(tier_.gate);

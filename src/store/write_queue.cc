@@ -185,12 +185,12 @@ bool WriteQueue::FlushLane(size_t target, TimePoint until) {
   MutexLock lock(mutex_);
   const Lane& lane = lanes_[target];
   while (!lane.done()) {
-    const uint64_t before = lane.ended;
+    const uint64_t before = lane.counts.written;  // failures are no progress
     const TimePoint now = Clock::Real().Now();
     const TimePoint give_up = std::min(until, now + options_.patience);
-    while (!lane.done() && lane.ended == before && fewer_.WaitUntil(mutex_, give_up)) {
+    while (!lane.done() && lane.counts.written == before && fewer_.WaitUntil(mutex_, give_up)) {
     }
-    if (lane.done() || (lane.ended != before && now < until)) continue;
+    if (lane.done() || (lane.counts.written != before && now < until)) continue;
     spdlog::warn("the store {} does not take what is written to it: {} chunks may not be kept",
                  targets_[target].tier->name(), lane.waiting.size() + lane.writing);
     return false;
@@ -264,7 +264,6 @@ void WriteQueue::End(Item& item, size_t target, const Status& status) {
                  status.error().message);
   }
   --lane.writing;
-  ++lane.ended;
   item.writing.reset(target);
   item.reading.reset(target);
   Settle(item);

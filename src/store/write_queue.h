@@ -98,7 +98,6 @@ class WriteQueue {
   struct Lane {
     std::map<uint64_t, Item*> waiting = {};  // by number
     size_t writing = 0;
-    uint64_t ended = 0;  // chunks written or failed
     WriteCounts counts = {};
 
     bool done() const { return waiting.empty() && writing == 0; }
