@@ -11,9 +11,14 @@ os.environ["KVCAKE_LIBRARY"] = sys.argv.pop(1)
 sys.path.insert(0, str(ROOT / "python"))
 import kvcake  # noqa: E402
 from kvcake.vllm.messages import (  # noqa: E402
-    WAIT, Alone, Begin, Progress, Report, Save, Step)
+    WAIT, Alone, Begin, Jump, Progress, Report, Save, Step)
 from kvcake.vllm.planner import ADVISED, PATIENCE_STEPS, Planner, RequestKey  # noqa: E402
 from kvcake.vllm.worker import Worker  # noqa: E402
+
+
+def stats(**counts):
+    """What a cache says; what is not named is 0."""
+    return kvcake.Stats(**{**dict.fromkeys(kvcake.Stats._fields, 0), **counts})
 
 
 class PlannerTest(unittest.TestCase):
@@ -190,7 +195,7 @@ class SavesTest(unittest.TestCase):
         self.cache.lookup.side_effect = lambda keys, timeout_s=0.0: bytes(len(keys))
         self.cache.root.return_value = "root"
         self.cache.keys.side_effect = lambda parent, tokens: [f"key {i}" for i in range(4)]
-        self.cache.put.side_effect = lambda key, *what: key != "key 2"
+        self.cache.stats.return_value = stats()
         self.blocks = unittest.mock.Mock()
         self.blocks.addresses.side_effect = lambda blocks: [100 + block for block in blocks]
         self.blocks.read.return_value = (0, 0)
@@ -216,7 +221,6 @@ class SavesTest(unittest.TestCase):
         self.cache.reset_mock()
         self.worker.bind(Step(begins=[Begin("s", 1, b"", bytes(64))]))
         self.assertEqual(self.cache.method_calls[0], unittest.mock.call.put_wait())
-        self.assertEqual(self.worker.counts.take(), {"chunks_kept": 3, "chunks_dropped": 1})
 
     def test_others_are_copied_at_once(self):
         self.blocks.addresses.side_effect = lambda blocks: None
@@ -225,20 +229,17 @@ class SavesTest(unittest.TestCase):
                          [[7, 8], [9, 10]])
         self.assertEqual([call.args[:3] for call in self.cache.put.call_args_list],
                          [("key 1", "key 0", 1), ("key 2", "key 1", 2)])
-        self.assertEqual(self.worker.counts.take(), {"chunks_kept": 1, "chunks_dropped": 1})
 
     def test_what_no_store_holds_is_put_again(self):
         self.blocks.addresses.side_effect = lambda blocks: None
         for held, put in ((b"\1\2", ["key 1"]), (b"\2\3", []), (b"\3\0", ["key 2"])):
             self.cache.lookup.side_effect = lambda keys, timeout_s=0.0: held[:len(keys)]
-            self.cache.put.side_effect = lambda *what: True
             self.fill()
             self.assertEqual([call.args[0] for call in self.cache.put.call_args_list], put)
-            self.assertEqual(self.worker.counts.take().get("chunks_kept", 0), held.count(0))
 
 
 class CountsTest(unittest.TestCase):
-    """What becomes of reads is asked for while something is restored, and once more."""
+    """What becomes of reads and writes is asked for with each step."""
 
     def setUp(self):
         self.cache = unittest.mock.Mock(spec=kvcake.Cache)
@@ -251,20 +252,60 @@ class CountsTest(unittest.TestCase):
         self.worker = Worker(self.cache, unittest.mock.Mock(), chunk_tokens=4, blocks_a_chunk=1,
                              slice_chunks_max=4)
 
-    def step(self, step, reads_failed):
-        """What was counted of reads, or None where nobody asked."""
-        self.cache.stats.reset_mock()
-        self.cache.stats.return_value.reads_failed = reads_failed
-        self.worker.bind(step)
+    def step(self, **told):
+        """What a step counts after which the cache says so."""
+        self.cache.stats.return_value = stats(**told)
+        self.worker.bind(Step())
         self.worker.report()
-        return self.worker.counts.take().get("reads_failed", 0) if self.cache.stats.called else None
+        return self.worker.counts.take()
 
-    def test_reads_that_fail_are_counted_once_each(self):
-        self.assertIsNone(self.step(Step(), 0), "nothing is restored")
-        self.assertEqual(self.step(Step(begins=[Begin("r", 1, b"", bytes(64), {}, 4)]), 1), 1)
-        self.assertEqual(self.step(Step(), 1), 0)
-        self.assertEqual(self.step(Step(ends=[("r", 1)]), 3), 2, "the last are not forgotten")
-        self.assertIsNone(self.step(Step(), 3))
+    def test_what_became_of_reads_and_writes_counts_once(self):
+        self.assertEqual(self.step(), {})
+        self.assertEqual(self.step(reads_failed=1, writes_queued=5, writes_written=3),
+                         {"reads_failed": 1, "chunks_kept": 3})
+        self.assertEqual(self.step(reads_failed=1, writes_written=3), {})
+        self.assertEqual(self.step(reads_failed=3, writes_written=4, writes_dropped=2,
+                                   writes_failed=5),
+                         {"reads_failed": 2, "chunks_kept": 1, "chunks_dropped": 7})
+
+
+class JumpTest(unittest.TestCase):
+    """What a worker does with a restoration, whose calls may fail for want of memory."""
+
+    def setUp(self):
+        self.cache = unittest.mock.Mock(spec=kvcake.Cache)
+        self.cache.keys.side_effect = lambda parent, tokens: [f"key {i}" for i in range(4)]
+        self.cache.lookup.side_effect = lambda keys, timeout_s=0.0: b"\2" * len(keys)
+        self.cache.stats.return_value = stats()
+        self.restoration = self.cache.begin.return_value
+        self.restoration.progress.return_value = kvcake.Progress(4, 0, 0, 0, 0, 0, 4, 0, 0.0)
+        self.restoration.claim_front.return_value = kvcake.Turn("done", 0, 0, 0.0)
+        self.worker = Worker(self.cache, unittest.mock.Mock(), chunk_tokens=4, blocks_a_chunk=1,
+                             slice_chunks_max=4)
+        self.worker.bind(Step(begins=[Begin("r", 1, b"", bytes(64), {}, 4)]))
+        self.worker.report()
+
+    def test_the_lanes_have_met_where_the_last_jump_began(self):
+        """The first may be over what was in memory."""
+        for first in (0, 2):
+            self.worker.bind(Step(jumps=[Jump("r", 1, first, [1, 2])]))
+            self.worker.load()
+        self.worker.bind(Step(ends=[("r", 1)]))
+        self.assertEqual(self.worker.counts.take()["meeting_point"], [2 / 4])
+
+    def test_chunks_that_a_jump_holds_are_let_go(self):
+        held = unittest.mock.Mock()
+        self.restoration.acquire.side_effect = [held, kvcake.Error(6, "no memory")]
+        self.worker.bind(Step(jumps=[Jump("r", 1, 0, [1, 2, 3, 4])]))
+        with self.assertRaises(kvcake.Error):
+            self.worker.load()
+        held.release.assert_called_once_with()
+
+    def test_the_cache_is_closed(self):
+        self.restoration.end.side_effect = kvcake.Error(7, "lost")
+        with self.assertRaises(kvcake.Error):
+            self.worker.close()
+        self.cache.close.assert_called_once_with()
 
 
 class AdviceTest(unittest.TestCase):
@@ -273,7 +314,7 @@ class AdviceTest(unittest.TestCase):
         cache.put_wait.return_value = (0, 0)
         cache.keys.side_effect = lambda parent, tokens: [f"key {i}" for i in range(4)]
         cache.lookup.side_effect = lambda keys, timeout_s=0.0: b"\2" * len(keys)
-        cache.stats.return_value.reads_failed = 0
+        cache.stats.return_value = stats()
         restoration = cache.begin.return_value
         restoration.progress.return_value = kvcake.Progress(4, 0, 4, 0, 0, 0, 0, 0, 0.0)
         restoration.claim_front.return_value = kvcake.Turn("wait", 0, 0, 1.0)

@@ -1,4 +1,5 @@
 """kvcake.vllm's two sides against a vLLM that is played: vllm_protocol_test.py PATH/libkvcake.so"""
+import contextlib
 import os
 import pathlib
 import random
@@ -11,6 +12,7 @@ import unittest.mock
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ["KVCAKE_LIBRARY"] = sys.argv.pop(1)
 sys.path.insert(0, str(ROOT / "python"))
+import kvcake  # noqa: E402
 from damage import flip  # noqa: E402
 from fake_vllm import BLOCK_TOKENS, FakeEngine, FakeRequest, truth  # noqa: E402
 from kvcake.vllm import config, planner  # noqa: E402
@@ -260,6 +262,22 @@ class RestoreTest(EngineTest):
         self.check(engine, request)
         self.assertEqual(engine.computed_tokens, 82 + 3)
         engine.close()
+
+    def test_what_was_written_is_counted_and_what_was_not(self):
+        for store, options in ((self._dir.name, {"memory_chunks": 6}), ("redis://127.0.0.1:1", {})):
+            engine = FakeEngine(store, **options)
+            self.run_all(engine, [self.prompt(1000 * i, 82, name=f"r{i}") for i in range(6)])
+            with contextlib.suppress(kvcake.Error):  # some could not be written
+                engine.caches[0].flush()
+            engine.step()
+            told = engine.caches[0].stats()
+            counts = engine.workers[0].counts.take()
+            self.assertEqual(counts.get("chunks_kept", 0), told.writes_written)
+            self.assertEqual(counts.get("chunks_dropped", 0),
+                             told.writes_dropped + told.writes_failed)
+            self.assertGreater(counts["chunks_dropped"], 0)
+            self.assertEqual("chunks_kept" in counts, store == self._dir.name)
+            engine.close()
 
     def test_no_memory_is_no_failure(self):
         self.fill([self.prompt(100, 82)])

@@ -43,8 +43,9 @@ class ServeTest(unittest.TestCase):
         try:
             self.assertEqual(set(self.counts(server).values()), {0.0})
             first = server.complete(document)
-            self.assertEqual(self.counts(server), {**dict.fromkeys(NAMES, 0.0),
-                                                   "chunks_kept_total": CHUNKS})
+            counts = self.counts(server)
+            self.assertLessEqual(counts.pop("chunks_kept_total"), CHUNKS)
+            self.assertEqual(set(counts.values()), {0.0})
         finally:
             server.stop(signal.SIGKILL)  # maybe while it writes
         stored = self.stored()
@@ -69,9 +70,11 @@ class ServeTest(unittest.TestCase):
             # What nobody has stored counts as nothing that was restored.
             fresh = server.complete(other)
             self.assertEqual(fresh["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
-            after = self.counts(server)
-            kept = counts.pop("chunks_kept_total")
-            self.assertEqual(after.pop("chunks_kept_total"), kept + CHUNKS)
+            kept = CHUNKS - stored + CHUNKS
+            while (after := self.counts(server))["chunks_kept_total"] < kept:
+                server.complete("Hi")  # what was written after the last step counts with another
+            counts.pop("chunks_kept_total")
+            self.assertEqual(after.pop("chunks_kept_total"), kept)
             self.assertEqual(after, counts)
             # vLLM's own prefix cache is no load of ours.
             hit = server.complete(document)

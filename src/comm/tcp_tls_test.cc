@@ -191,9 +191,10 @@ TEST(RankTlsTest, WhatCannotBeUsedIsNamed) {
   EXPECT_THAT(said({good.certificate, good.key, ""}), HasSubstr("--tls-ca is missing"));
   EXPECT_THAT(said({good.certificate, "", good.ca}), HasSubstr("--tls-key is missing"));
   EXPECT_THAT(said({"", good.key, good.ca}), HasSubstr("--tls-cert is missing"));
-  EXPECT_THAT(said({"/nowhere.pem", good.key, good.ca}), HasSubstr("--tls-cert /nowhere.pem"));
+  EXPECT_THAT(said({"/nowhere.pem", good.key, good.ca}),
+              HasSubstr("--tls-cert: cannot open /nowhere.pem"));
   EXPECT_THAT(said({good.certificate, "/nowhere.key", good.ca}),
-              HasSubstr("--tls-key /nowhere.key is not"));
+              HasSubstr("--tls-key: cannot open /nowhere.key"));
   EXPECT_THAT(said({good.certificate, Issue(Cluster(), "other").key, good.ca}),
               AllOf(HasSubstr("is not the private key of --tls-cert"), HasSubstr("mismatch")));
   EXPECT_THAT(said({good.certificate, good.key, good.key}), HasSubstr("--tls-ca"));

@@ -381,9 +381,11 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
 
     def shutdown(self) -> None:
         if self._worker is not None:
-            self._worker.close()
-            self._worker = self._cache = None
-            kvcake.set_log(None)
+            try:
+                self._worker.close()
+            finally:
+                self._worker = self._cache = None
+                kvcake.set_log(None)
 
     # ---- metrics
 

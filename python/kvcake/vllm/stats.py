@@ -7,8 +7,8 @@ COUNTERS = {
     "restorations": "Prompts of which something was restored.",
     "seconds_saved": "Estimated time that computing the tokens loaded would have taken.",
     "copy_seconds": "Time that copying them to blocks took.",
-    "chunks_kept": "Chunks that were queued for a store.",
-    "chunks_dropped": "Chunks that were not queued for want of memory or time.",
+    "chunks_kept": "Chunks that were written to a store.",
+    "chunks_dropped": "Chunks that were not, for want of memory or time, or as a store failed.",
     "reads_failed": "Reads of stores that failed or were damaged.",
 }
 MEETING_POINT = "meeting_point"  # of each: where compute and load met, as a share of the prompt
@@ -18,7 +18,8 @@ class Counts:
     """Since they were taken last. Tensor parallel ranks load the same tokens: the first counts."""
 
     def __init__(self, first_rank: bool = True) -> None:
-        self._first, self._reads_failed = first_rank, 0
+        self._first = first_rank
+        self._told = {"chunks_kept": 0, "chunks_dropped": 0, "reads_failed": 0}
         self._data: dict[str, float | list[float]] = {}
 
     def _add(self, name: str, value: float) -> None:
@@ -40,16 +41,14 @@ class Counts:
             self._add("tokens_loaded", tokens)
             self._add("copy_seconds", seconds)
 
-    def kept(self, chunks: int) -> None:
-        self._add("chunks_kept", chunks)
-
     def dropped(self, chunks: int) -> None:
         self._add("chunks_dropped", chunks)
 
-    def reads_failed(self, reads: int) -> None:
-        """So many have failed since the cache was opened."""
-        self._add("reads_failed", reads - self._reads_failed)
-        self._reads_failed = reads
+    def of_cache(self, written: int, dropped: int, reads_failed: int) -> None:
+        """So many since the cache was opened."""
+        for name, count in zip(self._told, (written, dropped, reads_failed)):
+            self._add(name, count - self._told[name])
+            self._told[name] = count
 
     def take(self) -> dict[str, float | list[float]]:
         """What was counted."""

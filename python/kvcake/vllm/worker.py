@@ -84,7 +84,6 @@ class Worker:
         self._last: Alone | None = None  # what the step before computed, which ended then
         self._last_ended = 0.0
         self._idle = False  # nobody computed in the step, and nobody waits for a first report
-        self._reading = False  # something was to be restored since the last report
         self._retired = False
         self._failures = 0
         self._failed_blocks: set[int] = set()
@@ -95,9 +94,7 @@ class Worker:
 
     def bind(self, step: Step) -> None:
         """What the scheduler said with the step: ends, begins, claims for what it computes."""
-        kept, dropped = self._cache.put_wait()  # the step may write into any block
-        self.counts.kept(kept)
-        self.counts.dropped(dropped)
+        self._cache.put_wait()  # the step may write into any block
         self._step, self._began, self._copying_s, self._looking_s = step, self._clock(), 0.0, 0.0
         self._advised = [*dict.fromkeys([begin.request for begin in step.begins] + step.advise)]
         for name, epoch in step.ends:
@@ -165,7 +162,6 @@ class Worker:
             self._closed[begin.request] = Progress(begin.epoch)
             return
         opened = self._open[begin.request] = _Open(restoration, begin.epoch, chunks)
-        self._reading = True
         self._confirm(opened, begin.cached_chunks)
 
     # A byte for each key of one prompt. What begins in a step shares one look's time: prompts are
@@ -235,13 +231,12 @@ class Worker:
         opened = self._find(jump.request, jump.epoch)
         count = len(jump.blocks) // self._a_chunk
         held: list[Chunk] = []
-        if opened is not None:
+        try:
             for i in range(jump.first, jump.first + count):
-                chunk = opened.restoration.acquire(i)
+                chunk = opened.restoration.acquire(i) if opened is not None else None
                 if chunk is None:
                     break
                 held.append(chunk)
-        try:
             if len(held) == count:
                 self._blocks.write(held, jump.blocks)
         finally:
@@ -252,7 +247,7 @@ class Worker:
         else:
             assert opened is not None
             opened.loaded += count
-            opened.met = jump.first if opened.met is None else opened.met
+            opened.met = jump.first
             took = self._clock() - began
             self._copying_s += took
             self.counts.copied(count * self._chunk, took)
@@ -333,19 +328,16 @@ class Worker:
                 continue
             address, stride = self._blocks.read(blocks[i])
             before = keys[i - 1] if i > 0 else parent
-            if self._cache.put(key, before, save.first + i, address, stride):
-                self.counts.kept(0 if held[i] else 1)  # in memory, it has been counted
-            else:
-                self.counts.dropped(1)
+            self._cache.put(key, before, save.first + i, address, stride)
 
     def report(self) -> Report | None:
         """What the scheduler hears, with the advice for its next step, which is a claim already."""
         self.computed()
         if self._idle and self._open:
             self._cache.wait(IDLE_WAIT_S)
-        if self._reading:
-            self.counts.reads_failed(self._cache.stats().reads_failed)
-            self._reading = bool(self._open)
+        stats = self._cache.stats()
+        self.counts.of_cache(stats.writes_written, stats.writes_dropped + stats.writes_failed,
+                             stats.reads_failed)
         progress, self._closed = self._closed, {}
         for name in self._advised:
             if opened := self._open.get(name):
@@ -366,6 +358,8 @@ class Worker:
 
     def close(self) -> None:
         """Gives all back, and closes the cache, which writes what is queued."""
-        for name in list(self._open):
-            self._close(name)
-        self._cache.close()
+        try:
+            for name in list(self._open):
+                self._close(name)
+        finally:  # a cache that has lost its restorations for want of memory writes what it has
+            self._cache.close()
