@@ -1,6 +1,6 @@
 #include "app/log_sink.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <poll.h>
 #include <spdlog/details/os.h>
 #include <unistd.h>
@@ -32,9 +32,8 @@ LogSink::LogSink()
 
 void LogSink::sink_it_(const spdlog::details::log_msg& message) {
   if (lost_ > 0) {
-    const std::string text = fmt::format("{} of the log {} lost: its reader stood still",
-                                         lost_ == 1 ? "a line" : fmt::format("{} lines", lost_),
-                                         lost_ == 1 ? "is" : "are");
+    const std::string text =
+        fmt::format("lines of the log are lost, as nobody took them: {}", lost_);
     if (Write(Line({message.time, {}, message.logger_name, spdlog::level::warn, text}))) lost_ = 0;
   }
   if (lost_ > 0 || !Write(Line(message))) {
