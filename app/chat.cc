@@ -117,8 +117,8 @@ Status Talk(const ChatFlags& flags) {
     const Status said = chat.Say(line);
     if (!said && !terminal) return said;
     if (!said) {
-      fmt::print(stderr, "kvcake: {}\n[the message is dropped: send a shorter one, or begin anew]\n",
-                 said.error().message);
+      fmt::print(stderr, "kvcake: {}\n[the message is dropped{}]\n", said.error().message,
+                 said.error().code == ErrorCode::kInvalidArgument ? ": a shorter one may fit" : "");
     }
   }
   runtime->engine().FlushStore();

@@ -1,8 +1,10 @@
 #include "app/log_sink.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
 #include <spdlog/details/os.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,11 +26,27 @@ std::string_view ColorOf(spdlog::level::level_enum level) {
   return level == spdlog::level::info ? "\033[32m" : "\033[36m";
 }
 
+// stderr opened anew, where writing to it could wait: others have it too, and may want to. A
+// terminal that says it has room may have less than a line needs, and so may a pipe of several
+// writers.
+int OpenUnwaiting() {
+  struct stat stream;
+  const bool waits = fstat(STDERR_FILENO, &stream) == 0 &&
+                     (S_ISFIFO(stream.st_mode) || isatty(STDERR_FILENO) != 0);
+  const int fd = waits ? open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC) : -1;
+  return fd >= 0 ? fd : STDERR_FILENO;
+}
+
 }  // namespace
 
 LogSink::LogSink()
-    : colors_(spdlog::details::os::in_terminal(stderr) &&
+    : fd_(OpenUnwaiting()),
+      colors_(spdlog::details::os::in_terminal(stderr) &&
               spdlog::details::os::is_color_terminal()) {}
+
+LogSink::~LogSink() {
+  if (fd_ != STDERR_FILENO) close(fd_);
+}
 
 void LogSink::sink_it_(const spdlog::details::log_msg& message) {
   if (lost_ > 0) {
@@ -55,12 +73,11 @@ std::string LogSink::Line(const spdlog::details::log_msg& message) {
 
 bool LogSink::Write(const std::string& line) {
   std::string_view left = line;
-  if (torn_ && HasRoom()) torn_ = write(STDERR_FILENO, "\n", 1) != 1;
+  if (torn_ && HasRoom()) torn_ = write(fd_, "\n", 1) != 1;
   if (torn_) return false;
   // What a pipe that is writable takes without waiting.
   while (!left.empty() && HasRoom()) {
-    const ssize_t written =
-        write(STDERR_FILENO, left.data(), std::min<size_t>(left.size(), PIPE_BUF));
+    const ssize_t written = write(fd_, left.data(), std::min<size_t>(left.size(), PIPE_BUF));
     if (written < 0 && errno != EINTR) break;
     left.remove_prefix(std::max<ssize_t>(written, 0));
   }
@@ -70,7 +87,7 @@ bool LogSink::Write(const std::string& line) {
 
 bool LogSink::HasRoom() {
   const bool patient = !lost_at_ || Clock::Real().Now() - *lost_at_ > kPause;
-  pollfd stream{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  pollfd stream{.fd = fd_, .events = POLLOUT, .revents = 0};
   int ready;
   do {
     ready = poll(&stream, 1, patient ? kPatienceMs : 0);

@@ -12,11 +12,12 @@
 
 namespace kvcake {
 
-// Writes to stderr. Where its reader stands still, lines are lost, and counted in a line that
+// Writes to stderr. Where who reads that stands still, lines are lost, and counted in a line that
 // follows when there is one again; where it has gone, and SIGPIPE is ignored, all are.
 class LogSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
   LogSink();
+  ~LogSink() override;
 
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override;
@@ -28,6 +29,7 @@ class LogSink : public spdlog::sinks::base_sink<std::mutex> {
   bool Write(const std::string& line);
   bool HasRoom();
 
+  const int fd_;
   const bool colors_;
   std::optional<TimePoint> lost_at_;  // the last line
   int lost_ = 0;                      // that were not told of

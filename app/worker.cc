@@ -36,8 +36,8 @@ struct WorkerFlags {
   pid_t parent = 0;  // whose end is this process's; 0: nobody's
 };
 
-// SIGTERM and SIGINT: the first asks for a stop, or ends what has not begun; SIGINT after it ends at
-// once.
+// SIGTERM and SIGINT: the first asks for a stop, or ends what has not begun; SIGINT after it ends
+// at once.
 class EndSignals {
  public:
   // Before any other thread is started.

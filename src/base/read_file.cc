@@ -33,26 +33,24 @@ Result<std::string> ReadOpen(int fd, const std::string& path, uint64_t bytes_max
   return text;
 }
 
-Result<int> Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd >= 0) return fd;
-  return Fail(errno == ENOENT || errno == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kIo,
-              "cannot open {}: {}", path, std::strerror(errno));
+Error CannotOpen(const std::string& path) {
+  return {errno == ENOENT || errno == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kIo,
+          fmt::format("cannot open {}: {}", path, std::strerror(errno))};
 }
 
 }  // namespace
 
 Result<std::string> ReadFile(const std::string& path, uint64_t bytes_max) {
-  ASSIGN_OR_RETURN(const int fd, Open(path));
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return tl::unexpected(CannotOpen(path));
   Result<std::string> text = ReadOpen(fd, path, bytes_max);
   close(fd);
   return text;
 }
 
-Status CheckOpens(const std::string& path) {
-  ASSIGN_OR_RETURN(const int fd, Open(path));
-  close(fd);
-  return {};
+Status CheckReadable(const std::string& path) {
+  if (access(path.c_str(), R_OK) == 0) return {};
+  return tl::unexpected(CannotOpen(path));
 }
 
 }  // namespace kvcake

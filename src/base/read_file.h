@@ -12,8 +12,8 @@ namespace kvcake {
 // for. kNotFound: no such file; kResourceExhausted: it has more than bytes_max.
 Result<std::string> ReadFile(const std::string& path, uint64_t bytes_max);
 
-// Whether the file may be read. Else kNotFound or kIo, with the reason, which libraries that are
-// given its path do not tell.
-Status CheckOpens(const std::string& path);
+// Whether the file, of any kind, may be read. Else kNotFound or kIo, with the reason, which
+// libraries that are given its path do not tell. It is not opened: a pipe would lose its writer.
+Status CheckReadable(const std::string& path);
 
 }  // namespace kvcake

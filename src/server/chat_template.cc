@@ -42,7 +42,8 @@ Result<std::string> ReadNamed(const std::string& path) {
   if (file.bad()) return Fail(ErrorCode::kIo, "--chat-template: cannot read {}", path);
   text.resize(file.gcount());
   if (text.size() <= kTemplateBytesMax) return text;
-  return Fail(ErrorCode::kResourceExhausted, "{} has more than {} bytes", path, kTemplateBytesMax);
+  return Fail(ErrorCode::kResourceExhausted, "--chat-template: {} has more than {} bytes", path,
+              kTemplateBytesMax);
 }
 
 // A text, or an object with the text as "content".

@@ -31,6 +31,7 @@ struct HttpApi::Choice {
   std::string length_field = {};  // what the client may make less of where memory is too small
   int prompt_tokens = 0;
   bool accepted = false;
+  bool begun = false;  // there is a token of it
   bool ended = false;
   std::optional<Completion> completion = {};  // where it has ended with one
   StopReason stop_reason = {};                // likewise
@@ -53,6 +54,7 @@ struct HttpApi::Answering {
   std::optional<AnswerWriter> writer = {};
 
   bool AllEnded() const { return std::ranges::all_of(choices, &Choice::ended); }
+  bool AnyBegun() const { return std::ranges::any_of(choices, &Choice::begun); }
   bool AllAccepted() const { return std::ranges::all_of(choices, &Choice::accepted); }
 };
 
@@ -143,10 +145,16 @@ net::awaitable<bool> HttpApi::Submit(Exchange& exchange, Prepared prepared, bool
 
 namespace {
 
-ApiError TimedOut() {
+// What has not begun has waited for others: it may be asked for again.
+ApiError TimedOut(bool begun) {
+  if (!begun) {
+    return {.status = 503,
+            .message = "the answer had not begun after --request-timeout: try again later"};
+  }
   return {.status = 504,
-          .message = "the answer took longer than the server gives any (--request-timeout): ask for "
-                     "fewer max_tokens",
+          .message =
+              "the answer took longer than the server gives any (--request-timeout): ask "
+              "for fewer max_tokens",
           .final = true};
 }
 
@@ -177,6 +185,7 @@ net::awaitable<bool> HttpApi::Await(Exchange& exchange, Answering& answering,
       const bool is_new = !delta.text.empty() || !delta.tokens.empty() || delta.completion ||
                           delta.accepted != choice.accepted;
       choice.accepted = delta.accepted;
+      choice.begun = delta.generated > 0;
       if (!is_new) continue;
       News& one = news->emplace_back(News{.choice = i, .ends = delta.completion.has_value()});
       if (one.ends) {
@@ -188,7 +197,7 @@ net::awaitable<bool> HttpApi::Await(Exchange& exchange, Answering& answering,
     if (!news->empty()) co_return true;
     const bool gone = exchange.reply.client_gone();
     if (gone || Clock::Real().Now() >= deadline) {
-      exchange.record.error = gone ? ClientGone() : TimedOut();
+      exchange.record.error = gone ? ClientGone() : TimedOut(answering.AnyBegun());
       co_return false;
     }
     co_await answering.signal->Wait(deadline);

@@ -157,10 +157,10 @@ void HttpServer::Stop() {
 void HttpServer::WaitForSignal() {
   signals_.async_wait([this](error_code error, int signal) {
     if (error) return;
-    WaitForSignal();
+    if (!drained_) WaitForSignal();  // it may be one that came as the last request ended
     if (std::exchange(stopping_, true)) {
       if (signal != SIGINT) return;
-      spdlog::warn("SIGINT again: gone at once");
+      spdlog::warn("SIGINT: gone at once");
       _exit(128 + signal);
     }
     spdlog::info("signal {}: finishing what runs, for at most {} s; SIGINT ends it at once", signal,
@@ -307,6 +307,7 @@ void HttpServer::Closed(Listener& listener, ConnectionTable::Id id) {
 
 void HttpServer::EndIfDrained() {
   if (!draining_ || !Connections().empty()) return;
+  drained_ = true;
   drain_timer_.cancel();
   // SIGINT means again what it means without us: nobody would be here to see it.
   error_code error;

@@ -187,6 +187,7 @@ class HttpServer {
   uint64_t bodies_bytes_ = 0;  // what all connections have charged
   bool stopping_ = false;      // a signal has come
   bool draining_ = false;
+  bool drained_ = false;
   int refusing_ = 0;  // connections that are being told so
   uint64_t next_request_id_;
   uint64_t handshakes_failed_ = 0;

@@ -24,6 +24,19 @@ TEST(HttpServerTest, AClientIsAnAddressOrASitesNetwork) {
   EXPECT_NE(key("2001:db8:1:3::9"), "2001:db8:1:2::");
 }
 
+// As timeout(1) does: to the process, and to its group.
+TEST(HttpServerTest, SigtermTwiceAtOnceIsOne) {
+  boost::asio::io_context context;
+  HttpServer server(context, {.port = 0});
+  ASSERT_TRUE(server.Listen());
+  Nobody nobody;
+  boost::asio::post(context, [] {
+    std::raise(SIGTERM);
+    std::raise(SIGTERM);
+  });
+  server.Run(nobody, {});  // returns
+}
+
 // What comes after Run may take its time: SIGINT ends that too.
 TEST(HttpServerTest, SigintIsTheProcesssAgainAfterTheDrainAndSigtermIsNot) {
   boost::asio::io_context context;

@@ -35,7 +35,7 @@ Result<std::shared_ptr<ssl::context>> LoadTls(const std::string& certificate_fil
       [](size_t, ssl::context::password_purpose) { return std::string(); }, error);
   for (const auto& [flag, file] :
        {std::pair("--ssl-certfile", certificate_file), std::pair("--ssl-keyfile", key_file)}) {
-    if (const Status opens = CheckOpens(file); !opens) {
+    if (const Status opens = CheckReadable(file); !opens) {
       return Fail(opens.error().code, "{}: {}", flag, opens.error().message);
     }
   }

@@ -176,6 +176,21 @@ TEST(OpenAiResponseTest, StreamsOfAChat) {
   EXPECT_EQ(last[1]["usage"]["total_tokens"], 303);
 }
 
+TEST(OpenAiResponseTest, UsageInEveryChunkIsItsChoicesSoFar) {
+  AnswerWriter writer =
+      Writer({.chat = true, .usage_in_stream = true, .usage_in_chunks = true, .choices = 2});
+  writer.Count(0, 5, 0);
+  writer.Count(1, 7, 0);
+  const auto first = Events(writer.FirstEvents());
+  EXPECT_EQ(first.at(1)["usage"],
+            json({{"prompt_tokens", 7}, {"completion_tokens", 0}, {"total_tokens", 7}}));
+  writer.Count(0, 5, 2);
+  EXPECT_EQ(Events(writer.Event(0, {.content = "ab"}, {})).at(0)["usage"]["total_tokens"], 7);
+  EXPECT_EQ(Events(writer.Event(1, {.content = "ab"}, {})).at(0)["usage"]["total_tokens"], 7);
+  writer.Count(0, 5, 3);
+  EXPECT_EQ(Events(writer.Event(0, {.content = "c"}, {})).at(0)["usage"]["completion_tokens"], 3);
+}
+
 TEST(OpenAiResponseTest, StreamsOfACompletion) {
   AnswerWriter writer = Writer({});
   EXPECT_EQ(writer.FirstEvents(), "");

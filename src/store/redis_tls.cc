@@ -19,7 +19,7 @@ Result<std::shared_ptr<ssl::context>> LoadRedisTls(const RedisTlsFiles& files) {
        {std::pair("tls-ca", files.ca), std::pair("tls-cert", files.certificate),
         std::pair("tls-key", files.key)}) {
     if (file.empty()) continue;
-    if (const Status opens = CheckOpens(file); !opens) {
+    if (const Status opens = CheckReadable(file); !opens) {
       return Fail(opens.error().code, "{}: {}", name, opens.error().message);
     }
   }

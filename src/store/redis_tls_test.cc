@@ -74,7 +74,8 @@ TEST_F(RedisTlsTest, WhatCannotBeUsedIsNamed) {
   EXPECT_THAT(said({.ca = "/nowhere.pem"}), HasSubstr("tls-ca: cannot open /nowhere.pem"));
   EXPECT_THAT(said({.ca = files_.key}), HasSubstr("tls-ca"));
   EXPECT_THAT(said({files_.ca, files_.certificate, ""}), HasSubstr("go together"));
-  EXPECT_THAT(said({files_.ca, "/nowhere.pem", files_.key}), HasSubstr("tls-cert: cannot open /nowhere.pem"));
+  EXPECT_THAT(said({files_.ca, "/nowhere.pem", files_.key}),
+              HasSubstr("tls-cert: cannot open /nowhere.pem"));
   EXPECT_THAT(said({files_.ca, files_.certificate, stranger_.Issue("y").key}),
               HasSubstr("tls-key"));
 }

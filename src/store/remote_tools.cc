@@ -33,9 +33,9 @@ Status VerifyValue(RemoteListing& listing, const FoundValue& value, const StoreK
   return {};
 }
 
-// Of which the names take some gigabytes.
+// More have names of some gigabytes.
 constexpr size_t kChunksMax = 1 << 25;
-// Values in a row that cannot be read: then it is the store that does not answer.
+// Values in a row that a server refuses to give: then it gives none.
 constexpr int kUnreadInARow = 8;
 
 // Pages may repeat a chunk: it is visited once.
@@ -111,16 +111,20 @@ Result<std::vector<StoreRoot>> ListRemote(RemoteListing& listing) {
 Result<VerifiedStore> VerifyRemote(RemoteListing& listing, const StoreKey* key) {
   VerifiedStore verified;
   int unread = 0;
+  Status last;
   RETURN_IF_ERROR(ForEachChunk(listing, [&](const FoundValue& value) -> Status {
     const Status status = VerifyValue(listing, value, key, &verified);
     const ErrorCode code = status ? ErrorCode::kNotFound : status.error().code;
-    const bool told = code == ErrorCode::kNotFound || code == ErrorCode::kCorrupt;
-    unread = told ? 0 : unread + 1;
+    const bool refused = code == ErrorCode::kInvalidArgument;  // of this one, or of all
+    unread = refused ? unread + 1 : 0;
+    if (refused) last = status;
     if (unread == kUnreadInARow) return status;
     if (code == ErrorCode::kNotFound) return {};
+    if (!refused && code != ErrorCode::kCorrupt) return status;
     verified.bad.push_back({value.name, status.error().message});
     return {};
   }));
+  if (verified.chunks == 0 && unread > 0) return tl::unexpected(last.error());
   std::sort(verified.bad.begin(), verified.bad.end(),
             [](const BadFile& a, const BadFile& b) { return a.path < b.path; });
   return verified;

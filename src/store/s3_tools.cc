@@ -21,7 +21,7 @@ namespace {
 // What a server says is not believed beyond it.
 constexpr uint64_t kObjectBytesMax = kChunkBytesMax;
 constexpr const char* kNamesAtOnce = "1000";
-// What no chunk of a usual model has: memory for more is taken when a header says so, too.
+// Memory for more is taken when a header says so, too, which costs a request.
 constexpr uint64_t kReadUnseenMax = 64 << 20;
 
 // With the characters that XML writes by name.

@@ -17,7 +17,7 @@ struct WriteBehindOptions {
   bool promote = false;  // copy what slower stores hold to those before them
   size_t claims = 0;     // the number of the store where what is computed is claimed
   size_t seen_max = 1ull << 16;  // keys remembered for kSecondUse
-  Seconds patience{60};          // with a tier whose writes do not return
+  Seconds patience{60};          // with a tier that takes no write
 };
 
 // Counts of what the stores were to keep together, and of what is under way.

@@ -29,7 +29,7 @@ struct WriteTarget {
 struct WriteQueueOptions {
   size_t pages_max = 4096;     // of chunks that wait or are being written, to whichever tier
   size_t claims = ToStore(0);  // the target that is told which chunks it is not given after all
-  Seconds patience{60};        // with a tier whose writes do not return
+  Seconds patience{60};        // with a tier that takes no write
 };
 
 // Counts of what one tier was to keep.

@@ -7,7 +7,7 @@ COUNTERS = {
     "restorations": "Prompts of which something was restored.",
     "seconds_saved": "Estimated time that computing the tokens loaded would have taken.",
     "copy_seconds": "Time that copying them to blocks took.",
-    "chunks_kept": "Chunks that were written to a store.",
+    "chunks_kept": "Chunks that were written, of each store.",
     "chunks_dropped": "Chunks that were not, for want of memory or time, or as a store failed.",
     "reads_failed": "Reads of stores that failed or were damaged.",
 }
