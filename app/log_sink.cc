@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <poll.h>
 #include <spdlog/details/os.h>
+#include <spdlog/pattern_formatter.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
+#include <utility>
 
 namespace kvcake {
 namespace {
@@ -41,14 +43,24 @@ int OpenUnwaiting() {
 
 LogSink::LogSink()
     : fd_(OpenUnwaiting()),
-      colors_(spdlog::details::os::in_terminal(stderr) &&
-              spdlog::details::os::is_color_terminal()) {}
+      colors_(spdlog::details::os::in_terminal(stderr) && spdlog::details::os::is_color_terminal()),
+      formatter_(std::make_unique<spdlog::pattern_formatter>()) {}
 
 LogSink::~LogSink() {
   if (fd_ != STDERR_FILENO) close(fd_);
 }
 
-void LogSink::sink_it_(const spdlog::details::log_msg& message) {
+void LogSink::set_pattern(const std::string& pattern) {
+  set_formatter(std::make_unique<spdlog::pattern_formatter>(pattern));
+}
+
+void LogSink::set_formatter(std::unique_ptr<spdlog::formatter> formatter) {
+  MutexLock lock(mutex_);
+  formatter_ = std::move(formatter);
+}
+
+void LogSink::log(const spdlog::details::log_msg& message) {
+  MutexLock lock(mutex_);
   if (lost_ > 0) {
     const std::string text =
         fmt::format("lines of the log are lost, as nobody took them: {}", lost_);

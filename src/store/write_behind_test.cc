@@ -14,57 +14,10 @@
 #include "store/slow_tiers_testing.h"
 #include "store/staged_tier.h"
 #include "store/tier_testing.h"
+#include "store/write_behind_testing.h"
 
 namespace kvcake {
 namespace {
-
-constexpr KvLayout kWriteLayout{.layers = 2, .kv_heads = 1, .head_dim = 16, .chunk_tokens = 16};
-
-class WriteBehindTest : public testing::Test {
- protected:
-  static MemoryTierOptions Options() {
-    MemoryTierOptions options;
-    options.layout = kWriteLayout;
-    return options;
-  }
-  static ChunkKey Key(int i) { return ChunkKeys(KvIdentity().Root(), std::vector{i}, 1)[0]; }
-  void Enqueue(WriteBehind& writer, int i) {
-    writer.Offer({Key(i), KvIdentity().Root(), i, NumericPath::kF32, std::move(*pool_->Draw())});
-  }
-  // Chunks 0 to n - 1, published and held by somebody.
-  std::vector<PageHandle> Document(int n) {
-    std::vector<PageHandle> pages;
-    for (int i = 0; i < n; ++i) {
-      pages.push_back(pool_->Publish(std::move(*pool_->Draw()), Key(i), NumericPath::kF32));
-    }
-    return pages;
-  }
-  static void Offer(WriteBehind& writer, const std::vector<PageHandle>& document) {
-    for (int i = 0; i < static_cast<int>(document.size()); ++i) {
-      writer.Offer({Key(i), KvIdentity().Root(), i, NumericPath::kF32, document[i].Share()});
-    }
-  }
-  // As many pages as the pool has, and then one more for each that the writer gives.
-  int DrawAll() {
-    std::vector<PageHandle> pages;
-    while (auto page = pool_->Draw()) pages.push_back(std::move(*page));
-    return static_cast<int>(pages.size());
-  }
-
-  static bool Holds(Tier& tier, int i) { return tier.Residency(std::vector{Key(i)})[0]; }
-
-  // However impatient it is.
-  static bool Flushed(WriteBehind& writer) {
-    for (int i = 0; i < 10000; ++i) {
-      if (writer.Flush()) return true;
-    }
-    return false;
-  }
-
-  std::unique_ptr<PagePool> pool_ =
-      PagePool::Create(kWriteLayout, 16 * kWriteLayout.page_bytes()).value();
-  GatedTier tier_{Options()};
-};
 
 TEST_F(WriteBehindTest, OwnersComeToBothTiersWithTheirChunks) {
   MemoryTierOptions options = Options();
@@ -425,91 +378,6 @@ TEST_F(WriteBehindTest, TheRamTierNeedsNoStore) {
   EXPECT_TRUE(writer.Flush());
   EXPECT_EQ(tier_.Stats().chunks, 8u);
   EXPECT_EQ(writer.Stats().written + writer.Stats().in_flight(), 0u);
-}
-
-TEST_F(WriteBehindTest, DestructionWritesWhatIsQueued) {
-  {
-    WriteBehind writer({&tier_}, *pool_, {});
-    for (int i = 0; i < 8; ++i) Enqueue(writer, i);
-  }
-  EXPECT_EQ(tier_.Stats().chunks, 8u);
-}
-
-// Takes its time for each write, and takes them all.
-class TricklingTier : public MemoryTier {
- public:
-  using MemoryTier::MemoryTier;
-  Status Put(const ChunkWrite& chunk) override {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    return MemoryTier::Put(chunk);
-  }
-};
-
-TEST_F(WriteBehindTest, WritesThatTrickleDoNotMakeAnEndWaitForAllOfThem) {
-  TricklingTier store(Options());
-  const auto pages = Document(8);
-  {
-    WriteBehind writer({&store}, *pool_, {.threads = 1, .patience = Seconds(3600)});
-    Offer(writer, pages);
-    EXPECT_FALSE(writer.Flush(/*until=*/Clock::Real().Now()));
-  }
-  EXPECT_FALSE(Holds(store, 7)) << "nor the destructor";
-  {
-    WriteBehind writer({&store}, *pool_, {.threads = 1, .patience = Seconds(0)});
-    Offer(writer, pages);
-  }
-  EXPECT_FALSE(Holds(store, 7)) << "its patience is for all of them";
-  {
-    WriteBehind writer({&store}, *pool_, {.threads = 1, .patience = Seconds(3600)});
-    Offer(writer, pages);
-    EXPECT_FALSE(writer.Flush(/*until=*/Clock::Real().Now()));
-    EXPECT_TRUE(writer.Flush());
-  }
-  EXPECT_TRUE(Holds(store, 7));
-}
-
-TEST_F(WriteBehindTest, AFlushEndsWhenWhatItWaitsForIsGivenUp) {
-  WriteBehind writer({&tier_}, *pool_, {.threads = 0, .patience = Seconds(3600)});
-  Enqueue(writer, 0);
-  auto flush = std::async(std::launch::async, [&] { return writer.Flush(); });
-  EXPECT_EQ(flush.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
-  EXPECT_EQ(DrawAll(), 16);
-  EXPECT_TRUE(flush.get());
-}
-
-class FailingTier : public MemoryTier {
- public:
-  using MemoryTier::MemoryTier;
-  std::function<void()> before;
-
-  Status Put(const ChunkWrite&) override {
-    before();
-    return Fail(ErrorCode::kIo, "no answer");
-  }
-};
-
-// As where a store takes connections and says nothing: each fails after a while, and that is no
-// progress. Here there is a next one as long as anybody waits.
-TEST_F(WriteBehindTest, WritesThatFailDoNotMakeAnEndWaitForAllOfThem) {
-  FailingTier tier(Options());
-  std::atomic<bool> ended = false;
-  WriteBehind writer({&tier}, *pool_, {.queue_share = 1, .threads = 1, .patience = Seconds(0.02)});
-  tier.before = [&, next = 1]() mutable {
-    if (!ended) Enqueue(writer, next++);
-  };
-  Enqueue(writer, 0);
-  EXPECT_FALSE(writer.Flush());
-  ended = true;
-}
-
-TEST_F(WriteBehindTest, FlushGivesUpWaitingForWritesThatDoNotReturn) {
-  WriteBehind writer({&tier_}, *pool_, {.threads = 1, .patience = Seconds(0.02)});
-  MutexLock closed(tier_.gate);
-  for (int i = 0; i < 3; ++i) Enqueue(writer, i);
-  EXPECT_FALSE(writer.Flush());
-  closed.Unlock();
-  EXPECT_TRUE(Flushed(writer));
-  EXPECT_EQ(tier_.Stats().chunks, 3u);
 }
 
 }  // namespace
