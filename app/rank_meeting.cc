@@ -167,6 +167,21 @@ std::string SpeedsPath(Runtime& runtime, const PartitionTableKey& key) {
       Xxh3_64(std::as_bytes(std::span(key.machine))));
 }
 
+// The search that finds what these flags lack: an entry is for all of them.
+std::string SearchFor(const RuntimeOptions& options, const RankFlags& flags, int ranks) {
+  std::string command =
+      fmt::format("kvcake runahead search --ranks {} --model {}", ranks, options.model_dir);
+  if (options.threads > 0) command += fmt::format(" --threads {}", options.threads);
+  if (options.weights == WeightFormat::kInt8) command += " --weights int8";
+  if (options.chunk_tokens != RuntimeOptions().chunk_tokens) {
+    command += fmt::format(" --chunk-tokens {}", options.chunk_tokens);
+  }
+  if (!flags.partition_table.empty()) {
+    command += fmt::format(" --partition-table {}", flags.partition_table);
+  }
+  return command + " --context 4096";
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ChainPlanner>> PlannerFor(Runtime& runtime, const RankFlags& flags,
@@ -190,9 +205,8 @@ Result<std::unique_ptr<ChainPlanner>> PlannerFor(Runtime& runtime, const RankFla
   auto planner = NewChainPlanner(std::move(options));
   if (planner || planner.error().code != ErrorCode::kNotFound) return planner;
   return Fail(ErrorCode::kNotFound,
-              "--partition table: {} has none for this model on {} ranks of {}: find one with "
-              "kvcake runahead search --ranks {} --model {} --context 4096",
-              path, key.ranks, key.machine, key.ranks, runtime.options().model_dir);
+              "--partition table: {} has none for this model on {} ranks of {}: find one with {}",
+              path, key.ranks, key.machine, SearchFor(runtime.options(), flags, key.ranks));
 }
 
 }  // namespace kvcake

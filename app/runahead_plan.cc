@@ -8,6 +8,7 @@
 #include "app/ranks.h"
 #include "app/runahead.h"
 #include "base/cpu.h"
+#include "base/dump_json.h"
 #include "bench/harness.h"
 #include "engine/rank_costs.h"
 #include "runahead/chain_model.h"
@@ -124,7 +125,7 @@ Status RunPlan(const PlanFlags& flags) {
     }
   }
   if (flags.json == "-") {
-    fmt::print("{}\n", PlanJson(hardware, rows).dump(2));
+    fmt::print("{}\n", DumpJson(PlanJson(hardware, rows), 2));
     return {};
   }
   fmt::print("{}\n", hardware.name);

@@ -8,6 +8,7 @@
 #include "app/flags.h"
 #include "app/ranks.h"
 #include "app/runahead.h"
+#include "base/dump_json.h"
 #include "bench/harness.h"
 #include "bench/rank_trial.h"
 #include "engine/rank_costs.h"
@@ -70,9 +71,11 @@ class Searcher {
     }
     if (flags_.json) {
       fmt::print("{}\n",
-                 nlohmann::ordered_json{{"partition_table", path_}, {"found", found}}.dump(2));
+                 DumpJson(nlohmann::ordered_json{{"partition_table", path_}, {"found", found}}, 2));
     } else {
-      fmt::print("kept in {}: kvcake run --partition table\n", path_);
+      const std::string& given = flags_.ranks.partition_table;
+      fmt::print("kept in {}: kvcake run --partition table{}\n", path_,
+                 given.empty() ? "" : " --partition-table " + given);
     }
     return {};
   }

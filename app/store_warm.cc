@@ -31,6 +31,22 @@ Status WriteAtFirstUse(RuntimeOptions* runtime) {
               runtime->stores[0].Place());
 }
 
+// Whether a store has room for so many chunks at once, by what those that it wrote take: else the
+// last take the place of the first, and each is written without a fault.
+Status CheckRoom(const Runtime& runtime, size_t chunks) {
+  for (size_t i = 0; i < runtime.stores().size(); ++i) {
+    const StoreOptions& store = runtime.options().stores[i];
+    const TierStats stats = runtime.stores()[i]->Stats();
+    if (!store.keeps_files() || store.capacity_bytes == 0 || stats.writes == 0) continue;
+    const uint64_t bytes = chunks * (stats.write_bytes / stats.writes);
+    if (bytes <= store.capacity_bytes) continue;
+    return Fail(ErrorCode::kNoSpace,
+                "the prompt's {} chunks take {} bytes, and {} has room for {} (--disk-capacity)",
+                chunks, bytes, store.Place(), store.capacity_bytes);
+  }
+  return {};
+}
+
 Status Warm(const WarmFlags& flags) {
   RuntimeOptions options = flags.runtime;
   RETURN_IF_ERROR(WriteAtFirstUse(&options));
@@ -39,6 +55,7 @@ Status Warm(const WarmFlags& flags) {
   Request request;
   ASSIGN_OR_RETURN(request.prompt, runtime->tokenizer().Encode(text));
   request.max_tokens = 1;
+  const size_t chunks = request.prompt.size() / options.chunk_tokens;
   ASSIGN_OR_RETURN(const Completion completion, runtime->engine().Answer(std::move(request)));
   const bool all_tried = runtime->engine().FlushStore();
   const WriteBehindStats writes = runtime->engine().write_stats();
@@ -54,7 +71,7 @@ Status Warm(const WarmFlags& flags) {
     fmt::print("{} prompt tokens, {} of them computed; {} chunks written\n",
                completion.report.prompt_tokens, completion.report.tokens_computed, writes.written);
   }
-  if (all_tried && writes.failed + writes.dropped() == 0) return {};
+  if (all_tried && writes.failed + writes.dropped() == 0) return CheckRoom(*runtime, chunks);
   return Fail(ErrorCode::kIo, "not all chunks could be kept in {}",
               flags.runtime.stores[0].Place());
 }

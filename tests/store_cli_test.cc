@@ -85,6 +85,11 @@ TEST_F(StoreCliTest, WarmFillsAndRunLoads) {
   EXPECT_EQ(never.exit_code, 1);
   EXPECT_THAT(never.err, HasSubstr("nothing would be kept in " + dir_ + "/never"));
 
+  const Outcome tight = Run("store " + warm + dir_ + "/tight --json --disk-capacity 1MiB");
+  EXPECT_EQ(tight.exit_code, 1);
+  EXPECT_THAT(tight.err, HasSubstr(fmt::format("the prompt's {} chunks take", chunks)));
+  EXPECT_THAT(tight.err, HasSubstr("(--disk-capacity)"));
+
   const Outcome missing = Run("store warm --model " KVCAKE_SOURCE_DIR "/models/demo --store " +
                               Store() + " --prompt-file /nothing");
   EXPECT_EQ(missing.exit_code, 1);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/utf8.h"
 
 namespace kvcake {
 namespace {
@@ -61,7 +62,7 @@ void PrometheusText::Line(std::string_view name, std::string_view suffix, const 
   std::string_view separator = "{";
   for (const Labels* group : {&common_, &labels}) {
     for (const auto& [label, of] : *group) {
-      text_ += fmt::format("{}{}=\"{}\"", separator, label, Escaped(of));
+      text_ += fmt::format("{}{}=\"{}\"", separator, label, Escaped(ReplaceInvalidUtf8(of)));
       separator = ",";
     }
   }

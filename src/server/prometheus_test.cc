@@ -22,6 +22,13 @@ g{model="a\"b\\c\nd"} +Inf
 )");
 }
 
+// A scrape with a label that is no UTF-8 is refused, with all that is in it.
+TEST(PrometheusTest, LabelsAreUtf8) {
+  PrometheusText text;
+  text.AddGauge("g", "Now.", 1, {{"model", "a\xff"}});
+  EXPECT_TRUE(text.text().ends_with("g{model=\"a\uFFFD\"} 1\n")) << text.text();
+}
+
 TEST(PrometheusTest, BucketsOfAHistogramAddUp) {
   Histogram histogram({0.5, 1, 2});
   for (const double value : {0.1, 0.5, 0.75, 2.0, 3.0}) histogram.Observe(value);
