@@ -1,4 +1,5 @@
 """The log's reader stands still, or has gone: that is no reason for a server to do either."""
+import contextlib
 import fcntl
 import http.client
 import json
@@ -35,8 +36,9 @@ class PipedProgram:
         return match
 
     def read_to_the_end(self):
-        while read := os.read(self.read_end, 1 << 16).decode():
-            self.said += read
+        with contextlib.suppress(OSError):  # a terminal's end
+            while read := os.read(self.read_end, 1 << 16).decode():
+                self.said += read
 
     def close_log(self):
         if self.read_end is not None:
@@ -89,10 +91,11 @@ class LogTest(OwnServersTest):
             self.assertEqual(server.stop(), 0)
         self.assertEqual(worker.stop(), 0)
 
-    def test_a_reader_that_stands_still_loses_lines_and_stops_nobody(self):
-        server = self.serve("--log-format", "json")
+    def stand_still(self, terminal):
+        """The lines that are read of a log which nobody reads for a while."""
+        server = self.serve("--log-format", "json", terminal=terminal)
         # A line has over 100 bytes.
-        self.assertEqual({self.ask(server) for _ in range(ROOM // 100)}, {200})
+        self.assertEqual({self.ask(server) for _ in range(ROOM // 20)}, {200})
         self.assertEqual(self.ask(server, "/health"), 200)
 
         def told():
@@ -102,11 +105,23 @@ class LogTest(OwnServersTest):
         eventually(told, "that lines are lost")
         self.assertEqual(server.stop(), 0)
         server.read_to_the_end()
-        lines = [json.loads(line) for line in server.said.splitlines()]
+        return server.said.splitlines()
+
+    def check_lost(self, lines):
         lost = [int(line["message"].split()[-1]) for line in lines
                 if "lines of the log are lost" in line.get("message", "")]
         self.assertGreater(sum("/v1/models" in str(line) for line in lines), 10)
         self.assertGreater(sum(lost), 10)
+
+    def test_a_reader_that_stands_still_loses_lines_and_stops_nobody(self):
+        self.check_lost([json.loads(line) for line in self.stand_still(terminal=False)])
+
+    def test_a_terminal_has_room_for_a_part_of_a_line(self):
+        lines = self.stand_still(terminal=True)
+        self.assertEqual({line.count('{"time"') for line in lines}, {1})
+        whole = [line for line in lines if line.endswith("}")]
+        self.assertGreaterEqual(len(whole), len(lines) - 3)
+        self.check_lost([json.loads(line) for line in whole])
 
     def test_it_ends_although_nobody_reads(self):
         for terminal in (False, True):
