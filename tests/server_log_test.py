@@ -103,6 +103,7 @@ class LogTest(OwnServersTest):
             self.assertEqual(self.ask(server), 200)
             return "lines of the log are lost" in server.said
         eventually(told, "that lines are lost")
+        self.assertEqual(self.ask(server, "/version"), 200)
         self.assertEqual(server.stop(), 0)
         server.read_to_the_end()
         return server.said.splitlines()
@@ -114,7 +115,9 @@ class LogTest(OwnServersTest):
         self.assertGreater(sum(lost), 10)
 
     def test_a_reader_that_stands_still_loses_lines_and_stops_nobody(self):
-        self.check_lost([json.loads(line) for line in self.stand_still(terminal=False)])
+        lines = [json.loads(line) for line in self.stand_still(terminal=False)]
+        self.check_lost(lines)
+        self.assertEqual(sum(line.get("path") == "/version" for line in lines), 1)
 
     def test_a_terminal_has_room_for_a_part_of_a_line(self):
         lines = self.stand_still(terminal=True)
