@@ -13,8 +13,8 @@
 
 namespace kvcake {
 
-// Writes to stderr. Where who reads that stands still, lines are lost, and counted in a line that
-// follows when there is one again; where it has gone, and SIGPIPE is ignored, all are.
+// Writes to stderr. While its reader stands still lines are lost, and counted in a line that comes
+// when it reads again; where it has gone, and SIGPIPE is ignored, all are.
 class LogSink : public spdlog::sinks::sink {
  public:
   LogSink();

@@ -53,9 +53,9 @@ struct WriteQueueStats {
 // page until no tier needs it. A few threads for each tier begin to write what waits in order, so
 // that a disk has work while one chunk is hashed, created or renamed. The queue is bounded: when it
 // is full the chunk that is worth least is dropped and counted, never waited for. Chunks that wait
-// for stores alone are worth less than those that wait for the RAM tier, which is rarely behind, and
-// those for a later store, which is slower, less than those for one before it; then a chunk is worth
-// more the later it is in its prompt: it takes longer to compute. Thread-safe.
+// for stores alone are worth less than those that wait for the RAM tier, which is rarely behind,
+// and those for a later store, which is slower, less than those for one before it; then a chunk is
+// worth more the later it is in its prompt: it takes longer to compute. Thread-safe.
 class WriteQueue {
  public:
   struct Chunk {
