@@ -396,7 +396,8 @@ class TimeoutTest(OwnServersTest):
         server = self.start("--request-timeout", "3s", step_s=0.03)
         client = openai.OpenAI(base_url=server.url + "/v1", api_key="none")  # which would try again
         with self.assertRaises(openai.InternalServerError) as error:
-            client.completions.create(model="demo", prompt="Once", max_tokens=8000)
+            client.completions.create(model="demo", prompt="Once", max_tokens=8000,
+                                      extra_body={"ignore_eos": True})
         self.assertEqual(error.exception.status_code, 504)
         self.assertIn("max_tokens", error.exception.message)
         self.assertNotIn("Retry-After", error.exception.response.headers)
