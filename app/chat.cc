@@ -115,11 +115,10 @@ Status Talk(const ChatFlags& flags) {
     if (terminal) fmt::print(stderr, "> ");
     if (!std::getline(std::cin, line) || line.empty()) break;
     const Status said = chat.Say(line);
-    if (!said && !terminal) return said;
-    if (!said) {
-      fmt::print(stderr, "kvcake: {}\n[the message is dropped{}]\n", said.error().message,
-                 said.error().code == ErrorCode::kInvalidArgument ? ": a shorter one may fit" : "");
-    }
+    if (said) continue;
+    if (!terminal) return said;
+    fmt::print(stderr, "kvcake: {}\n[the message is dropped{}]\n", said.error().message,
+               said.error().code == ErrorCode::kInvalidArgument ? ": a shorter one may fit" : "");
   }
   runtime->engine().FlushStore();
   return {};

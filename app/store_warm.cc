@@ -37,7 +37,7 @@ Status CheckRoom(const Runtime& runtime, size_t chunks) {
   for (size_t i = 0; i < runtime.stores().size(); ++i) {
     const StoreOptions& store = runtime.options().stores[i];
     const TierStats stats = runtime.stores()[i]->Stats();
-    if (!store.keeps_files() || store.capacity_bytes == 0 || stats.writes == 0) continue;
+    if (!store.keeps_files() || stats.writes == 0) continue;
     const uint64_t bytes = chunks * (stats.write_bytes / stats.writes);
     if (bytes <= store.capacity_bytes) continue;
     return Fail(ErrorCode::kNoSpace,

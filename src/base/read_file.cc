@@ -48,9 +48,10 @@ Result<std::string> ReadFile(const std::string& path, uint64_t bytes_max) {
   return text;
 }
 
-Status CheckReadable(const std::string& path) {
+Status CheckReadable(std::string_view flag, const std::string& path) {
   if (access(path.c_str(), R_OK) == 0) return {};
-  return tl::unexpected(CannotOpen(path));
+  const Error error = CannotOpen(path);
+  return Fail(error.code, "{}: {}", flag, error.message);
 }
 
 }  // namespace kvcake

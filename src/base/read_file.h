@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 
@@ -12,8 +13,9 @@ namespace kvcake {
 // for. kNotFound: no such file; kResourceExhausted: it has more than bytes_max.
 Result<std::string> ReadFile(const std::string& path, uint64_t bytes_max);
 
-// Whether the file, of any kind, may be read. Else kNotFound or kIo, with the reason, which
-// libraries that are given its path do not tell. It is not opened: a pipe would lose its writer.
-Status CheckReadable(const std::string& path);
+// Whether the file, of any kind, that `flag` names may be read. Else kNotFound or kIo, with the
+// flag and the reason, which libraries that are given its path do not tell. It is not opened: a
+// pipe would lose its writer.
+Status CheckReadable(std::string_view flag, const std::string& path);
 
 }  // namespace kvcake

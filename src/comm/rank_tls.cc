@@ -24,9 +24,7 @@ Status CheckGiven(const RankTlsFiles& files) {
       return Fail(ErrorCode::kInvalidArgument,
                   "--tls-cert, --tls-key and --tls-ca are given together: {} is missing", flag);
     }
-    if (const Status opens = CheckReadable(file); !opens) {
-      return Fail(opens.error().code, "{}: {}", flag, opens.error().message);
-    }
+    RETURN_IF_ERROR(CheckReadable(flag, file));
   }
   return {};
 }

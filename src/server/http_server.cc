@@ -157,7 +157,7 @@ void HttpServer::Stop() {
 void HttpServer::WaitForSignal() {
   signals_.async_wait([this](error_code error, int signal) {
     if (error) return;
-    if (!drained_) WaitForSignal();  // it may be one that came as the last request ended
+    if (!IsDrained()) WaitForSignal();  // it may be one that came as the last request ended
     if (std::exchange(stopping_, true)) {
       if (signal != SIGINT) return;
       spdlog::warn("SIGINT: gone at once");
@@ -305,9 +305,10 @@ void HttpServer::Closed(Listener& listener, ConnectionTable::Id id) {
   EndIfDrained();
 }
 
+bool HttpServer::IsDrained() const { return draining_ && Connections().empty(); }
+
 void HttpServer::EndIfDrained() {
-  if (!draining_ || !Connections().empty()) return;
-  drained_ = true;
+  if (!IsDrained()) return;
   drain_timer_.cancel();
   // SIGINT means again what it means without us: nobody would be here to see it.
   error_code error;

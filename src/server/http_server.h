@@ -170,6 +170,7 @@ class HttpServer {
   void Drain();
   std::vector<Connection*> Connections() const;
   void Closed(Listener& listener, ConnectionTable::Id id);
+  bool IsDrained() const;
   void EndIfDrained();
   std::string NextRequestId();
 
@@ -187,7 +188,6 @@ class HttpServer {
   uint64_t bodies_bytes_ = 0;  // what all connections have charged
   bool stopping_ = false;      // a signal has come
   bool draining_ = false;
-  bool drained_ = false;
   int refusing_ = 0;  // connections that are being told so
   uint64_t next_request_id_;
   uint64_t handshakes_failed_ = 0;

@@ -3,8 +3,6 @@
 #include <openssl/ssl.h>
 #include <spdlog/spdlog.h>
 
-#include <utility>
-
 #include "base/file_mode.h"
 #include "base/read_file.h"
 
@@ -33,12 +31,8 @@ Result<std::shared_ptr<ssl::context>> LoadTls(const std::string& certificate_fil
   // A key with a passphrase is refused, where OpenSSL would ask the terminal for it.
   context->set_password_callback(
       [](size_t, ssl::context::password_purpose) { return std::string(); }, error);
-  for (const auto& [flag, file] :
-       {std::pair("--ssl-certfile", certificate_file), std::pair("--ssl-keyfile", key_file)}) {
-    if (const Status opens = CheckReadable(file); !opens) {
-      return Fail(opens.error().code, "{}: {}", flag, opens.error().message);
-    }
-  }
+  RETURN_IF_ERROR(CheckReadable("--ssl-certfile", certificate_file));
+  RETURN_IF_ERROR(CheckReadable("--ssl-keyfile", key_file));
   context->use_certificate_chain_file(certificate_file, error);
   if (error) {
     return Fail(ErrorCode::kInvalidArgument,

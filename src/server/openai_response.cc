@@ -66,6 +66,11 @@ ordered_json StopReasonJson(const StopReason& reason) {
   return nullptr;
 }
 
+ordered_json UsageOf(int prompt, int answer) {
+  return {
+      {"prompt_tokens", prompt}, {"completion_tokens", answer}, {"total_tokens", prompt + answer}};
+}
+
 }  // namespace
 
 std::string_view OpenAiFinishReason(FinishReason reason) {
@@ -91,11 +96,6 @@ bool HasAnswer(const Completion& completion) {
 }
 
 std::string ErrorEvents(const ApiError& error) { return AsEvent(ErrorBody(error)).append(kDone); }
-
-ordered_json UsageOf(int prompt, int answer) {
-  return {
-      {"prompt_tokens", prompt}, {"completion_tokens", answer}, {"total_tokens", prompt + answer}};
-}
 
 ordered_json Usage(const Completion& completion) {
   ordered_json details = {{"cached_tokens", CachedTokens(completion)}};

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <boost/crc.hpp>
-#include <cctype>
 #include <charconv>
 #include <random>
 #include <set>

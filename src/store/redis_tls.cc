@@ -18,10 +18,7 @@ Result<std::shared_ptr<ssl::context>> LoadRedisTls(const RedisTlsFiles& files) {
   for (const auto& [name, file] :
        {std::pair("tls-ca", files.ca), std::pair("tls-cert", files.certificate),
         std::pair("tls-key", files.key)}) {
-    if (file.empty()) continue;
-    if (const Status opens = CheckReadable(file); !opens) {
-      return Fail(opens.error().code, "{}: {}", name, opens.error().message);
-    }
+    if (!file.empty()) RETURN_IF_ERROR(CheckReadable(name, file));
   }
   auto context = std::make_shared<ssl::context>(ssl::context::tls_client);
   SSL_CTX_set_min_proto_version(context->native_handle(), TLS1_2_VERSION);

@@ -111,20 +111,19 @@ Result<std::vector<StoreRoot>> ListRemote(RemoteListing& listing) {
 Result<VerifiedStore> VerifyRemote(RemoteListing& listing, const StoreKey* key) {
   VerifiedStore verified;
   int unread = 0;
-  Status last;
   RETURN_IF_ERROR(ForEachChunk(listing, [&](const FoundValue& value) -> Status {
     const Status status = VerifyValue(listing, value, key, &verified);
     const ErrorCode code = status ? ErrorCode::kNotFound : status.error().code;
     const bool refused = code == ErrorCode::kInvalidArgument;  // of this one, or of all
     unread = refused ? unread + 1 : 0;
-    if (refused) last = status;
-    if (unread == kUnreadInARow) return status;
     if (code == ErrorCode::kNotFound) return {};
-    if (!refused && code != ErrorCode::kCorrupt) return status;
+    if (unread == kUnreadInARow || !(refused || code == ErrorCode::kCorrupt)) return status;
     verified.bad.push_back({value.name, status.error().message});
     return {};
   }));
-  if (verified.chunks == 0 && unread > 0) return tl::unexpected(last.error());
+  if (verified.chunks == 0 && unread > 0) {
+    return Fail(ErrorCode::kInvalidArgument, "{}", verified.bad.back().reason);
+  }
   std::sort(verified.bad.begin(), verified.bad.end(),
             [](const BadFile& a, const BadFile& b) { return a.path < b.path; });
   return verified;

@@ -3,10 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include <atomic>
-#include <future>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/mutex.h"
 #include "kv/page_copier_testing.h"

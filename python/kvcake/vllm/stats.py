@@ -26,7 +26,7 @@ class Counts:
         if value:
             self._data[name] = self._data.get(name, 0) + value
 
-    def restored(self, loaded: int, computed: int, met: int | None, chunks: int,
+    def restored(self, loaded: int, computed: int, met: int, chunks: int,
                  saved_s: float) -> None:
         if not self._first:
             return
@@ -34,7 +34,7 @@ class Counts:
         if loaded > 0:
             self._add("restorations", 1)
             self._add("seconds_saved", saved_s)
-            self._data.setdefault(MEETING_POINT, []).append((met or 0) / chunks)
+            self._data.setdefault(MEETING_POINT, []).append(met / chunks)
 
     def copied(self, tokens: int, seconds: float) -> None:
         if self._first:

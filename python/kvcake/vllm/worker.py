@@ -51,7 +51,7 @@ class _Open:
     chunks: int
     loaded: int = 0  # by jumps
     computed: int = 0
-    met: int | None = None  # where the last jump began
+    met: int = 0  # where the last jump began
 
 
 @dataclass
