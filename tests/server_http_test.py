@@ -97,6 +97,15 @@ class HttpTest(ServerTest):
                       "Transfer-Encoding: chunked", "-d", json.dumps({"prompt": "Hello"}))
         self.assertEqual(json.loads(answer)["count"], len(json.loads(answer)["tokens"]))
 
+    def test_a_chunked_body_without_chunks_byte_by_byte(self):
+        with Raw(self.server) as raw:
+            raw.send(f"GET /health HTTP/1.1\r\n{HOST}Transfer-Encoding: chunked\r\n"
+                     "Connection: close\r\n\r\n")
+            for byte in "0\r\n\r\n":
+                raw.send(byte)
+            self.assertIn(b" 200 OK\r\n", raw.read_all())
+        self.assertEqual(curl(self.server.url + "/health"), "{}")
+
     def test_tokenize_and_back(self):
         text = "Ünïcode 👍 and\n  spaces"
         tokens = self.server.post("/tokenize", {"prompt": text})

@@ -8,7 +8,7 @@
 namespace kvcake {
 namespace {
 
-const std::string kNobody;  // of whom there is one, where there are no tenants
+const std::string kNoTenant;  // of whom there is one, where there are no tenants
 constexpr size_t kLarge = 64 << 10, kSmall = kLarge - 1;
 
 // Work that runs until it is let go.
@@ -29,7 +29,7 @@ class Held {
 
 void AwaitOne(PreparePool& pool, size_t bytes) {
   std::promise<void> done;
-  ASSERT_TRUE(pool.Post(kNobody, bytes, [&] { done.set_value(); }));
+  ASSERT_TRUE(pool.Post(kNoTenant, bytes, [&] { done.set_value(); }));
   done.get_future().wait();
 }
 
@@ -38,11 +38,11 @@ TEST(PreparePoolTest, WhatIsSmallIsDoneWhileLargeOnesAreHeld) {
   std::atomic<bool> third{false};
   {
     PreparePool pool({.threads = 2});
-    ASSERT_TRUE(pool.Post(kNobody, kLarge, one.Work()));
-    ASSERT_TRUE(pool.Post(kNobody, 10 * kLarge, two.Work()));
+    ASSERT_TRUE(pool.Post(kNoTenant, kLarge, one.Work()));
+    ASSERT_TRUE(pool.Post(kNoTenant, 10 * kLarge, two.Work()));
     one.AwaitBegin();
     two.AwaitBegin();
-    ASSERT_TRUE(pool.Post(kNobody, kLarge, [&] { third = true; }));
+    ASSERT_TRUE(pool.Post(kNoTenant, kLarge, [&] { third = true; }));
     EXPECT_EQ(pool.load().large, 3u);
     for (int i = 0; i < 100; ++i) AwaitOne(pool, kSmall);
     EXPECT_FALSE(third);
@@ -55,8 +55,8 @@ TEST(PreparePoolTest, WhatIsSmallIsDoneWhileLargeOnesAreHeld) {
 TEST(PreparePoolTest, ThreadsForAllTakeWhatIsSmallToo) {
   Held one, two;
   PreparePool pool({.threads = 1});
-  ASSERT_TRUE(pool.Post(kNobody, 0, one.Work()));
-  ASSERT_TRUE(pool.Post(kNobody, kSmall, two.Work()));
+  ASSERT_TRUE(pool.Post(kNoTenant, 0, one.Work()));
+  ASSERT_TRUE(pool.Post(kNoTenant, kSmall, two.Work()));
   one.AwaitBegin();
   two.AwaitBegin();
   one.LetGo();
@@ -67,14 +67,14 @@ TEST(PreparePoolTest, ThreadsForAllTakeWhatIsSmallToo) {
 TEST(PreparePoolTest, RefusesMoreOfAKindThanItsQueueHolds) {
   Held large, small;
   PreparePool pool({.threads = 1, .queue_max = 2});
-  ASSERT_TRUE(pool.Post(kNobody, kLarge, large.Work()));
+  ASSERT_TRUE(pool.Post(kNoTenant, kLarge, large.Work()));
   large.AwaitBegin();
-  ASSERT_TRUE(pool.Post(kNobody, 0, small.Work()));
+  ASSERT_TRUE(pool.Post(kNoTenant, 0, small.Work()));
   small.AwaitBegin();
-  EXPECT_TRUE(pool.Post(kNobody, kLarge, [] {}));
-  EXPECT_FALSE(pool.Post(kNobody, kLarge, [] { FAIL(); }));
-  EXPECT_TRUE(pool.Post(kNobody, kSmall, [] {}));
-  EXPECT_FALSE(pool.Post(kNobody, kSmall, [] { FAIL(); }));
+  EXPECT_TRUE(pool.Post(kNoTenant, kLarge, [] {}));
+  EXPECT_FALSE(pool.Post(kNoTenant, kLarge, [] { FAIL(); }));
+  EXPECT_TRUE(pool.Post(kNoTenant, kSmall, [] {}));
+  EXPECT_FALSE(pool.Post(kNoTenant, kSmall, [] { FAIL(); }));
   large.LetGo();
   small.LetGo();
 }
@@ -84,12 +84,12 @@ TEST(PreparePoolTest, ThreadsForAllTakeWhatIsLargeFirst) {
   std::string order;
   std::promise<void> done;
   PreparePool pool({.threads = 1});
-  ASSERT_TRUE(pool.Post(kNobody, kLarge, large.Work()));
+  ASSERT_TRUE(pool.Post(kNoTenant, kLarge, large.Work()));
   large.AwaitBegin();
-  ASSERT_TRUE(pool.Post(kNobody, kSmall, small.Work()));
+  ASSERT_TRUE(pool.Post(kNoTenant, kSmall, small.Work()));
   small.AwaitBegin();  // the thread for what is small takes nothing more
-  ASSERT_TRUE(pool.Post(kNobody, kSmall, [&] { order += "small", done.set_value(); }));
-  ASSERT_TRUE(pool.Post(kNobody, kLarge, [&] { order += "large, "; }));
+  ASSERT_TRUE(pool.Post(kNoTenant, kSmall, [&] { order += "small", done.set_value(); }));
+  ASSERT_TRUE(pool.Post(kNoTenant, kLarge, [&] { order += "large, "; }));
   large.LetGo();
   done.get_future().wait();
   EXPECT_EQ(order, "large, small");
@@ -100,7 +100,7 @@ TEST(PreparePoolTest, WhatIsDoneIsNoLoad) {
   PreparePool pool({.threads = 0});  // one after the other, by the thread for what is small
   AwaitOne(pool, kSmall);
   std::promise<size_t> load;
-  ASSERT_TRUE(pool.Post(kNobody, kSmall, [&] { load.set_value(pool.load().small); }));
+  ASSERT_TRUE(pool.Post(kNoTenant, kSmall, [&] { load.set_value(pool.load().small); }));
   EXPECT_EQ(load.get_future().get(), 1u);
 }
 
