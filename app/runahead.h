@@ -2,8 +2,15 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <span>
+
+#include "base/status.h"
 
 namespace kvcake {
+
+// That a model whose prompts have at most `context_max` tokens can have all of `contexts`, which are
+// one or more.
+Status CheckContexts(std::span<const int> contexts, int context_max);
 
 // Each adds a subcommand that sets *exit_code when it runs.
 void AddRunaheadCommand(CLI::App& app, int* exit_code);

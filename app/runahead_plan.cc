@@ -1,7 +1,10 @@
 // kvcake runahead plan: how many processes pay for a prompt, and which of its tokens each computes.
-#include <fmt/core.h>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <climits>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "app/flags.h"
@@ -17,10 +20,12 @@
 namespace kvcake {
 namespace {
 
+constexpr int kContexts[] = {2048, 4096, 8192, 16384};
+
 struct PlanFlags {
   RuntimeOptions runtime;
   std::string profile;
-  std::vector<int> contexts = {2048, 4096, 8192, 16384};
+  std::vector<int> contexts = {};  // default: those of kContexts that the model can have
   int ranks = 4;
   std::vector<double> link_rates_bytes_per_s = {};
   std::optional<double> link_latency_s = {};  // else what the profile says
@@ -31,6 +36,7 @@ struct PlanFlags {
 struct Hardware {
   std::string name;
   ChainCost cost;
+  int context_max = INT_MAX;  // what the model can have
 };
 
 Result<Hardware> HardwareOf(const PlanFlags& flags) {
@@ -45,7 +51,18 @@ Result<Hardware> HardwareOf(const PlanFlags& flags) {
   RETURN_IF_ERROR(WarmUpFar(*runtime));
   return Hardware{fmt::format("{}, {} threads, {}", CpuName(), runtime->threads().size(),
                               flags.runtime.model_dir),
-                  ChainCostOf(*runtime, flags.ranks, {})};
+                  ChainCostOf(*runtime, flags.ranks, {}), runtime->model().max_positions()};
+}
+
+Result<std::vector<int>> ContextsOf(const PlanFlags& flags, int context_max) {
+  std::vector<int> contexts = flags.contexts;
+  if (contexts.empty()) {
+    std::copy_if(std::begin(kContexts), std::end(kContexts), std::back_inserter(contexts),
+                 [&](int tokens) { return tokens <= context_max; });
+    if (contexts.empty()) contexts.push_back(context_max);
+  }
+  RETURN_IF_ERROR(CheckContexts(contexts, context_max));
+  return contexts;
 }
 
 struct Row {
@@ -114,11 +131,12 @@ nlohmann::ordered_json PlanJson(const Hardware& hardware, const std::vector<Row>
 
 Status RunPlan(const PlanFlags& flags) {
   ASSIGN_OR_RETURN(Hardware hardware, HardwareOf(flags));
+  ASSIGN_OR_RETURN(const auto contexts, ContextsOf(flags, hardware.context_max));
   std::vector<double> rates = flags.link_rates_bytes_per_s;
   if (rates.empty()) rates.push_back(LinkCost().bytes_per_s);
   if (flags.link_latency_s) hardware.cost.link.alpha_s = *flags.link_latency_s;
   std::vector<Row> rows;
-  for (const int tokens : flags.contexts) {
+  for (const int tokens : contexts) {
     for (const double rate : rates) {
       hardware.cost.link.bytes_per_s = rate;
       rows.push_back(Plan(hardware.cost, tokens, flags.runtime.chunk_tokens));
@@ -135,6 +153,13 @@ Status RunPlan(const PlanFlags& flags) {
 
 }  // namespace
 
+Status CheckContexts(std::span<const int> contexts, int context_max) {
+  const int longest = *std::max_element(contexts.begin(), contexts.end());
+  if (longest <= context_max) return {};
+  return Fail(ErrorCode::kInvalidArgument, "--context {} is longer than the model's {}", longest,
+              context_max);
+}
+
 void AddRunaheadPlanCommand(CLI::App& runahead, int* exit_code) {
   auto flags = std::make_shared<PlanFlags>();
   CLI::App* plan = runahead.add_subcommand(
@@ -149,7 +174,7 @@ void AddRunaheadPlanCommand(CLI::App& runahead, int* exit_code) {
       ->excludes("--model");
   plan->add_option("--context", flags->contexts, "prompt tokens")
       ->check(CLI::Range(128, 1 << 20))
-      ->capture_default_str();
+      ->default_str(fmt::format("{}", fmt::join(kContexts, " ")));
   plan->add_option("--ranks", flags->ranks, "most processes")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();

@@ -147,10 +147,7 @@ Status Search(const SearchFlags& flags, Ranks& ranks) {
   const int longest = *std::max_element(flags.contexts.begin(), flags.contexts.end());
   options.rank_tokens_max = std::max(options.rank_tokens_max, longest);  // whatever is tried
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(options));
-  if (longest > runtime->model().max_positions()) {
-    return Fail(ErrorCode::kInvalidArgument, "--context {} is longer than the model's {}", longest,
-                runtime->model().max_positions());
-  }
+  RETURN_IF_ERROR(CheckContexts(flags.contexts, runtime->model().max_positions()));
   if (!ranks.leads()) return ranks.Work(*runtime);
   RETURN_IF_ERROR(ranks.Meet(*runtime));
   return Searcher(flags, *runtime, ranks).Run();

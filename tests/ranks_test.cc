@@ -127,8 +127,14 @@ TEST_F(RanksTest, PlanSaysHowManyPayAtEachLink) {
 }
 
 TEST_F(RanksTest, PlanMeasuresThisMachine) {
-  const json plan = RunJson("runahead plan --model " KVCAKE_SOURCE_DIR
-                            "/models/demo --threads 1 --ranks 2 --context 4096");
+  const std::string of_demo =
+      "runahead plan --model " KVCAKE_SOURCE_DIR "/models/demo --threads 1 --ranks 2 ";
+  const json plan = RunJson(of_demo);
+  ASSERT_EQ(plan["plans"].size(), 3u) << "16384 is longer than its context";
+  EXPECT_EQ(plan["plans"][2]["tokens"], 8192);
+  const Outcome longer = Run(of_demo + "--context 4096 8449");
+  EXPECT_EQ(longer.exit_code, 1);
+  EXPECT_THAT(longer.err, HasSubstr("--context 8449 is longer than the model's 8448"));
   EXPECT_GT(plan["time"]["b"].get<double>() + plan["time"]["a"].get<double>(), 0);
   EXPECT_TRUE(plan["plans"][0]["link_bytes_per_s"].is_null());
   EXPECT_LE(plan["plans"][0]["ttft_s"], plan["plans"][0]["ttft_by_ranks_s"][0]);

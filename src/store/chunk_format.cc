@@ -254,8 +254,8 @@ Status CheckStorable(const KvLayout& layout, Codec codec, bool encrypted) {
   }
   if (layout.page_bytes() > kChunkBytesMax) {
     return Fail(ErrorCode::kUnsupported,
-                "a chunk of {} tokens has {} bytes, more than the {} that are stored in one: give "
-                "fewer --chunk-tokens",
+                "a chunk of {} tokens has {} bytes, more than the {} that are stored in one: use "
+                "chunks of fewer tokens",
                 layout.chunk_tokens, layout.page_bytes(), kChunkBytesMax);
   }
   return {};

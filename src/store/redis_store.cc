@@ -166,7 +166,7 @@ Result<std::unique_ptr<RemoteTier>> OpenRedisTier(const RedisTierOptions& option
   if (const uint64_t bytes = tier.form.FileBytesMax(tier.layout); bytes > kValueBytesMax) {
     spdlog::warn(
         "a chunk has up to {} bytes, and Redis takes no value of more than {} unless its "
-        "proto-max-bulk-len was raised: give fewer --chunk-tokens",
+        "proto-max-bulk-len was raised: use chunks of fewer tokens",
         bytes, kValueBytesMax);
   }
   return RemoteTier::Open(std::move(tier), std::make_unique<RedisStore>(RedisStoreOptions{
