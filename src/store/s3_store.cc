@@ -15,6 +15,7 @@ Error S3ReplyError(const CurlReply& reply, const S3Place& place) {
   if (reply.status == 404 && code != "NoSuchBucket") {
     return {ErrorCode::kNotFound, "it is not there"};
   }
+  ErrorCode error = ErrorCode::kInvalidArgument;  // of what has a remedy
   std::string remedy;
   if (code == "NoSuchBucket") {
     remedy = " (create it: kvcake makes no buckets)";
@@ -23,6 +24,7 @@ Error S3ReplyError(const CurlReply& reply, const S3Place& place) {
         " (set new credentials and start again; those of AWS's credentials file are read again by "
         "themselves)";
   } else if (code == "InvalidObjectState") {
+    error = ErrorCode::kCorrupt;  // as a cache it is none: it makes room for one that can be read
     remedy = " (it is archived: have the bucket's rules expire objects, not move them)";
   } else if (reply.status == 403) {
     remedy =
@@ -31,7 +33,7 @@ Error S3ReplyError(const CurlReply& reply, const S3Place& place) {
   } else if (reply.status == 301 || reply.status == 307) {
     remedy = " (its bucket is elsewhere: name its region= or endpoint=)";
   }
-  return {remedy.empty() ? ErrorCode::kIo : ErrorCode::kInvalidArgument,
+  return {remedy.empty() ? ErrorCode::kIo : error,
           fmt::format("{} answers {}{}", place.Text(), S3ErrorText(reply), remedy)};
 }
 

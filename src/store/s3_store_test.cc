@@ -279,6 +279,24 @@ TEST_F(S3StoreTest, RepliesToWhatWasNotAskedForLoseNothing) {
   EXPECT_EQ(Count("DELETE"), 0u);
 }
 
+TEST_F(S3StoreTest, AnArchivedObjectMakesRoomForOneThatCanBeRead) {
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[1], chain_[0]));
+  server_.SetFault([](const S3Seen& seen) {
+    return seen.method == "GET" ? S3Fault{.status = 403, .code = "InvalidObjectState"} : S3Fault{};
+  });
+  Reads reads;
+  const size_t read = reads.Start(*tier, layout_, chain_[0], Root());
+  EXPECT_THAT(reads.Wait(read).status.error().message, HasSubstr("it is archived"));
+  server_.SetFault(nullptr);
+  EXPECT_EQ(tier->Residency(chain_), (std::vector<bool>{false, true, false, false}));
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  EXPECT_EQ(Count("DELETE"), 1u);
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
+  EXPECT_EQ(tier->Stats().writes, 3u);
+}
+
 TEST_F(S3StoreTest, ABucketsRegionIsLearned) {
   server_.SetFault([](const S3Seen& seen) {
     const bool is_right = seen.headers.at("authorization").find("/us-east-1/") != std::string::npos;
