@@ -11,6 +11,7 @@ set(cuda_options -fsanitize=alignment -fno-sanitize-recover=alignment -Wno-psabi
 add_library(cuda_emulator STATIC tests/cuda_emulator/block.cc tests/cuda_emulator/cublas.cc
             tests/cuda_emulator/runtime.cc)
 target_compile_options(cuda_emulator PRIVATE ${cuda_options})
+target_compile_definitions(cuda_emulator INTERFACE KVCAKE_CUDA_EMULATED)  # of tests
 target_link_options(cuda_emulator INTERFACE -fsanitize=alignment)
 set(cuda_libraries cuda_emulator)
 set(cuda_without WITHOUT /cuda_absent)

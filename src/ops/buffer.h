@@ -19,7 +19,7 @@ class Buffer {
   Buffer() = default;
   // kResourceExhausted names the numbers when the system refuses the memory.
   static Result<Buffer> Create(uint64_t bytes, Memory memory);
-  // Ends the process then: for sizes that are decided at start.
+  // Ends the process then, with that error and exit code 1: for sizes that are decided at start.
   explicit Buffer(uint64_t bytes, Memory memory = Memory::kHost);
   ~Buffer();
   Buffer(Buffer&& other) noexcept;

@@ -8,18 +8,25 @@
 
 #include "base/check.h"
 #include "ops/cuda_check.h"
+#include "ops/cuda_support.h"
 
 namespace kvcake {
 namespace {
 
-// Kernels are compiled for these and what is compatible with them.
-constexpr int kCapabilityMin = 80;
+__global__ void ProbeKernel() {}
 
 Error Unusable(const std::string& why) {
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   std::string error = "no CUDA device can be used: " + why;
   if (visible != nullptr) error += fmt::format(" (CUDA_VISIBLE_DEVICES is \"{}\")", visible);
   return {ErrorCode::kUnsupported, std::move(error)};
+}
+
+// For calls that fail where others have the device, or its memory, for themselves.
+Status Usable(cudaError_t error) {
+  if (error == cudaSuccess) return {};
+  cudaGetLastError();  // forgets it
+  return tl::unexpected(Unusable(cudaGetErrorString(error)));
 }
 
 }  // namespace
@@ -30,22 +37,25 @@ Result<CudaDevice*> CudaDevice::Get() {
 }
 
 Result<CudaDevice*> CudaDevice::Open() {
-  int count = 0;
-  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
-    return tl::unexpected(Unusable(cudaGetErrorString(error)));
-  }
+  int driver = 0, count = 0;
+  RETURN_IF_ERROR(Usable(cudaDriverGetVersion(&driver)));
+  RETURN_IF_ERROR(CheckCudaDriver(driver, CUDART_VERSION));
+  RETURN_IF_ERROR(Usable(cudaGetDeviceCount(&count)));
   if (count == 0) return tl::unexpected(Unusable("there is none; see --cuda-device"));
   cudaDeviceProp properties;
-  CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
+  RETURN_IF_ERROR(Usable(cudaGetDeviceProperties(&properties, 0)));
   const int capability = properties.major * 10 + properties.minor;
-  if (capability < kCapabilityMin) {
-    return Fail(ErrorCode::kUnsupported,
-                "{} has compute capability {}.{}: kvcake needs 8.0 or more, as of an A100",
-                properties.name, properties.major, properties.minor);
-  }
+  RETURN_IF_ERROR(CheckCudaCard(properties.name, capability, driver));
   // Waiting threads sleep: the cores have other work.
-  CUDA_CHECK(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
-  CUDA_CHECK(cudaSetDevice(0));
+  RETURN_IF_ERROR(Usable(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync)));
+  RETURN_IF_ERROR(Usable(cudaSetDevice(0)));
+  cudaFuncAttributes probe;
+  if (const cudaError_t error = cudaFuncGetAttributes(&probe, ProbeKernel); error != cudaSuccess) {
+    cudaGetLastError();
+    return Fail(ErrorCode::kUnsupported,
+                "{} has compute capability {}.{}, for which this kvcake has no kernels: {}",
+                properties.name, properties.major, properties.minor, cudaGetErrorString(error));
+  }
   auto device = std::unique_ptr<CudaDevice>(new CudaDevice());
   device->name_ = properties.name;
   device->capability_ = capability;
@@ -53,7 +63,7 @@ Result<CudaDevice*> CudaDevice::Open() {
   device->block_shared_bytes_ = static_cast<int>(properties.sharedMemPerBlockOptin);
   device->multiprocessor_shared_bytes_ = static_cast<int>(properties.sharedMemPerMultiprocessor);
   device->memory_bytes_ = properties.totalGlobalMem;
-  CUDA_CHECK(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking));
+  RETURN_IF_ERROR(Usable(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking)));
   ASSIGN_OR_RETURN(device->scratch_, device->Allocate(kScratchBytes));
   ASSIGN_OR_RETURN(std::byte * arrived, device->Allocate(sizeof(unsigned)));
   device->Zero(arrived, sizeof(unsigned));

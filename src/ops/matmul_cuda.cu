@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "ops/buffer.h"
 #include "ops/cuda_check.h"
 #include "ops/cuda_kernels.h"
 #include "ops/matmul_cuda_few.h"
@@ -103,14 +104,13 @@ class Products {
  public:
   explicit Products(CudaDevice& device) : device_(device) {
     CUBLAS_CHECK(cublasLtCreate(&blas_));
-    workspace_ = device.Allocate(kWorkspaceBytes).value();
   }
 
   void Run(const Problem& problem, const std::byte* a, const PackedMatrix& w, void* out) {
     if (chosen_.size() >= kChosenMax && !chosen_.contains(problem)) chosen_.clear();
     const auto [it, added] = chosen_.try_emplace(problem, problem);
     if (added) it->second.Choose(blas_, kWorkspaceBytes);
-    it->second.Run(blas_, device_, a, w, out, workspace_);
+    it->second.Run(blas_, device_, a, w, out, workspace_.data());
   }
 
  private:
@@ -119,7 +119,7 @@ class Products {
 
   CudaDevice& device_;
   cublasLtHandle_t blas_ = nullptr;
-  std::byte* workspace_ = nullptr;
+  const Buffer workspace_{kWorkspaceBytes, Memory::kDevice};
   std::map<Problem, Product> chosen_;
 };
 

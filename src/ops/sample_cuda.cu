@@ -2,6 +2,7 @@
 // whole numbers, so their sums are the same in whatever order the threads add them up.
 #include <algorithm>
 
+#include "ops/buffer.h"
 #include "ops/cuda_instructions.cuh"
 #include "ops/cuda_kernels.h"
 #include "ops/cuda_launch.h"
@@ -201,14 +202,10 @@ __global__ void __launch_bounds__(kThreads)
 constexpr int64_t kCountersMax = 4096;
 
 // kCountersMax of the device's, 0 between kernels. The first call takes their memory.
-unsigned* CountersOf(CudaDevice& device) {
-  static unsigned* const counters = [&device] {  // there is one device
-    constexpr uint64_t kBytes = kCountersMax * sizeof(unsigned);
-    std::byte* const memory = device.Allocate(kBytes).value();
-    device.Zero(memory, kBytes);
-    return reinterpret_cast<unsigned*>(memory);
-  }();
-  return counters;
+unsigned* CountersOf() {
+  // There is one device, which outlives static objects.
+  static const auto* const counters = new Buffer(kCountersMax * sizeof(unsigned), Memory::kDevice);
+  return counters->as<unsigned>();
 }
 
 // Few rows are divided among the multiprocessors, as long as every thread of a block has some.
@@ -227,7 +224,7 @@ void SampleTokens(CudaDevice& device, const LogitRows& logits, std::span<const R
   const int64_t count = std::ssize(rows), parts = PartsOf(device, count, logits.vocab);
   const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(parts));
   LaunchEarly(device, {grid, kThreads}, SampleRows, logits, rows.data(), tokens,
-              reinterpret_cast<uint64_t*>(device.scratch()), CountersOf(device));
+              reinterpret_cast<uint64_t*>(device.scratch()), CountersOf());
 }
 
 }  // namespace kvcake::cuda

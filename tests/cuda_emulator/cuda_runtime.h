@@ -172,6 +172,7 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorMemoryAllocation = 2,
+  cudaErrorDevicesUnavailable = 46,
 };
 enum cudaMemcpyKind {
   cudaMemcpyHostToDevice = 1,
@@ -224,6 +225,7 @@ struct cudaLaunchConfig_t {
 
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();
+cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaSetDeviceFlags(unsigned flags);
@@ -256,12 +258,10 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
                                              unsigned long long flags,
                                              cudaDriverEntryPointQueryResult* result);
 
-template <typename Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
-  return cudaSuccess;
-}
-
 namespace cuda_emulator {
+
+// What the call of that name answers: an error where CUDA_EMULATOR_FAULT in the environment is it.
+cudaError_t AnswerTo(const char* call);
 
 // `begin`: of kernels that may start early, BeginGrid.
 void Enqueue(cudaStream_t stream, std::function<void()> operation,
@@ -269,6 +269,16 @@ void Enqueue(cudaStream_t stream, std::function<void()> operation,
 void CheckLaunch(const cudaLaunchConfig_t& config);
 
 }  // namespace cuda_emulator
+
+struct cudaFuncAttributes {};
+template <typename Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel*) {
+  return cuda_emulator::AnswerTo("cudaFuncGetAttributes");
+}
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
 
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),

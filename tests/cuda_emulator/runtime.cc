@@ -11,6 +11,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,7 @@ struct CUgraphExec_st {
 
 namespace {
 
+using cuda_emulator::AnswerTo;
 using cuda_emulator::Die;
 
 constexpr size_t kPage = 4096;
@@ -145,6 +147,12 @@ void Enqueue(cudaStream_t stream, std::function<void()> run,
   }
 }
 
+cudaError_t AnswerTo(const char* call) {
+  const char* const fault = std::getenv("CUDA_EMULATOR_FAULT");
+  return fault != nullptr && std::string_view(fault) == call ? cudaErrorDevicesUnavailable
+                                                             : cudaSuccess;
+}
+
 void CheckLaunch(const cudaLaunchConfig_t& config) {
   constexpr unsigned kGridMax = 65535;  // but for x
   const dim3& grid = config.gridDim;
@@ -163,13 +171,20 @@ void CheckLaunch(const cudaLaunchConfig_t& config) {
 }  // namespace cuda_emulator
 
 const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaErrorMemoryAllocation ? "out of memory" : "no error";
+  return error == cudaErrorMemoryAllocation     ? "out of memory"
+         : error == cudaErrorDevicesUnavailable ? "unavailable"
+                                                : "no error";
 }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 
+cudaError_t cudaDriverGetVersion(int* version) {  // 0 where there is no driver
+  *version = AnswerTo("cudaDriverGetVersion") == cudaSuccess ? CUDART_VERSION : 0;
+  return cudaSuccess;
+}
+
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
-  return cudaSuccess;
+  return AnswerTo("cudaGetDeviceCount");
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
@@ -184,7 +199,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 }
 
 cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int) { return AnswerTo("cudaSetDevice"); }
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   const Lock lock(TheDevice().mutex);
@@ -238,6 +253,7 @@ cudaError_t cudaHostUnregister(void*) {
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  if (const cudaError_t error = AnswerTo("cudaStreamCreateWithFlags")) return error;
   const Lock lock(TheDevice().mutex);
   *stream = new CUstream_st();
   TheDevice().streams.insert(*stream);
