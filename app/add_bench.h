@@ -3,12 +3,28 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
+#include <string>
 
 #include "app/flags.h"
 #include "base/status.h"
 
 namespace kvcake {
+
+// For a file that results are written to once there are some, which may take hours.
+inline CLI::Validator ResultFile() {
+  return CLI::Validator(
+      [](std::string& path) {
+        return std::filesystem::is_directory(path) ? path + " is a directory: name a file in it"
+                                                   : std::string();
+      },
+      "FILE");
+}
+
+inline void AddJsonFile(CLI::App& command, std::string* path) {
+  command.add_option("--json", *path, "also write the results to this file")->check(ResultFile());
+}
 
 // Adds a subcommand that runs `body` on its own options.
 template <typename Options>

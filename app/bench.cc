@@ -15,7 +15,7 @@ void AddTtft(CLI::App* parent, int* exit_code) {
                bench::RunTtft, options);
   command
       ->add_option("--arch,--model", options->models,
-                   "shapes of random weights, or model directories (with a slash)")
+                   "shapes of random weights, or model directories")
       ->capture_default_str();
   AddNumericPathFlag(*command, &options->path);
   command->add_option("--context", options->contexts, "prompt tokens")
@@ -53,8 +53,10 @@ void AddTtft(CLI::App* parent, int* exit_code) {
       ->capture_default_str();
   command->add_option("--codec-tables", options->codec_tables,
                       "its tables: a file, or the directory that kvcake codec fit made");
-  command->add_flag("--full", options->full,
-                    "every combination, on more models and contexts: takes hours");
+  command
+      ->add_flag("--full", options->full,
+                 "every combination, on more models and contexts: takes hours")
+      ->excludes("--arch", "--context");
   command->add_flag("--published,!--no-published", options->published,
                     "also run the planner as the papers have it");
   command->add_option("--slice-tokens", options->slice_tokens, "most tokens that a step computes")
@@ -64,8 +66,10 @@ void AddTtft(CLI::App* parent, int* exit_code) {
   command->add_option("--repeats", options->repeats, "of each cell, interleaved")
       ->check(Positive())
       ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
-  command->add_option("--svg", options->svg, "the picture")->capture_default_str();
+  AddJsonFile(*command, &options->json);
+  command->add_option("--svg", options->svg, "the picture")
+      ->check(ResultFile())
+      ->capture_default_str();
 }
 
 void AddChanges(CLI::App* parent, int* exit_code) {
@@ -88,7 +92,7 @@ void AddChanges(CLI::App* parent, int* exit_code) {
       ->check(Positive())
       ->capture_default_str();
   command->add_option("--dir", options->dir, "for the store (default: the cache directory)");
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
 }
 
 void AddPapers(CLI::App* parent, int* exit_code) {
@@ -105,9 +109,10 @@ void AddPapers(CLI::App* parent, int* exit_code) {
   command->add_option("--codecs", options->codecs,
                       "what bench codecs --json wrote: also the papers' setting by each of them");
   command->add_option("--decode-cores", options->decode_cores, "that decode chunks beside the GPU")
+      ->needs("--codecs")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
 }
 
 void AddSimulate(CLI::App* parent, int* exit_code) {
@@ -129,7 +134,7 @@ void AddSimulate(CLI::App* parent, int* exit_code) {
                       "a file of lines of seconds, share of the link's speed: instead of made-up "
                       "changes");
   command->add_option("--compute-trace", options->compute_trace, "the same of compute's speed");
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
 }
 
 void AddPlanner(CLI::App* parent, int* exit_code) {
@@ -149,7 +154,7 @@ void AddPlanner(CLI::App* parent, int* exit_code) {
   command->add_option("--steps", options->steps, "of 100 ms on a fake clock")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
 }
 
 void AddQuality(CLI::App* parent, int* exit_code) {
@@ -191,7 +196,7 @@ void AddQuality(CLI::App* parent, int* exit_code) {
       ->capture_default_str();
   command->add_option("--out", options->out_dir, "where the store goes for a while")
       ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
 }
 
 void AddCatalogue(CLI::App* parent, int* exit_code) {
@@ -202,7 +207,9 @@ void AddCatalogue(CLI::App* parent, int* exit_code) {
       ->check(CLI::Range(128, 100000000))
       ->capture_default_str();
   command->add_flag("--files", options->files, "make so many (small) files and start with them");
-  command->add_option("--dir", options->dir, "where")->default_str("~/.cache/kvcake");
+  command->add_option("--dir", options->dir, "where they are made")
+      ->needs("--files")
+      ->default_str("~/.cache/kvcake");
   RunWhenChosen(command, bench::RunCatalogue, options, exit_code);
 }
 
@@ -223,7 +230,7 @@ void AddTiers(CLI::App* parent, int* exit_code) {
   command->add_option("--repeats", options->repeats, "of everything, interleaved")
       ->check(Positive())
       ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
   RunWhenChosen(command, bench::RunTiers, options, exit_code);
 }
 
@@ -258,8 +265,10 @@ void AddSchedule(CLI::App* parent, int* exit_code) {
   command->add_option("--crowds", options->crowds, "of restorations, on a fake clock")
       ->check(NotNegative())
       ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
-  command->add_option("--svg", options->svg, "the picture")->capture_default_str();
+  AddJsonFile(*command, &options->json);
+  command->add_option("--svg", options->svg, "the picture")
+      ->check(ResultFile())
+      ->capture_default_str();
   RunWhenChosen(command, bench::RunSchedule, options, exit_code);
 }
 
@@ -316,7 +325,7 @@ void AddPolicies(CLI::App* parent, int* exit_code) {
   command->add_option("--repeats", options->repeats, "of each cell, interleaved")
       ->check(Positive())
       ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
 }
 
 void AddOutages(CLI::App* parent, int* exit_code) {
@@ -340,7 +349,7 @@ void AddOutages(CLI::App* parent, int* exit_code) {
   command->add_option("--repeats", options->repeats, "of each cell, interleaved")
       ->check(Positive())
       ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
 }
 
 void AddCapacity(CLI::App* parent, int* exit_code) {
@@ -362,7 +371,7 @@ void AddCapacity(CLI::App* parent, int* exit_code) {
   command->add_option("--repeats", options->repeats, "of each rate; the median counts")
       ->check(Positive())
       ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
 }
 
 void AddDemo(CLI::App* parent, int* exit_code) {

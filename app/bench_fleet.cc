@@ -1,6 +1,7 @@
 // kvcake bench fleet: servers behind HAProxy that share a Redis cluster, or share nothing.
 #include <cstdio>
 
+#include "app/add_bench.h"
 #include "app/flags.h"
 #include "bench/fleet.h"
 
@@ -38,7 +39,7 @@ void AddBenchFleetCommand(CLI::App& bench, int* exit_code) {
   command->add_option("--seed", options->seed, "the same seed, the same requests")
       ->capture_default_str();
   command->add_option("--dir", options->dir, "for logs (default: the cache directory)");
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
   command->callback([options, exit_code] {
     std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // rows are kept as they come, in files too
     if (const Status status = bench::RunFleet(*options); !status) {

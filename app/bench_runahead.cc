@@ -1,10 +1,12 @@
 // kvcake bench runahead: this program under mpirun, a rank in each process; and emulated ranks.
 #include <cstdio>
 
+#include "app/add_bench.h"
 #include "app/flags.h"
 #include "app/ranks.h"
 #include "bench/harness.h"
 #include "bench/runahead.h"
+#include "model/synth.h"
 
 namespace kvcake {
 namespace {
@@ -38,7 +40,9 @@ void AddBenchRunaheadCommand(CLI::App& bench, int* exit_code) {
   CLI::App* command = bench.add_subcommand(
       "runahead", "several processes of one thread prefill a prompt, against one");
   command->add_option("--model", flags->runtime.model_dir, "model directory (default: --arch)");
-  command->add_option("--arch", flags->arch, "shape of random weights")->capture_default_str();
+  command->add_option("--arch", flags->arch, "shape of random weights")
+      ->check(CLI::IsMember(SynthArchNames()))
+      ->capture_default_str();
   command->add_option("--context", flags->bench.contexts, "prompt tokens")
       ->check(CLI::Range(512, 1 << 20))
       ->capture_default_str();
@@ -59,7 +63,7 @@ void AddBenchRunaheadCommand(CLI::App& bench, int* exit_code) {
        {"--partition", "--partition-table", "--link-rate", "--link-latency"}) {
     command->remove_option(command->get_option(planned));
   }
-  command->add_option("--json", flags->bench.json, "also write the results to this file");
+  AddJsonFile(*command, &flags->bench.json);
   command->add_option("--svg", flags->bench.svg, "also draw times and partitions into this file");
   command->callback([flags, exit_code] {
     flags->bench.dense = flags->attention == "dense";
@@ -92,7 +96,7 @@ void AddBenchRunaheadPapersCommand(CLI::App& bench, int* exit_code) {
                    "not: this machine's own work for each message then weighs less")
       ->check(CLI::Range(1.0, 1000.0))
       ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
   command->add_option("--svg", options->svg,
                       "also draw times and partitions on 4: of Llama 7B, or --only");
   command->add_option("--timeline", options->timeline,

@@ -2,6 +2,7 @@
 #include <memory>
 #include <optional>
 
+#include "app/add_bench.h"
 #include "app/flags.h"
 #include "app/progress.h"
 #include "bench/benches.h"
@@ -189,7 +190,7 @@ void AddBenchServeCommand(CLI::App& bench, int* exit_code) {
           ->add_option("--model", options->overhead.model_dir,
                        "model directory; with --url the model's name there (default: its first)")
           ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
   CLI::Option* url = command->add_option("--url", options->traffic.traffic.url,
                                          "a server that runs, e.g. http://localhost:8000");
   AddOverheadFlags(*command, &options->overhead, url);

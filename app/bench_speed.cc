@@ -26,7 +26,7 @@ void AddPrefill(CLI::App* parent, int* exit_code) {
       ->check(Positive())
       ->capture_default_str();
   command->add_flag("--full", options->full, "repeat the longer ones as well");
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
 }
 
 void AddSlices(CLI::App* parent, int* exit_code) {
@@ -49,7 +49,7 @@ void AddSlices(CLI::App* parent, int* exit_code) {
   command->add_option("--repeats", options->repeats, "of each, interleaved")
       ->check(Positive())
       ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
 }
 
 void AddDecode(CLI::App* parent, int* exit_code) {
@@ -94,7 +94,7 @@ void AddDecode(CLI::App* parent, int* exit_code) {
   command->add_option("--repeats", options->repeats, "of everything, interleaved")
       ->check(Positive())
       ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
 }
 
 void AddStartup(CLI::App* parent, int* exit_code) {
@@ -110,7 +110,7 @@ void AddStartup(CLI::App* parent, int* exit_code) {
   command->add_option("--repeats", options->repeats, "of each, interleaved")
       ->check(Positive())
       ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
 }
 
 // Not by AddBench: it computes nothing.
@@ -132,7 +132,7 @@ void AddCodecs(CLI::App* parent, int* exit_code) {
   command->add_option("--repeats", options->repeats, "of each row, interleaved")
       ->check(Positive())
       ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
+  AddJsonFile(*command, &options->json);
 }
 
 void AddLoad(CLI::App* parent, int* exit_code) {
@@ -147,7 +147,7 @@ void AddLoad(CLI::App* parent, int* exit_code) {
   AddNumericPathFlag(*command, &options->path);
   command->add_option("--beside", options->beside,
                       "also measure what loading does to a slice of prefill: a shape of random "
-                      "weights, or a model directory (with a slash)");
+                      "weights, or a model directory");
   command
       ->add_option("--chunk-bytes", options->chunk_bytes,
                    "sizes of chunks, multiples of 256KiB, e.g. 1MiB 16MiB")
@@ -158,13 +158,15 @@ void AddLoad(CLI::App* parent, int* exit_code) {
                     "also read from a store with a key, and say what that leaves of the rate");
   command->add_option("--bytes", options->bytes, "of each pass")
       ->transform(SizeValue())
+      ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 50))
       ->default_str("1GiB");
   command->add_flag("--fio-large-pages,!--no-fio-large-pages", options->fio_large_pages,
                     "give fio pages of 2 MiB as the store has; else those that it takes itself");
   command->add_option("--repeats", options->repeats, "of each pass, interleaved with fio's")
       ->check(Positive())
       ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
+  command->get_option("--store")->excludes("--dir", "--beside", "--encrypted");
+  AddJsonFile(*command, &options->json);
   RunWhenChosen(command, bench::RunLoad, options, exit_code);
 }
 

@@ -58,7 +58,7 @@ class CapacityBench {
       p95_s.push_back(Summarize(result).ttft.p95 / 1e3);
     }
     return Rung{.load = load,
-                .requests_per_s = static_cast<double>(workload.requests.size()) / span_s,
+                .requests_per_s = static_cast<double>(workload.requests.size() - 1) / span_s,
                 .p95_s = Median(std::move(p95_s))};
   }
 

@@ -27,6 +27,7 @@ std::string CacheDir() {
 }
 
 Result<std::string> SynthModelDir(const std::string& arch) {
+  RETURN_IF_ERROR(SynthArch(arch));  // before anything of that name is touched
   const std::string dir = CacheDir() + "/models/" + arch;
   // config.json is written last: with it the model is complete.
   if (std::filesystem::exists(dir + "/config.json")) return dir;
@@ -70,7 +71,8 @@ Result<std::string> ModelDirOf(const std::string& dir, const std::string& arch) 
 }
 
 Result<std::string> ModelDirNamed(const std::string& name) {
-  return name.find('/') == std::string::npos ? SynthModelDir(name) : name;
+  const auto archs = SynthArchNames();
+  return std::ranges::count(archs, name) > 0 ? SynthModelDir(name) : name;
 }
 
 Status CheckDevice(NumericPath path) {

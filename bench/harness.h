@@ -32,7 +32,7 @@ std::string Spread(const std::vector<double>& values, int decimals);
 
 // The model directory of `dir`, or of random weights in the shape of `arch` where it is empty.
 Result<std::string> ModelDirOf(const std::string& dir, const std::string& arch);
-// The same of one name: a directory where it has a '/', else a shape.
+// The same of one name: a shape, else a directory.
 Result<std::string> ModelDirNamed(const std::string& name);
 // kUnsupported, with what is missing, where the path's device is not here.
 Status CheckDevice(NumericPath path);

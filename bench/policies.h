@@ -19,7 +19,7 @@ struct PoliciesOptions : PolicyLabOptions {
 };
 Status RunPolicies(const PoliciesOptions& options);
 
-// The same with a link of which some reads are late, and with one that dies in the middle.
+// The same with a link of which some reads are late, and with one that dies.
 struct OutagesOptions : PolicyLabOptions {
   std::string workload = "long-doc-qa";
   double ratio = 0.5;

@@ -42,6 +42,10 @@ Result<std::vector<PrefillCell>> MeasureModel(const PrefillOptions& options, con
                                               const std::string& name, MatmulPeak* peak) {
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
   const std::vector<int> lengths = TokensFor(options, config);
+  if (lengths.back() > config.max_positions) {
+    return Fail(ErrorCode::kInvalidArgument, "--tokens {} is longer than the {} of {}",
+                lengths.back(), config.max_positions, name);
+  }
   RuntimeOptions runtime_options{.model_dir = dir,
                                  .attention_backend = options.attention_backend,
                                  .threads = options.threads,

@@ -13,6 +13,7 @@
 #include "base/cpu.h"
 #include "bench/benches.h"
 #include "bench/harness.h"
+#include "model/config.h"
 
 namespace kvcake::bench {
 namespace {
@@ -133,6 +134,7 @@ Status Measure(const StartupOptions& options, const std::string& dir, bool cold,
 
 Status RunStartup(const StartupOptions& options) {
   ASSIGN_OR_RETURN(const std::string dir, ModelDirOf(options.model_dir, options.arch));
+  RETURN_IF_ERROR(LoadModelConfig(dir).map([](const auto&) {}));  // it is a model
   const std::string name = options.model_dir.empty() ? options.arch : options.model_dir;
   ThreadPool threads(options.threads > 0 ? options.threads : UsableCores());
   Times warm, cold;

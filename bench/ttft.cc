@@ -9,10 +9,10 @@
 
 #include "base/cpu.h"
 #include "bench/benches.h"
+#include "bench/scratch_dir.h"
 #include "bench/shared_steps.h"
 #include "bench/ttft_cell.h"
 #include "bench/ttft_svg.h"
-#include "store/store_dir.h"
 
 namespace kvcake::bench {
 namespace {
@@ -221,11 +221,10 @@ void Summarise(const std::vector<MeasuredPrompt>& all) {
 Status MeasureModel(const TtftOptions& options, const std::string& model, double share,
                     std::vector<MeasuredPrompt>* all) {
   ASSIGN_OR_RETURN(const std::string model_dir, ModelDirNamed(model));
-  const std::string store = (options.dir.empty() ? CacheDir() : options.dir) + "/bench-ttft";
-  (void)ClearStore(store);  // of the last run, if there was one
+  ASSIGN_OR_RETURN(const ScratchDir store, ScratchDir::Make(options.dir, "ttft"));
   RuntimeOptions runtime_options{
       .model_dir = model_dir,
-      .stores = {{.dir = store, .capacity_bytes = 1ull << 50, .load_rate_bytes_per_s = 1e12}},
+      .stores = {{.dir = store.path(), .capacity_bytes = 1ull << 50, .load_rate_bytes_per_s = 1e12}},
       .slice_tokens = options.slice_tokens,
       .threads = options.threads,
       .path = options.path};
@@ -255,7 +254,7 @@ Status MeasureModel(const TtftOptions& options, const std::string& model, double
       if (!options.json.empty()) RETURN_IF_ERROR(WriteJson(options.json, ToJson(options, *all)));
     }
   }
-  return ClearStore(store).map([](const auto&) {});
+  return {};
 }
 
 // The plain cells of the last prompt.

@@ -191,7 +191,7 @@ Result<TtftCell> TtftBench::Measure(const TtftSpec& spec) {
 
 bool TtftBench::Runs(Policy policy, const TtftSpec& spec) const {
   if (policy == Policy::kPublished) return options_.published;
-  return policy != Policy::kLoad || spec.ratio <= kLoadOnlyRatioMax;
+  return policy != Policy::kLoad || spec.ratio <= kLoadOnlyRatioMax || spec.present < 1;
 }
 
 Status TtftBench::Repeat(const Probe& probe, TtftCell* cell) {

@@ -13,7 +13,8 @@ namespace kvcake::bench {
 // In the order in which a repeat runs them.
 constexpr std::array kTtftPolicies = {Policy::kCompute, Policy::kLoad, Policy::kPublished,
                                       Policy::kCake};
-// Beyond this, loading alone is known to lose: it is not run, and its time is the load curve's.
+// Beyond this, loading all chunks alone is known to lose: it is not run, and its time is the load
+// curve's.
 constexpr double kLoadOnlyRatioMax = 2;
 
 struct TtftSpec {

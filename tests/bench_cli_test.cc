@@ -60,6 +60,25 @@ TEST_F(BenchCliTest, TtftFailsWhereNoPromptFitsIntoTheContext) {
   EXPECT_THAT(outcome.err, HasSubstr("--context"));
 }
 
+// Hours may lie between the flags and what becomes of the results.
+TEST_F(BenchCliTest, WhatCannotCountIsRefusedBeforeAnythingIsMeasured) {
+  const auto refused = [&](const std::string& flags, const std::string& why) {
+    const Outcome outcome = Run("bench " + flags);
+    EXPECT_NE(outcome.exit_code, 0) << flags;
+    EXPECT_EQ(outcome.out, "") << flags;
+    EXPECT_THAT(outcome.err, HasSubstr(why)) << flags;
+  };
+  refused("startup --arch tiny --json " + dir_, dir_ + " is a directory");
+  refused("ttft --arch tiny --svg " + dir_, dir_ + " is a directory");
+  refused("ttft --full --arch tiny", "--arch excludes --full");
+  refused("startup --model " + dir_ + "/none", dir_ + "/none");
+  refused("prefill --model " + model_ + " --tokens 128 16385", "--tokens 16385 is longer than");
+  refused("runahead --arch .", "--arch: . not in");
+  refused("load --store redis://127.0.0.1:1 --encrypted", "excludes --");
+  refused("load --bytes 0 --dir " + dir_, "--bytes");
+  refused("papers --decode-cores 7", "--decode-cores requires --codecs");
+}
+
 TEST_F(BenchCliTest, SlicesAreWhatEachCellAsksFor) {
   const json models = Measure("slices --prefix 0 256 16300 --tokens 16 128 --repeats 2");
   ASSERT_EQ(models.size(), 1u);
