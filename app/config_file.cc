@@ -104,7 +104,7 @@ bool HasPositional(const CLI::App& command, const std::vector<std::string>& argu
 bool Has(const CLI::App* command, const std::vector<std::string>& arguments,
          const std::string& flag) {
   std::vector<std::string> names = {flag};
-  const CLI::Option* option = command == nullptr ? nullptr : command->get_option_no_throw(flag);
+  const CLI::Option* option = command->get_option_no_throw(flag);
   if (option != nullptr) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
     // The model may be named by itself, behind the command.
@@ -170,13 +170,14 @@ Result<std::vector<std::string>> WithConfigFile(const CLI::App& app,
                                                 std::vector<std::string> arguments) {
   const std::string path = ValueOf(arguments, "--config");
   if (path.empty()) return arguments;
-  auto items = ReadItems(path);
-  if (!items) return Fail(items.error().code, "--config: {}", items.error().message);
   const std::string name = arguments[0];
   const std::vector<const CLI::App*> commands = Commands(app);
   const auto found = std::ranges::find_if(
       commands, [&](const CLI::App* command) { return command->get_name() == name; });
-  const CLI::App* const command = found == commands.end() ? nullptr : *found;
+  if (found == commands.end()) return arguments;  // which says that it has no such flag
+  const CLI::App* const command = *found;
+  auto items = ReadItems(path);
+  if (!items) return Fail(items.error().code, "--config: {}", items.error().message);
   std::vector<CLI::ConfigItem> own, of_all;
   for (CLI::ConfigItem& item : *items) {
     RETURN_IF_ERROR(CheckSection(commands, path, item.parents));
@@ -185,7 +186,7 @@ Result<std::vector<std::string>> WithConfigFile(const CLI::App& app,
       return Fail(ErrorCode::kInvalidArgument, "--config {} names another: there may be one", path);
     }
     const bool ours = item.parents.empty() || item.parents[0] == name;
-    if (ours && command != nullptr && command->get_option_no_throw("--" + item.name) == nullptr) {
+    if (ours && command->get_option_no_throw("--" + item.name) == nullptr) {
       return Fail(ErrorCode::kInvalidArgument, "--config {}: {} has no flag --{}{}", path, name,
                   item.name,
                   item.parents.empty() ? "; those of another command alone go under its name, as "
@@ -199,7 +200,7 @@ Result<std::vector<std::string>> WithConfigFile(const CLI::App& app,
   std::vector<std::string> given = arguments;
   for (const CLI::ConfigItem& item : of_all) given.push_back("--" + item.name);
   std::erase_if(of_all, [&](const CLI::ConfigItem& item) {
-    return command != nullptr && LacksStore(*command, given, "--" + item.name);
+    return LacksStore(*command, given, "--" + item.name);
   });
   if (AddMissing(command, of_all, &arguments) || keys) {
     arguments.push_back(fmt::format("{}={}", kConfigKeysFlag, path));

@@ -218,8 +218,8 @@ void AddStoreFlags(CLI::App& app, RuntimeOptions* options) {
   AddPlaceFlags(app, flags.get());
   AddEach(app, "--disk-capacity", &flags->capacities,
           "most bytes of --store; the chunks used longest ago go first (default: 20GiB). This, "
-          "--disk-free-min, the other --store- flags, and the --load and --write-stall flags: once "
-          "for all stores, or once for each")
+          "--disk-free-min, --store-threads, --store-open-wait, and the --load and --write-stall "
+          "flags: once for all stores, or once for each")
       ->transform(SizeValue());
   AddEach(app, "--disk-free-min", &flags->free_shares,
           "the share of its file system that --store leaves free: when less is, the chunks used "

@@ -4,6 +4,7 @@ install(TARGETS kvcake RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR}  # as README.md links to them
         FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+install(FILES examples/restore.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)  # as docs/library.md
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
 install(DIRECTORY models/demo DESTINATION ${CMAKE_INSTALL_DATADIR}/kvcake/models
         PATTERN held_out EXCLUDE)

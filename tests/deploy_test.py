@@ -187,7 +187,7 @@ class PackageTest(unittest.TestCase):
                                   stdout=subprocess.PIPE).stdout.decode()
         for name in ("bin/kvcake", "lib/libkvcake.so.0", "lib/systemd/system/kvcake.service",
                      "lib/sysusers.d/kvcake.conf", "share/kvcake/models/demo/config.json",
-                     "share/doc/kvcake/copyright"):
+                     "share/doc/kvcake/copyright", "share/doc/kvcake/examples/restore.c"):
             self.assertIn(f"./usr/{name}", files)
         for page in re.findall(r"\]\((docs/[a-z.-]+)", (ROOT / "README.md").read_text()):
             self.assertIn(f"./usr/share/doc/kvcake/{page}", files)

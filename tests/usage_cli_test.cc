@@ -134,6 +134,9 @@ TEST_F(UsageCliTest, AFileOfFlags) {
   outcome = Run("serve --config " + Write("flags.toml", demo + "ssl-certfile = \"" + pem + "\"\n"));
   EXPECT_EQ(outcome.exit_code, 2) << "or it would serve in the clear";
   EXPECT_THAT(outcome.err, HasSubstr("--ssl-certfile requires --ssl-keyfile"));
+  outcome = Run("store warm --store x --model x --prompt-file x --config " + pem);
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("warm has no flag --config"));
   for (const std::string& flags : {"--tls-cert " + pem, std::string("--cluster-key-file ") + pem}) {
     outcome = Run("serve --model " KVCAKE_SOURCE_DIR "/models/demo " + flags);
     EXPECT_EQ(outcome.exit_code, 2) << flags;

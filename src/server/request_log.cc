@@ -71,9 +71,13 @@ ordered_json RequestJson(const RequestRecord& record) {
       {"decode_s", completion.decode_s},           {"steps_s", completion.steps_s},
       {"preemptions", completion.preemptions},     {"tokens_computed", report.tokens_computed},
       {"tokens_loaded", report.tokens_loaded},     {"tokens_reused", report.tokens_reused},
-      {"chunks_failed", report.chunks_failed},     {"efficiency", report.efficiency}};
+      {"chunks_failed", report.chunks_failed}};
   line.update(answered);
-  if (record.choices > 1) line["choices"] = record.choices;
+  if (record.choices > 1) {
+    line["choices"] = record.choices;
+  } else {
+    line["efficiency"] = report.efficiency;
+  }
   if (completion.chain) line["chain"] = ChainJson(completion.chain);
   return line;
 }

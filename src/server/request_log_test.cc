@@ -27,6 +27,7 @@ RequestRecord Answered(FinishReason reason) {
   completion.report.prompt_tokens = 300;
   completion.report.tokens_reused = 128;
   completion.report.tokens_loaded["disk"] = 64;
+  completion.report.efficiency = 0.75;
   record.completion = std::move(completion);
   return record;
 }
@@ -46,6 +47,7 @@ TEST(RequestLogTest, AnAnswerHasTimesAndItsRestoration) {
   EXPECT_EQ(line["total_s"], 2.0);
   EXPECT_EQ(line["cached_tokens"], 192);
   EXPECT_EQ(line["tokens_loaded"]["disk"], 64);
+  EXPECT_EQ(line["efficiency"], 0.75);
   EXPECT_FALSE(line.contains("error"));
   EXPECT_NE(RequestText(Answered(FinishReason::kStop)).find("300 prompt tokens (192 cached)"),
             std::string::npos);

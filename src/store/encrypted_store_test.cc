@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "io/faulty_file_system_testing.h"
+#include "store/chunk_format.h"
 #include "store/open_store.h"
 #include "store/owner.h"
 #include "store/rekey.h"
