@@ -222,12 +222,13 @@ Status MeasureModel(const TtftOptions& options, const std::string& model, double
                     std::vector<MeasuredPrompt>* all) {
   ASSIGN_OR_RETURN(const std::string model_dir, ModelDirNamed(model));
   ASSIGN_OR_RETURN(const ScratchDir store, ScratchDir::Make(options.dir, "ttft"));
-  RuntimeOptions runtime_options{
-      .model_dir = model_dir,
-      .stores = {{.dir = store.path(), .capacity_bytes = 1ull << 50, .load_rate_bytes_per_s = 1e12}},
-      .slice_tokens = options.slice_tokens,
-      .threads = options.threads,
-      .path = options.path};
+  RuntimeOptions runtime_options{.model_dir = model_dir,
+                                 .stores = {{.dir = store.path(),
+                                             .capacity_bytes = 1ull << 50,
+                                             .load_rate_bytes_per_s = 1e12}},
+                                 .slice_tokens = options.slice_tokens,
+                                 .threads = options.threads,
+                                 .path = options.path};
   ASSIGN_OR_RETURN(const CodecRow* const codec, CodecNamed(options.kv_codec));
   runtime_options.stores[0].codec = codec->codec;
   runtime_options.stores[0].codec_tables = options.codec_tables;

@@ -20,9 +20,44 @@ using nlohmann::json;
 constexpr const char* kIds = "added_tokens_decoder";
 constexpr const char* kExtra = "extra_special_tokens";
 constexpr const char* kExtraOnce = "additional_special_tokens";  // what it was called
+constexpr const char* kSplit = "split_special_tokens";
 constexpr const char* kOwn = "model_specific_special_tokens";
 constexpr const char* kNames[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                   "pad_token", "cls_token", "mask_token"};
+
+// What transformers has for a class where the files say nothing.
+struct ClassNames {
+  std::string_view tokenizer_class;  // without "Fast" at its end
+  std::vector<std::pair<const char*, const char*>> names;
+};
+const ClassNames kClassNames[] = {
+    {"LlamaTokenizer", {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}},
+    {"CodeLlamaTokenizer", {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}},
+    {"Qwen2Tokenizer",
+     {{"eos_token", "<|endoftext|>"},
+      {"unk_token", "<|endoftext|>"},
+      {"pad_token", "<|endoftext|>"}}},
+    {"GPT2Tokenizer",
+     {{"bos_token", "<|endoftext|>"},
+      {"eos_token", "<|endoftext|>"},
+      {"unk_token", "<|endoftext|>"}}},
+    {"GPTNeoXTokenizer",
+     {{"bos_token", "<|endoftext|>"},
+      {"eos_token", "<|endoftext|>"},
+      {"unk_token", "<|endoftext|>"},
+      {"pad_token", "<|padding|>"}}},
+    {"GemmaTokenizer",
+     {{"bos_token", "<bos>"},
+      {"eos_token", "<eos>"},
+      {"unk_token", "<unk>"},
+      {"pad_token", "<pad>"},
+      {"mask_token", "<mask>"}}},
+};
+
+bool IsOfClass(std::string_view name, const ClassNames& of_class) {
+  if (name.ends_with("Fast")) name.remove_suffix(4);
+  return name == of_class.tokenizer_class;
+}
 
 // An object; an empty one where there is no such file.
 Result<json> ReadObjectIfThere(const std::string& path) {
@@ -49,16 +84,23 @@ class ConfigReader {
       ASSIGN_OR_RETURN(map, ReadObjectIfThere(dir_ + "/special_tokens_map.json"));
       ASSIGN_OR_RETURN(added, ReadObjectIfThere(dir_ + "/added_tokens.json"));
     }
+    ASSIGN_OR_RETURN(const bool split, fields[kSplit].Flag(false));
+    if (split) return fields[kSplit].Refuse("true");
     RETURN_IF_ERROR(ReadNames(fields));
     RETURN_IF_ERROR(ReadNames(map_fields));
-    const bool newer = !fields[kExtra].null() && !fields[kExtra].value().empty();
-    const JsonField& extra = fields[newer ? kExtra : kExtraOnce];
-    RETURN_IF_ERROR(ReadExtra(extra.null() ? map_fields[kExtraOnce] : extra));
+    const JsonField& extra = fields[kExtra];
+    RETURN_IF_ERROR(ReadExtra(extra));
+    // A list goes before what it was called; names are beside it.
+    if (!extra.value().is_array() || extra.value().empty()) {
+      const JsonField& once = fields[kExtraOnce];
+      RETURN_IF_ERROR(ReadExtra(once.null() ? map_fields[kExtraOnce] : once));
+    }
     RETURN_IF_ERROR(ReadExtra(map_fields[kExtra]));
     if (!fields[kIds].null()) RETURN_IF_ERROR(ReadIds(fields[kIds]));
     RETURN_IF_ERROR(ReadAdded(JsonField(added, dir_ + "/added_tokens.json")));
     ReadAdds(fields);
     config_.eos = named_["eos_token"].listed.token.content;
+    ListNames(fields);
     Order();
     return std::move(config_);
   }
@@ -134,6 +176,7 @@ class ConfigReader {
       if (error != std::errc() || end != name.data() + name.size() || id < 0) {
         return tokens[name].Bad("is not named by an id");
       }
+      token.has_flags = true;
       by_id_.push_back(std::move(token));
     }
     return {};
@@ -157,6 +200,23 @@ class ConfigReader {
     return {};
   }
 
+  void ListNames(const JsonField& fields) {
+    const json& name = fields["tokenizer_class"].value();
+    for (const ClassNames& of_class : kClassNames) {
+      if (!name.is_string() || !IsOfClass(name.get_ref<const std::string&>(), of_class)) continue;
+      for (const auto& [role, content] : of_class.names) {
+        if (fields[role].absent()) config_.names[role] = content;
+      }
+    }
+    for (const auto& [role, token] : named_) {
+      const std::string& content = token.listed.token.content;
+      if (!content.empty()) config_.names[role] = content;
+    }
+    for (const TokenizerConfig::Token& token : extra_) {
+      config_.extra.push_back(token.listed.token.content);
+    }
+  }
+
   // Those with ids, then those with roles, which are special, then the others.
   void Order() {
     std::sort(by_id_.begin(), by_id_.end(),
@@ -178,7 +238,9 @@ class ConfigReader {
     const auto [place, added] =
         places_.try_emplace(token.listed.token.content, config_.tokens.size());
     if (added) config_.tokens.push_back(std::move(token));
-    if (has_role) config_.tokens[place->second].listed.special = true;
+    if (!has_role) return;
+    config_.tokens[place->second].has_role = true;
+    config_.tokens[place->second].listed.special = true;
   }
 
   const std::string& dir_;

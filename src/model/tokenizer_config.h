@@ -1,6 +1,7 @@
 // What tokenizer_config.json, and older files beside it, say of a tokenizer's tokens.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,7 +25,9 @@ struct ListedToken {
 struct TokenizerConfig {
   struct Token {
     ListedToken listed;
-    std::string source;  // the file and the field
+    std::string source;      // the file and the field
+    bool has_flags = false;  // which go before tokenizer.json's: of added_tokens_decoder
+    bool has_role = false;   // and is special with it
   };
 
   // Reads DIR/tokenizer_config.json; where it lists no tokens by their ids, as older ones do not,
@@ -34,6 +37,10 @@ struct TokenizerConfig {
   // In the order in which transformers adds those that tokenizer.json does not list. Each once.
   std::vector<Token> tokens;
   std::string eos;  // the content of the one that ends an answer; empty: none
+  // By their roles ("bos_token", "image_token"), as templates know them: those that transformers
+  // has for the tokenizer's class included, where the files say nothing.
+  std::map<std::string, std::string> names = {};
+  std::vector<std::string> extra = {};  // special ones without a role
   // Whether transformers 4 puts a BOS token before prompts and an EOS token behind them, whatever
   // tokenizer.json says, as it does for LlamaTokenizer; empty: as tokenizer.json says.
   std::optional<bool> adds_bos = {}, adds_eos = {};

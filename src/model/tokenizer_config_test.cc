@@ -82,6 +82,10 @@ TEST_P(NamedTokensTest, AreTokensAsTransformersHasThem) {
   const json& golden = GetParam();
   json file = base_;
   if (!golden["listed"]) file["added_tokens"] = json::array();
+  for (json& listed : file["added_tokens"]) {
+    const std::string content = listed["content"];
+    if (golden["flags"].contains(content)) listed.update(golden["flags"][content]);
+  }
   json& vocabulary = file["model"]["vocab"];
   for (const std::string word : golden["words"]) {
     const size_t id = vocabulary.size();
@@ -90,6 +94,7 @@ TEST_P(NamedTokensTest, AreTokensAsTransformersHasThem) {
   const auto tokenizer = Load(file, golden["files"]);
   ASSERT_TRUE(tokenizer) << tokenizer.error().message;
   EXPECT_EQ(tokenizer->eos_token() ? json(*tokenizer->eos_token()) : json(), golden["eos"]);
+  EXPECT_EQ(json(TokenizerConfig::Read(temp_.path()).value().names), golden["names"]);
   for (const json& test : golden["texts"]) {
     const Ids ids = test["ids"];
     EXPECT_EQ(*tokenizer->Encode(test["text"].get<std::string>()), ids) << test["text"];
@@ -102,6 +107,31 @@ TEST_P(NamedTokensTest, AreTokensAsTransformersHasThem) {
 INSTANTIATE_TEST_SUITE_P(All, NamedTokensTest,
                          testing::ValuesIn(ReadGolden(kTokenizersMade + "named_tokens.json")),
                          [](const auto& info) { return "Case" + std::to_string(info.index); });
+
+TEST_F(TokenizerConfigTest, ClassesHaveTheNamesThatFilesDoNotSay) {
+  const auto names = [&](json config) {
+    std::ofstream(temp_.path() + "/tokenizer_config.json") << config;
+    return json(TokenizerConfig::Read(temp_.path()).value().names);
+  };
+  const json golden = ReadGolden(kTokenizersMade + "class_names.json");
+  for (const auto& [tokenizer_class, wanted] : golden.items()) {
+    EXPECT_EQ(names({{"tokenizer_class", tokenizer_class}}), wanted) << tokenizer_class;
+  }
+  EXPECT_EQ(names({{"tokenizer_class", "LlamaTokenizer"}, {"bos_token", nullptr}}),
+            json({{"eos_token", "</s>"}, {"unk_token", "<unk>"}}))
+      << "which says that there is none";
+  EXPECT_EQ(names({{"tokenizer_class", "LlamaTokenizer"}, {"eos_token", "<end>"}})["eos_token"],
+            "<end>");
+  EXPECT_EQ(names({{"tokenizer_class", 7}}), json::object());
+}
+
+TEST_F(TokenizerConfigTest, TextThatMayBeASpecialTokensOwnIsNotSplit) {
+  const auto loaded = Load(base_, {{"tokenizer_config.json", {{"split_special_tokens", true}}}});
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(loaded.error().message,
+              HasSubstr("tokenizer_config.json: split_special_tokens true is not supported"));
+}
 
 TEST_F(TokenizerConfigTest, AContradictionIsNamed) {
   const auto by_id = [](const char* id, const char* content) {

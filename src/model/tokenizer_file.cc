@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -221,9 +222,17 @@ class Reader {
   Status ReadAddedTokens() {
     const JsonField tokens = root_["added_tokens"];
     ASSIGN_OR_RETURN(const size_t size, tokens.null() ? 0 : tokens.ArraySize());
+    std::unordered_map<std::string_view, const TokenizerConfig::Token*> beside;
+    for (const auto& token : config_.tokens) beside.emplace(token.listed.token.content, &token);
     for (size_t i = 0; i < size; ++i) {
       const JsonField entry = tokens[i];
       ASSIGN_OR_RETURN(ListedToken listed, ListedToken::Read(entry));
+      // As transformers, which adds those of tokenizer_config.json again.
+      if (const auto it = beside.find(listed.token.content); it != beside.end()) {
+        const bool special = listed.special || it->second->has_role;
+        if (it->second->has_flags) listed = it->second->listed;
+        listed.special = listed.special || special;
+      }
       const std::string& content = listed.token.content;
       if (content.empty()) return entry["content"].Bad("is empty");
       if (added_.contains(content)) {

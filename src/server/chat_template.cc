@@ -13,6 +13,7 @@
 #include "base/json_file.h"
 #include "base/read_file.h"
 #include "jinja/text.h"
+#include "model/tokenizer_config.h"
 
 namespace kvcake {
 namespace {
@@ -26,8 +27,6 @@ constexpr const char* kDefault = "default";
 constexpr const char* kToolUse = "tool_use";
 // As transformers marks where the last message ends.
 constexpr std::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
-constexpr const char* kTokenNames[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                       "pad_token", "cls_token", "mask_token"};
 
 // What the user names may be a pipe, as a shell's <(...) is.
 Result<std::string> ReadNamed(const std::string& path) {
@@ -44,30 +43,6 @@ Result<std::string> ReadNamed(const std::string& path) {
   if (text.size() <= kTemplateBytesMax) return text;
   return Fail(ErrorCode::kResourceExhausted, "--chat-template: {} has more than {} bytes", path,
               kTemplateBytesMax);
-}
-
-// A text, or an object with the text as "content".
-std::string TokenText(const json& token) {
-  if (token.is_string()) return token.get<std::string>();
-  if (!token.is_object()) return "";
-  const auto content = token.find("content");
-  return content != token.end() && content->is_string() ? content->get<std::string>() : "";
-}
-
-void AddSpecialTokens(const json& from, ordered_json* tokens) {
-  if (!from.is_object()) return;
-  for (const char* name : kTokenNames) {
-    const auto token = from.find(name);
-    if (token == from.end() || tokens->contains(name)) continue;
-    if (std::string text = TokenText(*token); !text.empty()) (*tokens)[name] = std::move(text);
-  }
-  const auto more = from.find("additional_special_tokens");
-  if (more == from.end() || !more->is_array() || tokens->contains("additional_special_tokens")) {
-    return;
-  }
-  ordered_json texts = ordered_json::array();
-  for (const json& token : *more) texts.push_back(TokenText(token));
-  if (!texts.empty()) (*tokens)["additional_special_tokens"] = std::move(texts);
 }
 
 // Parts are joined as vLLM joins them: those of a tool's result always, which templates print as
@@ -173,11 +148,10 @@ Result<ChatTemplate> ChatTemplate::Load(const std::string& dir,
     return tl::unexpected<Error>(config.error());
   }
   if (!config) config = json::object();
+  ASSIGN_OR_RETURN(const TokenizerConfig special, TokenizerConfig::Read(dir));
   ordered_json tokens = ordered_json::object();
-  AddSpecialTokens(*config, &tokens);
-  if (const auto map = ReadJsonFile(dir + "/special_tokens_map.json")) {
-    AddSpecialTokens(*map, &tokens);
-  }
+  for (const auto& [role, content] : special.names) tokens[role] = content;
+  if (!special.extra.empty()) tokens["additional_special_tokens"] = special.extra;
   ChatTemplate chat(std::move(tokens), options);
   if (!options.file.empty()) {
     ASSIGN_OR_RETURN(const std::string text, ReadNamed(options.file));
@@ -235,6 +209,13 @@ Status ChatTemplate::ReadConfig(const json& config, const std::string& source) {
   const JsonField given = JsonField(config, source)["chat_template"];
   if (given.null()) return {};
   if (given.value().is_string()) return Add(kDefault, given.value().get_ref<const std::string&>());
+  if (given.value().is_object()) {
+    for (const auto& [name, value] : given.value().items()) {
+      ASSIGN_OR_RETURN(const std::string text, given[name].Text());
+      RETURN_IF_ERROR(Add(name, text));
+    }
+    return {};
+  }
   ASSIGN_OR_RETURN(const size_t count, given.ArraySize());
   for (size_t i = 0; i < count; ++i) {
     ASSIGN_OR_RETURN(const std::string name, given[i]["name"].Text());

@@ -255,12 +255,26 @@ TEST_F(ChatTemplateFilesTest, ADirectoryWithoutOneSaysWhatToGive) {
 TEST_F(ChatTemplateFilesTest, FilesComeBeforeTheConfiguration) {
   WriteConfig("{{ bos_token }}config{{ eos_token }}{{ unk_token }}");
   EXPECT_EQ(Render(AskingHi()), "<B>config<E>");
-  Write("special_tokens_map.json", R"({"unk_token": {"content": "<U>"}, "bos_token": "<no>"})");
-  EXPECT_EQ(Render(AskingHi()), "<B>config<E><U>");
+  Write("special_tokens_map.json", R"({"unk_token": {"content": "<U>"}, "bos_token": "<M>"})");
+  EXPECT_EQ(Render(AskingHi()), "<M>config<E><U>") << "as transformers has it";
   Write("chat_template.jinja", "file{{ bos_token }}");
-  EXPECT_EQ(Render(AskingHi()), "file<B>");
+  EXPECT_EQ(Render(AskingHi()), "file<M>");
   Write("given", "given{{ eos_token }}");
   EXPECT_EQ(Load(dir() + "/given").value().Render(AskingHi()).value(), "given<E>");
+}
+
+TEST_F(ChatTemplateFilesTest, TokensAreCalledByTheirRoles) {
+  const std::string text = "{{ bos_token }}{{ image_token }}{{ additional_special_tokens }}";
+  const auto write = [&](json config) {
+    config["chat_template"] = text;
+    Write("tokenizer_config.json", config.dump());
+  };
+  write({{"tokenizer_class", "LlamaTokenizer"},
+         {"extra_special_tokens", {{"image_token", "<I>"}}},
+         {"additional_special_tokens", {"<A>"}}});
+  EXPECT_EQ(Render(AskingHi()), "<s><I>['<A>']");
+  write({{"bos_token", "<B>"}, {"image_token", {{"content", "<J>"}}}});
+  EXPECT_EQ(Render(AskingHi()), "<B><J>");
 }
 
 TEST_F(ChatTemplateFilesTest, NamedOnesAreForTools) {
@@ -271,6 +285,9 @@ TEST_F(ChatTemplateFilesTest, NamedOnesAreForTools) {
   EXPECT_EQ(Render(AskingHi()), "plain");
   EXPECT_EQ(Render(with_tools), "tools f");
   EXPECT_THAT(Load().value().Describe(), HasSubstr("default, tool_use"));
+  WriteConfig({{"default", "plain by name"}, {"tool_use", "tools by name"}});
+  EXPECT_EQ(Render(AskingHi()), "plain by name");
+  EXPECT_EQ(Render(with_tools), "tools by name");
   WriteConfig({{{"name", "rag"}, {"template", "r"}}});
   EXPECT_THAT(Load().value().Render(AskingHi()).error().message, HasSubstr("rag"));
   std::filesystem::create_directory(dir() + "/additional_chat_templates");

@@ -1,5 +1,6 @@
 """Tokens that tokenizer_config.json and older files name beside a tokenizer.json, and what
-transformers makes of texts with them."""
+transformers makes of texts with them; and those that it has for a tokenizer's class."""
+import inspect
 import json
 import tempfile
 from pathlib import Path
@@ -25,7 +26,7 @@ def written(content, **flags):
 
 
 # tokenizer_config.json, special_tokens_map.json, added_tokens.json, whether tokenizer.json lists
-# its own, and what its vocabulary has besides.
+# its own, what its vocabulary has besides, and how it lists some of them.
 CASES = {
     "listed": ({**NAMES, "pad_token": "</s>", "cls_token": None}, None, None, True, []),
     "not listed": (NAMES, None, None, False, []),
@@ -62,14 +63,35 @@ CASES = {
         {"[PAD]": 864, "[word]": 863}, False, []),
     "older files alone": (
         None, {"eos_token": "<x>", "additional_special_tokens": ["<y>"]}, {"<x>": 863}, True, []),
+    "newer names and an older list": (
+        {**NAMES, "additional_special_tokens": ["<x>"],
+         "extra_special_tokens": {"image_token": "<y>"}}, None, None, True, ["<x>", "<y>"]),
+    "listed otherwise by id": (
+        {"added_tokens_decoder": {
+            "0": token("<unk>", lstrip=True, rstrip=True), "1": token("<s>", special=False),
+            "2": token("</s>", normalized=True)}},
+        None, None, True, [],
+        {"<unk>": {"special": False},
+         "<s>": {"lstrip": True, "rstrip": True}, "</s>": {"special": False}}),
+    "listed otherwise by role": (
+        {**NAMES, "eos_token": written("</s>", lstrip=True), "extra_special_tokens": ["<unk>"]},
+        {"bos_token": token("<s>", rstrip=True)}, None, True, [],
+        {name: {"special": False} for name in NAMES.values()}),
 }
+
+# Whose vocabulary is made of other files: of these only the names count.
+CLASSES = ["LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "Qwen2Tokenizer",
+           "Qwen2TokenizerFast", "GPT2Tokenizer", "GemmaTokenizerFast", "GPTNeoXTokenizerFast",
+           "PreTrainedTokenizerFast"]
 
 
 def write_files(directory, case, base):
-    config, token_map, added, listed, words = case
+    config, token_map, added, listed, words, *flags = case
     tokenizer = json.loads(base)
     if not listed:
         tokenizer["added_tokens"] = []
+    for entry in tokenizer["added_tokens"]:
+        entry.update(flags[0].get(entry["content"], {}) if flags else {})
     for word in words:
         tokenizer["model"]["vocab"][word] = len(tokenizer["model"]["vocab"])
     write_json(directory / "tokenizer.json", tokenizer)
@@ -93,14 +115,28 @@ def golden(case, base):
         texts.append({
             "text": text, "ids": ids, "decoded": tokenizer.decode(ids),
             "decoded_skipping": tokenizer.decode(ids, skip_special_tokens=True)})
-    return {"files": files, "listed": case[3], "words": case[4], "texts": texts,
-            "eos": tokenizer.eos_token_id if tokenizer.eos_token else None}
+    return {"files": files, "listed": case[3], "words": case[4],
+            "flags": case[5] if len(case) > 5 else {}, "texts": texts,
+            "eos": tokenizer.eos_token_id if tokenizer.eos_token else None,
+            "names": {role: content for role, content in tokenizer.special_tokens_map.items()
+                      if content}}
+
+
+def class_names(name):
+    import transformers
+
+    tokenizer = getattr(transformers, name)
+    given = inspect.signature(tokenizer.__init__).parameters
+    return {role: str(given[role].default) for role in tokenizer.SPECIAL_TOKENS_ATTRIBUTES
+            if role in given and given[role].default is not None}
 
 
 def make(tokenizers):
-    """TOKENIZERS/named_tokens.json; the tokenizer that it is based on must be there."""
+    """TOKENIZERS/named_tokens.json and class_names.json; the tokenizer that the first is based on
+    must be there."""
     base = (tokenizers / BASE / "tokenizer.json").read_text(encoding="utf-8")
     path = tokenizers / "named_tokens.json"
     write_json(path, {name: golden(case, base) for name, case in CASES.items()},
                separators=(",", ":"))
     print(f"{path}: {len(CASES)} cases, {path.stat().st_size} bytes")
+    write_json(tokenizers / "class_names.json", {name: class_names(name) for name in CLASSES})

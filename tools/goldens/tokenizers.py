@@ -441,8 +441,8 @@ def make_demo(out_dir, tokenizer_path=ROOT / "models" / "demo" / "tokenizer.json
 
 
 def make(out_dir):
-    """OUT/tokenizers: strings.json, NAME/tokenizer.json, NAME/cases.json, named_tokens.json and
-    demo_cases.json."""
+    """OUT/tokenizers: strings.json, NAME/tokenizer.json, NAME/cases.json, named_tokens.json,
+    class_names.json and demo_cases.json."""
     out = Path(out_dir) / "tokenizers"
     make_strings(out / "strings.json")
     strings = json.loads((out / "strings.json").read_text(encoding="utf-8"))
