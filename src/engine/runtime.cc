@@ -11,6 +11,7 @@
 #include "base/dump_json.h"
 #include "codec/codec_tables.h"
 #include "model/safetensors.h"
+#include "model/weights.h"
 #include "ops/cuda_device.h"
 #include "ops/cuda_page_copier.h"
 #include "ops/visible_devices.h"
@@ -280,6 +281,11 @@ Status Runtime::OpenModel() {
                               std::move(memory)));
   ASSIGN_OR_RETURN(model_, TransformerModel::Create(config_, WeightSource::FromFiles(files), *pool_,
                                                     *threads_, model_options));
+  if (const auto unused = UnusedTensors(config_, files); !unused.empty()) {
+    spdlog::warn(
+        "{}: {} tensors are not used, as {}: by its config.json the model has no such tensor",
+        files.source(), unused.size(), unused.front());
+  }
   compute_cost_ = std::make_unique<ComputeCost>(
       ComputeCost::Options{.attention_ratio = AttentionRatio(config_)});
   return {};

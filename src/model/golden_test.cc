@@ -140,6 +140,14 @@ double Mean(const std::vector<double>& values) {
 using GoldenTest = PathTest;
 KVCAKE_EVERY_PATH_AND_CUDA(GoldenTest);
 
+// As Hugging Face writes them.
+TEST(GoldenWeightsTest, NoTensorIsLeftOver) {
+  for (const std::string dir : GoldenDirs()) {
+    const auto files = TensorFiles::Open(dir).value();
+    EXPECT_EQ(UnusedTensors(LoadModelConfig(dir).value(), files), std::vector<std::string>()) << dir;
+  }
+}
+
 TEST_P(GoldenTest, EveryFamilyAgreesWithTransformers) {
   const double tolerance = Bf16Products(GetParam()) ? 0.03 : 0.01;
   const auto dirs = GoldenDirs();

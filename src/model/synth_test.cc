@@ -52,6 +52,9 @@ TEST_F(SynthTest, ConfigSurvivesTheDisk) {
     for (const auto& [tensor, view] : files->tensors()) elements += view.elements();
     EXPECT_EQ(elements, loaded->parameters());
     EXPECT_TRUE(CheckWeights(*loaded, WeightSource::FromFiles(*files))) << name;
+    EXPECT_TRUE(UnusedTensors(*loaded, *files).empty()) << name;
+    config.layers = 0;
+    EXPECT_FALSE(UnusedTensors(config, *files).empty()) << name << ": those of the layer";
   }
 }
 

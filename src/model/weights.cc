@@ -220,6 +220,18 @@ Status CheckWeights(const ModelConfig& config, const WeightSource& source) {
   return {};
 }
 
+std::vector<std::string> UnusedTensors(const ModelConfig& config, const TensorFiles& files) {
+  std::set<std::string, std::less<>> known = {std::string(config.names.head) + ".weight"};
+  for (const TensorSpec& tensor : ListTensors(config)) known.insert(tensor.name);
+  std::vector<std::string> unused;
+  for (const auto& [name, view] : files.tensors()) {
+    const bool is_buffer = name.ends_with(".inv_freq") || name.ends_with(".masked_bias") ||
+                           name.ends_with(".attn.bias") || name.ends_with(".attention.bias");
+    if (!is_buffer && !known.contains(name)) unused.push_back(name);
+  }
+  return unused;
+}
+
 Result<ModelWeights> LoadWeights(const Compute& compute, const ModelConfig& config,
                                  const WeightSource& source, WeightFormat format) {
   ModelWeights model;

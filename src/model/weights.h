@@ -58,6 +58,9 @@ struct ModelWeights {
 
 // Every tensor is there and has its shape. Allocates nothing.
 Status CheckWeights(const ModelConfig& config, const WeightSource& source);
+// The names of tensors that the files have and the model has not, but for the buffers that old
+// files hold.
+std::vector<std::string> UnusedTensors(const ModelConfig& config, const TensorFiles& files);
 // After CheckWeights. Matrices, the embedding and the head among them, are rounded to `format`;
 // norms and biases stay as they are.
 Result<ModelWeights> LoadWeights(const Compute& compute, const ModelConfig& config,
