@@ -1,5 +1,6 @@
 """What kvcake.vllm tells weights and layouts apart by, and what its options may be:
 vllm_identity_test.py PATH/libkvcake.so"""
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 import unittest
 import unittest.mock
 
@@ -55,6 +57,30 @@ class IdentityTest(unittest.TestCase):
             self.assertEqual(remembered.read_text(), known)
         self.write("a.safetensors", {"x": b"321"})
         self.assertNotEqual(identity.folder_digest(self.folder, remembered), one)
+
+    def test_ranks_that_start_together_hash_once(self):
+        self.write("a.safetensors", {"x": b"123"})
+        self.write("b.safetensors", {"y": b"45"})
+        remembered, began = self.folder / "known.json", []
+        ranks, hashed = 4, identity._safetensors
+
+        def hash_late(path):
+            began.append(path)
+            while locks() < ranks and len(began) == len(set(began)):  # until all others wait
+                time.sleep(0.001)
+            return hashed(path)
+
+        def locks():
+            """Those who have the folder open, which they lock: all are of this process."""
+            return sum(os.path.realpath(entry.path) == os.path.realpath(self.folder)
+                       for entry in os.scandir("/proc/self/fd"))
+
+        with unittest.mock.patch.object(identity, "_safetensors", hash_late), \
+                concurrent.futures.ThreadPoolExecutor(ranks) as pool:
+            digests = set(pool.map(
+                lambda _: identity.folder_digest(self.folder, remembered), range(ranks)))
+        self.assertEqual(len(began), len(set(began)))
+        self.assertEqual(digests, {identity.folder_digest(self.folder)})
 
     def test_few_files_that_are_not_there_any_more_are_remembered(self):
         remembered = self.folder / "known.json"

@@ -19,7 +19,7 @@ from kvcake.cache import Chunk  # noqa: E402
 from kvcake.vllm import config, cpus, identity  # noqa: E402
 from kvcake.vllm.blocks import TorchBlocks, block_view  # noqa: E402
 from kvcake.vllm.connector import (  # noqa: E402
-    KvcakeConnector, before_adapters, before_reloads, check_supported)
+    KvcakeConnector, before_adapters, before_reloads, check_scheduler, check_supported, logger)
 from kvcake.vllm.messages import Progress, Report  # noqa: E402
 from kvcake.vllm.metrics import KvcakePromMetrics, KvcakeStats  # noqa: E402
 from kvcake.vllm.planner import Planner  # noqa: E402
@@ -295,6 +295,7 @@ class SupportTest(unittest.TestCase):
                 ({"parallel_config__pipeline_parallel_size": 2}, "pipeline"),
                 ({"parallel_config__decode_context_parallel_size": 2}, "context"),
                 ({"speculative_config": object()}, "speculative"),
+                ({"use_v2_model_runner": True}, "VLLM_USE_V2_MODEL_RUNNER=0"),
                 ({"model_config__enable_sleep_mode": True}, "weights"),
                 ({"weight_transfer_config": object()}, "weights"),
                 ({"model_config__is_mm_prefix_lm": True}, "images"),
@@ -308,6 +309,37 @@ class SupportTest(unittest.TestCase):
                 ({"groups": []}, "full attention")):
             with self.assertRaisesRegex(ValueError, named):
                 check_supported(*self.configs(**change))
+
+
+class SchedulerTest(unittest.TestCase):
+    def check(self, scheduler, asynchronous):
+        check_scheduler(types.SimpleNamespace(get_scheduler_cls=lambda: scheduler,
+                                              async_scheduling=asynchronous))
+
+    def test_it_is_the_plugins_and_of_the_kind_that_vllm_wants(self):
+        from kvcake.vllm.scheduler import KvcakeAsyncScheduler, KvcakeScheduler
+        from vllm.v1.core.sched.scheduler import Scheduler
+        self.check(KvcakeScheduler, False)
+        self.check(KvcakeAsyncScheduler, True)
+        with self.assertRaisesRegex(ValueError, "--scheduler-cls kvcake.vllm.KvcakeScheduler"):
+            self.check(Scheduler, False)
+        with self.assertRaisesRegex(ValueError, "KvcakeAsyncScheduler, or with --no-async"):
+            self.check(KvcakeScheduler, True)
+
+
+class MemoryTest(unittest.TestCase):
+    def test_memory_that_holds_no_prompt_is_told_of(self):
+        connector = object.__new__(KvcakeConnector)
+        connector._chunk, connector.config = 128, config.Config(memory_bytes=1 << 30)
+        connector._vllm_config = types.SimpleNamespace(
+            model_config=types.SimpleNamespace(max_model_len=16384))
+        with self.assertNoLogs(logger):
+            connector._warn_of_little_memory(128)
+        with self.assertLogs(logger, "WARNING") as logged:
+            connector._warn_of_little_memory(64)
+        self.assertIn("memory_bytes holds 8192 tokens, and a prompt may have 16384",
+                      logged.output[0])
+        self.assertIn(f"{2 << 30} bytes would hold one", logged.output[0])
 
 
 class NameSpaceTest(unittest.TestCase):
@@ -429,6 +461,13 @@ class BlocksTest(unittest.TestCase):
         turned = torch.zeros(self.BLOCKS, 4, 2, 6).transpose(1, 2)
         self.assertNotEqual(TorchBlocks({"a": plain}, self.BLOCKS, 1).layout(),
                             TorchBlocks({"a": turned}, self.BLOCKS, 1).layout())
+
+    def test_blocks_that_a_kernel_has_in_parts_are_whole(self):
+        self.round_trip((3 * self.BLOCKS, 2, 4, 6), 2)
+        parts = torch.arange(2 * self.BLOCKS * self.BLOCKS).view(2 * self.BLOCKS, self.BLOCKS)
+        view = block_view(parts, self.BLOCKS)  # where another dimension is as long
+        self.assertEqual(view.shape, (self.BLOCKS, 2, self.BLOCKS))
+        self.assertTrue(torch.equal(view[3], parts[6:8]))
 
     def test_what_is_not_clear_is_refused(self):
         with self.assertRaisesRegex(ValueError, "not clear"):

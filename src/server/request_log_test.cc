@@ -53,6 +53,14 @@ TEST(RequestLogTest, AnAnswerHasTimesAndItsRestoration) {
             std::string::npos);
 }
 
+TEST(RequestLogTest, SeveralAnswersHaveNoEfficiencyInCommon) {
+  RequestRecord record = Answered(FinishReason::kStop);
+  EXPECT_FALSE(RequestJson(record).contains("choices"));
+  record.choices = 3;
+  EXPECT_EQ(RequestJson(record)["choices"], 3);
+  EXPECT_FALSE(RequestJson(record).contains("efficiency"));
+}
+
 TEST(RequestLogTest, APromptOfSeveralRanksSaysWhatEachDid) {
   RequestRecord record = Answered(FinishReason::kStop);
   EXPECT_FALSE(RequestJson(record).contains("chain"));

@@ -12,11 +12,13 @@ STAGED = 2  # chunks on their way to a GPU: one is filled while another is copie
 
 
 def block_view(cache: torch.Tensor, block_count: int) -> torch.Tensor:
-    """The layer's cache with its blocks first, wherever the backend has them. ValueError where that
-    cannot be told."""
+    """The layer's cache with its blocks first, wherever the backend has them: each whole, also
+    where a kernel's blocks are parts of vLLM's. ValueError where that cannot be told."""
+    if cache.shape[0] == block_count:
+        return cache
+    if cache.shape[0] % block_count == 0:
+        return cache.unflatten(0, (block_count, -1))
     dims = [dim for dim, size in enumerate(cache.shape) if size == block_count]
-    if cache.device.type == "cpu" and dims[:1] == [0]:
-        return cache  # as all of vLLM's backends there have it
     if len(dims) != 1:
         raise ValueError(f"kvcake: which dimension of a KV cache of shape {tuple(cache.shape)} "
                          f"counts its {block_count} blocks is not clear")

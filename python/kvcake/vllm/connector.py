@@ -61,6 +61,7 @@ def check_supported(vllm_config: Any, kv_cache_config: Any) -> None:
     for what, asked in refused.items():
         if asked:
             raise ValueError(f"kvcake: {what} is not supported")
+    check_runner(getattr(vllm_config, "use_v2_model_runner", False))
     if getattr(transfer, "kv_load_failure_policy", "recompute") != "recompute":
         raise ValueError('kvcake: set "kv_load_failure_policy": "recompute" in '
                          "--kv-transfer-config: a load that fails must not fail its request")
@@ -73,6 +74,28 @@ def check_supported(vllm_config: Any, kv_cache_config: Any) -> None:
             or getattr(spec, "attention_chunk_size", None) or getattr(spec, "non_causal", False):
         raise ValueError(f"kvcake: the model's KV cache is {specs}: only causal full attention in "
                          "all layers is supported")
+
+
+def check_scheduler(config: Any) -> None:
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+    from kvcake.vllm.scheduler import CakeScheduling
+    scheduler = config.get_scheduler_cls()
+    if not issubclass(scheduler, CakeScheduling):
+        raise ValueError("kvcake: start vLLM with --scheduler-cls kvcake.vllm.KvcakeScheduler "
+                         "(with asynchronous scheduling kvcake.vllm.KvcakeAsyncScheduler)")
+    if config.async_scheduling and not issubclass(scheduler, AsyncScheduler):
+        raise ValueError("kvcake: vLLM schedules asynchronously, as it does by itself on GPUs, and "
+                         "with this scheduler would run an empty step between two: start it with "
+                         "--scheduler-cls kvcake.vllm.KvcakeAsyncScheduler, or with "
+                         "--no-async-scheduling")
+
+
+def check_runner(is_second: bool) -> None:
+    if is_second:
+        raise ValueError("kvcake: vLLM's second model runner, which it takes by itself where there "
+                         "is Triton, does not hear that a running request has jumped: set "
+                         "VLLM_USE_V2_MODEL_RUNNER=0 in the environment")
 
 
 def before_reloads(tell: Callable[[], None]) -> None:
@@ -135,11 +158,7 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
     # ---- in the scheduler's process
 
     def _start_scheduler(self, vllm_config: Any) -> None:
-        from kvcake.vllm.scheduler import CakeScheduling
-        scheduler = vllm_config.scheduler_config.get_scheduler_cls()
-        if not issubclass(scheduler, CakeScheduling):
-            raise ValueError("kvcake: start vLLM with --scheduler-cls kvcake.vllm.KvcakeScheduler "
-                             "(with --async-scheduling kvcake.vllm.KvcakeAsyncScheduler)")
+        check_scheduler(vllm_config.scheduler_config)
         self.planner = Planner(chunk_tokens=self._chunk, block_tokens=self._block,
                                ranks=self._ranks, policy=self.config.policy,
                                keep=self.config.keep)
@@ -282,9 +301,20 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
             slice_chunks_max=max(1, slice_tokens // self._chunk), policy=self.config.policy,
             rank=rank, ranks=self._ranks, look_s=self.config.look_s)
         before_reloads(self._retire_worker)
-        logger.info("kvcake %s: %d chunks of %d tokens in %s", kvcake.__version__,
-                    self._cache.stats().stored_chunks, self._chunk,
-                    ", ".join(map(shown, self.config.stores)))
+        stats = self._cache.stats()
+        logger.info("kvcake %s: %d chunks of %d tokens in %s, memory for %d", kvcake.__version__,
+                    stats.stored_chunks, self._chunk, ", ".join(map(shown, self.config.stores)),
+                    stats.memory_chunks)
+        self._warn_of_little_memory(stats.memory_chunks)
+
+    # All prompts that are restored at a time share it with what waits to be written.
+    def _warn_of_little_memory(self, chunks: int) -> None:
+        held, longest = chunks * self._chunk, self._vllm_config.model_config.max_model_len
+        if held < longest:
+            logger.warning(
+                "kvcake: memory_bytes holds %d tokens, and a prompt may have %d: what finds no "
+                "room is computed again. %d bytes would hold one, in each worker", held, longest,
+                -(-self.config.memory_bytes * longest // max(1, held)))
 
     def _rank(self) -> int:
         if self._ranks == 1:

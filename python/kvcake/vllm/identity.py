@@ -4,7 +4,9 @@ their bytes, LoRA adapters by theirs, and vLLM's own extra keys. What has no key
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
@@ -63,8 +65,26 @@ def _stamp(path: pathlib.Path) -> list:
 
 def files_digest(files: Iterable[pathlib.Path], remembered: pathlib.Path | None = None) -> str:
     """Of the tensors of safetensors files, however they are spread over files, and of the bytes of
-    other files. `remembered` is a file that keeps digests of files that have not changed since."""
-    listed = sorted(files)
+    other files. `remembered` is a file that keeps digests of files that have not changed since:
+    who hashes at the same time, as ranks do when they start, waits for the first one's."""
+    with _alone(remembered):
+        return _files_digest(sorted(files), remembered)
+
+
+def _alone(remembered: pathlib.Path | None) -> contextlib.AbstractContextManager:
+    if remembered is None:
+        return contextlib.nullcontext()
+    stack = contextlib.ExitStack()
+    try:
+        folder = os.open(remembered.parent, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, folder)
+        fcntl.flock(folder, fcntl.LOCK_EX)
+    except OSError:  # a file system without locks: all of them hash
+        pass
+    return stack
+
+
+def _files_digest(listed: list[pathlib.Path], remembered: pathlib.Path | None) -> str:
     cache: dict[str, list] = {}
     if remembered is not None:
         try:

@@ -10,7 +10,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
-from kvcake.vllm.connector import KvcakeConnector
+from kvcake.vllm.connector import KvcakeConnector, check_runner
 
 
 class CakeScheduling:
@@ -28,9 +28,7 @@ class CakeScheduling:
                              '--kv-transfer-config \'{"kv_connector": "KvcakeConnector", '
                              '"kv_connector_module_path": "kvcake.vllm", "kv_role": "kv_both", '
                              '"kv_load_failure_policy": "recompute", ...}\'')
-        if getattr(self, "use_v2_model_runner", False):
-            raise ValueError("kvcake: vLLM's second model runner does not hear that a running "
-                             "request has jumped: set VLLM_USE_V2_MODEL_RUNNER=0")
+        check_runner(getattr(self, "use_v2_model_runner", False))
         self._planner = self.connector.planner
         self._jumping: dict[str, int] = {}  # running requests: tokens that they leave out
         self.connector.cached_tokens_of = self._cached_tokens
