@@ -161,7 +161,22 @@ void AddClientFlags(TrafficFlags& flags, bench::TrafficBenchOptions* options) {
   flags.Add("--svg", options->svg, "draw the times to first token to this file");
 }
 
-Status RunTraffic(bench::TrafficBenchOptions& options) {
+// The groups of AddWorkloadFlags begin with the workload whose flags they hold.
+Status CheckWorkloadFlags(const CLI::App& command, const std::string& workload) {
+  for (const CLI::Option* flag : command.get_options()) {
+    const std::string group = flag->get_group();
+    const size_t name = group.find(": ");
+    if (flag->count() == 0 || name == std::string::npos || group.substr(0, name) == workload) {
+      continue;
+    }
+    return Fail(ErrorCode::kInvalidArgument, "--{} is of --workload {}, and {} is asked for",
+                flag->get_lnames()[0], group.substr(0, name), workload);
+  }
+  return {};
+}
+
+Status RunTraffic(const CLI::App& command, bench::TrafficBenchOptions& options) {
+  RETURN_IF_ERROR(CheckWorkloadFlags(command, options.workload.name));
   std::optional<ProgressLine> line;
   options.traffic.progress = [&line](const bench::TrafficProgress& progress) {
     if (progress.done == progress.total) return line.reset();  // before anything is printed
@@ -197,11 +212,11 @@ void AddBenchServeCommand(CLI::App& bench, int* exit_code) {
   TrafficFlags flags(*command, url);
   AddWorkloadFlags(flags, &options->traffic.workload);
   AddClientFlags(flags, &options->traffic);
-  command->callback([options, model, url, exit_code] {
+  command->callback([options, command, model, url, exit_code] {
     options->overhead.json = options->traffic.json = options->json;
     if (model->count() > 0) options->traffic.traffic.model = options->overhead.model_dir;
-    const Status status =
-        url->count() > 0 ? RunTraffic(options->traffic) : bench::RunServe(options->overhead);
+    const Status status = url->count() > 0 ? RunTraffic(*command, options->traffic)
+                                           : bench::RunServe(options->overhead);
     if (!status) *exit_code = Fatal(status.error());
   });
 }

@@ -76,6 +76,8 @@ TEST_F(BenchCliTest, WhatCannotCountIsRefusedBeforeAnythingIsMeasured) {
   refused("runahead --arch .", "--arch: . not in");
   refused("load --store redis://127.0.0.1:1 --encrypted", "excludes --");
   refused("load --bytes 0 --dir " + dir_, "--bytes");
+  refused("serve --url http://127.0.0.1:1 --workload random-prefill --num-users 3",
+          "--num-users is of --workload multi-round-chat, and random-prefill is asked for");
   refused("papers --decode-cores 7", "--decode-cores requires --codecs");
 }
 
