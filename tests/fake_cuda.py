@@ -124,8 +124,12 @@ class Card:
     def torch(self) -> Any:
         return _Torch(self)
 
-    def empty(self, *shape: Any, pin_memory: bool = False, **fields: Any) -> torch.Tensor:
+    def empty(self, *shape: Any, pin_memory: bool = False, device: torch.device | None = None,
+              **fields: Any) -> torch.Tensor:
         made = torch.empty(*shape, **fields)
+        if device is not None:
+            assert device == DEVICE
+            return self.tensor(made)
         if pin_memory:
             self._pinned.append(range(made.data_ptr(), made.data_ptr() + made.nbytes))
         return made
@@ -137,6 +141,16 @@ class Card:
         if not non_blocking:
             self.blocking_copies += 1
             self.current.synchronize()
+
+
+    def enqueue(self, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """A kernel, on memory of the card alone."""
+        def plain(one: Any) -> Any:
+            assert isinstance(one, OnCard) or not isinstance(one, torch.Tensor)
+            return one.as_subclass(torch.Tensor) if isinstance(one, OnCard) else one
+
+        given = [plain(one) for one in args], {name: plain(one) for name, one in kwargs.items()}
+        self.current.queue.append(lambda: operation(*given[0], **given[1]))
 
 
 class _Torch:
@@ -186,6 +200,9 @@ class OnCard(torch.Tensor):
             late = (kwargs or {}).get("non_blocking", False) and all(map(card.is_pinned, host))
             card.copy(to, source, late)
             return to
+        if func in (torch.Tensor.index_copy_, torch.index_select):
+            card.enqueue(func, *args, **(kwargs or {}))
+            return args[0]
         made = super().__torch_function__(func, types, args, kwargs or {})
         if isinstance(made, OnCard):
             made.card = card

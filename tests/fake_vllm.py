@@ -72,11 +72,12 @@ class FakeBlocks:
             return None
         return [self.data.address(layer, block) for layer in range(LAYERS) for block in blocks]
 
-    def read(self, blocks):
-        slabs = b"".join(self.data[block][layer * BLOCK_BYTES:(layer + 1) * BLOCK_BYTES]
-                         for layer in range(LAYERS) for block in blocks)
-        self._held = ctypes.create_string_buffer(slabs, len(slabs))
-        return ctypes.addressof(self._held), len(blocks) * BLOCK_BYTES
+    def read(self, chunks):
+        for blocks in chunks:
+            slabs = b"".join(self.data[block][layer * BLOCK_BYTES:(layer + 1) * BLOCK_BYTES]
+                             for layer in range(LAYERS) for block in blocks)
+            held = ctypes.create_string_buffer(slabs, len(slabs))
+            yield ctypes.addressof(held), len(blocks) * BLOCK_BYTES
 
     def settle(self):
         """What is called has computed when it returns."""

@@ -145,7 +145,7 @@ class CopiesTest(CudaTest):
 
     def test_what_is_kept_is_what_the_step_computed(self):
         self.compute({0: 5, 1: 6})
-        address, stride = self.blocks.read([0, 1])
+        (address, stride), = self.blocks.read([[0, 1]])
         self.compute({0: 7, 1: 8})  # the next step has the blocks already
         data = ctypes.string_at(address, LAYERS * stride)
         wanted = [self.block(seed, 0, layer) for layer in range(LAYERS) for seed in (5, 6)]
@@ -154,6 +154,51 @@ class CopiesTest(CudaTest):
         read = self.compute()
         self.card.finish()
         self.check(read, [9], first=10)
+
+    def test_many_are_kept_while_others_come(self):
+        count = 3 * blocks_module.STAGED
+        self.compute({block: 20 + block for block in range(count * self.A_CHUNK)})
+        chunks = [range(i * self.A_CHUNK, (i + 1) * self.A_CHUNK) for i in range(count)]
+        for i, (address, stride) in enumerate(self.blocks.read(chunks)):
+            if i == 1:
+                self.assertTrue(self.card.streams[1].queue, "none was asked for ahead")
+            wanted = [self.block(20 + block, 0, layer) for layer in range(LAYERS)
+                      for block in chunks[i]]
+            self.card.advance(random.Random(i), 7)
+            self.assertEqual(ctypes.string_at(address, LAYERS * stride),
+                             torch.stack(wanted).numpy().tobytes(), i)
+        self.assertEqual(self.card.blocking_copies, 0)
+
+    def test_reading_may_stop(self):
+        self.compute({block: 20 + block for block in range(8)})
+        read = self.blocks.read([[0, 1], [2, 3], [4, 5]])
+        next(read)
+        read.close()
+        self.write([1, 2, 3], first=10)  # through the staging of what was on its way
+        computed = self.compute()
+        self.card.finish()
+        self.check(computed, [1, 2, 3], first=10)
+
+    def test_blocks_are_left_out(self):
+        self.compute({4: 30, 5: 31, 6: 32, 7: 33})
+        self.blocks.write([self.chunk(1), self.chunk(2)], [-1, 5, 6, -1])
+        self.release_all()
+        read = self.compute()
+        self.card.finish()
+        for layer in range(LAYERS):
+            for block, wanted in ((4, self.block(30, 0, layer)), (5, self.block(1, 1, layer)),
+                                  (6, self.block(2, 0, layer)), (7, self.block(33, 0, layer))):
+                self.assertTrue(torch.equal(read[0][layer][block], wanted), (layer, block))
+        self.assertEqual(self.card.blocking_copies, 0)
+
+    def test_one_copy_goes_over_the_bus(self):
+        asked = []
+        copy = self.card.copy
+        self.card.copy = lambda to, source, late: (asked.append(to.nbytes), copy(to, source, late))
+        self.write([1])
+        list(self.blocks.read([[0, 1]]))
+        chunk = LAYERS * self.A_CHUNK * self.blocks.block_bytes
+        self.assertEqual(sorted(asked), [8 * self.A_CHUNK] * 2 + [chunk] * 2)
 
     def test_an_abort_in_mid_copy_writes_nothing_late(self):
         for seed in range(30):

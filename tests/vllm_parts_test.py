@@ -432,8 +432,8 @@ class BlocksTest(unittest.TestCase):
         source, target = list(range(1, 1 + 2 * a_chunk)), list(range(10, 10 - 2 * a_chunk, -1))
         target[1] = -1
         chunks, kept = [], []
-        for i in range(2):
-            address, stride = here.read(source[i * a_chunk:(i + 1) * a_chunk])
+        of_chunk = [source[i * a_chunk:(i + 1) * a_chunk] for i in range(2)]
+        for address, stride in here.read(of_chunk):
             padded = stride + 128  # as pages of kvcake have slabs
             memory = ctypes.create_string_buffer(here.layers * padded)
             for layer in range(here.layers):

@@ -198,9 +198,15 @@ class SavesTest(unittest.TestCase):
         self.cache.stats.return_value = stats()
         self.blocks = unittest.mock.Mock()
         self.blocks.addresses.side_effect = lambda blocks: [100 + block for block in blocks]
-        self.blocks.read.return_value = (0, 0)
+        self.read = []
+        self.blocks.read.side_effect = self.reads
         self.worker = Worker(self.cache, self.blocks, chunk_tokens=4, blocks_a_chunk=2,
                              slice_chunks_max=4, look_s=0.0)
+
+    def reads(self, chunks):
+        for blocks in chunks:
+            self.read.append(blocks)
+            yield 0, 0
 
     def fill(self):
         self.worker.bind(Step(begins=[Begin("r", 1, b"", bytes(64))],
@@ -225,10 +231,16 @@ class SavesTest(unittest.TestCase):
     def test_others_are_copied_at_once(self):
         self.blocks.addresses.side_effect = lambda blocks: None
         self.fill()
-        self.assertEqual([call.args[0] for call in self.blocks.read.call_args_list],
-                         [[7, 8], [9, 10]])
+        self.assertEqual(self.read, [[7, 8], [9, 10]])
         self.assertEqual([call.args[:3] for call in self.cache.put.call_args_list],
                          [("key 1", "key 0", 1), ("key 2", "key 1", 2)])
+
+    def test_what_there_is_no_memory_for_is_not_copied(self):
+        self.blocks.addresses.side_effect = lambda blocks: None
+        self.cache.put.return_value = False  # which the library counts
+        self.fill()
+        self.assertEqual(self.read, [[7, 8]])
+        self.assertEqual(self.worker.counts.take()["chunks_dropped"], 1)
 
     def test_what_no_store_holds_is_put_again(self):
         self.blocks.addresses.side_effect = lambda blocks: None

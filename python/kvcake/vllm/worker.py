@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -35,9 +35,9 @@ class Blocks(Protocol):
         """Where the blocks of one chunk lie, layer after layer; None where they are not in host
         memory, or in more pieces."""
 
-    def read(self, blocks: Sequence[int]) -> tuple[int, int]:
-        """Copies the blocks of one chunk to memory that stays until the next call: its address, and
-        the stride of layers."""
+    def read(self, chunks: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
+        """Copies the blocks of each chunk to memory that stays until the next one is asked for: its
+        address, and the stride of layers."""
 
     def settle(self) -> None:
         """Sleeps until the step has computed, so that the clock says what it took: a GPU computes
@@ -323,12 +323,13 @@ class Worker:
             self._cache.put_async(keys, parent, save.first, parts, self._a_chunk)
             return
         held = self._cache.lookup(keys)
-        for i, key in enumerate(keys):
-            if held[i] & STORED:
-                continue
-            address, stride = self._blocks.read(blocks[i])
+        wanted = [i for i in range(len(keys)) if not held[i] & STORED]
+        read = self._blocks.read([blocks[i] for i in wanted])
+        for done, (i, (address, stride)) in enumerate(zip(wanted, read), 1):
             before = keys[i - 1] if i > 0 else parent
-            self._cache.put(key, before, save.first + i, address, stride)
+            if not self._cache.put(keys[i], before, save.first + i, address, stride):
+                self.counts.dropped(len(wanted) - done)  # nor is there memory for the others
+                return
 
     def report(self) -> Report | None:
         """What the scheduler hears, with the advice for its next step, which is a claim already."""
