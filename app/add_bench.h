@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include "app/flags.h"
 #include "base/status.h"
@@ -16,8 +17,10 @@ namespace kvcake {
 inline CLI::Validator ResultFile() {
   return CLI::Validator(
       [](std::string& path) {
-        return std::filesystem::is_directory(path) ? path + " is a directory: name a file in it"
-                                                   : std::string();
+        std::error_code none;
+        return std::filesystem::is_directory(path, none)
+                   ? path + " is a directory: name a file in it"
+                   : std::string();
       },
       "FILE");
 }

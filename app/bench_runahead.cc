@@ -64,7 +64,8 @@ void AddBenchRunaheadCommand(CLI::App& bench, int* exit_code) {
     command->remove_option(command->get_option(planned));
   }
   AddJsonFile(*command, &flags->bench.json);
-  command->add_option("--svg", flags->bench.svg, "also draw times and partitions into this file");
+  command->add_option("--svg", flags->bench.svg, "also draw times and partitions into this file")
+      ->check(ResultFile());
   command->callback([flags, exit_code] {
     flags->bench.dense = flags->attention == "dense";
     *exit_code = RunOnRanks(flags->ranks, [&](Ranks& ranks) { return Bench(*flags, ranks); });
@@ -97,10 +98,14 @@ void AddBenchRunaheadPapersCommand(CLI::App& bench, int* exit_code) {
       ->check(CLI::Range(1.0, 1000.0))
       ->capture_default_str();
   AddJsonFile(*command, &options->json);
-  command->add_option("--svg", options->svg,
-                      "also draw times and partitions on 4: of Llama 7B, or --only");
-  command->add_option("--timeline", options->timeline,
-                      "also draw what each rank of Llama 7B does when");
+  command
+      ->add_option("--svg", options->svg,
+                   "also draw times and partitions on 4: of Llama 7B, or --only")
+      ->check(ResultFile());
+  command
+      ->add_option("--timeline", options->timeline,
+                   "also draw what each rank of Llama 7B does when")
+      ->check(ResultFile());
   command->callback([options, exit_code] {
     std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
     const Status status = bench::RunRunaheadPapers(*options);

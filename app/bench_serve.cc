@@ -158,7 +158,8 @@ void AddClientFlags(TrafficFlags& flags, bench::TrafficBenchOptions* options) {
   flags.Flag("--check", traffic.check,
              "then ask for everything again, one by one and computed from nothing: the answers "
              "must be the same");
-  flags.Add("--svg", options->svg, "draw the times to first token to this file");
+  flags.Add("--svg", options->svg, "draw the times to first token to this file")
+      ->check(ResultFile());
 }
 
 // The groups of AddWorkloadFlags begin with the workload whose flags they hold.

@@ -174,7 +174,7 @@ Result<std::vector<std::string>> WithConfigFile(const CLI::App& app,
   const std::vector<const CLI::App*> commands = Commands(app);
   const auto found = std::ranges::find_if(
       commands, [&](const CLI::App* command) { return command->get_name() == name; });
-  if (found == commands.end()) return arguments;  // which says that it has no such flag
+  if (found == commands.end()) return arguments;  // the command says that it has no such flag
   const CLI::App* const command = *found;
   auto items = ReadItems(path);
   if (!items) return Fail(items.error().code, "--config: {}", items.error().message);

@@ -8,8 +8,8 @@
 
 namespace kvcake {
 
-// That a model whose prompts have at most `context_max` tokens can have all of `contexts`, which are
-// one or more.
+// Fails where a model whose prompts have at most `context_max` tokens cannot have all `contexts`;
+// there is one or more.
 Status CheckContexts(std::span<const int> contexts, int context_max);
 
 // Each adds a subcommand that sets *exit_code when it runs.

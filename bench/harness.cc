@@ -71,8 +71,10 @@ Result<std::string> ModelDirOf(const std::string& dir, const std::string& arch) 
 }
 
 Result<std::string> ModelDirNamed(const std::string& name) {
+  std::error_code none;
   const auto archs = SynthArchNames();
-  return std::ranges::count(archs, name) > 0 ? SynthModelDir(name) : name;
+  const bool is_dir = std::filesystem::is_directory(name, none);
+  return is_dir && std::ranges::count(archs, name) == 0 ? name : SynthModelDir(name);
 }
 
 Status CheckDevice(NumericPath path) {

@@ -1,5 +1,6 @@
 #include "bench/harness.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -46,7 +47,8 @@ TEST(HarnessTest, ANameThatIsNoShapeTouchesNothing) {
     EXPECT_TRUE(std::filesystem::exists(CacheDir() + "/store")) << name;
   }
   EXPECT_EQ(ModelDirNamed("."), ".") << "a directory";
-  EXPECT_EQ(ModelDirNamed("mine"), "mine");
+  EXPECT_EQ(ModelDirNamed(models + "/mine"), models + "/mine");
+  EXPECT_THAT(ModelDirNamed("mine").error().message, testing::HasSubstr("there are: tiny"));
   EXPECT_EQ(ModelDirNamed("tiny"), models + "/tiny");
   if (before != nullptr) {
     setenv("XDG_CACHE_HOME", was.c_str(), 1);

@@ -33,19 +33,27 @@ std::vector<int> TokensFor(const PrefillOptions& options, const ModelConfig& con
   if (tokens.empty()) {
     tokens = {512, 2048, 8192};
     if (config.parameters() < kSmallModel) tokens.push_back(16384);
+    std::erase_if(tokens, [&](int length) { return length > config.max_positions; });
+    if (tokens.empty()) tokens.push_back(config.max_positions);
   }
   std::sort(tokens.begin(), tokens.end());  // memory touched by a longer prompt stays
   return tokens;
+}
+
+// Before anything is measured, which may take long.
+Status CheckTokens(const PrefillOptions& options, const std::string& name) {
+  ASSIGN_OR_RETURN(const std::string dir, ModelDirOf(options.model_dir, name));
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
+  const int longest = TokensFor(options, config).back();
+  if (longest <= config.max_positions) return {};
+  return Fail(ErrorCode::kInvalidArgument, "--tokens {} is longer than the {} of {}", longest,
+              config.max_positions, name);
 }
 
 Result<std::vector<PrefillCell>> MeasureModel(const PrefillOptions& options, const std::string& dir,
                                               const std::string& name, MatmulPeak* peak) {
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
   const std::vector<int> lengths = TokensFor(options, config);
-  if (lengths.back() > config.max_positions) {
-    return Fail(ErrorCode::kInvalidArgument, "--tokens {} is longer than the {} of {}",
-                lengths.back(), config.max_positions, name);
-  }
   RuntimeOptions runtime_options{.model_dir = dir,
                                  .attention_backend = options.attention_backend,
                                  .threads = options.threads,
@@ -125,7 +133,9 @@ nlohmann::ordered_json Report(const std::vector<PrefillCell>& cells, const Matmu
 Status RunPrefill(const PrefillOptions& options) {
   MatmulPeak peak;
   std::vector<PrefillCell> cells;
-  for (const std::string& name : ModelNames(options.model_dir, options.archs)) {
+  const std::vector<std::string> names = ModelNames(options.model_dir, options.archs);
+  for (const std::string& name : names) RETURN_IF_ERROR(CheckTokens(options, name));
+  for (const std::string& name : names) {
     ASSIGN_OR_RETURN(const std::string dir, ModelDirOf(options.model_dir, name));
     ASSIGN_OR_RETURN(const auto measured, MeasureModel(options, dir, name, &peak));
     cells.insert(cells.end(), measured.begin(), measured.end());

@@ -202,7 +202,7 @@ class OnCard(torch.Tensor):
             return to
         if func in (torch.Tensor.index_copy_, torch.index_select):
             card.enqueue(func, *args, **(kwargs or {}))
-            return args[0]
+            return (kwargs or {}).get("out", args[0])
         made = super().__torch_function__(func, types, args, kwargs or {})
         if isinstance(made, OnCard):
             made.card = card

@@ -242,6 +242,14 @@ class SavesTest(unittest.TestCase):
         self.assertEqual(self.read, [[7, 8]])
         self.assertEqual(self.worker.counts.take()["chunks_dropped"], 1)
 
+    def test_what_is_in_memory_needs_no_more(self):
+        self.blocks.addresses.side_effect = lambda blocks: None
+        self.cache.lookup.side_effect = lambda keys, timeout_s=0.0: b"\0\1"[:len(keys)]
+        self.cache.put.side_effect = lambda key, *_: key == "key 2"
+        self.fill()
+        self.assertEqual([call.args[0] for call in self.cache.put.call_args_list],
+                         ["key 2", "key 1"])
+
     def test_what_no_store_holds_is_put_again(self):
         self.blocks.addresses.side_effect = lambda blocks: None
         for held, put in ((b"\1\2", ["key 1"]), (b"\2\3", []), (b"\3\0", ["key 2"])):

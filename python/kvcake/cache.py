@@ -13,7 +13,7 @@ from kvcake import _library
 from kvcake._library import LIBRARY as _lib
 
 Key = bytes  # 32 of them
-STORED = _library.STORED  # of what lookup() says
+IN_MEMORY, STORED = _library.IN_MEMORY, _library.STORED  # bits of what lookup() says
 CHUNK_TOKENS = 128  # where nothing else is said
 _LEVELS = {0: 5, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR,
            5: logging.CRITICAL}

@@ -140,11 +140,12 @@ double Mean(const std::vector<double>& values) {
 using GoldenTest = PathTest;
 KVCAKE_EVERY_PATH_AND_CUDA(GoldenTest);
 
-// As Hugging Face writes them.
+// Hugging Face has written them.
 TEST(GoldenWeightsTest, NoTensorIsLeftOver) {
   for (const std::string dir : GoldenDirs()) {
     const auto files = TensorFiles::Open(dir).value();
-    EXPECT_EQ(UnusedTensors(LoadModelConfig(dir).value(), files), std::vector<std::string>()) << dir;
+    const auto unused = UnusedTensors(LoadModelConfig(dir).value(), files);
+    EXPECT_EQ(unused, std::vector<std::string>()) << dir;
   }
 }
 

@@ -99,8 +99,8 @@ class ConfigReader {
     if (!fields[kIds].null()) RETURN_IF_ERROR(ReadIds(fields[kIds]));
     RETURN_IF_ERROR(ReadAdded(JsonField(added, dir_ + "/added_tokens.json")));
     ReadAdds(fields);
-    config_.eos = named_["eos_token"].listed.token.content;
-    ListNames(fields);
+    AddClassNames(fields);
+    ListNames();
     Order();
     return std::move(config_);
   }
@@ -200,14 +200,25 @@ class ConfigReader {
     return {};
   }
 
-  void ListNames(const JsonField& fields) {
+  void AddClassNames(const JsonField& fields) {
     const json& name = fields["tokenizer_class"].value();
     for (const ClassNames& of_class : kClassNames) {
       if (!name.is_string() || !IsOfClass(name.get_ref<const std::string&>(), of_class)) continue;
       for (const auto& [role, content] : of_class.names) {
-        if (fields[role].absent()) config_.names[role] = content;
+        if (!fields[role].absent()) continue;  // null says that there is none
+        TokenizerConfig::Token token;
+        token.source = fields["tokenizer_class"].Place();
+        token.of_class = true;
+        token.listed.token.content = content;
+        token.listed.special = true;
+        token.listed.normalized = false;
+        named_.try_emplace(role, std::move(token));
       }
     }
+  }
+
+  void ListNames() {
+    config_.eos = named_["eos_token"].listed.token.content;
     for (const auto& [role, token] : named_) {
       const std::string& content = token.listed.token.content;
       if (!content.empty()) config_.names[role] = content;

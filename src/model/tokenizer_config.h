@@ -26,8 +26,9 @@ struct TokenizerConfig {
   struct Token {
     ListedToken listed;
     std::string source;      // the file and the field
-    bool has_flags = false;  // which go before tokenizer.json's: of added_tokens_decoder
-    bool has_role = false;   // and is special with it
+    bool has_flags = false;  // added_tokens_decoder has it: its flags go before tokenizer.json's
+    bool has_role = false;   // it is special by its role, whatever else is said
+    bool of_class = false;   // no file has it: it is one where the vocabulary has it
   };
 
   // Reads DIR/tokenizer_config.json; where it lists no tokens by their ids, as older ones do not,

@@ -125,6 +125,23 @@ TEST_F(TokenizerConfigTest, ClassesHaveTheNamesThatFilesDoNotSay) {
   EXPECT_EQ(names({{"tokenizer_class", 7}}), json::object());
 }
 
+TEST_F(TokenizerConfigTest, AClasssTokensAreThoseThatTheVocabularyHas) {
+  json bare = base_;
+  bare["added_tokens"] = json::array();
+  const auto load = [&](const char* tokenizer_class) {
+    return Load(bare, {{"tokenizer_config.json", {{"tokenizer_class", tokenizer_class}}}}).value();
+  };
+  const Tokenizer plain = load("PreTrainedTokenizerFast"), llama = load("LlamaTokenizer");
+  EXPECT_FALSE(plain.eos_token());
+  EXPECT_EQ(llama.eos_token(), 2);
+  EXPECT_GT(plain.Encode("a</s>")->size(), llama.Encode("a</s>")->size());
+  EXPECT_EQ(llama.Encode("a</s>")->back(), 2);
+  EXPECT_EQ(llama.Decode(Ids{2}), "") << "it is special";
+  const Tokenizer gpt2 = load("GPT2Tokenizer");
+  EXPECT_FALSE(gpt2.eos_token());
+  EXPECT_EQ(*gpt2.Encode("a<|endoftext|>"), *plain.Encode("a<|endoftext|>"));
+}
+
 TEST_F(TokenizerConfigTest, TextThatMayBeASpecialTokensOwnIsNotSplit) {
   const auto loaded = Load(base_, {{"tokenizer_config.json", {{"split_special_tokens", true}}}});
   ASSERT_FALSE(loaded);

@@ -227,7 +227,7 @@ class Reader {
     for (size_t i = 0; i < size; ++i) {
       const JsonField entry = tokens[i];
       ASSIGN_OR_RETURN(ListedToken listed, ListedToken::Read(entry));
-      // As transformers, which adds those of tokenizer_config.json again.
+      // Transformers adds those of tokenizer_config.json again.
       if (const auto it = beside.find(listed.token.content); it != beside.end()) {
         const bool special = listed.special || it->second->has_role;
         if (it->second->has_flags) listed = it->second->listed;
@@ -243,10 +243,11 @@ class Reader {
     }
     // Tokens that only the files beside this one name.
     for (const TokenizerConfig::Token& named : config_.tokens) {
-      if (added_.contains(named.listed.token.content)) continue;
+      const std::string& content = named.listed.token.content;
+      if (added_.contains(content) || (named.of_class && !FindInVocabulary(content))) continue;
       RETURN_IF_ERROR(AddListed(JsonField(json(), named.source), named.listed));
     }
-    if (!config_.eos.empty()) file_.eos = added_.at(config_.eos);
+    if (const auto eos = added_.find(config_.eos); eos != added_.end()) file_.eos = eos->second;
     // Hugging Face skips a special token by what it is decoded to.
     for (const auto& [spelling, id] : spellings_) {
       file_.tokens[id].special = special_.contains(spelling);

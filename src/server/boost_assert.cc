@@ -1,7 +1,7 @@
 // What Boost does where an assertion of its own fails, in builds that have assertions: it ends the
-// process, save for one that is wrong up to Boost 1.85 (boostorg/beast, pull request 2861). It holds
-// the header of a body's end to the length that it has after a chunk, so that a stranger could end
-// the server with a body that has no chunks ("0\r\n\r\n") and comes byte by byte.
+// process, save for one that is wrong up to Boost 1.85 (boostorg/beast, pull request 2861). That
+// holds the header of a body's end to the length that it has after a chunk, so that a stranger
+// could end the server with a body that has no chunks ("0\r\n\r\n") and comes byte by byte.
 #include <boost/assert.hpp>
 #include <cstdio>
 #include <cstdlib>

@@ -64,7 +64,7 @@ void TenantMetrics::AddTo(const std::map<std::string, size_t>& open, PrometheusT
           "Requests refused as a queue, or the tenant's share, was full.",
           [](const Counts& c) { return c.refused; });
   counter("kvcake_tenant_prompt_tokens_total",
-          "Prompt tokens of those requests, once for all answers to one.",
+          "Prompt tokens of a tenant's answered requests, once for all answers to one.",
           [](const Counts& c) { return c.had.prompt_tokens; });
   counter("kvcake_tenant_cached_tokens_total", "Of these, tokens that were loaded or in memory.",
           [](const Counts& c) { return c.had.cached_tokens; });

@@ -15,7 +15,7 @@ Error S3ReplyError(const CurlReply& reply, const S3Place& place) {
   if (reply.status == 404 && code != "NoSuchBucket") {
     return {ErrorCode::kNotFound, "it is not there"};
   }
-  ErrorCode error = ErrorCode::kInvalidArgument;  // of what has a remedy
+  ErrorCode error = ErrorCode::kInvalidArgument;  // where there is a remedy
   std::string remedy;
   if (code == "NoSuchBucket") {
     remedy = " (create it: kvcake makes no buckets)";

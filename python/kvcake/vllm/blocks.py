@@ -87,7 +87,7 @@ class TorchBlocks:
         shape = (self.layers, blocks_a_chunk, *self.shape)
         self._raw = _RAW[self.dtype.itemsize]
         self._views_raw = [view.view(self._raw) for view in self.views]
-        self._on_host = torch.empty(shape, dtype=self._raw) if self.on_host else None
+        self._host_chunk = torch.empty(shape, dtype=self._raw) if self.on_host else None
         self._staging = [] if self.on_host else [_Staging(shape, self._raw, self.device)
                                                  for _ in range(STAGED)]
         self._turn = 0
@@ -152,8 +152,8 @@ class TorchBlocks:
             for blocks in chunks:
                 for j, block in enumerate(blocks):
                     for layer, view in enumerate(self._views_raw):
-                        self._on_host[layer, j].copy_(view[block])
-                yield self._on_host.data_ptr(), self.slab_bytes
+                        self._host_chunk[layer, j].copy_(view[block])
+                yield self._host_chunk.data_ptr(), self.slab_bytes
             return
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         coming: collections.deque[_Staging] = collections.deque()

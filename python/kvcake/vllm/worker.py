@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kvcake.cache import STORED, Cache, Chunk, Error, Key, Restoration
+from kvcake.cache import IN_MEMORY, STORED, Cache, Chunk, Error, Key, Restoration
 from kvcake.vllm.messages import WAIT, Alone, Begin, Front, Jump, Progress, Report, Save, Step
 from kvcake.vllm.stats import Counts
 
@@ -324,10 +324,12 @@ class Worker:
             return
         held = self._cache.lookup(keys)
         wanted = [i for i in range(len(keys)) if not held[i] & STORED]
+        wanted.sort(key=lambda i: not held[i] & IN_MEMORY)  # those first that need no memory
         read = self._blocks.read([blocks[i] for i in wanted])
         for done, (i, (address, stride)) in enumerate(zip(wanted, read), 1):
             before = keys[i - 1] if i > 0 else parent
-            if not self._cache.put(keys[i], before, save.first + i, address, stride):
+            put = self._cache.put(keys[i], before, save.first + i, address, stride)
+            if not put and not held[i] & IN_MEMORY:
                 self.counts.dropped(len(wanted) - done)  # nor is there memory for the others
                 return
 
