@@ -47,8 +47,9 @@ TEST(SimulateTest, RestorationsComeCloseToTheBoundAndDoNotLose) {
   for (const auto& [s, r] : rows) {
     const std::string what = fmt::format("seed {}: {}", s.seed, s.Describe());
     ASSERT_GT(r.cake_s, 0) << what;
-    // A true bound, but for what noise and several tiers make of it.
-    if (!s.noisy() && s.tiers.size() == 1) {
+    // A true bound, but for what noise, several tiers and holes in shared steps make of it.
+    const bool shared_with_holes = s.change == Change::kShare && s.present < 1;
+    if (!s.noisy() && s.tiers.size() == 1 && !shared_with_holes) {
       EXPECT_LE(r.efficiency(), 1.0001) << what;
     }
     if (s.tokens() < kTokensMin || s.tiers.size() > 1) continue;

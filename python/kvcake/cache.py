@@ -253,7 +253,8 @@ class Cache:
         return bytes(key.bytes)
 
     def keys(self, parent: Key, tokens: Sequence[int] | bytes) -> list[Key]:
-        """The keys of the full chunks of `tokens` (numbers, or 32 bits of each in the machine's order)."""
+        """The keys of the full chunks of `tokens`: numbers, or 32 bits of each in the machine's
+        order."""
         packed = tokens if isinstance(tokens, bytes) else array.array("i", tokens).tobytes()
         count = len(packed) // 4
         made = (_library.Key * (count // self.chunk_tokens))()
