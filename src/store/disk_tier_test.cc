@@ -284,10 +284,14 @@ TEST_F(DiskTierTest, CapacityCountsEveryRootAndEveryProcess) {
     ASSERT_TRUE(Put(i));
     ASSERT_TRUE(PutChunk(**other, layout_, chain_[i], ParentOf(chain_, i)));
   }
+  // One may still count what the other has just evicted, and evict one more.
+  uint64_t held = 0;
   EXPECT_TRUE(Eventually([&] {
     const auto roots = ListStore(dir_.path());
-    return roots->front().bytes + roots->back().bytes == 4 * layout_.page_bytes();
+    held = roots->front().bytes + roots->back().bytes;
+    return held <= 4 * layout_.page_bytes();
   }));
+  EXPECT_GE(held, 2 * layout_.page_bytes());
 }
 
 TEST_F(DiskTierTest, UnalignedBuffersAreServedToo) {
