@@ -5,16 +5,20 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <thread>
 
 #include "base/check.h"
 #include "base/dump_json.h"
+#include "io/file_system.h"
 #include "model/synth.h"
 
 namespace kvcake::bench {
@@ -26,12 +30,29 @@ std::string CacheDir() {
   return std::string(home != nullptr ? home : "/tmp") + "/.cache/kvcake";
 }
 
+namespace {
+
+// Null where the file system has no locks.
+std::unique_ptr<FileLock> WaitForLock(const std::string& path) {
+  for (;;) {
+    auto lock = FileSystem::Real().TryLock(path);
+    if (!lock) return nullptr;
+    if (*lock) return *std::move(lock);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
+}  // namespace
+
 Result<std::string> SynthModelDir(const std::string& arch) {
   RETURN_IF_ERROR(SynthArch(arch));  // before anything of that name is touched
-  const std::string dir = CacheDir() + "/models/" + arch;
+  const std::string models = CacheDir() + "/models", dir = models + "/" + arch;
+  std::error_code ignored;
+  std::filesystem::create_directories(models, ignored);
+  // Ranks begin at the same time: one writes it.
+  const auto lock = WaitForLock(models + "/." + arch + ".lock");
   // config.json is written last: with it the model is complete.
   if (std::filesystem::exists(dir + "/config.json")) return dir;
-  std::error_code ignored;
   std::filesystem::remove_all(dir, ignored);
   std::filesystem::create_directories(dir, ignored);
   fmt::print(stderr, "writing random weights in the shape of {} to {}\n", arch, dir);

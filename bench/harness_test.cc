@@ -7,11 +7,31 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
 
 #include "base/temp_dir_testing.h"
+#include "model/config.h"
 
 namespace kvcake::bench {
 namespace {
+
+// Where CacheDir() is while it lives.
+class OwnCache {
+ public:
+  OwnCache() {
+    if (const char* const home = std::getenv("XDG_CACHE_HOME")) before_ = home;
+    setenv("XDG_CACHE_HOME", dir_.path().c_str(), 1);
+  }
+  ~OwnCache() {
+    if (before_) setenv("XDG_CACHE_HOME", before_->c_str(), 1);
+    if (!before_) unsetenv("XDG_CACHE_HOME");
+  }
+
+ private:
+  const TempDir dir_;
+  std::optional<std::string> before_;
+};
 
 TEST(HarnessTest, MedianOfOddAndEven) {
   EXPECT_EQ(Median({3, 1, 2}), 2);
@@ -30,12 +50,21 @@ TEST(HarnessTest, ResultsAreWrittenWhateverTheBytesOfANameAre) {
   EXPECT_EQ(json["model"], "d\uFFFDmo");
 }
 
+// Ranks of a bench ask for it at the same time.
+TEST(HarnessTest, AModelIsWrittenByOne) {
+  const OwnCache cache;
+  std::vector<Result<std::string>> dirs(4);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& dir : dirs) threads.emplace_back([&dir] { dir = SynthModelDir("tiny"); });
+  }
+  for (const auto& dir : dirs) EXPECT_TRUE(dir) << dir.error().message;
+  EXPECT_TRUE(LoadModelConfig(*dirs[0]));
+}
+
 // What it removes is what it has begun to write itself.
 TEST(HarnessTest, ANameThatIsNoShapeTouchesNothing) {
-  const TempDir cache;
-  const char* const before = std::getenv("XDG_CACHE_HOME");
-  const std::string was = before != nullptr ? before : "";
-  setenv("XDG_CACHE_HOME", cache.path().c_str(), 1);
+  const OwnCache cache;
   const std::string models = CacheDir() + "/models";
   std::filesystem::create_directories(models + "/mine");
   std::filesystem::create_directories(CacheDir() + "/store");
@@ -50,11 +79,6 @@ TEST(HarnessTest, ANameThatIsNoShapeTouchesNothing) {
   EXPECT_EQ(ModelDirNamed(models + "/mine"), models + "/mine");
   EXPECT_THAT(ModelDirNamed("mine").error().message, testing::HasSubstr("there are: tiny"));
   EXPECT_EQ(ModelDirNamed("tiny"), models + "/tiny");
-  if (before != nullptr) {
-    setenv("XDG_CACHE_HOME", was.c_str(), 1);
-  } else {
-    unsetenv("XDG_CACHE_HOME");
-  }
 }
 
 }  // namespace
