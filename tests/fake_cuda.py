@@ -142,7 +142,6 @@ class Card:
             self.blocking_copies += 1
             self.current.synchronize()
 
-
     def enqueue(self, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """A kernel, on memory of the card alone."""
         def plain(one: Any) -> Any:

@@ -75,20 +75,20 @@ class TorchBlocks:
 
     def __init__(self, caches: Mapping[str, torch.Tensor], block_count: int,
                  blocks_a_chunk: int) -> None:
-        self.views = [block_view(cache, block_count) for cache in caches.values()]
-        first = self.views[0]
-        if any(v.shape[1:] != first.shape[1:] or v.dtype != first.dtype for v in self.views):
+        views = [block_view(cache, block_count) for cache in caches.values()]
+        first = views[0]
+        if any(v.shape[1:] != first.shape[1:] or v.dtype != first.dtype for v in views):
             raise ValueError("kvcake: layers whose KV caches differ are not supported")
-        self.layers, self.blocks_a_chunk = len(self.views), blocks_a_chunk
+        raw = _RAW[first.dtype.itemsize]
+        self.views = [view.view(raw) for view in views]
+        self.layers, self.blocks_a_chunk = len(views), blocks_a_chunk
         self.shape, self.dtype, self.device = first.shape[1:], first.dtype, first.device
         self.block_bytes = first[0].numel() * first.element_size()
         self.slab_bytes = self.block_bytes * blocks_a_chunk
         self.on_host = self.device.type == "cpu"
         shape = (self.layers, blocks_a_chunk, *self.shape)
-        self._raw = _RAW[self.dtype.itemsize]
-        self._views_raw = [view.view(self._raw) for view in self.views]
-        self._host_chunk = torch.empty(shape, dtype=self._raw) if self.on_host else None
-        self._staging = [] if self.on_host else [_Staging(shape, self._raw, self.device)
+        self._host_chunk = torch.empty(shape, dtype=raw) if self.on_host else None
+        self._staging = [] if self.on_host else [_Staging(shape, raw, self.device)
                                                  for _ in range(STAGED)]
         self._turn = 0
         # Addresses of the CPU's caches, where each block's bytes lie in one piece.
@@ -105,10 +105,11 @@ class TorchBlocks:
                 "blocks_a_chunk": self.blocks_a_chunk}
 
     def _view(self, chunk: Chunk) -> torch.Tensor:
-        elements = self.layers * chunk.stride // self._raw.itemsize
+        dtype = self.views[0].dtype
+        elements = self.layers * chunk.stride // dtype.itemsize
         raw = (ctypes.c_uint8 * (self.layers * chunk.stride)).from_address(chunk.address)
-        flat = torch.frombuffer(raw, dtype=self._raw, count=elements)
-        return flat.view(self.layers, -1)[:, :self.slab_bytes // self._raw.itemsize].view(
+        flat = torch.frombuffer(raw, dtype=dtype, count=elements)
+        return flat.view(self.layers, -1)[:, :self.slab_bytes // dtype.itemsize].view(
             self.layers, self.blocks_a_chunk, *self.shape)
 
     def _free_staging(self) -> _Staging:
@@ -130,7 +131,7 @@ class TorchBlocks:
             for chunk, named in zip(chunks, of_chunk):
                 staging = self._free_staging()
                 count = staging.fill(self._view(chunk), named)
-                staging.scatter(self._views_raw, count)
+                staging.scatter(self.views, count)
                 staging.copied.record(self._stream)
         computing.wait_stream(self._stream)
 
@@ -138,7 +139,7 @@ class TorchBlocks:
         for j, block in enumerate(blocks):
             if block < 0:
                 continue
-            for layer, view in enumerate(self._views_raw):
+            for layer, view in enumerate(self.views):
                 view[block].copy_(source[layer, j])
 
     def addresses(self, blocks: Sequence[int]) -> list[int] | None:
@@ -151,7 +152,7 @@ class TorchBlocks:
         if self._stream is None:
             for blocks in chunks:
                 for j, block in enumerate(blocks):
-                    for layer, view in enumerate(self._views_raw):
+                    for layer, view in enumerate(self.views):
                         self._host_chunk[layer, j].copy_(view[block])
                 yield self._host_chunk.data_ptr(), self.slab_bytes
             return
@@ -168,7 +169,7 @@ class TorchBlocks:
     def _gather(self, blocks: Sequence[int]) -> _Staging:
         staging = self._free_staging()
         with torch.cuda.stream(self._stream):
-            staging.gather(self._views_raw, blocks)
+            staging.gather(self.views, blocks)
             staging.copied.record(self._stream)
         return staging
 
