@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -20,6 +21,9 @@ ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobi
                "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 for name, value in ENVIRONMENT.items():
     os.environ.setdefault(name, value)
+if "VLLM_RPC_BASE_PATH" not in os.environ:  # its processes inherit it
+    SOCKETS = tempfile.TemporaryDirectory(prefix="vllm-")  # vLLM removes none of its sockets
+    os.environ["VLLM_RPC_BASE_PATH"] = SOCKETS.name
 
 
 def transfer_config(store, **options):
