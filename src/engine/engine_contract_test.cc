@@ -102,6 +102,22 @@ TEST_P(EngineContractTest, APromptInMemoryIsReusedAndItsPagesShared) {
   EXPECT_EQ(world.Answer(Ask(turn)).report.tokens_reused, 6 * kChunk);
 }
 
+// What one tenant has asked shows in nothing that another can measure.
+TEST_P(EngineContractTest, RequestsOfDifferentSaltsShareNoChunks) {
+  const auto tier = MakeTier();
+  World world(tier.get(), On());
+  Request one = Ask(Prompt(4 * kChunk + 5, 8)), other = one;
+  one.salt = "one tenant";
+  other.salt = "another";
+  const Completion first = world.Answer(one);
+  EXPECT_EQ(tier->Stats().chunks, 4u);
+  const Completion second = world.Answer(other);
+  ExpectSame(second, first);
+  EXPECT_EQ(second.report.tokens_computed, 4 * kChunk + 5);
+  EXPECT_EQ(tier->Stats().chunks, 8u);
+  EXPECT_EQ(world.Answer(one).report.tokens_reused, 4 * kChunk);
+}
+
 TEST_P(EngineContractTest, FailingLoadsCostTimeOnly) {
   auto prompt = Prompt(900, 4);
   Completion plain;

@@ -41,6 +41,29 @@ TEST(EnginePagesTest, RequestsWaitForPagesAndAllAreAnswered) {
   EXPECT_EQ(world.engine->preemptions(), 0u);  // two at a time
 }
 
+// Whoever waits, for admission or after a preemption: to wait, to restore, to compute, to answer.
+TEST(EnginePagesTest, TheTimesOfAnAnswerFollowEachOther) {
+  World world(nullptr, {.pages = kReserved + 10});
+  std::vector<SequenceId> ids;
+  const TimePoint began = Clock::Real().Now();
+  for (int i = 0; i < 6; ++i) {
+    Request request = Ask(Prompt(2 * kChunk, i));
+    request.max_tokens = 6 * kChunk;
+    ids.push_back(world.engine->Submit(std::move(request)).value());
+  }
+  while (world.engine->Step().value()) {
+  }
+  const Seconds took = Clock::Real().Now() - began;
+  int preempted = 0;
+  for (const SequenceId id : ids) {
+    const Completion done = world.engine->Take(id).value();
+    EXPECT_LT(done.queue_s + done.restore_s, done.ttft_s);
+    EXPECT_LT(done.ttft_s + done.decode_s, took.count());
+    preempted += done.preemptions - done.preempted_in_prompt;
+  }
+  EXPECT_GT(preempted, 0);
+}
+
 // What a scored prompt had come to is scored again, once.
 TEST(EnginePagesTest, AScoredPromptIsPreemptedBeforeItsFirstToken) {
   World world(nullptr, {.pages = kReserved + 10});

@@ -89,6 +89,30 @@ TEST(EngineScheduleTest, ARestorationIsNotStarvedByNewPrompts) {
   }
 }
 
+TEST(EngineScheduleTest, StepsAreToldByWhatTheirTokensWereFor) {
+  const auto tier = MakeTier();
+  World world(tier.get());
+  StepRecord all;
+  world.engine->SetStepObserver([&](const StepRecord& step) {
+    all.decoded += step.decoded;
+    all.fresh += step.fresh;
+    all.restored += step.restored;
+  });
+  Request request = Ask(Prompt(2 * kChunk + 5, 1));
+  request.max_tokens = 4;
+  world.Answer(request);
+  EXPECT_EQ(all.fresh, 2 * kChunk + 5);
+  EXPECT_EQ(all.restored, 0);
+  EXPECT_EQ(all.decoded, 3) << "the first comes of the prompt";
+  world.pool->DropCached();
+  all = {};
+  request.forced_split = 1;
+  request.max_tokens = 1;
+  EXPECT_EQ(world.Answer(request).report.loaded(), kChunk);
+  EXPECT_EQ(all.fresh + all.restored, kChunk + 5);
+  EXPECT_EQ(all.decoded, 0);
+}
+
 // A prompt shorter than a chunk comes in each step.
 TEST(EngineScheduleTest, ShortPromptsDoNotHoldUpALongOne) {
   World world(nullptr, {.pages = 512});

@@ -135,6 +135,48 @@ TEST(EngineTest, RefusesWhatItCanNeverAnswer) {
   EXPECT_FALSE(world.engine->Step().value());
 }
 
+TEST(EngineTest, AnAnswerEndsWithTheModelsContext) {
+  class ShortContext : public ModelDecorator {
+   public:
+    using ModelDecorator::ModelDecorator;
+    int max_positions() const override { return 40; }
+    Result<std::span<const float>> Forward(std::span<const Slice> batch) override {
+      return inner_.Forward(batch);
+    }
+  };
+  World world(nullptr);
+  ShortContext model(*world.model);
+  world.MakeEngine(model, {.slice_tokens = kSlice});
+  const Completion done = world.Answer(Ask(Prompt(35, 1)));
+  EXPECT_EQ(done.finish_reason, FinishReason::kLength);
+  EXPECT_EQ(done.tokens.size(), 5u);
+  EXPECT_EQ(world.Answer(Ask(Prompt(39, 1))).tokens.size(), 1u);
+  EXPECT_FALSE(world.engine->Submit(Ask(Prompt(40, 1))));
+  world.engine.reset();  // before the model that it borrows
+}
+
+// Other processes would wait for it in vain.
+TEST(EngineTest, NothingIsClaimedThatIsNotToBeKept) {
+  class Asked : public MemoryTier {
+   public:
+    using MemoryTier::MemoryTier;
+    bool Claim(ClaimRequest request) override {
+      claims += request.keys.size();
+      return false;
+    }
+    size_t claims = 0;
+  };
+  const auto tier = MakeTier<Asked>();
+  World world(tier.get(), {.claims = {.tier = 0, .prompt_min = Seconds(0)}});
+  for (int i = 0; i < 8; ++i) world.cost.Add(i * kChunk, kChunk, Seconds(1e-3));
+  Request request = Ask(Prompt(4 * kChunk + 5, 1));
+  request.store = false;
+  world.Answer(request);
+  EXPECT_EQ(tier->claims, 0u);
+  world.Answer(Ask(Prompt(4 * kChunk + 5, 2)));
+  EXPECT_EQ(tier->claims, 4u);
+}
+
 TEST(EngineTest, WhatWasNotAskedForYieldsToThePagesThatThereAre) {
   World world(nullptr, {.pages = kReserved + 3});
   Request request = Ask(Prompt(kChunk + 1, 1));
