@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -35,6 +36,26 @@ class RuntimeTest : public testing::Test {
     for (int i = 0; i < 600; ++i) request.prompt.push_back(static_cast<int32_t>(rng() % 512));
     request.max_tokens = 4;
     return request;
+  }
+  // A long prompt and a short one that another has nothing in common with: who is answered first.
+  std::vector<int> AnswerTwo(Policy policy) {
+    const auto runtime = Runtime::Create(options_).value();
+    std::vector<int> answered;
+    for (int i = 0; i < 2; ++i) {
+      Request request = Ask();
+      if (i == 1) request.prompt.assign(request.prompt.end() - 70, request.prompt.end());
+      request.max_tokens = 1;
+      request.policy = policy;
+      request.on_token = [&answered, i](const TokenEvent&) {
+        answered.push_back(i);
+        return true;
+      };
+      EXPECT_TRUE(runtime->engine().Submit(std::move(request)));
+    }
+    while (runtime->engine().Step().value()) {
+    }
+    runtime->engine().FlushStore();
+    return answered;
   }
   std::string CostFile() const {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_ + "/store")) {
@@ -114,6 +135,116 @@ TEST_F(RuntimeTest, ADamagedCostFileTeachesNothingAndHarmsNothing) {
     std::ofstream(path, std::ios::trunc) << text;
     const auto runtime = Runtime::Create(options_).value();
     EXPECT_EQ(runtime->engine().Answer(Ask()).value().tokens.size(), 4u);
+  }
+}
+
+TEST_F(RuntimeTest, NothingIsKeptOfCostsWhereItIsNotWanted) {
+  options_.keep_costs = false;
+  { Runtime::Create(options_).value()->engine().Answer(Ask()).value(); }
+  EXPECT_EQ(CostFile(), "");
+}
+
+// What one has measured would mislead another.
+TEST_F(RuntimeTest, EachWayOfRunningKeepsItsCostsApart) {
+  const std::string trace = dir_ + "/trace";
+  std::ofstream(trace) << "0 1e9 0\n";
+  int ways = 0;
+  const auto run = [&] {
+    { ASSERT_TRUE(Runtime::Create(options_)); }
+    int files = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_ + "/store")) {
+      files += entry.path().filename().string().starts_with("cost-");
+    }
+    EXPECT_EQ(files, ways);
+  };
+  StoreOptions& store = options_.stores[0];
+  const auto change = [&](auto& option, auto value) {
+    option = value;
+    ++ways;
+    run();
+  };
+  change(options_.threads, 1);
+  run();
+  change(options_.threads, 2);
+  change(store.load_rate_bytes_per_s, 1e9);
+  change(store.load_latency, Seconds(1e-6));
+  store.load_rate_bytes_per_s.reset();
+  change(store.load_trace, trace);
+}
+
+TEST_F(RuntimeTest, ChunksAreClaimedOfPromptsThatTakeLongEnough) {
+  const auto claims = [&](int32_t first) {
+    Request request = Ask();
+    request.prompt[0] = first;
+    { Runtime::Create(options_).value()->engine().Answer(request).value(); }
+    const std::filesystem::recursive_directory_iterator all(dir_ + "/store");
+    return std::any_of(begin(all), end(all),
+                       [](const auto& entry) { return entry.path().filename() == "claims"; });
+  };
+  options_.single_flight_min = Seconds(1000);
+  EXPECT_FALSE(claims(1));
+  options_.single_flight_min = Seconds(0);
+  options_.single_flight = false;
+  EXPECT_FALSE(claims(2));
+  options_.single_flight = true;
+  EXPECT_TRUE(claims(3));
+}
+
+TEST_F(RuntimeTest, WhileAnAnswerIsWrittenStepsAreAsShortAsTheyAreToBe) {
+  options_.stores.clear();
+  options_.step_max = Seconds(1e-9);
+  const auto runtime = Runtime::Create(options_).value();
+  Engine& engine = runtime->engine();
+  int most = 0;
+  engine.SetStepObserver([&](const StepRecord& step) {
+    if (step.decoded > 0) most = std::max(most, step.fresh + step.restored);
+  });
+  Request written = Ask();
+  written.prompt.resize(20);
+  written.max_tokens = 64;
+  ASSERT_TRUE(engine.Submit(written));
+  ASSERT_TRUE(engine.Step());
+  ASSERT_TRUE(engine.Submit(Ask()));
+  while (engine.Step().value()) {
+  }
+  EXPECT_EQ(most, 32) << "a chunk";
+}
+
+// Two prompts, the second much shorter than the first.
+TEST_F(RuntimeTest, PromptsAreComputedAsTheScheduleSays) {
+  options_.stores.clear();
+  for (const Schedule schedule : {Schedule::kFcfs, Schedule::kAdaptive}) {
+    options_.schedule = schedule;
+    const bool in_order = schedule == Schedule::kFcfs;
+    EXPECT_EQ(AnswerTwo(Policy::kCake), (in_order ? std::vector{0, 1} : std::vector{1, 0}));
+  }
+}
+
+TEST_F(RuntimeTest, PromptsAreLoadedInTheOrderThatIsAskedFor) {
+  AnswerTwo(Policy::kCompute);
+  const auto page_bytes = Runtime::Create(options_).value()->pool().layout().page_bytes();
+  options_.stores[0].load_rate_bytes_per_s = static_cast<double>(page_bytes) / 4e-3;
+  options_.load_order = LoadOrder::kFifo;
+  EXPECT_EQ(AnswerTwo(Policy::kLoad), (std::vector{0, 1}));
+}
+
+// One is written, one waits for nearly all pages, and a third would fit beside the first.
+TEST_F(RuntimeTest, AnAnswerIsPassedOverForAsLongAsItMayBe) {
+  options_.stores.clear();
+  const auto page_bytes = Runtime::Create(options_).value()->pool().layout().page_bytes();
+  options_.ram_capacity_bytes = 12 * page_bytes;
+  for (const Seconds most : {Seconds(0), Seconds(1000)}) {
+    options_.pass_over_max = most;
+    const auto runtime = Runtime::Create(options_).value();
+    Engine& engine = runtime->engine();
+    for (const auto& [prompt, answer] : {std::pair(20, 300), std::pair(352, 4), std::pair(20, 4)}) {
+      Request request = Ask();
+      request.prompt.resize(prompt);
+      request.max_tokens = answer;
+      ASSERT_TRUE(engine.Submit(request));
+      ASSERT_TRUE(engine.Step());
+    }
+    EXPECT_EQ(engine.running(), most > Seconds(0) ? 2u : 1u);
   }
 }
 
@@ -200,7 +331,15 @@ TEST_F(RuntimeTest, RefusesSenselessSizes) {
             std::string::npos);
   EXPECT_NE(refused([](auto& o) { o.slice_tokens = 16; }).find("--slice-tokens"),
             std::string::npos);
-  EXPECT_NE(refused([](auto& o) { o.slice_tokens = 1 << 30; }).find("--slice-tokens"),
+  EXPECT_NE(refused([](auto& o) { o.slice_tokens = (1 << 16) + 1; }).find("--slice-tokens"),
+            std::string::npos);
+  EXPECT_NE(refused([&](auto& o) {
+              o.stores.clear();
+              for (int i = 0; i < 9; ++i)
+                o.stores.push_back({.dir = fmt::format("{}/{}", dir_, i)});
+            }).find("8 times, not 9"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& o) { o.stores.push_back(o.stores[0]); }).find("the same directory"),
             std::string::npos);
   EXPECT_NE(refused([](auto& o) { o.ram_capacity_bytes = 5; }).find("--ram-capacity"),
             std::string::npos);
