@@ -245,6 +245,30 @@ TEST_F(EngineChainKeptTest, ARankThatHasWhatCannotBeIsLost) {
   }
 }
 
+// They are right to rounding only, and the leader, whose own chunks are of its path, cannot tell.
+TEST_F(EngineChainKeptTest, WhatRanksComputeAfterAnotherPathsChunksIsNotKept) {
+  const std::vector<int32_t> prompt = Prompt(15 * kChunk + 5, 3);
+  const std::vector<int32_t> kept(prompt.begin(), prompt.begin() + 5 * kChunk + 9);
+  for (const NumericPath path : {NumericPath::kUnknown, NumericPath::kF32}) {
+    const auto leaders = MakeTier(), theirs = MakeTier();
+    NumericPath ours;
+    {
+      World leader(leaders.get()), others(theirs.get(), {.path = path});
+      leader.Answer(Ask(kept));
+      others.Answer(Ask(kept));
+      ours = leader.model->numeric_path();
+      if (path == ours) return;  // this machine has one numeric path only
+    }
+    workers_tier_ = theirs.get();
+    Start(2, leaders.get());
+    const Completion got = world_->Answer(Ask(prompt));
+    ASSERT_TRUE(got.chain);
+    EXPECT_EQ(got.chain->job.origin, 5 * kChunk);
+    EXPECT_EQ(leaders->Stats().chunks, path == NumericPath::kUnknown ? 15u : 5u);
+    End();
+  }
+}
+
 // The leader's speed is learnt from what it says that it took.
 TEST_F(EngineChainKeptTest, WhatOthersTakeToRestoreIsNotTheLeadersComputing) {
   AdjustedClock clock;

@@ -272,7 +272,10 @@ INSTANTIATE_TEST_SUITE_P(Methods, EqualsOneProcessTest,
 TEST(ChainTest, ALostRankEndsTheChainOnEveryOther) {
   const ModelConfig config = TinyConfig();
   Ranks all(config, 3, NewMemoryComms(3));
-  ChainLeader chain(all.comm(), *all.leader().pages, all.options());
+  ChainOptions options = all.options();
+  std::vector<std::string> lost;
+  options.on_lost = [&](const Error& why) { lost.push_back(why.message); };
+  ChainLeader chain(all.comm(), *all.leader().pages, options);
   const RankJob job = EvenJob(config, 200, 3);
   PageTable pages;
   ASSERT_TRUE(all.Prefill(chain, job, &pages));
@@ -281,6 +284,7 @@ TEST(ChainTest, ALostRankEndsTheChainOnEveryOther) {
   ASSERT_FALSE(failed);
   EXPECT_THAT(failed.error().message, HasSubstr("rank"));
   EXPECT_FALSE(chain.ok());
+  EXPECT_THAT(lost, testing::ElementsAre(failed.error().message)) << "told once";
   all.Join();
   EXPECT_FALSE(all.result(0));
   EXPECT_FALSE(all.result(1));

@@ -119,13 +119,14 @@ TEST(JobMessageTest, ARefusalIsOneLineOfText) {
 // What a worker makes of a job that is sent as any leader may; what it answers.
 class Leader {
  public:
-  explicit Leader(Rig& rig) {
+  explicit Leader(Rig& rig, const ChainOptions& options = {.timeout = Seconds(60),
+                                                           .restore_timeout = Seconds(60)}) {
     comms_ = testing_util::NewLocalTcpComms(2);
-    worker_ = std::thread([this, &rig] {
+    worker_ = std::thread([this, &rig, options] {
       const ChainWorker worker{.model = *rig.model,
                                .pool = *rig.pages,
                                .restore_prefix = [](const RankJob&) -> Status { return {}; },
-                               .options = {.timeout = Seconds(60), .restore_timeout = Seconds(60)}};
+                               .options = options};
       status_ = WorkForChain(*comms_[0], worker);
     });
   }
@@ -210,6 +211,65 @@ TEST(JobMessageTest, AWorkerPublishesWhatProvenRanksHaveSentAndNothingElse) {
     const auto keys = ChunkKeys(worker_rig.model->identity().Root(), job.tokens, kJobChunk);
     for (int i = 0; i < 100 / kJobChunk; ++i) {
       EXPECT_EQ(worker_rig.pages->Lookup(keys[i]).has_value(), authenticated) << i;
+    }
+  }
+}
+
+// What it computes after them is right to rounding only.
+TEST(JobMessageTest, AWorkerTellsOfAnotherPathsChunksAndPublishesNoneAfterThemAsItsOwn) {
+  constexpr int kRestored = 2;
+  const RankJob job{.salt = "",
+                    .tokens = Prompt(1, 200, TinyConfig().vocab_size),
+                    .origin = kRestored * kJobChunk,
+                    .partition = EvenPartition(200 - kRestored * kJobChunk, 2)};
+  for (const NumericPath path : {NumericPath::kF32, NumericPath::kF32Fma}) {
+    const bool mixed = path != NumericPath::kF32;
+    SCOPED_TRACE(mixed);
+    const auto comms = NewMemoryComms(2);
+    Rig worker_rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);
+    Rig rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);
+    PagePool& pool = *worker_rig.pages;
+    const auto keys = ChunkKeys(worker_rig.model->identity().Root(), job.tokens, kJobChunk);
+    const auto restore = [&](const RankJob&) -> Status {
+      for (int i = 0; i < kRestored; ++i) pool.Publish(*pool.Draw(), keys[i], path);
+      return {};
+    };
+    std::thread worker([&] {
+      (void)WorkForChain(*comms[0], {.model = *worker_rig.model,
+                                     .pool = pool,
+                                     .restore_prefix = restore,
+                                     .options = {.authenticated = true}});
+    });
+    {
+      ChainLeader chain(*comms[1], *rig.pages, {.authenticated = true});
+      const PageTable pages = rig.Draw(200);
+      const std::vector<PageId> ids = IdsOf(pages);
+      const auto gate = chain.Start(job, ids);
+      ASSERT_TRUE(gate) << gate.error().message;
+      const auto forward = rig.model->Forward(SlicesOf(job, 1, ids, gate->get()));
+      const auto reports = chain.End(**gate, forward.map([](auto) {}));
+      ASSERT_TRUE(reports);
+      EXPECT_EQ(reports->at(0).mixed_path, mixed ? 1u : 0u);
+    }
+    worker.join();
+    const auto computed = pool.Lookup(keys[kRestored]);
+    ASSERT_TRUE(computed);
+    EXPECT_EQ(pool.path(computed->id()), mixed ? NumericPath::kUnknown : NumericPath::kF32);
+  }
+}
+
+// Whatever its model may take at once.
+TEST(JobMessageTest, AWorkerComputesNoMoreThanItIsAllowed) {
+  Rig rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);
+  RankJob job = SoundJob();
+  job.origin = 0;
+  job.partition = EvenPartition(200, 2);
+  for (const int allowed : {100, 99}) {
+    Leader leader(rig, {.timeout = Seconds(60), .tokens_max = allowed});
+    const JobAnswer answer = leader.Ask(HeaderOf(job), job);
+    EXPECT_EQ(answer.refused, allowed < 100 ? 1 : 0);
+    if (allowed < 100) {
+      EXPECT_THAT(answer.Why(), HasSubstr("at most 99 fit (--rank-tokens-max)"));
     }
   }
 }
