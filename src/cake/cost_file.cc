@@ -60,8 +60,9 @@ CostKeeper::CostKeeper(std::vector<KeptCosts> files, Seconds interval, FileSyste
 }
 
 void CostKeeper::Run() {
+  const bool last = stop_;  // else what is learnt while this saves is saved once more
   for (File& file : files_) Save(file);
-  if (!stop_) thread_.At(Clock::Real().Now() + interval_, [this] { Run(); });
+  if (!last) thread_.At(Clock::Real().Now() + interval_, [this] { Run(); });
 }
 
 void CostKeeper::Save(File& file) {

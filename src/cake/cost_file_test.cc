@@ -5,10 +5,13 @@
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "base/temp_dir_testing.h"
 #include "io/faulty_file_system_testing.h"
@@ -103,6 +106,98 @@ TEST_F(CostFileTest, IsSavedNowAndThen) {
   const std::string before = saved();
   cost_.Add(0, 512, Seconds(0.1));
   EXPECT_TRUE(Eventually([&] { return saved() != before; }));
+}
+
+// Counts the files that were begun under each path's beginning.
+class CountedFiles : public FaultyFileSystem {
+ public:
+  CountedFiles() : FaultyFileSystem(FileSystem::Real(), 1) {}
+  std::atomic<int> first = 0, others = 0;
+  std::function<void()> on_create = [] {};
+
+  Result<std::unique_ptr<File>> Create(const std::string& path, bool direct) override {
+    ++(path.find("cost-1") != std::string::npos ? first : others);
+    on_create();
+    return FaultyFileSystem::Create(path, direct);
+  }
+};
+
+TEST_F(CostFileTest, ThatItIsNotKeptIsSaidOnceAndAgainWhenItWas) {
+  CountedFiles files;
+  {
+    const CostKeeper keeper({{path_, {.compute = cost_, .restorer = *restorer_}}}, Seconds(1e-3),
+                            files);
+    // One save at least begins and ends.
+    const auto save = [&] {
+      for (int i = 0; i < 3; ++i) {
+        const int before = files.first;
+        cost_.Add(0, 128, Seconds(0.01));
+        EXPECT_TRUE(Eventually([&] { return files.first > before; }));
+      }
+    };
+    for (const double no_space : {1, 0, 1}) {
+      files.Set({.no_space = no_space});
+      save();
+    }
+  }
+  size_t said = 0;
+  const std::string log = log_.str();
+  for (size_t at = 0; (at = log.find("is not kept", at)) != std::string::npos; ++at) ++said;
+  EXPECT_EQ(said, 2u);
+}
+
+// A store may take long for it.
+TEST_F(CostFileTest, WhatIsLearntWhileItIsSavedIsSavedAtTheEnd) {
+  CountedFiles files;
+  std::atomic<bool> begun = false, ends = false;
+  files.on_create = [&] {
+    if (begun) return;
+    cost_.Add(0, 512, Seconds(0.1));
+    begun = true;
+    while (!ends) std::this_thread::yield();
+  };
+  {
+    const CostKeeper keeper({{path_, {.compute = cost_, .restorer = *restorer_}}}, Seconds(1e-3),
+                            files);
+    while (!begun) std::this_thread::yield();
+    ends = true;
+  }
+  EXPECT_EQ(files.first, 2);
+  std::ifstream file(path_);
+  EXPECT_EQ(nlohmann::json::parse(file)["compute"], cost_.ToJson());
+}
+
+TEST_F(CostFileTest, IsLeftAloneWhereNothingWasLearnt) {
+  CountedFiles files;
+  ComputeCost learns;
+  {
+    const CostKeeper keeper(
+        {{path_, {.compute = cost_, .restorer = *restorer_}},
+         {dir_.path() + "/cost-2.json", {.compute = learns, .restorer = *restorer_}}},
+        Seconds(1e-3), files);
+    for (int i = 1; i <= 4; ++i) {
+      EXPECT_TRUE(Eventually([&] { return files.others >= i; }));
+      learns.Add(0, 128, Seconds(0.01));
+    }
+  }
+  EXPECT_EQ(files.others, 5);
+  EXPECT_EQ(files.first, 1);
+}
+
+TEST_F(CostFileTest, ADirectoryThatHasGoneIsNoFault) {
+  CostKeeper({{dir_.path() + "/gone/cost-1.json", {.compute = cost_, .restorer = *restorer_}}});
+  EXPECT_EQ(log_.str(), "");
+  EXPECT_FALSE(std::filesystem::exists(dir_.path() + "/gone"));
+}
+
+TEST_F(CostFileTest, TheFirstStoresHasTheLastWordAboutCompute) {
+  const std::string second = dir_.path() + "/cost-2.json";
+  ComputeCost slow, learnt;
+  for (int i = 0; i < 20; ++i) slow.Add(i * 128, 128, Seconds(1));
+  CostKeeper({{second, {.compute = slow, .restorer = *restorer_}}});
+  const Learners learners{.compute = learnt, .restorer = *restorer_};
+  LoadCosts({{path_, learners}, {second, learners}});
+  EXPECT_NEAR(learnt.fit().SecondsFor(0, 128), 0.01, 1e-3);
 }
 
 TEST_F(CostFileTest, IsPrivate) {
