@@ -122,6 +122,9 @@ TEST(ComputeCostTest, SurvivesJsonAndRefusesWhatIsNotItsOwn) {
     EXPECT_FALSE(copy.FromJson(nlohmann::json::parse(bad))) << bad;
   }
   EXPECT_EQ(copy.fit().samples, 9);
+  ComputeCost shorter({.window = 4});
+  ASSERT_TRUE(shorter.FromJson(cost.ToJson()));
+  EXPECT_EQ(shorter.fit().samples, 4) << "the newest";
 }
 
 // A link that serves in order: `fixed` before the first of a burst, then `interval` each.
@@ -421,6 +424,8 @@ TEST(TierCostTest, SurvivesJson) {
                           R"({"version":1,"fixed_s":0,"bytes_per_s":1e300,"read_bytes":1})",
                           R"({"version":1,"fixed_s":0,"bytes_per_s":1,"read_bytes":1,
                               "beside_s":1})",
+                          R"({"version":1,"fixed_s":0,"bytes_per_s":1,"read_bytes":1,
+                              "core_s":1e300})",
                           R"({"version":1,"fixed_s":0,"bytes_per_s":1e-300,"read_bytes":1})",
                           R"({"version":1,"fixed_s":1e300,"bytes_per_s":1,"read_bytes":1})"}) {
     EXPECT_FALSE(copy.FromJson(nlohmann::json::parse(bad))) << bad;

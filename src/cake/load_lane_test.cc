@@ -314,6 +314,47 @@ TEST_F(LoadLaneTest, SaysThatATierIsGivenUpAndThatItAnswersAgain) {
   spdlog::set_default_logger(before);
 }
 
+TEST_F(LoadLaneTest, ATierThatFlickersIsLoggedOnceAMinute) {
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  const auto flicker = [&](uint64_t number) {
+    Start(number);
+    EXPECT_TRUE(StallsAfter(Seconds(31)));
+    lane_.Cancel(number);
+    lane_.End(number, {.status = {}, .bytes = kLayout.page_bytes()});
+    EXPECT_FALSE(lane_.stalled());
+  };
+  flicker(1);
+  const std::string said = log.str();
+  EXPECT_THAT(said, AllOf(HasSubstr("nothing has come"), HasSubstr("answers again")));
+  flicker(2);
+  EXPECT_EQ(log.str(), said);
+  flicker(3);
+  EXPECT_EQ(log.str().size(), 2 * said.size());
+  spdlog::set_default_logger(before);
+}
+
+// Of a link whose chunks take longer than the time-out nothing would ever come.
+TEST_F(LoadLaneTest, ATierIsGivenAsLongAsItsChunksTake) {
+  Learn(/*interval_s=*/10);
+  Start(1);
+  EXPECT_FALSE(StallsAfter(Seconds(60)));
+  EXPECT_TRUE(StallsAfter(Seconds(60)));
+}
+
+TEST_F(LoadLaneTest, ACancelledReadThatComesIsUnderWayNoMore) {
+  Start(1);
+  Start(2);
+  lane_.Cancel(1);
+  EXPECT_EQ(lane_.cost().in_flight(), 1);
+  lane_.End(1, {.status = {}, .bytes = kLayout.page_bytes()});
+  EXPECT_EQ(lane_.cost().in_flight(), 1);
+  lane_.End(2, {.status = {}, .bytes = kLayout.page_bytes()});
+  EXPECT_EQ(lane_.cost().in_flight(), 0);
+}
+
 TEST_F(LoadLaneTest, ALinkThatWasNotMeasuredForLongWantsOneRead) {
   EXPECT_TRUE(lane_.WantsProbe());
   Learn(0.5);

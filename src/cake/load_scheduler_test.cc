@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "cake/fake_engine_testing.h"
 #include "store/memory_tier.h"
@@ -53,6 +54,16 @@ TEST_F(LoadSchedulerTest, ReadsForTheLowestRankFirst) {
   loads_.Pump();
   ASSERT_FALSE(lanes_[0].reads().empty());
   for (const auto& [number, read] : lanes_[0].reads()) EXPECT_EQ(read.owner, boards_[1].get());
+}
+
+TEST_F(LoadSchedulerTest, TheTimelineSaysWhatBecameOfReads) {
+  Answer(/*ok=*/false);
+  Answer(/*ok=*/true);
+  std::vector<Outcome> outcomes;
+  for (const auto& board : boards_) {
+    for (const TimelineEntry& entry : board->Report().timeline) outcomes.push_back(entry.outcome);
+  }
+  EXPECT_EQ(outcomes, (std::vector{Outcome::kFailed, Outcome::kPublished}));
 }
 
 TEST_F(LoadSchedulerTest, AReadThatComesRestoresTrust) {

@@ -18,7 +18,7 @@ class PeerLaneTest : public testing::Test {
   using Keys = std::vector<ChunkKey>;
 
   void Start(int claims_tier = 0, bool keeps_chunks = true) {
-    for (int i = 0; i < 8; ++i) cost_.Add(i * 128, 128, Seconds(0.1));
+    for (int i = 0; i < 8; ++i) cost_.Add(i * 128, 128, chunk_);
     pool_ = std::move(
         PagePool::Create(testing_util::kLayout, 64 * testing_util::kLayout.page_bytes()).value());
     Restorer::Options options;
@@ -29,6 +29,7 @@ class PeerLaneTest : public testing::Test {
     lane_ = std::make_unique<PeerLane>(*context_, RestoreParts{lanes_, table_, *planner_, calls_});
     RestoreRequest request = testing_util::Request(1, 20, Policy::kCake);
     request.keeps_chunks = keeps_chunks;
+    request.private_slices = private_slices_;
     board_ = std::make_unique<Board>(*context_, request, 1, 1);
     table_.Add(*board_);
   }
@@ -73,6 +74,8 @@ class PeerLaneTest : public testing::Test {
     board_->Adopt(chunk, std::move(page));
   }
 
+  Seconds chunk_{0.1};  // that computing one takes
+  bool private_slices_ = false;
   FakeClock clock_;
   ComputeCost cost_;
   std::unique_ptr<PagePool> pool_;
@@ -256,6 +259,31 @@ TEST_F(PeerLaneTest, NobodyWaitsForAStoreThatSaysNothing) {
   Turn();
   Answer({kTheirs});
   EXPECT_EQ(Turn().chunks, 4);
+}
+
+TEST_F(PeerLaneTest, AClaimLastsForAWhileAtLeast) {
+  Start();
+  Turn();
+  ASSERT_EQ(calls_.claims.size(), 1u);
+  EXPECT_EQ(calls_.claims[0].lasts, context_->options.claims.lasts_min);
+}
+
+// Else others would compute what is under way.
+TEST_F(PeerLaneTest, AClaimOfLongSlicesLastsLonger) {
+  chunk_ = Seconds(10);
+  Start();
+  Turn();
+  ASSERT_EQ(calls_.claims.size(), 1u);
+  EXPECT_NEAR(calls_.claims[0].lasts.count(), 4 * 4 * 10, 1);
+}
+
+// Nobody else gets what it computes.
+TEST_F(PeerLaneTest, NothingIsClaimedForPrivateSlices) {
+  private_slices_ = true;
+  Start();
+  EXPECT_EQ(Turn().chunks, 4);
+  lane_->Began(*board_, {.first = 0, .count = 4});
+  EXPECT_TRUE(calls_.empty());
 }
 
 TEST_F(PeerLaneTest, NothingIsClaimedWhereNothingIsKept) {

@@ -1,0 +1,144 @@
+// What a Restorer tells those who wait, and what it says of itself.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "cake/fake_engine_testing.h"
+#include "cake/held_tier_testing.h"
+#include "cake/restorer.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+
+class RestorerEventsTest : public testing::Test {
+ protected:
+  void Start(Tier& tier, int pages = 64) {
+    pool_ = std::move(PagePool::Create(kLayout, pages * kLayout.page_bytes()).value());
+    restorer_ = NewRestorer(*pool_, {&tier}, cost_, clock_);
+  }
+  // Whoever sleeps is woken by it.
+  bool IsEvent(const std::function<void()>& call) {
+    const uint64_t before = restorer_->EventsAfter(UINT64_MAX, TimePoint::max());
+    call();
+    return restorer_->EventsAfter(UINT64_MAX, TimePoint::max()) > before;
+  }
+
+  FakeClock clock_;
+  ComputeCost cost_;
+  std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<Restorer> restorer_;
+};
+
+TEST_F(RestorerEventsTest, WhatOthersMayWaitForWakesThem) {
+  HeldTier tier;
+  Start(tier);
+  auto computed = restorer_->Open(Request(1, 2, Policy::kCompute));
+  const ComputeTurn slice = computed->NextTurn({.chunks = 4});
+  ASSERT_EQ(slice.kind, ComputeTurn::Kind::kSlice);
+  EXPECT_TRUE(IsEvent([&] { computed->Computed(slice.claim); })) << "chunks are there";
+  ASSERT_TRUE(computed->done());
+  EXPECT_TRUE(IsEvent([&] { computed->TakePages(); })) << "its reads and slices are others' now";
+  auto loaded = restorer_->Open(Request(2, 2, Policy::kLoad));
+  EXPECT_TRUE(IsEvent([&] { tier.DeliverAll(); }));
+  EXPECT_TRUE(IsEvent([&] { loaded->Abandon(); }));
+}
+
+TEST_F(RestorerEventsTest, WhoWaitsForATierIsWokenWhenItIsGivenUp) {
+  HeldTier tier;
+  Start(tier);
+  auto one = restorer_->Open(Request(1, 4, Policy::kLoad));
+  auto other = restorer_->Open(Request(2, 4, Policy::kLoad));
+  clock_.Advance(Seconds(31));
+  EXPECT_TRUE(IsEvent([&] { one->NextTurn({.chunks = 4}); }));
+  EXPECT_FALSE(IsEvent([&] { other->NextTurn({.chunks = 4}); })) << "nothing is new";
+  one.reset();
+  other.reset();
+  tier.DeliverAll();
+}
+
+TEST_F(RestorerEventsTest, WhoWaitsToHearWhatIsStoredIsWokenByATierThatSaysAllAtOnce) {
+  class NothingTier : public HeldTier {
+   public:
+    std::vector<bool> Residency(std::span<const ChunkKey> keys) override {
+      return std::vector<bool>(keys.size());
+    }
+  };
+  NothingTier tier;
+  Start(tier);
+  std::shared_ptr<Restoration> restoration;
+  EXPECT_TRUE(IsEvent([&] { restoration = restorer_->Open(Request(1, 2, Policy::kCake)); }));
+}
+
+// It would keep the questions of all prompts for ever.
+TEST_F(RestorerEventsTest, ATierThatIsGivenUpIsNotAskedWhatItHolds) {
+  HungTier tier;
+  Start(tier);
+  auto first = restorer_->Open(Request(1, 8, Policy::kCake));
+  ASSERT_EQ(tier.looks.size(), 1u);
+  clock_.Advance(Seconds(31));
+  (void)first->NextTurn({.chunks = 4});
+  auto second = restorer_->Open(Request(2, 8, Policy::kCake));
+  EXPECT_EQ(tier.looks.size(), 1u);
+  first.reset();
+  second.reset();
+  for (; !tier.looks.empty(); tier.looks.pop_front()) EXPECT_FALSE(tier.Tell(0, 8));
+}
+
+// By the one who gives them back: the other may sleep for long.
+TEST_F(RestorerEventsTest, PagesThatOnePromptGivesBackAreReadIntoForTheNext) {
+  HeldTier tier;
+  Start(tier, /*pages=*/2);
+  auto one = restorer_->Open(Request(1, 2, Policy::kLoad));
+  tier.DeliverAll();
+  ASSERT_TRUE(one->done());
+  auto two = restorer_->Open(Request(2, 2, Policy::kLoad));
+  EXPECT_TRUE(tier.reads.empty()) << "there is no page";
+  one->Abandon();
+  EXPECT_EQ(tier.reads.size(), 2u);
+  tier.DeliverAll();
+  EXPECT_TRUE(two->done());
+}
+
+TEST_F(RestorerEventsTest, StatsSayWhichReadsAreWaitedFor) {
+  HeldTier tier;
+  Start(tier);
+  auto one = restorer_->Open(Request(1, 3, Policy::kLoad));
+  EXPECT_EQ(restorer_->Stats().reads_in_flight, 3);
+  EXPECT_EQ(restorer_->Stats().late_reads, 0);
+  one->Abandon();
+  EXPECT_EQ(restorer_->Stats().reads_in_flight, 3) << "each has a page still";
+  EXPECT_EQ(restorer_->Stats().late_reads, 3);
+  tier.DeliverAll();
+  EXPECT_EQ(restorer_->Stats().reads_in_flight, 0);
+}
+
+TEST_F(RestorerEventsTest, TurnsAndWhatTheyCostAreCounted) {
+  HeldTier tier;
+  Start(tier);
+  auto one = restorer_->Open(Request(1, 8, Policy::kCompute));
+  EXPECT_EQ(one->Report().turns, 0);
+  const ComputeTurn slice = one->NextTurn({.chunks = 4});
+  const double before = one->Report().planning_s;
+  EXPECT_GT(before, 0);
+  one->Computed(slice.claim);
+  EXPECT_GT(one->Report().planning_s, before);
+  EXPECT_EQ(one->Report().turns, 1);
+}
+
+// Nobody knows whether it could have delivered anything in time.
+TEST_F(RestorerEventsTest, TheBoundCountsOnNoTierWhoseSpeedIsUnknown) {
+  for (int i = 0; i < 8; ++i) cost_.Add(i * 128, 128, Seconds(1));
+  HeldTier tier;
+  Start(tier);
+  auto one = restorer_->Open(Request(1, 8, Policy::kCake));
+  EXPECT_NEAR(one->Report(Seconds(2)).bound_s, 8 + 2, 0.1);
+  one.reset();
+  tier.DeliverAll();
+}
+
+}  // namespace
+}  // namespace kvcake
