@@ -75,6 +75,19 @@ TEST_F(EngineChainTest, PromptsThatShareTheirBeginningAreDividedOnce) {
   ExpectSame(done[3], alone.Answer(Ask(longer)));
 }
 
+// It would find nothing, and when it is answered would tell what another has asked.
+TEST_F(EngineChainTest, NobodyWaitsForAChainOfAnotherSalt) {
+  Start(3);
+  Request one = Ask(Prompt(15 * kChunk + 5, 3)), other = one;
+  one.salt = "one tenant";
+  other.salt = "another";
+  for (const Request& request : {one, other}) ASSERT_TRUE(world_->engine->Submit(request));
+  ASSERT_TRUE(world_->engine->Step());
+  EXPECT_EQ(world_->engine->running(), 2u);
+  while (*world_->engine->Step()) {
+  }
+}
+
 TEST_F(EngineChainTest, WherePromptsWouldFindNothingAllButOneAreComputedAlone) {
   options_.authenticated = false;
   Start(3);

@@ -78,6 +78,9 @@ TEST(EnginePagesTest, AScoredPromptIsPreemptedBeforeItsFirstToken) {
   EXPECT_EQ(world.engine->Take(oldest)->preemptions, 0);
   const Completion completion = world.engine->Take(youngest).value();
   EXPECT_GT(completion.preempted_in_prompt, 0);
+  int computed = 0;
+  for (const TimelineEntry& entry : completion.report.timeline) computed += entry.tokens;
+  EXPECT_EQ(computed, 4 * kChunk + 5) << "as it was computed in the end";
   World alone(nullptr);
   const Completion expected = alone.Answer(scored);
   ASSERT_EQ(completion.prompt_scores.size(), expected.prompt_scores.size());

@@ -296,6 +296,18 @@ TEST(EngineTest, APromptThatIsCancelledReportsNoMoreThanWasComputedOfIt) {
   EXPECT_EQ(world.engine->Take(second)->report.tokens_computed, kChunk);
 }
 
+TEST(EngineTest, TheTimelineHasTheStepsThatComputedAPromptsEnd) {
+  World world(nullptr);
+  const RestoreReport report = world.Answer(Ask(Prompt(20, 1))).report;
+  ASSERT_EQ(report.timeline.size(), 1u);
+  const TimelineEntry& step = report.timeline[0];
+  EXPECT_EQ(step.lane, "compute");
+  EXPECT_EQ(step.first_token, 0);
+  EXPECT_EQ(step.tokens, 20);
+  EXPECT_GT(step.start_s, 0);
+  EXPECT_GT(step.end_s, step.start_s);
+}
+
 // What is restored already goes before what still computes: it needs one short slice.
 TEST(EngineTest, ARestoredPromptDoesNotQueueBehindALongOne) {
   World world(nullptr);

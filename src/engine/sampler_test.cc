@@ -73,11 +73,14 @@ TEST(SamplerTest, RefusesSenselessParameters) {
   EXPECT_TRUE(Validate({}));
   EXPECT_FALSE(Validate({.temperature = -1}));
   EXPECT_FALSE(Validate({.temperature = std::nan("")}));
+  EXPECT_FALSE(Validate({.temperature = HUGE_VAL}));
   EXPECT_FALSE(Validate({.top_k = -1}));
   EXPECT_FALSE(Validate({.top_p = 0}));
   EXPECT_FALSE(Validate({.top_p = 1.5}));
   EXPECT_FALSE(Validate({.min_p = -0.1}));
+  EXPECT_FALSE(Validate({.min_p = 1.1}));
   EXPECT_FALSE(Validate({.repetition_penalty = 0}));
+  EXPECT_FALSE(Validate({.repetition_penalty = HUGE_VAL}));
   EXPECT_FALSE(Validate({.presence_penalty = std::nan("")}));
   EXPECT_FALSE(Validate({.logit_bias = {{3, std::numeric_limits<float>::infinity()}}}));
 }

@@ -92,6 +92,7 @@ TEST_F(WarmUpTest, FarPassesAreForWhoKnowsLittle) {
   EXPECT_EQ(model.passes, 0);
   ASSERT_TRUE(WarmUp(model, *pool_, cost, clock_, {}));
   EXPECT_EQ(model.passes, 1) << "to touch memory";
+  ASSERT_TRUE(WarmUp(model, *pool_, cost, clock_, {}));
   EXPECT_EQ(cost.fit().samples, 20);
 }
 

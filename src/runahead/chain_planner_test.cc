@@ -102,6 +102,10 @@ TEST(ChainPlannerTest, ANewSurveyChangesThePlan) {
     planner->LearnLinks({.bytes_per_s = nonsense});
     EXPECT_EQ(planner->Plan(0, 4096, 2)->ranks(), 1) << nonsense;
   }
+  for (const double nonsense : {std::nan(""), -1.0, HUGE_VAL}) {
+    planner->LearnLinks({.latency_s = nonsense, .bytes_per_s = 1e12});
+    EXPECT_EQ(planner->Plan(0, 4096, 2)->ranks(), 1) << nonsense;
+  }
   planner->LearnLinks({.bytes_per_s = 1e12});
   EXPECT_EQ(*planner->Plan(0, 4096, 2), fast);
   options.partition = "even";
@@ -121,6 +125,17 @@ TEST(ChainPlannerTest, AChainThatBeginsBeforeTheLeaderMustMakeUpForThat) {
   EXPECT_TRUE(always->Pays(2048, *always->Plan(2048, 4096, 2), 2048 + 4000));
   for (int i = 0; i < 20; ++i) Teach(*planner, 0.5, 1);
   EXPECT_FALSE(pays(2048 + 1600)) << "the other rank is slower";
+}
+
+// What follows a long beginning takes longer.
+TEST(ChainPlannerTest, RanksThatAreAsFastAsTheyShouldBeAfterAPrefixChangeNothing) {
+  const auto planner = New(Options());
+  const Partition before = *planner->Plan(0, 4096, 2);
+  const RankJob job{.origin = 1 << 16, .partition = EvenPartition(4096, 2)};
+  planner->Learn(job,
+                 std::vector<RankReport>{{.compute_s = kTime.SecondsFor(1 << 16, 2048)},
+                                         {.compute_s = kTime.SecondsFor((1 << 16) + 2048, 2048)}});
+  EXPECT_EQ(*planner->Plan(0, 4096, 2), before);
 }
 
 TEST(ChainPlannerTest, NothingIsLearntFromWhatCannotBe) {

@@ -59,6 +59,28 @@ TEST(ChainReportTest, ARankThatReportsWhatCannotBeIsLost) {
   }
 }
 
+// It has nothing to restore, and as long as that may take nobody waits for it.
+TEST(ChainReportTest, ARankThatTakesAJobAndSaysNothingIsGivenUp) {
+  const auto comms = NewMemoryComms(2);
+  const ModelConfig config = TinyConfig();
+  Rig rig(config, NumericPath::kF32, 1, kReportChunk);
+  const RankJob job{
+      .salt = "", .tokens = Prompt(1, 100, config.vocab_size), .partition = EvenPartition(100, 2)};
+  JobHeader header;
+  std::vector<std::byte> body(BodyBytes(HeaderOf(job)));
+  TransferWait rank;
+  comms[0]->Receive(1, 0, std::as_writable_bytes(std::span(&header, 1)), rank.Add(1));
+  comms[0]->Receive(1, 1, body, rank.Add(1));
+  ChainLeader chain(*comms[1], *rig.pages,
+                    {.timeout = Seconds(0.05), .restore_timeout = Seconds(3600)});
+  const PageTable pages = rig.Draw(100);
+  const auto gate = chain.Start(job, IdsOf(pages));
+  ASSERT_FALSE(gate);
+  EXPECT_EQ(gate.error().code, ErrorCode::kDeadline);
+  EXPECT_FALSE(chain.ok());
+  EXPECT_TRUE(rank.Wait(Clock::Real().Now() + Seconds(60), "a job"));
+}
+
 // A second passes with each look at it.
 struct TickingClock : Clock {
   TimePoint Now() const override { return TimePoint() + Seconds(++looks); }

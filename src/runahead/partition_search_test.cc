@@ -209,6 +209,7 @@ TEST_F(PartitionSearchTest, BrokenStatesAreRefusedByField) {
   refuses("/tokens", 99, "seed has a bound beyond the prompt");
   refuses("/seed", "no", "seed");
   refuses("/seed/1", 100, "seed is wrong");
+  refuses("/seed/1", 50 + (int64_t{1} << 32), "seed has a bound beyond the prompt");
   refuses("/measured", 1, "measured");
   refuses("/measured/1", 1, "measured[1]");
   refuses("/measured/1/seconds", -1, "measured[1]: seconds");

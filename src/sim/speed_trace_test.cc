@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <random>
+
+#include "base/temp_dir_testing.h"
 
 namespace kvcake {
 namespace {
@@ -53,12 +56,17 @@ TEST(SpeedTraceTest, FilesAreReadAndBadLinesNamed) {
   refuses("0 1\nx 1\n", "line 2");
   refuses("1 1\n", "line 1");
   refuses("0 1\n1 1\n1 0.5\n", "line 3");
+  refuses("0 1\n2e9 1\n", "line 2");
   refuses("0 1.5\n", "from 0 to 1");
   refuses("0 -1\n", "from 0 to 1");
   refuses("0 nan\n", "line 1");
   refuses("0 1\n2 0\n", "for ever");
   EXPECT_THAT(ReadSpeedTrace("--compute-trace", "/nonexistent/t", 1).error().message,
               HasSubstr("/nonexistent/t"));
+  const TempDir dir;
+  std::ofstream(dir.path() + "/t") << "0 2\n";
+  EXPECT_THAT(ReadSpeedTrace("--compute-trace", dir.path() + "/t", 1).error().message,
+              HasSubstr("--compute-trace " + dir.path() + "/t: line 1"));
 }
 
 }  // namespace
