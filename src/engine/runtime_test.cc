@@ -1,12 +1,16 @@
 #include "engine/runtime.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 #include <thread>
 
 #include "base/cpu.h"
@@ -246,6 +250,56 @@ TEST_F(RuntimeTest, AnAnswerIsPassedOverForAsLongAsItMayBe) {
     }
     EXPECT_EQ(engine.running(), most > Seconds(0) ? 2u : 1u);
   }
+}
+
+// What a test has logged while this is there.
+class Logged {
+ public:
+  Logged() {
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
+  }
+  ~Logged() { spdlog::set_default_logger(before_); }
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
+};
+
+TEST_F(RuntimeTest, AStoreThatIsSilentForTheStallTimeoutIsGivenUp) {
+  { Runtime::Create(options_).value()->engine().Answer(Ask()).value(); }
+  options_.stores[0].load_latency = Seconds(3600);
+  options_.stall_timeout = Seconds(0.1);
+  const Logged log;
+  {
+    const auto runtime = Runtime::Create(options_).value();
+    Request request = Ask();
+    request.policy = Policy::kLoad;
+    const Completion done = runtime->engine().Answer(request).value();
+    EXPECT_EQ(done.report.tokens_computed, 600);
+    EXPECT_GT(done.report.chunks_failed, 0);
+  }
+  const std::string begins = "nothing has come from disk for ", text = log.text();
+  const size_t at = text.find(begins);
+  ASSERT_NE(at, std::string::npos) << text;
+  EXPECT_LT(std::stoi(text.substr(at + begins.size())), 30) << "seconds: the default";
+}
+
+TEST_F(RuntimeTest, WeightsThatTheModelHasNoPlaceForAreToldOf) {
+  options_.stores.clear();
+  {
+    const Logged log;
+    ASSERT_TRUE(Runtime::Create(options_));
+    EXPECT_EQ(log.text(), "");
+  }
+  const std::string path = options_.model_dir + "/config.json";
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(path));
+  config["num_hidden_layers"] = config["num_hidden_layers"].get<int>() - 1;
+  std::ofstream(path) << config;
+  const Logged log;
+  ASSERT_TRUE(Runtime::Create(options_));
+  EXPECT_NE(log.text().find("tensors are not used"), std::string::npos) << log.text();
 }
 
 // Reads that still pass a slow link when everything is torn down.
