@@ -143,6 +143,16 @@ TEST_F(BoardTest, ProgressSaysHowFarBothLanesHaveCome) {
   EXPECT_EQ(progress.loading, 2);
 }
 
+TEST_F(BoardTest, WhenItCameFurtherAndWhenAllWasThereIsKnown) {
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    clock_.Advance(Seconds(1));
+    Load(chunk);
+    EXPECT_EQ(board_->progressed(), clock_.Now());
+  }
+  EXPECT_EQ(board_->TakePages().size(), size_t{kChunks});
+  EXPECT_EQ(board_->Report().restored_s, kChunks);
+}
+
 TEST_F(BoardTest, ATierIsTrustedUntilItHasFailedAsOftenAsItMay) {
   for (int i = 1; i < context_.options.failures_max; ++i) board_->NoteFailure(0);
   EXPECT_TRUE(board_->Trusts(0));

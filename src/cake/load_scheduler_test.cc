@@ -64,6 +64,7 @@ TEST_F(LoadSchedulerTest, TheTimelineSaysWhatBecameOfReads) {
     for (const TimelineEntry& entry : board->Report().timeline) outcomes.push_back(entry.outcome);
   }
   EXPECT_EQ(outcomes, (std::vector{Outcome::kFailed, Outcome::kPublished}));
+  EXPECT_EQ(boards_[0]->Report().reasons.at(0), "load of chunk 39 from memory failed: damaged");
 }
 
 TEST_F(LoadSchedulerTest, AReadThatComesRestoresTrust) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cake/fake_engine_testing.h"
 #include "cake/held_tier_testing.h"
@@ -73,6 +74,24 @@ TEST_F(RestorerEventsTest, WhoWaitsToHearWhatIsStoredIsWokenByATierThatSaysAllAt
   EXPECT_TRUE(IsEvent([&] { restoration = restorer_->Open(Request(1, 2, Policy::kCake)); }));
 }
 
+// What is stored decides what is computed of a prompt that is to be loaded; another one's lanes can
+// begin without.
+TEST_F(RestorerEventsTest, OnlyAPromptThatIsToBeLoadedWaitsLongToHearWhatIsStored) {
+  HungTier tier;
+  Start(tier);
+  auto loaded = restorer_->Open(Request(1, 4, Policy::kLoad));
+  auto either = restorer_->Open(Request(2, 4, Policy::kCake));
+  const ComputeTurn wait = either->NextTurn({.chunks = 4});
+  EXPECT_EQ(wait.kind, ComputeTurn::Kind::kWait);
+  EXPECT_GT(wait.wait_until, clock_.Now());
+  clock_.AdvanceTo(wait.wait_until);
+  EXPECT_EQ(either->NextTurn({.chunks = 4}).kind, ComputeTurn::Kind::kSlice);
+  EXPECT_EQ(loaded->NextTurn({.chunks = 4}).kind, ComputeTurn::Kind::kWait);
+  loaded.reset();
+  either.reset();
+  for (; !tier.looks.empty(); tier.looks.pop_front()) EXPECT_FALSE(tier.Tell(0, 4));
+}
+
 // It would keep the questions of all prompts for ever.
 TEST_F(RestorerEventsTest, ATierThatIsGivenUpIsNotAskedWhatItHolds) {
   HungTier tier;
@@ -127,6 +146,18 @@ TEST_F(RestorerEventsTest, TurnsAndWhatTheyCostAreCounted) {
   one->Computed(slice.claim);
   EXPECT_GT(one->Report().planning_s, before);
   EXPECT_EQ(one->Report().turns, 1);
+}
+
+TEST_F(RestorerEventsTest, EachTierHasCostsOfItsOwn) {
+  HeldTier first, second;
+  pool_ = std::move(PagePool::Create(kLayout, 4 * kLayout.page_bytes()).value());
+  restorer_ = NewRestorer(*pool_, {&first, &second}, cost_, clock_);
+  const nlohmann::json unknown = restorer_->TierCostToJson(0);
+  const nlohmann::json costs = {
+      {"version", 1}, {"fixed_s", 0}, {"bytes_per_s", 1e6}, {"read_bytes", 1e3}};
+  ASSERT_TRUE(restorer_->TierCostFromJson(1, costs));
+  EXPECT_EQ(restorer_->TierCostToJson(0), unknown);
+  EXPECT_NEAR(restorer_->TierCostToJson(1).at("bytes_per_s").get<double>(), 1e6, 1);
 }
 
 // Nobody knows whether it could have delivered anything in time.
