@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "base/source_dir_testing.h"
 #include "base/temp_dir_testing.h"
 #include "engine/runtime.h"
+#include "store/store_dir.h"
 
 namespace kvcake {
 namespace {
@@ -71,6 +73,15 @@ TEST_F(EmulatedRuntimeTest, AnswersAsOneModelWhateverIsLoaded) {
       static_cast<double>(runtime->pool().layout().page_bytes()) / runtime->link()->rate();
   EXPECT_NEAR(page_s, 32 * 65536 / 1e9, 1e-9);
   CheckPolicies(*runtime);
+}
+
+TEST_F(EmulatedRuntimeTest, AStoreSaysWhichProfilesChunksItHas) {
+  RuntimeOptions options = Emulated();
+  options.model_dir = SourceDir() + "/models/demo";
+  { Runtime::Create(options).value()->engine().Answer(Ask(Policy::kCompute)).value(); }
+  const auto roots = ListStore(dir_ + "/store").value();
+  ASSERT_EQ(roots.size(), 1u);
+  EXPECT_EQ(nlohmann::json::parse(roots[0].description).at("model"), "p.json");
 }
 
 TEST_F(EmulatedRuntimeTest, SpeaksTheLanguageOfAModelDirectory) {

@@ -20,6 +20,11 @@ TEST_F(EngineChainTest, LongPromptsAreDividedAndAnsweredAlike) {
     EXPECT_EQ(divided.chain.has_value(), tokens > 6 * kChunk);
     if (divided.chain) {
       EXPECT_EQ(divided.chain->ranks.size(), 3u);
+      for (const RankReport& rank : divided.chain->ranks) {
+        EXPECT_GT(rank.compute_s, 0);
+        EXPECT_GT(rank.wait_s, 0);
+        EXPECT_GT(rank.peak_rss_bytes, 0u);
+      }
     }
   }
   EXPECT_EQ(planner_.learnt, std::vector<size_t>(4, 3));
@@ -73,6 +78,20 @@ TEST_F(EngineChainTest, PromptsThatShareTheirBeginningAreDividedOnce) {
   const Completion want = alone.Answer(Ask(prompt));
   for (int i = 0; i < 3; ++i) ExpectSame(done[i], want);
   ExpectSame(done[3], alone.Answer(Ask(longer)));
+}
+
+// Of scored prompts all logits are wanted, and a split that is asked for is one process's.
+TEST_F(EngineChainTest, PromptsThatAreScoredOrSplitAsIsAskedForAreNotDivided) {
+  Start(3);
+  World alone(nullptr);
+  for (const bool scored : {false, true}) {
+    Request request = Ask(Prompt(400, scored));
+    request.prompt_logprobs = scored;
+    if (!scored) request.forced_split = 3;
+    const Completion done = world_->Answer(request);
+    EXPECT_FALSE(done.chain) << scored;
+    ExpectSame(done, alone.Answer(request));
+  }
 }
 
 // It would find nothing, and when it is answered would tell what another has asked.

@@ -97,6 +97,10 @@ TEST(EngineScheduleTest, StepsAreToldByWhatTheirTokensWereFor) {
     all.decoded += step.decoded;
     all.fresh += step.fresh;
     all.restored += step.restored;
+    EXPECT_GT(step.took, Seconds(0));
+    EXPECT_GE(step.began, all.began + all.took) << "after the one before";
+    all.began = step.began;
+    all.took = step.took;
   });
   Request request = Ask(Prompt(2 * kChunk + 5, 1));
   request.max_tokens = 4;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "engine/engine_testing.h"
+#include "engine/step_budget.h"
 #include "store/faulty_tier_testing.h"
 #include "store/slow_tiers_testing.h"
 #include "store/throttled_tier.h"
@@ -122,7 +123,11 @@ TEST(EngineTest, RefusesWhatItCanNeverAnswer) {
   EXPECT_NE(message(Ask({1, kVocab})).find("vocabulary of 512"), std::string::npos);
   EXPECT_NE(message(Ask({-1})).find("vocabulary"), std::string::npos);
   EXPECT_NE(message(Ask(Prompt(16384, 1))).find("context is 16384"), std::string::npos);
-  EXPECT_NE(message(Ask(Prompt(500, 1))).find("--ram-capacity"), std::string::npos);
+  const std::string too_long = message(Ask(Prompt(500, 1)));
+  EXPECT_NE(too_long.find("--ram-capacity leaves 8"), std::string::npos) << too_long;
+  EXPECT_NE(too_long.find("500 prompt tokens and up to 12 new ones need 16 pages"),
+            std::string::npos)
+      << too_long;
   Request request = Ask(Prompt(16385, 1));
   request.max_tokens = 0;
   EXPECT_NE(message(request).find("context is 16384"), std::string::npos);
@@ -133,6 +138,19 @@ TEST(EngineTest, RefusesWhatItCanNeverAnswer) {
   request.sampling.top_p = 2;
   EXPECT_NE(message(request).find("top_p"), std::string::npos);
   EXPECT_FALSE(world.engine->Step().value());
+}
+
+TEST(EngineTest, NoMoreRequestsWaitThanMay) {
+  World world(nullptr);
+  world.MakeEngine({.slice_tokens = kSlice, .max_sequences = 1, .waiting_max = 2});
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(world.engine->Submit(Ask(Prompt(20, i))));
+  const auto refused = world.engine->Submit(Ask(Prompt(20, 3)));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(refused.error().message, "3 requests are being answered or wait already");
+  while (world.engine->Step().value()) {
+  }
+  EXPECT_TRUE(world.engine->Submit(Ask(Prompt(20, 3))));
 }
 
 TEST(EngineTest, AnAnswerEndsWithTheModelsContext) {
@@ -294,6 +312,42 @@ TEST(EngineTest, APromptThatIsCancelledReportsNoMoreThanWasComputedOfIt) {
   EXPECT_EQ(report.prompt_tokens, 5 * kChunk + 5);
   EXPECT_EQ(report.tokens_computed, kSlice);
   EXPECT_EQ(world.engine->Take(second)->report.tokens_computed, kChunk);
+}
+
+TEST(EngineTest, WhatCameOfThePromptIsToldWithTheFirstToken) {
+  World world(nullptr);
+  ASSERT_TRUE(world.engine->WarmUp());
+  Request request = Ask(Prompt(4 * kChunk + 5, 1));
+  int tokens = 0;
+  request.on_token = [&](const TokenEvent& event) {
+    EXPECT_EQ(event.begun != nullptr, tokens++ == 0);
+    if (event.begun != nullptr) {
+      EXPECT_GT(event.begun->ttft_s, 0);
+      EXPECT_EQ(event.begun->report.tokens_computed, 4 * kChunk + 5);
+      EXPECT_GT(event.begun->report.efficiency, 0);
+      EXPECT_LE(event.begun->report.efficiency, 1);
+    }
+    return true;
+  };
+  world.Answer(request);
+  EXPECT_EQ(tokens, request.max_tokens);
+}
+
+// Its pages are the pool's, and no sequence's.
+TEST(EngineTest, WhatOthersInItsStepsHoldIsPromisedToNobody) {
+  struct Others : StepBudget {
+    ComputeBudget ForRestorations(TimePoint) override { return {.chunks = 4}; }
+    std::optional<Slice> Fill(int, int) override { return std::nullopt; }
+    void Ran(TimePoint, int) override {}
+    uint64_t pages() const override { return 5; }
+  };
+  World world(nullptr);
+  const int64_t all = world.engine->tokens_max();
+  Others others;
+  world.engine->SetStepBudget(&others);
+  EXPECT_EQ(world.engine->tokens_max(), all - 5 * kChunk);
+  world.engine->SetStepBudget(nullptr);
+  EXPECT_EQ(world.engine->tokens_max(), all);
 }
 
 TEST(EngineTest, TheTimelineHasTheStepsThatComputedAPromptsEnd) {

@@ -18,6 +18,7 @@
 #include "cake/cost_file.h"
 #include "model/synth.h"
 #include "store/memory_tier.h"
+#include "store/store_dir.h"
 
 namespace kvcake {
 namespace {
@@ -174,6 +175,17 @@ TEST_F(RuntimeTest, EachWayOfRunningKeepsItsCostsApart) {
   change(store.load_latency, Seconds(1e-6));
   store.load_rate_bytes_per_s.reset();
   change(store.load_trace, trace);
+}
+
+// What was used once is known to the next process.
+TEST_F(RuntimeTest, ASecondUseMayBeAnotherProcesss) {
+  options_.store_writes = StoreWrites::kSecondUse;
+  for (const uint64_t written : {0, 600 / 32}) {
+    const auto runtime = Runtime::Create(options_).value();
+    ASSERT_TRUE(runtime->engine().Answer(Ask()));
+    runtime->engine().FlushStore();
+    EXPECT_EQ(runtime->engine().write_stats().written, written);
+  }
 }
 
 TEST_F(RuntimeTest, ChunksAreClaimedOfPromptsThatTakeLongEnough) {
@@ -372,6 +384,13 @@ TEST_F(RuntimeTest, NamesTheModelWithOrWithoutASlash) {
   for (const char* dir : {"models/demo", "models/demo/", "models/x/../demo"}) {
     EXPECT_NE(DescribeIdentity(identity, dir).find("\"demo\""), std::string::npos) << dir;
   }
+}
+
+TEST_F(RuntimeTest, AStoreSaysWhoseChunksItHas) {
+  { Runtime::Create(options_).value()->engine().Answer(Ask()).value(); }
+  const auto roots = ListStore(dir_ + "/store").value();
+  ASSERT_EQ(roots.size(), 1u);
+  EXPECT_EQ(nlohmann::json::parse(roots[0].description).at("model"), "model");
 }
 
 TEST_F(RuntimeTest, RefusesSenselessSizes) {
