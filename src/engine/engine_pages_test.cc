@@ -3,6 +3,7 @@
 
 #include <map>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "engine/engine_testing.h"
@@ -39,6 +40,28 @@ TEST(EnginePagesTest, RequestsWaitForPagesAndAllAreAnswered) {
     EXPECT_EQ(world.engine->Take(id)->finish_reason, FinishReason::kLength);
   }
   EXPECT_EQ(world.engine->preemptions(), 0u);  // two at a time
+}
+
+TEST(EnginePagesTest, TheTimesOfAnAnswerAreInSeconds) {
+  FakeClock clock;
+  World world(nullptr, {.clock = &clock});
+  world.MakeEngine({.slice_tokens = kSlice, .max_sequences = 1});
+  Request request = Ask(Prompt(20, 1));
+  request.max_tokens = 2;
+  std::vector<SequenceId> ids;
+  for (int i = 0; i < 2; ++i) ids.push_back(world.engine->Submit(request).value());
+  for (const double after : {1, 2, 4, 8}) {
+    ASSERT_TRUE(world.engine->Step());
+    clock.Advance(Seconds(after));
+  }
+  const Completion first = world.engine->Take(ids[0]).value();
+  EXPECT_DOUBLE_EQ(first.queue_s, 0);
+  EXPECT_DOUBLE_EQ(first.ttft_s, 0);
+  EXPECT_DOUBLE_EQ(first.decode_s, 1);
+  const Completion second = world.engine->Take(ids[1]).value();
+  EXPECT_DOUBLE_EQ(second.queue_s, 1 + 2);
+  EXPECT_DOUBLE_EQ(second.ttft_s, 1 + 2);
+  EXPECT_DOUBLE_EQ(second.decode_s, 4);
 }
 
 // Whoever waits, for admission or after a preemption: to wait, to restore, to compute, to answer.
@@ -203,6 +226,23 @@ TEST(EnginePagesTest, AHungDeviceEndsWhatCannotBeAnsweredAndNothingElse) {
   EXPECT_TRUE(world.engine->Answer(small)) << "it fits in what is left";
   tier->Answer();
   EXPECT_TRUE(world.engine->Answer(Ask(prompt, Policy::kCompute))) << "the pages have come back";
+}
+
+TEST(EnginePagesTest, WhatWritesHoldIsPromisedToNobody) {
+  const auto tier = MakeTier<GatedTier>();
+  World world(tier.get(), {.pages = 8});
+  MutexLock closed(tier->gate);
+  world.MakeEngine({.slice_tokens = kSlice, .read_reserve_pages = 0});
+  Engine& engine = *world.engine;
+  ASSERT_TRUE(engine.Answer(Ask(Prompt(kChunk, 1))));
+  while (engine.write_stats().writing == 0) std::this_thread::yield();
+  const SequenceId id = engine.Submit(Ask(Prompt(7 * kChunk + 5, 2))).value();  // all pages
+  ASSERT_TRUE(engine.Step().value());
+  EXPECT_EQ(engine.running(), 0u);
+  closed.Unlock();
+  while (engine.Step().value()) {
+  }
+  EXPECT_EQ(engine.Take(id)->tokens.size(), 12u);
 }
 
 // A hundred questions about one document of 64 pages, each with at most two pages of its own.

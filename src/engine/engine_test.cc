@@ -333,6 +333,41 @@ TEST(EngineTest, WhatCameOfThePromptIsToldWithTheFirstToken) {
   EXPECT_EQ(tokens, request.max_tokens);
 }
 
+TEST(EngineTest, TheLikeliestAreToldWithEachToken) {
+  World world(nullptr);
+  Request request = Ask(Prompt(20, 1));
+  request.logprobs = true;
+  request.top_logprobs = 3;
+  request.on_token = [&](const TokenEvent& event) {
+    EXPECT_EQ(event.top.size(), 3u);
+    if (event.top.size() != 3) return false;
+    EXPECT_EQ(event.top[0].token, event.token) << "greedy";
+    EXPECT_EQ(event.top[0].logprob, event.logprob);
+    EXPECT_LE(event.top[2].logprob, event.top[1].logprob);
+    return true;
+  };
+  SequenceId asked = 0;
+  int steps = 0;
+  const auto done = world.engine->Answer(request, [&](SequenceId id) {
+    asked = id;
+    ++steps;
+  });
+  ASSERT_TRUE(done);
+  EXPECT_NE(asked, 0u);
+  EXPECT_EQ(steps, request.max_tokens) << "told of after each step";
+}
+
+TEST(EngineTest, MemoryForgetsWhatATenantHasLeftInIt) {
+  World world(nullptr);
+  Request anns = Ask(Prompt(4 * kChunk + 5, 1)), bobs = Ask(Prompt(4 * kChunk + 5, 2));
+  anns.tenant = anns.salt = "ann";
+  bobs.tenant = bobs.salt = "bob";
+  for (const Request& request : {anns, bobs}) world.Answer(request);
+  world.engine->DropCachedOf("ann");
+  EXPECT_EQ(world.Answer(anns).report.tokens_reused, 0);
+  EXPECT_EQ(world.Answer(bobs).report.tokens_reused, 4 * kChunk);
+}
+
 // Its pages are the pool's, and no sequence's.
 TEST(EngineTest, WhatOthersInItsStepsHoldIsPromisedToNobody) {
   struct Others : StepBudget {

@@ -366,6 +366,9 @@ TEST_F(RuntimeTest, WithoutAStoreEveryPageIsTheRequests) {
   const auto expected = stored->engine().Answer(Ask()).value().tokens;
   options_.stores.clear();
   EXPECT_EQ(pages_of(*Runtime::Create(options_).value()), pages_of(*stored) + 16);
+  options_.rank_tokens_max = 64;  // ranks send chunks
+  EXPECT_EQ(pages_of(*Runtime::Create(options_).value()), pages_of(*stored));
+  options_.rank_tokens_max = 0;
 
   const uint64_t page = stored->model().layout().page_bytes();
   options_.ram_capacity_bytes = 19 * page;  // 604 tokens

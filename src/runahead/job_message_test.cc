@@ -182,23 +182,26 @@ TEST(JobMessageTest, AWorkerRefusesABadJobSaysWhyAndLives) {
 
 // Keys that it would find again, and with them what the rank before it has sent.
 TEST(JobMessageTest, AWorkerPublishesWhatProvenRanksHaveSentAndNothingElse) {
-  const RankJob job{.salt = "",
-                    .tokens = Prompt(1, 200, TinyConfig().vocab_size),
-                    .partition = EvenPartition(200, 2)};
-  for (const bool authenticated : {false, true}) {
-    SCOPED_TRACE(authenticated);
+  RankJob job{.salt = "",
+              .tokens = Prompt(1, 200, TinyConfig().vocab_size),
+              .partition = EvenPartition(200, 2)};
+  for (const auto& [authenticated, exchange] :
+       {std::pair(false, true), std::pair(true, true), std::pair(true, false)}) {
+    SCOPED_TRACE(fmt::format("{} {}", authenticated, exchange));
+    job.exchange = exchange;
     const auto comms = NewMemoryComms(2);
     Rig worker_rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);
     Rig rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);
     Status worked;
+    const ChainOptions options{.authenticated = authenticated};
     std::thread worker([&] {
       worked = WorkForChain(*comms[0], {.model = *worker_rig.model,
                                         .pool = *worker_rig.pages,
                                         .restore_prefix = {},
-                                        .options = {.authenticated = authenticated}});
+                                        .options = options});
     });
     {
-      ChainLeader chain(*comms[1], *rig.pages, {.authenticated = authenticated});
+      ChainLeader chain(*comms[1], *rig.pages, options);
       const PageTable pages = rig.Draw(200);
       const std::vector<PageId> ids = IdsOf(pages);
       const auto gate = chain.Start(job, ids);
@@ -210,7 +213,7 @@ TEST(JobMessageTest, AWorkerPublishesWhatProvenRanksHaveSentAndNothingElse) {
     EXPECT_TRUE(worked);
     const auto keys = ChunkKeys(worker_rig.model->identity().Root(), job.tokens, kJobChunk);
     for (int i = 0; i < 100 / kJobChunk; ++i) {
-      EXPECT_EQ(worker_rig.pages->Lookup(keys[i]).has_value(), authenticated) << i;
+      EXPECT_EQ(worker_rig.pages->Lookup(keys[i]).has_value(), authenticated && exchange) << i;
     }
   }
 }
