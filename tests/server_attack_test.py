@@ -173,6 +173,19 @@ class BrowserTest(OwnServersTest):
         self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (204, None))
         self.assertEqual(server.stop(), 0)
 
+    def test_scripts_of_pages_that_may_ask_may_send_json_and_a_key(self):
+        server = self.start()
+        status, headers, _ = self.status(server, "OPTIONS", "/v1/completions",
+                                         Origin="http://localhost:3000",
+                                         Access_Control_Request_Method="POST",
+                                         Access_Control_Request_Headers="authorization")
+        self.assertEqual((status, headers["Allow"]), (204, "POST, OPTIONS"))
+        self.assertIn("POST", headers["Access-Control-Allow-Methods"].split(", "))
+        # The Fetch standard's "*" is every header but this one.
+        fields = headers["Access-Control-Allow-Headers"].split(", ")
+        self.assertEqual(fields, ["*", "Authorization"])
+        self.assertEqual(server.stop(), 0)
+
     def test_origins_by_a_list(self):
         for flags, allowed in ((("--allowed-origins", "https://a.example,http://b.example"), True),
                                (("--allowed-origins", '["http://b.example"]'), True),
@@ -396,6 +409,31 @@ class AccessLogTest(OwnServersTest):
             "prompt": "x", "max_tokens": 1, "stream": True}, {"X-Request-Id": "mine-10"})
         self.assertEqual((status, headers["X-Request-Id"]), (200, "mine-10"))
         self.assertIn(" POST /v1/completions 200: cmpl-", self.line(server, "mine-10"))
+        self.assertEqual(server.stop(), 0)
+
+    def test_each_request_of_a_connection_has_its_own_bytes(self):
+        server = self.start()
+        body = json.dumps({"prompt": "x", "max_tokens": 1, "stream": True})
+        sent = {}
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=WAIT_S)
+        self.addCleanup(connection.close)
+        for name in ("one", "two", "three"):
+            connection.request("POST", "/v1/completions", body,
+                               {"Content-Type": "application/json", "X-Request-Id": name})
+            sent[name] = len(connection.getresponse().read())
+        for name, length in sent.items():
+            self.assertIn(f"; {len(body)} B in, {length} B out, ", self.line(server, name))
+        connection.close()
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_client_that_leaves_its_request_half_said_is_logged_as_gone(self):
+        server = self.start()
+        with Raw(server) as raw:
+            raw.send(f"POST /tokenize HTTP/1.1\r\n{HOST}{JSON_TYPE}X-Request-Id: half\r\n"
+                     "Expect: 100-continue\r\nContent-Length: 100\r\n\r\n")
+            raw.read_until(b"100 Continue")  # its header has come
+            raw.send("{")
+        self.assertRegex(self.line(server, "half"), r" 499: the client has gone; 0 B in, 0 B out, ")
         self.assertEqual(server.stop(), 0)
 
     def test_ids_that_are_not_sane_are_replaced(self):

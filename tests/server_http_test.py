@@ -385,6 +385,17 @@ class SignalTest(OwnServersTest):
         self.assertEqual(server.process.wait(WAIT_S), 0)
         server.stop()
 
+    def test_a_client_that_reads_nothing_does_not_hold_up_the_end(self):
+        server = self.start("--drain-timeout", "100ms", "--idle-timeout", "3600s")
+        with Raw(server, receive_buffer=4096) as raw:
+            # Some megabytes: more than the kernel keeps for a reader.
+            body = {**LONG, "max_tokens": 3000, "logprobs": 20}
+            raw.post("/v1/completions", body).read_until(b"data: ")
+            eventually(server.answers_nothing, "the whole answer, most of it still to be sent")
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.wait(WAIT_S), 0)
+        server.stop()
+
     def test_sigint_after_a_signal_ends_it_now(self):
         for first in (signal.SIGTERM, signal.SIGINT):
             server = self.start()

@@ -138,6 +138,11 @@ class LimitsTest(OwnServersTest):
         self.assertEqual(refused["error"]["param"], "prompt")
         refused = server.post("/tokenize", {"prompt": "x y " * (1 << 19)}, status=400)
         self.assertIn("more than the limit of 1048576", refused["error"]["message"])
+        for fields in ({"prompt": [5] * 8400, "n": 125}, {"prompt": [[5] * 8390] * 5, "n": 25}):
+            refused = server.post("/v1/completions", {**fields, "max_tokens": 1}, status=400)
+            self.assertEqual(refused["error"]["param"], "n")
+            self.assertIn("the prompts of all answers have more tokens than the limit of 1048576",
+                          refused["error"]["message"])
         self.assertEqual(server.stop(), 0)
 
     def test_scores_are_bounded(self):
@@ -164,6 +169,18 @@ class LimitsTest(OwnServersTest):
         self.assertEqual(server.post("/cache/warm", {"prompt": [5] * 399})["prompt_tokens"], 399)
         refused = server.post("/cache/warm", {"prompt": [5] * 400}, status=400)
         self.assertEqual(refused["error"]["code"], "context_length_exceeded")
+        self.assertEqual(server.stop(), 0)
+
+    def test_warming_answers_nothing(self):
+        """Whatever a completion, or a chat, with this prompt would ask for."""
+        server = self.start()
+        chat = {"messages": [{"role": "user", "content": "x"}],
+                "tools": [{"type": "function", "function": {"name": "f"}}]}
+        for body in ({"prompt": "x", "n": 3, "stream": True, "echo": True, "min_tokens": 4}, chat):
+            ended = server.metric("vllm:request_success_total")
+            self.assertGreater(server.post("/cache/warm", body)["prompt_tokens"], 0)
+            eventually(server.idle, "pages given back")
+            self.assertEqual(server.metric("vllm:request_success_total"), ended + 1)
         self.assertEqual(server.stop(), 0)
 
     def test_workers_share_no_cpu_with_the_engine(self):

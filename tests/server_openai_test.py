@@ -43,6 +43,22 @@ class OpenAiTest(ServerTest):
             self.client.models.retrieve("gpt")
         self.assertEqual(error.exception.code, "model_not_found")
 
+    def test_an_answer_says_the_name_that_was_asked_for(self):
+        for name in ("alias", "demo"):
+            self.assertEqual(self.complete("x", model=name, max_tokens=1).model, name)
+            streamed = self.complete("x", model=name, max_tokens=1, stream=True)
+            self.assertEqual({chunk.model for chunk in streamed}, {name})
+        nameless = self.server.post("/v1/completions", {"prompt": "x", "max_tokens": 1})
+        self.assertEqual(nameless["model"], "demo")
+
+    def test_another_model_is_none_of_any_endpoints(self):
+        chat = {"messages": [{"role": "user", "content": "x"}]}
+        for path, body in (("/v1/completions", {"prompt": "x"}), ("/v1/chat/completions", chat),
+                           ("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [5]}),
+                           ("/cache/warm", {"prompt": "x"})):
+            error = self.server.post(path, {**body, "model": "gpt"}, status=404)["error"]
+            self.assertEqual((error["code"], error["param"]), ("model_not_found", "model"), path)
+
     def test_completion_is_what_run_answers(self):
         expected = run(PROMPT, "--max-tokens", "24")
         answer = self.complete()
@@ -403,6 +419,18 @@ class TimeoutTest(OwnServersTest):
         self.assertNotIn("Retry-After", error.exception.response.headers)
         eventually(server.idle, "pages given back")
         self.assertEqual(server.log().count("POST /v1/completions"), 1, server.log())
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_stream_that_takes_too_long_says_so_as_it_ends(self):
+        server = self.start("--request-timeout", "3s", step_s=0.03)
+        status, _, content = server.request("POST", "/v1/completions", {
+            "prompt": "Once", "max_tokens": 8000, "ignore_eos": True, "stream": True})
+        self.assertEqual(status, 200)
+        *_, last, done, rest = content.decode().split("\n\n")
+        self.assertEqual((done, rest), ("data: [DONE]", ""))
+        error = json.loads(last.removeprefix("data: "))["error"]
+        self.assertIn("--request-timeout", error["message"])
+        eventually(server.idle, "pages given back")
         self.assertEqual(server.stop(), 0)
 
     def test_what_had_not_begun_may_be_asked_for_again(self):

@@ -1,10 +1,11 @@
 """What `kvcake serve` tells of its requests: log lines, traces, times, scores; and emulation."""
 import json
 import pathlib
+import signal
 import tempfile
 import unittest
 
-from server_fixture import Server, eventually
+from server_fixture import WAIT_S, Server, eventually
 from server_http_test import LONG, PROMPT, Raw
 
 PROFILE = {"name": "p", "layers": 4, "kv_bytes_per_token": 65536, "max_positions": 4096,
@@ -54,6 +55,17 @@ class LogTest(unittest.TestCase):
         self.assertEqual(server.stop(), 0)
 
 
+    def test_what_the_engines_steps_have_not_taken_is_overhead(self):
+        server = Server("--log-format", "json")
+        server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 20, "ignore_eos": True})
+        (line,) = self.lines(server, 1)
+        self.assertGreater(line["steps_s"], 0)
+        eventually(lambda: server.metric("kvcake_overhead_seconds_count") == 1, "its metrics")
+        self.assertAlmostEqual(server.metric("kvcake_overhead_seconds_sum"),
+                               line["total_s"] - line["steps_s"], 6)
+        self.assertEqual(server.stop(), 0)
+
+
 class TraceTest(unittest.TestCase):
     def test_a_trace_of_each_answer_up_to_a_bound(self):
         with tempfile.TemporaryDirectory() as parent:
@@ -74,7 +86,9 @@ class TraceTest(unittest.TestCase):
             traces.rmdir()
             for _ in range(2):
                 server.post("/v1/completions", {"prompt": "x", "max_tokens": 1})
-            eventually(lambda: "cannot write" in server.log(), "the warning")
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.wait(WAIT_S), 0)
+            self.assertEqual(server.log().count("cannot write"), 1, server.log())
             self.assertEqual(server.stop(), 0)
 
 
