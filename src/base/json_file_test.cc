@@ -53,5 +53,16 @@ TEST(JsonFileTest, LimitsHold) {
   EXPECT_EQ(MessageOf("[1,2,3,4]", {.max_bytes = 9, .max_values = 4, .max_depth = 1}), "");
 }
 
+// Of the text's own structure: what stands in a string, behind whatever escapes, is none of it.
+TEST(JsonFileTest, WhatStandsInStringsIsNotCounted) {
+  const JsonLimits limits{.max_values = 3, .max_depth = 1};
+  for (const char* text : {R"(["[[{{,,,,"])", R"(["a \"[[[[,,,,"])", R"(["\\", "\"[,,,,"])",
+                           R"({"\"[[,,,,": "}]"})"}) {
+    EXPECT_EQ(MessageOf(text, limits), "") << text;
+  }
+  EXPECT_THAT(MessageOf(R"(["\\", [1]])", limits), HasSubstr("nested deeper"));
+  EXPECT_THAT(MessageOf(R"(["\"", 1, 2, 3])", limits), HasSubstr("more than 3 values"));
+}
+
 }  // namespace
 }  // namespace kvcake

@@ -52,6 +52,14 @@ TEST(Utf8Test, ReplacingIsValidAndSplitsAnywhere) {
   }
 }
 
+TEST(Utf8Test, WhatIsClippedEndsWithAWholeCharacter) {
+  EXPECT_EQ(Clip("abc", 3), "abc");
+  EXPECT_EQ(Clip("abcd", 3), "abc...");
+  EXPECT_EQ(Clip("a\u20acb", 4), "a\u20ac...");
+  for (const size_t bytes : {1, 2, 3}) EXPECT_EQ(Clip("a\u20acb", bytes), "a...") << bytes;
+  EXPECT_EQ(Clip("\u20ac\u20ac", 2), "...");
+}
+
 TEST(PrintableTest, ControlsAndBytesThatAreNoTextAreEscaped) {
   EXPECT_EQ(Printable("plain \\ \"text\" é 👍 \u00a0"), "plain \\ \"text\" é 👍 \u00a0");
   EXPECT_EQ(Printable(std::string_view("a\0\t\n\r\x1b[2J\x7f", 10)),
