@@ -59,6 +59,19 @@ TEST_P(SurveyTest, TheSlowestLinkIsTold) {
   EXPECT_LE(surveys[2]->bytes_per_s, 2 * kSlow.rate_bytes_per_s);
 }
 
+// It took at least the sixteen short round trips, the shortest of which is told by its half.
+TEST_P(SurveyTest, TheLatencyIsThatOfOneWay) {
+  constexpr LinkShape kFar{.rate_bytes_per_s = 1e9, .latency = Seconds(0.01)};
+  Comms comms = Make(2);
+  for (auto& comm : comms) comm = NewShapedComm(std::move(comm), {.link = kFar});
+  const TimePoint began = Clock::Real().Now();
+  const auto surveys = SurveyAll(comms, {"a", "b"});
+  const double took_s = (Clock::Real().Now() - began).count();
+  ASSERT_TRUE(surveys[1]) << surveys[1].error().message;
+  EXPECT_GE(surveys[1]->latency_s, kFar.latency.count());
+  EXPECT_LE(16 * 2 * surveys[1]->latency_s, took_s);
+}
+
 TEST_P(SurveyTest, ARankThatIsGoneIsAnError) {
   Comms comms = Make(2);
   comms[0].reset();

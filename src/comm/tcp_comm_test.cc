@@ -3,12 +3,15 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <future>
 #include <optional>
+#include <set>
 
 #include "base/check.h"
 #include "comm/contract_testing.h"
@@ -206,6 +209,55 @@ TEST(TcpCommTest, WhatAPeerSaysAsItGoesIsTold) {
     EXPECT_EQ(ReceiveAndWait(**comm, 1, 1, into).error().message, told);
     close(peer);
   }
+}
+
+TEST(TcpCommTest, ALongReasonIsToldByItsBeginning) {
+  auto comms = NewLocalTcpComms(2);
+  Bytes into(1);
+  TransferWait lost;
+  comms[1]->Receive(0, 1, into, lost.Add(0));
+  comms[0]->Close({ErrorCode::kCancelled, std::string(2000, 'x')});
+  const Status status = lost.Wait(Patience(), "the end");
+  ExpectCode(status, ErrorCode::kIo);
+  EXPECT_THAT(status.error().message,
+              testing::EndsWith(" is gone: it says: " + std::string(500, 'x')));
+}
+
+// The sockets of this process that are connected over TCP.
+std::set<int> ConnectedSockets() {
+  std::set<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename());
+    sockaddr_storage name = {};
+    socklen_t bytes = sizeof(name);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&name), &bytes) == 0 &&
+        name.ss_family == AF_INET) {
+      found.insert(fd);
+    }
+  }
+  return found;
+}
+
+// While nothing is sent to it, only the kernel asks.
+TEST(TcpCommTest, AnIdleRankIsAskedWhetherItIsThere) {
+  const std::set<int> before = ConnectedSockets();
+  const auto comms = NewLocalTcpComms(2);
+  int ends = 0;
+  for (const int fd : ConnectedSockets()) {
+    if (before.contains(fd)) continue;
+    ++ends;
+    const auto option = [fd](int level, int name) {
+      int value = -1;
+      socklen_t bytes = sizeof(value);
+      EXPECT_EQ(getsockopt(fd, level, name, &value, &bytes), 0);
+      return value;
+    };
+    EXPECT_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
+    const int patience_s = option(IPPROTO_TCP, TCP_KEEPIDLE) +
+                           option(IPPROTO_TCP, TCP_KEEPINTVL) * option(IPPROTO_TCP, TCP_KEEPCNT);
+    EXPECT_EQ(patience_s, 25);
+  }
+  EXPECT_EQ(ends, 2);
 }
 
 // As a machine does that loses its power while something is on its way to it.

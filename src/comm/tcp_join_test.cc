@@ -71,6 +71,32 @@ TEST(TcpJoinTest, StrangersHinderNobody) {
   EXPECT_TRUE(worker.Joined());
 }
 
+// However long it would wait: what somebody says takes no more memory than a line may have.
+TEST(TcpJoinTest, ALineThatDoesNotEndIsHungUpOn) {
+  Waiting worker({.patience = Seconds(3600), .connect = Seconds(120)});
+  EXPECT_EQ(Caller(worker, std::string(kGreetingBytesMax + 1, 'x')).Heard(), "");
+  Caller greets(worker);
+  ASSERT_TRUE(greets.Greet(kNoKey));
+  greets.Say("call " + std::string(kCallBytesMax, 'x'));
+  EXPECT_EQ(greets.Heard(), "");
+  worker.Stop();
+
+  boost::asio::io_context context;
+  tcp::acceptor acceptor(context, {boost::asio::ip::address_v4::loopback(), 0});
+  auto babbler = std::async(std::launch::async, [&] {
+    tcp::socket socket = acceptor.accept();
+    boost::system::error_code end;
+    boost::asio::write(socket, boost::asio::buffer(std::string(kGreetingBytesMax + 1, 'x')), end);
+    std::string heard;
+    boost::asio::read(socket, boost::asio::dynamic_buffer(heard), end);
+  });
+  const std::string address = fmt::format("127.0.0.1:{}", acceptor.local_endpoint().port());
+  const auto leader = GatherWorkers(std::vector{address}, {}, {.patience = Seconds(3600)});
+  ASSERT_FALSE(leader);
+  EXPECT_EQ(leader.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(leader.error().message, HasSubstr("no kvcake worker of this version"));
+}
+
 // However long it would wait for each of them.
 TEST(TcpJoinTest, OfMoreSilentCallersThanItListensToTheOldestAreHungUpOn) {
   Waiting worker({.patience = Seconds(3600), .connect = Seconds(120)});
