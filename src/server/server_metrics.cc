@@ -42,6 +42,8 @@ void AddWrites(const WriteBehindStats& writes, uint64_t late_reads,
   for (size_t i = 0; i < stores.size(); ++i) dropped(stores[i], writes.stores[i]);
 }
 
+namespace {
+
 // What stores have asked of their directories, and how long they waited for it.
 void AddCalls(const std::vector<Tier*>& tiers, const std::vector<TierStats>& stats,
               PrometheusText* text) {
@@ -74,6 +76,51 @@ void AddCalls(const std::vector<Tier*>& tiers, const std::vector<TierStats>& sta
                        {{"tier", tiers[i]->name()}});
     }
   }
+}
+
+}  // namespace
+
+void AddTierStats(const std::vector<Tier*>& tiers, const std::vector<TierStats>& stats,
+                  PrometheusText* text) {
+  struct Row {
+    const char* name;
+    const char* help;
+    uint64_t TierStats::*value;
+    bool counter;
+  };
+  static constexpr Row kRows[] = {
+      {"kvcake_tier_chunks", "Chunks kept.", &TierStats::chunks, false},
+      {"kvcake_tier_bytes", "Bytes kept.", &TierStats::bytes, false},
+      {"kvcake_tier_reads_total", "Chunks read and verified.", &TierStats::reads, true},
+      {"kvcake_tier_read_bytes_total", "Bytes of them.", &TierStats::read_bytes, true},
+      {"kvcake_tier_reads_failed_total", "Errors and corrupt chunks.", &TierStats::reads_failed,
+       true},
+      {"kvcake_tier_quarantined_total", "Corrupt chunks put aside.", &TierStats::quarantined, true},
+      {"kvcake_tier_writes_total", "Chunks written.", &TierStats::writes, true},
+      {"kvcake_tier_write_bytes_total", "Bytes of them.", &TierStats::write_bytes, true},
+      {"kvcake_tier_writes_failed_total", "Writes that failed.", &TierStats::writes_failed, true},
+      {"kvcake_tier_computed_twice_total",
+       "Chunks to be written that another process had just written: both have computed them.",
+       &TierStats::writes_found, true},
+      {"kvcake_tier_evicted_total", "Chunks removed to make room.", &TierStats::evicted, true},
+  };
+  for (const Row& row : kRows) {
+    for (size_t i = 0; i < stats.size(); ++i) {
+      const PrometheusText::Labels labels = {{"tier", tiers[i]->name()}};
+      const double value = static_cast<double>(stats[i].*row.value);
+      if (row.counter) {
+        text->AddCounter(row.name, row.help, value, labels);
+      } else {
+        text->AddGauge(row.name, row.help, value, labels);
+      }
+    }
+  }
+  for (size_t i = 0; i < stats.size(); ++i) {
+    if (!stats[i].free_bytes) continue;
+    text->AddGauge("kvcake_tier_free_bytes", "Free space of the file system.",
+                   static_cast<double>(*stats[i].free_bytes), {{"tier", tiers[i]->name()}});
+  }
+  AddCalls(tiers, stats, text);
 }
 
 namespace {
@@ -329,28 +376,6 @@ void ServerMetrics::AddConnections(const HttpStats& http, PrometheusText* text) 
 }
 
 void ServerMetrics::AddTiers(Runtime& runtime, PrometheusText* text) const {
-  struct Row {
-    const char* name;
-    const char* help;
-    uint64_t TierStats::*value;
-    bool counter;
-  };
-  static constexpr Row kRows[] = {
-      {"kvcake_tier_chunks", "Chunks kept.", &TierStats::chunks, false},
-      {"kvcake_tier_bytes", "Bytes kept.", &TierStats::bytes, false},
-      {"kvcake_tier_reads_total", "Chunks read and verified.", &TierStats::reads, true},
-      {"kvcake_tier_read_bytes_total", "Bytes of them.", &TierStats::read_bytes, true},
-      {"kvcake_tier_reads_failed_total", "Errors and corrupt chunks.", &TierStats::reads_failed,
-       true},
-      {"kvcake_tier_quarantined_total", "Corrupt chunks put aside.", &TierStats::quarantined, true},
-      {"kvcake_tier_writes_total", "Chunks written.", &TierStats::writes, true},
-      {"kvcake_tier_write_bytes_total", "Bytes of them.", &TierStats::write_bytes, true},
-      {"kvcake_tier_writes_failed_total", "Writes that failed.", &TierStats::writes_failed, true},
-      {"kvcake_tier_computed_twice_total",
-       "Chunks to be written that another process had just written: both have computed them.",
-       &TierStats::writes_found, true},
-      {"kvcake_tier_evicted_total", "Chunks removed to make room.", &TierStats::evicted, true},
-  };
   const std::vector<Tier*> tiers = runtime.tiers();
   std::vector<TierStats> stats;
   std::vector<TierOwners> owners;
@@ -359,29 +384,13 @@ void ServerMetrics::AddTiers(Runtime& runtime, PrometheusText* text) const {
     owners.push_back({tier->name(), tier->Owners()});
   }
   tenants.AddStored(owners, text);
-  for (const Row& row : kRows) {
-    for (size_t i = 0; i < stats.size(); ++i) {
-      const PrometheusText::Labels labels = {{"tier", tiers[i]->name()}};
-      const double value = static_cast<double>(stats[i].*row.value);
-      if (row.counter) {
-        text->AddCounter(row.name, row.help, value, labels);
-      } else {
-        text->AddGauge(row.name, row.help, value, labels);
-      }
-    }
-  }
-  AddCalls(tiers, stats, text);
+  AddTierStats(tiers, stats, text);
   for (size_t i = 0; i < runtime.stores().size(); ++i) {
     const CodecRow& codec = *runtime.options().stores[i].loaded->row;
     text->AddGauge("kvcake_store_codec_info", "How the store keeps chunks.", 1,
                    {{"tier", runtime.stores()[i]->name()},
                     {"codec", codec.name},
                     {"lossy", codec.lossy ? "true" : "false"}});
-  }
-  for (size_t i = 0; i < stats.size(); ++i) {
-    if (!stats[i].free_bytes) continue;
-    text->AddGauge("kvcake_tier_free_bytes", "Free space of the file system.",
-                   static_cast<double>(*stats[i].free_bytes), {{"tier", tiers[i]->name()}});
   }
 }
 

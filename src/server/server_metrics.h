@@ -33,6 +33,10 @@ struct ServerState {
 void AddWrites(const WriteBehindStats& writes, uint64_t late_reads,
                const std::vector<const Tier*>& stores, const Tier* ram, PrometheusText* text);
 
+// What each tier keeps, has done and has asked of its directory.
+void AddTierStats(const std::vector<Tier*>& tiers, const std::vector<TierStats>& stats,
+                  PrometheusText* text);
+
 // Any thread.
 class ServerMetrics {
  public:
